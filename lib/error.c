@@ -1,0 +1,16 @@
+#include "error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+int error_set(struct error *err, int code, const char *fmt, ...)
+{
+    if (!err || err->code)
+        return code;
+    err->code = code;
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(err->text, sizeof err->text, fmt, ap); /* a cut text is still a text */
+    va_end(ap);
+    return code;
+}

@@ -1,0 +1,19 @@
+/* error.h - what went wrong: a negative errno for the program, one sentence for the person.
+ * Functions of lib/ return 0 (or a count) on success and a negative errno on failure; where words help they
+ * take a `struct error *`, which may be NULL. The first error set is kept, so the root cause survives.
+ * Thread: a struct error belongs to its caller; nothing here is shared.
+ *
+ * Codes with a meaning of their own, which daemon/main.c turns into exit codes:
+ *   -ENOENT, -EACCES, -EISDIR  file missing or unreadable      -EBADMSG  file broken
+ *   -ENOTSUP  file valid but not supported                     -ENODEV   no device or driver
+ *   -ENOMEM   out of memory                                    -EINVAL   bad argument or configuration
+ *   -EADDRINUSE  address taken                                 -EIO      decoder fault */
+#pragma once
+
+struct error {
+    int code; /* 0, or the negative errno of the first error set */
+    char text[320];
+};
+
+/* Sets *err unless it holds an error already; always returns `code`, so `return error_set(...)` reads well. */
+int error_set(struct error *err, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
