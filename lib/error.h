@@ -15,5 +15,6 @@ struct error {
     char text[320];
 };
 
-/* Sets *err unless it holds an error already; always returns `code`, so `return error_set(...)` reads well. */
+/* Sets *err unless it holds an error already; always returns `code`, so `return error_set(...)` reads well.
+ */
 int error_set(struct error *err, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

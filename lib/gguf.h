@@ -1,8 +1,8 @@
 /* gguf.h - a GGUF file (v2, v3), mapped read-only and checked.
- * Everything that comes out of gguf_open() has been checked against the file's size: lengths, counts, offsets,
- * types, alignment, overflow, overlap; a broken file is an error that names file and tensor or key, and what was
- * expected. Split files are refused with words.
- * Thread: immutable after open; any thread may read. Memory: pointers stay valid until gguf_close(). */
+ * Everything that comes out of gguf_open() has been checked against the file's size: lengths, counts,
+ * offsets, types, alignment, overflow, overlap; a broken file is an error that names file and tensor or key,
+ * and what was expected. Split files are refused with words. Thread: immutable after open; any thread may
+ * read. Memory: pointers stay valid until gguf_close(). */
 #pragma once
 #include "error.h"
 
@@ -46,7 +46,8 @@ struct gguf_tensor {
     const char *name; /* NUL-terminated copy */
     uint32_t type;    /* enum quant_type number as in the file; may be one Hearth cannot compute with */
     uint32_t n_dims;
-    uint64_t ne[4];   /* ne[0] varies fastest: a weight matrix [rows, cols] has ne = {cols, rows}; absent dims are 1 */
+    uint64_t ne[4];   /* ne[0] varies fastest: a weight matrix [rows, cols] has ne = {cols, rows}; absent dims
+                         are 1 */
     const void *data; /* in the mapping, aligned as the file says; NULL when the type's size is unknown */
     size_t size;      /* bytes */
 };
@@ -66,9 +67,9 @@ const struct gguf_tensor *gguf_tensor_at(const struct gguf *g, size_t i);
 const struct gguf_value *gguf_find(const struct gguf *g, const char *key);
 const struct gguf_tensor *gguf_find_tensor(const struct gguf *g, const char *name);
 
-/* Scalars. 0 on success; -ENOENT when the key is absent (no error text: the caller knows whether that is an error);
- * -EBADMSG with words when the value has another type or does not fit. Integer types convert to one another when
- * the value fits; f32/f64 likewise. `out` is written only on success. */
+/* Scalars. 0 on success; -ENOENT when the key is absent (no error text: the caller knows whether that is an
+ * error); -EBADMSG with words when the value has another type or does not fit. Integer types convert to one
+ * another when the value fits; f32/f64 likewise. `out` is written only on success. */
 int gguf_get_u32(const struct gguf *g, const char *key, uint32_t *out, struct error *err);
 int gguf_get_f32(const struct gguf *g, const char *key, float *out, struct error *err);
 int gguf_get_bool(const struct gguf *g, const char *key, bool *out, struct error *err);

@@ -36,5 +36,6 @@ const char *quant_name(uint32_t type);
 /* Bytes of `n` values (n must be a multiple of the block), or 0 when the type is unknown. */
 size_t quant_size(uint32_t type, size_t n);
 
-/* out[0..n) = the values of n packed weights; n a multiple of the type's block, type known. `src` needs no alignment. */
+/* out[0..n) = the values of n packed weights; n a multiple of the type's block, type known. `src` needs no
+ * alignment. */
 void quant_dequantise(uint32_t type, const void *src, float *out, size_t n);

@@ -1,0 +1,44 @@
+/* kv_layout.h - where keys and values lie: the one function that computes offsets, for every backend.
+ * A page holds 64 tokens of one sequence, for all layers, under one id. A tile is what one attention loop
+ * reads: tile(page, layer, kv_head, K or V) = 64 x head_dim elements, then (q8_0) their scales. The order
+ * inside a tile belongs to the backend; copying, exporting and sharing see whole tiles only. All tiles of a
+ * page are contiguous, so a page is one run of bytes. q8_0: int8 with one f16 scale per 32 values of a
+ * token's head (head_dim / 32 scales per token). */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#define KV_PAGE_TOKENS 64
+
+enum kv_type { KV_F16, KV_Q8_0 };
+enum kv_which { KV_KEYS, KV_VALUES };
+
+struct kv_layout {
+    uint32_t n_layers, n_kv_heads, head_dim;
+    uint32_t type; /* enum kv_type */
+};
+
+/* Bytes of one tile's elements (scales start there). */
+static inline size_t kv_tile_elements(const struct kv_layout *l)
+{
+    return (size_t)KV_PAGE_TOKENS * l->head_dim * (l->type == KV_Q8_0 ? 1 : 2);
+}
+
+/* Bytes of one tile, scales included; a multiple of 64. */
+static inline size_t kv_tile_size(const struct kv_layout *l)
+{
+    size_t scales = l->type == KV_Q8_0 ? (size_t)KV_PAGE_TOKENS * ((l->head_dim + 31) / 32) * 2 : 0;
+    return kv_tile_elements(l) + scales;
+}
+
+static inline size_t kv_page_size(const struct kv_layout *l)
+{
+    return kv_tile_size(l) * 2 * l->n_layers * l->n_kv_heads;
+}
+
+static inline size_t kv_offset(const struct kv_layout *l, uint32_t page, uint32_t layer, uint32_t kv_head,
+                               enum kv_which which)
+{
+    size_t tile = (((size_t)page * l->n_layers + layer) * l->n_kv_heads + kv_head) * 2 + (size_t)which;
+    return tile * kv_tile_size(l);
+}

@@ -1,0 +1,93 @@
+/* backend.h - where a program runs: `cpu`, and later `cuda`, each one narrow table, chosen once at start.
+ *
+ * Life: open -> load -> (submit, poll)* -> close. Weights, KV cache and scratch are taken in load(), none
+ * later; a step allocates nothing. submit() copies the step into the backend's ring; results come from poll()
+ * in the order of submission. With the persistent executor a decoder stays awake between steps (cuda: one
+ * kernel; cpu: a team of threads, of which the polling engine thread is member 0 and does its share of the
+ * work inside poll()). The eager executor goes node by node instead: begin(), dispatch() for every node, then
+ * poll() for the results. Thread: engine only, except info() (any thread, lock-free). After the first device
+ * error every call returns it. */
+#pragma once
+#include "error.h"
+#include "kv_layout.h"
+#include "step.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct graph;
+struct model;
+struct program;
+
+enum backend_arithmetic { BACKEND_INT8, BACKEND_EXACT };
+
+struct backend_config {
+    enum backend_arithmetic arithmetic;
+    bool eager;          /* dispatch() will be used, not submit() */
+    uint32_t n_threads;  /* cpu; 0: affinity and cgroup quota decide */
+    const char *isa;     /* cpu: "auto", "avx512", "avxvnni", "avx2", "scalar" */
+    const char *libcuda; /* cuda */
+    uint32_t n_slots, n_ctx;
+    enum kv_type kv_type;
+    uint64_t kv_memory;       /* bytes wanted for KV pages; 0: the default of the backend */
+    uint32_t steps_in_flight; /* 1 or 2 */
+    uint32_t park_after_ms;
+    /* Called from load(), on the calling thread: 0..1. May be NULL. */
+    void (*progress)(void *context, double fraction);
+    void *context;
+};
+
+/* A snapshot for /stats; strings stay valid until close. */
+struct backend_info {
+    const char *name;   /* "cpu" */
+    const char *device; /* "AMD EPYC ..." */
+    const char *isa;    /* "avx512vnni" */
+    uint32_t n_threads;
+    uint32_t max_rows; /* rows a step may have */
+    uint32_t n_pages;
+    struct kv_layout kv;
+    uint64_t memory_used, memory_total; /* bytes; total 0 when it is the host's */
+    uint64_t scratch_bytes;
+    uint64_t launches, parks, steps;
+    uint32_t ops_per_step;
+    uint64_t heartbeat_ns; /* CLOCK_MONOTONIC of the last sign of life */
+    enum { BACKEND_IDLE, BACKEND_RUNNING, BACKEND_PARKED } state;
+};
+
+struct backend {
+    const struct backend_ops *ops;
+}; /* first member of cpu_backend and cuda_backend */
+
+struct backend_ops {
+    const char *name;
+    /* -ENODEV: no such device here. */
+    int (*open)(struct backend **out, const struct backend_config *cfg, struct error *err);
+    /* Packs the weights, takes KV cache and scratch, starts the decoder. -ENOMEM names what was wanted and
+     * what there is. */
+    int (*load)(struct backend *be, const struct program *prog, const struct graph *graph, struct error *err);
+    /* -EAGAIN: as many steps in flight as the ring holds. -EINVAL: an index out of range (nothing was done).
+     */
+    int (*submit)(struct backend *be, const struct step *step, struct error *err);
+    /* Moves work forward and takes up to `max` results. Returns their number; *steps_done, if not NULL, is
+     * the id of the newest finished step (a step without logit rows finishes without results). 0 results and
+     * no step in flight: returns at once. */
+    int (*poll)(struct backend *be, struct step_result *out, int max, uint64_t *steps_done,
+                struct error *err);
+    /* Eager: takes the step's edits and page ops; then every graph node in order; poll() gives the results
+     * after the last. */
+    int (*begin)(struct backend *be, const struct step *step, struct error *err);
+    int (*dispatch)(struct backend *be, uint32_t node, struct error *err);
+    /* Lets the decoder leave the device until the next submit (cuda); on cpu the team sleeps on its futex
+     * anyway. */
+    void (*park)(struct backend *be);
+    /* Raw logits [n_vocab] of logit row `index` of the newest finished step, if it had STEP_EXPORT; else
+     * NULL. Valid until the next submit. */
+    const float *(*logits)(struct backend *be, uint32_t index);
+    /* Bytes of an exported or imported page in host memory (transfer buffer), see step_page_op. */
+    void *(*transfer)(struct backend *be, size_t *size);
+    void (*info)(const struct backend *be, struct backend_info *out);
+    void (*close)(struct backend *be); /* NULL is fine */
+};
+
+extern const struct backend_ops cpu_backend;

@@ -1,0 +1,37 @@
+/* executor.h - how a step is run: node by node (eager) or as the fused program (persistent). Both give the
+ * same bits. The engine talks to this, never to a backend's table. Eager validates the graph, launches one
+ * dispatch per node, counts launches, stops at the first error and returns it with the node's name; with
+ * timing on it keeps the elapsed time per op. Thread: engine only, except executor_info(). */
+#pragma once
+#include "backend.h"
+#include "graph.h"
+
+enum executor_kind { EXECUTOR_PERSISTENT, EXECUTOR_EAGER, EXECUTOR_GRAPH /* cuda only */ };
+
+struct executor;
+
+/* Opens `ops` with `cfg`, builds graph and program of the model, loads. The model must outlive the executor.
+ * EXECUTOR_GRAPH on cpu and BACKEND_EXACT with anything but eager on cpu are -EINVAL with words. */
+int executor_open(struct executor **out, enum executor_kind kind, const struct backend_ops *ops,
+                  const struct backend_config *cfg, const struct model *m, struct error *err);
+void executor_close(struct executor *x); /* NULL is fine */
+
+/* As backend submit/poll; eager runs the whole step inside submit. */
+int executor_submit(struct executor *x, const struct step *step, struct error *err);
+int executor_poll(struct executor *x, struct step_result *out, int max, uint64_t *steps_done,
+                  struct error *err);
+const float *executor_logits(struct executor *x, uint32_t index);
+
+const struct graph *executor_graph(const struct executor *x);
+const struct program *executor_program(const struct executor *x);
+struct backend *executor_backend(struct executor *x);
+enum executor_kind executor_kind(const struct executor *x);
+void executor_info(const struct executor *x, struct backend_info *out); /* launches as /stats counts them */
+
+/* Eager only: nanoseconds and launches of each op kind since the start, once switched on. */
+struct executor_timing {
+    uint64_t launches[GRAPH_N_OPS];
+    uint64_t ns[GRAPH_N_OPS];
+};
+void executor_time_ops(struct executor *x, bool on);
+const struct executor_timing *executor_timing(const struct executor *x);

@@ -1,0 +1,89 @@
+/* program.h - the graph after fusion: a flat array of plain structs, about six ops a layer, that a decoder
+ * walks once per step. It can be copied to a device as it is: buffers are offsets, weights are indices,
+ * nothing is a pointer.
+ *
+ *   op        does, per row
+ *   EMBED     out = embedding row of the token
+ *   MATMUL    out_i = W_i * q8(in * gain) * r + bias_i for up to three matrices that share the input (QKV;
+ * gate and up), where r = 1/rms(in) when there is a gain, else no factor; then the epilogue: STORE     out_i
+ * = y_i RESIDUAL  out += y_0 SWIGLU    out = silu(y_0) * y_1 ATTEND    QK-norm (if gains), RoPE, K and V
+ * appended to the cache, attention; in = [q|k|v], out = heads SAMPLE    for logit rows: logits -> token,
+ * log-probabilities
+ *
+ * Flow: ops are ordered by counters. Op i may start its units when counter[wait] >= epoch * wait_arrivals;
+ * each of its units adds 1 to counter[signal] when its output is visible. Counters are cumulative over steps
+ * (epoch = steps so far) and never reset. Where every unit of the earlier op must have arrived, this is a
+ * grid barrier. Backends fill wait_arrivals/signal_units for their own grid. Room for later: `indirect` (tile
+ * lists), ranks and ALL_REDUCE (several devices). */
+#pragma once
+#include "error.h"
+
+#include <assert.h>
+#include <stdint.h>
+
+struct graph;
+struct model;
+
+#define PROGRAM_MAGIC   0x31505248u /* "HRP1" */
+#define PROGRAM_VERSION 1
+#define PROGRAM_NONE    UINT32_MAX
+
+enum program_opcode {
+    PROGRAM_EMBED = 1,
+    PROGRAM_MATMUL,
+    PROGRAM_ATTEND,
+    PROGRAM_SAMPLE,
+    PROGRAM_ALL_REDUCE, /* not emitted yet */
+};
+enum program_epilogue { PROGRAM_STORE, PROGRAM_RESIDUAL, PROGRAM_SWIGLU };
+enum program_flags {
+    PROGRAM_HEAD = 1,     /* only rows that need logits */
+    PROGRAM_INDIRECT = 2, /* not emitted yet */
+};
+
+/* Activation buffers: `width` floats per row, at `offset` floats per row from the start of a row's scratch.
+ */
+struct program_buffer {
+    uint32_t offset, width;
+};
+
+struct program_op {
+    uint16_t opcode, flags;
+    uint16_t epilogue, n_weights;
+    uint32_t layer;
+    uint32_t in, out;                     /* buffer indices */
+    uint32_t k;                           /* MATMUL: input width */
+    uint32_t weight[3];                   /* model weight indices; EMBED: weight[0] */
+    uint32_t n[3];                        /* output width of each */
+    uint32_t bias[3];                     /* weight indices or PROGRAM_NONE */
+    uint32_t out_col[3];                  /* where each output starts in a row of buffer `out` */
+    uint32_t gain;                        /* MATMUL: norm gain or PROGRAM_NONE */
+    uint32_t q_gain, k_gain;              /* ATTEND: per-head norm gains or PROGRAM_NONE */
+    float eps;                            /* of the norm, or of the QK-norm */
+    float scale;                          /* ATTEND */
+    uint32_t wait, signal;                /* counter indices or PROGRAM_NONE */
+    uint32_t wait_arrivals, signal_units; /* per step; filled by the backend */
+    uint32_t node; /* the last graph node this op covers: names it in errors and tables */
+    uint32_t reserved[4];
+};
+static_assert(sizeof(struct program_op) == 128, "program_op");
+
+struct program {
+    uint32_t magic, version;
+    uint32_t n_ops, n_layers, n_buffers, n_counters;
+    uint32_t n_embd, n_ff, n_vocab, n_heads, n_kv_heads, head_dim;
+    uint32_t rope_dim, rope_neox;
+    uint32_t row_floats;    /* scratch floats per row: all buffers */
+    uint32_t rank, n_ranks; /* 0 of 1 */
+    uint32_t reserved[3];
+    struct program_buffer buffers[16];
+    struct program_op ops[]; /* n_ops */
+};
+
+/* Fuses a validated graph. -ENOTSUP names the first node that no pattern covers. */
+int program_open(struct program **out, const struct graph *g, struct error *err);
+void program_close(struct program *p); /* NULL is fine */
+
+const char *program_opcode_name(uint32_t opcode);
+/* One line per op with buffers, weights, dims and flow; malloc'ed text, for `inspect --program`. */
+char *program_print(const struct program *p, const struct graph *g);

@@ -1,0 +1,127 @@
+/* step.h - all that crosses the border between the host (engine) and a decoder (backend).
+ * Little-endian, fixed width, sizes asserted, offsets never pointers: a step can lie in pinned memory and be
+ * read by a device as it is. A decoder range-checks every index it takes from here.
+ *
+ * A step is one unit of work: a batch of rows. Prefill chunks, decode rows and draft rows share it, and one
+ * arithmetic. Order inside a step: page_ops, then table_edits and slot settings, then the rows. Rows of one
+ * slot stand in ascending position. A row's K and V are written before any row of the same step attends. */
+#pragma once
+#include <assert.h>
+#include <stdint.h>
+
+#define STEP_MAX_ROWS      512 /* rows per step on cpu; cuda takes STEP_MAX_ROWS_CUDA */
+#define STEP_MAX_ROWS_CUDA 256
+#define STEP_MAX_LOGITS    32 /* rows of a step that need logits */
+#define STEP_MAX_TOP       20 /* alternatives per log-probability request */
+#define STEP_MAX_EDITS     1024
+#define STEP_MAX_PAGE_OPS  64
+#define STEP_MAX_SLOTS     256
+#define STEP_MAX_BIAS      1024 /* logit_bias entries per slot */
+#define STEP_MAX_HISTORY   8192 /* history tokens per step; also the bound of penalty_last_n */
+#define STEP_NO_LOGITS     0xffffu
+
+struct step_row {
+    uint32_t slot;
+    uint32_t pos;         /* position in the sequence, from 0 */
+    int32_t token;        /* or STEP_LAST_SAMPLED */
+    uint16_t flags;       /* none defined yet; 0 */
+    uint16_t logit_index; /* into step.logits, or STEP_NO_LOGITS */
+};
+static_assert(sizeof(struct step_row) == 16, "step_row");
+#define STEP_LAST_SAMPLED (-1) /* the token this slot sampled last, in an earlier step */
+
+/* What is wanted of a row's logits. `target` >= 0 asks for the log-probability of that token (a prompt's next
+ * token); -1 samples with the slot's settings, at position row.pos + 1. */
+struct step_logit {
+    uint16_t row;   /* index into rows */
+    uint16_t n_top; /* alternatives wanted, 0..STEP_MAX_TOP */
+    int32_t target;
+    uint32_t flags; /* enum step_logit_flags */
+    uint32_t reserved;
+};
+static_assert(sizeof(struct step_logit) == 16, "step_logit");
+enum step_logit_flags {
+    STEP_LOGPROB = 1, /* result.logprob wanted (else 0) */
+    STEP_BAN_END = 2, /* end tokens cannot be sampled: ignore_eos, or fewer than min_tokens so far */
+    STEP_EXPORT = 4,  /* the raw logits are wanted: backend.logits(), for host samplers and tests */
+};
+
+/* Page table of a slot: positions [index*64, index*64+64) lie in `page`. */
+struct step_table_edit {
+    uint32_t slot, index, page, reserved;
+};
+static_assert(sizeof(struct step_table_edit) == 16, "step_table_edit");
+
+enum step_page_op_kind { STEP_PAGE_COPY = 1, STEP_PAGE_EXPORT, STEP_PAGE_IMPORT, STEP_PAGE_ZERO };
+struct step_page_op {                       /* whole tiles, all layers */
+    uint32_t kind, page, from, host_offset; /* host_offset: 64-byte units into the transfer buffer */
+};
+static_assert(sizeof(struct step_page_op) == 16, "step_page_op");
+
+/* Sampling settings of a slot, sent once when a sequence takes it. There is no mutable sampler state: noise
+ * comes from (seed, position, token), penalties from the slot's token history. */
+struct step_sampling {
+    uint64_t seed;
+    float temperature; /* 0: greedy */
+    float top_p, min_p, typical_p;
+    float repetition_penalty, presence_penalty, frequency_penalty;
+    int32_t top_k; /* 0: off */
+    uint32_t penalty_last_n;
+    uint32_t n_bias; /* entries in step.biases, from bias_offset */
+    uint32_t bias_offset;
+    uint32_t reserved[3];
+};
+static_assert(sizeof(struct step_sampling) == 64, "step_sampling");
+
+struct step_bias {
+    int32_t token;
+    float bias; /* added to the logit; -inf bans */
+};
+
+/* A new sequence takes a slot. Tokens of a prefix hit never appear as rows, but penalties count them: the
+ * last n_history of them, ending before position `start`, stand in step.history. Tokens of rows enter the
+ * slot's history by themselves. */
+struct step_slot {
+    uint32_t slot;
+    uint32_t start; /* first position that will come as a row */
+    uint32_t n_history, history_offset;
+    struct step_sampling sampling;
+};
+static_assert(sizeof(struct step_slot) == 80, "step_slot");
+
+struct step {
+    uint64_t id; /* 1, 2, 3 ... */
+    uint32_t n_rows, n_logits, n_edits, n_page_ops, n_slots, n_biases, n_history,
+        reserved; /* entries in use below */
+    struct step_row rows[STEP_MAX_ROWS];
+    struct step_logit logits[STEP_MAX_LOGITS];
+    struct step_table_edit edits[STEP_MAX_EDITS];
+    struct step_page_op page_ops[STEP_MAX_PAGE_OPS];
+    struct step_slot slots[STEP_MAX_LOGITS];
+    struct step_bias biases[STEP_MAX_BIAS];
+    int32_t history[STEP_MAX_HISTORY];
+};
+static_assert(sizeof(struct step) % 16 == 0, "step");
+
+enum step_result_flags {
+    STEP_RESULT_TARGET = 1,     /* answers a target, nothing was sampled */
+    STEP_RESULT_NOT_FINITE = 2, /* the row's logits held a NaN or an infinity: this sequence fails */
+};
+
+struct step_top {
+    int32_t token;
+    float logprob;
+};
+
+/* One per logit row, in the order of step.logits. */
+struct step_result {
+    uint64_t step;
+    uint32_t slot, pos; /* of the row */
+    int32_t token;      /* sampled, or the target */
+    uint16_t flags;
+    uint16_t n_top;
+    float logprob; /* natural log, of the model's own distribution */
+    uint32_t logit_index;
+    struct step_top top[STEP_MAX_TOP]; /* sorted: larger first, ties by smaller id */
+};
+static_assert(sizeof(struct step_result) == 192, "step_result");
