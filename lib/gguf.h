@@ -52,7 +52,12 @@ struct gguf_tensor {
     size_t size;      /* bytes */
 };
 
+/* -EBADMSG: broken; -ENOTSUP: version 1, big-endian, split or with nested arrays; -EISDIR, or what open(2) says. */
 int gguf_open(struct gguf **out, const char *path, struct error *err);
+
+/* The same for a file that lies in memory, which stays the caller's and must outlive `out`; `path` is what errors
+ * and gguf_path() call it. */
+int gguf_open_memory(struct gguf **out, const char *path, const void *bytes, size_t size, struct error *err);
 void gguf_close(struct gguf *g); /* NULL is fine */
 
 const char *gguf_path(const struct gguf *g);
@@ -82,7 +87,7 @@ int gguf_get_array(const struct gguf *g, const char *key, uint32_t item_type, co
 /* Walks an array of strings: `*cursor` starts at 0; false when there are no more. */
 bool gguf_next_str(const struct gguf_value *array, size_t *cursor, struct gguf_str *out);
 
-/* Item i of an array of numbers; the caller has checked item_type and i < n. */
+/* Item i of an array of 4-byte numbers; the caller has checked item_type and i < n. */
 uint32_t gguf_item_u32(const struct gguf_value *array, size_t i);
 int32_t gguf_item_i32(const struct gguf_value *array, size_t i);
 float gguf_item_f32(const struct gguf_value *array, size_t i);
