@@ -52,11 +52,12 @@ struct gguf_tensor {
     size_t size;      /* bytes */
 };
 
-/* -EBADMSG: broken; -ENOTSUP: version 1, big-endian, split or with nested arrays; -EISDIR, or what open(2) says. */
+/* -EBADMSG: broken; -ENOTSUP: version 1, big-endian, split or with nested arrays; -EISDIR, or what open(2)
+ * says. */
 int gguf_open(struct gguf **out, const char *path, struct error *err);
 
-/* The same for a file that lies in memory, which stays the caller's and must outlive `out`; `path` is what errors
- * and gguf_path() call it. */
+/* The same for a file that lies in memory, which stays the caller's and must outlive `out`; `path` is what
+ * errors and gguf_path() call it. */
 int gguf_open_memory(struct gguf **out, const char *path, const void *bytes, size_t size, struct error *err);
 void gguf_close(struct gguf *g); /* NULL is fine */
 

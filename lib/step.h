@@ -91,8 +91,9 @@ static_assert(sizeof(struct step_slot) == 80, "step_slot");
 
 struct step {
     uint64_t id; /* 1, 2, 3 ... */
-    uint32_t n_rows, n_logits, n_edits, n_page_ops, n_slots, n_biases, n_history,
-        reserved; /* entries in use below */
+    /* Entries in use of the arrays below. */
+    uint32_t n_rows, n_logits, n_edits, n_page_ops, n_slots, n_biases, n_history;
+    uint32_t reserved[3];
     struct step_row rows[STEP_MAX_ROWS];
     struct step_logit logits[STEP_MAX_LOGITS];
     struct step_table_edit edits[STEP_MAX_EDITS];
