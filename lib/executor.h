@@ -10,13 +10,31 @@ enum executor_kind { EXECUTOR_PERSISTENT, EXECUTOR_EAGER, EXECUTOR_GRAPH /* cuda
 
 struct executor;
 
-/* Opens `ops` with `cfg`, builds graph and program of the model, loads. The model must outlive the executor.
- * EXECUTOR_GRAPH on cpu and BACKEND_EXACT with anything but eager on cpu are -EINVAL with words. */
+/* Eager only: nanoseconds and launches of each op kind since the start, once switched on. */
+struct executor_timing {
+    uint64_t launches[GRAPH_N_OPS];
+    uint64_t ns[GRAPH_N_OPS];
+};
+
+/* The walk eager is made of: every node but NONE, in order, one call of `dispatch` (one launch) each. Returns
+ * the number of launches, or the first error, whose words then begin with the node's name; no node after it
+ * runs. `timing` may be NULL. The graph has been validated. */
+struct executor_walk {
+    int (*dispatch)(void *context, uint32_t node, struct error *err);
+    void *context;
+    struct executor_timing *timing;
+};
+int executor_walk(const struct graph *g, const struct executor_walk *walk, struct error *err);
+
+/* Opens `ops` with `cfg` (cfg->eager is set from `kind`), builds graph and program of the model, loads. The
+ * model must outlive the executor. EXECUTOR_GRAPH on cpu and BACKEND_EXACT with anything but eager on cpu are
+ * -EINVAL with words; a context above the model's sliding window is -ENOTSUP. */
 int executor_open(struct executor **out, enum executor_kind kind, const struct backend_ops *ops,
                   const struct backend_config *cfg, const struct model *m, struct error *err);
 void executor_close(struct executor *x); /* NULL is fine */
 
-/* As backend submit/poll; eager runs the whole step inside submit. */
+/* As backend submit/poll; eager runs the whole step inside submit and keeps its results for poll, of at most
+ * two steps (then -EAGAIN). */
 int executor_submit(struct executor *x, const struct step *step, struct error *err);
 int executor_poll(struct executor *x, struct step_result *out, int max, uint64_t *steps_done,
                   struct error *err);
@@ -28,10 +46,5 @@ struct backend *executor_backend(struct executor *x);
 enum executor_kind executor_kind(const struct executor *x);
 void executor_info(const struct executor *x, struct backend_info *out); /* launches as /stats counts them */
 
-/* Eager only: nanoseconds and launches of each op kind since the start, once switched on. */
-struct executor_timing {
-    uint64_t launches[GRAPH_N_OPS];
-    uint64_t ns[GRAPH_N_OPS];
-};
 void executor_time_ops(struct executor *x, bool on);
 const struct executor_timing *executor_timing(const struct executor *x);

@@ -46,7 +46,7 @@ struct graph_node {
     uint32_t inputs[2];           /* node indices; unused ones are GRAPH_NO_INPUT */
     uint32_t width;               /* floats per row */
     uint32_t k;                   /* input width of MUL_MAT; 0 otherwise */
-    uint32_t group;               /* RMS_NORM: values normed together; ROPE, SOFT_MAX: head_dim */
+    uint32_t group;               /* RMS_NORM: values normed together; ROPE, COPY, SOFT_MAX: head_dim */
     uint32_t n_heads, n_kv_heads; /* SOFT_MAX; COPY: n_kv_heads; ROPE: n_heads */
     uint32_t layer;               /* of COPY and SOFT_MAX; elsewhere for names only */
     uint32_t weight;              /* MUL_MAT, EMBED; MODEL_NO_WEIGHT otherwise */
@@ -64,6 +64,7 @@ struct graph {
     const struct model *model;
     uint32_t n_nodes, capacity;
     struct graph_node *nodes;
+    bool failed; /* graph_add ran out of memory */
 };
 
 /* Builds and validates the graph of a model. */
@@ -79,6 +80,8 @@ uint32_t graph_add(struct graph *g, struct graph_node node);
 int graph_validate(const struct graph *g, struct error *err);
 
 const char *graph_op_name(enum graph_op op); /* "MUL_MAT" */
+/* The number of inputs an op takes: 0, 1 or 2. */
+uint32_t graph_op_arity(enum graph_op op);
 /* Nodes that run something: every op but NONE. */
 uint32_t graph_n_launches(const struct graph *g);
 /* One line per node, malloc'ed text, for `inspect --graph`. */

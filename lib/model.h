@@ -14,7 +14,8 @@
 struct graph;
 struct model;
 
-#define MODEL_MAX_LAYERS 256
+#define MODEL_MAX_LAYERS   256
+#define MODEL_MAX_HEAD_DIM 256
 
 enum model_rope { MODEL_ROPE_NORM, MODEL_ROPE_NEOX }; /* pairs (2i, 2i+1), or (i, i + rope_dim/2) */
 
@@ -43,6 +44,8 @@ struct model_config {
     double rope_scale;         /* linear scaling: angles are divided by this; 1 = none */
     const float *rope_factors; /* [rope_dim/2] divisors of the frequencies (rope_freqs.weight), or NULL */
     bool tied;                 /* output weight is the token embedding */
+    uint32_t sliding_window; /* tokens attention looks back, 0 = all. Hearth attends to the whole past, so the
+                                executor refuses a context above it */
 };
 
 /* Weights are numbered; the graph and the program refer to them by index. MODEL_NO_WEIGHT means absent. */

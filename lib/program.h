@@ -10,6 +10,12 @@
  * appended to the cache, attention; in = [q|k|v], out = heads SAMPLE    for logit rows: logits -> token,
  * log-probabilities
  *
+ * Five buffers, in this order (enum program_buffer_index): x the residual stream, qkv = [q|k|v], attn, h the
+ * gated FFN row, logits. The first four lie in every row's scratch; logits exist once per logit row (at most
+ * STEP_MAX_LOGITS of them), in an area of their own: offset 0, and not part of row_floats. An op with
+ * PROGRAM_HEAD runs for logit rows only: its row i is step.logits[i], which reads buffer x of row
+ * step.logits[i].row.
+ *
  * Flow: ops are ordered by counters. Op i may start its units when counter[wait] >= epoch * wait_arrivals;
  * each of its units adds 1 to counter[signal] when its output is visible. Counters are cumulative over steps
  * (epoch = steps so far) and never reset. Where every unit of the earlier op must have arrived, this is a
@@ -41,6 +47,15 @@ enum program_flags {
     PROGRAM_INDIRECT = 2, /* not emitted yet */
 };
 
+enum program_buffer_index {
+    PROGRAM_X,
+    PROGRAM_QKV,
+    PROGRAM_ATTN,
+    PROGRAM_H,
+    PROGRAM_LOGITS, /* per logit row, not in a row's scratch */
+    PROGRAM_N_BUFFERS,
+};
+
 /* Activation buffers: `width` floats per row, at `offset` floats per row from the start of a row's scratch.
  */
 struct program_buffer {
@@ -51,20 +66,22 @@ struct program_op {
     uint16_t opcode, flags;
     uint16_t epilogue, n_weights;
     uint32_t layer;
-    uint32_t in, out;                     /* buffer indices */
-    uint32_t k;                           /* MATMUL: input width */
-    uint32_t weight[3];                   /* model weight indices; EMBED: weight[0] */
-    uint32_t n[3];                        /* output width of each */
-    uint32_t bias[3];                     /* weight indices or PROGRAM_NONE */
-    uint32_t out_col[3];                  /* where each output starts in a row of buffer `out` */
-    uint32_t gain;                        /* MATMUL: norm gain or PROGRAM_NONE */
-    uint32_t q_gain, k_gain;              /* ATTEND: per-head norm gains or PROGRAM_NONE */
+    uint32_t in, out;    /* buffer indices; PROGRAM_NONE for EMBED's in and SAMPLE's out */
+    uint32_t k;          /* MATMUL: input width */
+    uint32_t weight[3];  /* model weight indices; EMBED: weight[0] */
+    uint32_t n[3];       /* output width of each; ATTEND: of q, k, v; SAMPLE: n[0] = n_vocab */
+    uint32_t bias[3];    /* weight indices or PROGRAM_NONE */
+    uint32_t out_col[3]; /* MATMUL STORE: where each output starts in a row of buffer `out`; ATTEND: where q,
+                            k and v start in a row of `in` */
+    uint32_t gain;       /* MATMUL: norm gain or PROGRAM_NONE */
+    uint32_t q_gain, k_gain;              /* ATTEND: per-head norm gains, both or neither (PROGRAM_NONE) */
     float eps;                            /* of the norm, or of the QK-norm */
     float scale;                          /* ATTEND */
-    uint32_t wait, signal;                /* counter indices or PROGRAM_NONE */
+    uint32_t wait, signal;                /* counter indices; wait is PROGRAM_NONE for the first op */
     uint32_t wait_arrivals, signal_units; /* per step; filled by the backend */
-    uint32_t node; /* the last graph node this op covers: names it in errors and tables */
-    uint32_t reserved[4];
+    uint32_t node;    /* the last graph node this op covers: names it in errors and tables */
+    uint32_t n_nodes; /* graph nodes it covers */
+    uint32_t reserved[3];
 };
 static_assert(sizeof(struct program_op) == 128, "program_op");
 
@@ -73,7 +90,7 @@ struct program {
     uint32_t n_ops, n_layers, n_buffers, n_counters;
     uint32_t n_embd, n_ff, n_vocab, n_heads, n_kv_heads, head_dim;
     uint32_t rope_dim, rope_neox;
-    uint32_t row_floats;    /* scratch floats per row: all buffers */
+    uint32_t row_floats;    /* scratch floats per row: all buffers but the logits */
     uint32_t rank, n_ranks; /* 0 of 1 */
     uint32_t reserved[3];
     struct program_buffer buffers[16];
