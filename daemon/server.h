@@ -1,0 +1,72 @@
+/* server.h - the HTTP side of the daemon as daemon/serve.c sees it: listeners, connections, requests.
+ *
+ * Life: server_open() binds and answers at once (health; everything else 503 loading) ->
+ * server_set_progress() while the model loads elsewhere -> server_set_model() ->
+ * server_set_state(SERVER_READY) -> server_drain() -> server_close(). The server has no signal handling and
+ * never exits.
+ *
+ * Thread: the one that runs the uv loop, except server_wake() (any thread) and server_set_progress() (any
+ * thread). Memory: a request owns one arena, freed whole when its connection is done with it. */
+#pragma once
+#include "error.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <uv.h>
+
+struct config;
+struct engine;
+struct executor;
+struct model;
+struct server; /* opaque: the fields are in http_internal.h */
+struct tokenizer;
+
+enum server_state { SERVER_LOADING, SERVER_READY, SERVER_DRAINING, SERVER_STALLED };
+
+/* What requests run on. All of it stays the caller's and must live until server_close() has returned. */
+struct server_model {
+    struct engine *engine; /* opened with cfg.wake = server_wake, cfg.context = the server */
+    const struct tokenizer *tokenizer;
+    const struct model *model;
+    const struct executor *executor; /* for /stats: executor_info() */
+};
+
+/* Binds and listens: on `fds` (already listening sockets of a service manager, now the server's) when n_fds >
+ * 0, which then replace host, port and unix_socket; else on every address of cfg->host at cfg->port (0: any)
+ * and on cfg->unix_socket when that is set. `cfg` must outlive the server. Errors: -EADDRINUSE, -EACCES,
+ * -EINVAL, -ENOMEM; the words name the address. The uv loop must not be running yet, or be in one of its
+ * callbacks. */
+int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, const int *fds, int n_fds,
+                struct error *err);
+
+/* Where it listens, for people: "http://127.0.0.1:8080", "unix:/run/hearth.sock", "a, b" for several. */
+const char *server_where(const struct server *s);
+/* The port of the first TCP listener, 0 when there is none. */
+uint16_t server_port(const struct server *s);
+
+/* How much of the model is loaded, 0..1; any thread. */
+void server_set_progress(struct server *s, double fraction);
+/* Once, when loading has finished and before SERVER_READY; the struct is copied. */
+void server_set_model(struct server *s, const struct server_model *m);
+/* What /health says and whether new requests are taken (only SERVER_READY takes them). DRAINING is set by
+ * server_drain(). STALLED fails nothing that runs; the caller may go back to READY. */
+void server_set_state(struct server *s, enum server_state state);
+enum server_state server_state(const struct server *s);
+
+/* Tells the loop that engine_next() has something: the engine's cfg.wake. Any thread, async-signal-safe,
+ * coalesces. `server` is a struct server *. */
+void server_wake(void *server);
+
+/* Requests accepted and not answered yet (queued, tokenising, running). */
+uint32_t server_n_active(const struct server *s);
+
+/* Stops taking work: what is not running yet gets 503 draining, what runs may finish for `timeout_ms`, then
+ * it is cancelled. Inherited sockets stop accepting (new connections wait in their backlog for the next
+ * process); own listeners go on answering health and refuse the rest. `done` is called once, from the loop,
+ * when no request is left. A second call only shortens the time: with 0 everything is cancelled now. */
+void server_drain(struct server *s, uint64_t timeout_ms, void (*done)(void *context), void *context);
+
+/* Ends what is left, closes connections and listeners, frees. Call it outside uv_run(): it runs the loop
+ * itself until its handles are closed. The engine must still be open. NULL is fine. */
+void server_close(struct server *s);
