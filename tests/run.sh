@@ -1,0 +1,97 @@
+#!/bin/sh
+# run.sh - the whole test suite, in the order in which a fault is cheapest to find. `./dev test` calls it.
+# Every skipped test prints a line `SKIP <test>: <reason>`; a skip that tests/skips.txt does not list is a failure.
+set -u
+cd "$(dirname "$0")/.."
+LOGS=build-logs
+rm -rf "$LOGS"
+mkdir -p "$LOGS"
+JOBS=$(nproc)
+failed=""
+started=$(date +%s)
+
+stage() {
+    name=$1
+    shift
+    begin=$(date +%s)
+    if "$@" >"$LOGS/$name.log" 2>&1; then
+        printf 'ok      %-10s %4d s\n' "$name" $(($(date +%s) - begin))
+    else
+        printf 'FAILED  %-10s %4d s\n' "$name" $(($(date +%s) - begin))
+        tail -n 60 "$LOGS/$name.log" | sed 's/^/    /'
+        failed="$failed $name"
+    fi
+}
+
+configure_and_build() {
+    cmake --preset "$1" -G Ninja -DHEARTH_TESTS=ON && cmake --build --preset "$1" -j "$JOBS"
+}
+
+# An ASan report in a child process must fail the suite even where the test itself passed.
+asan_tests() {
+    reports=$PWD/$LOGS/asan
+    rm -rf "$reports"
+    mkdir -p "$reports"
+    ASAN_OPTIONS="log_path=$reports/report:abort_on_error=0:detect_leaks=1" UBSAN_OPTIONS="print_stacktrace=1:log_path=$reports/ub" \
+        LSAN_OPTIONS="suppressions=$PWD/tests/lsan.supp:print_suppressions=0" ctest --preset asan --verbose
+    status=$?
+    for report in "$reports"/*; do
+        [ -s "$report" ] || continue
+        echo "sanitizer report $report:"
+        head -n 60 "$report"
+        status=1
+    done
+    return $status
+}
+
+tsan_tests() {
+    TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1" ctest --preset tsan --verbose
+}
+
+fuzz_smoke() {
+    status=0
+    for target in build-fuzz/bin/fuzz_*; do
+        [ -x "$target" ] || continue
+        name=$(basename "$target" | sed 's/^fuzz_//')
+        corpus=$LOGS/corpus-$name
+        mkdir -p "$corpus"
+        echo "== $name"
+        "$target" -max_total_time="${HEARTH_FUZZ_SECONDS:-20}" -rss_limit_mb=4096 -timeout=20 -print_final_stats=1 \
+            -artifact_prefix="$LOGS/crash-$name-" "$corpus" "tests/fuzz/seeds/$name" || status=1
+    done
+    return $status
+}
+
+stage build configure_and_build release
+stage tests ctest --preset release --verbose
+stage layers tests/layers.sh
+if [ "${1:-all}" = all ]; then
+    stage build-asan configure_and_build asan
+    stage asan asan_tests
+    stage build-tsan configure_and_build tsan
+    stage tsan tsan_tests
+    stage build-fuzz configure_and_build fuzz
+    stage fuzz fuzz_smoke
+fi
+
+# The written skip list against what was skipped.
+grep -rhoE 'SKIP [a-z0-9_.-]+( [a-z0-9_.-]+)?: .*' "$LOGS"/*.log | sort -u >"$LOGS/skipped.txt"
+skips=0
+while IFS= read -r line; do
+    skips=$((skips + 1))
+    name=$(echo "$line" | sed -E 's/^SKIP ([^:]+):.*/\1/')
+    if grep -qxF "$name" tests/skips.txt; then
+        echo "$line"
+    else
+        echo "FAILED  a skip that tests/skips.txt does not list: $line"
+        failed="$failed skips"
+    fi
+done <"$LOGS/skipped.txt"
+
+passed=$(grep -rhE '^[0-9]+% tests passed' "$LOGS"/*.log | sed -E 's/.*, ([0-9]+) tests failed out of ([0-9]+)/\2 \1/' | awk '{n += $1 - $2; f += $2} END {print n + 0, f + 0}')
+echo "in $(($(date +%s) - started)) s"
+echo "${passed% *} passed, ${passed#* } failed, $skips skipped"
+if [ -n "$failed" ]; then
+    echo "failed:$failed (logs in $LOGS/)"
+    exit 1
+fi
