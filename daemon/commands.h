@@ -1,0 +1,29 @@
+/* commands.h - the subcommands of hearthd. Each takes its own arguments, argv[0] being the subcommand's name,
+ * prints its result on stdout and everything else on stderr, and returns the process's exit code. */
+#pragma once
+#include "error.h"
+
+enum exit_code {
+    EXIT_CLEAN = 0,
+    EXIT_INTERNAL = 1,
+    EXIT_USAGE = 2,         /* usage or config */
+    EXIT_MODEL_MISSING = 3, /* or unreadable */
+    EXIT_MODEL_BROKEN = 4,
+    EXIT_MODEL_UNSUPPORTED = 5,
+    EXIT_NO_DEVICE = 6, /* or no driver */
+    EXIT_MEMORY = 7,    /* at load */
+    EXIT_ADDRESS = 8,   /* in use */
+    EXIT_FAULT = 9,     /* of the decoder */
+};
+
+int cmd_serve(int argc, char **argv);
+int cmd_check_config(int argc, char **argv);
+int cmd_inspect(int argc, char **argv);
+int cmd_tokenize(int argc, char **argv);
+int cmd_run(int argc, char **argv);
+int cmd_bench(int argc, char **argv);
+
+/* The exit code that a lib/ error stands for (error.h names the codes). */
+int command_exit_code(int code);
+/* Prints "hearthd: <words>" to stderr and returns the exit code of err->code. */
+int command_fail(const struct error *err);

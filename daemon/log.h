@@ -1,0 +1,29 @@
+/* log.h - one line per event on stderr: text, or JSON objects, or text with journald's priorities when stderr
+ * is the journal. Never prompt text. Bytes that could break a line or a terminal (control characters, invalid
+ * UTF-8) are escaped here, whatever they came from; foreign words (ids, names, User-Agents) go through
+ * log_quote() so that a reader sees where they begin and end.
+ * Thread: any. A line is one write(2). Memory: none is allocated; a line is cut at LOG_MAX_LINE bytes. */
+#pragma once
+#include <stdbool.h>
+
+#define LOG_MAX_LINE 2048
+
+enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG };
+enum log_format { LOG_TEXT, LOG_JSON };
+
+/* Also finds out whether stderr is the journal. Before it: text, info. */
+void log_open(enum log_level level, enum log_format format);
+void log_set_level(enum log_level level);
+bool log_enabled(enum log_level level);
+
+void log_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void log_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void log_info(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void log_debug(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* With the request's id: a field "request" in JSON, a prefix in text. */
+void log_request(enum log_level level, const char *id, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* `text` in double quotes, escaped, cut after 120 bytes; NULL is "-". One of eight buffers of this thread:
+ * valid until the ninth call after it. */
+const char *log_quote(const char *text);
