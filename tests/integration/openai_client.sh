@@ -1,0 +1,26 @@
+#!/bin/sh
+# openai_client.sh HEARTHD MODEL - runs the official openai npm client, unmodified, against the real daemon.
+set -eu
+hearthd=$1
+model=$2
+here=$(cd "$(dirname "$0")" && pwd)
+if ! command -v npm >/dev/null || ! command -v node >/dev/null; then
+    echo "SKIP it_openai_client npm: node and npm are not installed"
+    exit 0
+fi
+work=$(mktemp -d)
+trap 'kill $daemon 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$work"' EXIT
+daemon=0
+cp "$here/openai/package.json" "$here/openai/client.mjs" "$work"
+(cd "$work" && npm install --no-audit --no-fund --no-package-lock --loglevel=error)
+"$hearthd" serve --model "$model" --port 0 2>"$work/log" &
+daemon=$!
+url=""
+for _ in $(seq 300); do
+    url=$(sed -nE 's/.*listening on (http:[^ ]*).*/\1/p' "$work/log" | head -n 1)
+    [ -z "$url" ] || break
+    kill -0 $daemon || break
+    sleep 0.1
+done
+[ -n "$url" ] || { cat "$work/log"; exit 1; }
+(cd "$work" && node client.mjs "$url")
