@@ -12,7 +12,11 @@ work=$(mktemp -d)
 trap 'kill $daemon 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$work"' EXIT
 daemon=0
 cp "$here/openai/package.json" "$here/openai/client.mjs" "$work"
-(cd "$work" && npm install --no-audit --no-fund --no-package-lock --loglevel=error)
+if ! (cd "$work" && npm install --no-audit --no-fund --no-package-lock --loglevel=error); then
+    [ -z "${CI:-}" ] || exit 1 # CI has a registry: there it is a failure
+    echo "SKIP it_openai_client registry: npm could not install the client"
+    exit 0
+fi
 "$hearthd" serve --model "$model" --port 0 2>"$work/log" &
 daemon=$!
 url=""
