@@ -29,6 +29,9 @@ struct backend_config {
     const char *isa;     /* cpu: "auto", "avx512", "avxvnni", "avx2", "scalar" */
     const char *libcuda; /* cuda */
     uint32_t n_slots, n_ctx;
+    /* What STEP_BAN_END bans, each in range; copied in open(). May be none. */
+    const int32_t *end_tokens;
+    uint32_t n_end_tokens;
     enum kv_type kv_type;
     uint64_t kv_memory;       /* bytes wanted for KV pages; 0: the default of the backend */
     uint32_t steps_in_flight; /* 1 or 2 */
