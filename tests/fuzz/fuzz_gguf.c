@@ -1,0 +1,76 @@
+/* Opens any bytes as a GGUF file and touches all that a caller may touch. */
+#include "gguf.h"
+#include "quant.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
+
+static volatile uint64_t seen; /* so that reads are not optimised away */
+
+static void walk_value(const struct gguf *g, const struct gguf_value *v)
+{
+    struct gguf_str s;
+    size_t cursor = 0, n_strings = 0;
+    for (size_t i = 0; i < v->size; i++)
+        seen += v->data[i];
+    while (v->item_type == GGUF_STR && gguf_next_str(v, &cursor, &s)) {
+        seen += s.len ? (uint8_t)s.s[s.len - 1] : 0;
+        n_strings++;
+    }
+    if (v->item_type == GGUF_STR && n_strings != v->n)
+        abort();
+    bool four_bytes = v->item_type == GGUF_U32 || v->item_type == GGUF_I32 || v->item_type == GGUF_F32;
+    for (size_t i = 0; four_bytes && i < v->n; i++)
+        seen += gguf_item_u32(v, i);
+
+    char *key = strndup(v->key.s, v->key.len);
+    struct error err = {0};
+    uint32_t u;
+    float f;
+    bool b;
+    const struct gguf_value *array;
+    if (!key || gguf_find(g, key) != v)
+        abort();
+    seen += (uint64_t)gguf_get_u32(g, key, &u, &err) + (uint64_t)gguf_get_f32(g, key, &f, &err);
+    seen += (uint64_t)gguf_get_bool(g, key, &b, &err) + (uint64_t)gguf_get_str(g, key, &s, &err);
+    seen += (uint64_t)gguf_get_array(g, key, v->item_type, &array, &err);
+    free(key);
+}
+
+static void walk_tensor(const struct gguf *g, const struct gguf_tensor *t)
+{
+    if (gguf_find_tensor(g, t->name) != t)
+        abort();
+    if (!t->data)
+        return;
+    const uint8_t *p = t->data;
+    const struct quant_traits *q = quant_traits(t->type);
+    float first[256], last[256];
+    quant_dequantise(t->type, p, first, q->block);
+    quant_dequantise(t->type, p + t->size - q->block_size, last, q->block);
+    uint32_t bits[2];
+    memcpy(&bits[0], first, sizeof bits[0]);
+    memcpy(&bits[1], last, sizeof bits[1]);
+    seen += bits[0] + bits[1];
+    gguf_drop_pages(g, t);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    struct gguf *g;
+    struct error err = {0};
+    int rc = gguf_open_memory(&g, "fuzz.gguf", bytes, size, &err);
+    if (rc < 0) {
+        if (err.code != rc || !err.text[0])
+            abort(); /* every refusal says why */
+        return 0;
+    }
+    for (size_t i = 0; i < gguf_n_values(g); i++)
+        walk_value(g, gguf_value_at(g, i));
+    for (size_t i = 0; i < gguf_n_tensors(g); i++)
+        walk_tensor(g, gguf_tensor_at(g, i));
+    gguf_close(g);
+    return 0;
+}
