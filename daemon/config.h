@@ -96,7 +96,7 @@ int config_load(struct config *out, struct config_arguments *args, struct error 
 int config_defaults(struct config *out, struct error *err);
 /* A file's lines on top of what *c holds. */
 int config_read_file(struct config *c, const char *path, struct error *err);
-/* One value, as a file would give it; `where` begins the error's words. */
+/* One value, as if by its flag. */
 int config_set(struct config *c, const char *key, const char *value, struct error *err);
 void config_free(struct config *c); /* NULL and a zeroed struct are fine */
 

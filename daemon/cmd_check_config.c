@@ -1,0 +1,54 @@
+/* hearthd check-config: whether the daemon would accept its configuration, without starting it. */
+#include "commands.h"
+#include "config.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <unistd.h>
+
+static int take_sample(void *context, int argc, char **argv, struct error *err)
+{
+    (void)argc;
+    (void)err;
+    if (strcmp(argv[0], "--sample") != 0)
+        return 0;
+    *(bool *)context = true;
+    return 1;
+}
+
+static void usage(void)
+{
+    puts("hearthd check-config [--config FILE] [flags]\n"
+         "\n"
+         "Checks file, environment and flags as `hearthd serve` would read them, and says what is wrong.\n"
+         "  --sample   print a file with every key, commented, at its default");
+}
+
+int cmd_check_config(int argc, char **argv)
+{
+    bool sample = false;
+    struct config_arguments args = {.argc = argc - 1,
+                                    .argv = argv + 1,
+                                    .environ = environ,
+                                    .default_file = CONFIG_FILE,
+                                    .secure = getauxval(AT_SECURE) != 0,
+                                    .option = take_sample,
+                                    .context = &sample};
+    struct config c;
+    struct error err = {0};
+    int rc = config_load(&c, &args, &err);
+
+    if (rc < 0)
+        rc = command_fail(&err);
+    else if (args.help)
+        usage();
+    else if (sample)
+        config_sample(stdout);
+    else if (args.print_config)
+        config_print(&c, stdout);
+    else
+        printf("%s: ok\n", c.file[0] ? c.file : "no file, environment and flags");
+    config_free(&c);
+    return rc;
+}

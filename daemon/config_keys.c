@@ -1,0 +1,347 @@
+#include "config_keys.h"
+#include "log.h"
+#include "nearest.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define K    1024ull
+#define M    (1024 * K)
+#define G    (1024 * M)
+#define HOUR 3600000
+
+static const char *const backends[] = {"auto", "cpu", "cuda", NULL};
+static const char *const executors[] = {"persistent", "eager", "graph", NULL}; /* enum executor_kind */
+static const char *const arithmetics[] = {"int8", "exact", NULL};              /* enum backend_arithmetic */
+static const char *const kv_types[] = {"f16", "q8_0", NULL};                   /* enum kv_type */
+static const char *const isas[] = {"auto", "avx512", "avxvnni", "avx2", "scalar", NULL};
+static const char *const unknowns[] = {"reject", "ignore", NULL};
+static const char *const levels[] = {"error", "warn", "info", "debug", NULL}; /* enum log_level */
+static const char *const formats[] = {"text", "json", NULL};                  /* enum log_format */
+
+#define FIELD(f)            .name = #f, .offset = offsetof(struct config, f), .since = "0.1"
+#define STRING(f, default_) FIELD(f), .type = CONFIG_STRING, .initial = default_
+#define COUNT(f, default_, low, high)                                                                        \
+    FIELD(f), .type = CONFIG_COUNT, .initial = default_, .min = low, .max = high
+#define SIZE(f, default_, low, high)                                                                         \
+    FIELD(f), .type = CONFIG_SIZE, .initial = default_, .min = low, .max = high
+#define CHOICE(f, default_, names) FIELD(f), .type = CONFIG_CHOICE, .initial = default_, .choices = names
+
+/* clang-format off */
+const struct config_key config_keys[] = {
+    {STRING(host, "127.0.0.1"), .group = "Where it listens",
+     .help = "Address or name to listen on. Anything but loopback is open to all who reach this machine."},
+    {COUNT(port, "8080", 0, 65535), .zero = "any", .help = "TCP port. any: a free one, printed at start."},
+    {STRING(unix_socket, ""), .help = "Path of a Unix socket to listen on as well."},
+
+    {STRING(model, ""), .group = "Model and device",
+     .help = "GGUF file to serve. Empty: the one in the install's models directory."},
+    {CHOICE(backend, "auto", backends), .help = "Where the model runs. auto: the best one there is."},
+    {CHOICE(executor, "persistent", executors),
+     .help = "How a step is run: one resident decoder, node by node, or (cuda only) a captured graph."},
+    {CHOICE(arithmetic, "int8", arithmetics),
+     .help = "int8 serves; exact is the slow float reference of the cpu (executor eager)."},
+    {STRING(isa, "auto"), .choices = isas, .help = "Instruction set of the cpu backend."},
+    {STRING(libcuda, ""), .help = "Driver library for backend cuda. No effect on cpu."},
+    {COUNT(threads, "auto", 0, 1024), .zero = "auto",
+     .help = "Decoder threads on cpu. auto: as many as affinity and cgroup quota allow."},
+    {COUNT(n_ctx, "auto", 0, 1048576), .zero = "auto",
+     .help = "Tokens a request may have, prompt included. auto: the model's, at most 8192."},
+    {COUNT(slots, "32", 1, 256), .help = "Requests that run at once."},
+    {SIZE(kv_memory, "auto", 0, 1024 * G), .zero = "auto",
+     .help = "Memory for keys and values. auto: slots x n_ctx, at most a quarter of free memory."},
+    {CHOICE(kv_type, "f16", kv_types), .help = "Number format of keys and values."},
+    {COUNT(step_ms, "auto", 0, 10000), .zero = "auto",
+     .help = "Time budget of one step: a long prompt is computed in pieces of it. auto: 50 on cpu."},
+    {COUNT(steps_in_flight, "2", 1, 2), .help = "Steps handed to the decoder ahead."},
+    {COUNT(park_after_ms, "30000", 0, 24 * HOUR), .zero = "never",
+     .help = "Idle time after which the decoder leaves a GPU. No effect on cpu, where it sleeps anyway."},
+
+    {COUNT(queue_limit, "256", 1, 65536), .group = "Requests",
+     .help = "Requests that may wait; one more is refused with 503 and Retry-After."},
+    {SIZE(queue_tokens, "1M", 1, 1024 * M), .help = "Prompt tokens that may wait in all."},
+    {SIZE(max_body, "4M", 1 * K, 1 * G), .help = "Largest request body."},
+    {SIZE(body_memory, "64M", 1 * K, 64 * G), .help = "Memory for all request bodies together."},
+    {COUNT(max_connections, "1000", 1, 100000), .help = "Connections at once; one more gets 503."},
+    {COUNT(header_timeout_ms, "10000", 100, HOUR), .help = "Time a client has to send its headers."},
+    {COUNT(body_timeout_ms, "60000", 100, HOUR), .help = "Time a client has to send its body."},
+    {COUNT(keepalive_ms, "5000", 100, HOUR), .help = "A silent stream gets a comment this often."},
+    {COUNT(timeout_ms, "none", 0, 24 * HOUR), .zero = "none", .help = "Time a request may take in all."},
+    {COUNT(queue_timeout_ms, "60000", 0, 24 * HOUR), .zero = "none", .help = "Time a request may wait."},
+    {CHOICE(unknown_fields, "reject", unknowns), .help = "What a field nobody knows does to a request."},
+
+    {COUNT(drain_timeout_ms, "30000", 0, HOUR), .group = "The process",
+     .help = "Time running requests have to finish after SIGTERM."},
+    {COUNT(watchdog_ms, "10000", 0, HOUR), .zero = "off",
+     .help = "A decoder without a sign of life for this long ends the process (exit code 9)."},
+    {CHOICE(log_level, "info", levels), .help = "Least important line that is logged. Read again on SIGHUP."},
+    {CHOICE(log_format, "text", formats), .help = "Log lines as text or as JSON objects."},
+};
+/* clang-format on */
+const size_t config_n_keys = sizeof config_keys / sizeof config_keys[0];
+static_assert(sizeof config_keys / sizeof config_keys[0] <= CONFIG_MAX_KEYS,
+              "struct config has room for all");
+
+const struct config_key *config_find(const char *name)
+{
+    for (size_t i = 0; i < config_n_keys; i++)
+        if (strcmp(config_keys[i].name, name) == 0)
+            return &config_keys[i];
+    return NULL;
+}
+
+const char *config_nearest(const char *name)
+{
+    const char *names[CONFIG_MAX_KEYS];
+
+    for (size_t i = 0; i < config_n_keys; i++)
+        names[i] = config_keys[i].name;
+    return nearest(name, names, config_n_keys);
+}
+
+static void *field_of(const struct config *c, const struct config_key *key)
+{
+    return (char *)c + key->offset;
+}
+
+static void size_text(uint64_t value, char *out, size_t room)
+{
+    const char *unit = "";
+
+    if (value && value % G == 0)
+        value /= G, unit = "G";
+    else if (value && value % M == 0)
+        value /= M, unit = "M";
+    else if (value && value % K == 0)
+        value /= K, unit = "K";
+    snprintf(out, room, "%" PRIu64 "%s", value, unit);
+}
+
+static void choices_text(const char *const *choices, char *out, size_t room)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; choices[i] && n < room; i++)
+        n += (size_t)snprintf(out + n, room - n, "%s%s",
+                              i == 0           ? ""
+                              : choices[i + 1] ? ", "
+                                               : " or ",
+                              choices[i]);
+}
+
+void config_allowed(const struct config_key *key, char *out, size_t room)
+{
+    char low[24], high[24], zero[32] = "";
+    uint64_t min = key->zero && key->min == 0 ? 1 : key->min;
+
+    if (key->zero)
+        snprintf(zero, sizeof zero, "%s or ", key->zero);
+    if (key->choices) {
+        choices_text(key->choices, out, room);
+    } else if (key->type == CONFIG_COUNT) {
+        snprintf(out, room, "%s%" PRIu64 " to %" PRIu64, zero, min, key->max);
+    } else if (key->type == CONFIG_SIZE) {
+        size_text(min, low, sizeof low);
+        size_text(key->max, high, sizeof high);
+        snprintf(out, room, "%s%s to %s", zero, low, high);
+    } else {
+        snprintf(out, room, "%s", key->type == CONFIG_LIST ? "words separated by commas" : "text");
+    }
+}
+
+/* Digits, and for sizes one letter K, M or G. */
+static bool parse_number(const char *value, bool is_size, uint64_t *out)
+{
+    char *end;
+
+    if (!isdigit((unsigned char)value[0]))
+        return false;
+    errno = 0;
+    unsigned long long number = strtoull(value, &end, 10);
+    if (errno)
+        return false;
+    uint64_t unit = 1;
+    if (is_size && *end) {
+        char letter = (char)toupper((unsigned char)*end++);
+        unit = letter == 'K' ? K : letter == 'M' ? M : letter == 'G' ? G : 0;
+    }
+    if (*end || unit == 0 || number > UINT64_MAX / unit)
+        return false;
+    *out = number * unit;
+    return true;
+}
+
+static int refuse(const struct config_key *key, const char *value, struct error *err)
+{
+    char allowed[160];
+
+    config_allowed(key, allowed, sizeof allowed);
+    return error_set(err, -EINVAL, "must be %s (got %s)", allowed, log_quote(value));
+}
+
+static int index_of(const char *const *choices, const char *value)
+{
+    for (int i = 0; choices[i]; i++)
+        if (strcmp(choices[i], value) == 0)
+            return i;
+    return -1;
+}
+
+static void free_list(struct config_list *list)
+{
+    for (uint32_t i = 0; i < list->n; i++)
+        free(list->items[i]);
+    free(list->items);
+    *list = (struct config_list){0};
+}
+
+static int parse_list(struct config_list *out, const char *value, struct error *err)
+{
+    struct config_list list = {0};
+    size_t room = 1;
+
+    for (const char *s = value; *s; s++)
+        room += *s == ',';
+    list.items = calloc(room, sizeof *list.items);
+    if (!list.items)
+        return error_set(err, -ENOMEM, "out of memory");
+    while (*value) {
+        size_t n = strcspn(value, ",");
+        const char *end = value + n, *next = *end ? end + 1 : end;
+        while (value < end && isspace((unsigned char)*value))
+            value++;
+        while (end > value && isspace((unsigned char)end[-1]))
+            end--;
+        if (end > value && !(list.items[list.n] = strndup(value, (size_t)(end - value)))) {
+            free_list(&list);
+            return error_set(err, -ENOMEM, "out of memory");
+        }
+        list.n += end > value;
+        value = next;
+    }
+    free_list(out);
+    *out = list;
+    return 0;
+}
+
+static int parse_string(char **out, const char *value, struct error *err)
+{
+    char *copy = strdup(value);
+
+    if (!copy)
+        return error_set(err, -ENOMEM, "out of memory");
+    free(*out);
+    *out = copy;
+    return 0;
+}
+
+static int parse_count_or_size(void *field, const struct config_key *key, const char *value,
+                               struct error *err)
+{
+    uint64_t number;
+
+    if (key->zero && strcmp(value, key->zero) == 0)
+        number = 0;
+    else if (!parse_number(value, key->type == CONFIG_SIZE, &number) || number < key->min ||
+             number > key->max)
+        return refuse(key, value, err);
+    if (key->type == CONFIG_SIZE)
+        *(uint64_t *)field = number;
+    else
+        *(uint32_t *)field = (uint32_t)number;
+    return 0;
+}
+
+int config_parse(struct config *c, const struct config_key *key, const char *value, struct error *err)
+{
+    void *field = field_of(c, key);
+    int index = key->choices ? index_of(key->choices, value) : 0;
+
+    if (index < 0)
+        return refuse(key, value, err);
+    switch (key->type) {
+    case CONFIG_STRING:
+        return parse_string(field, value, err);
+    case CONFIG_COUNT:
+    case CONFIG_SIZE:
+        return parse_count_or_size(field, key, value, err);
+    case CONFIG_CHOICE:
+        *(int *)field = index;
+        return 0;
+    case CONFIG_LIST:
+        return parse_list(field, value, err);
+    }
+    return error_set(err, -EINVAL, "type %d of key %s", (int)key->type, key->name);
+}
+
+static char *format_list(const struct config_list *list)
+{
+    size_t room = 1, n = 0;
+
+    for (uint32_t i = 0; i < list->n; i++)
+        room += strlen(list->items[i]) + 2;
+    char *text = calloc(1, room);
+    for (uint32_t i = 0; text && i < list->n; i++)
+        n += (size_t)snprintf(text + n, room - n, "%s%s", i ? ", " : "", list->items[i]);
+    return text;
+}
+
+char *config_format(const struct config *c, const struct config_key *key)
+{
+    const void *field = field_of(c, key);
+    char text[32];
+    uint64_t number;
+
+    switch (key->type) {
+    case CONFIG_STRING:
+        return strdup(*(char *const *)field);
+    case CONFIG_CHOICE:
+        return strdup(key->choices[*(const int *)field]);
+    case CONFIG_LIST:
+        return format_list(field);
+    default:
+        number = key->type == CONFIG_SIZE ? *(const uint64_t *)field : *(const uint32_t *)field;
+        if (number == 0 && key->zero)
+            return strdup(key->zero);
+        if (key->type == CONFIG_SIZE)
+            size_text(number, text, sizeof text);
+        else
+            snprintf(text, sizeof text, "%" PRIu64, number);
+        return strdup(text);
+    }
+}
+
+void config_release(struct config *c, const struct config_key *key)
+{
+    void *field = field_of(c, key);
+
+    if (key->type == CONFIG_STRING) {
+        free(*(char **)field);
+        *(char **)field = NULL;
+    } else if (key->type == CONFIG_LIST) {
+        free_list(field);
+    }
+}
+
+const char *config_backend_name(int backend)
+{
+    return backends[backend];
+}
+
+const char *config_executor_name(int executor)
+{
+    return executors[executor];
+}
+
+const char *config_arithmetic_name(int arithmetic)
+{
+    return arithmetics[arithmetic];
+}
+
+const char *config_kv_type_name(int kv_type)
+{
+    return kv_types[kv_type];
+}

@@ -1,0 +1,119 @@
+/* The table of keys for people: --print-config, --help, and the commented sample. */
+#include "config.h"
+#include "config_keys.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void print_origin(const struct config *c, const struct config_key *key, FILE *f)
+{
+    const struct config_origin *origin = &c->origins[key - config_keys];
+
+    if (origin->kind == CONFIG_FROM_FILE) {
+        fprintf(f, "# %s:%d\n", c->file, origin->line);
+    } else if (origin->kind == CONFIG_FROM_ENV) {
+        fputs("# HEARTH_", f);
+        for (const char *s = key->name; *s; s++)
+            fputc(toupper((unsigned char)*s), f);
+        fputc('\n', f);
+    } else if (origin->kind == CONFIG_FROM_FLAG) {
+        fputs("# --", f);
+        for (const char *s = key->name; *s; s++)
+            fputc(*s == '_' ? '-' : *s, f);
+        fputc('\n', f);
+    }
+}
+
+void config_print(const struct config *c, FILE *f)
+{
+    fputs("# What hearthd runs with. A comment says where a value came from; the others are defaults.\n", f);
+    for (size_t i = 0; i < config_n_keys; i++) {
+        const struct config_key *key = &config_keys[i];
+        char *value = config_format(c, key);
+        print_origin(c, key, f);
+        bool masked = key->secret && value && value[0];
+        fprintf(f, "%s =%s%s\n", key->name, value && value[0] ? " " : "",
+                masked  ? "(set)"
+                : value ? value
+                        : "");
+        free(value);
+    }
+}
+
+/* `text` at column `indent`, broken at spaces before column `width`; the first line is begun already. */
+static void print_wrapped(FILE *f, const char *text, int indent, int width, const char *margin)
+{
+    int column = indent;
+
+    while (*text) {
+        size_t n = strcspn(text, " ");
+        if (column > indent && column + 1 + (int)n > width) {
+            fprintf(f, "\n%s%*s", margin, indent - (int)strlen(margin), "");
+            column = indent;
+        } else if (column > indent) {
+            fputc(' ', f);
+            column++;
+        }
+        fwrite(text, 1, n, f);
+        column += (int)n;
+        text += n;
+        text += strspn(text, " ");
+    }
+    fputc('\n', f);
+}
+
+/* Help, allowed values and default as one sentence. */
+static void describe(const struct config_key *key, char *out, size_t room, bool with_default)
+{
+    char allowed[160];
+
+    config_allowed(key, allowed, sizeof allowed);
+    bool plain = key->type == CONFIG_STRING && !key->choices;
+    size_t n = (size_t)snprintf(out, room, "%s", key->help);
+    if (!plain)
+        n += (size_t)snprintf(out + n, room - n, " (%s%s%s)", allowed,
+                              with_default && key->initial[0] ? "; default " : "",
+                              with_default ? key->initial : "");
+    else if (with_default && key->initial[0])
+        snprintf(out + n, room - n, " (default %s)", key->initial);
+}
+
+void config_help(FILE *f)
+{
+    for (size_t i = 0; i < config_n_keys; i++) {
+        const struct config_key *key = &config_keys[i];
+        char text[400], flag[64];
+        if (key->group)
+            fprintf(f, "\n%s\n", key->group);
+        snprintf(flag, sizeof flag, "--%s", key->name);
+        for (char *s = flag; *s; s++)
+            *s = *s == '_' ? '-' : *s;
+        describe(key, text, sizeof text, true);
+        fprintf(f, "  %-21s ", flag);
+        print_wrapped(f, text, 24, 100, "");
+    }
+}
+
+void config_sample(FILE *f)
+{
+    fputs("# hearthd.conf - every key of hearthd, at its default.\n"
+          "#\n"
+          "# Lines are `key = value`; # and ; begin a comment line; there are no sections. Sizes take K, M "
+          "or G,\n"
+          "# lists are separated by commas, times are milliseconds. A variable HEARTH_<KEY> overrides this "
+          "file\n"
+          "# and a flag --key-with-dashes overrides both. `hearthd check-config` checks it,\n"
+          "# `hearthd --print-config` shows what is in force and where it came from.\n",
+          f);
+    for (size_t i = 0; i < config_n_keys; i++) {
+        const struct config_key *key = &config_keys[i];
+        char text[400];
+        if (key->group)
+            fprintf(f, "\n# ---- %s ----\n", key->group);
+        describe(key, text, sizeof text, false);
+        fputs("\n# ", f);
+        print_wrapped(f, text, 2, 100, "# ");
+        fprintf(f, "#%s =%s%s\n", key->name, key->initial[0] ? " " : "", key->initial);
+    }
+}

@@ -1,0 +1,211 @@
+#include "log.h"
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static _Atomic int current_level = LOG_LEVEL_INFO;
+static enum log_format current_format = LOG_TEXT;
+static bool to_journal;
+
+static const char *const level_names[] = {"error", "warn", "info", "debug"};
+static const int journal_priorities[] = {3, 4, 6, 7};
+
+/* systemd sets JOURNAL_STREAM to "device:inode" of the socket it gave us; it counts only while stderr still
+ * is that socket. */
+static bool stderr_is_journal(void)
+{
+    const char *stream = getenv("JOURNAL_STREAM");
+    unsigned long long device, inode;
+    struct stat st;
+
+    if (!stream || sscanf(stream, "%llu:%llu", &device, &inode) != 2 || fstat(STDERR_FILENO, &st) < 0)
+        return false;
+    return st.st_dev == device && st.st_ino == inode;
+}
+
+void log_open(enum log_level level, enum log_format format)
+{
+    atomic_store(&current_level, (int)level);
+    current_format = format;
+    to_journal = stderr_is_journal();
+}
+
+void log_set_level(enum log_level level)
+{
+    atomic_store(&current_level, (int)level);
+}
+
+bool log_enabled(enum log_level level)
+{
+    return (int)level <= atomic_load_explicit(&current_level, memory_order_relaxed);
+}
+
+/* Bytes of the UTF-8 character that begins here, 0 when it is none. */
+static size_t utf8_length(const unsigned char *s)
+{
+    size_t n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
+
+    for (size_t i = 1; i < n; i++)
+        if ((s[i] & 0xc0) != 0x80)
+            return 0;
+    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) || (s[0] == 0xf0 && s[1] < 0x90) ||
+        (s[0] == 0xf4 && s[1] > 0x8f))
+        return 0;
+    return n;
+}
+
+/* Control characters of ASCII, and U+0080..U+009F, which terminals obey too. */
+static bool is_control(const unsigned char *s)
+{
+    return s[0] < 0x20 || s[0] == 0x7f || (s[0] == 0xc2 && s[1] < 0xa0);
+}
+
+enum escape_style { ESCAPE_LINE, ESCAPE_QUOTED, ESCAPE_JSON };
+
+/* Appends `text` to out[*n], of `room` bytes, so that it stays one line of valid UTF-8. False when it was
+ * cut.
+ */
+static bool append_escaped(char *out, size_t room, size_t *n, const char *text, enum escape_style style)
+{
+    const unsigned char *s = (const unsigned char *)text;
+
+    while (*s) {
+        char piece[8];
+        size_t length = utf8_length(s), taken = length ? length : 1;
+        if (length == 0 || is_control(s)) {
+            if (style == ESCAPE_JSON) /* a byte that is no UTF-8 is shown as if it were Latin-1 */
+                length = (size_t)snprintf(piece, sizeof piece, "\\u%04x", taken == 2 ? s[1] : s[0]);
+            else
+                length = (size_t)snprintf(piece, sizeof piece, "\\x%02x", taken == 2 ? s[1] : s[0]);
+        } else if (style != ESCAPE_LINE && (*s == '"' || *s == '\\'))
+            length = (size_t)snprintf(piece, sizeof piece, "\\%c", *s);
+        else {
+            memcpy(piece, s, length);
+        }
+        if (*n + length >= room)
+            return false;
+        memcpy(out + *n, piece, length);
+        *n += length;
+        s += taken;
+    }
+    return true;
+}
+
+static void append(char *out, size_t room, size_t *n, const char *text)
+{
+    size_t length = strnlen(text, room - *n - 1);
+
+    memcpy(out + *n, text, length);
+    *n += length;
+}
+
+static size_t format_json(char *line, size_t room, enum log_level level, const char *id, const char *message)
+{
+    struct timespec now;
+    struct tm tm;
+    char head[128];
+    size_t n = 0;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &tm);
+    size_t length = strftime(head, sizeof head, "{\"time\":\"%Y-%m-%dT%H:%M:%S", &tm);
+    snprintf(head + length, sizeof head - length, ".%03ldZ\",\"level\":\"%s\"", now.tv_nsec / 1000000,
+             level_names[level]);
+    append(line, room, &n, head);
+    if (id) {
+        append(line, room, &n, ",\"request\":\"");
+        append_escaped(line, room - 64, &n, id, ESCAPE_JSON);
+        append(line, room, &n, "\"");
+    }
+    append(line, room, &n, ",\"message\":\"");
+    append_escaped(line, room - 8, &n, message, ESCAPE_JSON);
+    append(line, room, &n, "\"}");
+    return n;
+}
+
+static size_t format_text(char *line, size_t room, enum log_level level, const char *id, const char *message)
+{
+    size_t n = 0;
+
+    if (to_journal)
+        n = (size_t)snprintf(line, room, "<%d>", journal_priorities[level]);
+    else if (level != LOG_LEVEL_INFO)
+        n = (size_t)snprintf(line, room, "%s: ", level == LOG_LEVEL_WARN ? "warning" : level_names[level]);
+    if (id) {
+        append_escaped(line, room / 2, &n, id, ESCAPE_LINE);
+        append(line, room, &n, ": ");
+    }
+    append_escaped(line, room - 8, &n, message, ESCAPE_LINE);
+    return n;
+}
+
+static void log_write(enum log_level level, const char *id, const char *fmt, va_list args)
+{
+    char message[LOG_MAX_LINE], line[LOG_MAX_LINE];
+
+    if (!log_enabled(level))
+        return;
+    vsnprintf(message, sizeof message, fmt, args);
+    size_t n = current_format == LOG_JSON ? format_json(line, sizeof line - 1, level, id, message)
+                                          : format_text(line, sizeof line - 1, level, id, message);
+    line[n++] = '\n';
+    /* A log that cannot be written (a closed pipe) must not stop the daemon. */
+    ssize_t ignored = write(STDERR_FILENO, line, n);
+    (void)ignored;
+}
+
+#define LOG_AT(level, id)                                                                                    \
+    va_list args;                                                                                            \
+    va_start(args, fmt);                                                                                     \
+    log_write(level, id, fmt, args);                                                                         \
+    va_end(args)
+
+void log_error(const char *fmt, ...)
+{
+    LOG_AT(LOG_LEVEL_ERROR, NULL);
+}
+
+void log_warn(const char *fmt, ...)
+{
+    LOG_AT(LOG_LEVEL_WARN, NULL);
+}
+
+void log_info(const char *fmt, ...)
+{
+    LOG_AT(LOG_LEVEL_INFO, NULL);
+}
+
+void log_debug(const char *fmt, ...)
+{
+    LOG_AT(LOG_LEVEL_DEBUG, NULL);
+}
+
+void log_request(enum log_level level, const char *id, const char *fmt, ...)
+{
+    LOG_AT(level, id);
+}
+
+const char *log_quote(const char *text)
+{
+    static _Thread_local char buffers[8][144];
+    static _Thread_local unsigned next;
+    char *out = buffers[next++ % 8];
+    size_t n = 0;
+
+    if (!text)
+        return "-";
+    append(out, sizeof buffers[0], &n, "\"");
+    if (!append_escaped(out, 122, &n, text, ESCAPE_QUOTED))
+        append(out, sizeof buffers[0], &n, "…");
+    append(out, sizeof buffers[0], &n, "\"");
+    out[n] = '\0';
+    return out;
+}

@@ -1,0 +1,25 @@
+/* notify.h - systemd's side of a service, spoken by hand: readiness and status to $NOTIFY_SOCKET, listening
+ * sockets from $LISTEN_FDS, the watchdog's interval. Everything is a no-op without the variables.
+ * Thread: one; notify_send() may be called from any once notify_open() has returned. */
+#pragma once
+#include "error.h"
+
+#include <stdint.h>
+
+struct notify {
+    int fd;               /* datagram socket connected to $NOTIFY_SOCKET, or -1 */
+    uint64_t watchdog_us; /* $WATCHDOG_USEC meant for this process, or 0 */
+};
+
+/* Reads the variables and removes them from the environment, so that no child inherits them. -EINVAL: the
+ * address is neither a path nor abstract ("@name"). */
+int notify_open(struct notify *out, struct error *err);
+void notify_close(struct notify *n);
+
+/* "READY=1\nSTATUS=..." as sd_notify(3) has it; printf-like. A message that cannot be sent is lost. */
+void notify_send(const struct notify *n, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Sockets handed over by the service manager: their number and, from *first on, their descriptors (set
+ * close-on-exec). 0 when there are none for this process; -EINVAL when the variables or descriptors are not
+ * what they should be. Removes the variables. */
+int notify_listen_fds(int *first, struct error *err);
