@@ -63,6 +63,10 @@ struct tokenizer_flags {
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, struct tokenizer_flags flags,
                      size_t max, int32_t **out, size_t *n, struct error *err);
 
+/* The token's text as stored: letters for bytes (BPE), U+2581 for spaces (SPM), the text of a special token.
+ */
+struct tokenizer_piece tokenizer_text(const struct tokenizer *t, int32_t token);
+
 /* The bytes of one token as they appear in a reply: nothing for control tokens unless `special`. Never fails:
  * an id out of range is empty. The pointer stays valid until close. SPM's leading space is part of the piece.
  */
