@@ -1,8 +1,10 @@
+#include "gguf.h"
 #include "half.h"
 #include "quant.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static uint64_t random_state = 42;
@@ -382,4 +384,44 @@ Test(quant, types_that_are_not_computed_with_have_a_name_but_no_traits)
     }
     cr_assert_null(quant_traits(UINT32_MAX));
     cr_assert_str_eq(quant_name(UINT32_MAX), "?");
+}
+
+/* The relative difference of two tensors' values, as root mean squares. */
+static double difference(const struct gguf_tensor *a, const struct gguf_tensor *b)
+{
+    size_t n = a->ne[0] * a->ne[1];
+    float *x = malloc(n * sizeof *x), *y = malloc(n * sizeof *y);
+    double squares = 0, differences = 0;
+    cr_assert(x && y);
+    quant_dequantise(a->type, a->data, x, n);
+    quant_dequantise(b->type, b->data, y, n);
+    for (size_t i = 0; i < n; i++) {
+        squares += (double)y[i] * (double)y[i];
+        differences += ((double)x[i] - (double)y[i]) * ((double)x[i] - (double)y[i]);
+    }
+    free(x);
+    free(y);
+    return sqrt(differences / squares);
+}
+
+Test(quant, a_model_quantised_elsewhere_has_the_same_weights_in_q4_k_and_q6_k_as_in_q8_0)
+{
+    struct gguf *coarse = NULL, *fine = NULL;
+    size_t n_q4 = 0, n_q6 = 0;
+    cr_assert_eq(gguf_open(&coarse, HEARTH_TEST_DATA "/tiny-qwen3-s11-q4_k_m.gguf", NULL), 0);
+    cr_assert_eq(gguf_open(&fine, HEARTH_TEST_DATA "/tiny-qwen3-s11-q8_0.gguf", NULL), 0);
+    for (size_t i = 0; i < gguf_n_tensors(coarse); i++) {
+        const struct gguf_tensor *t = gguf_tensor_at(coarse, i);
+        double d = difference(t, gguf_find_tensor(fine, t->name));
+        cr_assert_lt(d,
+                     t->type == QUANT_Q4_K   ? 0.1
+                     : t->type == QUANT_Q6_K ? 0.03
+                                             : 1e-9,
+                     "%s: %g", t->name, d);
+        n_q4 += t->type == QUANT_Q4_K;
+        n_q6 += t->type == QUANT_Q6_K;
+    }
+    cr_assert(n_q4 > 0 && n_q6 > 0);
+    gguf_close(coarse);
+    gguf_close(fine);
 }
