@@ -1,4 +1,4 @@
-#include "../golden.h"
+#include "golden.h"
 #include "cpu/exact.h"
 #include "executor.h"
 
