@@ -105,6 +105,18 @@ int executor_open(struct executor **out, enum executor_kind kind, const struct b
     return 0;
 }
 
+int executor_wrap(struct executor **out, struct backend *be, struct error *err)
+{
+    struct executor *x = calloc(1, sizeof *x);
+    if (!x)
+        return error_set(err, -ENOMEM, "no memory for the executor");
+    x->kind = EXECUTOR_PERSISTENT;
+    x->ops = be->ops;
+    x->be = be;
+    *out = x;
+    return 0;
+}
+
 void executor_close(struct executor *x)
 {
     if (!x)

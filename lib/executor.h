@@ -31,6 +31,10 @@ int executor_walk(const struct graph *g, const struct executor_walk *walk, struc
  * -EINVAL with words; a context above the model's sliding window is -ENOTSUP. */
 int executor_open(struct executor **out, enum executor_kind kind, const struct backend_ops *ops,
                   const struct backend_config *cfg, const struct model *m, struct error *err);
+/* Around a backend that is open and loaded already, without graph and program (they are NULL then): for tests
+ * that bring their own decoder. Persistent only. The executor closes the backend; on failure the caller
+ * keeps it. */
+int executor_wrap(struct executor **out, struct backend *be, struct error *err);
 void executor_close(struct executor *x); /* NULL is fine */
 
 /* As backend submit/poll; eager runs the whole step inside submit and keeps its results for poll, of at most

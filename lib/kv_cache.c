@@ -1,0 +1,397 @@
+#include "kv_cache.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NONE UINT32_MAX
+
+struct key {
+    uint64_t a, b;
+};
+
+struct page {
+    struct key key;
+    uint64_t salt;
+    uint32_t holders;    /* sequences whose list names it */
+    uint32_t parent;     /* page before it, or NONE; of published pages */
+    uint32_t n_children; /* published pages whose parent it is */
+    uint32_t chain;      /* next page of the same bucket, or NONE */
+    uint32_t next, prev; /* eviction list (cached), or the free list (next only) */
+    bool published;
+    int32_t ids[KV_PAGE_TOKENS];
+};
+
+struct sequence {
+    bool live, publish;
+    uint64_t salt;
+    struct key key;      /* of its last published page, or of the salt */
+    uint32_t n_pages;    /* taken */
+    uint32_t n_reserved; /* still to be taken */
+    uint32_t n_accepted; /* tokens */
+    uint32_t *pages;     /* [max_pages] */
+};
+
+struct kv_cache {
+    uint32_t n_total, n_seqs, max_pages, max_hit;
+    uint32_t n_free, n_cached, n_reserved;
+    uint32_t free;           /* head of the free list */
+    uint32_t oldest, newest; /* ends of the eviction list */
+    uint32_t n_buckets;      /* a power of two */
+    struct page *pages;
+    struct sequence *seqs;
+    uint32_t *buckets;
+    uint32_t *lists; /* [n_seqs * max_pages], what sequence.pages point into */
+};
+
+/* ---- open and close ---- */
+
+static void put_free(struct kv_cache *kv, uint32_t page)
+{
+    kv->pages[page].next = kv->free;
+    kv->free = page;
+    kv->n_free++;
+}
+
+static int take_memory(struct kv_cache *kv)
+{
+    kv->n_buckets = 16;
+    while (kv->n_buckets < 2 * kv->n_total && kv->n_buckets < 1u << 30)
+        kv->n_buckets *= 2;
+    kv->pages = calloc(kv->n_total, sizeof *kv->pages);
+    kv->seqs = calloc(kv->n_seqs, sizeof *kv->seqs);
+    kv->buckets = malloc(kv->n_buckets * sizeof *kv->buckets);
+    kv->lists = calloc((size_t)kv->n_seqs * kv->max_pages, sizeof *kv->lists);
+    return kv->pages && kv->seqs && kv->buckets && kv->lists ? 0 : -ENOMEM;
+}
+
+int kv_cache_open(struct kv_cache **out, const struct kv_cache_config *cfg, struct error *err)
+{
+    if (cfg->n_pages == 0 || cfg->n_seqs == 0 || cfg->n_ctx == 0)
+        return error_set(err, -EINVAL, "a KV cache of %u pages for %u sequences of %u tokens", cfg->n_pages,
+                         cfg->n_seqs, cfg->n_ctx);
+    struct kv_cache *kv = calloc(1, sizeof *kv);
+    if (!kv)
+        return error_set(err, -ENOMEM, "no memory for the page tables");
+    kv->n_total = cfg->n_pages;
+    kv->n_seqs = cfg->n_seqs;
+    kv->max_pages = kv_pages_for(cfg->n_ctx);
+    kv->max_hit = cfg->max_hit ? cfg->max_hit : kv->max_pages;
+    kv->free = kv->oldest = kv->newest = NONE;
+    if (take_memory(kv) < 0) {
+        kv_cache_close(kv);
+        return error_set(err, -ENOMEM, "no memory for the tables of %u KV pages", cfg->n_pages);
+    }
+    for (uint32_t i = 0; i < kv->n_buckets; i++)
+        kv->buckets[i] = NONE;
+    for (uint32_t i = kv->n_total; i-- > 0;)
+        put_free(kv, i);
+    for (uint32_t i = 0; i < kv->n_seqs; i++)
+        kv->seqs[i].pages = kv->lists + (size_t)i * kv->max_pages;
+    *out = kv;
+    return 0;
+}
+
+void kv_cache_close(struct kv_cache *kv)
+{
+    if (!kv)
+        return;
+    free(kv->pages);
+    free(kv->seqs);
+    free(kv->buckets);
+    free(kv->lists);
+    free(kv);
+}
+
+/* ---- keys ---- */
+
+/* Two independent multiply-and-fold lanes. They need not withstand an attacker: a hit is compared in full. */
+static uint64_t fold(uint64_t h, uint64_t v, uint64_t multiplier)
+{
+    unsigned __int128 p = (unsigned __int128)(h ^ v) * multiplier;
+    return (uint64_t)p ^ (uint64_t)(p >> 64);
+}
+
+static struct key key_next(struct key parent, const int32_t *ids)
+{
+    struct key k = {parent.a + 0x9E3779B97F4A7C15u, parent.b + 0xD1B54A32D192ED03u};
+    for (uint32_t i = 0; i < KV_PAGE_TOKENS; i++) {
+        k.a = fold(k.a, (uint32_t)ids[i] + 1u, 0xA0761D6478BD642Fu);
+        k.b = fold(k.b, (uint64_t)(uint32_t)ids[i] << 20 | (i + 1), 0xE7037ED1A0B428DBu);
+    }
+    return k;
+}
+
+static struct key key_of_salt(uint64_t salt)
+{
+    return (struct key){fold(salt, 0x243F6A8885A308D3u, 0x8EBC6AF09C88C6E3u),
+                        fold(salt, 0x13198A2E03707344u, 0x589965CC75374CC3u)};
+}
+
+static uint32_t *bucket_of(const struct kv_cache *kv, struct key k)
+{
+    return &kv->buckets[k.a & (kv->n_buckets - 1)];
+}
+
+/* The published page with these ids after `parent`, or NONE. */
+static uint32_t find(const struct kv_cache *kv, struct key k, uint32_t parent, uint64_t salt,
+                     const int32_t *ids)
+{
+    for (uint32_t p = *bucket_of(kv, k); p != NONE; p = kv->pages[p].chain) {
+        const struct page *page = &kv->pages[p];
+        if (page->key.a == k.a && page->key.b == k.b && page->parent == parent && page->salt == salt &&
+            memcmp(page->ids, ids, sizeof page->ids) == 0)
+            return p;
+    }
+    return NONE;
+}
+
+/* ---- the eviction list: cached pages, oldest first ---- */
+
+static void list_append(struct kv_cache *kv, uint32_t page)
+{
+    kv->pages[page].next = NONE;
+    kv->pages[page].prev = kv->newest;
+    if (kv->newest != NONE)
+        kv->pages[kv->newest].next = page;
+    else
+        kv->oldest = page;
+    kv->newest = page;
+    kv->n_cached++;
+}
+
+static void list_remove(struct kv_cache *kv, uint32_t page)
+{
+    const struct page *p = &kv->pages[page];
+    if (p->prev != NONE)
+        kv->pages[p->prev].next = p->next;
+    else
+        kv->oldest = p->next;
+    if (p->next != NONE)
+        kv->pages[p->next].prev = p->prev;
+    else
+        kv->newest = p->prev;
+    kv->n_cached--;
+}
+
+static void unpublish(struct kv_cache *kv, uint32_t page)
+{
+    struct page *p = &kv->pages[page];
+    uint32_t *link = bucket_of(kv, p->key);
+    while (*link != page)
+        link = &kv->pages[*link].chain;
+    *link = p->chain;
+    if (p->parent != NONE)
+        kv->pages[p->parent].n_children--;
+    p->published = false;
+}
+
+/* A page to write into: a free one, else the cached one that nobody has used for longest. */
+static uint32_t take(struct kv_cache *kv)
+{
+    uint32_t page = kv->free;
+    if (page != NONE) {
+        kv->free = kv->pages[page].next;
+        kv->n_free--;
+    } else {
+        page = kv->oldest;
+        assert(page != NONE);                    /* reserved <= free + cached */
+        assert(kv->pages[page].n_children == 0); /* children stand before their parent */
+        list_remove(kv, page);
+        unpublish(kv, page);
+    }
+    kv->pages[page].holders = 1;
+    kv->pages[page].parent = NONE;
+    return page;
+}
+
+/* ---- sequences ---- */
+
+/* Published pages that hold the beginning of the prompt, into `hit`; the key of the last. */
+static uint32_t match(const struct kv_cache *kv, const struct kv_sequence *s, uint32_t *hit, struct key *key)
+{
+    uint32_t max = s->reuse ? (s->n_prompt - 1) / KV_PAGE_TOKENS : 0, n = 0;
+    max = max < kv->max_hit ? max : kv->max_hit;
+    *key = key_of_salt(s->salt);
+    for (; n < max; n++) {
+        const int32_t *ids = s->prompt + (size_t)n * KV_PAGE_TOKENS;
+        struct key next = key_next(*key, ids);
+        uint32_t page = find(kv, next, n ? hit[n - 1] : NONE, s->salt, ids);
+        if (page == NONE)
+            break;
+        hit[n] = page;
+        *key = next;
+    }
+    return n;
+}
+
+int kv_cache_add(struct kv_cache *kv, uint32_t seq, const struct kv_sequence *s, uint32_t *n_cached)
+{
+    assert(seq < kv->n_seqs && !kv->seqs[seq].live);
+    assert(s->n_prompt > 0 && s->n_prompt <= s->n_tokens && kv_pages_for(s->n_tokens) <= kv->max_pages);
+    struct sequence *q = &kv->seqs[seq];
+    struct key key;
+    uint32_t n_hit = match(kv, s, q->pages, &key), n_idle = 0;
+    for (uint32_t i = 0; i < n_hit; i++)
+        n_idle += kv->pages[q->pages[i]].holders == 0;
+    uint32_t wanted = kv_pages_for(s->n_tokens) - n_hit;
+    if ((uint64_t)wanted + n_idle + kv->n_reserved > (uint64_t)kv->n_free + kv->n_cached)
+        return -ENOSPC;
+    for (uint32_t i = 0; i < n_hit; i++)
+        if (kv->pages[q->pages[i]].holders++ == 0)
+            list_remove(kv, q->pages[i]);
+    kv->n_reserved += wanted;
+    q->live = true;
+    q->publish = s->publish;
+    q->salt = s->salt;
+    q->key = key;
+    q->n_pages = n_hit;
+    q->n_reserved = wanted;
+    q->n_accepted = *n_cached = n_hit * KV_PAGE_TOKENS;
+    return 0;
+}
+
+void kv_cache_grow(struct kv_cache *kv, uint32_t seq, uint32_t n_tokens)
+{
+    struct sequence *q = &kv->seqs[seq];
+    assert(q->live);
+    while (q->n_pages < kv_pages_for(n_tokens)) {
+        assert(q->n_reserved > 0);
+        q->pages[q->n_pages++] = take(kv);
+        q->n_reserved--;
+        kv->n_reserved--;
+    }
+}
+
+uint32_t kv_cache_n_pages(const struct kv_cache *kv, uint32_t seq)
+{
+    return kv->seqs[seq].n_pages;
+}
+
+uint32_t kv_cache_page(const struct kv_cache *kv, uint32_t seq, uint32_t index)
+{
+    assert(index < kv->seqs[seq].n_pages);
+    return kv->seqs[seq].pages[index];
+}
+
+/* Page `index` of the sequence is full and all before it are published or shared. */
+static void publish(struct kv_cache *kv, struct sequence *q, uint32_t index)
+{
+    uint32_t page = q->pages[index], parent = index ? q->pages[index - 1] : NONE;
+    struct page *p = &kv->pages[page];
+    struct key key = key_next(q->key, p->ids);
+    if (find(kv, key, parent, q->salt, p->ids) != NONE) {
+        /* Its successors would hang on a parent that this sequence does not hold. */
+        q->publish = false;
+        return;
+    }
+    p->key = q->key = key;
+    p->salt = q->salt;
+    p->parent = parent;
+    p->n_children = 0;
+    p->published = true;
+    if (parent != NONE)
+        kv->pages[parent].n_children++;
+    uint32_t *bucket = bucket_of(kv, key);
+    p->chain = *bucket;
+    *bucket = page;
+}
+
+void kv_cache_accept(struct kv_cache *kv, uint32_t seq, const int32_t *ids, uint32_t n)
+{
+    struct sequence *q = &kv->seqs[seq];
+    assert(q->live && q->n_accepted + n <= q->n_pages * KV_PAGE_TOKENS);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t index = q->n_accepted / KV_PAGE_TOKENS, at = q->n_accepted % KV_PAGE_TOKENS;
+        kv->pages[q->pages[index]].ids[at] = ids[i];
+        q->n_accepted++;
+        if (at == KV_PAGE_TOKENS - 1 && q->publish)
+            publish(kv, q, index);
+    }
+}
+
+void kv_cache_end(struct kv_cache *kv, uint32_t seq)
+{
+    struct sequence *q = &kv->seqs[seq];
+    assert(q->live);
+    while (q->n_pages > 0) { /* the last first: children before parents */
+        uint32_t page = q->pages[--q->n_pages];
+        if (--kv->pages[page].holders > 0)
+            continue;
+        if (kv->pages[page].published)
+            list_append(kv, page);
+        else
+            put_free(kv, page);
+    }
+    kv->n_reserved -= q->n_reserved;
+    q->n_reserved = 0;
+    q->live = false;
+}
+
+/* ---- figures and checks ---- */
+
+void kv_cache_stats(const struct kv_cache *kv, struct kv_cache_stats *out)
+{
+    *out = (struct kv_cache_stats){.total = kv->n_total,
+                                   .cached = kv->n_cached,
+                                   .free = kv->n_free,
+                                   .used = kv->n_total - kv->n_cached - kv->n_free,
+                                   .reserved = kv->n_reserved};
+}
+
+static uint32_t count_holders(const struct kv_cache *kv, uint32_t page)
+{
+    uint32_t n = 0;
+    for (uint32_t s = 0; s < kv->n_seqs; s++)
+        for (uint32_t i = 0; kv->seqs[s].live && i < kv->seqs[s].n_pages; i++)
+            n += kv->seqs[s].pages[i] == page;
+    return n;
+}
+
+static bool check_page(const struct kv_cache *kv, uint32_t page)
+{
+    const struct page *p = &kv->pages[page];
+    uint32_t n_children = 0;
+    if (p->holders != count_holders(kv, page) || (!p->published && p->holders > 1))
+        return false;
+    if (!p->published)
+        return true;
+    for (uint32_t i = 0; i < kv->n_total; i++)
+        n_children += kv->pages[i].published && kv->pages[i].parent == page;
+    if (n_children != p->n_children || find(kv, p->key, p->parent, p->salt, p->ids) != page)
+        return false;
+    return p->parent == NONE ||
+           (kv->pages[p->parent].published && kv->pages[p->parent].holders >= p->holders);
+}
+
+/* Every cached page once, children before parents, ends joined. */
+static bool check_list(const struct kv_cache *kv)
+{
+    uint32_t n = 0, last = NONE;
+    for (uint32_t p = kv->oldest; p != NONE; last = p, p = kv->pages[p].next, n++) {
+        if (n >= kv->n_cached || !kv->pages[p].published || kv->pages[p].holders || kv->pages[p].prev != last)
+            return false;
+        for (uint32_t later = kv->pages[p].next; later != NONE; later = kv->pages[later].next)
+            if (kv->pages[later].parent == p)
+                return false;
+    }
+    return n == kv->n_cached && last == kv->newest;
+}
+
+bool kv_cache_check(const struct kv_cache *kv)
+{
+    uint32_t n_free = 0, n_used = 0, n_reserved = 0;
+    for (uint32_t p = kv->free; p != NONE && n_free <= kv->n_free; p = kv->pages[p].next, n_free++)
+        if (kv->pages[p].holders || kv->pages[p].published)
+            return false;
+    for (uint32_t p = 0; p < kv->n_total; p++) {
+        n_used += kv->pages[p].holders > 0;
+        if (!check_page(kv, p))
+            return false;
+    }
+    for (uint32_t s = 0; s < kv->n_seqs; s++)
+        n_reserved += kv->seqs[s].live ? kv->seqs[s].n_reserved : 0;
+    return n_free == kv->n_free && n_free + n_used + kv->n_cached == kv->n_total && check_list(kv) &&
+           n_reserved == kv->n_reserved && n_reserved <= kv->n_free + kv->n_cached;
+}
