@@ -37,7 +37,12 @@ static uint32_t want(struct arch_builder *b, struct model_want shape, const char
 
 static uint32_t add(struct arch_builder *b, struct graph_node node)
 {
-    return b->rc == 0 ? graph_add(b->g, node) : 0;
+    if (b->rc < 0)
+        return 0;
+    uint32_t index = graph_add(b->g, node);
+    if (b->g->failed) /* widths would be missing from here on */
+        b->rc = error_set(b->err, -ENOMEM, "%s: no memory for the graph", gguf_path(model_gguf(b->m)));
+    return index;
 }
 
 static uint32_t type_of(const struct arch_builder *b, uint32_t weight)

@@ -1,3 +1,4 @@
+#include "failing_alloc.h"
 #include "graph.h"
 #include "model.h"
 #include "variant.h"
@@ -263,4 +264,19 @@ Test(model, rope_table_turns_by_position_over_scale_and_factor)
     cr_assert_float_eq(table[99 * 4 + 1], sin(99.0 / 2), 1e-7);
     cr_assert_float_eq(table[99 * 4 + 2], cos(99.0 / 2 / 100 / 8), 1e-7);
     cr_assert_float_eq(table[99 * 4 + 3], sin(99.0 / 2 / 100 / 8), 1e-7);
+}
+
+Test(model, open_survives_every_allocation_failing)
+{
+    long n = 0;
+    for (int rc = -ENOMEM; rc < 0; n++) {
+        struct error err = {0};
+        struct model *m = NULL;
+        fail_alloc_after(n);
+        rc = model_open(&m, HEARTH_TEST_DATA "/" QWEN3 ".gguf", &err);
+        fail_alloc_never();
+        cr_assert(rc == 0 || (rc == -ENOMEM && !m), "allocation %ld: %d %s", n, rc, err.text);
+        model_close(m);
+    }
+    cr_assert_gt(n, 4);
 }
