@@ -1,0 +1,64 @@
+/* matmul_256.h - what matmul_template.h wants of 256-bit vectors; dot() comes from the including file. */
+#include <cpuid.h>
+#include <immintrin.h>
+#include <stdbool.h>
+
+#define LANES          8
+#define PANEL_COLUMNS  4
+#define DIRECT_COLUMNS 4
+
+#define vi             __m256i
+#define vf             __m256
+#define vi_set(x)      _mm256_set1_epi32(x)
+#define vi_set8(x)     _mm256_set1_epi8(x)
+#define vi_and         _mm256_and_si256
+#define vi_or          _mm256_or_si256
+#define vi_xor         _mm256_xor_si256
+#define vi_add         _mm256_add_epi32
+#define vi_add8        _mm256_add_epi8
+#define vi_load(p)     _mm256_loadu_si256((const __m256i *)(const void *)(p))
+#define vi_store(p, v) _mm256_store_si256((__m256i *)(void *)(p), v)
+#define vi_sll         _mm256_slli_epi32
+#define vi_srl(v, n)   _mm256_srli_epi32(v, (int)(n))
+#define vi_u8x(p)      _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(p)))
+#define vi_s8x(p)      _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(p)))
+#define vf_zero        _mm256_setzero_ps
+#define vf_of          _mm256_cvtepi32_ps
+#define vf_load        _mm256_load_ps
+#define vf_loadu(p)    _mm256_loadu_ps((const float *)(const void *)(p))
+#define vf_store       _mm256_store_ps
+#define vf_storeu      _mm256_storeu_ps
+#define vf_bcast(p)    _mm256_set1_ps(*(p))
+#define vf_add         _mm256_add_ps
+#define vf_mul         _mm256_mul_ps
+#define vf_fma         _mm256_fmadd_ps
+#define vf_fms         _mm256_fmsub_ps
+#define vf_half(p)     _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(p)))
+#define vf_bf16(p)                                                                                           \
+    _mm256_castsi256_ps(                                                                                     \
+        _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p))), 16))
+#define vi_bcast(p) _mm256_set1_epi32(load_i32(p))
+
+static inline int load_i32(const void *p)
+{
+    int v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return v;
+}
+
+/* Left by n bits (right when negative); bits that cross bytes are masked off by the caller. */
+static inline __attribute__((always_inline)) __m256i vi_shift(__m256i v, int n)
+{
+    return n >= 0 ? _mm256_slli_epi16(v, n) : _mm256_srli_epi16(v, -n);
+}
+
+/* Whether the CPU has AVX2, FMA and F16C, and VNNI on 256 bits when asked for, and the operating system keeps
+ * their registers (that part is in __builtin_cpu_supports, which does not know the last two). */
+static bool has_avx2(bool vnni)
+{
+    unsigned a, b, c, d;
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
+        !__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_F16C))
+        return false;
+    return !vnni || (__get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4));
+}

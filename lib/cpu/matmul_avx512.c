@@ -1,0 +1,74 @@
+/* matmul_avx512.c - the matrix product on 512-bit vectors with VNNI: 16 rows per vector. */
+#include "matmul.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#define LANES          16
+#define PANEL_COLUMNS  8
+#define DIRECT_COLUMNS 4
+#define BYTE_ZERO      1
+
+#define vi          __m512i
+#define vf          __m512
+#define vi_set(x)   _mm512_set1_epi32(x)
+#define vi_set8(x)  _mm512_set1_epi8(x)
+#define vi_and      _mm512_and_si512
+#define vi_or       _mm512_or_si512
+#define vi_xor      _mm512_xor_si512
+#define vi_add      _mm512_add_epi32
+#define vi_add8     _mm512_add_epi8
+#define vi_load(p)  _mm512_loadu_si512(p)
+#define vi_store    _mm512_store_si512
+#define vi_sll      _mm512_slli_epi32
+#define vi_srl      _mm512_srli_epi32
+#define vi_u8x(p)   _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p)))
+#define vi_s8x(p)   _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p)))
+#define vf_zero     _mm512_setzero_ps
+#define vf_of       _mm512_cvtepi32_ps
+#define vf_load     _mm512_load_ps
+#define vf_loadu(p) _mm512_loadu_ps(p)
+#define vf_store    _mm512_store_ps
+#define vf_storeu   _mm512_storeu_ps
+#define vf_bcast(p) _mm512_set1_ps(*(p))
+#define vf_add      _mm512_add_ps
+#define vf_mul      _mm512_mul_ps
+#define vf_fma      _mm512_fmadd_ps
+#define vf_fms      _mm512_fmsub_ps
+#define vf_half(p)  _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p)))
+#define vf_bf16(p)                                                                                           \
+    _mm512_castsi512_ps(_mm512_slli_epi32(                                                                   \
+        _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(p))), 16))
+#define vi_bcast(p)          _mm512_set1_epi32(load_i32(p))
+#define dot(kind, acc, w, x) _mm512_dpbusd_epi32(acc, w, x)
+
+static inline int load_i32(const void *p)
+{
+    int v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return v;
+}
+
+/* Left by n bits (right when negative); bits that cross bytes are masked off by the caller. */
+static inline __attribute__((always_inline)) __m512i vi_shift(__m512i v, int n)
+{
+    return n >= 0 ? _mm512_slli_epi16(v, (unsigned)n) : _mm512_srli_epi16(v, (unsigned)-n);
+}
+
+#include "matmul_template.h"
+
+static bool supported(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
+}
+
+const struct matmul_kernels matmul_avx512 = {
+    .name = "avx512vnni",
+    .supported = supported,
+    .quantise = quantise,
+    .run = run,
+    .scratch_size = sizeof(struct scratch),
+};
+#endif

@@ -1,0 +1,24 @@
+/* matmul_avxvnni.c - the matrix product on 256-bit vectors with VNNI: 8 rows per vector. */
+#include "matmul.h"
+
+#if defined(__x86_64__)
+#define BYTE_ZERO 1
+#include "matmul_256.h"
+
+#define dot(kind, acc, w, x) _mm256_dpbusd_avx_epi32(acc, w, x)
+
+#include "matmul_template.h"
+
+static bool supported(void)
+{
+    return has_avx2(true);
+}
+
+const struct matmul_kernels matmul_avxvnni = {
+    .name = "avxvnni",
+    .supported = supported,
+    .quantise = quantise,
+    .run = run,
+    .scratch_size = sizeof(struct scratch),
+};
+#endif

@@ -1,0 +1,421 @@
+/* matmul_pack.c - weights from the file's blocks into tiles of 16 rows, and back (matmul_pack.h). */
+#include "matmul_pack.h"
+
+#include <assert.h>
+#include <errno.h>
+
+static uint32_t kind_of(uint32_t type)
+{
+    uint32_t kind = 0;
+    while (kind < MATMUL_N_KINDS && matmul_traits[kind].type != type)
+        kind++;
+    return kind;
+}
+
+/* File block -> struct matmul_super. The 6-bit scales and minima of Q4_K and Q5_K: 12 bytes for 8 of each. */
+static void read_scales_k(const uint8_t *p, struct matmul_super *s)
+{
+    for (int j = 0; j < 4; j++) {
+        s->scale[j] = p[j] & 63;
+        s->min[j] = p[j + 4] & 63;
+        s->scale[j + 4] = (int8_t)((p[j + 8] & 15) | (p[j] >> 6) << 4);
+        s->min[j + 4] = (uint8_t)((p[j + 8] >> 4) | (p[j + 4] >> 6) << 4);
+    }
+}
+
+static void read_q4_k(const uint8_t *p, struct matmul_super *s)
+{
+    memcpy(&s->d, p, 2);
+    memcpy(&s->dmin, p + 2, 2);
+    read_scales_k(p + 4, s);
+    const uint8_t *q = p + 16;
+    for (int c = 0; c < 4; c++)
+        for (int l = 0; l < 32; l++) {
+            s->q[64 * c + l] = q[32 * c + l] & 15;
+            s->q[64 * c + 32 + l] = q[32 * c + l] >> 4;
+        }
+}
+
+static void read_q5_k(const uint8_t *p, struct matmul_super *s)
+{
+    memcpy(&s->d, p, 2);
+    memcpy(&s->dmin, p + 2, 2);
+    read_scales_k(p + 4, s);
+    const uint8_t *high = p + 16, *q = p + 48;
+    for (int c = 0; c < 4; c++)
+        for (int l = 0; l < 32; l++) {
+            s->q[64 * c + l] = (uint8_t)((q[32 * c + l] & 15) | (high[l] >> (2 * c) & 1) << 4);
+            s->q[64 * c + 32 + l] = (uint8_t)((q[32 * c + l] >> 4) | (high[l] >> (2 * c + 1) & 1) << 4);
+        }
+}
+
+static void read_q6_k(const uint8_t *p, struct matmul_super *s)
+{
+    for (int c = 0; c < 2; c++) {
+        const uint8_t *low = p + 64 * c, *high = p + 128 + 32 * c;
+        uint8_t *q = s->q + 128 * c;
+        for (int l = 0; l < 32; l++) {
+            q[l] = (uint8_t)((low[l] & 15) | (high[l] & 3) << 4);
+            q[l + 32] = (uint8_t)((low[l + 32] & 15) | (high[l] >> 2 & 3) << 4);
+            q[l + 64] = (uint8_t)((low[l] >> 4) | (high[l] >> 4 & 3) << 4);
+            q[l + 96] = (uint8_t)((low[l + 32] >> 4) | (high[l] >> 6) << 4);
+        }
+    }
+    memcpy(s->scale, p + 192, 16);
+    memcpy(&s->d, p + 208, 2);
+}
+
+static void read_q3_k(const uint8_t *p, struct matmul_super *s)
+{
+    const uint8_t *high = p, *low = p + 32, *scales = p + 96;
+    for (int c = 0; c < 2; c++)
+        for (int j = 0; j < 4; j++)
+            for (int l = 0; l < 32; l++)
+                s->q[128 * c + 32 * j + l] =
+                    (uint8_t)((low[32 * c + l] >> (2 * j) & 3) | (high[l] >> (4 * c + j) & 1) << 2);
+    for (int i = 0; i < 16; i++) {
+        int nibble = i < 8 ? scales[i] & 15 : scales[i - 8] >> 4;
+        s->scale[i] = (int8_t)((nibble | (scales[8 + i % 4] >> (2 * (i / 4)) & 3) << 4) - 32);
+    }
+    memcpy(&s->d, p + 108, 2);
+}
+
+static void read_q2_k(const uint8_t *p, struct matmul_super *s)
+{
+    for (int i = 0; i < 16; i++) {
+        s->scale[i] = p[i] & 15;
+        s->min[i] = p[i] >> 4;
+    }
+    for (int c = 0; c < 2; c++)
+        for (int j = 0; j < 4; j++)
+            for (int l = 0; l < 32; l++)
+                s->q[128 * c + 32 * j + l] = p[16 + 32 * c + l] >> (2 * j) & 3;
+    memcpy(&s->d, p + 80, 2);
+    memcpy(&s->dmin, p + 82, 2);
+}
+
+static void read_nibbles(const uint8_t *p, const uint8_t *high, uint8_t *q)
+{
+    uint32_t bits = 0;
+    if (high)
+        memcpy(&bits, high, 4);
+    for (int l = 0; l < 16; l++) {
+        q[l] = (uint8_t)((p[l] & 15) | (bits >> l & 1) << 4);
+        q[l + 16] = (uint8_t)((p[l] >> 4) | (bits >> (l + 16) & 1) << 4);
+    }
+}
+
+/* The types with blocks of 32: block j of a super-block. */
+static void read_block(uint32_t kind, const uint8_t *p, uint32_t j, struct matmul_super *s)
+{
+    uint8_t *q = s->q + j * ARITH_BLOCK;
+    memcpy(&s->s[j], p, 2);
+    if (kind == MATMUL_Q4_1 || kind == MATMUL_Q5_1)
+        memcpy(&s->m[j], p + 2, 2);
+    if (kind == MATMUL_Q8_0)
+        for (int l = 0; l < ARITH_BLOCK; l++)
+            q[l] = p[2 + l] ^ 0x80;
+    else if (kind == MATMUL_Q5_0)
+        read_nibbles(p + 6, p + 2, q);
+    else if (kind == MATMUL_Q5_1)
+        read_nibbles(p + 8, p + 4, q);
+    else
+        read_nibbles(p + (kind == MATMUL_Q4_1 ? 4 : 2), NULL, q);
+}
+
+static void read_super(uint32_t kind, const uint8_t *p, uint32_t n_blocks, struct matmul_super *s)
+{
+    uint32_t size = quant_traits(matmul_traits[kind].type)->block_size;
+    switch (kind) {
+    case MATMUL_Q4_K:
+        read_q4_k(p, s);
+        break;
+    case MATMUL_Q5_K:
+        read_q5_k(p, s);
+        break;
+    case MATMUL_Q6_K:
+        read_q6_k(p, s);
+        break;
+    case MATMUL_Q3_K:
+        read_q3_k(p, s);
+        break;
+    case MATMUL_Q2_K:
+        read_q2_k(p, s);
+        break;
+    default:
+        for (uint32_t j = 0; j < n_blocks; j++)
+            read_block(kind, p + j * size, j, s);
+    }
+}
+
+static uint32_t load_u32(const uint8_t *p)
+{
+    uint32_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static void merge_u32(uint8_t *p, uint32_t v)
+{
+    v |= load_u32(p);
+    memcpy(p, &v, sizeof v);
+}
+
+/* One block of one row into a tile's block (zeroed before). Four columns move as one 32-bit word. */
+static void write_values(uint32_t bits, const uint8_t *q, uint8_t *block, uint32_t row)
+{
+    uint8_t *planes = block + (bits & 4 ? 256 : 0), *last = planes + (bits & 2 ? 128 : 0);
+    for (uint32_t t = 0; t < MATMUL_STEPS; t++) {
+        uint32_t v = load_u32(q + 4 * t), n = 0;
+        if (bits == 8) {
+            memcpy(block + 64 * t + 4 * row, &v, 4);
+            continue;
+        }
+        if (bits & 4) {
+            merge_u32(block + 64 * (t / 2) + 4 * row, (v & 0x0f0f0f0fu) << 4 * (t % 2));
+            n = 4;
+        }
+        if (bits & 2) {
+            merge_u32(planes + 64 * (t / 4) + 4 * row, (v >> n & 0x03030303u) << 2 * (t % 4));
+            n += 2;
+        }
+        if (bits & 1)
+            merge_u32(last + 4 * row, (v >> n & 0x01010101u) << t);
+    }
+}
+
+static void read_values(uint32_t bits, const uint8_t *block, uint32_t row, uint8_t *q)
+{
+    const uint8_t *planes = block + (bits & 4 ? 256 : 0), *last = planes + (bits & 2 ? 128 : 0);
+    for (uint32_t t = 0; t < MATMUL_STEPS; t++) {
+        uint32_t v = 0, n = 0;
+        if (bits == 8)
+            v = load_u32(block + 64 * t + 4 * row);
+        if (bits & 4) {
+            v = load_u32(block + 64 * (t / 2) + 4 * row) >> 4 * (t % 2) & 0x0f0f0f0fu;
+            n = 4;
+        }
+        if (bits & 2) {
+            v |= (load_u32(planes + 64 * (t / 4) + 4 * row) >> 2 * (t % 4) & 0x03030303u) << n;
+            n += 2;
+        }
+        if (bits & 1)
+            v |= (load_u32(last + 4 * row) >> t & 0x01010101u) << n;
+        memcpy(q + 4 * t, &v, 4);
+    }
+}
+
+/* Scales of a tile; `p` is where they begin. */
+static void write_scales(uint32_t kind, uint32_t n_blocks, const struct matmul_super *s, uint8_t *p,
+                         uint32_t row)
+{
+    uint32_t fold = matmul_traits[kind].fold;
+    if (fold == MATMUL_FOLD_K)
+        for (uint32_t j = 0; j < 8; j++) {
+            p[16 * j + row] = (uint8_t)((s->scale[j] & 15) | (s->min[j] & 15) << 4);
+            p[128 + 16 * (j / 2) + row] |=
+                (uint8_t)((s->scale[j] >> 4 | (s->min[j] >> 4) << 2) << 4 * (j % 2));
+        }
+    else if (kind == MATMUL_Q3_K)
+        for (uint32_t i = 0; i < 16; i++) {
+            uint32_t v = (uint32_t)(s->scale[i] + 32);
+            p[16 * (i / 2) + row] |= (uint8_t)((v & 15) << 4 * (i % 2));
+            p[128 + 16 * (i / 4) + row] |= (uint8_t)(v >> 4 << 2 * (i % 4));
+        }
+    else if (fold == MATMUL_FOLD_K16 || fold == MATMUL_FOLD_K16M)
+        for (uint32_t i = 0; i < 16; i++)
+            p[16 * i + row] = (uint8_t)(s->scale[i] | (fold == MATMUL_FOLD_K16M ? s->min[i] << 4 : 0));
+    else
+        for (uint32_t j = 0; j < n_blocks; j++) {
+            memcpy(p + 32 * j + 2 * row, &s->s[j], 2);
+            if (fold == MATMUL_FOLD_SM)
+                memcpy(p + 32 * (n_blocks + j) + 2 * row, &s->m[j], 2);
+        }
+    if (matmul_traits[kind].global_size)
+        memcpy(p + n_blocks * matmul_traits[kind].scale_size + 2 * row, &s->d, 2);
+    if (matmul_traits[kind].global_size > 32)
+        memcpy(p + n_blocks * matmul_traits[kind].scale_size + 32 + 2 * row, &s->dmin, 2);
+}
+
+static void read_scales(uint32_t kind, uint32_t n_blocks, const uint8_t *p, uint32_t row,
+                        struct matmul_super *s)
+{
+    uint32_t fold = matmul_traits[kind].fold;
+    if (fold == MATMUL_FOLD_K)
+        for (uint32_t j = 0; j < 8; j++) {
+            uint32_t high = p[128 + 16 * (j / 2) + row] >> 4 * (j % 2);
+            s->scale[j] = (int8_t)((p[16 * j + row] & 15) | (high & 3) << 4);
+            s->min[j] = (uint8_t)((p[16 * j + row] >> 4) | (high >> 2 & 3) << 4);
+        }
+    else if (kind == MATMUL_Q3_K)
+        for (uint32_t i = 0; i < 16; i++)
+            s->scale[i] = (int8_t)(((p[16 * (i / 2) + row] >> 4 * (i % 2) & 15) |
+                                    (p[128 + 16 * (i / 4) + row] >> 2 * (i % 4) & 3) << 4) -
+                                   32);
+    else if (fold == MATMUL_FOLD_K16 || fold == MATMUL_FOLD_K16M)
+        for (uint32_t i = 0; i < 16; i++) {
+            uint8_t v = p[16 * i + row];
+            s->scale[i] = (int8_t)(fold == MATMUL_FOLD_K16M ? v & 15 : v);
+            s->min[i] = v >> 4;
+        }
+    else
+        for (uint32_t j = 0; j < n_blocks; j++) {
+            memcpy(&s->s[j], p + 32 * j + 2 * row, 2);
+            if (fold == MATMUL_FOLD_SM)
+                memcpy(&s->m[j], p + 32 * (n_blocks + j) + 2 * row, 2);
+        }
+    if (matmul_traits[kind].global_size)
+        memcpy(&s->d, p + n_blocks * matmul_traits[kind].scale_size + 2 * row, 2);
+    if (matmul_traits[kind].global_size > 32)
+        memcpy(&s->dmin, p + n_blocks * matmul_traits[kind].scale_size + 32 + 2 * row, 2);
+}
+
+void matmul_tile_read(uint32_t kind, const uint8_t *tile, uint32_t n_blocks, uint32_t row,
+                      struct matmul_super *out)
+{
+    const struct matmul_traits *t = &matmul_traits[kind];
+    for (uint32_t j = 0; j < n_blocks; j++)
+        read_values(t->bits, tile + j * matmul_block_size(t), row, out->q + j * ARITH_BLOCK);
+    read_scales(kind, n_blocks, tile + n_blocks * matmul_block_size(t), row, out);
+}
+
+float matmul_tile_float(uint32_t kind, const uint8_t *tile, uint32_t row, uint32_t column)
+{
+    size_t i = (size_t)column * MATMUL_ROWS + row;
+    uint16_t h;
+    float f;
+    if (kind == MATMUL_F32) {
+        memcpy(&f, tile + 4 * i, 4);
+        return f;
+    }
+    memcpy(&h, tile + 2 * i, 2);
+    return kind == MATMUL_F16 ? half_to_float(h) : bf16_to_float(h);
+}
+
+size_t matmul_pack_size(uint32_t type, uint32_t n, uint32_t k, struct error *err)
+{
+    uint32_t kind = kind_of(type);
+    if (kind == MATMUL_N_KINDS) {
+        error_set(err, -ENOTSUP, "weight type %s is not one the cpu multiplies", quant_name(type));
+        return 0;
+    }
+    uint32_t block = quant_traits(type)->block > ARITH_BLOCK ? quant_traits(type)->block : ARITH_BLOCK;
+    if (!n || !k || k % block) {
+        error_set(err, -ENOTSUP, "a %s weight of %u rows of %u values: rows must be multiples of %u values",
+                  quant_name(type), n, k, block);
+        return 0;
+    }
+    struct matmul_matrix m;
+    matmul_matrix_set(&m, type, n, k, NULL);
+    return m.n_groups * m.group_size;
+}
+
+void matmul_matrix_set(struct matmul_matrix *m, uint32_t type, uint32_t n, uint32_t k, const void *packed)
+{
+    uint32_t kind = kind_of(type), n_super = matmul_n_super(k);
+    assert(kind < MATMUL_N_KINDS);
+    const struct matmul_traits *t = &matmul_traits[kind];
+    *m = (struct matmul_matrix){
+        .kind = kind,
+        .type = type,
+        .n = n,
+        .k = k,
+        .n_groups = (n + MATMUL_ROWS - 1) / MATMUL_ROWS,
+        .group_size = (n_super - 1) * matmul_tile_size(t, MATMUL_SUPER_BLOCKS) +
+                      matmul_tile_size(t, matmul_n_blocks(k, n_super - 1)),
+        .data = packed,
+    };
+}
+
+static void pack_integer(const struct matmul_matrix *m, const uint8_t *src, uint8_t *tile, uint32_t super,
+                         uint32_t group)
+{
+    const struct matmul_traits *t = &matmul_traits[m->kind];
+    uint32_t n_blocks = matmul_n_blocks(m->k, super);
+    uint32_t n_rows = matmul_min(MATMUL_ROWS, m->n - group * MATMUL_ROWS);
+    size_t row_size = quant_size(m->type, m->k), offset = super * quant_size(m->type, ARITH_SUPER);
+    struct matmul_super s = {0};
+    for (uint32_t r = 0; r < n_rows; r++) {
+        read_super(m->kind, src + (group * MATMUL_ROWS + r) * row_size + offset, n_blocks, &s);
+        for (uint32_t j = 0; j < n_blocks; j++)
+            write_values(t->bits, s.q + j * ARITH_BLOCK, tile + j * matmul_block_size(t), r);
+        write_scales(m->kind, n_blocks, &s, tile + n_blocks * matmul_block_size(t), r);
+    }
+}
+
+static void pack_float(const struct matmul_matrix *m, const uint8_t *src, uint8_t *tile, uint32_t super,
+                       uint32_t group)
+{
+    uint32_t n_rows = matmul_min(MATMUL_ROWS, m->n - group * MATMUL_ROWS);
+    uint32_t n_columns = matmul_n_blocks(m->k, super) * ARITH_BLOCK;
+    size_t size = matmul_traits[m->kind].bits / 8;
+    for (uint32_t r = 0; r < n_rows; r++) {
+        const uint8_t *from = src + ((group * MATMUL_ROWS + r) * (size_t)m->k + super * ARITH_SUPER) * size;
+        for (uint32_t i = 0; i < n_columns; i++)
+            memcpy(tile + (i * MATMUL_ROWS + r) * size, from + i * size, size);
+    }
+}
+
+void matmul_pack(uint32_t type, uint32_t n, uint32_t k, const void *src, void *out, uint32_t first,
+                 uint32_t last)
+{
+    struct matmul_matrix m;
+    matmul_matrix_set(&m, type, n, k, out);
+    assert(first <= last && last <= m.n_groups);
+    memset((uint8_t *)out + first * m.group_size, 0, (last - first) * m.group_size);
+    for (uint32_t group = first; group < last; group++)
+        for (uint32_t super = 0; super < matmul_n_super(k); super++) {
+            uint8_t *tile = (uint8_t *)out + (matmul_tile(&m, group, super) - m.data);
+            if (matmul_is_float(&m))
+                pack_float(&m, src, tile, super, group);
+            else
+                pack_integer(&m, src, tile, super, group);
+        }
+}
+
+bool matmul_is_float(const struct matmul_matrix *m)
+{
+    return matmul_traits[m->kind].fold == MATMUL_FOLD_FLOAT;
+}
+
+/* One row of an integer tile as floats, in the order of operations of quant_dequantise(). */
+static void row_of_tile(uint32_t kind, const struct matmul_super *s, uint32_t n_blocks, float *out)
+{
+    const struct matmul_traits *t = &matmul_traits[kind];
+    float d = half_to_float(s->d), dmin = half_to_float(s->dmin);
+    for (uint32_t i = 0; i < n_blocks * ARITH_BLOCK; i++) {
+        float q = (float)(s->q[i] - t->zero);
+        uint32_t sub = t->fold == MATMUL_FOLD_K ? i / 32 : i / 16, j = i / 32;
+        if (t->fold == MATMUL_FOLD_S)
+            out[i] = half_to_float(s->s[j]) * q;
+        else if (t->fold == MATMUL_FOLD_SM)
+            out[i] = half_to_float(s->s[j]) * q + half_to_float(s->m[j]);
+        else if (t->fold == MATMUL_FOLD_K16)
+            out[i] = d * (float)s->scale[sub] * q;
+        else
+            out[i] = d * (float)s->scale[sub] * q - dmin * (float)s->min[sub];
+    }
+}
+
+void matmul_row(const struct matmul_matrix *m, uint32_t row, float *out)
+{
+    assert(row < m->n);
+    uint32_t group = row / MATMUL_ROWS, r = row % MATMUL_ROWS;
+    for (uint32_t super = 0; super < matmul_n_super(m->k); super++) {
+        const uint8_t *tile = matmul_tile(m, group, super);
+        uint32_t n_blocks = matmul_n_blocks(m->k, super);
+        struct matmul_super s = {0};
+        float *to = out + super * ARITH_SUPER;
+        if (!matmul_is_float(m)) {
+            matmul_tile_read(m->kind, tile, n_blocks, r, &s);
+            row_of_tile(m->kind, &s, n_blocks, to);
+        } else
+            for (uint32_t i = 0; i < n_blocks * ARITH_BLOCK; i++)
+                to[i] = matmul_tile_float(m->kind, tile, r, i);
+    }
+}
+
+size_t matmul_input_size(uint32_t k, uint32_t n_columns)
+{
+    return (n_columns + MATMUL_PANEL - 1) / MATMUL_PANEL * matmul_panel_stride(k);
+}

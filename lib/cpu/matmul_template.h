@@ -1,0 +1,561 @@
+/* matmul_template.h - the matrix product for one vector width; included once per instruction set, after
+ * these: LANES           f32 per vector (16 or 8); a "row vector" is LANES rows side by side PANEL_COLUMNS
+ * columns of the panel kernel: 2 * PANEL_COLUMNS accumulators and 3 more fit the registers DIRECT_COLUMNS  up
+ * to this many columns weights are unpacked in registers BYTE_ZERO       1 when dot() takes the whole range
+ * of u8: values are then unpacked with zero 128 vi, vf and the vi_*, vf_*, dot() used below Two shapes serve
+ * all types. Few columns (decode): one group at a time, a block of 32 columns of 16 rows is unpacked into 8
+ * registers and meets every column; it runs as fast as memory reads. Many columns (prefill): a tile is
+ * unpacked into L1 once for all columns of a chunk, then 2 row vectors x PANEL_COLUMNS accumulators stay in
+ * registers over a block. */
+#include "matmul_pack.h"
+
+#define INLINE      static inline __attribute__((always_inline))
+#define ROW_VECTORS (MATMUL_ROWS / LANES) /* per group */
+#define PAIR_GROUPS (2 / ROW_VECTORS)     /* groups under the two row vectors of a panel */
+#define PREFETCH    6144                  /* bytes ahead of the tile being multiplied */
+
+/* A tile spread out: one row vector's values and scales, in the L1 cache. */
+struct expanded {
+    uint8_t q[MATMUL_SUPER_BLOCKS * MATMUL_STEPS][4 * LANES];
+    float scale[16][LANES], min[16][LANES]; /* per block, or per half-block */
+    float d[LANES], dmin[LANES];
+} __attribute__((aligned(64)));
+
+struct scratch {
+    struct expanded e[2];
+    float total[2][MATMUL_CHUNK][2][LANES]; /* [half of K][column][row vector][lane] */
+};
+
+/* Values of a block: 8 vectors of 4 columns x LANES rows. `p` is the block plus the row vector's offset. */
+INLINE void unpack(uint32_t kind, const uint8_t *p, vi w[MATMUL_STEPS])
+{
+    uint32_t bits = matmul_traits[kind].bits, zero = matmul_traits[kind].zero;
+    const uint8_t *two = p + (bits & 4 ? 256 : 0), *one = two + (bits & 2 ? 128 : 0);
+    vi low = vi_set8(15);
+    for (int t = 0; t < MATMUL_STEPS; t++)
+        if (bits == 8)
+            w[t] = BYTE_ZERO ? vi_load(p + 64 * t) : vi_xor(vi_load(p + 64 * t), vi_set8((char)0x80));
+        else if (bits & 4)
+            w[t] = vi_and(t % 2 ? vi_shift(vi_load(p + 64 * (t / 2)), -4) : vi_load(p + 64 * (t / 2)), low);
+    if (bits < 8 && bits & 2)
+        for (int t = 0; t < MATMUL_STEPS; t++) {
+            int n = bits & 4 ? 4 : 0;
+            vi v = vi_and(vi_shift(vi_load(two + 64 * (t / 4)), n - 2 * (t % 4)), vi_set8(3 << n));
+            w[t] = bits & 4 ? vi_or(w[t], v) : v;
+        }
+    if (bits < 8 && bits & 1) {
+        int n = bits & 4 ? 4 : 2;
+        for (int t = 0; t < MATMUL_STEPS; t++)
+            w[t] = vi_or(w[t], vi_and(vi_shift(vi_load(one), n - t), vi_set8(1 << n)));
+    }
+    if (BYTE_ZERO && zero && zero != 128)
+        for (int t = 0; t < MATMUL_STEPS; t++)
+            w[t] = vi_add8(w[t], vi_set8((char)(128 - zero)));
+}
+
+/* Scales of a tile, `p` being where they begin; o: the first row. */
+INLINE void expand_scales(uint32_t kind, const uint8_t *p, uint32_t n_blocks, uint32_t o, struct expanded *e)
+{
+    uint32_t fold = matmul_traits[kind].fold;
+    if (fold == MATMUL_FOLD_K)
+        for (uint32_t j = 0; j < 8; j++) {
+            vi low = vi_u8x(p + 16 * j + o), high = vi_srl(vi_u8x(p + 128 + 16 * (j / 2) + o), 4 * (j % 2));
+            vi s = vi_or(vi_and(low, vi_set(15)), vi_sll(vi_and(high, vi_set(3)), 4));
+            vi m = vi_or(vi_srl(low, 4), vi_sll(vi_and(high, vi_set(12)), 2));
+            vf_store(e->scale[j], vf_of(s));
+            vf_store(e->min[j], vf_of(m));
+        }
+    else if (kind == MATMUL_Q3_K)
+        for (uint32_t i = 0; i < 16; i++) {
+            vi low = vi_and(vi_srl(vi_u8x(p + 16 * (i / 2) + o), 4 * (i % 2)), vi_set(15));
+            vi high = vi_and(vi_srl(vi_u8x(p + 128 + 16 * (i / 4) + o), 2 * (i % 4)), vi_set(3));
+            vf_store(e->scale[i], vf_of(vi_add(vi_or(low, vi_sll(high, 4)), vi_set(-32))));
+        }
+    else if (fold == MATMUL_FOLD_K16)
+        for (uint32_t i = 0; i < 16; i++)
+            vf_store(e->scale[i], vf_of(vi_s8x(p + 16 * i + o)));
+    else if (fold == MATMUL_FOLD_K16M)
+        for (uint32_t i = 0; i < 16; i++) {
+            vi v = vi_u8x(p + 16 * i + o);
+            vf_store(e->scale[i], vf_of(vi_and(v, vi_set(15))));
+            vf_store(e->min[i], vf_of(vi_srl(v, 4)));
+        }
+    else
+        for (uint32_t j = 0; j < n_blocks; j++) {
+            vf_store(e->scale[j], vf_half(p + 32 * j + 2 * o));
+            if (fold == MATMUL_FOLD_SM)
+                vf_store(e->min[j], vf_half(p + 32 * (n_blocks + j) + 2 * o));
+        }
+    const uint8_t *global = p + n_blocks * matmul_traits[kind].scale_size + 2 * o;
+    if (matmul_traits[kind].global_size)
+        vf_store(e->d, vf_half(global));
+    if (matmul_traits[kind].global_size > 32)
+        vf_store(e->dmin, vf_half(global + 32));
+}
+
+/* Where the integer sum over block j (half h of it) starts: -zero * sum of x. */
+INLINE vi start(uint32_t kind, const struct matmul_panel *p, uint32_t column, size_t j, int h)
+{
+    uint32_t fold = matmul_traits[kind].fold, zero = matmul_traits[kind].zero;
+    if (!zero || (!BYTE_ZERO && zero == 128))
+        return vi_set(0);
+    bool halves = fold == MATMUL_FOLD_K16 || fold == MATMUL_FOLD_K16M;
+    const int32_t *n =
+        halves ? p->n16 + (2 * j + (size_t)h) * p->width + column : p->n + j * p->width + column;
+    if (BYTE_ZERO || zero == 128)
+        return vi_bcast(n);
+    return vi_set(*n / (int32_t)(128 / zero));
+}
+
+/* The value of a super-block from its chains (arith.h). */
+INLINE vf super_value(uint32_t fold, vf c, vf m, const struct expanded *e)
+{
+    if (fold == MATMUL_FOLD_K || fold == MATMUL_FOLD_K16M)
+        return vf_fms(vf_load(e->d), c, vf_mul(vf_load(e->dmin), m));
+    if (fold == MATMUL_FOLD_K16)
+        return vf_mul(vf_load(e->d), c);
+    return fold == MATMUL_FOLD_SM ? vf_add(c, m) : c;
+}
+
+/* The chain of minima of one column over blocks [j0, j0 + n_blocks). */
+INLINE vf minima(uint32_t fold, const struct expanded *e, const struct matmul_panel *p, uint32_t column,
+                 size_t j0, uint32_t n_blocks)
+{
+    vf m = vf_zero();
+    if (fold == MATMUL_FOLD_K || fold == MATMUL_FOLD_SM)
+        for (uint32_t j = 0; j < n_blocks; j++)
+            m = vf_fma(vf_bcast(p->b + (j0 + j) * p->width + column), vf_load(e->min[j]), m);
+    if (fold == MATMUL_FOLD_K16M)
+        for (uint32_t i = 0; i < 2 * n_blocks; i++)
+            m = vf_fma(vf_bcast(p->b16 + (2 * j0 + i) * p->width + column), vf_load(e->min[i]), m);
+    return m;
+}
+
+/* One block, unpacked in registers, times one column: the new value of chain c. */
+INLINE vf direct_block(uint32_t kind, const vi w[MATMUL_STEPS], const struct expanded *e,
+                       const struct matmul_panel *p, uint32_t column, size_t j0, uint32_t j, vf c)
+{
+    uint32_t fold = matmul_traits[kind].fold;
+    const int8_t *x = p->q + ((j0 + j) * MATMUL_STEPS * p->width + column) * 4;
+    vf f, a = vf_bcast(p->a + (j0 + j) * p->width + column);
+    if (fold == MATMUL_FOLD_K16 || fold == MATMUL_FOLD_K16M) {
+        vi low = start(kind, p, column, j0 + j, 0), high = start(kind, p, column, j0 + j, 1);
+        for (uint32_t t = 0; t < 4; t++) {
+            low = dot(kind, low, w[t], vi_bcast(x + (size_t)t * p->width * 4));
+            high = dot(kind, high, w[t + 4], vi_bcast(x + (size_t)(t + 4) * p->width * 4));
+        }
+        f = vf_fma(vf_load(e->scale[2 * j + 1]), vf_of(high), vf_mul(vf_load(e->scale[2 * j]), vf_of(low)));
+    } else {
+        vi sum = start(kind, p, column, j0 + j, 0);
+        for (uint32_t t = 0; t < MATMUL_STEPS; t++)
+            sum = dot(kind, sum, w[t], vi_bcast(x + (size_t)t * p->width * 4));
+        f = vf_mul(vf_load(e->scale[j]), vf_of(sum));
+    }
+    return vf_fma(a, f, c);
+}
+
+/* Super-block of one row vector times the W columns of a panel; values are added to total[column]. */
+INLINE void direct_tile(uint32_t kind, uint32_t W, const uint8_t *tile, uint32_t o, uint32_t n_blocks,
+                        const struct matmul_panel *p, size_t j0, struct expanded *e,
+                        float total[MATMUL_PANEL][LANES])
+{
+    size_t block_size = matmul_block_size(&matmul_traits[kind]);
+    size_t ahead = (matmul_tile_size(&matmul_traits[kind], 8) + 8 * 64 - 1) / 8;
+    uint32_t fold = matmul_traits[kind].fold;
+    vf c[MATMUL_PANEL];
+    for (uint32_t i = 0; i < W; i++)
+        c[i] = vf_zero();
+    expand_scales(kind, tile + n_blocks * block_size, n_blocks, o, e);
+    for (uint32_t j = 0; j < n_blocks; j++) {
+        vi w[MATMUL_STEPS];
+        if (o == 0)
+            for (size_t i = 0; i < ahead; i += 64)
+                __builtin_prefetch(tile + PREFETCH + j * ahead + i);
+        unpack(kind, tile + j * block_size + 4 * o, w);
+        for (uint32_t i = 0; i < W; i++)
+            c[i] = direct_block(kind, w, e, p, i, j0, j, c[i]);
+    }
+    for (uint32_t i = 0; i < W; i++) {
+        vf v = super_value(fold, c[i], minima(fold, e, p, i, j0, n_blocks), e);
+        vf_store(total[i], vf_add(vf_load(total[i]), v));
+    }
+}
+
+/* Rows [first, first + LANES) of column `column`; rows beyond n are left alone. */
+INLINE void put(const struct matmul_matrix *m, float *out, uint32_t first, vf v)
+{
+    if (first + LANES <= m->n) {
+        vf_storeu(out + first, v);
+        return;
+    }
+    float lanes[LANES] __attribute__((aligned(64)));
+    vf_store(lanes, v);
+    for (uint32_t l = 0; first + l < m->n && l < LANES; l++)
+        out[first + l] = lanes[l];
+}
+
+INLINE void direct(uint32_t kind, uint32_t W, const struct matmul_matrix *m, const struct matmul_input *in,
+                   uint32_t first, uint32_t last, float *out, size_t stride, struct scratch *s)
+{
+    struct matmul_panel p = matmul_panel(in, 0);
+    uint32_t n_super = matmul_n_super(m->k), half = matmul_half(n_super);
+    for (uint32_t g = first; g < last; g++) {
+        float total[2][ROW_VECTORS][MATMUL_PANEL][LANES] __attribute__((aligned(64))) = {0};
+        for (uint32_t super = 0; super < n_super; super++)
+            for (uint32_t r = 0; r < ROW_VECTORS; r++)
+                direct_tile(kind, W, matmul_tile(m, g, super), r * LANES, matmul_n_blocks(m->k, super), &p,
+                            (size_t)super * MATMUL_SUPER_BLOCKS, &s->e[0], total[super >= half][r]);
+        for (uint32_t r = 0; r < ROW_VECTORS; r++)
+            for (uint32_t i = 0; i < W; i++)
+                put(m, out + i * stride, g * MATMUL_ROWS + r * LANES,
+                    vf_add(vf_load(total[0][r][i]), vf_load(total[1][r][i])));
+    }
+}
+
+/* Chains of a block of the panel kernel: in memory, since the accumulators take the registers. */
+struct chains {
+    float c[2][PANEL_COLUMNS][LANES], part[2][PANEL_COLUMNS][LANES];
+} __attribute__((aligned(64)));
+
+INLINE void panel_fold_block(uint32_t fold, uint32_t W, const struct expanded *e, const float *a, uint32_t j,
+                             int h, vi acc[2][PANEL_COLUMNS], struct chains *s)
+{
+    bool halves = fold == MATMUL_FOLD_K16 || fold == MATMUL_FOLD_K16M;
+    uint32_t i = halves ? 2 * j + (uint32_t)h : j;
+    vf scale[2] = {vf_load(e[0].scale[i]), vf_load(e[1].scale[i])};
+#pragma GCC unroll 8
+    for (uint32_t c = 0; c < W; c++)
+#pragma GCC unroll 2
+        for (int r = 0; r < 2; r++) {
+            vf f = vf_of(acc[r][c]);
+            if (halves && h == 0) {
+                vf_store(s->part[r][c], vf_mul(scale[r], f));
+                continue;
+            }
+            f = halves ? vf_fma(scale[r], f, vf_load(s->part[r][c])) : vf_mul(scale[r], f);
+            vf_store(s->c[r][c], vf_fma(vf_bcast(a + c), f, vf_load(s->c[r][c])));
+        }
+}
+
+/* Super-block of two row vectors times W columns of a panel, beginning with `column`. */
+INLINE void panel(uint32_t kind, uint32_t W, const struct expanded *e, const struct matmul_panel *p,
+                  uint32_t column, size_t j0, uint32_t n_blocks, float total[][2][LANES])
+{
+    uint32_t fold = matmul_traits[kind].fold;
+    size_t width = PANEL_COLUMNS == MATMUL_PANEL ? W : p->width;
+    int n_halves = fold == MATMUL_FOLD_K16 || fold == MATMUL_FOLD_K16M ? 2 : 1;
+    struct chains s;
+    for (uint32_t c = 0; c < W; c++) {
+        vf_store(s.c[0][c], vf_zero());
+        vf_store(s.c[1][c], vf_zero());
+    }
+    for (uint32_t j = 0; j < n_blocks; j++)
+#pragma GCC unroll 2
+        for (int h = 0; h < n_halves; h++) {
+            vi acc[2][PANEL_COLUMNS];
+#pragma GCC unroll 8
+            for (uint32_t c = 0; c < W; c++)
+                acc[0][c] = acc[1][c] = start(kind, p, column + c, j0 + j, h);
+            const int n_steps = MATMUL_STEPS / n_halves;
+            const uint8_t *w = e->q[j * MATMUL_STEPS + (uint32_t)(h * n_steps)];
+            const int8_t *x = p->q + (((j0 + j) * MATMUL_STEPS + (size_t)(h * n_steps)) * width + column) * 4;
+#pragma GCC unroll 8
+            for (int t = 0; t < n_steps; t++) {
+                vi w0 = vi_load(w + (size_t)t * 4 * LANES);
+                vi w1 = vi_load(w + (size_t)t * 4 * LANES + sizeof *e);
+#pragma GCC unroll 8
+                for (uint32_t c = 0; c < W; c++) {
+                    vi v = vi_bcast(x + ((size_t)t * width + c) * 4);
+                    acc[0][c] = dot(kind, acc[0][c], w0, v);
+                    acc[1][c] = dot(kind, acc[1][c], w1, v);
+                }
+            }
+            panel_fold_block(fold, W, e, p->a + (j0 + j) * width + column, j, h, acc, &s);
+        }
+#pragma GCC unroll 8
+    for (uint32_t c = 0; c < W; c++)
+#pragma GCC unroll 2
+        for (int r = 0; r < 2; r++) {
+            vf m = minima(fold, &e[r], p, column + c, j0, n_blocks);
+            vf v = super_value(fold, vf_load(s.c[r][c]), m, &e[r]);
+            vf_store(total[c][r], vf_add(vf_load(total[c][r]), v));
+        }
+}
+
+/* Every width of panel its own code: accumulators live in registers only when their number is a constant. */
+INLINE void panel_any(uint32_t kind, uint32_t W, const struct expanded *e, const struct matmul_panel *p,
+                      uint32_t column, size_t j0, uint32_t n_blocks, float total[][2][LANES])
+{
+    switch (W) {
+    case 1:
+        panel(kind, 1, e, p, column, j0, n_blocks, total);
+        break;
+    case 2:
+        panel(kind, 2, e, p, column, j0, n_blocks, total);
+        break;
+    case 3:
+        panel(kind, 3, e, p, column, j0, n_blocks, total);
+        break;
+    case 4:
+        panel(kind, 4, e, p, column, j0, n_blocks, total);
+        break;
+#if PANEL_COLUMNS == 8
+    case 5:
+        panel(kind, 5, e, p, column, j0, n_blocks, total);
+        break;
+    case 6:
+        panel(kind, 6, e, p, column, j0, n_blocks, total);
+        break;
+    case 7:
+        panel(kind, 7, e, p, column, j0, n_blocks, total);
+        break;
+    case 8:
+        panel(kind, 8, e, p, column, j0, n_blocks, total);
+        break;
+#endif
+    }
+}
+
+/* One function per fold: a kind stands for all that fold alike once unpacked. */
+#define PANEL_OF(name, kind)                                                                                 \
+    static __attribute__((noinline)) void name(uint32_t W, const struct expanded *e,                         \
+                                               const struct matmul_panel *p, uint32_t column, size_t j0,     \
+                                               uint32_t n_blocks, float total[][2][LANES])                   \
+    {                                                                                                        \
+        panel_any(kind, W, e, p, column, j0, n_blocks, total);                                               \
+    }
+PANEL_OF(panel_k, MATMUL_Q4_K)
+PANEL_OF(panel_q6_k, MATMUL_Q6_K)
+PANEL_OF(panel_q2_k, MATMUL_Q2_K)
+PANEL_OF(panel_q8_0, MATMUL_Q8_0)
+PANEL_OF(panel_sm, MATMUL_Q4_1)
+#if BYTE_ZERO /* every zero is 128 */
+#define panel_q3_k panel_q6_k
+#define panel_q5_0 panel_q8_0
+#define panel_q4_0 panel_q8_0
+#else
+PANEL_OF(panel_q3_k, MATMUL_Q3_K)
+PANEL_OF(panel_q5_0, MATMUL_Q5_0)
+PANEL_OF(panel_q4_0, MATMUL_Q4_0)
+#endif
+
+INLINE void expand(uint32_t kind, const uint8_t *tile, uint32_t n_blocks, uint32_t o, struct expanded *e)
+{
+    size_t block_size = matmul_block_size(&matmul_traits[kind]);
+    for (uint32_t j = 0; j < n_blocks; j++) {
+        vi w[MATMUL_STEPS];
+        unpack(kind, tile + j * block_size + 4 * o, w);
+        for (uint32_t t = 0; t < MATMUL_STEPS; t++)
+            vi_store(e->q[j * MATMUL_STEPS + t], w[t]);
+    }
+    expand_scales(kind, tile + n_blocks * block_size, n_blocks, o, e);
+}
+
+/* All panels of a chunk against the super-block in s->e. */
+INLINE void chunk_super(uint32_t kind, const struct matmul_matrix *m, const struct matmul_input *in,
+                        uint32_t chunk, uint32_t end, uint32_t super, struct scratch *s)
+{
+    size_t j0 = (size_t)super * MATMUL_SUPER_BLOCKS;
+    uint32_t n_blocks = matmul_n_blocks(m->k, super), n_super = matmul_n_super(m->k);
+    bool second = super >= matmul_half(n_super);
+    for (uint32_t column = chunk; column < end; column += PANEL_COLUMNS) {
+        struct matmul_panel p = matmul_panel(in, column / MATMUL_PANEL);
+        uint32_t c = column % MATMUL_PANEL, W = matmul_min(PANEL_COLUMNS, p.width - c);
+        float(*total)[2][LANES] = &s->total[second][column - chunk];
+        switch (kind) {
+        case MATMUL_Q4_K:
+        case MATMUL_Q5_K:
+            panel_k(W, s->e, &p, c, j0, n_blocks, total);
+            break;
+        case MATMUL_Q6_K:
+            panel_q6_k(W, s->e, &p, c, j0, n_blocks, total);
+            break;
+        case MATMUL_Q3_K:
+            panel_q3_k(W, s->e, &p, c, j0, n_blocks, total);
+            break;
+        case MATMUL_Q2_K:
+            panel_q2_k(W, s->e, &p, c, j0, n_blocks, total);
+            break;
+        case MATMUL_Q8_0:
+            panel_q8_0(W, s->e, &p, c, j0, n_blocks, total);
+            break;
+        case MATMUL_Q5_0:
+            panel_q5_0(W, s->e, &p, c, j0, n_blocks, total);
+            break;
+        case MATMUL_Q4_0:
+            panel_q4_0(W, s->e, &p, c, j0, n_blocks, total);
+            break;
+        default:
+            panel_sm(W, s->e, &p, c, j0, n_blocks, total);
+        }
+    }
+}
+
+/* Output of a chunk: half 0 + half 1 of K, for the groups g .. g + n_groups - 1 under the row vectors. */
+static void put_chunk(const struct matmul_matrix *m, uint32_t g, uint32_t n_groups, uint32_t chunk,
+                      uint32_t end, float *out, size_t stride, const struct scratch *s)
+{
+    for (uint32_t column = chunk; column < end; column++)
+        for (uint32_t r = 0; r < n_groups * ROW_VECTORS; r++) {
+            const float *t0 = s->total[0][column - chunk][r], *t1 = s->total[1][column - chunk][r];
+            put(m, out + column * stride, g * MATMUL_ROWS + r * LANES, vf_add(vf_load(t0), vf_load(t1)));
+        }
+}
+
+/* Groups in steps of a pair; a last single group is computed twice and written once. */
+INLINE void panels(uint32_t kind, const struct matmul_matrix *m, const struct matmul_input *in,
+                   uint32_t first, uint32_t last, float *out, size_t stride, struct scratch *s)
+{
+    for (uint32_t g = first; g < last; g += PAIR_GROUPS)
+        for (uint32_t chunk = 0; chunk < in->n_columns; chunk += MATMUL_CHUNK) {
+            uint32_t end = matmul_min(chunk + MATMUL_CHUNK, in->n_columns);
+            uint32_t n_groups = matmul_min(PAIR_GROUPS, last - g);
+            memset(s->total[0], 0, (end - chunk) * sizeof s->total[0][0]);
+            memset(s->total[1], 0, (end - chunk) * sizeof s->total[1][0]);
+            for (uint32_t super = 0; super < matmul_n_super(m->k); super++) {
+                for (uint32_t r = 0; r < 2; r++)
+                    expand(kind, matmul_tile(m, g + matmul_min(r / ROW_VECTORS, n_groups - 1), super),
+                           matmul_n_blocks(m->k, super), r % ROW_VECTORS * LANES, &s->e[r]);
+                chunk_super(kind, m, in, chunk, end, super, s);
+            }
+            put_chunk(m, g, n_groups, chunk, end, out, stride, s);
+        }
+}
+
+#define RUN_OF(kind)                                                                                         \
+    static __attribute__((noinline)) void run_##kind(                                                        \
+        const struct matmul_matrix *m, const struct matmul_input *in, uint32_t first, uint32_t last,         \
+        float *out, size_t stride, struct scratch *s)                                                        \
+    {                                                                                                        \
+        if (in->n_columns == 1)                                                                              \
+            direct(MATMUL_##kind, 1, m, in, first, last, out, stride, s);                                    \
+        else if (in->n_columns <= DIRECT_COLUMNS)                                                            \
+            direct(MATMUL_##kind, in->n_columns, m, in, first, last, out, stride, s);                        \
+        else                                                                                                 \
+            panels(MATMUL_##kind, m, in, first, last, out, stride, s);                                       \
+    }
+RUN_OF(Q4_K)
+RUN_OF(Q5_K)
+RUN_OF(Q6_K)
+RUN_OF(Q3_K)
+RUN_OF(Q2_K)
+RUN_OF(Q8_0)
+RUN_OF(Q5_0)
+RUN_OF(Q4_0)
+RUN_OF(Q4_1)
+RUN_OF(Q5_1)
+
+INLINE vf float_weights(uint32_t kind, const uint8_t *tile, uint32_t column, uint32_t o)
+{
+    size_t i = (size_t)column * MATMUL_ROWS + o;
+    return kind == MATMUL_F32   ? vf_loadu(tile + 4 * i)
+           : kind == MATMUL_F16 ? vf_half(tile + 2 * i)
+                                : vf_bf16(tile + 2 * i);
+}
+
+/* Super-block of two row vectors of floats times W columns, unquantised. */
+INLINE void float_panel(uint32_t kind, uint32_t W, const uint8_t *const tile[2], const struct matmul_panel *p,
+                        uint32_t column, size_t k0, uint32_t n, float total[][2][LANES])
+{
+    vf c[2][PANEL_COLUMNS];
+    for (uint32_t i = 0; i < W; i++)
+        c[0][i] = c[1][i] = vf_zero();
+    const float *x = p->x + k0 * p->width + column;
+    for (uint32_t k = 0; k < n; k++, x += p->width) {
+        vf w0 = float_weights(kind, tile[0], k, 0), w1 = float_weights(kind, tile[1], k, LANES % MATMUL_ROWS);
+#pragma GCC unroll 8
+        for (uint32_t i = 0; i < W; i++) {
+            vf v = vf_bcast(x + i);
+            c[0][i] = vf_fma(w0, v, c[0][i]);
+            c[1][i] = vf_fma(w1, v, c[1][i]);
+        }
+    }
+#pragma GCC unroll 8
+    for (uint32_t i = 0; i < W; i++) {
+        vf_store(total[i][0], vf_add(vf_load(total[i][0]), c[0][i]));
+        vf_store(total[i][1], vf_add(vf_load(total[i][1]), c[1][i]));
+    }
+}
+
+INLINE void float_super(uint32_t kind, const uint8_t *const tile[2], const struct matmul_input *in,
+                        uint32_t chunk, uint32_t end, size_t k0, uint32_t n, float total[][2][LANES])
+{
+    for (uint32_t column = chunk, W; column < end; column += W, total += W) {
+        struct matmul_panel p = matmul_panel(in, column / MATMUL_PANEL);
+        uint32_t c = column % MATMUL_PANEL;
+        W = p.width - c >= PANEL_COLUMNS ? PANEL_COLUMNS : p.width - c >= 2 ? 2 : 1;
+        if (W == PANEL_COLUMNS)
+            float_panel(kind, PANEL_COLUMNS, tile, &p, c, k0, n, total);
+        else if (W == 2)
+            float_panel(kind, 2, tile, &p, c, k0, n, total);
+        else
+            float_panel(kind, 1, tile, &p, c, k0, n, total);
+    }
+}
+
+INLINE void floats(uint32_t kind, const struct matmul_matrix *m, const struct matmul_input *in,
+                   uint32_t first, uint32_t last, float *out, size_t stride, struct scratch *s)
+{
+    uint32_t n_super = matmul_n_super(m->k);
+    for (uint32_t g = first; g < last; g += PAIR_GROUPS)
+        for (uint32_t chunk = 0; chunk < in->n_columns; chunk += MATMUL_CHUNK) {
+            uint32_t end = matmul_min(chunk + MATMUL_CHUNK, in->n_columns);
+            uint32_t n_groups = matmul_min(PAIR_GROUPS, last - g);
+            memset(s->total[0], 0, (end - chunk) * sizeof s->total[0][0]);
+            memset(s->total[1], 0, (end - chunk) * sizeof s->total[1][0]);
+            for (uint32_t super = 0; super < n_super; super++) {
+                const uint8_t *tile[2] = {matmul_tile(m, g, super), matmul_tile(m, g + n_groups - 1, super)};
+                float_super(kind, tile, in, chunk, end, (size_t)super * ARITH_SUPER,
+                            matmul_n_blocks(m->k, super) * ARITH_BLOCK,
+                            s->total[super >= matmul_half(n_super)]);
+            }
+            put_chunk(m, g, n_groups, chunk, end, out, stride, s);
+        }
+}
+
+static void run_floats(const struct matmul_matrix *m, const struct matmul_input *in, uint32_t first,
+                       uint32_t last, float *out, size_t stride, struct scratch *s)
+{
+    if (m->kind == MATMUL_F32)
+        floats(MATMUL_F32, m, in, first, last, out, stride, s);
+    else if (m->kind == MATMUL_F16)
+        floats(MATMUL_F16, m, in, first, last, out, stride, s);
+    else
+        floats(MATMUL_BF16, m, in, first, last, out, stride, s);
+}
+
+static void quantise(struct matmul_input *in, uint32_t column, const float *x, const float *gain, bool keep)
+{
+    struct matmul_panel p = matmul_panel(in, column / MATMUL_PANEL);
+    uint32_t c = column % MATMUL_PANEL;
+    for (uint32_t j = 0; j < in->k / ARITH_BLOCK; j++, x += ARITH_BLOCK) {
+        float v[ARITH_BLOCK];
+        int8_t q[ARITH_BLOCK];
+        for (uint32_t i = 0; i < ARITH_BLOCK; i++)
+            v[i] = gain ? x[i] * gain[j * ARITH_BLOCK + i] : x[i];
+        float a = arith_quantise(v, q);
+        int32_t sum[2] = {0, 0};
+        for (uint32_t i = 0; i < 16; i++) {
+            sum[0] += q[i];
+            sum[1] += q[i + 16];
+        }
+        matmul_panel_put(&p, c, j, a, q, sum[0], sum[1]);
+        if (keep)
+            for (uint32_t i = 0; i < ARITH_BLOCK; i++)
+                p.x[((size_t)j * ARITH_BLOCK + i) * p.width + c] = v[i];
+    }
+}
+
+static void run(const struct matmul_matrix *m, const struct matmul_input *in, uint32_t first, uint32_t last,
+                float *out, size_t stride, void *scratch)
+{
+    static void (*const of[MATMUL_N_KINDS])(const struct matmul_matrix *, const struct matmul_input *,
+                                            uint32_t, uint32_t, float *, size_t, struct scratch *) = {
+        [MATMUL_Q4_K] = run_Q4_K,  [MATMUL_Q5_K] = run_Q5_K,  [MATMUL_Q6_K] = run_Q6_K,
+        [MATMUL_Q3_K] = run_Q3_K,  [MATMUL_Q2_K] = run_Q2_K,  [MATMUL_Q8_0] = run_Q8_0,
+        [MATMUL_Q5_0] = run_Q5_0,  [MATMUL_Q4_0] = run_Q4_0,  [MATMUL_Q4_1] = run_Q4_1,
+        [MATMUL_Q5_1] = run_Q5_1,  [MATMUL_F16] = run_floats, [MATMUL_BF16] = run_floats,
+        [MATMUL_F32] = run_floats,
+    };
+    of[m->kind](m, in, first, last, out, stride, scratch);
+}
