@@ -1,0 +1,237 @@
+/* bench_matmul - the matrix product beside its two ceilings, measured in the same run: streaming reads and
+ * int8 products. One line per weight type and number of columns: GB/s of weights read, TOP/s done.
+ *   bench_matmul [-t threads] [-r repeats] [-n rows] [-k values] [-i isa] [TYPE...] */
+#include "cpu/matmul.h"
+#include "cpu/roofline.h"
+#include "quant.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MAX_THREADS 64
+#define MAX_REPEATS 101
+
+static const uint32_t types[] = {QUANT_Q4_K, QUANT_Q6_K, QUANT_Q8_0, QUANT_Q5_K, QUANT_Q3_K,
+                                 QUANT_Q2_K, QUANT_Q5_0, QUANT_Q4_0, QUANT_Q4_1, QUANT_Q5_1,
+                                 QUANT_F16,  QUANT_BF16, QUANT_F32};
+static const uint32_t columns[] = {1, 2, 4, 8, 16, 32, 96};
+
+struct bench {
+    const struct matmul_kernels *kernels;
+    struct matmul_matrix m;
+    struct matmul_input in;
+    const uint8_t *weights;
+    uint8_t *packed;
+    const float *x;
+    float *out;
+    void *scratch[MAX_THREADS];
+    uint32_t n_threads;
+    pthread_barrier_t barrier;
+    void (*job)(struct bench *b, uint32_t thread); /* NULL: end */
+};
+
+static struct bench bench;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void *memory(size_t size)
+{
+    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) {
+        fprintf(stderr, "bench_matmul: no memory for %zu bytes\n", size);
+        exit(1);
+    }
+    madvise(p, size, MADV_HUGEPAGE);
+    memset(p, 0, size);
+    return p;
+}
+
+static void share(const struct bench *b, uint32_t thread, uint32_t *first, uint32_t *last)
+{
+    *first = b->m.n_groups / 2 * thread / b->n_threads * 2;
+    *last = thread + 1 == b->n_threads ? b->m.n_groups : b->m.n_groups / 2 * (thread + 1) / b->n_threads * 2;
+}
+
+static void job_pack(struct bench *b, uint32_t thread)
+{
+    uint32_t first, last;
+    share(b, thread, &first, &last);
+    matmul_pack(b->m.type, b->m.n, b->m.k, b->weights, b->packed, first, last);
+}
+
+static void job_quantise(struct bench *b, uint32_t thread)
+{
+    for (uint32_t c = thread; c < b->in.n_columns; c += b->n_threads)
+        b->kernels->quantise(&b->in, c, b->x + (size_t)c * b->in.k, NULL, matmul_is_float(&b->m));
+}
+
+static void job_run(struct bench *b, uint32_t thread)
+{
+    uint32_t first, last;
+    share(b, thread, &first, &last);
+    b->kernels->run(&b->m, &b->in, first, last, b->out, b->m.n, b->scratch[thread]);
+}
+
+static void *thread_main(void *argument)
+{
+    uint32_t i = (uint32_t)(uintptr_t)argument;
+    roofline_pin(i);
+    for (;;) {
+        pthread_barrier_wait(&bench.barrier);
+        if (!bench.job)
+            return NULL;
+        bench.job(&bench, i);
+        pthread_barrier_wait(&bench.barrier);
+    }
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Median seconds of a job on all threads; thread 0 is this one. */
+static double timed(void (*job)(struct bench *, uint32_t), uint32_t repeats)
+{
+    double seconds[MAX_REPEATS];
+    bench.job = job;
+    for (uint32_t i = 0; i < repeats; i++) {
+        double start = now();
+        pthread_barrier_wait(&bench.barrier);
+        job(&bench, 0);
+        pthread_barrier_wait(&bench.barrier);
+        seconds[i] = now() - start;
+    }
+    qsort(seconds, repeats, sizeof *seconds, by_value);
+    return seconds[repeats / 2];
+}
+
+/* Random bytes, except that f16 scales, wherever they are, must be ordinary numbers: so no byte could be the
+ * upper half of a huge one. Speed does not depend on the values. */
+static void random_weights(uint8_t *w, size_t size)
+{
+    uint64_t seed = 1;
+    for (size_t i = 0; i < size; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        w[i] = (uint8_t)(seed >> 56) & 0x3b;
+    }
+}
+
+static void bench_type(uint32_t type, uint32_t n, uint32_t k, uint32_t repeats, double gbps, double tops)
+{
+    size_t size = quant_size(type, (size_t)n * k), pack_size = matmul_pack_size(type, n, k, NULL);
+    uint8_t *weights = memory(size);
+    random_weights(weights, size);
+    bench.weights = weights;
+    bench.packed = memory(pack_size);
+    matmul_matrix_set(&bench.m, type, n, k, bench.packed);
+    printf("%-5s %u x %u, %.0f MB; packed at %.2f GB/s\n", quant_name(type), n, k, (double)pack_size * 1e-6,
+           (double)size / timed(job_pack, 1) * 1e-9);
+    munmap(weights, size);
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
+        bench.in = (struct matmul_input){k, columns[i], memory(matmul_input_size(k, columns[i]))};
+        bench.out = memory(sizeof(float) * n * columns[i]);
+        double quantise = timed(job_quantise, repeats);
+        timed(job_run, 1);
+        double t = timed(job_run, repeats);
+        double read = (double)pack_size / t * 1e-9, done = 2.0 * n * k * columns[i] / t * 1e-12;
+        printf("%-5s %3u columns  %8.3f ms  %6.2f GB/s (%.2f)  %6.3f TOP/s (%.2f)  quantise %.0f ns/row\n",
+               quant_name(type), columns[i], t * 1e3, read, read / gbps, done, done / tops,
+               quantise / columns[i] * 1e9);
+        munmap(bench.out, sizeof(float) * n * columns[i]);
+        munmap(bench.in.data, matmul_input_size(k, columns[i]));
+    }
+    munmap(bench.packed, pack_size);
+}
+
+static void print_cpu(void)
+{
+    char line[256];
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (!strncmp(line, "model name", 10)) {
+            printf("cpu: %s", strchr(line, ':') ? strchr(line, ':') + 2 : line);
+            break;
+        }
+    if (f)
+        fclose(f);
+}
+
+static bool wanted(uint32_t type, int n, char **names)
+{
+    for (int i = 0; i < n; i++)
+        if (!strcmp(names[i], quant_name(type)))
+            return true;
+    return n == 0;
+}
+
+static bool start_threads(pthread_t threads[MAX_THREADS])
+{
+    roofline_pin(0);
+    pthread_barrier_init(&bench.barrier, NULL, bench.n_threads);
+    for (uint32_t i = 0; i < bench.n_threads; i++) {
+        bench.scratch[i] = memory(bench.kernels->scratch_size + 64);
+        if (i && pthread_create(&threads[i], NULL, thread_main, (void *)(uintptr_t)i))
+            return false;
+    }
+    return true;
+}
+
+static void stop_threads(pthread_t threads[MAX_THREADS])
+{
+    bench.job = NULL;
+    pthread_barrier_wait(&bench.barrier);
+    for (uint32_t i = 1; i < bench.n_threads; i++)
+        pthread_join(threads[i], NULL);
+}
+
+int main(int argc, char **argv)
+{
+    uint32_t repeats = 9, n = 65536, k = 4096;
+    const char *isa = "auto";
+    struct error err = {0};
+    pthread_t threads[MAX_THREADS];
+    bench.n_threads = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
+    for (int o; (o = getopt(argc, argv, "t:r:n:k:i:")) != -1;) {
+        uint32_t *to = o == 't' ? &bench.n_threads : o == 'r' ? &repeats : o == 'n' ? &n : &k;
+        if (o == '?')
+            return 2;
+        if (o == 'i')
+            isa = optarg;
+        else
+            *to = (uint32_t)strtoul(optarg, NULL, 10);
+    }
+    bench.kernels = matmul_find(isa, &err);
+    if (!bench.kernels || !bench.n_threads || bench.n_threads > MAX_THREADS || !repeats ||
+        repeats > MAX_REPEATS) {
+        fprintf(stderr, "bench_matmul: %s\n", err.code ? err.text : "threads are 1..64, repeats 1..101");
+        return 2;
+    }
+    print_cpu();
+    double gbps = roofline_read_gbps(bench.n_threads), tops = roofline_int8_tops(bench.n_threads);
+    printf("isa: %s, %u threads; ceilings: read %.1f GB/s, int8 %.3f TOP/s\n", bench.kernels->name,
+           bench.n_threads, gbps, tops);
+    if (!start_threads(threads))
+        return 1;
+    float *x = memory(sizeof(float) * k * 96);
+    for (uint32_t i = 0; i < k * 96; i++)
+        x[i] = (float)(i * 2654435761u % 2001) / 1000.0f - 1.0f;
+    bench.x = x;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (wanted(types[i], argc - optind, argv + optind) && k % quant_traits(types[i])->block == 0)
+            bench_type(types[i], quant_traits(types[i])->block == 1 ? n / 4 : n, k, repeats, gbps, tops);
+    stop_threads(threads);
+    return 0;
+}
