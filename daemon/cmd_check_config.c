@@ -40,7 +40,7 @@ int cmd_check_config(int argc, char **argv)
     int rc = config_load(&c, &args, &err);
 
     if (rc < 0)
-        rc = command_fail(&err);
+        rc = command_fail_config(&err);
     else if (args.help)
         usage();
     else if (sample)

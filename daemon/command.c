@@ -37,3 +37,9 @@ int command_fail(const struct error *err)
     log_error("%s", err->text);
     return command_exit_code(err->code);
 }
+
+int command_fail_config(const struct error *err)
+{
+    log_error("%s", err->text);
+    return err->code == -ENOMEM ? EXIT_MEMORY : EXIT_USAGE;
+}

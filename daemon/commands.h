@@ -27,3 +27,5 @@ int cmd_bench(int argc, char **argv);
 int command_exit_code(int code);
 /* Prints "hearthd: <words>" to stderr and returns the exit code of err->code. */
 int command_fail(const struct error *err);
+/* The same for an error of config_load(): 2 whatever the errno, but for memory. */
+int command_fail_config(const struct error *err);

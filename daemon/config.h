@@ -18,7 +18,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#define CONFIG_FILE     "/etc/hearth/hearthd.conf"
+#define CONFIG_FILE     HEARTH_CONFIG_FILE /* "/etc/hearth/hearthd.conf" unless installed elsewhere */
 #define CONFIG_MAX_KEYS 64
 
 enum config_backend { CONFIG_AUTO, CONFIG_CPU, CONFIG_CUDA };

@@ -1,0 +1,117 @@
+#include "loader.h"
+#include "tokenizer.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static void set_progress(void *context, double fraction)
+{
+    struct loader *l = context;
+
+    atomic_store(&l->progress, (uint32_t)(fraction * 1000));
+}
+
+/* The engine's wake: until the warm-up is over it is this thread that waits, later it is the server. */
+static void relay_wake(void *context)
+{
+    struct loader *l = context;
+
+    if (atomic_load(&l->warm))
+        l->wake(l->wake_context);
+    else
+        sem_post(&l->warm_up);
+}
+
+/* One greedy token: page faults, frequency, and a fault in the decoder all come before READY. */
+static int warm_up(struct loader *l, struct error *err)
+{
+    int32_t bos = tokenizer_bos(l->runtime.tokenizer), prompt = bos >= 0 ? bos : 0;
+    struct engine_token out;
+    struct engine_request r = {.prompt = &prompt,
+                               .n_prompt = 1,
+                               .max_tokens = 1,
+                               .sampling = {.top_p = 1, .typical_p = 1, .repetition_penalty = 1},
+                               .out = &out};
+    int rc = engine_submit(l->engine, &r, err);
+
+    while (rc == 0 && atomic_load(&r.state) != ENGINE_DONE)
+        if (!engine_next(l->engine))
+            sem_wait(&l->warm_up);
+    if (rc < 0 || r.finish == ENGINE_EOS || r.finish == ENGINE_LENGTH)
+        return rc;
+    if (r.finish == ENGINE_NOT_FINITE)
+        return error_set(err, -EBADMSG, "%s: the model's first logits are not finite numbers",
+                         l->runtime.path);
+    struct error fault = {0};
+    bool faulted = engine_fault(l->engine, &fault);
+    return error_set(err, -EIO, "the warm-up token failed: %s", faulted ? fault.text : "no result");
+}
+
+static int load(struct loader *l, struct error *err)
+{
+    struct runtime_progress progress = {set_progress, l};
+    struct engine_config ec;
+    int rc = runtime_open(&l->runtime, l->cfg, l->path, &progress, err);
+
+    if (rc < 0)
+        return rc;
+    runtime_engine_config(&l->runtime, l->cfg, &ec);
+    ec.wake = relay_wake;
+    ec.context = l;
+    rc = engine_open(&l->engine, l->runtime.executor, &ec, err);
+    if (rc == 0)
+        rc = warm_up(l, err);
+    if (rc < 0)
+        loader_close(l);
+    return rc;
+}
+
+static void run(void *context)
+{
+    struct loader *l = context;
+
+    l->rc = load(l, &l->err);
+    atomic_store(&l->warm, true);
+    uv_async_send(&l->finished);
+}
+
+static void on_finished(uv_async_t *async)
+{
+    struct loader *l = async->data;
+
+    l->done(l->done_context);
+}
+
+int loader_start(struct loader *l, uv_loop_t *loop, const struct config *cfg, const char *path,
+                 void (*wake)(void *context), void *wake_context, void (*done)(void *context),
+                 void *done_context, struct error *err)
+{
+    *l = (struct loader){
+        .cfg = cfg, .wake = wake, .wake_context = wake_context, .done = done, .done_context = done_context};
+    snprintf(l->path, sizeof l->path, "%s", path);
+    int rc = sem_init(&l->warm_up, 0, 0) < 0 ? -errno : uv_async_init(loop, &l->finished, on_finished);
+    l->finished.data = l;
+    if (rc == 0)
+        rc = uv_thread_create(&l->thread, run, l);
+    return rc < 0 ? error_set(err, rc, "cannot start the loading thread: %s", strerror(-rc)) : 0;
+}
+
+double loader_progress(const struct loader *l)
+{
+    return atomic_load(&l->progress) / 1000.0;
+}
+
+int loader_finish(struct loader *l, struct error *err)
+{
+    uv_thread_join(&l->thread);
+    uv_close((uv_handle_t *)&l->finished, NULL);
+    return l->rc < 0 ? error_set(err, l->rc, "%s", l->err.text) : 0;
+}
+
+void loader_close(struct loader *l)
+{
+    engine_close(l->engine);
+    l->engine = NULL;
+    runtime_close(&l->runtime);
+}

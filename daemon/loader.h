@@ -1,0 +1,46 @@
+/* loader.h - everything a daemon needs before it is ready, on a thread of its own: model, tokenizer, backend,
+ * executor, engine, and one warm-up token through all of them. Meanwhile the loop answers health.
+ *
+ * Thread: loader_start, loader_finish and loader_close from the loop thread; loader_progress from any. `done`
+ * is called on the loop thread. A load cannot be interrupted: a process that wants to leave earlier exits. */
+#pragma once
+#include "config.h"
+#include "engine.h"
+#include "error.h"
+#include "runtime.h"
+
+#include <limits.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <uv.h>
+
+struct loader {
+    /* Results, valid once `done` was called and loader_finish() returned 0. */
+    struct runtime runtime;
+    struct engine *engine;
+    /* Private. */
+    const struct config *cfg;
+    char path[PATH_MAX];
+    void (*wake)(void *context); /* of the engine, once the warm-up is over */
+    void *wake_context;
+    void (*done)(void *context);
+    void *done_context;
+    _Atomic uint32_t progress; /* thousandths */
+    _Atomic bool warm;
+    sem_t warm_up;
+    uv_thread_t thread;
+    uv_async_t finished;
+    struct error err;
+    int rc;
+};
+
+/* `path` comes from model_file_find(); cfg must outlive the loader. */
+int loader_start(struct loader *l, uv_loop_t *loop, const struct config *cfg, const char *path,
+                 void (*wake)(void *context), void *wake_context, void (*done)(void *context),
+                 void *done_context, struct error *err);
+double loader_progress(const struct loader *l); /* 0..1 */
+/* In or after `done`: joins the thread; 0, or why it failed. */
+int loader_finish(struct loader *l, struct error *err);
+/* Closes engine and runtime. Nothing may call the engine any more. */
+void loader_close(struct loader *l);

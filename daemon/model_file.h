@@ -1,0 +1,11 @@
+/* model_file.h - which GGUF file is meant, and what to say when it is not there. Pure but for the file
+ * system; any thread. */
+#pragma once
+#include "error.h"
+
+#include <limits.h>
+
+/* The file to open: `model` itself when it is not "", else the first *.gguf, by name, of the install's
+ * models directory or of share/hearth/models beside the binary's directory. Errors are those of opening it
+ * (-ENOENT, -EACCES, -EISDIR); the words name the nearest file of its directory, or where was looked. */
+int model_file_find(char out[PATH_MAX], const char *model, struct error *err);

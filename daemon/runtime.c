@@ -1,0 +1,109 @@
+#include "runtime.h"
+#include "engine.h"
+#include "executor.h"
+#include "log.h"
+#include "model.h"
+#include "tokenizer.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define DEFAULT_N_CTX 8192
+
+static int choose_backend(const struct config *cfg, const struct backend_ops **out, struct error *err)
+{
+    if (cfg->backend == CONFIG_CUDA)
+        return error_set(err, -ENODEV, "backend cuda is not in this build; use backend = cpu or auto");
+    *out = &cpu_backend;
+    return 0;
+}
+
+static uint32_t choose_n_ctx(const struct config *cfg, const struct model_config *mc)
+{
+    if (cfg->n_ctx == 0)
+        return mc->n_ctx_train && mc->n_ctx_train < DEFAULT_N_CTX ? mc->n_ctx_train : DEFAULT_N_CTX;
+    if (mc->n_ctx_train && cfg->n_ctx > mc->n_ctx_train)
+        log_warn("n_ctx %u is more than the %u the model was trained with: expect nonsense beyond",
+                 cfg->n_ctx, mc->n_ctx_train);
+    return cfg->n_ctx;
+}
+
+static int open_executor(struct runtime *r, const struct config *cfg, const struct runtime_progress *progress,
+                         struct error *err)
+{
+    const struct backend_ops *ops = NULL;
+    struct backend_config bc = {.arithmetic = (enum backend_arithmetic)cfg->arithmetic,
+                                .n_threads = cfg->threads,
+                                .isa = cfg->isa,
+                                .libcuda = cfg->libcuda,
+                                .n_slots = cfg->slots,
+                                .n_ctx = r->n_ctx,
+                                .kv_type = (enum kv_type)cfg->kv_type,
+                                .kv_memory = cfg->kv_memory,
+                                .steps_in_flight = cfg->steps_in_flight,
+                                .park_after_ms = cfg->park_after_ms,
+                                .progress = progress ? progress->report : NULL,
+                                .context = progress ? progress->context : NULL};
+    int rc = choose_backend(cfg, &ops, err);
+
+    if (rc < 0)
+        return rc;
+    return executor_open(&r->executor, (enum executor_kind)cfg->executor, ops, &bc, r->model, err);
+}
+
+int runtime_open(struct runtime *out, const struct config *cfg, const char *path,
+                 const struct runtime_progress *progress, struct error *err)
+{
+    struct runtime r = {0};
+
+    snprintf(r.path, sizeof r.path, "%s", path);
+    int rc = model_open(&r.model, path, err);
+    if (rc == 0)
+        rc = tokenizer_open(&r.tokenizer, model_gguf(r.model), err);
+    if (rc == 0) {
+        r.n_ctx = choose_n_ctx(cfg, model_config(r.model));
+        rc = open_executor(&r, cfg, progress, err);
+    }
+    if (rc < 0) {
+        runtime_close(&r);
+        return rc;
+    }
+    *out = r;
+    return 0;
+}
+
+void runtime_close(struct runtime *r)
+{
+    executor_close(r->executor);
+    tokenizer_close(r->tokenizer);
+    model_close(r->model);
+    *r = (struct runtime){0};
+}
+
+void runtime_engine_config(const struct runtime *r, const struct config *cfg, struct engine_config *out)
+{
+    const int32_t *ends = NULL;
+    size_t n_ends = tokenizer_ends(r->tokenizer, &ends);
+
+    *out = (struct engine_config){.n_slots = cfg->slots,
+                                  .n_ctx = r->n_ctx,
+                                  .queue_limit = cfg->queue_limit,
+                                  .step_ms = cfg->step_ms,
+                                  .steps_in_flight = cfg->steps_in_flight,
+                                  .prefix_cache = true,
+                                  .end_tokens = ends,
+                                  .n_end_tokens = (uint32_t)n_ends};
+}
+
+void runtime_describe(const struct runtime *r, char *out, size_t room)
+{
+    struct backend_info info;
+
+    executor_info(r->executor, &info);
+    int n = snprintf(out, room, "%s", info.name);
+    if (info.isa && n >= 0 && (size_t)n < room)
+        n += snprintf(out + n, room - (size_t)n, " %s", info.isa);
+    if (info.n_threads && n >= 0 && (size_t)n < room)
+        snprintf(out + n, room - (size_t)n, ", %u thread%s", info.n_threads, info.n_threads == 1 ? "" : "s");
+}

@@ -1,0 +1,40 @@
+/* runtime.h - a model made ready to run as the configuration asks: file, tokenizer, backend, executor.
+ * serve, run and bench all open one of these; the engine comes on top of it. Thread: open and close belong to
+ * one thread each; what is in between belongs to the engine. Order of closing: engine first, then this. */
+#pragma once
+#include "backend.h"
+#include "config.h"
+#include "error.h"
+
+#include <limits.h>
+
+struct engine;
+struct engine_config;
+struct executor;
+struct model;
+struct tokenizer;
+
+struct runtime {
+    char path[PATH_MAX];
+    struct model *model;
+    struct tokenizer *tokenizer;
+    struct executor *executor;
+    uint32_t n_ctx; /* of the configuration, or the default for this model */
+};
+
+struct runtime_progress { /* called on the opening thread; fraction 0..1 */
+    void (*report)(void *context, double fraction);
+    void *context;
+};
+
+/* `path` comes from model_file_find(). Error codes are those of error.h. *out is to be
+ * closed only on success. */
+int runtime_open(struct runtime *out, const struct config *cfg, const char *path,
+                 const struct runtime_progress *progress, struct error *err);
+void runtime_close(struct runtime *r);
+
+/* The engine's settings out of the configuration; wake and context are the caller's to add. */
+void runtime_engine_config(const struct runtime *r, const struct config *cfg, struct engine_config *out);
+
+/* "cpu avx512vnni, 2 threads": where it runs, for people. */
+void runtime_describe(const struct runtime *r, char *out, size_t room);

@@ -1,0 +1,388 @@
+/* hearthd serve: the life of the daemon. Bind, load beside the loop, warm up, say READY, watch, drain. */
+#include "backend.h"
+#include "commands.h"
+#include "config.h"
+#include "engine.h"
+#include "executor.h"
+#include "loader.h"
+#include "log.h"
+#include "model.h"
+#include "model_file.h"
+#include "notify.h"
+#include "serve_text.h"
+#include "server.h"
+#include "watchdog.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define PROGRESS_MS    100
+#define LOAD_EXTEND_US 30000000 /* systemd waits this long after the last sign of progress */
+#define GRACE_MS       2000     /* what ending may take beyond the drain before the process just leaves */
+
+enum phase { PHASE_LOADING, PHASE_READY, PHASE_DRAINING };
+
+struct serve {
+    struct config cfg;
+    struct config_arguments args; /* kept: SIGHUP reads them again */
+    char path[PATH_MAX];
+    struct notify notify;
+    uv_loop_t loop;
+    uv_signal_t sigterm, sigint, sighup;
+    uv_timer_t tick;  /* progress while loading, watchdog afterwards */
+    uv_timer_t guard; /* ends a process that does not end by itself */
+    struct server *server;
+    struct loader loader;
+    struct watchdog watchdog;
+    enum phase phase;
+    uint32_t shown_progress; /* percent */
+    bool inherited;          /* sockets came from the service manager */
+    int exit_code;
+};
+
+/* ---- ending ---- */
+
+static void on_drained(void *context)
+{
+    struct serve *s = context;
+
+    uv_stop(&s->loop);
+}
+
+static void on_guard(uv_timer_t *timer)
+{
+    struct serve *s = timer->data;
+
+    log_error("requests did not end in time, leaving them");
+    _exit(s->exit_code);
+}
+
+static void drain(struct serve *s, uint64_t timeout_ms)
+{
+    s->phase = PHASE_DRAINING;
+    uint64_t most_us = (timeout_ms + 2 * GRACE_MS) * 1000;
+    notify_send(&s->notify, "STOPPING=1\nSTATUS=Draining, %u running\nEXTEND_TIMEOUT_USEC=%llu",
+                server_n_active(s->server), (unsigned long long)most_us);
+    uv_timer_start(&s->guard, on_guard, timeout_ms + GRACE_MS, 0);
+    server_drain(s->server, timeout_ms, on_drained, s);
+}
+
+static void on_stop_signal(uv_signal_t *handle, int number)
+{
+    struct serve *s = handle->data;
+    const char *name = number == SIGTERM ? "SIGTERM" : "SIGINT";
+
+    if (s->phase == PHASE_LOADING) {
+        log_info("%s while loading: leaving", name);
+        uv_stop(&s->loop);
+    } else if (s->phase == PHASE_READY) {
+        log_info("%s: draining, %u running, for at most %u ms (again: now)", name, server_n_active(s->server),
+                 s->cfg.drain_timeout_ms);
+        drain(s, s->cfg.drain_timeout_ms);
+    } else {
+        log_info("%s again: cancelling what runs", name);
+        drain(s, 0);
+    }
+}
+
+/* The decoder is gone: what runs gets an error, the process ends, the service manager starts it again. */
+static void give_up(struct serve *s, const char *words)
+{
+    log_error("%s", words);
+    s->exit_code = EXIT_FAULT;
+    server_set_state(s->server, SERVER_STALLED);
+    notify_send(&s->notify, "STATUS=%s", words);
+    drain(s, 0);
+}
+
+/* ---- watching ---- */
+
+static void send_status(struct serve *s, const struct engine_stats *stats)
+{
+    notify_send(&s->notify, "STATUS=%u running, %u waiting, %.0f tokens/s", stats->running, stats->waiting,
+                stats->tokens_per_s);
+}
+
+static void on_watch(uv_timer_t *timer)
+{
+    struct serve *s = timer->data;
+    struct engine_stats stats;
+    struct backend_info info;
+
+    if (s->exit_code == EXIT_FAULT)
+        return;
+    engine_stats(s->loader.engine, &stats);
+    executor_info(s->loader.runtime.executor, &info);
+    if (stats.faulted) {
+        struct error err = {0};
+        engine_fault(s->loader.engine, &err);
+        give_up(s, err.text);
+        return;
+    }
+    struct watchdog_signs signs = {.now_ns = uv_hrtime(),
+                                   .engine_ns = stats.heartbeat_ns,
+                                   .decoder_ns = info.heartbeat_ns,
+                                   .decoder_idle = info.state != BACKEND_RUNNING};
+    enum watchdog_verdict verdict = watchdog_check(&s->watchdog, &signs);
+    if (verdict != WATCHDOG_ALIVE) {
+        give_up(s, verdict == WATCHDOG_DECODER_STALLED ? "the decoder gives no sign of life"
+                                                       : "the engine thread gives no sign of life");
+        return;
+    }
+    engine_ping(s->loader.engine);
+    notify_send(&s->notify, "WATCHDOG=1");
+    if (s->phase == PHASE_READY)
+        send_status(s, &stats);
+}
+
+/* Often enough for both watchdogs, and never more than once in 50 ms. */
+static uint64_t watch_interval_ms(const struct serve *s)
+{
+    uint64_t ms = 1000;
+
+    if (s->cfg.watchdog_ms && s->cfg.watchdog_ms / 5 < ms)
+        ms = s->cfg.watchdog_ms / 5;
+    if (s->notify.watchdog_us && s->notify.watchdog_us / 2000 < ms)
+        ms = s->notify.watchdog_us / 2000;
+    return ms > 50 ? ms : 50;
+}
+
+/* ---- loading ---- */
+
+static void on_progress(uv_timer_t *timer)
+{
+    struct serve *s = timer->data;
+    double fraction = loader_progress(&s->loader);
+    uint32_t percent = (uint32_t)(fraction * 100);
+
+    server_set_progress(s->server, fraction);
+    serve_show_progress(fraction);
+    if (percent == s->shown_progress)
+        return;
+    s->shown_progress = percent;
+    notify_send(&s->notify, "STATUS=Loading %s, %u %%\nEXTEND_TIMEOUT_USEC=%d", s->path, percent,
+                LOAD_EXTEND_US);
+}
+
+static void say_ready(struct serve *s)
+{
+    char line[512], curl[512];
+    struct serve_facts facts = {.where = server_where(s->server),
+                                .runtime = &s->loader.runtime,
+                                .slots = s->cfg.slots,
+                                .n_ctx = engine_n_ctx(s->loader.engine)};
+
+    serve_start_line(&facts, line, sizeof line);
+    serve_curl_line(facts.where, curl, sizeof curl);
+    log_info("%s", line);
+    log_info("%s", curl);
+    notify_send(&s->notify, "READY=1\nSTATUS=%s", line);
+}
+
+static void on_loaded(void *context)
+{
+    struct serve *s = context;
+    struct error err = {0};
+
+    uv_timer_stop(&s->tick);
+    serve_hide_progress();
+    if (loader_finish(&s->loader, &err) < 0) {
+        s->exit_code = command_fail(&err);
+        notify_send(&s->notify, "STATUS=%s", err.text);
+        uv_stop(&s->loop);
+        return;
+    }
+    struct server_model m = {.engine = s->loader.engine,
+                             .tokenizer = s->loader.runtime.tokenizer,
+                             .model = s->loader.runtime.model,
+                             .executor = s->loader.runtime.executor};
+    s->phase = PHASE_READY;
+    server_set_model(s->server, &m);
+    server_set_state(s->server, SERVER_READY);
+    say_ready(s);
+    s->watchdog.limit_ns = s->cfg.watchdog_ms * 1000000ull;
+    uv_timer_start(&s->tick, on_watch, 0, watch_interval_ms(s));
+}
+
+/* ---- starting ---- */
+
+static void on_reload(uv_signal_t *handle, int number)
+{
+    struct serve *s = handle->data;
+    struct config again;
+    struct error err = {0};
+
+    (void)number;
+    if (config_load(&again, &s->args, &err) < 0) {
+        log_error("SIGHUP: %s; everything stays as it was", err.text);
+    } else {
+        log_set_level((enum log_level)again.log_level);
+        log_info("SIGHUP: log level read again; every other key needs a restart");
+    }
+    config_free(&again);
+}
+
+/* systemd's soft limit is 1,024 descriptors, which is less than max_connections needs. */
+static void raise_descriptor_limit(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
+static int open_loop(struct serve *s, struct error *err)
+{
+    int rc = uv_loop_init(&s->loop);
+
+    if (rc < 0)
+        return error_set(err, rc, "event loop: %s", uv_strerror(rc));
+    struct {
+        uv_signal_t *handle;
+        int number;
+        uv_signal_cb callback;
+    } signals[] = {{&s->sigterm, SIGTERM, on_stop_signal},
+                   {&s->sigint, SIGINT, on_stop_signal},
+                   {&s->sighup, SIGHUP, on_reload}};
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        uv_signal_init(&s->loop, signals[i].handle);
+        signals[i].handle->data = s;
+        uv_signal_start(signals[i].handle, signals[i].callback, signals[i].number);
+    }
+    uv_timer_init(&s->loop, &s->tick);
+    uv_timer_init(&s->loop, &s->guard);
+    s->tick.data = s->guard.data = s;
+    signal(SIGPIPE, SIG_IGN);
+    return 0;
+}
+
+static int bind_early(struct serve *s, struct error *err)
+{
+    int fds[64], first = 0, n = notify_listen_fds(&first, err);
+
+    if (n < 0)
+        return n;
+    for (int i = 0; i < n; i++)
+        fds[i] = first + i;
+    s->inherited = n > 0;
+    if (n > 0)
+        log_info("%d socket%s from the service manager replace%s host, port and unix_socket", n,
+                 n == 1 ? "" : "s", n == 1 ? "s" : "");
+    struct error inner = {0};
+    int rc = server_open(&s->server, &s->loop, &s->cfg, fds, n, &inner);
+    if (rc == -EADDRINUSE)
+        return error_set(err, rc, "%s; ask who has it: ss -ltnp 'sport = :%u'", inner.text, s->cfg.port);
+    if (rc < 0) /* an address that cannot be had is a matter of configuration, whatever the errno */
+        return error_set(err, rc == -ENOMEM ? rc : -EINVAL, "%s", inner.text);
+    if (n == 0 && !serve_is_loopback(s->cfg.host))
+        log_warn("host %s is open to all who can reach this machine, and there is no key to ask for; "
+                 "127.0.0.1 behind a proxy is safer",
+                 s->cfg.host);
+    return 0;
+}
+
+static int start(struct serve *s, struct error *err)
+{
+    struct error inner = {0};
+
+    if (notify_open(&s->notify, &inner) < 0)
+        log_warn("%s; the service manager will not hear of this process", inner.text);
+    raise_descriptor_limit();
+    int rc = model_file_find(s->path, s->cfg.model, err);
+    if (rc == 0)
+        rc = open_loop(s, err);
+    if (rc == 0)
+        rc = bind_early(s, err);
+    if (rc == 0)
+        rc = loader_start(&s->loader, &s->loop, &s->cfg, s->path, server_wake, s->server, on_loaded, s, err);
+    if (rc == 0)
+        rc = uv_timer_start(&s->tick, on_progress, 0, PROGRESS_MS);
+    return rc;
+}
+
+/* ---- the command ---- */
+
+static void close_handle(uv_handle_t *handle, void *context)
+{
+    (void)context;
+    if (!uv_is_closing(handle))
+        uv_close(handle, NULL);
+}
+
+static void finish(struct serve *s)
+{
+    bool loading = s->phase == PHASE_LOADING && s->exit_code == EXIT_CLEAN;
+
+    server_close(s->server);
+    if (loading || s->exit_code == EXIT_FAULT) /* threads that cannot be joined are still at work */
+        _exit(s->exit_code);
+    loader_close(&s->loader);
+    uv_walk(&s->loop, close_handle, NULL);
+    uv_run(&s->loop, UV_RUN_DEFAULT);
+    uv_loop_close(&s->loop);
+    notify_close(&s->notify);
+}
+
+static int serve(struct serve *s)
+{
+    struct error err = {0};
+
+    if (start(s, &err) < 0) {
+        notify_send(&s->notify, "STATUS=%s", err.text);
+        return command_fail(&err); /* the process ends: what is open goes with it */
+    }
+    uv_run(&s->loop, UV_RUN_DEFAULT);
+    finish(s);
+    if (s->exit_code == EXIT_CLEAN)
+        log_info("bye");
+    return s->exit_code;
+}
+
+static void usage(void)
+{
+    puts("hearthd serve [--config FILE] [flags]\n"
+         "\n"
+         "Loads a GGUF model and serves it over HTTP until SIGTERM or SIGINT, which let running requests\n"
+         "finish; a second signal ends them. SIGHUP reads log_level again.\n"
+         "\n"
+         "  --config FILE         read FILE instead of " CONFIG_FILE "\n"
+         "  --print-config        show every key's value and where it came from, and leave");
+    config_help(stdout);
+}
+
+int cmd_serve(int argc, char **argv)
+{
+    static struct serve s;
+    struct error err = {0};
+
+    s.notify.fd = -1;
+    s.args = (struct config_arguments){.argc = argc - 1,
+                                       .argv = argv + 1,
+                                       .environ = environ,
+                                       .default_file = CONFIG_FILE,
+                                       .secure = getauxval(AT_SECURE) != 0};
+    if (config_load(&s.cfg, &s.args, &err) < 0) {
+        config_free(&s.cfg);
+        return command_fail_config(&err);
+    }
+    log_open((enum log_level)s.cfg.log_level, (enum log_format)s.cfg.log_format);
+    int rc = EXIT_CLEAN;
+    if (s.args.help)
+        usage();
+    else if (s.args.print_config)
+        config_print(&s.cfg, stdout);
+    else
+        rc = serve(&s);
+    config_free(&s.cfg);
+    return rc;
+}

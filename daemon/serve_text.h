@@ -1,0 +1,27 @@
+/* serve_text.h - what the daemon tells a person at start: progress, the start line, a curl line to copy.
+ * Thread: the loop's. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct runtime;
+
+struct serve_facts {
+    const char *where; /* server_where() */
+    const struct runtime *runtime;
+    uint32_t slots, n_ctx;
+};
+
+/* "listening on http://127.0.0.1:8080 · hearth-stories-6m · cpu avx512vnni, 2 threads · 32 slots × 1,024" */
+void serve_start_line(const struct serve_facts *facts, char *out, size_t room);
+/* A curl command that reaches the first of the addresses in `where`. */
+void serve_curl_line(const char *where, char *out, size_t room);
+/* Digits in groups of three, "1,024". */
+const char *serve_grouped(uint64_t number, char out[32]);
+/* Whether only this machine can reach that address: 127.0.0.0/8, ::1, localhost. */
+bool serve_is_loopback(const char *host);
+
+/* A bar on stderr, when that is a terminal. */
+void serve_show_progress(double fraction);
+void serve_hide_progress(void);
