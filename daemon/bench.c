@@ -1,0 +1,253 @@
+#include "bench.h"
+#include "executor.h"
+#include "graph.h"
+#include "model.h"
+#include "quant.h"
+#include "tokenizer.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+void bench_test_name(const struct bench_test *test, char *out, size_t room)
+{
+    int n = snprintf(out, room, "%s%u", test->prefill ? "pp" : "tg", test->n_tokens);
+
+    if (test->depth)
+        n += snprintf(out + n, room - (size_t)n, "@d%u", test->depth);
+    if (test->batch > 1)
+        snprintf(out + n, room - (size_t)n, "@b%u", test->batch);
+}
+
+/* ---- what a token costs ---- */
+
+static bool is_int8(uint32_t type)
+{
+    return type != QUANT_F32 && type != QUANT_F16 && type != QUANT_BF16; /* those are multiplied as floats */
+}
+
+struct bench_cost bench_cost(const struct offline *o, const struct bench_test *test)
+{
+    const struct graph *g = executor_graph(o->runtime.executor);
+    struct backend_info info;
+    double weights = 0, row = 0, ops = 0;
+
+    executor_info(o->runtime.executor, &info);
+    for (uint32_t i = 0; i < g->n_nodes; i++) {
+        const struct graph_node *node = &g->nodes[i];
+        if (node->weight == MODEL_NO_WEIGHT || (test->prefill && node->head))
+            continue;
+        const struct weight *w = model_weight(g->model, node->weight);
+        if (node->op == GRAPH_EMBED)
+            row += (double)w->size / w->n;
+        if (node->op != GRAPH_MUL_MAT)
+            continue;
+        weights += (double)w->size;
+        ops += is_int8(w->type) ? 2.0 * w->n * w->k : 0;
+    }
+    uint32_t chunk = test->n_tokens < info.max_rows ? test->n_tokens : info.max_rows;
+    double sharers = test->prefill ? chunk : test->batch;
+    double past = test->depth + test->n_tokens / 2.0;
+    double kv = (double)kv_page_size(&info.kv) / KV_PAGE_TOKENS * past;
+    /* A chunk's rows read each other's keys and values out of caches: only decoding pays for the past. */
+    return (struct bench_cost){weights / sharers + row + (test->prefill ? 0 : kv), ops};
+}
+
+void bench_compare(struct bench_row *row, const struct bench_roofline *roofline)
+{
+    double read = row->tokens_per_s * row->cost.bytes / (roofline->read_gbps * 1e9);
+    double int8 = row->tokens_per_s * row->cost.int8_ops / (roofline->int8_tops * 1e12);
+
+    row->bound = read >= int8 ? "read" : "int8";
+    row->fraction = read >= int8 ? read : int8;
+}
+
+/* ---- statistics ---- */
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double bench_median(double *values, uint32_t n)
+{
+    qsort(values, n, sizeof *values, ascending);
+    return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+double bench_deviation(const double *values, uint32_t n)
+{
+    double mean = 0, squares = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        mean += values[i] / n;
+    for (uint32_t i = 0; i < n; i++)
+        squares += (values[i] - mean) * (values[i] - mean);
+    return n > 1 ? sqrt(squares / (n - 1)) : 0;
+}
+
+/* ---- measuring ---- */
+
+struct bench_batch { /* one test's requests; memory for all repetitions */
+    uint32_t n;
+    int32_t *prompt;
+    struct engine_request *requests;
+    struct engine_token *out;
+};
+
+static uint32_t prompt_length(const struct bench_test *test)
+{
+    return test->prefill ? test->n_tokens : test->depth ? test->depth : 1;
+}
+
+/* One token more than is timed: the first one belongs to the prompt. */
+static uint32_t generated(const struct bench_test *test)
+{
+    return test->prefill ? 0 : test->n_tokens + 1;
+}
+
+static void batch_close(struct bench_batch *b)
+{
+    free(b->prompt);
+    free(b->requests);
+    free(b->out);
+}
+
+static int batch_open(struct bench_batch *b, const struct offline *o, const struct bench_test *test,
+                      struct error *err)
+{
+    uint32_t n_prompt = prompt_length(test), n_out = generated(test);
+    uint32_t n_vocab = model_config(o->runtime.model)->n_vocab, random = 12345;
+
+    *b = (struct bench_batch){.n = test->batch};
+    b->prompt = malloc(n_prompt * sizeof *b->prompt);
+    b->requests = calloc(b->n, sizeof *b->requests);
+    b->out = calloc((size_t)b->n * (n_out + 1), sizeof *b->out);
+    if (!b->prompt || !b->requests || !b->out) {
+        batch_close(b);
+        return error_set(err, -ENOMEM, "out of memory");
+    }
+    for (uint32_t i = 0; i < n_prompt; i++) {
+        random = random * 1664525u + 1013904223u;
+        b->prompt[i] = (int32_t)((random >> 8) % n_vocab);
+    }
+    return 0;
+}
+
+static void batch_prepare(struct bench_batch *b, const struct bench_test *test)
+{
+    uint32_t n_out = generated(test);
+
+    for (uint32_t i = 0; i < b->n; i++)
+        b->requests[i] = (struct engine_request){
+            .prompt = b->prompt,
+            .n_prompt = prompt_length(test),
+            .max_tokens = n_out,
+            .ignore_eos = true,
+            .sampling = {.seed = i, .top_p = 1, .typical_p = 1, .repetition_penalty = 1},
+            .out = b->out + (size_t)i * (n_out + 1)};
+}
+
+static int batch_run(struct bench_batch *b, struct offline *o, struct error *err)
+{
+    uint32_t n_submitted = 0, n_done = 0;
+    int rc = 0;
+
+    for (; n_submitted < b->n && rc == 0; n_submitted += rc == 0)
+        rc = engine_submit(o->engine, &b->requests[n_submitted], err);
+    while (n_done < n_submitted) {
+        offline_wait(o);
+        n_done = 0;
+        for (uint32_t i = 0; i < n_submitted; i++)
+            n_done += atomic_load(&b->requests[i].state) == ENGINE_DONE;
+    }
+    for (uint32_t i = 0; i < n_submitted && rc == 0; i++)
+        if (b->requests[i].finish != ENGINE_LENGTH && b->requests[i].finish != ENGINE_EOS)
+            rc = engine_fault(o->engine, err)
+                     ? err->code
+                     : error_set(err, -EIO, "request %u of the benchmark ended with %d", i,
+                                 (int)b->requests[i].finish);
+    return rc;
+}
+
+/* Tokens per second of all requests together: a prompt from its start to its end, text from the first token
+ * of the first sequence to the last token of the last. */
+static double batch_rate(const struct bench_batch *b, const struct bench_test *test)
+{
+    uint64_t begin = UINT64_MAX, end = 0;
+
+    for (uint32_t i = 0; i < b->n; i++) {
+        const struct engine_request *r = &b->requests[i];
+        uint64_t from = test->prefill ? r->started_ns : r->first_ns;
+        begin = from < begin ? from : begin;
+        end = r->done_ns > end ? r->done_ns : end;
+    }
+    return end > begin ? (double)test->n_tokens * b->n * 1e9 / (double)(end - begin) : 0;
+}
+
+static int check_fit(const struct offline *o, const struct bench_test *test, struct error *err)
+{
+    uint32_t needed = prompt_length(test) + generated(test);
+    char name[48];
+
+    bench_test_name(test, name, sizeof name);
+    if (needed > engine_n_ctx(o->engine))
+        return error_set(err, -EINVAL, "%s needs %u tokens of context, there are %u; see --n-ctx", name,
+                         needed, engine_n_ctx(o->engine));
+    return 0;
+}
+
+int bench_measure(struct offline *o, const struct bench_test *test, uint32_t repetitions,
+                  struct bench_row *row, struct error *err)
+{
+    double rates[BENCH_MAX_REPS];
+    struct bench_batch b;
+    int rc = check_fit(o, test, err);
+
+    if (rc == 0)
+        rc = batch_open(&b, o, test, err);
+    if (rc < 0)
+        return rc;
+    for (uint32_t i = 0; i <= repetitions && rc == 0; i++) {
+        batch_prepare(&b, test);
+        rc = batch_run(&b, o, err);
+        if (rc == 0 && i > 0) /* the first one warms caches and clocks */
+            rates[i - 1] = batch_rate(&b, test);
+    }
+    batch_close(&b);
+    if (rc < 0)
+        return rc;
+    *row = (struct bench_row){.executor = (int)executor_kind(o->runtime.executor),
+                              .sd = bench_deviation(rates, repetitions),
+                              .cost = bench_cost(o, test)};
+    row->tokens_per_s = bench_median(rates, repetitions);
+    bench_test_name(test, row->test, sizeof row->test);
+    return 0;
+}
+
+int bench_ops(struct offline *o, const struct bench_test *test, FILE *f, struct error *err)
+{
+    struct executor_timing before = *executor_timing(o->runtime.executor);
+    struct bench_row row;
+    double total = 0;
+    int rc = bench_measure(o, test, 1, &row, err);
+
+    if (rc < 0)
+        return rc;
+    const struct executor_timing *after = executor_timing(o->runtime.executor);
+    for (int op = 0; op < GRAPH_N_OPS; op++)
+        total += (double)(after->ns[op] - before.ns[op]);
+    fprintf(f, "\n%s, node by node\n%-10s %9s %11s %9s %7s\n", row.test, "op", "launches", "ms", "us each",
+            "share");
+    for (int op = 0; op < GRAPH_N_OPS; op++) {
+        uint64_t launches = after->launches[op] - before.launches[op];
+        double ns = (double)(after->ns[op] - before.ns[op]);
+        if (launches)
+            fprintf(f, "%-10s %9llu %11.3f %9.2f %5.1f %%\n", graph_op_name((enum graph_op)op),
+                    (unsigned long long)launches, ns / 1e6, ns / 1e3 / (double)launches,
+                    total > 0 ? 100 * ns / total : 0);
+    }
+    return 0;
+}

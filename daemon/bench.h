@@ -1,0 +1,74 @@
+/* bench.h - speed of a model on this machine, beside the two limits of the machine measured in the same run.
+ * The whole path is measured: requests through the engine, as the server sends them. Thread: one. */
+#pragma once
+#include "config.h"
+#include "error.h"
+#include "offline.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define BENCH_MAX_LIST 8
+#define BENCH_MAX_ROWS 128
+#define BENCH_MAX_REPS 101
+
+struct bench_list {
+    uint32_t n, items[BENCH_MAX_LIST];
+};
+
+struct bench_options {
+    struct bench_list n_prompt, n_gen, depth, batch; /* depth 0 and batch 1 are the plain tests */
+    uint32_t repetitions;
+    bool roofline; /* given: without a model, only that */
+    bool ops, executors, json;
+};
+
+struct bench_roofline {
+    double read_gbps; /* 10^9 bytes per second */
+    double int8_tops; /* 10^12 operations per second */
+};
+
+/* What one token costs, by the shapes of the model. */
+struct bench_cost {
+    double bytes;    /* read: weights shared by the batch, and this sequence's keys and values */
+    double int8_ops; /* multiplications and additions of the matrix products */
+};
+
+struct bench_row {
+    char test[48];           /* "pp512", "tg128@d256", "tg128@b4" */
+    int executor;            /* enum executor_kind */
+    double tokens_per_s, sd; /* median, standard deviation of the repetitions */
+    struct bench_cost cost;
+    const char *bound; /* "int8" or "read": the limit that is nearer */
+    double fraction;   /* of that limit */
+};
+
+struct bench_test { /* one row to be measured */
+    bool prefill;
+    uint32_t n_tokens, depth, batch;
+};
+
+/* Measures one test: a discarded run, then `repetitions`. -EINVAL: it does not fit into the context. */
+int bench_measure(struct offline *o, const struct bench_test *test, uint32_t repetitions,
+                  struct bench_row *row, struct error *err);
+void bench_test_name(const struct bench_test *test, char *out, size_t room);
+struct bench_cost bench_cost(const struct offline *o, const struct bench_test *test);
+/* Sets bound and fraction. */
+void bench_compare(struct bench_row *row, const struct bench_roofline *roofline);
+/* Of n >= 1 values; sorts them. */
+double bench_median(double *values, uint32_t n);
+double bench_deviation(const double *values, uint32_t n);
+
+struct bench_report {
+    const struct bench_roofline *roofline;
+    uint32_t threads; /* the roofline was measured with */
+    const struct runtime *runtime;
+    const struct bench_row *rows;
+    uint32_t n_rows;
+};
+void bench_print_roofline(const struct bench_roofline *roofline, uint32_t threads, FILE *f);
+void bench_print_table(const struct bench_report *report, FILE *f);
+void bench_print_json(const struct bench_report *report, FILE *f);
+/* Time per graph op of one test, node by node (executor eager). */
+int bench_ops(struct offline *o, const struct bench_test *test, FILE *f, struct error *err);

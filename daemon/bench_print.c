@@ -1,0 +1,61 @@
+/* A benchmark's figures as a table and as one JSON object. */
+#include "bench.h"
+#include "model.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+void bench_print_roofline(const struct bench_roofline *roofline, uint32_t threads, FILE *f)
+{
+    fprintf(f, "limits of this machine, %u thread%s: %.1f GB/s read, %.2f int8 TOPS\n", threads,
+            threads == 1 ? "" : "s", roofline->read_gbps, roofline->int8_tops);
+}
+
+static void print_row(const struct bench_row *row, const struct bench_roofline *roofline, FILE *f)
+{
+    char limit[64];
+
+    if (strcmp(row->bound, "read") == 0)
+        snprintf(limit, sizeof limit, "%5.1f %% of %.1f GB/s read", 100 * row->fraction, roofline->read_gbps);
+    else
+        snprintf(limit, sizeof limit, "%5.1f %% of %.2f int8 TOPS", 100 * row->fraction, roofline->int8_tops);
+    fprintf(f, "%-16s %-11s %11.2f ± %-9.2f %s\n", row->test, config_executor_name(row->executor),
+            row->tokens_per_s, row->sd, limit);
+}
+
+void bench_print_table(const struct bench_report *report, FILE *f)
+{
+    const struct model_config *mc = model_config(report->runtime->model);
+    char device[128];
+    double bytes = 0;
+
+    for (uint32_t i = 0; i < model_n_weights(report->runtime->model); i++)
+        bytes += (double)model_weight(report->runtime->model, i)->size;
+    runtime_describe(report->runtime, device, sizeof device);
+    fprintf(f, "%s · %s %s · %.2f M parameters, %.2f MiB · %s\n", mc->name, mc->arch, mc->quantization,
+            (double)mc->n_params / 1e6, bytes / (1 << 20), device);
+    bench_print_roofline(report->roofline, report->threads, f);
+    fprintf(f, "\n%-16s %-11s %11s   %-9s %s\n", "test", "executor", "tokens/s", "sd", "of the limit");
+    for (uint32_t i = 0; i < report->n_rows; i++)
+        print_row(&report->rows[i], report->roofline, f);
+}
+
+void bench_print_json(const struct bench_report *report, FILE *f)
+{
+    json_t *rows = json_array();
+
+    for (uint32_t i = 0; i < report->n_rows; i++) {
+        const struct bench_row *row = &report->rows[i];
+        json_array_append_new(rows, json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:s, s:f}", "test", row->test,
+                                              "executor", config_executor_name(row->executor), "tokens_per_s",
+                                              row->tokens_per_s, "sd", row->sd, "bytes_per_token",
+                                              row->cost.bytes, "int8_ops_per_token", row->cost.int8_ops,
+                                              "bound", row->bound, "fraction", row->fraction));
+    }
+    json_t *all = json_pack("{s:{s:f, s:f}, s:o}", "roofline", "read_GBps", report->roofline->read_gbps,
+                            "int8_TOPS", report->roofline->int8_tops, "rows", rows);
+    json_dumpf(all, f, JSON_REAL_PRECISION(7));
+    fputc('\n', f);
+    json_decref(all);
+}

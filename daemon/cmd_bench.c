@@ -1,0 +1,245 @@
+/* hearthd bench: prompts and text through the engine, tokens per second beside the machine's limits. */
+#include "bench.h"
+#include "commands.h"
+#include "cpu/roofline.h"
+#include "executor.h"
+#include "log.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <unistd.h>
+
+/* ---- options ---- */
+
+static int parse_list(struct bench_list *out, const char *flag, const char *text, uint32_t min, uint32_t max,
+                      struct error *err)
+{
+    struct bench_list list = {0};
+
+    for (const char *s = text; *s; s += *s == ',') {
+        char *end;
+        unsigned long value = strtoul(s, &end, 10);
+        if (*s < '0' || *s > '9' || (*end && *end != ',') || value < min || value > max ||
+            list.n == BENCH_MAX_LIST)
+            return error_set(err, -EINVAL, "%s must be %u to %u, or up to %d of them with commas (got %s)",
+                             flag, min, max, BENCH_MAX_LIST, log_quote(text));
+        list.items[list.n++] = (uint32_t)value;
+        s = end;
+    }
+    if (list.n == 0)
+        return error_set(err, -EINVAL, "%s needs a value", flag);
+    *out = list;
+    return 0;
+}
+
+static int take_option(void *context, int argc, char **argv, struct error *err)
+{
+    struct bench_options *o = context;
+    struct bench_list repetitions;
+    const struct {
+        const char *flag;
+        struct bench_list *list;
+        uint32_t min, max;
+    } lists[] = {{"-p", &o->n_prompt, 0, 1 << 20},
+                 {"-n", &o->n_gen, 0, 1 << 20},
+                 {"-d", &o->depth, 0, 1 << 20},
+                 {"-b", &o->batch, 1, STEP_MAX_LOGITS},
+                 {"-r", &repetitions, 1, BENCH_MAX_REPS}};
+    const struct {
+        const char *flag;
+        bool *on;
+    } switches[] = {{"--roofline", &o->roofline},
+                    {"--ops", &o->ops},
+                    {"--executors", &o->executors},
+                    {"--json", &o->json}};
+
+    for (size_t i = 0; i < sizeof switches / sizeof *switches; i++)
+        if (strcmp(argv[0], switches[i].flag) == 0)
+            return *switches[i].on = true;
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        if (strcmp(argv[0], lists[i].flag) != 0)
+            continue;
+        int rc = parse_list(lists[i].list, argv[0], argc > 1 ? argv[1] : "", lists[i].min, lists[i].max, err);
+        if (rc == 0 && lists[i].list == &repetitions)
+            o->repetitions = repetitions.items[0];
+        return rc < 0 ? rc : 2;
+    }
+    return 0;
+}
+
+static void usage(void)
+{
+    puts("hearthd bench --model FILE [flags]\n"
+         "\n"
+         "Measures prompt tokens per second (pp) and generated tokens per second (tg), and says how much of\n"
+         "this machine's limit that is: reading memory for tg, int8 products for pp. Medians.\n"
+         "\n"
+         "  -p 512        prompt lengths, with commas; 0: none\n"
+         "  -n 128        lengths of text; 0: none\n"
+         "  -d 0          text after so many tokens of context\n"
+         "  -b 1          sequences at once\n"
+         "  -r 5          repetitions, after one that does not count\n"
+         "  --roofline    the limits; without --model nothing else\n"
+         "  --ops         also the time per graph op, node by node\n"
+         "  --executors   every test with executor persistent and eager\n"
+         "  --json        one object on stdout and nothing else\n"
+         "\n"
+         "and of `hearthd serve`: --model --threads --isa --executor --n-ctx --kv-type --step-ms "
+         "--steps-in-flight");
+}
+
+/* ---- tests ---- */
+
+struct bench_plan {
+    struct bench_test tests[BENCH_MAX_ROWS];
+    uint32_t n;
+};
+
+static void plan_add(struct bench_plan *plan, struct bench_test test)
+{
+    if (plan->n < BENCH_MAX_ROWS && test.n_tokens > 0)
+        plan->tests[plan->n++] = test;
+}
+
+/* The plain tests first, then every depth, then every batch size. */
+static void plan_make(struct bench_plan *plan, const struct bench_options *o)
+{
+    *plan = (struct bench_plan){0};
+    for (uint32_t i = 0; i < o->n_prompt.n; i++)
+        plan_add(plan, (struct bench_test){true, o->n_prompt.items[i], 0, 1});
+    for (uint32_t i = 0; i < o->n_gen.n; i++) {
+        plan_add(plan, (struct bench_test){false, o->n_gen.items[i], 0, 1});
+        for (uint32_t d = 0; d < o->depth.n; d++)
+            if (o->depth.items[d] > 0)
+                plan_add(plan, (struct bench_test){false, o->n_gen.items[i], o->depth.items[d], 1});
+        for (uint32_t b = 0; b < o->batch.n; b++)
+            if (o->batch.items[b] > 1)
+                plan_add(plan, (struct bench_test){false, o->n_gen.items[i], 0, o->batch.items[b]});
+    }
+}
+
+static uint32_t largest(const struct bench_list *list, uint32_t least)
+{
+    for (uint32_t i = 0; i < list->n; i++)
+        least = list->items[i] > least ? list->items[i] : least;
+    return least;
+}
+
+static void time_ops(struct executor *x)
+{
+    executor_time_ops(x, true);
+}
+
+static struct bench_roofline measure_roofline(uint32_t threads)
+{
+    return (struct bench_roofline){roofline_read_gbps(threads), roofline_int8_tops(threads)};
+}
+
+static int run_tests(struct offline *o, const struct bench_plan *plan, const struct bench_options *opt,
+                     struct bench_report *report, struct bench_row *rows, struct error *err)
+{
+    int rc = 0;
+
+    for (uint32_t i = 0; i < plan->n && report->n_rows < BENCH_MAX_ROWS && rc == 0; i++) {
+        struct bench_row *row = &rows[report->n_rows];
+        rc = bench_measure(o, &plan->tests[i], opt->repetitions, row, err);
+        if (rc < 0)
+            break;
+        bench_compare(row, report->roofline);
+        report->n_rows++;
+    }
+    return rc;
+}
+
+static int print_ops(const struct config *cfg, const struct bench_plan *plan, struct error *err)
+{
+    struct config eager = *cfg;
+    struct offline o = {0};
+
+    eager.executor = EXECUTOR_EAGER;
+    int rc = offline_open_with(&o, &eager, time_ops, err);
+    for (uint32_t i = 0; i < plan->n && rc == 0; i++)
+        rc = bench_ops(&o, &plan->tests[i], stdout, err);
+    offline_close(&o);
+    return rc;
+}
+
+static int bench_model(struct config *cfg, const struct bench_options *opt, struct error *err)
+{
+    static struct bench_row rows[BENCH_MAX_ROWS];
+    struct bench_roofline roofline;
+    struct bench_report report = {.roofline = &roofline, .rows = rows};
+    struct bench_plan plan;
+    struct backend_info info;
+    struct offline o = {0};
+
+    plan_make(&plan, opt);
+    cfg->slots = largest(&opt->batch, 1);
+    int rc = offline_open(&o, cfg, err);
+    if (rc < 0)
+        return rc;
+    executor_info(o.runtime.executor, &info);
+    report.threads = info.n_threads;
+    roofline = measure_roofline(info.n_threads); /* with as many threads as the model gets */
+    rc = run_tests(&o, &plan, opt, &report, rows, err);
+    if (rc == 0 && opt->executors) {
+        cfg->executor = cfg->executor == EXECUTOR_EAGER ? EXECUTOR_PERSISTENT : EXECUTOR_EAGER;
+        offline_close(&o);
+        rc = offline_open(&o, cfg, err);
+        if (rc == 0)
+            rc = run_tests(&o, &plan, opt, &report, rows, err);
+    }
+    report.runtime = &o.runtime;
+    if (rc == 0)
+        (opt->json ? bench_print_json : bench_print_table)(&report, stdout);
+    offline_close(&o);
+    return rc == 0 && opt->ops && !opt->json ? print_ops(cfg, &plan, err) : rc;
+}
+
+static uint32_t usable_cpus(void)
+{
+    cpu_set_t set;
+
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
+}
+
+static int bench(struct config *cfg, const struct bench_options *opt, struct error *err)
+{
+    if (!opt->roofline || config_is_set(cfg, "model"))
+        return bench_model(cfg, opt, err);
+    uint32_t threads = cfg->threads ? cfg->threads : usable_cpus();
+    struct bench_roofline roofline = measure_roofline(threads);
+    struct bench_report report = {.roofline = &roofline, .threads = threads};
+    if (opt->json)
+        bench_print_json(&report, stdout);
+    else
+        bench_print_roofline(&roofline, threads, stdout);
+    return 0;
+}
+
+int cmd_bench(int argc, char **argv)
+{
+    struct bench_options options = {.n_prompt = {1, {512}}, .n_gen = {1, {128}}, .repetitions = 5};
+    struct config_arguments args = {.argc = argc - 1,
+                                    .argv = argv + 1,
+                                    .environ = environ,
+                                    .default_file = CONFIG_FILE,
+                                    .secure = getauxval(AT_SECURE) != 0,
+                                    .option = take_option,
+                                    .context = &options};
+    struct config cfg;
+    struct error err = {0};
+    int rc = config_load(&cfg, &args, &err);
+
+    if (rc < 0)
+        rc = command_fail_config(&err);
+    else if (args.help)
+        usage();
+    else if (bench(&cfg, &options, &err) < 0)
+        rc = command_fail(&err);
+    config_free(&cfg);
+    return rc;
+}
