@@ -6,6 +6,7 @@ static void begin(struct watchdog *w, const struct watchdog_signs *signs)
     w->checked_ns = signs->now_ns;
     w->engine_ns = signs->engine_ns;
     w->decoder_ns = signs->decoder_ns;
+    w->decoder_idle = signs->decoder_idle;
 }
 
 enum watchdog_verdict watchdog_check(struct watchdog *w, const struct watchdog_signs *signs)
@@ -20,7 +21,8 @@ enum watchdog_verdict watchdog_check(struct watchdog *w, const struct watchdog_s
 
     bool decoder_beat = signs->decoder_ns != w->decoder_ns;
     bool engine_beat = signs->engine_ns != w->engine_ns || (decoder_beat && !signs->decoder_idle);
-    w->decoder_silent_ns = decoder_beat || signs->decoder_idle ? 0 : w->decoder_silent_ns + gap;
+    bool decoder_idle = signs->decoder_idle || w->decoder_idle; /* now, or until a moment ago */
+    w->decoder_silent_ns = decoder_beat || decoder_idle ? 0 : w->decoder_silent_ns + gap;
     w->engine_silent_ns = engine_beat ? 0 : w->engine_silent_ns + gap;
     begin(w, signs);
 

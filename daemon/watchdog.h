@@ -10,7 +10,7 @@
 struct watchdog {
     uint64_t limit_ns; /* 0: everything is alive */
     /* Private. */
-    bool begun;
+    bool begun, decoder_idle;
     uint64_t checked_ns, engine_ns, decoder_ns;
     uint64_t engine_silent_ns, decoder_silent_ns;
 };
