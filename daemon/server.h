@@ -19,7 +19,7 @@ struct config;
 struct engine;
 struct executor;
 struct model;
-struct server; /* opaque: the fields are in http_internal.h */
+struct server; /* opaque: the fields are in http.h */
 struct tokenizer;
 
 enum server_state { SERVER_LOADING, SERVER_READY, SERVER_DRAINING, SERVER_STALLED };

@@ -1,0 +1,131 @@
+/* api_stats.c - GET /stats: one JSON object with the figures of model, device, decoder, requests and cache.
+ */
+#include "engine.h"
+#include "generate.h"
+#include "gguf.h"
+#include "model.h"
+
+static void put_model(struct buf *out, const struct server *s)
+{
+    const struct model_config *c = model_config(s->model.model);
+    buf_puts(out, "{\"name\":");
+    json_put_str(out, c->name);
+    buf_puts(out, ",\"arch\":");
+    json_put_str(out, c->arch);
+    buf_puts(out, ",\"quantization\":");
+    json_put_str(out, c->quantization);
+    buf_printf(out, ",\"parameters\":%llu,\"bytes\":%zu,\"n_layers\":%u,\"n_ctx\":%u,\"n_vocab\":%u}",
+               (unsigned long long)c->n_params, gguf_file_size(model_gguf(s->model.model)), c->n_layers,
+               engine_n_ctx(s->model.engine), c->n_vocab);
+}
+
+static void put_device(struct buf *out, const struct backend_info *b)
+{
+    buf_puts(out, "{\"backend\":");
+    json_put_str(out, b->name);
+    buf_puts(out, ",\"name\":");
+    json_put_str(out, b->device);
+    buf_puts(out, ",\"isa\":");
+    json_put_str(out, b->isa);
+    buf_printf(out, ",\"threads\":%u,\"memory_used\":%llu,\"memory_total\":%llu}", b->n_threads,
+               (unsigned long long)b->memory_used, (unsigned long long)b->memory_total);
+}
+
+static void put_decoder(struct buf *out, const struct server *s, const struct backend_info *b,
+                        const struct engine_stats *e)
+{
+    static const char *const names[] = {
+        [BACKEND_IDLE] = "idle", [BACKEND_RUNNING] = "running", [BACKEND_PARKED] = "parked"};
+    uint64_t now = now_ns();
+    buf_printf(out, "{\"executor\":\"%s\",\"arithmetic\":\"%s\",",
+               config_executor_name((int)executor_kind(s->model.executor)),
+               config_arithmetic_name(s->cfg->arithmetic));
+    buf_printf(out, "\"launches\":%llu,\"parks\":%llu,\"steps\":%llu,\"tokens\":%llu,\"launches_per_token\":",
+               (unsigned long long)b->launches, (unsigned long long)b->parks, (unsigned long long)e->steps,
+               (unsigned long long)e->generated_tokens);
+    json_put_number(out, e->generated_tokens ? (double)b->launches / (double)e->generated_tokens : 0, 4);
+    buf_printf(out, ",\"ops_per_step\":%u,\"heartbeat_age_ms\":", b->ops_per_step);
+    if (b->state == BACKEND_RUNNING)
+        json_put_ms(out, now > b->heartbeat_ns ? (double)(now - b->heartbeat_ns) / 1e6 : 0);
+    else
+        buf_puts(out, "null");
+    buf_printf(out, ",\"state\":\"%s\"}", names[b->state]);
+}
+
+static void put_kv(struct buf *out, const struct backend_info *b, const struct engine_stats *e)
+{
+    buf_printf(out,
+               "{\"pages_total\":%u,\"pages_used\":%u,\"page_tokens\":%d,\"bytes\":%llu,\"type\":\"%s\"}",
+               e->pages_total, e->pages_used, KV_PAGE_TOKENS, (unsigned long long)e->kv_bytes,
+               config_kv_type_name((int)b->kv.type));
+}
+
+static void put_loaded(struct buf *out, const struct server *s, const struct engine_stats *e)
+{
+    struct backend_info b;
+    executor_info(s->model.executor, &b);
+    buf_puts(out, "\"model\":");
+    put_model(out, s);
+    buf_puts(out, ",\"device\":");
+    put_device(out, &b);
+    buf_puts(out, ",\"decoder\":");
+    put_decoder(out, s, &b, e);
+    buf_puts(out, ",\"kv\":");
+    put_kv(out, &b, e);
+}
+
+static void put_percentiles(struct buf *out, const char *name, const struct histogram *h)
+{
+    buf_printf(out, "\"%s\":{\"p50\":", name);
+    json_put_ms(out, histogram_percentile(h, 0.50));
+    buf_puts(out, ",\"p95\":");
+    json_put_ms(out, histogram_percentile(h, 0.95));
+    buf_puts(out, ",\"p99\":");
+    json_put_ms(out, histogram_percentile(h, 0.99));
+    buf_puts(out, "}");
+}
+
+static void put_traffic(struct buf *out, const struct server *s, const struct engine_stats *e)
+{
+    const struct stats *c = &s->stats;
+    buf_printf(out, ",\"requests\":{\"running\":%u,\"waiting\":%u,\"queue_limit\":%u,", e->running,
+               server_n_waiting(s), s->cfg->queue_limit);
+    buf_printf(
+        out, "\"completed\":%llu,\"failed\":%llu,\"rejected\":%llu,\"cancelled\":%llu,\"timed_out\":%llu}",
+        (unsigned long long)c->completed, (unsigned long long)c->failed, (unsigned long long)c->rejected,
+        (unsigned long long)c->cancelled, (unsigned long long)c->timed_out);
+    buf_printf(out, ",\"tokens\":{\"prompt\":%llu,\"prompt_cached\":%llu,\"generated\":%llu}",
+               (unsigned long long)e->prompt_tokens, (unsigned long long)e->cached_tokens,
+               (unsigned long long)e->generated_tokens);
+    buf_puts(out, ",\"latency_ms\":{");
+    put_percentiles(out, "queue", &c->queue);
+    buf_puts(out, ",");
+    put_percentiles(out, "ttft", &c->ttft);
+    buf_puts(out, ",");
+    put_percentiles(out, "inter_token", &c->inter_token);
+    buf_puts(out, ",");
+    put_percentiles(out, "total", &c->total);
+    buf_puts(out, "},\"throughput\":{\"prompt_tokens_per_s\":");
+    json_put_ms(out, e->prompt_tokens_per_s);
+    buf_puts(out, ",\"tokens_per_s\":");
+    json_put_ms(out, e->tokens_per_s);
+    buf_puts(out, "}");
+}
+
+void api_stats(struct request *r)
+{
+    struct server *s = r->server;
+    struct engine_stats e = {0};
+    struct buf *out = &r->out;
+    buf_printf(out, "{\"version\":\"%s\",\"uptime_s\":%.3f,\"state\":\"%s\",", HEARTH_VERSION,
+               (double)(now_ns() - s->stats.started_ns) / 1e9, server_state_name(s->state));
+    if (s->model.engine) {
+        engine_stats(s->model.engine, &e);
+        put_loaded(out, s, &e);
+    } else {
+        buf_puts(out, "\"model\":null,\"device\":null,\"decoder\":null,\"kv\":null");
+    }
+    put_traffic(out, s, &e);
+    buf_puts(out, "}\n");
+    request_reply(r, 200);
+}

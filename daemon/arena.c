@@ -1,0 +1,136 @@
+#include "arena.h"
+
+#include <stdalign.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct arena_block {
+    struct arena_block *next, *prev;
+    size_t size; /* bytes that follow */
+    size_t reserved;
+};
+#define ARENA_ALIGN 16
+_Static_assert(sizeof(struct arena_block) % ARENA_ALIGN == 0, "pieces are aligned");
+
+static size_t round_up(size_t n)
+{
+    return (n + ARENA_ALIGN - 1) & ~(size_t)(ARENA_ALIGN - 1);
+}
+
+static struct arena_block *block_of(void *piece)
+{
+    return (struct arena_block *)piece - 1;
+}
+
+static void link_large(struct arena *a, struct arena_block *b)
+{
+    b->prev = NULL;
+    b->next = a->large;
+    if (a->large)
+        a->large->prev = b;
+    a->large = b;
+}
+
+static void *alloc_large(struct arena *a, size_t n)
+{
+    struct arena_block *b = n <= SIZE_MAX - sizeof *b ? malloc(sizeof *b + n) : NULL;
+    if (!b)
+        return NULL;
+    b->size = n;
+    link_large(a, b);
+    a->total += n;
+    return b + 1;
+}
+
+void *arena_alloc(struct arena *a, size_t n)
+{
+    if (n >= ARENA_LARGE)
+        return alloc_large(a, n);
+    n = round_up(n ? n : 1);
+    if (!a->small || a->used + n > a->small->size) {
+        struct arena_block *b = malloc(sizeof *b + ARENA_BLOCK);
+        if (!b)
+            return NULL;
+        b->size = ARENA_BLOCK;
+        b->prev = NULL;
+        b->next = a->small;
+        a->small = b;
+        a->used = 0;
+        a->total += ARENA_BLOCK;
+    }
+    void *piece = (char *)(a->small + 1) + a->used;
+    a->used += n;
+    return piece;
+}
+
+void *arena_zalloc(struct arena *a, size_t n)
+{
+    void *p = arena_alloc(a, n);
+    if (p)
+        memset(p, 0, n);
+    return p;
+}
+
+void *arena_array(struct arena *a, size_t n, size_t size)
+{
+    size_t bytes;
+    return __builtin_mul_overflow(n, size, &bytes) ? NULL : arena_zalloc(a, bytes);
+}
+
+static void *grow_large(struct arena *a, void *p, size_t n)
+{
+    struct arena_block *b = block_of(p);
+    size_t old = b->size;
+    b = n <= SIZE_MAX - sizeof *b ? realloc(b, sizeof *b + n) : NULL;
+    if (!b)
+        return NULL;
+    b->size = n;
+    a->total += n - old;
+    if (b->next)
+        b->next->prev = b;
+    if (b->prev)
+        b->prev->next = b;
+    else
+        a->large = b;
+    return b + 1;
+}
+
+void *arena_grow(struct arena *a, void *p, size_t old, size_t n)
+{
+    if (n <= old)
+        return p;
+    if (p && old >= ARENA_LARGE)
+        return grow_large(a, p, n);
+    void *fresh = arena_alloc(a, n);
+    if (fresh && old)
+        memcpy(fresh, p, old);
+    return fresh;
+}
+
+char *arena_copy(struct arena *a, const char *s, size_t n)
+{
+    char *copy = n < SIZE_MAX ? arena_alloc(a, n + 1) : NULL;
+    if (!copy)
+        return NULL;
+    if (n)
+        memcpy(copy, s, n);
+    copy[n] = '\0';
+    return copy;
+}
+
+static void free_list(struct arena_block *b)
+{
+    while (b) {
+        struct arena_block *next = b->next;
+        free(b);
+        b = next;
+    }
+}
+
+void arena_close(struct arena *a)
+{
+    free_list(a->small);
+    free_list(a->large);
+    *a = (struct arena){0};
+}

@@ -1,0 +1,652 @@
+/* generate.c - the way of a generation from its body to its outcome. */
+#include "generate.h"
+#include "log.h"
+#include "model.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+#define SEED_MASK ((1ull << 53) - 1)
+#define MS        1000000ull
+
+/* --- preparing: on the loop or on the pool --- */
+
+static void set_defaults(struct params *p)
+{
+    *p = (struct params){
+        .add_special = true,
+        .parse_special = true,
+        .cache_prompt = true,
+        .temperature = 0.8f,
+        .top_k = 40,
+        .top_p = 0.95f,
+        .min_p = 0.05f,
+        .typical_p = 1,
+        .repetition_penalty = 1,
+        .penalty_last_n = 64,
+        .n = 1,
+    };
+}
+
+static int context_exceeded(struct generation *g, struct api_error *err, size_t n_prompt, bool estimated)
+{
+    uint32_t n_ctx = engine_n_ctx(g->server->model.engine);
+    if (err->status)
+        return -1;
+    err->has_context = true;
+    err->estimated = estimated;
+    err->n_prompt_tokens = n_prompt;
+    err->n_ctx = n_ctx;
+    if (n_prompt >= n_ctx)
+        return api_fail(err, 400, "context_exceeded", "prompt", "the prompt has %s%zu tokens, the context %u",
+                        estimated ? "at least " : "", n_prompt, n_ctx);
+    return api_fail(err, 400, "context_exceeded", "max_tokens",
+                    "%zu prompt tokens and max_tokens %u are more than the context, %u", n_prompt,
+                    g->p.max_tokens, n_ctx);
+}
+
+int generation_append_id(struct generation *g, int32_t id, struct api_error *err)
+{
+    struct params *p = &g->p;
+    size_t size = sizeof *p->ids;
+    int32_t *ids = arena_grow(g->arena, p->ids, p->n_ids * size, (p->n_ids + 1) * size);
+    if (!ids)
+        return api_out_of_memory(err);
+    p->ids = ids;
+    p->ids[p->n_ids++] = id;
+    return 0;
+}
+
+static int append_ids(struct generation *g, const int32_t *ids, size_t n, struct api_error *err)
+{
+    struct params *p = &g->p;
+    size_t size = sizeof *ids;
+    if (!n)
+        return 0;
+    int32_t *grown = arena_grow(g->arena, p->ids, p->n_ids * size, (p->n_ids + n) * size);
+    if (!grown)
+        return api_out_of_memory(err);
+    memcpy(grown + p->n_ids, ids, n * size);
+    p->ids = grown;
+    p->n_ids += n;
+    return 0;
+}
+
+int generation_encode(struct generation *g, const char *text, size_t len, struct tokenizer_flags flags,
+                      struct api_error *err)
+{
+    const struct tokenizer *t = g->server->model.tokenizer;
+    size_t n_ctx = engine_n_ctx(g->server->model.engine);
+    size_t longest = tokenizer_max_piece(t), n = 0, n_before = g->p.n_ids;
+    size_t at_least = n_before + (len + longest - 1) / (longest ? longest : 1);
+    if (at_least > n_ctx)
+        return context_exceeded(g, err, at_least, true);
+    int32_t *ids = NULL;
+    struct error words = {0};
+    int rc = tokenizer_encode(t, text, len, flags, n_ctx - n_before + 1, &ids, &n, &words);
+    if (rc == -E2BIG)
+        return context_exceeded(g, err, n_ctx + 1, true);
+    if (rc < 0)
+        return rc == -ENOMEM ? api_out_of_memory(err) : api_invalid(err, "prompt", "%s", words.text);
+    rc = append_ids(g, ids, n, err);
+    free(ids);
+    return rc;
+}
+
+static int make_ids(struct generation *g, struct api_error *err)
+{
+    struct params *p = &g->p;
+    if (g->dialect->prepare && g->dialect->prepare(g, err) < 0)
+        return -1;
+    if (p->prompt) {
+        struct tokenizer_flags flags = {.add_special = p->add_special, .parse_special = p->parse_special};
+        if (generation_encode(g, p->prompt, p->prompt_len, flags, err) < 0)
+            return -1;
+    } else if (!p->has_prompt && !p->messages) {
+        return api_invalid(err, "prompt", "prompt is missing");
+    }
+    if (!p->n_ids)
+        return api_invalid(err, "prompt", "the prompt is empty: at least one token is needed");
+    return 0;
+}
+
+static int fit_context(struct generation *g, struct api_error *err)
+{
+    struct params *p = &g->p;
+    uint32_t n_ctx = engine_n_ctx(g->server->model.engine);
+    bool only_cache = p->has_max_tokens && !p->max_tokens;
+    if (p->n_ids > n_ctx || (p->n_ids == n_ctx && !only_cache))
+        return context_exceeded(g, err, p->n_ids, false);
+    uint32_t left = n_ctx - (uint32_t)p->n_ids;
+    if (!p->has_max_tokens) {
+        uint32_t wanted = p->max_tokens ? p->max_tokens : GENERATE_MAX_TOKENS;
+        p->max_tokens = wanted < left ? wanted : left;
+    }
+    if (p->max_tokens > left)
+        return context_exceeded(g, err, p->n_ids, false);
+    if (p->min_tokens > p->max_tokens)
+        return api_invalid(err, "min_tokens", "min_tokens must not be above max_tokens, %u (got %u)",
+                           p->max_tokens, p->min_tokens);
+    return 0;
+}
+
+static int make_outputs(struct generation *g, struct api_error *err)
+{
+    struct engine_request *e = &g->e;
+    e->out = arena_array(g->arena, e->max_tokens, sizeof *e->out);
+    e->top = e->n_top ? arena_array(g->arena, (size_t)e->max_tokens * e->n_top, sizeof *e->top) : NULL;
+    if (e->want_prompt_logprobs) {
+        e->prompt_out = arena_array(g->arena, e->n_prompt, sizeof *e->prompt_out);
+        e->prompt_top = arena_array(g->arena, (size_t)e->n_prompt * e->n_prompt_top, sizeof *e->prompt_top);
+    }
+    bool missing =
+        !e->out || (e->n_top && !e->top) || (e->want_prompt_logprobs && (!e->prompt_out || !e->prompt_top));
+    if (missing || text_open(&g->text, g->arena, g->p.stops, g->p.n_stops) < 0)
+        return api_out_of_memory(err);
+    return 0;
+}
+
+static uint64_t deadline(const struct request *r, uint64_t ms)
+{
+    return ms ? r->accepted_ns + ms * MS : 0;
+}
+
+static void fill_request(struct generation *g)
+{
+    const struct config *cfg = g->server->cfg;
+    struct params *p = &g->p;
+    struct engine_request *e = &g->e;
+    *e = (struct engine_request){
+        .prompt = p->ids,
+        .n_prompt = (uint32_t)p->n_ids,
+        .max_tokens = p->max_tokens,
+        .min_tokens = p->min_tokens,
+        .ignore_eos = p->ignore_eos,
+        .cache_prompt = p->cache_prompt,
+        .want_logprobs = p->has_logprobs,
+        .n_top = p->logprobs,
+        .want_prompt_logprobs = p->prompt_logprobs > 0,
+        .n_prompt_top = p->prompt_logprobs,
+        .stop_ids = p->stop_ids,
+        .n_stop_ids = p->n_stop_ids,
+        .biases = p->biases,
+        .priority = p->priority,
+        .user = g,
+    };
+    e->sampling = (struct step_sampling){
+        .seed = p->seed,
+        .temperature = p->temperature,
+        .top_p = p->top_p,
+        .min_p = p->min_p,
+        .typical_p = p->typical_p,
+        .repetition_penalty = p->repetition_penalty,
+        .presence_penalty = p->presence_penalty,
+        .frequency_penalty = p->frequency_penalty,
+        .top_k = (int32_t)p->top_k,
+        .penalty_last_n = p->penalty_last_n,
+        .n_bias = p->n_biases,
+    };
+    e->deadline_ns = deadline(g->request, p->has_timeout_ms ? p->timeout_ms : cfg->timeout_ms);
+    e->queue_deadline_ns =
+        deadline(g->request, p->has_queue_timeout_ms ? p->queue_timeout_ms : cfg->queue_timeout_ms);
+}
+
+static int read_params(struct generation *g, struct api_error *err)
+{
+    const struct request *r = g->request;
+    struct json_limits limits = {.max_values = (size_t)engine_n_ctx(g->server->model.engine) + 4096,
+                                 .max_depth = JSON_MAX_DEPTH_IN_BODY};
+    g->body = json_read(r->body, r->body_len, &limits, err);
+    if (!g->body)
+        return -1;
+    const struct field *tables[] = {g->dialect->fields, generate_fields};
+    struct field_reader reader = {.out = &g->p,
+                                  .arena = g->arena,
+                                  .err = err,
+                                  .ignore_unknown = g->server->cfg->unknown_fields == CONFIG_IGNORE,
+                                  .context = g->server};
+    set_defaults(&g->p);
+    if (g->dialect->defaults)
+        g->dialect->defaults(&g->p);
+    size_t skip = !g->dialect->fields;
+    return fields_read(&reader, g->body, tables + skip, 2 - skip);
+}
+
+static void prepare(struct request *r)
+{
+    struct generation *g = r->generation;
+    struct api_error *err = &r->error;
+    if (read_params(g, err) == 0 && make_ids(g, err) == 0 && fit_context(g, err) == 0) {
+        if (!g->p.has_seed && getrandom(&g->p.seed, sizeof g->p.seed, 0) != sizeof g->p.seed)
+            g->p.seed = now_ns();
+        g->p.seed &= SEED_MASK;
+        fill_request(g);
+        make_outputs(g, err);
+    }
+    json_decref(g->body);
+    g->body = NULL;
+    g->p.prompt = NULL; /* went with the tree */
+}
+
+/* --- on the loop --- */
+
+static void unlink_generation(struct generation *g)
+{
+    struct server *s = g->server;
+    if (g->next)
+        g->next->prev = g->prev;
+    if (g->prev)
+        g->prev->next = g->next;
+    else
+        s->generations = g->next;
+    s->n_active--;
+}
+
+/* The engine, or nobody, has it no more. */
+static void leave(struct generation *g, enum generation_outcome outcome)
+{
+    struct server *s = g->server;
+    struct request *r = g->request;
+    g->state = GENERATION_FINISHED;
+    if (g->outcome == GENERATION_NONE)
+        g->outcome = outcome;
+    unlink_generation(g);
+    request_unref(r);
+    server_check_drained(s);
+}
+
+static void fail(struct generation *g, const struct api_error *e, enum generation_outcome outcome)
+{
+    struct request *r = g->request;
+    g->outcome = outcome;
+    if (!r->connection)
+        return;
+    if (!g->started) {
+        request_fail(r, e);
+    } else {
+        buf_puts(&r->out, "event: error\ndata: ");
+        api_error_put(&r->out, e); /* ends with a newline */
+        buf_puts(&r->out, "\n");
+        r->stream_ended = true;
+    }
+    request_resume(r);
+}
+
+static void fail_with(struct generation *g, int status, const char *type, const char *words,
+                      enum generation_outcome outcome)
+{
+    struct api_error e = {0};
+    api_fail(&e, status, type, NULL, "%s", words);
+    if (status == 503) {
+        e.retry_after_s = 1;
+        e.close = g->server->draining;
+    }
+    fail(g, &e, outcome);
+}
+
+static void refuse_submit(struct generation *g, int rc, const struct error *words)
+{
+    struct api_error e = {0};
+    struct server *s = g->server;
+    if (rc == -EAGAIN) {
+        e.retry_after_s = 1;
+        e.has_queue = true;
+        e.queue_limit = s->cfg->queue_limit;
+        e.queue_depth = server_n_waiting(s);
+        api_fail(&e, 503, "queue_full", NULL, "%s", words->text[0] ? words->text : "the queue is full");
+    } else if (rc == -EINVAL) {
+        api_invalid(&e, NULL, "%s", words->text);
+    } else {
+        api_fail(&e, 500, "internal", NULL, "%s", words->text[0] ? words->text : "the decoder has failed");
+    }
+    fail(g, &e, rc == -EIO ? GENERATION_FAILED : GENERATION_NONE);
+}
+
+static void submit(struct generation *g)
+{
+    struct error words = {0};
+    int rc = engine_submit(g->server->model.engine, &g->e, &words);
+    if (rc < 0) {
+        refuse_submit(g, rc, &words);
+        leave(g, GENERATION_NONE);
+        return;
+    }
+    struct request *r = g->request;
+    g->state = GENERATION_SUBMITTED;
+    r->phase = REQUEST_WAITING;
+    request_suspend(r);
+    if (g->p.stream && g->server->cfg->keepalive_ms)
+        connection_start_ticks(r->connection, g->server->cfg->keepalive_ms);
+}
+
+static void prepared(struct request *r)
+{
+    struct generation *g = r->generation;
+    g->server->n_preparing--;
+    request_drop_body(r);
+    if (!r->connection || g->cancelled) {
+        fail_with(g, 499, "cancelled", "the request was cancelled", GENERATION_CANCELLED);
+        leave(g, GENERATION_CANCELLED);
+    } else if (g->refused) {
+        fail_with(g, 503, "draining", "the server is shutting down", GENERATION_NONE);
+        leave(g, GENERATION_NONE);
+    } else if (r->error.status) {
+        request_fail(r, &r->error);
+        request_resume(r);
+        leave(g, GENERATION_NONE);
+    } else {
+        submit(g);
+    }
+}
+
+void api_generate(struct request *r)
+{
+    struct server *s = r->server;
+    if (server_admits(s, &r->error) < 0) {
+        request_fail(r, &r->error);
+        return;
+    }
+    struct generation *g = arena_zalloc(&r->arena, sizeof *g);
+    if (!g) {
+        api_out_of_memory(&r->error);
+        request_fail(r, &r->error);
+        return;
+    }
+    g->request = r;
+    g->server = s;
+    g->arena = &r->arena;
+    g->dialect = r->route->dialect;
+    g->created = (int64_t)time(NULL);
+    make_id(g->id, g->dialect->id_prefix);
+    r->generation = g;
+    request_ref(r);
+    g->next = s->generations;
+    if (g->next)
+        g->next->prev = g;
+    s->generations = g;
+    s->n_active++;
+    s->n_preparing++;
+    request_run(r, prepare, prepared);
+}
+
+/* --- tokens --- */
+
+static bool is_stop_id(const struct generation *g, int32_t token)
+{
+    for (uint32_t i = 0; i < g->p.n_stop_ids; i++)
+        if (g->p.stop_ids[i] == token)
+            return true;
+    return false;
+}
+
+/* A token that ends the text is no part of it. */
+static bool ends_text(const struct generation *g, uint32_t i)
+{
+    int32_t token = g->e.out[i].token;
+    if (i + 1 <= g->p.min_tokens)
+        return false;
+    return is_stop_id(g, token) || (!g->p.ignore_eos && tokenizer_is_end(g->server->model.tokenizer, token));
+}
+
+static void start_stream(struct generation *g)
+{
+    struct request *r = g->request;
+    if (g->started)
+        return;
+    g->started = true;
+    r->phase = REQUEST_STREAM;
+}
+
+/* What the text has gained and no event has shown. */
+static struct piece unseen(const struct generation *g)
+{
+    return (struct piece){.text = g->text.out.p + g->event_text,
+                          .len = g->text.safe - g->event_text,
+                          .from = g->event_tokens,
+                          .to = g->n_tokens};
+}
+
+static void shown(struct generation *g)
+{
+    g->event_text = g->text.safe;
+    g->event_tokens = g->n_tokens;
+    g->sent_ns = g->last_ns;
+}
+
+static void write_begin(struct generation *g)
+{
+    if (!g->started && g->dialect->begin)
+        g->dialect->begin(g, &g->request->out);
+    start_stream(g);
+}
+
+static void write_delta(struct generation *g)
+{
+    struct piece piece = unseen(g);
+    if (!piece.len || !g->request->connection)
+        return;
+    write_begin(g);
+    g->dialect->delta(g, &g->request->out, &piece);
+    shown(g);
+}
+
+static void take_token(struct generation *g)
+{
+    uint32_t i = g->n_tokens++;
+    struct tokenizer_piece piece = {0};
+    if (!ends_text(g, i))
+        piece = tokenizer_piece(g->server->model.tokenizer, g->e.out[i].token, false);
+    if (text_add(&g->text, piece.s, piece.len))
+        engine_cancel(g->server->model.engine, &g->e);
+    /* The text that goes with an end is left to the last event. */
+    if (g->p.stream && !g->text.matched)
+        write_delta(g);
+}
+
+static void take_tokens(struct generation *g, uint32_t n)
+{
+    uint32_t n_new = n - g->n_tokens;
+    if (!n_new || g->text.matched)
+        return;
+    uint64_t now = now_ns();
+    if (g->last_ns)
+        histogram_add(&g->server->stats.inter_token, (double)(now - g->last_ns) / 1e6 / n_new, n_new);
+    g->last_ns = now;
+    while (g->n_tokens < n && !g->text.matched)
+        take_token(g);
+    if (g->p.stream && g->request->out.len > g->request->out_at)
+        request_resume(g->request);
+}
+
+/* --- the end --- */
+
+static void finish_reason(struct generation *g)
+{
+    const struct engine_request *e = &g->e;
+    bool end = g->n_tokens && tokenizer_is_end(g->server->model.tokenizer, e->out[g->n_tokens - 1].token);
+    if (g->text.matched)
+        g->finish = "stop";
+    else if (e->finish == ENGINE_EOS)
+        g->finish = end ? "eos" : "stop";
+    else if (e->finish == ENGINE_LENGTH)
+        g->finish = "length";
+    else if (e->finish == ENGINE_TIMEOUT || e->finish == ENGINE_QUEUE_TIMEOUT)
+        g->finish = "timeout";
+    else
+        g->finish = "cancelled";
+}
+
+static enum generation_outcome outcome_of(const struct generation *g)
+{
+    if (g->text.matched)
+        return GENERATION_COMPLETED;
+    if (g->e.finish == ENGINE_TIMEOUT)
+        return GENERATION_TIMED_OUT;
+    return g->e.finish == ENGINE_CANCELLED ? GENERATION_CANCELLED : GENERATION_COMPLETED;
+}
+
+/* An end without a text to show; true when it was answered. */
+static bool finish_badly(struct generation *g)
+{
+    enum engine_finish finish = g->text.matched ? ENGINE_RUNNING : g->e.finish;
+    struct error words = {0};
+    switch (finish) {
+    case ENGINE_FAULT:
+        engine_fault(g->server->model.engine, &words);
+        fail_with(g, 500, "internal", words.text[0] ? words.text : "the decoder has failed",
+                  GENERATION_FAILED);
+        return true;
+    case ENGINE_NOT_FINITE:
+        fail_with(g, 500, "internal", "the model's logits were not finite", GENERATION_FAILED);
+        return true;
+    case ENGINE_QUEUE_TIMEOUT:
+        fail_with(g, 504, "timeout", "queue_timeout_ms passed before the request could run",
+                  GENERATION_TIMED_OUT);
+        return true;
+    case ENGINE_TIMEOUT:
+        if (g->n_tokens)
+            return false;
+        fail_with(g, 504, "timeout", "timeout_ms passed before the first token", GENERATION_TIMED_OUT);
+        return true;
+    case ENGINE_CANCELLED:
+        if (g->n_tokens)
+            return false;
+        if (g->refused)
+            fail_with(g, 503, "draining", "the server is shutting down", GENERATION_NONE);
+        else
+            fail_with(g, 499, "cancelled", "the request was cancelled", GENERATION_CANCELLED);
+        return true;
+    default:
+        return false;
+    }
+}
+
+static void finish_well(struct generation *g)
+{
+    struct request *r = g->request;
+    text_end(&g->text);
+    finish_reason(g);
+    g->outcome = outcome_of(g);
+    if (!r->connection)
+        return;
+    if (g->p.stream) {
+        struct piece piece = unseen(g);
+        write_begin(g);
+        g->dialect->end(g, &r->out, &piece);
+        r->stream_ended = true;
+    } else {
+        g->dialect->reply(g, &r->out);
+        request_reply(r, 200);
+    }
+    request_resume(r);
+}
+
+static double ms_between(uint64_t from, uint64_t to)
+{
+    return to > from ? (double)(to - from) / 1e6 : 0;
+}
+
+static void record(const struct generation *g)
+{
+    struct stats *stats = &g->server->stats;
+    uint64_t accepted = g->request->accepted_ns;
+    if (g->e.started_ns)
+        histogram_add(&stats->queue, ms_between(accepted, g->e.started_ns), 1);
+    if (g->e.first_ns)
+        histogram_add(&stats->ttft, ms_between(accepted, g->e.first_ns), 1);
+    if (g->outcome == GENERATION_COMPLETED)
+        histogram_add(&stats->total, ms_between(accepted, now_ns()), 1);
+}
+
+static void finish(struct generation *g)
+{
+    if (g->text.out.failed)
+        fail_with(g, 500, "internal", "out of memory", GENERATION_FAILED);
+    else if (!finish_badly(g))
+        finish_well(g);
+    record(g);
+    snprintf(g->request->log_detail, sizeof g->request->log_detail, "prompt=%u cached=%u tokens=%u finish=%s",
+             g->e.n_prompt, g->e.n_cached, g->n_tokens, g->finish ? g->finish : "error");
+    leave(g, g->outcome);
+}
+
+void generation_news(struct generation *g)
+{
+    uint32_t state = atomic_load_explicit(&g->e.state, memory_order_acquire);
+    take_tokens(g, atomic_load_explicit(&g->e.n_out, memory_order_acquire));
+    if (state == ENGINE_DONE && g->state == GENERATION_SUBMITTED)
+        finish(g);
+}
+
+void generation_cancel(struct generation *g)
+{
+    g->cancelled = true;
+    if (g->state == GENERATION_SUBMITTED)
+        engine_cancel(g->server->model.engine, &g->e);
+}
+
+void generation_refuse(struct generation *g)
+{
+    uint32_t state = atomic_load_explicit(&g->e.state, memory_order_acquire);
+    bool waits = state == ENGINE_NEW || state == ENGINE_QUEUED;
+    if (g->state == GENERATION_PREPARING)
+        g->refused = true;
+    else if (g->state == GENERATION_SUBMITTED && waits) {
+        g->refused = true;
+        engine_cancel(g->server->model.engine, &g->e);
+    }
+}
+
+void generation_tick(struct generation *g)
+{
+    uint64_t now = now_ns(), every = g->server->cfg->keepalive_ms * MS;
+    struct request *r = g->request;
+    if (g->state != GENERATION_SUBMITTED || now - g->sent_ns < every - every / 8)
+        return;
+    if (r->out.len > r->out_at) /* the client does not take what there is */
+        return;
+    write_begin(g);
+    buf_puts(&r->out, ": keep-alive\n\n");
+    g->sent_ns = now;
+    request_resume(r);
+}
+
+enum generation_outcome generation_outcome(const struct generation *g)
+{
+    return g->outcome;
+}
+
+/* --- what replies are made of --- */
+
+void generation_timings(const struct generation *g, struct timings *t)
+{
+    const struct engine_request *e = &g->e;
+    uint64_t accepted = g->request->accepted_ns;
+    uint64_t computed = e->first_ns ? e->first_ns : e->done_ns;
+    *t = (struct timings){.queue_ms = ms_between(accepted, e->started_ns)};
+    if (!e->started_ns)
+        return;
+    t->prefill_ms = ms_between(e->started_ns, computed);
+    if (t->prefill_ms > 0)
+        t->prompt_tokens_per_s = (e->n_prompt - e->n_cached) / t->prefill_ms * 1e3;
+    if (!e->first_ns)
+        return;
+    t->ttft_ms = ms_between(accepted, e->first_ns);
+    t->decode_ms = ms_between(e->first_ns, e->done_ns);
+    if (t->decode_ms > 0 && g->n_tokens > 1)
+        t->tokens_per_s = (g->n_tokens - 1) / t->decode_ms * 1e3;
+}
+
+const char *generation_stop(const struct generation *g)
+{
+    return g->text.matched ? g->text.matched->s : NULL;
+}
+
+struct piece generation_whole(const struct generation *g)
+{
+    return (struct piece){.text = g->text.out.p, .len = g->text.safe, .from = 0, .to = g->n_tokens};
+}

@@ -1,0 +1,149 @@
+/* generate.h - a generation: the request that asks the engine for tokens, in whatever dialect.
+ *
+ * accepted -> preparing (parse, validate, tokenise; on the pool when the body is large) -> submitted (queued,
+ * prefill, decode) -> finished, with exactly one outcome. Its dialect reads the fields and words the reply;
+ * everything between is common. A stream's 200 is sent with the first text or keep-alive comment, so all
+ * trouble before that has a status of its own.
+ *
+ * Thread: loop, except generation's preparation, which touches nothing but its own memory. Memory: all in the
+ * request's arena. */
+#pragma once
+#include "engine.h"
+#include "fields.h"
+#include "http.h"
+#include "json.h"
+#include "text.h"
+
+#define GENERATE_MAX_STOPS    16
+#define GENERATE_MAX_STOP_IDS 256
+#define GENERATE_MAX_TOKENS   256 /* default of /generate */
+
+struct message { /* of a chat; strings in the JSON tree or the arena */
+    const char *role, *content;
+    size_t content_len;
+};
+
+/* What a client may ask for: /generate's names. */
+struct params {
+    const char *prompt; /* a string's bytes, or NULL: then ids */
+    size_t prompt_len;
+    int32_t *ids;
+    size_t n_ids;
+    bool has_prompt;
+    bool add_special, parse_special;
+    struct message *messages;
+    uint32_t n_messages;
+
+    uint32_t max_tokens, min_tokens;
+    bool has_max_tokens;
+    bool ignore_eos, cache_prompt, stream;
+    float temperature, top_p, min_p, typical_p;
+    float repetition_penalty, presence_penalty, frequency_penalty;
+    uint32_t top_k, penalty_last_n, n;
+    uint64_t seed;
+    bool has_seed;
+    struct text_stop *stops;
+    uint32_t n_stops;
+    int32_t *stop_ids;
+    uint32_t n_stop_ids;
+    struct step_bias *biases;
+    uint32_t n_biases;
+    bool has_logprobs; /* of the chosen tokens */
+    uint32_t logprobs, prompt_logprobs;
+    bool has_timeout_ms, has_queue_timeout_ms;
+    uint32_t timeout_ms, queue_timeout_ms;
+    int32_t priority;
+
+    /* The OpenAI dialect's own. */
+    bool include_usage, chat_logprobs;
+    bool has_completion_tokens; /* max_completion_tokens, the newer name of max_tokens */
+};
+
+enum generation_state { GENERATION_PREPARING, GENERATION_SUBMITTED, GENERATION_FINISHED };
+enum generation_outcome {
+    GENERATION_NONE,
+    GENERATION_COMPLETED,
+    GENERATION_CANCELLED,
+    GENERATION_TIMED_OUT,
+    GENERATION_FAILED,
+};
+
+struct generation {
+    struct request *request;
+    struct server *server;
+    struct arena *arena; /* the request's */
+    const struct dialect *dialect;
+    struct generation *next, *prev;
+    enum generation_state state;
+    enum generation_outcome outcome;
+    bool cancelled; /* by the client's leaving, a drain's end, ... */
+    bool refused;   /* drain came before it ran: 503 */
+
+    char id[ID_RANDOM + 16];
+    int64_t created; /* Unix seconds */
+    json_t *body;    /* while preparing */
+    struct params p;
+    struct engine_request e; /* e.user is the generation */
+    struct text text;
+
+    uint32_t n_tokens;     /* of e.out, taken into the text */
+    uint32_t event_tokens; /* of these, in events already */
+    size_t event_text;     /* bytes of text in events already */
+    uint64_t last_ns;      /* the newest token came; 0: none yet */
+    uint64_t sent_ns;      /* the newest event or comment was written */
+    bool started;          /* of a stream: the 200 is on its way */
+    const char *finish;    /* finish_reason, /generate's words */
+};
+
+/* A piece of a reply: bytes [text, text + len) and tokens [from, to) of the generation. */
+struct piece {
+    const char *text;
+    size_t len;
+    uint32_t from, to;
+};
+
+struct dialect {
+    const char *id_prefix;
+    const struct field *fields; /* before the common ones, which hold as well */
+    /* Defaults other than /generate's. */
+    void (*defaults)(struct params *p);
+    /* Checks that concern several fields, and whatever makes ids out of something else than `prompt` (then it
+     * sets p.ids). 0 or -1 with *err. May run on the pool. */
+    int (*prepare)(struct generation *g, struct api_error *err);
+    void (*reply)(struct generation *g, struct buf *out);
+    /* Events; each writes whole "data: ...\n\n" records. `begin` may be NULL. */
+    void (*begin)(struct generation *g, struct buf *out);
+    void (*delta)(struct generation *g, struct buf *out, const struct piece *piece);
+    void (*end)(struct generation *g, struct buf *out, const struct piece *piece);
+};
+extern const struct dialect dialect_generate, dialect_completions, dialect_chat;
+
+/* Rows that every dialect knows: /generate's own. */
+extern const struct field generate_fields[];
+
+/* The engine has something for it. */
+void generation_news(struct generation *g);
+/* In any state; idempotent. */
+void generation_cancel(struct generation *g);
+/* Before a drain: refused unless it runs already. */
+void generation_refuse(struct generation *g);
+void generation_tick(struct generation *g);
+enum generation_outcome generation_outcome(const struct generation *g);
+
+/* Encodes text into p.ids (appending), refusing what cannot fit the context. */
+int generation_encode(struct generation *g, const char *text, size_t len, struct tokenizer_flags flags,
+                      struct api_error *err);
+int generation_append_id(struct generation *g, int32_t id, struct api_error *err);
+
+/* What replies are made of. */
+struct timings {
+    double queue_ms, prefill_ms, ttft_ms, decode_ms, prompt_tokens_per_s, tokens_per_s;
+};
+void generation_timings(const struct generation *g, struct timings *out);
+const char *generation_stop(const struct generation *g); /* matched stop string, or NULL */
+struct piece generation_whole(const struct generation *g);
+/* "text":"..." of one token, and "bytes":[...] when it is not valid UTF-8 by itself. */
+void put_token_text(struct buf *out, const struct tokenizer *t, int32_t token, const char *name);
+/* {"id":..,"text":..,"logprob":..,"top":[..]} of token i. */
+void put_logprobs(struct generation *g, struct buf *out, uint32_t from, uint32_t to);
+void put_prompt_logprobs(struct generation *g, struct buf *out);

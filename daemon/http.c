@@ -1,0 +1,535 @@
+/* http.c - between libmicrohttpd and requests: connections and their time limits, headers, bodies, replies.
+ */
+#include "http.h"
+#include "generate.h"
+#include "log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+
+#define IDLE_MS      60000 /* a connection between two requests */
+#define CUT_FACTOR   8     /* times max_body: what is read to be thrown away */
+#define FIRST_BODY   4096
+#define STREAM_BLOCK 16384
+
+/* --- connections --- */
+
+static void on_slow(uv_timer_t *timer)
+{
+    struct connection *c = timer->data;
+    shutdown(c->fd, SHUT_RDWR);
+    server_run_listeners(c->server);
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+    struct connection *c = timer->data;
+    if (c->request && c->request->generation)
+        generation_tick(c->request->generation);
+    server_run_listeners(c->server);
+}
+
+static void limit(struct connection *c, uint64_t ms)
+{
+    uv_timer_start(&c->timer, on_slow, ms, 0);
+}
+
+void connection_start_ticks(struct connection *c, uint64_t ms)
+{
+    uv_timer_start(&c->timer, on_tick, ms, ms);
+}
+
+void connection_stop_timer(struct connection *c)
+{
+    uv_timer_stop(&c->timer);
+}
+
+void connection_handle_closed(struct connection *c)
+{
+    c->server->n_handles--;
+    if (!--c->n_handles)
+        free(c);
+}
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+    connection_handle_closed(handle->data);
+}
+
+static void connection_open(struct listener *l, struct MHD_Connection *mhd, void **context)
+{
+    struct server *s = l->owner;
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
+    struct connection *c = calloc(1, sizeof *c);
+    if (!c || !info) { /* without it the first handler call closes the connection */
+        free(c);
+        return;
+    }
+    c->server = s;
+    c->listener = l;
+    c->fd = info->connect_fd;
+    c->over = ++s->n_connections > s->cfg->max_connections;
+    uv_timer_init(s->loop, &c->timer);
+    c->timer.data = c;
+    c->n_handles = 1;
+    s->n_handles++;
+    limit(c, s->cfg->header_timeout_ms);
+    *context = c;
+}
+
+static void connection_close(struct connection *c)
+{
+    c->server->n_connections--;
+    connection_stop_watch(c, true);
+    uv_close((uv_handle_t *)&c->timer, on_timer_closed);
+}
+
+static void on_connection(void *cls, struct MHD_Connection *mhd, void **context,
+                          enum MHD_ConnectionNotificationCode code)
+{
+    if (code == MHD_CONNECTION_NOTIFY_STARTED)
+        connection_open(cls, mhd, context);
+    else if (*context)
+        connection_close(*context);
+}
+
+static struct connection *connection_of(struct MHD_Connection *mhd)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? info->socket_context : NULL;
+}
+
+/* The request line is there: from now on the headers have their time. (The first request's time runs since
+ * the connection was opened.) */
+static void *on_uri(void *cls, const char *uri, struct MHD_Connection *mhd)
+{
+    (void)cls;
+    (void)uri;
+    struct connection *c = connection_of(mhd);
+    if (c && c->idle)
+        limit(c, c->server->cfg->header_timeout_ms);
+    return NULL;
+}
+
+/* --- headers --- */
+
+struct headers {
+    const char *content_type, *request_id, *expect;
+    uint64_t content_length;
+    unsigned n_lengths, n_encodings;
+    bool chunked; /* the transfer encoding is one we know */
+};
+
+static enum MHD_Result take_header(void *cls, enum MHD_ValueKind kind, const char *key, const char *value)
+{
+    struct headers *h = cls;
+    (void)kind;
+    if (!value)
+        value = "";
+    if (!strcasecmp(key, "Content-Length")) {
+        h->n_lengths++;
+        h->content_length = strtoull(value, NULL, 10);
+    } else if (!strcasecmp(key, "Transfer-Encoding")) {
+        h->n_encodings++;
+        h->chunked = !strcasecmp(value, "chunked");
+    } else if (!strcasecmp(key, "Content-Type")) {
+        h->content_type = value;
+    } else if (!strcasecmp(key, "X-Request-Id")) {
+        h->request_id = value;
+    } else if (!strcasecmp(key, "Expect")) {
+        h->expect = value;
+    }
+    return MHD_YES;
+}
+
+static void take_id(struct request *r, const char *given)
+{
+    static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+    size_t n = given ? strlen(given) : 0;
+    if (n >= 1 && n < sizeof r->id && strspn(given, allowed) == n)
+        memcpy(r->id, given, n + 1);
+    else
+        make_id(r->id, "req-");
+}
+
+/* What could make two parsers in a row disagree about where a request ends. */
+static int check_framing(const struct headers *h, struct api_error *e)
+{
+    const char *words = h->n_lengths && h->n_encodings  ? "Content-Length together with Transfer-Encoding"
+                        : h->n_lengths > 1              ? "more than one Content-Length"
+                        : h->n_encodings > 1            ? "more than one Transfer-Encoding"
+                        : h->n_encodings && !h->chunked ? "a Transfer-Encoding other than chunked"
+                                                        : NULL;
+    if (!words)
+        return 0;
+    e->close = true;
+    return api_invalid(e, NULL, "%s is not accepted", words);
+}
+
+static int check_route(struct request *r, struct api_error *e)
+{
+    if (!r->route)
+        return api_fail(e, 404, "not_found", NULL, "no route %.100s (the nearest is %s)", r->path,
+                        route_nearest(r->path));
+    if (!strcmp(r->method, "OPTIONS"))
+        return 0;
+    if (route_takes(r->route, r->method))
+        return 0;
+    r->allow = route_allow(r->route);
+    return api_fail(e, 405, "method_not_allowed", NULL, "%s does not take %.20s (it takes %s)", r->path,
+                    r->method, r->allow);
+}
+
+static int check_content(const struct request *r, const struct headers *h, struct api_error *e)
+{
+    static const char *const types[] = {"application/json", "application/x-www-form-urlencoded"};
+    const char *type = h->content_type;
+    if (!r->route->post || !type || !*type)
+        return 0;
+    size_t n = strcspn(type, "; \t");
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (n == strlen(types[i]) && !strncasecmp(type, types[i], n))
+            return 0;
+    return api_fail(e, 415, "unsupported_media_type", NULL,
+                    "Content-Type %.60s is not accepted: application/json is", type);
+}
+
+static int too_large(const struct server *s, struct api_error *e)
+{
+    return api_fail(e, 413, "too_large", NULL, "the body is larger than max_body, %llu bytes",
+                    (unsigned long long)s->cfg->max_body);
+}
+
+static int check_state(struct request *r, struct api_error *e)
+{
+    struct server *s = r->server;
+    if (r->route->always)
+        return 0;
+    if (r->connection->over) {
+        e->retry_after_s = 1;
+        e->close = true;
+        return api_fail(e, 503, "queue_full", NULL, "more than max_connections, %u, are open",
+                        s->cfg->max_connections);
+    }
+    if (r->route->needs_model && !s->model.engine) {
+        e->retry_after_s = 5;
+        return api_fail(e, 503, "loading", NULL, "the model is being loaded (%.0f %%)",
+                        atomic_load(&s->progress_ppm) / 1e4);
+    }
+    return r->route->work ? server_admits(s, e) : 0;
+}
+
+static int check_headers(struct request *r, const struct headers *h)
+{
+    struct api_error *e = &r->error;
+    if (check_framing(h, e) < 0 || check_route(r, e) < 0)
+        return -1;
+    if (!strcmp(r->method, "OPTIONS"))
+        return 0;
+    if (check_state(r, e) < 0 || check_content(r, h, e) < 0)
+        return -1;
+    if (r->route->post && h->content_length > r->server->cfg->max_body)
+        return too_large(r->server, e);
+    return 0;
+}
+
+/* --- replies --- */
+
+static void add_header(struct MHD_Response *response, const char *name, const char *value)
+{
+    MHD_add_response_header(response, name, value);
+}
+
+static void add_headers(const struct request *r, struct MHD_Response *response)
+{
+    char seconds[16];
+    add_header(response, "X-Request-Id", r->id);
+    if (r->allow)
+        add_header(response, "Allow", r->allow);
+    if (r->retry_after_s) {
+        snprintf(seconds, sizeof seconds, "%u", r->retry_after_s);
+        add_header(response, "Retry-After", seconds);
+    }
+    if (r->close)
+        add_header(response, "Connection", "close");
+}
+
+static enum MHD_Result queue(struct request *r, struct MHD_Response *response)
+{
+    if (!response)
+        return MHD_NO;
+    add_headers(r, response);
+    enum MHD_Result rc = MHD_queue_response(r->mhd, (unsigned)r->status, response);
+    MHD_destroy_response(response);
+    r->phase = REQUEST_QUEUED;
+    return rc;
+}
+
+static enum MHD_Result queue_reply(struct request *r)
+{
+    /* The bytes are the arena's, which lives until libmicrohttpd is done with the request. */
+    struct MHD_Response *response =
+        MHD_create_response_from_buffer(r->out.len, r->out.p ? r->out.p : "", MHD_RESPMEM_PERSISTENT);
+    if (response && r->out.len)
+        add_header(response, "Content-Type", "application/json");
+    return queue(r, response);
+}
+
+/* Gives libmicrohttpd what there is of a stream; with nothing to send it suspends, always. */
+static ssize_t read_stream(void *cls, uint64_t pos, char *out, size_t max)
+{
+    struct request *r = cls;
+    (void)pos;
+    if (r->gone || r->out.failed)
+        return MHD_CONTENT_READER_END_WITH_ERROR;
+    size_t n = r->out.len - r->out_at;
+    if (!n) {
+        if (r->stream_ended)
+            return MHD_CONTENT_READER_END_OF_STREAM;
+        request_suspend(r);
+        return 0;
+    }
+    n = n < max ? n : max;
+    memcpy(out, r->out.p + r->out_at, n);
+    r->out_at += n;
+    if (r->out_at == r->out.len)
+        r->out.len = r->out_at = 0;
+    return (ssize_t)n;
+}
+
+static enum MHD_Result queue_stream(struct request *r)
+{
+    struct MHD_Response *response =
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, r, NULL);
+    if (response) {
+        add_header(response, "Content-Type", "text/event-stream");
+        add_header(response, "Cache-Control", "no-cache");
+        add_header(response, "X-Accel-Buffering", "no");
+    }
+    r->status = 200;
+    return queue(r, response);
+}
+
+/* --- a request's way --- */
+
+static struct request *request_open(struct listener *l, struct MHD_Connection *mhd, const char *path,
+                                    const char *method)
+{
+    struct connection *c = connection_of(mhd);
+    struct request *r = c ? calloc(1, sizeof *r) : NULL;
+    if (!r)
+        return NULL;
+    struct server *s = l->owner;
+    *r =
+        (struct request){.server = s, .connection = c, .mhd = mhd, .refs = 1, .method = method, .path = path};
+    r->opened_ns = now_ns();
+    r->out.arena = &r->arena;
+    r->route = route_find(path);
+    c->request = r;
+    c->idle = false;
+    r->next = s->requests;
+    if (r->next)
+        r->next->prev = r;
+    s->requests = r;
+    return r;
+}
+
+/* The first call: all headers are there, nothing of the body. */
+static enum MHD_Result take_headers(struct request *r)
+{
+    struct headers h = {0};
+    const struct config *cfg = r->server->cfg;
+    MHD_get_connection_values(r->mhd, MHD_HEADER_KIND, take_header, &h);
+    take_id(r, h.request_id);
+    r->has_body = h.n_encodings || h.content_length;
+    if (r->has_body)
+        limit(r->connection, cfg->body_timeout_ms);
+    else
+        connection_stop_timer(r->connection);
+    bool refused = check_headers(r, &h) < 0;
+    r->discard = refused || !r->route || !r->route->post;
+    bool expects = h.expect && !strcasecmp(h.expect, "100-continue");
+    bool hopeless = h.content_length > CUT_FACTOR * cfg->max_body;
+    if (!refused || !(r->has_body || r->error.close) || !(expects || hopeless || r->error.close))
+        return MHD_YES;
+    request_fail(r, &r->error);
+    return queue_reply(r); /* libmicrohttpd closes the connection after it */
+}
+
+static bool grow_body(struct request *r, size_t n)
+{
+    struct server *s = r->server;
+    size_t cap = r->body_cap ? r->body_cap : FIRST_BODY;
+    while (cap < n)
+        cap *= 2;
+    if (cap == r->body_cap)
+        return true;
+    if (s->body_bytes + (cap - r->body_cap) > s->cfg->body_memory) {
+        r->error.retry_after_s = 1;
+        api_fail(&r->error, 503, "queue_full", NULL, "body_memory, %llu bytes for all bodies, is used up",
+                 (unsigned long long)s->cfg->body_memory);
+        return false;
+    }
+    char *body = realloc(r->body, cap);
+    if (!body) {
+        api_out_of_memory(&r->error);
+        return false;
+    }
+    s->body_bytes += cap - r->body_cap;
+    r->body = body;
+    r->body_cap = cap;
+    return true;
+}
+
+static enum MHD_Result take_body(struct request *r, const char *data, size_t n)
+{
+    const struct config *cfg = r->server->cfg;
+    r->body_seen += n;
+    if (r->body_seen > CUT_FACTOR * cfg->max_body)
+        return MHD_NO;
+    if (r->discard)
+        return MHD_YES;
+    if (r->body_len + n > cfg->max_body)
+        too_large(r->server, &r->error);
+    else if (grow_body(r, r->body_len + n)) {
+        memcpy(r->body + r->body_len, data, n);
+        r->body_len += n;
+        return MHD_YES;
+    }
+    r->discard = true;
+    request_drop_body(r);
+    return MHD_YES;
+}
+
+static void end_body(struct request *r)
+{
+    connection_stop_timer(r->connection);
+    r->accepted_ns = now_ns();
+    if (r->error.status) {
+        request_fail(r, &r->error);
+    } else if (!strcmp(r->method, "OPTIONS")) {
+        r->allow = route_allow(r->route);
+        request_reply(r, 204);
+    } else {
+        r->route->handle(r);
+    }
+}
+
+/* The body has ended, or the request was resumed. */
+static enum MHD_Result go_on(struct request *r)
+{
+    if (r->phase == REQUEST_BODY)
+        end_body(r);
+    if (r->gone)
+        return MHD_NO;
+    switch (r->phase) {
+    case REQUEST_REPLY:
+        return queue_reply(r);
+    case REQUEST_STREAM:
+        return queue_stream(r);
+    default:
+        if (r->phase == REQUEST_WAITING)
+            request_suspend(r);
+        return MHD_YES;
+    }
+}
+
+static enum MHD_Result on_request(void *cls, struct MHD_Connection *mhd, const char *url, const char *method,
+                                  const char *version, const char *data, size_t *n, void **context)
+{
+    struct request *r = *context;
+    (void)version;
+    if (!r) {
+        *context = r = request_open(cls, mhd, url, method);
+        return r ? take_headers(r) : MHD_NO;
+    }
+    if (*n) {
+        size_t taken = *n;
+        *n = 0;
+        return take_body(r, data, taken);
+    }
+    return go_on(r);
+}
+
+static void write_log(const struct request *r)
+{
+    bool quiet = r->route && r->route->quiet && r->status < 400;
+    log_request(quiet ? LOG_LEVEL_DEBUG : LOG_LEVEL_INFO, r->id, "%s %s %d%s%s %.1f ms", r->method,
+                r->route ? r->route->path : log_quote(r->path), r->gone && !r->status ? 499 : r->status,
+                r->log_detail[0] ? " " : "", r->log_detail, (double)(now_ns() - r->opened_ns) / 1e6);
+}
+
+static void count_outcome(struct server *s, const struct request *r, bool sent)
+{
+    if (!r->route || !r->route->work || !strcmp(r->method, "OPTIONS"))
+        return;
+    enum generation_outcome outcome = r->generation ? generation_outcome(r->generation) : GENERATION_NONE;
+    if (r->status == 499 || outcome == GENERATION_CANCELLED || !r->status ||
+        (!sent && outcome == GENERATION_NONE))
+        s->stats.cancelled++;
+    else if (r->status == 504 || outcome == GENERATION_TIMED_OUT)
+        s->stats.timed_out++;
+    else if (r->status == 500 || outcome == GENERATION_FAILED)
+        s->stats.failed++;
+    else if (r->status == 200)
+        s->stats.completed++;
+    else
+        s->stats.rejected++;
+}
+
+static void on_completed(void *cls, struct MHD_Connection *mhd, void **context,
+                         enum MHD_RequestTerminationCode code)
+{
+    struct request *r = *context;
+    (void)cls;
+    (void)mhd;
+    if (!r)
+        return;
+    struct server *s = r->server;
+    struct connection *c = r->connection;
+    if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK)
+        r->gone = true;
+    write_log(r);
+    count_outcome(s, r, code == MHD_REQUEST_TERMINATED_COMPLETED_OK);
+    if (r->watched)
+        connection_stop_watch(c, false);
+    c->request = NULL;
+    c->idle = true;
+    limit(c, IDLE_MS);
+    r->connection = NULL;
+    r->mhd = NULL;
+    r->suspended = false;
+    if (r->generation)
+        generation_cancel(r->generation);
+    if (r->next)
+        r->next->prev = r->prev;
+    if (r->prev)
+        r->prev->next = r->next;
+    else
+        s->requests = r->next;
+    request_unref(r);
+    *context = NULL;
+    server_check_drained(s);
+}
+
+/* libmicrohttpd's words are about what strangers send, and quote it. */
+static void on_log(void *cls, const char *fmt, va_list args)
+{
+    char words[256];
+    (void)cls;
+    if (!log_enabled(LOG_LEVEL_DEBUG))
+        return;
+    vsnprintf(words, sizeof words, fmt, args);
+    log_debug("http: %s", log_quote(words));
+}
+
+const struct listener_callbacks http_callbacks = {
+    .request = on_request,
+    .completed = on_completed,
+    .connection = on_connection,
+    .uri = on_uri,
+    .log = on_log,
+};

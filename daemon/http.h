@@ -1,0 +1,158 @@
+/* http.h - inside the HTTP side: the server's state, a connection, an HTTP request on its way to one reply.
+ * (What daemon/serve.c sees is server.h.)
+ *
+ * Every request goes: headers (refused here where possible) -> body -> its route's handler -> reply, or
+ * suspended until there is one. Who has something for a suspended request - a token, a deadline, a cancel, a
+ * keep-alive - does the same thing: sets state, request_resume(). A request that its headers refuse is
+ * answered after its body was read and thrown away.
+ *
+ * Thread: the loop, but for what request_run() gives to the pool. Memory: a request owns one arena; it is
+ * freed when libmicrohttpd, the engine and the pool have all let go of it. */
+#pragma once
+#include "api_error.h"
+#include "arena.h"
+#include "buf.h"
+#include "config.h"
+#include "loop.h"
+#include "route.h"
+#include "server.h"
+#include "stats.h"
+
+#include <stdatomic.h>
+
+#define ID_RANDOM 22 /* characters, 131 bits */
+
+struct generation;
+struct request;
+
+struct server {
+    uv_loop_t *loop;
+    const struct config *cfg;
+    struct listener *listeners;
+    unsigned n_listeners;
+    char *where;
+    uv_async_t wake;
+    uv_timer_t drain_timer;
+    unsigned n_handles; /* of the server and of its connections: all closed before it is freed */
+
+    enum server_state state;
+    _Atomic uint32_t progress_ppm;
+    struct server_model model; /* all NULL while loading */
+    char fingerprint[20];
+    int64_t created; /* Unix seconds of the start */
+
+    struct stats stats;
+    struct request *requests;       /* in the hands of libmicrohttpd */
+    struct generation *generations; /* accepted and not finished */
+    uint32_t n_active;              /* of them */
+    uint32_t n_preparing;           /* accepted, not submitted to the engine yet */
+    uint32_t n_pool;                /* jobs on the uv pool */
+    uint32_t n_connections;
+    uint64_t body_bytes; /* held by all bodies together */
+
+    bool draining, closing;
+    void (*drained)(void *context);
+    void *drained_context;
+};
+
+struct connection {
+    struct server *server;
+    struct listener *listener;
+    int fd;
+    bool over;        /* above max_connections: only health is answered */
+    uv_timer_t timer; /* header, then body, then keep-alive comments: one at a time */
+    uv_poll_t watch;  /* for the peer's leaving, while a request waits */
+    struct request *request;
+    bool has_watch;
+    bool idle; /* between two requests */
+    unsigned n_handles;
+};
+
+enum request_phase {
+    REQUEST_BODY,    /* reading, or throwing away */
+    REQUEST_WAITING, /* its handler has taken it; suspended until there is news */
+    REQUEST_REPLY,   /* a reply is ready, not yet queued */
+    REQUEST_STREAM,  /* a stream is ready, not yet queued */
+    REQUEST_QUEUED,  /* the reply is libmicrohttpd's to send */
+};
+
+struct request {
+    struct server *server;
+    struct connection *connection; /* NULL once libmicrohttpd is done with it */
+    struct MHD_Connection *mhd;
+    struct arena arena;
+    struct request *next, *prev;
+    unsigned refs; /* libmicrohttpd, engine, pool */
+
+    const struct route *route; /* NULL: none */
+    const char *method, *path;
+    char id[65]; /* X-Request-Id: the client's or ours */
+    enum request_phase phase;
+    bool suspended, watched;
+    bool gone;    /* the client left: nothing will be sent */
+    bool discard; /* the body is thrown away */
+    bool has_body;
+    uint64_t accepted_ns, opened_ns; /* CLOCK_MONOTONIC; accepted: the body is complete */
+
+    char *body; /* malloc'ed: it grows and leaves early */
+    size_t body_len, body_cap;
+    uint64_t body_seen; /* bytes, thrown away ones included */
+
+    /* The reply. */
+    int status;
+    struct api_error error;
+    struct buf out; /* its body, or the part of a stream not taken yet */
+    size_t out_at;  /* of a stream: bytes taken */
+    bool stream_ended;
+    const char *allow; /* header */
+    uint32_t retry_after_s;
+    bool close;
+
+    struct generation *generation; /* or NULL */
+    uv_work_t pool_work;
+    void (*work)(struct request *);
+    void (*worked)(struct request *);
+    char log_detail[96]; /* for the access log */
+};
+
+uint64_t now_ns(void);
+
+/* Reply with what `out` holds as JSON. */
+void request_reply(struct request *r, int status);
+/* Reply with r->error, or with *e (copied). */
+void request_fail(struct request *r, const struct api_error *e);
+/* The error object, with its newline. */
+void api_error_put(struct buf *out, const struct api_error *e);
+/* From inside a handler: no reply yet. Watches for the client's leaving. */
+void request_suspend(struct request *r);
+/* There is news (phase, out, gone): let libmicrohttpd look. */
+void request_resume(struct request *r);
+/* Drops the body's memory. */
+void request_drop_body(struct request *r);
+void request_ref(struct request *r);
+/* Calls `work`, which may touch the request's arena, body, out, error and generation only, then `worked`: on
+ * the spot for a small body, else suspended, `work` on the pool and `worked` on the loop. */
+void request_run(struct request *r, void (*work)(struct request *), void (*worked)(struct request *));
+#define REQUEST_INLINE_BODY 4096 /* bytes: about 0.1 ms of parsing and tokenising */
+void request_unref(struct request *r);
+
+/* Keep-alive ticks for a waiting request: generation_tick() every `ms`. */
+void connection_start_ticks(struct connection *c, uint64_t ms);
+void connection_stop_timer(struct connection *c);
+void connection_stop_watch(struct connection *c, bool for_good);
+void connection_handle_closed(struct connection *c);
+
+/* "gen-" and the like, then ID_RANDOM random characters, NUL-terminated. */
+void make_id(char *out, const char *prefix);
+
+/* The callbacks of every listener. */
+extern const struct listener_callbacks http_callbacks;
+/* Runs the listeners on which something was resumed. */
+void server_run_listeners(struct server *s);
+const char *server_state_name(enum server_state state); /* as /health shows it */
+/* Requests waiting: in the engine's queue or on their way to it. */
+uint32_t server_n_waiting(const struct server *s);
+/* Why new work is not taken now: fills *e and returns -1, or 0. */
+int server_admits(struct server *s, struct api_error *e);
+/* A request or generation has ended: drain may be complete. */
+void server_check_drained(struct server *s);

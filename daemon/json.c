@@ -1,0 +1,156 @@
+#include "json.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+struct scan {
+    const char *s;
+    size_t n, at, line_start, line;
+    size_t n_values;
+    unsigned depth;
+    const struct json_limits *limits;
+    struct api_error *err;
+};
+
+static int refuse(struct scan *c, size_t at, const char *words)
+{
+    return api_invalid(c->err, NULL, "line %zu, column %zu: %s", c->line, at - c->line_start + 1, words);
+}
+
+/* Four hexadecimal digits, or -1. */
+static int hex4(const char *s, size_t n)
+{
+    int v = 0;
+    if (n < 4)
+        return -1;
+    for (int i = 0; i < 4; i++) {
+        char c = s[i];
+        int digit = c >= '0' && c <= '9'   ? c - '0'
+                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                           : -1;
+        if (digit < 0)
+            return -1;
+        v = v * 16 + digit;
+    }
+    return v;
+}
+
+/* At the backslash of an escape; leaves `at` behind it. */
+static int scan_escape(struct scan *c)
+{
+    size_t start = c->at;
+    if (c->at + 1 >= c->n || c->s[c->at + 1] != 'u') {
+        c->at += 2;
+        return 0;
+    }
+    int unit = hex4(c->s + c->at + 2, c->n - c->at - 2);
+    c->at += 2; /* malformed digits are the parser's to name */
+    if (unit == 0)
+        return refuse(c, start, "\\u0000 is not allowed in a string");
+    if (unit >= 0xdc00 && unit <= 0xdfff)
+        return refuse(c, start, "a lone low surrogate in a string");
+    if (unit < 0xd800 || unit > 0xdbff)
+        return 0;
+    c->at += 4;
+    bool pair = c->n - c->at >= 6 && c->s[c->at] == '\\' && c->s[c->at + 1] == 'u';
+    int low = pair ? hex4(c->s + c->at + 2, c->n - c->at - 2) : -1;
+    if (low < 0xdc00 || low > 0xdfff)
+        return refuse(c, start, "a lone high surrogate in a string");
+    c->at += 6;
+    return 0;
+}
+
+/* At the opening quote; leaves `at` behind the closing one. */
+static int scan_string(struct scan *c)
+{
+    c->at++;
+    while (c->at < c->n && c->s[c->at] != '"') {
+        if (c->s[c->at] == '\0')
+            return refuse(c, c->at, "a NUL byte");
+        if (c->s[c->at] != '\\')
+            c->at++;
+        else if (scan_escape(c) < 0)
+            return -1;
+    }
+    c->at++;
+    return 0;
+}
+
+static int count_value(struct scan *c)
+{
+    if (++c->n_values <= c->limits->max_values)
+        return 0;
+    return api_invalid(c->err, NULL, "line %zu, column %zu: the body holds more than %zu values", c->line,
+                       c->at - c->line_start + 1, c->limits->max_values);
+}
+
+static int open_container(struct scan *c)
+{
+    if (c->depth++ >= c->limits->max_depth)
+        return api_invalid(c->err, NULL, "line %zu, column %zu: nested deeper than %u", c->line,
+                           c->at - c->line_start + 1, c->limits->max_depth);
+    return count_value(c);
+}
+
+static int scan_token(struct scan *c)
+{
+    switch (c->s[c->at]) {
+    case '\n':
+        c->line++;
+        c->line_start = c->at + 1;
+        break;
+    case '"':
+        return scan_string(c);
+    case '[':
+    case '{':
+        if (open_container(c) < 0)
+            return -1;
+        break;
+    case ']':
+    case '}':
+        c->depth -= c->depth > 0;
+        break;
+    case ',': /* one more member or item; the first of each container is counted with the container */
+        if (count_value(c) < 0)
+            return -1;
+        break;
+    case '\0':
+        return refuse(c, c->at, "a NUL byte");
+    default:
+        break;
+    }
+    c->at++;
+    return 0;
+}
+
+int json_scan(const char *s, size_t n, const struct json_limits *limits, struct api_error *err)
+{
+    struct scan c = {.s = s, .n = n, .line = 1, .limits = limits, .err = err};
+    while (c.at < c.n)
+        if (scan_token(&c) < 0)
+            return -1;
+    return 0;
+}
+
+json_t *json_read(const char *s, size_t n, const struct json_limits *limits, struct api_error *err)
+{
+    if (!n) {
+        api_invalid(err, NULL, "the body is empty: a JSON object is expected");
+        return NULL;
+    }
+    if (json_scan(s, n, limits, err) < 0)
+        return NULL;
+    json_error_t words;
+    json_t *root = json_loadb(s, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &words);
+    if (!root) {
+        api_invalid(err, NULL, "line %d, column %d: %s", words.line, words.column, words.text);
+        return NULL;
+    }
+    if (!json_is_object(root)) {
+        json_decref(root);
+        api_invalid(err, NULL, "the body must be a JSON object");
+        return NULL;
+    }
+    return root;
+}

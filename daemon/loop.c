@@ -1,0 +1,208 @@
+#include "loop.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define MEMORY_PER_CONNECTION (32 * 1024) /* bounds request line and headers */
+#define BACKLOG               1024
+
+static void format_address(const struct sockaddr *addr, char *out, size_t size)
+{
+    char host[INET6_ADDRSTRLEN] = "?";
+    if (addr->sa_family == AF_INET6) {
+        const struct sockaddr_in6 *six = (const void *)addr;
+        inet_ntop(AF_INET6, &six->sin6_addr, host, sizeof host);
+        snprintf(out, size, "http://[%s]:%u", host, ntohs(six->sin6_port));
+        return;
+    }
+    const struct sockaddr_in *four = (const void *)addr;
+    inet_ntop(AF_INET, &four->sin_addr, host, sizeof host);
+    snprintf(out, size, "http://%s:%u", host, ntohs(four->sin_port));
+}
+
+int listener_bind_tcp(const struct sockaddr *addr, socklen_t len, struct error *err)
+{
+    char name[160];
+    format_address(addr, name, sizeof name);
+    int fd = socket(addr->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return error_set(err, -errno, "%s: %s", name, strerror(errno));
+    int yes = 1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    if (addr->sa_family == AF_INET6) /* the IPv4 address, if wanted, has its own socket */
+        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &yes, sizeof yes);
+    if (bind(fd, addr, len) < 0 || listen(fd, BACKLOG) < 0) {
+        int code = errno;
+        close(fd);
+        return error_set(err, -code, "%s: %s", name, strerror(code));
+    }
+    return fd;
+}
+
+/* A socket file that nobody listens on is left over from a crash. */
+static bool is_stale(const struct sockaddr_un *addr)
+{
+    struct stat st;
+    if (lstat(addr->sun_path, &st) < 0 || !S_ISSOCK(st.st_mode))
+        return false;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool refused =
+        fd >= 0 && connect(fd, (const struct sockaddr *)addr, sizeof *addr) < 0 && errno == ECONNREFUSED;
+    if (fd >= 0)
+        close(fd);
+    return refused;
+}
+
+int listener_bind_unix(const char *path, struct error *err)
+{
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    if (strlen(path) >= sizeof addr.sun_path)
+        return error_set(err, -EINVAL, "unix_socket %s: longer than %zu bytes", path,
+                         sizeof addr.sun_path - 1);
+    strcpy(addr.sun_path, path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return error_set(err, -errno, "unix_socket %s: %s", path, strerror(errno));
+    int rc = bind(fd, (struct sockaddr *)&addr, sizeof addr);
+    if (rc < 0 && errno == EADDRINUSE && is_stale(&addr)) {
+        unlink(path);
+        rc = bind(fd, (struct sockaddr *)&addr, sizeof addr);
+    }
+    if (rc < 0 || listen(fd, BACKLOG) < 0) {
+        int code = errno;
+        close(fd);
+        return error_set(err, -code, "unix_socket %s: %s", path, strerror(code));
+    }
+    return fd;
+}
+
+void listener_name(struct listener *l)
+{
+    struct sockaddr_storage addr = {0};
+    socklen_t len = sizeof addr;
+    if (getsockname(l->fd, (struct sockaddr *)&addr, &len) < 0) {
+        snprintf(l->where, sizeof l->where, "fd %d", l->fd);
+    } else if (addr.ss_family == AF_UNIX) {
+        snprintf(l->where, sizeof l->where, "unix:%s", ((struct sockaddr_un *)&addr)->sun_path);
+    } else {
+        format_address((struct sockaddr *)&addr, l->where, sizeof l->where);
+        l->port = ntohs(addr.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&addr)->sin6_port
+                                                   : ((struct sockaddr_in *)&addr)->sin_port);
+    }
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+    listener_run(timer->data);
+}
+
+static void on_readable(uv_poll_t *poll, int status, int events)
+{
+    (void)status;
+    (void)events;
+    listener_run(poll->data);
+}
+
+void listener_run(struct listener *l)
+{
+    if (l->running || !l->mhd) {
+        l->dirty = true;
+        return;
+    }
+    MHD_UNSIGNED_LONG_LONG timeout = 0;
+    enum MHD_Result wanted = MHD_NO;
+    l->running = true;
+    for (int i = 0; i < LISTENER_RUNS; i++) {
+        l->dirty = false;
+        MHD_run(l->mhd);
+        wanted = MHD_get_timeout(l->mhd, &timeout);
+        if (!l->dirty && (wanted != MHD_YES || timeout > 0))
+            break;
+    }
+    l->running = false;
+    if (l->dirty || wanted == MHD_YES)
+        uv_timer_start(&l->timer, on_timer, l->dirty || !timeout ? 1 : timeout, 0);
+    else
+        uv_timer_stop(&l->timer);
+}
+
+static struct MHD_Daemon *start(struct listener *l, const struct listener_callbacks *c)
+{
+    unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
+    struct MHD_OptionItem options[] = {
+        {MHD_OPTION_EXTERNAL_LOGGER, (intptr_t)c->log, l},
+        {MHD_OPTION_LISTEN_SOCKET, l->fd, NULL},
+        {MHD_OPTION_NOTIFY_COMPLETED, (intptr_t)c->completed, l},
+        {MHD_OPTION_NOTIFY_CONNECTION, (intptr_t)c->connection, l},
+        {MHD_OPTION_URI_LOG_CALLBACK, (intptr_t)c->uri, l},
+        {MHD_OPTION_CONNECTION_MEMORY_LIMIT, MEMORY_PER_CONNECTION, NULL},
+        {MHD_OPTION_CONNECTION_LIMIT, (intptr_t)c->max_connections, NULL},
+        {MHD_OPTION_CONNECTION_TIMEOUT, (intptr_t)c->idle_timeout_s, NULL},
+        {MHD_OPTION_END, 0, NULL},
+    };
+    return MHD_start_daemon(flags, 0, NULL, NULL, c->request, l, MHD_OPTION_ARRAY, options, MHD_OPTION_END);
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    ((struct listener *)handle->data)->n_handles--;
+}
+
+int listener_open(struct listener *l, uv_loop_t *loop, const struct listener_callbacks *callbacks,
+                  struct error *err)
+{
+    l->loop = loop;
+    l->mhd = start(l, callbacks);
+    if (!l->mhd)
+        return error_set(err, -ENOMEM, "%s: libmicrohttpd could not start", l->where);
+    const union MHD_DaemonInfo *info = MHD_get_daemon_info(l->mhd, MHD_DAEMON_INFO_EPOLL_FD);
+    int rc = info ? uv_poll_init(loop, &l->poll, info->epoll_fd) : UV_EINVAL;
+    if (rc < 0) {
+        MHD_stop_daemon(l->mhd);
+        l->mhd = NULL;
+        l->fd = -1;
+        return error_set(err, rc, "%s: %s", l->where, uv_strerror(rc));
+    }
+    uv_timer_init(loop, &l->timer);
+    l->poll.data = l->timer.data = l;
+    l->n_handles = 2;
+    uv_poll_start(&l->poll, UV_READABLE, on_readable);
+    return 0;
+}
+
+void listener_quiesce(struct listener *l)
+{
+    if (l->mhd && !l->quiesced) {
+        MHD_quiesce_daemon(l->mhd);
+        l->quiesced = true;
+        listener_run(l);
+    }
+}
+
+void listener_close(struct listener *l)
+{
+    if (!l->mhd) {
+        if (l->fd >= 0)
+            close(l->fd);
+        l->fd = -1;
+        return;
+    }
+    uv_poll_stop(&l->poll);
+    uv_timer_stop(&l->timer);
+    uv_close((uv_handle_t *)&l->poll, on_closed);
+    uv_close((uv_handle_t *)&l->timer, on_closed);
+    MHD_stop_daemon(l->mhd);
+    l->mhd = NULL;
+    if (l->quiesced)
+        close(l->fd);
+    l->fd = -1;
+    if (l->unlink_path[0])
+        unlink(l->unlink_path);
+}

@@ -1,0 +1,207 @@
+/* request.c - one HTTP request: its reply, its suspension, its memory. */
+#include "generate.h"
+#include "http.h"
+#include "log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <time.h>
+
+uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void make_id(char *out, const char *prefix)
+{
+    static const char letters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    unsigned char random[ID_RANDOM * 2];
+    size_t n = strlen(prefix), i = 0;
+    memcpy(out, prefix, n);
+    while (i < ID_RANDOM) {
+        if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+            continue; /* interrupted before the pool was ready: at boot only */
+        for (size_t k = 0; k < sizeof random && i < ID_RANDOM; k++)
+            if (random[k] < 248) /* 4 x 62: no letter is likelier than another */
+                out[n + i++] = letters[random[k] % 62];
+    }
+    out[n + ID_RANDOM] = '\0';
+}
+
+static void put_context(struct buf *out, const struct api_error *e)
+{
+    if (e->has_context) {
+        buf_printf(out, ",\"n_prompt_tokens\":%llu,\"n_ctx\":%u", (unsigned long long)e->n_prompt_tokens,
+                   e->n_ctx);
+        if (e->estimated)
+            buf_puts(out, ",\"estimated\":true");
+    }
+    if (e->has_queue)
+        buf_printf(out, ",\"queue_depth\":%u,\"queue_limit\":%u", e->queue_depth, e->queue_limit);
+}
+
+void api_error_put(struct buf *out, const struct api_error *e)
+{
+    buf_puts(out, "{\"error\":{\"type\":");
+    json_put_str(out, e->type);
+    buf_puts(out, ",\"message\":");
+    json_put_str(out, e->message);
+    buf_puts(out, ",\"param\":");
+    json_put_str(out, e->param[0] ? e->param : NULL);
+    buf_printf(out, ",\"code\":%d", e->status);
+    put_context(out, e);
+    buf_puts(out, "}}\n");
+}
+
+void request_reply(struct request *r, int status)
+{
+    if (r->out.failed) { /* no memory for the reply: its place is taken by the shortest one */
+        static char words[] =
+            "{\"error\":{\"type\":\"internal\",\"message\":\"out of memory\",\"param\":null,"
+            "\"code\":500}}\n";
+        r->out = (struct buf){.arena = &r->arena, .p = words, .len = sizeof words - 1};
+        status = 500;
+    }
+    r->status = status;
+    r->phase = REQUEST_REPLY;
+}
+
+void request_fail(struct request *r, const struct api_error *e)
+{
+    if (e != &r->error)
+        r->error = *e;
+    r->out.len = r->out_at = 0;
+    api_error_put(&r->out, &r->error);
+    r->retry_after_s = r->error.retry_after_s;
+    r->close |= r->error.close;
+    request_reply(r, r->error.status);
+}
+
+static void on_watch(uv_poll_t *watch, int status, int events)
+{
+    struct connection *c = watch->data;
+    struct request *r = c->request;
+    if (status >= 0 && !(events & UV_DISCONNECT))
+        return;
+    uv_poll_stop(watch);
+    if (!r)
+        return;
+    r->gone = true;
+    if (r->generation)
+        generation_cancel(r->generation);
+    if (r->suspended)
+        request_resume(r);
+    else
+        shutdown(c->fd, SHUT_RDWR); /* blocked in writing: libmicrohttpd sees the end now */
+    server_run_listeners(r->server);
+}
+
+static void on_watch_closed(uv_handle_t *handle)
+{
+    connection_handle_closed(handle->data);
+}
+
+static void watch(struct connection *c)
+{
+    if (!c->has_watch) {
+        if (uv_poll_init(c->server->loop, &c->watch, c->fd) < 0)
+            return;
+        c->watch.data = c;
+        c->has_watch = true;
+        c->n_handles++;
+        c->server->n_handles++;
+    }
+    uv_poll_start(&c->watch, UV_DISCONNECT, on_watch);
+}
+
+void connection_stop_watch(struct connection *c, bool for_good)
+{
+    if (!c->has_watch)
+        return;
+    uv_poll_stop(&c->watch);
+    if (for_good)
+        uv_close((uv_handle_t *)&c->watch, on_watch_closed);
+}
+
+void request_suspend(struct request *r)
+{
+    if (r->suspended)
+        return;
+    r->suspended = true;
+    MHD_suspend_connection(r->mhd);
+    if (!r->watched)
+        watch(r->connection);
+    r->watched = true;
+}
+
+void request_resume(struct request *r)
+{
+    if (!r->suspended)
+        return;
+    r->suspended = false;
+    r->connection->listener->dirty = true;
+    MHD_resume_connection(r->mhd);
+}
+
+void request_drop_body(struct request *r)
+{
+    r->server->body_bytes -= r->body_cap;
+    free(r->body);
+    r->body = NULL;
+    r->body_len = r->body_cap = 0;
+}
+
+void request_ref(struct request *r)
+{
+    r->refs++;
+}
+
+void request_unref(struct request *r)
+{
+    if (--r->refs)
+        return;
+    request_drop_body(r);
+    arena_close(&r->arena);
+    free(r);
+}
+
+/* --- work on the pool --- */
+
+static void on_work(uv_work_t *work)
+{
+    struct request *r = work->data;
+    r->work(r);
+}
+
+static void on_worked(uv_work_t *work, int status)
+{
+    struct request *r = work->data;
+    (void)status; /* it is never cancelled */
+    r->server->n_pool--;
+    r->worked(r);
+    struct server *s = r->server;
+    request_unref(r);
+    server_run_listeners(s);
+}
+
+void request_run(struct request *r, void (*work)(struct request *), void (*worked)(struct request *))
+{
+    r->work = work;
+    r->worked = worked;
+    if (r->body_len <= REQUEST_INLINE_BODY) {
+        work(r);
+        worked(r);
+        return;
+    }
+    r->pool_work.data = r;
+    request_ref(r);
+    r->server->n_pool++;
+    r->phase = REQUEST_WAITING;
+    request_suspend(r);
+    uv_queue_work(r->server->loop, &r->pool_work, on_work, on_worked);
+}

@@ -1,0 +1,69 @@
+#include "route.h"
+#include "generate.h"
+#include "nearest.h"
+
+#include <string.h>
+
+static const struct route routes[] = {
+    {.path = "/generate",
+     .post = true,
+     .needs_model = true,
+     .work = true,
+     .handle = api_generate,
+     .dialect = &dialect_generate},
+    {.path = "/v1/completions",
+     .post = true,
+     .needs_model = true,
+     .work = true,
+     .handle = api_generate,
+     .dialect = &dialect_completions},
+    {.path = "/v1/chat/completions",
+     .post = true,
+     .needs_model = true,
+     .work = true,
+     .handle = api_generate,
+     .dialect = &dialect_chat},
+    {.path = "/v1/models", .needs_model = true, .handle = api_models},
+    {.path = "/tokenize", .post = true, .needs_model = true, .handle = api_tokenize},
+    {.path = "/detokenize", .post = true, .needs_model = true, .handle = api_detokenize},
+    {.path = "/stats", .quiet = true, .handle = api_stats},
+    {.path = "/health", .always = true, .quiet = true, .handle = api_health},
+    {.path = "/health/live", .always = true, .quiet = true, .handle = api_health_live},
+    {.path = "/health/ready", .always = true, .quiet = true, .handle = api_health},
+    {.path = "/health/proxy", .always = true, .quiet = true, .handle = api_health_proxy},
+};
+#define N_ROUTES (sizeof routes / sizeof *routes)
+
+const struct route *route_find(const char *path)
+{
+    for (size_t i = 0; i < N_ROUTES; i++)
+        if (!strcmp(routes[i].path, path))
+            return &routes[i];
+    return NULL;
+}
+
+const char *route_nearest(const char *path)
+{
+    const char *nearest = routes[0].path;
+    size_t best = SIZE_MAX;
+    for (size_t i = 0; i < N_ROUTES; i++) {
+        size_t d = nearest_distance(path, routes[i].path);
+        if (d < best) {
+            best = d;
+            nearest = routes[i].path;
+        }
+    }
+    return nearest;
+}
+
+const char *route_allow(const struct route *route)
+{
+    return route->post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
+}
+
+bool route_takes(const struct route *route, const char *method)
+{
+    if (route->post)
+        return !strcmp(method, "POST");
+    return !strcmp(method, "GET") || !strcmp(method, "HEAD");
+}

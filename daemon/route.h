@@ -1,0 +1,36 @@
+/* route.h - which paths there are, which method each takes, who answers. Thread: loop. */
+#pragma once
+#include "buf.h"
+
+#include <stdbool.h>
+
+struct dialect;
+struct request;
+
+struct route {
+    const char *path;
+    bool post;        /* POST; else GET and HEAD */
+    bool always;      /* answered while loading, draining and above max_connections: health */
+    bool needs_model; /* 503 loading until there is one */
+    bool work;        /* takes a place in the queue */
+    bool quiet;       /* not in the access log at info */
+    void (*handle)(struct request *r);
+    const struct dialect *dialect; /* of a generation */
+};
+
+const struct route *route_find(const char *path);
+/* The known path most like this one. */
+const char *route_nearest(const char *path);
+/* Value of an Allow header. */
+const char *route_allow(const struct route *route);
+bool route_takes(const struct route *route, const char *method);
+
+/* Handlers: api_*.c. */
+void api_health(struct request *r);
+void api_health_live(struct request *r);
+void api_health_proxy(struct request *r);
+void api_stats(struct request *r);
+void api_models(struct request *r);
+void api_tokenize(struct request *r);
+void api_detokenize(struct request *r);
+void api_generate(struct request *r); /* every dialect's generating route */

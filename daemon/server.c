@@ -1,0 +1,416 @@
+/* server.c - the server as a whole: listeners, state, drain, end. */
+#include "arith.h"
+#include "generate.h"
+#include "http.h"
+#include "log.h"
+#include "model.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SPARE_CONNECTIONS 64   /* above max_connections, so that health still gets an answer */
+#define CLOSE_MS          5000 /* how long server_close() waits for an engine that is stuck */
+#define FLUSH_MS          1000 /* after a drain's time is over: for last replies to leave */
+#define MAX_LISTENERS     16
+#define FNV_PRIME         1099511628211ull
+
+/* --- listeners --- */
+
+static struct listener *add_listener(struct server *s, int fd)
+{
+    struct listener *l = &s->listeners[s->n_listeners++];
+    *l = (struct listener){.fd = fd, .owner = s};
+    listener_name(l);
+    return l;
+}
+
+static int bind_host(struct server *s, struct error *err)
+{
+    const struct config *cfg = s->cfg;
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV},
+                    *list = NULL;
+    char port[8];
+    snprintf(port, sizeof port, "%u", cfg->port);
+    int rc = getaddrinfo(cfg->host, port, &hints, &list);
+    if (rc)
+        return error_set(err, -EINVAL, "host %s: %s", cfg->host, gai_strerror(rc));
+    rc = 0;
+    for (struct addrinfo *a = list; a && s->n_listeners < MAX_LISTENERS && rc == 0; a = a->ai_next) {
+        if (a->ai_family != AF_INET && a->ai_family != AF_INET6)
+            continue;
+        struct error words = {0};
+        int fd = listener_bind_tcp(a->ai_addr, a->ai_addrlen, &words);
+        if (fd >= 0)
+            add_listener(s, fd);
+        else if (fd != -EAFNOSUPPORT && fd != -EADDRNOTAVAIL) /* a name may have addresses this host lacks */
+            rc = error_set(err, fd, "%s", words.text);
+        else if (!a->ai_next && !s->n_listeners)
+            rc = error_set(err, fd, "%s", words.text);
+    }
+    freeaddrinfo(list);
+    return rc;
+}
+
+static int bind_unix(struct server *s, struct error *err)
+{
+    int fd = listener_bind_unix(s->cfg->unix_socket, err);
+    if (fd < 0)
+        return fd;
+    struct listener *l = add_listener(s, fd);
+    snprintf(l->unlink_path, sizeof l->unlink_path, "%s", s->cfg->unix_socket);
+    return 0;
+}
+
+static int inherit(struct server *s, const int *fds, int n_fds, struct error *err)
+{
+    if (n_fds > MAX_LISTENERS)
+        return error_set(err, -EINVAL, "%d sockets inherited, at most %d can be used", n_fds, MAX_LISTENERS);
+    for (int i = 0; i < n_fds; i++)
+        add_listener(s, fds[i])->inherited = true;
+    return 0;
+}
+
+static int open_listeners(struct server *s, struct error *err)
+{
+    struct listener_callbacks callbacks = http_callbacks;
+    callbacks.max_connections = s->cfg->max_connections + SPARE_CONNECTIONS;
+    callbacks.idle_timeout_s = s->cfg->body_timeout_ms / 1000 + 1;
+    for (unsigned i = 0; i < s->n_listeners; i++) {
+        int rc = listener_open(&s->listeners[i], s->loop, &callbacks, err);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int make_where(struct server *s, struct error *err)
+{
+    size_t size = 1;
+    for (unsigned i = 0; i < s->n_listeners; i++)
+        size += strlen(s->listeners[i].where) + 2;
+    s->where = calloc(1, size);
+    if (!s->where)
+        return error_set(err, -ENOMEM, "out of memory");
+    for (unsigned i = 0; i < s->n_listeners; i++) {
+        strcat(s->where, i ? ", " : "");
+        strcat(s->where, s->listeners[i].where);
+    }
+    return 0;
+}
+
+/* --- news from the engine --- */
+
+static void on_wake(uv_async_t *wake)
+{
+    struct server *s = wake->data;
+    struct engine_request *e;
+    while (s->model.engine && (e = engine_next(s->model.engine)))
+        generation_news(e->user);
+    server_run_listeners(s);
+}
+
+void server_wake(void *server)
+{
+    uv_async_send(&((struct server *)server)->wake);
+}
+
+void server_run_listeners(struct server *s)
+{
+    for (unsigned i = 0; i < s->n_listeners; i++)
+        if (s->listeners[i].dirty && !s->listeners[i].running)
+            listener_run(&s->listeners[i]);
+}
+
+/* --- life --- */
+
+static void on_closed(uv_handle_t *handle)
+{
+    ((struct server *)handle->data)->n_handles--;
+}
+
+static void close_handles(struct server *s)
+{
+    uv_close((uv_handle_t *)&s->wake, on_closed);
+    uv_close((uv_handle_t *)&s->drain_timer, on_closed);
+    for (unsigned i = 0; i < s->n_listeners; i++)
+        listener_close(&s->listeners[i]);
+}
+
+static bool all_closed(const struct server *s)
+{
+    for (unsigned i = 0; i < s->n_listeners; i++)
+        if (s->listeners[i].n_handles)
+            return false;
+    return !s->n_handles;
+}
+
+static void free_server(struct server *s)
+{
+    free(s->listeners);
+    free(s->where);
+    free(s);
+}
+
+int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, const int *fds, int n_fds,
+                struct error *err)
+{
+    struct server *s = calloc(1, sizeof *s);
+    if (s)
+        s->listeners = calloc(MAX_LISTENERS, sizeof *s->listeners);
+    if (!s || !s->listeners) {
+        free(s);
+        return error_set(err, -ENOMEM, "out of memory");
+    }
+    s->loop = loop;
+    s->cfg = cfg;
+    s->stats.started_ns = now_ns();
+    s->created = (int64_t)time(NULL);
+    json_object_seed(0); /* from the system's randomness, before threads parse */
+    uv_async_init(loop, &s->wake, on_wake);
+    uv_timer_init(loop, &s->drain_timer);
+    s->wake.data = s->drain_timer.data = s;
+    s->n_handles = 2;
+    int rc = n_fds > 0 ? inherit(s, fds, n_fds, err) : bind_host(s, err);
+    if (rc == 0 && n_fds <= 0 && cfg->unix_socket[0])
+        rc = bind_unix(s, err);
+    if (rc == 0)
+        rc = make_where(s, err);
+    if (rc == 0)
+        rc = open_listeners(s, err);
+    if (rc < 0) {
+        server_close(s);
+        return rc;
+    }
+    *out = s;
+    return 0;
+}
+
+const char *server_where(const struct server *s)
+{
+    return s->where;
+}
+
+uint16_t server_port(const struct server *s)
+{
+    for (unsigned i = 0; i < s->n_listeners; i++)
+        if (s->listeners[i].port)
+            return s->listeners[i].port;
+    return 0;
+}
+
+void server_set_progress(struct server *s, double fraction)
+{
+    if (fraction >= 0 && fraction <= 1)
+        atomic_store(&s->progress_ppm, (uint32_t)(fraction * 1e6));
+}
+
+/* Equal model file, arithmetic and KV type: equal text for equal parameters and seed. */
+static void make_fingerprint(struct server *s)
+{
+    uint64_t hash = model_hash(s->model.model);
+    const uint64_t parts[] = {ARITH_VERSION, (uint64_t)s->cfg->arithmetic, (uint64_t)s->cfg->kv_type};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        hash = (hash ^ (parts[i] + 1)) * FNV_PRIME;
+    snprintf(s->fingerprint, sizeof s->fingerprint, "fp_%016llx", (unsigned long long)hash);
+}
+
+void server_set_model(struct server *s, const struct server_model *m)
+{
+    s->model = *m;
+    make_fingerprint(s);
+}
+
+void server_set_state(struct server *s, enum server_state state)
+{
+    if (!s->draining)
+        s->state = state;
+}
+
+enum server_state server_state(const struct server *s)
+{
+    return s->state;
+}
+
+const char *server_state_name(enum server_state state)
+{
+    static const char *const names[] = {[SERVER_LOADING] = "loading",
+                                        [SERVER_READY] = "ready",
+                                        [SERVER_DRAINING] = "draining",
+                                        [SERVER_STALLED] = "stalled"};
+    return names[state];
+}
+
+uint32_t server_n_active(const struct server *s)
+{
+    return s->n_active;
+}
+
+uint32_t server_n_waiting(const struct server *s)
+{
+    struct engine_stats e = {0};
+    if (s->model.engine)
+        engine_stats(s->model.engine, &e);
+    return e.waiting + s->n_preparing;
+}
+
+int server_admits(struct server *s, struct api_error *e)
+{
+    uint32_t waiting;
+    switch (s->state) {
+    case SERVER_LOADING:
+        e->retry_after_s = 5;
+        return api_fail(e, 503, "loading", NULL, "the model is being loaded (%.0f %%)",
+                        atomic_load(&s->progress_ppm) / 1e4);
+    case SERVER_DRAINING:
+        e->retry_after_s = 1;
+        e->close = true;
+        return api_fail(e, 503, "draining", NULL, "the server is shutting down");
+    case SERVER_STALLED:
+        e->retry_after_s = 1;
+        return api_fail(e, 503, "stalled", NULL, "the decoder gives no sign of life");
+    case SERVER_READY:
+        break;
+    }
+    waiting = server_n_waiting(s);
+    if (waiting < s->cfg->queue_limit)
+        return 0;
+    e->retry_after_s = 1;
+    e->has_queue = true;
+    e->queue_depth = waiting;
+    e->queue_limit = s->cfg->queue_limit;
+    return api_fail(e, 503, "queue_full", NULL, "%u requests are waiting, queue_limit is %u", waiting,
+                    s->cfg->queue_limit);
+}
+
+/* --- drain --- */
+
+static void cancel_all(struct server *s)
+{
+    for (struct generation *g = s->generations; g; g = g->next)
+        generation_cancel(g);
+}
+
+static void finish_drain(struct server *s)
+{
+    void (*drained)(void *) = s->drained;
+    uv_timer_stop(&s->drain_timer);
+    s->drained = NULL;
+    if (drained)
+        drained(s->drained_context);
+}
+
+void server_check_drained(struct server *s)
+{
+    if (!s->draining || !s->drained || s->n_active)
+        return;
+    for (const struct request *r = s->requests; r; r = r->next)
+        if (r->phase != REQUEST_BODY) /* its reply is on the way */
+            return;
+    finish_drain(s);
+}
+
+static void on_flushed(uv_timer_t *timer)
+{
+    finish_drain(timer->data);
+}
+
+static void on_drain_over(uv_timer_t *timer)
+{
+    struct server *s = timer->data;
+    cancel_all(s);
+    uv_timer_start(timer, on_flushed, FLUSH_MS, 0);
+    server_run_listeners(s);
+}
+
+static void begin_drain(struct server *s)
+{
+    struct generation *next;
+    s->draining = true;
+    s->state = SERVER_DRAINING;
+    for (unsigned i = 0; i < s->n_listeners; i++)
+        if (s->listeners[i].inherited)
+            listener_quiesce(&s->listeners[i]);
+    for (struct generation *g = s->generations; g; g = next) {
+        next = g->next;
+        generation_refuse(g);
+    }
+}
+
+void server_drain(struct server *s, uint64_t timeout_ms, void (*done)(void *context), void *context)
+{
+    if (!s->draining) {
+        s->drained = done;
+        s->drained_context = context;
+        begin_drain(s);
+    } else if (uv_timer_get_due_in(&s->drain_timer) <= timeout_ms) {
+        return;
+    }
+    /* Through the timer even when nothing is left, so that `done` never comes from inside this call. */
+    bool idle = !s->n_active && !s->requests;
+    uv_timer_start(&s->drain_timer, idle ? on_flushed : on_drain_over, idle ? 0 : timeout_ms, 0);
+}
+
+/* --- the end --- */
+
+static bool any_suspended(const struct server *s)
+{
+    for (const struct request *r = s->requests; r; r = r->next)
+        if (r->suspended)
+            return true;
+    return false;
+}
+
+static void drop_requests(struct server *s)
+{
+    struct request *next;
+    for (struct request *r = s->requests; r; r = next) {
+        next = r->next;
+        r->gone = true;
+        request_resume(r);
+    }
+    server_run_listeners(s);
+}
+
+static void on_close_timer(uv_timer_t *timer)
+{
+    (void)timer;
+}
+
+/* libmicrohttpd must not be stopped with a suspended connection, nor may a request go while the engine has
+ * it. */
+static bool run_down(struct server *s)
+{
+    uint64_t until = now_ns() + CLOSE_MS * 1000000ull;
+    uv_timer_start(&s->drain_timer, on_close_timer, 20, 20); /* so that the loop comes back to look */
+    while (s->n_active || s->n_pool || any_suspended(s)) {
+        cancel_all(s);
+        drop_requests(s);
+        if (now_ns() > until)
+            return false;
+        uv_run(s->loop, UV_RUN_ONCE);
+    }
+    return true;
+}
+
+void server_close(struct server *s)
+{
+    if (!s)
+        return;
+    s->closing = s->draining = true;
+    s->drained = NULL;
+    s->state = SERVER_DRAINING;
+    if (!run_down(s)) {
+        log_warn("the engine did not let go of its requests within %d ms", CLOSE_MS);
+        return; /* the process is about to end; freeing under the engine's feet would be worse */
+    }
+    close_handles(s);
+    while (!all_closed(s))
+        uv_run(s->loop, UV_RUN_ONCE);
+    free_server(s);
+}
