@@ -1,6 +1,7 @@
 #include "model.h"
 #include "graph.h"
 #include "quant.h"
+#include "utf8.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -31,6 +32,25 @@ const struct arch *arch_find(const char *name, size_t len)
 const char *arch_names(void)
 {
     return "llama, qwen2, qwen3";
+}
+
+/* Text of the file for people: whole characters as far as they fit; control characters and what is no UTF-8
+ * become '?'. */
+static void copy_text(char *out, size_t size, const char *s, size_t len)
+{
+    size_t n = 0;
+    while (len > 0) {
+        size_t good = utf8_char(s, len), bytes = good ? good : 1;
+        if (n + bytes >= size)
+            break;
+        uint32_t code = good ? utf8_code(s, good) : 0;
+        bool shown = code >= 0xa0 || (code >= 0x20 && code < 0x7f);
+        memcpy(out + n, shown ? s : "?", shown ? bytes : 1);
+        n += shown ? bytes : 1;
+        s += bytes;
+        len -= bytes;
+    }
+    out[n] = 0;
 }
 
 /* Keys: "<architecture>.<name>". */
@@ -94,16 +114,18 @@ static int read_rope_scaling(struct reader *r, struct model_config *c)
 {
     char key[96];
     struct gguf_str kind = {"", 0};
+    char name[40];
     int rc = gguf_get_str(r->g, key_of(r, "rope.scaling.type", key), &kind, r->err);
     if (rc < 0 && rc != -ENOENT)
         return rc;
     bool none = kind.len == 4 && memcmp(kind.s, "none", 4) == 0;
     bool linear = rc == -ENOENT || (kind.len == 6 && memcmp(kind.s, "linear", 6) == 0);
+    copy_text(name, sizeof name, kind.s, kind.len);
     if (!none && !linear)
         return error_set(r->err, -ENOTSUP,
-                         "%s: RoPE scaling kind \"%.*s\" is not supported (supported: none, linear, and the "
+                         "%s: RoPE scaling kind \"%s\" is not supported (supported: none, linear, and the "
                          "factors of rope_freqs.weight)",
-                         r->path, (int)(kind.len < 32 ? kind.len : 32), kind.s);
+                         r->path, name);
     float factor = 1;
     read_f32(r, "rope.scale_linear", &factor); /* the key's name before rope.scaling.factor */
     read_f32(r, "rope.scaling.factor", &factor);
@@ -160,6 +182,35 @@ static int read_heads(struct reader *r, struct model_config *c)
     return 0;
 }
 
+/* Keys that would change what a model computes, in ways Hearth does not: ignoring one gives wrong words. The
+ * neutral value (0 always is) means the same as no key. */
+static int refuse_unknown_arithmetic(struct reader *r, const struct model_config *c)
+{
+    const struct {
+        const char *name;
+        double neutral;
+    } keys[] = {
+        {"logit_scale", 1},
+        {"embedding_scale", 1},
+        {"residual_scale", 1},
+        {"attention.clamp_kqv", 0},
+        {"attention.max_alibi_bias", 0},
+        {"attn_logit_softcapping", 0},
+        {"final_logit_softcapping", 0},
+        {"attention.scale", 1 / sqrt(c->head_dim)},
+    };
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        float value = 0;
+        read_f32(r, keys[i].name, &value);
+        if (r->rc < 0)
+            return r->rc;
+        if (value != 0 && !(fabs((double)value - keys[i].neutral) < 1e-5))
+            return error_set(r->err, -ENOTSUP, "%s: %s.%s = %g is not supported", r->path, r->arch,
+                             keys[i].name, (double)value);
+    }
+    return 0;
+}
+
 static int check_sizes(struct reader *r, const struct model_config *c)
 {
     if (c->n_layers > MODEL_MAX_LAYERS)
@@ -192,17 +243,12 @@ static int read_config(struct model *m, struct error *err)
     int rc = read_heads(&r, c);
     if (rc == 0)
         rc = check_sizes(&r, c);
+    if (rc == 0)
+        rc = refuse_unknown_arithmetic(&r, c);
     return rc < 0 ? rc : read_rope(&r, c);
 }
 
 /* Names for people. */
-
-static void copy_text(char *out, size_t size, const char *s, size_t len)
-{
-    len = len < size - 1 ? len : size - 1;
-    memcpy(out, s, len);
-    out[len] = 0;
-}
 
 static void name_model(struct model *m)
 {
@@ -367,10 +413,12 @@ static int find_arch(struct model *m, struct error *err)
         return error_set(err, -EBADMSG, "%s: key general.architecture is missing", gguf_path(m->gguf));
     if (rc < 0)
         return rc;
+    char shown[40];
+    copy_text(shown, sizeof shown, name.s, name.len);
     m->arch = arch_find(name.s, name.len);
     if (!m->arch)
-        return error_set(err, -ENOTSUP, "%s: architecture \"%.*s\" is not supported (supported: %s)",
-                         gguf_path(m->gguf), (int)(name.len < 32 ? name.len : 32), name.s, arch_names());
+        return error_set(err, -ENOTSUP, "%s: architecture \"%s\" is not supported (supported: %s)",
+                         gguf_path(m->gguf), shown, arch_names());
     return 0;
 }
 

@@ -110,6 +110,19 @@ Test(model, without_a_name_is_called_by_its_file_and_without_a_file_type_by_its_
     model_close(m);
 }
 
+Test(model, name_is_text_whatever_the_file_says)
+{
+    struct model *m = edited(QWEN3, EDITS(SET_STR("general.name", "K\xc3\xa4se\x1b \xff!\xc2\x9b")));
+    cr_assert_str_eq(model_config(m)->name, "K\xc3\xa4se? ?!?");
+    model_close(m);
+    char longer[200] = "";
+    while (strlen(longer) < 150)
+        strcat(longer, "\xe2\x82\xac"); /* three bytes each: 127 is no multiple */
+    m = edited(QWEN3, EDITS(SET_STR("general.name", longer)));
+    cr_assert_eq(strlen(model_config(m)->name), 126);
+    model_close(m);
+}
+
 Test(model, missing_file_is_enoent)
 {
     struct error err = {0};
@@ -207,6 +220,15 @@ Test(model, refuses_what_it_does_not_compute_with_words)
     refused(QWEN3, -ENOTSUP, "head length 320 is not supported",
             EDITS(SET_U32("qwen3.attention.key_length", 320), SET_U32("qwen3.attention.value_length", 320)));
     refused(QWEN3, -ENOTSUP, "300 layers, supported up to 256", EDITS(SET_U32("qwen3.block_count", 300)));
+}
+
+Test(model, refuses_keys_that_would_change_what_it_computes)
+{
+    refused(LLAMA, -ENOTSUP, "llama.logit_scale = 16", EDITS(SET_F32("llama.logit_scale", 16)));
+    refused(LLAMA, -ENOTSUP, "llama.attention.scale = 1", EDITS(SET_F32("llama.attention.scale", 1)));
+    refused(LLAMA, -ENOTSUP, "softcapping = 30", EDITS(SET_F32("llama.final_logit_softcapping", 30)));
+    model_close(
+        edited(LLAMA, EDITS(SET_F32("llama.attention.scale", 0.125f), SET_F32("llama.logit_scale", 1))));
 }
 
 Test(model, keeps_huge_counts_from_overflowing)
