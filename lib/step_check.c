@@ -1,0 +1,247 @@
+#include "step_check.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NO_PAGE UINT32_MAX
+
+struct step_checker {
+    struct step_limits limits;
+    uint32_t pages_per_slot;
+    uint32_t *tables;                  /* [n_slots][pages_per_slot] */
+    uint32_t *n_mapped;                /* [n_slots]: pages without a gap from position 0 */
+    uint32_t *next_pos;                /* [n_slots]: the least position the next row of this step may have */
+    uint32_t previous[STEP_MAX_EDITS]; /* what the edits overwrote, to undo them */
+};
+
+int step_checker_open(struct step_checker **out, const struct step_limits *limits, struct error *err)
+{
+    struct step_checker *c = calloc(1, sizeof *c);
+    if (!c)
+        return error_set(err, -ENOMEM, "step checker: out of memory");
+    c->limits = *limits;
+    c->pages_per_slot = (uint32_t)(((uint64_t)limits->n_ctx + 63) / 64);
+    size_t n_entries = (size_t)limits->n_slots * c->pages_per_slot;
+    c->tables = malloc(n_entries * sizeof *c->tables);
+    c->n_mapped = calloc(limits->n_slots, sizeof *c->n_mapped);
+    c->next_pos = calloc(limits->n_slots, sizeof *c->next_pos);
+    if (!c->tables || !c->n_mapped || !c->next_pos) {
+        step_checker_close(c);
+        return error_set(err, -ENOMEM, "page tables of %u slots: out of memory", limits->n_slots);
+    }
+    memset(c->tables, 0xff, n_entries * sizeof *c->tables);
+    *out = c;
+    return 0;
+}
+
+void step_checker_close(struct step_checker *c)
+{
+    if (!c)
+        return;
+    free(c->tables);
+    free(c->n_mapped);
+    free(c->next_pos);
+    free(c);
+}
+
+static int too_large(struct error *err, const char *array, uint32_t index, const char *field, uint64_t value,
+                     uint64_t limit)
+{
+    return error_set(err, -EINVAL, "step: %s[%u].%s is %llu, must be below %llu", array, index, field,
+                     (unsigned long long)value, (unsigned long long)limit);
+}
+
+static int check_counts(const struct step_limits *l, const struct step *s, struct error *err)
+{
+    const struct {
+        const char *name;
+        uint32_t n, max;
+    } counts[] = {
+        {"rows", s->n_rows, l->max_rows < STEP_MAX_ROWS ? l->max_rows : STEP_MAX_ROWS},
+        {"logits", s->n_logits, STEP_MAX_LOGITS},
+        {"edits", s->n_edits, STEP_MAX_EDITS},
+        {"page_ops", s->n_page_ops, STEP_MAX_PAGE_OPS},
+        {"slots", s->n_slots, STEP_MAX_LOGITS},
+        {"biases", s->n_biases, STEP_MAX_BIAS},
+        {"history", s->n_history, STEP_MAX_HISTORY},
+    };
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+        if (counts[i].n > counts[i].max)
+            return error_set(err, -EINVAL, "step: %u %s, at most %u are allowed", counts[i].n, counts[i].name,
+                             counts[i].max);
+    return 0;
+}
+
+static int check_page_ops(const struct step_limits *l, const struct step *s, struct error *err)
+{
+    for (uint32_t i = 0; i < s->n_page_ops; i++) {
+        const struct step_page_op *op = &s->page_ops[i];
+        if (op->kind < STEP_PAGE_COPY || op->kind > STEP_PAGE_ZERO)
+            return error_set(err, -EINVAL, "step: page_ops[%u].kind is %u, which is none", i, op->kind);
+        if (op->page >= l->n_pages)
+            return too_large(err, "page_ops", i, "page", op->page, l->n_pages);
+        if (op->kind == STEP_PAGE_COPY && op->from >= l->n_pages)
+            return too_large(err, "page_ops", i, "from", op->from, l->n_pages);
+        bool host = op->kind == STEP_PAGE_EXPORT || op->kind == STEP_PAGE_IMPORT;
+        if (host && (uint64_t)op->host_offset * 64 + l->page_bytes > l->transfer_bytes)
+            return error_set(
+                err, -EINVAL,
+                "step: page_ops[%u].host_offset is %u, a page of %llu bytes there ends behind the "
+                "transfer buffer of %llu bytes",
+                i, op->host_offset, (unsigned long long)l->page_bytes, (unsigned long long)l->transfer_bytes);
+    }
+    return 0;
+}
+
+static int check_slot(const struct step_limits *l, const struct step *s, uint32_t i, struct error *err)
+{
+    const struct step_slot *slot = &s->slots[i];
+    if (slot->slot >= l->n_slots)
+        return too_large(err, "slots", i, "slot", slot->slot, l->n_slots);
+    if (slot->start >= l->n_ctx)
+        return too_large(err, "slots", i, "start", slot->start, l->n_ctx);
+    if (slot->n_history > slot->start)
+        return too_large(err, "slots", i, "n_history", slot->n_history, (uint64_t)slot->start + 1);
+    if ((uint64_t)slot->history_offset + slot->n_history > s->n_history)
+        return too_large(err, "slots", i, "history_offset", slot->history_offset, s->n_history);
+    if ((uint64_t)slot->sampling.bias_offset + slot->sampling.n_bias > s->n_biases)
+        return too_large(err, "slots", i, "bias_offset", slot->sampling.bias_offset, s->n_biases);
+    return 0;
+}
+
+static int check_slots(const struct step_limits *l, const struct step *s, struct error *err)
+{
+    for (uint32_t i = 0; i < s->n_slots; i++) {
+        int rc = check_slot(l, s, i, err);
+        if (rc < 0)
+            return rc;
+    }
+    for (uint32_t i = 0; i < s->n_biases; i++)
+        if ((uint32_t)s->biases[i].token >= l->n_vocab)
+            return error_set(err, -EINVAL, "step: biases[%u].token is %d, must be in 0..%u", i,
+                             s->biases[i].token, l->n_vocab - 1);
+    for (uint32_t i = 0; i < s->n_history; i++)
+        if ((uint32_t)s->history[i] >= l->n_vocab)
+            return error_set(err, -EINVAL, "step: history[%u] is %d, must be in 0..%u", i, s->history[i],
+                             l->n_vocab - 1);
+    return 0;
+}
+
+static int check_logits(const struct step_limits *l, const struct step *s, struct error *err)
+{
+    for (uint32_t i = 0; i < s->n_logits; i++) {
+        const struct step_logit *logit = &s->logits[i];
+        if (logit->row >= s->n_rows)
+            return too_large(err, "logits", i, "row", logit->row, s->n_rows);
+        if (s->rows[logit->row].logit_index != i)
+            return error_set(err, -EINVAL, "step: logits[%u].row is %u, but rows[%u].logit_index is %u", i,
+                             logit->row, logit->row, s->rows[logit->row].logit_index);
+        if (logit->n_top > STEP_MAX_TOP)
+            return too_large(err, "logits", i, "n_top", logit->n_top, STEP_MAX_TOP + 1);
+        if (logit->target < -1 || (logit->target >= 0 && (uint32_t)logit->target >= l->n_vocab))
+            return error_set(err, -EINVAL, "step: logits[%u].target is %d, must be in -1..%u", i,
+                             logit->target, l->n_vocab - 1);
+    }
+    return 0;
+}
+
+static int check_edits(const struct step_checker *c, const struct step *s, struct error *err)
+{
+    for (uint32_t i = 0; i < s->n_edits; i++) {
+        const struct step_table_edit *e = &s->edits[i];
+        if (e->slot >= c->limits.n_slots)
+            return too_large(err, "edits", i, "slot", e->slot, c->limits.n_slots);
+        if (e->index >= c->pages_per_slot)
+            return too_large(err, "edits", i, "index", e->index, c->pages_per_slot);
+        if (e->page >= c->limits.n_pages)
+            return too_large(err, "edits", i, "page", e->page, c->limits.n_pages);
+    }
+    return 0;
+}
+
+static uint32_t *table_entry(struct step_checker *c, const struct step_table_edit *e)
+{
+    return &c->tables[(size_t)e->slot * c->pages_per_slot + e->index];
+}
+
+static void apply_edits(struct step_checker *c, const struct step *s)
+{
+    for (uint32_t i = 0; i < s->n_edits; i++) {
+        const struct step_table_edit *e = &s->edits[i];
+        c->previous[i] = *table_entry(c, e);
+        *table_entry(c, e) = e->page;
+        const uint32_t *table = c->tables + (size_t)e->slot * c->pages_per_slot;
+        uint32_t n = c->n_mapped[e->slot];
+        while (n < c->pages_per_slot && table[n] != NO_PAGE)
+            n++;
+        c->n_mapped[e->slot] = n;
+    }
+}
+
+static void undo_edits(struct step_checker *c, const struct step *s)
+{
+    for (uint32_t i = s->n_edits; i-- > 0;) {
+        const struct step_table_edit *e = &s->edits[i];
+        *table_entry(c, e) = c->previous[i];
+        if (c->previous[i] == NO_PAGE && c->n_mapped[e->slot] > e->index)
+            c->n_mapped[e->slot] = e->index;
+    }
+}
+
+static int check_row(struct step_checker *c, const struct step *s, uint32_t i, struct error *err)
+{
+    const struct step_limits *l = &c->limits;
+    const struct step_row *row = &s->rows[i];
+    if (row->slot >= l->n_slots)
+        return too_large(err, "rows", i, "slot", row->slot, l->n_slots);
+    if (row->pos >= l->n_ctx)
+        return too_large(err, "rows", i, "pos", row->pos, l->n_ctx);
+    if (row->token != STEP_LAST_SAMPLED && (uint32_t)row->token >= l->n_vocab)
+        return error_set(err, -EINVAL, "step: rows[%u].token is %d, must be in -1..%u", i, row->token,
+                         l->n_vocab - 1);
+    if (row->logit_index != STEP_NO_LOGITS &&
+        (row->logit_index >= s->n_logits || s->logits[row->logit_index].row != i))
+        return error_set(err, -EINVAL, "step: rows[%u].logit_index is %u, which is not a logit of this row",
+                         i, row->logit_index);
+    if (row->pos / 64 >= c->n_mapped[row->slot])
+        return error_set(err, -EINVAL, "step: rows[%u] is at position %u of slot %u, which has %u pages", i,
+                         row->pos, row->slot, c->n_mapped[row->slot]);
+    if (row->pos < c->next_pos[row->slot])
+        return error_set(err, -EINVAL, "step: rows[%u] of slot %u is at position %u, out of ascending order",
+                         i, row->slot, row->pos);
+    c->next_pos[row->slot] = row->pos + 1;
+    return 0;
+}
+
+static int check_rows(struct step_checker *c, const struct step *s, struct error *err)
+{
+    memset(c->next_pos, 0, c->limits.n_slots * sizeof *c->next_pos);
+    for (uint32_t i = 0; i < s->n_rows; i++) {
+        int rc = check_row(c, s, i, err);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+int step_check(struct step_checker *c, const struct step *s, struct error *err)
+{
+    int rc = check_counts(&c->limits, s, err);
+    if (rc == 0)
+        rc = check_page_ops(&c->limits, s, err);
+    if (rc == 0)
+        rc = check_slots(&c->limits, s, err);
+    if (rc == 0)
+        rc = check_logits(&c->limits, s, err);
+    if (rc == 0)
+        rc = check_edits(c, s, err);
+    if (rc < 0)
+        return rc;
+    apply_edits(c, s);
+    rc = check_rows(c, s, err);
+    if (rc < 0)
+        undo_edits(c, s);
+    return rc;
+}
