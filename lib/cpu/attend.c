@@ -1,0 +1,175 @@
+#include "attend.h"
+#include "arith.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* Queries that share one reading of a page: enough to hide the unpacking, few enough that their folds stay in
+ * the second-level cache. */
+#define GROUP_QUERIES 32
+
+static uint32_t n_splits(uint32_t pos)
+{
+    return pos / arith_split(pos) + 1;
+}
+
+void attend_open(struct attend *a, uint32_t n_ctx)
+{
+    a->ratio = a->n_heads / a->kv.n_kv_heads;
+    a->max_rows_per_group = a->ratio < GROUP_QUERIES ? GROUP_QUERIES / a->ratio : 1;
+    a->max_splits = n_splits(n_ctx - 1);
+    for (uint32_t limit = 1024; limit < n_ctx && limit < (1u << 30); limit *= 4)
+        if (n_splits(limit - 1) > a->max_splits) /* the last position before splits double */
+            a->max_splits = n_splits(limit - 1);
+}
+
+static size_t max_queries(const struct attend *a)
+{
+    return (size_t)a->max_rows_per_group * a->ratio;
+}
+
+static size_t round64(size_t n)
+{
+    return (n + 63) / 64 * 64;
+}
+
+size_t attend_scratch_size(const struct attend *a)
+{
+    size_t padded = ops_padded(a->kv.head_dim), n_folds = max_queries(a) * a->max_splits;
+    return (2 * KV_PAGE_TOKENS + max_queries(a) + n_folds) * padded * sizeof(float) +
+           round64(n_folds * sizeof(struct ops_fold));
+}
+
+void attend_scratch_set(const struct attend *a, struct attend_scratch *s, void *memory)
+{
+    size_t padded = ops_padded(a->kv.head_dim);
+    s->keys = memory;
+    s->values = s->keys + KV_PAGE_TOKENS * padded;
+    s->queries = s->values + KV_PAGE_TOKENS * padded;
+    s->outs = s->queries + max_queries(a) * padded;
+    s->folds = (void *)(s->outs + max_queries(a) * a->max_splits * padded);
+}
+
+void attend_plan(struct attend *a, const struct step *step, const struct slots *slots)
+{
+    bool seen[STEP_MAX_SLOTS] = {false};
+    a->step = step;
+    a->slots = slots;
+    a->n_groups = 0;
+    a->lone_rows = true;
+    for (uint32_t i = 0; i < step->n_rows; i++) {
+        const struct step_row *row = &step->rows[i];
+        if (seen[row->slot])
+            a->lone_rows = false;
+        seen[row->slot] = true;
+        struct attend_group *g = a->n_groups ? &a->groups[a->n_groups - 1] : NULL;
+        const struct step_row *first = g ? &step->rows[g->first] : NULL;
+        if (g && first->slot == row->slot && g->n < a->max_rows_per_group &&
+            arith_split(first->pos) == arith_split(row->pos))
+            g->n++;
+        else
+            a->groups[a->n_groups++] = (struct attend_group){.first = i, .n = 1};
+    }
+}
+
+void attend_rope(const struct attend *a, uint32_t row, float *x, uint32_t n_heads)
+{
+    size_t at = (size_t)a->step->rows[row].pos * (a->rope_dim / 2);
+    for (uint32_t h = 0; h < n_heads; h++)
+        a->ops->rope(x + (size_t)h * a->kv.head_dim, a->cosines + at, a->sines + at, a->rope_dim, a->neox);
+}
+
+static uint8_t *tile_of(const struct attend *a, uint32_t page, uint32_t layer, uint32_t kv_head,
+                        enum kv_which which)
+{
+    return a->pages + kv_offset(&a->kv, page, layer, kv_head, which);
+}
+
+void attend_append(const struct attend *a, uint32_t layer, uint32_t row, uint32_t kv_head, const float *k,
+                   const float *v)
+{
+    const struct step_row *r = &a->step->rows[row];
+    uint32_t page = slots_table(a->slots, r->slot)[r->pos / KV_PAGE_TOKENS], t = r->pos % KV_PAGE_TOKENS;
+    a->ops->append(&a->kv, tile_of(a, page, layer, kv_head, KV_KEYS), KV_KEYS, t, k);
+    a->ops->append(&a->kv, tile_of(a, page, layer, kv_head, KV_VALUES), KV_VALUES, t, v);
+}
+
+struct walk { /* one call of attend_group */
+    const struct attend *a;
+    struct attend_scratch *s;
+    const struct step_row *rows;
+    uint32_t n_rows, split, splits; /* splits: of the last row, the stride of the folds */
+    size_t padded;
+};
+
+static struct ops_fold *fold_at(const struct walk *w, uint32_t query, uint32_t split)
+{
+    size_t index = (size_t)query * w->splits + split;
+    struct ops_fold *f = &w->s->folds[index];
+    f->out = w->s->outs + index * w->padded;
+    return f;
+}
+
+static void scale_queries(const struct walk *w, uint32_t first_row, uint32_t kv_head, float scale,
+                          struct rows q)
+{
+    uint32_t ratio = w->a->ratio, head_dim = w->a->kv.head_dim;
+    float factor = scale * ARITH_LOG2E;
+    for (uint32_t i = 0; i < w->n_rows * ratio; i++) {
+        const float *from =
+            row_at(q, first_row + i / ratio) + ((size_t)kv_head * ratio + i % ratio) * head_dim;
+        float *to = w->s->queries + i * w->padded;
+        for (uint32_t d = 0; d < head_dim; d++)
+            to[d] = from[d] * factor;
+    }
+}
+
+/* Folds page `index` of the sequence into every query that sees it. */
+static void fold_page(const struct walk *w, uint32_t index)
+{
+    const struct attend *a = w->a;
+    uint32_t start = index * KV_PAGE_TOKENS, split = start / w->split;
+    bool fresh = start % w->split == 0;
+    for (uint32_t row = 0; row < w->n_rows; row++) {
+        if (w->rows[row].pos < start)
+            continue;
+        uint32_t n = w->rows[row].pos + 1 - start;
+        for (uint32_t h = 0; h < a->ratio; h++) {
+            uint32_t query = row * a->ratio + h;
+            struct ops_fold *f = fold_at(w, query, split);
+            if (fresh) {
+                f->max = -ARITH_INF;
+                f->sum = 0.0f;
+                memset(f->out, 0, w->padded * sizeof(float));
+            }
+            a->ops->fold(f, w->s->queries + query * w->padded, w->s->keys, w->s->values, a->kv.head_dim,
+                         n < KV_PAGE_TOKENS ? n : KV_PAGE_TOKENS);
+        }
+    }
+}
+
+void attend_group(const struct attend *a, struct attend_scratch *s, uint32_t layer, uint32_t group,
+                  uint32_t kv_head, float scale, struct rows q, struct rows out)
+{
+    const struct attend_group *g = &a->groups[group];
+    const struct step_row *rows = &a->step->rows[g->first];
+    uint32_t last = rows[g->n - 1].pos;
+    struct walk w = {.a = a, .s = s, .rows = rows, .n_rows = g->n, .split = arith_split(last)};
+    w.splits = n_splits(last);
+    w.padded = ops_padded(a->kv.head_dim);
+    assert(w.splits <= a->max_splits);
+    scale_queries(&w, g->first, kv_head, scale, q);
+    const uint32_t *table = slots_table(a->slots, rows[0].slot);
+    for (uint32_t i = 0; i <= last / KV_PAGE_TOKENS; i++) {
+        uint32_t n = last + 1 - i * KV_PAGE_TOKENS;
+        n = n < KV_PAGE_TOKENS ? n : KV_PAGE_TOKENS;
+        a->ops->unpack(&a->kv, tile_of(a, table[i], layer, kv_head, KV_KEYS), KV_KEYS, n, s->keys);
+        a->ops->unpack(&a->kv, tile_of(a, table[i], layer, kv_head, KV_VALUES), KV_VALUES, n, s->values);
+        fold_page(&w, i);
+    }
+    for (uint32_t i = 0; i < g->n * a->ratio; i++) {
+        uint32_t row = i / a->ratio, head = kv_head * a->ratio + i % a->ratio;
+        a->ops->merge(row_at(out, g->first + row) + (size_t)head * a->kv.head_dim, fold_at(&w, i, 0),
+                      n_splits(rows[row].pos), a->kv.head_dim);
+    }
+}

@@ -1,0 +1,54 @@
+/* attend.h - attention of a step's rows over the paged cache, and what comes before it.
+ * Rows of one sequence that stand together share the reading of its pages: they form a group, and one unit of
+ * work is (group, kv head), with all query heads of that kv head. Bits do not depend on the grouping
+ * (kernels/arith.h). Thread: plan by member 0; the rest by any member, each with its own scratch. */
+#pragma once
+#include "error.h"
+#include "ops.h"
+#include "rows.h"
+#include "slots.h"
+#include "step.h"
+
+struct attend_group {
+    uint32_t first, n; /* rows of the step */
+};
+
+struct attend {
+    const struct ops *ops;
+    struct kv_layout kv;
+    uint8_t *pages; /* the cache */
+    uint32_t n_heads, ratio, max_rows_per_group, max_splits;
+    uint32_t rope_dim;
+    bool neox;
+    const float *cosines, *sines; /* [n_ctx][rope_dim / 2] */
+
+    /* Of the step that runs. */
+    const struct step *step;
+    const struct slots *slots;
+    uint32_t n_groups;
+    bool lone_rows; /* no two rows of one sequence: a row's attention may follow its own append at once */
+    struct attend_group groups[STEP_MAX_ROWS];
+};
+
+struct attend_scratch {
+    float *keys, *values; /* an unpacked page */
+    float *queries;       /* [max queries][padded head_dim], scaled */
+    struct ops_fold *folds;
+    float *outs; /* of the folds */
+};
+
+/* Fills what follows from the shape; the caller has set ops, kv, pages, n_heads and the RoPE fields. */
+void attend_open(struct attend *a, uint32_t n_ctx);
+size_t attend_scratch_size(const struct attend *a);
+void attend_scratch_set(const struct attend *a, struct attend_scratch *s, void *memory);
+
+void attend_plan(struct attend *a, const struct step *step, const struct slots *slots);
+
+/* Rotates n_heads heads of row `row`, which lie at x. */
+void attend_rope(const struct attend *a, uint32_t row, float *x, uint32_t n_heads);
+/* Writes K and V of one head of row `row` to the cache. */
+void attend_append(const struct attend *a, uint32_t layer, uint32_t row, uint32_t kv_head, const float *k,
+                   const float *v);
+/* All query heads of `kv_head` for the rows of a group: q and out [n_heads * head_dim] per row. */
+void attend_group(const struct attend *a, struct attend_scratch *s, uint32_t layer, uint32_t group,
+                  uint32_t kv_head, float scale, struct rows q, struct rows out);

@@ -1,0 +1,73 @@
+/* ops.h - everything a step computes besides matrix products, one table per instruction set.
+ * All tables give the same bits (kernels/arith.h): ops_template.h is compiled once per instruction set over a
+ * vector of 1, 8 or 16 floats. Thread: all functions are pure.
+ *
+ * Order inside a KV tile on the cpu (lib/kv_layout.h leaves it to us), T = 16 tokens:
+ *   keys    [64/T][head_dim][T]   so that a vector of tokens is multiplied by one element of q
+ *   values  [64][head_dim]        so that a vector of dimensions is multiplied by one weight
+ *   scales of q8_0 (f16): keys [blocks][64], values [64][blocks], blocks = ceil(head_dim / 32)
+ * A q8_0 element is what arith_quantise() gives for its block (a short last block padded with zeros), its
+ * scale rounded to f16, and it is read back as (float)q * scale. */
+#pragma once
+#include "kv_layout.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define OPS_MAX_HEAD_DIM 256
+
+/* Floats of an unpacked tile, and the row length of unpacked values and of outputs: head_dim rounded up. */
+#define OPS_TILE_FLOATS (KV_PAGE_TOKENS * OPS_MAX_HEAD_DIM)
+static inline uint32_t ops_padded(uint32_t head_dim)
+{
+    return (head_dim + 15) / 16 * 16;
+}
+
+/* The online softmax of one query over one split: maximum, sum and weighted values so far. */
+struct ops_fold {
+    float max, sum;
+    float *out; /* [ops_padded(head_dim)], 64-byte aligned */
+};
+
+struct ops {
+    const char *name;
+    float (*rms_inverse)(const float *x, uint32_t n, float eps);
+    /* x = x * r * gain with r = 1/rms(x): the norm of one head. */
+    void (*norm_head)(float *x, const float *gain, uint32_t n, float eps);
+    /* Rotates one head in place; cosines and sines: [rope_dim / 2] of the row's position. */
+    void (*rope)(float *x, const float *cosines, const float *sines, uint32_t rope_dim, bool neox);
+
+    /* Epilogues of a product y[n]: times r, plus bias (or NULL); then stored, added to out, or gated. */
+    void (*store)(float *out, const float *y, uint32_t n, float r, const float *bias);
+    void (*residual)(float *out, const float *y, uint32_t n, float r, const float *bias);
+    void (*swiglu)(float *out, const float *gate, const float *up, uint32_t n, float r,
+                   const float *gate_bias, const float *up_bias);
+    /* The same, for the eager executor: out[i] = a[i] op b[i]. */
+    void (*add)(float *out, const float *a, const float *b, uint32_t n);
+    void (*mul)(float *out, const float *a, const float *b, uint32_t n);
+    void (*silu)(float *out, const float *a, uint32_t n);
+
+    /* Writes token `t` (0..63) of a tile. */
+    void (*append)(const struct kv_layout *kv, uint8_t *tile, enum kv_which which, uint32_t t,
+                   const float *x);
+    /* The first n tokens of a tile as floats: keys as [head_dim][64], values as [64][ops_padded]. What lies
+     * behind them is undefined. */
+    void (*unpack)(const struct kv_layout *kv, const uint8_t *tile, enum kv_which which, uint32_t n,
+                   float *out);
+    /* Folds n tokens (1..64) of an unpacked page into `f`; q is scaled by scale * log2 e already. */
+    void (*fold)(struct ops_fold *f, const float *q, const float *keys, const float *values,
+                 uint32_t head_dim, uint32_t n);
+    /* out[head_dim] from the folds of n splits, ascending. */
+    void (*merge)(float *out, const struct ops_fold *folds, uint32_t n, uint32_t head_dim);
+
+    /* Index of the largest logit (the smallest of equals), or -1 when one is not finite. */
+    int32_t (*argmax)(const float *logits, uint32_t n);
+};
+
+extern const struct ops ops_scalar;
+#if defined(__x86_64__)
+extern const struct ops ops_avx2, ops_avx512;
+#endif
+/* The table that goes with a matmul table's name. */
+const struct ops *ops_find(const char *matmul_name);

@@ -1,0 +1,118 @@
+/* The operations of ops.h on vectors of 8 floats. */
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#include "arith.h"
+#include "half.h"
+
+#include <stdbool.h>
+
+#include <immintrin.h>
+
+#define OPS_TABLE ops_avx2
+#define OPS_NAME  "avx2"
+#define WIDTH     8
+
+struct vec {
+    __m256 f;
+};
+
+static inline struct vec vec_load(const float *p)
+{
+    return (struct vec){_mm256_loadu_ps(p)};
+}
+
+static inline void vec_store(float *p, struct vec v)
+{
+    _mm256_storeu_ps(p, v.f);
+}
+
+static inline struct vec vec_all(float f)
+{
+    return (struct vec){_mm256_set1_ps(f)};
+}
+
+static inline struct vec vec_add(struct vec a, struct vec b)
+{
+    return (struct vec){_mm256_add_ps(a.f, b.f)};
+}
+
+static inline struct vec vec_sub(struct vec a, struct vec b)
+{
+    return (struct vec){_mm256_sub_ps(a.f, b.f)};
+}
+
+static inline struct vec vec_mul(struct vec a, struct vec b)
+{
+    return (struct vec){_mm256_mul_ps(a.f, b.f)};
+}
+
+static inline struct vec vec_div(struct vec a, struct vec b)
+{
+    return (struct vec){_mm256_div_ps(a.f, b.f)};
+}
+
+static inline struct vec vec_fma(struct vec a, struct vec b, struct vec c)
+{
+    return (struct vec){_mm256_fmadd_ps(a.f, b.f, c.f)};
+}
+
+static inline struct vec vec_max(struct vec a, struct vec b)
+{
+    return (struct vec){_mm256_max_ps(a.f, b.f)};
+}
+
+static inline float vec_largest(struct vec a)
+{
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(a.f), _mm256_extractf128_ps(a.f, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    m = _mm_max_ss(m, _mm_movehdup_ps(m));
+    return _mm_cvtss_f32(m);
+}
+
+/* arith_exp2() lane by lane: min and max return their second operand when one is a NaN, as the comparisons
+ * there do. */
+static inline struct vec vec_exp2(struct vec x)
+{
+    __m256 c = _mm256_min_ps(x.f, _mm256_set1_ps(126.0f));
+    c = _mm256_max_ps(c, _mm256_set1_ps(-125.0f));
+    __m256 n = _mm256_round_ps(c, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m256 f = _mm256_sub_ps(c, n);
+    __m256 p = _mm256_set1_ps(0x1.444p-13f);
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0x1.5f48cp-10f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0x1.3b2a1cp-7f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0x1.c6aeccp-5f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0x1.ebfbep-3f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0x1.62e43p-1f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f));
+    __m256i e = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
+    __m256 r = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), e));
+    r = _mm256_andnot_ps(_mm256_cmp_ps(x.f, _mm256_set1_ps(-125.0f), _CMP_LT_OQ), r);
+    return (struct vec){_mm256_blendv_ps(r, x.f, _mm256_cmp_ps(x.f, x.f, _CMP_UNORD_Q))};
+}
+
+static inline struct vec vec_from_half(const uint16_t *p)
+{
+    return (struct vec){_mm256_cvtph_ps(_mm_loadu_si128((const void *)p))};
+}
+
+static inline void vec_to_half(uint16_t *p, struct vec v)
+{
+    _mm_storeu_si128((void *)p, _mm256_cvtps_ph(v.f, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+static inline struct vec vec_from_int8(const int8_t *p)
+{
+    return (struct vec){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p)))};
+}
+
+static inline bool vec_any_not_finite(struct vec v)
+{
+    __m256i exponent = _mm256_set1_epi32(0x7f800000);
+    __m256i bad = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_castps_si256(v.f), exponent), exponent);
+    return !_mm256_testz_si256(bad, bad);
+}
+
+#include "ops_template.h"
+#else
+extern const int ops_avx2_is_not_built;
+const int ops_avx2_is_not_built = 1;
+#endif

@@ -1,0 +1,116 @@
+/* The operations of ops.h on vectors of 16 floats. */
+#if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__)
+#include "arith.h"
+#include "half.h"
+
+#include <stdbool.h>
+
+#include <immintrin.h>
+
+#define OPS_TABLE ops_avx512
+#define OPS_NAME  "avx512"
+#define WIDTH     16
+
+struct vec {
+    __m512 f;
+};
+
+static inline struct vec vec_load(const float *p)
+{
+    return (struct vec){_mm512_loadu_ps(p)};
+}
+
+static inline void vec_store(float *p, struct vec v)
+{
+    _mm512_storeu_ps(p, v.f);
+}
+
+static inline struct vec vec_all(float f)
+{
+    return (struct vec){_mm512_set1_ps(f)};
+}
+
+static inline struct vec vec_add(struct vec a, struct vec b)
+{
+    return (struct vec){_mm512_add_ps(a.f, b.f)};
+}
+
+static inline struct vec vec_sub(struct vec a, struct vec b)
+{
+    return (struct vec){_mm512_sub_ps(a.f, b.f)};
+}
+
+static inline struct vec vec_mul(struct vec a, struct vec b)
+{
+    return (struct vec){_mm512_mul_ps(a.f, b.f)};
+}
+
+static inline struct vec vec_div(struct vec a, struct vec b)
+{
+    return (struct vec){_mm512_div_ps(a.f, b.f)};
+}
+
+static inline struct vec vec_fma(struct vec a, struct vec b, struct vec c)
+{
+    return (struct vec){_mm512_fmadd_ps(a.f, b.f, c.f)};
+}
+
+static inline struct vec vec_max(struct vec a, struct vec b)
+{
+    return (struct vec){_mm512_max_ps(a.f, b.f)};
+}
+
+static inline float vec_largest(struct vec a)
+{
+    return _mm512_reduce_max_ps(a.f);
+}
+
+/* arith_exp2() lane by lane: min and max return their second operand when one is a NaN, as the comparisons
+ * there do. */
+static inline struct vec vec_exp2(struct vec x)
+{
+    __m512 c = _mm512_min_ps(x.f, _mm512_set1_ps(126.0f));
+    c = _mm512_max_ps(c, _mm512_set1_ps(-125.0f));
+    __m512 n = _mm512_roundscale_ps(c, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m512 f = _mm512_sub_ps(c, n);
+    __m512 p = _mm512_set1_ps(0x1.444p-13f);
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.5f48cp-10f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.3b2a1cp-7f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.c6aeccp-5f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.ebfbep-3f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.62e43p-1f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
+    __m512i e = _mm512_slli_epi32(_mm512_cvtps_epi32(n), 23);
+    __m512i r = _mm512_add_epi32(_mm512_castps_si512(p), e);
+    __mmask16 tiny = _mm512_cmp_ps_mask(x.f, _mm512_set1_ps(-125.0f), _CMP_LT_OQ);
+    r = _mm512_mask_mov_epi32(r, tiny, _mm512_setzero_si512());
+    __mmask16 nan = _mm512_cmp_ps_mask(x.f, x.f, _CMP_UNORD_Q);
+    return (struct vec){_mm512_mask_mov_ps(_mm512_castsi512_ps(r), nan, x.f)};
+}
+
+static inline struct vec vec_from_half(const uint16_t *p)
+{
+    return (struct vec){_mm512_cvtph_ps(_mm256_loadu_si256((const void *)p))};
+}
+
+static inline void vec_to_half(uint16_t *p, struct vec v)
+{
+    _mm256_storeu_si256((void *)p, _mm512_cvtps_ph(v.f, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+static inline struct vec vec_from_int8(const int8_t *p)
+{
+    return (struct vec){_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p)))};
+}
+
+static inline bool vec_any_not_finite(struct vec v)
+{
+    __m512i exponent = _mm512_set1_epi32(0x7f800000);
+    return _mm512_cmpeq_epi32_mask(_mm512_and_si512(_mm512_castps_si512(v.f), exponent), exponent) != 0;
+}
+
+#include "ops_template.h"
+#else
+extern const int ops_avx512_is_not_built;
+const int ops_avx512_is_not_built = 1;
+#endif

@@ -1,0 +1,91 @@
+/* The operations of ops.h in plain C: a vector is one float. */
+#include "arith.h"
+#include "half.h"
+
+#include <stdbool.h>
+
+#define OPS_TABLE ops_scalar
+#define OPS_NAME  "scalar"
+#define WIDTH     1
+
+struct vec {
+    float f;
+};
+
+static inline struct vec vec_load(const float *p)
+{
+    return (struct vec){*p};
+}
+
+static inline void vec_store(float *p, struct vec v)
+{
+    *p = v.f;
+}
+
+static inline struct vec vec_all(float f)
+{
+    return (struct vec){f};
+}
+
+static inline struct vec vec_add(struct vec a, struct vec b)
+{
+    return (struct vec){a.f + b.f};
+}
+
+static inline struct vec vec_sub(struct vec a, struct vec b)
+{
+    return (struct vec){a.f - b.f};
+}
+
+static inline struct vec vec_mul(struct vec a, struct vec b)
+{
+    return (struct vec){a.f * b.f};
+}
+
+static inline struct vec vec_div(struct vec a, struct vec b)
+{
+    return (struct vec){a.f / b.f};
+}
+
+static inline struct vec vec_fma(struct vec a, struct vec b, struct vec c)
+{
+    return (struct vec){__builtin_fmaf(a.f, b.f, c.f)};
+}
+
+static inline struct vec vec_max(struct vec a, struct vec b)
+{
+    return (struct vec){a.f > b.f ? a.f : b.f};
+}
+
+static inline float vec_largest(struct vec a)
+{
+    return a.f;
+}
+
+static inline struct vec vec_exp2(struct vec x)
+{
+    return (struct vec){arith_exp2(x.f)};
+}
+
+static inline struct vec vec_from_half(const uint16_t *p)
+{
+    return (struct vec){half_to_float(*p)};
+}
+
+static inline void vec_to_half(uint16_t *p, struct vec v)
+{
+    *p = half_from_float(v.f);
+}
+
+static inline struct vec vec_from_int8(const int8_t *p)
+{
+    return (struct vec){(float)*p};
+}
+
+/* Whether any lane is an infinity or a NaN. */
+static inline bool vec_any_not_finite(struct vec v)
+{
+    return (arith_to_bits(v.f) & 0x7f800000u) == 0x7f800000u;
+}
+
+#include "ops_template.h"

@@ -1,0 +1,46 @@
+/* slots.h - what the cpu decoder knows of each sequence: page table, token history, last sampled token,
+ * sampling settings. Changed only by the steps that run, in their order. Indices were checked by
+ * step_check(). Thread: member 0 between ops; the team reads. */
+#pragma once
+#include "error.h"
+#include "step.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct slot {
+    struct step_sampling sampling;
+    uint32_t history_start; /* first position whose token is known */
+    int32_t last_sampled;
+};
+
+struct slots {
+    uint32_t n_slots, n_ctx, pages_per_slot;
+    struct slot *slot;        /* [n_slots] */
+    uint32_t *tables;         /* [n_slots][pages_per_slot] */
+    int32_t *history;         /* [n_slots][n_ctx], by position; touched on use */
+    struct step_bias *biases; /* [n_slots][STEP_MAX_BIAS] */
+};
+
+int slots_open(struct slots *s, uint32_t n_slots, uint32_t n_ctx, struct error *err);
+void slots_close(struct slots *s);
+size_t slots_size(uint32_t n_slots, uint32_t n_ctx); /* bytes, most of them never touched */
+
+/* Table edits and settings of a step; then tokens[i] = the token of row i, which also enters the history. */
+void slots_apply(struct slots *s, const struct step *step);
+void slots_take_rows(struct slots *s, const struct step *step, int32_t *tokens);
+
+static inline const uint32_t *slots_table(const struct slots *s, uint32_t slot)
+{
+    return s->tables + (size_t)slot * s->pages_per_slot;
+}
+
+static inline const int32_t *slots_history(const struct slots *s, uint32_t slot)
+{
+    return s->history + (size_t)slot * s->n_ctx;
+}
+
+static inline const struct step_bias *slots_biases(const struct slots *s, uint32_t slot)
+{
+    return s->biases + (size_t)slot * STEP_MAX_BIAS;
+}
