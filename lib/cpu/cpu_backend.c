@@ -1,0 +1,350 @@
+#include "decoder.h"
+#include "exact.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+uint64_t decoder_now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void decoder_beat(struct decoder *d)
+{
+    atomic_store_explicit(&d->heartbeat_ns, decoder_now_ns(), memory_order_relaxed);
+}
+
+/* --- life --- */
+
+static void read_device_name(char *name, size_t size)
+{
+    snprintf(name, size, "CPU");
+#if defined(__x86_64__)
+    unsigned words[12] = {0}, top, b, c, d;
+    if (!__get_cpuid(0x80000000u, &top, &b, &c, &d) || top < 0x80000004u)
+        return;
+    for (unsigned i = 0; i < 3; i++)
+        __get_cpuid(0x80000002u + i, &words[4 * i], &words[4 * i + 1], &words[4 * i + 2], &words[4 * i + 3]);
+    char text[sizeof words + 1] = {0};
+    memcpy(text, words, sizeof words);
+    const char *start = text + strspn(text, " ");
+    size_t len = strlen(start);
+    while (len && start[len - 1] == ' ')
+        len--;
+    if (len)
+        snprintf(name, size, "%.*s", (int)len, start);
+#endif
+}
+
+static int check_config(const struct backend_config *cfg, struct error *err)
+{
+    if (cfg->n_slots < 1 || cfg->n_slots > STEP_MAX_SLOTS)
+        return error_set(err, -EINVAL, "%u slots, must be 1..%u", cfg->n_slots, STEP_MAX_SLOTS);
+    if (cfg->n_ctx < 1 || cfg->n_ctx > 1u << 24)
+        return error_set(err, -EINVAL, "a context of %u tokens, must be 1..%u", cfg->n_ctx, 1u << 24);
+    if (cfg->steps_in_flight > DECODER_RING)
+        return error_set(err, -EINVAL, "%u steps in flight, must be 1 or 2", cfg->steps_in_flight);
+    if (cfg->kv_type != KV_F16 && cfg->kv_type != KV_Q8_0)
+        return error_set(err, -EINVAL, "KV cache type %u is not known", (unsigned)cfg->kv_type);
+    if (cfg->arithmetic == BACKEND_EXACT && !cfg->eager)
+        return error_set(err, -EINVAL, "arithmetic exact needs the eager executor");
+    return 0;
+}
+
+static void cpu_close(struct backend *be)
+{
+    struct decoder *d = (struct decoder *)be;
+    if (!d)
+        return;
+    decoder_unload(d);
+    team_close(d->team);
+    for (uint32_t i = 0; i < DECODER_RING; i++)
+        free(d->ring[i]);
+    free(d->end_tokens);
+    free(d);
+}
+
+static int take_ring(struct decoder *d, struct error *err)
+{
+    const struct backend_config *cfg = &d->cfg;
+    if (cfg->n_end_tokens) {
+        d->end_tokens = malloc(cfg->n_end_tokens * sizeof *d->end_tokens);
+        if (!d->end_tokens)
+            return error_set(err, -ENOMEM, "end tokens: out of memory");
+        memcpy(d->end_tokens, cfg->end_tokens, cfg->n_end_tokens * sizeof *d->end_tokens);
+    }
+    for (uint32_t i = 0; i < DECODER_RING; i++) {
+        d->ring[i] = calloc(1, sizeof *d->ring[i]);
+        if (!d->ring[i])
+            return error_set(err, -ENOMEM, "steps: out of memory");
+    }
+    return 0;
+}
+
+static int cpu_open(struct backend **out, const struct backend_config *cfg, struct error *err)
+{
+    int rc = check_config(cfg, err);
+    if (rc < 0)
+        return rc;
+    const char *isa = cfg->isa && strcmp(cfg->isa, "avx512") == 0 ? "avx512vnni" : cfg->isa;
+    const struct matmul_kernels *kernels = matmul_find(isa, err);
+    if (!kernels)
+        return err && err->code ? err->code : -ENOTSUP;
+    struct decoder *d = calloc(1, sizeof *d);
+    if (!d)
+        return error_set(err, -ENOMEM, "cpu backend: out of memory");
+    d->base.ops = &cpu_backend;
+    d->cfg = *cfg;
+    d->cfg.steps_in_flight = cfg->steps_in_flight ? cfg->steps_in_flight : DECODER_RING;
+    d->kernels = kernels;
+    d->ops = ops_find(kernels->name);
+    read_device_name(d->device, sizeof d->device);
+    rc = take_ring(d, err);
+    if (rc == 0)
+        rc = team_open(&d->team, cfg->arithmetic == BACKEND_EXACT ? 1 : cfg->n_threads, err);
+    if (rc < 0) {
+        cpu_close(&d->base);
+        return rc;
+    }
+    decoder_beat(d);
+    *out = &d->base;
+    return 0;
+}
+
+static int cpu_load(struct backend *be, const struct program *prog, const struct graph *graph,
+                    struct error *err)
+{
+    struct decoder *d = (struct decoder *)be;
+    d->program = prog;
+    d->graph = graph;
+    int rc = decoder_load(d, err);
+    if (rc < 0)
+        decoder_unload(d);
+    return rc;
+}
+
+/* --- a step --- */
+
+static void do_page_ops(struct decoder *d, const struct step *step)
+{
+    size_t size = kv_page_size(&d->attend.kv);
+    uint8_t *pages = d->kv.data, *host = d->transfer.data;
+    for (uint32_t i = 0; i < step->n_page_ops && pages; i++) {
+        const struct step_page_op *op = &step->page_ops[i];
+        uint8_t *page = pages + op->page * size;
+        if (op->kind == STEP_PAGE_COPY)
+            memmove(page, pages + op->from * size, size);
+        else if (op->kind == STEP_PAGE_EXPORT)
+            memcpy(host + (size_t)op->host_offset * 64, page, size);
+        else if (op->kind == STEP_PAGE_IMPORT)
+            memcpy(page, host + (size_t)op->host_offset * 64, size);
+        else
+            memset(page, 0, size);
+    }
+}
+
+static void count_pages(struct decoder *d, const struct step *step)
+{
+    uint64_t n = atomic_load_explicit(&d->pages_touched, memory_order_relaxed);
+    for (uint32_t i = 0; i < step->n_edits; i++)
+        n = step->edits[i].page >= n ? step->edits[i].page + 1u : n;
+    atomic_store_explicit(&d->pages_touched, n, memory_order_relaxed);
+}
+
+void decoder_begin_step(struct decoder *d, const struct step *step)
+{
+    atomic_store_explicit(&d->state, BACKEND_RUNNING, memory_order_relaxed);
+    decoder_beat(d);
+    d->step = step;
+    d->n_results = d->n_taken = 0;
+    d->fresh_logits = false;
+    do_page_ops(d, step);
+    count_pages(d, step);
+    slots_apply(&d->slots, step);
+    slots_take_rows(&d->slots, step, d->tokens);
+    for (uint32_t i = 0; i < step->n_logits; i++)
+        d->logit_rows[i] = step->logits[i].row;
+    attend_plan(&d->attend, step, &d->slots);
+}
+
+void decoder_finish_step(struct decoder *d)
+{
+    const struct step *step = d->step;
+    for (uint32_t i = 0; i < step->n_logits; i++)
+        if (step->logits[i].target < 0)
+            d->slots.slot[d->results[i].slot].last_sampled = d->results[i].token;
+    d->n_results = step->n_logits;
+    d->steps_done = step->id;
+    d->fresh_logits = true;
+    atomic_fetch_add_explicit(&d->steps, 1, memory_order_relaxed);
+    decoder_beat(d);
+    atomic_store_explicit(&d->state, BACKEND_IDLE, memory_order_relaxed);
+}
+
+/* Only what is in use of each array: a step is 70 KB, a decode step uses a few hundred bytes. */
+static void step_copy(struct step *to, const struct step *from)
+{
+    memcpy(to, from, offsetof(struct step, rows));
+    memcpy(to->rows, from->rows, from->n_rows * sizeof *to->rows);
+    memcpy(to->logits, from->logits, from->n_logits * sizeof *to->logits);
+    memcpy(to->edits, from->edits, from->n_edits * sizeof *to->edits);
+    memcpy(to->page_ops, from->page_ops, from->n_page_ops * sizeof *to->page_ops);
+    memcpy(to->slots, from->slots, from->n_slots * sizeof *to->slots);
+    memcpy(to->biases, from->biases, from->n_biases * sizeof *to->biases);
+    memcpy(to->history, from->history, from->n_history * sizeof *to->history);
+}
+
+static int cpu_submit(struct backend *be, const struct step *step, struct error *err)
+{
+    struct decoder *d = (struct decoder *)be;
+    assert(d->checker && !d->cfg.eager);
+    if (d->ring_n == d->cfg.steps_in_flight)
+        return -EAGAIN;
+    int rc = step_check(d->checker, step, err);
+    if (rc < 0)
+        return rc;
+    step_copy(d->ring[(d->ring_first + d->ring_n++) % DECODER_RING], step);
+    return 0;
+}
+
+static void run_oldest(struct decoder *d)
+{
+    decoder_begin_step(d, d->ring[d->ring_first]);
+    decoder_walk(d);
+    decoder_finish_step(d);
+    d->ring_first = (d->ring_first + 1) % DECODER_RING;
+    d->ring_n--;
+}
+
+static int cpu_poll(struct backend *be, struct step_result *out, int max, uint64_t *steps_done,
+                    struct error *err)
+{
+    (void)err; /* a cpu does not fail */
+    struct decoder *d = (struct decoder *)be;
+    if (d->n_taken == d->n_results && d->ring_n && !d->cfg.eager)
+        run_oldest(d);
+    int n = 0;
+    while (n < max && d->n_taken < d->n_results)
+        out[n++] = d->results[d->n_taken++];
+    if (steps_done)
+        *steps_done = d->steps_done;
+    return n;
+}
+
+static int cpu_begin(struct backend *be, const struct step *step, struct error *err)
+{
+    struct decoder *d = (struct decoder *)be;
+    assert(d->checker && d->cfg.eager);
+    int rc = step_check(d->checker, step, err);
+    if (rc < 0)
+        return rc;
+    step_copy(d->ring[0], step);
+    if (d->exact) {
+        rc = exact_begin(d->exact, d->ring[0], err);
+        if (rc < 0)
+            return rc;
+    }
+    decoder_begin_step(d, d->ring[0]);
+    return 0;
+}
+
+static int dispatch_exact(struct decoder *d, uint32_t node, struct error *err)
+{
+    int rc = exact_dispatch(d->exact, node, err);
+    if (rc < 0 || d->graph->nodes[node].op != GRAPH_ARGMAX)
+        return rc;
+    for (uint32_t i = 0; i < d->step->n_logits; i++) {
+        decoder_choose(d, i, exact_logits(d->exact, i), d->members[0].sampler);
+        if (d->step->logits[i].target < 0)
+            exact_sampled(d->exact, d->results[i].slot, d->results[i].token);
+    }
+    return 0;
+}
+
+static int cpu_dispatch(struct backend *be, uint32_t node, struct error *err)
+{
+    struct decoder *d = (struct decoder *)be;
+    assert(d->step && d->cfg.eager);
+    if (node >= d->graph->n_nodes)
+        return error_set(err, -EINVAL, "node %u, the graph has %u", node, d->graph->n_nodes);
+    int rc = 0;
+    decoder_beat(d);
+    if (d->exact)
+        rc = dispatch_exact(d, node, err);
+    else
+        eager_dispatch(d, node);
+    if (rc == 0 && node == d->graph->n_nodes - 1)
+        decoder_finish_step(d);
+    return rc;
+}
+
+/* --- what others see --- */
+
+static void cpu_park(struct backend *be)
+{
+    (void)be; /* the team sleeps on its futex already */
+}
+
+static const float *cpu_logits(struct backend *be, uint32_t index)
+{
+    const struct decoder *d = (const struct decoder *)be;
+    if (!d->fresh_logits || index >= d->step->n_logits || !(d->step->logits[index].flags & STEP_EXPORT))
+        return NULL;
+    if (d->exact)
+        return exact_logits(d->exact, index);
+    return row_at(d->eager ? eager_logits(d->eager, d->graph) : d->buffers[PROGRAM_LOGITS], index);
+}
+
+static void *cpu_transfer(struct backend *be, size_t *size)
+{
+    struct decoder *d = (struct decoder *)be;
+    *size = d->transfer.data ? kv_page_size(&d->attend.kv) * STEP_MAX_PAGE_OPS : 0;
+    return d->transfer.data;
+}
+
+static void cpu_info(const struct backend *be, struct backend_info *out)
+{
+    const struct decoder *d = (const struct decoder *)be;
+    uint64_t scratch = d->scratch.size + d->rope.size + (d->eager ? eager_size(d->eager) : 0);
+    uint64_t pages = atomic_load_explicit(&d->pages_touched, memory_order_relaxed);
+    *out = (struct backend_info){
+        .name = cpu_backend.name,
+        .device = d->device,
+        .isa = d->kernels->name,
+        .n_threads = team_size(d->team),
+        .max_rows = STEP_MAX_ROWS,
+        .n_pages = d->n_pages,
+        .kv = d->attend.kv,
+        .memory_used = d->weights.block.size + scratch + pages * kv_page_size(&d->attend.kv),
+        .scratch_bytes = scratch,
+        .launches = 1,
+        .steps = atomic_load_explicit(&d->steps, memory_order_relaxed),
+        .ops_per_step = d->program ? d->program->n_ops : 0,
+        .heartbeat_ns = atomic_load_explicit(&d->heartbeat_ns, memory_order_relaxed),
+        .state = atomic_load_explicit(&d->state, memory_order_relaxed),
+    };
+}
+
+const struct backend_ops cpu_backend = {
+    .name = "cpu",
+    .open = cpu_open,
+    .load = cpu_load,
+    .submit = cpu_submit,
+    .poll = cpu_poll,
+    .begin = cpu_begin,
+    .dispatch = cpu_dispatch,
+    .park = cpu_park,
+    .logits = cpu_logits,
+    .transfer = cpu_transfer,
+    .info = cpu_info,
+    .close = cpu_close,
+};

@@ -1,0 +1,291 @@
+/* The eager executor's side: one graph node at a time, each with buffers of its own, in the arithmetic that
+ * the fused program has. A norm whose readers are all products yields x * gain, and its 1/rms stays beside it
+ * for the product (kernels/arith.h); every other norm is applied at once. */
+#include "decoder.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct value { /* what a node yields */
+    struct rows rows;
+    float *factors; /* 1/rms of each row, or NULL */
+};
+
+struct eager {
+    struct value *values; /* [n_nodes] */
+    struct memory_block memory;
+};
+
+struct area { /* rows that nodes use one after the other */
+    uint32_t width;
+    bool head, taken;
+    struct rows rows;
+};
+
+static uint32_t last_reader(const struct graph *g, uint32_t node)
+{
+    uint32_t last = node;
+    for (uint32_t j = node + 1; j < g->n_nodes; j++)
+        if (g->nodes[j].inputs[0] == node || g->nodes[j].inputs[1] == node)
+            last = j;
+    return last;
+}
+
+static bool is_deferred(const struct graph *g, uint32_t node)
+{
+    const struct graph_node *n = &g->nodes[node];
+    if (n->op != GRAPH_RMS_NORM || n->group != n->width)
+        return false;
+    bool read = false;
+    for (uint32_t j = node + 1; j < g->n_nodes; j++)
+        if (g->nodes[j].inputs[0] == node || g->nodes[j].inputs[1] == node) {
+            read = true;
+            if (g->nodes[j].op != GRAPH_MUL_MAT)
+                return false;
+        }
+    return read;
+}
+
+/* The smallest free area that is wide enough, or a new one. */
+static uint32_t area_take(struct area *areas, uint32_t *n, uint32_t width, bool head)
+{
+    uint32_t best = *n;
+    for (uint32_t i = 0; i < *n; i++)
+        if (!areas[i].taken && areas[i].head == head && areas[i].width >= width &&
+            (best == *n || areas[i].width < areas[best].width))
+            best = i;
+    if (best == *n)
+        areas[(*n)++] = (struct area){.width = width, .head = head};
+    areas[best].taken = true;
+    return best;
+}
+
+/* Which area each node writes; an area is free again after its value's last reader. */
+static uint32_t assign_areas(const struct graph *g, struct area *areas, uint32_t *area_of, uint32_t *last_use)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < g->n_nodes; i++) {
+        last_use[i] = last_reader(g, i);
+        area_of[i] = area_take(areas, &n, g->nodes[i].width, g->nodes[i].head);
+        for (uint32_t j = 0; j <= i; j++)
+            if (last_use[j] == i)
+                areas[area_of[j]].taken = false;
+    }
+    return n;
+}
+
+static size_t area_floats(const struct area *a)
+{
+    return rows_stride(a->width) * (a->head ? STEP_MAX_LOGITS : STEP_MAX_ROWS);
+}
+
+static int values_set(struct eager *e, const struct graph *g, struct area *areas, uint32_t *area_of,
+                      uint32_t *last_use, struct error *err)
+{
+    uint32_t n = assign_areas(g, areas, area_of, last_use), n_deferred = 0;
+    size_t floats = 0;
+    for (uint32_t i = 0; i < n; i++)
+        floats += area_floats(&areas[i]);
+    for (uint32_t i = 0; i < g->n_nodes; i++)
+        n_deferred += is_deferred(g, i);
+    int rc = memory_take(&e->memory, (floats + (size_t)n_deferred * STEP_MAX_ROWS) * sizeof(float),
+                         "activations", err);
+    if (rc < 0)
+        return rc;
+    float *at = e->memory.data;
+    for (uint32_t i = 0; i < n; i++, at += area_floats(&areas[i - 1]))
+        areas[i].rows = (struct rows){.data = at, .stride = rows_stride(areas[i].width)};
+    for (uint32_t i = 0; i < g->n_nodes; i++) {
+        e->values[i].rows = areas[area_of[i]].rows;
+        if (!is_deferred(g, i))
+            continue;
+        e->values[i].factors = at;
+        at += STEP_MAX_ROWS;
+    }
+    return 0;
+}
+
+int eager_open(struct decoder *d, struct error *err)
+{
+    const struct graph *g = d->graph;
+    struct eager *e = d->eager = calloc(1, sizeof *e);
+    struct area *areas = calloc(g->n_nodes, sizeof *areas);
+    uint32_t *area_of = calloc(g->n_nodes, sizeof *area_of), *last_use = calloc(g->n_nodes, sizeof *last_use);
+    if (e)
+        e->values = calloc(g->n_nodes, sizeof *e->values);
+    int rc = e && e->values && areas && area_of && last_use
+                 ? values_set(e, g, areas, area_of, last_use, err)
+                 : error_set(err, -ENOMEM, "eager executor: out of memory");
+    free(areas);
+    free(area_of);
+    free(last_use);
+    return rc;
+}
+
+void eager_close(struct eager *e)
+{
+    if (!e)
+        return;
+    memory_give(&e->memory);
+    free(e->values);
+    free(e);
+}
+
+size_t eager_size(const struct eager *e)
+{
+    return e->memory.size;
+}
+
+struct rows eager_logits(const struct eager *e, const struct graph *g)
+{
+    return e->values[g->nodes[g->n_nodes - 1].inputs[0]].rows;
+}
+
+struct launch { /* one node, on one member */
+    struct decoder *d;
+    const struct graph_node *node;
+    const struct value *out;
+    uint32_t member, n_rows;
+};
+
+/* Input `i` for row `row` of the node: nodes for logit rows may read values of all rows. */
+static uint32_t input_row(const struct launch *l, uint32_t i, uint32_t row)
+{
+    bool gathered = l->node->head && !l->d->graph->nodes[l->node->inputs[i]].head;
+    return gathered ? l->d->logit_rows[row] : row;
+}
+
+static const struct value *input_value(const struct launch *l, uint32_t i)
+{
+    return &l->d->eager->values[l->node->inputs[i]];
+}
+
+static float *input_at(const struct launch *l, uint32_t i, uint32_t row)
+{
+    return row_at(input_value(l, i)->rows, input_row(l, i, row));
+}
+
+static void norm_row(const struct launch *l, uint32_t row)
+{
+    const struct graph_node *n = l->node;
+    const struct ops *ops = l->d->ops;
+    const float *x = input_at(l, 0, row), *gain = l->d->weights.vectors[n->gain];
+    float *out = row_at(l->out->rows, row);
+    if (l->out->factors) {
+        ops->mul(out, x, gain, n->width);
+        l->out->factors[row] = ops->rms_inverse(x, n->width, n->eps);
+        return;
+    }
+    memcpy(out, x, n->width * sizeof *out);
+    for (uint32_t at = 0; at < n->width; at += n->group)
+        ops->norm_head(out + at, gain, n->group, n->eps);
+}
+
+static void copy_row(const struct launch *l, uint32_t row)
+{
+    const struct graph_node *n = l->node;
+    const float *k = input_at(l, 0, row), *v = input_at(l, 1, row);
+    for (uint32_t h = 0; h < n->n_kv_heads; h++)
+        attend_append(&l->d->attend, n->layer, row, h, k + (size_t)h * n->group, v + (size_t)h * n->group);
+    memcpy(row_at(l->out->rows, row), k, n->width * sizeof *k);
+}
+
+static void run_row(const struct launch *l, uint32_t row)
+{
+    const struct graph_node *n = l->node;
+    struct decoder *d = l->d;
+    float *out = row_at(l->out->rows, row);
+    switch (n->op) {
+    case GRAPH_EMBED:
+        matmul_row(&d->weights.matrices[n->weight], (uint32_t)d->tokens[row], out);
+        break;
+    case GRAPH_RMS_NORM:
+        norm_row(l, row);
+        break;
+    case GRAPH_ROPE:
+        memcpy(out, input_at(l, 0, row), n->width * sizeof *out);
+        attend_rope(&d->attend, row, out, n->n_heads);
+        break;
+    case GRAPH_COPY:
+        copy_row(l, row);
+        break;
+    case GRAPH_ADD:
+        d->ops->add(out, input_at(l, 0, row), input_at(l, 1, row), n->width);
+        break;
+    case GRAPH_MUL:
+        d->ops->mul(out, input_at(l, 0, row), input_at(l, 1, row), n->width);
+        break;
+    case GRAPH_SILU:
+        d->ops->silu(out, input_at(l, 0, row), n->width);
+        break;
+    case GRAPH_ARGMAX:
+        decoder_choose(d, row, input_at(l, 0, row), d->members[l->member].sampler);
+        break;
+    case GRAPH_NONE:
+    case GRAPH_MUL_MAT:
+    case GRAPH_SOFT_MAX:
+    case GRAPH_N_OPS:
+        break;
+    }
+}
+
+static void run_product(const struct launch *l)
+{
+    struct decoder *d = l->d;
+    const struct graph_node *n = l->node;
+    struct product p = {
+        .matrices = {&d->weights.matrices[n->weight]},
+        .bias = {n->bias == MODEL_NO_WEIGHT ? NULL : d->weights.vectors[n->bias]},
+        .n_matrices = 1,
+        .epilogue = PROGRAM_STORE,
+        .n_rows = l->n_rows,
+        .in = input_value(l, 0)->rows,
+        .gather = n->head && !d->graph->nodes[n->inputs[0]].head ? d->logit_rows : NULL,
+        .factors = input_value(l, 0)->factors,
+        .out = l->out->rows,
+    };
+    product_run(&p, &d->product, &d->members[l->member].product, d->team, l->member);
+}
+
+static void run_attention(const struct launch *l)
+{
+    struct decoder *d = l->d;
+    const struct graph_node *n = l->node;
+    uint32_t n_groups = d->attend.n_groups;
+    struct team_deal units = team_deal(d->team, l->member, n_groups * n->n_kv_heads, 1);
+    for (uint32_t i, last; team_next(&units, &i, &last);)
+        attend_group(&d->attend, &d->members[l->member].attend, n->layer, i % n_groups, i / n_groups,
+                     n->scale, input_value(l, 0)->rows, l->out->rows);
+}
+
+struct dispatch {
+    struct decoder *d;
+    uint32_t node;
+};
+
+static void dispatch_member(void *context, uint32_t member)
+{
+    const struct dispatch *x = context;
+    struct decoder *d = x->d;
+    struct launch l = {.d = d, .node = &d->graph->nodes[x->node], .out = &d->eager->values[x->node]};
+    l.member = member;
+    l.n_rows = l.node->head ? d->step->n_logits : d->step->n_rows;
+    if (l.node->op == GRAPH_MUL_MAT) {
+        run_product(&l);
+        return;
+    }
+    if (l.node->op == GRAPH_SOFT_MAX) {
+        run_attention(&l);
+        return;
+    }
+    struct team_deal rows = team_deal(d->team, member, l.n_rows, 1);
+    for (uint32_t row, last; team_next(&rows, &row, &last);)
+        run_row(&l, row);
+}
+
+void eager_dispatch(struct decoder *d, uint32_t node)
+{
+    struct dispatch x = {.d = d, .node = node};
+    team_run(d->team, dispatch_member, &x);
+}

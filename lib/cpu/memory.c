@@ -1,0 +1,104 @@
+#include "memory.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define HUGE_PAGE ((size_t)2 << 20)
+
+int memory_take(struct memory_block *b, size_t size, const char *what, struct error *err)
+{
+    /* Room to start on a huge page's border, so that the kernel can use them from the first byte. */
+    size_t rounded = (size + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE,
+           extra = size >= HUGE_PAGE ? HUGE_PAGE : 0;
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    uint8_t *p = mmap(NULL, rounded + extra, PROT_READ | PROT_WRITE, flags, -1, 0);
+    if (p == MAP_FAILED)
+        return error_set(err, -ENOMEM, "cannot reserve %zu bytes for %s: %s", size, what, strerror(errno));
+    if (extra) {
+        size_t head = (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE) % HUGE_PAGE;
+        if (head)
+            munmap(p, head);
+        p += head;
+        if (extra > head)
+            munmap(p + rounded, extra - head);
+        madvise(p, rounded, MADV_HUGEPAGE); /* a wish: refused where the kernel has none */
+    }
+    *b = (struct memory_block){.data = p, .size = rounded};
+    return 0;
+}
+
+void memory_give(struct memory_block *b)
+{
+    if (b->data)
+        munmap(b->data, b->size);
+    *b = (struct memory_block){0};
+}
+
+static bool read_number(const char *path, unsigned long long *out)
+{
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return false;
+    bool ok = fscanf(f, "%llu", out) == 1; /* "max" is not a number */
+    fclose(f);
+    return ok;
+}
+
+static uint64_t meminfo_available(void)
+{
+    FILE *f = fopen("/proc/meminfo", "re");
+    if (!f)
+        return UINT64_MAX;
+    char line[128];
+    unsigned long long kib = 0;
+    uint64_t available = UINT64_MAX;
+    while (fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+            available = kib * 1024;
+    fclose(f);
+    return available;
+}
+
+/* What the group at `path` (v2, or v1's memory controller) may still take. */
+static uint64_t group_available(const char *path, const char *limit_name, const char *used_name)
+{
+    char file[768];
+    unsigned long long limit = 0, used = 0;
+    snprintf(file, sizeof file, "%s/%s", path, limit_name);
+    if (!read_number(file, &limit))
+        return UINT64_MAX;
+    snprintf(file, sizeof file, "%s/%s", path, used_name);
+    if (!read_number(file, &used))
+        return limit;
+    return limit > used ? limit - used : 0;
+}
+
+static uint64_t cgroup_available(void)
+{
+    FILE *f = fopen("/proc/self/cgroup", "re");
+    if (!f)
+        return UINT64_MAX;
+    char line[512], path[600];
+    uint64_t least = UINT64_MAX;
+    while (fgets(line, sizeof line, f)) {
+        line[strcspn(line, "\n")] = '\0';
+        const char *v1 = strstr(line, ":memory:");
+        bool v2 = strncmp(line, "0::", 3) == 0;
+        if (!v1 && !v2)
+            continue;
+        snprintf(path, sizeof path, "/sys/fs/cgroup%s%s", v2 ? "" : "/memory", v2 ? line + 3 : v1 + 8);
+        uint64_t n = v2 ? group_available(path, "memory.max", "memory.current")
+                        : group_available(path, "memory.limit_in_bytes", "memory.usage_in_bytes");
+        least = n < least ? n : least;
+    }
+    fclose(f);
+    return least;
+}
+
+uint64_t memory_available(void)
+{
+    uint64_t system = meminfo_available(), group = cgroup_available();
+    return system < group ? system : group;
+}

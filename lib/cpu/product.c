@@ -1,0 +1,136 @@
+#include "product.h"
+#include "team.h"
+
+#include <assert.h>
+#include <stdbool.h>
+
+struct job {
+    const struct product *p;
+    const struct product_shared *shared;
+    const struct product_scratch *own;
+    struct matmul_input input;
+    const float *factors; /* [n_rows] */
+};
+
+static bool wants_floats(const struct product *p)
+{
+    for (uint32_t i = 0; i < p->n_matrices; i++)
+        if (matmul_is_float(p->matrices[i]))
+            return true;
+    return false;
+}
+
+static void quantise_row(struct job *j, uint32_t row, bool floats, float *factor)
+{
+    const struct product *p = j->p;
+    uint32_t from = p->gather ? p->gather[row] : row;
+    const float *x = row_at(p->in, from);
+    j->shared->kernels->quantise(&j->input, row, x, p->gain, floats);
+    *factor = p->gain      ? j->shared->ops->rms_inverse(x, j->input.k, p->eps)
+              : p->factors ? p->factors[from]
+                           : 1.0f;
+}
+
+/* Products of groups [first, last) of one matrix into tile[row][stride]; returns how many of its rows that
+ * are. The kernel numbers output rows from the start of the matrix, the tile from the start of the piece. */
+static uint32_t multiply(const struct job *j, const struct matmul_matrix *m, uint32_t first, uint32_t last,
+                         float *tile, size_t stride)
+{
+    uint32_t start = first * MATMUL_ROWS, end = last * MATMUL_ROWS < m->n ? last * MATMUL_ROWS : m->n;
+    j->shared->kernels->run(m, &j->input, first, last, tile - start, stride, j->own->kernel);
+    return end - start;
+}
+
+static void finish_one(const struct job *j, uint32_t matrix, uint32_t first, uint32_t last)
+{
+    const struct product *p = j->p;
+    size_t stride = (size_t)(last - first) * MATMUL_ROWS;
+    uint32_t n = multiply(j, p->matrices[matrix], first, last, j->own->tile, stride);
+    uint32_t start = first * MATMUL_ROWS;
+    const float *bias = p->bias[matrix] ? p->bias[matrix] + start : NULL;
+    for (uint32_t row = 0; row < p->n_rows; row++) {
+        float *out = row_at(p->out, row) + p->out_col[matrix] + start;
+        const float *y = j->own->tile + row * stride;
+        if (p->epilogue == PROGRAM_RESIDUAL)
+            j->shared->ops->residual(out, y, n, j->factors[row], bias);
+        else
+            j->shared->ops->store(out, y, n, j->factors[row], bias);
+    }
+}
+
+/* Gate and up of the same columns, so that both are at hand when they are multiplied. */
+static void finish_gated(const struct job *j, uint32_t first, uint32_t last)
+{
+    const struct product *p = j->p;
+    size_t stride = (size_t)(last - first) * MATMUL_ROWS;
+    float *gate = j->own->tile, *up = gate + stride * p->n_rows;
+    uint32_t n = multiply(j, p->matrices[0], first, last, gate, stride), start = first * MATMUL_ROWS;
+    multiply(j, p->matrices[1], first, last, up, stride);
+    for (uint32_t row = 0; row < p->n_rows; row++)
+        j->shared->ops->swiglu(row_at(p->out, row) + p->out_col[0] + start, gate + row * stride,
+                               up + row * stride, n, j->factors[row], p->bias[0] ? p->bias[0] + start : NULL,
+                               p->bias[1] ? p->bias[1] + start : NULL);
+}
+
+/* Units are the groups of all matrices, one after the other; those of gate and up are pairs. */
+static void do_piece(const struct job *j, uint32_t first, uint32_t last)
+{
+    const struct product *p = j->p;
+    if (p->epilogue == PROGRAM_SWIGLU) {
+        finish_gated(j, first, last);
+        return;
+    }
+    for (uint32_t i = 0, base = 0; i < p->n_matrices && base < last; base += p->matrices[i++]->n_groups) {
+        uint32_t end = base + p->matrices[i]->n_groups;
+        if (first < end)
+            finish_one(j, i, (first > base ? first : base) - base, (last < end ? last : end) - base);
+        first = first > end ? first : end;
+    }
+}
+
+static uint32_t count_units(const struct product *p)
+{
+    uint32_t n = p->matrices[0]->n_groups;
+    for (uint32_t i = 1; p->epilogue != PROGRAM_SWIGLU && i < p->n_matrices; i++)
+        n += p->matrices[i]->n_groups;
+    return n;
+}
+
+/* Groups per piece: what the tile holds, but several pieces for each member, so that there is something to
+ * take over from one that is late. */
+static uint32_t chunk_of(const struct product *p, uint32_t n_units, uint32_t n_members)
+{
+    uint32_t per_row = MATMUL_ROWS * (p->epilogue == PROGRAM_SWIGLU ? 2 : 1);
+    uint32_t fits = PRODUCT_TILE / (per_row * p->n_rows), even = n_units / (n_members * 8);
+    uint32_t chunk = fits < even ? fits : even;
+    return chunk ? chunk : 1;
+}
+
+void product_run(const struct product *p, const struct product_shared *shared,
+                 const struct product_scratch *own, struct team *team, uint32_t member)
+{
+    if (p->n_rows == 0)
+        return;
+    struct job j = {.p = p, .shared = shared, .own = own};
+    j.input = (struct matmul_input){.k = p->matrices[0]->k, .n_columns = p->n_rows};
+    bool floats = wants_floats(p);
+    float own_factors[PRODUCT_OWN_ROWS];
+    if (p->n_rows <= PRODUCT_OWN_ROWS) {
+        j.input.data = own->input;
+        j.factors = own_factors;
+        for (uint32_t row = 0; row < p->n_rows; row++)
+            quantise_row(&j, row, floats, &own_factors[row]);
+    } else {
+        j.input.data = shared->input;
+        j.factors = shared->factors;
+        struct team_deal rows = team_deal(team, member, p->n_rows, 4);
+        for (uint32_t first, last; team_next(&rows, &first, &last);)
+            for (uint32_t row = first; row < last; row++)
+                quantise_row(&j, row, floats, &shared->factors[row]);
+        team_barrier(team, member);
+    }
+    uint32_t n_units = count_units(p);
+    struct team_deal pieces = team_deal(team, member, n_units, chunk_of(p, n_units, team_size(team)));
+    for (uint32_t first, last; team_next(&pieces, &first, &last);)
+        do_piece(&j, first, last);
+}

@@ -1,0 +1,139 @@
+#include "decoder.h"
+
+#include <assert.h>
+
+/* One member's way through the program. Every member makes the same decisions; an op ends with a barrier. */
+struct walk {
+    struct decoder *d;
+    uint32_t member;
+    struct decoder_member *own;
+};
+
+static void walk_embed(const struct walk *w, const struct program_op *op)
+{
+    struct decoder *d = w->d;
+    struct team_deal rows = team_deal(d->team, w->member, d->step->n_rows, 1);
+    for (uint32_t first, last; team_next(&rows, &first, &last);)
+        matmul_row(&d->weights.matrices[op->weight[0]], (uint32_t)d->tokens[first],
+                   row_at(d->buffers[op->out], first));
+}
+
+static const float *vector_of(const struct decoder *d, uint32_t weight)
+{
+    return weight == PROGRAM_NONE ? NULL : d->weights.vectors[weight];
+}
+
+static void walk_matmul(const struct walk *w, const struct program_op *op)
+{
+    struct decoder *d = w->d;
+    bool head = op->flags & PROGRAM_HEAD;
+    struct product p = {
+        .n_matrices = op->n_weights,
+        .epilogue = op->epilogue,
+        .n_rows = head ? d->step->n_logits : d->step->n_rows,
+        .in = d->buffers[op->in],
+        .gather = head ? d->logit_rows : NULL,
+        .gain = vector_of(d, op->gain),
+        .eps = op->eps,
+        .out = d->buffers[op->out],
+    };
+    for (uint32_t i = 0; i < op->n_weights; i++) {
+        p.matrices[i] = &d->weights.matrices[op->weight[i]];
+        p.bias[i] = vector_of(d, op->bias[i]);
+        p.out_col[i] = op->epilogue == PROGRAM_STORE ? op->out_col[i] : 0;
+    }
+    product_run(&p, &d->product, &w->own->product, d->team, w->member);
+}
+
+/* Norm, rotation and appending of what one kv head of a row needs. */
+static void prepare_heads(const struct walk *w, const struct program_op *op, uint32_t row, uint32_t kv_head)
+{
+    const struct decoder *d = w->d;
+    const struct attend *a = &d->attend;
+    uint32_t head_dim = a->kv.head_dim;
+    float *in = row_at(d->buffers[op->in], row);
+    float *q = in + op->out_col[0] + (size_t)kv_head * a->ratio * head_dim;
+    float *k = in + op->out_col[1] + (size_t)kv_head * head_dim;
+    if (op->q_gain != PROGRAM_NONE) {
+        for (uint32_t h = 0; h < a->ratio; h++)
+            d->ops->norm_head(q + (size_t)h * head_dim, vector_of(d, op->q_gain), head_dim, op->eps);
+        d->ops->norm_head(k, vector_of(d, op->k_gain), head_dim, op->eps);
+    }
+    attend_rope(a, row, q, a->ratio);
+    attend_rope(a, row, k, 1);
+    attend_append(a, op->layer, row, kv_head, k, in + op->out_col[2] + (size_t)kv_head * head_dim);
+}
+
+static void attend_unit(const struct walk *w, const struct program_op *op, uint32_t group, uint32_t kv_head)
+{
+    struct rows q = w->d->buffers[op->in];
+    q.data += op->out_col[0];
+    attend_group(&w->d->attend, &w->own->attend, op->layer, group, kv_head, op->scale, q,
+                 w->d->buffers[op->out]);
+}
+
+/* Heads are the outer count of the units, so that a member stays with its heads' tiles. */
+static void walk_attend(const struct walk *w, const struct program_op *op)
+{
+    struct decoder *d = w->d;
+    uint32_t n_rows = d->step->n_rows, n_heads = d->attend.kv.n_kv_heads, n_groups = d->attend.n_groups;
+    if (!d->attend.lone_rows) {
+        struct team_deal rows = team_deal(d->team, w->member, n_rows * n_heads, 8);
+        for (uint32_t first, last; team_next(&rows, &first, &last);)
+            for (uint32_t i = first; i < last; i++)
+                prepare_heads(w, op, i % n_rows, i / n_rows);
+        team_barrier(d->team, w->member);
+    }
+    struct team_deal units = team_deal(d->team, w->member, n_groups * n_heads, 1);
+    for (uint32_t i, last; team_next(&units, &i, &last);) {
+        if (d->attend.lone_rows)
+            prepare_heads(w, op, i % n_groups, i / n_groups);
+        attend_unit(w, op, i % n_groups, i / n_groups);
+    }
+}
+
+static void walk_sample(const struct walk *w, const struct program_op *op)
+{
+    struct decoder *d = w->d;
+    struct team_deal rows = team_deal(d->team, w->member, d->step->n_logits, 1);
+    for (uint32_t i, last; team_next(&rows, &i, &last);)
+        decoder_choose(d, i, row_at(d->buffers[op->in], i), w->own->sampler);
+}
+
+static void walk_op(const struct walk *w, const struct program_op *op)
+{
+    switch ((enum program_opcode)op->opcode) {
+    case PROGRAM_EMBED:
+        walk_embed(w, op);
+        break;
+    case PROGRAM_MATMUL:
+        walk_matmul(w, op);
+        break;
+    case PROGRAM_ATTEND:
+        walk_attend(w, op);
+        break;
+    case PROGRAM_SAMPLE:
+        walk_sample(w, op);
+        break;
+    case PROGRAM_ALL_REDUCE:
+        assert(!"not emitted for one rank");
+    }
+}
+
+static void walk_member(void *context, uint32_t member)
+{
+    struct decoder *d = context;
+    struct walk w = {.d = d, .member = member, .own = &d->members[member]};
+    for (uint32_t i = 0; i < d->program->n_ops; i++) {
+        if (i > 0)
+            team_barrier(d->team, member);
+        if (member == 0)
+            decoder_beat(d);
+        walk_op(&w, &d->program->ops[i]);
+    }
+}
+
+void decoder_walk(struct decoder *d)
+{
+    team_run(d->team, walk_member, d);
+}

@@ -1,0 +1,148 @@
+#include "weights.h"
+#include "graph.h"
+#include "team.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum use { UNUSED, VECTOR, MATRIX };
+
+/* What the graph wants of each weight. */
+static uint8_t *uses_of(const struct graph *g)
+{
+    uint32_t n = model_n_weights(g->model);
+    uint8_t *uses = calloc(n ? n : 1, 1);
+    for (uint32_t i = 0; uses && i < g->n_nodes; i++) {
+        const struct graph_node *node = &g->nodes[i];
+        if (node->op == GRAPH_EMBED || node->op == GRAPH_MUL_MAT)
+            uses[node->weight] = MATRIX;
+        if (node->op == GRAPH_MUL_MAT && node->bias != MODEL_NO_WEIGHT)
+            uses[node->bias] = VECTOR;
+        if (node->op == GRAPH_RMS_NORM)
+            uses[node->gain] = VECTOR;
+    }
+    return uses;
+}
+
+static size_t round64(size_t n)
+{
+    return (n + 63) / 64 * 64;
+}
+
+/* Bytes of one weight's copy, or 0 with *err set. */
+static size_t copy_size(const struct weight *w, uint8_t use, struct error *err)
+{
+    if (use == VECTOR)
+        return round64((size_t)w->n * w->k * sizeof(float));
+    struct error why = {0};
+    size_t size = matmul_pack_size(w->type, w->n, w->k, &why);
+    if (!size)
+        error_set(err, why.code ? why.code : -ENOTSUP, "%s: %s", w->name, why.text);
+    return round64(size);
+}
+
+static size_t sum_sizes(const struct graph *g, const uint8_t *uses, struct error *err)
+{
+    size_t sum = 0;
+    for (uint32_t i = 0; i < model_n_weights(g->model); i++) {
+        if (uses[i] == UNUSED)
+            continue;
+        size_t size = copy_size(model_weight(g->model, i), uses[i], err);
+        if (!size)
+            return 0;
+        sum += size;
+    }
+    return sum;
+}
+
+size_t weights_size(const struct graph *g, struct error *err)
+{
+    uint8_t *uses = uses_of(g);
+    if (!uses) {
+        error_set(err, -ENOMEM, "weights: out of memory");
+        return 0;
+    }
+    size_t size = sum_sizes(g, uses, err);
+    free(uses);
+    return size;
+}
+
+struct pack_job {
+    struct team *team;
+    const struct weight *weight;
+    void *out;
+    uint32_t n_groups;
+};
+
+static void pack_member(void *context, uint32_t member)
+{
+    struct pack_job *job = context;
+    const struct weight *w = job->weight;
+    struct team_deal deal = team_deal(job->team, member, job->n_groups, 16);
+    for (uint32_t first, last; team_next(&deal, &first, &last);)
+        matmul_pack(w->type, w->n, w->k, w->data, job->out, first, last);
+}
+
+static void copy_weight(struct weights *w, const struct graph *g, struct team *team, uint32_t index,
+                        uint8_t use, uint8_t *out)
+{
+    const struct weight *from = model_weight(g->model, index);
+    if (use == VECTOR) {
+        memcpy(out, from->data, (size_t)from->n * from->k * sizeof(float));
+        w->vectors[index] = (const void *)out;
+        return;
+    }
+    struct pack_job job = {.team = team, .weight = from, .out = out};
+    job.n_groups = (from->n + MATMUL_ROWS - 1) / MATMUL_ROWS;
+    team_run(team, pack_member, &job);
+    matmul_matrix_set(&w->matrices[index], from->type, from->n, from->k, out);
+    const struct gguf *file = model_gguf(g->model);
+    const struct gguf_tensor *tensor = gguf_find_tensor(file, from->name);
+    if (tensor)
+        gguf_drop_pages(file, tensor);
+}
+
+static int copy_all(struct weights *w, const struct graph *g, const uint8_t *uses, struct team *team,
+                    const struct weights_progress *progress, struct error *err)
+{
+    size_t total = sum_sizes(g, uses, err), done = 0;
+    if (!total)
+        return err && err->code ? err->code : -ENOTSUP;
+    int rc = memory_take(&w->block, total, "weights", err);
+    if (rc < 0)
+        return rc;
+    for (uint32_t i = 0; i < w->n; i++) {
+        if (uses[i] == UNUSED)
+            continue;
+        copy_weight(w, g, team, i, uses[i], (uint8_t *)w->block.data + done);
+        done += copy_size(model_weight(g->model, i), uses[i], NULL);
+        if (progress && progress->report)
+            progress->report(progress->context, (double)done / (double)total);
+    }
+    return 0;
+}
+
+int weights_open(struct weights *w, const struct graph *g, struct team *team,
+                 const struct weights_progress *progress, struct error *err)
+{
+    *w = (struct weights){.n = model_n_weights(g->model)};
+    w->matrices = calloc(w->n ? w->n : 1, sizeof *w->matrices);
+    w->vectors = calloc(w->n ? w->n : 1, sizeof *w->vectors);
+    uint8_t *uses = uses_of(g);
+    int rc = w->matrices && w->vectors && uses ? copy_all(w, g, uses, team, progress, err)
+                                               : error_set(err, -ENOMEM, "weights: out of memory");
+    free(uses);
+    if (rc < 0)
+        weights_close(w);
+    return rc;
+}
+
+void weights_close(struct weights *w)
+{
+    memory_give(&w->block);
+    free(w->matrices);
+    free(w->vectors);
+    *w = (struct weights){0};
+}

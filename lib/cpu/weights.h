@@ -1,0 +1,33 @@
+/* weights.h - the one copy of a model's weights that the cpu computes with: matrices packed for the products
+ * (a tied embedding once), gains and biases as floats. Thread: filled by the team in weights_open(),
+ * immutable afterwards. */
+#pragma once
+#include "error.h"
+#include "matmul.h"
+#include "memory.h"
+
+#include <stdint.h>
+
+struct graph;
+struct team;
+
+struct weights {
+    uint32_t n;                     /* weights of the model */
+    struct matmul_matrix *matrices; /* [n]; n_groups 0: not a matrix of this graph */
+    const float **vectors;          /* [n]; NULL: not a vector of this graph */
+    struct memory_block block;
+};
+
+/* Bytes the weights of a graph take, or 0 with *err set. */
+size_t weights_size(const struct graph *g, struct error *err);
+
+struct weights_progress {
+    void (*report)(void *context, double fraction); /* may be NULL */
+    void *context;
+};
+
+/* Packs every weight with the whole team and drops each tensor's pages of the file as soon as its copy
+ * exists, so that at most one tensor is held twice. */
+int weights_open(struct weights *w, const struct graph *g, struct team *team,
+                 const struct weights_progress *progress, struct error *err);
+void weights_close(struct weights *w);
