@@ -1,0 +1,458 @@
+/* The cpu backend's promise: the same bits however the work is cut, and nothing done on a bad index. */
+#include "decoder_run.h"
+
+#include <errno.h>
+#include <math.h>
+
+#define N 80 /* tokens: over a page's border */
+
+static const char *const files[] = {
+    HEARTH_TEST_DATA "/tiny-llama3-s15-q4_k_m.gguf",
+    HEARTH_TEST_DATA "/tiny-qwen2-odd-s13-q5_0.gguf",
+    HEARTH_TEST_DATA "/tiny-qwen3-s11-q4_k_m.gguf",
+    HEARTH_TEST_DATA "/tiny-qwen3-s11-q8_0.gguf",
+};
+#define N_FILES (sizeof files / sizeof *files)
+
+static int32_t tokens[512];
+
+static void make_tokens(void)
+{
+    for (uint32_t i = 0; i < 512; i++)
+        tokens[i] = (int32_t)((i * 7919u + i * i * 31u + 5u) % 384u); /* 384: the smallest vocabulary */
+}
+
+static uint32_t vocabulary(const char *path)
+{
+    struct model *m = NULL;
+    cr_assert_eq(model_open(&m, path, NULL), 0);
+    uint32_t n = model_config(m)->n_vocab;
+    model_close(m);
+    return n;
+}
+
+/* Logits of the first N tokens, run in one way. */
+static float *logits_of(const char *path, struct decoder_run_config c, uint32_t chunk)
+{
+    c.path = path;
+    return decoder_run_logits(&c, tokens, N, chunk);
+}
+
+static void expect_same(const float *a, const float *b, size_t n, const char *what)
+{
+    for (size_t i = 0; i < n; i++)
+        cr_assert(memcmp(&a[i], &b[i], sizeof *a) == 0, "%s: logit %zu is %a, expected %a", what, i,
+                  (double)b[i], (double)a[i]);
+}
+
+/* On every file and with both cache types, b gives the bits of a. */
+static void expect_same_bits(struct decoder_run_config a, uint32_t chunk_a, struct decoder_run_config b,
+                             uint32_t chunk_b)
+{
+    make_tokens();
+    for (uint32_t i = 0; i < 2 * N_FILES; i++) {
+        const char *path = files[i / 2];
+        a.kv_type = b.kv_type = i % 2 ? KV_Q8_0 : KV_F16;
+        float *x = logits_of(path, a, chunk_a), *y = logits_of(path, b, chunk_b);
+        expect_same(x, y, (size_t)N * vocabulary(path), path);
+        free(x);
+        free(y);
+    }
+}
+
+static bool has_isa(const char *isa)
+{
+    struct backend_config cfg = {.isa = isa, .n_slots = 1, .n_ctx = 64, .n_threads = 1};
+    struct backend *be = NULL;
+    int rc = cpu_backend.open(&be, &cfg, NULL);
+    if (rc == 0)
+        cpu_backend.close(be);
+    return rc == 0;
+}
+
+static void expect_isa_gives_scalar_bits(const char *isa)
+{
+    if (has_isa(isa))
+        expect_same_bits((struct decoder_run_config){.isa = "scalar"}, 16,
+                         (struct decoder_run_config){.isa = isa}, 16);
+    else
+        cr_log_info("this CPU has no %s", isa);
+}
+
+Test(cpu_backend, avx2_gives_the_bits_of_scalar)
+{
+    expect_isa_gives_scalar_bits("avx2");
+}
+
+Test(cpu_backend, avxvnni_gives_the_bits_of_scalar)
+{
+    expect_isa_gives_scalar_bits("avxvnni");
+}
+
+Test(cpu_backend, avx512_gives_the_bits_of_scalar)
+{
+    expect_isa_gives_scalar_bits("avx512");
+}
+
+Test(cpu_backend, eager_gives_the_bits_of_persistent)
+{
+    expect_same_bits((struct decoder_run_config){.kind = EXECUTOR_PERSISTENT}, 16,
+                     (struct decoder_run_config){.kind = EXECUTOR_EAGER}, 16);
+}
+
+Test(cpu_backend, two_threads_give_the_bits_of_one)
+{
+    expect_same_bits((struct decoder_run_config){.n_threads = 1}, 16,
+                     (struct decoder_run_config){.n_threads = 2}, 16);
+}
+
+Test(cpu_backend, five_threads_give_the_bits_of_one_row_at_a_time)
+{
+    expect_same_bits((struct decoder_run_config){.n_threads = 1}, 1,
+                     (struct decoder_run_config){.n_threads = 5}, 1);
+}
+
+Test(cpu_backend, one_row_at_a_time_gives_the_bits_of_chunks)
+{
+    expect_same_bits((struct decoder_run_config){0}, 32, (struct decoder_run_config){0}, 1);
+}
+
+Test(cpu_backend, odd_chunks_give_the_bits_of_even_ones)
+{
+    expect_same_bits((struct decoder_run_config){0}, 32, (struct decoder_run_config){.n_threads = 2}, 7);
+}
+
+Test(cpu_backend, pages_in_any_order_give_the_same_bits)
+{
+    expect_same_bits((struct decoder_run_config){0}, 32, (struct decoder_run_config){.page_shift = 5}, 19);
+}
+
+Test(cpu_backend, a_whole_prompt_at_once_gives_the_bits_of_single_rows)
+{
+    make_tokens();
+    for (uint32_t i = 0; i < N_FILES; i++) {
+        struct decoder_run_config c = {.path = files[i], .n_threads = 2, .n_ctx = 512};
+        struct decoder_run whole;
+        decoder_run_open(&whole, &c);
+        uint32_t n = 300, n_vocab = whole.n_vocab;
+        for (uint32_t pos = 0; pos < n; pos++)
+            decoder_run_row(&whole, 0, pos, tokens[pos], pos >= n - STEP_MAX_LOGITS);
+        decoder_run_step(&whole);
+        float *single = decoder_run_logits(&c, tokens, n, 1);
+        for (uint32_t j = 0; j < STEP_MAX_LOGITS; j++)
+            expect_same(single + (size_t)(n - STEP_MAX_LOGITS + j) * n_vocab, executor_logits(whole.x, j),
+                        n_vocab, files[i]);
+        free(single);
+        decoder_run_close(&whole);
+    }
+}
+
+/* Eight sequences, each a window of the same tokens, one or several rows of each in every step. */
+Test(cpu_backend, a_row_has_the_same_bits_in_any_batch)
+{
+    enum { SLOTS = 8, LENGTH = 70 };
+    make_tokens();
+    for (uint32_t i = 0; i < N_FILES; i++) {
+        struct decoder_run_config c = {.path = files[i], .n_threads = 2, .page_shift = 3};
+        struct decoder_run r;
+        decoder_run_open(&r, &c);
+        uint32_t n_vocab = r.n_vocab, at[SLOTS] = {0};
+        float *batched = calloc((size_t)SLOTS * LENGTH * n_vocab, sizeof *batched);
+        for (uint32_t round = 0; at[0] < LENGTH || at[SLOTS - 1] < LENGTH; round++) {
+            uint32_t slot_of[STEP_MAX_LOGITS], pos_of[STEP_MAX_LOGITS], n = 0;
+            for (uint32_t s = 0; s < SLOTS; s++) {
+                uint32_t rows = 1 + (round + s) % 4;
+                for (; rows && at[s] < LENGTH && n < STEP_MAX_LOGITS; rows--, n++) {
+                    slot_of[n] = s;
+                    pos_of[n] = at[s];
+                    decoder_run_row(&r, s, at[s], tokens[s * 11 + at[s]], true);
+                    at[s]++;
+                }
+            }
+            decoder_run_step(&r);
+            for (uint32_t j = 0; j < n; j++)
+                memcpy(batched + ((size_t)slot_of[j] * LENGTH + pos_of[j]) * n_vocab, executor_logits(r.x, j),
+                       n_vocab * sizeof *batched);
+        }
+        for (uint32_t s = 0; s < SLOTS; s++) {
+            float *alone = decoder_run_logits(&c, tokens + s * 11, LENGTH, 32);
+            expect_same(alone, batched + (size_t)s * LENGTH * n_vocab, (size_t)LENGTH * n_vocab, files[i]);
+            free(alone);
+        }
+        free(batched);
+        decoder_run_close(&r);
+    }
+}
+
+/* Greedy decoding of slot 0, in steps that name the token sampled last. */
+static void decode(struct decoder_run *r, uint32_t from, uint32_t n, int32_t *out)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        decoder_run_row(r, 0, from + i, STEP_LAST_SAMPLED, true);
+        decoder_run_step(r);
+        out[i] = r->results[0].token;
+    }
+}
+
+Test(cpu_backend, a_sampled_token_may_be_named_without_knowing_it)
+{
+    make_tokens();
+    struct decoder_run_config c = {.path = files[2]};
+    struct decoder_run r;
+    int32_t named[20], told[20];
+    decoder_run_open(&r, &c);
+    decoder_run_feed(&r, 0, tokens, 10, 10, NULL);
+    int32_t first = r.results[9].token, last = first;
+    decode(&r, 10, 20, named);
+    decoder_run_close(&r);
+    decoder_run_open(&r, &c);
+    decoder_run_feed(&r, 0, tokens, 10, 10, NULL);
+    for (uint32_t i = 0; i < 20; i++) {
+        decoder_run_row(&r, 0, 10 + i, last, true);
+        decoder_run_step(&r);
+        told[i] = last = r.results[0].token;
+    }
+    decoder_run_close(&r);
+    cr_assert_arr_eq(named, told, sizeof named);
+}
+
+Test(cpu_backend, two_steps_in_flight_run_in_their_order)
+{
+    make_tokens();
+    struct decoder_run_config c = {.path = files[2], .n_threads = 2};
+    struct decoder_run r;
+    int32_t expected[2];
+    decoder_run_open(&r, &c);
+    decoder_run_feed(&r, 0, tokens, 10, 10, NULL);
+    decode(&r, 10, 2, expected);
+    decoder_run_close(&r);
+    decoder_run_open(&r, &c);
+    decoder_run_feed(&r, 0, tokens, 10, 10, NULL);
+    for (uint32_t i = 0; i < 2; i++) {
+        r.step->id++;
+        r.step->n_rows = r.step->n_logits = 0;
+        decoder_run_row(&r, 0, 10 + i, STEP_LAST_SAMPLED, true);
+        cr_assert_eq(executor_submit(r.x, r.step, NULL), 0);
+    }
+    cr_assert_eq(executor_submit(r.x, r.step, NULL), -EAGAIN);
+    uint64_t done = 0;
+    for (uint32_t i = 0; i < 2; i++) {
+        cr_assert_eq(executor_poll(r.x, r.results, STEP_MAX_LOGITS, &done, NULL), 1);
+        cr_assert_eq(r.results[0].pos, 10 + i);
+        cr_assert_eq(r.results[0].token, expected[i]);
+        cr_assert_eq(done, r.results[0].step);
+    }
+    cr_assert_eq(executor_poll(r.x, r.results, STEP_MAX_LOGITS, &done, NULL), 0);
+    decoder_run_close(&r);
+}
+
+Test(cpu_backend, a_copied_page_attends_like_the_original)
+{
+    make_tokens();
+    struct decoder_run_config c = {.path = files[2]};
+    struct decoder_run r;
+    decoder_run_open(&r, &c);
+    decoder_run_feed(&r, 0, tokens, 20, 20, NULL);
+    uint32_t page = 5; /* slot 1's first */
+    r.step->page_ops[r.step->n_page_ops++] = (struct step_page_op){.kind = STEP_PAGE_COPY, .page = page};
+    r.step->edits[r.step->n_edits++] = (struct step_table_edit){.slot = 1, .page = page};
+    r.n_mapped[1] = 1;
+    decoder_run_row(&r, 0, 20, tokens[20], true);
+    decoder_run_row(&r, 1, 20, tokens[20], true);
+    decoder_run_step(&r);
+    expect_same(executor_logits(r.x, 0), executor_logits(r.x, 1), r.n_vocab, "slot 1");
+    decoder_run_close(&r);
+}
+
+Test(cpu_backend, an_exported_page_comes_back_as_it_was)
+{
+    make_tokens();
+    struct decoder_run_config c = {.path = files[2], .kv_type = KV_Q8_0};
+    struct decoder_run r;
+    decoder_run_open(&r, &c);
+    size_t size = 0;
+    cr_assert_not_null(cpu_backend.transfer(executor_backend(r.x), &size));
+    decoder_run_feed(&r, 0, tokens, 20, 20, NULL);
+    r.step->page_ops[r.step->n_page_ops++] =
+        (struct step_page_op){.kind = STEP_PAGE_EXPORT, .page = 0, .host_offset = 64};
+    r.step->page_ops[r.step->n_page_ops++] = (struct step_page_op){.kind = STEP_PAGE_ZERO, .page = 0};
+    decoder_run_step(&r);
+    r.step->page_ops[r.step->n_page_ops++] =
+        (struct step_page_op){.kind = STEP_PAGE_IMPORT, .page = 6, .host_offset = 64};
+    r.step->edits[r.step->n_edits++] = (struct step_table_edit){.slot = 0, .page = 6};
+    decoder_run_row(&r, 0, 20, tokens[20], true);
+    decoder_run_step(&r);
+    float *expected = decoder_run_logits(&c, tokens, 21, 21);
+    expect_same(expected + (size_t)20 * r.n_vocab, executor_logits(r.x, 0), r.n_vocab, "after import");
+    free(expected);
+    decoder_run_close(&r);
+}
+
+Test(cpu_backend, an_import_behind_the_transfer_buffer_is_refused)
+{
+    struct decoder_run_config c = {.path = files[2]};
+    struct decoder_run r;
+    struct error err = {0};
+    decoder_run_open(&r, &c);
+    r.step->id = 1;
+    r.step->page_ops[r.step->n_page_ops++] =
+        (struct step_page_op){.kind = STEP_PAGE_IMPORT, .page = 0, .host_offset = UINT32_MAX};
+    cr_assert_eq(executor_submit(r.x, r.step, &err), -EINVAL);
+    cr_assert_not_null(strstr(err.text, "transfer buffer"), "%s", err.text);
+    decoder_run_close(&r);
+}
+
+static void spoil_slot(struct step *s)
+{
+    s->rows[1].slot = 8;
+}
+
+static void spoil_pos(struct step *s)
+{
+    s->rows[1].pos = 256;
+}
+
+static void spoil_page(struct step *s)
+{
+    s->edits[0].page = 1u << 30;
+}
+
+static void spoil_token(struct step *s)
+{
+    s->rows[0].token = 1 << 30;
+}
+
+static void spoil_logit_row(struct step *s)
+{
+    s->logits[0].row = 9;
+}
+
+static void spoil_order(struct step *s)
+{
+    s->rows[1].pos = 0;
+}
+
+static void spoil_mapping(struct step *s)
+{
+    s->rows[1].pos = 64;
+}
+
+/* Each spoils one thing of a good step of two rows; `names` must be in the error's words. */
+static const struct {
+    const char *names;
+    void (*spoil)(struct step *s);
+} bad_steps[] = {
+    {"rows[1].slot", spoil_slot},   {"rows[1].pos", spoil_pos},         {"edits[0].page", spoil_page},
+    {"rows[0].token", spoil_token}, {"logits[0].row", spoil_logit_row}, {"ascending order", spoil_order},
+    {"pages", spoil_mapping},
+};
+
+Test(cpu_backend, a_bad_index_is_refused_by_name_and_nothing_is_done)
+{
+    make_tokens();
+    struct decoder_run_config c = {.path = files[2]};
+    float *expected = decoder_run_logits(&c, tokens, 2, 2);
+    struct decoder_run r;
+    decoder_run_open(&r, &c);
+    for (uint32_t i = 0; i < sizeof bad_steps / sizeof *bad_steps; i++) {
+        struct error err = {0};
+        memset(r.step, 0, sizeof *r.step);
+        r.n_mapped[0] = 0;
+        decoder_run_row(&r, 0, 0, tokens[0], true);
+        decoder_run_row(&r, 0, 1, tokens[1], true);
+        bad_steps[i].spoil(r.step);
+        cr_assert_eq(executor_submit(r.x, r.step, &err), -EINVAL, "%s", bad_steps[i].names);
+        cr_assert_not_null(strstr(err.text, bad_steps[i].names), "%s: %s", bad_steps[i].names, err.text);
+    }
+    uint64_t done = 0;
+    cr_assert_eq(executor_poll(r.x, r.results, STEP_MAX_LOGITS, &done, NULL), 0);
+    cr_assert_eq(done, 0);
+    memset(r.step, 0, sizeof *r.step);
+    decoder_run_row(&r, 0, 0, tokens[0], true); /* the refused steps' edits were undone: page 0 is missing */
+    r.step->n_edits = 0;
+    cr_assert_eq(executor_submit(r.x, r.step, NULL), -EINVAL);
+    memset(r.step, 0, sizeof *r.step);
+    r.n_mapped[0] = 0;
+    float got[2][512];
+    decoder_run_row(&r, 0, 0, tokens[0], true);
+    decoder_run_row(&r, 0, 1, tokens[1], true);
+    decoder_run_step(&r);
+    for (uint32_t i = 0; i < 2; i++)
+        memcpy(got[i], executor_logits(r.x, i), r.n_vocab * sizeof(float));
+    expect_same(expected, got[0], r.n_vocab, "row 0");
+    expect_same(expected + r.n_vocab, got[1], r.n_vocab, "row 1");
+    free(expected);
+    decoder_run_close(&r);
+}
+
+Test(cpu_backend, logits_are_there_only_when_they_were_asked_for)
+{
+    make_tokens();
+    struct decoder_run_config c = {.path = files[2]};
+    struct decoder_run r;
+    decoder_run_open(&r, &c);
+    decoder_run_row(&r, 0, 0, tokens[0], true);
+    r.step->logits[0].flags = STEP_LOGPROB;
+    decoder_run_step(&r);
+    cr_assert_null(executor_logits(r.x, 0));
+    cr_assert(r.results[0].logprob < 0.0f);
+    decoder_run_row(&r, 0, 1, tokens[1], true);
+    decoder_run_step(&r);
+    cr_assert_not_null(executor_logits(r.x, 0));
+    cr_assert_null(executor_logits(r.x, 1));
+    decoder_run_close(&r);
+}
+
+Test(cpu_backend, a_model_that_does_not_fit_is_refused_with_both_numbers)
+{
+    struct model *m = NULL;
+    struct executor *x = NULL;
+    struct error err = {0};
+    cr_assert_eq(model_open(&m, files[2], NULL), 0);
+    struct backend_config cfg = {.n_slots = 1, .n_ctx = 64, .n_threads = 1, .isa = "auto"};
+    cfg.kv_memory = (uint64_t)1 << 46;
+    cr_assert_eq(executor_open(&x, EXECUTOR_PERSISTENT, &cpu_backend, &cfg, m, &err), -ENOMEM);
+    cr_assert_not_null(strstr(err.text, "needs 67108"), "%s", err.text);
+    cr_assert_not_null(strstr(err.text, "MiB are available"), "%s", err.text);
+    err = (struct error){0};
+    cfg.kv_memory = 100;
+    cr_assert_eq(executor_open(&x, EXECUTOR_PERSISTENT, &cpu_backend, &cfg, m, &err), -ENOMEM);
+    cr_assert_not_null(strstr(err.text, "100 bytes"), "%s", err.text);
+    model_close(m);
+}
+
+Test(cpu_backend, one_launch_and_every_step_counted)
+{
+    make_tokens();
+    struct decoder_run_config c = {.path = files[2], .n_threads = 2};
+    struct decoder_run r;
+    struct backend_info info;
+    decoder_run_open(&r, &c);
+    decoder_run_feed(&r, 0, tokens, 20, 1, NULL);
+    executor_info(r.x, &info);
+    cr_assert_eq(info.launches, 1);
+    cr_assert_eq(info.steps, 20);
+    cr_assert_eq(info.n_threads, 2);
+    cr_assert_eq(info.state, BACKEND_IDLE);
+    cr_assert(info.heartbeat_ns > 0);
+    cr_assert(info.memory_used > 0 && info.scratch_bytes > 0);
+    decoder_run_close(&r);
+}
+
+Test(cpu_backend, exact_arithmetic_agrees_with_int8_to_its_error)
+{
+    make_tokens();
+    struct decoder_run_config exact = {.path = files[3], .kind = EXECUTOR_EAGER, .arithmetic = BACKEND_EXACT};
+    struct decoder_run_config int8 = {.path = files[3]};
+    float *a = decoder_run_logits(&exact, tokens, 16, 5), *b = decoder_run_logits(&int8, tokens, 16, 5);
+    double squares = 0, differences = 0;
+    size_t n = (size_t)16 * vocabulary(files[3]);
+    for (size_t i = 0; i < n; i++) {
+        squares += (double)a[i] * a[i];
+        differences += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+    }
+    cr_assert(squares > 0 && differences > 0);
+    cr_assert(sqrt(differences / squares) < 0.04, "%g", sqrt(differences / squares));
+    free(a);
+    free(b);
+}
