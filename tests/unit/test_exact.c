@@ -2,6 +2,7 @@
 #include "executor.h"
 #include "failing_alloc.h"
 #include "golden.h"
+#include "variant.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -134,6 +135,21 @@ Test(exact, gives_the_same_bits_row_by_row_and_in_chunks)
         for (uint32_t i = pos; i < ends[c]; i++)
             assert_same(exact_logits(o.x, i - pos), all + i * N_VOCAB);
     }
+    oracle_close(&o);
+}
+
+Test(exact, gives_the_same_bits_when_weights_are_too_large_to_keep)
+{
+    char path[64];
+    const float *all = logits_of_text();
+    /* 512 MB as floats, of which nothing is ever read */
+    variant_write(path, "tiny-qwen3-s11-q8_0", EDITS(SET_TENSOR("unused", 23, 16384, 8192)));
+    struct oracle o = oracle_open(path, 1, 64);
+    unlink(path);
+    fill_step(text, 0, 0, N_TEXT);
+    cr_assert_gt(run(&o, NULL), 0);
+    for (uint32_t i = 0; i < N_TEXT; i++)
+        assert_same(exact_logits(o.x, i), all + i * N_VOCAB);
     oracle_close(&o);
 }
 
