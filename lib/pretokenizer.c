@@ -18,7 +18,9 @@
 
 /* What many kinds end with: a run of white space gives its last character to the word after it. */
 #define SPACES S "+(?!" NO_S ")|" S "+"
-#define LINES  S "*[\\r\\n]+|"
+
+/* White space to the last line end of its run. */
+#define LINES S "*[\\r\\n]+|"
 
 #define GPT2         "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" WS "\\p{L}\\p{N}]+|" SPACES
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -82,7 +84,8 @@ static const struct pretokenizer_kind kinds[] = {
      .add_bos = true},
     {.names = " dbrx smaug-bpe chatglm-bpe ", .patterns = {LLAMA3}},
     {.names = " glm4 glm5 ", .patterns = {LLAMA3}, .ignore_merges = true},
-    {.names = " qwen2 deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 hunyuan solar-open grok-2 ",
+    {.names = " qwen2 deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 hunyuan solar-open grok-2 bailingmoe "
+              "bailingmoe2 llada-moe ",
      .patterns = {QWEN2}},
     {.names = " qwen35 ", .patterns = {QWEN35}},
     {.names = " gpt-2 phi-2 jina-es jina-de jina-v2-es jina-v2-de gigachat a.x-4.0 mellum modern-bert "
@@ -106,8 +109,6 @@ static const struct pretokenizer_kind kinds[] = {
      .patterns = {"<sentinel:[0-9]+>", "IMGIMG[A-I]{1,4}Z", "[\\t\\n]|    |  ", "\\p{N}",
                   "[\\p{P}!-/:-@\\[-`{-~]", GPT2},
      .add_bos = true},
-    {.names = " bailingmoe bailingmoe2 llada-moe ",
-     .patterns = {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|" PUNCTUATION S "*[\\r\\n]|" SPACES}},
     {.names = " seed-coder ",
      .patterns = {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^" WS
                                "\\p{L}\\p{N}\\r\\n]+|" LINES SPACES}},
@@ -119,13 +120,18 @@ static const struct pretokenizer_kind kinds[] = {
 
 #define N_KINDS (sizeof kinds / sizeof kinds[0])
 
-/* When PCRE2 gives a match up, the rest is tried in stretches of this many bytes. */
+/* When PCRE2 gives a match up, the rest of the text is looked at in stretches of this many bytes. */
 #define STRETCH 4096
+
+/* PCRE2's own bound of ten million steps is less than a run of white space may need. The patterns are ours,
+ * and linear. */
+#define MATCH_LIMIT UINT32_MAX
 
 struct pretokenizer {
     pcre2_code *code[PRETOKENIZER_MAX_PATTERNS];
     bool jit[PRETOKENIZER_MAX_PATTERNS];
     int n;
+    pcre2_match_context *limits;
 };
 
 const struct pretokenizer_kind *pretokenizer_find(const char *name, size_t len)
@@ -145,6 +151,12 @@ int pretokenizer_open(struct pretokenizer **out, const struct pretokenizer_kind 
     struct pretokenizer *p = calloc(1, sizeof *p);
     if (!p)
         return error_set(err, -ENOMEM, "pre-tokeniser: out of memory");
+    p->limits = pcre2_match_context_create(NULL);
+    if (!p->limits) {
+        pretokenizer_close(p);
+        return error_set(err, -ENOMEM, "pre-tokeniser: out of memory");
+    }
+    pcre2_set_match_limit(p->limits, MATCH_LIMIT);
     for (; p->n < PRETOKENIZER_MAX_PATTERNS && kind->patterns[p->n]; p->n++) {
         int code;
         size_t at;
@@ -169,6 +181,7 @@ void pretokenizer_close(struct pretokenizer *p)
         return;
     for (int i = 0; i < PRETOKENIZER_MAX_PATTERNS; i++)
         pcre2_code_free(p->code[i]);
+    pcre2_match_context_free(p->limits);
     free(p);
 }
 
@@ -191,10 +204,10 @@ static int find(struct pretokenizer_splitter *s, int pattern, const char *text, 
                 size_t *at, size_t *end)
 {
     const struct pretokenizer *p = s->p;
-    int rc =
-        p->jit[pattern]
-            ? pcre2_jit_match(p->code[pattern], (PCRE2_SPTR)text, len, from, 0, s->match, NULL)
-            : pcre2_match(p->code[pattern], (PCRE2_SPTR)text, len, from, PCRE2_NO_UTF_CHECK, s->match, NULL);
+    PCRE2_SPTR subject = (PCRE2_SPTR)text;
+    int rc = p->jit[pattern]
+                 ? pcre2_jit_match(p->code[pattern], subject, len, from, 0, s->match, p->limits)
+                 : pcre2_match(p->code[pattern], subject, len, from, PCRE2_NO_UTF_CHECK, s->match, p->limits);
     if (rc == PCRE2_ERROR_NOMATCH)
         return 0;
     if (rc < 0)
@@ -206,18 +219,18 @@ static int find(struct pretokenizer_splitter *s, int pattern, const char *text, 
 }
 
 /* As find(), but never gives up: it looks at a stretch of the text, and takes that whole if even this is too
- * much. */
+ * much. Once that was needed it goes on so, as trying the whole rest again and again would be quadratic. */
 static int find_within_limits(struct pretokenizer_splitter *s, int pattern, const char *text, size_t len,
                               size_t from, size_t *at, size_t *end)
 {
-    int found = find(s, pattern, text, len, from, at, end);
+    int found = s->in_stretches ? -1 : find(s, pattern, text, len, from, at, end);
     if (found >= 0)
         return found;
-    size_t stop = from + STRETCH < len ? from + STRETCH : len;
+    s->in_stretches = true;
+    size_t stop = len - from > STRETCH ? from + STRETCH : len;
     while (stop < len && (text[stop] & 0xC0) == 0x80)
         stop++;
-    found = find(s, pattern, text, stop, from, at, end);
-    if (found <= 0) {
+    if (find(s, pattern, text, stop, from, at, end) <= 0) {
         *at = from;
         *end = stop;
     }

@@ -28,7 +28,8 @@ void pretokenizer_close(struct pretokenizer *p); /* NULL is fine */
 
 struct pretokenizer_splitter { /* one thread's state */
     const struct pretokenizer *p;
-    void *match; /* PCRE2 match data */
+    void *match;       /* PCRE2 match data */
+    bool in_stretches; /* PCRE2 gave up before */
     /* Called for every word in order; a negative return ends the split and becomes its result. */
     int (*word)(void *context, const char *word, size_t len);
     void *context;
