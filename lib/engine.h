@@ -7,6 +7,12 @@
  * an accepted request never dies for memory. Its tokens do not depend on what else runs, on chunking, on a
  * prefix hit or on steps_in_flight.
  *
+ * Order of admission: larger priority + seconds waited first, then first come. A request that does not fit
+ * (no pages) may be passed by later ones for two seconds from when it first stood at the head; then nobody
+ * passes until it has been admitted. A request whose beginning is just being computed by another waits for
+ * those pages. Of a step's prefill rows the oldest prompt gets at least half; the rest goes to the shortest
+ * first.
+ *
  * A request is a struct of the caller: filled before engine_submit(), read-only for the caller until it is
  * terminal, but for the outputs that are published as below. It goes through queued, prefill, decode, and
  * exactly one terminal state.
@@ -37,10 +43,10 @@ enum engine_state {
 
 enum engine_finish {
     ENGINE_RUNNING,
-    ENGINE_EOS,     /* an end token of the model, or one of stop_ids */
-    ENGINE_LENGTH,  /* max_tokens */
-    ENGINE_TIMEOUT, /* deadline_ns, while running */
-    ENGINE_QUEUE_TIMEOUT,
+    ENGINE_EOS,           /* an end token of the model, or one of stop_ids */
+    ENGINE_LENGTH,        /* max_tokens */
+    ENGINE_TIMEOUT,       /* deadline_ns, while running */
+    ENGINE_QUEUE_TIMEOUT, /* queue_deadline_ns or deadline_ns, before it ran */
     ENGINE_CANCELLED,
     ENGINE_FAULT,      /* decoder fault: the whole engine is stopped, see engine_fault() */
     ENGINE_NOT_FINITE, /* this request's logits were not finite */
@@ -91,7 +97,10 @@ struct engine_request {
     /* The engine's own. */
     _Atomic bool cancelled;
     _Atomic bool listed;
-    struct engine_request *next_ready, *next_queued;
+    bool ended; /* finish is set; engine_next() will make the state terminal */
+    struct engine_request *next_ready, *next_queued, *prev_queued;
+    int64_t order;       /* place in the queue, smaller first */
+    uint64_t blocked_ns; /* first in the queue and without room since */
     uint32_t slot;
 };
 
@@ -116,7 +125,10 @@ int engine_open(struct engine **out, struct executor *x, const struct engine_con
  * NULL is fine. */
 void engine_close(struct engine *e);
 
-/* 0; -EAGAIN: the queue is full; -EINVAL: cannot ever run (words say the limit); -EIO: the decoder has
+/* A request that finds a free slot does not count against queue_limit: n_slots + queue_limit requests are
+ * accepted at once, fewer when it is pages that are short. `state` becomes terminal in engine_next() or
+ * engine_close(), on the caller's thread.
+ * 0; -EAGAIN: the queue is full; -EINVAL: cannot ever run (words say the limit); -EIO: the decoder has
  * failed. */
 int engine_submit(struct engine *e, struct engine_request *r, struct error *err);
 /* In any phase; the request still becomes terminal through engine_next(). Idempotent. */

@@ -1,0 +1,116 @@
+/* engine_private.h - what the parts of the engine share: engine.c (thread, borders, figures), engine_admit.c
+ * (queue to slot), engine_step.c (slots to step), engine_retire.c (results to requests).
+ * Thread: engine only, but for what `lock` guards and the atomics. */
+#pragma once
+#include "engine.h"
+#include "engine_queue.h"
+#include "kv_cache.h"
+
+#include <pthread.h>
+
+#define MAX_FLIGHTS  2
+#define RATE_SECONDS 10
+
+/* What holds a slot: a running request, or, when `r` is NULL, the remains of an ended one that steps in
+ * flight still name. */
+struct sequence {
+    struct engine_request *r;
+    bool busy;
+    bool fresh;         /* the decoder does not know its settings yet */
+    uint32_t n_rows;    /* positions below are computed or in flight */
+    uint32_t n_done;    /* positions below are computed, their step retired */
+    uint32_t n_table;   /* page table entries that were sent */
+    uint32_t n_samples; /* tokens asked for: received or in flight */
+    uint64_t last_step; /* newest step that names it; 0: none */
+    uint64_t admitted;  /* number of its admission: the oldest is the smallest */
+};
+
+/* A step in flight: what its rows and results mean. */
+struct flight {
+    uint64_t id;
+    uint64_t started_ns, submit_ns; /* submit_ns: time inside submit */
+    uint32_t n_prefill, n_decode;   /* rows */
+    uint32_t n_spans, n_logits, n_results;
+    struct span {
+        uint32_t slot, end; /* rows of this slot up to this position */
+    } spans[STEP_MAX_SLOTS];
+    struct asked {
+        uint32_t slot;
+        uint32_t index; /* of the token: sampled, or (target) in the prompt */
+        bool target;
+    } asked[STEP_MAX_LOGITS];
+    struct step_result results[STEP_MAX_LOGITS];
+};
+
+struct rate { /* tokens of one second of CLOCK_MONOTONIC */
+    _Atomic uint64_t second, prompt, generated;
+};
+
+struct engine {
+    struct executor *x;
+    struct engine_config cfg;
+    int32_t *end_tokens;
+    uint32_t n_ctx, max_rows, n_vocab; /* n_vocab 0: unknown */
+    uint64_t kv_bytes, opened_ns;
+    pthread_t thread;
+
+    /* Borders: guarded by lock. */
+    pthread_mutex_t lock;
+    pthread_cond_t bell;
+    bool sleeping, cancelling, pinged, closing;
+    struct engine_request *inbox, **inbox_end;
+    struct engine_request *ready, **ready_end;
+    struct error fault;
+
+    /* The engine thread's. */
+    struct engine_queue queue;
+    struct kv_cache *kv;
+    struct sequence *seqs; /* [n_slots] */
+    uint32_t *order;       /* [n_slots] scratch: slots in prefill */
+    uint32_t n_live;       /* running requests */
+    uint32_t turn;         /* slot whose turn it is when there are more than logit rows */
+    uint64_t n_admitted;
+    uint64_t next_deadline; /* nothing is due before; UINT64_MAX: never */
+    bool room;              /* something has changed since admission was tried */
+    bool news;              /* something was listed since the last wake */
+    struct flight flights[MAX_FLIGHTS];
+    uint32_t first_flight, n_flights;
+    uint64_t last_id, retired; /* step ids: submitted, retired */
+    uint64_t retired_ns;
+    double decode_ms, prefill_row_ms; /* measured; 0: not yet */
+    struct step step;
+
+    /* Figures: written by the engine thread (n_open, n_rejected also by the submitting one). */
+    _Atomic bool faulted, idle;
+    _Atomic uint32_t n_open, n_held, n_running; /* requests: unfinished, in the queue without room, running */
+    _Atomic uint64_t completed, failed, rejected, cancelled, timed_out;
+    _Atomic uint64_t prompt_tokens, cached_tokens, generated_tokens, steps, heartbeat_ns;
+    _Atomic uint32_t pages_total, pages_used, pages_cached;
+    struct rate rates[RATE_SECONDS + 1];
+};
+
+static inline void count(_Atomic uint64_t *figure, uint64_t n)
+{
+    atomic_fetch_add_explicit(figure, n, memory_order_relaxed);
+}
+
+uint64_t engine_now(void); /* CLOCK_MONOTONIC */
+
+/* engine.c: puts the request on the list of engine_next(). */
+void engine_list(struct engine *e, struct engine_request *r);
+/* The one way in which a request ends. The engine does not touch it afterwards. */
+void engine_finish(struct engine *e, struct engine_request *r, enum engine_finish finish, uint64_t now_ns);
+/* As engine_finish, for one that has a slot: slot and pages return when no step in flight names them. */
+void engine_end(struct engine *e, struct sequence *q, enum engine_finish finish, uint64_t now_ns);
+/* Returns slot and pages of an ended sequence, if no step in flight names it. */
+void engine_release(struct engine *e, uint32_t slot);
+/* Stops everything: every request ends with ENGINE_FAULT. */
+void engine_fail(struct engine *e, const struct error *why);
+void engine_count_tokens(struct engine *e, uint64_t now_ns, uint32_t prompt, uint32_t generated);
+
+/* engine_admit.c: moves requests from the queue into slots. */
+void engine_admit(struct engine *e, uint64_t now_ns);
+/* engine_step.c: fills e->step and *f with the next step's work; false when there is none now. */
+bool engine_build(struct engine *e, struct flight *f);
+/* engine_retire.c: hands the results of a finished step out. False: they make no sense (*why says what). */
+bool engine_retire(struct engine *e, struct flight *f, uint64_t now_ns, struct error *why);

@@ -1,0 +1,245 @@
+/* engine_step.c - the next step: one row of every decoding sequence, then prefill chunks for as long as the
+ * step is expected to stay within step_ms. */
+#include "engine_private.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define MIN_PREFILL   16 /* rows of prefill in a step, whatever the time says: progress */
+#define FIRST_PREFILL 64 /* rows as long as nothing has been measured */
+#define HEAD_ROOM     4  /* logit rows that decoding leaves to prefill, while there is some */
+
+static bool decoding(const struct sequence *q)
+{
+    return q->r && q->n_rows >= q->r->n_prompt && q->n_samples < q->r->max_tokens;
+}
+
+static bool prefilling(const struct sequence *q)
+{
+    return q->r && q->n_rows < q->r->n_prompt;
+}
+
+/* ---- what a sequence needs in a step beside its rows ---- */
+
+static uint32_t history_wanted(const struct sequence *q)
+{
+    const struct step_sampling *s = &q->r->sampling;
+    bool penalties =
+        s->repetition_penalty != 1.0f || s->presence_penalty != 0.0f || s->frequency_penalty != 0.0f;
+    uint32_t n = penalties ? s->penalty_last_n : 0;
+    return n < q->n_rows ? n : q->n_rows;
+}
+
+static bool settings_fit(const struct step *s, const struct sequence *q)
+{
+    return s->n_slots < STEP_MAX_LOGITS && s->n_biases + q->r->sampling.n_bias <= STEP_MAX_BIAS &&
+           s->n_history + history_wanted(q) <= STEP_MAX_HISTORY;
+}
+
+/* A new sequence takes its slot: settings, biases, and the tokens of its prefix hit that penalties count. */
+static void send_settings(struct step *s, struct sequence *q, uint32_t slot)
+{
+    const struct engine_request *r = q->r;
+    uint32_t n_history = history_wanted(q);
+    struct step_slot *out = &s->slots[s->n_slots++];
+    *out = (struct step_slot){.slot = slot,
+                              .start = q->n_rows,
+                              .n_history = n_history,
+                              .history_offset = s->n_history,
+                              .sampling = r->sampling};
+    out->sampling.bias_offset = s->n_biases;
+    if (n_history)
+        memcpy(s->history + s->n_history, r->prompt + q->n_rows - n_history, n_history * sizeof *s->history);
+    if (r->sampling.n_bias)
+        memcpy(s->biases + s->n_biases, r->biases, r->sampling.n_bias * sizeof *s->biases);
+    s->n_history += n_history;
+    s->n_biases += r->sampling.n_bias;
+    q->fresh = false;
+}
+
+/* How many of n further rows the step's table edits have room for. */
+static uint32_t rows_with_pages(const struct step *s, const struct sequence *q, uint32_t n)
+{
+    uint64_t covered = (uint64_t)(q->n_table + (STEP_MAX_EDITS - s->n_edits)) * KV_PAGE_TOKENS;
+    uint64_t end = (uint64_t)q->n_rows + n;
+    end = end < covered ? end : covered;
+    return end > q->n_rows ? (uint32_t)(end - q->n_rows) : 0;
+}
+
+static void send_pages(struct engine *e, struct sequence *q, uint32_t slot, uint32_t n)
+{
+    struct step *s = &e->step;
+    uint32_t end = kv_pages_for(q->n_rows + n);
+    kv_cache_grow(e->kv, slot, q->n_rows + n);
+    for (; q->n_table < end; q->n_table++)
+        s->edits[s->n_edits++] = (struct step_table_edit){
+            .slot = slot, .index = q->n_table, .page = kv_cache_page(e->kv, slot, q->n_table)};
+}
+
+/* ---- rows ---- */
+
+static int32_t token_at(const struct sequence *q, uint32_t pos)
+{
+    const struct engine_request *r = q->r;
+    if (pos < r->n_prompt)
+        return r->prompt[pos];
+    uint32_t index = pos - r->n_prompt;
+    bool known = index < atomic_load_explicit(&r->n_out, memory_order_relaxed);
+    return known ? r->out[index].token : STEP_LAST_SAMPLED;
+}
+
+static uint16_t ask_target(struct step *s, struct flight *f, const struct sequence *q, uint32_t slot)
+{
+    uint32_t index = q->n_rows + 1, i = s->n_logits++;
+    s->logits[i] = (struct step_logit){.row = (uint16_t)s->n_rows,
+                                       .n_top = (uint16_t)q->r->n_prompt_top,
+                                       .target = q->r->prompt[index],
+                                       .flags = STEP_LOGPROB};
+    f->asked[i] = (struct asked){.slot = slot, .index = index, .target = true};
+    return (uint16_t)i;
+}
+
+static uint16_t ask_sample(struct step *s, struct flight *f, struct sequence *q, uint32_t slot)
+{
+    const struct engine_request *r = q->r;
+    uint32_t index = q->n_samples++, i = s->n_logits++;
+    uint32_t flags = r->want_logprobs ? STEP_LOGPROB : 0;
+    if (r->ignore_eos || index < r->min_tokens)
+        flags |= STEP_BAN_END;
+    s->logits[i] = (struct step_logit){.row = (uint16_t)s->n_rows,
+                                       .target = -1,
+                                       .flags = flags,
+                                       .n_top = (uint16_t)(r->want_logprobs ? r->n_top : 0)};
+    f->asked[i] = (struct asked){.slot = slot, .index = index, .target = false};
+    return (uint16_t)i;
+}
+
+/* What the logits of row `pos` are wanted for. */
+enum wanted { NOTHING, TARGET, SAMPLE };
+
+static enum wanted wanted_at(const struct engine_request *r, uint32_t pos)
+{
+    if (pos + 1 < r->n_prompt)
+        return r->want_prompt_logprobs ? TARGET : NOTHING;
+    return r->max_tokens > 0 ? SAMPLE : NOTHING;
+}
+
+static uint32_t add_rows(struct engine *e, struct flight *f, uint32_t slot, uint32_t n)
+{
+    struct step *s = &e->step;
+    struct sequence *q = &e->seqs[slot];
+    if (q->fresh && !settings_fit(s, q))
+        return 0;
+    n = n < e->max_rows - s->n_rows ? n : e->max_rows - s->n_rows;
+    n = rows_with_pages(s, q, n);
+    uint32_t n_logits = s->n_logits, fit = 0;
+    for (; fit < n; fit++) {
+        n_logits += wanted_at(q->r, q->n_rows + fit) != NOTHING;
+        if (n_logits > STEP_MAX_LOGITS)
+            break;
+    }
+    if (fit == 0)
+        return 0;
+    if (q->fresh)
+        send_settings(s, q, slot);
+    send_pages(e, q, slot, fit);
+    for (uint32_t i = 0; i < fit; i++) {
+        enum wanted wanted = wanted_at(q->r, q->n_rows);
+        struct step_row row = {
+            .slot = slot, .pos = q->n_rows, .token = token_at(q, q->n_rows), .logit_index = STEP_NO_LOGITS};
+        if (wanted != NOTHING)
+            row.logit_index = wanted == TARGET ? ask_target(s, f, q, slot) : ask_sample(s, f, q, slot);
+        s->rows[s->n_rows++] = row;
+        q->n_rows++;
+    }
+    q->last_step = s->id;
+    f->spans[f->n_spans++] = (struct span){.slot = slot, .end = q->n_rows};
+    return fit;
+}
+
+/* ---- who gets how many ---- */
+
+static void add_decode(struct engine *e, struct flight *f, uint32_t n_logits)
+{
+    uint32_t n = e->cfg.n_slots, i = 0;
+    for (; i < n && e->step.n_logits < n_logits; i++) {
+        uint32_t slot = (e->turn + i) % n;
+        if (decoding(&e->seqs[slot]))
+            f->n_decode += add_rows(e, f, slot, 1);
+    }
+    e->turn = i < n ? (e->turn + i) % n : e->turn; /* those left out begin the next step */
+}
+
+static uint32_t remaining(const struct engine *e, uint32_t slot)
+{
+    return e->seqs[slot].r->n_prompt - e->seqs[slot].n_rows;
+}
+
+/* Slots in prefill into e->order: the oldest first, the others by what is left of their prompt. */
+static uint32_t list_prefill(struct engine *e)
+{
+    uint32_t n = 0, oldest = 0;
+    for (uint32_t slot = 0; slot < e->cfg.n_slots; slot++) {
+        if (!prefilling(&e->seqs[slot]))
+            continue;
+        uint32_t at = n++;
+        for (; at > 0 && remaining(e, e->order[at - 1]) > remaining(e, slot); at--)
+            e->order[at] = e->order[at - 1];
+        e->order[at] = slot;
+    }
+    for (uint32_t i = 1; i < n; i++)
+        if (e->seqs[e->order[i]].admitted < e->seqs[e->order[oldest]].admitted)
+            oldest = i;
+    if (n > 0) {
+        uint32_t slot = e->order[oldest];
+        memmove(e->order + 1, e->order, oldest * sizeof *e->order);
+        e->order[0] = slot;
+    }
+    return n;
+}
+
+/* Rows of prefill that fit into the step and into the time which decoding leaves. */
+static uint32_t prefill_rows(const struct engine *e, uint32_t n_decode)
+{
+    double rows = FIRST_PREFILL, room = e->max_rows - e->step.n_rows;
+    if (e->prefill_row_ms > 0)
+        rows = (e->cfg.step_ms - (n_decode ? e->decode_ms : 0)) / e->prefill_row_ms;
+    rows = rows > MIN_PREFILL ? rows : MIN_PREFILL;
+    return (uint32_t)(rows < room ? rows : room);
+}
+
+static uint32_t chunk(const struct engine *e, uint32_t slot, uint32_t rows)
+{
+    uint32_t left = remaining(e, slot);
+    rows = rows < left ? rows : left;
+    return e->cfg.max_chunk && rows > e->cfg.max_chunk ? e->cfg.max_chunk : rows;
+}
+
+static void add_prefill(struct engine *e, struct flight *f, uint32_t n)
+{
+    uint32_t rows = prefill_rows(e, f->n_decode), others = 0, half = rows / 2;
+    for (uint32_t i = 1; i < n; i++)
+        others += chunk(e, e->order[i], half - others);
+    f->n_prefill += add_rows(e, f, e->order[0], chunk(e, e->order[0], rows - others));
+    for (uint32_t i = 1; i < n && f->n_prefill < rows; i++) {
+        uint32_t want = chunk(e, e->order[i], rows - f->n_prefill);
+        if (want)
+            f->n_prefill += add_rows(e, f, e->order[i], want);
+    }
+}
+
+bool engine_build(struct engine *e, struct flight *f)
+{
+    struct step *s = &e->step;
+    uint32_t n_prefill = list_prefill(e);
+    s->id = e->last_id + 1;
+    s->n_rows = s->n_logits = s->n_edits = s->n_page_ops = s->n_slots = s->n_biases = s->n_history = 0;
+    f->id = s->id;
+    f->n_prefill = f->n_decode = f->n_spans = f->n_logits = f->n_results = 0;
+    add_decode(e, f, n_prefill ? STEP_MAX_LOGITS - HEAD_ROOM : STEP_MAX_LOGITS);
+    if (n_prefill)
+        add_prefill(e, f, n_prefill);
+    f->n_logits = s->n_logits;
+    assert(s->n_rows > 0 || e->n_flights > 0 || e->n_live == 0); /* who runs makes progress */
+    return s->n_rows > 0;
+}
