@@ -607,7 +607,8 @@ int engine_open(struct engine **out, struct executor *x, const struct engine_con
     e->inbox_end = &e->inbox;
     e->ready_end = &e->ready;
     e->next_deadline = UINT64_MAX;
-    e->opened_ns = e->heartbeat_ns = engine_now();
+    e->opened_ns = engine_now();
+    e->heartbeat_ns = e->opened_ns;
     e->idle = true;
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->bell, NULL);
