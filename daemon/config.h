@@ -113,3 +113,4 @@ const char *config_backend_name(int backend);
 const char *config_executor_name(int executor);
 const char *config_arithmetic_name(int arithmetic);
 const char *config_kv_type_name(int kv_type);
+const char *config_log_level_name(int log_level);

@@ -345,3 +345,8 @@ const char *config_kv_type_name(int kv_type)
 {
     return kv_types[kv_type];
 }
+
+const char *config_log_level_name(int log_level)
+{
+    return levels[log_level];
+}

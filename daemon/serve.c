@@ -98,9 +98,9 @@ static void give_up(struct serve *s, const char *words)
 {
     log_error("%s", words);
     s->exit_code = EXIT_FAULT;
-    server_set_state(s->server, SERVER_STALLED);
-    notify_send(&s->notify, "STATUS=%s", words);
+    server_fail(s->server, words);
     drain(s, 0);
+    notify_send(&s->notify, "STATUS=%s", words);
 }
 
 /* ---- watching ---- */
@@ -224,8 +224,9 @@ static void on_reload(uv_signal_t *handle, int number)
     if (config_load(&again, &s->args, &err) < 0) {
         log_error("SIGHUP: %s; everything stays as it was", err.text);
     } else {
+        log_info("SIGHUP: log_level is %s from here on; every other key needs a restart",
+                 config_log_level_name(again.log_level));
         log_set_level((enum log_level)again.log_level);
-        log_info("SIGHUP: log level read again; every other key needs a restart");
     }
     config_free(&again);
 }
@@ -323,8 +324,11 @@ static void finish(struct serve *s)
 {
     bool loading = s->phase == PHASE_LOADING && s->exit_code == EXIT_CLEAN;
 
+    if (s->exit_code == EXIT_FAULT &&
+        s->phase != PHASE_LOADING) /* the engine never lets go of its requests */
+        _exit(s->exit_code);
     server_close(s->server);
-    if (loading || s->exit_code == EXIT_FAULT) /* threads that cannot be joined are still at work */
+    if (loading) /* the loading thread cannot be interrupted */
         _exit(s->exit_code);
     loader_close(&s->loader);
     uv_walk(&s->loop, close_handle, NULL);
@@ -366,6 +370,7 @@ int cmd_serve(int argc, char **argv)
     struct error err = {0};
 
     s.notify.fd = -1;
+    s.shown_progress = UINT32_MAX;
     s.args = (struct config_arguments){.argc = argc - 1,
                                        .argv = argv + 1,
                                        .environ = environ,
