@@ -577,6 +577,11 @@ static void finish(struct generation *g)
 void generation_news(struct generation *g)
 {
     uint32_t state = atomic_load_explicit(&g->e.state, memory_order_acquire);
+    if (g->abandoned) {
+        if (state == ENGINE_DONE && g->state == GENERATION_SUBMITTED)
+            leave(g, GENERATION_FAILED);
+        return;
+    }
     take_tokens(g, atomic_load_explicit(&g->e.n_out, memory_order_acquire));
     if (state == ENGINE_DONE && g->state == GENERATION_SUBMITTED)
         finish(g);
@@ -587,6 +592,14 @@ void generation_cancel(struct generation *g)
     g->cancelled = true;
     if (g->state == GENERATION_SUBMITTED)
         engine_cancel(g->server->model.engine, &g->e);
+}
+
+void generation_abandon(struct generation *g, const char *words)
+{
+    if (g->state != GENERATION_SUBMITTED || g->abandoned)
+        return;
+    g->abandoned = true;
+    fail_with(g, 500, "internal", words, GENERATION_FAILED);
 }
 
 void generation_refuse(struct generation *g)
@@ -605,7 +618,7 @@ void generation_tick(struct generation *g)
 {
     uint64_t now = now_ns(), every = g->server->cfg->keepalive_ms * MS;
     struct request *r = g->request;
-    if (g->state != GENERATION_SUBMITTED || now - g->sent_ns < every - every / 8)
+    if (g->state != GENERATION_SUBMITTED || g->abandoned || now - g->sent_ns < every - every / 8)
         return;
     if (r->out.len > r->out_at) /* the client does not take what there is */
         return;

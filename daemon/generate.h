@@ -78,6 +78,7 @@ struct generation {
     enum generation_outcome outcome;
     bool cancelled; /* by the client's leaving, a drain's end, ... */
     bool refused;   /* drain came before it ran: 503 */
+    bool abandoned; /* answered with an error while the engine, which is stuck, still has it */
 
     char id[ID_RANDOM + 16];
     int64_t created; /* Unix seconds */
@@ -127,6 +128,8 @@ void generation_news(struct generation *g);
 void generation_cancel(struct generation *g);
 /* Before a drain: refused unless it runs already. */
 void generation_refuse(struct generation *g);
+/* Answers with a 500 (or an error event) now, without waiting for the engine to let go. */
+void generation_abandon(struct generation *g, const char *words);
 void generation_tick(struct generation *g);
 enum generation_outcome generation_outcome(const struct generation *g);
 

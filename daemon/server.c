@@ -288,6 +288,14 @@ int server_admits(struct server *s, struct api_error *e)
                     s->cfg->queue_limit);
 }
 
+void server_fail(struct server *s, const char *words)
+{
+    server_set_state(s, SERVER_STALLED);
+    for (struct generation *g = s->generations; g; g = g->next)
+        generation_abandon(g, words);
+    server_run_listeners(s);
+}
+
 /* --- drain --- */
 
 static void cancel_all(struct server *s)

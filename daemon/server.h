@@ -58,6 +58,10 @@ enum server_state server_state(const struct server *s);
  * coalesces. `server` is a struct server *. */
 void server_wake(void *server);
 
+/* The decoder is stuck: STALLED, and whatever runs or waits gets an error now, though the engine still holds
+ * it. What is left to do is server_drain(0) and the end of the process. */
+void server_fail(struct server *s, const char *words);
+
 /* Requests accepted and not answered yet (queued, tokenising, running). */
 uint32_t server_n_active(const struct server *s);
 
