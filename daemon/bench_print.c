@@ -5,6 +5,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 void bench_print_roofline(const struct bench_roofline *roofline, uint32_t threads, FILE *f)
 {
@@ -36,6 +37,10 @@ void bench_print_table(const struct bench_report *report, FILE *f)
     fprintf(f, "%s · %s %s · %.2f M parameters, %.2f MiB · %s\n", mc->name, mc->arch, mc->quantization,
             (double)mc->n_params / 1e6, bytes / (1 << 20), device);
     bench_print_roofline(report->roofline, report->threads, f);
+    long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    if (cache > 0 && bytes < (double)cache)
+        fprintf(f, "the weights fit this CPU's cache (%ld MiB): reading them may be faster than memory\n",
+                cache >> 20);
     fprintf(f, "\n%-16s %-11s %11s   %-9s %s\n", "test", "executor", "tokens/s", "sd", "of the limit");
     for (uint32_t i = 0; i < report->n_rows; i++)
         print_row(&report->rows[i], report->roofline, f);
