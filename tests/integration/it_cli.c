@@ -1,0 +1,444 @@
+/* The command line from outside: exit codes, words, signals. */
+#include "process.h"
+
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define STREAM_LONG                                                                                          \
+    "{\"prompt\":\"Once upon a time\",\"stream\":true,\"ignore_eos\":true,\"seed\":1,\"max_tokens\":900}"
+
+/* The float oracle is slow enough (some seconds for STREAM_LONG) that a test can act while it runs. */
+#define SLOW "--arithmetic", "exact", "--executor", "eager"
+
+static struct process p;
+
+static void end(void)
+{
+    if (p.pid > 0)
+        process_free(&p);
+}
+
+TestSuite(cli, .fini = end, .timeout = 240);
+
+/* A file of the test's own, removed by nobody but /tmp. */
+static const char *file_with(const void *bytes, size_t n)
+{
+    static char path[64];
+    strcpy(path, "/tmp/hearth-it-cli-XXXXXX");
+    int fd = mkstemp(path);
+    cr_assert_geq(fd, 0);
+    cr_assert_eq(write(fd, bytes, n), (ssize_t)n);
+    close(fd);
+    return path;
+}
+
+/* ---- words ---- */
+
+Test(cli, version_is_one_line)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "--version"), 0);
+    cr_assert_eq(strncmp(p.stdout_text, "hearthd 0.", 10), 0, "%s", p.stdout_text);
+}
+
+Test(cli, help_names_every_command)
+{
+    static const char *const commands[] = {"serve", "run", "bench", "inspect", "tokenize", "check-config"};
+    cr_assert_eq(PROCESS_RUN(&p, "--help"), 0);
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        expect_in(p.stdout_text, commands[i]);
+}
+
+Test(cli, help_of_serve_lists_the_flags_with_their_defaults)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "serve", "--help"), 0);
+    expect_in(p.stdout_text, "--queue-limit");
+    expect_in(p.stdout_text, "default 256");
+}
+
+Test(cli, an_unknown_command_names_the_nearest_and_is_2)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "srve"), 2);
+    expect_in(p.stderr_text, "did you mean serve?");
+}
+
+Test(cli, an_unknown_flag_names_the_nearest_and_is_2)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "serve", "--prot", "1"), 2);
+    expect_in(p.stderr_text, "did you mean --port?");
+}
+
+Test(cli, print_config_says_where_values_come_from)
+{
+    static const char *const args[] = {"--print-config", "--slots=3", NULL};
+    static const char *const env[] = {"HEARTH_PORT=1234", NULL};
+    process_start(&p, &(struct process_start){.args = args, .env = env});
+    cr_assert_eq(process_wait(&p), 0);
+    expect_in(p.stdout_text, "# HEARTH_PORT\nport = 1234\n");
+    expect_in(p.stdout_text, "# --slots\nslots = 3\n");
+}
+
+Test(cli, check_config_accepts_the_sample)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "check-config", "--config", HEARTH_SOURCE_DIR "/config/hearthd.conf"), 0);
+    expect_in(p.stdout_text, "hearthd.conf: ok");
+}
+
+Test(cli, check_config_names_the_line_and_is_2)
+{
+    const char *path = file_with("port = 1\nslot = 2\n", 18);
+    cr_assert_eq(PROCESS_RUN(&p, "check-config", "--config", path), 2);
+    expect_in(p.stderr_text, ":2: unknown key \"slot\"; did you mean slots?");
+    unlink(path);
+}
+
+Test(cli, a_missing_config_file_is_2)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "--config", "/nonexistent/hearthd.conf"), 2);
+    expect_in(p.stderr_text, "/nonexistent/hearthd.conf");
+}
+
+/* ---- what cannot be served ---- */
+
+Test(cli, a_mistyped_model_names_the_nearest_file_and_is_3)
+{
+    cr_assert_eq(
+        PROCESS_RUN(&p, "serve", "--port", "0", "--model", HEARTH_SOURCE_DIR "/models/hearth-story.gguf"), 3);
+    expect_in(p.stderr_text, "the nearest there is " PROCESS_MODEL);
+}
+
+Test(cli, a_model_in_a_missing_directory_names_the_directory)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "serve", "--port", "0", "--model", "/nonexistent/dir/a.gguf"), 3);
+    expect_in(p.stderr_text, "there is no directory /nonexistent/dir");
+}
+
+Test(cli, a_directory_as_model_is_3)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "serve", "--port", "0", "--model", HEARTH_SOURCE_DIR "/models"), 3);
+    expect_in(p.stderr_text, "is a directory");
+}
+
+Test(cli, a_file_that_is_no_gguf_is_4)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "serve", "--port", "0", "--model", HEARTH_SOURCE_DIR "/LICENSE"), 4);
+    expect_in(p.stderr_text, "LICENSE");
+}
+
+Test(cli, an_architecture_nobody_knows_is_5)
+{
+    static char bytes[8 << 20];
+    FILE *f = fopen(PROCESS_MODEL, "r");
+    size_t n = fread(bytes, 1, sizeof bytes, f);
+    fclose(f);
+    char *key = memmem(bytes, n, "general.architecture", 20);
+    cr_assert(key);
+    memcpy(key + 20 + 4 + 8, "zzz", 3); /* behind the value's type and length */
+    const char *path = file_with(bytes, n);
+    cr_assert_eq(PROCESS_RUN(&p, "serve", "--port", "0", "--model", path), 5);
+    expect_in(p.stderr_text, "zzz");
+    unlink(path);
+}
+
+Test(cli, a_backend_that_is_not_built_in_is_6)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "serve", "--port", "0", "--backend", "cuda", "--model", PROCESS_MODEL), 6);
+    expect_in(p.stderr_text, "cuda");
+}
+
+Test(cli, an_executor_the_backend_lacks_is_2)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "serve", "--port", "0", "--executor", "graph", "--backend", "cpu", "--model",
+                             PROCESS_MODEL),
+                 2);
+    expect_in(p.stderr_text, "graph");
+}
+
+Test(cli, exact_arithmetic_without_eager_is_2)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "serve", "--port", "0", "--arithmetic", "exact", "--model", PROCESS_MODEL),
+                 2);
+    expect_in(p.stderr_text, "eager");
+}
+
+Test(cli, a_port_in_use_is_8_and_says_whom_to_ask)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    socklen_t length = sizeof address;
+    char port[8], question[64];
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    cr_assert_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    cr_assert_eq(listen(fd, 1), 0);
+    getsockname(fd, (struct sockaddr *)&address, &length);
+    snprintf(port, sizeof port, "%u", ntohs(address.sin_port));
+    cr_assert_eq(PROCESS_RUN(&p, "serve", "--port", port, "--model", PROCESS_MODEL), 8);
+    snprintf(question, sizeof question, "ss -ltnp 'sport = :%s'", port);
+    expect_in(p.stderr_text, question);
+    close(fd);
+}
+
+Test(cli, an_address_that_is_not_ours_is_2)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "serve", "--host", "192.0.2.1", "--port", "0", "--model", PROCESS_MODEL), 2);
+    expect_in(p.stderr_text, "192.0.2.1");
+}
+
+/* ---- serving ---- */
+
+Test(cli, the_start_line_says_where_what_and_how)
+{
+    static const char *const args[] = {"--slots", "4", "--n-ctx", "1024", NULL};
+    char expected[128];
+    uint16_t port = process_serve(&p, &(struct process_start){.args = args});
+    snprintf(expected, sizeof expected, "listening on http://127.0.0.1:%u · ", port);
+    expect_in(p.stderr_text, expected);
+    expect_in(p.stderr_text, " · cpu ");
+    expect_in(p.stderr_text, ", 2 threads · 4 slots × 1,024\n");
+    snprintf(expected, sizeof expected,
+             "\ncurl -d '{\"prompt\":\"Once upon a time\"}' http://127.0.0.1:%u/generate\n", port);
+    expect_in(p.stderr_text, expected);
+}
+
+Test(cli, an_open_host_is_warned_about)
+{
+    static const char *const args[] = {"--host", "0.0.0.0", NULL};
+    process_serve(&p, &(struct process_start){.args = args});
+    expect_in(p.stderr_text, "warning: host 0.0.0.0 is open to all who can reach this machine");
+}
+
+Test(cli, sigterm_ends_an_idle_daemon_with_0)
+{
+    process_serve(&p, &(struct process_start){0});
+    process_signal(&p, SIGTERM);
+    cr_assert_eq(process_wait(&p), 0, "%s", p.stderr_text);
+}
+
+Test(cli, sigint_ends_an_idle_daemon_with_0)
+{
+    process_serve(&p, &(struct process_start){0});
+    process_signal(&p, SIGINT);
+    cr_assert_eq(process_wait(&p), 0, "%s", p.stderr_text);
+}
+
+Test(cli, sigterm_lets_a_running_stream_finish)
+{
+    static char reply[1 << 20];
+    uint16_t port = process_serve(&p, &(struct process_start){0});
+    int fd = process_request(port, "/generate", STREAM_LONG);
+    cr_assert(process_read_until(fd, "data: {", reply, sizeof reply), "%s", reply);
+    process_signal(&p, SIGTERM);
+    cr_assert(process_read_until(fd, "data: [DONE]", reply, sizeof reply), "the stream was cut:\n%s", reply);
+    expect_in(reply, "\"finish_reason\":\"length\"");
+    expect_in(reply, "\"completion_tokens\":900");
+    cr_assert_eq(process_wait(&p), 0, "%s", p.stderr_text);
+    close(fd);
+}
+
+Test(cli, a_draining_daemon_is_not_ready_and_takes_nothing_new)
+{
+    static char reply[1 << 20], other[1 << 16];
+    static const char *const args[] = {SLOW, NULL};
+    uint16_t port = process_serve(&p, &(struct process_start){.args = args});
+    int fd = process_request(port, "/generate", STREAM_LONG);
+    cr_assert(process_read_until(fd, "data: {", reply, sizeof reply), "%s", reply);
+    process_signal(&p, SIGTERM);
+    process_expect(&p, "draining");
+    cr_assert_eq(process_http(port, "/generate", "{\"prompt\":\"a\"}", other, sizeof other), 503);
+    expect_in(other, "draining");
+    cr_assert_eq(process_http(port, "/health/ready", NULL, other, sizeof other), 503);
+    cr_assert_eq(process_http(port, "/health/live", NULL, other, sizeof other), 200);
+    close(fd);
+}
+
+Test(cli, a_second_signal_ends_a_running_stream_now_with_0)
+{
+    static char reply[1 << 20];
+    static const char *const args[] = {SLOW, NULL};
+    uint16_t port = process_serve(&p, &(struct process_start){.args = args});
+    int fd = process_request(port, "/generate", STREAM_LONG);
+    cr_assert(process_read_until(fd, "data: {", reply, sizeof reply), "%s", reply);
+    process_signal(&p, SIGTERM);
+    process_expect(&p, "draining");
+    process_signal(&p, SIGTERM);
+    process_read_until(fd, "data: [DONE]", reply, sizeof reply);
+    expect_in(reply, "\"finish_reason\":\"cancelled\"");
+    cr_assert_eq(process_wait(&p), 0, "%s", p.stderr_text);
+    close(fd);
+}
+
+Test(cli, a_drain_that_takes_too_long_cancels_and_is_still_0)
+{
+    static const char *const args[] = {SLOW, "--drain-timeout-ms", "1", NULL};
+    static char reply[1 << 20];
+    uint16_t port = process_serve(&p, &(struct process_start){.args = args});
+    int fd = process_request(port, "/generate", STREAM_LONG);
+    cr_assert(process_read_until(fd, "data: {", reply, sizeof reply), "%s", reply);
+    process_signal(&p, SIGTERM);
+    process_read_until(fd, "data: [DONE]", reply, sizeof reply);
+    expect_in(reply, "\"finish_reason\":\"cancelled\"");
+    cr_assert_eq(process_wait(&p), 0, "%s", p.stderr_text);
+    close(fd);
+}
+
+Test(cli, sighup_reads_the_log_level_again)
+{
+    const char *path = file_with("log_level = info\n", 17);
+    const char *const args[] = {"--config", path, NULL};
+    process_serve(&p, &(struct process_start){.args = args});
+    int fd = open(path, O_WRONLY | O_TRUNC);
+    cr_assert_eq(write(fd, "log_level = error\n", 18), 18);
+    close(fd);
+    process_signal(&p, SIGHUP);
+    process_expect(&p, "SIGHUP: log_level is error from here on");
+    process_signal(&p, SIGTERM);
+    cr_assert_eq(process_wait(&p), 0);
+    cr_assert_null(strstr(p.stderr_text, "SIGTERM"), "%s", p.stderr_text);
+    unlink(path);
+}
+
+Test(cli, a_broken_file_on_sighup_changes_nothing)
+{
+    const char *path = file_with("log_level = info\n", 17);
+    const char *const args[] = {"--config", path, NULL};
+    process_serve(&p, &(struct process_start){.args = args});
+    int fd = open(path, O_WRONLY | O_TRUNC);
+    cr_assert_eq(write(fd, "log_level = loud\n", 17), 17);
+    close(fd);
+    process_signal(&p, SIGHUP);
+    process_expect(&p, "everything stays as it was");
+    process_signal(&p, SIGTERM);
+    cr_assert_eq(process_wait(&p), 0);
+    unlink(path);
+}
+
+Test(cli, the_log_holds_no_prompt)
+{
+    static const char *const args[] = {"--log-level", "debug", NULL};
+    static char reply[1 << 16];
+    uint16_t port = process_serve(&p, &(struct process_start){.args = args});
+    cr_assert_eq(
+        process_http(port, "/generate", "{\"prompt\":\"xyzzy plugh\",\"max_tokens\":2}", reply, sizeof reply),
+        200, "%s", reply);
+    process_signal(&p, SIGTERM);
+    cr_assert_eq(process_wait(&p), 0);
+    cr_assert_null(strstr(p.stderr_text, "xyzzy"), "%s", p.stderr_text);
+}
+
+Test(cli, a_decoder_that_hangs_is_9)
+{
+    static const char *const args[] = {SLOW, "--watchdog-ms", "500", NULL};
+    static char reply[1 << 20];
+    uint16_t port = process_serve(&p, &(struct process_start){.args = args});
+    int fd = process_request(port, "/generate", STREAM_LONG);
+    cr_assert(process_read_until(fd, "data: {", reply, sizeof reply), "%s", reply);
+    process_freeze_workers(&p);
+    cr_assert_eq(process_wait(&p), 9, "%s", p.stderr_text);
+    expect_in(p.stderr_text, "no sign of life");
+    process_read_until(fd, "data: [DONE]", reply, sizeof reply);
+    expect_in(reply, "event: error");
+    close(fd);
+}
+
+Test(cli, an_idle_engine_that_hangs_is_9_too)
+{
+    static const char *const args[] = {"--watchdog-ms", "500", NULL};
+    process_serve(&p, &(struct process_start){.args = args});
+    process_freeze_workers(&p);
+    cr_assert_eq(process_wait(&p), 9, "%s", p.stderr_text);
+}
+
+/* ---- run and bench ---- */
+
+Test(cli, run_prints_text_on_stdout_and_timings_on_stderr)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "run", "--model", PROCESS_MODEL, "--threads", "2", "--temperature", "0",
+                             "--max-tokens", "16", "Once upon a time"),
+                 0, "%s", p.stderr_text);
+    cr_assert_gt(p.n_stdout, 8);
+    expect_in(p.stderr_text, "tokens/s");
+    expect_in(p.stderr_text, "seed ");
+}
+
+Test(cli, run_reads_its_prompt_from_stdin)
+{
+    struct process other;
+    PROCESS_START(&other, "run", "--model", PROCESS_MODEL, "--temperature", "0", "-n", "8");
+    process_feed(&other, "Once upon a time");
+    cr_assert_eq(process_wait(&other), 0, "%s", other.stderr_text);
+    cr_assert_eq(
+        PROCESS_RUN(&p, "run", "--model", PROCESS_MODEL, "--temperature", "0", "-n", "8", "Once upon a time"),
+        0);
+    cr_assert_str_eq(p.stdout_text, other.stdout_text);
+    process_free(&other);
+}
+
+Test(cli, run_with_a_seed_repeats_itself)
+{
+    struct process other;
+    cr_assert_eq(PROCESS_RUN(&other, "run", "--model", PROCESS_MODEL, "--seed", "7", "-n", "24", "Lily"), 0);
+    cr_assert_eq(PROCESS_RUN(&p, "run", "--model", PROCESS_MODEL, "--seed", "7", "-n", "24", "Lily"), 0);
+    cr_assert_str_eq(p.stdout_text, other.stdout_text);
+    process_free(&other);
+}
+
+Test(cli, run_refuses_a_second_prompt)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "run", "--model", PROCESS_MODEL, "Once", "upon"), 2);
+    expect_in(p.stderr_text, "quote it");
+}
+
+Test(cli, run_stops_at_ctrl_c_with_0)
+{
+    PROCESS_START(&p, "run", "--model", PROCESS_MODEL, SLOW, "--ignore-eos", "-n", "1000",
+                  "Once upon a time");
+    while (p.n_stdout == 0) { /* the first text has come: it is generating */
+        char byte;
+        cr_assert_eq(read(p.out, &byte, 1), 1);
+        p.stdout_text[p.n_stdout++] = byte;
+    }
+    process_signal(&p, SIGINT);
+    cr_assert_eq(process_wait(&p), 0, "%s", p.stderr_text);
+    expect_in(p.stderr_text, "end cancelled");
+}
+
+Test(cli, bench_json_is_one_object_with_a_row_per_test)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "bench", "--model", PROCESS_MODEL, "--threads", "2", "-p", "32", "-n", "8",
+                             "-d", "16", "-b", "2", "-r", "1", "--json"),
+                 0, "%s", p.stderr_text);
+    static const char *const names[] = {"pp32", "tg8", "tg8@d16", "tg8@b2"};
+    json_t *report = json_loads(p.stdout_text, 0, NULL);
+    cr_assert(report, "%s", p.stdout_text);
+    json_t *rows = json_object_get(report, "rows");
+    cr_assert_eq(json_array_size(rows), 4);
+    for (size_t i = 0; i < 4; i++) {
+        json_t *row = json_array_get(rows, i);
+        cr_assert_str_eq(json_string_value(json_object_get(row, "test")), names[i]);
+        cr_assert_gt(json_real_value(json_object_get(row, "tokens_per_s")), 0);
+        cr_assert_gt(json_real_value(json_object_get(row, "fraction")), 0);
+    }
+    cr_assert_gt(json_real_value(json_object_get(json_object_get(report, "roofline"), "read_GBps")), 0);
+    json_decref(report);
+}
+
+Test(cli, bench_ops_lists_the_graph_ops)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "bench", "--model", PROCESS_MODEL, "-p", "0", "-n", "8", "-r", "1", "--ops"),
+                 0, "%s", p.stderr_text);
+    expect_in(p.stdout_text, "MUL_MAT");
+    expect_in(p.stdout_text, "SOFT_MAX");
+}
+
+Test(cli, bench_refuses_what_does_not_fit_the_context)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "bench", "--model", PROCESS_MODEL, "-p", "0", "-n", "5000"), 2);
+    expect_in(p.stderr_text, "tg5000 needs");
+}

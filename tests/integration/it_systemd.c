@@ -1,0 +1,203 @@
+/* hearthd as a service: the test plays systemd, with a notify socket, a listening socket, a watchdog and the
+ * journal's variable. */
+#include "process.h"
+
+#include <arpa/inet.h>
+#include <criterion/criterion.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static struct process p;
+static int manager = -1;
+static char notify_variable[128];
+
+/* The manager's socket, abstract so that nothing is left behind. */
+static void open_manager(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct timeval patience = {120, 0};
+    int n =
+        snprintf(notify_variable, sizeof notify_variable, "NOTIFY_SOCKET=@hearth-it-systemd-%d", getpid());
+    const char *name = notify_variable + strlen("NOTIFY_SOCKET=");
+
+    memcpy(address.sun_path + 1, name + 1, strlen(name) - 1);
+    manager = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    cr_assert_gt(n, 0);
+    cr_assert_eq(bind(manager, (struct sockaddr *)&address,
+                      (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(name))),
+                 0);
+    setsockopt(manager, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+}
+
+static void end(void)
+{
+    if (p.pid > 0)
+        process_free(&p);
+}
+
+TestSuite(systemd, .init = open_manager, .fini = end, .timeout = 240);
+
+/* Messages until one contains `part`; that one. */
+static const char *notified(const char *part)
+{
+    static char text[2048];
+    do {
+        ssize_t n = recv(manager, text, sizeof text - 1, 0);
+        cr_assert_gt(n, 0, "no message with \"%s\" came; stderr was:\n%s", part, p.stderr_text);
+        text[n] = '\0';
+    } while (!strstr(text, part));
+    return text;
+}
+
+static uint16_t start_notified(const char *const *args)
+{
+    const char *const env[] = {notify_variable, NULL};
+    return process_serve(&p, &(struct process_start){.args = args, .env = env});
+}
+
+/* A listening socket as a socket unit makes it. */
+static int listener(uint16_t *port)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    socklen_t length = sizeof address;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    cr_assert_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    cr_assert_eq(listen(fd, 64), 0);
+    getsockname(fd, (struct sockaddr *)&address, &length);
+    *port = ntohs(address.sin_port);
+    return fd;
+}
+
+Test(systemd, loading_is_a_status_and_asks_for_time)
+{
+    start_notified(NULL);
+    const char *message = notified("EXTEND_TIMEOUT_USEC=");
+    expect_in(message, "STATUS=Loading ");
+}
+
+Test(systemd, ready_carries_the_start_line)
+{
+    start_notified(NULL);
+    expect_in(notified("READY=1"), "STATUS=listening on http://127.0.0.1:");
+}
+
+Test(systemd, when_ready_is_said_health_says_so_too)
+{
+    char reply[4096];
+    uint16_t port = start_notified(NULL);
+    notified("READY=1");
+    cr_assert_eq(process_http(port, "/health/ready", NULL, reply, sizeof reply), 200);
+}
+
+Test(systemd, a_load_that_fails_never_says_ready)
+{
+    static const char *const args[] = {"serve", "--port", "0", "--model", HEARTH_SOURCE_DIR "/LICENSE", NULL};
+    const char *const env[] = {notify_variable, NULL};
+    char text[2048];
+    ssize_t n;
+    process_start(&p, &(struct process_start){.args = args, .env = env});
+    cr_assert_eq(process_wait(&p), 4);
+    while ((n = recv(manager, text, sizeof text - 1, MSG_DONTWAIT)) > 0) {
+        text[n] = '\0';
+        cr_assert_null(strstr(text, "READY=1"));
+    }
+}
+
+Test(systemd, the_watchdog_is_fed_while_the_decoder_is_idle)
+{
+    const char *const env[] = {notify_variable, "WATCHDOG_USEC=400000", NULL};
+    process_serve(&p, &(struct process_start){.env = env});
+    for (int i = 0; i < 4; i++)
+        notified("WATCHDOG=1");
+}
+
+Test(systemd, the_watchdog_is_not_fed_by_a_process_whose_decoder_hangs)
+{
+    static const char *const args[] = {"--watchdog-ms", "300", NULL};
+    const char *const env[] = {notify_variable, "WATCHDOG_USEC=400000", NULL};
+    process_serve(&p, &(struct process_start){.args = args, .env = env});
+    notified("WATCHDOG=1");
+    process_freeze_workers(&p);
+    expect_in(notified("no sign of life"), "STATUS=");
+    cr_assert_eq(process_wait(&p), 9, "%s", p.stderr_text);
+    char text[2048];
+    ssize_t n;
+    while ((n = recv(manager, text, sizeof text - 1, MSG_DONTWAIT)) > 0) {
+        text[n] = '\0';
+        cr_assert_null(strstr(text, "WATCHDOG=1"));
+    }
+}
+
+Test(systemd, stopping_is_said_when_draining)
+{
+    start_notified(NULL);
+    notified("READY=1");
+    process_signal(&p, SIGTERM);
+    expect_in(notified("STOPPING=1"), "EXTEND_TIMEOUT_USEC=");
+    cr_assert_eq(process_wait(&p), 0);
+}
+
+Test(systemd, an_inherited_socket_replaces_host_and_port)
+{
+    static const char *const args[] = {"serve", "--host",  "192.0.2.1",   "--threads",
+                                       "2",     "--model", PROCESS_MODEL, NULL};
+    const char *const env[] = {notify_variable, NULL};
+    char reply[4096];
+    uint16_t port;
+    int fd = listener(&port);
+    process_start(&p, &(struct process_start){.args = args, .env = env, .listen_fd = fd});
+    notified("READY=1");
+    process_expect(&p, "1 socket from the service manager replaces host, port and unix_socket");
+    cr_assert_eq(process_http(port, "/health/ready", NULL, reply, sizeof reply), 200);
+    close(fd);
+}
+
+/* The backlog belongs to the socket unit: who connects while the daemon drains is answered by the next one. */
+Test(systemd, a_connection_made_while_draining_waits_for_the_next_process)
+{
+    static const char *const args[] = {"serve", "--threads", "2", "--model", PROCESS_MODEL, NULL};
+    const char *const env[] = {notify_variable, NULL};
+    static char reply[1 << 16];
+    uint16_t port;
+    int fd = listener(&port);
+    const struct process_start start = {.args = args, .env = env, .listen_fd = fd};
+    process_start(&p, &start);
+    notified("READY=1");
+    process_signal(&p, SIGTERM);
+    notified("STOPPING=1");
+    int waiting = process_request(port, "/health/live", NULL);
+    cr_assert_eq(process_wait(&p), 0, "%s", p.stderr_text);
+    process_free(&p);
+    process_start(&p, &start);
+    cr_assert(process_read_until(waiting, "\r\n", reply, sizeof reply), "%s", reply);
+    expect_in(reply, "HTTP/1.1 200");
+    close(waiting);
+    close(fd);
+}
+
+/* JOURNAL_STREAM names the pipe's device and inode, which are known only in the child: a shell fills them in.
+ */
+Test(systemd, lines_carry_priorities_when_stderr_is_the_journal)
+{
+    char command[512], line[256] = "";
+    snprintf(command, sizeof command,
+             "exec 2>&1; JOURNAL_STREAM=$(stat -L -c %%d:%%i /proc/self/fd/2) exec %s serve --model "
+             "/nonexistent/x",
+             HEARTHD_BINARY);
+    FILE *f = popen(command, "r");
+    cr_assert(f);
+    cr_assert(fgets(line, sizeof line, f));
+    cr_assert_eq(strncmp(line, "<3>", 3), 0, "%s", line);
+    cr_assert_eq(WEXITSTATUS(pclose(f)), 3);
+}

@@ -1,0 +1,47 @@
+#!/bin/sh
+# units.sh BUILD_DIR - installs into an empty root and lets systemd judge the units there.
+set -eu
+build=$1
+if ! command -v systemd-analyze >/dev/null; then
+    echo "SKIP units systemd-analyze: not installed (package systemd)"
+    exit 0
+fi
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+DESTDIR=$root cmake --install "$build" >/dev/null
+service=$(find "$root" -name hearthd.service)
+socket=$(find "$root" -name hearthd.socket)
+
+# The targets that units refer to, and what ExecStart names, must exist below the root.
+mkdir -p "$root/lib/systemd/system" "$root/bin"
+for directory in /lib/systemd/system /usr/lib/systemd/system; do
+    [ -d "$directory" ] && cp -n "$directory"/*.target "$root/lib/systemd/system/" 2>/dev/null || true
+done
+cp -n "$service" "$socket" "$root/lib/systemd/system/"
+printf '#!/bin/sh\n' >"$root/bin/kill"
+chmod +x "$root/bin/kill"
+
+status=0
+said=$(systemd-analyze --root="$root" verify hearthd.service hearthd.socket 2>&1) || status=1
+if [ "$status" != 0 ] || [ -n "$said" ]; then
+    echo "systemd-analyze verify: $said"
+    status=1
+fi
+
+# What the sandbox promises, as systemd counts it: 0 is closed, 10 open.
+exposure=$(systemd-analyze --root="$root" --offline=yes --threshold=25 security hearthd.service --no-pager 2>&1) || {
+    echo "$exposure" | tail -n 3
+    status=1
+}
+
+# The installed daemon finds its model and accepts its configuration.
+binary=$(find "$root" -type f -name hearthd)
+"$binary" check-config --config "$(find "$root" -name hearthd.conf -path '*etc*')" || status=1
+if ! "$binary" run --max-tokens 2 --temperature 0 "Once upon a time" >/dev/null 2>"$root/said"; then
+    cat "$root/said"
+    status=1
+fi
+for file in "share/hearth/models/*.gguf" "lib/sysusers.d/hearthd.conf" "LICENSE"; do
+    find "$root" -path "*$file" | grep -q . || { echo "not installed: $file"; status=1; }
+done
+exit $status
