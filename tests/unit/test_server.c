@@ -1,0 +1,674 @@
+/* The HTTP side over an engine of the test's own: what a client gets for every way a generation can end, and
+ * what no well-behaved client sends. The tokens come from the demo model's vocabulary. */
+#include "fake_engine.h"
+
+#include "config.h"
+#include "gguf.h"
+#include "http_client.h"
+#include "model.h"
+#include "tokenizer.h"
+
+#include <pthread.h>
+#include <semaphore.h>
+
+static struct {
+    uv_loop_t loop;
+    uv_async_t call;
+    sem_t called;
+    void (*function)(void);
+    pthread_t thread;
+    struct config cfg;
+    struct server *server;
+    struct model *model;
+    struct tokenizer *tokenizer;
+    uint16_t port;
+    atomic_bool drained;
+} f;
+
+static void on_call(uv_async_t *handle)
+{
+    (void)handle;
+    f.function();
+    sem_post(&f.called);
+}
+
+/* Runs a function on the loop's thread and waits for it. */
+static void on_loop(void (*function)(void))
+{
+    f.function = function;
+    uv_async_send(&f.call);
+    sem_wait(&f.called);
+}
+
+static void *run_loop(void *arg)
+{
+    uv_run(&f.loop, UV_RUN_DEFAULT);
+    return arg;
+}
+
+static void set_model(void)
+{
+    struct server_model m = {.engine = (struct engine *)&fake, .tokenizer = f.tokenizer, .model = f.model};
+    server_set_model(f.server, &m);
+    server_set_state(f.server, SERVER_READY);
+}
+
+/* What the fake engine will say. */
+static void script(const char *text)
+{
+    int32_t *ids = NULL;
+    size_t n = 0;
+    cr_assert_eq(tokenizer_encode(f.tokenizer, text, strlen(text),
+                                  (struct tokenizer_flags){.parse_special = true}, 0, &ids, &n, NULL),
+                 0);
+    cr_assert_leq(n, 256);
+    memcpy(fake.script, ids, n * sizeof *ids);
+    fake.n_script = (uint32_t)n;
+    free(ids);
+}
+
+static void open_server(const char *const *keys)
+{
+    struct error err = {0};
+    cr_assert_eq(config_defaults(&f.cfg, &err), 0);
+    f.cfg.port = 0;
+    for (; keys && keys[0]; keys += 2)
+        cr_assert_eq(config_set(&f.cfg, keys[0], keys[1], &err), 0, "%s", err.text);
+    cr_assert_eq(model_open(&f.model, HEARTH_SOURCE_DIR "/models/hearth-stories-6m-q4_k_m.gguf", &err), 0,
+                 "%s", err.text);
+    cr_assert_eq(tokenizer_open(&f.tokenizer, model_gguf(f.model), &err), 0, "%s", err.text);
+    uv_loop_init(&f.loop);
+    uv_async_init(&f.loop, &f.call, on_call);
+    sem_init(&f.called, 0, 0);
+    cr_assert_eq(server_open(&f.server, &f.loop, &f.cfg, NULL, 0, &err), 0, "%s", err.text);
+    f.port = server_port(f.server);
+    fake.n_ctx = 256;
+    fake.finish = ENGINE_EOS;
+    fake.server = f.server;
+    uv_timer_init(&f.loop, &fake.timer);
+    uv_timer_start(&fake.timer, fake_tick, 1, 1);
+}
+
+static void start_keys(const char *const *keys)
+{
+    open_server(keys);
+    set_model();
+    script(" there was a cat.<|endoftext|>");
+    pthread_create(&f.thread, NULL, run_loop, NULL);
+}
+
+static void start(void)
+{
+    start_keys(NULL);
+}
+
+static void stop_loop(void)
+{
+    uv_stop(&f.loop);
+}
+
+static void close_any(uv_handle_t *handle, void *arg)
+{
+    (void)arg;
+    if (!uv_is_closing(handle))
+        uv_close(handle, NULL);
+}
+
+static void stop(void)
+{
+    if (!f.server)
+        return;
+    on_loop(stop_loop);
+    pthread_join(f.thread, NULL);
+    server_close(f.server);
+    uv_walk(&f.loop, close_any, NULL);
+    uv_run(&f.loop, UV_RUN_DEFAULT);
+    cr_assert_eq(uv_loop_close(&f.loop), 0, "a handle was left open");
+    cr_assert_eq(fake.n_live, 0, "a request was left to the engine");
+    tokenizer_close(f.tokenizer);
+    model_close(f.model);
+    config_free(&f.cfg);
+}
+
+static struct reply post(const char *path, const char *body)
+{
+    return client_once(f.port, "POST", path, "", body);
+}
+
+static struct reply get(const char *path)
+{
+    return client_once(f.port, "GET", path, "", NULL);
+}
+
+static bool wait_for(atomic_uint *counter, unsigned n)
+{
+    for (int i = 0; i < 10000 && *counter < n; i++)
+        usleep(1000);
+    return *counter >= n;
+}
+
+/* --- replies --- */
+
+Test(generate, a_reply_has_text_tokens_usage_and_reason, .init = start, .fini = stop)
+{
+    struct reply r = post("/generate", "{\"prompt\":\"Once upon a time\",\"seed\":42}");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    cr_assert_str_eq(reply_header(&r, "Content-Type"), "application/json");
+    json_t *root = reply_json(&r);
+    cr_assert_str_eq(json_text(root, "text"), " there was a cat.");
+    cr_assert_str_eq(json_text(root, "finish_reason"), "eos");
+    cr_assert(json_is_null(json_at(root, "stop")));
+    cr_assert_eq(json_number(root, "seed"), 42);
+    cr_assert_eq(json_number(root, "usage.prompt_tokens"), 4);
+    cr_assert_eq(json_number(root, "usage.completion_tokens"), fake.n_script);
+    cr_assert_eq(json_array_size(json_at(root, "tokens")), fake.n_script, "the end token is one of them");
+    cr_assert_eq(strncmp(json_text(root, "id"), "gen-", 4), 0);
+    cr_assert_eq(strlen(json_text(root, "id")), 26);
+    json_decref(root);
+    reply_free(&r);
+}
+
+Test(generate, fields_reach_the_engine, .init = start, .fini = stop)
+{
+    struct reply r =
+        post("/generate",
+             "{\"prompt\":[1,2,3.0],\"temperature\":0.25,\"top_k\":7,\"top_p\":0.5,\"min_p\":0.125,"
+             "\"typical_p\":0.75,\"repetition_penalty\":1.5,\"presence_penalty\":-1,"
+             "\"frequency_penalty\":2,\"penalty_last_n\":9,\"seed\":9007199254740991,\"min_tokens\":1,"
+             "\"max_tokens\":11,\"stop_token_ids\":[5],\"ignore_eos\":true,\"logit_bias\":{\"7\":-5},"
+             "\"logprobs\":2,\"prompt_logprobs\":3,\"cache_prompt\":false,\"priority\":-4}");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    const struct engine_request *e = &fake.last;
+    const struct step_sampling *s = &e->sampling;
+    cr_assert(e->n_prompt == 3 && fake.last_prompt[0] == 1 && fake.last_prompt[2] == 3);
+    cr_assert(s->temperature == 0.25f && s->top_k == 7 && s->top_p == 0.5f && s->min_p == 0.125f);
+    cr_assert(s->typical_p == 0.75f && s->repetition_penalty == 1.5f && s->presence_penalty == -1);
+    cr_assert(s->frequency_penalty == 2 && s->penalty_last_n == 9 && s->seed == 9007199254740991u);
+    cr_assert(e->min_tokens == 1 && e->max_tokens == 11 && e->n_stop_ids == 1 && e->ignore_eos);
+    cr_assert(s->n_bias == 1 && e->want_logprobs && e->n_top == 2 && e->want_prompt_logprobs);
+    cr_assert(e->n_prompt_top == 3 && !e->cache_prompt && e->priority == -4);
+    reply_free(&r);
+}
+
+Test(generate, absent_fields_take_the_documented_defaults, .init = start, .fini = stop)
+{
+    struct reply r = post("/generate", "{\"prompt\":\"Once upon a time\",\"top_k\":null}");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    const struct step_sampling *s = &fake.last.sampling;
+    cr_assert(s->temperature == 0.8f && s->top_k == 40 && s->top_p == 0.95f && s->min_p == 0.05f);
+    cr_assert(s->typical_p == 1 && s->repetition_penalty == 1 && s->penalty_last_n == 64);
+    cr_assert(fake.last.max_tokens == 252 && fake.last.cache_prompt, "min(256, context - prompt)");
+    cr_assert(fake.last.queue_deadline_ns && !fake.last.deadline_ns);
+    reply_free(&r);
+}
+
+Test(generate, a_stop_string_ends_the_text_and_cancels_the_engine, .init = start, .fini = stop)
+{
+    fake.finish = ENGINE_RUNNING;
+    struct reply r = post("/generate", "{\"prompt\":\"Once\",\"stop\":[\"zebra\",\"was a c\"]}");
+    json_t *root = reply_json(&r);
+    cr_assert_str_eq(json_text(root, "text"), " there ");
+    cr_assert_str_eq(json_text(root, "stop"), "was a c");
+    cr_assert_str_eq(json_text(root, "finish_reason"), "stop");
+    cr_assert_eq(fake.n_cancelled, 1);
+    json_decref(root);
+    reply_free(&r);
+}
+
+Test(generate, log_probabilities_have_exactly_as_many_alternatives_as_asked, .init = start, .fini = stop)
+{
+    struct reply r = post("/generate", "{\"prompt\":\"Once\",\"logprobs\":3,\"max_tokens\":2}");
+    json_t *root = reply_json(&r);
+    cr_assert_eq(json_array_size(json_at(root, "logprobs")), 2);
+    cr_assert_eq(json_array_size(json_at(root, "logprobs.0.top")), 3);
+    cr_assert_str_eq(json_text(root, "logprobs.0.text"), " there");
+    cr_assert_str_eq(json_text(root, "finish_reason"), "length");
+    json_decref(root);
+    reply_free(&r);
+}
+
+Test(generate, a_token_that_is_no_utf8_by_itself_is_given_as_bytes, .init = start, .fini = stop)
+{
+    fake.script[0] = tokenizer_find(f.tokenizer, "\xc4\xac", 2); /* byte 0x8a as byte-level BPE writes it */
+    cr_assert_geq(fake.script[0], 0);
+    fake.n_script = 1;
+    struct reply r = post("/generate", "{\"prompt\":\"Once\",\"logprobs\":1,\"max_tokens\":1}");
+    json_t *root = reply_json(&r);
+    cr_assert_str_eq(json_text(root, "logprobs.0.text"), "");
+    cr_assert_eq(json_number(root, "logprobs.0.bytes.0"), 0x8a);
+    cr_assert_str_eq(json_text(root, "text"), "\xef\xbf\xbd");
+    json_decref(root);
+    reply_free(&r);
+}
+
+Test(stream, deltas_join_to_the_text_and_the_last_event_has_the_figures, .init = start, .fini = stop)
+{
+    struct events e;
+    struct reply r = post("/generate", "{\"prompt\":\"Once\",\"stream\":true,\"seed\":1}");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    cr_assert_str_eq(reply_header(&r, "Content-Type"), "text/event-stream");
+    cr_assert_str_eq(reply_header(&r, "Cache-Control"), "no-cache");
+    cr_assert_str_eq(reply_header(&r, "X-Accel-Buffering"), "no");
+    events_read(&e, &r);
+    char *text = events_text(&e, "text");
+    cr_assert_str_eq(text, " there was a cat.");
+    cr_assert(e.done && e.n > 3 && !r.cut);
+    cr_assert_str_eq(json_text(e.data[e.n - 1], "finish_reason"), "eos");
+    cr_assert_eq(json_number(e.data[e.n - 1], "usage.completion_tokens"), fake.n_script);
+    size_t n_tokens = 0;
+    for (size_t i = 0; i < e.n; i++)
+        n_tokens += json_array_size(json_at(e.data[i], "tokens"));
+    cr_assert_eq(n_tokens, fake.n_script, "every token is in exactly one event");
+    free(text);
+    events_free(&e);
+    reply_free(&r);
+}
+
+Test(stream, nothing_of_a_stop_string_is_leaked, .init = start, .fini = stop)
+{
+    struct events e;
+    fake.finish = ENGINE_RUNNING;
+    struct reply r = post("/generate", "{\"prompt\":\"Once\",\"stream\":true,\"stop\":\"a cat\"}");
+    events_read(&e, &r);
+    char *text = events_text(&e, "text");
+    cr_assert_str_eq(text, " there was ");
+    cr_assert_str_eq(json_text(e.data[e.n - 1], "stop"), "a cat");
+    free(text);
+    events_free(&e);
+    reply_free(&r);
+}
+
+Test(stream, comments_keep_a_waiting_stream_alive, .fini = stop)
+{
+    start_keys((const char *[]){"keepalive_ms", "100", NULL});
+    fake.hold = true;
+    int fd = client_connect(f.port);
+    struct reply r = {0};
+    client_request(fd, "POST", "/generate", "", "{\"prompt\":\"Once\",\"stream\":true}");
+    while (!r.raw || !strstr(r.raw, ": keep-alive"))
+        cr_assert(reply_more(&r, fd));
+    cr_assert(!strncmp(r.raw, "HTTP/1.1 200", 12), "the comment brings the 200");
+    fake.hold = false;
+    while (!strstr(r.raw, "[DONE]"))
+        cr_assert(reply_more(&r, fd));
+    reply_free(&r);
+    close(fd);
+}
+
+/* --- ways to end --- */
+
+Test(end, logits_that_are_not_finite_are_a_500, .init = start, .fini = stop)
+{
+    fake.finish = ENGINE_NOT_FINITE;
+    expect_words(post("/generate", "{\"prompt\":\"Once\"}"), 500, "internal", "finite");
+}
+
+Test(end, a_fault_before_the_first_text_of_a_stream_is_a_500, .init = start, .fini = stop)
+{
+    fake.finish = ENGINE_FAULT;
+    fake.n_script = 0;
+    expect_words(post("/generate", "{\"prompt\":\"Once\",\"stream\":true}"), 500, "internal",
+                 "decoder is gone");
+}
+
+Test(end, a_fault_inside_a_stream_is_an_error_event, .init = start, .fini = stop)
+{
+    struct events e;
+    fake.finish = ENGINE_FAULT;
+    fake.n_script = 3;
+    struct reply r = post("/generate", "{\"prompt\":\"Once\",\"stream\":true}");
+    cr_assert_eq(r.status, 200);
+    events_read(&e, &r);
+    cr_assert_not_null(e.error);
+    cr_assert_str_eq(json_text(e.error, "error.type"), "internal");
+    cr_assert(!e.done && !r.cut, "the stream ends in order, but is not done");
+    events_free(&e);
+    reply_free(&r);
+}
+
+Test(end, a_request_that_waits_too_long_is_a_504, .init = start, .fini = stop)
+{
+    fake.hold = true;
+    expect_words(post("/generate", "{\"prompt\":\"Once\",\"queue_timeout_ms\":30}"), 504, "timeout",
+                 "queue_timeout_ms");
+}
+
+Test(end, a_deadline_before_the_first_token_is_a_504, .init = start, .fini = stop)
+{
+    fake.n_script = 0;
+    fake.finish = ENGINE_RUNNING;
+    expect_words(post("/generate", "{\"prompt\":\"Once\",\"timeout_ms\":30}"), 504, "timeout", "first token");
+}
+
+Test(end, a_deadline_after_the_first_token_keeps_the_text, .init = start, .fini = stop)
+{
+    fake.n_script = 2;
+    fake.finish = ENGINE_RUNNING;
+    struct reply r = post("/generate", "{\"prompt\":\"Once\",\"timeout_ms\":60}");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    json_t *root = reply_json(&r);
+    cr_assert_str_eq(json_text(root, "finish_reason"), "timeout");
+    cr_assert_str_eq(json_text(root, "text"), " there was");
+    json_decref(root);
+    reply_free(&r);
+}
+
+Test(end, a_full_queue_is_a_503_with_depth_limit_and_retry_after, .fini = stop)
+{
+    start_keys((const char *[]){"queue_limit", "1", NULL});
+    fake.hold = true;
+    int fd = client_connect(f.port);
+    client_request(fd, "POST", "/generate", "", "{\"prompt\":\"Once\"}");
+    cr_assert(wait_for(&fake.n_submitted, 1));
+    struct reply r = post("/generate", "{\"prompt\":\"Once\"}");
+    cr_assert_str_eq(reply_header(&r, "Retry-After"), "1");
+    json_t *root = reply_json(&r);
+    cr_assert_eq(json_number(root, "error.queue_depth"), 1);
+    cr_assert_eq(json_number(root, "error.queue_limit"), 1);
+    json_decref(root);
+    free(expect_error(r, 503, "queue_full"));
+    close(fd);
+}
+
+Test(end, the_engine_may_say_that_the_queue_is_full, .init = start, .fini = stop)
+{
+    fake.submit_error = -EAGAIN;
+    free(expect_error(post("/generate", "{\"prompt\":\"Once\"}"), 503, "queue_full"));
+    fake.submit_error = -EINVAL;
+    expect_words(post("/generate", "{\"prompt\":\"Once\"}"), 400, "invalid_request", "said no");
+    fake.submit_error = -EIO;
+    free(expect_error(post("/generate", "{\"prompt\":\"Once\"}"), 500, "internal"));
+}
+
+/* --- a client that leaves --- */
+
+static void leaves_while_waiting(const char *body, int how)
+{
+    fake.hold = true;
+    int fd = client_connect(f.port);
+    client_request(fd, "POST", "/generate", "", body);
+    cr_assert(wait_for(&fake.n_submitted, 1));
+    if (how < 0) {
+        struct linger reset = {.l_onoff = 1};
+        setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+        close(fd);
+    } else {
+        shutdown(fd, how);
+    }
+    cr_assert(wait_for(&fake.n_cancelled, 1), "the engine was not told");
+    if (how >= 0)
+        close(fd);
+}
+
+Test(leave, a_closed_connection_cancels_what_waits, .init = start, .fini = stop)
+{
+    leaves_while_waiting("{\"prompt\":\"Once\"}", SHUT_RDWR);
+}
+
+Test(leave, a_half_closed_connection_cancels_what_waits, .init = start, .fini = stop)
+{
+    leaves_while_waiting("{\"prompt\":\"Once\"}", SHUT_WR);
+}
+
+Test(leave, a_reset_connection_cancels_what_waits, .init = start, .fini = stop)
+{
+    leaves_while_waiting("{\"prompt\":\"Once\",\"stream\":true}", -1);
+}
+
+Test(leave, a_closed_connection_cancels_a_running_stream, .init = start, .fini = stop)
+{
+    struct reply r = {0};
+    fake.finish = ENGINE_RUNNING; /* goes on for ever after the script */
+    int fd = client_connect(f.port);
+    client_request(fd, "POST", "/generate", "", "{\"prompt\":\"Once\",\"stream\":true}");
+    while (!r.raw || !strstr(r.raw, " cat"))
+        cr_assert(reply_more(&r, fd));
+    close(fd);
+    cr_assert(wait_for(&fake.n_cancelled, 1), "the engine was not told");
+    reply_free(&r);
+}
+
+/* --- state --- */
+
+static void say_draining(void *context)
+{
+    (void)context;
+    f.drained = true;
+}
+
+static void drain_long(void)
+{
+    server_drain(f.server, 60000, say_draining, NULL);
+}
+static void drain_now(void)
+{
+    server_drain(f.server, 0, say_draining, NULL);
+}
+
+static bool wait_drained(void)
+{
+    for (int i = 0; i < 10000 && !f.drained; i++)
+        usleep(1000);
+    return f.drained;
+}
+
+Test(state, while_loading_health_answers_and_work_is_refused, .fini = stop)
+{
+    open_server(NULL);
+    server_set_progress(f.server, 0.25);
+    pthread_create(&f.thread, NULL, run_loop, NULL);
+    struct reply r = get("/health");
+    cr_assert_eq(r.status, 503);
+    json_t *root = reply_json(&r);
+    cr_assert_str_eq(json_text(root, "status"), "loading");
+    cr_assert_float_eq(json_real_value(json_at(root, "progress")), 0.25, 1e-6);
+    json_decref(root);
+    reply_free(&r);
+    r = get("/health/live");
+    cr_assert_eq(r.status, 200);
+    reply_free(&r);
+    r = get("/stats");
+    cr_assert_eq(r.status, 200);
+    reply_free(&r);
+    r = post("/generate", "{\"prompt\":\"Once\"}");
+    cr_assert_str_eq(reply_header(&r, "Retry-After"), "5");
+    free(expect_error(r, 503, "loading"));
+    free(expect_error(get("/v1/models"), 503, "loading"));
+}
+
+Test(state, a_drain_refuses_what_waits_and_lets_finish_what_runs, .init = start, .fini = stop)
+{
+    fake.finish = ENGINE_RUNNING;
+    int running = client_connect(f.port), waiting;
+    struct reply r;
+    client_request(running, "POST", "/generate", "", "{\"prompt\":\"Once\",\"max_tokens\":3}");
+    cr_assert(wait_for(&fake.n_submitted, 1));
+    client_read(running, &r, false);
+    cr_assert_eq(r.status, 200);
+    reply_free(&r);
+    fake.hold = true;
+    waiting = client_connect(f.port);
+    client_request(waiting, "POST", "/generate", "", "{\"prompt\":\"Once\"}");
+    cr_assert(wait_for(&fake.n_submitted, 2));
+    on_loop(drain_long);
+    client_read(waiting, &r, false);
+    free(expect_error(r, 503, "draining"));
+    cr_assert(wait_drained());
+    r = get("/health/proxy");
+    cr_assert_eq(r.status, 404);
+    reply_free(&r);
+    r = post("/generate", "{\"prompt\":\"Once\"}");
+    cr_assert_str_eq(reply_header(&r, "Connection"), "close");
+    free(expect_error(r, 503, "draining"));
+    close(running);
+    close(waiting);
+}
+
+Test(state, a_drain_without_time_cancels_what_runs, .init = start, .fini = stop)
+{
+    struct reply r;
+    fake.finish = ENGINE_RUNNING;
+    int fd = client_connect(f.port);
+    client_request(fd, "POST", "/generate", "", "{\"prompt\":\"Once\"}");
+    cr_assert(wait_for(&fake.n_submitted, 1));
+    usleep(50000); /* some tokens */
+    on_loop(drain_now);
+    client_read(fd, &r, false);
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    json_t *root = reply_json(&r);
+    cr_assert_str_eq(json_text(root, "finish_reason"), "cancelled");
+    json_decref(root);
+    reply_free(&r);
+    close(fd);
+    cr_assert(wait_drained());
+}
+
+Test(state, closing_with_requests_in_every_phase_leaves_nothing_open, .init = start, .fini = stop)
+{
+    int fds[6];
+    fake.hold = true;
+    for (int i = 0; i < 6; i++)
+        fds[i] = client_connect(f.port);
+    client_request(fds[0], "POST", "/generate", "", "{\"prompt\":\"Once\"}");
+    client_request(fds[1], "POST", "/generate", "", "{\"prompt\":\"Once\",\"stream\":true}");
+    cr_assert(wait_for(&fake.n_submitted, 2));
+    fake.hold = false;
+    fake.finish = ENGINE_RUNNING;
+    client_request(fds[2], "POST", "/generate", "", "{\"prompt\":\"Once\",\"stream\":true}");
+    cr_assert(wait_for(&fake.n_submitted, 3));
+    client_puts(fds[3], "POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{\"prom");
+    client_puts(fds[4], "GET /health HTT");
+    stop();
+    f.server = NULL;
+    for (int i = 0; i < 6; i++)
+        close(fds[i]);
+}
+
+/* --- routes and headers --- */
+
+Test(route, an_unknown_path_names_the_nearest, .init = start, .fini = stop)
+{
+    expect_words(post("/genrate", "{}"), 404, "not_found", "the nearest is /generate");
+    expect_words(get("/metrics"), 404, "not_found", "/metrics");
+    expect_words(get("/"), 404, "not_found", "no route /");
+}
+
+Test(route, a_wrong_method_names_the_right_ones, .init = start, .fini = stop)
+{
+    struct reply r = get("/generate");
+    cr_assert_str_eq(reply_header(&r, "Allow"), "POST, OPTIONS");
+    free(expect_error(r, 405, "method_not_allowed"));
+    r = post("/health", "{}");
+    cr_assert_str_eq(reply_header(&r, "Allow"), "GET, HEAD, OPTIONS");
+    free(expect_error(r, 405, "method_not_allowed"));
+}
+
+Test(route, options_gives_204_and_allow, .init = start, .fini = stop)
+{
+    struct reply r = client_once(f.port, "OPTIONS", "/generate", "", NULL);
+    cr_assert_eq(r.status, 204);
+    cr_assert_str_eq(reply_header(&r, "Allow"), "POST, OPTIONS");
+    reply_free(&r);
+}
+
+Test(route, head_works_where_get_does, .init = start, .fini = stop)
+{
+    struct reply r = client_once(f.port, "HEAD", "/health", "", NULL);
+    cr_assert_eq(r.status, 200);
+    cr_assert_eq(r.len, 0);
+    reply_free(&r);
+}
+
+Test(route, a_good_request_id_is_echoed_and_a_bad_one_replaced, .init = start, .fini = stop)
+{
+    struct reply r = client_once(f.port, "GET", "/health", "X-Request-Id: my.request-1_A\r\n", NULL);
+    cr_assert_str_eq(reply_header(&r, "X-Request-Id"), "my.request-1_A");
+    reply_free(&r);
+    r = client_once(f.port, "GET", "/health", "X-Request-Id: no spaces\r\n", NULL);
+    cr_assert_neq(strcmp(reply_header(&r, "X-Request-Id"), "no spaces"), 0);
+    reply_free(&r);
+}
+
+Test(route, only_json_content_types_are_taken, .init = start, .fini = stop)
+{
+    const char *good[] = {"Content-Type: application/json; charset=utf-8\r\n",
+                          "Content-Type: application/x-www-form-urlencoded\r\n", ""};
+    char text[512];
+    for (int i = 0; i < 4; i++) {
+        struct reply r;
+        int fd = client_connect(f.port);
+        snprintf(text, sizeof text,
+                 "POST /tokenize HTTP/1.1\r\nHost: x\r\n%sContent-Length: 15\r\n\r\n"
+                 "{\"content\":\"a\"}",
+                 i < 3 ? good[i] : "Content-Type: text/plain\r\n");
+        client_puts(fd, text);
+        client_read(fd, &r, false);
+        close(fd);
+        if (i < 3)
+            cr_assert_eq(r.status, 200, "%s", r.body);
+        else
+            expect_words(r, 415, "unsupported_media_type", "text/plain");
+        if (i < 3)
+            reply_free(&r);
+    }
+}
+
+static void smuggled(const char *headers)
+{
+    char text[512];
+    struct reply r;
+    int fd = client_connect(f.port);
+    snprintf(text, sizeof text, "POST /tokenize HTTP/1.1\r\nHost: x\r\n%s\r\n0\r\n\r\n{\"content\":\"a\"}",
+             headers);
+    client_puts(fd, text);
+    client_read(fd, &r, false);
+    cr_assert_eq(r.status, 400, "%s gave %d", headers, r.status);
+    struct reply rest = {0};
+    while (reply_more(&rest, fd))
+        ;
+    cr_assert_null(rest.raw && strstr(rest.raw, "HTTP/1.1") ? rest.raw : NULL, "the connection must end");
+    reply_free(&rest);
+    reply_free(&r);
+    close(fd);
+}
+
+Test(route, ambiguous_framing_is_refused_and_ends_the_connection, .init = start, .fini = stop)
+{
+    smuggled("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n");
+    smuggled("Content-Length: 15\r\nContent-Length: 5\r\n");
+    smuggled("Transfer-Encoding: xchunked\r\n");
+    smuggled("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n");
+}
+
+Test(route, requests_of_one_connection_are_answered_in_turn, .init = start, .fini = stop)
+{
+    struct reply r;
+    int fd = client_connect(f.port);
+    for (int i = 0; i < 20; i++) {
+        client_request(fd, "POST", "/generate", "", "{\"prompt\":\"Once\",\"max_tokens\":1}");
+        client_read(fd, &r, false);
+        cr_assert_eq(r.status, 200, "%s", r.body);
+        reply_free(&r);
+    }
+    close(fd);
+}
+
+Test(route, above_max_connections_health_still_answers, .fini = stop)
+{
+    start_keys((const char *[]){"max_connections", "2", NULL});
+    struct reply r;
+    int a = client_connect(f.port), b = client_connect(f.port), fds[] = {a, b};
+    for (int i = 0; i < 2; i++) {
+        client_request(fds[i], "GET", "/health", "", NULL);
+        client_read(fds[i], &r, false);
+        reply_free(&r);
+    }
+    r = post("/generate", "{\"prompt\":\"Once\"}");
+    cr_assert_str_eq(reply_header(&r, "Connection"), "close");
+    expect_words(r, 503, "queue_full", "max_connections");
+    r = get("/health");
+    cr_assert_eq(r.status, 200);
+    reply_free(&r);
+    close(a);
+    close(b);
+}
