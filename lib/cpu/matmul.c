@@ -5,7 +5,7 @@
 #include <string.h>
 
 static const struct matmul_kernels *const tables[] = {
-    /* best first */
+/* best first */
 #if defined(__x86_64__)
     &matmul_avx512,
     &matmul_avxvnni,

@@ -1,4 +1,6 @@
 /* matmul_256.h - what matmul_template.h wants of 256-bit vectors; dot() comes from the including file. */
+#include "arith.h"
+
 #include <cpuid.h>
 #include <immintrin.h>
 #include <stdbool.h>
@@ -50,6 +52,35 @@ static inline int load_i32(const void *p)
 static inline __attribute__((always_inline)) __m256i vi_shift(__m256i v, int n)
 {
     return n >= 0 ? _mm256_slli_epi16(v, n) : _mm256_srli_epi16(v, -n);
+}
+
+/* arith_quantise() of 32-byte aligned x; sum: of either half. Bits compare as integers for the largest, as
+ * there: a NaN is larger than all numbers. */
+static inline __attribute__((always_inline)) float quantise_block(const float *x, int8_t *q, int32_t sum[2])
+{
+    __m256i top4 = _mm256_setzero_si256(), magnitude = _mm256_set1_epi32(0x7fffffff), v[4];
+    for (int i = 0; i < 4; i++)
+        top4 = _mm256_max_epi32(top4,
+                                _mm256_and_si256(_mm256_castps_si256(_mm256_load_ps(x + 8 * i)), magnitude));
+    __m128i top2 = _mm_max_epi32(_mm256_castsi256_si128(top4), _mm256_extracti128_si256(top4, 1));
+    top2 = _mm_max_epi32(top2, _mm_shuffle_epi32(top2, 0x4e));
+    top2 = _mm_max_epi32(top2, _mm_shuffle_epi32(top2, 0xb1));
+    uint32_t top = (uint32_t)_mm_cvtsi128_si32(top2);
+    bool finite = top < 0x7f800000u, tiny = top < 0x0d800000u;
+    float amax = arith_from_bits(top);
+    __m256 inverse = _mm256_set1_ps(finite && !tiny ? 127.0f / amax : 0.0f);
+    for (int i = 0; i < 4; i++)
+        v[i] = finite ? _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_load_ps(x + 8 * i), inverse)) : vi_set(0);
+    for (int h = 0; h < 2; h++) {
+        __m256i s = _mm256_add_epi32(v[2 * h], v[2 * h + 1]);
+        __m128i t = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
+        t = _mm_add_epi32(t, _mm_shuffle_epi32(t, 0x4e));
+        sum[h] = _mm_cvtsi128_si32(_mm_add_epi32(t, _mm_shuffle_epi32(t, 0xb1)));
+    }
+    __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(v[0], v[1]), _mm256_packs_epi32(v[2], v[3]));
+    bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    _mm256_storeu_si256((__m256i *)(void *)q, bytes);
+    return !finite ? arith_from_bits(0x7fc00000u) : tiny ? 0.0f : amax / 127.0f;
 }
 
 /* Whether the CPU has AVX2, FMA and F16C, and VNNI on 256 bits when asked for, and the operating system keeps

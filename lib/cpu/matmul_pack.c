@@ -417,5 +417,5 @@ void matmul_row(const struct matmul_matrix *m, uint32_t row, float *out)
 
 size_t matmul_input_size(uint32_t k, uint32_t n_columns)
 {
-    return (n_columns + MATMUL_PANEL - 1) / MATMUL_PANEL * matmul_panel_stride(k);
+    return n_columns * ((size_t)matmul_n_super(k) * MATMUL_COLUMN_SUPER + (size_t)k * sizeof(float));
 }

@@ -9,8 +9,9 @@
  *   then the scales of all blocks, 16 rows side by side; then d and dmin, 16 f16 each.
  * Values are stored unsigned, `zero` above their meaning (Q8_0: 128).
  *
- * ACTIVATIONS  Columns lie in panels of 8 (the last one as wide as what is left), and in a panel side by
- * side, so that the broadcasts of a panel kernel walk one stream of addresses. */
+ * ACTIVATIONS  Super-block after super-block; in one, columns lie in panels of 8 (the last one as wide as
+ * what is left), and in a panel side by side: a kernel that multiplies a tile with all columns walks one
+ * stream of addresses. Unquantised values, when kept, follow behind, panel after panel. */
 #pragma once
 #include "arith.h"
 #include "half.h"
@@ -130,41 +131,40 @@ void matmul_tile_read(uint32_t kind, const uint8_t *tile, uint32_t n_blocks, uin
 /* Value `column` of row `row` of a float tile. */
 float matmul_tile_float(uint32_t kind, const uint8_t *tile, uint32_t row, uint32_t column);
 
-/* The columns [8 p, 8 p + width) of an input. Every array is [index][width]. */
+/* Super-block `super` of the columns [8 p, 8 p + width) of an input. Arrays are [index][width]; blocks j and
+ * values k count from the super-block's first. */
 struct matmul_panel {
     uint32_t width;
     int8_t *q;    /* [k/4][width][4] */
-    float *a;     /* [k/32]: scale */
-    float *b;     /* [k/32]: scale * sum of the block's int8 */
-    float *b16;   /* [k/16]: the same of half-blocks */
-    int32_t *n;   /* [k/32]: -128 * sum of the block's int8: where sums over values with zero 128 start */
-    int32_t *n16; /* [k/16]: the same of half-blocks */
+    float *a;     /* [j]: scale */
+    float *b;     /* [j]: scale * sum of the block's int8 */
+    float *b16;   /* [2 j + half]: the same of half-blocks */
+    int32_t *n;   /* [j]: -128 * sum of the block's int8: where sums over values with zero 128 start */
+    int32_t *n16; /* [2 j + half]: the same of half-blocks */
     float *x;     /* [k]: unquantised */
 };
 
-#define MATMUL_COLUMN_SIZE(k) ((size_t)(k) / ARITH_BLOCK * (32 + 7 * 4 + 32 * 4))
-
-static inline size_t matmul_panel_stride(uint32_t k)
-{
-    return (MATMUL_PANEL * MATMUL_COLUMN_SIZE(k) + 63) / 64 * 64;
-}
+#define MATMUL_COLUMN_SUPER (ARITH_SUPER + MATMUL_SUPER_BLOCKS * 7 * 4) /* bytes of a column's super-block   \
+                                                                         */
 
 static inline uint32_t matmul_n_panels(const struct matmul_input *in)
 {
     return (in->n_columns + MATMUL_PANEL - 1) / MATMUL_PANEL;
 }
 
-static inline struct matmul_panel matmul_panel(const struct matmul_input *in, uint32_t p)
+static inline struct matmul_panel matmul_panel(const struct matmul_input *in, uint32_t p, uint32_t super)
 {
-    struct matmul_panel v = {.width = matmul_min(MATMUL_PANEL, in->n_columns - p * MATMUL_PANEL)};
-    size_t n_blocks = in->k / ARITH_BLOCK;
-    v.q = (int8_t *)in->data + p * matmul_panel_stride(in->k);
-    v.a = (float *)(void *)(v.q + (size_t)in->k * v.width);
-    v.b = v.a + n_blocks * v.width;
-    v.b16 = v.b + n_blocks * v.width;
-    v.n = (int32_t *)(void *)(v.b16 + 2 * n_blocks * v.width);
-    v.n16 = v.n + n_blocks * v.width;
-    v.x = (float *)(void *)(v.n16 + 2 * n_blocks * v.width);
+    uint32_t first = p * MATMUL_PANEL, w = matmul_min(MATMUL_PANEL, in->n_columns - first);
+    size_t quantised = (size_t)matmul_n_super(in->k) * in->n_columns * MATMUL_COLUMN_SUPER;
+    struct matmul_panel v = {.width = w};
+    v.q = (int8_t *)in->data + ((size_t)super * in->n_columns + first) * MATMUL_COLUMN_SUPER;
+    v.a = (float *)(void *)(v.q + ARITH_SUPER * w);
+    v.b = v.a + MATMUL_SUPER_BLOCKS * w;
+    v.b16 = v.b + MATMUL_SUPER_BLOCKS * w;
+    v.n = (int32_t *)(void *)(v.b16 + 2 * MATMUL_SUPER_BLOCKS * w);
+    v.n16 = v.n + MATMUL_SUPER_BLOCKS * w;
+    v.x = (float *)(void *)((int8_t *)in->data + quantised);
+    v.x += (size_t)in->k * first + (size_t)super * ARITH_SUPER * w;
     return v;
 }
 
@@ -173,7 +173,7 @@ static inline void matmul_panel_put(const struct matmul_panel *p, uint32_t colum
                                     const int8_t q[ARITH_BLOCK], int32_t sum0, int32_t sum1)
 {
     uint32_t w = p->width;
-    int8_t *to = p->q + ((size_t)j * MATMUL_STEPS * w + column) * 4;
+    int8_t *to = p->q + (j * MATMUL_STEPS * w + column) * 4;
     for (uint32_t t = 0; t < MATMUL_STEPS; t++)
         memcpy(to + (size_t)t * w * 4, q + t * 4, 4);
     p->a[j * w + column] = a;

@@ -9,43 +9,43 @@ static bool supported(void)
 
 static void quantise(struct matmul_input *in, uint32_t column, const float *x, const float *gain, bool floats)
 {
-    struct matmul_panel p = matmul_panel(in, column / MATMUL_PANEL);
     uint32_t c = column % MATMUL_PANEL;
-    for (uint32_t j = 0; j < in->k / ARITH_BLOCK; j++) {
+    for (uint32_t k = 0; k < in->k; k += ARITH_BLOCK) {
+        struct matmul_panel p = matmul_panel(in, column / MATMUL_PANEL, k / ARITH_SUPER);
         float v[ARITH_BLOCK];
         int8_t q[ARITH_BLOCK];
         int32_t sum[2] = {0, 0};
         for (uint32_t i = 0; i < ARITH_BLOCK; i++)
-            v[i] = gain ? x[j * ARITH_BLOCK + i] * gain[j * ARITH_BLOCK + i] : x[j * ARITH_BLOCK + i];
+            v[i] = gain ? x[k + i] * gain[k + i] : x[k + i];
         float a = arith_quantise(v, q);
         for (uint32_t i = 0; i < ARITH_BLOCK; i++)
             sum[i / 16] += q[i];
-        matmul_panel_put(&p, c, j, a, q, sum[0], sum[1]);
+        matmul_panel_put(&p, c, k % ARITH_SUPER / ARITH_BLOCK, a, q, sum[0], sum[1]);
         for (uint32_t i = 0; floats && i < ARITH_BLOCK; i++)
-            p.x[((size_t)j * ARITH_BLOCK + i) * p.width + c] = v[i];
+            p.x[(k % ARITH_SUPER + i) * p.width + c] = v[i];
     }
 }
 
 /* sum of q*x over 16 values of one column, from value i of the row on; x lies in panels. */
 static int32_t dot16(const struct matmul_super *s, int32_t zero, const struct matmul_panel *p,
-                     uint32_t column, size_t k0, uint32_t i)
+                     uint32_t column, uint32_t i)
 {
     int32_t sum = 0;
     for (uint32_t end = i + 16; i < end; i++)
-        sum += (s->q[i] - zero) * p->q[((k0 + i) / 4 * p->width + column) * 4 + i % 4];
+        sum += (s->q[i] - zero) * p->q[(i / 4 * p->width + column) * 4 + i % 4];
     return sum;
 }
 
 /* The value of super-block s of one row and one column (arith.h). */
 static float super_value(uint32_t kind, const struct matmul_super *s, const struct matmul_panel *p,
-                         uint32_t column, size_t j0, uint32_t n_blocks)
+                         uint32_t column, uint32_t n_blocks)
 {
     const struct matmul_traits *t = &matmul_traits[kind];
     float c = 0, m = 0, d = half_to_float(s->d), dmin = half_to_float(s->dmin);
     for (uint32_t j = 0; j < n_blocks; j++) {
-        size_t at = (j0 + j) * p->width + column;
-        int32_t i0 = dot16(s, t->zero, p, column, j0 * ARITH_BLOCK, j * ARITH_BLOCK);
-        int32_t i1 = dot16(s, t->zero, p, column, j0 * ARITH_BLOCK, j * ARITH_BLOCK + 16);
+        uint32_t at = j * p->width + column;
+        int32_t i0 = dot16(s, t->zero, p, column, j * ARITH_BLOCK);
+        int32_t i1 = dot16(s, t->zero, p, column, j * ARITH_BLOCK + 16);
         float scaled;
         if (t->fold == MATMUL_FOLD_K)
             scaled = (float)(s->scale[j] * (i0 + i1));
@@ -59,7 +59,7 @@ static float super_value(uint32_t kind, const struct matmul_super *s, const stru
         else if (t->fold == MATMUL_FOLD_SM)
             m = __builtin_fmaf(p->b[at], half_to_float(s->m[j]), m);
         for (uint32_t h = 0; t->fold == MATMUL_FOLD_K16M && h < 2; h++)
-            m = __builtin_fmaf(p->b16[(2 * (j0 + j) + h) * p->width + column], (float)s->min[2 * j + h], m);
+            m = __builtin_fmaf(p->b16[(2 * j + h) * p->width + column], (float)s->min[2 * j + h], m);
     }
     if (t->fold == MATMUL_FOLD_K || t->fold == MATMUL_FOLD_K16M)
         return __builtin_fmaf(d, c, -(dmin * m));
@@ -68,11 +68,11 @@ static float super_value(uint32_t kind, const struct matmul_super *s, const stru
     return t->fold == MATMUL_FOLD_SM ? c + m : c;
 }
 
-static float float_value(const float *w, const struct matmul_panel *p, uint32_t column, size_t k0, uint32_t n)
+static float float_value(const float *w, const struct matmul_panel *p, uint32_t column, uint32_t n)
 {
     float c = 0;
     for (uint32_t k = 0; k < n; k++)
-        c = __builtin_fmaf(w[k], p->x[(k0 + k) * p->width + column], c);
+        c = __builtin_fmaf(w[k], p->x[k * p->width + column], c);
     return c;
 }
 
@@ -90,12 +90,10 @@ static void row_super(const struct matmul_matrix *m, const struct matmul_input *
         for (uint32_t k = 0; k < n_blocks * ARITH_BLOCK; k++)
             w[k] = matmul_tile_float(m->kind, tile, row % MATMUL_ROWS, k);
     for (uint32_t c = first; c < end; c++) {
-        struct matmul_panel p = matmul_panel(in, c / MATMUL_PANEL);
+        struct matmul_panel p = matmul_panel(in, c / MATMUL_PANEL, super);
         uint32_t i = c % MATMUL_PANEL;
-        total[c - first] +=
-            matmul_is_float(m)
-                ? float_value(w, &p, i, (size_t)super * ARITH_SUPER, n_blocks * ARITH_BLOCK)
-                : super_value(m->kind, &s, &p, i, (size_t)super * MATMUL_SUPER_BLOCKS, n_blocks);
+        total[c - first] += matmul_is_float(m) ? float_value(w, &p, i, n_blocks * ARITH_BLOCK)
+                                               : super_value(m->kind, &s, &p, i, n_blocks);
     }
 }
 

@@ -94,14 +94,13 @@ INLINE void expand_scales(uint32_t kind, const uint8_t *p, uint32_t n_blocks, ui
 }
 
 /* Where the integer sum over block j (half h of it) starts: -zero * sum of x. */
-INLINE vi start(uint32_t kind, const struct matmul_panel *p, uint32_t column, size_t j, int h)
+INLINE vi start(uint32_t kind, const struct matmul_panel *p, size_t width, uint32_t column, size_t j, int h)
 {
     uint32_t fold = matmul_traits[kind].fold, zero = matmul_traits[kind].zero;
     if (!zero || (!BYTE_ZERO && zero == 128))
         return vi_set(0);
     bool halves = fold == MATMUL_FOLD_K16 || fold == MATMUL_FOLD_K16M;
-    const int32_t *n =
-        halves ? p->n16 + (2 * j + (size_t)h) * p->width + column : p->n + j * p->width + column;
+    const int32_t *n = halves ? p->n16 + (2 * j + (size_t)h) * width + column : p->n + j * width + column;
     if (BYTE_ZERO || zero == 128)
         return vi_bcast(n);
     return vi_set(*n / (int32_t)(128 / zero));
@@ -117,36 +116,36 @@ INLINE vf super_value(uint32_t fold, vf c, vf m, const struct expanded *e)
     return fold == MATMUL_FOLD_SM ? vf_add(c, m) : c;
 }
 
-/* The chain of minima of one column over blocks [j0, j0 + n_blocks). */
+/* The chain of minima of one column over n_blocks blocks. */
 INLINE vf minima(uint32_t fold, const struct expanded *e, const struct matmul_panel *p, uint32_t column,
-                 size_t j0, uint32_t n_blocks)
+                 uint32_t n_blocks)
 {
     vf m = vf_zero();
     if (fold == MATMUL_FOLD_K || fold == MATMUL_FOLD_SM)
         for (uint32_t j = 0; j < n_blocks; j++)
-            m = vf_fma(vf_bcast(p->b + (j0 + j) * p->width + column), vf_load(e->min[j]), m);
+            m = vf_fma(vf_bcast(p->b + j * p->width + column), vf_load(e->min[j]), m);
     if (fold == MATMUL_FOLD_K16M)
         for (uint32_t i = 0; i < 2 * n_blocks; i++)
-            m = vf_fma(vf_bcast(p->b16 + (2 * j0 + i) * p->width + column), vf_load(e->min[i]), m);
+            m = vf_fma(vf_bcast(p->b16 + i * p->width + column), vf_load(e->min[i]), m);
     return m;
 }
 
 /* One block, unpacked in registers, times one column: the new value of chain c. */
 INLINE vf direct_block(uint32_t kind, const vi w[MATMUL_STEPS], const struct expanded *e,
-                       const struct matmul_panel *p, uint32_t column, size_t j0, uint32_t j, vf c)
+                       const struct matmul_panel *p, uint32_t column, uint32_t j, vf c)
 {
     uint32_t fold = matmul_traits[kind].fold;
-    const int8_t *x = p->q + ((j0 + j) * MATMUL_STEPS * p->width + column) * 4;
-    vf f, a = vf_bcast(p->a + (j0 + j) * p->width + column);
+    const int8_t *x = p->q + (j * MATMUL_STEPS * p->width + column) * 4;
+    vf f, a = vf_bcast(p->a + j * p->width + column);
     if (fold == MATMUL_FOLD_K16 || fold == MATMUL_FOLD_K16M) {
-        vi low = start(kind, p, column, j0 + j, 0), high = start(kind, p, column, j0 + j, 1);
+        vi low = start(kind, p, p->width, column, j, 0), high = start(kind, p, p->width, column, j, 1);
         for (uint32_t t = 0; t < 4; t++) {
             low = dot(kind, low, w[t], vi_bcast(x + (size_t)t * p->width * 4));
             high = dot(kind, high, w[t + 4], vi_bcast(x + (size_t)(t + 4) * p->width * 4));
         }
         f = vf_fma(vf_load(e->scale[2 * j + 1]), vf_of(high), vf_mul(vf_load(e->scale[2 * j]), vf_of(low)));
     } else {
-        vi sum = start(kind, p, column, j0 + j, 0);
+        vi sum = start(kind, p, p->width, column, j, 0);
         for (uint32_t t = 0; t < MATMUL_STEPS; t++)
             sum = dot(kind, sum, w[t], vi_bcast(x + (size_t)t * p->width * 4));
         f = vf_mul(vf_load(e->scale[j]), vf_of(sum));
@@ -154,13 +153,28 @@ INLINE vf direct_block(uint32_t kind, const vi w[MATMUL_STEPS], const struct exp
     return vf_fma(a, f, c);
 }
 
+/* Fetches what lies PREFETCH bytes after part `j` (of n) of a tile, skipping the groups that others of
+ * `n_groups` walk at the same time. */
+INLINE void prefetch(uint32_t kind, const struct matmul_matrix *m, uint32_t group, uint32_t super, uint32_t j,
+                     uint32_t n, uint32_t n_groups)
+{
+    size_t part = (matmul_tile_size(&matmul_traits[kind], 8) + 64 * n - 1) / (64 * n) * 64;
+    size_t at = super * matmul_tile_size(&matmul_traits[kind], 8) + PREFETCH;
+    if (at >= m->group_size)
+        at += (n_groups - 1) * m->group_size;
+    const uint8_t *p = m->data + group * m->group_size + at + j * part;
+    for (size_t i = 0; i < part; i += 64)
+        __builtin_prefetch(p + i);
+}
+
 /* Super-block of one row vector times the W columns of a panel; values are added to total[column]. */
-INLINE void direct_tile(uint32_t kind, uint32_t W, const uint8_t *tile, uint32_t o, uint32_t n_blocks,
-                        const struct matmul_panel *p, size_t j0, struct expanded *e,
+INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m, uint32_t group,
+                        uint32_t super, uint32_t o, const struct matmul_panel *p, struct expanded *e,
                         float total[MATMUL_PANEL][LANES])
 {
+    const uint8_t *tile = matmul_tile(m, group, super);
+    uint32_t n_blocks = matmul_n_blocks(m->k, super);
     size_t block_size = matmul_block_size(&matmul_traits[kind]);
-    size_t ahead = (matmul_tile_size(&matmul_traits[kind], 8) + 8 * 64 - 1) / 8;
     uint32_t fold = matmul_traits[kind].fold;
     vf c[MATMUL_PANEL];
     for (uint32_t i = 0; i < W; i++)
@@ -169,14 +183,13 @@ INLINE void direct_tile(uint32_t kind, uint32_t W, const uint8_t *tile, uint32_t
     for (uint32_t j = 0; j < n_blocks; j++) {
         vi w[MATMUL_STEPS];
         if (o == 0)
-            for (size_t i = 0; i < ahead; i += 64)
-                __builtin_prefetch(tile + PREFETCH + j * ahead + i);
+            prefetch(kind, m, group, super, j, MATMUL_SUPER_BLOCKS, 1);
         unpack(kind, tile + j * block_size + 4 * o, w);
         for (uint32_t i = 0; i < W; i++)
-            c[i] = direct_block(kind, w, e, p, i, j0, j, c[i]);
+            c[i] = direct_block(kind, w, e, p, i, j, c[i]);
     }
     for (uint32_t i = 0; i < W; i++) {
-        vf v = super_value(fold, c[i], minima(fold, e, p, i, j0, n_blocks), e);
+        vf v = super_value(fold, c[i], minima(fold, e, p, i, n_blocks), e);
         vf_store(total[i], vf_add(vf_load(total[i]), v));
     }
 }
@@ -197,14 +210,14 @@ INLINE void put(const struct matmul_matrix *m, float *out, uint32_t first, vf v)
 INLINE void direct(uint32_t kind, uint32_t W, const struct matmul_matrix *m, const struct matmul_input *in,
                    uint32_t first, uint32_t last, float *out, size_t stride, struct scratch *s)
 {
-    struct matmul_panel p = matmul_panel(in, 0);
     uint32_t n_super = matmul_n_super(m->k), half = matmul_half(n_super);
     for (uint32_t g = first; g < last; g++) {
         float total[2][ROW_VECTORS][MATMUL_PANEL][LANES] __attribute__((aligned(64))) = {0};
-        for (uint32_t super = 0; super < n_super; super++)
+        for (uint32_t super = 0; super < n_super; super++) {
+            struct matmul_panel p = matmul_panel(in, 0, super);
             for (uint32_t r = 0; r < ROW_VECTORS; r++)
-                direct_tile(kind, W, matmul_tile(m, g, super), r * LANES, matmul_n_blocks(m->k, super), &p,
-                            (size_t)super * MATMUL_SUPER_BLOCKS, &s->e[0], total[super >= half][r]);
+                direct_tile(kind, W, m, g, super, r * LANES, &p, &s->e[0], total[super >= half][r]);
+        }
         for (uint32_t r = 0; r < ROW_VECTORS; r++)
             for (uint32_t i = 0; i < W; i++)
                 put(m, out + i * stride, g * MATMUL_ROWS + r * LANES,
@@ -212,117 +225,128 @@ INLINE void direct(uint32_t kind, uint32_t W, const struct matmul_matrix *m, con
     }
 }
 
-/* Chains of a block of the panel kernel: in memory, since the accumulators take the registers. */
-struct chains {
-    float c[2][PANEL_COLUMNS][LANES], part[2][PANEL_COLUMNS][LANES];
-} __attribute__((aligned(64)));
-
-INLINE void panel_fold_block(uint32_t fold, uint32_t W, const struct expanded *e, const float *a, uint32_t j,
-                             int h, vi acc[2][PANEL_COLUMNS], struct chains *s)
+/* Columns of a panel kernel: scales per 16 columns need two sums per product. */
+INLINE uint32_t panel_columns(uint32_t kind)
 {
-    bool halves = fold == MATMUL_FOLD_K16 || fold == MATMUL_FOLD_K16M;
-    uint32_t i = halves ? 2 * j + (uint32_t)h : j;
-    vf scale[2] = {vf_load(e[0].scale[i]), vf_load(e[1].scale[i])};
-#pragma GCC unroll 8
-    for (uint32_t c = 0; c < W; c++)
+    uint32_t fold = matmul_traits[kind].fold;
+    return fold == MATMUL_FOLD_K16 || fold == MATMUL_FOLD_K16M ? PANEL_COLUMNS / 2 : PANEL_COLUMNS;
+}
+
+/* Block j: the sums of two row vectors and W columns, one or two (halves) of each. */
+INLINE void panel_sums(uint32_t kind, uint32_t W, size_t width, const struct expanded *e,
+                       const struct matmul_panel *p, uint32_t column, uint32_t j, vi sum[2][2][PANEL_COLUMNS])
+{
+    const int n_halves = panel_columns(kind) == PANEL_COLUMNS ? 1 : 2, n_steps = MATMUL_STEPS / n_halves;
+    const uint8_t *w = e->q[j * MATMUL_STEPS];
+    const int8_t *x = p->q + (j * MATMUL_STEPS * width + column) * 4;
 #pragma GCC unroll 2
-        for (int r = 0; r < 2; r++) {
-            vf f = vf_of(acc[r][c]);
-            if (halves && h == 0) {
-                vf_store(s->part[r][c], vf_mul(scale[r], f));
-                continue;
+    for (int h = 0; h < n_halves; h++)
+#pragma GCC unroll 8
+        for (uint32_t c = 0; c < W; c++)
+            sum[h][0][c] = sum[h][1][c] = start(kind, p, width, column + c, j, h);
+#pragma GCC unroll 8
+    for (int t = 0; t < n_steps; t++)
+#pragma GCC unroll 2
+        for (int h = 0; h < n_halves; h++) {
+            size_t i = (size_t)(h * n_steps + t);
+            vi w0 = vi_load(w + i * 4 * LANES), w1 = vi_load(w + i * 4 * LANES + sizeof *e);
+#pragma GCC unroll 8
+            for (uint32_t c = 0; c < W; c++) {
+                vi v = vi_bcast(x + (i * width + c) * 4);
+                sum[h][0][c] = dot(kind, sum[h][0][c], w0, v);
+                sum[h][1][c] = dot(kind, sum[h][1][c], w1, v);
             }
-            f = halves ? vf_fma(scale[r], f, vf_load(s->part[r][c])) : vf_mul(scale[r], f);
-            vf_store(s->c[r][c], vf_fma(vf_bcast(a + c), f, vf_load(s->c[r][c])));
         }
 }
 
+/* The chains of minima of two row vectors and W columns, side by side to hide the latency of one. */
+INLINE void panel_minima(uint32_t fold, uint32_t W, const struct expanded *e, const struct matmul_panel *p,
+                         size_t width, uint32_t column, uint32_t n_blocks, vf m[2][PANEL_COLUMNS])
+{
+    uint32_t n = fold == MATMUL_FOLD_K16M ? 2 * n_blocks : n_blocks;
+    const float *b = fold == MATMUL_FOLD_K16M ? p->b16 + column : p->b + column;
+#pragma GCC unroll 8
+    for (uint32_t c = 0; c < W; c++)
+        m[0][c] = m[1][c] = vf_zero();
+    if (fold != MATMUL_FOLD_K && fold != MATMUL_FOLD_SM && fold != MATMUL_FOLD_K16M)
+        return;
+    for (uint32_t i = 0; i < n; i++, b += width) {
+        vf min0 = vf_load(e[0].min[i]), min1 = vf_load(e[1].min[i]);
+#pragma GCC unroll 8
+        for (uint32_t c = 0; c < W; c++) {
+            vf v = vf_bcast(b + c);
+            m[0][c] = vf_fma(v, min0, m[0][c]);
+            m[1][c] = vf_fma(v, min1, m[1][c]);
+        }
+    }
+}
+
 /* Super-block of two row vectors times W columns of a panel, beginning with `column`. */
-INLINE void panel(uint32_t kind, uint32_t W, const struct expanded *e, const struct matmul_panel *p,
-                  uint32_t column, size_t j0, uint32_t n_blocks, float total[][2][LANES])
+INLINE void panel(uint32_t kind, uint32_t W, size_t width, const struct expanded *e,
+                  const struct matmul_panel *p, uint32_t column, uint32_t n_blocks, float total[][2][LANES])
 {
     uint32_t fold = matmul_traits[kind].fold;
-    size_t width = PANEL_COLUMNS == MATMUL_PANEL ? W : p->width;
-    int n_halves = fold == MATMUL_FOLD_K16 || fold == MATMUL_FOLD_K16M ? 2 : 1;
-    struct chains s;
-    for (uint32_t c = 0; c < W; c++) {
-        vf_store(s.c[0][c], vf_zero());
-        vf_store(s.c[1][c], vf_zero());
-    }
-    for (uint32_t j = 0; j < n_blocks; j++)
+    bool halves = panel_columns(kind) < PANEL_COLUMNS;
+    vf chain[2][PANEL_COLUMNS];
+#pragma GCC unroll 8
+    for (uint32_t c = 0; c < W; c++)
+        chain[0][c] = chain[1][c] = vf_zero();
+    for (uint32_t j = 0; j < n_blocks; j++) {
+        vi sum[2][2][PANEL_COLUMNS];
+        panel_sums(kind, W, width, e, p, column, j, sum);
+#pragma GCC unroll 8
+        for (uint32_t c = 0; c < W; c++)
 #pragma GCC unroll 2
-        for (int h = 0; h < n_halves; h++) {
-            vi acc[2][PANEL_COLUMNS];
-#pragma GCC unroll 8
-            for (uint32_t c = 0; c < W; c++)
-                acc[0][c] = acc[1][c] = start(kind, p, column + c, j0 + j, h);
-            const int n_steps = MATMUL_STEPS / n_halves;
-            const uint8_t *w = e->q[j * MATMUL_STEPS + (uint32_t)(h * n_steps)];
-            const int8_t *x = p->q + (((j0 + j) * MATMUL_STEPS + (size_t)(h * n_steps)) * width + column) * 4;
-#pragma GCC unroll 8
-            for (int t = 0; t < n_steps; t++) {
-                vi w0 = vi_load(w + (size_t)t * 4 * LANES);
-                vi w1 = vi_load(w + (size_t)t * 4 * LANES + sizeof *e);
-#pragma GCC unroll 8
-                for (uint32_t c = 0; c < W; c++) {
-                    vi v = vi_bcast(x + ((size_t)t * width + c) * 4);
-                    acc[0][c] = dot(kind, acc[0][c], w0, v);
-                    acc[1][c] = dot(kind, acc[1][c], w1, v);
-                }
+            for (int r = 0; r < 2; r++) {
+                vf f = vf_mul(vf_load(e[r].scale[halves ? 2 * j : j]), vf_of(sum[0][r][c]));
+                if (halves)
+                    f = vf_fma(vf_load(e[r].scale[2 * j + 1]), vf_of(sum[1][r][c]), f);
+                chain[r][c] = vf_fma(vf_bcast(p->a + j * width + column + c), f, chain[r][c]);
             }
-            panel_fold_block(fold, W, e, p->a + (j0 + j) * width + column, j, h, acc, &s);
-        }
+    }
+    vf m[2][PANEL_COLUMNS];
+    panel_minima(fold, W, e, p, width, column, n_blocks, m);
 #pragma GCC unroll 8
     for (uint32_t c = 0; c < W; c++)
 #pragma GCC unroll 2
         for (int r = 0; r < 2; r++) {
-            vf m = minima(fold, &e[r], p, column + c, j0, n_blocks);
-            vf v = super_value(fold, vf_load(s.c[r][c]), m, &e[r]);
+            vf v = super_value(fold, chain[r][c], m[r][c], &e[r]);
             vf_store(total[c][r], vf_add(vf_load(total[c][r]), v));
         }
 }
 
-/* Every width of panel its own code: accumulators live in registers only when their number is a constant. */
+/* Every number of columns its own code: sums live in registers only when their number is a constant. */
 INLINE void panel_any(uint32_t kind, uint32_t W, const struct expanded *e, const struct matmul_panel *p,
-                      uint32_t column, size_t j0, uint32_t n_blocks, float total[][2][LANES])
+                      uint32_t column, uint32_t n_blocks, float total[][2][LANES])
 {
-    switch (W) {
-    case 1:
-        panel(kind, 1, e, p, column, j0, n_blocks, total);
+#define PANEL_CASE(i)                                                                                        \
+    case i:                                                                                                  \
+        if (i <= panel_columns(kind))                                                                        \
+            panel(kind, i, p->width, e, p, column, n_blocks, total);                                         \
         break;
-    case 2:
-        panel(kind, 2, e, p, column, j0, n_blocks, total);
-        break;
-    case 3:
-        panel(kind, 3, e, p, column, j0, n_blocks, total);
-        break;
-    case 4:
-        panel(kind, 4, e, p, column, j0, n_blocks, total);
-        break;
-#if PANEL_COLUMNS == 8
-    case 5:
-        panel(kind, 5, e, p, column, j0, n_blocks, total);
-        break;
-    case 6:
-        panel(kind, 6, e, p, column, j0, n_blocks, total);
-        break;
-    case 7:
-        panel(kind, 7, e, p, column, j0, n_blocks, total);
-        break;
-    case 8:
-        panel(kind, 8, e, p, column, j0, n_blocks, total);
-        break;
-#endif
-    }
+    if (W == panel_columns(kind) && p->width == MATMUL_PANEL)
+        panel(kind, panel_columns(kind), MATMUL_PANEL, e, p, column, n_blocks, total);
+    else
+        switch (W) {
+            PANEL_CASE(1)
+            PANEL_CASE(2)
+            PANEL_CASE(3)
+            PANEL_CASE(4)
+            PANEL_CASE(5)
+            PANEL_CASE(6)
+            PANEL_CASE(7)
+            PANEL_CASE(8)
+        }
+#undef PANEL_CASE
 }
 
 /* One function per fold: a kind stands for all that fold alike once unpacked. */
 #define PANEL_OF(name, kind)                                                                                 \
     static __attribute__((noinline)) void name(uint32_t W, const struct expanded *e,                         \
-                                               const struct matmul_panel *p, uint32_t column, size_t j0,     \
+                                               const struct matmul_panel *p, uint32_t column,                \
                                                uint32_t n_blocks, float total[][2][LANES])                   \
     {                                                                                                        \
-        panel_any(kind, W, e, p, column, j0, n_blocks, total);                                               \
+        panel_any(kind, W, e, p, column, n_blocks, total);                                                   \
     }
 PANEL_OF(panel_k, MATMUL_Q4_K)
 PANEL_OF(panel_q6_k, MATMUL_Q6_K)
@@ -339,11 +363,16 @@ PANEL_OF(panel_q5_0, MATMUL_Q5_0)
 PANEL_OF(panel_q4_0, MATMUL_Q4_0)
 #endif
 
-INLINE void expand(uint32_t kind, const uint8_t *tile, uint32_t n_blocks, uint32_t o, struct expanded *e)
+INLINE void expand(uint32_t kind, const struct matmul_matrix *m, uint32_t group, uint32_t super, uint32_t o,
+                   struct expanded *e)
 {
     size_t block_size = matmul_block_size(&matmul_traits[kind]);
+    const uint8_t *tile = matmul_tile(m, group, super);
+    uint32_t n_blocks = matmul_n_blocks(m->k, super);
     for (uint32_t j = 0; j < n_blocks; j++) {
         vi w[MATMUL_STEPS];
+        if (o == 0)
+            prefetch(kind, m, group, super, j, MATMUL_SUPER_BLOCKS, PAIR_GROUPS);
         unpack(kind, tile + j * block_size + 4 * o, w);
         for (uint32_t t = 0; t < MATMUL_STEPS; t++)
             vi_store(e->q[j * MATMUL_STEPS + t], w[t]);
@@ -355,38 +384,37 @@ INLINE void expand(uint32_t kind, const uint8_t *tile, uint32_t n_blocks, uint32
 INLINE void chunk_super(uint32_t kind, const struct matmul_matrix *m, const struct matmul_input *in,
                         uint32_t chunk, uint32_t end, uint32_t super, struct scratch *s)
 {
-    size_t j0 = (size_t)super * MATMUL_SUPER_BLOCKS;
     uint32_t n_blocks = matmul_n_blocks(m->k, super), n_super = matmul_n_super(m->k);
     bool second = super >= matmul_half(n_super);
-    for (uint32_t column = chunk; column < end; column += PANEL_COLUMNS) {
-        struct matmul_panel p = matmul_panel(in, column / MATMUL_PANEL);
-        uint32_t c = column % MATMUL_PANEL, W = matmul_min(PANEL_COLUMNS, p.width - c);
+    for (uint32_t column = chunk; column < end; column += panel_columns(kind)) {
+        struct matmul_panel p = matmul_panel(in, column / MATMUL_PANEL, super);
+        uint32_t c = column % MATMUL_PANEL, W = matmul_min(panel_columns(kind), p.width - c);
         float(*total)[2][LANES] = &s->total[second][column - chunk];
         switch (kind) {
         case MATMUL_Q4_K:
         case MATMUL_Q5_K:
-            panel_k(W, s->e, &p, c, j0, n_blocks, total);
+            panel_k(W, s->e, &p, c, n_blocks, total);
             break;
         case MATMUL_Q6_K:
-            panel_q6_k(W, s->e, &p, c, j0, n_blocks, total);
+            panel_q6_k(W, s->e, &p, c, n_blocks, total);
             break;
         case MATMUL_Q3_K:
-            panel_q3_k(W, s->e, &p, c, j0, n_blocks, total);
+            panel_q3_k(W, s->e, &p, c, n_blocks, total);
             break;
         case MATMUL_Q2_K:
-            panel_q2_k(W, s->e, &p, c, j0, n_blocks, total);
+            panel_q2_k(W, s->e, &p, c, n_blocks, total);
             break;
         case MATMUL_Q8_0:
-            panel_q8_0(W, s->e, &p, c, j0, n_blocks, total);
+            panel_q8_0(W, s->e, &p, c, n_blocks, total);
             break;
         case MATMUL_Q5_0:
-            panel_q5_0(W, s->e, &p, c, j0, n_blocks, total);
+            panel_q5_0(W, s->e, &p, c, n_blocks, total);
             break;
         case MATMUL_Q4_0:
-            panel_q4_0(W, s->e, &p, c, j0, n_blocks, total);
+            panel_q4_0(W, s->e, &p, c, n_blocks, total);
             break;
         default:
-            panel_sm(W, s->e, &p, c, j0, n_blocks, total);
+            panel_sm(W, s->e, &p, c, n_blocks, total);
         }
     }
 }
@@ -414,8 +442,8 @@ INLINE void panels(uint32_t kind, const struct matmul_matrix *m, const struct ma
             memset(s->total[1], 0, (end - chunk) * sizeof s->total[1][0]);
             for (uint32_t super = 0; super < matmul_n_super(m->k); super++) {
                 for (uint32_t r = 0; r < 2; r++)
-                    expand(kind, matmul_tile(m, g + matmul_min(r / ROW_VECTORS, n_groups - 1), super),
-                           matmul_n_blocks(m->k, super), r % ROW_VECTORS * LANES, &s->e[r]);
+                    expand(kind, m, g + matmul_min(r / ROW_VECTORS, n_groups - 1), super,
+                           r % ROW_VECTORS * LANES, &s->e[r]);
                 chunk_super(kind, m, in, chunk, end, super, s);
             }
             put_chunk(m, g, n_groups, chunk, end, out, stride, s);
@@ -455,12 +483,12 @@ INLINE vf float_weights(uint32_t kind, const uint8_t *tile, uint32_t column, uin
 
 /* Super-block of two row vectors of floats times W columns, unquantised. */
 INLINE void float_panel(uint32_t kind, uint32_t W, const uint8_t *const tile[2], const struct matmul_panel *p,
-                        uint32_t column, size_t k0, uint32_t n, float total[][2][LANES])
+                        uint32_t column, uint32_t n, float total[][2][LANES])
 {
     vf c[2][PANEL_COLUMNS];
     for (uint32_t i = 0; i < W; i++)
         c[0][i] = c[1][i] = vf_zero();
-    const float *x = p->x + k0 * p->width + column;
+    const float *x = p->x + column;
     for (uint32_t k = 0; k < n; k++, x += p->width) {
         vf w0 = float_weights(kind, tile[0], k, 0), w1 = float_weights(kind, tile[1], k, LANES % MATMUL_ROWS);
 #pragma GCC unroll 8
@@ -478,18 +506,18 @@ INLINE void float_panel(uint32_t kind, uint32_t W, const uint8_t *const tile[2],
 }
 
 INLINE void float_super(uint32_t kind, const uint8_t *const tile[2], const struct matmul_input *in,
-                        uint32_t chunk, uint32_t end, size_t k0, uint32_t n, float total[][2][LANES])
+                        uint32_t chunk, uint32_t end, uint32_t super, uint32_t n, float total[][2][LANES])
 {
     for (uint32_t column = chunk, W; column < end; column += W, total += W) {
-        struct matmul_panel p = matmul_panel(in, column / MATMUL_PANEL);
+        struct matmul_panel p = matmul_panel(in, column / MATMUL_PANEL, super);
         uint32_t c = column % MATMUL_PANEL;
         W = p.width - c >= PANEL_COLUMNS ? PANEL_COLUMNS : p.width - c >= 2 ? 2 : 1;
         if (W == PANEL_COLUMNS)
-            float_panel(kind, PANEL_COLUMNS, tile, &p, c, k0, n, total);
+            float_panel(kind, PANEL_COLUMNS, tile, &p, c, n, total);
         else if (W == 2)
-            float_panel(kind, 2, tile, &p, c, k0, n, total);
+            float_panel(kind, 2, tile, &p, c, n, total);
         else
-            float_panel(kind, 1, tile, &p, c, k0, n, total);
+            float_panel(kind, 1, tile, &p, c, n, total);
     }
 }
 
@@ -505,8 +533,7 @@ INLINE void floats(uint32_t kind, const struct matmul_matrix *m, const struct ma
             memset(s->total[1], 0, (end - chunk) * sizeof s->total[1][0]);
             for (uint32_t super = 0; super < n_super; super++) {
                 const uint8_t *tile[2] = {matmul_tile(m, g, super), matmul_tile(m, g + n_groups - 1, super)};
-                float_super(kind, tile, in, chunk, end, (size_t)super * ARITH_SUPER,
-                            matmul_n_blocks(m->k, super) * ARITH_BLOCK,
+                float_super(kind, tile, in, chunk, end, super, matmul_n_blocks(m->k, super) * ARITH_BLOCK,
                             s->total[super >= matmul_half(n_super)]);
             }
             put_chunk(m, g, n_groups, chunk, end, out, stride, s);
@@ -526,23 +553,23 @@ static void run_floats(const struct matmul_matrix *m, const struct matmul_input 
 
 static void quantise(struct matmul_input *in, uint32_t column, const float *x, const float *gain, bool keep)
 {
-    struct matmul_panel p = matmul_panel(in, column / MATMUL_PANEL);
-    uint32_t c = column % MATMUL_PANEL;
-    for (uint32_t j = 0; j < in->k / ARITH_BLOCK; j++, x += ARITH_BLOCK) {
-        float v[ARITH_BLOCK];
-        int8_t q[ARITH_BLOCK];
-        for (uint32_t i = 0; i < ARITH_BLOCK; i++)
-            v[i] = gain ? x[i] * gain[j * ARITH_BLOCK + i] : x[i];
-        float a = arith_quantise(v, q);
-        int32_t sum[2] = {0, 0};
-        for (uint32_t i = 0; i < 16; i++) {
-            sum[0] += q[i];
-            sum[1] += q[i + 16];
+    uint32_t c = column % MATMUL_PANEL, n_super = matmul_n_super(in->k);
+    for (uint32_t super = 0; super < n_super; super++) {
+        struct matmul_panel p = matmul_panel(in, column / MATMUL_PANEL, super);
+        for (uint32_t j = 0; j < matmul_n_blocks(in->k, super); j++) {
+            float v[ARITH_BLOCK] __attribute__((aligned(64)));
+            int8_t q[ARITH_BLOCK] __attribute__((aligned(64)));
+            int32_t sum[2];
+            size_t k = (size_t)super * ARITH_SUPER + j * ARITH_BLOCK;
+            for (uint32_t i = 0; i < ARITH_BLOCK; i += LANES) {
+                vf from = vf_loadu(x + k + i);
+                vf_store(v + i, gain ? vf_mul(from, vf_loadu(gain + k + i)) : from);
+            }
+            float a = quantise_block(v, q, sum);
+            matmul_panel_put(&p, c, j, a, q, sum[0], sum[1]);
+            for (uint32_t i = 0; keep && i < ARITH_BLOCK; i++)
+                p.x[(j * ARITH_BLOCK + i) * p.width + c] = v[i];
         }
-        matmul_panel_put(&p, c, j, a, q, sum[0], sum[1]);
-        if (keep)
-            for (uint32_t i = 0; i < ARITH_BLOCK; i++)
-                p.x[((size_t)j * ARITH_BLOCK + i) * p.width + c] = v[i];
     }
 }
 

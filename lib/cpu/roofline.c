@@ -57,13 +57,24 @@ static const struct roofline_loops *loops(void)
     return &plain;
 }
 
+/* What the process may use, read before the first thread (which hands its own set on) is pinned. */
+static cpu_set_t allowed;
+
+static void read_allowed(void)
+{
+    if (sched_getaffinity(0, sizeof allowed, &allowed))
+        CPU_ZERO(&allowed);
+}
+
 int roofline_pin(uint32_t i)
 {
-    cpu_set_t allowed, one;
-    if (sched_getaffinity(0, sizeof allowed, &allowed))
-        return -errno;
-    CPU_ZERO(&one);
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    cpu_set_t one;
+    pthread_once(&once, read_allowed);
     uint32_t n = (uint32_t)CPU_COUNT(&allowed), seen = 0;
+    if (!n)
+        return -ENOSYS;
+    CPU_ZERO(&one);
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
         if (CPU_ISSET(cpu, &allowed) && seen++ == i % n)
             CPU_SET(cpu, &one);

@@ -8,5 +8,6 @@
 double roofline_read_gbps(uint32_t n_threads);
 /* 10^12 int8 operations per second (a multiply and an add are two) of n_threads, operands in registers. */
 double roofline_int8_tops(uint32_t n_threads);
-/* Pins the calling thread to the i-th CPU the process may use; 0, or a negative errno. */
+/* Pins the calling thread to the i-th CPU that the process could use when this was first called; 0, or a
+ * negative errno. */
 int roofline_pin(uint32_t i);
