@@ -290,6 +290,7 @@ void engine_fail(struct engine *e, const struct error *why)
     pthread_mutex_unlock(&e->lock);
     atomic_store(&e->faulted, true);
     e->n_flights = 0; /* nothing will retire them */
+    e->built = false;
     e->retired = e->last_id;
     for (uint32_t i = 0; i < e->cfg.n_slots; i++)
         engine_release(e, i);
@@ -327,14 +328,18 @@ static void measure(struct engine *e, const struct flight *f, uint64_t now_ns)
 static bool submit_next(struct engine *e)
 {
     struct flight *f = &e->flights[(e->first_flight + e->n_flights) % MAX_FLIGHTS];
-    if (!engine_build(e, f))
+    if (!e->built && !engine_build(e, f))
         return false;
     struct error why = {0};
+    e->last_id = f->id;
     f->started_ns = engine_now();
     int rc = executor_submit(e->x, &e->step, &why);
     f->submit_ns = engine_now() - f->started_ns;
-    e->last_id = f->id;
-    if (rc < 0) { /* -EAGAIN too: it holds steps_in_flight steps, and there are fewer */
+    e->built =
+        rc == -EAGAIN && e->n_flights > 0; /* the decoder holds fewer steps than we: once more, later */
+    if (e->built)
+        return false;
+    if (rc < 0) {
         error_set(&why, rc, "step %llu: submit: %s", (unsigned long long)f->id, strerror(-rc));
         engine_fail(e, &why);
         return false;

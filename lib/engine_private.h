@@ -72,6 +72,7 @@ struct engine {
     uint64_t n_admitted;
     uint64_t next_deadline; /* nothing is due before; UINT64_MAX: never */
     bool room;              /* something has changed since admission was tried */
+    bool built;             /* e->step and the next flight are ready, the decoder had no room yet */
     bool news;              /* something was listed since the last wake */
     struct flight flights[MAX_FLIGHTS];
     uint32_t first_flight, n_flights;

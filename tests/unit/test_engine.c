@@ -352,11 +352,13 @@ Test(engine, a_decoder_fault_ends_every_request_and_refuses_new_ones)
     struct error why = {0};
     cr_assert_not(engine_fault(rig->e, &why));
     rig->fake->fail_at = 5;
+    rig_hold(rig, 0);
     for (int i = 0; i < 4; i++) {
         r[i] = request_new(some_prompt((uint32_t)i), 5, 100);
         r[i]->ignore_eos = true;
         submit(rig, r[i]);
     }
+    rig_go(rig);
     for (int i = 0; i < 4; i++) {
         wait_done(rig, r[i]);
         cr_assert_eq(r[i]->finish, ENGINE_FAULT);
