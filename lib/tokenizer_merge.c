@@ -287,29 +287,46 @@ static void bucket_remove(struct merger *m, uint32_t i)
     node->rank = NO_RANK;
 }
 
-/* New places come at one end or the other nearly always: the walk goes from left to right. */
-static void bucket_add(struct merger *m, uint32_t i, uint32_t rank)
+/* Links node i behind `before`, or first when that is NOWHERE. */
+static void bucket_link(struct merger *m, struct bucket *b, uint32_t i, uint32_t before)
 {
     struct node *node = &m->nodes[i];
-    struct bucket *b = &m->buckets[rank];
-    node->rank = rank;
-    if (b->head == NOWHERE)
-        b->unsorted = false;
-    if (b->head != NOWHERE && i < b->head) {
-        node->before = NOWHERE;
-        node->after = b->head;
-        m->nodes[b->head].before = i;
+    node->before = before;
+    node->after = before == NOWHERE ? b->head : m->nodes[before].after;
+    if (before == NOWHERE)
         b->head = i;
-    } else {
-        b->unsorted |= b->tail != NOWHERE && i < b->tail;
-        node->before = b->tail;
-        node->after = NOWHERE;
-        if (b->tail == NOWHERE)
-            b->head = i;
-        else
-            m->nodes[b->tail].after = i;
+    else
+        m->nodes[before].after = i;
+    if (node->after == NOWHERE)
         b->tail = i;
+    else
+        m->nodes[node->after].before = i;
+}
+
+/* Merging goes from left to right, so new places belong at the end, or (those of a rank that is at work)
+ * among the first two. A place farther inside goes to the end, and the list is sorted when its turn comes. */
+static uint32_t place_for(const struct merger *m, struct bucket *b, uint32_t i)
+{
+    if (b->tail == NOWHERE) {
+        b->unsorted = false;
+        return NOWHERE;
     }
+    if (i > b->tail)
+        return b->tail;
+    if (i < b->head)
+        return NOWHERE;
+    uint32_t second = m->nodes[b->head].after;
+    if (second != NOWHERE && i < second)
+        return b->head;
+    b->unsorted = true;
+    return b->tail;
+}
+
+static void bucket_add(struct merger *m, uint32_t i, uint32_t rank)
+{
+    struct bucket *b = &m->buckets[rank];
+    m->nodes[i].rank = rank;
+    bucket_link(m, b, i, place_for(m, b, i));
     if (!b->waiting) {
         b->waiting = true;
         heap_push(m, rank);
