@@ -203,7 +203,7 @@ int bench_measure(struct offline *o, const struct bench_test *test, uint32_t rep
                   struct bench_row *row, struct error *err)
 {
     double rates[BENCH_MAX_REPS];
-    struct bench_batch b;
+    struct bench_batch b = {0}; /* gcc cannot see under TSan that batch_open fills it */
     int rc = check_fit(o, test, err);
 
     if (rc == 0)

@@ -1,0 +1,142 @@
+/* tsan_engine.c - the engine's threads under ThreadSanitizer: one thread submits, cancels and takes news, one
+ * reads figures and pings, the engine's own runs a decoder without a model. A plain program: Criterion cannot
+ * start under TSan. Ends with 0 when every request ended once and no page stayed. */
+#include "engine.h"
+#include "fake_backend.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+
+enum { N_REQUESTS = 400, N_TOKENS = 24, N_PROMPT = 150 };
+
+struct one {
+    struct engine_request r;
+    struct engine_token out[N_TOKENS];
+    bool done;
+};
+
+static struct engine *engine;
+static atomic_bool stop;
+static _Atomic uint32_t n_wakes;
+static uint32_t random_state = 1;
+
+static uint32_t below(uint32_t n)
+{
+    random_state = random_state * 1664525 + 1013904223;
+    return (random_state >> 8) % n;
+}
+
+static void wake(void *context)
+{
+    (void)context;
+    atomic_fetch_add(&n_wakes, 1);
+}
+
+static void *watch(void *arg)
+{
+    (void)arg;
+    struct engine_stats s;
+    struct error why;
+    while (!atomic_load(&stop)) {
+        engine_stats(engine, &s);
+        engine_ping(engine);
+        if (s.pages_used > s.pages_total || engine_fault(engine, &why))
+            abort();
+        sched_yield();
+    }
+    return NULL;
+}
+
+static struct one *send_one(const int32_t *ids)
+{
+    struct one *o = calloc(1, sizeof *o);
+    o->r = (struct engine_request){.prompt = ids + below(3),
+                                   .n_prompt = 1 + below(N_PROMPT - 3),
+                                   .max_tokens = below(N_TOKENS),
+                                   .cache_prompt = below(4) > 0,
+                                   .out = o->out,
+                                   .user = o,
+                                   .priority = (int32_t)below(5)};
+    o->r.sampling = (struct step_sampling){.top_p = 1, .typical_p = 1, .repetition_penalty = 1};
+    int rc = engine_submit(engine, &o->r, NULL);
+    if (rc == 0)
+        return o;
+    free(o);
+    return NULL;
+}
+
+/* Takes all news; the number of requests that ended, which are freed at once. */
+static uint32_t take_news(struct one **open)
+{
+    uint32_t n_ended = 0;
+    for (struct engine_request *r; (r = engine_next(engine));) {
+        uint64_t sum = 0;
+        for (uint32_t i = 0; i < atomic_load_explicit(&r->n_out, memory_order_acquire); i++)
+            sum += (uint32_t)r->out[i].token;
+        if (atomic_load_explicit(&r->state, memory_order_acquire) != ENGINE_DONE)
+            continue;
+        for (uint32_t i = 0; i < N_REQUESTS; i++)
+            if (open[i] == r->user)
+                open[i] = NULL;
+        if (r->finish == ENGINE_RUNNING || sum > UINT32_MAX)
+            abort();
+        free(r->user);
+        n_ended++;
+    }
+    return n_ended;
+}
+
+static uint32_t run(const int32_t *ids)
+{
+    static struct one *open[N_REQUESTS];
+    uint32_t n_sent = 0, n_ended = 0, n_lost = 0;
+    while (n_ended + n_lost < N_REQUESTS) {
+        if (n_sent < N_REQUESTS) {
+            open[n_sent] = send_one(ids);
+            n_lost += open[n_sent++] == NULL;
+        }
+        struct one *victim = open[below(N_REQUESTS)];
+        if (victim && below(3) == 0)
+            engine_cancel(engine, &victim->r);
+        n_ended += take_news(open);
+        sched_yield();
+    }
+    return n_ended;
+}
+
+int main(void)
+{
+    static int32_t ids[N_PROMPT];
+    const int32_t end_tokens[] = {3, 17, 42};
+    struct error err = {0};
+    struct executor *x = NULL;
+    pthread_t watcher;
+    for (int i = 0; i < N_PROMPT; i++)
+        ids[i] = i * 37;
+    struct fake *fake = fake_open(20, 4, end_tokens, 3);
+    fake->lazy = 3;
+    struct engine_config cfg = {.n_slots = 4,
+                                .n_ctx = 256,
+                                .queue_limit = 50,
+                                .steps_in_flight = 2,
+                                .prefix_cache = true,
+                                .end_tokens = end_tokens,
+                                .n_end_tokens = 3,
+                                .wake = wake};
+    if (executor_wrap(&x, &fake->be, &err) < 0 || engine_open(&engine, x, &cfg, &err) < 0 ||
+        pthread_create(&watcher, NULL, watch, NULL) != 0) {
+        fprintf(stderr, "tsan_engine: %s\n", err.text);
+        return 1;
+    }
+    uint32_t n_ended = run(ids);
+    struct one *last = send_one(ids); /* is cut off by the end */
+    atomic_store(&stop, true);
+    pthread_join(watcher, NULL);
+    engine_close(engine);
+    bool ok = n_ended > 100 && atomic_load(&n_wakes) > 0 && !fake->broken && last &&
+              atomic_load(&last->r.state) == ENGINE_DONE;
+    free(last);
+    executor_close(x);
+    return ok ? 0 : 1;
+}
