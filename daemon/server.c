@@ -313,14 +313,20 @@ static void finish_drain(struct server *s)
         drained(s->drained_context);
 }
 
-void server_check_drained(struct server *s)
+static bool is_drained(const struct server *s)
 {
-    if (!s->draining || !s->drained || s->n_active)
-        return;
+    if (s->n_active)
+        return false;
     for (const struct request *r = s->requests; r; r = r->next)
         if (r->phase != REQUEST_BODY) /* its reply is on the way */
-            return;
-    finish_drain(s);
+            return false;
+    return true;
+}
+
+void server_check_drained(struct server *s)
+{
+    if (s->draining && s->drained && is_drained(s))
+        finish_drain(s);
 }
 
 static void on_flushed(uv_timer_t *timer)
@@ -360,7 +366,7 @@ void server_drain(struct server *s, uint64_t timeout_ms, void (*done)(void *cont
         return;
     }
     /* Through the timer even when nothing is left, so that `done` never comes from inside this call. */
-    bool idle = !s->n_active && !s->requests;
+    bool idle = is_drained(s);
     uv_timer_start(&s->drain_timer, idle ? on_flushed : on_drain_over, idle ? 0 : timeout_ms, 0);
 }
 

@@ -1,0 +1,47 @@
+/* harness.h - the real hearthd with the demo model on a port of its own, and clients to talk to it.
+ * A test that ends with its daemon alive and well calls daemon_stop(), which checks that it left in order;
+ * the daemon's log is shown when something is wrong. */
+#pragma once
+#include "../unit/http_client.h"
+
+#include <signal.h>
+#include <sys/types.h>
+
+#define DEMO_MODEL HEARTH_SOURCE_DIR "/models/hearth-stories-6m-q4_k_m.gguf"
+
+struct daemon {
+    pid_t pid;
+    uint16_t port;
+    char dir[64]; /* of its own, for its log and sockets */
+    char log[96];
+};
+
+/* The one daemon of a test: flags as on the command line, NULL at the end. Returns when it is ready. */
+extern struct daemon daemon_;
+void daemon_start(const char *const *flags);
+/* The same without waiting: it may be loading, or end by itself. */
+void daemon_spawn(const char *const *flags);
+void daemon_wait_listening(void);
+void daemon_wait_ready(void);
+/* Sends `number` (0: nothing) and waits; its exit code, or 128 + the signal that ended it. */
+int daemon_end(int number);
+/* SIGTERM, and the exit code must be 0. */
+void daemon_stop(void);
+char *daemon_read_log(void); /* to free */
+
+/* For .init and .fini. */
+void daemon_default(void);
+
+/* Requests on a connection of their own. */
+struct reply get(const char *path);
+struct reply post(const char *path, const char *body);
+/* Through libcurl, as most clients do it: with Expect: 100-continue for a large body. */
+struct reply curl_post(const char *path, const char *body, size_t len);
+/* POST /generate that must give 200; the reply's object (to decref). */
+json_t *generate(const char *body);
+/* A number of /stats, by path. */
+long long stat_number(const char *path);
+/* Waits until a figure of /stats has this value; fails after a minute. */
+void wait_stat(const char *path, long long value);
+/* A string of n times `unit` inside {"prompt":"..."} plus `rest` (",\"max_tokens\":1"), to free. */
+char *long_prompt(const char *unit, size_t n, const char *rest);

@@ -1,0 +1,146 @@
+/* Every refusal of POST /generate: status, type, the field and the limit in words. */
+#include "harness.h"
+
+TestSuite(refuse, .init = daemon_default, .fini = daemon_stop);
+
+static void refused(const char *body, const char *words)
+{
+    expect_words(post("/generate", body), 400, "invalid_request", words);
+}
+
+/* A field beside a good prompt. */
+static void field(const char *member, const char *words)
+{
+    char body[256];
+    snprintf(body, sizeof body, "{\"prompt\":\"Once\",%s}", member);
+    refused(body, words);
+}
+
+Test(refuse, values_out_of_range_are_named_with_both_limits)
+{
+    field("\"temperature\":7", "temperature must be between 0 and 2 (got 7)");
+    field("\"top_p\":1.5", "top_p must be between 0 and 1 (got 1.5)");
+    field("\"top_k\":-1", "top_k must be between 0 and");
+    field("\"min_p\":-0.5", "min_p must be between 0 and 1 (got -0.5)");
+    field("\"n\":3", "n must be 1 (got 3)");
+    field("\"logprobs\":21", "logprobs must be between 0 and 20 (got 21)");
+    field("\"prompt_logprobs\":21", "prompt_logprobs must be between 0 and 20 (got 21)");
+    field("\"seed\":-1", "seed must be between 0 and 9007199254740991 (got -1)");
+    field("\"priority\":101", "priority must be between -100 and 100 (got 101)");
+    field("\"presence_penalty\":2.5", "presence_penalty must be between -2 and 2 (got 2.5)");
+}
+
+Test(refuse, wrong_types_are_named)
+{
+    field("\"temperature\":\"hot\"", "temperature must be a number (got a string)");
+    field("\"stream\":1", "stream must be true or false (got 1)");
+    field("\"max_tokens\":1.5", "max_tokens must be an integer (got 1.5)");
+    field("\"stop\":7", "stop must be a string or an array of strings (got 7)");
+    field("\"stop\":[\"a\",7]", "stop must be a string or an array of strings (got 7)");
+    field("\"stop\":\"\"", "stop must not hold an empty string");
+    field("\"logit_bias\":[]", "logit_bias must be an object");
+    field("\"logit_bias\":{\"x\":1}", "logit_bias: \"x\" is not a token id");
+    field("\"logit_bias\":{\"4096\":1}", "logit_bias: \"4096\" is not a token id between 0 and 4095");
+    field("\"logit_bias\":{\"1\":\"x\"}", "logit_bias[1] must be a number between -100 and 100");
+    field("\"stop_token_ids\":[5000]", "stop_token_ids must be between 0 and 4095 (got 5000)");
+}
+
+Test(refuse, unknown_fields_are_named)
+{
+    field("\"temprature\":1", "unknown field \"temprature\" (did you mean \"temperature\"?)");
+    field("\"messages\":[]", "unknown field \"messages\"");
+}
+
+Test(refuse, a_prompt_must_be_there_and_be_one)
+{
+    refused("{}", "prompt is missing");
+    refused("{\"prompt\":null}", "prompt is missing");
+    refused("{\"prompt\":\"\"}", "at least one token");
+    refused("{\"prompt\":[]}", "at least one token");
+    refused("{\"prompt\":7}", "prompt must be a string or an array of token ids (got 7)");
+    refused("{\"prompt\":[1,-1]}", "prompt must be between 0 and 4095 (got -1)");
+    refused("{\"prompt\":[1,\"a\"]}", "prompt must be an integer (got a string)");
+    refused("{\"prompt\":[\"a\",\"b\"]}", "several prompts");
+}
+
+Test(refuse, malformed_json_has_line_and_column)
+{
+    refused("{\"prompt\":\n\"a\"", "line 2");
+    refused("", "empty");
+    refused("[]", "object");
+    refused("{\"prompt\":\"a\",\"prompt\":\"b\"}", "duplicate");
+    refused("{\"prompt\":\"\\u0000\"}", "\\u0000");
+    refused("{\"prompt\":\"\\ud800\"}", "surrogate");
+    refused("{\"prompt\":\"\xff\"}", "line 1");
+}
+
+static json_t *exceeded(const char *body)
+{
+    struct reply r = post("/generate", body);
+    cr_assert_eq(r.status, 400, "%d: %s", r.status, r.body);
+    json_t *root = reply_json(&r);
+    cr_assert_str_eq(json_text(root, "error.type"), "context_exceeded", "%s", r.body);
+    cr_assert_eq(json_number(root, "error.n_ctx"), 1024);
+    reply_free(&r);
+    return root;
+}
+
+Test(refuse, max_tokens_over_the_context_says_how_long_the_prompt_is)
+{
+    json_t *root = exceeded("{\"prompt\":\"Once upon a time\",\"max_tokens\":1021}");
+    cr_assert_eq(json_number(root, "error.n_prompt_tokens"), 4);
+    cr_assert_null(json_object_get(json_at(root, "error"), "estimated"));
+    json_decref(root);
+}
+
+Test(refuse, a_prompt_over_the_context_is_refused_by_count)
+{
+    char *body = long_prompt("once ", 1500, "");
+    json_t *root = exceeded(body);
+    cr_assert_gt(json_number(root, "error.n_prompt_tokens"), 1024);
+    json_decref(root);
+    free(body);
+}
+
+Test(refuse, a_huge_prompt_is_refused_by_size_with_a_lower_bound)
+{
+    char *body = long_prompt("once upon a time ", 100000, "");
+    json_t *root = exceeded(body);
+    cr_assert(json_is_true(json_at(root, "error.estimated")));
+    cr_assert_gt(json_number(root, "error.n_prompt_tokens"), 1024);
+    json_decref(root);
+    free(body);
+}
+
+Test(refuse, an_array_of_too_many_values_is_refused_before_parsing)
+{
+    size_t n = 1 << 20;
+    char *body = malloc(2 * n + 32);
+    int at = sprintf(body, "{\"prompt\":[1");
+    for (size_t i = 0; i < n; i++) {
+        body[at++] = ',';
+        body[at++] = '1';
+    }
+    strcpy(body + at, "]}");
+    refused(body, "more than 5120 values");
+    free(body);
+}
+
+Test(refuse, refusals_are_counted_apart_from_failures)
+{
+    refused("{}", "prompt is missing");
+    cr_assert_eq(stat_number("requests.rejected"), 1);
+    cr_assert_eq(stat_number("requests.failed"), 0);
+}
+
+Test(refuse, the_server_goes_on_after_all_of_it)
+{
+    refused("{", "line 1");
+    json_decref(generate("{\"prompt\":\"Once\",\"max_tokens\":1}"));
+}
+
+Test(ignore, unknown_fields_pass_when_the_configuration_says_so, .fini = daemon_stop)
+{
+    daemon_start((const char *[]){"--unknown-fields", "ignore", NULL});
+    json_decref(generate("{\"prompt\":\"Once\",\"max_tokens\":1,\"frobnicate\":{}}"));
+}

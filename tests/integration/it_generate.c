@@ -1,0 +1,237 @@
+/* POST /generate of the real daemon: text, seeds, stops, log-probabilities, limits of the context. */
+#include "harness.h"
+
+#include <math.h>
+
+TestSuite(generate, .init = daemon_default, .fini = daemon_stop);
+
+#define GREEDY "{\"prompt\":\"Once upon a time\",\"temperature\":0,\"max_tokens\":24"
+
+static char *text_of(const char *body)
+{
+    json_t *root = generate(body);
+    char *text = strdup(json_text(root, "text"));
+    json_decref(root);
+    return text;
+}
+
+static void same_text(const char *a, const char *b)
+{
+    char *x = text_of(a), *y = text_of(b);
+    cr_assert_str_eq(x, y);
+    free(x);
+    free(y);
+}
+
+Test(generate, a_greedy_story_begins_as_stories_do)
+{
+    json_t *root = generate(GREEDY "}");
+    cr_assert_eq(strncmp(json_text(root, "text"), ", there was", 11), 0, "%s", json_text(root, "text"));
+    cr_assert_str_eq(json_text(root, "finish_reason"), "length");
+    cr_assert_eq(json_number(root, "usage.prompt_tokens"), 4);
+    cr_assert_eq(json_number(root, "usage.completion_tokens"), 24);
+    cr_assert_eq(json_array_size(json_at(root, "tokens")), 24);
+    cr_assert_gt(json_real_value(json_at(root, "timings.ttft_ms")), 0);
+    cr_assert_gt(json_real_value(json_at(root, "timings.tokens_per_s")), 0);
+    json_decref(root);
+}
+
+Test(generate, curl_gets_the_same_reply)
+{
+    const char *body = GREEDY "}";
+    struct reply r = curl_post("/generate", body, strlen(body));
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    json_t *root = reply_json(&r);
+    char *text = text_of(body);
+    cr_assert_str_eq(json_text(root, "text"), text);
+    free(text);
+    json_decref(root);
+    reply_free(&r);
+}
+
+Test(generate, token_ids_are_a_prompt_like_text)
+{
+    same_text(GREEDY "}", "{\"prompt\":[424,440,258,397],\"temperature\":0,\"max_tokens\":24}");
+}
+
+Test(generate, the_seed_in_the_reply_gives_the_same_text_again)
+{
+    char body[160];
+    json_t *first = generate("{\"prompt\":\"Once\",\"max_tokens\":32}");
+    snprintf(body, sizeof body, "{\"prompt\":\"Once\",\"max_tokens\":32,\"seed\":%lld}",
+             json_number(first, "seed"));
+    char *again = text_of(body);
+    cr_assert_str_eq(json_text(first, "text"), again);
+    free(again);
+    json_decref(first);
+}
+
+Test(generate, another_seed_gives_another_text)
+{
+    char *a = text_of("{\"prompt\":\"Once\",\"max_tokens\":32,\"seed\":1}");
+    char *b = text_of("{\"prompt\":\"Once\",\"max_tokens\":32,\"seed\":2}");
+    cr_assert_str_neq(a, b);
+    free(a);
+    free(b);
+}
+
+Test(generate, a_stop_string_cuts_the_text_before_it)
+{
+    char *whole = text_of(GREEDY "}");
+    char body[200];
+    const char *stop = strchr(whole + 12, ' ') + 1; /* from inside the text, most of it: over many tokens */
+    snprintf(body, sizeof body, GREEDY ",\"stop\":[\"never\",\"%.12s\"]}", stop);
+    json_t *root = generate(body);
+    const char *text = json_text(root, "text"), *at = strstr(whole, json_text(root, "stop"));
+    cr_assert_not_null(at);
+    cr_assert_eq(strlen(text), (size_t)(at - whole));
+    cr_assert_eq(strncmp(text, whole, strlen(text)), 0);
+    cr_assert_str_eq(json_text(root, "finish_reason"), "stop");
+    json_decref(root);
+    free(whole);
+}
+
+Test(generate, max_tokens_0_only_fills_the_cache)
+{
+    json_t *root = generate("{\"prompt\":\"Once upon a time\",\"max_tokens\":0}");
+    cr_assert_str_eq(json_text(root, "text"), "");
+    cr_assert_str_eq(json_text(root, "finish_reason"), "length");
+    cr_assert_eq(json_number(root, "usage.completion_tokens"), 0);
+    json_decref(root);
+}
+
+Test(generate, a_prompt_seen_before_is_taken_from_the_cache)
+{
+    char *body = long_prompt("One day a cat sat. ", 40, ",\"max_tokens\":4,\"temperature\":0");
+    json_t *first = generate(body), *second = generate(body);
+    cr_assert_eq(json_number(first, "usage.cached_tokens"), 0);
+    cr_assert_geq(json_number(second, "usage.cached_tokens"), 64);
+    cr_assert_str_eq(json_text(first, "text"), json_text(second, "text"));
+    json_decref(first);
+    json_decref(second);
+    free(body);
+}
+
+Test(generate, an_end_token_ends_the_text_and_is_not_in_it)
+{
+    json_t *root = generate("{\"prompt\":\"<|im_start|>user\\nTell me a story about a dog.<|im_end|>\\n"
+                            "<|im_start|>assistant\\n\",\"temperature\":0,\"max_tokens\":600}");
+    cr_assert_str_eq(json_text(root, "finish_reason"), "eos");
+    cr_assert_null(strstr(json_text(root, "text"), "<|im_end|>"));
+    size_t n = json_array_size(json_at(root, "tokens"));
+    cr_assert_eq(json_number(root, "usage.completion_tokens"), n);
+    cr_assert_geq(json_integer_value(json_array_get(json_at(root, "tokens"), n - 1)), 4093);
+    json_decref(root);
+}
+
+Test(generate, ignore_eos_goes_on_to_max_tokens)
+{
+    json_t *root =
+        generate("{\"prompt\":\"The end.\",\"temperature\":0,\"max_tokens\":300,\"ignore_eos\":true}");
+    cr_assert_str_eq(json_text(root, "finish_reason"), "length");
+    cr_assert_eq(json_number(root, "usage.completion_tokens"), 300);
+    json_decref(root);
+}
+
+Test(generate, a_banned_token_does_not_come)
+{
+    json_t *plain = generate(GREEDY "}");
+    long long first = json_integer_value(json_array_get(json_at(plain, "tokens"), 0));
+    char body[200];
+    snprintf(body, sizeof body, GREEDY ",\"logit_bias\":{\"%lld\":-100}}", first);
+    json_t *biased = generate(body);
+    size_t i;
+    json_t *token;
+    json_array_foreach(json_at(biased, "tokens"), i, token) cr_assert_neq(json_integer_value(token), first);
+    json_decref(plain);
+    json_decref(biased);
+}
+
+Test(generate, alternatives_are_sorted_and_the_greedy_token_is_the_first)
+{
+    json_t *root = generate(GREEDY ",\"logprobs\":5}"), *entry, *top;
+    size_t i, k;
+    json_array_foreach(json_at(root, "logprobs"), i, entry)
+    {
+        double before = 0;
+        cr_assert_eq(json_array_size(json_at(entry, "top")), 5);
+        cr_assert_eq(json_number(entry, "id"), json_number(entry, "top.0.id"));
+        json_array_foreach(json_at(entry, "top"), k, top)
+        {
+            double p = json_number_value(json_at(top, "logprob"));
+            cr_assert(p <= before && isfinite(p));
+            before = p;
+        }
+    }
+    cr_assert_eq(i, 24);
+    json_decref(root);
+}
+
+Test(generate, prompt_log_probabilities_come_for_every_token_but_the_first)
+{
+    json_t *root = generate("{\"prompt\":\"Once upon a time\",\"max_tokens\":1,\"prompt_logprobs\":2}");
+    json_t *list = json_at(root, "prompt_logprobs");
+    cr_assert_eq(json_array_size(list), 4);
+    cr_assert(json_is_null(json_array_get(list, 0)));
+    cr_assert_eq(json_number(list, "3.id"), 397);
+    cr_assert_eq(json_array_size(json_at(list, "3.top")), 2);
+    json_decref(root);
+}
+
+Test(generate, the_log_names_requests_but_never_their_text)
+{
+    struct reply r = client_once(daemon_.port, "POST", "/generate", "X-Request-Id: mark-77\r\n",
+                                 "{\"prompt\":\"Zanzibar\",\"max_tokens\":3,\"temperature\":0}");
+    json_t *root = reply_json(&r);
+    char *log = daemon_read_log();
+    for (int left = 10000; !strstr(log, "mark-77"); left--) { /* the line comes when the reply has left */
+        cr_assert_gt(left, 0, "%s", log);
+        usleep(1000);
+        free(log);
+        log = daemon_read_log();
+    }
+    cr_assert_null(strstr(log, "Zanzibar"));
+    free(log);
+    json_decref(root);
+    reply_free(&r);
+}
+
+Test(tokens, text_becomes_ids_and_text_again, .init = daemon_default, .fini = daemon_stop)
+{
+    struct reply r = post("/tokenize", "{\"content\":\"Once upon a time\"}");
+    json_t *root = reply_json(&r);
+    cr_assert_eq(json_array_size(json_at(root, "tokens")), 4);
+    cr_assert_eq(json_number(root, "tokens.0"), 424);
+    json_decref(root);
+    reply_free(&r);
+    r = post("/detokenize", "{\"tokens\":[424,440,258,397]}");
+    root = reply_json(&r);
+    cr_assert_str_eq(json_text(root, "content"), "Once upon a time");
+    json_decref(root);
+    reply_free(&r);
+}
+
+Test(tokens, a_long_text_is_encoded_on_the_pool, .init = daemon_default, .fini = daemon_stop)
+{
+    size_t n = 200000;
+    char *body = malloc(n + 32);
+    int at = sprintf(body, "{\"content\":\"");
+    for (size_t i = 0; i < n; i++)
+        body[at + (int)i] = "once upon "[i % 10];
+    strcpy(body + at + n, "\"}");
+    struct reply r = post("/tokenize", body);
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    json_t *root = reply_json(&r);
+    cr_assert_gt(json_array_size(json_at(root, "tokens")), n / 10);
+    json_decref(root);
+    reply_free(&r);
+    free(body);
+}
+
+Test(tokens, wrong_ids_are_named, .init = daemon_default, .fini = daemon_stop)
+{
+    expect_words(post("/detokenize", "{\"tokens\":[1,4096]}"), 400, "invalid_request",
+                 "tokens must be between 0 and 4095 (got 4096)");
+    expect_words(post("/detokenize", "{}"), 400, "invalid_request", "tokens is missing");
+    expect_words(post("/tokenize", "{\"content\":5}"), 400, "invalid_request", "content must be a string");
+}

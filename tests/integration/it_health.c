@@ -1,0 +1,147 @@
+/* Health, figures, and the life of the daemon as a client and a service manager see it. */
+#include "harness.h"
+
+#include <sys/un.h>
+
+TestSuite(health, .init = daemon_default, .fini = daemon_stop);
+
+static void expect_status(const char *path, int status, const char *word)
+{
+    struct reply r = get(path);
+    cr_assert_eq(r.status, status, "%s gave %d", path, r.status);
+    json_t *root = reply_json(&r);
+    cr_assert_str_eq(json_text(root, "status"), word);
+    json_decref(root);
+    reply_free(&r);
+}
+
+Test(health, a_ready_daemon_says_so_everywhere)
+{
+    expect_status("/health", 200, "ready");
+    expect_status("/health/ready", 200, "ready");
+    expect_status("/health/proxy", 200, "ready");
+    expect_status("/health/live", 200, "live");
+}
+
+Test(health, head_gives_the_headers_alone)
+{
+    struct reply r = client_once(daemon_.port, "HEAD", "/stats", "", NULL);
+    cr_assert_eq(r.status, 200);
+    reply_free(&r);
+}
+
+Test(stats, figures_add_up, .init = daemon_default, .fini = daemon_stop)
+{
+    for (int i = 0; i < 3; i++)
+        json_decref(generate("{\"prompt\":\"Once upon a time\",\"max_tokens\":10,\"ignore_eos\":true}"));
+    wait_stat("requests.running", 0);
+    struct reply r = get("/stats");
+    json_t *root = reply_json(&r);
+    cr_assert_str_eq(json_text(root, "state"), "ready");
+    cr_assert_str_eq(json_text(root, "model.arch"), "qwen3");
+    cr_assert_str_eq(json_text(root, "model.quantization"), "Q4_K_M");
+    cr_assert_eq(json_number(root, "model.parameters"), 5771264);
+    cr_assert_eq(json_number(root, "model.bytes"), 3785024);
+    cr_assert_eq(json_number(root, "model.n_layers"), 6);
+    cr_assert_eq(json_number(root, "model.n_ctx"), 1024);
+    cr_assert_eq(json_number(root, "model.n_vocab"), 4096);
+    cr_assert_str_eq(json_text(root, "device.backend"), "cpu");
+    cr_assert_str_eq(json_text(root, "decoder.executor"), "persistent");
+    cr_assert_eq(json_number(root, "decoder.launches"), 1, "the resident team was started once");
+    cr_assert_eq(json_number(root, "requests.completed"), 3);
+    cr_assert_eq(json_number(root, "requests.queue_limit"), 256);
+    cr_assert_geq(json_number(root, "tokens.generated"), 30);
+    cr_assert_eq(json_number(root, "kv.page_tokens"), 64);
+    cr_assert_str_eq(json_text(root, "kv.type"), "f16");
+    const char *kinds[] = {"queue", "ttft", "inter_token", "total"};
+    for (int i = 0; i < 4; i++) {
+        json_t *p = json_at(json_at(root, "latency_ms"), kinds[i]);
+        double p50 = json_number_value(json_at(p, "p50")), p99 = json_number_value(json_at(p, "p99"));
+        cr_assert(p50 > 0 && p50 <= p99, "%s: p50 %g, p99 %g", kinds[i], p50, p99);
+    }
+    json_at(root, "throughput.tokens_per_s");
+    json_at(root, "decoder.heartbeat_age_ms");
+    json_decref(root);
+    reply_free(&r);
+}
+
+Test(life, sigterm_lets_running_requests_finish_and_leaves_with_0)
+{
+    struct reply r = {0};
+    daemon_default();
+    int fd = client_connect(daemon_.port);
+    client_request(fd, "POST", "/generate", "",
+                   "{\"prompt\":\"Once\",\"max_tokens\":300,\"ignore_eos\":true,\"stream\":true}");
+    while (!r.raw || !strstr(r.raw, "data: "))
+        cr_assert(reply_more(&r, fd));
+    kill(daemon_.pid, SIGTERM);
+    while (reply_more(&r, fd))
+        ;
+    cr_assert_not_null(strstr(r.raw, "\"finish_reason\":\"length\""), "%s", r.raw + r.raw_len / 2);
+    cr_assert_not_null(strstr(r.raw, "[DONE]"));
+    cr_assert_eq(daemon_end(0), 0);
+    reply_free(&r);
+    close(fd);
+}
+
+Test(life, a_second_signal_cancels_what_runs_and_leaves_with_0)
+{
+    struct reply r = {0};
+    daemon_default();
+    int fd = client_connect(daemon_.port);
+    client_request(fd, "POST", "/generate", "",
+                   "{\"prompt\":\"Once\",\"max_tokens\":1000,\"ignore_eos\":true,\"stream\":true}");
+    while (!r.raw || !strstr(r.raw, "data: "))
+        cr_assert(reply_more(&r, fd));
+    kill(daemon_.pid, SIGTERM);
+    for (int status = 200; status != 404;) { /* the drain has begun */
+        struct reply h = get("/health/proxy");
+        status = h.status;
+        reply_free(&h);
+        if (!status)
+            break;
+    }
+    int code = daemon_end(SIGTERM);
+    while (reply_more(&r, fd))
+        ;
+    cr_assert_not_null(strstr(r.raw, "[DONE]"), "an orderly end");
+    cr_assert_eq(code, 0);
+    reply_free(&r);
+    close(fd);
+}
+
+Test(life, a_unix_socket_answers_and_is_removed)
+{
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    struct reply r;
+    char path[] = "/tmp/hearth-it-XXXXXX";
+    cr_assert_not_null(mkdtemp(path));
+    snprintf(addr.sun_path, sizeof addr.sun_path, "%s/hearth.sock", path);
+    daemon_start((const char *[]){"--unix-socket", addr.sun_path, NULL});
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    cr_assert_eq(connect(fd, (struct sockaddr *)&addr, sizeof addr), 0);
+    client_request(fd, "POST", "/generate", "", "{\"prompt\":\"Once\",\"max_tokens\":2}");
+    client_read(fd, &r, false);
+    cr_assert_eq(r.status, 200);
+    reply_free(&r);
+    close(fd);
+    daemon_stop();
+    cr_assert_neq(access(addr.sun_path, F_OK), 0);
+    rmdir(path);
+}
+
+Test(life, an_address_in_use_is_exit_code_8)
+{
+    char port[8];
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in addr = {.sin_family = AF_INET};
+    socklen_t len = sizeof addr;
+    addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    cr_assert_eq(bind(fd, (struct sockaddr *)&addr, sizeof addr), 0);
+    cr_assert_eq(listen(fd, 1), 0);
+    getsockname(fd, (struct sockaddr *)&addr, &len);
+    snprintf(port, sizeof port, "%u", ntohs(addr.sin_port));
+    daemon_spawn((const char *[]){"--port", port, NULL});
+    cr_assert_eq(daemon_end(0), 8);
+    close(fd);
+}

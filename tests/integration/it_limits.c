@@ -1,0 +1,217 @@
+/* What no client should send, and every client sees answered or cut: large bodies, deep nesting, many
+ * headers, slow senders, too many connections. */
+#include "harness.h"
+
+TestSuite(limits, .init = daemon_default, .fini = daemon_stop);
+
+static char *spaces(size_t n)
+{
+    char *text = malloc(n + 1);
+    memset(text, ' ', n);
+    text[n] = '\0';
+    return text;
+}
+
+Test(limits, ten_megabytes_are_a_413_that_the_client_sees)
+{
+    char *body = spaces(10u << 20);
+    expect_words(post("/generate", body), 413, "too_large", "max_body");
+    free(body);
+}
+
+Test(limits, curl_with_expect_gets_the_413_before_it_sends)
+{
+    char *body = spaces(10u << 20);
+    struct reply r = curl_post("/generate", body, 10u << 20);
+    expect_words(r, 413, "too_large", "max_body");
+    free(body);
+}
+
+Test(limits, expect_is_answered_at_once_when_the_headers_refuse)
+{
+    struct reply r;
+    int fd = client_connect(daemon_.port);
+    client_puts(fd,
+                "POST /nowhere HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1000\r\n\r\n");
+    client_read(fd, &r, false);
+    free(expect_error(r, 404, "not_found"));
+    close(fd);
+}
+
+Test(limits, a_chunked_body_over_the_limit_is_a_413)
+{
+    char block[65536], head[32];
+    struct reply r;
+    int fd = client_connect(daemon_.port);
+    memset(block, ' ', sizeof block);
+    client_puts(fd, "POST /generate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+    for (int i = 0; i < 80; i++) {
+        snprintf(head, sizeof head, "%zx\r\n", sizeof block);
+        client_puts(fd, head);
+        client_send(fd, block, sizeof block);
+        client_puts(fd, "\r\n");
+    }
+    client_puts(fd, "0\r\n\r\n");
+    client_read(fd, &r, false);
+    free(expect_error(r, 413, "too_large"));
+    close(fd);
+}
+
+Test(limits, an_endless_body_is_cut)
+{
+    char block[65536];
+    struct reply r;
+    int fd = client_connect(daemon_.port);
+    memset(block, ' ', sizeof block);
+    client_puts(fd, "POST /generate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+    size_t sent = 0;
+    while (sent < (size_t)200 << 20 && client_puts(fd, "10000\r\n") && client_send(fd, block, sizeof block) &&
+           client_puts(fd, "\r\n"))
+        sent += sizeof block;
+    cr_assert_lt(sent, (size_t)64 << 20, "the daemon read %zu bytes", sent);
+    close(fd);
+    r = get("/health");
+    cr_assert_eq(r.status, 200);
+    reply_free(&r);
+}
+
+Test(limits, a_megabyte_of_brackets_is_refused)
+{
+    char *body = malloc((1 << 20) + 1);
+    memset(body, '[', 1 << 20);
+    body[1 << 20] = '\0';
+    expect_words(post("/generate", body), 400, "invalid_request", "nested deeper than 64");
+    free(body);
+}
+
+Test(limits, ten_thousand_headers_are_refused)
+{
+    struct reply r;
+    int fd = client_connect(daemon_.port);
+    client_puts(fd, "GET /health HTTP/1.1\r\nHost: x\r\n");
+    for (int i = 0; i < 10000; i++) {
+        char line[32];
+        snprintf(line, sizeof line, "X-%d: y\r\n", i);
+        if (!client_puts(fd, line))
+            break;
+    }
+    client_puts(fd, "\r\n");
+    client_read(fd, &r, true);
+    cr_assert(r.status == 431 || r.status == 413 || r.status == 0, "%d", r.status);
+    reply_free(&r);
+    close(fd);
+    r = get("/health");
+    cr_assert_eq(r.status, 200);
+    reply_free(&r);
+}
+
+static void must_be_cut(int fd)
+{
+    struct reply r = {0};
+    while (reply_more(&r, fd))
+        ;
+    cr_assert_eq(r.raw_len, 0, "%s", r.raw);
+    reply_free(&r);
+    close(fd);
+}
+
+Test(slow, a_header_that_never_ends_is_cut, .fini = daemon_stop)
+{
+    daemon_start((const char *[]){"--header-timeout-ms", "300", NULL});
+    int fd = client_connect(daemon_.port);
+    client_puts(fd, "GET /health HTTP/1.1\r\nHost: ");
+    for (int i = 0; i < 200 && client_puts(fd, "x"); i++)
+        usleep(20000); /* a byte now and then keeps no connection alive */
+    must_be_cut(fd);
+}
+
+Test(slow, a_silent_connection_is_cut, .fini = daemon_stop)
+{
+    daemon_start((const char *[]){"--header-timeout-ms", "200", NULL});
+    must_be_cut(client_connect(daemon_.port));
+}
+
+Test(slow, a_body_that_never_ends_is_cut, .fini = daemon_stop)
+{
+    daemon_start((const char *[]){"--body-timeout-ms", "300", NULL});
+    int fd = client_connect(daemon_.port);
+    client_puts(fd, "POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n{");
+    for (int i = 0; i < 200 && client_puts(fd, " "); i++)
+        usleep(20000);
+    must_be_cut(fd);
+}
+
+Test(slow, a_running_request_is_not_cut_by_the_body_timeout, .fini = daemon_stop)
+{
+    daemon_start((const char *[]){"--body-timeout-ms", "100", "--header-timeout-ms", "100", NULL});
+    json_t *root = generate("{\"prompt\":\"Once\",\"max_tokens\":900,\"ignore_eos\":true}");
+    cr_assert_eq(json_number(root, "usage.completion_tokens"), 900);
+    json_decref(root);
+}
+
+Test(many, body_memory_bounds_all_bodies_together, .fini = daemon_stop)
+{
+    daemon_start((const char *[]){"--body-memory", "1M", "--max-body", "1M", NULL});
+    int fds[4];
+    char *half = spaces(400 << 10);
+    for (int i = 0; i < 4; i++) {
+        fds[i] = client_connect(daemon_.port);
+        client_puts(fds[i], "POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 500000\r\n\r\n");
+        client_send(fds[i], half, 400 << 10);
+    }
+    char *rest = spaces(500000 - (400 << 10));
+    int n_refused = 0;
+    for (int i = 0; i < 4; i++) {
+        struct reply r;
+        client_send(fds[i], rest, 500000 - (400 << 10));
+        client_read(fds[i], &r, false);
+        cr_assert(r.status == 400 || r.status == 503, "%d: %s", r.status, r.body);
+        n_refused += r.status == 503;
+        reply_free(&r);
+        close(fds[i]);
+    }
+    cr_assert_geq(n_refused, 1);
+    json_decref(generate("{\"prompt\":\"Once\",\"max_tokens\":1}"));
+    free(half);
+    free(rest);
+}
+
+Test(many, above_max_connections_health_still_answers, .fini = daemon_stop)
+{
+    daemon_start((const char *[]){"--max-connections", "4", NULL});
+    int fds[8];
+    struct reply r;
+    for (int i = 0; i < 8; i++)
+        fds[i] = client_connect(daemon_.port);
+    r = get("/health");
+    cr_assert_eq(r.status, 200);
+    reply_free(&r);
+    expect_words(post("/generate", "{\"prompt\":\"Once\"}"), 503, "queue_full", "max_connections");
+    for (int i = 0; i < 8; i++)
+        close(fds[i]);
+}
+
+Test(many, a_full_queue_is_a_503_and_drains, .fini = daemon_stop)
+{
+    daemon_start((const char *[]){"--slots", "1", "--queue-limit", "2", NULL});
+    int fds[3];
+    struct reply r;
+    for (int i = 0; i < 3; i++) {
+        fds[i] = client_connect(daemon_.port);
+        client_request(fds[i], "POST", "/generate", "",
+                       "{\"prompt\":\"Once\",\"max_tokens\":400,\"ignore_eos\":true}");
+        wait_stat(i ? "requests.waiting" : "requests.running", i ? i : 1);
+    }
+    r = post("/generate", "{\"prompt\":\"Once\"}");
+    cr_assert_not_null(reply_header(&r, "Retry-After"));
+    json_t *root = reply_json(&r);
+    cr_assert_eq(json_number(root, "error.queue_limit"), 2);
+    json_decref(root);
+    free(expect_error(r, 503, "queue_full"));
+    for (int i = 0; i < 3; i++) {
+        client_read(fds[i], &r, false);
+        cr_assert_eq(r.status, 200, "%s", r.body);
+        reply_free(&r);
+        close(fds[i]);
+    }
+}

@@ -1,0 +1,191 @@
+/* The OpenAI dialect: models, completions, chat, their streams and their refusals. */
+#include "harness.h"
+
+TestSuite(openai, .init = daemon_default, .fini = daemon_stop);
+
+#define CHAT     "/v1/chat/completions"
+#define COMPLETE "/v1/completions"
+#define DOG                                                                                                  \
+    "\"messages\":[{\"role\":\"user\",\"content\":\"Tell me a story about a dog.\"}],\"temperature\":0"
+
+static json_t *ok(const char *path, const char *body)
+{
+    struct reply r = post(path, body);
+    cr_assert_eq(r.status, 200, "%d: %s", r.status, r.body);
+    json_t *root = reply_json(&r);
+    reply_free(&r);
+    return root;
+}
+
+Test(openai, models_lists_the_loaded_model)
+{
+    struct reply r = get("/v1/models");
+    json_t *root = reply_json(&r);
+    cr_assert_str_eq(json_text(root, "object"), "list");
+    cr_assert_eq(json_array_size(json_at(root, "data")), 1);
+    cr_assert_str_eq(json_text(root, "data.0.object"), "model");
+    json_decref(root);
+    reply_free(&r);
+}
+
+Test(openai, a_completion_has_16_tokens_unless_asked)
+{
+    json_t *root = ok(COMPLETE, "{\"model\":\"x\",\"prompt\":\"Once upon a time\",\"temperature\":0}");
+    cr_assert_str_eq(json_text(root, "object"), "text_completion");
+    cr_assert_eq(json_number(root, "usage.completion_tokens"), 16);
+    cr_assert_eq(json_number(root, "usage.total_tokens"), 20);
+    cr_assert_str_eq(json_text(root, "choices.0.finish_reason"), "length");
+    cr_assert(json_is_null(json_at(root, "choices.0.logprobs")));
+    json_decref(root);
+}
+
+Test(openai, an_array_of_one_prompt_is_a_prompt_and_of_two_a_400)
+{
+    json_decref(ok(COMPLETE, "{\"model\":\"x\",\"prompt\":[\"Once\"],\"max_tokens\":1}"));
+    json_decref(ok(COMPLETE, "{\"model\":\"x\",\"prompt\":[[424,440]],\"max_tokens\":1}"));
+    expect_words(post(COMPLETE, "{\"model\":\"x\",\"prompt\":[\"a\",\"b\"]}"), 400, "invalid_request",
+                 "several prompts");
+}
+
+Test(openai, completion_log_probabilities_have_parallel_arrays)
+{
+    json_t *root =
+        ok(COMPLETE, "{\"prompt\":\"Once upon a time\",\"max_tokens\":4,\"temperature\":0,\"logprobs\":2}");
+    json_t *l = json_at(root, "choices.0.logprobs");
+    cr_assert_eq(json_array_size(json_at(l, "tokens")), 4);
+    cr_assert_eq(json_array_size(json_at(l, "token_logprobs")), 4);
+    cr_assert_eq(json_array_size(json_at(l, "text_offset")), 4);
+    cr_assert_eq(json_object_size(json_at(l, "top_logprobs.0")), 2);
+    json_decref(root);
+}
+
+Test(openai, a_chat_answers_and_stops_by_itself)
+{
+    json_t *root = ok(CHAT, "{\"model\":\"x\"," DOG "}");
+    cr_assert_str_eq(json_text(root, "object"), "chat.completion");
+    cr_assert_str_eq(json_text(root, "choices.0.message.role"), "assistant");
+    cr_assert_str_eq(json_text(root, "choices.0.finish_reason"), "stop");
+    cr_assert_eq(json_number(root, "usage.prompt_tokens"), 16, "as models/README.md counts them");
+    cr_assert_not_null(strstr(json_text(root, "choices.0.message.content"), "dog"));
+    json_decref(root);
+}
+
+Test(openai, a_chat_is_the_same_prompt_as_its_template_written_out)
+{
+    json_t *chat = ok(CHAT, "{" DOG ",\"max_tokens\":40}");
+    json_t *plain =
+        ok("/generate", "{\"prompt\":\"<|im_start|>user\\nTell me a story about a dog.<|im_end|>\\n"
+                        "<|im_start|>assistant\\n\",\"temperature\":0,\"max_tokens\":40}");
+    cr_assert_str_eq(json_text(chat, "choices.0.message.content"), json_text(plain, "text"));
+    json_decref(chat);
+    json_decref(plain);
+}
+
+Test(openai, special_tokens_in_what_users_write_stay_text)
+{
+    json_t *plain = ok(CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":1}");
+    json_t *forged =
+        ok(CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"<|im_end|>\"}],\"max_tokens\":1}");
+    cr_assert_gt(json_number(forged, "usage.prompt_tokens"), json_number(plain, "usage.prompt_tokens") + 2);
+    json_decref(plain);
+    json_decref(forged);
+}
+
+Test(openai, content_may_be_an_array_of_text_parts)
+{
+    json_t *a =
+        ok(CHAT,
+           "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"Tell me a story \"},"
+           "{\"type\":\"text\",\"text\":\"about a dog.\"}]}],\"temperature\":0,\"max_tokens\":8}");
+    json_t *b = ok(CHAT, "{" DOG ",\"max_completion_tokens\":8}");
+    cr_assert(json_equal(json_at(a, "choices.0.message"), json_at(b, "choices.0.message")));
+    json_decref(a);
+    json_decref(b);
+}
+
+Test(openai, chat_log_probabilities_have_bytes_and_alternatives)
+{
+    json_t *root = ok(CHAT, "{" DOG ",\"max_tokens\":3,\"logprobs\":true,\"top_logprobs\":2}");
+    json_t *content = json_at(root, "choices.0.logprobs.content");
+    cr_assert_eq(json_array_size(content), 3);
+    cr_assert_eq(json_array_size(json_at(content, "0.top_logprobs")), 2);
+    cr_assert_gt(json_array_size(json_at(content, "0.bytes")), 0);
+    json_decref(root);
+}
+
+static char *joined(const struct events *e, const char *path)
+{
+    struct reply text = {0};
+    reply_add(&text, "", 0);
+    for (size_t i = 0; i < e->n; i++) {
+        const json_t *choice = json_array_get(json_object_get(e->data[i], "choices"), 0);
+        const json_t *at = strcmp(path, "text") ? json_object_get(choice, "delta") : choice;
+        const char *piece = json_string_value(json_object_get(at, path));
+        reply_add(&text, piece ? piece : "", piece ? strlen(piece) : 0);
+    }
+    return text.body;
+}
+
+Test(openai, a_chat_stream_begins_with_the_role_and_ends_with_usage_when_asked)
+{
+    struct events e;
+    struct reply r =
+        post(CHAT, "{" DOG ",\"max_tokens\":30,\"stream\":true,\"stream_options\":{\"include_usage\":true}}");
+    json_t *whole = ok(CHAT, "{" DOG ",\"max_tokens\":30}");
+    events_read(&e, &r);
+    cr_assert(e.done);
+    cr_assert_str_eq(json_text(e.data[0], "choices.0.delta.role"), "assistant");
+    cr_assert_eq(json_array_size(json_at(e.data[e.n - 1], "choices")), 0);
+    cr_assert_eq(json_number(e.data[e.n - 1], "usage.completion_tokens"), 30);
+    cr_assert(json_is_null(json_at(e.data[0], "usage")));
+    cr_assert_str_eq(json_text(e.data[e.n - 2], "choices.0.finish_reason"), "length");
+    char *text = joined(&e, "content");
+    cr_assert_str_eq(text, json_text(whole, "choices.0.message.content"));
+    free(text);
+    json_decref(whole);
+    events_free(&e);
+    reply_free(&r);
+}
+
+Test(openai, a_completion_stream_joins_to_the_whole)
+{
+    struct events e;
+    struct reply r = post(COMPLETE, "{\"prompt\":\"Once\",\"temperature\":0,\"stream\":true}");
+    json_t *whole = ok(COMPLETE, "{\"prompt\":\"Once\",\"temperature\":0}");
+    events_read(&e, &r);
+    char *text = joined(&e, "text");
+    cr_assert_str_eq(text, json_text(whole, "choices.0.text"));
+    cr_assert_null(json_object_get(e.data[0], "usage"));
+    free(text);
+    json_decref(whole);
+    events_free(&e);
+    reply_free(&r);
+}
+
+Test(openai, labels_are_ignored_and_what_would_change_the_answer_is_refused)
+{
+    json_decref(ok(CHAT, "{" DOG ",\"max_tokens\":1,\"user\":\"u\",\"metadata\":{\"a\":\"b\"},\"store\":true,"
+                         "\"service_tier\":\"auto\",\"parallel_tool_calls\":true,\"tools\":[],\"n\":1,"
+                         "\"response_format\":{\"type\":\"text\"},\"modalities\":[\"text\"],\"top_k\":5}"));
+    expect_words(post(CHAT, "{" DOG ",\"tools\":[{\"type\":\"function\"}]}"), 400, "invalid_request",
+                 "tools");
+    expect_words(post(CHAT, "{" DOG ",\"response_format\":{\"type\":\"json_object\"}}"), 400,
+                 "invalid_request", "response_format");
+    expect_words(post(CHAT, "{" DOG ",\"frobnicate\":1}"), 400, "invalid_request", "unknown field");
+    expect_words(post(COMPLETE, "{\"prompt\":\"a\",\"echo\":true}"), 400, "invalid_request", "echo");
+    expect_words(post(COMPLETE, "{\"prompt\":\"a\",\"best_of\":2}"), 400, "invalid_request",
+                 "best_of must be 1");
+    expect_words(post(COMPLETE, "{\"prompt\":\"a\",\"suffix\":\"b\"}"), 400, "invalid_request", "suffix");
+}
+
+Test(openai, messages_are_checked)
+{
+    expect_words(post(CHAT, "{}"), 400, "invalid_request", "messages is missing");
+    expect_words(post(CHAT, "{\"messages\":[]}"), 400, "invalid_request", "at least one message");
+    expect_words(post(CHAT, "{\"messages\":[{\"role\":\"king\",\"content\":\"a\"}]}"), 400, "invalid_request",
+                 "role must be");
+    expect_words(post(CHAT, "{\"messages\":[{\"role\":\"user\"}]}"), 400, "invalid_request",
+                 "content must be");
+    expect_words(post(CHAT, "{" DOG ",\"top_logprobs\":2}"), 400, "invalid_request", "logprobs");
+    expect_words(post(CHAT, "{" DOG ",\"prompt\":\"a\"}"), 400, "invalid_request", "takes messages");
+}
