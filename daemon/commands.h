@@ -22,6 +22,7 @@ int cmd_inspect(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
+int cmd_stats(int argc, char **argv);
 
 /* The exit code that a lib/ error stands for (error.h names the codes). */
 int command_exit_code(int code);

@@ -10,19 +10,34 @@
 static int cmd_help(int argc, char **argv);
 static int cmd_version(int argc, char **argv);
 
+struct command;
+static int run_command(const struct command *command, int argc, char **argv);
+
 static const struct command {
     const char *name;
     int (*run)(int argc, char **argv);
     const char *arguments, *help;
+    const char *usage; /* NULL: the command answers --help by itself */
 } commands[] = {
-    {"serve", cmd_serve, "[flags]", "load a model and serve it over HTTP (what hearthd does by itself)"},
-    {"run", cmd_run, "--model FILE \"prompt\"", "generate once, print as it comes"},
-    {"bench", cmd_bench, "--model FILE", "speed beside the limits of this machine"},
-    {"inspect", cmd_inspect, "MODEL", "what is in a GGUF file, and the memory it will take"},
-    {"tokenize", cmd_tokenize, "--model FILE", "text on stdin, token ids on stdout"},
-    {"check-config", cmd_check_config, "[--config FILE]", "say what is wrong with a configuration"},
-    {"help", cmd_help, "[COMMAND]", "this, or a command's own help (--help)"},
-    {"version", cmd_version, "", "the version (--version)"},
+    {"serve", cmd_serve, "[flags]", "load a model and serve it over HTTP (what hearthd does by itself)",
+     NULL},
+    {"run", cmd_run, "--model FILE \"prompt\"", "generate once, print as it comes", NULL},
+    {"bench", cmd_bench, "--model FILE", "speed beside the limits of this machine", NULL},
+    {"inspect", cmd_inspect, "MODEL", "what is in a GGUF file, and the memory it will take",
+     "hearthd inspect MODEL [--graph] [--program] [--json]\n"
+     "\n"
+     "  --graph     the model as operations in order\n"
+     "  --program   the same after fusion, as the decoder walks it\n"
+     "  --json      one object instead of a table"},
+    {"tokenize", cmd_tokenize, "--model FILE", "text on stdin, token ids on stdout",
+     "hearthd tokenize --model FILE [--no-special] [--ids] < TEXT\n"
+     "\n"
+     "Prints [1, 2, 3]. A file with a vocabulary and no tensors is enough.\n"
+     "  --no-special   no BOS or EOS, and special-token text stays text"},
+    {"stats", cmd_stats, "[URL]", "the figures of a running daemon as a table", NULL},
+    {"check-config", cmd_check_config, "[--config FILE]", "say what is wrong with a configuration", NULL},
+    {"help", cmd_help, "[COMMAND]", "this, or a command's own help (--help)", NULL},
+    {"version", cmd_version, "", "the version (--version)", "hearthd version"},
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 
@@ -63,7 +78,7 @@ static int cmd_help(int argc, char **argv)
         print_overview();
         return EXIT_CLEAN;
     }
-    return command->run(2, help);
+    return run_command(command, 2, help);
 }
 
 static int unknown_command(const char *word)
@@ -76,6 +91,17 @@ static int unknown_command(const char *word)
     log_error("unknown command %s%s%s%s", log_quote(word), meant ? "; did you mean " : "; see --help",
               meant ? meant : "", meant ? "?" : "");
     return EXIT_USAGE;
+}
+
+static int run_command(const struct command *command, int argc, char **argv)
+{
+    for (int i = 1; i < argc && command->usage; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            puts(command->usage);
+            return EXIT_CLEAN;
+        }
+    }
+    return command->run(argc, argv);
 }
 
 /* hearthd FLAGS is hearthd serve FLAGS. */
@@ -96,5 +122,5 @@ int main(int argc, char **argv)
     if (argv[1][0] == '-')
         return serve_by_default(argc, argv);
     const struct command *command = find_command(argv[1]);
-    return command ? command->run(argc - 1, argv + 1) : unknown_command(argv[1]);
+    return command ? run_command(command, argc - 1, argv + 1) : unknown_command(argv[1]);
 }

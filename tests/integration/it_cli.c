@@ -442,3 +442,36 @@ Test(cli, bench_refuses_what_does_not_fit_the_context)
     cr_assert_eq(PROCESS_RUN(&p, "bench", "--model", PROCESS_MODEL, "-p", "0", "-n", "5000"), 2);
     expect_in(p.stderr_text, "tg5000 needs");
 }
+
+/* ---- stats ---- */
+
+Test(cli, stats_shows_a_running_daemon_as_a_table)
+{
+    struct process other;
+    char url[64];
+    uint16_t port = process_serve(&p, &(struct process_start){0});
+    snprintf(url, sizeof url, "http://127.0.0.1:%u", port);
+    cr_assert_eq(PROCESS_RUN(&other, "stats", url), 0, "%s", other.stderr_text);
+    expect_in(other.stdout_text, "hearthd 0.");
+    expect_in(other.stdout_text, " · ready · ");
+    expect_in(other.stdout_text, "0 running · 0 of 256 waiting");
+    process_free(&other);
+}
+
+Test(cli, stats_of_a_daemon_that_is_not_there_says_where_it_asked)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "stats", "http://127.0.0.1:1"), 1);
+    expect_in(p.stderr_text, "http://127.0.0.1:1: Connection refused");
+}
+
+Test(cli, every_command_answers_help_with_0)
+{
+    static const char *const commands[] = {"serve",    "run",   "bench",        "inspect",
+                                           "tokenize", "stats", "check-config", "help"};
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        struct process other;
+        cr_assert_eq(PROCESS_RUN(&other, commands[i], "--help"), 0, "%s: %s", commands[i], other.stderr_text);
+        expect_in(other.stdout_text, "hearthd");
+        process_free(&other);
+    }
+}

@@ -1,0 +1,130 @@
+#include "http_get.h"
+#include "log.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define PATIENCE_S 10
+
+struct place { /* of a url: host and port, or a path */
+    char host[256], port[16];
+    const char *unix_path;
+};
+
+/* "http://[::1]:8080/x" -> host "::1", port "8080". */
+static int split_url(const char *url, struct place *out, struct error *err)
+{
+    *out = (struct place){.port = "80"};
+    if (strncmp(url, "unix:", 5) == 0) {
+        out->unix_path = url + 5;
+        return 0;
+    }
+    if (strncmp(url, "https://", 8) == 0)
+        return error_set(err, -EINVAL, "%s: https is the proxy's business; ask the daemon itself", url);
+    const char *host = strncmp(url, "http://", 7) == 0 ? url + 7 : url;
+    bool bracket = host[0] == '[';
+    host += bracket;
+    size_t n = strcspn(host, bracket ? "]" : ":/");
+    const char *rest = host + n + (bracket && host[n] == ']');
+    if (n == 0 || n >= sizeof out->host)
+        return error_set(err, -EINVAL, "%s is no url; expected http://host:port or unix:/path",
+                         log_quote(url));
+    memcpy(out->host, host, n);
+    if (rest[0] == ':')
+        snprintf(out->port, sizeof out->port, "%.*s", (int)strcspn(rest + 1, "/"), rest + 1);
+    return 0;
+}
+
+static int connect_unix(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+
+    if (strlen(path) >= sizeof address.sun_path)
+        return -ENAMETOOLONG;
+    strcpy(address.sun_path, path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) < 0) {
+        int code = -errno;
+        close(fd);
+        return code;
+    }
+    return fd < 0 ? -errno : fd;
+}
+
+static int connect_tcp(const struct place *place, const char **words)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
+    int rc = getaddrinfo(place->host, place->port, &hints, &list), fd = -ECONNREFUSED;
+
+    if (rc != 0) {
+        *words = gai_strerror(rc);
+        return -EINVAL;
+    }
+    for (struct addrinfo *a = list; a && fd < 0; a = a->ai_next) {
+        fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) < 0) {
+            int code = -errno;
+            close(fd);
+            fd = code;
+        }
+    }
+    freeaddrinfo(list);
+    return fd;
+}
+
+static int exchange(int fd, const char *path, char *reply, size_t room)
+{
+    struct timeval patience = {PATIENCE_S, 0};
+    char head[256];
+    size_t n = 0;
+    ssize_t got;
+
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    int length =
+        snprintf(head, sizeof head, "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", path);
+    if (send(fd, head, (size_t)length, MSG_NOSIGNAL) != length)
+        return -errno;
+    while ((got = recv(fd, reply + n, room - 1 - n, 0)) > 0)
+        n += (size_t)got;
+    reply[n] = '\0';
+    return got < 0 ? -errno : 0;
+}
+
+static int read_reply(int fd, const char *path, char **body)
+{
+    char *reply = malloc(HTTP_GET_MAX);
+    int status = 0, rc = reply ? exchange(fd, path, reply, HTTP_GET_MAX) : -ENOMEM;
+    char *split = rc == 0 ? strstr(reply, "\r\n\r\n") : NULL;
+
+    if (rc == 0 && (!split || sscanf(reply, "HTTP/1.1 %d", &status) != 1))
+        rc = -EPROTO;
+    *body = rc == 0 ? strdup(split + 4) : NULL;
+    free(reply);
+    if (rc == 0 && !*body)
+        rc = -ENOMEM;
+    return rc < 0 ? rc : status;
+}
+
+int http_get(const char *url, const char *path, char **body, struct error *err)
+{
+    struct place place;
+    const char *words = NULL;
+    int rc = split_url(url, &place, err);
+
+    if (rc < 0)
+        return rc;
+    int fd = place.unix_path ? connect_unix(place.unix_path) : connect_tcp(&place, &words);
+    if (fd < 0)
+        return error_set(err, fd, "%s: %s", url, words ? words : strerror(-fd));
+    rc = read_reply(fd, path, body);
+    close(fd);
+    return rc < 0 ? error_set(err, rc, "%s%s: %s", url, path, strerror(-rc)) : rc;
+}

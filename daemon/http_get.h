@@ -1,0 +1,11 @@
+/* http_get.h - one GET of a running hearthd, for the commands that ask it something. Blocking; any thread. */
+#pragma once
+#include "error.h"
+
+#include <stddef.h>
+
+#define HTTP_GET_MAX (1 << 20) /* bytes of a reply */
+
+/* `url` is "http://host:port", "host:port" or "unix:/path". The body, NUL-terminated and malloc'ed, into
+ * *body; returns the status, or a negative errno with words that name the url. */
+int http_get(const char *url, const char *path, char **body, struct error *err);
