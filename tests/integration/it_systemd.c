@@ -163,7 +163,8 @@ Test(systemd, an_inherited_socket_replaces_host_and_port)
     close(fd);
 }
 
-/* The backlog belongs to the socket unit: who connects while the daemon drains is answered by the next one. */
+/* The backlog belongs to the socket unit: who connects while the daemon drains is answered by the next one.
+ */
 Test(systemd, a_connection_made_while_draining_waits_for_the_next_process)
 {
     static const char *const args[] = {"serve", "--threads", "2", "--model", PROCESS_MODEL, NULL};

@@ -1,0 +1,53 @@
+/* The arithmetic of a benchmark: names, medians, fractions. */
+#include "bench.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+static const char *name_of(struct bench_test test)
+{
+    static char name[48];
+    bench_test_name(&test, name, sizeof name);
+    return name;
+}
+
+Test(bench, tests_are_named_as_the_manual_says)
+{
+    cr_assert_str_eq(name_of((struct bench_test){true, 512, 0, 1}), "pp512");
+    cr_assert_str_eq(name_of((struct bench_test){false, 128, 0, 1}), "tg128");
+    cr_assert_str_eq(name_of((struct bench_test){false, 128, 256, 1}), "tg128@d256");
+    cr_assert_str_eq(name_of((struct bench_test){false, 128, 0, 8}), "tg128@b8");
+}
+
+Test(bench, the_median_is_the_middle_of_the_sorted_values)
+{
+    double odd[] = {5, 1, 100}, even[] = {4, 1, 2, 100};
+    cr_assert_eq(bench_median(odd, 3), 5);
+    cr_assert_eq(bench_median(even, 4), 3);
+}
+
+Test(bench, the_deviation_of_one_value_is_0)
+{
+    double one[] = {7};
+    cr_assert_eq(bench_deviation(one, 1), 0);
+}
+
+Test(bench, the_deviation_is_the_samples)
+{
+    double values[] = {2, 4, 4, 4, 5, 5, 7, 9};
+    cr_assert_lt(fabs(bench_deviation(values, 8) - 2.13809), 1e-4);
+}
+
+Test(bench, the_nearer_limit_is_the_bound)
+{
+    struct bench_roofline roofline = {.read_gbps = 10, .int8_tops = 1};
+    struct bench_row decode = {.tokens_per_s = 100, .cost = {.bytes = 5e7, .int8_ops = 1e8}};
+    struct bench_row prefill = {.tokens_per_s = 1000, .cost = {.bytes = 1e5, .int8_ops = 5e8}};
+    bench_compare(&decode, &roofline);
+    bench_compare(&prefill, &roofline);
+    cr_assert_str_eq(decode.bound, "read");
+    cr_assert_lt(fabs(decode.fraction - 0.5), 1e-12);
+    cr_assert_str_eq(prefill.bound, "int8");
+    cr_assert_lt(fabs(prefill.fraction - 0.5), 1e-12);
+}

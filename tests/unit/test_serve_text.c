@@ -1,0 +1,64 @@
+/* What the daemon tells a person at start. */
+#include "serve_text.h"
+
+#include <criterion/criterion.h>
+
+static const char *curl_for(const char *where)
+{
+    static char line[512];
+    serve_curl_line(where, line, sizeof line);
+    return line;
+}
+
+Test(serve_text, numbers_are_grouped_by_three_digits)
+{
+    char out[32];
+    cr_assert_str_eq(serve_grouped(0, out), "0");
+    cr_assert_str_eq(serve_grouped(999, out), "999");
+    cr_assert_str_eq(serve_grouped(1024, out), "1,024");
+    cr_assert_str_eq(serve_grouped(18446744073709551615ull, out), "18,446,744,073,709,551,615");
+}
+
+Test(serve_text, the_curl_line_reaches_the_address)
+{
+    cr_assert_str_eq(curl_for("http://127.0.0.1:8080"),
+                     "curl -d '{\"prompt\":\"Once upon a time\"}' http://127.0.0.1:8080/generate");
+}
+
+Test(serve_text, of_several_addresses_the_first_is_meant)
+{
+    cr_assert_str_eq(curl_for("http://[::1]:80, http://127.0.0.1:80"),
+                     "curl -d '{\"prompt\":\"Once upon a time\"}' http://[::1]:80/generate");
+}
+
+Test(serve_text, an_address_that_means_all_becomes_one_that_can_be_reached)
+{
+    cr_assert_str_eq(curl_for("http://0.0.0.0:8080"),
+                     "curl -d '{\"prompt\":\"Once upon a time\"}' http://127.0.0.1:8080/generate");
+    cr_assert_str_eq(curl_for("http://[::]:8080"),
+                     "curl -d '{\"prompt\":\"Once upon a time\"}' http://[::1]:8080/generate");
+}
+
+Test(serve_text, a_unix_socket_has_its_own_flag)
+{
+    cr_assert_str_eq(curl_for("unix:/run/hearth.sock, http://127.0.0.1:1"),
+                     "curl --unix-socket /run/hearth.sock -d '{\"prompt\":\"Once upon a time\"}' "
+                     "http://localhost/generate");
+}
+
+Test(serve_text, loopback_is_127_and_1_and_localhost)
+{
+    cr_assert(serve_is_loopback("127.0.0.1"));
+    cr_assert(serve_is_loopback("127.9.9.9"));
+    cr_assert(serve_is_loopback("::1"));
+    cr_assert(serve_is_loopback("localhost"));
+}
+
+Test(serve_text, everything_else_is_open)
+{
+    cr_assert_not(serve_is_loopback("0.0.0.0"));
+    cr_assert_not(serve_is_loopback("::"));
+    cr_assert_not(serve_is_loopback("192.168.1.1"));
+    cr_assert_not(serve_is_loopback("127.example.org"));
+    cr_assert_not(serve_is_loopback(""));
+}
