@@ -306,10 +306,28 @@ static void refuse_submit(struct generation *g, int rc, const struct error *word
     fail(g, &e, rc == -EIO ? GENERATION_FAILED : GENERATION_NONE);
 }
 
+/* A prompt is let in beside others only while all that wait stay within queue_tokens; alone it always is. */
+static int check_queue_tokens(const struct generation *g, struct error *words)
+{
+    const struct server *s = g->server;
+    uint64_t waiting = 0;
+
+    for (const struct generation *other = s->generations; other; other = other->next)
+        if (other->state == GENERATION_SUBMITTED &&
+            atomic_load_explicit(&other->e.state, memory_order_acquire) == ENGINE_QUEUED)
+            waiting += other->e.n_prompt;
+    if (waiting == 0 || waiting + g->e.n_prompt <= s->cfg->queue_tokens)
+        return 0;
+    return error_set(words, -EAGAIN, "%llu prompt tokens are waiting, queue_tokens is %llu",
+                     (unsigned long long)waiting, (unsigned long long)s->cfg->queue_tokens);
+}
+
 static void submit(struct generation *g)
 {
     struct error words = {0};
-    int rc = engine_submit(g->server->model.engine, &g->e, &words);
+    int rc = check_queue_tokens(g, &words);
+    if (rc == 0)
+        rc = engine_submit(g->server->model.engine, &g->e, &words);
     if (rc < 0) {
         refuse_submit(g, rc, &words);
         leave(g, GENERATION_NONE);

@@ -370,6 +370,31 @@ Test(end, a_full_queue_is_a_503_with_depth_limit_and_retry_after, .fini = stop)
     close(fd);
 }
 
+Test(end, prompts_that_wait_are_bounded_in_tokens_too, .fini = stop)
+{
+    start_keys((const char *[]){"queue_tokens", "12", NULL});
+    fake.hold = true;
+    int first = client_connect(f.port), second = client_connect(f.port);
+    client_request(first, "POST", "/generate", "", "{\"prompt\":[5,6,7,8,9,10],\"add_special\":false}");
+    cr_assert(wait_for(&fake.n_submitted, 1));
+    client_request(second, "POST", "/generate", "", "{\"prompt\":[5,6,7,8,9],\"add_special\":false}");
+    cr_assert(wait_for(&fake.n_submitted, 2));
+    expect_words(post("/generate", "{\"prompt\":[5,6],\"add_special\":false}"), 503, "queue_full",
+                 "queue_tokens is 12");
+    close(first);
+    close(second);
+}
+
+Test(end, a_prompt_above_queue_tokens_may_wait_alone, .fini = stop)
+{
+    start_keys((const char *[]){"queue_tokens", "2", NULL});
+    fake.n_script = 1;
+    fake.finish = ENGINE_EOS;
+    struct reply r = post("/generate", "{\"prompt\":[5,6,7,8,9,10]}");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    reply_free(&r);
+}
+
 Test(end, the_engine_may_say_that_the_queue_is_full, .init = start, .fini = stop)
 {
     fake.submit_error = -EAGAIN;
