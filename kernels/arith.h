@@ -196,7 +196,9 @@ static inline float arith_gumbel(uint64_t seed, uint32_t position, uint32_t toke
 {
     uint32_t r[4];
     arith_philox(seed, position, token / 4, r);
-    float u = ((float)(r[token % 4] >> 9) + 0.5f) * 0x1p-23f;
+    uint32_t low = token & 1 ? r[1] : r[0], high = token & 1 ? r[3] : r[2]; /* r[token % 4], in lanes */
+    uint32_t bits = token & 2 ? high : low;
+    float u = ((float)(int32_t)(bits >> 9) + 0.5f) * 0x1p-23f;
     float e = -(arith_log2(u) * ARITH_LN2);
     return -(arith_log2(e) * ARITH_LN2);
 }

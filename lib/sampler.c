@@ -1,5 +1,10 @@
 #include "sampler.h"
 #include "arith.h"
+#include "sampler_loops.h"
+
+#define SAMPLER_LOOPS sampler_loops_plain
+#define SAMPLER_ISA   "plain"
+#include "sampler_template.h"
 
 #include <string.h>
 
@@ -11,6 +16,29 @@ struct candidate {
     uint32_t id;
     uint64_t mass;
 };
+
+const struct sampler_loops *sampler_loops_at(uint32_t index)
+{
+    const struct sampler_loops *all[3] = {&sampler_loops_plain};
+    uint32_t n = 1;
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
+        all[n++] = &sampler_loops_avx2;
+    if (n == 2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni"))
+        all[n++] = &sampler_loops_avx512;
+#endif
+    return index < n ? all[index] : NULL;
+}
+
+const struct sampler_loops *sampler_loops_best(void)
+{
+    const struct sampler_loops *best = NULL;
+    for (uint32_t i = 0; sampler_loops_at(i); i++)
+        best = sampler_loops_at(i);
+    return best;
+}
 
 /* What of a caller's scratch is what: all of it sized by n_vocab. */
 struct scratch {
@@ -262,25 +290,38 @@ static float set_max(const struct candidate *set, uint32_t n)
     return max;
 }
 
-static inline float weight_of(float x, float max)
+/* The weights of up to BLOCK candidates. */
+static uint32_t block_weights(const struct candidate *set, uint32_t n, float max, float w[BLOCK])
 {
-    return arith_exp2((x - max) * ARITH_LOG2E);
+    float x[BLOCK];
+    n = n < BLOCK ? n : BLOCK;
+    for (uint32_t i = 0; i < n; i++)
+        x[i] = set[i].x;
+    sampler_loops_best()->weights(x, n, max, w);
+    return n;
 }
 
-/* Fills in the masses and drops tokens that have none; the total. */
-static uint64_t weigh(struct candidate *set, uint32_t *n, float max)
+/* Fills in the masses and drops tokens that have none. *surprise: the masses times the distance from the
+ * likeliest. */
+static uint64_t weigh(struct candidate *set, uint32_t *n, float max, uint64_t *surprise)
 {
-    uint64_t total = 0;
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < *n; i++) {
-        uint64_t mass = (uint64_t)(int64_t)(weight_of(set[i].x, max) * 0x1p40f);
-        if (mass == 0)
-            continue;
-        set[kept] = set[i];
-        set[kept++].mass = mass;
-        total += mass;
+    uint64_t total = 0, sum = 0;
+    uint32_t kept = 0, n_block;
+    for (uint32_t at = 0; at < *n; at += n_block) {
+        float w[BLOCK];
+        n_block = block_weights(set + at, *n - at, max, w);
+        for (uint32_t i = 0; i < n_block; i++) {
+            struct candidate c = set[at + i];
+            c.mass = (uint64_t)(int64_t)(w[i] * 0x1p40f);
+            if (c.mass == 0)
+                continue;
+            set[kept++] = c;
+            total += c.mass;
+            sum += (uint64_t)(int64_t)(w[i] * (max - c.x) * 0x1p40f);
+        }
     }
     *n = kept;
+    *surprise = sum;
     return total;
 }
 
@@ -293,11 +334,7 @@ static uint64_t needed(uint64_t total, float p)
 static uint32_t keep_typical(struct candidate *set, uint32_t n, float p)
 {
     float max = set_max(set, n);
-    uint64_t total = weigh(set, &n, max), surprise = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        float distance = max - set[i].x;
-        surprise += (uint64_t)(int64_t)(weight_of(set[i].x, max) * distance * 0x1p40f);
-    }
+    uint64_t surprise, total = weigh(set, &n, max, &surprise);
     float mean = (float)surprise / (float)total;
     for (uint32_t i = 0; i < n; i++) {
         float d = (max - set[i].x) - mean;
@@ -308,7 +345,7 @@ static uint32_t keep_typical(struct candidate *set, uint32_t n, float p)
 
 static uint32_t keep_top_p(struct candidate *set, uint32_t n, float p)
 {
-    uint64_t total = weigh(set, &n, set_max(set, n));
+    uint64_t surprise, total = weigh(set, &n, set_max(set, n), &surprise);
     for (uint32_t i = 0; i < n; i++)
         set[i].key = set[i].x;
     return select_mass(set, n, needed(total, p));
@@ -317,10 +354,14 @@ static uint32_t keep_top_p(struct candidate *set, uint32_t n, float p)
 static uint32_t keep_min_p(struct candidate *set, uint32_t n, float p)
 {
     float max = set_max(set, n);
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < n; i++)
-        if (set[i].x == max || weight_of(set[i].x, max) >= p)
-            set[kept++] = set[i];
+    uint32_t kept = 0, n_block;
+    for (uint32_t at = 0; at < n; at += n_block) {
+        float w[BLOCK];
+        n_block = block_weights(set + at, n - at, max, w);
+        for (uint32_t i = 0; i < n_block; i++)
+            if (set[at + i].x == max || w[i] >= p)
+                set[kept++] = set[at + i];
+    }
     return kept;
 }
 
@@ -357,16 +398,25 @@ static uint32_t gather(const struct step_sampling *set, const float *x, uint32_t
 static int32_t choose(const struct step_sampling *set, uint32_t position, const struct candidate *c,
                       uint32_t n)
 {
-    float max = set_max(c, n), best = -ARITH_INF;
-    uint32_t id = UINT32_MAX;
-    for (uint32_t i = 0; i < n; i++) {
-        float score = (c[i].x - max) / set->temperature + arith_gumbel(set->seed, position, c[i].id);
-        if (score > best || (score == best && c[i].id < id)) {
-            best = score;
-            id = c[i].id;
+    struct sampler_noise noise = {
+        .max = set_max(c, n), .temperature = set->temperature, .seed = set->seed, .position = position};
+    const struct sampler_loops *loops = sampler_loops_best();
+    float x[BLOCK], score[BLOCK], best = -ARITH_INF;
+    uint32_t id[BLOCK], choice = UINT32_MAX;
+    for (uint32_t at = 0; at < n; at += BLOCK) {
+        uint32_t n_block = n - at < BLOCK ? n - at : BLOCK;
+        for (uint32_t i = 0; i < n_block; i++) {
+            x[i] = c[at + i].x;
+            id[i] = c[at + i].id;
         }
+        loops->scores(x, id, n_block, &noise, score);
+        for (uint32_t i = 0; i < n_block; i++)
+            if (score[i] > best || (score[i] == best && id[i] < choice)) {
+                best = score[i];
+                choice = id[i];
+            }
     }
-    return (int32_t)id;
+    return (int32_t)choice;
 }
 
 int32_t sampler_pick(const struct sampler_input *in, void *scratch)
@@ -391,17 +441,9 @@ int32_t sampler_pick(const struct sampler_input *in, void *scratch)
 
 /* ---- log-probabilities ---- */
 
-/* Sum over lanes of exp(x - max). Vectorises. */
-static float sum_exp(const float *x, uint32_t n, float max)
+static inline float weight_of(float x, float max)
 {
-    float v[ARITH_LANES] = {0};
-    uint32_t i = 0;
-    for (; i + ARITH_LANES <= n; i += ARITH_LANES)
-        for (uint32_t l = 0; l < ARITH_LANES; l++)
-            v[l] = v[l] + weight_of(x[i + l], max);
-    for (uint32_t l = 0; i + l < n; l++)
-        v[l] = v[l] + weight_of(x[i + l], max);
-    return arith_tree(v);
+    return arith_exp2((x - max) * ARITH_LOG2E);
 }
 
 static bool all_finite(const float *x, uint32_t n)
@@ -416,11 +458,12 @@ bool sampler_norm(const float *logits, uint32_t n_vocab, struct sampler_norm *ou
 {
     if (n_vocab == 0 || !all_finite(logits, n_vocab))
         return false;
+    const struct sampler_loops *loops = sampler_loops_best();
     float max = find_max(logits, n_vocab), sum = 0.0f;
     for (uint32_t at = 0; at < n_vocab; at += ARITH_LSE_SEGMENT) {
         uint32_t n = n_vocab - at < ARITH_LSE_SEGMENT ? n_vocab - at : ARITH_LSE_SEGMENT;
         float m = find_max(logits + at, n);
-        sum = __builtin_fmaf(weight_of(m, max), sum_exp(logits + at, n, m), sum);
+        sum = __builtin_fmaf(weight_of(m, max), loops->sum_weights(logits + at, n, m), sum);
     }
     *out = (struct sampler_norm){.max = max, .log2_sum = arith_log2(sum)};
     return true;

@@ -1,5 +1,6 @@
 #include "arith.h"
 #include "sampler.h"
+#include "sampler_loops.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -655,5 +656,33 @@ Test(sampler, a_large_vocabulary_gives_the_same_tokens_as_the_sorted_formulas)
         set.top_k = round < 3 ? 0 : 40;
         struct sampler_input in = {.logits = x, .n_vocab = 151936, .set = &set, .position = 77};
         cr_assert_eq(sampler_pick(&in, scratch()), reference_pick(&in));
+    }
+}
+
+/* ---- instruction sets ---- */
+
+Test(sampler_loops, every_instruction_set_gives_the_same_bits)
+{
+    enum { N = 1000 };
+    static float x[N], w[N], expected[N];
+    static uint32_t id[N];
+    fill_logits(x, N, 60, false);
+    for (uint32_t i = 0; i < N; i++)
+        id[i] = random_u32() % 300000;
+    x[17] = -INFINITY;
+    for (uint32_t k = 1; sampler_loops_at(k); k++) {
+        const struct sampler_loops *plain = sampler_loops_at(0), *fast = sampler_loops_at(k);
+        for (uint32_t n = N; n > N - 70; n--) { /* every tail */
+            plain->weights(x, n, 60, expected);
+            fast->weights(x, n, 60, w);
+            cr_assert_eq(memcmp(w, expected, n * sizeof *w), 0, "weights of %u, %s", n, fast->name);
+            float a = plain->sum_weights(x, n, 60), b = fast->sum_weights(x, n, 60);
+            cr_assert_eq(memcmp(&a, &b, sizeof a), 0, "sum of %u, %s", n, fast->name);
+            struct sampler_noise noise = {
+                .max = 60, .temperature = 0.7f, .seed = n * 77777777777u, .position = n};
+            plain->scores(x, id, n, &noise, expected);
+            fast->scores(x, id, n, &noise, w);
+            cr_assert_eq(memcmp(w, expected, n * sizeof *w), 0, "scores of %u, %s", n, fast->name);
+        }
     }
 }

@@ -1,0 +1,7 @@
+#if defined(__AVX512F__)
+#define SAMPLER_LOOPS sampler_loops_avx512
+#define SAMPLER_ISA   "avx512"
+#include "sampler_template.h"
+#else
+extern int sampler_avx512_is_not_for_this_processor; /* a file must not be empty */
+#endif
