@@ -9,9 +9,10 @@
  *   then the scales of all blocks, 16 rows side by side; then d and dmin, 16 f16 each.
  * Values are stored unsigned, `zero` above their meaning (Q8_0: 128).
  *
- * ACTIVATIONS  Super-block after super-block; in one, columns lie in panels of 8 (the last one as wide as
- * what is left), and in a panel side by side: a kernel that multiplies a tile with all columns walks one
- * stream of addresses. Unquantised values, when kept, follow behind, panel after panel. */
+ * ACTIVATIONS  Super-block after super-block, int8 first, scales behind; in either, columns lie in panels of
+ * 8 (the last one as wide as what is left), and in a panel side by side: a kernel that multiplies a tile with
+ * all columns walks one stream of addresses. Unquantised values, when kept, follow behind, panel after panel.
+ */
 #pragma once
 #include "arith.h"
 #include "half.h"
@@ -144,8 +145,9 @@ struct matmul_panel {
     float *x;     /* [k]: unquantised */
 };
 
-#define MATMUL_COLUMN_SUPER (ARITH_SUPER + MATMUL_SUPER_BLOCKS * 7 * 4) /* bytes of a column's super-block   \
-                                                                         */
+/* Of one column's super-block: scales and sums, and bytes in all. */
+#define MATMUL_COLUMN_SCALES (MATMUL_SUPER_BLOCKS * 7)
+#define MATMUL_COLUMN_SUPER  (ARITH_SUPER + MATMUL_COLUMN_SCALES * 4)
 
 static inline uint32_t matmul_n_panels(const struct matmul_input *in)
 {
@@ -157,8 +159,10 @@ static inline struct matmul_panel matmul_panel(const struct matmul_input *in, ui
     uint32_t first = p * MATMUL_PANEL, w = matmul_min(MATMUL_PANEL, in->n_columns - first);
     size_t quantised = (size_t)matmul_n_super(in->k) * in->n_columns * MATMUL_COLUMN_SUPER;
     struct matmul_panel v = {.width = w};
-    v.q = (int8_t *)in->data + ((size_t)super * in->n_columns + first) * MATMUL_COLUMN_SUPER;
-    v.a = (float *)(void *)(v.q + ARITH_SUPER * w);
+    int8_t *base = (int8_t *)in->data + (size_t)super * in->n_columns * MATMUL_COLUMN_SUPER;
+    v.q = base + (size_t)first * ARITH_SUPER;
+    v.a =
+        (float *)(void *)(base + (size_t)in->n_columns * ARITH_SUPER) + (size_t)first * MATMUL_COLUMN_SCALES;
     v.b = v.a + MATMUL_SUPER_BLOCKS * w;
     v.b16 = v.b + MATMUL_SUPER_BLOCKS * w;
     v.n = (int32_t *)(void *)(v.b16 + 2 * MATMUL_SUPER_BLOCKS * w);

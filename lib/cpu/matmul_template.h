@@ -12,7 +12,7 @@
 #define INLINE      static inline __attribute__((always_inline))
 #define ROW_VECTORS (MATMUL_ROWS / LANES) /* per group */
 #define PAIR_GROUPS (2 / ROW_VECTORS)     /* groups under the two row vectors of a panel */
-#define PREFETCH    6144                  /* bytes ahead of the tile being multiplied */
+#define PREFETCH 4352
 
 /* A tile spread out: one row vector's values and scales, in the L1 cache. */
 struct expanded {
@@ -153,18 +153,23 @@ INLINE vf direct_block(uint32_t kind, const vi w[MATMUL_STEPS], const struct exp
     return vf_fma(a, f, c);
 }
 
-/* Fetches what lies PREFETCH bytes after part `j` (of n) of a tile, skipping the groups that others of
- * `n_groups` walk at the same time. */
-INLINE void prefetch(uint32_t kind, const struct matmul_matrix *m, uint32_t group, uint32_t super, uint32_t j,
-                     uint32_t n, uint32_t n_groups)
+/* Fetches `size` bytes from what lies PREFETCH + first after the beginning of a tile, skipping the groups
+ * that others of `n_groups` row vectors walk at the same time. Beyond the matrix it does nothing. */
+INLINE void prefetch(uint32_t kind, const struct matmul_matrix *m, uint32_t group, uint32_t super,
+                     size_t first, size_t size, uint32_t n_groups)
 {
-    size_t part = (matmul_tile_size(&matmul_traits[kind], 8) + 64 * n - 1) / (64 * n) * 64;
-    size_t at = super * matmul_tile_size(&matmul_traits[kind], 8) + PREFETCH;
+    size_t at = super * matmul_tile_size(&matmul_traits[kind], MATMUL_SUPER_BLOCKS) + PREFETCH;
     if (at >= m->group_size)
         at += (n_groups - 1) * m->group_size;
-    const uint8_t *p = m->data + group * m->group_size + at + j * part;
-    for (size_t i = 0; i < part; i += 64)
-        __builtin_prefetch(p + i);
+    const uint8_t *p = m->data + group * m->group_size + at + first;
+    for (size_t i = 0; i < size; i += 64)
+        __builtin_prefetch(p + i, 0, 0);
+}
+
+/* Lines of a tile fetched at each of n occasions, in bytes. */
+INLINE size_t prefetch_part(uint32_t kind, uint32_t n)
+{
+    return (matmul_tile_size(&matmul_traits[kind], MATMUL_SUPER_BLOCKS) / n + 63) / 64 * 64;
 }
 
 /* Super-block of one row vector times the W columns of a panel; values are added to total[column]. */
@@ -176,6 +181,7 @@ INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m
     uint32_t n_blocks = matmul_n_blocks(m->k, super);
     size_t block_size = matmul_block_size(&matmul_traits[kind]);
     uint32_t fold = matmul_traits[kind].fold;
+    size_t part = prefetch_part(kind, MATMUL_SUPER_BLOCKS);
     vf c[MATMUL_PANEL];
     for (uint32_t i = 0; i < W; i++)
         c[i] = vf_zero();
@@ -183,7 +189,7 @@ INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m
     for (uint32_t j = 0; j < n_blocks; j++) {
         vi w[MATMUL_STEPS];
         if (o == 0)
-            prefetch(kind, m, group, super, j, MATMUL_SUPER_BLOCKS, 1);
+            prefetch(kind, m, group, super, j * part, part, 1);
         unpack(kind, tile + j * block_size + 4 * o, w);
         for (uint32_t i = 0; i < W; i++)
             c[i] = direct_block(kind, w, e, p, i, j, c[i]);
@@ -371,8 +377,6 @@ INLINE void expand(uint32_t kind, const struct matmul_matrix *m, uint32_t group,
     uint32_t n_blocks = matmul_n_blocks(m->k, super);
     for (uint32_t j = 0; j < n_blocks; j++) {
         vi w[MATMUL_STEPS];
-        if (o == 0)
-            prefetch(kind, m, group, super, j, MATMUL_SUPER_BLOCKS, PAIR_GROUPS);
         unpack(kind, tile + j * block_size + 4 * o, w);
         for (uint32_t t = 0; t < MATMUL_STEPS; t++)
             vi_store(e->q[j * MATMUL_STEPS + t], w[t]);
@@ -380,13 +384,22 @@ INLINE void expand(uint32_t kind, const struct matmul_matrix *m, uint32_t group,
     expand_scales(kind, tile + n_blocks * block_size, n_blocks, o, e);
 }
 
-/* All panels of a chunk against the super-block in s->e. */
+/* All panels of a chunk against the super-block in s->e. Between them, memory is asked for what comes next:
+ * the weights of later tiles, and with the last super-block the lines of the output. */
 INLINE void chunk_super(uint32_t kind, const struct matmul_matrix *m, const struct matmul_input *in,
-                        uint32_t chunk, uint32_t end, uint32_t super, struct scratch *s)
+                        uint32_t chunk, uint32_t end, uint32_t group, uint32_t super, struct scratch *s,
+                        const float *out, size_t stride)
 {
     uint32_t n_blocks = matmul_n_blocks(m->k, super), n_super = matmul_n_super(m->k);
     bool second = super >= matmul_half(n_super);
-    for (uint32_t column = chunk; column < end; column += panel_columns(kind)) {
+    size_t part = prefetch_part(kind, (end - chunk + panel_columns(kind) - 1) / panel_columns(kind)),
+           first = 0;
+    for (uint32_t column = chunk; column < end; column += panel_columns(kind), first += part) {
+        for (uint32_t g = 0; g < PAIR_GROUPS; g++)
+            prefetch(kind, m, group + g, super, first, part, PAIR_GROUPS);
+        for (uint32_t i = column; super + 1 == n_super && i < end && i < column + panel_columns(kind); i++)
+            for (uint32_t g = 0; g < PAIR_GROUPS; g++)
+                __builtin_prefetch(out + i * stride + (group + g) * MATMUL_ROWS, 1);
         struct matmul_panel p = matmul_panel(in, column / MATMUL_PANEL, super);
         uint32_t c = column % MATMUL_PANEL, W = matmul_min(panel_columns(kind), p.width - c);
         float(*total)[2][LANES] = &s->total[second][column - chunk];
@@ -444,7 +457,7 @@ INLINE void panels(uint32_t kind, const struct matmul_matrix *m, const struct ma
                 for (uint32_t r = 0; r < 2; r++)
                     expand(kind, m, g + matmul_min(r / ROW_VECTORS, n_groups - 1), super,
                            r % ROW_VECTORS * LANES, &s->e[r]);
-                chunk_super(kind, m, in, chunk, end, super, s);
+                chunk_super(kind, m, in, chunk, end, g, super, s, out, stride);
             }
             put_chunk(m, g, n_groups, chunk, end, out, stride, s);
         }

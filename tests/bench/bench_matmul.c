@@ -1,6 +1,8 @@
 /* bench_matmul - the matrix product beside its two ceilings, measured in the same run: streaming reads and
- * int8 products. One line per weight type and number of columns: GB/s of weights read, TOP/s done.
- *   bench_matmul [-t threads] [-r repeats] [-n rows] [-k values] [-i isa] [TYPE...] */
+ * int8 products. One line per weight type and number of columns: GB/s of weights read, TOP/s done, from the
+ * best of the repeats, as the ceilings are (other work on the machine only ever slows down); the median
+ * beside it; the time to quantise one column. bench_matmul [-t threads] [-r repeats] [-n rows] [-k values]
+ * [-c columns] [-i isa] [TYPE...] */
 #include "cpu/matmul.h"
 #include "cpu/roofline.h"
 #include "quant.h"
@@ -16,11 +18,13 @@
 
 #define MAX_THREADS 64
 #define MAX_REPEATS 101
+#define MAX_COLUMNS 512
 
 static const uint32_t types[] = {QUANT_Q4_K, QUANT_Q6_K, QUANT_Q8_0, QUANT_Q5_K, QUANT_Q3_K,
                                  QUANT_Q2_K, QUANT_Q5_0, QUANT_Q4_0, QUANT_Q4_1, QUANT_Q5_1,
                                  QUANT_F16,  QUANT_BF16, QUANT_F32};
-static const uint32_t columns[] = {1, 2, 4, 8, 16, 32, 96};
+static uint32_t columns[] = {1, 2, 4, 8, 16, 32, 96};
+static size_t n_counts = sizeof columns / sizeof *columns;
 
 struct bench {
     const struct matmul_kernels *kernels;
@@ -102,8 +106,12 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Median seconds of a job on all threads; thread 0 is this one. */
-static double timed(void (*job)(struct bench *, uint32_t), uint32_t repeats)
+struct seconds {
+    double best, median;
+};
+
+/* Seconds of a job on all threads; thread 0 is this one. */
+static struct seconds timed(void (*job)(struct bench *, uint32_t), uint32_t repeats)
 {
     double seconds[MAX_REPEATS];
     bench.job = job;
@@ -115,7 +123,7 @@ static double timed(void (*job)(struct bench *, uint32_t), uint32_t repeats)
         seconds[i] = now() - start;
     }
     qsort(seconds, repeats, sizeof *seconds, by_value);
-    return seconds[repeats / 2];
+    return (struct seconds){seconds[0], seconds[repeats / 2]};
 }
 
 /* Random bytes, except that f16 scales, wherever they are, must be ordinary numbers: so no byte could be the
@@ -138,18 +146,19 @@ static void bench_type(uint32_t type, uint32_t n, uint32_t k, uint32_t repeats, 
     bench.packed = memory(pack_size);
     matmul_matrix_set(&bench.m, type, n, k, bench.packed);
     printf("%-5s %u x %u, %.0f MB; packed at %.2f GB/s\n", quant_name(type), n, k, (double)pack_size * 1e-6,
-           (double)size / timed(job_pack, 1) * 1e-9);
+           (double)size / timed(job_pack, 1).best * 1e-9);
     munmap(weights, size);
-    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
+    for (size_t i = 0; i < n_counts; i++) {
         bench.in = (struct matmul_input){k, columns[i], memory(matmul_input_size(k, columns[i]))};
         bench.out = memory(sizeof(float) * n * columns[i]);
-        double quantise = timed(job_quantise, repeats);
+        double quantise = timed(job_quantise, repeats).best;
         timed(job_run, 1);
-        double t = timed(job_run, repeats);
-        double read = (double)pack_size / t * 1e-9, done = 2.0 * n * k * columns[i] / t * 1e-12;
-        printf("%-5s %3u columns  %8.3f ms  %6.2f GB/s (%.2f)  %6.3f TOP/s (%.2f)  quantise %.0f ns/row\n",
-               quant_name(type), columns[i], t * 1e3, read, read / gbps, done, done / tops,
-               quantise / columns[i] * 1e9);
+        struct seconds t = timed(job_run, repeats);
+        double read = (double)pack_size / t.best * 1e-9, done = 2.0 * n * k * columns[i] / t.best * 1e-12;
+        printf("%-5s %3u columns  %8.3f ms (median %8.3f)  %6.2f GB/s (%.2f)  %6.3f TOP/s (%.2f)  quantise "
+               "%.0f ns\n",
+               quant_name(type), columns[i], t.best * 1e3, t.median * 1e3, read, read / gbps, done,
+               done / tops, quantise / columns[i] * 1e9);
         munmap(bench.out, sizeof(float) * n * columns[i]);
         munmap(bench.in.data, matmul_input_size(k, columns[i]));
     }
@@ -204,10 +213,16 @@ int main(int argc, char **argv)
     struct error err = {0};
     pthread_t threads[MAX_THREADS];
     bench.n_threads = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
-    for (int o; (o = getopt(argc, argv, "t:r:n:k:i:")) != -1;) {
-        uint32_t *to = o == 't' ? &bench.n_threads : o == 'r' ? &repeats : o == 'n' ? &n : &k;
+    for (int o; (o = getopt(argc, argv, "t:r:n:k:c:i:")) != -1;) {
+        uint32_t *to = o == 't'   ? &bench.n_threads
+                       : o == 'r' ? &repeats
+                       : o == 'n' ? &n
+                       : o == 'k' ? &k
+                                  : &columns[0];
         if (o == '?')
             return 2;
+        if (o == 'c')
+            n_counts = 1;
         if (o == 'i')
             isa = optarg;
         else
@@ -216,7 +231,8 @@ int main(int argc, char **argv)
     bench.kernels = matmul_find(isa, &err);
     if (!bench.kernels || !bench.n_threads || bench.n_threads > MAX_THREADS || !repeats ||
         repeats > MAX_REPEATS) {
-        fprintf(stderr, "bench_matmul: %s\n", err.code ? err.text : "threads are 1..64, repeats 1..101");
+        fprintf(stderr, "bench_matmul: %s\n",
+                err.code ? err.text : "threads are 1..64, repeats 1..101, columns 1..512");
         return 2;
     }
     print_cpu();
@@ -225,8 +241,8 @@ int main(int argc, char **argv)
            bench.n_threads, gbps, tops);
     if (!start_threads(threads))
         return 1;
-    float *x = memory(sizeof(float) * k * 96);
-    for (uint32_t i = 0; i < k * 96; i++)
+    float *x = memory(sizeof(float) * k * MAX_COLUMNS);
+    for (uint32_t i = 0; i < k * MAX_COLUMNS; i++)
         x[i] = (float)(i * 2654435761u % 2001) / 1000.0f - 1.0f;
     bench.x = x;
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
