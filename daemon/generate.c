@@ -293,10 +293,7 @@ static void refuse_submit(struct generation *g, int rc, const struct error *word
     struct api_error e = {0};
     struct server *s = g->server;
     if (rc == -EAGAIN) {
-        e.retry_after_s = 1;
-        e.has_queue = true;
-        e.queue_limit = s->cfg->queue_limit;
-        e.queue_depth = server_n_waiting(s);
+        server_queue_full(s, &e);
         api_fail(&e, 503, "queue_full", NULL, "%s", words->text[0] ? words->text : "the queue is full");
     } else if (rc == -EINVAL) {
         api_invalid(&e, NULL, "%s", words->text);
@@ -587,6 +584,7 @@ static void finish(struct generation *g)
     else if (!finish_badly(g))
         finish_well(g);
     record(g);
+    rate_add(&g->server->stats.finished, now_ns() / 1000000000u);
     snprintf(g->request->log_detail, sizeof g->request->log_detail, "prompt=%u cached=%u tokens=%u finish=%s",
              g->e.n_prompt, g->e.n_cached, g->n_tokens, g->finish ? g->finish : "error");
     leave(g, g->outcome);

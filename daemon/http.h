@@ -154,5 +154,7 @@ const char *server_state_name(enum server_state state); /* as /health shows it *
 uint32_t server_n_waiting(const struct server *s);
 /* Why new work is not taken now: fills *e and returns -1, or 0. */
 int server_admits(struct server *s, struct api_error *e);
+/* Depth, limit and Retry-After of a queue_full. */
+void server_queue_full(struct server *s, struct api_error *e);
 /* A request or generation has ended: drain may be complete. */
 void server_check_drained(struct server *s);

@@ -280,12 +280,17 @@ int server_admits(struct server *s, struct api_error *e)
     waiting = server_n_waiting(s);
     if (waiting < s->cfg->queue_limit)
         return 0;
-    e->retry_after_s = 1;
-    e->has_queue = true;
-    e->queue_depth = waiting;
-    e->queue_limit = s->cfg->queue_limit;
+    server_queue_full(s, e);
     return api_fail(e, 503, "queue_full", NULL, "%u requests are waiting, queue_limit is %u", waiting,
                     s->cfg->queue_limit);
+}
+
+void server_queue_full(struct server *s, struct api_error *e)
+{
+    e->has_queue = true;
+    e->queue_depth = server_n_waiting(s);
+    e->queue_limit = s->cfg->queue_limit;
+    e->retry_after_s = retry_after_s(e->queue_depth, rate_per_s(&s->stats.finished, now_ns() / 1000000000u));
 }
 
 void server_fail(struct server *s, const char *words)

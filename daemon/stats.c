@@ -1,6 +1,7 @@
 #include "stats.h"
 
 #include <math.h>
+#include <string.h>
 
 /* Bucket i holds [lower(i), lower(i + 1)); lower(0) is 0 in effect. */
 static double lower(int bucket)
@@ -35,4 +36,36 @@ double histogram_percentile(const struct histogram *h, double fraction)
         below += here;
     }
     return 0;
+}
+
+/* Forgets the seconds that have gone by since the last call. */
+static void move_on(struct rate *r, uint64_t now_s)
+{
+    if (now_s - r->second >= RATE_SECONDS)
+        memset(r->counts, 0, sizeof r->counts);
+    else
+        while (r->second < now_s)
+            r->counts[++r->second % RATE_SECONDS] = 0;
+    r->second = now_s;
+}
+
+void rate_add(struct rate *r, uint64_t now_s)
+{
+    move_on(r, now_s);
+    r->counts[now_s % RATE_SECONDS]++;
+}
+
+double rate_per_s(struct rate *r, uint64_t now_s)
+{
+    double sum = 0;
+    move_on(r, now_s);
+    for (int i = 0; i < RATE_SECONDS; i++)
+        sum += r->counts[i];
+    return sum / RATE_SECONDS;
+}
+
+uint32_t retry_after_s(uint32_t waiting, double rate)
+{
+    double seconds = rate > 0 ? ceil(waiting / rate) : 1;
+    return seconds < 1 ? 1 : seconds > 60 ? 60 : (uint32_t)seconds;
 }

@@ -17,8 +17,21 @@ void histogram_add(struct histogram *h, double ms, uint64_t n);
 /* The value below which `fraction` of what was added lies, in milliseconds; 0 when nothing was. */
 double histogram_percentile(const struct histogram *h, double fraction);
 
+#define RATE_SECONDS 30
+
+struct rate { /* events of the last RATE_SECONDS seconds, by second */
+    uint64_t second;
+    uint32_t counts[RATE_SECONDS];
+};
+
+void rate_add(struct rate *r, uint64_t now_s);
+double rate_per_s(struct rate *r, uint64_t now_s);
+/* Seconds until `waiting` requests will have been worked off: ceil(waiting / rate), 1..60; 1 at rate 0. */
+uint32_t retry_after_s(uint32_t waiting, double rate);
+
 struct stats {
     uint64_t started_ns; /* CLOCK_MONOTONIC */
     uint64_t completed, failed, rejected, cancelled, timed_out;
+    struct rate finished; /* generations that ran */
     struct histogram queue, ttft, inter_token, total;
 };

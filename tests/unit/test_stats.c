@@ -40,3 +40,23 @@ Test(histogram, extremes_stay_inside)
     cr_assert_eq(h.buckets[HISTOGRAM_BUCKETS - 1], 1);
     cr_assert(isfinite(histogram_percentile(&h, 1)));
 }
+
+Test(rate, events_are_forgotten_after_thirty_seconds)
+{
+    struct rate r = {0};
+    for (uint64_t t = 1000; t < 1060; t++)
+        rate_add(&r, t);
+    cr_assert_float_eq(rate_per_s(&r, 1059), 1, 1e-9);
+    cr_assert_float_eq(rate_per_s(&r, 1074), 0.5, 1e-9);
+    cr_assert_eq(rate_per_s(&r, 1089), 0);
+    rate_add(&r, 5000000);
+    cr_assert_float_eq(rate_per_s(&r, 5000000), 1.0 / 30, 1e-9);
+}
+
+Test(rate, the_time_to_come_back_is_bounded_on_both_sides)
+{
+    cr_assert_eq(retry_after_s(100, 0), 1);
+    cr_assert_eq(retry_after_s(0, 5), 1);
+    cr_assert_eq(retry_after_s(11, 5), 3);
+    cr_assert_eq(retry_after_s(10000, 0.1), 60);
+}
