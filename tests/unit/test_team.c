@@ -1,0 +1,131 @@
+#include "cpu/team.h"
+
+#include <criterion/criterion.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define UNITS 1000
+
+struct deal_job {
+    struct team *team;
+    uint32_t n, chunk, rounds, late;
+    atomic_uint taken[UNITS];
+};
+
+static void deal_all(void *context, uint32_t member)
+{
+    struct deal_job *job = context;
+    for (uint32_t round = 0; round < job->rounds; round++) {
+        struct team_deal deal = team_deal(job->team, member, job->n, job->chunk);
+        if (member == job->late)
+            usleep(2000);
+        for (uint32_t first, last; team_next(&deal, &first, &last);)
+            for (uint32_t i = first; i < last; i++)
+                atomic_fetch_add(&job->taken[i], 1);
+        team_barrier(job->team, member);
+    }
+}
+
+static void expect_each_unit_once_a_round(uint32_t n_threads, uint32_t n, uint32_t chunk, uint32_t late)
+{
+    struct deal_job *job = calloc(1, sizeof *job);
+    *job = (struct deal_job){.n = n, .chunk = chunk, .rounds = 5, .late = late};
+    cr_assert_eq(team_open(&job->team, n_threads, NULL), 0);
+    for (uint32_t run = 0; run < 3; run++)
+        team_run(job->team, deal_all, job);
+    for (uint32_t i = 0; i < UNITS; i++)
+        cr_assert_eq(job->taken[i], i < n ? 15 : 0, "%u threads, n %u, chunk %u: unit %u", n_threads, n,
+                     chunk, i);
+    team_close(job->team);
+    free(job);
+}
+
+Test(team, every_unit_is_done_exactly_once)
+{
+    expect_each_unit_once_a_round(1, 1000, 7, 9);
+    expect_each_unit_once_a_round(2, 1000, 1, 9);
+    expect_each_unit_once_a_round(3, 1, 1, 9);
+    expect_each_unit_once_a_round(3, 0, 1, 9);
+    expect_each_unit_once_a_round(7, 5, 64, 9);
+    expect_each_unit_once_a_round(4, 999, 13, 9);
+}
+
+Test(team, a_late_member_loses_its_units_but_none_is_lost)
+{
+    expect_each_unit_once_a_round(3, 500, 5, 1);
+}
+
+struct order_job {
+    struct team *team;
+    uint32_t values[8], sums[8];
+};
+
+static void write_then_read(void *context, uint32_t member)
+{
+    struct order_job *job = context;
+    for (uint32_t round = 1; round <= 2000; round++) {
+        job->values[member] = round;
+        team_barrier(job->team, member);
+        for (uint32_t i = 0; i < team_size(job->team); i++)
+            job->sums[member] += job->values[i] == round;
+        team_barrier(job->team, member);
+    }
+}
+
+Test(team, what_was_written_before_a_barrier_is_seen_after_it)
+{
+    struct order_job job = {0};
+    cr_assert_eq(team_open(&job.team, 3, NULL), 0);
+    team_run(job.team, write_then_read, &job);
+    for (uint32_t i = 0; i < 3; i++)
+        cr_assert_eq(job.sums[i], 3 * 2000);
+    team_close(job.team);
+}
+
+static void nothing(void *context, uint32_t member)
+{
+    (void)context;
+    (void)member;
+}
+
+Test(team, an_idle_team_uses_no_cpu)
+{
+    struct team *t = NULL;
+    cr_assert_eq(team_open(&t, 4, NULL), 0);
+    for (int i = 0; i < 100; i++)
+        team_run(t, nothing, NULL);
+    usleep(20000); /* past the spin */
+    uint64_t before = team_cpu_ns(t);
+    usleep(100000);
+    uint64_t used = team_cpu_ns(t) - before;
+    cr_assert_leq(used, 1000000, "%llu ns in 100 ms", (unsigned long long)used);
+    team_close(t);
+}
+
+Test(team, more_members_than_cores_still_finish)
+{
+    struct team *t = NULL;
+    cr_assert_eq(team_open(&t, 16, NULL), 0);
+    cr_assert_eq(team_size(t), 16);
+    for (int i = 0; i < 50; i++)
+        team_run(t, nothing, NULL);
+    team_close(t);
+}
+
+Test(team, too_many_threads_are_refused_with_the_limit)
+{
+    struct team *t = NULL;
+    struct error err = {0};
+    cr_assert_lt(team_open(&t, TEAM_MAX + 1, &err), 0);
+    cr_assert_not_null(strstr(err.text, "257"));
+    cr_assert_not_null(strstr(err.text, "256"));
+}
+
+Test(team, the_default_is_at_least_one_and_at_most_the_cores)
+{
+    cr_assert_geq(team_cores(), 1);
+    cr_assert_leq((long)team_cores(), sysconf(_SC_NPROCESSORS_ONLN));
+}
