@@ -18,9 +18,11 @@ uint64_t decoder_now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-void decoder_beat(struct decoder *d)
+uint64_t decoder_beat(struct decoder *d)
 {
-    atomic_store_explicit(&d->heartbeat_ns, decoder_now_ns(), memory_order_relaxed);
+    uint64_t now = decoder_now_ns();
+    atomic_store_explicit(&d->heartbeat_ns, now, memory_order_relaxed);
+    return now;
 }
 
 /* --- life --- */

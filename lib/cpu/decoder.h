@@ -54,6 +54,7 @@ struct decoder {
     struct eager *eager; /* when cfg.eager, int8 */
     struct exact *exact; /* when cfg.eager, exact */
     uint32_t n_vocab, n_pages;
+    uint64_t *op_ns; /* [n_ops]: time each op of the program has taken so far, for benches */
 
     /* Steps in flight: a ring, oldest at ring_first. */
     struct step *ring[DECODER_RING];
@@ -73,7 +74,7 @@ struct decoder {
 };
 
 uint64_t decoder_now_ns(void);
-void decoder_beat(struct decoder *d);
+uint64_t decoder_beat(struct decoder *d); /* returns the time */
 
 /* Page operations, table edits, settings and tokens of a step; then its rows may run. */
 void decoder_begin_step(struct decoder *d, const struct step *step);

@@ -148,7 +148,8 @@ static int set_shape(struct decoder *d, const struct model_config *c, struct err
     d->product.kernels = d->kernels;
     d->product.ops = d->ops;
     d->members = calloc(team_size(d->team), sizeof *d->members);
-    return d->members ? 0 : error_set(err, -ENOMEM, "compute threads: out of memory");
+    d->op_ns = calloc(d->program->n_ops, sizeof *d->op_ns);
+    return d->members && d->op_ns ? 0 : error_set(err, -ENOMEM, "compute threads: out of memory");
 }
 
 static int take_slots(struct decoder *d, uint64_t transfer_bytes, struct error *err)
@@ -230,6 +231,8 @@ void decoder_unload(struct decoder *d)
     eager_close(d->eager);
     exact_close(d->exact);
     free(d->members);
+    free(d->op_ns);
+    d->op_ns = NULL;
     d->checker = NULL;
     d->eager = NULL;
     d->exact = NULL;

@@ -124,12 +124,15 @@ static void walk_member(void *context, uint32_t member)
 {
     struct decoder *d = context;
     struct walk w = {.d = d, .member = member, .own = &d->members[member]};
+    uint64_t start = member == 0 ? decoder_beat(d) : 0;
     for (uint32_t i = 0; i < d->program->n_ops; i++) {
-        if (i > 0)
-            team_barrier(d->team, member);
-        if (member == 0)
-            decoder_beat(d);
         walk_op(&w, &d->program->ops[i]);
+        team_barrier(d->team, member);
+        if (member > 0)
+            continue;
+        uint64_t end = decoder_beat(d);
+        d->op_ns[i] += end - start;
+        start = end;
     }
 }
 
