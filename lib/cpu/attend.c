@@ -4,8 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* Queries that share one reading of a page: enough to hide the unpacking, few enough that their folds stay in
- * the second-level cache. */
+/* Queries that share one reading of a page: few enough that their folds stay in the second-level cache. */
 #define GROUP_QUERIES 32
 
 static uint32_t n_splits(uint32_t pos)
@@ -15,6 +14,7 @@ static uint32_t n_splits(uint32_t pos)
 
 void attend_open(struct attend *a, uint32_t n_ctx)
 {
+    ops_order_set(&a->order, a->kv.head_dim);
     a->ratio = a->n_heads / a->kv.n_kv_heads;
     a->max_rows_per_group = a->ratio < GROUP_QUERIES ? GROUP_QUERIES / a->ratio : 1;
     a->max_splits = n_splits(n_ctx - 1);
@@ -36,18 +36,20 @@ static size_t round64(size_t n)
 size_t attend_scratch_size(const struct attend *a)
 {
     size_t padded = ops_padded(a->kv.head_dim), n_folds = max_queries(a) * a->max_splits;
-    return (2 * KV_PAGE_TOKENS + max_queries(a) + n_folds) * padded * sizeof(float) +
-           round64(n_folds * sizeof(struct ops_fold));
+    return (max_queries(a) + n_folds) * padded * sizeof(float) +
+           round64(max_queries(a) * sizeof(struct ops_query)) + round64(n_folds * sizeof(struct ops_fold));
 }
 
 void attend_scratch_set(const struct attend *a, struct attend_scratch *s, void *memory)
 {
     size_t padded = ops_padded(a->kv.head_dim);
-    s->keys = memory;
-    s->values = s->keys + KV_PAGE_TOKENS * padded;
-    s->queries = s->values + KV_PAGE_TOKENS * padded;
-    s->outs = s->queries + max_queries(a) * padded;
-    s->folds = (void *)(s->outs + max_queries(a) * a->max_splits * padded);
+    uint8_t *at = memory;
+    s->queries = (void *)at;
+    at += round64(max_queries(a) * sizeof(struct ops_query));
+    s->folds = (void *)at;
+    at += round64(max_queries(a) * a->max_splits * sizeof(struct ops_fold));
+    s->scaled = (void *)at;
+    s->outs = s->scaled + max_queries(a) * padded;
 }
 
 void attend_plan(struct attend *a, const struct step *step, const struct slots *slots)
@@ -90,8 +92,8 @@ void attend_append(const struct attend *a, uint32_t layer, uint32_t row, uint32_
 {
     const struct step_row *r = &a->step->rows[row];
     uint32_t page = slots_table(a->slots, r->slot)[r->pos / KV_PAGE_TOKENS], t = r->pos % KV_PAGE_TOKENS;
-    a->ops->append(&a->kv, tile_of(a, page, layer, kv_head, KV_KEYS), KV_KEYS, t, k);
-    a->ops->append(&a->kv, tile_of(a, page, layer, kv_head, KV_VALUES), KV_VALUES, t, v);
+    a->ops->append(&a->kv, &a->order, tile_of(a, page, layer, kv_head, KV_KEYS), KV_KEYS, t, k);
+    a->ops->append(&a->kv, &a->order, tile_of(a, page, layer, kv_head, KV_VALUES), KV_VALUES, t, v);
 }
 
 struct walk { /* one call of attend_group */
@@ -118,34 +120,35 @@ static void scale_queries(const struct walk *w, uint32_t first_row, uint32_t kv_
     for (uint32_t i = 0; i < w->n_rows * ratio; i++) {
         const float *from =
             row_at(q, first_row + i / ratio) + ((size_t)kv_head * ratio + i % ratio) * head_dim;
-        float *to = w->s->queries + i * w->padded;
+        float *to = w->s->scaled + i * w->padded;
         for (uint32_t d = 0; d < head_dim; d++)
-            to[d] = from[d] * factor;
+            to[d] = from[w->a->order.dims[d]] * factor;
     }
 }
 
 /* Folds page `index` of the sequence into every query that sees it. */
-static void fold_page(const struct walk *w, uint32_t index)
+static void fold_page(const struct walk *w, uint32_t index, const struct ops_page *page)
 {
     const struct attend *a = w->a;
-    uint32_t start = index * KV_PAGE_TOKENS, split = start / w->split;
+    uint32_t start = index * KV_PAGE_TOKENS, split = start / w->split, n = 0;
     bool fresh = start % w->split == 0;
-    for (uint32_t row = 0; row < w->n_rows; row++) {
-        if (w->rows[row].pos < start)
+    for (uint32_t i = 0; i < w->n_rows * a->ratio; i++) {
+        uint32_t pos = w->rows[i / a->ratio].pos, n_tokens = pos + 1 - start;
+        if (pos < start)
             continue;
-        uint32_t n = w->rows[row].pos + 1 - start;
-        for (uint32_t h = 0; h < a->ratio; h++) {
-            uint32_t query = row * a->ratio + h;
-            struct ops_fold *f = fold_at(w, query, split);
-            if (fresh) {
-                f->max = -ARITH_INF;
-                f->sum = 0.0f;
-                memset(f->out, 0, w->padded * sizeof(float));
-            }
-            a->ops->fold(f, w->s->queries + query * w->padded, w->s->keys, w->s->values, a->kv.head_dim,
-                         n < KV_PAGE_TOKENS ? n : KV_PAGE_TOKENS);
+        struct ops_fold *f = fold_at(w, i, split);
+        if (fresh) {
+            f->max = -ARITH_INF;
+            f->sum = 0.0f;
+            memset(f->out, 0, w->padded * sizeof(float));
         }
+        w->s->queries[n++] = (struct ops_query){
+            .q = w->s->scaled + i * w->padded,
+            .fold = f,
+            .n_tokens = n_tokens < KV_PAGE_TOKENS ? n_tokens : KV_PAGE_TOKENS,
+        };
     }
+    a->ops->fold(page, w->s->queries, n);
 }
 
 void attend_group(const struct attend *a, struct attend_scratch *s, uint32_t layer, uint32_t group,
@@ -161,11 +164,10 @@ void attend_group(const struct attend *a, struct attend_scratch *s, uint32_t lay
     scale_queries(&w, g->first, kv_head, scale, q);
     const uint32_t *table = slots_table(a->slots, rows[0].slot);
     for (uint32_t i = 0; i <= last / KV_PAGE_TOKENS; i++) {
-        uint32_t n = last + 1 - i * KV_PAGE_TOKENS;
-        n = n < KV_PAGE_TOKENS ? n : KV_PAGE_TOKENS;
-        a->ops->unpack(&a->kv, tile_of(a, table[i], layer, kv_head, KV_KEYS), KV_KEYS, n, s->keys);
-        a->ops->unpack(&a->kv, tile_of(a, table[i], layer, kv_head, KV_VALUES), KV_VALUES, n, s->values);
-        fold_page(&w, i);
+        struct ops_page page = {.kv = &a->kv, .order = &a->order};
+        page.keys = tile_of(a, table[i], layer, kv_head, KV_KEYS);
+        page.values = tile_of(a, table[i], layer, kv_head, KV_VALUES);
+        fold_page(&w, i, &page);
     }
     for (uint32_t i = 0; i < g->n * a->ratio; i++) {
         uint32_t row = i / a->ratio, head = kv_head * a->ratio + i % a->ratio;

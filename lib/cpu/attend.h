@@ -17,6 +17,7 @@ struct attend {
     const struct ops *ops;
     struct kv_layout kv;
     uint8_t *pages; /* the cache */
+    struct ops_order order;
     uint32_t n_heads, ratio, max_rows_per_group, max_splits;
     uint32_t rope_dim;
     bool neox;
@@ -31,8 +32,8 @@ struct attend {
 };
 
 struct attend_scratch {
-    float *keys, *values; /* an unpacked page */
-    float *queries;       /* [max queries][padded head_dim], scaled */
+    float *scaled; /* [max queries][padded head_dim] */
+    struct ops_query *queries;
     struct ops_fold *folds;
     float *outs; /* of the folds */
 };

@@ -3,7 +3,9 @@
  * vector of 1, 8 or 16 floats. Thread: all functions are pure.
  *
  * Order inside a KV tile on the cpu (lib/kv_layout.h leaves it to us), T = 16 tokens:
- *   keys    [64/T][head_dim][T]   so that a vector of tokens is multiplied by one element of q
+ *   keys    [64/T][head_dim][T]   so that a vector of tokens is multiplied by one element of q; the
+ *                                 dimensions stand in the order in which the tree over lanes adds them
+ *                                 (struct ops_order), so that they are read from front to back
  *   values  [64][head_dim]        so that a vector of dimensions is multiplied by one weight
  *   scales of q8_0 (f16): keys [blocks][64], values [64][blocks], blocks = ceil(head_dim / 32)
  * A q8_0 element is what arith_quantise() gives for its block (a short last block padded with zeros), its
@@ -17,17 +19,36 @@
 
 #define OPS_MAX_HEAD_DIM 256
 
-/* Floats of an unpacked tile, and the row length of unpacked values and of outputs: head_dim rounded up. */
-#define OPS_TILE_FLOATS (KV_PAGE_TOKENS * OPS_MAX_HEAD_DIM)
+/* The row length of queries and outputs: head_dim rounded up. */
 static inline uint32_t ops_padded(uint32_t head_dim)
 {
     return (head_dim + 15) / 16 * 16;
 }
 
+/* The order of keys' dimensions: lane by lane (d % 32) in the order of the tree's leaves, d ascending inside
+ * a lane. */
+struct ops_order {
+    uint16_t dims[OPS_MAX_HEAD_DIM];
+    uint16_t start[33]; /* where each leaf's lane begins */
+};
+void ops_order_set(struct ops_order *order, uint32_t head_dim);
+
 /* The online softmax of one query over one split: maximum, sum and weighted values so far. */
 struct ops_fold {
     float max, sum;
     float *out; /* [ops_padded(head_dim)], 64-byte aligned */
+};
+
+/* One page of one kv head, and who attends to it. */
+struct ops_page {
+    const struct kv_layout *kv;
+    const struct ops_order *order;
+    const uint8_t *keys, *values; /* tiles */
+};
+struct ops_query {
+    const float *q; /* [head_dim] in ops_order, times scale * log2 e */
+    struct ops_fold *fold;
+    uint32_t n_tokens; /* it sees the first 1..64 of the page */
 };
 
 struct ops {
@@ -49,15 +70,10 @@ struct ops {
     void (*silu)(float *out, const float *a, uint32_t n);
 
     /* Writes token `t` (0..63) of a tile. */
-    void (*append)(const struct kv_layout *kv, uint8_t *tile, enum kv_which which, uint32_t t,
-                   const float *x);
-    /* The first n tokens of a tile as floats: keys as [head_dim][64], values as [64][ops_padded]. What lies
-     * behind them is undefined. */
-    void (*unpack)(const struct kv_layout *kv, const uint8_t *tile, enum kv_which which, uint32_t n,
-                   float *out);
-    /* Folds n tokens (1..64) of an unpacked page into `f`; q is scaled by scale * log2 e already. */
-    void (*fold)(struct ops_fold *f, const float *q, const float *keys, const float *values,
-                 uint32_t head_dim, uint32_t n);
+    void (*append)(const struct kv_layout *kv, const struct ops_order *order, uint8_t *tile,
+                   enum kv_which which, uint32_t t, const float *x);
+    /* Folds a page into every query's fold. */
+    void (*fold)(const struct ops_page *page, const struct ops_query *queries, uint32_t n_queries);
     /* out[head_dim] from the folds of n splits, ascending. */
     void (*merge)(float *out, const struct ops_fold *folds, uint32_t n, uint32_t head_dim);
 

@@ -136,21 +136,21 @@ static void silu(float *out, const float *a, uint32_t n)
         out[i] = arith_silu(a[i]);
 }
 
-/* --- the cache: appending and reading back --- */
+/* --- the cache --- */
 
 static uint32_t scale_blocks(const struct kv_layout *kv)
 {
     return (kv->head_dim + ARITH_BLOCK - 1) / ARITH_BLOCK;
 }
 
-/* Where element d of token t lies in a tile of keys. */
-INLINE size_t key_index(uint32_t head_dim, uint32_t t, uint32_t d)
+/* Where token t's keys begin in a tile; the next dimension in order is TOKEN_BLOCK elements further. */
+INLINE size_t key_start(uint32_t head_dim, uint32_t t)
 {
-    return ((size_t)(t / TOKEN_BLOCK) * head_dim + d) * TOKEN_BLOCK + t % TOKEN_BLOCK;
+    return (size_t)(t / TOKEN_BLOCK) * head_dim * TOKEN_BLOCK + t % TOKEN_BLOCK;
 }
 
-static void append_f16(const struct kv_layout *kv, uint16_t *tile, enum kv_which which, uint32_t t,
-                       const float *x)
+static void append_f16(const struct kv_layout *kv, const struct ops_order *order, uint16_t *tile,
+                       enum kv_which which, uint32_t t, const float *x)
 {
     uint16_t row[OPS_MAX_HEAD_DIM];
     uint32_t n = kv->head_dim, d = 0;
@@ -158,196 +158,120 @@ static void append_f16(const struct kv_layout *kv, uint16_t *tile, enum kv_which
         vec_to_half(row + d, vec_load(x + d));
     for (; d < n; d++)
         row[d] = half_from_float(x[d]);
-    if (which == KV_VALUES)
+    if (which == KV_VALUES) {
         memcpy(tile + (size_t)t * n, row, n * sizeof row[0]);
-    else
-        for (d = 0; d < n; d++)
-            tile[key_index(n, t, d)] = row[d];
+        return;
+    }
+    uint16_t *to = tile + key_start(n, t);
+    for (uint32_t i = 0; i < n; i++)
+        to[i * TOKEN_BLOCK] = row[order->dims[i]];
 }
 
-static void append_q8(const struct kv_layout *kv, uint8_t *tile, enum kv_which which, uint32_t t,
-                      const float *x)
+static void append_q8(const struct kv_layout *kv, const struct ops_order *order, uint8_t *tile,
+                      enum kv_which which, uint32_t t, const float *x)
 {
     uint32_t n = kv->head_dim, blocks = scale_blocks(kv);
-    int8_t *elements = (int8_t *)tile;
+    int8_t row[OPS_MAX_HEAD_DIM + ARITH_BLOCK], *elements = (int8_t *)tile;
     uint16_t *scales = (uint16_t *)(void *)(tile + kv_tile_elements(kv));
     for (uint32_t b = 0; b < blocks; b++) {
         float block[ARITH_BLOCK] = {0};
-        int8_t q[ARITH_BLOCK];
         uint32_t first = b * ARITH_BLOCK, m = n - first < ARITH_BLOCK ? n - first : ARITH_BLOCK;
         memcpy(block, x + first, m * sizeof block[0]);
-        uint16_t scale = half_from_float(arith_quantise(block, q));
-        if (which == KV_VALUES) {
-            memcpy(elements + (size_t)t * n + first, q, m);
-            scales[(size_t)t * blocks + b] = scale;
-            continue;
-        }
-        for (uint32_t d = 0; d < m; d++)
-            elements[key_index(n, t, first + d)] = q[d];
-        scales[(size_t)b * KV_PAGE_TOKENS + t] = scale;
+        uint16_t scale = half_from_float(arith_quantise(block, row + first));
+        scales[which == KV_VALUES ? t * blocks + b : b * KV_PAGE_TOKENS + t] = scale;
     }
+    if (which == KV_VALUES) {
+        memcpy(elements + (size_t)t * n, row, n);
+        return;
+    }
+    int8_t *to = elements + key_start(n, t);
+    for (uint32_t i = 0; i < n; i++)
+        to[i * TOKEN_BLOCK] = row[order->dims[i]];
 }
 
-static void append(const struct kv_layout *kv, uint8_t *tile, enum kv_which which, uint32_t t, const float *x)
+static void append(const struct kv_layout *kv, const struct ops_order *order, uint8_t *tile,
+                   enum kv_which which, uint32_t t, const float *x)
 {
     if (kv->type == KV_F16)
-        append_f16(kv, (uint16_t *)(void *)tile, which, t, x);
+        append_f16(kv, order, (uint16_t *)(void *)tile, which, t, x);
     else
-        append_q8(kv, tile, which, t, x);
+        append_q8(kv, order, tile, which, t, x);
 }
 
-static void unpack_keys_f16(const uint16_t *tile, uint32_t head_dim, uint32_t n, float *out)
-{
-    for (uint32_t t = 0; t < n; t += TOKEN_BLOCK) {
-        const uint16_t *from = tile + (size_t)t * head_dim;
-        for (uint32_t d = 0; d < head_dim; d++)
-            for (uint32_t i = 0; i < TOKEN_BLOCK; i += WIDTH)
-                vec_store(out + d * KV_PAGE_TOKENS + t + i, vec_from_half(from + d * TOKEN_BLOCK + i));
-    }
-}
+/* --- attention: several queries share every load of a key or value --- */
 
-static void unpack_values_f16(const uint16_t *tile, uint32_t head_dim, uint32_t n, float *out)
-{
-    uint32_t padded = ops_padded(head_dim);
-    for (uint32_t t = 0; t < n; t++, tile += head_dim, out += padded) {
-        uint32_t d = 0;
-        for (; d + WIDTH <= head_dim; d += WIDTH)
-            vec_store(out + d, vec_from_half(tile + d));
-        for (; d < head_dim; d++)
-            out[d] = half_to_float(tile[d]);
-        for (; d < padded; d++)
-            out[d] = 0.0f;
-    }
-}
+enum { MAX_BATCH = 4, MAX_VALUE_VECS = WIDTH == 16 ? 16 : 8, MAX_BLOCKS = OPS_MAX_HEAD_DIM / ARITH_BLOCK };
 
-static void unpack_keys_q8(const int8_t *tile, const uint16_t *scales, uint32_t head_dim, uint32_t n,
-                           float *out)
-{
-    for (uint32_t t = 0; t < n; t += TOKEN_BLOCK) {
-        const int8_t *from = tile + (size_t)t * head_dim;
-        for (uint32_t d = 0; d < head_dim; d++) {
-            const uint16_t *scale = scales + d / ARITH_BLOCK * KV_PAGE_TOKENS + t;
-            for (uint32_t i = 0; i < TOKEN_BLOCK; i += WIDTH)
-                vec_store(out + d * KV_PAGE_TOKENS + t + i,
-                          vec_mul(vec_from_int8(from + d * TOKEN_BLOCK + i), vec_from_half(scale + i)));
-        }
-    }
-}
+/* The scales of a q8_0 page as floats. */
+struct page_scales {
+    _Alignas(64) float keys[MAX_BLOCKS * KV_PAGE_TOKENS];
+    _Alignas(64) float values[MAX_BLOCKS * KV_PAGE_TOKENS];
+};
 
-static void unpack_values_q8(const int8_t *tile, const uint16_t *scales, uint32_t head_dim, uint32_t n,
-                             float *out)
-{
-    uint32_t padded = ops_padded(head_dim), blocks = (head_dim + ARITH_BLOCK - 1) / ARITH_BLOCK;
-    for (uint32_t t = 0; t < n; t++, tile += head_dim, scales += blocks, out += padded) {
-        uint32_t d = 0;
-        for (; d + WIDTH <= head_dim; d += WIDTH) {
-            struct vec scale = vec_all(half_to_float(scales[d / ARITH_BLOCK]));
-            vec_store(out + d, vec_mul(vec_from_int8(tile + d), scale));
-        }
-        for (; d < head_dim; d++)
-            out[d] = (float)tile[d] * half_to_float(scales[d / ARITH_BLOCK]);
-        for (; d < padded; d++)
-            out[d] = 0.0f;
-    }
-}
+/* Dot products of a batch of queries with the WIDTH tokens of a page that begin at `token`. */
+struct dots {
+    enum kv_type type;
+    uint32_t count; /* elements per lane where all lanes have as many, else 0 */
+    const struct ops_order *order;
+    const uint16_t *halves; /* keys of the first of the tokens */
+    const int8_t *bytes;
+    const float *scales;
+    const float *q[MAX_BATCH];
+};
 
-static void unpack(const struct kv_layout *kv, const uint8_t *tile, enum kv_which which, uint32_t n,
-                   float *out)
+/* One lane: its elements lie together, ascending; element i has the i-th scale. */
+INLINE void dot_leaf(const struct dots *x, uint32_t leaf, int n, struct vec *out)
 {
-    const uint16_t *halves = (const void *)tile;
-    const uint16_t *scales = (const void *)(tile + kv_tile_elements(kv));
-    const int8_t *bytes = (const void *)tile;
-    if (kv->type == KV_F16 && which == KV_KEYS)
-        unpack_keys_f16(halves, kv->head_dim, n, out);
-    else if (kv->type == KV_F16)
-        unpack_values_f16(halves, kv->head_dim, n, out);
-    else if (which == KV_KEYS)
-        unpack_keys_q8(bytes, scales, kv->head_dim, n, out);
-    else
-        unpack_values_q8(bytes, scales, kv->head_dim, n, out);
-}
-
-/* --- attention --- */
-
-/* Lane `lane` of the dot products of q with n * WIDTH tokens: elements lane, lane + 32, ... ascending. */
-INLINE void dot_leaf(const float *q, const float *keys, uint32_t head_dim, uint32_t lane, int n,
-                     struct vec *out)
-{
+    uint32_t at = x->count ? leaf * x->count : x->order->start[leaf];
+    uint32_t end = x->count ? at + x->count : x->order->start[leaf + 1];
     for (int j = 0; j < n; j++)
         out[j] = vec_all(0.0f);
-    for (uint32_t d = lane; d < head_dim; d += ARITH_LANES) {
-        struct vec a = vec_all(q[d]);
+    for (uint32_t i = 0; at < end; at++, i++) {
+        struct vec k = x->type == KV_F16 ? vec_from_half(x->halves + at * TOKEN_BLOCK)
+                                         : vec_mul(vec_from_int8(x->bytes + at * TOKEN_BLOCK),
+                                                   vec_load(x->scales + i * KV_PAGE_TOKENS));
         for (int j = 0; j < n; j++)
-            out[j] = vec_fma(a, vec_load(keys + d * KV_PAGE_TOKENS + j * WIDTH), out[j]);
+            out[j] = vec_fma(vec_all(x->q[j][at]), k, out[j]);
     }
 }
 
-/* The xor tree over lanes, depth first, so that few partial sums are alive: lane + (lane ^ width). */
+/* The xor tree over lanes, depth first, so that few partial sums are alive. Leaves are numbered in that
+ * order. */
 #define DOT_NODE(name, child, width)                                                                         \
-    INLINE void name(const float *q, const float *keys, uint32_t head_dim, uint32_t lane, int n,             \
-                     struct vec *out)                                                                        \
+    INLINE void name(const struct dots *x, uint32_t leaf, int n, struct vec *out)                            \
     {                                                                                                        \
-        struct vec other[4];                                                                                 \
-        child(q, keys, head_dim, lane, n, out);                                                              \
-        child(q, keys, head_dim, lane + (width), n, other);                                                  \
+        struct vec other[MAX_BATCH];                                                                         \
+        child(x, leaf, n, out);                                                                              \
+        child(x, leaf + (width), n, other);                                                                  \
         for (int j = 0; j < n; j++)                                                                          \
             out[j] = vec_add(out[j], other[j]);                                                              \
     }
-DOT_NODE(dot_16, dot_leaf, 16)
-DOT_NODE(dot_8, dot_16, 8)
-DOT_NODE(dot_4, dot_8, 4)
-DOT_NODE(dot_2, dot_4, 2)
-DOT_NODE(dot_1, dot_2, 1)
+DOT_NODE(dot_2, dot_leaf, 1)
+DOT_NODE(dot_4, dot_2, 2)
+DOT_NODE(dot_8, dot_4, 4)
+DOT_NODE(dot_16, dot_8, 8)
+DOT_NODE(dot_32, dot_16, 16)
 #undef DOT_NODE
 
-/* Scores of at least n tokens, in vectors of tokens. */
-INLINE void scores_of(const float *q, const float *keys, uint32_t head_dim, uint32_t n, float *s)
+/* Scores of at least n_tokens tokens for n queries. */
+INLINE void scores(struct dots x, const struct ops_page *page, const struct page_scales *scales,
+                   uint32_t n_tokens, int n, float s[][KV_PAGE_TOKENS])
 {
-    uint32_t t = 0;
-    struct vec v[4];
-    for (; t + 4 * WIDTH <= n; t += 4 * WIDTH) {
-        dot_1(q, keys + t, head_dim, 0, 4, v);
-        for (int j = 0; j < 4; j++)
-            vec_store(s + t + j * WIDTH, v[j]);
-    }
-    for (; t < n; t += WIDTH) {
-        dot_1(q, keys + t, head_dim, 0, 1, v);
-        vec_store(s + t, v[0]);
-    }
-}
-
-/* One copy with the common head sizes known to the compiler. */
-static void scores(const float *q, const float *keys, uint32_t head_dim, uint32_t n, float *s)
-{
-    if (head_dim == 128)
-        scores_of(q, keys, 128, n, s);
-    else if (head_dim == 64)
-        scores_of(q, keys, 64, n, s);
-    else
-        scores_of(q, keys, head_dim, n, s);
-}
-
-/* out[0 .. n*WIDTH) = out * f, then the weighted values of every token, ascending. */
-INLINE void fold_values(float *out, float f, const float *w, const float *values, size_t stride,
-                        uint32_t n_tokens, int n)
-{
-    struct vec o[8], factor = vec_all(f);
-    for (int j = 0; j < n; j++)
-        o[j] = vec_mul(vec_load(out + j * WIDTH), factor);
-    for (uint32_t t = 0; t < n_tokens; t++) {
-        struct vec weight = vec_all(w[t]);
+    for (uint32_t t = 0; t < n_tokens; t += WIDTH) {
+        size_t start = key_start(page->kv->head_dim, t);
+        struct vec v[MAX_BATCH];
+        x.halves = (const uint16_t *)(const void *)page->keys + start;
+        x.bytes = (const int8_t *)page->keys + start;
+        x.scales = scales->keys + t;
+        dot_32(&x, 0, n, v);
         for (int j = 0; j < n; j++)
-            o[j] = vec_fma(weight, vec_load(values + t * stride + j * WIDTH), o[j]);
+            vec_store(&s[j][t], v[j]);
     }
-    for (int j = 0; j < n; j++)
-        vec_store(out + j * WIDTH, o[j]);
 }
 
-static void fold(struct ops_fold *f, const float *q, const float *keys, const float *values,
-                 uint32_t head_dim, uint32_t n)
+/* Scores to weights, for one query with n tokens; returns the factor of what was folded before. */
+static float soften(struct ops_fold *f, float *w, uint32_t n)
 {
-    _Alignas(64) float w[KV_PAGE_TOKENS];
-    scores(q, keys, head_dim, n, w);
     for (uint32_t t = n; t < KV_PAGE_TOKENS; t++)
         w[t] = -ARITH_INF; /* weight 0 */
     struct vec top = vec_load(w);
@@ -366,13 +290,134 @@ static void fold(struct ops_fold *f, const float *q, const float *keys, const fl
     }
     f->sum = __builtin_fmaf(f->sum, factor, lanes_sum(lanes));
     f->max = max;
-    uint32_t padded = ops_padded(head_dim), d = 0;
-    for (; d + 8 * WIDTH <= padded; d += 8 * WIDTH)
-        fold_values(f->out + d, factor, w, values + d, padded, n, 8);
-    for (; d + 4 * WIDTH <= padded; d += 4 * WIDTH)
-        fold_values(f->out + d, factor, w, values + d, padded, n, 4);
-    for (; d < padded; d += WIDTH)
-        fold_values(f->out + d, factor, w, values + d, padded, n, 1);
+    return factor;
+}
+
+/* WIDTH values of token t from dimension d. */
+INLINE struct vec value_at(const struct ops_page *page, enum kv_type type, const float *scales, uint32_t t,
+                           uint32_t d)
+{
+    uint32_t n = page->kv->head_dim;
+    if (type == KV_F16)
+        return vec_from_half((const uint16_t *)(const void *)page->values + t * n + d);
+    float scale = scales[t * ((n + ARITH_BLOCK - 1) / ARITH_BLOCK) + d / ARITH_BLOCK];
+    return vec_mul(vec_from_int8((const int8_t *)page->values + t * n + d), vec_all(scale));
+}
+
+/* Tokens [first, last) into dimensions [d, d + m * WIDTH) of n queries. */
+INLINE void fold_values(const struct ops_page *page, enum kv_type type, const float *scales,
+                        float *const out[], float w[][KV_PAGE_TOKENS], uint32_t first, uint32_t last,
+                        uint32_t d, int n, int m)
+{
+    struct vec o[MAX_VALUE_VECS];
+    for (int j = 0; j < n; j++)
+        for (int i = 0; i < m; i++)
+            o[j * m + i] = vec_load(out[j] + d + i * WIDTH);
+    for (uint32_t t = first; t < last; t++)
+        for (int i = 0; i < m; i++) {
+            struct vec v = value_at(page, type, scales, t, d + i * WIDTH);
+            for (int j = 0; j < n; j++)
+                o[j * m + i] = vec_fma(vec_all(w[j][t]), v, o[j * m + i]);
+        }
+    for (int j = 0; j < n; j++)
+        for (int i = 0; i < m; i++)
+            vec_store(out[j] + d + i * WIDTH, o[j * m + i]);
+}
+
+/* The dimensions behind the last whole vector, of one query. */
+static void fold_values_rest(const struct ops_page *page, const float *scales, float *out, const float *w,
+                             uint32_t first, uint32_t last, uint32_t d)
+{
+    uint32_t n = page->kv->head_dim, blocks = scale_blocks(page->kv);
+    const uint16_t *halves = (const void *)page->values;
+    const int8_t *bytes = (const void *)page->values;
+    for (; d < n; d++)
+        for (uint32_t t = first; t < last; t++) {
+            float v = page->kv->type == KV_F16
+                          ? half_to_float(halves[t * n + d])
+                          : (float)bytes[t * n + d] * scales[t * blocks + d / ARITH_BLOCK];
+            out[d] = __builtin_fmaf(w[t], v, out[d]);
+        }
+}
+
+INLINE void fold_tokens(const struct ops_page *page, enum kv_type type, const float *scales,
+                        float *const out[], float w[][KV_PAGE_TOKENS], uint32_t first, uint32_t last, int n)
+{
+    enum { WIDE = 8 };
+    int m = n > 1 ? MAX_VALUE_VECS / n : WIDE;
+    m = m < WIDE ? m : WIDE;
+    uint32_t d = 0, head_dim = page->kv->head_dim;
+    for (; d + (uint32_t)m * WIDTH <= head_dim; d += (uint32_t)m * WIDTH)
+        fold_values(page, type, scales, out, w, first, last, d, n, m);
+    for (; d + WIDTH <= head_dim; d += WIDTH)
+        fold_values(page, type, scales, out, w, first, last, d, n, 1);
+    if (d < head_dim)
+        for (int j = 0; j < n; j++)
+            fold_values_rest(page, scales, out[j], w[j], first, last, d);
+}
+
+/* n queries at once. They may see different numbers of tokens: what all see is folded together. */
+INLINE void fold_batch(const struct ops_page *page, const struct page_scales *scales, enum kv_type type,
+                       uint32_t count, const struct ops_query *queries, int n)
+{
+    _Alignas(64) float w[MAX_BATCH][KV_PAGE_TOKENS];
+    struct dots x = {.type = type, .count = count, .order = page->order};
+    float *out[MAX_BATCH];
+    uint32_t most = 0, least = KV_PAGE_TOKENS, head_dim = page->kv->head_dim;
+    for (int j = 0; j < n; j++) {
+        x.q[j] = queries[j].q;
+        out[j] = queries[j].fold->out;
+        most = queries[j].n_tokens > most ? queries[j].n_tokens : most;
+        least = queries[j].n_tokens < least ? queries[j].n_tokens : least;
+    }
+    scores(x, page, scales, most, n, w);
+    for (int j = 0; j < n; j++) {
+        struct vec factor = vec_all(soften(queries[j].fold, w[j], queries[j].n_tokens));
+        for (uint32_t d = 0; d < head_dim; d += WIDTH) /* the buffer is padded */
+            vec_store(out[j] + d, vec_mul(vec_load(out[j] + d), factor));
+    }
+    fold_tokens(page, type, scales->values, out, w, 0, least, n);
+    for (int j = 0; j < n; j++)
+        if (queries[j].n_tokens > least)
+            fold_tokens(page, type, scales->values, &out[j], &w[j], least, queries[j].n_tokens, 1);
+}
+
+#define FOLD_BATCHES(name, type, count)                                                                      \
+    static void name(const struct ops_page *page, const struct page_scales *scales,                          \
+                     const struct ops_query *queries, uint32_t n)                                            \
+    {                                                                                                        \
+        for (; WIDTH > 8 && n >= 4; n -= 4, queries += 4)                                                    \
+            fold_batch(page, scales, type, count, queries, 4);                                               \
+        for (; n >= 2; n -= 2, queries += 2)                                                                 \
+            fold_batch(page, scales, type, count, queries, 2);                                               \
+        if (n)                                                                                               \
+            fold_batch(page, scales, type, count, queries, 1);                                               \
+    }
+FOLD_BATCHES(fold_f16_128, KV_F16, 4)
+FOLD_BATCHES(fold_f16_64, KV_F16, 2)
+FOLD_BATCHES(fold_f16, KV_F16, 0)
+FOLD_BATCHES(fold_q8_128, KV_Q8_0, 4)
+FOLD_BATCHES(fold_q8_64, KV_Q8_0, 2)
+FOLD_BATCHES(fold_q8, KV_Q8_0, 0)
+#undef FOLD_BATCHES
+
+/* The common head sizes are known to the compiler. */
+static void fold(const struct ops_page *page, const struct ops_query *queries, uint32_t n)
+{
+    uint32_t head_dim = page->kv->head_dim;
+    if (page->kv->type == KV_F16) {
+        const struct page_scales *none = NULL;
+        (head_dim == 128 ? fold_f16_128 : head_dim == 64 ? fold_f16_64 : fold_f16)(page, none, queries, n);
+        return;
+    }
+    struct page_scales scales;
+    const uint16_t *keys = (const void *)(page->keys + kv_tile_elements(page->kv));
+    const uint16_t *values = (const void *)(page->values + kv_tile_elements(page->kv));
+    for (uint32_t i = 0; i < scale_blocks(page->kv) * KV_PAGE_TOKENS; i += WIDTH) {
+        vec_store(scales.keys + i, vec_from_half(keys + i));
+        vec_store(scales.values + i, vec_from_half(values + i));
+    }
+    (head_dim == 128 ? fold_q8_128 : head_dim == 64 ? fold_q8_64 : fold_q8)(page, &scales, queries, n);
 }
 
 static void merge(float *out, const struct ops_fold *folds, uint32_t n, uint32_t head_dim)
@@ -440,7 +485,6 @@ const struct ops OPS_TABLE = {
     .mul = mul,
     .silu = silu,
     .append = append,
-    .unpack = unpack,
     .fold = fold,
     .merge = merge,
     .argmax = argmax,
