@@ -165,6 +165,10 @@ void attend_group(const struct attend *a, struct attend_scratch *s, uint32_t lay
     const uint32_t *table = slots_table(a->slots, rows[0].slot);
     for (uint32_t i = 0; i <= last / KV_PAGE_TOKENS; i++) {
         struct ops_page page = {.kv = &a->kv, .order = &a->order};
+        /* After the last page, most likely, comes the next head. */
+        bool more = i < last / KV_PAGE_TOKENS;
+        page.next = tile_of(a, table[more ? i + 1 : 0], layer,
+                            more || kv_head + 1 == a->kv.n_kv_heads ? kv_head : kv_head + 1, KV_KEYS);
         page.keys = tile_of(a, table[i], layer, kv_head, KV_KEYS);
         page.values = tile_of(a, table[i], layer, kv_head, KV_VALUES);
         fold_page(&w, i, &page);

@@ -44,6 +44,7 @@ struct ops_page {
     const struct kv_layout *kv;
     const struct ops_order *order;
     const uint8_t *keys, *values; /* tiles */
+    const uint8_t *next;          /* the keys that will be wanted after this page: a hint */
 };
 struct ops_query {
     const float *q; /* [head_dim] in ops_order, times scale * log2 e */

@@ -217,13 +217,25 @@ struct dots {
     const int8_t *bytes;
     const float *scales;
     const float *q[MAX_BATCH];
+    const uint8_t *ahead; /* what to fetch meanwhile, as much as is read here; or NULL */
 };
+
+/* Fetching ahead is spread over the arithmetic: each tile is a run of its own in memory, too short for the
+ * hardware to notice, and a burst of fetches would leave memory idle afterwards. */
+INLINE void fetch(const uint8_t *p, size_t size)
+{
+    for (size_t i = 0; i < size; i += 64)
+        __builtin_prefetch(p + i);
+}
 
 /* One lane: its elements lie together, ascending; element i has the i-th scale. */
 INLINE void dot_leaf(const struct dots *x, uint32_t leaf, int n, struct vec *out)
 {
     uint32_t at = x->count ? leaf * x->count : x->order->start[leaf];
     uint32_t end = x->count ? at + x->count : x->order->start[leaf + 1];
+    const uint32_t size = x->type == KV_F16 ? 2 * TOKEN_BLOCK : TOKEN_BLOCK;
+    if (x->ahead)
+        fetch(x->ahead + (size_t)at * size, (size_t)(end - at) * size);
     for (int j = 0; j < n; j++)
         out[j] = vec_all(0.0f);
     for (uint32_t i = 0; at < end; at++, i++) {
@@ -255,7 +267,7 @@ DOT_NODE(dot_32, dot_16, 16)
 
 /* Scores of at least n_tokens tokens for n queries. */
 INLINE void scores(struct dots x, const struct ops_page *page, const struct page_scales *scales,
-                   uint32_t n_tokens, int n, float s[][KV_PAGE_TOKENS])
+                   uint32_t n_tokens, bool first, int n, float s[][KV_PAGE_TOKENS])
 {
     for (uint32_t t = 0; t < n_tokens; t += WIDTH) {
         size_t start = key_start(page->kv->head_dim, t);
@@ -263,6 +275,11 @@ INLINE void scores(struct dots x, const struct ops_page *page, const struct page
         x.halves = (const uint16_t *)(const void *)page->keys + start;
         x.bytes = (const int8_t *)page->keys + start;
         x.scales = scales->keys + t;
+        x.ahead = first && t % TOKEN_BLOCK == 0 ? page->values + start * (x.type == KV_F16 ? 2 : 1) : NULL;
+        /* Hides that the queries stay the same: else their broadcasts, a vector for every element, are made
+         * before the loop and kept on the stack. */
+        for (int j = 0; j < n; j++)
+            __asm__("" : "+r"(x.q[j]));
         dot_32(&x, 0, n, v);
         for (int j = 0; j < n; j++)
             vec_store(&s[j][t], v[j]);
@@ -307,18 +324,22 @@ INLINE struct vec value_at(const struct ops_page *page, enum kv_type type, const
 /* Tokens [first, last) into dimensions [d, d + m * WIDTH) of n queries. */
 INLINE void fold_values(const struct ops_page *page, enum kv_type type, const float *scales,
                         float *const out[], float w[][KV_PAGE_TOKENS], uint32_t first, uint32_t last,
-                        uint32_t d, int n, int m)
+                        uint32_t d, const uint8_t *ahead, int n, int m)
 {
+    const uint32_t row = page->kv->head_dim * (type == KV_F16 ? 2 : 1);
     struct vec o[MAX_VALUE_VECS];
     for (int j = 0; j < n; j++)
         for (int i = 0; i < m; i++)
             o[j * m + i] = vec_load(out[j] + d + i * WIDTH);
-    for (uint32_t t = first; t < last; t++)
+    for (uint32_t t = first; t < last; t++) {
+        if (ahead)
+            fetch(ahead + t * row, row);
         for (int i = 0; i < m; i++) {
             struct vec v = value_at(page, type, scales, t, d + i * WIDTH);
             for (int j = 0; j < n; j++)
                 o[j * m + i] = vec_fma(vec_all(w[j][t]), v, o[j * m + i]);
         }
+    }
     for (int j = 0; j < n; j++)
         for (int i = 0; i < m; i++)
             vec_store(out[j] + d + i * WIDTH, o[j * m + i]);
@@ -341,16 +362,17 @@ static void fold_values_rest(const struct ops_page *page, const float *scales, f
 }
 
 INLINE void fold_tokens(const struct ops_page *page, enum kv_type type, const float *scales,
-                        float *const out[], float w[][KV_PAGE_TOKENS], uint32_t first, uint32_t last, int n)
+                        float *const out[], float w[][KV_PAGE_TOKENS], uint32_t first, uint32_t last,
+                        const uint8_t *ahead, int n)
 {
     enum { WIDE = 8 };
     int m = n > 1 ? MAX_VALUE_VECS / n : WIDE;
     m = m < WIDE ? m : WIDE;
     uint32_t d = 0, head_dim = page->kv->head_dim;
     for (; d + (uint32_t)m * WIDTH <= head_dim; d += (uint32_t)m * WIDTH)
-        fold_values(page, type, scales, out, w, first, last, d, n, m);
+        fold_values(page, type, scales, out, w, first, last, d, d == 0 ? ahead : NULL, n, m);
     for (; d + WIDTH <= head_dim; d += WIDTH)
-        fold_values(page, type, scales, out, w, first, last, d, n, 1);
+        fold_values(page, type, scales, out, w, first, last, d, NULL, n, 1);
     if (d < head_dim)
         for (int j = 0; j < n; j++)
             fold_values_rest(page, scales, out[j], w[j], first, last, d);
@@ -358,7 +380,7 @@ INLINE void fold_tokens(const struct ops_page *page, enum kv_type type, const fl
 
 /* n queries at once. They may see different numbers of tokens: what all see is folded together. */
 INLINE void fold_batch(const struct ops_page *page, const struct page_scales *scales, enum kv_type type,
-                       uint32_t count, const struct ops_query *queries, int n)
+                       uint32_t count, const struct ops_query *queries, bool first, int n)
 {
     _Alignas(64) float w[MAX_BATCH][KV_PAGE_TOKENS];
     struct dots x = {.type = type, .count = count, .order = page->order};
@@ -370,28 +392,29 @@ INLINE void fold_batch(const struct ops_page *page, const struct page_scales *sc
         most = queries[j].n_tokens > most ? queries[j].n_tokens : most;
         least = queries[j].n_tokens < least ? queries[j].n_tokens : least;
     }
-    scores(x, page, scales, most, n, w);
+    scores(x, page, scales, most, first, n, w);
     for (int j = 0; j < n; j++) {
         struct vec factor = vec_all(soften(queries[j].fold, w[j], queries[j].n_tokens));
         for (uint32_t d = 0; d < head_dim; d += WIDTH) /* the buffer is padded */
             vec_store(out[j] + d, vec_mul(vec_load(out[j] + d), factor));
     }
-    fold_tokens(page, type, scales->values, out, w, 0, least, n);
+    fold_tokens(page, type, scales->values, out, w, 0, least, first ? page->next : NULL, n);
     for (int j = 0; j < n; j++)
         if (queries[j].n_tokens > least)
-            fold_tokens(page, type, scales->values, &out[j], &w[j], least, queries[j].n_tokens, 1);
+            fold_tokens(page, type, scales->values, &out[j], &w[j], least, queries[j].n_tokens, NULL, 1);
 }
 
 #define FOLD_BATCHES(name, type, count)                                                                      \
     static void name(const struct ops_page *page, const struct page_scales *scales,                          \
                      const struct ops_query *queries, uint32_t n)                                            \
     {                                                                                                        \
-        for (; WIDTH > 8 && n >= 4; n -= 4, queries += 4)                                                    \
-            fold_batch(page, scales, type, count, queries, 4);                                               \
-        for (; n >= 2; n -= 2, queries += 2)                                                                 \
-            fold_batch(page, scales, type, count, queries, 2);                                               \
-        if (n)                                                                                               \
-            fold_batch(page, scales, type, count, queries, 1);                                               \
+        const struct ops_query *q = queries, *end = queries + n;                                             \
+        for (; WIDTH > 8 && end - q >= 4; q += 4)                                                            \
+            fold_batch(page, scales, type, count, q, q == queries, 4);                                       \
+        for (; end - q >= 2; q += 2)                                                                         \
+            fold_batch(page, scales, type, count, q, q == queries, 2);                                       \
+        if (q < end)                                                                                         \
+            fold_batch(page, scales, type, count, q, q == queries, 1);                                       \
     }
 FOLD_BATCHES(fold_f16_128, KV_F16, 4)
 FOLD_BATCHES(fold_f16_64, KV_F16, 2)
