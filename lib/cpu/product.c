@@ -1,8 +1,14 @@
 #include "product.h"
+#include "step.h"
 #include "team.h"
 
 #include <assert.h>
 #include <stdbool.h>
+
+#define UNIT 2 /* groups dealt together: kernels for many rows take them in pairs */
+
+static_assert(PRODUCT_TILE >= 2 * UNIT * MATMUL_ROWS * STEP_MAX_ROWS,
+              "the tile holds one unit of a full step");
 
 struct job {
     const struct product *p;
@@ -72,7 +78,7 @@ static void finish_gated(const struct job *j, uint32_t first, uint32_t last)
                                p->bias[1] ? p->bias[1] + start : NULL);
 }
 
-/* Units are the groups of all matrices, one after the other; those of gate and up are pairs. */
+/* The groups of all matrices, one after the other; those of gate and up go together. */
 static void do_piece(const struct job *j, uint32_t first, uint32_t last)
 {
     const struct product *p = j->p;
@@ -88,7 +94,7 @@ static void do_piece(const struct job *j, uint32_t first, uint32_t last)
     }
 }
 
-static uint32_t count_units(const struct product *p)
+static uint32_t count_groups(const struct product *p)
 {
     uint32_t n = p->matrices[0]->n_groups;
     for (uint32_t i = 1; p->epilogue != PROGRAM_SWIGLU && i < p->n_matrices; i++)
@@ -96,11 +102,11 @@ static uint32_t count_units(const struct product *p)
     return n;
 }
 
-/* Groups per piece: what the tile holds, but several pieces for each member, so that there is something to
+/* Units per piece: what the tile holds, but several pieces for each member, so that there is something to
  * take over from one that is late. */
 static uint32_t chunk_of(const struct product *p, uint32_t n_units, uint32_t n_members)
 {
-    uint32_t per_row = MATMUL_ROWS * (p->epilogue == PROGRAM_SWIGLU ? 2 : 1);
+    uint32_t per_row = UNIT * MATMUL_ROWS * (p->epilogue == PROGRAM_SWIGLU ? 2 : 1);
     uint32_t fits = PRODUCT_TILE / (per_row * p->n_rows), even = n_units / (n_members * 8);
     uint32_t chunk = fits < even ? fits : even;
     return chunk ? chunk : 1;
@@ -129,8 +135,8 @@ void product_run(const struct product *p, const struct product_shared *shared,
                 quantise_row(&j, row, floats, &shared->factors[row]);
         team_barrier(team, member);
     }
-    uint32_t n_units = count_units(p);
+    uint32_t n_groups = count_groups(p), n_units = (n_groups + UNIT - 1) / UNIT;
     struct team_deal pieces = team_deal(team, member, n_units, chunk_of(p, n_units, team_size(team)));
     for (uint32_t first, last; team_next(&pieces, &first, &last);)
-        do_piece(&j, first, last);
+        do_piece(&j, first * UNIT, last * UNIT < n_groups ? last * UNIT : n_groups);
 }
