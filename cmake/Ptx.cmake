@@ -1,0 +1,83 @@
+# Ptx.cmake - kernels/*.c to PTX, with the flags without which that goes wrong, and PTX into C arrays.
+#
+# Wanted: clang >= 18 with the NVPTX target (Debian: clang-19). Without it everything else is built and the cuda
+# backend has no kernels. The traps, all of them met:
+#   -fconvergent-functions   else clang copies a barrier into both arms of a branch
+#   --cuda-feature=+ptxNN    else clang 19 stamps .version 8.5, which drivers before R555 refuse: 7.8 for sm_80 and
+#                            8.0 for sm_90 are read by every driver since R525
+#   sm_80 and sm_90          never an 'a' target: ptxas and the driver refuse those for any other chip
+#   .maxntid, .minnctapersm  cannot be said in C on this target: simt.h leaves a comment, PatchPtx.cmake writes them
+set(HEARTH_PTX_GENERATIONS 80 90)
+set(HEARTH_PTX_VERSION_80 78)
+set(HEARTH_PTX_VERSION_90 80)
+
+function(hearth_find_ptx_clang)
+    if(HEARTH_PTX_CLANG)
+        return()
+    endif()
+    foreach(name clang-19 clang-20 clang-21 clang-18 clang)
+        find_program(found_${name} ${name} NO_CACHE)
+        if(NOT found_${name})
+            continue()
+        endif()
+        execute_process(COMMAND ${found_${name}} --print-targets OUTPUT_VARIABLE targets ERROR_QUIET)
+        execute_process(COMMAND ${found_${name}} -dumpversion OUTPUT_VARIABLE version ERROR_QUIET
+            OUTPUT_STRIP_TRAILING_WHITESPACE)
+        if(targets MATCHES "nvptx64" AND version VERSION_GREATER_EQUAL 18)
+            set(HEARTH_PTX_CLANG ${found_${name}} CACHE FILEPATH "clang >= 18 with the NVPTX target")
+            set(HEARTH_PTX_CLANG_VERSION ${version} CACHE STRING "its version" FORCE)
+            return()
+        endif()
+    endforeach()
+endfunction()
+
+hearth_find_ptx_clang()
+string(REGEX MATCH "^[0-9]+" HEARTH_PTX_CLANG_MAJOR "${HEARTH_PTX_CLANG_VERSION}")
+if(HEARTH_PTX_CLANG)
+    message(STATUS "GPU kernels: ${HEARTH_PTX_CLANG} ${HEARTH_PTX_CLANG_VERSION}")
+else()
+    message(STATUS "GPU kernels: not built; no clang >= 18 with the NVPTX target was found (Debian: clang-19)")
+endif()
+
+# Compiles each source for each generation; the PTX files' names are put into ${out_var} (empty without clang).
+# Further arguments after FLAGS go to the compiler.
+function(hearth_ptx out_var directory)
+    cmake_parse_arguments(ARG "" "" "FLAGS" ${ARGN})
+    set(files)
+    if(HEARTH_PTX_CLANG)
+        file(MAKE_DIRECTORY ${directory})
+        foreach(source ${ARG_UNPARSED_ARGUMENTS})
+            get_filename_component(name ${source} NAME_WE)
+            foreach(sm ${HEARTH_PTX_GENERATIONS})
+                set(ptx ${directory}/${name}_sm${sm}.ptx)
+                add_custom_command(OUTPUT ${ptx}
+                    COMMAND ${HEARTH_PTX_CLANG} -x c -std=c17 --target=nvptx64-nvidia-cuda -march=sm_${sm}
+                        --cuda-feature=+ptx${HEARTH_PTX_VERSION_${sm}} -DSIMT_SM=${sm} -O3 -ffreestanding
+                        -fconvergent-functions -ffp-contract=off -fno-math-errno -Wall -Wextra -Werror -Wshadow
+                        -Wstrict-prototypes -Wvla -I${CMAKE_SOURCE_DIR}/kernels ${ARG_FLAGS}
+                        -MD -MF ${ptx}.d -MT ${ptx} -S ${source} -o ${ptx}.raw
+                    COMMAND ${CMAKE_COMMAND} -DIN=${ptx}.raw -DOUT=${ptx} -P ${CMAKE_SOURCE_DIR}/cmake/PatchPtx.cmake
+                    DEPENDS ${source} ${CMAKE_SOURCE_DIR}/cmake/PatchPtx.cmake
+                    DEPFILE ${ptx}.d
+                    COMMENT "PTX ${name} sm_${sm}"
+                    VERBATIM)
+                list(APPEND files ${ptx})
+            endforeach()
+        endforeach()
+    endif()
+    set(${out_var} ${files} PARENT_SCOPE)
+endfunction()
+
+# Adds a table `const struct ptx_image <symbol>[]` of the PTX files (possibly none) to the target; lib/cuda/ptx_image.h.
+function(hearth_embed_ptx target symbol)
+    set(c ${CMAKE_CURRENT_BINARY_DIR}/${symbol}.c)
+    string(REPLACE ";" "|" files "${ARGN}")
+    add_custom_command(OUTPUT ${c}
+        COMMAND ${CMAKE_COMMAND} "-DFILES=${files}" -DSYMBOL=${symbol} -DOUT=${c}
+            -P ${CMAKE_SOURCE_DIR}/cmake/EmbedPtx.cmake
+        DEPENDS ${ARGN} ${CMAKE_SOURCE_DIR}/cmake/EmbedPtx.cmake
+        COMMENT "embedding ${symbol}"
+        VERBATIM)
+    target_sources(${target} PRIVATE ${c})
+    target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR}/lib/cuda)
+endfunction()

@@ -1,0 +1,96 @@
+/* ring.h - stages of shared memory that a producer warp fills ahead of the consumer warps of its block.
+ *
+ * Each stage has two mbarriers. `full` ends a phase when the copy has landed; `empty` when every consumer
+ * warp has given the stage back. The producer warp calls ring_fill() with all lanes; it waits for `empty`
+ * only, so the stream runs n_stages ahead of whatever the consumers wait for. Each consumer warp calls
+ * ring_take(), reads, ring_give(), in the order of the fills. One copy is at most stage_bytes, a multiple of
+ * 16, from a 16-byte aligned address. sm_90: one lane issues a bulk copy; sm_80: the lanes issue 16 bytes
+ * each (cp.async).
+ *
+ * A source written by this kernel must be ordered before the fill (an acquire by every lane that copies), and
+ * on sm_90 its writers call simt_fence_proxy_async() before their release. Weights are never written: no
+ * wait. */
+#pragma once
+#include "simt.h"
+
+#if SIMT_SM >= 90
+#define RING_FULL_ARRIVALS 1
+#else
+#define RING_FULL_ARRIVALS SIMT_LANES
+#endif
+
+struct ring {
+    SIMT_SHARED char *stages;
+    SIMT_SHARED uint64_t *full, *empty; /* n_stages each */
+    uint32_t n_stages, stage_bytes;
+};
+
+/* A warp's place in the ring; starts as {0, 0}. */
+struct ring_place {
+    uint32_t stage, parity;
+};
+
+/* Shared memory: n_stages x stage_bytes for the stages, at stage_offset, and n_stages x 16 for the mbarriers,
+ * at mbar_offset. Called by all threads of the block; a simt_bar_sync of the whole block must follow. */
+SIMT_INLINE void ring_open(struct ring *r, uint32_t stage_offset, uint32_t mbar_offset, uint32_t n_stages,
+                           uint32_t stage_bytes, uint32_t n_consumer_warps)
+{
+    r->stages = simt_carve(stage_offset, n_stages * stage_bytes);
+    r->full = simt_carve(mbar_offset, n_stages * 16);
+    r->empty = r->full + n_stages;
+    r->n_stages = n_stages;
+    r->stage_bytes = stage_bytes;
+    if (simt_thread() != 0)
+        return;
+    for (uint32_t i = 0; i < n_stages; i++) {
+        simt_mbar_init(&r->full[i], RING_FULL_ARRIVALS);
+        simt_mbar_init(&r->empty[i], n_consumer_warps);
+    }
+    simt_fence_mbar_init();
+}
+
+SIMT_INLINE void ring_next(const struct ring *r, struct ring_place *at)
+{
+    if (++at->stage == r->n_stages) {
+        at->stage = 0;
+        at->parity ^= 1;
+    }
+}
+
+SIMT_INLINE void ring_fill(const struct ring *r, struct ring_place *at, const SIMT_GLOBAL char *src,
+                           uint32_t bytes)
+{
+    SIMT_SHARED char *dst = r->stages + at->stage * r->stage_bytes;
+    SIMT_SHARED uint64_t *full = &r->full[at->stage];
+#if SIMT_SM >= 90
+    if (simt_lane() == 0) {
+        while (!simt_mbar_try_wait(&r->empty[at->stage], at->parity ^ 1)) {
+        }
+        simt_mbar_arrive_expect_tx(full, bytes);
+        simt_bulk_copy(dst, src, bytes, full);
+    }
+#else
+    while (!simt_mbar_try_wait(&r->empty[at->stage], at->parity ^ 1)) {
+    }
+    for (uint32_t i = simt_lane() * 16; i < bytes; i += SIMT_LANES * 16)
+        simt_cp_async16(dst + i, src + i);
+    simt_cp_async_arrive(full);
+#endif
+    ring_next(r, at);
+}
+
+/* The stage's bytes, once they are there. */
+SIMT_INLINE const SIMT_SHARED char *ring_take(const struct ring *r, const struct ring_place *at)
+{
+    while (!simt_mbar_try_wait(&r->full[at->stage], at->parity)) {
+    }
+    return r->stages + at->stage * r->stage_bytes;
+}
+
+SIMT_INLINE void ring_give(const struct ring *r, struct ring_place *at)
+{
+    simt_syncwarp(); /* all lanes have read */
+    if (simt_lane() == 0)
+        simt_mbar_arrive(&r->empty[at->stage]);
+    ring_next(r, at);
+}
