@@ -1,0 +1,108 @@
+#!/bin/sh
+# ptx_gate.sh EXPECTED CLANG_MAJOR DIRECTORY... - what must hold of the kernels' PTX, checked without a GPU.
+#
+# Each *_smNN.ptx: .version and .target as the oldest driver wants them, launch bounds written, memory named by its
+# space, ordered accesses with order and scope, no non-coherent load, no call, no local memory; the counts of
+# barriers, ordered accesses, copies and mma as EXPECTED has them (a barrier that the compiler duplicated shows
+# there). ptxas then assembles it for every generation it can run on: no warning, no spill, no stack, and registers
+# within what the block size leaves.
+#
+# EXPECTED has a line per file: name, then word=count. `ptx_gate.sh --print EXPECTED CLANG_MAJOR DIRECTORY...` writes
+# such lines. They hold for clang 19; with another the counts are not compared.
+set -u
+print=""
+[ "$1" = --print ] && { print=1; shift; }
+expected=$1
+clang=$2
+shift 2
+status=0
+n_files=0
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+fail() {
+    echo "FAILED  $1"
+    status=1
+}
+
+# The words of simt.h as they stand in the PTX, counted.
+counts() {
+    grep -oE '^[[:space:]]*(\{ *)?(\.reg[^;]*; *)*(setp[^;]*; *)*(bar\.(sync|red\.or|warp\.sync)|mma\.sync|shfl\.sync|vote\.sync|ld\.(relaxed|acquire)\.(gpu|sys)|st\.(relaxed|release)\.(gpu|sys)|(red|atom)\.(relaxed|release|acq_rel)\.(gpu|sys)|fence\.[a-z_.]+|mbarrier\.[a-z_]+(\.expect_tx)?|cp\.async\.(bulk|cg|commit_group|wait_group|mbarrier))' "$1" |
+        sed -E 's/.*[;{[:space:]]//; s/^(mbarrier\.)(try|test)_wait/\1wait/; s/\.$//' | LC_ALL=C sort | uniq -c | awk '{ printf " %s=%s", $2, $1 }'
+}
+
+check_text() {
+    name=$1 ptx=$2 sm=$3
+    case $sm in 80) version=7.8 ;; *) version=8.0 ;; esac
+    grep -qxF ".version $version" "$ptx" || fail "$name: .version is not $version: $(grep '^\.version' "$ptx")"
+    grep -qxF ".target sm_$sm" "$ptx" || fail "$name: .target is not sm_$sm: $(grep '^\.target' "$ptx")"
+    for word in entry maxntid minnctapersm; do
+        [ "$(grep -cE "^(\.visible )?\.$word" "$ptx")" = "$(grep -cE '^\.visible \.entry' "$ptx")" ] || fail "$name: an entry without .$word"
+    done
+    grep -nE 'ld\.global\.nc|ld\.[a-z.]*\.nc|ldu\.' "$ptx" && fail "$name: a non-coherent load, of memory that may be written meanwhile"
+    grep -nE '\.local|__local_depot' "$ptx" && fail "$name: local memory"
+    grep -nE '(ld|st)\.volatile' "$ptx" && fail "$name: a volatile access orders nothing: simt.h has what does"
+    grep -nE '(ld|st)\.(v[24]\.)?[usbf](8|16|32|64)' "$ptx" && fail "$name: an access whose address space clang does not know"
+    grep -nE '(^|[[:space:]])(red|atom)\.' "$ptx" | grep -vE '(red|atom)\.(relaxed|release|acq_rel)\.(gpu|sys)\.' && fail "$name: an atomic without order and scope"
+    grep -nE '^[[:space:]]*(\(.*\), *)?call' "$ptx" && fail "$name: a call"
+    true
+}
+
+check_counts() {
+    name=$1 ptx=$2
+    have="$name$(counts "$ptx")"
+    want=$(grep -E "^$name( |\$)" "$expected")
+    [ "$have" = "$want" ] || fail "$name: the words in it changed
+    have: $have
+    want: ${want:-no line in $expected}"
+}
+
+# Registers that a thread may have: the file of 65,536, dealt in eights, over the threads of the blocks of an SM.
+budget() {
+    awk '/^\.maxntid/ { gsub(",", ""); threads = $2 } /^\.minnctapersm/ { n = int(65536 / (threads * $2) / 8) * 8; if (n > 255) n = 255; if (!least || n < least) least = n } END { print least }' "$1"
+}
+
+assemble() {
+    name=$1 ptx=$2 sm=$3
+    limit=$(budget "$ptx")
+    for generation in 80 86 89 90 100 120; do
+        [ "$generation" -ge "$sm" ] || continue
+        "$ptxas" -v -arch=sm_$generation "$ptx" -o "$work/cubin" >"$work/log" 2>&1 || fail "$name: ptxas for sm_$generation: $(head -n 3 "$work/log")"
+        grep -iE 'warning' "$work/log" && fail "$name: ptxas warns for sm_$generation"
+        grep -E 'spill|stack' "$work/log" | grep -vE '^ *0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads' && fail "$name: stack or spills on sm_$generation"
+        used=$(sed -nE 's/.*Used ([0-9]+) registers.*/\1/p' "$work/log" | sort -n | tail -n 1)
+        [ "${used:-999}" -le "$limit" ] || fail "$name: ${used:-no count of} registers on sm_$generation, of $limit"
+        echo "ok      $name on sm_$generation: $used of $limit registers"
+    done
+}
+
+ptxas=""
+for candidate in ptxas /usr/local/cuda/bin/ptxas /opt/cuda/bin/ptxas; do
+    [ -n "$ptxas" ] || ptxas=$(command -v "$candidate" || true)
+done
+
+for directory in "$@"; do
+    for ptx in "$directory"/*_sm*.ptx; do
+        [ -e "$ptx" ] || continue
+        n_files=$((n_files + 1))
+        name=$(basename "$ptx" .ptx)
+        sm=${name##*_sm}
+        if [ -n "$print" ]; then
+            echo "$name$(counts "$ptx")"
+            continue
+        fi
+        check_text "$name" "$ptx" "$sm"
+        [ "$clang" != 19 ] || check_counts "$name" "$ptx"
+        [ -z "$ptxas" ] || assemble "$name" "$ptx" "$sm"
+    done
+done
+[ -z "$print" ] || exit 0
+
+if [ "$n_files" = 0 ]; then
+    echo "SKIP ptx_gate clang: no clang >= 18 with the NVPTX target is installed"
+    exit 0
+fi
+[ "$clang" = 19 ] || echo "SKIP ptx_gate counts: the table is of clang 19, this is clang $clang"
+[ -n "$ptxas" ] || echo "SKIP ptx_gate ptxas: ptxas is not installed"
+[ $status = 0 ] && echo "$n_files PTX files in order"
+exit $status

@@ -1,0 +1,196 @@
+/* machine.h - the inside of the emulator: its threads, warps, blocks, copies, and who schedules them.
+ * scheduler.c runs the grid, collectives.c lets threads meet, memory.c checks accesses and orders them,
+ * copies.c holds mbarriers and asynchronous copies, report.c words and mutations. */
+#pragma once
+#include "clocks.h"
+#include "emulator.h"
+#include "fiber.h"
+#include "shadow.h"
+
+#ifndef SIMT_SM
+#define SIMT_SM 90 /* simt_host.h wants one; the emulator itself does both */
+#endif
+#include "simt.h"
+#undef simt_thread
+#undef simt_lane
+#undef simt_warp
+
+#define SIMT_BARRIERS  16
+#define SIMT_REGIONS   64 /* announced by the host */
+#define SIMT_CARVES    32 /* parts of shared memory per block */
+#define SIMT_MBARRIERS 64 /* per block */
+#define SIMT_LOOKS     4
+#define SIMT_GUARD     64 /* bytes on both sides of a part of shared memory, which nothing may touch */
+
+struct region {
+    uintptr_t start, end;
+    uint32_t flags;
+    const char *name;
+};
+
+enum thread_state { THREAD_READY, THREAD_BLOCKED, THREAD_DONE };
+
+struct thread {
+    struct fiber fiber;
+    struct block *block;
+    struct warp *warp;
+    uint32_t index; /* in the block; its column is its place in machine.threads */
+    uint32_t column, epoch;
+    uint32_t copy_column, copy_epoch; /* of its asynchronous copies; column 0: none yet */
+    struct knowledge knows;
+    struct knowledge loose;  /* learned by relaxed loads: counts from the next fence on */
+    struct knowledge fenced; /* what its last fence makes relaxed stores carry */
+    enum thread_state state;
+    uint32_t ready_slot;        /* where in machine.ready, while ready */
+    const struct simt_site *at; /* the last word it called */
+    struct look {
+        const struct simt_site *at;
+        uint64_t value;
+    } looks[SIMT_LOOKS]; /* what its last polls saw, and where */
+    uint32_t next_look;
+    bool idle;                /* it would only look again */
+    uint32_t group;           /* cp.async: groups committed */
+    uint32_t group_epoch[16]; /* copy_epoch when group i % 16 was committed */
+    void *deposit;            /* what it brings to a meeting of its warp */
+    bool barrier_answer;
+};
+
+struct warp {
+    uint32_t n_arrived, n_done;
+    const struct simt_site *site;
+    uint32_t barrier_arrived; /* lanes at the barrier that the warp is at */
+    uint32_t barrier_id;
+    const struct simt_site *barrier_site;
+};
+
+struct barrier {
+    uint32_t n, n_arrived;
+    bool any;
+    struct thread **waiting; /* room for all threads of the block */
+};
+
+struct mbarrier {
+    uintptr_t address;
+    uint32_t arrivals, pending, phase;
+    int64_t tx;
+    struct access init;
+    struct knowledge now, ended; /* gathered in this phase; of the last one that ended */
+};
+
+struct carve {
+    size_t offset, bytes;
+    char *memory; /* SIMT_GUARD bytes inside its allocation */
+};
+
+struct block {
+    uint32_t index;
+    struct thread *threads;
+    struct warp *warps;
+    struct barrier barriers[SIMT_BARRIERS];
+    struct mbarrier mbarriers[SIMT_MBARRIERS];
+    uint32_t n_mbarriers;
+    struct carve carves[SIMT_CARVES];
+    uint32_t n_carves;
+    uint32_t n_done;
+};
+
+struct copy { /* in flight */
+    char *dst;
+    const char *src;
+    uint32_t bytes, epoch, group;
+    struct thread *issuer;
+    struct mbarrier *mbar; /* complete_tx there; NULL: cp.async */
+};
+
+struct late_arrival { /* cp.async.mbarrier.arrive: due when the issuer's copies up to this epoch have landed
+                       */
+    struct thread *issuer;
+    struct mbarrier *mbar;
+    uint32_t epoch;
+};
+
+/* What ordered accesses to one address have released. */
+struct released {
+    uintptr_t address;
+    struct knowledge knows;
+    struct released *next;
+};
+
+#define RELEASED_BUCKETS 1024
+
+struct machine_launch {
+    const struct simt_kernel *kernel;
+    _Alignas(16) char args[4096];
+    uint32_t n_threads, n_blocks; /* threads per block */
+    size_t shared_bytes;
+    enum simt_schedule schedule;
+    const struct simt_site *muted;
+    uint32_t muted_aspects;
+    uint32_t victim; /* starved block, or the first column of the favoured warp */
+};
+
+struct simt_machine {
+    struct fiber host;
+    struct machine_launch launch;
+    struct thread *threads; /* all blocks'; grows only */
+    uint32_t n_threads, room_threads;
+    struct block *blocks;
+    uint32_t n_blocks;
+    struct warp *warps;
+    uint32_t n_columns, room_columns;
+    struct clock_pool clocks;
+    struct shadow *shadow;
+    struct thread *running, **ready;
+    uint32_t n_ready, n_done;
+    uint64_t random, steps, progress_step, slept_ns;
+    struct region regions[SIMT_REGIONS];
+    uint32_t n_regions;
+    struct copy *copies;
+    uint32_t n_copies, room_copies;
+    struct late_arrival *late;
+    uint32_t n_late, room_late;
+    struct released *released[RELEASED_BUCKETS];
+    struct simt_report *report;
+    bool reported;
+    bool host_polled; /* an idle look went to memory that the host writes: waiting is no fault */
+};
+
+extern _Thread_local struct simt_machine *simt_machine; /* the one that runs a grid on this thread, or NULL */
+
+/* scheduler.c */
+void machine_yield(struct simt_machine *m); /* others may run; the thread stays ready */
+void machine_block(struct simt_machine *m); /* until machine_wake() */
+void machine_wake(struct simt_machine *m, struct thread *t);
+uint32_t machine_random(struct simt_machine *m, uint32_t below);
+/* Notes an unsuccessful look (`value`), or progress; then yields. */
+void machine_poll(struct simt_machine *m, const struct simt_site *at, bool done, uint64_t value);
+void machine_progress(struct simt_machine *m);
+bool machine_mutes(const struct simt_machine *m, const struct simt_site *at, enum simt_aspect aspect);
+struct thread *machine_enter(const struct simt_site *at); /* the calling thread; notes where it is */
+
+/* memory.c */
+void memory_access(struct simt_machine *m, const void *p, size_t size, bool write, bool strong,
+                   const void *pc);
+void memory_check_host_scope(struct simt_machine *m, const void *p, enum simt_scope scope);
+struct accessor memory_accessor(const struct thread *t, bool strong, const void *pc);
+void memory_report_race(struct simt_machine *m, const void *p, size_t size, bool write,
+                        const struct access *mine, const struct access *other, bool other_is_write);
+const struct region *memory_region(struct simt_machine *m, const void *p, size_t size, const struct thread *t,
+                                   bool *is_shared);
+void memory_forget(struct simt_machine *m); /* all releases */
+void thread_next_epoch(struct simt_machine *m, struct thread *t);
+/* What t has done and knows, to be handed on. The caller drops it. */
+struct knowledge thread_release(struct simt_machine *m, struct thread *t);
+
+/* copies.c */
+bool copies_land_one(struct simt_machine *m); /* false: none in flight */
+bool copies_in_flight(const struct simt_machine *m, const struct block *b);
+void copies_drop(struct simt_machine *m); /* at the end of a run */
+
+/* report.c */
+void report_fault(struct simt_machine *m, const char *kind, const void *pc0, const void *pc1, const char *fmt,
+                  ...) __attribute__((format(printf, 5, 6), noreturn));
+/* For the scheduler, on the host's stack: fills in the report and comes back. */
+void report_note(struct simt_machine *m, const char *kind, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+const char *report_where(const struct simt_site *at, char *out, size_t size);

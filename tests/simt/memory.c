@@ -1,0 +1,355 @@
+/* memory.c - accesses of the kernels: whose memory, ordered against whom, and what ordered accesses hand on.
+ */
+#include "machine.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+void simt_map(struct simt_machine *m, void *memory, size_t size, uint32_t flags, const char *name)
+{
+    if (m->n_regions == SIMT_REGIONS)
+        abort(); /* a test tool: raise SIMT_REGIONS */
+    uintptr_t start = (uintptr_t)memory;
+    m->regions[m->n_regions++] = (struct region){start, start + size, flags, name};
+}
+
+void simt_unmap_all(struct simt_machine *m)
+{
+    m->n_regions = 0;
+}
+
+static bool inside(uintptr_t at, size_t size, uintptr_t start, uintptr_t end)
+{
+    return at >= start && at < end && size <= end - at;
+}
+
+static const struct carve *carve_of(const struct block *b, uintptr_t at, size_t size)
+{
+    for (uint32_t i = 0; i < b->n_carves; i++) {
+        uintptr_t start = (uintptr_t)b->carves[i].memory;
+        if (inside(at, size, start, start + b->carves[i].bytes))
+            return &b->carves[i];
+    }
+    return NULL;
+}
+
+/* NULL for shared memory of t's block (*is_shared) and for what is nobody's (!*is_shared). */
+const struct region *memory_region(struct simt_machine *m, const void *p, size_t size, const struct thread *t,
+                                   bool *is_shared)
+{
+    uintptr_t at = (uintptr_t)p;
+    *is_shared = carve_of(t->block, at, size) != NULL;
+    for (uint32_t i = 0; i < m->n_regions && !*is_shared; i++)
+        if (inside(at, size, m->regions[i].start, m->regions[i].end))
+            return &m->regions[i];
+    return NULL;
+}
+
+static void report_bounds(struct simt_machine *m, const struct thread *t, const void *p, size_t size,
+                          bool write, const void *pc)
+{
+    uintptr_t at = (uintptr_t)p;
+    char whose[160] = "nothing the kernel was given";
+    for (uint32_t i = 0; i < m->n_regions; i++)
+        if (at + 4096 >= m->regions[i].start && at < m->regions[i].end + 4096)
+            snprintf(whose, sizeof whose, "%s%+ld, which has %zu bytes", m->regions[i].name,
+                     (long)(at - m->regions[i].start), (size_t)(m->regions[i].end - m->regions[i].start));
+    for (uint32_t i = 0; i < m->n_threads; i++)
+        if (inside(at, 1, (uintptr_t)m->threads[i].fiber.stack,
+                   (uintptr_t)m->threads[i].fiber.stack + m->threads[i].fiber.stack_size))
+            snprintf(whose, sizeof whose, "local memory of block %u thread %u", m->threads[i].block->index,
+                     m->threads[i].index);
+    for (uint32_t b = 0; b < m->n_blocks; b++)
+        for (uint32_t i = 0; i < m->blocks[b].n_carves; i++) {
+            const struct carve *c = &m->blocks[b].carves[i];
+            uintptr_t start = (uintptr_t)c->memory;
+            if (at + SIMT_GUARD >= start && at < start + c->bytes + SIMT_GUARD)
+                snprintf(whose, sizeof whose, "shared memory of block %u, part at %zu%+ld of %zu bytes", b,
+                         c->offset, (long)(at - start), c->bytes);
+        }
+    report_fault(m, "bounds", pc, NULL, "%s of %zu bytes by block %u thread %u at %p: %s",
+                 write ? "store" : "load", size, t->block->index, t->index, p, whose);
+}
+
+struct accessor memory_accessor(const struct thread *t, bool strong, const void *pc)
+{
+    return (struct accessor){
+        .self = {.column = t->column, .epoch = t->epoch, .strong = strong, .pc = pc, .site = t->at},
+        .seen = t->knows.seen,
+        .writes_seen = t->knows.seen,
+        .own_column = t->column,
+        .own_epoch = UINT32_MAX,
+        .own_writes = true,
+    };
+}
+
+static void agent_text(struct simt_machine *m, const struct access *a, char *out, size_t size)
+{
+    char where[128];
+    const struct thread *t = NULL;
+    bool is_copy = a->column > m->n_threads;
+    if (!is_copy && a->column)
+        t = &m->threads[a->column - 1];
+    for (uint32_t i = 0; is_copy && i < m->n_threads; i++)
+        if (m->threads[i].copy_column == a->column)
+            t = &m->threads[i];
+    snprintf(out, size, "%sblock %u thread %u (last word: %s)", is_copy ? "an asynchronous copy of " : "",
+             t ? t->block->index : 0, t ? t->index : 0, report_where(a->site, where, sizeof where));
+}
+
+void memory_report_race(struct simt_machine *m, const void *p, size_t size, bool write,
+                        const struct access *mine, const struct access *other, bool other_is_write)
+{
+    char a[220], b[220], name[64] = "shared memory";
+    for (uint32_t i = 0; i < m->n_regions; i++)
+        if (inside((uintptr_t)p, 1, m->regions[i].start, m->regions[i].end))
+            snprintf(name, sizeof name, "%s%+ld", m->regions[i].name,
+                     (long)((uintptr_t)p - m->regions[i].start));
+    agent_text(m, mine, a, sizeof a);
+    agent_text(m, other, b, sizeof b);
+    report_fault(m, "race", mine->pc, other->pc,
+                 "%s of %zu bytes at %p (%s) by %s is not ordered after the %s by %s",
+                 write ? "store" : "load", size, p, name, a, other_is_write ? "store" : "load", b);
+}
+
+void memory_access(struct simt_machine *m, const void *p, size_t size, bool write, bool strong,
+                   const void *pc)
+{
+    struct thread *t = m->running;
+    uintptr_t at = (uintptr_t)p, stack = (uintptr_t)t->fiber.stack;
+    if (inside(at, size, stack, stack + t->fiber.stack_size))
+        return;
+    if (!write &&
+        inside(at, size, (uintptr_t)m->launch.args, (uintptr_t)m->launch.args + sizeof m->launch.args))
+        return;
+    bool is_shared = false;
+    const struct region *region = memory_region(m, p, size, t, &is_shared);
+    if (!region && !is_shared) {
+        Dl_info info;
+        if (!write && dladdr(p, &info)) /* a constant table of the kernel */
+            return;
+        report_bounds(m, t, p, size, write, pc);
+    }
+    if (write && region && (region->flags & SIMT_MAP_READ_ONLY))
+        report_fault(m, "bounds", pc, NULL,
+                     "store of %zu bytes by block %u thread %u to %s, which is read-only", size,
+                     t->block->index, t->index, region->name);
+    struct accessor by = memory_accessor(t, strong, pc);
+    struct access other = {0};
+    bool other_is_write = false;
+    enum shadow_verdict v = write ? shadow_write(m->shadow, at, size, &by, &other, &other_is_write)
+                                  : shadow_read(m->shadow, at, size, &by, is_shared, &other, &other_is_write);
+    if (v == SHADOW_RACE)
+        memory_report_race(m, p, size, write, &by.self, &other, other_is_write);
+    if (v == SHADOW_NEVER_WRITTEN)
+        report_fault(m, "uninitialised", pc, NULL,
+                     "load of %zu bytes of shared memory that block %u has never written", size,
+                     t->block->index);
+}
+
+/* The compiler's callbacks: one before every plain access of a kernel. */
+#define PLAIN(n)                                                                                             \
+    void __sanitizer_cov_load##n(const void *p);                                                             \
+    void __sanitizer_cov_load##n(const void *p)                                                              \
+    {                                                                                                        \
+        if (simt_machine)                                                                                    \
+            memory_access(simt_machine, p, n, false, false, __builtin_return_address(0));                    \
+    }                                                                                                        \
+    void __sanitizer_cov_store##n(const void *p);                                                            \
+    void __sanitizer_cov_store##n(const void *p)                                                             \
+    {                                                                                                        \
+        if (simt_machine)                                                                                    \
+            memory_access(simt_machine, p, n, true, false, __builtin_return_address(0));                     \
+    }
+#pragma GCC visibility push(default)
+PLAIN(1)
+PLAIN(2)
+PLAIN(4)
+PLAIN(8)
+PLAIN(16)
+#pragma GCC visibility pop
+
+/* What an ordered access may touch. */
+static void check_ordered(struct simt_machine *m, const struct thread *t, const void *p, uint32_t size,
+                          enum simt_scope scope, bool write)
+{
+    char where[128];
+    bool is_shared = false;
+    const struct region *region = memory_region(m, p, size, t, &is_shared);
+    if (is_shared || (uintptr_t)p % size)
+        report_fault(m, "misuse", NULL, NULL, "%s on %s", report_where(t->at, where, sizeof where),
+                     is_shared ? "shared memory" : "an unaligned address");
+    if (region && (region->flags & SIMT_MAP_HOST) && scope != SIMT_SYS)
+        report_fault(m, "scope", NULL, NULL, "%s on %s, which the host uses too: gpu scope does not reach it",
+                     report_where(t->at, where, sizeof where), region->name);
+    memory_access(m, p, size, write, true, NULL);
+    if (region && (region->flags & SIMT_MAP_HOST) && !write)
+        m->host_polled = true;
+}
+
+static struct released **released_slot(struct simt_machine *m, const void *p)
+{
+    struct released **r = &m->released[((uintptr_t)p / 4 * 0x9E3779B97F4A7C15u) >> 54];
+    while (*r && (*r)->address != (uintptr_t)p)
+        r = &(*r)->next;
+    return r;
+}
+
+static struct released *released_make(struct simt_machine *m, const void *p)
+{
+    struct released **r = released_slot(m, p);
+    if (!*r) {
+        *r = calloc(1, sizeof **r);
+        if (!*r)
+            abort(); /* a test tool: nothing sensible is left to do */
+        (*r)->address = (uintptr_t)p;
+    }
+    return *r;
+}
+
+void memory_forget(struct simt_machine *m)
+{
+    for (uint32_t i = 0; i < RELEASED_BUCKETS; i++)
+        while (m->released[i]) {
+            struct released *r = m->released[i];
+            m->released[i] = r->next;
+            knowledge_drop(&m->clocks, &r->knows);
+            free(r);
+        }
+}
+
+void thread_next_epoch(struct simt_machine *m, struct thread *t)
+{
+    (void)m;
+    t->epoch++;
+}
+
+struct knowledge thread_release(struct simt_machine *m, struct thread *t)
+{
+    struct knowledge k = {0};
+    knowledge_share(&m->clocks, &k, &t->knows);
+    clock_raise(&m->clocks, &k.seen, t->column, t->epoch);
+    thread_next_epoch(m, t);
+    return k;
+}
+
+/* Takes up what the address carries: at once, or at the next fence. */
+static void take_up(struct simt_machine *m, struct thread *t, const void *p, bool acquire)
+{
+    const struct released *r = *released_slot(m, p);
+    if (r)
+        knowledge_join(&m->clocks, acquire ? &t->knows : &t->loose, &r->knows);
+}
+
+/* Adds t's release, or what its last fence gives a relaxed write. */
+static void hand_on(struct simt_machine *m, struct thread *t, struct released *r, bool release)
+{
+    if (release) {
+        struct knowledge k = thread_release(m, t);
+        knowledge_join(&m->clocks, &r->knows, &k);
+        knowledge_drop(&m->clocks, &k);
+    } else {
+        knowledge_join(&m->clocks, &r->knows, &t->fenced);
+    }
+}
+
+static bool keeps(struct simt_machine *m, const struct simt_site *at, enum simt_aspect aspect)
+{
+    return (at->aspects & (uint32_t)aspect) && !machine_mutes(m, at, aspect);
+}
+
+uint64_t simt_emu_load(const struct simt_site *at, const void *p, uint32_t size, enum simt_scope scope)
+{
+    struct simt_machine *m = simt_machine;
+    struct thread *t = machine_enter(at);
+    check_ordered(m, t, p, size, scope, false);
+    uint64_t v = size == 8 ? __atomic_load_n((const uint64_t *)p, __ATOMIC_ACQUIRE)
+                           : __atomic_load_n((const uint32_t *)p, __ATOMIC_ACQUIRE);
+    take_up(m, t, p, keeps(m, at, SIMT_ACQUIRE));
+    machine_poll(m, at, false, v);
+    return v;
+}
+
+void simt_emu_store(const struct simt_site *at, void *p, uint32_t size, uint64_t v, enum simt_scope scope)
+{
+    struct simt_machine *m = simt_machine;
+    struct thread *t = machine_enter(at);
+    check_ordered(m, t, p, size, scope, true);
+    struct released *r = released_make(m, p);
+    knowledge_drop(&m->clocks, &r->knows); /* a plain store ends the release sequence of those before it */
+    hand_on(m, t, r, keeps(m, at, SIMT_RELEASE));
+    if (size == 8)
+        __atomic_store_n((uint64_t *)p, v, __ATOMIC_RELEASE);
+    else
+        __atomic_store_n((uint32_t *)p, (uint32_t)v, __ATOMIC_RELEASE);
+    machine_progress(m);
+    machine_yield(m);
+}
+
+uint32_t simt_emu_add(const struct simt_site *at, uint32_t *p, uint32_t v)
+{
+    struct simt_machine *m = simt_machine;
+    struct thread *t = machine_enter(at);
+    check_ordered(m, t, p, 4, SIMT_GPU, true);
+    take_up(m, t, p, keeps(m, at, SIMT_ACQUIRE));
+    hand_on(m, t, released_make(m, p), keeps(m, at, SIMT_RELEASE));
+    uint32_t old = *p;
+    *p = old + v;
+    machine_progress(m);
+    machine_yield(m);
+    return old;
+}
+
+void simt_emu_fence(const struct simt_site *at)
+{
+    struct simt_machine *m = simt_machine;
+    struct thread *t = machine_enter(at);
+    if (!machine_mutes(m, at, SIMT_WHOLE)) {
+        knowledge_join(&m->clocks, &t->knows, &t->loose);
+        knowledge_drop(&m->clocks, &t->fenced);
+        t->fenced = thread_release(m, t);
+    }
+    machine_yield(m);
+}
+
+void simt_emu_fence_proxy(const struct simt_site *at)
+{
+    struct simt_machine *m = simt_machine;
+    struct thread *t = machine_enter(at);
+    if (!machine_mutes(m, at, SIMT_WHOLE)) {
+        clock_join(&m->clocks, &t->knows.async, t->knows.seen);
+        clock_raise(&m->clocks, &t->knows.async, t->column, t->epoch);
+        thread_next_epoch(m, t);
+    }
+    machine_yield(m);
+}
+
+/* Every part gets an allocation of its own, with guards, so that running over its end is not the next part.
+ */
+void *simt_emu_carve(const struct simt_site *at, size_t offset, size_t bytes)
+{
+    struct simt_machine *m = simt_machine;
+    struct thread *t = machine_enter(at);
+    struct block *b = t->block;
+    char where[128];
+    for (uint32_t i = 0; i < b->n_carves; i++) {
+        const struct carve *c = &b->carves[i];
+        if (c->offset == offset && c->bytes == bytes)
+            return c->memory;
+        if (offset < c->offset + c->bytes && c->offset < offset + bytes)
+            report_fault(m, "misuse", NULL, NULL, "%s: bytes %zu to %zu of shared memory overlap %zu to %zu",
+                         report_where(at, where, sizeof where), offset, offset + bytes, c->offset,
+                         c->offset + c->bytes);
+    }
+    if (offset % 16 || offset + bytes > m->launch.shared_bytes || b->n_carves == SIMT_CARVES)
+        report_fault(m, "misuse", NULL, NULL,
+                     "%s: bytes %zu to %zu of the block's %zu bytes of shared memory",
+                     report_where(at, where, sizeof where), offset, offset + bytes, m->launch.shared_bytes);
+    char *memory = aligned_alloc(128, (2 * SIMT_GUARD + bytes + 127) / 128 * 128);
+    if (!memory)
+        abort(); /* a test tool: nothing sensible is left to do */
+    memset(memory, 0xA5, 2 * SIMT_GUARD + bytes);
+    b->carves[b->n_carves++] = (struct carve){offset, bytes, memory + SIMT_GUARD};
+    return memory + SIMT_GUARD;
+}
