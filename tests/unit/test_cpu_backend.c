@@ -1,8 +1,11 @@
 /* The cpu backend's promise: the same bits however the work is cut, and nothing done on a bad index. */
 #include "decoder_run.h"
+#include "sampler.h"
 
 #include <errno.h>
 #include <math.h>
+#include <time.h>
+#include <unistd.h>
 
 #define N 80 /* tokens: over a page's border */
 
@@ -419,6 +422,155 @@ Test(cpu_backend, a_model_that_does_not_fit_is_refused_with_both_numbers)
     cr_assert_eq(executor_open(&x, EXECUTOR_PERSISTENT, &cpu_backend, &cfg, m, &err), -ENOMEM);
     cr_assert_not_null(strstr(err.text, "100 bytes"), "%s", err.text);
     model_close(m);
+}
+
+/* A row of a sequence whose cached keys are NaN stands among rows of a healthy one. */
+static void expect_nan_stays_in_its_row(uint32_t n_healthy)
+{
+    make_tokens();
+    struct decoder_run_config c = {.path = files[2], .n_threads = 2};
+    struct decoder_run r;
+    decoder_run_open(&r, &c);
+    size_t size = 0;
+    uint8_t *transfer = cpu_backend.transfer(executor_backend(r.x), &size);
+    memset(transfer, 0xff, size / STEP_MAX_PAGE_OPS); /* one page of f16 NaNs */
+    r.step->page_ops[r.step->n_page_ops++] = (struct step_page_op){.kind = STEP_PAGE_IMPORT, .page = 9};
+    r.step->edits[r.step->n_edits++] = (struct step_table_edit){.slot = 1, .page = 9};
+    r.n_mapped[1] = 1;
+    decoder_run_row(&r, 1, 5, tokens[5], true);
+    for (uint32_t i = 0; i < n_healthy; i++)
+        decoder_run_row(&r, 0, i, tokens[i], true);
+    decoder_run_step(&r);
+    cr_assert(r.results[0].flags & STEP_RESULT_NOT_FINITE);
+    float *alone = decoder_run_logits(&c, tokens, n_healthy, 1);
+    for (uint32_t i = 0; i < n_healthy; i++) {
+        cr_assert_not(r.results[i + 1].flags & STEP_RESULT_NOT_FINITE);
+        expect_same(alone + (size_t)i * r.n_vocab, executor_logits(r.x, i + 1), r.n_vocab, "healthy row");
+    }
+    free(alone);
+    decoder_run_close(&r);
+}
+
+Test(cpu_backend, a_nan_fails_its_own_row_only)
+{
+    expect_nan_stays_in_its_row(1);
+    expect_nan_stays_in_its_row(12);
+}
+
+Test(cpu_backend, garbage_behind_a_row_in_its_page_is_not_read)
+{
+    make_tokens();
+    for (uint32_t type = KV_F16; type <= KV_Q8_0; type++) {
+        struct decoder_run_config c = {.path = files[2], .kv_type = (enum kv_type)type};
+        struct decoder_run r;
+        decoder_run_open(&r, &c);
+        size_t size = 0;
+        memset(cpu_backend.transfer(executor_backend(r.x), &size), 0xff, size / STEP_MAX_PAGE_OPS);
+        r.step->page_ops[r.step->n_page_ops++] = (struct step_page_op){.kind = STEP_PAGE_IMPORT, .page = 0};
+        float *expected = decoder_run_logits(&c, tokens, 20, 20), *got = calloc(20 * r.n_vocab, sizeof *got);
+        decoder_run_feed(&r, 0, tokens, 20, 3, got);
+        expect_same(expected, got, (size_t)20 * r.n_vocab, "after garbage");
+        free(expected);
+        free(got);
+        decoder_run_close(&r);
+    }
+}
+
+/* What the backend samples is what lib/sampler.c makes of the exported logits and the history that came by
+ * slot settings and by rows. */
+Test(cpu_backend, sampling_follows_the_slots_settings_and_history)
+{
+    make_tokens();
+    static const int32_t ends[] = {7, 30};
+    struct model *m = NULL;
+    struct decoder_run r = {0};
+    cr_assert_eq(model_open(&m, files[2], NULL), 0);
+    struct backend_config cfg = {
+        .n_threads = 2, .n_slots = 2, .n_ctx = 256, .end_tokens = ends, .n_end_tokens = 2};
+    cfg.isa = "auto";
+    cr_assert_eq(executor_open(&r.x, EXECUTOR_PERSISTENT, &cpu_backend, &cfg, m, NULL), 0);
+    r.n_vocab = model_config(m)->n_vocab;
+    r.n_ctx = 256;
+    r.n_pages = 8;
+    r.step = calloc(1, sizeof *r.step);
+    for (uint32_t pos = 0; pos < 64; pos++) /* what a prefix hit would have left in the page */
+        decoder_run_row(&r, 1, pos, tokens[pos], false);
+    decoder_run_step(&r);
+    struct step_sampling set = {.seed = 42, .temperature = 0.9f, .top_p = 0.95f, .typical_p = 1, .top_k = 50};
+    set.repetition_penalty = 1.3f;
+    set.frequency_penalty = 0.2f;
+    set.penalty_last_n = 40;
+    set.n_bias = 1;
+    struct step_bias bias = {.token = 11, .bias = 2.0f};
+    r.step->slots[r.step->n_slots++] =
+        (struct step_slot){.slot = 1, .start = 64, .n_history = 50, .sampling = set};
+    r.step->n_history = 50;
+    memcpy(r.step->history, tokens + 14, 50 * sizeof *tokens);
+    r.step->biases[r.step->n_biases++] = bias;
+    int32_t history[120];
+    uint32_t n_history = 50;
+    memcpy(history, tokens + 14, sizeof tokens[0] * 50);
+    void *scratch = aligned_alloc(64, sampler_scratch_size(r.n_vocab));
+    memset(scratch, 0, sampler_scratch_size(r.n_vocab));
+    int32_t last = tokens[64];
+    for (uint32_t pos = 64; pos < 100; pos++) {
+        decoder_run_row(&r, 1, pos, pos == 64 ? last : STEP_LAST_SAMPLED, true);
+        r.step->logits[0].flags |= STEP_BAN_END | STEP_LOGPROB;
+        r.step->logits[0].n_top = 4;
+        decoder_run_step(&r);
+        history[n_history++] = last;
+        struct sampler_input in = {.logits = executor_logits(r.x, 0), .n_vocab = r.n_vocab, .set = &set};
+        in.biases = &bias;
+        in.history = history;
+        in.n_history = n_history;
+        in.banned = ends;
+        in.n_banned = 2;
+        in.position = pos + 1;
+        last = sampler_pick(&in, scratch);
+        cr_assert_eq(r.results[0].token, last, "position %u: %d, expected %d", pos, r.results[0].token, last);
+        struct sampler_norm norm;
+        cr_assert(sampler_norm(in.logits, r.n_vocab, &norm));
+        cr_assert_eq(r.results[0].logprob, sampler_logprob(&norm, in.logits[last]));
+        cr_assert_eq(r.results[0].n_top, 4);
+        cr_assert(r.results[0].top[0].logprob >= r.results[0].top[3].logprob);
+    }
+    free(scratch);
+    decoder_run_close(&(struct decoder_run){.x = r.x, .model = m, .step = r.step});
+}
+
+Test(cpu_backend, a_target_is_answered_with_its_log_probability)
+{
+    make_tokens();
+    struct decoder_run_config c = {.path = files[2]};
+    struct decoder_run r;
+    decoder_run_open(&r, &c);
+    decoder_run_row(&r, 0, 0, tokens[0], true);
+    r.step->logits[0].target = 17;
+    decoder_run_step(&r);
+    struct sampler_norm norm;
+    cr_assert(sampler_norm(executor_logits(r.x, 0), r.n_vocab, &norm));
+    cr_assert_eq(r.results[0].token, 17);
+    cr_assert_eq(r.results[0].flags, STEP_RESULT_TARGET);
+    cr_assert_eq(r.results[0].logprob, sampler_logprob(&norm, executor_logits(r.x, 0)[17]));
+    decoder_run_close(&r);
+}
+
+/* Between steps the threads of the whole process but this one sleep. */
+Test(cpu_backend, an_idle_decoder_uses_no_cpu)
+{
+    make_tokens();
+    struct decoder_run_config c = {.path = files[2], .n_threads = 3};
+    struct decoder_run r;
+    decoder_run_open(&r, &c);
+    decoder_run_feed(&r, 0, tokens, 20, 1, NULL);
+    usleep(20000);
+    struct timespec before, after;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+    usleep(100000);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
+    int64_t used = (after.tv_sec - before.tv_sec) * 1000000000 + after.tv_nsec - before.tv_nsec;
+    cr_assert_leq(used, 2000000, "%lld ns in 100 ms", (long long)used);
+    decoder_run_close(&r);
 }
 
 Test(cpu_backend, one_launch_and_every_step_counted)
