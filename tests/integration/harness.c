@@ -1,32 +1,24 @@
 #include "harness.h"
 
 #include <curl/curl.h>
-#include <fcntl.h>
-#include <sys/stat.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 #define PATIENCE_MS 60000
 
 struct daemon daemon_;
 
-static void remove_dir(void)
-{
-    char path[160];
-    unlink(daemon_.log);
-    snprintf(path, sizeof path, "%s/hearth.sock", daemon_.dir);
-    unlink(path);
-    rmdir(daemon_.dir);
-}
-
 static void exec_daemon(const char *const *flags)
 {
-    const char *args[64] = {HEARTHD_BINARY, "serve", "--config", "/dev/null", "--model", DEMO_MODEL, "--port", "0"};
+    const char *args[64] = {HEARTHD_BINARY, "serve",    "--config", "/dev/null",
+                            "--model",      DEMO_MODEL, "--port",   "0"};
     size_t n = 8;
     while (flags && *flags && n < 63)
         args[n++] = *flags++;
-    int log = open(daemon_.log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    dup2(log, STDERR_FILENO);
-    dup2(log, STDOUT_FILENO);
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a failed test takes its daemon along */
+    dup2(daemon_.log, STDERR_FILENO);
+    dup2(daemon_.log, STDOUT_FILENO);
     execv(HEARTHD_BINARY, (char *const *)args);
     _exit(127);
 }
@@ -34,9 +26,8 @@ static void exec_daemon(const char *const *flags)
 void daemon_spawn(const char *const *flags)
 {
     memset(&daemon_, 0, sizeof daemon_);
-    strcpy(daemon_.dir, "/tmp/hearth-test-XXXXXX");
-    cr_assert_not_null(mkdtemp(daemon_.dir));
-    snprintf(daemon_.log, sizeof daemon_.log, "%s/log", daemon_.dir);
+    daemon_.log = memfd_create("log", MFD_CLOEXEC);
+    cr_assert_geq(daemon_.log, 0);
     daemon_.pid = fork();
     if (daemon_.pid == 0)
         exec_daemon(flags);
@@ -46,11 +37,8 @@ void daemon_spawn(const char *const *flags)
 char *daemon_read_log(void)
 {
     char *text = calloc(1, 1 << 20);
-    int fd = open(daemon_.log, O_RDONLY);
-    if (fd >= 0 && read(fd, text, (1 << 20) - 1) < 0)
+    if (pread(daemon_.log, text, (1 << 20) - 1, 0) < 0)
         text[0] = '\0';
-    if (fd >= 0)
-        close(fd);
     return text;
 }
 
@@ -132,7 +120,6 @@ void daemon_stop(void)
         return;
     int code = daemon_end(SIGTERM);
     char *log = daemon_read_log();
-    remove_dir();
     cr_assert_eq(code, 0, "exit code %d\n%s", code, log);
     free(log);
 }

@@ -12,8 +12,7 @@
 struct daemon {
     pid_t pid;
     uint16_t port;
-    char dir[64]; /* of its own, for its log and sockets */
-    char log[96];
+    int log; /* what it wrote on stdout and stderr, in memory */
 };
 
 /* The one daemon of a test: flags as on the command line, NULL at the end. Returns when it is ready. */
@@ -29,8 +28,17 @@ int daemon_end(int number);
 void daemon_stop(void);
 char *daemon_read_log(void); /* to free */
 
-/* For .init and .fini. */
-void daemon_default(void);
+/* A test over a daemon with the flags that follow the name, which must leave with 0 at its end. (Criterion
+ * does not count what fails in .fini.) After a failed assertion the daemon dies with the test's process. */
+#define DAEMON_TEST(suite, name, ...)                                                                        \
+    static void suite##_##name(void);                                                                        \
+    Test(suite, name)                                                                                        \
+    {                                                                                                        \
+        daemon_start((const char *[]){__VA_ARGS__ __VA_OPT__(, ) NULL});                                     \
+        suite##_##name();                                                                                    \
+        daemon_stop();                                                                                       \
+    }                                                                                                        \
+    static void suite##_##name(void)
 
 /* Requests on a connection of their own. */
 struct reply get(const char *path);

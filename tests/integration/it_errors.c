@@ -1,8 +1,6 @@
 /* Every refusal of POST /generate: status, type, the field and the limit in words. */
 #include "harness.h"
 
-TestSuite(refuse, .init = daemon_default, .fini = daemon_stop);
-
 static void refused(const char *body, const char *words)
 {
     expect_words(post("/generate", body), 400, "invalid_request", words);
@@ -16,7 +14,7 @@ static void field(const char *member, const char *words)
     refused(body, words);
 }
 
-Test(refuse, values_out_of_range_are_named_with_both_limits)
+DAEMON_TEST(refuse, values_out_of_range_are_named_with_both_limits)
 {
     field("\"temperature\":7", "temperature must be between 0 and 2 (got 7)");
     field("\"top_p\":1.5", "top_p must be between 0 and 1 (got 1.5)");
@@ -30,7 +28,7 @@ Test(refuse, values_out_of_range_are_named_with_both_limits)
     field("\"presence_penalty\":2.5", "presence_penalty must be between -2 and 2 (got 2.5)");
 }
 
-Test(refuse, wrong_types_are_named)
+DAEMON_TEST(refuse, wrong_types_are_named)
 {
     field("\"temperature\":\"hot\"", "temperature must be a number (got a string)");
     field("\"stream\":1", "stream must be true or false (got 1)");
@@ -45,13 +43,13 @@ Test(refuse, wrong_types_are_named)
     field("\"stop_token_ids\":[5000]", "stop_token_ids must be between 0 and 4095 (got 5000)");
 }
 
-Test(refuse, unknown_fields_are_named)
+DAEMON_TEST(refuse, unknown_fields_are_named)
 {
     field("\"temprature\":1", "unknown field \"temprature\" (did you mean \"temperature\"?)");
     field("\"messages\":[]", "unknown field \"messages\"");
 }
 
-Test(refuse, a_prompt_must_be_there_and_be_one)
+DAEMON_TEST(refuse, a_prompt_must_be_there_and_be_one)
 {
     refused("{}", "prompt is missing");
     refused("{\"prompt\":null}", "prompt is missing");
@@ -63,7 +61,7 @@ Test(refuse, a_prompt_must_be_there_and_be_one)
     refused("{\"prompt\":[\"a\",\"b\"]}", "several prompts");
 }
 
-Test(refuse, malformed_json_has_line_and_column)
+DAEMON_TEST(refuse, malformed_json_has_line_and_column)
 {
     refused("{\"prompt\":\n\"a\"", "line 2");
     refused("", "empty");
@@ -85,7 +83,7 @@ static json_t *exceeded(const char *body)
     return root;
 }
 
-Test(refuse, max_tokens_over_the_context_says_how_long_the_prompt_is)
+DAEMON_TEST(refuse, max_tokens_over_the_context_says_how_long_the_prompt_is)
 {
     json_t *root = exceeded("{\"prompt\":\"Once upon a time\",\"max_tokens\":1021}");
     cr_assert_eq(json_number(root, "error.n_prompt_tokens"), 4);
@@ -93,7 +91,7 @@ Test(refuse, max_tokens_over_the_context_says_how_long_the_prompt_is)
     json_decref(root);
 }
 
-Test(refuse, a_prompt_over_the_context_is_refused_by_count)
+DAEMON_TEST(refuse, a_prompt_over_the_context_is_refused_by_count)
 {
     char *body = long_prompt("once ", 1500, "");
     json_t *root = exceeded(body);
@@ -102,7 +100,7 @@ Test(refuse, a_prompt_over_the_context_is_refused_by_count)
     free(body);
 }
 
-Test(refuse, a_huge_prompt_is_refused_by_size_with_a_lower_bound)
+DAEMON_TEST(refuse, a_huge_prompt_is_refused_by_size_with_a_lower_bound)
 {
     char *body = long_prompt("once upon a time ", 100000, "");
     json_t *root = exceeded(body);
@@ -112,7 +110,7 @@ Test(refuse, a_huge_prompt_is_refused_by_size_with_a_lower_bound)
     free(body);
 }
 
-Test(refuse, an_array_of_too_many_values_is_refused_before_parsing)
+DAEMON_TEST(refuse, an_array_of_too_many_values_is_refused_before_parsing)
 {
     size_t n = 1 << 20;
     char *body = malloc(2 * n + 32);
@@ -126,21 +124,20 @@ Test(refuse, an_array_of_too_many_values_is_refused_before_parsing)
     free(body);
 }
 
-Test(refuse, refusals_are_counted_apart_from_failures)
+DAEMON_TEST(refuse, refusals_are_counted_apart_from_failures)
 {
     refused("{}", "prompt is missing");
     cr_assert_eq(stat_number("requests.rejected"), 1);
     cr_assert_eq(stat_number("requests.failed"), 0);
 }
 
-Test(refuse, the_server_goes_on_after_all_of_it)
+DAEMON_TEST(refuse, the_server_goes_on_after_all_of_it)
 {
     refused("{", "line 1");
     json_decref(generate("{\"prompt\":\"Once\",\"max_tokens\":1}"));
 }
 
-Test(ignore, unknown_fields_pass_when_the_configuration_says_so, .fini = daemon_stop)
+DAEMON_TEST(ignore, unknown_fields_pass_when_the_configuration_says_so, "--unknown-fields", "ignore")
 {
-    daemon_start((const char *[]){"--unknown-fields", "ignore", NULL});
     json_decref(generate("{\"prompt\":\"Once\",\"max_tokens\":1,\"frobnicate\":{}}"));
 }

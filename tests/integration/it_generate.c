@@ -3,8 +3,6 @@
 
 #include <math.h>
 
-TestSuite(generate, .init = daemon_default, .fini = daemon_stop);
-
 #define GREEDY "{\"prompt\":\"Once upon a time\",\"temperature\":0,\"max_tokens\":24"
 
 static char *text_of(const char *body)
@@ -23,7 +21,7 @@ static void same_text(const char *a, const char *b)
     free(y);
 }
 
-Test(generate, a_greedy_story_begins_as_stories_do)
+DAEMON_TEST(generate, a_greedy_story_begins_as_stories_do)
 {
     json_t *root = generate(GREEDY "}");
     cr_assert_eq(strncmp(json_text(root, "text"), ", there was", 11), 0, "%s", json_text(root, "text"));
@@ -36,7 +34,7 @@ Test(generate, a_greedy_story_begins_as_stories_do)
     json_decref(root);
 }
 
-Test(generate, curl_gets_the_same_reply)
+DAEMON_TEST(generate, curl_gets_the_same_reply)
 {
     const char *body = GREEDY "}";
     struct reply r = curl_post("/generate", body, strlen(body));
@@ -49,12 +47,12 @@ Test(generate, curl_gets_the_same_reply)
     reply_free(&r);
 }
 
-Test(generate, token_ids_are_a_prompt_like_text)
+DAEMON_TEST(generate, token_ids_are_a_prompt_like_text)
 {
     same_text(GREEDY "}", "{\"prompt\":[424,440,258,397],\"temperature\":0,\"max_tokens\":24}");
 }
 
-Test(generate, the_seed_in_the_reply_gives_the_same_text_again)
+DAEMON_TEST(generate, the_seed_in_the_reply_gives_the_same_text_again)
 {
     char body[160];
     json_t *first = generate("{\"prompt\":\"Once\",\"max_tokens\":32}");
@@ -66,7 +64,7 @@ Test(generate, the_seed_in_the_reply_gives_the_same_text_again)
     json_decref(first);
 }
 
-Test(generate, another_seed_gives_another_text)
+DAEMON_TEST(generate, another_seed_gives_another_text)
 {
     char *a = text_of("{\"prompt\":\"Once\",\"max_tokens\":32,\"seed\":1}");
     char *b = text_of("{\"prompt\":\"Once\",\"max_tokens\":32,\"seed\":2}");
@@ -75,7 +73,7 @@ Test(generate, another_seed_gives_another_text)
     free(b);
 }
 
-Test(generate, a_stop_string_cuts_the_text_before_it)
+DAEMON_TEST(generate, a_stop_string_cuts_the_text_before_it)
 {
     char *whole = text_of(GREEDY "}");
     char body[200];
@@ -91,7 +89,7 @@ Test(generate, a_stop_string_cuts_the_text_before_it)
     free(whole);
 }
 
-Test(generate, max_tokens_0_only_fills_the_cache)
+DAEMON_TEST(generate, max_tokens_0_only_fills_the_cache)
 {
     json_t *root = generate("{\"prompt\":\"Once upon a time\",\"max_tokens\":0}");
     cr_assert_str_eq(json_text(root, "text"), "");
@@ -100,7 +98,7 @@ Test(generate, max_tokens_0_only_fills_the_cache)
     json_decref(root);
 }
 
-Test(generate, a_prompt_seen_before_is_taken_from_the_cache)
+DAEMON_TEST(generate, a_prompt_seen_before_is_taken_from_the_cache)
 {
     char *body = long_prompt("One day a cat sat. ", 40, ",\"max_tokens\":4,\"temperature\":0");
     json_t *first = generate(body), *second = generate(body);
@@ -112,7 +110,7 @@ Test(generate, a_prompt_seen_before_is_taken_from_the_cache)
     free(body);
 }
 
-Test(generate, an_end_token_ends_the_text_and_is_not_in_it)
+DAEMON_TEST(generate, an_end_token_ends_the_text_and_is_not_in_it)
 {
     json_t *root = generate("{\"prompt\":\"<|im_start|>user\\nTell me a story about a dog.<|im_end|>\\n"
                             "<|im_start|>assistant\\n\",\"temperature\":0,\"max_tokens\":600}");
@@ -124,7 +122,7 @@ Test(generate, an_end_token_ends_the_text_and_is_not_in_it)
     json_decref(root);
 }
 
-Test(generate, ignore_eos_goes_on_to_max_tokens)
+DAEMON_TEST(generate, ignore_eos_goes_on_to_max_tokens)
 {
     json_t *root =
         generate("{\"prompt\":\"The end.\",\"temperature\":0,\"max_tokens\":300,\"ignore_eos\":true}");
@@ -133,7 +131,7 @@ Test(generate, ignore_eos_goes_on_to_max_tokens)
     json_decref(root);
 }
 
-Test(generate, a_banned_token_does_not_come)
+DAEMON_TEST(generate, a_banned_token_does_not_come)
 {
     json_t *plain = generate(GREEDY "}");
     long long first = json_integer_value(json_array_get(json_at(plain, "tokens"), 0));
@@ -147,7 +145,7 @@ Test(generate, a_banned_token_does_not_come)
     json_decref(biased);
 }
 
-Test(generate, alternatives_are_sorted_and_the_greedy_token_is_the_first)
+DAEMON_TEST(generate, alternatives_are_sorted_and_the_greedy_token_is_the_first)
 {
     json_t *root = generate(GREEDY ",\"logprobs\":5}"), *entry, *top;
     size_t i, k;
@@ -167,7 +165,7 @@ Test(generate, alternatives_are_sorted_and_the_greedy_token_is_the_first)
     json_decref(root);
 }
 
-Test(generate, prompt_log_probabilities_come_for_every_token_but_the_first)
+DAEMON_TEST(generate, prompt_log_probabilities_come_for_every_token_but_the_first)
 {
     json_t *root = generate("{\"prompt\":\"Once upon a time\",\"max_tokens\":1,\"prompt_logprobs\":2}");
     json_t *list = json_at(root, "prompt_logprobs");
@@ -178,7 +176,7 @@ Test(generate, prompt_log_probabilities_come_for_every_token_but_the_first)
     json_decref(root);
 }
 
-Test(generate, the_log_names_requests_but_never_their_text)
+DAEMON_TEST(generate, the_log_names_requests_but_never_their_text)
 {
     struct reply r = client_once(daemon_.port, "POST", "/generate", "X-Request-Id: mark-77\r\n",
                                  "{\"prompt\":\"Zanzibar\",\"max_tokens\":3,\"temperature\":0}");
@@ -196,7 +194,7 @@ Test(generate, the_log_names_requests_but_never_their_text)
     reply_free(&r);
 }
 
-Test(tokens, text_becomes_ids_and_text_again, .init = daemon_default, .fini = daemon_stop)
+DAEMON_TEST(tokens, text_becomes_ids_and_text_again)
 {
     struct reply r = post("/tokenize", "{\"content\":\"Once upon a time\"}");
     json_t *root = reply_json(&r);
@@ -211,7 +209,7 @@ Test(tokens, text_becomes_ids_and_text_again, .init = daemon_default, .fini = da
     reply_free(&r);
 }
 
-Test(tokens, a_long_text_is_encoded_on_the_pool, .init = daemon_default, .fini = daemon_stop)
+DAEMON_TEST(tokens, a_long_text_is_encoded_on_the_pool)
 {
     size_t n = 200000;
     char *body = malloc(n + 32);
@@ -228,7 +226,7 @@ Test(tokens, a_long_text_is_encoded_on_the_pool, .init = daemon_default, .fini =
     free(body);
 }
 
-Test(tokens, wrong_ids_are_named, .init = daemon_default, .fini = daemon_stop)
+DAEMON_TEST(tokens, wrong_ids_are_named)
 {
     expect_words(post("/detokenize", "{\"tokens\":[1,4096]}"), 400, "invalid_request",
                  "tokens must be between 0 and 4095 (got 4096)");

@@ -3,8 +3,6 @@
 
 #include <sys/un.h>
 
-TestSuite(health, .init = daemon_default, .fini = daemon_stop);
-
 static void expect_status(const char *path, int status, const char *word)
 {
     struct reply r = get(path);
@@ -15,7 +13,7 @@ static void expect_status(const char *path, int status, const char *word)
     reply_free(&r);
 }
 
-Test(health, a_ready_daemon_says_so_everywhere)
+DAEMON_TEST(health, a_ready_daemon_says_so_everywhere)
 {
     expect_status("/health", 200, "ready");
     expect_status("/health/ready", 200, "ready");
@@ -23,14 +21,14 @@ Test(health, a_ready_daemon_says_so_everywhere)
     expect_status("/health/live", 200, "live");
 }
 
-Test(health, head_gives_the_headers_alone)
+DAEMON_TEST(health, head_gives_the_headers_alone)
 {
     struct reply r = client_once(daemon_.port, "HEAD", "/stats", "", NULL);
     cr_assert_eq(r.status, 200);
     reply_free(&r);
 }
 
-Test(stats, figures_add_up, .init = daemon_default, .fini = daemon_stop)
+DAEMON_TEST(stats, figures_add_up)
 {
     for (int i = 0; i < 3; i++)
         json_decref(generate("{\"prompt\":\"Once upon a time\",\"max_tokens\":10,\"ignore_eos\":true}"));
@@ -68,7 +66,7 @@ Test(stats, figures_add_up, .init = daemon_default, .fini = daemon_stop)
 Test(life, sigterm_lets_running_requests_finish_and_leaves_with_0)
 {
     struct reply r = {0};
-    daemon_default();
+    daemon_start(NULL);
     int fd = client_connect(daemon_.port);
     client_request(fd, "POST", "/generate", "",
                    "{\"prompt\":\"Once\",\"max_tokens\":300,\"ignore_eos\":true,\"stream\":true}");
@@ -87,7 +85,7 @@ Test(life, sigterm_lets_running_requests_finish_and_leaves_with_0)
 Test(life, a_second_signal_cancels_what_runs_and_leaves_with_0)
 {
     struct reply r = {0};
-    daemon_default();
+    daemon_start(NULL);
     int fd = client_connect(daemon_.port);
     client_request(fd, "POST", "/generate", "",
                    "{\"prompt\":\"Once\",\"max_tokens\":1000,\"ignore_eos\":true,\"stream\":true}");

@@ -2,8 +2,6 @@
  * headers, slow senders, too many connections. */
 #include "harness.h"
 
-TestSuite(limits, .init = daemon_default, .fini = daemon_stop);
-
 static char *spaces(size_t n)
 {
     char *text = malloc(n + 1);
@@ -12,14 +10,14 @@ static char *spaces(size_t n)
     return text;
 }
 
-Test(limits, ten_megabytes_are_a_413_that_the_client_sees)
+DAEMON_TEST(limits, ten_megabytes_are_a_413_that_the_client_sees)
 {
     char *body = spaces(10u << 20);
     expect_words(post("/generate", body), 413, "too_large", "max_body");
     free(body);
 }
 
-Test(limits, curl_with_expect_gets_the_413_before_it_sends)
+DAEMON_TEST(limits, curl_with_expect_gets_the_413_before_it_sends)
 {
     char *body = spaces(10u << 20);
     struct reply r = curl_post("/generate", body, 10u << 20);
@@ -27,7 +25,7 @@ Test(limits, curl_with_expect_gets_the_413_before_it_sends)
     free(body);
 }
 
-Test(limits, expect_is_answered_at_once_when_the_headers_refuse)
+DAEMON_TEST(limits, expect_is_answered_at_once_when_the_headers_refuse)
 {
     struct reply r;
     int fd = client_connect(daemon_.port);
@@ -38,7 +36,7 @@ Test(limits, expect_is_answered_at_once_when_the_headers_refuse)
     close(fd);
 }
 
-Test(limits, a_chunked_body_over_the_limit_is_a_413)
+DAEMON_TEST(limits, a_chunked_body_over_the_limit_is_a_413)
 {
     char block[65536], head[32];
     struct reply r;
@@ -57,7 +55,7 @@ Test(limits, a_chunked_body_over_the_limit_is_a_413)
     close(fd);
 }
 
-Test(limits, an_endless_body_is_cut)
+DAEMON_TEST(limits, an_endless_body_is_cut)
 {
     char block[65536];
     struct reply r;
@@ -75,7 +73,7 @@ Test(limits, an_endless_body_is_cut)
     reply_free(&r);
 }
 
-Test(limits, a_megabyte_of_brackets_is_refused)
+DAEMON_TEST(limits, a_megabyte_of_brackets_is_refused)
 {
     char *body = malloc((1 << 20) + 1);
     memset(body, '[', 1 << 20);
@@ -84,7 +82,7 @@ Test(limits, a_megabyte_of_brackets_is_refused)
     free(body);
 }
 
-Test(limits, ten_thousand_headers_are_refused)
+DAEMON_TEST(limits, ten_thousand_headers_are_refused)
 {
     struct reply r;
     int fd = client_connect(daemon_.port);
@@ -115,9 +113,8 @@ static void must_be_cut(int fd)
     close(fd);
 }
 
-Test(slow, a_header_that_never_ends_is_cut, .fini = daemon_stop)
+DAEMON_TEST(slow, a_header_that_never_ends_is_cut, "--header-timeout-ms", "300")
 {
-    daemon_start((const char *[]){"--header-timeout-ms", "300", NULL});
     int fd = client_connect(daemon_.port);
     client_puts(fd, "GET /health HTTP/1.1\r\nHost: ");
     for (int i = 0; i < 200 && client_puts(fd, "x"); i++)
@@ -125,15 +122,13 @@ Test(slow, a_header_that_never_ends_is_cut, .fini = daemon_stop)
     must_be_cut(fd);
 }
 
-Test(slow, a_silent_connection_is_cut, .fini = daemon_stop)
+DAEMON_TEST(slow, a_silent_connection_is_cut, "--header-timeout-ms", "200")
 {
-    daemon_start((const char *[]){"--header-timeout-ms", "200", NULL});
     must_be_cut(client_connect(daemon_.port));
 }
 
-Test(slow, a_body_that_never_ends_is_cut, .fini = daemon_stop)
+DAEMON_TEST(slow, a_body_that_never_ends_is_cut, "--body-timeout-ms", "300")
 {
-    daemon_start((const char *[]){"--body-timeout-ms", "300", NULL});
     int fd = client_connect(daemon_.port);
     client_puts(fd, "POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n{");
     for (int i = 0; i < 200 && client_puts(fd, " "); i++)
@@ -141,17 +136,16 @@ Test(slow, a_body_that_never_ends_is_cut, .fini = daemon_stop)
     must_be_cut(fd);
 }
 
-Test(slow, a_running_request_is_not_cut_by_the_body_timeout, .fini = daemon_stop)
+DAEMON_TEST(slow, a_running_request_is_not_cut_by_the_body_timeout, "--body-timeout-ms", "100",
+            "--header-timeout-ms", "100")
 {
-    daemon_start((const char *[]){"--body-timeout-ms", "100", "--header-timeout-ms", "100", NULL});
     json_t *root = generate("{\"prompt\":\"Once\",\"max_tokens\":900,\"ignore_eos\":true}");
     cr_assert_eq(json_number(root, "usage.completion_tokens"), 900);
     json_decref(root);
 }
 
-Test(many, body_memory_bounds_all_bodies_together, .fini = daemon_stop)
+DAEMON_TEST(many, body_memory_bounds_all_bodies_together, "--body-memory", "1M", "--max-body", "1M")
 {
-    daemon_start((const char *[]){"--body-memory", "1M", "--max-body", "1M", NULL});
     int fds[4];
     char *half = spaces(400 << 10);
     for (int i = 0; i < 4; i++) {
@@ -176,9 +170,8 @@ Test(many, body_memory_bounds_all_bodies_together, .fini = daemon_stop)
     free(rest);
 }
 
-Test(many, above_max_connections_health_still_answers, .fini = daemon_stop)
+DAEMON_TEST(many, above_max_connections_health_still_answers, "--max-connections", "4")
 {
-    daemon_start((const char *[]){"--max-connections", "4", NULL});
     int fds[8];
     struct reply r;
     for (int i = 0; i < 8; i++)
@@ -191,9 +184,8 @@ Test(many, above_max_connections_health_still_answers, .fini = daemon_stop)
         close(fds[i]);
 }
 
-Test(many, a_full_queue_is_a_503_and_drains, .fini = daemon_stop)
+DAEMON_TEST(many, a_full_queue_is_a_503_and_drains, "--slots", "1", "--queue-limit", "2")
 {
-    daemon_start((const char *[]){"--slots", "1", "--queue-limit", "2", NULL});
     int fds[3];
     struct reply r;
     for (int i = 0; i < 3; i++) {

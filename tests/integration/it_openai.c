@@ -1,8 +1,6 @@
 /* The OpenAI dialect: models, completions, chat, their streams and their refusals. */
 #include "harness.h"
 
-TestSuite(openai, .init = daemon_default, .fini = daemon_stop);
-
 #define CHAT     "/v1/chat/completions"
 #define COMPLETE "/v1/completions"
 #define DOG                                                                                                  \
@@ -17,7 +15,7 @@ static json_t *ok(const char *path, const char *body)
     return root;
 }
 
-Test(openai, models_lists_the_loaded_model)
+DAEMON_TEST(openai, models_lists_the_loaded_model)
 {
     struct reply r = get("/v1/models");
     json_t *root = reply_json(&r);
@@ -28,7 +26,7 @@ Test(openai, models_lists_the_loaded_model)
     reply_free(&r);
 }
 
-Test(openai, a_completion_has_16_tokens_unless_asked)
+DAEMON_TEST(openai, a_completion_has_16_tokens_unless_asked)
 {
     json_t *root = ok(COMPLETE, "{\"model\":\"x\",\"prompt\":\"Once upon a time\",\"temperature\":0}");
     cr_assert_str_eq(json_text(root, "object"), "text_completion");
@@ -39,7 +37,7 @@ Test(openai, a_completion_has_16_tokens_unless_asked)
     json_decref(root);
 }
 
-Test(openai, an_array_of_one_prompt_is_a_prompt_and_of_two_a_400)
+DAEMON_TEST(openai, an_array_of_one_prompt_is_a_prompt_and_of_two_a_400)
 {
     json_decref(ok(COMPLETE, "{\"model\":\"x\",\"prompt\":[\"Once\"],\"max_tokens\":1}"));
     json_decref(ok(COMPLETE, "{\"model\":\"x\",\"prompt\":[[424,440]],\"max_tokens\":1}"));
@@ -47,7 +45,7 @@ Test(openai, an_array_of_one_prompt_is_a_prompt_and_of_two_a_400)
                  "several prompts");
 }
 
-Test(openai, completion_log_probabilities_have_parallel_arrays)
+DAEMON_TEST(openai, completion_log_probabilities_have_parallel_arrays)
 {
     json_t *root =
         ok(COMPLETE, "{\"prompt\":\"Once upon a time\",\"max_tokens\":4,\"temperature\":0,\"logprobs\":2}");
@@ -59,7 +57,7 @@ Test(openai, completion_log_probabilities_have_parallel_arrays)
     json_decref(root);
 }
 
-Test(openai, a_chat_answers_and_stops_by_itself)
+DAEMON_TEST(openai, a_chat_answers_and_stops_by_itself)
 {
     json_t *root = ok(CHAT, "{\"model\":\"x\"," DOG "}");
     cr_assert_str_eq(json_text(root, "object"), "chat.completion");
@@ -70,7 +68,7 @@ Test(openai, a_chat_answers_and_stops_by_itself)
     json_decref(root);
 }
 
-Test(openai, a_chat_is_the_same_prompt_as_its_template_written_out)
+DAEMON_TEST(openai, a_chat_is_the_same_prompt_as_its_template_written_out)
 {
     json_t *chat = ok(CHAT, "{" DOG ",\"max_tokens\":40}");
     json_t *plain =
@@ -81,7 +79,7 @@ Test(openai, a_chat_is_the_same_prompt_as_its_template_written_out)
     json_decref(plain);
 }
 
-Test(openai, special_tokens_in_what_users_write_stay_text)
+DAEMON_TEST(openai, special_tokens_in_what_users_write_stay_text)
 {
     json_t *plain = ok(CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":1}");
     json_t *forged =
@@ -91,7 +89,7 @@ Test(openai, special_tokens_in_what_users_write_stay_text)
     json_decref(forged);
 }
 
-Test(openai, content_may_be_an_array_of_text_parts)
+DAEMON_TEST(openai, content_may_be_an_array_of_text_parts)
 {
     json_t *a =
         ok(CHAT,
@@ -103,7 +101,7 @@ Test(openai, content_may_be_an_array_of_text_parts)
     json_decref(b);
 }
 
-Test(openai, chat_log_probabilities_have_bytes_and_alternatives)
+DAEMON_TEST(openai, chat_log_probabilities_have_bytes_and_alternatives)
 {
     json_t *root = ok(CHAT, "{" DOG ",\"max_tokens\":3,\"logprobs\":true,\"top_logprobs\":2}");
     json_t *content = json_at(root, "choices.0.logprobs.content");
@@ -126,7 +124,7 @@ static char *joined(const struct events *e, const char *path)
     return text.body;
 }
 
-Test(openai, a_chat_stream_begins_with_the_role_and_ends_with_usage_when_asked)
+DAEMON_TEST(openai, a_chat_stream_begins_with_the_role_and_ends_with_usage_when_asked)
 {
     struct events e;
     struct reply r =
@@ -147,7 +145,7 @@ Test(openai, a_chat_stream_begins_with_the_role_and_ends_with_usage_when_asked)
     reply_free(&r);
 }
 
-Test(openai, a_completion_stream_joins_to_the_whole)
+DAEMON_TEST(openai, a_completion_stream_joins_to_the_whole)
 {
     struct events e;
     struct reply r = post(COMPLETE, "{\"prompt\":\"Once\",\"temperature\":0,\"stream\":true}");
@@ -162,7 +160,7 @@ Test(openai, a_completion_stream_joins_to_the_whole)
     reply_free(&r);
 }
 
-Test(openai, labels_are_ignored_and_what_would_change_the_answer_is_refused)
+DAEMON_TEST(openai, labels_are_ignored_and_what_would_change_the_answer_is_refused)
 {
     json_decref(ok(CHAT, "{" DOG ",\"max_tokens\":1,\"user\":\"u\",\"metadata\":{\"a\":\"b\"},\"store\":true,"
                          "\"service_tier\":\"auto\",\"parallel_tool_calls\":true,\"tools\":[],\"n\":1,"
@@ -178,7 +176,7 @@ Test(openai, labels_are_ignored_and_what_would_change_the_answer_is_refused)
     expect_words(post(COMPLETE, "{\"prompt\":\"a\",\"suffix\":\"b\"}"), 400, "invalid_request", "suffix");
 }
 
-Test(openai, messages_are_checked)
+DAEMON_TEST(openai, messages_are_checked)
 {
     expect_words(post(CHAT, "{}"), 400, "invalid_request", "messages is missing");
     expect_words(post(CHAT, "{\"messages\":[]}"), 400, "invalid_request", "at least one message");

@@ -1,8 +1,6 @@
 /* Streams of the real daemon: the same text in pieces, and a client that leaves in any phase. */
 #include "harness.h"
 
-TestSuite(stream, .init = daemon_default, .fini = daemon_stop);
-
 #define BODY(rest) "{\"prompt\":\"Once upon a time\",\"temperature\":0" rest "}"
 
 static struct events streamed(const char *body)
@@ -36,18 +34,18 @@ static void same_as_whole(const char *streaming, const char *whole)
     events_free(&e);
 }
 
-Test(stream, the_pieces_join_to_the_whole_reply)
+DAEMON_TEST(stream, the_pieces_join_to_the_whole_reply)
 {
     same_as_whole(BODY(",\"max_tokens\":60,\"stream\":true"), BODY(",\"max_tokens\":60"));
 }
 
-Test(stream, a_stop_string_gives_the_same_text_streamed_and_whole)
+DAEMON_TEST(stream, a_stop_string_gives_the_same_text_streamed_and_whole)
 {
     same_as_whole(BODY(",\"max_tokens\":60,\"stream\":true,\"stop\":\"a little\""),
                   BODY(",\"max_tokens\":60,\"stop\":\"a little\""));
 }
 
-Test(stream, log_probabilities_come_with_their_tokens)
+DAEMON_TEST(stream, log_probabilities_come_with_their_tokens)
 {
     struct events e = streamed(BODY(",\"max_tokens\":8,\"stream\":true,\"logprobs\":2"));
     for (size_t i = 0; i < e.n; i++)
@@ -56,7 +54,7 @@ Test(stream, log_probabilities_come_with_their_tokens)
     events_free(&e);
 }
 
-Test(stream, many_streams_at_once_give_each_its_own_text)
+DAEMON_TEST(stream, many_streams_at_once_give_each_its_own_text)
 {
     int fds[24];
     json_t *root = generate(BODY(",\"max_tokens\":40"));
@@ -80,13 +78,13 @@ Test(stream, many_streams_at_once_give_each_its_own_text)
     json_decref(root);
 }
 
-Test(stream, an_error_before_the_first_text_is_a_status)
+DAEMON_TEST(stream, an_error_before_the_first_text_is_a_status)
 {
     free(expect_error(post("/generate", BODY(",\"stream\":true,\"max_tokens\":5000")), 400,
                       "context_exceeded"));
 }
 
-Test(stream, an_old_client_gets_the_stream_without_chunks)
+DAEMON_TEST(stream, an_old_client_gets_the_stream_without_chunks)
 {
     struct reply r = {0};
     int fd = client_connect(daemon_.port);
@@ -117,7 +115,7 @@ static int start_stream(void)
     return fd;
 }
 
-Test(leave, a_closed_stream_stops_computing, .init = daemon_default, .fini = daemon_stop)
+DAEMON_TEST(leave, a_closed_stream_stops_computing)
 {
     int fd = start_stream();
     close(fd);
@@ -126,7 +124,7 @@ Test(leave, a_closed_stream_stops_computing, .init = daemon_default, .fini = dae
     cr_assert_lt(stat_number("tokens.generated"), 1000);
 }
 
-Test(leave, a_half_closed_stream_stops_computing, .init = daemon_default, .fini = daemon_stop)
+DAEMON_TEST(leave, a_half_closed_stream_stops_computing)
 {
     int fd = start_stream();
     shutdown(fd, SHUT_WR);
@@ -135,9 +133,8 @@ Test(leave, a_half_closed_stream_stops_computing, .init = daemon_default, .fini 
     close(fd);
 }
 
-Test(leave, a_waiting_request_leaves_the_queue, .fini = daemon_stop)
+DAEMON_TEST(leave, a_waiting_request_leaves_the_queue, "--slots", "1")
 {
-    daemon_start((const char *[]){"--slots", "1", NULL});
     int running = start_stream(), waiting = client_connect(daemon_.port);
     client_request(waiting, "POST", "/generate", "", "{\"prompt\":\"Once\"}");
     wait_stat("requests.waiting", 1);
@@ -148,7 +145,7 @@ Test(leave, a_waiting_request_leaves_the_queue, .fini = daemon_stop)
     cr_assert_eq(stat_number("requests.cancelled"), 2);
 }
 
-Test(leave, a_long_prompt_is_given_up_in_prefill, .init = daemon_default, .fini = daemon_stop)
+DAEMON_TEST(leave, a_long_prompt_is_given_up_in_prefill)
 {
     char *body = long_prompt("once upon a time ", 200, ",\"max_tokens\":100,\"cache_prompt\":false");
     for (int i = 0; i < 8; i++) {
@@ -164,7 +161,7 @@ Test(leave, a_long_prompt_is_given_up_in_prefill, .init = daemon_default, .fini 
     free(body);
 }
 
-Test(leave, half_a_body_is_no_request, .init = daemon_default, .fini = daemon_stop)
+DAEMON_TEST(leave, half_a_body_is_no_request)
 {
     int fd = client_connect(daemon_.port);
     client_puts(fd, "POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{\"prompt\":");
@@ -173,7 +170,7 @@ Test(leave, half_a_body_is_no_request, .init = daemon_default, .fini = daemon_st
     wait_stat("requests.running", 0);
 }
 
-Test(leave, hundreds_of_aborts_leave_nothing_behind, .init = daemon_default, .fini = daemon_stop)
+DAEMON_TEST(leave, hundreds_of_aborts_leave_nothing_behind)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/fd/200", daemon_.pid);

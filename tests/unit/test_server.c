@@ -97,11 +97,6 @@ static void start_keys(const char *const *keys)
     pthread_create(&f.thread, NULL, run_loop, NULL);
 }
 
-static void start(void)
-{
-    start_keys(NULL);
-}
-
 static void stop_loop(void)
 {
     uv_stop(&f.loop);
@@ -130,6 +125,18 @@ static void stop(void)
     config_free(&f.cfg);
 }
 
+/* A test over a ready server with the keys and values that follow the name; at its end everything must be
+ * closed. (Criterion does not count what fails in .fini.) */
+#define SERVER_TEST(suite, name, ...)                                                                        \
+    static void suite##_##name(void);                                                                        \
+    Test(suite, name)                                                                                        \
+    {                                                                                                        \
+        start_keys((const char *[]){__VA_ARGS__ __VA_OPT__(, ) NULL});                                       \
+        suite##_##name();                                                                                    \
+        stop();                                                                                              \
+    }                                                                                                        \
+    static void suite##_##name(void)
+
 static struct reply post(const char *path, const char *body)
 {
     return client_once(f.port, "POST", path, "", body);
@@ -149,7 +156,7 @@ static bool wait_for(atomic_uint *counter, unsigned n)
 
 /* --- replies --- */
 
-Test(generate, a_reply_has_text_tokens_usage_and_reason, .init = start, .fini = stop)
+SERVER_TEST(generate, a_reply_has_text_tokens_usage_and_reason)
 {
     struct reply r = post("/generate", "{\"prompt\":\"Once upon a time\",\"seed\":42}");
     cr_assert_eq(r.status, 200, "%s", r.body);
@@ -168,7 +175,7 @@ Test(generate, a_reply_has_text_tokens_usage_and_reason, .init = start, .fini = 
     reply_free(&r);
 }
 
-Test(generate, fields_reach_the_engine, .init = start, .fini = stop)
+SERVER_TEST(generate, fields_reach_the_engine)
 {
     struct reply r =
         post("/generate",
@@ -190,7 +197,7 @@ Test(generate, fields_reach_the_engine, .init = start, .fini = stop)
     reply_free(&r);
 }
 
-Test(generate, absent_fields_take_the_documented_defaults, .init = start, .fini = stop)
+SERVER_TEST(generate, absent_fields_take_the_documented_defaults)
 {
     struct reply r = post("/generate", "{\"prompt\":\"Once upon a time\",\"top_k\":null}");
     cr_assert_eq(r.status, 200, "%s", r.body);
@@ -202,7 +209,7 @@ Test(generate, absent_fields_take_the_documented_defaults, .init = start, .fini 
     reply_free(&r);
 }
 
-Test(generate, a_stop_string_ends_the_text_and_cancels_the_engine, .init = start, .fini = stop)
+SERVER_TEST(generate, a_stop_string_ends_the_text_and_cancels_the_engine)
 {
     fake.finish = ENGINE_RUNNING;
     struct reply r = post("/generate", "{\"prompt\":\"Once\",\"stop\":[\"zebra\",\"was a c\"]}");
@@ -215,7 +222,7 @@ Test(generate, a_stop_string_ends_the_text_and_cancels_the_engine, .init = start
     reply_free(&r);
 }
 
-Test(generate, log_probabilities_have_exactly_as_many_alternatives_as_asked, .init = start, .fini = stop)
+SERVER_TEST(generate, log_probabilities_have_exactly_as_many_alternatives_as_asked)
 {
     struct reply r = post("/generate", "{\"prompt\":\"Once\",\"logprobs\":3,\"max_tokens\":2}");
     json_t *root = reply_json(&r);
@@ -227,7 +234,7 @@ Test(generate, log_probabilities_have_exactly_as_many_alternatives_as_asked, .in
     reply_free(&r);
 }
 
-Test(generate, a_token_that_is_no_utf8_by_itself_is_given_as_bytes, .init = start, .fini = stop)
+SERVER_TEST(generate, a_token_that_is_no_utf8_by_itself_is_given_as_bytes)
 {
     fake.script[0] = tokenizer_find(f.tokenizer, "\xc4\xac", 2); /* byte 0x8a as byte-level BPE writes it */
     cr_assert_geq(fake.script[0], 0);
@@ -241,7 +248,7 @@ Test(generate, a_token_that_is_no_utf8_by_itself_is_given_as_bytes, .init = star
     reply_free(&r);
 }
 
-Test(stream, deltas_join_to_the_text_and_the_last_event_has_the_figures, .init = start, .fini = stop)
+SERVER_TEST(stream, deltas_join_to_the_text_and_the_last_event_has_the_figures)
 {
     struct events e;
     struct reply r = post("/generate", "{\"prompt\":\"Once\",\"stream\":true,\"seed\":1}");
@@ -264,7 +271,7 @@ Test(stream, deltas_join_to_the_text_and_the_last_event_has_the_figures, .init =
     reply_free(&r);
 }
 
-Test(stream, nothing_of_a_stop_string_is_leaked, .init = start, .fini = stop)
+SERVER_TEST(stream, nothing_of_a_stop_string_is_leaked)
 {
     struct events e;
     fake.finish = ENGINE_RUNNING;
@@ -278,9 +285,8 @@ Test(stream, nothing_of_a_stop_string_is_leaked, .init = start, .fini = stop)
     reply_free(&r);
 }
 
-Test(stream, comments_keep_a_waiting_stream_alive, .fini = stop)
+SERVER_TEST(stream, comments_keep_a_waiting_stream_alive, "keepalive_ms", "100")
 {
-    start_keys((const char *[]){"keepalive_ms", "100", NULL});
     fake.hold = true;
     int fd = client_connect(f.port);
     struct reply r = {0};
@@ -297,13 +303,13 @@ Test(stream, comments_keep_a_waiting_stream_alive, .fini = stop)
 
 /* --- ways to end --- */
 
-Test(end, logits_that_are_not_finite_are_a_500, .init = start, .fini = stop)
+SERVER_TEST(end, logits_that_are_not_finite_are_a_500)
 {
     fake.finish = ENGINE_NOT_FINITE;
     expect_words(post("/generate", "{\"prompt\":\"Once\"}"), 500, "internal", "finite");
 }
 
-Test(end, a_fault_before_the_first_text_of_a_stream_is_a_500, .init = start, .fini = stop)
+SERVER_TEST(end, a_fault_before_the_first_text_of_a_stream_is_a_500)
 {
     fake.finish = ENGINE_FAULT;
     fake.n_script = 0;
@@ -311,7 +317,7 @@ Test(end, a_fault_before_the_first_text_of_a_stream_is_a_500, .init = start, .fi
                  "decoder is gone");
 }
 
-Test(end, a_fault_inside_a_stream_is_an_error_event, .init = start, .fini = stop)
+SERVER_TEST(end, a_fault_inside_a_stream_is_an_error_event)
 {
     struct events e;
     fake.finish = ENGINE_FAULT;
@@ -326,21 +332,21 @@ Test(end, a_fault_inside_a_stream_is_an_error_event, .init = start, .fini = stop
     reply_free(&r);
 }
 
-Test(end, a_request_that_waits_too_long_is_a_504, .init = start, .fini = stop)
+SERVER_TEST(end, a_request_that_waits_too_long_is_a_504)
 {
     fake.hold = true;
     expect_words(post("/generate", "{\"prompt\":\"Once\",\"queue_timeout_ms\":30}"), 504, "timeout",
                  "queue_timeout_ms");
 }
 
-Test(end, a_deadline_before_the_first_token_is_a_504, .init = start, .fini = stop)
+SERVER_TEST(end, a_deadline_before_the_first_token_is_a_504)
 {
     fake.n_script = 0;
     fake.finish = ENGINE_RUNNING;
     expect_words(post("/generate", "{\"prompt\":\"Once\",\"timeout_ms\":30}"), 504, "timeout", "first token");
 }
 
-Test(end, a_deadline_after_the_first_token_keeps_the_text, .init = start, .fini = stop)
+SERVER_TEST(end, a_deadline_after_the_first_token_keeps_the_text)
 {
     fake.n_script = 2;
     fake.finish = ENGINE_RUNNING;
@@ -353,9 +359,8 @@ Test(end, a_deadline_after_the_first_token_keeps_the_text, .init = start, .fini 
     reply_free(&r);
 }
 
-Test(end, a_full_queue_is_a_503_with_depth_limit_and_retry_after, .fini = stop)
+SERVER_TEST(end, a_full_queue_is_a_503_with_depth_limit_and_retry_after, "queue_limit", "1")
 {
-    start_keys((const char *[]){"queue_limit", "1", NULL});
     fake.hold = true;
     int fd = client_connect(f.port);
     client_request(fd, "POST", "/generate", "", "{\"prompt\":\"Once\"}");
@@ -370,9 +375,8 @@ Test(end, a_full_queue_is_a_503_with_depth_limit_and_retry_after, .fini = stop)
     close(fd);
 }
 
-Test(end, prompts_that_wait_are_bounded_in_tokens_too, .fini = stop)
+SERVER_TEST(end, prompts_that_wait_are_bounded_in_tokens_too, "queue_tokens", "12")
 {
-    start_keys((const char *[]){"queue_tokens", "12", NULL});
     fake.hold = true;
     int first = client_connect(f.port), second = client_connect(f.port);
     client_request(first, "POST", "/generate", "", "{\"prompt\":[5,6,7,8,9,10],\"add_special\":false}");
@@ -385,9 +389,8 @@ Test(end, prompts_that_wait_are_bounded_in_tokens_too, .fini = stop)
     close(second);
 }
 
-Test(end, a_prompt_above_queue_tokens_may_wait_alone, .fini = stop)
+SERVER_TEST(end, a_prompt_above_queue_tokens_may_wait_alone, "queue_tokens", "2")
 {
-    start_keys((const char *[]){"queue_tokens", "2", NULL});
     fake.n_script = 1;
     fake.finish = ENGINE_EOS;
     struct reply r = post("/generate", "{\"prompt\":[5,6,7,8,9,10]}");
@@ -395,7 +398,7 @@ Test(end, a_prompt_above_queue_tokens_may_wait_alone, .fini = stop)
     reply_free(&r);
 }
 
-Test(end, the_engine_may_say_that_the_queue_is_full, .init = start, .fini = stop)
+SERVER_TEST(end, the_engine_may_say_that_the_queue_is_full)
 {
     fake.submit_error = -EAGAIN;
     free(expect_error(post("/generate", "{\"prompt\":\"Once\"}"), 503, "queue_full"));
@@ -425,22 +428,22 @@ static void leaves_while_waiting(const char *body, int how)
         close(fd);
 }
 
-Test(leave, a_closed_connection_cancels_what_waits, .init = start, .fini = stop)
+SERVER_TEST(leave, a_closed_connection_cancels_what_waits)
 {
     leaves_while_waiting("{\"prompt\":\"Once\"}", SHUT_RDWR);
 }
 
-Test(leave, a_half_closed_connection_cancels_what_waits, .init = start, .fini = stop)
+SERVER_TEST(leave, a_half_closed_connection_cancels_what_waits)
 {
     leaves_while_waiting("{\"prompt\":\"Once\"}", SHUT_WR);
 }
 
-Test(leave, a_reset_connection_cancels_what_waits, .init = start, .fini = stop)
+SERVER_TEST(leave, a_reset_connection_cancels_what_waits)
 {
     leaves_while_waiting("{\"prompt\":\"Once\",\"stream\":true}", -1);
 }
 
-Test(leave, a_closed_connection_cancels_a_running_stream, .init = start, .fini = stop)
+SERVER_TEST(leave, a_closed_connection_cancels_a_running_stream)
 {
     struct reply r = {0};
     fake.finish = ENGINE_RUNNING; /* goes on for ever after the script */
@@ -477,7 +480,7 @@ static bool wait_drained(void)
     return f.drained;
 }
 
-Test(state, while_loading_health_answers_and_work_is_refused, .fini = stop)
+Test(state, while_loading_health_answers_and_work_is_refused)
 {
     open_server(NULL);
     server_set_progress(f.server, 0.25);
@@ -499,9 +502,10 @@ Test(state, while_loading_health_answers_and_work_is_refused, .fini = stop)
     cr_assert_str_eq(reply_header(&r, "Retry-After"), "5");
     free(expect_error(r, 503, "loading"));
     free(expect_error(get("/v1/models"), 503, "loading"));
+    stop();
 }
 
-Test(state, a_drain_refuses_what_waits_and_lets_finish_what_runs, .init = start, .fini = stop)
+SERVER_TEST(state, a_drain_refuses_what_waits_and_lets_finish_what_runs)
 {
     fake.finish = ENGINE_RUNNING;
     int running = client_connect(f.port), waiting;
@@ -529,7 +533,7 @@ Test(state, a_drain_refuses_what_waits_and_lets_finish_what_runs, .init = start,
     close(waiting);
 }
 
-Test(state, a_drain_without_time_cancels_what_runs, .init = start, .fini = stop)
+SERVER_TEST(state, a_drain_without_time_cancels_what_runs)
 {
     struct reply r;
     fake.finish = ENGINE_RUNNING;
@@ -548,7 +552,7 @@ Test(state, a_drain_without_time_cancels_what_runs, .init = start, .fini = stop)
     cr_assert(wait_drained());
 }
 
-Test(state, closing_with_requests_in_every_phase_leaves_nothing_open, .init = start, .fini = stop)
+SERVER_TEST(state, closing_with_requests_in_every_phase_leaves_nothing_open)
 {
     int fds[6];
     fake.hold = true;
@@ -571,14 +575,14 @@ Test(state, closing_with_requests_in_every_phase_leaves_nothing_open, .init = st
 
 /* --- routes and headers --- */
 
-Test(route, an_unknown_path_names_the_nearest, .init = start, .fini = stop)
+SERVER_TEST(route, an_unknown_path_names_the_nearest)
 {
     expect_words(post("/genrate", "{}"), 404, "not_found", "the nearest is /generate");
     expect_words(get("/metrics"), 404, "not_found", "/metrics");
     expect_words(get("/"), 404, "not_found", "no route /");
 }
 
-Test(route, a_wrong_method_names_the_right_ones, .init = start, .fini = stop)
+SERVER_TEST(route, a_wrong_method_names_the_right_ones)
 {
     struct reply r = get("/generate");
     cr_assert_str_eq(reply_header(&r, "Allow"), "POST, OPTIONS");
@@ -588,7 +592,7 @@ Test(route, a_wrong_method_names_the_right_ones, .init = start, .fini = stop)
     free(expect_error(r, 405, "method_not_allowed"));
 }
 
-Test(route, options_gives_204_and_allow, .init = start, .fini = stop)
+SERVER_TEST(route, options_gives_204_and_allow)
 {
     struct reply r = client_once(f.port, "OPTIONS", "/generate", "", NULL);
     cr_assert_eq(r.status, 204);
@@ -596,7 +600,7 @@ Test(route, options_gives_204_and_allow, .init = start, .fini = stop)
     reply_free(&r);
 }
 
-Test(route, head_works_where_get_does, .init = start, .fini = stop)
+SERVER_TEST(route, head_works_where_get_does)
 {
     struct reply r = client_once(f.port, "HEAD", "/health", "", NULL);
     cr_assert_eq(r.status, 200);
@@ -604,7 +608,7 @@ Test(route, head_works_where_get_does, .init = start, .fini = stop)
     reply_free(&r);
 }
 
-Test(route, a_good_request_id_is_echoed_and_a_bad_one_replaced, .init = start, .fini = stop)
+SERVER_TEST(route, a_good_request_id_is_echoed_and_a_bad_one_replaced)
 {
     struct reply r = client_once(f.port, "GET", "/health", "X-Request-Id: my.request-1_A\r\n", NULL);
     cr_assert_str_eq(reply_header(&r, "X-Request-Id"), "my.request-1_A");
@@ -614,7 +618,7 @@ Test(route, a_good_request_id_is_echoed_and_a_bad_one_replaced, .init = start, .
     reply_free(&r);
 }
 
-Test(route, only_json_content_types_are_taken, .init = start, .fini = stop)
+SERVER_TEST(route, only_json_content_types_are_taken)
 {
     const char *good[] = {"Content-Type: application/json; charset=utf-8\r\n",
                           "Content-Type: application/x-www-form-urlencoded\r\n", ""};
@@ -657,7 +661,7 @@ static void smuggled(const char *headers)
     close(fd);
 }
 
-Test(route, ambiguous_framing_is_refused_and_ends_the_connection, .init = start, .fini = stop)
+SERVER_TEST(route, ambiguous_framing_is_refused_and_ends_the_connection)
 {
     smuggled("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n");
     smuggled("Content-Length: 15\r\nContent-Length: 5\r\n");
@@ -665,7 +669,7 @@ Test(route, ambiguous_framing_is_refused_and_ends_the_connection, .init = start,
     smuggled("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n");
 }
 
-Test(route, requests_of_one_connection_are_answered_in_turn, .init = start, .fini = stop)
+SERVER_TEST(route, requests_of_one_connection_are_answered_in_turn)
 {
     struct reply r;
     int fd = client_connect(f.port);
@@ -678,9 +682,8 @@ Test(route, requests_of_one_connection_are_answered_in_turn, .init = start, .fin
     close(fd);
 }
 
-Test(route, above_max_connections_health_still_answers, .fini = stop)
+SERVER_TEST(route, above_max_connections_health_still_answers, "max_connections", "2")
 {
-    start_keys((const char *[]){"max_connections", "2", NULL});
     struct reply r;
     int a = client_connect(f.port), b = client_connect(f.port), fds[] = {a, b};
     for (int i = 0; i < 2; i++) {
