@@ -1,0 +1,89 @@
+/* fuzz_json - any bytes as the body of a request: scanned, parsed, read by the field tables of all dialects,
+ * and whatever comes out written as JSON that parses again. The first byte chooses the table. */
+#include "buf.h"
+#include "generate.h"
+#include "gguf.h"
+#include "json.h"
+#include "tokenizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHECK(fact)                                                                                          \
+    do {                                                                                                     \
+        if (!(fact)) {                                                                                       \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #fact);                               \
+            abort();                                                                                         \
+        }                                                                                                    \
+    } while (0)
+
+static struct server *server(void)
+{
+    static struct server s;
+    static struct tokenizer *t;
+    struct gguf *g;
+    if (t)
+        return &s;
+    CHECK(gguf_open(&g, HEARTH_SOURCE_DIR "/models/hearth-stories-6m-q4_k_m.gguf", NULL) == 0);
+    CHECK(tokenizer_open(&t, g, NULL) == 0);
+    gguf_close(g);
+    s.model.tokenizer = t;
+    return &s;
+}
+
+/* A refusal is a 400 or 500 whose object is JSON. */
+static void check_error(struct arena *a, const struct api_error *err)
+{
+    struct buf out = {.arena = a};
+    CHECK(err->status == 400 || err->status == 500);
+    api_error_put(&out, err);
+    json_t *root = json_loadb(out.p, out.len, 0, NULL);
+    CHECK(root);
+    json_decref(root);
+}
+
+/* What was accepted is within the limits that the words of a refusal name. */
+static void check_params(const struct params *p)
+{
+    CHECK(p->temperature >= 0 && p->temperature <= 2);
+    CHECK(p->top_p >= 0 && p->top_p <= 1 && p->min_p >= 0 && p->min_p <= 1);
+    CHECK(p->n_stops <= GENERATE_MAX_STOPS && p->n_stop_ids <= GENERATE_MAX_STOP_IDS);
+    CHECK(p->n_biases <= STEP_MAX_BIAS && p->logprobs <= STEP_MAX_TOP && p->prompt_logprobs <= STEP_MAX_TOP);
+    for (size_t i = 0; i < p->n_ids; i++)
+        CHECK(p->ids[i] >= 0 && (uint32_t)p->ids[i] < tokenizer_n_vocab(server()->model.tokenizer));
+    for (uint32_t i = 0; i < p->n_biases; i++)
+        CHECK(p->biases[i].bias >= -100 && p->biases[i].bias <= 100);
+}
+
+static void read_fields(const struct dialect *d, const json_t *body, struct arena *a)
+{
+    struct params p = {.temperature = 0.8f, .top_p = 1};
+    struct api_error err = {0};
+    const struct field *tables[] = {d->fields, generate_fields};
+    size_t skip = !d->fields;
+    struct field_reader reader = {.out = &p, .arena = a, .err = &err, .context = server()};
+    if (fields_read(&reader, body, tables + skip, 2 - skip) < 0)
+        check_error(a, &err);
+    else
+        check_params(&p);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    const struct dialect *const dialects[] = {&dialect_generate, &dialect_completions, &dialect_chat};
+    static const struct json_limits limits = {.max_values = 5000, .max_depth = JSON_MAX_DEPTH_IN_BODY};
+    struct arena a = {0};
+    struct api_error err = {0};
+    if (!n)
+        return 0;
+    json_t *body = json_read((const char *)data + 1, n - 1, &limits, &err);
+    if (body)
+        read_fields(dialects[data[0] % 3], body, &a);
+    else
+        check_error(&a, &err);
+    json_decref(body);
+    arena_close(&a);
+    return 0;
+}
