@@ -505,6 +505,13 @@ static void take_inbox(struct engine *e, struct engine_request *inbox)
     }
 }
 
+static void wake(struct engine *e)
+{
+    if (e->news && e->cfg.wake)
+        e->cfg.wake(e->cfg.context);
+    e->news = false;
+}
+
 static void *engine_main(void *arg)
 {
     struct engine *e = arg;
@@ -524,13 +531,11 @@ static void *engine_main(void *arg)
         publish_figures(e);
         while (!e->faulted && e->n_flights < e->cfg.steps_in_flight && submit_next(e))
             ;
+        wake(e); /* who was cancelled or has started need not wait for the step */
         if (e->n_flights > 0)
             poll_steps(e);
         publish_figures(e);
-        if (e->news && e->cfg.wake) {
-            e->news = false;
-            e->cfg.wake(e->cfg.context);
-        }
+        wake(e);
         if (news.closing && e->n_flights == 0)
             return NULL;
     }

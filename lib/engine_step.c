@@ -5,9 +5,12 @@
 #include <assert.h>
 #include <string.h>
 
-#define MIN_PREFILL   16 /* rows of prefill in a step, whatever the time says: progress */
-#define FIRST_PREFILL 64 /* rows as long as nothing has been measured */
-#define HEAD_ROOM     4  /* logit rows that decoding leaves to prefill, while there is some */
+/* Rows of prefill in a step, whatever the time says. Beside running texts as many as make progress; alone
+ * enough of them to be worth a walk over the weights. */
+#define MIN_PREFILL_BESIDE 16
+#define MIN_PREFILL_ALONE  64
+#define FIRST_PREFILL      64 /* rows as long as nothing has been measured */
+#define HEAD_ROOM          4  /* logit rows that decoding leaves to prefill, while there is some */
 
 static bool decoding(const struct sequence *q)
 {
@@ -204,7 +207,8 @@ static uint32_t prefill_rows(const struct engine *e, uint32_t n_decode)
     double rows = FIRST_PREFILL, room = e->max_rows - e->step.n_rows;
     if (e->prefill_row_ms > 0)
         rows = (e->cfg.step_ms - (n_decode ? e->decode_ms : 0)) / e->prefill_row_ms;
-    rows = rows > MIN_PREFILL ? rows : MIN_PREFILL;
+    double least = n_decode ? MIN_PREFILL_BESIDE : MIN_PREFILL_ALONE;
+    rows = rows > least ? rows : least;
     return (uint32_t)(rows < room ? rows : room);
 }
 

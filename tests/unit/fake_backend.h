@@ -29,7 +29,7 @@ struct fake_slot {
 
 struct fake {
     struct backend be;
-    uint32_t n_pages, n_slots, max_rows, n_ring;
+    uint32_t n_pages, n_slots, max_rows, n_ring, ring_size;
     int32_t (*token)[KV_PAGE_TOKENS];
     uint32_t (*pos)[KV_PAGE_TOKENS];
     struct fake_slot *slots;
@@ -205,7 +205,7 @@ static inline int fake_submit(struct backend *be, const struct step *step, struc
 {
     struct fake *f = (struct fake *)be;
     (void)err;
-    if (f->n_ring == 2)
+    if (f->n_ring == f->ring_size)
         return -EAGAIN;
     memcpy(&f->ring[f->n_ring++], step, sizeof *step);
     return 0;
@@ -280,6 +280,7 @@ static inline struct fake *fake_open(uint32_t n_pages, uint32_t n_slots, const i
     f->n_pages = n_pages;
     f->n_slots = n_slots;
     f->max_rows = 128;
+    f->ring_size = 2;
     f->token = calloc(n_pages, sizeof *f->token);
     f->pos = calloc(n_pages, sizeof *f->pos);
     memset(f->pos, 0xff, n_pages * sizeof *f->pos);

@@ -604,6 +604,22 @@ Test(engine, more_sequences_than_logit_rows_take_turns)
     rig_close(rig);
 }
 
+Test(engine, a_decoder_that_holds_fewer_steps_than_asked_is_asked_again)
+{
+    struct rig *rig = rig_open(usual);
+    rig->fake->ring_size = 1;
+    struct engine_request *a = request_new(some_prompt(1), 300, 40), *b = request_new(some_prompt(2), 30, 40);
+    submit(rig, a);
+    submit(rig, b);
+    wait_done(rig, a);
+    wait_done(rig, b);
+    check_tokens(a);
+    check_tokens(b);
+    request_free(a);
+    request_free(b);
+    rig_close(rig);
+}
+
 /* ---- signs of life ---- */
 
 Test(engine, an_idle_engine_answers_a_ping)
