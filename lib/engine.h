@@ -145,8 +145,8 @@ struct engine_stats {
     uint64_t kv_bytes;
     double prompt_tokens_per_s, tokens_per_s; /* over the last ten seconds */
     bool faulted;
-    uint64_t heartbeat_ns; /* the engine thread's last sign of life; it beats at least every second, also when
-                              idle and asked by engine_ping */
+    uint64_t heartbeat_ns; /* the engine thread's last sign of life: with every step, and asleep for want of
+                              work only when asked by engine_ping */
     bool idle;             /* nothing running, nothing waiting */
 };
 void engine_stats(const struct engine *e, struct engine_stats *out);

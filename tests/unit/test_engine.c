@@ -633,6 +633,20 @@ Test(engine, an_idle_engine_answers_a_ping)
     rig_close(rig);
 }
 
+Test(engine, an_idle_engine_does_nothing_until_it_is_asked)
+{
+    struct rig *rig = rig_open(usual);
+    struct engine_request *r = request_new(some_prompt(1), 10, 5);
+    submit(rig, r);
+    wait_done(rig, r);
+    wait_idle(rig);
+    uint64_t before = rig_stats(rig).heartbeat_ns;
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL); /* a loop that polls would beat meanwhile */
+    cr_assert_eq(rig_stats(rig).heartbeat_ns, before);
+    request_free(r);
+    rig_close(rig);
+}
+
 Test(engine, figures_add_up)
 {
     struct rig *rig = rig_open(usual);
