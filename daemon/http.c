@@ -120,7 +120,8 @@ struct headers {
     const char *content_type, *request_id, *expect;
     uint64_t content_length;
     unsigned n_lengths, n_encodings;
-    bool chunked; /* the transfer encoding is one we know */
+    bool chunked;  /* the transfer encoding is one we know */
+    bool bad_name; /* a blank before the colon: "Content-Length : 5" is a length to some */
 };
 
 static enum MHD_Result take_header(void *cls, enum MHD_ValueKind kind, const char *key, const char *value)
@@ -129,6 +130,7 @@ static enum MHD_Result take_header(void *cls, enum MHD_ValueKind kind, const cha
     (void)kind;
     if (!value)
         value = "";
+    h->bad_name |= strpbrk(key, " \t") != NULL;
     if (!strcasecmp(key, "Content-Length")) {
         h->n_lengths++;
         h->content_length = strtoull(value, NULL, 10);
@@ -158,11 +160,17 @@ static void take_id(struct request *r, const char *given)
 /* What could make two parsers in a row disagree about where a request ends. */
 static int check_framing(const struct headers *h, struct api_error *e)
 {
-    const char *words = h->n_lengths && h->n_encodings  ? "Content-Length together with Transfer-Encoding"
-                        : h->n_lengths > 1              ? "more than one Content-Length"
-                        : h->n_encodings > 1            ? "more than one Transfer-Encoding"
-                        : h->n_encodings && !h->chunked ? "a Transfer-Encoding other than chunked"
-                                                        : NULL;
+    const char *words = NULL;
+    if (h->n_lengths && h->n_encodings)
+        words = "Content-Length together with Transfer-Encoding";
+    else if (h->n_lengths > 1)
+        words = "more than one Content-Length";
+    else if (h->n_encodings > 1)
+        words = "more than one Transfer-Encoding";
+    else if (h->n_encodings && !h->chunked)
+        words = "a Transfer-Encoding other than chunked";
+    else if (h->bad_name)
+        words = "a blank in a header's name";
     if (!words)
         return 0;
     e->close = true;
@@ -171,14 +179,21 @@ static int check_framing(const struct headers *h, struct api_error *e)
 
 static int check_route(struct request *r, struct api_error *e)
 {
+    bool options = !strcmp(r->method, "OPTIONS");
+    if (options && !strcmp(r->path, "*")) { /* of the server as a whole */
+        r->allow = "GET, HEAD, POST, OPTIONS";
+        return 0;
+    }
     if (!r->route)
         return api_fail(e, 404, "not_found", NULL, "no route %.100s (the nearest is %s)", r->path,
                         route_nearest(r->path));
-    if (!strcmp(r->method, "OPTIONS"))
-        return 0;
-    if (route_takes(r->route, r->method))
-        return 0;
     r->allow = route_allow(r->route);
+    if (options)
+        return 0;
+    if (route_takes(r->route, r->method)) {
+        r->allow = NULL;
+        return 0;
+    }
     return api_fail(e, 405, "method_not_allowed", NULL, "%s does not take %.20s (it takes %s)", r->path,
                     r->method, r->allow);
 }
@@ -209,7 +224,7 @@ static int check_state(struct request *r, struct api_error *e)
     if (r->route->always)
         return 0;
     if (r->connection->over) {
-        e->retry_after_s = 1;
+        server_queue_full(s, e);
         e->close = true;
         return api_fail(e, 503, "queue_full", NULL, "more than max_connections, %u, are open",
                         s->cfg->max_connections);
@@ -368,7 +383,7 @@ static bool grow_body(struct request *r, size_t n)
     if (cap == r->body_cap)
         return true;
     if (s->body_bytes + (cap - r->body_cap) > s->cfg->body_memory) {
-        r->error.retry_after_s = 1;
+        server_queue_full(s, &r->error);
         api_fail(&r->error, 503, "queue_full", NULL, "body_memory, %llu bytes for all bodies, is used up",
                  (unsigned long long)s->cfg->body_memory);
         return false;
@@ -411,7 +426,6 @@ static void end_body(struct request *r)
     if (r->error.status) {
         request_fail(r, &r->error);
     } else if (!strcmp(r->method, "OPTIONS")) {
-        r->allow = route_allow(r->route);
         request_reply(r, 204);
     } else {
         r->route->handle(r);

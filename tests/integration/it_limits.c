@@ -25,6 +25,14 @@ DAEMON_TEST(limits, curl_with_expect_gets_the_413_before_it_sends)
     free(body);
 }
 
+DAEMON_TEST(limits, curl_with_expect_sends_a_body_that_is_allowed)
+{
+    char *body = long_prompt("once upon a time ", 150000, "");
+    struct reply r = curl_post("/generate", body, strlen(body));
+    free(expect_error(r, 400, "context_exceeded"));
+    free(body);
+}
+
 DAEMON_TEST(limits, expect_is_answered_at_once_when_the_headers_refuse)
 {
     struct reply r;

@@ -600,6 +600,13 @@ SERVER_TEST(route, options_gives_204_and_allow)
     reply_free(&r);
 }
 
+SERVER_TEST(route, options_of_the_whole_server_is_answered)
+{
+    struct reply r = client_once(f.port, "OPTIONS", "*", "", NULL);
+    cr_assert_eq(r.status, 204);
+    reply_free(&r);
+}
+
 SERVER_TEST(route, head_works_where_get_does)
 {
     struct reply r = client_once(f.port, "HEAD", "/health", "", NULL);
@@ -666,6 +673,8 @@ SERVER_TEST(route, ambiguous_framing_is_refused_and_ends_the_connection)
     smuggled("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n");
     smuggled("Content-Length: 15\r\nContent-Length: 5\r\n");
     smuggled("Transfer-Encoding: xchunked\r\n");
+    smuggled("Content-Length : 15\r\n");
+    smuggled("Transfer-Encoding : chunked\r\n");
     smuggled("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n");
 }
 
