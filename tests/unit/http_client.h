@@ -203,7 +203,7 @@ static inline struct reply client_once(uint16_t port, const char *method, const 
 static inline json_t *reply_json(const struct reply *r)
 {
     json_error_t words;
-    json_t *root = json_loadb(r->body, r->len, 0, &words);
+    json_t *root = json_loadb(r->body, r->len, JSON_ALLOW_NUL, &words);
     cr_assert_not_null(root, "status %d, not JSON (%s): %s", r->status, words.text, r->body);
     return root;
 }

@@ -1,8 +1,9 @@
-/* The demo model's 8-bit arithmetic against the float oracle, teacher-forced on stories it told itself; and
- * the float weight types, whose activations are not quantised. */
+/* The served arithmetic against the float oracle: the demo model, teacher-forced on stories it told itself,
+ * and random models with float weights, whose activations are not quantised. */
 #include "decoder_run.h"
 
 #include <math.h>
+#include <unistd.h>
 
 #define DEMO      HEARTH_SOURCE_DIR "/models/hearth-stories-6m-q4_k_m.gguf"
 #define N_TOKENS  2000
@@ -77,4 +78,81 @@ Test(demo, int8_chooses_as_the_oracle_on_two_thousand_tokens_of_its_own_stories,
     free(b);
     decoder_run_close(&fast);
     decoder_run_close(&oracle);
+}
+
+/* ---- float weights ---- */
+
+/* Runs the mkmodel that was built beside this program. */
+static void make_model(const char *quant, char path[64])
+{
+    char self[512] = {0}, command[1024];
+    cr_assert_gt(readlink("/proc/self/exe", self, sizeof self - 1), 0);
+    *strrchr(self, '/') = 0;
+    strcpy(path, "/tmp/hearth-float-XXXXXX");
+    int fd = mkstemp(path);
+    cr_assert_geq(fd, 0);
+    close(fd);
+    (void)snprintf(command, sizeof command, "%s/mkmodel --shape tiny-qwen3 --quant %s --out %s 2>/dev/null",
+                   self, quant, path);
+    cr_assert_eq(system(command), 0, "%s", command);
+}
+
+static double deviation(const float *x, uint32_t n)
+{
+    double sum = 0, squares = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        sum += (double)x[i];
+        squares += (double)x[i] * (double)x[i];
+    }
+    return sqrt(squares / n - sum / n * (sum / n));
+}
+
+/* Largest error of a position: root mean square of the difference over all logits, in standard deviations of
+ * the oracle's. */
+static double worst_error(const char *quant)
+{
+    char path[64];
+    make_model(quant, path);
+    int32_t tokens[48];
+    for (int i = 0; i < 48; i++)
+        tokens[i] = (i * 37 + 11) % 500;
+    float *fast = decoder_run_logits(
+        &(struct decoder_run_config){.path = path, .kind = EXECUTOR_PERSISTENT, .n_threads = 2}, tokens, 48,
+        32);
+    struct decoder_run r;
+    decoder_run_open(
+        &r, &(struct decoder_run_config){.path = path, .kind = EXECUTOR_EAGER, .arithmetic = BACKEND_EXACT});
+    float *oracle = calloc((size_t)48 * r.n_vocab, sizeof *oracle);
+    cr_assert_not_null(oracle);
+    decoder_run_feed(&r, 0, tokens, 48, 32, oracle);
+    double worst = 0;
+    for (uint32_t pos = 0; pos < 48; pos++) {
+        const float *a = fast + (size_t)pos * r.n_vocab, *b = oracle + (size_t)pos * r.n_vocab;
+        double squares = 0;
+        for (uint32_t i = 0; i < r.n_vocab; i++)
+            squares += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        double error = sqrt(squares / r.n_vocab) / deviation(b, r.n_vocab);
+        worst = error > worst ? error : worst;
+    }
+    printf("%s: worst error %.2e\n", quant, worst);
+    free(fast);
+    free(oracle);
+    decoder_run_close(&r);
+    unlink(path);
+    return worst;
+}
+
+Test(float_weights, f16_stays_within_two_thousandths_of_the_oracle)
+{
+    cr_assert_leq(worst_error("f16"), 2e-3);
+}
+
+Test(float_weights, bf16_stays_within_six_thousandths_of_the_oracle)
+{
+    cr_assert_leq(worst_error("bf16"), 6e-3);
+}
+
+Test(float_weights, f32_stays_within_two_thousandths_of_the_oracle)
+{
+    cr_assert_leq(worst_error("f32"), 2e-3);
 }
