@@ -1,0 +1,170 @@
+/* tsan_server.c - the HTTP side's threads under ThreadSanitizer: the loop, the pool that prepares large
+ * bodies, the engine's own over a decoder without a model, and clients that stream, leave in the middle and
+ * read figures. Ends with 0 when every client that stayed got its reply and the drain found nothing left. */
+#include "config.h"
+#include "engine.h"
+#include "fake_backend.h"
+#include "model.h"
+#include "server.h"
+#include "tokenizer.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { N_CLIENTS = 4, N_REQUESTS = 60, N_LONG = 6000 };
+
+static uv_loop_t loop;
+static uv_async_t finished;
+static uint16_t port;
+static _Atomic uint32_t n_running = N_CLIENTS, n_wrong, n_good;
+static struct server *server;
+static bool drained;
+
+static int dial(void)
+{
+    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons(port)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&addr, sizeof addr) < 0)
+        abort();
+    return fd;
+}
+
+static void send_all(int fd, const char *bytes, size_t n)
+{
+    while (n) {
+        ssize_t sent = send(fd, bytes, n, MSG_NOSIGNAL);
+        if (sent <= 0)
+            return;
+        bytes += sent;
+        n -= (size_t)sent;
+    }
+}
+
+/* Every third body is long enough for the pool. */
+static void ask(int fd, uint32_t i)
+{
+    static const char spaces[] = "                                                                ";
+    char head[256], body[N_LONG + 256];
+    int n = snprintf(body, sizeof body,
+                     "{\"prompt\":[%u,%u,7],\"max_tokens\":%u,\"seed\":%u,\"stream\":%s,\"logprobs\":%u", i,
+                     i + 1, i % 30, i, i % 2 ? "true" : "false", i % 3);
+    for (int k = 0; i % 3 == 0 && k < N_LONG; k += 64)
+        n += snprintf(body + n, sizeof body - (size_t)n, "%s", spaces);
+    n += snprintf(body + n, sizeof body - (size_t)n, "}");
+    int m =
+        snprintf(head, sizeof head,
+                 "POST /generate HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n", n);
+    send_all(fd, head, (size_t)m);
+    send_all(fd, body, (size_t)n);
+}
+
+static void check_reply(int fd)
+{
+    char text[16] = "", rest[4096];
+    ssize_t n = recv(fd, text, 12, MSG_WAITALL);
+    atomic_fetch_add(n == 12 && !memcmp(text, "HTTP/1.1 200", 12) ? &n_good : &n_wrong, 1);
+    while (recv(fd, rest, sizeof rest, 0) > 0)
+        ;
+}
+
+static void *client(void *arg)
+{
+    uint32_t who = (uint32_t)(uintptr_t)arg;
+    for (uint32_t i = 0; i < N_REQUESTS; i++) {
+        int fd = dial();
+        ask(fd, who * N_REQUESTS + i);
+        if (i % 5 == 4)
+            usleep(i * 50); /* and leaves, in whatever phase it is */
+        else
+            check_reply(fd);
+        close(fd);
+        if (i % 10 == 0) {
+            fd = dial();
+            send_all(fd, "GET /stats HTTP/1.1\r\nConnection: close\r\n\r\n", 42);
+            check_reply(fd);
+            close(fd);
+        }
+    }
+    if (atomic_fetch_sub(&n_running, 1) == 1)
+        uv_async_send(&finished);
+    return NULL;
+}
+
+static void on_drained(void *context)
+{
+    (void)context;
+    drained = true;
+    uv_stop(&loop);
+}
+
+static void on_finished(uv_async_t *handle)
+{
+    uv_close((uv_handle_t *)handle, NULL);
+    server_drain(server, 60000, on_drained, NULL);
+}
+
+static int fail(const struct error *err)
+{
+    fprintf(stderr, "tsan_server: %s\n", err->text);
+    return 1;
+}
+
+int main(void)
+{
+    static const int32_t end_tokens[] = {3, 17, 42};
+    struct error err = {0};
+    struct config cfg;
+    struct server_model m = {0};
+    struct executor *x = NULL;
+    struct model *model = NULL;
+    struct tokenizer *tokenizer = NULL;
+    pthread_t threads[N_CLIENTS];
+    uv_loop_init(&loop);
+    uv_async_init(&loop, &finished, on_finished);
+    if (config_defaults(&cfg, &err) < 0)
+        return fail(&err);
+    cfg.port = 0;
+    if (server_open(&server, &loop, &cfg, NULL, 0, &err) < 0 ||
+        model_open(&model, HEARTH_SOURCE_DIR "/models/hearth-stories-6m-q4_k_m.gguf", &err) < 0 ||
+        tokenizer_open(&tokenizer, model_gguf(model), &err) < 0)
+        return fail(&err);
+    struct fake *fake = fake_open(20, 4, end_tokens, 3);
+    struct engine_config ecfg = {.n_slots = 4,
+                                 .n_ctx = 256,
+                                 .queue_limit = 256,
+                                 .steps_in_flight = 2,
+                                 .prefix_cache = true,
+                                 .end_tokens = end_tokens,
+                                 .n_end_tokens = 3,
+                                 .wake = server_wake,
+                                 .context = server};
+    if (executor_wrap(&x, &fake->be, &err) < 0 || engine_open(&m.engine, x, &ecfg, &err) < 0)
+        return fail(&err);
+    m.executor = x;
+    m.model = model;
+    m.tokenizer = tokenizer;
+    port = server_port(server);
+    server_set_model(server, &m);
+    server_set_state(server, SERVER_READY);
+    for (uintptr_t i = 0; i < N_CLIENTS; i++)
+        if (pthread_create(&threads[i], NULL, client, (void *)i) != 0)
+            return 1;
+    uv_run(&loop, UV_RUN_DEFAULT);
+    for (int i = 0; i < N_CLIENTS; i++)
+        pthread_join(threads[i], NULL);
+    server_close(server);
+    engine_close(m.engine);
+    executor_close(x);
+    tokenizer_close(tokenizer);
+    model_close(model);
+    config_free(&cfg);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    bool closed = uv_loop_close(&loop) == 0;
+    printf("%u replies, %u wrong\n", n_good, n_wrong);
+    return drained && closed && !n_wrong && n_good > 0 ? 0 : 1;
+}
