@@ -117,7 +117,7 @@ DAEMON_TEST(generate, an_end_token_ends_the_text_and_is_not_in_it)
     cr_assert_str_eq(json_text(root, "finish_reason"), "eos");
     cr_assert_null(strstr(json_text(root, "text"), "<|im_end|>"));
     size_t n = json_array_size(json_at(root, "tokens"));
-    cr_assert_eq(json_number(root, "usage.completion_tokens"), n);
+    cr_assert_eq(json_number(root, "usage.completion_tokens"), (long long)n);
     cr_assert_geq(json_integer_value(json_array_get(json_at(root, "tokens"), n - 1)), 4093);
     json_decref(root);
 }

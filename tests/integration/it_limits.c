@@ -44,6 +44,16 @@ DAEMON_TEST(limits, expect_is_answered_at_once_when_the_headers_refuse)
     close(fd);
 }
 
+DAEMON_TEST(limits, a_body_announced_too_large_to_throw_away_is_refused_at_once)
+{
+    struct reply r;
+    int fd = client_connect(daemon_.port);
+    client_puts(fd, "POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000\r\n\r\n");
+    client_read(fd, &r, false);
+    free(expect_error(r, 413, "too_large"));
+    close(fd);
+}
+
 DAEMON_TEST(limits, a_chunked_body_over_the_limit_is_a_413)
 {
     char block[65536], head[32];
