@@ -7,8 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
+
+#define POOL_NICE 5
 
 uint64_t now_ns(void)
 {
@@ -172,8 +176,18 @@ void request_unref(struct request *r)
 
 /* --- work on the pool --- */
 
+/* A long prompt's tokenising gives way to the tokens of others; Linux keeps a nice value per thread. */
+static void give_way(void)
+{
+    static _Thread_local bool done;
+    if (!done)
+        setpriority(PRIO_PROCESS, (id_t)gettid(), POOL_NICE);
+    done = true;
+}
+
 static void on_work(uv_work_t *work)
 {
+    give_way();
     struct request *r = work->data;
     r->work(r);
 }

@@ -17,6 +17,7 @@
 #define SPARE_CONNECTIONS 64   /* above max_connections, so that health still gets an answer */
 #define CLOSE_MS          5000 /* how long server_close() waits for an engine that is stuck */
 #define FLUSH_MS          1000 /* after a drain's time is over: for last replies to leave */
+#define FEW_CORES         4
 #define MAX_LISTENERS     16
 #define FNV_PRIME         1099511628211ull
 
@@ -129,6 +130,13 @@ void server_run_listeners(struct server *s)
 
 /* --- life --- */
 
+/* On few cores the pool must not take those of the decoder. Read by libuv at the pool's first work. */
+static void size_pool(void)
+{
+    if (sysconf(_SC_NPROCESSORS_ONLN) <= FEW_CORES)
+        setenv("UV_THREADPOOL_SIZE", "1", 0);
+}
+
 static void on_closed(uv_handle_t *handle)
 {
     ((struct server *)handle->data)->n_handles--;
@@ -171,6 +179,7 @@ int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, 
     s->cfg = cfg;
     s->stats.started_ns = now_ns();
     s->created = (int64_t)time(NULL);
+    size_pool();
     json_object_seed(0); /* from the system's randomness, before threads parse */
     uv_async_init(loop, &s->wake, on_wake);
     uv_timer_init(loop, &s->drain_timer);
