@@ -1,0 +1,142 @@
+/* device.c - which GPU, and kernels compiled for it. */
+#include "driver.h"
+#include "ptx_image.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MIN_SM 80
+
+static int attribute(const struct cuda_driver *d, const struct cuda_device *dev,
+                     enum cuda_device_attribute which, int *value, struct error *err)
+{
+    return CUDA_TRY(d, err, cuDeviceGetAttribute, value, (int)which, dev->handle);
+}
+
+/* All but the context. *cooperative: whether a grid can be launched as a whole. */
+static int describe(struct cuda_device *dev, const struct cuda_driver *d, int *cooperative, struct error *err)
+{
+    int major = 0, minor = 0, n_sms = 0, shared = 0, l2 = 0, khz = 0, bits = 0;
+    const struct {
+        enum cuda_device_attribute which;
+        int *value;
+    } wanted[] = {
+        {CUDA_CAPABILITY_MAJOR, &major},
+        {CUDA_CAPABILITY_MINOR, &minor},
+        {CUDA_N_SMS, &n_sms},
+        {CUDA_SHARED_PER_BLOCK, &shared},
+        {CUDA_L2_BYTES, &l2},
+        {CUDA_COOPERATIVE_LAUNCH, cooperative},
+        {CUDA_KERNEL_TIME_LIMIT, &dev->has_time_limit},
+    };
+    int rc = CUDA_TRY(d, err, cuDeviceGet, &dev->handle, dev->ordinal);
+    if (rc == 0)
+        rc = CUDA_TRY(d, err, cuDeviceGetName, dev->name, (int)sizeof dev->name - 1, dev->handle);
+    if (rc == 0)
+        rc = CUDA_TRY(d, err, cuDeviceTotalMem, &dev->memory_bytes, dev->handle);
+    for (size_t i = 0; rc == 0 && i < sizeof wanted / sizeof wanted[0]; i++)
+        rc = attribute(d, dev, wanted[i].which, wanted[i].value, err);
+    if (rc < 0)
+        return rc;
+    dev->sm = (uint32_t)(major * 10 + minor);
+    dev->n_sms = (uint32_t)n_sms;
+    dev->shared_per_block = (size_t)shared;
+    dev->l2_bytes = (size_t)l2;
+    /* Newer drivers may leave these out: then the bandwidth is unknown. Two transfers per clock. */
+    if (attribute(d, dev, CUDA_MEMORY_CLOCK_KHZ, &khz, NULL) == 0 &&
+        attribute(d, dev, CUDA_MEMORY_BUS_BITS, &bits, NULL) == 0 && khz > 0 && bits > 0)
+        dev->bandwidth = (uint64_t)khz * 1000 * 2 * (uint64_t)bits / 8;
+    return 0;
+}
+
+static int check_fit(const struct cuda_device *dev, int cooperative, struct error *err)
+{
+    if (dev->sm < MIN_SM)
+        return error_set(err, -ENODEV,
+                         "%s (device %d) has compute capability %u.%u, Hearth needs %d.%d or later",
+                         dev->name, dev->ordinal, dev->sm / 10, dev->sm % 10, MIN_SM / 10, MIN_SM % 10);
+    if (!cooperative)
+        return error_set(err, -ENODEV, "%s (device %d) has no cooperative launches", dev->name, dev->ordinal);
+    return 0;
+}
+
+/* *best = the fitting device with the most memory; if none fits, err has the reason of the first. */
+static int choose(struct cuda_device *best, const struct cuda_driver *d, int wanted, struct error *err)
+{
+    int n = 0, rc = CUDA_TRY(d, err, cuDeviceGetCount, &n);
+    if (rc < 0)
+        return rc;
+    if (n <= 0 || wanted >= n)
+        return error_set(err, -ENODEV,
+                         wanted < 0 ? "the CUDA driver has %d devices" : "there are %d CUDA devices, not %d",
+                         n, wanted);
+    struct error first = {0};
+    best->memory_bytes = 0;
+    for (int i = wanted < 0 ? 0 : wanted; i < (wanted < 0 ? n : wanted + 1); i++) {
+        struct cuda_device dev = {.ordinal = i};
+        int cooperative = 0;
+        if (describe(&dev, d, &cooperative, &first) == 0 && check_fit(&dev, cooperative, &first) == 0 &&
+            dev.memory_bytes > best->memory_bytes)
+            *best = dev;
+    }
+    if (!best->memory_bytes)
+        return error_set(err, first.code ? first.code : -ENODEV, "%s",
+                         first.code ? first.text : "the CUDA device has no memory");
+    return 0;
+}
+
+int cuda_device_open(struct cuda_device *out, const struct cuda_driver *d, int ordinal, struct error *err)
+{
+    struct cuda_device dev = {0};
+    int rc = choose(&dev, d, ordinal, err);
+    if (rc == 0) /* so that a thread which waits for the device sleeps */
+        rc = CUDA_TRY(d, err, cuDevicePrimaryCtxSetFlags, dev.handle, CUDA_CONTEXT_BLOCKING_SYNC);
+    if (rc == 0)
+        rc = CUDA_TRY(d, err, cuDevicePrimaryCtxRetain, &dev.context, dev.handle);
+    if (rc < 0)
+        return rc;
+    rc = CUDA_TRY(d, err, cuCtxSetCurrent, dev.context);
+    if (rc < 0) {
+        cuda_device_close(&dev, d);
+        return rc;
+    }
+    *out = dev;
+    return 0;
+}
+
+void cuda_device_close(struct cuda_device *dev, const struct cuda_driver *d)
+{
+    if (dev->context)
+        d->cuDevicePrimaryCtxRelease(dev->handle);
+    dev->context = NULL;
+}
+
+static const struct ptx_image *find_image(const struct ptx_image *images, const char *name, uint32_t sm)
+{
+    const struct ptx_image *best = NULL;
+    for (const struct ptx_image *i = images; i->name; i++)
+        if (strcmp(i->name, name) == 0 && i->sm <= sm && (!best || i->sm > best->sm))
+            best = i;
+    return best;
+}
+
+int cuda_module_open(void **module, const struct cuda_driver *d, const struct cuda_device *dev,
+                     const struct ptx_image *images, const char *name, struct error *err)
+{
+    const struct ptx_image *image = find_image(images, name, dev->sm);
+    if (!image)
+        return error_set(err, -ENODEV, "this build has no kernel %s for compute capability %u.%u", name,
+                         dev->sm / 10, dev->sm % 10);
+    char log[256] = "";
+    int options[] = {CUDA_JIT_ERROR_LOG, CUDA_JIT_ERROR_LOG_SIZE};
+    void *values[] = {log, (void *)(uintptr_t)(sizeof log - 1)};
+    int result = d->cuModuleLoadDataEx(module, image->text, 2, options, values);
+    if (result == CUDA_SUCCESS)
+        return 0;
+    struct error call = {0};
+    int rc = cuda_check(d, &call, "cuModuleLoadDataEx", result);
+    log[sizeof log - 1] = '\0';
+    return error_set(err, rc, "kernel %s for sm_%u: %.150s%s%.130s", name, image->sm, call.text,
+                     *log ? ": " : "", log);
+}

@@ -1,0 +1,149 @@
+/* driver.h - the CUDA driver, found at run time: one binary starts with and without a GPU.
+ *
+ * The library is opened by name, and declared here with the few functions and numbers that Hearth uses. Works
+ * from driver R525 (CUDA 12.0) on. Every failure is said with the call's name and the driver's own words.
+ * Thread: open before other threads start (it sets environment variables); then any thread that has made the
+ * device's context current. */
+#pragma once
+#include "error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define CUDA_MIN_VERSION 12000 /* as cuDriverGetVersion counts: 1000 x major + 10 x minor */
+
+enum cuda_result { /* those that decide something; all others are only reported */
+                   CUDA_SUCCESS = 0,
+                   CUDA_OUT_OF_MEMORY = 2,
+                   CUDA_NO_DEVICE = 100,
+                   CUDA_INVALID_PTX = 218,
+                   CUDA_UNSUPPORTED_PTX = 222,
+                   CUDA_NOT_READY = 600,
+};
+enum cuda_device_attribute {
+    CUDA_CLOCK_KHZ = 13,
+    CUDA_N_SMS = 16,
+    CUDA_KERNEL_TIME_LIMIT = 17,
+    CUDA_MEMORY_CLOCK_KHZ = 36,
+    CUDA_MEMORY_BUS_BITS = 37,
+    CUDA_L2_BYTES = 38,
+    CUDA_CAPABILITY_MAJOR = 75,
+    CUDA_CAPABILITY_MINOR = 76,
+    CUDA_COOPERATIVE_LAUNCH = 95,
+    CUDA_SHARED_PER_BLOCK = 97, /* what a block may ask for */
+};
+enum cuda_function_attribute {
+    CUDA_FUNCTION_LOCAL = 3,
+    CUDA_FUNCTION_REGISTERS = 4,
+    CUDA_FUNCTION_SHARED = 8
+};
+enum cuda_jit_option {
+    CUDA_JIT_INFO_LOG = 3,
+    CUDA_JIT_INFO_LOG_SIZE = 4,
+    CUDA_JIT_ERROR_LOG = 5,
+    CUDA_JIT_ERROR_LOG_SIZE = 6,
+};
+#define CUDA_CONTEXT_BLOCKING_SYNC 4u /* waiting threads sleep */
+#define CUDA_HOST_PORTABLE         1u
+#define CUDA_HOST_MAPPED           2u
+#define CUDA_STREAM_NON_BLOCKING   1u
+#define CUDA_EVENT_DEFAULT         0u
+#define CUDA_CAPTURE_THREAD_LOCAL  1
+
+/* X(call, exported symbol, parameters); all return a CUresult. Device memory is a uint64_t address; contexts,
+ * modules, functions, streams, events and graphs are opaque pointers. */
+#define CUDA_CALLS(X)                                                                                        \
+    X(cuInit, cuInit, (unsigned flags))                                                                      \
+    X(cuDriverGetVersion, cuDriverGetVersion, (int *version))                                                \
+    X(cuGetErrorName, cuGetErrorName, (int result, const char **text))                                       \
+    X(cuGetErrorString, cuGetErrorString, (int result, const char **text))                                   \
+    X(cuDeviceGetCount, cuDeviceGetCount, (int *n))                                                          \
+    X(cuDeviceGet, cuDeviceGet, (int *device, int ordinal))                                                  \
+    X(cuDeviceGetName, cuDeviceGetName, (char *name, int size, int device))                                  \
+    X(cuDeviceGetAttribute, cuDeviceGetAttribute, (int *value, int attribute, int device))                   \
+    X(cuDeviceTotalMem, cuDeviceTotalMem_v2, (size_t * bytes, int device))                                   \
+    X(cuDevicePrimaryCtxSetFlags, cuDevicePrimaryCtxSetFlags_v2, (int device, unsigned flags))               \
+    X(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, (void **context, int device))                      \
+    X(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (int device))                                 \
+    X(cuCtxSetCurrent, cuCtxSetCurrent, (void *context))                                                     \
+    X(cuCtxSynchronize, cuCtxSynchronize, (void))                                                            \
+    X(cuMemGetInfo, cuMemGetInfo_v2, (size_t * available, size_t * total))                                   \
+    X(cuMemAlloc, cuMemAlloc_v2, (uint64_t * memory, size_t bytes))                                          \
+    X(cuMemFree, cuMemFree_v2, (uint64_t memory))                                                            \
+    X(cuMemHostAlloc, cuMemHostAlloc, (void **memory, size_t bytes, unsigned flags))                         \
+    X(cuMemFreeHost, cuMemFreeHost, (void *memory))                                                          \
+    X(cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2,                                               \
+      (uint64_t * device_address, void *memory, unsigned flags))                                             \
+    X(cuMemcpyHtoD, cuMemcpyHtoD_v2, (uint64_t to, const void *from, size_t bytes))                          \
+    X(cuMemcpyDtoH, cuMemcpyDtoH_v2, (void *to, uint64_t from, size_t bytes))                                \
+    X(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, (uint64_t to, const void *from, size_t bytes, void *stream))  \
+    X(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, (void *to, uint64_t from, size_t bytes, void *stream))        \
+    X(cuMemsetD8Async, cuMemsetD8Async, (uint64_t to, unsigned char value, size_t bytes, void *stream))      \
+    X(cuModuleLoadDataEx, cuModuleLoadDataEx,                                                                \
+      (void **module, const void *image, unsigned n_options, int *options, void **values))                   \
+    X(cuModuleUnload, cuModuleUnload, (void *module))                                                        \
+    X(cuModuleGetFunction, cuModuleGetFunction, (void **function, void *module, const char *name))           \
+    X(cuFuncGetAttribute, cuFuncGetAttribute, (int *value, int attribute, void *function))                   \
+    X(cuFuncSetAttribute, cuFuncSetAttribute, (void *function, int attribute, int value))                    \
+    X(cuOccupancyMaxActiveBlocksPerMultiprocessor, cuOccupancyMaxActiveBlocksPerMultiprocessor,              \
+      (int *n_blocks, void *function, int n_threads, size_t shared_bytes))                                   \
+    X(cuLaunchKernel, cuLaunchKernel,                                                                        \
+      (void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,         \
+       unsigned shared_bytes, void *stream, void **parameters, void **extra))                                \
+    X(cuLaunchCooperativeKernel, cuLaunchCooperativeKernel,                                                  \
+      (void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,         \
+       unsigned shared_bytes, void *stream, void **parameters))                                              \
+    X(cuStreamCreate, cuStreamCreate, (void **stream, unsigned flags))                                       \
+    X(cuStreamDestroy, cuStreamDestroy_v2, (void *stream))                                                   \
+    X(cuStreamSynchronize, cuStreamSynchronize, (void *stream))                                              \
+    X(cuStreamQuery, cuStreamQuery, (void *stream))                                                          \
+    X(cuEventCreate, cuEventCreate, (void **event, unsigned flags))                                          \
+    X(cuEventDestroy, cuEventDestroy_v2, (void *event))                                                      \
+    X(cuEventRecord, cuEventRecord, (void *event, void *stream))                                             \
+    X(cuEventElapsedTime, cuEventElapsedTime, (float *ms, void *start, void *end))                           \
+    X(cuStreamBeginCapture, cuStreamBeginCapture_v2, (void *stream, int mode))                               \
+    X(cuStreamEndCapture, cuStreamEndCapture, (void *stream, void **graph))                                  \
+    X(cuGraphInstantiate, cuGraphInstantiateWithFlags, (void **exec, void *graph, unsigned long long flags)) \
+    X(cuGraphLaunch, cuGraphLaunch, (void *exec, void *stream))                                              \
+    X(cuGraphExecDestroy, cuGraphExecDestroy, (void *exec))                                                  \
+    X(cuGraphDestroy, cuGraphDestroy, (void *graph))
+
+struct cuda_driver {
+    void *library; /* NULL: closed */
+    int version;   /* 12040: CUDA 12.4 */
+#define CUDA_MEMBER(call, symbol, parameters) int(*call) parameters;
+    CUDA_CALLS(CUDA_MEMBER)
+#undef CUDA_MEMBER
+};
+
+/* Opens the library (`path`; NULL or "": libcuda.so.1) and initialises it. cache_directory: where the driver
+ * keeps compiled kernels; NULL: its own default. -ENODEV in every case of failure, with the reason: no
+ * library, one that lacks a function, a driver too old, no device. */
+int cuda_driver_open(struct cuda_driver *d, const char *path, const char *cache_directory, struct error *err);
+void cuda_driver_close(struct cuda_driver *d); /* a closed one is fine */
+
+/* 0 when `result` is CUDA_SUCCESS, else "<call>: <NAME>, <words>" and -ENOMEM, -ENODEV or -EIO. */
+int cuda_check(const struct cuda_driver *d, struct error *err, const char *call, int result);
+#define CUDA_TRY(d, err, call, ...) cuda_check((d), (err), #call, (d)->call(__VA_ARGS__))
+
+struct cuda_device {
+    int ordinal, handle;
+    void *context; /* the primary one, retained and current on the thread that opened it */
+    char name[96];
+    uint32_t sm; /* 90: compute capability 9.0 */
+    uint32_t n_sms;
+    size_t shared_per_block, l2_bytes, memory_bytes;
+    uint64_t bandwidth; /* bytes/s of the memory bus; 0: the driver does not tell */
+    int has_time_limit; /* kernels are ended after seconds: a display hangs on it */
+};
+
+/* Takes the device that can run Hearth's kernels and has the most memory, or the one of that ordinal (>= 0).
+ * -ENODEV names what is missing: compute capability 8.0, cooperative launches. */
+int cuda_device_open(struct cuda_device *out, const struct cuda_driver *d, int ordinal, struct error *err);
+void cuda_device_close(struct cuda_device *dev, const struct cuda_driver *d);
+
+struct ptx_image;
+/* Compiles the newest image of `name` that the device can run. -EIO carries the compiler's log, as far as it
+ * fits. */
+int cuda_module_open(void **module, const struct cuda_driver *d, const struct cuda_device *dev,
+                     const struct ptx_image *images, const char *name, struct error *err);

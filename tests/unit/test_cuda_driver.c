@@ -1,0 +1,183 @@
+/* The CUDA driver layer against a library that fails in chosen ways (fake_libcuda): what is opened, what is
+ * refused, and with which words. */
+#include "driver.h"
+#include "ptx_image.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct cuda_driver open_fake(void)
+{
+    struct cuda_driver d;
+    struct error err = {0};
+    cr_assert_eq(cuda_driver_open(&d, FAKE_LIBCUDA, NULL, &err), 0, "%s", err.text);
+    return d;
+}
+
+static void refused(const char *path, const char *words)
+{
+    struct cuda_driver d;
+    struct error err = {0};
+    cr_assert_eq(cuda_driver_open(&d, path, NULL, &err), -ENODEV);
+    cr_assert_not_null(strstr(err.text, words), "\"%s\" does not say \"%s\"", err.text, words);
+    cr_assert_null(d.library);
+}
+
+Test(cuda_driver, no_library_is_no_device_and_says_so)
+{
+    refused("/nonexistent/libcuda.so.1", "/nonexistent/libcuda.so.1");
+}
+
+Test(cuda_driver, a_library_without_the_functions_is_refused_by_the_name_of_the_first)
+{
+    refused("libm.so.6", "it has no cuInit");
+}
+
+Test(cuda_driver, an_error_has_the_calls_name_and_the_drivers_words)
+{
+    setenv("FAKE_CUDA_INIT", "100", 1);
+    refused(FAKE_LIBCUDA, "cuInit: CUDA_ERROR_NO_DEVICE (100), no CUDA-capable device is detected");
+}
+
+Test(cuda_driver, an_error_that_the_driver_does_not_know_is_reported_by_its_number)
+{
+    setenv("FAKE_CUDA_INIT", "4711", 1);
+    refused(FAKE_LIBCUDA, "cuInit: an unknown error (4711)");
+}
+
+Test(cuda_driver, a_driver_older_than_r525_is_refused)
+{
+    setenv("FAKE_CUDA_VERSION", "11080", 1);
+    refused(FAKE_LIBCUDA, "is for CUDA 11.8, Hearth needs 12.0");
+}
+
+Test(cuda_driver, loads_eagerly_and_keeps_compiled_kernels_where_told)
+{
+    struct cuda_driver d;
+    setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+    cr_assert_eq(cuda_driver_open(&d, FAKE_LIBCUDA, "/var/cache/hearth", NULL), 0);
+    cr_assert_str_eq(getenv("CUDA_MODULE_LOADING"), "EAGER");
+    cr_assert_str_eq(getenv("CUDA_CACHE_PATH"), "/var/cache/hearth");
+    cr_assert_eq(d.version, 12040);
+    cuda_driver_close(&d);
+    cuda_driver_close(&d);
+}
+
+Test(cuda_driver, out_of_memory_has_a_code_of_its_own)
+{
+    struct cuda_driver d = open_fake();
+    struct error err = {0};
+    cr_assert_eq(cuda_check(&d, &err, "cuMemAlloc", CUDA_OUT_OF_MEMORY), -ENOMEM);
+    cr_assert_str_eq(err.text, "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2), out of memory");
+    cuda_driver_close(&d);
+}
+
+Test(cuda_device, the_one_with_the_most_memory_is_taken)
+{
+    struct cuda_driver d = open_fake();
+    struct cuda_device dev;
+    struct error err = {0};
+    cr_assert_eq(cuda_device_open(&dev, &d, -1, &err), 0, "%s", err.text);
+    cr_assert_str_eq(dev.name, "Test Device 1");
+    cr_assert_eq(dev.sm, 90);
+    cr_assert_eq(dev.n_sms, 132);
+    cr_assert_eq(dev.shared_per_block, 232448);
+    cr_assert_eq(dev.memory_bytes, (size_t)80 << 30);
+    cr_assert_eq(dev.bandwidth, 2619000ull * 1000 * 2 * 640);
+    cr_assert_eq(dev.context, (void *)71);
+    cuda_device_close(&dev, &d);
+    cuda_driver_close(&d);
+}
+
+Test(cuda_device, one_that_is_too_old_is_passed_over)
+{
+    setenv("FAKE_CUDA_SM", "75", 1);
+    struct cuda_driver d = open_fake();
+    struct cuda_device dev;
+    cr_assert_eq(cuda_device_open(&dev, &d, -1, NULL), 0);
+    cr_assert_str_eq(dev.name, "Test Device 0");
+    cuda_device_close(&dev, &d);
+    cuda_driver_close(&d);
+}
+
+static void device_refused(int ordinal, int code, const char *words)
+{
+    struct cuda_driver d = open_fake();
+    struct cuda_device dev;
+    struct error err = {0};
+    cr_assert_eq(cuda_device_open(&dev, &d, ordinal, &err), code);
+    cr_assert_not_null(strstr(err.text, words), "\"%s\" does not say \"%s\"", err.text, words);
+    cuda_driver_close(&d);
+}
+
+Test(cuda_device, the_one_asked_for_is_not_replaced_by_another)
+{
+    setenv("FAKE_CUDA_SM", "75", 1);
+    device_refused(1, -ENODEV, "Test Device 1 (device 1) has compute capability 7.5, Hearth needs 8.0");
+}
+
+Test(cuda_device, without_cooperative_launches_is_refused)
+{
+    setenv("FAKE_CUDA_COOPERATIVE", "0", 1);
+    device_refused(-1, -ENODEV, "Test Device 0 (device 0) has no cooperative launches");
+}
+
+Test(cuda_device, an_ordinal_that_is_not_there_is_refused)
+{
+    device_refused(2, -ENODEV, "there are 2 CUDA devices, not 2");
+}
+
+Test(cuda_device, no_device_is_said_so)
+{
+    setenv("FAKE_CUDA_COUNT", "0", 1);
+    device_refused(-1, -ENODEV, "the CUDA driver has 0 devices");
+}
+
+Test(cuda_device, a_context_that_cannot_be_had_is_reported)
+{
+    setenv("FAKE_CUDA_RETAIN", "2", 1);
+    device_refused(-1, -ENOMEM, "cuDevicePrimaryCtxRetain: CUDA_ERROR_OUT_OF_MEMORY");
+}
+
+static const struct ptx_image images[] = {{"walk", 80, "walk for 80", 11},
+                                          {"walk", 90, "walk for 90", 11},
+                                          {"stop", 90, "stop for 90", 11},
+                                          {NULL, 0, NULL, 0}};
+
+Test(cuda_module, the_newest_image_that_the_device_can_run_is_loaded)
+{
+    struct cuda_driver d = open_fake();
+    struct cuda_device ada = {.sm = 89}, blackwell = {.sm = 120};
+    void *module = NULL;
+    cr_assert_eq(cuda_module_open(&module, &d, &ada, images, "walk", NULL), 0);
+    cr_assert_str_eq(module, "walk for 80");
+    cr_assert_eq(cuda_module_open(&module, &d, &blackwell, images, "walk", NULL), 0);
+    cr_assert_str_eq(module, "walk for 90");
+    cuda_driver_close(&d);
+}
+
+Test(cuda_module, a_kernel_that_the_device_cannot_run_is_named)
+{
+    struct cuda_driver d = open_fake();
+    struct cuda_device ada = {.sm = 89};
+    struct error err = {0};
+    void *module = NULL;
+    cr_assert_eq(cuda_module_open(&module, &d, &ada, images, "stop", &err), -ENODEV);
+    cr_assert_str_eq(err.text, "this build has no kernel stop for compute capability 8.9");
+    cuda_driver_close(&d);
+}
+
+Test(cuda_module, a_failed_compilation_carries_the_compilers_log)
+{
+    setenv("FAKE_CUDA_JIT", "218", 1);
+    struct cuda_driver d = open_fake();
+    struct cuda_device hopper = {.sm = 90};
+    struct error err = {0};
+    void *module = NULL;
+    cr_assert_eq(cuda_module_open(&module, &d, &hopper, images, "walk", &err), -EIO);
+    cr_assert_not_null(strstr(err.text, "kernel walk for sm_90: cuModuleLoadDataEx"), "%s", err.text);
+    cr_assert_not_null(strstr(err.text, "line 7: unknown instruction in walk for 90"), "%s", err.text);
+    cuda_driver_close(&d);
+}
