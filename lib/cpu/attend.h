@@ -10,7 +10,8 @@
 #include "step.h"
 
 struct attend_group {
-    uint32_t first, n; /* rows of the step */
+    uint32_t first, n;    /* rows of the step */
+    uint32_t first_split; /* its first among those of all groups */
 };
 
 struct attend {
@@ -27,8 +28,13 @@ struct attend {
     const struct step *step;
     const struct slots *slots;
     uint32_t n_groups;
-    bool lone_rows; /* no two rows of one sequence: a row's attention may follow its own append at once */
+    uint32_t n_splits; /* of all groups together, when single splits are dealt, else 0 */
+    bool lone_rows;    /* no two rows of one sequence: a row's attention may follow its own append at once */
     struct attend_group groups[STEP_MAX_ROWS];
+
+    /* Folds of single splits, [n_heads][n_splits]. */
+    struct ops_fold *shared_folds;
+    float *shared_outs;
 };
 
 struct attend_scratch {
@@ -43,7 +49,14 @@ void attend_open(struct attend *a, uint32_t n_ctx);
 size_t attend_scratch_size(const struct attend *a);
 void attend_scratch_set(const struct attend *a, struct attend_scratch *s, void *memory);
 
-void attend_plan(struct attend *a, const struct step *step, const struct slots *slots);
+/* What dealing single splits to a team of n_members needs beside the members' own scratch. */
+size_t attend_shared_size(const struct attend *a, uint32_t n_members);
+void attend_shared_set(struct attend *a, uint32_t n_members, void *memory);
+
+/* Cuts a step into groups. Where few long rows would leave members idle, single splits are dealt instead:
+ * n_splits > 0, and attend_split() and attend_merge() take the place of attend_group(), with a barrier
+ * between them. */
+void attend_plan(struct attend *a, const struct step *step, const struct slots *slots, uint32_t n_members);
 
 /* Rotates n_heads heads of row `row`, which lie at x. */
 void attend_rope(const struct attend *a, uint32_t row, float *x, uint32_t n_heads);
@@ -53,3 +66,7 @@ void attend_append(const struct attend *a, uint32_t layer, uint32_t row, uint32_
 /* All query heads of `kv_head` for the rows of a group: q and out [n_heads * head_dim] per row. */
 void attend_group(const struct attend *a, struct attend_scratch *s, uint32_t layer, uint32_t group,
                   uint32_t kv_head, float scale, struct rows q, struct rows out);
+/* Split `split` (of n_splits) of its row, and then a row's sum over its splits. */
+void attend_split(const struct attend *a, struct attend_scratch *s, uint32_t layer, uint32_t split,
+                  uint32_t kv_head, float scale, struct rows q);
+void attend_merge(const struct attend *a, uint32_t group, uint32_t kv_head, struct rows out);

@@ -175,7 +175,7 @@ void decoder_begin_step(struct decoder *d, const struct step *step)
     slots_take_rows(&d->slots, step, d->tokens);
     for (uint32_t i = 0; i < step->n_logits; i++)
         d->logit_rows[i] = step->logits[i].row;
-    attend_plan(&d->attend, step, &d->slots);
+    attend_plan(&d->attend, step, &d->slots, team_size(d->team));
 }
 
 void decoder_finish_step(struct decoder *d)

@@ -91,6 +91,10 @@ void decoder_walk(struct decoder *d);
 /* choose.c: fills results[i] from logit row i; any member, with its own sampler scratch. */
 void decoder_choose(struct decoder *d, uint32_t i, const float *logits, void *scratch);
 
+/* walk.c: a step whose attention is dealt split by split (attend.n_splits); any member. */
+void decoder_attend_splits(struct decoder *d, uint32_t member, uint32_t layer, float scale, struct rows q,
+                           struct rows out);
+
 /* eager.c */
 int eager_open(struct decoder *d, struct error *err);
 void eager_close(struct eager *e);        /* NULL is fine */

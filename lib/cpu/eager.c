@@ -253,6 +253,10 @@ static void run_attention(const struct launch *l)
     struct decoder *d = l->d;
     const struct graph_node *n = l->node;
     uint32_t n_groups = d->attend.n_groups;
+    if (d->attend.n_splits) {
+        decoder_attend_splits(d, l->member, n->layer, n->scale, input_value(l, 0)->rows, l->out->rows);
+        return;
+    }
     struct team_deal units = team_deal(d->team, l->member, n_groups * n->n_kv_heads, 1);
     for (uint32_t i, last; team_next(&units, &i, &last);)
         attend_group(&d->attend, &d->members[l->member].attend, n->layer, i % n_groups, i / n_groups,

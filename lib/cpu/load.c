@@ -41,6 +41,9 @@ static void place_scratch(struct decoder *d, struct arena *a)
                                    b == PROGRAM_LOGITS ? STEP_MAX_LOGITS : STEP_MAX_ROWS);
     d->product.input = arena_take(a, matmul_input_size(k, STEP_MAX_ROWS));
     d->product.factors = arena_take(a, STEP_MAX_ROWS * sizeof(float));
+    void *shared = arena_take(a, attend_shared_size(&d->attend, team_size(d->team)));
+    if (shared)
+        attend_shared_set(&d->attend, team_size(d->team), shared);
     for (uint32_t i = 0; i < team_size(d->team); i++) {
         struct decoder_member *m = &d->members[i];
         m->product.input = arena_take(a, matmul_input_size(k, PRODUCT_OWN_ROWS));

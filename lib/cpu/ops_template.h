@@ -261,9 +261,18 @@ INLINE void dot_leaf(const struct dots *x, uint32_t leaf, int n, struct vec *out
 DOT_NODE(dot_2, dot_leaf, 1)
 DOT_NODE(dot_4, dot_2, 2)
 DOT_NODE(dot_8, dot_4, 4)
-DOT_NODE(dot_16, dot_8, 8)
-DOT_NODE(dot_32, dot_16, 16)
 #undef DOT_NODE
+
+/* The whole tree: quarters of it in a loop, since the code of all 32 leaves would be large. */
+INLINE void dot_all(const struct dots *x, int n, struct vec *out)
+{
+    struct vec quarters[4][MAX_BATCH];
+#pragma GCC unroll 1
+    for (uint32_t i = 0; i < 4; i++)
+        dot_8(x, i * 8, n, quarters[i]);
+    for (int j = 0; j < n; j++)
+        out[j] = vec_add(vec_add(quarters[0][j], quarters[1][j]), vec_add(quarters[2][j], quarters[3][j]));
+}
 
 /* Scores of at least n_tokens tokens for n queries. */
 INLINE void scores(struct dots x, const struct ops_page *page, const struct page_scales *scales,
@@ -274,13 +283,13 @@ INLINE void scores(struct dots x, const struct ops_page *page, const struct page
         struct vec v[MAX_BATCH];
         x.halves = (const uint16_t *)(const void *)page->keys + start;
         x.bytes = (const int8_t *)page->keys + start;
-        x.scales = scales->keys + t;
+        x.scales = x.type == KV_Q8_0 ? scales->keys + t : NULL;
         x.ahead = first && t % TOKEN_BLOCK == 0 ? page->values + start * (x.type == KV_F16 ? 2 : 1) : NULL;
         /* Hides that the queries stay the same: else their broadcasts, a vector for every element, are made
          * before the loop and kept on the stack. */
         for (int j = 0; j < n; j++)
             __asm__("" : "+r"(x.q[j]));
-        dot_32(&x, 0, n, v);
+        dot_all(&x, n, v);
         for (int j = 0; j < n; j++)
             vec_store(&s[j][t], v[j]);
     }
@@ -383,6 +392,7 @@ INLINE void fold_batch(const struct ops_page *page, const struct page_scales *sc
                        uint32_t count, const struct ops_query *queries, bool first, int n)
 {
     _Alignas(64) float w[MAX_BATCH][KV_PAGE_TOKENS];
+    const float *value_scales = type == KV_Q8_0 ? scales->values : NULL;
     struct dots x = {.type = type, .count = count, .order = page->order};
     float *out[MAX_BATCH];
     uint32_t most = 0, least = KV_PAGE_TOKENS, head_dim = page->kv->head_dim;
@@ -398,10 +408,10 @@ INLINE void fold_batch(const struct ops_page *page, const struct page_scales *sc
         for (uint32_t d = 0; d < head_dim; d += WIDTH) /* the buffer is padded */
             vec_store(out[j] + d, vec_mul(vec_load(out[j] + d), factor));
     }
-    fold_tokens(page, type, scales->values, out, w, 0, least, first ? page->next : NULL, n);
+    fold_tokens(page, type, value_scales, out, w, 0, least, first ? page->next : NULL, n);
     for (int j = 0; j < n; j++)
         if (queries[j].n_tokens > least)
-            fold_tokens(page, type, scales->values, &out[j], &w[j], least, queries[j].n_tokens, NULL, 1);
+            fold_tokens(page, type, value_scales, &out[j], &w[j], least, queries[j].n_tokens, NULL, 1);
 }
 
 #define FOLD_BATCHES(name, type, count)                                                                      \

@@ -64,31 +64,43 @@ static void prepare_heads(const struct walk *w, const struct program_op *op, uin
     attend_append(a, op->layer, row, kv_head, k, in + op->out_col[2] + (size_t)kv_head * head_dim);
 }
 
-static void attend_unit(const struct walk *w, const struct program_op *op, uint32_t group, uint32_t kv_head)
+static struct rows queries_of(const struct walk *w, const struct program_op *op)
 {
     struct rows q = w->d->buffers[op->in];
     q.data += op->out_col[0];
-    attend_group(&w->d->attend, &w->own->attend, op->layer, group, kv_head, op->scale, q,
-                 w->d->buffers[op->out]);
+    return q;
+}
+
+static void prepare_all(const struct walk *w, const struct program_op *op)
+{
+    struct decoder *d = w->d;
+    uint32_t n_rows = d->step->n_rows;
+    struct team_deal rows = team_deal(d->team, w->member, n_rows * d->attend.kv.n_kv_heads, 8);
+    for (uint32_t first, last; team_next(&rows, &first, &last);)
+        for (uint32_t i = first; i < last; i++)
+            prepare_heads(w, op, i % n_rows, i / n_rows);
+    team_barrier(d->team, w->member);
 }
 
 /* Heads are the outer count of the units, so that a member stays with its heads' tiles. */
 static void walk_attend(const struct walk *w, const struct program_op *op)
 {
     struct decoder *d = w->d;
-    uint32_t n_rows = d->step->n_rows, n_heads = d->attend.kv.n_kv_heads, n_groups = d->attend.n_groups;
-    if (!d->attend.lone_rows) {
-        struct team_deal rows = team_deal(d->team, w->member, n_rows * n_heads, 8);
-        for (uint32_t first, last; team_next(&rows, &first, &last);)
-            for (uint32_t i = first; i < last; i++)
-                prepare_heads(w, op, i % n_rows, i / n_rows);
-        team_barrier(d->team, w->member);
+    struct attend *a = &d->attend;
+    bool alone = a->lone_rows && !a->n_splits;
+    if (!alone)
+        prepare_all(w, op);
+    if (a->n_splits) {
+        decoder_attend_splits(d, w->member, op->layer, op->scale, queries_of(w, op), d->buffers[op->out]);
+        return;
     }
-    struct team_deal units = team_deal(d->team, w->member, n_groups * n_heads, 1);
+    struct team_deal units = team_deal(d->team, w->member, a->n_groups * a->kv.n_kv_heads, 1);
     for (uint32_t i, last; team_next(&units, &i, &last);) {
-        if (d->attend.lone_rows)
-            prepare_heads(w, op, i % n_groups, i / n_groups);
-        attend_unit(w, op, i % n_groups, i / n_groups);
+        uint32_t group = i % a->n_groups, head = i / a->n_groups;
+        if (alone)
+            prepare_heads(w, op, group, head);
+        attend_group(a, &w->own->attend, op->layer, group, head, op->scale, queries_of(w, op),
+                     d->buffers[op->out]);
     }
 }
 
@@ -118,6 +130,19 @@ static void walk_op(const struct walk *w, const struct program_op *op)
     case PROGRAM_ALL_REDUCE:
         assert(!"not emitted for one rank");
     }
+}
+
+void decoder_attend_splits(struct decoder *d, uint32_t member, uint32_t layer, float scale, struct rows q,
+                           struct rows out)
+{
+    const struct attend *a = &d->attend;
+    struct team_deal splits = team_deal(d->team, member, a->n_splits * a->kv.n_kv_heads, 1);
+    for (uint32_t i, last; team_next(&splits, &i, &last);)
+        attend_split(a, &d->members[member].attend, layer, i % a->n_splits, i / a->n_splits, scale, q);
+    team_barrier(d->team, member);
+    struct team_deal units = team_deal(d->team, member, a->n_groups * a->kv.n_kv_heads, 1);
+    for (uint32_t i, last; team_next(&units, &i, &last);)
+        attend_merge(a, i % a->n_groups, i / a->n_groups, out);
 }
 
 static void walk_member(void *context, uint32_t member)

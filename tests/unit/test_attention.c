@@ -119,7 +119,7 @@ static void bench_run(struct bench *b)
     for (uint32_t i = 0; i < N_ROWS; i++)
         b->step->rows[i] = (struct step_row){.pos = positions[i]};
     b->step->n_rows = N_ROWS;
-    attend_plan(&b->a, b->step, &b->slots);
+    attend_plan(&b->a, b->step, &b->slots, 1);
     size_t stride = 2 * b->ratio * b->head_dim;
     for (uint32_t g = 0; g < b->a.n_groups; g++)
         for (uint32_t h = 0; h < 2; h++)

@@ -150,6 +150,50 @@ Test(cpu_backend, a_whole_prompt_at_once_gives_the_bits_of_single_rows)
     }
 }
 
+/* Logits of rows 1018 to 1029, one or two at a time, after a prefill: long rows and few of them, whose splits
+ * are dealt one by one when there are more threads than heads. */
+static float *late_logits(const char *path, enum executor_kind kind, uint32_t n_threads, bool pair)
+{
+    enum { FIRST = 1018, LAST = 1030 };
+    struct decoder_run_config c = {.path = path, .kind = kind, .n_threads = n_threads, .n_ctx = 1100};
+    struct decoder_run r;
+    decoder_run_open(&r, &c);
+    for (uint32_t pos = 0; pos < FIRST; pos++) {
+        decoder_run_row(&r, 1, pos, tokens[pos % 500], false);
+        if (pos % 500 == 499 || pos == FIRST - 1)
+            decoder_run_step(&r);
+    }
+    float *out = calloc((size_t)(LAST - FIRST) * r.n_vocab, sizeof *out);
+    for (uint32_t pos = FIRST; pos < LAST; pos++) {
+        if (pair)
+            decoder_run_row(&r, 2, pos - FIRST, tokens[pos - FIRST], false);
+        uint32_t index = decoder_run_row(&r, 1, pos, tokens[pos % 500], true);
+        decoder_run_step(&r);
+        memcpy(out + (size_t)(pos - FIRST) * r.n_vocab, executor_logits(r.x, index), r.n_vocab * sizeof *out);
+    }
+    decoder_run_close(&r);
+    return out;
+}
+
+Test(cpu_backend, splits_dealt_one_by_one_give_the_bits_of_whole_rows)
+{
+    make_tokens();
+    for (uint32_t i = 0; i < N_FILES; i += 2) {
+        size_t n = (size_t)12 * vocabulary(files[i]);
+        float *whole = late_logits(files[i], EXECUTOR_PERSISTENT, 1, false);
+        float *split = late_logits(files[i], EXECUTOR_PERSISTENT, 5, false);
+        float *beside = late_logits(files[i], EXECUTOR_PERSISTENT, 5, true);
+        float *eager = late_logits(files[i], EXECUTOR_EAGER, 5, false);
+        expect_same(whole, split, n, "five threads");
+        expect_same(whole, beside, n, "beside another row");
+        expect_same(whole, eager, n, "eager");
+        free(whole);
+        free(split);
+        free(beside);
+        free(eager);
+    }
+}
+
 /* Eight sequences, each a window of the same tokens, one or several rows of each in every step. */
 Test(cpu_backend, a_row_has_the_same_bits_in_any_batch)
 {
