@@ -35,6 +35,10 @@
  * o[i][d], O[d]); out[d] = O[d] * (1 / L). K and V are read as the cache type stores them, the row's own
  * included.
  *
+ * QK-NORM of a head: (x * r) * gain, r = 1/rms over the head. A q8_0 cache holds arith_quantise() of every 32
+ * values of a token's head (a short last block padded with zeros), the scale rounded to f16 afterwards; it is
+ * read as (float)q * scale.
+ *
  * Changing a rule changes results: raise ARITH_VERSION (it is part of the system fingerprint). */
 #pragma once
 #include <stdbool.h>
