@@ -72,6 +72,20 @@ static struct clock *clock_own(struct clock_pool *pool, struct clock **c, uint32
     return *c;
 }
 
+static void remember(struct clock_pool *pool, struct clock_joined *j, struct clock *into, struct clock *from,
+                     struct clock *result)
+{
+    clock_share(pool, &j->into, into);
+    clock_share(pool, &j->from, from);
+    clock_share(pool, &j->result, result);
+}
+
+void clock_pool_forget(struct clock_pool *pool)
+{
+    for (int i = 0; i < CLOCK_JOINED; i++)
+        remember(pool, &pool->joined[i], NULL, NULL, NULL);
+}
+
 void clock_join(struct clock_pool *pool, struct clock **into, struct clock *from)
 {
     if (!from || *into == from)
@@ -80,11 +94,21 @@ void clock_join(struct clock_pool *pool, struct clock **into, struct clock *from
         clock_share(pool, into, from);
         return;
     }
-    if (clock_covers(*into, from))
+    uintptr_t hash = ((uintptr_t)*into * 31 + (uintptr_t)from) * 0x9E3779B97F4A7C15u;
+    struct clock_joined *j = &pool->joined[(hash >> 32) % CLOCK_JOINED];
+    if (*into == j->into && from == j->from) {
+        clock_share(pool, into, j->result);
         return;
-    struct clock *c = clock_own(pool, into, from->n);
-    for (uint32_t i = 0; i < from->n; i++)
-        c->at[i] = c->at[i] > from->at[i] ? c->at[i] : from->at[i];
+    }
+    struct clock *before = NULL;
+    clock_share(pool, &before, *into); /* so that it is copied, not changed: it is remembered as it was */
+    if (!clock_covers(*into, from)) {
+        struct clock *c = clock_own(pool, into, from->n);
+        for (uint32_t i = 0; i < from->n; i++)
+            c->at[i] = c->at[i] > from->at[i] ? c->at[i] : from->at[i];
+    }
+    remember(pool, j, before, from, *into);
+    clock_drop(pool, &before);
 }
 
 void clock_raise(struct clock_pool *pool, struct clock **into, uint32_t column, uint32_t epoch)

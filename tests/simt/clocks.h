@@ -14,9 +14,14 @@ struct clock {
     uint32_t at[];
 };
 
+#define CLOCK_JOINED 256
 struct clock_pool {
     uint32_t capacity; /* columns a clock has room for */
     struct clock *free;
+    /* Recent joins: the lanes of a warp mostly join the same two clocks. */
+    struct clock_joined {
+        struct clock *into, *from, *result;
+    } joined[CLOCK_JOINED];
 };
 
 /* What one agent knows. `async`: the part that is visible to the async proxy too. */
@@ -24,7 +29,8 @@ struct knowledge {
     struct clock *seen, *async;
 };
 
-void clock_pool_close(struct clock_pool *pool);
+void clock_pool_close(struct clock_pool *pool);  /* all clocks must have been dropped */
+void clock_pool_forget(struct clock_pool *pool); /* recent joins */
 static inline uint32_t clock_at(const struct clock *c, uint32_t column)
 {
     return c && column < c->n ? c->at[column] : 0;

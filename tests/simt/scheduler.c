@@ -8,6 +8,7 @@
 #define STACK_BYTES  (128 * 1024)
 #define STARVED_RATE 32 /* a starved block gets to run once in so many picks */
 #define AHEAD_RATE   16 /* the favoured warp is passed over once in so many picks */
+#define IDLE_TRIES     6  /* times another thread is drawn instead of one that only polls */
 #define LAND_RATE    24 /* a copy lands once in so many steps */
 #define HANG_STEPS   20000
 #define STEP_NS      50 /* how far the global timer moves per step */
@@ -113,6 +114,8 @@ static void thread_main(void)
 static struct thread *pick(struct simt_machine *m)
 {
     struct thread *t = m->ready[machine_random(m, m->n_ready)];
+    for (int i = 0; i < IDLE_TRIES && t->idle; i++) /* looking again is seldom worth a switch */
+        t = m->ready[machine_random(m, m->n_ready)];
     switch (m->launch.schedule) {
     case SIMT_STARVE_BLOCK:
         for (int i = 0; i < 8 && t->block->index == m->launch.victim && machine_random(m, STARVED_RATE); i++)
@@ -242,6 +245,7 @@ static void tear_down(struct simt_machine *m)
 {
     copies_drop(m);
     memory_forget(m);
+    clock_pool_forget(&m->clocks);
     for (uint32_t i = 0; i < m->n_threads; i++) {
         struct thread *t = &m->threads[i];
         knowledge_drop(&m->clocks, &t->knows);
