@@ -48,6 +48,7 @@ struct simt_report {
         kind[16]; /* "race", "bounds", "uninitialised", "collective", "hang", "mbarrier", "scope", "misuse" */
     char text[900];
     const void *pc[2]; /* of the kernel's accesses, or NULL */
+    uint64_t steps;    /* of the scheduler; set in every case */
 };
 
 struct simt_machine *simt_open(void); /* NULL: out of memory */

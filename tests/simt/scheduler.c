@@ -8,7 +8,7 @@
 #define STACK_BYTES  (128 * 1024)
 #define STARVED_RATE 32 /* a starved block gets to run once in so many picks */
 #define AHEAD_RATE   16 /* the favoured warp is passed over once in so many picks */
-#define IDLE_TRIES     6  /* times another thread is drawn instead of one that only polls */
+#define IDLE_TRIES   6  /* times another thread is drawn instead of one that only polls */
 #define LAND_RATE    24 /* a copy lands once in so many steps */
 #define HANG_STEPS   20000
 #define STEP_NS      50 /* how far the global timer moves per step */
@@ -344,6 +344,7 @@ int simt_run(struct simt_machine *m, const struct simt_launch *launch, struct si
         run_to_the_end(m);
         simt_machine = NULL;
     }
+    report->steps = m->steps;
     tear_down(m);
     return m->reported ? -1 : 0;
 }
