@@ -71,7 +71,7 @@ assemble() {
         grep -iE 'warning' "$work/log" && fail "$name: ptxas warns for sm_$generation"
         grep -E 'spill|stack' "$work/log" | grep -vE '^ *0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads' && fail "$name: stack or spills on sm_$generation"
         used=$(sed -nE 's/.*Used ([0-9]+) registers.*/\1/p' "$work/log" | sort -n | tail -n 1)
-        [ "${used:-999}" -le "$limit" ] || fail "$name: ${used:-no count of} registers on sm_$generation, of $limit"
+        [ "${used:-999}" -le "${limit:-0}" ] || fail "$name: ${used:-no count of} registers on sm_$generation, of $limit"
         echo "ok      $name on sm_$generation: $used of $limit registers"
     done
 }

@@ -44,7 +44,7 @@ void fiber_stack_close(struct fiber *f)
     f->stack = NULL;
 }
 
-#ifdef __x86_64__
+#ifdef FIBER_ASSEMBLY
 /* Saves the registers that a callee must keep and the stack pointer in *from_sp, and takes up the other
  * stack. */
 void fiber_switch_stacks(void **from_sp, void *to_sp);
@@ -66,7 +66,7 @@ void fiber_start(struct fiber *f, void (*entry)(void))
     __asan_unpoison_memory_region(f->stack, f->stack_size);
 #endif
     f->asan_fake_stack = NULL;
-#ifdef __x86_64__
+#ifdef FIBER_ASSEMBLY
     void **top = (void **)(f->stack + f->stack_size);
     *--top = NULL; /* a return address for entry(): its stack is aligned as after a call */
     *--top = (void *)(uintptr_t)entry;
@@ -88,7 +88,7 @@ void fiber_switch(struct fiber *from, struct fiber *to)
     __sanitizer_start_switch_fiber(&from->asan_fake_stack, to->stack ? to->stack : host_bottom,
                                    to->stack ? to->stack_size : host_size);
 #endif
-#ifdef __x86_64__
+#ifdef FIBER_ASSEMBLY
     fiber_switch_stacks(&from->sp, to->sp);
 #else
     swapcontext(&from->context, &to->context);

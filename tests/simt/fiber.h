@@ -2,12 +2,14 @@
 #pragma once
 #include <stddef.h>
 
-#ifndef __x86_64__
+#if defined(__x86_64__) && !defined(FIBER_UCONTEXT) /* the define is for trying the other way */
+#define FIBER_ASSEMBLY 1
+#else
 #include <ucontext.h>
 #endif
 
 struct fiber {
-#ifdef __x86_64__
+#ifdef FIBER_ASSEMBLY
     void *sp;
 #else
     ucontext_t context;

@@ -1,0 +1,49 @@
+#!/bin/sh
+# ptx_gate_bites.sh GATE EXPECTED CLANG_MAJOR PTX - the gate refuses what it is there to refuse: one PTX file that passes
+# is spoilt in one way at a time.
+set -u
+gate=$1
+expected=$2
+clang=$3
+ptx=$4
+[ -e "$ptx" ] || {
+    echo "SKIP ptx_gate clang: no clang >= 18 with the NVPTX target is installed"
+    exit 0
+}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+status=0
+
+# spoil WORDS SED: the gate must say WORDS of what SED makes of the file.
+spoil() {
+    sed -E "$2" "$ptx" >"$work/$(basename "$ptx")"
+    if cmp -s "$ptx" "$work/$(basename "$ptx")"; then
+        echo "FAILED  nothing to spoil for: $1"
+        status=1
+    elif "$gate" "$expected" "$clang" "$work" >"$work/log" 2>&1; then
+        echo "FAILED  passed, though: $1"
+        status=1
+    elif grep -q "FAILED.*$1" "$work/log"; then
+        echo "ok      $1"
+    else
+        echo "FAILED  refused, but not for: $1"
+        cat "$work/log"
+        status=1
+    fi
+}
+
+cp "$ptx" "$work/"
+"$gate" "$expected" "$clang" "$work" >"$work/log" 2>&1 || {
+    cat "$work/log"
+    exit 1
+}
+spoil '\.version is not' 's/^\.version .*/.version 8.5/'
+spoil '\.target is not' 's/^\.target .*/&a/'
+spoil 'without \.minnctapersm' '/^\.minnctapersm/d'
+spoil 'non-coherent' 's/ld\.global\.u32/ld.global.nc.u32/'
+spoil 'without order' 's/red\.release\.gpu/red/'
+spoil 'volatile' 's/ld\.global\.u32/ld.volatile.global.u32/'
+spoil 'address space' 's/ld\.global\.u32/ld.u32/'
+spoil 'local memory' 's/^\.visible \.entry/.local .b8 x[8];\n&/'
+[ "$clang" != 19 ] || spoil 'words in it changed' 's/^([[:space:]]*)bar\.sync 1, (%r[0-9]+);/&\n\1bar.sync 1, \2;/'
+exit $status
