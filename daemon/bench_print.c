@@ -5,7 +5,6 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 void bench_print_roofline(const struct bench_roofline *roofline, uint32_t threads, FILE *f)
 {
@@ -25,6 +24,20 @@ static void print_row(const struct bench_row *row, const struct bench_roofline *
             row->tokens_per_s, row->sd, limit);
 }
 
+/* KiB of the largest cache that cpu0 uses, 0 when the kernel does not say. (sysconf() reports what CPUID says
+ * of the whole package, ten times what a guest of it is given.) */
+static long read_cache_kib(void)
+{
+    long kib = 0;
+    FILE *f = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "re");
+    if (!f)
+        return 0;
+    if (fscanf(f, "%ldK", &kib) != 1)
+        kib = 0;
+    fclose(f);
+    return kib;
+}
+
 void bench_print_table(const struct bench_report *report, FILE *f)
 {
     const struct model_config *mc = model_config(report->runtime->model);
@@ -37,10 +50,10 @@ void bench_print_table(const struct bench_report *report, FILE *f)
     fprintf(f, "%s · %s %s · %.2f M parameters, %.2f MiB · %s\n", mc->name, mc->arch, mc->quantization,
             (double)mc->n_params / 1e6, bytes / (1 << 20), device);
     bench_print_roofline(report->roofline, report->threads, f);
-    long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    if (cache > 0 && bytes < (double)cache)
+    long cache = read_cache_kib();
+    if (bytes < (double)cache * 1024)
         fprintf(f, "the weights fit this CPU's cache (%ld MiB): reading them may be faster than memory\n",
-                cache >> 20);
+                cache >> 10);
     fprintf(f, "\n%-16s %-11s %11s   %-9s %s\n", "test", "executor", "tokens/s", "sd", "of the limit");
     for (uint32_t i = 0; i < report->n_rows; i++)
         print_row(&report->rows[i], report->roofline, f);
