@@ -439,6 +439,11 @@ static void write_begin(struct generation *g)
     start_stream(g);
 }
 
+static double ms_between(uint64_t from, uint64_t to)
+{
+    return to > from ? (double)(to - from) / 1e6 : 0;
+}
+
 static void write_delta(struct generation *g)
 {
     struct piece piece = unseen(g);
@@ -468,8 +473,11 @@ static void take_tokens(struct generation *g, uint32_t n)
     if (!n_new || g->text.matched)
         return;
     uint64_t now = now_ns();
-    if (g->last_ns)
-        histogram_add(&g->server->stats.inter_token, (double)(now - g->last_ns) / 1e6 / n_new, n_new);
+    /* Of several tokens seen at once, the first of all has none before it to measure from. */
+    uint64_t from = g->last_ns ? g->last_ns : g->e.first_ns;
+    uint32_t n_gaps = g->last_ns ? n_new : n_new - 1;
+    if (n_gaps)
+        histogram_add(&g->server->stats.inter_token, ms_between(from, now) / n_gaps, n_gaps);
     g->last_ns = now;
     while (g->n_tokens < n && !g->text.matched)
         take_token(g);
@@ -558,11 +566,6 @@ static void finish_well(struct generation *g)
         request_reply(r, 200);
     }
     request_resume(r);
-}
-
-static double ms_between(uint64_t from, uint64_t to)
-{
-    return to > from ? (double)(to - from) / 1e6 : 0;
 }
 
 static void record(const struct generation *g)
