@@ -9,8 +9,8 @@ if ! command -v npm >/dev/null || ! command -v node >/dev/null; then
     exit 0
 fi
 work=$(mktemp -d)
-trap 'kill $daemon 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$work"' EXIT
-daemon=0
+daemon=""
+trap '[ -z "$daemon" ] || kill "$daemon" || true; wait || true; rm -rf "$work"' EXIT
 cp "$here/openai/package.json" "$here/openai/client.mjs" "$work"
 if ! (cd "$work" && npm install --no-audit --no-fund --no-package-lock --loglevel=error); then
     [ -z "${CI:-}" ] || exit 1 # CI has a registry: there it is a failure

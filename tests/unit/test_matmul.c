@@ -194,6 +194,15 @@ static void every_shape(bool extreme, uint32_t largest_k)
                         same_bits(types[t], ns[n], ks[k], columns[c], extreme);
 }
 
+/* Every test that goes through the instruction sets leaves out those this CPU lacks; here that is said, once. */
+Test(matmul, instruction_sets_that_go_untested_here_are_named)
+{
+    for (size_t t = 1; t < N_TABLES; t++)
+        if (!tables[t]->supported())
+            printf("SKIP isa %s: this CPU lacks it\n", tables[t]->name);
+    cr_assert(matmul_scalar.supported());
+}
+
 Test(matmul, every_instruction_set_gives_the_bits_of_the_scalar_kernel)
 {
     every_shape(false, 4096);
