@@ -29,6 +29,16 @@ static uint32_t choose_n_ctx(const struct config *cfg, const struct model_config
     return cfg->n_ctx;
 }
 
+/* Sorted. Those that the embedding has no row for cannot be sampled, and a backend would refuse them. */
+static uint32_t end_tokens(const struct runtime *r, const int32_t **out)
+{
+    size_t n = tokenizer_ends(r->tokenizer, out);
+
+    while (n > 0 && (uint32_t)(*out)[n - 1] >= model_config(r->model)->n_vocab)
+        n--;
+    return (uint32_t)n;
+}
+
 static int open_executor(struct runtime *r, const struct config *cfg, const struct runtime_progress *progress,
                          struct error *err)
 {
@@ -47,6 +57,7 @@ static int open_executor(struct runtime *r, const struct config *cfg, const stru
                                 .context = progress ? progress->context : NULL};
     int rc = choose_backend(cfg, &ops, err);
 
+    bc.n_end_tokens = end_tokens(r, &bc.end_tokens);
     if (rc < 0)
         return rc;
     return executor_open(&r->executor, (enum executor_kind)cfg->executor, ops, &bc, r->model, err);
@@ -84,7 +95,7 @@ void runtime_close(struct runtime *r)
 void runtime_engine_config(const struct runtime *r, const struct config *cfg, struct engine_config *out)
 {
     const int32_t *ends = NULL;
-    size_t n_ends = tokenizer_ends(r->tokenizer, &ends);
+    uint32_t n_ends = end_tokens(r, &ends);
 
     *out = (struct engine_config){.n_slots = cfg->slots,
                                   .n_ctx = r->n_ctx,
@@ -93,7 +104,7 @@ void runtime_engine_config(const struct runtime *r, const struct config *cfg, st
                                   .steps_in_flight = cfg->steps_in_flight,
                                   .prefix_cache = true,
                                   .end_tokens = ends,
-                                  .n_end_tokens = (uint32_t)n_ends};
+                                  .n_end_tokens = n_ends};
 }
 
 void runtime_describe(const struct runtime *r, char *out, size_t room)

@@ -131,6 +131,34 @@ DAEMON_TEST(generate, ignore_eos_goes_on_to_max_tokens)
     json_decref(root);
 }
 
+#define FIRST_END 4093 /* of the demo model's vocabulary: from here on end tokens and ChatML's */
+
+static uint32_t n_ends(const json_t *root, size_t from, size_t to)
+{
+    uint32_t n = 0;
+    for (size_t i = from; i < to; i++)
+        n += json_integer_value(json_array_get(json_at(root, "tokens"), i)) >= FIRST_END;
+    return n;
+}
+
+DAEMON_TEST(generate, ignore_eos_keeps_end_tokens_out_of_the_text)
+{
+    json_t *root =
+        generate("{\"prompt\":\"Once upon a time\",\"ignore_eos\":true,\"seed\":1,\"max_tokens\":400}");
+    cr_assert_eq(json_array_size(json_at(root, "tokens")), 400);
+    cr_assert_eq(n_ends(root, 0, 400), 0);
+    json_decref(root);
+}
+
+DAEMON_TEST(generate, no_end_token_comes_before_min_tokens)
+{
+    json_t *root =
+        generate("{\"prompt\":\"Once upon a time\",\"min_tokens\":300,\"seed\":1,\"max_tokens\":600}");
+    cr_assert_geq(json_array_size(json_at(root, "tokens")), 300);
+    cr_assert_eq(n_ends(root, 0, 300), 0);
+    json_decref(root);
+}
+
 DAEMON_TEST(generate, a_banned_token_does_not_come)
 {
     json_t *plain = generate(GREEDY "}");
