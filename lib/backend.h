@@ -5,8 +5,9 @@
  * in the order of submission. With the persistent executor a decoder stays awake between steps (cuda: one
  * kernel; cpu: a team of threads, of which the polling engine thread is member 0 and does its share of the
  * work inside poll()). The eager executor goes node by node instead: begin(), dispatch() for every node, then
- * poll() for the results. Thread: engine only, except info() (any thread, lock-free). After the first device
- * error every call returns it. */
+ * poll() for the results. The graph executor is eager as the backend runs it by itself: the nodes' launches
+ * are captured once (cuda: as a CUDA graph), and every submit() replays them, one launch a step. Thread:
+ * engine only, except info() (any thread, lock-free). After the first device error every call returns it. */
 #pragma once
 #include "error.h"
 #include "kv_layout.h"
@@ -24,7 +25,7 @@ enum backend_arithmetic { BACKEND_INT8, BACKEND_EXACT };
 
 struct backend_config {
     enum backend_arithmetic arithmetic;
-    bool eager;          /* dispatch() will be used, not submit() */
+    bool eager;          /* node by node: dispatch() will be used, or submit() replays what would have been */
     uint32_t n_threads;  /* cpu; 0: affinity and cgroup quota decide */
     const char *isa;     /* cpu: "auto", "avx512", "avxvnni", "avx2", "scalar" */
     const char *libcuda; /* cuda */
@@ -49,6 +50,8 @@ struct backend_info {
     uint32_t n_threads;
     uint32_t max_rows; /* rows a step may have */
     uint32_t n_pages;
+    bool shares_pages;        /* a page may stand in several tables; else no prefix cache and no page ops */
+    uint32_t default_step_ms; /* time budget of a step that suits this backend */
     struct kv_layout kv;
     uint64_t memory_used, memory_total; /* bytes; total 0 when it is the host's */
     uint64_t scratch_bytes;
@@ -64,6 +67,8 @@ struct backend {
 
 struct backend_ops {
     const char *name;
+    bool has_graph; /* EXECUTOR_GRAPH: submit() replays a step captured once */
+    bool has_exact; /* BACKEND_EXACT */
     /* -ENODEV: no such device here. */
     int (*open)(struct backend **out, const struct backend_config *cfg, struct error *err);
     /* Packs the weights, takes KV cache and scratch, starts the decoder. -ENOMEM names what was wanted and
@@ -81,8 +86,9 @@ struct backend_ops {
      * after the last. */
     int (*begin)(struct backend *be, const struct step *step, struct error *err);
     int (*dispatch)(struct backend *be, uint32_t node, struct error *err);
-    /* Lets the decoder leave the device until the next submit (cuda); on cpu the team sleeps on its futex
-     * anyway. */
+    /* The decoder leaves the device until the next submit (cuda), which it does by itself once it has had no
+     * step for park_after_ms: this is for a host that knows that none will come (executor_park()). No step is
+     * in flight. On cpu the team sleeps on its futex anyway. */
     void (*park)(struct backend *be);
     /* Raw logits [n_vocab] of logit row `index` of the newest finished step, if it had STEP_EXPORT; else
      * NULL. Valid until the next submit. */

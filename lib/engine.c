@@ -536,8 +536,11 @@ static void *engine_main(void *arg)
             poll_steps(e);
         publish_figures(e);
         wake(e);
-        if (news.closing && e->n_flights == 0)
+        if (news.closing && e->n_flights == 0) {
+            if (!e->faulted)
+                executor_park(e->x); /* it may stay open without an engine */
             return NULL;
+        }
     }
 }
 
@@ -554,8 +557,9 @@ static int configure(struct engine *e, const struct engine_config *cfg, struct e
     if (info.n_pages == 0 || info.max_rows == 0)
         return error_set(err, -EINVAL, "backend %s has no KV pages", info.name);
     e->cfg = *cfg;
+    e->cfg.prefix_cache = cfg->prefix_cache && info.shares_pages;
     if (cfg->step_ms == 0)
-        e->cfg.step_ms = strcmp(info.name, "cuda") == 0 ? 10 : 50;
+        e->cfg.step_ms = info.default_step_ms;
     uint64_t room = (uint64_t)info.n_pages * KV_PAGE_TOKENS;
     e->n_ctx = cfg->n_ctx < room ? cfg->n_ctx : (uint32_t)room;
     e->max_rows = info.max_rows < STEP_MAX_ROWS ? info.max_rows : STEP_MAX_ROWS;

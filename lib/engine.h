@@ -107,11 +107,11 @@ struct engine_request {
 struct engine_config {
     uint32_t n_slots, n_ctx;
     uint32_t queue_limit;     /* waiting requests */
-    uint32_t step_ms;         /* time budget of a step; 0: the backend's default (50 on cpu) */
+    uint32_t step_ms;         /* time budget of a step; 0: the backend's default */
     uint32_t steps_in_flight; /* 1 or 2 */
     uint32_t
-        max_chunk; /* rows of one prefill chunk; 0: no bound but the step's (tests force odd chunkings) */
-    bool prefix_cache;
+        max_chunk;     /* rows of one prefill chunk; 0: no bound but the step's (tests force odd chunkings) */
+    bool prefix_cache; /* where the backend can share pages; else it stays off */
     const int32_t *end_tokens; /* sorted; copied */
     uint32_t n_end_tokens;
     void (*wake)(void *context);

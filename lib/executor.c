@@ -63,11 +63,12 @@ int executor_walk(const struct graph *g, const struct executor_walk *walk, struc
 static int check_config(enum executor_kind kind, const struct backend_ops *ops,
                         const struct backend_config *cfg, const struct model *m, struct error *err)
 {
-    bool cpu = strcmp(ops->name, "cpu") == 0;
     uint32_t window = model_config(m)->sliding_window;
-    if (kind == EXECUTOR_GRAPH && cpu)
-        return error_set(err, -EINVAL, "executor graph replays CUDA graphs: it needs backend cuda");
-    if (cfg->arithmetic == BACKEND_EXACT && (!cpu || kind != EXECUTOR_EAGER))
+    if (kind == EXECUTOR_GRAPH && !ops->has_graph)
+        return error_set(err, -EINVAL,
+                         "executor graph replays CUDA graphs: backend %s has none, it needs backend cuda",
+                         ops->name);
+    if (cfg->arithmetic == BACKEND_EXACT && (!ops->has_exact || kind != EXECUTOR_EAGER))
         return error_set(err, -EINVAL, "arithmetic exact needs backend cpu and executor eager");
     if (window && cfg->n_ctx > window)
         return error_set(err, -ENOTSUP,
@@ -198,6 +199,12 @@ int executor_poll(struct executor *x, struct step_result *out, int max, uint64_t
 {
     return x->kind == EXECUTOR_EAGER ? poll_eager(x, out, max, steps_done)
                                      : x->ops->poll(x->be, out, max, steps_done, err);
+}
+
+void executor_park(struct executor *x)
+{
+    if (x->ops->park)
+        x->ops->park(x->be);
 }
 
 const float *executor_logits(struct executor *x, uint32_t index)

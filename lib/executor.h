@@ -42,6 +42,8 @@ void executor_close(struct executor *x); /* NULL is fine */
 int executor_submit(struct executor *x, const struct step *step, struct error *err);
 int executor_poll(struct executor *x, struct step_result *out, int max, uint64_t *steps_done,
                   struct error *err);
+/* No step is in flight and none will come for now: the decoder leaves the device until the next one. */
+void executor_park(struct executor *x);
 const float *executor_logits(struct executor *x, uint32_t index);
 
 const struct graph *executor_graph(const struct executor *x);

@@ -18,7 +18,8 @@
  *
  * Flow: ops are ordered by counters. Op i may start its units when counter[wait] >= epoch * wait_arrivals;
  * each of its units adds 1 to counter[signal] when its output is visible. Counters are cumulative over steps
- * (epoch = steps so far) and never reset. Where every unit of the earlier op must have arrived, this is a
+ * (epoch = steps so far) and never reset; they are u32 and wrap, so "at least" is modular: the difference,
+ * taken as int32_t, is not negative. Where every unit of the earlier op must have arrived, this is a
  * grid barrier. Backends fill wait_arrivals/signal_units for their own grid. Room for later: `indirect` (tile
  * lists), ranks and ALL_REDUCE (several devices). */
 #pragma once

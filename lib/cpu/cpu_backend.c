@@ -325,6 +325,8 @@ static void cpu_info(const struct backend *be, struct backend_info *out)
         .n_threads = team_size(d->team),
         .max_rows = STEP_MAX_ROWS,
         .n_pages = d->n_pages,
+        .shares_pages = d->cfg.arithmetic != BACKEND_EXACT,
+        .default_step_ms = 50,
         .kv = d->attend.kv,
         .memory_used = d->weights.block.size + scratch + pages * kv_page_size(&d->attend.kv),
         .scratch_bytes = scratch,
@@ -338,6 +340,7 @@ static void cpu_info(const struct backend *be, struct backend_info *out)
 
 const struct backend_ops cpu_backend = {
     .name = "cpu",
+    .has_exact = true,
     .open = cpu_open,
     .load = cpu_load,
     .submit = cpu_submit,

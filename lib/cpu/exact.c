@@ -169,6 +169,9 @@ int exact_begin(struct exact *x, const struct step *step, struct error *err)
     if (step->n_rows > STEP_MAX_ROWS || step->n_logits > STEP_MAX_LOGITS)
         return error_set(err, -EINVAL, "exact: a step of %u rows and %u logit rows", step->n_rows,
                          step->n_logits);
+    if (step->n_page_ops)
+        return error_set(err, -EINVAL, "exact: a step with %u page operations, and no pages",
+                         step->n_page_ops);
     for (uint32_t i = 0; i < x->g->n_nodes; i++) { /* what the step before left: its logits */
         free(x->values[i]);
         x->values[i] = NULL;

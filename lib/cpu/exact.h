@@ -1,11 +1,11 @@
 /* exact.h - arithmetic `exact`: the oracle that tests hold every faster arithmetic to.
  * Node by node over dequantised weights: f32 activations between nodes, sums in double, plain softmax. It is
  * written to be read, not to be fast. It keeps its own KV cache, f32 and flat: one run of positions per slot
- * and layer, without pages. So a step's page_ops and table edits mean nothing here, and a sequence must have
- * come through its slot from position 0: with exact arithmetic the engine runs with prefix sharing off.
- * Thread: engine only. Memory: a slot's cache grows as positions come, up to n_ctx; a node's rows live from
- * its dispatch to its last reader's. Weights are dequantised row by row when used, and kept as f32 when all
- * of them together take less than 256 MB. */
+ * and layer, without pages. So a step's table edits mean nothing here, one with page_ops is refused, and a
+ * sequence must have come through its slot from position 0: backend_info says that pages are not shared, and
+ * the engine keeps its prefix cache off. Thread: engine only. Memory: a slot's cache grows as positions come,
+ * up to n_ctx; a node's rows live from its dispatch to its last reader's. Weights are dequantised row by row
+ * when used, and kept as f32 when all of them together take less than 256 MB. */
 #pragma once
 #include "error.h"
 #include "graph.h"

@@ -261,3 +261,47 @@ DAEMON_TEST(tokens, wrong_ids_are_named)
     expect_words(post("/detokenize", "{}"), 400, "invalid_request", "tokens is missing");
     expect_words(post("/tokenize", "{\"content\":5}"), 400, "invalid_request", "content must be a string");
 }
+
+/* ---- the float oracle, whose cache has no pages to share ---- */
+
+#define EXACT      "--arithmetic", "exact", "--executor", "eager", "--threads", "1"
+#define CAT        "One day a cat sat on a mat. "
+#define LONG_CAT   CAT CAT CAT CAT CAT CAT CAT CAT CAT CAT
+#define DOG        "A big dog ran to see the lake. "
+#define LONG_DOG   DOG DOG DOG DOG DOG DOG DOG DOG DOG DOG DOG DOG
+#define SHORT_TEXT "\",\"temperature\":0,\"max_tokens\":8}"
+
+DAEMON_TEST(generate, exact_arithmetic_says_the_same_of_a_prompt_seen_before, EXACT)
+{
+    const char *p = "{\"prompt\":\"" LONG_CAT "It" SHORT_TEXT;
+    char *first = text_of(p);
+    free(text_of("{\"prompt\":\"" LONG_DOG SHORT_TEXT)); /* takes the slot, with another beginning */
+    char *again = text_of(p);
+    cr_assert_str_eq(first, again);
+    free(first);
+    free(again);
+}
+
+DAEMON_TEST(generate, exact_arithmetic_answers_requests_with_one_beginning_side_by_side, EXACT)
+{
+    static const char *const bodies[] = {"{\"prompt\":\"" LONG_CAT "It" SHORT_TEXT,
+                                         "{\"prompt\":\"" LONG_CAT "Then a dog" SHORT_TEXT,
+                                         "{\"prompt\":\"" LONG_CAT "The mat" SHORT_TEXT};
+    int fds[3];
+    for (int i = 0; i < 3; i++) {
+        fds[i] = client_connect(daemon_.port);
+        cr_assert(client_request(fds[i], "POST", "/generate", "", bodies[i]));
+    }
+    for (int i = 0; i < 3; i++) {
+        struct reply r;
+        client_read(fds[i], &r, false);
+        close(fds[i]);
+        cr_assert_eq(r.status, 200, "%s", r.body);
+        json_t *root = reply_json(&r);
+        char *alone = text_of(bodies[i]);
+        cr_assert_str_eq(json_text(root, "text"), alone);
+        free(alone);
+        json_decref(root);
+        reply_free(&r);
+    }
+}

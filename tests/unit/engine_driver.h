@@ -21,7 +21,7 @@ struct rig {
 
 struct rig_config {
     uint32_t n_pages, n_slots, n_ctx, queue_limit, steps_in_flight, max_chunk;
-    bool prefix_cache;
+    bool prefix_cache, alone;
     uint32_t lazy;
 };
 
@@ -44,6 +44,7 @@ static inline struct rig *rig_open(struct rig_config c)
     sem_init(&rig->news, 0, 0);
     rig->fake = fake_open(c.n_pages, c.n_slots, end_tokens, N_END);
     rig->fake->lazy = c.lazy;
+    rig->fake->alone = c.alone;
     struct engine_config cfg = {.n_slots = c.n_slots,
                                 .n_ctx = c.n_ctx,
                                 .queue_limit = c.queue_limit,

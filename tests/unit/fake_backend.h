@@ -38,6 +38,7 @@ struct fake {
     const int32_t *end_tokens;
     uint32_t n_end_tokens;
     uint64_t fail_at; /* poll fails at this step; 0: never */
+    bool alone;       /* a page serves one sequence only; set before the engine opens */
     uint32_t lazy;    /* one poll in `lazy` does nothing; 0: none */
     uint32_t lazy_state;
     atomic_bool held;
@@ -253,8 +254,13 @@ static inline int fake_poll(struct backend *be, struct step_result *out, int max
 static inline void fake_info(const struct backend *be, struct backend_info *out)
 {
     const struct fake *f = (const struct fake *)be;
-    *out = (struct backend_info){
-        .name = "fake", .device = "none", .isa = "none", .max_rows = f->max_rows, .n_pages = f->n_pages};
+    *out = (struct backend_info){.name = "fake",
+                                 .device = "none",
+                                 .isa = "none",
+                                 .max_rows = f->max_rows,
+                                 .n_pages = f->n_pages,
+                                 .shares_pages = !f->alone,
+                                 .default_step_ms = 50};
 }
 
 static inline void fake_close(struct backend *be)

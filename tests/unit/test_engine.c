@@ -408,6 +408,17 @@ static uint32_t cached_of(struct rig *rig, const int32_t *prompt, uint32_t n, ui
     return n_cached;
 }
 
+Test(engine, a_backend_that_cannot_share_pages_gets_no_prefix_hits)
+{
+    struct rig_config c = usual;
+    c.alone = true;
+    struct rig *rig = rig_open(c);
+    const int32_t *prompt = some_prompt(1);
+    cr_assert_eq(cached_of(rig, prompt, 200, 0, true), 0);
+    cr_assert_eq(cached_of(rig, prompt, 200, 0, true), 0);
+    rig_close(rig);
+}
+
 Test(engine, a_prefix_is_found_again_and_only_under_the_same_salt)
 {
     struct rig *rig = rig_open(usual);

@@ -302,3 +302,16 @@ Test(exact, survives_every_allocation_failing)
     cr_assert_gt(n, 50);
     oracle_close(&o);
 }
+
+Test(exact, refuses_a_step_with_page_operations)
+{
+    const int32_t tokens[] = {1, 2};
+    struct error err = {0};
+    struct oracle o = oracle_open(HEARTH_TEST_DATA "/tiny-qwen3-s11-q8_0.gguf", 1, 64);
+    fill_step(tokens, 0, 0, 2);
+    step.page_ops[0] = (struct step_page_op){.kind = STEP_PAGE_COPY, .page = 1, .from = 0};
+    step.n_page_ops = 1;
+    cr_assert_eq(exact_begin(o.x, &step, &err), -EINVAL);
+    cr_assert_not_null(strstr(err.text, "page operations"), "%s", err.text);
+    oracle_close(&o);
+}

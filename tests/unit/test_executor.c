@@ -15,7 +15,7 @@ struct test_backend {
     struct backend base;
     struct exact *exact;
     struct backend_config config;
-    uint32_t n_submitted, n_polled, fail_at;
+    uint32_t n_submitted, n_polled, n_parked, fail_at;
     uint64_t step;
     uint32_t n_results, n_taken;
     struct step_result results[STEP_MAX_LOGITS];
@@ -96,19 +96,25 @@ static void test_info(const struct backend *b, struct backend_info *out)
     *out = (struct backend_info){.name = "test", .launches = 1, .ops_per_step = 7};
 }
 
+static void test_park(struct backend *b)
+{
+    ((struct test_backend *)b)->n_parked++;
+}
+
 static void test_close(struct backend *b)
 {
     exact_close(((struct test_backend *)b)->exact);
     free(b);
 }
 
-#define TEST_OPS(title)                                                                                      \
+#define TEST_OPS(title, graph, exact)                                                                        \
     {                                                                                                        \
-        .name = title, .open = test_open, .load = test_load, .submit = test_submit, .poll = test_poll,       \
-        .begin = test_begin, .dispatch = test_dispatch, .logits = test_logits, .info = test_info,            \
-        .close = test_close                                                                                  \
+        .name = title, .has_graph = graph, .has_exact = exact, .park = test_park, .open = test_open,         \
+        .load = test_load, .submit = test_submit, .poll = test_poll, .begin = test_begin,                    \
+        .dispatch = test_dispatch, .logits = test_logits, .info = test_info, .close = test_close             \
     }
-static const struct backend_ops cpu_like = TEST_OPS("cpu"), cuda_like = TEST_OPS("cuda");
+static const struct backend_ops cpu_like = TEST_OPS("oracle", false, true),
+                                cuda_like = TEST_OPS("device", true, false);
 static const struct backend_config config = {.arithmetic = BACKEND_EXACT, .n_slots = 2, .n_ctx = 64};
 
 static struct step step;
@@ -256,6 +262,23 @@ Test(executor, persistent_hands_steps_to_the_backend_and_counts_its_launches)
     cr_assert_eq(be->program, executor_program(x));
     cr_assert_not(be->config.eager);
     cr_assert_eq(executor_kind(x), EXECUTOR_PERSISTENT);
+    executor_close(x);
+}
+
+Test(executor, park_reaches_the_backend)
+{
+    const struct backend_config int8 = {.n_slots = 1, .n_ctx = 64};
+    struct executor *x = open_with(EXECUTOR_PERSISTENT, &cpu_like, &int8);
+    executor_park(x);
+    cr_assert_eq(((struct test_backend *)executor_backend(x))->n_parked, 1);
+    executor_close(x);
+}
+
+Test(executor, graph_is_for_a_backend_that_has_graphs)
+{
+    const struct backend_config int8 = {.n_slots = 1, .n_ctx = 64};
+    struct executor *x = open_with(EXECUTOR_GRAPH, &cuda_like, &int8);
+    cr_assert(((struct test_backend *)executor_backend(x))->config.eager);
     executor_close(x);
 }
 
