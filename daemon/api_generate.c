@@ -4,6 +4,7 @@
 #include "utf8.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,9 +43,14 @@ static int read_ids(struct field_reader *r, const char *name, const json_t *arra
     if (!ids)
         return api_out_of_memory(r->err);
     for (size_t i = 0; i < count; i++) {
-        int64_t id = 0;
-        if (field_integer(r, name, json_array_get(array, i), 0, n_vocab(r) - 1.0, &id) < 0)
-            return -1;
+        const json_t *item = json_array_get(array, i);
+        char place[64] = "";
+        int64_t id = json_is_integer(item) ? json_integer_value(item) : -1;
+        if (id < 0 || id >= (int64_t)n_vocab(r)) { /* words are made only where they are needed */
+            snprintf(place, sizeof place, "%s[%zu]", name, i);
+            if (field_integer(r, place, item, 0, n_vocab(r) - 1.0, &id) < 0)
+                return -1;
+        }
         ids[i] = (int32_t)id;
     }
     *out = ids;
@@ -128,7 +134,9 @@ static int add_bias(struct field_reader *r, const struct field *f, const char *k
     struct params *p = r->out;
     char *end;
     long id = strtol(key, &end, 10);
-    if (!*key || *end || strspn(key, "0123456789") != strlen(key) || id < 0 || id >= (long)n_vocab(r))
+    /* "011" would be a second name of 11, which a check for duplicates does not see. */
+    bool canonical = *key && !*end && strspn(key, "0123456789") == strlen(key) && (key[0] != '0' || !key[1]);
+    if (!canonical || id < 0 || id >= (long)n_vocab(r))
         return api_invalid(r->err, f->name, "logit_bias: \"%.20s\" is not a token id between 0 and %u", key,
                            n_vocab(r) - 1);
     double bias = json_is_number(value) ? json_number_value(value) : NAN;
@@ -162,6 +170,25 @@ static int read_bias(struct field_reader *r, const struct field *f, const json_t
     return 0;
 }
 
+/* What is over the context is refused with the prompt's length, when that is known. */
+int read_max_tokens(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    const struct server *s = r->context;
+    struct params *p = r->out;
+    double given = json_is_number(value) ? json_number_value(value) : 0;
+    double max = given < 0 || given > MAX_TOKENS ? engine_n_ctx(s->model.engine) : MAX_TOKENS;
+    int64_t n;
+    if (field_integer(r, f->name, value, 0, max, &n) < 0)
+        return -1;
+    if (p->has_max_tokens && p->max_tokens != n)
+        return api_invalid(r->err, f->name,
+                           "max_tokens and max_completion_tokens are one thing, but %u and %lld are given",
+                           p->max_tokens, (long long)n);
+    p->max_tokens = (uint32_t)n;
+    p->has_max_tokens = true;
+    return 0;
+}
+
 static int read_logprobs(struct field_reader *r, const struct field *f, const json_t *value)
 {
     struct params *p = r->out;
@@ -175,11 +202,7 @@ static int read_logprobs(struct field_reader *r, const struct field *f, const js
 
 const struct field generate_fields[] = {
     CUSTOM(prompt, read_prompt),
-    {.name = "max_tokens",
-     .kind = FIELD_U32,
-     .offset = AT(max_tokens),
-     .max = MAX_TOKENS,
-     .given = AT(has_max_tokens)},
+    {.name = "max_tokens", .kind = FIELD_CUSTOM, .read = read_max_tokens},
     NUMBER(temperature, 0, 2),
     COUNT(top_k, 0, 2147483647),
     NUMBER(top_p, 0, 1),

@@ -6,6 +6,7 @@
 #include "utf8.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #define AT(field) offsetof(struct params, field)
@@ -20,10 +21,15 @@
  * word that means so. */
 static int read_inert(struct field_reader *r, const struct field *f, const json_t *value)
 {
-    static const char *const inert[][2] = {
-        {"tool_choice", "none"},        {"tool_choice", "auto"}, {"function_call", "none"},
-        {"function_call", "auto"},      {"suffix", ""},          {"reasoning_effort", "none"},
-        {"reasoning_effort", "medium"}, {"verbosity", "medium"}};
+    static const char *const inert[][2] = {{"refusal", ""},
+                                           {"tool_choice", "none"},
+                                           {"tool_choice", "auto"},
+                                           {"function_call", "none"},
+                                           {"function_call", "auto"},
+                                           {"suffix", ""},
+                                           {"reasoning_effort", "none"},
+                                           {"reasoning_effort", "medium"},
+                                           {"verbosity", "medium"}};
     for (size_t i = 0; i < sizeof inert / sizeof *inert; i++)
         if (!strcmp(f->name, inert[i][0]) && json_is_string(value) &&
             !strcmp(json_string_value(value), inert[i][1]))
@@ -31,23 +37,30 @@ static int read_inert(struct field_reader *r, const struct field *f, const json_
     if (json_is_false(value) || (json_is_array(value) && !json_array_size(value)) ||
         (json_is_object(value) && !json_object_size(value)))
         return 0;
-    return api_invalid(r->err, f->name, "%s is not supported (got %s)", f->name, field_got(value));
+    const char *name = field_path(r, f->name);
+    return api_invalid(r->err, name, "%s is not supported (got %s)", name, field_got(value));
 }
 
 static int read_response_format(struct field_reader *r, const struct field *f, const json_t *value)
 {
-    const char *type = json_string_value(json_object_get(value, "type"));
-    if (type && !strcmp(type, "text"))
+    const json_t *type = json_object_get(value, "type");
+    if (!json_is_object(value))
+        return api_invalid(r->err, f->name, "response_format must be an object (got %s)", field_got(value));
+    if (json_is_string(type) && !strcmp(json_string_value(type), "text"))
         return 0;
-    return api_invalid(r->err, f->name, "response_format must be {\"type\":\"text\"}: no other is supported");
+    return api_invalid(r->err, "response_format.type", "response_format.type must be \"text\" (got %s)",
+                       field_got_word(type));
 }
 
 static int read_modalities(struct field_reader *r, const struct field *f, const json_t *value)
 {
+    if (!json_is_array(value))
+        return api_invalid(r->err, f->name, "modalities must be an array (got %s)", field_got(value));
     for (size_t i = 0; i < json_array_size(value); i++) {
-        const char *kind = json_string_value(json_array_get(value, i));
-        if (!kind || strcmp(kind, "text"))
-            return api_invalid(r->err, f->name, "modalities must be [\"text\"]: no other is supported");
+        const json_t *kind = json_array_get(value, i);
+        if (!json_is_string(kind) || strcmp(json_string_value(kind), "text"))
+            return api_invalid(r->err, f->name, "modalities[%zu] must be \"text\" (got %s)", i,
+                               field_got_word(kind));
     }
     return 0;
 }
@@ -60,24 +73,11 @@ static int read_stream_options(struct field_reader *r, const struct field *f, co
         {0},
     };
     const struct field *tables[] = {rows};
+    struct field_reader inner = *r;
     if (!json_is_object(value))
         return api_invalid(r->err, f->name, "stream_options must be an object (got %s)", field_got(value));
-    return fields_read(r, value, tables, 1);
-}
-
-/* max_completion_tokens is max_tokens' newer name; both: the newer wins. */
-static int read_max_tokens(struct field_reader *r, const struct field *f, const json_t *value)
-{
-    struct params *p = r->out;
-    int64_t n;
-    if (field_integer(r, f->name, value, 0, 2147483647, &n) < 0)
-        return -1;
-    bool newer = !strcmp(f->name, "max_completion_tokens");
-    if (newer || !p->has_completion_tokens)
-        p->max_tokens = (uint32_t)n;
-    p->has_completion_tokens |= newer;
-    p->has_max_tokens = true;
-    return 0;
+    inner.within = "stream_options";
+    return fields_read(&inner, value, tables, 1);
 }
 
 static int read_completion_logprobs(struct field_reader *r, const struct field *f, const json_t *value)
@@ -91,26 +91,68 @@ static int read_completion_logprobs(struct field_reader *r, const struct field *
     return 0;
 }
 
-/* A piece of content: a string, or an array of {"type":"text","text":...}. */
-static int read_content(struct field_reader *r, const json_t *value, struct message *m)
+#define INERT(n)                                                                                             \
+    {                                                                                                        \
+        .name = n, .kind = FIELD_CUSTOM, .read = read_inert                                                  \
+    }
+
+static int read_part_type(struct field_reader *r, const struct field *f, const json_t *value)
 {
+    const char *name = field_path(r, f->name);
+    if (json_is_string(value) && !strcmp(json_string_value(value), "text"))
+        return 0;
+    return api_invalid(r->err, name, "%s must be \"text\": no other is supported (got %s)", name,
+                       field_got_word(value));
+}
+
+static int read_part_text(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    const char *name = field_path(r, f->name);
+    if (!json_is_string(value))
+        return api_invalid(r->err, name, "%s must be a string (got %s)", name, field_got(value));
+    buf_put(r->out, json_string_value(value), json_string_length(value));
+    return 0;
+}
+
+/* {"type":"text","text":...}: its text is added to *text. The type comes first, for it says what else a part
+ * may hold. */
+static int read_part(const struct field_reader *r, size_t i, const json_t *part, struct buf *text)
+{
+    static const struct field type = {.name = "type", .kind = FIELD_CUSTOM, .read = read_part_type};
+    static const struct field rows[] = {
+        IGNORED("type"), {.name = "text", .kind = FIELD_CUSTOM, .read = read_part_text}, {0}};
+    const struct field *tables[] = {rows};
+    struct field_reader inner = *r;
+    char within[64];
+    snprintf(within, sizeof within, "%s.content[%zu]", r->within, i);
+    inner.within = within;
+    inner.out = text;
+    if (!json_is_object(part))
+        return api_invalid(r->err, within, "%s must be an object (got %s)", within, field_got(part));
+    if (read_part_type(&inner, &type, json_object_get(part, "type")) < 0)
+        return -1;
+    if (!json_is_string(json_object_get(part, "text")))
+        return api_invalid(r->err, within, "%s.text must be a string", within);
+    return fields_read(&inner, part, tables, 1);
+}
+
+/* A string, or an array of text parts. */
+static int read_content(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    struct message *m = r->out;
     struct buf text = {.arena = r->arena};
+    const char *name = field_path(r, f->name);
     if (json_is_string(value)) {
         m->content = json_string_value(value);
         m->content_len = json_string_length(value);
         return 0;
     }
     if (!json_is_array(value))
-        return api_invalid(r->err, "messages",
-                           "messages: content must be a string or an array of text parts");
-    for (size_t i = 0; i < json_array_size(value); i++) {
-        const json_t *part = json_array_get(value, i);
-        const char *type = json_string_value(json_object_get(part, "type"));
-        const json_t *words = json_object_get(part, "text");
-        if (!type || strcmp(type, "text") || !json_is_string(words))
-            return api_invalid(r->err, "messages", "messages: a part of content must be of type \"text\"");
-        buf_put(&text, json_string_value(words), json_string_length(words));
-    }
+        return api_invalid(r->err, name, "%s must be a string or an array of text parts (got %s)", name,
+                           field_got(value));
+    for (size_t i = 0; i < json_array_size(value); i++)
+        if (read_part(r, i, json_array_get(value, i), &text) < 0)
+            return -1;
     if (text.failed)
         return api_out_of_memory(r->err);
     m->content = text.p ? text.p : "";
@@ -118,21 +160,56 @@ static int read_content(struct field_reader *r, const json_t *value, struct mess
     return 0;
 }
 
-static int read_message(struct field_reader *r, const json_t *value, struct message *m)
+static int read_role(struct field_reader *r, const struct field *f, const json_t *value)
 {
     static const char *const roles[] = {"system", "developer", "user", "assistant", "tool", "function"};
-    const char *role = json_string_value(json_object_get(value, "role"));
+    struct message *m = r->out;
+    const char *role = json_string_value(value), *name = field_path(r, f->name);
     size_t i = 0;
     while (role && i < 6 && strcmp(role, roles[i]))
         i++;
     if (!role || i == 6)
-        return api_invalid(r->err, "messages",
-                           "messages: role must be system, developer, user, assistant or tool");
+        return api_invalid(r->err, name, "%s must be system, developer, user, assistant or tool (got %s)",
+                           name, field_got_word(value));
     m->role = i == 1 ? "system" : i == 5 ? "tool" : roles[i];
-    const json_t *calls = json_object_get(value, "tool_calls");
-    if (json_array_size(calls) > 0)
-        return api_invalid(r->err, "messages", "messages: tool_calls are not supported");
-    return read_content(r, json_object_get(value, "content"), m);
+    return 0;
+}
+
+static const struct field message_fields[] = {
+    {.name = "role", .kind = FIELD_CUSTOM, .read = read_role},
+    {.name = "content", .kind = FIELD_CUSTOM, .read = read_content},
+    IGNORED("name"),
+    IGNORED("annotations"),
+    IGNORED("tool_call_id"), /* which call a tool's message answers: the order says it too */
+    INERT("refusal"),
+    INERT("audio"),
+    INERT("tool_calls"),
+    INERT("function_call"),
+    {0},
+};
+
+static int read_message(struct field_reader *r, size_t i, const json_t *value, struct message *m)
+{
+    const struct field *tables[] = {message_fields};
+    struct field_reader inner = *r;
+    char within[32];
+    snprintf(within, sizeof within, "messages[%zu]", i);
+    inner.within = within;
+    inner.out = m;
+    *m = (struct message){0};
+    if (!json_is_object(value))
+        return api_invalid(r->err, within, "%s must be an object (got %s)", within, field_got(value));
+    if (fields_read(&inner, value, tables, 1) < 0)
+        return -1;
+    if (!m->role)
+        return api_invalid(r->err, field_path(&inner, "role"), "%s.role is missing", within);
+    if (m->content)
+        return 0;
+    m->content = ""; /* what an assistant says beside a call of a tool may be null */
+    if (!strcmp(m->role, "assistant"))
+        return 0;
+    return api_invalid(r->err, field_path(&inner, "content"),
+                       "%s.content must be a string or an array of text parts (got null)", within);
 }
 
 static int read_messages(struct field_reader *r, const struct field *f, const json_t *value)
@@ -140,12 +217,13 @@ static int read_messages(struct field_reader *r, const struct field *f, const js
     struct params *p = r->out;
     size_t n = json_array_size(value);
     if (!json_is_array(value) || !n)
-        return api_invalid(r->err, f->name, "messages must be an array of at least one message");
+        return api_invalid(r->err, f->name, "messages must be an array of at least one message (got %s)",
+                           field_got(value));
     p->messages = arena_array(r->arena, n, sizeof *p->messages);
     if (!p->messages)
         return api_out_of_memory(r->err);
     for (size_t i = 0; i < n; i++)
-        if (read_message(r, json_array_get(value, i), &p->messages[i]) < 0)
+        if (read_message(r, i, json_array_get(value, i), &p->messages[i]) < 0)
             return -1;
     p->n_messages = (uint32_t)n;
     return 0;
@@ -157,10 +235,6 @@ static int read_no_prompt(struct field_reader *r, const struct field *f, const j
     return api_invalid(r->err, f->name, "a chat takes messages, not %s", f->name);
 }
 
-#define INERT(n)                                                                                             \
-    {                                                                                                        \
-        .name = n, .kind = FIELD_CUSTOM, .read = read_inert                                                  \
-    }
 #define COMMON_FIELDS                                                                                        \
     IGNORED("model"), IGNORED("user"),                                                                       \
         {.name = "stream_options", .kind = FIELD_CUSTOM, .read = read_stream_options},                       \
@@ -284,10 +358,21 @@ static int chat_prepare(struct generation *g, struct api_error *err)
 
 /* --- replies --- */
 
-/* "eos" and a stop string are the same word in this dialect. */
+/* The dialect's words: "stop" for an end token and a stop string alike, "length" for whatever cut the text
+ * short. */
 static void put_finish(struct buf *out, const char *finish)
 {
-    json_put_str(out, finish && !strcmp(finish, "eos") ? "stop" : finish);
+    bool ended = finish && (!strcmp(finish, "eos") || !strcmp(finish, "stop"));
+    json_put_str(out, !finish ? NULL : ended ? "stop" : "length");
+}
+
+/* /generate's own member, beside the choices. */
+static void put_prompt(struct generation *g, struct buf *out)
+{
+    if (!g->e.want_prompt_logprobs)
+        return;
+    buf_puts(out, ",\"prompt_logprobs\":");
+    put_prompt_logprobs(g, out);
 }
 
 static void put_usage(struct buf *out, const struct generation *g)
@@ -395,7 +480,9 @@ static void completion_reply(struct generation *g, struct buf *out)
     struct piece whole = generation_whole(g);
     put_head(g, out, "text_completion");
     put_completion_choice(g, out, &whole, g->finish);
-    buf_puts(out, "],\"usage\":");
+    buf_puts(out, "]");
+    put_prompt(g, out);
+    buf_puts(out, ",\"usage\":");
     put_usage(out, g);
     buf_puts(out, "}\n");
 }
@@ -403,7 +490,7 @@ static void completion_reply(struct generation *g, struct buf *out)
 /* In a stream that ends with a usage event the others say that theirs is not known. */
 static void close_chunk(const struct generation *g, struct buf *out)
 {
-    buf_puts(out, g->p.include_usage ? "],\"usage\":null}\n\n" : "]}\n\n");
+    buf_puts(out, g->p.include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
 }
 
 static void put_last(struct generation *g, struct buf *out, const char *object)
@@ -424,6 +511,9 @@ static void completion_chunk(struct generation *g, struct buf *out, const struct
     buf_puts(out, "data: ");
     put_head(g, out, "text_completion");
     put_completion_choice(g, out, piece, finish);
+    buf_puts(out, "]");
+    if (finish)
+        put_prompt(g, out);
     close_chunk(g, out);
 }
 
@@ -484,7 +574,9 @@ static void chat_reply(struct generation *g, struct buf *out)
     put_chat_logprobs(out, g, &whole);
     buf_puts(out, ",\"finish_reason\":");
     put_finish(out, g->finish);
-    buf_puts(out, "}],\"usage\":");
+    buf_puts(out, "}]");
+    put_prompt(g, out);
+    buf_puts(out, ",\"usage\":");
     put_usage(out, g);
     buf_puts(out, "}\n");
 }
@@ -494,7 +586,7 @@ static void chat_begin(struct generation *g, struct buf *out)
     buf_puts(out, "data: ");
     put_head(g, out, "chat.completion.chunk");
     buf_puts(out, "{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
-                  "\"finish_reason\":null}");
+                  "\"finish_reason\":null}]");
     close_chunk(g, out);
 }
 
@@ -506,7 +598,7 @@ static void chat_delta(struct generation *g, struct buf *out, const struct piece
     json_put_string(out, piece->text, piece->len);
     buf_puts(out, "},\"logprobs\":");
     put_chat_logprobs(out, g, piece);
-    buf_puts(out, ",\"finish_reason\":null}");
+    buf_puts(out, ",\"finish_reason\":null}]");
     close_chunk(g, out);
 }
 
@@ -519,7 +611,8 @@ static void chat_end(struct generation *g, struct buf *out, const struct piece *
     put_head(g, out, "chat.completion.chunk");
     buf_puts(out, "{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":");
     put_finish(out, g->finish);
-    buf_puts(out, "}");
+    buf_puts(out, "}]");
+    put_prompt(g, out);
     close_chunk(g, out);
     put_last(g, out, "chat.completion.chunk");
 }

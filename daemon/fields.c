@@ -35,6 +35,26 @@ const char *field_got(const json_t *value)
     }
 }
 
+const char *field_got_word(const json_t *value)
+{
+    static _Thread_local char text[48];
+    if (!json_is_string(value))
+        return value ? field_got(value) : "nothing";
+    snprintf(text, sizeof text, "\"%.40s\"", json_string_value(value));
+    return text;
+}
+
+const char *field_path(const struct field_reader *r, const char *name)
+{
+    static _Thread_local char texts[2][128];
+    static _Thread_local unsigned next;
+    if (!r->within)
+        return name;
+    char *text = texts[next++ % 2];
+    snprintf(text, sizeof texts[0], "%s.%.60s", r->within, name);
+    return text;
+}
+
 static int out_of_range(struct field_reader *r, const char *name, const json_t *value, double min, double max)
 {
     if (min == max)
@@ -58,7 +78,7 @@ int field_integer(struct field_reader *r, const char *name, const json_t *value,
 static int read_integer(struct field_reader *r, const struct field *f, const json_t *value, void *out)
 {
     int64_t v;
-    if (field_integer(r, f->name, value, f->min, f->max, &v) < 0)
+    if (field_integer(r, field_path(r, f->name), value, f->min, f->max, &v) < 0)
         return -1;
     if (f->kind == FIELD_U64)
         *(uint64_t *)out = (uint64_t)v;
@@ -71,19 +91,21 @@ static int read_integer(struct field_reader *r, const struct field *f, const jso
 
 static int read_float(struct field_reader *r, const struct field *f, const json_t *value, float *out)
 {
+    const char *name = field_path(r, f->name);
     if (!json_is_number(value))
-        return api_invalid(r->err, f->name, "%s must be a number (got %s)", f->name, field_got(value));
+        return api_invalid(r->err, name, "%s must be a number (got %s)", name, field_got(value));
     double v = json_number_value(value);
     if (!(v >= f->min && v <= f->max))
-        return out_of_range(r, f->name, value, f->min, f->max);
+        return out_of_range(r, name, value, f->min, f->max);
     *out = (float)v;
     return 0;
 }
 
 static int read_bool(struct field_reader *r, const struct field *f, const json_t *value, bool *out)
 {
+    const char *name = field_path(r, f->name);
     if (!json_is_boolean(value))
-        return api_invalid(r->err, f->name, "%s must be true or false (got %s)", f->name, field_got(value));
+        return api_invalid(r->err, name, "%s must be true or false (got %s)", name, field_got(value));
     *out = json_is_true(value);
     return 0;
 }
@@ -136,10 +158,11 @@ static int unknown(struct field_reader *r, const struct field *const *tables, si
     for (size_t t = 0; t < n_tables; t++)
         for (const struct field *f = tables[t]; f->name && n < MAX_NAMES; f++)
             names[n++] = f->name;
-    const char *meant = nearest(name, names, n);
+    const char *meant = nearest(name, names, n), *path = field_path(r, name);
     if (meant)
-        return api_invalid(r->err, name, "unknown field \"%.60s\" (did you mean \"%s\"?)", name, meant);
-    return api_invalid(r->err, name, "unknown field \"%.60s\"", name);
+        return api_invalid(r->err, path, "unknown field \"%.120s\" (did you mean \"%s\"?)", path,
+                           field_path(r, meant));
+    return api_invalid(r->err, path, "unknown field \"%.120s\"", path);
 }
 
 int fields_read(struct field_reader *r, const json_t *object, const struct field *const *tables,

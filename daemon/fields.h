@@ -1,7 +1,7 @@
 /* fields.h - the members of a JSON object by table: each row says name, type, range and where the value goes.
  * null is the same as absent; a number without a fraction (64.0) is an integer; an unknown member is an error
  * that names it and the nearest known one. Errors name the field, what is allowed and what came; never the
- * text of a string, which may be a prompt. Thread: any. */
+ * text of a string that may be a prompt. Thread: any. */
 #pragma once
 #include "api_error.h"
 #include "arena.h"
@@ -37,6 +37,7 @@ struct field_reader {
     struct arena *arena;
     struct api_error *err;
     bool ignore_unknown;
+    const char *within;  /* the object's own path ("stream_options", "messages[2]"); NULL: the body */
     const void *context; /* for custom readers */
 };
 
@@ -46,8 +47,12 @@ int fields_read(struct field_reader *r, const json_t *object, const struct field
 /* One value by one row, as fields_read() does. */
 int field_read(struct field_reader *r, const struct field *f, const json_t *value);
 
+/* A member's whole path ("messages[2].role"), for words and param. One of two buffers of this thread. */
+const char *field_path(const struct field_reader *r, const char *name);
 /* "a string", "7", "true": what came, for an error's words. One of two buffers of this thread. */
 const char *field_got(const json_t *value);
+/* The same for a member that takes one of a few words, where a string is no prompt: "\"wizard\"", cut. */
+const char *field_got_word(const json_t *value);
 /* A number without a fraction, in min..max; else -1 with words that begin with `name`. */
 int field_integer(struct field_reader *r, const char *name, const json_t *value, double min, double max,
                   int64_t *out);

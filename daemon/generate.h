@@ -56,7 +56,6 @@ struct params {
 
     /* The OpenAI dialect's own. */
     bool include_usage, chat_logprobs;
-    bool has_completion_tokens; /* max_completion_tokens, the newer name of max_tokens */
 };
 
 enum generation_state { GENERATION_PREPARING, GENERATION_SUBMITTED, GENERATION_FINISHED };
@@ -121,6 +120,8 @@ extern const struct dialect dialect_generate, dialect_completions, dialect_chat;
 
 /* Rows that every dialect knows: /generate's own. */
 extern const struct field generate_fields[];
+/* max_tokens, under whatever name; given under two names it must be the same. */
+int read_max_tokens(struct field_reader *r, const struct field *f, const json_t *value);
 
 /* The engine has something for it. */
 void generation_news(struct generation *g);

@@ -23,6 +23,8 @@ DAEMON_TEST(refuse, values_out_of_range_are_named_with_both_limits)
     field("\"n\":3", "n must be 1 (got 3)");
     field("\"logprobs\":21", "logprobs must be between 0 and 20 (got 21)");
     field("\"prompt_logprobs\":21", "prompt_logprobs must be between 0 and 20 (got 21)");
+    field("\"max_tokens\":-1", "max_tokens must be between 0 and 1024 (got -1)");
+    field("\"max_tokens\":1e12", "max_tokens must be between 0 and 1024 (got 1e+12)");
     field("\"seed\":-1", "seed must be between 0 and 9007199254740991 (got -1)");
     field("\"priority\":101", "priority must be between -100 and 100 (got 101)");
     field("\"presence_penalty\":2.5", "presence_penalty must be between -2 and 2 (got 2.5)");
@@ -40,7 +42,14 @@ DAEMON_TEST(refuse, wrong_types_are_named)
     field("\"logit_bias\":{\"x\":1}", "logit_bias: \"x\" is not a token id");
     field("\"logit_bias\":{\"4096\":1}", "logit_bias: \"4096\" is not a token id between 0 and 4095");
     field("\"logit_bias\":{\"1\":\"x\"}", "logit_bias[1] must be a number between -100 and 100");
-    field("\"stop_token_ids\":[5000]", "stop_token_ids must be between 0 and 4095 (got 5000)");
+    field("\"stop_token_ids\":[5000]", "stop_token_ids[0] must be between 0 and 4095 (got 5000)");
+}
+
+DAEMON_TEST(refuse, a_second_spelling_of_a_token_id_is_no_id)
+{
+    field("\"logit_bias\":{\"11\":1,\"011\":2}", "logit_bias: \"011\" is not a token id");
+    field("\"logit_bias\":{\"00\":2}", "logit_bias: \"00\" is not a token id");
+    json_decref(generate("{\"prompt\":\"Once\",\"max_tokens\":1,\"logit_bias\":{\"0\":-1,\"10\":1}}"));
 }
 
 DAEMON_TEST(refuse, unknown_fields_are_named)
@@ -56,8 +65,8 @@ DAEMON_TEST(refuse, a_prompt_must_be_there_and_be_one)
     refused("{\"prompt\":\"\"}", "at least one token");
     refused("{\"prompt\":[]}", "at least one token");
     refused("{\"prompt\":7}", "prompt must be a string or an array of token ids (got 7)");
-    refused("{\"prompt\":[1,-1]}", "prompt must be between 0 and 4095 (got -1)");
-    refused("{\"prompt\":[1,\"a\"]}", "prompt must be an integer (got a string)");
+    refused("{\"prompt\":[1,-1]}", "prompt[1] must be between 0 and 4095 (got -1)");
+    refused("{\"prompt\":[1,\"a\"]}", "prompt[1] must be an integer (got a string)");
     refused("{\"prompt\":[\"a\",\"b\"]}", "several prompts");
 }
 

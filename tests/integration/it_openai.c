@@ -181,9 +181,121 @@ DAEMON_TEST(openai, messages_are_checked)
     expect_words(post(CHAT, "{}"), 400, "invalid_request", "messages is missing");
     expect_words(post(CHAT, "{\"messages\":[]}"), 400, "invalid_request", "at least one message");
     expect_words(post(CHAT, "{\"messages\":[{\"role\":\"king\",\"content\":\"a\"}]}"), 400, "invalid_request",
-                 "role must be");
+                 "messages[0].role must be system, developer, user, assistant or tool (got \"king\")");
     expect_words(post(CHAT, "{\"messages\":[{\"role\":\"user\"}]}"), 400, "invalid_request",
-                 "content must be");
+                 "messages[0].content must be a string");
     expect_words(post(CHAT, "{" DOG ",\"top_logprobs\":2}"), 400, "invalid_request", "logprobs");
     expect_words(post(CHAT, "{" DOG ",\"prompt\":\"a\"}"), 400, "invalid_request", "takes messages");
+}
+
+/* A second message after a good one, refused by these words and with this param. */
+static void message(const char *json, const char *param, const char *words)
+{
+    char body[512];
+    snprintf(body, sizeof body, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},%s]}", json);
+    struct reply r = post(CHAT, body);
+    cr_assert_eq(r.status, 400, "%s: %d %s", json, r.status, r.body);
+    json_t *root = reply_json(&r);
+    cr_assert(strstr(json_text(root, "error.message"), words), "%s: %s", json, r.body);
+    cr_assert_str_eq(json_text(root, "error.param"), param);
+    json_decref(root);
+    reply_free(&r);
+}
+
+DAEMON_TEST(openai, what_is_wrong_with_a_message_has_its_place_and_value)
+{
+    message("7", "messages[1]", "messages[1] must be an object (got 7)");
+    message("{\"content\":\"a\"}", "messages[1].role", "messages[1].role is missing");
+    message("{\"role\":\"wizard\",\"content\":\"a\"}", "messages[1].role", "(got \"wizard\")");
+    message("{\"role\":\"user\",\"content\":null}", "messages[1].content", "(got null)");
+    message("{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"image_url\"}]}",
+            "messages[1].content[1].type",
+            "messages[1].content[1].type must be \"text\": no other is supported (got \"image_url\")");
+    message("{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}", "messages[1].content[0]",
+            "messages[1].content[0].text must be a string");
+    message("{\"role\":\"user\",\"content\":\"a\",\"foo\":1}", "messages[1].foo",
+            "unknown field \"messages[1].foo\"");
+    message("{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{}]}", "messages[1].tool_calls",
+            "messages[1].tool_calls is not supported (got an array)");
+}
+
+DAEMON_TEST(openai, what_is_wrong_inside_another_object_has_its_place)
+{
+    expect_words(post(CHAT, "{" DOG ",\"response_format\":{\"type\":\"json_object\"}}"), 400,
+                 "invalid_request", "response_format.type must be \"text\" (got \"json_object\")");
+    expect_words(post(CHAT, "{" DOG ",\"modalities\":[\"text\",\"audio\"]}"), 400, "invalid_request",
+                 "modalities[1] must be \"text\" (got \"audio\")");
+    expect_words(post(COMPLETE, "{\"prompt\":[1,2,99999]}"), 400, "invalid_request",
+                 "prompt[2] must be between 0 and 4095 (got 99999)");
+    struct reply r = post(COMPLETE, "{\"prompt\":\"a\",\"stream_options\":{\"foo\":1}}");
+    json_t *root = reply_json(&r);
+    cr_assert_eq(r.status, 400);
+    cr_assert_str_eq(json_text(root, "error.param"), "stream_options.foo");
+    json_decref(root);
+    reply_free(&r);
+    expect_words(post(COMPLETE, "{\"prompt\":\"a\",\"stream_options\":{\"include_usage\":1}}"), 400,
+                 "invalid_request", "stream_options.include_usage must be true or false (got 1)");
+}
+
+/* As clients send an assistant's earlier answer back: with everything the reply had. */
+DAEMON_TEST(openai, an_assistant_message_may_have_null_content_and_labels)
+{
+    json_decref(ok(CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"name\":\"ann\"},"
+                         "{\"role\":\"assistant\",\"content\":null,\"refusal\":null,\"annotations\":[],"
+                         "\"audio\":null,\"function_call\":null,\"tool_calls\":null},"
+                         "{\"role\":\"user\",\"content\":\"b\"}],\"max_tokens\":1}"));
+}
+
+DAEMON_TEST(openai, unknown_members_of_messages_pass_when_the_configuration_says_so, "--unknown-fields",
+            "ignore")
+{
+    json_decref(
+        ok(CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"foo\":1}],\"max_tokens\":1}"));
+}
+
+DAEMON_TEST(openai, the_two_names_of_max_tokens_must_agree)
+{
+    json_decref(ok(CHAT, "{" DOG ",\"max_tokens\":1,\"max_completion_tokens\":1}"));
+    expect_words(post(CHAT, "{" DOG ",\"max_tokens\":1,\"max_completion_tokens\":2}"), 400, "invalid_request",
+                 "but 1 and 2 are given");
+}
+
+DAEMON_TEST(openai, prompt_log_probabilities_are_those_of_generate)
+{
+    json_t *want = generate("{\"prompt\":\"Once upon a time\",\"max_tokens\":1,\"prompt_logprobs\":2}");
+    json_t *got = ok(COMPLETE, "{\"prompt\":\"Once upon a time\",\"max_tokens\":1,\"prompt_logprobs\":2}");
+    json_t *chat = ok(CHAT, "{" DOG ",\"max_tokens\":1,\"prompt_logprobs\":1}");
+    json_t *list = json_at(got, "prompt_logprobs");
+    cr_assert_eq(json_array_size(list), 4);
+    cr_assert(json_is_null(json_at(list, "0")));
+    cr_assert_eq(json_array_size(json_at(list, "1.top")), 2);
+    cr_assert(json_equal(list, json_at(want, "prompt_logprobs")));
+    cr_assert_eq(json_array_size(json_at(chat, "prompt_logprobs")), json_number(chat, "usage.prompt_tokens"));
+    json_decref(want);
+    json_decref(got);
+    json_decref(chat);
+}
+
+/* The number of events with prompt_logprobs, which must be the one with the reason of the end. */
+static void expect_prompt_logprobs_last(const char *path, const char *body)
+{
+    struct events e;
+    struct reply r = post(path, body);
+    size_t n = 0;
+    events_read(&e, &r);
+    for (size_t i = 0; i < e.n; i++)
+        if (json_object_get(e.data[i], "prompt_logprobs")) {
+            cr_assert(json_is_string(json_at(e.data[i], "choices.0.finish_reason")));
+            n++;
+        }
+    cr_assert_eq(n, 1, "%s: %zu events", path, n);
+    events_free(&e);
+    reply_free(&r);
+}
+
+DAEMON_TEST(openai, a_stream_has_the_prompts_log_probabilities_at_its_end)
+{
+    expect_prompt_logprobs_last(COMPLETE, "{\"prompt\":\"Once upon\",\"stream\":true,\"prompt_logprobs\":1}");
+    expect_prompt_logprobs_last(CHAT, "{" DOG ",\"max_tokens\":4,\"stream\":true,\"prompt_logprobs\":1,"
+                                      "\"stream_options\":{\"include_usage\":true}}");
 }

@@ -303,6 +303,18 @@ SERVER_TEST(stream, comments_keep_a_waiting_stream_alive, "keepalive_ms", "100")
 
 /* --- ways to end --- */
 
+/* The dialect's clients know no other word than its own. */
+SERVER_TEST(end, a_text_cut_by_time_is_of_length_in_the_openai_dialect)
+{
+    fake.finish = ENGINE_TIMEOUT;
+    struct reply r = post("/v1/completions", "{\"prompt\":\"Once\",\"max_tokens\":100}");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    json_t *root = reply_json(&r);
+    cr_assert_str_eq(json_text(root, "choices.0.finish_reason"), "length");
+    json_decref(root);
+    reply_free(&r);
+}
+
 SERVER_TEST(end, logits_that_are_not_finite_are_a_500)
 {
     fake.finish = ENGINE_NOT_FINITE;
