@@ -1,4 +1,5 @@
 #include "memory.h"
+#include "cgroup.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -36,16 +37,6 @@ void memory_give(struct memory_block *b)
     *b = (struct memory_block){0};
 }
 
-static bool read_number(const char *path, unsigned long long *out)
-{
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return false;
-    bool ok = fscanf(f, "%llu", out) == 1; /* "max" is not a number */
-    fclose(f);
-    return ok;
-}
-
 static uint64_t meminfo_available(void)
 {
     FILE *f = fopen("/proc/meminfo", "re");
@@ -61,44 +52,8 @@ static uint64_t meminfo_available(void)
     return available;
 }
 
-/* What the group at `path` (v2, or v1's memory controller) may still take. */
-static uint64_t group_available(const char *path, const char *limit_name, const char *used_name)
-{
-    char file[768];
-    unsigned long long limit = 0, used = 0;
-    snprintf(file, sizeof file, "%s/%s", path, limit_name);
-    if (!read_number(file, &limit))
-        return UINT64_MAX;
-    snprintf(file, sizeof file, "%s/%s", path, used_name);
-    if (!read_number(file, &used))
-        return limit;
-    return limit > used ? limit - used : 0;
-}
-
-static uint64_t cgroup_available(void)
-{
-    FILE *f = fopen("/proc/self/cgroup", "re");
-    if (!f)
-        return UINT64_MAX;
-    char line[512], path[600];
-    uint64_t least = UINT64_MAX;
-    while (fgets(line, sizeof line, f)) {
-        line[strcspn(line, "\n")] = '\0';
-        const char *v1 = strstr(line, ":memory:");
-        bool v2 = strncmp(line, "0::", 3) == 0;
-        if (!v1 && !v2)
-            continue;
-        snprintf(path, sizeof path, "/sys/fs/cgroup%s%s", v2 ? "" : "/memory", v2 ? line + 3 : v1 + 8);
-        uint64_t n = v2 ? group_available(path, "memory.max", "memory.current")
-                        : group_available(path, "memory.limit_in_bytes", "memory.usage_in_bytes");
-        least = n < least ? n : least;
-    }
-    fclose(f);
-    return least;
-}
-
 uint64_t memory_available(void)
 {
-    uint64_t system = meminfo_available(), group = cgroup_available();
+    uint64_t system = meminfo_available(), group = cgroup_memory_available("");
     return system < group ? system : group;
 }

@@ -15,5 +15,5 @@ struct memory_block {
 int memory_take(struct memory_block *b, size_t size, const char *what, struct error *err);
 void memory_give(struct memory_block *b); /* an empty one is fine */
 
-/* Bytes a new user of memory can have: the system's estimate, bounded by the cgroup's limit. */
+/* Bytes a new user of memory can have: the system's estimate, bounded by the limits of our cgroups. */
 uint64_t memory_available(void);

@@ -1,4 +1,6 @@
 #include "team.h"
+#include "cgroup.h"
+#include "clock.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -51,13 +53,6 @@ static void pause_briefly(void)
 #endif
 }
 
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* Waits until the word is no longer `old`. */
 static void word_wait(struct signal_word *w, uint32_t old)
 {
@@ -68,7 +63,7 @@ static void word_wait(struct signal_word *w, uint32_t old)
         pause_briefly();
         if (i % 32)
             continue;
-        uint64_t now = now_ns();
+        uint64_t now = clock_ns();
         if (!end)
             end = now + SPIN_NS;
         if (now > end)
@@ -157,46 +152,15 @@ void team_run(struct team *t, void (*work)(void *context, uint32_t member), void
     team_barrier(t, 0);
 }
 
-static uint32_t affinity_count(cpu_set_t *set)
+static uint32_t affinity_count(void)
 {
-    CPU_ZERO(set);
-    if (sched_getaffinity(0, sizeof *set, set) < 0) { /* more CPUs than the set has bits */
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof set, &set) < 0) { /* more CPUs than the set has bits */
         long n = sysconf(_SC_NPROCESSORS_ONLN);
         return n > 0 ? (uint32_t)n : 1;
     }
-    return (uint32_t)CPU_COUNT(set);
-}
-
-static bool read_line(const char *path, char *line, size_t size)
-{
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return false;
-    bool ok = fgets(line, (int)size, f) != NULL;
-    fclose(f);
-    return ok;
-}
-
-/* Cores that a quota file pair allows, or 0 for no bound. */
-static uint32_t quota_of(const char *mount, const char *group)
-{
-    char path[768], line[128];
-    long long quota = 0, period = 0;
-    snprintf(path, sizeof path, "%s%s/cpu.max", mount, group);
-    if (read_line(path, line, sizeof line)) {
-        if (sscanf(line, "%lld %lld", &quota, &period) != 2)
-            return 0; /* "max" */
-    } else {
-        snprintf(path, sizeof path, "%s%s/cpu.cfs_quota_us", mount, group);
-        if (!read_line(path, line, sizeof line) || sscanf(line, "%lld", &quota) != 1)
-            return 0;
-        snprintf(path, sizeof path, "%s%s/cpu.cfs_period_us", mount, group);
-        if (!read_line(path, line, sizeof line) || sscanf(line, "%lld", &period) != 1)
-            return 0;
-    }
-    if (quota <= 0 || period <= 0)
-        return 0;
-    return quota < period ? 1 : (uint32_t)(quota / period);
+    return (uint32_t)CPU_COUNT(&set);
 }
 
 static uint32_t smaller_bound(uint32_t a, uint32_t b)
@@ -204,67 +168,14 @@ static uint32_t smaller_bound(uint32_t a, uint32_t b)
     return !a ? b : !b ? a : a < b ? a : b;
 }
 
-/* The tightest quota from our group up to the root of its hierarchy. */
-static uint32_t quota_of_line(char *line)
-{
-    char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
-    if (!group)
-        return 0;
-    *group++ = '\0';
-    group[strcspn(group, "\n")] = '\0';
-    controllers++;
-    if (*controllers && !strstr(controllers, "cpu"))
-        return 0;
-    uint32_t bound = 0;
-    for (;;) {
-        bound = smaller_bound(bound, quota_of(*controllers ? "/sys/fs/cgroup/cpu" : "/sys/fs/cgroup", group));
-        char *slash = strrchr(group, '/');
-        if (!slash)
-            return bound;
-        *slash = '\0';
-    }
-}
-
-static uint32_t cgroup_quota(void)
-{
-    FILE *f = fopen("/proc/self/cgroup", "re");
-    if (!f)
-        return 0;
-    char line[512];
-    uint32_t bound = 0;
-    while (fgets(line, sizeof line, f))
-        bound = smaller_bound(bound, quota_of_line(line));
-    fclose(f);
-    return bound;
-}
-
 uint32_t team_cores(void)
 {
-    cpu_set_t set;
-    uint32_t n = smaller_bound(affinity_count(&set), cgroup_quota());
+    uint32_t n = smaller_bound(affinity_count(), cgroup_cores(""));
     return n < 1 ? 1 : n > TEAM_MAX ? TEAM_MAX : n;
-}
-
-/* Pins member i (from 1) to the i-th core of the mask. Member 0 is the caller's thread, whose affinity is not
- * ours to change: the scheduler finds it the core that the pinned ones leave free. */
-static void member_pin(const struct member *m, const cpu_set_t *mask)
-{
-    uint32_t index = 0;
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-        if (!CPU_ISSET(cpu, mask) || index++ != m->index)
-            continue;
-        cpu_set_t one;
-        CPU_ZERO(&one);
-        CPU_SET(cpu, &one);
-        pthread_setaffinity_np(m->thread, sizeof one, &one); /* a hint: refused in some sandboxes */
-        return;
-    }
 }
 
 static int members_start(struct team *t, struct error *err)
 {
-    cpu_set_t mask;
-    bool pin = affinity_count(&mask) == t->n_members;
     for (uint32_t i = 1; i < t->n_members; i++) {
         struct member *m = &t->members[i];
         int rc = pthread_create(&m->thread, NULL, member_main, m);
@@ -276,8 +187,6 @@ static int members_start(struct team *t, struct error *err)
         snprintf(name, sizeof name, "decoder-%u", i);
         name[15] = 0; /* the longest name a thread may have */
         pthread_setname_np(m->thread, name);
-        if (pin)
-            member_pin(m, &mask);
     }
     return 0;
 }

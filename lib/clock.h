@@ -1,0 +1,12 @@
+/* clock.h - the one clock that times here are read from. Thread: any. */
+#pragma once
+#include <stdint.h>
+#include <time.h>
+
+/* CLOCK_MONOTONIC in ns. */
+static inline uint64_t clock_ns(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
