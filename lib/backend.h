@@ -57,7 +57,7 @@ struct backend_info {
     uint64_t scratch_bytes;
     uint64_t launches, parks, steps;
     uint32_t ops_per_step;
-    uint64_t heartbeat_ns; /* CLOCK_MONOTONIC of the last sign of life */
+    uint64_t heartbeat_ns; /* CLOCK_MONOTONIC of the last sign of life: while a step runs, any work done */
     enum { BACKEND_IDLE, BACKEND_RUNNING, BACKEND_PARKED } state;
 };
 

@@ -6,14 +6,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-uint64_t engine_now(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* ---- borders: what the event loop's thread and the engine's share ---- */
 
@@ -116,7 +108,7 @@ int engine_submit(struct engine *e, struct engine_request *r, struct error *err)
     r->ended = false;
     r->finish = ENGINE_RUNNING;
     r->n_cached = 0;
-    r->queued_ns = engine_now();
+    r->queued_ns = clock_ns();
     r->started_ns = r->first_ns = r->done_ns = 0;
     r->slot = UINT32_MAX;
     r->next_queued = NULL;
@@ -294,7 +286,7 @@ void engine_fail(struct engine *e, const struct error *why)
     e->retired = e->last_id;
     for (uint32_t i = 0; i < e->cfg.n_slots; i++)
         engine_release(e, i);
-    sweep(e, always_fault, engine_now());
+    sweep(e, always_fault, clock_ns());
 }
 
 /* ---- steps ---- */
@@ -332,9 +324,9 @@ static bool submit_next(struct engine *e)
         return false;
     struct error why = {0};
     e->last_id = f->id;
-    f->started_ns = engine_now();
+    f->started_ns = clock_ns();
     int rc = executor_submit(e->x, &e->step, &why);
-    f->submit_ns = engine_now() - f->started_ns;
+    f->submit_ns = clock_ns() - f->started_ns;
     e->built =
         rc == -EAGAIN && e->n_flights > 0; /* the decoder holds fewer steps than we: once more, later */
     if (e->built)
@@ -387,7 +379,7 @@ static void poll_steps(struct engine *e)
         struct flight *f = &e->flights[e->first_flight];
         if (f->id > done || f->n_results < f->n_logits)
             break;
-        uint64_t now = engine_now();
+        uint64_t now = clock_ns();
         measure(e, f, now);
         e->retired_ns = now;
         e->first_flight = (e->first_flight + 1) % MAX_FLIGHTS;
@@ -430,7 +422,7 @@ static void publish_figures(struct engine *e)
 
 static void add_rates(const struct engine *e, struct engine_stats *out)
 {
-    uint64_t now = engine_now(), second = now / 1000000000u + 1, prompt = 0, generated = 0;
+    uint64_t now = clock_ns(), second = now / 1000000000u + 1, prompt = 0, generated = 0;
     for (uint32_t i = 0; i <= RATE_SECONDS; i++)
         if (LOAD(rates[i].second) + RATE_SECONDS > second) {
             prompt += LOAD(rates[i].prompt);
@@ -517,7 +509,7 @@ static void *engine_main(void *arg)
     struct engine *e = arg;
     for (;;) {
         struct news news = wait_for_news(e);
-        uint64_t now = engine_now();
+        uint64_t now = clock_ns();
         atomic_store_explicit(&e->heartbeat_ns, now, memory_order_relaxed);
         take_inbox(e, news.inbox);
         if (news.closing)
@@ -621,7 +613,7 @@ int engine_open(struct engine **out, struct executor *x, const struct engine_con
     e->inbox_end = &e->inbox;
     e->ready_end = &e->ready;
     e->next_deadline = UINT64_MAX;
-    e->opened_ns = engine_now();
+    e->opened_ns = clock_ns();
     e->heartbeat_ns = e->opened_ns;
     e->idle = true;
     pthread_mutex_init(&e->lock, NULL);

@@ -2,6 +2,7 @@
  * (queue to slot), engine_step.c (slots to step), engine_retire.c (results to requests).
  * Thread: engine only, but for what `lock` guards and the atomics. */
 #pragma once
+#include "clock.h"
 #include "engine.h"
 #include "engine_queue.h"
 #include "kv_cache.h"
@@ -95,7 +96,6 @@ static inline void count(_Atomic uint64_t *figure, uint64_t n)
     atomic_fetch_add_explicit(figure, n, memory_order_relaxed);
 }
 
-uint64_t engine_now(void); /* CLOCK_MONOTONIC */
 
 /* engine.c: puts the request on the list of engine_next(). */
 void engine_list(struct engine *e, struct engine_request *r);

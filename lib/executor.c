@@ -1,4 +1,5 @@
 #include "executor.h"
+#include "clock.h"
 #include "model.h"
 #include "program.h"
 
@@ -6,7 +7,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define MAX_STEPS 2 /* in flight */
 
@@ -31,13 +31,6 @@ struct executor {
     uint64_t newest; /* id of the newest step whose results have all been polled */
 };
 
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 int executor_walk(const struct graph *g, const struct executor_walk *walk, struct error *err)
 {
     int launches = 0;
@@ -46,7 +39,7 @@ int executor_walk(const struct graph *g, const struct executor_walk *walk, struc
         if (n->op == GRAPH_NONE)
             continue;
         struct error why = {0};
-        uint64_t start = walk->timing ? now_ns() : 0;
+        uint64_t start = walk->timing ? clock_ns() : 0;
         int rc = walk->dispatch(walk->context, i, &why);
         if (rc < 0)
             return error_set(err, rc, "node %u %s (%s): %s", i, n->name, graph_op_name(n->op),
@@ -54,7 +47,7 @@ int executor_walk(const struct graph *g, const struct executor_walk *walk, struc
         launches++;
         if (walk->timing) {
             walk->timing->launches[n->op]++;
-            walk->timing->ns[n->op] += now_ns() - start;
+            walk->timing->ns[n->op] += clock_ns() - start;
         }
     }
     return launches;

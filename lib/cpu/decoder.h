@@ -70,11 +70,13 @@ struct decoder {
     bool fresh_logits;   /* the logits buffer is that step's */
 
     _Atomic uint64_t steps, heartbeat_ns, pages_touched;
+    _Atomic uint64_t pieces_seen; /* team_progress() when info() last looked */
     _Atomic uint32_t state;
 };
 
-uint64_t decoder_now_ns(void);
-uint64_t decoder_beat(struct decoder *d); /* returns the time */
+/* A sign of life, with every op and dispatch; returns the time. Inside an op, which may take seconds on a
+ * slow machine, the pieces of work that members take are the signs, and nobody gives one while all wait. */
+uint64_t decoder_beat(struct decoder *d);
 
 /* Page operations, table edits, settings and tokens of a step; then its rows may run. */
 void decoder_begin_step(struct decoder *d, const struct step *step);

@@ -30,6 +30,7 @@ struct member {
     pthread_t thread;
     uint32_t index;
     uint32_t phase;                   /* barriers passed */
+    _Atomic uint64_t pieces;          /* taken so far; written by this member alone */
     _Alignas(64) atomic_uint next[2]; /* units taken of the own part, by parity of the phase */
 };
 
@@ -106,6 +107,12 @@ struct team_deal team_deal(struct team *t, uint32_t member, uint32_t n, uint32_t
     return (struct team_deal){.team = t, .member = member, .n = n, .chunk = chunk};
 }
 
+static void count_piece(struct member *m)
+{
+    uint64_t n = atomic_load_explicit(&m->pieces, memory_order_relaxed);
+    atomic_store_explicit(&m->pieces, n + 1, memory_order_relaxed);
+}
+
 bool team_next(struct team_deal *d, uint32_t *first, uint32_t *last)
 {
     struct team *t = d->team;
@@ -124,6 +131,7 @@ bool team_next(struct team_deal *d, uint32_t *first, uint32_t *last)
             continue;
         *first = begin + taken;
         *last = end - *first < d->chunk ? end : *first + d->chunk;
+        count_piece(&t->members[d->member]);
         return true;
     }
     return false;
@@ -163,14 +171,10 @@ static uint32_t affinity_count(void)
     return (uint32_t)CPU_COUNT(&set);
 }
 
-static uint32_t smaller_bound(uint32_t a, uint32_t b)
-{
-    return !a ? b : !b ? a : a < b ? a : b;
-}
-
 uint32_t team_cores(void)
 {
-    uint32_t n = smaller_bound(affinity_count(), cgroup_cores(""));
+    uint32_t n = affinity_count(), quota = cgroup_cores("");
+    n = quota && quota < n ? quota : n;
     return n < 1 ? 1 : n > TEAM_MAX ? TEAM_MAX : n;
 }
 
@@ -229,6 +233,14 @@ void team_close(struct team *t)
 uint32_t team_size(const struct team *t)
 {
     return t->n_members;
+}
+
+uint64_t team_progress(const struct team *t)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < t->n_members; i++)
+        sum += atomic_load_explicit(&t->members[i].pieces, memory_order_relaxed);
+    return sum;
 }
 
 uint64_t team_cpu_ns(const struct team *t)

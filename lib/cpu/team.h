@@ -27,6 +27,10 @@ int team_open(struct team **out, uint32_t n_threads, struct error *err);
 void team_close(struct team *t); /* NULL is fine */
 uint32_t team_size(const struct team *t);
 
+/* Pieces of work that the members have taken so far: grows while any of them works, stands still while all
+ * wait or hang. Any thread. */
+uint64_t team_progress(const struct team *t);
+
 /* CPU time, in ns, that the threads of the team have used so far (member 0 not counted). */
 uint64_t team_cpu_ns(const struct team *t);
 

@@ -1,6 +1,7 @@
 /* bench_decode - decode and prefill speed of the cpu decoder beside this machine's ceilings.
  *   bench_decode MODEL [threads [prompt [decode [isa]]]]
  * Best of several rounds, since other work on the machine only ever adds time; then where the time goes. */
+#include "clock.h"
 #include "cpu/decoder.h"
 #include "cpu/roofline.h"
 #include "executor.h"
@@ -41,9 +42,9 @@ static double rows(struct bench *b, uint32_t n)
     }
     b->step->rows[n - 1].logit_index = 0;
     b->step->logits[b->step->n_logits++] = (struct step_logit){.row = (uint16_t)(n - 1), .target = -1};
-    uint64_t start = decoder_now_ns();
+    uint64_t start = clock_ns();
     run(b);
-    return (double)(decoder_now_ns() - start) * 1e-9;
+    return (double)(clock_ns() - start) * 1e-9;
 }
 
 static int compare(const void *a, const void *b)
@@ -153,7 +154,7 @@ int main(int argc, char **argv)
                                  .n_slots = 1,
                                  .n_ctx = n_prompt + n_decode + 64,
                                  .steps_in_flight = 2};
-    uint64_t start = decoder_now_ns();
+    uint64_t start = clock_ns();
     if (model_open(&m, argv[1], &err) < 0 ||
         executor_open(&b.x, EXECUTOR_PERSISTENT, &cpu_backend, &cfg, m, &err) < 0) {
         fprintf(stderr, "%s\n", err.text);
@@ -163,7 +164,7 @@ int main(int argc, char **argv)
     b.step = calloc(1, sizeof *b.step);
     b.n_vocab = model_config(m)->n_vocab;
     printf("%s, %s, %u threads; loaded in %.2f s\n", b.d->device, b.d->kernels->name, team_size(b.d->team),
-           (double)(decoder_now_ns() - start) * 1e-9);
+           (double)(clock_ns() - start) * 1e-9);
     prefill(&b, n_prompt);
     decode(&b, n_decode);
     free(b.step);

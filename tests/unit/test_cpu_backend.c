@@ -1,5 +1,6 @@
 /* The cpu backend's promise: the same bits however the work is cut, and nothing done on a bad index. */
 #include "decoder_run.h"
+#include "cpu/decoder.h"
 #include "sampler.h"
 
 #include <errno.h>
@@ -632,6 +633,29 @@ Test(cpu_backend, one_launch_and_every_step_counted)
     cr_assert_eq(info.state, BACKEND_IDLE);
     cr_assert(info.heartbeat_ns > 0);
     cr_assert(info.memory_used > 0 && info.scratch_bytes > 0);
+    decoder_run_close(&r);
+}
+
+static void take_a_piece(void *context, uint32_t member)
+{
+    struct team_deal deal = team_deal(((struct decoder *)context)->team, member, 1, 1);
+    for (uint32_t first, last; member == 1 && team_next(&deal, &first, &last);) {
+    }
+}
+
+Test(cpu_backend, work_of_any_member_inside_an_op_is_a_sign_of_life)
+{
+    struct decoder_run_config c = {.path = files[2], .n_threads = 2};
+    struct decoder_run r;
+    struct backend_info first, second, third;
+    decoder_run_open(&r, &c);
+    struct decoder *d = (struct decoder *)executor_backend(r.x);
+    executor_info(r.x, &first);
+    team_run(d->team, take_a_piece, d);
+    executor_info(r.x, &second);
+    executor_info(r.x, &third);
+    cr_assert_gt(second.heartbeat_ns, first.heartbeat_ns);
+    cr_assert_eq(third.heartbeat_ns, second.heartbeat_ns);
     decoder_run_close(&r);
 }
 

@@ -91,6 +91,20 @@ static void nothing(void *context, uint32_t member)
     (void)member;
 }
 
+Test(team, progress_counts_every_piece_and_nothing_else)
+{
+    struct deal_job *job = calloc(1, sizeof *job);
+    *job = (struct deal_job){.n = 40, .chunk = 4, .rounds = 5, .late = 9};
+    cr_assert_eq(team_open(&job->team, 2, NULL), 0);
+    cr_assert_eq(team_progress(job->team), 0);
+    team_run(job->team, deal_all, job);
+    cr_assert_eq(team_progress(job->team), 5 * 2 * 5); /* each member's part, 20 units, is 5 pieces */
+    team_run(job->team, nothing, NULL);
+    cr_assert_eq(team_progress(job->team), 5 * 2 * 5);
+    team_close(job->team);
+    free(job);
+}
+
 Test(team, an_idle_team_uses_no_cpu)
 {
     struct team *t = NULL;
