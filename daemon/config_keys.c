@@ -46,7 +46,7 @@ const struct config_key config_keys[] = {
      .help = "int8 serves; exact is the slow float reference of the cpu (executor eager)."},
     {STRING(isa, "auto"), .choices = isas, .help = "Instruction set of the cpu backend."},
     {STRING(libcuda, ""), .help = "Driver library for backend cuda. No effect on cpu."},
-    {COUNT(threads, "auto", 0, 1024), .zero = "auto",
+    {COUNT(threads, "auto", 0, 256), .zero = "auto",
      .help = "Decoder threads on cpu. auto: as many as affinity and cgroup quota allow."},
     {COUNT(n_ctx, "auto", 0, 1048576), .zero = "auto",
      .help = "Tokens a request may have, prompt included. auto: the model's, at most 8192."},

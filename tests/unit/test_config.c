@@ -1,6 +1,7 @@
 /* Keys from file, environment and flags: what wins, and what an error says. */
 #include "config.h"
 #include "config_keys.h"
+#include "cpu/team.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -231,6 +232,18 @@ Test(config, zero_has_a_word_where_it_means_something)
     cr_assert_eq(c.timeout_ms, 0);
     cr_assert_eq(c.port, 0);
     cr_assert_eq(c.watchdog_ms, 0);
+    config_free(&c);
+}
+
+Test(config, threads_are_bounded_by_what_a_team_may_have)
+{
+    struct config c;
+    char text[64];
+    snprintf(text, sizeof text, "threads = %d\n", TEAM_MAX);
+    cr_assert_eq(load_file(&c, text, NULL), 0);
+    config_free(&c);
+    snprintf(text, sizeof text, "threads = %d\n", TEAM_MAX + 1);
+    cr_assert_eq(load_file(&c, text, NULL), -EINVAL, "%s", text);
     config_free(&c);
 }
 
