@@ -431,15 +431,13 @@ static size_t shown_len(const struct generation *g, uint32_t i)
     return tokenizer_piece(g->server->model.tokenizer, g->e.out[i].token, false).len;
 }
 
-static void put_completion_logprobs(struct buf *out, const struct generation *g, const struct piece *piece)
+static void put_completion_logprobs(struct buf *out, struct generation *g, const struct piece *piece)
 {
-    size_t offset = 0;
+    size_t offset = piece->from ? g->event_offset : 0;
     if (!g->p.has_logprobs) {
         buf_puts(out, "null");
         return;
     }
-    for (uint32_t i = 0; i < piece->from; i++)
-        offset += shown_len(g, i);
     buf_puts(out, "{\"tokens\":[");
     for (uint32_t i = piece->from; i < piece->to; i++) {
         buf_puts(out, i > piece->from ? "," : "");
@@ -460,6 +458,7 @@ static void put_completion_logprobs(struct buf *out, const struct generation *g,
         buf_printf(out, "%s%zu", i > piece->from ? "," : "", offset);
         offset += shown_len(g, i);
     }
+    g->event_offset = offset;
     buf_puts(out, "]}");
 }
 

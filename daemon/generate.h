@@ -89,6 +89,7 @@ struct generation {
     uint32_t n_tokens;     /* of e.out, taken into the text */
     uint32_t event_tokens; /* of these, in events already */
     size_t event_text;     /* bytes of text in events already */
+    size_t event_offset;   /* text_offset of the first token in no event yet */
     uint64_t last_ns;      /* the newest token came; 0: none yet */
     uint64_t sent_ns;      /* the newest event or comment was written */
     bool started;          /* of a stream: the 200 is on its way */

@@ -57,6 +57,27 @@ DAEMON_TEST(openai, completion_log_probabilities_have_parallel_arrays)
     json_decref(root);
 }
 
+DAEMON_TEST(openai, text_offsets_of_a_stream_go_on_from_event_to_event)
+{
+    static const char asked[] = "\"prompt\":\"Once upon a time\",\"temperature\":0,\"logprobs\":0";
+    char body[256];
+    struct events e;
+    json_t *offsets = json_array();
+    snprintf(body, sizeof body, "{%s,\"stream\":true}", asked);
+    struct reply r = post(COMPLETE, body);
+    snprintf(body, sizeof body, "{%s}", asked);
+    json_t *whole = ok(COMPLETE, body);
+    events_read(&e, &r);
+    for (size_t i = 0; i < e.n; i++)
+        json_array_extend(offsets, json_at(e.data[i], "choices.0.logprobs.text_offset"));
+    cr_assert_gt(e.n, 2);
+    cr_assert(json_equal(offsets, json_at(whole, "choices.0.logprobs.text_offset")));
+    json_decref(offsets);
+    json_decref(whole);
+    events_free(&e);
+    reply_free(&r);
+}
+
 DAEMON_TEST(openai, a_chat_answers_and_stops_by_itself)
 {
     json_t *root = ok(CHAT, "{\"model\":\"x\"," DOG "}");
