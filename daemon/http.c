@@ -173,7 +173,7 @@ static int check_framing(const struct headers *h, struct api_error *e)
         words = "a blank in a header's name";
     if (!words)
         return 0;
-    e->close = true;
+    e->close = e->at_once = true;
     return api_invalid(e, NULL, "%s is not accepted", words);
 }
 
@@ -368,7 +368,8 @@ static enum MHD_Result take_headers(struct request *r)
     r->discard = refused || !r->route || !r->route->post;
     bool expects = h.expect && !strcasecmp(h.expect, "100-continue");
     bool hopeless = h.content_length > CUT_FACTOR * cfg->max_body;
-    if (!refused || !(r->has_body || r->error.close) || !(expects || hopeless || r->error.close))
+    bool at_once = r->error.at_once || (r->has_body && (expects || hopeless));
+    if (!refused || !at_once)
         return MHD_YES;
     request_fail(r, &r->error);
     return queue_reply(r); /* libmicrohttpd closes the connection after it */

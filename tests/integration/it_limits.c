@@ -225,3 +225,46 @@ DAEMON_TEST(many, a_full_queue_is_a_503_and_drains, "--slots", "1", "--queue-lim
         close(fds[i]);
     }
 }
+
+/* Requests that run for a while, so that there is a drain to be refused by. */
+static void start_running(int *fds, int n)
+{
+    for (int i = 0; i < n; i++) {
+        fds[i] = client_connect(daemon_.port);
+        client_request(fds[i], "POST", "/generate", "",
+                       "{\"prompt\":\"Once\",\"max_tokens\":1000,\"ignore_eos\":true}");
+    }
+    wait_stat("requests.running", n);
+}
+
+DAEMON_TEST(many, a_drain_is_a_503_that_a_client_with_a_large_body_sees)
+{
+    int fds[24];
+    char *body = spaces(1u << 20);
+    start_running(fds, 24);
+    kill(daemon_.pid, SIGTERM);
+    for (int status = 200; status == 200;) {
+        struct reply r = get("/health");
+        status = r.status;
+        reply_free(&r);
+    }
+    for (int i = 0; i < 20; i++)
+        free(expect_error(client_once_whole(daemon_.port, "/generate", body), 503, "draining"));
+    for (int i = 0; i < 24; i++)
+        close(fds[i]);
+    free(body);
+}
+
+DAEMON_TEST(many, above_max_connections_a_client_with_a_large_body_sees_the_503, "--max-connections", "4")
+{
+    int fds[8];
+    char *body = spaces(1u << 20);
+    for (int i = 0; i < 8; i++)
+        fds[i] = client_connect(daemon_.port);
+    for (int i = 0; i < 20; i++)
+        expect_words(client_once_whole(daemon_.port, "/generate", body), 503, "queue_full",
+                     "max_connections");
+    for (int i = 0; i < 8; i++)
+        close(fds[i]);
+    free(body);
+}

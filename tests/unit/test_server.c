@@ -80,7 +80,8 @@ static void open_server(const char *const *keys)
     uv_loop_init(&f.loop);
     uv_async_init(&f.loop, &f.call, on_call);
     sem_init(&f.called, 0, 0);
-    cr_assert_eq(server_open(&f.server, &f.loop, &f.cfg, NULL, 0, &err), 0, "%s", err.text);
+    cr_assert_eq(server_open(&f.server, &f.loop, &f.cfg, NULL, 0, &err), 0, "%s",
+                 err.text);
     f.port = server_port(f.server);
     fake.n_ctx = 256;
     fake.finish = ENGINE_EOS;
@@ -562,6 +563,25 @@ SERVER_TEST(state, a_drain_without_time_cancels_what_runs)
     reply_free(&r);
     close(fd);
     cr_assert(wait_drained());
+}
+
+SERVER_TEST(state, a_drain_is_a_503_that_a_client_with_a_large_body_sees)
+{
+    enum { N = 1 << 20 };
+    char *body = malloc(N + 1);
+    memset(body, ' ', N);
+    body[N] = '\0';
+    fake.finish = ENGINE_RUNNING; /* goes on for ever after the script */
+    int running = client_connect(f.port);
+    client_request(running, "POST", "/generate", "", "{\"prompt\":\"Once\"}");
+    cr_assert(wait_for(&fake.n_submitted, 1));
+    usleep(50000); /* some tokens */
+    on_loop(drain_long);
+    for (int i = 0; i < 20; i++)
+        free(expect_error(client_once_whole(f.port, "/generate", body), 503, "draining"));
+    cr_assert_not(f.drained);
+    close(running);
+    free(body);
 }
 
 SERVER_TEST(state, closing_with_requests_in_every_phase_leaves_nothing_open)
