@@ -303,12 +303,15 @@ static void refuse_submit(struct generation *g, int rc, const struct error *word
     fail(g, &e, rc == -EIO ? GENERATION_FAILED : GENERATION_NONE);
 }
 
-/* A prompt is let in beside others only while all that wait stay within queue_tokens; alone it always is. */
+/* A prompt is let in beside others only while all that wait stay within queue_tokens; alone it always is, and
+ * so is one that need not wait. */
 static int check_queue_tokens(const struct generation *g, struct error *words)
 {
     const struct server *s = g->server;
     uint64_t waiting = 0;
 
+    if (!engine_queue_depth(s->model.engine, 1))
+        return 0;
     for (const struct generation *other = s->generations; other; other = other->next)
         if (other->state == GENERATION_SUBMITTED &&
             atomic_load_explicit(&other->e.state, memory_order_acquire) == ENGINE_QUEUED)

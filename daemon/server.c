@@ -268,9 +268,14 @@ uint32_t server_n_waiting(const struct server *s)
     return e.waiting + s->n_preparing;
 }
 
+/* As the engine counts them: a request that will find a free slot is none of them. */
+static uint32_t queue_depth(const struct server *s, uint32_t n_more)
+{
+    return s->model.engine ? engine_queue_depth(s->model.engine, s->n_preparing + n_more) : 0;
+}
+
 int server_admits(struct server *s, struct api_error *e)
 {
-    uint32_t waiting;
     switch (s->state) {
     case SERVER_LOADING:
         e->retry_after_s = 5;
@@ -286,18 +291,17 @@ int server_admits(struct server *s, struct api_error *e)
     case SERVER_READY:
         break;
     }
-    waiting = server_n_waiting(s);
-    if (waiting < s->cfg->queue_limit)
+    if (queue_depth(s, 1) <= s->cfg->queue_limit)
         return 0;
     server_queue_full(s, e);
-    return api_fail(e, 503, "queue_full", NULL, "%u requests are waiting, queue_limit is %u", waiting,
-                    s->cfg->queue_limit);
+    return api_fail(e, 503, "queue_full", NULL, "%u requests are waiting, queue_limit is %u", e->queue_depth,
+                    e->queue_limit);
 }
 
 void server_queue_full(struct server *s, struct api_error *e)
 {
     e->has_queue = true;
-    e->queue_depth = server_n_waiting(s);
+    e->queue_depth = queue_depth(s, 0);
     e->queue_limit = s->cfg->queue_limit;
     e->retry_after_s = retry_after_s(e->queue_depth, rate_per_s(&s->stats.finished, now_ns() / 1000000000u));
 }

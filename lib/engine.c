@@ -80,12 +80,13 @@ static int check_request(const struct engine *e, const struct engine_request *r,
     return 0;
 }
 
-static bool queue_full(const struct engine *e)
+uint32_t engine_queue_depth(const struct engine *e, uint32_t n_more)
 {
+    uint32_t open = atomic_load_explicit(&e->n_open, memory_order_relaxed) + n_more;
     uint32_t held = atomic_load_explicit(&e->n_held, memory_order_relaxed);
-    uint64_t room = (uint64_t)e->cfg.n_slots + e->cfg.queue_limit;
-    return atomic_load_explicit(&e->n_open, memory_order_relaxed) >= room ||
-           (held > 0 && held >= e->cfg.queue_limit);
+    uint32_t beyond = open > e->cfg.n_slots ? open - e->cfg.n_slots : 0;
+    held += held ? n_more : 0;
+    return held > beyond ? held : beyond;
 }
 
 int engine_submit(struct engine *e, struct engine_request *r, struct error *err)
@@ -95,7 +96,7 @@ int engine_submit(struct engine *e, struct engine_request *r, struct error *err)
         return rc;
     if (atomic_load(&e->faulted))
         return error_set(err, -EIO, "the decoder has failed");
-    if (queue_full(e)) {
+    if (engine_queue_depth(e, 1) > e->cfg.queue_limit) {
         count(&e->rejected, 1);
         return error_set(err, -EAGAIN, "the queue is full: %u requests wait", e->cfg.queue_limit);
     }

@@ -131,6 +131,10 @@ void engine_close(struct engine *e);
  * 0; -EAGAIN: the queue is full; -EINVAL: cannot ever run (words say the limit); -EIO: the decoder has
  * failed. */
 int engine_submit(struct engine *e, struct engine_request *r, struct error *err);
+/* Requests that would count against queue_limit if `n_more` came to those that are open: what is beyond the
+ * slots or, when pages are short, what has found none. engine_submit() refuses when the one it would add
+ * makes this more than queue_limit; a caller that refuses earlier asks the same. Any thread. */
+uint32_t engine_queue_depth(const struct engine *e, uint32_t n_more);
 /* In any phase; the request still becomes terminal through engine_next(). Idempotent. */
 void engine_cancel(struct engine *e, struct engine_request *r);
 /* The next request with news (tokens, state), or NULL. A request is listed at most once until taken. */

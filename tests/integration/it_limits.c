@@ -268,3 +268,45 @@ DAEMON_TEST(many, above_max_connections_a_client_with_a_large_body_sees_the_503,
         close(fds[i]);
     free(body);
 }
+
+DAEMON_TEST(many, requests_that_find_a_free_slot_do_not_count_as_waiting, "--slots", "32", "--queue-limit",
+            "4")
+{
+    int fds[24];
+    for (int i = 0; i < 24; i++)
+        fds[i] = client_connect(daemon_.port);
+    for (int i = 0; i < 24; i++)
+        client_request(fds[i], "POST", "/generate", "",
+                       "{\"prompt\":\"Once\",\"max_tokens\":30,\"ignore_eos\":true}");
+    for (int i = 0; i < 24; i++) {
+        struct reply r;
+        client_read(fds[i], &r, false);
+        cr_assert_eq(r.status, 200, "request %d: %s", i, r.body);
+        reply_free(&r);
+        close(fds[i]);
+    }
+}
+
+DAEMON_TEST(many, slots_and_queue_limit_together_are_accepted_at_once, "--slots", "1", "--queue-limit", "2")
+{
+    int fds[3];
+    struct reply r;
+    for (int i = 0; i < 3; i++)
+        fds[i] = client_connect(daemon_.port);
+    for (int i = 0; i < 3; i++)
+        client_request(fds[i], "POST", "/generate", "",
+                       "{\"prompt\":\"Once\",\"max_tokens\":400,\"ignore_eos\":true}");
+    wait_stat("requests.running", 1);
+    wait_stat("requests.waiting", 2);
+    r = post("/generate", "{\"prompt\":\"Once\"}");
+    json_t *root = reply_json(&r);
+    cr_assert_eq(json_number(root, "error.queue_depth"), 2);
+    json_decref(root);
+    free(expect_error(r, 503, "queue_full"));
+    for (int i = 0; i < 3; i++) {
+        client_read(fds[i], &r, false);
+        cr_assert_eq(r.status, 200, "%s", r.body);
+        reply_free(&r);
+        close(fds[i]);
+    }
+}

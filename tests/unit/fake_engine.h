@@ -131,6 +131,14 @@ void engine_stats(const struct engine *e, struct engine_stats *out)
         *(fake.live[i]->state == ENGINE_QUEUED ? &out->waiting : &out->running) += 1;
 }
 
+/* It has slots for all, but none while it holds. */
+uint32_t engine_queue_depth(const struct engine *e, uint32_t n_more)
+{
+    struct engine_stats stats;
+    engine_stats(e, &stats);
+    return fake.hold ? stats.waiting + n_more : 0;
+}
+
 bool engine_fault(const struct engine *e, struct error *out)
 {
     (void)e;
