@@ -377,9 +377,9 @@ static void begin_drain(struct server *s)
 void server_drain(struct server *s, uint64_t timeout_ms, void (*done)(void *context), void *context)
 {
     if (!s->draining) {
+        begin_drain(s); /* it serves what an inherited socket has accepted: nobody to tell yet */
         s->drained = done;
         s->drained_context = context;
-        begin_drain(s);
     } else if (uv_timer_get_due_in(&s->drain_timer) <= timeout_ms) {
         return;
     }

@@ -23,6 +23,8 @@ static struct {
     struct tokenizer *tokenizer;
     uint16_t port;
     atomic_bool drained;
+    int inherited; /* a listening socket for the server, 0: none */
+    int client;    /* of a test that asks from the loop's own thread */
 } f;
 
 static void on_call(uv_async_t *handle)
@@ -80,7 +82,7 @@ static void open_server(const char *const *keys)
     uv_loop_init(&f.loop);
     uv_async_init(&f.loop, &f.call, on_call);
     sem_init(&f.called, 0, 0);
-    cr_assert_eq(server_open(&f.server, &f.loop, &f.cfg, NULL, 0, &err), 0, "%s",
+    cr_assert_eq(server_open(&f.server, &f.loop, &f.cfg, &f.inherited, f.inherited > 0, &err), 0, "%s",
                  err.text);
     f.port = server_port(f.server);
     fake.n_ctx = 256;
@@ -563,6 +565,37 @@ SERVER_TEST(state, a_drain_without_time_cancels_what_runs)
     reply_free(&r);
     close(fd);
     cr_assert(wait_drained());
+}
+
+static int listen_anywhere(void)
+{
+    struct sockaddr_in addr = {.sin_family = AF_INET};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    cr_assert(fd > 0 && bind(fd, (struct sockaddr *)&addr, sizeof addr) == 0 && listen(fd, 16) == 0);
+    return fd;
+}
+
+static void ask_and_drain(void)
+{
+    client_request(f.client, "GET", "/health", "", NULL); /* served while the socket is quiesced */
+    drain_long();
+    cr_assert_not(f.drained, "`done` came from inside server_drain()");
+}
+
+Test(state, a_drain_is_never_done_before_its_call_returns)
+{
+    struct reply r;
+    f.inherited = listen_anywhere();
+    start_keys(NULL);
+    f.client = client_connect(f.port);
+    client_request(f.client, "GET", "/health", "", NULL);
+    client_read(f.client, &r, false);
+    reply_free(&r);
+    on_loop(ask_and_drain);
+    cr_assert(wait_drained());
+    close(f.client);
+    stop();
 }
 
 SERVER_TEST(state, a_drain_is_a_503_that_a_client_with_a_large_body_sees)
