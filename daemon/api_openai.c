@@ -636,12 +636,32 @@ const struct dialect dialect_chat = {
     .end = chat_end,
 };
 
+static void put_model(struct request *r)
+{
+    buf_puts(&r->out, "{\"id\":");
+    json_put_str(&r->out, model_config(r->server->model.model)->name);
+    buf_printf(&r->out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"hearth\"}",
+               (long long)r->server->created);
+}
+
 void api_models(struct request *r)
 {
-    struct server *s = r->server;
-    buf_puts(&r->out, "{\"object\":\"list\",\"data\":[{\"id\":");
-    json_put_str(&r->out, model_config(s->model.model)->name);
-    buf_printf(&r->out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"hearth\"}]}\n",
-               (long long)s->created);
+    buf_puts(&r->out, "{\"object\":\"list\",\"data\":[");
+    put_model(r);
+    buf_puts(&r->out, "]}\n");
+    request_reply(r, 200);
+}
+
+void api_model(struct request *r)
+{
+    const char *name = model_config(r->server->model.model)->name, *id = route_id(r->route, r->path);
+    if (strcmp(id, name)) {
+        api_fail(&r->error, 404, "not_found", "model", "no model %.100s (the loaded one is %.100s)", id,
+                 name);
+        request_fail(r, &r->error);
+        return;
+    }
+    put_model(r);
+    buf_puts(&r->out, "\n");
     request_reply(r, 200);
 }

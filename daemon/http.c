@@ -330,6 +330,20 @@ static enum MHD_Result queue_stream(struct request *r)
 
 /* --- a request's way --- */
 
+/* A proxy may send the whole URL: "GET http://host/health". What counts is the path in it. */
+static const char *path_of(const char *target)
+{
+    static const char *const schemes[] = {"http://", "https://"};
+    for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++) {
+        size_t n = strlen(schemes[i]);
+        if (strncasecmp(target, schemes[i], n))
+            continue;
+        const char *path = strchr(target + n, '/');
+        return path ? path : "/";
+    }
+    return target;
+}
+
 static struct request *request_open(struct listener *l, struct MHD_Connection *mhd, const char *path,
                                     const char *method)
 {
@@ -338,6 +352,7 @@ static struct request *request_open(struct listener *l, struct MHD_Connection *m
     if (!r)
         return NULL;
     struct server *s = l->owner;
+    path = path_of(path);
     *r =
         (struct request){.server = s, .connection = c, .mhd = mhd, .refs = 1, .method = method, .path = path};
     r->opened_ns = now_ns();

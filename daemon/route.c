@@ -24,6 +24,7 @@ static const struct route routes[] = {
      .handle = api_generate,
      .dialect = &dialect_chat},
     {.path = "/v1/models", .needs_model = true, .handle = api_models},
+    {.path = "/v1/models/{id}", .needs_model = true, .handle = api_model},
     {.path = "/tokenize", .post = true, .needs_model = true, .handle = api_tokenize},
     {.path = "/detokenize", .post = true, .needs_model = true, .handle = api_detokenize},
     {.path = "/stats", .quiet = true, .handle = api_stats},
@@ -34,12 +35,24 @@ static const struct route routes[] = {
 };
 #define N_ROUTES (sizeof routes / sizeof *routes)
 
+/* {id} stands for the rest, which may hold slashes, but not for nothing. */
+static bool matches(const char *pattern, const char *path)
+{
+    size_t n = strcspn(pattern, "{");
+    return pattern[n] ? !strncmp(pattern, path, n) && path[n] : !strcmp(pattern, path);
+}
+
 const struct route *route_find(const char *path)
 {
     for (size_t i = 0; i < N_ROUTES; i++)
-        if (!strcmp(routes[i].path, path))
+        if (matches(routes[i].path, path))
             return &routes[i];
     return NULL;
+}
+
+const char *route_id(const struct route *route, const char *path)
+{
+    return path + strcspn(route->path, "{");
 }
 
 const char *route_nearest(const char *path)

@@ -8,7 +8,7 @@ struct dialect;
 struct request;
 
 struct route {
-    const char *path;
+    const char *path; /* "/v1/models/{id}": any that begins so and goes on */
     bool post;        /* POST; else GET and HEAD */
     bool always;      /* answered while loading, draining and above max_connections: health */
     bool needs_model; /* 503 loading until there is one */
@@ -19,6 +19,8 @@ struct route {
 };
 
 const struct route *route_find(const char *path);
+/* What stands for {id} in a path that the route was found for. */
+const char *route_id(const struct route *route, const char *path);
 /* The known path most like this one. */
 const char *route_nearest(const char *path);
 /* Value of an Allow header. */
@@ -31,6 +33,7 @@ void api_health_live(struct request *r);
 void api_health_proxy(struct request *r);
 void api_stats(struct request *r);
 void api_models(struct request *r);
+void api_model(struct request *r);
 void api_tokenize(struct request *r);
 void api_detokenize(struct request *r);
 void api_generate(struct request *r); /* every dialect's generating route */

@@ -672,6 +672,30 @@ SERVER_TEST(route, options_of_the_whole_server_is_answered)
     reply_free(&r);
 }
 
+SERVER_TEST(route, a_whole_url_is_taken_for_its_path)
+{
+    struct reply r = client_once(f.port, "GET", "http://localhost:8080/health?x=1", "", NULL);
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    reply_free(&r);
+    r = client_once(f.port, "POST", "HTTPS://a.b/generate", "", "{\"prompt\":\"Once\"}");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    reply_free(&r);
+    expect_words(client_once(f.port, "GET", "http://localhost", "", NULL), 404, "not_found", "no route / ");
+}
+
+SERVER_TEST(route, a_model_is_found_by_its_name_alone)
+{
+    struct reply r = get("/v1/models/Hearth%20Stories%206M");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    json_t *root = reply_json(&r);
+    cr_assert_str_eq(json_text(root, "id"), "Hearth Stories 6M");
+    cr_assert_str_eq(json_text(root, "object"), "model");
+    json_decref(root);
+    reply_free(&r);
+    expect_words(get("/v1/models/some/other"), 404, "not_found", "no model some/other");
+    expect_words(get("/v1/models/"), 404, "not_found", "no route /v1/models/");
+}
+
 SERVER_TEST(route, head_works_where_get_does)
 {
     struct reply r = client_once(f.port, "HEAD", "/health", "", NULL);
