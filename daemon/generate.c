@@ -591,8 +591,6 @@ static void finish(struct generation *g)
         finish_well(g);
     record(g);
     rate_add(&g->server->stats.finished, now_ns() / 1000000000u);
-    snprintf(g->request->log_detail, sizeof g->request->log_detail, "prompt=%u cached=%u tokens=%u finish=%s",
-             g->e.n_prompt, g->e.n_cached, g->n_tokens, g->finish ? g->finish : "error");
     leave(g, g->outcome);
 }
 
@@ -653,6 +651,34 @@ void generation_tick(struct generation *g)
 enum generation_outcome generation_outcome(const struct generation *g)
 {
     return g->outcome;
+}
+
+static const char *log_finish(const struct generation *g)
+{
+    if (g->finish)
+        return g->finish;
+    switch (g->outcome) {
+    case GENERATION_TIMED_OUT:
+        return "timeout";
+    case GENERATION_CANCELLED:
+        return "cancelled";
+    case GENERATION_FAILED:
+        return "error";
+    default: /* a client that leaves is seen here before the engine lets go */
+        return g->request->gone ? "cancelled" : NULL;
+    }
+}
+
+void generation_log(const struct generation *g, struct log_access *line)
+{
+    line->finish = log_finish(g);
+    line->generation = g->id;
+    if (g->state == GENERATION_PREPARING) /* its figures are the pool's */
+        return;
+    line->prompt_tokens = g->e.n_prompt;
+    line->tokens = g->n_tokens;
+    if (g->state == GENERATION_FINISHED || g->n_tokens) /* until then the engine may be writing it */
+        line->cached_tokens = g->e.n_cached;
 }
 
 /* --- what replies are made of --- */

@@ -134,6 +134,9 @@ void generation_refuse(struct generation *g);
 void generation_abandon(struct generation *g, const char *words);
 void generation_tick(struct generation *g);
 enum generation_outcome generation_outcome(const struct generation *g);
+/* Its part of the access line, in whatever state it is. */
+struct log_access;
+void generation_log(const struct generation *g, struct log_access *line);
 
 /* Encodes text into p.ids (appending), refusing what cannot fit the context. */
 int generation_encode(struct generation *g, const char *text, size_t len, struct tokenizer_flags flags,

@@ -117,7 +117,7 @@ static void *on_uri(void *cls, const char *uri, struct MHD_Connection *mhd)
 /* --- headers --- */
 
 struct headers {
-    const char *content_type, *request_id, *expect;
+    const char *content_type, *content_encoding, *request_id, *expect;
     uint64_t content_length;
     unsigned n_lengths, n_encodings;
     bool chunked;  /* the transfer encoding is one we know */
@@ -139,6 +139,8 @@ static enum MHD_Result take_header(void *cls, enum MHD_ValueKind kind, const cha
         h->chunked = !strcasecmp(value, "chunked");
     } else if (!strcasecmp(key, "Content-Type")) {
         h->content_type = value;
+    } else if (!strcasecmp(key, "Content-Encoding")) {
+        h->content_encoding = value;
     } else if (!strcasecmp(key, "X-Request-Id")) {
         h->request_id = value;
     } else if (!strcasecmp(key, "Expect")) {
@@ -201,8 +203,13 @@ static int check_route(struct request *r, struct api_error *e)
 static int check_content(const struct request *r, const struct headers *h, struct api_error *e)
 {
     static const char *const types[] = {"application/json", "application/x-www-form-urlencoded"};
-    const char *type = h->content_type;
-    if (!r->route->post || !type || !*type)
+    const char *type = h->content_type, *encoding = h->content_encoding;
+    if (!r->route->post)
+        return 0;
+    if (encoding && *encoding && strcasecmp(encoding, "identity"))
+        return api_fail(e, 415, "unsupported_media_type", NULL,
+                        "Content-Encoding %.60s is not accepted: send the body as it is", encoding);
+    if (!type || !*type)
         return 0;
     size_t n = strcspn(type, "; \t");
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
@@ -487,9 +494,14 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *mhd, const c
 static void write_log(const struct request *r)
 {
     bool quiet = r->route && r->route->quiet && r->status < 400;
-    log_request(quiet ? LOG_LEVEL_DEBUG : LOG_LEVEL_INFO, r->id, "%s %s %d%s%s %.1f ms", r->method,
-                r->route ? r->route->path : log_quote(r->path), r->gone && !r->status ? 499 : r->status,
-                r->log_detail[0] ? " " : "", r->log_detail, (double)(now_ns() - r->opened_ns) / 1e6);
+    struct log_access line = {.method = r->method,
+                              .route = r->route ? r->route->path : NULL,
+                              .path = r->path,
+                              .status = r->gone && !r->status ? 499 : r->status,
+                              .ms = (double)(now_ns() - r->opened_ns) / 1e6};
+    if (r->generation)
+        generation_log(r->generation, &line);
+    log_access(quiet ? LOG_LEVEL_DEBUG : LOG_LEVEL_INFO, r->id, &line);
 }
 
 static void count_outcome(struct server *s, const struct request *r, bool sent)

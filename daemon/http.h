@@ -112,7 +112,6 @@ struct request {
     uv_work_t pool_work;
     void (*work)(struct request *);
     void (*worked)(struct request *);
-    char log_detail[96]; /* for the access log */
 };
 
 uint64_t now_ns(void);

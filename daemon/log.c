@@ -11,6 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define MAX_WORD 160 /* bytes of a foreign word in a JSON member */
+
 static _Atomic int current_level = LOG_LEVEL_INFO;
 static enum log_format current_format = LOG_TEXT;
 static bool to_journal;
@@ -107,7 +109,9 @@ static void append(char *out, size_t room, size_t *n, const char *text)
     *n += length;
 }
 
-static size_t format_json(char *line, size_t room, enum log_level level, const char *id, const char *message)
+/* `keys`: further members, each with a comma before it. */
+static size_t format_json(char *line, size_t room, enum log_level level, const char *id, const char *message,
+                          const char *keys)
 {
     struct timespec now;
     struct tm tm;
@@ -126,8 +130,10 @@ static size_t format_json(char *line, size_t room, enum log_level level, const c
         append(line, room, &n, "\"");
     }
     append(line, room, &n, ",\"message\":\"");
-    append_escaped(line, room - 8, &n, message, ESCAPE_JSON);
-    append(line, room, &n, "\"}");
+    append_escaped(line, room - 8 - strlen(keys), &n, message, ESCAPE_JSON);
+    append(line, room, &n, "\"");
+    append(line, room, &n, keys);
+    append(line, room, &n, "}");
     return n;
 }
 
@@ -147,19 +153,26 @@ static size_t format_text(char *line, size_t room, enum log_level level, const c
     return n;
 }
 
-static void log_write(enum log_level level, const char *id, const char *fmt, va_list args)
+static void write_line(enum log_level level, const char *id, const char *message, const char *keys)
 {
-    char message[LOG_MAX_LINE], line[LOG_MAX_LINE];
-
-    if (!log_enabled(level))
-        return;
-    vsnprintf(message, sizeof message, fmt, args);
-    size_t n = current_format == LOG_JSON ? format_json(line, sizeof line - 1, level, id, message)
+    char line[LOG_MAX_LINE];
+    size_t n = current_format == LOG_JSON ? format_json(line, sizeof line - 1, level, id, message, keys)
                                           : format_text(line, sizeof line - 1, level, id, message);
+
     line[n++] = '\n';
     /* A log that cannot be written (a closed pipe) must not stop the daemon. */
     ssize_t ignored = write(STDERR_FILENO, line, n);
     (void)ignored;
+}
+
+static void log_write(enum log_level level, const char *id, const char *fmt, va_list args)
+{
+    char message[LOG_MAX_LINE];
+
+    if (!log_enabled(level))
+        return;
+    vsnprintf(message, sizeof message, fmt, args);
+    write_line(level, id, message, "");
 }
 
 #define LOG_AT(level, id)                                                                                    \
@@ -191,6 +204,56 @@ void log_debug(const char *fmt, ...)
 void log_request(enum log_level level, const char *id, const char *fmt, ...)
 {
     LOG_AT(level, id);
+}
+
+static void append_key(char *out, size_t room, size_t *n, const char *name, const char *text)
+{
+    append(out, room, n, ",\"");
+    append(out, room, n, name);
+    append(out, room, n, "\":");
+    if (!text) {
+        append(out, room, n, "null");
+        return;
+    }
+    append(out, room, n, "\"");
+    append_escaped(out, *n + MAX_WORD < room ? *n + MAX_WORD : room, n, text, ESCAPE_JSON);
+    append(out, room, n, "\"");
+}
+
+static void access_keys(const struct log_access *a, char *out, size_t room)
+{
+    char figures[160];
+    size_t n = 0;
+
+    append_key(out, room, &n, "method", a->method);
+    append_key(out, room, &n, "route", a->route);
+    if (!a->route)
+        append_key(out, room, &n, "path", a->path);
+    snprintf(figures, sizeof figures, ",\"status\":%d,\"ms\":%.1f", a->status, a->ms);
+    append(out, room, &n, figures);
+    if (a->finish) {
+        append_key(out, room, &n, "generation", a->generation);
+        snprintf(figures, sizeof figures, ",\"prompt_tokens\":%u,\"cached_tokens\":%u,\"tokens\":%u",
+                 a->prompt_tokens, a->cached_tokens, a->tokens);
+        append(out, room, &n, figures);
+        append_key(out, room, &n, "finish", a->finish);
+    }
+    out[n] = '\0';
+}
+
+void log_access(enum log_level level, const char *id, const struct log_access *a)
+{
+    char message[512], keys[1024], generation[160] = "";
+
+    if (!log_enabled(level))
+        return;
+    if (a->finish)
+        snprintf(generation, sizeof generation, " %s prompt=%u cached=%u tokens=%u finish=%s", a->generation,
+                 a->prompt_tokens, a->cached_tokens, a->tokens, a->finish);
+    snprintf(message, sizeof message, "%.40s %s %d%s %.1f ms", a->method,
+             a->route ? a->route : log_quote(a->path), a->status, generation, a->ms);
+    access_keys(a, keys, sizeof keys);
+    write_line(level, id, message, keys);
 }
 
 const char *log_quote(const char *text)

@@ -5,6 +5,7 @@
  * Thread: any. A line is one write(2). Memory: none is allocated; a line is cut at LOG_MAX_LINE bytes. */
 #pragma once
 #include <stdbool.h>
+#include <stdint.h>
 
 #define LOG_MAX_LINE 2048
 
@@ -23,6 +24,21 @@ void log_debug(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* With the request's id: a field "request" in JSON, a prefix in text. */
 void log_request(enum log_level level, const char *id, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* One request that was answered, or whose client left. In JSON every field is a key of its own, beside the
+ * message. */
+struct log_access {
+    const char *method;
+    const char *route; /* NULL: no route has this path */
+    const char *path;  /* as the client sent it */
+    int status;
+    double ms;
+    /* Of a generation; finish NULL: it was none, or came to nothing. */
+    const char *finish;
+    const char *generation; /* the reply's id */
+    uint32_t prompt_tokens, cached_tokens, tokens;
+};
+void log_access(enum log_level level, const char *id, const struct log_access *a);
 
 /* `text` in double quotes, escaped, cut after 120 bytes; NULL is "-". One of eight buffers of this thread:
  * valid until the ninth call after it. */

@@ -126,3 +126,54 @@ Test(log, a_long_word_is_cut)
     cr_assert_lt(strlen(quoted), 130);
     cr_assert_str_eq(quoted + strlen(quoted) - 4, "…\"");
 }
+
+static const struct log_access generation = {.method = "POST",
+                                             .route = "/generate",
+                                             .path = "/generate",
+                                             .status = 200,
+                                             .ms = 12.34,
+                                             .finish = "eos",
+                                             .generation = "gen-1",
+                                             .prompt_tokens = 4,
+                                             .cached_tokens = 1,
+                                             .tokens = 64};
+
+Test(log, the_access_line_of_a_generation_has_its_figures)
+{
+    catch_stderr();
+    log_open(LOG_LEVEL_INFO, LOG_TEXT);
+    log_access(LOG_LEVEL_INFO, "req-1", &generation);
+    cr_assert_str_eq(written(),
+                     "req-1: POST /generate 200 gen-1 prompt=4 cached=1 tokens=64 finish=eos 12.3 ms\n");
+}
+
+Test(log, in_json_each_figure_of_the_access_line_is_a_key)
+{
+    catch_stderr();
+    log_open(LOG_LEVEL_INFO, LOG_JSON);
+    log_access(LOG_LEVEL_INFO, "req-1", &generation);
+    cr_assert(strstr(written(),
+                     "12.3 ms\",\"method\":\"POST\",\"route\":\"/generate\",\"status\":200,\"ms\":12.3,"
+                     "\"generation\":\"gen-1\",\"prompt_tokens\":4,\"cached_tokens\":1,"
+                     "\"tokens\":64,\"finish\":\"eos\"}\n"));
+}
+
+Test(log, a_path_without_a_route_is_escaped_in_its_key)
+{
+    struct log_access a = {.method = "GET", .path = "/a\"\n", .status = 404};
+    catch_stderr();
+    log_open(LOG_LEVEL_INFO, LOG_JSON);
+    log_access(LOG_LEVEL_INFO, "req-1", &a);
+    cr_assert(strstr(written(), "\"route\":null,\"path\":\"/a\\\"\\u000a\",\"status\":404,\"ms\":0.0}\n"));
+}
+
+Test(log, the_keys_of_a_very_long_path_still_end_the_object)
+{
+    char path[4096] = {0};
+    struct log_access a = {.method = "GET", .path = path, .status = 404};
+    memset(path, '\x01', sizeof path - 1);
+    catch_stderr();
+    log_open(LOG_LEVEL_INFO, LOG_JSON);
+    log_access(LOG_LEVEL_INFO, "req-1", &a);
+    cr_assert(strstr(written(), "\"status\":404,\"ms\":0.0}\n"));
+}

@@ -10,6 +10,7 @@
 
 #include <pthread.h>
 #include <semaphore.h>
+#include <sys/mman.h>
 
 static struct {
     uv_loop_t loop;
@@ -423,6 +424,77 @@ SERVER_TEST(end, the_engine_may_say_that_the_queue_is_full)
     free(expect_error(post("/generate", "{\"prompt\":\"Once\"}"), 500, "internal"));
 }
 
+/* --- the access line --- */
+
+/* stderr becomes a file that nobody else has. */
+static int catch_log(void)
+{
+    int fd = memfd_create("log", 0);
+    cr_assert_geq(fd, 0);
+    cr_assert_geq(dup2(fd, STDERR_FILENO), 0);
+    return fd;
+}
+
+/* The line is written after the reply has left: waits for `words`. */
+static void expect_logged(int log, const char *words)
+{
+    static char text[65536];
+    for (int i = 0; i < 10000; i++) {
+        ssize_t n = pread(log, text, sizeof text - 1, 0);
+        cr_assert_geq(n, 0);
+        text[n] = '\0';
+        if (strstr(text, words))
+            return;
+        usleep(1000);
+    }
+    cr_assert_fail("no \"%s\" in: %s", words, text);
+}
+
+SERVER_TEST(access, a_finished_generation_has_its_figures_and_the_id_of_its_reply)
+{
+    char words[128];
+    int log = catch_log();
+    struct reply r = post("/generate", "{\"prompt\":\"Once\",\"max_tokens\":2}");
+    json_t *root = reply_json(&r);
+    snprintf(words, sizeof words, "POST /generate 200 %s prompt=1 cached=0 tokens=2 finish=length ",
+             json_text(root, "id"));
+    expect_logged(log, words);
+    json_decref(root);
+    reply_free(&r);
+}
+
+SERVER_TEST(access, a_timeout_in_the_queue_is_no_error_but_a_timeout)
+{
+    int log = catch_log();
+    fake.hold = true;
+    expect_words(post("/generate", "{\"prompt\":\"Once\",\"queue_timeout_ms\":1}"), 504, "timeout", "queue");
+    expect_logged(log, " prompt=1 cached=0 tokens=0 finish=timeout ");
+    fake.hold = false;
+}
+
+SERVER_TEST(access, a_client_that_left_has_the_tokens_it_got)
+{
+    struct reply r = {0};
+    int log = catch_log();
+    fake.finish = ENGINE_RUNNING;
+    int fd = client_connect(f.port);
+    client_request(fd, "POST", "/generate", "", "{\"prompt\":\"Once\",\"stream\":true,\"max_tokens\":100}");
+    while (!r.raw || !strstr(r.raw, "cat"))
+        cr_assert(reply_more(&r, fd));
+    close(fd);
+    char words[64];
+    snprintf(words, sizeof words, " prompt=1 cached=0 tokens=%u finish=cancelled ", fake.n_script);
+    expect_logged(log, words);
+    reply_free(&r);
+}
+
+SERVER_TEST(access, what_was_refused_has_no_figures)
+{
+    int log = catch_log();
+    expect_words(post("/generate", "{}"), 400, "invalid_request", "prompt is missing");
+    expect_logged(log, "POST /generate 400 0."); /* milliseconds follow the status */
+}
+
 /* --- a client that leaves --- */
 
 static void leaves_while_waiting(const char *body, int how)
@@ -736,6 +808,17 @@ SERVER_TEST(route, only_json_content_types_are_taken)
         if (i < 3)
             reply_free(&r);
     }
+}
+
+SERVER_TEST(route, an_encoded_body_is_refused_unless_the_encoding_is_none)
+{
+    expect_words(
+        client_once(f.port, "POST", "/tokenize", "Content-Encoding: gzip\r\n", "{\"content\":\"a\"}"), 415,
+        "unsupported_media_type", "gzip");
+    struct reply r =
+        client_once(f.port, "POST", "/tokenize", "Content-Encoding: identity\r\n", "{\"content\":\"a\"}");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    reply_free(&r);
 }
 
 static void smuggled(const char *headers)
