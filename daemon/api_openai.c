@@ -291,24 +291,17 @@ static void completion_defaults(struct params *p)
     p->max_tokens = 16;
 }
 
-struct chatml {
-    int32_t start, end;
-};
-
-/* The file's template must be ChatML, or absent with ChatML's tokens in the vocabulary. */
-static int find_chatml(const struct generation *g, struct chatml *c, struct api_error *err)
+static int check_template(const struct chat_template *c, struct api_error *err)
 {
-    const struct server_model *m = &g->server->model;
-    struct gguf_str source = {0};
-    c->start = tokenizer_find(m->tokenizer, "<|im_start|>", 12);
-    c->end = tokenizer_find(m->tokenizer, "<|im_end|>", 10);
-    bool tokens = c->start >= 0 && c->end >= 0;
-    bool given = gguf_get_str(model_gguf(m->model), "tokenizer.chat_template", &source, NULL) == 0;
-    if (tokens && (!given || memmem(source.s, source.len, "<|im_start|>", 12)))
+    switch (c->kind) {
+    case CHAT_CHATML:
         return 0;
-    if (given)
+    case CHAT_FOREIGN:
         return api_invalid(err, "chat_template",
                            "the model's chat_template is not ChatML: no other is supported yet");
+    case CHAT_ABSENT:
+        break;
+    }
     return api_invalid(err, "chat_template", "the model has no chat_template, and no ChatML tokens either");
 }
 
@@ -319,7 +312,7 @@ static int put_text(struct generation *g, const char *text, size_t len, struct a
 }
 
 /* <|im_start|>role\ncontent<|im_end|>\n: everything between two special tokens is encoded as one text. */
-static int put_message(struct generation *g, const struct chatml *c, const struct message *m,
+static int put_message(struct generation *g, const struct chat_template *c, const struct message *m,
                        struct api_error *err)
 {
     struct buf text = {.arena = g->arena};
@@ -338,20 +331,20 @@ static int chat_prepare(struct generation *g, struct api_error *err)
 {
     const struct tokenizer *t = g->server->model.tokenizer;
     struct params *p = &g->p;
-    struct chatml c;
+    const struct chat_template *c = &g->server->model.chat;
     if (!p->messages)
         return api_invalid(err, "messages", "messages is missing");
     if (p->logprobs && !p->chat_logprobs)
         return api_invalid(err, "top_logprobs", "top_logprobs needs logprobs to be true");
     p->has_logprobs = p->chat_logprobs;
-    if (find_chatml(g, &c, err) < 0)
+    if (check_template(c, err) < 0)
         return -1;
     if (p->add_special && tokenizer_adds_bos(t) && generation_append_id(g, tokenizer_bos(t), err) < 0)
         return -1;
     for (uint32_t i = 0; i < p->n_messages; i++)
-        if (put_message(g, &c, &p->messages[i], err) < 0)
+        if (put_message(g, c, &p->messages[i], err) < 0)
             return -1;
-    if (generation_append_id(g, c.start, err) < 0)
+    if (generation_append_id(g, c->start, err) < 0)
         return -1;
     return put_text(g, "assistant\n", 10, err);
 }

@@ -99,7 +99,7 @@ static json_t *numbers(const struct model *m)
 {
     const struct model_config *c = model_config(m);
     char hash[17];
-    (void)snprintf(hash, sizeof hash, "%016" PRIx64, model_hash(m));
+    (void)snprintf(hash, sizeof hash, "%016" PRIx64, model_hash(m, NULL, NULL));
     return json_pack("{s:o,s:s,s:s,s:I,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:I,s:f,s:s,s:i,s:f,s:f,s:b,s:b,s:I,s:s}",
                      "name", text(c->name, strlen(c->name)), "architecture", c->arch, "quantization",
                      c->quantization, "parameters", (json_int_t)c->n_params, "layers", (int)c->n_layers,

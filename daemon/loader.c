@@ -1,4 +1,5 @@
 #include "loader.h"
+#include "model.h"
 #include "tokenizer.h"
 
 #include <errno.h>
@@ -10,6 +11,14 @@ static void set_progress(void *context, double fraction)
     struct loader *l = context;
 
     atomic_store(&l->progress, (uint32_t)(fraction * 1000));
+    atomic_fetch_add(&l->n_moves, 1);
+}
+
+static void on_hashed(void *context)
+{
+    struct loader *l = context;
+
+    atomic_fetch_add(&l->n_moves, 1);
 }
 
 /* The engine's wake: until the warm-up is over it is this thread that waits, later it is the server. */
@@ -48,14 +57,30 @@ static int warm_up(struct loader *l, struct error *err)
     return error_set(err, -EIO, "the warm-up token failed: %s", faulted ? fault.text : "no result");
 }
 
+static void drop(struct loader *l)
+{
+    engine_close(l->engine);
+    l->engine = NULL;
+    runtime_close(&l->runtime);
+}
+
 static int load(struct loader *l, struct error *err)
 {
     struct runtime_progress progress = {set_progress, l};
     struct engine_config ec;
-    int rc = runtime_open(&l->runtime, l->cfg, l->path, &progress, err);
+    int rc = runtime_read(&l->runtime, l->cfg, l->path, err);
 
     if (rc < 0)
         return rc;
+    /* All that is ever wanted of the file beside its weights: later it may be cut short under the process,
+     * and to read it then would be the end. */
+    chat_template_read(&l->chat, model_gguf(l->runtime.model), l->runtime.tokenizer);
+    l->hash = model_hash(l->runtime.model, on_hashed, l);
+    rc = runtime_load(&l->runtime, l->cfg, &progress, err);
+    if (rc < 0) {
+        drop(l);
+        return rc;
+    }
     runtime_engine_config(&l->runtime, l->cfg, &ec);
     ec.wake = relay_wake;
     ec.context = l;
@@ -63,7 +88,7 @@ static int load(struct loader *l, struct error *err)
     if (rc == 0)
         rc = warm_up(l, err);
     if (rc < 0)
-        loader_close(l);
+        drop(l);
     return rc;
 }
 
@@ -90,11 +115,25 @@ int loader_start(struct loader *l, uv_loop_t *loop, const struct config *cfg, co
     *l = (struct loader){
         .cfg = cfg, .wake = wake, .wake_context = wake_context, .done = done, .done_context = done_context};
     snprintf(l->path, sizeof l->path, "%s", path);
-    int rc = sem_init(&l->warm_up, 0, 0) < 0 ? -errno : uv_async_init(loop, &l->finished, on_finished);
+    if (sem_init(&l->warm_up, 0, 0) < 0)
+        return error_set(err, -errno, "cannot start the loading thread: %s", strerror(errno));
+    int rc = uv_async_init(loop, &l->finished, on_finished);
     l->finished.data = l;
-    if (rc == 0)
+    if (rc == 0) {
         rc = uv_thread_create(&l->thread, run, l);
-    return rc < 0 ? error_set(err, rc, "cannot start the loading thread: %s", strerror(-rc)) : 0;
+        if (rc < 0)
+            uv_close((uv_handle_t *)&l->finished, NULL);
+    }
+    if (rc < 0) {
+        sem_destroy(&l->warm_up);
+        return error_set(err, rc, "cannot start the loading thread: %s", uv_strerror(rc));
+    }
+    return 0;
+}
+
+uint64_t loader_moves(const struct loader *l)
+{
+    return atomic_load(&l->n_moves);
 }
 
 double loader_progress(const struct loader *l)
@@ -111,7 +150,6 @@ int loader_finish(struct loader *l, struct error *err)
 
 void loader_close(struct loader *l)
 {
-    engine_close(l->engine);
-    l->engine = NULL;
-    runtime_close(&l->runtime);
+    drop(l);
+    sem_destroy(&l->warm_up); /* only now: the engine's thread may have been about to post it */
 }

@@ -4,6 +4,7 @@
  * Thread: loader_start, loader_finish and loader_close from the loop thread; loader_progress from any. `done`
  * is called on the loop thread. A load cannot be interrupted: a process that wants to leave earlier exits. */
 #pragma once
+#include "chat_template.h"
 #include "config.h"
 #include "engine.h"
 #include "error.h"
@@ -19,6 +20,8 @@ struct loader {
     /* Results, valid once `done` was called and loader_finish() returned 0. */
     struct runtime runtime;
     struct engine *engine;
+    uint64_t hash; /* model_hash() */
+    struct chat_template chat;
     /* Private. */
     const struct config *cfg;
     char path[PATH_MAX];
@@ -27,6 +30,7 @@ struct loader {
     void (*done)(void *context);
     void *done_context;
     _Atomic uint32_t progress; /* thousandths */
+    _Atomic uint64_t n_moves;
     _Atomic bool warm;
     sem_t warm_up;
     uv_thread_t thread;
@@ -40,7 +44,8 @@ int loader_start(struct loader *l, uv_loop_t *loop, const struct config *cfg, co
                  void (*wake)(void *context), void *wake_context, void (*done)(void *context),
                  void *done_context, struct error *err);
 double loader_progress(const struct loader *l); /* 0..1 */
+uint64_t loader_moves(const struct loader *l);  /* grows as the loading thread gets anywhere */
 /* In or after `done`: joins the thread; 0, or why it failed. */
 int loader_finish(struct loader *l, struct error *err);
-/* Closes engine and runtime. Nothing may call the engine any more. */
+/* Closes engine and runtime, once, after loader_finish(). Nothing may call the engine any more. */
 void loader_close(struct loader *l);

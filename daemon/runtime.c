@@ -39,8 +39,8 @@ static uint32_t end_tokens(const struct runtime *r, const int32_t **out)
     return (uint32_t)n;
 }
 
-static int open_executor(struct runtime *r, const struct config *cfg, const struct runtime_progress *progress,
-                         struct error *err)
+int runtime_load(struct runtime *r, const struct config *cfg, const struct runtime_progress *progress,
+                 struct error *err)
 {
     const struct backend_ops *ops = NULL;
     struct backend_config bc = {.arithmetic = (enum backend_arithmetic)cfg->arithmetic,
@@ -63,8 +63,7 @@ static int open_executor(struct runtime *r, const struct config *cfg, const stru
     return executor_open(&r->executor, (enum executor_kind)cfg->executor, ops, &bc, r->model, err);
 }
 
-int runtime_open(struct runtime *out, const struct config *cfg, const char *path,
-                 const struct runtime_progress *progress, struct error *err)
+int runtime_read(struct runtime *out, const struct config *cfg, const char *path, struct error *err)
 {
     struct runtime r = {0};
 
@@ -72,16 +71,26 @@ int runtime_open(struct runtime *out, const struct config *cfg, const char *path
     int rc = model_open(&r.model, path, err);
     if (rc == 0)
         rc = tokenizer_open(&r.tokenizer, model_gguf(r.model), err);
-    if (rc == 0) {
-        r.n_ctx = choose_n_ctx(cfg, model_config(r.model));
-        rc = open_executor(&r, cfg, progress, err);
-    }
     if (rc < 0) {
         runtime_close(&r);
         return rc;
     }
+    r.n_ctx = choose_n_ctx(cfg, model_config(r.model));
     *out = r;
     return 0;
+}
+
+int runtime_open(struct runtime *out, const struct config *cfg, const char *path,
+                 const struct runtime_progress *progress, struct error *err)
+{
+    int rc = runtime_read(out, cfg, path, err);
+
+    if (rc < 0)
+        return rc;
+    rc = runtime_load(out, cfg, progress, err);
+    if (rc < 0)
+        runtime_close(out);
+    return rc;
 }
 
 void runtime_close(struct runtime *r)

@@ -27,6 +27,12 @@ struct runtime_progress { /* called on the opening thread; fraction 0..1 */
     void *context;
 };
 
+/* The two halves of runtime_open(): what the file says, then backend and executor. In between the file's own
+ * bytes can be read at leisure: loading drops their pages as it packs. After a failed runtime_load() the
+ * runtime is still to be closed. */
+int runtime_read(struct runtime *out, const struct config *cfg, const char *path, struct error *err);
+int runtime_load(struct runtime *r, const struct config *cfg, const struct runtime_progress *progress,
+                 struct error *err);
 /* `path` comes from model_file_find(). Error codes are those of error.h. *out is to be
  * closed only on success. */
 int runtime_open(struct runtime *out, const struct config *cfg, const char *path,

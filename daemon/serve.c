@@ -203,7 +203,9 @@ static void on_loaded(void *context)
     struct server_model m = {.engine = s->loader.engine,
                              .tokenizer = s->loader.runtime.tokenizer,
                              .model = s->loader.runtime.model,
-                             .executor = s->loader.runtime.executor};
+                             .executor = s->loader.runtime.executor,
+                             .hash = s->loader.hash,
+                             .chat = s->loader.chat};
     s->phase = PHASE_READY;
     server_set_model(s->server, &m);
     server_set_state(s->server, SERVER_READY);
@@ -327,10 +329,10 @@ static void finish(struct serve *s)
     if (s->exit_code == EXIT_FAULT &&
         s->phase != PHASE_LOADING) /* the engine never lets go of its requests */
         _exit(s->exit_code);
-    server_close(s->server);
-    if (loading) /* the loading thread cannot be interrupted */
+    if (server_end(s->server) < 0 || loading) /* neither engine nor loading thread can be interrupted */
         _exit(s->exit_code);
-    loader_close(&s->loader);
+    loader_close(&s->loader); /* before the server goes: until then the engine may wake it */
+    server_free(s->server);
     uv_walk(&s->loop, close_handle, NULL);
     uv_run(&s->loop, UV_RUN_DEFAULT);
     uv_loop_close(&s->loop);

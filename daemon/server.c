@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #define SPARE_CONNECTIONS 64   /* above max_connections, so that health still gets an answer */
-#define CLOSE_MS          5000 /* how long server_close() waits for an engine that is stuck */
+#define CLOSE_MS          5000 /* how long server_end() waits for an engine that is stuck */
 #define FLUSH_MS          1000 /* after a drain's time is over: for last replies to leave */
 #define FEW_CORES         4
 #define MAX_LISTENERS     16
@@ -142,27 +142,12 @@ static void on_closed(uv_handle_t *handle)
     ((struct server *)handle->data)->n_handles--;
 }
 
-static void close_handles(struct server *s)
-{
-    uv_close((uv_handle_t *)&s->wake, on_closed);
-    uv_close((uv_handle_t *)&s->drain_timer, on_closed);
-    for (unsigned i = 0; i < s->n_listeners; i++)
-        listener_close(&s->listeners[i]);
-}
-
-static bool all_closed(const struct server *s)
+static bool listeners_closed(const struct server *s)
 {
     for (unsigned i = 0; i < s->n_listeners; i++)
         if (s->listeners[i].n_handles)
             return false;
-    return !s->n_handles;
-}
-
-static void free_server(struct server *s)
-{
-    free(s->listeners);
-    free(s->where);
-    free(s);
+    return true;
 }
 
 int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, const int *fds, int n_fds,
@@ -193,7 +178,8 @@ int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, 
     if (rc == 0)
         rc = open_listeners(s, err);
     if (rc < 0) {
-        server_close(s);
+        (void)server_end(s);
+        server_free(s);
         return rc;
     }
     *out = s;
@@ -222,7 +208,7 @@ void server_set_progress(struct server *s, double fraction)
 /* Equal model file, arithmetic and KV type: equal text for equal parameters and seed. */
 static void make_fingerprint(struct server *s)
 {
-    uint64_t hash = model_hash(s->model.model);
+    uint64_t hash = s->model.hash;
     const uint64_t parts[] = {ARITH_VERSION, (uint64_t)s->cfg->arithmetic, (uint64_t)s->cfg->kv_type};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         hash = (hash ^ (parts[i] + 1)) * FNV_PRIME;
@@ -430,19 +416,32 @@ static bool run_down(struct server *s)
     return true;
 }
 
-void server_close(struct server *s)
+int server_end(struct server *s)
 {
-    if (!s)
-        return;
     s->closing = s->draining = true;
     s->drained = NULL;
     s->state = SERVER_DRAINING;
     if (!run_down(s)) {
         log_warn("the engine did not let go of its requests within %d ms", CLOSE_MS);
-        return; /* the process is about to end; freeing under the engine's feet would be worse */
+        return -ETIMEDOUT;
     }
-    close_handles(s);
-    while (!all_closed(s))
+    uv_timer_stop(&s->drain_timer);
+    for (unsigned i = 0; i < s->n_listeners; i++)
+        listener_close(&s->listeners[i]);
+    while (!listeners_closed(s))
         uv_run(s->loop, UV_RUN_ONCE);
-    free_server(s);
+    return 0;
+}
+
+void server_free(struct server *s)
+{
+    if (!s)
+        return;
+    uv_close((uv_handle_t *)&s->wake, on_closed);
+    uv_close((uv_handle_t *)&s->drain_timer, on_closed);
+    while (s->n_handles)
+        uv_run(s->loop, UV_RUN_ONCE);
+    free(s->listeners);
+    free(s->where);
+    free(s);
 }

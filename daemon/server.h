@@ -2,12 +2,13 @@
  *
  * Life: server_open() binds and answers at once (health; everything else 503 loading) ->
  * server_set_progress() while the model loads elsewhere -> server_set_model() ->
- * server_set_state(SERVER_READY) -> server_drain() -> server_close(). The server has no signal handling and
- * never exits.
+ * server_set_state(SERVER_READY) -> server_drain() -> server_end() -> (the engine is closed) ->
+ * server_free(). The server has no signal handling and never exits.
  *
  * Thread: the one that runs the uv loop, except server_wake() (any thread) and server_set_progress() (any
  * thread). Memory: a request owns one arena, freed whole when its connection is done with it. */
 #pragma once
+#include "chat_template.h"
 #include "error.h"
 
 #include <stdbool.h>
@@ -24,12 +25,15 @@ struct tokenizer;
 
 enum server_state { SERVER_LOADING, SERVER_READY, SERVER_DRAINING, SERVER_STALLED };
 
-/* What requests run on. All of it stays the caller's and must live until server_close() has returned. */
+/* What requests run on. The objects stay the caller's and must live until server_end() has
+ * returned. */
 struct server_model {
     struct engine *engine; /* opened with cfg.wake = server_wake, cfg.context = the server */
     const struct tokenizer *tokenizer;
     const struct model *model;
     const struct executor *executor; /* for /stats: executor_info() */
+    uint64_t hash;                   /* model_hash(): part of the fingerprint */
+    struct chat_template chat;       /* the file's, as /v1/chat/completions can follow it */
 };
 
 /* Binds and listens: on `fds` (already listening sockets of a service manager, now the server's) when n_fds >
@@ -71,6 +75,11 @@ uint32_t server_n_active(const struct server *s);
  * when no request is left. A second call only shortens the time: with 0 everything is cancelled now. */
 void server_drain(struct server *s, uint64_t timeout_ms, void (*done)(void *context), void *context);
 
-/* Ends what is left, closes connections and listeners, frees. Call it outside uv_run(): it runs the loop
- * itself until its handles are closed. The engine must still be open. NULL is fine. */
-void server_close(struct server *s);
+/* Ends what is left, closes connections and listeners. Call it outside uv_run(): it runs the loop itself
+ * until their handles are closed. The engine must still be open, and may go on to call server_wake() until it
+ * is closed. -ETIMEDOUT: it does not let go of its requests; then nothing may be freed, only the process
+ * ended. */
+int server_end(struct server *s);
+/* After server_end(), and after whoever may call server_wake() is gone: frees. Runs the loop once more. NULL
+ * is fine. */
+void server_free(struct server *s);

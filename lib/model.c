@@ -523,7 +523,7 @@ static uint64_t mix_sampled(uint64_t h, const uint8_t *data, size_t n)
     return mix_bytes(h, data + n - 4096, 4096);
 }
 
-uint64_t model_hash(const struct model *m)
+uint64_t model_hash(const struct model *m, void (*tick)(void *context), void *context)
 {
     uint64_t h = 0x68656172746831u;
     for (size_t i = 0; i < gguf_n_values(m->gguf); i++) {
@@ -539,6 +539,8 @@ uint64_t model_hash(const struct model *m)
         h = mix(h, t->type);
         if (t->data)
             h = mix_sampled(h, t->data, t->size);
+        if (tick)
+            tick(context);
     }
     return h;
 }

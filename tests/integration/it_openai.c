@@ -1,6 +1,10 @@
 /* The OpenAI dialect: models, completions, chat, their streams and their refusals. */
 #include "harness.h"
 
+#include <fcntl.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+
 #define CHAT     "/v1/chat/completions"
 #define COMPLETE "/v1/completions"
 #define DOG                                                                                                  \
@@ -319,4 +323,42 @@ DAEMON_TEST(openai, a_stream_has_the_prompts_log_probabilities_at_its_end)
     expect_prompt_logprobs_last(COMPLETE, "{\"prompt\":\"Once upon\",\"stream\":true,\"prompt_logprobs\":1}");
     expect_prompt_logprobs_last(CHAT, "{" DOG ",\"max_tokens\":4,\"stream\":true,\"prompt_logprobs\":1,"
                                       "\"stream_options\":{\"include_usage\":true}}");
+}
+
+/* A file of the test's own; open for writing. */
+static int copy_model(char path[64])
+{
+    struct stat st;
+    int from = open(DEMO_MODEL, O_RDONLY), to;
+    strcpy(path, "/tmp/hearth-it-openai-XXXXXX");
+    to = mkstemp(path);
+    cr_assert(from >= 0 && to >= 0 && fstat(from, &st) == 0);
+    for (off_t left = st.st_size; left > 0;) {
+        ssize_t n = sendfile(to, from, NULL, (size_t)left);
+        cr_assert_gt(n, 0);
+        left -= n;
+    }
+    close(from);
+    return to;
+}
+
+/* A page of a mapped file that is cut off is SIGBUS to whoever reads it. */
+Test(openai, a_model_file_cut_short_after_the_load_hurts_nobody)
+{
+    char path[64];
+    int fd = copy_model(path);
+    daemon_start((const char *[]){"--model", path, NULL});
+    cr_assert_eq(ftruncate(fd, 0), 0);
+    json_t *chat = ok(CHAT, "{" DOG ",\"max_tokens\":4}");
+    cr_assert_eq(json_number(chat, "usage.completion_tokens"), 4);
+    json_decref(chat);
+    json_decref(ok(COMPLETE, "{\"prompt\":\"Once\",\"logprobs\":3,\"max_tokens\":4}"));
+    json_decref(ok("/tokenize", "{\"content\":\"Once upon a <|im_start|> time\"}"));
+    struct reply stats = get("/stats"), models = get("/v1/models");
+    cr_assert(stats.status == 200 && models.status == 200);
+    reply_free(&stats);
+    reply_free(&models);
+    daemon_stop();
+    close(fd);
+    unlink(path);
 }

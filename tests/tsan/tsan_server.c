@@ -157,8 +157,10 @@ int main(void)
     uv_run(&loop, UV_RUN_DEFAULT);
     for (int i = 0; i < N_CLIENTS; i++)
         pthread_join(threads[i], NULL);
-    server_close(server);
+    if (server_end(server) < 0)
+        return 1;
     engine_close(m.engine);
+    server_free(server);
     executor_close(x);
     tokenizer_close(tokenizer);
     model_close(model);

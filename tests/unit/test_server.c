@@ -52,6 +52,8 @@ static void *run_loop(void *arg)
 static void set_model(void)
 {
     struct server_model m = {.engine = (struct engine *)&fake, .tokenizer = f.tokenizer, .model = f.model};
+    chat_template_read(&m.chat, model_gguf(f.model), f.tokenizer);
+    m.hash = model_hash(f.model, NULL, NULL);
     server_set_model(f.server, &m);
     server_set_state(f.server, SERVER_READY);
 }
@@ -119,7 +121,9 @@ static void stop(void)
         return;
     on_loop(stop_loop);
     pthread_join(f.thread, NULL);
-    server_close(f.server);
+    cr_assert_eq(server_end(f.server), 0);
+    server_wake(f.server); /* an engine that is still open may do so */
+    server_free(f.server);
     uv_walk(&f.loop, close_any, NULL);
     uv_run(&f.loop, UV_RUN_DEFAULT);
     cr_assert_eq(uv_loop_close(&f.loop), 0, "a handle was left open");
