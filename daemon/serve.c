@@ -4,6 +4,7 @@
 #include "config.h"
 #include "engine.h"
 #include "executor.h"
+#include "load_notice.h"
 #include "loader.h"
 #include "log.h"
 #include "model.h"
@@ -43,8 +44,8 @@ struct serve {
     struct loader loader;
     struct watchdog watchdog;
     enum phase phase;
-    uint32_t shown_progress; /* percent */
-    bool inherited;          /* sockets came from the service manager */
+    struct load_notice notice;
+    bool inherited; /* sockets came from the service manager */
     int exit_code;
 };
 
@@ -161,15 +162,12 @@ static void on_progress(uv_timer_t *timer)
 {
     struct serve *s = timer->data;
     double fraction = loader_progress(&s->loader);
-    uint32_t percent = (uint32_t)(fraction * 100);
 
     server_set_progress(s->server, fraction);
     serve_show_progress(fraction);
-    if (percent == s->shown_progress)
-        return;
-    s->shown_progress = percent;
-    notify_send(&s->notify, "STATUS=Loading %s, %u %%\nEXTEND_TIMEOUT_USEC=%d", s->path, percent,
-                LOAD_EXTEND_US);
+    if (load_notice_due(&s->notice, fraction, loader_moves(&s->loader), uv_hrtime()))
+        notify_send(&s->notify, "STATUS=Loading %s, %u %%\nEXTEND_TIMEOUT_USEC=%d", s->path,
+                    s->notice.percent, LOAD_EXTEND_US);
 }
 
 static void say_ready(struct serve *s)
@@ -372,7 +370,7 @@ int cmd_serve(int argc, char **argv)
     struct error err = {0};
 
     s.notify.fd = -1;
-    s.shown_progress = UINT32_MAX;
+    s.notice.percent = UINT32_MAX;
     s.args = (struct config_arguments){.argc = argc - 1,
                                        .argv = argv + 1,
                                        .environ = environ,

@@ -3,6 +3,7 @@
 #include "team.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,18 +75,35 @@ struct pack_job {
     const struct weight *weight;
     void *out;
     uint32_t n_groups;
+    _Atomic uint32_t n_packed; /* groups, by all members */
+    const struct weights_progress *progress;
+    double from, share; /* of the whole work: what came before this matrix, and the matrix */
 };
+
+/* A large matrix on a slow disk takes minutes: what is heard of it is every piece, from the calling thread.
+ */
+static void report_piece(struct pack_job *job, uint32_t member)
+{
+    const struct weights_progress *p = job->progress;
+    double packed = atomic_load_explicit(&job->n_packed, memory_order_relaxed);
+    if (member == 0 && p && p->report)
+        p->report(p->context, job->from + job->share * packed / job->n_groups);
+}
 
 static void pack_member(void *context, uint32_t member)
 {
     struct pack_job *job = context;
     const struct weight *w = job->weight;
     struct team_deal deal = team_deal(job->team, member, job->n_groups, 16);
-    for (uint32_t first, last; team_next(&deal, &first, &last);)
+    for (uint32_t first, last; team_next(&deal, &first, &last);) {
         matmul_pack(w->type, w->n, w->k, w->data, job->out, first, last);
+        atomic_fetch_add_explicit(&job->n_packed, last - first, memory_order_relaxed);
+        report_piece(job, member);
+    }
 }
 
-static void copy_weight(struct weights *w, const struct graph *g, struct team *team, uint32_t index,
+/* `job`: where the work stands, and who is told. */
+static void copy_weight(struct weights *w, const struct graph *g, struct pack_job *job, uint32_t index,
                         uint8_t use, uint8_t *out)
 {
     const struct weight *from = model_weight(g->model, index);
@@ -94,9 +112,10 @@ static void copy_weight(struct weights *w, const struct graph *g, struct team *t
         w->vectors[index] = (const void *)out;
         return;
     }
-    struct pack_job job = {.team = team, .weight = from, .out = out};
-    job.n_groups = (from->n + MATMUL_ROWS - 1) / MATMUL_ROWS;
-    team_run(team, pack_member, &job);
+    job->weight = from;
+    job->out = out;
+    job->n_groups = (from->n + MATMUL_ROWS - 1) / MATMUL_ROWS;
+    team_run(job->team, pack_member, job);
     matmul_matrix_set(&w->matrices[index], from->type, from->n, from->k, out);
     const struct gguf *file = model_gguf(g->model);
     const struct gguf_tensor *tensor = gguf_find_tensor(file, from->name);
@@ -116,8 +135,13 @@ static int copy_all(struct weights *w, const struct graph *g, const uint8_t *use
     for (uint32_t i = 0; i < w->n; i++) {
         if (uses[i] == UNUSED)
             continue;
-        copy_weight(w, g, team, i, uses[i], (uint8_t *)w->block.data + done);
-        done += copy_size(model_weight(g->model, i), uses[i], NULL);
+        size_t size = copy_size(model_weight(g->model, i), uses[i], NULL);
+        struct pack_job job = {.team = team,
+                               .progress = progress,
+                               .from = (double)done / (double)total,
+                               .share = (double)size / (double)total};
+        copy_weight(w, g, &job, i, uses[i], (uint8_t *)w->block.data + done);
+        done += size;
         if (progress && progress->report)
             progress->report(progress->context, (double)done / (double)total);
     }

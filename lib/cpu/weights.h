@@ -26,8 +26,9 @@ struct weights_progress {
     void *context;
 };
 
-/* Packs every weight with the whole team and drops each tensor's pages of the file as soon as its copy
- * exists, so that at most one tensor is held twice. */
+/* `report` is called on the calling thread for every piece of a weight that this thread packs, and after
+ * every weight. Packs every weight with the whole team and drops each tensor's pages of the file as soon as
+ * its copy exists, so that at most one tensor is held twice. */
 int weights_open(struct weights *w, const struct graph *g, struct team *team,
                  const struct weights_progress *progress, struct error *err);
 void weights_close(struct weights *w);

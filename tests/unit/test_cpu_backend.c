@@ -64,6 +64,39 @@ static void expect_same_bits(struct decoder_run_config a, uint32_t chunk_a, stru
     }
 }
 
+struct reports {
+    uint32_t n;
+    double last, widest;
+};
+
+static void note_report(void *context, double fraction)
+{
+    struct reports *r = context;
+    cr_assert(fraction >= r->last - 1e-9 && fraction <= 1 + 1e-9, "%g after %g", fraction, r->last);
+    r->widest = fraction - r->last > r->widest ? fraction - r->last : r->widest;
+    r->last = fraction;
+    r->n++;
+}
+
+/* The embedding alone is a sixth of the demo model. */
+Test(cpu_backend, loading_reports_pieces_of_a_large_weight)
+{
+    struct model *m = NULL;
+    struct executor *x = NULL;
+    struct error err = {0};
+    struct reports reports = {0};
+    struct backend_config cfg = {
+        .n_threads = 1, .n_slots = 1, .n_ctx = 64, .progress = note_report, .context = &reports};
+    cr_assert_eq(model_open(&m, HEARTH_SOURCE_DIR "/models/hearth-stories-6m-q4_k_m.gguf", &err), 0, "%s",
+                 err.text);
+    cr_assert_eq(executor_open(&x, EXECUTOR_PERSISTENT, &cpu_backend, &cfg, m, &err), 0, "%s", err.text);
+    cr_assert_gt(reports.n, model_n_weights(m));
+    cr_assert_lt(reports.widest, 0.03);
+    cr_assert_float_eq(reports.last, 1, 1e-9);
+    executor_close(x);
+    model_close(m);
+}
+
 static bool has_isa(const char *isa)
 {
     struct backend_config cfg = {.isa = isa, .n_slots = 1, .n_ctx = 64, .n_threads = 1};
