@@ -256,21 +256,38 @@ static double per_second(uint32_t n, uint64_t from_ns, uint64_t to_ns)
     return to_ns > from_ns ? n * 1e9 / (double)(to_ns - from_ns) : 0;
 }
 
+static const char *end_name(enum engine_finish finish)
+{
+    switch (finish) {
+    case ENGINE_EOS:
+        return "eos";
+    case ENGINE_LENGTH:
+        return "length";
+    case ENGINE_CANCELLED:
+        return "cancelled";
+    default: /* no deadlines are set, and verdict() has told the rest */
+        return "early";
+    }
+}
+
 static void print_timings(const struct runtime *r, const struct engine_request *q)
 {
-    static const char *const ends[] = {
-        [ENGINE_EOS] = "eos", [ENGINE_LENGTH] = "length", [ENGINE_CANCELLED] = "cancelled"};
     uint32_t n = atomic_load(&q->n_out);
     char device[128];
 
     runtime_describe(r, device, sizeof device);
     fprintf(stderr, "\n%s · %s\n", model_config(r->model)->name, device);
-    fprintf(stderr, "prompt   %6u tokens  %9.1f ms  %9.1f tokens/s\n", q->n_prompt,
-            (double)(q->first_ns - q->started_ns) / 1e6, per_second(q->n_prompt, q->started_ns, q->first_ns));
+    if (q->first_ns)
+        fprintf(stderr, "prompt   %6u tokens  %9.1f ms  %9.1f tokens/s\n", q->n_prompt,
+                (double)(q->first_ns - q->started_ns) / 1e6,
+                per_second(q->n_prompt, q->started_ns, q->first_ns));
+    else
+        fprintf(stderr, "prompt   %6u tokens, %u of them read, no text\n", q->n_prompt,
+                atomic_load(&q->n_prompt_done));
     if (n > 1)
         fprintf(stderr, "text     %6u tokens  %9.1f ms  %9.1f tokens/s\n", n,
                 (double)(q->done_ns - q->first_ns) / 1e6, per_second(n - 1, q->first_ns, q->done_ns));
-    fprintf(stderr, "end %s · seed %llu\n", ends[q->finish], (unsigned long long)q->sampling.seed);
+    fprintf(stderr, "end %s · seed %llu\n", end_name(q->finish), (unsigned long long)q->sampling.seed);
 }
 
 static int verdict(struct offline *o, const struct engine_request *q, struct error *err)

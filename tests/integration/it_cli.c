@@ -409,6 +409,34 @@ Test(cli, run_stops_at_ctrl_c_with_0)
     expect_in(p.stderr_text, "end cancelled");
 }
 
+/* Waits until the process handles SIGINT. */
+static void wait_handles_sigint(void)
+{
+    char path[64], line[256];
+    unsigned long long caught = 0;
+    snprintf(path, sizeof path, "/proc/%d/status", (int)p.pid);
+    while (!(caught & 1u << (SIGINT - 1))) {
+        FILE *f = fopen(path, "r");
+        cr_assert(f);
+        while (fgets(line, sizeof line, f))
+            sscanf(line, "SigCgt: %llx", &caught);
+        fclose(f);
+    }
+}
+
+Test(cli, run_cancelled_before_its_first_token_has_no_timings)
+{
+    static char prompt[4000];
+    for (int i = 0; i < 160; i++)
+        strcat(prompt, "One day a cat sat. ");
+    PROCESS_START(&p, "run", "--model", PROCESS_MODEL, SLOW, prompt);
+    wait_handles_sigint();
+    process_signal(&p, SIGINT);
+    cr_assert_eq(process_wait(&p), 0, "%s", p.stderr_text);
+    expect_in(p.stderr_text, "of them read, no text\nend cancelled");
+    cr_assert_null(strstr(p.stderr_text, "tokens/s"));
+}
+
 Test(cli, bench_json_is_one_object_with_a_row_per_test)
 {
     cr_assert_eq(PROCESS_RUN(&p, "bench", "--model", PROCESS_MODEL, "--threads", "2", "-p", "32", "-n", "8",
