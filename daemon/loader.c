@@ -87,6 +87,8 @@ static int load(struct loader *l, struct error *err)
     rc = engine_open(&l->engine, l->runtime.executor, &ec, err);
     if (rc == 0)
         rc = warm_up(l, err);
+    if (rc == 0)
+        engine_forget(l->engine); /* figures are of what clients asked for */
     if (rc < 0)
         drop(l);
     return rc;

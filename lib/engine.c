@@ -435,6 +435,18 @@ static void add_rates(const struct engine *e, struct engine_stats *out)
     out->tokens_per_s = (double)generated / span;
 }
 
+void engine_forget(struct engine *e)
+{
+    _Atomic uint64_t *const figures[] = {&e->completed,     &e->failed,           &e->rejected,
+                                         &e->cancelled,     &e->timed_out,        &e->prompt_tokens,
+                                         &e->cached_tokens, &e->generated_tokens, &e->steps};
+    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
+        atomic_store_explicit(figures[i], 0, memory_order_relaxed);
+    for (uint32_t i = 0; i <= RATE_SECONDS; i++)
+        atomic_store_explicit(&e->rates[i].second, 0, memory_order_relaxed);
+    executor_forget(e->x);
+}
+
 void engine_stats(const struct engine *e, struct engine_stats *out)
 {
     uint32_t open = LOAD(n_open), running = LOAD(n_running);

@@ -153,6 +153,9 @@ struct engine_stats {
                               work only when asked by engine_ping */
     bool idle;             /* nothing running, nothing waiting */
 };
+/* Everything counted so far (not what runs or waits) counts no more: what was asked for has been a warm-up.
+ * Only while nothing runs or waits. */
+void engine_forget(struct engine *e);
 void engine_stats(const struct engine *e, struct engine_stats *out);
 /* Asks the engine thread for a sign of life (heartbeat_ns). Never blocks. */
 void engine_ping(struct engine *e);

@@ -225,6 +225,11 @@ enum executor_kind executor_kind(const struct executor *x)
     return x->kind;
 }
 
+void executor_forget(struct executor *x)
+{
+    atomic_store_explicit(&x->launches, 0, memory_order_relaxed);
+}
+
 void executor_info(const struct executor *x, struct backend_info *out)
 {
     x->ops->info(x->be, out);

@@ -13,6 +13,34 @@ static void expect_status(const char *path, int status, const char *word)
     reply_free(&r);
 }
 
+static void expect_no_traffic(void)
+{
+    static const char *const figures[] = {"tokens.prompt", "tokens.generated", "tokens.prompt_cached",
+                                          "decoder.steps", "decoder.tokens",   "requests.completed"};
+    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
+        cr_assert_eq(stat_number(figures[i]), 0, "%s", figures[i]);
+    struct reply r = get("/stats");
+    json_t *root = reply_json(&r);
+    cr_assert_eq(json_number_value(json_at(root, "throughput.tokens_per_s")), 0);
+    cr_assert_eq(json_number_value(json_at(root, "throughput.prompt_tokens_per_s")), 0);
+    json_decref(root);
+    reply_free(&r);
+}
+
+DAEMON_TEST(health, the_warm_up_is_no_traffic)
+{
+    expect_no_traffic();
+}
+
+DAEMON_TEST(health, eager_launches_are_those_of_steps_for_clients, "--executor", "eager")
+{
+    cr_assert_eq(stat_number("decoder.launches"), 0);
+    expect_no_traffic();
+    json_decref(generate("{\"prompt\":\"Once\",\"max_tokens\":5,\"ignore_eos\":true}"));
+    cr_assert_eq(stat_number("decoder.steps"), 5);
+    cr_assert_eq(stat_number("decoder.launches"), 5 * stat_number("decoder.ops_per_step"));
+}
+
 DAEMON_TEST(health, a_ready_daemon_says_so_everywhere)
 {
     expect_status("/health", 200, "ready");
