@@ -126,6 +126,9 @@ void api_stats(struct request *r)
         buf_puts(out, "\"model\":null,\"device\":null,\"decoder\":null,\"kv\":null");
     }
     put_traffic(out, s, &e);
-    buf_puts(out, "}\n");
+    buf_puts(out, ",\"warnings\":[");
+    if (server_warning(s)[0])
+        json_put_str(out, server_warning(s));
+    buf_puts(out, "]}\n");
     request_reply(r, 200);
 }

@@ -1,6 +1,7 @@
 /* hearthd check-config: whether the daemon would accept its configuration, without starting it. */
 #include "commands.h"
 #include "config.h"
+#include "model_file.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -17,11 +18,24 @@ static int take_sample(void *context, int argc, char **argv, struct error *err)
     return 1;
 }
 
+/* A model that is named must be there; one that is not may come with the install. */
+static int check_model(const struct config *c)
+{
+    char path[PATH_MAX];
+    struct error err = {0};
+
+    if (c->model[0] && model_file_find(path, c->model, &err) < 0)
+        return command_fail(&err);
+    printf("%s: ok\n", c->file[0] ? c->file : "no file, environment and flags");
+    return EXIT_CLEAN;
+}
+
 static void usage(void)
 {
     puts("hearthd check-config [--config FILE] [flags]\n"
          "\n"
-         "Checks file, environment and flags as `hearthd serve` would read them, and says what is wrong.\n"
+         "Checks file, environment and flags as `hearthd serve` would read them, and says what is wrong;\n"
+         "also whether the model they name is there.\n"
          "  --sample   print a file with every key, commented, at its default");
 }
 
@@ -48,7 +62,7 @@ int cmd_check_config(int argc, char **argv)
     else if (args.print_config)
         config_print(&c, stdout);
     else
-        printf("%s: ok\n", c.file[0] ? c.file : "no file, environment and flags");
+        rc = check_model(&c);
     config_free(&c);
     return rc;
 }

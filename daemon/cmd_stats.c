@@ -45,6 +45,17 @@ static const char *count(const json_t *stats, const char *path)
     return serve_grouped(value > 0 ? (uint64_t)value : 0, buffers[next++ % 16]);
 }
 
+/* "1 launch", "2 launches". */
+static const char *counted(const json_t *stats, const char *path, const char *one, const char *many)
+{
+    static char buffers[4][64];
+    static unsigned next;
+    char *text = buffers[next++ % 4];
+
+    snprintf(text, sizeof buffers[0], "%s %s", count(stats, path), number(stats, path) == 1 ? one : many);
+    return text;
+}
+
 static void print_latency(const json_t *stats, const char *label, const char *name)
 {
     char path[64];
@@ -67,12 +78,13 @@ static void print_stats(const json_t *s)
     printf("model      %s · %s %s · %.2f M parameters · context %s\n", text(s, "model.name"),
            text(s, "model.arch"), text(s, "model.quantization"), number(s, "model.parameters") / 1e6,
            count(s, "model.n_ctx"));
-    printf("device     %s · %s · %s, %s threads · %.1f MiB\n", text(s, "device.backend"),
-           text(s, "device.name"), text(s, "device.isa"), count(s, "device.threads"),
+    printf("device     %s · %s · %s, %s · %.1f MiB\n", text(s, "device.backend"), text(s, "device.name"),
+           text(s, "device.isa"), counted(s, "device.threads", "thread", "threads"),
            number(s, "device.memory_used") / (1 << 20));
-    printf("decoder    %s %s · %s · %s launches · %s steps of %s ops\n", text(s, "decoder.executor"),
-           text(s, "decoder.arithmetic"), text(s, "decoder.state"), count(s, "decoder.launches"),
-           count(s, "decoder.steps"), count(s, "decoder.ops_per_step"));
+    printf("decoder    %s %s · %s · %s · %s of %s ops\n", text(s, "decoder.executor"),
+           text(s, "decoder.arithmetic"), text(s, "decoder.state"),
+           counted(s, "decoder.launches", "launch", "launches"), counted(s, "decoder.steps", "step", "steps"),
+           count(s, "decoder.ops_per_step"));
     printf(
         "requests   %s running · %s of %s waiting · %s completed · %s failed · %s rejected · %s cancelled · "
         "%s timed out\n",

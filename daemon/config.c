@@ -171,20 +171,18 @@ static bool env_key(const char *name, size_t n, char *out, size_t room)
     return true;
 }
 
-/* HEARTH_ variables that are no key are somebody else's, unless they look like a typo. */
-static int unknown_variable(const char *name, const char *key, struct error *err)
+/* A HEARTH_ variable that is no key may be somebody else's: it is never fatal, but not passed over. */
+static void warn_unknown(const char *variable, const char *key)
 {
     const char *meant = config_nearest(key);
-
-    if (!meant || nearest_distance(key, meant) > 2)
-        return 0;
     char upper[64];
     size_t n = 0;
-    for (; meant[n] && n + 1 < sizeof upper; n++)
+
+    for (; meant && meant[n] && n + 1 < sizeof upper; n++)
         upper[n] = (char)toupper((unsigned char)meant[n]);
     upper[n] = '\0';
-    return error_set(err, -EINVAL, "unknown environment variable %.*s; did you mean " PREFIX "%s?",
-                     (int)strcspn(name, "="), name, upper);
+    log_warn("unknown environment variable %.*s is ignored%s%s%s", (int)strcspn(variable, "="), variable,
+             meant ? "; did you mean " PREFIX : "", upper, meant ? "?" : "");
 }
 
 static int read_variable(struct config *c, const char *variable, bool secure, struct error *err)
@@ -198,8 +196,10 @@ static int read_variable(struct config *c, const char *variable, bool secure, st
     if (!env_key(start, (size_t)(equals - start), name, sizeof name))
         return 0;
     const struct config_key *key = config_find(name);
-    if (!key)
-        return unknown_variable(variable, name, err);
+    if (!key) {
+        warn_unknown(variable, name);
+        return 0;
+    }
     if (secure && strcmp(name, "libcuda") == 0)
         return 0;
     struct error inner = {0};

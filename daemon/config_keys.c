@@ -35,7 +35,7 @@ const struct config_key config_keys[] = {
     {STRING(host, "127.0.0.1"), .group = "Where it listens",
      .help = "Address or name to listen on. Anything but loopback is open to all who reach this machine."},
     {COUNT(port, "8080", 0, 65535), .zero = "any", .help = "TCP port. any: a free one, printed at start."},
-    {STRING(unix_socket, ""), .help = "Path of a Unix socket to listen on as well."},
+    {STRING(unix_socket, ""), .help = "Path of a Unix socket to listen on as well. Mode 0666: its directory decides who may use it."},
 
     {STRING(model, ""), .group = "Model and device",
      .help = "GGUF file to serve. Empty: the one in the install's models directory."},

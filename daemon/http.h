@@ -31,6 +31,7 @@ struct server {
     struct listener *listeners;
     unsigned n_listeners;
     char *where;
+    char warning[160]; /* about how it listens, or "" */
     uv_async_t wake;
     uv_timer_t drain_timer;
     unsigned n_handles; /* of the server and of its connections: all closed before it is freed */

@@ -41,9 +41,23 @@ int listener_bind_tcp(const struct sockaddr *addr, socklen_t len, struct error *
     if (bind(fd, addr, len) < 0 || listen(fd, BACKLOG) < 0) {
         int code = errno;
         close(fd);
+        if (code == EADDRINUSE)
+            return error_set(err, -code, "%s: %s; ask who has it: ss -ltnp 'sport = :%s'", name,
+                             strerror(code), strrchr(name, ':') + 1);
         return error_set(err, -code, "%s: %s", name, strerror(code));
     }
     return fd;
+}
+
+static int unix_failed(const char *path, int code, struct error *err)
+{
+    struct stat st;
+    if (code != EADDRINUSE)
+        return error_set(err, -code, "unix_socket %s: %s", path, strerror(code));
+    if (lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode))
+        return error_set(err, -EEXIST, "unix_socket %s: exists and is not a socket", path);
+    return error_set(err, -code, "unix_socket %s: another process listens on it; ask who: ss -lxp src %s",
+                     path, path);
 }
 
 /* A socket file that nobody listens on is left over from a crash. */
@@ -75,10 +89,11 @@ int listener_bind_unix(const char *path, struct error *err)
         unlink(path);
         rc = bind(fd, (struct sockaddr *)&addr, sizeof addr);
     }
-    if (rc < 0 || listen(fd, BACKLOG) < 0) {
+    /* Whoever reaches the socket may use it, whatever the umask: its directory is what keeps others out. */
+    if (rc < 0 || listen(fd, BACKLOG) < 0 || chmod(path, 0666) < 0) {
         int code = errno;
         close(fd);
-        return error_set(err, -code, "unix_socket %s: %s", path, strerror(code));
+        return unix_failed(path, code, err);
     }
     return fd;
 }

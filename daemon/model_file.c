@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <pwd.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -88,6 +89,19 @@ static int missing(const char *path, struct error *err)
     return error_set(err, -ENOENT, "model %s: no such file, and no .gguf in %s", path, dir);
 }
 
+static int unreadable(const char *path, int code, struct error *err)
+{
+    const struct passwd *user = getpwuid(getuid()); /* whom access() asks for */
+
+    if (code != EACCES)
+        return error_set(err, -EACCES, "model %s: %s", path, strerror(code));
+    if (!user)
+        return error_set(err, -EACCES, "model %s: %s: user %u cannot read it", path, strerror(code),
+                         (unsigned)getuid());
+    return error_set(err, -EACCES, "model %s: %s: user %s cannot read it", path, strerror(code),
+                     user->pw_name);
+}
+
 int model_file_find(char out[PATH_MAX], const char *model, struct error *err)
 {
     struct stat st;
@@ -100,9 +114,7 @@ int model_file_find(char out[PATH_MAX], const char *model, struct error *err)
         return error_set(err, -ENOENT, "model path of %zu bytes is too long", strlen(model));
     }
     if (stat(out, &st) < 0)
-        return errno == ENOENT || errno == ENOTDIR
-                   ? missing(out, err)
-                   : error_set(err, -EACCES, "model %s: %s", out, strerror(errno));
+        return errno == ENOENT || errno == ENOTDIR ? missing(out, err) : unreadable(out, errno, err);
     if (S_ISDIR(st.st_mode)) {
         char inside[PATH_MAX];
         bool found = pick_gguf(out, NULL, inside);
@@ -110,6 +122,6 @@ int model_file_find(char out[PATH_MAX], const char *model, struct error *err)
                          found ? strrchr(inside, '/') + 1 : "");
     }
     if (access(out, R_OK) < 0)
-        return error_set(err, -EACCES, "model %s: %s", out, strerror(errno));
+        return unreadable(out, errno, err);
     return 0;
 }

@@ -281,14 +281,11 @@ static int bind_early(struct serve *s, struct error *err)
                  n == 1 ? "" : "s", n == 1 ? "s" : "");
     struct error inner = {0};
     int rc = server_open(&s->server, &s->loop, &s->cfg, fds, n, &inner);
-    if (rc == -EADDRINUSE)
-        return error_set(err, rc, "%s; ask who has it: ss -ltnp 'sport = :%u'", inner.text, s->cfg.port);
     if (rc < 0) /* an address that cannot be had is a matter of configuration, whatever the errno */
-        return error_set(err, rc == -ENOMEM ? rc : -EINVAL, "%s", inner.text);
-    if (n == 0 && !serve_is_loopback(s->cfg.host))
-        log_warn("host %s is open to all who can reach this machine, and there is no key to ask for; "
-                 "127.0.0.1 behind a proxy is safer",
-                 s->cfg.host);
+        return error_set(err, rc == -ENOMEM || rc == -EADDRINUSE ? rc : -EINVAL, "%s", inner.text);
+    if (server_warning(s->server)[0])
+        log_warn("%s: it is open to all who can reach this machine; 127.0.0.1 behind a proxy is safer",
+                 server_warning(s->server));
     return 0;
 }
 

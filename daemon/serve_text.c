@@ -34,8 +34,8 @@ void serve_start_line(const struct serve_facts *facts, char *out, size_t room)
     char device[128], n_ctx[32];
 
     runtime_describe(facts->runtime, device, sizeof device);
-    snprintf(out, room, "listening on %s · %s · %s · %u slots × %s", facts->where,
-             model_config(facts->runtime->model)->name, device, facts->slots,
+    snprintf(out, room, "listening on %s · %s · %s · %u slot%s × %s", facts->where,
+             model_config(facts->runtime->model)->name, device, facts->slots, facts->slots == 1 ? "" : "s",
              serve_grouped(facts->n_ctx, n_ctx));
 }
 

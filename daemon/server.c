@@ -4,6 +4,7 @@
 #include "http.h"
 #include "log.h"
 #include "model.h"
+#include "serve_text.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -170,6 +171,8 @@ int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, 
     uv_timer_init(loop, &s->drain_timer);
     s->wake.data = s->drain_timer.data = s;
     s->n_handles = 2;
+    if (n_fds <= 0 && !serve_is_loopback(cfg->host))
+        snprintf(s->warning, sizeof s->warning, "listening on %.100s without keys", cfg->host);
     int rc = n_fds > 0 ? inherit(s, fds, n_fds, err) : bind_host(s, err);
     if (rc == 0 && n_fds <= 0 && cfg->unix_socket[0])
         rc = bind_unix(s, err);
@@ -184,6 +187,11 @@ int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, 
     }
     *out = s;
     return 0;
+}
+
+const char *server_warning(const struct server *s)
+{
+    return s->warning;
 }
 
 const char *server_where(const struct server *s)
@@ -280,8 +288,8 @@ int server_admits(struct server *s, struct api_error *e)
     if (queue_depth(s, 1) <= s->cfg->queue_limit)
         return 0;
     server_queue_full(s, e);
-    return api_fail(e, 503, "queue_full", NULL, "%u requests are waiting, queue_limit is %u", e->queue_depth,
-                    e->queue_limit);
+    return api_fail(e, 503, "queue_full", NULL, "%u request%s waiting, queue_limit is %u", e->queue_depth,
+                    e->queue_depth == 1 ? " is" : "s are", e->queue_limit);
 }
 
 void server_queue_full(struct server *s, struct api_error *e)

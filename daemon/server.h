@@ -46,6 +46,8 @@ int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, 
 
 /* Where it listens, for people: "http://127.0.0.1:8080", "unix:/run/hearth.sock", "a, b" for several. */
 const char *server_where(const struct server *s);
+/* What an operator should know about how it listens, or "". */
+const char *server_warning(const struct server *s);
 /* The port of the first TCP listener, 0 when there is none. */
 uint16_t server_port(const struct server *s);
 

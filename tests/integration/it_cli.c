@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #define STREAM_LONG                                                                                          \
@@ -99,6 +101,26 @@ Test(cli, check_config_names_the_line_and_is_2)
     unlink(path);
 }
 
+Test(cli, check_config_misses_a_model_that_is_not_there_and_is_3)
+{
+    const char *path = file_with("model = /nonexistent/a.gguf\n", 28);
+    cr_assert_eq(PROCESS_RUN(&p, "check-config", "--config", path), 3);
+    expect_in(p.stderr_text, "model /nonexistent/a.gguf: there is no directory /nonexistent");
+    unlink(path);
+}
+
+Test(cli, an_unknown_variable_is_warned_about_and_not_fatal)
+{
+    static const char *const args[] = {"check-config", NULL};
+    static const char *const env[] = {"HEARTH_QUEUE_LIMT=3", "HEARTH_SERVICE_ACCOUNT_NAME=x", NULL};
+    process_start(&p, &(struct process_start){.args = args, .env = env});
+    cr_assert_eq(process_wait(&p), 0);
+    expect_in(p.stderr_text, "warning: unknown environment variable HEARTH_QUEUE_LIMT is ignored; did you "
+                             "mean HEARTH_QUEUE_LIMIT?");
+    expect_in(p.stderr_text,
+              "warning: unknown environment variable HEARTH_SERVICE_ACCOUNT_NAME is ignored\n");
+}
+
 Test(cli, a_missing_config_file_is_2)
 {
     cr_assert_eq(PROCESS_RUN(&p, "--config", "/nonexistent/hearthd.conf"), 2);
@@ -185,6 +207,47 @@ Test(cli, a_port_in_use_is_8_and_says_whom_to_ask)
     close(fd);
 }
 
+Test(cli, a_unix_socket_in_use_is_8_and_says_whom_to_ask)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    char question[160];
+    const char *path = file_with("", 0);
+    unlink(path);
+    strcpy(address.sun_path, path);
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    cr_assert_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    cr_assert_eq(listen(fd, 1), 0);
+    cr_assert_eq(PROCESS_RUN(&p, "serve", "--port", "0", "--unix-socket", path, "--model", PROCESS_MODEL), 8);
+    snprintf(question, sizeof question, "ss -lxp src %s", path);
+    expect_in(p.stderr_text, question);
+    unlink(path);
+    close(fd);
+}
+
+Test(cli, a_plain_file_in_place_of_the_unix_socket_is_kept_and_2)
+{
+    const char *path = file_with("mine", 4);
+    cr_assert_eq(PROCESS_RUN(&p, "serve", "--port", "0", "--unix-socket", path, "--model", PROCESS_MODEL), 2);
+    expect_in(p.stderr_text, "exists and is not a socket");
+    cr_assert_eq(unlink(path), 0, "it must still be there");
+}
+
+/* A strict umask, as services have it, must not lock everyone else out. */
+Test(cli, a_unix_socket_is_open_to_whoever_may_enter_its_directory)
+{
+    struct stat st;
+    const char *path = file_with("", 0);
+    const char *const args[] = {"--unix-socket", path, NULL};
+    unlink(path);
+    umask(0077);
+    process_serve(&p, &(struct process_start){.args = args});
+    cr_assert_eq(stat(path, &st), 0);
+    cr_assert_eq(st.st_mode & 0777, 0666, "%o", st.st_mode);
+    process_signal(&p, SIGTERM);
+    cr_assert_eq(process_wait(&p), 0);
+    cr_assert_lt(stat(path, &st), 0, "it goes with the daemon");
+}
+
 Test(cli, an_address_that_is_not_ours_is_2)
 {
     cr_assert_eq(PROCESS_RUN(&p, "serve", "--host", "192.0.2.1", "--port", "0", "--model", PROCESS_MODEL), 2);
@@ -207,11 +270,16 @@ Test(cli, the_start_line_says_where_what_and_how)
     expect_in(p.stderr_text, expected);
 }
 
-Test(cli, an_open_host_is_warned_about)
+Test(cli, an_open_host_is_warned_about_at_start_and_in_stats)
 {
     static const char *const args[] = {"--host", "0.0.0.0", NULL};
+    static char reply[16384];
+    unsigned port = 0;
     process_serve(&p, &(struct process_start){.args = args});
-    expect_in(p.stderr_text, "warning: host 0.0.0.0 is open to all who can reach this machine");
+    expect_in(p.stderr_text, "warning: listening on 0.0.0.0 without keys");
+    cr_assert_eq(sscanf(strstr(p.stderr_text, "http://0.0.0.0:"), "http://0.0.0.0:%u", &port), 1);
+    cr_assert_eq(process_http((uint16_t)port, "/stats", NULL, reply, sizeof reply), 200);
+    expect_in(reply, "\"warnings\":[\"listening on 0.0.0.0 without keys\"]");
 }
 
 Test(cli, sigterm_ends_an_idle_daemon_with_0)

@@ -171,3 +171,12 @@ Test(life, an_address_in_use_is_exit_code_8)
     cr_assert_eq(daemon_end(0), 8);
     close(fd);
 }
+
+DAEMON_TEST(stats, there_is_nothing_to_warn_about_on_loopback)
+{
+    struct reply r = get("/stats");
+    json_t *root = reply_json(&r), *warnings = json_at(root, "warnings");
+    cr_assert(json_is_array(warnings) && !json_array_size(warnings));
+    json_decref(root);
+    reply_free(&r);
+}

@@ -3,6 +3,7 @@
 
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,4 +112,23 @@ Test(model_file, a_path_that_is_too_long_is_refused)
     char out[PATH_MAX];
     memset(path, 'a', sizeof path - 1);
     cr_assert_eq(model_file_find(out, path, NULL), -ENOENT);
+}
+
+/* As a user that permissions hold for: root, which reads everything, becomes nobody. */
+Test(model_file, a_file_that_may_not_be_read_names_the_user_who_cannot)
+{
+    char out[PATH_MAX];
+    struct error err = {0};
+    touch("a.gguf");
+    cr_assert_eq(chmod(in("a.gguf"), 0), 0);
+    cr_assert_eq(chmod(directory, 0755), 0);
+    if (getuid() == 0)
+        cr_assert_eq(setresuid(65534, 65534, 0), 0);
+    const struct passwd *user = getpwuid(getuid());
+    char words[64];
+    snprintf(words, sizeof words, "user %s cannot read it", user ? user->pw_name : "");
+    cr_assert_eq(model_file_find(out, in("a.gguf"), &err), -EACCES);
+    cr_assert(strstr(err.text, user ? words : "cannot read it"), "%s", err.text);
+    if (getuid() == 65534)
+        cr_assert_eq(setresuid(0, 0, 0), 0); /* for the end of the test */
 }
