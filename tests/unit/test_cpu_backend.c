@@ -91,7 +91,7 @@ Test(cpu_backend, loading_reports_pieces_of_a_large_weight)
                  err.text);
     cr_assert_eq(executor_open(&x, EXECUTOR_PERSISTENT, &cpu_backend, &cfg, m, &err), 0, "%s", err.text);
     cr_assert_gt(reports.n, model_n_weights(m));
-    cr_assert_lt(reports.widest, 0.03);
+    cr_assert_lt(reports.widest, 0.06, "%g of %u", reports.widest, reports.n);
     cr_assert_float_eq(reports.last, 1, 1e-9);
     executor_close(x);
     model_close(m);
