@@ -326,10 +326,8 @@ static int list_weights(struct model *m, struct error *err)
 uint32_t model_find_weight(const struct model *m, const char *name)
 {
     const struct gguf_tensor *t = gguf_find_tensor(m->gguf, name);
-    for (uint32_t i = 0; t && i < m->n_weights; i++)
-        if (gguf_tensor_at(m->gguf, i) == t)
-            return i;
-    return MODEL_NO_WEIGHT;
+    return t ? (uint32_t)(t - gguf_tensor_at(m->gguf, 0))
+             : MODEL_NO_WEIGHT; /* weights are in the file's order */
 }
 
 /* Whether Hearth can compute with this weight as it is used: matrices in whole blocks, vectors as F32. */
@@ -543,19 +541,4 @@ uint64_t model_hash(const struct model *m, void (*tick)(void *context), void *co
             tick(context);
     }
     return h;
-}
-
-void model_rope_table(const struct model_config *c, uint32_t n_ctx, float *out)
-{
-    uint32_t pairs = c->rope_dim / 2;
-    for (uint32_t i = 0; i < pairs; i++) {
-        double frequency = pow(c->rope_base, -2.0 * i / c->rope_dim) / c->rope_scale;
-        if (c->rope_factors)
-            frequency /= (double)c->rope_factors[i];
-        for (uint32_t pos = 0; pos < n_ctx; pos++) {
-            float *entry = out + ((size_t)pos * pairs + i) * 2;
-            entry[0] = (float)cos(pos * frequency);
-            entry[1] = (float)sin(pos * frequency);
-        }
-    }
 }

@@ -89,5 +89,6 @@ int model_want(const struct model *m, uint32_t *out, struct model_want want, str
  * It reads all over the file, which a slow disk feels: `tick` (may be NULL) is called after every tensor. */
 uint64_t model_hash(const struct model *m, void (*tick)(void *context), void *context);
 
-/* Cosine and sine of every position and pair: out[(pos * rope_dim/2 + i) * 2 + {0,1}], computed in double. */
+/* Cosine and sine of every position and pair: out[(pos * rope_dim/2 + i) * 2 + {0,1}], computed in double
+ * without the C library's functions: the same bits on every machine (rope_table.c). */
 void model_rope_table(const struct model_config *c, uint32_t n_ctx, float *out);
