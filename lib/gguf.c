@@ -1,13 +1,11 @@
-#include "gguf.h"
+#include "gguf_private.h"
 #include "quant.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <float.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,6 +92,16 @@ __attribute__((format(printf, 3, 4))) static int fail(const struct reader *r, in
     if (!r->name.s)
         return error_set(r->err, code, "%s: %s number %" PRIu64 ": %s", path, r->kind, r->number, text);
     return error_set(r->err, code, "%s: %s '%s': %s", path, r->kind, shown(name, r->name), text);
+}
+
+int gguf_fail_value(const struct gguf *g, const struct gguf_value *v, struct error *err, const char *fmt, ...)
+{
+    char text[200], name[SHOWN];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    return error_set(err, -EBADMSG, "%s: key '%s': %s", short_path(g->path), shown(name, v->key), text);
 }
 
 /* ---- index ---- */
@@ -217,7 +225,7 @@ static const char *const type_names[] = {"u8",   "i8",     "u16",   "i16", "u32"
                                          "bool", "string", "array", "u64", "i64", "f64"};
 static const uint8_t type_sizes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8}; /* 0: not of a fixed size */
 
-static const char *type_name(uint32_t type)
+const char *gguf_type_name(uint32_t type)
 {
     return type <= GGUF_F64 ? type_names[type] : "?";
 }
@@ -659,145 +667,4 @@ const struct gguf_tensor *gguf_find_tensor(const struct gguf *g, const char *nam
         return NULL;
     uint32_t slot = *index_slot(&g->tensor_index, g, (struct gguf_str){name, strlen(name)}, tensor_name);
     return slot ? &g->tensors[slot - 1] : NULL;
-}
-
-static int wrong_type(const struct gguf *g, const struct gguf_value *v, const char *expected,
-                      struct error *err)
-{
-    const struct reader r = {.g = g, .kind = "key", .name = v->key, .err = err};
-    if (v->type == GGUF_ARR)
-        return fail(&r, -EBADMSG, "is an array of %s, expected %s", type_name(v->item_type), expected);
-    return fail(&r, -EBADMSG, "has type %s, expected %s", type_name(v->type), expected);
-}
-
-int gguf_get_u32(const struct gguf *g, const char *key, uint32_t *out, struct error *err)
-{
-    const struct gguf_value *v = gguf_find(g, key);
-    if (!v)
-        return -ENOENT;
-    uint64_t u = 0;
-    int64_t sign = 0;
-    switch (v->type) {
-    case GGUF_U8:
-    case GGUF_U16:
-    case GGUF_U32:
-    case GGUF_U64:
-        memcpy(&u, v->data, v->size);
-        break;
-    case GGUF_I8:
-    case GGUF_I16:
-    case GGUF_I32:
-    case GGUF_I64:
-        memcpy(&u, v->data, v->size);
-        sign = (int8_t)v->data[v->size - 1];
-        break;
-    default:
-        return wrong_type(g, v, "an unsigned integer", err);
-    }
-    if (sign < 0 || u > UINT32_MAX) {
-        const struct reader r = {.g = g, .kind = "key", .name = v->key, .err = err};
-        return fail(&r, -EBADMSG, "is %s, expected 0 to 4294967295",
-                    sign < 0 ? "negative" : "larger than 32 bits");
-    }
-    *out = (uint32_t)u;
-    return 0;
-}
-
-int gguf_get_f32(const struct gguf *g, const char *key, float *out, struct error *err)
-{
-    const struct gguf_value *v = gguf_find(g, key);
-    if (!v)
-        return -ENOENT;
-    double d;
-    float f;
-    if (v->type == GGUF_F32) {
-        memcpy(&f, v->data, sizeof f);
-        d = (double)f;
-    } else if (v->type == GGUF_F64) {
-        memcpy(&d, v->data, sizeof d);
-    } else {
-        return wrong_type(g, v, "a float", err);
-    }
-    if (!(fabs(d) <= (double)FLT_MAX)) {
-        const struct reader r = {.g = g, .kind = "key", .name = v->key, .err = err};
-        return fail(&r, -EBADMSG, "is %g, expected a finite number of 32 bits", d);
-    }
-    *out = (float)d;
-    return 0;
-}
-
-int gguf_get_bool(const struct gguf *g, const char *key, bool *out, struct error *err)
-{
-    const struct gguf_value *v = gguf_find(g, key);
-    if (!v)
-        return -ENOENT;
-    if (v->type != GGUF_BOOL)
-        return wrong_type(g, v, "a bool", err);
-    *out = v->data[0] != 0;
-    return 0;
-}
-
-int gguf_get_str(const struct gguf *g, const char *key, struct gguf_str *out, struct error *err)
-{
-    const struct gguf_value *v = gguf_find(g, key);
-    if (!v)
-        return -ENOENT;
-    if (v->type != GGUF_STR)
-        return wrong_type(g, v, "a string", err);
-    *out = (struct gguf_str){(const char *)v->data + 8, v->size - 8};
-    return 0;
-}
-
-int gguf_get_array(const struct gguf *g, const char *key, uint32_t item_type, const struct gguf_value **out,
-                   struct error *err)
-{
-    const struct gguf_value *v = gguf_find(g, key);
-    if (!v)
-        return -ENOENT;
-    if (v->type != GGUF_ARR || v->item_type != item_type) {
-        char expected[32];
-        (void)snprintf(expected, sizeof expected, "an array of %s", type_name(item_type));
-        return wrong_type(g, v, expected, err);
-    }
-    *out = v;
-    return 0;
-}
-
-bool gguf_next_str(const struct gguf_value *array, size_t *cursor, struct gguf_str *out)
-{
-    assert(array->item_type == GGUF_STR);
-    if (*cursor >= array->size)
-        return false;
-    uint64_t len; /* lengths were checked when the file was opened */
-    memcpy(&len, array->data + *cursor, sizeof len);
-    *out = (struct gguf_str){(const char *)array->data + *cursor + 8, len};
-    *cursor += 8 + len;
-    return true;
-}
-
-/* The bits of a 4-byte item. */
-static uint32_t item(const struct gguf_value *array, size_t i)
-{
-    assert(type_sizes[array->item_type] == 4 && i < array->n);
-    uint32_t bits;
-    memcpy(&bits, array->data + 4 * i, sizeof bits);
-    return bits;
-}
-
-uint32_t gguf_item_u32(const struct gguf_value *array, size_t i)
-{
-    return item(array, i);
-}
-
-int32_t gguf_item_i32(const struct gguf_value *array, size_t i)
-{
-    return (int32_t)item(array, i);
-}
-
-float gguf_item_f32(const struct gguf_value *array, size_t i)
-{
-    uint32_t bits = item(array, i);
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
 }
