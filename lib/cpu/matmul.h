@@ -50,9 +50,9 @@ struct matmul_kernels {
      * `floats`. */
     void (*quantise)(struct matmul_input *in, uint32_t column, const float *x, const float *gain,
                      bool floats);
-    /* out[c * stride + row] = product of row and column c, for the rows of groups [first, last) and all
-     * columns of `in`. Rows beyond n are not written. With more than four columns groups are walked in pairs:
-     * deal ranges of an even number of them, or the odd one costs as much as two. */
+    /* out[c * stride + i] = product of row 16 * first + i and column c, for the rows of groups [first, last)
+     * and all columns of `in`. Rows beyond n are not written. With more than four columns groups are walked
+     * in pairs: deal ranges of an even number of them, or the odd one costs as much as two. */
     void (*run)(const struct matmul_matrix *m, const struct matmul_input *in, uint32_t first, uint32_t last,
                 float *out, size_t stride, void *scratch);
     size_t scratch_size; /* bytes of 64-byte aligned scratch per thread that run() needs */

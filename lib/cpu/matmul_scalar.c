@@ -102,14 +102,14 @@ static void run(const struct matmul_matrix *m, const struct matmul_input *in, ui
 {
     (void)scratch;
     uint32_t n_super = matmul_n_super(m->k), half = matmul_half(n_super);
-    for (uint32_t row = first * MATMUL_ROWS; row < last * MATMUL_ROWS && row < m->n; row++)
+    for (uint32_t row = first * MATMUL_ROWS; row < last * MATMUL_ROWS && row < m->n; row++, out++)
         for (uint32_t c = 0; c < in->n_columns; c += MATMUL_CHUNK) {
             float total[2][MATMUL_CHUNK] = {0};
             uint32_t end = matmul_min(c + MATMUL_CHUNK, in->n_columns);
             for (uint32_t super = 0; super < n_super; super++)
                 row_super(m, in, row, super, c, end, total[super >= half]);
             for (uint32_t i = c; i < end; i++)
-                out[i * stride + row] = total[0][i - c] + total[1][i - c];
+                out[i * stride] = total[0][i - c] + total[1][i - c];
         }
 }
 

@@ -1,18 +1,24 @@
+/* clang-format off */
 /* matmul_template.h - the matrix product for one vector width; included once per instruction set, after
- * these: LANES           f32 per vector (16 or 8); a "row vector" is LANES rows side by side PANEL_COLUMNS
- * columns of the panel kernel: 2 * PANEL_COLUMNS accumulators and 3 more fit the registers DIRECT_COLUMNS  up
- * to this many columns weights are unpacked in registers BYTE_ZERO       1 when dot() takes the whole range
- * of u8: values are then unpacked with zero 128 vi, vf and the vi_*, vf_*, dot() used below Two shapes serve
- * all types. Few columns (decode): one group at a time, a block of 32 columns of 16 rows is unpacked into 8
- * registers and meets every column; it runs as fast as memory reads. Many columns (prefill): a tile is
- * unpacked into L1 once for all columns of a chunk, then 2 row vectors x PANEL_COLUMNS accumulators stay in
- * registers over a block. */
+ * these:
+ *
+ *   LANES            f32 per vector (16 or 8); a "row vector" is LANES rows side by side
+ *   PANEL_COLUMNS    columns of the panel kernel: 2 * PANEL_COLUMNS accumulators and 3 more fit the registers
+ *   DIRECT_COLUMNS   up to this many columns weights are unpacked in registers
+ *   BYTE_ZERO        1 when dot() takes the whole range of u8: values are then unpacked with zero 128
+ *   vi, vf           vectors of integers and of floats, and the vi_*, vf_*, dot() used below
+ *
+ * Two shapes serve all types. Few columns (decode): one group at a time, a block of 32 columns of 16 rows is
+ * unpacked into 8 registers and meets every column; it runs as fast as memory reads. Many columns (prefill):
+ * a tile is unpacked into L1 once for all columns of a chunk, then 2 row vectors x PANEL_COLUMNS accumulators
+ * stay in registers over a block. */
+/* clang-format on */
 #include "matmul_pack.h"
 
 #define INLINE      static inline __attribute__((always_inline))
 #define ROW_VECTORS (MATMUL_ROWS / LANES) /* per group */
 #define PAIR_GROUPS (2 / ROW_VECTORS)     /* groups under the two row vectors of a panel */
-#define PREFETCH 4352
+#define PREFETCH    4352
 
 /* A tile spread out: one row vector's values and scales, in the L1 cache. */
 struct expanded {
@@ -200,24 +206,24 @@ INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m
     }
 }
 
-/* Rows [first, first + LANES) of column `column`; rows beyond n are left alone. */
-INLINE void put(const struct matmul_matrix *m, float *out, uint32_t first, vf v)
+/* Rows [row, row + LANES) of one column, which lie at `out`; rows beyond n are left alone. */
+INLINE void put(const struct matmul_matrix *m, uint32_t row, float *out, vf v)
 {
-    if (first + LANES <= m->n) {
-        vf_storeu(out + first, v);
+    if (row + LANES <= m->n) {
+        vf_storeu(out, v);
         return;
     }
     float lanes[LANES] __attribute__((aligned(64)));
     vf_store(lanes, v);
-    for (uint32_t l = 0; first + l < m->n && l < LANES; l++)
-        out[first + l] = lanes[l];
+    for (uint32_t l = 0; row + l < m->n && l < LANES; l++)
+        out[l] = lanes[l];
 }
 
 INLINE void direct(uint32_t kind, uint32_t W, const struct matmul_matrix *m, const struct matmul_input *in,
                    uint32_t first, uint32_t last, float *out, size_t stride, struct scratch *s)
 {
     uint32_t n_super = matmul_n_super(m->k), half = matmul_half(n_super);
-    for (uint32_t g = first; g < last; g++) {
+    for (uint32_t g = first; g < last; g++, out += MATMUL_ROWS) {
         float total[2][ROW_VECTORS][MATMUL_PANEL][LANES] __attribute__((aligned(64))) = {0};
         for (uint32_t super = 0; super < n_super; super++) {
             struct matmul_panel p = matmul_panel(in, 0, super);
@@ -226,7 +232,7 @@ INLINE void direct(uint32_t kind, uint32_t W, const struct matmul_matrix *m, con
         }
         for (uint32_t r = 0; r < ROW_VECTORS; r++)
             for (uint32_t i = 0; i < W; i++)
-                put(m, out + i * stride, g * MATMUL_ROWS + r * LANES,
+                put(m, g * MATMUL_ROWS + r * LANES, out + i * stride + r * LANES,
                     vf_add(vf_load(total[0][r][i]), vf_load(total[1][r][i])));
     }
 }
@@ -399,7 +405,7 @@ INLINE void chunk_super(uint32_t kind, const struct matmul_matrix *m, const stru
             prefetch(kind, m, group + g, super, first, part, PAIR_GROUPS);
         for (uint32_t i = column; super + 1 == n_super && i < end && i < column + panel_columns(kind); i++)
             for (uint32_t g = 0; g < PAIR_GROUPS; g++)
-                __builtin_prefetch(out + i * stride + (group + g) * MATMUL_ROWS, 1);
+                __builtin_prefetch(out + i * stride + g * MATMUL_ROWS, 1);
         struct matmul_panel p = matmul_panel(in, column / MATMUL_PANEL, super);
         uint32_t c = column % MATMUL_PANEL, W = matmul_min(panel_columns(kind), p.width - c);
         float(*total)[2][LANES] = &s->total[second][column - chunk];
@@ -432,14 +438,16 @@ INLINE void chunk_super(uint32_t kind, const struct matmul_matrix *m, const stru
     }
 }
 
-/* Output of a chunk: half 0 + half 1 of K, for the groups g .. g + n_groups - 1 under the row vectors. */
+/* Output of a chunk: half 0 + half 1 of K, for the groups g .. g + n_groups - 1 under the row vectors; `out`
+ * is the first row of group g. */
 static void put_chunk(const struct matmul_matrix *m, uint32_t g, uint32_t n_groups, uint32_t chunk,
                       uint32_t end, float *out, size_t stride, const struct scratch *s)
 {
     for (uint32_t column = chunk; column < end; column++)
         for (uint32_t r = 0; r < n_groups * ROW_VECTORS; r++) {
             const float *t0 = s->total[0][column - chunk][r], *t1 = s->total[1][column - chunk][r];
-            put(m, out + column * stride, g * MATMUL_ROWS + r * LANES, vf_add(vf_load(t0), vf_load(t1)));
+            put(m, g * MATMUL_ROWS + r * LANES, out + column * stride + r * LANES,
+                vf_add(vf_load(t0), vf_load(t1)));
         }
 }
 
@@ -447,7 +455,7 @@ static void put_chunk(const struct matmul_matrix *m, uint32_t g, uint32_t n_grou
 INLINE void panels(uint32_t kind, const struct matmul_matrix *m, const struct matmul_input *in,
                    uint32_t first, uint32_t last, float *out, size_t stride, struct scratch *s)
 {
-    for (uint32_t g = first; g < last; g += PAIR_GROUPS)
+    for (uint32_t g = first; g < last; g += PAIR_GROUPS, out += PAIR_GROUPS * MATMUL_ROWS)
         for (uint32_t chunk = 0; chunk < in->n_columns; chunk += MATMUL_CHUNK) {
             uint32_t end = matmul_min(chunk + MATMUL_CHUNK, in->n_columns);
             uint32_t n_groups = matmul_min(PAIR_GROUPS, last - g);
@@ -538,7 +546,7 @@ INLINE void floats(uint32_t kind, const struct matmul_matrix *m, const struct ma
                    uint32_t first, uint32_t last, float *out, size_t stride, struct scratch *s)
 {
     uint32_t n_super = matmul_n_super(m->k);
-    for (uint32_t g = first; g < last; g += PAIR_GROUPS)
+    for (uint32_t g = first; g < last; g += PAIR_GROUPS, out += PAIR_GROUPS * MATMUL_ROWS)
         for (uint32_t chunk = 0; chunk < in->n_columns; chunk += MATMUL_CHUNK) {
             uint32_t end = matmul_min(chunk + MATMUL_CHUNK, in->n_columns);
             uint32_t n_groups = matmul_min(PAIR_GROUPS, last - g);

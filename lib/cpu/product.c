@@ -38,12 +38,12 @@ static void quantise_row(struct job *j, uint32_t row, bool floats, float *factor
 }
 
 /* Products of groups [first, last) of one matrix into tile[row][stride]; returns how many of its rows that
- * are. The kernel numbers output rows from the start of the matrix, the tile from the start of the piece. */
+ * are. */
 static uint32_t multiply(const struct job *j, const struct matmul_matrix *m, uint32_t first, uint32_t last,
                          float *tile, size_t stride)
 {
     uint32_t start = first * MATMUL_ROWS, end = last * MATMUL_ROWS < m->n ? last * MATMUL_ROWS : m->n;
-    j->shared->kernels->run(m, &j->input, first, last, tile - start, stride, j->own->kernel);
+    j->shared->kernels->run(m, &j->input, first, last, tile, stride, j->own->kernel);
     return end - start;
 }
 

@@ -84,7 +84,7 @@ static void job_run(struct bench *b, uint32_t thread)
 {
     uint32_t first, last;
     share(b, thread, &first, &last);
-    b->kernels->run(&b->m, &b->in, first, last, b->out, b->m.n, b->scratch[thread]);
+    b->kernels->run(&b->m, &b->in, first, last, b->out + first * MATMUL_ROWS, b->m.n, b->scratch[thread]);
 }
 
 static void *thread_main(void *argument)

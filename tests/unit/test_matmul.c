@@ -146,7 +146,7 @@ static void product_run(struct product *p, const struct matmul_kernels *table, f
     void *scratch = aligned(table->scratch_size);
     for (uint32_t first = 0, last; first < p->m.n_groups; first = last) {
         last = first + 1 + next() % (p->m.n_groups - first);
-        table->run(&p->m, &p->in, first, last, out, stride, scratch);
+        table->run(&p->m, &p->in, first, last, out + first * MATMUL_ROWS, stride, scratch);
     }
     free(scratch);
 }
@@ -194,7 +194,8 @@ static void every_shape(bool extreme, uint32_t largest_k)
                         same_bits(types[t], ns[n], ks[k], columns[c], extreme);
 }
 
-/* Every test that goes through the instruction sets leaves out those this CPU lacks; here that is said, once. */
+/* Every test that goes through the instruction sets leaves out those this CPU lacks; here that is said, once.
+ */
 Test(matmul, instruction_sets_that_go_untested_here_are_named)
 {
     for (size_t t = 1; t < N_TABLES; t++)
