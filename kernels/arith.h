@@ -1,3 +1,4 @@
+/* clang-format off */
 /* arith.h - the one arithmetic: every float operation of the decoder, in the order in which it happens.
  *
  * The promise: for integer-quantised models the same tokens, bit for bit, alone or in a batch, for any
@@ -9,40 +10,76 @@
  *
  * MATRIX PRODUCT  y[row, col] = sum over k of W[row, k] * x[col, k]
  *   x is quantised in blocks of 32 values: int8 q, one f32 scale a (ARITH_BLOCK; per-256 scales were tried:
- * too coarse). W is walked in super-blocks of 256 columns (the last one may hold fewer blocks). For one
- * super-block, j ascending: c = fmaf(a[j], s[j] * (float)I[j], c)          from c = 0 where I[j] is the exact
- * integer dot product of block j, integer sub-scales included: Q4_K Q5_K       I = sum q*x,            s =
- * the 6-bit scale        (s*I < 2^24: exact) Q6_K (Q3_K)     I = sum sc*(q-zero)*x,  s = 1 (|I| < 2^24:
- * exact) Q2_K            I = sum sc*q*x,         s = 1 Q8_0 Q5_0 Q4_0  I = sum (q-zero)*x,     s = the f16
- * scale as f32 Q4_1 Q5_1       I = sum q*x,            s = the f16 scale as f32 and, for types with a
- * minimum, over blocks j (Q2_K: half-blocks of 16) ascending, b[j] = a[j] * (float)(sum of x's int8): m =
- * fmaf(b[j], (float)min[j], m)               from m = 0 the super-block's value is Q4_K Q5_K Q2_K  v =
- * fmaf(d, c, -(dmin * m))    Q6_K Q3_K  v = d * c Q8_0 Q5_0 Q4_0  v = c                          Q4_1 Q5_1  v
- * = c + m F32 F16 BF16 weights take x unquantised: c = fmaf(w[k], x[k], c), k ascending through the
- * super-block, v = c. Super-block values are added ascending from 0 in two halves, [0, h) and [h, n) with h =
- * (n+1)/2, then half 0 + half 1, so a device may give the halves to two blocks. Around it: a norm's gain is
- * multiplied into x before quantising and 1/rms multiplies the product after it (y * r), then bias (y + b),
- * then residual (x + y), each rounded.
+ *   too coarse). W is walked in super-blocks of 256 columns (the last one may hold fewer blocks). For one
+ *   super-block, blocks j ascending:
+ *
+ *     c = fmaf(a[j], s[j] * (float)I[j], c)     from c = 0
+ *
+ *   where I[j] is the exact integer dot product of block j, integer sub-scales included:
+ *
+ *     type             I[j]                    s[j]
+ *     Q4_K Q5_K        sum q * x               the 6-bit scale (s * I < 2^24: exact)
+ *     Q6_K Q3_K        sum sc * (q-zero) * x   1 (|I| < 2^24: exact)
+ *     Q2_K             sum sc * q * x          1
+ *     Q8_0 Q5_0 Q4_0   sum (q-zero) * x        the f16 scale as f32
+ *     Q4_1 Q5_1        sum q * x               the f16 scale as f32
+ *
+ *   For types with a minimum, over blocks j (Q2_K: half-blocks of 16) ascending, with
+ *   b[j] = a[j] * (float)(sum of x's int8):
+ *
+ *     m = fmaf(b[j], (float)min[j], m)          from m = 0
+ *
+ *   The value of the super-block:
+ *
+ *     Q4_K Q5_K Q2_K   v = fmaf(d, c, -(dmin * m))
+ *     Q6_K Q3_K        v = d * c
+ *     Q8_0 Q5_0 Q4_0   v = c
+ *     Q4_1 Q5_1        v = c + m
+ *     F32 F16 BF16     v = c, x taken unquantised: c = fmaf(w[k], x[k], c), k ascending
+ *
+ *   Super-block values are added ascending from 0 in two halves, [0, h) and [h, n) with h = (n+1)/2, then
+ *   half 0 + half 1, so a device may give the halves to two blocks. Around it: a norm's gain is multiplied
+ *   into x before quantising and 1/rms multiplies the product after it (y * r), then bias (y + b), then
+ *   residual (x + y), each rounded.
  *
  * LANES  sums of squares, of exponentials and attention scores run over 32 lanes: lane l folds elements l,
- * l+32, l+64 ... ascending with fmaf from 0, then the xor tree: v[l] += v[l^16], ^8, ^4, ^2, ^1.
+ *   l+32, l+64 ... ascending with fmaf from 0, then the xor tree: v[l] += v[l^16], ^8, ^4, ^2, ^1.
  *
- * ATTENTION  of a row at position p: scores in base 2, s[t] = dot(q * (scale*log2 e), k[t]) over lanes, t =
- * 0..p. The past is cut into splits of arith_split(p) tokens. Inside a split, page by page (64 tokens): m' =
- * max(m, max s[t]);  f = exp2(m - m');  w[t] = exp2(s[t] - m');  l = fmaf(l, f, sum over lanes of w); o[d] =
- * o[d] * f, then o[d] = fmaf(w[t], v[t][d], o[d]), t ascending                   from m = -inf, l = 0, o = 0
- *   Splits are merged ascending: M = max m[i];  e = exp2(m[i] - M);  L = fmaf(e, l[i], L);  O[d] = fmaf(e,
- * o[i][d], O[d]); out[d] = O[d] * (1 / L). K and V are read as the cache type stores them, the row's own
- * included.
+ * ATTENTION  of a row at position p: scores in base 2, s[t] = dot(q * (scale*log2 e), k[t]) over lanes,
+ *   t = 0..p. The past is cut into splits of arith_split(p) tokens. Inside a split, page by page (64
+ *   tokens), from m = -inf, l = 0, o = 0:
+ *
+ *     m'   = max(m, max s[t])
+ *     f    = exp2(m - m')
+ *     w[t] = exp2(s[t] - m')
+ *     l    = fmaf(l, f, sum over lanes of w)
+ *     o[d] = o[d] * f, then o[d] = fmaf(w[t], v[t][d], o[d]), t ascending
+ *
+ *   Splits are merged ascending:
+ *
+ *     M    = max m[i]
+ *     e    = exp2(m[i] - M)
+ *     L    = fmaf(e, l[i], L)
+ *     O[d] = fmaf(e, o[i][d], O[d])
+ *     out[d] = O[d] * (1 / L)
+ *
+ *   K and V are read as the cache type stores them, the row's own included.
  *
  * QK-NORM of a head: (x * r) * gain, r = 1/rms over the head. A q8_0 cache holds arith_quantise() of every 32
  * values of a token's head (a short last block padded with zeros), the scale rounded to f16 afterwards; it is
  * read as (float)q * scale.
  *
  * Changing a rule changes results: raise ARITH_VERSION (it is part of the system fingerprint). */
+/* clang-format on */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
+
+/* Said again where a compiler can be told: clang fuses by default, gcc obeys -ffp-contract=off alone. */
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#endif
+_Static_assert(__FLT_EVAL_METHOD__ == 0, "every operation rounds to the width of its type");
 
 #define ARITH_VERSION     1
 #define ARITH_BLOCK       32  /* activations per scale */
@@ -158,7 +195,8 @@ static inline float arith_quantise(const float x[ARITH_BLOCK], int8_t q[ARITH_BL
     return !finite ? arith_from_bits(0x7fc00000u) : tiny ? 0.0f : amax / 127.0f;
 }
 
-/* Rotates one RoPE pair by the angle whose cosine and sine come from the host's table. */
+/* Rotates one RoPE pair by the angle whose cosine and sine come from the host's table (lib/rope_table.c, the
+ * same bits on every machine). */
 static inline void arith_rope(float *x0, float *x1, float cosine, float sine)
 {
     float a = *x0, b = *x1;

@@ -1,3 +1,4 @@
+/* clang-format off */
 /* graph.h - the model as the field draws it: tensor operations in topological order.
  * Built once per model by its architecture's file, then validated: order, arity, shapes, weight types; an
  * error names the node. The eager executor runs it node by node; program.h is the same model after fusion.
@@ -5,21 +6,23 @@
  * Every node yields one value per row of a step: a vector of `width` floats. Row-independent except
  * attention, which also reads the KV cache. Node inputs are earlier nodes.
  *
- *   op            inputs        weight          width        meaning
- *   NONE          -             -               any          a leaf (the step's tokens); runs nothing, counts
- * no launch EMBED         NONE          [n_vocab, w]    n_embd       the token's row of the embedding
- *   RMS_NORM      x             gain [1, k]     as x         x / rms(x) * gain, over `group` values at a time
- * (head_dim for QK-norm, else the whole row) MUL_MAT       x             [w, k]          w            weight
- * times x, plus bias [1, w] when there is one ROPE          x             -               as x rotates every
- * head of head_dim values by the row's position COPY          k, v          -               kv width appends
- * the row's K and V to the cache of `layer`; yields k SOFT_MAX      q, copy       -               q width
- * attention of q over the row's past in the cache of `layer` ADD, MUL      a, b          -               as a
- *   SILU          x             -               as x
- *   ARGMAX        logits        -               1            samples (greedy at temperature 0); only rows
- * that ask for logits
+ *   op         inputs    weight         width     meaning
+ *   NONE       -         -              any       a leaf (the step's tokens); runs nothing, counts no launch
+ *   EMBED      NONE      [n_vocab, w]   n_embd    the token's row of the embedding
+ *   RMS_NORM   x         gain [1, k]    as x      x / rms(x) * gain, over `group` values at a time (head_dim
+ *                                                 for QK-norm, else the whole row)
+ *   MUL_MAT    x         [w, k]         w         weight times x, plus bias [1, w] when there is one
+ *   ROPE       x         -              as x      rotates every head of head_dim values by the row's position
+ *   COPY       k, v      -              kv width  appends the row's K and V to the cache of `layer`; yields k
+ *   SOFT_MAX   q, copy   -              q width   attention of q over the row's past in the cache of `layer`
+ *   ADD, MUL   a, b      -              as a      a + b, a * b
+ *   SILU       x         -              as x      x * sigmoid(x)
+ *   ARGMAX     logits    -              1         samples (greedy at temperature 0); only rows that ask for
+ *                                                 logits
  *
  * Nodes after `head` (the last node before the output norm) run only for rows that need logits.
  * Thread: one builder; immutable afterwards. */
+/* clang-format on */
 #pragma once
 #include "error.h"
 #include "model.h"

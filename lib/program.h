@@ -1,14 +1,17 @@
+/* clang-format off */
 /* program.h - the graph after fusion: a flat array of plain structs, about six ops a layer, that a decoder
  * walks once per step. It can be copied to a device as it is: buffers are offsets, weights are indices,
  * nothing is a pointer.
  *
- *   op        does, per row
- *   EMBED     out = embedding row of the token
- *   MATMUL    out_i = W_i * q8(in * gain) * r + bias_i for up to three matrices that share the input (QKV;
- * gate and up), where r = 1/rms(in) when there is a gain, else no factor; then the epilogue: STORE     out_i
- * = y_i RESIDUAL  out += y_0 SWIGLU    out = silu(y_0) * y_1 ATTEND    QK-norm (if gains), RoPE, K and V
- * appended to the cache, attention; in = [q|k|v], out = heads SAMPLE    for logit rows: logits -> token,
- * log-probabilities
+ *   op       does, per row
+ *   EMBED    out = embedding row of the token
+ *   MATMUL   y_i = W_i * q8(in * gain) * r + bias_i for up to three matrices that share the input (QKV; gate
+ *            and up), where r = 1/rms(in) when there is a gain, else no factor; then the epilogue:
+ *              STORE      out_i = y_i
+ *              RESIDUAL   out += y_0
+ *              SWIGLU     out = silu(y_0) * y_1
+ *   ATTEND   QK-norm (if gains), RoPE, K and V appended to the cache, attention; in = [q|k|v], out = heads
+ *   SAMPLE   for logit rows: logits -> token, log-probabilities
  *
  * Five buffers, in this order (enum program_buffer_index): x the residual stream, qkv = [q|k|v], attn, h the
  * gated FFN row, logits. The first four lie in every row's scratch; logits exist once per logit row (at most
@@ -22,6 +25,7 @@
  * taken as int32_t, is not negative. Where every unit of the earlier op must have arrived, this is a
  * grid barrier. Backends fill wait_arrivals/signal_units for their own grid. Room for later: `indirect` (tile
  * lists), ranks and ALL_REDUCE (several devices). */
+/* clang-format on */
 #pragma once
 #include "error.h"
 
