@@ -298,11 +298,30 @@ static int check_template(const struct chat_template *c, struct api_error *err)
         return 0;
     case CHAT_FOREIGN:
         return api_invalid(err, "chat_template",
-                           "the model's chat_template is not ChatML: no other is supported yet");
+                           "the model's chat_template %s: nothing but ChatML is supported yet", c->unknown);
     case CHAT_ABSENT:
         break;
     }
     return api_invalid(err, "chat_template", "the model has no chat_template, and no ChatML tokens either");
+}
+
+/* What the template may write in a way that only running it would tell. */
+static int check_messages(const struct chatml *form, const struct params *p, struct api_error *err)
+{
+    for (uint32_t i = 0; i < p->n_messages; i++) {
+        const struct message *m = &p->messages[i];
+        bool last = i + 1 == p->n_messages;
+        if (form->changes_tools && !strcmp(m->role, "tool"))
+            return api_invalid(err, "chat_template",
+                               "messages: role tool is not supported yet with this model's chat_template");
+        if (form->changes_answers && !strcmp(m->role, "assistant") &&
+            (last || memmem(m->content, m->content_len, "</think>", 8)))
+            return api_invalid(
+                err, "chat_template",
+                "messages: role assistant at the end or with </think> is not supported yet with "
+                "this model's chat_template");
+    }
+    return 0;
 }
 
 static int put_text(struct generation *g, const char *text, size_t len, struct api_error *err)
@@ -327,6 +346,15 @@ static int put_message(struct generation *g, const struct chat_template *c, cons
     return put_text(g, "\n", 1, err);
 }
 
+/* What the template says in place of a system message at the beginning. */
+static int put_default_system(struct generation *g, const struct chat_template *c, struct api_error *err)
+{
+    struct message m = {.role = "system", .content = c->form.system, .content_len = c->form.n_system};
+    if (!c->form.n_system || !strcmp(g->p.messages[0].role, "system"))
+        return 0;
+    return put_message(g, c, &m, err);
+}
+
 static int chat_prepare(struct generation *g, struct api_error *err)
 {
     const struct tokenizer *t = g->server->model.tokenizer;
@@ -337,9 +365,11 @@ static int chat_prepare(struct generation *g, struct api_error *err)
     if (p->logprobs && !p->chat_logprobs)
         return api_invalid(err, "top_logprobs", "top_logprobs needs logprobs to be true");
     p->has_logprobs = p->chat_logprobs;
-    if (check_template(c, err) < 0)
+    if (check_template(c, err) < 0 || check_messages(&c->form, p, err) < 0)
         return -1;
     if (p->add_special && tokenizer_adds_bos(t) && generation_append_id(g, tokenizer_bos(t), err) < 0)
+        return -1;
+    if (put_default_system(g, c, err) < 0)
         return -1;
     for (uint32_t i = 0; i < p->n_messages; i++)
         if (put_message(g, c, &p->messages[i], err) < 0)
