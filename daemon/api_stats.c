@@ -36,7 +36,7 @@ static void put_decoder(struct buf *out, const struct server *s, const struct ba
 {
     static const char *const names[] = {
         [BACKEND_IDLE] = "idle", [BACKEND_RUNNING] = "running", [BACKEND_PARKED] = "parked"};
-    uint64_t now = now_ns();
+    uint64_t now = clock_ns();
     buf_printf(out, "{\"executor\":\"%s\",\"arithmetic\":\"%s\",",
                config_executor_name((int)executor_kind(s->model.executor)),
                config_arithmetic_name(s->cfg->arithmetic));
@@ -118,7 +118,7 @@ void api_stats(struct request *r)
     struct engine_stats e = {0};
     struct buf *out = &r->out;
     buf_printf(out, "{\"version\":\"%s\",\"uptime_s\":%.3f,\"state\":\"%s\",", HEARTH_VERSION,
-               (double)(now_ns() - s->stats.started_ns) / 1e9, server_state_name(s->state));
+               (double)(clock_ns() - s->stats.started_ns) / 1e9, server_state_name(s->state));
     if (s->model.engine) {
         engine_stats(s->model.engine, &e);
         put_loaded(out, s, &e);

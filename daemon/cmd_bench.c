@@ -9,7 +9,6 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/auxv.h>
 #include <unistd.h>
 
 /* ---- options ---- */
@@ -206,8 +205,10 @@ static uint32_t usable_cpus(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
 }
 
-static int bench(struct config *cfg, const struct bench_options *opt, struct error *err)
+static int bench(struct config *cfg, void *options, struct error *err)
 {
+    const struct bench_options *opt = options;
+
     if (!opt->roofline || config_is_set(cfg, "model"))
         return bench_model(cfg, opt, err);
     uint32_t threads = cfg->threads ? cfg->threads : usable_cpus();
@@ -222,24 +223,8 @@ static int bench(struct config *cfg, const struct bench_options *opt, struct err
 
 int cmd_bench(int argc, char **argv)
 {
+    static const struct command_configured command = {usage, take_option, bench};
     struct bench_options options = {.n_prompt = {1, {512}}, .n_gen = {1, {128}}, .repetitions = 5};
-    struct config_arguments args = {.argc = argc - 1,
-                                    .argv = argv + 1,
-                                    .environ = environ,
-                                    .default_file = CONFIG_FILE,
-                                    .secure = getauxval(AT_SECURE) != 0,
-                                    .option = take_option,
-                                    .context = &options};
-    struct config cfg;
-    struct error err = {0};
-    int rc = config_load(&cfg, &args, &err);
 
-    if (rc < 0)
-        rc = command_fail_config(&err);
-    else if (args.help)
-        usage();
-    else if (bench(&cfg, &options, &err) < 0)
-        rc = command_fail(&err);
-    config_free(&cfg);
-    return rc;
+    return command_run_configured(&command, &options, argc, argv);
 }

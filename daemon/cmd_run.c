@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/auxv.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -332,8 +331,9 @@ static int run_prompt(struct offline *o, const struct run_options *opt, const in
     return rc;
 }
 
-static int run(struct config *cfg, struct run_options *opt, struct error *err)
+static int run(struct config *cfg, void *options, struct error *err)
 {
+    struct run_options *opt = options;
     struct offline o = {0};
     int32_t *ids = NULL;
     size_t n_ids = 0;
@@ -353,6 +353,7 @@ static int run(struct config *cfg, struct run_options *opt, struct error *err)
 
 int cmd_run(int argc, char **argv)
 {
+    static const struct command_configured command = {usage, take_option, run};
     struct run_options options = {.sampling = {.temperature = 0.8f,
                                                .top_k = 40,
                                                .top_p = 0.95f,
@@ -360,25 +361,6 @@ int cmd_run(int argc, char **argv)
                                                .typical_p = 1,
                                                .repetition_penalty = 1,
                                                .penalty_last_n = 64}};
-    struct config_arguments args = {.argc = argc - 1,
-                                    .argv = argv + 1,
-                                    .environ = environ,
-                                    .default_file = CONFIG_FILE,
-                                    .secure = getauxval(AT_SECURE) != 0,
-                                    .option = take_option,
-                                    .context = &options};
-    struct config cfg;
-    struct error err = {0};
-    int rc = config_load(&cfg, &args, &err);
 
-    if (rc < 0)
-        rc = command_fail_config(&err);
-    else if (args.help)
-        usage();
-    else if (args.print_config)
-        config_print(&cfg, stdout);
-    else if (run(&cfg, &options, &err) < 0)
-        rc = command_fail(&err);
-    config_free(&cfg);
-    return rc;
+    return command_run_configured(&command, &options, argc, argv);
 }

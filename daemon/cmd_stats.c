@@ -9,8 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/auxv.h>
-#include <unistd.h>
 
 /* Members by "object.member"; what is missing is 0 or "". */
 static const json_t *member(const json_t *stats, const char *path)
@@ -149,33 +147,27 @@ static void configured_url(const struct config *c, char *out, size_t room)
         snprintf(out, room, "http://%s%s%s:%u", v6 ? "[" : "", host, v6 ? "]" : "", c->port);
 }
 
+static void usage(void)
+{
+    puts("hearthd stats [URL]\n"
+         "\n"
+         "The figures of a running daemon as a table. URL is http://host:port or unix:/path; by itself the\n"
+         "place where this machine's configuration lets it listen.");
+}
+
+static int stats(struct config *cfg, void *options, struct error *err)
+{
+    const char *url = *(const char **)options;
+    char configured[512];
+
+    configured_url(cfg, configured, sizeof configured);
+    return show(url ? url : configured, err);
+}
+
 int cmd_stats(int argc, char **argv)
 {
+    static const struct command_configured command = {usage, take_url, stats};
     const char *url = NULL;
-    struct config_arguments args = {.argc = argc - 1,
-                                    .argv = argv + 1,
-                                    .environ = environ,
-                                    .default_file = CONFIG_FILE,
-                                    .secure = getauxval(AT_SECURE) != 0,
-                                    .option = take_url,
-                                    .context = &url};
-    struct config cfg;
-    struct error err = {0};
-    char configured[512];
-    int rc = config_load(&cfg, &args, &err);
 
-    if (rc < 0) {
-        rc = command_fail_config(&err);
-    } else if (args.help) {
-        puts("hearthd stats [URL]\n"
-             "\n"
-             "The figures of a running daemon as a table. URL is http://host:port or unix:/path; by itself "
-             "the\n"
-             "place where this machine's configuration lets it listen.");
-    } else {
-        configured_url(&cfg, configured, sizeof configured);
-        rc = show(url ? url : configured, &err) < 0 ? command_fail(&err) : EXIT_CLEAN;
-    }
-    config_free(&cfg);
-    return rc;
+    return command_run_configured(&command, &url, argc, argv);
 }

@@ -1,7 +1,11 @@
 #include "commands.h"
+#include "config.h"
 #include "log.h"
 
 #include <errno.h>
+#include <stdio.h>
+#include <sys/auxv.h>
+#include <unistd.h>
 
 int command_exit_code(int code)
 {
@@ -42,4 +46,29 @@ int command_fail_config(const struct error *err)
 {
     log_error("%s", err->text);
     return err->code == -ENOMEM ? EXIT_MEMORY : EXIT_USAGE;
+}
+
+int command_run_configured(const struct command_configured *c, void *options, int argc, char **argv)
+{
+    struct config_arguments args = {.argc = argc - 1,
+                                    .argv = argv + 1,
+                                    .environ = environ,
+                                    .default_file = CONFIG_FILE,
+                                    .secure = getauxval(AT_SECURE) != 0,
+                                    .option = c->option,
+                                    .context = options};
+    struct config cfg;
+    struct error err = {0};
+    int rc = config_load(&cfg, &args, &err);
+
+    if (rc < 0)
+        rc = command_fail_config(&err);
+    else if (args.help)
+        c->usage();
+    else if (args.print_config)
+        config_print(&cfg, stdout);
+    else if (c->run(&cfg, options, &err) < 0)
+        rc = command_fail(&err);
+    config_free(&cfg);
+    return rc;
 }

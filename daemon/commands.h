@@ -3,6 +3,8 @@
 #pragma once
 #include "error.h"
 
+struct config;
+
 enum exit_code {
     EXIT_CLEAN = 0,
     EXIT_INTERNAL = 1,
@@ -23,6 +25,16 @@ int cmd_tokenize(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_stats(int argc, char **argv);
+
+/* A command that reads the configuration: --help, --print-config and errors are the same for all of them. */
+struct command_configured {
+    void (*usage)(void);
+    /* As config_arguments.option; `options` is what command_run_configured() got. */
+    int (*option)(void *options, int argc, char **argv, struct error *err);
+    int (*run)(struct config *cfg, void *options, struct error *err);
+};
+/* Returns the exit code. */
+int command_run_configured(const struct command_configured *c, void *options, int argc, char **argv);
 
 /* The exit code that a lib/ error stands for (error.h names the codes). */
 int command_exit_code(int code);

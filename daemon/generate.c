@@ -222,7 +222,7 @@ static void prepare(struct request *r)
     struct api_error *err = &r->error;
     if (read_params(g, err) == 0 && make_ids(g, err) == 0 && fit_context(g, err) == 0) {
         if (!g->p.has_seed && getrandom(&g->p.seed, sizeof g->p.seed, 0) != sizeof g->p.seed)
-            g->p.seed = now_ns();
+            g->p.seed = clock_ns();
         g->p.seed &= SEED_MASK;
         fill_request(g);
         make_outputs(g, err);
@@ -475,7 +475,7 @@ static void take_tokens(struct generation *g, uint32_t n)
     uint32_t n_new = n - g->n_tokens;
     if (!n_new || g->text.matched)
         return;
-    uint64_t now = now_ns();
+    uint64_t now = clock_ns();
     /* Of several tokens seen at once, the first of all has none before it to measure from. */
     uint64_t from = g->last_ns ? g->last_ns : g->e.first_ns;
     uint32_t n_gaps = g->last_ns ? n_new : n_new - 1;
@@ -580,7 +580,7 @@ static void record(const struct generation *g)
     if (g->e.first_ns)
         histogram_add(&stats->ttft, ms_between(accepted, g->e.first_ns), 1);
     if (g->outcome == GENERATION_COMPLETED)
-        histogram_add(&stats->total, ms_between(accepted, now_ns()), 1);
+        histogram_add(&stats->total, ms_between(accepted, clock_ns()), 1);
 }
 
 static void finish(struct generation *g)
@@ -590,7 +590,7 @@ static void finish(struct generation *g)
     else if (!finish_badly(g))
         finish_well(g);
     record(g);
-    rate_add(&g->server->stats.finished, now_ns() / 1000000000u);
+    rate_add(&g->server->stats.finished, clock_ns() / 1000000000u);
     leave(g, g->outcome);
 }
 
@@ -636,7 +636,7 @@ void generation_refuse(struct generation *g)
 
 void generation_tick(struct generation *g)
 {
-    uint64_t now = now_ns(), every = g->server->cfg->keepalive_ms * MS;
+    uint64_t now = clock_ns(), every = g->server->cfg->keepalive_ms * MS;
     struct request *r = g->request;
     if (g->state != GENERATION_SUBMITTED || g->abandoned || now - g->sent_ns < every - every / 8)
         return;

@@ -362,7 +362,7 @@ static struct request *request_open(struct listener *l, struct MHD_Connection *m
     path = path_of(path);
     *r =
         (struct request){.server = s, .connection = c, .mhd = mhd, .refs = 1, .method = method, .path = path};
-    r->opened_ns = now_ns();
+    r->opened_ns = clock_ns();
     r->out.arena = &r->arena;
     r->route = route_find(path);
     c->request = r;
@@ -445,7 +445,7 @@ static enum MHD_Result take_body(struct request *r, const char *data, size_t n)
 static void end_body(struct request *r)
 {
     connection_stop_timer(r->connection);
-    r->accepted_ns = now_ns();
+    r->accepted_ns = clock_ns();
     if (r->error.status) {
         request_fail(r, &r->error);
     } else if (!strcmp(r->method, "OPTIONS")) {
@@ -498,7 +498,7 @@ static void write_log(const struct request *r)
                               .route = r->route ? r->route->path : NULL,
                               .path = r->path,
                               .status = r->gone && !r->status ? 499 : r->status,
-                              .ms = (double)(now_ns() - r->opened_ns) / 1e6};
+                              .ms = (double)(clock_ns() - r->opened_ns) / 1e6};
     if (r->generation)
         generation_log(r->generation, &line);
     log_access(quiet ? LOG_LEVEL_DEBUG : LOG_LEVEL_INFO, r->id, &line);

@@ -12,6 +12,7 @@
 #include "api_error.h"
 #include "arena.h"
 #include "buf.h"
+#include "clock.h"
 #include "config.h"
 #include "loop.h"
 #include "route.h"
@@ -114,8 +115,6 @@ struct request {
     void (*work)(struct request *);
     void (*worked)(struct request *);
 };
-
-uint64_t now_ns(void);
 
 /* Reply with what `out` holds as JSON. */
 void request_reply(struct request *r, int status);

@@ -163,7 +163,7 @@ int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, 
     }
     s->loop = loop;
     s->cfg = cfg;
-    s->stats.started_ns = now_ns();
+    s->stats.started_ns = clock_ns();
     s->created = (int64_t)time(NULL);
     size_pool();
     json_object_seed(0); /* from the system's randomness, before threads parse */
@@ -297,7 +297,8 @@ void server_queue_full(struct server *s, struct api_error *e)
     e->has_queue = true;
     e->queue_depth = queue_depth(s, 0);
     e->queue_limit = s->cfg->queue_limit;
-    e->retry_after_s = retry_after_s(e->queue_depth, rate_per_s(&s->stats.finished, now_ns() / 1000000000u));
+    e->retry_after_s =
+        retry_after_s(e->queue_depth, rate_per_s(&s->stats.finished, clock_ns() / 1000000000u));
 }
 
 void server_fail(struct server *s, const char *words)
@@ -412,12 +413,12 @@ static void on_close_timer(uv_timer_t *timer)
  * it. */
 static bool run_down(struct server *s)
 {
-    uint64_t until = now_ns() + CLOSE_MS * 1000000ull;
+    uint64_t until = clock_ns() + CLOSE_MS * 1000000ull;
     uv_timer_start(&s->drain_timer, on_close_timer, 20, 20); /* so that the loop comes back to look */
     while (s->n_active || s->n_pool || any_suspended(s)) {
         cancel_all(s);
         drop_requests(s);
-        if (now_ns() > until)
+        if (clock_ns() > until)
             return false;
         uv_run(s->loop, UV_RUN_ONCE);
     }

@@ -505,6 +505,17 @@ Test(cli, run_cancelled_before_its_first_token_has_no_timings)
     cr_assert_null(strstr(p.stderr_text, "tokens/s"));
 }
 
+Test(cli, commands_that_read_the_configuration_print_it)
+{
+    static const char *const commands[] = {"serve", "run", "bench", "stats"};
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        struct process one = {0};
+        cr_assert_eq(PROCESS_RUN(&one, commands[i], "--print-config", "--slots", "5"), 0, "%s", commands[i]);
+        expect_in(one.stdout_text, "slots = 5");
+        process_free(&one);
+    }
+}
+
 Test(cli, bench_json_is_one_object_with_a_row_per_test)
 {
     cr_assert_eq(PROCESS_RUN(&p, "bench", "--model", PROCESS_MODEL, "--threads", "2", "-p", "32", "-n", "8",
