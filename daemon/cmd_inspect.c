@@ -269,13 +269,13 @@ static int show(const struct inspect_options *o, struct inspection *in, struct e
     if (why->code && !o->json && (o->graph || o->program))
         return command_fail(why);
     int rc = o->json ? inspection_print_json(in) : print_inspection(in);
-    if (rc == 0 && (fflush(stdout) || ferror(stdout)))
-        rc = -EIO;
-    if (rc < 0) {
-        error_set(&err, rc, "%s: output failed: %s", o->path, strerror(-rc));
+    if (rc < 0 && !ferror(stdout)) {
+        error_set(&err, rc, "%s: out of memory", o->path);
         (void)command_fail(&err);
         return EXIT_INTERNAL;
     }
+    if (command_flush() != EXIT_CLEAN)
+        return EXIT_INTERNAL;
     return why->code ? command_fail(why) : EXIT_CLEAN;
 }
 

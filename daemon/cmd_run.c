@@ -139,6 +139,8 @@ static void usage(void)
     for (size_t i = 0; i < N_NUMBERS; i++)
         printf("  %-21s %s\n", numbers[i].flag, numbers[i].help);
     puts("  --seed                0 to 2^53-1 (random; printed at the end)\n"
+         "  -n                    --max-tokens\n"
+         "  -h                    --help\n"
          "  --ignore-eos          go on after an end token\n"
          "  --no-special          no BOS, and special-token text stays text\n"
          "\n"
@@ -186,10 +188,10 @@ static int encode_prompt(const struct run_options *o, const struct runtime *r, i
     else
         rc = read_stdin(&text, &n, err);
     if (rc == 0)
-        rc = tokenizer_encode(r->tokenizer, text ? text : o->prompt, n, flags, r->n_ctx, ids, n_ids, err);
+        rc = tokenizer_encode(r->tokenizer, text ? text : o->prompt, n, flags, 0, ids, n_ids, err);
     free(text);
-    if (rc == -E2BIG || (rc == 0 && *n_ids >= r->n_ctx))
-        return error_set(err, -EINVAL, "the prompt takes the whole context of %u tokens; see --n-ctx",
+    if (rc == 0 && *n_ids >= r->n_ctx)
+        return error_set(err, -EINVAL, "the prompt has %zu tokens, the context %u; see --n-ctx", *n_ids,
                          r->n_ctx);
     if (rc == 0 && *n_ids == 0)
         return error_set(err, -EINVAL, "the prompt is empty");
@@ -208,6 +210,14 @@ static void on_interrupt(int number)
     offline_interrupt(interruptible);
 }
 
+static int output_error; /* errno of the first write that failed */
+
+static void flush_text(void)
+{
+    if (fflush(stdout) && !output_error)
+        output_error = errno;
+}
+
 static void print_tokens(const struct runtime *r, const struct engine_request *request, uint32_t from,
                          uint32_t to, struct tokenizer_decoder *decoder)
 {
@@ -218,7 +228,7 @@ static void print_tokens(const struct runtime *r, const struct engine_request *r
             fwrite(text, 1, tokenizer_decode(decoder, piece.s, piece.len, text), stdout);
         free(text);
     }
-    fflush(stdout);
+    flush_text();
 }
 
 static void print_rest(struct tokenizer_decoder *decoder)
@@ -227,7 +237,7 @@ static void print_rest(struct tokenizer_decoder *decoder)
 
     fwrite(rest, 1, tokenizer_decode_flush(decoder, rest), stdout);
     putchar('\n');
-    fflush(stdout);
+    flush_text();
 }
 
 static void generate(struct offline *o, struct engine_request *request)
@@ -238,7 +248,7 @@ static void generate(struct offline *o, struct engine_request *request)
 
     while (!done) {
         offline_wait(o);
-        if (interrupted && !told) {
+        if ((interrupted || output_error) && !told) {
             engine_cancel(o->engine, request);
             told = true;
         }
@@ -324,6 +334,8 @@ static int run_prompt(struct offline *o, const struct run_options *opt, const in
         sigaction(SIGTERM, &action, NULL);
         generate(o, &q);
         rc = verdict(o, &q, err);
+        if (rc == 0 && output_error)
+            rc = error_set(err, -ECANCELED, "stdout: %s", strerror(output_error));
         if (rc == 0)
             print_timings(&o->runtime, &q);
     }

@@ -76,7 +76,7 @@ static int print_ids(const int32_t *ids, size_t n)
     for (size_t i = 0; i < n; i++)
         printf(i ? ", %d" : "%d", ids[i]);
     fputs("]\n", stdout);
-    return fflush(stdout) || ferror(stdout) ? EXIT_INTERNAL : EXIT_CLEAN;
+    return command_flush();
 }
 
 static int open_tokenizer(struct tokenizer **out, const char *path, struct error *err)

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/auxv.h>
 #include <unistd.h>
 
@@ -71,4 +72,13 @@ int command_run_configured(const struct command_configured *c, void *options, in
         rc = command_fail(&err);
     config_free(&cfg);
     return rc;
+}
+
+int command_flush(void)
+{
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return EXIT_CLEAN;
+    log_error("stdout: %s", errno ? strerror(errno) : "cannot be written");
+    return EXIT_INTERNAL;
 }

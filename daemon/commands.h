@@ -42,3 +42,5 @@ int command_exit_code(int code);
 int command_fail(const struct error *err);
 /* The same for an error of config_load(): 2 whatever the errno, but for memory. */
 int command_fail_config(const struct error *err);
+/* Writes out what stdout still holds: EXIT_CLEAN, or words on stderr and EXIT_INTERNAL. */
+int command_flush(void);

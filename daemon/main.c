@@ -111,7 +111,7 @@ static int serve_by_default(int argc, char **argv)
     return cmd_serve(argc, argv);
 }
 
-int main(int argc, char **argv)
+static int dispatch(int argc, char **argv)
 {
     if (argc < 2)
         return serve_by_default(argc, argv);
@@ -123,4 +123,10 @@ int main(int argc, char **argv)
         return serve_by_default(argc, argv);
     const struct command *command = find_command(argv[1]);
     return command ? run_command(command, argc - 1, argv + 1) : unknown_command(argv[1]);
+}
+
+int main(int argc, char **argv)
+{
+    int code = dispatch(argc, argv);
+    return code == EXIT_CLEAN ? command_flush() : code;
 }

@@ -84,7 +84,8 @@ static int choose_pages(struct decoder *d, struct error *err)
     if (!wanted)
         wanted = all * page < available / 4 ? all * page : available / 4;
     if (wanted < page)
-        return error_set(err, -ENOMEM, "the KV cache may take %llu bytes, one page of %u tokens takes %llu",
+        return error_set(err, d->cfg.kv_memory ? -EINVAL : -ENOMEM,
+                         "the KV cache may take %llu bytes, one page of %u tokens takes %llu",
                          (unsigned long long)wanted, KV_PAGE_TOKENS, (unsigned long long)page);
     uint64_t n = wanted / page;
     d->n_pages = n < UINT32_MAX ? (uint32_t)n : UINT32_MAX - 1;

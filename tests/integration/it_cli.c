@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define STREAM_LONG                                                                                          \
@@ -188,6 +189,59 @@ Test(cli, exact_arithmetic_without_eager_is_2)
     cr_assert_eq(PROCESS_RUN(&p, "serve", "--port", "0", "--arithmetic", "exact", "--model", PROCESS_MODEL),
                  2);
     expect_in(p.stderr_text, "eager");
+}
+
+Test(cli, kv_memory_too_small_for_one_page_is_2)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "run", "--model", PROCESS_MODEL, "--kv-memory", "1K", "Once"), 2);
+    expect_in(p.stderr_text, "the KV cache may take 1024 bytes, one page of 64 tokens takes");
+}
+
+Test(cli, run_refuses_a_prompt_over_the_context_with_both_lengths_and_2)
+{
+    static char prompt[9 * 900 + 1], words[64];
+    for (int i = 0; i < 900; i++)
+        memcpy(prompt + 9 * i, "zebra at ", 9);
+    cr_assert_eq(PROCESS_RUN(&p, "run", "--model", PROCESS_MODEL, "--n-ctx", "64", prompt), 2);
+    unsigned n = 0;
+    const char *at = strstr(p.stderr_text, "the prompt has ");
+    cr_assert(at && sscanf(at, "the prompt has %u tokens", &n) == 1, "%s", p.stderr_text);
+    cr_assert_geq(n, 1800, "all of it is counted");
+    snprintf(words, sizeof words, "the prompt has %u tokens, the context 64", n);
+    expect_in(p.stderr_text, words);
+}
+
+Test(cli, help_of_run_lists_the_short_flags)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "run", "--help"), 0);
+    expect_in(p.stdout_text, "  -n ");
+    expect_in(p.stdout_text, "  -h ");
+}
+
+/* The exit code of a shell's line in which H is the daemon and M the demo model. */
+static int shell(const char *line)
+{
+    char command[1024];
+    snprintf(command, sizeof command, "H=%s; M=%s; %s", HEARTHD_BINARY, PROCESS_MODEL, line);
+    int status = system(command);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+Test(cli, output_that_cannot_be_written_is_told_and_is_1)
+{
+    static const char *const commands[] = {"$H run --model $M -n 4 Once",
+                                           "$H inspect --json $M",
+                                           "$H inspect $M",
+                                           "echo hi | $H tokenize --model $M",
+                                           "$H --help",
+                                           "$H --print-config"};
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        char line[256];
+        snprintf(line, sizeof line, "(%s) 2>&1 >/dev/full | grep -q '^error: stdout: '", commands[i]);
+        cr_assert_eq(shell(line), 0, "%s says nothing", commands[i]);
+        snprintf(line, sizeof line, "(%s) >/dev/full 2>/dev/null", commands[i]);
+        cr_assert_eq(shell(line), 1, "%s", commands[i]);
+    }
 }
 
 Test(cli, a_port_in_use_is_8_and_says_whom_to_ask)
