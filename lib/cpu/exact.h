@@ -5,7 +5,9 @@
  * sequence must have come through its slot from position 0: backend_info says that pages are not shared, and
  * the engine keeps its prefix cache off. Thread: engine only. Memory: a slot's cache grows as positions come,
  * up to n_ctx; a node's rows live from its dispatch to its last reader's. Weights are dequantised row by row
- * when used, and kept as f32 when all of them together take less than 256 MB. */
+ * when used, and kept as f32 when all of them together take less than 256 MB. Gains and biases, and the rows
+ * of a larger model, are read from the mapped file in every step: it must stay whole as long as the oracle
+ * runs. */
 #pragma once
 #include "error.h"
 #include "graph.h"
