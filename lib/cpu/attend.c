@@ -184,6 +184,8 @@ static void scale_queries(const struct walk *w, float scale, struct rows q)
         const float *from =
             row_at(q, w->group->first + i / ratio) + ((size_t)w->kv_head * ratio + i % ratio) * head_dim;
         float *to = w->s->scaled + i * w->padded;
+        if (i + 2 * ratio < w->group->n * ratio)
+            rows_prefetch(from + 2 * q.stride, head_dim);
         for (uint32_t d = 0; d < head_dim; d++)
             to[d] = from[w->a->order.dims[d]] * factor;
     }

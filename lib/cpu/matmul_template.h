@@ -582,6 +582,9 @@ static void quantise(struct matmul_input *in, uint32_t column, const float *x, c
             int8_t q[ARITH_BLOCK] __attribute__((aligned(64)));
             int32_t sum[2];
             size_t k = (size_t)super * ARITH_SUPER + j * ARITH_BLOCK;
+            /* 2 KB ahead; past the end of x lies, most likely, the next row. */
+            __builtin_prefetch((const void *)((uintptr_t)(x + k) + 2048));
+            __builtin_prefetch((const void *)((uintptr_t)(x + k) + 2112));
             for (uint32_t i = 0; i < ARITH_BLOCK; i += LANES) {
                 vf from = vf_loadu(x + k + i);
                 vf_store(v + i, gain ? vf_mul(from, vf_loadu(gain + k + i)) : from);

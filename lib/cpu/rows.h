@@ -19,3 +19,10 @@ static inline size_t rows_stride(uint32_t width)
 {
     return ((size_t)width + 15) / 16 * 16 + 16;
 }
+
+/* Asks memory for n floats that will soon be read. */
+static inline void rows_prefetch(const float *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 16)
+        __builtin_prefetch(x + i);
+}

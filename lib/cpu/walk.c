@@ -64,6 +64,17 @@ static void prepare_heads(const struct walk *w, const struct program_op *op, uin
     attend_append(a, op->layer, row, kv_head, k, in + op->out_col[2] + (size_t)kv_head * head_dim);
 }
 
+/* Rows of q, k and v lie apart, in a buffer larger than the second-level cache. */
+static void fetch_heads(const struct walk *w, const struct program_op *op, uint32_t row, uint32_t kv_head)
+{
+    const struct attend *a = &w->d->attend;
+    uint32_t head_dim = a->kv.head_dim;
+    const float *in = row_at(w->d->buffers[op->in], row);
+    rows_prefetch(in + op->out_col[0] + (size_t)kv_head * a->ratio * head_dim, a->ratio * head_dim);
+    rows_prefetch(in + op->out_col[1] + (size_t)kv_head * head_dim, head_dim);
+    rows_prefetch(in + op->out_col[2] + (size_t)kv_head * head_dim, head_dim);
+}
+
 static struct rows queries_of(const struct walk *w, const struct program_op *op)
 {
     struct rows q = w->d->buffers[op->in];
@@ -77,8 +88,11 @@ static void prepare_all(const struct walk *w, const struct program_op *op)
     uint32_t n_rows = d->step->n_rows;
     struct team_deal rows = team_deal(d->team, w->member, n_rows * d->attend.kv.n_kv_heads, 8);
     for (uint32_t first, last; team_next(&rows, &first, &last);)
-        for (uint32_t i = first; i < last; i++)
+        for (uint32_t i = first; i < last; i++) {
+            if (i + 1 < last)
+                fetch_heads(w, op, (i + 1) % n_rows, (i + 1) / n_rows);
             prepare_heads(w, op, i % n_rows, i / n_rows);
+        }
     team_barrier(d->team, w->member);
 }
 
