@@ -176,7 +176,7 @@ int read_max_tokens(struct field_reader *r, const struct field *f, const json_t 
     const struct server *s = r->context;
     struct params *p = r->out;
     double given = json_is_number(value) ? json_number_value(value) : 0;
-    double max = given < 0 || given > MAX_TOKENS ? engine_n_ctx(s->model.engine) : MAX_TOKENS;
+    double max = given < 0 || given > MAX_TOKENS ? s->model.n_ctx : MAX_TOKENS;
     int64_t n;
     if (field_integer(r, f->name, value, 0, max, &n) < 0)
         return -1;

@@ -16,7 +16,7 @@ static void put_model(struct buf *out, const struct server *s)
     json_put_str(out, c->quantization);
     buf_printf(out, ",\"parameters\":%llu,\"bytes\":%zu,\"n_layers\":%u,\"n_ctx\":%u,\"n_vocab\":%u}",
                (unsigned long long)c->n_params, gguf_file_size(model_gguf(s->model.model)), c->n_layers,
-               engine_n_ctx(s->model.engine), c->n_vocab);
+               s->model.n_ctx, c->n_vocab);
 }
 
 static void put_device(struct buf *out, const struct backend_info *b)

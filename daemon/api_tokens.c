@@ -156,7 +156,7 @@ static void detokenize(struct request *r)
 {
     struct token_params p = {0};
     /* As many ids as a body can hold that is not there to cost memory. */
-    json_t *body = read_body(r, detokenize_fields, engine_n_ctx(r->server->model.engine) + (size_t)4096, &p);
+    json_t *body = read_body(r, detokenize_fields, r->server->model.n_ctx + (size_t)4096, &p);
     if (body)
         decode(r, p.tokens);
     json_decref(body);

@@ -34,7 +34,7 @@ static void set_defaults(struct params *p)
 
 static int context_exceeded(struct generation *g, struct api_error *err, size_t n_prompt, bool estimated)
 {
-    uint32_t n_ctx = engine_n_ctx(g->server->model.engine);
+    uint32_t n_ctx = g->server->model.n_ctx;
     if (err->status)
         return -1;
     err->has_context = true;
@@ -80,7 +80,7 @@ int generation_encode(struct generation *g, const char *text, size_t len, struct
                       struct api_error *err)
 {
     const struct tokenizer *t = g->server->model.tokenizer;
-    size_t n_ctx = engine_n_ctx(g->server->model.engine);
+    size_t n_ctx = g->server->model.n_ctx;
     size_t longest = tokenizer_max_piece(t), n = 0, n_before = g->p.n_ids;
     size_t at_least = n_before + (len + longest - 1) / (longest ? longest : 1);
     if (at_least > n_ctx)
@@ -117,7 +117,7 @@ static int make_ids(struct generation *g, struct api_error *err)
 static int fit_context(struct generation *g, struct api_error *err)
 {
     struct params *p = &g->p;
-    uint32_t n_ctx = engine_n_ctx(g->server->model.engine);
+    uint32_t n_ctx = g->server->model.n_ctx;
     bool only_cache = p->has_max_tokens && !p->max_tokens;
     if (p->n_ids > n_ctx || (p->n_ids == n_ctx && !only_cache))
         return context_exceeded(g, err, p->n_ids, false);
@@ -198,7 +198,7 @@ static void fill_request(struct generation *g)
 static int read_params(struct generation *g, struct api_error *err)
 {
     const struct request *r = g->request;
-    struct json_limits limits = {.max_values = (size_t)engine_n_ctx(g->server->model.engine) + 4096,
+    struct json_limits limits = {.max_values = (size_t)g->server->model.n_ctx + 4096,
                                  .max_depth = JSON_MAX_DEPTH_IN_BODY};
     g->body = json_read(r->body, r->body_len, &limits, err);
     if (!g->body)

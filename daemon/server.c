@@ -226,6 +226,7 @@ static void make_fingerprint(struct server *s)
 void server_set_model(struct server *s, const struct server_model *m)
 {
     s->model = *m;
+    s->model.n_ctx = engine_n_ctx(m->engine);
     make_fingerprint(s);
 }
 

@@ -96,7 +96,6 @@ static inline void count(_Atomic uint64_t *figure, uint64_t n)
     atomic_fetch_add_explicit(figure, n, memory_order_relaxed);
 }
 
-
 /* engine.c: puts the request on the list of engine_next(). */
 void engine_list(struct engine *e, struct engine_request *r);
 /* The one way in which a request ends. The engine does not touch it afterwards. */

@@ -53,12 +53,12 @@ fuzz_smoke() {
     status=0
     for target in build-fuzz/bin/fuzz_*; do
         [ -x "$target" ] || return 1 # none was built
-        name=$(basename "$target" | sed 's/^fuzz_//')
-        corpus=$LOGS/corpus-$name
+        parser=$(basename "$target" | sed 's/^fuzz_//')
+        corpus=$LOGS/corpus-$parser
         mkdir -p "$corpus"
-        echo "== $name"
+        echo "== $parser"
         "$target" -max_total_time="${HEARTH_FUZZ_SECONDS:-20}" -rss_limit_mb=4096 -timeout=20 -print_final_stats=1 \
-            -artifact_prefix="$LOGS/crash-$name-" "$corpus" "tests/fuzz/seeds/$name" || status=1
+            -artifact_prefix="$LOGS/crash-$parser-" "$corpus" "tests/fuzz/seeds/$parser" || status=1
     done
     return $status
 }

@@ -29,6 +29,7 @@ static struct server *server(void)
     CHECK(tokenizer_open(&t, g, NULL) == 0);
     gguf_close(g);
     s.model.tokenizer = t;
+    s.model.n_ctx = 1024;
     return &s;
 }
 

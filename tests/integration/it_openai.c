@@ -296,7 +296,8 @@ DAEMON_TEST(openai, prompt_log_probabilities_are_those_of_generate)
     cr_assert(json_is_null(json_at(list, "0")));
     cr_assert_eq(json_array_size(json_at(list, "1.top")), 2);
     cr_assert(json_equal(list, json_at(want, "prompt_logprobs")));
-    cr_assert_eq(json_array_size(json_at(chat, "prompt_logprobs")), json_number(chat, "usage.prompt_tokens"));
+    cr_assert_eq((long long)json_array_size(json_at(chat, "prompt_logprobs")),
+                 json_number(chat, "usage.prompt_tokens"));
     json_decref(want);
     json_decref(got);
     json_decref(chat);
