@@ -109,7 +109,6 @@ void config_help(FILE *f);
 /* The commented sample: every key at its default. config/hearthd.conf is this text. */
 void config_sample(FILE *f);
 /* Names of enum values, as the file has them. */
-const char *config_backend_name(int backend);
 const char *config_executor_name(int executor);
 const char *config_arithmetic_name(int arithmetic);
 const char *config_kv_type_name(int kv_type);

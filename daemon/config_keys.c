@@ -326,11 +326,6 @@ void config_release(struct config *c, const struct config_key *key)
     }
 }
 
-const char *config_backend_name(int backend)
-{
-    return backends[backend];
-}
-
 const char *config_executor_name(int executor)
 {
     return executors[executor];

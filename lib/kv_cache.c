@@ -264,11 +264,6 @@ void kv_cache_grow(struct kv_cache *kv, uint32_t seq, uint32_t n_tokens)
     }
 }
 
-uint32_t kv_cache_n_pages(const struct kv_cache *kv, uint32_t seq)
-{
-    return kv->seqs[seq].n_pages;
-}
-
 uint32_t kv_cache_page(const struct kv_cache *kv, uint32_t seq, uint32_t index)
 {
     assert(index < kv->seqs[seq].n_pages);

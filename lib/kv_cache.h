@@ -62,7 +62,6 @@ static inline uint32_t kv_pages_for(uint32_t n_tokens)
 int kv_cache_add(struct kv_cache *kv, uint32_t seq, const struct kv_sequence *s, uint32_t *n_cached);
 /* Takes pages until the first n_tokens positions have one. n_tokens is within what was reserved. */
 void kv_cache_grow(struct kv_cache *kv, uint32_t seq, uint32_t n_tokens);
-uint32_t kv_cache_n_pages(const struct kv_cache *kv, uint32_t seq); /* pages it has */
 uint32_t kv_cache_page(const struct kv_cache *kv, uint32_t seq, uint32_t index);
 /* The next n tokens of the sequence are computed and final; pages they fill are published. A sequence that
  * fills a page whose like has been published meanwhile by another keeps its own and publishes no more. */

@@ -149,11 +149,6 @@ struct matmul_panel {
 #define MATMUL_COLUMN_SCALES (MATMUL_SUPER_BLOCKS * 7)
 #define MATMUL_COLUMN_SUPER  (ARITH_SUPER + MATMUL_COLUMN_SCALES * 4)
 
-static inline uint32_t matmul_n_panels(const struct matmul_input *in)
-{
-    return (in->n_columns + MATMUL_PANEL - 1) / MATMUL_PANEL;
-}
-
 static inline struct matmul_panel matmul_panel(const struct matmul_input *in, uint32_t p, uint32_t super)
 {
     uint32_t first = p * MATMUL_PANEL, w = matmul_min(MATMUL_PANEL, in->n_columns - first);
