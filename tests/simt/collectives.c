@@ -172,34 +172,43 @@ struct mma {
     const uint32_t *a, *b;
 };
 
-static int32_t byte_of(uint32_t word, uint32_t i, bool is_signed)
+/* Words of 4 bytes, lowest first, side by side as numbers. */
+static void spread(int16_t *out, const uint32_t *words, uint32_t n, bool is_signed)
 {
-    uint8_t v = (uint8_t)(word >> (8 * i));
-    return is_signed ? (int8_t)v : v;
+    for (uint32_t i = 0; i < 4 * n; i++) {
+        uint8_t v = (uint8_t)(words[i / 4] >> (8 * (i % 4)));
+        out[i] = is_signed ? (int8_t)v : v;
+    }
 }
 
-/* m16n8k32 by its definition: the fragments of all lanes become matrices, which are multiplied. */
+/* m16n8k32 by its definition: the fragments of all lanes become matrices (b's columns as rows), which are
+ * multiplied. */
 static void finish_mma(struct thread *lanes)
 {
-    int32_t a[16][32], b[32][8];
+    uint32_t a_words[16][8], b_words[8][8];
+    int16_t a[16][32], b[8][32];
+    int32_t sums[16][8];
     for (uint32_t l = 0; l < SIMT_LANES; l++) {
         const struct mma *d = lanes[l].deposit;
-        uint32_t g = l / 4, t = l % 4;
-        for (uint32_t i = 0; i < 4; i++) {
-            for (uint32_t r = 0; r < 4; r++)
-                a[g + 8 * (r & 1)][16 * (r >> 1) + 4 * t + i] = byte_of(d->a[r], i, d->a_signed);
-            for (uint32_t r = 0; r < 2; r++)
-                b[16 * r + 4 * t + i][g] = byte_of(d->b[r], i, true);
-        }
+        for (uint32_t r = 0; r < 4; r++)
+            a_words[l / 4 + 8 * (r & 1)][4 * (r >> 1) + l % 4] = d->a[r];
+        for (uint32_t r = 0; r < 2; r++)
+            b_words[l / 4][4 * r + l % 4] = d->b[r];
     }
+    spread(a[0], a_words[0], 16 * 8, ((const struct mma *)lanes->deposit)->a_signed);
+    spread(b[0], b_words[0], 8 * 8, true);
+    for (uint32_t row = 0; row < 16; row++)
+        for (uint32_t column = 0; column < 8; column++) {
+            int32_t sum = 0;
+            for (uint32_t k = 0; k < 32; k++)
+                sum += a[row][k] * b[column][k];
+            sums[row][column] = sum;
+        }
     for (uint32_t l = 0; l < SIMT_LANES; l++) {
         const struct mma *d = lanes[l].deposit;
-        for (uint32_t r = 0; r < 4; r++) {
-            uint32_t row = l / 4 + 8 * (r >> 1), column = 2 * (l % 4) + (r & 1), sum = (uint32_t)d->c[r];
-            for (uint32_t k = 0; k < 32; k++)
-                sum += (uint32_t)(a[row][k] * b[k][column]); /* wraps, as without .satfinite */
-            d->c[r] = (int32_t)sum;
-        }
+        for (uint32_t r = 0; r < 4; r++) /* wraps, as without .satfinite */
+            d->c[r] =
+                (int32_t)((uint32_t)d->c[r] + (uint32_t)sums[l / 4 + 8 * (r >> 1)][2 * (l % 4) + (r & 1)]);
     }
 }
 

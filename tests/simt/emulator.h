@@ -26,6 +26,7 @@ enum simt_schedule {
     SIMT_STARVE_BLOCK, /* one block gets to run only rarely */
     SIMT_WARP_AHEAD,   /* one warp runs whenever it can */
     SIMT_N_SCHEDULES,  /* with this value the seed decides */
+    SIMT_IN_ORDER,     /* the lanes of a warp in turn, each as far as it gets: the cheapest */
 };
 
 enum simt_map_flags {
@@ -33,19 +34,31 @@ enum simt_map_flags {
     SIMT_MAP_HOST = 2, /* shared with the host while the kernel runs: ordered accesses at sys scope only */
 };
 
+/* What goes on beside a grid whose host does not just wait for it. Then the kernel's timer follows real time
+ * (more slowly while the emulator is at work), and a grid that only waits for the host sleeps between its
+ * looks. */
+struct simt_outside {
+    _Atomic bool stop; /* set by any thread: the run ends at once, reported as "stopped" */
+    uint64_t stuck_at; /* from this step on no thread gets to run, until `stop`; 0: never */
+    uint64_t fault_at; /* the run ends with this step, reported as "fault"; 0: never */
+};
+
 struct simt_launch {
     const struct simt_kernel *kernel;
-    const void *args; /* kernel->args_size bytes; copied */
+    const void *args;   /* kernel->args_size bytes; copied */
+    uint32_t n_threads; /* per block, whole warps, no more than the kernel's; 0: the kernel's */
     uint32_t n_blocks;
+    uint32_t n_resident; /* so many blocks at a time, a new one when one has ended; 0: all at once */
     size_t shared_bytes; /* dynamic shared memory per block */
     uint64_t seed;
     enum simt_schedule schedule;
-    int mute; /* mutation number, or -1 */
+    int mute;                     /* mutation number, or -1 */
+    struct simt_outside *outside; /* NULL: nothing but the grid moves, and the seed decides everything */
 };
 
 struct simt_report {
-    char
-        kind[16]; /* "race", "bounds", "uninitialised", "collective", "hang", "mbarrier", "scope", "misuse" */
+    char kind[16]; /* "race", "bounds", "uninitialised", "collective", "hang", "mbarrier", "scope", "misuse";
+                    * with simt_outside "stopped", "fault" */
     char text[900];
     const void *pc[2]; /* of the kernel's accesses, or NULL */
     uint64_t steps;    /* of the scheduler; set in every case */

@@ -16,10 +16,9 @@
 #undef simt_warp
 
 #define SIMT_BARRIERS  16
-#define SIMT_REGIONS   64 /* announced by the host */
-#define SIMT_CARVES    32 /* parts of shared memory per block */
-#define SIMT_MBARRIERS 64 /* per block */
-#define SIMT_LOOKS     4
+#define SIMT_CARVES    64  /* parts of shared memory per block */
+#define SIMT_MBARRIERS 256 /* per block */
+#define SIMT_LOOKS     8
 #define SIMT_GUARD     64 /* bytes on both sides of a part of shared memory, which nothing may touch */
 
 struct region {
@@ -121,30 +120,38 @@ struct released {
 struct machine_launch {
     const struct simt_kernel *kernel;
     _Alignas(16) char args[4096];
-    uint32_t n_threads, n_blocks; /* threads per block */
+    uint32_t n_threads, n_blocks; /* threads per block; blocks of the whole grid */
+    uint32_t n_resident;          /* blocks at a time */
     size_t shared_bytes;
     enum simt_schedule schedule;
     const struct simt_site *muted;
     uint32_t muted_aspects;
-    uint32_t victim; /* starved block, or the first column of the favoured warp */
+    uint32_t victim; /* starved block's place, or the first column of the favoured warp */
+    struct simt_outside *outside;
 };
 
 struct simt_machine {
     struct fiber host;
     struct machine_launch launch;
-    struct thread *threads; /* all blocks'; grows only */
+    struct thread *threads; /* of the blocks that are resident; grows only */
     uint32_t n_threads, room_threads;
-    struct block *blocks;
-    uint32_t n_blocks;
+    struct block *blocks; /* resident: a place is taken by one block after the other */
+    uint32_t n_blocks, next_block;
     struct warp *warps;
     uint32_t n_columns, room_columns;
     struct clock_pool clocks;
     struct shadow *shadow;
     struct thread *running, **ready;
-    uint32_t n_ready, n_done;
+    uint32_t n_ready, n_done; /* n_done: threads of blocks that no other takes the place of */
     uint64_t random, steps, progress_step, slept_ns;
-    struct region regions[SIMT_REGIONS];
-    uint32_t n_regions;
+    uint32_t naps; /* since the last progress */
+    struct machine_clock {
+        uint64_t ns, real_ns, steps,
+            napped_ns; /* what it shows; real time, steps and naps when last looked at */
+    } clock;
+    struct region *regions, *last_region; /* by address; the one that was found last */
+    uint32_t n_regions, room_regions;
+    uintptr_t constants, constants_end; /* this program: the kernels' tables are in it */
     struct copy *copies;
     uint32_t n_copies, room_copies;
     struct late_arrival *late;
@@ -153,6 +160,7 @@ struct simt_machine {
     struct simt_report *report;
     bool reported;
     bool host_polled; /* an idle look went to memory that the host writes: waiting is no fault */
+    bool time_polled; /* the timer was read: a deadline may end the waiting */
 };
 
 extern _Thread_local struct simt_machine *simt_machine; /* the one that runs a grid on this thread, or NULL */
@@ -165,6 +173,7 @@ uint32_t machine_random(struct simt_machine *m, uint32_t below);
 /* Notes an unsuccessful look (`value`), or progress; then yields. */
 void machine_poll(struct simt_machine *m, const struct simt_site *at, bool done, uint64_t value);
 void machine_progress(struct simt_machine *m);
+uint64_t machine_time(struct simt_machine *m); /* ns */
 bool machine_mutes(const struct simt_machine *m, const struct simt_site *at, enum simt_aspect aspect);
 struct thread *machine_enter(const struct simt_site *at); /* the calling thread; notes where it is */
 
@@ -177,7 +186,9 @@ void memory_report_race(struct simt_machine *m, const void *p, size_t size, bool
                         const struct access *mine, const struct access *other, bool other_is_write);
 const struct region *memory_region(struct simt_machine *m, const void *p, size_t size, const struct thread *t,
                                    bool *is_shared);
-void memory_forget(struct simt_machine *m); /* all releases */
+void memory_forget(struct simt_machine *m);                      /* all releases */
+void memory_drop_block(struct simt_machine *m, struct block *b); /* its shared memory */
+void memory_find_constants(struct simt_machine *m);
 void thread_next_epoch(struct simt_machine *m, struct thread *t);
 /* What t has done and knows, to be handed on. The caller drops it. */
 struct knowledge thread_release(struct simt_machine *m, struct thread *t);

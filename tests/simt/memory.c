@@ -2,26 +2,82 @@
  */
 #include "machine.h"
 
-#include <dlfcn.h>
+#include <link.h>
 #include <stdlib.h>
 #include <string.h>
 
+static bool inside(uintptr_t at, size_t size, uintptr_t start, uintptr_t end)
+{
+    return at >= start && at < end && size <= end - at;
+}
+
 void simt_map(struct simt_machine *m, void *memory, size_t size, uint32_t flags, const char *name)
 {
-    if (m->n_regions == SIMT_REGIONS)
-        abort(); /* a test tool: raise SIMT_REGIONS */
+    if (m->n_regions == m->room_regions) {
+        m->room_regions = m->room_regions ? 2 * m->room_regions : 64;
+        m->regions = realloc(m->regions, m->room_regions * sizeof *m->regions);
+        if (!m->regions)
+            abort(); /* a test tool: nothing sensible is left to do */
+    }
     uintptr_t start = (uintptr_t)memory;
-    m->regions[m->n_regions++] = (struct region){start, start + size, flags, name};
+    uint32_t i = m->n_regions++;
+    for (; i && m->regions[i - 1].start > start; i--)
+        m->regions[i] = m->regions[i - 1];
+    m->regions[i] = (struct region){start, start + size, flags, name};
+    m->last_region = NULL;
 }
 
 void simt_unmap_all(struct simt_machine *m)
 {
     m->n_regions = 0;
+    m->last_region = NULL;
 }
 
-static bool inside(uintptr_t at, size_t size, uintptr_t start, uintptr_t end)
+/* The one with the last start that is not behind `at`, if it reaches over all bytes. */
+static const struct region *region_of(struct simt_machine *m, uintptr_t at, size_t size)
 {
-    return at >= start && at < end && size <= end - at;
+    if (m->last_region && inside(at, size, m->last_region->start, m->last_region->end))
+        return m->last_region;
+    uint32_t low = 0, high = m->n_regions;
+    while (low < high) {
+        uint32_t middle = (low + high) / 2;
+        if (m->regions[middle].start <= at)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (!low || !inside(at, size, m->regions[low - 1].start, m->regions[low - 1].end))
+        return NULL;
+    m->last_region = &m->regions[low - 1];
+    return m->last_region;
+}
+
+static int find_constants(struct dl_phdr_info *info, size_t size, void *context)
+{
+    (void)size;
+    struct simt_machine *m = context;
+    uintptr_t here = (uintptr_t)find_constants;
+    bool is_this = false;
+    uintptr_t start = UINTPTR_MAX, end = 0;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *p = &info->dlpi_phdr[i];
+        uintptr_t at = info->dlpi_addr + p->p_vaddr;
+        if (p->p_type != PT_LOAD)
+            continue;
+        is_this |= inside(here, 1, at, at + p->p_memsz);
+        start = at < start ? at : start;
+        end = at + p->p_memsz > end ? at + p->p_memsz : end;
+    }
+    if (!is_this)
+        return 0;
+    m->constants = start;
+    m->constants_end = end;
+    return 1;
+}
+
+void memory_find_constants(struct simt_machine *m)
+{
+    dl_iterate_phdr(find_constants, m);
 }
 
 static const struct carve *carve_of(const struct block *b, uintptr_t at, size_t size)
@@ -40,10 +96,7 @@ const struct region *memory_region(struct simt_machine *m, const void *p, size_t
 {
     uintptr_t at = (uintptr_t)p;
     *is_shared = carve_of(t->block, at, size) != NULL;
-    for (uint32_t i = 0; i < m->n_regions && !*is_shared; i++)
-        if (inside(at, size, m->regions[i].start, m->regions[i].end))
-            return &m->regions[i];
-    return NULL;
+    return *is_shared ? NULL : region_of(m, at, size);
 }
 
 static void report_bounds(struct simt_machine *m, const struct thread *t, const void *p, size_t size,
@@ -126,8 +179,7 @@ void memory_access(struct simt_machine *m, const void *p, size_t size, bool writ
     bool is_shared = false;
     const struct region *region = memory_region(m, p, size, t, &is_shared);
     if (!region && !is_shared) {
-        Dl_info info;
-        if (!write && dladdr(p, &info)) /* a constant table of the kernel */
+        if (!write && inside(at, size, m->constants, m->constants_end))
             return;
         report_bounds(m, t, p, size, write, pc);
     }
@@ -294,8 +346,7 @@ uint32_t simt_emu_add(const struct simt_site *at, uint32_t *p, uint32_t v)
     check_ordered(m, t, p, 4, SIMT_GPU, true);
     take_up(m, t, p, keeps(m, at, SIMT_ACQUIRE));
     hand_on(m, t, released_make(m, p), keeps(m, at, SIMT_RELEASE));
-    uint32_t old = *p;
-    *p = old + v;
+    uint32_t old = __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
     machine_progress(m);
     machine_yield(m);
     return old;
@@ -352,4 +403,14 @@ void *simt_emu_carve(const struct simt_site *at, size_t offset, size_t bytes)
     memset(memory, 0xA5, 2 * SIMT_GUARD + bytes);
     b->carves[b->n_carves++] = (struct carve){offset, bytes, memory + SIMT_GUARD};
     return memory + SIMT_GUARD;
+}
+
+void memory_drop_block(struct simt_machine *m, struct block *b)
+{
+    for (uint32_t i = 0; i < b->n_carves; i++) {
+        const struct carve *c = &b->carves[i];
+        shadow_forget(m->shadow, (uintptr_t)c->memory, (c->bytes + 3) / 4 * 4);
+        free(c->memory - SIMT_GUARD);
+    }
+    b->n_carves = 0;
 }

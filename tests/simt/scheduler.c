@@ -1,6 +1,7 @@
 /* scheduler.c - threads of the grid as fibers, picked by a seeded random number generator. */
 #include "machine.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -11,7 +12,11 @@
 #define IDLE_TRIES   6  /* times another thread is drawn instead of one that only polls */
 #define LAND_RATE    24 /* a copy lands once in so many steps */
 #define HANG_STEPS   20000
-#define STEP_NS      50 /* how far the global timer moves per step */
+#define STEP_NS      50  /* how far the global timer moves per step */
+#define LIVE_STEP_NS 200 /* the most it moves per step beside a host that follows real time */
+#define LIVE_STEPS   64  /* without progress, after which a grid sleeps that waits for the host */
+#define TIME_NAPS    64  /* how often the timer jumps ahead before a wait on it counts as a hang */
+#define NAP_NS       50000
 
 _Thread_local struct simt_machine *simt_machine;
 
@@ -60,6 +65,7 @@ void machine_wake(struct simt_machine *m, struct thread *t)
 void machine_progress(struct simt_machine *m)
 {
     m->progress_step = m->steps;
+    m->naps = 0;
 }
 
 void machine_poll(struct simt_machine *m, const struct simt_site *at, bool done, uint64_t value)
@@ -98,7 +104,6 @@ static void thread_main(void)
     m->launch.kernel->run(m->launch.args);
     t->state = THREAD_DONE;
     t->warp->n_done++;
-    m->n_done++;
     take_from_ready(m, t);
     machine_progress(m);
     if (++t->block->n_done == m->launch.n_threads && copies_in_flight(m, t->block))
@@ -111,14 +116,30 @@ static void thread_main(void)
     fiber_switch(&t->fiber, &m->host);
 }
 
+/* The lane after the one that ran last, or the first that can go on of the warps after it. */
+static struct thread *pick_in_order(struct simt_machine *m)
+{
+    for (uint32_t i = 0; i < m->n_threads; i++) {
+        m->launch.victim = m->launch.victim + 1 < m->n_threads ? m->launch.victim + 1 : 0;
+        struct thread *t = &m->threads[m->launch.victim];
+        if (t->state == THREAD_READY && !t->idle)
+            return t;
+    }
+    return m->ready[machine_random(m, m->n_ready)];
+}
+
 static struct thread *pick(struct simt_machine *m)
 {
+    if (m->launch.schedule == SIMT_IN_ORDER)
+        return pick_in_order(m);
     struct thread *t = m->ready[machine_random(m, m->n_ready)];
     for (int i = 0; i < IDLE_TRIES && t->idle; i++) /* looking again is seldom worth a switch */
         t = m->ready[machine_random(m, m->n_ready)];
     switch (m->launch.schedule) {
     case SIMT_STARVE_BLOCK:
-        for (int i = 0; i < 8 && t->block->index == m->launch.victim && machine_random(m, STARVED_RATE); i++)
+        for (int i = 0;
+             i < 8 && (uint32_t)(t->block - m->blocks) == m->launch.victim && machine_random(m, STARVED_RATE);
+             i++)
             t = m->ready[machine_random(m, m->n_ready)];
         break;
     case SIMT_WARP_AHEAD:
@@ -156,22 +177,129 @@ static void report_hang(struct simt_machine *m, const char *why)
     report_note(m, "hang", "%s%s", why, text);
 }
 
-/* Nothing but polls for a long time. */
-static void idle_too_long(struct simt_machine *m)
+static void drop_block(struct simt_machine *m, struct block *b)
 {
-    if (m->host_polled) {
-        m->host_polled = false;
-        m->progress_step = m->steps;
-        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+    for (uint32_t i = 0; i < b->n_mbarriers; i++) {
+        knowledge_drop(&m->clocks, &b->mbarriers[i].now);
+        knowledge_drop(&m->clocks, &b->mbarriers[i].ended);
+    }
+    b->n_mbarriers = 0;
+    memory_drop_block(m, b);
+}
+
+static void drop_thread(struct simt_machine *m, struct thread *t)
+{
+    knowledge_drop(&m->clocks, &t->knows);
+    knowledge_drop(&m->clocks, &t->fenced);
+    knowledge_drop(&m->clocks, &t->loose);
+}
+
+/* Thread i of the block's place. Its column was perhaps another's before: it goes on from there, but knows
+ * nothing. */
+static void start_thread(struct simt_machine *m, struct block *b, uint32_t i)
+{
+    struct thread *t = &b->threads[i];
+    *t = (struct thread){.fiber = t->fiber,
+                         .block = b,
+                         .warp = &m->warps[(t - m->threads) / SIMT_LANES],
+                         .index = i,
+                         .column = (uint32_t)(t - m->threads) + 1, /* 0 is the host's */
+                         .epoch = t->epoch + 1,
+                         .copy_column = t->copy_column,
+                         .copy_epoch = t->copy_epoch};
+    if (i % SIMT_LANES == 0)
+        *t->warp = (struct warp){0};
+    fiber_start(&t->fiber, thread_main);
+    make_ready(m, t);
+}
+
+/* All its threads have returned: the next block starts in its place, or the place stays empty. */
+static void leave_place(struct simt_machine *m, struct block *b)
+{
+    if (m->next_block == m->launch.n_blocks) {
+        m->n_done += b->n_done;
+        b->n_done = 0;
         return;
     }
-    report_hang(m, "no thread gets any further");
+    drop_block(m, b);
+    b->n_done = 0;
+    b->index = m->next_block++;
+    for (uint32_t i = 0; i < m->launch.n_threads; i++) {
+        drop_thread(m, &b->threads[i]);
+        start_thread(m, b, i);
+    }
+}
+
+static uint64_t real_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+uint64_t machine_time(struct simt_machine *m)
+{
+    struct machine_clock *c = &m->clock;
+    if (!m->launch.outside)
+        return m->steps * STEP_NS + m->slept_ns;
+    uint64_t now = real_ns(), passed = now - c->real_ns;
+    uint64_t at_work = (m->steps - c->steps) * LIVE_STEP_NS + c->napped_ns;
+    *c = (struct machine_clock){c->ns + (passed < at_work ? passed : at_work), now, m->steps, 0};
+    return c->ns;
+}
+
+/* All wait for the host, or for the timer: the host gets the processor, the timer moves on. */
+static void nap(struct simt_machine *m)
+{
+    uint32_t n = ++m->naps;
+    if (!m->launch.outside && !m->host_polled) {
+        m->slept_ns += 1000000ull << (n < 10 ? n : 10);
+    } else {
+        uint64_t before = real_ns();
+        nanosleep(&(struct timespec){.tv_nsec = n < 100    ? NAP_NS
+                                                : n < 1000 ? 4 * NAP_NS
+                                                           : 20 * NAP_NS},
+                  NULL);
+        m->clock.napped_ns += real_ns() - before;
+    }
+    m->host_polled = m->time_polled = false;
+    m->progress_step = m->steps;
+}
+
+/* Nothing but polls for a long time. */
+static bool may_wait(const struct simt_machine *m)
+{
+    return m->host_polled || (m->time_polled && (m->launch.outside || m->naps < TIME_NAPS));
+}
+
+static bool waits_too_long(const struct simt_machine *m)
+{
+    uint64_t steps = m->steps - m->progress_step;
+    if (m->launch.outside && may_wait(m))
+        return steps > LIVE_STEPS + 4ull * m->n_ready;
+    return steps > HANG_STEPS + 100ull * m->n_threads;
+}
+
+/* What comes from outside: false when it ends the run. */
+static bool goes_on(struct simt_machine *m)
+{
+    struct simt_outside *o = m->launch.outside;
+    if (o->fault_at && m->steps >= o->fault_at)
+        report_note(m, "fault", "asked for at step %llu", (unsigned long long)o->fault_at);
+    bool stuck = o->stuck_at && m->steps >= o->stuck_at;
+    while (stuck && !atomic_load_explicit(&o->stop, memory_order_acquire))
+        nanosleep(&(struct timespec){.tv_nsec = 20 * NAP_NS}, NULL);
+    if (atomic_load_explicit(&o->stop, memory_order_relaxed))
+        report_note(m, "stopped", "from outside");
+    return !m->reported;
 }
 
 static void run_to_the_end(struct simt_machine *m)
 {
     while (m->n_done < m->n_threads && !m->reported) {
         m->steps++;
+        if (m->launch.outside && !goes_on(m))
+            return;
         if (m->n_copies && machine_random(m, LAND_RATE) == 0)
             copies_land_one(m);
         if (!m->n_ready) {
@@ -179,13 +307,19 @@ static void run_to_the_end(struct simt_machine *m)
                 report_hang(m, "every thread waits");
             continue;
         }
-        if (m->steps - m->progress_step > HANG_STEPS + 100ull * m->n_threads) {
-            idle_too_long(m);
+        if (waits_too_long(m)) {
+            if (may_wait(m))
+                nap(m);
+            else
+                report_hang(m, "no thread gets any further");
             continue;
         }
         m->running = pick(m);
         fiber_switch(&m->host, &m->running->fiber);
+        struct block *b = m->running->block;
         m->running = NULL;
+        if (b->n_done == m->launch.n_threads)
+            leave_place(m, b);
     }
 }
 
@@ -223,21 +357,18 @@ static int grow(struct simt_machine *m, uint32_t n_blocks, uint32_t n_threads)
 static void set_up_threads(struct simt_machine *m)
 {
     const struct machine_launch *l = &m->launch;
-    m->n_blocks = l->n_blocks;
-    m->n_threads = l->n_blocks * l->n_threads;
-    m->n_columns = m->n_threads + 1; /* column 0 is the host's, which is before everything */
+    m->n_blocks = m->next_block = l->n_resident;
+    m->n_threads = l->n_resident * l->n_threads;
+    m->n_columns = m->n_threads + 1;
     for (uint32_t i = 0; i < m->n_threads; i++) {
         struct thread *t = &m->threads[i];
-        struct fiber fiber = t->fiber;
-        uint32_t block = i / l->n_threads;
-        *t = (struct thread){.fiber = fiber, .index = i % l->n_threads, .column = i + 1, .epoch = 1};
-        t->block = &m->blocks[block];
-        t->warp = &m->warps[i / SIMT_LANES];
-        t->block->index = block;
-        if (t->index == 0)
-            t->block->threads = t;
-        fiber_start(&t->fiber, thread_main);
-        make_ready(m, t);
+        struct block *b = &m->blocks[i / l->n_threads];
+        t->epoch = t->copy_epoch = t->copy_column = 0;
+        if (i % l->n_threads == 0) {
+            b->threads = t;
+            b->index = i / l->n_threads;
+        }
+        start_thread(m, b, i % l->n_threads);
     }
 }
 
@@ -246,21 +377,10 @@ static void tear_down(struct simt_machine *m)
     copies_drop(m);
     memory_forget(m);
     clock_pool_forget(&m->clocks);
-    for (uint32_t i = 0; i < m->n_threads; i++) {
-        struct thread *t = &m->threads[i];
-        knowledge_drop(&m->clocks, &t->knows);
-        knowledge_drop(&m->clocks, &t->fenced);
-        knowledge_drop(&m->clocks, &t->loose);
-    }
-    for (uint32_t b = 0; m->blocks && b < m->n_blocks; b++) {
-        struct block *block = &m->blocks[b];
-        for (uint32_t i = 0; i < block->n_mbarriers; i++) {
-            knowledge_drop(&m->clocks, &block->mbarriers[i].now);
-            knowledge_drop(&m->clocks, &block->mbarriers[i].ended);
-        }
-        for (uint32_t i = 0; i < block->n_carves; i++)
-            free(block->carves[i].memory - SIMT_GUARD);
-    }
+    for (uint32_t i = 0; i < m->n_threads; i++)
+        drop_thread(m, &m->threads[i]);
+    for (uint32_t b = 0; m->blocks && b < m->n_blocks; b++)
+        drop_block(m, &m->blocks[b]);
     if (m->blocks)
         free(m->blocks[0].barriers[0].waiting);
     free(m->blocks);
@@ -281,6 +401,8 @@ struct simt_machine *simt_open(void)
         free(m);
         m = NULL;
     }
+    if (m)
+        memory_find_constants(m);
     return m;
 }
 
@@ -295,6 +417,7 @@ void simt_close(struct simt_machine *m)
     shadow_close(m->shadow);
     free(m->copies);
     free(m->late);
+    free(m->regions);
     free(m);
 }
 
@@ -303,9 +426,35 @@ static void choose_victim(struct simt_machine *m)
     struct machine_launch *l = &m->launch;
     if (l->schedule == SIMT_N_SCHEDULES)
         l->schedule = (enum simt_schedule)machine_random(m, SIMT_N_SCHEDULES);
-    uint32_t n_warps = l->n_blocks * l->n_threads / SIMT_LANES;
-    l->victim = l->schedule == SIMT_STARVE_BLOCK ? machine_random(m, l->n_blocks)
+    uint32_t n_warps = l->n_resident * l->n_threads / SIMT_LANES;
+    l->victim = l->schedule == SIMT_STARVE_BLOCK ? machine_random(m, l->n_resident)
                                                  : machine_random(m, n_warps) * SIMT_LANES;
+}
+
+/* False: it cannot be launched so. */
+static bool set_up_launch(struct simt_machine *m, const struct simt_launch *launch)
+{
+    const struct simt_kernel *k = launch->kernel;
+    uint32_t n_threads = launch->n_threads ? launch->n_threads : k->threads;
+    uint32_t n_resident =
+        launch->n_resident && launch->n_resident < launch->n_blocks ? launch->n_resident : launch->n_blocks;
+    if (k->args_size > sizeof m->launch.args || n_threads % SIMT_LANES || !n_threads ||
+        n_threads > k->threads || !launch->n_blocks)
+        return false;
+    m->launch = (struct machine_launch){.kernel = k,
+                                        .n_threads = n_threads,
+                                        .n_blocks = launch->n_blocks,
+                                        .n_resident = n_resident,
+                                        .shared_bytes = launch->shared_bytes,
+                                        .schedule = launch->schedule,
+                                        .outside = launch->outside};
+    memcpy(m->launch.args, launch->args, k->args_size);
+    if (launch->mute >= 0) {
+        enum simt_aspect aspect = SIMT_WHOLE;
+        m->launch.muted = simt_mutation(launch->mute, &aspect);
+        m->launch.muted_aspects = (uint32_t)aspect;
+    }
+    return true;
 }
 
 int simt_run(struct simt_machine *m, const struct simt_launch *launch, struct simt_report *report)
@@ -314,30 +463,21 @@ int simt_run(struct simt_machine *m, const struct simt_launch *launch, struct si
     *report = (struct simt_report){0};
     m->report = report;
     m->reported = false;
-    if (k->args_size > sizeof m->launch.args || k->threads % SIMT_LANES || !k->threads || !launch->n_blocks) {
+    if (!set_up_launch(m, launch)) {
         report_note(m, "misuse",
                     "%s cannot be launched with %u blocks of %u threads and %zu bytes of arguments", k->name,
-                    launch->n_blocks, k->threads, k->args_size);
+                    launch->n_blocks, launch->n_threads ? launch->n_threads : k->threads, k->args_size);
         return -1;
     }
-    m->launch = (struct machine_launch){.kernel = k,
-                                        .n_threads = k->threads,
-                                        .n_blocks = launch->n_blocks,
-                                        .shared_bytes = launch->shared_bytes,
-                                        .schedule = launch->schedule};
-    memcpy(m->launch.args, launch->args, k->args_size);
-    if (launch->mute >= 0) {
-        enum simt_aspect aspect = SIMT_WHOLE;
-        m->launch.muted = simt_mutation(launch->mute, &aspect);
-        m->launch.muted_aspects = (uint32_t)aspect;
-    }
     m->random = (launch->seed + 1) * 0x9E3779B97F4A7C15u;
-    m->steps = m->progress_step = m->slept_ns = 0;
-    m->host_polled = false;
+    m->steps = m->progress_step = m->slept_ns = m->naps = 0;
+    m->clock = (struct machine_clock){.ns = real_ns(), .real_ns = real_ns()};
+    m->host_polled = m->time_polled = false;
     shadow_reset(m->shadow);
     choose_victim(m);
-    if (grow(m, launch->n_blocks, k->threads) < 0) {
-        report_note(m, "misuse", "no memory for %u blocks of %u threads", launch->n_blocks, k->threads);
+    if (grow(m, m->launch.n_resident, m->launch.n_threads) < 0) {
+        report_note(m, "misuse", "no memory for %u blocks of %u threads", m->launch.n_resident,
+                    m->launch.n_threads);
     } else {
         set_up_threads(m);
         simt_machine = m;
@@ -371,11 +511,13 @@ uint32_t simt_emu_n_blocks(void)
 
 void simt_emu_nanosleep(uint32_t ns)
 {
-    simt_machine->slept_ns += ns / simt_machine->n_threads;
+    if (!simt_machine->launch.outside)
+        simt_machine->slept_ns += ns / simt_machine->n_threads;
     machine_yield(simt_machine);
 }
 
 uint64_t simt_emu_globaltimer(void)
 {
-    return simt_machine->steps * STEP_NS + simt_machine->slept_ns;
+    simt_machine->time_polled = true;
+    return machine_time(simt_machine);
 }

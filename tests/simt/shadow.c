@@ -118,6 +118,12 @@ static struct shadow_page *page_of(struct shadow *s, uintptr_t address)
     return p;
 }
 
+void shadow_forget(struct shadow *s, uintptr_t address, size_t size)
+{
+    for (uintptr_t at = address; at < address + size; at += 4)
+        page_of(s, at)->cells[at / 4 % PAGE_WORDS] = (struct cell){0};
+}
+
 static bool ordered(const struct access *a, const struct accessor *by, bool a_is_write)
 {
     if (!a->epoch)

@@ -32,6 +32,8 @@ struct shadow;
 struct shadow *shadow_open(void);
 void shadow_close(struct shadow *s);
 void shadow_reset(struct shadow *s); /* all memory is as the host left it */
+/* Nobody has touched these bytes: they become another block's shared memory. Both ends are multiples of 4. */
+void shadow_forget(struct shadow *s, uintptr_t address, size_t size);
 
 enum shadow_verdict { SHADOW_FINE, SHADOW_RACE, SHADOW_NEVER_WRITTEN };
 /* Checks and records a read of [address, address+size). On SHADOW_RACE *other is the earlier access and
