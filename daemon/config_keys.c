@@ -3,6 +3,7 @@
 #include "nearest.h"
 
 #include <ctype.h>
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>

@@ -15,3 +15,7 @@ SIMT_INLINE struct crew crew_of(uint32_t n_threads)
 
 /* Orders the crew's accesses to shared and global memory among themselves. */
 #define crew_sync(crew) simt_bar_sync(FLOW_BAR, (crew)->n_threads)
+
+/* The same, and tells all whether any thread brought p != 0: where one that was told to leave tells the
+ * others. */
+#define crew_any(crew, p) simt_bar_or(FLOW_BAR, (crew)->n_threads, p)

@@ -7,11 +7,15 @@
  * 16, from a 16-byte aligned address. sm_90: one lane issues a bulk copy; sm_80: the lanes issue 16 bytes
  * each (cp.async).
  *
+ * Both waits are guarded (flow.h) and give all lanes of the warp one answer; a warp that was told false reads
+ * nothing and goes on to the next barrier of its crew, to tell the others there. A producer that leaves calls
+ * ring_close() on its way: a block may not end while copies into its shared memory are under way.
+ *
  * A source written by this kernel must be ordered before the fill (an acquire by every lane that copies), and
  * on sm_90 its writers call simt_fence_proxy_async() before their release. Weights are never written: no
  * wait. */
 #pragma once
-#include "simt.h"
+#include "flow.h"
 
 #if SIMT_SM >= 90
 #define RING_FULL_ARRIVALS 1
@@ -57,33 +61,54 @@ SIMT_INLINE void ring_next(const struct ring *r, struct ring_place *at)
     }
 }
 
-SIMT_INLINE void ring_fill(const struct ring *r, struct ring_place *at, const SIMT_GLOBAL char *src,
-                           uint32_t bytes)
+/* Polls one mbarrier; `what` is for the record. */
+SIMT_INLINE bool ring_wait(SIMT_SHARED uint64_t *mbar, uint32_t parity, const struct flow_guard *guard,
+                           uint32_t stage)
+{
+    struct flow_patience patience = {0, 0};
+    while (!simt_mbar_try_wait(mbar, parity))
+        if (!flow_patient(guard, &patience, FLOW_STAGE + stage, parity, 0))
+            return false;
+    return true;
+}
+
+/* False: leave; nothing was copied. */
+SIMT_INLINE bool ring_fill(const struct ring *r, struct ring_place *at, const SIMT_GLOBAL char *src,
+                           uint32_t bytes, const struct flow_guard *guard)
 {
     SIMT_SHARED char *dst = r->stages + at->stage * r->stage_bytes;
     SIMT_SHARED uint64_t *full = &r->full[at->stage];
+    bool go = true;
 #if SIMT_SM >= 90
+    if (simt_lane() == 0)
+        go = ring_wait(&r->empty[at->stage], at->parity ^ 1, guard, at->stage);
+    if (simt_ballot(go) != 0xffffffffu)
+        return false;
     if (simt_lane() == 0) {
-        while (!simt_mbar_try_wait(&r->empty[at->stage], at->parity ^ 1)) {
-        }
         simt_mbar_arrive_expect_tx(full, bytes);
         simt_bulk_copy(dst, src, bytes, full);
     }
 #else
-    while (!simt_mbar_try_wait(&r->empty[at->stage], at->parity ^ 1)) {
-    }
+    go = ring_wait(&r->empty[at->stage], at->parity ^ 1, guard, at->stage);
+    if (simt_ballot(go) != 0xffffffffu)
+        return false;
     for (uint32_t i = simt_lane() * 16; i < bytes; i += SIMT_LANES * 16)
         simt_cp_async16(dst + i, src + i);
     simt_cp_async_arrive(full);
 #endif
     ring_next(r, at);
+    return true;
 }
 
-/* The stage's bytes, once they are there. */
-SIMT_INLINE const SIMT_SHARED char *ring_take(const struct ring *r, const struct ring_place *at)
+/* Waits until the stage's bytes are there. */
+SIMT_INLINE bool ring_take(const struct ring *r, const struct ring_place *at, const struct flow_guard *guard)
 {
-    while (!simt_mbar_try_wait(&r->full[at->stage], at->parity)) {
-    }
+    bool go = ring_wait(&r->full[at->stage], at->parity, guard, at->stage);
+    return simt_ballot(go) == 0xffffffffu;
+}
+
+SIMT_INLINE const SIMT_SHARED char *ring_stage(const struct ring *r, const struct ring_place *at)
+{
     return r->stages + at->stage * r->stage_bytes;
 }
 
@@ -93,4 +118,14 @@ SIMT_INLINE void ring_give(const struct ring *r, struct ring_place *at)
     if (simt_lane() == 0)
         simt_mbar_arrive(&r->empty[at->stage]);
     ring_next(r, at);
+}
+
+/* The producer's last call: waits until every copy it began has ended, taken or not. */
+SIMT_INLINE void ring_close(const struct ring *r, const struct ring_place *at)
+{
+    for (uint32_t i = 0; i < r->n_stages; i++) {
+        uint32_t parity = i < at->stage ? at->parity : at->parity ^ 1; /* of the last fill, if any */
+        while (!simt_mbar_try_wait(&r->full[i], parity)) {
+        }
+    }
 }

@@ -27,7 +27,7 @@ struct schedule_op {
     } part[3];
     uint32_t reserved[2];
 };
-static_assert(sizeof(struct schedule_op) == 48, "schedule_op");
+_Static_assert(sizeof(struct schedule_op) == 48, "schedule_op");
 
 struct schedule_run {
     uint32_t part; /* which matrix of the op */

@@ -46,6 +46,7 @@
  *            simt_mbar_try_wait(m, parity)         acquire; true once the phase of that parity has ended
  *
  * TIME       simt_nanosleep(ns) simt_globaltimer()
+ *            SIMT_LOOK_SPINS: turns of a polling loop between two looks at what seldom changes
  * ENDING     there is no trap: it would take the context along. A kernel that cannot go on writes why and
  *            returns; its waits also watch an abort word (flow.h).
  *

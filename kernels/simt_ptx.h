@@ -195,6 +195,8 @@ SIMT_INLINE void simt_cp_async_arrive(SIMT_SHARED uint64_t *m)
 }
 
 /* Time. */
+#define SIMT_LOOK_SPINS 1024 /* tens of microseconds */
+
 SIMT_INLINE void simt_nanosleep(uint32_t ns)
 {
     __asm__ volatile("nanosleep.u32 %0;" ::"r"(ns) : "memory");

@@ -6,6 +6,7 @@
 #include "model.h"
 #include "quant.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

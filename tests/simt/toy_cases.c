@@ -39,7 +39,7 @@ static void open_grid_barrier(struct toy_case *c)
     a->cells = buffer(c, N_OUT_BARRIER * 4, 0, "cells");
     a->out = buffer(c, N_OUT_BARRIER * 4, 0, "out");
     a->counter = buffer(c, 4, 0, "counter");
-    a->abort_word = buffer(c, 4, 0, "abort_word");
+    a->words = buffer(c, FLOW_WORDS * 4, 0, "words");
     a->rounds = ROUNDS;
 }
 
@@ -65,7 +65,7 @@ static void open_flag_hop(struct toy_case *c)
     a->out = buffer(c, BLOCKS * FLAG_HOP_THREADS * 4, 0, "out");
     a->tickets = buffer(c, FLAG_HOP_HEADS * 4, 0, "tickets");
     a->flags = buffer(c, FLAG_HOP_HEADS * 4, 0, "flags");
-    a->abort_word = buffer(c, 4, 0, "abort_word");
+    a->words = buffer(c, FLOW_WORDS * 4, 0, "words");
     a->rounds = ROUNDS;
 }
 
@@ -98,7 +98,7 @@ static void open_weight_ring(struct toy_case *c)
     a->segments = buffer(c, (size_t)2 * BLOCKS * WEIGHT_RING_BYTES, 0, "segments");
     a->out = buffer(c, BLOCKS * WEIGHT_RING_CONSUMERS * 4, 0, "out");
     a->counter = buffer(c, 4, 0, "counter");
-    a->abort_word = buffer(c, 4, 0, "abort_word");
+    a->words = buffer(c, FLOW_WORDS * 4, 0, "words");
     char *w = buffer(c, weights, SIMT_MAP_READ_ONLY, "weights");
     fill_random(w, weights);
     a->weights = w;

@@ -23,13 +23,14 @@ static void merge_if_last(const struct flag_hop_args *args, uint32_t head, uint3
 SIMT_KERNEL(flag_hop, struct flag_hop_args, FLAG_HOP_THREADS, 1)
 {
     uint32_t t = simt_thread(), block = simt_block(), x = block * 100 + t;
+    struct flow_guard guard = {.words = args.words, .counters = args.flags};
     for (uint32_t r = 0; r < args.rounds; r++) {
         for (uint32_t h = 0; h < FLAG_HOP_HEADS; h++) {
             args.parts[(h * simt_n_blocks() + block) * FLAG_HOP_THREADS + t] = x + h;
             merge_if_last(&args, h, r);
         }
         for (uint32_t h = 0; h < FLAG_HOP_HEADS; h++) {
-            if (!flow_wait(&args.flags[h], r + 1, args.abort_word, FLAG_HOP_THREADS))
+            if (!flow_wait(&args.flags[h], r + 1, &guard, FLAG_HOP_THREADS))
                 return;
             x += args.merged[h * FLAG_HOP_THREADS + (t + 1) % FLAG_HOP_THREADS];
         }

@@ -6,7 +6,6 @@
  * arithmetic. Order inside a step: page_ops, then table_edits and slot settings, then the rows. Rows of one
  * slot stand in ascending position. A row's K and V are written before any row of the same step attends. */
 #pragma once
-#include <assert.h>
 #include <stdint.h>
 
 #define STEP_MAX_ROWS      512 /* rows per step on cpu; cuda takes STEP_MAX_ROWS_CUDA */
@@ -27,7 +26,7 @@ struct step_row {
     uint16_t flags;       /* none defined yet; 0 */
     uint16_t logit_index; /* into step.logits, or STEP_NO_LOGITS */
 };
-static_assert(sizeof(struct step_row) == 16, "step_row");
+_Static_assert(sizeof(struct step_row) == 16, "step_row");
 #define STEP_LAST_SAMPLED (-1) /* the token this slot sampled last, in an earlier step */
 
 /* What is wanted of a row's logits. `target` >= 0 asks for the log-probability of that token (a prompt's next
@@ -39,7 +38,7 @@ struct step_logit {
     uint32_t flags; /* enum step_logit_flags */
     uint32_t reserved;
 };
-static_assert(sizeof(struct step_logit) == 16, "step_logit");
+_Static_assert(sizeof(struct step_logit) == 16, "step_logit");
 enum step_logit_flags {
     STEP_LOGPROB = 1, /* result.logprob wanted (else 0) */
     STEP_BAN_END = 2, /* end tokens cannot be sampled: ignore_eos, or fewer than min_tokens so far */
@@ -50,13 +49,13 @@ enum step_logit_flags {
 struct step_table_edit {
     uint32_t slot, index, page, reserved;
 };
-static_assert(sizeof(struct step_table_edit) == 16, "step_table_edit");
+_Static_assert(sizeof(struct step_table_edit) == 16, "step_table_edit");
 
 enum step_page_op_kind { STEP_PAGE_COPY = 1, STEP_PAGE_EXPORT, STEP_PAGE_IMPORT, STEP_PAGE_ZERO };
 struct step_page_op {                       /* whole tiles, all layers */
     uint32_t kind, page, from, host_offset; /* host_offset: 64-byte units into the transfer buffer */
 };
-static_assert(sizeof(struct step_page_op) == 16, "step_page_op");
+_Static_assert(sizeof(struct step_page_op) == 16, "step_page_op");
 
 /* Sampling settings of a slot, sent once when a sequence takes it. There is no mutable sampler state: noise
  * comes from (seed, position, token), penalties from the slot's token history. */
@@ -71,7 +70,7 @@ struct step_sampling {
     uint32_t bias_offset;
     uint32_t reserved[3];
 };
-static_assert(sizeof(struct step_sampling) == 64, "step_sampling");
+_Static_assert(sizeof(struct step_sampling) == 64, "step_sampling");
 
 struct step_bias {
     int32_t token;
@@ -87,7 +86,7 @@ struct step_slot {
     uint32_t n_history, history_offset;
     struct step_sampling sampling;
 };
-static_assert(sizeof(struct step_slot) == 80, "step_slot");
+_Static_assert(sizeof(struct step_slot) == 80, "step_slot");
 
 struct step {
     uint64_t id; /* 1, 2, 3 ... */
@@ -102,7 +101,7 @@ struct step {
     struct step_bias biases[STEP_MAX_BIAS];
     int32_t history[STEP_MAX_HISTORY];
 };
-static_assert(sizeof(struct step) % 16 == 0, "step");
+_Static_assert(sizeof(struct step) % 16 == 0, "step");
 
 enum step_result_flags {
     STEP_RESULT_TARGET = 1,     /* answers a target, nothing was sampled */
@@ -125,4 +124,4 @@ struct step_result {
     uint32_t logit_index;
     struct step_top top[STEP_MAX_TOP]; /* sorted: larger first, ties by smaller id */
 };
-static_assert(sizeof(struct step_result) == 192, "step_result");
+_Static_assert(sizeof(struct step_result) == 192, "step_result");

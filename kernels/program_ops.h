@@ -1,0 +1,97 @@
+/* clang-format off */
+/* program_ops.h - the graph after fusion: a flat array of plain structs, about six ops a layer, that a decoder
+ * walks once per step. It can be copied to a device as it is: buffers are offsets, weights are indices,
+ * nothing is a pointer.
+ *
+ *   op       does, per row
+ *   EMBED    out = embedding row of the token
+ *   MATMUL   y_i = W_i * q8(in * gain) * r + bias_i for up to three matrices that share the input (QKV; gate
+ *            and up), where r = 1/rms(in) when there is a gain, else no factor; then the epilogue:
+ *              STORE      out_i = y_i
+ *              RESIDUAL   out += y_0
+ *              SWIGLU     out = silu(y_0) * y_1
+ *   ATTEND   QK-norm (if gains), RoPE, K and V appended to the cache, attention; in = [q|k|v], out = heads
+ *   SAMPLE   for logit rows: logits -> token, log-probabilities
+ *
+ * Five buffers, in this order (enum program_buffer_index): x the residual stream, qkv = [q|k|v], attn, h the
+ * gated FFN row, logits. The first four lie in every row's scratch; logits exist once per logit row (at most
+ * STEP_MAX_LOGITS of them), in an area of their own: offset 0, and not part of row_floats. An op with
+ * PROGRAM_HEAD runs for logit rows only: its row i is step.logits[i], which reads buffer x of row
+ * step.logits[i].row.
+ *
+ * Flow: ops are ordered by counters. Op i may start its units when counter[wait] >= epoch * wait_arrivals;
+ * each of its units adds 1 to counter[signal] when its output is visible. Counters are cumulative over steps
+ * (epoch = steps so far) and never reset; they are u32 and wrap, so "at least" is modular: the difference,
+ * taken as int32_t, is not negative. Where every unit of the earlier op must have arrived, this is a
+ * grid barrier. Backends fill wait_arrivals/signal_units for their own grid. Room for later: `indirect` (tile
+ * lists), ranks and ALL_REDUCE (several devices). */
+/* clang-format on */
+#pragma once
+#include <stdint.h>
+
+#define PROGRAM_MAGIC   0x31505248u /* "HRP1" */
+#define PROGRAM_VERSION 1
+#define PROGRAM_NONE    UINT32_MAX
+
+enum program_opcode {
+    PROGRAM_EMBED = 1,
+    PROGRAM_MATMUL,
+    PROGRAM_ATTEND,
+    PROGRAM_SAMPLE,
+    PROGRAM_ALL_REDUCE, /* not emitted yet */
+};
+enum program_epilogue { PROGRAM_STORE, PROGRAM_RESIDUAL, PROGRAM_SWIGLU };
+enum program_flags {
+    PROGRAM_HEAD = 1,     /* only rows that need logits */
+    PROGRAM_INDIRECT = 2, /* not emitted yet */
+};
+
+enum program_buffer_index {
+    PROGRAM_X,
+    PROGRAM_QKV,
+    PROGRAM_ATTN,
+    PROGRAM_H,
+    PROGRAM_LOGITS, /* per logit row, not in a row's scratch */
+    PROGRAM_N_BUFFERS,
+};
+
+/* Activation buffers: `width` floats per row, at `offset` floats per row from the start of a row's scratch.
+ */
+struct program_buffer {
+    uint32_t offset, width;
+};
+
+struct program_op {
+    uint16_t opcode, flags;
+    uint16_t epilogue, n_weights;
+    uint32_t layer;
+    uint32_t in, out;    /* buffer indices; PROGRAM_NONE for EMBED's in and SAMPLE's out */
+    uint32_t k;          /* MATMUL: input width */
+    uint32_t weight[3];  /* model weight indices; EMBED: weight[0] */
+    uint32_t n[3];       /* output width of each; ATTEND: of q, k, v; SAMPLE: n[0] = n_vocab */
+    uint32_t bias[3];    /* weight indices or PROGRAM_NONE */
+    uint32_t out_col[3]; /* MATMUL STORE: where each output starts in a row of buffer `out`; ATTEND: where q,
+                            k and v start in a row of `in` */
+    uint32_t gain;       /* MATMUL: norm gain or PROGRAM_NONE */
+    uint32_t q_gain, k_gain;              /* ATTEND: per-head norm gains, both or neither (PROGRAM_NONE) */
+    float eps;                            /* of the norm, or of the QK-norm */
+    float scale;                          /* ATTEND */
+    uint32_t wait, signal;                /* counter indices; wait is PROGRAM_NONE for the first op */
+    uint32_t wait_arrivals, signal_units; /* per step; filled by the backend */
+    uint32_t node;    /* the last graph node this op covers: names it in errors and tables */
+    uint32_t n_nodes; /* graph nodes it covers */
+    uint32_t reserved[3];
+};
+_Static_assert(sizeof(struct program_op) == 128, "program_op");
+
+struct program {
+    uint32_t magic, version;
+    uint32_t n_ops, n_layers, n_buffers, n_counters;
+    uint32_t n_embd, n_ff, n_vocab, n_heads, n_kv_heads, head_dim;
+    uint32_t rope_dim, rope_neox;
+    uint32_t row_floats;    /* scratch floats per row: all buffers but the logits */
+    uint32_t rank, n_ranks; /* 0 of 1 */
+    uint32_t reserved[3];
+    struct program_buffer buffers[16];
+    struct program_op ops[]; /* n_ops */
+};
