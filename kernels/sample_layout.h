@@ -43,7 +43,7 @@ struct sample_part {
     float score; /* the best one of a draw without lists */
     uint32_t score_id;
 };
-static_assert(sizeof(struct sample_part) == 32, "sample_part");
+_Static_assert(sizeof(struct sample_part) == 32, "sample_part");
 
 static inline uint32_t sample_n_segments(uint32_t n_vocab)
 {

@@ -1,0 +1,190 @@
+#include "plan.h"
+#include "sample_layout.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#define LINE        128u   /* bytes: offsets of parts of shared memory */
+#define STAGE_BYTES 36864u /* 16 super-block tiles of Q4_K: what one bulk copy fetches at its best */
+#define MAX_STAGES  16u
+#define GOOD_STAGES 4u /* less is too shallow to hide a hop: the work area gives way first */
+#define NARROW_ROWS 8u /* columns of one mma tile */
+
+static uint32_t round_up(uint32_t n, uint32_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+static uint32_t divide_up(uint32_t n, uint32_t by)
+{
+    return (n + by - 1) / by;
+}
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* --- products --- */
+
+static uint32_t stage_supers(const struct decoder_matrix *m, uint32_t stage_bytes)
+{
+    return least(SCHEDULE_MAX_SUPERS, stage_bytes / m->super_bytes);
+}
+
+/* The smallest group that makes as few rounds over the blocks as the largest possible one. */
+static uint32_t choose_group(const struct program_op *op, const struct decoder_matrix *const m[3],
+                             const struct schedule_op *s, uint32_t n_blocks)
+{
+    uint32_t most = UINT32_MAX, rounds_wanted = 0;
+    for (uint32_t i = 0; i < op->n_weights; i++)
+        most = least(most, s->part[i].stage_supers / m[i]->n_supers);
+    most = most ? most : 1;
+    for (uint32_t tiles = most; tiles >= 1; tiles--) {
+        uint32_t n_groups = 0;
+        for (uint32_t i = 0; i < (s->paired ? 1 : op->n_weights); i++)
+            n_groups += divide_up(m[i]->n_tiles, tiles);
+        uint32_t rounds = divide_up(n_groups, n_blocks);
+        if (tiles == most)
+            rounds_wanted = rounds;
+        if (rounds > rounds_wanted)
+            return tiles + 1;
+    }
+    return 1;
+}
+
+static void plan_product(struct schedule_op *s, const struct program_op *op,
+                         const struct decoder_matrix *matrices, uint32_t stage_bytes, uint32_t n_blocks,
+                         uint32_t *next_block)
+{
+    const struct decoder_matrix *m[3] = {0};
+    s->paired = op->epilogue == PROGRAM_SWIGLU;
+    for (uint32_t i = 0; i < op->n_weights; i++) {
+        m[i] = &matrices[op->weight[i]];
+        s->part[i].stage_supers = stage_supers(m[i], stage_bytes);
+    }
+    s->group_tiles = choose_group(op, m, s, n_blocks);
+    for (uint32_t i = 0; i < (s->paired ? 1 : op->n_weights); i++) {
+        s->part[i].first_group = s->n_groups;
+        s->n_groups += divide_up(m[i]->n_tiles, s->group_tiles);
+    }
+    s->first_block = *next_block;
+    *next_block = (uint32_t)(((uint64_t)*next_block + s->n_groups) % n_blocks);
+}
+
+/* --- shared memory --- */
+
+struct needs {
+    uint32_t largest_super;    /* bytes of the largest super-block tile */
+    uint32_t widest;           /* super-blocks of the longest input of a product */
+    uint32_t work, fold, uses; /* bytes without which nothing works */
+};
+
+/* Bytes of `rows` quantised rows of so many super-blocks. */
+static uint32_t narrow_bytes(uint32_t n_supers, uint32_t rows)
+{
+    return n_supers * rows * 384;
+}
+
+static void find_needs(struct needs *n, const struct program *p, const struct decoder_matrix *matrices,
+                       uint32_t n_counters)
+{
+    *n = (struct needs){.work = SAMPLE_WORK_BYTES,
+                        .fold = SCHEDULE_MAX_SUPERS * SCHEDULE_TILE_ROWS * 2 * NARROW_ROWS * 4,
+                        .uses = n_counters * 4};
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        for (uint32_t j = 0; p->ops[i].opcode == PROGRAM_MATMUL && j < p->ops[i].n_weights; j++) {
+            const struct decoder_matrix *m = &matrices[p->ops[i].weight[j]];
+            n->largest_super = m->super_bytes > n->largest_super ? m->super_bytes : n->largest_super;
+            n->widest = m->n_supers > n->widest ? m->n_supers : n->widest;
+        }
+}
+
+/* Lays it out with stages of this size and a work area for so many quantised rows; the number of stages that
+ * fit. What is left over is the work area's. */
+static uint32_t lay_out(struct decoder_shared *s, const struct needs *n, uint32_t stage_bytes, uint32_t rows,
+                        uint32_t shared_bytes)
+{
+    uint32_t work = narrow_bytes(n->widest, rows);
+    *s = (struct decoder_shared){.mbarriers = 0,
+                                 .uses = round_up(MAX_STAGES * 16, LINE),
+                                 .stage_bytes = round_up(stage_bytes, LINE),
+                                 .work_bytes = round_up(work > n->work ? work : n->work, LINE),
+                                 .fold_bytes = round_up(n->fold, LINE)};
+    s->fold = s->uses + round_up(n->uses, LINE);
+    uint32_t fixed = s->fold + s->fold_bytes + s->work_bytes;
+    uint32_t room = shared_bytes / LINE * LINE;
+    if (fixed + s->stage_bytes > room)
+        return 0;
+    s->n_stages = least((room - fixed) / s->stage_bytes, MAX_STAGES);
+    s->stages = s->fold + s->fold_bytes;
+    s->work = s->stages + s->n_stages * s->stage_bytes;
+    s->work_bytes = room - s->work;
+    s->total = room;
+    return s->n_stages;
+}
+
+/* First the stage size is held, then the depth of the ring, then the room for narrow products. */
+static int choose_shared(struct decoder_shared *s, const struct needs *n, uint32_t shared_bytes,
+                         struct error *err)
+{
+    for (uint32_t depth = GOOD_STAGES; depth >= 2; depth--)
+        for (uint32_t stage = STAGE_BYTES; stage >= STAGE_BYTES / 4; stage /= 2)
+            for (uint32_t rows = NARROW_ROWS; stage >= n->largest_super && rows > 0; rows /= 2)
+                if (lay_out(s, n, stage, rows, shared_bytes) >= depth)
+                    return 0;
+    for (uint32_t rows = NARROW_ROWS;; rows /= 2) { /* stages of one super-block tile */
+        if (lay_out(s, n, n->largest_super, rows, shared_bytes) >= 2)
+            return 0;
+        if (rows == 0)
+            break;
+    }
+    return error_set(err, -ENOTSUP,
+                     "the model needs stages of %u bytes, and %u bytes for work and sums, in the shared "
+                     "memory of a block; "
+                     "the device has %u",
+                     n->largest_super, n->work + n->fold + n->uses, shared_bytes);
+}
+
+/* --- the whole --- */
+
+int plan_open(struct plan *out, const struct program *program, const struct decoder_matrix *matrices,
+              const struct kv_layout *kv, const struct plan_device *device, struct error *err)
+{
+    struct plan p = {.n_ops = program->n_ops,
+                     .n_counters = program->n_ops * DECODER_PHASES + DECODER_N_COUNTERS};
+    struct needs needs;
+    uint32_t next_block = 0;
+    (void)kv;
+    find_needs(&needs, program, matrices, p.n_counters);
+    int rc = choose_shared(&p.shared, &needs, device->shared_bytes, err);
+    if (rc < 0)
+        return rc;
+    p.ops = calloc(p.n_ops, sizeof *p.ops);
+    if (!p.ops)
+        return error_set(err, -ENOMEM, "no memory for the plan of %u ops", p.n_ops);
+    for (uint32_t i = 0; i < p.n_ops; i++)
+        if (program->ops[i].opcode == PROGRAM_MATMUL)
+            plan_product(&p.ops[i], &program->ops[i], matrices, p.shared.stage_bytes, device->n_blocks,
+                         &next_block);
+    *out = p;
+    return 0;
+}
+
+void plan_close(struct plan *p)
+{
+    free(p->ops);
+    *p = (struct plan){0};
+}
+
+void plan_flow(struct program *program, uint32_t n_blocks)
+{
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        struct program_op *op = &program->ops[i];
+        op->signal = i * DECODER_PHASES;
+        op->signal_units = n_blocks;
+        op->wait = i ? (i - 1) * DECODER_PHASES : PROGRAM_NONE;
+        op->wait_arrivals = i ? n_blocks : 0;
+    }
+    program->n_counters = program->n_ops * DECODER_PHASES + DECODER_N_COUNTERS;
+}
