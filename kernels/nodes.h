@@ -1,0 +1,71 @@
+/* nodes.h - parameters of the kernels of single graph nodes, for the eager and graph executors: one launch
+ * each, any number of blocks, for as many rows as the step has that lies in device memory when it runs.
+ *
+ * An index of the step that is out of range is left alone, and told in the words of flow.h (`fault`:
+ * DECODER_RANGE, enum decoder_range, value, limit); the launch ends as usual. */
+#pragma once
+#include "attend_layout.h"
+
+/* Whose rows a node computes. */
+struct node_step {
+    uint64_t step;  /* struct step */
+    uint64_t fault; /* u32 [DECODER_LINE]: enum flow_word, cleared by the host */
+    uint32_t head;  /* logit rows: row i is that of step.logits[i] */
+    uint32_t node;  /* for the record */
+};
+
+/* Rows of floats. A node with `head` may read a value of all rows: then its row i is step.logits[i].row. */
+struct node_rows {
+    uint64_t data;   /* float, 16-byte aligned */
+    uint32_t stride; /* floats, a multiple of 4 */
+    uint32_t gathered;
+};
+
+/* rms_norm.c: out = x / rms(x) * gain, over `group` values at a time. With factors: out = x * gain, and
+ * 1/rms of the row beside it. in == out is allowed. Any width that is a multiple of group. */
+#define NODE_NORM_THREADS 256
+struct rms_norm_args {
+    struct node_step step;
+    struct node_rows in, out;
+    uint64_t gain;    /* float [group] */
+    uint64_t factors; /* float [rows], or 0; then group == width */
+    uint32_t width, group;
+    float eps;
+    uint32_t reserved;
+};
+
+/* rope.c: rotates every head by the row's position; in == out is allowed. */
+#define NODE_ROPE_THREADS 256
+struct rope_args {
+    struct node_step step;
+    struct node_rows in, out;
+    uint64_t cosines, sines; /* float [n_ctx][rope_dim / 2] */
+    uint32_t width, head_dim, rope_dim, neox, n_ctx, reserved;
+};
+
+/* kv_append.c (COPY): K and V of every row into the cache; out = k. */
+#define NODE_APPEND_THREADS 256
+struct kv_append_args {
+    struct node_step step;
+    struct node_rows k, v, out; /* [n_kv_heads * head_dim] */
+    uint64_t kv;
+    struct kv_layout layout;
+    struct decoder_slots slots;
+    uint32_t layer, reserved;
+};
+
+/* attention.c (SOFT_MAX): in is the rotated q alone. The kernel fills in rows, n_rows and lone_rows; ready
+ * = 1. The length of a row's past is its position + 1, read from the step. */
+#define NODE_ATTEND_THREADS 256
+struct attention_args {
+    struct node_step step;
+    struct attend_args attend;
+};
+
+/* add.c, mul.c: out = a + b, a * b. silu.c: out = a * sigmoid(a); b is not read. */
+#define NODE_FLAT_THREADS 256
+struct flat_args {
+    struct node_step step;
+    struct node_rows a, b, out;
+    uint32_t width, reserved;
+};
