@@ -21,11 +21,11 @@
 /* What is to be sampled; the parameter of the kernel `argmax` (sample.c). All addresses are device memory but
  * `exported`. */
 struct sample_args {
-    uint64_t step;       /* struct step: what blocks may read of it while it runs */
-    uint64_t logits;     /* float [n_logits][logits_stride] */
-    uint64_t results;    /* struct step_result [n_logits] */
-    uint64_t scratch;    /* sample_scratch_bytes() */
-    uint64_t exported;   /* float [n_logits][logits_stride], pinned, for rows with STEP_EXPORT; 0: not wanted */
+    uint64_t step;     /* struct step: what blocks may read of it while it runs */
+    uint64_t logits;   /* float [n_logits][logits_stride] */
+    uint64_t results;  /* struct step_result [n_logits] */
+    uint64_t scratch;  /* sample_scratch_bytes() */
+    uint64_t exported; /* float [n_logits][logits_stride], pinned, for rows with STEP_EXPORT; 0: not wanted */
     uint64_t end_tokens; /* i32 [n_end_tokens] */
     struct decoder_slots slots;
     uint32_t n_end_tokens, n_vocab, logits_stride; /* 1 <= n_vocab <= SAMPLE_MAX_VOCAB */
