@@ -231,16 +231,20 @@ static inline void arith_philox(uint64_t seed, uint32_t c0, uint32_t c1, uint32_
         out[i] = x[i];
 }
 
-/* Gumbel noise of one vocabulary entry at one position: -ln(-ln u), u uniform in (0, 1) from 23 bits (so that
- * u < 1 in f32). Adding it to logit/T and taking the largest samples the softmax exactly, whatever subset of
- * tokens is left and in whatever order it is walked. */
+/* Gumbel noise, -ln(-ln u), of a random word; u uniform in (0, 1) from 23 bits (so that u < 1 in f32). */
+static inline float arith_gumbel_of(uint32_t bits)
+{
+    float u = ((float)(int32_t)(bits >> 9) + 0.5f) * 0x1p-23f;
+    float e = -(arith_log2(u) * ARITH_LN2);
+    return -(arith_log2(e) * ARITH_LN2);
+}
+
+/* That of one vocabulary entry at one position. Adding it to logit/T and taking the largest samples the
+ * softmax exactly, whatever subset of tokens is left and in whatever order it is walked. */
 static inline float arith_gumbel(uint64_t seed, uint32_t position, uint32_t token)
 {
     uint32_t r[4];
     arith_philox(seed, position, token / 4, r);
     uint32_t low = token & 1 ? r[1] : r[0], high = token & 1 ? r[3] : r[2]; /* r[token % 4], in lanes */
-    uint32_t bits = token & 2 ? high : low;
-    float u = ((float)(int32_t)(bits >> 9) + 0.5f) * 0x1p-23f;
-    float e = -(arith_log2(u) * ARITH_LN2);
-    return -(arith_log2(e) * ARITH_LN2);
+    return arith_gumbel_of(token & 2 ? high : low);
 }

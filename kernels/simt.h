@@ -32,6 +32,8 @@
  *            simt_red_relaxed_gpu_add(p, v) simt_red_release_gpu_add(p, v)      add, no answer
  *            simt_atom_relaxed_gpu_add(p, v) simt_atom_acq_rel_gpu_add(p, v)    add, the old value
  *            simt_fence_acq_rel_gpu() simt_fence_acq_rel_sys()
+ *            simt_atom_shared_add(p, v)            in shared memory, the old value; orders
+ *                                                  nothing
  *
  * COPIES     asynchronous, global to shared; they end at any time until a wait says so.
  *            sm_80: simt_cp_async16(dst, src)      16 bytes, by this thread; ordinary (generic) accesses

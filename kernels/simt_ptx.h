@@ -123,6 +123,13 @@ SIMT_REDUCE(simt_red_release_gpu_add, "release.gpu")
 SIMT_ATOMIC(simt_atom_relaxed_gpu_add, "relaxed.gpu")
 SIMT_ATOMIC(simt_atom_acq_rel_gpu_add, "acq_rel.gpu")
 
+SIMT_INLINE uint32_t simt_atom_shared_add(SIMT_SHARED uint32_t *p, uint32_t v)
+{
+    uint32_t old;
+    __asm__ volatile("atom.relaxed.cta.shared.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(v) : "memory");
+    return old;
+}
+
 #define SIMT_STATEMENT(name, text)                                                                           \
     SIMT_INLINE void name(void)                                                                              \
     {                                                                                                        \

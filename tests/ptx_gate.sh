@@ -27,7 +27,7 @@ fail() {
 
 # The words of simt.h as they stand in the PTX, counted.
 counts() {
-    grep -oE '^[[:space:]]*(\{ *)?(\.reg[^;]*; *)*(setp[^;]*; *)*(bar\.(sync|red\.or|warp\.sync)|mma\.sync|shfl\.sync|vote\.sync|ld\.(relaxed|acquire)\.(gpu|sys)|st\.(relaxed|release)\.(gpu|sys)|(red|atom)\.(relaxed|release|acq_rel)\.(gpu|sys)|fence\.[a-z_.]+|mbarrier\.[a-z_]+(\.expect_tx)?|cp\.async\.(bulk|cg|commit_group|wait_group|mbarrier))' "$1" |
+    grep -oE '^[[:space:]]*(\{ *)?(\.reg[^;]*; *)*(setp[^;]*; *)*(bar\.(sync|red\.or|warp\.sync)|mma\.sync|shfl\.sync|vote\.sync|ld\.(relaxed|acquire)\.(gpu|sys)|st\.(relaxed|release)\.(gpu|sys)|(red|atom)\.(relaxed|release|acq_rel)\.(cta|gpu|sys)|fence\.[a-z_.]+|mbarrier\.[a-z_]+(\.expect_tx)?|cp\.async\.(bulk|cg|commit_group|wait_group|mbarrier))' "$1" |
         sed -E 's/.*[;{[:space:]]//; s/^(mbarrier\.)(try|test)_wait/\1wait/; s/\.$//' | LC_ALL=C sort | uniq -c | awk '{ printf " %s=%s", $2, $1 }'
 }
 
@@ -43,7 +43,7 @@ check_text() {
     grep -nE '\.local|__local_depot' "$ptx" && fail "$name: local memory"
     grep -nE '(ld|st)\.volatile' "$ptx" && fail "$name: a volatile access orders nothing: simt.h has what does"
     grep -nE '(ld|st)\.(v[24]\.)?[usbf](8|16|32|64)' "$ptx" && fail "$name: an access whose address space clang does not know"
-    grep -nE '(^|[[:space:]])(red|atom)\.' "$ptx" | grep -vE '(red|atom)\.(relaxed|release|acq_rel)\.(gpu|sys)\.' && fail "$name: an atomic without order and scope"
+    grep -nE '(^|[[:space:]])(red|atom)\.' "$ptx" | grep -vE '(red|atom)\.(relaxed|release|acq_rel)\.(gpu|sys)\.|atom\.relaxed\.cta\.shared\.' && fail "$name: an atomic without order and scope"
     grep -nE '^[[:space:]]*(\(.*\), *)?call' "$ptx" && fail "$name: a call"
     true
 }

@@ -352,6 +352,26 @@ uint32_t simt_emu_add(const struct simt_site *at, uint32_t *p, uint32_t v)
     return old;
 }
 
+/* Orders nothing: only adds among themselves are no race. */
+uint32_t simt_emu_add_shared(const struct simt_site *at, uint32_t *p, uint32_t v)
+{
+    struct simt_machine *m = simt_machine;
+    struct thread *t = machine_enter(at);
+    char where[128];
+    bool is_shared = false;
+    memory_region(m, p, sizeof *p, t, &is_shared);
+    if (!is_shared || (uintptr_t)p % sizeof *p)
+        report_fault(m, "misuse", NULL, NULL, "%s on %s", report_where(t->at, where, sizeof where),
+                     is_shared ? "an unaligned address" : "what is not the block's shared memory");
+    memory_access(m, p, sizeof *p, false, true, NULL); /* it must have been written */
+    memory_access(m, p, sizeof *p, true, true, NULL);
+    uint32_t old = *p;
+    *p = old + v;
+    machine_progress(m);
+    machine_yield(m);
+    return old;
+}
+
 void simt_emu_fence(const struct simt_site *at)
 {
     struct simt_machine *m = simt_machine;

@@ -55,6 +55,7 @@ void simt_emu_mma(const struct simt_site *at, bool a_signed, int32_t *c, const u
 uint64_t simt_emu_load(const struct simt_site *at, const void *p, uint32_t size, enum simt_scope scope);
 void simt_emu_store(const struct simt_site *at, void *p, uint32_t size, uint64_t v, enum simt_scope scope);
 uint32_t simt_emu_add(const struct simt_site *at, uint32_t *p, uint32_t v);
+uint32_t simt_emu_add_shared(const struct simt_site *at, uint32_t *p, uint32_t v);
 void simt_emu_fence(const struct simt_site *at);
 void simt_emu_fence_proxy(const struct simt_site *at);
 void simt_emu_mbar_init(const struct simt_site *at, uint64_t *m, uint32_t arrivals);
@@ -140,8 +141,9 @@ static inline const uint64_t *simt_emu_p64(const uint64_t *p)
 #define simt_atom_relaxed_gpu_add(p, v) simt_emu_add(SIMT_SITE("atom_relaxed_gpu_add", 0), p, v)
 #define simt_atom_acq_rel_gpu_add(p, v)                                                                      \
     simt_emu_add(SIMT_SITE("atom_acq_rel_gpu_add", SIMT_ACQUIRE | SIMT_RELEASE), p, v)
-#define simt_fence_acq_rel_gpu() simt_emu_fence(SIMT_SITE("fence_acq_rel_gpu", SIMT_WHOLE))
-#define simt_fence_acq_rel_sys() simt_emu_fence(SIMT_SITE("fence_acq_rel_sys", SIMT_WHOLE))
+#define simt_atom_shared_add(p, v) simt_emu_add_shared(SIMT_SITE("atom_shared_add", 0), p, v)
+#define simt_fence_acq_rel_gpu()   simt_emu_fence(SIMT_SITE("fence_acq_rel_gpu", SIMT_WHOLE))
+#define simt_fence_acq_rel_sys()   simt_emu_fence(SIMT_SITE("fence_acq_rel_sys", SIMT_WHOLE))
 
 #define simt_mbar_init(m, n) simt_emu_mbar_init(SIMT_SITE("mbar_init", 0), m, n)
 #define simt_mbar_arrive(m)  simt_emu_mbar_arrive(SIMT_SITE("mbar_arrive", SIMT_RELEASE), m, 0)

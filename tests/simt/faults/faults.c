@@ -274,6 +274,42 @@ static void receive(const struct faults_args *a, bool fence)
     }
 }
 
+static void shared_adds_between_barriers(const struct faults_args *a)
+{
+    SIMT_SHARED uint32_t *s = simt_carve(0, 16);
+    if (simt_thread() == 0)
+        s[0] = 0;
+    simt_bar_sync(1, FAULTS_THREADS);
+    simt_atom_shared_add(s, 1);
+    simt_bar_sync(1, FAULTS_THREADS);
+    if (s[0] != FAULTS_THREADS)
+        a->words[64] = 1; /* out of bounds: a report */
+}
+
+static void plain_load_of_a_shared_word_being_added_to(const struct faults_args *a)
+{
+    SIMT_SHARED uint32_t *s = simt_carve(0, 16);
+    if (simt_thread() == 0)
+        s[0] = 0;
+    simt_bar_sync(1, FAULTS_THREADS);
+    if (simt_thread() < 32)
+        simt_atom_shared_add(s, 1);
+    else
+        a->words[0] = s[0];
+}
+
+static void shared_add_to_a_word_never_written(const struct faults_args *a)
+{
+    (void)a;
+    SIMT_SHARED uint32_t *s = simt_carve(0, 16);
+    simt_atom_shared_add(s, 1);
+}
+
+static void shared_add_to_global_memory(const struct faults_args *a)
+{
+    simt_atom_shared_add(a->words, 1);
+}
+
 static void relaxed_load_and_no_fence(const struct faults_args *a)
 {
     receive(a, false);

@@ -43,6 +43,10 @@ struct faults_args {
     X(order_by_a_shuffle_alone, "race", 0)                                                                   \
     X(release_sequence_ended_by_a_store, "race", 0)                                                          \
     X(release_sequence_continued_by_an_add, "", 0)                                                           \
+    X(shared_adds_between_barriers, "", 0)                                                                   \
+    X(plain_load_of_a_shared_word_being_added_to, "race", 0)                                                 \
+    X(shared_add_to_a_word_never_written, "uninitialised", 0)                                                \
+    X(shared_add_to_global_memory, "misuse", 0)                                                              \
     X(relaxed_load_and_no_fence, "race", 0)                                                                  \
     X(relaxed_load_and_a_fence, "", 0)                                                                       \
     X(bulk_copy_of_an_own_store, "race", 90)                                                                 \
