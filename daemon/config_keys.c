@@ -20,6 +20,7 @@ static const char *const arithmetics[] = {"int8", "exact", NULL};              /
 static const char *const kv_types[] = {"f16", "q8_0", NULL};                   /* enum kv_type */
 static const char *const isas[] = {"auto", "avx512", "avxvnni", "avx2", "scalar", NULL};
 static const char *const unknowns[] = {"reject", "ignore", NULL};
+static const char *const yes_no[] = {"no", "yes", NULL};
 static const char *const levels[] = {"error", "warn", "info", "debug", NULL}; /* enum log_level */
 static const char *const formats[] = {"text", "json", NULL};                  /* enum log_format */
 
@@ -78,6 +79,7 @@ const struct config_key config_keys[] = {
      .help = "Time running requests have to finish after SIGTERM."},
     {COUNT(watchdog_ms, "10000", 0, HOUR), .zero = "off",
      .help = "A decoder without a sign of life for this long ends the process (exit code 9)."},
+    {CHOICE(metrics_aliases, "yes", yes_no), .help = "Whether /metrics has the core vllm: names as well."},
     {CHOICE(log_level, "info", levels), .help = "Least important line that is logged. Read again on SIGHUP."},
     {CHOICE(log_format, "text", formats), .help = "Log lines as text or as JSON objects."},
 };

@@ -296,7 +296,8 @@ static enum MHD_Result queue_reply(struct request *r)
     struct MHD_Response *response =
         MHD_create_response_from_buffer(r->out.len, r->out.p ? r->out.p : "", MHD_RESPMEM_PERSISTENT);
     if (response && r->out.len)
-        add_header(response, "Content-Type", "application/json");
+        add_header(response, "Content-Type", r->content_type ? r->content_type : "application/json");
+    r->replied_ns = clock_ns();
     return queue(r, response);
 }
 
@@ -517,9 +518,9 @@ static void count_outcome(struct server *s, const struct request *r, bool sent)
     else if (r->status == 500 || outcome == GENERATION_FAILED)
         s->stats.failed++;
     else if (r->status == 200)
-        s->stats.completed++;
+        stats_count_finish(&s->stats, r->generation ? r->generation->finish : NULL);
     else
-        s->stats.rejected++;
+        stats_count_reject(&s->stats, r->error.type, (double)(r->replied_ns - r->opened_ns) / 1e6);
 }
 
 static void on_completed(void *cls, struct MHD_Connection *mhd, void **context,

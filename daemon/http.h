@@ -94,7 +94,8 @@ struct request {
     bool gone;    /* the client left: nothing will be sent */
     bool discard; /* the body is thrown away */
     bool has_body;
-    uint64_t accepted_ns, opened_ns; /* CLOCK_MONOTONIC; accepted: the body is complete */
+    /* CLOCK_MONOTONIC; accepted: the body is complete; replied: libmicrohttpd has got the whole reply. */
+    uint64_t accepted_ns, opened_ns, replied_ns;
 
     char *body; /* malloc'ed: it grows and leaves early */
     size_t body_len, body_cap;
@@ -106,7 +107,8 @@ struct request {
     struct buf out; /* its body, or the part of a stream not taken yet */
     size_t out_at;  /* of a stream: bytes taken */
     bool stream_ended;
-    const char *allow; /* header */
+    const char *allow;        /* header */
+    const char *content_type; /* NULL: application/json */
     uint32_t retry_after_s;
     bool close;
 

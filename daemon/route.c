@@ -28,6 +28,7 @@ static const struct route routes[] = {
     {.path = "/tokenize", .post = true, .needs_model = true, .handle = api_tokenize},
     {.path = "/detokenize", .post = true, .needs_model = true, .handle = api_detokenize},
     {.path = "/stats", .quiet = true, .handle = api_stats},
+    {.path = "/metrics", .quiet = true, .handle = api_metrics},
     {.path = "/health", .always = true, .quiet = true, .handle = api_health},
     {.path = "/health/live", .always = true, .quiet = true, .handle = api_health_live},
     {.path = "/health/ready", .always = true, .quiet = true, .handle = api_health},

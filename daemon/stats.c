@@ -1,5 +1,6 @@
 #include "stats.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -68,4 +69,38 @@ uint32_t retry_after_s(uint32_t waiting, double rate)
 {
     double seconds = rate > 0 ? ceil(waiting / rate) : 1;
     return seconds < 1 ? 1 : seconds > 60 ? 60 : (uint32_t)seconds;
+}
+
+const char *const stats_finish_names[] = {
+    [STATS_EOS] = "eos", [STATS_STOP] = "stop", [STATS_LENGTH] = "length"};
+const char *const stats_reject_names[] = {"invalid_request", "context_exceeded",
+                                          "unauthorized",    "forbidden",
+                                          "not_found",       "method_not_allowed",
+                                          "too_large",       "unsupported_media_type",
+                                          "rate_limited",    "queue_full",
+                                          "loading",         "draining",
+                                          "stalled",         "other"};
+static_assert(sizeof stats_reject_names / sizeof *stats_reject_names == STATS_REJECTS, "all have a name");
+
+static int index_of(const char *const *names, int n, const char *name)
+{
+    int i = 0;
+    while (i < n && strcmp(names[i], name) != 0)
+        i++;
+    return i;
+}
+
+void stats_count_finish(struct stats *s, const char *reason)
+{
+    s->completed++;
+    int i = reason ? index_of(stats_finish_names, STATS_FINISHES, reason) : STATS_FINISHES;
+    if (i < STATS_FINISHES)
+        s->finishes[i]++;
+}
+
+void stats_count_reject(struct stats *s, const char *type, double ms)
+{
+    s->rejected++;
+    s->rejects[index_of(stats_reject_names, STATS_REJECTS - 1, type ? type : "")]++;
+    histogram_add(&s->reject, ms, 1);
 }

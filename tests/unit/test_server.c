@@ -719,7 +719,7 @@ SERVER_TEST(state, closing_with_requests_in_every_phase_leaves_nothing_open)
 SERVER_TEST(route, an_unknown_path_names_the_nearest)
 {
     expect_words(post("/genrate", "{}"), 404, "not_found", "the nearest is /generate");
-    expect_words(get("/metrics"), 404, "not_found", "/metrics");
+    expect_words(get("/metric"), 404, "not_found", "/metrics");
     expect_words(get("/"), 404, "not_found", "no route /");
 }
 
