@@ -2,6 +2,7 @@
  * the fused program has. A norm whose readers are all products yields x * gain, and its 1/rms stays beside it
  * for the product (kernels/arith.h); every other norm is applied at once. */
 #include "decoder.h"
+#include "graph_areas.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -17,92 +18,34 @@ struct eager {
     struct memory_block memory;
 };
 
-struct area { /* rows that nodes use one after the other */
-    uint32_t width;
-    bool head, taken;
-    struct rows rows;
-};
-
-static uint32_t last_reader(const struct graph *g, uint32_t node)
-{
-    uint32_t last = node;
-    for (uint32_t j = node + 1; j < g->n_nodes; j++)
-        if (g->nodes[j].inputs[0] == node || g->nodes[j].inputs[1] == node)
-            last = j;
-    return last;
-}
-
-static bool is_deferred(const struct graph *g, uint32_t node)
-{
-    const struct graph_node *n = &g->nodes[node];
-    if (n->op != GRAPH_RMS_NORM || n->group != n->width)
-        return false;
-    bool read = false;
-    for (uint32_t j = node + 1; j < g->n_nodes; j++)
-        if (g->nodes[j].inputs[0] == node || g->nodes[j].inputs[1] == node) {
-            read = true;
-            if (g->nodes[j].op != GRAPH_MUL_MAT)
-                return false;
-        }
-    return read;
-}
-
-/* The smallest free area that is wide enough, or a new one. */
-static uint32_t area_take(struct area *areas, uint32_t *n, uint32_t width, bool head)
-{
-    uint32_t best = *n;
-    for (uint32_t i = 0; i < *n; i++)
-        if (!areas[i].taken && areas[i].head == head && areas[i].width >= width &&
-            (best == *n || areas[i].width < areas[best].width))
-            best = i;
-    if (best == *n)
-        areas[(*n)++] = (struct area){.width = width, .head = head};
-    areas[best].taken = true;
-    return best;
-}
-
-/* Which area each node writes; an area is free again after its value's last reader. */
-static uint32_t assign_areas(const struct graph *g, struct area *areas, uint32_t *area_of, uint32_t *last_use)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < g->n_nodes; i++) {
-        last_use[i] = last_reader(g, i);
-        area_of[i] = area_take(areas, &n, g->nodes[i].width, g->nodes[i].head);
-        for (uint32_t j = 0; j <= i; j++)
-            if (last_use[j] == i)
-                areas[area_of[j]].taken = false;
-    }
-    return n;
-}
-
-static size_t area_floats(const struct area *a)
+static size_t area_floats(const struct graph_area *a)
 {
     return rows_stride(a->width) * (a->head ? STEP_MAX_LOGITS : STEP_MAX_ROWS);
 }
 
-static int values_set(struct eager *e, const struct graph *g, struct area *areas, uint32_t *area_of,
+static int values_set(struct eager *e, const struct graph *g, struct graph_area *areas, uint32_t *area_of,
                       uint32_t *last_use, struct error *err)
 {
-    uint32_t n = assign_areas(g, areas, area_of, last_use), n_deferred = 0;
+    uint32_t n = graph_areas(g, areas, area_of, last_use), n_deferred = 0;
     size_t floats = 0;
     for (uint32_t i = 0; i < n; i++)
         floats += area_floats(&areas[i]);
     for (uint32_t i = 0; i < g->n_nodes; i++)
-        n_deferred += is_deferred(g, i);
+        n_deferred += graph_is_deferred(g, i);
     int rc = memory_take(&e->memory, (floats + (size_t)n_deferred * STEP_MAX_ROWS) * sizeof(float),
                          "activations", err);
     if (rc < 0)
         return rc;
     float *at = e->memory.data;
-    for (uint32_t i = 0; i < n; i++, at += area_floats(&areas[i - 1]))
-        areas[i].rows = (struct rows){.data = at, .stride = rows_stride(areas[i].width)};
-    for (uint32_t i = 0; i < g->n_nodes; i++) {
-        e->values[i].rows = areas[area_of[i]].rows;
-        if (!is_deferred(g, i))
-            continue;
-        e->values[i].factors = at;
-        at += STEP_MAX_ROWS;
-    }
+    for (uint32_t a = 0; a < n; a++, at += area_floats(&areas[a - 1]))
+        for (uint32_t i = 0; i < g->n_nodes; i++)
+            if (area_of[i] == a)
+                e->values[i].rows = (struct rows){.data = at, .stride = rows_stride(areas[a].width)};
+    for (uint32_t i = 0; i < g->n_nodes; i++)
+        if (graph_is_deferred(g, i)) {
+            e->values[i].factors = at;
+            at += STEP_MAX_ROWS;
+        }
     return 0;
 }
 
@@ -110,7 +53,7 @@ int eager_open(struct decoder *d, struct error *err)
 {
     const struct graph *g = d->graph;
     struct eager *e = d->eager = calloc(1, sizeof *e);
-    struct area *areas = calloc(g->n_nodes, sizeof *areas);
+    struct graph_area *areas = calloc(g->n_nodes, sizeof *areas);
     uint32_t *area_of = calloc(g->n_nodes, sizeof *area_of), *last_use = calloc(g->n_nodes, sizeof *last_use);
     if (e)
         e->values = calloc(g->n_nodes, sizeof *e->values);

@@ -1,31 +1,13 @@
 #include "weights.h"
 #include "graph.h"
 #include "team.h"
+#include "weight_use.h"
 
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum use { UNUSED, VECTOR, MATRIX };
-
-/* What the graph wants of each weight. */
-static uint8_t *uses_of(const struct graph *g)
-{
-    uint32_t n = model_n_weights(g->model);
-    uint8_t *uses = calloc(n ? n : 1, 1);
-    for (uint32_t i = 0; uses && i < g->n_nodes; i++) {
-        const struct graph_node *node = &g->nodes[i];
-        if (node->op == GRAPH_EMBED || node->op == GRAPH_MUL_MAT)
-            uses[node->weight] = MATRIX;
-        if (node->op == GRAPH_MUL_MAT && node->bias != MODEL_NO_WEIGHT)
-            uses[node->bias] = VECTOR;
-        if (node->op == GRAPH_RMS_NORM)
-            uses[node->gain] = VECTOR;
-    }
-    return uses;
-}
 
 static size_t round64(size_t n)
 {
@@ -35,7 +17,7 @@ static size_t round64(size_t n)
 /* Bytes of one weight's copy, or 0 with *err set. */
 static size_t copy_size(const struct weight *w, uint8_t use, struct error *err)
 {
-    if (use == VECTOR)
+    if (use == WEIGHT_VECTOR)
         return round64((size_t)w->n * w->k * sizeof(float));
     struct error why = {0};
     size_t size = matmul_pack_size(w->type, w->n, w->k, &why);
@@ -48,7 +30,7 @@ static size_t sum_sizes(const struct graph *g, const uint8_t *uses, struct error
 {
     size_t sum = 0;
     for (uint32_t i = 0; i < model_n_weights(g->model); i++) {
-        if (uses[i] == UNUSED)
+        if (uses[i] == WEIGHT_UNUSED)
             continue;
         size_t size = copy_size(model_weight(g->model, i), uses[i], err);
         if (!size)
@@ -60,7 +42,7 @@ static size_t sum_sizes(const struct graph *g, const uint8_t *uses, struct error
 
 size_t weights_size(const struct graph *g, struct error *err)
 {
-    uint8_t *uses = uses_of(g);
+    uint8_t *uses = weight_uses(g);
     if (!uses) {
         error_set(err, -ENOMEM, "weights: out of memory");
         return 0;
@@ -107,7 +89,7 @@ static void copy_weight(struct weights *w, const struct graph *g, struct pack_jo
                         uint8_t use, uint8_t *out)
 {
     const struct weight *from = model_weight(g->model, index);
-    if (use == VECTOR) {
+    if (use == WEIGHT_VECTOR) {
         memcpy(out, from->data, (size_t)from->n * from->k * sizeof(float));
         w->vectors[index] = (const void *)out;
         return;
@@ -133,7 +115,7 @@ static int copy_all(struct weights *w, const struct graph *g, const uint8_t *use
     if (rc < 0)
         return rc;
     for (uint32_t i = 0; i < w->n; i++) {
-        if (uses[i] == UNUSED)
+        if (uses[i] == WEIGHT_UNUSED)
             continue;
         size_t size = copy_size(model_weight(g->model, i), uses[i], NULL);
         struct pack_job job = {.team = team,
@@ -154,7 +136,7 @@ int weights_open(struct weights *w, const struct graph *g, struct team *team,
     *w = (struct weights){.n = model_n_weights(g->model)};
     w->matrices = calloc(w->n ? w->n : 1, sizeof *w->matrices);
     w->vectors = calloc(w->n ? w->n : 1, sizeof *w->vectors);
-    uint8_t *uses = uses_of(g);
+    uint8_t *uses = weight_uses(g);
     int rc = w->matrices && w->vectors && uses ? copy_all(w, g, uses, team, progress, err)
                                                : error_set(err, -ENOMEM, "weights: out of memory");
     free(uses);

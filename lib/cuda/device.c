@@ -17,7 +17,7 @@ static int attribute(const struct cuda_driver *d, const struct cuda_device *dev,
 /* All but the context. *cooperative: whether a grid can be launched as a whole. */
 static int describe(struct cuda_device *dev, const struct cuda_driver *d, int *cooperative, struct error *err)
 {
-    int major = 0, minor = 0, n_sms = 0, shared = 0, l2 = 0, khz = 0, bits = 0;
+    int major = 0, minor = 0, n_sms = 0, shared = 0, l2 = 0, khz = 0, bits = 0, threads = 0;
     const struct {
         enum cuda_device_attribute which;
         int *value;
@@ -43,6 +43,9 @@ static int describe(struct cuda_device *dev, const struct cuda_driver *d, int *c
     dev->n_sms = (uint32_t)n_sms;
     dev->shared_per_block = (size_t)shared;
     dev->l2_bytes = (size_t)l2;
+    dev->max_threads = attribute(d, dev, CUDA_THREADS_PER_BLOCK, &threads, NULL) == 0 && threads > 0
+                           ? (uint32_t)threads
+                           : 1024;
     /* Newer drivers may leave these out: then the bandwidth is unknown. Two transfers per clock. */
     if (attribute(d, dev, CUDA_MEMORY_CLOCK_KHZ, &khz, NULL) == 0 &&
         attribute(d, dev, CUDA_MEMORY_BUS_BITS, &bits, NULL) == 0 && khz > 0 && bits > 0)

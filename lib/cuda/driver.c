@@ -37,15 +37,27 @@ static int check_version(struct cuda_driver *d, const char *path, struct error *
     return rc;
 }
 
+static void set(const char *name, const char *value)
+{
+    const char *now = getenv(name);
+    if (!now || strcmp(now, value) != 0)
+        setenv(name, value, 1);
+}
+
+void cuda_driver_environment(const char *cache_directory)
+{
+    /* Loading a function lazily, in the middle of a service, can wait for a kernel that never ends. */
+    set("CUDA_MODULE_LOADING", "EAGER");
+    if (cache_directory)
+        set("CUDA_CACHE_PATH", cache_directory);
+}
+
 int cuda_driver_open(struct cuda_driver *d, const char *path, const char *cache_directory, struct error *err)
 {
     *d = (struct cuda_driver){0};
     if (!path || !*path)
         path = "libcuda.so.1";
-    /* Loading a function lazily, in the middle of a service, can wait for a kernel that never ends. */
-    setenv("CUDA_MODULE_LOADING", "EAGER", 1);
-    if (cache_directory)
-        setenv("CUDA_CACHE_PATH", cache_directory, 1);
+    cuda_driver_environment(cache_directory);
     d->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!d->library)
         return error_set(err, -ENODEV, "no CUDA driver: %s", dlerror());

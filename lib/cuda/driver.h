@@ -21,6 +21,7 @@ enum cuda_result { /* those that decide something; all others are only reported 
                    CUDA_NOT_READY = 600,
 };
 enum cuda_device_attribute {
+    CUDA_THREADS_PER_BLOCK = 1, /* at most */
     CUDA_CLOCK_KHZ = 13,
     CUDA_N_SMS = 16,
     CUDA_KERNEL_TIME_LIMIT = 17,
@@ -116,6 +117,10 @@ struct cuda_driver {
 #undef CUDA_MEMBER
 };
 
+/* Sets what the driver reads from the environment. cuda_driver_open() calls it; a program with several
+ * threads calls it itself before they start, after which nothing is left to set. */
+void cuda_driver_environment(const char *cache_directory);
+
 /* Opens the library (`path`; NULL or "": libcuda.so.1) and initialises it. cache_directory: where the driver
  * keeps compiled kernels; NULL: its own default. -ENODEV in every case of failure, with the reason: no
  * library, one that lacks a function, a driver too old, no device. */
@@ -132,6 +137,7 @@ struct cuda_device {
     char name[96];
     uint32_t sm; /* 90: compute capability 9.0 */
     uint32_t n_sms;
+    uint32_t max_threads; /* of a block */
     size_t shared_per_block, l2_bytes, memory_bytes;
     uint64_t bandwidth; /* bytes/s of the memory bus; 0: the driver does not tell */
     int has_time_limit; /* kernels are ended after seconds: a display hangs on it */

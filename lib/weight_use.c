@@ -1,0 +1,20 @@
+#include "weight_use.h"
+#include "graph.h"
+
+#include <stdlib.h>
+
+uint8_t *weight_uses(const struct graph *g)
+{
+    uint32_t n = model_n_weights(g->model);
+    uint8_t *uses = calloc(n ? n : 1, 1);
+    for (uint32_t i = 0; uses && i < g->n_nodes; i++) {
+        const struct graph_node *node = &g->nodes[i];
+        if (node->op == GRAPH_EMBED || node->op == GRAPH_MUL_MAT)
+            uses[node->weight] = WEIGHT_MATRIX;
+        if (node->op == GRAPH_MUL_MAT && node->bias != MODEL_NO_WEIGHT)
+            uses[node->bias] = WEIGHT_VECTOR;
+        if (node->op == GRAPH_RMS_NORM)
+            uses[node->gain] = WEIGHT_VECTOR;
+    }
+    return uses;
+}
