@@ -22,6 +22,7 @@
  *            simt_shfl_u32(v, lane) simt_shfl_f32(v, lane) simt_shfl_xor_u32(v, mask) simt_shfl_xor_f32(v,
  * mask) simt_ballot(p)              a bit per lane simt_mma_u8s8(c, a, b) simt_mma_s8s8(c, a, b)    m16n8k32:
  * c[4] += a[4] * b[2], see below
+ *            simt_mma16_s8s8(c, a, b)          m16n8k16: c[4] += a[2] * b
  *
  * ORDERED    relaxed, acquire and release at gpu scope (the device) or sys scope (the host too), u32; the
  *            _u64 forms at sys scope. Nothing else may touch memory that another thread touches unordered.
@@ -54,7 +55,8 @@
  *
  * Fragments of m16n8k32 (PTX ISA, g = lane / 4, t = lane % 4): a[0] = row g, k 4t..4t+3; a[1] = row g+8, the
  * same k; a[2], a[3] = these rows at k 16+4t..; b[0] = column g, k 4t..; b[1] = column g, k 16+4t..; c[0],
- * c[1] = row g, columns 2t, 2t+1; c[2], c[3] = row g+8. The lowest byte of a word is the lowest k. */
+ * c[1] = row g, columns 2t, 2t+1; c[2], c[3] = row g+8. The lowest byte of a word is the lowest k. m16n8k16 is
+ * its first half: a[0], a[1] and one word of b. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>

@@ -76,6 +76,14 @@ SIMT_INLINE uint32_t simt_ballot(bool p)
 SIMT_MMA(simt_mma_u8s8, "u8.s8")
 SIMT_MMA(simt_mma_s8s8, "s8.s8")
 
+SIMT_INLINE void simt_mma16_s8s8(int32_t c[4], const uint32_t a[2], uint32_t b)
+{
+    __asm__ volatile(
+        "mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b));
+}
+
 /* Ordered accesses. */
 #define SIMT_LOAD(name, op, type, bits, constraint)                                                          \
     SIMT_INLINE type name(const SIMT_GLOBAL type *p)                                                         \

@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <errno.h>
 
-static uint32_t kind_of(uint32_t type)
+uint32_t matmul_kind_of(uint32_t type)
 {
     uint32_t kind = 0;
     while (kind < MATMUL_N_KINDS && matmul_traits[kind].type != type)
@@ -123,7 +123,7 @@ static void read_block(uint32_t kind, const uint8_t *p, uint32_t j, struct matmu
         read_nibbles(p + (kind == MATMUL_Q4_1 ? 4 : 2), NULL, q);
 }
 
-static void read_super(uint32_t kind, const uint8_t *p, uint32_t n_blocks, struct matmul_super *s)
+void matmul_super_read(uint32_t kind, const uint8_t *p, uint32_t n_blocks, struct matmul_super *s)
 {
     uint32_t size = quant_traits(matmul_traits[kind].type)->block_size;
     switch (kind) {
@@ -294,7 +294,7 @@ float matmul_tile_float(uint32_t kind, const uint8_t *tile, uint32_t row, uint32
 
 size_t matmul_pack_size(uint32_t type, uint32_t n, uint32_t k, struct error *err)
 {
-    uint32_t kind = kind_of(type);
+    uint32_t kind = matmul_kind_of(type);
     if (kind == MATMUL_N_KINDS) {
         error_set(err, -ENOTSUP, "weight type %s is not one the cpu multiplies", quant_name(type));
         return 0;
@@ -312,7 +312,7 @@ size_t matmul_pack_size(uint32_t type, uint32_t n, uint32_t k, struct error *err
 
 void matmul_matrix_set(struct matmul_matrix *m, uint32_t type, uint32_t n, uint32_t k, const void *packed)
 {
-    uint32_t kind = kind_of(type), n_super = matmul_n_super(k);
+    uint32_t kind = matmul_kind_of(type), n_super = matmul_n_super(k);
     assert(kind < MATMUL_N_KINDS);
     const struct matmul_traits *t = &matmul_traits[kind];
     *m = (struct matmul_matrix){
@@ -336,7 +336,7 @@ static void pack_integer(const struct matmul_matrix *m, const uint8_t *src, uint
     size_t row_size = quant_size(m->type, m->k), offset = super * quant_size(m->type, ARITH_SUPER);
     struct matmul_super s = {0};
     for (uint32_t r = 0; r < n_rows; r++) {
-        read_super(m->kind, src + (group * MATMUL_ROWS + r) * row_size + offset, n_blocks, &s);
+        matmul_super_read(m->kind, src + (group * MATMUL_ROWS + r) * row_size + offset, n_blocks, &s);
         for (uint32_t j = 0; j < n_blocks; j++)
             write_values(t->bits, s.q + j * ARITH_BLOCK, tile + j * matmul_block_size(t), r);
         write_scales(m->kind, n_blocks, &s, tile + n_blocks * matmul_block_size(t), r);

@@ -1,5 +1,5 @@
 /* matmul_pack.h - how packed weights and quantised activations lie in memory: shared by packing and by the
- * kernels, nobody else's business.
+ * kernels; lib/cuda/pack.c reads blocks of a file through it too.
  *
  * WEIGHTS  A matrix is cut into groups of 16 rows, a group into tiles of one super-block (256 columns; the
  * last tile of a row may hold fewer blocks of 32). A tile keeps the size it has in the file:
@@ -126,6 +126,11 @@ struct matmul_super {
     uint16_t s[8], m[8]; /* others: scale and minimum of a block, f16 */
 };
 
+/* The kind of a quant type, or MATMUL_N_KINDS. */
+uint32_t matmul_kind_of(uint32_t type);
+/* Reads a super-block of n_blocks blocks of one row as they stand in a GGUF file; integer kinds only. What
+ * lies beyond n_blocks is left alone. */
+void matmul_super_read(uint32_t kind, const uint8_t *p, uint32_t n_blocks, struct matmul_super *out);
 /* Reads row `row` (0..15) of an integer tile of n_blocks blocks. */
 void matmul_tile_read(uint32_t kind, const uint8_t *tile, uint32_t n_blocks, uint32_t row,
                       struct matmul_super *out);

@@ -217,3 +217,11 @@ void simt_emu_mma(const struct simt_site *at, bool a_signed, int32_t *c, const u
     struct mma d = {.a_signed = a_signed, .c = c, .a = a, .b = b};
     meet(at, &d, finish_mma);
 }
+
+/* m16n8k16: the first half of k, the other is zero. */
+void simt_emu_mma16(const struct simt_site *at, int32_t *c, const uint32_t *a, uint32_t b)
+{
+    uint32_t a4[4] = {a[0], a[1], 0, 0}, b2[2] = {b, 0};
+    struct mma d = {.a_signed = true, .c = c, .a = a4, .b = b2};
+    meet(at, &d, finish_mma);
+}

@@ -52,6 +52,7 @@ void simt_emu_syncwarp(const struct simt_site *at);
 uint32_t simt_emu_shuffle(const struct simt_site *at, enum simt_shuffle how, uint32_t v, uint32_t arg);
 void simt_emu_mma(const struct simt_site *at, bool a_signed, int32_t *c, const uint32_t *a,
                   const uint32_t *b);
+void simt_emu_mma16(const struct simt_site *at, int32_t *c, const uint32_t *a, uint32_t b);
 uint64_t simt_emu_load(const struct simt_site *at, const void *p, uint32_t size, enum simt_scope scope);
 void simt_emu_store(const struct simt_site *at, void *p, uint32_t size, uint64_t v, enum simt_scope scope);
 uint32_t simt_emu_add(const struct simt_site *at, uint32_t *p, uint32_t v);
@@ -102,9 +103,10 @@ static inline float simt_emu_bits_float(uint32_t u)
     simt_emu_bits_float(simt_emu_shuffle(SIMT_SITE("shfl", 0), SIMT_INDEX, simt_emu_float_bits(v), lane))
 #define simt_shfl_xor_f32(v, mask)                                                                           \
     simt_emu_bits_float(simt_emu_shuffle(SIMT_SITE("shfl_xor", 0), SIMT_XOR, simt_emu_float_bits(v), mask))
-#define simt_ballot(p)         simt_emu_shuffle(SIMT_SITE("ballot", 0), SIMT_BALLOT, (p) ? 1 : 0, 0)
-#define simt_mma_u8s8(c, a, b) simt_emu_mma(SIMT_SITE("mma_u8s8", 0), false, c, a, b)
-#define simt_mma_s8s8(c, a, b) simt_emu_mma(SIMT_SITE("mma_s8s8", 0), true, c, a, b)
+#define simt_ballot(p)           simt_emu_shuffle(SIMT_SITE("ballot", 0), SIMT_BALLOT, (p) ? 1 : 0, 0)
+#define simt_mma_u8s8(c, a, b)   simt_emu_mma(SIMT_SITE("mma_u8s8", 0), false, c, a, b)
+#define simt_mma_s8s8(c, a, b)   simt_emu_mma(SIMT_SITE("mma_s8s8", 0), true, c, a, b)
+#define simt_mma16_s8s8(c, a, b) simt_emu_mma16(SIMT_SITE("mma16_s8s8", 0), c, a, b)
 
 /* The pointer's type is checked by giving it to a typed parameter. */
 static inline const uint32_t *simt_emu_p32(const uint32_t *p)

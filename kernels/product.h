@@ -1,0 +1,455 @@
+/* product.h - a matrix product op (program_ops.h, MATMUL) by all blocks: up to three packed matrices times
+ * the same columns (rows of the step), folded and finished in the order of kernels/arith.h.
+ *
+ *   in      [rows][in_stride] f32, 16-byte aligned; column c is row c, or row logits[c].row of a HEAD op
+ *   out     [n_columns][out_stride] f32, matrix i from column out_col on
+ *   gain    [k] f32 or none; bias [n] of each matrix or none
+ *   y       = ((half 0 + half 1) * r + bias); r = 1/rms of the input with a gain, else 1 or a given factor
+ *   STORE   out = y     RESIDUAL  out = out + y     SWIGLU  out = silu(y0) * y1
+ *
+ * A block has the groups of tiles that schedule.h deals to it. Its producer warp (product_produce) puts their
+ * stages into the ring, in the order in which its crew (product_run) takes them; neither asks the other.
+ * Warp w of the crew multiplies super-blocks w, w + n_warps ... of a stage (tile_product.h) and puts their
+ * values where all can see them; then each thread owns (row, column) pairs, adds their super-blocks
+ * ascending, keeps the two halves' sums between stages, and finishes what is complete.
+ *
+ * Columns are NARROW (up to 8, and they fit the work area: every block quantises them for itself, no extra
+ * hop) or WIDE (quantised once by all blocks together into global memory, a phase of its own, then read from
+ * there in chunks of 16): product_is_wide(), the same answer everywhere.
+ *
+ * What describes the product lies in shared memory (struct product): any thread may index it. The crew and
+ * the producer have one each, so that neither waits for the other.
+ *
+ * Floor: the packed bytes of the matrices, once. Per stage one barrier of the crew (two when wide); per pair
+ * and super-block one load and one addition, without bank conflicts.
+ * Matches lib/cpu/product.c in every bit; NaNs may differ in payload. */
+#pragma once
+#include "tile_product.h"
+#include "walk.h"
+
+struct product_matrix {
+    uint64_t tiles, bias; /* bias: float [n], or 0 */
+    uint32_t type, n, n_tiles, super_bytes;
+    uint32_t out_col, first_group, stage_supers, reserved;
+};
+
+struct product {
+    struct product_matrix matrix[3];
+    uint64_t in, out;
+    uint64_t gain;    /* or 0 */
+    uint64_t factors; /* float by row of `in`: without a gain, what y is multiplied with; 0: 1 */
+    uint64_t gather;  /* struct step_logit [n_columns], or 0 */
+    uint64_t panels;  /* wide: decoder_buffers.activations */
+    uint64_t wide_factors;
+    uint32_t in_stride, out_stride; /* floats */
+    uint32_t k, n_supers, forms;    /* enum activation_form */
+    uint32_t n_rows;                /* of `in`: a gathered row beyond is taken as 0 */
+    uint32_t n_columns, n_matrices;
+    uint32_t epilogue, n_groups, group_tiles, first_block;
+    float eps;
+    uint32_t reserved;
+    float factor[ACTIVATION_COLUMNS]; /* narrow: by column, from the first one quantised */
+};
+_Static_assert(sizeof(struct product) <= 512, "PRODUCT_FOLD_BYTES has 512 bytes for each of two");
+
+/* Parts of a block's fold area. */
+#define PRODUCT_SUMS_AT   1024u
+#define PRODUCT_VALUES_AT 2048u
+#define PRODUCT_PANEL     (TILE_ROWS * ACTIVATION_COLUMNS) /* values of a super-block in one panel */
+#define PRODUCT_WIDE      (TILE_MAX_PANEL * ACTIVATION_COLUMNS)
+_Static_assert(PRODUCT_VALUES_AT + SCHEDULE_MAX_SUPERS * TILE_MAX_PANEL * PRODUCT_PANEL * 4 ==
+                   PRODUCT_FOLD_BYTES,
+               "fold area");
+
+/* The description that the crew uses (0), or the producer warp (1). */
+SIMT_INLINE SIMT_SHARED struct product *product_at(SIMT_SHARED char *fold, uint32_t which)
+{
+    return (SIMT_SHARED struct product *)(fold + which * 512);
+}
+
+/* --- what it is about --- */
+
+SIMT_INLINE void product_open_matrix(SIMT_SHARED struct product_matrix *m, const struct decoder_args *args,
+                                     const SIMT_GLOBAL struct program_op *op,
+                                     const SIMT_GLOBAL struct schedule_op *plan, uint32_t i)
+{
+    const SIMT_GLOBAL struct decoder_matrix *from =
+        DECODER_AT(const struct decoder_matrix, args->matrices) + op->weight[i];
+    uint32_t bias = op->bias[i];
+    m->tiles = from->tiles;
+    m->type = from->type;
+    m->n = from->n;
+    m->n_tiles = from->n_tiles;
+    m->super_bytes = from->super_bytes;
+    m->bias = bias == PROGRAM_NONE ? 0 : DECODER_AT(const uint64_t, args->vectors)[bias];
+    m->out_col = op->out_col[i];
+    m->first_group = plan->part[i].first_group;
+    m->stage_supers = plan->part[i].stage_supers;
+}
+
+/* Describes an op of the program for a step, by one whole warp; others may read it after their next barrier
+ * with that warp. The producer warp calls it with step 0 and n_columns 0. */
+SIMT_INLINE void product_open(SIMT_SHARED struct product *p, const struct decoder_args *args,
+                              const SIMT_GLOBAL struct program *program,
+                              const SIMT_GLOBAL struct program_op *op,
+                              const SIMT_GLOBAL struct schedule_op *plan, const SIMT_GLOBAL struct step *step,
+                              uint32_t n_columns)
+{
+    uint32_t lane = simt_lane(), n_matrices = op->n_weights, type = TILE_NONE;
+    if (lane < n_matrices) {
+        product_open_matrix(&p->matrix[lane], args, op, plan, lane);
+        type = p->matrix[lane].type;
+    }
+    bool floats = simt_ballot(type >= TILE_F16) != 0, integers = simt_ballot(type && type < TILE_F16) != 0;
+    if (lane != 3)
+        return;
+    const struct decoder_buffers *b = &args->buffers;
+    bool to_logits = op->out == PROGRAM_LOGITS;
+    p->forms = (integers ? ACTIVATION_INTEGERS : 0) | (floats ? ACTIVATION_FLOATS : 0);
+    p->in = b->rows + (uint64_t)program->buffers[op->in].offset * 4;
+    p->in_stride = b->row_floats;
+    p->out = to_logits ? b->logits : b->rows + (uint64_t)program->buffers[op->out].offset * 4;
+    p->out_stride = to_logits ? b->logits_stride : b->row_floats;
+    p->gain = op->gain == PROGRAM_NONE ? 0 : DECODER_AT(const uint64_t, args->vectors)[op->gain];
+    p->factors = 0;
+    p->gather = step && op->flags & PROGRAM_HEAD ? (uint64_t)(uintptr_t)step->logits : 0;
+    p->panels = b->activations;
+    p->wide_factors = b->factors;
+    p->k = op->k;
+    p->n_supers = tile_supers(op->k);
+    p->n_rows = b->max_rows;
+    p->n_columns = n_columns;
+    p->n_matrices = n_matrices;
+    p->epilogue = op->epilogue;
+    p->n_groups = plan->n_groups;
+    p->group_tiles = plan->group_tiles;
+    p->first_block = plan->first_block;
+    p->eps = op->eps;
+}
+
+/* --- columns --- */
+
+SIMT_INLINE uint32_t product_row(const SIMT_SHARED struct product *p, uint32_t column)
+{
+    if (!p->gather)
+        return column;
+    uint32_t row = DECODER_AT(const struct step_logit, p->gather)[column].row;
+    return row < p->n_rows ? row : 0;
+}
+
+/* What column `column` is multiplied with after the product, by a whole warp. */
+SIMT_INLINE float product_factor(const SIMT_SHARED struct product *p, uint32_t row)
+{
+    const SIMT_GLOBAL float *x = DECODER_AT(const float, p->in) + (size_t)row * p->in_stride;
+    if (p->gain)
+        return activation_rms_inverse(x, p->k, p->eps);
+    return p->factors ? DECODER_AT(const float, p->factors)[row] : 1.0f;
+}
+
+/* Columns [first, first + n) into panels that begin at `near` or p->panels: warp `warp` of `n_warps` that do
+ * it together (of one block when near, of all blocks when far). */
+SIMT_INLINE void product_quantise(SIMT_SHARED struct product *p, const bool is_far, SIMT_SHARED char *near,
+                                  uint32_t first, uint32_t n, uint32_t warp, uint32_t n_warps)
+{
+    uint32_t n_chunks = activation_n_chunks(p->k), width = is_far ? ACTIVATION_COLUMNS : n;
+    struct activation a = activation_at(near, DECODER_AT(char, p->panels), width, p->forms);
+    uint32_t panel_bytes = p->n_supers * a.super_bytes;
+    SIMT_GLOBAL char *panels = a.far;
+    for (uint32_t unit = warp; unit < n * (n_chunks + 1); unit += n_warps) {
+        uint32_t column = unit < n ? unit : (unit - n) / n_chunks, row = product_row(p, first + column);
+        if (unit < n) { /* the long ones first */
+            float r = product_factor(p, row);
+            if (simt_lane() == 0 && is_far)
+                DECODER_AT(float, p->wide_factors)[column] = r;
+            else if (simt_lane() == 0)
+                p->factor[column] = r;
+            continue;
+        }
+        if (is_far)
+            a.far = panels + (size_t)(column / ACTIVATION_COLUMNS) * panel_bytes;
+        activation_chunk(&a, is_far, is_far ? column % ACTIVATION_COLUMNS : column,
+                         DECODER_AT(const float, p->in) + (size_t)row * p->in_stride,
+                         DECODER_AT(const float, p->gain), p->k, (unit - n) % n_chunks);
+    }
+}
+
+/* --- groups, runs and stages: the same for crew and producer --- */
+
+struct product_run {
+    SIMT_SHARED const struct product_matrix *matrix;
+    uint32_t index; /* SWIGLU: 0 gate, 1 up */
+    uint32_t first_tile, n_tiles;
+};
+
+SIMT_INLINE uint32_t product_first_group(const SIMT_SHARED struct product *p)
+{
+    uint32_t block = simt_block();
+    return block >= p->first_block ? block - p->first_block : block + simt_n_blocks() - p->first_block;
+}
+
+SIMT_INLINE uint32_t product_n_runs(const SIMT_SHARED struct product *p)
+{
+    return p->epilogue == PROGRAM_SWIGLU ? 2 : 1;
+}
+
+/* schedule_run_of(), of a product in shared memory. */
+SIMT_INLINE struct product_run product_run_of(const SIMT_SHARED struct product *p, uint32_t group,
+                                              uint32_t index)
+{
+    uint32_t part = index;
+    if (p->epilogue != PROGRAM_SWIGLU)
+        while (part + 1 < p->n_matrices && group >= p->matrix[part + 1].first_group)
+            part++;
+    const SIMT_SHARED struct product_matrix *m = &p->matrix[part];
+    uint32_t first = (group - (p->epilogue == PROGRAM_SWIGLU ? 0 : m->first_group)) * p->group_tiles;
+    uint32_t left = m->n_tiles - first;
+    return (struct product_run){m, index, first, left < p->group_tiles ? left : p->group_tiles};
+}
+
+/* Fills the ring with all that this block has of the product; the producer warp. False: leave. */
+SIMT_INLINE bool product_produce(const SIMT_SHARED struct product *p, const struct ring *ring,
+                                 struct ring_place *place, const struct flow_guard *guard)
+{
+    for (uint32_t group = product_first_group(p); group < p->n_groups; group += simt_n_blocks())
+        for (uint32_t index = 0; index < product_n_runs(p); index++) {
+            struct product_run run = product_run_of(p, group, index);
+            uint32_t super_bytes = run.matrix->super_bytes, n = run.n_tiles * p->n_supers;
+            uint32_t step = run.matrix->stage_supers;
+            const SIMT_GLOBAL char *from = DECODER_AT(const char, run.matrix->tiles) +
+                                           (size_t)run.first_tile * p->n_supers * super_bytes;
+            for (uint32_t at = 0; at < n; at += step, from += (size_t)step * super_bytes)
+                if (!ring_fill(ring, place, from, (n - at < step ? n - at : step) * super_bytes, guard))
+                    return false;
+        }
+    return true;
+}
+
+/* --- the crew's part --- */
+
+/* A stage of a run, times columns [first_column, + n_columns). */
+struct product_part {
+    struct product_run run;
+    uint32_t first_item, n_items; /* super-block tiles, from the run's first */
+    uint32_t first_column, n_columns;
+    SIMT_SHARED float *values; /* [n_items][panel][row 16][column 8], see product_word() */
+    SIMT_SHARED float *sums;   /* [column][half 2][row 16], by column from the first of all */
+    uint32_t sums_first;
+};
+
+/* Where a value lies in its panel: columns are exchanged in pairs, by row, so that neither writing by
+ * fragments nor reading by rows meets a bank twice. */
+SIMT_INLINE uint32_t product_word(uint32_t row, uint32_t column)
+{
+    return row * ACTIVATION_COLUMNS + (column ^ (row / 4 % 4 * 2));
+}
+
+SIMT_INLINE void product_put(SIMT_SHARED float *panel, uint32_t row, uint32_t column, float v0, float v1)
+{
+    *(SIMT_SHARED float __attribute__((vector_size(8))) *)(panel + product_word(row, column)) =
+        (float __attribute__((vector_size(8)))){v0, v1};
+}
+
+/* The super-blocks of a stage that this warp has, of one tile type. */
+SIMT_INLINE void product_items(const uint32_t type, const bool is_far, const SIMT_SHARED struct product *p,
+                               const struct product_part *part, const struct activation x[TILE_MAX_PANEL],
+                               const SIMT_SHARED char *stage, const struct crew *crew)
+{
+    const uint32_t n_panels = is_far ? TILE_MAX_PANEL : 1, bytes = tile_super_bytes(type);
+    uint32_t g = simt_lane() / 4, t = simt_lane() % 4;
+    for (uint32_t item = simt_warp(); item < part->n_items; item += crew->n_warps) {
+        SIMT_SHARED float *to = part->values + item * n_panels * PRODUCT_PANEL;
+        const SIMT_SHARED char *tile = stage + item * bytes;
+        uint32_t super = part->first_item + item;
+        float v[TILE_MAX_PANEL][4];
+        while (super >= p->n_supers)
+            super -= p->n_supers;
+        if (!tile_is_float(type))
+            tile_multiply(type, n_panels, is_far, tile, x, part->n_columns, super, v);
+#pragma unroll
+        for (uint32_t i = 0; i < n_panels; i++, to += PRODUCT_PANEL) {
+            if (!tile_is_float(type)) {
+                product_put(to, g, 2 * t, v[i][0], v[i][1]);
+                product_put(to, g + 8, 2 * t, v[i][2], v[i][3]);
+                continue;
+            }
+            uint32_t row = simt_lane() % TILE_ROWS, column = simt_lane() / TILE_ROWS * 4;
+            uint32_t before = i * ACTIVATION_COLUMNS;
+            tile_multiply_floats(type, is_far, tile, &x[i],
+                                 part->n_columns > before ? part->n_columns - before : 0, super, v[i]);
+            product_put(to, row, column, v[i][0], v[i][1]);
+            product_put(to, row, column + 2, v[i][2], v[i][3]);
+        }
+    }
+}
+
+SIMT_INLINE void product_multiply(const bool is_far, const SIMT_SHARED struct product *p,
+                                  const struct product_part *part, SIMT_SHARED char *work,
+                                  const SIMT_SHARED char *stage, const struct crew *crew)
+{
+    uint32_t width = is_far ? ACTIVATION_COLUMNS : part->n_columns;
+    struct activation x[TILE_MAX_PANEL];
+    x[0] = activation_at(work, DECODER_AT(char, p->panels), width, p->forms);
+    uint32_t panel_bytes = p->n_supers * x[0].super_bytes;
+    if (is_far)
+        x[0].far += (size_t)(part->first_column / ACTIVATION_COLUMNS) * panel_bytes;
+    x[1] = x[0];
+    x[1].far += panel_bytes;
+    switch (part->run.matrix->type) {
+#define PRODUCT_CASE(type)                                                                                   \
+    case type:                                                                                               \
+        product_items(type, is_far, p, part, x, stage, crew);                                                \
+        break
+        PRODUCT_CASE(TILE_Q4_K);
+        PRODUCT_CASE(TILE_Q5_K);
+        PRODUCT_CASE(TILE_Q6_K);
+        PRODUCT_CASE(TILE_Q2_K);
+        PRODUCT_CASE(TILE_Q8_0);
+        PRODUCT_CASE(TILE_Q5_0);
+        PRODUCT_CASE(TILE_Q4_0);
+        PRODUCT_CASE(TILE_Q5_1);
+        PRODUCT_CASE(TILE_F16);
+        PRODUCT_CASE(TILE_BF16);
+        PRODUCT_CASE(TILE_F32);
+#undef PRODUCT_CASE
+    }
+}
+
+/* y of one row of the matrix and one column, from both halves' sums. */
+SIMT_INLINE void product_finish(const SIMT_SHARED struct product *p, const struct product_run *run, float r,
+                                uint32_t n, uint32_t column, float sum0, float sum1)
+{
+    bool gated = p->epilogue == PROGRAM_SWIGLU;
+    uint32_t out_col = gated ? p->matrix[0].out_col : run->matrix->out_col;
+    SIMT_GLOBAL float *out = DECODER_AT(float, p->out) + (size_t)column * p->out_stride + out_col + n;
+    float y = (sum0 + sum1) * r;
+    if (run->matrix->bias)
+        y = y + DECODER_AT(const float, run->matrix->bias)[n];
+    if (p->epilogue == PROGRAM_RESIDUAL)
+        y = *out + y;
+    else if (gated && run->index == 1) /* gate's y was left here by this thread */
+        y = arith_silu(*out) * y;
+    *out = y;
+}
+
+/* Adds a stage's values to the sums of the pairs that this thread owns, and finishes them where that was the
+ * last. */
+SIMT_INLINE void product_fold(const bool is_far, const SIMT_SHARED struct product *p,
+                              const struct product_part *part, const struct crew *crew)
+{
+    const struct product_run *run = &part->run;
+    uint32_t n = part->n_columns, shift = n > 8 ? 4 : n > 4 ? 3 : n > 2 ? 2 : n > 1 ? 1 : 0;
+    uint32_t per_tile = run->n_tiles > 1 ? p->n_supers : part->n_items, half = (p->n_supers + 1) / 2;
+    bool last = part->first_item + part->n_items == run->n_tiles * p->n_supers;
+    const uint32_t stride = (is_far ? TILE_MAX_PANEL : 1) * PRODUCT_PANEL;
+    for (uint32_t i = simt_thread(); i < (run->n_tiles * TILE_ROWS) << shift; i += crew->n_threads) {
+        uint32_t row = i % TILE_ROWS, column = i / TILE_ROWS & ((1u << shift) - 1);
+        uint32_t tile = i / TILE_ROWS >> shift, number = part->first_column + column;
+        if (column >= n)
+            continue;
+        SIMT_SHARED float *sums = part->sums + (number - part->sums_first) * 2 * TILE_ROWS + row;
+        const SIMT_SHARED float *v = part->values + tile * per_tile * stride +
+                                     column / ACTIVATION_COLUMNS * PRODUCT_PANEL +
+                                     product_word(row, column % ACTIVATION_COLUMNS);
+        float sum[2] = {0, 0};
+        if (part->first_item) {
+            sum[0] = sums[0];
+            sum[1] = sums[TILE_ROWS];
+        }
+        uint32_t s = part->first_item, end = s + per_tile, middle = half < end ? half : end;
+        for (; s < middle; s++, v += stride)
+            sum[0] += *v;
+        for (; s < end; s++, v += stride)
+            sum[1] += *v;
+        if (!last) {
+            sums[0] = sum[0];
+            sums[TILE_ROWS] = sum[1];
+            continue;
+        }
+        uint32_t at = (run->first_tile + tile) * TILE_ROWS + row;
+        float r =
+            is_far ? DECODER_AT(const float, p->wide_factors)[number] : p->factor[number - part->sums_first];
+        if (at < run->matrix->n)
+            product_finish(p, run, r, at, number, sum[0], sum[1]);
+    }
+}
+
+/* What a crew multiplies with. */
+struct product_place {
+    SIMT_SHARED char *work, *fold; /* PRODUCT_FOLD_BYTES */
+    const struct ring *ring;
+    struct ring_place *at;
+    const struct flow_guard *guard;
+};
+
+/* One stage times all columns. `turn`: which half of the values is free to write, when narrow. */
+SIMT_INLINE bool product_stage(const bool is_far, const SIMT_SHARED struct product *p,
+                               struct product_part *part, const struct product_place *place,
+                               const struct crew *crew, uint32_t first, uint32_t end, uint32_t *turn)
+{
+    bool told = !ring_take(place->ring, place->at, place->guard);
+    const SIMT_SHARED char *stage = ring_stage(place->ring, place->at);
+    const uint32_t chunk = is_far ? PRODUCT_WIDE : ACTIVATION_COLUMNS;
+    SIMT_SHARED float *values = (SIMT_SHARED float *)(place->fold + PRODUCT_VALUES_AT);
+    for (uint32_t column = first; column < end; column += chunk) {
+        part->first_column = column;
+        part->n_columns = end - column < chunk ? end - column : chunk;
+        part->values = values + (is_far ? 0 : *turn * SCHEDULE_MAX_SUPERS * PRODUCT_PANEL);
+        *turn ^= 1;
+        if (!told) {
+            product_multiply(is_far, p, part, place->work, stage, crew);
+            if (column + chunk >= end)
+                ring_give(place->ring, place->at);
+        }
+        if (crew_any(crew, told))
+            return false;
+        product_fold(is_far, p, part, crew);
+        if (is_far)
+            crew_sync(crew);
+    }
+    return true;
+}
+
+/* All that this block has of the product, times columns [first, first + n), which have been quantised and
+ * are visible to the crew. When wide first is 0 and n all; when narrow, n <= 8. False: leave. */
+SIMT_INLINE bool product_run(const bool is_far, const SIMT_SHARED struct product *p,
+                             const struct product_place *place, const struct crew *crew, uint32_t first,
+                             uint32_t n)
+{
+    struct product_part part = {.sums_first = first};
+    uint32_t turn = 0;
+    part.sums = (SIMT_SHARED float *)(is_far ? place->work : place->fold + PRODUCT_SUMS_AT);
+    for (uint32_t group = product_first_group(p); group < p->n_groups; group += simt_n_blocks())
+        for (uint32_t index = 0; index < product_n_runs(p); index++) {
+            part.run = product_run_of(p, group, index);
+            uint32_t n_items = part.run.n_tiles * p->n_supers, step = part.run.matrix->stage_supers;
+            for (part.first_item = 0; part.first_item < n_items; part.first_item += step) {
+                part.n_items = n_items - part.first_item < step ? n_items - part.first_item : step;
+                if (!product_stage(is_far, p, &part, place, crew, first, first + n, &turn))
+                    return false;
+            }
+        }
+    return true;
+}
+
+/* --- the op of the persistent decoder --- */
+
+/* False: leave, as walk.h says. */
+SIMT_INLINE bool product_op(struct walk *w)
+{
+    SIMT_SHARED char *fold = walk_fold(w), *work = walk_work(w);
+    SIMT_SHARED struct product *p = product_at(fold, 0);
+    struct product_place place = {work, fold, &w->ring, &w->place, &w->guard};
+    if (simt_warp() == 0)
+        product_open(p, w->args, w->program, w->op, w->plan, w->step, w->n_rows);
+    crew_sync(&w->crew);
+    if (!walk_wait(w))
+        return false;
+    if (product_is_wide(w->n_rows, p->k, p->forms, w->args->shared.work_bytes)) {
+        product_quantise(p, true, work, 0, w->n_rows, simt_block() * w->crew.n_warps + simt_warp(),
+                         simt_n_blocks() * w->crew.n_warps);
+        return walk_meet(w, 1) && product_run(true, p, &place, &w->crew, 0, w->n_rows);
+    }
+    product_quantise(p, false, work, 0, w->n_rows, simt_warp(), w->crew.n_warps);
+    crew_sync(&w->crew);
+    return product_run(false, p, &place, &w->crew, 0, w->n_rows);
+}

@@ -1,0 +1,182 @@
+/* tile.h - how weights and activations lie in device memory: what lib/cuda/pack.c writes, what products read,
+ * and the sizes that the host plans with. No device words in here: both sides include it.
+ *
+ * WEIGHTS  A matrix [n, k] is cut into tiles of 16 rows, a tile into super-block tiles of 256 columns, which
+ * lie one after the other in the order (tile, super), each of tile_super_bytes(type). Rows beyond n and
+ * columns beyond k are zero: values, scales and minimums, so that their blocks add nothing to a fold (a fold
+ * starts at +0 and can then not become -0, so adding +-0 leaves every bit as it is).
+ *
+ * The values of an integer type are in the order of the A fragments of mma.m16n8k32 (simt.h): word r of lane
+ * l = 4 g + t in block j has, in byte i, row g + 8 (r & 1), column 32 j + 16 (r >> 1) + 4 t + i. A value's
+ * bits are split over planes, so that a lane reads 16 bytes at a time, neighbours beside each other, and one
+ * AND (with a shift at most) brings four values into place:
+ *
+ *   bytes   (8 bits)  [block 8][lane 32]: words 0..3                                              4096 bytes
+ *   nibbles (4 bits)  [pair of blocks 4][lane 32]: for both blocks, words 0 | 2 << 4, 1 | 3 << 4  2048 bytes
+ *   pairs   (2 bits)  [half 2][lane 32][block of the half 4]: word r in bits 2r, 2r+1 of a byte   1024 bytes
+ *   bits    (1 bit)   [lane 32][pair of blocks 4]: word r of block 2 p + e in bit 4 e + r          512 bytes
+ *
+ * Signed types (Q6_K, Q5_0, Q4_0) hold value - zero in two's complement, its upper four bits as the nibble,
+ * the rest in the smaller plane: a product gets it at the top of a byte, times 4, 8 or 16, and takes that
+ * back in the float that follows (a power of two: exact). Unsigned types have the low four bits as the
+ * nibble.
+ *
+ *   type   planes            then, by row of 16                                             bytes bits/weight
+ *   Q4_K   nibbles           {d, dmin f16; 12 bytes of 6-bit scales and minimums, as GGUF}   2304   4.5
+ *   Q5_K   nibbles, bits     the same                                                        2816   5.5
+ *   Q6_K   nibbles, pairs    16 int8 scales; then d f16 of all rows                          3360   6.5625
+ *   Q2_K   pairs             16 bytes scale | min << 4; then {d, dmin f16} of all rows       1344   2.625
+ *   Q8_0   bytes             8 f16 scales, by block                                          4352   8.5
+ *   Q5_0   nibbles, bits     8 f16 scales                                                    2816   5.5
+ *   Q4_0   nibbles           8 f16 scales                                                    2304   4.5
+ *   Q5_1   nibbles, bits     8 f16 scales; then of all rows 8 f16 minimums                   3072   6
+ *   F16    [column / 8][row 16][column % 8]                                                  8192   16
+ *   BF16   the same                                                                          8192   16
+ *   F32    [column / 4][row 16][column % 4]                                                 16384   32
+ *
+ * GGUF's Q3_K becomes Q6_K, and Q4_1 becomes Q5_1: the same formula over wider values, no bit of a result
+ * changes.
+ *
+ * ACTIVATIONS  of up to 8 columns (rows of a step) lie in a panel, super-block after super-block, each of
+ * activation_super_bytes():
+ *   integers  [pair of blocks 4][column][lane t 4]: 16 bytes, the B fragments {b0, b1} of both blocks
+ *   scales    [block 8][column]: {a, b} f32: the block's scale, and a * (float)(sum of its integers); the
+ *             number of columns here is rounded up to even
+ *   floats    [column of W / 4][column][4]: x unquantised, only where a float type wants it
+ * Blocks beyond k are zero. In shared memory a panel is as wide as it has columns; in global memory always 8,
+ * one panel after the other. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#define TILE_ROWS    16
+#define TILE_COLUMNS 256 /* of a super-block */
+
+enum tile_type {
+    TILE_NONE,
+    TILE_Q4_K,
+    TILE_Q5_K,
+    TILE_Q6_K,
+    TILE_Q2_K,
+    TILE_Q8_0,
+    TILE_Q5_0,
+    TILE_Q4_0,
+    TILE_Q5_1,
+    TILE_F16,
+    TILE_BF16,
+    TILE_F32,
+    TILE_N_TYPES
+};
+
+#define TILE_BYTES_PLANE  4096
+#define TILE_NIBBLE_PLANE 2048
+#define TILE_PAIR_PLANE   1024
+#define TILE_BIT_PLANE    512
+#define TILE_ROW_SCALES   16 /* bytes per row of scales (of minimums) in every integer type */
+
+static inline bool tile_has_nibbles(uint32_t type)
+{
+    return type == TILE_Q4_K || type == TILE_Q5_K || type == TILE_Q6_K || type == TILE_Q5_0 ||
+           type == TILE_Q4_0 || type == TILE_Q5_1;
+}
+
+static inline bool tile_has_pairs(uint32_t type)
+{
+    return type == TILE_Q6_K || type == TILE_Q2_K;
+}
+
+static inline bool tile_has_bits(uint32_t type)
+{
+    return type == TILE_Q5_K || type == TILE_Q5_0 || type == TILE_Q5_1;
+}
+
+static inline bool tile_is_float(uint32_t type)
+{
+    return type >= TILE_F16;
+}
+
+/* Where the plane of pairs, or of bits, begins: behind the nibbles. */
+static inline uint32_t tile_small_plane(uint32_t type)
+{
+    return tile_has_nibbles(type) ? TILE_NIBBLE_PLANE : 0;
+}
+
+/* Where the scales of an integer type begin: behind its planes. */
+static inline uint32_t tile_scales(uint32_t type)
+{
+    return type == TILE_Q8_0 ? TILE_BYTES_PLANE
+                             : tile_small_plane(type) + (tile_has_pairs(type)  ? TILE_PAIR_PLANE
+                                                         : tile_has_bits(type) ? TILE_BIT_PLANE
+                                                                               : 0);
+}
+
+/* Bytes of a super-block tile: a multiple of 16. */
+static inline uint32_t tile_super_bytes(uint32_t type)
+{
+    if (tile_is_float(type))
+        return TILE_ROWS * TILE_COLUMNS * (type == TILE_F32 ? 4 : 2);
+    uint32_t more = type == TILE_Q6_K ? 2 * TILE_ROWS : type == TILE_Q2_K ? 4 * TILE_ROWS : 0;
+    return tile_scales(type) + TILE_ROWS * TILE_ROW_SCALES * (type == TILE_Q5_1 ? 2 : 1) + more;
+}
+#define TILE_MAX_SUPER_BYTES 16384 /* F32: what a stage must hold at least */
+
+static inline uint32_t tile_supers(uint32_t k)
+{
+    return (k + TILE_COLUMNS - 1) / TILE_COLUMNS;
+}
+
+#define ACTIVATION_COLUMNS 8 /* of a panel: N of the mma */
+
+enum activation_form { ACTIVATION_INTEGERS = 1, ACTIVATION_FLOATS = 2 };
+
+/* What a product with tiles of this type reads. */
+static inline uint32_t activation_form(uint32_t type)
+{
+    return tile_is_float(type) ? ACTIVATION_FLOATS : ACTIVATION_INTEGERS;
+}
+
+/* `width` columns; `forms` a set of enum activation_form. */
+static inline uint32_t activation_scales_at(uint32_t width, uint32_t forms)
+{
+    return forms & ACTIVATION_INTEGERS ? width * TILE_COLUMNS : 0;
+}
+
+static inline uint32_t activation_floats_at(uint32_t width, uint32_t forms)
+{
+    return activation_scales_at(width, forms) + (forms & ACTIVATION_INTEGERS ? (width + 1) / 2 * 128 : 0);
+}
+
+static inline uint32_t activation_super_bytes(uint32_t width, uint32_t forms)
+{
+    return activation_floats_at(width, forms) + (forms & ACTIVATION_FLOATS ? width * TILE_COLUMNS * 4 : 0);
+}
+
+/* A panel of `width` columns of k values. */
+static inline uint32_t activation_panel_bytes(uint32_t width, uint32_t k, uint32_t forms)
+{
+    return tile_supers(k) * activation_super_bytes(width, forms);
+}
+
+/* What decoder_buffers.activations must hold for a wide product. */
+static inline uint64_t activation_buffer_bytes(uint32_t n_columns, uint32_t k, uint32_t forms)
+{
+    uint32_t n_panels = (n_columns + ACTIVATION_COLUMNS - 1) / ACTIVATION_COLUMNS;
+    return (uint64_t)n_panels * activation_panel_bytes(ACTIVATION_COLUMNS, k, forms);
+}
+
+/* PRODUCTS  Whether a product reads its columns from global memory, quantised by all blocks together: when
+ * there are more than a panel, or a panel does not fit a block's work area. */
+static inline bool product_is_wide(uint32_t n_columns, uint32_t k, uint32_t forms, uint32_t work_bytes)
+{
+    return n_columns > ACTIVATION_COLUMNS || activation_panel_bytes(n_columns, k, forms) > work_bytes;
+}
+
+/* decoder_shared.fold_bytes: two descriptions of a product (the crew's, the producer's), sums of a narrow
+ * product between stages, and the values of a stage's 16 super-blocks: for 8 columns twice, for 16 once. */
+#define PRODUCT_FOLD_BYTES (2 * 512 + 1024 + 16384)
+
+/* decoder_shared.work_bytes is at least this: sums of a wide product between stages. */
+static inline uint32_t product_work_bytes(uint32_t max_rows)
+{
+    return max_rows * 2 * TILE_ROWS * 4;
+}

@@ -1,0 +1,332 @@
+/* tile_product.h - one super-block tile (16 rows x 256 columns of a matrix) times a panel of up to 8 columns,
+ * or two of them, by one warp: the values v of kernels/arith.h, on the tensor cores where weights are
+ * integers.
+ *
+ * INTEGERS  For each block of 32: one mma m16n8k32 of int8 per panel (two m16n8k16 where scales stand per
+ * 16), then the float fold of its four sums per lane: rows g and g + 8, columns 2t and 2t + 1 (g = lane / 4,
+ * t = lane % 4). The mma starts from 1.5 * 2^23 as bits: its sums, seen as floats, are 1.5 * 2^23 + I, exact
+ * since |I| < 2^22 (the largest: 128 * 127 * 32, times 1), so no conversion is needed, only to take that away
+ * again. Where the scale is an integer that and the scaling are one fmaf, exact: s * I < 2^24 (arith.h).
+ * Signed types come 4, 8 or 16 times too large (tile.h): the same step takes that back, by a power of two.
+ *
+ * Per block and panel 13 instructions for Q4_K (mma, 4 to unbias and scale, 8 for c and m), 17 to 18 for
+ * Q6_K, 13 for Q8_0; per block 6 to unpack and 6 for scales, which two panels share; with loads (18 of 16
+ * bytes for Q4_K, without bank conflicts: a quarter warp reads 128 neighbouring bytes) about 270 per tile of
+ * Q4_K. At 4.3 TB/s an SM of an H200 takes in a tile of 2304 bytes in 140 cycles, in which it can issue 560:
+ * about half.
+ *
+ * FLOATS  Chains of fmaf over the 256 columns, ascending: lane l has row l % 16 and columns 4 (l / 16) .. + 3
+ * of the panel. 8192 bytes of f16 take 500 cycles to arrive; 256 x 4 fmaf per lane and 320 loads take a warp
+ * of sixteen less than that. */
+#pragma once
+#include "activation.h"
+#include "f16.h"
+
+#define TILE_BIAS      0x4b400000 /* the bits of: */
+#define TILE_BIASED    12582912.0f
+#define TILE_MAX_PANEL 2
+
+/* Scales of rows g and g + 8, as they stand in the tile, and d and dmin. */
+struct tile_scales {
+    uint32_t word[2][4]; /* row, 16 bytes: 6-bit scales and minimums unpacked for Q4_K and Q5_K, */
+    uint32_t min[2][4];  /* words 0 and 1 of each; f16 minimums for Q5_1 */
+    float d[2], dmin[2];
+};
+
+/* Scale and minimum of one block (of a half-block, for types with scales per 16) for rows g and g + 8. */
+struct tile_scale {
+    float s[2], min[2];
+};
+
+SIMT_INLINE void tile_load4(const SIMT_SHARED char *p, uint32_t out[4])
+{
+    simt_u4 u = *(const SIMT_SHARED simt_u4 *)p;
+    for (uint32_t i = 0; i < 4; i++)
+        out[i] = u[i];
+}
+
+/* {d, dmin f16; 12 bytes} into scales word[0..1] and minimums min[0..1], a byte each, lowest block first. */
+SIMT_INLINE void tile_six_bits(struct tile_scales *s, uint32_t row)
+{
+    uint32_t x = s->word[row][1], y = s->word[row][2], z = s->word[row][3], d = s->word[row][0];
+    s->d[row] = f16_to_float(d & 0xffffu);
+    s->dmin[row] = f16_to_float(d >> 16);
+    s->word[row][0] = x & 0x3f3f3f3fu;
+    s->word[row][1] = (z & 0x0f0f0f0fu) | (x >> 2 & 0x30303030u);
+    s->min[row][0] = y & 0x3f3f3f3fu;
+    s->min[row][1] = (z >> 4 & 0x0f0f0f0fu) | (y >> 2 & 0x30303030u);
+}
+
+SIMT_INLINE void tile_read_scales(const uint32_t type, const SIMT_SHARED char *tile, struct tile_scales *s)
+{
+    const SIMT_SHARED char *at = tile + tile_scales(type), *after = at + TILE_ROWS * TILE_ROW_SCALES;
+#pragma unroll
+    for (uint32_t row = 0; row < 2; row++) {
+        uint32_t r = simt_lane() / 4 + 8 * row;
+        tile_load4(at + r * TILE_ROW_SCALES, s->word[row]);
+        if (type == TILE_Q4_K || type == TILE_Q5_K)
+            tile_six_bits(s, row);
+        if (type == TILE_Q6_K)
+            s->d[row] = f16_to_float(*(const SIMT_SHARED uint16_t *)(after + 2 * r));
+        if (type == TILE_Q2_K) {
+            uint32_t both = *(const SIMT_SHARED uint32_t *)(after + 4 * r);
+            s->d[row] = f16_to_float(both & 0xffffu);
+            s->dmin[row] = f16_to_float(both >> 16);
+        }
+        if (type == TILE_Q5_1)
+            tile_load4(after + r * TILE_ROW_SCALES, s->min[row]);
+    }
+}
+
+/* How many times too large the sums of a type are. */
+SIMT_INLINE float tile_excess(const uint32_t type)
+{
+    return type == TILE_Q6_K ? 4.0f : type == TILE_Q5_0 ? 8.0f : type == TILE_Q4_0 ? 16.0f : 1.0f;
+}
+
+/* Of block j; where scales stand per 16, of half-block `half` of it. The excess is taken out of integer
+ * scales here. */
+SIMT_INLINE void tile_scale_of(const uint32_t type, const struct tile_scales *s, uint32_t j, uint32_t half,
+                               struct tile_scale *out)
+{
+#pragma unroll
+    for (uint32_t row = 0; row < 2; row++) {
+        uint32_t i = 2 * j + half;
+        if (type == TILE_Q4_K || type == TILE_Q5_K) {
+            out->s[row] = (float)(s->word[row][j / 4] >> 8 * (j % 4) & 0xffu);
+            out->min[row] = (float)(s->min[row][j / 4] >> 8 * (j % 4) & 0xffu);
+        } else if (type == TILE_Q6_K) {
+            out->s[row] = (float)(int8_t)(s->word[row][i / 4] >> 8 * (i % 4)) * (1 / tile_excess(type));
+        } else if (type == TILE_Q2_K) {
+            uint32_t byte = s->word[row][i / 4] >> 8 * (i % 4);
+            out->s[row] = (float)(byte & 15);
+            out->min[row] = (float)(byte >> 4 & 15);
+        } else {
+            out->s[row] = f16_to_float(s->word[row][j / 2] >> 16 * (j % 2) & 0xffffu);
+            if (type == TILE_Q5_1)
+                out->min[row] = f16_to_float(s->min[row][j / 2] >> 16 * (j % 2) & 0xffffu);
+        }
+    }
+}
+
+/* `bit` of every byte of `w` moved to place `to`, alone with its `mask`. */
+SIMT_INLINE uint32_t tile_move(uint32_t w, uint32_t bit, uint32_t to, uint32_t mask)
+{
+    return (bit > to ? w >> (bit - to) : w << (to - bit)) & mask;
+}
+
+/* The A fragment of block 2 p + e from the nibbles of pair p and the word of the smaller plane that has it.
+ */
+SIMT_INLINE void tile_unpack(const uint32_t type, const uint32_t nibbles[4], uint32_t small, uint32_t e,
+                             uint32_t a[4])
+{
+    bool high = type == TILE_Q6_K || type == TILE_Q5_0 || type == TILE_Q4_0;
+#pragma unroll
+    for (uint32_t r = 0; r < 4; r++) {
+        uint32_t w = 0;
+        if (tile_has_nibbles(type) && high)
+            w = (r < 2 ? nibbles[2 * e + r] << 4 : nibbles[2 * e + r - 2]) & 0xf0f0f0f0u;
+        else if (tile_has_nibbles(type))
+            w = (r < 2 ? nibbles[2 * e + r] : nibbles[2 * e + r - 2] >> 4) & 0x0f0f0f0fu;
+        if (type == TILE_Q6_K)
+            w |= tile_move(small, 2 * r, 2, 0x0c0c0c0cu);
+        if (type == TILE_Q2_K)
+            w = small >> 2 * r & 0x03030303u;
+        if (type == TILE_Q5_0)
+            w |= tile_move(small, 4 * e + r, 3, 0x08080808u);
+        if (type == TILE_Q5_K || type == TILE_Q5_1)
+            w |= tile_move(small, 4 * e + r, 4, 0x10101010u);
+        a[r] = w;
+    }
+}
+
+/* B fragments and scales of one block of a panel, of this lane's columns. */
+struct tile_column {
+    uint32_t b[2];
+    float a[2], sum[2]; /* by column: the scale, and scale * sum of integers */
+};
+
+/* Unbiased, unscaled sums. */
+SIMT_INLINE float tile_sum(const uint32_t type, int32_t c)
+{
+    float f = arith_from_bits((uint32_t)c), x = 1 / tile_excess(type);
+    return x == 1.0f ? f - TILE_BIASED : __builtin_fmaf(f, x, -TILE_BIASED * x);
+}
+
+SIMT_INLINE void tile_clear(int32_t c[4])
+{
+    for (uint32_t i = 0; i < 4; i++)
+        c[i] = TILE_BIAS;
+}
+
+/* One block into c and m, scales per 32. i: row i / 2, column i % 2. */
+SIMT_INLINE void tile_fold32(const uint32_t type, const uint32_t a[4], const struct tile_scale *s,
+                             const struct tile_column *x, float c[4], float m[4])
+{
+    int32_t dot[4];
+    tile_clear(dot);
+    simt_mma_s8s8(dot, a, x->b);
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+        float scale = s->s[i / 2], f;
+        if (type == TILE_Q4_K || type == TILE_Q5_K) /* exact, as scale * I is */
+            f = __builtin_fmaf(arith_from_bits((uint32_t)dot[i]), scale, -TILE_BIASED * scale);
+        else
+            f = scale * tile_sum(type, dot[i]);
+        c[i] = __builtin_fmaf(x->a[i % 2], f, c[i]);
+        if (type == TILE_Q4_K || type == TILE_Q5_K || type == TILE_Q5_1)
+            m[i] = __builtin_fmaf(x->sum[i % 2], s->min[i / 2], m[i]);
+    }
+}
+
+/* The same with scales per 16: Q6_K and Q2_K. The minimums of Q2_K stand per 16 too; the sums they are
+ * multiplied with come from an mma with ones. */
+SIMT_INLINE void tile_fold16(const uint32_t type, const uint32_t a[4], const struct tile_scale s[2],
+                             const struct tile_column *x, float c[4], float m[4])
+{
+    uint32_t ones[2] = {0x01010101u, 0x01010101u};
+    int32_t dot[2][4], sums[2][4];
+#pragma unroll
+    for (uint32_t h = 0; h < 2; h++) {
+        tile_clear(dot[h]);
+        simt_mma16_s8s8(dot[h], a + 2 * h, x->b[h]);
+        if (type == TILE_Q2_K) {
+            tile_clear(sums[h]);
+            simt_mma16_s8s8(sums[h], ones, x->b[h]);
+        }
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+        float s0 = s[0].s[i / 2], f0 = arith_from_bits((uint32_t)dot[0][i]);
+        float f = __builtin_fmaf(f0, s0, -TILE_BIASED * s0); /* all of this is exact */
+        f = __builtin_fmaf(arith_from_bits((uint32_t)dot[1][i]) - TILE_BIASED, s[1].s[i / 2], f);
+        c[i] = __builtin_fmaf(x->a[i % 2], f, c[i]);
+        for (uint32_t h = 0; type == TILE_Q2_K && h < 2; h++) {
+            float b = x->a[i % 2] * (arith_from_bits((uint32_t)sums[h][i]) - TILE_BIASED);
+            m[i] = __builtin_fmaf(b, s[h].min[i / 2], m[i]);
+        }
+    }
+}
+
+SIMT_INLINE float tile_value(const uint32_t type, const struct tile_scales *s, uint32_t row, float c, float m)
+{
+    if (type == TILE_Q4_K || type == TILE_Q5_K || type == TILE_Q2_K)
+        return __builtin_fmaf(s->d[row], c, -(s->dmin[row] * m));
+    if (type == TILE_Q6_K)
+        return s->d[row] * c;
+    return type == TILE_Q5_1 ? c + m : c;
+}
+
+/* What a lane reads of a panel for a pair of blocks: fragments of column g and scales of columns 2t, 2t + 1
+ * where the panel has them, else 0. */
+SIMT_INLINE void tile_columns(const struct activation *x, const bool is_far, uint32_t n_columns,
+                              uint32_t super, uint32_t pair, struct tile_column out[2])
+{
+    uint32_t g = simt_lane() / 4, t = simt_lane() % 4, base = super * x->super_bytes;
+    uint32_t b[4] = {0, 0, 0, 0};
+    if (g < n_columns)
+        activation_get4(x, is_far, base + (pair * x->width + g) * 64 + t * 16, b);
+#pragma unroll
+    for (uint32_t e = 0; e < 2; e++) {
+        uint32_t s[4] = {0, 0, 0, 0}, even = (x->width + 1) / 2 * 2;
+        if (2 * t < n_columns)
+            activation_get4(x, is_far, base + x->scales_at + ((2 * pair + e) * even + 2 * t) * 8, s);
+        for (uint32_t i = 0; i < 2; i++) {
+            out[e].b[i] = b[2 * e + i];
+            out[e].a[i] = arith_from_bits(s[2 * i]);
+            out[e].sum[i] = arith_from_bits(s[2 * i + 1]);
+        }
+    }
+}
+
+/* v[p][i]: row g + 8 (i / 2), column 2t + i % 2 of panel p. Panel p has n_columns - 8 p columns. */
+SIMT_INLINE void tile_multiply(const uint32_t type, const uint32_t n_panels, const bool is_far,
+                               const SIMT_SHARED char *tile, const struct activation x[TILE_MAX_PANEL],
+                               uint32_t n_columns, uint32_t super, float v[TILE_MAX_PANEL][4])
+{
+    uint32_t lane = simt_lane(), small[2][4] = {{0}};
+    const SIMT_SHARED char *plane = tile + tile_small_plane(type) + lane * 16;
+    struct tile_scales scales;
+    float c[TILE_MAX_PANEL][4] = {{0}}, m[TILE_MAX_PANEL][4] = {{0}};
+    tile_read_scales(type, tile, &scales);
+    if (tile_has_bits(type) || tile_has_pairs(type))
+        tile_load4(plane, small[0]);
+    if (tile_has_pairs(type))
+        tile_load4(plane + 512, small[1]);
+#pragma unroll
+    for (uint32_t pair = 0; pair < 4; pair++) {
+        struct tile_column columns[TILE_MAX_PANEL][2];
+        uint32_t nibbles[4] = {0};
+        if (tile_has_nibbles(type))
+            tile_load4(tile + pair * 512 + lane * 16, nibbles);
+#pragma unroll
+        for (uint32_t p = 0; p < n_panels; p++)
+            tile_columns(&x[p], is_far, n_columns > 8 * p ? n_columns - 8 * p : 0, super, pair, columns[p]);
+#pragma unroll
+        for (uint32_t e = 0; e < 2; e++) {
+            uint32_t a[4], j = 2 * pair + e;
+            struct tile_scale s[2];
+            if (type == TILE_Q8_0)
+                tile_load4(tile + j * 512 + lane * 16, a);
+            else
+                tile_unpack(type, nibbles, tile_has_pairs(type) ? small[j / 4][j % 4] : small[0][pair], e, a);
+            tile_scale_of(type, &scales, j, 0, &s[0]);
+            if (tile_has_pairs(type))
+                tile_scale_of(type, &scales, j, 1, &s[1]);
+#pragma unroll
+            for (uint32_t p = 0; p < n_panels; p++)
+                if (tile_has_pairs(type))
+                    tile_fold16(type, a, s, &columns[p][e], c[p], m[p]);
+                else
+                    tile_fold32(type, a, s, &columns[p][e], c[p], m[p]);
+        }
+    }
+#pragma unroll
+    for (uint32_t p = 0; p < n_panels; p++)
+        for (uint32_t i = 0; i < 4; i++)
+            v[p][i] = tile_value(type, &scales, i / 2, c[p][i], m[p][i]);
+}
+
+/* Weights `quad` (of 4 columns) of this lane's row. */
+SIMT_INLINE void tile_float_weights(const uint32_t type, const SIMT_SHARED char *tile, uint32_t quad,
+                                    float w[4])
+{
+    uint32_t row = simt_lane() % TILE_ROWS;
+    if (type == TILE_F32) {
+        uint32_t bits[4];
+        tile_load4(tile + (quad * TILE_ROWS + row) * 16, bits);
+        for (uint32_t i = 0; i < 4; i++)
+            w[i] = arith_from_bits(bits[i]);
+        return;
+    }
+    const SIMT_SHARED uint64_t *at =
+        (const SIMT_SHARED uint64_t *)(tile + (quad / 2 * TILE_ROWS + row) * 16 + quad % 2 * 8);
+    uint64_t bits = *at;
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t h = (uint32_t)(bits >> 16 * i) & 0xffffu;
+        w[i] = type == TILE_F16 ? f16_to_float(h) : arith_from_bits(h << 16);
+    }
+}
+
+/* v[i]: row lane % 16, column 4 (lane / 16) + i of one panel. */
+SIMT_INLINE void tile_multiply_floats(const uint32_t type, const bool is_far, const SIMT_SHARED char *tile,
+                                      const struct activation *x, uint32_t n_columns, uint32_t super,
+                                      float v[4])
+{
+    uint32_t first = simt_lane() / TILE_ROWS * 4, base = super * x->super_bytes + x->floats_at;
+    for (uint32_t i = 0; i < 4; i++)
+        v[i] = 0;
+    for (uint32_t quad = 0; quad < TILE_COLUMNS / 4; quad++) {
+        float w[4];
+        tile_float_weights(type, tile, quad, w);
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            uint32_t u[4];
+            if (first + i >= n_columns)
+                continue;
+            activation_get4(x, is_far, base + (quad * x->width + first + i) * 16, u);
+            for (uint32_t e = 0; e < 4; e++)
+                v[i] = __builtin_fmaf(w[e], arith_from_bits(u[e]), v[i]);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+/* pack.c - see pack.h; the formats stand in kernels/tile.h. */
+#include "pack.h"
+#include "cpu/matmul_pack.h"
+
+#include "decoder.h"
+
+#include <assert.h>
+#include <errno.h>
+
+/* Which tile holds a kind's values, and how many bits of them it has. */
+static const struct form {
+    uint8_t tile, bits;
+    bool is_signed;
+} forms[MATMUL_N_KINDS] = {
+    [MATMUL_Q4_K] = {TILE_Q4_K, 4, false}, [MATMUL_Q5_K] = {TILE_Q5_K, 5, false},
+    [MATMUL_Q6_K] = {TILE_Q6_K, 6, true},  [MATMUL_Q3_K] = {TILE_Q6_K, 6, true},
+    [MATMUL_Q2_K] = {TILE_Q2_K, 2, false}, [MATMUL_Q8_0] = {TILE_Q8_0, 8, true},
+    [MATMUL_Q5_0] = {TILE_Q5_0, 5, true},  [MATMUL_Q4_0] = {TILE_Q4_0, 4, true},
+    [MATMUL_Q4_1] = {TILE_Q5_1, 5, false}, [MATMUL_Q5_1] = {TILE_Q5_1, 5, false},
+    [MATMUL_F16] = {TILE_F16, 16, true},   [MATMUL_BF16] = {TILE_BF16, 16, true},
+    [MATMUL_F32] = {TILE_F32, 32, true},
+};
+
+int cuda_pack_layout(uint32_t type, uint32_t n, uint32_t k, struct decoder_matrix *out, struct error *err)
+{
+    uint32_t kind = matmul_kind_of(type);
+    if (kind == MATMUL_N_KINDS)
+        return error_set(err, -ENOTSUP, "weight type %s is not one the gpu multiplies", quant_name(type));
+    uint32_t block = quant_traits(type)->block > ARITH_BLOCK ? quant_traits(type)->block : ARITH_BLOCK;
+    if (!n || !k || k % block)
+        return error_set(err, -ENOTSUP,
+                         "a %s weight of %u rows of %u values: rows must be multiples of %u values",
+                         quant_name(type), n, k, block);
+    *out = (struct decoder_matrix){
+        .type = forms[kind].tile,
+        .n = n,
+        .k = k,
+        .n_tiles = (n + TILE_ROWS - 1) / TILE_ROWS,
+        .n_supers = tile_supers(k),
+        .super_bytes = tile_super_bytes(forms[kind].tile),
+    };
+    return 0;
+}
+
+size_t cuda_pack_size(const struct decoder_matrix *m)
+{
+    return (size_t)m->n_tiles * m->n_supers * m->super_bytes;
+}
+
+static void merge_u8(uint8_t *p, uint32_t bits)
+{
+    *p = (uint8_t)(*p | bits);
+}
+
+/* Value `v` (its stored bits) of row `row` and column `c` into a tile's planes. */
+static void put_value(const struct form *f, uint8_t *tile, uint32_t row, uint32_t c, uint32_t v)
+{
+    uint32_t lane = row % 8 * 4 + c % 16 / 4, j = c / 32, r = row / 8 + c % 32 / 16 * 2, byte = c % 4;
+    if (f->bits == 8) {
+        tile[j * 512 + lane * 16 + r * 4 + byte] = (uint8_t)v;
+        return;
+    }
+    uint32_t small = f->bits > 4 ? f->bits - 4 : 0, low = v, nibble = 0;
+    if (f->bits >= 4) {
+        nibble = f->is_signed ? v >> small : v & 15;
+        low = f->is_signed ? v & ((1u << small) - 1) : v >> 4;
+        merge_u8(tile + j / 2 * 512 + lane * 16 + j % 2 * 8 + r % 2 * 4 + byte, nibble << 4 * (r / 2));
+    }
+    uint8_t *plane = tile + tile_small_plane(f->tile);
+    if (tile_has_pairs(f->tile))
+        merge_u8(plane + j / 4 * 512 + lane * 16 + j % 4 * 4 + byte, low << 2 * r);
+    else if (tile_has_bits(f->tile))
+        merge_u8(plane + lane * 16 + j / 2 * 4 + byte, low << (j % 2 * 4 + r));
+}
+
+/* As Q4_K and Q5_K have them in a file. */
+static void put_six_bits(uint8_t *p, const struct matmul_super *s)
+{
+    for (int j = 0; j < 4; j++) {
+        p[j] = (uint8_t)(s->scale[j] | s->scale[j + 4] >> 4 << 6);
+        p[j + 4] = (uint8_t)(s->min[j] | s->min[j + 4] >> 4 << 6);
+        p[j + 8] = (uint8_t)((s->scale[j + 4] & 15) | (s->min[j + 4] & 15) << 4);
+    }
+}
+
+static void put_scales(uint32_t tile_type, uint8_t *scales, uint32_t row, const struct matmul_super *s)
+{
+    uint8_t *mine = scales + row * TILE_ROW_SCALES, *after = scales + TILE_ROWS * TILE_ROW_SCALES;
+    switch (tile_type) {
+    case TILE_Q4_K:
+    case TILE_Q5_K:
+        memcpy(mine, &s->d, 2);
+        memcpy(mine + 2, &s->dmin, 2);
+        put_six_bits(mine + 4, s);
+        break;
+    case TILE_Q6_K:
+        memcpy(mine, s->scale, 16);
+        memcpy(after + 2 * row, &s->d, 2);
+        break;
+    case TILE_Q2_K:
+        for (int i = 0; i < 16; i++)
+            mine[i] = (uint8_t)(s->scale[i] | s->min[i] << 4);
+        memcpy(after + 4 * row, &s->d, 2);
+        memcpy(after + 4 * row + 2, &s->dmin, 2);
+        break;
+    case TILE_Q5_1:
+        memcpy(after + row * TILE_ROW_SCALES, s->m, 16);
+        memcpy(mine, s->s, 16);
+        break;
+    default:
+        memcpy(mine, s->s, 16);
+    }
+}
+
+static void pack_integer_row(uint32_t kind, const uint8_t *src, uint32_t n_blocks, uint8_t *tile,
+                             uint32_t row)
+{
+    const struct form *f = &forms[kind];
+    struct matmul_super s = {0};
+    matmul_super_read(kind, src, n_blocks, &s);
+    uint32_t zero = f->is_signed ? matmul_traits[kind].zero : 0, mask = (1u << f->bits) - 1;
+    for (uint32_t c = 0; c < n_blocks * ARITH_BLOCK; c++)
+        put_value(f, tile, row, c, ((uint32_t)s.q[c] - zero) & mask);
+    put_scales(f->tile, tile + tile_scales(f->tile), row, &s);
+}
+
+static void pack_float_row(uint32_t size, const uint8_t *src, uint32_t n_columns, uint8_t *tile, uint32_t row)
+{
+    uint32_t run = 16 / size; /* columns beside each other */
+    for (uint32_t c = 0; c < n_columns; c += run)
+        memcpy(tile + (c / run * TILE_ROWS + row) * 16, src + c * size, 16);
+}
+
+void cuda_pack(uint32_t type, uint32_t n, uint32_t k, const void *src, void *out, uint32_t first,
+               uint32_t last)
+{
+    struct decoder_matrix m;
+    int rc = cuda_pack_layout(type, n, k, &m, NULL);
+    assert(rc == 0 && first <= last && last <= m.n_tiles);
+    uint32_t kind = matmul_kind_of(type);
+    size_t row_size = quant_size(type, k), tile_bytes = (size_t)m.n_supers * m.super_bytes;
+    memset((uint8_t *)out + first * tile_bytes, 0, (last - first) * tile_bytes);
+    for (uint32_t tile = first; tile < last; tile++)
+        for (uint32_t row = 0; row < TILE_ROWS && tile * TILE_ROWS + row < n; row++)
+            for (uint32_t super = 0; super < m.n_supers; super++) {
+                const uint8_t *from = (const uint8_t *)src + (tile * TILE_ROWS + row) * row_size +
+                                      super * quant_size(type, TILE_COLUMNS);
+                uint8_t *to = (uint8_t *)out + tile * tile_bytes + (size_t)super * m.super_bytes;
+                uint32_t n_blocks = matmul_n_blocks(k, super);
+                if (tile_is_float(m.type))
+                    pack_float_row(forms[kind].bits / 8, from, n_blocks * ARITH_BLOCK, to, row);
+                else
+                    pack_integer_row(kind, from, n_blocks, to, row);
+            }
+}
