@@ -1,5 +1,6 @@
 #include "plan.h"
 #include "sample_layout.h"
+#include "tile.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -76,27 +77,24 @@ static void plan_product(struct schedule_op *s, const struct program_op *op,
 
 struct needs {
     uint32_t largest_super;    /* bytes of the largest super-block tile */
-    uint32_t widest;           /* super-blocks of the longest input of a product */
+    uint32_t widest;           /* values of the longest input of a product */
+    uint32_t forms;            /* in which products read them: enum activation_form */
     uint32_t work, fold, uses; /* bytes without which nothing works */
 };
-
-/* Bytes of `rows` quantised rows of so many super-blocks. */
-static uint32_t narrow_bytes(uint32_t n_supers, uint32_t rows)
-{
-    return n_supers * rows * 384;
-}
 
 static void find_needs(struct needs *n, const struct program *p, const struct decoder_matrix *matrices,
                        uint32_t n_counters)
 {
-    *n = (struct needs){.work = SAMPLE_WORK_BYTES,
-                        .fold = SCHEDULE_MAX_SUPERS * SCHEDULE_TILE_ROWS * 2 * NARROW_ROWS * 4,
+    uint32_t sums = product_work_bytes(STEP_MAX_ROWS_CUDA);
+    *n = (struct needs){.work = sums > SAMPLE_WORK_BYTES ? sums : SAMPLE_WORK_BYTES,
+                        .fold = PRODUCT_FOLD_BYTES,
                         .uses = n_counters * 4};
     for (uint32_t i = 0; i < p->n_ops; i++)
         for (uint32_t j = 0; p->ops[i].opcode == PROGRAM_MATMUL && j < p->ops[i].n_weights; j++) {
             const struct decoder_matrix *m = &matrices[p->ops[i].weight[j]];
             n->largest_super = m->super_bytes > n->largest_super ? m->super_bytes : n->largest_super;
-            n->widest = m->n_supers > n->widest ? m->n_supers : n->widest;
+            n->widest = m->k > n->widest ? m->k : n->widest;
+            n->forms |= activation_form(m->type);
         }
 }
 
@@ -105,7 +103,7 @@ static void find_needs(struct needs *n, const struct program *p, const struct de
 static uint32_t lay_out(struct decoder_shared *s, const struct needs *n, uint32_t stage_bytes, uint32_t rows,
                         uint32_t shared_bytes)
 {
-    uint32_t work = narrow_bytes(n->widest, rows);
+    uint32_t work = activation_panel_bytes(rows, n->widest, n->forms);
     *s = (struct decoder_shared){.mbarriers = 0,
                                  .uses = round_up(MAX_STAGES * 16, LINE),
                                  .stage_bytes = round_up(stage_bytes, LINE),
