@@ -1,4 +1,5 @@
 #include "bench.h"
+#include "clock.h"
 #include "executor.h"
 #include "graph.h"
 #include "model.h"
@@ -95,6 +96,9 @@ struct bench_batch { /* one test's requests; memory for all repetitions */
     int32_t *prompt;
     struct engine_request *requests;
     struct engine_token *out;
+    struct {
+        uint64_t ns, n; /* when, and how many tokens there were by then; ns 0: not seen */
+    } all_began, one_ended;
 };
 
 static uint32_t prompt_length(const struct bench_test *test)
@@ -140,6 +144,7 @@ static void batch_prepare(struct bench_batch *b, const struct bench_test *test)
 {
     uint32_t n_out = generated(test);
 
+    b->all_began.ns = b->one_ended.ns = 0;
     for (uint32_t i = 0; i < b->n; i++)
         b->requests[i] = (struct engine_request){
             .prompt = b->prompt,
@@ -148,6 +153,29 @@ static void batch_prepare(struct bench_batch *b, const struct bench_test *test)
             .ignore_eos = true,
             .sampling = {.seed = i, .top_p = 1, .typical_p = 1, .repetition_penalty = 1},
             .out = b->out + (size_t)i * (n_out + 1)};
+}
+
+/* Between the two moments that it notes, all sequences generate and nothing else goes on. */
+static uint32_t batch_watch(struct bench_batch *b, uint32_t n_submitted)
+{
+    uint32_t n_began = 0, n_done = 0;
+    uint64_t n = 0, now = clock_ns();
+
+    for (uint32_t i = 0; i < n_submitted; i++) {
+        uint32_t n_out = atomic_load(&b->requests[i].n_out);
+        n += n_out;
+        n_began += n_out > 0;
+        n_done += atomic_load(&b->requests[i].state) == ENGINE_DONE;
+    }
+    if (!b->all_began.ns && n_began == b->n && !n_done) {
+        b->all_began.ns = now;
+        b->all_began.n = n;
+    }
+    if (!b->one_ended.ns && n_done) {
+        b->one_ended.ns = now;
+        b->one_ended.n = n;
+    }
+    return n_done;
 }
 
 static int batch_run(struct bench_batch *b, struct offline *o, struct error *err)
@@ -159,9 +187,7 @@ static int batch_run(struct bench_batch *b, struct offline *o, struct error *err
         rc = engine_submit(o->engine, &b->requests[n_submitted], err);
     while (n_done < n_submitted) {
         offline_wait(o);
-        n_done = 0;
-        for (uint32_t i = 0; i < n_submitted; i++)
-            n_done += atomic_load(&b->requests[i].state) == ENGINE_DONE;
+        n_done = batch_watch(b, n_submitted);
     }
     for (uint32_t i = 0; i < n_submitted && rc == 0; i++)
         if (b->requests[i].finish != ENGINE_LENGTH && b->requests[i].finish != ENGINE_EOS)
@@ -172,11 +198,15 @@ static int batch_run(struct bench_batch *b, struct offline *o, struct error *err
     return rc;
 }
 
-/* Tokens per second of all requests together: a prompt from its start to its end, text from the first token
- * of the first sequence to the last token of the last. */
+/* Tokens per second of all requests together: a prompt from its start to its end; the text of several
+ * sequences while all of them generate, so that the prompts of the later ones are not counted in; else text
+ * from the first token of the first sequence to the last token of the last. */
 static double batch_rate(const struct bench_batch *b, const struct bench_test *test)
 {
     uint64_t begin = UINT64_MAX, end = 0;
+
+    if (test->batch > 1 && b->all_began.ns && b->one_ended.n > b->all_began.n)
+        return (double)(b->one_ended.n - b->all_began.n) * 1e9 / (double)(b->one_ended.ns - b->all_began.ns);
 
     for (uint32_t i = 0; i < b->n; i++) {
         const struct engine_request *r = &b->requests[i];

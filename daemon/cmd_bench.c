@@ -79,7 +79,7 @@ static void usage(void)
          "  -p 512        prompt lengths, with commas; 0: none\n"
          "  -n 128        lengths of text; 0: none\n"
          "  -d 0          text after so many tokens of context\n"
-         "  -b 1          sequences at once\n"
+         "  -b 1          sequences at once; with -d also after so many tokens each\n"
          "  -r 5          repetitions, after one that does not count\n"
          "  --roofline    the limits; without --model nothing else\n"
          "  --ops         also the time per graph op, node by node\n"
@@ -103,7 +103,18 @@ static void plan_add(struct bench_plan *plan, struct bench_test test)
         plan->tests[plan->n++] = test;
 }
 
-/* The plain tests first, then every depth, then every batch size. */
+static void plan_add_batch(struct bench_plan *plan, const struct bench_options *o, uint32_t n_gen,
+                           uint32_t batch)
+{
+    if (batch < 2)
+        return;
+    plan_add(plan, (struct bench_test){false, n_gen, 0, batch});
+    for (uint32_t d = 0; d < o->depth.n; d++)
+        if (o->depth.items[d] > 0)
+            plan_add(plan, (struct bench_test){false, n_gen, o->depth.items[d], batch});
+}
+
+/* The plain tests first, then every depth, then every batch size, without and with every depth. */
 static void plan_make(struct bench_plan *plan, const struct bench_options *o)
 {
     *plan = (struct bench_plan){0};
@@ -115,8 +126,7 @@ static void plan_make(struct bench_plan *plan, const struct bench_options *o)
             if (o->depth.items[d] > 0)
                 plan_add(plan, (struct bench_test){false, o->n_gen.items[i], o->depth.items[d], 1});
         for (uint32_t b = 0; b < o->batch.n; b++)
-            if (o->batch.items[b] > 1)
-                plan_add(plan, (struct bench_test){false, o->n_gen.items[i], 0, o->batch.items[b]});
+            plan_add_batch(plan, o, o->n_gen.items[i], o->batch.items[b]);
     }
 }
 

@@ -575,12 +575,12 @@ Test(cli, bench_json_is_one_object_with_a_row_per_test)
     cr_assert_eq(PROCESS_RUN(&p, "bench", "--model", PROCESS_MODEL, "--threads", "2", "-p", "32", "-n", "8",
                              "-d", "16", "-b", "2", "-r", "1", "--json"),
                  0, "%s", p.stderr_text);
-    static const char *const names[] = {"pp32", "tg8", "tg8@d16", "tg8@b2"};
+    static const char *const names[] = {"pp32", "tg8", "tg8@d16", "tg8@b2", "tg8@d16@b2"};
     json_t *report = json_loads(p.stdout_text, 0, NULL);
     cr_assert(report, "%s", p.stdout_text);
     json_t *rows = json_object_get(report, "rows");
-    cr_assert_eq(json_array_size(rows), 4);
-    for (size_t i = 0; i < 4; i++) {
+    cr_assert_eq(json_array_size(rows), 5);
+    for (size_t i = 0; i < 5; i++) {
         json_t *row = json_array_get(rows, i);
         cr_assert_str_eq(json_string_value(json_object_get(row, "test")), names[i]);
         cr_assert_gt(json_real_value(json_object_get(row, "tokens_per_s")), 0);

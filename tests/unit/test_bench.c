@@ -18,6 +18,7 @@ Test(bench, tests_are_named_as_the_manual_says)
     cr_assert_str_eq(name_of((struct bench_test){false, 128, 0, 1}), "tg128");
     cr_assert_str_eq(name_of((struct bench_test){false, 128, 256, 1}), "tg128@d256");
     cr_assert_str_eq(name_of((struct bench_test){false, 128, 0, 8}), "tg128@b8");
+    cr_assert_str_eq(name_of((struct bench_test){false, 128, 512, 8}), "tg128@d512@b8");
 }
 
 Test(bench, the_median_is_the_middle_of_the_sorted_values)
