@@ -35,7 +35,8 @@ static struct mbarrier *mbarrier_use(struct simt_machine *m, struct thread *t, c
         report_fault(m, "mbarrier", NULL, NULL, "%s: block %u thread %u: no mbarrier was initialised there",
                      report_where(t->at, where, sizeof where), t->block->index, t->index);
     bool own = b->init.column == t->column && !by_copy;
-    if (!own && b->init.epoch > clock_at(by_copy ? t->knows.async : t->knows.seen, b->init.column))
+    if (SIMT_CHECKED && !own &&
+        b->init.epoch > clock_at(by_copy ? t->knows.async : t->knows.seen, b->init.column))
         report_fault(m, "mbarrier", NULL, NULL,
                      "%s: block %u thread %u: the mbarrier's initialisation is not %s",
                      report_where(t->at, where, sizeof where), t->block->index, t->index,
@@ -126,6 +127,15 @@ static void start_copy(struct simt_machine *m, struct thread *t, char *dst, cons
                      !is_shared     ? "the destination is not shared memory of the block"
                      : !from_global ? "the source is not global memory of the kernel"
                                     : "not 16-byte aligned");
+    if (!SIMT_CHECKED) {
+        memcpy(dst, src, bytes);
+        if (mbar) {
+            mbar->tx -= bytes;
+            end_phase(m, mbar);
+        }
+        machine_progress(m);
+        return;
+    }
     if (!t->copy_column)
         t->copy_column = m->n_columns++;
     struct accessor by = memory_accessor(t, false, NULL);
@@ -144,6 +154,8 @@ static void start_copy(struct simt_machine *m, struct thread *t, char *dst, cons
     memset(dst, POISON, bytes);
     m->copies = room_for(m->copies, m->n_copies, &m->room_copies, sizeof *m->copies);
     m->copies[m->n_copies++] = (struct copy){dst, src, bytes, t->copy_epoch, t->group, t, mbar};
+    if (!mbar && !t->oldest_copy)
+        t->oldest_copy = t->copy_epoch;
     machine_progress(m);
 }
 
@@ -170,17 +182,26 @@ void simt_emu_cp_async_commit(void)
     t->group_epoch[t->group++ % 16] = t->copy_epoch;
 }
 
-static bool landed_up_to(const struct simt_machine *m, const struct thread *t, uint32_t epoch)
+static bool landed_up_to(const struct thread *t, uint32_t epoch)
 {
-    for (uint32_t i = 0; i < m->n_copies; i++)
-        if (m->copies[i].issuer == t && !m->copies[i].mbar && m->copies[i].epoch <= epoch)
-            return false;
-    return true;
+    return !t->oldest_copy || t->oldest_copy > epoch;
+}
+
+static void find_oldest(const struct simt_machine *m, struct thread *t)
+{
+    t->oldest_copy = 0;
+    for (uint32_t i = 0; i < m->n_copies; i++) {
+        const struct copy *c = &m->copies[i];
+        if (c->issuer == t && !c->mbar && (!t->oldest_copy || c->epoch < t->oldest_copy))
+            t->oldest_copy = c->epoch;
+    }
 }
 
 static void learn_copies(struct simt_machine *m, struct knowledge *k, const struct thread *issuer,
                          uint32_t epoch)
 {
+    if (!SIMT_CHECKED)
+        return;
     clock_raise(&m->clocks, &k->seen, issuer->copy_column, epoch);
     clock_raise(&m->clocks, &k->async, issuer->copy_column, epoch);
 }
@@ -195,7 +216,7 @@ void simt_emu_cp_async_wait(const struct simt_site *at, uint32_t n)
     }
     uint32_t epoch = t->group_epoch[(t->group - n - 1) % 16];
     bool landed;
-    while (landed = landed_up_to(m, t, epoch), machine_poll(m, at, landed, m->n_copies), !landed)
+    while (landed = landed_up_to(t, epoch), machine_poll(m, at, landed, m->n_copies), !landed)
         ;
     if (epoch)
         learn_copies(m, &t->knows, t, epoch);
@@ -217,7 +238,7 @@ void simt_emu_cp_async_arrive(const struct simt_site *at, uint64_t *p)
     struct late_arrival l = {.issuer = t, .mbar = mbarrier_use(m, t, p, false), .epoch = t->copy_epoch};
     if (machine_mutes(m, at, SIMT_WHOLE)) /* dropped: the arrival comes at once, ahead of the copies */
         l.epoch = 0;
-    if (l.epoch == 0 || landed_up_to(m, t, l.epoch)) {
+    if (l.epoch == 0 || landed_up_to(t, l.epoch)) {
         arrive_late(m, &l);
     } else {
         m->late = room_for(m->late, m->n_late, &m->room_late, sizeof *m->late);
@@ -235,13 +256,15 @@ bool copies_land_one(struct simt_machine *m)
     struct copy c = m->copies[which];
     m->copies[which] = m->copies[--m->n_copies];
     memcpy(c.dst, c.src, c.bytes);
+    if (!c.mbar && c.epoch == c.issuer->oldest_copy)
+        find_oldest(m, c.issuer);
     if (c.mbar) {
         learn_copies(m, &c.mbar->now, c.issuer, c.epoch);
         c.mbar->tx -= c.bytes;
         end_phase(m, c.mbar);
     }
     for (uint32_t i = 0; i < m->n_late;) {
-        if (m->late[i].issuer == c.issuer && landed_up_to(m, c.issuer, m->late[i].epoch)) {
+        if (m->late[i].issuer == c.issuer && landed_up_to(c.issuer, m->late[i].epoch)) {
             struct late_arrival l = m->late[i];
             m->late[i] = m->late[--m->n_late];
             arrive_late(m, &l);

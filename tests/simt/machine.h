@@ -15,7 +15,14 @@
 #undef simt_lane
 #undef simt_warp
 
-#define SIMT_BARRIERS  16
+#define SIMT_BARRIERS 16
+/* The fast emulator: no clocks, no shadow, no poison, copies that land at once. */
+#ifdef SIMT_FAST
+#define SIMT_CHECKED false
+#else
+#define SIMT_CHECKED true
+#endif
+
 #define SIMT_CARVES    64  /* parts of shared memory per block */
 #define SIMT_MBARRIERS 256 /* per block */
 #define SIMT_LOOKS     8
@@ -50,6 +57,7 @@ struct thread {
     bool idle;                /* it would only look again */
     uint32_t group;           /* cp.async: groups committed */
     uint32_t group_epoch[16]; /* copy_epoch when group i % 16 was committed */
+    uint32_t oldest_copy;     /* epoch of the first of its cp.async in flight; 0: none */
     void *deposit;            /* what it brings to a meeting of its warp */
     bool barrier_answer;
 };
@@ -143,6 +151,7 @@ struct simt_machine {
     struct shadow *shadow;
     struct thread *running, **ready;
     uint32_t n_ready, n_done; /* n_done: threads of blocks that no other takes the place of */
+    uint32_t n_passes;        /* from lane to lane, without the scheduler */
     uint64_t random, steps, progress_step, slept_ns;
     uint32_t naps; /* since the last progress */
     struct machine_clock {
@@ -167,6 +176,7 @@ extern _Thread_local struct simt_machine *simt_machine; /* the one that runs a g
 
 /* scheduler.c */
 void machine_yield(struct simt_machine *m); /* others may run; the thread stays ready */
+void machine_rest(struct simt_machine *m);  /* the same where it has nothing to do at the moment */
 void machine_block(struct simt_machine *m); /* until machine_wake() */
 void machine_wake(struct simt_machine *m, struct thread *t);
 uint32_t machine_random(struct simt_machine *m, uint32_t below);

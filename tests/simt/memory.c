@@ -169,6 +169,8 @@ void memory_report_race(struct simt_machine *m, const void *p, size_t size, bool
 void memory_access(struct simt_machine *m, const void *p, size_t size, bool write, bool strong,
                    const void *pc)
 {
+    if (!SIMT_CHECKED)
+        return;
     struct thread *t = m->running;
     uintptr_t at = (uintptr_t)p, stack = (uintptr_t)t->fiber.stack;
     if (inside(at, size, stack, stack + t->fiber.stack_size))
@@ -280,6 +282,8 @@ void thread_next_epoch(struct simt_machine *m, struct thread *t)
 struct knowledge thread_release(struct simt_machine *m, struct thread *t)
 {
     struct knowledge k = {0};
+    if (!SIMT_CHECKED)
+        return k;
     knowledge_share(&m->clocks, &k, &t->knows);
     clock_raise(&m->clocks, &k.seen, t->column, t->epoch);
     thread_next_epoch(m, t);
@@ -289,14 +293,20 @@ struct knowledge thread_release(struct simt_machine *m, struct thread *t)
 /* Takes up what the address carries: at once, or at the next fence. */
 static void take_up(struct simt_machine *m, struct thread *t, const void *p, bool acquire)
 {
-    const struct released *r = *released_slot(m, p);
+    const struct released *r = SIMT_CHECKED ? *released_slot(m, p) : NULL;
     if (r)
         knowledge_join(&m->clocks, acquire ? &t->knows : &t->loose, &r->knows);
 }
 
-/* Adds t's release, or what its last fence gives a relaxed write. */
-static void hand_on(struct simt_machine *m, struct thread *t, struct released *r, bool release)
+/* Adds t's release at p, or what its last fence gives a relaxed write. ends: p carries nothing else any more.
+ */
+static void hand_on(struct simt_machine *m, struct thread *t, const void *p, bool release, bool ends)
 {
+    if (!SIMT_CHECKED)
+        return;
+    struct released *r = released_make(m, p);
+    if (ends)
+        knowledge_drop(&m->clocks, &r->knows);
     if (release) {
         struct knowledge k = thread_release(m, t);
         knowledge_join(&m->clocks, &r->knows, &k);
@@ -328,9 +338,8 @@ void simt_emu_store(const struct simt_site *at, void *p, uint32_t size, uint64_t
     struct simt_machine *m = simt_machine;
     struct thread *t = machine_enter(at);
     check_ordered(m, t, p, size, scope, true);
-    struct released *r = released_make(m, p);
-    knowledge_drop(&m->clocks, &r->knows); /* a plain store ends the release sequence of those before it */
-    hand_on(m, t, r, keeps(m, at, SIMT_RELEASE));
+    hand_on(m, t, p, keeps(m, at, SIMT_RELEASE),
+            true); /* a store ends the release sequence of those before it */
     if (size == 8)
         __atomic_store_n((uint64_t *)p, v, __ATOMIC_RELEASE);
     else
@@ -345,7 +354,7 @@ uint32_t simt_emu_add(const struct simt_site *at, uint32_t *p, uint32_t v)
     struct thread *t = machine_enter(at);
     check_ordered(m, t, p, 4, SIMT_GPU, true);
     take_up(m, t, p, keeps(m, at, SIMT_ACQUIRE));
-    hand_on(m, t, released_make(m, p), keeps(m, at, SIMT_RELEASE));
+    hand_on(m, t, p, keeps(m, at, SIMT_RELEASE), false);
     uint32_t old = __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
     machine_progress(m);
     machine_yield(m);
@@ -388,7 +397,7 @@ void simt_emu_fence_proxy(const struct simt_site *at)
 {
     struct simt_machine *m = simt_machine;
     struct thread *t = machine_enter(at);
-    if (!machine_mutes(m, at, SIMT_WHOLE)) {
+    if (SIMT_CHECKED && !machine_mutes(m, at, SIMT_WHOLE)) {
         clock_join(&m->clocks, &t->knows.async, t->knows.seen);
         clock_raise(&m->clocks, &t->knows.async, t->column, t->epoch);
         thread_next_epoch(m, t);
@@ -429,7 +438,8 @@ void memory_drop_block(struct simt_machine *m, struct block *b)
 {
     for (uint32_t i = 0; i < b->n_carves; i++) {
         const struct carve *c = &b->carves[i];
-        shadow_forget(m->shadow, (uintptr_t)c->memory, (c->bytes + 3) / 4 * 4);
+        if (SIMT_CHECKED)
+            shadow_forget(m->shadow, (uintptr_t)c->memory, (c->bytes + 3) / 4 * 4);
         free(c->memory - SIMT_GUARD);
     }
     b->n_carves = 0;

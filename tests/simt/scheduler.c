@@ -10,13 +10,14 @@
 #define STARVED_RATE 32 /* a starved block gets to run once in so many picks */
 #define AHEAD_RATE   16 /* the favoured warp is passed over once in so many picks */
 #define IDLE_TRIES   6  /* times another thread is drawn instead of one that only polls */
-#define LAND_RATE    24 /* a copy lands once in so many steps */
+#define LAND_RATE    24 /* copies land once in so many steps */
 #define HANG_STEPS   20000
 #define STEP_NS      50  /* how far the global timer moves per step */
 #define LIVE_STEP_NS 200 /* the most it moves per step beside a host that follows real time */
 #define LIVE_STEPS   64  /* without progress, after which a grid sleeps that waits for the host */
 #define TIME_NAPS    64  /* how often the timer jumps ahead before a wait on it counts as a hang */
 #define NAP_NS       50000
+#define PASSES       4096
 
 _Thread_local struct simt_machine *simt_machine;
 
@@ -43,9 +44,34 @@ static void take_from_ready(struct simt_machine *m, struct thread *t)
     last->ready_slot = t->ready_slot;
 }
 
-void machine_yield(struct simt_machine *m)
+void machine_rest(struct simt_machine *m)
 {
     fiber_switch(&m->running->fiber, &m->host);
+}
+
+void machine_yield(struct simt_machine *m)
+{
+    if (m->launch.schedule != SIMT_IN_ORDER || m->running->idle)
+        machine_rest(m);
+}
+
+/* In order: straight to a lane of the same warp that can go on. The scheduler is passed over, but not for
+ * ever. */
+static bool pass_on(struct simt_machine *m, struct thread *t)
+{
+    if (m->launch.schedule != SIMT_IN_ORDER || ++m->n_passes % PASSES == 0)
+        return false;
+    struct thread *lanes = t - t->index % SIMT_LANES;
+    for (uint32_t i = t->index + 1; i < t->index + SIMT_LANES; i++) {
+        struct thread *next = &lanes[i % SIMT_LANES];
+        if (next->state != THREAD_READY || next->idle)
+            continue;
+        m->running = next;
+        m->steps++;
+        fiber_switch(&t->fiber, &next->fiber);
+        return true;
+    }
+    return false;
 }
 
 void machine_block(struct simt_machine *m)
@@ -53,7 +79,8 @@ void machine_block(struct simt_machine *m)
     struct thread *t = m->running;
     take_from_ready(m, t);
     t->state = THREAD_BLOCKED;
-    fiber_switch(&t->fiber, &m->host);
+    if (!pass_on(m, t))
+        fiber_switch(&t->fiber, &m->host);
 }
 
 void machine_wake(struct simt_machine *m, struct thread *t)
@@ -116,16 +143,24 @@ static void thread_main(void)
     fiber_switch(&t->fiber, &m->host);
 }
 
-/* The lane after the one that ran last, or the first that can go on of the warps after it. */
+/* The next one that has something to do; when all only poll, the next one that can. */
 static struct thread *pick_in_order(struct simt_machine *m)
 {
+    struct thread *first = NULL;
+    uint32_t at = m->launch.victim;
     for (uint32_t i = 0; i < m->n_threads; i++) {
-        m->launch.victim = m->launch.victim + 1 < m->n_threads ? m->launch.victim + 1 : 0;
-        struct thread *t = &m->threads[m->launch.victim];
-        if (t->state == THREAD_READY && !t->idle)
-            return t;
+        at = at + 1 < m->n_threads ? at + 1 : 0;
+        struct thread *t = &m->threads[at];
+        if (t->state != THREAD_READY)
+            continue;
+        if (!t->idle) {
+            first = t;
+            break;
+        }
+        first = first ? first : t;
     }
-    return m->ready[machine_random(m, m->n_ready)];
+    m->launch.victim = (uint32_t)(first - m->threads);
+    return first;
 }
 
 static struct thread *pick(struct simt_machine *m)
@@ -294,6 +329,13 @@ static bool goes_on(struct simt_machine *m)
     return !m->reported;
 }
 
+/* The more are under way, the more land. */
+static void land_some(struct simt_machine *m)
+{
+    for (uint32_t n = 1 + m->n_copies / 32; n; n--)
+        copies_land_one(m);
+}
+
 static void run_to_the_end(struct simt_machine *m)
 {
     while (m->n_done < m->n_threads && !m->reported) {
@@ -301,7 +343,7 @@ static void run_to_the_end(struct simt_machine *m)
         if (m->launch.outside && !goes_on(m))
             return;
         if (m->n_copies && machine_random(m, LAND_RATE) == 0)
-            copies_land_one(m);
+            land_some(m);
         if (!m->n_ready) {
             if (!copies_land_one(m))
                 report_hang(m, "every thread waits");
@@ -316,7 +358,7 @@ static void run_to_the_end(struct simt_machine *m)
         }
         m->running = pick(m);
         fiber_switch(&m->host, &m->running->fiber);
-        struct block *b = m->running->block;
+        struct block *b = m->running->block; /* whose turn it is by now */
         m->running = NULL;
         if (b->n_done == m->launch.n_threads)
             leave_place(m, b);
@@ -513,7 +555,7 @@ void simt_emu_nanosleep(uint32_t ns)
 {
     if (!simt_machine->launch.outside)
         simt_machine->slept_ns += ns / simt_machine->n_threads;
-    machine_yield(simt_machine);
+    machine_rest(simt_machine);
 }
 
 uint64_t simt_emu_globaltimer(void)
