@@ -1,0 +1,93 @@
+#!/bin/sh
+# check.sh DIR [--first] - everything that needs a GPU, in at most eight minutes: DIR/report.json, DIR/report.md.
+#
+# Runs from a folder that pack.sh made (bin/ lib/ models/ data/ beside this file), or with GPU_BIN naming the programs
+# of a build tree. No internet, nothing to install: only the driver. Each part has its own time limit, so that one
+# that fails or hangs leaves the others. What must be right comes before any figure; exit code 0 only if it is.
+# --first: the first minute on a new machine. HEARTH_LIBCUDA: another driver, for example the emulated one, which has
+# no figures. TMPDIR: where models of up to 5 GB are made, and removed at the end.
+set -u
+usage="usage: check.sh DIR [--first]"
+[ $# -ge 1 ] || { echo "$usage" >&2; exit 2; }
+out=$1
+first=""
+case "${2:-}" in
+--first) first=1 ;;
+"") ;;
+*) echo "$usage" >&2; exit 2 ;;
+esac
+here=$(cd "$(dirname "$0")" && pwd)
+bin=${GPU_BIN:-$here/bin}
+[ -x "$bin/gpu_bench" ] || { echo "check.sh: no programs in $bin; see README.md" >&2; exit 2; }
+mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+start=$(date +%s)
+budget=${GPU_BUDGET_S:-470}
+: >"$work/parts"
+
+# Our programs find their libraries beside them; nobody else shall.
+own() {
+    if [ -d "$here/lib" ]; then
+        LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" "$@"
+    else
+        "$@"
+    fi
+}
+
+seconds_left() {
+    echo $((start + budget - $(date +%s)))
+}
+
+# name|kind|result|seconds for the report; kind is `right` (must pass) or `figure`.
+note() {
+    echo "$1|$2|$3|$4" >>"$work/parts"
+    printf '%-24s %-10s %s s\n' "$1" "$3" "$4"
+}
+
+# part NAME KIND LIMIT COMMAND...: its stdout is its JSON, its stderr is kept for the report.
+part() {
+    name=$1 kind=$2 limit=$3
+    shift 3
+    left=$(seconds_left)
+    if [ "$left" -lt "$((limit / 4 + 2))" ]; then
+        echo "no time left for it: $left s of $budget" >"$work/$name.err"
+        note "$name" "$kind" "left-out" 0
+        return 1
+    fi
+    [ "$left" -ge "$limit" ] || limit=$left
+    begin=$(date +%s)
+    own timeout -k 5 "$limit" "$@" >"$work/$name.json" 2>"$work/$name.err"
+    rc=$?
+    case $rc in
+    0) result=ok ;;
+    124 | 137) result=timeout ;;
+    *) result=failed ;;
+    esac
+    note "$name" "$kind" "$result" $(($(date +%s) - begin))
+    [ $rc = 0 ]
+}
+
+# A command that prints watts and MHz, where there is one.
+smi=$(command -v nvidia-smi || ls /usr/local/nvidia/bin/nvidia-smi 2>/dev/null || true)
+GPU_POWER=""
+if [ -n "$smi" ] && [ -z "${HEARTH_LIBCUDA:-}" ]; then
+    for field in power.draw.instant power.draw; do
+        GPU_POWER="$smi -i 0 --query-gpu=$field,clocks.sm --format=csv,noheader,nounits"
+        $GPU_POWER 2>/dev/null | grep -qE '^[0-9.]+, [0-9]+' && break
+        GPU_POWER=""
+    done
+    "$smi" --query-gpu=driver_version,name,memory.total,pstate,clocks.max.sm --format=csv,noheader >"$work/smi" 2>/dev/null
+fi
+export GPU_POWER
+
+part device figure 60 "$bin/gpu_bench" device
+part first right 60 "$bin/gpu_bench" first
+part selftest right 60 "$bin/gpu_bench" selftest
+part copy figure 60 "$bin/gpu_bench" copy
+part stream figure 60 "$bin/gpu_bench" stream
+part hop figure 30 "$bin/gpu_bench" hop
+part echo figure 30 "$bin/gpu_bench" echo
+
+own "$bin/gpu_report" "$work" "$out"

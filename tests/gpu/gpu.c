@@ -1,0 +1,198 @@
+#include "gpu.h"
+#include "clock.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+int gpu_open(struct gpu *g, struct error *err)
+{
+    *g = (struct gpu){0};
+    int rc = cuda_driver_open(&g->driver, getenv("HEARTH_LIBCUDA"), NULL, err);
+    if (rc == 0)
+        rc = cuda_device_open(&g->device, &g->driver, -1, err);
+    if (rc == 0)
+        rc = CUDA_TRY(&g->driver, err, cuStreamCreate, &g->stream, CUDA_STREAM_NON_BLOCKING);
+    if (rc == 0)
+        rc = CUDA_TRY(&g->driver, err, cuEventCreate, &g->start, CUDA_EVENT_DEFAULT);
+    if (rc == 0)
+        rc = CUDA_TRY(&g->driver, err, cuEventCreate, &g->end, CUDA_EVENT_DEFAULT);
+    g->emulated = strstr(g->device.name, "emulator") != NULL;
+    if (rc < 0)
+        gpu_close(g);
+    return rc;
+}
+
+void gpu_close(struct gpu *g)
+{
+    if (g->driver.library) {
+        gpu_release(g);
+        if (g->end)
+            g->driver.cuEventDestroy(g->end);
+        if (g->start)
+            g->driver.cuEventDestroy(g->start);
+        if (g->stream)
+            g->driver.cuStreamDestroy(g->stream);
+        cuda_device_close(&g->device, &g->driver); /* its modules with it */
+    }
+    cuda_driver_close(&g->driver);
+    *g = (struct gpu){0};
+}
+
+/* ---- memory ---- */
+
+int gpu_clear(struct gpu *g, uint64_t address, size_t bytes, struct error *err)
+{
+    int rc = CUDA_TRY(&g->driver, err, cuMemsetD8Async, address, 0, bytes, g->stream);
+    return rc < 0 ? rc : CUDA_TRY(&g->driver, err, cuStreamSynchronize, g->stream);
+}
+
+int gpu_memory(struct gpu *g, uint64_t *address, size_t bytes, struct error *err)
+{
+    if (g->n_memory == GPU_MAX_MEMORY)
+        return error_set(err, -ENOMEM, "more than %d pieces of device memory", GPU_MAX_MEMORY);
+    int rc = CUDA_TRY(&g->driver, err, cuMemAlloc, address, bytes);
+    if (rc < 0)
+        return rc;
+    g->memory[g->n_memory++] = *address;
+    return gpu_clear(g, *address, bytes, err);
+}
+
+int gpu_pinned(struct gpu *g, void *host, uint64_t *address, size_t bytes, struct error *err)
+{
+    void *memory;
+    if (g->n_pinned == GPU_MAX_MEMORY)
+        return error_set(err, -ENOMEM, "more than %d pieces of pinned memory", GPU_MAX_MEMORY);
+    int rc = CUDA_TRY(&g->driver, err, cuMemHostAlloc, &memory, bytes, CUDA_HOST_PORTABLE | CUDA_HOST_MAPPED);
+    if (rc < 0)
+        return rc;
+    g->pinned[g->n_pinned++] = memory;
+    memset(memory, 0, bytes);
+    memcpy(host, &memory, sizeof memory);
+    return CUDA_TRY(&g->driver, err, cuMemHostGetDevicePointer, address, memory, 0);
+}
+
+void gpu_release(struct gpu *g)
+{
+    while (g->n_memory)
+        g->driver.cuMemFree(g->memory[--g->n_memory]);
+    while (g->n_pinned)
+        g->driver.cuMemFreeHost(g->pinned[--g->n_pinned]);
+}
+
+int gpu_write(struct gpu *g, uint64_t to, const void *from, size_t bytes, struct error *err)
+{
+    return CUDA_TRY(&g->driver, err, cuMemcpyHtoD, to, from, bytes);
+}
+
+int gpu_read(struct gpu *g, void *to, uint64_t from, size_t bytes, struct error *err)
+{
+    return CUDA_TRY(&g->driver, err, cuMemcpyDtoH, to, from, bytes);
+}
+
+/* ---- kernels ---- */
+
+int gpu_function(struct gpu *g, const struct ptx_image *images, const char *source, const char *name,
+                 size_t shared_bytes, void **function, struct error *err)
+{
+    void *module;
+    int rc = cuda_module_open(&module, &g->driver, &g->device, images, source, err);
+    if (rc == 0)
+        rc = CUDA_TRY(&g->driver, err, cuModuleGetFunction, function, module, name);
+    if (rc == 0 && shared_bytes)
+        rc =
+            CUDA_TRY(&g->driver, err, cuFuncSetAttribute, *function, CUDA_FUNCTION_SHARED, (int)shared_bytes);
+    return rc;
+}
+
+int gpu_start(struct gpu *g, const struct gpu_launch *l, struct error *err)
+{
+    void *parameters[] = {l->args};
+    if (l->whole)
+        return CUDA_TRY(&g->driver, err, cuLaunchCooperativeKernel, l->function, l->n_blocks, 1, 1,
+                        l->n_threads, 1, 1, l->shared_bytes, g->stream, parameters);
+    return CUDA_TRY(&g->driver, err, cuLaunchKernel, l->function, l->n_blocks, 1, 1, l->n_threads, 1, 1,
+                    l->shared_bytes, g->stream, parameters, NULL);
+}
+
+int gpu_finish(struct gpu *g, double limit_s, struct error *err)
+{
+    uint64_t limit = clock_ns() + (uint64_t)(limit_s * 1e9);
+    int result;
+    while ((result = g->driver.cuStreamQuery(g->stream)) == CUDA_NOT_READY) {
+        if (clock_ns() > limit)
+            return error_set(err, -ETIMEDOUT, "the kernel still runs after %.0f s", limit_s);
+        gpu_sleep(50e-6);
+    }
+    return cuda_check(&g->driver, err, "cuStreamQuery", result);
+}
+
+int gpu_time(struct gpu *g, const struct gpu_launch *l, double *seconds, struct error *err)
+{
+    float ms = 0;
+    int rc = CUDA_TRY(&g->driver, err, cuEventRecord, g->start, g->stream);
+    if (rc == 0)
+        rc = gpu_start(g, l, err);
+    if (rc == 0)
+        rc = CUDA_TRY(&g->driver, err, cuEventRecord, g->end, g->stream);
+    if (rc == 0)
+        rc = gpu_finish(g, 60, err);
+    if (rc == 0)
+        rc = CUDA_TRY(&g->driver, err, cuEventElapsedTime, &ms, g->start, g->end);
+    *seconds = (double)ms * 1e-3;
+    return rc;
+}
+
+/* ---- words ---- */
+
+void gpu_store(uint32_t *word, uint32_t value)
+{
+    __atomic_store_n(word, value, __ATOMIC_RELEASE);
+}
+
+uint32_t gpu_load(const uint32_t *word)
+{
+    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
+void gpu_sleep(double seconds)
+{
+    struct timespec t = {.tv_sec = (time_t)seconds,
+                         .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    nanosleep(&t, NULL);
+}
+
+bool gpu_await(const struct gpu *g, const uint32_t *word, uint32_t value, double limit_s)
+{
+    uint64_t limit = 0;
+    for (uint32_t spins = 0; gpu_load(word) != value; spins++) {
+        if (g->emulated)
+            gpu_sleep(20e-6); /* it needs the processor */
+        if (spins % 1024)
+            continue;
+        if (!limit)
+            limit = clock_ns() + (uint64_t)(limit_s * 1e9);
+        else if (clock_ns() > limit)
+            return false;
+    }
+    return true;
+}
+
+/* ---- figures ---- */
+
+json_t *gpu_figure(const struct gpu *g, double value)
+{
+    return g->emulated ? json_null() : json_real(value);
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double gpu_percentile(double *values, uint32_t n, double fraction)
+{
+    qsort(values, n, sizeof *values, ascending);
+    return values[(uint32_t)((n - 1) * fraction)];
+}

@@ -1,0 +1,68 @@
+/* gpu.h - a device for the programs that measure and try it: memory, launches, times, and how a part of the
+ * measurement reports. Everything goes through lib/cuda/driver.h, so the same programs run on the emulated
+ * driver (HEARTH_LIBCUDA), with small sizes and with null in the place of every figure. Thread: one. */
+#pragma once
+#include "cuda/driver.h"
+#include "cuda/ptx_image.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define GPU_MAX_MEMORY 16
+
+extern const struct ptx_image gpu_ptx_images[]; /* of tests/gpu/kernels */
+
+struct gpu {
+    struct cuda_driver driver;
+    struct cuda_device device;
+    void *stream, *start, *end;
+    bool emulated;
+    uint64_t memory[GPU_MAX_MEMORY];
+    void *pinned[GPU_MAX_MEMORY];
+    uint32_t n_memory, n_pinned;
+};
+
+int gpu_open(struct gpu *g, struct error *err); /* the driver that HEARTH_LIBCUDA names, or the system's */
+void gpu_close(struct gpu *g);
+
+/* Zeroed device memory, and zeroed host memory that the device sees; until gpu_release(). */
+int gpu_memory(struct gpu *g, uint64_t *address, size_t bytes, struct error *err);
+int gpu_pinned(struct gpu *g, void *host, uint64_t *address, size_t bytes, struct error *err); /* void ** */
+void gpu_release(struct gpu *g);
+int gpu_clear(struct gpu *g, uint64_t address, size_t bytes, struct error *err);
+int gpu_write(struct gpu *g, uint64_t to, const void *from, size_t bytes, struct error *err);
+int gpu_read(struct gpu *g, void *to, uint64_t from, size_t bytes, struct error *err);
+
+struct gpu_launch {
+    void *function;
+    uint32_t n_blocks, n_threads, shared_bytes;
+    bool whole; /* cooperative: all blocks at once, or an error */
+    void *args;
+};
+/* Compiles kernel `name` of that source; shared_bytes: the most a launch will ask for. */
+int gpu_function(struct gpu *g, const struct ptx_image *images, const char *source, const char *name,
+                 size_t shared_bytes, void **function, struct error *err);
+int gpu_start(struct gpu *g, const struct gpu_launch *launch, struct error *err);
+/* Waits for all that was started; -ETIMEDOUT after the limit: then the kernel still runs. */
+int gpu_finish(struct gpu *g, double limit_s, struct error *err);
+/* Starts, waits, and tells how long the device was at it. */
+int gpu_time(struct gpu *g, const struct gpu_launch *launch, double *seconds, struct error *err);
+
+/* Words shared with a running kernel. */
+void gpu_store(uint32_t *word, uint32_t value);
+uint32_t gpu_load(const uint32_t *word);
+/* Until *word == value; false after the limit. */
+bool gpu_await(const struct gpu *g, const uint32_t *word, uint32_t value, double limit_s);
+void gpu_sleep(double seconds);
+
+/* A figure that only a GPU can give: null on the emulator. */
+json_t *gpu_figure(const struct gpu *g, double value);
+double gpu_percentile(double *values, uint32_t n, double fraction); /* sorts them */
+
+/* A part of the measurement: fills in `out`; an error is what went wrong, or what came out wrong. */
+typedef int gpu_part_fn(struct gpu *g, json_t *out, struct error *err);
+gpu_part_fn part_device, part_first, part_selftest, part_copy, part_stream, part_hop, part_echo, part_idle,
+    part_calls;
+/* E6: one driver call beside a running kernel, in a process of its own. */
+int part_calls_child(const char *name);

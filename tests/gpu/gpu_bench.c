@@ -1,0 +1,70 @@
+/* gpu_bench - one part of the measurement of a GPU at a time, as JSON on stdout.
+ *   gpu_bench PART
+ * Exit code 0: the part ran and what it checks was right. HEARTH_LIBCUDA chooses the driver, GPU_POWER is a
+ * command that prints watts (and more numbers, with commas) for the part `idle`. check.sh runs them all. */
+#include "gpu.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const struct {
+    const char *name, *what;
+    gpu_part_fn *run;
+    bool no_gpu; /* it opens none itself */
+} parts[] = {
+    {"device", "what there is, and the registers of every kernel", part_device, false},
+    {"first", "ring echo, weight ring, grid barrier, park, relaunch, drain, abort", part_first, false},
+    {"selftest", "mma fragments, IEEE rounding, f16, the functions of arith.h", part_selftest, false},
+    {"copy", "copy bandwidth and plain reads", part_copy, false},
+    {"stream", "E1: what the weight ring reads", part_stream, false},
+    {"hop", "E2: hop and grid barrier", part_hop, false},
+    {"echo", "E3: host to device and back, and even steps beside it", part_echo, false},
+    {"idle", "E5: watts of a waiting kernel", part_idle, false},
+    {"calls", "E6: which driver calls wait for a running kernel", part_calls, true},
+};
+#define N_PARTS (sizeof parts / sizeof *parts)
+
+static int run_part(size_t i, struct error *err, json_t *out)
+{
+    struct gpu g = {0};
+    int rc = parts[i].no_gpu ? 0 : gpu_open(&g, err);
+    if (rc == 0 && !parts[i].no_gpu) {
+        json_object_set_new(out, "device", json_string(g.device.name));
+        json_object_set_new(out, "emulated", json_boolean(g.emulated));
+    }
+    if (rc == 0)
+        rc = parts[i].run(&g, out, err);
+    json_object_set_new(out, "ok", json_boolean(rc == 0));
+    if (rc < 0)
+        json_object_set_new(out, "error", json_string(err->text));
+    json_dumpf(out, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+    (void)puts("");
+    (void)fflush(stdout);
+    if (rc == -ETIMEDOUT)
+        _exit(1); /* a kernel still runs: what waits for it would wait forever */
+    gpu_close(&g);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && strcmp(argv[1], "call") == 0)
+        return part_calls_child(argv[2]);
+    for (size_t i = 0; argc == 2 && i < N_PARTS; i++) {
+        if (strcmp(argv[1], parts[i].name) != 0)
+            continue;
+        struct error err = {0};
+        json_t *out = json_pack("{s:s}", "part", parts[i].name);
+        int rc = run_part(i, &err, out);
+        if (rc < 0)
+            (void)fprintf(stderr, "gpu_bench %s: %s\n", parts[i].name, err.text);
+        json_decref(out);
+        return rc < 0;
+    }
+    (void)fprintf(stderr, "usage: gpu_bench PART\n");
+    for (size_t i = 0; i < N_PARTS; i++)
+        (void)fprintf(stderr, "  %-9s %s\n", parts[i].name, parts[i].what);
+    return 2;
+}

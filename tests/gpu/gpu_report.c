@@ -1,0 +1,263 @@
+/* gpu_report - puts the parts of check.sh together.
+ *   gpu_report WORK OUT
+ * WORK/parts has a line name|kind|result|seconds per part, WORK/NAME.json and WORK/NAME.err what it said.
+ * Writes OUT/report.json and OUT/report.md. Exit code 0: every part of kind `right` is ok, and there was one.
+ * On the emulated driver every speed is null, whoever measured it. */
+#include "gpu_report.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define OUTPUT_END 2000 /* bytes of a failed part's output */
+
+const struct report_target report_targets[] = {
+    {"qwen3-0.6b", 240, 155, 1.45},
+    {"llama-3.2-1b", 300, 245, 1.25},
+    {"qwen3-8b", 1390, 1210, 1.25},
+    {NULL, 0, 0, 0},
+};
+
+/* ---- reading ---- */
+
+static json_t *read_json(const char *work, const char *name)
+{
+    char path[4096];
+    (void)snprintf(path, sizeof path, "%s/%s.json", work, name);
+    return json_load_file(path, 0, NULL);
+}
+
+static json_t *read_end(const char *work, const char *name)
+{
+    char path[4096], text[OUTPUT_END + 1];
+    (void)snprintf(path, sizeof path, "%s/%s.err", work, name);
+    FILE *f = fopen(path, "re");
+    size_t n = 0;
+    if (f && (fseek(f, -OUTPUT_END, SEEK_END) == 0 || fseek(f, 0, SEEK_SET) == 0))
+        n = fread(text, 1, OUTPUT_END, f);
+    if (f)
+        (void)fclose(f);
+    for (size_t i = 0; i < n; i++) /* whatever a program printed: the report is UTF-8 */
+        if ((unsigned char)text[i] >= 0x80 || ((unsigned char)text[i] < ' ' && text[i] != '\n'))
+            text[i] = '?';
+    return json_stringn(text, n);
+}
+
+static void add_part(json_t *parts, const char *work, const char *line)
+{
+    char name[64], kind[16], result[16];
+    int seconds;
+    if (sscanf(line, "%63[^|]|%15[^|]|%15[^|]|%d", name, kind, result, &seconds) != 4)
+        return;
+    json_t *part =
+        json_pack("{s:s, s:s, s:s, s:i}", "part", name, "kind", kind, "result", result, "seconds", seconds);
+    if (strcmp(result, "ok") != 0)
+        json_object_set_new(part, "output_end", read_end(work, name));
+    json_t *data = read_json(work, name);
+    json_object_set_new(part, "data", data ? data : json_null());
+    json_array_append_new(parts, part);
+}
+
+static json_t *read_parts(const char *work)
+{
+    char path[4096], line[256];
+    json_t *parts = json_array();
+    (void)snprintf(path, sizeof path, "%s/parts", work);
+    FILE *f = fopen(path, "re");
+    while (f && fgets(line, sizeof line, f))
+        add_part(parts, work, line);
+    if (f)
+        (void)fclose(f);
+    return parts;
+}
+
+/* What nvidia-smi says of the device, one line; or null. */
+static json_t *read_smi(const char *work)
+{
+    char path[4096], line[256] = "";
+    (void)snprintf(path, sizeof path, "%s/smi", work);
+    FILE *f = fopen(path, "re");
+    bool any = f && fgets(line, sizeof line, f);
+    if (f)
+        (void)fclose(f);
+    line[strcspn(line, "\n")] = '\0';
+    return any ? json_string(line) : json_null();
+}
+
+/* ---- looking ---- */
+
+json_t *report_part(json_t *report, const char *name)
+{
+    size_t i;
+    json_t *part;
+    json_array_foreach(json_object_get(report, "parts"), i,
+                       part) if (strcmp(json_string_value(json_object_get(part, "part")), name) ==
+                                 0) return part;
+    return NULL;
+}
+
+double report_number(json_t *report, const char *part, const char *path)
+{
+    json_t *at = json_object_get(report_part(report, part), "data");
+    char key[64];
+    for (const char *p = path; at && *p;) {
+        size_t n = strcspn(p, ".");
+        (void)snprintf(key, sizeof key, "%.*s", (int)n, p);
+        at = json_object_get(at, key);
+        p += n + (p[n] == '.');
+    }
+    return json_is_number(at) ? json_number_value(at) : -1;
+}
+
+static bool is_emulated(json_t *report)
+{
+    size_t i;
+    json_t *part;
+    json_array_foreach(
+        json_object_get(report, "parts"), i,
+        part) if (json_is_true(json_object_get(json_object_get(part, "data"), "emulated"))) return true;
+    return false;
+}
+
+/* ---- speeds ---- */
+
+/* hearthd bench measures whatever driver it gets: here its speeds go where the driver is emulated. */
+static void forget_speeds(json_t *rows)
+{
+    static const char *const keys[] = {"tokens_per_s", "sd", "fraction"};
+    size_t i;
+    json_t *row;
+    json_array_foreach(rows, i, row) for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
+        json_object_set_new(row, keys[k], json_null());
+}
+
+/* The number behind `mark` in a test's name: "tg128@d512@b8". */
+static int named(const char *test, const char *mark, int otherwise)
+{
+    const char *at = strstr(test, mark);
+    return at ? atoi(at + strlen(mark)) : otherwise;
+}
+
+static json_t *number_or_null(double value)
+{
+    return value > 0 ? json_real(value) : json_null();
+}
+
+static void add_speed(json_t *report, json_t *to, const char *model, json_t *row)
+{
+    const char *test = json_string_value(json_object_get(row, "test"));
+    double rate = json_number_value(json_object_get(row, "tokens_per_s"));
+    double bytes = json_number_value(json_object_get(row, "bytes_per_token"));
+    bool prefill = test && strncmp(test, "pp", 2) == 0;
+    int batch = test ? named(test, "@b", 1) : 1;
+    if (!test)
+        return;
+    double gbps = prefill ? 0 : rate * bytes * 1e-9;
+    double copy = report_number(report, "copy", "copy_gbps"),
+           read = json_number_value(json_object_get(report, "read_ceiling_gbps"));
+    json_t *out =
+        json_pack("{s:s, s:O, s:s, s:i, s:i}", "model", model, "executor", json_object_get(row, "executor"),
+                  "test", test, "batch", batch, "depth", named(test, "@d", 0));
+    json_object_set_new(out, "tokens_per_s", number_or_null(rate));
+    json_object_set_new(out, "step_us", prefill || rate <= 0 ? json_null() : json_real(batch * 1e6 / rate));
+    json_object_set_new(out, "gbps", number_or_null(gbps));
+    json_object_set_new(out, "of_copy", copy > 0 ? number_or_null(gbps / copy) : json_null());
+    json_object_set_new(out, "of_read", read > 0 ? number_or_null(gbps / read) : json_null());
+    json_object_set(out, "launches_per_token", json_object_get(row, "launches_per_token"));
+    json_array_append_new(to, out);
+}
+
+/* Parts named bench-MODEL-EXECUTOR. */
+json_t *report_speed(json_t *report)
+{
+    json_t *speed = json_array(), *part, *row;
+    size_t i, k;
+    json_array_foreach(json_object_get(report, "parts"), i, part)
+    {
+        const char *name = json_string_value(json_object_get(part, "part"));
+        char model[64];
+        if (strncmp(name, "bench-", 6) != 0)
+            continue;
+        (void)snprintf(model, sizeof model, "%s", name + 6);
+        if (strrchr(model, '-'))
+            *strrchr(model, '-') = '\0';
+        json_t *rows = json_object_get(json_object_get(part, "data"), "rows");
+        if (is_emulated(report))
+            forget_speeds(rows);
+        json_array_foreach(rows, k, row) add_speed(report, speed, model, row);
+    }
+    return speed;
+}
+
+/* The best that anything read: the weight ring, or plain loads. */
+static double read_ceiling(json_t *report)
+{
+    double ring = report_number(report, "stream", "best_gbps"),
+           plain = report_number(report, "copy", "read_gbps");
+    return ring > plain ? ring : plain;
+}
+
+/* ---- all of it ---- */
+
+static bool passed(json_t *report)
+{
+    size_t i, n_right = 0, n_ok = 0;
+    json_t *part;
+    json_array_foreach(json_object_get(report, "parts"), i, part)
+    {
+        bool right = strcmp(json_string_value(json_object_get(part, "kind")), "right") == 0;
+        n_right += right;
+        n_ok += right && strcmp(json_string_value(json_object_get(part, "result")), "ok") == 0;
+    }
+    return n_right > 0 && n_ok == n_right;
+}
+
+static json_t *make_report(const char *work)
+{
+    char when[32];
+    time_t now = time(NULL);
+    (void)strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
+    json_t *report =
+        json_pack("{s:s, s:o, s:o}", "when", when, "smi", read_smi(work), "parts", read_parts(work));
+    json_t *device = json_object_get(json_object_get(report_part(report, "device"), "data"), "device");
+    json_object_set(report, "device", device ? device : json_null());
+    json_object_set_new(report, "emulated", json_boolean(is_emulated(report)));
+    json_object_set_new(report, "passed", json_boolean(passed(report)));
+    json_object_set_new(report, "read_ceiling_gbps", number_or_null(read_ceiling(report)));
+    json_object_set_new(report, "speed", report_speed(report));
+    return report;
+}
+
+static FILE *open_out(const char *folder, const char *name)
+{
+    char path[4096];
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "we");
+    if (!f)
+        perror(path);
+    return f;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 3) {
+        (void)fprintf(stderr, "usage: gpu_report WORK OUT\n");
+        return 2;
+    }
+    json_t *report = make_report(argv[1]);
+    FILE *json = open_out(argv[2], "report.json"), *table = open_out(argv[2], "report.md");
+    bool written = json && table;
+    if (written) {
+        written = json_dumpf(report, json, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) == 0;
+        (void)fputc('\n', json);
+        report_print(report, table);
+    }
+    if (json)
+        written = fclose(json) == 0 && written;
+    if (table)
+        written = fclose(table) == 0 && written;
+    bool right = json_is_true(json_object_get(report, "passed"));
+    (void)printf("%s: %s\n", argv[2], right ? "all that must be right is" : "FAILED: see report.md");
+    json_decref(report);
+    return !written || !right;
+}

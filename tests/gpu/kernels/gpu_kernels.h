@@ -1,0 +1,141 @@
+/* gpu_kernels.h - the kernels that measure and try a GPU: their parameters, for host and device.
+ * Addresses are uint64_t, as in kernels/decoder.h. Words that several blocks poll stand GPU_LINE apart, are
+ * cleared by the host before a launch and counted up from there; the line of FLOW_WORDS after them says why a
+ * grid gave up. The crew's size is a parameter, so that a
+ * few small blocks in the emulator run the same code; the launch bounds are the most a GPU gets.
+ *
+ *   first     the decoder's skeleton: ring echo, weight ring, grid barrier, park, abort; compute nothing
+ *   selftest  what the arithmetic rests on: mma fragments, rounding, arith.h's functions
+ *   copy      fill, read and copy memory: the ceilings of everything else
+ *   stream    the weight ring alone (E1): continuous, with grid barriers beside it, or stopped by them
+ *   hop       one block to the next, and all to all (E2)
+ *   echo      host to device and back, and how evenly steps run while both sides poll (E3)
+ *   idle      a grid that waits for the host, asleep for so long between two looks (E5, E6) */
+#pragma once
+#include <stdint.h>
+
+#define GPU_AT(type, address) ((SIMT_GLOBAL type *)(uintptr_t)(address))
+#define GPU_LINE              32 /* u32: 128 bytes */
+#define GPU_MAX_CREW          512
+#define GPU_DEADLINE_NS       5000000000ull /* of one wait: then the grid gives up */
+
+/* ---- first ---- */
+
+enum first_stop { FIRST_RUN, FIRST_DRAIN, FIRST_ABORT };
+enum first_word { FIRST_PUBLISHED, FIRST_ARRIVED, FIRST_DONE, FIRST_LEAVE, FIRST_GUARD, FIRST_N_WORDS };
+#define FIRST_THREADS 576 /* a crew and two warps; plain numbers, for the launch bounds */
+
+struct first_host { /* pinned; the host's words and the device's, 128 bytes apart */
+    uint32_t asked, key, stop, pad0[29];
+    uint32_t answered, answer, left, wrong, pad1[28];
+};
+_Static_assert(sizeof(struct first_host) == 256, "first_host");
+
+struct first_args {
+    uint64_t host;     /* struct first_host */
+    uint64_t words;    /* u32 [n_blocks][n_pieces * piece_bytes / 4] */
+    uint64_t marks;    /* u32 [2][n_blocks] */
+    uint64_t total;    /* u32 [2]: sum of all words, step upon step; marks that were wrong */
+    uint64_t counters; /* u32 [FIRST_N_WORDS][GPU_LINE] */
+    uint32_t n_pieces, piece_bytes, n_stages, n_crew;
+    uint32_t launch, park_us;
+    uint32_t missing; /* the block that never comes to the barrier; >= n_blocks: none */
+    uint32_t first_step;
+};
+#define FIRST_SHARED(n_stages, piece_bytes) ((n_stages) * ((piece_bytes) + 16))
+
+/* ---- selftest ---- */
+
+enum selftest_float { /* rows of `results` */
+                      SELFTEST_FMA,
+                      SELFTEST_DIVIDE,
+                      SELFTEST_ROOT,
+                      SELFTEST_PRODUCT,
+                      SELFTEST_ROUND,
+                      SELFTEST_EXP2,
+                      SELFTEST_LOG2,
+                      SELFTEST_SILU,
+                      SELFTEST_TO_HALF,
+                      SELFTEST_FROM_HALF,
+                      SELFTEST_N_FLOATS,
+};
+#define SELFTEST_THREADS 128
+
+struct selftest_args {
+    uint64_t tiles;   /* n_tiles x { A [16][32] bytes, B [8 columns][32] bytes, C i32 [16][8] } */
+    uint64_t answers; /* i32 [n_tiles][2: u8s8, s8s8][16][8] */
+    uint64_t inputs;  /* u32 [3][n_inputs]: the bits of x, y, z */
+    uint64_t results; /* u32 [SELFTEST_N_FLOATS][n_inputs] */
+    uint32_t n_tiles, n_inputs;
+};
+#define SELFTEST_TILE_BYTES (16 * 32 + 8 * 32 + 16 * 8 * 4)
+
+/* ---- copy ---- */
+
+#define COPY_THREADS 512
+#define COPY_AHEAD   8                           /* loads of 16 bytes that a thread has in flight */
+#define COPY_CHUNK   (COPY_AHEAD * COPY_THREADS) /* 16-byte words of a block at a time */
+struct copy_args {
+    uint64_t to, from; /* 16-byte words; read: `to` is u32 [n_blocks][COPY_THREADS], a sum per thread */
+    uint64_t n_words;  /* a multiple of COPY_CHUNK */
+};
+
+/* ---- stream ---- */
+
+enum stream_mode {
+    STREAM_CONTINUOUS,
+    STREAM_BARRIERS, /* the crews meet after every burst; the producers run on */
+    STREAM_STOPPED,  /* the producers wait for the barriers too */
+    STREAM_N_MODES,
+};
+#define STREAM_THREADS 544
+struct stream_args {
+    uint64_t data;     /* [n_chunks][chunk_bytes]: chunk i is block i % n_blocks's */
+    uint64_t sums;     /* u32 [n_blocks][n_crew] */
+    uint64_t counters; /* u32 [2][GPU_LINE]: barrier, then flow_word */
+    uint32_t n_chunks; /* a multiple of n_blocks */
+    uint32_t chunk_bytes, n_stages, n_crew;
+    uint32_t burst; /* chunks of a block between two barriers; divides n_chunks / n_blocks */
+    uint32_t mode, n_rounds;
+};
+
+/* ---- hop ---- */
+
+enum hop_mode { HOP_CHAIN, HOP_BARRIER };
+struct hop_args {
+    uint64_t counters; /* u32 [n_blocks + 1][GPU_LINE]: one per block, then flow_word */
+    uint64_t out;      /* u32 [n_blocks]: rounds seen */
+    uint32_t n_rounds, n_crew, mode, reserved;
+};
+
+/* ---- echo ---- */
+
+enum echo_word { ECHO_ARRIVED, ECHO_FINISHED, ECHO_GUARD, ECHO_N_WORDS };
+#define ECHO_THREADS 544
+struct echo_host { /* pinned */
+    uint32_t asked, stop, pad0[30];
+    uint32_t answered, pad1[31];
+};
+struct echo_args {
+    uint64_t host;                /* struct echo_host */
+    uint64_t counters;            /* u32 [ECHO_N_WORDS][GPU_LINE] */
+    uint64_t times;               /* u64 [n_steps]: of block 0's clock, ns */
+    uint64_t polls;               /* u64 [2]: looks at host memory, and for how many ns */
+    uint32_t n_steps, n_barriers; /* n_steps 0: only the echo, until the host says stop */
+    uint32_t n_crew;
+    uint32_t polls_host; /* block 0's border warp looks at host memory while the steps run */
+};
+
+/* ---- idle ---- */
+
+struct idle_host { /* pinned */
+    uint32_t stop, pad0[31];
+    uint32_t running, left, pad1[30];
+};
+struct idle_args {
+    uint64_t host;     /* struct idle_host */
+    uint64_t counters; /* u32 [2][GPU_LINE]: the others' mirror of stop, blocks that have started */
+    uint64_t polls;    /* u64 [2]: looks of block 0 at host memory, and for how many ns */
+    uint32_t sleep_ns, mirror_ns;
+};
+#define IDLE_THREADS 512

@@ -1,0 +1,12 @@
+/* guard.h - what ends the waits of the kernels here: GPU_DEADLINE_NS, or the abort word. The record (enum
+ * flow_word) has a line of its own among a kernel's counters. */
+#pragma once
+#include "crew.h"
+#include "gpu_kernels.h"
+
+SIMT_INLINE struct flow_guard gpu_guard(uint64_t counters, uint32_t abort_line)
+{
+    SIMT_GLOBAL uint32_t *lines = GPU_AT(uint32_t, counters);
+    return (struct flow_guard){
+        .words = lines + abort_line * GPU_LINE, .counters = lines, .deadline_ns = GPU_DEADLINE_NS};
+}

@@ -1,0 +1,26 @@
+#!/bin/sh
+# on_emulator.sh DIR [--first] - check.sh on the emulated driver (HEARTH_LIBCUDA, GPU_BIN): every part must be ok, there
+# must be no figure of speed, and a device that fails must be told from one that works.
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+out=$1
+rm -rf "$out"
+fail() {
+    echo "FAILED  $1"
+    cat "$out/report.md"
+    exit 1
+}
+"$here/check.sh" "$@" || fail "exit code $?"
+grep -q '^# Hearth on SIMT emulator' "$out/report.md" || fail "the report does not say what it is of"
+grep -E '"result": "(failed|timeout|left-out)"' "$out/report.json" && fail "not every part is ok"
+figures='"[a-z_0-9]*(_us|_ns|_ms|gbps|watts|mhz|tokens_per_s|ns)": [-0-9]'
+grep -E "$figures" "$out/report.json" && fail "a figure of the emulator's speed"
+
+# The third launch does not come about: `first` must fail, the parts after it must have run, and the code must tell.
+if SIMT_FAULT=launch:3 "$here/check.sh" "$out/broken" --first >"$out/log" 2>&1; then
+    cat "$out/log"
+    fail "a kernel that cannot be launched passes"
+fi
+grep -qE '^first +failed' "$out/log" || fail "the part that fails is not named"
+grep -qE '^echo ' "$out/log" || fail "a part that fails takes the others along"
+grep -q 'cuLaunch' "$out/broken/report.md" || fail "the report does not say why"

@@ -1,0 +1,33 @@
+#!/bin/sh
+# pack.sh BUILD FOLDER - the programs of a build tree and the libraries that they need, in one folder that runs on
+# another machine of this architecture with no older C library: FOLDER/check.sh DIR. The system's own (libc, libm,
+# the loader) are not taken along; the driver's libcuda is the other machine's.
+set -eu
+[ $# = 2 ] || { echo "usage: pack.sh BUILD FOLDER" >&2; exit 2; }
+build=$1
+folder=$2
+source=$(cd "$(dirname "$0")/../.." && pwd)
+programs="hearthd mkmodel gpu_bench gpu_report"
+most_kib=65536
+
+rm -rf "$folder"
+mkdir -p "$folder/bin" "$folder/lib" "$folder/models" "$folder/data"
+for program in $programs; do
+    cp "$build/bin/$program" "$folder/bin/"
+    strip "$folder/bin/$program"
+    ldd "$build/bin/$program" >>"$folder/needed"
+done
+awk '$2 == "=>" && $3 ~ /^\// { print $3 }' "$folder/needed" | sort -u >"$folder/libraries"
+while read -r library; do
+    case $(basename "$library") in
+    libc.so.* | libm.so.* | libdl.so.* | libpthread.so.* | librt.so.* | ld-linux*) ;;
+    *) cp -L "$library" "$folder/lib/" ;;
+    esac
+done <"$folder/libraries"
+rm "$folder/needed" "$folder/libraries"
+cp "$source"/tests/gpu/check.sh "$source"/tests/gpu/README.md "$folder/"
+cp "$source"/models/*.gguf "$folder/models/"
+cp "$source"/tests/data/tiny-* "$folder/data/"
+used=$(du -sk "$folder" | cut -f1)
+[ "$used" -le $most_kib ] || { echo "pack.sh: $folder takes $used KiB, more than $most_kib" >&2; exit 1; }
+echo "$folder: $used KiB"

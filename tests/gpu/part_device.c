@@ -1,0 +1,84 @@
+/* part_device.c - what device and driver this is, and what its compiler made of every kernel. */
+#include "gpu.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The names of the kernels in a PTX text, one after the other: moves *at, false at the end. */
+static bool next_entry(const char **at, char *name, size_t room)
+{
+    static const char word[] = ".visible .entry ";
+    const char *p = strstr(*at, word);
+    if (!p)
+        return false;
+    p += sizeof word - 1;
+    size_t n = strcspn(p, "( \n");
+    n = n < room ? n : room - 1;
+    memcpy(name, p, n);
+    name[n] = '\0';
+    *at = p;
+    return true;
+}
+
+static int put_kernel(struct gpu *g, void *module, const char *source, const char *name, json_t *rows,
+                      struct error *err)
+{
+    void *function;
+    int registers = 0, local = 0;
+    int rc = CUDA_TRY(&g->driver, err, cuModuleGetFunction, &function, module, name);
+    if (rc == 0)
+        rc = CUDA_TRY(&g->driver, err, cuFuncGetAttribute, &registers, CUDA_FUNCTION_REGISTERS, function);
+    if (rc == 0)
+        rc = CUDA_TRY(&g->driver, err, cuFuncGetAttribute, &local, CUDA_FUNCTION_LOCAL, function);
+    if (rc == 0)
+        json_array_append_new(rows,
+                              json_pack("{s:s, s:s, s:o, s:o}", "source", source, "kernel", name, "registers",
+                                        gpu_figure(g, registers), "local_bytes", gpu_figure(g, local)));
+    return rc;
+}
+
+/* Every source once: the image that this device would get. */
+static int put_kernels(struct gpu *g, const struct ptx_image *images, json_t *rows, struct error *err)
+{
+    for (const struct ptx_image *i = images; i->name; i++) {
+        const struct ptx_image *best = i;
+        char name[96];
+        void *module;
+        bool seen = false;
+        for (const struct ptx_image *k = images; k->name; k++) {
+            if (strcmp(k->name, i->name) != 0)
+                continue;
+            seen = seen || k < i;
+            best = k->sm <= g->device.sm && k->sm > best->sm ? k : best;
+        }
+        if (seen)
+            continue;
+        int rc = cuda_module_open(&module, &g->driver, &g->device, images, i->name, err);
+        const char *at = best->text;
+        while (rc == 0 && next_entry(&at, name, sizeof name))
+            rc = put_kernel(g, module, i->name, name, rows, err);
+        if (rc < 0)
+            return rc;
+        g->driver.cuModuleUnload(module);
+    }
+    return 0;
+}
+
+int part_device(struct gpu *g, json_t *out, struct error *err)
+{
+    const struct cuda_device *d = &g->device;
+    json_t *kernels = json_array(), *benches = json_array();
+    json_object_set_new(out, "driver", json_integer(g->driver.version));
+    json_object_set_new(out, "capability", json_integer(d->sm));
+    json_object_set_new(out, "sms", json_integer(d->n_sms));
+    json_object_set_new(out, "shared_per_block", json_integer((json_int_t)d->shared_per_block));
+    json_object_set_new(out, "l2_bytes", json_integer((json_int_t)d->l2_bytes));
+    json_object_set_new(out, "memory_bytes", json_integer((json_int_t)d->memory_bytes));
+    json_object_set_new(out, "bus_gbps", gpu_figure(g, (double)d->bandwidth * 1e-9));
+    json_object_set_new(out, "time_limit", json_boolean(d->has_time_limit));
+    json_object_set_new(out, "kernels", kernels);
+    json_object_set_new(out, "bench_kernels", benches);
+    int rc = put_kernels(g, ptx_images, kernels, err);
+    return rc < 0 ? rc : put_kernels(g, gpu_ptx_images, benches, err);
+}
