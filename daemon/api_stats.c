@@ -19,7 +19,7 @@ static void put_model(struct buf *out, const struct server *s)
                s->model.n_ctx, c->n_vocab);
 }
 
-static void put_device(struct buf *out, const struct backend_info *b)
+static void put_device(struct buf *out, const struct server *s, const struct backend_info *b)
 {
     buf_puts(out, "{\"backend\":");
     json_put_str(out, b->name);
@@ -27,8 +27,10 @@ static void put_device(struct buf *out, const struct backend_info *b)
     json_put_str(out, b->device);
     buf_puts(out, ",\"isa\":");
     json_put_str(out, b->isa);
-    buf_printf(out, ",\"threads\":%u,\"memory_used\":%llu,\"memory_total\":%llu}", b->n_threads,
+    buf_printf(out, ",\"threads\":%u,\"memory_used\":%llu,\"memory_total\":%llu,\"why\":", b->n_threads,
                (unsigned long long)b->memory_used, (unsigned long long)b->memory_total);
+    json_put_str(out, s->model.why ? s->model.why : "");
+    buf_puts(out, "}");
 }
 
 static void put_decoder(struct buf *out, const struct server *s, const struct backend_info *b,
@@ -67,7 +69,7 @@ static void put_loaded(struct buf *out, const struct server *s, const struct eng
     buf_puts(out, "\"model\":");
     put_model(out, s);
     buf_puts(out, ",\"device\":");
-    put_device(out, &b);
+    put_device(out, s, &b);
     buf_puts(out, ",\"decoder\":");
     put_decoder(out, s, &b, e);
     buf_puts(out, ",\"kv\":");

@@ -57,8 +57,12 @@ struct bench_cost bench_cost(const struct offline *o, const struct bench_test *t
 
 void bench_compare(struct bench_row *row, const struct bench_roofline *roofline)
 {
-    double read = row->tokens_per_s * row->cost.bytes / (roofline->read_gbps * 1e9);
-    double int8 = row->tokens_per_s * row->cost.int8_ops / (roofline->int8_tops * 1e12);
+    double read = 0, int8 = 0;
+
+    if (roofline->read_gbps > 0)
+        read = row->tokens_per_s * row->cost.bytes / (roofline->read_gbps * 1e9);
+    if (roofline->int8_tops > 0)
+        int8 = row->tokens_per_s * row->cost.int8_ops / (roofline->int8_tops * 1e12);
 
     row->bound = read >= int8 ? "read" : "int8";
     row->fraction = read >= int8 ? read : int8;
@@ -229,11 +233,20 @@ static int check_fit(const struct offline *o, const struct bench_test *test, str
     return 0;
 }
 
+static uint64_t launches(const struct offline *o)
+{
+    struct backend_info info;
+
+    executor_info(o->runtime.executor, &info);
+    return info.launches;
+}
+
 int bench_measure(struct offline *o, const struct bench_test *test, uint32_t repetitions,
                   struct bench_row *row, struct error *err)
 {
     double rates[BENCH_MAX_REPS];
     struct bench_batch b = {0}; /* gcc cannot see under TSan that batch_open fills it */
+    uint64_t launched = 0;
     int rc = check_fit(o, test, err);
 
     if (rc == 0)
@@ -242,15 +255,18 @@ int bench_measure(struct offline *o, const struct bench_test *test, uint32_t rep
         return rc;
     for (uint32_t i = 0; i <= repetitions && rc == 0; i++) {
         batch_prepare(&b, test);
+        launched = i == 1 ? launches(o) : launched; /* the first one warms caches and clocks */
         rc = batch_run(&b, o, err);
-        if (rc == 0 && i > 0) /* the first one warms caches and clocks */
+        if (rc == 0 && i > 0)
             rates[i - 1] = batch_rate(&b, test);
     }
     batch_close(&b);
     if (rc < 0)
         return rc;
+    uint64_t n_tokens = (uint64_t)repetitions * test->batch * (prompt_length(test) + generated(test));
     *row = (struct bench_row){.executor = (int)executor_kind(o->runtime.executor),
                               .sd = bench_deviation(rates, repetitions),
+                              .launches_per_token = (double)(launches(o) - launched) / (double)n_tokens,
                               .cost = bench_cost(o, test)};
     row->tokens_per_s = bench_median(rates, repetitions);
     bench_test_name(test, row->test, sizeof row->test);

@@ -24,9 +24,9 @@ struct bench_options {
     bool ops, executors, json;
 };
 
-struct bench_roofline {
-    double read_gbps; /* 10^9 bytes per second */
-    double int8_tops; /* 10^12 operations per second */
+struct bench_roofline { /* 0: unknown */
+    double read_gbps;   /* 10^9 bytes per second */
+    double int8_tops;   /* 10^12 operations per second */
 };
 
 /* What one token costs, by the shapes of the model. */
@@ -36,9 +36,10 @@ struct bench_cost {
 };
 
 struct bench_row {
-    char test[48];           /* "pp512", "tg128@d256", "tg128@b4" */
-    int executor;            /* enum executor_kind */
-    double tokens_per_s, sd; /* median, standard deviation of the repetitions */
+    char test[48];             /* "pp512", "tg128@d256", "tg128@b4" */
+    int executor;              /* enum executor_kind */
+    double tokens_per_s, sd;   /* median, standard deviation of the repetitions */
+    double launches_per_token; /* of kernels; a resident decoder needs none */
     struct bench_cost cost;
     const char *bound; /* "int8" or "read": the limit that is nearer */
     double fraction;   /* of that limit */
@@ -54,7 +55,7 @@ int bench_measure(struct offline *o, const struct bench_test *test, uint32_t rep
                   struct bench_row *row, struct error *err);
 void bench_test_name(const struct bench_test *test, char *out, size_t room);
 struct bench_cost bench_cost(const struct offline *o, const struct bench_test *test);
-/* Sets bound and fraction. */
+/* Sets bound and fraction; 0 where the limit is unknown. */
 void bench_compare(struct bench_row *row, const struct bench_roofline *roofline);
 /* Of n >= 1 values; sorts them. */
 double bench_median(double *values, uint32_t n);

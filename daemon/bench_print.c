@@ -8,20 +8,25 @@
 
 void bench_print_roofline(const struct bench_roofline *roofline, uint32_t threads, FILE *f)
 {
-    fprintf(f, "limits of this machine, %u thread%s: %.1f GB/s read, %.2f int8 TOPS\n", threads,
-            threads == 1 ? "" : "s", roofline->read_gbps, roofline->int8_tops);
+    if (threads)
+        fprintf(f, "limits of this machine, %u thread%s: %.1f GB/s read, %.2f int8 TOPS\n", threads,
+                threads == 1 ? "" : "s", roofline->read_gbps, roofline->int8_tops);
+    else if (roofline->read_gbps > 0)
+        fprintf(f, "limit of this device, as its driver says: %.1f GB/s read\n", roofline->read_gbps);
+    else
+        fprintf(f, "the driver does not say how fast this device reads\n");
 }
 
 static void print_row(const struct bench_row *row, const struct bench_roofline *roofline, FILE *f)
 {
-    char limit[64];
+    char limit[64] = "-";
 
-    if (strcmp(row->bound, "read") == 0)
+    if (strcmp(row->bound, "read") == 0 && roofline->read_gbps > 0)
         snprintf(limit, sizeof limit, "%5.1f %% of %.1f GB/s read", 100 * row->fraction, roofline->read_gbps);
-    else
+    else if (strcmp(row->bound, "int8") == 0)
         snprintf(limit, sizeof limit, "%5.1f %% of %.2f int8 TOPS", 100 * row->fraction, roofline->int8_tops);
-    fprintf(f, "%-16s %-11s %11.2f ± %-9.2f %s\n", row->test, config_executor_name(row->executor),
-            row->tokens_per_s, row->sd, limit);
+    fprintf(f, "%-16s %-11s %11.2f ± %-9.2f %9.2f   %s\n", row->test, config_executor_name(row->executor),
+            row->tokens_per_s, row->sd, row->launches_per_token, limit);
 }
 
 /* KiB of the largest cache that cpu0 uses, 0 when the kernel does not say. (sysconf() reports what CPUID says
@@ -51,10 +56,11 @@ void bench_print_table(const struct bench_report *report, FILE *f)
             (double)mc->n_params / 1e6, bytes / (1 << 20), device);
     bench_print_roofline(report->roofline, report->threads, f);
     long cache = read_cache_kib();
-    if (bytes < (double)cache * 1024)
+    if (report->threads && bytes < (double)cache * 1024)
         fprintf(f, "the weights fit this CPU's cache (%ld MiB): reading them may be faster than memory\n",
                 cache >> 10);
-    fprintf(f, "\n%-16s %-11s %11s   %-9s %s\n", "test", "executor", "tokens/s", "sd", "of the limit");
+    fprintf(f, "\n%-16s %-11s %11s   %-9s %9s   %s\n", "test", "executor", "tokens/s", "sd", "launches",
+            "of the limit");
     for (uint32_t i = 0; i < report->n_rows; i++)
         print_row(&report->rows[i], report->roofline, f);
 }
@@ -65,11 +71,12 @@ void bench_print_json(const struct bench_report *report, FILE *f)
 
     for (uint32_t i = 0; i < report->n_rows; i++) {
         const struct bench_row *row = &report->rows[i];
-        json_array_append_new(rows, json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:s, s:f}", "test", row->test,
-                                              "executor", config_executor_name(row->executor), "tokens_per_s",
-                                              row->tokens_per_s, "sd", row->sd, "bytes_per_token",
-                                              row->cost.bytes, "int8_ops_per_token", row->cost.int8_ops,
-                                              "bound", row->bound, "fraction", row->fraction));
+        json_array_append_new(
+            rows, json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:s, s:f}", "test", row->test, "executor",
+                            config_executor_name(row->executor), "tokens_per_s", row->tokens_per_s, "sd",
+                            row->sd, "launches_per_token", row->launches_per_token, "bytes_per_token",
+                            row->cost.bytes, "int8_ops_per_token", row->cost.int8_ops, "bound", row->bound,
+                            "fraction", row->fraction));
     }
     json_t *all = json_pack("{s:{s:f, s:f}, s:o}", "roofline", "read_GBps", report->roofline->read_gbps,
                             "int8_TOPS", report->roofline->int8_tops, "rows", rows);

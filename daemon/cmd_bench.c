@@ -83,10 +83,10 @@ static void usage(void)
          "  -r 5          repetitions, after one that does not count\n"
          "  --roofline    the limits; without --model nothing else\n"
          "  --ops         also the time per graph op, node by node\n"
-         "  --executors   every test with executor persistent and eager\n"
+         "  --executors   every test with every executor the backend has, and what each launches per token\n"
          "  --json        one object on stdout and nothing else\n"
          "\n"
-         "and of `hearthd serve`: --model --threads --isa --executor --n-ctx --kv-type --step-ms "
+         "and of `hearthd serve`: --model --backend --threads --isa --executor --n-ctx --kv-type --step-ms "
          "--steps-in-flight");
 }
 
@@ -176,13 +176,46 @@ static int print_ops(const struct config *cfg, const struct bench_plan *plan, st
     return rc;
 }
 
+/* The limits of the threads that the model gets, or of its device. */
+static void set_limits(struct bench_report *report, struct bench_roofline *roofline, const struct offline *o)
+{
+    struct backend_info info;
+
+    executor_info(o->runtime.executor, &info);
+    report->threads = info.n_threads;
+    if (info.memory_total)
+        *roofline = (struct bench_roofline){.read_gbps = (double)info.bandwidth / 1e9};
+    else
+        *roofline = measure_roofline(info.n_threads);
+}
+
+/* The tests once more with every other executor that the backend has. */
+static int run_others(struct offline *o, struct config *cfg, const struct bench_plan *plan,
+                      const struct bench_options *opt, struct bench_report *report, struct bench_row *rows,
+                      struct error *err)
+{
+    static const int kinds[] = {EXECUTOR_PERSISTENT, EXECUTOR_GRAPH, EXECUTOR_EAGER};
+    bool has_graph = executor_backend(o->runtime.executor)->ops->has_graph;
+    int first = cfg->executor, rc = 0;
+
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds && rc == 0; i++) {
+        if (kinds[i] == first || (kinds[i] == EXECUTOR_GRAPH && !has_graph))
+            continue;
+        cfg->executor = kinds[i];
+        offline_close(o);
+        rc = offline_open(o, cfg, err);
+        if (rc == 0)
+            rc = run_tests(o, plan, opt, report, rows, err);
+    }
+    return rc;
+}
+
 static int bench_model(struct config *cfg, const struct bench_options *opt, struct error *err)
 {
     static struct bench_row rows[BENCH_MAX_ROWS];
     struct bench_roofline roofline;
     struct bench_report report = {.roofline = &roofline, .rows = rows};
     struct bench_plan plan;
-    struct backend_info info;
     struct offline o = {0};
 
     plan_make(&plan, opt);
@@ -190,17 +223,10 @@ static int bench_model(struct config *cfg, const struct bench_options *opt, stru
     int rc = offline_open(&o, cfg, err);
     if (rc < 0)
         return rc;
-    executor_info(o.runtime.executor, &info);
-    report.threads = info.n_threads;
-    roofline = measure_roofline(info.n_threads); /* with as many threads as the model gets */
+    set_limits(&report, &roofline, &o);
     rc = run_tests(&o, &plan, opt, &report, rows, err);
-    if (rc == 0 && opt->executors) {
-        cfg->executor = cfg->executor == EXECUTOR_EAGER ? EXECUTOR_PERSISTENT : EXECUTOR_EAGER;
-        offline_close(&o);
-        rc = offline_open(&o, cfg, err);
-        if (rc == 0)
-            rc = run_tests(&o, &plan, opt, &report, rows, err);
-    }
+    if (rc == 0 && opt->executors)
+        rc = run_others(&o, cfg, &plan, opt, &report, rows, err);
     report.runtime = &o.runtime;
     if (rc == 0)
         (opt->json ? bench_print_json : bench_print_table)(&report, stdout);

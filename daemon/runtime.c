@@ -1,4 +1,5 @@
 #include "runtime.h"
+#include "cuda/driver.h"
 #include "engine.h"
 #include "executor.h"
 #include "log.h"
@@ -11,12 +12,10 @@
 
 #define DEFAULT_N_CTX 8192
 
-static int choose_backend(const struct config *cfg, const struct backend_ops **out, struct error *err)
+void runtime_prepare(const struct config *cfg)
 {
-    if (cfg->backend == CONFIG_CUDA)
-        return error_set(err, -ENODEV, "backend cuda is not in this build; use backend = cpu or auto");
-    *out = &cpu_backend;
-    return 0;
+    if (cfg->backend != CONFIG_CPU)
+        cuda_driver_environment(NULL);
 }
 
 static uint32_t choose_n_ctx(const struct config *cfg, const struct model_config *mc)
@@ -39,10 +38,39 @@ static uint32_t end_tokens(const struct runtime *r, const int32_t **out)
     return (uint32_t)n;
 }
 
+static int open_on(struct runtime *r, const struct config *cfg, const struct backend_ops *ops,
+                   const struct backend_config *bc, struct error *err)
+{
+    struct backend_info info;
+    int rc = executor_open(&r->executor, (enum executor_kind)cfg->executor, ops, bc, r->model, err);
+
+    if (rc < 0)
+        return rc;
+    executor_info(r->executor, &info);
+    if (info.note)
+        log_info("%s", info.note);
+    return 0;
+}
+
+/* cuda where that works, else cpu. A device that does not serve is something to warn of, none at all is not.
+ */
+static int open_best(struct runtime *r, const struct config *cfg, const struct backend_config *bc,
+                     struct error *err)
+{
+    struct error why = {0};
+    int rc = open_on(r, cfg, &cuda_backend, bc, &why);
+
+    if (rc == 0)
+        return 0;
+    snprintf(r->why, sizeof r->why, "backend auto takes cpu: %s", why.text);
+    if (rc != -ENODEV)
+        log_warn("%s", r->why);
+    return open_on(r, cfg, &cpu_backend, bc, err);
+}
+
 int runtime_load(struct runtime *r, const struct config *cfg, const struct runtime_progress *progress,
                  struct error *err)
 {
-    const struct backend_ops *ops = NULL;
     struct backend_config bc = {.arithmetic = (enum backend_arithmetic)cfg->arithmetic,
                                 .n_threads = cfg->threads,
                                 .isa = cfg->isa,
@@ -53,14 +81,16 @@ int runtime_load(struct runtime *r, const struct config *cfg, const struct runti
                                 .kv_memory = cfg->kv_memory,
                                 .steps_in_flight = cfg->steps_in_flight,
                                 .park_after_ms = cfg->park_after_ms,
+                                .stall_ms = cfg->watchdog_ms,
                                 .progress = progress ? progress->report : NULL,
                                 .context = progress ? progress->context : NULL};
-    int rc = choose_backend(cfg, &ops, err);
 
     bc.n_end_tokens = end_tokens(r, &bc.end_tokens);
-    if (rc < 0)
-        return rc;
-    return executor_open(&r->executor, (enum executor_kind)cfg->executor, ops, &bc, r->model, err);
+    if (cfg->backend == CONFIG_CUDA)
+        return open_on(r, cfg, &cuda_backend, &bc, err);
+    if (cfg->backend == CONFIG_CPU || bc.arithmetic == BACKEND_EXACT)
+        return open_on(r, cfg, &cpu_backend, &bc, err);
+    return open_best(r, cfg, &bc, err);
 }
 
 int runtime_read(struct runtime *out, const struct config *cfg, const char *path, struct error *err)
@@ -121,6 +151,10 @@ void runtime_describe(const struct runtime *r, char *out, size_t room)
     struct backend_info info;
 
     executor_info(r->executor, &info);
+    if (info.memory_total) { /* a device of its own */
+        snprintf(out, room, "%s %s (%s)", info.name, info.device, info.isa);
+        return;
+    }
     int n = snprintf(out, room, "%s", info.name);
     if (info.isa && n >= 0 && (size_t)n < room)
         n += snprintf(out + n, room - (size_t)n, " %s", info.isa);

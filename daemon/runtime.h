@@ -20,12 +20,16 @@ struct runtime {
     struct tokenizer *tokenizer;
     struct executor *executor;
     uint32_t n_ctx; /* of the configuration, or the default for this model */
+    char why[360];  /* backend auto: why it is not cuda; else "" */
 };
 
 struct runtime_progress { /* called on the opening thread; fraction 0..1 */
     void (*report)(void *context, double fraction);
     void *context;
 };
+
+/* What has to happen before the program has a second thread. */
+void runtime_prepare(const struct config *cfg);
 
 /* The two halves of runtime_open(): what the file says, then backend and executor. In between the file's own
  * bytes can be read at leisure: loading drops their pages as it packs. After a failed runtime_load() the

@@ -180,6 +180,8 @@ static void say_ready(struct serve *s)
 
     serve_start_line(&facts, line, sizeof line);
     serve_curl_line(facts.where, curl, sizeof curl);
+    if (s->loader.runtime.why[0])
+        log_info("%s", s->loader.runtime.why);
     log_info("%s", line);
     log_info("%s", curl);
     notify_send(&s->notify, "READY=1\nSTATUS=%s", line);
@@ -202,6 +204,7 @@ static void on_loaded(void *context)
                              .tokenizer = s->loader.runtime.tokenizer,
                              .model = s->loader.runtime.model,
                              .executor = s->loader.runtime.executor,
+                             .why = s->loader.runtime.why,
                              .hash = s->loader.hash,
                              .chat = s->loader.chat};
     s->phase = PHASE_READY;
@@ -296,6 +299,7 @@ static int start(struct serve *s, struct error *err)
     if (notify_open(&s->notify, &inner) < 0)
         log_warn("%s; the service manager will not hear of this process", inner.text);
     raise_descriptor_limit();
+    runtime_prepare(&s->cfg);
     int rc = model_file_find(s->path, s->cfg.model, err);
     if (rc == 0)
         rc = open_loop(s, err);

@@ -32,6 +32,7 @@ struct server_model {
     const struct tokenizer *tokenizer;
     const struct model *model;
     const struct executor *executor; /* for /stats: executor_info() */
+    const char *why;                 /* for /stats: why the backend is not a better one, or "" */
     uint32_t n_ctx;                  /* tokens a request may have in all; set by server_set_model() */
     uint64_t hash;                   /* model_hash(): part of the fingerprint */
     struct chat_template chat;       /* the file's, as /v1/chat/completions can follow it */

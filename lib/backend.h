@@ -1,4 +1,4 @@
-/* backend.h - where a program runs: `cpu`, and later `cuda`, each one narrow table, chosen once at start.
+/* backend.h - where a program runs: `cpu` or `cuda`, each one narrow table, chosen once at start.
  *
  * Life: open -> load -> (submit, poll)* -> close. Weights, KV cache and scratch are taken in load(), none
  * later; a step allocates nothing. submit() copies the step into the backend's ring; results come from poll()
@@ -37,6 +37,7 @@ struct backend_config {
     uint64_t kv_memory;       /* bytes wanted for KV pages; 0: the default of the backend */
     uint32_t steps_in_flight; /* 1 or 2 */
     uint32_t park_after_ms;
+    uint32_t stall_ms; /* cuda: work that does not move on for so long has failed; 0: 10 s */
     /* Called from load(), on the calling thread: 0..1. May be NULL. */
     void (*progress)(void *context, double fraction);
     void *context;
@@ -46,7 +47,8 @@ struct backend_config {
 struct backend_info {
     const char *name;   /* "cpu" */
     const char *device; /* "AMD EPYC ..." */
-    const char *isa;    /* "avx512vnni" */
+    const char *isa;    /* "avx512vnni", "sm_90" */
+    const char *note;   /* what load() had to say that is no error, in a sentence; or NULL */
     uint32_t n_threads;
     uint32_t max_rows; /* rows a step may have */
     uint32_t n_pages;
@@ -54,6 +56,7 @@ struct backend_info {
     uint32_t default_step_ms; /* time budget of a step that suits this backend */
     struct kv_layout kv;
     uint64_t memory_used, memory_total; /* bytes; total 0 when it is the host's */
+    uint64_t bandwidth;                 /* bytes/s of the device's memory as its driver says; 0: unknown */
     uint64_t scratch_bytes;
     uint64_t launches, parks, steps;
     uint32_t ops_per_step;
@@ -99,4 +102,4 @@ struct backend_ops {
     void (*close)(struct backend *be); /* NULL is fine */
 };
 
-extern const struct backend_ops cpu_backend;
+extern const struct backend_ops cpu_backend, cuda_backend;

@@ -23,7 +23,9 @@ struct executor {
     struct backend *be;
     struct graph *graph;
     struct program *program;
-    _Atomic uint64_t launches; /* eager's; the decoder counts its own */
+    /* Eager's dispatches; the decoder counts what it launches besides, and all launches of other executors.
+     * What it had counted before executor_forget() is left out. */
+    _Atomic uint64_t launches, forgotten;
     bool timed;
     struct executor_timing timing;
     struct finished finished[MAX_STEPS]; /* a ring, oldest at `first` */
@@ -227,15 +229,20 @@ enum executor_kind executor_kind(const struct executor *x)
 
 void executor_forget(struct executor *x)
 {
+    struct backend_info info;
+    x->ops->info(x->be, &info);
     atomic_store_explicit(&x->launches, 0, memory_order_relaxed);
+    if (x->kind != EXECUTOR_PERSISTENT)
+        atomic_store_explicit(&x->forgotten, info.launches, memory_order_relaxed);
 }
 
 void executor_info(const struct executor *x, struct backend_info *out)
 {
     x->ops->info(x->be, out);
-    if (x->kind != EXECUTOR_EAGER)
+    if (x->kind == EXECUTOR_PERSISTENT)
         return;
-    out->launches = atomic_load_explicit(&x->launches, memory_order_relaxed);
+    out->launches += atomic_load_explicit(&x->launches, memory_order_relaxed) -
+                     atomic_load_explicit(&x->forgotten, memory_order_relaxed);
     out->ops_per_step = graph_n_launches(x->graph);
 }
 

@@ -334,7 +334,7 @@ static void cpu_info(const struct backend *be, struct backend_info *out)
         .kv = d->attend.kv,
         .memory_used = d->weights.block.size + scratch + pages * kv_page_size(&d->attend.kv),
         .scratch_bytes = scratch,
-        .launches = 1,
+        .launches = d->cfg.eager ? 0 : 1, /* of the team; node by node the executor counts */
         .steps = atomic_load_explicit(&d->steps, memory_order_relaxed),
         .ops_per_step = d->program ? d->program->n_ops : 0,
         .heartbeat_ns = last_beat(d),

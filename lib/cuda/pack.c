@@ -139,13 +139,13 @@ void cuda_pack(uint32_t type, uint32_t n, uint32_t k, const void *src, void *out
     assert(rc == 0 && first <= last && last <= m.n_tiles);
     uint32_t kind = matmul_kind_of(type);
     size_t row_size = quant_size(type, k), tile_bytes = (size_t)m.n_supers * m.super_bytes;
-    memset((uint8_t *)out + first * tile_bytes, 0, (last - first) * tile_bytes);
+    memset(out, 0, (last - first) * tile_bytes);
     for (uint32_t tile = first; tile < last; tile++)
         for (uint32_t row = 0; row < TILE_ROWS && tile * TILE_ROWS + row < n; row++)
             for (uint32_t super = 0; super < m.n_supers; super++) {
                 const uint8_t *from = (const uint8_t *)src + (tile * TILE_ROWS + row) * row_size +
                                       super * quant_size(type, TILE_COLUMNS);
-                uint8_t *to = (uint8_t *)out + tile * tile_bytes + (size_t)super * m.super_bytes;
+                uint8_t *to = (uint8_t *)out + (tile - first) * tile_bytes + (size_t)super * m.super_bytes;
                 uint32_t n_blocks = matmul_n_blocks(k, super);
                 if (tile_is_float(m.type))
                     pack_float_row(forms[kind].bits / 8, from, n_blocks * ARITH_BLOCK, to, row);

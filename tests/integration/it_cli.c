@@ -170,10 +170,20 @@ Test(cli, an_architecture_nobody_knows_is_5)
     unlink(path);
 }
 
-Test(cli, a_backend_that_is_not_built_in_is_6)
+Test(cli, cuda_without_a_driver_is_6_and_never_becomes_cpu)
 {
-    cr_assert_eq(PROCESS_RUN(&p, "serve", "--port", "0", "--backend", "cuda", "--model", PROCESS_MODEL), 6);
-    expect_in(p.stderr_text, "cuda");
+    cr_assert_eq(PROCESS_RUN(&p, "serve", "--port", "0", "--backend", "cuda", "--libcuda",
+                             "/nonexistent/libcuda.so", "--model", PROCESS_MODEL),
+                 6);
+    expect_in(p.stderr_text, "no CUDA driver: /nonexistent/libcuda.so");
+}
+
+Test(cli, auto_without_a_driver_is_cpu)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "run", "--libcuda", "/nonexistent/libcuda.so", "--model", PROCESS_MODEL,
+                             "-n", "1", "Once"),
+                 0);
+    expect_in(p.stderr_text, "cpu");
 }
 
 Test(cli, an_executor_the_backend_lacks_is_2)

@@ -16,7 +16,7 @@ struct test_backend {
     struct exact *exact;
     struct backend_config config;
     uint32_t n_submitted, n_polled, n_parked, fail_at;
-    uint64_t step;
+    uint64_t step, n_own_launches;
     uint32_t n_results, n_taken;
     struct step_result results[STEP_MAX_LOGITS];
     const struct program *program;
@@ -28,6 +28,7 @@ static int test_open(struct backend **out, const struct backend_config *cfg, str
     struct test_backend *be = calloc(1, sizeof *be);
     cr_assert_not_null(be);
     be->config = *cfg;
+    be->n_own_launches = !cfg->eager;
     be->fail_at = UINT32_MAX;
     *out = &be->base;
     return 0;
@@ -92,8 +93,8 @@ static const float *test_logits(struct backend *b, uint32_t index)
 
 static void test_info(const struct backend *b, struct backend_info *out)
 {
-    (void)b;
-    *out = (struct backend_info){.name = "test", .launches = 1, .ops_per_step = 7};
+    const struct test_backend *be = (const struct test_backend *)b;
+    *out = (struct backend_info){.name = "test", .launches = be->n_own_launches, .ops_per_step = 7};
 }
 
 static void test_park(struct backend *b)
@@ -184,6 +185,23 @@ Test(executor, eager_counts_one_launch_for_each_node_of_each_step)
         cr_assert_eq(info.launches, id * n);
     }
     cr_assert_eq(info.ops_per_step, n);
+    executor_close(x);
+}
+
+Test(executor, eager_adds_what_the_backend_launched_besides_and_forgets_both)
+{
+    struct executor *x = open_with(EXECUTOR_EAGER, &cpu_like, &config);
+    struct test_backend *be = (struct test_backend *)executor_backend(x);
+    struct backend_info info;
+    one_row(1, 0, 5, false);
+    cr_assert_eq(executor_submit(x, &step, NULL), 0);
+    be->n_own_launches = 2;
+    executor_info(x, &info);
+    cr_assert_eq(info.launches, graph_n_launches(executor_graph(x)) + 2);
+    executor_forget(x);
+    be->n_own_launches = 5;
+    executor_info(x, &info);
+    cr_assert_eq(info.launches, 3);
     executor_close(x);
 }
 

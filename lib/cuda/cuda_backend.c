@@ -1,0 +1,334 @@
+#include "clock.h"
+#include "cuda_decoder.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#define SPIN_NS  10000u      /* poll looks again and again for so long, */
+#define SLEEP_NS 20000u      /* then sleeps between looks, */
+#define POLL_NS  500000u     /* and goes back to the engine after so long, which may have news */
+#define LEAVE_NS 5000000000u /* what a decoder may take to leave; one that does not is left where it is */
+
+/* --- life --- */
+
+static int check_config(const struct backend_config *cfg, struct error *err)
+{
+    if (cfg->n_slots < 1 || cfg->n_slots > STEP_MAX_SLOTS)
+        return error_set(err, -EINVAL, "%u slots, must be 1..%u", cfg->n_slots, STEP_MAX_SLOTS);
+    if (cfg->n_ctx < 1 || cfg->n_ctx > 1u << 24)
+        return error_set(err, -EINVAL, "a context of %u tokens, must be 1..%u", cfg->n_ctx, 1u << 24);
+    if (cfg->steps_in_flight > DECODER_RING)
+        return error_set(err, -EINVAL, "%u steps in flight, must be 1 or 2", cfg->steps_in_flight);
+    if (cfg->kv_type != KV_F16 && cfg->kv_type != KV_Q8_0)
+        return error_set(err, -EINVAL, "KV cache type %u is not known", (unsigned)cfg->kv_type);
+    if (cfg->arithmetic != BACKEND_INT8)
+        return error_set(err, -EINVAL, "arithmetic exact needs backend cpu and executor eager");
+    return 0;
+}
+
+static int copy_end_tokens(struct cuda_decoder *d, struct error *err)
+{
+    const struct backend_config *cfg = &d->cfg;
+    if (!cfg->n_end_tokens)
+        return 0;
+    d->end_tokens = malloc(cfg->n_end_tokens * sizeof *d->end_tokens);
+    if (!d->end_tokens)
+        return error_set(err, -ENOMEM, "end tokens: out of memory");
+    memcpy(d->end_tokens, cfg->end_tokens, cfg->n_end_tokens * sizeof *d->end_tokens);
+    return 0;
+}
+
+/* What is in use by a kernel that does not leave is not given back: the process is about to end. */
+static bool is_stuck(struct cuda_decoder *d)
+{
+    if (!d->device.context)
+        return false;
+    d->driver.cuCtxSetCurrent(d->device.context);
+    if (d->resident && atomic_load(&d->launches))
+        return !cuda_resident_leave(d, d->fault.code ? DECODER_ABORT : DECODER_DRAIN, LEAVE_NS);
+    return d->stream && d->driver.cuStreamQuery(d->stream) == CUDA_NOT_READY;
+}
+
+static void cuda_close(struct backend *be)
+{
+    struct cuda_decoder *d = (struct cuda_decoder *)be;
+    if (!d || is_stuck(d))
+        return;
+    cuda_unload(d);
+    if (d->driver.library)
+        cuda_device_close(&d->device, &d->driver);
+    cuda_driver_close(&d->driver);
+    free(d->end_tokens);
+    free(d);
+}
+
+static int cuda_open(struct backend **out, const struct backend_config *cfg, struct error *err)
+{
+    int rc = check_config(cfg, err);
+    if (rc < 0)
+        return rc;
+    struct cuda_decoder *d = calloc(1, sizeof *d);
+    if (!d)
+        return error_set(err, -ENOMEM, "cuda backend: out of memory");
+    d->base.ops = &cuda_backend;
+    d->cfg = *cfg;
+    d->cfg.steps_in_flight = cfg->steps_in_flight ? cfg->steps_in_flight : DECODER_RING;
+    d->stall_ns = (uint64_t)(cfg->stall_ms ? cfg->stall_ms : CUDA_STALL_MS) * 1000000;
+    rc = copy_end_tokens(d, err);
+    if (rc == 0)
+        rc = cuda_driver_open(&d->driver, cfg->libcuda, NULL, err);
+    if (rc == 0)
+        rc = cuda_device_open(&d->device, &d->driver, -1, err);
+    if (rc == 0)
+        rc = cuda_kernels_check(&d->device, cfg->eager, err);
+    if (rc < 0) {
+        cuda_close(&d->base);
+        return rc;
+    }
+    (void)snprintf(d->isa, sizeof d->isa, "sm_%u", d->device.sm);
+    *out = &d->base;
+    return 0;
+}
+
+static int cuda_load(struct backend *be, const struct program *prog, const struct graph *graph,
+                     struct error *err)
+{
+    struct cuda_decoder *d = (struct cuda_decoder *)be;
+    d->program = prog;
+    d->graph = graph;
+    int rc = CUDA_TRY(&d->driver, err, cuCtxSetCurrent, d->device.context);
+    if (rc == 0)
+        rc = cuda_load_all(d, err);
+    if (rc == 0 && !d->cfg.eager)
+        rc = cuda_resident_launch(d, err);
+    if (rc < 0)
+        cuda_unload(d);
+    return rc;
+}
+
+/* --- steps --- */
+
+static int fault(const struct cuda_decoder *d, struct error *err)
+{
+    return error_set(err, d->fault.code, "%s", d->fault.text);
+}
+
+/* Only what is in use of each array: a step is 70 KB, a decode step uses a few hundred bytes. */
+static void step_copy(struct step *to, const struct step *from)
+{
+    memcpy(to, from, offsetof(struct step, rows));
+    memcpy(to->rows, from->rows, from->n_rows * sizeof *to->rows);
+    memcpy(to->logits, from->logits, from->n_logits * sizeof *to->logits);
+    memcpy(to->edits, from->edits, from->n_edits * sizeof *to->edits);
+    memcpy(to->page_ops, from->page_ops, from->n_page_ops * sizeof *to->page_ops);
+    memcpy(to->slots, from->slots, from->n_slots * sizeof *to->slots);
+    memcpy(to->biases, from->biases, from->n_biases * sizeof *to->biases);
+    memcpy(to->history, from->history, from->n_history * sizeof *to->history);
+}
+
+/* Checks the step, puts it into the ring and says so. */
+static int take_step(struct cuda_decoder *d, const struct step *step, struct error *err)
+{
+    if (d->fault.code)
+        return fault(d, err);
+    if (cuda_in_flight(d) == d->cfg.steps_in_flight)
+        return -EAGAIN;
+    int rc = step_check(d->checker, step, err);
+    if (rc < 0)
+        return rc;
+    step_copy(cuda_step_at(d, d->submitted), step);
+    struct cuda_flight *f = &d->flights[d->submitted % DECODER_RING];
+    *f = (struct cuda_flight){.id = step->id, .n_results = step->n_logits};
+    for (uint32_t i = 0; i < step->n_logits; i++)
+        f->exports |= (uint32_t)(step->logits[i].flags & STEP_EXPORT ? 1 : 0) << i;
+    d->fresh_exports = 0;
+    if (cuda_in_flight(d) == 0)
+        cuda_watch_begin(d);
+    d->submitted++;
+    cuda_word_set(&cuda_control(d)->submitted, d->submitted);
+    atomic_store_explicit(&d->in_flight, cuda_in_flight(d), memory_order_relaxed);
+    return 0;
+}
+
+static int cuda_submit(struct backend *be, const struct step *step, struct error *err)
+{
+    struct cuda_decoder *d = (struct cuda_decoder *)be;
+    assert(d->checker);
+    int rc = take_step(d, step, err);
+    if (rc < 0)
+        return rc;
+    rc = d->cfg.eager ? cuda_nodes_replay(d, err) : cuda_resident_wake(d, true, err);
+    return rc < 0 ? cuda_fail(d, rc, "%s", err ? err->text : "the step could not be launched") : 0;
+}
+
+static int cuda_begin(struct backend *be, const struct step *step, struct error *err)
+{
+    struct cuda_decoder *d = (struct cuda_decoder *)be;
+    assert(d->checker && d->cfg.eager);
+    int rc = take_step(d, step, err);
+    return rc < 0 ? rc : cuda_nodes_begin(d, err);
+}
+
+static int cuda_dispatch(struct backend *be, uint32_t node, struct error *err)
+{
+    struct cuda_decoder *d = (struct cuda_decoder *)be;
+    assert(d->checker && d->cfg.eager);
+    if (d->fault.code)
+        return fault(d, err);
+    if (node >= d->graph->n_nodes)
+        return error_set(err, -EINVAL, "node %u, the graph has %u", node, d->graph->n_nodes);
+    return cuda_nodes_dispatch(d, node, err);
+}
+
+/* --- results --- */
+
+static void rest(uint64_t waited_ns)
+{
+    if (waited_ns < SPIN_NS) {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+        return;
+    }
+    struct timespec t = {.tv_nsec = SLEEP_NS};
+    nanosleep(&t, NULL);
+}
+
+/* Until the oldest step is done; goes back earlier where the engine can use the time (it submits by itself).
+ */
+static int wait_for_step(struct cuda_decoder *d)
+{
+    static _Thread_local bool precise;
+    if (!precise) /* else every sleep takes 50 us longer */
+        precise = prctl(PR_SET_TIMERSLACK, 1000ul, 0ul, 0ul, 0ul) == 0;
+    uint64_t begin = clock_ns();
+    for (uint64_t now = begin; cuda_word(&cuda_control(d)->completed) == d->taken; now = clock_ns()) {
+        int rc = cuda_watch(d, now);
+        if (rc < 0)
+            return rc;
+        if (d->resident && now - begin > POLL_NS)
+            return 0;
+        rest(now - begin);
+    }
+    return 0;
+}
+
+static void finish_step(struct cuda_decoder *d)
+{
+    const struct cuda_flight *f = &d->flights[d->taken % DECODER_RING];
+    d->steps_done = f->id;
+    d->fresh_exports = f->exports;
+    d->taken++;
+    d->n_taken = 0;
+    atomic_fetch_add_explicit(&d->n_steps, 1, memory_order_relaxed);
+    atomic_store_explicit(&d->in_flight, cuda_in_flight(d), memory_order_relaxed);
+}
+
+static int hand_out(struct cuda_decoder *d, struct step_result *out, int max)
+{
+    uint32_t completed = cuda_word(&cuda_control(d)->completed);
+    int n = 0;
+    while (d->taken != completed) {
+        const struct cuda_flight *f = &d->flights[d->taken % DECODER_RING];
+        const struct step_result *from =
+            (const struct step_result *)d->results.data + (size_t)(d->taken % DECODER_RING) * STEP_MAX_LOGITS;
+        while (n < max && d->n_taken < f->n_results)
+            out[n++] = from[d->n_taken++];
+        if (d->n_taken < f->n_results)
+            break;
+        finish_step(d);
+    }
+    return n;
+}
+
+static int cuda_poll(struct backend *be, struct step_result *out, int max, uint64_t *steps_done,
+                     struct error *err)
+{
+    struct cuda_decoder *d = (struct cuda_decoder *)be;
+    if (d->fault.code)
+        return fault(d, err);
+    int n = 0;
+    if (cuda_in_flight(d)) {
+        if (wait_for_step(d) < 0)
+            return fault(d, err);
+        n = hand_out(d, out, max);
+    }
+    if (steps_done)
+        *steps_done = d->steps_done;
+    return n;
+}
+
+/* --- what others see --- */
+
+static void cuda_park(struct backend *be)
+{
+    struct cuda_decoder *d = (struct cuda_decoder *)be;
+    if (d->resident && !d->fault.code && !cuda_resident_leave(d, DECODER_DRAIN, LEAVE_NS))
+        cuda_fail(d, -EIO, "the decoder does not leave %s", d->device.name);
+}
+
+static const float *cuda_logits(struct backend *be, uint32_t index)
+{
+    const struct cuda_decoder *d = (const struct cuda_decoder *)be;
+    if (index >= STEP_MAX_LOGITS || !(d->fresh_exports >> index & 1))
+        return NULL;
+    return (const float *)d->exported.data + (size_t)index * d->export_stride;
+}
+
+static void *cuda_transfer(struct backend *be, size_t *size)
+{
+    struct cuda_decoder *d = (struct cuda_decoder *)be;
+    *size = d->transfer.size;
+    return d->transfer.data;
+}
+
+static void cuda_info(const struct backend *be, struct backend_info *out)
+{
+    struct cuda_decoder *d = (struct cuda_decoder *)be; /* only atomics are written */
+    bool away = d->resident && cuda_resident_has_left(d);
+    bool running = atomic_load_explicit(&d->in_flight, memory_order_relaxed) > 0;
+    *out = (struct backend_info){
+        .name = cuda_backend.name,
+        .device = d->device.name,
+        .isa = d->isa,
+        .note = *d->note ? d->note : NULL,
+        .max_rows = d->max_rows,
+        .n_pages = d->n_pages,
+        .shares_pages = true,
+        .default_step_ms = 10,
+        .kv = d->args.layout,
+        .memory_used = d->weights.block.size + d->tables.size + d->scratch.size + d->pages.size,
+        .memory_total = d->device.memory_bytes,
+        .bandwidth = d->device.bandwidth,
+        .scratch_bytes = d->scratch_bytes,
+        .launches = atomic_load_explicit(&d->launches, memory_order_relaxed),
+        .parks = atomic_load_explicit(&d->parks, memory_order_relaxed) + (away && !running),
+        .steps = atomic_load_explicit(&d->n_steps, memory_order_relaxed),
+        .ops_per_step = d->program ? d->program->n_ops : 0,
+        .heartbeat_ns = d->control.data ? cuda_last_beat(d) : 0,
+        .state = running ? BACKEND_RUNNING
+                 : away  ? BACKEND_PARKED
+                         : BACKEND_IDLE,
+    };
+}
+
+const struct backend_ops cuda_backend = {
+    .name = "cuda",
+    .has_graph = true,
+    .open = cuda_open,
+    .load = cuda_load,
+    .submit = cuda_submit,
+    .poll = cuda_poll,
+    .begin = cuda_begin,
+    .dispatch = cuda_dispatch,
+    .park = cuda_park,
+    .logits = cuda_logits,
+    .transfer = cuda_transfer,
+    .info = cuda_info,
+    .close = cuda_close,
+};

@@ -1,0 +1,85 @@
+#include "cuda_kernels.h"
+#include "ptx_image.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+static const struct {
+    const char *source, *entry; /* neighbours of one source are one module */
+} kernels[] = {
+    [CUDA_DECODER] = {"persistent_decoder", "persistent_decoder"},
+    [CUDA_STEP_BEGIN] = {"step_border", "step_begin"},
+    [CUDA_STEP_END] = {"step_border", "step_end"},
+    [CUDA_EMBED] = {"embed", "embed"},
+    [CUDA_RMS_NORM] = {"rms_norm", "rms_norm"},
+    [CUDA_MUL_MAT] = {"mul_mat", "mul_mat"},
+    [CUDA_ROPE] = {"rope", "rope"},
+    [CUDA_KV_APPEND] = {"kv_append", "kv_append"},
+    [CUDA_ATTENTION] = {"attention", "attention"},
+    [CUDA_ARGMAX] = {"sample", "argmax"},
+    [CUDA_ADD] = {"elementwise", "add"},
+    [CUDA_MUL] = {"elementwise", "mul"},
+    [CUDA_SILU] = {"elementwise", "silu"},
+};
+static_assert(sizeof kernels / sizeof *kernels == CUDA_N_KERNELS, "every kernel has a row");
+
+static bool is_wanted(enum cuda_kernel k, bool eager)
+{
+    return (k == CUDA_DECODER) != eager;
+}
+
+int cuda_kernels_check(const struct cuda_device *device, bool eager, struct error *err)
+{
+    for (enum cuda_kernel k = 0; k < CUDA_N_KERNELS; k++) {
+        bool found = !is_wanted(k, eager);
+        for (const struct ptx_image *i = ptx_images; i->name && !found; i++)
+            found = strcmp(i->name, kernels[k].source) == 0 && i->sm <= device->sm;
+        if (!found)
+            return error_set(err, -ENODEV, "this build has no kernel %s for %s (compute capability %u.%u)",
+                             kernels[k].entry, device->name, device->sm / 10, device->sm % 10);
+    }
+    return 0;
+}
+
+/* The module of a kernel: the last one when it is of the same source. */
+static int open_module(struct cuda_kernels *out, enum cuda_kernel k, const char **source,
+                       const struct cuda_driver *driver, const struct cuda_device *device, struct error *err)
+{
+    if (*source && strcmp(*source, kernels[k].source) == 0)
+        return 0;
+    int rc =
+        cuda_module_open(&out->modules[out->n_modules], driver, device, ptx_images, kernels[k].source, err);
+    out->n_modules += rc == 0;
+    *source = kernels[k].source;
+    return rc;
+}
+
+int cuda_kernels_open(struct cuda_kernels *out, const struct cuda_driver *driver,
+                      const struct cuda_device *device, bool eager,
+                      void (*progress)(void *context, double fraction), void *context, struct error *err)
+{
+    const char *source = NULL;
+    int rc = 0;
+    *out = (struct cuda_kernels){0};
+    for (enum cuda_kernel k = 0; k < CUDA_N_KERNELS && rc == 0; k++) {
+        if (!is_wanted(k, eager))
+            continue;
+        rc = open_module(out, k, &source, driver, device, err);
+        if (rc == 0)
+            rc = CUDA_TRY(driver, err, cuModuleGetFunction, &out->functions[k],
+                          out->modules[out->n_modules - 1], kernels[k].entry);
+        if (rc == 0 && progress)
+            progress(context, (double)(k + 1) / CUDA_N_KERNELS);
+    }
+    if (rc < 0)
+        cuda_kernels_close(out, driver);
+    return rc;
+}
+
+void cuda_kernels_close(struct cuda_kernels *k, const struct cuda_driver *driver)
+{
+    while (k->n_modules > 0)
+        driver->cuModuleUnload(k->modules[--k->n_modules]);
+    *k = (struct cuda_kernels){0};
+}

@@ -1,0 +1,434 @@
+#include "attend_layout.h"
+#include "cuda_decoder.h"
+#include "graph.h"
+#include "sample_layout.h"
+#include "tile.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MIB(bytes)     ((double)(bytes) / (1 << 20))
+#define JIT_SHARE      0.1 /* of the progress */
+#define TRANSFER_BYTES ((uint64_t)64 << 20)
+#define MAX_PAGES      (1u << 18) /* 16 million tokens: more is nothing but a long page list */
+#define SPIN_NS        1000000u   /* how long the idle kernel looks for steps at full speed */
+#define QUANTUM_MS     1000u      /* of one launch, where a display hangs on the device */
+
+static uint32_t slot_pages(const struct cuda_decoder *d)
+{
+    return (uint32_t)(((uint64_t)d->cfg.n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS);
+}
+
+/* --- what the model asks of the device --- */
+
+static int check_model(const struct cuda_decoder *d, const struct model_config *c, struct error *err)
+{
+    for (uint32_t i = 0; i < d->cfg.n_end_tokens; i++)
+        if ((uint32_t)d->end_tokens[i] >= c->n_vocab)
+            return error_set(err, -EINVAL, "end token %d, the vocabulary has %u", d->end_tokens[i],
+                             c->n_vocab);
+    if (c->head_dim % 32 || c->head_dim < 32 || c->head_dim > 128)
+        return error_set(err, -ENOTSUP, "heads of %u values; cuda takes 32, 64, 96 and 128", c->head_dim);
+    if (c->n_vocab > SAMPLE_MAX_VOCAB)
+        return error_set(err, -ENOTSUP, "a vocabulary of %u tokens; cuda takes at most %u", c->n_vocab,
+                         SAMPLE_MAX_VOCAB);
+    return 0;
+}
+
+static void set_shape(struct cuda_decoder *d, const struct model_config *c)
+{
+    struct decoder_args *a = &d->args;
+    a->layout = (struct kv_layout){.n_layers = c->n_layers,
+                                   .n_kv_heads = c->n_kv_heads,
+                                   .head_dim = c->head_dim,
+                                   .type = d->cfg.kv_type};
+    a->slots.n_slots = d->cfg.n_slots;
+    a->slots.n_ctx = d->cfg.n_ctx;
+    a->slots.pages_per_slot = slot_pages(d);
+    a->n_end_tokens = d->cfg.n_end_tokens;
+    a->buffers.row_floats = d->program->row_floats;
+    a->buffers.n_vocab = c->n_vocab;
+    /* Node by node the logits may lie where a wider value has lain. */
+    a->buffers.logits_stride = ((c->n_vocab > c->n_embd ? c->n_vocab : c->n_embd) + 63) / 64 * 64;
+    d->export_stride = a->buffers.logits_stride;
+    a->staged_stride = (DECODER_STEP_AT + sizeof(struct step) + 255) / 256 * 256;
+    a->step_stride = (sizeof(struct step) + 255) / 256 * 256;
+    a->spin_ns = SPIN_NS;
+    a->park_after_ms = d->cfg.park_after_ms;
+    a->quantum_ms = d->device.has_time_limit ? QUANTUM_MS : 0;
+    a->deadline_ns = d->stall_ns / 2;
+}
+
+/* Grid, shared memory, and the rows a step may have. */
+static int make_plan(struct cuda_decoder *d, struct error *err)
+{
+    uint32_t most = d->device.max_threads < DECODER_MAX_THREADS ? d->device.max_threads : DECODER_MAX_THREADS;
+    d->n_threads = most / 32 * 32;
+    d->args.n_crew = d->n_threads - 64;
+    d->n_blocks = d->device.n_sms;
+    struct plan_device device = {d->n_blocks, d->args.n_crew, (uint32_t)d->device.shared_per_block};
+    int rc = plan_open(&d->plan, d->program, d->weights.matrices, &d->args.layout, &device, err);
+    if (rc < 0)
+        return rc;
+    d->args.shared = d->plan.shared;
+    d->args.n_counters = d->plan.n_counters;
+    d->max_rows = d->plan.shared.work_bytes / product_work_bytes(1);
+    d->max_rows = d->max_rows < STEP_MAX_ROWS_CUDA ? d->max_rows : STEP_MAX_ROWS_CUDA;
+    d->args.buffers.max_rows = d->max_rows;
+    return 0;
+}
+
+/* The resident kernel gets its shared memory, and the device says whether all its blocks are there at once.
+ */
+static int check_resident(struct cuda_decoder *d, struct error *err)
+{
+    int n = 0;
+    int rc = CUDA_TRY(&d->driver, err, cuFuncSetAttribute, d->resident, CUDA_FUNCTION_SHARED,
+                      (int)d->args.shared.total);
+    if (rc == 0)
+        rc = CUDA_TRY(&d->driver, err, cuOccupancyMaxActiveBlocksPerMultiprocessor, &n, d->resident,
+                      (int)d->n_threads, d->args.shared.total);
+    if (rc == 0 && n < 1)
+        rc = error_set(err, -ENOTSUP, "%s: a block of %u threads and %u bytes of shared memory does not fit",
+                       d->device.name, d->n_threads, d->args.shared.total);
+    return rc;
+}
+
+/* --- tables: written once, read by the device --- */
+
+struct image { /* what will lie on the device, put together here; with no bytes it only counts */
+    struct cuda_arena arena;
+    uint8_t *bytes;
+};
+
+static uint64_t put(struct image *m, const void *data, size_t size)
+{
+    size_t at = m->arena.used;
+    uint64_t address = cuda_arena_take(&m->arena, size);
+    if (m->bytes && size)
+        memcpy(m->bytes + at, data, size);
+    return address;
+}
+
+/* Room for n values, to be filled in. */
+static void *put_room(struct image *m, size_t size, uint64_t *address)
+{
+    size_t at = m->arena.used;
+    *address = cuda_arena_take(&m->arena, size);
+    return m->bytes ? m->bytes + at : NULL;
+}
+
+static int put_rope(struct cuda_decoder *d, struct image *m, struct error *err)
+{
+    const struct model_config *c = model_config(d->graph->model);
+    size_t pairs = (size_t)d->cfg.n_ctx * (c->rope_dim / 2);
+    float *cosines = put_room(m, pairs * sizeof(float), &d->args.cosines);
+    float *sines = put_room(m, pairs * sizeof(float), &d->args.sines);
+    if (!m->bytes)
+        return 0;
+    float *table = malloc(2 * pairs * sizeof *table + 1);
+    if (!table)
+        return error_set(err, -ENOMEM, "rotation table: out of memory");
+    model_rope_table(c, d->cfg.n_ctx, table);
+    for (size_t i = 0; i < pairs; i++) {
+        cosines[i] = table[2 * i];
+        sines[i] = table[2 * i + 1];
+    }
+    free(table);
+    return 0;
+}
+
+static void put_program(struct cuda_decoder *d, struct image *m)
+{
+    size_t size = sizeof *d->program + d->program->n_ops * sizeof *d->program->ops;
+    struct program *p = put_room(m, size, &d->args.program);
+    if (!p)
+        return;
+    memcpy(p, d->program, size);
+    plan_flow(p, d->n_blocks);
+}
+
+static int put_tables(struct cuda_decoder *d, struct image *m, struct error *err)
+{
+    struct decoder_args *a = &d->args;
+    put_program(d, m);
+    a->plan = put(m, d->plan.ops, d->plan.n_ops * sizeof *d->plan.ops);
+    a->matrices = put(m, d->weights.matrices, d->weights.n * sizeof *d->weights.matrices);
+    a->vectors = put(m, d->weights.vectors, d->weights.n * sizeof *d->weights.vectors);
+    a->end_tokens = put(m, d->end_tokens, d->cfg.n_end_tokens * sizeof *d->end_tokens);
+    return put_rope(d, m, err);
+}
+
+static size_t tables_size(struct cuda_decoder *d)
+{
+    struct image counted = {0};
+    put_tables(d, &counted, NULL);
+    return counted.arena.used;
+}
+
+static int take_tables(struct cuda_decoder *d, struct error *err)
+{
+    size_t size = tables_size(d);
+    struct image m = {.bytes = calloc(1, size)};
+    if (!m.bytes)
+        return error_set(err, -ENOMEM, "tables: out of memory");
+    int rc = cuda_block_take(&d->tables, &d->driver, size, "tables", err);
+    m.arena.base = d->tables.address;
+    if (rc == 0)
+        rc = put_tables(d, &m, err);
+    if (rc == 0)
+        rc = CUDA_TRY(&d->driver, err, cuMemcpyHtoD, d->tables.address, m.bytes, size);
+    free(m.bytes);
+    return rc;
+}
+
+/* --- scratch --- */
+
+static uint64_t activations_size(const struct cuda_decoder *d)
+{
+    uint32_t k = 1, forms = 0;
+    for (uint32_t i = 0; i < d->weights.n; i++) {
+        const struct decoder_matrix *m = &d->weights.matrices[i];
+        k = m->k > k ? m->k : k;
+        forms |= m->n ? activation_form(m->type) : 0;
+    }
+    return activation_buffer_bytes(d->max_rows, k, forms);
+}
+
+static void place_slots(struct decoder_slots *s, struct cuda_arena *a)
+{
+    s->tables = cuda_arena_take(a, (size_t)s->n_slots * s->pages_per_slot * sizeof(uint32_t));
+    s->history = cuda_arena_take(a, (size_t)s->n_slots * s->n_ctx * sizeof(int32_t));
+    s->start = cuda_arena_take(a, s->n_slots * sizeof(uint32_t));
+    s->last_sampled = cuda_arena_take(a, s->n_slots * sizeof(int32_t));
+    s->sampling = cuda_arena_take(a, s->n_slots * sizeof(struct step_sampling));
+    s->biases = cuda_arena_take(a, (size_t)s->n_slots * STEP_MAX_BIAS * sizeof(struct step_bias));
+}
+
+static void place_scratch(struct cuda_decoder *d, struct cuda_arena *a)
+{
+    struct decoder_args *x = &d->args;
+    struct decoder_buffers *b = &x->buffers;
+    size_t row = (size_t)b->row_floats * sizeof(float);
+    b->rows = cuda_arena_take(a, d->cfg.eager ? 0 : d->max_rows * row);
+    b->logits = cuda_arena_take(a, (size_t)STEP_MAX_LOGITS * b->logits_stride * sizeof(float));
+    b->activations = cuda_arena_take(a, activations_size(d));
+    b->factors = cuda_arena_take(a, (d->max_rows + ACTIVATION_COLUMNS) * sizeof(float));
+    b->results = cuda_arena_take(a, (size_t)DECODER_RING * STEP_MAX_LOGITS * sizeof(struct step_result));
+    b->attend =
+        cuda_arena_take(a, attend_scratch_bytes(d->max_rows, d->program->n_heads, x->layout.n_kv_heads,
+                                                x->layout.head_dim, d->cfg.n_ctx));
+    b->sample = cuda_arena_take(a, sample_scratch_bytes(b->n_vocab, STEP_MAX_LOGITS));
+    x->staged = cuda_arena_take(a, (size_t)DECODER_RING * x->staged_stride);
+    place_slots(&x->slots, a);
+    d->cleared.address = x->counters =
+        cuda_arena_take(a, (size_t)x->n_counters * DECODER_LINE * sizeof(uint32_t));
+    x->published = cuda_arena_take(a, 256);
+    x->abort_word = cuda_arena_take(a, 256);
+    x->progress = cuda_arena_take(a, 256);
+    d->cleared.size = (size_t)(x->progress + 256 - x->counters);
+}
+
+static size_t scratch_size(struct cuda_decoder *d)
+{
+    struct cuda_arena counted = {0};
+    place_scratch(d, &counted);
+    return counted.used;
+}
+
+/* What a slot has before its first settings come. */
+static int set_sampling(struct cuda_decoder *d, struct error *err)
+{
+    uint32_t n = d->cfg.n_slots;
+    struct step_sampling *all = calloc(n, sizeof *all);
+    if (!all)
+        return error_set(err, -ENOMEM, "%u slots: out of memory", n);
+    for (uint32_t i = 0; i < n; i++)
+        all[i] = (struct step_sampling){.repetition_penalty = 1, .top_p = 1, .typical_p = 1};
+    int rc = CUDA_TRY(&d->driver, err, cuMemcpyHtoD, d->args.slots.sampling, all, n * sizeof *all);
+    free(all);
+    return rc;
+}
+
+static int take_scratch(struct cuda_decoder *d, struct error *err)
+{
+    int rc = cuda_block_take(&d->scratch, &d->driver, scratch_size(d), "activations", err);
+    if (rc < 0)
+        return rc;
+    struct cuda_arena placed = {.base = d->scratch.address};
+    place_scratch(d, &placed);
+    rc = CUDA_TRY(&d->driver, err, cuMemsetD8Async, d->scratch.address, 0, d->scratch.size, d->stream);
+    if (rc == 0)
+        rc = CUDA_TRY(&d->driver, err, cuStreamSynchronize, d->stream);
+    return rc < 0 ? rc : set_sampling(d, err);
+}
+
+/* --- pages --- */
+
+static int refuse_size(const struct cuda_decoder *d, uint64_t weights, uint64_t kv, uint64_t scratch,
+                       uint64_t available, struct error *err)
+{
+    return error_set(err, -ENOMEM,
+                     "%s needs %.0f MiB (weights %.0f, KV cache %.0f, scratch %.0f) on %s, %.0f MiB are free",
+                     gguf_path(model_gguf(d->graph->model)), MIB(weights + kv + scratch), MIB(weights),
+                     MIB(kv), MIB(scratch), d->device.name, MIB(available));
+}
+
+/* How many pages there will be: kv_memory, or what the rest leaves free, less 5 %. */
+static int choose_pages(struct cuda_decoder *d, struct error *err)
+{
+    size_t available = 0, total = 0;
+    int rc = CUDA_TRY(&d->driver, err, cuMemGetInfo, &available, &total);
+    if (rc < 0)
+        return rc;
+    uint64_t weights = d->weights.size, page = kv_page_size(&d->args.layout);
+    uint64_t scratch = tables_size(d) + scratch_size(d) + (d->cfg.eager ? cuda_nodes_size(d) : 0);
+    uint64_t wanted = d->cfg.kv_memory;
+    if (wanted && wanted < page)
+        return error_set(err, -EINVAL, "the KV cache may take %llu bytes, one page of %u tokens takes %llu",
+                         (unsigned long long)wanted, KV_PAGE_TOKENS, (unsigned long long)page);
+    if (weights + scratch + (wanted ? wanted / page * page : page) > available)
+        return refuse_size(d, weights, wanted ? wanted : page, scratch, available, err);
+    if (!wanted)
+        wanted = (available - weights - scratch) / 20 * 19;
+    uint64_t n = wanted / page;
+    n = n < MAX_PAGES ? n : MAX_PAGES;
+    if (n == 0)
+        return refuse_size(d, weights, page, scratch, available / 20 * 19, err);
+    d->n_pages = d->args.slots.n_pages = (uint32_t)n;
+    d->scratch_bytes = scratch;
+    return 0;
+}
+
+/* --- the rest --- */
+
+static int take_pinned(struct cuda_decoder *d, struct error *err)
+{
+    struct decoder_args *a = &d->args;
+    uint64_t page = kv_page_size(&a->layout), n = TRANSFER_BYTES / page;
+    n = n < 1 ? 1 : n > STEP_MAX_PAGE_OPS ? STEP_MAX_PAGE_OPS : n;
+    const struct {
+        struct cuda_pinned *memory;
+        uint64_t *address;
+        size_t size;
+        const char *what;
+    } wanted[] = {
+        {&d->control, &a->control, 4096, "the control words"},
+        {&d->steps, &a->steps, (size_t)DECODER_RING * a->step_stride, "steps"},
+        {&d->results, &a->results, sizeof(struct step_result[DECODER_RING][STEP_MAX_LOGITS]), "results"},
+        {&d->exported, &a->exported, (size_t)STEP_MAX_LOGITS * a->buffers.logits_stride * sizeof(float),
+         "exported logits"},
+        {&d->transfer, &a->transfer, n * page, "page transfers"},
+    };
+    int rc = 0;
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted && rc == 0; i++) {
+        rc = cuda_pinned_take(wanted[i].memory, &d->driver, wanted[i].size, wanted[i].what, err);
+        *wanted[i].address = wanted[i].memory->address;
+    }
+    a->transfer_bytes = n * page;
+    return rc;
+}
+
+static int take_checker(struct cuda_decoder *d, struct error *err)
+{
+    struct step_limits limits = {
+        .n_slots = d->cfg.n_slots,
+        .n_ctx = d->cfg.n_ctx,
+        .n_vocab = d->args.buffers.n_vocab,
+        .n_pages = d->n_pages,
+        .max_rows = d->max_rows,
+        .transfer_bytes = d->transfer.size,
+        .page_bytes = kv_page_size(&d->args.layout),
+    };
+    return step_checker_open(&d->checker, &limits, err);
+}
+
+static void report(const struct cuda_decoder *d, double fraction)
+{
+    if (d->cfg.progress)
+        d->cfg.progress(d->cfg.context, fraction);
+}
+
+static void report_jit(void *context, double fraction)
+{
+    report(context, fraction * JIT_SHARE);
+}
+
+static void report_weights(void *context, double fraction)
+{
+    report(context, JIT_SHARE + fraction * (1 - JIT_SHARE));
+}
+
+static int take_pages(struct cuda_decoder *d, struct error *err)
+{
+    uint64_t page = kv_page_size(&d->args.layout);
+    int rc = cuda_block_take(&d->pages, &d->driver, d->n_pages * page, "the KV cache", err);
+    d->args.kv = d->pages.address;
+    return rc;
+}
+
+static int take_all(struct cuda_decoder *d, struct error *err)
+{
+    struct cuda_weights_progress progress = {report_weights, d};
+    int rc = choose_pages(d, err);
+    if (rc == 0)
+        rc = cuda_weights_load(&d->weights, d->graph, &d->driver, d->cfg.n_threads, &progress, err);
+    if (rc == 0)
+        rc = take_tables(d, err);
+    if (rc == 0)
+        rc = take_scratch(d, err);
+    if (rc == 0)
+        rc = take_pages(d, err);
+    if (rc == 0)
+        rc = take_pinned(d, err);
+    if (rc == 0)
+        rc = take_checker(d, err);
+    if (rc == 0 && d->cfg.eager)
+        rc = cuda_nodes_open(d, err);
+    return rc;
+}
+
+int cuda_load_all(struct cuda_decoder *d, struct error *err)
+{
+    const struct model_config *c = model_config(d->graph->model);
+    int rc = check_model(d, c, err);
+    if (rc < 0)
+        return rc;
+    set_shape(d, c);
+    rc = cuda_weights_open(&d->weights, d->graph, err);
+    if (rc == 0)
+        cuda_weights_note(&d->weights, d->graph, d->note, sizeof d->note);
+    if (rc == 0)
+        rc = make_plan(d, err);
+    if (rc == 0)
+        rc = CUDA_TRY(&d->driver, err, cuStreamCreate, &d->stream, CUDA_STREAM_NON_BLOCKING);
+    if (rc == 0)
+        rc = cuda_kernels_open(&d->kernels, &d->driver, &d->device, d->cfg.eager, report_jit, d, err);
+    d->resident = d->kernels.functions[CUDA_DECODER];
+    if (rc == 0 && d->resident)
+        rc = check_resident(d, err);
+    return rc < 0 ? rc : take_all(d, err);
+}
+
+void cuda_unload(struct cuda_decoder *d)
+{
+    const struct cuda_driver *driver = &d->driver;
+    cuda_nodes_close(d->nodes, driver);
+    cuda_weights_close(&d->weights, driver);
+    struct cuda_block *blocks[] = {&d->tables, &d->scratch, &d->pages};
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
+        cuda_block_give(blocks[i], driver);
+    struct cuda_pinned *pinned[] = {&d->control, &d->steps, &d->results, &d->exported, &d->transfer};
+    for (size_t i = 0; i < sizeof pinned / sizeof *pinned; i++)
+        cuda_pinned_give(pinned[i], driver);
+    if (d->stream)
+        driver->cuStreamDestroy(d->stream);
+    cuda_kernels_close(&d->kernels, driver);
+    plan_close(&d->plan);
+    step_checker_close(d->checker);
+    d->nodes = NULL;
+    d->stream = d->resident = NULL;
+    d->checker = NULL;
+}

@@ -1,0 +1,54 @@
+#include "cuda_memory.h"
+
+#include <string.h>
+
+static int refuse(struct error *err, const struct error *why, int rc, size_t size, const char *what)
+{
+    return error_set(err, rc, "%.1f MiB for %s: %.240s", (double)size / (1 << 20), what, why->text);
+}
+
+int cuda_block_take(struct cuda_block *b, const struct cuda_driver *d, size_t size, const char *what,
+                    struct error *err)
+{
+    struct error why = {0};
+    uint64_t address = 0;
+    size_t bytes = size ? size : 256; /* the driver refuses 0 */
+    int rc = CUDA_TRY(d, &why, cuMemAlloc, &address, bytes);
+    if (rc < 0)
+        return refuse(err, &why, rc, size, what);
+    *b = (struct cuda_block){address, bytes};
+    return 0;
+}
+
+void cuda_block_give(struct cuda_block *b, const struct cuda_driver *d)
+{
+    if (b->address)
+        d->cuMemFree(b->address);
+    *b = (struct cuda_block){0};
+}
+
+int cuda_pinned_take(struct cuda_pinned *p, const struct cuda_driver *d, size_t size, const char *what,
+                     struct error *err)
+{
+    struct error why = {0};
+    void *data = NULL;
+    uint64_t address = 0;
+    int rc = CUDA_TRY(d, &why, cuMemHostAlloc, &data, size, CUDA_HOST_PORTABLE | CUDA_HOST_MAPPED);
+    if (rc < 0)
+        return refuse(err, &why, rc, size, what);
+    rc = CUDA_TRY(d, &why, cuMemHostGetDevicePointer, &address, data, 0);
+    if (rc < 0) {
+        d->cuMemFreeHost(data);
+        return refuse(err, &why, rc, size, what);
+    }
+    memset(data, 0, size);
+    *p = (struct cuda_pinned){data, address, size};
+    return 0;
+}
+
+void cuda_pinned_give(struct cuda_pinned *p, const struct cuda_driver *d)
+{
+    if (p->data)
+        d->cuMemFreeHost(p->data);
+    *p = (struct cuda_pinned){0};
+}

@@ -1,0 +1,69 @@
+/* cuda_resident.c - the persistent decoder seen from the host: one launch that lives until it is told to
+ * leave, has had nothing to do for long, or has used up its time. What it works on stays where it is. */
+#include "clock.h"
+#include "cuda_decoder.h"
+
+#include <errno.h>
+#include <time.h>
+
+#define LOOK_NS  200000u   /* between looks at the word it leaves */
+#define QUERY_NS 20000000u /* between questions to the driver, meanwhile */
+
+static uint32_t launch_number(const struct cuda_decoder *d)
+{
+    return (uint32_t)atomic_load_explicit(&d->launches, memory_order_relaxed);
+}
+
+bool cuda_resident_has_left(const struct cuda_decoder *d)
+{
+    return d->control.data && cuda_word(&cuda_control(d)->left) == launch_number(d);
+}
+
+int cuda_resident_launch(struct cuda_decoder *d, struct error *err)
+{
+    struct decoder_args *a = &d->args;
+    void *parameters[] = {a};
+    a->launch = launch_number(d) + 1;
+    a->first_step = cuda_word(&cuda_control(d)->completed);
+    cuda_word_set(&cuda_control(d)->stop, DECODER_RUN);
+    int rc = CUDA_TRY(&d->driver, err, cuCtxSetCurrent, d->device.context);
+    if (rc == 0)
+        rc = CUDA_TRY(&d->driver, err, cuMemsetD8Async, d->cleared.address, 0, d->cleared.size, d->stream);
+    if (rc == 0)
+        rc = CUDA_TRY(&d->driver, err, cuLaunchCooperativeKernel, d->resident, d->n_blocks, 1, 1,
+                      d->n_threads, 1, 1, a->shared.total, d->stream, parameters);
+    if (rc < 0)
+        return rc;
+    atomic_fetch_add_explicit(&d->launches, 1, memory_order_relaxed);
+    return 0;
+}
+
+int cuda_resident_wake(struct cuda_decoder *d, bool parked, struct error *err)
+{
+    if (!cuda_resident_has_left(d))
+        return 0;
+    if (parked)
+        atomic_fetch_add_explicit(&d->parks, 1, memory_order_relaxed);
+    return cuda_resident_launch(d, err);
+}
+
+/* Nothing of ours runs on the device any more, well or not. */
+static bool has_ended(const struct cuda_decoder *d)
+{
+    return d->driver.cuStreamQuery(d->stream) != CUDA_NOT_READY;
+}
+
+bool cuda_resident_leave(struct cuda_decoder *d, enum decoder_stop how, uint64_t limit_ns)
+{
+    uint64_t begin = clock_ns(), asked = begin;
+    struct timespec t = {.tv_nsec = LOOK_NS};
+    cuda_word_set(&cuda_control(d)->stop, how);
+    for (uint64_t now = begin; now - begin < limit_ns; now = clock_ns()) {
+        /* The word is the last that it writes; then it is gone in a moment. */
+        if ((cuda_resident_has_left(d) || now - asked > QUERY_NS) && has_ended(d))
+            return true;
+        asked = now - asked > QUERY_NS ? now : asked;
+        nanosleep(&t, NULL);
+    }
+    return false;
+}

@@ -1,0 +1,144 @@
+/* cuda_watch.c - whether the device still lives. Three signs of trouble: the kernel's own word, an error that
+ * the driver has kept (looked for now and then, a question costs microseconds), and a heartbeat that stands
+ * still. */
+#include "clock.h"
+#include "cuda_decoder.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#define QUERY_NS 200000000u
+
+int cuda_fail(struct cuda_decoder *d, int rc, const char *fmt, ...)
+{
+    char words[sizeof d->fault.text];
+    va_list args;
+    va_start(args, fmt);
+    (void)vsnprintf(words, sizeof words, fmt, args);
+    va_end(args);
+    error_set(&d->fault, rc, "%s", words); /* the first one stays */
+    atomic_store_explicit(&d->in_flight, 0, memory_order_relaxed);
+    if (d->resident && d->control.data)
+        cuda_word_set(&cuda_control(d)->stop, DECODER_ABORT);
+    return rc;
+}
+
+void cuda_watch_begin(struct cuda_decoder *d)
+{
+    d->beat_ns = d->queried_ns = clock_ns();
+    d->beat = cuda_word(&cuda_control(d)->heartbeat);
+    atomic_store_explicit(&d->heartbeat_ns, d->beat_ns, memory_order_relaxed);
+}
+
+uint64_t cuda_last_beat(struct cuda_decoder *d)
+{
+    uint32_t beat = cuda_word(&cuda_control(d)->heartbeat);
+    if (atomic_exchange_explicit(&d->heartbeat_seen, beat, memory_order_relaxed) != beat)
+        atomic_store_explicit(&d->heartbeat_ns, clock_ns(), memory_order_relaxed);
+    return atomic_load_explicit(&d->heartbeat_ns, memory_order_relaxed);
+}
+
+/* "op 12 (MATMUL, blk.1.ffn_down)" */
+static void name_op(const struct cuda_decoder *d, uint32_t op, char *out, size_t room)
+{
+    const struct program *p = d->program;
+    if (op < p->n_ops && p->ops[op].node < d->graph->n_nodes)
+        (void)snprintf(out, room, "op %u (%s, %s)", op, program_opcode_name(p->ops[op].opcode),
+                       d->graph->nodes[p->ops[op].node].name);
+    else
+        (void)snprintf(out, room, "no op");
+}
+
+static const char *range_name(uint32_t what)
+{
+    static const char *const names[] = {
+        [DECODER_RANGE_COUNT] = "a count",     [DECODER_RANGE_PAGE_OP] = "a page operation",
+        [DECODER_RANGE_EDIT] = "a table edit", [DECODER_RANGE_SLOT] = "a slot's settings",
+        [DECODER_RANGE_TOKEN] = "a token",     [DECODER_RANGE_LOGIT] = "a logit row",
+        [DECODER_RANGE_ROW] = "a row",
+    };
+    return what < sizeof names / sizeof *names && names[what] ? names[what] : "something";
+}
+
+/* The kernel has said what is wrong. */
+static int kernel_failed(struct cuda_decoder *d, uint32_t failure)
+{
+    const uint32_t *e = cuda_control(d)->error;
+    char op[96];
+    name_op(d, e[3], op, sizeof op);
+    switch (failure) {
+    case DECODER_DEADLINE:
+        return cuda_fail(
+            d, -EIO, "%s: a wait in %s, block %u, took longer than %llu ms: word %u stood at %u, not at %u",
+            d->device.name, op, e[4], (unsigned long long)(d->args.deadline_ns / 1000000), e[0], e[1], e[2]);
+    case DECODER_RANGE:
+        return cuda_fail(d, -EIO, "%s: the decoder refused a step: %s is %u, the limit is %u", d->device.name,
+                         range_name(e[0]), e[1], e[2]);
+    case DECODER_ABORTED:
+        return cuda_fail(d, -EIO, "%s: the decoder was told to leave", d->device.name);
+    default:
+        return cuda_fail(d, -EIO, "%s: the decoder failed, code %u (%u, %u, %u, %u, %u)", d->device.name,
+                         failure, e[0], e[1], e[2], e[3], e[4]);
+    }
+}
+
+/* What the driver says: an error of the device stays until the process ends. */
+static int ask_driver(struct cuda_decoder *d)
+{
+    struct error why = {0};
+    int result = d->driver.cuStreamQuery(d->stream);
+    if (result == CUDA_NOT_READY)
+        return 0;
+    if (result != CUDA_SUCCESS) {
+        cuda_check(&d->driver, &why, "cuStreamQuery", result);
+        return cuda_fail(d, -EIO, "%s: %s", d->device.name, why.text);
+    }
+    /* All has ended, so what it wrote is here. */
+    struct decoder_control *c = cuda_control(d);
+    bool away = d->resident && cuda_resident_has_left(d);
+    if (cuda_word(&c->failed))
+        return kernel_failed(d, cuda_word(&c->failed));
+    if (!away && cuda_word(&c->completed) != d->submitted)
+        return cuda_fail(d, -EIO, "%s: the kernel ended in the middle of a step", d->device.name);
+    return 0;
+}
+
+static int relaunch(struct cuda_decoder *d)
+{
+    struct error why = {0};
+    uint32_t failed = cuda_word(&cuda_control(d)->failed);
+    if (failed)
+        return kernel_failed(d, failed);
+    int rc = cuda_resident_wake(d, d->args.quantum_ms == 0, &why);
+    return rc < 0 ? cuda_fail(d, rc, "%s: %s", d->device.name, why.text) : 0;
+}
+
+static int check_beat(struct cuda_decoder *d, uint64_t now_ns)
+{
+    uint32_t beat = cuda_word(&cuda_control(d)->heartbeat);
+    if (beat != d->beat) {
+        d->beat = beat;
+        d->beat_ns = now_ns;
+    }
+    if (now_ns < d->beat_ns || now_ns - d->beat_ns < d->stall_ns)
+        return 0;
+    return cuda_fail(d, -EIO, "%s gives no sign of life since %llu ms", d->device.name,
+                     (unsigned long long)((now_ns - d->beat_ns) / 1000000));
+}
+
+int cuda_watch(struct cuda_decoder *d, uint64_t now_ns)
+{
+    struct decoder_control *c = cuda_control(d);
+    uint32_t failed = cuda_word(&c->failed);
+    if (failed)
+        return kernel_failed(d, failed);
+    int rc = 0;
+    if (now_ns - d->queried_ns >= QUERY_NS) {
+        d->queried_ns = now_ns;
+        rc = ask_driver(d);
+    }
+    if (rc == 0 && d->resident && cuda_resident_has_left(d) && cuda_word(&c->completed) != d->submitted)
+        rc = relaunch(d);
+    return rc < 0 ? rc : check_beat(d, now_ns);
+}

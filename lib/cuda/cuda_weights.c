@@ -1,0 +1,242 @@
+#include "cuda_weights.h"
+#include "cpu/team.h"
+#include "graph.h"
+#include "pack.h"
+#include "quant.h"
+#include "tile.h"
+#include "weight_use.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STAGING_BYTES ((size_t)32 << 20) /* of each half: one is packed while the other is copied */
+
+static size_t tile_bytes(const struct decoder_matrix *m)
+{
+    return (size_t)m->n_supers * m->super_bytes;
+}
+
+/* Places every weight of the graph in `a`, which may only count. */
+static int place(struct cuda_weights *w, struct cuda_arena *a, const struct graph *g, const uint8_t *uses,
+                 struct error *err)
+{
+    for (uint32_t i = 0; i < w->n; i++) {
+        const struct weight *from = model_weight(g->model, i);
+        struct error why = {0};
+        if (uses[i] == WEIGHT_UNUSED)
+            continue;
+        if (uses[i] == WEIGHT_VECTOR) {
+            w->vectors[i] = cuda_arena_take(a, (size_t)from->n * from->k * sizeof(float));
+            continue;
+        }
+        int rc = cuda_pack_layout(from->type, from->n, from->k, &w->matrices[i], &why);
+        if (rc < 0)
+            return error_set(err, rc, "%s: %s", from->name, why.text);
+        w->matrices[i].tiles = cuda_arena_take(a, cuda_pack_size(&w->matrices[i]));
+    }
+    return 0;
+}
+
+int cuda_weights_open(struct cuda_weights *w, const struct graph *g, struct error *err)
+{
+    struct cuda_arena counted = {0};
+    *w = (struct cuda_weights){.n = model_n_weights(g->model)};
+    w->matrices = calloc(w->n ? w->n : 1, sizeof *w->matrices);
+    w->vectors = calloc(w->n ? w->n : 1, sizeof *w->vectors);
+    w->uses = weight_uses(g);
+    if (!w->matrices || !w->vectors || !w->uses)
+        return error_set(err, -ENOMEM, "weights: out of memory");
+    int rc = place(w, &counted, g, w->uses, err);
+    w->size = counted.used;
+    return rc;
+}
+
+/* --- packing and copying --- */
+
+struct upload {
+    const struct cuda_driver *driver;
+    struct team *team;
+    struct cuda_pinned staging[2];
+    void *streams[2]; /* of the copies out of each half */
+    uint32_t half;
+    size_t done, total;
+    const struct cuda_weights_progress *progress;
+};
+
+struct pack_job {
+    struct upload *upload;
+    const struct weight *weight;
+    const struct decoder_matrix *matrix;
+    uint8_t *out;
+    uint32_t first_tile, n_tiles;
+    _Atomic uint32_t n_packed;
+};
+
+static void report(const struct upload *u, size_t more)
+{
+    if (u->progress && u->progress->report)
+        u->progress->report(u->progress->context, (double)(u->done + more) / (double)u->total);
+}
+
+static void pack_member(void *context, uint32_t member)
+{
+    struct pack_job *job = context;
+    const struct weight *w = job->weight;
+    size_t bytes = tile_bytes(job->matrix);
+    struct team_deal deal = team_deal(job->upload->team, member, job->n_tiles, 4);
+    for (uint32_t first, last; team_next(&deal, &first, &last);) {
+        cuda_pack(w->type, w->n, w->k, w->data, job->out + first * bytes, job->first_tile + first,
+                  job->first_tile + last);
+        uint32_t n = atomic_fetch_add_explicit(&job->n_packed, last - first, memory_order_relaxed);
+        if (member == 0)
+            report(job->upload, n * bytes);
+    }
+}
+
+/* Waits until the copy out of the half that comes next is over. */
+static int next_half(struct upload *u, struct error *err)
+{
+    u->half ^= 1;
+    return CUDA_TRY(u->driver, err, cuStreamSynchronize, u->streams[u->half]);
+}
+
+static int send_half(struct upload *u, uint64_t to, size_t bytes, struct error *err)
+{
+    u->done += bytes;
+    report(u, 0);
+    return CUDA_TRY(u->driver, err, cuMemcpyHtoDAsync, to, u->staging[u->half].data, bytes,
+                    u->streams[u->half]);
+}
+
+static int send_matrix(struct upload *u, const struct weight *w, const struct decoder_matrix *m,
+                       struct error *err)
+{
+    size_t bytes = tile_bytes(m);
+    uint32_t room = (uint32_t)(u->staging[0].size / bytes);
+    int rc = 0;
+    for (uint32_t first = 0; first < m->n_tiles && rc == 0; first += room) {
+        uint32_t n = m->n_tiles - first < room ? m->n_tiles - first : room;
+        rc = next_half(u, err);
+        if (rc < 0)
+            return rc;
+        struct pack_job job = {.upload = u,
+                               .weight = w,
+                               .matrix = m,
+                               .out = u->staging[u->half].data,
+                               .first_tile = first,
+                               .n_tiles = n};
+        team_run(u->team, pack_member, &job);
+        rc = send_half(u, m->tiles + first * bytes, n * bytes, err);
+    }
+    return rc;
+}
+
+static int send_vector(struct upload *u, const struct weight *w, uint64_t to, struct error *err)
+{
+    size_t size = (size_t)w->n * w->k * sizeof(float);
+    int rc = 0;
+    for (size_t at = 0; at < size && rc == 0; at += u->staging[0].size) {
+        size_t bytes = size - at < u->staging[0].size ? size - at : u->staging[0].size;
+        rc = next_half(u, err);
+        if (rc < 0)
+            return rc;
+        memcpy(u->staging[u->half].data, (const char *)w->data + at, bytes);
+        rc = send_half(u, to + at, bytes, err);
+    }
+    return rc;
+}
+
+static int send_all(struct upload *u, struct cuda_weights *w, const struct graph *g, struct error *err)
+{
+    const struct gguf *file = model_gguf(g->model);
+    int rc = 0;
+    for (uint32_t i = 0; i < w->n && rc == 0; i++) {
+        const struct weight *from = model_weight(g->model, i);
+        if (w->uses[i] == WEIGHT_VECTOR)
+            rc = send_vector(u, from, w->vectors[i], err);
+        if (w->uses[i] != WEIGHT_MATRIX)
+            continue;
+        rc = send_matrix(u, from, &w->matrices[i], err);
+        const struct gguf_tensor *tensor = gguf_find_tensor(file, from->name);
+        if (tensor)
+            gguf_drop_pages(file, tensor);
+    }
+    for (uint32_t h = 0; h < 2 && rc == 0; h++)
+        rc = CUDA_TRY(u->driver, err, cuStreamSynchronize, u->streams[h]);
+    return rc;
+}
+
+/* --- life --- */
+
+static void upload_close(struct upload *u)
+{
+    for (uint32_t h = 0; h < 2; h++) {
+        if (u->streams[h]) {
+            u->driver->cuStreamSynchronize(u->streams[h]);
+            u->driver->cuStreamDestroy(u->streams[h]);
+        }
+        cuda_pinned_give(&u->staging[h], u->driver);
+    }
+    team_close(u->team);
+}
+
+static int upload_open(struct upload *u, const struct cuda_weights *w, uint32_t n_threads, struct error *err)
+{
+    size_t half = w->block.size < STAGING_BYTES ? w->block.size : STAGING_BYTES;
+    for (uint32_t i = 0; i < w->n; i++)
+        if (w->matrices[i].n && tile_bytes(&w->matrices[i]) > half)
+            half = tile_bytes(&w->matrices[i]);
+    int rc = team_open(&u->team, n_threads, err);
+    for (uint32_t h = 0; h < 2 && rc == 0; h++) {
+        rc = cuda_pinned_take(&u->staging[h], u->driver, half, "copying the weights", err);
+        if (rc == 0)
+            rc = CUDA_TRY(u->driver, err, cuStreamCreate, &u->streams[h], CUDA_STREAM_NON_BLOCKING);
+    }
+    return rc;
+}
+
+int cuda_weights_load(struct cuda_weights *w, const struct graph *g, const struct cuda_driver *driver,
+                      uint32_t n_threads, const struct cuda_weights_progress *progress, struct error *err)
+{
+    int rc = cuda_block_take(&w->block, driver, w->size, "weights", err);
+    struct cuda_arena placed = {.base = w->block.address};
+    struct upload u = {.driver = driver, .total = w->size, .progress = progress};
+    if (rc == 0)
+        rc = place(w, &placed, g, w->uses, err);
+    if (rc == 0)
+        rc = upload_open(&u, w, n_threads, err);
+    if (rc == 0)
+        rc = send_all(&u, w, g, err);
+    upload_close(&u);
+    return rc;
+}
+
+void cuda_weights_close(struct cuda_weights *w, const struct cuda_driver *driver)
+{
+    cuda_block_give(&w->block, driver);
+    free(w->matrices);
+    free(w->vectors);
+    free(w->uses);
+    *w = (struct cuda_weights){0};
+}
+
+void cuda_weights_note(const struct cuda_weights *w, const struct graph *g, char *out, size_t room)
+{
+    static const struct {
+        uint32_t type;
+        const char *words;
+    } converted[] = {{QUANT_Q3_K, "Q3_K as Q6_K"}, {QUANT_Q4_1, "Q4_1 as Q5_1"}};
+    size_t n = 0;
+    *out = '\0';
+    for (size_t c = 0; c < sizeof converted / sizeof *converted; c++) {
+        bool found = false;
+        for (uint32_t i = 0; i < w->n; i++)
+            found = found || (w->matrices[i].n && model_weight(g->model, i)->type == converted[c].type);
+        if (found && n < room)
+            n += (size_t)snprintf(out + n, room - n, "%s%s",
+                                  n ? ", " : "weights kept on the device without loss: ", converted[c].words);
+    }
+}

@@ -1,0 +1,34 @@
+/* cuda_weights.h - the one copy of a model's weights that the device computes with: matrices packed into
+ * tiles (pack.h; a tied embedding once), gains and biases as floats. Packed on the host by a team of threads,
+ * piece by piece into a bounded staging buffer, and copied from there; a tensor's pages of the file are
+ * dropped as soon as its copy exists. Thread: one. */
+#pragma once
+#include "cuda_memory.h"
+#include "decoder.h"
+
+struct graph;
+
+struct cuda_weights {
+    uint32_t n;                      /* weights of the model */
+    struct decoder_matrix *matrices; /* [n]; n 0: not a matrix of this graph */
+    uint64_t *vectors;               /* [n]; 0: not a vector of this graph */
+    uint8_t *uses;                   /* [n], enum weight_use */
+    size_t size;                     /* bytes they take on the device */
+    struct cuda_block block;
+};
+
+/* Shapes and size of what the device gets; nothing is taken from it yet. */
+int cuda_weights_open(struct cuda_weights *w, const struct graph *g, struct error *err);
+
+struct cuda_weights_progress {
+    void (*report)(void *context, double fraction); /* may be NULL */
+    void *context;
+};
+
+/* n_threads 0: as many as there are cores. */
+int cuda_weights_load(struct cuda_weights *w, const struct graph *g, const struct cuda_driver *driver,
+                      uint32_t n_threads, const struct cuda_weights_progress *progress, struct error *err);
+void cuda_weights_close(struct cuda_weights *w, const struct cuda_driver *driver); /* a closed one is fine */
+
+/* A sentence about weights that are kept as another type than the file's, or "". */
+void cuda_weights_note(const struct cuda_weights *w, const struct graph *g, char *out, size_t room);
