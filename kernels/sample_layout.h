@@ -32,16 +32,19 @@ struct sample_args {
     uint32_t work;                                 /* offset of SAMPLE_WORK_BYTES of shared memory */
 };
 
-/* Of one segment. An id is UINT32_MAX where there is none. */
+/* A value and whose it is; larger values come first, then smaller ids. id is UINT32_MAX: none. */
+struct sample_best {
+    float x;
+    uint32_t id;
+};
+
+/* Of one segment. */
 struct sample_part {
-    float max; /* of the model's own logits; +inf when one is not finite */
-    uint32_t max_id;
-    float sum; /* of exponentials, where a log-probability is wanted */
+    struct sample_best max;     /* of the model's own logits; +inf when one is not finite */
+    struct sample_best largest; /* after biases, bans and penalties; none: all are -inf */
+    struct sample_best score;   /* of a draw without lists */
+    float sum;                  /* of exponentials, where a log-probability is wanted */
     uint32_t reserved;
-    float largest; /* after biases, bans and penalties */
-    uint32_t largest_id;
-    float score; /* the best one of a draw without lists */
-    uint32_t score_id;
 };
 _Static_assert(sizeof(struct sample_part) == 32, "sample_part");
 

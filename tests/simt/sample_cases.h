@@ -1,0 +1,35 @@
+/* sample_cases.h - steps to sample with made logits, run by the kernels of sample.h on the emulator, and what
+ * lib/cpu/choose.c answers to them. */
+#pragma once
+#include "emulator.h"
+#include "sample_layout.h"
+
+/* What a case is made from; the rest follows from its number. */
+struct sample_shape {
+    uint32_t n_vocab, n_logits;
+    uint32_t n_blocks, n_warps; /* of the crew */
+};
+
+struct sample_case {
+    struct sample_shape shape;
+    struct simt_machine *machine;
+    struct step *step;
+    float *logits, *exported;
+    uint32_t stride;
+    struct step_sampling *sampling;
+    struct step_bias *biases;
+    int32_t *history;
+    uint32_t *start;
+    char *scratch;
+    size_t scratch_bytes;
+    int32_t end_tokens[3];
+    uint32_t counters[2 * DECODER_LINE], guard[32];
+    struct step_result results[STEP_MAX_LOGITS], wanted[STEP_MAX_LOGITS];
+    void *sampler; /* the reference's scratch */
+};
+
+void sample_case_open(struct sample_case *c, struct sample_shape shape, uint64_t number);
+void sample_case_close(struct sample_case *c);
+/* One run of "sample_grid" or "argmax"; a wrong result is a report too. 0, or -1 with the report. */
+int sample_case_run(struct sample_case *c, const char *kernel, uint32_t sm, uint64_t seed, int mute,
+                    struct simt_report *report);

@@ -1,0 +1,28 @@
+/* sample_grid.c - see sample_grid.h. */
+#include "sample_grid.h"
+#include "sample.h"
+
+static bool hop(const struct sample_grid_args *args, const struct crew *crew, uint32_t n)
+{
+    SIMT_GLOBAL uint32_t *counter = DECODER_AT(uint32_t, args->counters) + n * DECODER_LINE;
+    struct flow_guard guard = {DECODER_AT(uint32_t, args->guard), DECODER_AT(uint32_t, args->counters), 0, 0};
+    flow_signal(counter, crew->n_threads);
+    return flow_wait(counter, simt_n_blocks(), &guard, crew->n_threads);
+}
+
+SIMT_KERNEL(sample_grid, struct sample_grid_args, SAMPLE_GRID_CREW + 32, 1)
+{
+    struct sample s = {args.in, simt_carve(args.in.work, SAMPLE_WORK_BYTES)};
+    struct crew crew = crew_of(simt_n_threads() - SIMT_LANES);
+    if (simt_thread() >= crew.n_threads)
+        return;
+    sample_segments(&s, &crew, simt_block(), simt_n_blocks());
+    if (!hop(&args, &crew, 0))
+        return;
+    if (sample_draws_any(&s, &crew)) {
+        sample_draw(&s, &crew, simt_block(), simt_n_blocks());
+        if (!hop(&args, &crew, 1))
+            return;
+    }
+    sample_results(&s, &crew, simt_block(), simt_n_blocks());
+}
