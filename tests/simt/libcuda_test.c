@@ -358,6 +358,25 @@ Test(emulated_launch, a_toy_with_blocks_that_wait_for_each_other_runs)
     close_bench(&b);
 }
 
+Test(emulated_launch, blocks_of_the_decoders_size_run)
+{
+    setenv("SIMT_BLOCKS", "4", 1);
+    struct bench b = open_bench();
+    void *function = function_of(&b, "driver_kernels", "wide");
+    struct wide_args args = {.counter = device_memory(&b, 4),
+                             .sums = device_memory(&b, 8),
+                             .guard = device_memory(&b, FLOW_WORDS * 4),
+                             .rounds = 2};
+    void *parameters[] = {&args};
+    uint32_t sums[2];
+    WELL(&b, cuLaunchCooperativeKernel, function, 4, 1, 1, WIDE_THREADS, 1, 1, 0, b.stream, parameters);
+    WELL(&b, cuStreamSynchronize, b.stream);
+    WELL(&b, cuMemcpyDtoH, sums, args.sums, sizeof sums);
+    cr_assert_eq(sums[0], 4 * (WIDE_THREADS * (WIDE_THREADS - 1) / 2));
+    cr_assert_eq(sums[1], 2 * sums[0]);
+    close_bench(&b);
+}
+
 struct echo { /* a grid that stays */
     struct echo_words *words;
     struct bench bench;

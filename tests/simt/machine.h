@@ -150,7 +150,8 @@ struct simt_machine {
     struct clock_pool clocks;
     struct shadow *shadow;
     struct thread *running, **ready;
-    uint32_t n_ready, n_done; /* n_done: threads of blocks that no other takes the place of */
+    uint32_t n_ready, n_idle; /* n_idle: those of the ready ones that would only look again */
+    uint32_t n_done;          /* threads of blocks that no other takes the place of */
     uint32_t n_passes;        /* from lane to lane, without the scheduler */
     uint64_t random, steps, progress_step, slept_ns;
     uint32_t naps; /* since the last progress */

@@ -29,6 +29,13 @@ uint32_t machine_random(struct simt_machine *m, uint32_t below)
     return (uint32_t)(((m->random >> 32) * below) >> 32);
 }
 
+/* Of a thread that is ready. */
+static void set_idle(struct simt_machine *m, struct thread *t, bool idle)
+{
+    m->n_idle += (uint32_t)idle - (uint32_t)t->idle;
+    t->idle = idle;
+}
+
 static void make_ready(struct simt_machine *m, struct thread *t)
 {
     t->state = THREAD_READY;
@@ -39,6 +46,7 @@ static void make_ready(struct simt_machine *m, struct thread *t)
 
 static void take_from_ready(struct simt_machine *m, struct thread *t)
 {
+    set_idle(m, t, false);
     struct thread *last = m->ready[--m->n_ready];
     m->ready[t->ready_slot] = last;
     last->ready_slot = t->ready_slot;
@@ -101,7 +109,7 @@ void machine_poll(struct simt_machine *m, const struct simt_site *at, bool done,
     struct look *look = NULL;
     for (uint32_t i = 0; i < SIMT_LOOKS && !look; i++)
         look = t->looks[i].at == at ? &t->looks[i] : NULL;
-    t->idle = !done && look && look->value == value;
+    set_idle(m, t, !done && look && look->value == value);
     if (!look)
         look = &t->looks[t->next_look++ % SIMT_LOOKS];
     *look = (struct look){.at = at, .value = value};
@@ -119,7 +127,7 @@ struct thread *machine_enter(const struct simt_site *at)
 {
     struct thread *t = simt_machine->running;
     t->at = at;
-    t->idle = false;
+    set_idle(simt_machine, t, false);
     return t;
 }
 
@@ -143,24 +151,16 @@ static void thread_main(void)
     fiber_switch(&t->fiber, &m->host);
 }
 
-/* The next one that has something to do; when all only poll, the next one that can. */
+/* The next one that has something to do; when all only poll, the next one. */
 static struct thread *pick_in_order(struct simt_machine *m)
 {
-    struct thread *first = NULL;
-    uint32_t at = m->launch.victim;
-    for (uint32_t i = 0; i < m->n_threads; i++) {
-        at = at + 1 < m->n_threads ? at + 1 : 0;
-        struct thread *t = &m->threads[at];
-        if (t->state != THREAD_READY)
-            continue;
-        if (!t->idle) {
-            first = t;
-            break;
-        }
-        first = first ? first : t;
-    }
-    m->launch.victim = (uint32_t)(first - m->threads);
-    return first;
+    bool any = m->n_idle == m->n_ready;
+    struct thread *t;
+    do {
+        m->launch.victim = m->launch.victim + 1 < m->n_threads ? m->launch.victim + 1 : 0;
+        t = &m->threads[m->launch.victim];
+    } while (t->state != THREAD_READY || (t->idle && !any));
+    return t;
 }
 
 static struct thread *pick(struct simt_machine *m)
@@ -431,7 +431,7 @@ static void tear_down(struct simt_machine *m)
     m->blocks = NULL;
     m->warps = NULL;
     m->ready = NULL;
-    m->n_threads = m->n_blocks = m->n_ready = m->n_done = 0;
+    m->n_threads = m->n_blocks = m->n_ready = m->n_idle = m->n_done = 0;
 }
 
 struct simt_machine *simt_open(void)

@@ -1,6 +1,6 @@
 /* driver_kernels.c - see driver_kernels.h. */
 #include "libcuda/kernels/driver_kernels.h"
-#include "simt.h"
+#include "flow.h"
 
 SIMT_KERNEL(scale, struct scale_args, DRIVER_KERNEL_THREADS, 1)
 {
@@ -52,4 +52,21 @@ SIMT_KERNEL(race, struct scale_args, DRIVER_KERNEL_THREADS, 1)
 {
     SIMT_GLOBAL uint32_t *cells = (SIMT_GLOBAL uint32_t *)(uintptr_t)args.cells;
     cells[simt_thread()] = simt_block();
+}
+
+SIMT_KERNEL(wide, struct wide_args, WIDE_THREADS, 1)
+{
+    SIMT_GLOBAL uint32_t *counter = (SIMT_GLOBAL uint32_t *)(uintptr_t)args.counter,
+                         *sums = (SIMT_GLOBAL uint32_t *)(uintptr_t)args.sums;
+    struct flow_guard guard = {.words = (SIMT_GLOBAL uint32_t *)(uintptr_t)args.guard, .counters = counter};
+    for (uint32_t r = 0; r < args.rounds; r++) {
+        uint32_t sum = simt_thread() * (r + 1);
+        for (uint32_t i = SIMT_LANES / 2; i; i /= 2)
+            sum += simt_shfl_xor_u32(sum, i);
+        if (simt_lane() == 0)
+            simt_red_relaxed_gpu_add(&sums[r], sum);
+        flow_signal(counter, simt_n_threads());
+        if (!flow_wait(counter, (r + 1) * simt_n_blocks(), &guard, simt_n_threads()))
+            return;
+    }
 }

@@ -27,3 +27,12 @@ struct echo_words {
 struct wait_args {
     uint64_t counter; /* u32, device memory */
 };
+
+/* A block of the decoder's size: sums over its lanes and over all threads of the grid, `rounds` times. */
+#define WIDE_THREADS 576
+struct wide_args {
+    uint64_t counter; /* u32, zeroed */
+    uint64_t sums;    /* u32 [rounds], zeroed: of thread numbers over the whole grid */
+    uint64_t guard;   /* u32 [FLOW_WORDS], zeroed */
+    uint32_t rounds;
+};
