@@ -40,6 +40,11 @@ struct config {
     char *host;
     uint32_t port; /* 0: any */
     char *unix_socket;
+    uint32_t tls_port;               /* 0: none */
+    char *tls_certificate, *tls_key; /* PEM files */
+    struct config_list api_keys;
+    char *api_keys_file, *admin_key_file;
+    struct config_list cors_origins, allowed_hosts, trusted_proxies;
 
     char *model;      /* "": the one in the install's models/, see serve.c */
     int backend;      /* enum config_backend */
@@ -60,6 +65,7 @@ struct config {
     uint64_t queue_tokens; /* prompt tokens of all waiting requests together */
     uint64_t max_body, body_memory;
     uint32_t max_connections;
+    uint32_t client_limit; /* requests of one client at once; 0: no limit */
     uint32_t header_timeout_ms, body_timeout_ms, keepalive_ms;
     uint32_t timeout_ms; /* 0: none */
     uint32_t queue_timeout_ms;
