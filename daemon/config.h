@@ -115,6 +115,8 @@ void config_print(const struct config *c, FILE *f);
 void config_help(FILE *f);
 /* The commented sample: every key at its default. config/hearthd.conf is this text. */
 void config_sample(FILE *f);
+/* The manual page of the keys: config/man/hearthd.conf.5 is this text. */
+void config_man(FILE *f);
 /* Names of enum values, as the file has them. */
 const char *config_executor_name(int executor);
 const char *config_arithmetic_name(int arithmetic);

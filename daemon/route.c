@@ -27,6 +27,7 @@ static const struct route routes[] = {
     {.path = "/v1/models/{id}", .needs_model = true, .handle = api_model},
     {.path = "/tokenize", .post = true, .needs_model = true, .handle = api_tokenize},
     {.path = "/detokenize", .post = true, .needs_model = true, .handle = api_detokenize},
+    {.path = "/requests", .handle = api_requests},
     {.path = "/requests/{id}", .remove = true, .handle = api_cancel},
     {.path = "/stats", .quiet = true, .handle = api_stats},
     {.path = "/metrics", .quiet = true, .handle = api_metrics},

@@ -36,6 +36,7 @@ void api_health_live(struct request *r);
 void api_health_proxy(struct request *r);
 void api_stats(struct request *r);
 void api_metrics(struct request *r);
+void api_requests(struct request *r);
 void api_cancel(struct request *r);
 void api_models(struct request *r);
 void api_model(struct request *r);

@@ -165,6 +165,42 @@ Test(access, a_request_is_cancelled_by_its_id_and_only_by_its_owner)
     stop_with_keys();
 }
 
+/* What `hearthd ps` prints with a key. */
+static void run_ps(const char *key, char *out, size_t room)
+{
+    char command[400];
+    snprintf(command, sizeof command, "HEARTHD_KEY=%s " HEARTHD_BINARY " ps http://127.0.0.1:%u 2>&1", key,
+             daemon_.port);
+    FILE *f = popen(command, "r");
+    cr_assert(f);
+    out[fread(out, 1, room - 1, f)] = '\0';
+    pclose(f);
+}
+
+Test(access, ps_shows_the_requests_of_its_key_and_no_prompt)
+{
+    static char text[16384];
+    start_with_keys();
+    int fd = begin_stream(ALPHA "X-Request-Id: mine\r\n");
+    struct reply r = ask("GET", "/requests", ALPHA, NULL);
+    cr_assert_eq(r.status, 200);
+    cr_assert(strstr(r.body, "\"request_id\":\"mine\",\"route\":\"/generate\",\"state\":\"decode\""), "%s",
+              r.body);
+    cr_assert_null(strstr(r.body, "Once"));
+    reply_free(&r);
+    r = ask("GET", "/requests", BETA, NULL);
+    cr_assert_str_eq(r.body, "{\"requests\":[]}\n");
+    reply_free(&r);
+    run_ps("boss-key", text, sizeof text);
+    cr_assert(strstr(text, "gen-") && strstr(text, "decode"), "%s", text);
+    run_ps("beta-key", text, sizeof text);
+    cr_assert(strstr(text, "SECONDS") && !strstr(text, "gen-"), "%s", text);
+    run_ps("no-key", text, sizeof text);
+    cr_assert(strstr(text, "a key is needed"), "%s", text);
+    close(fd);
+    stop_with_keys();
+}
+
 DAEMON_TEST(access, a_host_that_is_another_name_is_refused, "--allowed-hosts", "hearth.example.org")
 {
     static const struct {
