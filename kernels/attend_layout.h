@@ -17,7 +17,6 @@
 /* What one op attends to; the part of kernel `attention`'s parameter (nodes.h) that has nothing to do with
  * nodes. All addresses are device memory. in = [.. q .. k .. v ..] per row, out = [n_heads * head_dim]. */
 struct attend_args {
-    uint64_t rows;           /* struct step_row [n_rows] */
     uint64_t in, out;        /* float, rows in_stride and out_stride apart */
     uint64_t cosines, sines; /* float [n_ctx][rope_dim / 2] */
     uint64_t q_gain, k_gain; /* float [head_dim], or both 0 */
@@ -25,9 +24,8 @@ struct attend_args {
     uint64_t scratch;        /* attend_scratch_bytes() */
     struct kv_layout layout;
     struct decoder_slots slots;
-    uint32_t n_rows, max_rows; /* n_rows <= max_rows <= STEP_MAX_ROWS_CUDA */
-    uint32_t lone_rows;        /* no two rows share a slot */
-    uint32_t ready;            /* q is rotated and K and V are in the cache already */
+    uint32_t max_rows; /* of a step, at most STEP_MAX_ROWS_CUDA */
+    uint32_t ready;    /* q is rotated and K and V are in the cache already */
     uint32_t in_stride, out_stride;
     uint32_t q_col, k_col, v_col; /* where they begin in a row of `in`: multiples of 4 */
     uint32_t layer, n_heads;      /* n_heads: a multiple of layout.n_kv_heads */

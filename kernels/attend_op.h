@@ -3,5 +3,53 @@
 #include "attend.h"
 #include "walk.h"
 
+SIMT_INLINE struct attend_args attend_args_of(const struct walk *w)
+{
+    const struct decoder_args *args = w->args;
+    const SIMT_GLOBAL struct program_op *op = w->op;
+    bool normed = op->q_gain != PROGRAM_NONE;
+    return (struct attend_args){
+        .in = (uint64_t)(uintptr_t)walk_row(w, op->in, 0),
+        .out = (uint64_t)(uintptr_t)walk_row(w, op->out, 0),
+        .cosines = args->cosines,
+        .sines = args->sines,
+        .q_gain = normed ? (uint64_t)(uintptr_t)walk_vector(w, op->q_gain) : 0,
+        .k_gain = normed ? (uint64_t)(uintptr_t)walk_vector(w, op->k_gain) : 0,
+        .kv = args->kv,
+        .scratch = args->buffers.attend,
+        .layout = args->layout,
+        .slots = args->slots,
+        .max_rows = args->buffers.max_rows,
+        .in_stride = args->buffers.row_floats,
+        .out_stride = args->buffers.row_floats,
+        .q_col = op->out_col[0],
+        .k_col = op->out_col[1],
+        .v_col = op->out_col[2],
+        .layer = op->layer,
+        .n_heads = w->program->n_heads,
+        .rope_dim = w->program->rope_dim,
+        .neox = w->program->rope_neox,
+        .eps = op->eps,
+        .scale = op->scale,
+        .work = args->shared.work,
+        .work_bytes = args->shared.work_bytes,
+    };
+}
+
 /* False: leave, as walk.h says; a row or page out of range has been recorded then. */
-SIMT_INLINE bool attend_op(struct walk *w);
+SIMT_INLINE bool attend_op(struct walk *w)
+{
+    struct attend_args in = attend_args_of(w);
+    const SIMT_GLOBAL struct step_row *rows = w->step->rows;
+    bool lone = w->seen->lone_rows != 0;
+    struct attend a;
+    bool go = attend_prefetch(&a, &w->crew, &w->guard, &in, rows, w->n_rows, lone) && walk_wait(w);
+    if (go && !lone) {
+        attend_append_phase(&a);
+        go = walk_meet(w, 1);
+    }
+    go = go && attend_phase(&a);
+    if (!go)
+        simt_cp_async_wait(0); /* a block ends with no copy under way */
+    return go;
+}

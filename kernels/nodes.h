@@ -21,9 +21,11 @@ struct node_rows {
     uint32_t gathered;
 };
 
-/* rms_norm.c: out = x / rms(x) * gain, over `group` values at a time. With factors: out = x * gain, and
- * 1/rms of the row beside it. in == out is allowed. Any width that is a multiple of group. */
+/* rms_norm.c, NODE_NORM_SHARED of dynamic shared memory: out = x / rms(x) * gain, over `group` values at a
+ * time. With factors: out = x * gain, and 1/rms of the row beside it. in == out is allowed. Any width that is
+ * a multiple of group. */
 #define NODE_NORM_THREADS 256
+#define NODE_NORM_SHARED  16
 struct rms_norm_args {
     struct node_step step;
     struct node_rows in, out;
@@ -45,6 +47,7 @@ struct rope_args {
 
 /* kv_append.c (COPY): K and V of every row into the cache; out = k. */
 #define NODE_APPEND_THREADS 256
+#define NODE_APPEND_SHARED  (NODE_APPEND_THREADS / 32 * ATTEND_MAX_HEAD_DIM * 4) /* dynamic, bytes */
 struct kv_append_args {
     struct node_step step;
     struct node_rows k, v, out; /* [n_kv_heads * head_dim] */
@@ -54,15 +57,15 @@ struct kv_append_args {
     uint32_t layer, reserved;
 };
 
-/* attention.c (SOFT_MAX): in is the rotated q alone. The kernel fills in rows, n_rows and lone_rows; ready
- * = 1. The length of a row's past is its position + 1, read from the step. */
+/* attention.c (SOFT_MAX): in is the rotated q alone; attend.ready = 1. The length of a row's past is its
+ * position + 1, read from the step. Dynamic shared memory: attend.work + attend.work_bytes. */
 #define NODE_ATTEND_THREADS 256
 struct attention_args {
     struct node_step step;
     struct attend_args attend;
 };
 
-/* add.c, mul.c: out = a + b, a * b. silu.c: out = a * sigmoid(a); b is not read. */
+/* add.c, mul.c: out = a + b, a * b. silu.c: out = a * sigmoid(a); b is not read. out may be an input. */
 #define NODE_FLAT_THREADS 256
 struct flat_args {
     struct node_step step;

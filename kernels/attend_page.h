@@ -1,0 +1,305 @@
+/* attend_page.h - one page against a few queries: scores, weights, the weighted sum. Each phase deals its
+ * work over the crew; a crew_sync lies between two of them. The lanes of arith.h's dot product are the
+ * accumulators of one thread, so no sum crosses threads but those of the weights. */
+#pragma once
+#include "attend_room.h"
+#include "f16.h"
+#include "head.h"
+
+/* What a phase works on. */
+struct attend_piece {
+    const SIMT_SHARED char *data; /* rows of the piece's tokens, then their scales */
+    uint32_t first, n;            /* tokens of the page: where it begins; how many a query may see */
+    uint32_t page;                /* of the sequence */
+};
+
+/* A unit of a token as floats. */
+SIMT_INLINE void attend_load4(const SIMT_SHARED char *at, bool q8, float scale, float out[4])
+{
+    if (!q8) {
+        uint64_t v = *(const SIMT_SHARED uint64_t *)at;
+        for (int i = 0; i < 4; i++)
+            out[i] = f16_to_float((uint32_t)(v >> 16 * i) & 0xffffu);
+        return;
+    }
+    /* With its sign flipped a byte is q + 128; as the low bits of 2^23 it is a float, exactly. */
+    uint32_t v = *(const SIMT_SHARED uint32_t *)at ^ 0x80808080u;
+    for (int i = 0; i < 4; i++)
+        out[i] = (arith_from_bits(0x4b000000u | (v >> 8 * i & 0xffu)) - 8388736.0f) * scale;
+}
+
+/* A token's key and the queries it meets. */
+struct attend_key {
+    const SIMT_SHARED char *row;
+    const SIMT_SHARED uint16_t *scales;
+    const SIMT_SHARED float *q[2];
+    uint32_t swizzle, blocks;
+    bool q8;
+};
+
+struct attend_lanes {
+    float v[2][4];
+};
+
+/* Lanes 4 * part to 4 * part + 3 of n dot products. */
+SIMT_INLINE struct attend_lanes attend_part(const struct attend_key *k, int n, uint32_t part)
+{
+    struct attend_lanes to = {{{0.0f}}};
+    for (uint32_t i = 0; i < k->blocks; i++) {
+        float x[4], scale = k->q8 ? f16_to_float(k->scales[i]) : 0.0f;
+        attend_load4(k->row + ((i * 8 + part) ^ k->swizzle) * (k->q8 ? 4 : 8), k->q8, scale, x);
+        for (int j = 0; j < n; j++) {
+            attend_f4 q = *(const SIMT_SHARED attend_f4 *)(k->q[j] + i * 32 + part * 4);
+            for (int l = 0; l < 4; l++)
+                to.v[j][l] = __builtin_fmaf(q[l], x[l], to.v[j][l]);
+        }
+    }
+    return to;
+}
+
+SIMT_INLINE struct attend_lanes attend_both(struct attend_lanes a, struct attend_lanes b, int n)
+{
+    for (int j = 0; j < n; j++)
+        for (int l = 0; l < 4; l++)
+            a.v[j][l] = a.v[j][l] + b.v[j][l];
+    return a;
+}
+
+/* The first two steps of the tree: lanes 16 and then 8 apart. */
+SIMT_INLINE struct attend_lanes attend_quarter(const struct attend_key *k, int n, uint32_t part)
+{
+    struct attend_lanes a = attend_part(k, n, part);
+    a = attend_both(a, attend_part(k, n, part + 4), n);
+    struct attend_lanes b = attend_part(k, n, part + 2);
+    return attend_both(a, attend_both(b, attend_part(k, n, part + 6), n), n);
+}
+
+/* n dot products of one token. The tree is walked depth first, so that few lanes are alive. */
+SIMT_INLINE void attend_dot(const struct attend_key *k, int n, float out[2])
+{
+    struct attend_lanes a = attend_quarter(k, n, 0);
+    a = attend_both(a, attend_quarter(k, n, 1), n);
+    for (int j = 0; j < n; j++)
+        out[j] = (a.v[j][0] + a.v[j][2]) + (a.v[j][1] + a.v[j][3]);
+}
+
+/* Scores of the piece's tokens for all queries, n of them in one thread. */
+SIMT_INLINE void attend_scores_of(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
+                                  const struct attend_piece *p, uint32_t n_queries, int n, bool q8,
+                                  uint32_t blocks)
+{
+    SIMT_SHARED float *scores = ATTEND_AT(float, room, scores);
+    const SIMT_SHARED float *queries = ATTEND_AT(const float, room, queries);
+    uint32_t shift = room->piece_shift, head_dim = blocks * 32;
+    uint32_t n_tasks = (n_queries + (uint32_t)n - 1) / (uint32_t)n << shift;
+    struct kv_tile tile = attend_tile(room);
+    for (uint32_t task = simt_thread(); task < n_tasks; task += crew->n_threads) {
+        uint32_t token = task & ((1u << shift) - 1), first = (task >> shift) * (uint32_t)n;
+        if (token >= p->n)
+            continue;
+        uint32_t second = first + 1 < n_queries ? first + 1 : first; /* an odd one out is done twice */
+        struct attend_key k = {
+            .row = p->data + token * tile.row_bytes,
+            .scales = (const SIMT_SHARED uint16_t *)(p->data + (tile.row_bytes << shift) +
+                                                     token * tile.scale_bytes),
+            .q = {queries + first * head_dim, queries + second * head_dim},
+            .swizzle = kv_tile_swizzle(&tile, p->first + token),
+            .blocks = blocks,
+            .q8 = q8,
+        };
+        float s[2];
+        attend_dot(&k, n, s);
+        scores[first * KV_PAGE_TOKENS + p->first + token] = s[0];
+        if (n > 1)
+            scores[second * KV_PAGE_TOKENS + p->first + token] = s[1];
+    }
+}
+
+/* The largest head size is known to the compiler; two queries share a key where that leaves no half of the
+ * crew without work. */
+SIMT_INLINE void attend_scores(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
+                               const struct attend_piece *p, uint32_t n_queries)
+{
+    uint32_t blocks = room->in.layout.head_dim / 32;
+    bool q8 = room->tile.scale_bytes != 0, both = n_queries << room->piece_shift >= crew->n_threads;
+    if (q8 && both)
+        attend_scores_of(crew, room, p, n_queries, 2, true, blocks);
+    else if (q8)
+        attend_scores_of(crew, room, p, n_queries, 1, true, blocks);
+    else if (blocks == 4 && both)
+        attend_scores_of(crew, room, p, n_queries, 2, false, 4);
+    else if (blocks == 4)
+        attend_scores_of(crew, room, p, n_queries, 1, false, 4);
+    else if (both)
+        attend_scores_of(crew, room, p, n_queries, 2, false, blocks);
+    else
+        attend_scores_of(crew, room, p, n_queries, 1, false, blocks);
+}
+
+/* Tokens of a page that a row at position pos sees. */
+SIMT_INLINE uint32_t attend_seen(uint32_t pos, uint32_t page)
+{
+    uint32_t start = page * KV_PAGE_TOKENS;
+    if (pos < start)
+        return 0;
+    return pos - start < KV_PAGE_TOKENS ? pos - start + 1 : KV_PAGE_TOKENS;
+}
+
+/* Scores to weights; a warp per query. */
+SIMT_INLINE void attend_soften(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
+                               SIMT_SHARED float *stats, uint32_t page, uint32_t n_queries)
+{
+    uint32_t lane = simt_lane();
+    for (uint32_t q = simt_warp(); q < n_queries; q += crew->n_warps) {
+        SIMT_SHARED float *of = stats + q * ATTEND_QUERY_STATS;
+        SIMT_SHARED float *w = ATTEND_AT(float, room, scores) + q * KV_PAGE_TOKENS + lane;
+        uint32_t n = attend_seen(arith_to_bits(of[ATTEND_POS]), page);
+        float low = lane < n ? w[0] : -ARITH_INF, high = lane + 32 < n ? w[32] : -ARITH_INF;
+        float top = low > high ? low : high, before = of[ATTEND_MAX], sum_before = of[ATTEND_SUM];
+        for (uint32_t x = SIMT_LANES / 2; x; x /= 2) {
+            float other = simt_shfl_xor_f32(top, x);
+            top = top > other ? top : other;
+        }
+        if (n) {
+            float max = before > top ? before : top, factor = arith_exp2(before - max);
+            low = arith_exp2(low - max);
+            high = arith_exp2(high - max);
+            float sum = __builtin_fmaf(sum_before, factor, head_tree(low + high));
+            w[0] = low;
+            w[32] = high;
+            simt_syncwarp(); /* all have read what lane 0 now writes */
+            if (lane == 0) {
+                of[ATTEND_MAX] = max;
+                of[ATTEND_SUM] = sum;
+                of[ATTEND_FACTOR] = factor;
+            }
+        } else if (lane == 0) {
+            of[ATTEND_FACTOR] = 1.0f;
+        }
+    }
+}
+
+/* How the weighted sums are dealt, the same for all pages of a unit: a thread keeps two neighbouring
+ * dimensions of up to `per` queries. */
+SIMT_INLINE uint32_t attend_per(const struct crew *crew, uint32_t head_dim, uint32_t n_queries)
+{
+    return n_queries * (head_dim / 2) <= crew->n_threads ? 1 : 4;
+}
+
+/* Two neighbouring values of a token. */
+struct attend_value {
+    const SIMT_SHARED char *data;
+    const SIMT_SHARED char *scales;
+    struct kv_tile tile;
+    uint32_t first, unit, inside; /* token of the page; 4 elements; byte in them */
+};
+
+SIMT_INLINE void attend_load2(const struct attend_value *v, uint32_t token, bool q8, float out[2])
+{
+    const SIMT_SHARED char *at = v->data + token * v->tile.row_bytes + v->inside +
+                                 (v->unit ^ kv_tile_swizzle(&v->tile, v->first + token)) * (q8 ? 4 : 8);
+    if (!q8) {
+        uint32_t h = *(const SIMT_SHARED uint32_t *)at;
+        out[0] = f16_to_float(h);
+        out[1] = f16_to_float(h >> 16);
+        return;
+    }
+    uint32_t q = *(const SIMT_SHARED uint16_t *)at;
+    float scale = f16_to_float(*(const SIMT_SHARED uint16_t *)(v->scales + token * v->tile.scale_bytes));
+    out[0] = (float)(int8_t)(q & 0xff) * scale;
+    out[1] = (float)(int8_t)(q >> 8) * scale;
+}
+
+/* The sums of one thread: for query j from scores[j] (of this piece), seen[j] tokens of it. */
+struct attend_sums {
+    const SIMT_SHARED float *weights[4];
+    uint32_t seen[4];
+    float o[4][2];
+};
+
+SIMT_INLINE void attend_add_token(struct attend_sums *s, const struct attend_value *v, uint32_t t, bool q8,
+                                  int n)
+{
+    float x[2];
+    attend_load2(v, t, q8, x);
+    for (int j = 0; j < n; j++)
+        if (t < s->seen[j])
+            for (int i = 0; i < 2; i++)
+                s->o[j][i] = __builtin_fmaf(s->weights[j][t], x[i], s->o[j][i]);
+}
+
+/* What all queries see, four tokens at a time; then what some see. */
+SIMT_INLINE void attend_add(struct attend_sums *s, const struct attend_value *v, bool q8, int n)
+{
+    uint32_t least = s->seen[0], most = s->seen[0], t = 0;
+    for (int j = 1; j < n; j++) {
+        least = s->seen[j] < least ? s->seen[j] : least;
+        most = s->seen[j] > most ? s->seen[j] : most;
+    }
+    for (; t + 4 <= least; t += 4) {
+        float x[4][2];
+        for (uint32_t i = 0; i < 4; i++)
+            attend_load2(v, t + i, q8, x[i]);
+        for (int j = 0; j < n; j++) {
+            attend_f4 w = *(const SIMT_SHARED attend_f4 *)(s->weights[j] + t);
+            for (int i = 0; i < 4; i++) {
+                s->o[j][0] = __builtin_fmaf(w[i], x[i][0], s->o[j][0]);
+                s->o[j][1] = __builtin_fmaf(w[i], x[i][1], s->o[j][1]);
+            }
+        }
+    }
+    for (; t < most; t++)
+        attend_add_token(s, v, t, q8, n);
+}
+
+/* The piece's values into the sums; `begin`: the page begins, the sums take its factor; `fresh`: they are 0.
+ */
+SIMT_INLINE void attend_values_of(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
+                                  const SIMT_SHARED float *stats, const struct attend_piece *p,
+                                  uint32_t n_queries, bool begin, bool fresh, bool q8, int n)
+{
+    uint32_t head_dim = room->in.layout.head_dim, pairs = head_dim / 2;
+    uint32_t n_tasks = (n_queries + (uint32_t)n - 1) / (uint32_t)n * pairs, piece = 1u << room->piece_shift;
+    for (uint32_t task = simt_thread(); task < n_tasks; task += crew->n_threads) {
+        uint32_t group = task / pairs, d = task % pairs * 2;
+        struct attend_value v = {.data = p->data, .tile = attend_tile(room), .first = p->first};
+        v.unit = d / KV_TILE_UNIT;
+        v.inside = d % KV_TILE_UNIT * (q8 ? 1 : 2);
+        v.scales = p->data + (v.tile.row_bytes << room->piece_shift) + d / ARITH_BLOCK * 2;
+        struct attend_sums s;
+        SIMT_SHARED float *to[4];
+        for (int j = 0; j < n; j++) {
+            uint32_t q = group * (uint32_t)n + (uint32_t)j;
+            q = q < n_queries ? q : n_queries - 1; /* the last one is done several times, with one result */
+            const SIMT_SHARED float *of = stats + q * ATTEND_QUERY_STATS;
+            uint32_t seen = attend_seen(arith_to_bits(of[ATTEND_POS]), p->page);
+            seen = seen > p->first ? seen - p->first : 0;
+            s.seen[j] = seen < piece ? seen : piece;
+            s.weights[j] = ATTEND_AT(const float, room, scores) + q * KV_PAGE_TOKENS + p->first;
+            to[j] = ATTEND_AT(float, room, outs) + q * head_dim + d;
+            float factor = begin ? of[ATTEND_FACTOR] : 1.0f;
+            for (int i = 0; i < 2; i++)
+                s.o[j][i] = (fresh ? 0.0f : to[j][i]) * factor;
+        }
+        attend_add(&s, &v, q8, n);
+        for (int j = 0; j < n; j++)
+            for (int i = 0; i < 2; i++)
+                to[j][i] = s.o[j][i];
+    }
+}
+
+SIMT_INLINE void attend_values(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
+                               const SIMT_SHARED float *stats, const struct attend_piece *p,
+                               uint32_t n_queries, bool begin, bool fresh)
+{
+    bool q8 = room->tile.scale_bytes != 0;
+    bool one = attend_per(crew, room->in.layout.head_dim, n_queries) == 1;
+    if (q8 && one)
+        attend_values_of(crew, room, stats, p, n_queries, begin, fresh, true, 1);
+    else if (q8)
+        attend_values_of(crew, room, stats, p, n_queries, begin, fresh, true, 4);
+    else if (one)
+        attend_values_of(crew, room, stats, p, n_queries, begin, fresh, false, 1);
+    else
+        attend_values_of(crew, room, stats, p, n_queries, begin, fresh, false, 4);
+}

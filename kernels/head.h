@@ -1,0 +1,119 @@
+/* head.h - what happens to one head of q, k or v: norm, rotation, the cache. One head is one warp's work: all
+ * 32 lanes call, with the same arguments. arith.h has the formulas. */
+#pragma once
+#include "arith.h"
+#include "f16.h"
+#include "kv_tile.h"
+#include "simt.h"
+
+/* The xor tree over lanes; every lane gets the sum. */
+SIMT_INLINE float head_tree(float v)
+{
+    for (uint32_t w = SIMT_LANES / 2; w; w /= 2)
+        v = v + simt_shfl_xor_f32(v, w);
+    return v;
+}
+
+/* arith_rms_inverse() of n floats, any n. */
+SIMT_INLINE float head_rms_inverse(const SIMT_GLOBAL float *x, uint32_t n, float eps)
+{
+    float v = 0.0f;
+    for (uint32_t i = simt_lane(); i < n; i += SIMT_LANES)
+        v = __builtin_fmaf(x[i], x[i], v);
+    return 1.0f / __builtin_sqrtf(head_tree(v) / (float)n + eps);
+}
+
+/* What a head of q or k goes through before it is used. */
+struct head_turn {
+    const SIMT_GLOBAL float *gain;            /* [n], if normed */
+    const SIMT_GLOBAL float *cosines, *sines; /* [rope_dim / 2], of the row's position */
+    uint32_t n, rope_dim;                     /* rope_dim <= n */
+    float eps;
+    bool normed, neox;
+};
+
+/* to = x normed and rotated. Lanes may read each other's part of `to` afterwards. */
+SIMT_INLINE void head_prepare(SIMT_SHARED float *to, const SIMT_GLOBAL float *x, const struct head_turn *t)
+{
+    uint32_t lane = simt_lane(), half = t->rope_dim / 2;
+    float r = t->normed ? head_rms_inverse(x, t->n, t->eps) : 1.0f;
+    for (uint32_t d = lane; d < t->n; d += SIMT_LANES)
+        to[d] = t->normed ? x[d] * r * t->gain[d] : x[d];
+    simt_syncwarp();
+    for (uint32_t i = lane; i < half; i += SIMT_LANES) {
+        uint32_t first = t->neox ? i : 2 * i, second = t->neox ? i + half : 2 * i + 1;
+        float a = to[first], b = to[second];
+        arith_rope(&a, &b, t->cosines[i], t->sines[i]);
+        to[first] = a;
+        to[second] = b;
+    }
+    simt_syncwarp();
+}
+
+/* Where a token's keys or values go: its row of a tile and its scales, and, where `near` is set, a copy of
+ * that tile in shared memory. */
+struct head_place {
+    SIMT_GLOBAL char *row, *scales;
+    SIMT_SHARED char *near_row, *near_scales;
+    bool near;
+};
+
+SIMT_INLINE void head_append_f16(const struct head_place *to, uint32_t at, float x)
+{
+    uint16_t h = (uint16_t)f16_from_float(x);
+    *(SIMT_GLOBAL uint16_t *)(to->row + at) = h;
+    if (to->near)
+        *(SIMT_SHARED uint16_t *)(to->near_row + at) = h;
+}
+
+/* arith_quantise() of a block that has a value per lane. */
+SIMT_INLINE float head_quantise(float x, int8_t *q)
+{
+    uint32_t top = arith_to_bits(x) & 0x7fffffffu;
+    for (uint32_t w = SIMT_LANES / 2; w; w /= 2) {
+        uint32_t other = simt_shfl_xor_u32(top, w);
+        top = other > top ? other : top;
+    }
+    bool finite = top < 0x7f800000u, tiny = top < 0x0d800000u;
+    float amax = arith_from_bits(top);
+    float inverse = finite && !tiny ? 127.0f / amax : 0.0f;
+    *q = finite ? (int8_t)(int32_t)__builtin_rintf(x * inverse) : 0;
+    return !finite ? arith_from_bits(0x7fc00000u) : tiny ? 0.0f : amax / 127.0f;
+}
+
+SIMT_INLINE void head_append_q8(const struct head_place *to, uint32_t at, uint32_t block, float x)
+{
+    int8_t q;
+    uint16_t scale = (uint16_t)f16_from_float(head_quantise(x, &q));
+    to->row[at] = (char)q;
+    if (to->near)
+        to->near_row[at] = (char)q;
+    if (simt_lane() != 0)
+        return;
+    ((SIMT_GLOBAL uint16_t *)to->scales)[block] = scale;
+    if (to->near)
+        ((SIMT_SHARED uint16_t *)to->near_scales)[block] = scale;
+}
+
+/* Token `token`'s head x[n] as the cache stores it, n a multiple of 32. */
+SIMT_INLINE void head_append(const struct head_place *to, const struct kv_tile *tile, uint32_t token,
+                             const SIMT_SHARED float *x, uint32_t n)
+{
+    for (uint32_t d = simt_lane(); d < n; d += SIMT_LANES) {
+        uint32_t at = kv_tile_place(tile, token, d / KV_TILE_UNIT);
+        at += d % KV_TILE_UNIT * (tile->unit_bytes / KV_TILE_UNIT);
+        if (tile->scale_bytes)
+            head_append_q8(to, at, d / ARITH_BLOCK, x[d]);
+        else
+            head_append_f16(to, at, x[d]);
+    }
+}
+
+/* The same tile in global memory alone. */
+SIMT_INLINE struct head_place head_place_of(SIMT_GLOBAL char *tile, const struct kv_tile *k, uint32_t token)
+{
+    return (struct head_place){
+        .row = tile + token * k->row_bytes,
+        .scales = tile + KV_PAGE_TOKENS * k->row_bytes + token * k->scale_bytes,
+    };
+}

@@ -1,0 +1,57 @@
+/* attend_grid.c - see attend_grid.h. */
+#include "attend_grid.h"
+#include "attend.h"
+
+enum { GRID_QKV, GRID_APPENDED, GRID_DONE };
+
+static void signal(const struct attend_grid_args *args, const struct crew *crew, uint32_t counter)
+{
+    flow_signal(DECODER_AT(uint32_t, args->counters) + counter * DECODER_LINE, crew->n_threads);
+}
+
+static bool wait(const struct attend_grid_args *args, const struct crew *crew, const struct flow_guard *guard,
+                 uint32_t counter, uint32_t uses)
+{
+    return flow_wait(DECODER_AT(uint32_t, args->counters) + counter * DECODER_LINE, uses * simt_n_blocks(),
+                     guard, crew->n_threads);
+}
+
+/* This block's share of n floats. */
+static void copy_share(uint64_t to, uint64_t from, uint32_t n)
+{
+    uint32_t step = simt_n_blocks() * simt_n_threads();
+    for (uint32_t i = simt_block() * simt_n_threads() + simt_thread(); i < n; i += step)
+        DECODER_AT(float, to)[i] = DECODER_AT(const float, from)[i];
+}
+
+SIMT_KERNEL(attend_grid, struct attend_grid_args, ATTEND_GRID_CREW, 1)
+{
+    struct crew crew = crew_of(simt_n_threads());
+    struct flow_guard guard = {DECODER_AT(uint32_t, args.guard), DECODER_AT(uint32_t, args.counters), 0, 0};
+    uint32_t max_rows = args.attend.max_rows, in = args.attend.in_stride, out = args.attend.out_stride,
+             appends = 0;
+    for (uint32_t s = 0; s < args.n_steps; s++) {
+        uint32_t n_rows = DECODER_AT(uint32_t, args.n_rows)[s];
+        bool lone = DECODER_AT(uint32_t, args.lone)[s] != 0;
+        copy_share(args.attend.in, args.source + (uint64_t)s * max_rows * in * 4, n_rows * in);
+        signal(&args, &crew, GRID_QKV);
+        struct attend a;
+        if (!attend_prefetch(&a, &crew, &guard, &args.attend,
+                             DECODER_AT(struct step_row, args.rows) + s * max_rows, n_rows, lone) ||
+            !wait(&args, &crew, &guard, GRID_QKV, s + 1))
+            break;
+        if (!lone) {
+            attend_append_phase(&a);
+            signal(&args, &crew, GRID_APPENDED);
+            if (!wait(&args, &crew, &guard, GRID_APPENDED, ++appends))
+                break;
+        }
+        if (!attend_phase(&a))
+            break;
+        signal(&args, &crew, GRID_DONE);
+        if (!wait(&args, &crew, &guard, GRID_DONE, s + 1))
+            break;
+        copy_share(args.results + (uint64_t)s * max_rows * out * 4, args.attend.out, n_rows * out);
+    }
+    simt_cp_async_wait(0);
+}

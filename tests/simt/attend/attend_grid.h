@@ -1,0 +1,19 @@
+/* attend_grid.h - the phases of attend.h over a grid, as the persistent decoder calls them: a few steps, one
+ * attention each, ordered by hops. Between steps every block copies a share of the results away and writes a
+ * share of the next step's q, k and v, as the products around an attention do. */
+#pragma once
+#include "attend_layout.h"
+
+#define ATTEND_GRID_CREW 256
+
+struct attend_grid_args {
+    struct attend_args attend;
+    uint64_t rows;     /* struct step_row [n_steps][max_rows] */
+    uint64_t n_rows;   /* u32 [n_steps] */
+    uint64_t lone;     /* u32 [n_steps] */
+    uint64_t source;   /* float [n_steps][max_rows][in_stride] */
+    uint64_t results;  /* float [n_steps][max_rows][out_stride] */
+    uint64_t counters; /* u32 [3][DECODER_LINE] */
+    uint64_t guard;    /* enum flow_word */
+    uint32_t n_steps, reserved;
+};

@@ -1,0 +1,68 @@
+/* attending.c - the kernels of attend.h and of the nodes around it against lib/cpu, to the bit: made
+ * sequences, head sizes, groups of heads, cache types, lengths, chunks, page tables, grids and schedules.
+ *
+ *   simt_attending [cases]
+ *   ATTEND_CASE=n simt_attending      case n alone, with its report */
+#include "attend_cases.h"
+
+#include <stdlib.h>
+
+#define CASES 60
+
+static struct attend_shape shape_of(uint64_t n)
+{
+    static const uint32_t ratios[] = {1, 2, 4, 7, 8, 3}, works[] = {12288, 40960, 20480, 16384};
+    struct attend_shape s = {.head_dim = 32 * (1 + (uint32_t)(n % 4)), .type = n / 4 % 2};
+    s.ratio = ratios[n / 3 % 6];
+    s.n_kv_heads = 1 + (uint32_t)(n / 5 % 2);
+    s.neox = n / 2 % 2;
+    s.normed = n / 9 % 2;
+    s.n_blocks = 1 + (uint32_t)(n / 2 % 4);
+    s.n_warps = 2 + (uint32_t)(n / 8 % 7);
+    s.work_bytes = works[n / 7 % 4];
+    s.n_steps = 3;
+    s.chunk = n % 3 ? 12 : 0;
+    s.before = n % 2 ? 70 : 300;
+    s.n_ctx = 400;
+    s.max_rows = 24;
+    if (n % 40 == 39) { /* where splits double */
+        s.head_dim = 32;
+        s.n_kv_heads = 1;
+        s.before = 1026;
+        s.n_ctx = 1100;
+        s.n_steps = 2;
+    }
+    s.rope_dim = n % 7 ? s.head_dim : s.head_dim / 2;
+    return s;
+}
+
+static int run(uint64_t number)
+{
+    struct attend_case c;
+    struct simt_report report = {0};
+    attend_case_open(&c, shape_of(number), number);
+    uint32_t sm = number / 2 % 2 ? 80 : 90;
+    bool nodes = number % 4 == 3;
+    int rc = nodes ? attend_case_run_nodes(&c, sm, number, -1, &report)
+                   : attend_case_run_grid(&c, sm, number, -1, &report);
+    if (rc < 0) {
+        printf("FAILED  case %llu, %s sm_%u: ", (unsigned long long)number, nodes ? "nodes" : "attend_grid",
+               sm);
+        simt_report_print(&report, stdout);
+    }
+    attend_case_close(&c);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t n = argc > 1 ? strtoull(argv[1], NULL, 10) : CASES;
+    const char *one = getenv("ATTEND_CASE");
+    if (one)
+        return run(strtoull(one, NULL, 10)) < 0;
+    uint32_t failures = 0;
+    for (uint64_t i = 0; i < n && failures < 10; i++)
+        failures += run(i) < 0;
+    printf("%llu cases, %u failures\n", (unsigned long long)n, failures);
+    return failures ? 1 : 0;
+}
