@@ -23,6 +23,7 @@ mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
+export CUDA_CACHE_PATH="$made/cache" # kernels are compiled once for all parts, wherever home is
 start=$(date +%s)
 budget=${GPU_BUDGET_S:-470}
 : >"$work/parts"

@@ -3,8 +3,7 @@
  * input: IEEE operations that a flush to zero, a fused product or an approximate division would change, the
  * functions of arith.h, and both directions of f16. Must match tests/gpu/part_selftest.c in every bit. */
 #include "gpu_kernels.h"
-#include "arith.h"
-#include "simt.h"
+#include "f16.h"
 
 static void multiply(const SIMT_GLOBAL char *tile, SIMT_GLOBAL int32_t *out)
 {
@@ -27,16 +26,17 @@ static void compute(const struct selftest_args *args, uint32_t i)
     uint32_t n = args->n_inputs;
     float x = arith_from_bits(in[i]), y = arith_from_bits(in[n + i]), z = arith_from_bits(in[2 * n + i]);
     float magnitude = arith_from_bits(in[i] & 0x7fffffffu);
-    union {
-        uint16_t u;
-        _Float16 f;
-    } half = {.f = (_Float16)x}, from = {.u = (uint16_t)in[n + i]};
     float r[SELFTEST_N_FLOATS] = {
-        [SELFTEST_FMA] = __builtin_fmaf(x, y, z),     [SELFTEST_DIVIDE] = x / y,
-        [SELFTEST_ROOT] = __builtin_sqrtf(magnitude), [SELFTEST_PRODUCT] = x * y + z, /* two roundings */
-        [SELFTEST_ROUND] = __builtin_rintf(x),        [SELFTEST_EXP2] = arith_exp2(z),
-        [SELFTEST_LOG2] = arith_log2(magnitude),      [SELFTEST_SILU] = arith_silu(z),
-        [SELFTEST_TO_HALF] = arith_from_bits(half.u), [SELFTEST_FROM_HALF] = (float)from.f,
+        [SELFTEST_FMA] = __builtin_fmaf(x, y, z),
+        [SELFTEST_DIVIDE] = x / y,
+        [SELFTEST_ROOT] = __builtin_sqrtf(magnitude),
+        [SELFTEST_PRODUCT] = x * y + z, /* two roundings */
+        [SELFTEST_ROUND] = __builtin_rintf(x),
+        [SELFTEST_EXP2] = arith_exp2(z),
+        [SELFTEST_LOG2] = arith_log2(magnitude),
+        [SELFTEST_SILU] = arith_silu(z),
+        [SELFTEST_TO_HALF] = arith_from_bits(f16_from_float(x)),
+        [SELFTEST_FROM_HALF] = f16_to_float(in[n + i] & 0xffffu),
     };
 #pragma clang loop unroll(full)
     for (uint32_t k = 0; k < SELFTEST_N_FLOATS; k++)
