@@ -8,13 +8,19 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
-static int take_sample(void *context, int argc, char **argv, struct error *err)
+/* What to print instead of checking. */
+enum show { SHOW_NOTHING, SHOW_SAMPLE, SHOW_MAN };
+
+static int take_show(void *context, int argc, char **argv, struct error *err)
 {
     (void)argc;
     (void)err;
-    if (strcmp(argv[0], "--sample") != 0)
+    enum show show = strcmp(argv[0], "--sample") == 0 ? SHOW_SAMPLE
+                     : strcmp(argv[0], "--man") == 0  ? SHOW_MAN
+                                                      : SHOW_NOTHING;
+    if (show == SHOW_NOTHING)
         return 0;
-    *(bool *)context = true;
+    *(enum show *)context = show;
     return 1;
 }
 
@@ -36,19 +42,20 @@ static void usage(void)
          "\n"
          "Checks file, environment and flags as `hearthd serve` would read them, and says what is wrong;\n"
          "also whether the model they name is there.\n"
-         "  --sample   print a file with every key, commented, at its default");
+         "  --sample   print a file with every key, commented, at its default\n"
+         "  --man      print the manual page of the keys");
 }
 
 int cmd_check_config(int argc, char **argv)
 {
-    bool sample = false;
+    enum show show = SHOW_NOTHING;
     struct config_arguments args = {.argc = argc - 1,
                                     .argv = argv + 1,
                                     .environ = environ,
                                     .default_file = CONFIG_FILE,
                                     .secure = getauxval(AT_SECURE) != 0,
-                                    .option = take_sample,
-                                    .context = &sample};
+                                    .option = take_show,
+                                    .context = &show};
     struct config c;
     struct error err = {0};
     int rc = config_load(&c, &args, &err);
@@ -57,8 +64,10 @@ int cmd_check_config(int argc, char **argv)
         rc = command_fail_config(&err);
     else if (args.help)
         usage();
-    else if (sample)
+    else if (show == SHOW_SAMPLE)
         config_sample(stdout);
+    else if (show == SHOW_MAN)
+        config_man(stdout);
     else if (args.print_config)
         config_print(&c, stdout);
     else

@@ -25,6 +25,7 @@ int cmd_tokenize(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_stats(int argc, char **argv);
+int cmd_ps(int argc, char **argv);
 
 /* A command that reads the configuration: --help, --print-config and errors are the same for all of them. */
 struct command_configured {

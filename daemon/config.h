@@ -40,6 +40,11 @@ struct config {
     char *host;
     uint32_t port; /* 0: any */
     char *unix_socket;
+    uint32_t tls_port;               /* 0: none */
+    char *tls_certificate, *tls_key; /* PEM files */
+    struct config_list api_keys;
+    char *api_keys_file, *admin_key_file;
+    struct config_list cors_origins, allowed_hosts, trusted_proxies;
 
     char *model;      /* "": the one in the install's models/, see serve.c */
     int backend;      /* enum config_backend */
@@ -60,6 +65,7 @@ struct config {
     uint64_t queue_tokens; /* prompt tokens of all waiting requests together */
     uint64_t max_body, body_memory;
     uint32_t max_connections;
+    uint32_t client_limit; /* requests of one client at once; 0: no limit */
     uint32_t header_timeout_ms, body_timeout_ms, keepalive_ms;
     uint32_t timeout_ms; /* 0: none */
     uint32_t queue_timeout_ms;
@@ -109,6 +115,8 @@ void config_print(const struct config *c, FILE *f);
 void config_help(FILE *f);
 /* The commented sample: every key at its default. config/hearthd.conf is this text. */
 void config_sample(FILE *f);
+/* The manual page of the keys: config/man/hearthd.conf.5 is this text. */
+void config_man(FILE *f);
 /* Names of enum values, as the file has them. */
 const char *config_executor_name(int executor);
 const char *config_arithmetic_name(int arithmetic);

@@ -30,6 +30,7 @@ static const char *const formats[] = {"text", "json", NULL};                  /*
     FIELD(f), .type = CONFIG_COUNT, .initial = default_, .min = low, .max = high
 #define SIZE(f, default_, low, high)                                                                         \
     FIELD(f), .type = CONFIG_SIZE, .initial = default_, .min = low, .max = high
+#define LIST(f)                    FIELD(f), .type = CONFIG_LIST, .initial = ""
 #define CHOICE(f, default_, names) FIELD(f), .type = CONFIG_CHOICE, .initial = default_, .choices = names
 
 /* clang-format off */
@@ -38,6 +39,19 @@ const struct config_key config_keys[] = {
      .help = "Address or name to listen on. Anything but loopback is open to all who reach this machine."},
     {COUNT(port, "8080", 0, 65535), .zero = "any", .help = "TCP port. any: a free one, printed at start."},
     {STRING(unix_socket, ""), .help = "Path of a Unix socket to listen on as well. Mode 0666: its directory decides who may use it."},
+    {COUNT(tls_port, "none", 0, 65535), .zero = "none", .help = "TCP port for HTTPS, beside the plain one."},
+    {STRING(tls_certificate, ""), .help = "PEM file with the certificate and its chain. Read again on SIGHUP."},
+    {STRING(tls_key, ""), .help = "PEM file with its private key. Read again on SIGHUP."},
+
+    {LIST(api_keys), .group = "Who may ask", .secret = true,
+     .help = "Keys, one of which every request must bring. Seen in the process list: for tests only."},
+    {STRING(api_keys_file, ""), .help = "File with one key a line. Read again on SIGHUP."},
+    {STRING(admin_key_file, ""), .help = "File with the key for /admin routes. Read again on SIGHUP."},
+    {LIST(cors_origins), .help = "Origins whose pages may ask, like https://chat.example.org. *: any."},
+    {LIST(allowed_hosts), .help = "Names this server is called by, beside localhost and its addresses. *: any."},
+    {LIST(trusted_proxies), .help = "Addresses or networks whose X-Forwarded-For is believed."},
+    {COUNT(client_limit, "none", 0, 65536), .zero = "none",
+     .help = "Requests of one client (key, or address) at once; one more is refused with 429."},
 
     {STRING(model, ""), .group = "Model and device",
      .help = "GGUF file to serve. Empty: the one in the install's models directory."},

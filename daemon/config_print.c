@@ -117,3 +117,50 @@ void config_sample(FILE *f)
         fprintf(f, "#%s =%s%s\n", key->name, key->initial[0] ? " " : "", key->initial);
     }
 }
+
+/* Text for troff: a backslash or a hyphen is written as one, a line does not begin with a dot. */
+static void print_troff(const char *text, FILE *f)
+{
+    if (*text == '.' || *text == '\'')
+        fputs("\\&", f);
+    for (; *text; text++)
+        if (*text == '\\')
+            fputs("\\e", f);
+        else if (*text == '-')
+            fputs("\\-", f);
+        else
+            fputc(*text, f);
+}
+
+void config_man(FILE *f)
+{
+    fputs(".\\\" Made by: hearthd check-config --man\n"
+          ".TH HEARTHD.CONF 5 \"\" \"Hearth " HEARTH_VERSION "\" \"Hearth\"\n"
+          ".SH NAME\nhearthd.conf \\- configuration of the Hearth inference daemon\n"
+          ".SH DESCRIPTION\n"
+          "Lines are\n.IR key \" = \" value ;\n"
+          "# and ; begin a comment line, and only there; there are no sections. Sizes take K, M or G, lists "
+          "are "
+          "separated by commas, times are milliseconds.\n"
+          "A key that nobody knows is an error that names file and line.\n"
+          ".PP\nThe file is\n.IR " CONFIG_FILE ",\nor the one of\n.BR \\-\\-config .\n"
+          "A variable HEARTH_KEY overrides it, and a flag \\-\\-key\\-with\\-dashes overrides both.\n"
+          ".B hearthd check\\-config\nchecks it,\n.B hearthd \\-\\-print\\-config\n"
+          "shows what is in force and where it came from.\n",
+          f);
+    for (size_t i = 0; i < config_n_keys; i++) {
+        const struct config_key *key = &config_keys[i];
+        char text[400];
+        if (key->group) {
+            fputs(".SH ", f);
+            for (const char *s = key->group; *s; s++)
+                fputc(toupper((unsigned char)*s), f);
+            fputc('\n', f);
+        }
+        describe(key, text, sizeof text, true);
+        fprintf(f, ".TP\n.B %s\n", key->name);
+        print_troff(text, f);
+        fputc('\n', f);
+    }
+    fputs(".SH SEE ALSO\n.BR hearthd (8)\n", f);
+}

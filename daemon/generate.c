@@ -175,6 +175,7 @@ static void fill_request(struct generation *g)
         .n_stop_ids = p->n_stop_ids,
         .biases = p->biases,
         .priority = p->priority,
+        .salt = g->request->owner,
         .user = g,
     };
     e->sampling = (struct step_sampling){

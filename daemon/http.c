@@ -118,6 +118,7 @@ static void *on_uri(void *cls, const char *uri, struct MHD_Connection *mhd)
 
 struct headers {
     const char *content_type, *content_encoding, *request_id, *expect;
+    const char *host, *origin, *authorization, *x_api_key, *forwarded_for;
     uint64_t content_length;
     unsigned n_lengths, n_encodings;
     bool chunked;  /* the transfer encoding is one we know */
@@ -127,6 +128,17 @@ struct headers {
 static enum MHD_Result take_header(void *cls, enum MHD_ValueKind kind, const char *key, const char *value)
 {
     struct headers *h = cls;
+    const struct {
+        const char *name, **value;
+    } kept[] = {{"Content-Type", &h->content_type},
+                {"Content-Encoding", &h->content_encoding},
+                {"X-Request-Id", &h->request_id},
+                {"Expect", &h->expect},
+                {"Host", &h->host},
+                {"Origin", &h->origin},
+                {"Authorization", &h->authorization},
+                {"X-Api-Key", &h->x_api_key},
+                {"X-Forwarded-For", &h->forwarded_for}};
     (void)kind;
     if (!value)
         value = "";
@@ -137,15 +149,10 @@ static enum MHD_Result take_header(void *cls, enum MHD_ValueKind kind, const cha
     } else if (!strcasecmp(key, "Transfer-Encoding")) {
         h->n_encodings++;
         h->chunked = !strcasecmp(value, "chunked");
-    } else if (!strcasecmp(key, "Content-Type")) {
-        h->content_type = value;
-    } else if (!strcasecmp(key, "Content-Encoding")) {
-        h->content_encoding = value;
-    } else if (!strcasecmp(key, "X-Request-Id")) {
-        h->request_id = value;
-    } else if (!strcasecmp(key, "Expect")) {
-        h->expect = value;
     }
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
+        if (!strcasecmp(key, kept[i].name))
+            *kept[i].value = value;
     return MHD_YES;
 }
 
@@ -200,6 +207,53 @@ static int check_route(struct request *r, struct api_error *e)
                     r->method, r->allow);
 }
 
+/* Where the request says it comes from and goes to. Over a Unix socket a Host means nothing. */
+static int check_place(struct request *r, const struct headers *h, struct api_error *e)
+{
+    const struct access *a = r->server->access;
+    if (h->host && r->connection->listener->port && !access_allows_host(a, h->host))
+        return api_fail(e, 403, "forbidden", NULL, "Host %.100s is not in allowed_hosts", h->host);
+    if (!h->origin)
+        return 0;
+    if (!access_allows_origin(a, h->origin, h->host))
+        return api_fail(e, 403, "forbidden", NULL, "Origin %.100s is not in cors_origins", h->origin);
+    r->origin = h->origin;
+    return 0;
+}
+
+static int check_key(struct request *r, const struct headers *h, struct api_error *e)
+{
+    struct access_who who = access_identify(r->server->access, h->authorization, h->x_api_key);
+    bool given = h->authorization || h->x_api_key;
+    r->owner = who.owner;
+    r->admin = who.role == ACCESS_ADMIN;
+    if (r->route->open || who.role == ACCESS_ADMIN || (who.role == ACCESS_USER && !r->route->admin))
+        return 0;
+    return api_fail(e, 401, "unauthorized", NULL, "%s, as Authorization: Bearer KEY",
+                    r->route->admin ? "this route needs the admin key"
+                    : given         ? "this key is not known: a valid one is needed"
+                                    : "a key is needed");
+}
+
+static int check_client(struct request *r, const struct headers *h, struct api_error *e)
+{
+    struct server *s = r->server;
+    if (!r->route->work || !s->cfg->client_limit)
+        return 0;
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(r->mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    uint64_t id =
+        r->owner ? r->owner : access_client(s->access, info ? info->client_addr : NULL, h->forwarded_for);
+    if (clients_enter(&s->clients, id, s->cfg->client_limit)) {
+        r->client = id;
+        return 0;
+    }
+    e->retry_after_s =
+        retry_after_s(s->cfg->client_limit, rate_per_s(&s->stats.finished, clock_ns() / 1000000000u));
+    return api_fail(e, 429, "rate_limited", NULL,
+                    "this client has %u requests under way already (client_limit)", s->cfg->client_limit);
+}
+
 static int check_content(const struct request *r, const struct headers *h, struct api_error *e)
 {
     static const char *const types[] = {"application/json", "application/x-www-form-urlencoded"};
@@ -247,15 +301,15 @@ static int check_state(struct request *r, struct api_error *e)
 static int check_headers(struct request *r, const struct headers *h)
 {
     struct api_error *e = &r->error;
-    if (check_framing(h, e) < 0 || check_route(r, e) < 0)
+    if (check_framing(h, e) < 0 || check_place(r, h, e) < 0 || check_route(r, e) < 0)
         return -1;
     if (!strcmp(r->method, "OPTIONS"))
         return 0;
-    if (check_state(r, e) < 0 || check_content(r, h, e) < 0)
+    if (check_key(r, h, e) < 0 || check_state(r, e) < 0 || check_content(r, h, e) < 0)
         return -1;
     if (r->route->post && h->content_length > r->server->cfg->max_body)
         return too_large(r->server, e);
-    return 0;
+    return check_client(r, h, e);
 }
 
 /* --- replies --- */
@@ -263,6 +317,20 @@ static int check_headers(struct request *r, const struct headers *h)
 static void add_header(struct MHD_Response *response, const char *name, const char *value)
 {
     MHD_add_response_header(response, name, value);
+}
+
+/* For a browser's page on an origin that may ask. */
+static void add_cors(const struct request *r, struct MHD_Response *response)
+{
+    add_header(response, "Access-Control-Allow-Origin", r->origin);
+    add_header(response, "Vary", "Origin");
+    add_header(response, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+    if (strcmp(r->method, "OPTIONS"))
+        return;
+    add_header(response, "Access-Control-Allow-Methods", r->allow ? r->allow : "GET, HEAD, POST, OPTIONS");
+    add_header(response, "Access-Control-Allow-Headers",
+               "Authorization, Content-Type, X-Api-Key, X-Request-Id");
+    add_header(response, "Access-Control-Max-Age", "600");
 }
 
 static void add_headers(const struct request *r, struct MHD_Response *response)
@@ -277,6 +345,10 @@ static void add_headers(const struct request *r, struct MHD_Response *response)
     }
     if (r->close)
         add_header(response, "Connection", "close");
+    if (r->status == 401)
+        add_header(response, "WWW-Authenticate", "Bearer");
+    if (r->origin)
+        add_cors(r, response);
 }
 
 static enum MHD_Result queue(struct request *r, struct MHD_Response *response)
@@ -537,6 +609,8 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **context,
         r->gone = true;
     write_log(r);
     count_outcome(s, r, code == MHD_REQUEST_TERMINATED_COMPLETED_OK);
+    if (r->client)
+        clients_leave(&s->clients, r->client);
     if (r->watched)
         connection_stop_watch(c, false);
     c->request = NULL;

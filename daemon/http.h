@@ -9,9 +9,11 @@
  * Thread: the loop, but for what request_run() gives to the pool. Memory: a request owns one arena; it is
  * freed when libmicrohttpd, the engine and the pool have all let go of it. */
 #pragma once
+#include "access.h"
 #include "api_error.h"
 #include "arena.h"
 #include "buf.h"
+#include "clients.h"
 #include "clock.h"
 #include "config.h"
 #include "loop.h"
@@ -32,7 +34,8 @@ struct server {
     struct listener *listeners;
     unsigned n_listeners;
     char *where;
-    char warning[160]; /* about how it listens, or "" */
+    struct access *access;
+    char warning[240]; /* about how it listens, or "" */
     uv_async_t wake;
     uv_timer_t drain_timer;
     unsigned n_handles; /* of the server and of its connections: all closed before it is freed */
@@ -44,6 +47,7 @@ struct server {
     int64_t created; /* Unix seconds of the start */
 
     struct stats stats;
+    struct clients clients;         /* when client_limit is on */
     struct request *requests;       /* in the hands of libmicrohttpd */
     struct generation *generations; /* accepted and not finished */
     uint32_t n_active;              /* of them */
@@ -88,7 +92,11 @@ struct request {
 
     const struct route *route; /* NULL: none */
     const char *method, *path;
-    char id[65]; /* X-Request-Id: the client's or ours */
+    const char *origin; /* of a page elsewhere that may ask; NULL: no CORS headers */
+    uint64_t owner;     /* of the key it came with; 0: keys are not in use */
+    bool admin;         /* it came with the admin key */
+    uint64_t client;    /* counted in server.clients; 0: not */
+    char id[65];        /* X-Request-Id: the client's or ours */
     enum request_phase phase;
     bool suspended, watched;
     bool gone;    /* the client left: nothing will be sent */

@@ -80,16 +80,19 @@ static int connect_tcp(const struct place *place, const char **words)
     return fd;
 }
 
-static int exchange(int fd, const char *path, char *reply, size_t room)
+static int exchange(int fd, const char *path, const char *key, char *reply, size_t room)
 {
     struct timeval patience = {PATIENCE_S, 0};
-    char head[256];
+    char head[2048];
     size_t n = 0;
     ssize_t got;
 
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     int length =
-        snprintf(head, sizeof head, "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", path);
+        snprintf(head, sizeof head, "GET %s HTTP/1.1\r\nHost: localhost\r\n%s%s%sConnection: close\r\n\r\n",
+                 path, key ? "Authorization: Bearer " : "", key ? key : "", key ? "\r\n" : "");
+    if (length >= (int)sizeof head)
+        return -E2BIG;
     if (send(fd, head, (size_t)length, MSG_NOSIGNAL) != length)
         return -errno;
     while ((got = recv(fd, reply + n, room - 1 - n, 0)) > 0)
@@ -98,10 +101,10 @@ static int exchange(int fd, const char *path, char *reply, size_t room)
     return got < 0 ? -errno : 0;
 }
 
-static int read_reply(int fd, const char *path, char **body)
+static int read_reply(int fd, const char *path, const char *key, char **body)
 {
     char *reply = malloc(HTTP_GET_MAX);
-    int status = 0, rc = reply ? exchange(fd, path, reply, HTTP_GET_MAX) : -ENOMEM;
+    int status = 0, rc = reply ? exchange(fd, path, key, reply, HTTP_GET_MAX) : -ENOMEM;
     char *split = rc == 0 ? strstr(reply, "\r\n\r\n") : NULL;
 
     if (rc == 0 && (!split || sscanf(reply, "HTTP/1.1 %d", &status) != 1))
@@ -113,7 +116,7 @@ static int read_reply(int fd, const char *path, char **body)
     return rc < 0 ? rc : status;
 }
 
-int http_get(const char *url, const char *path, char **body, struct error *err)
+int http_get(const char *url, const char *path, const char *key, char **body, struct error *err)
 {
     struct place place;
     const char *words = NULL;
@@ -124,7 +127,7 @@ int http_get(const char *url, const char *path, char **body, struct error *err)
     int fd = place.unix_path ? connect_unix(place.unix_path) : connect_tcp(&place, &words);
     if (fd < 0)
         return error_set(err, fd, "%s: %s", url, words ? words : strerror(-fd));
-    rc = read_reply(fd, path, body);
+    rc = read_reply(fd, path, key, body);
     close(fd);
     return rc < 0 ? error_set(err, rc, "%s%s: %s", url, path, strerror(-rc)) : rc;
 }

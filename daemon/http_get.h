@@ -6,6 +6,7 @@
 
 #define HTTP_GET_MAX (1 << 20) /* bytes of a reply */
 
-/* `url` is "http://host:port", "host:port" or "unix:/path". The body, NUL-terminated and malloc'ed, into
- * *body; returns the status, or a negative errno with words that name the url. */
-int http_get(const char *url, const char *path, char **body, struct error *err);
+/* `url` is "http://host:port", "host:port" or "unix:/path"; `key` an API key or NULL. The body,
+ * NUL-terminated and malloc'ed, into *body; returns the status, or a negative errno with words that name the
+ * url. */
+int http_get(const char *url, const char *path, const char *key, char **body, struct error *err);

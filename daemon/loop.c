@@ -1,4 +1,5 @@
 #include "loop.h"
+#include "tls.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -13,24 +14,25 @@
 #define MEMORY_PER_CONNECTION (32 * 1024) /* bounds request line and headers */
 #define BACKLOG               1024
 
-static void format_address(const struct sockaddr *addr, char *out, size_t size)
+static void format_address(const struct sockaddr *addr, bool tls, char *out, size_t size)
 {
+    const char *scheme = tls ? "https" : "http";
     char host[INET6_ADDRSTRLEN] = "?";
     if (addr->sa_family == AF_INET6) {
         const struct sockaddr_in6 *six = (const void *)addr;
         inet_ntop(AF_INET6, &six->sin6_addr, host, sizeof host);
-        snprintf(out, size, "http://[%s]:%u", host, ntohs(six->sin6_port));
+        snprintf(out, size, "%s://[%s]:%u", scheme, host, ntohs(six->sin6_port));
         return;
     }
     const struct sockaddr_in *four = (const void *)addr;
     inet_ntop(AF_INET, &four->sin_addr, host, sizeof host);
-    snprintf(out, size, "http://%s:%u", host, ntohs(four->sin_port));
+    snprintf(out, size, "%s://%s:%u", scheme, host, ntohs(four->sin_port));
 }
 
 int listener_bind_tcp(const struct sockaddr *addr, socklen_t len, struct error *err)
 {
     char name[160];
-    format_address(addr, name, sizeof name);
+    format_address(addr, false, name, sizeof name);
     int fd = socket(addr->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return error_set(err, -errno, "%s: %s", name, strerror(errno));
@@ -107,7 +109,7 @@ void listener_name(struct listener *l)
     } else if (addr.ss_family == AF_UNIX) {
         snprintf(l->where, sizeof l->where, "unix:%s", ((struct sockaddr_un *)&addr)->sun_path);
     } else {
-        format_address((struct sockaddr *)&addr, l->where, sizeof l->where);
+        format_address((struct sockaddr *)&addr, l->tls, l->where, sizeof l->where);
         l->port = ntohs(addr.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&addr)->sin6_port
                                                    : ((struct sockaddr_in *)&addr)->sin_port);
     }
@@ -150,7 +152,8 @@ void listener_run(struct listener *l)
 
 static struct MHD_Daemon *start(struct listener *l, const struct listener_callbacks *c)
 {
-    unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
+    unsigned flags =
+        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | (l->tls ? MHD_USE_TLS : 0);
     struct MHD_OptionItem options[] = {
         {MHD_OPTION_EXTERNAL_LOGGER, (intptr_t)c->log, l},
         {MHD_OPTION_LISTEN_SOCKET, l->fd, NULL},
@@ -160,6 +163,7 @@ static struct MHD_Daemon *start(struct listener *l, const struct listener_callba
         {MHD_OPTION_CONNECTION_MEMORY_LIMIT, MEMORY_PER_CONNECTION, NULL},
         {MHD_OPTION_CONNECTION_LIMIT, (intptr_t)c->max_connections, NULL},
         {MHD_OPTION_CONNECTION_TIMEOUT, (intptr_t)c->idle_timeout_s, NULL},
+        {l->tls ? MHD_OPTION_HTTPS_CERT_CALLBACK : MHD_OPTION_END, 0, l->tls ? tls_callback() : NULL},
         {MHD_OPTION_END, 0, NULL},
     };
     return MHD_start_daemon(flags, 0, NULL, NULL, c->request, l, MHD_OPTION_ARRAY, options, MHD_OPTION_END);

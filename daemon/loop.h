@@ -19,6 +19,7 @@ struct listener {
     uv_timer_t timer;
     int fd;
     bool inherited; /* of a service manager: quiesced on drain, so that the next process may go on */
+    bool tls;       /* HTTPS, with the certificate of tls.h */
     bool quiesced;  /* the socket is no longer libmicrohttpd's to close */
     bool running;   /* inside MHD_run */
     bool dirty;     /* something was resumed: run it soon */

@@ -35,6 +35,7 @@ static const struct command {
      "Prints [1, 2, 3]. A file with a vocabulary and no tensors is enough.\n"
      "  --no-special   no BOS or EOS, and special-token text stays text"},
     {"stats", cmd_stats, "[URL]", "the figures of a running daemon as a table", NULL},
+    {"ps", cmd_ps, "[URL]", "the requests that a running daemon works on", NULL},
     {"check-config", cmd_check_config, "[--config FILE]", "say what is wrong with a configuration", NULL},
     {"help", cmd_help, "[COMMAND]", "this, or a command's own help (--help)", NULL},
     {"version", cmd_version, "", "the version (--version)", "hearthd version"},

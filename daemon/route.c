@@ -27,12 +27,14 @@ static const struct route routes[] = {
     {.path = "/v1/models/{id}", .needs_model = true, .handle = api_model},
     {.path = "/tokenize", .post = true, .needs_model = true, .handle = api_tokenize},
     {.path = "/detokenize", .post = true, .needs_model = true, .handle = api_detokenize},
+    {.path = "/requests", .handle = api_requests},
+    {.path = "/requests/{id}", .remove = true, .handle = api_cancel},
     {.path = "/stats", .quiet = true, .handle = api_stats},
     {.path = "/metrics", .quiet = true, .handle = api_metrics},
-    {.path = "/health", .always = true, .quiet = true, .handle = api_health},
-    {.path = "/health/live", .always = true, .quiet = true, .handle = api_health_live},
-    {.path = "/health/ready", .always = true, .quiet = true, .handle = api_health},
-    {.path = "/health/proxy", .always = true, .quiet = true, .handle = api_health_proxy},
+    {.path = "/health", .always = true, .open = true, .quiet = true, .handle = api_health},
+    {.path = "/health/live", .always = true, .open = true, .quiet = true, .handle = api_health_live},
+    {.path = "/health/ready", .always = true, .open = true, .quiet = true, .handle = api_health},
+    {.path = "/health/proxy", .always = true, .open = true, .quiet = true, .handle = api_health_proxy},
 };
 #define N_ROUTES (sizeof routes / sizeof *routes)
 
@@ -72,11 +74,15 @@ const char *route_nearest(const char *path)
 
 const char *route_allow(const struct route *route)
 {
+    if (route->remove)
+        return "DELETE, OPTIONS";
     return route->post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
 }
 
 bool route_takes(const struct route *route, const char *method)
 {
+    if (route->remove)
+        return !strcmp(method, "DELETE");
     if (route->post)
         return !strcmp(method, "POST");
     return !strcmp(method, "GET") || !strcmp(method, "HEAD");

@@ -10,9 +10,12 @@ struct request;
 struct route {
     const char *path; /* "/v1/models/{id}": any that begins so and goes on */
     bool post;        /* POST; else GET and HEAD */
+    bool remove;      /* DELETE, nothing else */
     bool always;      /* answered while loading, draining and above max_connections: health */
     bool needs_model; /* 503 loading until there is one */
     bool work;        /* takes a place in the queue */
+    bool open;        /* needs no key */
+    bool admin;       /* needs the admin key */
     bool quiet;       /* not in the access log at info */
     void (*handle)(struct request *r);
     const struct dialect *dialect; /* of a generation */
@@ -33,6 +36,8 @@ void api_health_live(struct request *r);
 void api_health_proxy(struct request *r);
 void api_stats(struct request *r);
 void api_metrics(struct request *r);
+void api_requests(struct request *r);
+void api_cancel(struct request *r);
 void api_models(struct request *r);
 void api_model(struct request *r);
 void api_tokenize(struct request *r);

@@ -227,9 +227,12 @@ static void on_reload(uv_signal_t *handle, int number)
     if (config_load(&again, &s->args, &err) < 0) {
         log_error("SIGHUP: %s; everything stays as it was", err.text);
     } else {
-        log_info("SIGHUP: log_level is %s from here on; every other key needs a restart",
-                 config_log_level_name(again.log_level));
+        log_info(
+            "SIGHUP: log_level is %s from here on; key files and certificate are read again; every other "
+            "key needs a restart",
+            config_log_level_name(again.log_level));
         log_set_level((enum log_level)again.log_level);
+        server_reload(s->server);
     }
     config_free(&again);
 }
@@ -287,8 +290,7 @@ static int bind_early(struct serve *s, struct error *err)
     if (rc < 0) /* an address that cannot be had is a matter of configuration, whatever the errno */
         return error_set(err, rc == -ENOMEM || rc == -EADDRINUSE ? rc : -EINVAL, "%s", inner.text);
     if (server_warning(s->server)[0])
-        log_warn("%s: it is open to all who can reach this machine; 127.0.0.1 behind a proxy is safer",
-                 server_warning(s->server));
+        log_warn("%s", server_warning(s->server));
     return 0;
 }
 
@@ -358,7 +360,8 @@ static void usage(void)
     puts("hearthd serve [--config FILE] [flags]\n"
          "\n"
          "Loads a GGUF model and serves it over HTTP until SIGTERM or SIGINT, which let running requests\n"
-         "finish; a second signal ends them. SIGHUP reads log_level again.\n"
+         "finish; a second signal ends them. SIGHUP reads log_level, key files and the\n"
+         "certificate again.\n"
          "\n"
          "  --config FILE         read FILE instead of " CONFIG_FILE "\n"
          "  --print-config        show every key's value and where it came from, and leave");

@@ -1,10 +1,12 @@
 /* server.c - the server as a whole: listeners, state, drain, end. */
+#include "access.h"
 #include "arith.h"
 #include "generate.h"
 #include "http.h"
 #include "log.h"
 #include "model.h"
 #include "serve_text.h"
+#include "tls.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -24,21 +26,22 @@
 
 /* --- listeners --- */
 
-static struct listener *add_listener(struct server *s, int fd)
+static struct listener *add_listener(struct server *s, int fd, bool tls)
 {
     struct listener *l = &s->listeners[s->n_listeners++];
-    *l = (struct listener){.fd = fd, .owner = s};
+    *l = (struct listener){.fd = fd, .owner = s, .tls = tls};
     listener_name(l);
     return l;
 }
 
-static int bind_host(struct server *s, struct error *err)
+static int bind_host(struct server *s, uint32_t number, bool tls, struct error *err)
 {
     const struct config *cfg = s->cfg;
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV},
                     *list = NULL;
     char port[8];
-    snprintf(port, sizeof port, "%u", cfg->port);
+    unsigned before = s->n_listeners;
+    snprintf(port, sizeof port, "%u", number);
     int rc = getaddrinfo(cfg->host, port, &hints, &list);
     if (rc)
         return error_set(err, -EINVAL, "host %s: %s", cfg->host, gai_strerror(rc));
@@ -49,10 +52,10 @@ static int bind_host(struct server *s, struct error *err)
         struct error words = {0};
         int fd = listener_bind_tcp(a->ai_addr, a->ai_addrlen, &words);
         if (fd >= 0)
-            add_listener(s, fd);
+            add_listener(s, fd, tls);
         else if (fd != -EAFNOSUPPORT && fd != -EADDRNOTAVAIL) /* a name may have addresses this host lacks */
             rc = error_set(err, fd, "%s", words.text);
-        else if (!a->ai_next && !s->n_listeners)
+        else if (!a->ai_next && s->n_listeners == before)
             rc = error_set(err, fd, "%s", words.text);
     }
     freeaddrinfo(list);
@@ -64,9 +67,34 @@ static int bind_unix(struct server *s, struct error *err)
     int fd = listener_bind_unix(s->cfg->unix_socket, err);
     if (fd < 0)
         return fd;
-    struct listener *l = add_listener(s, fd);
+    struct listener *l = add_listener(s, fd, false);
     snprintf(l->unlink_path, sizeof l->unlink_path, "%s", s->cfg->unix_socket);
     return 0;
+}
+
+/* Whatever the configuration asks for. */
+static int bind_all(struct server *s, struct error *err)
+{
+    const struct config *cfg = s->cfg;
+    int rc = bind_host(s, cfg->port, false, err);
+    if (rc == 0 && cfg->unix_socket[0])
+        rc = bind_unix(s, err);
+    if (rc < 0 || !cfg->tls_port)
+        return rc;
+    if (!cfg->tls_certificate[0] || !cfg->tls_key[0])
+        return error_set(err, -EINVAL, "tls_port needs tls_certificate and tls_key");
+    rc = tls_load(cfg->tls_certificate, cfg->tls_key, err);
+    return rc < 0 ? rc : bind_host(s, cfg->tls_port, true, err);
+}
+
+static void warn(struct server *s, bool inherited)
+{
+    if (!inherited && !serve_is_loopback(s->cfg->host) && !access_needs_key(s->access))
+        snprintf(s->warning, sizeof s->warning,
+                 "listening on %.100s without keys: it is open to all who can reach this machine",
+                 s->cfg->host);
+    else
+        snprintf(s->warning, sizeof s->warning, "%s", access_warning(s->access));
 }
 
 static int inherit(struct server *s, const int *fds, int n_fds, struct error *err)
@@ -74,7 +102,7 @@ static int inherit(struct server *s, const int *fds, int n_fds, struct error *er
     if (n_fds > MAX_LISTENERS)
         return error_set(err, -EINVAL, "%d sockets inherited, at most %d can be used", n_fds, MAX_LISTENERS);
     for (int i = 0; i < n_fds; i++)
-        add_listener(s, fds[i])->inherited = true;
+        add_listener(s, fds[i], false)->inherited = true;
     return 0;
 }
 
@@ -171,11 +199,11 @@ int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, 
     uv_timer_init(loop, &s->drain_timer);
     s->wake.data = s->drain_timer.data = s;
     s->n_handles = 2;
-    if (n_fds <= 0 && !serve_is_loopback(cfg->host))
-        snprintf(s->warning, sizeof s->warning, "listening on %.100s without keys", cfg->host);
-    int rc = n_fds > 0 ? inherit(s, fds, n_fds, err) : bind_host(s, err);
-    if (rc == 0 && n_fds <= 0 && cfg->unix_socket[0])
-        rc = bind_unix(s, err);
+    int rc = access_open(&s->access, cfg, err);
+    if (rc == 0)
+        rc = n_fds > 0 ? inherit(s, fds, n_fds, err) : bind_all(s, err);
+    if (rc == 0)
+        warn(s, n_fds > 0);
     if (rc == 0)
         rc = make_where(s, err);
     if (rc == 0)
@@ -187,6 +215,22 @@ int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, 
     }
     *out = s;
     return 0;
+}
+
+void server_reload(struct server *s)
+{
+    struct error err = {0};
+    if (access_reload(s->access, &err) < 0)
+        log_error("keys: %s; those in use stay", err.text);
+    else if (access_needs_key(s->access))
+        log_info("keys: %u in use", access_n_keys(s->access));
+    if (!s->cfg->tls_port)
+        return;
+    err = (struct error){0};
+    if (tls_load(s->cfg->tls_certificate, s->cfg->tls_key, &err) < 0)
+        log_error("certificate: %s; the one in use stays: %s", err.text, tls_summary());
+    else
+        log_info("certificate: %s", tls_summary());
 }
 
 const char *server_warning(const struct server *s)
@@ -452,6 +496,9 @@ void server_free(struct server *s)
     while (s->n_handles)
         uv_run(s->loop, UV_RUN_ONCE);
     free(s->listeners);
+    access_close(s->access);
+    clients_free(&s->clients);
+    tls_unload();
     free(s->where);
     free(s);
 }

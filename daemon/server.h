@@ -53,6 +53,9 @@ const char *server_warning(const struct server *s);
 /* The port of the first TCP listener, 0 when there is none. */
 uint16_t server_port(const struct server *s);
 
+/* Reads key files and certificate again; what is broken is logged and stays as it was. */
+void server_reload(struct server *s);
+
 /* How much of the model is loaded, 0..1; any thread. */
 void server_set_progress(struct server *s, double fraction);
 /* Once, when loading has finished and before SERVER_READY; the struct is copied. */

@@ -74,7 +74,6 @@ SIMT_INLINE void sample_tops(const struct sample *s, const struct crew *crew, co
 {
     SIMT_SHARED struct sample_best *heads = (SIMT_SHARED struct sample_best *)(s->work + SAMPLE_WEIGHTS);
     const SIMT_GLOBAL struct sample_part *parts = (const SIMT_GLOBAL struct sample_part *)row->scratch;
-    crew_sync(crew); /* another row's heads have been read */
     for (uint32_t i = simt_thread(); i < row->n_segments; i += crew->n_threads) {
         heads[i].x = parts[i].max.x;
         heads[i].id = parts[i].max.id;
@@ -147,6 +146,8 @@ SIMT_INLINE void sample_result(const struct sample *s, const struct crew *crew, 
 SIMT_INLINE void sample_results(const struct sample *s, const struct crew *crew, uint32_t block,
                                 uint32_t n_blocks)
 {
-    for (uint32_t index = block; index < sample_n_rows(s); index += n_blocks)
+    for (uint32_t index = block; index < sample_n_rows(s); index += n_blocks) {
         sample_result(s, crew, index);
+        crew_sync(crew); /* the next row's heads and counts go where this one's are */
+    }
 }

@@ -200,6 +200,7 @@ SIMT_INLINE struct sample_survey sample_join_warp(struct sample_survey v)
     return v;
 }
 
+/* The last reduction was before the crew_sync at which the sieve stood. */
 SIMT_INLINE struct sample_survey sample_survey_of(const struct sample *s, const struct crew *crew,
                                                   const struct sample_list *list,
                                                   const SIMT_SHARED struct sample_sieve *f,
@@ -217,7 +218,6 @@ SIMT_INLINE struct sample_survey sample_survey_of(const struct sample *s, const 
         v = sample_join(v, (struct sample_survey){t.key, t.key, t.mass, surprise});
     }
     v = sample_join_warp(v);
-    crew_sync(crew); /* the last reduction has been read */
     if (simt_lane() == 0) {
         room[simt_warp()].first = v.first;
         room[simt_warp()].last = v.last;
@@ -240,8 +240,8 @@ SIMT_INLINE uint64_t sample_cut(const struct sample *s, const struct crew *crew,
     SIMT_SHARED uint32_t *tally = sample_tally(s);
     uint64_t first = survey->first, last = survey->last;
     for (;;) {
-        uint64_t range = (last - first) | 1;
-        uint32_t bits = 64 - (uint32_t)__builtin_clzll(range), shift = bits > 8 ? bits - 8 : 0;
+        uint64_t range = last - first;
+        uint32_t bits = 64 - (uint32_t)__builtin_clzll(range | 1), shift = bits > 8 ? bits - 8 : 0;
         sample_tally_clear(s, crew);
         SAMPLE_ROLLED
         for (uint32_t i = simt_thread(); i < list->n; i += crew->n_threads) {
@@ -253,9 +253,9 @@ SIMT_INLINE uint64_t sample_cut(const struct sample *s, const struct crew *crew,
         struct sample_ladder ladder = sample_ladder_of(tally, stage != SAMPLE_TOP_K);
         struct sample_bin found = sample_find(tally, stage != SAMPLE_TOP_K, &ladder, need);
         need -= found.before;
-        first += (uint64_t)found.bin << shift;
-        uint64_t end = first + ((1ull << shift) - 1);
-        last = end < last ? end : last;
+        uint64_t from = (uint64_t)found.bin << shift, width = (1ull << shift) - 1;
+        first += from; /* the last key is reckoned from here: first + width may be beyond 2^64 */
+        last = first + (range - from < width ? range - from : width);
         if (found.n <= 1 || shift == 0)
             return last;
         crew_sync(crew); /* the tally has been read */

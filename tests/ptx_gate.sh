@@ -57,9 +57,10 @@ check_counts() {
     want: ${want:-no line in $expected}"
 }
 
-# Registers that a thread may have: the file of 65,536, dealt in eights, over the threads of the blocks of an SM.
+# Registers that a thread may have: each of an SM's four parts has 16,384, dealt in eights to the warps that come to lie
+# there. 17 to 20 warps are five in one part: 96 each, and not the 112 that 65,536 would leave for 18.
 budget() {
-    awk '/^\.maxntid/ { gsub(",", ""); threads = $2 } /^\.minnctapersm/ { n = int(65536 / (threads * $2) / 8) * 8; if (n > 255) n = 255; if (!least || n < least) least = n } END { print least }' "$1"
+    awk '/^\.maxntid/ { gsub(",", ""); warps = int(($2 + 31) / 32) } /^\.minnctapersm/ { n = int(16384 / (int((warps * $2 + 3) / 4) * 32) / 8) * 8; if (n > 255) n = 255; if (!least || n < least) least = n } END { print least }' "$1"
 }
 
 assemble() {

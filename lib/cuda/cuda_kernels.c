@@ -18,9 +18,9 @@ static const struct {
     [CUDA_KV_APPEND] = {"kv_append", "kv_append"},
     [CUDA_ATTENTION] = {"attention", "attention"},
     [CUDA_ARGMAX] = {"sample", "argmax"},
-    [CUDA_ADD] = {"elementwise", "add"},
-    [CUDA_MUL] = {"elementwise", "mul"},
-    [CUDA_SILU] = {"elementwise", "silu"},
+    [CUDA_ADD] = {"add", "add"},
+    [CUDA_MUL] = {"mul", "mul"},
+    [CUDA_SILU] = {"silu", "silu"},
 };
 static_assert(sizeof kernels / sizeof *kernels == CUDA_N_KERNELS, "every kernel has a row");
 

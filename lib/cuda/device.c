@@ -140,6 +140,9 @@ int cuda_module_open(void **module, const struct cuda_driver *d, const struct cu
     struct error call = {0};
     int rc = cuda_check(d, &call, "cuModuleLoadDataEx", result);
     log[sizeof log - 1] = '\0';
+    /* A driver that cannot compile our kernels is no driver for us. */
+    if (result == CUDA_INVALID_PTX || result == CUDA_UNSUPPORTED_PTX || result == CUDA_NO_BINARY)
+        rc = -ENODEV;
     return error_set(err, rc, "kernel %s for sm_%u: %.150s%s%.130s", name, image->sm, call.text,
                      *log ? ": " : "", log);
 }

@@ -16,6 +16,7 @@ enum cuda_result { /* those that decide something; all others are only reported 
                    CUDA_SUCCESS = 0,
                    CUDA_OUT_OF_MEMORY = 2,
                    CUDA_NO_DEVICE = 100,
+                   CUDA_NO_BINARY = 209,
                    CUDA_INVALID_PTX = 218,
                    CUDA_UNSUPPORTED_PTX = 222,
                    CUDA_NOT_READY = 600,
@@ -149,7 +150,7 @@ int cuda_device_open(struct cuda_device *out, const struct cuda_driver *d, int o
 void cuda_device_close(struct cuda_device *dev, const struct cuda_driver *d);
 
 struct ptx_image;
-/* Compiles the newest image of `name` that the device can run. -EIO carries the compiler's log, as far as it
- * fits. */
+/* Compiles the newest image of `name` that the device can run. -ENODEV: there is none, or the driver's compiler
+ * refuses it; its log is in the words, as far as it fits. */
 int cuda_module_open(void **module, const struct cuda_driver *d, const struct cuda_device *dev,
                      const struct ptx_image *images, const char *name, struct error *err);

@@ -21,7 +21,8 @@ bin=${GPU_BIN:-$here/bin}
 [ -x "$bin/gpu_bench" ] || { echo "check.sh: no programs in $bin; see README.md" >&2; exit 2; }
 mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 2
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+made=$(mktemp -d) # models
+trap 'rm -rf "$work" "$made"' EXIT
 trap 'exit 130' INT TERM
 export CUDA_CACHE_PATH="$made/cache" # kernels are compiled once for all parts, wherever home is
 start=$(date +%s)
@@ -90,5 +91,10 @@ part copy figure 60 "$bin/gpu_bench" copy
 part stream figure 60 "$bin/gpu_bench" stream
 part hop figure 30 "$bin/gpu_bench" hop
 part echo figure 30 "$bin/gpu_bench" echo
+
+if [ -z "$first" ]; then
+    # shellcheck source=/dev/null
+    . "$here/check_models.sh"
+fi
 
 own "$bin/gpu_report" "$work" "$out"

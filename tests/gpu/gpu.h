@@ -63,6 +63,6 @@ double gpu_percentile(double *values, uint32_t n, double fraction); /* sorts the
 /* A part of the measurement: fills in `out`; an error is what went wrong, or what came out wrong. */
 typedef int gpu_part_fn(struct gpu *g, json_t *out, struct error *err);
 gpu_part_fn part_device, part_first, part_selftest, part_copy, part_stream, part_hop, part_echo, part_idle,
-    part_calls;
+    part_product, part_calls;
 /* E6: one driver call beside a running kernel, in a process of its own. */
 int part_calls_child(const char *name);

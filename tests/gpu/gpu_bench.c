@@ -21,6 +21,7 @@ static const struct {
     {"stream", "E1: what the weight ring reads", part_stream, false},
     {"hop", "E2: hop and grid barrier", part_hop, false},
     {"echo", "E3: host to device and back, and even steps beside it", part_echo, false},
+    {"product", "E4: the matrix product on real shapes", part_product, false},
     {"idle", "E5: watts of a waiting kernel", part_idle, false},
     {"calls", "E6: which driver calls wait for a running kernel", part_calls, true},
 };

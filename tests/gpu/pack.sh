@@ -7,7 +7,7 @@ set -eu
 build=$1
 folder=$2
 source=$(cd "$(dirname "$0")/../.." && pwd)
-programs="hearthd mkmodel gpu_bench gpu_report"
+programs="hearthd mkmodel gpu_bench gpu_report gpu_witness gpu_serve"
 most_kib=65536
 
 rm -rf "$folder"
@@ -25,7 +25,7 @@ while read -r library; do
     esac
 done <"$folder/libraries"
 rm "$folder/needed" "$folder/libraries"
-cp "$source"/tests/gpu/check.sh "$source"/tests/gpu/README.md "$folder/"
+cp "$source"/tests/gpu/check.sh "$source"/tests/gpu/check_models.sh "$source"/tests/gpu/README.md "$folder/"
 cp "$source"/models/*.gguf "$folder/models/"
 cp "$source"/tests/data/tiny-* "$folder/data/"
 used=$(du -sk "$folder" | cut -f1)

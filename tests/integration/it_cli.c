@@ -343,7 +343,7 @@ Test(cli, an_open_host_is_warned_about_at_start_and_in_stats)
     expect_in(p.stderr_text, "warning: listening on 0.0.0.0 without keys");
     cr_assert_eq(sscanf(strstr(p.stderr_text, "http://0.0.0.0:"), "http://0.0.0.0:%u", &port), 1);
     cr_assert_eq(process_http((uint16_t)port, "/stats", NULL, reply, sizeof reply), 200);
-    expect_in(reply, "\"warnings\":[\"listening on 0.0.0.0 without keys\"]");
+    expect_in(reply, "\"warnings\":[\"listening on 0.0.0.0 without keys: it is open to all");
 }
 
 Test(cli, sigterm_ends_an_idle_daemon_with_0)

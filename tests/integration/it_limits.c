@@ -38,7 +38,7 @@ DAEMON_TEST(limits, expect_is_answered_at_once_when_the_headers_refuse)
     struct reply r;
     int fd = client_connect(daemon_.port);
     client_puts(fd,
-                "POST /nowhere HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1000\r\n\r\n");
+                "POST /nowhere HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 1000\r\n\r\n");
     client_read(fd, &r, false);
     free(expect_error(r, 404, "not_found"));
     close(fd);
@@ -48,7 +48,7 @@ DAEMON_TEST(limits, a_body_announced_too_large_to_throw_away_is_refused_at_once)
 {
     struct reply r;
     int fd = client_connect(daemon_.port);
-    client_puts(fd, "POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000\r\n\r\n");
+    client_puts(fd, "POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000000\r\n\r\n");
     client_read(fd, &r, false);
     free(expect_error(r, 413, "too_large"));
     close(fd);
@@ -60,7 +60,7 @@ DAEMON_TEST(limits, a_chunked_body_over_the_limit_is_a_413)
     struct reply r;
     int fd = client_connect(daemon_.port);
     memset(block, ' ', sizeof block);
-    client_puts(fd, "POST /generate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+    client_puts(fd, "POST /generate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n");
     for (int i = 0; i < 80; i++) {
         snprintf(head, sizeof head, "%zx\r\n", sizeof block);
         client_puts(fd, head);
@@ -79,7 +79,7 @@ DAEMON_TEST(limits, an_endless_body_is_cut)
     struct reply r;
     int fd = client_connect(daemon_.port);
     memset(block, ' ', sizeof block);
-    client_puts(fd, "POST /generate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+    client_puts(fd, "POST /generate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n");
     size_t sent = 0;
     while (sent < (size_t)200 << 20 && client_puts(fd, "10000\r\n") && client_send(fd, block, sizeof block) &&
            client_puts(fd, "\r\n"))
@@ -104,7 +104,7 @@ DAEMON_TEST(limits, ten_thousand_headers_are_refused)
 {
     struct reply r;
     int fd = client_connect(daemon_.port);
-    client_puts(fd, "GET /health HTTP/1.1\r\nHost: x\r\n");
+    client_puts(fd, "GET /health HTTP/1.1\r\nHost: localhost\r\n");
     for (int i = 0; i < 10000; i++) {
         char line[32];
         snprintf(line, sizeof line, "X-%d: y\r\n", i);
@@ -148,7 +148,7 @@ DAEMON_TEST(slow, a_silent_connection_is_cut, "--header-timeout-ms", "200")
 DAEMON_TEST(slow, a_body_that_never_ends_is_cut, "--body-timeout-ms", "300")
 {
     int fd = client_connect(daemon_.port);
-    client_puts(fd, "POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n{");
+    client_puts(fd, "POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n{");
     for (int i = 0; i < 200 && client_puts(fd, " "); i++)
         usleep(20000);
     must_be_cut(fd);
@@ -168,7 +168,7 @@ DAEMON_TEST(many, body_memory_bounds_all_bodies_together, "--body-memory", "1M",
     char *half = spaces(400 << 10);
     for (int i = 0; i < 4; i++) {
         fds[i] = client_connect(daemon_.port);
-        client_puts(fds[i], "POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 500000\r\n\r\n");
+        client_puts(fds[i], "POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500000\r\n\r\n");
         client_send(fds[i], half, 400 << 10);
     }
     char *rest = spaces(500000 - (400 << 10));

@@ -164,7 +164,7 @@ DAEMON_TEST(leave, a_long_prompt_is_given_up_in_prefill)
 DAEMON_TEST(leave, half_a_body_is_no_request)
 {
     int fd = client_connect(daemon_.port);
-    client_puts(fd, "POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{\"prompt\":");
+    client_puts(fd, "POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{\"prompt\":");
     close(fd);
     json_decref(generate("{\"prompt\":\"Once\",\"max_tokens\":1}"));
     wait_stat("requests.running", 0);

@@ -35,13 +35,22 @@ exposure=$(systemd-analyze --root="$root" --offline=yes --threshold=25 security 
 }
 
 # The installed daemon finds its model and accepts its configuration.
-binary=$(find "$root" -type f -name hearthd)
+binary=$(find "$root" -type f -path "*bin/hearthd")
 "$binary" check-config --config "$(find "$root" -name hearthd.conf -path '*etc*')" || status=1
 if ! "$binary" run --max-tokens 2 --temperature 0 "Once upon a time" >/dev/null 2>"$root/said"; then
     cat "$root/said"
     status=1
 fi
-for file in "share/hearth/models/*.gguf" "lib/sysusers.d/hearthd.conf" "LICENSE"; do
+for file in "share/hearth/models/*.gguf" "lib/sysusers.d/hearthd.conf" "man8/hearthd.8" "man5/hearthd.conf.5" "LICENSE"; do
     find "$root" -path "*$file" | grep -q . || { echo "not installed: $file"; status=1; }
 done
+
+# Completion knows the commands, and the flags of the command that stands before.
+complete() {
+    PATH=$(dirname "$binary"):$PATH bash -c 'source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _hearthd; echo "${COMPREPLY[*]}"' \
+        "$(find "$root" -path "*completions/hearthd")" "$@" 2>/dev/null
+}
+[ "$(complete hearthd st)" = stats ] || { echo "completion of st: $(complete hearthd st)"; status=1; }
+[ "$(complete hearthd bench --roof)" = --roofline ] || { echo "completion of --roof: $(complete hearthd bench --roof)"; status=1; }
+[ "$(complete hearthd --queue-l)" = --queue-limit ] || { echo "completion of --queue-l: $(complete hearthd --queue-l)"; status=1; }
 exit $status

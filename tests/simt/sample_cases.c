@@ -134,6 +134,27 @@ static void make_slot(struct sample_case *c, struct source *r, uint32_t slot)
     }
 }
 
+/* Puts something out of range. */
+static void spoil(struct sample_case *c, struct source *r, struct step_logit *l)
+{
+    switch (draw(r, 5)) {
+    case 0:
+        c->step->rows[l->row].slot = SLOTS + draw(r, 2) * 0x7fffffffu;
+        break;
+    case 1:
+        c->step->rows[l->row].pos = CONTEXT;
+        break;
+    case 2:
+        l->target = (int32_t)c->shape.n_vocab;
+        break;
+    case 3:
+        l->n_top = STEP_MAX_TOP + 1;
+        break;
+    default:
+        l->row = (uint16_t)(draw(r, 2) ? c->step->n_rows : 0xffff);
+    }
+}
+
 /* Logit rows are every other row of the step; some share a slot. */
 static void make_step(struct sample_case *c, struct source *r)
 {
@@ -148,10 +169,12 @@ static void make_step(struct sample_case *c, struct source *r)
         struct step_logit *l = &s->logits[i];
         l->row = (uint16_t)(2 * i + 1);
         l->target = draw(r, 5) ? -1 : (int32_t)draw(r, c->shape.n_vocab);
-        l->n_top = (uint16_t)(draw(r, 4) ? 0 : draw(r, STEP_MAX_TOP + 1));
+        l->n_top = (uint16_t)(draw(r, 2) ? 0 : draw(r, STEP_MAX_TOP + 1));
         l->flags = draw(r, 8);
         s->rows[l->row].logit_index = (uint16_t)i;
         make_logits(r, c->logits + (size_t)i * c->stride, c->shape.n_vocab);
+        if (draw(r, 30) == 0)
+            spoil(c, r, l);
     }
 }
 
@@ -183,7 +206,7 @@ static int32_t reference_pick(struct sample_case *c, const struct step_row *row,
     return sampler_pick(&in, c->sampler);
 }
 
-/* As decoder_choose() of lib/cpu/choose.c. */
+/* As decoder_choose() of lib/cpu/choose.c; what is out of range fails its row. */
 static void reference(struct sample_case *c, uint32_t i)
 {
     const struct step_logit *want = &c->step->logits[i];
@@ -193,11 +216,15 @@ static void reference(struct sample_case *c, uint32_t i)
     struct step_result *r = &c->wanted[i];
     memset(r, 0, sizeof *r);
     r->step = c->step->id;
+    r->logit_index = i;
+    r->flags = STEP_RESULT_NOT_FINITE;
+    if (want->row >= c->step->n_rows)
+        return;
     r->slot = row->slot;
     r->pos = row->pos;
-    r->logit_index = i;
     r->flags = want->target >= 0 ? STEP_RESULT_TARGET : 0;
-    if (!is_finite(logits, n)) {
+    bool in_range = row->slot < SLOTS && row->pos < CONTEXT && want->target < (int32_t)n;
+    if (!in_range || want->n_top > STEP_MAX_TOP || !is_finite(logits, n)) {
         r->flags |= STEP_RESULT_NOT_FINITE;
         return;
     }
@@ -286,7 +313,7 @@ static uint64_t at(const void *p)
 static int wrong(struct simt_report *report, uint32_t i, const struct sample_case *c)
 {
     const struct step_result *a = &c->results[i], *b = &c->wanted[i];
-    const struct step_sampling *s = &c->sampling[b->slot];
+    const struct step_sampling *s = &c->sampling[b->slot < SLOTS ? b->slot : 0];
     snprintf(report->kind, sizeof report->kind, "result");
     snprintf(report->text, sizeof report->text,
              "row %u: token %d, flags %u, n_top %u, logprob %a; wanted %d, %u, %u, %a (vocabulary %u, "

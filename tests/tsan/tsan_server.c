@@ -58,7 +58,7 @@ static void ask(int fd, uint32_t i)
     n += snprintf(body + n, sizeof body - (size_t)n, "}");
     int m =
         snprintf(head, sizeof head,
-                 "POST /generate HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n", n);
+                 "POST /generate HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n", n);
     send_all(fd, head, (size_t)m);
     send_all(fd, body, (size_t)n);
 }

@@ -1,5 +1,5 @@
-/* decoder_run.h - drives an executor on the cpu in tests: opens a model, feeds tokens of sequences in chunks,
- * keeps the logits of every row. Page `index` of a slot is pages[slot][index]. */
+/* decoder_run.h - drives an executor in tests, on the cpu unless told otherwise: opens a model, feeds tokens
+ * of sequences in chunks, keeps the logits of every row. Page `index` of a slot is pages[slot][index]. */
 #pragma once
 #include "executor.h"
 #include "model.h"
@@ -17,7 +17,12 @@ struct decoder_run_config {
     enum backend_arithmetic arithmetic;
     enum kv_type kv_type;
     const char *isa;
+    const struct backend_ops *ops; /* NULL: cpu */
+    const char *libcuda;
     uint32_t n_threads, n_slots, n_ctx;
+    uint64_t kv_memory;
+    const int32_t *end_tokens;
+    uint32_t n_end_tokens;
     uint32_t page_shift; /* page ids are rotated by this, so that they are not in order */
 };
 
@@ -38,12 +43,18 @@ static inline void decoder_run_open(struct decoder_run *r, const struct decoder_
         .arithmetic = c->arithmetic,
         .n_threads = c->n_threads ? c->n_threads : 1,
         .isa = c->isa ? c->isa : "auto",
+        .libcuda = c->libcuda,
+        .stall_ms = 120000,
+        .kv_memory = c->kv_memory,
+        .end_tokens = c->end_tokens,
+        .n_end_tokens = c->n_end_tokens,
         .n_slots = c->n_slots ? c->n_slots : 8,
         .n_ctx = c->n_ctx ? c->n_ctx : 256,
         .kv_type = c->kv_type,
         .steps_in_flight = 2,
     };
-    cr_assert_eq(executor_open(&r->x, c->kind, &cpu_backend, &cfg, r->model, &err), 0, "%s", err.text);
+    cr_assert_eq(executor_open(&r->x, c->kind, c->ops ? c->ops : &cpu_backend, &cfg, r->model, &err), 0, "%s",
+                 err.text);
     struct backend_info info;
     executor_info(r->x, &info);
     r->n_vocab = model_config(r->model)->n_vocab;

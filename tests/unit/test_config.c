@@ -429,16 +429,28 @@ static void sample(const struct config *c, FILE *f)
     config_sample(f);
 }
 
-Test(config, the_sample_file_in_the_source_tree_is_what_the_table_says)
+static void man(const struct config *c, FILE *f)
 {
-    static char kept[64 * 1024];
-    FILE *f = fopen(HEARTH_SOURCE_DIR "/config/hearthd.conf", "r");
-    cr_assert(f);
+    (void)c;
+    config_man(f);
+}
+
+static void expect_file(const char *path, void (*print)(const struct config *, FILE *), const char *advice)
+{
+    static char kept[128 * 1024];
+    FILE *f = fopen(path, "r");
+    cr_assert(f, "%s", path);
     kept[fread(kept, 1, sizeof kept - 1, f)] = '\0';
     fclose(f);
-    char *text = printed(sample, NULL);
-    cr_assert_str_eq(kept, text, "write config/hearthd.conf again: hearthd check-config --sample");
+    char *text = printed(print, NULL);
+    cr_assert_str_eq(kept, text, "write %s again: hearthd check-config %s", path, advice);
     free(text);
+}
+
+Test(config, sample_and_manual_page_in_the_source_tree_are_what_the_table_says)
+{
+    expect_file(HEARTH_SOURCE_DIR "/config/hearthd.conf", sample, "--sample");
+    expect_file(HEARTH_SOURCE_DIR "/config/man/hearthd.conf.5", man, "--man");
 }
 
 Test(config, the_sample_with_every_key_switched_on_is_the_defaults)

@@ -176,7 +176,7 @@ Test(cuda_module, a_failed_compilation_carries_the_compilers_log)
     struct cuda_device hopper = {.sm = 90};
     struct error err = {0};
     void *module = NULL;
-    cr_assert_eq(cuda_module_open(&module, &d, &hopper, images, "walk", &err), -EIO);
+    cr_assert_eq(cuda_module_open(&module, &d, &hopper, images, "walk", &err), -ENODEV);
     cr_assert_not_null(strstr(err.text, "kernel walk for sm_90: cuModuleLoadDataEx"), "%s", err.text);
     cr_assert_not_null(strstr(err.text, "line 7: unknown instruction in walk for 90"), "%s", err.text);
     cuda_driver_close(&d);

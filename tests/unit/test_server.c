@@ -706,7 +706,7 @@ SERVER_TEST(state, closing_with_requests_in_every_phase_leaves_nothing_open)
     fake.finish = ENGINE_RUNNING;
     client_request(fds[2], "POST", "/generate", "", "{\"prompt\":\"Once\",\"stream\":true}");
     cr_assert(wait_for(&fake.n_submitted, 3));
-    client_puts(fds[3], "POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{\"prom");
+    client_puts(fds[3], "POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{\"prom");
     client_puts(fds[4], "GET /health HTT");
     stop();
     f.server = NULL;
@@ -799,7 +799,7 @@ SERVER_TEST(route, only_json_content_types_are_taken)
         struct reply r;
         int fd = client_connect(f.port);
         snprintf(text, sizeof text,
-                 "POST /tokenize HTTP/1.1\r\nHost: x\r\n%sContent-Length: 15\r\n\r\n"
+                 "POST /tokenize HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: 15\r\n\r\n"
                  "{\"content\":\"a\"}",
                  i < 3 ? good[i] : "Content-Type: text/plain\r\n");
         client_puts(fd, text);
@@ -830,7 +830,7 @@ static void smuggled(const char *headers)
     char text[512];
     struct reply r;
     int fd = client_connect(f.port);
-    snprintf(text, sizeof text, "POST /tokenize HTTP/1.1\r\nHost: x\r\n%s\r\n0\r\n\r\n{\"content\":\"a\"}",
+    snprintf(text, sizeof text, "POST /tokenize HTTP/1.1\r\nHost: localhost\r\n%s\r\n0\r\n\r\n{\"content\":\"a\"}",
              headers);
     client_puts(fd, text);
     client_read(fd, &r, false);

@@ -10,8 +10,11 @@
  *   stream    the weight ring alone (E1): continuous, with grid barriers beside it, or stopped by them
  *   hop       one block to the next, and all to all (E2)
  *   echo      host to device and back, and how evenly steps run while both sides poll (E3)
+ *   product   the decoder's matrix product, over and over, with nothing to wait for (E4)
  *   idle      a grid that waits for the host, asleep for so long between two looks (E5, E6) */
 #pragma once
+#include "decoder.h"
+
 #include <stdint.h>
 
 #define GPU_AT(type, address) ((SIMT_GLOBAL type *)(uintptr_t)(address))
@@ -124,6 +127,23 @@ struct echo_args {
     uint32_t n_steps, n_barriers; /* n_steps 0: only the echo, until the host says stop */
     uint32_t n_crew;
     uint32_t polls_host; /* block 0's border warp looks at host memory while the steps run */
+};
+
+/* ---- product ---- */
+
+#define PRODUCT_LOOP_THREADS 576
+struct product_loop_args {
+    uint64_t tiles;    /* [n_copies] matrices of copy_bytes, as tile.h has them */
+    uint64_t in, out;  /* float [8][k], [8][n] */
+    uint64_t counters; /* u32 [1][GPU_LINE]: flow_word */
+    uint64_t copy_bytes;
+    struct decoder_shared shared;
+    uint32_t type, n, k, n_tiles, super_bytes;    /* enum tile_type */
+    uint32_t n_groups, group_tiles, stage_supers; /* schedule.h */
+    uint32_t n_columns;                           /* 1 to 8 */
+    uint32_t n_copies, n_rounds, n_crew;
+    uint32_t quantises; /* before every product, as the decoder does; else once */
+    uint32_t reserved;
 };
 
 /* ---- idle ---- */

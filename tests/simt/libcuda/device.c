@@ -44,6 +44,7 @@ void emulated_settings_read(void)
 {
     emulated.settings.n_sms = (uint32_t)emulated_number("SIMT_BLOCKS", 3);
     emulated.settings.sm = (uint32_t)emulated_number("SIMT_DEVICE_SM", 90);
+    emulated.settings.threads = (uint32_t)emulated_number("SIMT_THREADS", 128);
     emulated.settings.shared_per_block = emulated_number("SIMT_SHARED_KB", 99) * 1024;
     emulated.settings.memory_bytes = emulated_number("SIMT_MEMORY_MB", 256) << 20;
     emulated.settings.time_limit = emulated_number("SIMT_TIME_LIMIT", 0) != 0;
@@ -232,6 +233,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device)
         int value;
     } attributes[] = {
         {CUDA_CLOCK_KHZ, 1000000},
+        {CUDA_THREADS_PER_BLOCK, (int)emulated.settings.threads},
         {CUDA_N_SMS, (int)emulated.settings.n_sms},
         {CUDA_KERNEL_TIME_LIMIT, emulated.settings.time_limit},
         {CUDA_MEMORY_CLOCK_KHZ, 1000000},

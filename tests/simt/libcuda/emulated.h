@@ -124,6 +124,7 @@ struct emulated {
     uint64_t n_launches;
     struct { /* from the environment, at cuInit() */
         uint32_t n_sms, sm;
+        uint32_t threads; /* that a block may have, as it is told; kernels with more run all the same */
         size_t shared_per_block, memory_bytes;
         uint64_t seed;
         enum simt_schedule schedule;

@@ -11,6 +11,7 @@
 #define SM_THREADS     2048
 #define SM_BLOCKS      32
 #define BLOCK_SHARED   1024 /* what the system takes of each block's */
+#define SM_RESIDENT    2    /* blocks of a grid that was not launched as a whole: few threads, few clocks */
 #define MAX_PTX        804  /* 8.4, the newest that CUDA 12.4 reads */
 
 static void write_log(unsigned n_options, const int *options, void **values, const char *words)
@@ -222,7 +223,9 @@ static int launch(void *function, const unsigned grid[3], const unsigned block[3
     w.grid.kernel = f->kernel;
     w.grid.n_blocks = grid[0];
     w.grid.n_threads = block[0];
-    w.grid.n_resident = occupancy(f, block[0], shared_bytes) * emulated.settings.n_sms;
+    uint32_t per_sm = occupancy(f, block[0], shared_bytes);
+    w.grid.n_resident =
+        (cooperative || per_sm < SM_RESIDENT ? per_sm : SM_RESIDENT) * emulated.settings.n_sms;
     w.grid.shared_bytes = shared_bytes;
     w.grid.cooperative = cooperative;
     if (f->kernel->args_size > sizeof w.grid.args)

@@ -268,7 +268,7 @@ int cuEventElapsedTime(float *ms, void *start, void *end)
         return call_end(CUDA_NOT_READY);
     if (!a->n_recorded || !b->n_recorded)
         return call_end(RESULT_INVALID_HANDLE);
-    *ms = ((float)b->ns - (float)a->ns) / 1e6f;
+    *ms = (float)((double)(int64_t)(b->ns - a->ns) / 1e6);
     return call_end(CUDA_SUCCESS);
 }
 

@@ -1,7 +1,7 @@
-/* arena.h - memory of one request: taken piece by piece, freed whole.
+/* arena.h - memory of one request or one object: taken piece by piece, freed whole.
  * Small pieces come from blocks of ARENA_BLOCK bytes; a large one has its own allocation, so that growing it
- * is a realloc and leaves nothing behind. Thread: one at a time (the loop, or the pool thread that prepares
- * the request). Memory: everything is gone with arena_close(). */
+ * is a realloc and leaves nothing behind. Thread: one at a time (for a request: the loop, or the pool thread
+ * that prepares it). Memory: everything is gone with arena_close(). */
 #pragma once
 #include <stddef.h>
 

@@ -1,0 +1,344 @@
+#include "access.h"
+
+#include <arpa/inet.h>
+#include <ctype.h>
+#include <errno.h>
+#include <gnutls/crypto.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define DIGEST  32
+#define MAX_KEY 512
+
+struct keys {
+    uint8_t (*digests)[DIGEST];
+    uint32_t n, room;
+};
+
+struct proxy { /* an address and how many of its bits count; IPv4 as ::ffff:a.b.c.d */
+    struct in6_addr address;
+    unsigned bits;
+};
+
+struct access {
+    const struct config *cfg;
+    struct keys users, admins;
+    struct proxy *proxies;
+    char warning[200];
+};
+
+/* --- keys --- */
+
+static int add_key(struct keys *keys, const char *key, size_t n, struct error *err)
+{
+    if (keys->n == keys->room) {
+        uint32_t room = keys->room ? 2 * keys->room : 8;
+        void *grown = realloc(keys->digests, room * sizeof *keys->digests);
+        if (!grown)
+            return error_set(err, -ENOMEM, "keys: out of memory");
+        keys->digests = grown;
+        keys->room = room;
+    }
+    if (gnutls_hash_fast(GNUTLS_DIG_SHA256, key, n, keys->digests[keys->n]) < 0)
+        return error_set(err, -EIO, "keys: SHA-256 is not to be had");
+    keys->n++;
+    return 0;
+}
+
+/* A key travels in a header: visible ASCII only. */
+static bool is_key(const char *key, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (key[i] <= ' ' || key[i] > '~')
+            return false;
+    return n > 0 && n <= MAX_KEY;
+}
+
+static int read_lines(struct keys *keys, FILE *f, const char *path, struct error *err)
+{
+    char line[MAX_KEY + 64];
+    for (int number = 1; fgets(line, sizeof line, f); number++) {
+        char *start = line + strspn(line, " \t"), *end = start + strlen(start);
+        while (end > start && isspace((unsigned char)end[-1]))
+            end--;
+        if (end == start || *start == '#')
+            continue;
+        if (!is_key(start, (size_t)(end - start)))
+            return error_set(err, -EINVAL, "%s:%d: a key is 1 to %d visible ASCII characters without blanks",
+                             path, number, MAX_KEY);
+        int rc = add_key(keys, start, (size_t)(end - start), err);
+        if (rc < 0)
+            return rc;
+    }
+    return ferror(f) ? error_set(err, -EIO, "%s: cannot be read", path) : 0;
+}
+
+/* *others: somebody besides owner and group can read it. */
+static int read_file(struct keys *keys, const char *path, bool *others, struct error *err)
+{
+    struct stat st;
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return error_set(err, -errno, "%s: %s", path, strerror(errno));
+    *others |= fstat(fileno(f), &st) == 0 && (st.st_mode & S_IROTH);
+    uint32_t before = keys->n;
+    int rc = read_lines(keys, f, path, err);
+    fclose(f);
+    if (rc == 0 && keys->n == before)
+        return error_set(err, -EINVAL, "%s: there is no key in it", path);
+    return rc;
+}
+
+static int read_keys(const struct config *cfg, struct keys *users, struct keys *admins, bool *others,
+                     struct error *err)
+{
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < cfg->api_keys.n; i++) {
+        const char *key = cfg->api_keys.items[i];
+        rc = is_key(key, strlen(key))
+                 ? add_key(users, key, strlen(key), err)
+                 : error_set(err, -EINVAL, "api_keys: key %u is not visible ASCII", i + 1);
+    }
+    if (rc == 0 && cfg->api_keys_file[0])
+        rc = read_file(users, cfg->api_keys_file, others, err);
+    if (rc == 0 && cfg->admin_key_file[0])
+        rc = read_file(admins, cfg->admin_key_file, others, err);
+    return rc;
+}
+
+static void free_keys(struct keys *keys)
+{
+    free(keys->digests);
+    *keys = (struct keys){0};
+}
+
+int access_reload(struct access *a, struct error *err)
+{
+    struct keys users = {0}, admins = {0};
+    bool others = false;
+    int rc = read_keys(a->cfg, &users, &admins, &others, err);
+    if (rc < 0) {
+        free_keys(&users);
+        free_keys(&admins);
+        return rc;
+    }
+    free_keys(&a->users);
+    free_keys(&a->admins);
+    a->users = users;
+    a->admins = admins;
+    const char *words = others ? "a key file is readable by everybody on this machine"
+                        : a->cfg->api_keys.n
+                            ? "api_keys can be seen in the process list; api_keys_file is for real use"
+                            : "";
+    snprintf(a->warning, sizeof a->warning, "%s", words);
+    return 0;
+}
+
+/* --- addresses --- */
+
+static bool parse_address(const char *text, size_t n, struct in6_addr *out)
+{
+    char word[INET6_ADDRSTRLEN];
+    struct in_addr four;
+    if (n == 0 || n >= sizeof word)
+        return false;
+    memcpy(word, text, n);
+    word[n] = '\0';
+    if (inet_pton(AF_INET6, word, out) == 1)
+        return true;
+    if (inet_pton(AF_INET, word, &four) != 1)
+        return false;
+    *out = (struct in6_addr){.s6_addr = {[10] = 0xff, [11] = 0xff}};
+    memcpy(&out->s6_addr[12], &four, 4);
+    return true;
+}
+
+static int parse_proxy(const char *text, struct proxy *out, struct error *err)
+{
+    size_t n = strcspn(text, "/");
+    bool four = !memchr(text, ':', n);
+    unsigned long most = four ? 32 : 128, bits = most;
+    char *end = NULL;
+    if (text[n] == '/' && isdigit((unsigned char)text[n + 1]))
+        bits = strtoul(text + n + 1, &end, 10);
+    if (!parse_address(text, n, &out->address) || bits > most || (text[n] == '/' && (!end || *end)))
+        return error_set(err, -EINVAL, "trusted_proxies: %.80s is no address and no network like 10.0.0.0/8",
+                         text);
+    out->bits = (unsigned)bits + (four ? 96 : 0);
+    return 0;
+}
+
+static bool is_proxy(const struct access *a, const struct in6_addr *address)
+{
+    for (uint32_t i = 0; i < a->cfg->trusted_proxies.n; i++) {
+        const struct proxy *p = &a->proxies[i];
+        unsigned whole = p->bits / 8, rest = p->bits % 8;
+        uint8_t differ =
+            rest ? (uint8_t)((p->address.s6_addr[whole] ^ address->s6_addr[whole]) >> (8 - rest)) : 0;
+        if (!memcmp(&p->address, address, whole) && !differ)
+            return true;
+    }
+    return false;
+}
+
+/* The last address of the list that is no proxy of ours: what stands before it anybody may have written. */
+static void take_forwarded(const struct access *a, const char *list, struct in6_addr *address)
+{
+    size_t end = strlen(list);
+    while (end && is_proxy(a, address)) {
+        size_t start = end;
+        while (start && list[start - 1] != ',')
+            start--;
+        size_t from = start + strspn(list + start, " \t"), to = end;
+        while (to > from && (list[to - 1] == ' ' || list[to - 1] == '\t'))
+            to--;
+        if (!parse_address(list + from, to > from ? to - from : 0, address))
+            return;
+        end = start ? start - 1 : 0;
+    }
+}
+
+static uint64_t mix(const uint8_t *bytes, size_t n)
+{
+    uint64_t hash = 14695981039346656037ull; /* FNV-1a */
+    for (size_t i = 0; i < n; i++)
+        hash = (hash ^ bytes[i]) * 1099511628211ull;
+    return hash ? hash : 1;
+}
+
+uint64_t access_client(const struct access *a, const struct sockaddr *peer, const char *forwarded_for)
+{
+    struct in6_addr address = {0}; /* over a Unix socket all are one */
+    if (peer && peer->sa_family == AF_INET6) {
+        address = ((const struct sockaddr_in6 *)peer)->sin6_addr;
+    } else if (peer && peer->sa_family == AF_INET) {
+        address.s6_addr[10] = address.s6_addr[11] = 0xff;
+        memcpy(&address.s6_addr[12], &((const struct sockaddr_in *)peer)->sin_addr, 4);
+    }
+    if (forwarded_for && is_proxy(a, &address))
+        take_forwarded(a, forwarded_for, &address);
+    return mix(address.s6_addr, sizeof address.s6_addr);
+}
+
+/* --- life --- */
+
+static int read_proxies(struct access *a, struct error *err)
+{
+    const struct config_list *list = &a->cfg->trusted_proxies;
+    a->proxies = calloc(list->n ? list->n : 1, sizeof *a->proxies);
+    if (!a->proxies)
+        return error_set(err, -ENOMEM, "trusted_proxies: out of memory");
+    for (uint32_t i = 0; i < list->n; i++) {
+        int rc = parse_proxy(list->items[i], &a->proxies[i], err);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+int access_open(struct access **out, const struct config *cfg, struct error *err)
+{
+    struct access *a = calloc(1, sizeof *a);
+    if (!a)
+        return error_set(err, -ENOMEM, "access: out of memory");
+    a->cfg = cfg;
+    int rc = read_proxies(a, err);
+    if (rc == 0)
+        rc = access_reload(a, err);
+    if (rc < 0) {
+        access_close(a);
+        return rc;
+    }
+    *out = a;
+    return 0;
+}
+
+void access_close(struct access *a)
+{
+    if (!a)
+        return;
+    free_keys(&a->users);
+    free_keys(&a->admins);
+    free(a->proxies);
+    free(a);
+}
+
+bool access_needs_key(const struct access *a)
+{
+    return a->users.n > 0;
+}
+
+uint32_t access_n_keys(const struct access *a)
+{
+    return a->users.n;
+}
+
+const char *access_warning(const struct access *a)
+{
+    return a->warning;
+}
+
+/* --- a request --- */
+
+static const char *given_key(const char *authorization, const char *x_api_key)
+{
+    static const char scheme[] = "Bearer ";
+    if (authorization && !strncasecmp(authorization, scheme, sizeof scheme - 1))
+        return authorization + sizeof scheme - 1 + strspn(authorization + sizeof scheme - 1, " ");
+    return x_api_key;
+}
+
+/* Looks at every key, whichever matches. */
+static bool has_digest(const struct keys *keys, const uint8_t digest[DIGEST])
+{
+    unsigned found = 0;
+    for (uint32_t i = 0; i < keys->n; i++)
+        found |= gnutls_memcmp(keys->digests[i], digest, DIGEST) == 0;
+    return found != 0;
+}
+
+struct access_who access_identify(const struct access *a, const char *authorization, const char *x_api_key)
+{
+    enum access_role open = access_needs_key(a) ? ACCESS_NOBODY : ACCESS_USER;
+    const char *key = given_key(authorization, x_api_key);
+    uint8_t digest[DIGEST];
+    if (!key || (!a->users.n && !a->admins.n) ||
+        gnutls_hash_fast(GNUTLS_DIG_SHA256, key, strlen(key), digest) < 0)
+        return (struct access_who){.role = open};
+    bool user = has_digest(&a->users, digest), admin = has_digest(&a->admins, digest);
+    if (!user && !admin)
+        return (struct access_who){.role = open};
+    return (struct access_who){.role = admin ? ACCESS_ADMIN : ACCESS_USER,
+                               .owner = access_needs_key(a) ? mix(digest, DIGEST) : 0};
+}
+
+static bool in_list(const struct config_list *list, const char *word, size_t n)
+{
+    for (uint32_t i = 0; i < list->n; i++)
+        if (!strcmp(list->items[i], "*") ||
+            (strlen(list->items[i]) == n && !strncasecmp(list->items[i], word, n)))
+            return true;
+    return false;
+}
+
+bool access_allows_origin(const struct access *a, const char *origin, const char *host)
+{
+    const char *authority = strstr(origin, "://");
+    if (authority && host && !strcasecmp(authority + 3, host))
+        return true;
+    return in_list(&a->cfg->cors_origins, origin, strlen(origin));
+}
+
+bool access_allows_host(const struct access *a, const char *host)
+{
+    struct in6_addr address;
+    size_t n = *host == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":");
+    if (n > strlen(host))
+        return false;
+    if (*host == '[' ? parse_address(host + 1, n - 2, &address) : parse_address(host, n, &address))
+        return true;
+    return (n == 9 && !strncasecmp(host, "localhost", 9)) || in_list(&a->cfg->allowed_hosts, host, n);
+}

@@ -1,0 +1,13 @@
+/* tls.h - the certificate of the TLS listener: read at start, read again on SIGHUP. One per process, since
+ * libmicrohttpd's certificate callback tells nothing but the session. Thread: loop. */
+#pragma once
+#include "error.h"
+
+/* Reads PEM files: the certificate with its chain, and the private key; checks that they belong together.
+ * On an error what was there before stays in use. */
+int tls_load(const char *certificate, const char *key, struct error *err);
+/* For MHD_OPTION_HTTPS_CERT_CALLBACK; running connections keep what they began with. */
+void *tls_callback(void);
+/* "example.org, until 2027-01-31": the certificate in use; "" when none is. */
+const char *tls_summary(void);
+void tls_unload(void);

@@ -1,0 +1,150 @@
+/* jinja_run.h - a template while it is rendered: what was allowed, what is left of it, and where it writes.
+ * Everything that fails returns false and has said so. Private to lib/jinja*.c. Thread: one render, one
+ * thread. Memory: the caller's arena; nothing is given back before its end. */
+#pragma once
+#include "jinja_builtin.h"
+
+#define JINJA_MAX_FRAMES 500 /* of evaluation, macros included, in one another */
+#define JINJA_OPERATION  8   /* of work: what is counted */
+
+struct jinja_out { /* a text that grows */
+    char *s;
+    unsigned char *plain; /* NULL until a plain byte came */
+    size_t len, room, max;
+};
+
+struct jinja_variable {
+    uint32_t symbol;
+    struct jinja_value value;
+    struct jinja_variable *next;
+};
+
+struct jinja_frame { /* names that hold here; what they do not have is looked for in `outer` */
+    struct jinja_frame *outer;
+    struct jinja_variable *variables;
+};
+
+struct jinja_run {
+    const struct jinja *t;
+    struct arena *arena;
+    size_t arena_start; /* bytes the arena had before */
+    struct jinja_limits limits;
+    uint64_t work_left;
+    unsigned depth;
+    struct jinja_out *out;
+    struct jinja_frame *frame;
+    const struct jinja_value *block; /* NODE_BLOCK */
+    const struct tm *now;
+    uint32_t line;
+    struct error *err;
+    int rc;
+};
+
+struct jinja_loop { /* of JINJA_LOOP */
+    const struct jinja_list *items;
+    size_t i;
+    unsigned depth;
+};
+
+struct jinja_macro { /* of JINJA_MACRO */
+    const struct jinja_node *node;
+    struct jinja_frame *frame; /* where it was made */
+};
+
+struct jinja_method { /* of JINJA_METHOD */
+    struct jinja_value self;
+    const struct jinja_builtin *builtin;
+};
+
+/* --- failing and counting --- */
+
+/* Words with the line before them; false. */
+bool jinja_fail(struct jinja_run *r, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* The words alone. */
+bool jinja_fail_with(struct jinja_run *r, int code, struct jinja_text words);
+bool jinja_work(struct jinja_run *r, size_t n);
+/* For n bytes that are walked. */
+bool jinja_work_bytes(struct jinja_run *r, size_t n);
+bool jinja_deeper(struct jinja_run *r); /* then r->depth-- */
+void *jinja_alloc(struct jinja_run *r, size_t n);
+bool jinja_push(struct jinja_run *r, struct jinja_list *list, struct jinja_value item);
+/* Replaces the value of a key that is there. */
+bool jinja_put_pair(struct jinja_run *r, struct jinja_dict *dict, struct jinja_value key,
+                    struct jinja_value value);
+bool jinja_open_list(struct jinja_run *r, struct jinja_value *out);
+bool jinja_open_dict(struct jinja_run *r, struct jinja_value *out);
+
+/* --- names --- */
+
+bool jinja_open_frame(struct jinja_run *r, struct jinja_frame *outer, struct jinja_frame **out);
+bool jinja_assign(struct jinja_run *r, struct jinja_frame *f, uint32_t symbol, struct jinja_value value);
+struct jinja_value jinja_look_up(struct jinja_run *r, uint32_t symbol);
+
+/* --- texts --- */
+
+bool jinja_put(struct jinja_run *r, struct jinja_out *out, struct jinja_text text);
+bool jinja_put_bytes(struct jinja_run *r, struct jinja_out *out, const char *s, size_t n, bool plain);
+bool jinja_is_plain(struct jinja_text t, size_t i);
+struct jinja_value jinja_written(const struct jinja_out *out);
+/* As str() and repr() have it. */
+bool jinja_print(struct jinja_run *r, struct jinja_out *out, const struct jinja_value *v);
+bool jinja_to_text(struct jinja_run *r, const struct jinja_value *v, struct jinja_text *out);
+struct jinja_json_style {
+    int64_t indent;              /* -1: one line */
+    struct jinja_text item, key; /* separators */
+    bool ascii, sorted;
+};
+bool jinja_json(struct jinja_run *r, struct jinja_out *out, const struct jinja_value *v,
+                const struct jinja_json_style *style);
+
+/* --- values --- */
+
+bool jinja_equal(struct jinja_run *r, const struct jinja_value *a, const struct jinja_value *b, bool *out);
+/* <0, 0, >0 as Python orders them; what has no order fails. */
+bool jinja_order(struct jinja_run *r, const struct jinja_value *a, const struct jinja_value *b, int *out);
+bool jinja_contains(struct jinja_run *r, const struct jinja_value *in, const struct jinja_value *what,
+                    bool *out);
+/* What a loop goes through: a dict's keys, a text's characters. */
+bool jinja_items(struct jinja_run *r, const struct jinja_value *v, struct jinja_list **out);
+bool jinja_is_number(const struct jinja_value *v);
+double jinja_number(const struct jinja_value *v);
+/* Of a bool or an integer. */
+int64_t jinja_integer(const struct jinja_value *v);
+bool jinja_attribute(struct jinja_run *r, const struct jinja_value *v, struct jinja_text name,
+                     struct jinja_value *out);
+bool jinja_item(struct jinja_run *r, const struct jinja_value *v, const struct jinja_value *key,
+                struct jinja_value *out);
+/* "a.b.0", or an index. */
+bool jinja_path(struct jinja_run *r, const struct jinja_value *v, const struct jinja_value *path,
+                struct jinja_value *out);
+bool jinja_binary(struct jinja_run *r, int op, const struct jinja_value *a, const struct jinja_value *b,
+                  struct jinja_value *out);
+bool jinja_compare(struct jinja_run *r, int op, const struct jinja_value *a, const struct jinja_value *b,
+                   bool *out);
+/* "%s" and "{}": `args` positional, `named` by name, either may be NULL. */
+bool jinja_percent(struct jinja_run *r, struct jinja_text format, const struct jinja_list *args,
+                   const struct jinja_dict *named, struct jinja_value *out);
+bool jinja_braces(struct jinja_run *r, struct jinja_text format, const struct jinja_list *args,
+                  const struct jinja_dict *named, struct jinja_value *out);
+/* A list of (key, value). */
+bool jinja_pairs(struct jinja_run *r, const struct jinja_dict *d, struct jinja_value *out);
+/* Letters of ASCII in another case. */
+enum jinja_case { JINJA_LOWER, JINJA_UPPER, JINJA_CAPITAL, JINJA_TITLE, JINJA_TITLE_WORDS };
+bool jinja_recase(struct jinja_run *r, struct jinja_text text, enum jinja_case how, struct jinja_value *out);
+/* The ends taken off: white space, or the characters of `chars`. */
+bool jinja_trim(struct jinja_run *r, struct jinja_text text, const struct jinja_value *chars, bool left,
+                bool right, struct jinja_value *out);
+bool jinja_replace(struct jinja_run *r, struct jinja_text text, struct jinja_text old, struct jinja_text by,
+                   int64_t count, struct jinja_value *out);
+
+/* --- running --- */
+
+bool jinja_eval(struct jinja_run *r, const struct jinja_node *n, struct jinja_value *out);
+bool jinja_call_macro(struct jinja_run *r, const struct jinja_macro *m, const struct jinja_list *args,
+                      const struct jinja_dict *named, struct jinja_value *out);
+/* Calls a builtin with positional and named arguments. */
+bool jinja_call_builtin(struct jinja_run *r, const struct jinja_builtin *b, const struct jinja_value *self,
+                        const struct jinja_list *args, const struct jinja_dict *named,
+                        struct jinja_value *out);
+/* A body's text. */
+bool jinja_capture(struct jinja_run *r, const struct jinja_node *body, struct jinja_value *out);

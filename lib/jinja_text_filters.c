@@ -1,0 +1,291 @@
+/* jinja_text_filters.c - filters that give a text or a number. */
+#include "jinja_run.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FILTER(name)                                                                                         \
+    static bool name(struct jinja_run *r, const struct jinja_value *v, const struct jinja_args *args,        \
+                     struct jinja_value *out)
+
+static bool to_text_value(struct jinja_run *r, const struct jinja_value *v, struct jinja_value *out)
+{
+    struct jinja_text text;
+    if (!jinja_to_text(r, v, &text))
+        return false;
+    *out = (struct jinja_value){.kind = JINJA_TEXT, .text = text};
+    return true;
+}
+
+FILTER(string)
+{
+    (void)args;
+    return to_text_value(r, v, out);
+}
+
+FILTER(trim)
+{
+    struct jinja_text text;
+    return jinja_to_text(r, v, &text) &&
+           jinja_trim(r, text, args->given[0] ? &args->values[0] : NULL, true, true, out);
+}
+
+#define CASE_FILTER(name, how)                                                                               \
+    FILTER(name)                                                                                             \
+    {                                                                                                        \
+        struct jinja_text text;                                                                              \
+        (void)args;                                                                                          \
+        return jinja_to_text(r, v, &text) && jinja_recase(r, text, how, out);                                \
+    }
+
+CASE_FILTER(upper, JINJA_UPPER)
+CASE_FILTER(lower, JINJA_LOWER)
+CASE_FILTER(capitalize, JINJA_CAPITAL)
+CASE_FILTER(title, JINJA_TITLE_WORDS)
+
+FILTER(replace)
+{
+    struct jinja_text text, old, by;
+    int64_t count = -1;
+    if (!jinja_to_text(r, v, &text) || !jinja_to_text(r, &args->values[0], &old) ||
+        !jinja_to_text(r, &args->values[1], &by))
+        return false;
+    if (args->given[2] && args->values[2].kind == JINJA_INT)
+        count = args->values[2].i;
+    return jinja_replace(r, text, old, by, count, out);
+}
+
+/* & < > " ' for HTML. */
+FILTER(escape)
+{
+    static const char signs[] = "&<>\"'", *const names[] = {"&amp;", "&lt;", "&gt;", "&#34;", "&#39;"};
+    struct jinja_out made = {.max = r->limits.memory};
+    struct jinja_text text;
+    size_t from = 0;
+    (void)args;
+    if (!jinja_to_text(r, v, &text))
+        return false;
+    for (size_t i = 0; i < text.len; i++) {
+        const char *sign = text.s[i] ? strchr(signs, text.s[i]) : NULL;
+        if (!sign)
+            continue;
+        const char *name = names[sign - signs];
+        if (!jinja_put(r, &made, jinja_text_cut(text, from, i)) ||
+            !jinja_put_bytes(r, &made, name, strlen(name), jinja_is_plain(text, i)))
+            return false;
+        from = i + 1;
+    }
+    if (!jinja_put(r, &made, jinja_text_cut(text, from, text.len)))
+        return false;
+    *out = jinja_written(&made);
+    return true;
+}
+
+static bool indentation(struct jinja_run *r, const struct jinja_args *args, struct jinja_text *out)
+{
+    static const char spaces[101] = "                                                  "
+                                    "                                                  ";
+    const struct jinja_value *v = &args->values[0];
+    int64_t width = args->given[0] && v->kind == JINJA_INT ? v->i : 4;
+    if (args->given[0] && v->kind == JINJA_TEXT) {
+        *out = v->text;
+        return true;
+    }
+    if (width > 100)
+        return jinja_fail(r, -EBADMSG, "indent by more than 100");
+    *out = jinja_text_of(spaces, width > 0 ? (size_t)width : 0);
+    return true;
+}
+
+FILTER(indent)
+{
+    struct jinja_out made = {.max = r->limits.memory};
+    struct jinja_text text, by;
+    bool first = args->given[1] && jinja_truth(&args->values[1]);
+    bool blank = args->given[2] && jinja_truth(&args->values[2]);
+    if (v->kind != JINJA_TEXT)
+        return jinja_fail(r, -EBADMSG, "indent needs a string, not %s", jinja_kind_name(v));
+    text = v->text;
+    if (!indentation(r, args, &by))
+        return false;
+    for (size_t from = 0; from <= text.len;) {
+        const char *end = from < text.len ? memchr(text.s + from, '\n', text.len - from) : NULL;
+        size_t to = end ? (size_t)(end - text.s) + 1 : text.len;
+        bool empty = to - from == (end != NULL);
+        bool put = from ? blank || !empty : first;
+        if (!jinja_work(r, 1) || (put && !jinja_put(r, &made, by)) ||
+            !jinja_put(r, &made, jinja_text_cut(text, from, to)))
+            return false;
+        from = end ? to : text.len + 1;
+    }
+    *out = jinja_written(&made);
+    return true;
+}
+
+FILTER(format)
+{
+    struct jinja_text text;
+    return jinja_to_text(r, v, &text) &&
+           jinja_percent(r, text, &args->more, args->named.n ? &args->named : NULL, out);
+}
+
+/* --- JSON --- */
+
+/* separators=(',', ':') */
+static bool separators(struct jinja_run *r, const struct jinja_value *v, struct jinja_json_style *style)
+{
+    bool pair = (v->kind == JINJA_TUPLE || v->kind == JINJA_LIST) && v->list->n == 2;
+    if (!pair || v->list->items[0].kind != JINJA_TEXT || v->list->items[1].kind != JINJA_TEXT)
+        return jinja_fail(r, -EBADMSG, "tojson: separators must be two strings");
+    style->item = v->list->items[0].text;
+    style->key = v->list->items[1].text;
+    return true;
+}
+
+/* The arguments' order is that of transformers' tojson. */
+FILTER(tojson)
+{
+    struct jinja_out made = {.max = r->limits.memory};
+    const struct jinja_value *indent = &args->values[1];
+    struct jinja_json_style style = {
+        .indent = -1, .item = jinja_text_of(", ", 2), .key = jinja_text_of(": ", 2)};
+    style.ascii = args->given[0] && jinja_truth(&args->values[0]);
+    style.sorted = args->given[3] && jinja_truth(&args->values[3]);
+    if (args->given[1] && indent->kind != JINJA_NONE) {
+        if (indent->kind != JINJA_INT || indent->i < 0 || indent->i > 100)
+            return jinja_fail(r, -EBADMSG, "tojson: indent must be 0 to 100");
+        style.indent = indent->i;
+        style.item = jinja_text_of(",", 1);
+    }
+    if (args->given[2] && args->values[2].kind != JINJA_NONE && !separators(r, &args->values[2], &style))
+        return false;
+    if (!jinja_json(r, &made, v, &style))
+        return false;
+    *out = jinja_written(&made);
+    return true;
+}
+
+/* --- numbers --- */
+
+/* The number that a text is, as Python's int() and float() read it. */
+static bool parse(struct jinja_text text, bool real, int64_t *i, double *f)
+{
+    char digits[64], *end;
+    text = jinja_strip(text, true, true);
+    if (!text.len || text.len >= sizeof digits || memchr(text.s, 'x', text.len) ||
+        memchr(text.s, 'X', text.len))
+        return false;
+    memcpy(digits, text.s, text.len);
+    digits[text.len] = '\0';
+    errno = 0;
+    if (real)
+        *f = strtod(digits, &end);
+    else
+        *i = strtoll(digits, &end, 10);
+    return !*end && end != digits && (real || !errno);
+}
+
+FILTER(to_int)
+{
+    int64_t i = 0;
+    double f = 0;
+    if (v->kind == JINJA_UNDEFINED)
+        return jinja_fail(r, -EBADMSG, "int of an undefined value");
+    *out = args->given[0] ? args->values[0] : jinja_int(0);
+    if (v->kind == JINJA_INT || v->kind == JINJA_BOOL) {
+        *out = jinja_int(jinja_integer(v));
+        return true;
+    }
+    if (v->kind == JINJA_TEXT && parse(v->text, false, &i, NULL)) {
+        *out = jinja_int(i);
+        return true;
+    }
+    if (v->kind == JINJA_FLOAT)
+        f = v->f;
+    else if (v->kind != JINJA_TEXT || !parse(v->text, true, NULL, &f))
+        return true;
+    if (f > -9.2e18 && f < 9.2e18)
+        *out = jinja_int((int64_t)f);
+    else if (v->kind == JINJA_FLOAT)
+        return jinja_fail(r, -EBADMSG, "an integer of more than 64 bits");
+    return true;
+}
+
+FILTER(to_float)
+{
+    double f;
+    if (v->kind == JINJA_UNDEFINED)
+        return jinja_fail(r, -EBADMSG, "float of an undefined value");
+    *out = args->given[0] ? args->values[0] : jinja_float(0);
+    if (jinja_is_number(v))
+        *out = jinja_float(jinja_number(v));
+    else if (v->kind == JINJA_TEXT && parse(v->text, true, NULL, &f))
+        *out = jinja_float(f);
+    return true;
+}
+
+FILTER(absolute)
+{
+    struct jinja_value zero = jinja_int(0);
+    (void)args;
+    if (!jinja_is_number(v))
+        return jinja_fail(r, -EBADMSG, "abs needs a number, not %s", jinja_kind_name(v));
+    if (v->kind != JINJA_FLOAT)
+        return jinja_binary(r, jinja_integer(v) < 0 ? '-' : '+', &zero, v, out);
+    *out = jinja_float(fabs(v->f));
+    return true;
+}
+
+/* To the nearest, halves of what the decimal digits say to the even one. */
+static double nearest(double f, int digits)
+{
+    char text[400];
+    double scale = pow(10, -digits);
+    if (digits < 0)
+        return rint(f / scale) * scale;
+    snprintf(text, sizeof text, "%.*f", digits, f);
+    return strtod(text, NULL);
+}
+
+FILTER(rounded)
+{
+    int64_t digits = args->given[0] && args->values[0].kind == JINJA_INT ? args->values[0].i : 0;
+    const struct jinja_value *method = &args->values[1];
+    if (!jinja_is_number(v) || digits < -15 || digits > 15 || (args->given[1] && method->kind != JINJA_TEXT))
+        return jinja_fail(r, -EBADMSG, "round needs a number and at most 15 digits");
+    double f = jinja_number(v), scale = pow(10, (double)digits);
+    if (args->given[1] && jinja_text_is(method->text, "ceil"))
+        *out = jinja_float(ceil(f * scale) / scale);
+    else if (args->given[1] && jinja_text_is(method->text, "floor"))
+        *out = jinja_float(floor(f * scale) / scale);
+    else if (v->kind != JINJA_FLOAT && digits >= 0)
+        *out = jinja_int(jinja_integer(v));
+    else
+        *out = isfinite(f) ? jinja_float(nearest(f, (int)digits)) : *v;
+    return true;
+}
+
+const struct jinja_builtin jinja_text_filters[] = {
+    {.name = "string", .call = string},
+    {.name = "safe", .call = string},
+    {.name = "trim", .call = trim, .params = {"chars"}},
+    {.name = "upper", .call = upper},
+    {.name = "lower", .call = lower},
+    {.name = "capitalize", .call = capitalize},
+    {.name = "title", .call = title},
+    {.name = "replace", .call = replace, .params = {"old", "new", "count"}, .n_required = 2},
+    {.name = "escape", .call = escape},
+    {.name = "e", .call = escape},
+    {.name = "indent", .call = indent, .params = {"width", "first", "blank"}},
+    {.name = "format", .call = format, .variadic = true},
+    {.name = "tojson", .call = tojson, .params = {"ensure_ascii", "indent", "separators", "sort_keys"}},
+    {.name = "int", .call = to_int, .params = {"default"}},
+    {.name = "float", .call = to_float, .params = {"default"}},
+    {.name = "abs", .call = absolute},
+    {.name = "round", .call = rounded, .params = {"precision", "method"}},
+    {0},
+};

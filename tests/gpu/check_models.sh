@@ -1,0 +1,68 @@
+# check_models.sh - the part of check.sh that needs models; read by it. First the witnesses: no figure of a decoder that
+# computes something else. Then the figures, the most wanted first, since time may run out. Models in the shapes of real
+# ones are made here, and the largest only where disk, memory and time allow.
+
+emulated=""
+grep -q '"emulated": true' "$work/device.json" && emulated=1
+data=$here/data
+[ -d "$data" ] || data=$here/../data
+demo=$(ls "$here"/models/*.gguf "$here"/../../models/*.gguf 2>/dev/null | head -n 1)
+
+if [ -n "$emulated" ]; then
+    part witness-golden right 200 "$bin/gpu_witness" golden "$data"
+    part witness-tokens right 100 "$bin/gpu_witness" tokens "$data/tiny-qwen3-s11-q4_k_m.gguf" 3 4 2
+else
+    part witness-golden right 60 "$bin/gpu_witness" golden "$data"
+    part witness-tokens right 60 "$bin/gpu_witness" tokens "$demo" 20 256 8
+    part witness-steps right 60 "$bin/gpu_witness" tokens "$demo" 10 1000 1
+fi
+
+# make_model SHAPE MEGABYTES: $made/SHAPE.gguf; false where it cannot be.
+make_model() {
+    free_disk=$(df -Pm "$made" | awk 'NR == 2 { print $4 }')
+    free_memory=$(awk '/^MemAvailable/ { print int($2 / 1024) }' /proc/meminfo)
+    if [ "$free_disk" -lt $(($2 + 200)) ] || [ "$free_memory" -lt $(($2 * 2)) ]; then
+        echo "$free_disk MB of disk and $free_memory MB of memory, for a file of $2 MB" >"$work/model-$1.err"
+        note "model-$1" figure left-out 0
+        return 1
+    fi
+    part "model-$1" figure 100 "$bin/mkmodel" --shape "$1" --quant q4_k_m --out "$made/$1.gguf"
+}
+
+# bench MODEL FILE LIMIT EXECUTOR: batch 1 and 8, with 512 tokens of context and without.
+bench() {
+    sizes="-p 512 -n 128 -d 512 -b 8 -r 3"
+    [ -z "$emulated" ] || sizes="-p 6 -n 2 -d 4 -b 2 -r 1"
+    # shellcheck disable=SC2086 # several flags
+    part "bench-$1-$4" figure "$3" "$bin/hearthd" bench --config /dev/null --json --model "$2" --backend cuda \
+        --executor "$4" --n-ctx 1024 $sizes
+}
+
+if [ -n "$emulated" ]; then
+    cp "$data/tiny-llama3-s15-q4_k_m.gguf" "$made/tiny.gguf"
+    for executor in persistent graph eager; do
+        bench tiny "$made/tiny.gguf" 60 $executor
+    done
+    part serve right 60 "$bin/gpu_serve" "$bin/hearthd" "$made/tiny.gguf"
+else
+    for model in qwen3-0.6b:420 llama-3.2-1b:850; do
+        shape=${model%:*}
+        make_model "$shape" "${model#*:}" || continue
+        part "witness-$shape" right 60 "$bin/gpu_witness" tokens "$made/$shape.gguf" 8 16 8
+        bench "$shape" "$made/$shape.gguf" 60 persistent
+        [ "$shape" != qwen3-0.6b ] || part serve right 90 "$bin/gpu_serve" "$bin/hearthd" "$made/$shape.gguf"
+    done
+    if make_model qwen3-8b 5100; then
+        bench qwen3-8b "$made/qwen3-8b.gguf" 100 persistent
+        bench qwen3-8b "$made/qwen3-8b.gguf" 60 graph
+        rm -f "$made/qwen3-8b.gguf"
+    fi
+    for shape in qwen3-0.6b llama-3.2-1b; do
+        for executor in graph eager; do
+            [ ! -e "$made/$shape.gguf" ] || bench $shape "$made/$shape.gguf" 40 $executor
+        done
+    done
+fi
+part product figure 60 "$bin/gpu_bench" product
+part idle figure 40 "$bin/gpu_bench" idle
+part calls figure 90 "$bin/gpu_bench" calls

@@ -1,0 +1,343 @@
+/* gpu_witness - says whether backend cuda computes what backend cpu does, before anybody asks how fast.
+ *   gpu_witness golden DIR                           logits of the recorded models (DIR/NAME.json)
+ *   gpu_witness tokens MODEL PROMPTS TOKENS AT_ONCE  texts of random prompts, greedy and sampled
+ * Both with every executor of the device. Logits and log-probabilities must be equal in every bit, and
+ * recorded ones within the bounds that cpu keeps; JSON on stdout, exit code 0 only if all is. HEARTH_LIBCUDA
+ * chooses the driver. */
+#include "../unit/golden.h"
+#include "engine.h"
+#include "executor.h"
+#include "model.h"
+
+#include <errno.h>
+#include <semaphore.h>
+
+#define WORST_ERROR 0.045 /* at a position; of int8 against float64 weights, golden.h */
+#define MEAN_ERROR  0.030
+#define CHUNK       24 /* prompt tokens of a step */
+
+static const enum executor_kind kinds[] = {EXECUTOR_PERSISTENT, EXECUTOR_GRAPH, EXECUTOR_EAGER};
+static const char *const kind_names[] = {
+    [EXECUTOR_PERSISTENT] = "persistent", [EXECUTOR_EAGER] = "eager", [EXECUTOR_GRAPH] = "graph"};
+
+static int open_executor(struct executor **x, const struct backend_ops *ops, enum executor_kind kind,
+                         const struct model *m, uint32_t n_slots, uint32_t n_ctx, struct error *err)
+{
+    struct backend_config cfg = {.isa = "auto",
+                                 .libcuda = getenv("HEARTH_LIBCUDA"),
+                                 .n_slots = n_slots,
+                                 .n_ctx = n_ctx,
+                                 .kv_type = KV_F16,
+                                 .steps_in_flight = 2,
+                                 .park_after_ms = 30000};
+    return executor_open(x, kind, ops, &cfg, m, err);
+}
+
+static void put_device(json_t *out, const struct executor *x)
+{
+    struct backend_info info;
+    executor_info(x, &info);
+    json_object_set_new(out, "device", json_string(info.device));
+    json_object_set_new(out, "emulated", json_boolean(strstr(info.device, "emulator") != NULL));
+}
+
+/* ---- golden ---- */
+
+/* Rows [first, last) of slot 0 with their logits. */
+static void make_step(struct step *s, const int32_t *tokens, uint32_t first, uint32_t last)
+{
+    s->n_rows = s->n_logits = s->n_edits = 0;
+    if (first == 0)
+        s->edits[s->n_edits++] = (struct step_table_edit){0}; /* GOLDEN_MAX_TOKENS are one page */
+    for (uint32_t i = first; i < last; i++) {
+        s->rows[s->n_rows] =
+            (struct step_row){.pos = i, .token = tokens[i], .logit_index = (uint16_t)s->n_logits};
+        s->logits[s->n_logits++] =
+            (struct step_logit){.row = (uint16_t)s->n_rows++, .target = -1, .flags = STEP_EXPORT};
+    }
+    s->id++;
+}
+
+static int run_step(struct executor *x, const struct step *s, struct error *err)
+{
+    struct step_result results[STEP_MAX_LOGITS];
+    uint64_t done = 0;
+    int n = 0, rc = executor_submit(x, s, err);
+    while (rc >= 0 && (done < s->id || n < (int)s->n_logits)) {
+        rc = executor_poll(x, results, STEP_MAX_LOGITS, &done, err);
+        n += rc > 0 ? rc : 0;
+    }
+    return rc < 0 ? rc : 0;
+}
+
+/* *out: the logits of all tokens [n_tokens][n_vocab]; the caller frees them. */
+static int make_logits(const struct golden *g, const struct backend_ops *ops, enum executor_kind kind,
+                       float **out, json_t *report, struct error *err)
+{
+    struct model *m = NULL;
+    struct executor *x = NULL;
+    struct step *s = calloc(1, sizeof *s);
+    float *logits = malloc((size_t)g->n_tokens * g->n_vocab * sizeof *logits);
+    int rc = s && logits ? model_open(&m, g->model, err) : error_set(err, -ENOMEM, "out of memory");
+    if (rc == 0)
+        rc = open_executor(&x, ops, kind, m, 8, 256, err);
+    for (uint32_t first = 0; rc == 0 && first < g->n_tokens; first += CHUNK) {
+        uint32_t last = first + CHUNK < g->n_tokens ? first + CHUNK : g->n_tokens;
+        make_step(s, g->tokens, first, last);
+        rc = run_step(x, s, err);
+        for (uint32_t i = first; rc == 0 && i < last; i++)
+            memcpy(logits + (size_t)i * g->n_vocab, executor_logits(x, i - first),
+                   g->n_vocab * sizeof *logits);
+    }
+    if (rc == 0 && ops != &cpu_backend)
+        put_device(report, x);
+    executor_close(x);
+    model_close(m);
+    free(s);
+    if (rc < 0)
+        free(logits);
+    else
+        *out = logits;
+    return rc;
+}
+
+static int judge(const struct golden *g, const char *kind, const float *cpu, const float *cuda, json_t *rows,
+                 struct error *err)
+{
+    double worst = 0, mean = 0;
+    uint32_t n_unlike = 0;
+    for (uint32_t i = 0; i < g->n_tokens; i++) {
+        double e = golden_error(g, i, cuda + (size_t)i * g->n_vocab);
+        worst = e <= worst ? worst : e; /* NaN is the worst */
+        mean += e / g->n_tokens;
+    }
+    for (size_t i = 0; i < (size_t)g->n_tokens * g->n_vocab; i++)
+        n_unlike += memcmp(&cpu[i], &cuda[i], sizeof *cpu) != 0;
+    json_array_append_new(rows, json_pack("{s:s, s:s, s:i, s:f, s:f}", "model", g->name, "executor", kind,
+                                          "logits_unlike_cpu", (int)n_unlike, "worst_error", worst,
+                                          "mean_error", mean));
+    if (n_unlike)
+        return error_set(err, -EIO, "%s, %s: %u of %u logits differ from cpu's", g->name, kind, n_unlike,
+                         g->n_tokens * g->n_vocab);
+    if (!(worst <= WORST_ERROR) || !(mean <= MEAN_ERROR))
+        return error_set(err, -EIO, "%s, %s: error %.4f at worst, %.4f on average", g->name, kind, worst,
+                         mean);
+    return 0;
+}
+
+static int check_golden(const char *directory, const char *name, json_t *out, json_t *rows, struct error *err)
+{
+    struct golden g;
+    float *cpu = NULL;
+    int first_error = 0;
+    if (!golden_open(&g, directory, name))
+        return error_set(err, -ENOENT, "%s/%s.json cannot be read", directory, name);
+    int rc = make_logits(&g, &cpu_backend, EXECUTOR_PERSISTENT, &cpu, out, err);
+    for (size_t k = 0; rc == 0 && k < sizeof kinds / sizeof *kinds; k++) {
+        float *cuda = NULL;
+        int one = make_logits(&g, &cuda_backend, kinds[k], &cuda, out, err);
+        if (one == 0)
+            one = judge(&g, kind_names[kinds[k]], cpu, cuda, rows, err);
+        free(cuda);
+        first_error = first_error ? first_error : one;
+    }
+    free(cpu);
+    golden_close(&g);
+    return rc < 0 ? rc : first_error;
+}
+
+static int witness_golden(char **argv, json_t *out, struct error *err)
+{
+    json_t *rows = json_array();
+    int rc = 0;
+    json_object_set_new(out, "rows", rows);
+    for (size_t i = 0; i < GOLDEN_N_DATA; i++) {
+        int one = check_golden(argv[0], golden_data_names[i], out, rows, err);
+        rc = rc ? rc : one;
+    }
+    return rc;
+}
+
+/* ---- tokens ---- */
+
+struct texts { /* what is generated, once per backend and executor */
+    uint32_t n, n_tokens, n_ctx, at_once, n_vocab;
+    int32_t *prompts; /* [n][MAX_PROMPT] */
+    struct engine_request *requests;
+    struct engine_token *out; /* [n][n_tokens] */
+};
+#define MAX_PROMPT 150
+
+static uint32_t next(uint32_t *random)
+{
+    *random = *random * 1664525u + 1013904223u;
+    return *random >> 8;
+}
+
+static struct engine_request text_request(const struct texts *t, uint32_t i)
+{
+    struct engine_request r = {.prompt = t->prompts + (size_t)i * MAX_PROMPT,
+                               .n_prompt = 1 + i * 37 % MAX_PROMPT,
+                               .max_tokens = t->n_tokens,
+                               .ignore_eos = true,
+                               .want_logprobs = true,
+                               .sampling = {.seed = i, .top_p = 1, .typical_p = 1, .repetition_penalty = 1},
+                               .out = t->out + (size_t)i * t->n_tokens};
+    if (i % 3 == 1)
+        r.sampling.temperature = 0.8f;
+    if (i % 3 == 2) {
+        r.sampling.temperature = 1.1f;
+        r.sampling.top_k = 40;
+        r.sampling.top_p = 0.95f;
+        r.sampling.min_p = 0.02f;
+        r.sampling.repetition_penalty = 1.1f;
+        r.sampling.penalty_last_n = 64;
+    }
+    return r;
+}
+
+static void wake(void *news)
+{
+    sem_post(news);
+}
+
+static int generate(struct texts *t, struct engine *e, sem_t *news, struct error *err)
+{
+    uint32_t n_done = 0;
+    int rc = 0;
+    for (uint32_t i = 0; i < t->n && rc == 0; i++) {
+        t->requests[i] = text_request(t, i);
+        rc = engine_submit(e, &t->requests[i], err);
+    }
+    while (rc == 0 && n_done < t->n) {
+        struct engine_request *r = engine_next(e);
+        if (!r) {
+            (void)sem_wait(news);
+            continue;
+        }
+        if (atomic_load(&r->state) != ENGINE_DONE)
+            continue;
+        n_done++;
+        if (r->finish != ENGINE_LENGTH)
+            rc = engine_fault(e, err) ? err->code
+                                      : error_set(err, -EIO, "a text ended with %d", (int)r->finish);
+    }
+    return rc;
+}
+
+static int write_texts(struct texts *t, const struct model *m, const struct backend_ops *ops,
+                       enum executor_kind kind, json_t *report, struct error *err)
+{
+    struct executor *x = NULL;
+    struct engine *e = NULL;
+    sem_t news;
+    struct engine_config cfg = {.n_slots = t->at_once,
+                                .n_ctx = t->n_ctx,
+                                .queue_limit = t->n,
+                                .steps_in_flight = 2,
+                                .wake = wake,
+                                .context = &news};
+    sem_init(&news, 0, 0);
+    memset(t->out, 0xff, (size_t)t->n * t->n_tokens * sizeof *t->out);
+    int rc = open_executor(&x, ops, kind, m, t->at_once, t->n_ctx, err);
+    if (rc == 0)
+        rc = engine_open(&e, x, &cfg, err);
+    if (rc == 0)
+        rc = generate(t, e, &news, err);
+    engine_close(e);
+    if (rc == 0 && ops != &cpu_backend)
+        put_device(report, x);
+    executor_close(x);
+    sem_destroy(&news);
+    return rc;
+}
+
+/* The first token that is not the same, as words. */
+static int compare(const struct texts *t, const struct engine_token *want, const char *kind,
+                   struct error *err)
+{
+    for (uint32_t i = 0; i < t->n; i++)
+        for (uint32_t k = 0; k < t->n_tokens; k++) {
+            const struct engine_token *a = want + (size_t)i * t->n_tokens + k;
+            const struct engine_token *b = t->out + (size_t)i * t->n_tokens + k;
+            if (memcmp(a, b, sizeof *a) != 0)
+                return error_set(err, -EIO, "%s: text %u, token %u is %d (%a), on cpu %d (%a)", kind, i, k,
+                                 b->token, (double)b->logprob, a->token, (double)a->logprob);
+        }
+    return 0;
+}
+
+static int compare_executors(struct texts *t, const struct model *m, json_t *out, struct error *err)
+{
+    size_t size = (size_t)t->n * t->n_tokens * sizeof *t->out;
+    struct engine_token *want = malloc(size);
+    json_t *rows = json_array();
+    json_object_set_new(out, "rows", rows);
+    int rc = want ? write_texts(t, m, &cpu_backend, EXECUTOR_PERSISTENT, out, err) : -ENOMEM;
+    if (rc == 0)
+        memcpy(want, t->out, size);
+    int first_error = rc;
+    for (size_t k = 0; rc == 0 && k < sizeof kinds / sizeof *kinds; k++) {
+        int one = write_texts(t, m, &cuda_backend, kinds[k], out, err);
+        if (one == 0)
+            one = compare(t, want, kind_names[kinds[k]], err);
+        json_array_append_new(rows,
+                              json_pack("{s:s, s:b}", "executor", kind_names[kinds[k]], "equal", one == 0));
+        first_error = first_error ? first_error : one;
+    }
+    free(want);
+    return first_error;
+}
+
+static int witness_tokens(char **argv, json_t *out, struct error *err)
+{
+    struct texts t = {.n = (uint32_t)atoi(argv[1]),
+                      .n_tokens = (uint32_t)atoi(argv[2]),
+                      .at_once = (uint32_t)atoi(argv[3])};
+    struct model *m = NULL;
+    uint32_t random = 12345;
+    if (!t.n || !t.n_tokens || !t.at_once)
+        return error_set(err, -EINVAL, "PROMPTS, TOKENS and AT_ONCE are numbers from 1");
+    int rc = model_open(&m, argv[0], err);
+    if (rc < 0)
+        return rc;
+    t.n_vocab = model_config(m)->n_vocab;
+    t.n_ctx = (MAX_PROMPT + t.n_tokens + 63) / 64 * 64;
+    t.prompts = calloc((size_t)t.n * MAX_PROMPT, sizeof *t.prompts);
+    t.requests = calloc(t.n, sizeof *t.requests);
+    t.out = calloc((size_t)t.n * t.n_tokens, sizeof *t.out);
+    if (!t.prompts || !t.requests || !t.out)
+        rc = error_set(err, -ENOMEM, "out of memory");
+    for (size_t i = 0; rc == 0 && i < (size_t)t.n * MAX_PROMPT; i++)
+        t.prompts[i] = (int32_t)(next(&random) % t.n_vocab);
+    json_object_set_new(out, "tokens", json_integer((json_int_t)t.n * t.n_tokens));
+    if (rc == 0)
+        rc = compare_executors(&t, m, out, err);
+    free(t.prompts);
+    free(t.requests);
+    free(t.out);
+    model_close(m);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    struct error err = {0};
+    json_t *out = json_object();
+    int rc = -EINVAL;
+    if (argc == 3 && strcmp(argv[1], "golden") == 0)
+        rc = witness_golden(argv + 2, out, &err);
+    else if (argc == 6 && strcmp(argv[1], "tokens") == 0)
+        rc = witness_tokens(argv + 2, out, &err);
+    else
+        (void)error_set(&err, rc, "usage: gpu_witness golden DIR | tokens MODEL PROMPTS TOKENS AT_ONCE");
+    json_object_set_new(out, "ok", json_boolean(rc == 0));
+    if (rc < 0) {
+        json_object_set_new(out, "error", json_string(err.text));
+        (void)fprintf(stderr, "gpu_witness: %s\n", err.text);
+    }
+    json_dumpf(out, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+    (void)puts("");
+    json_decref(out);
+    return rc < 0;
+}

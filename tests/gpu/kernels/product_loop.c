@@ -1,0 +1,91 @@
+/* product_loop.c - the decoder's matrix product alone: the weights of many layers after one another, as one
+ * block per SM streams them, but with nothing to wait for between two products. See gpu_kernels.h.
+ * n_crew threads and a producer warp. Floor: n_rounds * n_copies * copy_bytes bytes, once. That products are
+ * right is the business of tests/simt and of the witness parts; here the same functions are only timed. */
+#include "guard.h"
+#include "product.h"
+
+SIMT_INLINE void describe(SIMT_SHARED struct product *p, const struct product_loop_args *args)
+{
+    bool is_float = tile_is_float(args->type);
+    p->matrix[0].tiles = args->tiles;
+    p->matrix[0].bias = 0;
+    p->matrix[0].type = args->type;
+    p->matrix[0].n = args->n;
+    p->matrix[0].n_tiles = args->n_tiles;
+    p->matrix[0].super_bytes = args->super_bytes;
+    p->matrix[0].out_col = 0;
+    p->matrix[0].first_group = 0;
+    p->matrix[0].stage_supers = args->stage_supers;
+    p->in = args->in;
+    p->out = args->out;
+    p->gain = p->factors = p->gather = p->panels = p->wide_factors = 0;
+    p->in_stride = args->k;
+    p->out_stride = args->n;
+    p->k = args->k;
+    p->n_supers = tile_supers(args->k);
+    p->forms = is_float ? ACTIVATION_FLOATS : ACTIVATION_INTEGERS;
+    p->n_rows = p->n_columns = args->n_columns;
+    p->n_matrices = 1;
+    p->epilogue = PROGRAM_STORE;
+    p->n_groups = args->n_groups;
+    p->group_tiles = args->group_tiles;
+    p->first_block = 0;
+    p->eps = 0;
+}
+
+SIMT_INLINE void stream(const struct product_loop_args *args, const struct ring *ring,
+                        const struct flow_guard *guard)
+{
+    SIMT_SHARED struct product *p = product_at(simt_carve(args->shared.fold, args->shared.fold_bytes), 1);
+    struct ring_place at = {0, 0};
+    uint32_t n = args->n_rounds * args->n_copies;
+    bool go = true;
+    if (simt_lane() == 0)
+        describe(p, args);
+    for (uint32_t i = 0, copy = 0; go && i < n; i++) {
+        simt_syncwarp();
+        if (simt_lane() == 0)
+            p->matrix[0].tiles = args->tiles + copy * args->copy_bytes;
+        copy = copy + 1 < args->n_copies ? copy + 1 : 0;
+        simt_syncwarp();
+        go = product_produce(p, ring, &at, guard);
+    }
+    ring_close(ring, &at);
+}
+
+SIMT_INLINE void compute(const struct product_loop_args *args, const struct ring *ring,
+                         const struct flow_guard *guard)
+{
+    struct crew crew = crew_of(args->n_crew);
+    SIMT_SHARED char *fold = simt_carve(args->shared.fold, args->shared.fold_bytes);
+    SIMT_SHARED char *work = simt_carve(args->shared.work, args->shared.work_bytes);
+    SIMT_SHARED struct product *p = product_at(fold, 0);
+    struct ring_place at = {0, 0};
+    struct product_place place = {work, fold, ring, &at, guard};
+    if (simt_thread() == 0)
+        describe(p, args);
+    crew_sync(&crew);
+    for (uint32_t i = 0; i < args->n_rounds * args->n_copies; i++) {
+        crew_sync(&crew); /* all have done with the columns and the fold area */
+        if (i == 0 || args->quantises) {
+            product_quantise(p, false, work, 0, args->n_columns, simt_warp(), crew.n_warps);
+            crew_sync(&crew);
+        }
+        if (!product_run(false, p, &place, &crew, 0, args->n_columns))
+            return;
+    }
+}
+
+SIMT_KERNEL(gpu_product, struct product_loop_args, PRODUCT_LOOP_THREADS, 1)
+{
+    struct flow_guard guard = gpu_guard(args.counters, 0);
+    struct ring ring;
+    ring_open(&ring, args.shared.stages, args.shared.mbarriers, args.shared.n_stages, args.shared.stage_bytes,
+              args.n_crew / SIMT_LANES);
+    simt_bar_sync(0, simt_n_threads());
+    if (simt_thread() < args.n_crew)
+        compute(&args, &ring, &guard);
+    else if (simt_thread() < args.n_crew + SIMT_LANES)
+        stream(&args, &ring, &guard);
+}

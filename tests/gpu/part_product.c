@@ -1,0 +1,182 @@
+/* part_product.c - E4: the decoder's matrix product alone, on the shapes of real models: how near to what the
+ * weight ring can read? The weights are a pattern, not a model's: what comes out is nobody's. */
+#include "gpu.h"
+#include "cuda/pack.h"
+#include "cuda/plan.h"
+#include "kernels/gpu_kernels.h"
+#include "program.h"
+#include "quant.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#define ROUNDS 3
+
+struct shape {
+    const char *what;
+    uint32_t type, n, k, widest; /* widest: input of the model's widest product, which sizes the work area */
+};
+static const struct shape shapes[] = {
+    {"0.6B q k v", QUANT_Q4_K, 4096, 1024, 3072},      {"0.6B gate up", QUANT_Q4_K, 6144, 1024, 3072},
+    {"0.6B down Q6_K", QUANT_Q6_K, 1024, 3072, 3072},  {"1B gate up", QUANT_Q4_K, 16384, 2048, 8192},
+    {"1B down Q6_K", QUANT_Q6_K, 2048, 8192, 8192},    {"8B q k v", QUANT_Q4_K, 6144, 4096, 12288},
+    {"8B o", QUANT_Q4_K, 4096, 4096, 12288},           {"8B gate up", QUANT_Q4_K, 24576, 4096, 12288},
+    {"8B down", QUANT_Q4_K, 4096, 12288, 12288},       {"8B down Q6_K", QUANT_Q6_K, 4096, 12288, 12288},
+    {"8B head Q6_K", QUANT_Q6_K, 151936, 4096, 12288},
+};
+static const struct shape small_shapes[] = {
+    {"tiny", QUANT_Q4_K, 96, 512, 512},
+    {"tiny Q6_K", QUANT_Q6_K, 40, 768, 768},
+};
+
+struct product_bench {
+    struct gpu *g;
+    size_t bytes; /* of the weights' memory */
+    uint64_t tiles;
+    struct product_loop_args args;
+    void *function;
+};
+
+/* The op as the decoder would plan it, in a program that also has the model's widest product. */
+static int plan_shape(struct product_bench *b, const struct shape *shape, struct error *err)
+{
+    struct decoder_matrix m[2];
+    struct program *program = calloc(1, sizeof *program + 2 * sizeof *program->ops);
+    struct plan plan = {0};
+    struct plan_device device = {b->g->device.n_sms, b->args.n_crew, (uint32_t)b->g->device.shared_per_block};
+    int rc = program ? cuda_pack_layout(shape->type, shape->n, shape->k, &m[0], err) : -ENOMEM;
+    if (rc == 0)
+        rc = cuda_pack_layout(shape->type, 16, shape->widest, &m[1], err);
+    if (rc == 0) {
+        program->n_ops = 2;
+        for (uint32_t i = 0; i < 2; i++)
+            program->ops[i] =
+                (struct program_op){.opcode = PROGRAM_MATMUL, .n_weights = 1, .k = m[i].k, .weight = {i}};
+        rc = plan_open(&plan, program, m, NULL, &device, err);
+    }
+    if (rc == 0) {
+        struct product_loop_args *a = &b->args;
+        a->shared = plan.shared;
+        a->type = m[0].type;
+        a->n = m[0].n;
+        a->k = m[0].k;
+        a->n_tiles = m[0].n_tiles;
+        a->super_bytes = m[0].super_bytes;
+        a->copy_bytes = cuda_pack_size(&m[0]);
+        a->n_groups = plan.ops[0].n_groups;
+        a->group_tiles = plan.ops[0].group_tiles;
+        a->stage_supers = plan.ops[0].part[0].stage_supers;
+    }
+    plan_close(&plan);
+    free(program);
+    return rc;
+}
+
+/* Enough products that the weights come from memory, and that a launch is nothing beside them. */
+static void choose_repeats(struct product_bench *b)
+{
+    uint64_t fit = b->bytes / b->args.copy_bytes;
+    uint64_t wanted = b->g->emulated ? 2 : ((uint64_t)4 << 30) / b->args.copy_bytes;
+    b->args.n_copies = (uint32_t)(fit < 64 ? fit : 64);
+    if (b->g->emulated)
+        b->args.n_copies = 2;
+    b->args.n_rounds = (uint32_t)(wanted / b->args.n_copies ? wanted / b->args.n_copies : 1);
+}
+
+static int measure(struct product_bench *b, const char *what, json_t *rows, struct error *err)
+{
+    struct product_loop_args *a = &b->args;
+    struct gpu_launch launch = {.function = b->function,
+                                .n_blocks = b->g->device.n_sms,
+                                .n_threads = a->n_crew + 64,
+                                .shared_bytes = a->shared.total,
+                                .whole = true,
+                                .args = a};
+    double best = 1e9;
+    for (int i = 0; i < (b->g->emulated ? 1 : ROUNDS); i++) {
+        double seconds;
+        int rc = gpu_clear(b->g, a->counters, GPU_LINE * 4, err);
+        if (rc == 0)
+            rc = gpu_time(b->g, &launch, &seconds, err);
+        uint32_t gave_up = 0;
+        if (rc == 0)
+            rc = gpu_read(b->g, &gave_up, a->counters, sizeof gave_up, err);
+        if (rc == 0 && gave_up)
+            rc = error_set(err, -EIO, "%s, %u rows: the blocks gave up waiting", what, a->n_columns);
+        if (rc < 0)
+            return rc;
+        best = seconds < best ? seconds : best;
+    }
+    double each = best / ((double)a->n_rounds * a->n_copies);
+    json_array_append_new(rows, json_pack("{s:s, s:i, s:b, s:i, s:i, s:i, s:o, s:o}", "weights", what, "rows",
+                                          (int)a->n_columns, "quantises", (int)a->quantises, "stages",
+                                          (int)a->shared.n_stages, "stage_bytes",
+                                          (int)(a->stage_supers * a->super_bytes), "bytes",
+                                          (int)a->copy_bytes, "us", gpu_figure(b->g, each * 1e6), "gbps",
+                                          gpu_figure(b->g, (double)a->copy_bytes * 1e-9 / each)));
+    return 0;
+}
+
+static int measure_shape(struct product_bench *b, const struct shape *shape, json_t *rows, struct error *err)
+{
+    int rc = plan_shape(b, shape, err);
+    if (rc < 0)
+        return rc;
+    choose_repeats(b);
+    for (uint32_t columns = 1; rc == 0 && columns <= 8; columns += 7)
+        for (uint32_t quantises = 0; rc == 0 && quantises < 2; quantises++) {
+            b->args.n_columns = columns;
+            b->args.quantises = quantises;
+            rc = measure(b, shape->what, rows, err);
+        }
+    return rc;
+}
+
+/* Weights that are neither zero nor all the same, and columns of ones. */
+static int fill(struct product_bench *b, size_t in_floats, struct error *err)
+{
+    struct copy_args args = {.to = b->tiles, .n_words = b->bytes / 16};
+    struct gpu_launch launch = {
+        .n_blocks = b->g->emulated ? 2 : 1024, .n_threads = COPY_THREADS, .args = &args};
+    float *ones = malloc(in_floats * sizeof *ones);
+    int rc =
+        ones ? gpu_function(b->g, gpu_ptx_images, "copy", "gpu_fill", 0, &launch.function, err) : -ENOMEM;
+    for (size_t i = 0; rc == 0 && i < in_floats; i++)
+        ones[i] = i % 3 ? 1.0f : -0.5f;
+    if (rc == 0)
+        rc = gpu_start(b->g, &launch, err);
+    if (rc == 0)
+        rc = gpu_finish(b->g, 30, err);
+    if (rc == 0)
+        rc = gpu_write(b->g, b->args.in, ones, in_floats * sizeof *ones, err);
+    free(ones);
+    return rc;
+}
+
+int part_product(struct gpu *g, json_t *out, struct error *err)
+{
+    bool small = g->emulated;
+    size_t in_floats = (size_t)8 * (small ? 768 : 12288), out_floats = (size_t)8 * (small ? 96 : 151936);
+    struct product_bench b = {.g = g, .bytes = small ? 1 << 20 : (size_t)1 << 30};
+    json_t *rows = json_array();
+    json_object_set_new(out, "rows", rows);
+    b.args.n_crew = small ? 64 : GPU_MAX_CREW;
+    int rc = gpu_function(g, gpu_ptx_images, "product_loop", "gpu_product", g->device.shared_per_block,
+                          &b.function, err);
+    if (rc == 0)
+        rc = gpu_memory(g, &b.tiles, b.bytes, err);
+    if (rc == 0)
+        rc = gpu_memory(g, &b.args.in, in_floats * sizeof(float), err);
+    if (rc == 0)
+        rc = gpu_memory(g, &b.args.out, out_floats * sizeof(float), err);
+    if (rc == 0)
+        rc = gpu_memory(g, &b.args.counters, GPU_LINE * 4, err);
+    b.args.tiles = b.tiles;
+    if (rc == 0)
+        rc = fill(&b, in_floats, err);
+    const struct shape *list = small ? small_shapes : shapes;
+    size_t n = small ? sizeof small_shapes / sizeof *list : sizeof shapes / sizeof *list;
+    for (size_t i = 0; rc == 0 && i < n; i++)
+        rc = measure_shape(&b, &list[i], rows, err);
+    return rc;
+}

@@ -1,0 +1,281 @@
+/* Who may ask: keys, hosts, origins, limits, and what belongs to whom. */
+#include "harness.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static char key_file[] = "/tmp/hearth-keys-XXXXXX", admin_file[] = "/tmp/hearth-admin-XXXXXX";
+
+static void write_file(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "w");
+    cr_assert(f && fputs(text, f) >= 0 && fclose(f) == 0);
+}
+
+static void make_key_files(void)
+{
+    close(mkstemp(key_file));
+    close(mkstemp(admin_file));
+    write_file(key_file, "# who may ask\nalpha-key\n\n  beta-key  \n");
+    write_file(admin_file, "boss-key\n");
+}
+
+static struct reply ask(const char *method, const char *path, const char *headers, const char *body)
+{
+    return client_once(daemon_.port, method, path, headers, body);
+}
+
+static void expect(const char *method, const char *path, const char *headers, const char *body, int status)
+{
+    struct reply r = ask(method, path, headers, body);
+    cr_assert_eq(r.status, status, "%s %s with %s gave %d: %s", method, path, headers, r.status, r.body);
+    reply_free(&r);
+}
+
+#define ONE_TOKEN "{\"prompt\":\"Once\",\"max_tokens\":1}"
+#define ALPHA     "Authorization: Bearer alpha-key\r\n"
+#define BETA      "x-api-key: beta-key\r\n"
+
+static void start_with_keys(void)
+{
+    make_key_files();
+    daemon_start((const char *[]){"--api-keys-file", key_file, "--admin-key-file", admin_file, NULL});
+}
+
+static void stop_with_keys(void)
+{
+    daemon_stop();
+    unlink(key_file);
+    unlink(admin_file);
+}
+
+Test(access, with_keys_only_health_is_open)
+{
+    start_with_keys();
+    expect("GET", "/health", "", NULL, 200);
+    expect("GET", "/health/live", "", NULL, 200);
+    expect("GET", "/stats", "", NULL, 401);
+    expect("GET", "/metrics", "", NULL, 401);
+    expect("GET", "/v1/models", "", NULL, 401);
+    expect("POST", "/generate", "", ONE_TOKEN, 401);
+    expect("POST", "/generate", "Authorization: Bearer alpha-kex\r\n", ONE_TOKEN, 401);
+    expect("POST", "/generate", "Authorization: Bearer alpha-key2\r\n", ONE_TOKEN, 401);
+    expect("POST", "/generate", "Authorization: Bearer \r\n", ONE_TOKEN, 401);
+    expect("POST", "/generate", "Authorization: Basic alpha-key\r\n", ONE_TOKEN, 401);
+    expect("POST", "/generate", ALPHA, ONE_TOKEN, 200);
+    expect("POST", "/generate", "authorization: bearer beta-key\r\n", ONE_TOKEN, 200);
+    expect("POST", "/generate", BETA, ONE_TOKEN, 200);
+    expect("GET", "/stats", ALPHA, NULL, 200);
+    expect("GET", "/stats", "x-api-key: boss-key\r\n", NULL, 200);
+    struct reply r = ask("GET", "/stats", "", NULL);
+    cr_assert_str_eq(reply_header(&r, "WWW-Authenticate"), "Bearer");
+    cr_assert_not_null(strstr(r.body, "\"type\":\"unauthorized\""));
+    reply_free(&r);
+    stop_with_keys();
+}
+
+Test(access, a_hangup_reads_the_keys_again_and_a_broken_file_changes_nothing)
+{
+    start_with_keys();
+    write_file(key_file, "gamma-key\n");
+    kill(daemon_.pid, SIGHUP);
+    for (int i = 0; i < 2000; i++) {
+        struct reply r = ask("GET", "/stats", "x-api-key: gamma-key\r\n", NULL);
+        int status = r.status;
+        reply_free(&r);
+        if (status == 200)
+            break;
+        usleep(5000);
+    }
+    expect("GET", "/stats", "x-api-key: gamma-key\r\n", NULL, 200);
+    expect("GET", "/stats", ALPHA, NULL, 401);
+    write_file(key_file, "two words\n");
+    kill(daemon_.pid, SIGHUP);
+    for (int i = 0; i < 2000; i++) {
+        char *log = daemon_read_log();
+        bool told = strstr(log, ":1: a key is 1 to 512 visible") != NULL;
+        free(log);
+        if (told)
+            break;
+        usleep(5000);
+    }
+    char *log = daemon_read_log();
+    cr_assert(strstr(log, ":1: a key is 1 to 512 visible"), "%s", log);
+    free(log);
+    expect("GET", "/stats", "x-api-key: gamma-key\r\n", NULL, 200);
+    stop_with_keys();
+}
+
+Test(access, prefix_pages_are_not_shared_between_keys)
+{
+    start_with_keys();
+    char *body = long_prompt("Once upon a time there was a dog. ", 30, ",\"max_tokens\":1,\"temperature\":0");
+    const char *const who[] = {ALPHA, ALPHA, BETA};
+    const bool hit[] = {false, true, false};
+    for (int i = 0; i < 3; i++) {
+        struct reply r = ask("POST", "/generate", who[i], body);
+        cr_assert_eq(r.status, 200);
+        json_t *root = reply_json(&r);
+        json_int_t cached = json_integer_value(json_at(root, "usage.cached_tokens"));
+        cr_assert_eq(cached > 0, hit[i], "request %d: %d cached", i, (int)cached);
+        json_decref(root);
+        reply_free(&r);
+    }
+    free(body);
+    stop_with_keys();
+}
+
+/* A stream of many tokens that has begun. */
+static int begin_stream(const char *headers)
+{
+    char seen[64];
+    int fd = client_connect(daemon_.port);
+    cr_assert(client_request(fd, "POST", "/generate", headers,
+                             "{\"prompt\":\"Once\",\"max_tokens\":900,\"ignore_eos\":true,\"stream\":true}"));
+    cr_assert_gt(read(fd, seen, sizeof seen), 0);
+    return fd;
+}
+
+Test(access, a_request_is_cancelled_by_its_id_and_only_by_its_owner)
+{
+    start_with_keys();
+    int fd = begin_stream(ALPHA "X-Request-Id: mine\r\n");
+    expect("DELETE", "/requests/mine", "", NULL, 401);
+    expect("DELETE", "/requests/mine", BETA, NULL, 404);
+    struct reply r = ask("DELETE", "/requests/mine", ALPHA, NULL);
+    cr_assert_eq(r.status, 202, "%s", r.body);
+    cr_assert_not_null(strstr(r.body, "\"state\":\"cancelled\""));
+    reply_free(&r);
+    char rest[1 << 20];
+    size_t n = 0;
+    for (ssize_t got; n < sizeof rest - 1 && (got = read(fd, rest + n, sizeof rest - 1 - n)) > 0;) {
+        n += (size_t)got;
+        rest[n] = '\0';
+        if (strstr(rest, "[DONE]"))
+            break;
+    }
+    cr_assert(strstr(rest, "\"finish_reason\":\"cancelled\""), "%s", rest);
+    close(fd);
+    expect("DELETE", "/requests/mine", ALPHA, NULL, 404);
+    expect("DELETE", "/requests/", ALPHA, NULL, 404);
+    expect("GET", "/requests/mine", ALPHA, NULL, 405);
+    stop_with_keys();
+}
+
+/* What `hearthd ps` prints with a key. */
+static void run_ps(const char *key, char *out, size_t room)
+{
+    char command[400];
+    snprintf(command, sizeof command, "HEARTHD_KEY=%s " HEARTHD_BINARY " ps http://127.0.0.1:%u 2>&1", key,
+             daemon_.port);
+    FILE *f = popen(command, "r");
+    cr_assert(f);
+    out[fread(out, 1, room - 1, f)] = '\0';
+    pclose(f);
+}
+
+Test(access, ps_shows_the_requests_of_its_key_and_no_prompt)
+{
+    static char text[16384];
+    start_with_keys();
+    int fd = begin_stream(ALPHA "X-Request-Id: mine\r\n");
+    struct reply r = ask("GET", "/requests", ALPHA, NULL);
+    cr_assert_eq(r.status, 200);
+    cr_assert(strstr(r.body, "\"request_id\":\"mine\",\"route\":\"/generate\",\"state\":\"decode\""), "%s",
+              r.body);
+    cr_assert_null(strstr(r.body, "Once"));
+    reply_free(&r);
+    r = ask("GET", "/requests", BETA, NULL);
+    cr_assert_str_eq(r.body, "{\"requests\":[]}\n");
+    reply_free(&r);
+    run_ps("boss-key", text, sizeof text);
+    cr_assert(strstr(text, "gen-") && strstr(text, "decode"), "%s", text);
+    run_ps("beta-key", text, sizeof text);
+    cr_assert(strstr(text, "SECONDS") && !strstr(text, "gen-"), "%s", text);
+    run_ps("no-key", text, sizeof text);
+    cr_assert(strstr(text, "a key is needed"), "%s", text);
+    close(fd);
+    stop_with_keys();
+}
+
+DAEMON_TEST(access, a_host_that_is_another_name_is_refused, "--allowed-hosts", "hearth.example.org")
+{
+    static const struct {
+        const char *host;
+        int status;
+    } cases[] = {{"127.0.0.1:8080", 200},
+                 {"localhost:1", 200},
+                 {"LOCALHOST", 200},
+                 {"[::1]:8080", 200},
+                 {"10.1.2.3", 200},
+                 {"hearth.example.org", 200},
+                 {"Hearth.Example.Org:8", 200},
+                 {"evil.example.org", 403},
+                 {"hearth.example.org.evil", 403},
+                 {"[::1", 403},
+                 {"", 403}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char request[200], seen[64] = "";
+        int fd = client_connect(daemon_.port);
+        snprintf(request, sizeof request, "GET /health HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n",
+                 cases[i].host);
+        cr_assert(client_puts(fd, request));
+        cr_assert_gt(read(fd, seen, sizeof seen - 1), 12);
+        cr_assert_eq(atoi(seen + 9), cases[i].status, "Host %s gave %s", cases[i].host, seen);
+        close(fd);
+    }
+}
+
+DAEMON_TEST(access, a_page_elsewhere_may_ask_only_when_its_origin_is_listed, "--cors-origins",
+            "https://chat.example.org, http://localhost:3000")
+{
+    struct reply r = ask("OPTIONS", "/generate", "Origin: https://chat.example.org\r\n", NULL);
+    cr_assert_eq(r.status, 204);
+    cr_assert_str_eq(reply_header(&r, "Access-Control-Allow-Origin"), "https://chat.example.org");
+    cr_assert_str_eq(reply_header(&r, "Access-Control-Allow-Methods"), "POST, OPTIONS");
+    cr_assert_not_null(strstr(reply_header(&r, "Access-Control-Allow-Headers"), "Authorization"));
+    reply_free(&r);
+    r = ask("POST", "/generate", "Origin: http://localhost:3000\r\n", ONE_TOKEN);
+    cr_assert_eq(r.status, 200);
+    cr_assert_str_eq(reply_header(&r, "Access-Control-Allow-Origin"), "http://localhost:3000");
+    cr_assert_str_eq(reply_header(&r, "Vary"), "Origin");
+    reply_free(&r);
+    expect("POST", "/generate", "Origin: https://evil.example.org\r\n", ONE_TOKEN, 403);
+    expect("OPTIONS", "/generate", "Origin: https://evil.example.org\r\n", NULL, 403);
+    expect("POST", "/generate", "Origin: null\r\n", ONE_TOKEN, 403);
+    char own[64];
+    snprintf(own, sizeof own, "Origin: http://127.0.0.1:%u\r\n", daemon_.port);
+    r = ask("POST", "/generate", own, ONE_TOKEN);
+    cr_assert(r.status == 200 || r.status == 403, "%d", r.status);
+    reply_free(&r);
+}
+
+DAEMON_TEST(access, a_client_has_so_many_requests_at_once, "--client-limit", "2")
+{
+    int one = begin_stream(""), two = begin_stream("");
+    struct reply r = ask("POST", "/generate", "", ONE_TOKEN);
+    cr_assert_eq(r.status, 429, "%s", r.body);
+    cr_assert_not_null(reply_header(&r, "Retry-After"));
+    cr_assert_not_null(strstr(r.body, "\"type\":\"rate_limited\""));
+    reply_free(&r);
+    expect("GET", "/stats", "", NULL, 200);
+    expect("POST", "/generate", "X-Forwarded-For: 10.0.0.9\r\n", ONE_TOKEN, 429);
+    close(one);
+    wait_stat("requests.running", 1);
+    expect("POST", "/generate", "", ONE_TOKEN, 200);
+    close(two);
+}
+
+DAEMON_TEST(access, behind_a_trusted_proxy_clients_are_told_apart, "--client-limit", "1", "--trusted-proxies",
+            "127.0.0.0/8")
+{
+    int one = begin_stream("X-Forwarded-For: 10.0.0.1\r\n");
+    expect("POST", "/generate", "X-Forwarded-For: 10.0.0.1\r\n", ONE_TOKEN, 429);
+    expect("POST", "/generate", "X-Forwarded-For: 10.0.0.2\r\n", ONE_TOKEN, 200);
+    expect("POST", "/generate", "X-Forwarded-For: 10.0.0.2, 10.0.0.1\r\n", ONE_TOKEN, 429);
+    expect("POST", "/generate", "X-Forwarded-For: 10.0.0.2, 10.0.0.1, 127.0.0.5\r\n", ONE_TOKEN, 429);
+    close(one);
+}
