@@ -345,6 +345,12 @@ static void add_headers(const struct request *r, struct MHD_Response *response)
     }
     if (r->close)
         add_header(response, "Connection", "close");
+    add_header(response, "X-Content-Type-Options", "nosniff");
+    if (r->policy) {
+        add_header(response, "Content-Security-Policy", r->policy);
+        add_header(response, "Referrer-Policy", "no-referrer");
+        add_header(response, "Cache-Control", "no-cache");
+    }
     if (r->status == 401)
         add_header(response, "WWW-Authenticate", "Bearer");
     if (r->origin)

@@ -117,6 +117,7 @@ struct request {
     bool stream_ended;
     const char *allow;        /* header */
     const char *content_type; /* NULL: application/json */
+    const char *policy;       /* Content-Security-Policy, of the page */
     uint32_t retry_after_s;
     bool close;
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 static const struct route routes[] = {
+    {.path = "/", .open = true, .quiet = true, .handle = api_page},
     {.path = "/generate",
      .post = true,
      .needs_model = true,

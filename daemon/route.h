@@ -35,6 +35,7 @@ void api_health(struct request *r);
 void api_health_live(struct request *r);
 void api_health_proxy(struct request *r);
 void api_stats(struct request *r);
+void api_page(struct request *r);
 void api_metrics(struct request *r);
 void api_requests(struct request *r);
 void api_cancel(struct request *r);

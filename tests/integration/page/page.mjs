@@ -1,0 +1,147 @@
+// page.mjs URL KEYED_URL [SHOTS] - the page at / in headless Chromium: what a person does there, and what a browser forbids it.
+import assert from "node:assert";
+import { chromium } from "playwright-core";
+
+const [url, keyed, shots] = process.argv.slice(2);
+const browser = await chromium.launch({ executablePath: process.env.CHROMIUM || "/usr/bin/chromium", args: ["--no-sandbox"] });
+const wide = { width: 1280, height: 860 }, phone = { width: 390, height: 844 };
+let n = 0;
+
+async function open(at, options = {}) {
+  const context = await browser.newContext({ viewport: wide, ...options });
+  const page = await context.newPage();
+  const complaints = [], requests = [];
+  page.on("console", m => m.type() === "error" && complaints.push(m.text()));
+  page.on("pageerror", e => complaints.push(String(e)));
+  page.on("request", r => requests.push(r.url()));
+  const response = await page.goto(at);
+  return { page, context, complaints, requests, response };
+}
+async function check(name, run) {
+  await run();
+  n++;
+  console.log("ok", name);
+}
+// For the README: a page with a minute of other people's work in its charts.
+async function shot(page, name) {
+  if (!shots) return;
+  for (let i = 0; i < 45; i++) {
+    const many = 1 + Math.round(3 + 3 * Math.sin(i / 4));
+    for (let k = 0; k < many; k++)
+      fetch(url + "/generate", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ prompt: "Once", max_tokens: 60 + 40 * k, ignore_eos: true }) }).catch(() => {});
+    await new Promise(done => setTimeout(done, 1000));
+  }
+  await page.screenshot({ path: `${shots}/${name}.png` });
+}
+
+await check("it comes with a strict policy and asks nobody else for anything", async () => {
+  const { page, context, complaints, requests, response } = await open(url);
+  const policy = response.headers()["content-security-policy"];
+  assert.match(policy, /default-src 'none'/);
+  assert.match(policy, /script-src 'sha256-/);
+  assert.doesNotMatch(policy, /unsafe/);
+  await page.waitForFunction(() => document.getElementById("state").textContent === "ready");
+  assert.ok(requests.every(r => r.startsWith(url) || r.startsWith("data:")), requests.join(" "));
+  assert.deepEqual(complaints, []);
+  // The policy holds: a script that is not the page's own does not run.
+  await page.evaluate(() => { const s = document.createElement("script"); s.textContent = "window.broken = 1"; document.body.append(s); });
+  assert.equal(await page.evaluate(() => window.broken), undefined);
+  await context.close();
+});
+
+await check("a prompt streams, and the launch counter stays at 1 while tokens rise", async () => {
+  const { page, context, complaints } = await open(url);
+  await page.waitForFunction(() => document.getElementById("launches").textContent === "1");
+  const before = Number((await page.textContent("#tokens")).replace(/,/g, ""));
+  await page.fill("#prompt", "The little dog");
+  await page.click("summary");
+  await page.fill("#max_tokens", "120");
+  await page.fill("#temperature", "0");
+  const lengths = page.evaluate(() => new Promise(done => {
+    const seen = [], out = document.getElementById("out");
+    new MutationObserver(() => { seen.push(out.textContent.length); if (seen.length > 20) done(seen); }).observe(out, { childList: true, subtree: true, characterData: true });
+  }));
+  await page.click("#go");
+  const seen = await lengths;
+  assert.ok(seen.at(-1) > seen[2], "the text grows: " + seen);
+  await page.waitForFunction(() => /tokens\/s/.test(document.getElementById("timing").textContent));
+  const text = await page.textContent("#out");
+  assert.ok(text.startsWith("The little dog") && text.length > 100, text);
+  await page.waitForFunction(b => Number(document.getElementById("tokens").textContent.replace(/,/g, "")) > b, before);
+  assert.equal(await page.textContent("#launches"), "1");
+  assert.deepEqual(complaints, []);
+  await shot(page, "page-wide");
+  await context.close();
+});
+
+await check("Stop ends a generation, on the server too", async () => {
+  const { page, context } = await open(url);
+  await page.click("summary");
+  await page.fill("#max_tokens", "1000");
+  await page.fill("#prompt", "Once");
+  await page.evaluate(() => { window.settingsBefore = settings; settings = () => ({ ...window.settingsBefore(), ignore_eos: true }); });
+  await page.click("#go");
+  await page.waitForFunction(() => document.getElementById("out").textContent.length > 20);
+  await page.click("#stop");
+  await page.waitForFunction(() => document.getElementById("timing").textContent === "stopped");
+  await page.waitForFunction(async () => (await (await fetch("stats")).json()).requests.running === 0);
+  const stats = await page.evaluate(async () => (await fetch("stats")).json());
+  assert.ok(stats.requests.cancelled >= 1);
+  await context.close();
+});
+
+await check("it works from the keyboard alone", async () => {
+  const { page, context } = await open(url);
+  await page.focus("#prompt");
+  await page.keyboard.press("Control+Enter");
+  await page.waitForFunction(() => document.getElementById("out").textContent.length > 30);
+  await page.keyboard.press("Escape");
+  await page.waitForFunction(() => !document.getElementById("go").disabled);
+  await page.focus("#tab-prompt");
+  await page.keyboard.press("ArrowRight");
+  assert.equal(await page.getAttribute("#tab-chat", "aria-selected"), "true");
+  assert.ok(await page.isVisible("#message"));
+  await context.close();
+});
+
+await check("trouble is shown in the server's words", async () => {
+  const { page, context } = await open(url);
+  await page.click("summary");
+  await page.fill("#temperature", "7");
+  await page.click("#go");
+  await page.waitForFunction(() => /temperature must be/.test(document.getElementById("timing").textContent));
+  await context.close();
+});
+
+await check("with keys on it asks for one, and keeps it", async () => {
+  const { page, context } = await open(keyed);
+  await page.waitForSelector("#keybox.wanted");
+  await page.fill("#key", "wrong");
+  await page.keyboard.press("Enter");
+  await page.waitForFunction(() => /not known/.test(document.getElementById("keyerror").textContent));
+  await page.fill("#key", "page-key");
+  await page.keyboard.press("Enter");
+  await page.waitForFunction(() => document.getElementById("state").textContent === "ready");
+  await page.waitForFunction(() => !document.getElementById("keybox").classList.contains("wanted"));
+  await page.click("#go");
+  await page.waitForFunction(() => document.getElementById("out").textContent.length > 30);
+  await context.close();
+});
+
+await check("on a phone nothing is cut off, in the dark neither", async () => {
+  for (const colorScheme of ["light", "dark"]) {
+    const { page, context } = await open(url, { viewport: phone, colorScheme, isMobile: true, hasTouch: true });
+    await page.waitForFunction(() => document.getElementById("state").textContent === "ready");
+    await page.tap("#go");
+    await page.waitForFunction(() => /tokens\/s/.test(document.getElementById("timing").textContent));
+    const width = await page.evaluate(() => document.documentElement.scrollWidth);
+    assert.ok(width <= phone.width, `the page is ${width} wide`);
+    const small = await page.evaluate(() => [...document.querySelectorAll("button")].filter(b => b.offsetParent && b.getBoundingClientRect().height < 36).map(b => b.id));
+    assert.deepEqual(small, []);
+    await shot(page, "page-phone-" + colorScheme);
+    await context.close();
+  }
+});
+
+await browser.close();
+console.log(`${n} checks of the page passed`);
