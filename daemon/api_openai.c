@@ -1,10 +1,12 @@
 /* api_openai.c - the OpenAI dialect: GET /v1/models, POST /v1/completions and /v1/chat/completions.
  * Every field of the dialect's reference is known: what only labels is ignored, what changes the answer works
  * or is refused by name; /generate's own fields work too. */
+#include "chat_messages.h"
 #include "generate.h"
 #include "model.h"
 #include "utf8.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,7 +24,6 @@
 static int read_inert(struct field_reader *r, const struct field *f, const json_t *value)
 {
     static const char *const inert[][2] = {{"refusal", ""},
-                                           {"tool_choice", "none"},
                                            {"tool_choice", "auto"},
                                            {"function_call", "none"},
                                            {"function_call", "auto"},
@@ -96,137 +97,12 @@ static int read_completion_logprobs(struct field_reader *r, const struct field *
         .name = n, .kind = FIELD_CUSTOM, .read = read_inert                                                  \
     }
 
-static int read_part_type(struct field_reader *r, const struct field *f, const json_t *value)
-{
-    const char *name = field_path(r, f->name);
-    if (json_is_string(value) && !strcmp(json_string_value(value), "text"))
-        return 0;
-    return api_invalid(r->err, name, "%s must be \"text\": no other is supported (got %s)", name,
-                       field_got_word(value));
-}
-
-static int read_part_text(struct field_reader *r, const struct field *f, const json_t *value)
-{
-    const char *name = field_path(r, f->name);
-    if (!json_is_string(value))
-        return api_invalid(r->err, name, "%s must be a string (got %s)", name, field_got(value));
-    buf_put(r->out, json_string_value(value), json_string_length(value));
-    return 0;
-}
-
-/* {"type":"text","text":...}: its text is added to *text. The type comes first, for it says what else a part
- * may hold. */
-static int read_part(const struct field_reader *r, size_t i, const json_t *part, struct buf *text)
-{
-    static const struct field type = {.name = "type", .kind = FIELD_CUSTOM, .read = read_part_type};
-    static const struct field rows[] = {
-        IGNORED("type"), {.name = "text", .kind = FIELD_CUSTOM, .read = read_part_text}, {0}};
-    const struct field *tables[] = {rows};
-    struct field_reader inner = *r;
-    char within[64];
-    snprintf(within, sizeof within, "%s.content[%zu]", r->within, i);
-    inner.within = within;
-    inner.out = text;
-    if (!json_is_object(part))
-        return api_invalid(r->err, within, "%s must be an object (got %s)", within, field_got(part));
-    if (read_part_type(&inner, &type, json_object_get(part, "type")) < 0)
-        return -1;
-    if (!json_is_string(json_object_get(part, "text")))
-        return api_invalid(r->err, within, "%s.text must be a string", within);
-    return fields_read(&inner, part, tables, 1);
-}
-
-/* A string, or an array of text parts. */
-static int read_content(struct field_reader *r, const struct field *f, const json_t *value)
-{
-    struct message *m = r->out;
-    struct buf text = {.arena = r->arena};
-    const char *name = field_path(r, f->name);
-    if (json_is_string(value)) {
-        m->content = json_string_value(value);
-        m->content_len = json_string_length(value);
-        return 0;
-    }
-    if (!json_is_array(value))
-        return api_invalid(r->err, name, "%s must be a string or an array of text parts (got %s)", name,
-                           field_got(value));
-    for (size_t i = 0; i < json_array_size(value); i++)
-        if (read_part(r, i, json_array_get(value, i), &text) < 0)
-            return -1;
-    if (text.failed)
-        return api_out_of_memory(r->err);
-    m->content = text.p ? text.p : "";
-    m->content_len = text.len;
-    return 0;
-}
-
-static int read_role(struct field_reader *r, const struct field *f, const json_t *value)
-{
-    static const char *const roles[] = {"system", "developer", "user", "assistant", "tool", "function"};
-    struct message *m = r->out;
-    const char *role = json_string_value(value), *name = field_path(r, f->name);
-    size_t i = 0;
-    while (role && i < 6 && strcmp(role, roles[i]))
-        i++;
-    if (!role || i == 6)
-        return api_invalid(r->err, name, "%s must be system, developer, user, assistant or tool (got %s)",
-                           name, field_got_word(value));
-    m->role = i == 1 ? "system" : i == 5 ? "tool" : roles[i];
-    return 0;
-}
-
-static const struct field message_fields[] = {
-    {.name = "role", .kind = FIELD_CUSTOM, .read = read_role},
-    {.name = "content", .kind = FIELD_CUSTOM, .read = read_content},
-    IGNORED("name"),
-    IGNORED("annotations"),
-    IGNORED("tool_call_id"), /* which call a tool's message answers: the order says it too */
-    INERT("refusal"),
-    INERT("audio"),
-    INERT("tool_calls"),
-    INERT("function_call"),
-    {0},
-};
-
-static int read_message(struct field_reader *r, size_t i, const json_t *value, struct message *m)
-{
-    const struct field *tables[] = {message_fields};
-    struct field_reader inner = *r;
-    char within[32];
-    snprintf(within, sizeof within, "messages[%zu]", i);
-    inner.within = within;
-    inner.out = m;
-    *m = (struct message){0};
-    if (!json_is_object(value))
-        return api_invalid(r->err, within, "%s must be an object (got %s)", within, field_got(value));
-    if (fields_read(&inner, value, tables, 1) < 0)
-        return -1;
-    if (!m->role)
-        return api_invalid(r->err, field_path(&inner, "role"), "%s.role is missing", within);
-    if (m->content)
-        return 0;
-    m->content = ""; /* what an assistant says beside a call of a tool may be null */
-    if (!strcmp(m->role, "assistant"))
-        return 0;
-    return api_invalid(r->err, field_path(&inner, "content"),
-                       "%s.content must be a string or an array of text parts (got null)", within);
-}
-
-static int read_messages(struct field_reader *r, const struct field *f, const json_t *value)
+/* "auto" leaves it to the model, "none" keeps the tools from it. */
+static int read_tool_choice(struct field_reader *r, const struct field *f, const json_t *value)
 {
     struct params *p = r->out;
-    size_t n = json_array_size(value);
-    if (!json_is_array(value) || !n)
-        return api_invalid(r->err, f->name, "messages must be an array of at least one message (got %s)",
-                           field_got(value));
-    p->messages = arena_array(r->arena, n, sizeof *p->messages);
-    if (!p->messages)
-        return api_out_of_memory(r->err);
-    for (size_t i = 0; i < n; i++)
-        if (read_message(r, i, json_array_get(value, i), &p->messages[i]) < 0)
-            return -1;
-    p->n_messages = (uint32_t)n;
-    return 0;
+    p->no_tools = json_is_string(value) && !strcmp(json_string_value(value), "none");
+    return p->no_tools ? 0 : read_inert(r, f, value);
 }
 
 static int read_no_prompt(struct field_reader *r, const struct field *f, const json_t *value)
@@ -260,14 +136,17 @@ static const struct field chat_fields[] = {
     {.name = "top_logprobs", .kind = FIELD_U32, .offset = AT(logprobs), .max = STEP_MAX_TOP},
     {.name = "response_format", .kind = FIELD_CUSTOM, .read = read_response_format},
     {.name = "modalities", .kind = FIELD_CUSTOM, .read = read_modalities},
-    INERT("tools"),
-    INERT("tool_choice"),
+    {.name = "tools", .kind = FIELD_CUSTOM, .read = read_tools},
+    {.name = "tool_choice", .kind = FIELD_CUSTOM, .read = read_tool_choice},
+    {.name = "documents", .kind = FIELD_CUSTOM, .read = read_documents},
+    {.name = "chat_template_kwargs", .kind = FIELD_CUSTOM, .read = read_template_variables},
+    {.name = "add_generation_prompt", .kind = FIELD_BOOL, .offset = AT(chat.add_generation_prompt)},
     INERT("functions"),
     INERT("function_call"),
     INERT("audio"),
     INERT("prediction"),
     INERT("web_search_options"),
-    IGNORED("parallel_tool_calls"), /* without tools there is nothing to do in parallel */
+    IGNORED("parallel_tool_calls"), /* calls are part of the text here, as many as the model writes */
     IGNORED("metadata"),
     IGNORED("store"),
     IGNORED("service_tier"),
@@ -284,6 +163,7 @@ static const struct field chat_fields[] = {
 static void chat_defaults(struct params *p)
 {
     p->max_tokens = UINT32_MAX; /* the rest of the context */
+    p->chat.add_generation_prompt = true;
 }
 
 static void completion_defaults(struct params *p)
@@ -291,92 +171,67 @@ static void completion_defaults(struct params *p)
     p->max_tokens = 16;
 }
 
-static int check_template(const struct chat_template *c, struct api_error *err)
+/* What is given and would have no effect is refused, as an unknown field is. */
+static int check_template(const struct chat_template *c, const struct chat *chat, struct api_error *err)
 {
-    switch (c->kind) {
-    case CHAT_CHATML:
-        return 0;
-    case CHAT_FOREIGN:
+    if (!c)
         return api_invalid(err, "chat_template",
-                           "the model's chat_template %s: nothing but ChatML is supported yet", c->unknown);
-    case CHAT_ABSENT:
-        break;
-    }
-    return api_invalid(err, "chat_template", "the model has no chat_template, and no ChatML tokens either");
-}
-
-/* What the template may write in a way that only running it would tell. */
-static int check_messages(const struct chatml *form, const struct params *p, struct api_error *err)
-{
-    for (uint32_t i = 0; i < p->n_messages; i++) {
-        const struct message *m = &p->messages[i];
-        bool last = i + 1 == p->n_messages;
-        if (form->changes_tools && !strcmp(m->role, "tool"))
-            return api_invalid(err, "chat_template",
-                               "messages: role tool is not supported yet with this model's chat_template");
-        if (form->changes_answers && !strcmp(m->role, "assistant") &&
-            (last || memmem(m->content, m->content_len, "</think>", 8)))
-            return api_invalid(
-                err, "chat_template",
-                "messages: role assistant at the end or with </think> is not supported yet with "
-                "this model's chat_template");
-    }
+                           "the model has no chat_template, and no ChatML tokens either");
+    if (chat->tools.kind != JINJA_UNDEFINED && !chat_template_reads(c, "tools"))
+        return api_invalid(err, "tools", "tools: the model's chat_template has no place for them");
+    if (chat->documents.kind != JINJA_UNDEFINED && !chat_template_reads(c, "documents"))
+        return api_invalid(err, "documents", "documents: the model's chat_template has no place for them");
     return 0;
 }
 
-static int put_text(struct generation *g, const char *text, size_t len, struct api_error *err)
+static int refuse_render(struct generation *g, int rc, const struct error *words, struct api_error *err)
 {
-    /* What users write never becomes a special token. */
-    return generation_encode(g, text, len, (struct tokenizer_flags){0}, err);
-}
-
-/* <|im_start|>role\ncontent<|im_end|>\n: everything between two special tokens is encoded as one text. */
-static int put_message(struct generation *g, const struct chat_template *c, const struct message *m,
-                       struct api_error *err)
-{
-    struct buf text = {.arena = g->arena};
-    buf_puts(&text, m->role);
-    buf_puts(&text, "\n");
-    buf_put(&text, m->content, m->content_len);
-    if (text.failed)
+    if (rc == -ENOMEM)
         return api_out_of_memory(err);
-    if (generation_append_id(g, c->start, err) < 0 || put_text(g, text.p, text.len, err) < 0 ||
-        generation_append_id(g, c->end, err) < 0)
-        return -1;
-    return put_text(g, "\n", 1, err);
+    if (rc == -E2BIG)
+        return generation_too_long(g, err);
+    if (rc == -EINVAL)
+        return api_invalid(err, "messages", "the model's chat_template refuses this: %s", words->text);
+    return api_invalid(err, "chat_template", "the model's chat_template cannot write this: %s", words->text);
 }
 
-/* What the template says in place of a system message at the beginning. */
-static int put_default_system(struct generation *g, const struct chat_template *c, struct api_error *err)
+/* The file's BOS comes first, whether the template writes it or not. */
+static int put_prompt_text(struct generation *g, struct jinja_text text, struct api_error *err)
 {
-    struct message m = {.role = "system", .content = c->form.system, .content_len = c->form.n_system};
-    if (!c->form.n_system || !strcmp(g->p.messages[0].role, "system"))
-        return 0;
-    return put_message(g, c, &m, err);
+    const struct tokenizer *t = g->server->model.tokenizer;
+    struct params *p = &g->p;
+    int32_t bos = tokenizer_bos(t);
+    bool adds = p->add_special && tokenizer_adds_bos(t);
+    /* What users write never becomes a special token. */
+    struct tokenizer_flags flags = {.parse_special = text.plain != jinja_all_plain};
+    flags.plain = flags.parse_special ? text.plain : NULL;
+    if ((adds && generation_append_id(g, bos, err) < 0) ||
+        generation_encode(g, text.s, text.len, flags, err) < 0)
+        return -1;
+    if (adds && p->n_ids > 1 && p->ids[1] == bos)
+        memmove(p->ids, p->ids + 1, --p->n_ids * sizeof *p->ids);
+    return 0;
 }
 
 static int chat_prepare(struct generation *g, struct api_error *err)
 {
-    const struct tokenizer *t = g->server->model.tokenizer;
+    const struct server_model *m = &g->server->model;
     struct params *p = &g->p;
-    const struct chat_template *c = &g->server->model.chat;
-    if (!p->messages)
+    struct error words = {0};
+    struct jinja_text text;
+    if (!p->chat.messages)
         return api_invalid(err, "messages", "messages is missing");
     if (p->logprobs && !p->chat_logprobs)
         return api_invalid(err, "top_logprobs", "top_logprobs needs logprobs to be true");
     p->has_logprobs = p->chat_logprobs;
-    if (check_template(c, err) < 0 || check_messages(&c->form, p, err) < 0)
+    if (p->no_tools)
+        p->chat.tools = (struct jinja_value){0};
+    if (check_template(m->chat, &p->chat, err) < 0)
         return -1;
-    if (p->add_special && tokenizer_adds_bos(t) && generation_append_id(g, tokenizer_bos(t), err) < 0)
-        return -1;
-    if (put_default_system(g, c, err) < 0)
-        return -1;
-    for (uint32_t i = 0; i < p->n_messages; i++)
-        if (put_message(g, c, &p->messages[i], err) < 0)
-            return -1;
-    if (generation_append_id(g, c->start, err) < 0)
-        return -1;
-    return put_text(g, "assistant\n", 10, err);
+    p->chat.now = g->created;
+    size_t max = (size_t)m->n_ctx * tokenizer_max_piece(m->tokenizer);
+    int rc = chat_template_render(m->chat, &p->chat, max, g->arena, &text, &words);
+    return rc < 0 ? refuse_render(g, rc, &words, err) : put_prompt_text(g, text, err);
 }
 
 /* --- replies --- */

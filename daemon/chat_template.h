@@ -1,22 +1,40 @@
-/* chat_template.h - how the model wants a conversation written, as its file says. Read once at load, so that
- * no request has to look into the file. Thread: any. */
+/* chat_template.h - how the model wants a conversation written: the template of its file, of the
+ * configuration, or ChatML where its tokens exist and nothing else is said. Opened once at load, so that no
+ * request has to look into the file; what it cannot do is said then. Thread: immutable after open; any thread
+ * may render. Memory: the tokenizer must outlive it. */
 #pragma once
-#include "chatml.h"
+#include "arena.h"
+#include "error.h"
+#include "jinja.h"
 
-#include <stdint.h>
-
+struct chat_template; /* opaque: the fields are in chat_template.c */
 struct gguf;
 struct tokenizer;
 
-struct chat_template {
-    enum {
-        CHAT_ABSENT,  /* no template, and no tokens of ChatML */
-        CHAT_CHATML,  /* ChatML, or no template but ChatML's tokens */
-        CHAT_FOREIGN, /* a template that is not ChatML, or says more */
-    } kind;
-    int32_t start, end;  /* CHAT_CHATML: the ids of <|im_start|> and <|im_end|> */
-    struct chatml form;  /* CHAT_CHATML */
-    const char *unknown; /* CHAT_FOREIGN: "the template ..."; a constant */
+/* `choice`: a file's path, "chatml", or "" for what the model's file says. *out is NULL when there is none to
+ * be had. -EINVAL: the chosen file; -ENOTSUP, -EBADMSG: the model's own, the words name line and construct.
+ */
+int chat_template_open(struct chat_template **out, const char *choice, const struct gguf *g,
+                       const struct tokenizer *t, struct error *err);
+void chat_template_close(struct chat_template *c); /* NULL is fine */
+/* Whether `choice` could be opened, as far as that can be told without a model. */
+int chat_template_check(const char *choice, struct error *err);
+
+bool chat_template_reads(const struct chat_template *c, const char *variable);
+/* How it wants what clients may give in two ways: found out when it was opened, by rendering both. */
+bool chat_template_wants_parts(const struct chat_template *c);         /* of a content, not its text */
+bool chat_template_wants_argument_text(const struct chat_template *c); /* of a call, not an object */
+
+struct chat { /* what is to be rendered; values that are JINJA_UNDEFINED are not given */
+    struct jinja_list *messages;
+    struct jinja_value tools, documents;
+    struct jinja_dict *variables; /* the client's own, or NULL; none of names that are given otherwise */
+    bool add_generation_prompt;
+    int64_t now; /* Unix seconds */
 };
 
-void chat_template_read(struct chat_template *out, const struct gguf *g, const struct tokenizer *t);
+/* Whether a template gets its value from elsewhere than chat.variables. */
+bool chat_template_reserves(const char *variable);
+/* At most `max` bytes; codes of jinja_render(). */
+int chat_template_render(const struct chat_template *c, const struct chat *chat, size_t max,
+                         struct arena *arena, struct jinja_text *out, struct error *err);

@@ -1,4 +1,5 @@
 /* hearthd check-config: whether the daemon would accept its configuration, without starting it. */
+#include "chat_template.h"
 #include "commands.h"
 #include "config.h"
 #include "model_file.h"
@@ -32,6 +33,8 @@ static int check_model(const struct config *c)
 
     if (c->model[0] && model_file_find(path, c->model, &err) < 0)
         return command_fail(&err);
+    if (chat_template_check(c->chat_template, &err) < 0)
+        return command_fail_config(&err);
     printf("%s: ok\n", c->file[0] ? c->file : "no file, environment and flags");
     return EXIT_CLEAN;
 }
@@ -41,7 +44,7 @@ static void usage(void)
     puts("hearthd check-config [--config FILE] [flags]\n"
          "\n"
          "Checks file, environment and flags as `hearthd serve` would read them, and says what is wrong;\n"
-         "also whether the model they name is there.\n"
+         "also whether the model they name is there, and whether a chat template they name can be used.\n"
          "  --sample   print a file with every key, commented, at its default\n"
          "  --man      print the manual page of the keys");
 }

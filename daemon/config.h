@@ -46,7 +46,8 @@ struct config {
     char *api_keys_file, *admin_key_file;
     struct config_list cors_origins, allowed_hosts, trusted_proxies;
 
-    char *model;      /* "": the one in the install's models/, see serve.c */
+    char *model;         /* "": the one in the install's models/, see serve.c */
+    char *chat_template; /* a file, "chatml", or "": the model's own */
     int backend;      /* enum config_backend */
     int executor;     /* enum executor_kind */
     int arithmetic;   /* enum backend_arithmetic */

@@ -55,6 +55,8 @@ const struct config_key config_keys[] = {
 
     {STRING(model, ""), .group = "Model and device",
      .help = "GGUF file to serve. Empty: the one in the install's models directory."},
+    {STRING(chat_template, ""),
+     .help = "File with the Jinja template of chats, or chatml. Empty: the model's own, else chatml."},
     {CHOICE(backend, "auto", backends), .help = "Where the model runs. auto: cuda where there is a device that can, else cpu; the log says why."},
     {CHOICE(executor, "persistent", executors),
      .help = "How a step is run: one resident decoder, node by node, or (cuda only) a captured graph."},

@@ -97,6 +97,11 @@ int generation_encode(struct generation *g, const char *text, size_t len, struct
     return rc;
 }
 
+int generation_too_long(struct generation *g, struct api_error *err)
+{
+    return context_exceeded(g, err, (size_t)g->server->model.n_ctx + 1, true);
+}
+
 static int make_ids(struct generation *g, struct api_error *err)
 {
     struct params *p = &g->p;
@@ -106,7 +111,7 @@ static int make_ids(struct generation *g, struct api_error *err)
         struct tokenizer_flags flags = {.add_special = p->add_special, .parse_special = p->parse_special};
         if (generation_encode(g, p->prompt, p->prompt_len, flags, err) < 0)
             return -1;
-    } else if (!p->has_prompt && !p->messages) {
+    } else if (!p->has_prompt && !p->chat.messages) {
         return api_invalid(err, "prompt", "prompt is missing");
     }
     if (!p->n_ids)

@@ -8,6 +8,7 @@
  * Thread: loop, except generation's preparation, which touches nothing but its own memory. Memory: all in the
  * request's arena. */
 #pragma once
+#include "chat_template.h"
 #include "engine.h"
 #include "fields.h"
 #include "http.h"
@@ -18,11 +19,6 @@
 #define GENERATE_MAX_STOP_IDS 256
 #define GENERATE_MAX_TOKENS   256 /* default of /generate */
 
-struct message { /* of a chat; strings in the JSON tree or the arena */
-    const char *role, *content;
-    size_t content_len;
-};
-
 /* What a client may ask for: /generate's names. */
 struct params {
     const char *prompt; /* a string's bytes, or NULL: then ids */
@@ -31,8 +27,8 @@ struct params {
     size_t n_ids;
     bool has_prompt;
     bool add_special, parse_special;
-    struct message *messages;
-    uint32_t n_messages;
+    struct chat chat; /* messages NULL: none */
+    bool no_tools;
 
     uint32_t max_tokens, min_tokens;
     bool has_max_tokens;
@@ -141,6 +137,8 @@ void generation_log(const struct generation *g, struct log_access *line);
 /* Encodes text into p.ids (appending), refusing what cannot fit the context. */
 int generation_encode(struct generation *g, const char *text, size_t len, struct tokenizer_flags flags,
                       struct api_error *err);
+/* Refuses a prompt that is known not to fit, before any of it was encoded. */
+int generation_too_long(struct generation *g, struct api_error *err);
 int generation_append_id(struct generation *g, int32_t id, struct api_error *err);
 
 /* What replies are made of. */

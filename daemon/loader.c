@@ -1,4 +1,5 @@
 #include "loader.h"
+#include "chat_template.h"
 #include "model.h"
 #include "tokenizer.h"
 
@@ -61,6 +62,8 @@ static void drop(struct loader *l)
 {
     engine_close(l->engine);
     l->engine = NULL;
+    chat_template_close(l->chat);
+    l->chat = NULL;
     runtime_close(&l->runtime);
 }
 
@@ -74,7 +77,12 @@ static int load(struct loader *l, struct error *err)
         return rc;
     /* All that is ever wanted of the file beside its weights: later it may be cut short under the process,
      * and to read it then would be the end. */
-    chat_template_read(&l->chat, model_gguf(l->runtime.model), l->runtime.tokenizer);
+    rc = chat_template_open(&l->chat, l->cfg->chat_template, model_gguf(l->runtime.model),
+                            l->runtime.tokenizer, err);
+    if (rc < 0) {
+        drop(l);
+        return rc;
+    }
     l->hash = model_hash(l->runtime.model, on_hashed, l);
     rc = runtime_load(&l->runtime, l->cfg, &progress, err);
     if (rc < 0) {

@@ -4,7 +4,6 @@
  * Thread: loader_start, loader_finish and loader_close from the loop thread; loader_progress from any. `done`
  * is called on the loop thread. A load cannot be interrupted: a process that wants to leave earlier exits. */
 #pragma once
-#include "chat_template.h"
 #include "config.h"
 #include "engine.h"
 #include "error.h"
@@ -16,12 +15,14 @@
 #include <stdbool.h>
 #include <uv.h>
 
+struct chat_template;
+
 struct loader {
     /* Results, valid once `done` was called and loader_finish() returned 0. */
     struct runtime runtime;
     struct engine *engine;
     uint64_t hash; /* model_hash() */
-    struct chat_template chat;
+    struct chat_template *chat;
     /* Private. */
     const struct config *cfg;
     char path[PATH_MAX];

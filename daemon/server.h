@@ -8,7 +8,6 @@
  * Thread: the one that runs the uv loop, except server_wake() (any thread) and server_set_progress() (any
  * thread). Memory: a request owns one arena, freed whole when its connection is done with it. */
 #pragma once
-#include "chat_template.h"
 #include "error.h"
 
 #include <stdbool.h>
@@ -16,6 +15,7 @@
 #include <stdint.h>
 #include <uv.h>
 
+struct chat_template;
 struct config;
 struct engine;
 struct executor;
@@ -31,11 +31,11 @@ struct server_model {
     struct engine *engine; /* opened with cfg.wake = server_wake, cfg.context = the server */
     const struct tokenizer *tokenizer;
     const struct model *model;
-    const struct executor *executor; /* for /stats: executor_info() */
-    const char *why;                 /* for /stats: why the backend is not a better one, or "" */
-    uint32_t n_ctx;                  /* tokens a request may have in all; set by server_set_model() */
-    uint64_t hash;                   /* model_hash(): part of the fingerprint */
-    struct chat_template chat;       /* the file's, as /v1/chat/completions can follow it */
+    const struct executor *executor;  /* for /stats: executor_info() */
+    const char *why;                  /* for /stats: why the backend is not a better one, or "" */
+    uint32_t n_ctx;                   /* tokens a request may have in all; set by server_set_model() */
+    uint64_t hash;                    /* model_hash(): part of the fingerprint */
+    const struct chat_template *chat; /* of /v1/chat/completions; NULL: there is none */
 };
 
 /* Binds and listens: on `fds` (already listening sockets of a service manager, now the server's) when n_fds >

@@ -35,7 +35,7 @@ enum jinja_kind {
 struct jinja_text { /* not NUL-terminated; UTF-8, or bytes that a file claims to be UTF-8 */
     const char *s;
     size_t len;
-    const unsigned char *plain; /* one per byte; NULL: none is plain; jinja_all_plain: all are */
+    const unsigned char *plain; /* 1 or 0 per byte; NULL: none is plain; jinja_all_plain: all are */
 };
 extern const unsigned char jinja_all_plain[1];
 

@@ -208,7 +208,7 @@ static int encode_text(struct encoder *e, const char *text, size_t len, struct t
 {
     const struct tokenizer *t = e->t;
     struct fragments f;
-    int rc = specials_cut(flags.parse_special ? &t->parsed : &t->always, t, text, len, &f);
+    int rc = specials_cut(flags.parse_special ? &t->parsed : &t->always, t, text, len, flags.plain, &f);
     if (rc < 0)
         return rc;
     if (flags.add_special && t->add_bos)

@@ -55,6 +55,9 @@ struct tokenizer_flags {
     bool add_special; /* BOS/EOS as the file asks for */
     bool
         parse_special; /* special-token text in the input becomes that token; user-defined tokens always do */
+    /* One per byte of the text, or NULL: a control token's text that has a byte marked here (a user wrote it)
+     * stays text. Everything between special tokens is still encoded as one text. */
+    const unsigned char *plain;
 };
 
 /* Encodes `len` bytes (any bytes: invalid UTF-8 is encoded byte-wise where the vocabulary allows). On success

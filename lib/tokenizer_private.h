@@ -135,9 +135,10 @@ struct fragments {
 
 int specials_open(struct specials *s, const struct tokenizer *t, uint32_t attrs);
 void specials_close(struct specials *s);
-/* Cuts text at the special tokens in it: longer ones first, then leftmost. -ENOMEM. */
+/* Cuts text at the special tokens in it: longer ones first, then leftmost; where `plain` (may be NULL) marks
+ * a byte, only at user-defined ones. -ENOMEM. */
 int specials_cut(const struct specials *s, const struct tokenizer *t, const char *text, size_t len,
-                 struct fragments *out);
+                 const unsigned char *plain, struct fragments *out);
 
 /* tokenizer_merge.c */
 struct id_list { /* what an encode has produced */

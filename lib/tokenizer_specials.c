@@ -122,8 +122,15 @@ static bool lengths_in(const struct specials *s, const struct tokenizer *t, cons
     return n_left < s->n_lengths;
 }
 
-static int cut_text(const struct specials *s, const struct tokenizer *t, const char *text, struct fragment f,
-                    const struct special_length *l, struct fragments *out)
+/* Whether text with these marks may become this token. */
+static bool may_become(const struct tokenizer *t, uint32_t id, const unsigned char *plain, size_t len)
+{
+    return !plain || t->attr[id] & TOKEN_USER || !memchr(plain, 1, len);
+}
+
+static int cut_text(const struct specials *s, const struct tokenizer *t, const char *text,
+                    const unsigned char *plain, struct fragment f, const struct special_length *l,
+                    struct fragments *out)
 {
     size_t from = f.at, end = f.at + f.len;
     int rc = 0;
@@ -131,7 +138,7 @@ static int cut_text(const struct specials *s, const struct tokenizer *t, const c
         uint32_t id = NO_SYMBOL;
         if (may_start(s, text + i, end - i))
             id = special_at(s, t, l, text + i, end - i);
-        if (id == NO_SYMBOL) {
+        if (id == NO_SYMBOL || !may_become(t, id, plain ? plain + i : NULL, l->len)) {
             i++;
             continue;
         }
@@ -145,13 +152,13 @@ static int cut_text(const struct specials *s, const struct tokenizer *t, const c
 
 /* Every fragment of text, cut at the special tokens of one length. */
 static int cut_all(const struct specials *s, const struct tokenizer *t, const char *text,
-                   const struct special_length *l, struct fragments *f)
+                   const unsigned char *plain, const struct special_length *l, struct fragments *f)
 {
     struct fragments cut = {0};
     int rc = 0;
     for (size_t i = 0; rc >= 0 && i < f->n; i++) {
         struct fragment *one = &f->list[i];
-        rc = one->token < 0 ? cut_text(s, t, text, *one, l, &cut)
+        rc = one->token < 0 ? cut_text(s, t, text, plain, *one, l, &cut)
                             : fragments_add(&cut, one->at, one->len, one->token);
     }
     if (rc < 0) {
@@ -164,7 +171,7 @@ static int cut_all(const struct specials *s, const struct tokenizer *t, const ch
 }
 
 int specials_cut(const struct specials *s, const struct tokenizer *t, const char *text, size_t len,
-                 struct fragments *out)
+                 const unsigned char *plain, struct fragments *out)
 {
     *out = (struct fragments){0};
     int rc = fragments_add(out, 0, len, -1);
@@ -174,7 +181,7 @@ int specials_cut(const struct specials *s, const struct tokenizer *t, const char
     if (rc >= 0 && lengths_in(s, t, text, len, occurs))
         for (size_t k = 0; rc >= 0 && k < s->n_lengths; k++)
             if (occurs[k])
-                rc = cut_all(s, t, text, &s->lengths[k], out);
+                rc = cut_all(s, t, text, plain, &s->lengths[k], out);
     free(occurs);
     if (rc < 0) {
         free(out->list);

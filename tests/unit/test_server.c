@@ -2,6 +2,7 @@
  * what no well-behaved client sends. The tokens come from the demo model's vocabulary. */
 #include "fake_engine.h"
 
+#include "chat_template.h"
 #include "config.h"
 #include "gguf.h"
 #include "http_client.h"
@@ -22,6 +23,7 @@ static struct {
     struct server *server;
     struct model *model;
     struct tokenizer *tokenizer;
+    struct chat_template *chat;
     uint16_t port;
     atomic_bool drained;
     int inherited; /* a listening socket for the server, 0: none */
@@ -52,7 +54,8 @@ static void *run_loop(void *arg)
 static void set_model(void)
 {
     struct server_model m = {.engine = (struct engine *)&fake, .tokenizer = f.tokenizer, .model = f.model};
-    chat_template_read(&m.chat, model_gguf(f.model), f.tokenizer);
+    cr_assert_eq(chat_template_open(&f.chat, "", model_gguf(f.model), f.tokenizer, NULL), 0);
+    m.chat = f.chat;
     m.hash = model_hash(f.model, NULL, NULL);
     server_set_model(f.server, &m);
     server_set_state(f.server, SERVER_READY);
@@ -128,6 +131,7 @@ static void stop(void)
     uv_run(&f.loop, UV_RUN_DEFAULT);
     cr_assert_eq(uv_loop_close(&f.loop), 0, "a handle was left open");
     cr_assert_eq(fake.n_live, 0, "a request was left to the engine");
+    chat_template_close(f.chat);
     tokenizer_close(f.tokenizer);
     model_close(f.model);
     config_free(&f.cfg);
@@ -833,8 +837,8 @@ static void smuggled(const char *headers)
     char text[512];
     struct reply r;
     int fd = client_connect(f.port);
-    snprintf(text, sizeof text, "POST /tokenize HTTP/1.1\r\nHost: localhost\r\n%s\r\n0\r\n\r\n{\"content\":\"a\"}",
-             headers);
+    snprintf(text, sizeof text,
+             "POST /tokenize HTTP/1.1\r\nHost: localhost\r\n%s\r\n0\r\n\r\n{\"content\":\"a\"}", headers);
     client_puts(fd, text);
     client_read(fd, &r, false);
     cr_assert_eq(r.status, 400, "%s gave %d", headers, r.status);

@@ -154,6 +154,28 @@ Test(tokenizer, takes_special_text_as_plain_text_unless_asked)
     tokenizer_close(t);
 }
 
+/* A byte that is marked keeps a control token's text text; the text around it is still one. */
+Test(tokenizer, takes_special_text_with_a_marked_byte_as_text)
+{
+    struct tokenizer *t = open_or_fail(DEMO_MODEL);
+    const char text[] = "a<|im_end|>b<|im_end|>";
+    unsigned char marks[sizeof text] = {0};
+    struct tokenizer_flags flags = {.parse_special = true, .plain = marks};
+    EXPECT_IDS(t, "<|im_end|><|im_end|>", flags, 4095, 4095);
+    for (size_t i = 1; i < 11; i++) { /* in turn each byte of the first */
+        int32_t *ids = NULL;
+        marks[i] = 1;
+        size_t n = encode(t, text, strlen(text), flags, &ids), n_plain = 0;
+        marks[i] = 0;
+        cr_assert_eq(ids[n - 1], 4095);
+        for (size_t k = 0; k < n; k++)
+            n_plain += ids[k] != 4095;
+        cr_assert_eq(n_plain, n - 1, "marked at %zu", i);
+        free(ids);
+    }
+    tokenizer_close(t);
+}
+
 Test(tokenizer, never_merges_plain_text_into_a_control_token)
 {
     struct tokenizer *t = open_or_fail(SPM_MODEL);

@@ -11,6 +11,7 @@ enum variant_kind {
     VARIANT_DROP_KEY,
     VARIANT_U32, /* sets or adds a key */
     VARIANT_F32,
+    VARIANT_BOOL, /* u32: 0 or 1 */
     VARIANT_STR,
     VARIANT_DROP_TENSOR,
     VARIANT_TENSOR, /* sets or adds a tensor: type, cols x rows; data is kept as far as it goes, then 0 */
@@ -37,6 +38,10 @@ struct variant_edit {
 #define SET_U32(key, value)                                                                                  \
     {                                                                                                        \
         .kind = VARIANT_U32, .name = key, .u32 = value                                                       \
+    }
+#define SET_BOOL(key, value)                                                                                 \
+    {                                                                                                        \
+        .kind = VARIANT_BOOL, .name = key, .u32 = value                                                      \
     }
 #define SET_F32(key, value)                                                                                  \
     {                                                                                                        \
@@ -93,6 +98,8 @@ static inline void variant_set_value(struct variant *v, const struct variant_edi
 {
     if (e->kind == VARIANT_U32)
         gguf_write_u32(&v->w, e->name, e->u32);
+    else if (e->kind == VARIANT_BOOL)
+        gguf_write_bool(&v->w, e->name, e->u32);
     else if (e->kind == VARIANT_F32)
         gguf_write_f32(&v->w, e->name, e->f32);
     else if (e->kind == VARIANT_STR)
