@@ -18,11 +18,13 @@ for directory in /lib/systemd/system /usr/lib/systemd/system; do
     [ -d "$directory" ] && cp -n "$directory"/*.target "$root/lib/systemd/system/" 2>/dev/null || true
 done
 cp -n "$service" "$socket" "$root/lib/systemd/system/"
+cp "${service%.service}@.service" "$root/lib/systemd/system/hearthd@0.service"
+cp "${socket%.socket}@.socket" "$root/lib/systemd/system/hearthd@0.socket"
 printf '#!/bin/sh\n' >"$root/bin/kill"
 chmod +x "$root/bin/kill"
 
 status=0
-said=$(systemd-analyze --root="$root" verify hearthd.service hearthd.socket 2>&1) || status=1
+said=$(systemd-analyze --root="$root" verify hearthd.service hearthd.socket hearthd@0.service hearthd@0.socket 2>&1) || status=1
 if [ "$status" != 0 ] || [ -n "$said" ]; then
     echo "systemd-analyze verify: $said"
     status=1
