@@ -33,6 +33,7 @@
 #define DECODER_PHASES      4
 #define DECODER_LINE        32 /* u32 per counter: a 128-byte line each */
 #define DECODER_RING        2  /* steps in flight */
+#define DECODER_GATE_BYTES  32 /* of shared memory, behind the 16 per stage of the ring: gate.h */
 
 /* A packed weight matrix [n, k]: tile.h. By model weight index; n is 0 where a weight is no matrix. */
 struct decoder_matrix {
@@ -82,7 +83,7 @@ struct decoder_buffers {
 /* How a block's dynamic shared memory is laid out; offsets and sizes are multiples of 128. The work area is
  * one op's at a time: quantised columns, K and V pages, candidates. The host sizes it (schedule.h). */
 struct decoder_shared {
-    uint32_t mbarriers, uses; /* offsets: mbarriers and small words; u32 [n_counters] */
+    uint32_t mbarriers, uses; /* offsets: of the ring and the gate; u32 [n_counters] */
     uint32_t work, work_bytes;
     uint32_t fold, fold_bytes; /* partial sums of super-blocks, product.h */
     uint32_t stages, stage_bytes, n_stages;

@@ -105,7 +105,7 @@ static uint32_t lay_out(struct decoder_shared *s, const struct needs *n, uint32_
 {
     uint32_t work = activation_panel_bytes(rows, n->widest, n->forms);
     *s = (struct decoder_shared){.mbarriers = 0,
-                                 .uses = round_up(MAX_STAGES * 16, LINE),
+                                 .uses = round_up(MAX_STAGES * 16 + DECODER_GATE_BYTES, LINE),
                                  .stage_bytes = round_up(stage_bytes, LINE),
                                  .work_bytes = round_up(work > n->work ? work : n->work, LINE),
                                  .fold_bytes = round_up(n->fold, LINE)};

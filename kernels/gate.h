@@ -1,0 +1,51 @@
+/* gate.h - one word at a time from the crew to the producer warp of the same block: what the producer must
+ * know of a step before it may fetch on. The crew's side is one thread, which waits only when the producer
+ * has not read the word before; the producer reads with all lanes. Waits are guarded (flow.h). */
+#pragma once
+#include "decoder.h"
+#include "ring.h"
+
+struct gate {
+    SIMT_SHARED uint64_t *full, *empty;
+    SIMT_SHARED uint32_t *word;
+    uint32_t parity; /* of this side's next word */
+};
+
+/* DECODER_GATE_BYTES of shared memory at `offset`. As ring_open(). */
+SIMT_INLINE void gate_open(struct gate *g, uint32_t offset)
+{
+    g->full = simt_carve(offset, DECODER_GATE_BYTES);
+    g->empty = g->full + 1;
+    g->word = (SIMT_SHARED uint32_t *)(g->full + 2);
+    g->parity = 0;
+    if (simt_thread() != 0)
+        return;
+    simt_mbar_init(g->full, 1);
+    simt_mbar_init(g->empty, 1);
+    simt_fence_mbar_init();
+}
+
+/* One thread. False: leave. */
+SIMT_INLINE bool gate_put(struct gate *g, uint32_t word, const struct flow_guard *guard)
+{
+    if (!ring_wait(g->empty, g->parity ^ 1, guard, 0))
+        return false;
+    *g->word = word;
+    simt_mbar_arrive(g->full);
+    g->parity ^= 1;
+    return true;
+}
+
+/* One warp. False: leave. */
+SIMT_INLINE bool gate_get(struct gate *g, uint32_t *word, const struct flow_guard *guard)
+{
+    bool go = ring_wait(g->full, g->parity, guard, 0);
+    if (simt_ballot(go) != 0xffffffffu)
+        return false;
+    *word = *g->word;
+    simt_syncwarp(); /* all lanes have read */
+    if (simt_lane() == 0)
+        simt_mbar_arrive(g->empty);
+    g->parity ^= 1;
+    return true;
+}

@@ -1,0 +1,48 @@
+/* pages.h - a step's page ops: whole pages copied, exported to and imported from pinned memory, zeroed.
+ * All blocks share every op; chunk i of a page is always the same thread's, whatever the op, so ops happen in
+ * their order without a barrier between them. The border has checked every index. */
+#pragma once
+#include "walk.h"
+
+/* Where an op reads, from the page's first byte on; NULL: zeros. */
+SIMT_INLINE const SIMT_GLOBAL char *pages_source(const struct decoder_args *args,
+                                                 const SIMT_GLOBAL struct step_page_op *op, size_t page_bytes)
+{
+    switch (op->kind) {
+    case STEP_PAGE_COPY:
+        return DECODER_AT(const char, args->kv) + op->from * page_bytes;
+    case STEP_PAGE_EXPORT:
+        return DECODER_AT(const char, args->kv) + op->page * page_bytes;
+    case STEP_PAGE_IMPORT:
+        return DECODER_AT(const char, args->transfer) + (size_t)op->host_offset * 64;
+    default:
+        return NULL;
+    }
+}
+
+SIMT_INLINE SIMT_GLOBAL char *pages_target(const struct decoder_args *args,
+                                           const SIMT_GLOBAL struct step_page_op *op, size_t page_bytes)
+{
+    if (op->kind == STEP_PAGE_EXPORT)
+        return DECODER_AT(char, args->transfer) + (size_t)op->host_offset * 64;
+    return DECODER_AT(char, args->kv) + op->page * page_bytes;
+}
+
+/* All of the step's ops, by the crews of all blocks; returns when all are done. False: leave. */
+SIMT_INLINE bool pages_run(struct walk *w)
+{
+    const simt_u4 zeros = {0, 0, 0, 0};
+    size_t page_bytes = kv_page_size(&w->args->layout);
+    size_t stride = (size_t)simt_n_blocks() * w->crew.n_threads * 16;
+    size_t first = ((size_t)simt_block() * w->crew.n_threads + simt_thread()) * 16;
+    for (uint32_t i = 0; i < w->step->n_page_ops; i++) {
+        const SIMT_GLOBAL struct step_page_op *op = &w->step->page_ops[i];
+        const SIMT_GLOBAL char *from = pages_source(w->args, op, page_bytes);
+        SIMT_GLOBAL char *to = pages_target(w->args, op, page_bytes);
+        for (size_t at = first; at < page_bytes; at += stride)
+            *(SIMT_GLOBAL simt_u4 *)(to + at) = from ? *(const SIMT_GLOBAL simt_u4 *)(from + at) : zeros;
+    }
+    uint32_t counter = w->program->n_ops * DECODER_PHASES + DECODER_PAGES;
+    walk_signal_counter(w, counter);
+    return walk_wait_counter(w, counter);
+}

@@ -1,0 +1,206 @@
+/* resident.h - the resident loop: what each thread of a launch that stays does, from its first step to its
+ * last. The source that includes it says what an op is, before it calls resident_run():
+ *
+ *   bool OPS(struct walk *w)            the crew's share of op w->op in this block; walk.h
+ *   bool STREAM(struct stream *s)       the producer's: fetches what the crew will take, in its order
+ *
+ * The crew of every block goes from step to step: it waits for the border to publish one, hands the producer
+ * what that must know of it, does the page ops, and walks the program. The producer warp walks the same
+ * program, ahead, round and round, whether or not a step is there: it waits for room in the ring alone, and
+ * before the first op with PROGRAM_HEAD for the gate, since only a published step says whether there is a
+ * head to run. A round is a step with rows.
+ *
+ * Leaving: somebody sets the abort word; the crew and the producer are told so at their next wait; all meet
+ * at the block's last barrier; block 0's border warp waits for every block and has the last word. */
+#pragma once
+#include "border.h"
+#include "gate.h"
+#include "pages.h"
+
+#define RESIDENT_BAR         0    /* all threads of the block: at the beginning and at the end */
+#define RESIDENT_SPINS       64   /* looks for the next step at full speed */
+#define RESIDENT_SLEEP_MIN   32   /* ns, doubled at each further look */
+#define RESIDENT_SLEEP_MAX   1024 /* what a step that wakes an idle decoder may lose */
+#define RESIDENT_ABORT_TURNS 8
+
+/* The producer's walk. */
+struct stream {
+    const struct decoder_args *args;
+    struct ring ring;
+    struct ring_place place;
+    struct flow_guard guard; /* without a deadline: it waits for work, too */
+    const SIMT_GLOBAL struct program_op *op;
+    const SIMT_GLOBAL struct schedule_op *plan;
+};
+
+struct resident {
+    struct walk walk;
+    struct gate gate;
+    uint32_t n_done; /* ops, for the heartbeat */
+};
+
+typedef bool resident_op(struct walk *w);
+typedef bool resident_stream(struct stream *s);
+
+SIMT_INLINE struct flow_guard resident_guard(const struct decoder_args *args)
+{
+    return (struct flow_guard){.words = DECODER_AT(uint32_t, args->abort_word),
+                               .counters = DECODER_AT(const uint32_t, args->counters),
+                               .deadline_ns = args->deadline_ns};
+}
+
+/* --- the crew --- */
+
+/* Thread 0's wait for step `number` of this launch. */
+SIMT_INLINE bool resident_poll(const struct walk *w, uint32_t number)
+{
+    const SIMT_GLOBAL uint32_t *published = DECODER_AT(const uint32_t, w->args->published);
+    uint32_t sleep_ns = RESIDENT_SLEEP_MIN;
+    for (uint32_t turn = 0; (int32_t)(simt_ld_acquire_gpu(published) - number) <= 0; turn++) {
+        if (turn % RESIDENT_ABORT_TURNS == 0 && simt_ld_relaxed_gpu(&w->guard.words[FLOW_ABORT]))
+            return false;
+        if (turn < RESIDENT_SPINS)
+            continue;
+        simt_nanosleep(sleep_ns);
+        sleep_ns = sleep_ns * 2 < RESIDENT_SLEEP_MAX ? sleep_ns * 2 : RESIDENT_SLEEP_MAX;
+    }
+    return true;
+}
+
+/* Waits for the step and looks at it. False: leave. */
+SIMT_INLINE bool resident_begin(struct resident *r, uint32_t number)
+{
+    struct walk *w = &r->walk;
+    bool go = true;
+    if (simt_thread() == 0)
+        go = resident_poll(w, number);
+    if (crew_any(&w->crew, !go))
+        return false;
+    w->result = (w->args->first_step + number) % DECODER_RING;
+    const SIMT_GLOBAL char *staged =
+        DECODER_AT(const char, w->args->staged) + w->result * w->args->staged_stride;
+    w->seen = (const SIMT_GLOBAL struct decoder_step *)staged;
+    w->step = (const SIMT_GLOBAL struct step *)(staged + DECODER_STEP_AT);
+    w->before = WALK_NOTHING;
+    if (w->step->n_rows && simt_thread() == 0) /* a wait that fails here fails for all at the next one */
+        gate_put(&r->gate, w->step->n_logits, &w->guard);
+    return !w->step->n_page_ops || pages_run(w);
+}
+
+SIMT_INLINE void resident_progress(struct resident *r)
+{
+    if (simt_block() == 0 && simt_thread() == 0)
+        simt_st_relaxed_gpu(DECODER_AT(uint32_t, r->walk.args->progress), ++r->n_done);
+}
+
+/* One step from its first op to its last. The last op's end is signalled even if it had no rows: it is the
+ * step's. False: leave. */
+SIMT_INLINE bool resident_step(struct resident *r, resident_op *ops)
+{
+    struct walk *w = &r->walk;
+    uint32_t n_ops = w->program->n_ops;
+    for (uint32_t i = 0; i < n_ops; i++) {
+        w->index = i;
+        w->op = &w->program->ops[i];
+        w->plan = DECODER_AT(const struct schedule_op, w->args->plan) + i;
+        w->n_rows = w->op->flags & PROGRAM_HEAD ? w->step->n_logits : w->step->n_rows;
+        w->guard.op = i;
+        if (w->n_rows && !ops(w))
+            return false;
+        if (!w->n_rows && i + 1 != n_ops)
+            continue;
+        w->before = i * DECODER_PHASES;
+        walk_signal_counter(w, w->before);
+        resident_progress(r);
+    }
+    return true;
+}
+
+SIMT_INLINE void resident_crew(const struct decoder_args *args, const struct ring *ring,
+                               const struct gate *gate, resident_op *ops)
+{
+    struct resident r = {.walk = {.args = args,
+                                  .crew = crew_of(args->n_crew),
+                                  .ring = *ring,
+                                  .guard = resident_guard(args),
+                                  .uses = simt_carve(args->shared.uses, args->n_counters * 4),
+                                  .program = DECODER_AT(const struct program, args->program)},
+                         .gate = *gate};
+    for (uint32_t number = 0; resident_begin(&r, number); number++)
+        if (!resident_step(&r, ops))
+            return;
+}
+
+/* --- the producer --- */
+
+/* A round of the program. False: leave. */
+SIMT_INLINE bool resident_round(struct stream *s, struct gate *gate, resident_stream *stream)
+{
+    const SIMT_GLOBAL struct program *program = DECODER_AT(const struct program, s->args->program);
+    bool gated = false;
+    uint32_t n_logits = 0;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        s->op = &program->ops[i];
+        s->plan = DECODER_AT(const struct schedule_op, s->args->plan) + i;
+        if ((s->op->flags & PROGRAM_HEAD) && !gated) {
+            if (!gate_get(gate, &n_logits, &s->guard))
+                return false;
+            gated = true;
+        }
+        if ((s->op->flags & PROGRAM_HEAD) && !n_logits)
+            continue;
+        if (s->plan->n_groups && !stream(s))
+            return false;
+    }
+    return gated || gate_get(gate, &n_logits, &s->guard);
+}
+
+SIMT_INLINE void resident_producer(const struct decoder_args *args, const struct ring *ring,
+                                   struct gate *gate, resident_stream *stream)
+{
+    struct stream s = {.args = args, .ring = *ring, .guard = resident_guard(args)};
+    s.guard.deadline_ns = 0;
+    while (resident_round(&s, gate, stream)) {
+    }
+    ring_close(&s.ring, &s.place);
+}
+
+/* --- a block --- */
+
+SIMT_INLINE void resident_border(const struct decoder_args *args)
+{
+    struct border b;
+    struct flow_guard guard = resident_guard(args);
+    border_open(&b, args, &guard);
+    border_run(&b);
+    border_tell(&b);
+}
+
+SIMT_INLINE void resident_run(const struct decoder_args *args, resident_op *ops, resident_stream *stream)
+{
+    const struct decoder_shared *shared = &args->shared;
+    uint32_t n_threads = args->n_crew + 2 * SIMT_LANES,
+             role = simt_thread() / SIMT_LANES - args->n_crew / SIMT_LANES;
+    uint32_t n_ops = DECODER_AT(const struct program, args->program)->n_ops;
+    struct ring ring;
+    struct gate gate;
+    ring_open(&ring, shared->stages, shared->mbarriers, shared->n_stages, shared->stage_bytes,
+              args->n_crew / SIMT_LANES);
+    gate_open(&gate, shared->mbarriers + shared->n_stages * 16);
+    SIMT_SHARED uint32_t *uses = simt_carve(shared->uses, args->n_counters * 4);
+    for (uint32_t i = simt_thread(); i < args->n_counters; i += n_threads)
+        uses[i] = 0;
+    simt_bar_sync(RESIDENT_BAR, n_threads);
+    if (simt_thread() < args->n_crew)
+        resident_crew(args, &ring, &gate, ops);
+    else if (role == 0)
+        resident_producer(args, &ring, &gate, stream);
+    else if (simt_block() == 0)
+        resident_border(args);
+    simt_bar_sync(RESIDENT_BAR, n_threads);
+    if (simt_thread() == 0)
+        simt_red_release_gpu_add(
+            DECODER_AT(uint32_t, args->counters) + (n_ops * DECODER_PHASES + DECODER_LEFT) * DECODER_LINE, 1);
+    if (simt_block() == 0 && role == 1)
+        border_leave(args);
+}
