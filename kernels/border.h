@@ -61,6 +61,7 @@ SIMT_INLINE void border_copy_array(SIMT_GLOBAL void *to, const SIMT_GLOBAL void 
 {
     SIMT_GLOBAL simt_u4 *target = (SIMT_GLOBAL simt_u4 *)to;
     const SIMT_GLOBAL simt_u4 *source = (const SIMT_GLOBAL simt_u4 *)from;
+    SIMT_SMALL_LOOP
     for (uint32_t i = simt_lane(); i < (bytes + 15) / 16; i += SIMT_LANES)
         target[i] = source[i];
 }
@@ -109,6 +110,7 @@ SIMT_INLINE void border_apply_edits(const struct border *b, const SIMT_GLOBAL st
 {
     const struct decoder_slots *slots = &b->args->slots;
     SIMT_GLOBAL uint32_t *tables = DECODER_AT(uint32_t, slots->tables);
+    SIMT_SMALL_LOOP
     for (uint32_t i = 0; i < s->n_edits; i++) {
         const SIMT_GLOBAL struct step_table_edit *e = &s->edits[i];
         if (e->slot % SIMT_LANES == simt_lane())
@@ -129,8 +131,10 @@ SIMT_INLINE void border_take_slot(const struct border *b, const SIMT_GLOBAL stru
                       sizeof from->sampling);
     if (lane == 0)
         DECODER_AT(uint32_t, slots->start)[from->slot] = start;
+    SIMT_SMALL_LOOP
     for (uint32_t i = lane; i < from->n_history; i += SIMT_LANES)
         history[start + i] = s->history[from->history_offset + i];
+    SIMT_SMALL_LOOP
     for (uint32_t i = lane; i < from->sampling.n_bias; i += SIMT_LANES)
         biases[i] = new_biases[from->sampling.bias_offset + i];
 }
@@ -142,6 +146,7 @@ SIMT_INLINE void border_take_rows(const struct border *b, const SIMT_GLOBAL stru
     const struct decoder_slots *slots = &b->args->slots;
     SIMT_GLOBAL int32_t *history = DECODER_AT(int32_t, slots->history);
     SIMT_GLOBAL int32_t *tokens = border_staged(b, b->published)->tokens;
+    SIMT_SMALL_LOOP
     for (uint32_t i = simt_lane(); i < s->n_rows; i += SIMT_LANES) {
         const SIMT_GLOBAL struct step_row *row = &s->rows[i];
         int32_t token = row->token;
@@ -164,6 +169,7 @@ SIMT_INLINE void border_publish(struct border *b)
         return;
     }
     border_apply_edits(b, s);
+    SIMT_SMALL_LOOP
     for (uint32_t i = 0; i < s->n_slots; i++) {
         border_take_slot(b, s, &s->slots[i]);
         simt_syncwarp();
@@ -190,6 +196,7 @@ SIMT_INLINE void border_end(struct border *b)
     const SIMT_GLOBAL struct step_result *results = border_results(b, b->args->buffers.results, b->ended);
     SIMT_GLOBAL int32_t *last = DECODER_AT(int32_t, b->args->slots.last_sampled);
     if (simt_lane() == 0)
+        SIMT_SMALL_LOOP
         for (uint32_t i = 0; i < s->n_logits; i++)
             if (s->logits[i].target < 0)
                 last[s->rows[s->logits[i].row].slot] = results[i].token;
@@ -326,6 +333,7 @@ SIMT_INLINE void border_tell(struct border *b)
         why = simt_ld_acquire_gpu(&b->guard.words[FLOW_ABORT]);
     if (why == DECODER_LEAVING)
         return;
+    SIMT_SMALL_LOOP
     for (uint32_t i = 0; i < FLOW_WORDS - FLOW_WHAT; i++)
         simt_st_relaxed_sys(&b->control->error[i], b->guard.words[FLOW_WHAT + i]);
     simt_st_release_sys(&b->control->failed, why);

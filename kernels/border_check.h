@@ -93,21 +93,28 @@ SIMT_INLINE void border_check_arrays(struct border_fault *f, const struct decode
                                      const SIMT_GLOBAL struct step *s)
 {
     uint32_t lane = simt_lane();
+    SIMT_SMALL_LOOP
     for (uint32_t i = lane; i < s->n_page_ops; i += SIMT_LANES)
         border_check_page_op(f, a, &s->page_ops[i]);
+    SIMT_SMALL_LOOP
     for (uint32_t i = lane; i < s->n_edits; i += SIMT_LANES) {
         border_below(f, DECODER_RANGE_EDIT, s->edits[i].slot, a->slots.n_slots);
         border_below(f, DECODER_RANGE_EDIT, s->edits[i].index, a->slots.pages_per_slot);
         border_below(f, DECODER_RANGE_EDIT, s->edits[i].page, a->slots.n_pages);
     }
+    SIMT_SMALL_LOOP
     for (uint32_t i = lane; i < s->n_slots; i += SIMT_LANES)
         border_check_slot(f, a, s, &s->slots[i]);
+    SIMT_SMALL_LOOP
     for (uint32_t i = lane; i < s->n_biases; i += SIMT_LANES)
         border_below(f, DECODER_RANGE_TOKEN, (uint32_t)s->biases[i].token, a->buffers.n_vocab);
+    SIMT_SMALL_LOOP
     for (uint32_t i = lane; i < s->n_history; i += SIMT_LANES)
         border_below(f, DECODER_RANGE_TOKEN, (uint32_t)s->history[i], a->buffers.n_vocab);
+    SIMT_SMALL_LOOP
     for (uint32_t i = lane; i < s->n_logits; i += SIMT_LANES)
         border_check_logit(f, a, s, i);
+    SIMT_SMALL_LOOP
     for (uint32_t i = lane; i < s->n_rows; i += SIMT_LANES)
         border_check_row(f, a, s, &s->rows[i]);
 }
@@ -117,6 +124,7 @@ SIMT_INLINE void border_check_arrays(struct border_fault *f, const struct decode
 SIMT_INLINE bool border_lone_rows(const SIMT_GLOBAL struct step *s)
 {
     uint32_t seen = 0, twice = 0;
+    SIMT_SMALL_LOOP
     for (uint32_t i = 0; i < s->n_rows; i++) {
         uint32_t slot = s->rows[i].slot, bit = slot % SIMT_LANES == simt_lane() ? 1u << slot / SIMT_LANES : 0;
         twice |= seen & bit;

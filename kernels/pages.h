@@ -35,10 +35,12 @@ SIMT_INLINE bool pages_run(struct walk *w)
     size_t page_bytes = kv_page_size(&w->args->layout);
     size_t stride = (size_t)simt_n_blocks() * w->crew.n_threads * 16;
     size_t first = ((size_t)simt_block() * w->crew.n_threads + simt_thread()) * 16;
+    SIMT_SMALL_LOOP
     for (uint32_t i = 0; i < w->step->n_page_ops; i++) {
         const SIMT_GLOBAL struct step_page_op *op = &w->step->page_ops[i];
         const SIMT_GLOBAL char *from = pages_source(w->args, op, page_bytes);
         SIMT_GLOBAL char *to = pages_target(w->args, op, page_bytes);
+        SIMT_SMALL_LOOP
         for (size_t at = first; at < page_bytes; at += stride)
             *(SIMT_GLOBAL simt_u4 *)(to + at) = from ? *(const SIMT_GLOBAL simt_u4 *)(from + at) : zeros;
     }

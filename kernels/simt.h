@@ -71,6 +71,9 @@
 
 #define simt_u4 uint32_t __attribute__((vector_size(16))) /* one 16-byte access; components [0]..[3] */
 
+/* Before a loop that is seldom run: as it stands, not unrolled into what runs often. */
+#define SIMT_SMALL_LOOP _Pragma("clang loop unroll(disable)")
+
 #define SIMT_TEXT(x)  SIMT_TEXT_(x)
 #define SIMT_TEXT_(x) #x
 

@@ -1,4 +1,4 @@
-/* toy_decoder.c - see toy_decoder.h. */
+/* toy_decoder.c - see toy_decoder.h. For the emulator alone: it takes no care of address spaces. */
 #include "toy_decoder.h"
 #include "resident.h"
 
@@ -48,7 +48,8 @@ SIMT_INLINE bool toy_take(struct walk *w, uint32_t n_tiles, uint32_t n_supers, u
 }
 
 /* The product's value for one output: a sum of weights, a sum of the row. */
-SIMT_INLINE uint32_t toy_product(const struct walk *w, const SIMT_GLOBAL uint32_t *in, uint32_t tile, uint32_t i)
+SIMT_INLINE uint32_t toy_product(const struct walk *w, const SIMT_GLOBAL uint32_t *in, uint32_t tile,
+                                 uint32_t i)
 {
     const SIMT_SHARED uint32_t *fold = walk_fold(w);
     uint32_t weights = 0, row = 0;
@@ -69,29 +70,27 @@ SIMT_INLINE void toy_store(struct walk *w, const struct schedule_run *run)
             continue;
         uint32_t y = toy_product(w, toy_row(w, w->op->in, from), out / 16 - run->first_tile, out % 16);
         SIMT_GLOBAL uint32_t *to = &toy_row(w, w->op->out, row)[w->op->out_col[run->part] + out];
-        *to = w->op->epilogue == PROGRAM_RESIDUAL ? *to + y : y;
+        *to = w->op->epilogue == PROGRAM_RESIDUAL ? *to + y : run->part && w->plan->paired ? *to * 31 + y : y;
     }
     crew_sync(&w->crew);
 }
 
 SIMT_INLINE bool toy_matmul(struct walk *w)
 {
-    const SIMT_GLOBAL struct decoder_matrix *matrices = DECODER_AT(const struct decoder_matrix, w->args->matrices);
+    const SIMT_GLOBAL struct decoder_matrix *matrices =
+        DECODER_AT(const struct decoder_matrix, w->args->matrices);
     uint32_t n_tiles[3] = {0, 0, 0};
     for (uint32_t i = 0; i < 3; i++)
         n_tiles[i] = i < w->op->n_weights ? matrices[w->op->weight[i]].n_tiles : 0;
-    struct schedule_op s = {.n_groups = w->plan->n_groups, .group_tiles = w->plan->group_tiles};
-    s.paired = w->plan->paired;
-    for (uint32_t i = 0; i < 3; i++)
-        s.part[i].first_group = w->plan->part[i].first_group;
+    const SIMT_GLOBAL struct schedule_op *plan = w->plan;
     if (!walk_wait(w))
         return false;
-    for (uint32_t g = schedule_first(w->plan->first_block, simt_block(), simt_n_blocks()); g < s.n_groups;
-         g += simt_n_blocks())
-        for (uint32_t r = 0; r < schedule_n_runs(&s); r++) {
-            struct schedule_run run = schedule_run_of(&s, g, r, n_tiles, w->op->n_weights);
+    uint32_t block = simt_block(), n_blocks = simt_n_blocks();
+    for (uint32_t g = schedule_first(plan, block, n_blocks); g < plan->n_groups; g += n_blocks)
+        for (uint32_t r = 0; r < schedule_n_runs(plan); r++) {
+            struct schedule_run run = schedule_run_of(plan, g, r, n_tiles, w->op->n_weights);
             if (!toy_take(w, run.n_tiles, matrices[w->op->weight[run.part]].n_supers,
-                          w->plan->part[run.part].stage_supers))
+                          plan->part[run.part].stage_supers))
                 return false;
             toy_store(w, &run);
         }
@@ -100,21 +99,18 @@ SIMT_INLINE bool toy_matmul(struct walk *w)
 
 SIMT_INLINE bool toy_stream(struct stream *s)
 {
-    const SIMT_GLOBAL struct decoder_matrix *matrices = DECODER_AT(const struct decoder_matrix, s->args->matrices);
+    const SIMT_GLOBAL struct decoder_matrix *matrices =
+        DECODER_AT(const struct decoder_matrix, s->args->matrices);
     uint32_t n_tiles[3] = {0, 0, 0};
     for (uint32_t i = 0; i < 3; i++)
         n_tiles[i] = i < s->op->n_weights ? matrices[s->op->weight[i]].n_tiles : 0;
-    struct schedule_op plan = {.n_groups = s->plan->n_groups, .group_tiles = s->plan->group_tiles};
-    plan.paired = s->plan->paired;
-    for (uint32_t i = 0; i < 3; i++)
-        plan.part[i].first_group = s->plan->part[i].first_group;
-    for (uint32_t g = schedule_first(s->plan->first_block, simt_block(), simt_n_blocks()); g < plan.n_groups;
-         g += simt_n_blocks())
-        for (uint32_t r = 0; r < schedule_n_runs(&plan); r++) {
-            struct schedule_run run = schedule_run_of(&plan, g, r, n_tiles, s->op->n_weights);
+    uint32_t block = simt_block(), n_blocks = simt_n_blocks();
+    for (uint32_t g = schedule_first(s->plan, block, n_blocks); g < s->plan->n_groups; g += n_blocks)
+        for (uint32_t r = 0; r < schedule_n_runs(s->plan); r++) {
+            struct schedule_run run = schedule_run_of(s->plan, g, r, n_tiles, s->op->n_weights);
             const SIMT_GLOBAL struct decoder_matrix *m = &matrices[s->op->weight[run.part]];
-            const SIMT_GLOBAL char *from = DECODER_AT(const char, m->tiles) +
-                                           (size_t)run.first_tile * m->n_supers * TOY_SUPER_BYTES;
+            const SIMT_GLOBAL char *from =
+                DECODER_AT(const char, m->tiles) + (size_t)run.first_tile * m->n_supers * TOY_SUPER_BYTES;
             uint32_t stage = s->plan->part[run.part].stage_supers, left = run.n_tiles * m->n_supers;
             for (; left; from += stage * TOY_SUPER_BYTES) {
                 uint32_t n = left < stage ? left : stage;
@@ -132,7 +128,8 @@ SIMT_INLINE bool toy_stream(struct stream *s)
 SIMT_INLINE SIMT_GLOBAL uint32_t *toy_cell(const struct walk *w, uint32_t slot, uint32_t pos)
 {
     const struct decoder_slots *slots = &w->args->slots;
-    uint32_t page = DECODER_AT(const uint32_t, slots->tables)[slot * slots->pages_per_slot + pos / KV_PAGE_TOKENS];
+    uint32_t page =
+        DECODER_AT(const uint32_t, slots->tables)[slot * slots->pages_per_slot + pos / KV_PAGE_TOKENS];
     return (SIMT_GLOBAL uint32_t *)(DECODER_AT(char, w->args->kv) +
                                     kv_offset(&w->args->layout, page, w->op->layer, 0, KV_KEYS)) +
            pos % KV_PAGE_TOKENS;
@@ -179,10 +176,14 @@ SIMT_INLINE void toy_choose(struct walk *w, uint32_t i)
 {
     const struct decoder_slots *slots = &w->args->slots;
     const SIMT_GLOBAL struct step_row *row = &w->step->rows[w->step->logits[i].row];
-    const SIMT_GLOBAL struct step_sampling *sampling = DECODER_AT(const struct step_sampling, slots->sampling) + row->slot;
-    const SIMT_GLOBAL int32_t *history = DECODER_AT(const int32_t, slots->history) + (size_t)row->slot * slots->n_ctx;
-    const SIMT_GLOBAL struct step_bias *biases = DECODER_AT(const struct step_bias, slots->biases) + (size_t)row->slot * STEP_MAX_BIAS;
-    SIMT_GLOBAL struct step_result *out = DECODER_AT(struct step_result, w->args->buffers.results) + w->result * STEP_MAX_LOGITS + i;
+    const SIMT_GLOBAL struct step_sampling *sampling =
+        DECODER_AT(const struct step_sampling, slots->sampling) + row->slot;
+    const SIMT_GLOBAL int32_t *history =
+        DECODER_AT(const int32_t, slots->history) + (size_t)row->slot * slots->n_ctx;
+    const SIMT_GLOBAL struct step_bias *biases =
+        DECODER_AT(const struct step_bias, slots->biases) + (size_t)row->slot * STEP_MAX_BIAS;
+    SIMT_GLOBAL struct step_result *out =
+        DECODER_AT(struct step_result, w->args->buffers.results) + w->result * STEP_MAX_LOGITS + i;
     uint32_t sum = (uint32_t)sampling->seed;
     for (uint32_t j = 0; j < TOY_VOCAB; j++)
         sum = sum * 3 + toy_row(w, PROGRAM_LOGITS, i)[j];

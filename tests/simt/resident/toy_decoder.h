@@ -1,6 +1,7 @@
-/* toy_decoder.h - a decoder whose arithmetic is a few integer hashes: the resident loop, its border, its rings
- * and its flow run as they do under the real one, and a host can say what must come out. Everything that a
- * step can carry enters the numbers: tokens, positions, page tables, pages, histories, settings, biases.
+/* toy_decoder.h - a decoder whose arithmetic is a few integer hashes: the resident loop, its border, its
+ * rings and its flow run as they do under the real one, and a host can say what must come out. Everything
+ * that a step can carry enters the numbers: tokens, positions, page tables, pages, histories, settings,
+ * biases.
  *
  * Its program is a program of kernels/program_ops.h in shape; a super-block tile has 256 bytes, 16 per row.
  * program_op.reserved[0] != 0: the last block never gets past this op (until it is told to leave). */

@@ -1,0 +1,213 @@
+#include "rig.h"
+#include "attend_layout.h"
+#include "sample_layout.h"
+#include "simt.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void *must(void *p)
+{
+    if (!p)
+        abort(); /* a test tool: nothing sensible is left to do */
+    return p;
+}
+
+static void *buffer(struct rig *r, size_t size, uint32_t flags, const char *name)
+{
+    size = (size + 127) / 128 * 128;
+    void *p = must(aligned_alloc(128, size));
+    memset(p, 0, size);
+    if (r->n_buffers == RIG_BUFFERS)
+        abort();
+    r->buffers[r->n_buffers++] = (struct rig_buffer){.memory = p, .size = size};
+    simt_map(r->machine, p, size, flags, name);
+    return p;
+}
+
+static uint64_t device(struct rig *r, size_t size, const char *name)
+{
+    return (uint64_t)(uintptr_t)buffer(r, size, 0, name);
+}
+
+/* Device memory with contents that stay. */
+static uint64_t table(struct rig *r, const void *from, size_t size, const char *name)
+{
+    void *p = buffer(r, size, SIMT_MAP_READ_ONLY, name);
+    memcpy(p, from, size);
+    r->buffers[r->n_buffers - 1].kept = true;
+    return (uint64_t)(uintptr_t)p;
+}
+
+static uint64_t cleared(struct rig *r, size_t size, const char *name)
+{
+    uint64_t address = device(r, size, name);
+    r->buffers[r->n_buffers - 1].cleared = true;
+    return address;
+}
+
+static void open_slots(struct rig *r)
+{
+    struct decoder_slots *s = &r->args.slots;
+    uint32_t n = r->config.n_slots, n_ctx = r->config.n_ctx;
+    *s = (struct decoder_slots){.n_slots = n, .n_ctx = n_ctx, .n_pages = r->config.n_pages};
+    s->pages_per_slot = (n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+    s->tables = device(r, (size_t)n * s->pages_per_slot * 4, "tables");
+    s->history = device(r, (size_t)n * n_ctx * 4, "history");
+    s->start = device(r, n * 4, "start");
+    s->last_sampled = device(r, n * 4, "last_sampled");
+    s->sampling = device(r, n * sizeof(struct step_sampling), "sampling");
+    s->biases = device(r, (size_t)n * STEP_MAX_BIAS * sizeof(struct step_bias), "biases");
+}
+
+static void open_buffers(struct rig *r)
+{
+    const struct rig_config *c = &r->config;
+    const struct program *p = c->program;
+    struct decoder_buffers *b = &r->args.buffers;
+    *b = (struct decoder_buffers){.max_rows = c->max_rows,
+                                  .row_floats = p->row_floats,
+                                  .logits_stride = c->logits_stride,
+                                  .n_vocab = p->n_vocab};
+    b->rows = device(r, (size_t)c->max_rows * p->row_floats * 4, "rows");
+    b->logits = device(r, (size_t)STEP_MAX_LOGITS * c->logits_stride * 4, "logits");
+    b->factors = device(r, c->max_rows * 4, "factors");
+    b->results = device(r, sizeof(struct step_result) * STEP_MAX_LOGITS * DECODER_RING, "results");
+    b->attend = device(
+        r, attend_scratch_bytes(c->max_rows, p->n_heads, c->layout.n_kv_heads, c->layout.head_dim, c->n_ctx),
+        "attend");
+    b->sample = device(r, sample_scratch_bytes(p->n_vocab, STEP_MAX_LOGITS), "sample");
+}
+
+static void open_flow(struct rig *r)
+{
+    struct decoder_args *a = &r->args;
+    a->n_counters = r->plan.n_counters;
+    a->counters = cleared(r, (size_t)a->n_counters * DECODER_LINE * 4, "counters");
+    a->published = cleared(r, DECODER_LINE * 4, "published");
+    a->abort_word = cleared(r, DECODER_LINE * 4, "abort_word");
+    a->progress = cleared(r, DECODER_LINE * 4, "progress");
+    a->staged_stride = (DECODER_STEP_AT + sizeof(struct step) + 127) / 128 * 128;
+    a->staged = device(r, (size_t)DECODER_RING * a->staged_stride, "staged");
+}
+
+static void open_pinned(struct rig *r)
+{
+    struct decoder_args *a = &r->args;
+    a->step_stride = sizeof(struct step);
+    a->transfer_bytes = kv_page_size(&r->config.layout) * 4;
+    r->control = buffer(r, sizeof *r->control, SIMT_MAP_HOST, "control");
+    r->steps = buffer(r, (size_t)DECODER_RING * a->step_stride, SIMT_MAP_HOST | SIMT_MAP_READ_ONLY, "steps");
+    r->results =
+        buffer(r, sizeof *r->results * STEP_MAX_LOGITS * DECODER_RING, SIMT_MAP_HOST, "pinned results");
+    r->transfer = buffer(r, a->transfer_bytes, SIMT_MAP_HOST, "transfer");
+    a->exported = (uint64_t)(uintptr_t)buffer(r, (size_t)STEP_MAX_LOGITS * r->config.logits_stride * 4,
+                                              SIMT_MAP_HOST, "exported");
+    a->control = (uint64_t)(uintptr_t)r->control;
+    a->steps = (uint64_t)(uintptr_t)r->steps;
+    a->results = (uint64_t)(uintptr_t)r->results;
+    a->transfer = (uint64_t)(uintptr_t)r->transfer;
+}
+
+static void open_program(struct rig *r)
+{
+    const struct rig_config *c = &r->config;
+    size_t size = sizeof *c->program + c->program->n_ops * sizeof *c->program->ops;
+    struct error err = {0};
+    r->program = must(malloc(size));
+    memcpy(r->program, c->program, size);
+    plan_flow(r->program, c->device.n_blocks);
+    if (plan_open(&r->plan, c->program, c->matrices, &c->layout, &c->device, &err) < 0) {
+        fprintf(stderr, "%s\n", err.text);
+        abort();
+    }
+    if (c->n_stages && c->n_stages < r->plan.shared.n_stages)
+        r->plan.shared.n_stages = c->n_stages;
+    r->args.program = table(r, r->program, size, "program");
+    r->args.plan = table(r, r->plan.ops, r->plan.n_ops * sizeof *r->plan.ops, "plan");
+    r->args.matrices = table(r, c->matrices, c->n_weights * sizeof *c->matrices, "matrices");
+    r->args.vectors = table(r, c->vectors, c->n_weights * sizeof *c->vectors, "vectors");
+}
+
+void rig_open(struct rig *r, const struct rig_config *config)
+{
+    *r = (struct rig){.config = *config, .machine = must(simt_open())};
+    open_program(r);
+    open_slots(r);
+    open_buffers(r);
+    open_flow(r);
+    open_pinned(r);
+    r->args.kv = device(r, kv_page_size(&config->layout) * config->n_pages, "kv");
+    r->args.layout = config->layout;
+    r->args.shared = r->plan.shared;
+    r->args.n_crew = config->device.n_crew;
+    r->args.spin_ns = 2000;
+    r->args.deadline_ns = 20000000;
+}
+
+void rig_close(struct rig *r)
+{
+    simt_close(r->machine);
+    for (uint32_t i = 0; i < r->n_buffers; i++)
+        free(r->buffers[i].memory);
+    plan_close(&r->plan);
+    free(r->program);
+}
+
+void rig_map(struct rig *r, void *memory, size_t size, const char *name)
+{
+    simt_map(r->machine, memory, size, SIMT_MAP_READ_ONLY, name);
+}
+
+void rig_reset(struct rig *r)
+{
+    for (uint32_t i = 0; i < r->n_buffers; i++)
+        if (!r->buffers[i].kept)
+            memset(r->buffers[i].memory, 0, r->buffers[i].size);
+    r->args.launch = 0;
+}
+
+/* Words that a running kernel shares. */
+static uint32_t word(const uint32_t *p)
+{
+    return atomic_load_explicit((const _Atomic uint32_t *)(const void *)p, memory_order_acquire);
+}
+
+struct step *rig_step(struct rig *r)
+{
+    struct step *s = &r->steps[word(&r->control->submitted) % DECODER_RING];
+    memset(s, 0, sizeof *s);
+    return s;
+}
+
+void rig_submit(struct rig *r)
+{
+    atomic_store_explicit((_Atomic uint32_t *)(void *)&r->control->submitted,
+                          word(&r->control->submitted) + 1, memory_order_release);
+}
+
+const struct step_result *rig_results(const struct rig *r, uint32_t back)
+{
+    return r->results + (word(&r->control->completed) - 1 - back) % DECODER_RING * STEP_MAX_LOGITS;
+}
+
+int rig_launch(struct rig *r, uint32_t sm, uint64_t seed, enum simt_schedule schedule, int mute,
+               struct simt_report *report)
+{
+    for (uint32_t i = 0; i < r->n_buffers; i++)
+        if (r->buffers[i].cleared)
+            memset(r->buffers[i].memory, 0, r->buffers[i].size);
+    r->args.launch++;
+    r->args.first_step = word(&r->control->completed);
+    struct simt_launch launch = {.kernel = simt_find_kernel(r->config.kernel, sm),
+                                 .args = &r->args,
+                                 .n_threads = r->config.device.n_crew + 2 * SIMT_LANES,
+                                 .n_blocks = r->config.device.n_blocks,
+                                 .shared_bytes = r->args.shared.total,
+                                 .seed = seed,
+                                 .schedule = schedule,
+                                 .mute = mute,
+                                 .outside = r->outside};
+    return simt_run(r->machine, &launch, report);
+}

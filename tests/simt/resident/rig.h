@@ -1,0 +1,57 @@
+/* rig.h - a decoder's memory and one launch of it on the emulator, without a backend: what the host side of
+ * the persistent decoder does, in the open, so that a test can do it wrong. */
+#pragma once
+#include "decoder.h"
+#include "emulator.h"
+#include "plan.h"
+
+#define RIG_BUFFERS 40
+
+struct rig_config {
+    const char *kernel;
+    const struct program *program;         /* the flow is filled in a copy */
+    const struct decoder_matrix *matrices; /* [n_weights], tiles included */
+    const uint64_t *vectors;               /* [n_weights] */
+    uint32_t n_weights;
+    struct kv_layout layout;
+    uint32_t n_slots, n_ctx, n_pages, max_rows, logits_stride;
+    struct plan_device device;
+    uint32_t n_stages; /* at most; 0: as many as fit */
+};
+
+struct rig {
+    struct rig_config config;
+    struct simt_machine *machine;
+    struct decoder_args args;
+    struct plan plan;
+    struct program *program;
+    struct decoder_control *control;
+    struct step *steps;
+    struct step_result *results; /* [DECODER_RING][STEP_MAX_LOGITS] */
+    char *transfer;
+    struct simt_outside *outside; /* of the next launches; NULL: the seed decides everything */
+    struct rig_buffer {
+        void *memory;
+        size_t size;
+        bool kept;    /* contents are the model's */
+        bool cleared; /* before each launch */
+    } buffers[RIG_BUFFERS];
+    uint32_t n_buffers;
+};
+
+void rig_open(struct rig *r, const struct rig_config *config);
+void rig_close(struct rig *r);
+/* As after load(): nothing was ever submitted. */
+void rig_reset(struct rig *r);
+/* Memory of the model that the kernel reads: the packed weights, the gains. */
+void rig_map(struct rig *r, void *memory, size_t size, const char *name);
+
+/* The next place in the ring, zeroed; rig_submit() makes it known. */
+struct step *rig_step(struct rig *r);
+void rig_submit(struct rig *r);
+/* Results of the `back`th step before the newest one finished. */
+const struct step_result *rig_results(const struct rig *r, uint32_t back);
+
+/* One launch, to its end: 0, or -1 with the report. */
+int rig_launch(struct rig *r, uint32_t sm, uint64_t seed, enum simt_schedule schedule, int mute,
+               struct simt_report *report);

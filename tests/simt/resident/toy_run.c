@@ -1,0 +1,107 @@
+#include "toy_run.h"
+#include "flow.h"
+
+#include <string.h>
+
+void toy_run_open(struct toy_run *r, uint32_t n_blocks, uint32_t n_stages)
+{
+    toy_model_open(&r->model);
+    toy_rig_open(&r->rig, &r->model, n_blocks, n_stages);
+    r->n_blocks = n_blocks;
+}
+
+void toy_run_close(struct toy_run *r)
+{
+    rig_close(&r->rig);
+    toy_model_close(&r->model);
+}
+
+static int wrong(struct simt_report *report, const char *what)
+{
+    snprintf(report->kind, sizeof report->kind, "result");
+    snprintf(report->text, sizeof report->text, "%s", what);
+    return -1;
+}
+
+/* What every launch that left in order has said. */
+static int check_words(const struct rig *r, struct simt_report *report)
+{
+    const struct decoder_control *c = r->control;
+    if (c->failed)
+        return wrong(report, "a launch that has failed");
+    if (c->completed != c->submitted)
+        return wrong(report, "left before all was answered");
+    if (c->left != r->args.launch)
+        return wrong(report, "no last word");
+    return 0;
+}
+
+static int run_two(struct toy_run *r, struct toy_feed *feed, struct toy_state *state, uint32_t sm,
+                   uint64_t seed, int mute, struct simt_report *report)
+{
+    struct step_result want[2][STEP_MAX_LOGITS];
+    uint32_t n[2];
+    for (int i = 0; i < 2; i++) {
+        struct step *s = rig_step(&r->rig);
+        toy_feed_next(feed, s);
+        toy_state_run(state, s, want[i]);
+        n[i] = s->n_logits;
+        rig_submit(&r->rig);
+    }
+    if (rig_launch(&r->rig, sm, seed, SIMT_N_SCHEDULES, mute, report) < 0 || check_words(&r->rig, report) < 0)
+        return -1;
+    for (uint32_t i = 0; i < 2; i++)
+        if (!toy_same(rig_results(&r->rig, 1 - i), want[i], n[i]))
+            return wrong(report, "another answer than the reference's");
+    size_t page = kv_page_size(&r->model.layout);
+    if (memcmp((const void *)(uintptr_t)r->rig.args.kv, state->kv, TOY_PAGES * page) != 0)
+        return wrong(report, "other pages than the reference's");
+    if (memcmp(r->rig.transfer, state->transfer, 4 * page) != 0)
+        return wrong(report, "other pages exported than the reference's");
+    return 0;
+}
+
+/* The last block never gets past an op: the others give up, and the host is told what they waited for. */
+static int run_lost(struct toy_run *r, uint32_t sm, uint64_t seed, int mute, struct simt_report *report)
+{
+    struct program *program = (struct program *)(uintptr_t)r->rig.args.program;
+    const struct decoder_control *c = r->rig.control;
+    uint32_t op = 1 + (uint32_t)(seed % (TOY_LAYERS * 5));
+    struct step *s = rig_step(&r->rig);
+    s->id = 1000;
+    for (s->n_rows = 0; s->n_rows < 3; s->n_rows++)
+        s->rows[s->n_rows] =
+            (struct step_row){.slot = s->n_rows / 2, .pos = s->n_rows, .logit_index = STEP_NO_LOGITS};
+    rig_submit(&r->rig);
+    program->ops[op].reserved[0] = 1;
+    int rc = rig_launch(&r->rig, sm, seed, SIMT_N_SCHEDULES, mute, report);
+    program->ops[op].reserved[0] = 0;
+    if (rc < 0)
+        return -1;
+    if (c->failed != DECODER_DEADLINE || c->left != r->rig.args.launch)
+        return wrong(report, "a block was lost, and nobody said so");
+    uint32_t end = op * DECODER_PHASES * DECODER_LINE, inner = end + DECODER_LINE;
+    if ((c->error[0] != end && c->error[0] != inner) || c->error[1] >= c->error[2] || c->error[3] < op ||
+        c->error[3] > op + 1 || c->error[4] >= r->n_blocks - 1)
+        return wrong(report, "a block was lost, and the record says something else");
+    return 0;
+}
+
+int toy_run_seed(struct toy_run *r, uint32_t n_launches, uint32_t sm, uint64_t seed, int mute,
+                 struct simt_report *report)
+{
+    struct toy_feed feed;
+    struct toy_state state;
+    int rc = 0;
+    rig_reset(&r->rig);
+    toy_feed_open(&feed, &r->model, seed);
+    toy_state_open(&state, &r->model);
+    r->rig.control->stop = DECODER_DRAIN;
+    r->rig.control->submitted = r->rig.control->completed = 0u - (uint32_t)(seed % 4); /* counts may wrap */
+    for (uint32_t i = 0; i < n_launches && rc == 0; i++)
+        rc = run_two(r, &feed, &state, sm, seed * 16 + i, mute, report);
+    if (rc == 0)
+        rc = run_lost(r, sm, seed, mute, report);
+    toy_state_close(&state);
+    return rc;
+}
