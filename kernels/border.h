@@ -21,7 +21,7 @@ struct border {
     uint32_t faults;                             /* lanes that found one */
     /* Lane 0's: */
     uint32_t turns, beat, sleep_ns;
-    uint64_t began, idle_since;
+    uint64_t began, idle_since, moved_at;
 };
 
 enum border_news {
@@ -176,6 +176,7 @@ SIMT_INLINE void border_publish(struct border *b)
     }
     border_take_rows(b, s);
     b->published++;
+    b->moved_at = 0;
     simt_syncwarp();
     if (simt_lane() == 0)
         simt_st_release_gpu(DECODER_AT(uint32_t, b->args->published), b->published);
@@ -197,9 +198,9 @@ SIMT_INLINE void border_end(struct border *b)
     SIMT_GLOBAL int32_t *last = DECODER_AT(int32_t, b->args->slots.last_sampled);
     if (simt_lane() == 0)
         SIMT_SMALL_LOOP
-        for (uint32_t i = 0; i < s->n_logits; i++)
-            if (s->logits[i].target < 0)
-                last[s->rows[s->logits[i].row].slot] = results[i].token;
+    for (uint32_t i = 0; i < s->n_logits; i++)
+        if (s->logits[i].target < 0)
+            last[s->rows[s->logits[i].row].slot] = results[i].token;
     simt_syncwarp();
     b->ended++;
 }
@@ -218,12 +219,19 @@ SIMT_INLINE void border_answer(struct border *b)
 
 /* --- looking around, lane 0 --- */
 
-SIMT_INLINE void border_forward_progress(struct border *b)
+/* While a step runs. The blocks' own waits have shorter deadlines and tell more; this one is for a block that
+ * is lost where no other waits for it, at the end of a step. */
+SIMT_INLINE void border_forward_progress(struct border *b, uint32_t end, uint32_t value, uint32_t target)
 {
     uint32_t beat = simt_ld_relaxed_gpu(DECODER_AT(const uint32_t, b->args->progress));
+    uint64_t now = simt_globaltimer();
     if (beat != b->beat)
         simt_st_relaxed_sys(&b->control->heartbeat, beat);
+    if (beat != b->beat || !b->moved_at)
+        b->moved_at = now;
     b->beat = beat;
+    if (b->args->deadline_ns && now - b->moved_at >= 2 * b->args->deadline_ns)
+        flow_fail(&b->guard, FLOW_DEADLINE, end * DECODER_LINE, value, target);
 }
 
 SIMT_INLINE uint32_t border_look_at_host(const struct border *b)
@@ -258,14 +266,16 @@ SIMT_INLINE uint32_t border_idle(struct border *b)
 SIMT_INLINE uint32_t border_look_around(struct border *b)
 {
     bool runs = b->published != b->ended;
-    uint32_t news = 0, target = (b->ended + 1) * simt_n_blocks();
-    uint32_t end = (DECODER_AT(const struct program, b->args->program)->n_ops - 1) * DECODER_PHASES;
+    uint32_t news = 0, target = (b->ended + 1) * simt_n_blocks(), end = b->guard.op * DECODER_PHASES;
     if (simt_ld_acquire_gpu(&b->guard.words[FLOW_ABORT]))
         return BORDER_OVER;
-    if (runs && (int32_t)(simt_ld_acquire_gpu(border_counter(b, end)) - target) >= 0)
-        news |= BORDER_ENDED;
-    if (runs)
-        border_forward_progress(b);
+    if (runs) {
+        uint32_t value = simt_ld_acquire_gpu(border_counter(b, end));
+        if ((int32_t)(value - target) >= 0)
+            news |= BORDER_ENDED;
+        else
+            border_forward_progress(b, end, value, target);
+    }
     if (!runs || ++b->turns % BORDER_HOST_TURN == 0)
         news |= border_look_at_host(b);
     if (b->args->quantum_ms && simt_globaltimer() - b->began >= b->args->quantum_ms * 1000000ull)
@@ -359,4 +369,5 @@ SIMT_INLINE void border_open(struct border *b, const struct decoder_args *args,
                          .guard = *guard,
                          .sleep_ns = BORDER_SLEEP_MIN,
                          .began = simt_globaltimer()};
+    b->guard.op = DECODER_AT(const struct program, args->program)->n_ops - 1; /* whose end is a step's */
 }
