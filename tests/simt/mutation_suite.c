@@ -1,0 +1,142 @@
+#include "mutation_suite.h"
+#include "simt.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define GENERATIONS 2
+static const uint32_t generations[GENERATIONS] = {80, 90};
+
+static int run_clean(const struct mutation_suite *suite, uint32_t n_seeds)
+{
+    int failures = 0;
+    for (uint32_t i = 0; i < suite->n_subjects * GENERATIONS; i++) {
+        const struct mutation_subject *subject = &suite->subjects[i / GENERATIONS];
+        struct simt_report report;
+        uint32_t sm = generations[i % GENERATIONS];
+        uint64_t seed = 0;
+        void *context = suite->open(subject);
+        while (seed < n_seeds && suite->run(context, sm, seed, -1, &report) == 0)
+            seed++;
+        printf("%-14s sm_%u  %s on %llu seeds\n", subject->source, sm, seed == n_seeds ? "clean" : "FAILED",
+               (unsigned long long)seed);
+        if (seed < n_seeds) {
+            simt_report_print(&report, stdout);
+            failures++;
+        }
+        suite->close(context);
+    }
+    return failures;
+}
+
+static const struct mutation_subject *subject_of(const struct mutation_suite *suite, int mutation)
+{
+    enum simt_aspect aspect = SIMT_WHOLE;
+    const char *file = simt_mutation(mutation, &aspect)->kernel_file;
+    const char *slash = strrchr(file, '/'), *name = slash ? slash + 1 : file;
+    for (uint32_t i = 0; i < suite->n_subjects; i++) {
+        size_t n = strlen(suite->subjects[i].source);
+        if (strncmp(name, suite->subjects[i].source, n) == 0 && strcmp(name + n, ".c") == 0)
+            return &suite->subjects[i];
+    }
+    return NULL;
+}
+
+/* The number of the first seed that fails, or n_seeds. */
+static uint32_t first_failure(const struct mutation_suite *suite, int mutation, uint32_t n_seeds,
+                              struct simt_report *report)
+{
+    enum simt_aspect aspect = SIMT_WHOLE;
+    const struct simt_site *site = simt_mutation(mutation, &aspect);
+    void *context = suite->open(subject_of(suite, mutation));
+    uint32_t seed = 0;
+    while (seed < n_seeds && suite->run(context, site->sm, seed, mutation, report) == 0)
+        seed++;
+    suite->close(context);
+    return seed;
+}
+
+/* Lines of the list are "<source> sm_NN <function's file> <word> <aspect>: <reason>"; line numbers are left
+ * out. */
+static bool is_listed(const char *mutation)
+{
+    char want[256], line[512];
+    const char *colon = strchr(mutation, ':'), *space = colon ? strchr(colon, ' ') : NULL;
+    if (!space)
+        return false;
+    snprintf(want, sizeof want, "%.*s%s: ", (int)(colon - mutation), mutation, space);
+    FILE *f = fopen(SIMT_UNSEEN, "r");
+    bool found = false;
+    while (f && !found && fgets(line, sizeof line, f))
+        found = strncmp(line, want, strlen(want)) == 0 && strlen(line) > strlen(want) + 1;
+    if (f)
+        fclose(f);
+    return found;
+}
+
+static int run_mutations(const struct mutation_suite *suite, uint32_t n_seeds)
+{
+    int failures = 0, seen = 0, unseen = 0;
+    for (int i = 0; i < simt_n_mutations(); i++) {
+        char text[256];
+        struct simt_report report;
+        simt_mutation_text(i, text, sizeof text);
+        if (!subject_of(suite, i)) {
+            printf("FAILED  %3d %s: nothing runs it\n", i, text);
+            failures++;
+            continue;
+        }
+        uint32_t at = first_failure(suite, i, n_seeds, &report);
+        bool listed = is_listed(text), ok = (at < n_seeds) != listed;
+        printf("%s %3d %-72s ", ok ? "ok     " : "FAILED ", i, text);
+        if (at < n_seeds)
+            printf("%s, seed %u%s\n", report.kind, at, listed ? ", though listed as unseen" : "");
+        else
+            printf("not seen%s\n", listed ? ", as listed" : "");
+        seen += at < n_seeds;
+        unseen += at == n_seeds;
+        failures += !ok;
+    }
+    printf("%d mutations seen, %d not seen, %d failures\n", seen, unseen, failures);
+    return failures;
+}
+
+static int run_one(const struct mutation_suite *suite, const char *which, uint32_t n_seeds)
+{
+    char text[256];
+    struct simt_report report;
+    if (strcmp(which, "list") == 0) {
+        for (int i = 0; i < simt_n_mutations(); i++) {
+            simt_mutation_text(i, text, sizeof text);
+            printf("%3d %s\n", i, text);
+        }
+        return 0;
+    }
+    int mutation = atoi(which);
+    if (mutation < 0 || mutation >= simt_n_mutations() || !subject_of(suite, mutation)) {
+        fprintf(stderr, "SIMT_MUTE=%s: there are mutations 0 to %d\n", which, simt_n_mutations() - 1);
+        return 2;
+    }
+    simt_mutation_text(mutation, text, sizeof text);
+    printf("%s\n", text);
+    uint32_t at = first_failure(suite, mutation, n_seeds, &report);
+    if (at == n_seeds) {
+        printf("not seen on %u seeds\n", n_seeds);
+        return 1;
+    }
+    printf("seed %u: ", at);
+    simt_report_print(&report, stdout);
+    return 0;
+}
+
+int mutation_suite_main(const struct mutation_suite *suite, int argc, char **argv)
+{
+    uint32_t clean = argc > 1 ? (uint32_t)atoi(argv[1]) : suite->clean_seeds;
+    uint32_t per_mutation = argc > 2 ? (uint32_t)atoi(argv[2]) : suite->mutation_seeds;
+    const char *mute = getenv("SIMT_MUTE");
+    if (mute)
+        return run_one(suite, mute, per_mutation);
+    int failures = run_clean(suite, clean);
+    failures += run_mutations(suite, per_mutation);
+    return failures ? 1 : 0;
+}
