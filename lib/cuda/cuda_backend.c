@@ -51,7 +51,7 @@ static bool is_stuck(struct cuda_decoder *d)
     d->driver.cuCtxSetCurrent(d->device.context);
     if (d->resident && atomic_load(&d->launches))
         return !cuda_resident_leave(d, d->fault.code ? DECODER_ABORT : DECODER_DRAIN, LEAVE_NS);
-    return d->stream && d->driver.cuStreamQuery(d->stream) == CUDA_NOT_READY;
+    return d->stream && cuda_query(d) == CUDA_NOT_READY;
 }
 
 static void cuda_close(struct backend *be)

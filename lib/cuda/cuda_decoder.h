@@ -127,6 +127,8 @@ int cuda_nodes_dispatch(struct cuda_decoder *d, uint32_t node, struct error *err
 int cuda_nodes_replay(struct cuda_decoder *d, struct error *err);
 
 /* cuda_watch.c */
+/* cuStreamQuery() on any thread: CUDA_NOT_READY while something of ours runs. */
+int cuda_query(const struct cuda_decoder *d);
 /* A step has been handed over: from here on there have to be signs of life. */
 void cuda_watch_begin(struct cuda_decoder *d);
 /* Looks at the device while a step is in flight: 0, or the fault, which stays. Relaunches a resident kernel

@@ -47,22 +47,18 @@ int cuda_resident_wake(struct cuda_decoder *d, bool parked, struct error *err)
     return cuda_resident_launch(d, err);
 }
 
-/* Nothing of ours runs on the device any more, well or not. */
-static bool has_ended(const struct cuda_decoder *d)
-{
-    return d->driver.cuStreamQuery(d->stream) != CUDA_NOT_READY;
-}
-
 bool cuda_resident_leave(struct cuda_decoder *d, enum decoder_stop how, uint64_t limit_ns)
 {
     uint64_t begin = clock_ns(), asked = begin;
     struct timespec t = {.tv_nsec = LOOK_NS};
     cuda_word_set(&cuda_control(d)->stop, how);
     for (uint64_t now = begin; now - begin < limit_ns; now = clock_ns()) {
-        /* The word is the last that it writes; then it is gone in a moment. */
-        if ((cuda_resident_has_left(d) || now - asked > QUERY_NS) && has_ended(d))
+        /* The word is the last that it writes: then it is gone in a moment. One that failed may leave without
+         * it. */
+        bool late = now - asked > QUERY_NS;
+        if ((cuda_resident_has_left(d) || late) && cuda_query(d) != CUDA_NOT_READY)
             return true;
-        asked = now - asked > QUERY_NS ? now : asked;
+        asked = late ? now : asked;
         nanosleep(&t, NULL);
     }
     return false;

@@ -83,11 +83,17 @@ static int kernel_failed(struct cuda_decoder *d, uint32_t failure)
     }
 }
 
+int cuda_query(const struct cuda_decoder *d)
+{
+    d->driver.cuCtxSetCurrent(d->device.context); /* the engine's thread is not the one that loaded */
+    return d->driver.cuStreamQuery(d->stream);
+}
+
 /* What the driver says: an error of the device stays until the process ends. */
 static int ask_driver(struct cuda_decoder *d)
 {
     struct error why = {0};
-    int result = d->driver.cuStreamQuery(d->stream);
+    int result = cuda_query(d);
     if (result == CUDA_NOT_READY)
         return 0;
     if (result != CUDA_SUCCESS) {
