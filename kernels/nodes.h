@@ -72,3 +72,25 @@ struct flat_args {
     struct node_rows a, b, out;
     uint32_t width, reserved;
 };
+
+/* mul_mat.c: out = matrix * in (float types: of in itself, others: of in quantised), times the row's factor
+ * (1/rms, which a norm before it left beside x * gain), plus bias. The last warp of a block streams weights
+ * through the ring of `shared`, the others multiply; up to 8 rows at a time. */
+#define NODE_PRODUCT_THREADS 288
+struct mul_mat_args {
+    struct node_step step;
+    struct node_rows in, out;
+    struct decoder_matrix matrix;
+    uint64_t bias;    /* float [n], or 0 */
+    uint64_t factors; /* float by row of `in`, or 0 */
+    struct decoder_shared shared;
+};
+
+/* embed.c: out = row `token` of the matrix. */
+#define NODE_EMBED_THREADS 256
+struct embed_args {
+    struct node_step step;
+    struct node_rows out;
+    struct decoder_matrix matrix;
+    uint64_t tokens; /* i32 [rows] */
+};

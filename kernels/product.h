@@ -47,6 +47,7 @@ struct product {
     uint32_t n_columns, n_matrices;
     uint32_t epilogue, n_groups, group_tiles, first_block;
     float eps;
+    uint32_t first_column, end_column; /* the crew's: those that are multiplied now */
     uint32_t reserved;
     float factor[ACTIVATION_COLUMNS]; /* narrow: by column, from the first one quantised */
 };
@@ -147,7 +148,7 @@ SIMT_INLINE float product_factor(const SIMT_SHARED struct product *p, uint32_t r
 }
 
 /* Columns [first, first + n) into panels that begin at `near` or p->panels: warp `warp` of `n_warps` that do
- * it together (of one block when near, of all blocks when far). */
+ * it together (of one block when near, of all blocks when far). A barrier of the crew must follow. */
 SIMT_INLINE void product_quantise(SIMT_SHARED struct product *p, const bool is_far, SIMT_SHARED char *near,
                                   uint32_t first, uint32_t n, uint32_t warp, uint32_t n_warps)
 {
@@ -155,6 +156,10 @@ SIMT_INLINE void product_quantise(SIMT_SHARED struct product *p, const bool is_f
     struct activation a = activation_at(near, DECODER_AT(char, p->panels), width, p->forms);
     uint32_t panel_bytes = p->n_supers * a.super_bytes;
     SIMT_GLOBAL char *panels = a.far;
+    if (simt_thread() == 0) {
+        p->first_column = first;
+        p->end_column = first + n;
+    }
     for (uint32_t unit = warp; unit < n * (n_chunks + 1); unit += n_warps) {
         uint32_t column = unit < n ? unit : (unit - n) / n_chunks, row = product_row(p, first + column);
         if (unit < n) { /* the long ones first */
@@ -226,15 +231,32 @@ SIMT_INLINE bool product_produce(const SIMT_SHARED struct product *p, const stru
 
 /* --- the crew's part --- */
 
-/* A stage of a run, times columns [first_column, + n_columns). */
+/* Where a crew is in its share of the product. Everything else about a stage is worked out again, from shared
+ * memory, where it is needed: registers are what a block of 576 threads is short of (96 each). */
+struct product_cursor {
+    uint32_t group, index; /* of the run */
+    uint32_t first_item;   /* super-block tile of the stage, from the run's first */
+    uint32_t turn;         /* narrow: which half of the values is written */
+};
+
+/* A stage times columns [first_column, + n_columns). */
 struct product_part {
     struct product_run run;
-    uint32_t first_item, n_items; /* super-block tiles, from the run's first */
-    uint32_t first_column, n_columns;
-    SIMT_SHARED float *values; /* [n_items][panel][row 16][column 8], see product_word() */
-    SIMT_SHARED float *sums;   /* [column][half 2][row 16], by column from the first of all */
-    uint32_t sums_first;
+    uint32_t n_items; /* super-block tiles */
+    uint32_t n_columns;
 };
+
+SIMT_INLINE struct product_part product_part_of(const bool is_far, const SIMT_SHARED struct product *p,
+                                                const struct product_cursor *at, uint32_t column)
+{
+    const uint32_t chunk = is_far ? PRODUCT_WIDE : ACTIVATION_COLUMNS;
+    struct product_part part = {.run = product_run_of(p, at->group, at->index)};
+    uint32_t items = part.run.n_tiles * p->n_supers - at->first_item, most = part.run.matrix->stage_supers;
+    uint32_t columns = p->end_column - column;
+    part.n_items = items < most ? items : most;
+    part.n_columns = columns < chunk ? columns : chunk;
+    return part;
+}
 
 /* Where a value lies in its panel: columns are exchanged in pairs, by row, so that neither writing by
  * fragments nor reading by rows meets a bank twice. */
@@ -249,22 +271,38 @@ SIMT_INLINE void product_put(SIMT_SHARED float *panel, uint32_t row, uint32_t co
         (float __attribute__((vector_size(8)))){v0, v1};
 }
 
+/* What a crew multiplies with. */
+struct product_place {
+    SIMT_SHARED char *work, *fold; /* PRODUCT_FOLD_BYTES */
+    const struct ring *ring;
+    struct ring_place *at;
+    const struct flow_guard *guard;
+};
+
+/* Values of a stage: [item][panel][row 16][column 8], see product_word(). */
+SIMT_INLINE SIMT_SHARED float *product_values(const bool is_far, SIMT_SHARED char *fold, uint32_t turn)
+{
+    return (SIMT_SHARED float *)(fold + PRODUCT_VALUES_AT) +
+           (is_far ? 0 : turn * SCHEDULE_MAX_SUPERS * PRODUCT_PANEL);
+}
+
 /* The super-blocks of a stage that this warp has, of one tile type. */
-SIMT_INLINE void product_items(const uint32_t type, const bool is_far, const SIMT_SHARED struct product *p,
-                               const struct product_part *part, const struct activation x[TILE_MAX_PANEL],
-                               const SIMT_SHARED char *stage, const struct crew *crew)
+SIMT_INLINE void product_items(const uint32_t type, const bool is_far,
+                               const struct activation x[TILE_MAX_PANEL], const SIMT_SHARED char *stage,
+                               SIMT_SHARED float *values, uint32_t n_items, uint32_t n_columns,
+                               uint32_t first_super, uint32_t n_supers, uint32_t n_warps)
 {
     const uint32_t n_panels = is_far ? TILE_MAX_PANEL : 1, bytes = tile_super_bytes(type);
     uint32_t g = simt_lane() / 4, t = simt_lane() % 4;
-    for (uint32_t item = simt_warp(); item < part->n_items; item += crew->n_warps) {
-        SIMT_SHARED float *to = part->values + item * n_panels * PRODUCT_PANEL;
+    for (uint32_t item = simt_warp(); item < n_items; item += n_warps) {
+        SIMT_SHARED float *to = values + item * n_panels * PRODUCT_PANEL;
         const SIMT_SHARED char *tile = stage + item * bytes;
-        uint32_t super = part->first_item + item;
+        uint32_t super = first_super + item;
         float v[TILE_MAX_PANEL][4];
-        while (super >= p->n_supers)
-            super -= p->n_supers;
+        while (super >= n_supers)
+            super -= n_supers;
         if (!tile_is_float(type))
-            tile_multiply(type, n_panels, is_far, tile, x, part->n_columns, super, v);
+            tile_multiply(type, n_panels, is_far, tile, x, n_columns, super, v);
 #pragma unroll
         for (uint32_t i = 0; i < n_panels; i++, to += PRODUCT_PANEL) {
             if (!tile_is_float(type)) {
@@ -274,8 +312,8 @@ SIMT_INLINE void product_items(const uint32_t type, const bool is_far, const SIM
             }
             uint32_t row = simt_lane() % TILE_ROWS, column = simt_lane() / TILE_ROWS * 4;
             uint32_t before = i * ACTIVATION_COLUMNS;
-            tile_multiply_floats(type, is_far, tile, &x[i],
-                                 part->n_columns > before ? part->n_columns - before : 0, super, v[i]);
+            tile_multiply_floats(type, is_far, tile, &x[i], n_columns > before ? n_columns - before : 0,
+                                 super, v[i]);
             product_put(to, row, column, v[i][0], v[i][1]);
             product_put(to, row, column + 2, v[i][2], v[i][3]);
         }
@@ -283,21 +321,25 @@ SIMT_INLINE void product_items(const uint32_t type, const bool is_far, const SIM
 }
 
 SIMT_INLINE void product_multiply(const bool is_far, const SIMT_SHARED struct product *p,
-                                  const struct product_part *part, SIMT_SHARED char *work,
-                                  const SIMT_SHARED char *stage, const struct crew *crew)
+                                  const struct product_cursor *at, uint32_t column,
+                                  const struct product_place *place, const struct crew *crew)
 {
-    uint32_t width = is_far ? ACTIVATION_COLUMNS : part->n_columns;
+    struct product_part part = product_part_of(is_far, p, at, column);
+    const SIMT_SHARED char *stage = ring_stage(place->ring, place->at);
+    SIMT_SHARED float *values = product_values(is_far, place->fold, at->turn);
     struct activation x[TILE_MAX_PANEL];
-    x[0] = activation_at(work, DECODER_AT(char, p->panels), width, p->forms);
+    x[0] = activation_at(place->work, DECODER_AT(char, p->panels),
+                         is_far ? ACTIVATION_COLUMNS : part.n_columns, p->forms);
     uint32_t panel_bytes = p->n_supers * x[0].super_bytes;
     if (is_far)
-        x[0].far += (size_t)(part->first_column / ACTIVATION_COLUMNS) * panel_bytes;
+        x[0].far += (size_t)(column / ACTIVATION_COLUMNS) * panel_bytes;
     x[1] = x[0];
     x[1].far += panel_bytes;
-    switch (part->run.matrix->type) {
+    switch (part.run.matrix->type) {
 #define PRODUCT_CASE(type)                                                                                   \
     case type:                                                                                               \
-        product_items(type, is_far, p, part, x, stage, crew);                                                \
+        product_items(type, is_far, x, stage, values, part.n_items, part.n_columns, at->first_item,          \
+                      p->n_supers, crew->n_warps);                                                           \
         break
         PRODUCT_CASE(TILE_Q4_K);
         PRODUCT_CASE(TILE_Q5_K);
@@ -331,31 +373,36 @@ SIMT_INLINE void product_finish(const SIMT_SHARED struct product *p, const struc
     *out = y;
 }
 
-/* Adds a stage's values to the sums of the pairs that this thread owns, and finishes them where that was the
- * last. */
+/* Adds a stage's values to the sums of the pairs that this thread owns, [column][half 2][row 16], and
+ * finishes them where that was the last. */
 SIMT_INLINE void product_fold(const bool is_far, const SIMT_SHARED struct product *p,
-                              const struct product_part *part, const struct crew *crew)
+                              const struct product_cursor *at, uint32_t first_column,
+                              const struct product_place *place, const struct crew *crew)
 {
-    const struct product_run *run = &part->run;
-    uint32_t n = part->n_columns, shift = n > 8 ? 4 : n > 4 ? 3 : n > 2 ? 2 : n > 1 ? 1 : 0;
-    uint32_t per_tile = run->n_tiles > 1 ? p->n_supers : part->n_items, half = (p->n_supers + 1) / 2;
-    bool last = part->first_item + part->n_items == run->n_tiles * p->n_supers;
     const uint32_t stride = (is_far ? TILE_MAX_PANEL : 1) * PRODUCT_PANEL;
+    struct product_part part = product_part_of(is_far, p, at, first_column);
+    const struct product_run *run = &part.run;
+    const SIMT_SHARED float *values = product_values(is_far, place->fold, at->turn);
+    SIMT_SHARED float *all = (SIMT_SHARED float *)(is_far ? place->work : place->fold + PRODUCT_SUMS_AT);
+    uint32_t n = part.n_columns, shift = n > 8 ? 4 : n > 4 ? 3 : n > 2 ? 2 : n > 1 ? 1 : 0;
+    uint32_t per_tile = run->n_tiles > 1 ? p->n_supers : part.n_items, half = (p->n_supers + 1) / 2;
+    bool last = at->first_item + part.n_items == run->n_tiles * p->n_supers;
     for (uint32_t i = simt_thread(); i < (run->n_tiles * TILE_ROWS) << shift; i += crew->n_threads) {
         uint32_t row = i % TILE_ROWS, column = i / TILE_ROWS & ((1u << shift) - 1);
-        uint32_t tile = i / TILE_ROWS >> shift, number = part->first_column + column;
+        uint32_t tile = i / TILE_ROWS >> shift, number = first_column + column;
         if (column >= n)
             continue;
-        SIMT_SHARED float *sums = part->sums + (number - part->sums_first) * 2 * TILE_ROWS + row;
-        const SIMT_SHARED float *v = part->values + tile * per_tile * stride +
+        uint32_t index = number - p->first_column;
+        SIMT_SHARED float *sums = all + index * 2 * TILE_ROWS + row;
+        const SIMT_SHARED float *v = values + tile * per_tile * stride +
                                      column / ACTIVATION_COLUMNS * PRODUCT_PANEL +
                                      product_word(row, column % ACTIVATION_COLUMNS);
         float sum[2] = {0, 0};
-        if (part->first_item) {
+        if (at->first_item) {
             sum[0] = sums[0];
             sum[1] = sums[TILE_ROWS];
         }
-        uint32_t s = part->first_item, end = s + per_tile, middle = half < end ? half : end;
+        uint32_t s = at->first_item, end = s + per_tile, middle = half < end ? half : end;
         for (; s < middle; s++, v += stride)
             sum[0] += *v;
         for (; s < end; s++, v += stride)
@@ -365,68 +412,53 @@ SIMT_INLINE void product_fold(const bool is_far, const SIMT_SHARED struct produc
             sums[TILE_ROWS] = sum[1];
             continue;
         }
-        uint32_t at = (run->first_tile + tile) * TILE_ROWS + row;
-        float r =
-            is_far ? DECODER_AT(const float, p->wide_factors)[number] : p->factor[number - part->sums_first];
-        if (at < run->matrix->n)
-            product_finish(p, run, r, at, number, sum[0], sum[1]);
+        uint32_t in_matrix = (run->first_tile + tile) * TILE_ROWS + row;
+        float r = is_far ? DECODER_AT(const float, p->wide_factors)[number] : p->factor[index];
+        if (in_matrix < run->matrix->n)
+            product_finish(p, run, r, in_matrix, number, sum[0], sum[1]);
     }
 }
 
-/* What a crew multiplies with. */
-struct product_place {
-    SIMT_SHARED char *work, *fold; /* PRODUCT_FOLD_BYTES */
-    const struct ring *ring;
-    struct ring_place *at;
-    const struct flow_guard *guard;
-};
-
-/* One stage times all columns. `turn`: which half of the values is free to write, when narrow. */
+/* One stage times all columns. */
 SIMT_INLINE bool product_stage(const bool is_far, const SIMT_SHARED struct product *p,
-                               struct product_part *part, const struct product_place *place,
-                               const struct crew *crew, uint32_t first, uint32_t end, uint32_t *turn)
+                               struct product_cursor *at, const struct product_place *place,
+                               const struct crew *crew)
 {
-    bool told = !ring_take(place->ring, place->at, place->guard);
-    const SIMT_SHARED char *stage = ring_stage(place->ring, place->at);
     const uint32_t chunk = is_far ? PRODUCT_WIDE : ACTIVATION_COLUMNS;
-    SIMT_SHARED float *values = (SIMT_SHARED float *)(place->fold + PRODUCT_VALUES_AT);
-    for (uint32_t column = first; column < end; column += chunk) {
-        part->first_column = column;
-        part->n_columns = end - column < chunk ? end - column : chunk;
-        part->values = values + (is_far ? 0 : *turn * SCHEDULE_MAX_SUPERS * PRODUCT_PANEL);
-        *turn ^= 1;
+    bool told = !ring_take(place->ring, place->at, place->guard);
+    for (uint32_t column = p->first_column; column < p->end_column; column += chunk) {
         if (!told) {
-            product_multiply(is_far, p, part, place->work, stage, crew);
-            if (column + chunk >= end)
+            product_multiply(is_far, p, at, column, place, crew);
+            if (column + chunk >= p->end_column)
                 ring_give(place->ring, place->at);
         }
         if (crew_any(crew, told))
             return false;
-        product_fold(is_far, p, part, crew);
+        product_fold(is_far, p, at, column, place, crew);
         if (is_far)
             crew_sync(crew);
+        at->turn ^= 1;
     }
     return true;
 }
 
-/* All that this block has of the product, times columns [first, first + n), which have been quantised and
- * are visible to the crew. When wide first is 0 and n all; when narrow, n <= 8. False: leave. */
+/* All that this block has of the product, times the columns that were quantised last. When wide these are
+ * all; when narrow, up to 8. False: leave. */
 SIMT_INLINE bool product_run(const bool is_far, const SIMT_SHARED struct product *p,
-                             const struct product_place *place, const struct crew *crew, uint32_t first,
-                             uint32_t n)
+                             const struct product_place *place, const struct crew *crew)
 {
-    struct product_part part = {.sums_first = first};
-    uint32_t turn = 0;
-    part.sums = (SIMT_SHARED float *)(is_far ? place->work : place->fold + PRODUCT_SUMS_AT);
-    for (uint32_t group = product_first_group(p); group < p->n_groups; group += simt_n_blocks())
-        for (uint32_t index = 0; index < product_n_runs(p); index++) {
-            part.run = product_run_of(p, group, index);
-            uint32_t n_items = part.run.n_tiles * p->n_supers, step = part.run.matrix->stage_supers;
-            for (part.first_item = 0; part.first_item < n_items; part.first_item += step) {
-                part.n_items = n_items - part.first_item < step ? n_items - part.first_item : step;
-                if (!product_stage(is_far, p, &part, place, crew, first, first + n, &turn))
+    struct product_cursor at = {.group = product_first_group(p)};
+    for (; at.group < p->n_groups; at.group += simt_n_blocks())
+        for (at.index = 0; at.index < product_n_runs(p); at.index++) {
+            at.first_item = 0;
+            do {
+                if (!product_stage(is_far, p, &at, place, crew))
                     return false;
-            }
+                struct product_run run = product_run_of(p, at.group, at.index);
+                at.first_item += run.matrix->stage_supers;
+                if (at.first_item >= run.n_tiles * p->n_supers)
+                    break;
+            } while (true);
         }
     return true;
 }
@@ -447,9 +479,9 @@ SIMT_INLINE bool product_op(struct walk *w)
     if (product_is_wide(w->n_rows, p->k, p->forms, w->args->shared.work_bytes)) {
         product_quantise(p, true, work, 0, w->n_rows, simt_block() * w->crew.n_warps + simt_warp(),
                          simt_n_blocks() * w->crew.n_warps);
-        return walk_meet(w, 1) && product_run(true, p, &place, &w->crew, 0, w->n_rows);
+        return walk_meet(w, 1) && product_run(true, p, &place, &w->crew);
     }
     product_quantise(p, false, work, 0, w->n_rows, simt_warp(), w->crew.n_warps);
     crew_sync(&w->crew);
-    return product_run(false, p, &place, &w->crew, 0, w->n_rows);
+    return product_run(false, p, &place, &w->crew);
 }

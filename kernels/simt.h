@@ -55,8 +55,8 @@
  *
  * Fragments of m16n8k32 (PTX ISA, g = lane / 4, t = lane % 4): a[0] = row g, k 4t..4t+3; a[1] = row g+8, the
  * same k; a[2], a[3] = these rows at k 16+4t..; b[0] = column g, k 4t..; b[1] = column g, k 16+4t..; c[0],
- * c[1] = row g, columns 2t, 2t+1; c[2], c[3] = row g+8. The lowest byte of a word is the lowest k. m16n8k16 is
- * its first half: a[0], a[1] and one word of b. */
+ * c[1] = row g, columns 2t, 2t+1; c[2], c[3] = row g+8. The lowest byte of a word is the lowest k. m16n8k16
+ * is its first half: a[0], a[1] and one word of b. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>

@@ -22,7 +22,7 @@
  * nibble.
  *
  *   type   planes            then, by row of 16                                             bytes bits/weight
- *   Q4_K   nibbles           {d, dmin f16; 12 bytes of 6-bit scales and minimums, as GGUF}   2304   4.5
+ *   Q4_K   nibbles           {d, dmin f16; 12 bytes of 6-bit scales and minimums, below}     2304   4.5
  *   Q5_K   nibbles, bits     the same                                                        2816   5.5
  *   Q6_K   nibbles, pairs    16 int8 scales; then d f16 of all rows                          3360   6.5625
  *   Q2_K   pairs             16 bytes scale | min << 4; then {d, dmin f16} of all rows       1344   2.625
@@ -33,6 +33,10 @@
  *   F16    [column / 8][row 16][column % 8]                                                  8192   16
  *   BF16   the same                                                                          8192   16
  *   F32    [column / 4][row 16][column % 4]                                                 16384   32
+ *
+ * The 6-bit scales s and minimums m of Q4_K and Q5_K: byte i (0..3) of word h (0, 1) holds the low four bits
+ * of s | m << 4 of block 4 h + i, byte i of word 2 the high two: s | m << 2 of block i, then of block 4 + i.
+ * So each half of a tile has its scales in two words.
  *
  * GGUF's Q3_K becomes Q6_K, and Q4_1 becomes Q5_1: the same formula over wider values, no bit of a result
  * changes.

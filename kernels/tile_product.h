@@ -26,11 +26,10 @@
 #define TILE_BIASED    12582912.0f
 #define TILE_MAX_PANEL 2
 
-/* Scales of rows g and g + 8, as they stand in the tile, and d and dmin. */
+/* Scales of half a tile, of rows g and g + 8, four blocks: a byte per block (and in `min` too) for Q4_K and
+ * Q5_K, a byte per half-block for Q6_K and Q2_K, 16 bits per block for the others. */
 struct tile_scales {
-    uint32_t word[2][4]; /* row, 16 bytes: 6-bit scales and minimums unpacked for Q4_K and Q5_K, */
-    uint32_t min[2][4];  /* words 0 and 1 of each; f16 minimums for Q5_1 */
-    float d[2], dmin[2];
+    uint32_t word[2][2], min[2][2]; /* [row] */
 };
 
 /* Scale and minimum of one block (of a half-block, for types with scales per 16) for rows g and g + 8. */
@@ -45,37 +44,50 @@ SIMT_INLINE void tile_load4(const SIMT_SHARED char *p, uint32_t out[4])
         out[i] = u[i];
 }
 
-/* {d, dmin f16; 12 bytes} into scales word[0..1] and minimums min[0..1], a byte each, lowest block first. */
-SIMT_INLINE void tile_six_bits(struct tile_scales *s, uint32_t row)
+SIMT_INLINE void tile_load2(const SIMT_SHARED char *p, uint32_t out[2])
 {
-    uint32_t x = s->word[row][1], y = s->word[row][2], z = s->word[row][3], d = s->word[row][0];
-    s->d[row] = f16_to_float(d & 0xffffu);
-    s->dmin[row] = f16_to_float(d >> 16);
-    s->word[row][0] = x & 0x3f3f3f3fu;
-    s->word[row][1] = (z & 0x0f0f0f0fu) | (x >> 2 & 0x30303030u);
-    s->min[row][0] = y & 0x3f3f3f3fu;
-    s->min[row][1] = (z >> 4 & 0x0f0f0f0fu) | (y >> 2 & 0x30303030u);
+    uint64_t u = *(const SIMT_SHARED uint64_t *)p;
+    out[0] = (uint32_t)u;
+    out[1] = (uint32_t)(u >> 32);
 }
 
-SIMT_INLINE void tile_read_scales(const uint32_t type, const SIMT_SHARED char *tile, struct tile_scales *s)
+SIMT_INLINE uint32_t tile_load1(const SIMT_SHARED char *p)
 {
-    const SIMT_SHARED char *at = tile + tile_scales(type), *after = at + TILE_ROWS * TILE_ROW_SCALES;
+    return *(const SIMT_SHARED uint32_t *)p;
+}
+
+SIMT_INLINE void tile_read_scales(const uint32_t type, const SIMT_SHARED char *tile, uint32_t half,
+                                  struct tile_scales *s)
+{
+    const SIMT_SHARED char *at = tile + tile_scales(type) + simt_lane() / 4 * TILE_ROW_SCALES;
 #pragma unroll
-    for (uint32_t row = 0; row < 2; row++) {
-        uint32_t r = simt_lane() / 4 + 8 * row;
-        tile_load4(at + r * TILE_ROW_SCALES, s->word[row]);
-        if (type == TILE_Q4_K || type == TILE_Q5_K)
-            tile_six_bits(s, row);
-        if (type == TILE_Q6_K)
-            s->d[row] = f16_to_float(*(const SIMT_SHARED uint16_t *)(after + 2 * r));
-        if (type == TILE_Q2_K) {
-            uint32_t both = *(const SIMT_SHARED uint32_t *)(after + 4 * r);
-            s->d[row] = f16_to_float(both & 0xffffu);
-            s->dmin[row] = f16_to_float(both >> 16);
+    for (uint32_t row = 0; row < 2; row++, at += 8 * TILE_ROW_SCALES) {
+        if (type == TILE_Q4_K || type == TILE_Q5_K) {
+            uint32_t low = tile_load1(at + 4 + 4 * half), high = tile_load1(at + 12) >> 4 * half;
+            s->word[row][0] = (low & 0x0f0f0f0fu) | (high << 4 & 0x30303030u);
+            s->min[row][0] = (low >> 4 & 0x0f0f0f0fu) | (high << 2 & 0x30303030u);
+        } else {
+            tile_load2(at + 8 * half, s->word[row]);
         }
         if (type == TILE_Q5_1)
-            tile_load4(after + r * TILE_ROW_SCALES, s->min[row]);
+            tile_load2(at + TILE_ROWS * TILE_ROW_SCALES + 8 * half, s->min[row]);
     }
+}
+
+/* {d, dmin} of row g + 8 row, or what the type has of them. */
+SIMT_INLINE void tile_read_d(const uint32_t type, const SIMT_SHARED char *tile, uint32_t row, float *d,
+                             float *dmin)
+{
+    const SIMT_SHARED char *at = tile + tile_scales(type), *after = at + TILE_ROWS * TILE_ROW_SCALES;
+    uint32_t r = simt_lane() / 4 + 8 * row, both = 0;
+    if (type == TILE_Q4_K || type == TILE_Q5_K)
+        both = tile_load1(at + r * TILE_ROW_SCALES);
+    else if (type == TILE_Q2_K)
+        both = tile_load1(after + 4 * r);
+    else if (type == TILE_Q6_K)
+        both = *(const SIMT_SHARED uint16_t *)(after + 2 * r);
+    *d = f16_to_float(both & 0xffffu);
+    *dmin = f16_to_float(both >> 16);
 }
 
 /* How many times too large the sums of a type are. */
@@ -84,27 +96,25 @@ SIMT_INLINE float tile_excess(const uint32_t type)
     return type == TILE_Q6_K ? 4.0f : type == TILE_Q5_0 ? 8.0f : type == TILE_Q4_0 ? 16.0f : 1.0f;
 }
 
-/* Of block j; where scales stand per 16, of half-block `half` of it. The excess is taken out of integer
- * scales here. */
-SIMT_INLINE void tile_scale_of(const uint32_t type, const struct tile_scales *s, uint32_t j, uint32_t half,
+/* Of block i (0..3) of the half tile; where scales stand per 16, of half-block h of it. The excess is taken
+ * out of integer scales here. */
+SIMT_INLINE void tile_scale_of(const uint32_t type, const struct tile_scales *s, uint32_t i, uint32_t h,
                                struct tile_scale *out)
 {
 #pragma unroll
     for (uint32_t row = 0; row < 2; row++) {
-        uint32_t i = 2 * j + half;
         if (type == TILE_Q4_K || type == TILE_Q5_K) {
-            out->s[row] = (float)(s->word[row][j / 4] >> 8 * (j % 4) & 0xffu);
-            out->min[row] = (float)(s->min[row][j / 4] >> 8 * (j % 4) & 0xffu);
-        } else if (type == TILE_Q6_K) {
-            out->s[row] = (float)(int8_t)(s->word[row][i / 4] >> 8 * (i % 4)) * (1 / tile_excess(type));
-        } else if (type == TILE_Q2_K) {
-            uint32_t byte = s->word[row][i / 4] >> 8 * (i % 4);
-            out->s[row] = (float)(byte & 15);
-            out->min[row] = (float)(byte >> 4 & 15);
+            out->s[row] = (float)(s->word[row][0] >> 8 * i & 0xffu);
+            out->min[row] = (float)(s->min[row][0] >> 8 * i & 0xffu);
+        } else if (type == TILE_Q6_K || type == TILE_Q2_K) {
+            uint32_t byte = s->word[row][i / 2] >> (16 * (i % 2) + 8 * h);
+            out->s[row] =
+                type == TILE_Q2_K ? (float)(byte & 15) : (float)(int8_t)byte * (1 / tile_excess(type));
+            out->min[row] = type == TILE_Q2_K ? (float)(byte >> 4 & 15) : 0;
         } else {
-            out->s[row] = f16_to_float(s->word[row][j / 2] >> 16 * (j % 2) & 0xffffu);
+            out->s[row] = f16_to_float(s->word[row][i / 2] >> 16 * (i % 2) & 0xffffu);
             if (type == TILE_Q5_1)
-                out->min[row] = f16_to_float(s->min[row][j / 2] >> 16 * (j % 2) & 0xffffu);
+                out->min[row] = f16_to_float(s->min[row][i / 2] >> 16 * (i % 2) & 0xffffu);
         }
     }
 }
@@ -208,12 +218,12 @@ SIMT_INLINE void tile_fold16(const uint32_t type, const uint32_t a[4], const str
     }
 }
 
-SIMT_INLINE float tile_value(const uint32_t type, const struct tile_scales *s, uint32_t row, float c, float m)
+SIMT_INLINE float tile_value(const uint32_t type, float d, float dmin, float c, float m)
 {
     if (type == TILE_Q4_K || type == TILE_Q5_K || type == TILE_Q2_K)
-        return __builtin_fmaf(s->d[row], c, -(s->dmin[row] * m));
+        return __builtin_fmaf(d, c, -(dmin * m));
     if (type == TILE_Q6_K)
-        return s->d[row] * c;
+        return d * c;
     return type == TILE_Q5_1 ? c + m : c;
 }
 
@@ -239,40 +249,41 @@ SIMT_INLINE void tile_columns(const struct activation *x, const bool is_far, uin
     }
 }
 
-/* v[p][i]: row g + 8 (i / 2), column 2t + i % 2 of panel p. Panel p has n_columns - 8 p columns. */
-SIMT_INLINE void tile_multiply(const uint32_t type, const uint32_t n_panels, const bool is_far,
-                               const SIMT_SHARED char *tile, const struct activation x[TILE_MAX_PANEL],
-                               uint32_t n_columns, uint32_t super, float v[TILE_MAX_PANEL][4])
+/* Blocks 4 half .. + 3 of a tile into c and m of every panel. */
+SIMT_INLINE void tile_multiply_half(const uint32_t type, const uint32_t n_panels, const bool is_far,
+                                    const SIMT_SHARED char *tile, const struct activation x[TILE_MAX_PANEL],
+                                    uint32_t n_columns, uint32_t super, uint32_t half,
+                                    float c[TILE_MAX_PANEL][4], float m[TILE_MAX_PANEL][4])
 {
-    uint32_t lane = simt_lane(), small[2][4] = {{0}};
+    uint32_t lane = simt_lane(), small[4] = {0};
     const SIMT_SHARED char *plane = tile + tile_small_plane(type) + lane * 16;
     struct tile_scales scales;
-    float c[TILE_MAX_PANEL][4] = {{0}}, m[TILE_MAX_PANEL][4] = {{0}};
-    tile_read_scales(type, tile, &scales);
-    if (tile_has_bits(type) || tile_has_pairs(type))
-        tile_load4(plane, small[0]);
+    tile_read_scales(type, tile, half, &scales);
     if (tile_has_pairs(type))
-        tile_load4(plane + 512, small[1]);
+        tile_load4(plane + half * 512, small); /* a word per block */
+    if (tile_has_bits(type))
+        tile_load2(plane + half * 8, small); /* a word per pair of blocks */
 #pragma unroll
-    for (uint32_t pair = 0; pair < 4; pair++) {
+    for (uint32_t pair = 0; pair < 2; pair++) {
         struct tile_column columns[TILE_MAX_PANEL][2];
         uint32_t nibbles[4] = {0};
         if (tile_has_nibbles(type))
-            tile_load4(tile + pair * 512 + lane * 16, nibbles);
+            tile_load4(tile + (2 * half + pair) * 512 + lane * 16, nibbles);
 #pragma unroll
         for (uint32_t p = 0; p < n_panels; p++)
-            tile_columns(&x[p], is_far, n_columns > 8 * p ? n_columns - 8 * p : 0, super, pair, columns[p]);
+            tile_columns(&x[p], is_far, n_columns > 8 * p ? n_columns - 8 * p : 0, super, 2 * half + pair,
+                         columns[p]);
 #pragma unroll
         for (uint32_t e = 0; e < 2; e++) {
-            uint32_t a[4], j = 2 * pair + e;
+            uint32_t a[4], i = 2 * pair + e;
             struct tile_scale s[2];
             if (type == TILE_Q8_0)
-                tile_load4(tile + j * 512 + lane * 16, a);
+                tile_load4(tile + (4 * half + i) * 512 + lane * 16, a);
             else
-                tile_unpack(type, nibbles, tile_has_pairs(type) ? small[j / 4][j % 4] : small[0][pair], e, a);
-            tile_scale_of(type, &scales, j, 0, &s[0]);
+                tile_unpack(type, nibbles, small[tile_has_pairs(type) ? i : pair], e, a);
+            tile_scale_of(type, &scales, i, 0, &s[0]);
             if (tile_has_pairs(type))
-                tile_scale_of(type, &scales, j, 1, &s[1]);
+                tile_scale_of(type, &scales, i, 1, &s[1]);
 #pragma unroll
             for (uint32_t p = 0; p < n_panels; p++)
                 if (tile_has_pairs(type))
@@ -281,10 +292,27 @@ SIMT_INLINE void tile_multiply(const uint32_t type, const uint32_t n_panels, con
                     tile_fold32(type, a, s, &columns[p][e], c[p], m[p]);
         }
     }
+}
+
+/* v[p][i]: row g + 8 (i / 2), column 2t + i % 2 of panel p. Panel p has n_columns - 8 p columns. The halves
+ * are a loop: unrolled they would want more registers than a block of 576 threads has (96 each). */
+SIMT_INLINE void tile_multiply(const uint32_t type, const uint32_t n_panels, const bool is_far,
+                               const SIMT_SHARED char *tile, const struct activation x[TILE_MAX_PANEL],
+                               uint32_t n_columns, uint32_t super, float v[TILE_MAX_PANEL][4])
+{
+    float c[TILE_MAX_PANEL][4] = {{0}}, m[TILE_MAX_PANEL][4] = {{0}};
+#pragma clang loop unroll(disable)
+    for (uint32_t half = 0; half < 2; half++)
+        tile_multiply_half(type, n_panels, is_far, tile, x, n_columns, super, half, c, m);
 #pragma unroll
-    for (uint32_t p = 0; p < n_panels; p++)
-        for (uint32_t i = 0; i < 4; i++)
-            v[p][i] = tile_value(type, &scales, i / 2, c[p][i], m[p][i]);
+    for (uint32_t row = 0; row < 2; row++) {
+        float d, dmin;
+        tile_read_d(type, tile, row, &d, &dmin);
+#pragma unroll
+        for (uint32_t p = 0; p < n_panels; p++)
+            for (uint32_t i = 2 * row; i < 2 * row + 2; i++)
+                v[p][i] = tile_value(type, d, dmin, c[p][i], m[p][i]);
+    }
 }
 
 /* Weights `quad` (of 4 columns) of this lane's row. */

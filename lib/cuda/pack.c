@@ -73,13 +73,13 @@ static void put_value(const struct form *f, uint8_t *tile, uint32_t row, uint32_
         merge_u8(plane + lane * 16 + j / 2 * 4 + byte, low << (j % 2 * 4 + r));
 }
 
-/* As Q4_K and Q5_K have them in a file. */
 static void put_six_bits(uint8_t *p, const struct matmul_super *s)
 {
-    for (int j = 0; j < 4; j++) {
-        p[j] = (uint8_t)(s->scale[j] | s->scale[j + 4] >> 4 << 6);
-        p[j + 4] = (uint8_t)(s->min[j] | s->min[j + 4] >> 4 << 6);
-        p[j + 8] = (uint8_t)((s->scale[j + 4] & 15) | (s->min[j + 4] & 15) << 4);
+    for (int i = 0; i < 4; i++) {
+        int scale[2] = {s->scale[i], s->scale[i + 4]}, min[2] = {s->min[i], s->min[i + 4]};
+        p[i] = (uint8_t)((scale[0] & 15) | (min[0] & 15) << 4);
+        p[i + 4] = (uint8_t)((scale[1] & 15) | (min[1] & 15) << 4);
+        p[i + 8] = (uint8_t)(scale[0] >> 4 | (min[0] >> 4) << 2 | (scale[1] >> 4) << 4 | (min[1] >> 4) << 6);
     }
 }
 

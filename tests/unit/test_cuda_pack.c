@@ -61,8 +61,9 @@ static int32_t stored(uint32_t type, const uint8_t *tile, uint32_t row, uint32_t
 
 static void six_bits(const uint8_t *p, uint32_t j, uint32_t *scale, uint32_t *min)
 {
-    *scale = j < 4 ? p[j] & 63u : (p[j + 4] & 15u) | (uint32_t)(p[j - 4] >> 6) << 4;
-    *min = j < 4 ? p[j + 4] & 63u : (uint32_t)(p[j + 4] >> 4) | (uint32_t)(p[j] >> 6) << 4;
+    uint32_t low = p[j], high = p[8 + j % 4] >> j / 4 * 4;
+    *scale = (low & 15) | (high & 3) << 4;
+    *min = low >> 4 | (high >> 2 & 3) << 4;
 }
 
 /* One value, in the order of operations of quant_dequantise(). */
