@@ -197,6 +197,20 @@ static double read_ceiling(json_t *report)
     return ring > plain ? ring : plain;
 }
 
+/* The products beside what the ring reads when nothing is behind it. */
+static void compare_products(json_t *report)
+{
+    size_t i;
+    json_t *row, *rows = json_object_get(json_object_get(report_part(report, "product"), "data"), "rows");
+    double ring = report_number(report, "stream", "best_gbps");
+    json_array_foreach(rows, i, row)
+    {
+        json_t *gbps = json_object_get(row, "gbps");
+        bool known = json_is_number(gbps) && ring > 0;
+        json_object_set_new(row, "of_ring", known ? json_real(json_number_value(gbps) / ring) : json_null());
+    }
+}
+
 /* ---- all of it ---- */
 
 static bool passed(json_t *report)
@@ -225,6 +239,7 @@ static json_t *make_report(const char *work)
     json_object_set_new(report, "passed", json_boolean(passed(report)));
     json_object_set_new(report, "read_ceiling_gbps", number_or_null(read_ceiling(report)));
     json_object_set_new(report, "speed", report_speed(report));
+    compare_products(report);
     return report;
 }
 

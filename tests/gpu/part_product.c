@@ -27,6 +27,7 @@ static const struct shape shapes[] = {
 static const struct shape small_shapes[] = {
     {"tiny", QUANT_Q4_K, 96, 512, 512},
     {"tiny Q6_K", QUANT_Q6_K, 40, 768, 768},
+    {"tiny wide", QUANT_Q4_K, 40, 12288, 12288}, /* 8 columns do not fit a block's work area */
 };
 
 struct product_bench {
@@ -34,7 +35,7 @@ struct product_bench {
     size_t bytes; /* of the weights' memory */
     uint64_t tiles;
     struct product_loop_args args;
-    void *function;
+    void *narrow, *wide;
 };
 
 /* The op as the decoder would plan it, in a program that also has the model's widest product. */
@@ -86,7 +87,8 @@ static void choose_repeats(struct product_bench *b)
 static int measure(struct product_bench *b, const char *what, json_t *rows, struct error *err)
 {
     struct product_loop_args *a = &b->args;
-    struct gpu_launch launch = {.function = b->function,
+    bool is_wide = product_is_wide(a->n_columns, a->k, activation_form(a->type), a->shared.work_bytes);
+    struct gpu_launch launch = {.function = is_wide ? b->wide : b->narrow,
                                 .n_blocks = b->g->device.n_sms,
                                 .n_threads = a->n_crew + 64,
                                 .shared_bytes = a->shared.total,
@@ -95,7 +97,7 @@ static int measure(struct product_bench *b, const char *what, json_t *rows, stru
     double best = 1e9;
     for (int i = 0; i < (b->g->emulated ? 1 : ROUNDS); i++) {
         double seconds;
-        int rc = gpu_clear(b->g, a->counters, GPU_LINE * 4, err);
+        int rc = gpu_clear(b->g, a->counters, (size_t)2 * GPU_LINE * 4, err);
         if (rc == 0)
             rc = gpu_time(b->g, &launch, &seconds, err);
         uint32_t gave_up = 0;
@@ -108,12 +110,14 @@ static int measure(struct product_bench *b, const char *what, json_t *rows, stru
         best = seconds < best ? seconds : best;
     }
     double each = best / ((double)a->n_rounds * a->n_copies);
-    json_array_append_new(rows, json_pack("{s:s, s:i, s:b, s:i, s:i, s:i, s:o, s:o}", "weights", what, "rows",
-                                          (int)a->n_columns, "quantises", (int)a->quantises, "stages",
-                                          (int)a->shared.n_stages, "stage_bytes",
-                                          (int)(a->stage_supers * a->super_bytes), "bytes",
-                                          (int)a->copy_bytes, "us", gpu_figure(b->g, each * 1e6), "gbps",
-                                          gpu_figure(b->g, (double)a->copy_bytes * 1e-9 / each)));
+    json_t *row = json_pack("{s:s, s:i, s:b, s:b}", "weights", what, "rows", (int)a->n_columns, "wide",
+                            (int)is_wide, "quantises", (int)a->quantises);
+    json_object_set_new(row, "stages", json_integer(a->shared.n_stages));
+    json_object_set_new(row, "stage_bytes", json_integer((json_int_t)a->stage_supers * a->super_bytes));
+    json_object_set_new(row, "bytes", json_integer((json_int_t)a->copy_bytes));
+    json_object_set_new(row, "us", gpu_figure(b->g, each * 1e6));
+    json_object_set_new(row, "gbps", gpu_figure(b->g, (double)a->copy_bytes * 1e-9 / each));
+    json_array_append_new(rows, row);
     return 0;
 }
 
@@ -156,13 +160,16 @@ static int fill(struct product_bench *b, size_t in_floats, struct error *err)
 int part_product(struct gpu *g, json_t *out, struct error *err)
 {
     bool small = g->emulated;
-    size_t in_floats = (size_t)8 * (small ? 768 : 12288), out_floats = (size_t)8 * (small ? 96 : 151936);
+    size_t in_floats = (size_t)8 * 12288, out_floats = (size_t)8 * (small ? 96 : 151936);
     struct product_bench b = {.g = g, .bytes = small ? 1 << 20 : (size_t)1 << 30};
     json_t *rows = json_array();
     json_object_set_new(out, "rows", rows);
     b.args.n_crew = small ? 64 : GPU_MAX_CREW;
     int rc = gpu_function(g, gpu_ptx_images, "product_loop", "gpu_product", g->device.shared_per_block,
-                          &b.function, err);
+                          &b.narrow, err);
+    if (rc == 0)
+        rc = gpu_function(g, gpu_ptx_images, "product_loop", "gpu_product_wide", g->device.shared_per_block,
+                          &b.wide, err);
     if (rc == 0)
         rc = gpu_memory(g, &b.tiles, b.bytes, err);
     if (rc == 0)
@@ -170,7 +177,12 @@ int part_product(struct gpu *g, json_t *out, struct error *err)
     if (rc == 0)
         rc = gpu_memory(g, &b.args.out, out_floats * sizeof(float), err);
     if (rc == 0)
-        rc = gpu_memory(g, &b.args.counters, GPU_LINE * 4, err);
+        rc = gpu_memory(g, &b.args.counters, (size_t)2 * GPU_LINE * 4, err);
+    if (rc == 0)
+        rc = gpu_memory(g, &b.args.panels, (size_t)2 * activation_panel_bytes(8, 12288, ACTIVATION_INTEGERS),
+                        err);
+    if (rc == 0)
+        rc = gpu_memory(g, &b.args.factors, 8 * sizeof(float), err);
     b.args.tiles = b.tiles;
     if (rc == 0)
         rc = fill(&b, in_floats, err);

@@ -167,7 +167,7 @@ static void print_rows(json_t *report, FILE *f, const char *title, const char *p
             else if (json_is_boolean(value))
                 (void)fprintf(f, " %s |", json_is_true(value) ? "yes" : "no");
             else
-                cell(f, value, json_is_integer(value) ? 0 : 1, 1);
+                cell(f, value, json_is_integer(value) ? 0 : 2, 1);
         }
     }
     (void)fputc('\n', f);
@@ -180,7 +180,8 @@ void report_print(json_t *report, FILE *f)
     static const char *const steps[] = {"what", "n", "median_us", "min_us", "p99_us", "max_us", NULL};
     static const char *const watts[] = {"state", "watts", "sm_mhz", "look_ns", NULL};
     static const char *const calls[] = {"call", "waits", "us", "result", NULL};
-    static const char *const products[] = {"weights", "rows", "us", "gbps", "of_ring", NULL};
+    static const char *const products[] = {"weights",     "rows", "wide", "quantises", "stages",
+                                           "stage_bytes", "us",   "gbps", "of_ring",   NULL};
     static const char *const kernels[] = {"source", "kernel", "registers", "local_bytes", NULL};
     print_head(report, f);
     print_parts(report, f);

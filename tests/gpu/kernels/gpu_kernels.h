@@ -135,7 +135,9 @@ struct echo_args {
 struct product_loop_args {
     uint64_t tiles;    /* [n_copies] matrices of copy_bytes, as tile.h has them */
     uint64_t in, out;  /* float [8][k], [8][n] */
-    uint64_t counters; /* u32 [1][GPU_LINE]: flow_word */
+    uint64_t panels;   /* wide products: activation_panel_bytes(8, k) twice */
+    uint64_t factors;  /* wide products: float [8] */
+    uint64_t counters; /* u32 [2][GPU_LINE]: flow_word, barrier */
     uint64_t copy_bytes;
     struct decoder_shared shared;
     uint32_t type, n, k, n_tiles, super_bytes;    /* enum tile_type */

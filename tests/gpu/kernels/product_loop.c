@@ -1,7 +1,8 @@
 /* product_loop.c - the decoder's matrix product alone: the weights of many layers after one another, as one
- * block per SM streams them, but with nothing to wait for between two products. See gpu_kernels.h.
- * n_crew threads and a producer warp. Floor: n_rounds * n_copies * copy_bytes bytes, once. That products are
- * right is the business of tests/simt and of the witness parts; here the same functions are only timed. */
+ * block per SM streams them, but with nothing to wait for between two products; only where the columns are
+ * too many for a block's work area do the blocks meet, as the decoder's do. See gpu_kernels.h. n_crew threads
+ * and a producer warp. Floor: n_rounds * n_copies * copy_bytes bytes, once. That products are right is the
+ * business of tests/simt and of the witness parts; here the same functions are only timed. */
 #include "guard.h"
 #include "product.h"
 
@@ -19,7 +20,9 @@ SIMT_INLINE void describe(SIMT_SHARED struct product *p, const struct product_lo
     p->matrix[0].stage_supers = args->stage_supers;
     p->in = args->in;
     p->out = args->out;
-    p->gain = p->factors = p->gather = p->panels = p->wide_factors = 0;
+    p->gain = p->factors = p->gather = 0;
+    p->panels = args->panels;
+    p->wide_factors = args->factors;
     p->in_stride = args->k;
     p->out_stride = args->n;
     p->k = args->k;
@@ -54,7 +57,33 @@ SIMT_INLINE void stream(const struct product_loop_args *args, const struct ring 
     ring_close(ring, &at);
 }
 
-SIMT_INLINE void compute(const struct product_loop_args *args, const struct ring *ring,
+/* All blocks have come here: what they wrote is there, what they read may be written. False: leave. */
+SIMT_INLINE bool meet(const struct product_loop_args *args, const struct flow_guard *guard, uint32_t *target)
+{
+    SIMT_GLOBAL uint32_t *counter = GPU_AT(uint32_t, args->counters) + GPU_LINE;
+    *target += simt_n_blocks();
+    flow_signal(counter, args->n_crew);
+    return flow_wait(counter, *target, guard, args->n_crew);
+}
+
+/* The columns into the block's work area, or by all blocks together into memory. False: leave. */
+SIMT_INLINE bool quantise(const struct product_loop_args *args, SIMT_SHARED struct product *p, bool is_wide,
+                          SIMT_SHARED char *work, const struct flow_guard *guard, uint32_t *target)
+{
+    struct crew crew = crew_of(args->n_crew);
+    if (!is_wide) {
+        product_quantise(p, false, work, 0, args->n_columns, simt_warp(), crew.n_warps);
+        crew_sync(&crew);
+        return true;
+    }
+    if (!meet(args, guard, target))
+        return false;
+    product_quantise(p, true, work, 0, args->n_columns, simt_block() * crew.n_warps + simt_warp(),
+                     simt_n_blocks() * crew.n_warps);
+    return meet(args, guard, target);
+}
+
+SIMT_INLINE void compute(const struct product_loop_args *args, const bool is_wide, const struct ring *ring,
                          const struct flow_guard *guard)
 {
     struct crew crew = crew_of(args->n_crew);
@@ -63,29 +92,39 @@ SIMT_INLINE void compute(const struct product_loop_args *args, const struct ring
     SIMT_SHARED struct product *p = product_at(fold, 0);
     struct ring_place at = {0, 0};
     struct product_place place = {work, fold, ring, &at, guard};
+    uint32_t target = 0;
     if (simt_thread() == 0)
         describe(p, args);
     crew_sync(&crew);
     for (uint32_t i = 0; i < args->n_rounds * args->n_copies; i++) {
         crew_sync(&crew); /* all have done with the columns and the fold area */
-        if (i == 0 || args->quantises) {
-            product_quantise(p, false, work, 0, args->n_columns, simt_warp(), crew.n_warps);
-            crew_sync(&crew);
-        }
-        if (!product_run(false, p, &place, &crew, 0, args->n_columns))
+        if ((i == 0 || args->quantises) && !quantise(args, p, is_wide, work, guard, &target))
+            return;
+        if (!product_run(is_wide, p, &place, &crew, 0, args->n_columns))
             return;
     }
 }
 
+SIMT_INLINE void loop(const struct product_loop_args *args, const bool is_wide)
+{
+    struct flow_guard guard = gpu_guard(args->counters, 0);
+    struct ring ring;
+    ring_open(&ring, args->shared.stages, args->shared.mbarriers, args->shared.n_stages,
+              args->shared.stage_bytes, args->n_crew / SIMT_LANES);
+    simt_bar_sync(0, simt_n_threads());
+    if (simt_thread() < args->n_crew)
+        compute(args, is_wide, &ring, &guard);
+    else if (simt_thread() < args->n_crew + SIMT_LANES)
+        stream(args, &ring, &guard);
+}
+
+/* product_is_wide() says which; one kernel with both would need more registers than there are. */
 SIMT_KERNEL(gpu_product, struct product_loop_args, PRODUCT_LOOP_THREADS, 1)
 {
-    struct flow_guard guard = gpu_guard(args.counters, 0);
-    struct ring ring;
-    ring_open(&ring, args.shared.stages, args.shared.mbarriers, args.shared.n_stages, args.shared.stage_bytes,
-              args.n_crew / SIMT_LANES);
-    simt_bar_sync(0, simt_n_threads());
-    if (simt_thread() < args.n_crew)
-        compute(&args, &ring, &guard);
-    else if (simt_thread() < args.n_crew + SIMT_LANES)
-        stream(&args, &ring, &guard);
+    loop(&args, false);
+}
+
+SIMT_KERNEL(gpu_product_wide, struct product_loop_args, PRODUCT_LOOP_THREADS, 1)
+{
+    loop(&args, true);
 }
