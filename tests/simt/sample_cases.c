@@ -94,7 +94,7 @@ static struct step_sampling make_sampling(struct source *r, uint32_t n_vocab)
 {
     struct step_sampling s = {.repetition_penalty = 1, .top_p = 1, .typical_p = 1, .penalty_last_n = 64};
     s.seed = (uint64_t)draw(r, 1u << 31) << 33 | draw(r, 1u << 31);
-    s.temperature = draw(r, 5) ? DRAW_OF(r, 0.7f, 1.0f, 0.2f, 2.0f, 50.0f, 1e-6f, 1e-30f, 1e30f)
+    s.temperature = draw(r, 3) ? DRAW_OF(r, 0.7f, 1.0f, 0.2f, 2.0f, 50.0f, 1e-6f, 1e-30f, 1e30f)
                                : DRAW_OF(r, 0.0f, -1.0f, NAN);
     if (draw(r, 2))
         s.top_k = make_top_k(r, n_vocab);
@@ -104,7 +104,7 @@ static struct step_sampling make_sampling(struct source *r, uint32_t n_vocab)
         s.min_p = DRAW_OF(r, 0.05f, 0.5f, 1.0f, 2.0f, 1e-12f, 1e-35f, -1.0f);
     if (draw(r, 3) == 0)
         s.typical_p = DRAW_OF(r, 0.9f, 0.5f, 0.1f, 0.0f, -1.0f, 0.999f, 1.5f);
-    if (draw(r, 3) == 0) {
+    if (draw(r, 2)) {
         s.repetition_penalty = DRAW_OF(r, 1.0f, 1.1f, 1.5f, 0.5f, 1e-38f);
         s.presence_penalty = DRAW_OF(r, 0.0f, 0.5f, -1.0f, 3e38f);
         s.frequency_penalty = DRAW_OF(r, 0.0f, 0.5f, -0.25f);
@@ -163,8 +163,9 @@ static void make_step(struct sample_case *c, struct source *r)
     s->n_logits = c->shape.n_logits;
     s->n_rows = 2 * s->n_logits + 1;
     for (uint32_t i = 0; i < s->n_rows; i++)
-        s->rows[i] =
-            (struct step_row){.slot = draw(r, SLOTS), .pos = draw(r, CONTEXT), .logit_index = STEP_NO_LOGITS};
+        s->rows[i] = (struct step_row){.slot = draw(r, SLOTS),
+                                       .pos = draw(r, 2) ? draw(r, CONTEXT) : draw(r, 24),
+                                       .logit_index = STEP_NO_LOGITS};
     for (uint32_t i = 0; i < s->n_logits; i++) {
         struct step_logit *l = &s->logits[i];
         l->row = (uint16_t)(2 * i + 1);
