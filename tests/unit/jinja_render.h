@@ -1,5 +1,6 @@
 /* jinja_render.h - renders a template with variables written as JSON, for tests. Strings of the JSON are a
- * user's (plain). What is returned lies in `rendered`, which the next call reuses. */
+ * user's (plain), except roles and tokens. What is returned lies in `rendered`, which the next call reuses.
+ */
 #pragma once
 #include "jinja.h"
 
@@ -42,8 +43,13 @@ static inline struct jinja_value value_of(const json_t *j)
     }
     default: {
         struct jinja_dict *dict = jinja_dict_open(a);
-        json_object_foreach((json_t *)j, name, member) cr_assert_eq(
-            jinja_dict_add(a, dict, jinja_word(arena_copy(a, name, strlen(name))), value_of(member)), 0);
+        json_object_foreach((json_t *)j, name, member)
+        {
+            struct jinja_value value = value_of(member);
+            if (value.kind == JINJA_TEXT && (!strcmp(name, "role") || strstr(name, "_token")))
+                value.text.plain = NULL;
+            cr_assert_eq(jinja_dict_add(a, dict, jinja_word(arena_copy(a, name, strlen(name))), value), 0);
+        }
         return jinja_dict_value(dict);
     }
     }
