@@ -32,7 +32,7 @@ static bool read_spec(struct jinja_text f, size_t *at, struct spec *out)
 {
     size_t n = 0;
     *out = (struct spec){.width = -1, .precision = -1};
-    while (*at < f.len && n < sizeof out->flags - 1 && strchr("-+ 0#", f.s[*at]))
+    while (*at < f.len && n < sizeof out->flags - 1 && jinja_among(f.s[*at], "-+ 0#"))
         out->flags[n++] = f.s[(*at)++];
     if (*at < f.len && isdigit((unsigned char)f.s[*at]))
         out->width = read_count(f, at);
@@ -40,7 +40,7 @@ static bool read_spec(struct jinja_text f, size_t *at, struct spec *out)
         (*at)++;
         out->precision = read_count(f, at);
     }
-    if (*at == f.len || !strchr("sdiuxXofFeEgGr", f.s[*at]))
+    if (*at == f.len || !jinja_among(f.s[*at], "sdiuxXofFeEgGr"))
         return false;
     out->letter = f.s[(*at)++];
     return true;
@@ -69,7 +69,7 @@ static bool put_number(struct jinja_run *r, struct jinja_out *out, const struct 
                        const struct spec *s)
 {
     char format[32], text[1400];
-    bool real = strchr("fFeEgG", s->letter) != NULL;
+    bool real = jinja_among(s->letter, "fFeEgG");
     if (!jinja_is_number(v))
         return jinja_fail(r, -EBADMSG, "%%%c needs a number, not %s", s->letter, jinja_kind_name(v));
     int width = s->width < 0 ? 0 : s->width, precision = s->precision;

@@ -59,7 +59,7 @@ static size_t find(const struct jinja_lexer *l, size_t at, const char *word)
 /* Where the next tag or comment begins, or the end. */
 static size_t find_tag(const struct jinja_lexer *l, size_t at)
 {
-    while (at < l->len && !(l->s[at] == '{' && at + 1 < l->len && strchr("{%#", l->s[at + 1])))
+    while (at < l->len && !(l->s[at] == '{' && at + 1 < l->len && jinja_among(l->s[at + 1], "{%#")))
         at++;
     return at;
 }
@@ -295,7 +295,7 @@ static int read_number(struct jinja_lexer *l, struct jinja_token *out)
     bool real = false;
     int base = 10;
     char room[64];
-    if (l->s[from] == '0' && at == from + 1 && at + 1 < l->len && strchr("xXoObB", l->s[at])) {
+    if (l->s[from] == '0' && at == from + 1 && at + 1 < l->len && jinja_among(l->s[at], "xXoObB")) {
         base = (l->s[at] | 32) == 'x' ? 16 : (l->s[at] | 32) == 'o' ? 8 : 2;
         from = ++at;
         while (at < l->len && (isxdigit((unsigned char)l->s[at]) || l->s[at] == '_'))
@@ -336,14 +336,14 @@ static int read_operator(struct jinja_lexer *l, struct jinja_token *out)
             l->at += 2;
             return 0;
         }
-    if (!c || !strchr("+-*/%~[](){}<>=.:|,;", c))
+    if (!jinja_among(c, "+-*/%~[](){}<>=.:|,;"))
         return broken(l, "unexpected character \"%.1s\"", l->line, l->s + l->at);
-    if (strchr("([{", c)) {
+    if (jinja_among(c, "([{")) {
         if (l->n_closers == JINJA_MAX_NESTING)
             return error_set(l->err, -ENOTSUP, "line %u: more than %d brackets in one another", l->line,
                              JINJA_MAX_NESTING);
         l->closers[l->n_closers++] = c == '(' ? ')' : c == '[' ? ']' : '}';
-    } else if (strchr(")]}", c)) {
+    } else if (jinja_among(c, ")]}")) {
         if (!l->n_closers || l->closers[l->n_closers - 1] != c)
             return broken(l, "unexpected \"%c\"", l->line, c);
         l->n_closers--;

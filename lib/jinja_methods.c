@@ -43,7 +43,7 @@ static bool integer_argument(struct jinja_run *r, const struct jinja_args *args,
 
 static bool begins_word(unsigned char before, enum jinja_case how)
 {
-    return how == JINJA_TITLE ? !isalpha(before) : isspace(before) || (before && strchr("-({[<", before));
+    return how == JINJA_TITLE ? !isalpha(before) : isspace(before) || jinja_among((char)before, "-({[<");
 }
 
 bool jinja_recase(struct jinja_run *r, struct jinja_text text, enum jinja_case how, struct jinja_value *out)

@@ -170,6 +170,11 @@ bool jinja_text_equal(struct jinja_text a, struct jinja_text b)
     return a.len == b.len && (!a.len || !memcmp(a.s, b.s, a.len));
 }
 
+bool jinja_among(char c, const char *letters)
+{
+    return c && strchr(letters, c);
+}
+
 size_t jinja_char(const char *s, size_t n)
 {
     size_t len = utf8_char(s, n);

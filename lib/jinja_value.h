@@ -100,6 +100,8 @@ struct jinja_text jinja_text_of(const char *s, size_t len);
 struct jinja_text jinja_text_cut(struct jinja_text t, size_t from, size_t to); /* bytes */
 bool jinja_text_is(struct jinja_text t, const char *word);
 bool jinja_text_equal(struct jinja_text a, struct jinja_text b);
+/* Whether c is one of these letters; strchr() would find the NUL that ends them as well. */
+bool jinja_among(char c, const char *letters);
 /* Bytes of the character at s (1..4); a byte that begins none counts as one. 0 only when n is 0. */
 size_t jinja_char(const char *s, size_t n);
 /* Bytes of the white space, as Unicode has it, at s or before its end; 0 when there is none. */

@@ -625,6 +625,17 @@ Test(jinja, every_allocation_may_fail)
     jinja_close(t);
 }
 
+Test(jinja, a_nul_is_a_character_like_others)
+{
+    const char data[] = "a{\0b", format[] = "{{ '%5.\0f' % 1 }}", inside[] = "{{ 1 \0 }}";
+    cr_assert_eq(render_bytes(data, sizeof data - 1, NOTHING), 0);
+    cr_assert_eq(rendered.text.len, 4);
+    cr_assert_eq(memcmp(rendered.text.s, data, 4), 0);
+    cr_assert_eq(render_bytes(format, sizeof format - 1, NOTHING), -EBADMSG);
+    cr_assert_eq(render_bytes(inside, sizeof inside - 1, NOTHING), -EBADMSG);
+    expect_text("{{ '\\0' | length }}", NOTHING, "1");
+}
+
 /* What a file says is not to be trusted: nothing beyond a template's end is read, wherever it ends. */
 Test(jinja, a_template_cut_anywhere_is_read_to_its_end_only)
 {
