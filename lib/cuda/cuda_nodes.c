@@ -7,14 +7,20 @@
 #include "graph_areas.h"
 #include "nodes.h"
 #include "sample_layout.h"
+#include "schedule.h"
+#include "tile.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
-#define BEGIN_THREADS 256 /* step_border.c */
-#define END_THREADS   32
-#define BLOCKS_PER_SM 2
-#define ATTEND_WORK   40960u /* shared memory of a block that attends */
+#define BEGIN_THREADS  256 /* step_border.c */
+#define END_THREADS    32
+#define BLOCKS_PER_SM  2
+#define ATTEND_WORK    40960u  /* shared memory of a block that attends, */
+#define PRODUCT_ROOM   102400u /* and of one that multiplies, if that is enough: two of them share an SM */
+#define PRODUCT_STAGES 4u
+#define MBARRIERS      256u
+#define DEFAULT_SHARED 49152u /* what a block gets without asking */
 
 struct value { /* what a node yields */
     uint64_t data;
@@ -27,7 +33,9 @@ struct launch { /* of a node */
     uint32_t n_blocks, n_threads, shared_bytes;
     union {
         struct decoder_args border;
+        struct embed_args embed;
         struct rms_norm_args norm;
+        struct mul_mat_args product;
         struct rope_args rope;
         struct kv_append_args append;
         struct attention_args attention;
@@ -112,10 +120,75 @@ static struct node_rows input_of(const struct maker *m, uint32_t i)
     return rows_of(m, m->n->inputs[i]);
 }
 
-static void make_norm(const struct maker *m, struct launch *l)
+static int make_embed(const struct maker *m, struct launch *l, struct error *err)
+{
+    (void)err;
+    l->n_threads = NODE_EMBED_THREADS;
+    l->args.embed = (struct embed_args){.step = step_of(m),
+                                        .out = rows_of(m, m->node),
+                                        .matrix = m->d->weights.matrices[m->n->weight],
+                                        .tokens = m->d->args.staged + offsetof(struct decoder_step, tokens)};
+    return 0;
+}
+
+static uint32_t round_up(uint32_t n, uint32_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Shared memory of a product: room for quantised columns, at most half of it, and stages of whole
+ * super-blocks. 0: it does not fit. */
+static bool lay_out(struct decoder_shared *s, const struct decoder_matrix *w, uint32_t room)
+{
+    uint32_t forms = activation_form(w->type), columns = ACTIVATION_COLUMNS;
+    *s = (struct decoder_shared){.fold = MBARRIERS, .fold_bytes = PRODUCT_FOLD_BYTES};
+    s->work = s->fold + s->fold_bytes;
+    uint32_t left = room > s->work ? room - s->work : 0;
+    while (columns > 1 && activation_panel_bytes(columns, w->k, forms) > left / 2)
+        columns--;
+    s->work_bytes = round_up(activation_panel_bytes(columns, w->k, forms), 128);
+    left -= least(left, s->work_bytes);
+    uint32_t supers = least(SCHEDULE_MAX_SUPERS, left / 2 / w->super_bytes);
+    s->stages = s->work + s->work_bytes;
+    s->stage_bytes = round_up((supers ? supers : 1) * w->super_bytes, 128);
+    s->n_stages = least(left / s->stage_bytes, PRODUCT_STAGES);
+    s->total = s->stages + s->n_stages * s->stage_bytes;
+    return s->n_stages > 0;
+}
+
+static int make_product(const struct maker *m, struct launch *l, struct error *err)
+{
+    const struct cuda_decoder *d = m->d;
+    const struct graph_node *n = m->n;
+    const struct decoder_matrix *w = &d->weights.matrices[n->weight];
+    struct decoder_shared *s = &l->args.product.shared;
+    l->args.product =
+        (struct mul_mat_args){.step = step_of(m),
+                              .in = input_of(m, 0),
+                              .out = rows_of(m, m->node),
+                              .matrix = *w,
+                              .bias = n->bias == MODEL_NO_WEIGHT ? 0 : d->weights.vectors[n->bias],
+                              .factors = m->values[n->inputs[0]].factors};
+    uint32_t room = (uint32_t)d->device.shared_per_block;
+    if (!lay_out(s, w, least(room, PRODUCT_ROOM)) && !lay_out(s, w, room))
+        return error_set(err, -ENOTSUP, "%s: rows of %u values do not fit the shared memory of %s", n->name,
+                         w->k, d->device.name);
+    l->n_threads = least(NODE_PRODUCT_THREADS, d->device.max_threads / 32 * 32);
+    l->shared_bytes = s->total;
+    return 0;
+}
+
+static int make_norm(const struct maker *m, struct launch *l, struct error *err)
 {
     const struct graph_node *n = m->n;
+    (void)err;
     l->n_threads = NODE_NORM_THREADS;
+    l->shared_bytes = NODE_NORM_SHARED;
     l->args.norm = (struct rms_norm_args){.step = step_of(m),
                                           .in = input_of(m, 0),
                                           .out = rows_of(m, m->node),
@@ -124,10 +197,12 @@ static void make_norm(const struct maker *m, struct launch *l)
                                           .width = n->width,
                                           .group = n->group,
                                           .eps = n->eps};
+    return 0;
 }
 
-static void make_rope(const struct maker *m, struct launch *l)
+static int make_rope(const struct maker *m, struct launch *l, struct error *err)
 {
+    (void)err;
     const struct decoder_args *a = &m->d->args;
     const struct program *p = m->d->program;
     l->n_threads = NODE_ROPE_THREADS;
@@ -141,12 +216,15 @@ static void make_rope(const struct maker *m, struct launch *l)
                                       .rope_dim = p->rope_dim,
                                       .neox = p->rope_neox,
                                       .n_ctx = a->slots.n_ctx};
+    return 0;
 }
 
-static void make_append(const struct maker *m, struct launch *l)
+static int make_append(const struct maker *m, struct launch *l, struct error *err)
 {
+    (void)err;
     const struct decoder_args *a = &m->d->args;
     l->n_threads = NODE_APPEND_THREADS;
+    l->shared_bytes = NODE_APPEND_SHARED;
     l->args.append = (struct kv_append_args){.step = step_of(m),
                                              .k = input_of(m, 0),
                                              .v = input_of(m, 1),
@@ -155,10 +233,12 @@ static void make_append(const struct maker *m, struct launch *l)
                                              .layout = a->layout,
                                              .slots = a->slots,
                                              .layer = m->n->layer};
+    return 0;
 }
 
-static void make_attention(const struct maker *m, struct launch *l)
+static int make_attention(const struct maker *m, struct launch *l, struct error *err)
 {
+    (void)err;
     const struct decoder_args *a = &m->d->args;
     const struct program *p = m->d->program;
     struct node_rows q = input_of(m, 0), out = rows_of(m, m->node);
@@ -183,11 +263,13 @@ static void make_attention(const struct maker *m, struct launch *l)
                                                            .neox = p->rope_neox,
                                                            .scale = m->n->scale,
                                                            .work_bytes = ATTEND_WORK}};
+    return 0;
 }
 
 /* Exported logits lie as the node's own do. */
-static void make_sample(const struct maker *m, struct launch *l)
+static int make_sample(const struct maker *m, struct launch *l, struct error *err)
 {
+    (void)err;
     const struct decoder_args *a = &m->d->args;
     struct node_rows logits = input_of(m, 0);
     l->n_threads = a->n_crew;
@@ -202,10 +284,12 @@ static void make_sample(const struct maker *m, struct launch *l)
                                           .n_end_tokens = a->n_end_tokens,
                                           .n_vocab = a->buffers.n_vocab,
                                           .logits_stride = logits.stride};
+    return 0;
 }
 
-static void make_flat(const struct maker *m, struct launch *l)
+static int make_flat(const struct maker *m, struct launch *l, struct error *err)
 {
+    (void)err;
     uint32_t second = m->n->op == GRAPH_SILU ? 0 : 1;
     l->n_threads = NODE_FLAT_THREADS;
     l->args.flat = (struct flat_args){.step = step_of(m),
@@ -213,39 +297,67 @@ static void make_flat(const struct maker *m, struct launch *l)
                                       .b = input_of(m, second),
                                       .out = rows_of(m, m->node),
                                       .width = m->n->width};
+    return 0;
 }
 
 static const struct {
     enum cuda_kernel kernel;
-    void (*make)(const struct maker *m, struct launch *l); /* NULL: nothing to launch */
+    int (*make)(const struct maker *m, struct launch *l, struct error *err); /* NULL: nothing to launch */
 } makers[GRAPH_N_OPS] = {
-    [GRAPH_RMS_NORM] = {CUDA_RMS_NORM, make_norm}, [GRAPH_ROPE] = {CUDA_ROPE, make_rope},
-    [GRAPH_COPY] = {CUDA_KV_APPEND, make_append},  [GRAPH_SOFT_MAX] = {CUDA_ATTENTION, make_attention},
-    [GRAPH_ADD] = {CUDA_ADD, make_flat},           [GRAPH_MUL] = {CUDA_MUL, make_flat},
-    [GRAPH_SILU] = {CUDA_SILU, make_flat},         [GRAPH_ARGMAX] = {CUDA_ARGMAX, make_sample},
+    [GRAPH_EMBED] = {CUDA_EMBED, make_embed},
+    [GRAPH_RMS_NORM] = {CUDA_RMS_NORM, make_norm},
+    [GRAPH_MUL_MAT] = {CUDA_MUL_MAT, make_product},
+    [GRAPH_ROPE] = {CUDA_ROPE, make_rope},
+    [GRAPH_COPY] = {CUDA_KV_APPEND, make_append},
+    [GRAPH_SOFT_MAX] = {CUDA_ATTENTION, make_attention},
+    [GRAPH_ADD] = {CUDA_ADD, make_flat},
+    [GRAPH_MUL] = {CUDA_MUL, make_flat},
+    [GRAPH_SILU] = {CUDA_SILU, make_flat},
+    [GRAPH_ARGMAX] = {CUDA_ARGMAX, make_sample},
 };
 
-static void make_launches(struct cuda_decoder *d, const struct value *values)
+/* Blocks may ask for more shared memory than the driver gives by itself. */
+static int allow_shared(struct cuda_decoder *d, const uint32_t most[GRAPH_N_OPS], struct error *err)
+{
+    int rc = 0;
+    for (uint32_t op = 0; op < GRAPH_N_OPS && rc == 0; op++)
+        if (most[op] > DEFAULT_SHARED)
+            rc = CUDA_TRY(&d->driver, err, cuFuncSetAttribute, d->kernels.functions[makers[op].kernel],
+                          CUDA_FUNCTION_SHARED, (int)most[op]);
+    return rc;
+}
+
+static int make_nodes(struct cuda_decoder *d, const struct value *values, struct error *err)
 {
     struct cuda_nodes *x = d->nodes;
+    uint32_t most[GRAPH_N_OPS] = {0};
     for (uint32_t i = 0; i < d->graph->n_nodes; i++) {
         struct maker m = {d, values, i, &d->graph->nodes[i]};
+        struct launch *l = &x->launches[i];
         if (!makers[m.n->op].make)
             continue;
-        x->launches[i] = (struct launch){.function = d->kernels.functions[makers[m.n->op].kernel],
-                                         .n_blocks = d->n_blocks * BLOCKS_PER_SM};
-        makers[m.n->op].make(&m, &x->launches[i]);
+        *l = (struct launch){.function = d->kernels.functions[makers[m.n->op].kernel],
+                             .n_blocks = d->n_blocks * BLOCKS_PER_SM};
+        int rc = makers[m.n->op].make(&m, l, err);
+        if (rc < 0)
+            return rc;
+        most[m.n->op] = l->shared_bytes > most[m.n->op] ? l->shared_bytes : most[m.n->op];
         if (m.n->op == GRAPH_ARGMAX)
-            d->export_stride = x->launches[i].args.sample.logits_stride;
+            d->export_stride = l->args.sample.logits_stride;
     }
-    x->begin = (struct launch){.function = d->kernels.functions[CUDA_STEP_BEGIN],
-                               .n_blocks = 1,
-                               .n_threads = BEGIN_THREADS,
-                               .args.border = d->args};
-    x->end = (struct launch){.function = d->kernels.functions[CUDA_STEP_END],
-                             .n_blocks = 1,
-                             .n_threads = END_THREADS,
-                             .args.border = d->args};
+    return allow_shared(d, most, err);
+}
+
+static void make_border(struct cuda_decoder *d)
+{
+    d->nodes->begin = (struct launch){.function = d->kernels.functions[CUDA_STEP_BEGIN],
+                                      .n_blocks = 1,
+                                      .n_threads = BEGIN_THREADS,
+                                      .args.border = d->args};
+    d->nodes->end = (struct launch){.function = d->kernels.functions[CUDA_STEP_END],
+                                    .n_blocks = 1,
+                                    .n_threads = END_THREADS,
+                                    .args.border = d->args};
 }
 
 /* --- life --- */
@@ -264,8 +376,10 @@ int cuda_nodes_open(struct cuda_decoder *d, struct error *err)
     if (rc == 0 && place(d, &placed, values) < 0)
         rc = error_set(err, -ENOMEM, "node by node: out of memory");
     d->args.staged_stride = 0; /* launches follow one another: one staged step is enough */
-    if (rc == 0)
-        make_launches(d, values);
+    if (rc == 0) {
+        make_border(d);
+        rc = make_nodes(d, values, err);
+    }
     free(values);
     return rc;
 }

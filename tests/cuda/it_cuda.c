@@ -1,0 +1,247 @@
+/* The real daemon with backend = cuda, on the emulated driver: what it serves, how the resident kernel lives,
+ * parks and comes back, and what happens when the device fails. */
+#include "integration/harness.h"
+
+#define CUDA  "--backend", "cuda", "--libcuda", LIBCUDA, "--slots", "4", "--n-ctx", "256"
+#define STORY "{\"prompt\":\"Once upon a time\",\"temperature\":0,\"ignore_eos\":true,\"max_tokens\":"
+
+/* What the recorded greedy story begins with. */
+static void expect_story(const char *text)
+{
+    char recorded[2048] = {0};
+    FILE *f = fopen(HEARTH_TEST_DATA "/once-upon-a-time.txt", "rb");
+    cr_assert_not_null(f);
+    cr_assert_gt(fread(recorded, 1, sizeof recorded - 1, f), 0);
+    fclose(f);
+    cr_assert(*text && strncmp(recorded, text, strlen(text)) == 0, "got: %s", text);
+}
+
+static char *stats_text(const char *path)
+{
+    struct reply r = get("/stats");
+    json_t *root = reply_json(&r);
+    char *text = strdup(json_text(root, path));
+    json_decref(root);
+    reply_free(&r);
+    return text;
+}
+
+static void expect_stat(const char *path, const char *expected)
+{
+    char *text = stats_text(path);
+    cr_assert_str_eq(text, expected, "%s is %s", path, text);
+    free(text);
+}
+
+static void wait_state(const char *state)
+{
+    for (int left = 12000;; left--) {
+        char *now = stats_text("decoder.state");
+        bool there = strcmp(now, state) == 0;
+        cr_assert(there || left > 0, "the decoder is %s, not %s", now, state);
+        free(now);
+        if (there)
+            return;
+        usleep(5000);
+    }
+}
+
+/* ---- serving ---- */
+
+DAEMON_TEST(cuda, one_launch_serves_many_tokens, CUDA)
+{
+    expect_stat("device.backend", "cuda");
+    expect_stat("device.name", "SIMT emulator");
+    expect_stat("device.isa", "sm_90");
+    for (int i = 1; i <= 2; i++) {
+        json_t *root = generate(STORY "6}");
+        expect_story(json_text(root, "text"));
+        json_decref(root);
+        cr_assert_eq(stat_number("decoder.tokens"), 6 * i);
+        cr_assert_eq(stat_number("decoder.launches"), 1);
+        cr_assert_eq(stat_number("decoder.parks"), 0);
+    }
+    cr_assert_gt(stat_number("device.memory_total"), stat_number("device.memory_used"));
+    wait_state("idle");
+}
+
+DAEMON_TEST(cuda, a_stream_gives_the_same_text_in_pieces, CUDA)
+{
+    struct events e;
+    struct reply r = post("/generate", STORY "6,\"stream\":true}");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    events_read(&e, &r);
+    cr_assert(e.done);
+    char *text = events_text(&e, "text");
+    expect_story(text);
+    cr_assert_gt(e.n, 3);
+    free(text);
+    events_free(&e);
+    reply_free(&r);
+}
+
+static void expect_launches(const char *executor, long long per_step, long long more)
+{
+    expect_stat("decoder.executor", executor);
+    cr_assert_eq(stat_number("decoder.launches"), 0);
+    json_t *root = generate(STORY "3}");
+    expect_story(json_text(root, "text"));
+    json_decref(root);
+    long long n = per_step ? per_step : stat_number("decoder.ops_per_step") + more;
+    cr_assert_eq(stat_number("decoder.launches"), n * stat_number("decoder.steps"));
+}
+
+DAEMON_TEST(cuda, eager_launches_every_node_and_the_step_around_them, CUDA, "--executor", "eager")
+{
+    expect_launches("eager", 0, 2);
+}
+
+DAEMON_TEST(cuda, graph_launches_once_per_step, CUDA, "--executor", "graph")
+{
+    expect_launches("graph", 1, 0);
+}
+
+/* ---- parking ---- */
+
+DAEMON_TEST(cuda, a_parked_decoder_comes_back_with_its_cache, CUDA, "--park-after-ms", "200")
+{
+    char *body =
+        long_prompt("Once upon a time ", 20, ",\"temperature\":0,\"ignore_eos\":true,\"max_tokens\":4");
+    json_t *first = generate(body);
+    wait_state("parked");
+    long long parks = stat_number("decoder.parks");
+    cr_assert_geq(parks, 1);
+    cr_assert_eq(stat_number("decoder.launches"), parks);
+    json_t *again = generate(body);
+    cr_assert_geq(stat_number("decoder.launches"), parks + 1);
+    cr_assert_eq(json_number(first, "usage.cached_tokens"), 0);
+    cr_assert_eq(json_number(again, "usage.cached_tokens"), 64);
+    cr_assert_str_eq(json_text(first, "text"), json_text(again, "text"));
+    json_decref(first);
+    json_decref(again);
+    free(body);
+    wait_state("parked");
+}
+
+Test(cuda, sigterm_lets_what_runs_finish)
+{
+    struct reply r = {0};
+    daemon_start((const char *[]){CUDA, NULL});
+    int fd = client_connect(daemon_.port);
+    client_request(fd, "POST", "/generate", "", STORY "12,\"stream\":true}");
+    while (!r.raw || !strstr(r.raw, "data: "))
+        cr_assert(reply_more(&r, fd));
+    kill(daemon_.pid, SIGTERM);
+    while (reply_more(&r, fd))
+        ;
+    cr_assert_not_null(strstr(r.raw, "\"finish_reason\":\"length\""), "%s", r.raw);
+    cr_assert_not_null(strstr(r.raw, "[DONE]"));
+    cr_assert_eq(daemon_end(0), 0);
+    reply_free(&r);
+    close(fd);
+}
+
+/* ---- a device that is not there, or not enough ---- */
+
+/* The daemon ends by itself with this exit code, and its log has these words. */
+static void expect_end(int code, const char *words)
+{
+    int got = daemon_end(0);
+    char *log = daemon_read_log();
+    cr_assert_eq(got, code, "exit code %d\n%s", got, log);
+    cr_assert_not_null(strstr(log, words), "no \"%s\" in\n%s", words, log);
+    free(log);
+}
+
+static void spawn_with(const char *fault, const char *const *flags)
+{
+    setenv("SIMT_FAULT", fault, 1);
+    daemon_spawn(flags);
+}
+
+Test(cuda_load, kernels_that_the_driver_refuses_are_6)
+{
+    spawn_with("jit", (const char *[]){CUDA, NULL});
+    expect_end(6, "cuModuleLoadDataEx");
+}
+
+Test(cuda_load, with_auto_the_cpu_takes_over_and_the_log_says_why)
+{
+    setenv("SIMT_FAULT", "jit", 1);
+    daemon_start((const char *[]){"--backend", "auto", "--libcuda", LIBCUDA, NULL});
+    expect_stat("device.backend", "cpu");
+    char *why = stats_text("device.why"), *log = daemon_read_log();
+    cr_assert_not_null(strstr(why, "cuModuleLoadDataEx"), "%s", why);
+    cr_assert_not_null(strstr(log, "backend auto takes cpu: kernel"), "%s", log);
+    free(why);
+    free(log);
+    daemon_stop();
+}
+
+Test(cuda_load, every_allocation_that_fails_is_7_and_says_what_it_was_for)
+{
+    static const struct {
+        const char *fault, *words;
+    } cases[] = {{"alloc:1", "for weights"},
+                 {"alloc:2", "for tables"},
+                 {"alloc:3", "for activations"},
+                 {"alloc:4", "for the KV cache"},
+                 {"host_alloc:1", "copying the weights"},
+                 {"host_alloc:3", "for the control words"},
+                 {"host_alloc:4", "for steps"},
+                 {"host_alloc:5", "for results"},
+                 {"host_alloc:6", "for exported logits"},
+                 {"host_alloc:7", "for page transfers"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        spawn_with(cases[i].fault, (const char *[]){CUDA, NULL});
+        expect_end(7, cases[i].words);
+    }
+}
+
+Test(cuda_load, a_model_that_does_not_fit_is_7_with_both_numbers)
+{
+    setenv("SIMT_MEMORY_MB", "8", 1);
+    daemon_spawn((const char *[]){CUDA, NULL});
+    int code = daemon_end(0);
+    char *log = daemon_read_log();
+    cr_assert_eq(code, 7, "%s", log);
+    cr_assert(strstr(log, "needs") && strstr(log, "MiB are free"), "%s", log);
+    free(log);
+}
+
+/* ---- a device that fails while it works ---- */
+
+/* The request that runs gets an error, readiness is 503 meanwhile, the process ends with 9. */
+static void expect_fault(const char *words)
+{
+    struct reply r = {0};
+    int fd = client_connect(daemon_.port);
+    client_request(fd, "POST", "/generate", "", STORY "200}");
+    client_read(fd, &r, false);
+    cr_assert_eq(r.status, 500, "%d %s", r.status, r.raw);
+    cr_assert_not_null(strstr(r.body, "internal"), "%s", r.body);
+    reply_free(&r);
+    close(fd);
+    expect_end(9, words);
+}
+
+Test(cuda_fault, a_grid_that_dies_in_a_step_ends_the_process_with_the_drivers_words)
+{
+    setenv("SIMT_FAULT", FAULT_STEP, 1);
+    daemon_start((const char *[]){CUDA, NULL});
+    expect_fault("CUDA_ERROR_ILLEGAL_ADDRESS");
+}
+
+Test(cuda_fault, a_grid_that_stands_still_is_seen_within_the_watchdogs_time)
+{
+    setenv("SIMT_FAULT", FAULT_STUCK, 1);
+    daemon_start((const char *[]){CUDA, "--watchdog-ms", "3000", NULL});
+    expect_fault("sign of life");
+}
+
+Test(cuda_fault, a_device_that_is_lost_is_an_error_to_the_request)
+{
+    setenv("SIMT_FAULT", "query:" FAULT_QUERY_NUMBER, 1);
+    daemon_start((const char *[]){CUDA, NULL});
+    expect_fault("cuStreamQuery");
+}

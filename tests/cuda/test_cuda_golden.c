@@ -1,0 +1,89 @@
+/* The cuda decoder, on the emulated driver, against the recorded float64 references and against the cpu's
+ * bits. */
+#include "decoder_run.h"
+#include "golden.h"
+
+/* Bounds: those of the int8 arithmetic on cpu (test_cpu_golden.c). */
+#define WORST 0.045
+#define MEAN  0.030
+
+static void check_bounds(const struct golden *g, const float *logits, double worst, double mean)
+{
+    double sum = 0;
+    for (uint32_t pos = 0; pos < g->n_tokens; pos++) {
+        const float *row = logits + (size_t)pos * g->n_vocab;
+        double error = golden_error(g, pos, row);
+        sum += error;
+        cr_expect(error <= worst, "%s position %u: error %.4f", g->name, pos, error);
+        uint32_t best = 0;
+        for (uint32_t i = 1; i < g->n_vocab; i++)
+            best = row[i] > row[best] ? i : best;
+        if (g->top[pos][0].logit - g->top[pos][1].logit > 0.3)
+            cr_expect_eq((int32_t)best, g->top[pos][0].token, "%s position %u", g->name, pos);
+    }
+    cr_expect(sum / g->n_tokens <= mean, "%s: mean error %.4f", g->name, sum / g->n_tokens);
+    printf("%s: mean error %.4f\n", g->name, sum / g->n_tokens);
+}
+
+static void check_bits(const struct golden *g, const float *expected, const float *got, const char *what)
+{
+    for (size_t i = 0; i < (size_t)g->n_tokens * g->n_vocab; i++)
+        cr_assert(memcmp(&expected[i], &got[i], sizeof *got) == 0,
+                  "%s, %s: position %zu, logit %zu is %a, cpu %a", g->name, what, i / g->n_vocab,
+                  i % g->n_vocab, (double)got[i], (double)expected[i]);
+}
+
+/* Every executor gives the cpu's bits; the logits of one of them are held to the reference. */
+static void check_file(const char *dir, const char *name, double worst, double mean)
+{
+    static const struct {
+        enum executor_kind kind;
+        const char *name;
+        uint32_t chunk;
+    } ways[] = {
+        {EXECUTOR_PERSISTENT, "persistent", 32}, {EXECUTOR_EAGER, "eager", 7}, {EXECUTOR_GRAPH, "graph", 13}};
+    struct golden g;
+    cr_assert(golden_open(&g, dir, name), "%s/%s", dir, name);
+    struct decoder_run_config c = {.path = g.model, .n_threads = 2};
+    float *expected = decoder_run_logits(&c, g.tokens, g.n_tokens, 32);
+    c.ops = &cuda_backend;
+    c.libcuda = LIBCUDA;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        c.kind = ways[i].kind;
+        float *logits = decoder_run_logits(&c, g.tokens, g.n_tokens, ways[i].chunk);
+        check_bits(&g, expected, logits, ways[i].name);
+        if (i == 0)
+            check_bounds(&g, logits, worst, mean);
+        free(logits);
+    }
+    free(expected);
+    golden_close(&g);
+}
+
+Test(cuda_golden, int8_is_within_the_bounds_and_has_the_cpus_bits_on_every_recorded_file)
+{
+    for (size_t i = 0; i < GOLDEN_N_DATA; i++)
+        check_file(HEARTH_TEST_DATA, golden_data_names[i], WORST, MEAN);
+}
+
+Test(cuda_golden, int8_is_within_the_bounds_on_the_files_beside_the_checkout)
+{
+    const char *dir = golden_shared();
+    if (!dir) {
+        printf("SKIP test_cuda_golden shared-golden: ../shared/golden is not here\n");
+        return;
+    }
+    for (size_t i = 0; i < GOLDEN_N_SHARED; i++)
+        if (!strstr(golden_shared_names[i], "-f16"))
+            check_file(dir, golden_shared_names[i], WORST, MEAN);
+}
+
+Test(cuda_golden, f16_weights_stay_within_two_thousandths)
+{
+    const char *dir = golden_shared();
+    if (!dir) {
+        printf("SKIP test_cuda_golden shared-golden: ../shared/golden is not here\n");
+        return;
+    }
+    check_file(dir, "tiny-qwen3-s11-f16", 2e-3, 2e-3);
+}

@@ -1,0 +1,52 @@
+/* The promise in the large, kept by cuda: the request alone on the cpu, the slow way, is the reference; in
+ * all circumstances the engine on the cuda decoder gives the same tokens and log-probabilities, bit for bit.
+ */
+#define IDENTITY_PROMPT 70
+#define IDENTITY_TOKENS 10
+#include "identity.h"
+
+static const struct {
+    const char *what, *blocks, *sm;
+    struct circumstances c;
+} cases[] = {
+    {"two steps in flight", "3", "90", {.steps_in_flight = 2}},
+    {"one block, sm_80", "1", "80", {.steps_in_flight = 1}},
+    {"four blocks beside seven others", "4", "90", {.steps_in_flight = 2, .n_neighbours = 7}},
+    {"beside seven others, one step, sm_80", "2", "80", {.steps_in_flight = 1, .n_neighbours = 7}},
+    {"chunks of 1", "2", "90", {.steps_in_flight = 2, .max_chunk = 1}},
+    {"chunks of 7", "3", "90", {.steps_in_flight = 1, .max_chunk = 7}},
+    {"after a prefix hit beside three others in chunks of 7",
+     "3",
+     "90",
+     {.steps_in_flight = 2, .after_hit = true, .n_neighbours = 3, .max_chunk = 7}},
+    {"eager", "2", "90", {.kind = EXECUTOR_EAGER, .steps_in_flight = 2, .n_neighbours = 3}},
+    {"graph", "3", "80", {.kind = EXECUTOR_GRAPH, .steps_in_flight = 2, .n_neighbours = 3}},
+};
+
+static void check_model(const char *path, enum kv_type kv_type)
+{
+    static struct answer alone, other;
+    struct circumstances slow = {.kv_type = kv_type, .isa = "scalar", .n_threads = 1, .steps_in_flight = 1};
+    cr_assert(ask(path, slow, &alone));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct circumstances c = cases[i].c;
+        c.kv_type = kv_type;
+        c.isa = "auto";
+        c.ops = &cuda_backend;
+        c.libcuda = LIBCUDA;
+        setenv("SIMT_BLOCKS", cases[i].blocks, 1);
+        setenv("SIMT_DEVICE_SM", cases[i].sm, 1);
+        cr_assert(ask(path, c, &other));
+        expect_same(&alone, &other, path, cases[i].what);
+    }
+}
+
+Test(cuda_identity, qwen3_q4_k_m_gives_the_cpus_bits_in_all_circumstances, .timeout = 600)
+{
+    check_model(HEARTH_TEST_DATA "/tiny-qwen3-s11-q4_k_m.gguf", KV_F16);
+}
+
+Test(cuda_identity, llama3_q4_k_m_with_a_q8_0_cache_gives_the_cpus_bits_in_all_circumstances, .timeout = 600)
+{
+    check_model(HEARTH_TEST_DATA "/tiny-llama3-s15-q4_k_m.gguf", KV_Q8_0);
+}
