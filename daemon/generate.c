@@ -236,6 +236,7 @@ static void prepare(struct request *r)
     json_decref(g->body);
     g->body = NULL;
     g->p.prompt = NULL; /* went with the tree */
+    g->p.chat = (struct chat){0};
 }
 
 /* --- on the loop --- */

@@ -102,6 +102,19 @@ Test(cli, check_config_names_the_line_and_is_2)
     unlink(path);
 }
 
+Test(cli, check_config_reads_the_chat_template_it_names)
+{
+    const char *path = file_with("a\n{% include 'x' %}\n", 20);
+    cr_assert_eq(PROCESS_RUN(&p, "check-config", "--chat-template", path), 2);
+    expect_in(p.stderr_text, "line 2: statement \"include\" is not supported");
+    process_free(&p);
+    cr_assert_eq(PROCESS_RUN(&p, "check-config", "--chat-template", "/nonexistent"), 2);
+    expect_in(p.stderr_text, "chat_template: /nonexistent: No such file");
+    process_free(&p);
+    cr_assert_eq(PROCESS_RUN(&p, "check-config", "--chat-template", "chatml"), 0);
+    unlink(path);
+}
+
 Test(cli, check_config_misses_a_model_that_is_not_there_and_is_3)
 {
     const char *path = file_with("model = /nonexistent/a.gguf\n", 28);
