@@ -1,5 +1,6 @@
 #include "gpu.h"
 #include "clock.h"
+#include "kernels/gpu_kernels.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -140,6 +141,27 @@ int gpu_time(struct gpu *g, const struct gpu_launch *l, double *seconds, struct 
     if (rc == 0)
         rc = CUDA_TRY(&g->driver, err, cuEventElapsedTime, &ms, g->start, g->end);
     *seconds = (double)ms * 1e-3;
+    return rc;
+}
+
+int gpu_warm(struct gpu *g, struct error *err)
+{
+    const size_t bytes = (size_t)256 << 20;
+    struct copy_args args = {.n_words = bytes / 16};
+    struct gpu_launch launch = {.n_blocks = 2 * g->device.n_sms, .n_threads = COPY_THREADS, .args = &args};
+    if (g->emulated)
+        return 0;
+    int rc = gpu_function(g, gpu_ptx_images, "copy", "gpu_fill", 0, &launch.function, err);
+    if (rc == 0)
+        rc = CUDA_TRY(&g->driver, err, cuMemAlloc, &args.to, bytes);
+    uint64_t end = clock_ns() + 300000000;
+    while (rc == 0 && clock_ns() < end) {
+        rc = gpu_start(g, &launch, err);
+        if (rc == 0)
+            rc = gpu_finish(g, 10, err);
+    }
+    if (args.to)
+        g->driver.cuMemFree(args.to);
     return rc;
 }
 

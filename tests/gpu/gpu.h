@@ -49,6 +49,9 @@ int gpu_finish(struct gpu *g, double limit_s, struct error *err);
 /* Starts, waits, and tells how long the device was at it. */
 int gpu_time(struct gpu *g, const struct gpu_launch *launch, double *seconds, struct error *err);
 
+/* Keeps the device busy until its clocks have risen from idle; nothing on the emulator. */
+int gpu_warm(struct gpu *g, struct error *err);
+
 /* Words shared with a running kernel. */
 void gpu_store(uint32_t *word, uint32_t value);
 uint32_t gpu_load(const uint32_t *word);

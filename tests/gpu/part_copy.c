@@ -130,6 +130,8 @@ int part_copy(struct gpu *g, json_t *out, struct error *err)
     if (rc == 0)
         rc = gpu_memory(g, &c.to, c.bytes, err);
     if (rc == 0)
+        rc = gpu_warm(g, err);
+    if (rc == 0)
         rc = time_kernel(&c, "gpu_fill", &fill, err);
     if (rc == 0)
         rc = time_kernel(&c, "gpu_read", &read, err);

@@ -122,6 +122,8 @@ int part_echo(struct gpu *g, json_t *out, struct error *err)
     json_object_set_new(out, "steps", rows);
     int rc = set_up(&e, err);
     if (rc == 0)
+        rc = gpu_warm(g, err);
+    if (rc == 0)
         rc = round_trips(&e, out, err);
     if (rc == 0)
         rc = even_steps(&e, "no looks at the host", false, false, rows, err);

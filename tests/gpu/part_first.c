@@ -176,6 +176,8 @@ int part_first(struct gpu *g, json_t *out, struct error *err)
     struct first f = {.g = g};
     int rc = set_up(&f, err);
     if (rc == 0)
+        rc = gpu_warm(g, err);
+    if (rc == 0)
         rc = try_steps(&f, out, err);
     json_object_set_new(out, "steps_right", json_boolean(rc == 0));
     if (rc == 0)

@@ -64,6 +64,8 @@ int part_hop(struct gpu *g, json_t *out, struct error *err)
         rc = gpu_memory(g, &h.args.counters, h.counter_bytes, err);
     if (rc == 0)
         rc = gpu_memory(g, &h.args.out, n * sizeof *h.seen, err);
+    if (rc == 0)
+        rc = gpu_warm(g, err);
     for (int mode = HOP_CHAIN; mode <= HOP_BARRIER; mode++)
         for (int whole = 0; rc == 0 && whole < 2; whole++)
             rc = measure(&h, (enum hop_mode)mode, !whole ? 32 : g->emulated ? 64 : GPU_MAX_CREW, rows, err);

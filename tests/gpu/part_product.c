@@ -185,6 +185,8 @@ int part_product(struct gpu *g, json_t *out, struct error *err)
         rc = gpu_memory(g, &b.args.factors, 8 * sizeof(float), err);
     b.args.tiles = b.tiles;
     if (rc == 0)
+        rc = gpu_warm(g, err);
+    if (rc == 0)
         rc = fill(&b, in_floats, err);
     const struct shape *list = small ? small_shapes : shapes;
     size_t n = small ? sizeof small_shapes / sizeof *list : sizeof shapes / sizeof *list;

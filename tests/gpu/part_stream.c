@@ -65,7 +65,7 @@ static struct stream_args cut(const struct stream *s, const struct setting *set)
                                 .n_crew = s->n_crew,
                                 .burst = burst,
                                 .mode = set->mode,
-                                .n_rounds = 2};
+                                .n_rounds = s->g->emulated ? 2 : 8};
 }
 
 static int measure(struct stream *s, const struct setting *set, json_t *rows, struct error *err)
@@ -143,6 +143,8 @@ int part_stream(struct gpu *g, json_t *out, struct error *err)
     json_t *rows = json_array();
     json_object_set_new(out, "rows", rows);
     int rc = set_up(&s, err);
+    if (rc == 0)
+        rc = gpu_warm(g, err);
     if (rc == 0)
         rc = measure_all(&s, rows, err);
     if (rc == 0)
