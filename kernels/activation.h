@@ -115,7 +115,7 @@ SIMT_INLINE void activation_chunk(const struct activation *a, const bool is_far,
                                   const SIMT_GLOBAL float *x, const SIMT_GLOBAL float *gain, uint32_t k,
                                   uint32_t chunk)
 {
-    uint32_t part = simt_lane() % 8, i = chunk * ACTIVATION_CHUNK + simt_lane() * 4;
+    uint32_t lane = simt_opaque(simt_lane()), part = lane % 8, i = chunk * ACTIVATION_CHUNK + lane * 4;
     uint32_t base = i / TILE_COLUMNS * a->super_bytes, j = i % TILE_COLUMNS / ARITH_BLOCK;
     float v[4];
     activation_load(x, gain, k, i, v);
@@ -146,7 +146,7 @@ SIMT_INLINE uint32_t activation_n_chunks(uint32_t k)
 SIMT_INLINE float activation_rms_inverse(const SIMT_GLOBAL float *x, uint32_t k, float eps)
 {
     float v = 0;
-    const SIMT_GLOBAL float *mine = x + simt_lane();
+    const SIMT_GLOBAL float *mine = x + simt_opaque(simt_lane());
     uint32_t n = k / ARITH_LANES, i = 0;
     for (; i + 8 <= n; i += 8) {
         float ahead[8];

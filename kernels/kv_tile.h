@@ -3,8 +3,8 @@
  * A tile is [64 tokens][head_dim] elements, then for q8_0 [64][head_dim / 32] scales, keys and values alike.
  * A token's elements stand in units of 4 (8 bytes of f16, 4 bytes of q8_0); unit u of token t lies at place
  * u ^ kv_tile_swizzle(t) of the token's row. So both ways of reading are free of bank conflicts in a linear
- * copy of the tile in shared memory: one thread per token, each at the same unit of its own token (16 threads,
- * or 32 of q8_0, fill the 32 banks), and a warp along one token. head_dim is a multiple of 32.
+ * copy of the tile in shared memory: one thread per token, each at the same unit of its own token (16
+ * threads, or 32 of q8_0, fill the 32 banks), and a warp along one token. head_dim is a multiple of 32.
  *
  * The tokens of a range lie in one run of bytes, and so do their scales. */
 #pragma once

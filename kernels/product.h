@@ -160,7 +160,7 @@ SIMT_INLINE void product_quantise(SIMT_SHARED struct product *p, const bool is_f
         p->first_column = first;
         p->end_column = first + n;
     }
-    for (uint32_t unit = warp; unit < n * (n_chunks + 1); unit += n_warps) {
+    for (uint32_t unit = simt_opaque(warp); unit < n * (n_chunks + 1); unit += n_warps) {
         uint32_t column = unit < n ? unit : (unit - n) / n_chunks, row = product_row(p, first + column);
         if (unit < n) { /* the long ones first */
             float r = product_factor(p, row);
@@ -293,8 +293,9 @@ SIMT_INLINE void product_items(const uint32_t type, const bool is_far,
                                uint32_t first_super, uint32_t n_supers, uint32_t n_warps)
 {
     const uint32_t n_panels = is_far ? TILE_MAX_PANEL : 1, bytes = tile_super_bytes(type);
-    uint32_t g = simt_lane() / 4, t = simt_lane() % 4;
-    for (uint32_t item = simt_warp(); item < n_items; item += n_warps) {
+    for (uint32_t each = simt_opaque(simt_warp()); each < n_items; each += n_warps) {
+        uint32_t item = simt_opaque(each);
+        uint32_t lane = simt_opaque(simt_lane()), g = lane / 4, t = lane % 4;
         SIMT_SHARED float *to = values + item * n_panels * PRODUCT_PANEL;
         const SIMT_SHARED char *tile = stage + item * bytes;
         uint32_t super = first_super + item;
@@ -302,7 +303,7 @@ SIMT_INLINE void product_items(const uint32_t type, const bool is_far,
         while (super >= n_supers)
             super -= n_supers;
         if (!tile_is_float(type))
-            tile_multiply(type, n_panels, is_far, tile, x, n_columns, super, v);
+            tile_multiply(type, n_panels, is_far, tile, lane, x, n_columns, super, v);
 #pragma unroll
         for (uint32_t i = 0; i < n_panels; i++, to += PRODUCT_PANEL) {
             if (!tile_is_float(type)) {
@@ -310,9 +311,9 @@ SIMT_INLINE void product_items(const uint32_t type, const bool is_far,
                 product_put(to, g + 8, 2 * t, v[i][2], v[i][3]);
                 continue;
             }
-            uint32_t row = simt_lane() % TILE_ROWS, column = simt_lane() / TILE_ROWS * 4;
+            uint32_t row = lane % TILE_ROWS, column = lane / TILE_ROWS * 4;
             uint32_t before = i * ACTIVATION_COLUMNS;
-            tile_multiply_floats(type, is_far, tile, &x[i], n_columns > before ? n_columns - before : 0,
+            tile_multiply_floats(type, is_far, tile, lane, &x[i], n_columns > before ? n_columns - before : 0,
                                  super, v[i]);
             product_put(to, row, column, v[i][0], v[i][1]);
             product_put(to, row, column + 2, v[i][2], v[i][3]);
@@ -387,7 +388,8 @@ SIMT_INLINE void product_fold(const bool is_far, const SIMT_SHARED struct produc
     uint32_t n = part.n_columns, shift = n > 8 ? 4 : n > 4 ? 3 : n > 2 ? 2 : n > 1 ? 1 : 0;
     uint32_t per_tile = run->n_tiles > 1 ? p->n_supers : part.n_items, half = (p->n_supers + 1) / 2;
     bool last = at->first_item + part.n_items == run->n_tiles * p->n_supers;
-    for (uint32_t i = simt_thread(); i < (run->n_tiles * TILE_ROWS) << shift; i += crew->n_threads) {
+    for (uint32_t i = simt_opaque(simt_thread()); i < (run->n_tiles * TILE_ROWS) << shift;
+         i += crew->n_threads) {
         uint32_t row = i % TILE_ROWS, column = i / TILE_ROWS & ((1u << shift) - 1);
         uint32_t tile = i / TILE_ROWS >> shift, number = first_column + column;
         if (column >= n)

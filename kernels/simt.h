@@ -48,6 +48,9 @@
  *            simt_mbar_arrive(m)                   release; simt_mbar_arrive_expect_tx(m, bytes) (sm_90)
  *            simt_mbar_try_wait(m, parity)         acquire; true once the phase of that parity has ended
  *
+ * REGISTERS  simt_opaque(v)                    v, of which the compiler knows nothing: what follows from it
+ * is computed where it stands, not ahead of loops and branches, where it would take up registers
+ *
  * TIME       simt_nanosleep(ns) simt_globaltimer()
  *            SIMT_LOOK_SPINS: turns of a polling loop between two looks at what seldom changes
  * ENDING     there is no trap: it would take the context along. A kernel that cannot go on writes why and

@@ -209,6 +209,12 @@ SIMT_INLINE void simt_cp_async_arrive(SIMT_SHARED uint64_t *m)
     __asm__ volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"l"(m) : "memory");
 }
 
+SIMT_INLINE uint32_t simt_opaque(uint32_t v)
+{
+    __asm__ volatile("" : "+r"(v));
+    return v;
+}
+
 /* Time. */
 #define SIMT_LOOK_SPINS 1024 /* tens of microseconds */
 

@@ -26,8 +26,8 @@
 #define TILE_BIASED    12582912.0f
 #define TILE_MAX_PANEL 2
 
-/* Scales of half a tile, of rows g and g + 8, four blocks: a byte per block (and in `min` too) for Q4_K and
- * Q5_K, a byte per half-block for Q6_K and Q2_K, 16 bits per block for the others. */
+/* Scales of some pairs of blocks (one or two), of rows g and g + 8: a byte per block (and in `min` too) for
+ * Q4_K and Q5_K, a byte per half-block for Q6_K and Q2_K, 16 bits per block for the others. */
 struct tile_scales {
     uint32_t word[2][2], min[2][2]; /* [row] */
 };
@@ -56,30 +56,42 @@ SIMT_INLINE uint32_t tile_load1(const SIMT_SHARED char *p)
     return *(const SIMT_SHARED uint32_t *)p;
 }
 
-SIMT_INLINE void tile_read_scales(const uint32_t type, const SIMT_SHARED char *tile, uint32_t half,
-                                  struct tile_scales *s)
+/* n (1, 2 or 4) words. */
+SIMT_INLINE void tile_load(const SIMT_SHARED char *p, const uint32_t n, uint32_t out[4])
 {
-    const SIMT_SHARED char *at = tile + tile_scales(type) + simt_lane() / 4 * TILE_ROW_SCALES;
+    if (n == 4)
+        tile_load4(p, out);
+    else if (n == 2)
+        tile_load2(p, out);
+    else
+        out[0] = tile_load1(p);
+}
+
+SIMT_INLINE void tile_read_scales(const uint32_t type, const uint32_t n_pairs, const SIMT_SHARED char *tile,
+                                  uint32_t lane, uint32_t pair, struct tile_scales *s)
+{
+    const SIMT_SHARED char *at = tile + tile_scales(type) + lane / 4 * TILE_ROW_SCALES;
 #pragma unroll
     for (uint32_t row = 0; row < 2; row++, at += 8 * TILE_ROW_SCALES) {
         if (type == TILE_Q4_K || type == TILE_Q5_K) {
-            uint32_t low = tile_load1(at + 4 + 4 * half), high = tile_load1(at + 12) >> 4 * half;
-            s->word[row][0] = (low & 0x0f0f0f0fu) | (high << 4 & 0x30303030u);
-            s->min[row][0] = (low >> 4 & 0x0f0f0f0fu) | (high << 2 & 0x30303030u);
+            uint32_t low = tile_load1(at + 4 + pair / 2 * 4), high = tile_load1(at + 12) >> pair / 2 * 4;
+            uint32_t shift = n_pairs == 1 ? pair % 2 * 16 : 0;
+            s->word[row][0] = ((low & 0x0f0f0f0fu) | (high << 4 & 0x30303030u)) >> shift;
+            s->min[row][0] = ((low >> 4 & 0x0f0f0f0fu) | (high << 2 & 0x30303030u)) >> shift;
         } else {
-            tile_load2(at + 8 * half, s->word[row]);
+            tile_load(at + 4 * pair, n_pairs, s->word[row]);
         }
         if (type == TILE_Q5_1)
-            tile_load2(at + TILE_ROWS * TILE_ROW_SCALES + 8 * half, s->min[row]);
+            tile_load(at + TILE_ROWS * TILE_ROW_SCALES + 4 * pair, n_pairs, s->min[row]);
     }
 }
 
 /* {d, dmin} of row g + 8 row, or what the type has of them. */
-SIMT_INLINE void tile_read_d(const uint32_t type, const SIMT_SHARED char *tile, uint32_t row, float *d,
-                             float *dmin)
+SIMT_INLINE void tile_read_d(const uint32_t type, const SIMT_SHARED char *tile, uint32_t lane, uint32_t row,
+                             float *d, float *dmin)
 {
     const SIMT_SHARED char *at = tile + tile_scales(type), *after = at + TILE_ROWS * TILE_ROW_SCALES;
-    uint32_t r = simt_lane() / 4 + 8 * row, both = 0;
+    uint32_t r = lane / 4 + 8 * row, both = 0;
     if (type == TILE_Q4_K || type == TILE_Q5_K)
         both = tile_load1(at + r * TILE_ROW_SCALES);
     else if (type == TILE_Q2_K)
@@ -96,8 +108,8 @@ SIMT_INLINE float tile_excess(const uint32_t type)
     return type == TILE_Q6_K ? 4.0f : type == TILE_Q5_0 ? 8.0f : type == TILE_Q4_0 ? 16.0f : 1.0f;
 }
 
-/* Of block i (0..3) of the half tile; where scales stand per 16, of half-block h of it. The excess is taken
- * out of integer scales here. */
+/* Of block i of these pairs; where scales stand per 16, of half-block h of it. The excess is taken out of
+ * integer scales here. */
 SIMT_INLINE void tile_scale_of(const uint32_t type, const struct tile_scales *s, uint32_t i, uint32_t h,
                                struct tile_scale *out)
 {
@@ -229,10 +241,10 @@ SIMT_INLINE float tile_value(const uint32_t type, float d, float dmin, float c, 
 
 /* What a lane reads of a panel for a pair of blocks: fragments of column g and scales of columns 2t, 2t + 1
  * where the panel has them, else 0. */
-SIMT_INLINE void tile_columns(const struct activation *x, const bool is_far, uint32_t n_columns,
-                              uint32_t super, uint32_t pair, struct tile_column out[2])
+SIMT_INLINE void tile_columns(const struct activation *x, const bool is_far, uint32_t lane,
+                              uint32_t n_columns, uint32_t super, uint32_t pair, struct tile_column out[2])
 {
-    uint32_t g = simt_lane() / 4, t = simt_lane() % 4, base = super * x->super_bytes;
+    uint32_t g = lane / 4, t = lane % 4, base = super * x->super_bytes;
     uint32_t b[4] = {0, 0, 0, 0};
     if (g < n_columns)
         activation_get4(x, is_far, base + (pair * x->width + g) * 64 + t * 16, b);
@@ -249,36 +261,37 @@ SIMT_INLINE void tile_columns(const struct activation *x, const bool is_far, uin
     }
 }
 
-/* Blocks 4 half .. + 3 of a tile into c and m of every panel. */
-SIMT_INLINE void tile_multiply_half(const uint32_t type, const uint32_t n_panels, const bool is_far,
-                                    const SIMT_SHARED char *tile, const struct activation x[TILE_MAX_PANEL],
-                                    uint32_t n_columns, uint32_t super, uint32_t half,
-                                    float c[TILE_MAX_PANEL][4], float m[TILE_MAX_PANEL][4])
+/* Blocks 2 first .. + 2 n_pairs - 1 of a tile into c and m of every panel. */
+SIMT_INLINE void tile_multiply_pairs(const uint32_t type, const uint32_t n_panels, const uint32_t n_pairs,
+                                     const bool is_far, const SIMT_SHARED char *tile, uint32_t lane,
+                                     const struct activation x[TILE_MAX_PANEL], uint32_t n_columns,
+                                     uint32_t super, uint32_t first, float c[TILE_MAX_PANEL][4],
+                                     float m[TILE_MAX_PANEL][4])
 {
-    uint32_t lane = simt_lane(), small[4] = {0};
+    uint32_t small[4] = {0};
     const SIMT_SHARED char *plane = tile + tile_small_plane(type) + lane * 16;
     struct tile_scales scales;
-    tile_read_scales(type, tile, half, &scales);
+    tile_read_scales(type, n_pairs, tile, lane, first, &scales);
     if (tile_has_pairs(type))
-        tile_load4(plane + half * 512, small); /* a word per block */
+        tile_load(plane + first / 2 * 512 + first % 2 * 8, 2 * n_pairs, small); /* a word per block */
     if (tile_has_bits(type))
-        tile_load2(plane + half * 8, small); /* a word per pair of blocks */
+        tile_load(plane + first * 4, n_pairs, small); /* a word per pair of blocks */
 #pragma unroll
-    for (uint32_t pair = 0; pair < 2; pair++) {
+    for (uint32_t pair = 0; pair < n_pairs; pair++) {
         struct tile_column columns[TILE_MAX_PANEL][2];
         uint32_t nibbles[4] = {0};
         if (tile_has_nibbles(type))
-            tile_load4(tile + (2 * half + pair) * 512 + lane * 16, nibbles);
+            tile_load4(tile + (first + pair) * 512 + lane * 16, nibbles);
 #pragma unroll
         for (uint32_t p = 0; p < n_panels; p++)
-            tile_columns(&x[p], is_far, n_columns > 8 * p ? n_columns - 8 * p : 0, super, 2 * half + pair,
+            tile_columns(&x[p], is_far, lane, n_columns > 8 * p ? n_columns - 8 * p : 0, super, first + pair,
                          columns[p]);
 #pragma unroll
         for (uint32_t e = 0; e < 2; e++) {
             uint32_t a[4], i = 2 * pair + e;
             struct tile_scale s[2];
             if (type == TILE_Q8_0)
-                tile_load4(tile + (4 * half + i) * 512 + lane * 16, a);
+                tile_load4(tile + (2 * first + i) * 512 + lane * 16, a);
             else
                 tile_unpack(type, nibbles, small[tile_has_pairs(type) ? i : pair], e, a);
             tile_scale_of(type, &scales, i, 0, &s[0]);
@@ -294,20 +307,24 @@ SIMT_INLINE void tile_multiply_half(const uint32_t type, const uint32_t n_panels
     }
 }
 
-/* v[p][i]: row g + 8 (i / 2), column 2t + i % 2 of panel p. Panel p has n_columns - 8 p columns. The halves
- * are a loop: unrolled they would want more registers than a block of 576 threads has (96 each). */
+/* v[p][i]: row g + 8 (i / 2), column 2t + i % 2 of panel p. Panel p has n_columns - 8 p columns. A loop over
+ * pairs of blocks, two at a time with one panel: unrolled further it would want more registers than a block
+ * of 576 threads has (96 each); the other warps hide what that costs. */
 SIMT_INLINE void tile_multiply(const uint32_t type, const uint32_t n_panels, const bool is_far,
-                               const SIMT_SHARED char *tile, const struct activation x[TILE_MAX_PANEL],
-                               uint32_t n_columns, uint32_t super, float v[TILE_MAX_PANEL][4])
+                               const SIMT_SHARED char *tile, uint32_t lane,
+                               const struct activation x[TILE_MAX_PANEL], uint32_t n_columns, uint32_t super,
+                               float v[TILE_MAX_PANEL][4])
 {
+    const uint32_t n_pairs = n_panels == 1 ? 2 : 1;
     float c[TILE_MAX_PANEL][4] = {{0}}, m[TILE_MAX_PANEL][4] = {{0}};
 #pragma clang loop unroll(disable)
-    for (uint32_t half = 0; half < 2; half++)
-        tile_multiply_half(type, n_panels, is_far, tile, x, n_columns, super, half, c, m);
+    for (uint32_t pair = 0; pair < 4; pair += n_pairs)
+        tile_multiply_pairs(type, n_panels, n_pairs, is_far, tile, lane, x, n_columns, super,
+                            simt_opaque(pair), c, m);
 #pragma unroll
     for (uint32_t row = 0; row < 2; row++) {
         float d, dmin;
-        tile_read_d(type, tile, row, &d, &dmin);
+        tile_read_d(type, tile, lane, row, &d, &dmin);
 #pragma unroll
         for (uint32_t p = 0; p < n_panels; p++)
             for (uint32_t i = 2 * row; i < 2 * row + 2; i++)
@@ -316,10 +333,9 @@ SIMT_INLINE void tile_multiply(const uint32_t type, const uint32_t n_panels, con
 }
 
 /* Weights `quad` (of 4 columns) of this lane's row. */
-SIMT_INLINE void tile_float_weights(const uint32_t type, const SIMT_SHARED char *tile, uint32_t quad,
-                                    float w[4])
+SIMT_INLINE void tile_float_weights(const uint32_t type, const SIMT_SHARED char *tile, uint32_t row,
+                                    uint32_t quad, float w[4])
 {
-    uint32_t row = simt_lane() % TILE_ROWS;
     if (type == TILE_F32) {
         uint32_t bits[4];
         tile_load4(tile + (quad * TILE_ROWS + row) * 16, bits);
@@ -338,15 +354,15 @@ SIMT_INLINE void tile_float_weights(const uint32_t type, const SIMT_SHARED char 
 
 /* v[i]: row lane % 16, column 4 (lane / 16) + i of one panel. */
 SIMT_INLINE void tile_multiply_floats(const uint32_t type, const bool is_far, const SIMT_SHARED char *tile,
-                                      const struct activation *x, uint32_t n_columns, uint32_t super,
-                                      float v[4])
+                                      uint32_t lane, const struct activation *x, uint32_t n_columns,
+                                      uint32_t super, float v[4])
 {
-    uint32_t first = simt_lane() / TILE_ROWS * 4, base = super * x->super_bytes + x->floats_at;
+    uint32_t first = lane / TILE_ROWS * 4, base = super * x->super_bytes + x->floats_at;
     for (uint32_t i = 0; i < 4; i++)
         v[i] = 0;
     for (uint32_t quad = 0; quad < TILE_COLUMNS / 4; quad++) {
         float w[4];
-        tile_float_weights(type, tile, quad, w);
+        tile_float_weights(type, tile, lane % TILE_ROWS, quad, w);
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
             uint32_t u[4];
