@@ -230,8 +230,7 @@ static int chat_prepare(struct generation *g, struct api_error *err)
         return -1;
     p->chat.now = g->created;
     size_t max = (size_t)m->n_ctx * tokenizer_max_piece(m->tokenizer);
-    struct arena scratch = {
-        0}; /* what a render leaves behind is many times its text: the request outlives it */
+    struct arena scratch = {0}; /* not the request's: it would keep all that the render made for long */
     int rc = chat_template_render(m->chat, &p->chat, max, &scratch, &text, &words);
     rc = rc < 0 ? refuse_render(g, rc, &words, err) : put_prompt_text(g, text, err);
     arena_close(&scratch);
