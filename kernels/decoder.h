@@ -29,7 +29,7 @@
 #define DECODER_AT(type, address) ((SIMT_GLOBAL type *)(uintptr_t)(address))
 
 #define DECODER_MAX_CREW    512 /* threads; whole warps, at least 2 */
-#define DECODER_MAX_THREADS (DECODER_MAX_CREW + 64)
+#define DECODER_MAX_THREADS 576 /* the crew and two warps; a number: it becomes a launch bound */
 #define DECODER_PHASES      4
 #define DECODER_LINE        32 /* u32 per counter: a 128-byte line each */
 #define DECODER_RING        2  /* steps in flight */

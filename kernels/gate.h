@@ -7,32 +7,36 @@
 
 struct gate {
     SIMT_SHARED uint64_t *full, *empty;
-    SIMT_SHARED uint32_t *word;
-    uint32_t parity; /* of this side's next word */
+    SIMT_SHARED uint32_t *word; /* the word, then how many were put: the crew's thread alone uses that */
+    uint32_t parity;            /* of the producer's next word */
 };
 
-/* DECODER_GATE_BYTES of shared memory at `offset`. As ring_open(). */
-SIMT_INLINE void gate_open(struct gate *g, uint32_t offset)
+/* Where a gate lies in shared memory: DECODER_GATE_BYTES. */
+SIMT_INLINE struct gate gate_at(uint32_t offset)
 {
-    g->full = simt_carve(offset, DECODER_GATE_BYTES);
-    g->empty = g->full + 1;
-    g->word = (SIMT_SHARED uint32_t *)(g->full + 2);
-    g->parity = 0;
+    SIMT_SHARED uint64_t *full = simt_carve(offset, DECODER_GATE_BYTES);
+    return (struct gate){.full = full, .empty = full + 1, .word = (SIMT_SHARED uint32_t *)(full + 2)};
+}
+
+/* As ring_open(). */
+SIMT_INLINE void gate_open(const struct gate *g)
+{
     if (simt_thread() != 0)
         return;
     simt_mbar_init(g->full, 1);
     simt_mbar_init(g->empty, 1);
+    g->word[1] = 0;
     simt_fence_mbar_init();
 }
 
-/* One thread. False: leave. */
-SIMT_INLINE bool gate_put(struct gate *g, uint32_t word, const struct flow_guard *guard)
+/* One thread, the crew's first. False: leave. */
+SIMT_INLINE bool gate_put(const struct gate *g, uint32_t word, const struct flow_guard *guard)
 {
-    if (!ring_wait(g->empty, g->parity ^ 1, guard, 0))
+    if (!ring_wait(g->empty, ~g->word[1] & 1, guard, 0))
         return false;
     *g->word = word;
     simt_mbar_arrive(g->full);
-    g->parity ^= 1;
+    g->word[1]++;
     return true;
 }
 

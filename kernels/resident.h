@@ -33,12 +33,6 @@ struct stream {
     const SIMT_GLOBAL struct schedule_op *plan;
 };
 
-struct resident {
-    struct walk walk;
-    struct gate gate;
-    uint32_t n_done; /* ops, for the heartbeat */
-};
-
 typedef bool resident_op(struct walk *w);
 typedef bool resident_stream(struct stream *s);
 
@@ -47,6 +41,20 @@ SIMT_INLINE struct flow_guard resident_guard(const struct decoder_args *args)
     return (struct flow_guard){.words = DECODER_AT(uint32_t, args->abort_word),
                                .counters = DECODER_AT(const uint32_t, args->counters),
                                .deadline_ns = args->deadline_ns};
+}
+
+/* simt_opaque: offsets are added where they are used, not kept in registers from the launch's beginning on.
+ */
+SIMT_INLINE struct ring resident_ring(const struct decoder_args *args)
+{
+    const struct decoder_shared *s = &args->shared;
+    uint32_t zero = simt_opaque(0);
+    return ring_at(s->stages + zero, s->mbarriers + zero, s->n_stages, s->stage_bytes);
+}
+
+SIMT_INLINE uint32_t resident_gate(const struct decoder_args *args)
+{
+    return args->shared.mbarriers + args->shared.n_stages * 16 + simt_opaque(0);
 }
 
 /* --- the crew --- */
@@ -67,68 +75,80 @@ SIMT_INLINE bool resident_poll(const struct walk *w, uint32_t number)
     return true;
 }
 
-/* Waits for the step and looks at it. False: leave. */
-SIMT_INLINE bool resident_begin(struct resident *r, uint32_t number)
+/* A block's state at op `index` of a step, made anew from the launch's parameter: what a thread carries
+ * through an op in registers is its own. */
+SIMT_INLINE struct walk resident_walk(const struct decoder_args *args, uint32_t number, uint32_t index,
+                                      const struct ring_place *place)
 {
-    struct walk *w = &r->walk;
+    uint32_t result = (args->first_step + number) % DECODER_RING;
+    const SIMT_GLOBAL struct program *program = DECODER_AT(const struct program, args->program);
+    const SIMT_GLOBAL char *staged = DECODER_AT(const char, args->staged) + result * args->staged_stride;
+    struct walk w = {.args = args,
+                     .crew = crew_of(args->n_crew),
+                     .ring = resident_ring(args),
+                     .place = *place,
+                     .guard = resident_guard(args),
+                     .uses = simt_carve(args->shared.uses + simt_opaque(0), args->n_counters * 4),
+                     .program = program,
+                     .op = &program->ops[index],
+                     .plan = DECODER_AT(const struct schedule_op, args->plan) + index,
+                     .seen = (const SIMT_GLOBAL struct decoder_step *)staged,
+                     .step = (const SIMT_GLOBAL struct step *)(staged + DECODER_STEP_AT),
+                     .index = index,
+                     .before = index ? (index - 1) * DECODER_PHASES : WALK_NOTHING,
+                     .result = result};
+    w.guard.op = index;
+    return w;
+}
+
+/* Waits for the step, and begins it. False: leave. */
+SIMT_INLINE bool resident_begin(const struct decoder_args *args, uint32_t number)
+{
+    const struct ring_place nowhere = {0, 0};
+    struct walk w = resident_walk(args, number, 0, &nowhere);
     bool go = true;
     if (simt_thread() == 0)
-        go = resident_poll(w, number);
-    if (crew_any(&w->crew, !go))
+        go = resident_poll(&w, number);
+    if (crew_any(&w.crew, !go))
         return false;
-    w->result = (w->args->first_step + number) % DECODER_RING;
-    const SIMT_GLOBAL char *staged =
-        DECODER_AT(const char, w->args->staged) + w->result * w->args->staged_stride;
-    w->seen = (const SIMT_GLOBAL struct decoder_step *)staged;
-    w->step = (const SIMT_GLOBAL struct step *)(staged + DECODER_STEP_AT);
-    w->before = WALK_NOTHING;
-    if (w->step->n_rows && simt_thread() == 0) /* a wait that fails here fails for all at the next one */
-        gate_put(&r->gate, w->step->n_logits, &w->guard);
-    return !w->step->n_page_ops || pages_run(w);
-}
-
-SIMT_INLINE void resident_progress(struct resident *r)
-{
-    if (simt_block() == 0 && simt_thread() == 0)
-        simt_st_relaxed_gpu(DECODER_AT(uint32_t, r->walk.args->progress), ++r->n_done);
-}
-
-/* One step from its first op to its last. The last op's end is signalled even if it had no rows: it is the
- * step's. False: leave. */
-SIMT_INLINE bool resident_step(struct resident *r, resident_op *ops)
-{
-    struct walk *w = &r->walk;
-    uint32_t n_ops = w->program->n_ops;
-    for (uint32_t i = 0; i < n_ops; i++) {
-        w->index = i;
-        w->op = &w->program->ops[i];
-        w->plan = DECODER_AT(const struct schedule_op, w->args->plan) + i;
-        w->n_rows = w->op->flags & PROGRAM_HEAD ? w->step->n_logits : w->step->n_rows;
-        w->guard.op = i;
-        if (w->n_rows && !ops(w))
-            return false;
-        if (!w->n_rows && i + 1 != n_ops)
-            continue;
-        w->before = i * DECODER_PHASES;
-        walk_signal_counter(w, w->before);
-        resident_progress(r);
+    if (w.step->n_rows && simt_thread() == 0) { /* a wait that fails here fails for all at the next one */
+        struct gate gate = gate_at(resident_gate(args));
+        gate_put(&gate, w.step->n_logits, &w.guard);
     }
+    return !w.step->n_page_ops || pages_run(&w);
+}
+
+SIMT_INLINE uint32_t resident_rows(const struct walk *w)
+{
+    return w->op->flags & PROGRAM_HEAD ? w->step->n_logits : w->step->n_rows;
+}
+
+/* One op, if the step has rows for it; its end is signalled. False: leave. */
+SIMT_INLINE bool resident_one(const struct decoder_args *args, uint32_t number, uint32_t index,
+                              struct ring_place *place, resident_op *ops)
+{
+    struct walk w = resident_walk(args, number, index, place);
+    w.n_rows = resident_rows(&w);
+    if (w.n_rows && !ops(&w))
+        return false;
+    *place = w.place;
+    w = resident_walk(args, number, index, place);
+    bool ran = resident_rows(&w) != 0;
+    if (ran || index + 1 == w.program->n_ops) /* the last op's end is the step's: it comes in any case */
+        walk_signal_counter(&w, index * DECODER_PHASES);
+    if (ran && simt_block() == 0 && simt_thread() == 0)
+        simt_red_relaxed_gpu_add(DECODER_AT(uint32_t, args->progress), 1);
     return true;
 }
 
-SIMT_INLINE void resident_crew(const struct decoder_args *args, const struct ring *ring,
-                               const struct gate *gate, resident_op *ops)
+SIMT_INLINE void resident_crew(const struct decoder_args *args, resident_op *ops)
 {
-    struct resident r = {.walk = {.args = args,
-                                  .crew = crew_of(args->n_crew),
-                                  .ring = *ring,
-                                  .guard = resident_guard(args),
-                                  .uses = simt_carve(args->shared.uses, args->n_counters * 4),
-                                  .program = DECODER_AT(const struct program, args->program)},
-                         .gate = *gate};
-    for (uint32_t number = 0; resident_begin(&r, number); number++)
-        if (!resident_step(&r, ops))
-            return;
+    uint32_t n_ops = DECODER_AT(const struct program, args->program)->n_ops;
+    struct ring_place place = {0, 0};
+    for (uint32_t number = 0; resident_begin(args, number); number++)
+        for (uint32_t index = 0; index < n_ops; index++)
+            if (!resident_one(args, number, index, &place, ops))
+                return;
 }
 
 /* --- the producer --- */
@@ -155,12 +175,12 @@ SIMT_INLINE bool resident_round(struct stream *s, struct gate *gate, resident_st
     return gated || gate_get(gate, &n_logits, &s->guard);
 }
 
-SIMT_INLINE void resident_producer(const struct decoder_args *args, const struct ring *ring,
-                                   struct gate *gate, resident_stream *stream)
+SIMT_INLINE void resident_producer(const struct decoder_args *args, resident_stream *stream)
 {
-    struct stream s = {.args = args, .ring = *ring, .guard = resident_guard(args)};
+    struct gate gate = gate_at(resident_gate(args));
+    struct stream s = {.args = args, .ring = resident_ring(args), .guard = resident_guard(args)};
     s.guard.deadline_ns = 0;
-    while (resident_round(&s, gate, stream)) {
+    while (resident_round(&s, &gate, stream)) {
     }
     ring_close(&s.ring, &s.place);
 }
@@ -183,18 +203,18 @@ SIMT_INLINE void resident_run(const struct decoder_args *args, resident_op *ops,
              role = simt_thread() / SIMT_LANES - args->n_crew / SIMT_LANES;
     uint32_t n_ops = DECODER_AT(const struct program, args->program)->n_ops;
     struct ring ring;
-    struct gate gate;
+    struct gate gate = gate_at(resident_gate(args));
     ring_open(&ring, shared->stages, shared->mbarriers, shared->n_stages, shared->stage_bytes,
               args->n_crew / SIMT_LANES);
-    gate_open(&gate, shared->mbarriers + shared->n_stages * 16);
+    gate_open(&gate);
     SIMT_SHARED uint32_t *uses = simt_carve(shared->uses, args->n_counters * 4);
     for (uint32_t i = simt_thread(); i < args->n_counters; i += n_threads)
         uses[i] = 0;
     simt_bar_sync(RESIDENT_BAR, n_threads);
     if (simt_thread() < args->n_crew)
-        resident_crew(args, &ring, &gate, ops);
+        resident_crew(args, ops);
     else if (role == 0)
-        resident_producer(args, &ring, &gate, stream);
+        resident_producer(args, stream);
     else if (simt_block() == 0)
         resident_border(args);
     simt_bar_sync(RESIDENT_BAR, n_threads);

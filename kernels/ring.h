@@ -34,19 +34,27 @@ struct ring_place {
     uint32_t stage, parity;
 };
 
-/* Shared memory: n_stages x stage_bytes for the stages, at stage_offset, and n_stages x 16 for the mbarriers,
- * at mbar_offset. Called by all threads of the block; a simt_bar_sync of the whole block must follow. */
+/* Where a ring lies in shared memory: n_stages x stage_bytes at stage_offset, n_stages x 16 for the mbarriers
+ * at mbar_offset. */
+SIMT_INLINE struct ring ring_at(uint32_t stage_offset, uint32_t mbar_offset, uint32_t n_stages,
+                                uint32_t stage_bytes)
+{
+    struct ring r = {.stages = simt_carve(stage_offset, n_stages * stage_bytes),
+                     .full = simt_carve(mbar_offset, n_stages * 16),
+                     .n_stages = n_stages,
+                     .stage_bytes = stage_bytes};
+    r.empty = r.full + n_stages;
+    return r;
+}
+
+/* Called by all threads of the block; a simt_bar_sync of the whole block must follow. */
 SIMT_INLINE void ring_open(struct ring *r, uint32_t stage_offset, uint32_t mbar_offset, uint32_t n_stages,
                            uint32_t stage_bytes, uint32_t n_consumer_warps)
 {
-    r->stages = simt_carve(stage_offset, n_stages * stage_bytes);
-    r->full = simt_carve(mbar_offset, n_stages * 16);
-    r->empty = r->full + n_stages;
-    r->n_stages = n_stages;
-    r->stage_bytes = stage_bytes;
+    *r = ring_at(stage_offset, mbar_offset, n_stages, stage_bytes);
     if (simt_thread() != 0)
         return;
-    for (uint32_t i = 0; i < n_stages; i++) {
+    for (uint32_t i = 0; i < r->n_stages; i++) {
         simt_mbar_init(&r->full[i], RING_FULL_ARRIVALS);
         simt_mbar_init(&r->empty[i], n_consumer_warps);
     }

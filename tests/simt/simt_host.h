@@ -166,6 +166,7 @@ static inline const uint64_t *simt_emu_p64(const uint64_t *p)
 #define simt_cp_async_wait(n)     simt_emu_cp_async_wait(SIMT_SITE("cp_async_wait", SIMT_WHOLE), n)
 #define simt_cp_async_arrive(m)   simt_emu_cp_async_arrive(SIMT_SITE("cp_async_arrive", SIMT_WHOLE), m)
 
+#define simt_opaque(v)     (v)
 #define SIMT_LOOK_SPINS    8 /* a turn costs the emulator a switch */
 #define simt_opaque(v)     (v)
 #define simt_nanosleep(ns) simt_emu_nanosleep(ns)

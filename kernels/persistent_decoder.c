@@ -1,0 +1,42 @@
+/* persistent_decoder.c - the kernel that stays: one launch takes every step that is written to its ring, and
+ * answers it (decoder.h has the protocol, resident.h the loop, walk.h what an op is, README.md the picture).
+ *
+ * Grid: one block per SM, all resident (a cooperative launch). Block: args.n_crew + 64 threads, at most
+ * DECODER_MAX_THREADS; args.shared.total bytes of shared memory, laid out by lib/cuda/plan.h. What a step
+ * costs at least: the packed weights once, K and V of its sequences once, and a hop of the grid per op. */
+#include "attend_op.h"
+#include "embed.h"
+#include "product.h"
+#include "resident.h"
+#include "sample_op.h"
+
+SIMT_INLINE bool persistent_op(struct walk *w)
+{
+    switch (w->op->opcode) {
+    case PROGRAM_EMBED:
+        return embed_op(w);
+    case PROGRAM_MATMUL:
+        return product_op(w);
+    case PROGRAM_ATTEND:
+        return attend_op(w);
+    default:
+        return sample_op(w);
+    }
+}
+
+/* What the producer warp fetches for an op. Its description of a product is its own: the crew may be ops
+ * behind. */
+SIMT_INLINE bool persistent_stream(struct stream *s)
+{
+    SIMT_SHARED char *fold = simt_carve(s->args->shared.fold, s->args->shared.fold_bytes);
+    SIMT_SHARED struct product *p = product_at(fold, 1);
+    simt_syncwarp(); /* no lane reads the last op's any more */
+    product_open(p, s->args, DECODER_AT(const struct program, s->args->program), s->op, s->plan, NULL, 0);
+    simt_syncwarp();
+    return product_produce(p, &s->ring, &s->place, &s->guard);
+}
+
+SIMT_KERNEL(persistent_decoder, struct decoder_args, DECODER_MAX_THREADS, 1)
+{
+    resident_run(&args, persistent_op, persistent_stream);
+}
