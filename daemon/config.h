@@ -48,13 +48,13 @@ struct config {
 
     char *model;         /* "": the one in the install's models/, see serve.c */
     char *chat_template; /* a file, "chatml", or "": the model's own */
-    int backend;      /* enum config_backend */
-    int executor;     /* enum executor_kind */
-    int arithmetic;   /* enum backend_arithmetic */
-    char *isa;        /* cpu: auto, avx512, avxvnni, avx2, scalar */
-    char *libcuda;    /* cuda */
-    uint32_t threads; /* 0: as many as the process may use */
-    uint32_t n_ctx;   /* 0: min(model, 8192) */
+    int backend;         /* enum config_backend */
+    int executor;        /* enum executor_kind */
+    int arithmetic;      /* enum backend_arithmetic */
+    char *isa;           /* cpu: auto, avx512, avxvnni, avx2, scalar */
+    char *libcuda;       /* cuda */
+    uint32_t threads;    /* 0: as many as the process may use */
+    uint32_t n_ctx;      /* 0: min(model, 8192) */
     uint32_t slots;
     uint64_t kv_memory; /* 0: the backend's default */
     int kv_type;        /* enum kv_type */
@@ -72,7 +72,7 @@ struct config {
     uint32_t queue_timeout_ms;
     int unknown_fields; /* enum config_unknown */
 
-    uint32_t drain_timeout_ms;
+    uint32_t drain_timeout_ms, drain_min_ms;
     uint32_t watchdog_ms; /* 0: off */
     int metrics_aliases;  /* bool */
     int log_level;        /* enum log_level */

@@ -93,6 +93,8 @@ const struct config_key config_keys[] = {
 
     {COUNT(drain_timeout_ms, "30000", 0, HOUR), .group = "The process",
      .help = "Time running requests have to finish after SIGTERM."},
+    {COUNT(drain_min_ms, "0", 0, HOUR),
+     .help = "Time it goes on saying that it drains even with nothing left to do, so that a proxy sees it."},
     {COUNT(watchdog_ms, "10000", 0, HOUR), .zero = "off",
      .help = "A decoder without a sign of life for this long ends the process (exit code 9)."},
     {CHOICE(metrics_aliases, "yes", yes_no), .help = "Whether /metrics has the core vllm: names as well."},

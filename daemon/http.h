@@ -37,7 +37,7 @@ struct server {
     struct access *access;
     char warning[240]; /* about how it listens, or "" */
     uv_async_t wake;
-    uv_timer_t drain_timer;
+    uv_timer_t drain_timer, linger_timer;
     unsigned n_handles; /* of the server and of its connections: all closed before it is freed */
 
     enum server_state state;
@@ -57,6 +57,7 @@ struct server {
     uint64_t body_bytes; /* held by all bodies together */
 
     bool draining, closing;
+    bool lingers; /* drain_min_ms is not over */
     void (*drained)(void *context);
     void *drained_context;
 };

@@ -197,8 +197,9 @@ int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, 
     json_object_seed(0); /* from the system's randomness, before threads parse */
     uv_async_init(loop, &s->wake, on_wake);
     uv_timer_init(loop, &s->drain_timer);
-    s->wake.data = s->drain_timer.data = s;
-    s->n_handles = 2;
+    uv_timer_init(loop, &s->linger_timer);
+    s->wake.data = s->drain_timer.data = s->linger_timer.data = s;
+    s->n_handles = 3;
     int rc = access_open(&s->access, cfg, err);
     if (rc == 0)
         rc = n_fds > 0 ? inherit(s, fds, n_fds, err) : bind_all(s, err);
@@ -373,7 +374,7 @@ static void finish_drain(struct server *s)
 
 static bool is_drained(const struct server *s)
 {
-    if (s->n_active)
+    if (s->n_active || s->lingers)
         return false;
     for (const struct request *r = s->requests; r; r = r->next)
         if (r->phase != REQUEST_BODY) /* its reply is on the way */
@@ -385,6 +386,26 @@ void server_check_drained(struct server *s)
 {
     if (s->draining && s->drained && is_drained(s))
         finish_drain(s);
+}
+
+static void on_lingered(uv_timer_t *timer)
+{
+    struct server *s = timer->data;
+    s->lingers = false;
+    server_check_drained(s);
+}
+
+/* A proxy that asks /health/proxy every so often must have seen that this server drains before its port is
+ * closed. With inherited sockets the port stays open. */
+static void linger(struct server *s, uint64_t timeout_ms)
+{
+    uint64_t ms = s->cfg->drain_min_ms < timeout_ms ? s->cfg->drain_min_ms : timeout_ms;
+    bool own = s->n_listeners && !s->listeners[0].inherited;
+    s->lingers = own && ms > 0;
+    if (s->lingers)
+        uv_timer_start(&s->linger_timer, on_lingered, ms, 0);
+    else
+        uv_timer_stop(&s->linger_timer);
 }
 
 static void on_flushed(uv_timer_t *timer)
@@ -423,6 +444,7 @@ void server_drain(struct server *s, uint64_t timeout_ms, void (*done)(void *cont
     } else if (uv_timer_get_due_in(&s->drain_timer) <= timeout_ms) {
         return;
     }
+    linger(s, timeout_ms);
     /* Through the timer even when nothing is left, so that `done` never comes from inside this call. */
     bool idle = is_drained(s);
     uv_timer_start(&s->drain_timer, idle ? on_flushed : on_drain_over, idle ? 0 : timeout_ms, 0);
@@ -493,6 +515,7 @@ void server_free(struct server *s)
         return;
     uv_close((uv_handle_t *)&s->wake, on_closed);
     uv_close((uv_handle_t *)&s->drain_timer, on_closed);
+    uv_close((uv_handle_t *)&s->linger_timer, on_closed);
     while (s->n_handles)
         uv_run(s->loop, UV_RUN_ONCE);
     free(s->listeners);

@@ -575,6 +575,21 @@ static bool wait_drained(void)
     return f.drained;
 }
 
+SERVER_TEST(drain, an_idle_server_says_so_for_drain_min_ms_unless_told_to_hurry)
+{
+    f.cfg.drain_min_ms = 3600000;
+    on_loop(drain_long);
+    for (int i = 0; i < 20; i++) {
+        struct reply r = get("/health/proxy");
+        cr_assert_eq(r.status, 404);
+        reply_free(&r);
+    }
+    expect_words(post("/generate", "{\"prompt\":\"Once\"}"), 503, "draining", "shutting down");
+    cr_assert_not(f.drained);
+    on_loop(drain_now);
+    cr_assert(wait_drained());
+}
+
 Test(state, while_loading_health_answers_and_work_is_refused)
 {
     open_server(NULL);
