@@ -252,39 +252,43 @@ SIMT_INLINE void attend_append_own(const struct attend *a, const struct attend_p
     head_append(&to, &tile, token, stage, head_dim);
 }
 
-/* The queries of a pass, scaled, by a warp each; a lone row's own k and v in the unit of its last split. */
+/* One query, scaled, by one warp. */
+SIMT_INLINE void attend_prepare_query(const SIMT_SHARED struct attend_room *room, const struct attend_pass *p,
+                                      uint32_t query)
+{
+    uint32_t head_dim = room->in.layout.head_dim, r = p->unit->row + query / p->n_heads;
+    uint32_t pos = attend_rows(room)[r].pos;
+    const SIMT_GLOBAL float *x = attend_in(room, r, room->in.q_col + attend_head(room, p, query) * head_dim);
+    SIMT_SHARED float *q = ATTEND_AT(float, room, queries) + query * head_dim;
+    float factor = room->in.scale * ARITH_LOG2E;
+    if (room->lone) {
+        struct head_turn turn = attend_turn(room, pos, room->in.q_gain);
+        head_prepare(q, x, &turn);
+        for (uint32_t d = simt_lane(); d < head_dim; d += SIMT_LANES)
+            q[d] = q[d] * factor;
+    } else {
+        for (uint32_t d = simt_lane(); d < head_dim; d += SIMT_LANES)
+            q[d] = x[d] * factor;
+    }
+    if (simt_lane() == 0) {
+        SIMT_SHARED float *of = p->stats + query * ATTEND_QUERY_STATS;
+        of[ATTEND_MAX] = -ARITH_INF;
+        of[ATTEND_SUM] = 0.0f;
+        of[ATTEND_POS] = arith_from_bits(pos);
+    }
+}
+
+/* The queries of the pass that begins with piece `number`, a warp each; a lone row's own k and v in the unit
+ * of its last split. */
 SIMT_INLINE void attend_prepare(const struct attend *a, const struct attend_pass *p, bool append,
                                 uint32_t number)
 {
-    const SIMT_SHARED struct attend_room *room = a->room;
-    uint32_t head_dim = room->in.layout.head_dim, n_tasks = p->n_queries + (append ? 2 : 0);
-    float factor = room->in.scale * ARITH_LOG2E;
-    for (uint32_t task = simt_warp(); task < n_tasks; task += a->crew.n_warps) {
-        if (task >= p->n_queries) {
-            attend_append_own(a, p, task == p->n_queries ? KV_KEYS : KV_VALUES, number,
-                              number ? room->n_slots - 1 : room->n_slots);
-            continue;
-        }
-        uint32_t r = p->unit->row + task / p->n_heads, pos = attend_rows(room)[r].pos;
-        const SIMT_GLOBAL float *x =
-            attend_in(room, r, room->in.q_col + attend_head(room, p, task) * head_dim);
-        SIMT_SHARED float *q = ATTEND_AT(float, room, queries) + task * head_dim;
-        if (room->lone) {
-            struct head_turn turn = attend_turn(room, pos, room->in.q_gain);
-            head_prepare(q, x, &turn);
-            for (uint32_t d = simt_lane(); d < head_dim; d += SIMT_LANES)
-                q[d] = q[d] * factor;
-        } else {
-            for (uint32_t d = simt_lane(); d < head_dim; d += SIMT_LANES)
-                q[d] = x[d] * factor;
-        }
-        if (simt_lane() == 0) {
-            SIMT_SHARED float *of = p->stats + task * ATTEND_QUERY_STATS;
-            of[ATTEND_MAX] = -ARITH_INF;
-            of[ATTEND_SUM] = 0.0f;
-            of[ATTEND_POS] = arith_from_bits(pos);
-        }
-    }
+    for (uint32_t query = simt_warp(); query < p->n_queries; query += a->crew.n_warps)
+        attend_prepare_query(a->room, p, query);
+    uint32_t own = p->n_queries % a->crew.n_warps; /* the next warp's turn, and the one's after it */
+    uint32_t which = simt_warp() >= own ? simt_warp() - own : simt_warp() + a->crew.n_warps - own;
+    for (; append && which <= KV_VALUES; which += a->crew.n_warps)
+        attend_append_own(a, p, which, number, a->room->n_slots - (number ? 1 : 0));
 }
 
 /* --- results --- */
@@ -405,52 +409,91 @@ SIMT_INLINE void attend_merge(const struct attend *a)
 
 /* --- the phase --- */
 
-SIMT_INLINE void attend_begin_pass(const struct attend *a, const struct attend_pass *p, uint32_t number,
-                                   bool first)
+/* The steps of a turn look up what they need, so that little is kept in registers while others run. */
+SIMT_INLINE const SIMT_SHARED struct attend_place *attend_at(const struct attend *a, uint32_t number)
 {
-    bool append = a->room->lone && first && p->unit->split + 1 == p->unit->n_splits;
+    return &a->room->places[number % ATTEND_PLACES];
+}
+
+SIMT_INLINE void attend_begin_pass(const struct attend *a, uint32_t number)
+{
+    struct attend_pass p = attend_pass_of(a->room, attend_at(a, number));
+    bool append = a->room->lone && p.first_head == 0 && p.unit->split + 1 == p.unit->n_splits;
     if (append) { /* the copies under way read that token's place, as it was */
         simt_cp_async_wait(0);
         crew_sync(&a->crew);
     }
-    attend_prepare(a, p, append, number);
+    attend_prepare(a, &p, append, number);
 }
 
-/* Piece `number` of the batch's stream: waits for it, has a later one copied, does what there is to do. */
-SIMT_INLINE bool attend_turn_of(const struct attend *a, uint32_t number)
+/* Piece `number` of the batch's stream, once it is there. */
+SIMT_INLINE struct attend_piece attend_piece_of(const SIMT_SHARED struct attend_room *room,
+                                                const SIMT_SHARED struct attend_place *at)
 {
-    SIMT_SHARED struct attend_room *room = a->room;
-    const SIMT_SHARED struct attend_place *at = &room->places[number % ATTEND_PLACES];
-    uint32_t n_slots = room->n_slots, n_pieces = KV_PAGE_TOKENS >> room->piece_shift;
-    struct attend_pass p = attend_pass_of(room, at);
-    if (at->page == 0 && at->piece == 0)
-        attend_begin_pass(a, &p, number, at->pass == 0);
-    attend_landed(number ? n_slots - 2 : n_slots - 1);
-    crew_sync(&a->crew); /* all copies are there, and all have read the piece before */
-    if (simt_thread() == 0)
-        attend_next_place(room, &room->places[(number + n_slots + 1) % ATTEND_PLACES],
-                          &room->places[(number + n_slots) % ATTEND_PLACES]);
-    if (number && !attend_fill(a, number + n_slots - 1))
-        return false;
+    const SIMT_SHARED struct attend_unit *u = &room->units[at->unit];
+    uint32_t n_pieces = KV_PAGE_TOKENS >> room->piece_shift;
     struct attend_piece x = {
         .data = ATTEND_AT(const char, room, ring) + at->slot * room->piece_bytes,
         .first = at->piece % n_pieces << room->piece_shift,
-        .page = p.unit->first_page + at->page,
+        .page = u->first_page + at->page,
     };
-    uint32_t seen = attend_seen(p.unit->last, x.page);
+    uint32_t seen = attend_seen(u->last, x.page);
     x.n = seen > x.first ? seen - x.first : 0;
-    if (at->piece < n_pieces) {
-        attend_scores(&a->crew, room, &x, p.n_queries);
-        if (at->piece + 1 < n_pieces)
+    return x;
+}
+
+SIMT_INLINE void attend_turn_keys(const struct attend *a, uint32_t number)
+{
+    const SIMT_SHARED struct attend_room *room = a->room;
+    struct attend_piece x = attend_piece_of(room, attend_at(a, number));
+    attend_scores(&a->crew, room, &x, attend_pass_of(room, attend_at(a, number)).n_queries);
+}
+
+SIMT_INLINE void attend_turn_weights(const struct attend *a, uint32_t number)
+{
+    const SIMT_SHARED struct attend_room *room = a->room;
+    const SIMT_SHARED struct attend_place *at = attend_at(a, number);
+    struct attend_pass p = attend_pass_of(room, at);
+    attend_soften(&a->crew, room, p.stats, p.unit->first_page + at->page, p.n_queries);
+}
+
+SIMT_INLINE void attend_turn_values(const struct attend *a, uint32_t number, bool begin)
+{
+    const SIMT_SHARED struct attend_room *room = a->room;
+    const SIMT_SHARED struct attend_place *at = attend_at(a, number);
+    struct attend_pass p = attend_pass_of(room, at);
+    struct attend_piece x = attend_piece_of(room, at);
+    attend_values(&a->crew, room, p.stats, &x, p.n_queries, begin, begin && at->page == 0);
+}
+
+/* One piece: waits for it, has a later one copied, does what there is to do. */
+SIMT_INLINE bool attend_turn_of(const struct attend *a, uint32_t number)
+{
+    SIMT_SHARED struct attend_room *room = a->room;
+    const SIMT_SHARED struct attend_place *at = attend_at(a, number);
+    if (at->page == 0 && at->piece == 0)
+        attend_begin_pass(a, number);
+    attend_landed(room->n_slots - (number ? 2 : 1));
+    crew_sync(&a->crew); /* all copies are there, and all have read the piece before */
+    if (simt_thread() == 0)
+        attend_next_place(room, &room->places[(number + room->n_slots + 1) % ATTEND_PLACES],
+                          &room->places[(number + room->n_slots) % ATTEND_PLACES]);
+    if (number && !attend_fill(a, number + room->n_slots - 1))
+        return false;
+    uint32_t n_pieces = KV_PAGE_TOKENS >> room->piece_shift, piece = at->piece;
+    if (piece < n_pieces) {
+        attend_turn_keys(a, number);
+        if (piece + 1 < n_pieces)
             return true;
         crew_sync(&a->crew);
-        attend_soften(&a->crew, room, p.stats, x.page, p.n_queries);
+        attend_turn_weights(a, number);
         return true;
     }
-    attend_values(&a->crew, room, p.stats, &x, p.n_queries, at->piece == n_pieces,
-                  at->piece == n_pieces && at->page == 0);
-    if (at->piece + 1 == 2 * n_pieces && at->page + 1 == p.unit->n_pages)
+    attend_turn_values(a, number, piece == n_pieces);
+    if (piece + 1 == 2 * n_pieces && at->page + 1 == room->units[at->unit].n_pages) {
+        struct attend_pass p = attend_pass_of(room, at);
         attend_give_all(a, &p);
+    }
     return true;
 }
 

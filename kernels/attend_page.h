@@ -74,11 +74,16 @@ SIMT_INLINE struct attend_lanes attend_quarter(const struct attend_key *k, int n
     return attend_both(a, attend_both(b, attend_part(k, n, part + 6), n), n);
 }
 
-/* n dot products of one token. The tree is walked depth first, so that few lanes are alive. */
+/* n dot products of one token. The tree is walked depth first, so that few lanes are alive, and its halves in
+ * a loop, so that the compiler does not mix them. */
 SIMT_INLINE void attend_dot(const struct attend_key *k, int n, float out[2])
 {
-    struct attend_lanes a = attend_quarter(k, n, 0);
-    a = attend_both(a, attend_quarter(k, n, 1), n);
+    struct attend_lanes a = {{{0.0f}}};
+#pragma clang loop unroll(disable)
+    for (uint32_t part = 0; part < 2; part++) {
+        struct attend_lanes b = attend_quarter(k, n, part);
+        a = part == 0 ? b : attend_both(a, b, n);
+    }
     for (int j = 0; j < n; j++)
         out[j] = (a.v[j][0] + a.v[j][2]) + (a.v[j][1] + a.v[j][3]);
 }
@@ -115,25 +120,34 @@ SIMT_INLINE void attend_scores_of(const struct crew *crew, const SIMT_SHARED str
     }
 }
 
-/* The largest head size is known to the compiler; two queries share a key where that leaves no half of the
- * crew without work. */
+/* Every head size is known to the compiler; of the common ones two queries share a key, where that leaves no
+ * half of the crew without work. */
+SIMT_INLINE void attend_scores_by(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
+                                  const struct attend_piece *p, uint32_t n_queries, bool q8)
+{
+    uint32_t blocks = room->in.layout.head_dim / 32;
+    bool both = n_queries << room->piece_shift >= crew->n_threads;
+    if (blocks == 4 && both)
+        attend_scores_of(crew, room, p, n_queries, 2, q8, 4);
+    else if (blocks == 4)
+        attend_scores_of(crew, room, p, n_queries, 1, q8, 4);
+    else if (blocks == 2 && both)
+        attend_scores_of(crew, room, p, n_queries, 2, q8, 2);
+    else if (blocks == 2)
+        attend_scores_of(crew, room, p, n_queries, 1, q8, 2);
+    else if (blocks == 3)
+        attend_scores_of(crew, room, p, n_queries, 1, q8, 3);
+    else
+        attend_scores_of(crew, room, p, n_queries, 1, q8, 1);
+}
+
 SIMT_INLINE void attend_scores(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
                                const struct attend_piece *p, uint32_t n_queries)
 {
-    uint32_t blocks = room->in.layout.head_dim / 32;
-    bool q8 = room->tile.scale_bytes != 0, both = n_queries << room->piece_shift >= crew->n_threads;
-    if (q8 && both)
-        attend_scores_of(crew, room, p, n_queries, 2, true, blocks);
-    else if (q8)
-        attend_scores_of(crew, room, p, n_queries, 1, true, blocks);
-    else if (blocks == 4 && both)
-        attend_scores_of(crew, room, p, n_queries, 2, false, 4);
-    else if (blocks == 4)
-        attend_scores_of(crew, room, p, n_queries, 1, false, 4);
-    else if (both)
-        attend_scores_of(crew, room, p, n_queries, 2, false, blocks);
+    if (room->tile.scale_bytes)
+        attend_scores_by(crew, room, p, n_queries, true);
     else
-        attend_scores_of(crew, room, p, n_queries, 1, false, blocks);
+        attend_scores_by(crew, room, p, n_queries, false);
 }
 
 /* Tokens of a page that a row at position pos sees. */
@@ -236,6 +250,7 @@ SIMT_INLINE void attend_add(struct attend_sums *s, const struct attend_value *v,
         least = s->seen[j] < least ? s->seen[j] : least;
         most = s->seen[j] > most ? s->seen[j] : most;
     }
+#pragma clang loop unroll(disable)
     for (; t + 4 <= least; t += 4) {
         float x[4][2];
         for (uint32_t i = 0; i < 4; i++)

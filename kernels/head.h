@@ -99,6 +99,7 @@ SIMT_INLINE void head_append_q8(const struct head_place *to, uint32_t at, uint32
 SIMT_INLINE void head_append(const struct head_place *to, const struct kv_tile *tile, uint32_t token,
                              const SIMT_SHARED float *x, uint32_t n)
 {
+#pragma clang loop unroll(disable)
     for (uint32_t d = simt_lane(); d < n; d += SIMT_LANES) {
         uint32_t at = kv_tile_place(tile, token, d / KV_TILE_UNIT);
         at += d % KV_TILE_UNIT * (tile->unit_bytes / KV_TILE_UNIT);
