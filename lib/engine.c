@@ -80,6 +80,18 @@ static int check_request(const struct engine *e, const struct engine_request *r,
     return 0;
 }
 
+static void check_choices(const struct engine_request *r)
+{
+    uint32_t n = 1;
+    for (const struct engine_request *c = r->next_choice; c; c = c->next_choice, n++) {
+        assert(c->n_prompt == r->n_prompt && c->max_tokens == r->max_tokens);
+        assert(c->prompt == r->prompt || !memcmp(c->prompt, r->prompt, r->n_prompt * sizeof *r->prompt));
+        assert(c->salt == r->salt && c->cache_prompt == r->cache_prompt && !c->want_prompt_logprobs);
+        assert(c->sampling.n_bias == r->sampling.n_bias && c->n_top <= STEP_MAX_TOP);
+    }
+    assert(n <= ENGINE_MAX_CHOICES);
+}
+
 uint32_t engine_queue_depth(const struct engine *e, uint32_t n_more)
 {
     uint32_t open = atomic_load_explicit(&e->n_open, memory_order_relaxed) + n_more;
@@ -89,18 +101,8 @@ uint32_t engine_queue_depth(const struct engine *e, uint32_t n_more)
     return held > beyond ? held : beyond;
 }
 
-int engine_submit(struct engine *e, struct engine_request *r, struct error *err)
+static void reset(struct engine_request *r, uint64_t now_ns)
 {
-    int rc = check_request(e, r, err);
-    if (rc < 0)
-        return rc;
-    if (atomic_load(&e->faulted))
-        return error_set(err, -EIO, "the decoder has failed");
-    if (engine_queue_depth(e, 1) > e->cfg.queue_limit) {
-        count(&e->rejected, 1);
-        return error_set(err, -EAGAIN, "the queue is full: %u requests wait", e->cfg.queue_limit);
-    }
-    atomic_fetch_add_explicit(&e->n_open, 1, memory_order_relaxed);
     atomic_store_explicit(&r->n_out, 0, memory_order_relaxed);
     atomic_store_explicit(&r->n_prompt_done, 0, memory_order_relaxed);
     atomic_store_explicit(&r->state, ENGINE_QUEUED, memory_order_relaxed);
@@ -109,13 +111,45 @@ int engine_submit(struct engine *e, struct engine_request *r, struct error *err)
     r->ended = false;
     r->finish = ENGINE_RUNNING;
     r->n_cached = 0;
-    r->queued_ns = clock_ns();
+    r->queued_ns = now_ns;
     r->started_ns = r->first_ns = r->done_ns = 0;
-    r->slot = UINT32_MAX;
+    r->slot = NO_SLOT;
+    r->n_together = 1;
     r->next_queued = NULL;
+}
+
+/* With lock held: the choices as one entry of the queue, or each for itself. */
+static void append_inbox(struct engine *e, struct engine_request *r, bool together)
+{
+    for (; r; r = together ? NULL : r->next_choice) {
+        *e->inbox_end = r;
+        e->inbox_end = &r->next_queued;
+    }
+}
+
+int engine_submit(struct engine *e, struct engine_request *r, struct error *err)
+{
+    uint64_t now_ns = clock_ns();
+    uint32_t n = 0;
+    int rc = check_request(e, r, err);
+    if (rc < 0)
+        return rc;
+    check_choices(r);
+    for (const struct engine_request *c = r; c; c = c->next_choice)
+        n++;
+    if (atomic_load(&e->faulted))
+        return error_set(err, -EIO, "the decoder has failed");
+    if (engine_queue_depth(e, 1) > e->cfg.queue_limit) {
+        count(&e->rejected, n);
+        return error_set(err, -EAGAIN, "the queue is full: %u requests wait", e->cfg.queue_limit);
+    }
+    atomic_fetch_add_explicit(&e->n_open, n, memory_order_relaxed);
+    for (struct engine_request *c = r; c; c = c->next_choice)
+        reset(c, now_ns);
+    bool together = engine_can_fork(e, r, n);
+    r->n_together = together ? n : 1;
     pthread_mutex_lock(&e->lock);
-    *e->inbox_end = r;
-    e->inbox_end = &r->next_queued;
+    append_inbox(e, r, together);
     ring(e);
     pthread_mutex_unlock(&e->lock);
     return 0;
@@ -202,8 +236,22 @@ void engine_end(struct engine *e, struct sequence *q, enum engine_finish finish,
     struct engine_request *r = q->r;
     q->r = NULL;
     e->n_live--;
+    engine_fork_end(e, r->slot, finish, now_ns);
     engine_release(e, r->slot);
     engine_finish(e, r, finish, now_ns);
+}
+
+/* An entry of the queue ends, with all its choices. */
+static void finish_queued(struct engine *e, struct engine_request *r, enum engine_finish finish,
+                          uint64_t now_ns)
+{
+    engine_queue_remove(&e->queue, r);
+    e->room = true;
+    for (uint32_t left = r->n_together; left > 0; left--) {
+        struct engine_request *next = r->next_choice;
+        engine_finish(e, r, finish, now_ns);
+        r = next;
+    }
 }
 
 /* Ends every request, waiting or running, for which `reason` gives one (not ENGINE_RUNNING). */
@@ -215,11 +263,8 @@ static void sweep(struct engine *e,
     for (struct engine_request *r = e->queue.first; r; r = next) {
         next = r->next_queued;
         enum engine_finish finish = reason(r, true, now_ns);
-        if (finish == ENGINE_RUNNING)
-            continue;
-        engine_queue_remove(&e->queue, r);
-        e->room = true;
-        engine_finish(e, r, finish, now_ns);
+        if (finish != ENGINE_RUNNING)
+            finish_queued(e, r, finish, now_ns);
     }
     for (uint32_t i = 0; i < e->cfg.n_slots; i++) {
         enum engine_finish finish = e->seqs[i].r ? reason(e->seqs[i].r, false, now_ns) : ENGINE_RUNNING;
@@ -562,6 +607,8 @@ static int configure(struct engine *e, const struct engine_config *cfg, struct e
     if (info.n_pages == 0 || info.max_rows == 0)
         return error_set(err, -EINVAL, "backend %s has no KV pages", info.name);
     e->cfg = *cfg;
+    e->n_pages = info.n_pages;
+    e->shares_pages = info.shares_pages;
     e->cfg.prefix_cache = cfg->prefix_cache && info.shares_pages;
     if (cfg->step_ms == 0)
         e->cfg.step_ms = info.default_step_ms;
@@ -572,10 +619,8 @@ static int configure(struct engine *e, const struct engine_config *cfg, struct e
     e->kv_bytes = info.n_pages * (uint64_t)kv_page_size(&info.kv);
     e->pages_total = info.n_pages;
     e->last_id = e->retired = info.steps; /* an engine before this one may have used the executor */
-    struct kv_cache_config kv = {.n_pages = info.n_pages,
-                                 .n_seqs = cfg->n_slots,
-                                 .n_ctx = e->n_ctx,
-                                 .max_hit = STEP_MAX_EDITS - 64}; /* its edits fit into one step */
+    struct kv_cache_config kv = {
+        .n_pages = info.n_pages, .n_seqs = cfg->n_slots, .n_ctx = e->n_ctx, .max_hit = ENGINE_MAX_HIT};
     return kv_cache_open(&e->kv, &kv, err);
 }
 

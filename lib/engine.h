@@ -17,6 +17,12 @@
  * terminal, but for the outputs that are published as below. It goes through queued, prefill, decode, and
  * exactly one terminal state.
  *
+ * Several choices of one prompt are requests linked by next_choice, which differ in their sampling settings
+ * and outputs only. They are admitted together, with pages for all of them reserved. The first computes the
+ * prompt; the others fork from it: they share its full pages, get a copy of the partial one, and compute the
+ * last prompt token again for logits of their own. Until then they live and die with the first; afterwards
+ * each has an end of its own. Their tokens are those that each would have alone.
+ *
  * Threads: engine_submit, engine_cancel, engine_next from one thread (the event loop); engine_stats from any.
  * The engine calls cfg.wake from its own thread when engine_next has something; calls coalesce. */
 #pragma once
@@ -57,9 +63,12 @@ struct engine_token { /* one per sampled token, the end token included */
     float logprob; /* 0 unless logprobs were asked for */
 };
 
+#define ENGINE_MAX_CHOICES 8
+
 struct engine_request {
     /* Input: set before engine_submit, constant afterwards. */
-    const int32_t *prompt; /* n_prompt >= 1 ids, all in range */
+    struct engine_request *next_choice; /* another choice of the same prompt, or NULL */
+    const int32_t *prompt;              /* n_prompt >= 1 ids, all in range */
     uint32_t n_prompt;
     uint32_t max_tokens; /* 0: only fill the cache; n_prompt + max_tokens <= n_ctx */
     uint32_t min_tokens;
@@ -91,7 +100,8 @@ struct engine_request {
     _Atomic uint32_t n_prompt_done; /* prompt tokens computed or found in the cache */
     _Atomic uint32_t state;         /* enum engine_state */
     enum engine_finish finish;
-    uint32_t n_cached;                                 /* prompt tokens taken from the prefix cache */
+    uint32_t
+        n_cached; /* prompt tokens taken from the prefix cache; 0 where the first choice's prompt is used */
     uint64_t queued_ns, started_ns, first_ns, done_ns; /* CLOCK_MONOTONIC; 0: did not happen */
 
     /* The engine's own. */
@@ -102,6 +112,7 @@ struct engine_request {
     int64_t order;       /* place in the queue, smaller first */
     uint64_t blocked_ns; /* first in the queue and without room since */
     uint32_t slot;
+    uint32_t n_together; /* choices that are admitted with it, itself included */
 };
 
 struct engine_config {
@@ -126,10 +137,10 @@ int engine_open(struct engine **out, struct executor *x, const struct engine_con
 void engine_close(struct engine *e);
 
 /* A request that finds a free slot does not count against queue_limit: n_slots + queue_limit requests are
- * accepted at once, fewer when it is pages that are short. `state` becomes terminal in engine_next() or
- * engine_close(), on the caller's thread.
- * 0; -EAGAIN: the queue is full; -EINVAL: cannot ever run (words say the limit); -EIO: the decoder has
- * failed. */
+ * accepted at once, fewer when it is pages that are short. Every choice counts, but one with several is let
+ * in when there is room for one of them: else a short queue would never take it. `state` becomes terminal in
+ * engine_next() or engine_close(), on the caller's thread. 0; -EAGAIN: the queue is full; -EINVAL: cannot
+ * ever run (words say the limit); -EIO: the decoder has failed. */
 int engine_submit(struct engine *e, struct engine_request *r, struct error *err);
 /* Requests that would count against queue_limit if `n_more` came to those that are open: what is beyond the
  * slots or, when pages are short, what has found none. engine_submit() refuses when the one it would add

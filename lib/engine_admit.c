@@ -2,12 +2,14 @@
 
 #define MAX_LOOK 32 /* requests of the queue looked at beyond those that start */
 
-static uint32_t find_slot(const struct engine *e)
+/* Up to n free slots into `out`; how many there are of these. */
+static uint32_t find_slots(const struct engine *e, uint32_t n, uint32_t *out)
 {
-    uint32_t slot = 0;
-    while (slot < e->cfg.n_slots && e->seqs[slot].busy)
-        slot++;
-    return slot;
+    uint32_t found = 0;
+    for (uint32_t slot = 0; slot < e->cfg.n_slots && found < n; slot++)
+        if (!e->seqs[slot].busy)
+            out[found++] = slot;
+    return found;
 }
 
 static uint32_t common_prefix(const struct engine_request *a, const struct engine_request *b)
@@ -38,8 +40,69 @@ static bool worth_waiting(const struct engine *e, const struct engine_request *r
 
 enum outcome { STARTED, NO_ROOM, LATER };
 
-static enum outcome start(struct engine *e, struct engine_request *r, uint32_t slot, uint64_t now_ns)
+static void give_up(struct engine *e, const uint32_t *slots, uint32_t n)
 {
+    while (n > 0)
+        kv_cache_end(e->kv, slots[--n]);
+}
+
+/* Pages for all choices, or none. */
+static bool reserve(struct engine *e, const struct kv_sequence *s, const uint32_t *slots, uint32_t n,
+                    uint32_t *n_cached)
+{
+    if (kv_cache_add(e->kv, slots[0], s, n_cached) < 0)
+        return false;
+    for (uint32_t i = 1; i < n; i++)
+        if (kv_cache_add_fork(e->kv, slots[i], s) < 0) {
+            give_up(e, slots, i);
+            return false;
+        }
+    return true;
+}
+
+static struct sequence *seat(struct engine *e, struct engine_request *r, uint32_t slot, uint64_t now_ns)
+{
+    e->seqs[slot] =
+        (struct sequence){.r = r, .busy = true, .fresh = true, .admitted = ++e->n_admitted, .first = NO_SLOT};
+    r->slot = slot;
+    r->started_ns = now_ns;
+    e->n_live++;
+    return &e->seqs[slot];
+}
+
+/* The request has begun; a choice cancelled while it stood in the queue behind the first ends at once. */
+static void announce(struct engine *e, struct engine_request *r, uint32_t n_cached, uint64_t now_ns)
+{
+    atomic_store_explicit(&r->n_prompt_done, n_cached, memory_order_release);
+    atomic_store_explicit(&r->state, ENGINE_PREFILL, memory_order_release);
+    if (atomic_load_explicit(&r->cancelled, memory_order_relaxed))
+        engine_end(e, &e->seqs[r->slot], ENGINE_CANCELLED, now_ns);
+    else
+        engine_list(e, r);
+}
+
+static void seat_all(struct engine *e, struct engine_request *r, const uint32_t *slots, uint32_t n_cached,
+                     uint64_t now_ns)
+{
+    uint32_t n = r->n_together;
+    struct engine_request *choices[ENGINE_MAX_CHOICES];
+    struct sequence *first = seat(e, r, slots[0], now_ns);
+    first->n_rows = first->n_done = r->n_cached = n_cached;
+    first->n_waiting = n - 1;
+    choices[0] = r;
+    for (uint32_t i = 1; i < n; i++) {
+        choices[i] = choices[i - 1]->next_choice;
+        seat(e, choices[i], slots[i], now_ns)->first = slots[0];
+    }
+    for (uint32_t i = n; i-- > 0;) /* the first last: its end is theirs */
+        announce(e, choices[i], i ? 0 : n_cached, now_ns);
+}
+
+static enum outcome start(struct engine *e, struct engine_request *r, uint64_t now_ns)
+{
+    uint32_t slots[ENGINE_MAX_CHOICES], n_cached;
+    if (find_slots(e, r->n_together, slots) < r->n_together)
+        return NO_ROOM;
     bool share = e->cfg.prefix_cache && r->cache_prompt;
     struct kv_sequence s = {.prompt = r->prompt,
                             .n_prompt = r->n_prompt,
@@ -47,29 +110,16 @@ static enum outcome start(struct engine *e, struct engine_request *r, uint32_t s
                             .salt = r->salt,
                             .reuse = share && !r->want_prompt_logprobs,
                             .publish = share};
-    uint32_t n_cached;
-    if (kv_cache_add(e->kv, slot, &s, &n_cached) < 0)
+    if (!reserve(e, &s, slots, r->n_together, &n_cached))
         return NO_ROOM;
     if (s.reuse && worth_waiting(e, r, n_cached)) {
-        kv_cache_end(e->kv, slot);
+        give_up(e, slots, r->n_together);
         return LATER;
     }
     engine_queue_remove(&e->queue, r);
-    e->seqs[slot] = (struct sequence){.r = r,
-                                      .busy = true,
-                                      .fresh = true,
-                                      .n_rows = n_cached,
-                                      .n_done = n_cached,
-                                      .admitted = ++e->n_admitted};
-    r->slot = slot;
-    r->n_cached = n_cached;
-    r->started_ns = now_ns;
-    e->n_live++;
     count(&e->prompt_tokens, n_cached);
     count(&e->cached_tokens, n_cached);
-    atomic_store_explicit(&r->n_prompt_done, n_cached, memory_order_release);
-    atomic_store_explicit(&r->state, ENGINE_PREFILL, memory_order_release);
-    engine_list(e, r);
+    seat_all(e, r, slots, n_cached, now_ns);
     return STARTED;
 }
 
@@ -78,16 +128,13 @@ void engine_admit(struct engine *e, uint64_t now_ns)
     if (!e->room)
         return;
     e->room = false;
-    uint32_t slot = find_slot(e), looked = 0;
+    uint32_t slot, looked = 0;
     struct engine_request *r = e->queue.first, *next;
-    for (; r && slot < e->cfg.n_slots && looked < MAX_LOOK; r = next) {
+    for (; r && find_slots(e, 1, &slot) && looked < MAX_LOOK; r = next) {
         next = r->next_queued;
         bool head = r == e->queue.first;
-        enum outcome outcome = start(e, r, slot, now_ns);
-        if (outcome == STARTED)
-            slot = find_slot(e);
-        else
-            looked++;
+        enum outcome outcome = start(e, r, now_ns);
+        looked += outcome != STARTED;
         if (outcome == NO_ROOM && head && !engine_queue_may_pass(r, now_ns))
             break;
     }

@@ -1,6 +1,6 @@
 /* engine_private.h - what the parts of the engine share: engine.c (thread, borders, figures), engine_admit.c
- * (queue to slot), engine_step.c (slots to step), engine_retire.c (results to requests).
- * Thread: engine only, but for what `lock` guards and the atomics. */
+ * (queue to slot), engine_fork.c (choices of one prompt), engine_step.c (slots to step), engine_retire.c
+ * (results to requests). Thread: engine only, but for what `lock` guards and the atomics. */
 #pragma once
 #include "clock.h"
 #include "engine.h"
@@ -9,8 +9,10 @@
 
 #include <pthread.h>
 
-#define MAX_FLIGHTS  2
-#define RATE_SECONDS 10
+#define MAX_FLIGHTS    2
+#define RATE_SECONDS   10
+#define ENGINE_MAX_HIT (STEP_MAX_EDITS - 64) /* shared pages: their edits fit into one step */
+#define NO_SLOT        UINT32_MAX
 
 /* What holds a slot: a running request, or, when `r` is NULL, the remains of an ended one that steps in
  * flight still name. */
@@ -24,6 +26,12 @@ struct sequence {
     uint32_t n_samples; /* tokens asked for: received or in flight */
     uint64_t last_step; /* newest step that names it; 0: none */
     uint64_t admitted;  /* number of its admission: the oldest is the smallest */
+
+    uint32_t first;     /* of a choice: slot of the first, whose prompt it waits for, or NO_SLOT */
+    uint32_t n_waiting; /* of a first choice: others that wait for its prompt */
+    bool forked;        /* its prompt was computed by another */
+    bool copies;        /* its first row needs a copy of page copy_from */
+    uint32_t copy_from;
 };
 
 /* A step in flight: what its rows and results mean. */
@@ -52,6 +60,8 @@ struct engine {
     struct engine_config cfg;
     int32_t *end_tokens;
     uint32_t n_ctx, max_rows, n_vocab; /* n_vocab 0: unknown */
+    uint32_t n_pages;
+    bool shares_pages;
     uint64_t kv_bytes, opened_ns;
     pthread_t thread;
 
@@ -110,6 +120,14 @@ void engine_count_tokens(struct engine *e, uint64_t now_ns, uint32_t prompt, uin
 
 /* engine_admit.c: moves requests from the queue into slots. */
 void engine_admit(struct engine *e, uint64_t now_ns);
+/* engine_fork.c: whether the choices can share pages here; else each computes the prompt by itself. */
+bool engine_can_fork(const struct engine *e, const struct engine_request *r, uint32_t n);
+/* The prompt in `slot` is computed or in flight but for its last token: those who wait for it go on from
+ * there. */
+void engine_fork(struct engine *e, uint32_t slot);
+/* What `slot` held has ended: a choice that waited waits no more, and those that waited for a first one end
+ * too. */
+void engine_fork_end(struct engine *e, uint32_t slot, enum engine_finish finish, uint64_t now_ns);
 /* engine_step.c: fills e->step and *f with the next step's work; false when there is none now. */
 bool engine_build(struct engine *e, struct flight *f);
 /* engine_retire.c: hands the results of a finished step out. False: they make no sense (*why says what). */

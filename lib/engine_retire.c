@@ -82,7 +82,8 @@ static void accept_rows(struct engine *e, struct sequence *q, uint32_t slot, uin
     uint32_t n_prompt = end < r->n_prompt ? end : r->n_prompt;
     if (q->n_done < n_prompt) {
         kv_cache_accept(e->kv, slot, r->prompt + q->n_done, n_prompt - q->n_done);
-        engine_count_tokens(e, now_ns, n_prompt - q->n_done, 0);
+        if (!q->forked) /* the prompt counts once */
+            engine_count_tokens(e, now_ns, n_prompt - q->n_done, 0);
         q->n_done = n_prompt;
         e->room = true; /* somebody may have waited for these pages */
     }

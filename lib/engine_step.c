@@ -19,7 +19,7 @@ static bool decoding(const struct sequence *q)
 
 static bool prefilling(const struct sequence *q)
 {
-    return q->r && q->n_rows < q->r->n_prompt;
+    return q->r && q->n_rows < q->r->n_prompt && q->first == NO_SLOT;
 }
 
 /* ---- what a sequence needs in a step beside its rows ---- */
@@ -79,6 +79,17 @@ static void send_pages(struct engine *e, struct sequence *q, uint32_t slot, uint
             .slot = slot, .index = q->n_table, .page = kv_cache_page(e->kv, slot, q->n_table)};
 }
 
+/* A fork begins with the tokens of the prompt's partial page: page ops are done before the step's rows, and
+ * the rows that filled the page were in steps before this one. */
+static void send_copy(struct engine *e, struct sequence *q, uint32_t slot)
+{
+    struct step *s = &e->step;
+    uint32_t to = kv_cache_page(e->kv, slot, kv_shared_pages(q->r->n_prompt));
+    s->page_ops[s->n_page_ops++] =
+        (struct step_page_op){.kind = STEP_PAGE_COPY, .page = to, .from = q->copy_from};
+    q->copies = false;
+}
+
 /* ---- rows ---- */
 
 static int32_t token_at(const struct sequence *q, uint32_t pos)
@@ -131,7 +142,7 @@ static uint32_t add_rows(struct engine *e, struct flight *f, uint32_t slot, uint
 {
     struct step *s = &e->step;
     struct sequence *q = &e->seqs[slot];
-    if (q->fresh && !settings_fit(s, q))
+    if ((q->fresh && !settings_fit(s, q)) || (q->copies && s->n_page_ops == STEP_MAX_PAGE_OPS))
         return 0;
     n = n < e->max_rows - s->n_rows ? n : e->max_rows - s->n_rows;
     n = rows_with_pages(s, q, n);
@@ -146,6 +157,8 @@ static uint32_t add_rows(struct engine *e, struct flight *f, uint32_t slot, uint
     if (q->fresh)
         send_settings(s, q, slot);
     send_pages(e, q, slot, fit);
+    if (q->copies)
+        send_copy(e, q, slot);
     for (uint32_t i = 0; i < fit; i++) {
         enum wanted wanted = wanted_at(q->r, q->n_rows);
         struct step_row row = {
@@ -157,6 +170,8 @@ static uint32_t add_rows(struct engine *e, struct flight *f, uint32_t slot, uint
     }
     q->last_step = s->id;
     f->spans[f->n_spans++] = (struct span){.slot = slot, .end = q->n_rows};
+    if (q->n_waiting && q->n_rows + 1 >= q->r->n_prompt)
+        engine_fork(e, slot);
     return fit;
 }
 

@@ -30,6 +30,8 @@ struct sequence {
     uint32_t n_pages;    /* taken */
     uint32_t n_reserved; /* still to be taken */
     uint32_t n_accepted; /* tokens */
+    uint32_t copied;     /* of a fork: the page it has copied, or NONE */
+    bool forked;         /* it has accepted nothing of its own: `key` is not known yet */
     uint32_t *pages;     /* [max_pages] */
 };
 
@@ -211,7 +213,7 @@ static uint32_t take(struct kv_cache *kv)
 /* Published pages that hold the beginning of the prompt, into `hit`; the key of the last. */
 static uint32_t match(const struct kv_cache *kv, const struct kv_sequence *s, uint32_t *hit, struct key *key)
 {
-    uint32_t max = s->reuse ? (s->n_prompt - 1) / KV_PAGE_TOKENS : 0, n = 0;
+    uint32_t max = s->reuse ? kv_shared_pages(s->n_prompt) : 0, n = 0;
     max = max < kv->max_hit ? max : kv->max_hit;
     *key = key_of_salt(s->salt);
     for (; n < max; n++) {
@@ -224,6 +226,17 @@ static uint32_t match(const struct kv_cache *kv, const struct kv_sequence *s, ui
         *key = next;
     }
     return n;
+}
+
+static void begin(struct sequence *q, const struct kv_sequence *s, uint32_t n_reserved)
+{
+    *q = (struct sequence){.live = true,
+                           .publish = s->publish,
+                           .salt = s->salt,
+                           .key = key_of_salt(s->salt),
+                           .n_reserved = n_reserved,
+                           .copied = NONE,
+                           .pages = q->pages};
 }
 
 int kv_cache_add(struct kv_cache *kv, uint32_t seq, const struct kv_sequence *s, uint32_t *n_cached)
@@ -242,14 +255,44 @@ int kv_cache_add(struct kv_cache *kv, uint32_t seq, const struct kv_sequence *s,
         if (kv->pages[q->pages[i]].holders++ == 0)
             list_remove(kv, q->pages[i]);
     kv->n_reserved += wanted;
-    q->live = true;
-    q->publish = s->publish;
-    q->salt = s->salt;
+    *n_cached = n_hit * KV_PAGE_TOKENS;
+    begin(q, s, wanted);
     q->key = key;
     q->n_pages = n_hit;
-    q->n_reserved = wanted;
-    q->n_accepted = *n_cached = n_hit * KV_PAGE_TOKENS;
+    q->n_accepted = *n_cached;
     return 0;
+}
+
+int kv_cache_add_fork(struct kv_cache *kv, uint32_t seq, const struct kv_sequence *s)
+{
+    assert(seq < kv->n_seqs && !kv->seqs[seq].live);
+    assert(s->n_prompt > 0 && s->n_prompt <= s->n_tokens && kv_pages_for(s->n_tokens) <= kv->max_pages);
+    uint32_t wanted = kv_pages_for(s->n_tokens) - kv_shared_pages(s->n_prompt);
+    if ((uint64_t)wanted + kv->n_reserved > (uint64_t)kv->n_free + kv->n_cached)
+        return -ENOSPC;
+    kv->n_reserved += wanted;
+    begin(&kv->seqs[seq], s, wanted);
+    return 0;
+}
+
+bool kv_cache_fork(struct kv_cache *kv, uint32_t seq, uint32_t of, uint32_t n_prompt, uint32_t *from)
+{
+    struct sequence *q = &kv->seqs[seq];
+    const struct sequence *first = &kv->seqs[of];
+    uint32_t n_shared = kv_shared_pages(n_prompt);
+    bool partial = (n_prompt - 1) % KV_PAGE_TOKENS != 0;
+    assert(q->live && first->live && q->n_pages == 0 && first->n_pages >= n_shared + partial);
+    for (; q->n_pages < n_shared; q->n_pages++) {
+        q->pages[q->n_pages] = first->pages[q->n_pages];
+        kv->pages[q->pages[q->n_pages]].holders++;
+    }
+    q->n_accepted = n_shared * KV_PAGE_TOKENS;
+    q->forked = true;
+    if (!partial)
+        return false;
+    q->copied = *from = first->pages[n_shared];
+    kv->pages[q->copied].holders++;
+    return true;
 }
 
 void kv_cache_grow(struct kv_cache *kv, uint32_t seq, uint32_t n_tokens)
@@ -293,10 +336,23 @@ static void publish(struct kv_cache *kv, struct sequence *q, uint32_t index)
     *bucket = page;
 }
 
+/* What a fork shares is published by the first, or not at all: by now it is known which. */
+static void know_parents(const struct kv_cache *kv, struct sequence *q)
+{
+    q->forked = false;
+    if (q->n_accepted == 0)
+        return;
+    const struct page *parent = &kv->pages[q->pages[q->n_accepted / KV_PAGE_TOKENS - 1]];
+    q->publish = q->publish && parent->published;
+    q->key = parent->key;
+}
+
 void kv_cache_accept(struct kv_cache *kv, uint32_t seq, const int32_t *ids, uint32_t n)
 {
     struct sequence *q = &kv->seqs[seq];
     assert(q->live && q->n_accepted + n <= q->n_pages * KV_PAGE_TOKENS);
+    if (q->forked)
+        know_parents(kv, q);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t index = q->n_accepted / KV_PAGE_TOKENS, at = q->n_accepted % KV_PAGE_TOKENS;
         kv->pages[q->pages[index]].ids[at] = ids[i];
@@ -306,19 +362,24 @@ void kv_cache_accept(struct kv_cache *kv, uint32_t seq, const int32_t *ids, uint
     }
 }
 
+static void let_go(struct kv_cache *kv, uint32_t page)
+{
+    if (--kv->pages[page].holders > 0)
+        return;
+    if (kv->pages[page].published)
+        list_append(kv, page);
+    else
+        put_free(kv, page);
+}
+
 void kv_cache_end(struct kv_cache *kv, uint32_t seq)
 {
     struct sequence *q = &kv->seqs[seq];
     assert(q->live);
-    while (q->n_pages > 0) { /* the last first: children before parents */
-        uint32_t page = q->pages[--q->n_pages];
-        if (--kv->pages[page].holders > 0)
-            continue;
-        if (kv->pages[page].published)
-            list_append(kv, page);
-        else
-            put_free(kv, page);
-    }
+    if (q->copied != NONE) /* a child of the shared pages: before them */
+        let_go(kv, q->copied);
+    while (q->n_pages > 0) /* the last first: children before parents */
+        let_go(kv, q->pages[--q->n_pages]);
     kv->n_reserved -= q->n_reserved;
     q->n_reserved = 0;
     q->live = false;
@@ -338,9 +399,12 @@ void kv_cache_stats(const struct kv_cache *kv, struct kv_cache_stats *out)
 static uint32_t count_holders(const struct kv_cache *kv, uint32_t page)
 {
     uint32_t n = 0;
-    for (uint32_t s = 0; s < kv->n_seqs; s++)
-        for (uint32_t i = 0; kv->seqs[s].live && i < kv->seqs[s].n_pages; i++)
-            n += kv->seqs[s].pages[i] == page;
+    for (uint32_t s = 0; s < kv->n_seqs; s++) {
+        const struct sequence *q = &kv->seqs[s];
+        for (uint32_t i = 0; q->live && i < q->n_pages; i++)
+            n += q->pages[i] == page;
+        n += q->live && q->copied == page;
+    }
     return n;
 }
 
@@ -348,7 +412,7 @@ static bool check_page(const struct kv_cache *kv, uint32_t page)
 {
     const struct page *p = &kv->pages[page];
     uint32_t n_children = 0;
-    if (p->holders != count_holders(kv, page) || (!p->published && p->holders > 1))
+    if (p->holders != count_holders(kv, page))
         return false;
     if (!p->published)
         return true;

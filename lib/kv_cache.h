@@ -11,9 +11,12 @@
  * 64 ids), and a hit is believed only after the ids and the parent have been compared. A hit covers at most
  * (n_prompt - 1) / 64 pages, so that the last prompt token is always computed.
  *
+ * Sequences that continue one prompt in several ways are forks of the first of them: they share its full
+ * pages, published or not, and begin with a copy of the partial one, which the decoder makes (a page op).
+ *
  * Invariants (kv_cache_check):
  *   used + cached + free == total; used: held by a sequence; cached: published, held by none; free: the rest
- *   a page's holders are the sequences whose list names it; only a published page has more than one
+ *   a page's holders are the sequences whose list names it or that have copied it
  *   a published page's parent is published, and held by everyone who holds the page: so a child is released
  *   before its parent, stands before it in the eviction list, and is evicted first
  *   pages that are reserved and not yet taken <= free + cached
@@ -56,10 +59,25 @@ static inline uint32_t kv_pages_for(uint32_t n_tokens)
     return n_tokens / KV_PAGE_TOKENS + (n_tokens % KV_PAGE_TOKENS != 0);
 }
 
+/* Pages of a prompt that may be another sequence's too: the last token is always computed. */
+static inline uint32_t kv_shared_pages(uint32_t n_prompt)
+{
+    return (n_prompt - 1) / KV_PAGE_TOKENS;
+}
+
 /* Begins sequence `seq` (which must not exist): takes the pages of a prefix hit, reserves the rest. *n_cached
  * is the number of prompt tokens the hit covers, a multiple of 64. -ENOSPC: not enough pages now; nothing has
  * changed. */
 int kv_cache_add(struct kv_cache *kv, uint32_t seq, const struct kv_sequence *s, uint32_t *n_cached);
+/* Begins `seq` (which must not exist) as a fork to be: reserves what it needs beyond the (n_prompt - 1) / 64
+ * pages it will share with a sequence of the same prompt. Nothing is taken before kv_cache_fork(). -ENOSPC as
+ * above. */
+int kv_cache_add_fork(struct kv_cache *kv, uint32_t seq, const struct kv_sequence *s);
+/* Gives it those pages of `of`, which has taken pages for n_prompt - 1 tokens. True: the tokens behind them,
+ * up to the last of the prompt, lie in page *from, to be copied into its page number (n_prompt - 1) / 64;
+ * *from goes to nobody else until the fork ends. The first tokens it accepts are those behind the shared
+ * pages. */
+bool kv_cache_fork(struct kv_cache *kv, uint32_t seq, uint32_t of, uint32_t n_prompt, uint32_t *from);
 /* Takes pages until the first n_tokens positions have one. n_tokens is within what was reserved. */
 void kv_cache_grow(struct kv_cache *kv, uint32_t seq, uint32_t n_tokens);
 uint32_t kv_cache_page(const struct kv_cache *kv, uint32_t seq, uint32_t index);

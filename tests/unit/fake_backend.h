@@ -50,7 +50,7 @@ struct fake {
     struct fake_log {
         uint32_t n_rows, n_logits, rows_of[8];
     } log[FAKE_LOG];
-    _Atomic uint64_t n_rows;
+    _Atomic uint64_t n_rows, n_copies;
 };
 
 static inline uint64_t fake_mix(uint64_t h, uint64_t v)
@@ -108,6 +108,20 @@ static inline uint64_t fake_hash_slot(struct fake *f, uint32_t slot, uint32_t n,
         *poison = *poison || token == FAKE_POISON;
     }
     return h;
+}
+
+static inline int fake_take_pages(struct fake *f, const struct step *s)
+{
+    for (uint32_t i = 0; i < s->n_page_ops; i++) {
+        const struct step_page_op *op = &s->page_ops[i];
+        if (f->alone || op->kind != STEP_PAGE_COPY || op->page >= f->n_pages || op->from >= f->n_pages ||
+            op->page == op->from)
+            return fake_broken(f, "a page op that makes no sense");
+        memcpy(f->token[op->page], f->token[op->from], sizeof *f->token);
+        memcpy(f->pos[op->page], f->pos[op->from], sizeof *f->pos);
+        atomic_fetch_add(&f->n_copies, 1);
+    }
+    return 0;
 }
 
 static inline int fake_take_slots(struct fake *f, const struct step *s)
@@ -238,6 +252,7 @@ static inline int fake_poll(struct backend *be, struct step_result *out, int max
             return error_set(err, -EIO, "the fake decoder was told to fail");
         if ((int)s->n_logits > max)
             rc = fake_broken(f, "no room for the results");
+        rc = rc < 0 ? rc : fake_take_pages(f, s);
         rc = rc < 0 ? rc : fake_take_slots(f, s);
         rc = rc < 0 ? rc : fake_take_rows(f, s);
         for (uint32_t i = 0; rc == 0 && i < s->n_logits; i++)

@@ -120,6 +120,50 @@ Test(identity, another_seed_gives_another_text)
     rig_close(&rig);
 }
 
+/* Choices of one prompt, and requests with those seeds sent one by one without a prefix to share. */
+static void check_choices(const char *path, enum kv_type type, uint32_t max_chunk, uint32_t n_prompt)
+{
+    enum { N = 4 };
+    static struct answer choices[N], alone[N];
+    struct circumstances c = usual;
+    struct rig rig;
+    c.kv_type = type;
+    c.max_chunk = max_chunk;
+    cr_assert(rig_open(&rig, path, &c, NULL, 0));
+    for (uint32_t i = 0; i < N; i++) {
+        prepare(&alone[i], rig.n_vocab, 0);
+        alone[i].r.n_prompt = n_prompt;
+        alone[i].r.sampling.seed += i;
+        alone[i].r.cache_prompt = false;
+        choices[i] = alone[i];
+        choices[i].r.prompt = choices[0].prompt;
+        choices[i].r.out = choices[i].out;
+        choices[i].r.top = choices[i].top;
+        choices[i].r.next_choice = i + 1 < N ? &choices[i + 1].r : NULL;
+        cr_assert_eq(engine_submit(rig.e, &alone[i].r, NULL), 0);
+        wait_done(&rig, &alone[i]);
+    }
+    cr_assert_eq(engine_submit(rig.e, &choices[0].r, NULL), 0);
+    for (uint32_t i = 0; i < N; i++) {
+        wait_done(&rig, &choices[i]);
+        expect_same(&alone[i], &choices[i], path, "one of four choices");
+    }
+    struct engine_stats s;
+    engine_stats(rig.e, &s);
+    cr_assert_eq(s.prompt_tokens, (N + 1) * n_prompt);
+    rig_close(&rig);
+}
+
+Test(identity, choices_of_one_prompt_are_as_each_would_be_alone)
+{
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        check_choices(models[i], KV_F16, 0, 150);
+        check_choices(models[i], KV_Q8_0, 7, 128);
+        check_choices(models[i], KV_F16, 0, 129);
+        check_choices(models[i], KV_Q8_0, 0, 1);
+    }
+}
+
 Test(identity, a_text_continued_from_its_own_tokens_goes_on_the_same_way)
 {
     /* 40 tokens at once, or 20 and then the prompt with those 20: the second half is the same, since noise
@@ -160,8 +204,9 @@ Test(demo, greedy_story_is_the_recorded_one)
     const int32_t *ends;
     cr_assert_eq(gguf_open(&g, demo, &err), 0, "%s", err.text);
     cr_assert_eq(tokenizer_open(&t, g, &err), 0, "%s", err.text);
-    cr_assert_eq(tokenizer_encode(t, "Once upon a time", 16, (struct tokenizer_flags){true, true}, 0, &ids,
-                                  &n_ids, &err),
+    cr_assert_eq(tokenizer_encode(t, "Once upon a time", 16,
+                                  (struct tokenizer_flags){.add_special = true, .parse_special = true}, 0,
+                                  &ids, &n_ids, &err),
                  0);
     size_t n_ends = tokenizer_ends(t, &ends);
     struct rig rig;

@@ -72,6 +72,42 @@ static struct engine_request *random_request(uint32_t n_ctx)
     return r;
 }
 
+/* Up to eight of one prompt. */
+static struct engine_request *random_choices(uint32_t n_ctx, uint32_t *n, uint32_t max)
+{
+    struct engine_request *first = random_request(n_ctx), *last = first;
+    for (*n = 1; *n < max && *n < ENGINE_MAX_CHOICES && below(3) == 0; ++*n) {
+        struct engine_request *r = request_new(first->prompt, first->n_prompt, first->max_tokens),
+                              new = *first;
+        new.out = r->out;
+        new.top = r->top;
+        new.prompt = r->prompt;
+        new.prompt_out = r->prompt_out;
+        new.prompt_top = r->prompt_top;
+        new.want_prompt_logprobs = false;
+        new.next_choice = NULL;
+        new.sampling.seed = *n;
+        new.biases = NULL;
+        if (first->biases) {
+            size_t size = first->sampling.n_bias * sizeof *first->biases;
+            new.biases = memcpy(malloc(size), first->biases, size);
+        }
+        *r = new;
+        last = last->next_choice = r;
+    }
+    return first;
+}
+
+enum { N = 120 };
+
+static struct engine_request *first_of[N]; /* by the number in r->user */
+
+/* Until their prompt is computed choices end with the first. */
+static bool first_cancelled(const struct engine_request *r)
+{
+    return atomic_load(&first_of[(uintptr_t)r->user]->cancelled);
+}
+
 static bool poisoned(const struct engine_request *r)
 {
     for (uint32_t i = 0; i < r->n_prompt; i++)
@@ -87,7 +123,7 @@ static void check_end(const struct engine_request *r)
         cr_assert(poisoned(r));
         break;
     case ENGINE_CANCELLED:
-        cr_assert(atomic_load(&r->cancelled));
+        cr_assert(atomic_load(&r->cancelled) || first_cancelled(r));
         break;
     case ENGINE_TIMEOUT:
         cr_assert(r->deadline_ns && r->done_ns >= r->deadline_ns && r->started_ns);
@@ -104,8 +140,6 @@ static void check_end(const struct engine_request *r)
         check_tokens(r);
 }
 
-enum { N = 120 };
-
 struct crowd {
     struct engine_request *r[N];
     bool done[N];
@@ -114,14 +148,19 @@ struct crowd {
 
 static void send_one(struct rig *rig, struct crowd *c)
 {
-    struct engine_request *r = random_request(engine_n_ctx(rig->e));
-    r->user = (void *)(uintptr_t)c->n_sent;
-    int rc = engine_submit(rig->e, r, NULL);
+    uint32_t n;
+    struct engine_request *first = random_choices(engine_n_ctx(rig->e), &n, N - c->n_sent), *r = first;
+    for (uint32_t i = 0; i < n; i++, r = r->next_choice)
+        r->user = (void *)(uintptr_t)(c->n_sent + i);
+    int rc = engine_submit(rig->e, first, NULL);
     cr_assert(rc == 0 || rc == -EAGAIN);
-    c->r[c->n_sent] = r;
-    c->done[c->n_sent++] = rc < 0;
-    c->n_done += rc < 0;
-    c->n_rejected += rc < 0;
+    for (r = first; r; r = r->next_choice) {
+        first_of[c->n_sent] = first;
+        c->r[c->n_sent] = r;
+        c->done[c->n_sent++] = rc < 0;
+    }
+    c->n_done += rc < 0 ? n : 0;
+    c->n_rejected += rc < 0 ? n : 0;
 }
 
 static void take_news(struct rig *rig, struct crowd *c)
@@ -140,7 +179,7 @@ static void take_news(struct rig *rig, struct crowd *c)
 
 /* What all lives together saw: a test in which nothing happens would pass. */
 static uint32_t n_finish[ENGINE_NOT_FINITE + 1], n_hits, n_rejected;
-static uint64_t n_tokens;
+static uint64_t n_tokens, n_copies;
 
 static void live(uint64_t seed)
 {
@@ -172,6 +211,7 @@ static void live(uint64_t seed)
     cr_assert_leq(s.pages_cached, s.pages_total);
     cr_assert_eq(s.rejected, c.n_rejected);
     cr_assert_eq(s.completed + s.failed + s.cancelled + s.timed_out + s.rejected, N);
+    n_copies += atomic_load(&rig->fake->n_copies);
     rig_close(rig);
     n_rejected += c.n_rejected;
     n_tokens += s.generated_tokens;
@@ -192,4 +232,5 @@ Test(engine_property, whatever_happens_tokens_are_the_sequences_and_pages_return
     cr_assert_gt(n_hits, 100);
     cr_assert_gt(n_rejected, 10);
     cr_assert_gt(n_tokens, 10000);
+    cr_assert_gt(n_copies, 100);
 }

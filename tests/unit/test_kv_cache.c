@@ -226,6 +226,107 @@ Test(kv_cache, a_twin_keeps_its_own_pages_and_publishes_no_more)
     kv_cache_close(kv);
 }
 
+/* ---- forks ---- */
+
+static struct kv_sequence prompt_of(const int32_t *ids, uint32_t n_prompt, uint32_t n_tokens)
+{
+    return (struct kv_sequence){
+        .prompt = ids, .n_prompt = n_prompt, .n_tokens = n_tokens, .reuse = true, .publish = true};
+}
+
+Test(kv_cache, a_fork_shares_the_full_pages_and_copies_the_partial_one)
+{
+    struct kv_cache *kv = open_cache(8);
+    const int32_t *ids = numbers(0);
+    struct kv_sequence s = prompt_of(ids, 2 * PAGE + 10, 3 * PAGE);
+    uint32_t from, n_cached;
+    cr_assert_eq(kv_cache_add(kv, 0, &s, &n_cached), 0);
+    cr_assert_eq(kv_cache_add_fork(kv, 1, &s), 0);
+    cr_assert_eq(stats(kv).reserved, 3 + 1);
+    kv_cache_grow(kv, 0, 2 * PAGE + 10);
+    cr_assert(kv_cache_fork(kv, 1, 0, 2 * PAGE + 10, &from));
+    kv_cache_grow(kv, 1, 2 * PAGE + 10);
+    cr_assert(kv_cache_check(kv));
+    cr_assert_eq(from, kv_cache_page(kv, 0, 2));
+    cr_assert_neq(from, kv_cache_page(kv, 1, 2));
+    for (uint32_t i = 0; i < 2; i++)
+        cr_assert_eq(kv_cache_page(kv, 0, i), kv_cache_page(kv, 1, i));
+    cr_assert_eq(stats(kv).used, 4);
+    kv_cache_end(kv, 0); /* what is to be copied stays */
+    cr_assert_eq(stats(kv).used, 4);
+    cr_assert(kv_cache_check(kv));
+    kv_cache_end(kv, 1);
+    cr_assert_eq(stats(kv).used + stats(kv).reserved, 0);
+    cr_assert(kv_cache_check(kv));
+    kv_cache_close(kv);
+}
+
+Test(kv_cache, a_fork_that_ends_with_a_full_page_computes_that_page_s_last_token_in_a_copy)
+{
+    struct kv_cache *kv = open_cache(8);
+    const int32_t *ids = numbers(0);
+    struct kv_sequence s = prompt_of(ids, 2 * PAGE, 2 * PAGE + 1);
+    uint32_t from, n_cached;
+    cr_assert_eq(kv_cache_add(kv, 0, &s, &n_cached), 0);
+    cr_assert_eq(kv_cache_add_fork(kv, 1, &s), 0);
+    kv_cache_grow(kv, 0, 2 * PAGE - 1);
+    cr_assert(kv_cache_fork(kv, 1, 0, 2 * PAGE, &from));
+    cr_assert_eq(from, kv_cache_page(kv, 0, 1));
+    s = prompt_of(ids + 1, 2 * PAGE + 1, 2 * PAGE + 1); /* the last token begins a page: nothing to copy */
+    cr_assert_eq(kv_cache_add(kv, 2, &s, &n_cached), 0);
+    cr_assert_eq(kv_cache_add_fork(kv, 3, &s), -ENOSPC);
+    kv_cache_end(kv, 1);
+    kv_cache_end(kv, 0);
+    cr_assert_eq(kv_cache_add_fork(kv, 3, &s), 0);
+    kv_cache_grow(kv, 2, 2 * PAGE);
+    cr_assert_not(kv_cache_fork(kv, 3, 2, 2 * PAGE + 1, &from));
+    cr_assert(kv_cache_check(kv));
+    kv_cache_close(kv);
+}
+
+Test(kv_cache, a_fork_leaves_pages_behind_those_that_the_first_has_published)
+{
+    struct kv_cache *kv = open_cache(12);
+    const int32_t *ids = numbers(0);
+    int32_t other[3 * PAGE];
+    struct kv_sequence s = prompt_of(ids, PAGE + 10, 3 * PAGE);
+    uint32_t from, n_cached;
+    memcpy(other, ids, sizeof other);
+    other[PAGE + 10] = 7777;
+    cr_assert_eq(kv_cache_add(kv, 0, &s, &n_cached), 0);
+    cr_assert_eq(kv_cache_add_fork(kv, 1, &s), 0);
+    kv_cache_grow(kv, 0, PAGE + 10);
+    kv_cache_fork(kv, 1, 0, PAGE + 10, &from);
+    kv_cache_accept(kv, 0, ids, PAGE + 10);
+    kv_cache_grow(kv, 1, 3 * PAGE);
+    kv_cache_accept(kv, 1, other + PAGE, 2 * PAGE);
+    kv_cache_end(kv, 0);
+    kv_cache_end(kv, 1);
+    cr_assert(kv_cache_check(kv));
+    cr_assert_eq(add(kv, 0, other, 3 * PAGE + 1), 3 * PAGE);
+    cr_assert_eq(add(kv, 1, ids, 3 * PAGE + 1), PAGE);
+    kv_cache_close(kv);
+}
+
+Test(kv_cache, a_fork_of_a_first_that_ended_before_it_published_leaves_nothing)
+{
+    struct kv_cache *kv = open_cache(12);
+    const int32_t *ids = numbers(0);
+    struct kv_sequence s = prompt_of(ids, PAGE + 10, 3 * PAGE);
+    uint32_t from, n_cached;
+    cr_assert_eq(kv_cache_add(kv, 0, &s, &n_cached), 0);
+    cr_assert_eq(kv_cache_add_fork(kv, 1, &s), 0);
+    kv_cache_grow(kv, 0, PAGE + 10);
+    kv_cache_fork(kv, 1, 0, PAGE + 10, &from);
+    kv_cache_end(kv, 0);
+    kv_cache_grow(kv, 1, 3 * PAGE);
+    kv_cache_accept(kv, 1, ids + PAGE, 2 * PAGE);
+    cr_assert(kv_cache_check(kv));
+    kv_cache_end(kv, 1);
+    cr_assert_eq(stats(kv).cached + stats(kv).used, 0);
+    kv_cache_close(kv);
+}
+
 /* ---- random life: what is read through the page lists is always what the sequence wrote ---- */
 
 enum { N_SEQS = 6, MAX_TOKENS = 9 * PAGE };
@@ -233,7 +334,9 @@ enum { N_SEQS = 6, MAX_TOKENS = 9 * PAGE };
 struct shadow {
     bool live;
     int32_t ids[MAX_TOKENS];
-    uint32_t n_tokens, n_accepted;
+    uint32_t n_prompt, n_tokens, n_accepted;
+    bool publish;
+    uint64_t salt;
 };
 
 static int32_t page_content[64][PAGE];
@@ -266,7 +369,39 @@ static void random_add(struct kv_cache *kv, struct shadow *q, uint32_t seq)
         cr_assert_leq(n_cached, n_prompt - 1);
         q->live = true;
         q->n_accepted = n_cached;
+        q->n_prompt = n_prompt;
+        q->publish = s.publish;
+        q->salt = s.salt;
     }
+}
+
+/* Goes on from another's prompt, in its own way. */
+static bool random_fork(struct kv_cache *kv, struct shadow *shadow, uint32_t seq)
+{
+    uint32_t of = random_below(N_SEQS), from;
+    struct shadow *q = &shadow[seq], *first = &shadow[of];
+    if (!first->live || first->n_accepted + 1 < first->n_prompt)
+        return false;
+    *q = *first;
+    struct kv_sequence s = {.prompt = q->ids,
+                            .n_prompt = q->n_prompt,
+                            .n_tokens = q->n_tokens,
+                            .salt = q->salt,
+                            .publish = q->publish};
+    q->live = kv_cache_add_fork(kv, seq, &s) == 0;
+    if (!q->live)
+        return true;
+    q->n_accepted = (q->n_prompt - 1) / PAGE * PAGE;
+    bool copy = kv_cache_fork(kv, seq, of, q->n_prompt, &from);
+    kv_cache_grow(kv, seq, q->n_prompt);
+    if (copy)
+        memcpy(page_content[kv_cache_page(kv, seq, q->n_accepted / PAGE)], page_content[from],
+               sizeof *page_content);
+    kv_cache_accept(kv, seq, q->ids + q->n_accepted, q->n_prompt - 1 - q->n_accepted);
+    q->n_accepted = q->n_prompt - 1;
+    for (uint32_t i = q->n_prompt; i < q->n_tokens; i++)
+        q->ids[i] = (int32_t)(seq * 10 + random_below(2));
+    return true;
 }
 
 static void random_progress(struct kv_cache *kv, struct shadow *q, uint32_t seq)
@@ -290,7 +425,8 @@ static void random_life(uint32_t n_pages)
         uint32_t seq = random_below(N_SEQS);
         struct shadow *q = &shadow[seq];
         if (!q->live) {
-            random_add(kv, q, seq);
+            if (random_below(2) || !random_fork(kv, shadow, seq))
+                random_add(kv, q, seq);
         } else if (random_below(4) > 0) {
             random_progress(kv, q, seq);
         } else {
