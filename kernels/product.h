@@ -289,8 +289,8 @@ SIMT_INLINE SIMT_SHARED float *product_values(const bool is_far, SIMT_SHARED cha
 /* The super-blocks of a stage that this warp has, of one tile type. */
 SIMT_INLINE void product_items(const uint32_t type, const bool is_far,
                                const struct activation x[TILE_MAX_PANEL], const SIMT_SHARED char *stage,
-                               SIMT_SHARED float *values, uint32_t n_items, uint32_t n_columns,
-                               uint32_t first_super, uint32_t n_supers, uint32_t n_warps)
+                               SIMT_SHARED float *values, uint32_t n_items, uint32_t first_super,
+                               uint32_t n_supers, uint32_t n_warps)
 {
     const uint32_t n_panels = is_far ? TILE_MAX_PANEL : 1, bytes = tile_super_bytes(type);
     for (uint32_t each = simt_opaque(simt_warp()); each < n_items; each += n_warps) {
@@ -303,7 +303,7 @@ SIMT_INLINE void product_items(const uint32_t type, const bool is_far,
         while (super >= n_supers)
             super -= n_supers;
         if (!tile_is_float(type))
-            tile_multiply(type, n_panels, is_far, tile, lane, x, n_columns, super, v);
+            tile_multiply(type, n_panels, is_far, tile, lane, x, super, v);
 #pragma unroll
         for (uint32_t i = 0; i < n_panels; i++, to += PRODUCT_PANEL) {
             if (!tile_is_float(type)) {
@@ -312,9 +312,7 @@ SIMT_INLINE void product_items(const uint32_t type, const bool is_far,
                 continue;
             }
             uint32_t row = lane % TILE_ROWS, column = lane / TILE_ROWS * 4;
-            uint32_t before = i * ACTIVATION_COLUMNS;
-            tile_multiply_floats(type, is_far, tile, lane, &x[i], n_columns > before ? n_columns - before : 0,
-                                 super, v[i]);
+            tile_multiply_floats(type, is_far, tile, lane, &x[i], super, v[i]);
             product_put(to, row, column, v[i][0], v[i][1]);
             product_put(to, row, column + 2, v[i][2], v[i][3]);
         }
@@ -335,12 +333,13 @@ SIMT_INLINE void product_multiply(const bool is_far, const SIMT_SHARED struct pr
     if (is_far)
         x[0].far += (size_t)(column / ACTIVATION_COLUMNS) * panel_bytes;
     x[1] = x[0];
-    x[1].far += panel_bytes;
+    if (part.n_columns > ACTIVATION_COLUMNS)
+        x[1].far += panel_bytes;
     switch (part.run.matrix->type) {
 #define PRODUCT_CASE(type)                                                                                   \
     case type:                                                                                               \
-        product_items(type, is_far, x, stage, values, part.n_items, part.n_columns, at->first_item,          \
-                      p->n_supers, crew->n_warps);                                                           \
+        product_items(type, is_far, x, stage, values, part.n_items, at->first_item, p->n_supers,             \
+                      crew->n_warps);                                                                        \
         break
         PRODUCT_CASE(TILE_Q4_K);
         PRODUCT_CASE(TILE_Q5_K);

@@ -239,20 +239,22 @@ SIMT_INLINE float tile_value(const uint32_t type, float d, float dmin, float c, 
     return type == TILE_Q5_1 ? c + m : c;
 }
 
-/* What a lane reads of a panel for a pair of blocks: fragments of column g and scales of columns 2t, 2t + 1
- * where the panel has them, else 0. */
-SIMT_INLINE void tile_columns(const struct activation *x, const bool is_far, uint32_t lane,
-                              uint32_t n_columns, uint32_t super, uint32_t pair, struct tile_column out[2])
+/* What a lane reads of a panel for a pair of blocks: fragments of column g and scales of columns 2t, 2t + 1.
+ * Where the panel is narrower it reads others again, without a branch: nobody asks for those columns' sums.
+ */
+SIMT_INLINE void tile_columns(const struct activation *x, const bool is_far, uint32_t lane, uint32_t super,
+                              uint32_t pair, struct tile_column out[2])
 {
-    uint32_t g = lane / 4, t = lane % 4, base = super * x->super_bytes;
-    uint32_t b[4] = {0, 0, 0, 0};
-    if (g < n_columns)
-        activation_get4(x, is_far, base + (pair * x->width + g) * 64 + t * 16, b);
+    uint32_t g = lane / 4, t = lane % 4, c = t, base = super * x->super_bytes, b[4];
+    if (!is_far) {
+        g = g < x->width ? g : x->width - 1;
+        c = 2 * c < x->width ? c : (x->width - 1) / 2;
+    }
+    activation_get4(x, is_far, base + (pair * x->width + g) * 64 + t * 16, b);
 #pragma unroll
     for (uint32_t e = 0; e < 2; e++) {
-        uint32_t s[4] = {0, 0, 0, 0}, even = (x->width + 1) / 2 * 2;
-        if (2 * t < n_columns)
-            activation_get4(x, is_far, base + x->scales_at + ((2 * pair + e) * even + 2 * t) * 8, s);
+        uint32_t s[4];
+        activation_get4(x, is_far, base + x->scales_at + ((2 * pair + e) * ((x->width + 1) / 2) + c) * 16, s);
         for (uint32_t i = 0; i < 2; i++) {
             out[e].b[i] = b[2 * e + i];
             out[e].a[i] = arith_from_bits(s[2 * i]);
@@ -264,9 +266,8 @@ SIMT_INLINE void tile_columns(const struct activation *x, const bool is_far, uin
 /* Blocks 2 first .. + 2 n_pairs - 1 of a tile into c and m of every panel. */
 SIMT_INLINE void tile_multiply_pairs(const uint32_t type, const uint32_t n_panels, const uint32_t n_pairs,
                                      const bool is_far, const SIMT_SHARED char *tile, uint32_t lane,
-                                     const struct activation x[TILE_MAX_PANEL], uint32_t n_columns,
-                                     uint32_t super, uint32_t first, float c[TILE_MAX_PANEL][4],
-                                     float m[TILE_MAX_PANEL][4])
+                                     const struct activation x[TILE_MAX_PANEL], uint32_t super,
+                                     uint32_t first, float c[TILE_MAX_PANEL][4], float m[TILE_MAX_PANEL][4])
 {
     uint32_t small[4] = {0};
     const SIMT_SHARED char *plane = tile + tile_small_plane(type) + lane * 16;
@@ -284,8 +285,7 @@ SIMT_INLINE void tile_multiply_pairs(const uint32_t type, const uint32_t n_panel
             tile_load4(tile + (first + pair) * 512 + lane * 16, nibbles);
 #pragma unroll
         for (uint32_t p = 0; p < n_panels; p++)
-            tile_columns(&x[p], is_far, lane, n_columns > 8 * p ? n_columns - 8 * p : 0, super, first + pair,
-                         columns[p]);
+            tile_columns(&x[p], is_far, lane, super, first + pair, columns[p]);
 #pragma unroll
         for (uint32_t e = 0; e < 2; e++) {
             uint32_t a[4], i = 2 * pair + e;
@@ -307,20 +307,19 @@ SIMT_INLINE void tile_multiply_pairs(const uint32_t type, const uint32_t n_panel
     }
 }
 
-/* v[p][i]: row g + 8 (i / 2), column 2t + i % 2 of panel p. Panel p has n_columns - 8 p columns. A loop over
+/* v[p][i]: row g + 8 (i / 2), column 2t + i % 2 of panel p. A loop over
  * pairs of blocks, two at a time with one panel: unrolled further it would want more registers than a block
  * of 576 threads has (96 each); the other warps hide what that costs. */
 SIMT_INLINE void tile_multiply(const uint32_t type, const uint32_t n_panels, const bool is_far,
                                const SIMT_SHARED char *tile, uint32_t lane,
-                               const struct activation x[TILE_MAX_PANEL], uint32_t n_columns, uint32_t super,
+                               const struct activation x[TILE_MAX_PANEL], uint32_t super,
                                float v[TILE_MAX_PANEL][4])
 {
     const uint32_t n_pairs = n_panels == 1 ? 2 : 1;
     float c[TILE_MAX_PANEL][4] = {{0}}, m[TILE_MAX_PANEL][4] = {{0}};
 #pragma clang loop unroll(disable)
     for (uint32_t pair = 0; pair < 4; pair += n_pairs)
-        tile_multiply_pairs(type, n_panels, n_pairs, is_far, tile, lane, x, n_columns, super,
-                            simt_opaque(pair), c, m);
+        tile_multiply_pairs(type, n_panels, n_pairs, is_far, tile, lane, x, super, simt_opaque(pair), c, m);
 #pragma unroll
     for (uint32_t row = 0; row < 2; row++) {
         float d, dmin;
@@ -354,21 +353,22 @@ SIMT_INLINE void tile_float_weights(const uint32_t type, const SIMT_SHARED char 
 
 /* v[i]: row lane % 16, column 4 (lane / 16) + i of one panel. */
 SIMT_INLINE void tile_multiply_floats(const uint32_t type, const bool is_far, const SIMT_SHARED char *tile,
-                                      uint32_t lane, const struct activation *x, uint32_t n_columns,
-                                      uint32_t super, float v[4])
+                                      uint32_t lane, const struct activation *x, uint32_t super, float v[4])
 {
-    uint32_t first = lane / TILE_ROWS * 4, base = super * x->super_bytes + x->floats_at;
-    for (uint32_t i = 0; i < 4; i++)
+    uint32_t first = lane / TILE_ROWS * 4, base = super * x->super_bytes + x->floats_at, at[4];
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+        at[i] = base + (first + i < x->width ? first + i : x->width - 1) * 16;
         v[i] = 0;
+    }
+#pragma clang loop unroll_count(2)
     for (uint32_t quad = 0; quad < TILE_COLUMNS / 4; quad++) {
         float w[4];
         tile_float_weights(type, tile, lane % TILE_ROWS, quad, w);
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
             uint32_t u[4];
-            if (first + i >= n_columns)
-                continue;
-            activation_get4(x, is_far, base + (quad * x->width + first + i) * 16, u);
+            activation_get4(x, is_far, at[i] + quad * x->width * 16, u);
             for (uint32_t e = 0; e < 4; e++)
                 v[i] = __builtin_fmaf(w[e], arith_from_bits(u[e]), v[i]);
         }
