@@ -332,6 +332,7 @@ static void finish(struct serve *s)
         _exit(s->exit_code);
     if (server_end(s->server) < 0 || loading) /* neither engine nor loading thread can be interrupted */
         _exit(s->exit_code);
+    uv_timer_stop(&s->tick);  /* server_free() runs the loop once more: nobody may look at the engine then */
     loader_close(&s->loader); /* before the server goes: until then the engine may wake it */
     server_free(s->server);
     uv_walk(&s->loop, close_handle, NULL);

@@ -46,6 +46,16 @@ static void wait_state(const char *state)
     }
 }
 
+/* The daemon ends by itself with this exit code, and its log has these words. */
+static void expect_end(int code, const char *words)
+{
+    int got = daemon_end(0);
+    char *log = daemon_read_log();
+    cr_assert_eq(got, code, "exit code %d\n%s", got, log);
+    cr_assert_not_null(strstr(log, words), "no \"%s\" in\n%s", words, log);
+    free(log);
+}
+
 /* ---- serving ---- */
 
 DAEMON_TEST(cuda, one_launch_serves_many_tokens, CUDA)
@@ -136,22 +146,12 @@ Test(cuda, sigterm_lets_what_runs_finish)
         ;
     cr_assert_not_null(strstr(r.raw, "\"finish_reason\":\"length\""), "%s", r.raw);
     cr_assert_not_null(strstr(r.raw, "[DONE]"));
-    cr_assert_eq(daemon_end(0), 0);
+    expect_end(0, "bye");
     reply_free(&r);
     close(fd);
 }
 
 /* ---- a device that is not there, or not enough ---- */
-
-/* The daemon ends by itself with this exit code, and its log has these words. */
-static void expect_end(int code, const char *words)
-{
-    int got = daemon_end(0);
-    char *log = daemon_read_log();
-    cr_assert_eq(got, code, "exit code %d\n%s", got, log);
-    cr_assert_not_null(strstr(log, words), "no \"%s\" in\n%s", words, log);
-    free(log);
-}
 
 static void spawn_with(const char *fault, const char *const *flags)
 {
@@ -227,21 +227,21 @@ static void expect_fault(const char *words)
 
 Test(cuda_fault, a_grid_that_dies_in_a_step_ends_the_process_with_the_drivers_words)
 {
-    setenv("SIMT_FAULT", FAULT_STEP, 1);
+    setenv("SIMT_FAULT", "step:8000000", 1);
     daemon_start((const char *[]){CUDA, NULL});
     expect_fault("CUDA_ERROR_ILLEGAL_ADDRESS");
 }
 
 Test(cuda_fault, a_grid_that_stands_still_is_seen_within_the_watchdogs_time)
 {
-    setenv("SIMT_FAULT", FAULT_STUCK, 1);
+    setenv("SIMT_FAULT", "stuck:8000000", 1);
     daemon_start((const char *[]){CUDA, "--watchdog-ms", "3000", NULL});
     expect_fault("sign of life");
 }
 
 Test(cuda_fault, a_device_that_is_lost_is_an_error_to_the_request)
 {
-    setenv("SIMT_FAULT", "query:" FAULT_QUERY_NUMBER, 1);
+    setenv("SIMT_FAULT", "query:3", 1);
     daemon_start((const char *[]){CUDA, NULL});
     expect_fault("cuStreamQuery");
 }
