@@ -220,7 +220,7 @@ const struct field generate_fields[] = {
     {.name = "logit_bias", .kind = FIELD_CUSTOM, .read = read_bias},
     CUSTOM(logprobs, read_logprobs),
     COUNT(prompt_logprobs, 0, STEP_MAX_TOP),
-    COUNT(n, 1, 1),
+    COUNT(n, 1, GENERATE_MAX_CHOICES),
     FLAG(stream),
     FLAG(add_special),
     FLAG(parse_special),
@@ -277,21 +277,21 @@ static void put_entry(struct buf *out, const struct tokenizer *t, const struct e
     buf_puts(out, "]}");
 }
 
-void put_logprobs(struct generation *g, struct buf *out, uint32_t from, uint32_t to)
+void put_logprobs(const struct choice *c, struct buf *out, uint32_t from, uint32_t to)
 {
-    const struct engine_request *e = &g->e;
+    const struct engine_request *e = &c->e;
     buf_puts(out, "[");
     for (uint32_t i = from; i < to; i++) {
         if (i > from)
             buf_puts(out, ",");
-        put_entry(out, g->server->model.tokenizer, &e->out[i], e->top + (size_t)i * e->n_top, e->n_top);
+        put_entry(out, c->g->server->model.tokenizer, &e->out[i], e->top + (size_t)i * e->n_top, e->n_top);
     }
     buf_puts(out, "]");
 }
 
 void put_prompt_logprobs(struct generation *g, struct buf *out)
 {
-    const struct engine_request *e = &g->e;
+    const struct engine_request *e = &g->choices->e;
     buf_puts(out, "[null");
     for (uint32_t i = 1; i < e->n_prompt; i++) {
         struct engine_token token = {.token = e->prompt[i], .logprob = e->prompt_out[i].logprob};
@@ -304,27 +304,39 @@ void put_prompt_logprobs(struct generation *g, struct buf *out)
 
 /* --- replies --- */
 
-static void put_tokens(struct buf *out, const struct generation *g, uint32_t from, uint32_t to)
+static void put_tokens(struct buf *out, const struct choice *c, uint32_t from, uint32_t to)
 {
     buf_puts(out, ",\"tokens\":[");
     for (uint32_t i = from; i < to; i++) {
         if (i > from)
             buf_puts(out, ",");
-        json_put_int(out, g->e.out[i].token);
+        json_put_int(out, c->e.out[i].token);
     }
     buf_puts(out, "]");
 }
 
-/* "text", "tokens" and, when asked, "logprobs". */
-static void put_piece(struct generation *g, struct buf *out, const struct piece *piece)
+/* "text", "tokens" and, when asked, "logprobs"; before them "index", when there is more than one. */
+static void put_piece(const struct choice *c, struct buf *out, const struct piece *piece)
 {
+    if (c->g->n_choices > 1)
+        buf_printf(out, "\"index\":%u,", c->index);
     buf_puts(out, "\"text\":");
     json_put_string(out, piece->text, piece->len);
-    put_tokens(out, g, piece->from, piece->to);
-    if (g->p.has_logprobs) {
+    put_tokens(out, c, piece->from, piece->to);
+    if (c->g->p.has_logprobs) {
         buf_puts(out, ",\"logprobs\":");
-        put_logprobs(g, out, piece->from, piece->to);
+        put_logprobs(c, out, piece->from, piece->to);
     }
+}
+
+/* Why this text ended, and the seed that gives it again. */
+static void put_finish(const struct choice *c, struct buf *out)
+{
+    buf_puts(out, ",\"finish_reason\":");
+    json_put_str(out, c->finish);
+    buf_puts(out, ",\"stop\":");
+    json_put_str(out, c->text.matched ? c->text.matched->s : NULL);
+    buf_printf(out, ",\"seed\":%llu", (unsigned long long)c->e.sampling.seed);
 }
 
 static void put_ms(struct buf *out, const char *name, double v, const char *after)
@@ -347,18 +359,15 @@ static void put_timings(struct buf *out, const struct generation *g)
     put_ms(out, "tokens_per_s", t.tokens_per_s, "}");
 }
 
+/* What concerns all choices. */
 static void put_end(struct generation *g, struct buf *out)
 {
-    buf_puts(out, ",\"finish_reason\":");
-    json_put_str(out, g->finish);
-    buf_puts(out, ",\"stop\":");
-    json_put_str(out, generation_stop(g));
-    buf_printf(out, ",\"seed\":%llu,\"system_fingerprint\":\"%s\"", (unsigned long long)g->p.seed,
-               g->server->fingerprint);
+    const struct engine_request *e = &g->choices->e;
+    buf_printf(out, ",\"system_fingerprint\":\"%s\"", g->server->fingerprint);
     buf_printf(out, ",\"usage\":{\"prompt_tokens\":%u,\"cached_tokens\":%u,\"completion_tokens\":%u}",
-               g->e.n_prompt, g->e.n_cached, g->n_tokens);
+               e->n_prompt, e->n_cached, generation_n_tokens(g));
     put_timings(out, g);
-    if (g->e.want_prompt_logprobs) {
+    if (e->want_prompt_logprobs) {
         buf_puts(out, ",\"prompt_logprobs\":");
         put_prompt_logprobs(g, out);
     }
@@ -368,32 +377,67 @@ static void put_head(struct generation *g, struct buf *out)
 {
     buf_printf(out, "{\"id\":\"%s\",\"model\":", g->id);
     json_put_str(out, model_config(g->server->model.model)->name);
-    buf_puts(out, ",");
+}
+
+static void put_whole(const struct choice *c, struct buf *out)
+{
+    struct piece whole = choice_whole(c);
+    put_piece(c, out, &whole);
+    put_finish(c, out);
 }
 
 static void reply(struct generation *g, struct buf *out)
 {
-    struct piece whole = generation_whole(g);
     put_head(g, out);
-    put_piece(g, out, &whole);
+    buf_puts(out, ",");
+    if (g->n_choices == 1) {
+        put_whole(g->choices, out);
+    } else {
+        buf_puts(out, "\"choices\":[");
+        for (uint32_t i = 0; i < g->n_choices; i++) {
+            buf_puts(out, i ? ",{" : "{");
+            put_whole(&g->choices[i], out);
+            buf_puts(out, "}");
+        }
+        buf_printf(out, "],\"seed\":%llu", (unsigned long long)g->p.seed);
+    }
     put_end(g, out);
     buf_puts(out, "}\n");
 }
 
-static void delta(struct generation *g, struct buf *out, const struct piece *piece)
+static void delta(struct choice *c, struct buf *out, const struct piece *piece)
 {
     buf_puts(out, "data: {");
-    put_piece(g, out, piece);
+    put_piece(c, out, piece);
     buf_puts(out, "}\n\n");
 }
 
-static void end(struct generation *g, struct buf *out, const struct piece *piece)
+/* The only choice's end is the end of all. */
+static void end(struct choice *c, struct buf *out, const struct piece *piece)
 {
+    bool only = c->g->n_choices == 1;
     buf_puts(out, "data: ");
-    put_head(g, out);
-    put_piece(g, out, piece);
-    put_end(g, out);
-    buf_puts(out, "}\n\ndata: [DONE]\n\n");
+    if (only)
+        put_head(c->g, out);
+    buf_puts(out, only ? "," : "{");
+    put_piece(c, out, piece);
+    put_finish(c, out);
+    if (only)
+        put_end(c->g, out);
+    buf_puts(out, "}\n\n");
 }
 
-const struct dialect dialect_generate = {.id_prefix = "gen-", .reply = reply, .delta = delta, .end = end};
+static void last(struct generation *g, struct buf *out)
+{
+    if (g->n_choices > 1) {
+        buf_puts(out, "data: ");
+        put_head(g, out);
+        buf_printf(out, ",\"seed\":%llu", (unsigned long long)g->p.seed);
+        put_end(g, out);
+        buf_puts(out, "}\n\n");
+    }
+    buf_puts(out, "data: [DONE]\n\n");
+}
+
+const struct dialect dialect_generate = {
+    .id_prefix = "gen-", .reply = reply, .delta = delta, .end = end, .last = last};

@@ -121,7 +121,12 @@ static int read_no_prompt(struct field_reader *r, const struct field *f, const j
 static const struct field completion_fields[] = {
     COMMON_FIELDS,
     {.name = "logprobs", .kind = FIELD_CUSTOM, .read = read_completion_logprobs},
-    {.name = "best_of", .kind = FIELD_U32, .offset = AT(n), .min = 1, .max = 1},
+    {.name = "best_of",
+     .kind = FIELD_U32,
+     .offset = AT(best_of),
+     .min = 1,
+     .max = GENERATE_MAX_CHOICES,
+     .given = AT(has_best_of)},
     INERT("echo"),
     INERT("suffix"),
     {0},
@@ -169,6 +174,15 @@ static void chat_defaults(struct params *p)
 static void completion_defaults(struct params *p)
 {
     p->max_tokens = 16;
+}
+
+/* Choosing among more texts than are shown is not offered. */
+static int completion_prepare(struct generation *g, struct api_error *err)
+{
+    const struct params *p = &g->p;
+    if (!p->has_best_of || p->best_of == p->n)
+        return 0;
+    return api_invalid(err, "best_of", "best_of must be %u, as n is (got %u)", p->n, p->best_of);
 }
 
 /* What is given and would have no effect is refused, as an unknown field is. */
@@ -250,7 +264,7 @@ static void put_finish(struct buf *out, const char *finish)
 /* /generate's own member, beside the choices. */
 static void put_prompt(struct generation *g, struct buf *out)
 {
-    if (!g->e.want_prompt_logprobs)
+    if (!g->choices->e.want_prompt_logprobs)
         return;
     buf_puts(out, ",\"prompt_logprobs\":");
     put_prompt_logprobs(g, out);
@@ -258,10 +272,12 @@ static void put_prompt(struct generation *g, struct buf *out)
 
 static void put_usage(struct buf *out, const struct generation *g)
 {
+    const struct engine_request *e = &g->choices->e;
+    uint32_t n_tokens = generation_n_tokens(g);
     buf_printf(out,
                "{\"prompt_tokens\":%u,\"completion_tokens\":%u,\"total_tokens\":%u,"
                "\"prompt_tokens_details\":{\"cached_tokens\":%u}}",
-               g->e.n_prompt, g->n_tokens, g->e.n_prompt + g->n_tokens, g->e.n_cached);
+               e->n_prompt, n_tokens, e->n_prompt + n_tokens, e->n_cached);
 }
 
 static void put_head(struct generation *g, struct buf *out, const char *object)
@@ -292,64 +308,64 @@ static void put_token_key(struct buf *out, const struct generation *g, int32_t t
     buf_puts(out, "\"");
 }
 
-static void put_completion_top(struct buf *out, const struct generation *g, uint32_t i)
+static void put_completion_top(struct buf *out, const struct choice *c, uint32_t i)
 {
-    const struct engine_request *e = &g->e;
+    const struct engine_request *e = &c->e;
     buf_puts(out, "{");
     for (uint32_t k = 0; k < e->n_top; k++) {
         const struct step_top *top = &e->top[(size_t)i * e->n_top + k];
         if (k)
             buf_puts(out, ",");
-        put_token_key(out, g, top->token);
+        put_token_key(out, c->g, top->token);
         buf_puts(out, ":");
         json_put_number(out, top->logprob, 7);
     }
     buf_puts(out, "}");
 }
 
-static size_t shown_len(const struct generation *g, uint32_t i)
+static size_t shown_len(const struct choice *c, uint32_t i)
 {
-    return tokenizer_piece(g->server->model.tokenizer, g->e.out[i].token, false).len;
+    return tokenizer_piece(c->g->server->model.tokenizer, c->e.out[i].token, false).len;
 }
 
-static void put_completion_logprobs(struct buf *out, struct generation *g, const struct piece *piece)
+static void put_completion_logprobs(struct buf *out, struct choice *c, const struct piece *piece)
 {
-    size_t offset = piece->from ? g->event_offset : 0;
-    if (!g->p.has_logprobs) {
+    size_t offset = piece->from ? c->event_offset : 0;
+    if (!c->g->p.has_logprobs) {
         buf_puts(out, "null");
         return;
     }
     buf_puts(out, "{\"tokens\":[");
     for (uint32_t i = piece->from; i < piece->to; i++) {
         buf_puts(out, i > piece->from ? "," : "");
-        put_token_key(out, g, g->e.out[i].token);
+        put_token_key(out, c->g, c->e.out[i].token);
     }
     buf_puts(out, "],\"token_logprobs\":[");
     for (uint32_t i = piece->from; i < piece->to; i++) {
         buf_puts(out, i > piece->from ? "," : "");
-        json_put_number(out, g->e.out[i].logprob, 7);
+        json_put_number(out, c->e.out[i].logprob, 7);
     }
     buf_puts(out, "],\"top_logprobs\":[");
     for (uint32_t i = piece->from; i < piece->to; i++) {
         buf_puts(out, i > piece->from ? "," : "");
-        put_completion_top(out, g, i);
+        put_completion_top(out, c, i);
     }
     buf_puts(out, "],\"text_offset\":[");
     for (uint32_t i = piece->from; i < piece->to; i++) {
         buf_printf(out, "%s%zu", i > piece->from ? "," : "", offset);
-        offset += shown_len(g, i);
+        offset += shown_len(c, i);
     }
-    g->event_offset = offset;
+    c->event_offset = offset;
     buf_puts(out, "]}");
 }
 
-static void put_completion_choice(struct generation *g, struct buf *out, const struct piece *piece,
+static void put_completion_choice(struct choice *c, struct buf *out, const struct piece *piece,
                                   const char *finish)
 {
-    buf_puts(out, "{\"index\":0,\"text\":");
+    buf_printf(out, "{\"index\":%u,\"text\":", c->index);
     json_put_string(out, piece->text, piece->len);
     buf_puts(out, ",\"logprobs\":");
-    put_completion_logprobs(out, g, piece);
+    put_completion_logprobs(out, c, piece);
     buf_puts(out, ",\"finish_reason\":");
     put_finish(out, finish);
     buf_puts(out, "}");
@@ -357,9 +373,13 @@ static void put_completion_choice(struct generation *g, struct buf *out, const s
 
 static void completion_reply(struct generation *g, struct buf *out)
 {
-    struct piece whole = generation_whole(g);
     put_head(g, out, "text_completion");
-    put_completion_choice(g, out, &whole, g->finish);
+    for (uint32_t i = 0; i < g->n_choices; i++) {
+        struct choice *c = &g->choices[i];
+        struct piece whole = choice_whole(c);
+        buf_puts(out, i ? "," : "");
+        put_completion_choice(c, out, &whole, c->finish);
+    }
     buf_puts(out, "]");
     put_prompt(g, out);
     buf_puts(out, ",\"usage\":");
@@ -385,26 +405,30 @@ static void put_last(struct generation *g, struct buf *out, const char *object)
     buf_puts(out, "data: [DONE]\n\n");
 }
 
-static void completion_chunk(struct generation *g, struct buf *out, const struct piece *piece,
-                             const char *finish)
+static void completion_chunk(struct choice *c, struct buf *out, const struct piece *piece, const char *finish)
 {
+    struct generation *g = c->g;
     buf_puts(out, "data: ");
     put_head(g, out, "text_completion");
-    put_completion_choice(g, out, piece, finish);
+    put_completion_choice(c, out, piece, finish);
     buf_puts(out, "]");
-    if (finish)
+    if (finish && c->index == 0)
         put_prompt(g, out);
     close_chunk(g, out);
 }
 
-static void completion_delta(struct generation *g, struct buf *out, const struct piece *piece)
+static void completion_delta(struct choice *c, struct buf *out, const struct piece *piece)
 {
-    completion_chunk(g, out, piece, NULL);
+    completion_chunk(c, out, piece, NULL);
 }
 
-static void completion_end(struct generation *g, struct buf *out, const struct piece *piece)
+static void completion_end(struct choice *c, struct buf *out, const struct piece *piece)
 {
-    completion_chunk(g, out, piece, g->finish);
+    completion_chunk(c, out, piece, c->finish);
+}
+
+static void completion_last(struct generation *g, struct buf *out)
+{
     put_last(g, out, "text_completion");
 }
 
@@ -421,22 +445,22 @@ static void put_chat_token(struct buf *out, const struct generation *g, int32_t 
     buf_puts(out, "]");
 }
 
-static void put_chat_logprobs(struct buf *out, const struct generation *g, const struct piece *piece)
+static void put_chat_logprobs(struct buf *out, const struct choice *c, const struct piece *piece)
 {
-    const struct engine_request *e = &g->e;
-    if (!g->p.has_logprobs) {
+    const struct engine_request *e = &c->e;
+    if (!c->g->p.has_logprobs) {
         buf_puts(out, "null");
         return;
     }
     buf_puts(out, "{\"content\":[");
     for (uint32_t i = piece->from; i < piece->to; i++) {
         buf_puts(out, i > piece->from ? "," : "");
-        put_chat_token(out, g, e->out[i].token, e->out[i].logprob);
+        put_chat_token(out, c->g, e->out[i].token, e->out[i].logprob);
         buf_puts(out, ",\"top_logprobs\":[");
         for (uint32_t k = 0; k < e->n_top; k++) {
             const struct step_top *top = &e->top[(size_t)i * e->n_top + k];
             buf_puts(out, k ? "," : "");
-            put_chat_token(out, g, top->token, top->logprob);
+            put_chat_token(out, c->g, top->token, top->logprob);
             buf_puts(out, "}");
         }
         buf_puts(out, "]}");
@@ -444,56 +468,75 @@ static void put_chat_logprobs(struct buf *out, const struct generation *g, const
     buf_puts(out, "],\"refusal\":null}");
 }
 
-static void chat_reply(struct generation *g, struct buf *out)
+static void put_message(const struct choice *c, struct buf *out)
 {
-    struct piece whole = generation_whole(g);
-    put_head(g, out, "chat.completion");
-    buf_puts(out, "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":");
+    struct piece whole = choice_whole(c);
+    buf_printf(out, "{\"index\":%u,\"message\":{\"role\":\"assistant\",\"content\":", c->index);
     json_put_string(out, whole.text, whole.len);
     buf_puts(out, ",\"refusal\":null},\"logprobs\":");
-    put_chat_logprobs(out, g, &whole);
+    put_chat_logprobs(out, c, &whole);
     buf_puts(out, ",\"finish_reason\":");
-    put_finish(out, g->finish);
-    buf_puts(out, "}]");
+    put_finish(out, c->finish);
+    buf_puts(out, "}");
+}
+
+static void chat_reply(struct generation *g, struct buf *out)
+{
+    put_head(g, out, "chat.completion");
+    for (uint32_t i = 0; i < g->n_choices; i++) {
+        buf_puts(out, i ? "," : "");
+        put_message(&g->choices[i], out);
+    }
+    buf_puts(out, "]");
     put_prompt(g, out);
     buf_puts(out, ",\"usage\":");
     put_usage(out, g);
     buf_puts(out, "}\n");
 }
 
+static void open_chat_chunk(const struct choice *c, struct buf *out)
+{
+    buf_puts(out, "data: ");
+    put_head(c->g, out, "chat.completion.chunk");
+    buf_printf(out, "{\"index\":%u,\"delta\":", c->index);
+}
+
 static void chat_begin(struct generation *g, struct buf *out)
 {
-    buf_puts(out, "data: ");
-    put_head(g, out, "chat.completion.chunk");
-    buf_puts(out, "{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
-                  "\"finish_reason\":null}]");
-    close_chunk(g, out);
+    for (uint32_t i = 0; i < g->n_choices; i++) {
+        open_chat_chunk(&g->choices[i], out);
+        buf_puts(out, "{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]");
+        close_chunk(g, out);
+    }
 }
 
-static void chat_delta(struct generation *g, struct buf *out, const struct piece *piece)
+static void chat_delta(struct choice *c, struct buf *out, const struct piece *piece)
 {
-    buf_puts(out, "data: ");
-    put_head(g, out, "chat.completion.chunk");
-    buf_puts(out, "{\"index\":0,\"delta\":{\"content\":");
+    open_chat_chunk(c, out);
+    buf_puts(out, "{\"content\":");
     json_put_string(out, piece->text, piece->len);
     buf_puts(out, "},\"logprobs\":");
-    put_chat_logprobs(out, g, piece);
+    put_chat_logprobs(out, c, piece);
     buf_puts(out, ",\"finish_reason\":null}]");
-    close_chunk(g, out);
+    close_chunk(c->g, out);
 }
 
-static void chat_end(struct generation *g, struct buf *out, const struct piece *piece)
+static void chat_end(struct choice *c, struct buf *out, const struct piece *piece)
 {
-    bool more = piece->len || (g->p.has_logprobs && piece->to > piece->from);
+    bool more = piece->len || (c->g->p.has_logprobs && piece->to > piece->from);
     if (more)
-        chat_delta(g, out, piece);
-    buf_puts(out, "data: ");
-    put_head(g, out, "chat.completion.chunk");
-    buf_puts(out, "{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":");
-    put_finish(out, g->finish);
+        chat_delta(c, out, piece);
+    open_chat_chunk(c, out);
+    buf_puts(out, "{},\"logprobs\":null,\"finish_reason\":");
+    put_finish(out, c->finish);
     buf_puts(out, "}]");
-    put_prompt(g, out);
-    close_chunk(g, out);
+    if (c->index == 0)
+        put_prompt(c->g, out);
+    close_chunk(c->g, out);
+}
+
+static void chat_last(struct generation *g, struct buf *out)
+{
     put_last(g, out, "chat.completion.chunk");
 }
 
@@ -501,9 +544,11 @@ const struct dialect dialect_completions = {
     .id_prefix = "cmpl-",
     .fields = completion_fields,
     .defaults = completion_defaults,
+    .prepare = completion_prepare,
     .reply = completion_reply,
     .delta = completion_delta,
     .end = completion_end,
+    .last = completion_last,
 };
 
 const struct dialect dialect_chat = {
@@ -515,6 +560,7 @@ const struct dialect dialect_chat = {
     .begin = chat_begin,
     .delta = chat_delta,
     .end = chat_end,
+    .last = chat_last,
 };
 
 static void put_model(struct request *r)

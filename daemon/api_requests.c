@@ -14,7 +14,7 @@ static const char *state_of(const struct generation *g)
 {
     if (g->state == GENERATION_PREPARING)
         return "tokenising";
-    switch (atomic_load_explicit(&g->e.state, memory_order_acquire)) {
+    switch (atomic_load_explicit(&g->choices->e.state, memory_order_acquire)) {
     case ENGINE_PREFILL:
         return "prefill";
     case ENGINE_DECODE:
@@ -29,6 +29,7 @@ static void put_request(struct buf *out, const struct generation *g, uint64_t no
 {
     const struct request *r = g->request;
     bool submitted = g->state != GENERATION_PREPARING; /* until then its figures are the pool's */
+    const struct engine_request *e = submitted ? &g->choices->e : NULL;
     buf_puts(out, "{\"id\":");
     json_put_str(out, g->id);
     buf_puts(out, ",\"request_id\":");
@@ -38,9 +39,8 @@ static void put_request(struct buf *out, const struct generation *g, uint64_t no
     buf_printf(out,
                ",\"prompt_tokens\":%u,\"computed\":%u,\"tokens\":%u,\"max_tokens\":%u,\"priority\":%d,"
                "\"stream\":%s}",
-               submitted ? g->e.n_prompt : 0,
-               submitted ? atomic_load_explicit(&g->e.n_prompt_done, memory_order_relaxed) : 0, g->n_tokens,
-               submitted ? g->e.max_tokens : 0, submitted ? g->e.priority : 0,
+               e ? e->n_prompt : 0, e ? atomic_load_explicit(&e->n_prompt_done, memory_order_relaxed) : 0,
+               generation_n_tokens(g), e ? e->max_tokens : 0, e ? e->priority : 0,
                submitted && g->p.stream ? "true" : "false");
 }
 

@@ -139,32 +139,18 @@ static int fit_context(struct generation *g, struct api_error *err)
     return 0;
 }
 
-static int make_outputs(struct generation *g, struct api_error *err)
-{
-    struct engine_request *e = &g->e;
-    e->out = arena_array(g->arena, e->max_tokens, sizeof *e->out);
-    e->top = e->n_top ? arena_array(g->arena, (size_t)e->max_tokens * e->n_top, sizeof *e->top) : NULL;
-    if (e->want_prompt_logprobs) {
-        e->prompt_out = arena_array(g->arena, e->n_prompt, sizeof *e->prompt_out);
-        e->prompt_top = arena_array(g->arena, (size_t)e->n_prompt * e->n_prompt_top, sizeof *e->prompt_top);
-    }
-    bool missing =
-        !e->out || (e->n_top && !e->top) || (e->want_prompt_logprobs && (!e->prompt_out || !e->prompt_top));
-    if (missing || text_open(&g->text, g->arena, g->p.stops, g->p.n_stops) < 0)
-        return api_out_of_memory(err);
-    return 0;
-}
-
 static uint64_t deadline(const struct request *r, uint64_t ms)
 {
     return ms ? r->accepted_ns + ms * MS : 0;
 }
 
-static void fill_request(struct generation *g)
+static void fill_request(struct choice *c)
 {
+    struct generation *g = c->g;
     const struct config *cfg = g->server->cfg;
     struct params *p = &g->p;
-    struct engine_request *e = &g->e;
+    struct engine_request *e = &c->e;
+    bool first = c->index == 0;
     *e = (struct engine_request){
         .prompt = p->ids,
         .n_prompt = (uint32_t)p->n_ids,
@@ -174,17 +160,17 @@ static void fill_request(struct generation *g)
         .cache_prompt = p->cache_prompt,
         .want_logprobs = p->has_logprobs,
         .n_top = p->logprobs,
-        .want_prompt_logprobs = p->prompt_logprobs > 0,
-        .n_prompt_top = p->prompt_logprobs,
+        .want_prompt_logprobs = first && p->prompt_logprobs > 0,
+        .n_prompt_top = first ? p->prompt_logprobs : 0,
         .stop_ids = p->stop_ids,
         .n_stop_ids = p->n_stop_ids,
         .biases = p->biases,
         .priority = p->priority,
         .salt = g->request->owner,
-        .user = g,
+        .user = c,
     };
     e->sampling = (struct step_sampling){
-        .seed = p->seed,
+        .seed = (p->seed + c->index) & SEED_MASK,
         .temperature = p->temperature,
         .top_p = p->top_p,
         .min_p = p->min_p,
@@ -199,6 +185,25 @@ static void fill_request(struct generation *g)
     e->deadline_ns = deadline(g->request, p->has_timeout_ms ? p->timeout_ms : cfg->timeout_ms);
     e->queue_deadline_ns =
         deadline(g->request, p->has_queue_timeout_ms ? p->queue_timeout_ms : cfg->queue_timeout_ms);
+}
+
+static int make_choices(struct generation *g, struct api_error *err)
+{
+    uint32_t n = g->p.n;
+    g->choices = arena_zalloc(g->arena, n * sizeof *g->choices);
+    if (!g->choices)
+        return api_out_of_memory(err);
+    for (uint32_t i = 0; i < n; i++) {
+        struct choice *c = &g->choices[i];
+        c->g = g;
+        c->index = i;
+        fill_request(c);
+        c->e.next_choice = i + 1 < n ? &c[1].e : NULL;
+        if (choice_open(c, err) < 0)
+            return -1;
+    }
+    g->n_choices = g->n_running = n;
+    return 0;
 }
 
 static int read_params(struct generation *g, struct api_error *err)
@@ -230,8 +235,7 @@ static void prepare(struct request *r)
         if (!g->p.has_seed && getrandom(&g->p.seed, sizeof g->p.seed, 0) != sizeof g->p.seed)
             g->p.seed = clock_ns();
         g->p.seed &= SEED_MASK;
-        fill_request(g);
-        make_outputs(g, err);
+        make_choices(g, err);
     }
     json_decref(g->body);
     g->body = NULL;
@@ -310,6 +314,12 @@ static void refuse_submit(struct generation *g, int rc, const struct error *word
     fail(g, &e, rc == -EIO ? GENERATION_FAILED : GENERATION_NONE);
 }
 
+static bool is_queued(const struct generation *g)
+{
+    return g->state == GENERATION_SUBMITTED &&
+           atomic_load_explicit(&g->choices->e.state, memory_order_acquire) == ENGINE_QUEUED;
+}
+
 /* A prompt is let in beside others only while all that wait stay within queue_tokens; alone it always is, and
  * so is one that need not wait. */
 static int check_queue_tokens(const struct generation *g, struct error *words)
@@ -320,10 +330,9 @@ static int check_queue_tokens(const struct generation *g, struct error *words)
     if (!engine_queue_depth(s->model.engine, 1))
         return 0;
     for (const struct generation *other = s->generations; other; other = other->next)
-        if (other->state == GENERATION_SUBMITTED &&
-            atomic_load_explicit(&other->e.state, memory_order_acquire) == ENGINE_QUEUED)
-            waiting += other->e.n_prompt;
-    if (waiting == 0 || waiting + g->e.n_prompt <= s->cfg->queue_tokens)
+        if (is_queued(other))
+            waiting += other->choices->e.n_prompt;
+    if (waiting == 0 || waiting + g->choices->e.n_prompt <= s->cfg->queue_tokens)
         return 0;
     return error_set(words, -EAGAIN, "%llu prompt tokens are waiting, queue_tokens is %llu",
                      (unsigned long long)waiting, (unsigned long long)s->cfg->queue_tokens);
@@ -334,7 +343,7 @@ static void submit(struct generation *g)
     struct error words = {0};
     int rc = check_queue_tokens(g, &words);
     if (rc == 0)
-        rc = engine_submit(g->server->model.engine, &g->e, &words);
+        rc = engine_submit(g->server->model.engine, &g->choices->e, &words);
     if (rc < 0) {
         refuse_submit(g, rc, &words);
         leave(g, GENERATION_NONE);
@@ -398,55 +407,16 @@ void api_generate(struct request *r)
     request_run(r, prepare, prepared);
 }
 
-/* --- tokens --- */
+/* --- the stream --- */
 
-static bool is_stop_id(const struct generation *g, int32_t token)
+void generation_begin(struct generation *g)
 {
-    for (uint32_t i = 0; i < g->p.n_stop_ids; i++)
-        if (g->p.stop_ids[i] == token)
-            return true;
-    return false;
-}
-
-/* A token that ends the text is no part of it. */
-static bool ends_text(const struct generation *g, uint32_t i)
-{
-    int32_t token = g->e.out[i].token;
-    if (i + 1 <= g->p.min_tokens)
-        return false;
-    return is_stop_id(g, token) || (!g->p.ignore_eos && tokenizer_is_end(g->server->model.tokenizer, token));
-}
-
-static void start_stream(struct generation *g)
-{
-    struct request *r = g->request;
     if (g->started)
         return;
-    g->started = true;
-    r->phase = REQUEST_STREAM;
-}
-
-/* What the text has gained and no event has shown. */
-static struct piece unseen(const struct generation *g)
-{
-    return (struct piece){.text = g->text.out.p + g->event_text,
-                          .len = g->text.safe - g->event_text,
-                          .from = g->event_tokens,
-                          .to = g->n_tokens};
-}
-
-static void shown(struct generation *g)
-{
-    g->event_text = g->text.safe;
-    g->event_tokens = g->n_tokens;
-    g->sent_ns = g->last_ns;
-}
-
-static void write_begin(struct generation *g)
-{
-    if (!g->started && g->dialect->begin)
+    if (g->dialect->begin)
         g->dialect->begin(g, &g->request->out);
-    start_stream(g);
+    g->started = true;
+    g->request->phase = REQUEST_STREAM;
 }
 
 static double ms_between(uint64_t from, uint64_t to)
@@ -454,80 +424,41 @@ static double ms_between(uint64_t from, uint64_t to)
     return to > from ? (double)(to - from) / 1e6 : 0;
 }
 
-static void write_delta(struct generation *g)
-{
-    struct piece piece = unseen(g);
-    if (!piece.len || !g->request->connection)
-        return;
-    write_begin(g);
-    g->dialect->delta(g, &g->request->out, &piece);
-    shown(g);
-}
-
-static void take_token(struct generation *g)
-{
-    uint32_t i = g->n_tokens++;
-    struct tokenizer_piece piece = {0};
-    if (!ends_text(g, i))
-        piece = tokenizer_piece(g->server->model.tokenizer, g->e.out[i].token, false);
-    if (text_add(&g->text, piece.s, piece.len))
-        engine_cancel(g->server->model.engine, &g->e);
-    /* The text that goes with an end is left to the last event. */
-    if (g->p.stream && !g->text.matched)
-        write_delta(g);
-}
-
-static void take_tokens(struct generation *g, uint32_t n)
-{
-    uint32_t n_new = n - g->n_tokens;
-    if (!n_new || g->text.matched)
-        return;
-    uint64_t now = clock_ns();
-    /* Of several tokens seen at once, the first of all has none before it to measure from. */
-    uint64_t from = g->last_ns ? g->last_ns : g->e.first_ns;
-    uint32_t n_gaps = g->last_ns ? n_new : n_new - 1;
-    if (n_gaps)
-        histogram_add(&g->server->stats.inter_token, ms_between(from, now) / n_gaps, n_gaps);
-    g->last_ns = now;
-    while (g->n_tokens < n && !g->text.matched)
-        take_token(g);
-    if (g->p.stream && g->request->out.len > g->request->out_at)
-        request_resume(g->request);
-}
-
 /* --- the end --- */
-
-static void finish_reason(struct generation *g)
-{
-    const struct engine_request *e = &g->e;
-    bool end = g->n_tokens && tokenizer_is_end(g->server->model.tokenizer, e->out[g->n_tokens - 1].token);
-    if (g->text.matched)
-        g->finish = "stop";
-    else if (e->finish == ENGINE_EOS)
-        g->finish = end ? "eos" : "stop";
-    else if (e->finish == ENGINE_LENGTH)
-        g->finish = "length";
-    else if (e->finish == ENGINE_TIMEOUT || e->finish == ENGINE_QUEUE_TIMEOUT)
-        g->finish = "timeout";
-    else
-        g->finish = "cancelled";
-}
 
 static enum generation_outcome outcome_of(const struct generation *g)
 {
-    if (g->text.matched)
-        return GENERATION_COMPLETED;
-    if (g->e.finish == ENGINE_TIMEOUT)
-        return GENERATION_TIMED_OUT;
-    return g->e.finish == ENGINE_CANCELLED ? GENERATION_CANCELLED : GENERATION_COMPLETED;
+    enum generation_outcome outcome = GENERATION_COMPLETED;
+    for (uint32_t i = 0; i < g->n_choices; i++) {
+        const struct choice *c = &g->choices[i];
+        if (choice_ended_well(c))
+            continue;
+        if (c->e.finish == ENGINE_CANCELLED)
+            return GENERATION_CANCELLED;
+        outcome = GENERATION_TIMED_OUT;
+    }
+    return outcome;
+}
+
+/* What leaves nothing to show: a choice that failed, or an end before any choice had a token. */
+static enum engine_finish spoilt_by(const struct generation *g)
+{
+    bool shows = false;
+    for (uint32_t i = 0; i < g->n_choices; i++) {
+        const struct choice *c = &g->choices[i];
+        if (choice_ended_well(c) || c->n_tokens)
+            shows = true;
+        if (!c->text.matched && (c->e.finish == ENGINE_FAULT || c->e.finish == ENGINE_NOT_FINITE))
+            return c->e.finish;
+    }
+    return shows ? ENGINE_RUNNING : g->choices->e.finish;
 }
 
 /* An end without a text to show; true when it was answered. */
 static bool finish_badly(struct generation *g)
 {
-    enum engine_finish finish = g->text.matched ? ENGINE_RUNNING : g->e.finish;
     struct error words = {0};
-    switch (finish) {
+    switch (spoilt_by(g)) {
     case ENGINE_FAULT:
         engine_fault(g->server->model.engine, &words);
         fail_with(g, 500, "internal", words.text[0] ? words.text : "the decoder has failed",
@@ -541,13 +472,9 @@ static bool finish_badly(struct generation *g)
                   GENERATION_TIMED_OUT);
         return true;
     case ENGINE_TIMEOUT:
-        if (g->n_tokens)
-            return false;
         fail_with(g, 504, "timeout", "timeout_ms passed before the first token", GENERATION_TIMED_OUT);
         return true;
     case ENGINE_CANCELLED:
-        if (g->n_tokens)
-            return false;
         if (g->refused)
             fail_with(g, 503, "draining", "the server is shutting down", GENERATION_NONE);
         else
@@ -561,15 +488,15 @@ static bool finish_badly(struct generation *g)
 static void finish_well(struct generation *g)
 {
     struct request *r = g->request;
-    text_end(&g->text);
-    finish_reason(g);
     g->outcome = outcome_of(g);
+    for (uint32_t i = 0; i < g->n_choices; i++)
+        if (!g->choices[i].finish)
+            choice_end(&g->choices[i]);
     if (!r->connection)
         return;
     if (g->p.stream) {
-        struct piece piece = unseen(g);
-        write_begin(g);
-        g->dialect->end(g, &r->out, &piece);
+        generation_begin(g);
+        g->dialect->last(g, &r->out);
         r->stream_ended = true;
     } else {
         g->dialect->reply(g, &r->out);
@@ -582,17 +509,26 @@ static void record(const struct generation *g)
 {
     struct stats *stats = &g->server->stats;
     uint64_t accepted = g->request->accepted_ns;
-    if (g->e.started_ns)
-        histogram_add(&stats->queue, ms_between(accepted, g->e.started_ns), 1);
-    if (g->e.first_ns)
-        histogram_add(&stats->ttft, ms_between(accepted, g->e.first_ns), 1);
+    const struct engine_request *e = &g->choices->e;
+    if (e->started_ns)
+        histogram_add(&stats->queue, ms_between(accepted, e->started_ns), 1);
+    if (e->first_ns)
+        histogram_add(&stats->ttft, ms_between(accepted, e->first_ns), 1);
     if (g->outcome == GENERATION_COMPLETED)
         histogram_add(&stats->total, ms_between(accepted, clock_ns()), 1);
 }
 
+static bool out_of_memory(const struct generation *g)
+{
+    for (uint32_t i = 0; i < g->n_choices; i++)
+        if (g->choices[i].text.out.failed)
+            return true;
+    return false;
+}
+
 static void finish(struct generation *g)
 {
-    if (g->text.out.failed)
+    if (out_of_memory(g))
         fail_with(g, 500, "internal", "out of memory", GENERATION_FAILED);
     else if (!finish_badly(g))
         finish_well(g);
@@ -601,16 +537,41 @@ static void finish(struct generation *g)
     leave(g, g->outcome);
 }
 
-void generation_news(struct generation *g)
+static void cancel_choices(struct generation *g)
 {
-    uint32_t state = atomic_load_explicit(&g->e.state, memory_order_acquire);
-    if (g->abandoned) {
-        if (state == ENGINE_DONE && g->state == GENERATION_SUBMITTED)
-            leave(g, GENERATION_FAILED);
-        return;
+    for (uint32_t i = 0; i < g->n_choices; i++)
+        if (!g->choices[i].done)
+            engine_cancel(g->server->model.engine, &g->choices[i].e);
+}
+
+/* One has ended and others go on, unless it has failed. What was cut short is left to the end of all: it may
+ * be that there is nothing to show. */
+static void finish_one(struct choice *c)
+{
+    struct generation *g = c->g;
+    if (choice_ended_well(c)) {
+        choice_end(c);
+        if (g->p.stream)
+            request_resume(g->request);
+    } else if (c->e.finish == ENGINE_FAULT || c->e.finish == ENGINE_NOT_FINITE) {
+        cancel_choices(g);
     }
-    take_tokens(g, atomic_load_explicit(&g->e.n_out, memory_order_acquire));
-    if (state == ENGINE_DONE && g->state == GENERATION_SUBMITTED)
+}
+
+void generation_news(struct choice *c)
+{
+    struct generation *g = c->g;
+    uint32_t state = atomic_load_explicit(&c->e.state, memory_order_acquire);
+    if (!g->abandoned)
+        choice_take(c);
+    if (state != ENGINE_DONE || c->done)
+        return;
+    c->done = true;
+    if (--g->n_running && !g->abandoned)
+        finish_one(c);
+    else if (!g->n_running && g->abandoned)
+        leave(g, GENERATION_FAILED);
+    else if (!g->n_running)
         finish(g);
 }
 
@@ -618,7 +579,7 @@ void generation_cancel(struct generation *g)
 {
     g->cancelled = true;
     if (g->state == GENERATION_SUBMITTED)
-        engine_cancel(g->server->model.engine, &g->e);
+        cancel_choices(g);
 }
 
 void generation_abandon(struct generation *g, const char *words)
@@ -631,13 +592,11 @@ void generation_abandon(struct generation *g, const char *words)
 
 void generation_refuse(struct generation *g)
 {
-    uint32_t state = atomic_load_explicit(&g->e.state, memory_order_acquire);
-    bool waits = state == ENGINE_NEW || state == ENGINE_QUEUED;
-    if (g->state == GENERATION_PREPARING)
+    if (g->state == GENERATION_PREPARING) {
         g->refused = true;
-    else if (g->state == GENERATION_SUBMITTED && waits) {
+    } else if (is_queued(g)) {
         g->refused = true;
-        engine_cancel(g->server->model.engine, &g->e);
+        cancel_choices(g);
     }
 }
 
@@ -649,7 +608,7 @@ void generation_tick(struct generation *g)
         return;
     if (r->out.len > r->out_at) /* the client does not take what there is */
         return;
-    write_begin(g);
+    generation_begin(g);
     buf_puts(&r->out, ": keep-alive\n\n");
     g->sent_ns = now;
     request_resume(r);
@@ -662,8 +621,8 @@ enum generation_outcome generation_outcome(const struct generation *g)
 
 static const char *log_finish(const struct generation *g)
 {
-    if (g->finish)
-        return g->finish;
+    if (generation_finish(g))
+        return generation_finish(g);
     switch (g->outcome) {
     case GENERATION_TIMED_OUT:
         return "timeout";
@@ -680,41 +639,61 @@ void generation_log(const struct generation *g, struct log_access *line)
 {
     line->finish = log_finish(g);
     line->generation = g->id;
-    if (g->state == GENERATION_PREPARING) /* its figures are the pool's */
+    if (g->state == GENERATION_PREPARING || !g->n_choices) /* its figures are the pool's, or there are none */
         return;
-    line->prompt_tokens = g->e.n_prompt;
-    line->tokens = g->n_tokens;
-    if (g->state == GENERATION_FINISHED || g->n_tokens) /* until then the engine may be writing it */
-        line->cached_tokens = g->e.n_cached;
+    const struct choice *first = g->choices;
+    line->prompt_tokens = first->e.n_prompt;
+    line->tokens = generation_n_tokens(g);
+    if (g->state == GENERATION_FINISHED || first->n_tokens) /* until then the engine may be writing it */
+        line->cached_tokens = first->e.n_cached;
 }
 
 /* --- what replies are made of --- */
 
+/* From the first token of any choice to the end of the last. */
+static void decode_times(const struct generation *g, uint64_t *first_ns, uint64_t *done_ns)
+{
+    *first_ns = *done_ns = 0;
+    for (uint32_t i = 0; i < g->n_choices; i++) {
+        const struct engine_request *e = &g->choices[i].e;
+        if (e->first_ns && (!*first_ns || e->first_ns < *first_ns))
+            *first_ns = e->first_ns;
+        if (e->done_ns > *done_ns)
+            *done_ns = e->done_ns;
+    }
+}
+
 void generation_timings(const struct generation *g, struct timings *t)
 {
-    const struct engine_request *e = &g->e;
-    uint64_t accepted = g->request->accepted_ns;
-    uint64_t computed = e->first_ns ? e->first_ns : e->done_ns;
+    const struct engine_request *e = &g->choices->e;
+    uint64_t accepted = g->request->accepted_ns, first_ns, done_ns;
+    uint32_t n_tokens = generation_n_tokens(g);
+    decode_times(g, &first_ns, &done_ns);
+    uint64_t computed = first_ns ? first_ns : done_ns;
     *t = (struct timings){.queue_ms = ms_between(accepted, e->started_ns)};
     if (!e->started_ns)
         return;
     t->prefill_ms = ms_between(e->started_ns, computed);
     if (t->prefill_ms > 0)
         t->prompt_tokens_per_s = (e->n_prompt - e->n_cached) / t->prefill_ms * 1e3;
-    if (!e->first_ns)
+    if (!first_ns)
         return;
-    t->ttft_ms = ms_between(accepted, e->first_ns);
-    t->decode_ms = ms_between(e->first_ns, e->done_ns);
-    if (t->decode_ms > 0 && g->n_tokens > 1)
-        t->tokens_per_s = (g->n_tokens - 1) / t->decode_ms * 1e3;
+    t->ttft_ms = ms_between(accepted, first_ns);
+    t->decode_ms = ms_between(first_ns, done_ns);
+    if (t->decode_ms > 0 && n_tokens > g->n_choices)
+        t->tokens_per_s = (n_tokens - g->n_choices) / t->decode_ms * 1e3;
 }
 
-const char *generation_stop(const struct generation *g)
+uint32_t generation_n_tokens(const struct generation *g)
 {
-    return g->text.matched ? g->text.matched->s : NULL;
+    uint32_t n = 0;
+    if (g->state != GENERATION_PREPARING) /* until then the choices are the pool's */
+        for (uint32_t i = 0; i < g->n_choices; i++)
+            n += g->choices[i].n_tokens;
+    return n;
 }
 
-struct piece generation_whole(const struct generation *g)
+const char *generation_finish(const struct generation *g)
 {
-    return (struct piece){.text = g->text.out.p, .len = g->text.safe, .from = 0, .to = g->n_tokens};
+    return g->state != GENERATION_PREPARING && g->n_choices ? g->choices->finish : NULL;
 }

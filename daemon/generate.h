@@ -2,8 +2,9 @@
  *
  * accepted -> preparing (parse, validate, tokenise; on the pool when the body is large) -> submitted (queued,
  * prefill, decode) -> finished, with exactly one outcome. Its dialect reads the fields and words the reply;
- * everything between is common. A stream's 200 is sent with the first text or keep-alive comment, so all
- * trouble before that has a status of its own.
+ * everything between is common. A generation has one choice or several: texts of the same prompt with seeds
+ * of their own, each of which ends by itself; it has finished when all have. A stream's 200 is sent with the
+ * first text or keep-alive comment, so all trouble before that has a status of its own.
  *
  * Thread: loop, except generation's preparation, which touches nothing but its own memory. Memory: all in the
  * request's arena. */
@@ -18,6 +19,7 @@
 #define GENERATE_MAX_STOPS    16
 #define GENERATE_MAX_STOP_IDS 256
 #define GENERATE_MAX_TOKENS   256 /* default of /generate */
+#define GENERATE_MAX_CHOICES  ENGINE_MAX_CHOICES
 
 /* What a client may ask for: /generate's names. */
 struct params {
@@ -51,7 +53,8 @@ struct params {
     int32_t priority;
 
     /* The OpenAI dialect's own. */
-    bool include_usage, chat_logprobs;
+    bool include_usage, chat_logprobs, has_best_of;
+    uint32_t best_of;
 };
 
 enum generation_state { GENERATION_PREPARING, GENERATION_SUBMITTED, GENERATION_FINISHED };
@@ -61,6 +64,22 @@ enum generation_outcome {
     GENERATION_CANCELLED,
     GENERATION_TIMED_OUT,
     GENERATION_FAILED,
+};
+
+/* One text of a generation (choice.c). */
+struct choice {
+    struct generation *g;
+    uint32_t index;
+    struct engine_request e; /* e.user is the choice */
+    struct text text;
+
+    uint32_t n_tokens;     /* of e.out, taken into the text */
+    uint32_t event_tokens; /* of these, in events already */
+    size_t event_text;     /* bytes of text in events already */
+    size_t event_offset;   /* text_offset of the first token in no event yet */
+    uint64_t last_ns;      /* the newest token came; 0: none yet */
+    bool done;             /* the engine has let go of it */
+    const char *finish;    /* finish_reason, /generate's words; NULL: the text has not ended yet */
 };
 
 struct generation {
@@ -79,20 +98,13 @@ struct generation {
     int64_t created; /* Unix seconds */
     json_t *body;    /* while preparing */
     struct params p;
-    struct engine_request e; /* e.user is the generation */
-    struct text text;
-
-    uint32_t n_tokens;     /* of e.out, taken into the text */
-    uint32_t event_tokens; /* of these, in events already */
-    size_t event_text;     /* bytes of text in events already */
-    size_t event_offset;   /* text_offset of the first token in no event yet */
-    uint64_t last_ns;      /* the newest token came; 0: none yet */
-    uint64_t sent_ns;      /* the newest event or comment was written */
-    bool started;          /* of a stream: the 200 is on its way */
-    const char *finish;    /* finish_reason, /generate's words */
+    struct choice *choices; /* [n_choices]; n_choices is 0 until the body has been read */
+    uint32_t n_choices, n_running;
+    uint64_t sent_ns; /* the newest event or comment was written */
+    bool started;     /* of a stream: the 200 is on its way */
 };
 
-/* A piece of a reply: bytes [text, text + len) and tokens [from, to) of the generation. */
+/* A piece of a reply: bytes [text, text + len) and tokens [from, to) of a choice. */
 struct piece {
     const char *text;
     size_t len;
@@ -108,10 +120,12 @@ struct dialect {
      * sets p.ids). 0 or -1 with *err. May run on the pool. */
     int (*prepare)(struct generation *g, struct api_error *err);
     void (*reply)(struct generation *g, struct buf *out);
-    /* Events; each writes whole "data: ...\n\n" records. `begin` may be NULL. */
+    /* Events; each writes whole "data: ...\n\n" records: before all, text of a choice, its end, after all.
+     * `begin` may be NULL. */
     void (*begin)(struct generation *g, struct buf *out);
-    void (*delta)(struct generation *g, struct buf *out, const struct piece *piece);
-    void (*end)(struct generation *g, struct buf *out, const struct piece *piece);
+    void (*delta)(struct choice *c, struct buf *out, const struct piece *piece);
+    void (*end)(struct choice *c, struct buf *out, const struct piece *piece);
+    void (*last)(struct generation *g, struct buf *out);
 };
 extern const struct dialect dialect_generate, dialect_completions, dialect_chat;
 
@@ -121,7 +135,7 @@ extern const struct field generate_fields[];
 int read_max_tokens(struct field_reader *r, const struct field *f, const json_t *value);
 
 /* The engine has something for it. */
-void generation_news(struct generation *g);
+void generation_news(struct choice *c);
 /* In any state; idempotent. */
 void generation_cancel(struct generation *g);
 /* Before a drain: refused unless it runs already. */
@@ -146,10 +160,22 @@ struct timings {
     double queue_ms, prefill_ms, ttft_ms, decode_ms, prompt_tokens_per_s, tokens_per_s;
 };
 void generation_timings(const struct generation *g, struct timings *out);
-const char *generation_stop(const struct generation *g); /* matched stop string, or NULL */
-struct piece generation_whole(const struct generation *g);
+uint32_t generation_n_tokens(const struct generation *g);  /* of all choices; any state */
+const char *generation_finish(const struct generation *g); /* of the first choice; any state; NULL: none */
+struct piece choice_whole(const struct choice *c);
+
+/* choice.c: output room and text, once `e` is filled. 0 or -1 with *err. May run on the pool. */
+int choice_open(struct choice *c, struct api_error *err);
+/* Takes the tokens that are there into the text and, of a stream, into events. */
+void choice_take(struct choice *c);
+/* Whether its text is whole, as far as the model goes; the engine has let go of it. */
+bool choice_ended_well(const struct choice *c);
+/* Its text ends here; of a stream, its last event is written. */
+void choice_end(struct choice *c);
+/* What comes before the first event is written, and the 200 is on its way. */
+void generation_begin(struct generation *g);
 /* "text":"..." of one token, and "bytes":[...] when it is not valid UTF-8 by itself. */
 void put_token_text(struct buf *out, const struct tokenizer *t, int32_t token, const char *name);
 /* {"id":..,"text":..,"logprob":..,"top":[..]} of token i. */
-void put_logprobs(struct generation *g, struct buf *out, uint32_t from, uint32_t to);
+void put_logprobs(const struct choice *c, struct buf *out, uint32_t from, uint32_t to);
 void put_prompt_logprobs(struct generation *g, struct buf *out);

@@ -596,7 +596,7 @@ static void count_outcome(struct server *s, const struct request *r, bool sent)
     else if (r->status == 500 || outcome == GENERATION_FAILED)
         s->stats.failed++;
     else if (r->status == 200)
-        stats_count_finish(&s->stats, r->generation ? r->generation->finish : NULL);
+        stats_count_finish(&s->stats, r->generation ? generation_finish(r->generation) : NULL);
     else
         stats_count_reject(&s->stats, r->error.type, (double)(r->replied_ns - r->opened_ns) / 1e6);
 }

@@ -42,9 +42,11 @@ int engine_submit(struct engine *e, struct engine_request *r, struct error *err)
     fake.n_submitted++;
     memcpy(&fake.last, r, sizeof fake.last);
     memcpy(fake.last_prompt, r->prompt, (r->n_prompt < 64 ? r->n_prompt : 64) * sizeof *r->prompt);
-    r->queued_ns = fake_now();
-    atomic_store(&r->state, ENGINE_QUEUED);
-    fake.live[fake.n_live++] = r;
+    for (; r; r = r->next_choice) {
+        r->queued_ns = fake_now();
+        atomic_store(&r->state, ENGINE_QUEUED);
+        fake.live[fake.n_live++] = r;
+    }
     return 0;
 }
 
