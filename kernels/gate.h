@@ -5,9 +5,15 @@
 #include "decoder.h"
 #include "ring.h"
 
+enum gate_word {
+    GATE_WORD,
+    GATE_PUT,   /* how many so far; the crew's thread alone uses this and the next */
+    GATE_STEPS, /* that the crew has begun */
+};
+
 struct gate {
     SIMT_SHARED uint64_t *full, *empty;
-    SIMT_SHARED uint32_t *word; /* the word, then how many were put: the crew's thread alone uses that */
+    SIMT_SHARED uint32_t *word; /* enum gate_word */
     uint32_t parity;            /* of the producer's next word */
 };
 
@@ -25,18 +31,18 @@ SIMT_INLINE void gate_open(const struct gate *g)
         return;
     simt_mbar_init(g->full, 1);
     simt_mbar_init(g->empty, 1);
-    g->word[1] = 0;
+    g->word[GATE_PUT] = g->word[GATE_STEPS] = 0;
     simt_fence_mbar_init();
 }
 
 /* One thread, the crew's first. False: leave. */
 SIMT_INLINE bool gate_put(const struct gate *g, uint32_t word, const struct flow_guard *guard)
 {
-    if (!ring_wait(g->empty, ~g->word[1] & 1, guard, 0))
+    if (!ring_wait(g->empty, ~g->word[GATE_PUT] & 1, guard, 0))
         return false;
-    *g->word = word;
+    g->word[GATE_WORD] = word;
     simt_mbar_arrive(g->full);
-    g->word[1]++;
+    g->word[GATE_PUT]++;
     return true;
 }
 
@@ -46,7 +52,7 @@ SIMT_INLINE bool gate_get(struct gate *g, uint32_t *word, const struct flow_guar
     bool go = ring_wait(g->full, g->parity, guard, 0);
     if (simt_ballot(go) != 0xffffffffu)
         return false;
-    *word = *g->word;
+    *word = g->word[GATE_WORD];
     simt_syncwarp(); /* all lanes have read */
     if (simt_lane() == 0)
         simt_mbar_arrive(g->empty);

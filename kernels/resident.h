@@ -77,10 +77,10 @@ SIMT_INLINE bool resident_poll(const struct walk *w, uint32_t number)
 
 /* A block's state at op `index` of a step, made anew from the launch's parameter: what a thread carries
  * through an op in registers is its own. */
-SIMT_INLINE struct walk resident_walk(const struct decoder_args *args, uint32_t number, uint32_t index,
+SIMT_INLINE struct walk resident_walk(const struct decoder_args *args, uint32_t at,
                                       const struct ring_place *place)
 {
-    uint32_t result = (args->first_step + number) % DECODER_RING;
+    uint32_t result = at % DECODER_RING, index = at / DECODER_RING;
     const SIMT_GLOBAL struct program *program = DECODER_AT(const struct program, args->program);
     const SIMT_GLOBAL char *staged = DECODER_AT(const char, args->staged) + result * args->staged_stride;
     struct walk w = {.args = args,
@@ -101,19 +101,22 @@ SIMT_INLINE struct walk resident_walk(const struct decoder_args *args, uint32_t 
     return w;
 }
 
-/* Waits for the step, and begins it. False: leave. */
-SIMT_INLINE bool resident_begin(const struct decoder_args *args, uint32_t number)
+/* Waits for the next step, and begins it; its place in the rings into *result. False: leave. */
+SIMT_INLINE bool resident_begin(const struct decoder_args *args, uint32_t *result)
 {
     const struct ring_place nowhere = {0, 0};
-    struct walk w = resident_walk(args, number, 0, &nowhere);
+    *result = (*result + 1) % DECODER_RING; /* it may come with an op's index */
+    struct walk w = resident_walk(args, *result, &nowhere);
+    struct gate gate = gate_at(resident_gate(args));
     bool go = true;
     if (simt_thread() == 0)
-        go = resident_poll(&w, number);
+        go = resident_poll(&w, gate.word[GATE_STEPS]);
     if (crew_any(&w.crew, !go))
         return false;
-    if (w.step->n_rows && simt_thread() == 0) { /* a wait that fails here fails for all at the next one */
-        struct gate gate = gate_at(resident_gate(args));
-        gate_put(&gate, w.step->n_logits, &w.guard);
+    if (simt_thread() == 0) {
+        gate.word[GATE_STEPS]++;
+        if (w.step->n_rows) /* a wait that fails here fails for all at the next one */
+            gate_put(&gate, w.step->n_logits, &w.guard);
     }
     return !w.step->n_page_ops || pages_run(&w);
 }
@@ -123,32 +126,51 @@ SIMT_INLINE uint32_t resident_rows(const struct walk *w)
     return w->op->flags & PROGRAM_HEAD ? w->step->n_logits : w->step->n_rows;
 }
 
-/* One op, if the step has rows for it; its end is signalled. False: leave. */
-SIMT_INLINE bool resident_one(const struct decoder_args *args, uint32_t number, uint32_t index,
-                              struct ring_place *place, resident_op *ops)
+/* One op, if the step has rows for it. False: leave. */
+SIMT_INLINE bool resident_run_op(const struct decoder_args *args, uint32_t at, struct ring_place *place,
+                                 resident_op *ops)
 {
-    struct walk w = resident_walk(args, number, index, place);
+    struct walk w = resident_walk(args, at, place);
     w.n_rows = resident_rows(&w);
     if (w.n_rows && !ops(&w))
         return false;
     *place = w.place;
-    w = resident_walk(args, number, index, place);
-    bool ran = resident_rows(&w) != 0;
-    if (ran || index + 1 == w.program->n_ops) /* the last op's end is the step's: it comes in any case */
-        walk_signal_counter(&w, index * DECODER_PHASES);
-    if (ran && simt_block() == 0 && simt_thread() == 0)
-        simt_red_relaxed_gpu_add(DECODER_AT(uint32_t, args->progress), 1);
     return true;
 }
 
+/* Its end is signalled; the last op's is the step's: that comes in any case. */
+SIMT_INLINE void resident_end_op(const struct decoder_args *args, uint32_t at, const struct ring_place *place)
+{
+    struct walk w = resident_walk(args, at, place);
+    bool ran = resident_rows(&w) != 0;
+    if (ran || w.index + 1 == w.program->n_ops)
+        walk_signal_counter(&w, w.index * DECODER_PHASES);
+    if (ran && simt_block() == 0 && simt_thread() == 0)
+        simt_red_relaxed_gpu_add(DECODER_AT(uint32_t, args->progress), 1);
+}
+
+/* Step after step, op after op. There is a second way into this loop, which is never taken: a compiler moves
+ * nothing ahead of such a loop, and so leaves the registers to the ops. (It would keep what every op makes of
+ * the thread's number, forty words that are made in as many instructions.) */
 SIMT_INLINE void resident_crew(const struct decoder_args *args, resident_op *ops)
 {
-    uint32_t n_ops = DECODER_AT(const struct program, args->program)->n_ops;
+    const SIMT_GLOBAL struct program *program = DECODER_AT(const struct program, args->program);
     struct ring_place place = {0, 0};
-    for (uint32_t number = 0; resident_begin(args, number); number++)
-        for (uint32_t index = 0; index < n_ops; index++)
-            if (!resident_one(args, number, index, &place, ops))
-                return;
+    uint32_t at = args->first_step + 1;
+    if (simt_opaque(0))
+        goto end;
+begin:
+    if (!resident_begin(args, &at))
+        return;
+run:
+    if (!resident_run_op(args, at, &place, ops))
+        return;
+end:
+    resident_end_op(args, simt_opaque(at), &place);
+    at += DECODER_RING;
+    if (at / DECODER_RING < program->n_ops)
+        goto run;
+    goto begin;
 }
 
 /* --- the producer --- */
@@ -196,31 +218,39 @@ SIMT_INLINE void resident_border(const struct decoder_args *args)
     border_tell(&b);
 }
 
-SIMT_INLINE void resident_run(const struct decoder_args *args, resident_op *ops, resident_stream *stream)
+SIMT_INLINE void resident_open(const struct decoder_args *args)
 {
     const struct decoder_shared *shared = &args->shared;
-    uint32_t n_threads = args->n_crew + 2 * SIMT_LANES,
-             role = simt_thread() / SIMT_LANES - args->n_crew / SIMT_LANES;
-    uint32_t n_ops = DECODER_AT(const struct program, args->program)->n_ops;
     struct ring ring;
     struct gate gate = gate_at(resident_gate(args));
     ring_open(&ring, shared->stages, shared->mbarriers, shared->n_stages, shared->stage_bytes,
               args->n_crew / SIMT_LANES);
     gate_open(&gate);
     SIMT_SHARED uint32_t *uses = simt_carve(shared->uses, args->n_counters * 4);
-    for (uint32_t i = simt_thread(); i < args->n_counters; i += n_threads)
+    for (uint32_t i = simt_thread(); i < args->n_counters; i += simt_n_threads())
         uses[i] = 0;
-    simt_bar_sync(RESIDENT_BAR, n_threads);
+}
+
+/* All threads of the block have done what they had to. */
+SIMT_INLINE void resident_close(const struct decoder_args *args)
+{
+    uint32_t left = DECODER_AT(const struct program, args->program)->n_ops * DECODER_PHASES + DECODER_LEFT;
+    if (simt_thread() == 0)
+        simt_red_release_gpu_add(DECODER_AT(uint32_t, args->counters) + left * DECODER_LINE, 1);
+    if (simt_block() == 0 && simt_warp() == args->n_crew / SIMT_LANES + 1)
+        border_leave(args);
+}
+
+SIMT_INLINE void resident_run(const struct decoder_args *args, resident_op *ops, resident_stream *stream)
+{
+    resident_open(args);
+    simt_bar_sync(RESIDENT_BAR, simt_n_threads());
     if (simt_thread() < args->n_crew)
         resident_crew(args, ops);
-    else if (role == 0)
+    else if (simt_warp() == args->n_crew / SIMT_LANES)
         resident_producer(args, stream);
     else if (simt_block() == 0)
         resident_border(args);
-    simt_bar_sync(RESIDENT_BAR, n_threads);
-    if (simt_thread() == 0)
-        simt_red_release_gpu_add(
-            DECODER_AT(uint32_t, args->counters) + (n_ops * DECODER_PHASES + DECODER_LEFT) * DECODER_LINE, 1);
-    if (simt_block() == 0 && role == 1)
-        border_leave(args);
+    simt_bar_sync(RESIDENT_BAR, simt_n_threads());
+    resident_close(args);
 }

@@ -168,6 +168,5 @@ static inline const uint64_t *simt_emu_p64(const uint64_t *p)
 
 #define simt_opaque(v)     (v)
 #define SIMT_LOOK_SPINS    8 /* a turn costs the emulator a switch */
-#define simt_opaque(v)     (v)
 #define simt_nanosleep(ns) simt_emu_nanosleep(ns)
 #define simt_globaltimer() simt_emu_globaltimer()
