@@ -64,6 +64,17 @@ SIMT_INLINE void activation_get4(const struct activation *a, bool is_far, uint32
         out[i] = u[i];
 }
 
+SIMT_INLINE void activation_get2(const struct activation *a, bool is_far, uint32_t offset, uint32_t out[2])
+{
+    uint64_t u;
+    if (is_far)
+        u = *(const SIMT_GLOBAL uint64_t *)(a->far + offset);
+    else
+        u = *(const SIMT_SHARED uint64_t *)(a->near + offset);
+    out[0] = (uint32_t)u;
+    out[1] = (uint32_t)(u >> 32);
+}
+
 /* Four neighbouring values of a row, times the gain if there is one; 0 beyond k. */
 SIMT_INLINE void activation_load(const SIMT_GLOBAL float *x, const SIMT_GLOBAL float *gain, uint32_t k,
                                  uint32_t i, float v[4])

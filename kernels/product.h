@@ -47,9 +47,9 @@ struct product {
     uint32_t n_columns, n_matrices;
     uint32_t epilogue, n_groups, group_tiles, first_block;
     float eps;
-    uint32_t first_column, end_column; /* the crew's: those that are multiplied now */
-    uint32_t reserved;
-    float factor[ACTIVATION_COLUMNS]; /* narrow: by column, from the first one quantised */
+    uint32_t first_column, end_column; /* the crew's: those that are multiplied now, */
+    uint32_t wide;                     /* from p->panels */
+    float factor[ACTIVATION_COLUMNS];  /* narrow: by column, from the first one quantised */
 };
 _Static_assert(sizeof(struct product) <= 512, "PRODUCT_FOLD_BYTES has 512 bytes for each of two");
 
@@ -159,6 +159,7 @@ SIMT_INLINE void product_quantise(SIMT_SHARED struct product *p, const bool is_f
     if (simt_thread() == 0) {
         p->first_column = first;
         p->end_column = first + n;
+        p->wide = is_far;
     }
     for (uint32_t unit = simt_opaque(warp); unit < n * (n_chunks + 1); unit += n_warps) {
         uint32_t column = unit < n ? unit : (unit - n) / n_chunks, row = product_row(p, first + column);
@@ -246,10 +247,16 @@ struct product_part {
     uint32_t n_columns;
 };
 
-SIMT_INLINE struct product_part product_part_of(const bool is_far, const SIMT_SHARED struct product *p,
+/* Columns that a stage is multiplied with at a time. */
+SIMT_INLINE uint32_t product_chunk(const SIMT_SHARED struct product *p)
+{
+    return p->wide ? PRODUCT_WIDE : ACTIVATION_COLUMNS;
+}
+
+SIMT_INLINE struct product_part product_part_of(const SIMT_SHARED struct product *p,
                                                 const struct product_cursor *at, uint32_t column)
 {
-    const uint32_t chunk = is_far ? PRODUCT_WIDE : ACTIVATION_COLUMNS;
+    uint32_t chunk = product_chunk(p);
     struct product_part part = {.run = product_run_of(p, at->group, at->index)};
     uint32_t items = part.run.n_tiles * p->n_supers - at->first_item, most = part.run.matrix->stage_supers;
     uint32_t columns = p->end_column - column;
@@ -280,10 +287,11 @@ struct product_place {
 };
 
 /* Values of a stage: [item][panel][row 16][column 8], see product_word(). */
-SIMT_INLINE SIMT_SHARED float *product_values(const bool is_far, SIMT_SHARED char *fold, uint32_t turn)
+SIMT_INLINE SIMT_SHARED float *product_values(const SIMT_SHARED struct product *p, SIMT_SHARED char *fold,
+                                              uint32_t turn)
 {
     return (SIMT_SHARED float *)(fold + PRODUCT_VALUES_AT) +
-           (is_far ? 0 : turn * SCHEDULE_MAX_SUPERS * PRODUCT_PANEL);
+           (p->wide ? 0 : turn * SCHEDULE_MAX_SUPERS * PRODUCT_PANEL);
 }
 
 /* The super-blocks of a stage that this warp has, of one tile type. */
@@ -323,9 +331,9 @@ SIMT_INLINE void product_multiply(const bool is_far, const SIMT_SHARED struct pr
                                   const struct product_cursor *at, uint32_t column,
                                   const struct product_place *place, const struct crew *crew)
 {
-    struct product_part part = product_part_of(is_far, p, at, column);
+    struct product_part part = product_part_of(p, at, column);
     const SIMT_SHARED char *stage = ring_stage(place->ring, place->at);
-    SIMT_SHARED float *values = product_values(is_far, place->fold, at->turn);
+    SIMT_SHARED float *values = product_values(p, place->fold, at->turn);
     struct activation x[TILE_MAX_PANEL];
     x[0] = activation_at(place->work, DECODER_AT(char, p->panels),
                          is_far ? ACTIVATION_COLUMNS : part.n_columns, p->forms);
@@ -375,15 +383,16 @@ SIMT_INLINE void product_finish(const SIMT_SHARED struct product *p, const struc
 
 /* Adds a stage's values to the sums of the pairs that this thread owns, [column][half 2][row 16], and
  * finishes them where that was the last. */
-SIMT_INLINE void product_fold(const bool is_far, const SIMT_SHARED struct product *p,
-                              const struct product_cursor *at, uint32_t first_column,
-                              const struct product_place *place, const struct crew *crew)
+SIMT_INLINE void product_fold(const SIMT_SHARED struct product *p, const struct product_cursor *at,
+                              uint32_t first_column, const struct product_place *place,
+                              const struct crew *crew)
 {
-    const uint32_t stride = (is_far ? TILE_MAX_PANEL : 1) * PRODUCT_PANEL;
-    struct product_part part = product_part_of(is_far, p, at, first_column);
+    bool wide = p->wide;
+    uint32_t stride = (wide ? TILE_MAX_PANEL : 1) * PRODUCT_PANEL;
+    struct product_part part = product_part_of(p, at, first_column);
     const struct product_run *run = &part.run;
-    const SIMT_SHARED float *values = product_values(is_far, place->fold, at->turn);
-    SIMT_SHARED float *all = (SIMT_SHARED float *)(is_far ? place->work : place->fold + PRODUCT_SUMS_AT);
+    const SIMT_SHARED float *values = product_values(p, place->fold, at->turn);
+    SIMT_SHARED float *all = (SIMT_SHARED float *)(wide ? place->work : place->fold + PRODUCT_SUMS_AT);
     uint32_t n = part.n_columns, shift = n > 8 ? 4 : n > 4 ? 3 : n > 2 ? 2 : n > 1 ? 1 : 0;
     uint32_t per_tile = run->n_tiles > 1 ? p->n_supers : part.n_items, half = (p->n_supers + 1) / 2;
     bool last = at->first_item + part.n_items == run->n_tiles * p->n_supers;
@@ -414,46 +423,48 @@ SIMT_INLINE void product_fold(const bool is_far, const SIMT_SHARED struct produc
             continue;
         }
         uint32_t in_matrix = (run->first_tile + tile) * TILE_ROWS + row;
-        float r = is_far ? DECODER_AT(const float, p->wide_factors)[number] : p->factor[index];
+        float r = wide ? DECODER_AT(const float, p->wide_factors)[number] : p->factor[index];
         if (in_matrix < run->matrix->n)
             product_finish(p, run, r, in_matrix, number, sum[0], sum[1]);
     }
 }
 
 /* One stage times all columns. */
-SIMT_INLINE bool product_stage(const bool is_far, const SIMT_SHARED struct product *p,
-                               struct product_cursor *at, const struct product_place *place,
-                               const struct crew *crew)
+SIMT_INLINE bool product_stage(const SIMT_SHARED struct product *p, struct product_cursor *at,
+                               const struct product_place *place, const struct crew *crew)
 {
-    const uint32_t chunk = is_far ? PRODUCT_WIDE : ACTIVATION_COLUMNS;
     bool told = !ring_take(place->ring, place->at, place->guard);
-    for (uint32_t column = p->first_column; column < p->end_column; column += chunk) {
+    for (uint32_t column = p->first_column; column < p->end_column;) {
         if (!told) {
-            product_multiply(is_far, p, at, column, place, crew);
-            if (column + chunk >= p->end_column)
+            if (p->wide)
+                product_multiply(true, p, at, column, place, crew);
+            else
+                product_multiply(false, p, at, column, place, crew);
+            if (column + product_chunk(p) >= p->end_column)
                 ring_give(place->ring, place->at);
         }
         if (crew_any(crew, told))
             return false;
-        product_fold(is_far, p, at, column, place, crew);
-        if (is_far)
+        product_fold(p, at, column, place, crew);
+        if (p->wide)
             crew_sync(crew);
         at->turn ^= 1;
+        column += product_chunk(p);
     }
     return true;
 }
 
 /* All that this block has of the product, times the columns that were quantised last. When wide these are
  * all; when narrow, up to 8. False: leave. */
-SIMT_INLINE bool product_run(const bool is_far, const SIMT_SHARED struct product *p,
-                             const struct product_place *place, const struct crew *crew)
+SIMT_INLINE bool product_run(const SIMT_SHARED struct product *p, const struct product_place *place,
+                             const struct crew *crew)
 {
     struct product_cursor at = {.group = product_first_group(p)};
     for (; at.group < p->n_groups; at.group += simt_n_blocks())
         for (at.index = 0; at.index < product_n_runs(p); at.index++) {
             at.first_item = 0;
             do {
-                if (!product_stage(is_far, p, &at, place, crew))
+                if (!product_stage(p, &at, place, crew))
                     return false;
                 struct product_run run = product_run_of(p, at.group, at.index);
                 at.first_item += run.matrix->stage_supers;
@@ -480,9 +491,11 @@ SIMT_INLINE bool product_op(struct walk *w)
     if (product_is_wide(w->n_rows, p->k, p->forms, w->args->shared.work_bytes)) {
         product_quantise(p, true, work, 0, w->n_rows, simt_block() * w->crew.n_warps + simt_warp(),
                          simt_n_blocks() * w->crew.n_warps);
-        return walk_meet(w, 1) && product_run(true, p, &place, &w->crew);
+        if (!walk_meet(w, 1))
+            return false;
+    } else {
+        product_quantise(p, false, work, 0, w->n_rows, simt_warp(), w->crew.n_warps);
+        crew_sync(&w->crew);
     }
-    product_quantise(p, false, work, 0, w->n_rows, simt_warp(), w->crew.n_warps);
-    crew_sync(&w->crew);
-    return product_run(false, p, &place, &w->crew);
+    return product_run(p, &place, &w->crew);
 }

@@ -26,8 +26,8 @@
 #define TILE_BIASED    12582912.0f
 #define TILE_MAX_PANEL 2
 
-/* Scales of some pairs of blocks (one or two), of rows g and g + 8: a byte per block (and in `min` too) for
- * Q4_K and Q5_K, a byte per half-block for Q6_K and Q2_K, 16 bits per block for the others. */
+/* Scales of some blocks (one or four), of rows g and g + 8: a byte per block (and in `min` too) for Q4_K and
+ * Q5_K, a byte per half-block for Q6_K and Q2_K, 16 bits per block for the others. */
 struct tile_scales {
     uint32_t word[2][2], min[2][2]; /* [row] */
 };
@@ -56,33 +56,32 @@ SIMT_INLINE uint32_t tile_load1(const SIMT_SHARED char *p)
     return *(const SIMT_SHARED uint32_t *)p;
 }
 
-/* n (1, 2 or 4) words. */
-SIMT_INLINE void tile_load(const SIMT_SHARED char *p, const uint32_t n, uint32_t out[4])
+/* 16 bits for each of n blocks (1 or 4). */
+SIMT_INLINE void tile_load_scales(const SIMT_SHARED char *p, const uint32_t n, uint32_t out[2])
 {
-    if (n == 4)
-        tile_load4(p, out);
-    else if (n == 2)
-        tile_load2(p, out);
+    if (n == 1)
+        out[0] = *(const SIMT_SHARED uint16_t *)p;
     else
-        out[0] = tile_load1(p);
+        tile_load2(p, out);
 }
 
-SIMT_INLINE void tile_read_scales(const uint32_t type, const uint32_t n_pairs, const SIMT_SHARED char *tile,
-                                  uint32_t lane, uint32_t pair, struct tile_scales *s)
+/* Of blocks first .. first + n - 1. */
+SIMT_INLINE void tile_read_scales(const uint32_t type, const uint32_t n, const SIMT_SHARED char *tile,
+                                  uint32_t lane, uint32_t first, struct tile_scales *s)
 {
     const SIMT_SHARED char *at = tile + tile_scales(type) + lane / 4 * TILE_ROW_SCALES;
 #pragma unroll
     for (uint32_t row = 0; row < 2; row++, at += 8 * TILE_ROW_SCALES) {
         if (type == TILE_Q4_K || type == TILE_Q5_K) {
-            uint32_t low = tile_load1(at + 4 + pair / 2 * 4), high = tile_load1(at + 12) >> pair / 2 * 4;
-            uint32_t shift = n_pairs == 1 ? pair % 2 * 16 : 0;
+            uint32_t low = tile_load1(at + 4 + first / 4 * 4), high = tile_load1(at + 12) >> first / 4 * 4;
+            uint32_t shift = n == 1 ? first % 4 * 8 : 0;
             s->word[row][0] = ((low & 0x0f0f0f0fu) | (high << 4 & 0x30303030u)) >> shift;
             s->min[row][0] = ((low >> 4 & 0x0f0f0f0fu) | (high << 2 & 0x30303030u)) >> shift;
         } else {
-            tile_load(at + 4 * pair, n_pairs, s->word[row]);
+            tile_load_scales(at + 2 * first, n, s->word[row]);
         }
         if (type == TILE_Q5_1)
-            tile_load(at + TILE_ROWS * TILE_ROW_SCALES + 4 * pair, n_pairs, s->min[row]);
+            tile_load_scales(at + TILE_ROWS * TILE_ROW_SCALES + 2 * first, n, s->min[row]);
     }
 }
 
@@ -108,7 +107,7 @@ SIMT_INLINE float tile_excess(const uint32_t type)
     return type == TILE_Q6_K ? 4.0f : type == TILE_Q5_0 ? 8.0f : type == TILE_Q4_0 ? 16.0f : 1.0f;
 }
 
-/* Of block i of these pairs; where scales stand per 16, of half-block h of it. The excess is taken out of
+/* Of block i of these; where scales stand per 16, of half-block h of it. The excess is taken out of
  * integer scales here. */
 SIMT_INLINE void tile_scale_of(const uint32_t type, const struct tile_scales *s, uint32_t i, uint32_t h,
                                struct tile_scale *out)
@@ -239,22 +238,27 @@ SIMT_INLINE float tile_value(const uint32_t type, float d, float dmin, float c, 
     return type == TILE_Q5_1 ? c + m : c;
 }
 
-/* What a lane reads of a panel for a pair of blocks: fragments of column g and scales of columns 2t, 2t + 1.
- * Where the panel is narrower it reads others again, without a branch: nobody asks for those columns' sums.
- */
-SIMT_INLINE void tile_columns(const struct activation *x, const bool is_far, uint32_t lane, uint32_t super,
-                              uint32_t pair, struct tile_column out[2])
+/* What a lane reads of a panel for n blocks (one, or a pair): fragments of column g and scales of columns 2t,
+ * 2t + 1. Where the panel is narrower it reads others again, without a branch: nobody asks for those columns'
+ * sums. */
+SIMT_INLINE void tile_columns(const struct activation *x, const uint32_t n, const bool is_far, uint32_t lane,
+                              uint32_t super, uint32_t first, struct tile_column out[2])
 {
     uint32_t g = lane / 4, t = lane % 4, c = t, base = super * x->super_bytes, b[4];
     if (!is_far) {
         g = g < x->width ? g : x->width - 1;
         c = 2 * c < x->width ? c : (x->width - 1) / 2;
     }
-    activation_get4(x, is_far, base + (pair * x->width + g) * 64 + t * 16, b);
+    uint32_t at = base + (first / 2 * x->width + g) * 64 + t * 16;
+    if (n == 1)
+        activation_get2(x, is_far, at + first % 2 * 8, b);
+    else
+        activation_get4(x, is_far, at, b);
 #pragma unroll
-    for (uint32_t e = 0; e < 2; e++) {
+    for (uint32_t e = 0; e < n; e++) {
         uint32_t s[4];
-        activation_get4(x, is_far, base + x->scales_at + ((2 * pair + e) * ((x->width + 1) / 2) + c) * 16, s);
+        activation_get4(x, is_far,
+                        base + x->width * TILE_COLUMNS + ((first + e) * ((x->width + 1) / 2) + c) * 16, s);
         for (uint32_t i = 0; i < 2; i++) {
             out[e].b[i] = b[2 * e + i];
             out[e].a[i] = arith_from_bits(s[2 * i]);
@@ -263,35 +267,42 @@ SIMT_INLINE void tile_columns(const struct activation *x, const bool is_far, uin
     }
 }
 
-/* Blocks 2 first .. + 2 n_pairs - 1 of a tile into c and m of every panel. */
-SIMT_INLINE void tile_multiply_pairs(const uint32_t type, const uint32_t n_panels, const uint32_t n_pairs,
-                                     const bool is_far, const SIMT_SHARED char *tile, uint32_t lane,
-                                     const struct activation x[TILE_MAX_PANEL], uint32_t super,
-                                     uint32_t first, float c[TILE_MAX_PANEL][4], float m[TILE_MAX_PANEL][4])
+/* Blocks first .. first + n - 1 of a tile (n: 1 or 4) into c and m of every panel. */
+SIMT_INLINE void tile_multiply_blocks(const uint32_t type, const uint32_t n_panels, const uint32_t n,
+                                      const bool is_far, const SIMT_SHARED char *tile, uint32_t lane,
+                                      const struct activation x[TILE_MAX_PANEL], uint32_t super,
+                                      uint32_t first, float c[TILE_MAX_PANEL][4], float m[TILE_MAX_PANEL][4])
 {
-    uint32_t small[4] = {0};
+    const uint32_t n_pairs = n == 1 ? 1 : n / 2, per_pair = n == 1 ? 1 : 2;
     const SIMT_SHARED char *plane = tile + tile_small_plane(type) + lane * 16;
+    uint32_t small[4] = {0};
     struct tile_scales scales;
-    tile_read_scales(type, n_pairs, tile, lane, first, &scales);
-    if (tile_has_pairs(type))
-        tile_load(plane + first / 2 * 512 + first % 2 * 8, 2 * n_pairs, small); /* a word per block */
-    if (tile_has_bits(type))
-        tile_load(plane + first * 4, n_pairs, small); /* a word per pair of blocks */
+    tile_read_scales(type, n, tile, lane, first, &scales);
+    if (tile_has_pairs(type) && n == 1) /* a word per block */
+        small[0] = tile_load1(plane + first / 4 * 512 + first % 4 * 4);
+    else if (tile_has_pairs(type))
+        tile_load4(plane + first / 4 * 512, small);
+    else if (tile_has_bits(type) && n == 1) /* a word per pair */
+        small[0] = tile_load1(plane + first / 2 * 4) >> first % 2 * 4;
+    else if (tile_has_bits(type))
+        tile_load2(plane + first * 2, small);
 #pragma unroll
     for (uint32_t pair = 0; pair < n_pairs; pair++) {
         struct tile_column columns[TILE_MAX_PANEL][2];
         uint32_t nibbles[4] = {0};
-        if (tile_has_nibbles(type))
-            tile_load4(tile + (first + pair) * 512 + lane * 16, nibbles);
+        if (tile_has_nibbles(type) && n == 1)
+            tile_load2(tile + first / 2 * 512 + lane * 16 + first % 2 * 8, nibbles);
+        else if (tile_has_nibbles(type))
+            tile_load4(tile + (first / 2 + pair) * 512 + lane * 16, nibbles);
 #pragma unroll
         for (uint32_t p = 0; p < n_panels; p++)
-            tile_columns(&x[p], is_far, lane, super, first + pair, columns[p]);
+            tile_columns(&x[p], per_pair, is_far, lane, super, first + 2 * pair, columns[p]);
 #pragma unroll
-        for (uint32_t e = 0; e < 2; e++) {
+        for (uint32_t e = 0; e < per_pair; e++) {
             uint32_t a[4], i = 2 * pair + e;
             struct tile_scale s[2];
             if (type == TILE_Q8_0)
-                tile_load4(tile + (2 * first + i) * 512 + lane * 16, a);
+                tile_load4(tile + (first + i) * 512 + lane * 16, a);
             else
                 tile_unpack(type, nibbles, small[tile_has_pairs(type) ? i : pair], e, a);
             tile_scale_of(type, &scales, i, 0, &s[0]);
@@ -307,19 +318,19 @@ SIMT_INLINE void tile_multiply_pairs(const uint32_t type, const uint32_t n_panel
     }
 }
 
-/* v[p][i]: row g + 8 (i / 2), column 2t + i % 2 of panel p. A loop over
- * pairs of blocks, two at a time with one panel: unrolled further it would want more registers than a block
- * of 576 threads has (96 each); the other warps hide what that costs. */
+/* v[p][i]: row g + 8 (i / 2), column 2t + i % 2 of panel p. A loop over blocks, four at a time with one
+ * panel, one with two: unrolled further it would want more registers than a block of 576 threads has (96
+ * each); the other warps hide what that costs. */
 SIMT_INLINE void tile_multiply(const uint32_t type, const uint32_t n_panels, const bool is_far,
                                const SIMT_SHARED char *tile, uint32_t lane,
                                const struct activation x[TILE_MAX_PANEL], uint32_t super,
                                float v[TILE_MAX_PANEL][4])
 {
-    const uint32_t n_pairs = n_panels == 1 ? 2 : 1;
+    const uint32_t n = n_panels == 1 ? 4 : 1;
     float c[TILE_MAX_PANEL][4] = {{0}}, m[TILE_MAX_PANEL][4] = {{0}};
 #pragma clang loop unroll(disable)
-    for (uint32_t pair = 0; pair < 4; pair += n_pairs)
-        tile_multiply_pairs(type, n_panels, n_pairs, is_far, tile, lane, x, super, simt_opaque(pair), c, m);
+    for (uint32_t first = 0; first < TILE_COLUMNS / ARITH_BLOCK; first += n)
+        tile_multiply_blocks(type, n_panels, n, is_far, tile, lane, x, super, simt_opaque(first), c, m);
 #pragma unroll
     for (uint32_t row = 0; row < 2; row++) {
         float d, dmin;
