@@ -454,6 +454,13 @@ static enum engine_finish spoilt_by(const struct generation *g)
     return shows ? ENGINE_RUNNING : g->choices->e.finish;
 }
 
+static const char *queue_timeout_words(const struct engine_request *e)
+{
+    return e->queue_deadline_ns && e->done_ns >= e->queue_deadline_ns
+               ? "queue_timeout_ms passed before the request could run"
+               : "timeout_ms passed before the request could run";
+}
+
 /* An end without a text to show; true when it was answered. */
 static bool finish_badly(struct generation *g)
 {
@@ -468,8 +475,7 @@ static bool finish_badly(struct generation *g)
         fail_with(g, 500, "internal", "the model's logits were not finite", GENERATION_FAILED);
         return true;
     case ENGINE_QUEUE_TIMEOUT:
-        fail_with(g, 504, "timeout", "queue_timeout_ms passed before the request could run",
-                  GENERATION_TIMED_OUT);
+        fail_with(g, 504, "timeout", queue_timeout_words(&g->choices->e), GENERATION_TIMED_OUT);
         return true;
     case ENGINE_TIMEOUT:
         fail_with(g, 504, "timeout", "timeout_ms passed before the first token", GENERATION_TIMED_OUT);

@@ -1,0 +1,167 @@
+/* A client that leaves, an id that is cancelled and a deadline that passes, over an engine of the test's own:
+ * in every phase that is the HTTP side's, and what the engine is told in the others. */
+#include "http.h"
+#include "server_driver.h"
+
+/* --- a client that leaves --- */
+
+static void leaves_while_waiting(const char *body, int how)
+{
+    fake.hold = true;
+    int fd = client_connect(f.port);
+    client_request(fd, "POST", "/generate", "", body);
+    cr_assert(wait_for(&fake.n_submitted, 1));
+    if (how < 0) {
+        struct linger reset = {.l_onoff = 1};
+        setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+        close(fd);
+    } else {
+        shutdown(fd, how);
+    }
+    cr_assert(wait_for(&fake.n_cancelled, 1), "the engine was not told");
+    if (how >= 0)
+        close(fd);
+}
+
+SERVER_TEST(leave, a_closed_connection_cancels_what_waits)
+{
+    leaves_while_waiting("{\"prompt\":\"Once\"}", SHUT_RDWR);
+}
+
+SERVER_TEST(leave, a_half_closed_connection_cancels_what_waits)
+{
+    leaves_while_waiting("{\"prompt\":\"Once\"}", SHUT_WR);
+}
+
+SERVER_TEST(leave, a_reset_connection_cancels_what_waits)
+{
+    leaves_while_waiting("{\"prompt\":\"Once\",\"stream\":true}", -1);
+}
+
+SERVER_TEST(leave, a_closed_connection_cancels_a_running_stream)
+{
+    struct reply r = {0};
+    fake.finish = ENGINE_RUNNING; /* goes on for ever after the script */
+    int fd = client_connect(f.port);
+    client_request(fd, "POST", "/generate", "", "{\"prompt\":\"Once\",\"stream\":true}");
+    while (!r.raw || !strstr(r.raw, " cat"))
+        cr_assert(reply_more(&r, fd));
+    close(fd);
+    cr_assert(wait_for(&fake.n_cancelled, 1), "the engine was not told");
+    reply_free(&r);
+}
+
+/* --- while the body waits to be tokenised --- */
+
+static sem_t blocked, unblock;
+
+static void block(uv_work_t *work)
+{
+    (void)work;
+    sem_post(&blocked);
+    sem_wait(&unblock);
+}
+
+static void unblocked(uv_work_t *work, int status)
+{
+    (void)work;
+    (void)status;
+}
+
+static void take_pool(void)
+{
+    static uv_work_t work;
+    uv_queue_work(&f.loop, &work, block, unblocked);
+}
+
+/* Takes the pool's one thread, and sends a request whose body is too large for the loop's; it stays where it
+ * is until the semaphore is posted. */
+static int send_to_pool(const char *headers, const char *rest)
+{
+    char *body = malloc(REQUEST_INLINE_BODY + 256), words[REQUEST_INLINE_BODY + 1];
+    memset(words, 'a', REQUEST_INLINE_BODY);
+    words[REQUEST_INLINE_BODY] = '\0';
+    snprintf(body, REQUEST_INLINE_BODY + 256, "{\"user\":\"%s\",\"prompt\":\"Once\"%s}", words, rest);
+    sem_init(&blocked, 0, 0);
+    sem_init(&unblock, 0, 0);
+    on_loop(take_pool);
+    sem_wait(&blocked);
+    int fd = client_connect(f.port);
+    client_request(fd, "POST", "/v1/completions", headers, body);
+    free(body);
+    for (bool seen = false; !seen;) {
+        struct reply r = get("/requests");
+        seen = strstr(r.body, "\"state\":\"tokenising\"") != NULL;
+        reply_free(&r);
+    }
+    return fd;
+}
+
+static struct stats counted;
+static uint32_t n_active;
+
+static void read_figures(void)
+{
+    counted = f.server->stats;
+    n_active = f.server->n_active;
+}
+
+/* Waits until nothing is on its way. */
+static void wait_rest(void)
+{
+    for (n_active = 1; n_active || !(counted.cancelled + counted.timed_out); usleep(1000))
+        on_loop(read_figures);
+}
+
+#define POOL_TEST(name, ...)                                                                                 \
+    static void tokenising_##name(void);                                                                     \
+    Test(tokenising, name)                                                                                   \
+    {                                                                                                        \
+        setenv("UV_THREADPOOL_SIZE", "1", 1);                                                                \
+        start_keys((const char *[]){__VA_ARGS__ __VA_OPT__(, ) NULL});                                       \
+        tokenising_##name();                                                                                 \
+        stop();                                                                                              \
+    }                                                                                                        \
+    static void tokenising_##name(void)
+
+POOL_TEST(a_client_that_leaves_is_not_given_to_the_engine)
+{
+    close(send_to_pool("", ""));
+    do
+        on_loop(read_figures);
+    while (!counted.cancelled);
+    sem_post(&unblock);
+    wait_rest();
+    cr_assert_eq(fake.n_submitted, 0);
+    cr_assert_eq(counted.cancelled, 1);
+}
+
+POOL_TEST(an_id_that_is_cancelled_is_a_499_and_not_given_to_the_engine)
+{
+    struct reply r;
+    int fd = send_to_pool("X-Request-Id: x\r\n", "");
+    r = client_once(f.port, "DELETE", "/requests/x", "", NULL);
+    cr_assert_eq(r.status, 202, "%s", r.body);
+    reply_free(&r);
+    sem_post(&unblock);
+    client_read(fd, &r, false);
+    free(expect_error(r, 499, "cancelled"));
+    close(fd);
+    cr_assert_eq(fake.n_submitted, 0);
+    wait_rest();
+    cr_assert_eq(counted.cancelled, 1);
+}
+
+POOL_TEST(a_deadline_that_passed_meanwhile_is_a_504)
+{
+    struct reply r;
+    fake.hold = true;
+    int fd = send_to_pool("", ",\"queue_timeout_ms\":20");
+    usleep(50000);
+    sem_post(&unblock);
+    client_read(fd, &r, false);
+    expect_words(r, 504, "timeout", "queue_timeout_ms passed");
+    close(fd);
+    wait_rest();
+    cr_assert_eq(counted.timed_out, 1);
+}
