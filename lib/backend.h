@@ -55,6 +55,7 @@ struct backend_info {
     bool shares_pages;        /* a page may stand in several tables; else no prefix cache and no page ops */
     uint32_t default_step_ms; /* time budget of a step that suits this backend */
     struct kv_layout kv;
+    const char *kv_order; /* names the order inside its tiles: pages go only between equal ones */
     uint64_t memory_used, memory_total; /* bytes; total 0 when it is the host's */
     uint64_t bandwidth;                 /* bytes/s of the device's memory as its driver says; 0: unknown */
     uint64_t scratch_bytes;

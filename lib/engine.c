@@ -1,4 +1,5 @@
-#include "engine_private.h"
+#include "engine_disk.h"
+#include "prefix_disk.h"
 #include "program.h"
 
 #include <assert.h>
@@ -6,6 +7,8 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define DISK_NAP_NS 20000000ull /* sleep while all that runs waits for the disk */
 
 /* ---- borders: what the event loop's thread and the engine's share ---- */
 
@@ -355,7 +358,9 @@ static void measure(struct engine *e, const struct flight *f, uint64_t now_ns)
     double ms = ms_between(start, now_ns);
     if (executor_kind(e->x) == EXECUTOR_EAGER)
         ms = (double)f->submit_ns / 1e6;
-    if (f->n_prefill == 0) {
+    if (f->n_spans == 0) { /* page ops alone */
+        return;
+    } else if (f->n_prefill == 0) {
         blend(&e->decode_ms, ms);
     } else if (f->n_prefill >= 16) {
         double prefill = ms - (f->n_decode ? e->decode_ms : 0), least = ms / 8;
@@ -492,6 +497,20 @@ void engine_forget(struct engine *e)
     executor_forget(e->x);
 }
 
+static void add_disk(const struct engine *e, struct engine_stats *out)
+{
+    struct prefix_disk_stats d;
+    if (!e->disk)
+        return;
+    prefix_disk_stats(e->cfg.disk, &d);
+    out->has_disk = true;
+    out->disk_pages = d.pages;
+    out->disk_bytes = d.bytes;
+    out->disk_hits = d.hits;
+    out->disk_spilled = d.spilled;
+    out->disk_errors = d.errors;
+}
+
 void engine_stats(const struct engine *e, struct engine_stats *out)
 {
     uint32_t open = LOAD(n_open), running = LOAD(n_running);
@@ -515,6 +534,7 @@ void engine_stats(const struct engine *e, struct engine_stats *out)
                                  .heartbeat_ns = LOAD(heartbeat_ns),
                                  .idle = LOAD(idle) && open == 0};
     add_rates(e, out);
+    add_disk(e, out);
 }
 
 /* ---- the thread ---- */
@@ -524,16 +544,29 @@ struct news {
     bool cancelling, closing;
 };
 
-/* Takes what the other thread left; sleeps first when there is nothing else to do. */
+/* With lock held: for as long as it takes, or (a deadline may be near) a short while. */
+static void sleep_until_rung(struct engine *e, bool forever)
+{
+    uint64_t until = clock_ns() + DISK_NAP_NS;
+    const struct timespec t = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
+    e->sleeping = true;
+    if (forever)
+        pthread_cond_wait(&e->bell, &e->lock);
+    else
+        pthread_cond_clockwait(&e->bell, &e->lock, CLOCK_MONOTONIC, &t);
+    e->sleeping = false;
+}
+
+/* Takes what the other threads left; sleeps first when there is nothing else to do. */
 static struct news wait_for_news(struct engine *e)
 {
     bool idle = e->n_live == 0 && e->queue.n == 0 && e->n_flights == 0;
+    bool sleep = e->n_flights == 0 && (idle || engine_disk_waits(e)) && !engine_disk_wants_step(e);
     pthread_mutex_lock(&e->lock);
     atomic_store_explicit(&e->idle, idle, memory_order_relaxed);
-    while (idle && !e->inbox && !e->cancelling && !e->pinged && !e->closing) {
-        e->sleeping = true;
-        pthread_cond_wait(&e->bell, &e->lock);
-        e->sleeping = false;
+    while (sleep && !e->inbox && !e->cancelling && !e->pinged && !e->closing) {
+        sleep_until_rung(e, idle);
+        sleep = idle;
     }
     struct news n = {.inbox = e->inbox, .cancelling = e->cancelling, .closing = e->closing};
     e->inbox = NULL;
@@ -570,6 +603,7 @@ static void *engine_main(void *arg)
         uint64_t now = clock_ns();
         atomic_store_explicit(&e->heartbeat_ns, now, memory_order_relaxed);
         take_inbox(e, news.inbox);
+        e->ending = news.closing;
         if (news.closing)
             sweep(e, always_cancelled, now);
         else if (news.cancelling)
@@ -577,6 +611,7 @@ static void *engine_main(void *arg)
         if (e->faulted)
             sweep(e, always_fault, now);
         check_deadlines(e, now);
+        engine_disk_move(e, now);
         engine_admit(e, now);
         publish_figures(e);
         while (!e->faulted && e->n_flights < e->cfg.steps_in_flight && submit_next(e))
@@ -621,7 +656,9 @@ static int configure(struct engine *e, const struct engine_config *cfg, struct e
     e->last_id = e->retired = info.steps; /* an engine before this one may have used the executor */
     struct kv_cache_config kv = {
         .n_pages = info.n_pages, .n_seqs = cfg->n_slots, .n_ctx = e->n_ctx, .max_hit = ENGINE_MAX_HIT};
-    return kv_cache_open(&e->kv, &kv, err);
+    int rc = engine_disk_open(e, err);
+    kv.keep = e->disk != NULL;
+    return rc < 0 ? rc : kv_cache_open(&e->kv, &kv, err);
 }
 
 static int take_memory(struct engine *e, struct error *err)
@@ -653,6 +690,7 @@ static int start_thread(struct engine *e, struct error *err)
 
 static void engine_free(struct engine *e)
 {
+    engine_disk_close(e); /* first: its thread rings the bell */
     pthread_mutex_destroy(&e->lock);
     pthread_cond_destroy(&e->bell);
     kv_cache_close(e->kv);

@@ -36,6 +36,7 @@
 #include <stdint.h>
 
 struct engine;
+struct prefix_disk;
 struct tokenizer;
 
 enum engine_state {
@@ -123,6 +124,9 @@ struct engine_config {
     uint32_t
         max_chunk;     /* rows of one prefill chunk; 0: no bound but the step's (tests force odd chunkings) */
     bool prefix_cache; /* where the backend can share pages; else it stays off */
+    /* Where pages of the prefix cache outlive it; NULL: nowhere. Must outlive the engine, which is the only
+     * one to be attached to it. Backends that cannot export pages do without. */
+    struct prefix_disk *disk;
     const int32_t *end_tokens; /* sorted; copied */
     uint32_t n_end_tokens;
     void (*wake)(void *context);
@@ -157,6 +161,8 @@ struct engine_stats {
     uint64_t prompt_tokens, cached_tokens, generated_tokens;
     uint64_t steps;
     uint32_t pages_total, pages_used, pages_cached; /* used: held by a live sequence; cached: evictable */
+    bool has_disk;                                  /* the figures of prefix_disk_stats() */
+    uint64_t disk_pages, disk_bytes, disk_hits, disk_spilled, disk_errors;
     uint64_t kv_bytes;
     double prompt_tokens_per_s, tokens_per_s; /* over the last ten seconds */
     bool faulted;

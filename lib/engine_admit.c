@@ -1,4 +1,4 @@
-#include "engine_private.h"
+#include "engine_disk.h"
 
 #define MAX_LOOK 32 /* requests of the queue looked at beyond those that start */
 
@@ -90,6 +90,7 @@ static void seat_all(struct engine *e, struct engine_request *r, const uint32_t 
     first->n_rows = first->n_done = r->n_cached = n_cached;
     first->n_waiting = n - 1;
     choices[0] = r;
+    engine_disk_begin(e, slots[0], now_ns);
     for (uint32_t i = 1; i < n; i++) {
         choices[i] = choices[i - 1]->next_choice;
         seat(e, choices[i], slots[i], now_ns)->first = slots[0];

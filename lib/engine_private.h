@@ -1,6 +1,7 @@
 /* engine_private.h - what the parts of the engine share: engine.c (thread, borders, figures), engine_admit.c
  * (queue to slot), engine_fork.c (choices of one prompt), engine_step.c (slots to step), engine_retire.c
- * (results to requests). Thread: engine only, but for what `lock` guards and the atomics. */
+ * (results to requests), engine_disk.c (pages to the disk and back). Thread: engine only, but for what `lock`
+ * guards and the atomics. */
 #pragma once
 #include "clock.h"
 #include "engine.h"
@@ -32,6 +33,13 @@ struct sequence {
     bool forked;        /* its prompt was computed by another */
     bool copies;        /* its first row needs a copy of page copy_from */
     uint32_t copy_from;
+
+    bool restoring;            /* waits for pages of its prompt from the disk; no rows until then */
+    uint32_t restore_end;      /* pages of the prompt up to here come from there */
+    uint32_t restore_asked;    /* are asked for up to here */
+    uint32_t restore_sent;     /* are in a step that imports them up to here */
+    uint64_t restore_ns;       /* when the last one came */
+    struct kv_key restore_key; /* of page restore_asked - 1 */
 };
 
 /* A step in flight: what its rows and results mean. */
@@ -76,10 +84,12 @@ struct engine {
     /* The engine thread's. */
     struct engine_queue queue;
     struct kv_cache *kv;
-    struct sequence *seqs; /* [n_slots] */
-    uint32_t *order;       /* [n_slots] scratch: slots in prefill */
-    uint32_t n_live;       /* running requests */
-    uint32_t turn;         /* slot whose turn it is when there are more than logit rows */
+    struct engine_disk *disk; /* or NULL */
+    bool ending;              /* engine_close() waits */
+    struct sequence *seqs;    /* [n_slots] */
+    uint32_t *order;          /* [n_slots] scratch: slots in prefill */
+    uint32_t n_live;          /* running requests */
+    uint32_t turn;            /* slot whose turn it is when there are more than logit rows */
     uint64_t n_admitted;
     uint64_t next_deadline; /* nothing is due before; UINT64_MAX: never */
     bool room;              /* something has changed since admission was tried */

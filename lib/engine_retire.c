@@ -1,6 +1,6 @@
 /* engine_retire.c - what a finished step means for its sequences: tokens that are final, pages that may be
  * shared, requests that end. */
-#include "engine_private.h"
+#include "engine_disk.h"
 
 #include <errno.h>
 
@@ -143,5 +143,6 @@ bool engine_retire(struct engine *e, struct flight *f, uint64_t now_ns, struct e
     }
     for (uint32_t i = 0; i < f->n_spans; i++) /* those that had ended before and waited for this step */
         engine_release(e, f->spans[i].slot);
+    engine_disk_retire(e, now_ns);
     return true;
 }

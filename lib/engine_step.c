@@ -1,6 +1,6 @@
 /* engine_step.c - the next step: one row of every decoding sequence, then prefill chunks for as long as the
  * step is expected to stay within step_ms. */
-#include "engine_private.h"
+#include "engine_disk.h"
 
 #include <assert.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static bool decoding(const struct sequence *q)
 
 static bool prefilling(const struct sequence *q)
 {
-    return q->r && q->n_rows < q->r->n_prompt && q->first == NO_SLOT;
+    return q->r && q->n_rows < q->r->n_prompt && q->first == NO_SLOT && !q->restoring;
 }
 
 /* ---- what a sequence needs in a step beside its rows ---- */
@@ -259,6 +259,8 @@ bool engine_build(struct engine *e, struct flight *f)
     if (n_prefill)
         add_prefill(e, f, n_prefill);
     f->n_logits = s->n_logits;
-    assert(s->n_rows > 0 || e->n_flights > 0 || e->n_live == 0); /* who runs makes progress */
-    return s->n_rows > 0;
+    /* Who runs makes progress. */
+    assert(s->n_rows > 0 || e->n_flights > 0 || e->n_live == 0 || engine_disk_waits(e));
+    engine_disk_build(e);
+    return s->n_rows > 0 || s->n_page_ops > 0;
 }

@@ -7,12 +7,8 @@
 
 #define NONE UINT32_MAX
 
-struct key {
-    uint64_t a, b;
-};
-
 struct page {
-    struct key key;
+    struct kv_key key;
     uint64_t salt;
     uint32_t holders;    /* sequences whose list names it */
     uint32_t parent;     /* page before it, or NONE; of published pages */
@@ -20,13 +16,22 @@ struct page {
     uint32_t chain;      /* next page of the same bucket, or NONE */
     uint32_t next, prev; /* eviction list (cached), or the free list (next only) */
     bool published;
+    bool seen_to; /* has been in a list and was kept: only another hit lists it again */
+    uint8_t keep; /* enum keep: the list it is in */
+    uint32_t keep_next, keep_prev;
     int32_t ids[KV_PAGE_TOKENS];
+};
+
+enum keep { KEEP_NOT, KEEP_HIT, KEEP_RELEASED, KEEP_LISTS };
+
+struct ends { /* of a list of pages worth keeping */
+    uint32_t first, last;
 };
 
 struct sequence {
     bool live, publish;
     uint64_t salt;
-    struct key key;      /* of its last published page, or of the salt */
+    struct kv_key key;   /* of its last published page, or of the salt */
     uint32_t n_pages;    /* taken */
     uint32_t n_reserved; /* still to be taken */
     uint32_t n_accepted; /* tokens */
@@ -40,7 +45,9 @@ struct kv_cache {
     uint32_t n_free, n_cached, n_reserved;
     uint32_t free;           /* head of the free list */
     uint32_t oldest, newest; /* ends of the eviction list */
-    uint32_t n_buckets;      /* a power of two */
+    bool keep;
+    struct ends kept[KEEP_LISTS];
+    uint32_t n_buckets; /* a power of two */
     struct page *pages;
     struct sequence *seqs;
     uint32_t *buckets;
@@ -81,6 +88,9 @@ int kv_cache_open(struct kv_cache **out, const struct kv_cache_config *cfg, stru
     kv->max_pages = kv_pages_for(cfg->n_ctx);
     kv->max_hit = cfg->max_hit ? cfg->max_hit : kv->max_pages;
     kv->free = kv->oldest = kv->newest = NONE;
+    kv->keep = cfg->keep;
+    for (int i = 0; i < KEEP_LISTS; i++)
+        kv->kept[i] = (struct ends){NONE, NONE};
     if (take_memory(kv) < 0) {
         kv_cache_close(kv);
         return error_set(err, -ENOMEM, "no memory for the tables of %u KV pages", cfg->n_pages);
@@ -115,9 +125,9 @@ static uint64_t fold(uint64_t h, uint64_t v, uint64_t multiplier)
     return (uint64_t)p ^ (uint64_t)(p >> 64);
 }
 
-static struct key key_next(struct key parent, const int32_t *ids)
+struct kv_key kv_key_next(struct kv_key parent, const int32_t *ids)
 {
-    struct key k = {parent.a + 0x9E3779B97F4A7C15u, parent.b + 0xD1B54A32D192ED03u};
+    struct kv_key k = {parent.a + 0x9E3779B97F4A7C15u, parent.b + 0xD1B54A32D192ED03u};
     for (uint32_t i = 0; i < KV_PAGE_TOKENS; i++) {
         k.a = fold(k.a, (uint32_t)ids[i] + 1u, 0xA0761D6478BD642Fu);
         k.b = fold(k.b, (uint64_t)(uint32_t)ids[i] << 20 | (i + 1), 0xE7037ED1A0B428DBu);
@@ -125,19 +135,19 @@ static struct key key_next(struct key parent, const int32_t *ids)
     return k;
 }
 
-static struct key key_of_salt(uint64_t salt)
+struct kv_key kv_key_of_salt(uint64_t salt)
 {
-    return (struct key){fold(salt, 0x243F6A8885A308D3u, 0x8EBC6AF09C88C6E3u),
-                        fold(salt, 0x13198A2E03707344u, 0x589965CC75374CC3u)};
+    return (struct kv_key){fold(salt, 0x243F6A8885A308D3u, 0x8EBC6AF09C88C6E3u),
+                           fold(salt, 0x13198A2E03707344u, 0x589965CC75374CC3u)};
 }
 
-static uint32_t *bucket_of(const struct kv_cache *kv, struct key k)
+static uint32_t *bucket_of(const struct kv_cache *kv, struct kv_key k)
 {
     return &kv->buckets[k.a & (kv->n_buckets - 1)];
 }
 
 /* The published page with these ids after `parent`, or NONE. */
-static uint32_t find(const struct kv_cache *kv, struct key k, uint32_t parent, uint64_t salt,
+static uint32_t find(const struct kv_cache *kv, struct kv_key k, uint32_t parent, uint64_t salt,
                      const int32_t *ids)
 {
     for (uint32_t p = *bucket_of(kv, k); p != NONE; p = kv->pages[p].chain) {
@@ -177,9 +187,61 @@ static void list_remove(struct kv_cache *kv, uint32_t page)
     kv->n_cached--;
 }
 
+/* ---- the lists of pages worth keeping ---- */
+
+static void keep_remove(struct kv_cache *kv, uint32_t page)
+{
+    struct page *p = &kv->pages[page];
+    if (p->keep == KEEP_NOT)
+        return;
+    struct ends *list = &kv->kept[p->keep];
+    *(p->keep_prev != NONE ? &kv->pages[p->keep_prev].keep_next : &list->first) = p->keep_next;
+    *(p->keep_next != NONE ? &kv->pages[p->keep_next].keep_prev : &list->last) = p->keep_prev;
+    p->keep = KEEP_NOT;
+}
+
+/* Pages that were hit go to the end: a hit lists parents first. Pages that are released go to the front:
+ * children come first, and their parents before them. */
+static void keep_add(struct kv_cache *kv, uint32_t page, enum keep which)
+{
+    struct page *p = &kv->pages[page];
+    struct ends *list = &kv->kept[which];
+    bool last = which == KEEP_HIT;
+    if (!kv->keep || p->keep == KEEP_HIT || p->keep == which)
+        return;
+    keep_remove(kv, page);
+    p->keep = which;
+    p->keep_prev = last ? list->last : NONE;
+    p->keep_next = last ? NONE : list->first;
+    *(p->keep_prev != NONE ? &kv->pages[p->keep_prev].keep_next : &list->first) = page;
+    *(p->keep_next != NONE ? &kv->pages[p->keep_next].keep_prev : &list->last) = page;
+}
+
+bool kv_cache_keep(const struct kv_cache *kv, bool all, uint32_t *page, struct kv_page_name *name)
+{
+    uint32_t i = kv->kept[KEEP_HIT].first;
+    if (i == NONE && all)
+        i = kv->kept[KEEP_RELEASED].first;
+    if (i == NONE)
+        return false;
+    const struct page *p = &kv->pages[i];
+    *page = i;
+    *name = (struct kv_page_name){.key = p->key, .salt = p->salt};
+    name->parent = p->parent != NONE ? kv->pages[p->parent].key : kv_key_of_salt(p->salt);
+    memcpy(name->ids, p->ids, sizeof p->ids);
+    return true;
+}
+
+void kv_cache_kept(struct kv_cache *kv, uint32_t page)
+{
+    keep_remove(kv, page);
+    kv->pages[page].seen_to = true;
+}
+
 static void unpublish(struct kv_cache *kv, uint32_t page)
 {
     struct page *p = &kv->pages[page];
+    keep_remove(kv, page);
     uint32_t *link = bucket_of(kv, p->key);
     while (*link != page)
         link = &kv->pages[*link].chain;
@@ -211,14 +273,15 @@ static uint32_t take(struct kv_cache *kv)
 /* ---- sequences ---- */
 
 /* Published pages that hold the beginning of the prompt, into `hit`; the key of the last. */
-static uint32_t match(const struct kv_cache *kv, const struct kv_sequence *s, uint32_t *hit, struct key *key)
+static uint32_t match(const struct kv_cache *kv, const struct kv_sequence *s, uint32_t *hit,
+                      struct kv_key *key)
 {
     uint32_t max = s->reuse ? kv_shared_pages(s->n_prompt) : 0, n = 0;
     max = max < kv->max_hit ? max : kv->max_hit;
-    *key = key_of_salt(s->salt);
+    *key = kv_key_of_salt(s->salt);
     for (; n < max; n++) {
         const int32_t *ids = s->prompt + (size_t)n * KV_PAGE_TOKENS;
-        struct key next = key_next(*key, ids);
+        struct kv_key next = kv_key_next(*key, ids);
         uint32_t page = find(kv, next, n ? hit[n - 1] : NONE, s->salt, ids);
         if (page == NONE)
             break;
@@ -233,7 +296,7 @@ static void begin(struct sequence *q, const struct kv_sequence *s, uint32_t n_re
     *q = (struct sequence){.live = true,
                            .publish = s->publish,
                            .salt = s->salt,
-                           .key = key_of_salt(s->salt),
+                           .key = kv_key_of_salt(s->salt),
                            .n_reserved = n_reserved,
                            .copied = NONE,
                            .pages = q->pages};
@@ -244,16 +307,18 @@ int kv_cache_add(struct kv_cache *kv, uint32_t seq, const struct kv_sequence *s,
     assert(seq < kv->n_seqs && !kv->seqs[seq].live);
     assert(s->n_prompt > 0 && s->n_prompt <= s->n_tokens && kv_pages_for(s->n_tokens) <= kv->max_pages);
     struct sequence *q = &kv->seqs[seq];
-    struct key key;
+    struct kv_key key;
     uint32_t n_hit = match(kv, s, q->pages, &key), n_idle = 0;
     for (uint32_t i = 0; i < n_hit; i++)
         n_idle += kv->pages[q->pages[i]].holders == 0;
     uint32_t wanted = kv_pages_for(s->n_tokens) - n_hit;
     if ((uint64_t)wanted + n_idle + kv->n_reserved > (uint64_t)kv->n_free + kv->n_cached)
         return -ENOSPC;
-    for (uint32_t i = 0; i < n_hit; i++)
+    for (uint32_t i = 0; i < n_hit; i++) {
         if (kv->pages[q->pages[i]].holders++ == 0)
             list_remove(kv, q->pages[i]);
+        keep_add(kv, q->pages[i], KEEP_HIT);
+    }
     kv->n_reserved += wanted;
     *n_cached = n_hit * KV_PAGE_TOKENS;
     begin(q, s, wanted);
@@ -318,7 +383,7 @@ static void publish(struct kv_cache *kv, struct sequence *q, uint32_t index)
 {
     uint32_t page = q->pages[index], parent = index ? q->pages[index - 1] : NONE;
     struct page *p = &kv->pages[page];
-    struct key key = key_next(q->key, p->ids);
+    struct kv_key key = kv_key_next(q->key, p->ids);
     if (find(kv, key, parent, q->salt, p->ids) != NONE) {
         /* Its successors would hang on a parent that this sequence does not hold. */
         q->publish = false;
@@ -329,6 +394,7 @@ static void publish(struct kv_cache *kv, struct sequence *q, uint32_t index)
     p->parent = parent;
     p->n_children = 0;
     p->published = true;
+    p->seen_to = false;
     if (parent != NONE)
         kv->pages[parent].n_children++;
     uint32_t *bucket = bucket_of(kv, key);
@@ -366,10 +432,13 @@ static void let_go(struct kv_cache *kv, uint32_t page)
 {
     if (--kv->pages[page].holders > 0)
         return;
-    if (kv->pages[page].published)
-        list_append(kv, page);
-    else
+    if (!kv->pages[page].published) {
         put_free(kv, page);
+        return;
+    }
+    list_append(kv, page);
+    if (!kv->pages[page].seen_to)
+        keep_add(kv, page, KEEP_RELEASED);
 }
 
 void kv_cache_end(struct kv_cache *kv, uint32_t seq)
@@ -383,6 +452,11 @@ void kv_cache_end(struct kv_cache *kv, uint32_t seq)
     kv->n_reserved -= q->n_reserved;
     q->n_reserved = 0;
     q->live = false;
+}
+
+struct kv_key kv_cache_key(const struct kv_cache *kv, uint32_t seq)
+{
+    return kv->seqs[seq].key;
 }
 
 /* ---- figures and checks ---- */
@@ -415,7 +489,7 @@ static bool check_page(const struct kv_cache *kv, uint32_t page)
     if (p->holders != count_holders(kv, page))
         return false;
     if (!p->published)
-        return true;
+        return p->keep == KEEP_NOT;
     for (uint32_t i = 0; i < kv->n_total; i++)
         n_children += kv->pages[i].published && kv->pages[i].parent == page;
     if (n_children != p->n_children || find(kv, p->key, p->parent, p->salt, p->ids) != page)
@@ -438,8 +512,22 @@ static bool check_list(const struct kv_cache *kv)
     return n == kv->n_cached && last == kv->newest;
 }
 
+/* Its pages know that they are in it, and both ways through it agree. */
+static bool check_kept(const struct kv_cache *kv, enum keep which)
+{
+    uint32_t n = 0, last = NONE;
+    for (uint32_t p = kv->kept[which].first; p != NONE; last = p, p = kv->pages[p].keep_next, n++)
+        if (n >= kv->n_total || kv->pages[p].keep != which || kv->pages[p].keep_prev != last)
+            return false;
+    for (uint32_t p = 0; p < kv->n_total; p++)
+        n -= kv->pages[p].keep == which;
+    return n == 0 && last == kv->kept[which].last;
+}
+
 bool kv_cache_check(const struct kv_cache *kv)
 {
+    if (!check_kept(kv, KEEP_HIT) || !check_kept(kv, KEEP_RELEASED))
+        return false;
     uint32_t n_free = 0, n_used = 0, n_reserved = 0;
     for (uint32_t p = kv->free; p != NONE && n_free <= kv->n_free; p = kv->pages[p].next, n_free++)
         if (kv->pages[p].holders || kv->pages[p].published)

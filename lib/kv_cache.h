@@ -20,6 +20,7 @@
  *   a published page's parent is published, and held by everyone who holds the page: so a child is released
  *   before its parent, stands before it in the eviction list, and is evicted first
  *   pages that are reserved and not yet taken <= free + cached
+ *   a page that is listed as worth keeping is published
  * Thread: engine only. Memory: all of it is taken in kv_cache_open(). */
 #pragma once
 #include "error.h"
@@ -35,7 +36,20 @@ struct kv_cache_config {
     uint32_t n_seqs;  /* sequences are numbered 0 .. n_seqs-1, like the slots */
     uint32_t n_ctx;   /* tokens a sequence may have */
     uint32_t max_hit; /* pages a hit may cover at most; 0: no bound of its own */
+    bool keep;        /* there is a place to keep pages at: those worth it are listed, see kv_cache_keep() */
 };
+
+/* What identifies a page beyond this cache and this process: its key, from which its successors' follow. */
+struct kv_key {
+    uint64_t a, b;
+};
+struct kv_page_name {
+    struct kv_key key, parent; /* parent: of the page before it, or of the salt */
+    uint64_t salt;
+    int32_t ids[KV_PAGE_TOKENS];
+};
+struct kv_key kv_key_of_salt(uint64_t salt);
+struct kv_key kv_key_next(struct kv_key parent, const int32_t *ids); /* ids [KV_PAGE_TOKENS] */
 
 struct kv_sequence {
     const int32_t *prompt;
@@ -86,6 +100,16 @@ uint32_t kv_cache_page(const struct kv_cache *kv, uint32_t seq, uint32_t index);
 void kv_cache_accept(struct kv_cache *kv, uint32_t seq, const int32_t *ids, uint32_t n);
 /* Ends the sequence: nothing in flight may name its pages any more. */
 void kv_cache_end(struct kv_cache *kv, uint32_t seq);
+/* The key of the last published page the sequence has gone through, or of its salt. */
+struct kv_key kv_cache_key(const struct kv_cache *kv, uint32_t seq);
+
+/* A published page that is worth keeping somewhere else, and its name: first those that were hit, parents
+ * before children; with `all` then those that nobody holds any more, of the latest sequence first. False:
+ * none. It stays the next until kv_cache_kept() is called or it is evicted; its bytes are those of its name
+ * until somebody takes the page. */
+bool kv_cache_keep(const struct kv_cache *kv, bool all, uint32_t *page, struct kv_page_name *name);
+/* Has been seen to; another hit lists it again. */
+void kv_cache_kept(struct kv_cache *kv, uint32_t page);
 
 void kv_cache_stats(const struct kv_cache *kv, struct kv_cache_stats *out);
 /* Checks every invariant above the slow way: false when one does not hold. For tests.

@@ -9,6 +9,9 @@
 #include "slots.h"
 #include "step.h"
 
+/* Of the elements inside a tile (ops.h), as backend_info.kv_order says it: another order, another number. */
+#define ATTEND_KV_ORDER "cpu 1"
+
 struct attend_group {
     uint32_t first, n;    /* rows of the step */
     uint32_t first_split; /* its first among those of all groups */

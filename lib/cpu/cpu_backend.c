@@ -225,7 +225,8 @@ static int cpu_submit(struct backend *be, const struct step *step, struct error 
 static void run_oldest(struct decoder *d)
 {
     decoder_begin_step(d, d->ring[d->ring_first]);
-    decoder_walk(d);
+    if (d->step->n_rows) /* else page ops alone */
+        decoder_walk(d);
     decoder_finish_step(d);
     d->ring_first = (d->ring_first + 1) % DECODER_RING;
     d->ring_n--;
@@ -332,6 +333,7 @@ static void cpu_info(const struct backend *be, struct backend_info *out)
         .shares_pages = d->cfg.arithmetic != BACKEND_EXACT,
         .default_step_ms = 50,
         .kv = d->attend.kv,
+        .kv_order = ATTEND_KV_ORDER,
         .memory_used = d->weights.block.size + scratch + pages * kv_page_size(&d->attend.kv),
         .scratch_bytes = scratch,
         .launches = d->cfg.eager ? 0 : 1, /* of the team; node by node the executor counts */

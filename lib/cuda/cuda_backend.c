@@ -9,6 +9,9 @@
 #include <sys/prctl.h>
 #include <time.h>
 
+/* Of the elements inside a tile (kernels/kv_tile.h): another order, another number. */
+#define KV_ORDER "cuda 1"
+
 #define SPIN_NS  10000u      /* poll looks again and again for so long, */
 #define SLEEP_NS 20000u      /* then sleeps between looks, */
 #define POLL_NS  500000u     /* and goes back to the engine after so long, which may have news */
@@ -302,6 +305,7 @@ static void cuda_info(const struct backend *be, struct backend_info *out)
         .shares_pages = true,
         .default_step_ms = 10,
         .kv = d->args.layout,
+        .kv_order = KV_ORDER,
         .memory_used = d->weights.block.size + d->tables.size + d->scratch.size + d->pages.size,
         .memory_total = d->device.memory_bytes,
         .bandwidth = d->device.bandwidth,

@@ -23,6 +23,7 @@ struct rig_config {
     uint32_t n_pages, n_slots, n_ctx, queue_limit, steps_in_flight, max_chunk;
     bool prefix_cache, alone;
     uint32_t lazy;
+    struct prefix_disk *disk;
 };
 
 static const struct rig_config usual = {.n_pages = 64,
@@ -51,6 +52,7 @@ static inline struct rig *rig_open(struct rig_config c)
                                 .steps_in_flight = c.steps_in_flight,
                                 .max_chunk = c.max_chunk,
                                 .prefix_cache = c.prefix_cache,
+                                .disk = c.disk,
                                 .end_tokens = end_tokens,
                                 .n_end_tokens = N_END,
                                 .wake = rig_wake,

@@ -1,8 +1,9 @@
 /* fake_backend.h - a decoder without a model, for tests of the engine: its next token is a hash of the whole
  * sequence as it finds it through page table and pages. A page that is wrong or stale, a row that is missing
  * or out of place, a wrong LAST_SAMPLED, a wrong history: all give other tokens than fake_next() over the
- * true sequence. Steps wait until poll(), and while fake.held until fake.allowed of them. A prompt that holds
- * FAKE_POISON has logits that are not finite. */
+ * true sequence. A page is FAKE_PAGE bytes, and can be exported and imported. Steps wait until poll(), and
+ * while fake.held until fake.allowed of them. A prompt that holds FAKE_POISON has logits that are not finite.
+ */
 #pragma once
 #include "backend.h"
 #include "executor.h"
@@ -17,6 +18,9 @@
 #define FAKE_VOCAB  5000
 #define FAKE_POISON 4999
 #define FAKE_LOG    4096
+#define FAKE_PAGE   512 /* 64 tokens and their positions: kv_page_size(&fake_layout) */
+
+static const struct kv_layout fake_layout = {.n_layers = 1, .n_kv_heads = 1, .head_dim = 2, .type = KV_F16};
 
 struct fake_slot {
     struct step_sampling sampling;
@@ -50,7 +54,9 @@ struct fake {
     struct fake_log {
         uint32_t n_rows, n_logits, rows_of[8];
     } log[FAKE_LOG];
-    _Atomic uint64_t n_rows, n_copies;
+    _Atomic uint64_t n_rows, n_copies, n_exports, n_imports;
+    _Atomic uint32_t most_page_ops; /* of a step with rows */
+    uint8_t transfer[STEP_MAX_PAGE_OPS * FAKE_PAGE];
 };
 
 static inline uint64_t fake_mix(uint64_t h, uint64_t v)
@@ -110,10 +116,43 @@ static inline uint64_t fake_hash_slot(struct fake *f, uint32_t slot, uint32_t n,
     return h;
 }
 
+static inline void fake_export(struct fake *f, uint32_t page, uint8_t *to)
+{
+    memcpy(to, f->token[page], sizeof *f->token);
+    memcpy(to + sizeof *f->token, f->pos[page], sizeof *f->pos);
+    atomic_fetch_add(&f->n_exports, 1);
+}
+
+static inline void fake_import(struct fake *f, uint32_t page, const uint8_t *from)
+{
+    memcpy(f->token[page], from, sizeof *f->token);
+    memcpy(f->pos[page], from + sizeof *f->token, sizeof *f->pos);
+    atomic_fetch_add(&f->n_imports, 1);
+}
+
+static inline int fake_transfer_page(struct fake *f, const struct step_page_op *op)
+{
+    size_t at = (size_t)op->host_offset * 64;
+    if (f->alone || op->page >= f->n_pages || at + FAKE_PAGE > sizeof f->transfer)
+        return fake_broken(f, "a transfer out of range");
+    if (op->kind == STEP_PAGE_EXPORT)
+        fake_export(f, op->page, f->transfer + at);
+    else
+        fake_import(f, op->page, f->transfer + at);
+    return 0;
+}
+
 static inline int fake_take_pages(struct fake *f, const struct step *s)
 {
+    if (s->n_rows && s->n_page_ops > atomic_load(&f->most_page_ops))
+        atomic_store(&f->most_page_ops, s->n_page_ops);
     for (uint32_t i = 0; i < s->n_page_ops; i++) {
         const struct step_page_op *op = &s->page_ops[i];
+        if (op->kind == STEP_PAGE_EXPORT || op->kind == STEP_PAGE_IMPORT) {
+            if (fake_transfer_page(f, op) < 0)
+                return -EIO;
+            continue;
+        }
         if (f->alone || op->kind != STEP_PAGE_COPY || op->page >= f->n_pages || op->from >= f->n_pages ||
             op->page == op->from)
             return fake_broken(f, "a page op that makes no sense");
@@ -274,8 +313,17 @@ static inline void fake_info(const struct backend *be, struct backend_info *out)
                                  .isa = "none",
                                  .max_rows = f->max_rows,
                                  .n_pages = f->n_pages,
+                                 .kv = fake_layout,
+                                 .kv_order = "fake",
                                  .shares_pages = !f->alone,
                                  .default_step_ms = 50};
+}
+
+static inline void *fake_transfer(struct backend *be, size_t *size)
+{
+    struct fake *f = (struct fake *)be;
+    *size = sizeof f->transfer;
+    return f->transfer;
 }
 
 static inline void fake_close(struct backend *be)
@@ -290,8 +338,12 @@ static inline void fake_close(struct backend *be)
     free(f);
 }
 
-static const struct backend_ops fake_ops = {
-    .name = "fake", .submit = fake_submit, .poll = fake_poll, .info = fake_info, .close = fake_close};
+static const struct backend_ops fake_ops = {.name = "fake",
+                                            .submit = fake_submit,
+                                            .poll = fake_poll,
+                                            .transfer = fake_transfer,
+                                            .info = fake_info,
+                                            .close = fake_close};
 
 static inline struct fake *fake_open(uint32_t n_pages, uint32_t n_slots, const int32_t *end_tokens,
                                      uint32_t n_end)
