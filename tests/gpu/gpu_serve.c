@@ -107,8 +107,9 @@ static int ask(struct serve *s, const char *method, const char *path, const char
                  "%s %s HTTP/1.1\r\nHost: gpu\r\nConnection: close\r\nContent-Type: application/json\r\n"
                  "Content-Length: %zu\r\n\r\n",
                  method, path, strlen(body));
-    bool sent =
-        write(fd, head, (size_t)length) == length && write(fd, body, strlen(body)) == (ssize_t)strlen(body);
+    size_t left = strlen(body);
+    bool sent = send(fd, head, (size_t)length, MSG_NOSIGNAL) == length &&
+                (left == 0 || send(fd, body, left, MSG_NOSIGNAL) == (ssize_t)left);
     for (ssize_t got = 1; sent && got > 0 && n + 1 < REPLY_BYTES; n += got > 0 ? (size_t)got : 0) {
         got = read(fd, s->reply + n, REPLY_BYTES - 1 - n);
         s->reply[n + (got > 0 ? (size_t)got : 0)] = '\0';
