@@ -147,7 +147,7 @@ static int take_step(struct cuda_decoder *d, const struct step *step, struct err
     step_copy(cuda_step_at(d, d->submitted), step);
     struct cuda_flight *f = &d->flights[d->submitted % DECODER_RING];
     *f = (struct cuda_flight){.id = step->id, .n_results = step->n_logits};
-    for (uint32_t i = 0; i < step->n_logits; i++)
+    for (uint32_t i = 0; i < step->n_logits && i < STEP_MAX_LOGITS; i++) /* checked; for the compiler */
         f->exports |= (uint32_t)(step->logits[i].flags & STEP_EXPORT ? 1 : 0) << i;
     d->fresh_exports = 0;
     if (cuda_in_flight(d) == 0)
