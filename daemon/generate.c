@@ -10,8 +10,9 @@
 #include <sys/random.h>
 #include <time.h>
 
-#define SEED_MASK ((1ull << 53) - 1)
-#define MS        1000000ull
+#define SEED_MASK       ((1ull << 53) - 1)
+#define MS              1000000ull
+#define BYTES_PER_TOKEN 4 /* of a body: English text, and ids with their commas */
 
 /* --- preparing: on the loop or on the pool --- */
 
@@ -318,6 +319,17 @@ static bool is_queued(const struct generation *g)
 {
     return g->state == GENERATION_SUBMITTED &&
            atomic_load_explicit(&g->choices->e.state, memory_order_acquire) == ENGINE_QUEUED;
+}
+
+uint64_t generation_waiting_tokens(const struct server *s)
+{
+    uint64_t n = 0;
+    for (const struct generation *g = s->generations; g; g = g->next)
+        if (is_queued(g))
+            n += g->choices->e.n_prompt;
+        else if (g->state == GENERATION_PREPARING)
+            n += g->request->body_len / BYTES_PER_TOKEN + 1;
+    return n;
 }
 
 /* A prompt is let in beside others only while all that wait stay within queue_tokens; alone it always is, and

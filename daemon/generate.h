@@ -140,6 +140,8 @@ void generation_news(struct choice *c);
 void generation_cancel(struct generation *g);
 /* Before a drain: refused unless it runs already. */
 void generation_refuse(struct generation *g);
+/* Prompt tokens that wait, those of bodies that are still to be read estimated. */
+uint64_t generation_waiting_tokens(const struct server *s);
 /* Answers with a 500 (or an error event) now, without waiting for the engine to let go. */
 void generation_abandon(struct generation *g, const char *words);
 void generation_tick(struct generation *g);

@@ -331,11 +331,18 @@ int server_admits(struct server *s, struct api_error *e)
     case SERVER_READY:
         break;
     }
-    if (queue_depth(s, 1) <= s->cfg->queue_limit)
+    uint32_t depth = queue_depth(s, 1);
+    if (depth > s->cfg->queue_limit) {
+        server_queue_full(s, e);
+        return api_fail(e, 503, "queue_full", NULL, "%u request%s waiting, queue_limit is %u", e->queue_depth,
+                        e->queue_depth == 1 ? " is" : "s are", e->queue_limit);
+    }
+    uint64_t tokens = depth ? generation_waiting_tokens(s) : 0;
+    if (tokens < s->cfg->queue_tokens)
         return 0;
     server_queue_full(s, e);
-    return api_fail(e, 503, "queue_full", NULL, "%u request%s waiting, queue_limit is %u", e->queue_depth,
-                    e->queue_depth == 1 ? " is" : "s are", e->queue_limit);
+    return api_fail(e, 503, "queue_full", NULL, "%llu prompt tokens are waiting, queue_tokens is %llu",
+                    (unsigned long long)tokens, (unsigned long long)s->cfg->queue_tokens);
 }
 
 void server_queue_full(struct server *s, struct api_error *e)

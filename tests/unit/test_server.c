@@ -249,6 +249,22 @@ SERVER_TEST(end, prompts_that_wait_are_bounded_in_tokens_too, "queue_tokens", "1
     close(second);
 }
 
+SERVER_TEST(end, when_queue_tokens_are_used_up_the_headers_are_enough, "queue_tokens", "6")
+{
+    fake.hold = true;
+    int first = client_connect(f.port), second = client_connect(f.port);
+    client_request(first, "POST", "/generate", "", "{\"prompt\":[5,6,7,8,9,10],\"add_special\":false}");
+    cr_assert(wait_for(&fake.n_submitted, 1));
+    struct reply r;
+    client_puts(second, "POST /generate HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+                        "Content-Length: 1000\r\n\r\n"); /* nothing of the body */
+    client_read(second, &r, false);
+    cr_assert_not_null(reply_header(&r, "Retry-After"));
+    expect_words(r, 503, "queue_full", "6 prompt tokens are waiting, queue_tokens is 6");
+    close(first);
+    close(second);
+}
+
 SERVER_TEST(end, a_prompt_above_queue_tokens_may_wait_alone, "queue_tokens", "2")
 {
     fake.n_script = 1;

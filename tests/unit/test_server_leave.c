@@ -152,6 +152,21 @@ POOL_TEST(an_id_that_is_cancelled_is_a_499_and_not_given_to_the_engine)
     cr_assert_eq(counted.cancelled, 1);
 }
 
+POOL_TEST(a_body_counts_for_queue_tokens_before_it_is_read, "queue_tokens", "1000")
+{
+    struct reply r;
+    fake.hold = true;
+    int fd = send_to_pool("", "");
+    expect_words(post("/generate", "{\"prompt\":\"Once\"}"), 503, "queue_full", "queue_tokens is 1000");
+    sem_post(&unblock);
+    cr_assert(wait_for(&fake.n_submitted, 1)); /* its prompt is one token */
+    fake.hold = false;
+    client_read(fd, &r, false);
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    reply_free(&r);
+    close(fd);
+}
+
 POOL_TEST(a_deadline_that_passed_meanwhile_is_a_504)
 {
     struct reply r;

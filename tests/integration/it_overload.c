@@ -1,0 +1,73 @@
+/* Who comes first, and who is refused, when there is more work than slots. */
+#include "harness.h"
+
+static int send_as(const char *id, const char *body)
+{
+    char head[64];
+    int fd = client_connect(daemon_.port);
+    snprintf(head, sizeof head, "X-Request-Id: %s\r\n", id);
+    client_request(fd, "POST", "/generate", head, body);
+    return fd;
+}
+
+static double queue_ms(int fd)
+{
+    struct reply r;
+    client_read(fd, &r, false);
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    json_t *root = reply_json(&r);
+    double ms = json_number_value(json_at(root, "timings.queue_ms"));
+    json_decref(root);
+    reply_free(&r);
+    close(fd);
+    return ms;
+}
+
+DAEMON_TEST(order, a_larger_priority_goes_first_though_it_came_later, "--slots", "1")
+{
+    int running = send_as("first", "{\"prompt\":\"Once\",\"max_tokens\":600,\"ignore_eos\":true}"), fds[3];
+    wait_stat("requests.running", 1);
+    fds[0] = send_as("low", "{\"prompt\":\"Once\",\"max_tokens\":200,\"ignore_eos\":true,\"priority\":-50}");
+    wait_stat("requests.waiting", 1);
+    fds[1] = send_as("usual", "{\"prompt\":\"Once\",\"max_tokens\":200,\"ignore_eos\":true}");
+    wait_stat("requests.waiting", 2);
+    fds[2] = send_as("high", "{\"prompt\":\"Once\",\"max_tokens\":200,\"ignore_eos\":true,\"priority\":50}");
+    wait_stat("requests.waiting", 3);
+    queue_ms(running);
+    double low = queue_ms(fds[0]), usual = queue_ms(fds[1]), high = queue_ms(fds[2]);
+    cr_assert(high < usual && usual < low, "waited %g, %g and %g ms", high, usual, low);
+}
+
+DAEMON_TEST(refused, the_wait_named_is_the_queue_over_what_was_finished, "--slots", "1", "--queue-limit", "8")
+{
+    int fds[9];
+    for (int i = 0; i < 60; i++) /* two a second over the last thirty */
+        json_decref(generate("{\"prompt\":\"Once\",\"max_tokens\":1}"));
+    for (int i = 0; i < 9; i++)
+        fds[i] = send_as("x", "{\"prompt\":\"Once\",\"max_tokens\":1000,\"ignore_eos\":true}");
+    wait_stat("requests.waiting", 8);
+    struct reply r = post("/generate", "{\"prompt\":\"Once\"}");
+    const char *seconds = reply_header(&r, "Retry-After");
+    cr_assert_not_null(seconds);
+    /* Eight wait, and what was finished in the last 30 s is no more than those sixty. */
+    cr_assert(atoi(seconds) >= 4 && atoi(seconds) <= 60, "Retry-After: %s", seconds);
+    free(expect_error(r, 503, "queue_full"));
+    for (int i = 0; i < 9; i++)
+        close(fds[i]);
+    wait_stat("requests.running", 0);
+}
+
+DAEMON_TEST(refused, every_choice_counts_but_one_place_is_enough, "--slots", "4", "--queue-limit", "1")
+{
+    int running = send_as("a", "{\"prompt\":\"Once\",\"max_tokens\":1000,\"ignore_eos\":true,\"n\":4}");
+    wait_stat("requests.running", 4);
+    int waiting = send_as("b", "{\"prompt\":\"Once\",\"max_tokens\":2,\"ignore_eos\":true,\"n\":4}");
+    wait_stat("requests.waiting", 4);
+    free(expect_error(post("/generate", "{\"prompt\":\"Once\"}"), 503, "queue_full"));
+    close(running);
+    struct reply r;
+    client_read(waiting, &r, false);
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    reply_free(&r);
+    close(waiting);
+}
