@@ -118,6 +118,20 @@ static void put_latencies(struct buf *out, const struct stats *c)
     put_histogram(out, "hearth_reject_seconds", "From a refused request's headers to its reply.", &c->reject);
 }
 
+/* Without a disk there are none of these. */
+static void put_disk(struct buf *out, const struct engine_stats *e)
+{
+    if (!e->has_disk)
+        return;
+    put_count(out, "gauge", "hearth_prefix_disk_pages", "Pages of the prefix cache on disk, of all models.",
+              e->disk_pages);
+    put_count(out, "gauge", "hearth_prefix_disk_bytes", "Bytes of the prefix cache on disk.", e->disk_bytes);
+    put_count(out, "counter", "hearth_prefix_disk_hits_total", "Pages read back from disk.", e->disk_hits);
+    put_count(out, "counter", "hearth_prefix_disk_spilled_total", "Pages written to disk.", e->disk_spilled);
+    put_count(out, "counter", "hearth_prefix_disk_errors_total",
+              "Failed writes, and files that were broken or foreign.", e->disk_errors);
+}
+
 static void put_decoder(struct buf *out, const struct server *s, const struct engine_stats *e)
 {
     static const char *const states[] = {
@@ -220,6 +234,7 @@ void api_metrics(struct request *r)
     put_process(&r->out, s);
     put_requests(&r->out, s, &e);
     put_tokens(&r->out, &e);
+    put_disk(&r->out, &e);
     put_latencies(&r->out, &s->stats);
     if (s->model.engine)
         put_decoder(&r->out, s, &e);

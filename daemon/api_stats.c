@@ -62,6 +62,18 @@ static void put_kv(struct buf *out, const struct backend_info *b, const struct e
                config_kv_type_name((int)b->kv.type));
 }
 
+static void put_disk(struct buf *out, const struct engine_stats *e)
+{
+    if (!e->has_disk) {
+        buf_puts(out, "null");
+        return;
+    }
+    buf_printf(out, "{\"pages\":%llu,\"bytes\":%llu,\"hits\":%llu,\"spilled\":%llu,\"errors\":%llu}",
+               (unsigned long long)e->disk_pages, (unsigned long long)e->disk_bytes,
+               (unsigned long long)e->disk_hits, (unsigned long long)e->disk_spilled,
+               (unsigned long long)e->disk_errors);
+}
+
 static void put_loaded(struct buf *out, const struct server *s, const struct engine_stats *e)
 {
     struct backend_info b;
@@ -74,6 +86,8 @@ static void put_loaded(struct buf *out, const struct server *s, const struct eng
     put_decoder(out, s, &b, e);
     buf_puts(out, ",\"kv\":");
     put_kv(out, &b, e);
+    buf_puts(out, ",\"prefix_disk\":");
+    put_disk(out, e);
 }
 
 static void put_percentiles(struct buf *out, const char *name, const struct histogram *h)
@@ -125,7 +139,7 @@ void api_stats(struct request *r)
         engine_stats(s->model.engine, &e);
         put_loaded(out, s, &e);
     } else {
-        buf_puts(out, "\"model\":null,\"device\":null,\"decoder\":null,\"kv\":null");
+        buf_puts(out, "\"model\":null,\"device\":null,\"decoder\":null,\"kv\":null,\"prefix_disk\":null");
     }
     put_traffic(out, s, &e);
     buf_puts(out, ",\"warnings\":[");

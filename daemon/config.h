@@ -56,9 +56,11 @@ struct config {
     uint32_t threads;    /* 0: as many as the process may use */
     uint32_t n_ctx;      /* 0: min(model, 8192) */
     uint32_t slots;
-    uint64_t kv_memory; /* 0: the backend's default */
-    int kv_type;        /* enum kv_type */
-    uint32_t step_ms;   /* 0: the backend's default */
+    uint64_t kv_memory;         /* 0: the backend's default */
+    int kv_type;                /* enum kv_type */
+    char *prefix_cache_dir;     /* "": $STATE_DIRECTORY/prefix, or none */
+    uint64_t prefix_cache_disk; /* bytes; 0: off */
+    uint32_t step_ms;           /* 0: the backend's default */
     uint32_t steps_in_flight;
     uint32_t park_after_ms; /* cuda; 0: never */
 

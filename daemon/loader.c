@@ -1,6 +1,8 @@
 #include "loader.h"
 #include "chat_template.h"
 #include "model.h"
+#include "prefix_disk.h"
+#include "prefix_store.h"
 #include "tokenizer.h"
 
 #include <errno.h>
@@ -62,6 +64,8 @@ static void drop(struct loader *l)
 {
     engine_close(l->engine);
     l->engine = NULL;
+    prefix_disk_close(l->disk);
+    l->disk = NULL;
     chat_template_close(l->chat);
     l->chat = NULL;
     runtime_close(&l->runtime);
@@ -90,6 +94,8 @@ static int load(struct loader *l, struct error *err)
         return rc;
     }
     runtime_engine_config(&l->runtime, l->cfg, &ec);
+    l->disk = prefix_store_open(l->cfg, l->runtime.executor, l->hash);
+    ec.disk = l->disk;
     ec.wake = relay_wake;
     ec.context = l;
     rc = engine_open(&l->engine, l->runtime.executor, &ec, err);

@@ -16,6 +16,7 @@
 #include <uv.h>
 
 struct chat_template;
+struct prefix_disk;
 
 struct loader {
     /* Results, valid once `done` was called and loader_finish() returned 0. */
@@ -23,6 +24,7 @@ struct loader {
     struct engine *engine;
     uint64_t hash; /* model_hash() */
     struct chat_template *chat;
+    struct prefix_disk *disk; /* the engine's; or NULL */
     /* Private. */
     const struct config *cfg;
     char path[PATH_MAX];

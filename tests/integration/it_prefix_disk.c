@@ -1,0 +1,225 @@
+/* The prefix cache on disk with the real daemon: a long prompt costs nothing after a restart, its text is the
+ * same, and what is broken, foreign or another's is not used. */
+#include "harness.h"
+#include "../unit/temporary_dir.h"
+
+#define N_TOKENS 700 /* of the prompt: 10 full pages before its last token */
+#define N_PAGES  10
+
+static char *dir;
+
+/* Token ids, so that the number of pages is known. */
+static char *prompt_body(const char *rest)
+{
+    char *body = malloc(16 * N_TOKENS + 200), *at = body;
+    at += sprintf(at, "{\"prompt\":[1");
+    for (int i = 1; i < N_TOKENS; i++)
+        at += sprintf(at, ",%d", 20 + i * 7 % 200);
+    sprintf(at, "],\"temperature\":0,\"max_tokens\":4,\"ignore_eos\":true%s}", rest);
+    return body;
+}
+
+/* Asks; the text, to free. */
+static char *ask(long long expected_cached)
+{
+    char *body = prompt_body("");
+    json_t *root = generate(body);
+    char *text = strdup(json_text(root, "text"));
+    cr_assert_eq(json_number(root, "usage.prompt_tokens"), N_TOKENS);
+    cr_assert_eq(json_number(root, "usage.cached_tokens"), expected_cached);
+    json_decref(root);
+    free(body);
+    return text;
+}
+
+static void start(const char *flag, const char *value)
+{
+    if (!dir)
+        dir = temporary_dir();
+    daemon_start((const char *[]){"--prefix-cache-dir", dir, flag, value, NULL});
+}
+
+static void finish(void)
+{
+    daemon_stop();
+    temporary_dir_remove(dir);
+}
+
+/* A daemon computes the prompt, keeps its pages, and ends; its text. */
+static char *leave_pages(const char *flag, const char *value)
+{
+    start(flag, value);
+    char *text = ask(0);
+    wait_stat("prefix_disk.spilled", N_PAGES);
+    daemon_stop();
+    return text;
+}
+
+static void expect_log(const char *part)
+{
+    char *log = daemon_read_log();
+    cr_assert(strstr(log, part), "\"%s\" should be in\n%s", part, log);
+    free(log);
+}
+
+static void check_restart(const char *flag, const char *value)
+{
+    char *first = leave_pages(flag, value);
+    start(flag, value);
+    cr_assert_eq(stat_number("prefix_disk.pages"), N_PAGES);
+    char *again = ask(N_PAGES * 64);
+    cr_assert_str_eq(again, first);
+    cr_assert_eq(stat_number("prefix_disk.hits"), N_PAGES);
+    cr_assert_eq(stat_number("prefix_disk.errors"), 0);
+    free(first);
+    free(again);
+    finish();
+}
+
+Test(prefix_disk, a_long_prompt_costs_nothing_after_a_restart_and_its_text_is_the_same)
+{
+    check_restart("--kv-type", "f16");
+}
+
+Test(prefix_disk, so_it_is_with_q8_0_pages)
+{
+    check_restart("--kv-type", "q8_0");
+}
+
+Test(prefix_disk, so_it_is_with_the_eager_executor)
+{
+    check_restart("--executor", "eager");
+}
+
+Test(prefix_disk, another_kv_type_or_model_finds_nothing)
+{
+    free(leave_pages("--kv-type", "f16"));
+    start("--kv-type", "q8_0");
+    free(ask(0));
+    daemon_stop();
+    start("--model", HEARTH_TEST_DATA "/tiny-qwen3-s11-q8_0.gguf");
+    char *body = prompt_body(",\"cache_prompt\":true");
+    struct reply r = post("/generate", body);
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    cr_assert_eq(stat_number("prefix_disk.hits"), 0);
+    reply_free(&r);
+    free(body);
+    finish();
+}
+
+Test(prefix_disk, a_daemon_killed_while_it_writes_loses_nothing_else)
+{
+    for (int round = 0; round < 6; round++) {
+        start(NULL, NULL);
+        free(ask(stat_number("prefix_disk.pages") * 64));
+        for (int spin = 0; spin < round; spin++)
+            stat_number("prefix_disk.spilled");
+        cr_assert_eq(daemon_end(SIGKILL), 128 + SIGKILL);
+    }
+    start(NULL, NULL);
+    cr_assert_eq(temporary_dir_count(dir), stat_number("prefix_disk.pages")); /* no temporary file stays */
+    long long n = stat_number("prefix_disk.pages");
+    free(ask(n * 64));
+    cr_assert_eq(stat_number("prefix_disk.hits"), n);
+    cr_assert_eq(stat_number("prefix_disk.errors"), 0);
+    finish();
+}
+
+Test(prefix_disk, broken_files_are_named_and_what_they_held_is_computed)
+{
+    char *first = leave_pages(NULL, NULL);
+    temporary_dir_spoil(dir, 0);
+    start(NULL, NULL);
+    char *again = ask(0);
+    cr_assert_str_eq(again, first);
+    expect_log("the checksum is wrong: removed");
+    cr_assert_geq(stat_number("prefix_disk.errors"), 1);
+    wait_stat("prefix_disk.pages", N_PAGES); /* written again */
+    free(again);
+    daemon_stop();
+    start(NULL, NULL);
+    again = ask(N_PAGES * 64);
+    cr_assert_str_eq(again, first);
+    free(first);
+    free(again);
+    finish();
+}
+
+static json_t *ask_as(const char *key)
+{
+    char head[300], *body = prompt_body("");
+    snprintf(head, sizeof head, "Authorization: Bearer %s\r\n", key);
+    struct reply r = client_once(daemon_.port, "POST", "/generate", head, body);
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    json_t *root = reply_json(&r);
+    reply_free(&r);
+    free(body);
+    return root;
+}
+
+static long long cached_as(const char *key)
+{
+    json_t *root = ask_as(key);
+    long long n = json_number(root, "usage.cached_tokens");
+    json_decref(root);
+    return n;
+}
+
+Test(prefix_disk, keys_keep_their_pages_apart)
+{
+    start("--api-keys", "alpha,beta");
+    cr_assert_eq(cached_as("alpha"), 0);
+    for (long long n = 0; n < N_PAGES;) { /* /stats wants a key too */
+        struct reply r = client_once(daemon_.port, "GET", "/stats", "Authorization: Bearer alpha\r\n", NULL);
+        json_t *root = reply_json(&r);
+        n = json_number(root, "prefix_disk.spilled");
+        json_decref(root);
+        reply_free(&r);
+    }
+    daemon_stop();
+    start("--api-keys", "alpha,beta");
+    cr_assert_eq(cached_as("beta"), 0);
+    cr_assert_eq(cached_as("alpha"), N_PAGES * 64);
+    finish();
+}
+
+Test(prefix_disk, a_directory_that_cannot_be_used_costs_the_cache_alone)
+{
+    daemon_start((const char *[]){"--prefix-cache-dir", "/proc/hearth", NULL});
+    free(ask(0));
+    expect_log("the prefix cache is not kept on disk: /proc/hearth");
+    struct reply r = get("/stats");
+    cr_assert_not_null(strstr(r.body, "\"prefix_disk\":null"));
+    reply_free(&r);
+    daemon_stop();
+}
+
+Test(prefix_disk, systemds_state_directory_is_the_default_and_off_is_off)
+{
+    char inner[64];
+    dir = temporary_dir();
+    snprintf(inner, sizeof inner, "%s/prefix", dir);
+    setenv("STATE_DIRECTORY", dir, 1);
+    daemon_start(NULL);
+    expect_log(inner);
+    cr_assert_eq(stat_number("prefix_disk.pages"), 0);
+    struct reply r = get("/metrics");
+    cr_assert_not_null(strstr(r.body, "\nhearth_prefix_disk_spilled_total 0\n"));
+    reply_free(&r);
+    daemon_stop();
+    rmdir(inner);
+    daemon_start((const char *[]){"--prefix-cache-disk", "off", NULL});
+    cr_assert_eq(access(inner, F_OK), -1);
+    finish();
+}
+
+Test(prefix_disk, the_budget_holds)
+{
+    start("--prefix-cache-disk", "1M");
+    free(ask(0));
+    wait_stat("prefix_disk.spilled", N_PAGES);
+    cr_assert_leq(stat_number("prefix_disk.bytes"), 1 << 20);
+    cr_assert_lt(stat_number("prefix_disk.pages"), N_PAGES);
+    cr_assert_gt(stat_number("prefix_disk.pages"), 0);
+    finish();
+}
