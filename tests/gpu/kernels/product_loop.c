@@ -100,7 +100,7 @@ SIMT_INLINE void compute(const struct product_loop_args *args, const bool is_wid
         crew_sync(&crew); /* all have done with the columns and the fold area */
         if ((i == 0 || args->quantises) && !quantise(args, p, is_wide, work, guard, &target))
             return;
-        if (!product_run(is_wide, p, &place, &crew))
+        if (!product_run(p, &place, &crew))
             return;
     }
 }
