@@ -28,8 +28,11 @@
 
 #define DECODER_AT(type, address) ((SIMT_GLOBAL type *)(uintptr_t)(address))
 
-#define DECODER_MAX_CREW    512 /* threads; whole warps, at least 2 */
-#define DECODER_MAX_THREADS 576 /* the crew and two warps; a number: it becomes a launch bound */
+/* Threads; whole warps, at least 2. Sixteen warps in all: four on each of an SM's schedulers, so that a
+ * thread may have 128 registers. (18 warps would put five on one of them, and leave 96, with which the loop
+ * spills.) */
+#define DECODER_MAX_CREW    448
+#define DECODER_MAX_THREADS 512 /* the crew and two warps; a number: it becomes a launch bound */
 #define DECODER_PHASES      4
 #define DECODER_LINE        32 /* u32 per counter: a 128-byte line each */
 #define DECODER_RING        2  /* steps in flight */

@@ -233,7 +233,7 @@ SIMT_INLINE bool product_produce(const SIMT_SHARED struct product *p, const stru
 /* --- the crew's part --- */
 
 /* Where a crew is in its share of the product. Everything else about a stage is worked out again, from shared
- * memory, where it is needed: registers are what a block of 576 threads is short of (96 each). */
+ * memory, where it is needed: registers are what a block of 512 threads is short of (128 each). */
 struct product_cursor {
     uint32_t group, index; /* of the run */
     uint32_t first_item;   /* super-block tile of the stage, from the run's first */

@@ -319,7 +319,7 @@ SIMT_INLINE void tile_multiply_blocks(const uint32_t type, const uint32_t n_pane
 }
 
 /* v[p][i]: row g + 8 (i / 2), column 2t + i % 2 of panel p. A loop over blocks, four at a time with one
- * panel, one with two: unrolled further it would want more registers than a block of 576 threads has (96
+ * panel, one with two: unrolled further it would want more registers than a block of 512 threads has (128
  * each); the other warps hide what that costs. */
 SIMT_INLINE void tile_multiply(const uint32_t type, const uint32_t n_panels, const bool is_far,
                                const SIMT_SHARED char *tile, uint32_t lane,
