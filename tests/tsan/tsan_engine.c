@@ -1,12 +1,16 @@
 /* tsan_engine.c - the engine's threads under ThreadSanitizer: one thread submits, cancels and takes news, one
- * reads figures and pings, the engine's own runs a decoder without a model. A plain program: Criterion cannot
- * start under TSan. Ends with 0 when every request ended once and no page stayed. */
+ * reads figures and pings, the engine's own runs a decoder without a model; then the same with a prefix cache
+ * on disk and its thread, and once more with what that left. A plain program: Criterion cannot start under
+ * TSan. Ends with 0 when every request ended once and no page stayed. */
 #include "engine.h"
 #include "fake_backend.h"
+#include "prefix_disk.h"
 
+#include <dirent.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
+#include <unistd.h>
 
 enum { N_REQUESTS = 400, N_TOKENS = 24, N_PROMPT = 150 };
 
@@ -106,7 +110,8 @@ static uint32_t run(const int32_t *ids)
     return n_ended;
 }
 
-int main(void)
+/* A whole engine's life, with or without a disk. */
+static bool life(struct prefix_disk *disk)
 {
     static int32_t ids[N_PROMPT];
     const int32_t end_tokens[] = {3, 17, 42};
@@ -115,6 +120,7 @@ int main(void)
     pthread_t watcher;
     for (int i = 0; i < N_PROMPT; i++)
         ids[i] = i * 37;
+    atomic_store(&stop, false);
     struct fake *fake = fake_open(20, 4, end_tokens, 3);
     fake->lazy = 3;
     struct engine_config cfg = {.n_slots = 4,
@@ -122,13 +128,14 @@ int main(void)
                                 .queue_limit = 50,
                                 .steps_in_flight = 2,
                                 .prefix_cache = true,
+                                .disk = disk,
                                 .end_tokens = end_tokens,
                                 .n_end_tokens = 3,
                                 .wake = wake};
     if (executor_wrap(&x, &fake->be, &err) < 0 || engine_open(&engine, x, &cfg, &err) < 0 ||
         pthread_create(&watcher, NULL, watch, NULL) != 0) {
         fprintf(stderr, "tsan_engine: %s\n", err.text);
-        return 1;
+        return false;
     }
     uint32_t n_ended = run(ids);
     struct one *last = send_one(ids); /* is cut off by the end */
@@ -138,9 +145,43 @@ int main(void)
     bool ok = n_ended > 100 && atomic_load(&n_wakes) > 0 && !fake->broken && last &&
               atomic_load(&last->r.state) == ENGINE_DONE;
     free(last);
-    const char *why = fake->why ? fake->why : "well";
-    executor_close(x);
     if (!ok)
-        fprintf(stderr, "tsan_engine: %u requests ended, decoder: %s\n", n_ended, why);
-    return ok ? 0 : 1;
+        fprintf(stderr, "tsan_engine: %u requests ended, decoder: %s\n", n_ended,
+                fake->why ? fake->why : "well");
+    executor_close(x);
+    return ok;
+}
+
+static bool life_on_disk(const char *dir, struct prefix_disk_stats *stats)
+{
+    struct prefix_disk *disk = NULL;
+    struct prefix_disk_config c = {
+        .dir = dir, .budget = 8 * 1024, .model = 1, .order = "fake", .kv = fake_layout};
+    if (prefix_disk_open(&disk, &c, NULL) < 0)
+        return false;
+    bool ok = life(disk);
+    prefix_disk_stats(disk, stats);
+    prefix_disk_close(disk);
+    return ok && stats->errors == 0;
+}
+
+static void remove_dir(const char *path)
+{
+    DIR *dir = opendir(path);
+    for (const struct dirent *e; dir && (e = readdir(dir));)
+        unlinkat(dirfd(dir), e->d_name, 0);
+    if (dir)
+        closedir(dir);
+    rmdir(path);
+}
+
+int main(void)
+{
+    char dir[] = "/tmp/hearth-tsan-XXXXXX";
+    struct prefix_disk_stats before = {0}, after = {0};
+    if (!mkdtemp(dir))
+        return 1;
+    bool ok = life(NULL) && life_on_disk(dir, &before) && life_on_disk(dir, &after);
+    remove_dir(dir);
+    return ok && before.spilled > 0 && after.hits > 0 ? 0 : 1;
 }
