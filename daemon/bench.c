@@ -263,7 +263,8 @@ int bench_measure(struct offline *o, const struct bench_test *test, uint32_t rep
     batch_close(&b);
     if (rc < 0)
         return rc;
-    uint64_t n_tokens = (uint64_t)repetitions * test->batch * (prompt_length(test) + generated(test));
+    uint64_t n_tokens = (uint64_t)repetitions * test->batch *
+                        (test->prefill ? test->n_tokens : generated(test) + test->depth);
     *row = (struct bench_row){.executor = (int)executor_kind(o->runtime.executor),
                               .sd = bench_deviation(rates, repetitions),
                               .launches_per_token = (double)(launches(o) - launched) / (double)n_tokens,

@@ -479,6 +479,7 @@ static bool finish_badly(struct generation *g)
     struct error words = {0};
     switch (spoilt_by(g)) {
     case ENGINE_FAULT:
+        server_set_state(g->server, SERVER_STALLED); /* now, not when the watch comes by next */
         engine_fault(g->server->model.engine, &words);
         fail_with(g, 500, "internal", words.text[0] ? words.text : "the decoder has failed",
                   GENERATION_FAILED);

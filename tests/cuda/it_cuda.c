@@ -211,6 +211,23 @@ Test(cuda_load, a_model_that_does_not_fit_is_7_with_both_numbers)
 
 /* ---- a device that fails while it works ---- */
 
+/* As long as it still answers it is not ready. */
+static void expect_not_ready(void)
+{
+    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons(daemon_.port)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (connect(fd, (struct sockaddr *)&addr, sizeof addr) == 0 &&
+        client_request(fd, "GET", "/health/ready", "Connection: close\r\n", NULL)) {
+        struct reply r = {0};
+        while (reply_more(&r, fd))
+            ;
+        cr_assert(!r.raw || !strstr(r.raw, "HTTP/1.1 200"), "%s", r.raw);
+        reply_free(&r);
+    }
+    close(fd);
+}
+
 /* The request that runs gets an error, readiness is 503 meanwhile, the process ends with 9. */
 static void expect_fault(const char *words)
 {
@@ -222,6 +239,7 @@ static void expect_fault(const char *words)
     cr_assert_not_null(strstr(r.body, "internal"), "%s", r.body);
     reply_free(&r);
     close(fd);
+    expect_not_ready();
     expect_end(9, words);
 }
 

@@ -21,6 +21,7 @@ struct decoder_run_config {
     const char *libcuda;
     uint32_t n_threads, n_slots, n_ctx;
     uint64_t kv_memory;
+    uint32_t stall_ms;
     const int32_t *end_tokens;
     uint32_t n_end_tokens;
     uint32_t page_shift; /* page ids are rotated by this, so that they are not in order */
@@ -44,7 +45,7 @@ static inline void decoder_run_open(struct decoder_run *r, const struct decoder_
         .n_threads = c->n_threads ? c->n_threads : 1,
         .isa = c->isa ? c->isa : "auto",
         .libcuda = c->libcuda,
-        .stall_ms = 120000,
+        .stall_ms = c->stall_ms ? c->stall_ms : 120000,
         .kv_memory = c->kv_memory,
         .end_tokens = c->end_tokens,
         .n_end_tokens = c->n_end_tokens,

@@ -1,0 +1,284 @@
+/* Life and limits of the cuda backend, on the emulated driver: every allocation failing in turn, what is
+ * refused, what info() says, and a device that fails. */
+#include "decoder_run.h"
+#include "failing_alloc.h"
+#include "program.h"
+
+#include <errno.h>
+
+#define MODEL HEARTH_TEST_DATA "/tiny-qwen3-s11-q4_k_m.gguf"
+
+static const struct backend_config config = {.libcuda = LIBCUDA,
+                                             .n_threads = 1,
+                                             .n_slots = 2,
+                                             .n_ctx = 128,
+                                             .kv_memory = 4 << 20,
+                                             .steps_in_flight = 2,
+                                             .stall_ms = 60000};
+
+static struct model *open_model(void)
+{
+    struct model *m = NULL;
+    struct error err = {0};
+    cr_assert_eq(model_open(&m, MODEL, &err), 0, "%s", err.text);
+    return m;
+}
+
+/* Opens with the n-th allocation of a kind failing, for ever larger n, until nothing fails. */
+static void every_device_allocation(enum executor_kind kind, const char *fault)
+{
+    struct model *m = open_model();
+    char setting[32];
+    int n = 0;
+    for (int rc = -ENOMEM; rc < 0; n++) {
+        struct executor *x = NULL;
+        struct error err = {0};
+        (void)snprintf(setting, sizeof setting, "%s:%d", fault, n + 1);
+        setenv("SIMT_FAULT", setting, 1);
+        rc = executor_open(&x, kind, &cuda_backend, &config, m, &err);
+        cr_assert(rc == 0 ||
+                      (rc == -ENOMEM && strstr(err.text, "MiB for ") && strstr(err.text, "out of memory")),
+                  "%s: %d %s", setting, rc, err.text);
+        executor_close(x);
+    }
+    cr_assert_gt(n, 3);
+    model_close(m);
+}
+
+Test(cuda_load, every_allocation_on_the_device_may_fail)
+{
+    every_device_allocation(EXECUTOR_PERSISTENT, "alloc");
+    every_device_allocation(EXECUTOR_EAGER, "alloc");
+    every_device_allocation(EXECUTOR_GRAPH, "alloc");
+}
+
+Test(cuda_load, every_allocation_of_pinned_memory_may_fail)
+{
+    every_device_allocation(EXECUTOR_PERSISTENT, "host_alloc");
+    every_device_allocation(EXECUTOR_EAGER, "host_alloc");
+}
+
+/* One thread packs, so the count is the same every time. */
+static void every_host_allocation(enum executor_kind kind)
+{
+    struct model *m = open_model();
+    long n = 0;
+    for (int rc = -ENOMEM; rc < 0; n++) {
+        struct executor *x = NULL;
+        fail_alloc_after(n);
+        rc = executor_open(&x, kind, &cuda_backend, &config, m, NULL);
+        fail_alloc_never();
+        cr_assert(rc == 0 || (rc == -ENOMEM && !x), "allocation %ld: %d", n, rc);
+        executor_close(x);
+    }
+    cr_assert_gt(n, 10);
+    model_close(m);
+}
+
+Test(cuda_load, every_allocation_on_the_host_may_fail, .timeout = 300)
+{
+    every_host_allocation(EXECUTOR_PERSISTENT);
+    every_host_allocation(EXECUTOR_EAGER);
+}
+
+static void refused(const struct backend_config *cfg, enum executor_kind kind, int code, const char *words)
+{
+    struct model *m = open_model();
+    struct executor *x = NULL;
+    struct error err = {0};
+    cr_assert_eq(executor_open(&x, kind, &cuda_backend, cfg, m, &err), code, "%s", err.text);
+    cr_assert(!x && strstr(err.text, words), "\"%s\" does not say \"%s\"", err.text, words);
+    model_close(m);
+}
+
+Test(cuda_load, what_it_cannot_do_is_refused_with_words)
+{
+    struct backend_config c = config;
+    c.arithmetic = BACKEND_EXACT;
+    refused(&c, EXECUTOR_EAGER, -EINVAL, "exact");
+    c = config;
+    c.n_slots = STEP_MAX_SLOTS + 1;
+    refused(&c, EXECUTOR_PERSISTENT, -EINVAL, "slots");
+    c = config;
+    c.steps_in_flight = 3;
+    refused(&c, EXECUTOR_PERSISTENT, -EINVAL, "3 steps in flight");
+    c = config;
+    c.kv_memory = 1000;
+    refused(&c, EXECUTOR_PERSISTENT, -EINVAL, "one page");
+    c = config;
+    c.kv_memory = (uint64_t)1 << 40;
+    refused(&c, EXECUTOR_PERSISTENT, -ENOMEM, "MiB are free");
+    c = config;
+    c.end_tokens = (const int32_t[]){1 << 20};
+    c.n_end_tokens = 1;
+    refused(&c, EXECUTOR_PERSISTENT, -EINVAL, "end token 1048576");
+    c = config;
+    c.libcuda = "/nonexistent/libcuda.so";
+    refused(&c, EXECUTOR_PERSISTENT, -ENODEV, "/nonexistent/libcuda.so");
+}
+
+Test(cuda_load, a_driver_that_refuses_the_kernels_is_no_device)
+{
+    setenv("SIMT_FAULT", "jit", 1);
+    refused(&config, EXECUTOR_PERSISTENT, -ENODEV, "kernel persistent_decoder for sm_90: cuModuleLoadDataEx");
+}
+
+struct reports {
+    uint32_t n;
+    double last;
+};
+
+static void note(void *context, double fraction)
+{
+    struct reports *r = context;
+    cr_assert(fraction >= r->last && fraction <= 1 + 1e-9, "%g after %g", fraction, r->last);
+    r->last = fraction;
+    r->n++;
+}
+
+Test(cuda_load, progress_goes_from_the_kernels_to_the_last_weight)
+{
+    struct backend_config c = config;
+    struct reports reports = {0};
+    struct model *m = open_model();
+    struct executor *x = NULL;
+    c.progress = note;
+    c.context = &reports;
+    cr_assert_eq(executor_open(&x, EXECUTOR_EAGER, &cuda_backend, &c, m, NULL), 0);
+    cr_assert(reports.n > 20 && reports.last > 0.999, "%u, %g", reports.n, reports.last);
+    executor_close(x);
+    model_close(m);
+}
+
+Test(cuda_load, info_says_what_the_driver_and_the_model_are)
+{
+    struct decoder_run r;
+    struct decoder_run_config c = {.path = MODEL, .ops = &cuda_backend, .libcuda = LIBCUDA};
+    struct backend_info info;
+    setenv("SIMT_MEMORY_MB", "64", 1);
+    decoder_run_open(&r, &c);
+    executor_info(r.x, &info);
+    cr_assert_str_eq(info.name, "cuda");
+    cr_assert_str_eq(info.device, "SIMT emulator");
+    cr_assert_str_eq(info.isa, "sm_90");
+    cr_assert(info.memory_total == 64 << 20 && info.memory_used > 48 << 20, "%llu of %llu",
+              (unsigned long long)info.memory_used, (unsigned long long)info.memory_total);
+    cr_assert_leq(info.memory_used, (64 << 20) - (64 << 20) / 40); /* some of it stays free */
+    cr_assert(info.max_rows > 0 && info.max_rows <= STEP_MAX_ROWS_CUDA && info.shares_pages);
+    cr_assert_eq(info.default_step_ms, 10);
+    cr_assert(info.launches == 1 && info.parks == 0 && info.state == BACKEND_IDLE && info.scratch_bytes > 0);
+    decoder_run_row(&r, 0, 0, 5, true);
+    decoder_run_step(&r);
+    executor_park(r.x);
+    executor_info(r.x, &info);
+    cr_assert(info.launches == 1 && info.parks == 1 && info.steps == 1 && info.state == BACKEND_PARKED);
+    decoder_run_row(&r, 0, 1, 6, true);
+    decoder_run_step(&r);
+    executor_info(r.x, &info);
+    cr_assert(info.launches == 2 && info.parks == 1 && info.steps == 2 && info.state == BACKEND_IDLE);
+    decoder_run_close(&r);
+}
+
+/* ---- steps that are refused ---- */
+
+Test(cuda_step, an_index_out_of_range_is_refused_and_nothing_happens)
+{
+    struct decoder_run r;
+    struct decoder_run_config c = {.path = MODEL, .ops = &cuda_backend, .libcuda = LIBCUDA};
+    struct error err = {0};
+    decoder_run_open(&r, &c);
+    decoder_run_row(&r, 0, 0, 1 << 20, false);
+    r.step->id = 1;
+    cr_assert_eq(executor_submit(r.x, r.step, &err), -EINVAL);
+    cr_assert(strstr(err.text, "token"), "%s", err.text);
+    uint64_t done = 7;
+    cr_assert_eq(executor_poll(r.x, r.results, 1, &done, NULL), 0);
+    cr_assert_eq(done, 0);
+    r.step->rows[0].token = 5;
+    r.step->id = 0;
+    decoder_run_step(&r);
+    decoder_run_close(&r);
+}
+
+Test(cuda_step, a_third_step_in_flight_is_refused_for_now)
+{
+    struct decoder_run r;
+    struct decoder_run_config c = {.path = MODEL, .ops = &cuda_backend, .libcuda = LIBCUDA};
+    decoder_run_open(&r, &c);
+    for (uint32_t i = 0; i < 3; i++) {
+        decoder_run_row(&r, 0, i, 5, true);
+        r.step->id = i + 1;
+        cr_assert_eq(executor_submit(r.x, r.step, NULL), i < 2 ? 0 : -EAGAIN, "step %u", i);
+        if (i < 2)
+            memset(r.step, 0, offsetof(struct step, rows));
+    }
+    uint64_t done = 0;
+    for (int n = 0; n < 2;)
+        n += executor_poll(r.x, r.results, 1, &done, NULL); /* one result at a time, in order */
+    cr_assert_eq(done, 2);
+    cr_assert_eq(executor_submit(r.x, r.step, NULL), 0);
+    while (done < 3)
+        cr_assert_geq(executor_poll(r.x, r.results, 1, &done, NULL), 0);
+    decoder_run_close(&r);
+}
+
+/* ---- a device that fails ---- */
+
+/* Steps until one fails; then every call says the same, and info can still be read. */
+static void fails(const char *fault, enum executor_kind kind, const char *words)
+{
+    struct decoder_run r;
+    struct decoder_run_config c = {.path = MODEL, .kind = kind, .ops = &cuda_backend, .libcuda = LIBCUDA};
+    struct backend_info info;
+    struct error err = {0}, again = {0};
+    uint64_t done = 0;
+    int rc = 0;
+    setenv("SIMT_FAULT", fault, 1);
+    c.stall_ms = 2000;
+    decoder_run_open(&r, &c);
+    for (uint32_t i = 0; rc >= 0 && i < 200; i++) {
+        decoder_run_row(&r, 0, i, 5, true);
+        r.step->id = i + 1;
+        rc = executor_submit(r.x, r.step, &err);
+        while (rc >= 0 && done < i + 1)
+            rc = executor_poll(r.x, r.results, 1, &done, &err);
+        memset(r.step, 0, offsetof(struct step, rows));
+    }
+    cr_assert_eq(rc, -EIO);
+    cr_assert_not_null(strstr(err.text, words), "\"%s\" does not say \"%s\"", err.text, words);
+    if (kind == EXECUTOR_PERSISTENT) {
+        cr_assert_eq(executor_poll(r.x, r.results, 1, &done, &again), -EIO);
+        cr_assert_not_null(strstr(again.text, words), "%s", again.text);
+    }
+    cr_assert_eq(executor_submit(r.x, r.step, NULL), -EIO);
+    executor_info(r.x, &info);
+    cr_assert_str_eq(info.device, "SIMT emulator");
+    cr_assert_neq(info.state, BACKEND_RUNNING);
+    decoder_run_close(&r);
+}
+
+Test(cuda_fault, a_grid_that_dies)
+{
+    fails("step:600000", EXECUTOR_PERSISTENT, "CUDA_ERROR_ILLEGAL_ADDRESS");
+}
+
+Test(cuda_fault, a_grid_that_stands_still)
+{
+    fails("stuck:600000", EXECUTOR_PERSISTENT, "no sign of life");
+}
+
+Test(cuda_fault, a_launch_that_fails_in_the_middle_of_a_step)
+{
+    fails("launch:100", EXECUTOR_EAGER, "cuLaunchKernel: CUDA_ERROR_ILLEGAL_ADDRESS");
+}
+
+Test(cuda_fault, a_replay_that_fails)
+{
+    fails("launch:3", EXECUTOR_GRAPH, "cuGraphLaunch: CUDA_ERROR_ILLEGAL_ADDRESS");
+}
+
+Test(cuda_fault, a_device_that_is_lost)
+{
+    /* it stops, and the driver is asked why */
+    fails("stuck:600000,query:1", EXECUTOR_PERSISTENT, "cuStreamQuery: CUDA_ERROR_UNKNOWN");
+}
