@@ -350,6 +350,13 @@ static void blend(double *average, double value)
     *average = *average > 0 ? 0.7 * *average + 0.3 * value : value;
 }
 
+/* An average that is rather too high than too low: it rises at once and falls slowly. */
+static void blend_high(double *average, double value)
+{
+    double weight = value > *average ? 0.6 : 0.05;
+    *average = *average > 0 ? (1 - weight) * *average + weight * value : value;
+}
+
 /* What the step cost, for the size of the next prefill chunks. Short chunks say little about a row's price.
  */
 static void measure(struct engine *e, const struct flight *f, uint64_t now_ns)
@@ -364,7 +371,9 @@ static void measure(struct engine *e, const struct flight *f, uint64_t now_ns)
         blend(&e->decode_ms, ms);
     } else if (f->n_prefill >= 16) {
         double prefill = ms - (f->n_decode ? e->decode_ms : 0), least = ms / 8;
-        blend(&e->prefill_row_ms, (prefill > least ? prefill : least) / f->n_prefill);
+        double row = (prefill > least ? prefill : least) / f->n_prefill;
+        blend(&e->prefill_row_ms, row);
+        blend_high(&e->prefill_row_high_ms, row);
     }
 }
 

@@ -100,6 +100,7 @@ struct engine {
     uint64_t last_id, retired; /* step ids: submitted, retired */
     uint64_t retired_ns;
     double decode_ms, prefill_row_ms; /* measured; 0: not yet */
+    double prefill_row_high_ms;       /* what a row costs when it costs much */
     struct step step;
 
     /* Figures: written by the engine thread (n_open, n_rejected also by the submitting one). */

@@ -9,8 +9,9 @@
  * enough of them to be worth a walk over the weights. */
 #define MIN_PREFILL_BESIDE 16
 #define MIN_PREFILL_ALONE  64
-#define FIRST_PREFILL      64 /* rows as long as nothing has been measured */
-#define HEAD_ROOM          4  /* logit rows that decoding leaves to prefill, while there is some */
+#define FIRST_PREFILL      64  /* rows as long as nothing has been measured */
+#define BESIDE_SHARE       0.8 /* of step_ms, that prefill aims at beside running texts */
+#define HEAD_ROOM          4   /* logit rows that decoding leaves to prefill, while there is some */
 
 static bool decoding(const struct sequence *q)
 {
@@ -216,12 +217,15 @@ static uint32_t list_prefill(struct engine *e)
     return n;
 }
 
-/* Rows of prefill that fit into the step and into the time which decoding leaves. */
+/* Rows of prefill that fit into the step and into the time which decoding leaves. With nobody waiting for the
+ * step it takes step_ms on average; beside running texts step_ms is what hardly any step should exceed. */
 static uint32_t prefill_rows(const struct engine *e, uint32_t n_decode)
 {
     double rows = FIRST_PREFILL, room = e->max_rows - e->step.n_rows;
-    if (e->prefill_row_ms > 0)
-        rows = (e->cfg.step_ms - (n_decode ? e->decode_ms : 0)) / e->prefill_row_ms;
+    if (e->prefill_row_ms > 0 && n_decode)
+        rows = (e->cfg.step_ms * BESIDE_SHARE - e->decode_ms) / e->prefill_row_high_ms;
+    else if (e->prefill_row_ms > 0)
+        rows = e->cfg.step_ms / e->prefill_row_ms;
     double least = n_decode ? MIN_PREFILL_BESIDE : MIN_PREFILL_ALONE;
     rows = rows > least ? rows : least;
     return (uint32_t)(rows < room ? rows : room);

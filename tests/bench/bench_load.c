@@ -1,0 +1,285 @@
+/* bench_load - clients for a hearthd that has more of them than it can serve, or that serves for long.
+ *
+ *   bench_load wave PORT N     N clients at once, each with a connection and one request of 16 tokens
+ *
+ *   bench_load soak PORT N C   N requests over C connections: whole replies, streams, some of them left,
+ *                              bad input, several choices
+ *
+ * Prints what came as one line "sent .. ok .. refused .. left .. wrong ..", and after a wave how long the
+ * refused waited as they see it, from their connecting on. Ends with 1 when a reply is wrong: not whole, not
+ * a status of its kind, a refusal without Retry-After. Nothing here asserts a time. One thread. */
+#include "clock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define ROOM 65536 /* of a reply */
+
+enum kind { WHOLE, STREAM, LEFT, BAD, CHOICES, KINDS };
+
+struct client {
+    int fd;
+    enum kind kind;
+    bool busy;
+    uint64_t began_ns;
+    size_t n_in, sent, n_out;
+    char in[ROOM], out[512];
+};
+
+static struct {
+    uint16_t port;
+    int epoll;
+    unsigned long to_send, sent, open, ok, refused, left, wrong;
+    struct client *clients;
+    double *refused_ms; /* [to_send] */
+} l;
+
+static void die(const char *what)
+{
+    perror(what);
+    exit(1);
+}
+
+/* ---- connections ---- */
+
+static void watch(struct client *c, uint32_t events)
+{
+    struct epoll_event e = {.events = events, .data.ptr = c};
+    if (epoll_ctl(l.epoll, EPOLL_CTL_MOD, c->fd, &e) < 0)
+        die("epoll_ctl");
+}
+
+static void open_client(struct client *c)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(l.port)};
+    struct epoll_event e = {.events = EPOLLOUT, .data.ptr = c};
+    int on = 1;
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    c->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (c->fd < 0)
+        die("socket");
+    setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (connect(c->fd, (struct sockaddr *)&to, sizeof to) < 0 && errno != EINPROGRESS)
+        die("connect");
+    if (epoll_ctl(l.epoll, EPOLL_CTL_ADD, c->fd, &e) < 0)
+        die("epoll_ctl");
+    l.open++;
+}
+
+static void close_client(struct client *c)
+{
+    close(c->fd);
+    c->fd = -1;
+    l.open--;
+}
+
+/* ---- a request ---- */
+
+static void make_request(struct client *c)
+{
+    static const char *const bodies[KINDS] = {
+        [WHOLE] = "{\"prompt\":\"Once upon a time\",\"max_tokens\":16,\"ignore_eos\":true}",
+        [STREAM] = "{\"prompt\":\"One day\",\"max_tokens\":8,\"ignore_eos\":true,\"stream\":true}",
+        [LEFT] = "{\"prompt\":\"There was a\",\"max_tokens\":200,\"ignore_eos\":true,\"stream\":true}",
+        [BAD] = "{\"prompt\":\"Once\",\"max_tokens\":8,\"temperature\":\"hot\"}",
+        [CHOICES] = "{\"prompt\":\"The cat\",\"max_tokens\":4,\"n\":2}"};
+    const char *body = bodies[c->kind];
+    c->n_out = (size_t)snprintf(c->out, sizeof c->out,
+                                "POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s",
+                                strlen(body), body);
+    c->sent = c->n_in = 0;
+    c->in[0] = '\0';
+    c->busy = true;
+    c->began_ns = clock_ns();
+    l.sent++;
+}
+
+static void send_more(struct client *c)
+{
+    ssize_t n = send(c->fd, c->out + c->sent, c->n_out - c->sent, MSG_NOSIGNAL);
+    if (n > 0)
+        c->sent += (size_t)n;
+    if (c->sent == c->n_out)
+        watch(c, EPOLLIN);
+}
+
+/* ---- its reply ---- */
+
+static const char *header(const struct client *c, const char *name)
+{
+    const char *at = strstr(c->in, name), *end = strstr(c->in, "\r\n\r\n");
+    return at && end && at < end ? at + strlen(name) : NULL;
+}
+
+/* All of it has come: by its length, or by the last chunk. */
+static bool is_whole(const struct client *c)
+{
+    const char *body = strstr(c->in, "\r\n\r\n"), *length = header(c, "Content-Length: ");
+    if (!body)
+        return false;
+    if (length)
+        return c->n_in - (size_t)(body + 4 - c->in) >= strtoul(length, NULL, 10);
+    return c->n_in >= 5 && !memcmp(c->in + c->n_in - 5, "0\r\n\r\n", 5);
+}
+
+static void wrong(struct client *c, const char *what)
+{
+    if (l.wrong++ < 5)
+        fprintf(stderr, "%s: %.*s\n", what, (int)strcspn(c->in, "\r"), c->in);
+}
+
+static void judge(struct client *c)
+{
+    int status = atoi(c->in + strlen("HTTP/1.1 "));
+    bool close_after = header(c, "Connection: close");
+    c->busy = false;
+    if (status == 503 && header(c, "Retry-After: ") && strstr(c->in, "\"code\":503"))
+        l.refused_ms[l.refused++] = (double)(clock_ns() - c->began_ns) / 1e6;
+    else if (c->kind == BAD && status == 400 && strstr(c->in, "temperature must be"))
+        l.ok++;
+    else if (c->kind == STREAM && status == 200 && strstr(c->in, "data: [DONE]\n\n"))
+        l.ok++;
+    else if ((c->kind == WHOLE || c->kind == CHOICES) && status == 200 && strstr(c->in, "\"finish_reason\":"))
+        l.ok++;
+    else
+        wrong(c, "not what was asked for");
+    if (close_after)
+        close_client(c);
+}
+
+static void read_more(struct client *c)
+{
+    ssize_t n = recv(c->fd, c->in + c->n_in, ROOM - 1 - c->n_in, 0);
+    if (n < 0 && errno == EAGAIN)
+        return;
+    if (n <= 0) {
+        if (c->busy)
+            wrong(c, n ? strerror(errno) : "cut");
+        c->busy = false;
+        close_client(c);
+        return;
+    }
+    c->n_in += (size_t)n;
+    c->in[c->n_in] = '\0';
+    if (c->kind == LEFT && strstr(c->in, "data: ")) {
+        l.left++;
+        c->busy = false;
+        close_client(c);
+    } else if (is_whole(c)) {
+        judge(c);
+    }
+}
+
+static void handle(struct client *c, uint32_t events)
+{
+    if (c->sent < c->n_out && (events & (EPOLLOUT | EPOLLERR)))
+        send_more(c);
+    else
+        read_more(c);
+}
+
+static void turn(void)
+{
+    struct epoll_event events[256];
+    int n = epoll_wait(l.epoll, events, 256, 60000);
+    if (n <= 0) {
+        fprintf(stderr, "no news for a minute\n");
+        exit(1);
+    }
+    for (int i = 0; i < n; i++) {
+        struct client *c = events[i].data.ptr;
+        if (c->fd >= 0)
+            handle(c, events[i].events);
+    }
+}
+
+/* ---- ways to ask ---- */
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void wave(void)
+{
+    for (unsigned long i = 0; i < l.to_send; i++) {
+        make_request(&l.clients[i]);
+        open_client(&l.clients[i]);
+    }
+    while (l.ok + l.refused + l.wrong < l.sent)
+        turn();
+    qsort(l.refused_ms, l.refused, sizeof *l.refused_ms, compare);
+    if (l.refused)
+        printf("refused after ms, as clients see it: p50 %.1f p99 %.1f\n", l.refused_ms[l.refused / 2],
+               l.refused_ms[l.refused * 99 / 100]);
+}
+
+static void start_next(struct client *c)
+{
+    static const enum kind mix[] = {WHOLE, WHOLE, STREAM, WHOLE, BAD, STREAM, CHOICES, LEFT};
+    c->kind = mix[l.sent % (sizeof mix / sizeof *mix)];
+    make_request(c);
+    if (c->fd < 0)
+        open_client(c);
+    else
+        watch(c, EPOLLOUT);
+}
+
+static void soak(unsigned long n_clients)
+{
+    uint64_t began = clock_ns();
+    unsigned long part = l.to_send / 10, next = part, before = 0;
+    while (l.ok + l.refused + l.left + l.wrong < l.to_send) {
+        for (unsigned long i = 0; i < n_clients && l.sent < l.to_send; i++)
+            if (!l.clients[i].busy)
+                start_next(&l.clients[i]);
+        turn();
+        if (part && l.sent >= next) {
+            uint64_t now = clock_ns();
+            printf("%lu requests, %.0f requests/s\n", l.sent,
+                   (double)(l.sent - before) * 1e9 / (double)(now - began));
+            fflush(stdout);
+            began = now;
+            before = l.sent;
+            next += part;
+        }
+    }
+}
+
+int main(int argc, char **argv)
+{
+    bool soaking = argc == 5 && !strcmp(argv[1], "soak");
+    if (!soaking && !(argc == 4 && !strcmp(argv[1], "wave"))) {
+        fprintf(stderr, "usage: bench_load wave PORT N | soak PORT N CONNECTIONS\n");
+        return 2;
+    }
+    l.port = (uint16_t)atoi(argv[2]);
+    l.to_send = strtoul(argv[3], NULL, 10);
+    unsigned long n_clients = soaking ? strtoul(argv[4], NULL, 10) : l.to_send;
+    struct rlimit files = {n_clients + 64, n_clients + 64};
+    setrlimit(RLIMIT_NOFILE, &files);
+    l.epoll = epoll_create1(EPOLL_CLOEXEC);
+    l.clients = calloc(n_clients, sizeof *l.clients);
+    l.refused_ms = calloc(l.to_send + 1, sizeof *l.refused_ms);
+    if (l.epoll < 0 || !l.clients || !l.refused_ms)
+        die("bench_load");
+    for (unsigned long i = 0; i < n_clients; i++)
+        l.clients[i].fd = -1;
+    if (soaking)
+        soak(n_clients);
+    else
+        wave();
+    printf("sent %lu ok %lu refused %lu left %lu wrong %lu\n", l.sent, l.ok, l.refused, l.left, l.wrong);
+    return l.wrong ? 1 : 0;
+}
