@@ -52,7 +52,7 @@ static void *watch(void *arg)
     return NULL;
 }
 
-static struct one *send_one(const int32_t *ids)
+static struct one *make_one(const int32_t *ids)
 {
     struct one *o = calloc(1, sizeof *o);
     o->r = (struct engine_request){.prompt = ids + below(3),
@@ -63,11 +63,35 @@ static struct one *send_one(const int32_t *ids)
                                    .user = o,
                                    .priority = (int32_t)below(5)};
     o->r.sampling = (struct step_sampling){.top_p = 1, .typical_p = 1, .repetition_penalty = 1};
-    int rc = engine_submit(engine, &o->r, NULL);
-    if (rc == 0)
-        return o;
-    free(o);
-    return NULL;
+    return o;
+}
+
+/* A second choice of o's prompt, with a seed and tokens of its own. */
+static struct one *make_second(struct one *o)
+{
+    struct one *second = calloc(1, sizeof *second);
+    second->r = o->r;
+    second->r.out = second->out;
+    second->r.user = second;
+    second->r.sampling.seed = 1;
+    o->r.next_choice = &second->r;
+    return second;
+}
+
+/* One request, or two choices of one, into out[0..1]; how many. What was refused is NULL. */
+static uint32_t send_one(const int32_t *ids, struct one **out, uint32_t room)
+{
+    out[0] = make_one(ids);
+    uint32_t n = room > 1 && below(4) == 0 ? 2 : 1;
+    if (n == 2)
+        out[1] = make_second(out[0]);
+    if (engine_submit(engine, &out[0]->r, NULL) == 0)
+        return n;
+    for (uint32_t i = 0; i < n; i++) {
+        free(out[i]);
+        out[i] = NULL;
+    }
+    return n;
 }
 
 /* Takes all news; the number of requests that ended, which are freed at once. */
@@ -98,8 +122,9 @@ static uint32_t run(const int32_t *ids)
     while (n_ended + n_lost < N_REQUESTS) {
         bool room = n_sent - n_ended - n_lost < 50; /* beyond that some are refused */
         if (n_sent < N_REQUESTS && (room || below(500) == 0)) {
-            open[n_sent] = send_one(ids);
-            n_lost += open[n_sent++] == NULL;
+            uint32_t n = send_one(ids, &open[n_sent], N_REQUESTS - n_sent);
+            n_lost += open[n_sent] ? 0 : n;
+            n_sent += n;
         }
         struct one *victim = open[below(N_REQUESTS)];
         if (victim && below(3) == 0)
@@ -138,7 +163,8 @@ static bool life(struct prefix_disk *disk)
         return false;
     }
     uint32_t n_ended = run(ids);
-    struct one *last = send_one(ids); /* is cut off by the end */
+    struct one *last;
+    send_one(ids, &last, 1); /* is cut off by the end */
     atomic_store(&stop, true);
     pthread_join(watcher, NULL);
     engine_close(engine);
