@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PLACES       16            /* pages of the transfer buffer in use at most */
-#define IDLE_EXPORTS 4             /* of them on their way to the disk while nothing runs */
-#define TOUCHES      256           /* pages that were hit and are on the disk already: so many in a round */
+#define PLACES       8   /* pages of the transfer buffer in use at most: on cpu they are memory once used */
+#define IDLE_EXPORTS 4   /* of them on their way to the disk while nothing runs */
+#define TOUCHES      256 /* pages that were hit and are on the disk already: so many in a round */
 #define PATIENCE_NS  2000000000ull /* for one page to come */
 
 /* A page's place in the transfer buffer. */

@@ -1,6 +1,7 @@
 /* The real daemon with backend = cuda, on the emulated driver: what it serves, how the resident kernel lives,
  * parks and comes back, and what happens when the device fails. */
 #include "integration/harness.h"
+#include "unit/temporary_dir.h"
 
 #define CUDA  "--backend", "cuda", "--libcuda", LIBCUDA, "--slots", "4", "--n-ctx", "256"
 #define STORY "{\"prompt\":\"Once upon a time\",\"temperature\":0,\"ignore_eos\":true,\"max_tokens\":"
@@ -109,6 +110,37 @@ DAEMON_TEST(cuda, eager_launches_every_node_and_the_step_around_them, CUDA, "--e
 DAEMON_TEST(cuda, graph_launches_once_per_step, CUDA, "--executor", "graph")
 {
     expect_launches("graph", 1, 0);
+}
+
+/* ---- the prefix cache on disk ---- */
+
+/* Asks a daemon of its own, with this directory; the text, to free. */
+static char *ask_on(const char *dir, const char *backend, long long cached, long long spilled)
+{
+    daemon_start((const char *[]){CUDA, "--prefix-cache-dir", dir, "--backend", backend, NULL});
+    char *body =
+        long_prompt("Once upon a time ", 20, ",\"temperature\":0,\"ignore_eos\":true,\"max_tokens\":4");
+    json_t *root = generate(body);
+    char *text = strdup(json_text(root, "text"));
+    cr_assert_eq(json_number(root, "usage.cached_tokens"), cached);
+    wait_stat("prefix_disk.spilled", spilled);
+    cr_assert_eq(stat_number("decoder.launches"), 1); /* steps that only move pages are steps like others */
+    daemon_stop();
+    json_decref(root);
+    free(body);
+    return text;
+}
+
+Test(cuda, a_restarted_daemon_begins_with_its_own_pages_and_not_with_those_of_the_cpu)
+{
+    char *dir = temporary_dir(), *on_cpu = ask_on(dir, "cpu", 0, 1), *first = ask_on(dir, "cuda", 0, 1),
+         *again = ask_on(dir, "cuda", 64, 0);
+    cr_assert_str_eq(first, on_cpu);
+    cr_assert_str_eq(again, first);
+    free(on_cpu);
+    free(first);
+    free(again);
+    temporary_dir_remove(dir);
 }
 
 /* ---- parking ---- */

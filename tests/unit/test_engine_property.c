@@ -2,6 +2,8 @@
  * is cancelled, shared or evicted: tokens are those of the sequence, every request ends once, no page stays.
  */
 #include "engine_driver.h"
+#include "prefix_disk.h"
+#include "temporary_dir.h"
 
 static uint64_t random_state;
 
@@ -179,7 +181,18 @@ static void take_news(struct rig *rig, struct crowd *c)
 
 /* What all lives together saw: a test in which nothing happens would pass. */
 static uint32_t n_finish[ENGINE_NOT_FINITE + 1], n_hits, n_rejected;
-static uint64_t n_tokens, n_copies;
+static uint64_t n_tokens, n_copies, n_restored;
+
+static char *dir; /* of the engines with a disk, each of which finds what those before it left */
+
+static struct prefix_disk *open_disk(void)
+{
+    struct prefix_disk *d = NULL;
+    struct prefix_disk_config c = {
+        .dir = dir, .budget = 40 * 1024, .model = 1, .order = "fake", .kv = fake_layout};
+    cr_assert_eq(prefix_disk_open(&d, &c, NULL), 0);
+    return d;
+}
 
 static void live(uint64_t seed)
 {
@@ -192,6 +205,8 @@ static void live(uint64_t seed)
                              .max_chunk = below(2) ? 1 + below(70) : 0,
                              .prefix_cache = below(5) > 0,
                              .lazy = below(2) ? 2 + below(5) : 0};
+    bool on_disk = below(2);
+    cfg.disk = on_disk ? open_disk() : NULL;
     struct rig *rig = rig_open(cfg);
     struct crowd c = {0};
     uint32_t crowd = below(cfg.n_slots + cfg.queue_limit + 1); /* the largest is rejected at times */
@@ -213,6 +228,9 @@ static void live(uint64_t seed)
     cr_assert_eq(s.completed + s.failed + s.cancelled + s.timed_out + s.rejected, N);
     n_copies += atomic_load(&rig->fake->n_copies);
     rig_close(rig);
+    n_restored += s.disk_hits;
+    cr_assert_eq(s.disk_errors, 0);
+    prefix_disk_close(cfg.disk);
     n_rejected += c.n_rejected;
     n_tokens += s.generated_tokens;
     for (uint32_t i = 0; i < N; i++) {
@@ -224,6 +242,7 @@ static void live(uint64_t seed)
 
 Test(engine_property, whatever_happens_tokens_are_the_sequences_and_pages_return, .timeout = 120)
 {
+    dir = temporary_dir();
     for (uint64_t seed = 1; seed <= 60; seed++)
         live(seed);
     for (int f = ENGINE_EOS; f <= ENGINE_NOT_FINITE; f++)
@@ -233,4 +252,6 @@ Test(engine_property, whatever_happens_tokens_are_the_sequences_and_pages_return
     cr_assert_gt(n_rejected, 10);
     cr_assert_gt(n_tokens, 10000);
     cr_assert_gt(n_copies, 100);
+    cr_assert_gt(n_restored, 20);
+    temporary_dir_remove(dir);
 }

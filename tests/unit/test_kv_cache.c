@@ -18,7 +18,7 @@ static uint32_t random_below(uint32_t n)
 static struct kv_cache *open_cache(uint32_t n_pages)
 {
     struct kv_cache *kv = NULL;
-    struct kv_cache_config cfg = {.n_pages = n_pages, .n_seqs = 4, .n_ctx = 16 * PAGE};
+    struct kv_cache_config cfg = {.n_pages = n_pages, .n_seqs = 4, .n_ctx = 16 * PAGE, .keep = true};
     cr_assert_eq(kv_cache_open(&kv, &cfg, NULL), 0);
     return kv;
 }
@@ -327,6 +327,83 @@ Test(kv_cache, a_fork_of_a_first_that_ended_before_it_published_leaves_nothing)
     kv_cache_close(kv);
 }
 
+/* ---- pages worth keeping ---- */
+
+/* The next one is page `index` of the prompt, and its name says so; seen to. */
+static void expect_keep(struct kv_cache *kv, bool all, const int32_t *prompt, uint32_t index)
+{
+    struct kv_page_name name;
+    struct kv_key key = kv_key_of_salt(0), parent = key;
+    uint32_t page;
+    for (uint32_t i = 0; i <= index; i++) {
+        parent = key;
+        key = kv_key_next(parent, prompt + (size_t)i * PAGE);
+    }
+    cr_assert(kv_cache_keep(kv, all, &page, &name));
+    cr_assert_eq(memcmp(name.ids, prompt + (size_t)index * PAGE, sizeof name.ids), 0, "not page %u", index);
+    cr_assert(name.salt == 0 && memcmp(&name.key, &key, sizeof key) == 0);
+    cr_assert_eq(memcmp(&name.parent, &parent, sizeof parent), 0);
+    kv_cache_kept(kv, page);
+    cr_assert(kv_cache_check(kv));
+}
+
+static void expect_nothing_to_keep(const struct kv_cache *kv, bool all)
+{
+    struct kv_page_name name;
+    uint32_t page;
+    cr_assert_not(kv_cache_keep(kv, all, &page, &name));
+}
+
+Test(kv_cache, pages_nobody_holds_are_worth_keeping_once_those_of_the_latest_first)
+{
+    struct kv_cache *kv = open_cache(16);
+    const int32_t *a = numbers(0), *b = numbers(5000);
+    add_and_fill(kv, 0, a, 3 * PAGE + 5);
+    add_and_fill(kv, 1, b, 2 * PAGE);
+    expect_nothing_to_keep(kv, true);
+    kv_cache_end(kv, 0);
+    expect_nothing_to_keep(kv, false);
+    kv_cache_end(kv, 1);
+    for (uint32_t i = 0; i < 2; i++)
+        expect_keep(kv, true, b, i);
+    for (uint32_t i = 0; i < 3; i++)
+        expect_keep(kv, true, a, i);
+    expect_nothing_to_keep(kv, true);
+    kv_cache_close(kv);
+}
+
+Test(kv_cache, pages_that_are_hit_are_worth_keeping_at_once_and_again)
+{
+    struct kv_cache *kv = open_cache(16);
+    const int32_t *a = numbers(0), *b = numbers(5000);
+    add_and_fill(kv, 0, b, 2 * PAGE);
+    kv_cache_end(kv, 0);
+    add_and_fill(kv, 0, a, 3 * PAGE);
+    for (int hit = 0; hit < 2; hit++) {
+        cr_assert_eq(add_and_fill(kv, 1, a, 3 * PAGE), 2 * PAGE);
+        for (uint32_t i = 0; i < 2; i++)
+            expect_keep(kv, true, a, i);
+        expect_nothing_to_keep(kv, false);
+        kv_cache_end(kv, 1);
+    }
+    kv_cache_end(kv, 0);
+    expect_keep(kv, true, a, 2); /* its others have been seen to */
+    expect_keep(kv, true, b, 0);
+    kv_cache_close(kv);
+}
+
+Test(kv_cache, an_evicted_page_is_not_worth_keeping_any_more)
+{
+    struct kv_cache *kv = open_cache(4);
+    const int32_t *a = numbers(0), *b = numbers(5000);
+    add_and_fill(kv, 0, a, 3 * PAGE);
+    kv_cache_end(kv, 0);
+    add_and_fill(kv, 0, b, 3 * PAGE);
+    expect_keep(kv, true, a, 0); /* the last of a's that is left */
+    expect_nothing_to_keep(kv, true);
+    kv_cache_close(kv);
+}
+
 /* ---- random life: what is read through the page lists is always what the sequence wrote ---- */
 
 enum { N_SEQS = 6, MAX_TOKENS = 9 * PAGE };
@@ -414,11 +491,25 @@ static void random_progress(struct kv_cache *kv, struct shadow *q, uint32_t seq)
     q->n_accepted += n;
 }
 
+/* A page that is worth keeping holds the tokens of its name. */
+static void random_keep(struct kv_cache *kv)
+{
+    struct kv_page_name name;
+    uint32_t page;
+    if (!kv_cache_keep(kv, random_below(2), &page, &name))
+        return;
+    cr_assert_eq(memcmp(page_content[page], name.ids, sizeof name.ids), 0);
+    struct kv_key key = kv_key_next(name.parent, name.ids);
+    cr_assert_eq(memcmp(&name.key, &key, sizeof key), 0);
+    if (random_below(2))
+        kv_cache_kept(kv, page);
+}
+
 static void random_life(uint32_t n_pages)
 {
     static struct shadow shadow[N_SEQS];
     struct kv_cache *kv = NULL;
-    struct kv_cache_config cfg = {.n_pages = n_pages, .n_seqs = N_SEQS, .n_ctx = MAX_TOKENS};
+    struct kv_cache_config cfg = {.n_pages = n_pages, .n_seqs = N_SEQS, .n_ctx = MAX_TOKENS, .keep = true};
     cr_assert_eq(kv_cache_open(&kv, &cfg, NULL), 0);
     memset(shadow, 0, sizeof shadow);
     for (int round = 0; round < 3000; round++) {
@@ -433,6 +524,7 @@ static void random_life(uint32_t n_pages)
             kv_cache_end(kv, seq);
             q->live = false;
         }
+        random_keep(kv);
         cr_assert(kv_cache_check(kv), "round %d", round);
         check_content(kv, shadow);
     }
