@@ -452,7 +452,7 @@ Test(cuda_schedule, nobody_waits_for_ever_however_shallow_the_ring)
     for (uint32_t i = 0; i < N_SHAPES; i++) {
         struct model m;
         open_model(&m, &shapes[i], TILE_NONE, i);
-        for (uint32_t n_blocks = 1; n_blocks <= MAX_BLOCKS; n_blocks += n_blocks < 8 ? 1 : 31) {
+        for (uint32_t n_blocks = 1; n_blocks <= MAX_BLOCKS; n_blocks += n_blocks < 8 ? 1 : 62) {
             struct plan p;
             open_plan(&p, &m, n_blocks, devices[2].shared_bytes);
             simulate(&m, &p, n_blocks);
