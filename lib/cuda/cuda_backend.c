@@ -52,9 +52,11 @@ static bool is_stuck(struct cuda_decoder *d)
     if (!d->device.context)
         return false;
     d->driver.cuCtxSetCurrent(d->device.context);
+    if (!d->stream)
+        return false;
     if (d->resident && atomic_load(&d->launches))
         return !cuda_resident_leave(d, d->fault.code ? DECODER_ABORT : DECODER_DRAIN, LEAVE_NS);
-    return d->stream && cuda_query(d) == CUDA_NOT_READY;
+    return !cuda_wait_idle(d, LEAVE_NS);
 }
 
 static void cuda_close(struct backend *be)

@@ -114,7 +114,9 @@ int cuda_resident_launch(struct cuda_decoder *d, struct error *err);
 /* Launches it again if it has left; `parked`: of its own will, which is counted. */
 int cuda_resident_wake(struct cuda_decoder *d, bool parked, struct error *err);
 bool cuda_resident_has_left(const struct cuda_decoder *d);
-/* Tells it to leave and waits for that, at most so long: false when it is still there. */
+/* Waits until nothing of ours runs on the device any more, well or not; false when that takes longer. */
+bool cuda_wait_idle(const struct cuda_decoder *d, uint64_t limit_ns);
+/* Tells it to leave and waits for that. */
 bool cuda_resident_leave(struct cuda_decoder *d, enum decoder_stop how, uint64_t limit_ns);
 
 /* cuda_nodes.c */

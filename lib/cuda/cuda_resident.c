@@ -6,8 +6,7 @@
 #include <errno.h>
 #include <time.h>
 
-#define LOOK_NS  200000u   /* between looks at the word it leaves */
-#define QUERY_NS 20000000u /* between questions to the driver, meanwhile */
+#define LOOK_NS 500000u /* between questions whether it is gone */
 
 static uint32_t launch_number(const struct cuda_decoder *d)
 {
@@ -47,19 +46,17 @@ int cuda_resident_wake(struct cuda_decoder *d, bool parked, struct error *err)
     return cuda_resident_launch(d, err);
 }
 
+bool cuda_wait_idle(const struct cuda_decoder *d, uint64_t limit_ns)
+{
+    struct timespec t = {.tv_nsec = LOOK_NS};
+    for (uint64_t begin = clock_ns(); cuda_query(d) == CUDA_NOT_READY; nanosleep(&t, NULL))
+        if (clock_ns() - begin > limit_ns)
+            return false;
+    return true;
+}
+
 bool cuda_resident_leave(struct cuda_decoder *d, enum decoder_stop how, uint64_t limit_ns)
 {
-    uint64_t begin = clock_ns(), asked = begin;
-    struct timespec t = {.tv_nsec = LOOK_NS};
     cuda_word_set(&cuda_control(d)->stop, how);
-    for (uint64_t now = begin; now - begin < limit_ns; now = clock_ns()) {
-        /* The word is the last that it writes: then it is gone in a moment. One that failed may leave without
-         * it. */
-        bool late = now - asked > QUERY_NS;
-        if ((cuda_resident_has_left(d) || late) && cuda_query(d) != CUDA_NOT_READY)
-            return true;
-        asked = late ? now : asked;
-        nanosleep(&t, NULL);
-    }
-    return false;
+    return cuda_wait_idle(d, limit_ns);
 }
