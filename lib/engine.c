@@ -350,11 +350,11 @@ static void blend(double *average, double value)
     *average = *average > 0 ? 0.7 * *average + 0.3 * value : value;
 }
 
-/* An average that is rather too high than too low: it rises at once and falls slowly. */
-static void blend_high(double *average, double value)
+/* What is dear is believed at once and forgotten slowly. (After a hiccup steps are short for a while: it
+ * costs little time.) */
+static void blend_high(double *high, double value)
 {
-    double weight = value > *average ? 0.6 : 0.05;
-    *average = *average > 0 ? (1 - weight) * *average + weight * value : value;
+    *high = value > *high ? value : 0.95 * *high + 0.05 * value;
 }
 
 /* What the step cost, for the size of the next prefill chunks. Short chunks say little about a row's price.

@@ -10,7 +10,7 @@
 #define MIN_PREFILL_BESIDE 16
 #define MIN_PREFILL_ALONE  64
 #define FIRST_PREFILL      64  /* rows as long as nothing has been measured */
-#define BESIDE_SHARE       0.8 /* of step_ms, that prefill aims at beside running texts */
+#define BESIDE_SHARE       0.7 /* of step_ms, that prefill aims at beside running texts */
 #define HEAD_ROOM          4   /* logit rows that decoding leaves to prefill, while there is some */
 
 static bool decoding(const struct sequence *q)

@@ -82,7 +82,7 @@ awk 'BEGIN { printf "{\"max_tokens\":1,\"prompt\":[5"; for (i = 1; i < 32000; i+
 streams() {
     list=
     for i in 1 2 3 4; do
-        curl -sf -N -d "{\"prompt\":[$i,7,9],\"max_tokens\":150,\"ignore_eos\":true,\"stream\":true}" "http://$at/generate" >"$dir/stream$i" &
+        curl -sf -N -d "{\"prompt\":[$i,7,9],\"max_tokens\":25,\"ignore_eos\":true,\"stream\":true}" "http://$at/generate" >"$dir/stream$i" &
         list="$list $!"
     done
     for i in $list; do wait "$i" || fail "a stream"; done
@@ -98,7 +98,7 @@ inter_token() {
     streams
     if [ -n "$1" ]; then
         curl -s "http://$at/requests" | grep -q '"state":"prefill"' || echo "(the prompt was done before the streams)"
-        kill $prompt
+        kill $prompt 2>/dev/null || true
     fi
     p50=$(stat p50 inter_token) p99=$(stat p99 inter_token)
     stop
