@@ -46,7 +46,14 @@ static int copy_end_tokens(struct cuda_decoder *d, struct error *err)
     return 0;
 }
 
-/* What is in use by a kernel that does not leave is not given back: the process is about to end. */
+/* What is in use by a kernel that does not leave cannot be given back; the process is about to end. */
+static struct cuda_decoder *_Atomic left_behind;
+
+static void leave_behind(struct cuda_decoder *d)
+{
+    d->next = atomic_exchange(&left_behind, d);
+}
+
 static bool is_stuck(struct cuda_decoder *d)
 {
     if (!d->device.context)
@@ -62,8 +69,12 @@ static bool is_stuck(struct cuda_decoder *d)
 static void cuda_close(struct backend *be)
 {
     struct cuda_decoder *d = (struct cuda_decoder *)be;
-    if (!d || is_stuck(d))
+    if (!d)
         return;
+    if (is_stuck(d)) {
+        leave_behind(d);
+        return;
+    }
     cuda_unload(d);
     if (d->driver.library)
         cuda_device_close(&d->device, &d->driver);
@@ -308,7 +319,7 @@ static void cuda_info(const struct backend *be, struct backend_info *out)
         .default_step_ms = 10,
         .kv = d->args.layout,
         .kv_order = KV_ORDER,
-        .memory_used = d->weights.block.size + d->tables.size + d->scratch.size + d->pages.size,
+        .memory_used = d->weights.block.size + d->scratch_bytes + d->pages.size,
         .memory_total = d->device.memory_bytes,
         .bandwidth = d->device.bandwidth,
         .scratch_bytes = d->scratch_bytes,

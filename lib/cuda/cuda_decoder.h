@@ -28,6 +28,7 @@ struct cuda_nodes;
 
 struct cuda_decoder {
     struct backend base;
+    struct cuda_decoder *next; /* of those that could not be closed */
     struct backend_config cfg;
     int32_t *end_tokens;
     struct cuda_driver driver;

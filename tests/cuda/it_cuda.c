@@ -91,6 +91,58 @@ DAEMON_TEST(cuda, a_stream_gives_the_same_text_in_pieces, CUDA)
     reply_free(&r);
 }
 
+/* The replies' choices, from a daemon with these flags; to decref. */
+static json_t *choices_of(const char *const *flags, const char *body)
+{
+    daemon_start(flags);
+    json_t *root = generate(body), *choices = json_incref(json_at(root, "choices"));
+    json_decref(root);
+    daemon_stop();
+    return choices;
+}
+
+Test(cuda, sampled_choices_and_their_log_probabilities_are_the_cpus)
+{
+    char *body =
+        long_prompt("Once upon a time ", 20,
+                    ",\"n\":3,\"seed\":11,\"temperature\":1.2,\"top_p\":0.9,\"repetition_penalty\":1.2,"
+                    "\"frequency_penalty\":0.3,\"logprobs\":3,\"max_tokens\":8");
+    json_t *cuda = choices_of((const char *[]){CUDA, NULL}, body);
+    json_t *cpu =
+        choices_of((const char *[]){"--backend", "cpu", "--slots", "4", "--n-ctx", "256", NULL}, body);
+    char *a = json_dumps(cuda, 0), *b = json_dumps(cpu, 0);
+    cr_assert_eq(json_array_size(cuda), 3);
+    cr_assert(json_equal(cuda, cpu), "cuda: %s\ncpu: %s", a, b);
+    free(a);
+    free(b);
+    free(body);
+    json_decref(cuda);
+    json_decref(cpu);
+}
+
+Test(cuda, cached_pages_outlive_the_process)
+{
+    char dir[] = "/tmp/hearth-it-XXXXXX", command[64];
+    cr_assert_not_null(mkdtemp(dir));
+    char *body =
+        long_prompt("Once upon a time ", 20, ",\"temperature\":0,\"ignore_eos\":true,\"max_tokens\":4");
+    char *texts[2];
+    for (int i = 0; i < 2; i++) {
+        daemon_start((const char *[]){CUDA, "--prefix-cache-dir", dir, NULL});
+        json_t *root = generate(body);
+        cr_assert_eq(json_number(root, "usage.cached_tokens"), i ? 64 : 0);
+        texts[i] = strdup(json_text(root, "text"));
+        json_decref(root);
+        daemon_stop();
+    }
+    cr_assert_str_eq(texts[0], texts[1]);
+    free(texts[0]);
+    free(texts[1]);
+    free(body);
+    snprintf(command, sizeof command, "rm -r %s", dir);
+    cr_assert_eq(system(command), 0);
+}
+
 static void expect_launches(const char *executor, long long per_step, long long more)
 {
     expect_stat("decoder.executor", executor);
