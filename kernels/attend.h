@@ -22,6 +22,7 @@ struct attend {
     struct crew crew;
     const struct flow_guard *guard;
     SIMT_SHARED struct attend_room *room;
+    bool lone; /* rows prepare themselves; where it is never so, the compiler leaves that out */
 };
 
 /* --- the stream --- */
@@ -81,10 +82,8 @@ SIMT_INLINE void attend_landed(uint32_t n)
         simt_cp_async_wait(0);
     else if (n == 1)
         simt_cp_async_wait(1);
-    else if (n == 2)
-        simt_cp_async_wait(2);
     else
-        simt_cp_async_wait(3);
+        simt_cp_async_wait(2);
 }
 
 /* --- what comes before --- */
@@ -96,6 +95,7 @@ SIMT_INLINE bool attend_prefetch(struct attend *a, const struct crew *crew, cons
     a->crew = *crew;
     a->guard = guard;
     a->room = simt_carve(in->work, in->work_bytes);
+    a->lone = lone;
     bool many = n_rows > in->max_rows;
     if (many && simt_thread() == 0)
         flow_fail(guard, DECODER_RANGE, DECODER_RANGE_COUNT, n_rows, in->max_rows);
@@ -111,7 +111,7 @@ SIMT_INLINE bool attend_prefetch(struct attend *a, const struct crew *crew, cons
         attend_find_batch(a->room, 0);
     }
     crew_sync(crew);
-    return (!a->room->lone && !a->room->in.ready) || attend_fill_ring(a);
+    return (!lone && !a->room->in.ready) || attend_fill_ring(a);
 }
 
 SIMT_INLINE struct head_turn attend_turn(const SIMT_SHARED struct attend_room *room, uint32_t pos,
@@ -149,7 +149,6 @@ SIMT_INLINE void attend_stage(const SIMT_SHARED struct attend_room *room, SIMT_S
     const SIMT_GLOBAL float *v = attend_in(room, r, room->in.v_col + head);
     for (uint32_t d = simt_lane(); d < head_dim; d += SIMT_LANES)
         stage[d] = v[d];
-    simt_syncwarp();
 }
 
 /* One warp's task in attend_append_phase(): head `head` of row r, the query heads first, then k, then v. */
@@ -191,10 +190,8 @@ SIMT_INLINE void attend_append_phase(struct attend *a)
     if (warp >= n_warps)
         return;
     SIMT_SHARED float *stage = ATTEND_AT(float, room, stats) + warp * head_dim;
-    for (uint32_t i = simt_block() + warp * simt_n_blocks(); i < n_tasks; i += n_warps * simt_n_blocks()) {
+    for (uint32_t i = simt_block() + warp * simt_n_blocks(); i < n_tasks; i += n_warps * simt_n_blocks())
         attend_append_head(a, stage, i / n, i % n);
-        simt_syncwarp(); /* all lanes have read the stage */
-    }
 }
 
 /* --- a unit --- */
@@ -253,15 +250,15 @@ SIMT_INLINE void attend_append_own(const struct attend *a, const struct attend_p
 }
 
 /* One query, scaled, by one warp. */
-SIMT_INLINE void attend_prepare_query(const SIMT_SHARED struct attend_room *room, const struct attend_pass *p,
-                                      uint32_t query)
+SIMT_INLINE void attend_prepare_query(const struct attend *a, const struct attend_pass *p, uint32_t query)
 {
+    const SIMT_SHARED struct attend_room *room = a->room;
     uint32_t head_dim = room->in.layout.head_dim, r = p->unit->row + query / p->n_heads;
     uint32_t pos = attend_rows(room)[r].pos;
     const SIMT_GLOBAL float *x = attend_in(room, r, room->in.q_col + attend_head(room, p, query) * head_dim);
     SIMT_SHARED float *q = ATTEND_AT(float, room, queries) + query * head_dim;
     float factor = room->in.scale * ARITH_LOG2E;
-    if (room->lone) {
+    if (a->lone) {
         struct head_turn turn = attend_turn(room, pos, room->in.q_gain);
         head_prepare(q, x, &turn);
         for (uint32_t d = simt_lane(); d < head_dim; d += SIMT_LANES)
@@ -284,7 +281,7 @@ SIMT_INLINE void attend_prepare(const struct attend *a, const struct attend_pass
                                 uint32_t number)
 {
     for (uint32_t query = simt_warp(); query < p->n_queries; query += a->crew.n_warps)
-        attend_prepare_query(a->room, p, query);
+        attend_prepare_query(a, p, query);
     uint32_t own = p->n_queries % a->crew.n_warps; /* the next warp's turn, and the one's after it */
     uint32_t which = simt_warp() >= own ? simt_warp() - own : simt_warp() + a->crew.n_warps - own;
     for (; append && which <= KV_VALUES; which += a->crew.n_warps)
@@ -418,7 +415,7 @@ SIMT_INLINE const SIMT_SHARED struct attend_place *attend_at(const struct attend
 SIMT_INLINE void attend_begin_pass(const struct attend *a, uint32_t number)
 {
     struct attend_pass p = attend_pass_of(a->room, attend_at(a, number));
-    bool append = a->room->lone && p.first_head == 0 && p.unit->split + 1 == p.unit->n_splits;
+    bool append = a->lone && p.first_head == 0 && p.unit->split + 1 == p.unit->n_splits;
     if (append) { /* the copies under way read that token's place, as it was */
         simt_cp_async_wait(0);
         crew_sync(&a->crew);
@@ -500,7 +497,7 @@ SIMT_INLINE bool attend_turn_of(const struct attend *a, uint32_t number)
 SIMT_INLINE bool attend_phase(struct attend *a)
 {
     SIMT_SHARED struct attend_room *room = a->room;
-    bool filled = room->lone || room->in.ready;
+    bool filled = a->lone || room->in.ready;
     for (uint32_t done = 0; room->n_batch; done += ATTEND_BATCH) {
         if (!filled && !attend_fill_ring(a))
             return false;

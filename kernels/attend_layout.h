@@ -25,7 +25,7 @@ struct attend_args {
     struct kv_layout layout;
     struct decoder_slots slots;
     uint32_t max_rows; /* of a step, at most STEP_MAX_ROWS_CUDA */
-    uint32_t ready;    /* q is rotated and K and V are in the cache already */
+    uint32_t ready;    /* q is rotated and K and V are in the cache already; then no row is lone */
     uint32_t in_stride, out_stride;
     uint32_t q_col, k_col, v_col; /* where they begin in a row of `in`: multiples of 4 */
     uint32_t layer, n_heads;      /* n_heads: a multiple of layout.n_kv_heads */

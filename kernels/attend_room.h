@@ -13,9 +13,8 @@
 
 #define ATTEND_BATCH       32 /* units, one per lane of the warp that looks them up */
 #define ATTEND_QUERIES     16 /* (row, head) pairs that share the reading of a page, where rows do */
-#define ATTEND_MAX_SLOTS   4
-#define ATTEND_MIN_PIECE   8 /* tokens: whole 16 bytes of scales */
-#define ATTEND_QUERY_STATS 4 /* words per query: enum attend_stat */
+#define ATTEND_MIN_PIECE   8  /* tokens: whole 16 bytes of scales */
+#define ATTEND_QUERY_STATS 4  /* words per query: enum attend_stat */
 #define attend_f4          float __attribute__((vector_size(16)))
 
 struct attend_unit {
@@ -32,7 +31,7 @@ struct attend_place {
     uint32_t slot;   /* of the ring */
     uint32_t passes; /* so far, in the batch */
 };
-#define ATTEND_PLACES 8 /* looked up ahead; more than the ring has slots, twice */
+#define ATTEND_PLACES 8 /* the next few: those that fill the ring, and two more */
 
 enum attend_stat { ATTEND_MAX, ATTEND_SUM, ATTEND_FACTOR, ATTEND_POS };
 
@@ -45,7 +44,7 @@ struct attend_room {
     uint32_t pass_heads;  /* query heads that go through a page together */
     uint32_t n_queries;   /* that there is room for */
     uint32_t piece_shift; /* a piece of a tile has 1 << piece_shift tokens: what one slot of the ring holds */
-    uint32_t piece_bytes, n_slots;
+    uint32_t piece_bytes, n_slots; /* 2 or 3 */
     uint32_t max_splits;
     struct kv_tile tile;
     uint32_t n_units, n_batch; /* of all blocks; in units[] */
@@ -86,9 +85,8 @@ SIMT_INLINE void attend_room_share(SIMT_SHARED struct attend_room *room, uint32_
         shift--;
     uint32_t piece = token << shift, queries = (bytes - 2 * piece) / per_query;
     queries = queries < wanted ? queries : wanted;
-    uint32_t slots = (bytes - queries * per_query) / piece, most = 2 * KV_PAGE_TOKENS >> shift;
-    slots = slots < most ? slots : most;
-    room->n_slots = slots < ATTEND_MAX_SLOTS ? slots : ATTEND_MAX_SLOTS;
+    uint32_t slots = (bytes - queries * per_query) / piece; /* 4 would be 2 of pieces twice as large */
+    room->n_slots = shift < 6 && slots > 2 ? 3 : 2;
     room->n_queries = queries;
     room->pass_heads = queries < ratio ? queries : ratio;
     room->group_rows = room->lone || queries < ratio ? 1 : queries / ratio;
@@ -160,7 +158,7 @@ SIMT_INLINE void attend_room_set(SIMT_SHARED struct attend_room *room, const str
     attend_room_args(&room->in, in);
     room->rows = (uint64_t)(uintptr_t)rows;
     room->n_rows = n_rows;
-    room->lone = lone && !in->ready;
+    room->lone = lone;
     room->ratio = in->n_heads / in->layout.n_kv_heads;
     room->max_splits = attend_max_splits(in->slots.n_ctx);
     struct kv_tile tile = kv_tile_of(in->layout.head_dim, in->layout.type);
@@ -323,7 +321,8 @@ SIMT_INLINE void attend_next_place(const SIMT_SHARED struct attend_room *room,
     to->passes = passes;
 }
 
-/* One warp looks up this block's units from number `done` on, and where their stream begins. */
+/* One warp looks up this block's units from number `done` on, and where their stream begins: in the first
+ * unit, so lane 0 looks at its own. */
 SIMT_INLINE void attend_find_batch(SIMT_SHARED struct attend_room *room, uint32_t done)
 {
     uint32_t lane = simt_lane(), n_blocks = simt_n_blocks(), n_units = room->n_units;
@@ -333,7 +332,6 @@ SIMT_INLINE void attend_find_batch(SIMT_SHARED struct attend_room *room, uint32_
     uint32_t found = simt_ballot(index < n_units), n = 0;
     for (; found; found &= found - 1)
         n++;
-    simt_syncwarp();
     if (lane != 0)
         return;
     room->n_batch = n;

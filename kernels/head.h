@@ -32,7 +32,7 @@ struct head_turn {
     bool normed, neox;
 };
 
-/* to = x normed and rotated. Lanes may read each other's part of `to` afterwards. */
+/* to = x normed and rotated. A lane reads afterwards, and writes before, its own elements (d % 32) only. */
 SIMT_INLINE void head_prepare(SIMT_SHARED float *to, const SIMT_GLOBAL float *x, const struct head_turn *t)
 {
     uint32_t lane = simt_lane(), half = t->rope_dim / 2;
@@ -95,7 +95,7 @@ SIMT_INLINE void head_append_q8(const struct head_place *to, uint32_t at, uint32
         ((SIMT_SHARED uint16_t *)to->near_scales)[block] = scale;
 }
 
-/* Token `token`'s head x[n] as the cache stores it, n a multiple of 32. */
+/* Token `token`'s head x[n] as the cache stores it, n a multiple of 32. A lane reads its own elements. */
 SIMT_INLINE void head_append(const struct head_place *to, const struct kv_tile *tile, uint32_t token,
                              const SIMT_SHARED float *x, uint32_t n)
 {

@@ -42,7 +42,6 @@ static void append_head(const struct kv_append_args *args, SIMT_SHARED float *st
         if (which == KV_KEYS)
             out[d] = x[d];
     }
-    simt_syncwarp();
     SIMT_GLOBAL char *tile = NULL;
     if (find_tile(args, row, kv_head, which, &tile, &token)) {
         struct kv_tile k = kv_tile_of(head_dim, args->layout.type);
@@ -56,8 +55,6 @@ SIMT_KERNEL(kv_append, struct kv_append_args, NODE_APPEND_THREADS, 1)
     SIMT_SHARED float *stages = simt_carve(0, NODE_APPEND_SHARED);
     SIMT_SHARED float *stage = stages + simt_warp() * ATTEND_MAX_HEAD_DIM;
     struct node_deal d = node_deal_warps(node_n_rows(&args.step), 2 * args.layout.n_kv_heads);
-    for (; node_more(&d); node_next_warp(&d)) {
+    for (; node_more(&d); node_next_warp(&d))
         append_head(&args, stage, d.row, d.at);
-        simt_syncwarp(); /* all lanes have read the stage */
-    }
 }

@@ -1,13 +1,11 @@
 /* attending.c - the kernels of attend.h and of the nodes around it against lib/cpu, to the bit: made
  * sequences, head sizes, groups of heads, cache types, lengths, chunks, page tables, grids and schedules.
  *
- *   simt_attending [cases]
+ *   simt_attending FIRST END
  *   ATTEND_CASE=n simt_attending      case n alone, with its report */
 #include "attend_cases.h"
 
 #include <stdlib.h>
-
-#define CASES 60
 
 static struct attend_shape shape_of(uint64_t n)
 {
@@ -56,13 +54,14 @@ static int run(uint64_t number)
 
 int main(int argc, char **argv)
 {
-    uint64_t n = argc > 1 ? strtoull(argv[1], NULL, 10) : CASES;
     const char *one = getenv("ATTEND_CASE");
     if (one)
         return run(strtoull(one, NULL, 10)) < 0;
+    uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : 0,
+             end = argc > 2 ? strtoull(argv[2], NULL, 10) : 24;
     uint32_t failures = 0;
-    for (uint64_t i = 0; i < n && failures < 10; i++)
+    for (uint64_t i = first; i < end && failures < 10; i++)
         failures += run(i) < 0;
-    printf("%llu cases, %u failures\n", (unsigned long long)n, failures);
+    printf("cases %llu to %llu, %u failures\n", (unsigned long long)first, (unsigned long long)end, failures);
     return failures ? 1 : 0;
 }

@@ -53,5 +53,4 @@ SIMT_KERNEL(attend_grid, struct attend_grid_args, ATTEND_GRID_CREW, 1)
             break;
         copy_share(args.results + (uint64_t)s * max_rows * out * 4, args.attend.out, n_rows * out);
     }
-    simt_cp_async_wait(0);
 }

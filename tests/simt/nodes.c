@@ -1,0 +1,318 @@
+/* nodes.c - the kernels of single nodes against lib/cpu/ops_scalar.c, to the bit: odd widths, in place,
+ * gathered rows; and that they refuse and tell what is out of range. Attention and append: attending.c too.
+ */
+#include "cpu/ops.h"
+#include "emulator.h"
+#include "flow.h"
+#include "nodes.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define ROWS   5
+#define STRIDE 1032
+#define AT(p)  ((uint64_t)(uintptr_t)(p))
+
+struct bench {
+    struct simt_machine *machine;
+    struct step *step;
+    float *a, *b, *out, *wanted, *gain, *factors;
+    uint32_t fault[DECODER_LINE];
+    uint32_t noise;
+    int failures;
+};
+
+static float *room(struct bench *b, size_t n, const char *name)
+{
+    float *x = aligned_alloc(128, n * 4 + 128);
+    if (!x)
+        abort(); /* a test tool: nothing sensible is left to do */
+    for (size_t i = 0; i < n; i++) {
+        b->noise = b->noise * 1664525u + 1013904223u;
+        x[i] = ((float)(b->noise >> 8) * 0x1p-24f - 0.5f) * 8.0f;
+    }
+    simt_map(b->machine, x, n * 4 + 128, 0, name);
+    return x;
+}
+
+static void bench_open(struct bench *b)
+{
+    *b = (struct bench){.machine = simt_open(), .step = calloc(1, sizeof(struct step)), .noise = 7};
+    if (!b->machine || !b->step)
+        abort();
+    b->a = room(b, (size_t)ROWS * STRIDE, "a");
+    b->b = room(b, (size_t)ROWS * STRIDE, "b");
+    b->out = room(b, (size_t)ROWS * STRIDE, "out");
+    b->wanted = room(b, (size_t)ROWS * STRIDE, "wanted");
+    b->gain = room(b, STRIDE, "gain");
+    b->factors = room(b, 32, "factors");
+    simt_map(b->machine, b->step, sizeof *b->step, SIMT_MAP_READ_ONLY, "step");
+    simt_map(b->machine, b->fault, sizeof b->fault, 0, "fault");
+    b->step->n_rows = ROWS;
+    b->step->n_logits = 3;
+    for (uint32_t i = 0; i < 3; i++)
+        b->step->logits[i].row = (uint16_t)(4 - i);
+    for (uint32_t i = 0; i < ROWS; i++)
+        b->step->rows[i] = (struct step_row){.slot = i % 2, .pos = i};
+}
+
+static struct node_step step_of(struct bench *b, bool head)
+{
+    memset(b->fault, 0, sizeof b->fault);
+    return (struct node_step){.step = AT(b->step), .fault = AT(b->fault), .head = head, .node = 42};
+}
+
+static void launch(struct bench *b, const char *kernel, const void *args, uint32_t seed)
+{
+    struct simt_report report;
+    struct simt_launch l = {.kernel = simt_find_kernel(kernel, seed % 2 ? 80 : 90),
+                            .args = args,
+                            .n_threads = 32 * (1 + seed % 5),
+                            .n_blocks = 1 + seed % 3,
+                            .shared_bytes = 40960,
+                            .seed = seed,
+                            .schedule = SIMT_N_SCHEDULES,
+                            .mute = -1};
+    if (simt_run(b->machine, &l, &report) == 0)
+        return;
+    printf("FAILED  %s: ", kernel);
+    simt_report_print(&report, stdout);
+    b->failures++;
+}
+
+static void expect(struct bench *b, bool right, const char *what, uint32_t number)
+{
+    if (right)
+        return;
+    printf("FAILED  %s, %u\n", what, number);
+    b->failures++;
+}
+
+static bool same_rows(const struct bench *b, uint32_t n_rows, uint32_t width)
+{
+    for (uint32_t r = 0; r < n_rows; r++)
+        if (memcmp(b->out + (size_t)r * STRIDE, b->wanted + (size_t)r * STRIDE, width * 4) != 0)
+            return false;
+    return true;
+}
+
+static struct node_rows rows(const float *x, bool gathered)
+{
+    return (struct node_rows){.data = AT(x), .stride = STRIDE, .gathered = gathered};
+}
+
+/* --- what they compute --- */
+
+static const uint32_t widths[] = {1, 2, 31, 32, 33, 64, 100, 257, 896, 1000};
+#define N_WIDTHS (sizeof widths / sizeof widths[0])
+
+static void check_flat(struct bench *b, const char *kernel, uint32_t seed, bool head)
+{
+    uint32_t width = widths[seed % N_WIDTHS], n = head ? 3 : ROWS;
+    struct flat_args args = {.step = step_of(b, head), .a = rows(b->a, head), .b = rows(b->b, false)};
+    args.out = rows(b->out, false);
+    args.width = width;
+    for (uint32_t r = 0; r < n; r++) {
+        const float *x = b->a + (size_t)(head ? 4 - r : r) * STRIDE, *y = b->b + (size_t)r * STRIDE;
+        float *to = b->wanted + (size_t)r * STRIDE;
+        if (strcmp(kernel, "add") == 0)
+            ops_scalar.add(to, x, y, width);
+        else if (strcmp(kernel, "mul") == 0)
+            ops_scalar.mul(to, x, y, width);
+        else
+            ops_scalar.silu(to, x, width);
+    }
+    launch(b, kernel, &args, seed);
+    expect(b, same_rows(b, n, width), kernel, seed);
+}
+
+static void check_norm_rows(struct bench *b, uint32_t seed, bool deferred, bool head)
+{
+    uint32_t width = widths[seed % N_WIDTHS], n = head ? 3 : ROWS;
+    struct rms_norm_args args = {
+        .step = step_of(b, head), .in = rows(b->a, head), .out = rows(b->out, false)};
+    args.gain = AT(b->gain);
+    args.factors = deferred ? AT(b->factors) : 0;
+    args.width = args.group = width;
+    args.eps = 1e-5f;
+    float factors[ROWS];
+    for (uint32_t r = 0; r < n; r++) {
+        const float *x = b->a + (size_t)(head ? 4 - r : r) * STRIDE;
+        float *to = b->wanted + (size_t)r * STRIDE;
+        factors[r] = ops_scalar.rms_inverse(x, width, args.eps);
+        memcpy(to, x, width * 4);
+        if (deferred)
+            ops_scalar.mul(to, x, b->gain, width);
+        else
+            ops_scalar.norm_head(to, b->gain, width, args.eps);
+    }
+    launch(b, "rms_norm", &args, seed);
+    expect(b, same_rows(b, n, width), "rms_norm of rows", seed);
+    expect(b, !deferred || memcmp(factors, b->factors, n * 4) == 0, "factors", seed);
+}
+
+static void check_norm_heads(struct bench *b, uint32_t seed)
+{
+    static const uint32_t groups[] = {1, 7, 32, 64, 80, 96, 128};
+    uint32_t group = groups[seed % 7], n_heads = 2 + seed % 4;
+    memcpy(b->out, b->a, (size_t)ROWS * STRIDE * 4);
+    memcpy(b->wanted, b->a, (size_t)ROWS * STRIDE * 4);
+    struct rms_norm_args args = {
+        .step = step_of(b, false), .in = rows(b->out, false), .out = rows(b->out, false)};
+    args.gain = AT(b->gain);
+    args.width = n_heads * group;
+    args.group = group;
+    args.eps = 1e-6f;
+    for (uint32_t r = 0; r < ROWS; r++)
+        for (uint32_t h = 0; h < n_heads; h++)
+            ops_scalar.norm_head(b->wanted + (size_t)r * STRIDE + h * group, b->gain, group, args.eps);
+    launch(b, "rms_norm", &args, seed);
+    expect(b, same_rows(b, ROWS, STRIDE), "rms_norm of heads, in place", seed);
+}
+
+static void check_rope(struct bench *b, uint32_t seed)
+{
+    uint32_t head_dim = 32 * (1 + seed % 4), rope_dim = seed % 3 ? head_dim : head_dim - 16,
+             n_heads = 1 + seed % 5;
+    struct rope_args args = {.step = step_of(b, false), .in = rows(b->a, false), .out = rows(b->out, false)};
+    args.cosines = AT(b->b);
+    args.sines = AT(b->gain);
+    args.width = n_heads * head_dim;
+    args.head_dim = head_dim;
+    args.rope_dim = rope_dim;
+    args.neox = seed / 2 % 2;
+    args.n_ctx = ROWS;
+    for (uint32_t r = 0; r < ROWS; r++) {
+        float *to = b->wanted + (size_t)r * STRIDE;
+        memcpy(to, b->a + (size_t)r * STRIDE, args.width * 4);
+        size_t at = (size_t)b->step->rows[r].pos * (rope_dim / 2);
+        for (uint32_t h = 0; h < n_heads; h++)
+            ops_scalar.rope(to + h * head_dim, b->b + at, b->gain + at, rope_dim, args.neox);
+    }
+    launch(b, "rope", &args, seed);
+    expect(b, same_rows(b, ROWS, args.width), "rope", seed);
+}
+
+/* --- what they refuse --- */
+
+static void expect_fault(struct bench *b, uint32_t what, uint32_t value, uint32_t limit, const char *text)
+{
+    bool told = b->fault[FLOW_ABORT] == DECODER_RANGE && b->fault[FLOW_WHAT] == what &&
+                b->fault[FLOW_VALUE] == value && b->fault[FLOW_TARGET] == limit && b->fault[FLOW_OP] == 42;
+    expect(b, told, text, value);
+}
+
+static void check_counts(struct bench *b, uint32_t seed)
+{
+    struct flat_args args = {.step = step_of(b, false), .a = rows(b->a, false), .b = rows(b->b, false)};
+    args.out = rows(b->out, false);
+    args.width = 8;
+    b->step->n_rows = STEP_MAX_ROWS_CUDA + 1;
+    launch(b, "add", &args, seed);
+    expect_fault(b, DECODER_RANGE_COUNT, STEP_MAX_ROWS_CUDA + 1, STEP_MAX_ROWS_CUDA, "too many rows");
+    b->step->n_rows = ROWS;
+    b->step->logits[1].row = 9;
+    args.step = step_of(b, true);
+    args.a.gathered = 1;
+    launch(b, "mul", &args, seed);
+    expect_fault(b, DECODER_RANGE_LOGIT, 9, ROWS, "a logit of a row that is not there");
+    b->step->logits[1].row = 3;
+}
+
+static struct attention_args attention_of(struct bench *b, char *pages, uint32_t *tables, float *scratch)
+{
+    struct attention_args args = {.step = step_of(b, false)};
+    struct attend_args *a = &args.attend;
+    a->in = AT(b->a);
+    a->out = AT(b->out);
+    a->in_stride = a->out_stride = STRIDE;
+    a->kv = AT(pages);
+    a->scratch = AT(scratch);
+    a->layout = (struct kv_layout){1, 1, 32, KV_F16};
+    a->slots = (struct decoder_slots){
+        .tables = AT(tables), .n_slots = 2, .n_ctx = 128, .pages_per_slot = 2, .n_pages = 4};
+    a->max_rows = ROWS;
+    a->ready = 1;
+    a->n_heads = 2;
+    a->scale = 0.2f;
+    a->work_bytes = ATTEND_MIN_WORK;
+    return args;
+}
+
+/* Attention and append of rows whose slot, position or page does not exist. */
+static void check_places(struct bench *b, uint32_t seed)
+{
+    struct kv_layout layout = {1, 1, 32, KV_F16};
+    uint32_t *tables = (uint32_t *)room(b, 4, "tables"), *bad = tables + seed % 4;
+    char *pages = (char *)room(b, 4 * kv_page_size(&layout) / 4, "pages");
+    float *scratch = room(b, attend_scratch_bytes(ROWS, 2, 1, 32, 128) / 4, "scratch");
+    memset(scratch, 0, attend_scratch_bytes(ROWS, 2, 1, 32, 128));
+    memset(pages, 0, 4 * kv_page_size(&layout));
+    for (uint32_t i = 0; i < 4; i++)
+        tables[i] = 3 - i;
+    struct attention_args args = attention_of(b, pages, tables, scratch);
+    struct kv_append_args append = {.step = args.step, .k = rows(b->a, false), .v = rows(b->b, false)};
+    append.out = rows(b->out, false);
+    append.kv = args.attend.kv;
+    append.layout = layout;
+    append.slots = args.attend.slots;
+
+    launch(b, "attention", &args, seed);
+    expect(b, b->fault[FLOW_CLAIMED] == 0, "rows in order are not refused", seed);
+    b->step->rows[2].pos = 128;
+    launch(b, "attention", &args, seed);
+    expect_fault(b, DECODER_RANGE_ROW, 128, 128, "attention of a position behind the context");
+    args.step = append.step = step_of(b, false);
+    launch(b, "kv_append", &append, seed);
+    expect_fault(b, DECODER_RANGE_ROW, 128, 128, "a position behind the context appended");
+    b->step->rows[2] = (struct step_row){.slot = 2, .pos = 2};
+    args.step = append.step = step_of(b, false);
+    launch(b, "attention", &args, seed);
+    expect_fault(b, DECODER_RANGE_ROW, 2, 2, "attention of a slot that does not exist");
+    step_of(b, false);
+    launch(b, "kv_append", &append, seed);
+    expect_fault(b, DECODER_RANGE_ROW, 2, 2, "a slot that does not exist appended");
+    b->step->rows[2] = (struct step_row){.slot = 0, .pos = 2};
+    step_of(b, false);
+    *bad = 4;
+    tables[0] = tables[2] = 4;
+    launch(b, "attention", &args, seed);
+    expect_fault(b, DECODER_RANGE_EDIT, 4, 4, "attention of a page that does not exist");
+    step_of(b, false);
+    launch(b, "kv_append", &append, seed);
+    expect_fault(b, DECODER_RANGE_EDIT, 4, 4, "a page that does not exist appended");
+    args.step = step_of(b, false);
+    args.attend.max_rows = ROWS - 1;
+    launch(b, "attention", &args, seed);
+    expect_fault(b, DECODER_RANGE_COUNT, ROWS, ROWS - 1, "more rows than there is room for");
+    free(tables);
+    free(pages);
+    free(scratch);
+}
+
+int main(void)
+{
+    struct bench b;
+    bench_open(&b);
+    for (uint32_t seed = 0; seed < 20; seed++) {
+        check_flat(&b, "add", seed, seed % 3 == 0);
+        check_flat(&b, "mul", seed, seed % 3 == 1);
+        check_flat(&b, "silu", seed, seed % 3 == 2);
+        check_norm_rows(&b, seed, seed / 2 % 2, seed % 3 == 0);
+        check_norm_heads(&b, seed);
+        check_rope(&b, seed);
+    }
+    check_counts(&b, 1);
+    check_places(&b, 2);
+    check_places(&b, 3);
+    printf("nodes, %d failures\n", b.failures);
+    simt_close(b.machine);
+    free(b.step);
+    free(b.a);
+    free(b.b);
+    free(b.out);
+    free(b.wanted);
+    free(b.gain);
+    free(b.factors);
+    return b.failures ? 1 : 0;
+}
