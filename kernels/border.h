@@ -267,7 +267,7 @@ SIMT_INLINE uint32_t border_look_around(struct border *b)
 {
     bool runs = b->published != b->ended;
     uint32_t news = 0, target = (b->ended + 1) * simt_n_blocks(), end = b->guard.op * DECODER_PHASES;
-    if (simt_ld_acquire_gpu(&b->guard.words[FLOW_ABORT]))
+    if (simt_ld_relaxed_gpu(&b->guard.words[FLOW_ABORT]))
         return BORDER_OVER;
     if (runs) {
         uint32_t value = simt_ld_acquire_gpu(border_counter(b, end));

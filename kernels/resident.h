@@ -231,9 +231,10 @@ SIMT_INLINE void resident_open(const struct decoder_args *args)
         uses[i] = 0;
 }
 
-/* All threads of the block have done what they had to. */
+/* Once all threads of the block have done what they had to. */
 SIMT_INLINE void resident_close(const struct decoder_args *args)
 {
+    simt_bar_sync(RESIDENT_BAR, simt_n_threads());
     uint32_t left = DECODER_AT(const struct program, args->program)->n_ops * DECODER_PHASES + DECODER_LEFT;
     if (simt_thread() == 0)
         simt_red_release_gpu_add(DECODER_AT(uint32_t, args->counters) + left * DECODER_LINE, 1);
@@ -251,6 +252,5 @@ SIMT_INLINE void resident_run(const struct decoder_args *args, resident_op *ops,
         resident_producer(args, stream);
     else if (simt_block() == 0)
         resident_border(args);
-    simt_bar_sync(RESIDENT_BAR, simt_n_threads());
     resident_close(args);
 }

@@ -56,22 +56,35 @@ static uint32_t first_failure(const struct mutation_suite *suite, int mutation, 
     return seed;
 }
 
-/* Lines of the list are "<source> sm_NN <function's file> <word> <aspect>: <reason>"; line numbers are left
- * out. */
-static bool is_listed(const char *mutation)
+/* Whether the list has a line with this key and a reason. */
+static bool has_line(const char *key)
 {
-    char want[256], line[512];
-    const char *colon = strchr(mutation, ':'), *space = colon ? strchr(colon, ' ') : NULL;
-    if (!space)
-        return false;
-    snprintf(want, sizeof want, "%.*s%s: ", (int)(colon - mutation), mutation, space);
+    char line[512];
     FILE *f = fopen(SIMT_UNSEEN, "r");
     bool found = false;
+    size_t n = strlen(key);
     while (f && !found && fgets(line, sizeof line, f))
-        found = strncmp(line, want, strlen(want)) == 0 && strlen(line) > strlen(want) + 1;
+        found = strncmp(line, key, n) == 0 && strlen(line) > n + 1;
     if (f)
         fclose(f);
     return found;
+}
+
+/* Lines of the list are "<source> sm_NN <file> <word> <aspect>: <reason>", or have the function's name behind
+ * the file's, in brackets; line numbers are left out. */
+static bool is_listed(int mutation, const char *text)
+{
+    char key[256];
+    enum simt_aspect aspect = SIMT_WHOLE;
+    const struct simt_site *site = simt_mutation(mutation, &aspect);
+    const char *colon = strchr(text, ':'), *space = colon ? strchr(colon, ' ') : NULL;
+    if (!space)
+        return false;
+    snprintf(key, sizeof key, "%.*s%s: ", (int)(colon - text), text, space);
+    if (has_line(key))
+        return true;
+    snprintf(key, sizeof key, "%.*s (%s)%s: ", (int)(colon - text), text, site->function, space);
+    return has_line(key);
 }
 
 static int run_mutations(const struct mutation_suite *suite, uint32_t n_seeds)
@@ -86,15 +99,17 @@ static int run_mutations(const struct mutation_suite *suite, uint32_t n_seeds)
             failures++;
             continue;
         }
-        uint32_t at = first_failure(suite, i, n_seeds, &report);
-        bool listed = is_listed(text), ok = (at < n_seeds) != listed;
+        bool listed = is_listed(i, text);
+        uint32_t n = listed && suite->listed_seeds ? suite->listed_seeds : n_seeds;
+        uint32_t at = first_failure(suite, i, n, &report);
+        bool ok = (at < n) != listed;
         printf("%s %3d %-72s ", ok ? "ok     " : "FAILED ", i, text);
-        if (at < n_seeds)
+        if (at < n)
             printf("%s, seed %u%s\n", report.kind, at, listed ? ", though listed as unseen" : "");
         else
             printf("not seen%s\n", listed ? ", as listed" : "");
-        seen += at < n_seeds;
-        unseen += at == n_seeds;
+        seen += at < n;
+        unseen += at == n;
         failures += !ok;
     }
     printf("%d mutations seen, %d not seen, %d failures\n", seen, unseen, failures);

@@ -18,6 +18,7 @@ struct mutation_suite {
     const struct mutation_subject *subjects;
     uint32_t n_subjects;
     uint32_t clean_seeds, mutation_seeds; /* where the command line does not say */
+    uint32_t listed_seeds; /* for what is listed as unseen: each takes its time; 0: as for the others */
     void *(*open)(const struct mutation_subject *subject);
     void (*close)(void *context);
     /* One seed; a wrong result is a report too. mute: a mutation, or -1. 0, or -1 with the report. */

@@ -12,7 +12,7 @@ enum simt_scope { SIMT_GPU, SIMT_SYS };
 enum simt_shuffle { SIMT_INDEX, SIMT_XOR, SIMT_BALLOT };
 
 struct simt_site {
-    const char *word, *file, *kernel_file; /* the file it stands in, and the source that includes it */
+    const char *word, *file, *function, *kernel_file; /* where it stands, and the source that includes that */
     uint32_t line, sm;
     uint32_t aspects; /* what can be muted */
 };
@@ -28,7 +28,7 @@ struct simt_kernel {
 #define SIMT_SITE(word_, aspects_)                                                                           \
     __extension__({                                                                                          \
         static struct simt_site simt_site_ __attribute__((section("simt_sites"), aligned(8))) = {            \
-            word_, __FILE__, __BASE_FILE__, __LINE__, SIMT_SM, aspects_};                                    \
+            word_, __FILE__, __func__, __BASE_FILE__, __LINE__, SIMT_SM, aspects_};                          \
         &simt_site_;                                                                                         \
     })
 

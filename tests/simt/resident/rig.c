@@ -110,6 +110,23 @@ static void open_pinned(struct rig *r)
     a->transfer = (uint64_t)(uintptr_t)r->transfer;
 }
 
+/* So many stages in the ring's place, each as large as the largest copy. */
+static void divide_ring(struct plan *p, const struct rig_config *c)
+{
+    struct decoder_shared *s = &p->shared;
+    uint32_t room = s->n_stages * s->stage_bytes, largest = 0;
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        for (uint32_t w = 0; p->ops[i].n_groups && w < c->program->ops[i].n_weights; w++) {
+            uint32_t bytes =
+                p->ops[i].part[w].stage_supers * c->matrices[c->program->ops[i].weight[w]].super_bytes;
+            largest = bytes > largest ? bytes : largest;
+        }
+    s->n_stages = c->n_stages;
+    s->stage_bytes = (largest + 127) / 128 * 128;
+    if (s->n_stages * s->stage_bytes > room)
+        abort(); /* a test tool: give it more shared memory */
+}
+
 static void open_program(struct rig *r)
 {
     const struct rig_config *c = &r->config;
@@ -122,8 +139,8 @@ static void open_program(struct rig *r)
         fprintf(stderr, "%s\n", err.text);
         abort();
     }
-    if (c->n_stages && c->n_stages < r->plan.shared.n_stages)
-        r->plan.shared.n_stages = c->n_stages;
+    if (c->n_stages)
+        divide_ring(&r->plan, c);
     r->args.program = table(r, r->program, size, "program");
     r->args.plan = table(r, r->plan.ops, r->plan.n_ops * sizeof *r->plan.ops, "plan");
     r->args.matrices = table(r, c->matrices, c->n_weights * sizeof *c->matrices, "matrices");

@@ -16,7 +16,7 @@ struct rig_config {
     struct kv_layout layout;
     uint32_t n_slots, n_ctx, n_pages, max_rows, logits_stride;
     struct plan_device device;
-    uint32_t n_stages; /* at most; 0: as many as fit */
+    uint32_t n_stages; /* of the ring; 0: as planned */
 };
 
 struct rig {

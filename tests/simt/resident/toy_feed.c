@@ -28,16 +28,9 @@ static void add_page_ops(struct toy_feed *f, struct step *s)
     }
 }
 
-/* A new sequence: its pages (one of them is first told wrong), its settings, what is known of its past. */
-static void take_slot(struct toy_feed *f, struct step *s, uint32_t slot)
+/* A new sequence: its settings, what is known of its past. */
+static void set_slot(struct toy_feed *f, struct step *s, uint32_t slot)
 {
-    uint32_t turn = below(f, 2);
-    for (uint32_t i = 0; i < 3; i++)
-        s->edits[s->n_edits++] = (struct step_table_edit){.slot = slot,
-                                                          .index = i % 2,
-                                                          .page = slot * 2 + (i == 0   ? turn ^ 1
-                                                                              : i == 1 ? turn ^ 1
-                                                                                       : turn)};
     struct step_slot *t = &s->slots[s->n_slots++];
     t->slot = slot;
     t->start = f->next_pos[slot] = 1 + below(f, MAX_POS / 2);
@@ -50,6 +43,22 @@ static void take_slot(struct toy_feed *f, struct step *s, uint32_t slot)
     t->sampling.bias_offset = s->n_biases;
     for (uint32_t i = 0; i < t->sampling.n_bias; i++)
         s->biases[s->n_biases++] = (struct step_bias){.token = (int32_t)below(f, TOY_VOCAB)};
+}
+
+/* Its pages, one of which is first told wrong; the settings of another that never came to run may stand
+ * before its own. */
+static void take_slot(struct toy_feed *f, struct step *s, uint32_t slot)
+{
+    uint32_t turn = below(f, 2);
+    for (uint32_t i = 0; i < 3; i++)
+        s->edits[s->n_edits++] = (struct step_table_edit){.slot = slot,
+                                                          .index = i % 2,
+                                                          .page = slot * 2 + (i == 0   ? turn ^ 1
+                                                                              : i == 1 ? turn ^ 1
+                                                                                       : turn)};
+    if (below(f, 2))
+        set_slot(f, s, slot);
+    set_slot(f, s, slot);
 }
 
 static void add_rows(struct toy_feed *f, struct step *s, uint32_t slot, bool lone)
