@@ -50,7 +50,8 @@ const struct graph *executor_graph(const struct executor *x);
 const struct program *executor_program(const struct executor *x);
 struct backend *executor_backend(struct executor *x);
 enum executor_kind executor_kind(const struct executor *x);
-void executor_forget(struct executor *x); /* but for persistent the launches so far do not count; any thread */
+void executor_forget(
+    struct executor *x); /* but for persistent the launches so far do not count; any thread */
 void executor_info(const struct executor *x, struct backend_info *out); /* launches as /stats counts them */
 
 void executor_time_ops(struct executor *x, bool on);

@@ -150,7 +150,7 @@ int cuda_device_open(struct cuda_device *out, const struct cuda_driver *d, int o
 void cuda_device_close(struct cuda_device *dev, const struct cuda_driver *d);
 
 struct ptx_image;
-/* Compiles the newest image of `name` that the device can run. -ENODEV: there is none, or the driver's compiler
- * refuses it; its log is in the words, as far as it fits. */
+/* Compiles the newest image of `name` that the device can run. -ENODEV: there is none, or the driver's
+ * compiler refuses it; its log is in the words, as far as it fits. */
 int cuda_module_open(void **module, const struct cuda_driver *d, const struct cuda_device *dev,
                      const struct ptx_image *images, const char *name, struct error *err);
