@@ -100,7 +100,7 @@ static int set_up(struct echo *e, struct error *err)
     struct gpu *g = e->g;
     e->n_times = 5000;
     e->times = calloc(e->n_times, sizeof *e->times);
-    e->args.n_crew = g->emulated ? 64 : GPU_MAX_CREW;
+    e->args.n_crew = g->emulated ? 64 : DECODER_MAX_CREW;
     e->args.n_barriers = g->emulated ? 2 : 32;
     e->launch = (struct gpu_launch){.n_threads = e->args.n_crew + 32, .whole = true, .args = &e->args};
     int rc = e->times ? 0 : error_set(err, -ENOMEM, "out of memory");

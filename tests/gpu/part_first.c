@@ -31,7 +31,7 @@ static int set_up(struct first *f, struct error *err)
 {
     struct gpu *g = f->g;
     bool small = g->emulated;
-    uint32_t n_crew = small ? 64 : 512, n_blocks = g->device.n_sms;
+    uint32_t n_crew = small ? 64 : DECODER_MAX_CREW, n_blocks = g->device.n_sms;
     f->args = (struct first_args){.n_pieces = small ? 3 : 5,
                                   .piece_bytes = small ? 1024 : 16384,
                                   .n_stages = small ? 2 : 4,

@@ -68,7 +68,11 @@ int part_hop(struct gpu *g, json_t *out, struct error *err)
         rc = gpu_warm(g, err);
     for (int mode = HOP_CHAIN; mode <= HOP_BARRIER; mode++)
         for (int whole = 0; rc == 0 && whole < 2; whole++)
-            rc = measure(&h, (enum hop_mode)mode, !whole ? 32 : g->emulated ? 64 : GPU_MAX_CREW, rows, err);
+            rc = measure(&h, (enum hop_mode)mode,
+                         !whole        ? 32
+                         : g->emulated ? 64
+                                       : DECODER_MAX_CREW,
+                         rows, err);
     free(h.seen);
     return rc;
 }

@@ -35,7 +35,7 @@ struct product_bench {
     size_t bytes; /* of the weights' memory */
     uint64_t tiles;
     struct product_loop_args args;
-    void *narrow, *wide;
+    void *function;
 };
 
 /* The op as the decoder would plan it, in a program that also has the model's widest product. */
@@ -88,7 +88,7 @@ static int measure(struct product_bench *b, const char *what, json_t *rows, stru
 {
     struct product_loop_args *a = &b->args;
     bool is_wide = product_is_wide(a->n_columns, a->k, activation_form(a->type), a->shared.work_bytes);
-    struct gpu_launch launch = {.function = is_wide ? b->wide : b->narrow,
+    struct gpu_launch launch = {.function = b->function,
                                 .n_blocks = b->g->device.n_sms,
                                 .n_threads = a->n_crew + 64,
                                 .shared_bytes = a->shared.total,
@@ -164,12 +164,9 @@ int part_product(struct gpu *g, json_t *out, struct error *err)
     struct product_bench b = {.g = g, .bytes = small ? 1 << 20 : (size_t)1 << 30};
     json_t *rows = json_array();
     json_object_set_new(out, "rows", rows);
-    b.args.n_crew = small ? 64 : GPU_MAX_CREW;
+    b.args.n_crew = small ? 64 : DECODER_MAX_CREW;
     int rc = gpu_function(g, gpu_ptx_images, "product_loop", "gpu_product", g->device.shared_per_block,
-                          &b.narrow, err);
-    if (rc == 0)
-        rc = gpu_function(g, gpu_ptx_images, "product_loop", "gpu_product_wide", g->device.shared_per_block,
-                          &b.wide, err);
+                          &b.function, err);
     if (rc == 0)
         rc = gpu_memory(g, &b.tiles, b.bytes, err);
     if (rc == 0)

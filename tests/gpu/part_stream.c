@@ -138,8 +138,9 @@ static int set_up(struct stream *s, struct error *err)
 
 int part_stream(struct gpu *g, json_t *out, struct error *err)
 {
-    struct stream s = {
-        .g = g, .bytes = g->emulated ? 128 << 10 : (size_t)1 << 30, .n_crew = g->emulated ? 64 : 512};
+    struct stream s = {.g = g,
+                       .bytes = g->emulated ? 128 << 10 : (size_t)1 << 30,
+                       .n_crew = g->emulated ? 64 : DECODER_MAX_CREW};
     json_t *rows = json_array();
     json_object_set_new(out, "rows", rows);
     int rc = set_up(&s, err);

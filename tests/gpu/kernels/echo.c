@@ -48,7 +48,7 @@ static void answer(const struct echo_args *args)
     GPU_AT(uint64_t, args->polls)[1] = simt_globaltimer() - start;
 }
 
-SIMT_KERNEL(gpu_echo, struct echo_args, ECHO_THREADS, 1)
+SIMT_KERNEL(gpu_echo, struct echo_args, DECODER_MAX_THREADS, 1)
 {
     if (simt_thread() < args.n_crew)
         walk(&args);

@@ -138,7 +138,7 @@ static void guard_border(const struct first_args *args)
     simt_st_release_sys(&host->left, args->launch);
 }
 
-SIMT_KERNEL(gpu_first, struct first_args, FIRST_THREADS, 1)
+SIMT_KERNEL(gpu_first, struct first_args, DECODER_MAX_THREADS, 1)
 {
     struct first_crew f = {.args = &args, .crew = crew_of(args.n_crew)};
     f.guard = gpu_guard(args.counters, FIRST_GUARD);

@@ -2,7 +2,7 @@
  * Addresses are uint64_t, as in kernels/decoder.h. Words that several blocks poll stand GPU_LINE apart, are
  * cleared by the host before a launch and counted up from there; the line of FLOW_WORDS after them says why a
  * grid gave up. The crew's size is a parameter, so that a
- * few small blocks in the emulator run the same code; the launch bounds are the most a GPU gets.
+ * few small blocks in the emulator run the same code; a GPU gets the decoder's.
  *
  *   first     the decoder's skeleton: ring echo, weight ring, grid barrier, park, abort; compute nothing
  *   selftest  what the arithmetic rests on: mma fragments, rounding, arith.h's functions
@@ -18,15 +18,13 @@
 #include <stdint.h>
 
 #define GPU_AT(type, address) ((SIMT_GLOBAL type *)(uintptr_t)(address))
-#define GPU_LINE              32 /* u32: 128 bytes */
-#define GPU_MAX_CREW          512
+#define GPU_LINE              32            /* u32: 128 bytes */
 #define GPU_DEADLINE_NS       5000000000ull /* of one wait: then the grid gives up */
 
 /* ---- first ---- */
 
 enum first_stop { FIRST_RUN, FIRST_DRAIN, FIRST_ABORT };
 enum first_word { FIRST_PUBLISHED, FIRST_ARRIVED, FIRST_DONE, FIRST_LEAVE, FIRST_GUARD, FIRST_N_WORDS };
-#define FIRST_THREADS 576 /* a crew and two warps; plain numbers, for the launch bounds */
 
 struct first_host { /* pinned; the host's words and the device's, 128 bytes apart */
     uint32_t asked, key, stop, pad0[29];
@@ -91,7 +89,6 @@ enum stream_mode {
     STREAM_STOPPED,  /* the producers wait for the barriers too */
     STREAM_N_MODES,
 };
-#define STREAM_THREADS 544
 struct stream_args {
     uint64_t data;     /* [n_chunks][chunk_bytes]: chunk i is block i % n_blocks's */
     uint64_t sums;     /* u32 [n_blocks][n_crew] */
@@ -114,7 +111,6 @@ struct hop_args {
 /* ---- echo ---- */
 
 enum echo_word { ECHO_ARRIVED, ECHO_FINISHED, ECHO_GUARD, ECHO_N_WORDS };
-#define ECHO_THREADS 544
 struct echo_host { /* pinned */
     uint32_t asked, stop, pad0[30];
     uint32_t answered, pad1[31];
@@ -131,7 +127,6 @@ struct echo_args {
 
 /* ---- product ---- */
 
-#define PRODUCT_LOOP_THREADS 576
 struct product_loop_args {
     uint64_t tiles;    /* [n_copies] matrices of copy_bytes, as tile.h has them */
     uint64_t in, out;  /* float [8][k], [8][n] */

@@ -1,7 +1,7 @@
 /* hop.c - what it costs to tell another block that something is done. See gpu_kernels.h.
  * HOP_CHAIN: a token goes round all blocks n_rounds times, each passing it on with flow_signal() to a
  * flow_wait(): n_rounds * n_blocks hops. HOP_BARRIER: all blocks signal one counter and wait for all,
- * n_rounds times. With n_crew 32 it is the bare signal, with 512 the decoder's crew. */
+ * n_rounds times. With n_crew 32 it is the bare signal. */
 #include "guard.h"
 
 static uint32_t chain(const struct hop_args *args, SIMT_GLOBAL uint32_t *counters,
@@ -30,7 +30,7 @@ static uint32_t barriers(const struct hop_args *args, SIMT_GLOBAL uint32_t *coun
     return round;
 }
 
-SIMT_KERNEL(gpu_hop, struct hop_args, GPU_MAX_CREW, 1)
+SIMT_KERNEL(gpu_hop, struct hop_args, DECODER_MAX_CREW, 1)
 {
     SIMT_GLOBAL uint32_t *counters = GPU_AT(uint32_t, args.counters);
     struct flow_guard guard = gpu_guard(args.counters, simt_n_blocks());

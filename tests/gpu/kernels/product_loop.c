@@ -83,7 +83,7 @@ SIMT_INLINE bool quantise(const struct product_loop_args *args, SIMT_SHARED stru
     return meet(args, guard, target);
 }
 
-SIMT_INLINE void compute(const struct product_loop_args *args, const bool is_wide, const struct ring *ring,
+SIMT_INLINE void compute(const struct product_loop_args *args, const struct ring *ring,
                          const struct flow_guard *guard)
 {
     struct crew crew = crew_of(args->n_crew);
@@ -96,6 +96,7 @@ SIMT_INLINE void compute(const struct product_loop_args *args, const bool is_wid
     if (simt_thread() == 0)
         describe(p, args);
     crew_sync(&crew);
+    bool is_wide = product_is_wide(args->n_columns, args->k, p->forms, args->shared.work_bytes);
     for (uint32_t i = 0; i < args->n_rounds * args->n_copies; i++) {
         crew_sync(&crew); /* all have done with the columns and the fold area */
         if ((i == 0 || args->quantises) && !quantise(args, p, is_wide, work, guard, &target))
@@ -105,26 +106,15 @@ SIMT_INLINE void compute(const struct product_loop_args *args, const bool is_wid
     }
 }
 
-SIMT_INLINE void loop(const struct product_loop_args *args, const bool is_wide)
+SIMT_KERNEL(gpu_product, struct product_loop_args, DECODER_MAX_THREADS, 1)
 {
-    struct flow_guard guard = gpu_guard(args->counters, 0);
+    struct flow_guard guard = gpu_guard(args.counters, 0);
     struct ring ring;
-    ring_open(&ring, args->shared.stages, args->shared.mbarriers, args->shared.n_stages,
-              args->shared.stage_bytes, args->n_crew / SIMT_LANES);
+    ring_open(&ring, args.shared.stages, args.shared.mbarriers, args.shared.n_stages, args.shared.stage_bytes,
+              args.n_crew / SIMT_LANES);
     simt_bar_sync(0, simt_n_threads());
-    if (simt_thread() < args->n_crew)
-        compute(args, is_wide, &ring, &guard);
-    else if (simt_thread() < args->n_crew + SIMT_LANES)
-        stream(args, &ring, &guard);
-}
-
-/* product_is_wide() says which; one kernel with both would need more registers than there are. */
-SIMT_KERNEL(gpu_product, struct product_loop_args, PRODUCT_LOOP_THREADS, 1)
-{
-    loop(&args, false);
-}
-
-SIMT_KERNEL(gpu_product_wide, struct product_loop_args, PRODUCT_LOOP_THREADS, 1)
-{
-    loop(&args, true);
+    if (simt_thread() < args.n_crew)
+        compute(&args, &ring, &guard);
+    else if (simt_thread() < args.n_crew + SIMT_LANES)
+        stream(&args, &ring, &guard);
 }

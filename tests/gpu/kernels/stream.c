@@ -65,7 +65,7 @@ static void consume(const struct stream_args *args, const struct ring *ring, con
     GPU_AT(uint32_t, args->sums)[simt_block() * args->n_crew + simt_thread()] = sum;
 }
 
-SIMT_KERNEL(gpu_stream, struct stream_args, STREAM_THREADS, 1)
+SIMT_KERNEL(gpu_stream, struct stream_args, DECODER_MAX_THREADS, 1)
 {
     struct flow_guard guard = gpu_guard(args.counters, 1);
     struct ring_place at = {0, 0};
