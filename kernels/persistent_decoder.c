@@ -10,17 +10,17 @@
 #include "resident.h"
 #include "sample_op.h"
 
-SIMT_INLINE bool persistent_op(struct walk *w)
+SIMT_INLINE bool persistent_op(const struct decoder_args *args, resident_at at, uint32_t opcode)
 {
-    switch (w->op->opcode) {
+    switch (opcode) {
     case PROGRAM_EMBED:
-        return embed_op(w);
+        return resident_op(args, at, embed_op);
     case PROGRAM_MATMUL:
-        return product_op(w);
+        return resident_ring_op(args, at, product_op);
     case PROGRAM_ATTEND:
-        return attend_op(w);
+        return resident_op(args, at, attend_op);
     default:
-        return sample_op(w);
+        return resident_op(args, at, sample_op);
     }
 }
 
