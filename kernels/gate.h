@@ -7,12 +7,9 @@
 
 enum gate_word {
     GATE_WORD,
-    GATE_PUT,        /* how many so far; the crew's thread alone uses this and the next */
-    GATE_STEPS,      /* that the crew has begun */
-    GATE_PLACES = 4, /* of the crew's warps in the ring: resident.h */
+    GATE_PUT,   /* how many so far; the crew's thread alone uses this and the next */
+    GATE_STEPS, /* that the crew has begun */
 };
-
-_Static_assert(16 + 4 * (GATE_PLACES + DECODER_MAX_CREW / SIMT_LANES) <= DECODER_GATE_BYTES, "gate");
 
 struct gate {
     SIMT_SHARED uint64_t *full, *empty;

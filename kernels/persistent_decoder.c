@@ -10,17 +10,17 @@
 #include "resident.h"
 #include "sample_op.h"
 
-SIMT_INLINE bool persistent_op(const struct decoder_args *args, resident_at at, uint32_t opcode)
+SIMT_INLINE bool persistent_op(struct walk *w)
 {
-    switch (opcode) {
+    switch (w->op->opcode) {
     case PROGRAM_EMBED:
-        return resident_op(args, at, embed_op);
+        return embed_op(w);
     case PROGRAM_MATMUL:
-        return resident_ring_op(args, at, product_op);
+        return product_op(w);
     case PROGRAM_ATTEND:
-        return resident_op(args, at, attend_op);
+        return attend_op(w);
     default:
-        return resident_op(args, at, sample_op);
+        return sample_op(w);
     }
 }
 

@@ -1,9 +1,8 @@
 /* resident.h - the resident loop: what each thread of a launch that stays does, from its first step to its
- * last. The source that includes it says what the ops are, before it calls resident_run():
+ * last. The source that includes it says what an op is, before it calls resident_run():
  *
- *   OPS     the crew's share of one op in this block: looks at the opcode and calls resident_op() or, for an
- *           op that takes from the ring, resident_ring_op() with what walk.h describes
- *   STREAM  the producer's share: fetches what the crew will take, in its order
+ *   bool OPS(struct walk *w)            the crew's share of op w->op in this block; walk.h
+ *   bool STREAM(struct stream *s)       the producer's: fetches what the crew will take, in its order
  *
  * The crew of every block goes from step to step: it waits for the border to publish one, hands the producer
  * what that must know of it, does the page ops, and walks the program. The producer warp walks the same
@@ -34,10 +33,7 @@ struct stream {
     const SIMT_GLOBAL struct schedule_op *plan;
 };
 
-/* Which op of which step: its index x DECODER_RING + the step's place in the rings. */
-typedef uint32_t resident_at;
-typedef bool resident_work(struct walk *w);
-typedef bool resident_ops(const struct decoder_args *args, resident_at at, uint32_t opcode);
+typedef bool resident_op(struct walk *w);
 typedef bool resident_stream(struct stream *s);
 
 SIMT_INLINE struct flow_guard resident_guard(const struct decoder_args *args)
@@ -79,9 +75,10 @@ SIMT_INLINE bool resident_poll(const struct walk *w, uint32_t number)
     return true;
 }
 
-/* A block's state at an op, made anew from the launch's parameter: what a thread carries
+/* A block's state at op `index` of a step, made anew from the launch's parameter: what a thread carries
  * through an op in registers is its own. */
-SIMT_INLINE struct walk resident_walk(const struct decoder_args *args, resident_at at)
+SIMT_INLINE struct walk resident_walk(const struct decoder_args *args, uint32_t at,
+                                      const struct ring_place *place)
 {
     uint32_t result = at % DECODER_RING, index = at / DECODER_RING;
     const SIMT_GLOBAL struct program *program = DECODER_AT(const struct program, args->program);
@@ -89,6 +86,7 @@ SIMT_INLINE struct walk resident_walk(const struct decoder_args *args, resident_
     struct walk w = {.args = args,
                      .crew = crew_of(args->n_crew),
                      .ring = resident_ring(args),
+                     .place = *place,
                      .guard = resident_guard(args),
                      .uses = simt_carve(args->shared.uses + simt_opaque(0), args->n_counters * 4),
                      .program = program,
@@ -106,8 +104,9 @@ SIMT_INLINE struct walk resident_walk(const struct decoder_args *args, resident_
 /* Waits for the next step, and begins it; its place in the rings into *result. False: leave. */
 SIMT_INLINE bool resident_begin(const struct decoder_args *args, uint32_t *result)
 {
+    const struct ring_place nowhere = {0, 0};
     *result = (*result + 1) % DECODER_RING; /* it may come with an op's index */
-    struct walk w = resident_walk(args, *result);
+    struct walk w = resident_walk(args, *result, &nowhere);
     struct gate gate = gate_at(resident_gate(args));
     bool go = true;
     if (simt_thread() == 0)
@@ -127,36 +126,22 @@ SIMT_INLINE uint32_t resident_rows(const struct walk *w)
     return w->op->flags & PROGRAM_HEAD ? w->step->n_logits : w->step->n_rows;
 }
 
-/* An op, if the step has rows for it. False: leave. Each has a walk of its own: what several had in common
- * would be kept in registers for all. */
-SIMT_INLINE bool resident_op(const struct decoder_args *args, resident_at at, resident_work *work)
+/* One op, if the step has rows for it. False: leave. */
+SIMT_INLINE bool resident_run_op(const struct decoder_args *args, uint32_t at, struct ring_place *place,
+                                 resident_op *ops)
 {
-    struct walk w = resident_walk(args, simt_opaque(at));
+    struct walk w = resident_walk(args, at, place);
     w.n_rows = resident_rows(&w);
-    return !w.n_rows || work(&w);
-}
-
-/* The same for an op that takes from the ring: its warp's place there lies in shared memory meanwhile. */
-SIMT_INLINE bool resident_ring_op(const struct decoder_args *args, resident_at at, resident_work *work)
-{
-    struct walk w = resident_walk(args, simt_opaque(at));
-    SIMT_SHARED uint32_t *place = &gate_at(resident_gate(args)).word[GATE_PLACES + simt_warp()];
-    w.n_rows = resident_rows(&w);
-    if (!w.n_rows)
-        return true;
-    w.place = (struct ring_place){*place / 2, *place % 2};
-    simt_syncwarp(); /* all lanes have read */
-    bool go = work(&w);
-    if (simt_lane() == 0)
-        *place = w.place.stage * 2 + w.place.parity;
-    simt_syncwarp();
-    return go;
+    if (w.n_rows && !ops(&w))
+        return false;
+    *place = w.place;
+    return true;
 }
 
 /* Its end is signalled; the last op's is the step's: that comes in any case. */
-SIMT_INLINE void resident_end_op(const struct decoder_args *args, resident_at at)
+SIMT_INLINE void resident_end_op(const struct decoder_args *args, uint32_t at, const struct ring_place *place)
 {
-    struct walk w = resident_walk(args, at);
+    struct walk w = resident_walk(args, at, place);
     bool ran = resident_rows(&w) != 0;
     if (ran || w.index + 1 == w.program->n_ops)
         walk_signal_counter(&w, w.index * DECODER_PHASES);
@@ -167,20 +152,21 @@ SIMT_INLINE void resident_end_op(const struct decoder_args *args, resident_at at
 /* Step after step, op after op. There is a second way into this loop, which is never taken: a compiler moves
  * nothing ahead of such a loop, and so leaves the registers to the ops. (It would keep what every op makes of
  * the thread's number, forty words that are made in as many instructions.) */
-SIMT_INLINE void resident_crew(const struct decoder_args *args, resident_ops *ops)
+SIMT_INLINE void resident_crew(const struct decoder_args *args, resident_op *ops)
 {
     const SIMT_GLOBAL struct program *program = DECODER_AT(const struct program, args->program);
-    resident_at at = args->first_step + 1;
+    struct ring_place place = {0, 0};
+    uint32_t at = args->first_step + 1;
     if (simt_opaque(0))
         goto end;
 begin:
     if (!resident_begin(args, &at))
         return;
 run:
-    if (!ops(args, at, program->ops[at / DECODER_RING].opcode))
+    if (!resident_run_op(args, at, &place, ops))
         return;
 end:
-    resident_end_op(args, simt_opaque(at));
+    resident_end_op(args, simt_opaque(at), &place);
     at += DECODER_RING;
     if (at / DECODER_RING < program->n_ops)
         goto run;
@@ -243,14 +229,12 @@ SIMT_INLINE void resident_open(const struct decoder_args *args)
     SIMT_SHARED uint32_t *uses = simt_carve(shared->uses, args->n_counters * 4);
     for (uint32_t i = simt_thread(); i < args->n_counters; i += simt_n_threads())
         uses[i] = 0;
-    if (simt_thread() < args->n_crew / SIMT_LANES)
-        gate.word[GATE_PLACES + simt_thread()] = 0;
 }
 
 /* Once all threads of the block have done what they had to. */
 SIMT_INLINE void resident_close(const struct decoder_args *args)
 {
-    simt_bar_sync(RESIDENT_BAR, args->n_crew + 2 * SIMT_LANES);
+    simt_bar_sync(RESIDENT_BAR, simt_n_threads());
     uint32_t left = DECODER_AT(const struct program, args->program)->n_ops * DECODER_PHASES + DECODER_LEFT;
     if (simt_thread() == 0)
         simt_red_release_gpu_add(DECODER_AT(uint32_t, args->counters) + left * DECODER_LINE, 1);
@@ -258,7 +242,7 @@ SIMT_INLINE void resident_close(const struct decoder_args *args)
         border_leave(args);
 }
 
-SIMT_INLINE void resident_run(const struct decoder_args *args, resident_ops *ops, resident_stream *stream)
+SIMT_INLINE void resident_run(const struct decoder_args *args, resident_op *ops, resident_stream *stream)
 {
     resident_open(args);
     simt_bar_sync(RESIDENT_BAR, simt_n_threads());

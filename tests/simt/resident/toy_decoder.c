@@ -213,37 +213,26 @@ SIMT_INLINE bool toy_sample(struct walk *w)
 
 /* --- */
 
-/* The last block never gets past an op. */
-SIMT_INLINE bool toy_is_lost(const struct walk *w)
+SIMT_INLINE bool toy_lost(struct walk *w)
 {
-    if (!w->op->reserved[0] || simt_block() != simt_n_blocks() - 1)
-        return false;
     while (!simt_ld_relaxed_gpu(&w->guard.words[FLOW_ABORT])) {
     }
-    return true;
+    return false;
 }
 
-#define TOY_OP(name)                                                                                         \
-    SIMT_INLINE bool name##_op(struct walk *w)                                                               \
-    {                                                                                                        \
-        return !toy_is_lost(w) && name(w);                                                                   \
-    }
-TOY_OP(toy_embed)
-TOY_OP(toy_matmul)
-TOY_OP(toy_attend)
-TOY_OP(toy_sample)
-
-SIMT_INLINE bool toy_op(const struct decoder_args *args, resident_at at, uint32_t opcode)
+SIMT_INLINE bool toy_op(struct walk *w)
 {
-    switch (opcode) {
+    if (w->op->reserved[0] && simt_block() == simt_n_blocks() - 1)
+        return toy_lost(w);
+    switch (w->op->opcode) {
     case PROGRAM_EMBED:
-        return resident_op(args, at, toy_embed_op);
+        return toy_embed(w);
     case PROGRAM_MATMUL:
-        return resident_ring_op(args, at, toy_matmul_op);
+        return toy_matmul(w);
     case PROGRAM_ATTEND:
-        return resident_op(args, at, toy_attend_op);
+        return toy_attend(w);
     default:
-        return resident_op(args, at, toy_sample_op);
+        return toy_sample(w);
     }
 }
 
