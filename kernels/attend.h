@@ -222,33 +222,6 @@ SIMT_INLINE uint32_t attend_head(const SIMT_SHARED struct attend_room *room, con
     return p->unit->kv_head * room->ratio + p->first_head + q % p->n_heads;
 }
 
-/* Appends k or v of a lone row, to its tile and to the piece of it that has been copied already, if it has:
- * of the pass that begins with piece `number` of the stream, n_ahead pieces have. */
-SIMT_INLINE void attend_append_own(const struct attend *a, const struct attend_pass *p, uint32_t which,
-                                   uint32_t number, uint32_t n_ahead)
-{
-    const SIMT_SHARED struct attend_room *room = a->room;
-    const SIMT_SHARED struct attend_unit *u = p->unit;
-    uint32_t head_dim = room->in.layout.head_dim, shift = room->piece_shift;
-    uint32_t token = u->last % KV_PAGE_TOKENS, inside = token & ((1u << shift) - 1);
-    uint32_t id = attend_page_of(room, u->slot, u->last / KV_PAGE_TOKENS);
-    uint32_t piece = ((u->n_pages - 1) * 2 + which) * (KV_PAGE_TOKENS >> shift) + (token >> shift);
-    if (id >= room->in.slots.n_pages)
-        return; /* attend_fill() tells */
-    SIMT_SHARED float *stage = ATTEND_AT(float, room, stage) + which * head_dim;
-    struct kv_tile tile = attend_tile(room);
-    struct head_place to = head_place_of(attend_tile_at(room, id, u->kv_head, which), &tile, token);
-    to.near = piece < n_ahead;
-    if (to.near) {
-        uint32_t slot = room->places[(number + piece) % ATTEND_PLACES].slot;
-        SIMT_SHARED char *near = ATTEND_AT(char, room, ring) + slot * room->piece_bytes;
-        to.near_row = near + inside * tile.row_bytes;
-        to.near_scales = near + (tile.row_bytes << shift) + inside * tile.scale_bytes;
-    }
-    attend_stage(room, stage, u->row, u->last, u->kv_head, which);
-    head_append(&to, &tile, token, stage, head_dim);
-}
-
 /* One query, scaled, by one warp. */
 SIMT_INLINE void attend_prepare_query(const struct attend *a, const struct attend_pass *p, uint32_t query)
 {
@@ -275,17 +248,11 @@ SIMT_INLINE void attend_prepare_query(const struct attend *a, const struct atten
     }
 }
 
-/* The queries of the pass that begins with piece `number`, a warp each; a lone row's own k and v in the unit
- * of its last split. */
-SIMT_INLINE void attend_prepare(const struct attend *a, const struct attend_pass *p, bool append,
-                                uint32_t number)
+/* The queries of a pass, a warp each. */
+SIMT_INLINE void attend_prepare(const struct attend *a, const struct attend_pass *p)
 {
     for (uint32_t query = simt_warp(); query < p->n_queries; query += a->crew.n_warps)
         attend_prepare_query(a, p, query);
-    uint32_t own = p->n_queries % a->crew.n_warps; /* the next warp's turn, and the one's after it */
-    uint32_t which = simt_warp() >= own ? simt_warp() - own : simt_warp() + a->crew.n_warps - own;
-    for (; append && which <= KV_VALUES; which += a->crew.n_warps)
-        attend_append_own(a, p, which, number, a->room->n_slots - (number ? 1 : 0));
 }
 
 /* --- results --- */
@@ -412,15 +379,51 @@ SIMT_INLINE const SIMT_SHARED struct attend_place *attend_at(const struct attend
     return &a->room->places[number % ATTEND_PLACES];
 }
 
+/* Appends k or v of a lone row, to its tile and to the piece of it that has been copied already, if it has:
+ * of the pass that begins with piece `number` of the stream, so many as fill the ring have at the start of
+ * the stream, and one fewer later. */
+SIMT_INLINE void attend_append_own(const struct attend *a, uint32_t number, uint32_t which)
+{
+    const SIMT_SHARED struct attend_room *room = a->room;
+    const SIMT_SHARED struct attend_unit *u = &room->units[attend_at(a, number)->unit];
+    uint32_t head_dim = room->in.layout.head_dim, shift = room->piece_shift;
+    uint32_t token = u->last % KV_PAGE_TOKENS, inside = token & ((1u << shift) - 1);
+    uint32_t id = attend_page_of(room, u->slot, u->last / KV_PAGE_TOKENS);
+    uint32_t piece = ((u->n_pages - 1) * 2 + which) * (KV_PAGE_TOKENS >> shift) + (token >> shift);
+    if (id >= room->in.slots.n_pages)
+        return; /* attend_fill() tells */
+    SIMT_SHARED float *stage = ATTEND_AT(float, room, stage) + which * head_dim;
+    struct kv_tile tile = attend_tile(room);
+    struct head_place to = head_place_of(attend_tile_at(room, id, u->kv_head, which), &tile, token);
+    to.near = piece < room->n_slots - (number ? 1 : 0);
+    if (to.near) {
+        uint32_t slot = room->places[(number + piece) % ATTEND_PLACES].slot;
+        SIMT_SHARED char *near = ATTEND_AT(char, room, ring) + slot * room->piece_bytes;
+        to.near_row = near + inside * tile.row_bytes;
+        to.near_scales = near + (tile.row_bytes << shift) + inside * tile.scale_bytes;
+    }
+    attend_stage(room, stage, u->row, u->last, u->kv_head, which);
+    head_append(&to, &tile, token, stage, head_dim);
+}
+
+/* Whether the pass that begins with piece `number` has a lone row's own k and v to append. */
+SIMT_INLINE bool attend_appends(const struct attend *a, uint32_t number)
+{
+    const SIMT_SHARED struct attend_place *at = attend_at(a, number);
+    const SIMT_SHARED struct attend_unit *u = &a->room->units[at->unit];
+    return a->lone && at->pass == 0 && u->split + 1 == u->n_splits;
+}
+
 SIMT_INLINE void attend_begin_pass(const struct attend *a, uint32_t number)
 {
-    struct attend_pass p = attend_pass_of(a->room, attend_at(a, number));
-    bool append = a->lone && p.first_head == 0 && p.unit->split + 1 == p.unit->n_splits;
-    if (append) { /* the copies under way read that token's place, as it was */
+    if (attend_appends(a, number)) { /* the copies under way read that token's place, as it was */
         simt_cp_async_wait(0);
         crew_sync(&a->crew);
+        for (uint32_t which = a->crew.n_warps - 1 - simt_warp(); which <= KV_VALUES; which += a->crew.n_warps)
+            attend_append_own(a, number, which); /* the last warps have the fewest queries */
     }
-    attend_prepare(a, &p, append, number);
+    struct attend_pass p = attend_pass_of(a->room, attend_at(a, number));
+    attend_prepare(a, &p);
 }
 
 /* Piece `number` of the batch's stream, once it is there. */

@@ -263,6 +263,7 @@ SIMT_INLINE void attend_add(struct attend_sums *s, const struct attend_value *v,
             }
         }
     }
+#pragma clang loop unroll(disable)
     for (; t < most; t++)
         attend_add_token(s, v, t, q8, n);
 }

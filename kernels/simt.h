@@ -86,5 +86,7 @@
 #include "simt_host.h"
 #endif
 
+#ifndef __NVPTX__ /* simt_ptx.h has its own */
 #define simt_lane() (simt_thread() % SIMT_LANES)
 #define simt_warp() (simt_thread() / SIMT_LANES)
+#endif

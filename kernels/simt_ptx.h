@@ -22,6 +22,17 @@ extern SIMT_SHARED char simt_arena[] __attribute__((aligned(128))); /* without i
 #define simt_n_blocks()           ((uint32_t)__nvvm_read_ptx_sreg_nctaid_x())
 #define simt_carve(offset, bytes) ((SIMT_SHARED void *)(simt_arena + (offset)))
 
+/* Lane and warp are made anew at each use, from a value that the compiler cannot see through: else it makes
+ * whatever follows from them once, at the start, and has no registers for it where many are needed. */
+#define SIMT_OPAQUE(v)                                                                                       \
+    __extension__({                                                                                          \
+        uint32_t v_ = (v);                                                                                   \
+        __asm__ volatile("" : "+r"(v_));                                                                     \
+        v_;                                                                                                  \
+    })
+#define simt_lane() SIMT_OPAQUE(simt_thread() % SIMT_LANES)
+#define simt_warp() SIMT_OPAQUE(simt_thread() / SIMT_LANES)
+
 /* Block and warp. */
 #define simt_bar_sync(id, n) __asm__ volatile("bar.sync %0, %1;" ::"n"(id), "r"((uint32_t)(n)) : "memory")
 #define simt_bar_or(id, n, p)                                                                                \
