@@ -311,7 +311,7 @@ static void open_args(struct product_case *c)
                                           .row_floats = c->program->row_floats,
                                           .logits_stride = 80};
     a->n_counters = c->n_ops * DECODER_PHASES;
-    a->n_crew = 32 * (below(2) ? between(2, 5) : between(2, 16));
+    a->n_crew = 32 * (below(2) ? between(2, 5) : between(2, DECODER_MAX_CREW / 32));
     open_shared(c, forms);
 }
 
