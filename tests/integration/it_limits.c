@@ -37,8 +37,9 @@ DAEMON_TEST(limits, expect_is_answered_at_once_when_the_headers_refuse)
 {
     struct reply r;
     int fd = client_connect(daemon_.port);
-    client_puts(fd,
-                "POST /nowhere HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 1000\r\n\r\n");
+    client_puts(
+        fd,
+        "POST /nowhere HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 1000\r\n\r\n");
     client_read(fd, &r, false);
     free(expect_error(r, 404, "not_found"));
     close(fd);

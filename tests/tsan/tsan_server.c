@@ -56,9 +56,9 @@ static void ask(int fd, uint32_t i)
     for (int k = 0; i % 3 == 0 && k < N_LONG; k += 64)
         n += snprintf(body + n, sizeof body - (size_t)n, "%s", spaces);
     n += snprintf(body + n, sizeof body - (size_t)n, "}");
-    int m =
-        snprintf(head, sizeof head,
-                 "POST /generate HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n", n);
+    int m = snprintf(
+        head, sizeof head,
+        "POST /generate HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n", n);
     send_all(fd, head, (size_t)m);
     send_all(fd, body, (size_t)n);
 }

@@ -225,7 +225,9 @@ static void expect_encode_survives(const char *path)
         size_t n_ids = 0;
         struct error err = {0};
         fail_alloc_after(n);
-        rc = tokenizer_encode(t, text, len, (struct tokenizer_flags){.add_special = true, .parse_special = true}, 0, &ids, &n_ids, &err);
+        rc = tokenizer_encode(t, text, len,
+                              (struct tokenizer_flags){.add_special = true, .parse_special = true}, 0, &ids,
+                              &n_ids, &err);
         fail_alloc_never();
         cr_assert(rc == 0 || (rc == -ENOMEM && err.text[0]), "after %ld: %d", n, rc);
         cr_assert_lt(n, 100);
