@@ -48,8 +48,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     gguf_close(g);
     CHECK(rc == 0 || ((rc == -EBADMSG || rc == -ENOTSUP) && err.text[0] && !t));
     if (rc == 0) {
-        use(t, (struct tokenizer_flags){true, true});
-        use(t, (struct tokenizer_flags){false, false});
+        use(t, (struct tokenizer_flags){.add_special = true, .parse_special = true});
+        use(t, (struct tokenizer_flags){0});
     }
     tokenizer_close(t);
     return 0;
