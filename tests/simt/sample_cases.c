@@ -211,7 +211,7 @@ static int32_t reference_pick(struct sample_case *c, const struct step_row *row,
 static void reference(struct sample_case *c, uint32_t i)
 {
     const struct step_logit *want = &c->step->logits[i];
-    const struct step_row *row = &c->step->rows[want->row];
+    const struct step_row *row = &c->step->rows[want->row < STEP_MAX_ROWS ? want->row : 0];
     const float *logits = c->logits + (size_t)i * c->stride;
     uint32_t n = c->shape.n_vocab;
     struct step_result *r = &c->wanted[i];
