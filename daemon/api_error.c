@@ -34,5 +34,7 @@ int api_invalid(struct api_error *e, const char *param, const char *fmt, ...)
 
 int api_out_of_memory(struct api_error *e)
 {
-    return api_fail(e, 500, "internal", NULL, "out of memory");
+    if (!e->status)
+        e->retry_after_s = 1;
+    return api_fail(e, 503, "queue_full", NULL, "out of memory");
 }

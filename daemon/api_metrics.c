@@ -5,8 +5,9 @@
 #include "generate.h"
 #include "model.h"
 
+#include <fcntl.h>
 #include <stdarg.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -169,14 +170,15 @@ static void put_decoder(struct buf *out, const struct server *s, const struct en
 /* RssAnon of /proc/self/status: what is the process's own, not the mapped model. */
 static uint64_t anonymous_memory(void)
 {
-    char line[128];
-    unsigned long long kb = 0;
-    FILE *f = fopen("/proc/self/status", "re");
-    while (f && fgets(line, sizeof line, f) && sscanf(line, "RssAnon: %llu kB", &kb) != 1) {
-    }
-    if (f)
-        fclose(f);
-    return kb * 1024;
+    static const char name[] = "RssAnon:";
+    char text[4096];
+    int fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+    if (fd >= 0)
+        close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    const char *at = strstr(text, name);
+    return at ? strtoull(at + strlen(name), NULL, 10) * 1024 : 0;
 }
 
 static void put_process(struct buf *out, const struct server *s)

@@ -86,8 +86,10 @@ static void encode(struct request *r, const struct token_params *p)
     int rc =
         tokenizer_encode(r->server->model.tokenizer, p->content, p->content_len, flags, 0, &ids, &n, &words);
     if (rc < 0) {
-        api_fail(&r->error, rc == -ENOMEM ? 500 : 400, rc == -ENOMEM ? "internal" : "invalid_request",
-                 "content", "%s", words.text);
+        if (rc == -ENOMEM)
+            api_out_of_memory(&r->error);
+        else
+            api_invalid(&r->error, "content", "%s", words.text);
         return;
     }
     buf_puts(&r->out, "{\"tokens\":");
@@ -142,8 +144,12 @@ static void decode(struct request *r, const json_t *tokens)
     int32_t *ids = read_ids(r, tokens, &n);
     if (!ids)
         return;
-    if (tokenizer_detokenise(r->server->model.tokenizer, ids, n, true, &text, &len, &words) < 0) {
-        api_fail(&r->error, 500, "internal", NULL, "%s", words.text);
+    int rc = tokenizer_detokenise(r->server->model.tokenizer, ids, n, true, &text, &len, &words);
+    if (rc < 0) {
+        if (rc == -ENOMEM)
+            api_out_of_memory(&r->error);
+        else
+            api_fail(&r->error, 500, "internal", NULL, "%s", words.text);
         return;
     }
     buf_puts(&r->out, "{\"content\":");

@@ -224,6 +224,8 @@ static int parse_arguments(struct field_reader *r, const char *name, const json_
     if (c && chat_template_wants_argument_text(c))
         return 0;
     json_t *object = json_read(json_string_value(text), len, &limits, &words);
+    if (!object && words.status != 400)
+        return api_out_of_memory(r->err);
     if (!object)
         return api_invalid(r->err, name, "%s must be a JSON object in a string: %s", name, words.message);
     bool ok = to_value(r->arena, object, out);

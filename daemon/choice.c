@@ -69,6 +69,7 @@ static void write_delta(struct choice *c)
         return;
     generation_begin(g);
     g->dialect->delta(c, &g->request->out, &piece);
+    generation_wrote(g);
     shown(c);
 }
 
@@ -81,8 +82,10 @@ static void take_token(struct choice *c)
         piece = tokenizer_piece(g->server->model.tokenizer, c->e.out[i].token, false);
     if (text_add(&c->text, piece.s, piece.len))
         engine_cancel(g->server->model.engine, &c->e);
+    if (c->text.out.failed)
+        generation_starve(g);
     /* The text that goes with an end is left to the last event. */
-    if (g->p.stream && !c->text.matched)
+    else if (g->p.stream && !c->text.matched)
         write_delta(c);
 }
 
@@ -106,7 +109,7 @@ void choice_take(struct choice *c)
     c->last_ns = now;
     while (c->n_tokens < n && !c->text.matched)
         take_token(c);
-    if (c->g->p.stream && r->out.len > r->out_at)
+    if (c->g->p.stream && (r->out.len > r->out_at || r->out.failed))
         request_resume(r);
 }
 
@@ -145,6 +148,7 @@ void choice_end(struct choice *c)
     struct piece piece = unseen(c);
     generation_begin(g);
     g->dialect->end(c, &g->request->out, &piece);
+    generation_wrote(g);
     shown(c);
 }
 

@@ -283,6 +283,7 @@ static void fail(struct generation *g, const struct api_error *e, enum generatio
         buf_puts(&r->out, "event: error\ndata: ");
         api_error_put(&r->out, e); /* ends with a newline */
         buf_puts(&r->out, "\n");
+        request_wrote(r);
         r->stream_ended = true;
     }
     request_resume(r);
@@ -427,8 +428,28 @@ void generation_begin(struct generation *g)
         return;
     if (g->dialect->begin)
         g->dialect->begin(g, &g->request->out);
+    generation_wrote(g);
     g->started = true;
     g->request->phase = REQUEST_STREAM;
+}
+
+static void cancel_choices(struct generation *g)
+{
+    for (uint32_t i = 0; i < g->n_choices; i++)
+        if (!g->choices[i].done)
+            engine_cancel(g->server->model.engine, &g->choices[i].e);
+}
+
+void generation_starve(struct generation *g)
+{
+    g->outcome = GENERATION_FAILED;
+    cancel_choices(g);
+}
+
+void generation_wrote(struct generation *g)
+{
+    if (!request_wrote(g->request))
+        generation_starve(g);
 }
 
 static double ms_between(uint64_t from, uint64_t to)
@@ -516,9 +537,12 @@ static void finish_well(struct generation *g)
     if (g->p.stream) {
         generation_begin(g);
         g->dialect->last(g, &r->out);
+        generation_wrote(g);
         r->stream_ended = true;
     } else {
         g->dialect->reply(g, &r->out);
+        if (r->out.failed)
+            g->outcome = GENERATION_FAILED;
         request_reply(r, 200);
     }
     request_resume(r);
@@ -542,13 +566,20 @@ static bool out_of_memory(const struct generation *g)
     for (uint32_t i = 0; i < g->n_choices; i++)
         if (g->choices[i].text.out.failed)
             return true;
-    return false;
+    return g->p.stream && g->request->out.failed;
+}
+
+static void fail_without_memory(struct generation *g)
+{
+    struct api_error e = {0};
+    api_out_of_memory(&e);
+    fail(g, &e, GENERATION_FAILED);
 }
 
 static void finish(struct generation *g)
 {
     if (out_of_memory(g))
-        fail_with(g, 500, "internal", "out of memory", GENERATION_FAILED);
+        fail_without_memory(g);
     else if (!finish_badly(g))
         finish_well(g);
     record(g);
@@ -556,19 +587,14 @@ static void finish(struct generation *g)
     leave(g, g->outcome);
 }
 
-static void cancel_choices(struct generation *g)
-{
-    for (uint32_t i = 0; i < g->n_choices; i++)
-        if (!g->choices[i].done)
-            engine_cancel(g->server->model.engine, &g->choices[i].e);
-}
-
 /* One has ended and others go on, unless it has failed. What was cut short is left to the end of all: it may
  * be that there is nothing to show. */
 static void finish_one(struct choice *c)
 {
     struct generation *g = c->g;
-    if (choice_ended_well(c)) {
+    if (out_of_memory(g)) {
+        cancel_choices(g);
+    } else if (choice_ended_well(c)) {
         choice_end(c);
         if (g->p.stream)
             request_resume(g->request);
@@ -629,6 +655,7 @@ void generation_tick(struct generation *g)
         return;
     generation_begin(g);
     buf_puts(&r->out, ": keep-alive\n\n");
+    generation_wrote(g);
     g->sent_ns = now;
     request_resume(r);
 }

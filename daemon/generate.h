@@ -176,6 +176,10 @@ bool choice_ended_well(const struct choice *c);
 void choice_end(struct choice *c);
 /* What comes before the first event is written, and the 200 is on its way. */
 void generation_begin(struct generation *g);
+/* After each event or comment that was written: a stream without memory for it ends. */
+void generation_wrote(struct generation *g);
+/* There is no memory to go on: what still runs is cancelled, and it will have failed. */
+void generation_starve(struct generation *g);
 /* "text":"..." of one token, and "bytes":[...] when it is not valid UTF-8 by itself. */
 void put_token_text(struct buf *out, const struct tokenizer *t, int32_t token, const char *name);
 /* {"id":..,"text":..,"logprob":..,"top":[..]} of token i. */

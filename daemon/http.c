@@ -64,7 +64,7 @@ static void connection_open(struct listener *l, struct MHD_Connection *mhd, void
     struct server *s = l->owner;
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
     struct connection *c = calloc(1, sizeof *c);
-    if (!c || !info) { /* without it the first handler call closes the connection */
+    if (!c || !info) { /* without it every request is refused */
         free(c);
         return;
     }
@@ -384,21 +384,15 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *out, size_t max)
 {
     struct request *r = cls;
     (void)pos;
-    if (r->gone || r->out.failed)
+    if (r->gone)
         return MHD_CONTENT_READER_END_WITH_ERROR;
-    size_t n = r->out.len - r->out_at;
-    if (!n) {
-        if (r->stream_ended)
-            return MHD_CONTENT_READER_END_OF_STREAM;
-        request_suspend(r);
-        return 0;
-    }
-    n = n < max ? n : max;
-    memcpy(out, r->out.p + r->out_at, n);
-    r->out_at += n;
-    if (r->out_at == r->out.len)
-        r->out.len = r->out_at = 0;
-    return (ssize_t)n;
+    size_t n = request_take(r, out, max);
+    if (n)
+        return (ssize_t)n;
+    if (r->stream_ended)
+        return MHD_CONTENT_READER_END_OF_STREAM;
+    request_suspend(r);
+    return 0;
 }
 
 static enum MHD_Result queue_stream(struct request *r)
@@ -553,6 +547,14 @@ static enum MHD_Result go_on(struct request *r)
     }
 }
 
+/* The connection is closed after it, as with every reply to the first call. */
+static enum MHD_Result refuse_without_memory(const struct listener *l, struct MHD_Connection *mhd)
+{
+    const struct server *s = l->owner;
+    log_warn("no memory for a request: it is refused");
+    return s->no_memory ? MHD_queue_response(mhd, 503, s->no_memory) : MHD_NO;
+}
+
 static enum MHD_Result on_request(void *cls, struct MHD_Connection *mhd, const char *url, const char *method,
                                   const char *version, const char *data, size_t *n, void **context)
 {
@@ -560,7 +562,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *mhd, const c
     (void)version;
     if (!r) {
         *context = r = request_open(cls, mhd, url, method);
-        return r ? take_headers(r) : MHD_NO;
+        return r ? take_headers(r) : refuse_without_memory(cls, mhd);
     }
     if (*n) {
         size_t taken = *n;
@@ -647,6 +649,18 @@ static void on_log(void *cls, const char *fmt, va_list args)
         return;
     vsnprintf(words, sizeof words, fmt, args);
     log_debug("http: %s", log_quote(words));
+}
+
+struct MHD_Response *http_no_memory_response(void)
+{
+    struct MHD_Response *response = MHD_create_response_from_buffer(
+        strlen(no_memory_reply), (void *)no_memory_reply, MHD_RESPMEM_PERSISTENT);
+    if (response) {
+        add_header(response, "Content-Type", "application/json");
+        add_header(response, "Retry-After", "1");
+        add_header(response, "Connection", "close");
+    }
+    return response;
 }
 
 const struct listener_callbacks http_callbacks = {

@@ -38,11 +38,14 @@ struct server {
     char warning[240]; /* about how it listens, or "" */
     uv_async_t wake;
     uv_timer_t drain_timer, linger_timer;
+    uv_poll_t reserve; /* see server.c */
+    uv_work_t first_work;
     unsigned n_handles; /* of the server and of its connections: all closed before it is freed */
 
     enum server_state state;
     _Atomic uint32_t progress_ppm;
-    struct server_model model; /* all NULL while loading */
+    struct server_model model;      /* all NULL while loading */
+    struct MHD_Response *no_memory; /* to requests that there is no memory for */
     char fingerprint[20];
     int64_t created; /* Unix seconds of the start */
 
@@ -113,9 +116,11 @@ struct request {
     /* The reply. */
     int status;
     struct api_error error;
-    struct buf out; /* its body, or the part of a stream not taken yet */
-    size_t out_at;  /* of a stream: bytes taken */
+    struct buf out;   /* its body, or the part of a stream not taken yet */
+    size_t out_at;    /* of a stream: bytes taken */
+    size_t out_whole; /* of a stream: the end of its newest whole event */
     bool stream_ended;
+    bool cut_short;           /* the stream ends with the event that needs no memory */
     const char *allow;        /* header */
     const char *content_type; /* NULL: application/json */
     const char *policy;       /* Content-Security-Policy, of the page */
@@ -128,8 +133,15 @@ struct request {
     void (*worked)(struct request *);
 };
 
-/* Reply with what `out` holds as JSON. */
+/* Reply with what `out` holds as JSON, or with a 503 when there was no memory for it. */
 void request_reply(struct request *r, int status);
+/* That 503's body, which needs no memory. */
+extern const char no_memory_reply[];
+/* Of a stream: a whole event stands at the end of `out`. False when there was no memory for it: what there is
+ * of it is not sent, and the stream ends with an `event: error` instead. */
+bool request_wrote(struct request *r);
+/* Of a stream: moves what may be sent, at most `max` bytes; 0 when there is nothing. */
+size_t request_take(struct request *r, char *out, size_t max);
 /* Reply with r->error, or with *e (copied). */
 void request_fail(struct request *r, const struct api_error *e);
 /* The error object, with its newline. */
@@ -156,6 +168,8 @@ void connection_handle_closed(struct connection *c);
 /* "gen-" and the like, then ID_RANDOM random characters, NUL-terminated. */
 void make_id(char *out, const char *prefix);
 
+/* A whole 503 that is made at the start; NULL without memory. */
+struct MHD_Response *http_no_memory_response(void);
 /* The callbacks of every listener. */
 extern const struct listener_callbacks http_callbacks;
 /* Runs the listeners on which something was resumed. */

@@ -1,6 +1,7 @@
 #include "json.h"
 
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct scan {
@@ -133,6 +134,21 @@ int json_scan(const char *s, size_t n, const struct json_limits *limits, struct 
     return 0;
 }
 
+/* jansson says "invalid token" where it had no memory for one, or leaves out what it had no memory for. */
+static _Thread_local unsigned n_failures;
+
+static void *allocate(size_t size)
+{
+    void *p = malloc(size);
+    n_failures += !p;
+    return p;
+}
+
+void json_count_failures(void)
+{
+    json_set_alloc_funcs(allocate, free);
+}
+
 json_t *json_read(const char *s, size_t n, const struct json_limits *limits, struct api_error *err)
 {
     if (!n) {
@@ -142,7 +158,13 @@ json_t *json_read(const char *s, size_t n, const struct json_limits *limits, str
     if (json_scan(s, n, limits, err) < 0)
         return NULL;
     json_error_t words;
+    n_failures = 0;
     json_t *root = json_loadb(s, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &words);
+    if (n_failures) {
+        json_decref(root);
+        api_out_of_memory(err);
+        return NULL;
+    }
     if (!root) {
         api_invalid(err, NULL, "line %d, column %d: %s", words.line, words.column, words.text);
         return NULL;

@@ -19,6 +19,8 @@ struct json_limits {
  * limits are for; whether the text is JSON at all is the parser's question. */
 int json_scan(const char *s, size_t n, const struct json_limits *limits, struct api_error *err);
 
-/* Scans, then parses a body that must be one object without duplicate keys. NULL with *err set; else a
- * reference of the caller's. */
+/* Before the first use of jansson: json_read() then tells a lack of memory from bad JSON. */
+void json_count_failures(void);
+/* Scans, then parses a body that must be one object without duplicate keys. NULL with *err set (503 without
+ * memory); else a reference of the caller's. */
 json_t *json_read(const char *s, size_t n, const struct json_limits *limits, struct api_error *err);

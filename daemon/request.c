@@ -55,14 +55,51 @@ void api_error_put(struct buf *out, const struct api_error *e)
     buf_puts(out, "}}\n");
 }
 
+#define NO_MEMORY                                                                                            \
+    "{\"error\":{\"type\":\"queue_full\",\"message\":\"out of memory\",\"param\":null,\"code\":503}}\n"
+const char no_memory_reply[] = NO_MEMORY;
+static const char no_memory_event[] = "event: error\ndata: " NO_MEMORY "\n";
+
+/* `failed` stays, so that nothing is added to what is not the arena's. */
+static void take_fixed(struct request *r, const char *words)
+{
+    r->out = (struct buf){.arena = &r->arena, .p = (char *)words, .len = strlen(words), .failed = true};
+    r->out_at = 0;
+    r->out_whole = r->out.len;
+}
+
+bool request_wrote(struct request *r)
+{
+    if (!r->out.failed)
+        r->out_whole = r->out.len;
+    return !r->out.failed;
+}
+
+size_t request_take(struct request *r, char *out, size_t max)
+{
+    if (r->out.failed && r->out_at == r->out_whole && !r->cut_short) {
+        take_fixed(r, no_memory_event);
+        r->cut_short = r->stream_ended = true;
+    }
+    size_t n = (r->out.failed ? r->out_whole : r->out.len) - r->out_at;
+    n = n < max ? n : max;
+    if (n)
+        memcpy(out, r->out.p + r->out_at, n);
+    r->out_at += n;
+    if (r->out_at == r->out.len)
+        r->out.len = r->out_at = r->out_whole = 0;
+    return n;
+}
+
 void request_reply(struct request *r, int status)
 {
-    if (r->out.failed) { /* no memory for the reply: its place is taken by the shortest one */
-        static char words[] =
-            "{\"error\":{\"type\":\"internal\",\"message\":\"out of memory\",\"param\":null,"
-            "\"code\":500}}\n";
-        r->out = (struct buf){.arena = &r->arena, .p = words, .len = sizeof words - 1};
-        status = 500;
+    if (r->out.failed) { /* no memory for the reply: its place is taken by one that needs none */
+        take_fixed(r, no_memory_reply);
+        r->error = (struct api_error){0};
+        api_out_of_memory(&r->error);
+        r->retry_after_s = r->error.retry_after_s;
+        r->content_type = NULL;
+        status = r->error.status;
     }
     r->status = status;
     r->phase = REQUEST_REPLY;

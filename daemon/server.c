@@ -9,15 +9,18 @@
 #include "tls.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
 #define SPARE_CONNECTIONS 64   /* above max_connections, so that health still gets an answer */
+#define SPARE_DESCRIPTORS 256  /* of other things than connections, the spare ones included */
 #define CLOSE_MS          5000 /* how long server_end() waits for an engine that is stuck */
 #define FLUSH_MS          1000 /* after a drain's time is over: for last replies to leave */
 #define FEW_CORES         4
@@ -171,6 +174,46 @@ static void on_closed(uv_handle_t *handle)
     ((struct server *)handle->data)->n_handles--;
 }
 
+static void ignore_poll(uv_poll_t *poll, int status, int events)
+{
+    (void)poll;
+    (void)status;
+    (void)events;
+}
+
+static void no_work(uv_work_t *work)
+{
+    (void)work;
+}
+
+static void on_no_work(uv_work_t *work, int status)
+{
+    (void)status;
+    ((struct server *)work->data)->n_pool--;
+}
+
+/* libuv ends the process where it finds no memory for its table of descriptors, or for the pool's threads.
+ * Both are taken here, at the start: the table by watching the highest descriptor that a connection can have.
+ */
+static void reserve(struct server *s)
+{
+    int fd = eventfd(0, EFD_CLOEXEC);
+    int high = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, s->cfg->max_connections + SPARE_DESCRIPTORS) : -1;
+    if (high >= 0 && uv_poll_init(s->loop, &s->reserve, high) == 0) {
+        s->reserve.data = s;
+        s->n_handles++;
+        uv_poll_start(&s->reserve, UV_READABLE, ignore_poll);
+        uv_poll_stop(&s->reserve);
+        uv_close((uv_handle_t *)&s->reserve, on_closed);
+    }
+    if (high >= 0)
+        close(high);
+    if (fd >= 0)
+        close(fd);
+    s->first_work.data = s;
+    s->n_pool += uv_queue_work(s->loop, &s->first_work, no_work, on_no_work) == 0;
+}
+
 static bool listeners_closed(const struct server *s)
 {
     for (unsigned i = 0; i < s->n_listeners; i++)
@@ -195,11 +238,14 @@ int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, 
     s->created = (int64_t)time(NULL);
     size_pool();
     json_object_seed(0); /* from the system's randomness, before threads parse */
+    json_count_failures();
+    s->no_memory = http_no_memory_response();
     uv_async_init(loop, &s->wake, on_wake);
     uv_timer_init(loop, &s->drain_timer);
     uv_timer_init(loop, &s->linger_timer);
     s->wake.data = s->drain_timer.data = s->linger_timer.data = s;
     s->n_handles = 3;
+    reserve(s);
     int rc = access_open(&s->access, cfg, err);
     if (rc == 0)
         rc = n_fds > 0 ? inherit(s, fds, n_fds, err) : bind_all(s, err);
@@ -525,6 +571,8 @@ void server_free(struct server *s)
     uv_close((uv_handle_t *)&s->linger_timer, on_closed);
     while (s->n_handles)
         uv_run(s->loop, UV_RUN_ONCE);
+    if (s->no_memory)
+        MHD_destroy_response(s->no_memory);
     free(s->listeners);
     access_close(s->access);
     clients_free(&s->clients);

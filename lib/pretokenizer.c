@@ -199,7 +199,7 @@ void pretokenizer_splitter_close(struct pretokenizer_splitter *s)
     s->match = NULL;
 }
 
-/* 1 and the match's place; 0 when there is none; negative when PCRE2 gave up. */
+/* 1 and the match's place; 0 when there is none; -ENOMEM; -ERANGE when PCRE2 gave up. */
 static int find(struct pretokenizer_splitter *s, int pattern, const char *text, size_t len, size_t from,
                 size_t *at, size_t *end)
 {
@@ -211,26 +211,30 @@ static int find(struct pretokenizer_splitter *s, int pattern, const char *text, 
     if (rc == PCRE2_ERROR_NOMATCH)
         return 0;
     if (rc < 0)
-        return -1;
+        return rc == PCRE2_ERROR_NOMEMORY ? -ENOMEM : -ERANGE;
     const size_t *places = pcre2_get_ovector_pointer(s->match);
     *at = places[0];
     *end = places[1];
     return 1;
 }
 
-/* As find(), but never gives up: it looks at a stretch of the text, and takes that whole if even this is too
- * much. Once that was needed it goes on so, as trying the whole rest again and again would be quadratic. */
+/* As find(), but never gives up for a limit: it looks at a stretch of the text, and takes that whole if even
+ * this is too much. Once that was needed it goes on so, as trying the whole rest again and again would be
+ * quadratic. */
 static int find_within_limits(struct pretokenizer_splitter *s, int pattern, const char *text, size_t len,
                               size_t from, size_t *at, size_t *end)
 {
-    int found = s->in_stretches ? -1 : find(s, pattern, text, len, from, at, end);
-    if (found >= 0)
+    int found = s->in_stretches ? -ERANGE : find(s, pattern, text, len, from, at, end);
+    if (found != -ERANGE)
         return found;
     s->in_stretches = true;
     size_t stop = len - from > STRETCH ? from + STRETCH : len;
     while (stop < len && (text[stop] & 0xC0) == 0x80)
         stop++;
-    if (find(s, pattern, text, stop, from, at, end) <= 0) {
+    found = find(s, pattern, text, stop, from, at, end);
+    if (found == -ENOMEM)
+        return found;
+    if (found <= 0) {
         *at = from;
         *end = stop;
     }
@@ -245,10 +249,13 @@ static int split_part(struct pretokenizer_splitter *s, int pattern, const char *
         return s->word(s->context, text, len);
     for (size_t from = 0; from < len;) {
         size_t at, end;
-        if (!find_within_limits(s, pattern, text, len, from, &at, &end))
+        int rc = find_within_limits(s, pattern, text, len, from, &at, &end);
+        if (rc < 0)
+            return rc;
+        if (rc == 0)
             return split_part(s, pattern + 1, text + from, len - from);
         assert(at >= from && end > at && end <= len); /* no pattern matches nothing */
-        int rc = split_part(s, pattern + 1, text + from, at - from);
+        rc = split_part(s, pattern + 1, text + from, at - from);
         if (rc >= 0)
             rc = split_part(s, pattern + 1, text + at, end - at);
         if (rc < 0)

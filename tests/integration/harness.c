@@ -8,6 +8,7 @@
 #define PATIENCE_MS 60000
 
 struct daemon daemon_;
+const char *daemon_binary = HEARTHD_BINARY;
 
 static void exec_daemon(const char *const *flags)
 {
@@ -19,7 +20,7 @@ static void exec_daemon(const char *const *flags)
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* a failed test takes its daemon along */
     dup2(daemon_.log, STDERR_FILENO);
     dup2(daemon_.log, STDOUT_FILENO);
-    execv(HEARTHD_BINARY, (char *const *)args);
+    execv(daemon_binary, (char *const *)args);
     _exit(127);
 }
 

@@ -15,6 +15,8 @@ struct daemon {
     int log; /* what it wrote on stdout and stderr, in memory */
 };
 
+/* The program; HEARTHD_BINARY unless a test says otherwise. */
+extern const char *daemon_binary;
 /* The one daemon of a test: flags as on the command line, NULL at the end. Returns when it is ready. */
 extern struct daemon daemon_;
 void daemon_start(const char *const *flags);

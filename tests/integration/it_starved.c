@@ -1,0 +1,322 @@
+/* Every allocation of a request failing in turn, alone and with all that come after it: the reply is a 503 or
+ * an `event: error`, there is exactly one end, nothing is left behind, and the daemon goes on. First those of
+ * lib/ and daemon/, then (not in a sanitized build) those of the libraries, where a connection may be cut
+ * too.
+ */
+#include "harness.h"
+#include "starved/starve.h"
+#include "../unit/temporary_dir.h"
+
+#include <sys/mman.h>
+
+static struct starve *starve;
+
+struct scene {
+    const char *method, *path;
+    char *body; /* malloc'ed, or NULL */
+    bool stream;
+};
+
+static void start_starved(const char *const *flags)
+{
+    char number[16];
+    int fd = memfd_create("starve", 0);
+    cr_assert_eq(ftruncate(fd, sizeof *starve), 0);
+    starve = mmap(NULL, sizeof *starve, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    cr_assert_neq(starve, MAP_FAILED);
+    starve->fails_at[STARVE_OURS] = starve->fails_at[STARVE_THEIRS] = -1;
+    snprintf(number, sizeof number, "%d", fd);
+    setenv(STARVE_FD, number, 1);
+    daemon_binary = HEARTHD_STARVED_BINARY;
+    daemon_start(flags);
+}
+
+static void starve_from(enum starve_whose whose, long n, bool all_later)
+{
+    starve->all_later = all_later;
+    starve->n_failed = 0;
+    starve->n_calls[whose] = 0;
+    starve->fails_at[whose] = n;
+}
+
+/* How many allocations failed. */
+static long feed(void)
+{
+    starve->fails_at[STARVE_OURS] = starve->fails_at[STARVE_THEIRS] = -1;
+    return starve->n_failed;
+}
+
+static void wait_idle(void)
+{
+    wait_stat("requests.running", 0);
+    wait_stat("requests.waiting", 0);
+}
+
+/* What is held once the connections of before are gone: the same number for a while. */
+static long steady_held(void)
+{
+    long held = starve->n_held;
+    for (int i = 0; i < 20; i++) {
+        usleep(5000);
+        if (starve->n_held != held)
+            i = 0;
+        held = starve->n_held;
+    }
+    return held;
+}
+
+static void expect_held(long most)
+{
+    for (int i = 0; i < 4000 && starve->n_held > most; i++)
+        usleep(5000);
+    cr_assert_leq(starve->n_held, most, "%ld pieces were not freed", starve->n_held - most);
+}
+
+/* --- what may come --- */
+
+static void check_stream(const struct reply *r, const char *where)
+{
+    struct events e;
+    events_read(&e, r);
+    cr_assert_eq(e.done + (e.error != NULL), 1, "%s: not one end\n%s", where, r->body);
+    if (e.error) {
+        const char *tail = strstr(r->body, "event: error\n");
+        cr_assert_null(strstr(tail + 1, "event: "), "%s: %s", where, r->body);
+        cr_assert_str_eq(json_text(e.error, "error.message"), "out of memory", "%s", where);
+    }
+    events_free(&e);
+}
+
+static void check_whole(const struct scene *s, const struct reply *r, const char *where)
+{
+    cr_assert(!r->cut, "%s: cut: %s", where, r->raw);
+    if (r->status == 503) {
+        json_t *root = reply_json(r);
+        cr_assert_str_eq(json_text(root, "error.type"), "queue_full", "%s", where);
+        cr_assert_not_null(reply_header(r, "Retry-After"), "%s", where);
+        json_decref(root);
+        return;
+    }
+    cr_assert(r->status == 200 || r->status == 202, "%s: %d %s", where, r->status, r->body);
+    if (s->stream)
+        check_stream(r, where);
+}
+
+/* Of the libraries' allocations: cut at any place is allowed, a wrong answer is not. */
+static void check_theirs(const struct scene *s, const struct reply *r, const char *where)
+{
+    if (r->status && !r->cut)
+        cr_assert(r->status == 200 || r->status == 202 || r->status >= 500, "%s: %d %s", where, r->status,
+                  r->body);
+    if (r->status == 200 && !r->cut && s->stream)
+        check_stream(r, where);
+}
+
+/* --- the walk --- */
+
+static struct reply ask(const struct scene *s)
+{
+    return client_once(daemon_.port, s->method, s->path, "X-Request-Id: starved\r\n", s->body);
+}
+
+static void walk(const struct scene *s, enum starve_whose whose, bool all_later)
+{
+    char where[200];
+    long n = 0, failed;
+    do {
+        cr_assert_lt(n, 5000);
+        snprintf(where, sizeof where, "%s %s, %s allocation %ld%s", s->method, s->path,
+                 whose == STARVE_OURS ? "our" : "the libraries'", n, all_later ? " and all later" : "");
+        starve_from(whose, n++, all_later);
+        struct reply r = ask(s);
+        failed = feed();
+        if (whose == STARVE_OURS || !failed)
+            check_whole(s, &r, where);
+        else
+            check_theirs(s, &r, where);
+        cr_assert(failed || r.status == 200, "%s: %d %s", where, r.status, r.body);
+        reply_free(&r);
+        wait_idle();
+    } while (failed);
+    printf("%s: passes\n", where);
+}
+
+/* `body` is freed. */
+static void walk_all(const char *method, const char *path, char *body, bool stream)
+{
+    struct scene s = {.method = method, .path = path, .body = body, .stream = stream};
+    struct reply r = ask(&s); /* what is made once is made */
+    reply_free(&r);
+    wait_idle();
+    long held = steady_held();
+    walk(&s, STARVE_OURS, false);
+    walk(&s, STARVE_OURS, true);
+    expect_held(held);
+#ifndef __SANITIZE_ADDRESS__
+    walk(&s, STARVE_THEIRS, false);
+    walk(&s, STARVE_THEIRS, true);
+    expect_held(held);
+#endif
+    free(body);
+}
+
+static void walk_post(const char *path, char *body)
+{
+    walk_all("POST", path, body, false);
+}
+
+static void walk_stream(const char *path, char *body)
+{
+    walk_all("POST", path, body, true);
+}
+
+/* The prompt makes the body larger than what is worked on at once: it goes to the pool. */
+static char *long_body(const char *rest)
+{
+    return long_prompt("Tom and Lily went to the park with the dog. ", 70, rest);
+}
+
+#define STARVED_TEST(name, ...)                                                                              \
+    static void starved_##name(void);                                                                        \
+    Test(starved, name, .timeout = 300)                                                                      \
+    {                                                                                                        \
+        start_starved((const char *[]){__VA_ARGS__ __VA_OPT__(, ) NULL});                                    \
+        starved_##name();                                                                                    \
+        daemon_stop();                                                                                       \
+    }                                                                                                        \
+    static void starved_##name(void)
+
+STARVED_TEST(generate, "--client-limit", "4")
+{
+    walk_post("/generate", strdup("{\"prompt\":\"Once upon\",\"max_tokens\":6,\"ignore_eos\":true,"
+                                  "\"logprobs\":20,\"prompt_logprobs\":2,\"stop\":[\"zebra\",\"xylophone\"],"
+                                  "\"stop_token_ids\":[3],\"logit_bias\":{\"5\":1}}"));
+    walk_post("/generate", long_body(",\"max_tokens\":4,\"ignore_eos\":true"));
+}
+
+STARVED_TEST(a_stream_with_choices)
+{
+    walk_stream("/generate", strdup("{\"prompt\":\"Once upon\",\"max_tokens\":40,\"ignore_eos\":true,"
+                                    "\"logprobs\":20,\"n\":3,\"stream\":true,\"stop\":\"zebra\"}"));
+    walk_post("/generate", strdup("{\"prompt\":\"Once\",\"max_tokens\":8,\"n\":3,\"ignore_eos\":true}"));
+}
+
+/* The stream waits for the only slot, and its first bytes are comments. */
+STARVED_TEST(keep_alive_comments, "--keepalive-ms", "100", "--slots", "1")
+{
+    const struct scene waiting = {.method = "POST",
+                                  .path = "/generate",
+                                  .body = "{\"prompt\":\"One\",\"max_tokens\":2,\"stream\":true}",
+                                  .stream = true};
+    long failed = 1;
+    for (long n = 0; failed; n++) {
+        int fd = client_connect(daemon_.port);
+        client_request(fd, "POST", "/generate", "",
+                       "{\"prompt\":\"Once\",\"max_tokens\":120,\"ignore_eos\":true}");
+        wait_stat("requests.running", 1);
+        starve_from(STARVE_OURS, n, n % 2);
+        struct reply r = ask(&waiting), first;
+        failed = feed();
+        check_whole(&waiting, &r, "a stream that waits");
+        client_read(fd, &first, false);
+        cr_assert(first.status == 200 || first.status == 503, "%d %s", first.status, first.body);
+        reply_free(&first);
+        reply_free(&r);
+        close(fd);
+        wait_idle();
+    }
+}
+
+/* Nothing is warm: no thread of the pool, and descriptors that the loop has not seen. */
+Test(starved, the_first_request_of_all, .timeout = 300)
+{
+    struct scene first = {.method = "POST", .path = "/generate", .body = long_body(",\"max_tokens\":2")};
+    long failed = 1;
+    for (long n = 0; failed; n++) {
+        int idle[40];
+        start_starved(NULL);
+        for (int i = 0; i < 40; i++)
+            idle[i] = client_connect(daemon_.port);
+        wait_stat("requests.running", 0);
+        starve_from(STARVE_THEIRS, n, n % 2);
+        struct reply r = ask(&first);
+        failed = feed();
+        check_theirs(&first, &r, "the first request");
+        reply_free(&r);
+        for (int i = 0; i < 40; i++)
+            close(idle[i]);
+        daemon_stop();
+    }
+    free(first.body);
+}
+
+#define CHAT                                                                                                 \
+    "{\"messages\":[{\"role\":\"system\",\"content\":\"You tell stories.\"},{\"role\":\"user\",\"content\":" \
+    "[{\"type\":\"text\",\"text\":\"Once\"},{\"type\":\"text\",\"text\":\" upon\"}]}],\"max_tokens\":8"
+
+STARVED_TEST(chat, "--chat-template", HEARTH_TEST_DATA "/templates/chatml.jinja")
+{
+    walk_post("/v1/chat/completions",
+              strdup(CHAT ",\"logprobs\":true,\"top_logprobs\":5,\"temperature\":0}"));
+    walk_stream("/v1/chat/completions",
+                strdup(CHAT ",\"stream\":true,\"stream_options\":{\"include_usage\":true}}"));
+    walk_post("/v1/completions", strdup("{\"prompt\":\"Once\",\"max_tokens\":4}"));
+}
+
+STARVED_TEST(text_and_tokens)
+{
+    char *content = long_body("");
+    memcpy(content + 1, "\"content\":\"", 11); /* in place of "prompt":" and one letter */
+    walk_post("/tokenize", content);
+    walk_post("/tokenize", strdup("{\"content\":\"Once upon a time\"}"));
+    walk_post("/detokenize", strdup("{\"tokens\":[11,400,282,258,389,466]}"));
+}
+
+STARVED_TEST(what_is_read)
+{
+    const char *paths[] = {"/stats", "/metrics", "/requests", "/v1/models", "/health", "/"};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+        walk_all("GET", paths[i], NULL, false);
+}
+
+/* The cancelled stream's own allocations are among those that fail. */
+STARVED_TEST(cancel)
+{
+    const struct scene delete = {.method = "DELETE", .path = "/requests/victim"};
+    const char *body = "{\"prompt\":\"Once\",\"max_tokens\":1000,\"ignore_eos\":true,\"stream\":true}";
+    long failed = 1;
+    for (long n = 0; failed; n++) {
+        struct reply stream, r;
+        int fd = client_connect(daemon_.port);
+        client_request(fd, "POST", "/generate", "X-Request-Id: victim\r\n", body);
+        wait_stat("requests.running", 1);
+        starve_from(STARVE_OURS, n, n % 2);
+        r = ask(&delete);
+        failed = feed();
+        cr_assert(r.status == 202 || r.status == 503 || r.status == 404, "%ld: %d %s", n, r.status, r.body);
+        if (r.status != 202) {
+            reply_free(&r);
+            r = ask(&delete);
+        }
+        reply_free(&r);
+        client_read(fd, &stream, false);
+        if (stream.status == 200)
+            check_stream(&stream, "the cancelled one");
+        else
+            cr_assert(stream.status == 499 || stream.status == 503, "%d: %s", stream.status, stream.body);
+        reply_free(&stream);
+        close(fd);
+        wait_idle();
+    }
+}
+
+/* A page that finds no memory is not kept; the request does not notice. */
+Test(starved, the_prefix_cache_on_disk, .timeout = 300)
+{
+    char *dir = temporary_dir();
+    start_starved((const char *[]){"--prefix-cache-dir", dir, NULL});
+    walk_post("/generate", long_body(",\"max_tokens\":2,\"ignore_eos\":true"));
+    cr_assert_eq(stat_number("prefix_disk.errors"), 0);
+    daemon_stop();
+    temporary_dir_remove(dir);
+}

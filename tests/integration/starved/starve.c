@@ -1,0 +1,110 @@
+/* starve.c - linked into hearthd_starved with --wrap, so that the calls of lib/ and daemon/ come to __wrap_*;
+ * what else calls malloc in this process comes to the definitions at the end. free is counted, never refused.
+ */
+#include "starve.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+void *__real_malloc(size_t size);
+void *__real_calloc(size_t n, size_t size);
+void *__real_realloc(void *p, size_t size);
+void *__real_aligned_alloc(size_t alignment, size_t size);
+void __real_free(void *p);
+
+static struct starve *starve;
+
+__attribute__((constructor)) static void map(void)
+{
+    const char *fd = getenv(STARVE_FD);
+    void *at = fd ? mmap(NULL, sizeof *starve, PROT_READ | PROT_WRITE, MAP_SHARED, atoi(fd), 0) : MAP_FAILED;
+    starve = at == MAP_FAILED ? NULL : at;
+}
+
+static bool fails(enum starve_whose whose)
+{
+    if (!starve)
+        return false;
+    long i = atomic_fetch_add(&starve->n_calls[whose], 1), at = atomic_load(&starve->fails_at[whose]);
+    if (at < 0 || i < at || (i > at && !atomic_load(&starve->all_later)))
+        return false;
+    atomic_fetch_add(&starve->n_failed, 1);
+    return true;
+}
+
+static void *held(void *p)
+{
+    if (p && starve)
+        atomic_fetch_add(&starve->n_held, 1);
+    return p;
+}
+
+#ifdef __SANITIZE_ADDRESS__
+#define MALLOC        __real_malloc
+#define CALLOC        __real_calloc
+#define REALLOC       __real_realloc
+#define ALIGNED_ALLOC __real_aligned_alloc
+#else
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t n, size_t size);
+void *__libc_realloc(void *p, size_t size);
+void *__libc_memalign(size_t alignment, size_t size);
+#define MALLOC        __libc_malloc
+#define CALLOC        __libc_calloc
+#define REALLOC       __libc_realloc
+#define ALIGNED_ALLOC __libc_memalign
+#endif
+
+void *__wrap_malloc(size_t size)
+{
+    return fails(STARVE_OURS) ? NULL : held(MALLOC(size));
+}
+
+void *__wrap_calloc(size_t n, size_t size)
+{
+    return fails(STARVE_OURS) ? NULL : held(CALLOC(n, size));
+}
+
+void *__wrap_realloc(void *p, size_t size)
+{
+    if (fails(STARVE_OURS))
+        return NULL;
+    return p ? REALLOC(p, size) : held(MALLOC(size));
+}
+
+void *__wrap_aligned_alloc(size_t alignment, size_t size)
+{
+    return fails(STARVE_OURS) ? NULL : held(ALIGNED_ALLOC(alignment, size));
+}
+
+char *__wrap_strdup(const char *s)
+{
+    char *copy = fails(STARVE_OURS) ? NULL : held(MALLOC(strlen(s) + 1));
+    return copy ? strcpy(copy, s) : NULL;
+}
+
+void __wrap_free(void *p)
+{
+    if (p && starve)
+        atomic_fetch_sub(&starve->n_held, 1);
+    __real_free(p);
+}
+
+#ifndef __SANITIZE_ADDRESS__ /* whose runtime has to have these */
+__attribute__((visibility("default"))) void *malloc(size_t size)
+{
+    return fails(STARVE_THEIRS) ? NULL : __libc_malloc(size);
+}
+
+__attribute__((visibility("default"))) void *calloc(size_t n, size_t size)
+{
+    return fails(STARVE_THEIRS) ? NULL : __libc_calloc(n, size);
+}
+
+__attribute__((visibility("default"))) void *realloc(void *p, size_t size)
+{
+    return fails(STARVE_THEIRS) ? NULL : __libc_realloc(p, size);
+}
+#endif

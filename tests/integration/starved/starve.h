@@ -1,0 +1,22 @@
+/* starve.h - what it_starved and the hearthd built for it share: which allocation shall fail, and what came
+ * of it. The daemon maps it from the descriptor that STARVE_FD names; the test writes, the daemon counts.
+ * Thread: any. */
+#pragma once
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#define STARVE_FD "STARVE_FD"
+
+enum starve_whose {
+    STARVE_OURS,   /* calls from lib/ and daemon/ */
+    STARVE_THEIRS, /* those of the libraries, the C library's own included; not in a sanitized build */
+    STARVE_WHOSE,
+};
+
+struct starve {
+    _Atomic long fails_at[STARVE_WHOSE]; /* the number of the call that fails, from 0; negative: none does */
+    _Atomic long n_calls[STARVE_WHOSE];
+    _Atomic long n_failed;
+    _Atomic long n_held;   /* pieces of ours that have not been freed */
+    atomic_bool all_later; /* all after it fail too */
+};
