@@ -146,6 +146,8 @@ static void put_decoder(struct buf *out, const struct server *s, const struct en
               "Launches of GPU kernels, or starts of the resident cpu team.", b.launches);
     put_count(out, "counter", "hearth_kernel_parks_total", "Times the decoder left an idle GPU.", b.parks);
     put_count(out, "counter", "hearth_steps_total", "Steps of the decoder.", e->steps);
+    put_value(out, "counter", "hearth_decoder_busy_seconds_total",
+              "Time spent inside steps; 0 on a GPU and node by node.", (double)b.busy_ns / 1e9);
     put_value(out, "gauge", "hearth_heartbeat_age_seconds",
               "Since the decoder's last sign of life; 0 while nothing runs.", age);
     put_head(out, "hearth_decoder_state", "gauge", "1 for the state the decoder is in.");
@@ -157,6 +159,8 @@ static void put_decoder(struct buf *out, const struct server *s, const struct en
               e->pages_cached);
     put_count(out, "gauge", "hearth_kv_bytes", "Bytes of the KV cache.", e->kv_bytes);
     put_count(out, "gauge", "hearth_device_memory_bytes", "Memory the decoder uses.", b.memory_used);
+    put_count(out, "gauge", "hearth_device_scratch_bytes", "Part of it that holds activations.",
+              b.scratch_bytes);
     put_head(out, "hearth_model_info", "gauge", "1, with the model and where it runs in the labels.");
     buf_puts(out, "hearth_model_info{model=\"");
     put_label_text(out, model_config(s->model.model)->name);

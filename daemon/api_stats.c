@@ -27,8 +27,9 @@ static void put_device(struct buf *out, const struct server *s, const struct bac
     json_put_str(out, b->device);
     buf_puts(out, ",\"isa\":");
     json_put_str(out, b->isa);
-    buf_printf(out, ",\"threads\":%u,\"memory_used\":%llu,\"memory_total\":%llu,\"why\":", b->n_threads,
-               (unsigned long long)b->memory_used, (unsigned long long)b->memory_total);
+    buf_printf(out, ",\"threads\":%u,\"memory_used\":%llu,\"memory_total\":%llu,\"scratch\":%llu,\"why\":",
+               b->n_threads, (unsigned long long)b->memory_used, (unsigned long long)b->memory_total,
+               (unsigned long long)b->scratch_bytes);
     json_put_str(out, s->model.why ? s->model.why : "");
     buf_puts(out, "}");
 }
@@ -46,7 +47,8 @@ static void put_decoder(struct buf *out, const struct server *s, const struct ba
                (unsigned long long)b->launches, (unsigned long long)b->parks, (unsigned long long)e->steps,
                (unsigned long long)e->generated_tokens);
     json_put_number(out, e->generated_tokens ? (double)b->launches / (double)e->generated_tokens : 0, 4);
-    buf_printf(out, ",\"ops_per_step\":%u,\"heartbeat_age_ms\":", b->ops_per_step);
+    buf_printf(out, ",\"busy_ms\":%.3f,\"ops_per_step\":%u,\"heartbeat_age_ms\":", (double)b->busy_ns / 1e6,
+               b->ops_per_step);
     if (b->state == BACKEND_RUNNING)
         json_put_ms(out, now > b->heartbeat_ns ? (double)(now - b->heartbeat_ns) / 1e6 : 0);
     else

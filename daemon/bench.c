@@ -32,11 +32,12 @@ struct bench_cost bench_cost(const struct offline *o, const struct bench_test *t
 {
     const struct graph *g = executor_graph(o->runtime.executor);
     struct backend_info info;
-    double weights = 0, row = 0, ops = 0;
+    double weights = 0, row = 0, ops = 0, attention_width = 0;
 
     executor_info(o->runtime.executor, &info);
     for (uint32_t i = 0; i < g->n_nodes; i++) {
         const struct graph_node *node = &g->nodes[i];
+        attention_width += node->op == GRAPH_SOFT_MAX ? node->width : 0;
         if (node->weight == MODEL_NO_WEIGHT || (test->prefill && node->head))
             continue;
         const struct weight *w = model_weight(g->model, node->weight);
@@ -52,7 +53,9 @@ struct bench_cost bench_cost(const struct offline *o, const struct bench_test *t
     double past = test->depth + test->n_tokens / 2.0;
     double kv = (double)kv_page_size(&info.kv) / KV_PAGE_TOKENS * past;
     /* A chunk's rows read each other's keys and values out of caches: only decoding pays for the past. */
-    return (struct bench_cost){weights / sharers + row + (test->prefill ? 0 : kv), ops};
+    return (struct bench_cost){.bytes = weights / sharers + row + (test->prefill ? 0 : kv),
+                               .int8_ops = ops,
+                               .attention_ops = 4 * attention_width * past};
 }
 
 void bench_compare(struct bench_row *row, const struct bench_roofline *roofline)
@@ -64,8 +67,14 @@ void bench_compare(struct bench_row *row, const struct bench_roofline *roofline)
     if (roofline->int8_tops > 0)
         int8 = row->tokens_per_s * row->cost.int8_ops / (roofline->int8_tops * 1e12);
 
+    row->roofline = *roofline;
     row->bound = read >= int8 ? "read" : "int8";
     row->fraction = read >= int8 ? read : int8;
+}
+
+struct bench_roofline bench_mean(const struct bench_roofline *a, const struct bench_roofline *b)
+{
+    return (struct bench_roofline){(a->read_gbps + b->read_gbps) / 2, (a->int8_tops + b->int8_tops) / 2};
 }
 
 /* ---- statistics ---- */
@@ -155,6 +164,8 @@ static void batch_prepare(struct bench_batch *b, const struct bench_test *test)
             .n_prompt = prompt_length(test),
             .max_tokens = n_out,
             .ignore_eos = true,
+            /* One text's past is computed once; several ones' would be one past in the caches of the CPU. */
+            .cache_prompt = !test->prefill && test->batch == 1,
             .sampling = {.seed = i, .top_p = 1, .typical_p = 1, .repetition_penalty = 1},
             .out = b->out + (size_t)i * (n_out + 1)};
 }

@@ -31,8 +31,9 @@ struct bench_roofline { /* 0: unknown */
 
 /* What one token costs, by the shapes of the model. */
 struct bench_cost {
-    double bytes;    /* read: weights shared by the batch, and this sequence's keys and values */
-    double int8_ops; /* multiplications and additions of the matrix products */
+    double bytes;         /* read: weights shared by the batch, and this sequence's keys and values */
+    double int8_ops;      /* multiplications and additions of the matrix products */
+    double attention_ops; /* those of attention: in floats, and no part of int8_ops */
 };
 
 struct bench_row {
@@ -41,8 +42,9 @@ struct bench_row {
     double tokens_per_s, sd;   /* median, standard deviation of the repetitions */
     double launches_per_token; /* of kernels; a resident decoder needs none */
     struct bench_cost cost;
-    const char *bound; /* "int8" or "read": the limit that is nearer */
-    double fraction;   /* of that limit */
+    struct bench_roofline roofline; /* mean of what was measured just before and just after */
+    const char *bound;              /* "int8" or "read": the limit that is nearer */
+    double fraction;                /* of that limit */
 };
 
 struct bench_test { /* one row to be measured */
@@ -55,15 +57,16 @@ int bench_measure(struct offline *o, const struct bench_test *test, uint32_t rep
                   struct bench_row *row, struct error *err);
 void bench_test_name(const struct bench_test *test, char *out, size_t room);
 struct bench_cost bench_cost(const struct offline *o, const struct bench_test *test);
-/* Sets bound and fraction; 0 where the limit is unknown. */
+/* Keeps the limits and sets bound and fraction; 0 where the limit is unknown. */
 void bench_compare(struct bench_row *row, const struct bench_roofline *roofline);
+struct bench_roofline bench_mean(const struct bench_roofline *a, const struct bench_roofline *b);
 /* Of n >= 1 values; sorts them. */
 double bench_median(double *values, uint32_t n);
 double bench_deviation(const double *values, uint32_t n);
 
 struct bench_report {
-    const struct bench_roofline *roofline;
-    uint32_t threads; /* the roofline was measured with */
+    const struct bench_roofline *roofline; /* mean of all */
+    uint32_t threads;                      /* the roofline was measured with */
     const struct runtime *runtime;
     const struct bench_row *rows;
     uint32_t n_rows;

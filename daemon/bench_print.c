@@ -17,8 +17,9 @@ void bench_print_roofline(const struct bench_roofline *roofline, uint32_t thread
         fprintf(f, "the driver does not say how fast this device reads\n");
 }
 
-static void print_row(const struct bench_row *row, const struct bench_roofline *roofline, FILE *f)
+static void print_row(const struct bench_row *row, FILE *f)
 {
+    const struct bench_roofline *roofline = &row->roofline;
     char limit[64] = "-";
 
     if (strcmp(row->bound, "read") == 0 && roofline->read_gbps > 0)
@@ -62,7 +63,7 @@ void bench_print_table(const struct bench_report *report, FILE *f)
     fprintf(f, "\n%-16s %-11s %11s   %-9s %9s   %s\n", "test", "executor", "tokens/s", "sd", "launches",
             "of the limit");
     for (uint32_t i = 0; i < report->n_rows; i++)
-        print_row(&report->rows[i], report->roofline, f);
+        print_row(&report->rows[i], f);
 }
 
 void bench_print_json(const struct bench_report *report, FILE *f)
@@ -72,11 +73,13 @@ void bench_print_json(const struct bench_report *report, FILE *f)
     for (uint32_t i = 0; i < report->n_rows; i++) {
         const struct bench_row *row = &report->rows[i];
         json_array_append_new(
-            rows, json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:s, s:f}", "test", row->test, "executor",
-                            config_executor_name(row->executor), "tokens_per_s", row->tokens_per_s, "sd",
-                            row->sd, "launches_per_token", row->launches_per_token, "bytes_per_token",
-                            row->cost.bytes, "int8_ops_per_token", row->cost.int8_ops, "bound", row->bound,
-                            "fraction", row->fraction));
+            rows,
+            json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:s, s:f, s:f, s:f}", "test", row->test,
+                      "executor", config_executor_name(row->executor), "tokens_per_s", row->tokens_per_s,
+                      "sd", row->sd, "launches_per_token", row->launches_per_token, "bytes_per_token",
+                      row->cost.bytes, "int8_ops_per_token", row->cost.int8_ops, "attention_ops_per_token",
+                      row->cost.attention_ops, "bound", row->bound, "fraction", row->fraction, "read_GBps",
+                      row->roofline.read_gbps, "int8_TOPS", row->roofline.int8_tops));
     }
     json_t *all = json_pack("{s:{s:f, s:f}, s:o}", "roofline", "read_GBps", report->roofline->read_gbps,
                             "int8_TOPS", report->roofline->int8_tops, "rows", rows);

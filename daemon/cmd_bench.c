@@ -147,9 +147,22 @@ static struct bench_roofline measure_roofline(uint32_t threads)
     return (struct bench_roofline){roofline_read_gbps(threads), roofline_int8_tops(threads)};
 }
 
+/* The limits of the threads that the model gets, or of its device. */
+static struct bench_roofline measure_limits(const struct offline *o)
+{
+    struct backend_info info;
+
+    executor_info(o->runtime.executor, &info);
+    if (info.memory_total)
+        return (struct bench_roofline){.read_gbps = (double)info.bandwidth / 1e9};
+    return measure_roofline(info.n_threads);
+}
+
+/* The limits are measured before and after every test: those of a machine that others share move. */
 static int run_tests(struct offline *o, const struct bench_plan *plan, const struct bench_options *opt,
                      struct bench_report *report, struct bench_row *rows, struct error *err)
 {
+    struct bench_roofline before = measure_limits(o), after, both;
     int rc = 0;
 
     for (uint32_t i = 0; i < plan->n && report->n_rows < BENCH_MAX_ROWS && rc == 0; i++) {
@@ -157,7 +170,10 @@ static int run_tests(struct offline *o, const struct bench_plan *plan, const str
         rc = bench_measure(o, &plan->tests[i], opt->repetitions, row, err);
         if (rc < 0)
             break;
-        bench_compare(row, report->roofline);
+        after = measure_limits(o);
+        both = bench_mean(&before, &after);
+        bench_compare(row, &both);
+        before = after;
         report->n_rows++;
     }
     return rc;
@@ -176,17 +192,21 @@ static int print_ops(const struct config *cfg, const struct bench_plan *plan, st
     return rc;
 }
 
-/* The limits of the threads that the model gets, or of its device. */
-static void set_limits(struct bench_report *report, struct bench_roofline *roofline, const struct offline *o)
+static uint32_t n_threads(const struct offline *o)
 {
     struct backend_info info;
 
     executor_info(o->runtime.executor, &info);
-    report->threads = info.n_threads;
-    if (info.memory_total)
-        *roofline = (struct bench_roofline){.read_gbps = (double)info.bandwidth / 1e9};
-    else
-        *roofline = measure_roofline(info.n_threads);
+    return info.n_threads;
+}
+
+/* Over all rows. */
+static void mean_limits(const struct bench_report *report, struct bench_roofline *out)
+{
+    for (uint32_t i = 0; i < report->n_rows; i++) {
+        out->read_gbps += report->rows[i].roofline.read_gbps / report->n_rows;
+        out->int8_tops += report->rows[i].roofline.int8_tops / report->n_rows;
+    }
 }
 
 /* The tests once more with every other executor that the backend has. */
@@ -213,7 +233,7 @@ static int run_others(struct offline *o, struct config *cfg, const struct bench_
 static int bench_model(struct config *cfg, const struct bench_options *opt, struct error *err)
 {
     static struct bench_row rows[BENCH_MAX_ROWS];
-    struct bench_roofline roofline;
+    struct bench_roofline roofline = {0};
     struct bench_report report = {.roofline = &roofline, .rows = rows};
     struct bench_plan plan;
     struct offline o = {0};
@@ -223,11 +243,12 @@ static int bench_model(struct config *cfg, const struct bench_options *opt, stru
     int rc = offline_open(&o, cfg, err);
     if (rc < 0)
         return rc;
-    set_limits(&report, &roofline, &o);
+    report.threads = n_threads(&o);
     rc = run_tests(&o, &plan, opt, &report, rows, err);
     if (rc == 0 && opt->executors)
         rc = run_others(&o, cfg, &plan, opt, &report, rows, err);
     report.runtime = &o.runtime;
+    mean_limits(&report, &roofline);
     if (rc == 0)
         (opt->json ? bench_print_json : bench_print_table)(&report, stdout);
     offline_close(&o);

@@ -224,12 +224,14 @@ static int cpu_submit(struct backend *be, const struct step *step, struct error 
 
 static void run_oldest(struct decoder *d)
 {
+    uint64_t began = clock_ns(), busy = atomic_load_explicit(&d->busy_ns, memory_order_relaxed);
     decoder_begin_step(d, d->ring[d->ring_first]);
     if (d->step->n_rows) /* else page ops alone */
         decoder_walk(d);
     decoder_finish_step(d);
     d->ring_first = (d->ring_first + 1) % DECODER_RING;
     d->ring_n--;
+    atomic_store_explicit(&d->busy_ns, busy + clock_ns() - began, memory_order_relaxed);
 }
 
 static int cpu_poll(struct backend *be, struct step_result *out, int max, uint64_t *steps_done,
@@ -338,6 +340,7 @@ static void cpu_info(const struct backend *be, struct backend_info *out)
         .scratch_bytes = scratch,
         .launches = d->cfg.eager ? 0 : 1, /* of the team; node by node the executor counts */
         .steps = atomic_load_explicit(&d->steps, memory_order_relaxed),
+        .busy_ns = atomic_load_explicit(&d->busy_ns, memory_order_relaxed),
         .ops_per_step = d->program ? d->program->n_ops : 0,
         .heartbeat_ns = last_beat(d),
         .state = atomic_load_explicit(&d->state, memory_order_relaxed),

@@ -69,7 +69,7 @@ struct decoder {
     uint64_t steps_done; /* id of the newest finished step */
     bool fresh_logits;   /* the logits buffer is that step's */
 
-    _Atomic uint64_t steps, heartbeat_ns, pages_touched;
+    _Atomic uint64_t steps, busy_ns, heartbeat_ns, pages_touched;
     _Atomic uint64_t pieces_seen; /* team_progress() when info() last looked */
     _Atomic uint32_t state;
 };

@@ -608,6 +608,8 @@ Test(cli, bench_json_is_one_object_with_a_row_per_test)
         cr_assert_str_eq(json_string_value(json_object_get(row, "test")), names[i]);
         cr_assert_gt(json_real_value(json_object_get(row, "tokens_per_s")), 0);
         cr_assert_gt(json_real_value(json_object_get(row, "fraction")), 0);
+        cr_assert_gt(json_real_value(json_object_get(row, "read_GBps")), 0); /* measured around it */
+        cr_assert_gt(json_real_value(json_object_get(row, "attention_ops_per_token")), 0);
     }
     cr_assert_gt(json_real_value(json_object_get(json_object_get(report, "roofline"), "read_GBps")), 0);
     json_decref(report);

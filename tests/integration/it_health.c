@@ -56,6 +56,15 @@ DAEMON_TEST(health, head_gives_the_headers_alone)
     reply_free(&r);
 }
 
+DAEMON_TEST(stats, scratch_and_the_time_inside_steps_are_shown)
+{
+    double scratch = stat_number("device.scratch"), before = stat_number("decoder.busy_ms");
+    cr_assert(scratch > 0 && scratch < stat_number("device.memory_used"), "%g", scratch);
+    json_decref(generate("{\"prompt\":\"Once\",\"max_tokens\":5,\"ignore_eos\":true}"));
+    double busy = stat_number("decoder.busy_ms") - before;
+    cr_assert(busy > 0 && busy < 1e3 * stat_number("uptime_s"), "%g ms", busy);
+}
+
 DAEMON_TEST(stats, figures_add_up)
 {
     for (int i = 0; i < 3; i++)

@@ -52,3 +52,15 @@ Test(bench, the_nearer_limit_is_the_bound)
     cr_assert_str_eq(prefill.bound, "int8");
     cr_assert_lt(fabs(prefill.fraction - 0.5), 1e-12);
 }
+
+Test(bench, a_row_is_compared_with_the_mean_of_the_limits_around_it)
+{
+    struct bench_roofline before = {.read_gbps = 40, .int8_tops = 2},
+                          after = {.read_gbps = 60, .int8_tops = 1};
+    struct bench_roofline both = bench_mean(&before, &after);
+    struct bench_row row = {.tokens_per_s = 100, .cost = {.bytes = 4e8, .int8_ops = 1e8}};
+    bench_compare(&row, &both);
+    cr_assert_lt(fabs(row.fraction - 0.8), 1e-12);
+    cr_assert_eq(row.roofline.read_gbps, 50);
+    cr_assert_eq(row.roofline.int8_tops, 1.5);
+}

@@ -1,0 +1,307 @@
+/* bench_serve - what clients of a hearthd see: how fast text comes, and how soon it is ready after its start.
+ *
+ *   bench_serve streams PORT N N_PROMPT N_GEN WAVES
+ *       N connections at once, each with one streamed request of N_PROMPT random token ids (no two alike) and
+ *       N_GEN tokens of text; WAVES times, with half a second of rest before each, after one wave that does
+ *       not count.
+ *
+ *   bench_serve start N COMMAND...
+ *       N times: starts COMMAND, a hearthd with --port, and asks for /health/ready until that says 200.
+ *
+ * Prints "name value" lines: medians over the waves and starts, percentiles over all that came. A token's
+ * time is that of the recv() that brought its event. client_cpu is the part of one core that this program
+ * took. One thread, which sleeps in poll(). */
+#include "clock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MAX_STREAMS 256
+#define MAX_WAVES   64
+#define ROOM        65536
+#define REST_NS     500000000
+
+extern char **environ;
+
+struct stream {
+    size_t n_out, sent, n_in;
+    uint64_t began_ns, first_ns, last_ns;
+    uint32_t n_events;
+    bool done;
+    char out[32768], in[ROOM];
+};
+
+static struct {
+    uint16_t port;
+    uint32_t n, n_prompt, n_gen, n_waves, random;
+    struct stream *streams;
+    struct pollfd fds[MAX_STREAMS];
+    double *gaps_ms, *ttft_ms, rates[MAX_WAVES];
+    uint32_t n_gaps, n_ttft;
+} b;
+
+static void die(const char *what)
+{
+    fprintf(stderr, "bench_serve: %s: %s\n", what, strerror(errno));
+    exit(1);
+}
+
+static void rest(long ns)
+{
+    nanosleep(&(struct timespec){0, ns}, NULL);
+}
+
+static int ascending(const void *a, const void *b_)
+{
+    double x = *(const double *)a, y = *(const double *)b_;
+    return (x > y) - (x < y);
+}
+
+/* Of n values, which it sorts; 0 of none. */
+static double percentile(double *values, uint32_t n, double fraction)
+{
+    qsort(values, n, sizeof *values, ascending);
+    uint32_t at = (uint32_t)(fraction * n);
+    return n ? values[at < n ? at : n - 1] : 0;
+}
+
+static int connect_to(uint16_t port)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port)};
+    int on = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (fd < 0)
+        die("socket");
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+/* ---- streams ---- */
+
+static void make_request(struct stream *s)
+{
+    char body[sizeof s->out - 256];
+    size_t n = (size_t)snprintf(body, sizeof body, "{\"prompt\":[");
+    for (uint32_t i = 0; i < b.n_prompt && n < sizeof body - 128; i++) {
+        b.random = b.random * 1664525u + 1013904223u;
+        n += (size_t)snprintf(body + n, sizeof body - n, "%s%u", i ? "," : "", 300 + (b.random >> 8) % 2000);
+    }
+    n += (size_t)snprintf(body + n, sizeof body - n,
+                          "],\"max_tokens\":%u,\"ignore_eos\":true,\"stream\":true}", b.n_gen);
+    s->n_out = (size_t)snprintf(s->out, sizeof s->out,
+                                "POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s",
+                                n, body);
+    s->sent = s->n_in = 0;
+    s->n_events = 0;
+    s->done = false;
+    s->first_ns = s->last_ns = 0;
+}
+
+static void note_event(struct stream *s, uint64_t now)
+{
+    if (!s->n_events++) {
+        s->first_ns = now;
+        b.ttft_ms[b.n_ttft++] = (double)(now - s->began_ns) / 1e6;
+    } else {
+        b.gaps_ms[b.n_gaps++] = (double)(now - s->last_ns) / 1e6;
+    }
+    s->last_ns = now;
+}
+
+/* Events that bring tokens: those of the text, and the last one when it does. */
+static void read_more(struct stream *s, int fd)
+{
+    ssize_t got = recv(fd, s->in + s->n_in, ROOM - 1 - s->n_in, 0);
+    uint64_t now = clock_ns();
+    if (got <= 0) {
+        fprintf(stderr, "bench_serve: cut after %u events: %.300s\n", s->n_events, s->in);
+        exit(1);
+    }
+    s->n_in += (size_t)got;
+    s->in[s->n_in] = '\0';
+    char *at = s->in, *end;
+    for (; (end = strstr(at, "\n\n")); at = end + 2) {
+        *end = '\0';
+        if (strstr(at, "\"tokens\":[") && !strstr(at, "\"tokens\":[]"))
+            note_event(s, now);
+        s->done = s->done || strstr(at, "data: [DONE]");
+    }
+    s->n_in -= (size_t)(at - s->in);
+    memmove(s->in, at, s->n_in + 1);
+}
+
+static void send_more(struct stream *s, struct pollfd *p)
+{
+    ssize_t n = send(p->fd, s->out + s->sent, s->n_out - s->sent, MSG_NOSIGNAL);
+    if (n < 0)
+        die("send");
+    s->sent += (size_t)n;
+    if (s->sent == s->n_out)
+        p->events = POLLIN;
+}
+
+/* Of connections that are open, as those of a pool are. */
+static void wave(uint32_t number)
+{
+    uint32_t open = b.n;
+    for (uint32_t i = 0; i < b.n; i++) {
+        make_request(&b.streams[i]);
+        b.fds[i] = (struct pollfd){.fd = connect_to(b.port), .events = POLLIN | POLLOUT};
+        if (b.fds[i].fd < 0)
+            die("connect");
+    }
+    rest(REST_NS);
+    uint64_t began = clock_ns();
+    for (uint32_t i = 0; i < b.n; i++)
+        b.streams[i].began_ns = began;
+    while (open > 0) {
+        if (poll(b.fds, b.n, 60000) <= 0)
+            die("no news for a minute");
+        for (uint32_t i = 0; i < b.n; i++) {
+            struct stream *s = &b.streams[i];
+            if (b.fds[i].revents & POLLOUT && s->sent < s->n_out)
+                send_more(s, &b.fds[i]);
+            if (b.fds[i].revents & (POLLIN | POLLHUP | POLLERR))
+                read_more(s, b.fds[i].fd);
+            if (s->done && b.fds[i].fd >= 0) {
+                close(b.fds[i].fd);
+                b.fds[i].fd = -1;
+                open--;
+            }
+        }
+    }
+    b.rates[number] = (double)b.n * (b.n_prompt + b.n_gen) * 1e9 / (double)(clock_ns() - began);
+}
+
+static double cpu_seconds(void)
+{
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+}
+
+static void streams(void)
+{
+    size_t events = (size_t)b.n * (b.n_gen + 2) * (b.n_waves + 1);
+    double busy = 0;
+    b.streams = calloc(b.n, sizeof *b.streams);
+    b.gaps_ms = calloc(events, sizeof *b.gaps_ms);
+    b.ttft_ms = calloc(events, sizeof *b.ttft_ms);
+    if (!b.streams || !b.gaps_ms || !b.ttft_ms)
+        die("memory");
+    wave(0);
+    b.n_gaps = b.n_ttft = 0;
+    double cpu = cpu_seconds();
+    for (uint32_t i = 0; i < b.n_waves; i++) {
+        wave(i);
+        busy += b.n * (double)(b.n_prompt + b.n_gen) / b.rates[i];
+    }
+    cpu = (cpu_seconds() - cpu) / busy;
+    printf("tokens_per_s %.1f\n", percentile(b.rates, b.n_waves, 0.5));
+    printf("events %u\n", b.n_gaps + b.n_ttft);
+    printf("inter_token_p50_ms %.3f\ninter_token_p99_ms %.3f\n", percentile(b.gaps_ms, b.n_gaps, 0.5),
+           percentile(b.gaps_ms, b.n_gaps, 0.99));
+    printf("ttft_p50_ms %.3f\nttft_p99_ms %.3f\nclient_cpu %.4f\n", percentile(b.ttft_ms, b.n_ttft, 0.5),
+           percentile(b.ttft_ms, b.n_ttft, 0.99), cpu);
+}
+
+/* ---- starts ---- */
+
+static bool is_ready(uint16_t port)
+{
+    static const char ask[] = "GET /health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    char reply[64] = "";
+    int fd = connect_to(port);
+    if (fd < 0)
+        return false;
+    bool ready = send(fd, ask, sizeof ask - 1, MSG_NOSIGNAL) > 0 &&
+                 recv(fd, reply, sizeof reply - 1, 0) > 0 && strncmp(reply, "HTTP/1.1 200", 12) == 0;
+    close(fd);
+    return ready;
+}
+
+static uint16_t port_of(char **command)
+{
+    for (; *command; command++)
+        if (strcmp(*command, "--port") == 0 && command[1])
+            return (uint16_t)atoi(command[1]);
+    errno = EINVAL;
+    die("COMMAND has no --port");
+    return 0;
+}
+
+static double start_once(char **command, uint16_t port)
+{
+    pid_t pid;
+    int status;
+    uint64_t began = clock_ns();
+    errno = posix_spawnp(&pid, command[0], NULL, NULL, command, environ);
+    if (errno)
+        die(command[0]);
+    while (!is_ready(port)) {
+        if (waitpid(pid, &status, WNOHANG) == pid) {
+            errno = ECHILD;
+            die("COMMAND has ended");
+        }
+        rest(2000000);
+    }
+    double ms = (double)(clock_ns() - began) / 1e6;
+    kill(pid, SIGTERM);
+    waitpid(pid, &status, 0);
+    return ms;
+}
+
+static void starts(uint32_t n, char **command)
+{
+    double ms[MAX_WAVES];
+    uint16_t port = port_of(command);
+    for (uint32_t i = 0; i < n; i++)
+        ms[i] = start_once(command, port);
+    printf("start_ms %.1f\n", percentile(ms, n, 0.5));
+}
+
+static uint32_t number(const char *text, uint32_t max)
+{
+    unsigned long value = strtoul(text, NULL, 10);
+    if (value >= 1 && value <= max)
+        return (uint32_t)value;
+    fprintf(stderr, "bench_serve: %s is not 1 to %u\n", text, max);
+    exit(2);
+}
+
+int main(int argc, char **argv)
+{
+    b.random = (uint32_t)clock_ns();
+    if (argc == 7 && strcmp(argv[1], "streams") == 0) {
+        b.port = (uint16_t)number(argv[2], 65535);
+        b.n = number(argv[3], MAX_STREAMS);
+        b.n_prompt = number(argv[4], 4096);
+        b.n_gen = number(argv[5], 4096);
+        b.n_waves = number(argv[6], MAX_WAVES);
+        streams();
+    } else if (argc > 3 && strcmp(argv[1], "start") == 0) {
+        starts(number(argv[2], MAX_WAVES), argv + 3);
+    } else {
+        fprintf(stderr, "usage: bench_serve streams PORT N N_PROMPT N_GEN WAVES | start N COMMAND...\n");
+        return 2;
+    }
+    return 0;
+}

@@ -1,0 +1,220 @@
+#!/bin/sh
+# suite.sh [-o FILE] [PART...] - the benchmark suite: a table of what this machine does beside what it should do.
+#
+#   tests/bench/suite.sh                              all parts, with the programs of build/bin
+#   tests/bench/suite.sh text prefill                 some
+#   tests/bench/suite.sh -o tests/bench/results/x     also into x.txt, and as JSON into x.json
+#
+# BIN: where hearthd, mkmodel and bench_serve are. MODELS: where the models are made, once (random weights; build/bench).
+# MEASURE: a command put before every part, e.g. one that keeps the machine quiet meanwhile.
+#
+# Every fraction is of a limit that was measured just before and just after in the same process (hearthd bench).
+# A part during which other processes (or, on a shared host, other guests) had more than 3 % of the machine is marked.
+# No part asserts anything: the verdict is printed, the exit status is 0.
+set -eu
+top=$(cd "$(dirname "$0")/../.." && pwd)
+bin=${BIN:-$top/build/bin}
+models=${MODELS:-$top/build/bench}
+demo=$top/models/hearth-stories-6m-q4_k_m.gguf
+tab=$(printf '\t')
+all="text depth prefill streams:8 streams:16 streams:32 ttft overhead memory start
+     type:q8_0 type:q6_k type:q5_k_m type:q4_0 type:f16 type:bf16 shape:llama-3.2-1b shape:qwen2.5-0.5b isa:avx2 threads:1 threads:4"
+
+# ---- rows: name, measured, limit, what is compared, sense, required, aim, remark ----
+
+row() { (IFS=$tab && echo "$*") >>"$rows"; }
+model() { # SHAPE QUANT; the file's name
+    file=$models/$1-$2.gguf
+    [ -f "$file" ] || { mkdir -p "$models" && "$bin/mkmodel" --shape "$1" --quant "$2" --out "$file.part" >&2 && mv "$file.part" "$file"; }
+    echo "$file"
+}
+calc() { awk "BEGIN { printf \"${2:-%.2f}\", $1 }"; }
+bench() { "$bin/hearthd" bench --config /dev/null --json "$@" >"$dir/bench.json"; }
+# TEST KEY of the last bench; jansson writes flat objects of one line
+field() { tr '{' '\n' <"$dir/bench.json" | sed -n "s|^\"test\": \"$1\".*\"$2\": \([0-9.e+-]*\).*|\1|p"; }
+# NAME TEST REQUIRED AIM [REMARK]: a test of the last bench as a fraction of the read bandwidth
+read_row() {
+    speed=$(field "$2" tokens_per_s) bytes=$(field "$2" bytes_per_token) limit=$(field "$2" read_GBps)
+    row "$1" "$(calc "$speed" %.1f) tokens/s" "$(calc "$limit" %.1f) GB/s read" "$(calc "$speed*$bytes/1e9/$limit" %.3f)" '>=' "$3" "$4" \
+        "$(calc "$bytes/1e6" %.0f) MB/token${5:+, $5}"
+}
+int8_row() {
+    speed=$(field "$2" tokens_per_s) ops=$(field "$2" int8_ops_per_token) limit=$(field "$2" int8_TOPS) attention=$(field "$2" attention_ops_per_token)
+    row "$1" "$(calc "$speed" %.0f) tokens/s" "$(calc "$limit") TOPS int8" "$(calc "$speed*$ops/1e12/$limit" %.3f)" '>=' "$3" "$4" \
+        "$(calc "$ops/1e9" %.3f) GOP/token; attention beside them $(calc "$attention/1e9" %.3f)${5:+; $5}"
+}
+
+# ---- a daemon ----
+
+serve() {
+    "$bin/hearthd" serve --config /dev/null --port 0 "$@" >"$dir/hearthd.log" 2>&1 &
+    daemon=$!
+    for _ in $(seq 600); do
+        port=$(sed -n 's|.*http://127\.0\.0\.1:\([0-9]*\) .*|\1|p' "$dir/hearthd.log" | head -n 1)
+        [ -n "$port" ] && curl -sf "http://127.0.0.1:$port/health/ready" >/dev/null && return 0
+        sleep 0.05
+    done
+    cat "$dir/hearthd.log" >&2
+    exit 1
+}
+stop() { kill "$daemon" && wait "$daemon"; }
+stat() { curl -sf "http://127.0.0.1:$port/stats" | sed "s/.*\"$1\":\([0-9.]*\).*/\1/"; }
+clients() { "$bin/bench_serve" streams "$port" "$@" >"$dir/clients"; }
+seen() { awk -v name="$1" '$1 == name { print $2 }' "$dir/clients"; }
+# nanoseconds of CPU that the threads of this name have had; without a name all
+cpu_ns() { for t in /proc/"$daemon"/task/*; do [ $# -gt 0 ] && [ "$(cat "$t/comm")" != "$1" ] || cat "$t/schedstat"; done | awk '{ n += $1 } END { printf "%.0f", n }'; }
+
+# ---- parts ----
+
+part_text() { # one stream, short context
+    bench --model "$(model qwen3-0.6b q4_k_m)" -p 0 -n 128
+    read_row "decode, 1 stream, context < 256" tg128 0.93 0.97
+}
+part_depth() { # one stream after 4,096 tokens; q8_0 keys and values read half the bytes
+    bench --model "$(model qwen3-0.6b q4_k_m)" -p 0 -n 64 -d 4096 --kv-type f16
+    read_row "decode, context 4096, f16 KV" tg64@d4096 0.85 0.95 "weights and KV"
+    f16=$(field tg64@d4096 tokens_per_s)
+    bench --model "$(model qwen3-0.6b q4_k_m)" -p 0 -n 64 -d 4096 --kv-type q8_0
+    read_row "decode, context 4096, q8_0 KV" tg64@d4096 0.80 - "weights and KV"
+    row "  its speed beside f16's" "" "" "$(calc "$(field tg64@d4096 tokens_per_s)/$f16")" '>=' 1.25 - ""
+}
+part_prefill() {
+    bench --model "$(model qwen3-0.6b q4_k_m)" -p 512,2048 -n 0
+    int8_row "prefill 512" pp512 0.50 0.60
+    int8_row "prefill 2048" pp2048 0.36 0.45
+}
+part_streams() { # N: at once, 128 tokens of prompt and 64 of text each
+    serve --model "$(model qwen3-0.6b q4_k_m)"
+    clients "$1" 128 64 "$([ "$1" -gt 8 ] && echo 3 || echo 5)"
+    stop
+    speed=$(seen tokens_per_s)
+    case $1 in 8) required=750 aim=1000 ;; *) required=$(awk -F "$tab" '/concurrent streams/ { v = $4 } END { print v ? v : "-" }' "$rows") aim=- ;; esac
+    row "$1 concurrent streams, 128 + 64 tokens" "$speed tokens/s" "" "$speed" '>=' "$required" $aim "prompt and text; clients took $(calc "100*$(seen client_cpu)" %.1f) % of a core"
+    p50=$(seen inter_token_p50_ms) required=-
+    [ "$1" -gt 8 ] || required=14
+    row "  inter-token p50" "$p50 ms" "" "$p50" '<=' $required - "p99 $(seen inter_token_p99_ms) ms; TTFT p50 $(seen ttft_p50_ms), p99 $(seen ttft_p99_ms) ms"
+}
+part_ttft() {
+    bench --model "$(model qwen3-0.6b q4_k_m)" -p 128 -n 0 -r 9
+    before=$(field pp128 tokens_per_s)
+    serve --model "$(model qwen3-0.6b q4_k_m)"
+    clients 1 128 2 9
+    stop
+    bench --model "$(model qwen3-0.6b q4_k_m)" -p 128 -n 0 -r 9
+    prefill=$(calc "64000/$before + 64000/$(field pp128 tokens_per_s)" %.1f)
+    row "TTFT beyond prefill, 128 tokens, idle" "$(seen ttft_p50_ms) ms in all" "$prefill ms prefill" "$(calc "$(seen ttft_p50_ms)-$prefill" %.1f)" '<=' 3 - "ms; prefill from hearthd bench"
+}
+# CPU time of the event loop's thread, and of the engine's thread outside of steps (/stats busy_ms), over the tokens
+# that it sent; with one compute thread, since a step's clock must not run while others have its core.
+part_overhead() {
+    serve --model "$demo" --threads 1
+    for n in 1 8; do
+        clients $n 8 400 1
+        loop=$(cpu_ns hearthd) engine=$(cpu_ns engine) busy=$(stat busy_ms) tokens=$(stat generated)
+        clients $n 8 400 8
+        tokens=$(($(stat generated) - tokens))
+        loop=$(calc "($(cpu_ns hearthd)-$loop)/$tokens/1e3") engine=$(calc "(($(cpu_ns engine)-$engine)-1e6*($(stat busy_ms)-$busy))/$tokens/1e3")
+        row "HTTP and engine per token, $n stream$([ $n = 1 ] || echo s)" "$(calc "$loop+$engine" %.1f) us" "" "$(calc "$loop+$engine" %.1f)" '<=' 30 10 "of one core; event loop $loop, engine outside of steps $engine"
+    done
+    stop
+}
+part_memory() {
+    serve --model "$(model qwen3-0.6b q4_k_m)"
+    clients 1 128 16 1
+    rss=$(awk '/^VmRSS/ { print $2 * 1024 }' /proc/$daemon/status) used=$(stat memory_used) scratch=$(stat scratch)
+    row "resident beyond weights and KV" "$(calc "$rss/1e6" %.0f) MB in all" "$(calc "($used-$scratch)/1e6" %.0f) MB of them" "$(calc "($rss-$used+$scratch)/1e6" %.0f)" '<=' 64 - "MB; scratch $(calc "$scratch/1e6" %.0f) MB reserved"
+    sleep 1
+    cpu=$(cpu_ns) && sleep 10
+    cpu=$(calc "($(cpu_ns)-$cpu)/1e8" %.3f)
+    stop
+    row "CPU of an idle daemon" "$cpu % of a core" "" "$cpu" '<=' 0.1 0 ""
+}
+part_start() {
+    cat "$(model qwen3-0.6b q4_k_m)" >/dev/null
+    "$bin/bench_serve" start 5 "$bin/hearthd" serve --config /dev/null --port $((20000 + $$ % 10000)) --log-level error --model "$(model qwen3-0.6b q4_k_m)" >"$dir/clients"
+    row "start to ready, file in page cache" "$(seen start_ms) ms" "" "$(seen start_ms)" '<=' 600 300 ""
+}
+part_type() {
+    bench --model "$(model qwen3-0.6b "$1")" -p 512 -n 64
+    read_row "decode, $1" tg64 0.80 -
+    row "  prefill 512, $1" "$(calc "$(field pp512 tokens_per_s)" %.0f) tokens/s" "" "" - - - ""
+}
+part_shape() {
+    bench --model "$(model "$1" q4_k_m)" -p 512 -n 64
+    read_row "decode, $1 q4_k_m" tg64 0.80 -
+    int8_row "  prefill 512, $1 q4_k_m" pp512 - -
+}
+part_isa() {
+    bench --model "$(model qwen3-0.6b q4_k_m)" -p 512 -n 64 --isa "$1"
+    read_row "decode, $1 alone" tg64 0.70 -
+    int8_row "  prefill 512, $1 alone" pp512 - - "of the best instruction set's peak"
+}
+part_threads() {
+    bench --model "$(model qwen3-0.6b q4_k_m)" -p 512 -n 64 --threads "$1"
+    read_row "decode, $1 thread$([ "$1" = 1 ] || echo s)" tg64 - -
+    int8_row "  prefill 512, $1 thread$([ "$1" = 1 ] || echo s)" pp512 - -
+}
+
+# ---- the table ----
+
+busy_ticks() { awk '/^cpu / { print $2 + $3 + $4 + $7 + $8 + $9; exit }' /proc/stat; }
+own_ticks() { awk -v hz="$(getconf CLK_TCK)" '{ for (i = 1; i <= 2; i++) { split($i, t, "m"); s += t[1] * 60 + t[2] } } END { print s * hz }' "$dir/times"; }
+run_part() { # NAME[:ARGUMENT], in a process of its own; what others took of the machine goes behind its last row
+    since=$(cut -d" " -f1 /proc/uptime) ticks=$(busy_ticks)
+    case $1 in *:*) "part_${1%%:*}" "${1#*:}" ;; *) "part_$1" ;; esac
+    times >"$dir/times"
+    others=$(calc "100*($(busy_ticks)-$ticks-$(own_ticks))/($(getconf CLK_TCK)*$(nproc)*($(cut -d' ' -f1 /proc/uptime)-$since))" %.0f)
+    [ "$others" -le 3 ] || row "  ! others had $others % of the machine" "" "" "" - - - ""
+}
+print_table() {
+    awk -F "$tab" 'BEGIN { printf "%-42s %-20s %-20s %9s %9s %7s  %-8s %s\n", "work", "measured", "limit", "ratio", "required", "aim", "", "remark" }
+        {
+            verdict = ""
+            if ($6 != "-") verdict = ($5 == ">=" ? $4 >= $6 : $4 <= $6) ? "reached" : "SHORT"
+            if (verdict == "reached" && $7 != "-" && ($5 == ">=" ? $4 >= $7 : $4 <= $7)) verdict = "aim"
+            printf "%-42s %-20s %-20s %9s %9s %7s  %-8s %s\n", $1, $2, $3, $4, $6 == "-" ? "" : $5 " " $6, $7 == "-" ? "" : $7, verdict, $8
+        }' "$rows"
+}
+print_json() {
+    awk -F "$tab" -v cpu="$cpu" -v commit="$commit" -v command="$command" 'BEGIN { printf "{\"cpu\":\"%s\",\"commit\":\"%s\",\"command\":\"%s\",\"rows\":[", cpu, commit, command }
+        function number(v) { return v ~ /^-?[0-9.]+$/ ? v + 0 : "null" }
+        {
+            sub(/^ */, "", $1)
+            printf "%s\n{\"work\":\"%s\",\"measured\":\"%s\",\"limit\":\"%s\",\"value\":%s,\"sense\":\"%s\",\"required\":%s,\"aim\":%s,\"remark\":\"%s\"}",
+                NR > 1 ? "," : "", $1, $2, $3, number($4), $5, number($6), number($7), $8
+        }
+        END { print "\n]}" }' "$rows"
+}
+
+if [ "${1:-}" = --part ]; then
+    rows=$3 dir=$4
+    run_part "$2"
+    exit 0
+fi
+command="tests/bench/suite.sh $*" out=
+[ "${1:-}" != -o ] || { out=$2 && shift 2; }
+[ $# -gt 0 ] || set -- $all
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+rows=$dir/rows
+: >"$rows"
+for part in "$@"; do # made before anything is measured
+    case $part in
+    type:*) model qwen3-0.6b "${part#type:}" ;;
+    shape:*) model "${part#shape:}" q4_k_m ;;
+    *) model qwen3-0.6b q4_k_m ;;
+    esac >/dev/null
+done
+for part in "$@"; do
+    echo "$part ..." >&2
+    ${MEASURE:-} "$0" --part "$part" "$rows" "$dir" || row "$part" failed "" "" - - - ""
+done
+cpu="$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) CPUs"
+commit=$(git -C "$top" describe --always --dirty 2>/dev/null || echo unknown)
+{
+    echo "$cpu · commit $commit · $(date -u +%Y-%m-%d) · $command"
+    echo
+    print_table
+} >"$dir/table"
+cat "$dir/table"
+[ -z "$out" ] || { cp "$dir/table" "$out.txt" && print_json >"$out.json"; }
