@@ -57,23 +57,36 @@ static bool is_key(const char *key, size_t n)
     return n > 0 && n <= MAX_KEY;
 }
 
+/* One line, its end included; `n` bytes of it. */
+static int read_line(struct keys *keys, const char *line, size_t n, struct error *err)
+{
+    const char *start = line + strspn(line, " \t"), *end = line + n;
+    while (end > start && isspace((unsigned char)end[-1]))
+        end--;
+    bool comment = *start == '#' && !memchr(line, '\0', n);
+    if (end <= start || comment)
+        return 0;
+    return is_key(start, (size_t)(end - start)) ? add_key(keys, start, (size_t)(end - start), err) : -EINVAL;
+}
+
 static int read_lines(struct keys *keys, FILE *f, const char *path, struct error *err)
 {
-    char line[MAX_KEY + 64];
-    for (int number = 1; fgets(line, sizeof line, f); number++) {
-        char *start = line + strspn(line, " \t"), *end = start + strlen(start);
-        while (end > start && isspace((unsigned char)end[-1]))
-            end--;
-        if (end == start || *start == '#')
-            continue;
-        if (!is_key(start, (size_t)(end - start)))
-            return error_set(err, -EINVAL, "%s:%d: a key is 1 to %d visible ASCII characters without blanks",
-                             path, number, MAX_KEY);
-        int rc = add_key(keys, start, (size_t)(end - start), err);
-        if (rc < 0)
-            return rc;
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t n;
+    int rc = 0, number = 0;
+    errno = 0;
+    while (rc == 0 && (n = getline(&line, &room, f)) >= 0) {
+        number++;
+        rc = read_line(keys, line, (size_t)n, err);
     }
-    return ferror(f) ? error_set(err, -EIO, "%s: cannot be read", path) : 0;
+    free(line);
+    if (rc == -EINVAL)
+        return error_set(err, rc, "%s:%d: a key is 1 to %d visible ASCII characters without blanks", path,
+                         number, MAX_KEY);
+    if (rc < 0 || (!ferror(f) && errno != ENOMEM))
+        return rc;
+    return error_set(err, errno ? -errno : -EIO, "%s: %s", path, errno ? strerror(errno) : "cannot be read");
 }
 
 /* *others: somebody besides owner and group can read it. */

@@ -36,17 +36,19 @@ static void configured_url(const struct config *c, char *out, size_t room)
 /* The first key of a file that this user can read. */
 static bool read_key(const char *path, char *out, size_t room)
 {
-    char line[1024];
+    char *line = NULL;
+    size_t n = 0;
     bool found = false;
     FILE *f = path[0] ? fopen(path, "re") : NULL;
 
-    while (f && !found && fgets(line, sizeof line, f)) {
+    while (f && !found && getline(&line, &n, f) >= 0) {
         char *start = line + strspn(line, " \t");
         start[strcspn(start, " \t\r\n")] = '\0';
         found = *start && *start != '#';
         if (found)
             snprintf(out, room, "%s", start);
     }
+    free(line);
     if (f)
         fclose(f);
     return found;

@@ -1,0 +1,80 @@
+/* Key files: which lines are keys, and what is refused. */
+#include "access.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static struct config cfg;
+static struct access *a;
+static struct error err;
+
+/* access_open() with a key file of these bytes. */
+static int open_keys(const char *bytes, size_t n)
+{
+    char path[40];
+    int fd = memfd_create("keys", MFD_CLOEXEC);
+    cr_assert_eq(write(fd, bytes, n), (ssize_t)n);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    cr_assert_eq(config_defaults(&cfg, NULL), 0);
+    cr_assert_eq(config_set(&cfg, "api_keys_file", path, NULL), 0);
+    int rc = access_open(&a, &cfg, &err);
+    close(fd);
+    return rc;
+}
+
+static void close_keys(void)
+{
+    access_close(a);
+    config_free(&cfg);
+}
+
+static bool is_user(const char *key)
+{
+    return access_identify(a, NULL, key).role == ACCESS_USER;
+}
+
+Test(key_file, blank_lines_comments_and_outer_blanks_are_passed_over, .fini = close_keys)
+{
+    const char text[] = "# clients\n\n  alpha \r\n\tbeta\n   \ngamma";
+    cr_assert_eq(open_keys(text, strlen(text)), 0, "%s", err.text);
+    cr_assert_eq(access_n_keys(a), 3);
+    cr_assert(is_user("alpha") && is_user("beta") && is_user("gamma") && !is_user("# clients"));
+}
+
+Test(key_file, no_part_of_a_long_comment_is_a_key, .fini = close_keys)
+{
+    char text[2000];
+    memset(text, 'x', sizeof text);
+    text[0] = '#';
+    memcpy(text + sizeof text - 7, "\nalpha\n", 7);
+    cr_assert_eq(open_keys(text, sizeof text), 0, "%s", err.text);
+    cr_assert_eq(access_n_keys(a), 1);
+    cr_assert(is_user("alpha"));
+}
+
+Test(key_file, a_nul_byte_ends_no_key, .fini = close_keys)
+{
+    cr_assert_eq(open_keys("alpha\n# one\nbeta\0gamma\n", 23), -EINVAL);
+    cr_assert(strstr(err.text, ":3: a key is 1 to 512 visible ASCII"), "%s", err.text);
+}
+
+Test(key_file, the_longest_key_has_512_characters, .fini = close_keys)
+{
+    char text[520];
+    memset(text, 'k', sizeof text);
+    text[512] = '\n';
+    cr_assert_eq(open_keys(text, 513), 0, "%s", err.text);
+    text[512] = '\0';
+    cr_assert(is_user(text));
+}
+
+Test(key_file, a_longer_one_is_refused, .fini = close_keys)
+{
+    char text[520];
+    memset(text, 'k', sizeof text);
+    text[513] = '\n';
+    cr_assert_eq(open_keys(text, 514), -EINVAL);
+}
