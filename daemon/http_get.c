@@ -101,19 +101,28 @@ static int exchange(int fd, const char *path, const char *key, char *reply, size
     return got < 0 ? -errno : 0;
 }
 
-static int read_reply(int fd, const char *path, const char *key, char **body)
+/* "HTTP/1.1 200 OK": the number, or -EPROTO. */
+static int status_of(const char *reply)
 {
-    char *reply = malloc(HTTP_GET_MAX);
-    int status = 0, rc = reply ? exchange(fd, path, key, reply, HTTP_GET_MAX) : -ENOMEM;
-    char *split = rc == 0 ? strstr(reply, "\r\n\r\n") : NULL;
+    static const char version[] = "HTTP/1.1 ";
+    const char *digits = reply + strlen(version);
+    if (strncmp(reply, version, strlen(version)) || strspn(digits, "0123456789") != 3 || *digits == '0')
+        return -EPROTO;
+    return atoi(digits);
+}
 
-    if (rc == 0 && (!split || sscanf(reply, "HTTP/1.1 %d", &status) != 1))
-        rc = -EPROTO;
-    *body = rc == 0 ? strdup(split + 4) : NULL;
+int http_get_over(int fd, const char *path, const char *key, char **body)
+{
+    char *reply = malloc(HTTP_GET_MAX), *split = NULL;
+    int rc = reply ? exchange(fd, path, key, reply, HTTP_GET_MAX) : -ENOMEM;
+
+    if (rc == 0) {
+        split = strstr(reply, "\r\n\r\n");
+        rc = split ? status_of(reply) : -EPROTO;
+    }
+    *body = rc > 0 ? strdup(split + 4) : NULL;
     free(reply);
-    if (rc == 0 && !*body)
-        rc = -ENOMEM;
-    return rc < 0 ? rc : status;
+    return rc > 0 && !*body ? -ENOMEM : rc;
 }
 
 int http_get(const char *url, const char *path, const char *key, char **body, struct error *err)
@@ -127,7 +136,7 @@ int http_get(const char *url, const char *path, const char *key, char **body, st
     int fd = place.unix_path ? connect_unix(place.unix_path) : connect_tcp(&place, &words);
     if (fd < 0)
         return error_set(err, fd, "%s: %s", url, words ? words : strerror(-fd));
-    rc = read_reply(fd, path, key, body);
+    rc = http_get_over(fd, path, key, body);
     close(fd);
     return rc < 0 ? error_set(err, rc, "%s%s: %s", url, path, strerror(-rc)) : rc;
 }

@@ -10,3 +10,5 @@
  * NUL-terminated and malloc'ed, into *body; returns the status, or a negative errno with words that name the
  * url. */
 int http_get(const char *url, const char *path, const char *key, char **body, struct error *err);
+/* The same over a connection that is open already, without words. */
+int http_get_over(int fd, const char *path, const char *key, char **body);
