@@ -1,22 +1,21 @@
 /* api_health.c - GET /health, /health/live, /health/ready, /health/proxy. None of them asks the engine. */
 #include "http.h"
 
-static void put_status(struct request *r)
+static void reply_status(struct request *r, int status)
 {
     struct server *s = r->server;
     buf_printf(&r->out, "{\"status\":\"%s\"", server_state_name(s->state));
     if (s->state == SERVER_LOADING)
         buf_printf(&r->out, ",\"progress\":%.4f", atomic_load(&s->progress_ppm) / 1e6);
     buf_puts(&r->out, "}\n");
+    if (status == 503)
+        r->retry_after_s = s->state == SERVER_LOADING ? 5 : 1;
+    request_reply(r, status);
 }
 
 void api_health(struct request *r)
 {
-    bool ready = r->server->state == SERVER_READY;
-    put_status(r);
-    if (!ready)
-        r->retry_after_s = r->server->state == SERVER_LOADING ? 5 : 1;
-    request_reply(r, ready ? 200 : 503);
+    reply_status(r, r->server->state == SERVER_READY ? 200 : 503);
 }
 
 void api_health_live(struct request *r)
@@ -29,6 +28,5 @@ void api_health_live(struct request *r)
 void api_health_proxy(struct request *r)
 {
     enum server_state state = r->server->state;
-    put_status(r);
-    request_reply(r, state == SERVER_READY ? 200 : state == SERVER_DRAINING ? 404 : 503);
+    reply_status(r, state == SERVER_READY ? 200 : state == SERVER_DRAINING ? 404 : 503);
 }
