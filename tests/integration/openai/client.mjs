@@ -2,7 +2,8 @@
 import assert from "node:assert/strict";
 import OpenAI from "openai";
 
-const client = new OpenAI({ baseURL: `${process.argv[2]}/v1`, apiKey: "none", maxRetries: 0 });
+const url = process.argv[2];
+const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: "none", maxRetries: 0 });
 let passed = 0;
 async function check(name, body) {
     await body();
@@ -16,6 +17,10 @@ await check("models lists the loaded model", async () => {
     assert.equal(models.length, 1);
 });
 const model = models[0];
+await check("a model is found by its id", async () => {
+    assert.equal((await client.models.retrieve(model)).id, model);
+    await assert.rejects(client.models.retrieve("another"), OpenAI.NotFoundError);
+});
 const messages = [{ role: "user", content: "Tell me a story about a dog." }];
 
 await check("a completion returns text and usage", async () => {
@@ -86,13 +91,51 @@ await check("a bad parameter is a BadRequestError that names it", async () => {
     );
 });
 
-await check("an aborted stream ends and the server goes on", async () => {
-    const stream = await client.completions.create({ model, prompt: "Once", max_tokens: 500, stream: true });
-    for await (const chunk of stream) {
-        assert.ok(chunk);
-        stream.controller.abort();
-        break;
+const figures = async () => (await fetch(`${url}/stats`)).json();
+
+// The daemon counts it as cancelled and has nothing left to do.
+async function countsCancelled(before) {
+    for (;;) {
+        const { requests } = await figures();
+        if (requests.cancelled > before && requests.running + requests.waiting === 0) return;
+        await new Promise((resolve) => setTimeout(resolve, 20));
     }
+}
+const long = { model, max_tokens: 900, ignore_eos: true, temperature: 0 };
+
+for (const [name, start] of [
+    ["completion", () => client.completions.create({ ...long, prompt: "Once", stream: true })],
+    ["chat answer", () => client.chat.completions.create({ ...long, messages, stream: true })],
+])
+    await check(`an aborted stream of a ${name} is cancelled`, async () => {
+        const before = (await figures()).requests.cancelled;
+        const stream = await start();
+        for await (const chunk of stream) {
+            assert.ok(chunk);
+            stream.controller.abort();
+            break;
+        }
+        await countsCancelled(before);
+    });
+
+for (const [name, start] of [
+    ["completion", (options) => client.completions.create({ ...long, prompt: "Once" }, options)],
+    ["chat answer", (options) => client.chat.completions.create({ ...long, messages }, options)],
+])
+    await check(`an aborted ${name} that is not streamed is cancelled`, async () => {
+        const before = (await figures()).requests.cancelled;
+        const controller = new AbortController();
+        let ended = false;
+        const reply = start({ signal: controller.signal });
+        reply.finally(() => (ended = true)).catch(() => {});
+        while (!ended && (await figures()).requests.running === 0);
+        assert.ok(!ended, "it is long enough to be aborted");
+        controller.abort();
+        await assert.rejects(reply, OpenAI.APIUserAbortError);
+        await countsCancelled(before);
+    });
+
+await check("after all that the server goes on", async () => {
     const reply = await client.completions.create({ model, prompt: "Once", max_tokens: 2 });
     assert.equal(reply.usage.completion_tokens, 2);
 });
