@@ -49,20 +49,6 @@ tsan_tests() {
     TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1" ctest --preset tsan --verbose
 }
 
-fuzz_smoke() {
-    status=0
-    for target in build-fuzz/bin/fuzz_*; do
-        [ -x "$target" ] || return 1 # none was built
-        parser=$(basename "$target" | sed 's/^fuzz_//')
-        corpus=$LOGS/corpus-$parser
-        mkdir -p "$corpus"
-        echo "== $parser"
-        "$target" -max_total_time="${HEARTH_FUZZ_SECONDS:-20}" -rss_limit_mb=4096 -timeout=20 -print_final_stats=1 \
-            -artifact_prefix="$LOGS/crash-$parser-" "$corpus" "tests/fuzz/seeds/$parser" || status=1
-    done
-    return $status
-}
-
 stage build configure_and_build release
 stage tests ctest --preset release --verbose
 stage layers tests/layers.sh
@@ -72,7 +58,7 @@ if [ "${1:-all}" = all ]; then
     stage build-tsan configure_and_build tsan
     stage tsan tsan_tests
     stage build-fuzz configure_and_build fuzz
-    stage fuzz fuzz_smoke
+    stage fuzz tests/fuzz/run.sh "${HEARTH_FUZZ_SECONDS:-20}" "$LOGS/fuzz"
 fi
 
 # The written skip list against what was skipped.

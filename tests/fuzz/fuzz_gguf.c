@@ -1,11 +1,7 @@
 /* Opens any bytes as a GGUF file and touches all that a caller may touch. */
+#include "fuzz.h"
 #include "gguf.h"
 #include "quant.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
 static volatile uint64_t seen; /* so that reads are not optimised away */
 
@@ -19,8 +15,7 @@ static void walk_value(const struct gguf *g, const struct gguf_value *v)
         seen += s.len ? (uint8_t)s.s[s.len - 1] : 0;
         n_strings++;
     }
-    if (v->item_type == GGUF_STR && n_strings != v->n)
-        abort();
+    CHECK(v->item_type != GGUF_STR || n_strings == v->n);
     bool four_bytes = v->item_type == GGUF_U32 || v->item_type == GGUF_I32 || v->item_type == GGUF_F32;
     for (size_t i = 0; four_bytes && i < v->n; i++)
         seen += gguf_item_u32(v, i);
@@ -31,8 +26,7 @@ static void walk_value(const struct gguf *g, const struct gguf_value *v)
     float f;
     bool b;
     const struct gguf_value *array;
-    if (!key || gguf_find(g, key) != v)
-        abort();
+    CHECK(key && gguf_find(g, key) == v);
     seen += (uint64_t)gguf_get_u32(g, key, &u, &err) + (uint64_t)gguf_get_f32(g, key, &f, &err);
     seen += (uint64_t)gguf_get_bool(g, key, &b, &err) + (uint64_t)gguf_get_str(g, key, &s, &err);
     seen += (uint64_t)gguf_get_array(g, key, v->item_type, &array, &err);
@@ -41,8 +35,7 @@ static void walk_value(const struct gguf *g, const struct gguf_value *v)
 
 static void walk_tensor(const struct gguf *g, const struct gguf_tensor *t)
 {
-    if (gguf_find_tensor(g, t->name) != t)
-        abort();
+    CHECK(gguf_find_tensor(g, t->name) == t);
     if (!t->data)
         return;
     const uint8_t *p = t->data;
@@ -63,8 +56,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     struct error err = {0};
     int rc = gguf_open_memory(&g, "fuzz.gguf", bytes, size, &err);
     if (rc < 0) {
-        if (err.code != rc || !err.text[0])
-            abort(); /* every refusal says why */
+        CHECK(err.code == rc && err.text[0]); /* every refusal says why */
         return 0;
     }
     for (size_t i = 0; i < gguf_n_values(g); i++)

@@ -1,22 +1,11 @@
 /* fuzz_json - any bytes as the body of a request: scanned, parsed, read by the field tables of all dialects,
  * and whatever comes out written as JSON that parses again. The first byte chooses the table. */
 #include "buf.h"
+#include "fuzz.h"
 #include "generate.h"
 #include "gguf.h"
 #include "json.h"
 #include "tokenizer.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define CHECK(fact)                                                                                          \
-    do {                                                                                                     \
-        if (!(fact)) {                                                                                       \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #fact);                               \
-            abort();                                                                                         \
-        }                                                                                                    \
-    } while (0)
 
 static struct server *server(void)
 {
@@ -70,7 +59,6 @@ static void read_fields(const struct dialect *d, const json_t *body, struct aren
         check_params(&p);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     const struct dialect *const dialects[] = {&dialect_generate, &dialect_completions, &dialect_chat};

@@ -1,23 +1,13 @@
 /* fuzz_prefix - any bytes as a file of the prefix cache: read as one, and taken only when they are the page
  * that was asked for. The first byte says whether the file's sums are put right before, so that what lies
  * behind them is reached. The bytes are also a file's name. */
+#include "fuzz.h"
 #include "prefix_file.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 enum { N_BYTES = 128, PLACE = 5 };
-
-#define CHECK(fact)                                                                                          \
-    do {                                                                                                     \
-        if (!(fact)) {                                                                                       \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #fact);                               \
-            abort();                                                                                         \
-        }                                                                                                    \
-    } while (0)
 
 /* A seed is this page: salt 0, tokens 0. */
 static struct kv_page_name wanted(void)
@@ -50,7 +40,6 @@ static void read_name(const uint8_t *data, size_t n)
     CHECK(strcmp(name, again) == 0);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static uint8_t file[4096];

@@ -1,20 +1,8 @@
 /* fuzz_template - any bytes as a chat template, rendered with a conversation. It is opened or refused with
  * words; what it writes stays within what it was allowed, and a user's text never loses its mark: the letter
  * that only users write here is plain wherever it comes out. */
+#include "fuzz.h"
 #include "jinja.h"
-
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define CHECK(fact)                                                                                          \
-    do {                                                                                                     \
-        if (!(fact)) {                                                                                       \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #fact);                               \
-            abort();                                                                                         \
-        }                                                                                                    \
-    } while (0)
 
 #define MAX_OUTPUT 65536
 #define SECRET     "\x1e" /* what only users write; a template that has it, or \x1e, says nothing */
@@ -58,7 +46,6 @@ static void check_marks(struct jinja_text out, const char *source, size_t n)
         CHECK(out.s[i] != SECRET[0] || (out.plain && (out.plain == jinja_all_plain || out.plain[i])));
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     static const struct tm now = {.tm_year = 124, .tm_mday = 1};

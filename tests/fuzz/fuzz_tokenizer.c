@@ -1,21 +1,11 @@
 /* fuzz_tokenizer - any bytes as text, and any numbers as ids.
  * The first byte chooses: bit 0 the vocabulary (BPE or SPM), bit 1 specials parsed, bit 2 BOS and EOS, bit 3
  * ids instead of text, bit 4 a bound of 16 ids. The rest is the text, or little-endian ids. */
+#include "fuzz.h"
 #include "gguf.h"
 #include "tokenizer.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define CHECK(fact)                                                                                          \
-    do {                                                                                                     \
-        if (!(fact)) {                                                                                       \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #fact);                               \
-            abort();                                                                                         \
-        }                                                                                                    \
-    } while (0)
 
 static const char *const paths[2] = {HEARTH_SOURCE_DIR "/models/hearth-stories-6m-q4_k_m.gguf",
                                      HEARTH_SOURCE_DIR "/tests/data/tokenizer/llama-spm.gguf"};
@@ -99,8 +89,6 @@ static void check_text(const struct tokenizer *t, const char *text, size_t len, 
     }
     free(ids);
 }
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -1,19 +1,9 @@
 /* fuzz_vocabulary - any bytes as a vocabulary: opens it, and when it opens, encodes and decodes with it. */
+#include "fuzz.h"
 #include "gguf.h"
 #include "tokenizer.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define CHECK(fact)                                                                                          \
-    do {                                                                                                     \
-        if (!(fact)) {                                                                                       \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #fact);                               \
-            abort();                                                                                         \
-        }                                                                                                    \
-    } while (0)
 
 static const char text[] =
     "<s>Once upon a time, ab abab <|im_end|>  1234\n\xE2\x96\x81 \xF0\x9F\x99\x82\xFF "
@@ -34,8 +24,6 @@ static void use(const struct tokenizer *t, struct tokenizer_flags flags)
     free(back);
     free(ids);
 }
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
