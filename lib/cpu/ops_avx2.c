@@ -68,6 +68,19 @@ static inline float vec_largest(struct vec a)
     return _mm_cvtss_f32(m);
 }
 
+/* The xor tree over the lanes (arith.h), and lane 0. */
+static inline float vec_tree(struct vec a)
+{
+    __m128 y = _mm_add_ps(_mm256_castps256_ps128(a.f), _mm256_extractf128_ps(a.f, 1));
+    y = _mm_add_ps(y, _mm_movehl_ps(y, y));
+    return _mm_cvtss_f32(_mm_add_ss(y, _mm_movehdup_ps(y)));
+}
+
+static inline float vec_first(struct vec a)
+{
+    return _mm256_cvtss_f32(a.f);
+}
+
 /* arith_exp2() lane by lane: min and max return their second operand when one is a NaN, as the comparisons
  * there do. */
 static inline struct vec vec_exp2(struct vec x)

@@ -62,6 +62,17 @@ static inline float vec_largest(struct vec a)
     return a.f;
 }
 
+/* The xor tree over the lanes (arith.h), and lane 0. */
+static inline float vec_tree(struct vec a)
+{
+    return a.f;
+}
+
+static inline float vec_first(struct vec a)
+{
+    return a.f;
+}
+
 static inline struct vec vec_exp2(struct vec x)
 {
     return (struct vec){arith_exp2(x.f)};

@@ -10,12 +10,13 @@
 
 enum { LANE_VECS = ARITH_LANES / WIDTH, TOKEN_BLOCK = 16 };
 
-static float lanes_sum(const struct vec v[LANE_VECS])
+/* arith_tree(): whole vectors first, then inside the last one. */
+INLINE float lanes_sum(struct vec v[LANE_VECS])
 {
-    float lanes[ARITH_LANES];
-    for (int j = 0; j < LANE_VECS; j++)
-        vec_store(lanes + j * WIDTH, v[j]);
-    return arith_tree(lanes);
+    for (int w = LANE_VECS / 2; w; w /= 2)
+        for (int j = 0; j < w; j++)
+            v[j] = vec_add(v[j], v[j + w]);
+    return vec_tree(v[0]);
 }
 
 static float rms_inverse(const float *x, uint32_t n, float eps)
@@ -200,7 +201,12 @@ static void append(const struct kv_layout *kv, const struct ops_order *order, ui
 
 /* --- attention: several queries share every load of a key or value --- */
 
-enum { MAX_BATCH = 4, MAX_VALUE_VECS = WIDTH == 16 ? 16 : 8, MAX_BLOCKS = OPS_MAX_HEAD_DIM / ARITH_BLOCK };
+enum {
+    MAX_BATCH = 4,
+    DOT_VECS = WIDTH == 16 ? 4 : 2,
+    MAX_VALUE_VECS = WIDTH == 16 ? 16 : 8,
+    MAX_BLOCKS = OPS_MAX_HEAD_DIM / ARITH_BLOCK
+};
 
 /* The scales of a q8_0 page as floats. */
 struct page_scales {
@@ -217,6 +223,7 @@ struct dots {
     const int8_t *bytes;
     const float *scales;
     const float *q[MAX_BATCH];
+    uint32_t next;        /* elements from one vector of tokens to the next */
     const uint8_t *ahead; /* what to fetch meanwhile, as much as is read here; or NULL */
 };
 
@@ -228,95 +235,131 @@ INLINE void fetch(const uint8_t *p, size_t size)
         __builtin_prefetch(p + i);
 }
 
-/* One lane: its elements lie together, ascending; element i has the i-th scale. */
-INLINE void dot_leaf(const struct dots *x, uint32_t leaf, int n, struct vec *out)
+/* Sums of one part of the tree: of query j and the w-th vector of tokens at [j][w]. */
+struct dot_sums {
+    struct vec v[MAX_BATCH][DOT_VECS];
+};
+
+/* One lane: its elements lie together, ascending; element i has the i-th scale. With two vectors of tokens
+ * (m) every broadcast of a query serves two products: loads, of which a core does as many as products, would
+ * be the limit. */
+INLINE void dot_leaf(const struct dots *x, uint32_t leaf, int n, int m, struct dot_sums *out)
 {
     uint32_t at = x->count ? leaf * x->count : x->order->start[leaf];
     uint32_t end = x->count ? at + x->count : x->order->start[leaf + 1];
     const uint32_t size = x->type == KV_F16 ? 2 * TOKEN_BLOCK : TOKEN_BLOCK;
     if (x->ahead)
-        fetch(x->ahead + (size_t)at * size, (size_t)(end - at) * size);
+        for (int w = 0; w < m; w++)
+            fetch(x->ahead + (size_t)w * x->next * size / TOKEN_BLOCK + (size_t)at * size,
+                  (size_t)(end - at) * size);
     for (int j = 0; j < n; j++)
-        out[j] = vec_all(0.0f);
+        for (int w = 0; w < m; w++)
+            out->v[j][w] = vec_all(0.0f);
     for (uint32_t i = 0; at < end; at++, i++) {
-        struct vec k = x->type == KV_F16 ? vec_from_half(x->halves + at * TOKEN_BLOCK)
-                                         : vec_mul(vec_from_int8(x->bytes + at * TOKEN_BLOCK),
-                                                   vec_load(x->scales + i * KV_PAGE_TOKENS));
-        for (int j = 0; j < n; j++)
-            out[j] = vec_fma(vec_all(x->q[j][at]), k, out[j]);
+        struct vec k[DOT_VECS];
+        for (int w = 0; w < m; w++) {
+            size_t e = (size_t)w * x->next + (size_t)at * TOKEN_BLOCK;
+            k[w] = x->type == KV_F16 ? vec_from_half(x->halves + e)
+                                     : vec_mul(vec_from_int8(x->bytes + e),
+                                               vec_load(x->scales + i * KV_PAGE_TOKENS + w * WIDTH));
+        }
+        for (int j = 0; j < n; j++) {
+            struct vec q = vec_all(x->q[j][at]);
+            for (int w = 0; w < m; w++)
+                out->v[j][w] = vec_fma(q, k[w], out->v[j][w]);
+        }
     }
 }
 
 /* The xor tree over lanes, depth first, so that few partial sums are alive. Leaves are numbered in that
  * order. */
 #define DOT_NODE(name, child, width)                                                                         \
-    INLINE void name(const struct dots *x, uint32_t leaf, int n, struct vec *out)                            \
+    INLINE void name(const struct dots *x, uint32_t leaf, int n, int m, struct dot_sums *out)                \
     {                                                                                                        \
-        struct vec other[MAX_BATCH];                                                                         \
-        child(x, leaf, n, out);                                                                              \
-        child(x, leaf + (width), n, other);                                                                  \
-        for (int j = 0; j < n; j++)                                                                          \
-            out[j] = vec_add(out[j], other[j]);                                                              \
+        struct dot_sums other;                                                                               \
+        child(x, leaf, n, m, out);                                                                           \
+        child(x, leaf + (width), n, m, &other);                                                              \
+        dot_add(out, &other, n, m);                                                                          \
     }
+INLINE void dot_add(struct dot_sums *to, const struct dot_sums *other, int n, int m)
+{
+    for (int j = 0; j < n; j++)
+        for (int w = 0; w < m; w++)
+            to->v[j][w] = vec_add(to->v[j][w], other->v[j][w]);
+}
 DOT_NODE(dot_2, dot_leaf, 1)
 DOT_NODE(dot_4, dot_2, 2)
-DOT_NODE(dot_8, dot_4, 4)
 #undef DOT_NODE
 
-/* The whole tree: quarters of it in a loop, since the code of all 32 leaves would be large. */
-INLINE void dot_all(const struct dots *x, int n, struct vec *out)
+/* The whole tree: eighths of it in a loop, since the code of all 32 leaves would be large, and no more sums
+ * than those of an eighth stay in registers. */
+INLINE void dot_all(const struct dots *x, int n, int m, struct dot_sums *out)
 {
-    struct vec quarters[4][MAX_BATCH];
+    struct dot_sums part[8];
 #pragma GCC unroll 1
-    for (uint32_t i = 0; i < 4; i++)
-        dot_8(x, i * 8, n, quarters[i]);
-    for (int j = 0; j < n; j++)
-        out[j] = vec_add(vec_add(quarters[0][j], quarters[1][j]), vec_add(quarters[2][j], quarters[3][j]));
+    for (uint32_t i = 0; i < 8; i++)
+        dot_4(x, i * 4, n, m, &part[i]);
+    for (uint32_t width = 1; width < 8; width *= 2)
+        for (uint32_t i = 0; i < 8; i += 2 * width)
+            dot_add(&part[i], &part[i + width], n, m);
+    *out = part[0];
 }
 
 /* Scores of at least n_tokens tokens for n queries. */
 INLINE void scores(struct dots x, const struct ops_page *page, const struct page_scales *scales,
                    uint32_t n_tokens, bool first, int n, float s[][KV_PAGE_TOKENS])
 {
-    for (uint32_t t = 0; t < n_tokens; t += WIDTH) {
-        size_t start = key_start(page->kv->head_dim, t);
-        struct vec v[MAX_BATCH];
+    const int m = n == 2 && x.type == KV_F16 ? DOT_VECS : 2; /* measured */
+    const uint32_t head_dim = page->kv->head_dim;
+    x.next = (uint32_t)(key_start(head_dim, WIDTH) - key_start(head_dim, 0));
+    for (uint32_t t = 0; t < n_tokens; t += (uint32_t)m * WIDTH) {
+        size_t start = key_start(head_dim, t);
+        struct dot_sums v;
         x.halves = (const uint16_t *)(const void *)page->keys + start;
         x.bytes = (const int8_t *)page->keys + start;
         x.scales = x.type == KV_Q8_0 ? scales->keys + t : NULL;
-        x.ahead = first && t % TOKEN_BLOCK == 0 ? page->values + start * (x.type == KV_F16 ? 2 : 1) : NULL;
+        x.ahead = first ? page->values + start * (x.type == KV_F16 ? 2 : 1) : NULL;
         /* Hides that the queries stay the same: else their broadcasts, a vector for every element, are made
          * before the loop and kept on the stack. */
         for (int j = 0; j < n; j++)
             __asm__("" : "+r"(x.q[j]));
-        dot_all(&x, n, v);
+        dot_all(&x, n, m, &v);
         for (int j = 0; j < n; j++)
-            vec_store(&s[j][t], v[j]);
+            for (int w = 0; w < m; w++)
+                vec_store(&s[j][t + (uint32_t)w * WIDTH], v.v[j][w]);
     }
 }
 
-/* Scores to weights, for one query with n tokens; returns the factor of what was folded before. */
-static float soften(struct ops_fold *f, float *w, uint32_t n)
+/* Scores to weights, for n queries; factor[j]: of what query j had folded before. Each stage takes all
+ * queries before the next begins: what one waits for hides behind the others. */
+INLINE void soften(const struct ops_query *queries, float w[][KV_PAGE_TOKENS], int n, struct vec *factor)
 {
-    for (uint32_t t = n; t < KV_PAGE_TOKENS; t++)
-        w[t] = -ARITH_INF; /* weight 0 */
-    struct vec top = vec_load(w);
-    for (uint32_t t = WIDTH; t < KV_PAGE_TOKENS; t += WIDTH)
-        top = vec_max(top, vec_load(w + t));
-    float page_max = vec_largest(top), max = f->max > page_max ? f->max : page_max;
-    float factor = arith_exp2(f->max - max);
-    struct vec lanes[LANE_VECS];
-    for (int j = 0; j < LANE_VECS; j++)
-        lanes[j] = vec_all(0.0f);
-    for (uint32_t t = 0; t < KV_PAGE_TOKENS; t += WIDTH) {
-        struct vec e = vec_exp2(vec_sub(vec_load(w + t), vec_all(max)));
-        vec_store(w + t, e);
-        uint32_t j = t % ARITH_LANES / WIDTH;
-        lanes[j] = vec_add(lanes[j], e);
+    float max[MAX_BATCH];
+    for (int j = 0; j < n; j++) {
+        for (uint32_t t = queries[j].n_tokens; t < KV_PAGE_TOKENS; t++)
+            w[j][t] = -ARITH_INF; /* weight 0 */
+        struct vec top = vec_load(w[j]);
+        for (uint32_t t = WIDTH; t < KV_PAGE_TOKENS; t += WIDTH)
+            top = vec_max(top, vec_load(w[j] + t));
+        float page_max = vec_largest(top), before = queries[j].fold->max;
+        max[j] = before > page_max ? before : page_max;
     }
-    f->sum = __builtin_fmaf(f->sum, factor, lanes_sum(lanes));
-    f->max = max;
-    return factor;
+    for (int j = 0; j < n; j++)
+        factor[j] = vec_exp2(vec_all(queries[j].fold->max - max[j]));
+    for (int j = 0; j < n; j++) {
+        struct vec lanes[LANE_VECS];
+        for (int l = 0; l < LANE_VECS; l++)
+            lanes[l] = vec_all(0.0f);
+        for (uint32_t t = 0; t < KV_PAGE_TOKENS; t += WIDTH) {
+            struct vec e = vec_exp2(vec_sub(vec_load(w[j] + t), vec_all(max[j])));
+            vec_store(w[j] + t, e);
+            uint32_t l = t % ARITH_LANES / WIDTH;
+            lanes[l] = vec_add(lanes[l], e);
+        }
+        struct ops_fold *f = queries[j].fold;
+        f->sum = __builtin_fmaf(f->sum, vec_first(factor[j]), lanes_sum(lanes));
+        f->max = max[j];
+    }
 }
 
 /* WIDTH values of token t from dimension d. */
@@ -330,16 +373,17 @@ INLINE struct vec value_at(const struct ops_page *page, enum kv_type type, const
     return vec_mul(vec_from_int8((const int8_t *)page->values + t * n + d), vec_all(scale));
 }
 
-/* Tokens [first, last) into dimensions [d, d + m * WIDTH) of n queries. */
+/* Tokens [first, last) into dimensions [d, d + m * WIDTH) of n queries. factor: of what is there, or NULL. */
 INLINE void fold_values(const struct ops_page *page, enum kv_type type, const float *scales,
-                        float *const out[], float w[][KV_PAGE_TOKENS], uint32_t first, uint32_t last,
-                        uint32_t d, const uint8_t *ahead, int n, int m)
+                        float *const out[], float w[][KV_PAGE_TOKENS], const struct vec *factor,
+                        uint32_t first, uint32_t last, uint32_t d, const uint8_t *ahead, int n, int m)
 {
     const uint32_t row = page->kv->head_dim * (type == KV_F16 ? 2 : 1);
     struct vec o[MAX_VALUE_VECS];
     for (int j = 0; j < n; j++)
         for (int i = 0; i < m; i++)
-            o[j * m + i] = vec_load(out[j] + d + i * WIDTH);
+            o[j * m + i] = factor ? vec_mul(vec_load(out[j] + d + i * WIDTH), factor[j])
+                                  : vec_load(out[j] + d + i * WIDTH);
     for (uint32_t t = first; t < last; t++) {
         if (ahead)
             fetch(ahead + t * row, row);
@@ -356,35 +400,38 @@ INLINE void fold_values(const struct ops_page *page, enum kv_type type, const fl
 
 /* The dimensions behind the last whole vector, of one query. */
 static void fold_values_rest(const struct ops_page *page, const float *scales, float *out, const float *w,
-                             uint32_t first, uint32_t last, uint32_t d)
+                             float factor, uint32_t first, uint32_t last, uint32_t d)
 {
     uint32_t n = page->kv->head_dim, blocks = scale_blocks(page->kv);
     const uint16_t *halves = (const void *)page->values;
     const int8_t *bytes = (const void *)page->values;
-    for (; d < n; d++)
+    for (; d < n; d++) {
+        out[d] = out[d] * factor;
         for (uint32_t t = first; t < last; t++) {
             float v = page->kv->type == KV_F16
                           ? half_to_float(halves[t * n + d])
                           : (float)bytes[t * n + d] * scales[t * blocks + d / ARITH_BLOCK];
             out[d] = __builtin_fmaf(w[t], v, out[d]);
         }
+    }
 }
 
 INLINE void fold_tokens(const struct ops_page *page, enum kv_type type, const float *scales,
-                        float *const out[], float w[][KV_PAGE_TOKENS], uint32_t first, uint32_t last,
-                        const uint8_t *ahead, int n)
+                        float *const out[], float w[][KV_PAGE_TOKENS], const struct vec *factor,
+                        uint32_t first, uint32_t last, const uint8_t *ahead, int n)
 {
     enum { WIDE = 8 };
     int m = n > 1 ? MAX_VALUE_VECS / n : WIDE;
     m = m < WIDE ? m : WIDE;
     uint32_t d = 0, head_dim = page->kv->head_dim;
     for (; d + (uint32_t)m * WIDTH <= head_dim; d += (uint32_t)m * WIDTH)
-        fold_values(page, type, scales, out, w, first, last, d, d == 0 ? ahead : NULL, n, m);
+        fold_values(page, type, scales, out, w, factor, first, last, d, d == 0 ? ahead : NULL, n, m);
     for (; d + WIDTH <= head_dim; d += WIDTH)
-        fold_values(page, type, scales, out, w, first, last, d, NULL, n, 1);
+        fold_values(page, type, scales, out, w, factor, first, last, d, NULL, n, 1);
     if (d < head_dim)
         for (int j = 0; j < n; j++)
-            fold_values_rest(page, scales, out[j], w[j], first, last, d);
+            fold_values_rest(page, scales, out[j], w[j], factor ? vec_first(factor[j]) : 1.0f, first, last,
+                             d);
 }
 
 /* n queries at once. They may see different numbers of tokens: what all see is folded together. */
@@ -395,7 +442,7 @@ INLINE void fold_batch(const struct ops_page *page, const struct page_scales *sc
     const float *value_scales = type == KV_Q8_0 ? scales->values : NULL;
     struct dots x = {.type = type, .count = count, .order = page->order};
     float *out[MAX_BATCH];
-    uint32_t most = 0, least = KV_PAGE_TOKENS, head_dim = page->kv->head_dim;
+    uint32_t most = 0, least = KV_PAGE_TOKENS;
     for (int j = 0; j < n; j++) {
         x.q[j] = queries[j].q;
         out[j] = queries[j].fold->out;
@@ -403,15 +450,12 @@ INLINE void fold_batch(const struct ops_page *page, const struct page_scales *sc
         least = queries[j].n_tokens < least ? queries[j].n_tokens : least;
     }
     scores(x, page, scales, most, first, n, w);
-    for (int j = 0; j < n; j++) {
-        struct vec factor = vec_all(soften(queries[j].fold, w[j], queries[j].n_tokens));
-        for (uint32_t d = 0; d < head_dim; d += WIDTH) /* the buffer is padded */
-            vec_store(out[j] + d, vec_mul(vec_load(out[j] + d), factor));
-    }
-    fold_tokens(page, type, value_scales, out, w, 0, least, first ? page->next : NULL, n);
+    struct vec factor[MAX_BATCH];
+    soften(queries, w, n, factor);
+    fold_tokens(page, type, value_scales, out, w, factor, 0, least, first ? page->next : NULL, n);
     for (int j = 0; j < n; j++)
         if (queries[j].n_tokens > least)
-            fold_tokens(page, type, value_scales, &out[j], &w[j], least, queries[j].n_tokens, NULL, 1);
+            fold_tokens(page, type, value_scales, &out[j], &w[j], NULL, least, queries[j].n_tokens, NULL, 1);
 }
 
 #define FOLD_BATCHES(name, type, count)                                                                      \
