@@ -4,7 +4,8 @@
 # Each *_smNN.ptx: .version and .target as the oldest driver wants them, launch bounds written, memory named by its
 # space, ordered accesses with order and scope, no non-coherent load, no call, no local memory; the counts of
 # barriers, ordered accesses, copies and mma as EXPECTED has them (a barrier that the compiler duplicated shows
-# there). ptxas then assembles it for every generation it can run on: no warning, no spill, no stack, and registers
+# there), no float operation that ptxas may fuse with its neighbour. ptxas then assembles it for every generation that
+# will run it: no warning, no spill, no stack, and registers
 # within what the block size leaves.
 #
 # EXPECTED has a line per file: name, then word=count. `ptx_gate.sh --print EXPECTED CLANG_MAJOR DIRECTORY...` writes
@@ -44,6 +45,8 @@ check_text() {
     grep -nE '(ld|st)\.volatile' "$ptx" && fail "$name: a volatile access orders nothing: simt.h has what does"
     grep -nE '(ld|st)\.(v[24]\.)?[usbf](8|16|32|64)' "$ptx" && fail "$name: an access whose address space clang does not know"
     grep -nE '(^|[[:space:]])(red|atom)\.' "$ptx" | grep -vE '(red|atom)\.(relaxed|release|acq_rel)\.(gpu|sys)\.|atom\.relaxed\.cta\.shared\.' && fail "$name: an atomic without order and scope"
+    grep -nE '^[[:space:]]*(@!?%p[0-9]+[[:space:]]+)?(add|sub|mul|div|sqrt|fma)\.(ftz\.|approx\.|full\.)*f32' "$ptx" &&
+        fail "$name: a float operation without a rounding mode: ptxas may fuse it"
     grep -nE '^[[:space:]]*(\(.*\), *)?call' "$ptx" && fail "$name: a call"
     true
 }
@@ -66,8 +69,11 @@ budget() {
 assemble() {
     name=$1 ptx=$2 sm=$3
     limit=$(budget "$ptx")
-    for generation in 80 86 89 90 100 120; do
-        [ "$generation" -ge "$sm" ] || continue
+    case $sm in # a device takes the newest it can: the older PTX is for the older devices alone
+    80) generations="80 86 89" ;;
+    *) generations="90 100 120" ;;
+    esac
+    for generation in $generations; do
         "$ptxas" -v -arch=sm_$generation "$ptx" -o "$work/cubin" >"$work/log" 2>&1 || fail "$name: ptxas for sm_$generation: $(head -n 3 "$work/log")"
         grep -iE 'warning' "$work/log" && fail "$name: ptxas warns for sm_$generation"
         grep -E 'spill|stack' "$work/log" | grep -vE '^ *0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads' && fail "$name: stack or spills on sm_$generation"

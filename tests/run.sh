@@ -34,7 +34,7 @@ asan_tests() {
     rm -rf "$reports"
     mkdir -p "$reports"
     ASAN_OPTIONS="log_path=$reports/report:abort_on_error=0:detect_leaks=1" UBSAN_OPTIONS="print_stacktrace=1:log_path=$reports/ub" \
-        LSAN_OPTIONS="suppressions=$PWD/tests/lsan.supp:print_suppressions=0" ctest --preset asan --verbose
+        LSAN_OPTIONS="suppressions=$PWD/tests/lsan.supp:print_suppressions=0" ctest --preset asan --verbose -j "$JOBS"
     status=$?
     for report in "$reports"/*; do
         [ -s "$report" ] || continue
@@ -46,11 +46,11 @@ asan_tests() {
 }
 
 tsan_tests() {
-    TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1" ctest --preset tsan --verbose
+    TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1" ctest --preset tsan --verbose -j "$JOBS"
 }
 
 stage build configure_and_build release
-stage tests ctest --preset release --verbose
+stage tests ctest --preset release --verbose -j "$JOBS"
 stage layers tests/layers.sh
 if [ "${1:-all}" = all ]; then
     stage build-asan configure_and_build asan

@@ -61,6 +61,7 @@ int main(int argc, char **argv)
                                    .n_subjects = sizeof subjects / sizeof subjects[0],
                                    .clean_seeds = 4,
                                    .mutation_seeds = 100,
+                                   .listed_seeds = 10,
                                    .open = open_run,
                                    .close = close_run,
                                    .run = run_seed};

@@ -1,246 +1,17 @@
-/* product_nodes.c - the kernels of the nodes MUL_MAT and EMBED equal the cpu in every bit, on random shapes,
- * grids and steps; and they tell what is out of range instead of touching it.
+/* product_nodes.c - as many cases of the nodes MUL_MAT and EMBED as asked for (product_node_case.h).
  *
  *   product_nodes [first seed] [seeds] */
-#include "cpu/matmul.h"
-#include "cpu/ops.h"
-#include "cuda/pack.h"
-#include "emulator.h"
-#include "flow.h"
-#include "nodes.h"
-#include "quant.h"
-#include "random_blocks.h"
-#include "schedule.h"
+#include "product_node_case.h"
 
-#include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 
-#define MAX_ROWS 24
-
-static const uint32_t types[] = {QUANT_Q4_K, QUANT_Q6_K, QUANT_Q8_0, QUANT_Q5_K, QUANT_Q5_0,
-                                 QUANT_Q4_0, QUANT_Q2_K, QUANT_Q3_K, QUANT_Q4_1, QUANT_Q5_1,
-                                 QUANT_F16,  QUANT_BF16, QUANT_F32};
-#define N_TYPES (sizeof types / sizeof *types)
-
-static uint64_t state;
-
-static uint32_t between(int min, int max)
+static uint32_t check(int rc, const struct product_node *of, const struct simt_report *report)
 {
-    return (uint32_t)random_between(&state, min, max);
-}
-
-struct node_case {
-    struct simt_machine *machine;
-    uint32_t type, n, k, n_rows, n_logits, sm, n_blocks, in_stride, out_stride;
-    struct decoder_matrix m;
-    uint8_t *src, *tiles;
-    float *in, *out, *want, *factors, *bias;
-    int32_t *tokens;
-    struct step *step;
-    uint32_t *fault;
-};
-
-/* Zeroed memory that the kernel may read, and write unless it is constant. */
-static void *take(struct node_case *c, size_t size, bool constant, const char *name)
-{
-    void *p = aligned_alloc(128, (size + 127) / 128 * 128);
-    if (!p)
-        abort(); /* a test tool: nothing sensible is left to do */
-    memset(p, 0, size);
-    simt_map(c->machine, p, size, constant ? SIMT_MAP_READ_ONLY : 0, name);
-    return p;
-}
-
-static void open_weights(struct node_case *c)
-{
-    struct random_blocks r;
-    size_t size = quant_size(c->type, (size_t)c->n * c->k);
-    int rc = cuda_pack_layout(c->type, c->n, c->k, &c->m, NULL);
-    assert(rc == 0);
-    c->src = malloc(size);
-    c->tiles = take(c, cuda_pack_size(&c->m), true, "tiles");
-    if (!c->src)
-        abort();
-    random_blocks_init(&r, c->type, 0.5f, state);
-    random_blocks_fill(&r, c->src, (size_t)c->n * c->k);
-    cuda_pack(c->type, c->n, c->k, c->src, c->tiles, 0, c->m.n_tiles);
-    c->m.tiles = (uint64_t)(uintptr_t)c->tiles;
-}
-
-static void case_open(struct node_case *c, uint64_t seed)
-{
-    static const uint32_t ks[] = {32, 96, 256, 288, 512, 896, 1024, 3072};
-    *c = (struct node_case){.machine = simt_open(), .type = types[seed % N_TYPES], .sm = seed % 2 ? 90 : 80};
-    state = seed;
-    (void)random_u64(&state);
-    do
-        c->k = ks[between(0, 7)];
-    while (c->k % quant_traits(c->type)->block);
-    c->n = between(1, 90);
-    c->n_rows = between(1, between(0, 1) ? 4 : MAX_ROWS);
-    c->n_logits = between(1, (int)c->n_rows);
-    c->n_blocks = between(1, 4);
-    c->in_stride = c->k + 4 * between(0, 3);
-    c->out_stride = (c->n > c->k ? c->n : c->k) + 4 * between(1, 3);
-    c->out_stride += 4 - c->out_stride % 4;
-    open_weights(c);
-    c->in = take(c, (size_t)MAX_ROWS * c->in_stride * 4, true, "in");
-    c->out = take(c, (size_t)MAX_ROWS * c->out_stride * 4, false, "out");
-    c->want = calloc(MAX_ROWS * c->out_stride, 4);
-    c->factors = take(c, MAX_ROWS * 4, true, "factors");
-    c->bias = take(c, c->n * 4, true, "bias");
-    c->tokens = take(c, MAX_ROWS * 4, true, "tokens");
-    c->step = take(c, sizeof *c->step, true, "step");
-    c->fault = take(c, DECODER_LINE * 4, false, "fault");
-    if (!c->machine || !c->want)
-        abort();
-    for (uint32_t i = 0; i < MAX_ROWS * c->in_stride; i++)
-        c->in[i] = random_unit(&state);
-    for (uint32_t i = 0; i < MAX_ROWS; i++) {
-        c->factors[i] = 1.0f + random_unit(&state) * 0.5f;
-        c->tokens[i] = (int32_t)between(0, (int)c->n - 1);
-    }
-    for (uint32_t i = 0; i < c->n; i++)
-        c->bias[i] = random_unit(&state);
-    c->step->n_rows = c->n_rows;
-    c->step->n_logits = c->n_logits;
-    for (uint32_t i = 0; i < c->n_logits; i++)
-        c->step->logits[i].row = (uint16_t)between(0, (int)c->n_rows - 1);
-}
-
-static void case_close(struct node_case *c)
-{
-    void *all[] = {c->src,     c->tiles, c->in,     c->out,  c->want,
-                   c->factors, c->bias,  c->tokens, c->step, c->fault};
-    for (uint32_t i = 0; i < sizeof all / sizeof *all; i++)
-        free(all[i]);
-    simt_close(c->machine);
-}
-
-static bool fails(const char *what, const struct node_case *c, uint64_t seed)
-{
-    printf("FAILED  seed %llu: %s: %s [%u, %u], %u rows, %u logits, sm_%u, %u blocks\n",
-           (unsigned long long)seed, what, quant_traits(c->type)->name, c->n, c->k, c->n_rows, c->n_logits,
-           c->sm, c->n_blocks);
-    return false;
-}
-
-static bool launch(struct node_case *c, uint64_t seed, const char *kernel, const void *args,
-                   uint32_t n_threads, uint32_t shared_bytes)
-{
-    struct simt_report report;
-    struct simt_launch l = {.kernel = simt_find_kernel(kernel, c->sm),
-                            .args = args,
-                            .n_threads = n_threads,
-                            .n_blocks = c->n_blocks,
-                            .shared_bytes = shared_bytes,
-                            .seed = seed,
-                            .schedule = SIMT_N_SCHEDULES,
-                            .mute = -1};
-    if (simt_run(c->machine, &l, &report) == 0)
-        return true;
-    simt_report_print(&report, stdout);
-    return fails(kernel, c, seed);
-}
-
-/* --- MUL_MAT --- */
-
-static void want_products(struct node_case *c, bool head, bool gathered, bool factors, bool bias)
-{
-    uint32_t n_rows = head ? c->n_logits : c->n_rows;
-    size_t pack = matmul_pack_size(c->type, c->n, c->k, NULL), size = matmul_input_size(c->k, n_rows);
-    void *packed = aligned_alloc(64, (pack + 63) / 64 * 64), *data = aligned_alloc(64, (size + 63) / 64 * 64);
-    float *y = calloc((size_t)n_rows * c->n, 4);
-    struct matmul_matrix m;
-    struct matmul_input in = {c->k, n_rows, data};
-    if (!packed || !data || !y)
-        abort();
-    matmul_matrix_set(&m, c->type, c->n, c->k, packed);
-    matmul_pack(c->type, c->n, c->k, c->src, packed, 0, m.n_groups);
-    memset(data, 0, size);
-    for (uint32_t row = 0; row < n_rows; row++) {
-        uint32_t from = gathered ? c->step->logits[row].row : row;
-        matmul_scalar.quantise(&in, row, c->in + (size_t)from * c->in_stride, NULL, matmul_is_float(&m));
-    }
-    matmul_scalar.run(&m, &in, 0, m.n_groups, y, c->n, NULL);
-    for (uint32_t row = 0; row < n_rows; row++) {
-        uint32_t from = gathered ? c->step->logits[row].row : row;
-        ops_scalar.store(c->want + (size_t)row * c->out_stride, y + (size_t)row * c->n, c->n,
-                         factors ? c->factors[from] : 1.0f, bias ? c->bias : NULL);
-    }
-    free(packed);
-    free(data);
-    free(y);
-}
-
-static void lay_out(struct node_case *c, struct decoder_shared *s)
-{
-    uint32_t form = activation_form(c->m.type);
-    s->n_stages = between(2, 4);
-    s->stage_bytes = (c->m.super_bytes * between(1, SCHEDULE_MAX_SUPERS) + 127) / 128 * 128;
-    s->fold = 128;
-    s->fold_bytes = PRODUCT_FOLD_BYTES;
-    s->work = s->fold + s->fold_bytes;
-    s->work_bytes = (activation_panel_bytes(between(1, 8), c->k, form) + 127) / 128 * 128;
-    s->stages = s->work + s->work_bytes;
-    s->total = s->stages + s->n_stages * s->stage_bytes;
-}
-
-static bool check_products(uint64_t seed)
-{
-    struct node_case c;
-    case_open(&c, seed);
-    bool head = between(0, 1), gathered = head && between(0, 1), factors = between(0, 1),
-         bias = between(0, 1);
-    want_products(&c, head, gathered, factors, bias);
-    struct mul_mat_args args = {
-        .step = {.step = (uint64_t)(uintptr_t)c.step, .fault = (uint64_t)(uintptr_t)c.fault, .head = head},
-        .in = {(uint64_t)(uintptr_t)c.in, c.in_stride, gathered},
-        .out = {(uint64_t)(uintptr_t)c.out, c.out_stride, 0},
-        .matrix = c.m,
-        .bias = bias ? (uint64_t)(uintptr_t)c.bias : 0,
-        .factors = factors ? (uint64_t)(uintptr_t)c.factors : 0,
-    };
-    lay_out(&c, &args.shared);
-    bool ok = launch(&c, seed, "mul_mat", &args, 32 * between(3, 9), args.shared.total);
-    if (ok && memcmp(c.out, c.want, (size_t)MAX_ROWS * c.out_stride * 4) != 0)
-        ok = fails("mul_mat computed something else", &c, seed);
-    if (ok && c.fault[FLOW_ABORT])
-        ok = fails("mul_mat says that something was out of range", &c, seed);
-    case_close(&c);
-    return ok;
-}
-
-/* --- EMBED --- */
-
-static bool check_rows(uint64_t seed, bool bad)
-{
-    struct node_case c;
-    case_open(&c, seed);
-    uint32_t bad_row = between(0, (int)c.n_rows - 1);
-    if (bad)
-        c.tokens[bad_row] = between(0, 1) ? -1 : (int32_t)c.n;
-    for (uint32_t row = 0; row < c.n_rows; row++)
-        if (!bad || row != bad_row)
-            quant_dequantise(c.type, c.src + (size_t)c.tokens[row] * quant_size(c.type, c.k),
-                             c.want + (size_t)row * c.out_stride, c.k);
-    struct embed_args args = {
-        .step = {.step = (uint64_t)(uintptr_t)c.step, .fault = (uint64_t)(uintptr_t)c.fault},
-        .out = {(uint64_t)(uintptr_t)c.out, c.out_stride, 0},
-        .matrix = c.m,
-        .tokens = (uint64_t)(uintptr_t)c.tokens,
-    };
-    bool ok = launch(&c, seed, "embed", &args, 32 * between(1, 8), 0);
-    for (uint32_t i = 0; ok && i < MAX_ROWS * c.out_stride; i++)
-        if (memcmp(&c.out[i], &c.want[i], 4) != 0)
-            ok = fails("embed gathered something else", &c, seed);
-    if (ok && bad && (c.fault[FLOW_ABORT] != DECODER_RANGE || c.fault[FLOW_WHAT] != DECODER_RANGE_TOKEN))
-        ok = fails("embed passed over a token out of range", &c, seed);
-    if (ok && !bad && c.fault[FLOW_ABORT])
-        ok = fails("embed says that something was out of range", &c, seed);
-    case_close(&c);
-    return ok;
+    if (rc == 0)
+        return 0;
+    simt_report_print(report, stdout);
+    printf("FAILED  seed %llu, sm_%u\n", (unsigned long long)of->seed, of->sm);
+    return 1;
 }
 
 int main(int argc, char **argv)
@@ -249,9 +20,12 @@ int main(int argc, char **argv)
     uint64_t n = argc > 2 ? strtoull(argv[2], NULL, 10) : 26;
     uint32_t failures = 0;
     for (uint64_t seed = first; seed < first + n; seed++) {
-        failures += !check_products(seed);
-        failures += !check_rows(seed, false);
-        failures += seed % 4 == 0 && !check_rows(seed, true);
+        struct product_node of = {.seed = seed, .sm = seed % 2 ? 90 : 80};
+        struct simt_report report;
+        failures += check(product_node_multiply(&of, -1, &report), &of, &report);
+        failures += check(product_node_gather(&of, false, -1, &report), &of, &report);
+        if (seed % 4 == 0)
+            failures += check(product_node_gather(&of, true, -1, &report), &of, &report);
     }
     printf("%llu products and gathers, %u failures\n", (unsigned long long)n, failures);
     return failures ? 1 : 0;

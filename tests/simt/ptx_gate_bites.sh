@@ -44,6 +44,7 @@ spoil 'non-coherent' 's/ld\.global\.u32/ld.global.nc.u32/'
 spoil 'without order' 's/red\.release\.gpu/red/'
 spoil 'volatile' 's/ld\.global\.u32/ld.volatile.global.u32/'
 spoil 'address space' 's/ld\.global\.u32/ld.u32/'
+spoil 'may fuse it' 's/^\.visible \.entry/add.f32 %f1, %f2, %f3;\n&/'
 spoil 'local memory' 's/^\.visible \.entry/.local .b8 x[8];\n&/'
 [ "$clang" != 19 ] || spoil 'words in it changed' 's/^([[:space:]]*)bar\.sync 1, (%r[0-9]+);/&\n\1bar.sync 1, \2;/'
 exit $status

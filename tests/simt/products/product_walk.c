@@ -23,8 +23,7 @@ SIMT_INLINE void consume(const struct decoder_args *args, struct walk *w)
 {
     const SIMT_GLOBAL struct schedule_op *plan = w->plan;
     for (uint32_t i = simt_thread(); i < args->n_counters; i += w->crew.n_threads)
-        w->uses[i] = 0;
-    crew_sync(&w->crew);
+        w->uses[i] = 0; /* the first op's barrier orders this, too */
     for (w->index = 0; w->index < w->program->n_ops; w->index++) {
         w->op = &w->program->ops[w->index];
         w->plan = &plan[w->index];

@@ -1,0 +1,15 @@
+/* product_case.h - matrix products on the emulated device equal the cpu's in every bit: a random program of
+ * one to three products (types, shapes, epilogues, gains, biases, rows) on a random grid, each a case of its
+ * own. */
+#pragma once
+#include "emulator.h"
+
+struct product_case;
+
+/* Everything follows from the seed. small: few warps and short rows, for runs in great number. */
+struct product_case *product_case_open(uint64_t seed, uint32_t sm, bool small);
+void product_case_close(struct product_case *c);
+/* Once per case. A wrong result is a report too. 0, or -1 with the report. */
+int product_case_run(struct product_case *c, uint64_t seed, int mute, struct simt_report *report);
+/* To stdout. */
+void product_case_describe(const struct product_case *c);
