@@ -4,6 +4,7 @@
 
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <stddef.h>
@@ -51,7 +52,9 @@ static const char *notified(const char *part)
 {
     static char text[2048];
     do {
-        ssize_t n = recv(manager, text, sizeof text - 1, 0);
+        ssize_t n;
+        while ((n = recv(manager, text, sizeof text - 1, 0)) < 0 && errno == EINTR) /* stopped meanwhile */
+            ;
         cr_assert_gt(n, 0, "no message with \"%s\" came; stderr was:\n%s", part, p.stderr_text);
         text[n] = '\0';
     } while (!strstr(text, part));

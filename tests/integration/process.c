@@ -255,7 +255,9 @@ bool process_read_until(int fd, const char *text, char *out, size_t room)
 
     while (!text || !strstr(out, text)) {
         cr_assert_lt(n + 1, room, "the reply is longer than %zu bytes", room);
-        ssize_t got = recv(fd, out + n, room - n - 1, 0);
+        ssize_t got;
+        while ((got = recv(fd, out + n, room - n - 1, 0)) < 0 && errno == EINTR) /* stopped meanwhile */
+            ;
         if (got < 0 && errno != ECONNRESET)
             cr_assert_fail("no reply: %s; so far:\n%s", strerror(errno), out);
         if (got <= 0)

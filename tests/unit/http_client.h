@@ -104,7 +104,9 @@ static inline void reply_free(struct reply *r)
 static inline bool reply_more(struct reply *r, int fd)
 {
     char block[65536];
-    ssize_t n = recv(fd, block, sizeof block, 0);
+    ssize_t n;
+    while ((n = recv(fd, block, sizeof block, 0)) < 0 && errno == EINTR) /* stopped meanwhile */
+        ;
     if (n <= 0)
         return false;
     r->raw = realloc(r->raw, r->raw_len + (size_t)n + 1);
