@@ -30,8 +30,8 @@
 
 static uint32_t n_vocab(const struct field_reader *r)
 {
-    const struct server *s = r->context;
-    return tokenizer_n_vocab(s->model.tokenizer);
+    const struct server_model *m = r->context;
+    return tokenizer_n_vocab(m->tokenizer);
 }
 
 /* --- readers --- */
@@ -173,10 +173,10 @@ static int read_bias(struct field_reader *r, const struct field *f, const json_t
 /* What is over the context is refused with the prompt's length, when that is known. */
 int read_max_tokens(struct field_reader *r, const struct field *f, const json_t *value)
 {
-    const struct server *s = r->context;
+    const struct server_model *m = r->context;
     struct params *p = r->out;
     double given = json_is_number(value) ? json_number_value(value) : 0;
-    double max = given < 0 || given > MAX_TOKENS ? s->model.n_ctx : MAX_TOKENS;
+    double max = given < 0 || given > MAX_TOKENS ? m->n_ctx : MAX_TOKENS;
     int64_t n;
     if (field_integer(r, f->name, value, 0, max, &n) < 0)
         return -1;
@@ -284,7 +284,7 @@ void put_logprobs(const struct choice *c, struct buf *out, uint32_t from, uint32
     for (uint32_t i = from; i < to; i++) {
         if (i > from)
             buf_puts(out, ",");
-        put_entry(out, c->g->server->model.tokenizer, &e->out[i], e->top + (size_t)i * e->n_top, e->n_top);
+        put_entry(out, c->g->model->tokenizer, &e->out[i], e->top + (size_t)i * e->n_top, e->n_top);
     }
     buf_puts(out, "]");
 }
@@ -296,7 +296,7 @@ void put_prompt_logprobs(struct generation *g, struct buf *out)
     for (uint32_t i = 1; i < e->n_prompt; i++) {
         struct engine_token token = {.token = e->prompt[i], .logprob = e->prompt_out[i].logprob};
         buf_puts(out, ",");
-        put_entry(out, g->server->model.tokenizer, &token, e->prompt_top + (size_t)i * e->n_prompt_top,
+        put_entry(out, g->model->tokenizer, &token, e->prompt_top + (size_t)i * e->n_prompt_top,
                   e->n_prompt_top);
     }
     buf_puts(out, "]");
@@ -363,7 +363,7 @@ static void put_timings(struct buf *out, const struct generation *g)
 static void put_end(struct generation *g, struct buf *out)
 {
     const struct engine_request *e = &g->choices->e;
-    buf_printf(out, ",\"system_fingerprint\":\"%s\"", g->server->fingerprint);
+    buf_printf(out, ",\"system_fingerprint\":\"%s\"", g->model->fingerprint);
     buf_printf(out, ",\"usage\":{\"prompt_tokens\":%u,\"cached_tokens\":%u,\"completion_tokens\":%u}",
                e->n_prompt, e->n_cached, generation_n_tokens(g));
     put_timings(out, g);
@@ -376,7 +376,7 @@ static void put_end(struct generation *g, struct buf *out)
 static void put_head(struct generation *g, struct buf *out)
 {
     buf_printf(out, "{\"id\":\"%s\",\"model\":", g->id);
-    json_put_str(out, model_config(g->server->model.model)->name);
+    json_put_str(out, model_config(g->model->model)->name);
 }
 
 static void put_whole(const struct choice *c, struct buf *out)

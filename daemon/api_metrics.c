@@ -138,7 +138,7 @@ static void put_decoder(struct buf *out, const struct server *s, const struct en
     static const char *const states[] = {
         [BACKEND_IDLE] = "idle", [BACKEND_RUNNING] = "running", [BACKEND_PARKED] = "parked"};
     struct backend_info b;
-    executor_info(s->model.executor, &b);
+    executor_info(s->model->executor, &b);
     uint64_t now = clock_ns();
     bool running = b.state == BACKEND_RUNNING;
     double age = running && now > b.heartbeat_ns ? (double)(now - b.heartbeat_ns) / 1e9 : 0;
@@ -163,12 +163,12 @@ static void put_decoder(struct buf *out, const struct server *s, const struct en
               b.scratch_bytes);
     put_head(out, "hearth_model_info", "gauge", "1, with the model and where it runs in the labels.");
     buf_puts(out, "hearth_model_info{model=\"");
-    put_label_text(out, model_config(s->model.model)->name);
+    put_label_text(out, model_config(s->model->model)->name);
     buf_puts(out, "\",quantization=\"");
-    put_label_text(out, model_config(s->model.model)->quantization);
+    put_label_text(out, model_config(s->model->model)->quantization);
     buf_printf(out, "\",backend=\"%s\",device=\"", b.name);
     put_label_text(out, b.device);
-    buf_printf(out, "\",fingerprint=\"%s\"} 1\n", s->fingerprint);
+    buf_printf(out, "\",fingerprint=\"%s\"} 1\n", s->model->fingerprint);
 }
 
 /* RssAnon of /proc/self/status: what is the process's own, not the mapped model. */
@@ -187,10 +187,19 @@ static uint64_t anonymous_memory(void)
 
 static void put_process(struct buf *out, const struct server *s)
 {
-    static const enum server_state states[] = {SERVER_LOADING, SERVER_READY, SERVER_DRAINING, SERVER_STALLED};
+    static const enum server_state states[] = {SERVER_LOADING, SERVER_READY, SERVER_DRAINING, SERVER_STALLED,
+                                               SERVER_SUSPENDED};
     put_head(out, "hearth_state", "gauge", "1 for the state /health shows.");
     for (size_t i = 0; i < sizeof states / sizeof *states; i++)
         put_labelled(out, "hearth_state", "state", server_state_name(states[i]), s->state == states[i]);
+    if (s->admin) {
+        struct swap_view v;
+        s->admin->view(s->admin_context, &v);
+        put_head(out, "hearth_model_swaps_total", "counter",
+                 "Models loaded in place of another, or fetched back.");
+        put_labelled(out, "hearth_model_swaps_total", "outcome", "done", v.n_done);
+        put_labelled(out, "hearth_model_swaps_total", "outcome", "failed", v.n_failed);
+    }
     put_value(out, "gauge", "hearth_uptime_seconds", "Since the start.",
               (double)(clock_ns() - s->stats.started_ns) / 1e9);
     put_count(out, "gauge", "hearth_process_anonymous_bytes", "The process's own resident memory (RssAnon).",
@@ -234,16 +243,17 @@ static void put_aliases(struct buf *out, const struct server *s, const struct en
 void api_metrics(struct request *r)
 {
     struct server *s = r->server;
-    struct engine_stats e = {0};
-    if (s->model.engine)
-        engine_stats(s->model.engine, &e);
+    struct engine_stats e, own;
+    server_engine_stats(s, &e);
     put_process(&r->out, s);
     put_requests(&r->out, s, &e);
     put_tokens(&r->out, &e);
     put_disk(&r->out, &e);
     put_latencies(&r->out, &s->stats);
-    if (s->model.engine)
-        put_decoder(&r->out, s, &e);
+    if (s->model) {
+        engine_stats(s->model->engine, &own);
+        put_decoder(&r->out, s, &own);
+    }
     if (s->cfg->metrics_aliases)
         put_aliases(&r->out, s, &e);
     r->content_type = "text/plain; version=0.0.4; charset=utf-8";

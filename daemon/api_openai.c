@@ -212,7 +212,7 @@ static int refuse_render(struct generation *g, int rc, const struct error *words
 /* The file's BOS comes first, whether the template writes it or not. */
 static int put_prompt_text(struct generation *g, struct jinja_text text, struct api_error *err)
 {
-    const struct tokenizer *t = g->server->model.tokenizer;
+    const struct tokenizer *t = g->model->tokenizer;
     struct params *p = &g->p;
     int32_t bos = tokenizer_bos(t);
     bool adds = p->add_special && tokenizer_adds_bos(t);
@@ -229,7 +229,7 @@ static int put_prompt_text(struct generation *g, struct jinja_text text, struct 
 
 static int chat_prepare(struct generation *g, struct api_error *err)
 {
-    const struct server_model *m = &g->server->model;
+    const struct server_model *m = g->model;
     struct params *p = &g->p;
     struct error words = {0};
     struct jinja_text text;
@@ -284,13 +284,13 @@ static void put_head(struct generation *g, struct buf *out, const char *object)
 {
     buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", g->id, object,
                (long long)g->created);
-    json_put_str(out, model_config(g->server->model.model)->name);
-    buf_printf(out, ",\"system_fingerprint\":\"%s\",\"choices\":[", g->server->fingerprint);
+    json_put_str(out, model_config(g->model->model)->name);
+    buf_printf(out, ",\"system_fingerprint\":\"%s\",\"choices\":[", g->model->fingerprint);
 }
 
 static struct tokenizer_piece piece_of(const struct generation *g, int32_t token)
 {
-    return tokenizer_piece(g->server->model.tokenizer, token, true);
+    return tokenizer_piece(g->model->tokenizer, token, true);
 }
 
 /* The token's text, or the dialect's bytes:\xe2\x80 where it is not valid UTF-8 by itself: a key must differ.
@@ -325,7 +325,7 @@ static void put_completion_top(struct buf *out, const struct choice *c, uint32_t
 
 static size_t shown_len(const struct choice *c, uint32_t i)
 {
-    return tokenizer_piece(c->g->server->model.tokenizer, c->e.out[i].token, false).len;
+    return tokenizer_piece(c->g->model->tokenizer, c->e.out[i].token, false).len;
 }
 
 static void put_completion_logprobs(struct buf *out, struct choice *c, const struct piece *piece)
@@ -566,7 +566,7 @@ const struct dialect dialect_chat = {
 static void put_model(struct request *r)
 {
     buf_puts(&r->out, "{\"id\":");
-    json_put_str(&r->out, model_config(r->server->model.model)->name);
+    json_put_str(&r->out, model_config(r->server->model->model)->name);
     buf_printf(&r->out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"hearth\"}",
                (long long)r->server->created);
 }
@@ -581,7 +581,7 @@ void api_models(struct request *r)
 
 void api_model(struct request *r)
 {
-    const char *name = model_config(r->server->model.model)->name, *id = route_id(r->route, r->path);
+    const char *name = model_config(r->server->model->model)->name, *id = route_id(r->route, r->path);
     if (strcmp(id, name)) {
         api_fail(&r->error, 404, "not_found", "model", "no model %.100s (the loaded one is %.100s)", id,
                  name);

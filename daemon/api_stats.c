@@ -7,7 +7,7 @@
 
 static void put_model(struct buf *out, const struct server *s)
 {
-    const struct model_config *c = model_config(s->model.model);
+    const struct model_config *c = model_config(s->model->model);
     buf_puts(out, "{\"name\":");
     json_put_str(out, c->name);
     buf_puts(out, ",\"arch\":");
@@ -15,8 +15,8 @@ static void put_model(struct buf *out, const struct server *s)
     buf_puts(out, ",\"quantization\":");
     json_put_str(out, c->quantization);
     buf_printf(out, ",\"parameters\":%llu,\"bytes\":%zu,\"n_layers\":%u,\"n_ctx\":%u,\"n_vocab\":%u}",
-               (unsigned long long)c->n_params, gguf_file_size(model_gguf(s->model.model)), c->n_layers,
-               s->model.n_ctx, c->n_vocab);
+               (unsigned long long)c->n_params, gguf_file_size(model_gguf(s->model->model)), c->n_layers,
+               s->model->n_ctx, c->n_vocab);
 }
 
 static void put_device(struct buf *out, const struct server *s, const struct backend_info *b)
@@ -30,7 +30,7 @@ static void put_device(struct buf *out, const struct server *s, const struct bac
     buf_printf(out, ",\"threads\":%u,\"memory_used\":%llu,\"memory_total\":%llu,\"scratch\":%llu,\"why\":",
                b->n_threads, (unsigned long long)b->memory_used, (unsigned long long)b->memory_total,
                (unsigned long long)b->scratch_bytes);
-    json_put_str(out, s->model.why ? s->model.why : "");
+    json_put_str(out, s->model->why ? s->model->why : "");
     buf_puts(out, "}");
 }
 
@@ -41,7 +41,7 @@ static void put_decoder(struct buf *out, const struct server *s, const struct ba
         [BACKEND_IDLE] = "idle", [BACKEND_RUNNING] = "running", [BACKEND_PARKED] = "parked"};
     uint64_t now = clock_ns();
     buf_printf(out, "{\"executor\":\"%s\",\"arithmetic\":\"%s\",",
-               config_executor_name((int)executor_kind(s->model.executor)),
+               config_executor_name((int)executor_kind(s->model->executor)),
                config_arithmetic_name(s->cfg->arithmetic));
     buf_printf(out, "\"launches\":%llu,\"parks\":%llu,\"steps\":%llu,\"tokens\":%llu,\"launches_per_token\":",
                (unsigned long long)b->launches, (unsigned long long)b->parks, (unsigned long long)e->steps,
@@ -76,10 +76,13 @@ static void put_disk(struct buf *out, const struct engine_stats *e)
                (unsigned long long)e->disk_errors);
 }
 
-static void put_loaded(struct buf *out, const struct server *s, const struct engine_stats *e)
+/* Of the current model alone. */
+static void put_loaded(struct buf *out, const struct server *s)
 {
+    struct engine_stats own, *e = &own;
     struct backend_info b;
-    executor_info(s->model.executor, &b);
+    engine_stats(s->model->engine, e);
+    executor_info(s->model->executor, &b);
     buf_puts(out, "\"model\":");
     put_model(out, s);
     buf_puts(out, ",\"device\":");
@@ -90,6 +93,22 @@ static void put_loaded(struct buf *out, const struct server *s, const struct eng
     put_kv(out, &b, e);
     buf_puts(out, ",\"prefix_disk\":");
     put_disk(out, e);
+}
+
+static void put_swap(struct buf *out, const struct server *s)
+{
+    struct swap_view v = {0};
+    if (s->admin)
+        s->admin->view(s->admin_context, &v);
+    if (!v.model) {
+        buf_puts(out, ",\"swap\":null");
+        return;
+    }
+    buf_printf(out, ",\"swap\":{\"state\":\"%s\",\"model\":", v.state);
+    json_put_str(out, v.model);
+    buf_puts(out, ",\"progress\":");
+    json_put_number(out, v.progress, 4);
+    buf_puts(out, "}");
 }
 
 static void put_percentiles(struct buf *out, const char *name, const struct histogram *h)
@@ -133,16 +152,17 @@ static void put_traffic(struct buf *out, const struct server *s, const struct en
 void api_stats(struct request *r)
 {
     struct server *s = r->server;
-    struct engine_stats e = {0};
+    struct engine_stats e;
     struct buf *out = &r->out;
     buf_printf(out, "{\"version\":\"%s\",\"uptime_s\":%.3f,\"state\":\"%s\",", HEARTH_VERSION,
                (double)(clock_ns() - s->stats.started_ns) / 1e9, server_state_name(s->state));
-    if (s->model.engine) {
-        engine_stats(s->model.engine, &e);
-        put_loaded(out, s, &e);
+    server_engine_stats(s, &e);
+    if (s->model) {
+        put_loaded(out, s);
     } else {
         buf_puts(out, "\"model\":null,\"device\":null,\"decoder\":null,\"kv\":null,\"prefix_disk\":null");
     }
+    put_swap(out, s);
     put_traffic(out, s, &e);
     buf_puts(out, ",\"warnings\":[");
     if (server_warning(s)[0])

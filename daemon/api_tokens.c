@@ -63,6 +63,8 @@ static json_t *read_body(struct request *r, const struct field *fields, size_t m
 
 static void answered(struct request *r)
 {
+    server_give_model(r->server, r->model);
+    r->model = NULL;
     request_drop_body(r);
     if (!r->connection)
         return;
@@ -83,8 +85,7 @@ static void encode(struct request *r, const struct token_params *p)
         api_invalid(&r->error, "content", "content is missing");
         return;
     }
-    int rc =
-        tokenizer_encode(r->server->model.tokenizer, p->content, p->content_len, flags, 0, &ids, &n, &words);
+    int rc = tokenizer_encode(r->model->tokenizer, p->content, p->content_len, flags, 0, &ids, &n, &words);
     if (rc < 0) {
         if (rc == -ENOMEM)
             api_out_of_memory(&r->error);
@@ -109,12 +110,13 @@ static void tokenize(struct request *r)
 
 void api_tokenize(struct request *r)
 {
+    r->model = server_take_model(r->server);
     request_run(r, tokenize, answered);
 }
 
 static int32_t *read_ids(struct request *r, const json_t *tokens, size_t *n)
 {
-    const struct tokenizer *t = r->server->model.tokenizer;
+    const struct tokenizer *t = r->model->tokenizer;
     struct field_reader reader = {.arena = &r->arena, .err = &r->error};
     *n = json_array_size(tokens);
     int32_t *ids = arena_array(&r->arena, *n, sizeof *ids);
@@ -144,7 +146,7 @@ static void decode(struct request *r, const json_t *tokens)
     int32_t *ids = read_ids(r, tokens, &n);
     if (!ids)
         return;
-    int rc = tokenizer_detokenise(r->server->model.tokenizer, ids, n, true, &text, &len, &words);
+    int rc = tokenizer_detokenise(r->model->tokenizer, ids, n, true, &text, &len, &words);
     if (rc < 0) {
         if (rc == -ENOMEM)
             api_out_of_memory(&r->error);
@@ -162,7 +164,7 @@ static void detokenize(struct request *r)
 {
     struct token_params p = {0};
     /* As many ids as a body can hold that is not there to cost memory. */
-    json_t *body = read_body(r, detokenize_fields, r->server->model.n_ctx + (size_t)4096, &p);
+    json_t *body = read_body(r, detokenize_fields, r->model->n_ctx + (size_t)4096, &p);
     if (body)
         decode(r, p.tokens);
     json_decref(body);
@@ -170,5 +172,6 @@ static void detokenize(struct request *r)
 
 void api_detokenize(struct request *r)
 {
+    r->model = server_take_model(r->server);
     request_run(r, detokenize, answered);
 }

@@ -88,8 +88,8 @@ static bool to_value(struct arena *a, const json_t *j, struct jinja_value *out)
 /* The template that will read it; NULL when there is none. */
 static const struct chat_template *template_of(const struct field_reader *r)
 {
-    const struct server *s = r->context;
-    return s->model.chat;
+    const struct server_model *m = r->context;
+    return m->chat;
 }
 
 /* --- what a message says --- */

@@ -42,7 +42,7 @@ static bool ends_text(const struct choice *c, uint32_t i)
     int32_t token = c->e.out[i].token;
     if (i + 1 <= g->p.min_tokens)
         return false;
-    return is_stop_id(g, token) || (!g->p.ignore_eos && tokenizer_is_end(g->server->model.tokenizer, token));
+    return is_stop_id(g, token) || (!g->p.ignore_eos && tokenizer_is_end(g->model->tokenizer, token));
 }
 
 /* What the text has gained and no event has shown. */
@@ -79,9 +79,9 @@ static void take_token(struct choice *c)
     uint32_t i = c->n_tokens++;
     struct tokenizer_piece piece = {0};
     if (!ends_text(c, i))
-        piece = tokenizer_piece(g->server->model.tokenizer, c->e.out[i].token, false);
+        piece = tokenizer_piece(g->model->tokenizer, c->e.out[i].token, false);
     if (text_add(&c->text, piece.s, piece.len))
-        engine_cancel(g->server->model.engine, &c->e);
+        engine_cancel(g->model->engine, &c->e);
     if (c->text.out.failed)
         generation_starve(g);
     /* The text that goes with an end is left to the last event. */
@@ -122,7 +122,7 @@ bool choice_ended_well(const struct choice *c)
 
 static const char *finish_reason(const struct choice *c)
 {
-    const struct tokenizer *t = c->g->server->model.tokenizer;
+    const struct tokenizer *t = c->g->model->tokenizer;
     if (c->text.matched)
         return "stop";
     switch (c->e.finish) {

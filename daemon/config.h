@@ -47,6 +47,7 @@ struct config {
     struct config_list cors_origins, allowed_hosts, trusted_proxies;
 
     char *model;         /* "": the one in the install's models/, see serve.c */
+    char *model_dir;     /* "": where the model lies */
     char *chat_template; /* a file, "chatml", or "": the model's own */
     int backend;         /* enum config_backend */
     int executor;        /* enum executor_kind */

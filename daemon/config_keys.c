@@ -55,6 +55,8 @@ const struct config_key config_keys[] = {
 
     {STRING(model, ""), .group = "Model and device",
      .help = "GGUF file to serve. Empty: the one in the install's models directory."},
+    {STRING(model_dir, ""),
+     .help = "Directory below which POST /admin/model may load another. Empty: the one the model lies in."},
     {STRING(chat_template, ""),
      .help = "File with the Jinja template of chats, or chatml. Empty: the model's own, else chatml."},
     {CHOICE(backend, "auto", backends), .help = "Where the model runs. auto: cuda where there is a device that can, else cpu; the log says why."},

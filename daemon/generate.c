@@ -3,6 +3,7 @@
 #include "log.h"
 #include "model.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +36,7 @@ static void set_defaults(struct params *p)
 
 static int context_exceeded(struct generation *g, struct api_error *err, size_t n_prompt, bool estimated)
 {
-    uint32_t n_ctx = g->server->model.n_ctx;
+    uint32_t n_ctx = g->model->n_ctx;
     if (err->status)
         return -1;
     err->has_context = true;
@@ -80,8 +81,8 @@ static int append_ids(struct generation *g, const int32_t *ids, size_t n, struct
 int generation_encode(struct generation *g, const char *text, size_t len, struct tokenizer_flags flags,
                       struct api_error *err)
 {
-    const struct tokenizer *t = g->server->model.tokenizer;
-    size_t n_ctx = g->server->model.n_ctx;
+    const struct tokenizer *t = g->model->tokenizer;
+    size_t n_ctx = g->model->n_ctx;
     size_t longest = tokenizer_max_piece(t), n = 0, n_before = g->p.n_ids;
     size_t at_least = n_before + (len + longest - 1) / (longest ? longest : 1);
     if (at_least > n_ctx)
@@ -100,7 +101,7 @@ int generation_encode(struct generation *g, const char *text, size_t len, struct
 
 int generation_too_long(struct generation *g, struct api_error *err)
 {
-    return context_exceeded(g, err, (size_t)g->server->model.n_ctx + 1, true);
+    return context_exceeded(g, err, (size_t)g->model->n_ctx + 1, true);
 }
 
 static int make_ids(struct generation *g, struct api_error *err)
@@ -123,7 +124,7 @@ static int make_ids(struct generation *g, struct api_error *err)
 static int fit_context(struct generation *g, struct api_error *err)
 {
     struct params *p = &g->p;
-    uint32_t n_ctx = g->server->model.n_ctx;
+    uint32_t n_ctx = g->model->n_ctx;
     bool only_cache = p->has_max_tokens && !p->max_tokens;
     if (p->n_ids > n_ctx || (p->n_ids == n_ctx && !only_cache))
         return context_exceeded(g, err, p->n_ids, false);
@@ -210,7 +211,7 @@ static int make_choices(struct generation *g, struct api_error *err)
 static int read_params(struct generation *g, struct api_error *err)
 {
     const struct request *r = g->request;
-    struct json_limits limits = {.max_values = (size_t)g->server->model.n_ctx + 4096,
+    struct json_limits limits = {.max_values = (size_t)g->model->n_ctx + 4096,
                                  .max_depth = JSON_MAX_DEPTH_IN_BODY};
     g->body = json_read(r->body, r->body_len, &limits, err);
     if (!g->body)
@@ -220,7 +221,7 @@ static int read_params(struct generation *g, struct api_error *err)
                                   .arena = g->arena,
                                   .err = err,
                                   .ignore_unknown = g->server->cfg->unknown_fields == CONFIG_IGNORE,
-                                  .context = g->server};
+                                  .context = g->model};
     set_defaults(&g->p);
     if (g->dialect->defaults)
         g->dialect->defaults(&g->p);
@@ -267,6 +268,7 @@ static void leave(struct generation *g, enum generation_outcome outcome)
     if (g->outcome == GENERATION_NONE)
         g->outcome = outcome;
     unlink_generation(g);
+    server_give_model(s, g->model);
     request_unref(r);
     server_check_drained(s);
 }
@@ -294,11 +296,16 @@ static void fail_with(struct generation *g, int status, const char *type, const 
 {
     struct api_error e = {0};
     api_fail(&e, status, type, NULL, "%s", words);
-    if (status == 503) {
-        e.retry_after_s = 1;
-        e.close = g->server->draining;
-    }
     fail(g, &e, outcome);
+}
+
+/* The server takes no work, and this has not begun. */
+static void fail_refused(struct generation *g)
+{
+    struct api_error e = {0};
+    int refused = server_refuses(g->server, &e);
+    assert(refused < 0); /* ready again it is only after the last of these has got its answer */
+    fail(g, &e, GENERATION_NONE);
 }
 
 static void refuse_submit(struct generation *g, int rc, const struct error *words)
@@ -340,7 +347,7 @@ static int check_queue_tokens(const struct generation *g, struct error *words)
     const struct server *s = g->server;
     uint64_t waiting = 0;
 
-    if (!engine_queue_depth(s->model.engine, 1))
+    if (!engine_queue_depth(g->model->engine, 1))
         return 0;
     for (const struct generation *other = s->generations; other; other = other->next)
         if (is_queued(other))
@@ -356,7 +363,7 @@ static void submit(struct generation *g)
     struct error words = {0};
     int rc = check_queue_tokens(g, &words);
     if (rc == 0)
-        rc = engine_submit(g->server->model.engine, &g->choices->e, &words);
+        rc = engine_submit(g->model->engine, &g->choices->e, &words);
     if (rc < 0) {
         refuse_submit(g, rc, &words);
         leave(g, GENERATION_NONE);
@@ -379,7 +386,7 @@ static void prepared(struct request *r)
         fail_with(g, 499, "cancelled", "the request was cancelled", GENERATION_CANCELLED);
         leave(g, GENERATION_CANCELLED);
     } else if (g->refused) {
-        fail_with(g, 503, "draining", "the server is shutting down", GENERATION_NONE);
+        fail_refused(g);
         leave(g, GENERATION_NONE);
     } else if (r->error.status) {
         request_fail(r, &r->error);
@@ -405,6 +412,7 @@ void api_generate(struct request *r)
     }
     g->request = r;
     g->server = s;
+    g->model = server_take_model(s);
     g->arena = &r->arena;
     g->dialect = r->route->dialect;
     g->created = (int64_t)time(NULL);
@@ -437,7 +445,7 @@ static void cancel_choices(struct generation *g)
 {
     for (uint32_t i = 0; i < g->n_choices; i++)
         if (!g->choices[i].done)
-            engine_cancel(g->server->model.engine, &g->choices[i].e);
+            engine_cancel(g->model->engine, &g->choices[i].e);
 }
 
 void generation_starve(struct generation *g)
@@ -501,7 +509,7 @@ static bool finish_badly(struct generation *g)
     switch (spoilt_by(g)) {
     case ENGINE_FAULT:
         server_set_state(g->server, SERVER_STALLED); /* now, not when the watch comes by next */
-        engine_fault(g->server->model.engine, &words);
+        engine_fault(g->model->engine, &words);
         fail_with(g, 500, "internal", words.text[0] ? words.text : "the decoder has failed",
                   GENERATION_FAILED);
         return true;
@@ -516,7 +524,7 @@ static bool finish_badly(struct generation *g)
         return true;
     case ENGINE_CANCELLED:
         if (g->refused)
-            fail_with(g, 503, "draining", "the server is shutting down", GENERATION_NONE);
+            fail_refused(g);
         else
             fail_with(g, 499, "cancelled", "the request was cancelled", GENERATION_CANCELLED);
         return true;

@@ -85,13 +85,14 @@ struct choice {
 struct generation {
     struct request *request;
     struct server *server;
-    struct arena *arena; /* the request's */
+    struct server_model *model; /* it runs on, whatever is loaded meanwhile; its until it has finished */
+    struct arena *arena;        /* the request's */
     const struct dialect *dialect;
     struct generation *next, *prev;
     enum generation_state state;
     enum generation_outcome outcome;
     bool cancelled; /* by the client's leaving, a drain's end, ... */
-    bool refused;   /* drain came before it ran: 503 */
+    bool refused;   /* before it ran the server stopped taking work: 503, as its state says */
     bool abandoned; /* answered with an error while the engine, which is stuck, still has it */
 
     char id[ID_RANDOM + 16];
@@ -138,7 +139,7 @@ int read_max_tokens(struct field_reader *r, const struct field *f, const json_t 
 void generation_news(struct choice *c);
 /* In any state; idempotent. */
 void generation_cancel(struct generation *g);
-/* Before a drain: refused unless it runs already. */
+/* No more work is taken: refused unless it runs already. */
 void generation_refuse(struct generation *g);
 /* Prompt tokens that wait, those of bodies that are still to be read estimated. */
 uint64_t generation_waiting_tokens(const struct server *s);

@@ -230,9 +230,11 @@ static int check_key(struct request *r, const struct headers *h, struct api_erro
     if (r->route->open || who.role == ACCESS_ADMIN || (who.role == ACCESS_USER && !r->route->admin))
         return 0;
     return api_fail(e, 401, "unauthorized", NULL, "%s, as Authorization: Bearer KEY",
-                    r->route->admin ? "this route needs the admin key"
-                    : given         ? "this key is not known: a valid one is needed"
-                                    : "a key is needed");
+                    r->route->admin && !r->server->cfg->admin_key_file[0]
+                        ? "this route needs the admin key, and admin_key_file is not set"
+                    : r->route->admin ? "this route needs the admin key"
+                    : given           ? "this key is not known: a valid one is needed"
+                                      : "a key is needed");
 }
 
 static int check_client(struct request *r, const struct headers *h, struct api_error *e)
@@ -290,11 +292,8 @@ static int check_state(struct request *r, struct api_error *e)
         return api_fail(e, 503, "queue_full", NULL, "more than max_connections, %u, are open",
                         s->cfg->max_connections);
     }
-    if (r->route->needs_model && !s->model.engine) {
-        e->retry_after_s = 5;
-        return api_fail(e, 503, "loading", NULL, "the model is being loaded (%.0f %%)",
-                        atomic_load(&s->progress_ppm) / 1e4);
-    }
+    if (r->route->needs_model && !s->model && server_refuses(s, e) < 0)
+        return -1;
     return r->route->work ? server_admits(s, e) : 0;
 }
 
@@ -523,6 +522,8 @@ static void end_body(struct request *r)
         request_fail(r, &r->error);
     } else if (!strcmp(r->method, "OPTIONS")) {
         request_reply(r, 204);
+    } else if (r->route->needs_model && !r->server->model && server_refuses(r->server, &r->error) < 0) {
+        request_fail(r, &r->error); /* it went while the body came */
     } else {
         r->route->handle(r);
     }

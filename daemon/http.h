@@ -16,6 +16,7 @@
 #include "clients.h"
 #include "clock.h"
 #include "config.h"
+#include "engine.h"
 #include "loop.h"
 #include "route.h"
 #include "server.h"
@@ -44,9 +45,15 @@ struct server {
 
     enum server_state state;
     _Atomic uint32_t progress_ppm;
-    struct server_model model;      /* all NULL while loading */
+    struct server_model models[2]; /* room for the two below */
+    struct server_model *model;    /* new requests run on; NULL: loading, or suspended */
+    struct server_model *leaving;  /* requests still run on; or NULL */
+    struct engine_stats past;      /* figures of those that are gone: what counts up */
+    void (*left)(void *context);
+    void *left_context;
     struct MHD_Response *no_memory; /* to requests that there is no memory for */
-    char fingerprint[20];
+    const struct server_admin *admin; /* NULL in tests that have no use for it */
+    void *admin_context;
     int64_t created; /* Unix seconds of the start */
 
     struct stats stats;
@@ -128,6 +135,7 @@ struct request {
     bool close;
 
     struct generation *generation; /* or NULL */
+    struct server_model *model;    /* of a handler that works on the pool; else NULL */
     uv_work_t pool_work;
     void (*work)(struct request *);
     void (*worked)(struct request *);
@@ -177,8 +185,18 @@ void server_run_listeners(struct server *s);
 const char *server_state_name(enum server_state state); /* as /health shows it */
 /* Requests waiting: in the engine's queue or on their way to it. */
 uint32_t server_n_waiting(const struct server *s);
-/* Why new work is not taken now: fills *e and returns -1, or 0. */
+/* Why no work is taken in the server's state: fills *e and returns -1, or 0 when it is ready. */
+int server_refuses(const struct server *s, struct api_error *e);
+/* The same, and when the queue is full. */
 int server_admits(struct server *s, struct api_error *e);
+/* served.c: the current model, for as long as its user wants to have it. */
+struct server_model *server_take_model(struct server *s);
+void server_give_model(struct server *s, struct server_model *m);
+/* News for the generations of all models in use, then: is one left? */
+void server_take_news(struct server *s);
+/* Figures of the current model's engine (zeros: there is none), with what counts up and what runs and waits
+ * summed over all models there were. */
+void server_engine_stats(const struct server *s, struct engine_stats *out);
 /* Depth, limit and Retry-After of a queue_full. */
 void server_queue_full(struct server *s, struct api_error *e);
 /* A request or generation has ended: drain may be complete. */

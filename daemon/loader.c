@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void set_progress(void *context, double fraction)
@@ -30,7 +31,7 @@ static void relay_wake(void *context)
     struct loader *l = context;
 
     if (atomic_load(&l->warm))
-        l->wake(l->wake_context);
+        l->options.wake(l->options.wake_context);
     else
         sem_post(&l->warm_up);
 }
@@ -74,27 +75,30 @@ static void drop(struct loader *l)
 static int load(struct loader *l, struct error *err)
 {
     struct runtime_progress progress = {set_progress, l};
+    const struct config *cfg = l->options.cfg;
     struct engine_config ec;
-    int rc = runtime_read(&l->runtime, l->cfg, l->path, err);
+    int rc = runtime_read(&l->runtime, cfg, l->path, err);
 
     if (rc < 0)
         return rc;
     /* All that is ever wanted of the file beside its weights: later it may be cut short under the process,
      * and to read it then would be the end. */
-    rc = chat_template_open(&l->chat, l->cfg->chat_template, model_gguf(l->runtime.model),
-                            l->runtime.tokenizer, err);
+    rc = chat_template_open(&l->chat, cfg->chat_template, model_gguf(l->runtime.model), l->runtime.tokenizer,
+                            err);
     if (rc < 0) {
         drop(l);
         return rc;
     }
+    if (l->options.check)
+        return 0;
     l->hash = model_hash(l->runtime.model, on_hashed, l);
-    rc = runtime_load(&l->runtime, l->cfg, &progress, err);
+    rc = runtime_load(&l->runtime, cfg, &progress, err);
     if (rc < 0) {
         drop(l);
         return rc;
     }
-    runtime_engine_config(&l->runtime, l->cfg, &ec);
-    l->disk = prefix_store_open(l->cfg, l->runtime.executor, l->hash);
+    runtime_engine_config(&l->runtime, cfg, &ec);
+    l->disk = prefix_store_open(cfg, l->runtime.executor, l->hash);
     ec.disk = l->disk;
     ec.wake = relay_wake;
     ec.context = l;
@@ -114,31 +118,47 @@ static void run(void *context)
 
     l->rc = load(l, &l->err);
     atomic_store(&l->warm, true);
-    uv_async_send(&l->finished);
+    uv_async_send(l->finished);
 }
 
 static void on_finished(uv_async_t *async)
 {
     struct loader *l = async->data;
 
-    l->done(l->done_context);
+    l->options.done(l->options.done_context);
 }
 
-int loader_start(struct loader *l, uv_loop_t *loop, const struct config *cfg, const char *path,
-                 void (*wake)(void *context), void *wake_context, void (*done)(void *context),
-                 void *done_context, struct error *err)
+static void on_closed(uv_handle_t *handle)
 {
-    *l = (struct loader){
-        .cfg = cfg, .wake = wake, .wake_context = wake_context, .done = done, .done_context = done_context};
-    snprintf(l->path, sizeof l->path, "%s", path);
+    free(handle);
+}
+
+/* A handle outlives uv_close() by a turn of the loop, and so perhaps the loader. */
+static int open_async(struct loader *l, uv_loop_t *loop)
+{
+    l->finished = malloc(sizeof *l->finished);
+    if (!l->finished)
+        return UV_ENOMEM;
+    int rc = uv_async_init(loop, l->finished, on_finished);
+    if (rc < 0)
+        free(l->finished);
+    else
+        l->finished->data = l;
+    return rc;
+}
+
+int loader_start(struct loader *l, uv_loop_t *loop, const struct loader_options *options, struct error *err)
+{
+    *l = (struct loader){.options = *options};
+    snprintf(l->path, sizeof l->path, "%s", options->path);
+    l->options.path = l->path;
     if (sem_init(&l->warm_up, 0, 0) < 0)
         return error_set(err, -errno, "cannot start the loading thread: %s", strerror(errno));
-    int rc = uv_async_init(loop, &l->finished, on_finished);
-    l->finished.data = l;
+    int rc = open_async(l, loop);
     if (rc == 0) {
         rc = uv_thread_create(&l->thread, run, l);
         if (rc < 0)
-            uv_close((uv_handle_t *)&l->finished, NULL);
+            uv_close((uv_handle_t *)l->finished, on_closed);
     }
     if (rc < 0) {
         sem_destroy(&l->warm_up);
@@ -160,7 +180,7 @@ double loader_progress(const struct loader *l)
 int loader_finish(struct loader *l, struct error *err)
 {
     uv_thread_join(&l->thread);
-    uv_close((uv_handle_t *)&l->finished, NULL);
+    uv_close((uv_handle_t *)l->finished, on_closed);
     return l->rc < 0 ? error_set(err, l->rc, "%s", l->err.text) : 0;
 }
 

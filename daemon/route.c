@@ -28,6 +28,9 @@ static const struct route routes[] = {
     {.path = "/v1/models/{id}", .needs_model = true, .handle = api_model},
     {.path = "/tokenize", .post = true, .needs_model = true, .handle = api_tokenize},
     {.path = "/detokenize", .post = true, .needs_model = true, .handle = api_detokenize},
+    {.path = "/admin/model", .post = true, .both = true, .admin = true, .handle = api_admin_model},
+    {.path = "/admin/suspend", .post = true, .admin = true, .handle = api_admin_suspend},
+    {.path = "/admin/resume", .post = true, .admin = true, .handle = api_admin_resume},
     {.path = "/requests", .handle = api_requests},
     {.path = "/requests/{id}", .remove = true, .handle = api_cancel},
     {.path = "/stats", .quiet = true, .handle = api_stats},
@@ -77,6 +80,8 @@ const char *route_allow(const struct route *route)
 {
     if (route->remove)
         return "DELETE, OPTIONS";
+    if (route->both)
+        return "GET, HEAD, POST, OPTIONS";
     return route->post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
 }
 
@@ -84,7 +89,7 @@ bool route_takes(const struct route *route, const char *method)
 {
     if (route->remove)
         return !strcmp(method, "DELETE");
-    if (route->post)
+    if (route->post && (!route->both || !strcmp(method, "POST")))
         return !strcmp(method, "POST");
     return !strcmp(method, "GET") || !strcmp(method, "HEAD");
 }

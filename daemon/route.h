@@ -10,6 +10,7 @@ struct request;
 struct route {
     const char *path; /* "/v1/models/{id}": any that begins so and goes on */
     bool post;        /* POST; else GET and HEAD */
+    bool both;        /* POST, and GET and HEAD as well */
     bool remove;      /* DELETE, nothing else */
     bool always;      /* answered while loading, draining and above max_connections: health */
     bool needs_model; /* 503 loading until there is one */
@@ -43,4 +44,7 @@ void api_models(struct request *r);
 void api_model(struct request *r);
 void api_tokenize(struct request *r);
 void api_detokenize(struct request *r);
+void api_admin_model(struct request *r);
+void api_admin_suspend(struct request *r);
+void api_admin_resume(struct request *r);
 void api_generate(struct request *r); /* every dialect's generating route */

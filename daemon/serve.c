@@ -5,13 +5,13 @@
 #include "engine.h"
 #include "executor.h"
 #include "load_notice.h"
-#include "loader.h"
 #include "log.h"
 #include "model.h"
 #include "model_file.h"
 #include "notify.h"
 #include "serve_text.h"
 #include "server.h"
+#include "swap.h"
 #include "watchdog.h"
 
 #include <errno.h>
@@ -41,8 +41,11 @@ struct serve {
     uv_timer_t tick;  /* progress while loading, watchdog afterwards */
     uv_timer_t guard; /* ends a process that does not end by itself */
     struct server *server;
-    struct loader loader;
-    struct watchdog watchdog;
+    struct swap *swap;
+    struct watch {
+        struct loader *loader; /* whose signs it has seen */
+        struct watchdog dog;
+    } watches[2]; /* of the model that serves, and of the one that is being left */
     enum phase phase;
     struct load_notice notice;
     bool inherited; /* sockets came from the service manager */
@@ -87,6 +90,7 @@ static void on_stop_signal(uv_signal_t *handle, int number)
     } else if (s->phase == PHASE_READY) {
         log_info("%s: draining, %u running, for at most %u ms (again: now)", name, server_n_active(s->server),
                  s->cfg.drain_timeout_ms);
+        swap_stop(s->swap);
         drain(s, s->cfg.drain_timeout_ms);
     } else {
         log_info("%s again: cancelling what runs", name);
@@ -108,37 +112,65 @@ static void give_up(struct serve *s, const char *words)
 
 static void send_status(struct serve *s, const struct engine_stats *stats)
 {
-    notify_send(&s->notify, "STATUS=%u running, %u waiting, %.0f tokens/s", stats->running, stats->waiting,
-                stats->tokens_per_s);
+    struct swap_view v;
+
+    swap_view(s->swap, &v);
+    if (v.model)
+        notify_send(&s->notify, "STATUS=%u running, %u waiting, loading %s, %.0f %%", stats->running,
+                    stats->waiting, v.model, v.progress * 100);
+    else if (v.suspended)
+        notify_send(&s->notify, "STATUS=Suspended, %u running", stats->running);
+    else
+        notify_send(&s->notify, "STATUS=%u running, %u waiting, %.0f tokens/s", stats->running,
+                    stats->waiting, stats->tokens_per_s);
 }
 
-static void on_watch(uv_timer_t *timer)
+/* Whether engine and decoder live, and the engine's figures added to *sum; else the process is ending. */
+static bool look_at(struct serve *s, struct watch *w, struct loader *l, struct engine_stats *sum)
 {
-    struct serve *s = timer->data;
     struct engine_stats stats;
     struct backend_info info;
 
-    if (s->exit_code == EXIT_FAULT)
-        return;
-    engine_stats(s->loader.engine, &stats);
-    executor_info(s->loader.runtime.executor, &info);
+    if (!l)
+        return true;
+    if (w->loader != l)
+        *w = (struct watch){.loader = l, .dog.limit_ns = s->cfg.watchdog_ms * 1000000ull};
+    engine_stats(l->engine, &stats);
+    executor_info(l->runtime.executor, &info);
     if (stats.faulted) {
         struct error err = {0};
-        engine_fault(s->loader.engine, &err);
+        engine_fault(l->engine, &err);
         give_up(s, err.text);
-        return;
+        return false;
     }
     struct watchdog_signs signs = {.now_ns = uv_hrtime(),
                                    .engine_ns = stats.heartbeat_ns,
                                    .decoder_ns = info.heartbeat_ns,
                                    .decoder_idle = info.state != BACKEND_RUNNING};
-    enum watchdog_verdict verdict = watchdog_check(&s->watchdog, &signs);
+    enum watchdog_verdict verdict = watchdog_check(&w->dog, &signs);
     if (verdict != WATCHDOG_ALIVE) {
         give_up(s, verdict == WATCHDOG_DECODER_STALLED ? "the decoder gives no sign of life"
                                                        : "the engine thread gives no sign of life");
-        return;
+        return false;
     }
-    engine_ping(s->loader.engine);
+    engine_ping(l->engine);
+    sum->running += stats.running;
+    sum->waiting += stats.waiting;
+    sum->tokens_per_s += stats.tokens_per_s;
+    return true;
+}
+
+/* While no model serves there is nothing to watch but the loop, which shows its life here. */
+static void on_watch(uv_timer_t *timer)
+{
+    struct serve *s = timer->data;
+    struct engine_stats stats = {0};
+
+    if (s->exit_code == EXIT_FAULT)
+        return;
+    if (!look_at(s, &s->watches[0], swap_current(s->swap), &stats) ||
+        !look_at(s, &s->watches[1], swap_leaving(s->swap), &stats))
+        return;
     notify_send(&s->notify, "WATCHDOG=1");
     if (s->phase == PHASE_READY)
         send_status(s, &stats);
@@ -161,58 +193,68 @@ static uint64_t watch_interval_ms(const struct serve *s)
 static void on_progress(uv_timer_t *timer)
 {
     struct serve *s = timer->data;
-    double fraction = loader_progress(&s->loader);
+    struct swap_view v;
 
-    server_set_progress(s->server, fraction);
-    serve_show_progress(fraction);
-    if (load_notice_due(&s->notice, fraction, loader_moves(&s->loader), uv_hrtime()))
+    swap_view(s->swap, &v);
+    serve_show_progress(v.progress);
+    if (load_notice_due(&s->notice, v.progress, v.moves, uv_hrtime()))
         notify_send(&s->notify, "STATUS=Loading %s, %u %%\nEXTEND_TIMEOUT_USEC=%d", s->path,
                     s->notice.percent, LOAD_EXTEND_US);
+}
+
+static void start_line(struct serve *s, char *line, size_t room)
+{
+    struct loader *l = swap_current(s->swap);
+    struct serve_facts facts = {.where = server_where(s->server),
+                                .runtime = &l->runtime,
+                                .slots = s->cfg.slots,
+                                .n_ctx = engine_n_ctx(l->engine)};
+
+    if (l->runtime.why[0])
+        log_info("%s", l->runtime.why);
+    serve_start_line(&facts, line, room);
+    log_info("%s", line);
 }
 
 static void say_ready(struct serve *s)
 {
     char line[512], curl[512];
-    struct serve_facts facts = {.where = server_where(s->server),
-                                .runtime = &s->loader.runtime,
-                                .slots = s->cfg.slots,
-                                .n_ctx = engine_n_ctx(s->loader.engine)};
 
-    serve_start_line(&facts, line, sizeof line);
-    serve_curl_line(facts.where, curl, sizeof curl);
-    if (s->loader.runtime.why[0])
-        log_info("%s", s->loader.runtime.why);
-    log_info("%s", line);
+    start_line(s, line, sizeof line);
+    serve_curl_line(server_where(s->server), curl, sizeof curl);
     log_info("%s", curl);
     notify_send(&s->notify, "READY=1\nSTATUS=%s", line);
 }
 
-static void on_loaded(void *context)
+/* The first model, or another in its place. */
+static void on_serves(void *context)
 {
     struct serve *s = context;
-    struct error err = {0};
+    char line[512];
 
-    uv_timer_stop(&s->tick);
-    serve_hide_progress();
-    if (loader_finish(&s->loader, &err) < 0) {
-        s->exit_code = command_fail(&err);
-        notify_send(&s->notify, "STATUS=%s", err.text);
-        uv_stop(&s->loop);
+    if (s->phase != PHASE_LOADING) {
+        start_line(s, line, sizeof line);
         return;
     }
-    struct server_model m = {.engine = s->loader.engine,
-                             .tokenizer = s->loader.runtime.tokenizer,
-                             .model = s->loader.runtime.model,
-                             .executor = s->loader.runtime.executor,
-                             .why = s->loader.runtime.why,
-                             .hash = s->loader.hash,
-                             .chat = s->loader.chat};
+    uv_timer_stop(&s->tick);
+    serve_hide_progress();
     s->phase = PHASE_READY;
-    server_set_model(s->server, &m);
-    server_set_state(s->server, SERVER_READY);
     say_ready(s);
-    s->watchdog.limit_ns = s->cfg.watchdog_ms * 1000000ull;
     uv_timer_start(&s->tick, on_watch, 0, watch_interval_ms(s));
+}
+
+/* No model, and none to go back to. At start the exit code says what is wrong with the one that is
+ * configured; later a new start, with that one, may well help. */
+static void on_lost(void *context, const struct error *err)
+{
+    struct serve *s = context;
+
+    serve_hide_progress();
+    s->exit_code = command_fail(err);
+    if (s->phase != PHASE_LOADING)
+        s->exit_code = EXIT_INTERNAL;
+    notify_send(&s->notify, "STATUS=%s", err->text);
+    uv_stop(&s->loop);
 }
 
 /* ---- starting ---- */
@@ -307,8 +349,14 @@ static int start(struct serve *s, struct error *err)
         rc = open_loop(s, err);
     if (rc == 0)
         rc = bind_early(s, err);
+    struct swap_options options = {.loop = &s->loop,
+                                   .cfg = &s->cfg,
+                                   .server = s->server,
+                                   .serves = on_serves,
+                                   .lost = on_lost,
+                                   .context = s};
     if (rc == 0)
-        rc = loader_start(&s->loader, &s->loop, &s->cfg, s->path, server_wake, s->server, on_loaded, s, err);
+        rc = swap_open(&s->swap, &options, s->path, err);
     if (rc == 0)
         rc = uv_timer_start(&s->tick, on_progress, 0, PROGRESS_MS);
     return rc;
@@ -325,15 +373,17 @@ static void close_handle(uv_handle_t *handle, void *context)
 
 static void finish(struct serve *s)
 {
-    bool loading = s->phase == PHASE_LOADING && s->exit_code == EXIT_CLEAN;
-
     if (s->exit_code == EXIT_FAULT &&
         s->phase != PHASE_LOADING) /* the engine never lets go of its requests */
         _exit(s->exit_code);
-    if (server_end(s->server) < 0 || loading) /* neither engine nor loading thread can be interrupted */
+    if (server_end(s->server) < 0)
         _exit(s->exit_code);
-    uv_timer_stop(&s->tick);  /* server_free() runs the loop once more: nobody may look at the engine then */
-    loader_close(&s->loader); /* before the server goes: until then the engine may wake it */
+    uv_timer_stop(&s->tick); /* the loop runs on for a while: nobody may look at the engine then */
+    /* Before the server goes: until then the engine may wake it. A loading thread cannot be interrupted. */
+    if (!swap_close(s->swap)) {
+        log_info("bye");
+        _exit(s->exit_code);
+    }
     server_free(s->server);
     uv_walk(&s->loop, close_handle, NULL);
     uv_run(&s->loop, UV_RUN_DEFAULT);

@@ -1,6 +1,5 @@
 /* server.c - the server as a whole: listeners, state, drain, end. */
 #include "access.h"
-#include "arith.h"
 #include "generate.h"
 #include "http.h"
 #include "log.h"
@@ -25,7 +24,6 @@
 #define FLUSH_MS          1000 /* after a drain's time is over: for last replies to leave */
 #define FEW_CORES         4
 #define MAX_LISTENERS     16
-#define FNV_PRIME         1099511628211ull
 
 /* --- listeners --- */
 
@@ -142,9 +140,7 @@ static int make_where(struct server *s, struct error *err)
 static void on_wake(uv_async_t *wake)
 {
     struct server *s = wake->data;
-    struct engine_request *e;
-    while (s->model.engine && (e = engine_next(s->model.engine)))
-        generation_news(e->user);
+    server_take_news(s);
     server_run_listeners(s);
 }
 
@@ -304,23 +300,6 @@ void server_set_progress(struct server *s, double fraction)
         atomic_store(&s->progress_ppm, (uint32_t)(fraction * 1e6));
 }
 
-/* Equal model file, arithmetic and KV type: equal text for equal parameters and seed. */
-static void make_fingerprint(struct server *s)
-{
-    uint64_t hash = s->model.hash;
-    const uint64_t parts[] = {ARITH_VERSION, (uint64_t)s->cfg->arithmetic, (uint64_t)s->cfg->kv_type};
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        hash = (hash ^ (parts[i] + 1)) * FNV_PRIME;
-    snprintf(s->fingerprint, sizeof s->fingerprint, "fp_%016llx", (unsigned long long)hash);
-}
-
-void server_set_model(struct server *s, const struct server_model *m)
-{
-    s->model = *m;
-    s->model.n_ctx = engine_n_ctx(m->engine);
-    make_fingerprint(s);
-}
-
 void server_set_state(struct server *s, enum server_state state)
 {
     if (!s->draining)
@@ -337,7 +316,8 @@ const char *server_state_name(enum server_state state)
     static const char *const names[] = {[SERVER_LOADING] = "loading",
                                         [SERVER_READY] = "ready",
                                         [SERVER_DRAINING] = "draining",
-                                        [SERVER_STALLED] = "stalled"};
+                                        [SERVER_STALLED] = "stalled",
+                                        [SERVER_SUSPENDED] = "suspended"};
     return names[state];
 }
 
@@ -348,19 +328,18 @@ uint32_t server_n_active(const struct server *s)
 
 uint32_t server_n_waiting(const struct server *s)
 {
-    struct engine_stats e = {0};
-    if (s->model.engine)
-        engine_stats(s->model.engine, &e);
+    struct engine_stats e;
+    server_engine_stats(s, &e);
     return e.waiting + s->n_preparing;
 }
 
 /* As the engine counts them: a request that will find a free slot is none of them. */
 static uint32_t queue_depth(const struct server *s, uint32_t n_more)
 {
-    return s->model.engine ? engine_queue_depth(s->model.engine, s->n_preparing + n_more) : 0;
+    return s->model ? engine_queue_depth(s->model->engine, s->n_preparing + n_more) : 0;
 }
 
-int server_admits(struct server *s, struct api_error *e)
+int server_refuses(const struct server *s, struct api_error *e)
 {
     switch (s->state) {
     case SERVER_LOADING:
@@ -374,9 +353,19 @@ int server_admits(struct server *s, struct api_error *e)
     case SERVER_STALLED:
         e->retry_after_s = 1;
         return api_fail(e, 503, "stalled", NULL, "the decoder gives no sign of life");
+    case SERVER_SUSPENDED:
+        e->retry_after_s = 60;
+        return api_fail(e, 503, "suspended", NULL, "the model is put away (POST /admin/resume)");
     case SERVER_READY:
         break;
     }
+    return 0;
+}
+
+int server_admits(struct server *s, struct api_error *e)
+{
+    if (server_refuses(s, e) < 0)
+        return -1;
     uint32_t depth = queue_depth(s, 1);
     if (depth > s->cfg->queue_limit) {
         server_queue_full(s, e);

@@ -3,7 +3,8 @@
  * Life: server_open() binds and answers at once (health; everything else 503 loading) ->
  * server_set_progress() while the model loads elsewhere -> server_set_model() ->
  * server_set_state(SERVER_READY) -> server_drain() -> server_end() -> (the engine is closed) ->
- * server_free(). The server has no signal handling and never exits.
+ * server_free(). In between another model may be set: what has begun ends on the one it began on. The server
+ * has no signal handling and never exits.
  *
  * Thread: the one that runs the uv loop, except server_wake() (any thread) and server_set_progress() (any
  * thread). Memory: a request owns one arena, freed whole when its connection is done with it. */
@@ -23,19 +24,22 @@ struct model;
 struct server; /* opaque: the fields are in http.h */
 struct tokenizer;
 
-enum server_state { SERVER_LOADING, SERVER_READY, SERVER_DRAINING, SERVER_STALLED };
+enum server_state { SERVER_LOADING, SERVER_READY, SERVER_DRAINING, SERVER_STALLED, SERVER_SUSPENDED };
 
-/* What requests run on. The objects stay the caller's and must live until server_end() has
- * returned. */
+/* What requests run on. The objects stay the caller's and must live until the model has been left or
+ * server_end() has returned. */
 struct server_model {
     struct engine *engine; /* opened with cfg.wake = server_wake, cfg.context = the server */
     const struct tokenizer *tokenizer;
     const struct model *model;
     const struct executor *executor;  /* for /stats: executor_info() */
     const char *why;                  /* for /stats: why the backend is not a better one, or "" */
-    uint32_t n_ctx;                   /* tokens a request may have in all; set by server_set_model() */
     uint64_t hash;                    /* model_hash(): part of the fingerprint */
     const struct chat_template *chat; /* of /v1/chat/completions; NULL: there is none */
+    /* The server's own. */
+    uint32_t n_ctx; /* tokens a request may have in all */
+    char fingerprint[20];
+    uint32_t n_users; /* requests that hold it */
 };
 
 /* Binds and listens: on `fds` (already listening sockets of a service manager, now the server's) when n_fds >
@@ -58,8 +62,48 @@ void server_reload(struct server *s);
 
 /* How much of the model is loaded, 0..1; any thread. */
 void server_set_progress(struct server *s, double fraction);
-/* Once, when loading has finished and before SERVER_READY; the struct is copied. */
+/* What requests run on from here on; the struct is copied. Before SERVER_READY there must be one. NULL: on
+ * none, in a state that takes no requests. The one before, if there was one, is left: see below; the one
+ * before that must have been. */
 void server_set_model(struct server *s, const struct server_model *m);
+/* Whether a model that requests no longer begin on is still in the hands of some that did. */
+bool server_is_leaving(const struct server *s);
+/* `left` is called from the loop once none has it any more: its objects may go. Never from inside a call of
+ * the server's. Once, before the first model is replaced. */
+void server_on_left(struct server *s, void (*left)(void *context), void *context);
+/* Of the model that is being left: what waits is refused as the server's state says, or all that runs is
+ * cancelled. */
+void server_refuse_leaving(struct server *s);
+void server_cancel_leaving(struct server *s);
+/* How swapping models stands. Strings hold until the next turn of the loop. */
+struct swap_view {
+    const char *state;  /* "idle", or what is being done */
+    const char *model;  /* which is being loaded, as a path below model_dir; NULL: none */
+    const char *serves; /* likewise; NULL: none does now */
+    double progress;    /* of the load, 0..1 */
+    uint64_t moves;     /* grows as the loading thread gets anywhere */
+    bool suspended;
+    /* The last swap that ended, if there was one. */
+    const char *last_model; /* NULL: none */
+    const char *last_error; /* NULL: it went well */
+    uint64_t last_ns;       /* CLOCK_MONOTONIC */
+    uint64_t n_done, n_failed;
+};
+
+/* Who does what /admin routes ask for. */
+struct server_admin {
+    /* Another model in place of the one that serves (or is put away). `word` is what an administrator wrote:
+     * a path below model_dir. -EBUSY: something is being done already; -ENOENT, -EACCES: there is no such
+     * model; -ESHUTDOWN; -ENOMEM. */
+    int (*swap)(void *context, const char *word, struct error *err);
+    /* Puts the model away: memory and device are free, the process stays. And fetches it back. 1: it is so
+     * already. */
+    int (*suspend)(void *context, struct error *err);
+    int (*resume)(void *context, struct error *err);
+    void (*view)(const void *context, struct swap_view *out);
+};
+/* Before the loop runs. */
+void server_set_admin(struct server *s, const struct server_admin *admin, void *context);
 /* What /health says and whether new requests are taken (only SERVER_READY takes them). DRAINING is set by
  * server_drain(). STALLED fails nothing that runs; the caller may go back to READY. */
 void server_set_state(struct server *s, enum server_state state);

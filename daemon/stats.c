@@ -73,13 +73,11 @@ uint32_t retry_after_s(uint32_t waiting, double rate)
 
 const char *const stats_finish_names[] = {
     [STATS_EOS] = "eos", [STATS_STOP] = "stop", [STATS_LENGTH] = "length"};
-const char *const stats_reject_names[] = {"invalid_request", "context_exceeded",
-                                          "unauthorized",    "forbidden",
-                                          "not_found",       "method_not_allowed",
-                                          "too_large",       "unsupported_media_type",
-                                          "rate_limited",    "queue_full",
-                                          "loading",         "draining",
-                                          "stalled",         "other"};
+const char *const stats_reject_names[] = {
+    "invalid_request", "context_exceeded",   "unauthorized", "forbidden",
+    "not_found",       "method_not_allowed", "too_large",    "unsupported_media_type",
+    "rate_limited",    "queue_full",         "loading",      "draining",
+    "stalled",         "suspended",          "other"};
 static_assert(sizeof stats_reject_names / sizeof *stats_reject_names == STATS_REJECTS, "all have a name");
 
 static int index_of(const char *const *names, int n, const char *name)

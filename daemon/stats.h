@@ -30,7 +30,7 @@ double rate_per_s(struct rate *r, uint64_t now_s);
 uint32_t retry_after_s(uint32_t waiting, double rate);
 
 enum stats_finish { STATS_EOS, STATS_STOP, STATS_LENGTH, STATS_FINISHES };
-#define STATS_REJECTS 14
+#define STATS_REJECTS 15
 extern const char *const stats_finish_names[STATS_FINISHES]; /* API.md's finish_reason */
 extern const char *const stats_reject_names[STATS_REJECTS];  /* API.md's error types; the last is "other" */
 

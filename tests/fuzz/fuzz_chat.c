@@ -17,6 +17,7 @@ enum { N_TEMPLATES = sizeof names / sizeof *names };
 
 static struct {
     struct server server;
+    struct server_model model;
     struct gguf *gguf;
     struct tokenizer *tokenizer;
     struct chat_template *templates[N_TEMPLATES];
@@ -34,8 +35,8 @@ static void open_all(void)
             fprintf(stderr, "%s\n", err.text);
         CHECK(f.templates[i]);
     }
-    f.server.model.tokenizer = f.tokenizer;
-    f.server.model.n_ctx = N_CTX;
+    f.model.tokenizer = f.tokenizer;
+    f.model.n_ctx = N_CTX;
 }
 
 /* A refusal is a 400 with words. */
@@ -83,8 +84,7 @@ static void prepare(struct generation *g)
     }
     struct jinja_text text;
     struct arena scratch = {0};
-    CHECK(chat_template_render(f.server.model.chat, &g->p.chat, (size_t)N_CTX * 1024, &scratch, &text,
-                               NULL) == 0);
+    CHECK(chat_template_render(f.model.chat, &g->p.chat, (size_t)N_CTX * 1024, &scratch, &text, NULL) == 0);
     CHECK(n_controls(&g->p) == n_written(text));
     CHECK(g->p.n_ids <= N_CTX + 1);
     arena_close(&scratch);
@@ -101,12 +101,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         open_all();
     if (!size)
         return 0;
-    f.server.model.chat = f.templates[data[0] % N_TEMPLATES];
+    f.model.chat = f.templates[data[0] % N_TEMPLATES];
     json_t *body = json_read((const char *)data + 1, size - 1, &limits, &err);
     if (body) {
-        struct generation g = {
-            .server = &f.server, .arena = &a, .dialect = &dialect_chat, .created = 1700000000};
-        struct field_reader reader = {.out = &g.p, .arena = &a, .err = &err, .context = &f.server};
+        struct generation g = {.server = &f.server,
+                               .model = &f.model,
+                               .arena = &a,
+                               .dialect = &dialect_chat,
+                               .created = 1700000000};
+        struct field_reader reader = {.out = &g.p, .arena = &a, .err = &err, .context = &f.model};
         dialect_chat.defaults(&g.p);
         if (fields_read(&reader, body, both, 2) < 0)
             check_error(&a, &err);

@@ -7,19 +7,19 @@
 #include "json.h"
 #include "tokenizer.h"
 
-static struct server *server(void)
+static struct server_model *model(void)
 {
-    static struct server s;
+    static struct server_model m;
     static struct tokenizer *t;
     struct gguf *g;
     if (t)
-        return &s;
+        return &m;
     CHECK(gguf_open(&g, HEARTH_SOURCE_DIR "/models/hearth-stories-6m-q4_k_m.gguf", NULL) == 0);
     CHECK(tokenizer_open(&t, g, NULL) == 0);
     gguf_close(g);
-    s.model.tokenizer = t;
-    s.model.n_ctx = 1024;
-    return &s;
+    m.tokenizer = t;
+    m.n_ctx = 1024;
+    return &m;
 }
 
 /* A refusal is a 400 or 500 whose object is JSON. */
@@ -41,7 +41,7 @@ static void check_params(const struct params *p)
     CHECK(p->n_stops <= GENERATE_MAX_STOPS && p->n_stop_ids <= GENERATE_MAX_STOP_IDS);
     CHECK(p->n_biases <= STEP_MAX_BIAS && p->logprobs <= STEP_MAX_TOP && p->prompt_logprobs <= STEP_MAX_TOP);
     for (size_t i = 0; i < p->n_ids; i++)
-        CHECK(p->ids[i] >= 0 && (uint32_t)p->ids[i] < tokenizer_n_vocab(server()->model.tokenizer));
+        CHECK(p->ids[i] >= 0 && (uint32_t)p->ids[i] < tokenizer_n_vocab(model()->tokenizer));
     for (uint32_t i = 0; i < p->n_biases; i++)
         CHECK(p->biases[i].bias >= -100 && p->biases[i].bias <= 100);
 }
@@ -52,7 +52,7 @@ static void read_fields(const struct dialect *d, const json_t *body, struct aren
     struct api_error err = {0};
     const struct field *tables[] = {d->fields, generate_fields};
     size_t skip = !d->fields;
-    struct field_reader reader = {.out = &p, .arena = a, .err = &err, .context = server()};
+    struct field_reader reader = {.out = &p, .arena = a, .err = &err, .context = model()};
     if (fields_read(&reader, body, tables + skip, 2 - skip) < 0)
         check_error(a, &err);
     else
