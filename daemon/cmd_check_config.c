@@ -63,6 +63,7 @@ int cmd_check_config(int argc, char **argv)
     struct error err = {0};
     int rc = config_load(&c, &args, &err);
 
+    config_warn(&args);
     if (rc < 0)
         rc = command_fail_config(&err);
     else if (args.help)

@@ -62,6 +62,7 @@ int command_run_configured(const struct command_configured *c, void *options, in
     struct error err = {0};
     int rc = config_load(&cfg, &args, &err);
 
+    config_warn(&args);
     if (rc < 0)
         rc = command_fail_config(&err);
     else if (args.help)

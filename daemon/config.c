@@ -171,7 +171,6 @@ static bool env_key(const char *name, size_t n, char *out, size_t room)
     return true;
 }
 
-/* A HEARTH_ variable that is no key may be somebody else's: it is never fatal, but not passed over. */
 static void warn_unknown(const char *variable, const char *key)
 {
     const char *meant = config_nearest(key);
@@ -185,22 +184,33 @@ static void warn_unknown(const char *variable, const char *key)
              meant ? "; did you mean " PREFIX : "", upper, meant ? "?" : "");
 }
 
-static int read_variable(struct config *c, const char *variable, bool secure, struct error *err)
+/* Whether it is spelt like a key of ours: then that key, and where its value begins. */
+static bool is_ours(const char *variable, char name[64], const char **equals)
 {
-    const char *equals = strchr(variable, '=');
+    const char *start = variable + strlen(PREFIX);
+
+    *equals = strchr(variable, '=');
+    return strncmp(variable, PREFIX, strlen(PREFIX)) == 0 && *equals &&
+           env_key(start, (size_t)(*equals - start), name, 64);
+}
+
+void config_warn(const struct config_arguments *args)
+{
+    const char *equals;
     char name[64];
 
-    if (strncmp(variable, PREFIX, strlen(PREFIX)) != 0 || !equals)
-        return 0;
-    const char *start = variable + strlen(PREFIX);
-    if (!env_key(start, (size_t)(equals - start), name, sizeof name))
-        return 0;
-    const struct config_key *key = config_find(name);
-    if (!key) {
-        warn_unknown(variable, name);
-        return 0;
-    }
-    if (secure && strcmp(name, "libcuda") == 0)
+    for (char **variable = args->environ; !args->help && variable && *variable; variable++)
+        if (is_ours(*variable, name, &equals) && !config_find(name))
+            warn_unknown(*variable, name);
+}
+
+static int read_variable(struct config *c, const char *variable, bool secure, struct error *err)
+{
+    const char *equals;
+    char name[64];
+
+    const struct config_key *key = is_ours(variable, name, &equals) ? config_find(name) : NULL;
+    if (!key || (secure && strcmp(name, "libcuda") == 0))
         return 0;
     struct error inner = {0};
     if (config_parse(c, key, equals + 1, &inner) < 0)

@@ -103,6 +103,9 @@ struct config_arguments {
 /* Fills *out from all sources. -EINVAL: a key or value is wrong; -ENOENT, -EACCES: the file of --config.
  * *out is to be freed either way. */
 int config_load(struct config *out, struct config_arguments *args, struct error *err);
+/* Logs what config_load() passed over: a HEARTH_ variable that is no key may be somebody else's, or a typing
+ * error. On its own, since only what was loaded says how to log. */
+void config_warn(const struct config_arguments *args);
 /* The defaults alone. */
 int config_defaults(struct config *out, struct error *err);
 /* A file's lines on top of what *c holds. */

@@ -51,7 +51,7 @@ struct server {
     struct engine_stats past;      /* figures of those that are gone: what counts up */
     void (*left)(void *context);
     void *left_context;
-    struct MHD_Response *no_memory; /* to requests that there is no memory for */
+    struct MHD_Response *no_memory;   /* to requests that there is no memory for */
     const struct server_admin *admin; /* NULL in tests that have no use for it */
     void *admin_context;
     int64_t created; /* Unix seconds of the start */

@@ -196,7 +196,8 @@ static void on_progress(uv_timer_t *timer)
     struct swap_view v;
 
     swap_view(s->swap, &v);
-    serve_show_progress(v.progress);
+    if (s->cfg.log_format == LOG_TEXT)
+        serve_show_progress(v.progress);
     if (load_notice_due(&s->notice, v.progress, v.moves, uv_hrtime()))
         notify_send(&s->notify, "STATUS=Loading %s, %u %%\nEXTEND_TIMEOUT_USEC=%d", s->path,
                     s->notice.percent, LOAD_EXTEND_US);
@@ -432,10 +433,12 @@ int cmd_serve(int argc, char **argv)
                                        .default_file = CONFIG_FILE,
                                        .secure = getauxval(AT_SECURE) != 0};
     if (config_load(&s.cfg, &s.args, &err) < 0) {
+        config_warn(&s.args);
         config_free(&s.cfg);
         return command_fail_config(&err);
     }
     log_open((enum log_level)s.cfg.log_level, (enum log_format)s.cfg.log_format);
+    config_warn(&s.args);
     int rc = EXIT_CLEAN;
     if (s.args.help)
         usage();
