@@ -133,6 +133,19 @@ static void put_disk(struct buf *out, const struct engine_stats *e)
               "Failed writes, and files that were broken or foreign.", e->disk_errors);
 }
 
+static void put_speculation(struct buf *out, const struct engine_stats *e)
+{
+    put_count(out, "counter", "hearth_draft_tokens_total", "Tokens drafted by prompt lookup.", e->drafted);
+    put_count(out, "counter", "hearth_draft_tokens_accepted_total", "Of these, tokens that came.",
+              e->accepted);
+    put_count(out, "counter", "hearth_draft_steps_total", "Steps with drafted tokens.", e->draft_steps);
+    put_count(out, "counter", "hearth_draft_steps_saved_total",
+              "Steps that the same tokens would have needed more.", e->steps_saved);
+    put_count(out, "counter", "hearth_draft_requests_total", "Requests that drafted.", e->draft_requests);
+    put_count(out, "counter", "hearth_draft_requests_off_total",
+              "Of these, requests for which it did not pay.", e->turned_off);
+}
+
 static void put_decoder(struct buf *out, const struct server *s, const struct engine_stats *e)
 {
     static const char *const states[] = {
@@ -249,6 +262,7 @@ void api_metrics(struct request *r)
     put_requests(&r->out, s, &e);
     put_tokens(&r->out, &e);
     put_disk(&r->out, &e);
+    put_speculation(&r->out, &e);
     put_latencies(&r->out, &s->stats);
     if (s->model) {
         engine_stats(s->model->engine, &own);

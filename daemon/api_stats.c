@@ -76,6 +76,17 @@ static void put_disk(struct buf *out, const struct engine_stats *e)
                (unsigned long long)e->disk_errors);
 }
 
+static void put_speculation(struct buf *out, const struct engine_stats *e)
+{
+    buf_printf(out, "{\"enabled\":%s,\"drafted\":%llu,\"accepted\":%llu,\"acceptance\":",
+               e->speculates ? "true" : "false", (unsigned long long)e->drafted,
+               (unsigned long long)e->accepted);
+    json_put_number(out, e->drafted ? (double)e->accepted / (double)e->drafted : 0, 4);
+    buf_printf(out, ",\"steps\":%llu,\"steps_saved\":%llu,\"requests\":%llu,\"turned_off\":%llu}",
+               (unsigned long long)e->draft_steps, (unsigned long long)e->steps_saved,
+               (unsigned long long)e->draft_requests, (unsigned long long)e->turned_off);
+}
+
 /* Of the current model alone. */
 static void put_loaded(struct buf *out, const struct server *s)
 {
@@ -93,6 +104,8 @@ static void put_loaded(struct buf *out, const struct server *s)
     put_kv(out, &b, e);
     buf_puts(out, ",\"prefix_disk\":");
     put_disk(out, e);
+    buf_puts(out, ",\"speculation\":");
+    put_speculation(out, e);
 }
 
 static void put_swap(struct buf *out, const struct server *s)
@@ -160,7 +173,8 @@ void api_stats(struct request *r)
     if (s->model) {
         put_loaded(out, s);
     } else {
-        buf_puts(out, "\"model\":null,\"device\":null,\"decoder\":null,\"kv\":null,\"prefix_disk\":null");
+        buf_puts(out, "\"model\":null,\"device\":null,\"decoder\":null,\"kv\":null,\"prefix_disk\":null,"
+                      "\"speculation\":null");
     }
     put_swap(out, s);
     put_traffic(out, s, &e);

@@ -63,6 +63,7 @@ struct config {
     uint64_t prefix_cache_disk; /* bytes; 0: off */
     uint32_t step_ms;           /* 0: the backend's default */
     uint32_t steps_in_flight;
+    int speculation;        /* enum engine_speculation */
     uint32_t park_after_ms; /* cuda; 0: never */
 
     uint32_t queue_limit;  /* waiting requests */

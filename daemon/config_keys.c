@@ -20,6 +20,7 @@ static const char *const arithmetics[] = {"int8", "exact", NULL};              /
 static const char *const kv_types[] = {"f16", "q8_0", NULL};                   /* enum kv_type */
 static const char *const isas[] = {"auto", "avx512", "avxvnni", "avx2", "scalar", NULL};
 static const char *const unknowns[] = {"reject", "ignore", NULL};
+static const char *const speculations[] = {"auto", "off", NULL}; /* enum engine_speculation */
 static const char *const yes_no[] = {"no", "yes", NULL};
 static const char *const levels[] = {"error", "warn", "info", "debug", NULL}; /* enum log_level */
 static const char *const formats[] = {"text", "json", NULL};                  /* enum log_format */
@@ -81,6 +82,8 @@ const struct config_key config_keys[] = {
     {COUNT(step_ms, "auto", 0, 10000), .zero = "auto",
      .help = "Time budget of one step: a long prompt is computed in pieces of it. auto: 50 on cpu, 10 on cuda."},
     {COUNT(steps_in_flight, "2", 1, 2), .help = "Steps handed to the decoder ahead."},
+    {CHOICE(speculation, "auto", speculations),
+     .help = "Drafts what a text or its prompt said before, as long as that pays; answers stay the same to the bit."},
     {COUNT(park_after_ms, "30000", 0, 24 * HOUR), .zero = "never",
      .help = "Idle time after which the decoder leaves a GPU. No effect on cpu, where it sleeps anyway."},
 

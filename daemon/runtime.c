@@ -142,6 +142,7 @@ void runtime_engine_config(const struct runtime *r, const struct config *cfg, st
                                   .step_ms = cfg->step_ms,
                                   .steps_in_flight = cfg->steps_in_flight,
                                   .prefix_cache = true,
+                                  .speculation = (enum engine_speculation)cfg->speculation,
                                   .end_tokens = ends,
                                   .n_end_tokens = n_ends};
 }

@@ -24,6 +24,12 @@ static void add_counts(struct engine_stats *sum, const struct engine_stats *e)
     sum->prompt_tokens += e->prompt_tokens;
     sum->cached_tokens += e->cached_tokens;
     sum->generated_tokens += e->generated_tokens;
+    sum->drafted += e->drafted;
+    sum->accepted += e->accepted;
+    sum->draft_steps += e->draft_steps;
+    sum->steps_saved += e->steps_saved;
+    sum->draft_requests += e->draft_requests;
+    sum->turned_off += e->turned_off;
 }
 
 static void forget_leaving(struct server *s)

@@ -1,4 +1,5 @@
 #include "engine_disk.h"
+#include "engine_draft.h"
 #include "prefix_disk.h"
 #include "program.h"
 
@@ -365,13 +366,15 @@ static void measure(struct engine *e, const struct flight *f, uint64_t now_ns)
     double ms = ms_between(start, now_ns);
     if (executor_kind(e->x) == EXECUTOR_EAGER)
         ms = (double)f->submit_ns / 1e6;
+    engine_draft_measure(e, f, ms, now_ns);
     if (f->n_spans == 0) { /* page ops alone */
         return;
     } else if (f->n_prefill == 0) {
-        blend(&e->decode_ms, ms);
+        if (f->n_draft == 0 || e->decode_ms <= 0)
+            blend(&e->decode_ms, ms);
     } else if (f->n_prefill >= 16) {
         double prefill = ms - (f->n_decode ? e->decode_ms : 0), least = ms / 8;
-        double row = (prefill > least ? prefill : least) / f->n_prefill;
+        double row = (prefill > least ? prefill : least) / (f->n_prefill + f->n_draft);
         blend(&e->prefill_row_ms, row);
         blend_high(&e->prefill_row_high_ms, row);
     }
@@ -496,9 +499,10 @@ static void add_rates(const struct engine *e, struct engine_stats *out)
 
 void engine_forget(struct engine *e)
 {
-    _Atomic uint64_t *const figures[] = {&e->completed,     &e->failed,           &e->rejected,
-                                         &e->cancelled,     &e->timed_out,        &e->prompt_tokens,
-                                         &e->cached_tokens, &e->generated_tokens, &e->steps};
+    _Atomic uint64_t *const figures[] = {
+        &e->completed,     &e->failed,        &e->rejected,         &e->cancelled,      &e->timed_out,
+        &e->prompt_tokens, &e->cached_tokens, &e->generated_tokens, &e->steps,          &e->drafted,
+        &e->accepted,      &e->draft_steps,   &e->steps_saved,      &e->draft_requests, &e->turned_off};
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
         atomic_store_explicit(figures[i], 0, memory_order_relaxed);
     for (uint32_t i = 0; i <= RATE_SECONDS; i++)
@@ -535,6 +539,13 @@ void engine_stats(const struct engine *e, struct engine_stats *out)
                                  .cached_tokens = LOAD(cached_tokens),
                                  .generated_tokens = LOAD(generated_tokens),
                                  .steps = LOAD(steps),
+                                 .speculates = e->draft != NULL,
+                                 .drafted = LOAD(drafted),
+                                 .accepted = LOAD(accepted),
+                                 .draft_steps = LOAD(draft_steps),
+                                 .steps_saved = LOAD(steps_saved),
+                                 .draft_requests = LOAD(draft_requests),
+                                 .turned_off = LOAD(turned_off),
                                  .pages_total = LOAD(pages_total),
                                  .pages_used = LOAD(pages_used),
                                  .pages_cached = LOAD(pages_cached),
@@ -576,6 +587,7 @@ static struct news wait_for_news(struct engine *e)
     while (sleep && !e->inbox && !e->cancelling && !e->pinged && !e->closing) {
         sleep_until_rung(e, idle);
         sleep = idle;
+        engine_draft_woken(e, clock_ns());
     }
     struct news n = {.inbox = e->inbox, .cancelling = e->cancelling, .closing = e->closing};
     e->inbox = NULL;
@@ -623,7 +635,8 @@ static void *engine_main(void *arg)
         engine_disk_move(e, now);
         engine_admit(e, now);
         publish_figures(e);
-        while (!e->faulted && e->n_flights < e->cfg.steps_in_flight && submit_next(e))
+        while (!e->faulted && e->n_flights < e->cfg.steps_in_flight && !engine_draft_holds(e) &&
+               submit_next(e))
             ;
         wake(e); /* who was cancelled or has started need not wait for the step */
         if (e->n_flights > 0)
@@ -680,7 +693,7 @@ static int take_memory(struct engine *e, struct error *err)
     if (e->cfg.n_end_tokens)
         memcpy(e->end_tokens, e->cfg.end_tokens, e->cfg.n_end_tokens * sizeof *e->end_tokens);
     e->cfg.end_tokens = e->end_tokens;
-    return 0;
+    return engine_draft_open(e, err);
 }
 
 /* Signals are the event loop's. */
@@ -702,6 +715,7 @@ static void engine_free(struct engine *e)
     engine_disk_close(e); /* first: its thread rings the bell */
     pthread_mutex_destroy(&e->lock);
     pthread_cond_destroy(&e->bell);
+    engine_draft_close(e);
     kv_cache_close(e->kv);
     free(e->seqs);
     free(e->order);

@@ -23,6 +23,9 @@
  * last prompt token again for logits of their own. Until then they live and die with the first; afterwards
  * each has an end of its own. Their tokens are those that each would have alone.
  *
+ * Where a text repeats what it or its prompt said before, a step holds further rows of one sequence (see
+ * engine_draft.c); such a sequence, and what runs beside it, has one step in flight.
+ *
  * Threads: engine_submit, engine_cancel, engine_next from one thread (the event loop); engine_stats from any.
  * The engine calls cfg.wake from its own thread when engine_next has something; calls coalesce. */
 #pragma once
@@ -66,6 +69,14 @@ struct engine_token { /* one per sampled token, the end token included */
 
 #define ENGINE_MAX_CHOICES 8
 
+/* Speculation: rows for tokens that the request's own text makes likely, taken when they turn out right. It
+ * changes no token and no log-probability, and pays for itself or stops. */
+enum engine_speculation {
+    ENGINE_SPECULATE_AUTO,
+    ENGINE_SPECULATE_OFF,
+    ENGINE_SPECULATE_ALWAYS, /* whether it pays or not: for tests */
+};
+
 struct engine_request {
     /* Input: set before engine_submit, constant afterwards. */
     struct engine_request *next_choice; /* another choice of the same prompt, or NULL */
@@ -82,7 +93,11 @@ struct engine_request {
     const int32_t *stop_ids;
     uint32_t n_stop_ids;
     struct step_sampling sampling;
-    const struct step_bias *biases;          /* sampling.n_bias of them */
+    const struct step_bias *biases; /* sampling.n_bias of them */
+    /* Text that may come again, beside the prompt: speculation looks there first. Says nothing to the model.
+     */
+    const int32_t *hint;
+    uint32_t n_hint;
     uint64_t salt;                           /* prefix sharing happens only between equal salts */
     int32_t priority;                        /* larger first; +1 per second waited */
     uint64_t queue_deadline_ns, deadline_ns; /* CLOCK_MONOTONIC; 0: none */
@@ -124,6 +139,7 @@ struct engine_config {
     uint32_t
         max_chunk;     /* rows of one prefill chunk; 0: no bound but the step's (tests force odd chunkings) */
     bool prefix_cache; /* where the backend can share pages; else it stays off */
+    enum engine_speculation speculation;
     /* Where pages of the prefix cache outlive it; NULL: nowhere. Must outlive the engine, which is the only
      * one to be attached to it. Backends that cannot export pages do without. */
     struct prefix_disk *disk;
@@ -160,6 +176,11 @@ struct engine_stats {
     uint64_t completed, failed, rejected, cancelled, timed_out;
     uint64_t prompt_tokens, cached_tokens, generated_tokens;
     uint64_t steps;
+    bool speculates;
+    uint64_t drafted, accepted;          /* rows for tokens that were likely, and those of them that came */
+    uint64_t draft_steps;                /* steps that had such rows */
+    uint64_t steps_saved;                /* that the same tokens would have needed more */
+    uint64_t draft_requests, turned_off; /* requests that had such rows; that stopped, as they did not pay */
     uint32_t pages_total, pages_used, pages_cached; /* used: held by a live sequence; cached: evictable */
     bool has_disk;                                  /* the figures of prefix_disk_stats() */
     uint64_t disk_pages, disk_bytes, disk_hits, disk_spilled, disk_errors;

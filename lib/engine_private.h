@@ -1,7 +1,7 @@
 /* engine_private.h - what the parts of the engine share: engine.c (thread, borders, figures), engine_admit.c
  * (queue to slot), engine_fork.c (choices of one prompt), engine_step.c (slots to step), engine_retire.c
- * (results to requests), engine_disk.c (pages to the disk and back). Thread: engine only, but for what `lock`
- * guards and the atomics. */
+ * (results to requests), engine_draft.c (tokens that are likely to come), engine_disk.c (pages to the disk
+ * and back). Thread: engine only, but for what `lock` guards and the atomics. */
 #pragma once
 #include "clock.h"
 #include "engine.h"
@@ -47,6 +47,7 @@ struct flight {
     uint64_t id;
     uint64_t started_ns, submit_ns; /* submit_ns: time inside submit */
     uint32_t n_prefill, n_decode;   /* rows */
+    uint32_t n_draft;               /* further rows of those that decode */
     uint32_t n_spans, n_logits, n_results;
     struct span {
         uint32_t slot, end; /* rows of this slot up to this position */
@@ -55,6 +56,7 @@ struct flight {
         uint32_t slot;
         uint32_t index; /* of the token: sampled, or (target) in the prompt */
         bool target;
+        bool dropped; /* a wrong draft came before it: the result says nothing */
     } asked[STEP_MAX_LOGITS];
     struct step_result results[STEP_MAX_LOGITS];
 };
@@ -84,12 +86,13 @@ struct engine {
     /* The engine thread's. */
     struct engine_queue queue;
     struct kv_cache *kv;
-    struct engine_disk *disk; /* or NULL */
-    bool ending;              /* engine_close() waits */
-    struct sequence *seqs;    /* [n_slots] */
-    uint32_t *order;          /* [n_slots] scratch: slots in prefill */
-    uint32_t n_live;          /* running requests */
-    uint32_t turn;            /* slot whose turn it is when there are more than logit rows */
+    struct engine_disk *disk;   /* or NULL */
+    struct engine_draft *draft; /* or NULL */
+    bool ending;                /* engine_close() waits */
+    struct sequence *seqs;      /* [n_slots] */
+    uint32_t *order;            /* [n_slots] scratch: slots in prefill */
+    uint32_t n_live;            /* running requests */
+    uint32_t turn;              /* slot whose turn it is when there are more than logit rows */
     uint64_t n_admitted;
     uint64_t next_deadline; /* nothing is due before; UINT64_MAX: never */
     bool room;              /* something has changed since admission was tried */
@@ -108,6 +111,7 @@ struct engine {
     _Atomic uint32_t n_open, n_held, n_running; /* requests: unfinished, in the queue without room, running */
     _Atomic uint64_t completed, failed, rejected, cancelled, timed_out;
     _Atomic uint64_t prompt_tokens, cached_tokens, generated_tokens, steps, heartbeat_ns;
+    _Atomic uint64_t drafted, accepted, draft_steps, steps_saved, draft_requests, turned_off;
     _Atomic uint32_t pages_total, pages_used, pages_cached;
     struct rate rates[RATE_SECONDS + 1];
 };
@@ -115,6 +119,17 @@ struct engine {
 static inline void count(_Atomic uint64_t *figure, uint64_t n)
 {
     atomic_fetch_add_explicit(figure, n, memory_order_relaxed);
+}
+
+/* Whether a row of it that gives a token may be in the next step; whether rows of its prompt may. */
+static inline bool engine_decodes(const struct sequence *q)
+{
+    return q->r && q->n_rows >= q->r->n_prompt && q->n_samples < q->r->max_tokens;
+}
+
+static inline bool engine_prefills(const struct sequence *q)
+{
+    return q->r && q->n_rows < q->r->n_prompt && q->first == NO_SLOT && !q->restoring;
 }
 
 /* engine.c: puts the request on the list of engine_next(). */
@@ -141,5 +156,7 @@ void engine_fork(struct engine *e, uint32_t slot);
 void engine_fork_end(struct engine *e, uint32_t slot, enum engine_finish finish, uint64_t now_ns);
 /* engine_step.c: fills e->step and *f with the next step's work; false when there is none now. */
 bool engine_build(struct engine *e, struct flight *f);
-/* engine_retire.c: hands the results of a finished step out. False: they make no sense (*why says what). */
+/* engine_retire.c: whether the token ends the text; `n` tokens came before it. */
+bool engine_ends(const struct engine *e, const struct engine_request *r, int32_t token, uint32_t n);
+/* Hands the results of a finished step out. False: they make no sense (*why says what). */
 bool engine_retire(struct engine *e, struct flight *f, uint64_t now_ns, struct error *why);

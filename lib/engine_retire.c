@@ -1,6 +1,7 @@
 /* engine_retire.c - what a finished step means for its sequences: tokens that are final, pages that may be
  * shared, requests that end. */
 #include "engine_disk.h"
+#include "engine_draft.h"
 
 #include <errno.h>
 
@@ -17,8 +18,7 @@ static bool is_end_token(const struct engine *e, int32_t token)
     return low < e->cfg.n_end_tokens && e->end_tokens[low] == token;
 }
 
-/* Whether the token ends the text; `n` tokens came before it. */
-static bool ends(const struct engine *e, const struct engine_request *r, int32_t token, uint32_t n)
+bool engine_ends(const struct engine *e, const struct engine_request *r, int32_t token, uint32_t n)
 {
     if (n < r->min_tokens)
         return false;
@@ -67,7 +67,8 @@ static void take_sample(struct engine *e, struct sequence *q, uint32_t index,
         r->first_ns = now_ns;
     atomic_store_explicit(&r->n_out, index + 1, memory_order_release);
     engine_count_tokens(e, now_ns, 0, 1);
-    if (ends(e, r, result->token, index))
+    engine_draft_token(e, r->slot, index, result->token);
+    if (engine_ends(e, r, result->token, index))
         engine_end(e, q, ENGINE_EOS, now_ns);
     else if (index + 1 == r->max_tokens)
         engine_end(e, q, ENGINE_LENGTH, now_ns);
@@ -106,22 +107,22 @@ static void publish_progress(struct engine *e, struct sequence *q, uint64_t now_
         engine_end(e, q, ENGINE_LENGTH, now_ns);
 }
 
-static bool fail_not_finite(struct engine *e, struct flight *f, uint64_t now_ns, struct error *why)
+static void fail_not_finite(struct engine *e, struct flight *f, uint64_t now_ns)
 {
     for (uint32_t i = 0; i < f->n_logits; i++) {
         struct sequence *q = &e->seqs[f->asked[i].slot];
-        if (!sane(e, f, &f->results[i], why))
-            return false;
-        if (q->r && (f->results[i].flags & STEP_RESULT_NOT_FINITE))
+        if (q->r && !f->asked[i].dropped && (f->results[i].flags & STEP_RESULT_NOT_FINITE))
             engine_end(e, q, ENGINE_NOT_FINITE, now_ns);
     }
-    return true;
 }
 
 bool engine_retire(struct engine *e, struct flight *f, uint64_t now_ns, struct error *why)
 {
-    if (!fail_not_finite(e, f, now_ns, why)) /* first: what they computed is shared with nobody */
-        return false;
+    for (uint32_t i = 0; i < f->n_logits; i++)
+        if (!sane(e, f, &f->results[i], why))
+            return false;
+    engine_draft_check(e, f);
+    fail_not_finite(e, f, now_ns); /* first: what they computed is shared with nobody */
     for (uint32_t i = 0; i < f->n_spans; i++) {
         uint32_t slot = f->spans[i].slot;
         if (e->seqs[slot].r)
@@ -138,7 +139,7 @@ bool engine_retire(struct engine *e, struct flight *f, uint64_t now_ns, struct e
             publish_progress(e, &e->seqs[f->spans[i].slot], now_ns);
     for (uint32_t i = 0; i < f->n_logits; i++) {
         const struct asked *a = &f->asked[i];
-        if (!a->target && e->seqs[a->slot].r)
+        if (!a->target && !a->dropped && e->seqs[a->slot].r)
             take_sample(e, &e->seqs[a->slot], a->index, &f->results[i], now_ns);
     }
     for (uint32_t i = 0; i < f->n_spans; i++) /* those that had ended before and waited for this step */

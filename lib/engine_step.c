@@ -1,6 +1,7 @@
-/* engine_step.c - the next step: one row of every decoding sequence, then prefill chunks for as long as the
- * step is expected to stay within step_ms. */
+/* engine_step.c - the next step: one row of every decoding sequence, with drafts behind it where they pay,
+ * then prefill chunks for as long as the step is expected to stay within step_ms. */
 #include "engine_disk.h"
+#include "engine_draft.h"
 
 #include <assert.h>
 #include <string.h>
@@ -12,16 +13,6 @@
 #define FIRST_PREFILL      64  /* rows as long as nothing has been measured */
 #define BESIDE_SHARE       0.7 /* of step_ms, that prefill aims at beside running texts */
 #define HEAD_ROOM          4   /* logit rows that decoding leaves to prefill, while there is some */
-
-static bool decoding(const struct sequence *q)
-{
-    return q->r && q->n_rows >= q->r->n_prompt && q->n_samples < q->r->max_tokens;
-}
-
-static bool prefilling(const struct sequence *q)
-{
-    return q->r && q->n_rows < q->r->n_prompt && q->first == NO_SLOT && !q->restoring;
-}
 
 /* ---- what a sequence needs in a step beside its rows ---- */
 
@@ -93,14 +84,15 @@ static void send_copy(struct engine *e, struct sequence *q, uint32_t slot)
 
 /* ---- rows ---- */
 
-static int32_t token_at(const struct sequence *q, uint32_t pos)
+static int32_t token_at(const struct engine *e, uint32_t slot, uint32_t pos)
 {
-    const struct engine_request *r = q->r;
+    const struct engine_request *r = e->seqs[slot].r;
     if (pos < r->n_prompt)
         return r->prompt[pos];
-    uint32_t index = pos - r->n_prompt;
-    bool known = index < atomic_load_explicit(&r->n_out, memory_order_relaxed);
-    return known ? r->out[index].token : STEP_LAST_SAMPLED;
+    uint32_t index = pos - r->n_prompt, n_out = atomic_load_explicit(&r->n_out, memory_order_relaxed);
+    if (index < n_out)
+        return r->out[index].token;
+    return engine_draft_length(e, slot) ? engine_draft_at(e, slot, index - n_out) : STEP_LAST_SAMPLED;
 }
 
 static uint16_t ask_target(struct step *s, struct flight *f, const struct sequence *q, uint32_t slot)
@@ -162,8 +154,10 @@ static uint32_t add_rows(struct engine *e, struct flight *f, uint32_t slot, uint
         send_copy(e, q, slot);
     for (uint32_t i = 0; i < fit; i++) {
         enum wanted wanted = wanted_at(q->r, q->n_rows);
-        struct step_row row = {
-            .slot = slot, .pos = q->n_rows, .token = token_at(q, q->n_rows), .logit_index = STEP_NO_LOGITS};
+        struct step_row row = {.slot = slot,
+                               .pos = q->n_rows,
+                               .token = token_at(e, slot, q->n_rows),
+                               .logit_index = STEP_NO_LOGITS};
         if (wanted != NOTHING)
             row.logit_index = wanted == TARGET ? ask_target(s, f, q, slot) : ask_sample(s, f, q, slot);
         s->rows[s->n_rows++] = row;
@@ -183,8 +177,11 @@ static void add_decode(struct engine *e, struct flight *f, uint32_t n_logits)
     uint32_t n = e->cfg.n_slots, i = 0;
     for (; i < n && e->step.n_logits < n_logits; i++) {
         uint32_t slot = (e->turn + i) % n;
-        if (decoding(&e->seqs[slot]))
-            f->n_decode += add_rows(e, f, slot, 1);
+        if (!engine_decodes(&e->seqs[slot]))
+            continue;
+        uint32_t n_rows = add_rows(e, f, slot, 1 + engine_draft_length(e, slot));
+        f->n_decode += n_rows > 0;
+        engine_draft_sent(e, f, slot, n_rows ? n_rows - 1 : 0);
     }
     e->turn = i < n ? (e->turn + i) % n : e->turn; /* those left out begin the next step */
 }
@@ -199,7 +196,7 @@ static uint32_t list_prefill(struct engine *e)
 {
     uint32_t n = 0, oldest = 0;
     for (uint32_t slot = 0; slot < e->cfg.n_slots; slot++) {
-        if (!prefilling(&e->seqs[slot]))
+        if (!engine_prefills(&e->seqs[slot]))
             continue;
         uint32_t at = n++;
         for (; at > 0 && remaining(e, e->order[at - 1]) > remaining(e, slot); at--)
@@ -219,11 +216,11 @@ static uint32_t list_prefill(struct engine *e)
 
 /* Rows of prefill that fit into the step and into the time which decoding leaves. With nobody waiting for the
  * step it takes step_ms on average; beside running texts step_ms is what hardly any step should exceed. */
-static uint32_t prefill_rows(const struct engine *e, uint32_t n_decode)
+static uint32_t prefill_rows(const struct engine *e, uint32_t n_decode, uint32_t n_draft)
 {
     double rows = FIRST_PREFILL, room = e->max_rows - e->step.n_rows;
     if (e->prefill_row_ms > 0 && n_decode)
-        rows = (e->cfg.step_ms * BESIDE_SHARE - e->decode_ms) / e->prefill_row_high_ms;
+        rows = (e->cfg.step_ms * BESIDE_SHARE - e->decode_ms) / e->prefill_row_high_ms - n_draft;
     else if (e->prefill_row_ms > 0)
         rows = e->cfg.step_ms / e->prefill_row_ms;
     double least = n_decode ? MIN_PREFILL_BESIDE : MIN_PREFILL_ALONE;
@@ -240,7 +237,7 @@ static uint32_t chunk(const struct engine *e, uint32_t slot, uint32_t rows)
 
 static void add_prefill(struct engine *e, struct flight *f, uint32_t n)
 {
-    uint32_t rows = prefill_rows(e, f->n_decode), others = 0, half = rows / 2;
+    uint32_t rows = prefill_rows(e, f->n_decode, f->n_draft), others = 0, half = rows / 2;
     for (uint32_t i = 1; i < n; i++)
         others += chunk(e, e->order[i], half - others);
     f->n_prefill += add_rows(e, f, e->order[0], chunk(e, e->order[0], rows - others));
@@ -258,8 +255,11 @@ bool engine_build(struct engine *e, struct flight *f)
     s->id = e->last_id + 1;
     s->n_rows = s->n_logits = s->n_edits = s->n_page_ops = s->n_slots = s->n_biases = s->n_history = 0;
     f->id = s->id;
-    f->n_prefill = f->n_decode = f->n_spans = f->n_logits = f->n_results = 0;
-    add_decode(e, f, n_prefill ? STEP_MAX_LOGITS - HEAD_ROOM : STEP_MAX_LOGITS);
+    f->n_prefill = f->n_decode = f->n_draft = f->n_spans = f->n_logits = f->n_results = 0;
+    uint32_t n_logits = n_prefill ? STEP_MAX_LOGITS - HEAD_ROOM : STEP_MAX_LOGITS;
+    if (e->n_flights == 0)
+        engine_draft_plan(e, n_logits);
+    add_decode(e, f, n_logits);
     if (n_prefill)
         add_prefill(e, f, n_prefill);
     f->n_logits = s->n_logits;

@@ -24,7 +24,11 @@ struct rig_config {
     bool prefix_cache, alone;
     uint32_t lazy;
     struct prefix_disk *disk;
+    enum engine_speculation speculation;
+    bool echo;
 };
+
+static bool echoing; /* the decoder of the rig opened last */
 
 static const struct rig_config usual = {.n_pages = 64,
                                         .n_slots = 4,
@@ -46,6 +50,7 @@ static inline struct rig *rig_open(struct rig_config c)
     rig->fake = fake_open(c.n_pages, c.n_slots, end_tokens, N_END);
     rig->fake->lazy = c.lazy;
     rig->fake->alone = c.alone;
+    rig->fake->echo = echoing = c.echo;
     struct engine_config cfg = {.n_slots = c.n_slots,
                                 .n_ctx = c.n_ctx,
                                 .queue_limit = c.queue_limit,
@@ -53,6 +58,7 @@ static inline struct rig *rig_open(struct rig_config c)
                                 .max_chunk = c.max_chunk,
                                 .prefix_cache = c.prefix_cache,
                                 .disk = c.disk,
+                                .speculation = c.speculation,
                                 .end_tokens = end_tokens,
                                 .n_end_tokens = N_END,
                                 .wake = rig_wake,
@@ -179,6 +185,8 @@ static inline uint32_t expected_tokens(const struct engine_request *r, int32_t *
     for (uint32_t n = 0; n < r->max_tokens; n++) {
         bool ban = r->ignore_eos || n < r->min_tokens;
         out[n] = fake_sample(h, r->sampling.seed, bias_hash, ban, end_tokens, N_END);
+        if (echoing && fake_echoes(h))
+            out[n] = fake_echo(n ? out[n - 1] : r->prompt[r->n_prompt - 1]);
         if (is_end(r, out[n], n)) {
             *finish = ENGINE_EOS;
             return n + 1;

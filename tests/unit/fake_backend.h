@@ -42,6 +42,7 @@ struct fake {
     const int32_t *end_tokens;
     uint32_t n_end_tokens;
     uint64_t fail_at; /* poll fails at this step; 0: never */
+    bool echo;        /* seven tokens of eight follow from the one before alone: the text repeats itself */
     bool alone;       /* a page serves one sequence only; set before the engine opens */
     uint32_t lazy;    /* one poll in `lazy` does nothing; 0: none */
     uint32_t lazy_state;
@@ -76,6 +77,16 @@ static inline uint32_t fake_hash_bias(const struct step_bias *b, uint32_t n)
     for (uint32_t i = 0; i < n; i++)
         h = fake_mix(h, (uint32_t)b[i].token);
     return n ? (uint32_t)h : 0;
+}
+
+static inline bool fake_echoes(uint64_t h)
+{
+    return fake_mix(h, 11) % 8 != 0;
+}
+
+static inline int32_t fake_echo(int32_t last)
+{
+    return 100 + (last * 7 + 11) % 10;
 }
 
 /* The token after a sequence whose tokens hash to h. About one in 64 is an end token (ids below 78). */
@@ -236,6 +247,10 @@ static inline int fake_answer(struct fake *f, const struct step *s, uint32_t i, 
     if (token < 0)
         token = fake_sample(h, slot->sampling.seed, slot->bias_hash, l->flags & STEP_BAN_END, f->end_tokens,
                             f->n_end_tokens);
+    if (l->target < 0 && f->echo && fake_echoes(h)) {
+        uint32_t page = slot->table[row->pos / KV_PAGE_TOKENS];
+        token = fake_echo(f->token[page][row->pos % KV_PAGE_TOKENS]);
+    }
     *out = (struct step_result){.step = s->id,
                                 .slot = row->slot,
                                 .pos = row->pos,

@@ -26,6 +26,7 @@ struct circumstances {
     const char *libcuda;
     uint32_t n_threads, steps_in_flight, max_chunk, n_neighbours;
     bool after_hit;
+    enum engine_speculation speculation;
 };
 
 struct rig {
@@ -65,6 +66,7 @@ static inline bool rig_open(struct rig *rig, const char *path, const struct circ
                                 .steps_in_flight = c->steps_in_flight,
                                 .max_chunk = c->max_chunk,
                                 .prefix_cache = true,
+                                .speculation = c->speculation,
                                 .end_tokens = ends,
                                 .n_end_tokens = n_ends};
     cr_assert_eq(engine_open(&rig->e, rig->x, &cfg, &err), 0, "%s", err.text);

@@ -181,7 +181,7 @@ static void take_news(struct rig *rig, struct crowd *c)
 
 /* What all lives together saw: a test in which nothing happens would pass. */
 static uint32_t n_finish[ENGINE_NOT_FINITE + 1], n_hits, n_rejected;
-static uint64_t n_tokens, n_copies, n_restored;
+static uint64_t n_tokens, n_copies, n_restored, n_drafted, n_accepted;
 
 static char *dir; /* of the engines with a disk, each of which finds what those before it left */
 
@@ -204,7 +204,9 @@ static void live(uint64_t seed)
                              .steps_in_flight = 1 + below(2),
                              .max_chunk = below(2) ? 1 + below(70) : 0,
                              .prefix_cache = below(5) > 0,
-                             .lazy = below(2) ? 2 + below(5) : 0};
+                             .lazy = below(2) ? 2 + below(5) : 0,
+                             .speculation = (enum engine_speculation)below(3),
+                             .echo = below(3) > 0};
     bool on_disk = below(2);
     cfg.disk = on_disk ? open_disk() : NULL;
     struct rig *rig = rig_open(cfg);
@@ -231,6 +233,10 @@ static void live(uint64_t seed)
     n_restored += s.disk_hits;
     cr_assert_eq(s.disk_errors, 0);
     prefix_disk_close(cfg.disk);
+    cr_assert(s.accepted <= s.drafted && s.steps_saved <= s.accepted && s.draft_steps <= s.drafted);
+    cr_assert(cfg.speculation != ENGINE_SPECULATE_OFF || s.drafted == 0);
+    n_drafted += s.drafted;
+    n_accepted += s.accepted;
     n_rejected += c.n_rejected;
     n_tokens += s.generated_tokens;
     for (uint32_t i = 0; i < N; i++) {
@@ -253,5 +259,7 @@ Test(engine_property, whatever_happens_tokens_are_the_sequences_and_pages_return
     cr_assert_gt(n_tokens, 10000);
     cr_assert_gt(n_copies, 100);
     cr_assert_gt(n_restored, 20);
+    cr_assert_gt(n_accepted, 2000);
+    cr_assert_gt(n_drafted, n_accepted + 2000);
     temporary_dir_remove(dir);
 }
