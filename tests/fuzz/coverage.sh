@@ -15,10 +15,12 @@ SOURCES="lib/gguf.c lib/gguf_value.c lib/model.c lib/arch.c lib/graph.c lib/prog
     daemon/chat_template.c daemon/api_tokens.c daemon/http.c daemon/route.c daemon/request.c daemon/loop.c daemon/access.c
     daemon/config.c daemon/config_keys.c daemon/http_get.c daemon/ask_print.c daemon/text.c daemon/choice.c"
 
-cmake --preset coverage -G Ninja -DHEARTH_TESTS=ON >/dev/null
-cmake --build --preset coverage >/dev/null
 rm -rf "$profiles"
 mkdir -p "$profiles"
+{ cmake --preset coverage -G Ninja -DHEARTH_TESTS=ON && cmake --build --preset coverage; } >"$profiles/build.log" 2>&1 || {
+    tail -n 40 "$profiles/build.log" >&2
+    exit 1
+}
 objects=""
 for target in build-coverage/bin/fuzz_*; do
     name=${target#build-coverage/bin/fuzz_}
