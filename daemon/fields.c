@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define MAX_NAMES 128 /* fields of all tables together */
+#define FEW_NAMES 8   /* are listed to who has got one wrong */
 
 const char *field_got(const json_t *value)
 {
@@ -162,7 +163,12 @@ static int unknown(struct field_reader *r, const struct field *const *tables, si
     if (meant)
         return api_invalid(r->err, path, "unknown field \"%.120s\" (did you mean \"%s\"?)", path,
                            field_path(r, meant));
-    return api_invalid(r->err, path, "unknown field \"%.120s\"", path);
+    if (n > FEW_NAMES)
+        return api_invalid(r->err, path, "unknown field \"%.120s\"", path);
+    char known[FEW_NAMES * 32] = "";
+    for (size_t i = 0; i < n; i++)
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "", names[i]);
+    return api_invalid(r->err, path, "unknown field \"%.120s\" (known: %s)", path, known);
 }
 
 int fields_read(struct field_reader *r, const json_t *object, const struct field *const *tables,

@@ -47,8 +47,8 @@ static int context_exceeded(struct generation *g, struct api_error *err, size_t 
         return api_fail(err, 400, "context_exceeded", "prompt", "the prompt has %s%zu tokens, the context %u",
                         estimated ? "at least " : "", n_prompt, n_ctx);
     return api_fail(err, 400, "context_exceeded", "max_tokens",
-                    "%zu prompt tokens and max_tokens %u are more than the context, %u", n_prompt,
-                    g->p.max_tokens, n_ctx);
+                    "%zu token%s of prompt and max_tokens %u are more than the context, %u", n_prompt,
+                    n_prompt == 1 ? "" : "s", g->p.max_tokens, n_ctx);
 }
 
 int generation_append_id(struct generation *g, int32_t id, struct api_error *err)

@@ -212,7 +212,8 @@ static int check_place(struct request *r, const struct headers *h, struct api_er
 {
     const struct access *a = r->server->access;
     if (h->host && r->connection->listener->port && !access_allows_host(a, h->host))
-        return api_fail(e, 403, "forbidden", NULL, "Host %.100s is not in allowed_hosts", h->host);
+        return api_fail(e, 403, "forbidden", NULL,
+                        "Host %.100s is no address, not localhost and not in allowed_hosts", h->host);
     if (!h->origin)
         return 0;
     if (!access_allows_origin(a, h->origin, h->host))

@@ -135,7 +135,8 @@ int http_get(const char *url, const char *path, const char *key, char **body, st
         return rc;
     int fd = place.unix_path ? connect_unix(place.unix_path) : connect_tcp(&place, &words);
     if (fd < 0)
-        return error_set(err, fd, "%s: %s", url, words ? words : strerror(-fd));
+        return error_set(err, fd, "%s: %s%s", url, words ? words : strerror(-fd),
+                         fd == -ECONNREFUSED || fd == -ENOENT ? "; does a daemon listen there?" : "");
     rc = http_get_over(fd, path, key, body);
     close(fd);
     return rc < 0 ? error_set(err, rc, "%s%s: %s", url, path, strerror(-rc)) : rc;
