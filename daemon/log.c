@@ -1,5 +1,8 @@
 #include "log.h"
 
+#include <limits.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -153,16 +156,41 @@ static size_t format_text(char *line, size_t room, enum log_level level, const c
     return n;
 }
 
-static void write_line(enum log_level level, const char *id, const char *message, const char *keys)
+_Static_assert(LOG_MAX_LINE <= PIPE_BUF, "a line is written at once");
+
+/* Whoever reads the log may have stopped to, and a full pipe must not stop the daemon. What can be written to
+ * has room for a line: of a pipe that is promised for PIPE_BUF bytes. (A file, or what is closed, never
+ * blocks.) */
+static bool has_room(void)
+{
+    struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
+
+    return poll(&p, 1, 0) != 0;
+}
+
+static bool put_line(enum log_level level, const char *id, const char *message, const char *keys)
 {
     char line[LOG_MAX_LINE];
     size_t n = current_format == LOG_JSON ? format_json(line, sizeof line - 1, level, id, message, keys)
                                           : format_text(line, sizeof line - 1, level, id, message);
 
     line[n++] = '\n';
-    /* A log that cannot be written (a closed pipe) must not stop the daemon. */
-    ssize_t ignored = write(STDERR_FILENO, line, n);
-    (void)ignored;
+    return has_room() && write(STDERR_FILENO, line, n) == (ssize_t)n;
+}
+
+static void write_line(enum log_level level, const char *id, const char *message, const char *keys)
+{
+    static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+    static unsigned long n_lost;
+    char words[64];
+
+    pthread_mutex_lock(&one_at_a_time);
+    if (n_lost) {
+        snprintf(words, sizeof words, "%lu lines of the log could not be written", n_lost);
+        n_lost = put_line(LOG_LEVEL_WARN, NULL, words, "") ? 0 : n_lost;
+    }
+    n_lost += !put_line(level, id, message, keys);
+    pthread_mutex_unlock(&one_at_a_time);
 }
 
 static void log_write(enum log_level level, const char *id, const char *fmt, va_list args)

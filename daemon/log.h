@@ -2,7 +2,8 @@
  * is the journal. Never prompt text. Bytes that could break a line or a terminal (control characters, invalid
  * UTF-8) are escaped here, whatever they came from; foreign words (ids, names, User-Agents) go through
  * log_quote() so that a reader sees where they begin and end.
- * Thread: any. A line is one write(2). Memory: none is allocated; a line is cut at LOG_MAX_LINE bytes. */
+ * Thread: any. A line is one write(2) that never waits: lines for which there is no room are left out and
+ * counted. Memory: none is allocated; a line is cut at LOG_MAX_LINE bytes. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>

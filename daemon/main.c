@@ -4,8 +4,10 @@
 #include "log.h"
 #include "nearest.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static int cmd_help(int argc, char **argv);
 static int cmd_version(int argc, char **argv);
@@ -126,8 +128,20 @@ static int dispatch(int argc, char **argv)
     return command ? run_command(command, argc - 1, argv + 1) : unknown_command(argv[1]);
 }
 
+/* Where a standard stream was closed the next file or socket would take its place, and get the log. */
+static void fill_standard_streams(void)
+{
+    int fd = open("/dev/null", O_RDWR);
+
+    while (fd >= 0 && fd <= STDERR_FILENO)
+        fd = open("/dev/null", O_RDWR);
+    if (fd >= 0)
+        close(fd);
+}
+
 int main(int argc, char **argv)
 {
+    fill_standard_streams();
     int code = dispatch(argc, argv);
     return code == EXIT_CLEAN ? command_flush() : code;
 }

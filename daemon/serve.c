@@ -313,6 +313,7 @@ static int open_loop(struct serve *s, struct error *err)
     uv_timer_init(&s->loop, &s->guard);
     s->tick.data = s->guard.data = s;
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of its writer */
     return 0;
 }
 

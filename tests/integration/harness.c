@@ -9,6 +9,7 @@
 
 struct daemon daemon_;
 const char *daemon_binary = HEARTHD_BINARY;
+bool daemon_streams_closed;
 
 static void exec_daemon(const char *const *flags)
 {
@@ -20,6 +21,8 @@ static void exec_daemon(const char *const *flags)
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* a failed test takes its daemon along */
     dup2(daemon_.log, STDERR_FILENO);
     dup2(daemon_.log, STDOUT_FILENO);
+    for (int fd = 0; fd < 3 && daemon_streams_closed; fd++)
+        close(fd);
     execv(daemon_binary, (char *const *)args);
     _exit(127);
 }

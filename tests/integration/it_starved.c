@@ -4,32 +4,14 @@
  * too.
  */
 #include "harness.h"
-#include "starved/starve.h"
+#include "starved.h"
 #include "../unit/temporary_dir.h"
-
-#include <sys/mman.h>
-
-static struct starve *starve;
 
 struct scene {
     const char *method, *path;
     char *body; /* malloc'ed, or NULL */
     bool stream;
 };
-
-static void start_starved(const char *const *flags)
-{
-    char number[16];
-    int fd = memfd_create("starve", 0);
-    cr_assert_eq(ftruncate(fd, sizeof *starve), 0);
-    starve = mmap(NULL, sizeof *starve, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    cr_assert_neq(starve, MAP_FAILED);
-    starve->fails_at[STARVE_OURS] = starve->fails_at[STARVE_THEIRS] = -1;
-    snprintf(number, sizeof number, "%d", fd);
-    setenv(STARVE_FD, number, 1);
-    daemon_binary = HEARTHD_STARVED_BINARY;
-    daemon_start(flags);
-}
 
 static void starve_from(enum starve_whose whose, long n, bool all_later)
 {
@@ -180,7 +162,7 @@ static char *long_body(const char *rest)
     static void starved_##name(void);                                                                        \
     Test(starved, name, .timeout = 300)                                                                      \
     {                                                                                                        \
-        start_starved((const char *[]){__VA_ARGS__ __VA_OPT__(, ) NULL});                                    \
+        starved_start((const char *[]){__VA_ARGS__ __VA_OPT__(, ) NULL});                                    \
         starved_##name();                                                                                    \
         daemon_stop();                                                                                       \
     }                                                                                                        \
@@ -234,7 +216,7 @@ Test(starved, the_first_request_of_all, .timeout = 300)
     long failed = 1;
     for (long n = 0; failed; n++) {
         int idle[40];
-        start_starved(NULL);
+        starved_start(NULL);
         for (int i = 0; i < 40; i++)
             idle[i] = client_connect(daemon_.port);
         wait_stat("requests.running", 0);
@@ -314,7 +296,7 @@ STARVED_TEST(cancel)
 Test(starved, the_prefix_cache_on_disk, .timeout = 300)
 {
     char *dir = temporary_dir();
-    start_starved((const char *[]){"--prefix-cache-dir", dir, NULL});
+    starved_start((const char *[]){"--prefix-cache-dir", dir, NULL});
     walk_post("/generate", long_body(",\"max_tokens\":2,\"ignore_eos\":true"));
     cr_assert_eq(stat_number("prefix_disk.errors"), 0);
     daemon_stop();

@@ -47,6 +47,8 @@ static inline bool client_send(int fd, const char *bytes, size_t n)
 {
     while (n) {
         ssize_t sent = send(fd, bytes, n, MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR) /* with a time limit even a stop and a continue interrupt */
+            continue;
         if (sent <= 0)
             return false;
         bytes += sent;

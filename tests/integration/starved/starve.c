@@ -1,5 +1,6 @@
 /* starve.c - linked into hearthd_starved with --wrap, so that the calls of lib/ and daemon/ come to __wrap_*;
- * what else calls malloc in this process comes to the definitions at the end. free is counted, never refused.
+ * what else calls malloc in this process, or asks for the time, comes to the definitions at the end. free is
+ * counted, never refused.
  */
 #include "starve.h"
 
@@ -7,6 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+#define EXPORTED __attribute__((visibility("default")))
 
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t n, size_t size);
@@ -92,18 +99,45 @@ void __wrap_free(void *p)
     __real_free(p);
 }
 
+/* The day's time jumps, the monotonic clock does not. */
+EXPORTED int clock_gettime(clockid_t id, struct timespec *t)
+{
+    int rc = (int)syscall(SYS_clock_gettime, id, t);
+    if (rc == 0 && starve && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE))
+        t->tv_sec += atomic_load(&starve->clock_ahead_s);
+    return rc;
+}
+
+EXPORTED int gettimeofday(struct timeval *restrict t, void *restrict zone)
+{
+    struct timespec now;
+    (void)zone;
+    clock_gettime(CLOCK_REALTIME, &now);
+    *t = (struct timeval){.tv_sec = now.tv_sec, .tv_usec = now.tv_nsec / 1000};
+    return 0;
+}
+
+EXPORTED time_t time(time_t *out)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (out)
+        *out = now.tv_sec;
+    return now.tv_sec;
+}
+
 #ifndef __SANITIZE_ADDRESS__ /* whose runtime has to have these */
-__attribute__((visibility("default"))) void *malloc(size_t size)
+EXPORTED void *malloc(size_t size)
 {
     return fails(STARVE_THEIRS) ? NULL : __libc_malloc(size);
 }
 
-__attribute__((visibility("default"))) void *calloc(size_t n, size_t size)
+EXPORTED void *calloc(size_t n, size_t size)
 {
     return fails(STARVE_THEIRS) ? NULL : __libc_calloc(n, size);
 }
 
-__attribute__((visibility("default"))) void *realloc(void *p, size_t size)
+EXPORTED void *realloc(void *p, size_t size)
 {
     return fails(STARVE_THEIRS) ? NULL : __libc_realloc(p, size);
 }

@@ -1,6 +1,6 @@
-/* starve.h - what it_starved and the hearthd built for it share: which allocation shall fail, and what came
- * of it. The daemon maps it from the descriptor that STARVE_FD names; the test writes, the daemon counts.
- * Thread: any. */
+/* starve.h - what a test and the hearthd built for it share: which allocation shall fail, what came of it,
+ * and what time of day it is. The daemon maps it from the descriptor that STARVE_FD names; the test writes,
+ * the daemon counts. Thread: any. */
 #pragma once
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -17,6 +17,7 @@ struct starve {
     _Atomic long fails_at[STARVE_WHOSE]; /* the number of the call that fails, from 0; negative: none does */
     _Atomic long n_calls[STARVE_WHOSE];
     _Atomic long n_failed;
-    _Atomic long n_held;   /* pieces of ours that have not been freed */
-    atomic_bool all_later; /* all after it fail too */
+    _Atomic long clock_ahead_s; /* CLOCK_REALTIME, as the daemon and its libraries see it */
+    _Atomic long n_held;        /* pieces of ours that have not been freed */
+    atomic_bool all_later;      /* all after it fail too */
 };

@@ -1,0 +1,267 @@
+/* What goes wrong around a daemon that is in order: a full disk, a log that nobody reads, a clock that jumps,
+ * a process that is stopped for a while, a client that takes nothing. tests/bench/chaos.sh has what needs
+ * root.
+ */
+#include "harness.h"
+#include "process.h"
+#include "starved.h"
+#include "../unit/temporary_dir.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#define STREAM(rest) "{\"prompt\":\"Once\",\"ignore_eos\":true,\"stream\":true" rest "}"
+
+static int start_stream(const char *body)
+{
+    struct reply r = {0};
+    int fd = client_connect(daemon_.port);
+    client_request(fd, "POST", "/generate", "", body);
+    while (!r.raw || !strstr(r.raw, "data: "))
+        cr_assert(reply_more(&r, fd));
+    reply_free(&r);
+    return fd;
+}
+
+/* The rest of what start_stream() began. */
+static void expect_done(int fd)
+{
+    struct reply r = {0};
+    while (!r.raw || !strstr(r.raw, "data: [DONE]\n\n"))
+        cr_assert(reply_more(&r, fd), "the stream was cut: %s", r.raw);
+    cr_assert_not_null(strstr(r.raw, "\"finish_reason\":\"length\""), "%s", r.raw);
+    cr_assert_null(strstr(r.raw, "event: error"), "%s", r.raw);
+    reply_free(&r);
+    close(fd);
+}
+
+/* --- disk --- */
+
+/* A file may not grow beyond so many bytes: writing fails in the middle of a page. */
+static void limit_files(rlim_t bytes)
+{
+    struct rlimit limit = {bytes, RLIM_INFINITY};
+    cr_assert_eq(prlimit(daemon_.pid, RLIMIT_FSIZE, &limit, NULL), 0);
+}
+
+static void ask_twice(char *body)
+{
+    for (int i = 0; i < 2; i++)
+        json_decref(generate(body));
+    wait_stat("requests.running", 0);
+}
+
+Test(chaos, a_disk_that_is_full_costs_the_cache_alone)
+{
+    char *dir = temporary_dir();
+    char *body = long_prompt("Tom and Lily went to the park. ", 40, ",\"max_tokens\":2");
+    daemon_start((const char *[]){"--prefix-cache-dir", dir, NULL});
+    limit_files(1000);
+    ask_twice(body);
+    while (!stat_number("prefix_disk.errors"))
+        usleep(5000);
+    cr_assert_eq(stat_number("prefix_disk.spilled"), 0);
+    limit_files(RLIM_INFINITY);
+    ask_twice(body);
+    daemon_stop();
+    temporary_dir_remove(dir);
+    free(body);
+}
+
+Test(chaos, a_cache_directory_that_goes_away_costs_the_cache_alone)
+{
+    char *dir = temporary_dir(), *moved = temporary_dir();
+    char *body = long_prompt("Tom and Lily went to the park. ", 40, ",\"max_tokens\":2");
+    daemon_start((const char *[]){"--prefix-cache-dir", dir, NULL});
+    cr_assert_eq(rename(dir, moved), 0);
+    int file = open(dir, O_WRONLY | O_CREAT, 0600); /* what cannot be a directory is in its place */
+    ask_twice(body);
+    close(file);
+    unlink(dir);
+    daemon_stop();
+    temporary_dir_remove(moved);
+    free(dir);
+    free(body);
+}
+
+/* --- the log --- */
+
+/* Its log is a pipe that holds one page. When there is room again it says how many lines are missing. */
+Test(chaos, a_log_that_nobody_reads_stops_nothing)
+{
+    struct process p;
+    char out[4096];
+    uint16_t port = process_serve(&p, &(struct process_start){0});
+    fcntl(p.err, F_SETPIPE_SZ, 4096);
+    for (int i = 0; i < 60; i++)
+        cr_assert_eq(process_http(port, "/nowhere", NULL, out, sizeof out), 404);
+    fcntl(p.err, F_SETPIPE_SZ, 65536); /* there is room again */
+    cr_assert_eq(process_http(port, "/nowhere", NULL, out, sizeof out), 404);
+    process_expect(&p, "lines of the log could not be written\n");
+    process_signal(&p, SIGTERM);
+    cr_assert_eq(process_wait(&p), 0, "%s", p.stderr_text);
+    process_free(&p);
+}
+
+Test(chaos, a_log_whose_reader_has_gone_stops_nothing)
+{
+    struct process p;
+    char out[4096];
+    uint16_t port = process_serve(&p, &(struct process_start){0});
+    close(p.err);
+    p.err = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    for (int i = 0; i < 5; i++)
+        cr_assert_eq(
+            process_http(port, "/generate", "{\"prompt\":\"Once\",\"max_tokens\":2}", out, sizeof out), 200);
+    process_signal(&p, SIGTERM);
+    cr_assert_eq(process_wait(&p), 0);
+    process_free(&p);
+}
+
+/* Else the first file or socket that it opens would be its log. */
+Test(chaos, closed_standard_streams_are_filled)
+{
+    char link[64], target[PATH_MAX] = "";
+    daemon_streams_closed = true;
+    daemon_spawn(NULL);
+    for (int fd = 0; fd < 3; fd++) {
+        snprintf(link, sizeof link, "/proc/%d/fd/%d", daemon_.pid, fd);
+        for (int i = 0; i < 4000 && strcmp(target, "/dev/null"); i++) {
+            ssize_t n = readlink(link, target, sizeof target - 1);
+            target[n > 0 ? n : 0] = '\0';
+            usleep(5000);
+        }
+        cr_assert_str_eq(target, "/dev/null", "descriptor %d is %s", fd, target);
+        target[0] = '\0';
+    }
+    cr_assert_eq(daemon_end(SIGKILL), 128 + SIGKILL);
+}
+
+/* --- time --- */
+
+static void jump(long seconds)
+{
+    starve->clock_ahead_s = seconds;
+}
+
+static void check_times(json_t *reply)
+{
+    static const char *const names[] = {"queue_ms", "prefill_ms", "ttft_ms", "decode_ms"};
+    for (size_t i = 0; i < 4; i++) {
+        double ms = json_number_value(json_object_get(json_at(reply, "timings"), names[i]));
+        cr_assert(ms >= 0 && ms < 3600e3, "%s is %g", names[i], ms);
+    }
+    json_decref(reply);
+}
+
+static void expect_timeout(int fd)
+{
+    struct reply r = {0};
+    while (!r.raw || !strstr(r.raw, "data: [DONE]\n\n"))
+        cr_assert(reply_more(&r, fd));
+    cr_assert_not_null(strstr(r.raw, "\"finish_reason\":\"timeout\""), "%s", r.raw);
+    reply_free(&r);
+    close(fd);
+}
+
+Test(chaos, a_clock_that_jumps_ends_no_request_and_no_request_forgets_its_end)
+{
+    const long jumps[] = {86400, -86400, 400000000, -1000000000, 1};
+    starved_start((const char *[]){"--queue-timeout-ms", "30000", "--keepalive-ms", "100", NULL});
+    for (size_t i = 0; i < sizeof jumps / sizeof *jumps; i++) {
+        int fd = start_stream(STREAM(",\"max_tokens\":200,\"timeout_ms\":50000"));
+        jump(jumps[i]);
+        check_times(
+            generate("{\"prompt\":\"Two\",\"max_tokens\":4,\"ignore_eos\":true,\"timeout_ms\":50000}"));
+        jump(0);
+        expect_done(fd);
+    }
+    jump(1000);
+    int fd = start_stream(STREAM(",\"max_tokens\":1000,\"timeout_ms\":100"));
+    jump(-86400);
+    expect_timeout(fd);
+    cr_assert_lt(stat_number("uptime_s"), 3600);
+    daemon_stop();
+}
+
+/* Longer than the watchdog's patience. */
+DAEMON_TEST(chaos, a_process_that_was_stopped_goes_on, "--watchdog-ms", "1000")
+{
+    int fds[4];
+    for (int i = 0; i < 4; i++)
+        fds[i] = start_stream(STREAM(",\"max_tokens\":600"));
+    for (int i = 0; i < 2; i++) {
+        kill(daemon_.pid, SIGSTOP);
+        usleep(2500000);
+        kill(daemon_.pid, SIGCONT);
+        json_decref(generate("{\"prompt\":\"Two\",\"max_tokens\":2}"));
+    }
+    for (int i = 0; i < 4; i++)
+        expect_done(fds[i]);
+    cr_assert_eq(stat_number("requests.failed"), 0);
+}
+
+/* --- a client that takes nothing --- */
+
+/* With buffers as small as they can be, the daemon's too. */
+static int connect_narrow(void)
+{
+    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons(daemon_.port)};
+    struct timeval limit = {.tv_sec = CLIENT_TIMEOUT_S};
+    int room = 4096, segment = 536, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
+    setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &segment, sizeof segment);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    cr_assert_eq(connect(fd, (struct sockaddr *)&addr, sizeof addr), 0);
+    return fd;
+}
+
+static long long metric(const char *name)
+{
+    struct reply r = get("/metrics");
+    char line[80];
+    snprintf(line, sizeof line, "\n%s ", name);
+    const char *at = strstr(r.body, line);
+    cr_assert_not_null(at, "no metric %s", name);
+    long long value = atoll(at + strlen(line));
+    reply_free(&r);
+    return value;
+}
+
+/* What is left in the buffers, then the end of the connection; not the end of the stream. */
+static void expect_cut(int fd)
+{
+    struct reply r = {0};
+    while (reply_more(&r, fd))
+        ;
+    cr_assert_null(strstr(r.raw, "[DONE]"), "it was not cut");
+    reply_free(&r);
+    close(fd);
+}
+
+DAEMON_TEST(chaos, a_client_that_takes_nothing_harms_nobody_and_is_cut, "--body-timeout-ms", "1000")
+{
+    int deaf[4];
+    json_decref(generate("{\"prompt\":\"One\",\"max_tokens\":20,\"ignore_eos\":true,\"logprobs\":20}"));
+    long long before = metric("hearth_process_anonymous_bytes");
+    for (int i = 0; i < 4; i++) {
+        deaf[i] = connect_narrow();
+        client_request(deaf[i], "POST", "/generate", "", STREAM(",\"max_tokens\":900,\"logprobs\":20"));
+    }
+    wait_stat("requests.running", 4);
+    json_decref(generate("{\"prompt\":\"Two\",\"max_tokens\":20,\"ignore_eos\":true}"));
+    expect_done(start_stream(STREAM(",\"max_tokens\":50")));
+    wait_stat("requests.running", 0);
+    while (metric("hearth_connections") > 1)
+        usleep(20000);
+    long long grown = metric("hearth_process_anonymous_bytes") - before;
+#ifdef __SANITIZE_ADDRESS__ /* which keeps what was freed */
+    grown = 0;
+#endif
+    cr_assert_lt(grown, 16 << 20); /* their whole texts: about 1.3 MB each */
+    for (int i = 0; i < 4; i++)
+        expect_cut(deaf[i]);
+}
