@@ -120,12 +120,14 @@ struct headers {
     const char *content_type, *content_encoding, *request_id, *expect;
     const char *host, *origin, *authorization, *x_api_key, *forwarded_for;
     uint64_t content_length;
-    unsigned n_lengths, n_encodings;
-    bool chunked;  /* the transfer encoding is one we know */
-    bool bad_name; /* a blank before the colon: "Content-Length : 5" is a length to some */
+    unsigned n_lengths, n_encodings, n_hosts;
+    bool chunked;   /* the transfer encoding is one we know */
+    bool bad_name;  /* a blank before the colon: "Content-Length : 5" is a length to some */
+    bool bad_value; /* a CR, LF or NUL: a line's end to some */
 };
 
-static enum MHD_Result take_header(void *cls, enum MHD_ValueKind kind, const char *key, const char *value)
+static enum MHD_Result take_header(void *cls, enum MHD_ValueKind kind, const char *key, size_t key_size,
+                                   const char *value, size_t value_size)
 {
     struct headers *h = cls;
     const struct {
@@ -142,7 +144,9 @@ static enum MHD_Result take_header(void *cls, enum MHD_ValueKind kind, const cha
     (void)kind;
     if (!value)
         value = "";
-    h->bad_name |= strpbrk(key, " \t") != NULL;
+    h->bad_name |= strpbrk(key, " \t\r\n") != NULL || strlen(key) != key_size;
+    h->bad_value |= strpbrk(value, "\r\n") != NULL || strlen(value) != value_size;
+    h->n_hosts += !strcasecmp(key, "Host");
     if (!strcasecmp(key, "Content-Length")) {
         h->n_lengths++;
         h->content_length = strtoull(value, NULL, 10);
@@ -180,6 +184,10 @@ static int check_framing(const struct headers *h, struct api_error *e)
         words = "a Transfer-Encoding other than chunked";
     else if (h->bad_name)
         words = "a blank in a header's name";
+    else if (h->bad_value)
+        words = "a line's end or a NUL in a header's value";
+    else if (h->n_hosts > 1)
+        words = "more than one Host";
     if (!words)
         return 0;
     e->close = e->at_once = true;
@@ -452,7 +460,7 @@ static enum MHD_Result take_headers(struct request *r)
 {
     struct headers h = {0};
     const struct config *cfg = r->server->cfg;
-    MHD_get_connection_values(r->mhd, MHD_HEADER_KIND, take_header, &h);
+    MHD_get_connection_values_n(r->mhd, MHD_HEADER_KIND, take_header, &h);
     take_id(r, h.request_id);
     r->has_body = h.n_encodings || h.content_length;
     if (r->has_body)

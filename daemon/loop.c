@@ -160,6 +160,7 @@ static struct MHD_Daemon *start(struct listener *l, const struct listener_callba
         {MHD_OPTION_NOTIFY_COMPLETED, (intptr_t)c->completed, l},
         {MHD_OPTION_NOTIFY_CONNECTION, (intptr_t)c->connection, l},
         {MHD_OPTION_URI_LOG_CALLBACK, (intptr_t)c->uri, l},
+        {MHD_OPTION_STRICT_FOR_CLIENT, 1, NULL},
         {MHD_OPTION_CONNECTION_MEMORY_LIMIT, MEMORY_PER_CONNECTION, NULL},
         {MHD_OPTION_CONNECTION_LIMIT, (intptr_t)c->max_connections, NULL},
         {MHD_OPTION_CONNECTION_TIMEOUT, (intptr_t)c->idle_timeout_s, NULL},
