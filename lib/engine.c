@@ -351,15 +351,7 @@ static void blend(double *average, double value)
     *average = *average > 0 ? 0.7 * *average + 0.3 * value : value;
 }
 
-/* What is dear is believed at once and forgotten slowly. (After a hiccup steps are short for a while: it
- * costs little time.) */
-static void blend_high(double *high, double value)
-{
-    *high = value > *high ? value : 0.95 * *high + 0.05 * value;
-}
-
-/* What the step cost, for the size of the next prefill chunks. Short chunks say little about a row's price.
- */
+/* What the step cost, for the size of the next ones. Short chunks say little about a row's price. */
 static void measure(struct engine *e, const struct flight *f, uint64_t now_ns)
 {
     uint64_t start = f->started_ns > e->retired_ns ? f->started_ns : e->retired_ns;
@@ -367,17 +359,13 @@ static void measure(struct engine *e, const struct flight *f, uint64_t now_ns)
     if (executor_kind(e->x) == EXECUTOR_EAGER)
         ms = (double)f->submit_ns / 1e6;
     engine_draft_measure(e, f, ms, now_ns);
-    if (f->n_spans == 0) { /* page ops alone */
+    if (f->n_spans > 0 && f->n_prefill == 0 &&
+        (f->n_draft == 0 || e->decode_ms <= 0)) /* else page ops alone */
+        blend(&e->decode_ms, ms);
+    if (f->n_prefill < 16)
         return;
-    } else if (f->n_prefill == 0) {
-        if (f->n_draft == 0 || e->decode_ms <= 0)
-            blend(&e->decode_ms, ms);
-    } else if (f->n_prefill >= 16) {
-        double prefill = ms - (f->n_decode ? e->decode_ms : 0), least = ms / 8;
-        double row = (prefill > least ? prefill : least) / (f->n_prefill + f->n_draft);
-        blend(&e->prefill_row_ms, row);
-        blend_high(&e->prefill_row_high_ms, row);
-    }
+    blend(f->n_decode ? &e->beside_row_ms : &e->prefill_row_ms,
+          ms / (f->n_prefill + f->n_decode + f->n_draft));
 }
 
 static bool submit_next(struct engine *e)

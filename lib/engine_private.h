@@ -102,8 +102,9 @@ struct engine {
     uint32_t first_flight, n_flights;
     uint64_t last_id, retired; /* step ids: submitted, retired */
     uint64_t retired_ns;
-    double decode_ms, prefill_row_ms; /* measured; 0: not yet */
-    double prefill_row_high_ms;       /* what a row costs when it costs much */
+    /* Measured, 0: not yet. A step of decoding alone; a row of prefill alone; a row of any kind where texts
+     * run beside prefill. */
+    double decode_ms, prefill_row_ms, beside_row_ms;
     struct step step;
 
     /* Figures: written by the engine thread (n_open, n_rejected also by the submitting one). */

@@ -11,7 +11,7 @@
 #define MIN_PREFILL_BESIDE 16
 #define MIN_PREFILL_ALONE  64
 #define FIRST_PREFILL      64  /* rows as long as nothing has been measured */
-#define BESIDE_SHARE       0.7 /* of step_ms, that prefill aims at beside running texts */
+#define BESIDE_SHARE       0.8 /* of step_ms, that a step with prefill beside running texts aims at */
 #define HEAD_ROOM          4   /* logit rows that decoding leaves to prefill, while there is some */
 
 /* ---- what a sequence needs in a step beside its rows ---- */
@@ -214,18 +214,32 @@ static uint32_t list_prefill(struct engine *e)
     return n;
 }
 
-/* Rows of prefill that fit into the step and into the time which decoding leaves. With nobody waiting for the
- * step it takes step_ms on average; beside running texts step_ms is what hardly any step should exceed. */
-static uint32_t prefill_rows(const struct engine *e, uint32_t n_decode, uint32_t n_draft)
+/* Rows of prefill that fit into the step and into its time, of `left` that there are. With nobody waiting for
+ * the step it takes step_ms on average, and what two such steps would finish is finished in one: it is sooner
+ * done. Beside running texts step_ms is what hardly any step should exceed; there all rows are counted at one
+ * price, the running texts' and the drafts' too: what a step costs beyond its rows is paid by all of them,
+ * and the price follows when their mixture changes. */
+static uint32_t prefill_rows(const struct engine *e, const struct flight *f, uint32_t left)
 {
-    double rows = FIRST_PREFILL, room = e->max_rows - e->step.n_rows;
-    if (e->prefill_row_ms > 0 && n_decode)
-        rows = (e->cfg.step_ms * BESIDE_SHARE - e->decode_ms) / e->prefill_row_high_ms - n_draft;
-    else if (e->prefill_row_ms > 0)
-        rows = e->cfg.step_ms / e->prefill_row_ms;
-    double least = n_decode ? MIN_PREFILL_BESIDE : MIN_PREFILL_ALONE;
+    double rows = FIRST_PREFILL, room = e->max_rows - e->step.n_rows, least = MIN_PREFILL_ALONE;
+    bool beside = f->n_decode > 0;
+    double row_ms = beside && e->beside_row_ms > 0 ? e->beside_row_ms : e->prefill_row_ms;
+    if (row_ms > 0)
+        rows = e->cfg.step_ms * (beside ? BESIDE_SHARE : 1) / row_ms - f->n_decode - f->n_draft;
+    if (beside)
+        least = MIN_PREFILL_BESIDE;
     rows = rows > least ? rows : least;
+    if (!beside && left <= 2 * rows)
+        rows = left;
     return (uint32_t)(rows < room ? rows : room);
+}
+
+static uint32_t prompts_left(const struct engine *e, uint32_t n)
+{
+    uint32_t sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += remaining(e, e->order[i]);
+    return sum;
 }
 
 static uint32_t chunk(const struct engine *e, uint32_t slot, uint32_t rows)
@@ -237,7 +251,7 @@ static uint32_t chunk(const struct engine *e, uint32_t slot, uint32_t rows)
 
 static void add_prefill(struct engine *e, struct flight *f, uint32_t n)
 {
-    uint32_t rows = prefill_rows(e, f->n_decode, f->n_draft), others = 0, half = rows / 2;
+    uint32_t rows = prefill_rows(e, f, prompts_left(e, n)), others = 0, half = rows / 2;
     for (uint32_t i = 1; i < n; i++)
         others += chunk(e, e->order[i], half - others);
     f->n_prefill += add_rows(e, f, e->order[0], chunk(e, e->order[0], rows - others));
