@@ -159,10 +159,12 @@ static void do_page_ops(struct decoder *d, const struct step *step)
 
 static void count_pages(struct decoder *d, const struct step *step)
 {
-    uint64_t n = atomic_load_explicit(&d->pages_touched, memory_order_relaxed);
+    uint64_t n = d->pages_used;
     for (uint32_t i = 0; i < step->n_edits; i++)
         n = step->edits[i].page >= n ? step->edits[i].page + 1u : n;
-    atomic_store_explicit(&d->pages_touched, n, memory_order_relaxed);
+    d->pages_used = n;
+    if (d->ahead)
+        ahead_use(d->ahead, n * kv_page_size(&d->attend.kv));
 }
 
 void decoder_begin_step(struct decoder *d, const struct step *step)
@@ -324,7 +326,6 @@ static void cpu_info(const struct backend *be, struct backend_info *out)
 {
     struct decoder *d = (struct decoder *)be; /* only atomics are written */
     uint64_t scratch = d->scratch.size + d->rope.size + (d->eager ? eager_size(d->eager) : 0);
-    uint64_t pages = atomic_load_explicit(&d->pages_touched, memory_order_relaxed);
     *out = (struct backend_info){
         .name = cpu_backend.name,
         .device = d->device,
@@ -336,7 +337,7 @@ static void cpu_info(const struct backend *be, struct backend_info *out)
         .default_step_ms = 50,
         .kv = d->attend.kv,
         .kv_order = ATTEND_KV_ORDER,
-        .memory_used = d->weights.block.size + scratch + pages * kv_page_size(&d->attend.kv),
+        .memory_used = d->weights.block.size + scratch + (d->ahead ? ahead_taken(d->ahead) : 0),
         .scratch_bytes = scratch,
         .launches = d->cfg.eager ? 0 : 1, /* of the team; node by node the executor counts */
         .steps = atomic_load_explicit(&d->steps, memory_order_relaxed),

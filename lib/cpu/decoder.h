@@ -6,6 +6,7 @@
  *   load.c         what load() takes: weights, cache, scratch, tables
  * Thread: the engine's, which is member 0 of the team; the atomics are what info() reads. */
 #pragma once
+#include "ahead.h"
 #include "attend.h"
 #include "backend.h"
 #include "graph.h"
@@ -45,6 +46,7 @@ struct decoder {
     const struct graph *graph;
     struct weights weights;
     struct memory_block kv, scratch, transfer, rope;
+    struct ahead *ahead; /* of kv */
     struct slots slots;
     struct step_checker *checker;
     struct attend attend;
@@ -69,7 +71,8 @@ struct decoder {
     uint64_t steps_done; /* id of the newest finished step */
     bool fresh_logits;   /* the logits buffer is that step's */
 
-    _Atomic uint64_t steps, busy_ns, heartbeat_ns, pages_touched;
+    _Atomic uint64_t steps, busy_ns, heartbeat_ns;
+    uint64_t pages_used;          /* of the KV cache, from the first */
     _Atomic uint64_t pieces_seen; /* team_progress() when info() last looked */
     _Atomic uint32_t state;
 };

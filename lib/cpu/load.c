@@ -199,6 +199,8 @@ static int load_int8(struct decoder *d, const struct model_config *c, struct err
     if (rc == 0)
         rc = memory_take(&d->kv, d->n_pages * page, "the KV cache", err);
     if (rc == 0)
+        rc = ahead_open(&d->ahead, &d->kv, err);
+    if (rc == 0)
         rc = memory_take(&d->transfer, transfer, "page transfers", err);
     if (rc == 0)
         rc = take_rope(d, c, err);
@@ -226,6 +228,8 @@ int decoder_load(struct decoder *d, struct error *err)
 void decoder_unload(struct decoder *d)
 {
     weights_close(&d->weights);
+    ahead_close(d->ahead);
+    d->ahead = NULL;
     memory_give(&d->kv);
     memory_give(&d->scratch);
     memory_give(&d->transfer);
