@@ -2,15 +2,15 @@
  * over an engine that says the same few words to everybody. However a client cuts, floods or leaves, every
  * reply is well formed, none is a 500, and when all connections are closed nothing is left of them.
  *
- * The first byte chooses: bit 0 TCP instead of the Unix socket, bit 1 keys are needed ("sesame"), bit 2 the
- * engine lets nothing leave its queue, bit 3 the server is loading, bit 4 it drains. Bytes that occur in no
- * UTF-8 text are commands between what is sent: */
+ * The first byte chooses: bit 0 TCP instead of the Unix socket, bit 1 keys are needed ("sesame", "master" for
+ * /admin), bit 2 the engine lets nothing leave its queue, bit 3 the server is loading, bit 4 it drains. Bytes
+ * that occur in no UTF-8 text are commands between what is sent: */
 enum { CMD_TURN = 0xf8, CMD_KILO, CMD_NEXT, CMD_HALF_CLOSE, CMD_CLOSE, CMD_RESET, CMD_READ, CMD_WAIT };
 
 #include "../unit/fake_engine.h"
 #include "chat_template.h"
 #include "executor.h"
-#include "fuzz.h"
+#include "fuzz_file.h"
 #include "generate.h"
 #include "log.h"
 #include "model.h"
@@ -30,7 +30,7 @@ enum { CMD_TURN = 0xf8, CMD_KILO, CMD_NEXT, CMD_HALF_CLOSE, CMD_CLOSE, CMD_RESET
 
 static struct {
     uv_loop_t loop;
-    struct config cfg, open_cfg;
+    struct config cfg, locked_cfg;
     struct access *locked, *open;
     struct server *server;
     struct model *model;
@@ -78,6 +78,31 @@ static void set_model(void)
     server_set_model(f.server, &m);
 }
 
+/* Who does what /admin asks for; the word says what comes of it. */
+static int swap(void *context, const char *word, struct error *err)
+{
+    (void)context;
+    return *word == 'b'   ? error_set(err, -EBUSY, "busy")
+           : *word == 'n' ? error_set(err, -ENOENT, "there is none %.100s", word)
+                          : 0;
+}
+
+static int suspend(void *context, struct error *err)
+{
+    (void)context;
+    (void)err;
+    return fake.hold; /* 1: it is so already */
+}
+
+static void view(const void *context, struct swap_view *out)
+{
+    (void)context;
+    *out =
+        (struct swap_view){.state = "idle", .serves = "a.gguf", .last_model = "\"b\"", .last_error = "no\n"};
+}
+
+static const struct server_admin admin = {.swap = swap, .suspend = suspend, .resume = suspend, .view = view};
+
 static void set_script(void)
 {
     static const char text[] = " there was a caf\xc3\xa9 \xf0\x9f\x99\x82.<|endoftext|>";
@@ -107,17 +132,22 @@ static void open_server(void)
 {
     int fds[2] = {listen_on(AF_UNIX, 0), listen_on(AF_INET, 1)};
     log_open(LOG_LEVEL_ERROR, LOG_TEXT);
+    static struct fuzz_file key;
+    key = fuzz_file_open("master\n", 7);
     configure(&f.cfg, "");
-    configure(&f.open_cfg, "sesame");
+    configure(&f.locked_cfg, "sesame");
+    CHECK(config_set(&f.locked_cfg, "admin_key_file", key.path, NULL) == 0);
     CHECK(model_open(&f.model, HEARTH_SOURCE_DIR "/models/hearth-stories-6m-q4_k_m.gguf", NULL) == 0);
     CHECK(tokenizer_open(&f.tokenizer, model_gguf(f.model), NULL) == 0);
     CHECK(uv_loop_init(&f.loop) == 0);
     CHECK(server_open(&f.server, &f.loop, &f.cfg, fds, 2, NULL) == 0);
-    CHECK(access_open(&f.locked, &f.open_cfg, NULL) == 0);
+    CHECK(access_open(&f.locked, &f.locked_cfg, NULL) == 0);
     f.open = f.server->access;
     fake.server = f.server;
-    set_model();
+    server_set_admin(f.server, &admin, NULL);
     set_script();
+    set_model();
+    CHECK(f.server->model->n_ctx == fake.n_ctx); /* or every prompt would be too long */
     for (size_t i = 0; i < N_CLIENTS; i++) {
         clients[i].fd = -1;
         clients[i].in = malloc(MAX_REPLY + 1);
@@ -165,8 +195,8 @@ static const char *header(const char *head, const char *end, const char *name)
 
 static void check_head(const char *head, const char *end, int status)
 {
-    static const int known[] = {100, 200, 204, 400, 401, 403, 404, 405, 408, 411,
-                                413, 414, 415, 417, 429, 431, 499, 501, 503, 505};
+    static const int known[] = {100, 200, 202, 204, 400, 401, 403, 404, 405, 408, 409, 411,
+                                413, 414, 415, 417, 429, 431, 499, 501, 503, 504, 505};
     bool is_known = false;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         is_known |= status == known[i];
@@ -273,7 +303,11 @@ static void connect_client(uint8_t options)
     int yes = 1, fd = socket(f.addresses[which].ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     struct linger reset = {.l_onoff = 1}; /* leaves no port behind that has to wait */
     CHECK(fd >= 0);
-    CHECK(connect(fd, (struct sockaddr *)&f.addresses[which], f.lengths[which]) == 0 || errno == EINPROGRESS);
+    while (connect(fd, (struct sockaddr *)&f.addresses[which], f.lengths[which]) < 0 &&
+           errno != EINPROGRESS) {
+        CHECK(errno == EAGAIN); /* the backlog is full */
+        turn();
+    }
     if (which) {
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
         setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
