@@ -142,6 +142,7 @@ static void fill_standard_streams(void)
 int main(int argc, char **argv)
 {
     fill_standard_streams();
+    log_open(LOG_LEVEL_INFO, LOG_TEXT); /* so that a broken configuration is an error in the journal, too */
     int code = dispatch(argc, argv);
     return code == EXIT_CLEAN ? command_flush() : code;
 }

@@ -191,17 +191,23 @@ Test(systemd, a_connection_made_while_draining_waits_for_the_next_process)
 }
 
 /* JOURNAL_STREAM names the pipe's device and inode, which are known only in the child: a shell fills them in.
- */
+ * The first line, and the exit code. */
+static int say_to_journal(const char *flags, char line[256])
+{
+    char command[512];
+    snprintf(command, sizeof command,
+             "exec 2>&1; JOURNAL_STREAM=$(stat -L -c %%d:%%i /proc/self/fd/2) exec %s serve %s",
+             HEARTHD_BINARY, flags);
+    FILE *f = popen(command, "r");
+    cr_assert(f && fgets(line, 256, f));
+    return WEXITSTATUS(pclose(f));
+}
+
 Test(systemd, lines_carry_priorities_when_stderr_is_the_journal)
 {
-    char command[512], line[256] = "";
-    snprintf(command, sizeof command,
-             "exec 2>&1; JOURNAL_STREAM=$(stat -L -c %%d:%%i /proc/self/fd/2) exec %s serve --model "
-             "/nonexistent/x",
-             HEARTHD_BINARY);
-    FILE *f = popen(command, "r");
-    cr_assert(f);
-    cr_assert(fgets(line, sizeof line, f));
-    cr_assert_eq(strncmp(line, "<3>", 3), 0, "%s", line);
-    cr_assert_eq(WEXITSTATUS(pclose(f)), 3);
+    char line[256] = "";
+    cr_assert_eq(say_to_journal("--model /nonexistent/x", line), 3);
+    cr_assert_eq(strncmp(line, "<3>model", 8), 0, "%s", line);
+    cr_assert_eq(say_to_journal("--prot 1", line), 2);
+    cr_assert_eq(strncmp(line, "<3>unknown flag", 15), 0, "%s", line);
 }
