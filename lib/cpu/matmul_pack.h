@@ -172,6 +172,18 @@ static inline struct matmul_panel matmul_panel(const struct matmul_input *in, ui
     return v;
 }
 
+/* From one whole panel to the next. */
+static inline void matmul_panel_next(struct matmul_panel *p)
+{
+    size_t scales = (size_t)MATMUL_PANEL * MATMUL_COLUMN_SCALES;
+    p->q += (size_t)MATMUL_PANEL * ARITH_SUPER;
+    p->a += scales;
+    p->b += scales;
+    p->b16 += scales;
+    p->n += scales;
+    p->n16 += scales;
+}
+
 /* Writes block j of a column, quantised by the caller, to its place in a panel. */
 static inline void matmul_panel_put(const struct matmul_panel *p, uint32_t column, uint32_t j, float a,
                                     const int8_t q[ARITH_BLOCK], int32_t sum0, int32_t sum1)

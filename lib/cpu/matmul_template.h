@@ -159,17 +159,15 @@ INLINE vf direct_block(uint32_t kind, const vi w[MATMUL_STEPS], const struct exp
     return vf_fma(a, f, c);
 }
 
-/* Fetches `size` bytes from what lies PREFETCH + first after the beginning of a tile, skipping the groups
- * that others of `n_groups` row vectors walk at the same time. Beyond the matrix it does nothing. */
-INLINE void prefetch(uint32_t kind, const struct matmul_matrix *m, uint32_t group, uint32_t super,
-                     size_t first, size_t size, uint32_t n_groups)
+/* What lies PREFETCH after the beginning of a tile, skipping the groups that others of `n_groups` row vectors
+ * walk at the same time. It may lie beyond the matrix, where fetching does nothing. */
+INLINE const uint8_t *ahead_of(uint32_t kind, const struct matmul_matrix *m, uint32_t group, uint32_t super,
+                               uint32_t n_groups)
 {
     size_t at = super * matmul_tile_size(&matmul_traits[kind], MATMUL_SUPER_BLOCKS) + PREFETCH;
     if (at >= m->group_size)
         at += (n_groups - 1) * m->group_size;
-    const uint8_t *p = m->data + group * m->group_size + at + first;
-    for (size_t i = 0; i < size; i += 64)
-        __builtin_prefetch(p + i, 0, 0);
+    return m->data + group * m->group_size + at;
 }
 
 /* Lines of a tile fetched at each of n occasions, in bytes. */
@@ -188,14 +186,15 @@ INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m
     size_t block_size = matmul_block_size(&matmul_traits[kind]);
     uint32_t fold = matmul_traits[kind].fold;
     size_t part = prefetch_part(kind, MATMUL_SUPER_BLOCKS);
+    const uint8_t *ahead = ahead_of(kind, m, group, super, 1);
     vf c[MATMUL_PANEL];
     for (uint32_t i = 0; i < W; i++)
         c[i] = vf_zero();
     expand_scales(kind, tile + n_blocks * block_size, n_blocks, o, e);
     for (uint32_t j = 0; j < n_blocks; j++) {
         vi w[MATMUL_STEPS];
-        if (o == 0)
-            prefetch(kind, m, group, super, j * part, part, 1);
+        for (size_t i = 0; o == 0 && i < part; i += 64)
+            __builtin_prefetch(ahead + j * part + i, 0, 0);
         unpack(kind, tile + j * block_size + 4 * o, w);
         for (uint32_t i = 0; i < W; i++)
             c[i] = direct_block(kind, w, e, p, i, j, c[i]);
@@ -293,9 +292,31 @@ INLINE void panel_minima(uint32_t fold, uint32_t W, const struct expanded *e, co
     }
 }
 
+/* What one tile meets: the panels of a chunk of columns, and the memory that is asked for on the way. */
+struct chunk {
+    const struct matmul_input *in;
+    uint32_t column, end, super, n_blocks;
+    bool fresh; /* the first super-block of its half of K: totals begin with it */
+    /* Of each group: weights of later tiles, of which `part` bytes are asked for at every block of a panel.
+     */
+    const uint8_t *ahead[2];
+    size_t part;
+    float *out; /* output of the chunk's first column when the last super-block is met, else NULL */
+    size_t stride;
+};
+
+/* A little at a time: fetches that wait for each other hold up the loads behind them. */
+INLINE void chunk_fetch(const struct chunk *x, uint32_t panel_index, uint32_t j)
+{
+    for (uint32_t g = 0; g < PAIR_GROUPS; g++)
+        for (size_t i = 0; i < x->part; i += 64)
+            __builtin_prefetch(x->ahead[g] + (panel_index * MATMUL_SUPER_BLOCKS + j) * x->part + i, 0, 0);
+}
+
 /* Super-block of two row vectors times W columns of a panel, beginning with `column`. */
 INLINE void panel(uint32_t kind, uint32_t W, size_t width, const struct expanded *e,
-                  const struct matmul_panel *p, uint32_t column, uint32_t n_blocks, float total[][2][LANES])
+                  const struct matmul_panel *p, uint32_t column, const struct chunk *x, uint32_t panel_index,
+                  float total[][2][LANES])
 {
     uint32_t fold = matmul_traits[kind].fold;
     bool halves = panel_columns(kind) < PANEL_COLUMNS;
@@ -303,8 +324,10 @@ INLINE void panel(uint32_t kind, uint32_t W, size_t width, const struct expanded
 #pragma GCC unroll 8
     for (uint32_t c = 0; c < W; c++)
         chain[0][c] = chain[1][c] = vf_zero();
-    for (uint32_t j = 0; j < n_blocks; j++) {
+    for (uint32_t j = 0; j < x->n_blocks; j++) {
         vi sum[2][2][PANEL_COLUMNS];
+        if (column == 0)
+            chunk_fetch(x, panel_index, j);
         panel_sums(kind, W, width, e, p, column, j, sum);
 #pragma GCC unroll 8
         for (uint32_t c = 0; c < W; c++)
@@ -317,28 +340,35 @@ INLINE void panel(uint32_t kind, uint32_t W, size_t width, const struct expanded
             }
     }
     vf m[2][PANEL_COLUMNS];
-    panel_minima(fold, W, e, p, width, column, n_blocks, m);
+    panel_minima(fold, W, e, p, width, column, x->n_blocks, m);
 #pragma GCC unroll 8
     for (uint32_t c = 0; c < W; c++)
 #pragma GCC unroll 2
         for (int r = 0; r < 2; r++) {
             vf v = super_value(fold, chain[r][c], m[r][c], &e[r]);
-            vf_store(total[c][r], vf_add(vf_load(total[c][r]), v));
+            vf_store(total[c][r], vf_add(x->fresh ? vf_zero() : vf_load(total[c][r]), v));
         }
 }
 
-/* Every number of columns its own code: sums live in registers only when their number is a constant. */
-INLINE void panel_any(uint32_t kind, uint32_t W, const struct expanded *e, const struct matmul_panel *p,
-                      uint32_t column, uint32_t n_blocks, float total[][2][LANES])
+INLINE void chunk_fetch_out(const struct chunk *x, uint32_t panel_index, uint32_t n_columns)
 {
+    for (uint32_t c = 0; x->out && c < n_columns; c++)
+        for (uint32_t g = 0; g < PAIR_GROUPS; g++)
+            __builtin_prefetch(x->out + (panel_index * MATMUL_PANEL + c) * x->stride + g * MATMUL_ROWS, 1);
+}
+
+/* The last panel of an input may be narrower. Every number of columns is its own code: sums live in registers
+ * only when their number is a constant. */
+INLINE void panel_any(uint32_t kind, const struct expanded *e, const struct matmul_panel *p,
+                      const struct chunk *x, uint32_t panel_index, float total[][2][LANES])
+{
+    for (uint32_t column = 0, W; column < p->width; column += W, total += W) {
+        W = matmul_min(panel_columns(kind), p->width - column);
 #define PANEL_CASE(i)                                                                                        \
     case i:                                                                                                  \
         if (i <= panel_columns(kind))                                                                        \
-            panel(kind, i, p->width, e, p, column, n_blocks, total);                                         \
+            panel(kind, i, p->width, e, p, column, x, panel_index, total);                                   \
         break;
-    if (W == panel_columns(kind) && p->width == MATMUL_PANEL)
-        panel(kind, panel_columns(kind), MATMUL_PANEL, e, p, column, n_blocks, total);
-    else
         switch (W) {
             PANEL_CASE(1)
             PANEL_CASE(2)
@@ -350,15 +380,34 @@ INLINE void panel_any(uint32_t kind, uint32_t W, const struct expanded *e, const
             PANEL_CASE(8)
         }
 #undef PANEL_CASE
+    }
+}
+
+/* All panels of a chunk. Whole ones follow each other in memory. */
+INLINE void chunk_panels(uint32_t kind, const struct expanded *e, const struct chunk *x,
+                         float total[][2][LANES])
+{
+    struct matmul_panel p = matmul_panel(x->in, x->column / MATMUL_PANEL, x->super);
+    uint32_t n = x->end - x->column, i = 0;
+    for (; i < n / MATMUL_PANEL; i++, total += MATMUL_PANEL) {
+        chunk_fetch_out(x, i, MATMUL_PANEL);
+        for (uint32_t c = 0; c < MATMUL_PANEL; c += panel_columns(kind))
+            panel(kind, panel_columns(kind), MATMUL_PANEL, e, &p, c, x, i, total + c);
+        matmul_panel_next(&p);
+    }
+    if (n % MATMUL_PANEL) {
+        p = matmul_panel(x->in, x->column / MATMUL_PANEL + i, x->super);
+        chunk_fetch_out(x, i, p.width);
+        panel_any(kind, e, &p, x, i, total);
+    }
 }
 
 /* One function per fold: a kind stands for all that fold alike once unpacked. */
 #define PANEL_OF(name, kind)                                                                                 \
-    static __attribute__((noinline)) void name(uint32_t W, const struct expanded *e,                         \
-                                               const struct matmul_panel *p, uint32_t column,                \
-                                               uint32_t n_blocks, float total[][2][LANES])                   \
+    static __attribute__((noinline)) void name(const struct expanded *e, const struct chunk *x,              \
+                                               float total[][2][LANES])                                      \
     {                                                                                                        \
-        panel_any(kind, W, e, p, column, n_blocks, total);                                                   \
+        chunk_panels(kind, e, x, total);                                                                     \
     }
 PANEL_OF(panel_k, MATMUL_Q4_K)
 PANEL_OF(panel_q6_k, MATMUL_Q6_K)
@@ -390,51 +439,35 @@ INLINE void expand(uint32_t kind, const struct matmul_matrix *m, uint32_t group,
     expand_scales(kind, tile + n_blocks * block_size, n_blocks, o, e);
 }
 
-/* All panels of a chunk against the super-block in s->e. Between them, memory is asked for what comes next:
- * the weights of later tiles, and with the last super-block the lines of the output. */
-INLINE void chunk_super(uint32_t kind, const struct matmul_matrix *m, const struct matmul_input *in,
-                        uint32_t chunk, uint32_t end, uint32_t group, uint32_t super, struct scratch *s,
-                        const float *out, size_t stride)
+/* The tile in s->e against all panels of a chunk. */
+INLINE void chunk_super(uint32_t kind, const struct chunk *x, bool second, struct scratch *s)
 {
-    uint32_t n_blocks = matmul_n_blocks(m->k, super), n_super = matmul_n_super(m->k);
-    bool second = super >= matmul_half(n_super);
-    size_t part = prefetch_part(kind, (end - chunk + panel_columns(kind) - 1) / panel_columns(kind)),
-           first = 0;
-    for (uint32_t column = chunk; column < end; column += panel_columns(kind), first += part) {
-        for (uint32_t g = 0; g < PAIR_GROUPS; g++)
-            prefetch(kind, m, group + g, super, first, part, PAIR_GROUPS);
-        for (uint32_t i = column; super + 1 == n_super && i < end && i < column + panel_columns(kind); i++)
-            for (uint32_t g = 0; g < PAIR_GROUPS; g++)
-                __builtin_prefetch(out + i * stride + g * MATMUL_ROWS, 1);
-        struct matmul_panel p = matmul_panel(in, column / MATMUL_PANEL, super);
-        uint32_t c = column % MATMUL_PANEL, W = matmul_min(panel_columns(kind), p.width - c);
-        float(*total)[2][LANES] = &s->total[second][column - chunk];
-        switch (kind) {
-        case MATMUL_Q4_K:
-        case MATMUL_Q5_K:
-            panel_k(W, s->e, &p, c, n_blocks, total);
-            break;
-        case MATMUL_Q6_K:
-            panel_q6_k(W, s->e, &p, c, n_blocks, total);
-            break;
-        case MATMUL_Q3_K:
-            panel_q3_k(W, s->e, &p, c, n_blocks, total);
-            break;
-        case MATMUL_Q2_K:
-            panel_q2_k(W, s->e, &p, c, n_blocks, total);
-            break;
-        case MATMUL_Q8_0:
-            panel_q8_0(W, s->e, &p, c, n_blocks, total);
-            break;
-        case MATMUL_Q5_0:
-            panel_q5_0(W, s->e, &p, c, n_blocks, total);
-            break;
-        case MATMUL_Q4_0:
-            panel_q4_0(W, s->e, &p, c, n_blocks, total);
-            break;
-        default:
-            panel_sm(W, s->e, &p, c, n_blocks, total);
-        }
+    float(*total)[2][LANES] = s->total[second];
+    switch (kind) {
+    case MATMUL_Q4_K:
+    case MATMUL_Q5_K:
+        panel_k(s->e, x, total);
+        break;
+    case MATMUL_Q6_K:
+        panel_q6_k(s->e, x, total);
+        break;
+    case MATMUL_Q3_K:
+        panel_q3_k(s->e, x, total);
+        break;
+    case MATMUL_Q2_K:
+        panel_q2_k(s->e, x, total);
+        break;
+    case MATMUL_Q8_0:
+        panel_q8_0(s->e, x, total);
+        break;
+    case MATMUL_Q5_0:
+        panel_q5_0(s->e, x, total);
+        break;
+    case MATMUL_Q4_0:
+        panel_q4_0(s->e, x, total);
+        break;
+    default:
+        panel_sm(s->e, x, total);
     }
 }
 
@@ -455,17 +488,26 @@ static void put_chunk(const struct matmul_matrix *m, uint32_t g, uint32_t n_grou
 INLINE void panels(uint32_t kind, const struct matmul_matrix *m, const struct matmul_input *in,
                    uint32_t first, uint32_t last, float *out, size_t stride, struct scratch *s)
 {
+    uint32_t n_super = matmul_n_super(m->k), half = matmul_half(n_super);
     for (uint32_t g = first; g < last; g += PAIR_GROUPS, out += PAIR_GROUPS * MATMUL_ROWS)
         for (uint32_t chunk = 0; chunk < in->n_columns; chunk += MATMUL_CHUNK) {
             uint32_t end = matmul_min(chunk + MATMUL_CHUNK, in->n_columns);
             uint32_t n_groups = matmul_min(PAIR_GROUPS, last - g);
-            memset(s->total[0], 0, (end - chunk) * sizeof s->total[0][0]);
-            memset(s->total[1], 0, (end - chunk) * sizeof s->total[1][0]);
-            for (uint32_t super = 0; super < matmul_n_super(m->k); super++) {
+            if (n_super == 1) /* the second half of K is empty */
+                memset(s->total[1], 0, (end - chunk) * sizeof s->total[1][0]);
+            for (uint32_t super = 0; super < n_super; super++) {
                 for (uint32_t r = 0; r < 2; r++)
                     expand(kind, m, g + matmul_min(r / ROW_VECTORS, n_groups - 1), super,
                            r % ROW_VECTORS * LANES, &s->e[r]);
-                chunk_super(kind, m, in, chunk, end, g, super, s, out, stride);
+                struct chunk x = {.in = in, .column = chunk, .end = end, .super = super, .stride = stride};
+                x.n_blocks = matmul_n_blocks(m->k, super);
+                x.fresh = super == 0 || super == half;
+                x.part = prefetch_part(kind,
+                                       (end - chunk + MATMUL_PANEL - 1) / MATMUL_PANEL * MATMUL_SUPER_BLOCKS);
+                for (uint32_t i = 0; i < PAIR_GROUPS; i++)
+                    x.ahead[i] = ahead_of(kind, m, g + i, super, PAIR_GROUPS);
+                x.out = super + 1 == n_super ? out + chunk * stride : NULL;
+                chunk_super(kind, &x, super >= half, s);
             }
             put_chunk(m, g, n_groups, chunk, end, out, stride, s);
         }
