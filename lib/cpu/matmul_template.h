@@ -305,12 +305,17 @@ struct chunk {
     size_t stride;
 };
 
-/* A little at a time: fetches that wait for each other hold up the loads behind them. */
+/* A little at a time: fetches that wait for each other hold up the loads behind them. Few panels use a tile
+ * soon, and it need not pass through the second-level cache; many would push it out of the first before. */
 INLINE void chunk_fetch(const struct chunk *x, uint32_t panel_index, uint32_t j)
 {
+    size_t first = (panel_index * MATMUL_SUPER_BLOCKS + j) * x->part;
     for (uint32_t g = 0; g < PAIR_GROUPS; g++)
         for (size_t i = 0; i < x->part; i += 64)
-            __builtin_prefetch(x->ahead[g] + (panel_index * MATMUL_SUPER_BLOCKS + j) * x->part + i, 0, 0);
+            if (x->part > 64)
+                __builtin_prefetch(x->ahead[g] + first + i, 0, 0);
+            else
+                __builtin_prefetch(x->ahead[g] + first + i, 0, 2);
 }
 
 /* Super-block of two row vectors times W columns of a panel, beginning with `column`. */
