@@ -36,6 +36,7 @@ struct member {
 
 struct team {
     uint32_t n_members, n_started;
+    uint64_t spin_ns; /* 0 when there are more members than CPUs: who spins keeps another from its work */
     bool leaving;
     void (*work)(void *context, uint32_t member);
     void *context;
@@ -55,18 +56,20 @@ static void pause_briefly(void)
 }
 
 /* Waits until the word is no longer `old`. */
-static void word_wait(struct signal_word *w, uint32_t old)
+static void word_wait(struct signal_word *w, uint32_t old, uint64_t spin_ns)
 {
     uint64_t end = 0;
     for (uint32_t i = 1;; i++) {
         if (atomic_load_explicit(&w->value, memory_order_acquire) != old)
             return;
+        if (!spin_ns)
+            break;
         pause_briefly();
         if (i % 32)
             continue;
         uint64_t now = clock_ns();
         if (!end)
-            end = now + SPIN_NS;
+            end = now + spin_ns;
         if (now > end)
             break;
     }
@@ -94,7 +97,7 @@ void team_barrier(struct team *t, uint32_t member)
         return;
     uint32_t old = atomic_load_explicit(&t->barrier.value, memory_order_relaxed);
     if (atomic_fetch_add_explicit(&t->arrived, 1, memory_order_acq_rel) + 1 < t->n_members) {
-        word_wait(&t->barrier, old);
+        word_wait(&t->barrier, old, t->spin_ns);
         return;
     }
     atomic_store_explicit(&t->arrived, 0, memory_order_relaxed);
@@ -142,7 +145,7 @@ static void *member_main(void *arg)
     struct member *m = arg;
     struct team *t = m->team;
     for (uint32_t run = 0;; run++) {
-        word_wait(&t->runs, run);
+        word_wait(&t->runs, run, t->spin_ns);
         if (t->leaving)
             return NULL;
         t->work(t->context, m->index);
@@ -206,6 +209,7 @@ int team_open(struct team **out, uint32_t n_threads, struct error *err)
         return error_set(err, -ENOMEM, "compute threads: out of memory");
     memset(t, 0, size);
     t->n_members = n;
+    t->spin_ns = n > team_cores() ? 0 : SPIN_NS;
     for (uint32_t i = 0; i < n; i++) {
         t->members[i].team = t;
         t->members[i].index = i;

@@ -83,8 +83,8 @@ part_prefill() {
     int8_row "prefill 512" pp512 0.50 0.60
     int8_row "prefill 2048" pp2048 0.36 0.45
 }
-part_streams() { # N: at once, 128 tokens of prompt and 64 of text each
-    serve --model "$(model qwen3-0.6b q4_k_m)"
+part_streams() { # N: at once, 128 tokens of prompt and 64 of text each; every row is to be a token: no drafts
+    serve --model "$(model qwen3-0.6b q4_k_m)" --speculation off
     clients "$1" 128 64 "$([ "$1" -gt 8 ] && echo 3 || echo 5)"
     stop
     speed=$(seen tokens_per_s)

@@ -1,6 +1,7 @@
 #include "cpu/team.h"
 
 #include <criterion/criterion.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,4 +143,21 @@ Test(team, the_default_is_at_least_one_and_at_most_the_cores)
 {
     cr_assert_geq(team_cores(), 1);
     cr_assert_leq((long)team_cores(), sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+Test(team, a_process_bound_to_one_cpu_gets_one_thread)
+{
+    cpu_set_t all, one;
+    struct team *t = NULL;
+    cr_assert_eq(sched_getaffinity(0, sizeof all, &all), 0);
+    int cpu = 0;
+    while (!CPU_ISSET(cpu, &all))
+        cpu++;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    cr_assert_eq(sched_setaffinity(0, sizeof one, &one), 0);
+    cr_assert_eq(team_cores(), 1);
+    cr_assert_eq(team_open(&t, 0, NULL), 0);
+    cr_assert_eq(team_size(t), 1);
+    team_close(t);
 }
