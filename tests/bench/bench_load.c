@@ -3,7 +3,7 @@
  *   bench_load wave PORT N     N clients at once, each with a connection and one request of 16 tokens
  *
  *   bench_load soak PORT N C   N requests over C connections: whole replies, streams, some of them left,
- *                              bad input, several choices
+ *                              bad input, several choices, long prompts
  *
  * Prints what came as one line "sent .. ok .. refused .. left .. wrong ..", and after a wave how long the
  * refused waited as they see it, from their connecting on. Ends with 1 when a reply is wrong: not whole, not
@@ -23,9 +23,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define ROOM 65536 /* of a reply */
+#define ROOM        65536 /* of a reply */
+#define LONG_TOKENS 500
+#define LONG_EVERY  32
 
-enum kind { WHOLE, STREAM, LEFT, BAD, CHOICES, KINDS };
+enum kind { WHOLE, STREAM, LEFT, BAD, CHOICES, LONG, KINDS };
 
 struct client {
     int fd;
@@ -33,7 +35,7 @@ struct client {
     bool busy;
     uint64_t began_ns;
     size_t n_in, sent, n_out;
-    char in[ROOM], out[512];
+    char in[ROOM], out[4096];
 };
 
 static struct {
@@ -85,6 +87,17 @@ static void close_client(struct client *c)
 
 /* ---- a request ---- */
 
+/* A prompt of its own each time, so that no cache has it. */
+static const char *long_body(void)
+{
+    static char body[8 * LONG_TOKENS];
+    size_t n = (size_t)snprintf(body, sizeof body, "{\"max_tokens\":2,\"prompt\":[5");
+    for (unsigned i = 1; i < LONG_TOKENS; i++)
+        n += (size_t)snprintf(body + n, sizeof body - n, ",%lu", 5 + (l.sent + i * 37) % 90);
+    snprintf(body + n, sizeof body - n, "]}");
+    return body;
+}
+
 static void make_request(struct client *c)
 {
     static const char *const bodies[KINDS] = {
@@ -93,7 +106,7 @@ static void make_request(struct client *c)
         [LEFT] = "{\"prompt\":\"There was a\",\"max_tokens\":200,\"ignore_eos\":true,\"stream\":true}",
         [BAD] = "{\"prompt\":\"Once\",\"max_tokens\":8,\"temperature\":\"hot\"}",
         [CHOICES] = "{\"prompt\":\"The cat\",\"max_tokens\":4,\"n\":2}"};
-    const char *body = bodies[c->kind];
+    const char *body = c->kind == LONG ? long_body() : bodies[c->kind];
     c->n_out = (size_t)snprintf(c->out, sizeof c->out,
                                 "POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s",
                                 strlen(body), body);
@@ -149,7 +162,8 @@ static void judge(struct client *c)
         l.ok++;
     else if (c->kind == STREAM && status == 200 && strstr(c->in, "data: [DONE]\n\n"))
         l.ok++;
-    else if ((c->kind == WHOLE || c->kind == CHOICES) && status == 200 && strstr(c->in, "\"finish_reason\":"))
+    else if ((c->kind == WHOLE || c->kind == CHOICES || c->kind == LONG) && status == 200 &&
+             strstr(c->in, "\"finish_reason\":"))
         l.ok++;
     else
         wrong(c, "not what was asked for");
@@ -191,9 +205,9 @@ static void handle(struct client *c, uint32_t events)
 static void turn(void)
 {
     struct epoll_event events[256];
-    int n = epoll_wait(l.epoll, events, 256, 60000);
+    int n = epoll_wait(l.epoll, events, 256, 600000);
     if (n <= 0) {
-        fprintf(stderr, "no news for a minute\n");
+        fprintf(stderr, "no news for ten minutes\n");
         exit(1);
     }
     for (int i = 0; i < n; i++) {
@@ -228,7 +242,7 @@ static void wave(void)
 static void start_next(struct client *c)
 {
     static const enum kind mix[] = {WHOLE, WHOLE, STREAM, WHOLE, BAD, STREAM, CHOICES, LEFT};
-    c->kind = mix[l.sent % (sizeof mix / sizeof *mix)];
+    c->kind = l.sent % LONG_EVERY == 0 ? LONG : mix[l.sent % (sizeof mix / sizeof *mix)];
     make_request(c);
     if (c->fd < 0)
         open_client(c);
