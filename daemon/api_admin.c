@@ -110,8 +110,20 @@ static void swap_model(struct request *r)
     json_decref(body);
 }
 
+/* A server whose model is another's matter knows none of these. */
+static bool is_there(struct request *r)
+{
+    if (r->server->admin)
+        return true;
+    api_fail(&r->error, 404, "not_found", NULL, "models are not swapped here");
+    request_fail(r, &r->error);
+    return false;
+}
+
 void api_admin_model(struct request *r)
 {
+    if (!is_there(r))
+        return;
     if (!strcmp(r->method, "POST")) {
         swap_model(r);
         return;
@@ -124,12 +136,14 @@ void api_admin_suspend(struct request *r)
 {
     const struct server *s = r->server;
     struct error err = {0};
-    answer(r, s->admin->suspend(s->admin_context, &err), &err);
+    if (is_there(r))
+        answer(r, s->admin->suspend(s->admin_context, &err), &err);
 }
 
 void api_admin_resume(struct request *r)
 {
     const struct server *s = r->server;
     struct error err = {0};
-    answer(r, s->admin->resume(s->admin_context, &err), &err);
+    if (is_there(r))
+        answer(r, s->admin->resume(s->admin_context, &err), &err);
 }

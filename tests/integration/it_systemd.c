@@ -142,6 +142,42 @@ Test(systemd, the_watchdog_is_not_fed_by_a_process_whose_decoder_hangs)
     }
 }
 
+/* A POST without a body, with the admin key; the reply must have this status. */
+static void ask_admin(uint16_t port, const char *path, const char *status)
+{
+    char text[4096] = "";
+    int fd = process_connect(port);
+    int n =
+        snprintf(text, sizeof text,
+                 "POST %s HTTP/1.1\r\nHost: localhost\r\nx-api-key: boss\r\nContent-Length: 0\r\n\r\n", path);
+    cr_assert_eq(write(fd, text, (size_t)n), n);
+    text[0] = '\0';
+    process_read_until(fd, "}\n", text, sizeof text);
+    expect_in(text, status);
+    close(fd);
+}
+
+Test(systemd, a_model_put_away_is_in_the_status_and_the_watchdog_is_fed_on)
+{
+    char key[] = "/tmp/hearth-key-XXXXXX";
+    const char *const args[] = {"--admin-key-file", key, "--watchdog-ms", "300", NULL};
+    const char *const env[] = {notify_variable, "WATCHDOG_USEC=400000", NULL};
+    int fd = mkstemp(key);
+    cr_assert_eq(write(fd, "boss\n", 5), 5);
+    close(fd);
+    uint16_t port = process_serve(&p, &(struct process_start){.args = args, .env = env});
+    unlink(key);
+    notified("READY=1");
+    ask_admin(port, "/admin/suspend", " 202 ");
+    notified("STATUS=Suspended");
+    for (int i = 0; i < 12; i++) /* longer than the decoder's watchdog is patient */
+        notified("WATCHDOG=1");
+    ask_admin(port, "/admin/resume", " 202 ");
+    notified("tokens/s");
+    process_signal(&p, SIGTERM);
+    cr_assert_eq(process_wait(&p), 0, "%s", p.stderr_text);
+}
+
 Test(systemd, stopping_is_said_when_draining)
 {
     start_notified(NULL);
