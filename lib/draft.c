@@ -4,7 +4,8 @@
 
 #define PRIOR_TRIES 4.0f /* weight of all sequences' odds in those of one */
 #define PLAIN_STEPS 64   /* for which the cost of a step without drafts is believed */
-#define DRAFT_STEPS 512  /* with drafts */
+#define DRAFT_STEPS 512  /* with drafts; less when it was seen a few times only */
+#define FIRST_STEPS 24   /* twice as many when it was seen once, and so on */
 #define FIRST_SLOPE 0.06 /* of a step: what a drafted row is taken to cost before one was tried */
 #define WORTH       1.03 /* times the tokens per millisecond, below which no draft is worth the trouble */
 
@@ -21,7 +22,7 @@ static uint32_t class_of(uint32_t length)
 
 void draft_odds_open(struct draft_odds *all)
 {
-    static const float first[DRAFT_CLASSES] = {0.5f, 0.3f, 0.4f, 0.5f, 0.6f, 0.7f, 0.8f};
+    static const float first[DRAFT_CLASSES] = {0.3f, 0.1f, 0.2f, 0.35f, 0.5f, 0.65f, 0.8f};
     for (uint32_t i = 0; i < DRAFT_CLASSES; i++) {
         all->tries[i] = PRIOR_TRIES;
         all->hits[i] = PRIOR_TRIES * first[i];
@@ -45,9 +46,11 @@ float draft_odds_of(const struct draft_odds *own, const struct draft_odds *all, 
 
 /* ---- costs ---- */
 
-static bool is_known(const struct draft_costs *c, const struct draft_cost *cost, uint64_t steps)
+static bool is_known(const struct draft_costs *c, const struct draft_cost *cost)
 {
-    return cost->ms > 0 && c->n_steps - cost->noted <= steps;
+    bool plain = cost >= c->plain && cost <= c->plain + STEP_MAX_LOGITS;
+    uint64_t steps = plain ? PLAIN_STEPS : cost->n < 5 ? FIRST_STEPS << cost->n : DRAFT_STEPS;
+    return cost->n && c->n_steps - cost->noted <= steps;
 }
 
 void draft_costs_note(struct draft_costs *c, uint32_t n_rows, uint32_t n_draft, double ms)
@@ -55,12 +58,13 @@ void draft_costs_note(struct draft_costs *c, uint32_t n_rows, uint32_t n_draft, 
     if (n_rows > STEP_MAX_LOGITS || ms <= 0)
         return;
     struct draft_cost *cost = n_draft ? &c->drafted[n_rows] : &c->plain[n_rows];
-    bool known = is_known(c, cost, n_draft ? DRAFT_STEPS : PLAIN_STEPS);
+    bool known = is_known(c, cost);
     float value = (float)ms;
     if (known && value > 2 * cost->ms) /* a hiccup is no reason to change one's mind at once */
         value = 2 * cost->ms;
     cost->ms = known ? 0.75f * cost->ms + 0.25f * value : value;
     cost->noted = ++c->n_steps;
+    cost->n++;
 }
 
 static double between(double x, double x0, double y0, double x1, double y1)
@@ -74,9 +78,9 @@ double draft_cost_plain(const struct draft_costs *c, uint32_t n_rows)
     uint32_t reach = n_rows / 4, low = n_rows, high = n_rows;
     if (n_rows > STEP_MAX_LOGITS)
         return 0;
-    while (low > 0 && low + reach >= n_rows && !is_known(c, &c->plain[low], PLAIN_STEPS))
+    while (low > 0 && low + reach >= n_rows && !is_known(c, &c->plain[low]))
         low--;
-    while (high <= STEP_MAX_LOGITS && high <= n_rows + reach && !is_known(c, &c->plain[high], PLAIN_STEPS))
+    while (high <= STEP_MAX_LOGITS && high <= n_rows + reach && !is_known(c, &c->plain[high]))
         high++;
     bool below = low > 0 && low + reach >= n_rows, above = high <= STEP_MAX_LOGITS && high <= n_rows + reach;
     if (below && above && high > low)
@@ -88,9 +92,9 @@ double draft_cost(const struct draft_costs *c, uint32_t n_rows, uint32_t n_draft
 {
     double base = draft_cost_plain(c, n_rows), low_ms = base, ms;
     uint32_t n = n_rows + n_draft, low = n, high = n;
-    while (low > n_rows && !is_known(c, &c->drafted[low], DRAFT_STEPS))
+    while (low > n_rows && !is_known(c, &c->drafted[low]))
         low--;
-    while (high <= STEP_MAX_LOGITS && !is_known(c, &c->drafted[high], DRAFT_STEPS))
+    while (high <= STEP_MAX_LOGITS && !is_known(c, &c->drafted[high]))
         high++;
     if (low > n_rows)
         low_ms = c->drafted[low].ms;
@@ -109,7 +113,7 @@ double draft_cost(const struct draft_costs *c, uint32_t n_rows, uint32_t n_draft
 static uint32_t known_drafts(const struct draft_costs *c, uint32_t n_rows)
 {
     uint32_t n = STEP_MAX_LOGITS;
-    while (n > n_rows && !is_known(c, &c->drafted[n], DRAFT_STEPS))
+    while (n > n_rows && !is_known(c, &c->drafted[n]))
         n--;
     return n - n_rows;
 }

@@ -30,7 +30,8 @@ float draft_odds_of(const struct draft_odds *own, const struct draft_odds *all, 
 
 struct draft_cost {
     float ms;       /* 0: not known */
-    uint64_t noted; /* the step at which */
+    uint32_t n;     /* times it was noted */
+    uint64_t noted; /* the step at which it was last */
 };
 struct draft_costs {
     uint64_t n_steps;
