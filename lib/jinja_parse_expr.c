@@ -538,9 +538,11 @@ static bool at_tuple_end(const struct jinja_parser *p)
            jinja_at_op(p, ']') || jinja_at_name(p, "in") || jinja_at_op(p, '=');
 }
 
-struct jinja_node *jinja_parse_tuple(struct jinja_parser *p, bool choices)
+/* One element, or with a comma behind it a tuple of them. */
+static struct jinja_node *parse_elements(struct jinja_parser *p, bool flag,
+                                         struct jinja_node *(*element)(struct jinja_parser *p, bool flag))
 {
-    struct jinja_node *n = jinja_parse_expression(p, choices), *all, **end;
+    struct jinja_node *n = element(p, flag), *all, **end;
     if (!n || !jinja_at_op(p, ','))
         return n;
     all = jinja_node(p, NODE_TUPLE);
@@ -548,11 +550,16 @@ struct jinja_node *jinja_parse_tuple(struct jinja_parser *p, bool choices)
         return NULL;
     all->list = n;
     for (end = &n->next; jinja_take_op(p, ',') && !at_tuple_end(p); end = &(*end)->next) {
-        *end = jinja_parse_expression(p, choices);
+        *end = element(p, flag);
         if (!*end)
             return NULL;
     }
     return jinja_seal(p, all);
+}
+
+struct jinja_node *jinja_parse_tuple(struct jinja_parser *p, bool choices)
+{
+    return parse_elements(p, choices, jinja_parse_expression);
 }
 
 /* --- targets --- */
@@ -587,19 +594,7 @@ static struct jinja_node *parse_one_target(struct jinja_parser *p, bool members)
 
 struct jinja_node *jinja_parse_target(struct jinja_parser *p, bool members)
 {
-    struct jinja_node *n = parse_one_target(p, members), *all, **end;
-    if (!n || !jinja_at_op(p, ','))
-        return n;
-    all = jinja_node(p, NODE_TUPLE);
-    if (!all)
-        return NULL;
-    all->list = n;
-    for (end = &n->next; jinja_take_op(p, ',') && !at_tuple_end(p); end = &(*end)->next) {
-        *end = parse_one_target(p, members);
-        if (!*end)
-            return NULL;
-    }
-    return jinja_seal(p, all);
+    return parse_elements(p, members, parse_one_target);
 }
 
 struct jinja_node *jinja_parse_primary_calls(struct jinja_parser *p)

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -244,4 +245,16 @@ int step_check(struct step_checker *c, const struct step *s, struct error *err)
     if (rc < 0)
         undo_edits(c, s);
     return rc;
+}
+
+void step_copy(struct step *to, const struct step *from)
+{
+    memcpy(to, from, offsetof(struct step, rows));
+    memcpy(to->rows, from->rows, from->n_rows * sizeof *to->rows);
+    memcpy(to->logits, from->logits, from->n_logits * sizeof *to->logits);
+    memcpy(to->edits, from->edits, from->n_edits * sizeof *to->edits);
+    memcpy(to->page_ops, from->page_ops, from->n_page_ops * sizeof *to->page_ops);
+    memcpy(to->slots, from->slots, from->n_slots * sizeof *to->slots);
+    memcpy(to->biases, from->biases, from->n_biases * sizeof *to->biases);
+    memcpy(to->history, from->history, from->n_history * sizeof *to->history);
 }

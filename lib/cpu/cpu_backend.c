@@ -198,19 +198,6 @@ void decoder_finish_step(struct decoder *d)
     atomic_store_explicit(&d->state, BACKEND_IDLE, memory_order_relaxed);
 }
 
-/* Only what is in use of each array: a step is 70 KB, a decode step uses a few hundred bytes. */
-static void step_copy(struct step *to, const struct step *from)
-{
-    memcpy(to, from, offsetof(struct step, rows));
-    memcpy(to->rows, from->rows, from->n_rows * sizeof *to->rows);
-    memcpy(to->logits, from->logits, from->n_logits * sizeof *to->logits);
-    memcpy(to->edits, from->edits, from->n_edits * sizeof *to->edits);
-    memcpy(to->page_ops, from->page_ops, from->n_page_ops * sizeof *to->page_ops);
-    memcpy(to->slots, from->slots, from->n_slots * sizeof *to->slots);
-    memcpy(to->biases, from->biases, from->n_biases * sizeof *to->biases);
-    memcpy(to->history, from->history, from->n_history * sizeof *to->history);
-}
-
 static int cpu_submit(struct backend *be, const struct step *step, struct error *err)
 {
     struct decoder *d = (struct decoder *)be;

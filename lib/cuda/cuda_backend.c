@@ -134,19 +134,6 @@ static int fault(const struct cuda_decoder *d, struct error *err)
     return error_set(err, d->fault.code, "%s", d->fault.text);
 }
 
-/* Only what is in use of each array: a step is 70 KB, a decode step uses a few hundred bytes. */
-static void step_copy(struct step *to, const struct step *from)
-{
-    memcpy(to, from, offsetof(struct step, rows));
-    memcpy(to->rows, from->rows, from->n_rows * sizeof *to->rows);
-    memcpy(to->logits, from->logits, from->n_logits * sizeof *to->logits);
-    memcpy(to->edits, from->edits, from->n_edits * sizeof *to->edits);
-    memcpy(to->page_ops, from->page_ops, from->n_page_ops * sizeof *to->page_ops);
-    memcpy(to->slots, from->slots, from->n_slots * sizeof *to->slots);
-    memcpy(to->biases, from->biases, from->n_biases * sizeof *to->biases);
-    memcpy(to->history, from->history, from->n_history * sizeof *to->history);
-}
-
 /* Checks the step, puts it into the ring and says so. */
 static int take_step(struct cuda_decoder *d, const struct step *step, struct error *err)
 {
