@@ -90,12 +90,12 @@ static int read_lines(struct keys *keys, FILE *f, const char *path, struct error
 }
 
 /* *others: somebody besides owner and group can read it. */
-static int read_file(struct keys *keys, const char *path, bool *others, struct error *err)
+static int read_file(struct keys *keys, const char *key, const char *path, bool *others, struct error *err)
 {
     struct stat st;
     FILE *f = fopen(path, "re");
     if (!f)
-        return error_set(err, -errno, "%s: %s", path, strerror(errno));
+        return error_set(err, -errno, "%s %s: %s", key, path, strerror(errno));
     *others |= fstat(fileno(f), &st) == 0 && (st.st_mode & S_IROTH);
     uint32_t before = keys->n;
     int rc = read_lines(keys, f, path, err);
@@ -116,9 +116,9 @@ static int read_keys(const struct config *cfg, struct keys *users, struct keys *
                  : error_set(err, -EINVAL, "api_keys: key %u is not visible ASCII", i + 1);
     }
     if (rc == 0 && cfg->api_keys_file[0])
-        rc = read_file(users, cfg->api_keys_file, others, err);
+        rc = read_file(users, "api_keys_file", cfg->api_keys_file, others, err);
     if (rc == 0 && cfg->admin_key_file[0])
-        rc = read_file(admins, cfg->admin_key_file, others, err);
+        rc = read_file(admins, "admin_key_file", cfg->admin_key_file, others, err);
     return rc;
 }
 

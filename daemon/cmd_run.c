@@ -194,7 +194,7 @@ static int encode_prompt(const struct run_options *o, const struct runtime *r, i
         return error_set(err, -EINVAL, "the prompt has %zu tokens, the context %u; see --n-ctx", *n_ids,
                          r->n_ctx);
     if (rc == 0 && *n_ids == 0)
-        return error_set(err, -EINVAL, "the prompt is empty");
+        return error_set(err, -EINVAL, "the prompt is empty: give one as an argument or on stdin");
     return rc;
 }
 

@@ -1,5 +1,6 @@
 #include "loader.h"
 #include "chat_template.h"
+#include "log.h"
 #include "model.h"
 #include "prefix_disk.h"
 #include "prefix_store.h"
@@ -103,6 +104,9 @@ static int load(struct loader *l, struct error *err)
     ec.wake = relay_wake;
     ec.context = l;
     rc = engine_open(&l->engine, l->runtime.executor, &ec, err);
+    if (rc == 0 && engine_n_ctx(l->engine) < ec.n_ctx)
+        log_warn("requests may have %u tokens, not %u: kv_memory holds no more", engine_n_ctx(l->engine),
+                 ec.n_ctx);
     if (rc == 0)
         rc = warm_up(l, err);
     if (rc == 0)

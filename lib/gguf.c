@@ -233,8 +233,9 @@ const char *gguf_type_name(uint32_t type)
 static int read_strings(struct reader *r, uint64_t n)
 {
     if (n > left(r) / 8) /* each has a length at least */
-        return fail(r, -EBADMSG, "says it has %" PRIu64 " strings, the rest of the file has %zu bytes", n,
-                    left(r));
+        return fail(r, -EBADMSG,
+                    "cut off or broken: says it has %" PRIu64 " strings, the rest of the file has %zu bytes",
+                    n, left(r));
     for (uint64_t i = 0; i < n; i++) {
         struct gguf_str s;
         int rc = take_str(r, &s, "a string");
@@ -248,8 +249,9 @@ static int read_numbers(struct reader *r, uint32_t type, uint64_t n)
 {
     if (n > left(r) / type_sizes[type])
         return fail(r, -EBADMSG,
-                    "says it has %" PRIu64 " items of type %s, the rest of the file has %zu bytes", n,
-                    type_names[type], left(r));
+                    "cut off or broken: says it has %" PRIu64
+                    " items of type %s, the rest of the file has %zu bytes",
+                    n, type_names[type], left(r));
     size_t size = n * type_sizes[type];
     for (size_t i = 0; type == GGUF_BOOL && i < size; i++) {
         if (r->g->bytes[r->pos + i] > 1)

@@ -93,7 +93,7 @@ done
 unshare --mount --pid --fork --net --uts --ipc --cgroup true 2>/dev/null || skip namespaces "none may be made"
 (
     for hierarchy in $hierarchies; do echo $BASHPID >"$hierarchy/$group/cgroup.procs"; done
-    exec unshare --mount --propagation private --pid --fork --kill-child --net --uts --ipc --cgroup "$0" --inside "$work" "$build"
+    exec setpriv --pdeathsig KILL unshare --mount --propagation private --pid --fork --kill-child --net --uts --ipc --cgroup "$0" --inside "$work" "$build"
 ) >"$work.log" 2>&1 &
 outer=$!
 

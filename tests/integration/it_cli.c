@@ -220,6 +220,15 @@ Test(cli, kv_memory_too_small_for_one_page_is_2)
     expect_in(p.stderr_text, "the KV cache may take 1024 bytes, one page of 64 tokens takes");
 }
 
+Test(cli, a_context_that_kv_memory_cannot_hold_is_said)
+{
+    PROCESS_START(&p, "serve", "--port", "0", "--kv-memory", "1M", "--n-ctx", "1024", "--model",
+                  PROCESS_MODEL);
+    process_expect(&p, "tokens, not 1024: kv_memory holds no more");
+    process_signal(&p, SIGTERM);
+    cr_assert_eq(process_wait(&p), 0);
+}
+
 Test(cli, run_refuses_a_prompt_over_the_context_with_both_lengths_and_2)
 {
     static char prompt[9 * 900 + 1], words[64];
