@@ -168,6 +168,8 @@ struct decoder_args {
     uint32_t spin_ns;       /* idle: full speed so long, then back off */
     uint32_t park_after_ms; /* idle: leave after that; 0: never */
     uint32_t quantum_ms;    /* leave between steps after that; 0: never (no kernel run-time limit) */
-    uint64_t deadline_ns;   /* a wait inside a step that takes longer is a failure; 0: none is */
+    uint32_t delays;        /* tests: not 0: warps come late to their ops, by random times made from this */
+    uint32_t reserved;
+    uint64_t deadline_ns; /* a wait inside a step that takes longer is a failure; 0: none is */
     uint64_t transfer_bytes;
 };

@@ -168,15 +168,18 @@ SIMT_INLINE void simt_mbar_arrive(SIMT_SHARED uint64_t *m)
     __asm__ volatile("{ .reg .b64 s; mbarrier.arrive.shared.b64 s, [%0]; }" ::"l"(m) : "memory");
 }
 
-#if SIMT_SM >= 90
-#define SIMT_MBAR_TEST "mbarrier.try_wait.parity.shared.b64" /* may sleep a little before it says no */
+#if SIMT_SM >= 90 /* may sleep before it says no: 1 us, not the system's own limit, which nobody names */
+#define SIMT_MBAR_TEST  "mbarrier.try_wait.parity.shared.b64"
+#define SIMT_MBAR_LIMIT ", 1000"
 #else
-#define SIMT_MBAR_TEST "mbarrier.test_wait.parity.shared.b64"
+#define SIMT_MBAR_TEST  "mbarrier.test_wait.parity.shared.b64"
+#define SIMT_MBAR_LIMIT ""
 #endif
 SIMT_INLINE bool simt_mbar_try_wait(SIMT_SHARED uint64_t *m, uint32_t parity)
 {
     uint32_t ended;
-    __asm__ volatile("{ .reg .pred p; " SIMT_MBAR_TEST " p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+    __asm__ volatile("{ .reg .pred p; " SIMT_MBAR_TEST " p, [%1], %2" SIMT_MBAR_LIMIT
+                     "; selp.u32 %0, 1, 0, p; }"
                      : "=r"(ended)
                      : "l"(m), "r"(parity)
                      : "memory");

@@ -2,6 +2,7 @@
 #include "attend_layout.h"
 #include "sample_layout.h"
 #include "simt.h"
+#include "tile.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -61,6 +62,15 @@ static void open_slots(struct rig *r)
     s->biases = device(r, (size_t)n * STEP_MAX_BIAS * sizeof(struct step_bias), "biases");
 }
 
+/* Values of the longest input of a product. */
+static uint32_t widest(const struct program *p)
+{
+    uint32_t k = 0;
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        k = p->ops[i].opcode == PROGRAM_MATMUL && p->ops[i].k > k ? p->ops[i].k : k;
+    return k;
+}
+
 static void open_buffers(struct rig *r)
 {
     const struct rig_config *c = &r->config;
@@ -72,6 +82,9 @@ static void open_buffers(struct rig *r)
                                   .n_vocab = p->n_vocab};
     b->rows = device(r, (size_t)c->max_rows * p->row_floats * 4, "rows");
     b->logits = device(r, (size_t)STEP_MAX_LOGITS * c->logits_stride * 4, "logits");
+    b->activations =
+        device(r, activation_buffer_bytes(c->max_rows, widest(p), ACTIVATION_INTEGERS | ACTIVATION_FLOATS),
+               "activations");
     b->factors = device(r, c->max_rows * 4, "factors");
     b->results = device(r, sizeof(struct step_result) * STEP_MAX_LOGITS * DECODER_RING, "results");
     b->attend = device(

@@ -11,9 +11,9 @@ static uint32_t below(struct toy_feed *f, uint32_t n)
     return (uint32_t)((f->random >> 32) % n);
 }
 
-void toy_feed_open(struct toy_feed *f, const struct toy_model *m, uint64_t seed)
+void toy_feed_open(struct toy_feed *f, const struct kv_layout *layout, uint64_t seed)
 {
-    *f = (struct toy_feed){.layout = m->layout, .random = (seed + 1) * 0x9E3779B97F4A7C15u};
+    *f = (struct toy_feed){.layout = *layout, .random = (seed + 1) * 0x9E3779B97F4A7C15u};
 }
 
 static void add_page_ops(struct toy_feed *f, struct step *s)

@@ -8,6 +8,6 @@ struct toy_feed {
     uint32_t next_pos[TOY_SLOTS]; /* 0: the slot is free */
 };
 
-void toy_feed_open(struct toy_feed *f, const struct toy_model *m, uint64_t seed);
+void toy_feed_open(struct toy_feed *f, const struct kv_layout *layout, uint64_t seed);
 /* Fills a zeroed step. */
 void toy_feed_next(struct toy_feed *f, struct step *step);

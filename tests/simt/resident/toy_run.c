@@ -99,7 +99,7 @@ int toy_run_seed(struct toy_run *r, uint32_t n_launches, uint32_t sm, uint64_t s
     struct toy_state state;
     int rc = 0;
     rig_reset(&r->rig);
-    toy_feed_open(&feed, &r->model, seed);
+    toy_feed_open(&feed, &r->model.layout, seed);
     toy_state_open(&state, &r->model);
     r->rig.control->stop = DECODER_DRAIN;
     r->rig.control->submitted = r->rig.control->completed = 0u - (uint32_t)(seed % 4); /* counts may wrap */
