@@ -50,8 +50,8 @@ static struct {
     uint32_t n, n_prompt, n_gen, n_waves, random;
     struct stream *streams;
     struct pollfd fds[MAX_STREAMS];
-    double *gaps_ms, *ttft_ms, rates[MAX_WAVES];
-    uint32_t n_gaps, n_ttft;
+    double *gaps_ms, *ttft_ms, *beyond_ms, rates[MAX_WAVES];
+    uint32_t n_gaps, n_ttft, n_beyond;
 } b;
 
 static void die(const char *what)
@@ -125,6 +125,15 @@ static void note_event(struct stream *s, uint64_t now)
     s->last_ns = now;
 }
 
+/* What the first token took beyond the prefill that the daemon tells of in the last event. */
+static void note_prefill(const struct stream *s, const char *event)
+{
+    const char *at = strstr(event, "\"prefill_ms\":");
+    if (at && s->first_ns)
+        b.beyond_ms[b.n_beyond++] =
+            (double)(s->first_ns - s->began_ns) / 1e6 - strtod(strchr(at, ':') + 1, NULL);
+}
+
 /* Events that bring tokens: those of the text, and the last one when it does. */
 static void read_more(struct stream *s, int fd)
 {
@@ -141,6 +150,7 @@ static void read_more(struct stream *s, int fd)
         *end = '\0';
         if (strstr(at, "\"tokens\":[") && !strstr(at, "\"tokens\":[]"))
             note_event(s, now);
+        note_prefill(s, at);
         s->done = s->done || strstr(at, "data: [DONE]");
     }
     s->n_in -= (size_t)(at - s->in);
@@ -205,10 +215,11 @@ static void streams(void)
     b.streams = calloc(b.n, sizeof *b.streams);
     b.gaps_ms = calloc(events, sizeof *b.gaps_ms);
     b.ttft_ms = calloc(events, sizeof *b.ttft_ms);
-    if (!b.streams || !b.gaps_ms || !b.ttft_ms)
+    b.beyond_ms = calloc(events, sizeof *b.beyond_ms);
+    if (!b.streams || !b.gaps_ms || !b.ttft_ms || !b.beyond_ms)
         die("memory");
     wave(0);
-    b.n_gaps = b.n_ttft = 0;
+    b.n_gaps = b.n_ttft = b.n_beyond = 0;
     double cpu = cpu_seconds();
     for (uint32_t i = 0; i < b.n_waves; i++) {
         wave(i);
@@ -216,7 +227,8 @@ static void streams(void)
     }
     cpu = (cpu_seconds() - cpu) / busy;
     printf("tokens_per_s %.1f\n", percentile(b.rates, b.n_waves, 0.5));
-    printf("events %u\n", b.n_gaps + b.n_ttft);
+    printf("events %u\nttft_beyond_prefill_p50_ms %.3f\n", b.n_gaps + b.n_ttft,
+           percentile(b.beyond_ms, b.n_beyond, 0.5));
     printf("inter_token_p50_ms %.3f\ninter_token_p99_ms %.3f\n", percentile(b.gaps_ms, b.n_gaps, 0.5),
            percentile(b.gaps_ms, b.n_gaps, 0.99));
     printf("ttft_p50_ms %.3f\nttft_p99_ms %.3f\nclient_cpu %.4f\n", percentile(b.ttft_ms, b.n_ttft, 0.5),
