@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -599,8 +600,10 @@ static void take_inbox(struct engine *e, struct engine_request *inbox)
 
 static void wake(struct engine *e)
 {
-    if (e->news && e->cfg.wake)
+    if (e->news && e->cfg.wake) {
         e->cfg.wake(e->cfg.context);
+        sched_yield(); /* on the cpu backend this thread computes: the woken one may be waiting for its CPU */
+    }
     e->news = false;
 }
 

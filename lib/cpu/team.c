@@ -23,6 +23,7 @@
 struct signal_word { /* a counter that threads wait on */
     _Alignas(64) atomic_uint value;
     atomic_uint sleepers;
+    bool yields; /* its waits are long enough to let whoever else wants the CPU have it first */
 };
 
 struct member {
@@ -67,6 +68,8 @@ static void word_wait(struct signal_word *w, uint32_t old, uint64_t spin_ns)
         pause_briefly();
         if (i % 32)
             continue;
+        if (w->yields)
+            sched_yield();
         uint64_t now = clock_ns();
         if (!end)
             end = now + spin_ns;
@@ -209,6 +212,8 @@ int team_open(struct team **out, uint32_t n_threads, struct error *err)
         return error_set(err, -ENOMEM, "compute threads: out of memory");
     memset(t, 0, size);
     t->n_members = n;
+    t->runs.yields =
+        true; /* between steps: the thread that sends tokens would wait for the scheduler's tick */
     t->spin_ns = n > team_cores() ? 0 : SPIN_NS;
     for (uint32_t i = 0; i < n; i++) {
         t->members[i].team = t;
