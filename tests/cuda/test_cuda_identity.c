@@ -3,7 +3,7 @@
  */
 #define IDENTITY_PROMPT 70
 #define IDENTITY_TOKENS 10
-#include "identity.h"
+#include "draft_identity.h"
 
 static const struct {
     const char *what, *blocks, *sm;
@@ -49,4 +49,32 @@ Test(cuda_identity, qwen3_q4_k_m_gives_the_cpus_bits_in_all_circumstances, .time
 Test(cuda_identity, llama3_q4_k_m_with_a_q8_0_cache_gives_the_cpus_bits_in_all_circumstances, .timeout = 600)
 {
     check_model(HEARTH_TEST_DATA "/tiny-llama3-s15-q4_k_m.gguf", KV_Q8_0);
+}
+
+Test(cuda_identity, drafts_change_nothing, .timeout = 600)
+{
+    static const struct {
+        uint32_t wrong, steps_in_flight;
+        const char *blocks, *sm;
+        enum executor_kind kind;
+    } runs[] = {{1000, 2, "3", "90", EXECUTOR_PERSISTENT},
+                {4, 1, "2", "80", EXECUTOR_PERSISTENT},
+                {3, 2, "2", "90", EXECUTOR_GRAPH}};
+    uint64_t drafted = 0, accepted = 0;
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        struct circumstances c = {.kind = runs[i].kind,
+                                  .kv_type = i ? KV_F16 : KV_Q8_0,
+                                  .isa = "auto",
+                                  .ops = &cuda_backend,
+                                  .libcuda = LIBCUDA,
+                                  .steps_in_flight = runs[i].steps_in_flight};
+        setenv("SIMT_BLOCKS", runs[i].blocks, 1);
+        setenv("SIMT_DEVICE_SM", runs[i].sm, 1);
+        struct engine_stats s =
+            check_drafts(HEARTH_TEST_DATA "/tiny-qwen3-s11-q4_k_m.gguf", c, runs[i].wrong, i < 2);
+        drafted += s.drafted;
+        accepted += s.accepted;
+    }
+    cr_assert(accepted > 10 && drafted > accepted + 10, "%lu drafted, %lu accepted", (unsigned long)drafted,
+              (unsigned long)accepted);
 }
