@@ -1,7 +1,7 @@
 #!/bin/sh
 # cluster.sh HEARTHD MODEL HAPROXY_CFG - three daemons in network namespaces of their own behind HAProxy with the shipped
 # configuration, under load: one killed with -9, one drained and started again, one stopped with SIGSTOP. No request of at most
-# 64 KB may fail; a larger one on the daemon that dies is an explicit 502.
+# 64 KB may fail, but streams that had begun; a larger one on the daemon that dies is an explicit 502.
 set -eu
 hearthd=$1 model=$2 cfg=$3
 for tool in haproxy ip curl; do
@@ -83,15 +83,22 @@ printf '","max_tokens":1,"temperature":0}' >>"$dir/long"
 for _ in 1 2 3 4; do ask "$dir/reply" "$dir/long" >/dev/null; done
 grep -q '"cached_tokens":[1-9]' "$dir/reply" || fail "the same prompt does not meet its cache: $(cat "$dir/reply")"
 
-# Workers ask until told to stop; what is not a whole 200 is written down.
+# Workers ask until told to stop, every third time with a body of 64 KB and every third for a stream; what is not a whole 200 is
+# written down. A stream that had begun may be cut short, and is counted.
 worker() {
     i=0
     while [ ! -e "$dir/stop" ]; do
         i=$((i + 1))
-        printf '{"prompt":"Child %s of %s said","max_tokens":%s,"ignore_eos":true}' "$i" "$1" $((20 + i % 60)) >"$dir/ask.$1"
+        more='' size=0
+        [ $((i % 3)) != 1 ] || size=65536
+        [ $((i % 3)) != 2 ] || more=',"stream":true'
+        printf '%-*s' "$size" "$(printf '{"prompt":"Child %s of %s said","max_tokens":%s,"ignore_eos":true%s}' \
+            "$i" "$1" $((20 + i % 60)) "$more")" >"$dir/ask.$1"
         status=$(ask "$dir/got.$1" "$dir/ask.$1") || true
         if [ "$status" = 200 ] && grep -q '"finish_reason":"length"' "$dir/got.$1"; then
             echo ok >>"$dir/done.$1"
+        elif [ -n "$more" ] && [ "${status%%[!0-9]*}" = 200 ] && grep -q '^data: ' "$dir/got.$1"; then
+            echo cut >>"$dir/cut.$1"
         else
             echo "worker $1 request $i: status $status $(head -c 300 "$dir/got.$1")" >>"$dir/bad"
         fi
@@ -155,4 +162,5 @@ wait $larges
 answers=$(cat "$dir"/status.* | sort | uniq -c | tr -s ' \n' ' ')
 cat "$dir"/status.* | grep -qvE '^(200|502)$' && fail "a large request got neither an answer nor a 502: $answers"
 grep -q 502 "$dir"/status.* || fail "no large request saw the daemon die: $answers"
-echo "$total requests, none failed; large ones:$answers"
+cut=$(cat "$dir"/cut.* 2>/dev/null | wc -l)
+echo "$total requests, none failed; $cut streams were cut after they had begun; large ones:$answers"
