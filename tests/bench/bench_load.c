@@ -205,7 +205,9 @@ static void handle(struct client *c, uint32_t events)
 static void turn(void)
 {
     struct epoll_event events[256];
-    int n = epoll_wait(l.epoll, events, 256, 600000);
+    int n;
+    while ((n = epoll_wait(l.epoll, events, 256, 600000)) < 0 && errno == EINTR) /* stopped meanwhile */
+        ;
     if (n <= 0) {
         fprintf(stderr, "no news for ten minutes\n");
         exit(1);
