@@ -8,7 +8,8 @@ dir=$(mktemp -d)
 started=
 trap 'kill $started 2>/dev/null || true; wait; rm -rf "$dir"' EXIT
 
-"$bin/hearthd" --config /dev/null --port 0 --model "$model" >"$dir/hearthd.log" 2>&1 &
+# Nobody is to wait in vain where the whole machine is stopped for a while.
+"$bin/hearthd" --config /dev/null --port 0 --model "$model" --queue-timeout-ms 3600000 >"$dir/hearthd.log" 2>&1 &
 started=$!
 at=
 until [ -n "$at" ] && curl -sf "http://$at/health" >/dev/null; do
