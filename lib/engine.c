@@ -615,7 +615,8 @@ static void *engine_main(void *arg)
         uint64_t now = clock_ns();
         atomic_store_explicit(&e->heartbeat_ns, now, memory_order_relaxed);
         take_inbox(e, news.inbox);
-        e->ending = news.closing;
+        if (news.closing && !e->closing_ns)
+            e->closing_ns = now;
         if (news.closing)
             sweep(e, always_cancelled, now);
         else if (news.cancelling)
@@ -634,7 +635,7 @@ static void *engine_main(void *arg)
             poll_steps(e);
         publish_figures(e);
         wake(e);
-        if (news.closing && e->n_flights == 0) {
+        if (news.closing && e->n_flights == 0 && !engine_disk_lingers(e, now)) {
             if (!e->faulted)
                 executor_park(e->x); /* it may stay open without an engine */
             return NULL;

@@ -4,11 +4,14 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define PLACES       8   /* pages of the transfer buffer in use at most: on cpu they are memory once used */
 #define IDLE_EXPORTS 4   /* of them on their way to the disk while nothing runs */
 #define TOUCHES      256 /* pages that were hit and are on the disk already: so many in a round */
 #define PATIENCE_NS  2000000000ull /* for one page to come */
+#define LINGER_NS    1000000000ull /* that closing may take to write pages that are not on the disk yet */
+#define LINGER_NAP   1000000       /* ns, between rounds: the disk writes meanwhile */
 
 /* A page's place in the transfer buffer. */
 struct transfer {
@@ -262,7 +265,7 @@ static bool is_idle(const struct engine *e)
 static uint32_t exports_left(const struct engine *e)
 {
     uint32_t most = is_idle(e) ? IDLE_EXPORTS : 1, n = count_places(e->disk, EXPORTING, WRITING);
-    return n < most && !e->ending && prefix_disk_writes(e->disk->disk) ? most - n : 0;
+    return n < most && prefix_disk_writes(e->disk->disk) ? most - n : 0;
 }
 
 /* Pages that are on the disk already have just been used there too. */
@@ -344,6 +347,18 @@ bool engine_disk_wants_step(const struct engine *e)
         return false;
     return count_places(e->disk, READY, READY) > 0 ||
            (exports_left(e) > 0 && kv_cache_keep(e->kv, is_idle(e), &page, &name));
+}
+
+/* A last answer is often followed by the signal to stop, before the pages it left were sent out. */
+bool engine_disk_lingers(const struct engine *e, uint64_t now_ns)
+{
+    struct kv_page_name name;
+    uint32_t page;
+    if (!e->disk || e->faulted || now_ns > e->closing_ns + LINGER_NS || !prefix_disk_writes(e->disk->disk) ||
+        !kv_cache_keep(e->kv, true, &page, &name))
+        return false;
+    nanosleep(&(struct timespec){.tv_nsec = LINGER_NAP}, NULL);
+    return true;
 }
 
 bool engine_disk_waits(const struct engine *e)

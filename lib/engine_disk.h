@@ -25,5 +25,8 @@ void engine_disk_build(struct engine *e);
 void engine_disk_retire(struct engine *e, uint64_t now_ns);
 /* There is something to export or import now. */
 bool engine_disk_wants_step(const struct engine *e);
+/* The engine is closing, nothing runs, and there are pages that should go to the disk first: one more round.
+ * Not for longer than a second. */
+bool engine_disk_lingers(const struct engine *e, uint64_t now_ns);
 /* Every running request waits for the disk. */
 bool engine_disk_waits(const struct engine *e);

@@ -88,7 +88,7 @@ struct engine {
     struct kv_cache *kv;
     struct engine_disk *disk;   /* or NULL */
     struct engine_draft *draft; /* or NULL */
-    bool ending;                /* engine_close() waits */
+    uint64_t closing_ns;        /* since when engine_close() waits, or 0 */
     struct sequence *seqs;      /* [n_slots] */
     uint32_t *order;            /* [n_slots] scratch: slots in prefill */
     uint32_t n_live;            /* running requests */
