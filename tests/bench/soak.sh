@@ -21,10 +21,13 @@ waits() { curl -sf "http://$at/metrics" | awk '$1 == "hearth_requests_running" |
 figures() {
     while waits; do sleep 0.1; done
     sleep 1 # connections that were left are closed
-    memory=$(awk '/^(RssAnon|VmSwap):/ { n += $2 } END { print n }' /proc/$started/status)
+    # Without the decoder's own, whose KV pages are taken from the system a little ahead of use.
+    decoder=$(curl -sf "http://$at/metrics" | awk '$1 == "hearth_device_memory_bytes" { print int($2 / 1024) }')
+    all=$(awk '/^(RssAnon|VmSwap):/ { n += $2 } END { print n }' /proc/$started/status)
+    memory=$((all - decoder))
     threads=$(awk '/^Threads:/ { print $2 }' /proc/$started/status)
     files=$(find /proc/$started/fd -mindepth 1 | wc -l)
-    echo "$1: RssAnon+VmSwap $memory KB, $files descriptors, $threads threads"
+    echo "$1: RssAnon+VmSwap $all KB, $decoder KB of it the decoder's, $files descriptors, $threads threads"
 }
 
 figures "at the start"

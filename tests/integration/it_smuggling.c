@@ -214,11 +214,21 @@ static char *read_all(int fd)
     return text;
 }
 
-/* How often the daemon saw the hidden request that HAProxy did not send. */
-static void expect_same(uint16_t front, int log, const struct attack *a)
+/* A half-close is a leaving, to HAProxy too. */
+static void send_open(uint16_t port, const struct attack *a)
 {
-    struct reply r = send_raw(front, a);
+    struct reply r = {0};
+    int fd = client_connect(port);
+    client_send(fd, a->bytes, a->n);
+    while ((!r.raw || !strstr(r.raw, "no route /smuggled")) && reply_more(&r, fd))
+        ;
     reply_free(&r);
+    close(fd);
+}
+
+/* How often the daemon saw the hidden request that HAProxy did not send. */
+static void expect_same(uint16_t front, int log)
+{
     struct reply last = client_once(front, "GET", "/mark", "", NULL); /* both logs have all before it */
     cr_assert_eq(last.status, 404);
     reply_free(&last);
@@ -228,7 +238,7 @@ static void expect_same(uint16_t front, int log, const struct attack *a)
         free(theirs);
         theirs = read_all(log);
     } while (count(theirs, "/mark ") < marks);
-    cr_assert_leq(count(ours, "smuggled"), count(theirs, "/smuggled "), "%s\n%s\n%s", a->bytes, ours, theirs);
+    cr_assert_leq(count(ours, "smuggled"), count(theirs, "/smuggled "), "%s\n%s", ours, theirs);
     free(ours);
     free(theirs);
 }
@@ -246,10 +256,15 @@ DAEMON_TEST(smuggling, behind_haproxy_both_see_the_same_requests)
     pid_t haproxy = start_haproxy(config, log);
     for (int i = 0; i < 1000 && !is_served(front); i++)
         usleep(20000);
-    for (size_t i = 0; i < COUNT(refused); i++)
-        expect_same(front, log, &refused[i]);
-    for (size_t i = 0; i < COUNT(taken); i++)
-        expect_same(front, log, &taken[i]);
+    for (size_t i = 0; i < COUNT(refused); i++) {
+        struct reply r = send_raw(front, &refused[i]);
+        reply_free(&r);
+        expect_same(front, log);
+    }
+    for (size_t i = 0; i < COUNT(taken); i++) {
+        send_open(front, &taken[i]);
+        expect_same(front, log);
+    }
     char *ours = daemon_read_log();
     cr_assert_geq(count(ours, "smuggled"), 3, "those that are two requests are two");
     free(ours);

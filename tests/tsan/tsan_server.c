@@ -85,7 +85,7 @@ static void *client(void *arg)
         close(fd);
         if (i % 10 == 0) {
             fd = dial();
-            send_all(fd, "GET /stats HTTP/1.1\r\nConnection: close\r\n\r\n", 42);
+            send_all(fd, "GET /stats HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 59);
             check_reply(fd);
             close(fd);
         }
