@@ -7,7 +7,7 @@
 
 #define LANES          16
 #define PANEL_COLUMNS  8
-#define DIRECT_COLUMNS 4
+#define DIRECT_COLUMNS 6
 #define BYTE_ZERO      1
 
 #define vi          __m512i

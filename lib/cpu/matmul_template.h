@@ -518,17 +518,37 @@ INLINE void panels(uint32_t kind, const struct matmul_matrix *m, const struct ma
         }
 }
 
+/* Up to so many columns a block is unpacked in registers, for each row vector anew. Scales per 16 columns
+ * make two sums of every product: beyond half as many columns those of a panel, which unpacks once, are
+ * cheaper. */
+INLINE uint32_t direct_columns(uint32_t kind)
+{
+    return panel_columns(kind) < PANEL_COLUMNS ? matmul_min(DIRECT_COLUMNS, 4) : DIRECT_COLUMNS;
+}
+
+#define DIRECT_CASE(kind, i)                                                                                 \
+    case i:                                                                                                  \
+        if (i <= direct_columns(MATMUL_##kind)) {                                                            \
+            direct(MATMUL_##kind, i, m, in, first, last, out, stride, s);                                    \
+            return;                                                                                          \
+        }                                                                                                    \
+        break;
 #define RUN_OF(kind)                                                                                         \
     static __attribute__((noinline)) void run_##kind(                                                        \
         const struct matmul_matrix *m, const struct matmul_input *in, uint32_t first, uint32_t last,         \
         float *out, size_t stride, struct scratch *s)                                                        \
     {                                                                                                        \
-        if (in->n_columns == 1)                                                                              \
-            direct(MATMUL_##kind, 1, m, in, first, last, out, stride, s);                                    \
-        else if (in->n_columns <= DIRECT_COLUMNS)                                                            \
-            direct(MATMUL_##kind, in->n_columns, m, in, first, last, out, stride, s);                        \
-        else                                                                                                 \
-            panels(MATMUL_##kind, m, in, first, last, out, stride, s);                                       \
+        switch (in->n_columns) {                                                                             \
+            DIRECT_CASE(kind, 1)                                                                             \
+            DIRECT_CASE(kind, 2)                                                                             \
+            DIRECT_CASE(kind, 3)                                                                             \
+            DIRECT_CASE(kind, 4)                                                                             \
+            DIRECT_CASE(kind, 5)                                                                             \
+            DIRECT_CASE(kind, 6)                                                                             \
+            DIRECT_CASE(kind, 7)                                                                             \
+            DIRECT_CASE(kind, 8)                                                                             \
+        }                                                                                                    \
+        panels(MATMUL_##kind, m, in, first, last, out, stride, s);                                           \
     }
 RUN_OF(Q4_K)
 RUN_OF(Q5_K)
