@@ -18,7 +18,10 @@
 #define INLINE      static inline __attribute__((always_inline))
 #define ROW_VECTORS (MATMUL_ROWS / LANES) /* per group */
 #define PAIR_GROUPS (2 / ROW_VECTORS)     /* groups under the two row vectors of a panel */
-#define PREFETCH    4352
+/* How far ahead of its tile weights are fetched: when they are unpacked in registers, and when they are
+ * spread out first, which takes memory for short moments only. */
+#define DIRECT_AHEAD 4352
+#define PANEL_AHEAD  13056
 
 /* A tile spread out: one row vector's values and scales, in the L1 cache. */
 struct expanded {
@@ -159,12 +162,12 @@ INLINE vf direct_block(uint32_t kind, const vi w[MATMUL_STEPS], const struct exp
     return vf_fma(a, f, c);
 }
 
-/* What lies PREFETCH after the beginning of a tile, skipping the groups that others of `n_groups` row vectors
- * walk at the same time. It may lie beyond the matrix, where fetching does nothing. */
+/* What lies `distance` after the beginning of a tile, skipping the groups that others of `n_groups` row
+ * vectors walk at the same time. It may lie beyond the matrix, where fetching does nothing. */
 INLINE const uint8_t *ahead_of(uint32_t kind, const struct matmul_matrix *m, uint32_t group, uint32_t super,
-                               uint32_t n_groups)
+                               uint32_t n_groups, size_t distance)
 {
-    size_t at = super * matmul_tile_size(&matmul_traits[kind], MATMUL_SUPER_BLOCKS) + PREFETCH;
+    size_t at = super * matmul_tile_size(&matmul_traits[kind], MATMUL_SUPER_BLOCKS) + distance;
     if (at >= m->group_size)
         at += (n_groups - 1) * m->group_size;
     return m->data + group * m->group_size + at;
@@ -186,7 +189,7 @@ INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m
     size_t block_size = matmul_block_size(&matmul_traits[kind]);
     uint32_t fold = matmul_traits[kind].fold;
     size_t part = prefetch_part(kind, MATMUL_SUPER_BLOCKS);
-    const uint8_t *ahead = ahead_of(kind, m, group, super, 1);
+    const uint8_t *ahead = ahead_of(kind, m, group, super, 1, DIRECT_AHEAD);
     vf c[MATMUL_PANEL];
     for (uint32_t i = 0; i < W; i++)
         c[i] = vf_zero();
@@ -510,7 +513,7 @@ INLINE void panels(uint32_t kind, const struct matmul_matrix *m, const struct ma
                 x.part = prefetch_part(kind,
                                        (end - chunk + MATMUL_PANEL - 1) / MATMUL_PANEL * MATMUL_SUPER_BLOCKS);
                 for (uint32_t i = 0; i < PAIR_GROUPS; i++)
-                    x.ahead[i] = ahead_of(kind, m, g + i, super, PAIR_GROUPS);
+                    x.ahead[i] = ahead_of(kind, m, g + i, super, PAIR_GROUPS, PANEL_AHEAD);
                 x.out = super + 1 == n_super ? out + chunk * stride : NULL;
                 chunk_super(kind, &x, super >= half, s);
             }
