@@ -42,7 +42,7 @@ global: {scrape_interval: 500ms, scrape_timeout: 400ms, evaluation_interval: 500
 rule_files: ["$rules"]
 scrape_configs: [{job_name: hearth, static_configs: [{targets: ["$at"]}]}]
 YAML
-port=$((20000 + $$ % 20000))
+port=$((20000 + $$ % 12000)) # below those that the system gives out
 prometheus --config.file="$dir/prometheus.yml" --storage.tsdb.path="$dir/data" \
     --web.listen-address="127.0.0.1:$port" >"$dir/prometheus.log" 2>&1 &
 started="$started $!"
