@@ -4,7 +4,7 @@
  *
  *   LANES            f32 per vector (16 or 8); a "row vector" is LANES rows side by side
  *   PANEL_COLUMNS    columns of the panel kernel: 2 * PANEL_COLUMNS accumulators and 3 more fit the registers
- *   DIRECT_COLUMNS   up to this many columns weights are unpacked in registers
+ *   DIRECT_COLUMNS   up to this many columns, at most 6, weights are unpacked in registers
  *   BYTE_ZERO        1 when dot() takes the whole range of u8: values are then unpacked with zero 128
  *   vi, vf           vectors of integers and of floats, and the vi_*, vf_*, dot() used below
  *
@@ -548,8 +548,6 @@ INLINE uint32_t direct_columns(uint32_t kind)
             DIRECT_CASE(kind, 4)                                                                             \
             DIRECT_CASE(kind, 5)                                                                             \
             DIRECT_CASE(kind, 6)                                                                             \
-            DIRECT_CASE(kind, 7)                                                                             \
-            DIRECT_CASE(kind, 8)                                                                             \
         }                                                                                                    \
         panels(MATMUL_##kind, m, in, first, last, out, stride, s);                                           \
     }

@@ -97,6 +97,25 @@ Test(engine_disk, a_restarted_engine_begins_with_what_the_one_before_left)
     }
 }
 
+/* More pages than are on their way at once, and no idle moment between the answer and the end. */
+Test(engine_disk, what_an_engine_has_not_written_yet_is_written_when_it_closes)
+{
+    for (int i = 0; i < 10; i++) {
+        char *dir = temporary_dir();
+        struct prefix_disk *d = disk_of_model(dir, 1);
+        struct rig *rig = rig_on(d, usual);
+        run(rig, some_prompt(5), 400, 0);
+        rig_close(rig);
+        prefix_disk_close(d);
+        d = disk_of_model(dir, 1);
+        rig = rig_on(d, usual);
+        cr_assert_eq(run(rig, some_prompt(5), 400, 0), 384);
+        rig_close(rig);
+        prefix_disk_close(d);
+        temporary_dir_remove(dir);
+    }
+}
+
 Test(engine_disk, what_came_back_is_shared_like_any_page)
 {
     char *dir = temporary_dir();
