@@ -1,7 +1,7 @@
 /* tsan_engine.c - the engine's threads under ThreadSanitizer: one thread submits, cancels and takes news, one
  * reads figures and pings, the engine's own runs a decoder without a model; then the same with a prefix cache
- * on disk and its thread, and once more with what that left. A plain program: Criterion cannot start under
- * TSan. Ends with 0 when every request ended once and no page stayed. */
+ * on disk and its thread, and again with what that left until some of it was read. A plain program: Criterion
+ * cannot start under TSan. Ends with 0 when every request ended once and no page stayed. */
 #include "engine.h"
 #include "fake_backend.h"
 #include "prefix_disk.h"
@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { N_REQUESTS = 400, N_TOKENS = 24, N_PROMPT = 150 };
+enum { N_REQUESTS = 400, N_TOKENS = 24, N_PROMPT = 150, MAX_REFUSED = 100, MAX_LIVES = 40 };
 
 struct one {
     struct engine_request r;
@@ -121,7 +121,7 @@ static uint32_t run(const int32_t *ids)
     uint32_t n_sent = 0, n_ended = 0, n_lost = 0;
     while (n_ended + n_lost < N_REQUESTS) {
         bool room = n_sent - n_ended - n_lost < 50; /* beyond that some are refused */
-        if (n_sent < N_REQUESTS && (room || below(500) == 0)) {
+        if (n_sent < N_REQUESTS && (room || (n_lost < MAX_REFUSED && below(500) == 0))) {
             uint32_t n = send_one(ids, &open[n_sent], N_REQUESTS - n_sent);
             n_lost += open[n_sent] ? 0 : n;
             n_sent += n;
@@ -207,7 +207,16 @@ int main(void)
     struct prefix_disk_stats before = {0}, after = {0};
     if (!mkdtemp(dir))
         return 1;
-    bool ok = life(NULL) && life_on_disk(dir, &before) && life_on_disk(dir, &after);
+    bool ok = life(NULL) && life_on_disk(dir, &before);
+    /* Whether a page that was left is asked for before it has been computed again is the scheduler's choice.
+     */
+    for (int i = 0; i < MAX_LIVES && ok && after.hits == 0; i++)
+        ok = life_on_disk(dir, &after);
     remove_dir(dir);
-    return ok && before.spilled > 0 && after.hits > 0 ? 0 : 1;
+    if (!ok || before.spilled == 0 || after.hits == 0) {
+        fprintf(stderr, "tsan_engine: %llu pages written, %llu read in another life\n",
+                (unsigned long long)before.spilled, (unsigned long long)after.hits);
+        return 1;
+    }
+    return 0;
 }
