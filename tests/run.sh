@@ -11,6 +11,18 @@ JOBS=$(nproc)
 failed=""
 started=$(date +%s)
 
+# A test that fails is tried once more: one that talks to a daemon can lose to whatever else the machine does. One that
+# passes then is named, with what it said: it is to be mended.
+CTEST="--verbose -j $JOBS --repeat until-pass:2"
+
+# Of each test in a log that failed, once or twice: the end of what it printed.
+failures() {
+    for number in $(sed -nE 's/^.*Test +#([0-9]+):.*\*\*\*.*/\1/p' "$1" | sort -un); do
+        grep -E "Test +#$number: .*(\*\*\*|Passed)" "$1" | sed -E 's/^.*Test +#/#/'
+        grep -E "^$number: " "$1" | grep -vE "^$number: (Test command|Working Directory|Environment variables|Test timeout)" | tail -n 80
+    done
+}
+
 stage() {
     name=$1
     shift
@@ -19,9 +31,10 @@ stage() {
         printf 'ok      %-10s %4d s\n' "$name" $(($(date +%s) - begin))
     else
         printf 'FAILED  %-10s %4d s\n' "$name" $(($(date +%s) - begin))
-        tail -n 60 "$LOGS/$name.log" | sed 's/^/    /'
+        tail -n 30 "$LOGS/$name.log" | sed 's/^/    /'
         failed="$failed $name"
     fi
+    failures "$LOGS/$name.log" | sed 's/^/    /'
 }
 
 configure_and_build() {
@@ -34,7 +47,7 @@ asan_tests() {
     rm -rf "$reports"
     mkdir -p "$reports"
     ASAN_OPTIONS="log_path=$reports/report:abort_on_error=0:detect_leaks=1" UBSAN_OPTIONS="print_stacktrace=1:log_path=$reports/ub" \
-        LSAN_OPTIONS="suppressions=$PWD/tests/lsan.supp:print_suppressions=0" ctest --preset asan --verbose -j "$JOBS"
+        LSAN_OPTIONS="suppressions=$PWD/tests/lsan.supp:print_suppressions=0" ctest --preset asan $CTEST
     status=$?
     for report in "$reports"/*; do
         [ -s "$report" ] || continue
@@ -50,7 +63,7 @@ tsan_tests() {
 }
 
 stage build configure_and_build release
-stage tests ctest --preset release --verbose -j "$JOBS"
+stage tests ctest --preset release $CTEST
 stage layers tests/layers.sh
 if [ "${1:-all}" = all ]; then
     stage build-asan configure_and_build asan

@@ -3,6 +3,7 @@
  * the daemon's log is shown when something is wrong. */
 #pragma once
 #include "../unit/http_client.h"
+#include "slow.h"
 
 #include <signal.h>
 #include <sys/types.h>

@@ -45,6 +45,12 @@ static void start_with_keys(void)
     daemon_start((const char *[]){"--api-keys-file", key_file, "--admin-key-file", admin_file, NULL});
 }
 
+static void start_slow_with_keys(void)
+{
+    make_key_files();
+    daemon_start((const char *[]){"--api-keys-file", key_file, "--admin-key-file", admin_file, SLOW, NULL});
+}
+
 static void stop_with_keys(void)
 {
     daemon_stop();
@@ -141,7 +147,7 @@ static int begin_stream(const char *headers)
 
 Test(access, a_request_is_cancelled_by_its_id_and_only_by_its_owner)
 {
-    start_with_keys();
+    start_slow_with_keys();
     int fd = begin_stream(ALPHA "X-Request-Id: mine\r\n");
     expect("DELETE", "/requests/mine", "", NULL, 401);
     expect("DELETE", "/requests/mine", BETA, NULL, 404);
@@ -180,7 +186,7 @@ static void run_ps(const char *key, char *out, size_t room)
 Test(access, ps_shows_the_requests_of_its_key_and_no_prompt)
 {
     static char text[16384];
-    start_with_keys();
+    start_slow_with_keys();
     int fd = begin_stream(ALPHA "X-Request-Id: mine\r\n");
     struct reply r = ask("GET", "/requests", ALPHA, NULL);
     cr_assert_eq(r.status, 200);

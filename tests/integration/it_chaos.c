@@ -251,13 +251,14 @@ static void expect_cut(int fd)
 DAEMON_TEST(chaos, a_client_that_takes_nothing_harms_nobody_and_is_cut, "--body-timeout-ms", "1000")
 {
     int deaf[4];
-    json_decref(generate("{\"prompt\":\"One\",\"max_tokens\":20,\"ignore_eos\":true,\"logprobs\":20}"));
-    long long before = own_memory();
+    json_decref(generate("{\"prompt\":\"Once\",\"max_tokens\":20,\"ignore_eos\":true,\"logprobs\":20}"));
+    long long each = stat_number("tokens.prompt"), before = own_memory();
     for (int i = 0; i < 4; i++) {
         deaf[i] = connect_narrow();
         client_request(deaf[i], "POST", "/generate", "", STREAM(",\"max_tokens\":900,\"logprobs\":20"));
     }
-    wait_stat("requests.running", 4);
+    while (stat_number("tokens.prompt") < 5 * each) /* all four are in */
+        usleep(1000);
     json_decref(generate("{\"prompt\":\"Two\",\"max_tokens\":20,\"ignore_eos\":true}"));
     expect_done(start_stream(STREAM(",\"max_tokens\":50")));
     wait_stat("requests.running", 0);

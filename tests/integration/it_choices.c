@@ -185,7 +185,7 @@ DAEMON_TEST(choices, chats_give_them_as_the_dialect_says)
 
 /* --- ends --- */
 
-DAEMON_TEST(choices, a_cancel_ends_all_of_them_with_what_they_have)
+DAEMON_TEST(choices, a_cancel_ends_all_of_them_with_what_they_have, SLOW)
 {
     struct reply r;
     int fd = client_connect(daemon_.port);
@@ -211,7 +211,7 @@ DAEMON_TEST(choices, a_cancel_ends_all_of_them_with_what_they_have)
     cr_assert_eq(stat_number("requests.cancelled"), 1);
 }
 
-DAEMON_TEST(choices, a_client_that_leaves_ends_all_of_them)
+DAEMON_TEST(choices, a_client_that_leaves_ends_all_of_them, SLOW)
 {
     int fd = client_connect(daemon_.port);
     client_request(fd, "POST", "/generate", "",
@@ -223,10 +223,10 @@ DAEMON_TEST(choices, a_client_that_leaves_ends_all_of_them)
     cr_assert_eq(stat_number("requests.cancelled"), 1);
 }
 
-DAEMON_TEST(choices, a_deadline_ends_those_that_still_run)
+DAEMON_TEST(choices, a_deadline_ends_those_that_still_run, SLOW)
 {
     json_t *root = generate("{\"prompt\":\"Once\",\"max_tokens\":1000,\"ignore_eos\":true,\"n\":8,"
-                            "\"timeout_ms\":300}");
+                            "\"timeout_ms\":2000}");
     for (size_t i = 0; i < 8; i++)
         cr_assert_str_eq(json_text(json_array_get(json_at(root, "choices"), i), "finish_reason"), "timeout");
     json_decref(root);

@@ -1,5 +1,6 @@
 /* The command line from outside: exit codes, words, signals. */
 #include "process.h"
+#include "slow.h"
 
 #include <criterion/criterion.h>
 #include <fcntl.h>
@@ -17,9 +18,6 @@
 
 #define STREAM_LONG                                                                                          \
     "{\"prompt\":\"Once upon a time\",\"stream\":true,\"ignore_eos\":true,\"seed\":1,\"max_tokens\":900}"
-
-/* The float oracle is slow enough (some seconds for STREAM_LONG) that a test can act while it runs. */
-#define SLOW "--arithmetic", "exact", "--executor", "eager"
 
 static struct process p;
 

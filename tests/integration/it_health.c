@@ -122,7 +122,7 @@ Test(life, sigterm_lets_running_requests_finish_and_leaves_with_0)
 Test(life, a_second_signal_cancels_what_runs_and_leaves_with_0)
 {
     struct reply r = {0};
-    daemon_start(NULL);
+    daemon_start((const char *[]){SLOW, NULL});
     int fd = client_connect(daemon_.port);
     client_request(fd, "POST", "/generate", "",
                    "{\"prompt\":\"Once\",\"max_tokens\":1000,\"ignore_eos\":true,\"stream\":true}");

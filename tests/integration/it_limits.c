@@ -203,14 +203,14 @@ DAEMON_TEST(many, above_max_connections_health_still_answers, "--max-connections
         close(fds[i]);
 }
 
-DAEMON_TEST(many, a_full_queue_is_a_503_and_drains, "--slots", "1", "--queue-limit", "2")
+DAEMON_TEST(many, a_full_queue_is_a_503_and_drains, SLOW, "--slots", "1", "--queue-limit", "2")
 {
     int fds[3];
     struct reply r;
     for (int i = 0; i < 3; i++) {
         fds[i] = client_connect(daemon_.port);
         client_request(fds[i], "POST", "/generate", "",
-                       "{\"prompt\":\"Once\",\"max_tokens\":400,\"ignore_eos\":true}");
+                       "{\"prompt\":\"Once\",\"max_tokens\":100,\"ignore_eos\":true}");
         wait_stat(i ? "requests.waiting" : "requests.running", i ? i : 1);
     }
     r = post("/generate", "{\"prompt\":\"Once\"}");
@@ -238,7 +238,7 @@ static void start_running(int *fds, int n)
     wait_stat("requests.running", n);
 }
 
-DAEMON_TEST(many, a_drain_is_a_503_that_a_client_with_a_large_body_sees)
+DAEMON_TEST(many, a_drain_is_a_503_that_a_client_with_a_large_body_sees, SLOW)
 {
     int fds[24];
     char *body = spaces(1u << 20);
@@ -288,7 +288,8 @@ DAEMON_TEST(many, requests_that_find_a_free_slot_do_not_count_as_waiting, "--slo
     }
 }
 
-DAEMON_TEST(many, slots_and_queue_limit_together_are_accepted_at_once, "--slots", "1", "--queue-limit", "2")
+DAEMON_TEST(many, slots_and_queue_limit_together_are_accepted_at_once, SLOW, "--slots", "1", "--queue-limit",
+            "2")
 {
     int fds[3];
     struct reply r;
@@ -296,7 +297,7 @@ DAEMON_TEST(many, slots_and_queue_limit_together_are_accepted_at_once, "--slots"
         fds[i] = client_connect(daemon_.port);
     for (int i = 0; i < 3; i++)
         client_request(fds[i], "POST", "/generate", "",
-                       "{\"prompt\":\"Once\",\"max_tokens\":400,\"ignore_eos\":true}");
+                       "{\"prompt\":\"Once\",\"max_tokens\":100,\"ignore_eos\":true}");
     wait_stat("requests.running", 1);
     wait_stat("requests.waiting", 2);
     r = post("/generate", "{\"prompt\":\"Once\"}");

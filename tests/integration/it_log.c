@@ -151,7 +151,8 @@ Test(log_json, a_busy_session_is_one_object_a_line)
     setenv("HEARTH_LOG_FORMATT\"", "x", 1);
     setenv("HEARTH_QUEUE_LIMT", "x", 1);
     daemon_start((const char *[]){"--log-format", "json", "--log-level", "debug", "--model", model,
-                                  "--admin-key-file", key, "--prefix-cache-dir", "/dev/null/none", NULL});
+                                  "--admin-key-file", key, "--prefix-cache-dir", "/dev/null/none", SLOW,
+                                  NULL});
     json_decref(generate(SHORT "}"));
     struct reply r = post("/generate", SHORT ",\"stream\":true}");
     reply_free(&r);

@@ -23,22 +23,23 @@ static double queue_ms(int fd)
     return ms;
 }
 
-DAEMON_TEST(order, a_larger_priority_goes_first_though_it_came_later, "--slots", "1")
+DAEMON_TEST(order, a_larger_priority_goes_first_though_it_came_later, SLOW, "--slots", "1")
 {
-    int running = send_as("first", "{\"prompt\":\"Once\",\"max_tokens\":600,\"ignore_eos\":true}"), fds[3];
+    int running = send_as("first", "{\"prompt\":\"Once\",\"max_tokens\":200,\"ignore_eos\":true}"), fds[3];
     wait_stat("requests.running", 1);
-    fds[0] = send_as("low", "{\"prompt\":\"Once\",\"max_tokens\":200,\"ignore_eos\":true,\"priority\":-50}");
+    fds[0] = send_as("low", "{\"prompt\":\"Once\",\"max_tokens\":30,\"ignore_eos\":true,\"priority\":-50}");
     wait_stat("requests.waiting", 1);
-    fds[1] = send_as("usual", "{\"prompt\":\"Once\",\"max_tokens\":200,\"ignore_eos\":true}");
+    fds[1] = send_as("usual", "{\"prompt\":\"Once\",\"max_tokens\":30,\"ignore_eos\":true}");
     wait_stat("requests.waiting", 2);
-    fds[2] = send_as("high", "{\"prompt\":\"Once\",\"max_tokens\":200,\"ignore_eos\":true,\"priority\":50}");
+    fds[2] = send_as("high", "{\"prompt\":\"Once\",\"max_tokens\":30,\"ignore_eos\":true,\"priority\":50}");
     wait_stat("requests.waiting", 3);
     queue_ms(running);
     double low = queue_ms(fds[0]), usual = queue_ms(fds[1]), high = queue_ms(fds[2]);
     cr_assert(high < usual && usual < low, "waited %g, %g and %g ms", high, usual, low);
 }
 
-DAEMON_TEST(refused, the_wait_named_is_the_queue_over_what_was_finished, "--slots", "1", "--queue-limit", "8")
+DAEMON_TEST(refused, the_wait_named_is_the_queue_over_what_was_finished, SLOW, "--slots", "1",
+            "--queue-limit", "8")
 {
     int fds[9];
     for (int i = 0; i < 60; i++) /* two a second over the last thirty */
@@ -57,7 +58,7 @@ DAEMON_TEST(refused, the_wait_named_is_the_queue_over_what_was_finished, "--slot
     wait_stat("requests.running", 0);
 }
 
-DAEMON_TEST(refused, every_choice_counts_but_one_place_is_enough, "--slots", "4", "--queue-limit", "1")
+DAEMON_TEST(refused, every_choice_counts_but_one_place_is_enough, SLOW, "--slots", "4", "--queue-limit", "1")
 {
     int running = send_as("a", "{\"prompt\":\"Once\",\"max_tokens\":1000,\"ignore_eos\":true,\"n\":4}");
     wait_stat("requests.running", 4);

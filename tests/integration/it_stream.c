@@ -115,7 +115,7 @@ static int start_stream(void)
     return fd;
 }
 
-DAEMON_TEST(leave, a_closed_stream_stops_computing)
+DAEMON_TEST(leave, a_closed_stream_stops_computing, SLOW)
 {
     int fd = start_stream();
     close(fd);
@@ -124,7 +124,7 @@ DAEMON_TEST(leave, a_closed_stream_stops_computing)
     cr_assert_lt(stat_number("tokens.generated"), 1000);
 }
 
-DAEMON_TEST(leave, a_half_closed_stream_stops_computing)
+DAEMON_TEST(leave, a_half_closed_stream_stops_computing, SLOW)
 {
     int fd = start_stream();
     shutdown(fd, SHUT_WR);
@@ -133,7 +133,7 @@ DAEMON_TEST(leave, a_half_closed_stream_stops_computing)
     close(fd);
 }
 
-DAEMON_TEST(leave, a_waiting_request_leaves_the_queue, "--slots", "1")
+DAEMON_TEST(leave, a_waiting_request_leaves_the_queue, SLOW, "--slots", "1")
 {
     int running = start_stream(), waiting = client_connect(daemon_.port);
     client_request(waiting, "POST", "/generate", "", "{\"prompt\":\"Once\"}");

@@ -37,7 +37,10 @@ serve() {
 }
 serve "$work/open.log"
 open=$url
+"${hearthd%/*}/mkmodel" --shape qwen2.5-0.5b --quant q4_0 --n-ctx 2048 --out "$work/slow.gguf"
+serve "$work/slow.log" --model "$work/slow.gguf" --speculation off
+slow=$url
 echo page-key >"$work/keys"
 chmod 600 "$work/keys"
 serve "$work/keyed.log" --api-keys-file "$work/keys"
-(cd "$work" && timeout 300 node page.mjs "$open" "$url" ${shots:+"$shots"})
+(cd "$work" && timeout 280 node page.mjs "$open" "$url" "$slow" ${shots:+"$shots"})
