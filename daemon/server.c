@@ -352,6 +352,7 @@ int server_refuses(const struct server *s, struct api_error *e)
         return api_fail(e, 503, "draining", NULL, "the server is shutting down");
     case SERVER_STALLED:
         e->retry_after_s = 1;
+        e->close = s->draining;
         return api_fail(e, 503, "stalled", NULL, "the decoder gives no sign of life");
     case SERVER_SUSPENDED:
         e->retry_after_s = 60;
@@ -467,7 +468,8 @@ static void begin_drain(struct server *s)
 {
     struct generation *next;
     s->draining = true;
-    s->state = SERVER_DRAINING;
+    if (s->state != SERVER_STALLED) /* what ends for that says so until the end */
+        s->state = SERVER_DRAINING;
     for (unsigned i = 0; i < s->n_listeners; i++)
         if (s->listeners[i].inherited)
             listener_quiesce(&s->listeners[i]);
@@ -538,7 +540,8 @@ int server_end(struct server *s)
 {
     s->closing = s->draining = true;
     s->drained = NULL;
-    s->state = SERVER_DRAINING;
+    if (s->state != SERVER_STALLED)
+        s->state = SERVER_DRAINING;
     if (!run_down(s)) {
         log_warn("the engine did not let go of its requests within %d ms", CLOSE_MS);
         return -ETIMEDOUT;

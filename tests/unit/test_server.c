@@ -372,6 +372,12 @@ static void drain_now(void)
     server_drain(f.server, 0, say_draining, NULL);
 }
 
+static void fail_and_drain(void)
+{
+    server_fail(f.server, "the decoder gives no sign of life");
+    drain_now();
+}
+
 static bool wait_drained(void)
 {
     for (int i = 0; i < 10000 && !f.drained; i++)
@@ -464,6 +470,25 @@ SERVER_TEST(state, a_drain_without_time_cancels_what_runs)
     reply_free(&r);
     close(fd);
     cr_assert(wait_drained());
+}
+
+/* The process ends for it at once; who looks meanwhile must not take that for somebody's SIGTERM. */
+SERVER_TEST(state, a_decoder_that_hangs_is_stalled_until_the_end)
+{
+    static const char *const routes[] = {"/health", "/health/ready", "/health/proxy"};
+    on_loop(fail_and_drain);
+    cr_assert(wait_drained());
+    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
+        struct reply r = get(routes[i]);
+        cr_assert_eq(r.status, 503, "%s: %d", routes[i], r.status);
+        json_t *root = reply_json(&r);
+        cr_assert_str_eq(json_text(root, "status"), "stalled");
+        json_decref(root);
+        reply_free(&r);
+    }
+    struct reply r = post("/generate", "{\"prompt\":\"Once\"}");
+    cr_assert_str_eq(reply_header(&r, "Connection"), "close");
+    free(expect_error(r, 503, "stalled"));
 }
 
 static int listen_anywhere(void)
