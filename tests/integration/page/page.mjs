@@ -92,6 +92,24 @@ await check("Stop ends a generation, on the server too", async () => {
   await context.close();
 });
 
+await check("a chat that is cleared while it is answered leaves nothing behind", async () => {
+  const { page, context } = await open(url);
+  await page.click("#tab-chat");
+  await page.click("summary");
+  await page.fill("#max_tokens", "900");
+  await page.fill("#message", "Tell me a story.");
+  await page.evaluate(async () => {
+    document.getElementById("go").click();
+    while (!document.querySelector(".turn.assistant")?.textContent) await new Promise(done => setTimeout(done, 1));
+    document.getElementById("clear").click();
+  });
+  await page.waitForFunction(() => !document.getElementById("go").disabled);
+  await page.fill("#message", "Another.");
+  const [request] = await Promise.all([page.waitForRequest(/completions/), page.click("#go")]);
+  assert.deepEqual(request.postDataJSON().messages, [{ role: "user", content: "Another." }]);
+  await context.close();
+});
+
 await check("it works from the keyboard alone", async () => {
   const { page, context } = await open(url);
   await page.focus("#prompt");
