@@ -238,12 +238,13 @@ static int check_key(struct request *r, const struct headers *h, struct api_erro
     r->admin = who.role == ACCESS_ADMIN;
     if (r->route->open || who.role == ACCESS_ADMIN || (who.role == ACCESS_USER && !r->route->admin))
         return 0;
+    if (r->route->admin && !r->server->cfg->admin_key_file[0])
+        return api_fail(e, 401, "unauthorized", NULL,
+                        "this route needs the admin key, and there is none: admin_key_file is not set");
     return api_fail(e, 401, "unauthorized", NULL, "%s, as Authorization: Bearer KEY",
-                    r->route->admin && !r->server->cfg->admin_key_file[0]
-                        ? "this route needs the admin key, and admin_key_file is not set"
-                    : r->route->admin ? "this route needs the admin key"
-                    : given           ? "this key is not known: a valid one is needed"
-                                      : "a key is needed");
+                    r->route->admin ? "this route needs the admin key"
+                    : given         ? "this key is not known: a valid one is needed"
+                                    : "a key is needed");
 }
 
 static int check_client(struct request *r, const struct headers *h, struct api_error *e)
@@ -486,6 +487,11 @@ static bool grow_body(struct request *r, size_t n)
         cap *= 2;
     if (cap == r->body_cap)
         return true;
+    if (cap > s->cfg->body_memory) { /* not even alone: to try again would not help */
+        api_fail(&r->error, 413, "too_large", NULL, "the body takes %zu bytes, body_memory is %llu", cap,
+                 (unsigned long long)s->cfg->body_memory);
+        return false;
+    }
     if (s->body_bytes + (cap - r->body_cap) > s->cfg->body_memory) {
         server_queue_full(s, &r->error);
         api_fail(&r->error, 503, "queue_full", NULL, "body_memory, %llu bytes for all bodies, is used up",

@@ -189,6 +189,13 @@ DAEMON_TEST(many, body_memory_bounds_all_bodies_together, "--body-memory", "1M",
     free(rest);
 }
 
+DAEMON_TEST(many, a_body_that_body_memory_never_holds_is_a_413, "--body-memory", "64K", "--max-body", "1M")
+{
+    char *body = spaces(100000);
+    expect_words(post("/generate", body), 413, "too_large", "body_memory is 65536");
+    free(body);
+}
+
 DAEMON_TEST(many, above_max_connections_health_still_answers, "--max-connections", "4")
 {
     int fds[8];
