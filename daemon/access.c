@@ -89,14 +89,16 @@ static int read_lines(struct keys *keys, FILE *f, const char *path, struct error
     return error_set(err, errno ? -errno : -EIO, "%s: %s", path, errno ? strerror(errno) : "cannot be read");
 }
 
-/* *others: somebody besides owner and group can read it. */
-static int read_file(struct keys *keys, const char *key, const char *path, bool *others, struct error *err)
+/* *open: becomes the key of a file that somebody besides owner and group can read. */
+static int read_file(struct keys *keys, const char *key, const char *path, const char **open,
+                     struct error *err)
 {
     struct stat st;
     FILE *f = fopen(path, "re");
     if (!f)
         return error_set(err, -errno, "%s %s: %s", key, path, strerror(errno));
-    *others |= fstat(fileno(f), &st) == 0 && (st.st_mode & S_IROTH);
+    if (fstat(fileno(f), &st) == 0 && (st.st_mode & S_IROTH))
+        *open = key;
     uint32_t before = keys->n;
     int rc = read_lines(keys, f, path, err);
     fclose(f);
@@ -105,7 +107,7 @@ static int read_file(struct keys *keys, const char *key, const char *path, bool 
     return rc;
 }
 
-static int read_keys(const struct config *cfg, struct keys *users, struct keys *admins, bool *others,
+static int read_keys(const struct config *cfg, struct keys *users, struct keys *admins, const char **open,
                      struct error *err)
 {
     int rc = 0;
@@ -116,9 +118,9 @@ static int read_keys(const struct config *cfg, struct keys *users, struct keys *
                  : error_set(err, -EINVAL, "api_keys: key %u is not visible ASCII", i + 1);
     }
     if (rc == 0 && cfg->api_keys_file[0])
-        rc = read_file(users, "api_keys_file", cfg->api_keys_file, others, err);
+        rc = read_file(users, "api_keys_file", cfg->api_keys_file, open, err);
     if (rc == 0 && cfg->admin_key_file[0])
-        rc = read_file(admins, "admin_key_file", cfg->admin_key_file, others, err);
+        rc = read_file(admins, "admin_key_file", cfg->admin_key_file, open, err);
     return rc;
 }
 
@@ -131,8 +133,8 @@ static void free_keys(struct keys *keys)
 int access_reload(struct access *a, struct error *err)
 {
     struct keys users = {0}, admins = {0};
-    bool others = false;
-    int rc = read_keys(a->cfg, &users, &admins, &others, err);
+    const char *open = NULL;
+    int rc = read_keys(a->cfg, &users, &admins, &open, err);
     if (rc < 0) {
         free_keys(&users);
         free_keys(&admins);
@@ -142,11 +144,12 @@ int access_reload(struct access *a, struct error *err)
     free_keys(&a->admins);
     a->users = users;
     a->admins = admins;
-    const char *words = others ? "a key file is readable by everybody on this machine"
-                        : a->cfg->api_keys.n
-                            ? "api_keys can be seen in the process list; api_keys_file is for real use"
-                            : "";
-    snprintf(a->warning, sizeof a->warning, "%s", words);
+    a->warning[0] = '\0';
+    if (open)
+        snprintf(a->warning, sizeof a->warning, "%s is readable by everybody on this machine", open);
+    else if (a->cfg->api_keys.n)
+        snprintf(a->warning, sizeof a->warning,
+                 "api_keys can be seen in the process list; api_keys_file is for real use");
     return 0;
 }
 

@@ -354,8 +354,10 @@ static int check_queue_tokens(const struct generation *g, struct error *words)
             waiting += other->choices->e.n_prompt;
     if (waiting == 0 || waiting + g->choices->e.n_prompt <= s->cfg->queue_tokens)
         return 0;
-    return error_set(words, -EAGAIN, "%llu prompt tokens are waiting, queue_tokens is %llu",
-                     (unsigned long long)waiting, (unsigned long long)s->cfg->queue_tokens);
+    return error_set(words, -EAGAIN,
+                     "%llu prompt tokens are waiting, this prompt has %u, queue_tokens is %llu",
+                     (unsigned long long)waiting, (unsigned)g->choices->e.n_prompt,
+                     (unsigned long long)s->cfg->queue_tokens);
 }
 
 static void submit(struct generation *g)

@@ -28,7 +28,8 @@ static int split_url(const char *url, struct place *out, struct error *err)
         return 0;
     }
     if (strncmp(url, "https://", 8) == 0)
-        return error_set(err, -EINVAL, "%s: https is the proxy's business; ask the daemon itself", url);
+        return error_set(err, -EINVAL, "%s: https is not spoken here: ask its http address, or unix:/path",
+                         url);
     const char *host = strncmp(url, "http://", 7) == 0 ? url + 7 : url;
     bool bracket = host[0] == '[';
     host += bracket;

@@ -222,7 +222,8 @@ static void say_ready(struct serve *s)
     char line[512], curl[512];
 
     start_line(s, line, sizeof line);
-    serve_curl_line(server_where(s->server), curl, sizeof curl);
+    serve_curl_line(server_where(s->server), s->cfg.api_keys.n > 0 || s->cfg.api_keys_file[0], curl,
+                    sizeof curl);
     log_info("%s", curl);
     notify_send(&s->notify, "READY=1\nSTATUS=%s", line);
 }

@@ -56,19 +56,20 @@ static void reachable(const char *url, size_t n, char *out, size_t room)
     snprintf(out, room, "%.*s", (int)n, url);
 }
 
-void serve_curl_line(const char *where, char *out, size_t room)
+void serve_curl_line(const char *where, bool keyed, char *out, size_t room)
 {
+    const char *key = keyed ? "-H 'Authorization: Bearer KEY' " : "";
     char url[256];
     size_t n = strcspn(where, ",");
 
     if (strncmp(where, "unix:", 5) == 0) {
         snprintf(out, room,
-                 "curl --unix-socket %.*s -d '{\"prompt\":\"Once upon a time\"}' http://localhost/generate",
-                 (int)(n - 5), where + 5);
+                 "curl --unix-socket %.*s %s-d '{\"prompt\":\"Once upon a time\"}' http://localhost/generate",
+                 (int)(n - 5), where + 5, key);
         return;
     }
     reachable(where, n, url, sizeof url);
-    snprintf(out, room, "curl -d '{\"prompt\":\"Once upon a time\"}' %s/generate", url);
+    snprintf(out, room, "curl %s-d '{\"prompt\":\"Once upon a time\"}' %s/generate", key, url);
 }
 
 bool serve_is_loopback(const char *host)

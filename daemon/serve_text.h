@@ -15,8 +15,8 @@ struct serve_facts {
 
 /* "listening on http://127.0.0.1:8080 · hearth-stories-6m · cpu avx512vnni, 2 threads · 32 slots × 1,024" */
 void serve_start_line(const struct serve_facts *facts, char *out, size_t room);
-/* A curl command that reaches the first of the addresses in `where`. */
-void serve_curl_line(const char *where, char *out, size_t room);
+/* A curl command that reaches the first of the addresses in `where`; keyed: with a place for the key. */
+void serve_curl_line(const char *where, bool keyed, char *out, size_t room);
 /* Digits in groups of three, "1,024". */
 const char *serve_grouped(uint64_t number, char out[32]);
 /* Whether only this machine can reach that address: 127.0.0.0/8, ::1, localhost. */

@@ -31,6 +31,12 @@ static void close_keys(void)
     config_free(&cfg);
 }
 
+Test(key_file, one_that_everybody_can_read_is_warned_about_by_its_key, .fini = close_keys)
+{
+    cr_assert_eq(open_keys("alpha\n", 6), 0);
+    cr_assert_str_eq(access_warning(a), "api_keys_file is readable by everybody on this machine");
+}
+
 static bool is_user(const char *key)
 {
     return access_identify(a, NULL, key).role == ACCESS_USER;

@@ -6,7 +6,7 @@
 static const char *curl_for(const char *where)
 {
     static char line[512];
-    serve_curl_line(where, line, sizeof line);
+    serve_curl_line(where, false, line, sizeof line);
     return line;
 }
 
@@ -23,6 +23,14 @@ Test(serve_text, the_curl_line_reaches_the_address)
 {
     cr_assert_str_eq(curl_for("http://127.0.0.1:8080"),
                      "curl -d '{\"prompt\":\"Once upon a time\"}' http://127.0.0.1:8080/generate");
+}
+
+Test(serve_text, with_keys_the_curl_line_has_a_place_for_one)
+{
+    char line[512];
+    serve_curl_line("http://127.0.0.1:8080", true, line, sizeof line);
+    cr_assert_str_eq(line, "curl -H 'Authorization: Bearer KEY' -d '{\"prompt\":\"Once upon a time\"}' "
+                           "http://127.0.0.1:8080/generate");
 }
 
 Test(serve_text, of_several_addresses_the_first_is_meant)
