@@ -62,12 +62,8 @@ static void print_latency(FILE *f, const json_t *stats, const char *label, const
     fputc('\n', f);
 }
 
-void ask_print_stats(const json_t *s, FILE *f)
+static void print_model(const json_t *s, FILE *f)
 {
-    unsigned long long up = whole(ask_number(s, "uptime_s"));
-
-    fprintf(f, "hearthd %s · %s · up %llu h %02llu min\n", shown(s, "version"), shown(s, "state"), up / 3600,
-            up % 3600 / 60);
     fprintf(f, "model      %s · %s %s · %.2f M parameters · context %s\n", shown(s, "model.name"),
             shown(s, "model.arch"), shown(s, "model.quantization"), ask_number(s, "model.parameters") / 1e6,
             count(s, "model.n_ctx"));
@@ -79,6 +75,16 @@ void ask_print_stats(const json_t *s, FILE *f)
             shown(s, "decoder.arithmetic"), shown(s, "decoder.state"),
             counted(s, "decoder.launches", "launch", "launches"),
             counted(s, "decoder.steps", "step", "steps"), count(s, "decoder.ops_per_step"));
+}
+
+void ask_print_stats(const json_t *s, FILE *f)
+{
+    unsigned long long up = whole(ask_number(s, "uptime_s"));
+
+    fprintf(f, "hearthd %s · %s · up %llu h %02llu min\n", shown(s, "version"), shown(s, "state"), up / 3600,
+            up % 3600 / 60);
+    if (json_is_object(ask_member(s, "model")))
+        print_model(s, f);
     fprintf(
         f,
         "requests   %s running · %s of %s waiting · %s completed · %s failed · %s rejected · %s cancelled · "
@@ -89,8 +95,10 @@ void ask_print_stats(const json_t *s, FILE *f)
     fprintf(f, "tokens     %s of prompts (%s cached) · %s generated · now %.1f and %.1f per second\n",
             count(s, "tokens.prompt"), count(s, "tokens.prompt_cached"), count(s, "tokens.generated"),
             ask_number(s, "throughput.prompt_tokens_per_s"), ask_number(s, "throughput.tokens_per_s"));
-    fprintf(f, "KV cache   %s of %s pages of %s tokens · %s\n\n", count(s, "kv.pages_used"),
-            count(s, "kv.pages_total"), count(s, "kv.page_tokens"), shown(s, "kv.type"));
+    if (json_is_object(ask_member(s, "kv")))
+        fprintf(f, "KV cache   %s of %s pages of %s tokens · %s\n", count(s, "kv.pages_used"),
+                count(s, "kv.pages_total"), count(s, "kv.page_tokens"), shown(s, "kv.type"));
+    fputc('\n', f);
     fprintf(f, "  %-14s%11s%11s%11s\n", "milliseconds", "p50", "p95", "p99");
     print_latency(f, s, "queue", "queue");
     print_latency(f, s, "first token", "ttft");

@@ -1,0 +1,43 @@
+/* The tables of hearthd stats and hearthd ps. */
+#include "ask_print.h"
+
+#include <criterion/criterion.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static char *table_of(const char *stats)
+{
+    char *text = NULL;
+    size_t n;
+    json_t *root = json_loads(stats, 0, NULL);
+    FILE *f = open_memstream(&text, &n);
+    cr_assert(root && f);
+    ask_print_stats(root, f);
+    fclose(f);
+    json_decref(root);
+    return text;
+}
+
+Test(ask_print, a_model_has_its_lines)
+{
+    char *text = table_of("{\"version\":\"1\",\"state\":\"ready\",\"model\":{\"name\":\"M\",\"arch\":\"qwen3\","
+                          "\"quantization\":\"Q8_0\"},\"kv\":{\"pages_total\":8}}");
+    cr_assert_not_null(strstr(text, "model      M · qwen3 Q8_0 · "), "%s", text);
+    cr_assert_not_null(strstr(text, "KV cache   0 of 8 pages"), "%s", text);
+    free(text);
+}
+
+/* While one is loaded or put away. */
+Test(ask_print, without_a_model_there_is_no_line_of_empty_names)
+{
+    static const char *const lines[] = {"model ", "device ", "decoder ", "KV cache "};
+    char *text = table_of("{\"version\":\"1\",\"state\":\"suspended\",\"model\":null,\"device\":null,"
+                          "\"decoder\":null,\"kv\":null,\"requests\":{\"running\":0}}");
+    cr_assert_not_null(strstr(text, "hearthd 1 · suspended · "), "%s", text);
+    cr_assert_not_null(strstr(text, "requests   0 running"), "%s", text);
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        cr_assert_null(strstr(text, lines[i]), "%s", text);
+    free(text);
+}
