@@ -96,8 +96,8 @@ const struct config_key config_keys[] = {
     {COUNT(header_timeout_ms, "10000", 100, HOUR), .help = "Time a client has to send its headers."},
     {COUNT(body_timeout_ms, "60000", 100, HOUR), .help = "Time a client has to send its body."},
     {COUNT(keepalive_ms, "5000", 100, HOUR), .help = "A silent stream gets a comment this often."},
-    {COUNT(timeout_ms, "none", 0, 24 * HOUR), .zero = "none", .help = "Time a request may take in all."},
-    {COUNT(queue_timeout_ms, "60000", 0, 24 * HOUR), .zero = "none", .help = "Time a request may wait."},
+    {COUNT(timeout_ms, "none", 0, 24 * HOUR), .zero = "none", .help = "Time a request that names none (timeout_ms) may take in all."},
+    {COUNT(queue_timeout_ms, "60000", 0, 24 * HOUR), .zero = "none", .help = "Time a request that names none (queue_timeout_ms) may wait."},
     {CHOICE(unknown_fields, "reject", unknowns), .help = "What a field nobody knows does to a request."},
 
     {COUNT(drain_timeout_ms, "30000", 0, HOUR), .group = "The process",
