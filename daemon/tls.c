@@ -1,4 +1,5 @@
 #include "tls.h"
+#include "clock.h"
 
 #include <errno.h>
 #include <gnutls/abstract.h>
@@ -10,17 +11,20 @@
 #include <time.h>
 
 #define MAX_CHAIN 16
+/* A handshake that began with a certificate since replaced may still be under way, for at most
+ * header_timeout_ms, which is an hour at most: until then all that were replaced are kept. */
+#define KEEP_NS (3601ull * 1000000000)
 
 struct identity {
     gnutls_pcert_st chain[MAX_CHAIN];
     unsigned n_chain;
     gnutls_privkey_t key;
     char summary[200];
+    struct identity *before; /* which this one, or one that is gone, has replaced */
+    uint64_t replaced_ns;
 };
 
-/* A handshake that began with the certificate before may still be under way, for at most the header timeout:
- * two are kept. */
-static struct identity *current, *previous;
+static struct identity *current;
 
 static void identity_close(struct identity *id)
 {
@@ -31,6 +35,29 @@ static void identity_close(struct identity *id)
     if (id->key)
         gnutls_privkey_deinit(id->key);
     free(id);
+}
+
+static void close_all(struct identity **list)
+{
+    while (*list) {
+        struct identity *gone = *list;
+        *list = gone->before;
+        identity_close(gone);
+    }
+}
+
+/* The newest was replaced last, so behind one that may go all may. */
+static void replace(struct identity *id)
+{
+    struct identity **at;
+    uint64_t now = clock_ns();
+    if (current)
+        current->replaced_ns = now;
+    for (at = &current; *at && now - (*at)->replaced_ns <= KEEP_NS; at = &(*at)->before)
+        ;
+    close_all(at);
+    id->before = current;
+    current = id;
 }
 
 static int tls_error(struct error *err, const char *path, int rc)
@@ -121,9 +148,7 @@ int tls_load(const char *certificate, const char *key, struct error *err)
         return rc;
     }
     summarise(id);
-    identity_close(previous);
-    previous = current;
-    current = id;
+    replace(id);
     return 0;
 }
 
@@ -159,7 +184,5 @@ const char *tls_summary(void)
 
 void tls_unload(void)
 {
-    identity_close(previous);
-    identity_close(current);
-    previous = current = NULL;
+    close_all(&current);
 }
