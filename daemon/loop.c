@@ -62,17 +62,21 @@ static int unix_failed(const char *path, int code, struct error *err)
                      path, path);
 }
 
-/* A socket file that nobody listens on is left over from a crash. */
+/* A socket file that nobody listens on is left over from a crash. errno stays. */
 static bool is_stale(const struct sockaddr_un *addr)
 {
     struct stat st;
-    if (lstat(addr->sun_path, &st) < 0 || !S_ISSOCK(st.st_mode))
+    int before = errno;
+    if (lstat(addr->sun_path, &st) < 0 || !S_ISSOCK(st.st_mode)) {
+        errno = before;
         return false;
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    }
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); /* its backlog may be full */
     bool refused =
         fd >= 0 && connect(fd, (const struct sockaddr *)addr, sizeof *addr) < 0 && errno == ECONNREFUSED;
     if (fd >= 0)
         close(fd);
+    errno = before;
     return refused;
 }
 

@@ -3,6 +3,7 @@
 #include "slow.h"
 
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <netinet/in.h>
@@ -305,6 +306,30 @@ Test(cli, a_unix_socket_in_use_is_8_and_says_whom_to_ask)
     snprintf(question, sizeof question, "ss -lxp src %s", path);
     expect_in(p.stderr_text, question);
     unlink(path);
+    close(fd);
+}
+
+/* To ask it whether it is in use would then wait for ever. */
+Test(cli, a_unix_socket_whose_backlog_is_full_is_8_too)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    const char *path = file_with("", 0);
+    int clients[4];
+    unlink(path);
+    strcpy(address.sun_path, path);
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    cr_assert_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    cr_assert_eq(listen(fd, 0), 0);
+    for (int i = 0; i < 4; i++) {
+        clients[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        int rc = connect(clients[i], (struct sockaddr *)&address, sizeof address);
+        cr_assert(rc == 0 || errno == EAGAIN);
+    }
+    cr_assert_eq(PROCESS_RUN(&p, "serve", "--port", "0", "--unix-socket", path, "--model", PROCESS_MODEL), 8);
+    expect_in(p.stderr_text, "another process listens on it");
+    unlink(path);
+    for (int i = 0; i < 4; i++)
+        close(clients[i]);
     close(fd);
 }
 
