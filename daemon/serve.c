@@ -379,6 +379,7 @@ static void finish(struct serve *s)
     if (s->exit_code == EXIT_FAULT &&
         s->phase != PHASE_LOADING) /* the engine never lets go of its requests */
         _exit(s->exit_code);
+    swap_stop(s->swap); /* server_end() runs the loop: a load that ends meanwhile serves nobody any more */
     if (server_end(s->server) < 0)
         _exit(s->exit_code);
     uv_timer_stop(&s->tick); /* the loop runs on for a while: nobody may look at the engine then */
