@@ -88,6 +88,9 @@ static int add_stop(struct field_reader *r, const struct field *f, const json_t 
                            field_got(value));
     if (!len)
         return api_invalid(r->err, f->name, "%s must not hold an empty string", f->name);
+    if (len > GENERATE_MAX_STOP)
+        return api_invalid(r->err, f->name, "%s may hold strings of at most %d bytes (got one of %zu)",
+                           f->name, GENERATE_MAX_STOP, len);
     struct text_stop *stop = &p->stops[p->n_stops];
     stop->s = arena_copy(r->arena, json_string_value(value), len);
     stop->len = (uint32_t)len;

@@ -68,7 +68,7 @@ static void answered(struct request *r)
     request_drop_body(r);
     if (!r->connection)
         return;
-    if (r->error.status)
+    if (r->error.status || !request_has_room(r))
         request_fail(r, &r->error);
     else
         request_reply(r, 200);

@@ -337,18 +337,28 @@ static int read_message(struct field_reader *r, size_t i, const json_t *value, s
     return put_message(r, &m, list);
 }
 
+/* A reader of the request: what it makes is needed until the prompt is there, not as long as the request. */
+static struct field_reader reader_of(const struct field_reader *r, struct chat **chat)
+{
+    struct field_reader inner = *r;
+    *chat = &((struct params *)r->out)->chat;
+    inner.arena = (*chat)->arena;
+    return inner;
+}
+
 int read_messages(struct field_reader *r, const struct field *f, const json_t *value)
 {
-    struct chat *chat = &((struct params *)r->out)->chat;
+    struct chat *chat;
+    struct field_reader inner = reader_of(r, &chat);
     size_t n = json_array_size(value);
     if (!json_is_array(value) || !n)
         return api_invalid(r->err, f->name, "messages must be an array of at least one message (got %s)",
                            field_got(value));
-    chat->messages = jinja_list_open(r->arena);
+    chat->messages = jinja_list_open(inner.arena);
     if (!chat->messages)
         return api_out_of_memory(r->err);
     for (size_t i = 0; i < n; i++)
-        if (read_message(r, i, json_array_get(value, i), chat->messages) < 0)
+        if (read_message(&inner, i, json_array_get(value, i), chat->messages) < 0)
             return -1;
     return 0;
 }
@@ -356,7 +366,7 @@ int read_messages(struct field_reader *r, const struct field *f, const json_t *v
 /* --- what else a template reads --- */
 
 /* An array of objects; an empty one is as good as none. */
-static int read_objects(struct field_reader *r, const struct field *f, const json_t *value,
+static int read_objects(struct field_reader *r, const struct field *f, const json_t *value, struct arena *a,
                         struct jinja_value *out)
 {
     if (!json_is_array(value))
@@ -367,22 +377,24 @@ static int read_objects(struct field_reader *r, const struct field *f, const jso
                                field_got(json_array_get(value, i)));
     if (!json_array_size(value))
         return 0;
-    return to_value(r->arena, value, out) ? 0 : api_out_of_memory(r->err);
+    return to_value(a, value, out) ? 0 : api_out_of_memory(r->err);
 }
 
 int read_tools(struct field_reader *r, const struct field *f, const json_t *value)
 {
+    struct chat *chat = &((struct params *)r->out)->chat;
     for (size_t i = 0; i < json_array_size(value); i++) {
         const json_t *function = json_object_get(json_array_get(value, i), "function");
         if (!json_is_string(json_object_get(function, "name")))
             return api_invalid(r->err, f->name, "tools[%zu] must be an object with function.name", i);
     }
-    return read_objects(r, f, value, &((struct params *)r->out)->chat.tools);
+    return read_objects(r, f, value, chat->arena, &chat->tools);
 }
 
 int read_documents(struct field_reader *r, const struct field *f, const json_t *value)
 {
-    return read_objects(r, f, value, &((struct params *)r->out)->chat.documents);
+    struct chat *chat = &((struct params *)r->out)->chat;
+    return read_objects(r, f, value, chat->arena, &chat->documents);
 }
 
 int read_template_variables(struct field_reader *r, const struct field *f, const json_t *value)
@@ -398,7 +410,7 @@ int read_template_variables(struct field_reader *r, const struct field *f, const
         if (chat_template_reserves(name))
             return api_invalid(r->err, f->name, "%s: %s is given otherwise", f->name, name);
     }
-    if (!to_value(r->arena, value, &all))
+    if (!to_value(chat->arena, value, &all))
         return api_out_of_memory(r->err);
     chat->variables = all.dict;
     return 0;

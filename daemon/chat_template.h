@@ -25,7 +25,8 @@ bool chat_template_reads(const struct chat_template *c, const char *variable);
 bool chat_template_wants_parts(const struct chat_template *c);         /* of a content, not its text */
 bool chat_template_wants_argument_text(const struct chat_template *c); /* of a call, not an object */
 
-struct chat { /* what is to be rendered; values that are JINJA_UNDEFINED are not given */
+struct chat {            /* what is to be rendered; values that are JINJA_UNDEFINED are not given */
+    struct arena *arena; /* of all of it, until it has been rendered */
     struct jinja_list *messages;
     struct jinja_value tools, documents;
     struct jinja_dict *variables; /* the client's own, or NULL; none of names that are given otherwise */

@@ -21,7 +21,7 @@ int choice_open(struct choice *c, struct api_error *err)
     if (missing)
         return api_out_of_memory(err);
     if (n_stops)
-        memcpy(stops, c->g->p.stops, n_stops * sizeof *stops);
+        memcpy(stops, c->index ? c->g->choices->text.stops : c->g->p.stops, n_stops * sizeof *stops);
     return text_open(&c->text, a, stops, n_stops) < 0 ? api_out_of_memory(err) : 0;
 }
 

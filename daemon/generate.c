@@ -208,7 +208,7 @@ static int make_choices(struct generation *g, struct api_error *err)
     return 0;
 }
 
-static int read_params(struct generation *g, struct api_error *err)
+static int read_params(struct generation *g, struct arena *scratch, struct api_error *err)
 {
     const struct request *r = g->request;
     struct json_limits limits = {.max_values = (size_t)g->model->n_ctx + 4096,
@@ -223,6 +223,7 @@ static int read_params(struct generation *g, struct api_error *err)
                                   .ignore_unknown = g->server->cfg->unknown_fields == CONFIG_IGNORE,
                                   .context = g->model};
     set_defaults(&g->p);
+    g->p.chat.arena = scratch;
     if (g->dialect->defaults)
         g->dialect->defaults(&g->p);
     size_t skip = !g->dialect->fields;
@@ -233,12 +234,14 @@ static void prepare(struct request *r)
 {
     struct generation *g = r->generation;
     struct api_error *err = &r->error;
-    if (read_params(g, err) == 0 && make_ids(g, err) == 0 && fit_context(g, err) == 0) {
+    struct arena scratch = {0}; /* of what makes the prompt */
+    if (read_params(g, &scratch, err) == 0 && make_ids(g, err) == 0 && fit_context(g, err) == 0) {
         if (!g->p.has_seed && getrandom(&g->p.seed, sizeof g->p.seed, 0) != sizeof g->p.seed)
             g->p.seed = clock_ns();
         g->p.seed &= SEED_MASK;
         make_choices(g, err);
     }
+    arena_close(&scratch);
     json_decref(g->body);
     g->body = NULL;
     g->p.prompt = NULL; /* went with the tree */

@@ -17,6 +17,7 @@
 #include "text.h"
 
 #define GENERATE_MAX_STOPS    16
+#define GENERATE_MAX_STOP     1024 /* bytes of one */
 #define GENERATE_MAX_STOP_IDS 256
 #define GENERATE_MAX_TOKENS   256 /* default of /generate */
 #define GENERATE_MAX_CHOICES  ENGINE_MAX_CHOICES

@@ -64,7 +64,8 @@ struct server {
     uint32_t n_preparing;           /* accepted, not submitted to the engine yet */
     uint32_t n_pool;                /* jobs on the uv pool */
     uint32_t n_connections;
-    uint64_t body_bytes; /* held by all bodies together */
+    uint64_t body_bytes;  /* held by all bodies together */
+    uint64_t reply_bytes; /* held by all large replies that their clients have not taken yet */
 
     bool draining, closing;
     bool lingers; /* drain_min_ms is not over */
@@ -124,6 +125,7 @@ struct request {
     int status;
     struct api_error error;
     struct buf out;   /* its body, or the part of a stream not taken yet */
+    size_t out_held;  /* of it, in server.reply_bytes */
     size_t out_at;    /* of a stream: bytes taken */
     size_t out_whole; /* of a stream: the end of its newest whole event */
     bool stream_ended;
@@ -160,6 +162,11 @@ void request_suspend(struct request *r);
 void request_resume(struct request *r);
 /* Drops the body's memory. */
 void request_drop_body(struct request *r);
+/* For an answer that costs little but may be long: whether there is room for it beside the large replies that
+ * others have not taken yet (body_memory; alone it always has). Else r->error is set, and what there was of
+ * it is gone. */
+bool request_has_room(struct request *r);
+#define REQUEST_LARGE_REPLY (64 * 1024) /* bytes: more than a socket takes at once */
 void request_ref(struct request *r);
 /* Calls `work`, which may touch the request's arena, body, out, error and generation only, then `worked`: on
  * the spot for a small body, else suspended, `work` on the pool and `worked` on the loop. */

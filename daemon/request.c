@@ -190,6 +190,21 @@ void request_drop_body(struct request *r)
     r->body_len = r->body_cap = 0;
 }
 
+bool request_has_room(struct request *r)
+{
+    struct server *s = r->server;
+    if (r->out.cap <= REQUEST_LARGE_REPLY || !s->reply_bytes ||
+        s->reply_bytes + r->out.cap <= s->cfg->body_memory)
+        return true;
+    arena_close(&r->arena);
+    r->out = (struct buf){.arena = &r->arena};
+    server_queue_full(s, &r->error);
+    api_fail(&r->error, 503, "queue_full", NULL,
+             "body_memory, %llu bytes, is used up by replies not yet taken",
+             (unsigned long long)s->cfg->body_memory);
+    return false;
+}
+
 void request_ref(struct request *r)
 {
     r->refs++;
@@ -200,6 +215,7 @@ void request_unref(struct request *r)
     if (--r->refs)
         return;
     request_drop_body(r);
+    r->server->reply_bytes -= r->out_held;
     arena_close(&r->arena);
     free(r);
 }

@@ -4,6 +4,9 @@
 
 static int prepare(struct text_stop *stop, struct arena *a)
 {
+    stop->state = 0;
+    if (stop->fail) /* another text has the same */
+        return 0;
     stop->fail = arena_array(a, stop->len, sizeof *stop->fail);
     if (!stop->fail)
         return -ENOMEM;
@@ -15,7 +18,6 @@ static int prepare(struct text_stop *stop, struct arena *a)
             border++;
         stop->fail[i] = border;
     }
-    stop->state = 0;
     return 0;
 }
 

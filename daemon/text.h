@@ -11,7 +11,7 @@
 struct text_stop {
     const char *s;
     uint32_t len;   /* >= 1 */
-    uint32_t *fail; /* [len] longest proper border of each prefix */
+    uint32_t *fail; /* [len] longest proper border of each prefix; NULL: text_open() makes it */
     uint32_t state; /* bytes of it that the text ends with */
 };
 
@@ -25,7 +25,8 @@ struct text {
     const struct text_stop *matched; /* the one that ended the text, or NULL */
 };
 
-/* Prepares `stops` (s and len set by the caller, in the arena). -ENOMEM. */
+/* Prepares `stops` (s and len set by the caller, in the arena; fail too, if it is that of another text).
+ * -ENOMEM. */
 int text_open(struct text *t, struct arena *a, struct text_stop *stops, uint32_t n_stops);
 /* The bytes of one more token. True when a stop string is complete: the text has ended. */
 bool text_add(struct text *t, const char *bytes, size_t n);

@@ -1,6 +1,7 @@
 #include "arena.h"
 
 #include <stdalign.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,9 +33,11 @@ static void link_large(struct arena *a, struct arena_block *b)
     a->large = b;
 }
 
-static void *alloc_large(struct arena *a, size_t n)
+static void *alloc_large(struct arena *a, size_t n, bool zero)
 {
-    struct arena_block *b = n <= SIZE_MAX - sizeof *b ? malloc(sizeof *b + n) : NULL;
+    struct arena_block *b = NULL;
+    if (n <= SIZE_MAX - sizeof *b)
+        b = zero ? calloc(1, sizeof *b + n) : malloc(sizeof *b + n);
     if (!b)
         return NULL;
     b->size = n;
@@ -46,7 +49,7 @@ static void *alloc_large(struct arena *a, size_t n)
 void *arena_alloc(struct arena *a, size_t n)
 {
     if (n >= ARENA_LARGE)
-        return alloc_large(a, n);
+        return alloc_large(a, n, false);
     n = round_up(n ? n : 1);
     if (!a->small || a->used + n > a->small->size) {
         struct arena_block *b = malloc(sizeof *b + ARENA_BLOCK);
@@ -64,8 +67,12 @@ void *arena_alloc(struct arena *a, size_t n)
     return piece;
 }
 
+/* What is large may be room for the worst case: calloc() leaves its pages to the system until they are used.
+ */
 void *arena_zalloc(struct arena *a, size_t n)
 {
+    if (n >= ARENA_LARGE)
+        return alloc_large(a, n, true);
     void *p = arena_alloc(a, n);
     if (p)
         memset(p, 0, n);

@@ -1,0 +1,160 @@
+/* What a client can make the daemon hold: room for answers that have not begun, what a chat was made of,
+ * answers that are not taken. */
+#include "harness.h"
+
+#define LONG_CONTEXT "--slots", "1", "--n-ctx", "32768", "--kv-memory", "100M"
+
+static long long metric(const char *name)
+{
+    struct reply r = get("/metrics");
+    char line[80];
+    snprintf(line, sizeof line, "\n%s ", name);
+    const char *at = strstr(r.body, line);
+    cr_assert_not_null(at, "no metric %s", name);
+    long long value = atoll(at + strlen(line));
+    reply_free(&r);
+    return value;
+}
+
+/* Without the decoder's. */
+static long long own_memory(void)
+{
+    return metric("hearth_process_anonymous_bytes") - metric("hearth_device_memory_bytes");
+}
+
+#define WAITING 12
+
+/* Behind a request that holds the only slot, so many of these wait: how much memory they take. */
+static long long memory_of_waiting(const char *path, const char *body)
+{
+    int fds[WAITING], first = client_connect(daemon_.port);
+    client_request(first, "POST", "/generate", "",
+                   "{\"prompt\":\"Once\",\"max_tokens\":20000,\"ignore_eos\":true}");
+    wait_stat("requests.running", 1);
+    long long before = own_memory();
+    for (int i = 0; i < WAITING; i++) {
+        fds[i] = client_connect(daemon_.port);
+        client_request(fds[i], "POST", path, "", body);
+        wait_stat("requests.waiting", i + 1);
+        while (metric("hearth_body_bytes")) /* until then it is being prepared */
+            usleep(5000);
+    }
+    long long grown = own_memory() - before;
+    for (int i = 0; i < WAITING; i++)
+        close(fds[i]);
+    close(first);
+    wait_stat("requests.running", 0);
+#ifdef __SANITIZE_ADDRESS__ /* which keeps what was freed */
+    grown = 0;
+#endif
+    return grown;
+}
+
+/* 5 MB each when they are written. */
+DAEMON_TEST(memory, log_probabilities_take_room_when_they_come, LONG_CONTEXT)
+{
+    cr_assert_lt(memory_of_waiting("/generate", "{\"prompt\":\"Once\",\"max_tokens\":30000,\"logprobs\":20}"),
+                 24ll << 20);
+}
+
+DAEMON_TEST(memory, what_a_chat_was_made_of_is_gone_when_it_waits, LONG_CONTEXT)
+{
+    size_t n = 3 << 20;
+    char *body = malloc(n + 200), *at = body;
+    at += sprintf(at, "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"max_tokens\":9,"
+                      "\"chat_template_kwargs\":{\"x\":\"");
+    memset(at, 'x', n);
+    strcpy(at + n, "\"}}");
+    cr_assert_lt(memory_of_waiting("/v1/chat/completions", body), 20ll << 20);
+    free(body);
+}
+
+DAEMON_TEST(memory, a_stop_string_has_a_limit)
+{
+    char text[1200], all[1400];
+    memset(text, 'x', sizeof text);
+    for (int n = 1024; n <= 1025; n++) {
+        snprintf(all, sizeof all, "{\"prompt\":\"Once\",\"max_tokens\":1,\"n\":2,\"stop\":\"%.*s\"}", n,
+                 text);
+        struct reply r = post("/generate", all);
+        cr_assert_eq(r.status, n == 1024 ? 200 : 400, "%s", r.body);
+        cr_assert_eq(strstr(r.body, "at most 1024 bytes (got one of 1025)") != NULL, n == 1025, "%s", r.body);
+        reply_free(&r);
+    }
+}
+
+/* --- answers that are not taken --- */
+
+/* With buffers as small as they can be, the daemon's too. */
+static int connect_narrow(void)
+{
+    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons(daemon_.port)};
+    struct timeval limit = {.tv_sec = CLIENT_TIMEOUT_S};
+    int room = 4096, segment = 536, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
+    setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &segment, sizeof segment);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    cr_assert_eq(connect(fd, (struct sockaddr *)&addr, sizeof addr), 0);
+    return fd;
+}
+
+/* {"content":"1 1 1 ..."}: about 400 KB, whose tokens are 1.4 MB of text. */
+static char *long_content(void)
+{
+    size_t n = 200000;
+    char *body = malloc(2 * n + 40), *at = body + sprintf(body, "{\"content\":\"");
+    for (size_t i = 0; i < n; i++)
+        at = stpcpy(at, "1 ");
+    strcpy(at, "\"}");
+    return body;
+}
+
+/* Asks, and waits until the answer has begun. */
+static struct reply ask_long(int fd, const char *body)
+{
+    struct reply r = {0};
+    client_request(fd, "POST", "/tokenize", "", body);
+    while (!r.raw || !strstr(r.raw, "{\"tokens\":["))
+        cr_assert(reply_more(&r, fd));
+    return r;
+}
+
+DAEMON_TEST(memory, long_answers_that_are_not_taken_are_bounded_together, "--body-memory", "2M")
+{
+    char *body = long_content();
+    int fd = connect_narrow();
+    struct reply r = ask_long(fd, body);
+    reply_free(&r);
+    r = post("/tokenize", body);
+    cr_assert_eq(r.status, 503, "%.200s", r.body);
+    cr_assert_not_null(strstr(r.body, "replies not yet taken"), "%s", r.body);
+    reply_free(&r);
+    r = post("/tokenize", "{\"content\":\"Once\"}"); /* short ones are none of them */
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    reply_free(&r);
+    close(fd);
+    while (metric("hearth_connections") > 1)
+        usleep(5000);
+    r = post("/tokenize", body);
+    cr_assert_eq(r.status, 200);
+    reply_free(&r);
+    free(body);
+}
+
+DAEMON_TEST(memory, a_long_answer_is_not_to_be_taken_in_drops, "--body-timeout-ms", "4000")
+{
+    char *body = long_content(), piece[4096];
+    int fd = connect_narrow();
+    struct reply r = ask_long(fd, body);
+    size_t n = r.raw_len, all = strtoul(strstr(r.raw, "Content-Length: ") + 16, NULL, 10);
+    cr_assert_gt(all, 1 << 20);
+    for (ssize_t got = 1; got > 0; n += got > 0 ? (size_t)got : 0) {
+        usleep(20000);
+        got = recv(fd, piece, sizeof piece, 0);
+    }
+    cr_assert_lt(n, all, "it was not cut");
+    reply_free(&r);
+    close(fd);
+    free(body);
+}
