@@ -608,6 +608,7 @@ static void write_log(const struct request *r)
                               .route = r->route ? r->route->path : NULL,
                               .path = r->path,
                               .status = r->gone && !r->status ? 499 : r->status,
+                              .error = r->status >= 400 ? r->error.type : NULL,
                               .ms = (double)(clock_ns() - r->opened_ns) / 1e6};
     if (r->generation)
         generation_log(r->generation, &line);

@@ -259,6 +259,8 @@ static void access_keys(const struct log_access *a, char *out, size_t room)
         append_key(out, room, &n, "path", a->path);
     snprintf(figures, sizeof figures, ",\"status\":%d,\"ms\":%.1f", a->status, a->ms);
     append(out, room, &n, figures);
+    if (a->error)
+        append_key(out, room, &n, "error", a->error);
     if (a->finish) {
         append_key(out, room, &n, "generation", a->generation);
         snprintf(figures, sizeof figures, ",\"prompt_tokens\":%u,\"cached_tokens\":%u,\"tokens\":%u",
@@ -278,8 +280,9 @@ void log_access(enum log_level level, const char *id, const struct log_access *a
     if (a->finish)
         snprintf(generation, sizeof generation, " %s prompt=%u cached=%u tokens=%u finish=%s", a->generation,
                  a->prompt_tokens, a->cached_tokens, a->tokens, a->finish);
-    snprintf(message, sizeof message, "%.40s %s %d%s %.1f ms", a->method,
-             a->route ? a->route : log_quote(a->path), a->status, generation, a->ms);
+    snprintf(message, sizeof message, "%.40s %s %d%s%s%s %.1f ms", a->method,
+             a->route ? a->route : log_quote(a->path), a->status, a->error ? " " : "",
+             a->error ? a->error : "", generation, a->ms);
     access_keys(a, keys, sizeof keys);
     write_line(level, id, message, keys);
 }

@@ -33,6 +33,7 @@ struct log_access {
     const char *route; /* NULL: no route has this path */
     const char *path;  /* as the client sent it */
     int status;
+    const char *error; /* the type of the refusal or failure; NULL: none */
     double ms;
     /* Of a generation; finish NULL: it was none, or came to nothing. */
     const char *finish;

@@ -47,9 +47,9 @@ static void expect_access(const json_t *line, const char *raw)
 static void expect_line(char *raw)
 {
     static const char *const levels[] = {"error", "warn", "info", "debug", NULL};
-    static const char *const known[] = {"time",   "level",         "request",       "message", "method",
-                                        "route",  "path",          "status",        "ms",      "generation",
-                                        "finish", "prompt_tokens", "cached_tokens", "tokens",  NULL};
+    static const char *const known[] = {
+        "time", "level",      "request", "message",       "method",        "route",  "path",  "status",
+        "ms",   "generation", "finish",  "prompt_tokens", "cached_tokens", "tokens", "error", NULL};
     json_error_t words;
     json_t *line = json_loads(raw, JSON_REJECT_DUPLICATES, &words), *value;
     const char *key;

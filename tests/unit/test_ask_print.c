@@ -22,8 +22,9 @@ static char *table_of(const char *stats)
 
 Test(ask_print, a_model_has_its_lines)
 {
-    char *text = table_of("{\"version\":\"1\",\"state\":\"ready\",\"model\":{\"name\":\"M\",\"arch\":\"qwen3\","
-                          "\"quantization\":\"Q8_0\"},\"kv\":{\"pages_total\":8}}");
+    char *text =
+        table_of("{\"version\":\"1\",\"state\":\"ready\",\"model\":{\"name\":\"M\",\"arch\":\"qwen3\","
+                 "\"quantization\":\"Q8_0\"},\"kv\":{\"pages_total\":8}}");
     cr_assert_not_null(strstr(text, "model      M · qwen3 Q8_0 · "), "%s", text);
     cr_assert_not_null(strstr(text, "KV cache   0 of 8 pages"), "%s", text);
     free(text);

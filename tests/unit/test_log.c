@@ -158,6 +158,19 @@ Test(log, in_json_each_figure_of_the_access_line_is_a_key)
                      "\"tokens\":64,\"finish\":\"eos\"}\n"));
 }
 
+Test(log, a_refusal_has_the_type_of_its_error)
+{
+    struct log_access a = {.method = "POST", .route = "/generate", .status = 503, .error = "queue_full"};
+    catch_stderr();
+    log_open(LOG_LEVEL_INFO, LOG_TEXT);
+    log_access(LOG_LEVEL_INFO, "req-1", &a);
+    log_open(LOG_LEVEL_INFO, LOG_JSON);
+    log_access(LOG_LEVEL_INFO, "req-2", &a);
+    const char *text = written();
+    cr_assert(strstr(text, "req-1: POST /generate 503 queue_full 0.0 ms\n"), "%s", text);
+    cr_assert(strstr(text, "\"status\":503,\"ms\":0.0,\"error\":\"queue_full\"}\n"), "%s", text);
+}
+
 Test(log, a_path_without_a_route_is_escaped_in_its_key)
 {
     struct log_access a = {.method = "GET", .path = "/a\"\n", .status = 404};

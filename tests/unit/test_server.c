@@ -324,6 +324,15 @@ SERVER_TEST(access, a_finished_generation_has_its_figures_and_the_id_of_its_repl
     reply_free(&r);
 }
 
+SERVER_TEST(access, a_refusal_is_named)
+{
+    int log = catch_log();
+    free(expect_error(post("/generate", "{\"prompt\":\"Once\",\"n\":99}"), 400, "invalid_request"));
+    expect_logged(log, "POST /generate 400 invalid_request ");
+    free(expect_error(get("/generat"), 404, "not_found"));
+    expect_logged(log, " 404 not_found ");
+}
+
 SERVER_TEST(access, a_timeout_in_the_queue_is_no_error_but_a_timeout)
 {
     int log = catch_log();
