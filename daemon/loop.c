@@ -169,6 +169,7 @@ static struct MHD_Daemon *start(struct listener *l, const struct listener_callba
         {MHD_OPTION_CONNECTION_LIMIT, (intptr_t)c->max_connections, NULL},
         {MHD_OPTION_CONNECTION_TIMEOUT, (intptr_t)c->idle_timeout_s, NULL},
         {l->tls ? MHD_OPTION_HTTPS_CERT_CALLBACK : MHD_OPTION_END, 0, l->tls ? tls_callback() : NULL},
+        {l->tls ? MHD_OPTION_HTTPS_PRIORITIES : MHD_OPTION_END, 0, l->tls ? TLS_PRIORITIES : NULL},
         {MHD_OPTION_END, 0, NULL},
     };
     return MHD_start_daemon(flags, 0, NULL, NULL, c->request, l, MHD_OPTION_ARRAY, options, MHD_OPTION_END);

@@ -3,6 +3,9 @@
 #pragma once
 #include "error.h"
 
+/* What a client may speak, in GnuTLS' words: TLS 1.2 and 1.3 (RFC 8996). */
+#define TLS_PRIORITIES "NORMAL:-VERS-TLS1.0:-VERS-TLS1.1"
+
 /* Reads PEM files: the certificate with its chain, and the private key; checks that they belong together.
  * On an error what was there before stays in use. */
 int tls_load(const char *certificate, const char *key, struct error *err);

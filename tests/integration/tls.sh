@@ -38,6 +38,12 @@ grep -q "https://127.0.0.1:$port" "$dir/log" || fail "the start line does not na
 body='{"prompt":"Once upon a time","max_tokens":8,"temperature":0,"stream":true}'
 curl -sfN --cacert "$dir/first.pem" -d "$body" "https://localhost:$port/generate" | grep -q '\[DONE\]' || fail "no stream over TLS"
 curl -sf "http://localhost:$port/health" >/dev/null 2>&1 && fail "plain HTTP is answered on the TLS port"
+# TLS 1.2 and 1.3, nothing older; a client that could speak it (where OpenSSL has it still) is turned away.
+for version in 1.2 1.3; do
+    curl -sf --tlsv$version --tls-max $version --cacert "$dir/first.pem" "https://localhost:$port/health" >/dev/null || fail "no TLS $version"
+done
+curl -sf --tlsv1.0 --tls-max 1.1 --ciphers DEFAULT@SECLEVEL=0 --cacert "$dir/first.pem" "https://localhost:$port/health" >/dev/null 2>&1 &&
+    fail "TLS 1.1 is answered"
 
 # A running stream goes on while the certificate changes under it.
 curl -sfN --cacert "$dir/first.pem" -d '{"prompt":"Once","max_tokens":900,"ignore_eos":true,"stream":true}' \
