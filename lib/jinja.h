@@ -35,7 +35,8 @@ bool jinja_reads(const struct jinja *t, const char *name);
 
 struct jinja_limits { /* 0: the JINJA_MAX_ above */
     /* A statement, an iteration, a call, a filter or a test is one; other expressions an eighth of one, and
-     * so are 512 bytes of text or 8 entries of a dict that have to be walked. */
+     * so are 512 bytes of text (64 where characters are counted) or 8 entries of a dict that have to be
+     * walked. */
     unsigned operations;
     size_t output, memory; /* bytes */
 };

@@ -92,7 +92,7 @@ static bool index_of(int64_t i, size_t n, size_t *out)
 static bool character(struct jinja_run *r, struct jinja_text text, int64_t i, struct jinja_value *out)
 {
     size_t at;
-    if (!jinja_work_bytes(r, text.len))
+    if (!jinja_work_bytes(r, JINJA_WALK * text.len))
         return false;
     if (!index_of(i, i < 0 ? jinja_text_length(text) : text.len, &at))
         return true;
@@ -246,7 +246,7 @@ static bool slice_text(struct jinja_run *r, const struct jinja_value *v, struct 
     struct jinja_out text = {.max = r->limits.memory};
     struct jinja_list *all;
     if (s.step == 1) {
-        if (!jinja_work_bytes(r, v->text.len))
+        if (!jinja_work_bytes(r, JINJA_WALK * v->text.len))
             return false;
         fit(&s, (int64_t)jinja_text_length(v->text));
         size_t from = jinja_text_at(v->text, (size_t)s.from);

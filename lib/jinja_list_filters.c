@@ -33,7 +33,7 @@ FILTER(length)
         return true;
     case JINJA_TEXT:
         *out = jinja_int((int64_t)jinja_text_length(v->text));
-        return jinja_work_bytes(r, v->text.len);
+        return jinja_work_bytes(r, JINJA_WALK * v->text.len);
     case JINJA_LIST:
     case JINJA_TUPLE:
         *out = jinja_int((int64_t)v->list->n);

@@ -151,10 +151,12 @@ METHOD(rstrip)
     return jinja_trim(r, self->text, args->given[0] ? &args->values[0] : NULL, false, true, out);
 }
 
-static bool has_end(struct jinja_text text, struct jinja_text end, bool begins)
+static bool has_end(struct jinja_run *r, struct jinja_text text, struct jinja_text end, bool begins,
+                    bool *out)
 {
-    return end.len <= text.len &&
+    *out = end.len <= text.len &&
            (!end.len || !memcmp(text.s + (begins ? 0 : text.len - end.len), end.s, end.len));
+    return jinja_work_bytes(r, end.len);
 }
 
 static bool ends_with(struct jinja_run *r, const struct jinja_value *self, const struct jinja_value *end,
@@ -166,7 +168,10 @@ static bool ends_with(struct jinja_run *r, const struct jinja_value *self, const
     for (size_t i = 0; i < (several ? end->list->n : 1); i++) {
         if (ends[i].kind != JINJA_TEXT)
             return jinja_fail(r, -EBADMSG, "a string is needed, not %s", jinja_kind_name(&ends[i]));
-        out->b |= has_end(self->text, ends[i].text, begins);
+        bool has;
+        if (!has_end(r, self->text, ends[i].text, begins, &has))
+            return false;
+        out->b |= has;
     }
     return true;
 }
@@ -185,11 +190,11 @@ static bool remove_end(struct jinja_run *r, const struct jinja_value *self, cons
                        bool begins, struct jinja_value *out)
 {
     struct jinja_text end = {0}, text = self->text;
-    bool given;
-    if (!text_argument(r, args, 0, false, &end, &given))
+    bool given, has;
+    if (!text_argument(r, args, 0, false, &end, &given) || !has_end(r, text, end, begins, &has))
         return false;
     *out = *self;
-    if (given && has_end(text, end, begins))
+    if (given && has)
         out->text = jinja_text_cut(text, begins ? end.len : 0, begins ? text.len : text.len - end.len);
     return true;
 }
@@ -276,12 +281,26 @@ static bool split_at(struct jinja_run *r, struct jinja_text t, struct jinja_text
     return push_part(r, out, t, from, t.len);
 }
 
+/* Whether `what`, which is not empty, stands at t.s + at. From behind every place may cost its whole length.
+ */
+static bool stands_at(struct jinja_run *r, struct jinja_text t, size_t at, struct jinja_text what, bool *out)
+{
+    *out = t.len - at >= what.len && t.s[at] == what.s[0];
+    if (!*out)
+        return true;
+    *out = !memcmp(t.s + at, what.s, what.len);
+    return jinja_work_bytes(r, what.len);
+}
+
 static bool rsplit_at(struct jinja_run *r, struct jinja_text t, struct jinja_text sep, int64_t max,
                       struct jinja_value *out)
 {
     size_t to = t.len;
     for (size_t at = to; max != 0 && at-- > 0;) {
-        if (to - at < sep.len || memcmp(t.s + at, sep.s, sep.len))
+        bool here;
+        if (!stands_at(r, jinja_text_cut(t, 0, to), at, sep, &here))
+            return false;
+        if (!here)
             continue;
         if (!push_part(r, out, t, at + sep.len, to))
             return false;
@@ -374,12 +393,15 @@ METHOD(replace)
            integer_argument(r, args, 2, &count) && jinja_replace(r, self->text, old, by, count, out);
 }
 
-static const char *find_last(struct jinja_text t, struct jinja_text what)
+static bool find_last(struct jinja_run *r, struct jinja_text t, struct jinja_text what, const char **out)
 {
-    for (size_t at = t.len + 1; at-- > 0;)
-        if (t.len - at >= what.len && (!what.len || !memcmp(t.s + at, what.s, what.len)))
-            return t.s + at;
-    return NULL;
+    bool here = false;
+    size_t at = t.len;
+    while (what.len && !here && at > 0)
+        if (!stands_at(r, t, --at, what, &here))
+            return false;
+    *out = here || !what.len ? t.s + at : NULL;
+    return true;
 }
 
 static bool find_any(struct jinja_run *r, const struct jinja_value *self, const struct jinja_args *args,
@@ -389,7 +411,11 @@ static bool find_any(struct jinja_run *r, const struct jinja_value *self, const 
     bool given;
     if (!text_argument(r, args, 0, false, &what, &given) || !jinja_work_bytes(r, 2 * t.len))
         return false;
-    const char *found = last ? find_last(t, what) : memmem(t.s, t.len, what.s, what.len);
+    const char *found = NULL;
+    if (last && !find_last(r, t, what, &found))
+        return false;
+    if (!last)
+        found = memmem(t.s, t.len, what.s, what.len);
     *out = jinja_int(found ? (int64_t)jinja_text_length(jinja_text_of(t.s, (size_t)(found - t.s))) : -1);
     return true;
 }

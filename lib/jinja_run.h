@@ -6,6 +6,7 @@
 
 #define JINJA_MAX_FRAMES 500 /* of evaluation, macros included, in one another */
 #define JINJA_OPERATION  8   /* of work: what is counted */
+#define JINJA_WALK       8   /* times what a byte costs: one that is walked character by character */
 
 struct jinja_out { /* a text that grows */
     char *s;

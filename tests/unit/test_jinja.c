@@ -485,6 +485,30 @@ Test(jinja, what_values_do_not_allow_is_told_with_its_line)
 
 /* --- what is bounded --- */
 
+/* A million letters. */
+#define LONG_TEXT "{% set s = ('a' * 1000) * 1000 %}"
+
+Test(jinja, bytes_that_are_walked_are_operations_too)
+{
+    static const char *const walks[] = {"s.startswith(s)", "s.endswith(s)", "s.removesuffix(s)",
+                                        "s|length",        "s[-1]",         "s[5:]"};
+    char source[200];
+    for (size_t i = 0; i < sizeof walks / sizeof *walks; i++) {
+        snprintf(source, sizeof source, "%s{%% for i in range(900) %%}{%% set x = %s %%}{%% endfor %%}",
+                 LONG_TEXT, walks[i]);
+        expect_fails(source, NOTHING, -ELOOP, "100000 operations");
+    }
+    expect_fails(LONG_TEXT "{% for i in range(60) %}{% set x = s|length %}{% endfor %}", NOTHING, -ELOOP,
+                 "100000 operations");
+    /* From behind each place may be compared in full length. */
+    expect_fails(LONG_TEXT "{{ s.rfind(s[900000:] + 'b') }}", NOTHING, -ELOOP, "100000 operations");
+    expect_fails(LONG_TEXT "{{ s.rsplit(s[900000:] + 'b') }}", NOTHING, -ELOOP, "100000 operations");
+    expect_text(
+        "{{ 'abcabc'.rfind('bc') }} {{ 'abc'.rfind('') }} {{ 'abc'.rfind('cd') }} {{ 'a, b, c'.rsplit(', "
+        "', 1) }}",
+        NOTHING, "4 3 -1 ['a, b', 'c']");
+}
+
 Test(jinja, operations_are_bounded)
 {
     expect_fails("{% for a in range(1000) %}{% for b in range(1000) %}{% endfor %}{% endfor %}", NOTHING,
