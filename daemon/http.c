@@ -247,10 +247,11 @@ static int check_key(struct request *r, const struct headers *h, struct api_erro
                                     : "a key is needed");
 }
 
+/* Whatever a model works on counts: the pool, too, is everybody's. */
 static int check_client(struct request *r, const struct headers *h, struct api_error *e)
 {
     struct server *s = r->server;
-    if (!r->route->work || !s->cfg->client_limit)
+    if (!r->route->post || !r->route->needs_model || !s->cfg->client_limit)
         return 0;
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(r->mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);

@@ -267,11 +267,14 @@ DAEMON_TEST(access, a_client_has_so_many_requests_at_once, "--client-limit", "2"
     cr_assert_not_null(reply_header(&r, "Retry-After"));
     cr_assert_not_null(strstr(r.body, "\"type\":\"rate_limited\""));
     reply_free(&r);
+    expect("POST", "/tokenize", "", "{\"content\":\"Once\"}", 429);
+    expect("POST", "/detokenize", "", "{\"tokens\":[1]}", 429);
     expect("GET", "/stats", "", NULL, 200);
     expect("POST", "/generate", "X-Forwarded-For: 10.0.0.9\r\n", ONE_TOKEN, 429);
     close(one);
     wait_stat("requests.running", 1);
     expect("POST", "/generate", "", ONE_TOKEN, 200);
+    expect("POST", "/tokenize", "", "{\"content\":\"Once\"}", 200);
     close(two);
 }
 
