@@ -119,6 +119,17 @@ void listener_name(struct listener *l)
     }
 }
 
+bool listener_is_local(const struct listener *l)
+{
+    struct sockaddr_storage addr = {0};
+    socklen_t len = sizeof addr;
+    if (getsockname(l->fd, (struct sockaddr *)&addr, &len) < 0)
+        return false;
+    if (addr.ss_family == AF_INET6)
+        return IN6_IS_ADDR_LOOPBACK(&((struct sockaddr_in6 *)&addr)->sin6_addr);
+    return addr.ss_family == AF_UNIX || ntohl(((struct sockaddr_in *)&addr)->sin_addr.s_addr) >> 24 == 127;
+}
+
 static void on_timer(uv_timer_t *timer)
 {
     listener_run(timer->data);

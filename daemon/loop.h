@@ -47,6 +47,9 @@ int listener_bind_unix(const char *path, struct error *err);
 /* Fills `where` and `port` from the socket. */
 void listener_name(struct listener *l);
 
+/* Whether only this machine reaches it. */
+bool listener_is_local(const struct listener *l);
+
 /* `l` has fd, inherited, owner set and must not move afterwards. On failure nothing is left but the fd. */
 int listener_open(struct listener *l, uv_loop_t *loop, const struct listener_callbacks *callbacks,
                   struct error *err);

@@ -330,6 +330,9 @@ static int bind_early(struct serve *s, struct error *err)
     if (n > 0)
         log_info("%d socket%s from the service manager replace%s host, port and unix_socket", n,
                  n == 1 ? "" : "s", n == 1 ? "s" : "");
+    if (n > 0 && s->cfg.tls_port)
+        log_warn("nothing listens on tls_port %u: sockets from the service manager speak HTTP without TLS",
+                 s->cfg.tls_port);
     struct error inner = {0};
     int rc = server_open(&s->server, &s->loop, &s->cfg, fds, n, &inner);
     if (rc < 0) /* an address that cannot be had is a matter of configuration, whatever the errno */

@@ -88,12 +88,23 @@ static int bind_all(struct server *s, struct error *err)
     return rc < 0 ? rc : bind_host(s, cfg->tls_port, true, err);
 }
 
+/* Where others than this machine reach it, as the configuration or the socket says it; or NULL. */
+static const char *open_place(const struct server *s, bool inherited)
+{
+    if (!inherited)
+        return serve_is_loopback(s->cfg->host) ? NULL : s->cfg->host;
+    for (unsigned i = 0; i < s->n_listeners; i++)
+        if (!listener_is_local(&s->listeners[i]))
+            return s->listeners[i].where;
+    return NULL;
+}
+
 static void warn(struct server *s, bool inherited)
 {
-    if (!inherited && !serve_is_loopback(s->cfg->host) && !access_needs_key(s->access))
+    const char *place = open_place(s, inherited);
+    if (place && !access_needs_key(s->access))
         snprintf(s->warning, sizeof s->warning,
-                 "listening on %.100s without keys: it is open to all who can reach this machine",
-                 s->cfg->host);
+                 "listening on %.100s without keys: it is open to all who can reach this machine", place);
     else
         snprintf(s->warning, sizeof s->warning, "%s", access_warning(s->access));
 }

@@ -68,18 +68,23 @@ static uint16_t start_notified(const char *const *args)
 }
 
 /* A listening socket as a socket unit makes it. */
-static int listener(uint16_t *port)
+static int listener_at(in_addr_t where, uint16_t *port)
 {
     struct sockaddr_in address = {.sin_family = AF_INET};
     socklen_t length = sizeof address;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_addr.s_addr = htonl(where);
     cr_assert_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
     cr_assert_eq(listen(fd, 64), 0);
     getsockname(fd, (struct sockaddr *)&address, &length);
     *port = ntohs(address.sin_port);
     return fd;
+}
+
+static int listener(uint16_t *port)
+{
+    return listener_at(INADDR_LOOPBACK, port);
 }
 
 Test(systemd, loading_is_a_status_and_asks_for_time)
@@ -199,6 +204,24 @@ Test(systemd, an_inherited_socket_replaces_host_and_port)
     notified("READY=1");
     process_expect(&p, "1 socket from the service manager replaces host, port and unix_socket");
     cr_assert_eq(process_http(port, "/health/ready", NULL, reply, sizeof reply), 200);
+    close(fd);
+}
+
+Test(systemd, an_inherited_socket_that_all_can_reach_without_keys_or_tls_is_warned_about)
+{
+    static const char *const args[] = {"serve", "--tls-port", "30443",       "--threads",
+                                       "2",     "--model",    PROCESS_MODEL, NULL};
+    const char *const env[] = {notify_variable, NULL};
+    char reply[4096];
+    uint16_t port;
+    int fd = listener_at(INADDR_ANY, &port);
+    process_start(&p, &(struct process_start){.args = args, .env = env, .listen_fd = fd});
+    notified("READY=1");
+    process_expect(&p, "nothing listens on tls_port 30443");
+    process_expect(&p, "listening on http://0.0.0.0:");
+    process_expect(&p, "without keys");
+    cr_assert_eq(process_http(port, "/stats", NULL, reply, sizeof reply), 200);
+    expect_in(reply, "without keys");
     close(fd);
 }
 
