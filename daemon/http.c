@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 
 #define IDLE_MS      60000 /* a connection between two requests */
+#define LEFT_MS      1000  /* a request whose sender has left, to be whole */
 #define CUT_FACTOR   8     /* times max_body: what is read to be thrown away */
 #define FIRST_BODY   4096
 #define STREAM_BLOCK 16384
@@ -35,6 +36,15 @@ static void on_tick(uv_timer_t *timer)
 static void limit(struct connection *c, uint64_t ms)
 {
     uv_timer_start(&c->timer, on_slow, ms, 0);
+}
+
+/* libmicrohttpd does not look again when the end of the connection came with the last bytes: a request that
+ * is not whole with them never will be. */
+static void limit_if_left(struct connection *c)
+{
+    char byte;
+    if (recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
+        limit(c, LEFT_MS);
 }
 
 void connection_start_ticks(struct connection *c, uint64_t ms)
@@ -478,10 +488,11 @@ static enum MHD_Result take_headers(struct request *r)
     MHD_get_connection_values_n(r->mhd, MHD_HEADER_KIND, take_header, &h);
     take_id(r, h.request_id);
     r->has_body = h.n_encodings || h.content_length;
-    if (r->has_body)
+    connection_stop_timer(r->connection);
+    if (r->has_body) {
         limit(r->connection, cfg->body_timeout_ms);
-    else
-        connection_stop_timer(r->connection);
+        limit_if_left(r->connection);
+    }
     bool refused = check_headers(r, &h) < 0;
     r->discard = refused || !r->route || !r->route->post;
     bool expects = h.expect && !strcasecmp(h.expect, "100-continue");
@@ -529,6 +540,7 @@ static enum MHD_Result take_body(struct request *r, const char *data, size_t n)
     r->body_seen += n;
     if (r->body_seen > CUT_FACTOR * cfg->max_body)
         return MHD_NO;
+    limit_if_left(r->connection);
     if (r->discard)
         return MHD_YES;
     if (r->body_len + n > cfg->max_body)

@@ -2,6 +2,20 @@
  * headers, slow senders, too many connections. */
 #include "harness.h"
 
+/* Until the daemon has so many, that of the question included. */
+static void wait_connections(long n)
+{
+    static const char name[] = "\nhearth_connections ";
+    long is = -1;
+    for (int i = 0; i < 12000 && is != n; i++) {
+        struct reply r = get("/metrics");
+        is = atol(strstr(r.body, name) + strlen(name));
+        reply_free(&r);
+        usleep(5000);
+    }
+    cr_assert_eq(is, n, "%ld connections", is);
+}
+
 static char *spaces(size_t n)
 {
     char *text = malloc(n + 1);
@@ -161,6 +175,33 @@ DAEMON_TEST(slow, a_running_request_is_not_cut_by_the_body_timeout, "--body-time
     json_t *root = generate("{\"prompt\":\"Once\",\"max_tokens\":900,\"ignore_eos\":true}");
     cr_assert_eq(json_number(root, "usage.completion_tokens"), 900);
     json_decref(root);
+}
+
+/* Their last bytes and their end are seen at once. */
+DAEMON_TEST(slow, senders_that_left_in_the_middle_are_forgotten, "--body-timeout-ms", "3600000")
+{
+    struct reply r = {0};
+    int fds[8];
+    for (int i = 0; i < 8; i++)
+        fds[i] = client_connect(daemon_.port);
+    wait_connections(9);
+    kill(daemon_.pid, SIGSTOP);
+    for (int i = 0; i < 8; i++) {
+        client_puts(fds[i], "POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n");
+        for (int k = 0; k < 50 * (i % 4); k++)
+            client_puts(fds[i], "{\"prompt\":                                        ");
+        close(fds[i]);
+    }
+    kill(daemon_.pid, SIGCONT);
+    wait_connections(1);
+    /* One that only says that it will send no more is answered. */
+    int fd = client_connect(daemon_.port);
+    client_request(fd, "POST", "/generate", "", "{\"prompt\":7}");
+    shutdown(fd, SHUT_WR);
+    client_read(fd, &r, false);
+    cr_assert_eq(r.status, 400);
+    reply_free(&r);
+    close(fd);
 }
 
 DAEMON_TEST(many, body_memory_bounds_all_bodies_together, "--body-memory", "1M", "--max-body", "1M")
