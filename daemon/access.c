@@ -12,6 +12,7 @@
 
 #define DIGEST  32
 #define MAX_KEY 512
+_Static_assert(ACCESS_ADDRESS >= INET6_ADDRSTRLEN, "any address fits");
 
 struct keys {
     uint8_t (*digests)[DIGEST];
@@ -225,7 +226,8 @@ static uint64_t mix(const uint8_t *bytes, size_t n)
     return hash ? hash : 1;
 }
 
-uint64_t access_client(const struct access *a, const struct sockaddr *peer, const char *forwarded_for)
+static struct in6_addr find_address(const struct access *a, const struct sockaddr *peer,
+                                    const char *forwarded_for)
 {
     struct in6_addr address = {0}; /* over a Unix socket all are one */
     if (peer && peer->sa_family == AF_INET6) {
@@ -236,7 +238,25 @@ uint64_t access_client(const struct access *a, const struct sockaddr *peer, cons
     }
     if (forwarded_for && is_proxy(a, &address))
         take_forwarded(a, forwarded_for, &address);
+    return address;
+}
+
+uint64_t access_client(const struct access *a, const struct sockaddr *peer, const char *forwarded_for)
+{
+    struct in6_addr address = find_address(a, peer, forwarded_for);
     return mix(address.s6_addr, sizeof address.s6_addr);
+}
+
+void access_address(const struct access *a, const struct sockaddr *peer, const char *forwarded_for,
+                    char out[ACCESS_ADDRESS])
+{
+    if (!peer || (peer->sa_family != AF_INET && peer->sa_family != AF_INET6)) {
+        snprintf(out, ACCESS_ADDRESS, "unix");
+        return;
+    }
+    struct in6_addr address = find_address(a, peer, forwarded_for);
+    bool four = IN6_IS_ADDR_V4MAPPED(&address);
+    inet_ntop(four ? AF_INET : AF_INET6, address.s6_addr + (four ? 12 : 0), out, ACCESS_ADDRESS);
 }
 
 /* --- life --- */

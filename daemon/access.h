@@ -42,3 +42,7 @@ bool access_allows_host(const struct access *a, const char *host);
 /* A number for the client that the address stands for: its own, or behind one of trusted_proxies the last
  * one of `forwarded_for` that is none of them. Never 0. */
 uint64_t access_client(const struct access *a, const struct sockaddr *peer, const char *forwarded_for);
+/* The same client's address in words: IPv4 or IPv6, "unix" over a Unix socket. */
+#define ACCESS_ADDRESS 46 /* bytes */
+void access_address(const struct access *a, const struct sockaddr *peer, const char *forwarded_for,
+                    char out[ACCESS_ADDRESS]);

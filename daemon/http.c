@@ -257,16 +257,20 @@ static int check_key(struct request *r, const struct headers *h, struct api_erro
                                     : "a key is needed");
 }
 
+static const struct sockaddr *peer_of(const struct request *r)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(r->mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    return info ? info->client_addr : NULL;
+}
+
 /* Whatever a model works on counts: the pool, too, is everybody's. */
 static int check_client(struct request *r, const struct headers *h, struct api_error *e)
 {
     struct server *s = r->server;
     if (!r->route->post || !r->route->needs_model || !s->cfg->client_limit)
         return 0;
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(r->mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
-    uint64_t id =
-        r->owner ? r->owner : access_client(s->access, info ? info->client_addr : NULL, h->forwarded_for);
+    uint64_t id = r->owner ? r->owner : access_client(s->access, peer_of(r), h->forwarded_for);
     if (clients_enter(&s->clients, id, s->cfg->client_limit)) {
         r->client = id;
         return 0;
@@ -487,6 +491,7 @@ static enum MHD_Result take_headers(struct request *r)
     const struct config *cfg = r->server->cfg;
     MHD_get_connection_values_n(r->mhd, MHD_HEADER_KIND, take_header, &h);
     take_id(r, h.request_id);
+    access_address(r->server->access, peer_of(r), h.forwarded_for, r->address);
     r->has_body = h.n_encodings || h.content_length;
     connection_stop_timer(r->connection);
     if (r->has_body) {
@@ -620,6 +625,7 @@ static void write_log(const struct request *r)
     struct log_access line = {.method = r->method,
                               .route = r->route ? r->route->path : NULL,
                               .path = r->path,
+                              .client = r->address,
                               .status = r->gone && !r->status ? 499 : r->status,
                               .error = r->status >= 400 ? r->error.type : NULL,
                               .ms = (double)(clock_ns() - r->opened_ns) / 1e6};

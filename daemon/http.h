@@ -104,11 +104,12 @@ struct request {
 
     const struct route *route; /* NULL: none */
     const char *method, *path;
-    const char *origin; /* of a page elsewhere that may ask; NULL: no CORS headers */
-    uint64_t owner;     /* of the key it came with; 0: keys are not in use */
-    bool admin;         /* it came with the admin key */
-    uint64_t client;    /* counted in server.clients; 0: not */
-    char id[65];        /* X-Request-Id: the client's or ours */
+    const char *origin;           /* of a page elsewhere that may ask; NULL: no CORS headers */
+    uint64_t owner;               /* of the key it came with; 0: keys are not in use */
+    bool admin;                   /* it came with the admin key */
+    uint64_t client;              /* counted in server.clients; 0: not */
+    char id[65];                  /* X-Request-Id: the client's or ours */
+    char address[ACCESS_ADDRESS]; /* the client's, behind trusted proxies too */
     enum request_phase phase;
     bool suspended, watched;
     bool gone;    /* the client left: nothing will be sent */

@@ -268,6 +268,8 @@ static void access_keys(const struct log_access *a, char *out, size_t room)
         append(out, room, &n, figures);
         append_key(out, room, &n, "finish", a->finish);
     }
+    if (a->client)
+        append_key(out, room, &n, "client", a->client);
     out[n] = '\0';
 }
 
@@ -280,9 +282,10 @@ void log_access(enum log_level level, const char *id, const struct log_access *a
     if (a->finish)
         snprintf(generation, sizeof generation, " %s prompt=%u cached=%u tokens=%u finish=%s", a->generation,
                  a->prompt_tokens, a->cached_tokens, a->tokens, a->finish);
-    snprintf(message, sizeof message, "%.40s %s %d%s%s%s %.1f ms", a->method,
+    snprintf(message, sizeof message, "%.40s %s %d%s%s%s %.1f ms%s%s", a->method,
              a->route ? a->route : log_quote(a->path), a->status, a->error ? " " : "",
-             a->error ? a->error : "", generation, a->ms);
+             a->error ? a->error : "", generation, a->ms, a->client ? " from " : "",
+             a->client ? a->client : "");
     access_keys(a, keys, sizeof keys);
     write_line(level, id, message, keys);
 }

@@ -30,8 +30,9 @@ void log_request(enum log_level level, const char *id, const char *fmt, ...)
  * message. */
 struct log_access {
     const char *method;
-    const char *route; /* NULL: no route has this path */
-    const char *path;  /* as the client sent it */
+    const char *route;  /* NULL: no route has this path */
+    const char *path;   /* as the client sent it */
+    const char *client; /* its address, or NULL */
     int status;
     const char *error; /* the type of the refusal or failure; NULL: none */
     double ms;

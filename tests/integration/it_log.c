@@ -2,6 +2,8 @@
  * the members that log.h and the README name. */
 #include "admin.h"
 
+#include <sys/un.h>
+
 static json_t *lines; /* of the log, as objects */
 
 static const char *text_of(const json_t *line, const char *name)
@@ -28,7 +30,7 @@ static void expect_access(const json_t *line, const char *raw)
 {
     int status = (int)json_integer_value(json_object_get(line, "status"));
     cr_assert(status == 0 || (status >= 200 && status < 600), "%s", raw);
-    cr_assert(text_of(line, "method") && text_of(line, "request") &&
+    cr_assert(text_of(line, "method") && text_of(line, "request") && text_of(line, "client") &&
                   json_is_number(json_object_get(line, "ms")),
               "%s", raw);
     cr_assert(text_of(line, "route") ||
@@ -48,8 +50,8 @@ static void expect_line(char *raw)
 {
     static const char *const levels[] = {"error", "warn", "info", "debug", NULL};
     static const char *const known[] = {
-        "time", "level",      "request", "message",       "method",        "route",  "path",  "status",
-        "ms",   "generation", "finish",  "prompt_tokens", "cached_tokens", "tokens", "error", NULL};
+        "time",       "level",  "request",       "message",       "method", "route", "path",   "status", "ms",
+        "generation", "finish", "prompt_tokens", "cached_tokens", "tokens", "error", "client", NULL};
     json_error_t words;
     json_t *line = json_loads(raw, JSON_REJECT_DUPLICATES, &words), *value;
     const char *key;
@@ -199,6 +201,60 @@ Test(log_json, a_busy_session_is_one_object_a_line)
     json_decref(lines);
     snprintf(path, sizeof path, "rm -r %s", admin_dir);
     cr_assert_eq(system(path), 0);
+}
+
+/* With its own connection, and headers. */
+static void ask_with(const char *headers, int status)
+{
+    struct reply r = client_once(daemon_.port, "GET", "/v1/models", headers, NULL);
+    cr_assert_eq(r.status, status, "%s", r.body);
+    reply_free(&r);
+}
+
+static void ask_unix(const char *path)
+{
+    struct reply r;
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    snprintf(addr.sun_path, sizeof addr.sun_path, "%s", path);
+    cr_assert_eq(connect(fd, (struct sockaddr *)&addr, sizeof addr), 0);
+    client_request(fd, "GET", "/v1/models", "X-Request-Id: local\r\nX-Forwarded-For: 10.0.0.3\r\n", NULL);
+    client_read(fd, &r, false);
+    cr_assert_eq(r.status, 401);
+    reply_free(&r);
+    close(fd);
+}
+
+static void expect_client(const char *request, const char *client)
+{
+    char words[80];
+    snprintf(words, sizeof words, "GET /v1/models 401 unauthorized ");
+    const json_t *line = find("request", request, words);
+    cr_assert_str_eq(text_of(line, "client"), client);
+    snprintf(words, sizeof words, " ms from %s", client);
+    const char *message = text_of(line, "message"), *end = strstr(message, words);
+    cr_assert(end && !end[strlen(words)], "%s", message);
+}
+
+Test(log_json, who_has_no_key_is_named_by_address_behind_trusted_proxies_too)
+{
+    char dir[] = "/tmp/hearth-it-XXXXXX", path[64];
+    cr_assert_not_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/hearth.sock", dir);
+    daemon_start((const char *[]){"--log-format", "json", "--api-keys", "a-key", "--trusted-proxies",
+                                  "127.0.0.0/8", "--unix-socket", path, NULL});
+    ask_with("X-Request-Id: direct\r\n", 401);
+    ask_with("X-Request-Id: four\r\nX-Forwarded-For: 192.0.2.1, 10.0.0.2, 127.0.0.5\r\n", 401);
+    ask_with("X-Request-Id: six\r\nX-Forwarded-For: 2001:DB8:0::7\r\n", 401);
+    ask_unix(path);
+    cr_assert_eq(daemon_end(SIGTERM), 0);
+    read_lines();
+    expect_client("direct", "127.0.0.1");
+    expect_client("four", "10.0.0.2");
+    expect_client("six", "2001:db8::7");
+    expect_client("local", "unix");
+    json_decref(lines);
+    rmdir(dir);
 }
 
 static void expect_last(const char *const *flags, int code, const char *words)

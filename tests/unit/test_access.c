@@ -1,8 +1,10 @@
-/* Key files: which lines are keys, and what is refused. */
+/* Key files: which lines are keys, and what is refused; and by what address a client is named. */
 #include "access.h"
 
+#include <arpa/inet.h>
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -83,4 +85,37 @@ Test(key_file, a_longer_one_is_refused, .fini = close_keys)
     memset(text, 'k', sizeof text);
     text[513] = '\n';
     cr_assert_eq(open_keys(text, 514), -EINVAL);
+}
+
+static const char *address_of(const char *text, const char *forwarded_for)
+{
+    static char out[ACCESS_ADDRESS];
+    struct sockaddr_in four = {.sin_family = AF_INET};
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6};
+    struct sockaddr *peer = (struct sockaddr *)&four;
+    if (inet_pton(AF_INET, text, &four.sin_addr) != 1) {
+        cr_assert_eq(inet_pton(AF_INET6, text, &six.sin6_addr), 1);
+        peer = (struct sockaddr *)&six;
+    }
+    access_address(a, peer, forwarded_for, out);
+    return out;
+}
+
+Test(address, is_the_peers_or_what_a_trusted_proxy_says, .fini = close_keys)
+{
+    char out[ACCESS_ADDRESS];
+    cr_assert_eq(config_defaults(&cfg, NULL), 0);
+    cr_assert_eq(config_set(&cfg, "trusted_proxies", "10.0.0.0/8, fd00::1", NULL), 0);
+    cr_assert_eq(access_open(&a, &cfg, &err), 0, "%s", err.text);
+    cr_assert_str_eq(address_of("192.0.2.7", NULL), "192.0.2.7");
+    cr_assert_str_eq(address_of("192.0.2.7", "192.0.2.8"), "192.0.2.7", "no proxy of ours");
+    cr_assert_str_eq(address_of("::ffff:192.0.2.7", NULL), "192.0.2.7");
+    cr_assert_str_eq(address_of("2001:db8:0::7", NULL), "2001:db8::7");
+    cr_assert_str_eq(address_of("10.1.2.3", "203.0.113.9, 192.0.2.8, 10.0.0.4"), "192.0.2.8");
+    cr_assert_str_eq(address_of("fd00::1", "2001:db8::9"), "2001:db8::9");
+    cr_assert_str_eq(address_of("10.1.2.3", "nonsense\n"), "10.1.2.3");
+    access_address(a, NULL, "192.0.2.8", out);
+    cr_assert_str_eq(out, "unix");
+    access_address(a, &(struct sockaddr){.sa_family = AF_UNIX}, "192.0.2.8", out);
+    cr_assert_str_eq(out, "unix");
 }

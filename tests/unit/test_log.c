@@ -136,7 +136,8 @@ static const struct log_access generation = {.method = "POST",
                                              .generation = "gen-1",
                                              .prompt_tokens = 4,
                                              .cached_tokens = 1,
-                                             .tokens = 64};
+                                             .tokens = 64,
+                                             .client = "2001:db8::7"};
 
 Test(log, the_access_line_of_a_generation_has_its_figures)
 {
@@ -144,7 +145,8 @@ Test(log, the_access_line_of_a_generation_has_its_figures)
     log_open(LOG_LEVEL_INFO, LOG_TEXT);
     log_access(LOG_LEVEL_INFO, "req-1", &generation);
     cr_assert_str_eq(written(),
-                     "req-1: POST /generate 200 gen-1 prompt=4 cached=1 tokens=64 finish=eos 12.3 ms\n");
+                     "req-1: POST /generate 200 gen-1 prompt=4 cached=1 tokens=64 finish=eos 12.3 ms from "
+                     "2001:db8::7\n");
 }
 
 Test(log, in_json_each_figure_of_the_access_line_is_a_key)
@@ -152,10 +154,11 @@ Test(log, in_json_each_figure_of_the_access_line_is_a_key)
     catch_stderr();
     log_open(LOG_LEVEL_INFO, LOG_JSON);
     log_access(LOG_LEVEL_INFO, "req-1", &generation);
-    cr_assert(strstr(written(),
-                     "12.3 ms\",\"method\":\"POST\",\"route\":\"/generate\",\"status\":200,\"ms\":12.3,"
-                     "\"generation\":\"gen-1\",\"prompt_tokens\":4,\"cached_tokens\":1,"
-                     "\"tokens\":64,\"finish\":\"eos\"}\n"));
+    cr_assert(strstr(
+        written(),
+        "12.3 ms from 2001:db8::7\",\"method\":\"POST\",\"route\":\"/generate\",\"status\":200,\"ms\":12.3,"
+        "\"generation\":\"gen-1\",\"prompt_tokens\":4,\"cached_tokens\":1,"
+        "\"tokens\":64,\"finish\":\"eos\",\"client\":\"2001:db8::7\"}\n"));
 }
 
 Test(log, a_refusal_has_the_type_of_its_error)
