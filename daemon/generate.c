@@ -678,11 +678,24 @@ enum generation_outcome generation_outcome(const struct generation *g)
     return g->outcome;
 }
 
+/* Of choices that all ended well: the end that says most about them, a limit before a stop before eos. */
+static const char *worst_finish(const struct generation *g)
+{
+    static const char *const worst[] = {"length", "stop"};
+    for (size_t i = 0; i < sizeof worst / sizeof *worst; i++)
+        for (uint32_t k = 0; k < g->n_choices; k++)
+            if (g->choices[k].finish && !strcmp(g->choices[k].finish, worst[i]))
+                return worst[i];
+    return generation_finish(g);
+}
+
+/* One word for all choices, as the request's outcome is counted: one that was cancelled or ran out of time
+ * makes it that, whatever the others came to. */
 static const char *log_finish(const struct generation *g)
 {
-    if (generation_finish(g))
-        return generation_finish(g);
     switch (g->outcome) {
+    case GENERATION_COMPLETED:
+        return worst_finish(g);
     case GENERATION_TIMED_OUT:
         return "timeout";
     case GENERATION_CANCELLED:

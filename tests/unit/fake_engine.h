@@ -12,10 +12,11 @@
 
 static struct fake {
     uint32_t n_ctx;
-    _Atomic bool hold;         /* nothing leaves the queue */
-    _Atomic int submit_error;  /* what engine_submit returns */
-    enum engine_finish finish; /* after the script */
-    int32_t script[256];       /* tokens every request gets */
+    _Atomic bool hold;              /* nothing leaves the queue */
+    _Atomic int submit_error;       /* what engine_submit returns */
+    enum engine_finish finish;      /* after the script */
+    enum engine_finish last_choice; /* the same, of the last choice; ENGINE_RUNNING: as `finish` */
+    int32_t script[256];            /* tokens every request gets */
     uint32_t n_script;
     struct engine_request *live[FAKE_MAX];
     struct engine_request *news[FAKE_MAX];
@@ -87,6 +88,8 @@ static void fake_token(unsigned i)
         fake_news(r);
     } else if (n == r->max_tokens) {
         fake_end(i, ENGINE_LENGTH);
+    } else if (fake.last_choice != ENGINE_RUNNING && !r->next_choice) {
+        fake_end(i, fake.last_choice);
     } else if (fake.finish != ENGINE_RUNNING) {
         fake_end(i, fake.finish);
     }

@@ -324,6 +324,26 @@ SERVER_TEST(access, a_finished_generation_has_its_figures_and_the_id_of_its_repl
     reply_free(&r);
 }
 
+static void expect_finish(int log, enum engine_finish last, const char *word)
+{
+    char words[32];
+    snprintf(words, sizeof words, "finish=%s ", word);
+    fake.last_choice = last;
+    struct reply r = post("/generate", "{\"prompt\":\"Once\",\"max_tokens\":50,\"n\":3}");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    reply_free(&r);
+    expect_logged(log, words);
+}
+
+SERVER_TEST(access, the_finish_of_many_choices_is_the_worst_of_theirs)
+{
+    int log = catch_log();
+    expect_finish(log, ENGINE_RUNNING, "eos");
+    expect_finish(log, ENGINE_LENGTH, "length");
+    expect_finish(log, ENGINE_TIMEOUT, "timeout");
+    expect_finish(log, ENGINE_CANCELLED, "cancelled");
+}
+
 SERVER_TEST(access, a_refusal_is_named)
 {
     int log = catch_log();
