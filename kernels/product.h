@@ -9,9 +9,11 @@
  *
  * A block has the groups of tiles that schedule.h deals to it. Its producer warp (product_produce) puts their
  * stages into the ring, in the order in which its crew (product_run) takes them; neither asks the other.
- * Warp w of the crew multiplies super-blocks w, w + n_warps ... of a stage (tile_product.h) and puts their
- * values where all can see them; then each thread owns (row, column) pairs, adds their super-blocks
- * ascending, keeps the two halves' sums between stages, and finishes what is complete.
+ * The crew's warps take the super-blocks of its stages in turn, from stage to stage (tile_product.h), and put
+ * their values where all can see them. When there is no more room for values the crew meets; then each thread
+ * owns (row, column) pairs, adds their super-blocks ascending, keeps the two halves' sums between meetings,
+ * and finishes what is complete, while other warps go on. With one column eight stages have room, so a warp
+ * that has had one super-block more than others waits for nobody.
  *
  * Columns are NARROW (up to 8, and they fit the work area: every block quantises them for itself, no extra
  * hop) or WIDE (quantised once by all blocks together into global memory, a phase of its own, then read from
@@ -20,9 +22,9 @@
  * What describes the product lies in shared memory (struct product): any thread may index it. The crew and
  * the producer have one each, so that neither waits for the other.
  *
- * Floor: the packed bytes of the matrices, once. Per stage one barrier of the crew (two when wide); per pair
- * and super-block one load and one addition, without bank conflicts.
- * Matches lib/cpu/product.c in every bit; NaNs may differ in payload. */
+ * Floor: the packed bytes of the matrices, once. One barrier of the crew per 8 / columns stages (two per
+ * stage when wide); per pair and super-block one load and one addition, without bank conflicts when there are
+ * 8 columns or one. Matches lib/cpu/product.c in every bit; NaNs may differ in payload. */
 #pragma once
 #include "tile_product.h"
 #include "walk.h"
@@ -32,6 +34,16 @@ struct product_matrix {
     uint32_t type, n, n_tiles, super_bytes;
     uint32_t out_col, first_group, stage_supers, reserved;
 };
+
+/* Of which run a stage is whose values wait to be added. */
+struct product_mark {
+    uint32_t group;
+    uint16_t index;
+    uint16_t turn;       /* groups that this block had before it, modulo 2^16 */
+    uint32_t first_item; /* super-block tile, from the run's first */
+};
+
+#define PRODUCT_MOST_STAGES 8 /* whose values have room together, in one half of the fold area */
 
 struct product {
     struct product_matrix matrix[3];
@@ -49,14 +61,16 @@ struct product {
     float eps;
     uint32_t first_column, end_column; /* the crew's: those that are multiplied now, */
     uint32_t wide;                     /* from p->panels */
+    uint32_t shift;                    /* the values of a row: 1 << shift columns of a panel have room */
     float factor[ACTIVATION_COLUMNS];  /* narrow: by column, from the first one quantised */
+    struct product_mark marks[2][PRODUCT_MOST_STAGES]; /* by half */
 };
 _Static_assert(sizeof(struct product) <= 512, "PRODUCT_FOLD_BYTES has 512 bytes for each of two");
 
 /* Parts of a block's fold area. */
 #define PRODUCT_SUMS_AT   1024u
 #define PRODUCT_VALUES_AT 2048u
-#define PRODUCT_PANEL     (TILE_ROWS * ACTIVATION_COLUMNS) /* values of a super-block in one panel */
+#define PRODUCT_PANEL     (TILE_ROWS * ACTIVATION_COLUMNS) /* values of a super-block in one full panel */
 #define PRODUCT_WIDE      (TILE_MAX_PANEL * ACTIVATION_COLUMNS)
 _Static_assert(PRODUCT_VALUES_AT + SCHEDULE_MAX_SUPERS * TILE_MAX_PANEL * PRODUCT_PANEL * 4 ==
                    PRODUCT_FOLD_BYTES,
@@ -130,6 +144,12 @@ SIMT_INLINE void product_open(SIMT_SHARED struct product *p, const struct decode
 
 /* --- columns --- */
 
+/* log2 of the columns that n of them are given room for. */
+SIMT_INLINE uint32_t product_shift(uint32_t n)
+{
+    return n > 8 ? 4 : n > 4 ? 3 : n > 2 ? 2 : n > 1 ? 1 : 0;
+}
+
 SIMT_INLINE uint32_t product_row(const SIMT_SHARED struct product *p, uint32_t column)
 {
     if (!p->gather)
@@ -160,6 +180,7 @@ SIMT_INLINE void product_quantise(SIMT_SHARED struct product *p, const bool is_f
         p->first_column = first;
         p->end_column = first + n;
         p->wide = is_far;
+        p->shift = is_far ? 3 : product_shift(n);
     }
     for (uint32_t unit = simt_opaque(warp); unit < n * (n_chunks + 1); unit += n_warps) {
         uint32_t column = unit < n ? unit : (unit - n) / n_chunks, row = product_row(p, first + column);
@@ -235,9 +256,10 @@ SIMT_INLINE bool product_produce(const SIMT_SHARED struct product *p, const stru
 /* Where a crew is in its share of the product. Everything else about a stage is worked out again, from shared
  * memory, where it is needed: registers are what a block of 512 threads is short of (128 each). */
 struct product_cursor {
-    uint32_t group, index; /* of the run */
-    uint32_t first_item;   /* super-block tile of the stage, from the run's first */
-    uint32_t turn;         /* narrow: which half of the values is written */
+    struct product_mark mark;
+    uint32_t lead;  /* the warp that has the stage's first super-block */
+    uint32_t half;  /* of the fold area, which the values go to, */
+    uint32_t stage; /* and how many stages' are there */
 };
 
 /* A stage times columns [first_column, + n_columns). */
@@ -254,7 +276,7 @@ SIMT_INLINE uint32_t product_chunk(const SIMT_SHARED struct product *p)
 }
 
 SIMT_INLINE struct product_part product_part_of(const SIMT_SHARED struct product *p,
-                                                const struct product_cursor *at, uint32_t column)
+                                                const struct product_mark *at, uint32_t column)
 {
     uint32_t chunk = product_chunk(p);
     struct product_part part = {.run = product_run_of(p, at->group, at->index)};
@@ -265,17 +287,25 @@ SIMT_INLINE struct product_part product_part_of(const SIMT_SHARED struct product
     return part;
 }
 
-/* Where a value lies in its panel: columns are exchanged in pairs, by row, so that neither writing by
- * fragments nor reading by rows meets a bank twice. */
-SIMT_INLINE uint32_t product_word(uint32_t row, uint32_t column)
+/* Where a value lies in its panel. Columns are exchanged in pairs, by row, so that with 8 of them neither
+ * writing by fragments nor reading by rows meets a bank twice. */
+SIMT_INLINE uint32_t product_word(uint32_t row, uint32_t column, uint32_t shift)
 {
-    return row * ACTIVATION_COLUMNS + (column ^ (row / 4 % 4 * 2));
+    return (row << shift) + (column ^ (row / 4 % 4 * 2 & ((1u << shift) - 1)));
 }
 
-SIMT_INLINE void product_put(SIMT_SHARED float *panel, uint32_t row, uint32_t column, float v0, float v1)
+/* Columns `column`, which is even, and the next, as far as there is room for them. */
+SIMT_INLINE void product_put(SIMT_SHARED float *panel, uint32_t shift, uint32_t row, uint32_t column,
+                             float v0, float v1)
 {
-    *(SIMT_SHARED float __attribute__((vector_size(8))) *)(panel + product_word(row, column)) =
-        (float __attribute__((vector_size(8)))){v0, v1};
+    SIMT_SHARED float *to = panel + product_word(row, column, shift);
+    if (column >> shift)
+        return;
+    if (shift)
+        *(SIMT_SHARED float __attribute__((vector_size(8))) *)to =
+            (float __attribute__((vector_size(8)))){v0, v1};
+    else
+        *to = v0;
 }
 
 /* What a crew multiplies with. */
@@ -286,25 +316,28 @@ struct product_place {
     const struct flow_guard *guard;
 };
 
-/* Values of a stage: [item][panel][row 16][column 8], see product_word(). */
+/* Values of the stage-th stage in a half: [item][row 16][1 << shift columns], see product_word(); when wide
+ * the one stage's, [item][panel 2][row 16][column 8], which take both halves. */
 SIMT_INLINE SIMT_SHARED float *product_values(const SIMT_SHARED struct product *p, SIMT_SHARED char *fold,
-                                              uint32_t turn)
+                                              uint32_t half, uint32_t stage)
 {
-    return (SIMT_SHARED float *)(fold + PRODUCT_VALUES_AT) +
-           (p->wide ? 0 : turn * SCHEDULE_MAX_SUPERS * PRODUCT_PANEL);
+    SIMT_SHARED float *all = (SIMT_SHARED float *)(fold + PRODUCT_VALUES_AT);
+    uint32_t per_stage = SCHEDULE_MAX_SUPERS * TILE_ROWS << p->shift;
+    return p->wide ? all : all + half * SCHEDULE_MAX_SUPERS * PRODUCT_PANEL + stage * per_stage;
 }
 
 /* The super-blocks of a stage that this warp has, of one tile type. */
 SIMT_INLINE void product_items(const uint32_t type, const bool is_far,
                                const struct activation x[TILE_MAX_PANEL], const SIMT_SHARED char *stage,
-                               SIMT_SHARED float *values, uint32_t n_items, uint32_t first_super,
-                               uint32_t n_supers, uint32_t n_warps)
+                               SIMT_SHARED float *values, uint32_t shift, uint32_t n_items,
+                               uint32_t first_super, uint32_t n_supers, uint32_t first, uint32_t n_warps)
 {
     const uint32_t n_panels = is_far ? TILE_MAX_PANEL : 1, bytes = tile_super_bytes(type);
-    for (uint32_t each = simt_opaque(simt_warp()); each < n_items; each += n_warps) {
+    const uint32_t log2 = is_far ? 3 : shift;
+    for (uint32_t each = simt_opaque(first); each < n_items; each += n_warps) {
         uint32_t item = simt_opaque(each);
         uint32_t lane = simt_opaque(simt_lane()), g = lane / 4, t = lane % 4;
-        SIMT_SHARED float *to = values + item * n_panels * PRODUCT_PANEL;
+        SIMT_SHARED float *to = values + (item * n_panels * TILE_ROWS << log2);
         const SIMT_SHARED char *tile = stage + item * bytes;
         uint32_t super = first_super + item;
         float v[TILE_MAX_PANEL][4];
@@ -315,14 +348,14 @@ SIMT_INLINE void product_items(const uint32_t type, const bool is_far,
 #pragma unroll
         for (uint32_t i = 0; i < n_panels; i++, to += PRODUCT_PANEL) {
             if (!tile_is_float(type)) {
-                product_put(to, g, 2 * t, v[i][0], v[i][1]);
-                product_put(to, g + 8, 2 * t, v[i][2], v[i][3]);
+                product_put(to, log2, g, 2 * t, v[i][0], v[i][1]);
+                product_put(to, log2, g + 8, 2 * t, v[i][2], v[i][3]);
                 continue;
             }
             uint32_t row = lane % TILE_ROWS, column = lane / TILE_ROWS * 4;
             tile_multiply_floats(type, is_far, tile, lane, &x[i], super, v[i]);
-            product_put(to, row, column, v[i][0], v[i][1]);
-            product_put(to, row, column + 2, v[i][2], v[i][3]);
+            product_put(to, log2, row, column, v[i][0], v[i][1]);
+            product_put(to, log2, row, column + 2, v[i][2], v[i][3]);
         }
     }
 }
@@ -331,9 +364,10 @@ SIMT_INLINE void product_multiply(const bool is_far, const SIMT_SHARED struct pr
                                   const struct product_cursor *at, uint32_t column,
                                   const struct product_place *place, const struct crew *crew)
 {
-    struct product_part part = product_part_of(p, at, column);
+    struct product_part part = product_part_of(p, &at->mark, column);
     const SIMT_SHARED char *stage = ring_stage(place->ring, place->at);
-    SIMT_SHARED float *values = product_values(p, place->fold, at->turn);
+    SIMT_SHARED float *values = product_values(p, place->fold, at->half, at->stage);
+    uint32_t warp = simt_warp(), first = warp < at->lead ? warp + crew->n_warps - at->lead : warp - at->lead;
     struct activation x[TILE_MAX_PANEL];
     x[0] = activation_at(place->work, DECODER_AT(char, p->panels),
                          is_far ? ACTIVATION_COLUMNS : part.n_columns, p->forms);
@@ -346,8 +380,8 @@ SIMT_INLINE void product_multiply(const bool is_far, const SIMT_SHARED struct pr
     switch (part.run.matrix->type) {
 #define PRODUCT_CASE(type)                                                                                   \
     case type:                                                                                               \
-        product_items(type, is_far, x, stage, values, part.n_items, at->first_item, p->n_supers,             \
-                      crew->n_warps);                                                                        \
+        product_items(type, is_far, x, stage, values, p->shift, part.n_items, at->mark.first_item,           \
+                      p->n_supers, first, crew->n_warps);                                                    \
         break
         PRODUCT_CASE(TILE_Q4_K);
         PRODUCT_CASE(TILE_Q5_K);
@@ -381,41 +415,47 @@ SIMT_INLINE void product_finish(const SIMT_SHARED struct product *p, const struc
     *out = y;
 }
 
-/* Adds a stage's values to the sums of the pairs that this thread owns, [column][half 2][row 16], and
- * finishes them where that was the last. */
-SIMT_INLINE void product_fold(const SIMT_SHARED struct product *p, const struct product_cursor *at,
-                              uint32_t first_column, const struct product_place *place,
-                              const struct crew *crew)
+/* Which of the groups that may be folded together this is. */
+SIMT_INLINE uint32_t product_turn(const SIMT_SHARED struct product *p, const struct product_mark *at)
+{
+    return at->turn % (PRODUCT_MOST_STAGES >> p->shift);
+}
+
+/* Adds a stage's values to the sums of pairs own, own + n_threads ..., [column][half 2][row 16], and finishes
+ * them where that was the last. */
+SIMT_INLINE void product_fold(const SIMT_SHARED struct product *p, const struct product_mark *at,
+                              uint32_t first_column, const SIMT_SHARED float *values, uint32_t own,
+                              const struct product_place *place, const struct crew *crew)
 {
     bool wide = p->wide;
-    uint32_t stride = (wide ? TILE_MAX_PANEL : 1) * PRODUCT_PANEL;
+    uint32_t item = (wide ? TILE_MAX_PANEL : 1) * TILE_ROWS << p->shift;
     struct product_part part = product_part_of(p, at, first_column);
     const struct product_run *run = &part.run;
-    const SIMT_SHARED float *values = product_values(p, place->fold, at->turn);
-    SIMT_SHARED float *all = (SIMT_SHARED float *)(wide ? place->work : place->fold + PRODUCT_SUMS_AT);
-    uint32_t n = part.n_columns, shift = n > 8 ? 4 : n > 4 ? 3 : n > 2 ? 2 : n > 1 ? 1 : 0;
+    SIMT_SHARED char *near_sums =
+        place->fold + PRODUCT_SUMS_AT + (product_turn(p, at) * 2 * TILE_ROWS * 4 << p->shift);
+    SIMT_SHARED float *all = (SIMT_SHARED float *)(wide ? place->work : near_sums);
+    uint32_t n = part.n_columns, shift = product_shift(n);
     uint32_t per_tile = run->n_tiles > 1 ? p->n_supers : part.n_items, half = (p->n_supers + 1) / 2;
     bool last = at->first_item + part.n_items == run->n_tiles * p->n_supers;
-    for (uint32_t i = simt_opaque(simt_thread()); i < (run->n_tiles * TILE_ROWS) << shift;
-         i += crew->n_threads) {
+    for (uint32_t i = simt_opaque(own); i < (run->n_tiles * TILE_ROWS) << shift; i += crew->n_threads) {
         uint32_t row = i % TILE_ROWS, column = i / TILE_ROWS & ((1u << shift) - 1);
         uint32_t tile = i / TILE_ROWS >> shift, number = first_column + column;
         if (column >= n)
             continue;
         uint32_t index = number - p->first_column;
         SIMT_SHARED float *sums = all + index * 2 * TILE_ROWS + row;
-        const SIMT_SHARED float *v = values + tile * per_tile * stride +
+        const SIMT_SHARED float *v = values + tile * per_tile * item +
                                      column / ACTIVATION_COLUMNS * PRODUCT_PANEL +
-                                     product_word(row, column % ACTIVATION_COLUMNS);
+                                     product_word(row, column % ACTIVATION_COLUMNS, p->shift);
         float sum[2] = {0, 0};
         if (at->first_item) {
             sum[0] = sums[0];
             sum[1] = sums[TILE_ROWS];
         }
         uint32_t s = at->first_item, end = s + per_tile, middle = half < end ? half : end;
-        for (; s < middle; s++, v += stride)
+        for (; s < middle; s++, v += item)
             sum[0] += *v;
-        for (; s < end; s++, v += stride)
+        for (; s < end; s++, v += item)
             sum[1] += *v;
         if (!last) {
             sums[0] = sum[0];
@@ -429,49 +469,107 @@ SIMT_INLINE void product_fold(const SIMT_SHARED struct product *p, const struct 
     }
 }
 
-/* One stage times all columns. */
-SIMT_INLINE bool product_stage(const SIMT_SHARED struct product *p, struct product_cursor *at,
-                               const struct product_place *place, const struct crew *crew)
+/* The same for all stages whose values are there. Groups that may be there together have owners, and room for
+ * sums, of their own; the stages of one have the same, so that a thread finds the sums, and gate's y, that it
+ * left itself. */
+SIMT_INLINE void product_settle(const SIMT_SHARED struct product *p, const struct product_cursor *at,
+                                uint32_t first_column, const struct product_place *place,
+                                const struct crew *crew)
 {
-    bool told = !ring_take(place->ring, place->at, place->guard);
-    for (uint32_t column = p->first_column; column < p->end_column;) {
-        if (!told) {
-            if (p->wide)
-                product_multiply(true, p, at, column, place, crew);
-            else
-                product_multiply(false, p, at, column, place, crew);
-            if (column + product_chunk(p) >= p->end_column)
-                ring_give(place->ring, place->at);
-        }
-        if (crew_any(crew, told))
-            return false;
-        product_fold(p, at, column, place, crew);
-        if (p->wide)
-            crew_sync(crew);
-        at->turn ^= 1;
-        column += product_chunk(p);
+    uint32_t n_owners = (p->group_tiles * TILE_ROWS) << (p->wide ? 4 : p->shift);
+    uint32_t thread = simt_opaque(simt_thread());
+    SIMT_SMALL_LOOP
+    for (uint32_t stage = 0; stage < at->stage; stage++) {
+        const SIMT_SHARED struct product_mark *from = &p->marks[at->half][stage];
+        struct product_mark mark = {from->group, from->index, from->turn, from->first_item};
+        uint32_t first = p->wide ? 0 : product_turn(p, &mark) * ((n_owners + 31) / 32 * 32);
+        while (first >= crew->n_threads)
+            first -= crew->n_threads;
+        uint32_t own = thread < first ? thread + crew->n_threads - first : thread - first;
+        if (own < n_owners)
+            product_fold(p, &mark, first_column, product_values(p, place->fold, at->half, stage), own, place,
+                         crew);
     }
-    return true;
+}
+
+/* To the block's next stage, if there is one. */
+SIMT_INLINE bool product_next(const SIMT_SHARED struct product *p, struct product_mark *at)
+{
+    struct product_run run = product_run_of(p, at->group, at->index);
+    at->first_item += run.matrix->stage_supers;
+    if (at->first_item < run.n_tiles * p->n_supers)
+        return true;
+    at->first_item = 0;
+    if (++at->index < product_n_runs(p))
+        return true;
+    at->index = 0;
+    at->turn++;
+    at->group += simt_n_blocks();
+    return at->group < p->n_groups;
+}
+
+/* Columns [column, ...) of the stage at hand into the fold area; it is given back after the last ones. */
+SIMT_INLINE void product_one(SIMT_SHARED struct product *p, struct product_cursor *at, uint32_t column,
+                             const struct product_place *place, const struct crew *crew)
+{
+    if (p->wide)
+        product_multiply(true, p, at, column, place, crew);
+    else
+        product_multiply(false, p, at, column, place, crew);
+    if (column + product_chunk(p) >= p->end_column)
+        ring_give(place->ring, place->at);
+    if (simt_thread() == 0) {
+        SIMT_SHARED struct product_mark *mark = &p->marks[at->half][at->stage];
+        mark->group = at->mark.group;
+        mark->index = at->mark.index;
+        mark->turn = at->mark.turn;
+        mark->first_item = at->mark.first_item;
+    }
+}
+
+/* Which warp has the first super-block of the next stage. */
+SIMT_INLINE uint32_t product_lead(const struct product_part *part, uint32_t lead, const struct crew *crew)
+{
+    for (lead += part->n_items; lead >= crew->n_warps;)
+        lead -= crew->n_warps;
+    return lead;
 }
 
 /* All that this block has of the product, times the columns that were quantised last. When wide these are
- * all; when narrow, up to 8. False: leave. */
-SIMT_INLINE bool product_run(const SIMT_SHARED struct product *p, const struct product_place *place,
+ * all; when narrow, up to 8. False: leave. The third warp begins: of the 16 super-blocks of a stage the third
+ * and fourth of 14 warps then have two, who share their quarter of the SM with one warp less than others. */
+SIMT_INLINE bool product_run(SIMT_SHARED struct product *p, const struct product_place *place,
                              const struct crew *crew)
 {
-    struct product_cursor at = {.group = product_first_group(p)};
-    for (; at.group < p->n_groups; at.group += simt_n_blocks())
-        for (at.index = 0; at.index < product_n_runs(p); at.index++) {
-            at.first_item = 0;
-            do {
-                if (!product_stage(p, &at, place, crew))
-                    return false;
-                struct product_run run = product_run_of(p, at.group, at.index);
-                at.first_item += run.matrix->stage_supers;
-                if (at.first_item >= run.n_tiles * p->n_supers)
-                    break;
-            } while (true);
+    struct product_cursor at = {.mark = {.group = product_first_group(p)}, .lead = crew->n_warps > 2 ? 2 : 0};
+    bool told = false, more = at.mark.group < p->n_groups;
+    uint32_t column = p->first_column;
+    while (more) {
+        uint32_t here = column;
+        struct product_mark next = at.mark;
+        if (here == p->first_column)
+            told = told || !ring_take(place->ring, place->at, place->guard);
+        if (!told)
+            product_one(p, &at, here, place, crew);
+        column += product_chunk(p);
+        at.stage++;
+        if (column >= p->end_column) {
+            struct product_part part = product_part_of(p, &at.mark, here);
+            at.lead = product_lead(&part, at.lead, crew);
+            column = p->first_column;
+            more = product_next(p, &next);
         }
+        if (p->wide || !more || at.stage == PRODUCT_MOST_STAGES >> p->shift) {
+            if (crew_any(crew, told))
+                return false;
+            product_settle(p, &at, here, place, crew);
+            if (p->wide)
+                crew_sync(crew);
+            at.half ^= 1;
+            at.stage = 0;
+        }
+        at.mark = next;
+    }
     return true;
 }
 
