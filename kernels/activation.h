@@ -152,18 +152,21 @@ SIMT_INLINE uint32_t activation_n_chunks(uint32_t k)
     return tile_supers(k) * (TILE_COLUMNS / ACTIVATION_CHUNK);
 }
 
+#define ACTIVATION_AHEAD 32 /* loads under way: registers are free here, and memory is far */
+
 /* arith_rms_inverse() of a row, by a whole warp; every lane gets it. Lane l folds l, l + 32, ...: a chain of
- * k / 32 fused multiply-adds, eight loads ahead. */
+ * k / 32 fused multiply-adds, which others wait for. */
 SIMT_INLINE float activation_rms_inverse(const SIMT_GLOBAL float *x, uint32_t k, float eps)
 {
     float v = 0;
     const SIMT_GLOBAL float *mine = x + simt_opaque(simt_lane());
     uint32_t n = k / ARITH_LANES, i = 0;
-    for (; i + 8 <= n; i += 8) {
-        float ahead[8];
-        for (uint32_t e = 0; e < 8; e++)
+    SIMT_SMALL_LOOP
+    for (; i + ACTIVATION_AHEAD <= n; i += ACTIVATION_AHEAD) {
+        float ahead[ACTIVATION_AHEAD];
+        for (uint32_t e = 0; e < ACTIVATION_AHEAD; e++)
             ahead[e] = mine[(i + e) * ARITH_LANES];
-        for (uint32_t e = 0; e < 8; e++)
+        for (uint32_t e = 0; e < ACTIVATION_AHEAD; e++)
             v = __builtin_fmaf(ahead[e], ahead[e], v);
     }
     for (; i < n; i++)

@@ -327,13 +327,13 @@ SIMT_INLINE SIMT_SHARED float *product_values(const SIMT_SHARED struct product *
 }
 
 /* The super-blocks of a stage that this warp has, of one tile type. */
-SIMT_INLINE void product_items(const uint32_t type, const bool is_far,
+SIMT_INLINE void product_items(const uint32_t type, const bool one, const bool is_far,
                                const struct activation x[TILE_MAX_PANEL], const SIMT_SHARED char *stage,
                                SIMT_SHARED float *values, uint32_t shift, uint32_t n_items,
                                uint32_t first_super, uint32_t n_supers, uint32_t first, uint32_t n_warps)
 {
     const uint32_t n_panels = is_far ? TILE_MAX_PANEL : 1, bytes = tile_super_bytes(type);
-    const uint32_t log2 = is_far ? 3 : shift;
+    const uint32_t log2 = is_far ? 3 : one ? 0 : shift;
     for (uint32_t each = simt_opaque(first); each < n_items; each += n_warps) {
         uint32_t item = simt_opaque(each);
         uint32_t lane = simt_opaque(simt_lane()), g = lane / 4, t = lane % 4;
@@ -344,7 +344,7 @@ SIMT_INLINE void product_items(const uint32_t type, const bool is_far,
         while (super >= n_supers)
             super -= n_supers;
         if (!tile_is_float(type))
-            tile_multiply(type, n_panels, is_far, tile, lane, x, super, v);
+            tile_multiply(type, one, n_panels, is_far, tile, lane, x, super, v);
 #pragma unroll
         for (uint32_t i = 0; i < n_panels; i++, to += PRODUCT_PANEL) {
             if (!tile_is_float(type)) {
@@ -377,11 +377,19 @@ SIMT_INLINE void product_multiply(const bool is_far, const SIMT_SHARED struct pr
     x[1] = x[0];
     if (part.n_columns > ACTIVATION_COLUMNS)
         x[1].far += panel_bytes;
-    switch (part.run.matrix->type) {
+#define PRODUCT_ITEMS(type, one)                                                                             \
+    product_items(type, one, is_far, x, stage, values, p->shift, part.n_items, at->mark.first_item,          \
+                  p->n_supers, first, crew->n_warps)
+    uint32_t type = part.run.matrix->type;
+    bool one = !is_far && p->shift == 0;
+    if (one && type == TILE_Q4_K) /* what most weights are of, with a sequence alone */
+        return PRODUCT_ITEMS(TILE_Q4_K, true);
+    if (one && type == TILE_Q6_K)
+        return PRODUCT_ITEMS(TILE_Q6_K, true);
+    switch (type) {
 #define PRODUCT_CASE(type)                                                                                   \
     case type:                                                                                               \
-        product_items(type, is_far, x, stage, values, p->shift, part.n_items, at->mark.first_item,           \
-                      p->n_supers, first, crew->n_warps);                                                    \
+        PRODUCT_ITEMS(type, false);                                                                          \
         break
         PRODUCT_CASE(TILE_Q4_K);
         PRODUCT_CASE(TILE_Q5_K);
@@ -395,24 +403,35 @@ SIMT_INLINE void product_multiply(const bool is_far, const SIMT_SHARED struct pr
         PRODUCT_CASE(TILE_BF16);
         PRODUCT_CASE(TILE_F32);
 #undef PRODUCT_CASE
+#undef PRODUCT_ITEMS
     }
 }
 
-/* y of one row of the matrix and one column, from both halves' sums. */
-SIMT_INLINE void product_finish(const SIMT_SHARED struct product *p, const struct product_run *run, float r,
-                                uint32_t n, uint32_t column, float sum0, float sum1)
+/* Where the result of one row of the matrix and one column goes. */
+SIMT_INLINE SIMT_GLOBAL float *product_out(const SIMT_SHARED struct product *p, const struct product_run *run,
+                                           uint32_t n, uint32_t column)
 {
     bool gated = p->epilogue == PROGRAM_SWIGLU;
     uint32_t out_col = gated ? p->matrix[0].out_col : run->matrix->out_col;
-    SIMT_GLOBAL float *out = DECODER_AT(float, p->out) + (size_t)column * p->out_stride + out_col + n;
+    return DECODER_AT(float, p->out) + (size_t)column * p->out_stride + out_col + n;
+}
+
+/* Whether the result needs what stands there: x, or gate's y, which this thread has left there. */
+SIMT_INLINE bool product_adds(const SIMT_SHARED struct product *p, const struct product_run *run)
+{
+    return p->epilogue == PROGRAM_RESIDUAL || (p->epilogue == PROGRAM_SWIGLU && run->index == 1);
+}
+
+/* The result from both halves' sums. */
+SIMT_INLINE float product_finish(const SIMT_SHARED struct product *p, const struct product_run *run, float r,
+                                 uint32_t n, float before, float sum0, float sum1)
+{
     float y = (sum0 + sum1) * r;
     if (run->matrix->bias)
         y = y + DECODER_AT(const float, run->matrix->bias)[n];
-    if (p->epilogue == PROGRAM_RESIDUAL)
-        y = *out + y;
-    else if (gated && run->index == 1) /* gate's y was left here by this thread */
-        y = arith_silu(*out) * y;
-    *out = y;
+    if (product_adds(p, run))
+        y = p->epilogue == PROGRAM_RESIDUAL ? before + y : arith_silu(before) * y;
+    return y;
 }
 
 /* Which of the groups that may be folded together this is. */
@@ -447,14 +466,19 @@ SIMT_INLINE void product_fold(const SIMT_SHARED struct product *p, const struct 
         const SIMT_SHARED float *v = values + tile * per_tile * item +
                                      column / ACTIVATION_COLUMNS * PRODUCT_PANEL +
                                      product_word(row, column % ACTIVATION_COLUMNS, p->shift);
-        float sum[2] = {0, 0};
+        uint32_t in_matrix = (run->first_tile + tile) * TILE_ROWS + row;
+        SIMT_GLOBAL float *out = product_out(p, run, in_matrix, number);
+        bool ends = last && in_matrix < run->matrix->n;
+        float sum[2] = {0, 0}, before = ends && product_adds(p, run) ? *out : 0; /* asked for in time */
         if (at->first_item) {
             sum[0] = sums[0];
             sum[1] = sums[TILE_ROWS];
         }
         uint32_t s = at->first_item, end = s + per_tile, middle = half < end ? half : end;
+#pragma clang loop unroll_count(4)
         for (; s < middle; s++, v += item)
             sum[0] += *v;
+#pragma clang loop unroll_count(4)
         for (; s < end; s++, v += item)
             sum[1] += *v;
         if (!last) {
@@ -462,10 +486,9 @@ SIMT_INLINE void product_fold(const SIMT_SHARED struct product *p, const struct 
             sums[TILE_ROWS] = sum[1];
             continue;
         }
-        uint32_t in_matrix = (run->first_tile + tile) * TILE_ROWS + row;
         float r = wide ? DECODER_AT(const float, p->wide_factors)[number] : p->factor[index];
-        if (in_matrix < run->matrix->n)
-            product_finish(p, run, r, in_matrix, number, sum[0], sum[1]);
+        if (ends)
+            *out = product_finish(p, run, r, in_matrix, before, sum[0], sum[1]);
     }
 }
 
@@ -581,9 +604,11 @@ SIMT_INLINE bool product_op(struct walk *w)
     SIMT_SHARED char *fold = walk_fold(w), *work = walk_work(w);
     SIMT_SHARED struct product *p = product_at(fold, 0);
     struct product_place place = {work, fold, &w->ring, &w->place, &w->guard};
-    if (simt_warp() == 0)
+    /* Not the first warp: that one has the last op's release to wait for, and then this op's counter. */
+    if (simt_warp() + 1 == w->crew.n_warps)
         product_open(p, w->args, w->program, w->op, w->plan, w->step, w->n_rows);
-    crew_sync(&w->crew);
+    if (w->before == WALK_NOTHING)
+        crew_sync(&w->crew);
     if (!walk_wait(w))
         return false;
     if (product_is_wide(w->n_rows, p->k, p->forms, w->args->shared.work_bytes)) {

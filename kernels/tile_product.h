@@ -9,11 +9,15 @@
  * again. Where the scale is an integer that and the scaling are one fmaf, exact: s * I < 2^24 (arith.h).
  * Signed types come 4, 8 or 16 times too large (tile.h): the same step takes that back, by a power of two.
  *
- * Per block and panel 13 instructions for Q4_K (mma, 4 to unbias and scale, 8 for c and m), 17 to 18 for
- * Q6_K, 13 for Q8_0; per block 6 to unpack and 6 for scales, which two panels share; with loads (18 of 16
- * bytes for Q4_K, without bank conflicts: a quarter warp reads 128 neighbouring bytes) about 270 per tile of
- * Q4_K. At 4.3 TB/s an SM of an H200 takes in a tile of 2304 bytes in 140 cycles, in which it can issue 560:
- * about half.
+ * Reads are of 16 bytes and without bank conflicts: a quarter warp reads 128 neighbouring bytes. What ptxas
+ * 13 makes of a tile for sm_90, and what an SM of an H200 can issue while one arrives (4.3 TB/s, 1,980 MHz):
+ *
+ *            one column   up to 8   slots
+ *     Q4_K        368        432      560
+ *     Q6_K        414        509      815
+ *     Q8_0        287        287     1055
+ *
+ * A column alone leaves out every second of the four sums that a lane has of an mma.
  *
  * FLOATS  Chains of fmaf over the 256 columns, ascending: lane l has row l % 16 and columns 4 (l / 16) .. + 3
  * of the panel. 8192 bytes of f16 take 500 cycles to arrive; 256 x 4 fmaf per lane and 320 loads take a warp
@@ -117,11 +121,14 @@ SIMT_INLINE void tile_scale_of(const uint32_t type, const struct tile_scales *s,
         if (type == TILE_Q4_K || type == TILE_Q5_K) {
             out->s[row] = (float)(s->word[row][0] >> 8 * i & 0xffu);
             out->min[row] = (float)(s->min[row][0] >> 8 * i & 0xffu);
-        } else if (type == TILE_Q6_K || type == TILE_Q2_K) {
+        } else if (type == TILE_Q6_K) { /* shifted as a whole: a byte's sign on its own takes three more */
+            int32_t byte = (int32_t)(s->word[row][i / 2] << (24 - 16 * (i % 2) - 8 * h)) >> 24;
+            out->s[row] = (float)byte * (1 / tile_excess(type));
+            out->min[row] = 0;
+        } else if (type == TILE_Q2_K) {
             uint32_t byte = s->word[row][i / 2] >> (16 * (i % 2) + 8 * h);
-            out->s[row] =
-                type == TILE_Q2_K ? (float)(byte & 15) : (float)(int8_t)byte * (1 / tile_excess(type));
-            out->min[row] = type == TILE_Q2_K ? (float)(byte >> 4 & 15) : 0;
+            out->s[row] = (float)(byte & 15);
+            out->min[row] = (float)(byte >> 4 & 15);
         } else {
             out->s[row] = f16_to_float(s->word[row][i / 2] >> 16 * (i % 2) & 0xffffu);
             if (type == TILE_Q5_1)
@@ -181,14 +188,14 @@ SIMT_INLINE void tile_clear(int32_t c[4])
 }
 
 /* One block into c and m, scales per 32. i: row i / 2, column i % 2. */
-SIMT_INLINE void tile_fold32(const uint32_t type, const uint32_t a[4], const struct tile_scale *s,
-                             const struct tile_column *x, float c[4], float m[4])
+SIMT_INLINE void tile_fold32(const uint32_t type, const bool one, const uint32_t a[4],
+                             const struct tile_scale *s, const struct tile_column *x, float c[4], float m[4])
 {
     int32_t dot[4];
     tile_clear(dot);
     simt_mma_s8s8(dot, a, x->b);
 #pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
+    for (uint32_t i = 0; i < 4; i += one ? 2 : 1) {
         float scale = s->s[i / 2], f;
         if (type == TILE_Q4_K || type == TILE_Q5_K) /* exact, as scale * I is */
             f = __builtin_fmaf(arith_from_bits((uint32_t)dot[i]), scale, -TILE_BIASED * scale);
@@ -202,8 +209,9 @@ SIMT_INLINE void tile_fold32(const uint32_t type, const uint32_t a[4], const str
 
 /* The same with scales per 16: Q6_K and Q2_K. The minimums of Q2_K stand per 16 too; the sums they are
  * multiplied with come from an mma with ones. */
-SIMT_INLINE void tile_fold16(const uint32_t type, const uint32_t a[4], const struct tile_scale s[2],
-                             const struct tile_column *x, float c[4], float m[4])
+SIMT_INLINE void tile_fold16(const uint32_t type, const bool one, const uint32_t a[4],
+                             const struct tile_scale s[2], const struct tile_column *x, float c[4],
+                             float m[4])
 {
     uint32_t ones[2] = {0x01010101u, 0x01010101u};
     int32_t dot[2][4], sums[2][4];
@@ -217,7 +225,7 @@ SIMT_INLINE void tile_fold16(const uint32_t type, const uint32_t a[4], const str
         }
     }
 #pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
+    for (uint32_t i = 0; i < 4; i += one ? 2 : 1) {
         float s0 = s[0].s[i / 2], f0 = arith_from_bits((uint32_t)dot[0][i]);
         float f = __builtin_fmaf(f0, s0, -TILE_BIASED * s0); /* all of this is exact */
         f = __builtin_fmaf(arith_from_bits((uint32_t)dot[1][i]) - TILE_BIASED, s[1].s[i / 2], f);
@@ -268,10 +276,11 @@ SIMT_INLINE void tile_columns(const struct activation *x, const uint32_t n, cons
 }
 
 /* Blocks first .. first + n - 1 of a tile (n: 1 or 4) into c and m of every panel. */
-SIMT_INLINE void tile_multiply_blocks(const uint32_t type, const uint32_t n_panels, const uint32_t n,
-                                      const bool is_far, const SIMT_SHARED char *tile, uint32_t lane,
-                                      const struct activation x[TILE_MAX_PANEL], uint32_t super,
-                                      uint32_t first, float c[TILE_MAX_PANEL][4], float m[TILE_MAX_PANEL][4])
+SIMT_INLINE void tile_multiply_blocks(const uint32_t type, const bool one, const uint32_t n_panels,
+                                      const uint32_t n, const bool is_far, const SIMT_SHARED char *tile,
+                                      uint32_t lane, const struct activation x[TILE_MAX_PANEL],
+                                      uint32_t super, uint32_t first, float c[TILE_MAX_PANEL][4],
+                                      float m[TILE_MAX_PANEL][4])
 {
     const uint32_t n_pairs = n == 1 ? 1 : n / 2, per_pair = n == 1 ? 1 : 2;
     const SIMT_SHARED char *plane = tile + tile_small_plane(type) + lane * 16;
@@ -311,18 +320,19 @@ SIMT_INLINE void tile_multiply_blocks(const uint32_t type, const uint32_t n_pane
 #pragma unroll
             for (uint32_t p = 0; p < n_panels; p++)
                 if (tile_has_pairs(type))
-                    tile_fold16(type, a, s, &columns[p][e], c[p], m[p]);
+                    tile_fold16(type, one, a, s, &columns[p][e], c[p], m[p]);
                 else
-                    tile_fold32(type, a, s, &columns[p][e], c[p], m[p]);
+                    tile_fold32(type, one, a, s, &columns[p][e], c[p], m[p]);
         }
     }
 }
 
 /* v[p][i]: row g + 8 (i / 2), column 2t + i % 2 of panel p. A loop over blocks, four at a time with one
  * panel, one with two: unrolled further it would want more registers than a block of 512 threads has (128
- * each); the other warps hide what that costs. */
-SIMT_INLINE void tile_multiply(const uint32_t type, const uint32_t n_panels, const bool is_far,
-                               const SIMT_SHARED char *tile, uint32_t lane,
+ * each); the other warps hide what that costs. `one`: nobody asks for odd
+ * columns, of a panel with one. */
+SIMT_INLINE void tile_multiply(const uint32_t type, const bool one, const uint32_t n_panels,
+                               const bool is_far, const SIMT_SHARED char *tile, uint32_t lane,
                                const struct activation x[TILE_MAX_PANEL], uint32_t super,
                                float v[TILE_MAX_PANEL][4])
 {
@@ -330,7 +340,7 @@ SIMT_INLINE void tile_multiply(const uint32_t type, const uint32_t n_panels, con
     float c[TILE_MAX_PANEL][4] = {{0}}, m[TILE_MAX_PANEL][4] = {{0}};
 #pragma clang loop unroll(disable)
     for (uint32_t first = 0; first < TILE_COLUMNS / ARITH_BLOCK; first += n)
-        tile_multiply_blocks(type, n_panels, n, is_far, tile, lane, x, super, simt_opaque(first), c, m);
+        tile_multiply_blocks(type, one, n_panels, n, is_far, tile, lane, x, super, simt_opaque(first), c, m);
 #pragma unroll
     for (uint32_t row = 0; row < 2; row++) {
         float d, dmin;
