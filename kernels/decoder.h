@@ -34,9 +34,10 @@
 #define DECODER_MAX_CREW    448
 #define DECODER_MAX_THREADS 512 /* the crew and two warps; a number: it becomes a launch bound */
 #define DECODER_PHASES      4
-#define DECODER_LINE        32 /* u32 per counter: a 128-byte line each */
-#define DECODER_RING        2  /* steps in flight */
-#define DECODER_GATE_BYTES  32 /* of shared memory, behind the 16 per stage of the ring: gate.h */
+#define DECODER_MAX_OPS     4096 /* of a program */
+#define DECODER_LINE        32   /* u32 per counter: a 128-byte line each */
+#define DECODER_RING        2    /* steps in flight */
+#define DECODER_GATE_BYTES  32   /* of shared memory, behind the 16 per stage of the ring: gate.h */
 
 /* A packed weight matrix [n, k]: tile.h. By model weight index; n is 0 where a weight is no matrix. */
 struct decoder_matrix {

@@ -75,12 +75,50 @@ SIMT_INLINE bool resident_poll(const struct walk *w, uint32_t number)
     return true;
 }
 
+/* Where a crew is, in one word that goes with it through all ops: the step's place in the rings, the op's
+ * index, and how many rows and logits the step has, so that between two ops nothing has to be asked of memory
+ * but the op. */
+#define RESIDENT_INDEX_SHIFT  1 /* DECODER_RING is 2 */
+#define RESIDENT_ROWS_SHIFT   14
+#define RESIDENT_LOGITS_SHIFT 24
+_Static_assert(DECODER_RING == 1 << RESIDENT_INDEX_SHIFT && STEP_MAX_ROWS < 1 << 10 &&
+                   STEP_MAX_LOGITS < 256 &&
+                   DECODER_MAX_OPS < 1 << (RESIDENT_ROWS_SHIFT - RESIDENT_INDEX_SHIFT),
+               "a word");
+
+SIMT_INLINE uint32_t resident_at(uint32_t result, const SIMT_GLOBAL struct step *step)
+{
+    return result | step->n_rows << RESIDENT_ROWS_SHIFT | step->n_logits << RESIDENT_LOGITS_SHIFT;
+}
+
+SIMT_INLINE uint32_t resident_index(uint32_t at)
+{
+    return at % (1u << RESIDENT_ROWS_SHIFT) >> RESIDENT_INDEX_SHIFT;
+}
+
+SIMT_INLINE uint32_t resident_n_rows(uint32_t at)
+{
+    return at >> RESIDENT_ROWS_SHIFT & ((1u << (RESIDENT_LOGITS_SHIFT - RESIDENT_ROWS_SHIFT)) - 1);
+}
+
+SIMT_INLINE uint32_t resident_n_logits(uint32_t at)
+{
+    return at >> RESIDENT_LOGITS_SHIFT;
+}
+
+/* As plan_open() counts them: without a look into memory. */
+SIMT_INLINE uint32_t resident_n_ops(const struct decoder_args *args)
+{
+    return args->n_counters / DECODER_PHASES;
+}
+_Static_assert(DECODER_N_COUNTERS < DECODER_PHASES, "the rest of a division");
+
 /* A block's state at op `index` of a step, made anew from the launch's parameter: what a thread carries
  * through an op in registers is its own. */
 SIMT_INLINE struct walk resident_walk(const struct decoder_args *args, uint32_t at,
                                       const struct ring_place *place)
 {
-    uint32_t result = at % DECODER_RING, index = at / DECODER_RING;
+    uint32_t result = at % DECODER_RING, index = resident_index(at);
     const SIMT_GLOBAL struct program *program = DECODER_AT(const struct program, args->program);
     const SIMT_GLOBAL char *staged = DECODER_AT(const char, args->staged) + result * args->staged_stride;
     struct walk w = {.args = args,
@@ -101,12 +139,13 @@ SIMT_INLINE struct walk resident_walk(const struct decoder_args *args, uint32_t 
     return w;
 }
 
-/* Waits for the next step, and begins it; its place in the rings into *result. False: leave. */
-SIMT_INLINE bool resident_begin(const struct decoder_args *args, uint32_t *result)
+/* Waits for the next step, and begins it; *at, wherever in the step before, is then its first op. False:
+ * leave. */
+SIMT_INLINE bool resident_begin(const struct decoder_args *args, uint32_t *at)
 {
     const struct ring_place nowhere = {0, 0};
-    *result = (*result + 1) % DECODER_RING; /* it may come with an op's index */
-    struct walk w = resident_walk(args, *result, &nowhere);
+    uint32_t result = (*at + 1) % DECODER_RING;
+    struct walk w = resident_walk(args, result, &nowhere);
     struct gate gate = gate_at(resident_gate(args));
     bool go = true;
     if (simt_thread() == 0)
@@ -118,12 +157,19 @@ SIMT_INLINE bool resident_begin(const struct decoder_args *args, uint32_t *resul
         if (w.step->n_rows) /* a wait that fails here fails for all at the next one */
             gate_put(&gate, w.step->n_logits, &w.guard);
     }
+    *at = resident_at(result, w.step);
     return !w.step->n_page_ops || pages_run(&w);
 }
 
-SIMT_INLINE uint32_t resident_rows(const struct walk *w)
+SIMT_INLINE uint32_t resident_rows(const struct walk *w, uint32_t at)
 {
-    return w->op->flags & PROGRAM_HEAD ? w->step->n_logits : w->step->n_rows;
+    return w->op->flags & PROGRAM_HEAD ? resident_n_logits(at) : resident_n_rows(at);
+}
+
+/* Whether the op has any. Where the step has both, it need not be asked. */
+SIMT_INLINE bool resident_runs(const struct walk *w, uint32_t at)
+{
+    return (resident_n_rows(at) && resident_n_logits(at)) || resident_rows(w, at);
 }
 
 /* For tests: this warp comes to its next op up to 16 us late, mostly far less, so that each may be the first
@@ -142,7 +188,7 @@ SIMT_INLINE bool resident_run_op(const struct decoder_args *args, uint32_t at, s
                                  resident_op *ops)
 {
     struct walk w = resident_walk(args, at, place);
-    w.n_rows = resident_rows(&w);
+    w.n_rows = resident_rows(&w, at);
     resident_dawdle(args, w.index + ((uint32_t)w.step->id << 8));
     if (w.n_rows && !ops(&w))
         return false;
@@ -154,8 +200,8 @@ SIMT_INLINE bool resident_run_op(const struct decoder_args *args, uint32_t at, s
 SIMT_INLINE void resident_end_op(const struct decoder_args *args, uint32_t at, const struct ring_place *place)
 {
     struct walk w = resident_walk(args, at, place);
-    bool ran = resident_rows(&w) != 0;
-    if (ran || w.index + 1 == w.program->n_ops)
+    bool ran = resident_runs(&w, at);
+    if (ran || w.index + 1 == resident_n_ops(args))
         walk_signal_counter(&w, w.index * DECODER_PHASES);
     if (ran && simt_block() == 0 && simt_thread() == 0)
         simt_red_relaxed_gpu_add(DECODER_AT(uint32_t, args->progress), 1);
@@ -166,9 +212,8 @@ SIMT_INLINE void resident_end_op(const struct decoder_args *args, uint32_t at, c
  * the thread's number, forty words that are made in as many instructions.) */
 SIMT_INLINE void resident_crew(const struct decoder_args *args, resident_op *ops)
 {
-    const SIMT_GLOBAL struct program *program = DECODER_AT(const struct program, args->program);
     struct ring_place place = {0, 0};
-    uint32_t at = args->first_step + 1;
+    uint32_t at = (args->first_step + 1) % DECODER_RING;
     if (simt_opaque(0))
         goto end;
 begin:
@@ -179,8 +224,8 @@ run:
         return;
 end:
     resident_end_op(args, simt_opaque(at), &place);
-    at += DECODER_RING;
-    if (at / DECODER_RING < program->n_ops)
+    at += 1 << RESIDENT_INDEX_SHIFT;
+    if (resident_index(at) < resident_n_ops(args))
         goto run;
     goto begin;
 }

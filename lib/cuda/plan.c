@@ -154,6 +154,9 @@ int plan_open(struct plan *out, const struct program *program, const struct deco
     struct needs needs;
     uint32_t next_block = 0;
     (void)kv;
+    if (program->n_ops > DECODER_MAX_OPS)
+        return error_set(err, -ENOTSUP, "the model has %u ops a step, cuda takes at most %d", program->n_ops,
+                         DECODER_MAX_OPS);
     find_needs(&needs, program, matrices, p.n_counters);
     int rc = choose_shared(&p.shared, &needs, device->shared_bytes, err);
     if (rc < 0)

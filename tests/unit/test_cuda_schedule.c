@@ -283,6 +283,19 @@ Test(cuda_schedule, a_model_that_does_not_fit_is_refused_with_both_numbers)
     free(m.program);
 }
 
+Test(cuda_schedule, a_program_with_more_ops_than_a_word_can_count_is_refused)
+{
+    struct model m;
+    struct plan p;
+    struct error err = {0};
+    const struct plan_device device = {4, 64, 227 * 1024};
+    open_model(&m, &shapes[0], TILE_NONE, 0);
+    m.program->n_ops = DECODER_MAX_OPS + 1;
+    cr_assert_eq(plan_open(&p, m.program, m.matrices, &m.kv, &device, &err), -ENOTSUP);
+    cr_assert(strstr(err.text, "4097") && strstr(err.text, "4096"), "%s", err.text);
+    free(m.program);
+}
+
 /* --- flow --- */
 
 Test(cuda_schedule, each_op_waits_for_as_many_arrivals_as_the_one_before_makes)
