@@ -120,16 +120,20 @@ SIMT_INLINE uint32_t activation_quantise(const float v[4], float *scale, int32_t
     return word;
 }
 
-/* Values [128 chunk, + 128) of a row into column `column` of a panel, by a whole warp; chunks reach to the
- * end of the last super-block. The last column of an odd width clears the scales beside its own. */
-SIMT_INLINE void activation_chunk(const struct activation *a, const bool is_far, uint32_t column,
-                                  const SIMT_GLOBAL float *x, const SIMT_GLOBAL float *gain, uint32_t k,
-                                  uint32_t chunk)
+/* The first of the four values that this lane has of a chunk. */
+SIMT_INLINE uint32_t activation_index(uint32_t chunk)
 {
-    uint32_t lane = simt_opaque(simt_lane()), part = lane % 8, i = chunk * ACTIVATION_CHUNK + lane * 4;
+    return chunk * ACTIVATION_CHUNK + simt_lane() * 4;
+}
+
+/* Values [128 chunk, + 128) of a row, of which this lane has v, into column `column` of a panel, by a whole
+ * warp; chunks reach to the end of the last super-block. The last column of an odd width clears the scales
+ * beside its own. */
+SIMT_INLINE void activation_chunk(const struct activation *a, const bool is_far, uint32_t column,
+                                  const float v[4], uint32_t chunk)
+{
+    uint32_t lane = simt_opaque(simt_lane()), part = lane % 8, i = activation_index(chunk);
     uint32_t base = i / TILE_COLUMNS * a->super_bytes, j = i % TILE_COLUMNS / ARITH_BLOCK;
-    float v[4];
-    activation_load(x, gain, k, i, v);
     if (a->forms & ACTIVATION_INTEGERS) {
         float scale;
         int32_t sum;

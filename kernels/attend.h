@@ -18,6 +18,8 @@
 #pragma once
 #include "attend_page.h"
 
+_Static_assert(ATTEND_MAX_HEAD_DIM == HEAD_PARTS * SIMT_LANES, "a head's parts");
+
 struct attend {
     struct crew crew;
     const struct flow_guard *guard;
@@ -326,10 +328,11 @@ SIMT_INLINE void attend_merge_head(const SIMT_SHARED struct attend_room *room, u
     if (d >= head_dim)
         return;
     float max = from.folds[0], sum = 0.0f;
+#pragma clang loop unroll_count(8)
     for (uint32_t i = 1; i < n; i++)
         max = from.folds[2 * i] > max ? from.folds[2 * i] : max;
     attend_f4 o = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma clang loop unroll_count(4)
+#pragma clang loop unroll_count(8)
     for (uint32_t i = 0; i < n; i++) {
         float e = arith_exp2(from.folds[2 * i] - max);
         attend_f4 part = *(const SIMT_GLOBAL attend_f4 *)(from.outs + i * head_dim + d);

@@ -32,18 +32,56 @@ struct head_turn {
     bool normed, neox;
 };
 
+#define HEAD_PARTS 4 /* of 32 values: the longest head has 128 */
+
+/* What a lane takes of a head, asked for all at once: a load after the other would cost each its way. */
+struct head_load {
+    float x[HEAD_PARTS], gain[HEAD_PARTS];
+    float cosine[HEAD_PARTS / 2], sine[HEAD_PARTS / 2];
+};
+
+SIMT_INLINE void head_ask(struct head_load *l, const SIMT_GLOBAL float *x, const struct head_turn *t)
+{
+    uint32_t lane = simt_lane(), half = t->rope_dim / 2;
+#pragma unroll
+    for (uint32_t e = 0; e < HEAD_PARTS; e++) {
+        uint32_t d = lane + e * SIMT_LANES;
+        l->x[e] = d < t->n ? x[d] : 0.0f;
+        l->gain[e] = t->normed && d < t->n ? t->gain[d] : 0.0f;
+        if (e < HEAD_PARTS / 2) {
+            l->cosine[e] = d < half ? t->cosines[d] : 0.0f;
+            l->sine[e] = d < half ? t->sines[d] : 0.0f;
+        }
+    }
+}
+
 /* to = x normed and rotated. A lane reads afterwards, and writes before, its own elements (d % 32) only. */
 SIMT_INLINE void head_prepare(SIMT_SHARED float *to, const SIMT_GLOBAL float *x, const struct head_turn *t)
 {
     uint32_t lane = simt_lane(), half = t->rope_dim / 2;
-    float r = t->normed ? head_rms_inverse(x, t->n, t->eps) : 1.0f;
-    for (uint32_t d = lane; d < t->n; d += SIMT_LANES)
-        to[d] = t->normed ? x[d] * r * t->gain[d] : x[d];
+    float sum = 0.0f, r = 1.0f;
+    struct head_load l;
+    head_ask(&l, x, t);
+    if (t->normed) {
+#pragma unroll
+        for (uint32_t e = 0; e < HEAD_PARTS; e++)
+            if (lane + e * SIMT_LANES < t->n)
+                sum = __builtin_fmaf(l.x[e], l.x[e], sum);
+        r = 1.0f / __builtin_sqrtf(head_tree(sum) / (float)t->n + t->eps);
+    }
+#pragma unroll
+    for (uint32_t e = 0; e < HEAD_PARTS; e++)
+        if (lane + e * SIMT_LANES < t->n)
+            to[lane + e * SIMT_LANES] = t->normed ? l.x[e] * r * l.gain[e] : l.x[e];
     simt_syncwarp();
-    for (uint32_t i = lane; i < half; i += SIMT_LANES) {
+#pragma unroll
+    for (uint32_t e = 0; e < HEAD_PARTS / 2; e++) {
+        uint32_t i = lane + e * SIMT_LANES;
         uint32_t first = t->neox ? i : 2 * i, second = t->neox ? i + half : 2 * i + 1;
+        if (i >= half)
+            continue;
         float a = to[first], b = to[second];
-        arith_rope(&a, &b, t->cosines[i], t->sines[i]);
+        arith_rope(&a, &b, l.cosine[e], l.sine[e]);
         to[first] = a;
         to[second] = b;
     }

@@ -167,14 +167,24 @@ SIMT_INLINE float product_factor(const SIMT_SHARED struct product *p, uint32_t r
     return p->factors ? DECODER_AT(const float, p->factors)[row] : 1.0f;
 }
 
+/* Asks for chunk `unit` of the columns from `first` on: this lane's values. */
+SIMT_INLINE void product_ask(const SIMT_SHARED struct product *p, uint32_t first, uint32_t unit,
+                             uint32_t n_chunks, float v[4])
+{
+    uint32_t row = product_row(p, first + unit / n_chunks);
+    activation_load(DECODER_AT(const float, p->in) + (size_t)row * p->in_stride,
+                    DECODER_AT(const float, p->gain), p->k, activation_index(unit % n_chunks), v);
+}
+
 /* Columns [first, first + n) into panels that begin at `near` or p->panels: warp `warp` of `n_warps` that do
- * it together (of one block when near, of all blocks when far). A barrier of the crew must follow. */
+ * it together (of one block when near, of all blocks when far), the factors, which take longest, before the
+ * chunks. A chunk is asked for before the one before it is worked on. A barrier of the crew must follow. */
 SIMT_INLINE void product_quantise(SIMT_SHARED struct product *p, const bool is_far, SIMT_SHARED char *near,
                                   uint32_t first, uint32_t n, uint32_t warp, uint32_t n_warps)
 {
     uint32_t n_chunks = activation_n_chunks(p->k), width = is_far ? ACTIVATION_COLUMNS : n;
     struct activation a = activation_at(near, DECODER_AT(char, p->panels), width, p->forms);
-    uint32_t panel_bytes = p->n_supers * a.super_bytes;
+    uint32_t panel_bytes = p->n_supers * a.super_bytes, unit = simt_opaque(warp);
     SIMT_GLOBAL char *panels = a.far;
     if (simt_thread() == 0) {
         p->first_column = first;
@@ -182,21 +192,27 @@ SIMT_INLINE void product_quantise(SIMT_SHARED struct product *p, const bool is_f
         p->wide = is_far;
         p->shift = is_far ? 3 : product_shift(n);
     }
-    for (uint32_t unit = simt_opaque(warp); unit < n * (n_chunks + 1); unit += n_warps) {
-        uint32_t column = unit < n ? unit : (unit - n) / n_chunks, row = product_row(p, first + column);
-        if (unit < n) { /* the long ones first */
-            float r = product_factor(p, row);
-            if (simt_lane() == 0 && is_far)
-                DECODER_AT(float, p->wide_factors)[column] = r;
-            else if (simt_lane() == 0)
-                p->factor[column] = r;
-            continue;
-        }
+    for (; unit < n; unit += n_warps) {
+        float r = product_factor(p, product_row(p, first + unit));
+        if (simt_lane() == 0 && is_far)
+            DECODER_AT(float, p->wide_factors)[unit] = r;
+        else if (simt_lane() == 0)
+            p->factor[unit] = r;
+    }
+    float now[4] = {0}, next[4] = {0};
+    unit -= n;
+    if (unit < n * n_chunks)
+        product_ask(p, first, unit, n_chunks, now);
+    SIMT_SMALL_LOOP
+    for (; unit < n * n_chunks; unit += n_warps) {
+        uint32_t column = unit / n_chunks;
+        if (unit + n_warps < n * n_chunks)
+            product_ask(p, first, unit + n_warps, n_chunks, next);
         if (is_far)
             a.far = panels + (size_t)(column / ACTIVATION_COLUMNS) * panel_bytes;
-        activation_chunk(&a, is_far, is_far ? column % ACTIVATION_COLUMNS : column,
-                         DECODER_AT(const float, p->in) + (size_t)row * p->in_stride,
-                         DECODER_AT(const float, p->gain), p->k, (unit - n) % n_chunks);
+        activation_chunk(&a, is_far, is_far ? column % ACTIVATION_COLUMNS : column, now, unit % n_chunks);
+        for (uint32_t e = 0; e < 4; e++)
+            now[e] = next[e];
     }
 }
 
