@@ -97,12 +97,18 @@ static void connection_close(struct connection *c)
     uv_close((uv_handle_t *)&c->timer, on_timer_closed);
 }
 
+/* libmicrohttpd gives up listening when it has all the connections it may, or the system has no descriptor
+ * for one more, and begins again when it is run after one has gone: nothing else may ever have it run. */
 static void on_connection(void *cls, struct MHD_Connection *mhd, void **context,
                           enum MHD_ConnectionNotificationCode code)
 {
-    if (code == MHD_CONNECTION_NOTIFY_STARTED)
-        connection_open(cls, mhd, context);
-    else if (*context)
+    struct listener *l = cls;
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+        connection_open(l, mhd, context);
+        return;
+    }
+    l->dirty = true;
+    if (*context)
         connection_close(*context);
 }
 

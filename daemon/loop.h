@@ -22,7 +22,7 @@ struct listener {
     bool tls;       /* HTTPS, with the certificate of tls.h */
     bool quiesced;  /* the socket is no longer libmicrohttpd's to close */
     bool running;   /* inside MHD_run */
-    bool dirty;     /* something was resumed: run it soon */
+    bool dirty;     /* something was resumed, or a connection has gone: run it soon */
     unsigned n_handles;
     char where[160]; /* "http://127.0.0.1:8080", "unix:/run/hearth.sock" */
     uint16_t port;   /* 0: not TCP */

@@ -2,6 +2,9 @@
  * headers, slow senders, too many connections. */
 #include "harness.h"
 
+#include <dirent.h>
+#include <sys/resource.h>
+
 /* Until the daemon has so many, that of the question included. */
 static void wait_connections(long n)
 {
@@ -249,6 +252,55 @@ DAEMON_TEST(many, above_max_connections_health_still_answers, "--max-connections
     expect_words(post("/generate", "{\"prompt\":\"Once\"}"), 503, "queue_full", "max_connections");
     for (int i = 0; i < 8; i++)
         close(fds[i]);
+}
+
+/* The daemon's descriptors, or only those that are sockets. */
+static int count_descriptors(bool sockets)
+{
+    char path[64], target[64];
+    int n = 0;
+    snprintf(path, sizeof path, "/proc/%d/fd", daemon_.pid);
+    DIR *dir = opendir(path);
+    cr_assert_not_null(dir);
+    for (const struct dirent *entry; (entry = readdir(dir));) {
+        ssize_t got = readlinkat(dirfd(dir), entry->d_name, target, sizeof target);
+        n += got > 0 && (!sockets || !strncmp(target, "socket:", 7));
+    }
+    closedir(dir);
+    return n;
+}
+
+/* Opens n connections, of which the daemon can take only some, at least n_taken, and closes all at once. */
+static void come_and_go(int n, int n_taken)
+{
+    int fds[80];
+    for (int i = 0; i < n; i++)
+        fds[i] = client_connect(daemon_.port);
+    while (count_descriptors(true) < n_taken + 1) /* the listening one */
+        usleep(5000);
+    kill(daemon_.pid, SIGSTOP);
+    for (int i = 0; i < n; i++)
+        close(fds[i]);
+    kill(daemon_.pid, SIGCONT);
+    struct reply r = get("/health");
+    cr_assert_eq(r.status, 200, "it listens no more");
+    reply_free(&r);
+}
+
+/* 64 are kept for health. */
+DAEMON_TEST(many, after_the_last_connection_that_could_be_had_it_listens_again, "--max-connections", "4")
+{
+    come_and_go(68, 68);
+    come_and_go(80, 68);
+}
+
+DAEMON_TEST(many, after_the_last_descriptor_it_listens_again)
+{
+    struct rlimit limit = {(rlim_t)count_descriptors(false) + 20, 0};
+    limit.rlim_max = limit.rlim_cur;
+    cr_assert_eq(prlimit(daemon_.pid, RLIMIT_NOFILE, &limit, NULL), 0);
+    come_and_go(40, 10);
+    come_and_go(40, 10);
 }
 
 DAEMON_TEST(many, a_full_queue_is_a_503_and_drains, SLOW, "--slots", "1", "--queue-limit", "2")
