@@ -135,12 +135,28 @@ static void *on_uri(void *cls, const char *uri, struct MHD_Connection *mhd)
 struct headers {
     const char *content_type, *content_encoding, *request_id, *expect;
     const char *host, *origin, *authorization, *x_api_key, *forwarded_for;
+    char forwarded_lines[512]; /* where there are several of them, as one list */
     uint64_t content_length;
     unsigned n_lengths, n_encodings, n_hosts;
     bool chunked;   /* the transfer encoding is one we know */
     bool bad_name;  /* a blank before the colon: "Content-Length : 5" is a length to some */
     bool bad_value; /* a CR, LF or NUL: a line's end to some */
 };
+
+/* Several lines are one list (RFC 9110, 5.3), whose last addresses count: what no longer fits is its
+ * beginning. */
+static void add_forwarded(struct headers *h, const char *value)
+{
+    size_t had = h->forwarded_for ? strlen(h->forwarded_for) : 0, n = strlen(value);
+    if (!h->forwarded_for || had + n + 2 > sizeof h->forwarded_lines) {
+        h->forwarded_for = value;
+        return;
+    }
+    memmove(h->forwarded_lines, h->forwarded_for, had);
+    h->forwarded_lines[had] = ',';
+    memcpy(h->forwarded_lines + had + 1, value, n + 1);
+    h->forwarded_for = h->forwarded_lines;
+}
 
 static enum MHD_Result take_header(void *cls, enum MHD_ValueKind kind, const char *key, size_t key_size,
                                    const char *value, size_t value_size)
@@ -155,14 +171,15 @@ static enum MHD_Result take_header(void *cls, enum MHD_ValueKind kind, const cha
                 {"Host", &h->host},
                 {"Origin", &h->origin},
                 {"Authorization", &h->authorization},
-                {"X-Api-Key", &h->x_api_key},
-                {"X-Forwarded-For", &h->forwarded_for}};
+                {"X-Api-Key", &h->x_api_key}};
     (void)kind;
     if (!value)
         value = "";
     h->bad_name |= strpbrk(key, " \t\r\n") != NULL || strlen(key) != key_size;
     h->bad_value |= strpbrk(value, "\r\n") != NULL || strlen(value) != value_size;
     h->n_hosts += !strcasecmp(key, "Host");
+    if (!strcasecmp(key, "X-Forwarded-For"))
+        add_forwarded(h, value);
     if (!strcasecmp(key, "Content-Length")) {
         h->n_lengths++;
         h->content_length = strtoull(value, NULL, 10);
