@@ -161,6 +161,26 @@ static void merge_u32(uint8_t *p, uint32_t v)
     memcpy(p, &v, sizeof v);
 }
 
+/* Of 6 bits, step t: a vector of its own, or the upper bits of three. */
+static void write_six(uint32_t v, uint32_t t, uint8_t *row)
+{
+    uint8_t *p = row + 192 * (t / 4);
+    if (t % 4 < 3)
+        merge_u32(p + 64 * (t % 4), v);
+    else
+        for (uint32_t i = 0; i < 3; i++)
+            merge_u32(p + 64 * i, (v >> 2 * i & 0x03030303u) << 6);
+}
+
+static uint32_t read_six(uint32_t t, const uint8_t *row)
+{
+    const uint8_t *p = row + 192 * (t / 4);
+    uint32_t v = t % 4 < 3 ? load_u32(p + 64 * (t % 4)) & 0x3f3f3f3fu : 0;
+    for (uint32_t i = 0; t % 4 == 3 && i < 3; i++)
+        v |= (load_u32(p + 64 * i) >> 6 & 0x03030303u) << 2 * i;
+    return v;
+}
+
 /* One block of one row into a tile's block (zeroed before). Four columns move as one 32-bit word. */
 static void write_values(uint32_t bits, const uint8_t *q, uint8_t *block, uint32_t row)
 {
@@ -169,6 +189,10 @@ static void write_values(uint32_t bits, const uint8_t *q, uint8_t *block, uint32
         uint32_t v = load_u32(q + 4 * t), n = 0;
         if (bits == 8) {
             memcpy(block + 64 * t + 4 * row, &v, 4);
+            continue;
+        }
+        if (bits == 6) {
+            write_six(v, t, block + 4 * row);
             continue;
         }
         if (bits & 4) {
@@ -184,23 +208,29 @@ static void write_values(uint32_t bits, const uint8_t *q, uint8_t *block, uint32
     }
 }
 
-static void read_values(uint32_t bits, const uint8_t *block, uint32_t row, uint8_t *q)
+static uint32_t read_planes(uint32_t bits, const uint8_t *block, uint32_t row, uint32_t t)
 {
     const uint8_t *planes = block + (bits & 4 ? 256 : 0), *last = planes + (bits & 2 ? 128 : 0);
+    uint32_t v = 0, n = 0;
+    if (bits & 4) {
+        v = load_u32(block + 64 * (t / 2) + 4 * row) >> 4 * (t % 2) & 0x0f0f0f0fu;
+        n = 4;
+    }
+    if (bits & 2) {
+        v |= (load_u32(planes + 64 * (t / 4) + 4 * row) >> 2 * (t % 4) & 0x03030303u) << n;
+        n += 2;
+    }
+    if (bits & 1)
+        v |= (load_u32(last + 4 * row) >> t & 0x01010101u) << n;
+    return v;
+}
+
+static void read_values(uint32_t bits, const uint8_t *block, uint32_t row, uint8_t *q)
+{
     for (uint32_t t = 0; t < MATMUL_STEPS; t++) {
-        uint32_t v = 0, n = 0;
-        if (bits == 8)
-            v = load_u32(block + 64 * t + 4 * row);
-        if (bits & 4) {
-            v = load_u32(block + 64 * (t / 2) + 4 * row) >> 4 * (t % 2) & 0x0f0f0f0fu;
-            n = 4;
-        }
-        if (bits & 2) {
-            v |= (load_u32(planes + 64 * (t / 4) + 4 * row) >> 2 * (t % 4) & 0x03030303u) << n;
-            n += 2;
-        }
-        if (bits & 1)
-            v |= (load_u32(last + 4 * row) >> t & 0x01010101u) << n;
+        uint32_t v = bits == 8   ? load_u32(block + 64 * t + 4 * row)
+                     : bits == 6 ? read_six(t, block + 4 * row)
+                                 : read_planes(bits, block, row, t);
         memcpy(q + 4 * t, &v, 4);
     }
 }
@@ -231,10 +261,14 @@ static void write_scales(uint32_t kind, uint32_t n_blocks, const struct matmul_s
             if (fold == MATMUL_FOLD_SM)
                 memcpy(p + 32 * (n_blocks + j) + 2 * row, &s->m[j], 2);
         }
+}
+
+static void write_globals(uint32_t kind, const struct matmul_super *s, uint8_t *p, uint32_t row)
+{
     if (matmul_traits[kind].global_size)
-        memcpy(p + n_blocks * matmul_traits[kind].scale_size + 2 * row, &s->d, 2);
+        memcpy(p + 2 * row, &s->d, 2);
     if (matmul_traits[kind].global_size > 32)
-        memcpy(p + n_blocks * matmul_traits[kind].scale_size + 32 + 2 * row, &s->dmin, 2);
+        memcpy(p + 32 + 2 * row, &s->dmin, 2);
 }
 
 static void read_scales(uint32_t kind, uint32_t n_blocks, const uint8_t *p, uint32_t row,
@@ -264,19 +298,25 @@ static void read_scales(uint32_t kind, uint32_t n_blocks, const uint8_t *p, uint
             if (fold == MATMUL_FOLD_SM)
                 memcpy(&s->m[j], p + 32 * (n_blocks + j) + 2 * row, 2);
         }
-    if (matmul_traits[kind].global_size)
-        memcpy(&s->d, p + n_blocks * matmul_traits[kind].scale_size + 2 * row, 2);
-    if (matmul_traits[kind].global_size > 32)
-        memcpy(&s->dmin, p + n_blocks * matmul_traits[kind].scale_size + 32 + 2 * row, 2);
 }
 
-void matmul_tile_read(uint32_t kind, const uint8_t *tile, uint32_t n_blocks, uint32_t row,
-                      struct matmul_super *out)
+static void read_globals(uint32_t kind, const uint8_t *p, uint32_t row, struct matmul_super *s)
 {
-    const struct matmul_traits *t = &matmul_traits[kind];
+    if (matmul_traits[kind].global_size)
+        memcpy(&s->d, p + 2 * row, 2);
+    if (matmul_traits[kind].global_size > 32)
+        memcpy(&s->dmin, p + 32 + 2 * row, 2);
+}
+
+void matmul_tile_read(const struct matmul_matrix *m, uint32_t row, uint32_t super, struct matmul_super *out)
+{
+    const struct matmul_traits *t = &matmul_traits[m->kind];
+    uint32_t n_blocks = matmul_n_blocks(m->k, super), r = row % MATMUL_ROWS, group = row / MATMUL_ROWS;
+    const uint8_t *tile = matmul_tile(m, group, super);
     for (uint32_t j = 0; j < n_blocks; j++)
-        read_values(t->bits, tile + j * matmul_block_size(t), row, out->q + j * ARITH_BLOCK);
-    read_scales(kind, n_blocks, tile + n_blocks * matmul_block_size(t), row, out);
+        read_values(t->bits, tile + j * matmul_block_size(t), r, out->q + j * ARITH_BLOCK);
+    read_scales(m->kind, n_blocks, tile + n_blocks * matmul_block_size(t), r, out);
+    read_globals(m->kind, matmul_globals(m, group, super), r, out);
 }
 
 float matmul_tile_float(uint32_t kind, const uint8_t *tile, uint32_t row, uint32_t column)
@@ -321,15 +361,18 @@ void matmul_matrix_set(struct matmul_matrix *m, uint32_t type, uint32_t n, uint3
         .n = n,
         .k = k,
         .n_groups = (n + MATMUL_ROWS - 1) / MATMUL_ROWS,
-        .group_size = (n_super - 1) * matmul_tile_size(t, MATMUL_SUPER_BLOCKS) +
+        .group_size = matmul_globals_size(t, n_super) +
+                      (n_super - 1) * matmul_tile_size(t, MATMUL_SUPER_BLOCKS) +
                       matmul_tile_size(t, matmul_n_blocks(k, n_super - 1)),
         .data = packed,
     };
 }
 
-static void pack_integer(const struct matmul_matrix *m, const uint8_t *src, uint8_t *tile, uint32_t super,
+static void pack_integer(const struct matmul_matrix *m, const uint8_t *src, uint8_t *out, uint32_t super,
                          uint32_t group)
 {
+    uint8_t *tile = out + (matmul_tile(m, group, super) - m->data);
+    uint8_t *globals = out + (matmul_globals(m, group, super) - m->data);
     const struct matmul_traits *t = &matmul_traits[m->kind];
     uint32_t n_blocks = matmul_n_blocks(m->k, super);
     uint32_t n_rows = matmul_min(MATMUL_ROWS, m->n - group * MATMUL_ROWS);
@@ -340,12 +383,14 @@ static void pack_integer(const struct matmul_matrix *m, const uint8_t *src, uint
         for (uint32_t j = 0; j < n_blocks; j++)
             write_values(t->bits, s.q + j * ARITH_BLOCK, tile + j * matmul_block_size(t), r);
         write_scales(m->kind, n_blocks, &s, tile + n_blocks * matmul_block_size(t), r);
+        write_globals(m->kind, &s, globals, r);
     }
 }
 
-static void pack_float(const struct matmul_matrix *m, const uint8_t *src, uint8_t *tile, uint32_t super,
+static void pack_float(const struct matmul_matrix *m, const uint8_t *src, uint8_t *out, uint32_t super,
                        uint32_t group)
 {
+    uint8_t *tile = out + (matmul_tile(m, group, super) - m->data);
     uint32_t n_rows = matmul_min(MATMUL_ROWS, m->n - group * MATMUL_ROWS);
     uint32_t n_columns = matmul_n_blocks(m->k, super) * ARITH_BLOCK;
     size_t size = matmul_traits[m->kind].bits / 8;
@@ -364,13 +409,11 @@ void matmul_pack(uint32_t type, uint32_t n, uint32_t k, const void *src, void *o
     assert(first <= last && last <= m.n_groups);
     memset((uint8_t *)out + first * m.group_size, 0, (last - first) * m.group_size);
     for (uint32_t group = first; group < last; group++)
-        for (uint32_t super = 0; super < matmul_n_super(k); super++) {
-            uint8_t *tile = (uint8_t *)out + (matmul_tile(&m, group, super) - m.data);
+        for (uint32_t super = 0; super < matmul_n_super(k); super++)
             if (matmul_is_float(&m))
-                pack_float(&m, src, tile, super, group);
+                pack_float(&m, src, out, super, group);
             else
-                pack_integer(&m, src, tile, super, group);
-        }
+                pack_integer(&m, src, out, super, group);
 }
 
 bool matmul_is_float(const struct matmul_matrix *m)
@@ -400,18 +443,17 @@ static void row_of_tile(uint32_t kind, const struct matmul_super *s, uint32_t n_
 void matmul_row(const struct matmul_matrix *m, uint32_t row, float *out)
 {
     assert(row < m->n);
-    uint32_t group = row / MATMUL_ROWS, r = row % MATMUL_ROWS;
     for (uint32_t super = 0; super < matmul_n_super(m->k); super++) {
-        const uint8_t *tile = matmul_tile(m, group, super);
+        const uint8_t *tile = matmul_tile(m, row / MATMUL_ROWS, super);
         uint32_t n_blocks = matmul_n_blocks(m->k, super);
         struct matmul_super s = {0};
         float *to = out + super * ARITH_SUPER;
         if (!matmul_is_float(m)) {
-            matmul_tile_read(m->kind, tile, n_blocks, r, &s);
+            matmul_tile_read(m, row, super, &s);
             row_of_tile(m->kind, &s, n_blocks, to);
         } else
             for (uint32_t i = 0; i < n_blocks * ARITH_BLOCK; i++)
-                to[i] = matmul_tile_float(m->kind, tile, r, i);
+                to[i] = matmul_tile_float(m->kind, tile, row % MATMUL_ROWS, i);
     }
 }
 

@@ -2,11 +2,13 @@
  * kernels; lib/cuda/pack.c reads blocks of a file through it too.
  *
  * WEIGHTS  A matrix is cut into groups of 16 rows, a group into tiles of one super-block (256 columns; the
- * last tile of a row may hold fewer blocks of 32). A tile keeps the size it has in the file:
+ * last tile of a row may hold fewer blocks of 32). A group begins with d and dmin of all its super-blocks, 16
+ * f16 each, so that whole tiles are whole cache lines. A tile keeps the size it has in the file:
  *   for each block of 32 columns: the 8 steps of 4 columns x 16 rows, a step being 64 bytes (byte 4 r + i =
  *     row r, column 4 t + i), as nibbles (step 2 i in the low, step 2 i + 1 in the high nibbles of vector
- *     i), then 2-bit planes (bits 2 (t % 4) of vector t / 4), then a 1-bit plane (bit t)
- *   then the scales of all blocks, 16 rows side by side; then d and dmin, 16 f16 each.
+ *     i), then 2-bit planes (bits 2 (t % 4) of vector t / 4), then a 1-bit plane (bit t); of 6 bits, every
+ *     four steps are three vectors of one step each, whose upper 2 bits are the fourth, lowest first
+ *   then the scales of all blocks, 16 rows side by side.
  * Values are stored unsigned, `zero` above their meaning (Q8_0: 128).
  *
  * ACTIVATIONS  Super-block after super-block, int8 first, scales behind; in either, columns lie in panels of
@@ -91,7 +93,13 @@ static inline size_t matmul_block_size(const struct matmul_traits *t)
 
 static inline size_t matmul_tile_size(const struct matmul_traits *t, uint32_t n_blocks)
 {
-    return n_blocks * (matmul_block_size(t) + t->scale_size) + t->global_size;
+    return n_blocks * (matmul_block_size(t) + t->scale_size);
+}
+
+/* Bytes at the beginning of a group: d and dmin of its super-blocks. */
+static inline size_t matmul_globals_size(const struct matmul_traits *t, uint32_t n_super)
+{
+    return ((size_t)n_super * t->global_size + 63) / 64 * 64;
 }
 
 static inline uint32_t matmul_n_super(uint32_t k)
@@ -113,8 +121,15 @@ static inline uint32_t matmul_half(uint32_t n_super)
 
 static inline const uint8_t *matmul_tile(const struct matmul_matrix *m, uint32_t group, uint32_t super)
 {
-    return m->data + group * m->group_size +
-           super * matmul_tile_size(&matmul_traits[m->kind], MATMUL_SUPER_BLOCKS);
+    const struct matmul_traits *t = &matmul_traits[m->kind];
+    return m->data + group * m->group_size + matmul_globals_size(t, matmul_n_super(m->k)) +
+           super * matmul_tile_size(t, MATMUL_SUPER_BLOCKS);
+}
+
+/* d and dmin of a tile. */
+static inline const uint8_t *matmul_globals(const struct matmul_matrix *m, uint32_t group, uint32_t super)
+{
+    return m->data + group * m->group_size + (size_t)super * matmul_traits[m->kind].global_size;
 }
 
 /* One row of one super-block, spread out: the form between a file's block and a tile. */
@@ -131,9 +146,8 @@ uint32_t matmul_kind_of(uint32_t type);
 /* Reads a super-block of n_blocks blocks of one row as they stand in a GGUF file; integer kinds only. What
  * lies beyond n_blocks is left alone. */
 void matmul_super_read(uint32_t kind, const uint8_t *p, uint32_t n_blocks, struct matmul_super *out);
-/* Reads row `row` (0..15) of an integer tile of n_blocks blocks. */
-void matmul_tile_read(uint32_t kind, const uint8_t *tile, uint32_t n_blocks, uint32_t row,
-                      struct matmul_super *out);
+/* Reads row `row` of super-block `super` of an integer matrix. */
+void matmul_tile_read(const struct matmul_matrix *m, uint32_t row, uint32_t super, struct matmul_super *out);
 /* Value `column` of row `row` of a float tile. */
 float matmul_tile_float(uint32_t kind, const uint8_t *tile, uint32_t row, uint32_t column);
 
@@ -146,7 +160,7 @@ struct matmul_panel {
     float *b;     /* [j]: scale * sum of the block's int8 */
     float *b16;   /* [2 j + half]: the same of half-blocks */
     int32_t *n;   /* [j]: -128 * sum of the block's int8: where sums over values with zero 128 start */
-    int32_t *n16; /* [2 j + half]: the same of half-blocks */
+    int32_t *n16; /* [2 j + half]: -32 * that of half-blocks: where they start with zero 32 */
     float *x;     /* [k]: unquantised */
 };
 
@@ -197,6 +211,6 @@ static inline void matmul_panel_put(const struct matmul_panel *p, uint32_t colum
     p->b16[2 * j * w + column] = a * (float)sum0;
     p->b16[(2 * j + 1) * w + column] = a * (float)sum1;
     p->n[j * w + column] = -128 * (sum0 + sum1);
-    p->n16[2 * j * w + column] = -128 * sum0;
-    p->n16[(2 * j + 1) * w + column] = -128 * sum1;
+    p->n16[2 * j * w + column] = -32 * sum0;
+    p->n16[(2 * j + 1) * w + column] = -32 * sum1;
 }

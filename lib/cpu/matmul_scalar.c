@@ -85,7 +85,7 @@ static void row_super(const struct matmul_matrix *m, const struct matmul_input *
     struct matmul_super s = {0};
     float w[ARITH_SUPER];
     if (!matmul_is_float(m))
-        matmul_tile_read(m->kind, tile, n_blocks, row % MATMUL_ROWS, &s);
+        matmul_tile_read(m, row, super, &s);
     else
         for (uint32_t k = 0; k < n_blocks * ARITH_BLOCK; k++)
             w[k] = matmul_tile_float(m->kind, tile, row % MATMUL_ROWS, k);

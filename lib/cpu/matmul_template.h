@@ -4,14 +4,16 @@
  *
  *   LANES            f32 per vector (16 or 8); a "row vector" is LANES rows side by side
  *   PANEL_COLUMNS    columns of the panel kernel: 2 * PANEL_COLUMNS accumulators and 3 more fit the registers
+ *   PANEL_UNPACKS    1 when panels unpack weights on their way, as most types then are fastest
  *   DIRECT_COLUMNS   up to this many columns, at most 6, weights are unpacked in registers
  *   BYTE_ZERO        1 when dot() takes the whole range of u8: values are then unpacked with zero 128
  *   vi, vf           vectors of integers and of floats, and the vi_*, vf_*, dot() used below
  *
  * Two shapes serve all types. Few columns (decode): one group at a time, a block of 32 columns of 16 rows is
- * unpacked into 8 registers and meets every column; it runs as fast as memory reads. Many columns (prefill):
- * a tile is unpacked into L1 once for all columns of a chunk, then 2 row vectors x PANEL_COLUMNS accumulators
- * stay in registers over a block. */
+ * unpacked into 8 registers and meets every column; it runs as fast as memory reads. Many columns (batches,
+ * prefill): 2 row vectors x PANEL_COLUMNS accumulators stay in registers over a block, and weights are unpacked
+ * a step at a time between the products of the step before, or, where that is too much work for its place, a
+ * tile is unpacked into L1 once for all columns of a chunk. */
 /* clang-format on */
 #include "matmul_pack.h"
 
@@ -35,84 +37,139 @@ struct scratch {
     float total[2][MATMUL_CHUNK][2][LANES]; /* [half of K][column][row vector][lane] */
 };
 
-/* Values of a block: 8 vectors of 4 columns x LANES rows. `p` is the block plus the row vector's offset. */
-INLINE void unpack(uint32_t kind, const uint8_t *p, vi w[MATMUL_STEPS])
+/* Scales per 16 columns of weights: a block has two sums. */
+INLINE bool has_halves(uint32_t kind)
+{
+    return matmul_traits[kind].fold == MATMUL_FOLD_K16 || matmul_traits[kind].fold == MATMUL_FOLD_K16M;
+}
+
+/* Columns of a panel kernel. */
+INLINE uint32_t panel_columns(uint32_t kind)
+{
+    return has_halves(kind) ? PANEL_COLUMNS / 2 : PANEL_COLUMNS;
+}
+
+/* Whether a panel unpacks weights itself, between products that keep the multipliers busy. Otherwise a tile
+ * is spread out first: cheaper where unpacking is much work. */
+INLINE bool panel_unpacks(uint32_t kind)
+{
+    return PANEL_UNPACKS && matmul_traits[kind].fold != MATMUL_FOLD_K16;
+}
+
+/* The zero that values are unpacked with when they have one, so that sums start where the panels say. */
+INLINE uint32_t zero_of(uint32_t kind)
+{
+    return has_halves(kind) ? 32 : 128;
+}
+
+/* Step t of four of 6 bits. */
+INLINE vi unpack_six(const uint8_t *p, int t)
+{
+    if (t < 3)
+        return vi_and(vi_load(p + 64 * t), vi_set8(63));
+    vi a = vi_shift(vi_load(p), -6), b = vi_shift(vi_load(p + 64), -4), c = vi_shift(vi_load(p + 128), -2);
+    return vi_or(vi_or(vi_and(a, vi_set8(3)), vi_and(b, vi_set8(12))), vi_and(c, vi_set8(48)));
+}
+
+/* Step t of a block: 4 columns x LANES rows. `p` is the block plus the row vector's offset. */
+INLINE vi unpack_step(uint32_t kind, const uint8_t *p, int t)
 {
     uint32_t bits = matmul_traits[kind].bits, zero = matmul_traits[kind].zero;
     const uint8_t *two = p + (bits & 4 ? 256 : 0), *one = two + (bits & 2 ? 128 : 0);
-    vi low = vi_set8(15);
-    for (int t = 0; t < MATMUL_STEPS; t++)
-        if (bits == 8)
-            w[t] = BYTE_ZERO ? vi_load(p + 64 * t) : vi_xor(vi_load(p + 64 * t), vi_set8((char)0x80));
-        else if (bits & 4)
-            w[t] = vi_and(t % 2 ? vi_shift(vi_load(p + 64 * (t / 2)), -4) : vi_load(p + 64 * (t / 2)), low);
-    if (bits < 8 && bits & 2)
-        for (int t = 0; t < MATMUL_STEPS; t++) {
-            int n = bits & 4 ? 4 : 0;
-            vi v = vi_and(vi_shift(vi_load(two + 64 * (t / 4)), n - 2 * (t % 4)), vi_set8(3 << n));
-            w[t] = bits & 4 ? vi_or(w[t], v) : v;
-        }
-    if (bits < 8 && bits & 1) {
-        int n = bits & 4 ? 4 : 2;
-        for (int t = 0; t < MATMUL_STEPS; t++)
-            w[t] = vi_or(w[t], vi_and(vi_shift(vi_load(one), n - t), vi_set8(1 << n)));
+    if (bits == 8)
+        return BYTE_ZERO ? vi_load(p + 64 * t) : vi_xor(vi_load(p + 64 * t), vi_set8((char)0x80));
+    if (bits == 6)
+        return unpack_six(p + 192 * (t / 4), t % 4);
+    vi w = vi_set(0);
+    int n = 0; /* bits so far */
+    if (bits & 4) {
+        w = vi_and(t % 2 ? vi_shift(vi_load(p + 64 * (t / 2)), -4) : vi_load(p + 64 * (t / 2)), vi_set8(15));
+        n = 4;
     }
-    if (BYTE_ZERO && zero && zero != 128)
-        for (int t = 0; t < MATMUL_STEPS; t++)
-            w[t] = vi_add8(w[t], vi_set8((char)(128 - zero)));
+    if (bits & 2) {
+        vi v = vi_and(vi_shift(vi_load(two + 64 * (t / 4)), n - 2 * (t % 4)), vi_set8((char)(3 << n)));
+        w = n ? vi_or(w, v) : v;
+        n += 2;
+    }
+    if (bits & 1) /* never alone */
+        w = vi_or(w, vi_and(vi_shift(vi_load(one), n - t), vi_set8((char)(1 << n))));
+    return BYTE_ZERO && zero && zero != zero_of(kind) ? vi_add8(w, vi_set8((char)(zero_of(kind) - zero))) : w;
 }
 
-/* Scales of a tile, `p` being where they begin; o: the first row. */
-INLINE void expand_scales(uint32_t kind, const uint8_t *p, uint32_t n_blocks, uint32_t o, struct expanded *e)
+INLINE void unpack(uint32_t kind, const uint8_t *p, vi w[MATMUL_STEPS])
+{
+#pragma GCC unroll 8
+    for (int t = 0; t < MATMUL_STEPS; t++)
+        w[t] = unpack_step(kind, p, t);
+}
+
+/* Scales of block j of a tile, `p` being where those of all blocks begin; o: the first row. */
+INLINE void expand_block_scales(uint32_t kind, const uint8_t *p, uint32_t n_blocks, uint32_t o, uint32_t j,
+                                struct expanded *e)
 {
     uint32_t fold = matmul_traits[kind].fold;
-    if (fold == MATMUL_FOLD_K)
-        for (uint32_t j = 0; j < 8; j++) {
-            vi low = vi_u8x(p + 16 * j + o), high = vi_srl(vi_u8x(p + 128 + 16 * (j / 2) + o), 4 * (j % 2));
-            vi s = vi_or(vi_and(low, vi_set(15)), vi_sll(vi_and(high, vi_set(3)), 4));
-            vi m = vi_or(vi_srl(low, 4), vi_sll(vi_and(high, vi_set(12)), 2));
-            vf_store(e->scale[j], vf_of(s));
-            vf_store(e->min[j], vf_of(m));
+    if (fold == MATMUL_FOLD_K) {
+        vi low = vi_u8x(p + 16 * j + o), high = vi_srl(vi_u8x(p + 128 + 16 * (j / 2) + o), 4 * (j % 2));
+        vi s = vi_or(vi_and(low, vi_set(15)), vi_sll(vi_and(high, vi_set(3)), 4));
+        vi m = vi_or(vi_srl(low, 4), vi_sll(vi_and(high, vi_set(12)), 2));
+        vf_store(e->scale[j], vf_of(s));
+        vf_store(e->min[j], vf_of(m));
+    } else if (fold == MATMUL_FOLD_K16 || fold == MATMUL_FOLD_K16M)
+        for (uint32_t i = 2 * j; i < 2 * j + 2; i++) {
+            if (kind == MATMUL_Q3_K) {
+                vi low = vi_and(vi_srl(vi_u8x(p + 16 * (i / 2) + o), 4 * (i % 2)), vi_set(15));
+                vi high = vi_and(vi_srl(vi_u8x(p + 128 + 16 * (i / 4) + o), 2 * (i % 4)), vi_set(3));
+                vf_store(e->scale[i], vf_of(vi_add(vi_or(low, vi_sll(high, 4)), vi_set(-32))));
+            } else if (fold == MATMUL_FOLD_K16)
+                vf_store(e->scale[i], vf_of(vi_s8x(p + 16 * i + o)));
+            else {
+                vi v = vi_u8x(p + 16 * i + o);
+                vf_store(e->scale[i], vf_of(vi_and(v, vi_set(15))));
+                vf_store(e->min[i], vf_of(vi_srl(v, 4)));
+            }
         }
-    else if (kind == MATMUL_Q3_K)
-        for (uint32_t i = 0; i < 16; i++) {
-            vi low = vi_and(vi_srl(vi_u8x(p + 16 * (i / 2) + o), 4 * (i % 2)), vi_set(15));
-            vi high = vi_and(vi_srl(vi_u8x(p + 128 + 16 * (i / 4) + o), 2 * (i % 4)), vi_set(3));
-            vf_store(e->scale[i], vf_of(vi_add(vi_or(low, vi_sll(high, 4)), vi_set(-32))));
-        }
-    else if (fold == MATMUL_FOLD_K16)
-        for (uint32_t i = 0; i < 16; i++)
-            vf_store(e->scale[i], vf_of(vi_s8x(p + 16 * i + o)));
-    else if (fold == MATMUL_FOLD_K16M)
-        for (uint32_t i = 0; i < 16; i++) {
-            vi v = vi_u8x(p + 16 * i + o);
-            vf_store(e->scale[i], vf_of(vi_and(v, vi_set(15))));
-            vf_store(e->min[i], vf_of(vi_srl(v, 4)));
-        }
-    else
-        for (uint32_t j = 0; j < n_blocks; j++) {
-            vf_store(e->scale[j], vf_half(p + 32 * j + 2 * o));
-            if (fold == MATMUL_FOLD_SM)
-                vf_store(e->min[j], vf_half(p + 32 * (n_blocks + j) + 2 * o));
-        }
-    const uint8_t *global = p + n_blocks * matmul_traits[kind].scale_size + 2 * o;
+    else {
+        vf_store(e->scale[j], vf_half(p + 32 * j + 2 * o));
+        if (fold == MATMUL_FOLD_SM)
+            vf_store(e->min[j], vf_half(p + 32 * (n_blocks + j) + 2 * o));
+    }
+}
+
+/* Those of the whole super-block. */
+INLINE void expand_globals(uint32_t kind, const uint8_t *p, uint32_t o, struct expanded *e)
+{
     if (matmul_traits[kind].global_size)
-        vf_store(e->d, vf_half(global));
+        vf_store(e->d, vf_half(p + 2 * o));
     if (matmul_traits[kind].global_size > 32)
-        vf_store(e->dmin, vf_half(global + 32));
+        vf_store(e->dmin, vf_half(p + 32 + 2 * o));
+}
+
+INLINE void expand_scales(uint32_t kind, const struct matmul_matrix *m, uint32_t group, uint32_t super,
+                          uint32_t o, struct expanded *e)
+{
+    uint32_t n_blocks = matmul_n_blocks(m->k, super);
+    const uint8_t *p = matmul_tile(m, group, super) + n_blocks * matmul_block_size(&matmul_traits[kind]);
+    if (matmul_traits[kind].global_size) /* whole super-blocks always */
+#pragma GCC unroll 8
+        for (uint32_t j = 0; j < MATMUL_SUPER_BLOCKS; j++)
+            expand_block_scales(kind, p, MATMUL_SUPER_BLOCKS, o, j, e);
+    else
+        for (uint32_t j = 0; j < n_blocks; j++)
+            expand_block_scales(kind, p, n_blocks, o, j, e);
+    expand_globals(kind, matmul_globals(m, group, super), o, e);
 }
 
 /* Where the integer sum over block j (half h of it) starts: -zero * sum of x. */
 INLINE vi start(uint32_t kind, const struct matmul_panel *p, size_t width, uint32_t column, size_t j, int h)
 {
-    uint32_t fold = matmul_traits[kind].fold, zero = matmul_traits[kind].zero;
+    uint32_t zero = matmul_traits[kind].zero;
     if (!zero || (!BYTE_ZERO && zero == 128))
         return vi_set(0);
-    bool halves = fold == MATMUL_FOLD_K16 || fold == MATMUL_FOLD_K16M;
-    const int32_t *n = halves ? p->n16 + (2 * j + (size_t)h) * width + column : p->n + j * width + column;
-    if (BYTE_ZERO || zero == 128)
+    const int32_t *n =
+        has_halves(kind) ? p->n16 + (2 * j + (size_t)h) * width + column : p->n + j * width + column;
+    if (BYTE_ZERO || zero == zero_of(kind))
         return vi_bcast(n);
-    return vi_set(*n / (int32_t)(128 / zero));
+    return vi_set(*n / (int32_t)(zero_of(kind) / zero));
 }
 
 /* The value of a super-block from its chains (arith.h). */
@@ -162,21 +219,27 @@ INLINE vf direct_block(uint32_t kind, const vi w[MATMUL_STEPS], const struct exp
     return vf_fma(a, f, c);
 }
 
+/* A tile's share of its group. */
+INLINE size_t super_size(uint32_t kind)
+{
+    return matmul_tile_size(&matmul_traits[kind], MATMUL_SUPER_BLOCKS) + matmul_traits[kind].global_size;
+}
+
 /* What lies `distance` after the beginning of a tile, skipping the groups that others of `n_groups` row
  * vectors walk at the same time. It may lie beyond the matrix, where fetching does nothing. */
 INLINE const uint8_t *ahead_of(uint32_t kind, const struct matmul_matrix *m, uint32_t group, uint32_t super,
                                uint32_t n_groups, size_t distance)
 {
-    size_t at = super * matmul_tile_size(&matmul_traits[kind], MATMUL_SUPER_BLOCKS) + distance;
+    size_t at = super * super_size(kind) + distance;
     if (at >= m->group_size)
         at += (n_groups - 1) * m->group_size;
     return m->data + group * m->group_size + at;
 }
 
-/* Lines of a tile fetched at each of n occasions, in bytes. */
+/* What is fetched at each of n occasions while a tile is multiplied, in bytes. */
 INLINE size_t prefetch_part(uint32_t kind, uint32_t n)
 {
-    return (matmul_tile_size(&matmul_traits[kind], MATMUL_SUPER_BLOCKS) / n + 63) / 64 * 64;
+    return (super_size(kind) / n + 63) / 64 * 64;
 }
 
 /* Super-block of one row vector times the W columns of a panel; values are added to total[column]. */
@@ -193,7 +256,7 @@ INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m
     vf c[MATMUL_PANEL];
     for (uint32_t i = 0; i < W; i++)
         c[i] = vf_zero();
-    expand_scales(kind, tile + n_blocks * block_size, n_blocks, o, e);
+    expand_scales(kind, m, group, super, o, e);
     for (uint32_t j = 0; j < n_blocks; j++) {
         vi w[MATMUL_STEPS];
         for (size_t i = 0; o == 0 && i < part; i += 64)
@@ -239,34 +302,52 @@ INLINE void direct(uint32_t kind, uint32_t W, const struct matmul_matrix *m, con
     }
 }
 
-/* Columns of a panel kernel: scales per 16 columns need two sums per product. */
-INLINE uint32_t panel_columns(uint32_t kind)
+/* What one tile meets: the panels of a chunk of columns, and the memory that is asked for on the way. */
+struct chunk {
+    const struct matmul_input *in;
+    uint32_t column, end, super, n_blocks;
+    bool fresh;                          /* the first super-block of its half of K: totals begin with it */
+    const uint8_t *tile[2], *globals[2]; /* of each row vector, when they are unpacked on the way */
+    /* Of each group: weights of later tiles, of which `part` bytes are asked for at every block of a panel.
+     */
+    const uint8_t *ahead[2];
+    size_t part;
+    float *out; /* output of the chunk's first column when the last super-block is met, else NULL */
+    size_t stride;
+};
+
+/* Step t of block j of row vector r. */
+INLINE vi panel_weights(uint32_t kind, bool packed, const struct chunk *x, const struct expanded *e,
+                        uint32_t j, uint32_t r, int t)
 {
-    uint32_t fold = matmul_traits[kind].fold;
-    return fold == MATMUL_FOLD_K16 || fold == MATMUL_FOLD_K16M ? PANEL_COLUMNS / 2 : PANEL_COLUMNS;
+    if (!packed)
+        return vi_load(e[r].q[j * MATMUL_STEPS + (uint32_t)t]);
+    return unpack_step(
+        kind, x->tile[r] + j * matmul_block_size(&matmul_traits[kind]) + r % ROW_VECTORS * LANES * 4, t);
 }
 
 /* Block j: the sums of two row vectors and W columns, one or two (halves) of each. */
-INLINE void panel_sums(uint32_t kind, uint32_t W, size_t width, const struct expanded *e,
-                       const struct matmul_panel *p, uint32_t column, uint32_t j, vi sum[2][2][PANEL_COLUMNS])
+INLINE void panel_sums(uint32_t kind, bool packed, uint32_t W, size_t width, const struct chunk *x,
+                       const struct expanded *e, const struct matmul_panel *p, uint32_t column, uint32_t j,
+                       vi sum[2][2][PANEL_COLUMNS])
 {
-    const int n_halves = panel_columns(kind) == PANEL_COLUMNS ? 1 : 2, n_steps = MATMUL_STEPS / n_halves;
-    const uint8_t *w = e->q[j * MATMUL_STEPS];
-    const int8_t *x = p->q + (j * MATMUL_STEPS * width + column) * 4;
+    const int n_halves = has_halves(kind) ? 2 : 1, n_steps = MATMUL_STEPS / n_halves;
+    const int8_t *q = p->q + (j * MATMUL_STEPS * width + column) * 4;
 #pragma GCC unroll 2
     for (int h = 0; h < n_halves; h++)
 #pragma GCC unroll 8
         for (uint32_t c = 0; c < W; c++)
             sum[h][0][c] = sum[h][1][c] = start(kind, p, width, column + c, j, h);
 #pragma GCC unroll 8
-    for (int t = 0; t < n_steps; t++)
+    for (int i = 0; i < n_steps; i++)
 #pragma GCC unroll 2
         for (int h = 0; h < n_halves; h++) {
-            size_t i = (size_t)(h * n_steps + t);
-            vi w0 = vi_load(w + i * 4 * LANES), w1 = vi_load(w + i * 4 * LANES + sizeof *e);
+            int t = h * n_steps + i;
+            vi w0 = panel_weights(kind, packed, x, e, j, 0, t);
+            vi w1 = panel_weights(kind, packed, x, e, j, 1, t);
 #pragma GCC unroll 8
             for (uint32_t c = 0; c < W; c++) {
-                vi v = vi_bcast(x + (i * width + c) * 4);
+                vi v = vi_bcast(q + ((size_t)t * width + c) * 4);
                 sum[h][0][c] = dot(kind, sum[h][0][c], w0, v);
                 sum[h][1][c] = dot(kind, sum[h][1][c], w1, v);
             }
@@ -295,19 +376,6 @@ INLINE void panel_minima(uint32_t fold, uint32_t W, const struct expanded *e, co
     }
 }
 
-/* What one tile meets: the panels of a chunk of columns, and the memory that is asked for on the way. */
-struct chunk {
-    const struct matmul_input *in;
-    uint32_t column, end, super, n_blocks;
-    bool fresh; /* the first super-block of its half of K: totals begin with it */
-    /* Of each group: weights of later tiles, of which `part` bytes are asked for at every block of a panel.
-     */
-    const uint8_t *ahead[2];
-    size_t part;
-    float *out; /* output of the chunk's first column when the last super-block is met, else NULL */
-    size_t stride;
-};
-
 /* A little at a time: fetches that wait for each other hold up the loads behind them. Few panels use a tile
  * soon, and it need not pass through the second-level cache; many would push it out of the first before. */
 INLINE void chunk_fetch(const struct chunk *x, uint32_t panel_index, uint32_t j)
@@ -321,13 +389,25 @@ INLINE void chunk_fetch(const struct chunk *x, uint32_t panel_index, uint32_t j)
                 __builtin_prefetch(x->ahead[g] + first + i, 0, 2);
 }
 
+/* The scales of block j, while its values are unpacked; with the first also those of the super-block. */
+INLINE void panel_scales(uint32_t kind, const struct chunk *x, uint32_t j, struct expanded *e)
+{
+    for (uint32_t r = 0; r < 2; r++) {
+        const uint8_t *p = x->tile[r] + x->n_blocks * matmul_block_size(&matmul_traits[kind]);
+        uint32_t o = r % ROW_VECTORS * LANES;
+        expand_block_scales(kind, p, x->n_blocks, o, j, &e[r]);
+        if (j == 0)
+            expand_globals(kind, x->globals[r], o, &e[r]);
+    }
+}
+
 /* Super-block of two row vectors times W columns of a panel, beginning with `column`. */
-INLINE void panel(uint32_t kind, uint32_t W, size_t width, const struct expanded *e,
+INLINE void panel(uint32_t kind, bool packed, uint32_t W, size_t width, struct expanded *e,
                   const struct matmul_panel *p, uint32_t column, const struct chunk *x, uint32_t panel_index,
                   float total[][2][LANES])
 {
     uint32_t fold = matmul_traits[kind].fold;
-    bool halves = panel_columns(kind) < PANEL_COLUMNS;
+    bool first = column == 0 && panel_index == 0;
     vf chain[2][PANEL_COLUMNS];
 #pragma GCC unroll 8
     for (uint32_t c = 0; c < W; c++)
@@ -336,13 +416,15 @@ INLINE void panel(uint32_t kind, uint32_t W, size_t width, const struct expanded
         vi sum[2][2][PANEL_COLUMNS];
         if (column == 0)
             chunk_fetch(x, panel_index, j);
-        panel_sums(kind, W, width, e, p, column, j, sum);
+        if (packed && first)
+            panel_scales(kind, x, j, e);
+        panel_sums(kind, packed, W, width, x, e, p, column, j, sum);
 #pragma GCC unroll 8
         for (uint32_t c = 0; c < W; c++)
 #pragma GCC unroll 2
             for (int r = 0; r < 2; r++) {
-                vf f = vf_mul(vf_load(e[r].scale[halves ? 2 * j : j]), vf_of(sum[0][r][c]));
-                if (halves)
+                vf f = vf_mul(vf_load(e[r].scale[has_halves(kind) ? 2 * j : j]), vf_of(sum[0][r][c]));
+                if (has_halves(kind))
                     f = vf_fma(vf_load(e[r].scale[2 * j + 1]), vf_of(sum[1][r][c]), f);
                 chain[r][c] = vf_fma(vf_bcast(p->a + j * width + column + c), f, chain[r][c]);
             }
@@ -367,7 +449,7 @@ INLINE void chunk_fetch_out(const struct chunk *x, uint32_t panel_index, uint32_
 
 /* The last panel of an input may be narrower. Every number of columns is its own code: sums live in registers
  * only when their number is a constant. */
-INLINE void panel_any(uint32_t kind, const struct expanded *e, const struct matmul_panel *p,
+INLINE void panel_any(uint32_t kind, bool packed, struct expanded *e, const struct matmul_panel *p,
                       const struct chunk *x, uint32_t panel_index, float total[][2][LANES])
 {
     for (uint32_t column = 0, W; column < p->width; column += W, total += W) {
@@ -375,7 +457,7 @@ INLINE void panel_any(uint32_t kind, const struct expanded *e, const struct matm
 #define PANEL_CASE(i)                                                                                        \
     case i:                                                                                                  \
         if (i <= panel_columns(kind))                                                                        \
-            panel(kind, i, p->width, e, p, column, x, panel_index, total);                                   \
+            panel(kind, packed, i, p->width, e, p, column, x, panel_index, total);                           \
         break;
         switch (W) {
             PANEL_CASE(1)
@@ -392,7 +474,7 @@ INLINE void panel_any(uint32_t kind, const struct expanded *e, const struct matm
 }
 
 /* All panels of a chunk. Whole ones follow each other in memory. */
-INLINE void chunk_panels(uint32_t kind, const struct expanded *e, const struct chunk *x,
+INLINE void chunk_panels(uint32_t kind, bool packed, struct expanded *e, const struct chunk *x,
                          float total[][2][LANES])
 {
     struct matmul_panel p = matmul_panel(x->in, x->column / MATMUL_PANEL, x->super);
@@ -400,36 +482,42 @@ INLINE void chunk_panels(uint32_t kind, const struct expanded *e, const struct c
     for (; i < n / MATMUL_PANEL; i++, total += MATMUL_PANEL) {
         chunk_fetch_out(x, i, MATMUL_PANEL);
         for (uint32_t c = 0; c < MATMUL_PANEL; c += panel_columns(kind))
-            panel(kind, panel_columns(kind), MATMUL_PANEL, e, &p, c, x, i, total + c);
+            panel(kind, packed, panel_columns(kind), MATMUL_PANEL, e, &p, c, x, i, total + c);
         matmul_panel_next(&p);
     }
     if (n % MATMUL_PANEL) {
         p = matmul_panel(x->in, x->column / MATMUL_PANEL + i, x->super);
         chunk_fetch_out(x, i, p.width);
-        panel_any(kind, e, &p, x, i, total);
+        panel_any(kind, packed, e, &p, x, i, total);
     }
 }
 
-/* One function per fold: a kind stands for all that fold alike once unpacked. */
-#define PANEL_OF(name, kind)                                                                                 \
-    static __attribute__((noinline)) void name(const struct expanded *e, const struct chunk *x,              \
-                                               float total[][2][LANES])                                      \
+#define PANEL_OF(kind)                                                                                       \
+    static __attribute__((noinline)) void panel_##kind(struct expanded *e, const struct chunk *x,            \
+                                                       float total[][2][LANES])                              \
     {                                                                                                        \
-        chunk_panels(kind, e, x, total);                                                                     \
+        chunk_panels(MATMUL_##kind, panel_unpacks(MATMUL_##kind), e, x, total);                              \
     }
-PANEL_OF(panel_k, MATMUL_Q4_K)
-PANEL_OF(panel_q6_k, MATMUL_Q6_K)
-PANEL_OF(panel_q2_k, MATMUL_Q2_K)
-PANEL_OF(panel_q8_0, MATMUL_Q8_0)
-PANEL_OF(panel_sm, MATMUL_Q4_1)
-#if BYTE_ZERO /* every zero is 128 */
-#define panel_q3_k panel_q6_k
-#define panel_q5_0 panel_q8_0
-#define panel_q4_0 panel_q8_0
+PANEL_OF(Q4_K)
+PANEL_OF(Q6_K)
+PANEL_OF(Q2_K)
+PANEL_OF(Q8_0)
+PANEL_OF(Q4_1)
+#if PANEL_UNPACKS || !BYTE_ZERO
+PANEL_OF(Q3_K)
+PANEL_OF(Q5_0)
+PANEL_OF(Q4_0)
+#else /* every zero is 128: a kind stands for all that fold alike once unpacked */
+#define panel_Q3_K panel_Q6_K
+#define panel_Q5_0 panel_Q8_0
+#define panel_Q4_0 panel_Q8_0
+#endif
+#if PANEL_UNPACKS
+PANEL_OF(Q5_K)
+PANEL_OF(Q5_1)
 #else
-PANEL_OF(panel_q3_k, MATMUL_Q3_K)
-PANEL_OF(panel_q5_0, MATMUL_Q5_0)
-PANEL_OF(panel_q4_0, MATMUL_Q4_0)
+#define panel_Q5_K panel_Q4_K
+#define panel_Q5_1 panel_Q4_1
 #endif
 
 INLINE void expand(uint32_t kind, const struct matmul_matrix *m, uint32_t group, uint32_t super, uint32_t o,
@@ -444,38 +532,43 @@ INLINE void expand(uint32_t kind, const struct matmul_matrix *m, uint32_t group,
         for (uint32_t t = 0; t < MATMUL_STEPS; t++)
             vi_store(e->q[j * MATMUL_STEPS + t], w[t]);
     }
-    expand_scales(kind, tile + n_blocks * block_size, n_blocks, o, e);
+    expand_scales(kind, m, group, super, o, e);
 }
 
-/* The tile in s->e against all panels of a chunk. */
+/* A tile against all panels of a chunk. */
 INLINE void chunk_super(uint32_t kind, const struct chunk *x, bool second, struct scratch *s)
 {
     float(*total)[2][LANES] = s->total[second];
     switch (kind) {
     case MATMUL_Q4_K:
+        panel_Q4_K(s->e, x, total);
+        break;
     case MATMUL_Q5_K:
-        panel_k(s->e, x, total);
+        panel_Q5_K(s->e, x, total);
         break;
     case MATMUL_Q6_K:
-        panel_q6_k(s->e, x, total);
+        panel_Q6_K(s->e, x, total);
         break;
     case MATMUL_Q3_K:
-        panel_q3_k(s->e, x, total);
+        panel_Q3_K(s->e, x, total);
         break;
     case MATMUL_Q2_K:
-        panel_q2_k(s->e, x, total);
+        panel_Q2_K(s->e, x, total);
         break;
     case MATMUL_Q8_0:
-        panel_q8_0(s->e, x, total);
+        panel_Q8_0(s->e, x, total);
         break;
     case MATMUL_Q5_0:
-        panel_q5_0(s->e, x, total);
+        panel_Q5_0(s->e, x, total);
         break;
     case MATMUL_Q4_0:
-        panel_q4_0(s->e, x, total);
+        panel_Q4_0(s->e, x, total);
+        break;
+    case MATMUL_Q4_1:
+        panel_Q4_1(s->e, x, total);
         break;
     default:
-        panel_sm(s->e, x, total);
+        panel_Q5_1(s->e, x, total);
     }
 }
 
@@ -504,10 +597,14 @@ INLINE void panels(uint32_t kind, const struct matmul_matrix *m, const struct ma
             if (n_super == 1) /* the second half of K is empty */
                 memset(s->total[1], 0, (end - chunk) * sizeof s->total[1][0]);
             for (uint32_t super = 0; super < n_super; super++) {
-                for (uint32_t r = 0; r < 2; r++)
-                    expand(kind, m, g + matmul_min(r / ROW_VECTORS, n_groups - 1), super,
-                           r % ROW_VECTORS * LANES, &s->e[r]);
                 struct chunk x = {.in = in, .column = chunk, .end = end, .super = super, .stride = stride};
+                for (uint32_t r = 0; r < 2; r++) {
+                    uint32_t group = g + matmul_min(r / ROW_VECTORS, n_groups - 1);
+                    x.tile[r] = matmul_tile(m, group, super);
+                    x.globals[r] = matmul_globals(m, group, super);
+                    if (!panel_unpacks(kind))
+                        expand(kind, m, group, super, r % ROW_VECTORS * LANES, &s->e[r]);
+                }
                 x.n_blocks = matmul_n_blocks(m->k, super);
                 x.fresh = super == 0 || super == half;
                 x.part = prefetch_part(kind,
@@ -521,12 +618,11 @@ INLINE void panels(uint32_t kind, const struct matmul_matrix *m, const struct ma
         }
 }
 
-/* Up to so many columns a block is unpacked in registers, for each row vector anew. Scales per 16 columns
- * make two sums of every product: beyond half as many columns those of a panel, which unpacks once, are
- * cheaper. */
+/* Up to so many columns a block is unpacked in registers, for each row vector anew: beyond four only where
+ * there is nothing to unpack. */
 INLINE uint32_t direct_columns(uint32_t kind)
 {
-    return panel_columns(kind) < PANEL_COLUMNS ? matmul_min(DIRECT_COLUMNS, 4) : DIRECT_COLUMNS;
+    return matmul_traits[kind].bits == 8 ? DIRECT_COLUMNS : matmul_min(DIRECT_COLUMNS, 4);
 }
 
 #define DIRECT_CASE(kind, i)                                                                                 \
