@@ -25,14 +25,25 @@ made=$(mktemp -d) # models
 trap 'rm -rf "$work" "$made"' EXIT
 trap 'exit 130' INT TERM
 export CUDA_CACHE_PATH="$made/cache" # kernels are compiled once for all parts, wherever home is
+mkdir "$CUDA_CACHE_PATH"
 start=$(date +%s)
 budget=${GPU_BUDGET_S:-470}
 : >"$work/parts"
 
+# In a container the driver may lie where the loader does not look by itself.
+libraries=${LD_LIBRARY_PATH:-}
+if [ -z "${HEARTH_LIBCUDA:-}" ] && ! { /sbin/ldconfig -p || ldconfig -p; } 2>/dev/null | grep -q 'libcuda\.so\.1 '; then
+    for place in ${GPU_DRIVER_PLACES:-/usr/local/nvidia/lib64 /usr/local/nvidia/lib /usr/lib64/nvidia /usr/lib/wsl/lib}; do
+        [ ! -e "$place/libcuda.so.1" ] || libraries=${libraries:+$libraries:}$place
+    done
+fi
+
 # Our programs find their libraries beside them; nobody else shall.
 own() {
     if [ -d "$here/lib" ]; then
-        LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" "$@"
+        LD_LIBRARY_PATH="$here/lib${libraries:+:$libraries}" "$@"
+    elif [ -n "$libraries" ]; then
+        LD_LIBRARY_PATH="$libraries" "$@"
     else
         "$@"
     fi

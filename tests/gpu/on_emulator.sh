@@ -25,3 +25,14 @@ fi
 grep -qE '^first +failed' "$out/log" || fail "the part that fails is not named"
 grep -qE '^echo ' "$out/log" || fail "a part that fails takes the others along"
 grep -q 'cuLaunch' "$out/broken/report.md" || fail "the report does not say why"
+# The driver where only check.sh looks. Not where there is a real one: that would be found first.
+if { /sbin/ldconfig -p || ldconfig -p; } 2>/dev/null | grep -q 'libcuda\.so\.1 '; then
+    exit 0
+fi
+mkdir -p "$out/driver"
+ln -s "$HEARTH_LIBCUDA" "$out/driver/libcuda.so.1"
+(
+    unset HEARTH_LIBCUDA
+    GPU_DRIVER_PLACES="$out/nowhere $out/driver" GPU_BUDGET_S=60 "$here/check.sh" "$out/placed" --first >"$out/log" 2>&1
+)
+grep -qE '^device +ok' "$out/log" || fail "a driver that lies elsewhere is not found: $(cat "$out/log")"
