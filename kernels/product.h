@@ -614,6 +614,20 @@ SIMT_INLINE bool product_run(SIMT_SHARED struct product *p, const struct product
 
 /* --- the op of the persistent decoder --- */
 
+/* The step's rows, quantised: by all blocks together when the product is wide, else by each for itself.
+ * False: leave. */
+SIMT_INLINE bool product_take_rows(struct walk *w, SIMT_SHARED struct product *p, SIMT_SHARED char *work)
+{
+    if (product_is_wide(w->n_rows, p->k, p->forms, w->args->shared.work_bytes)) {
+        product_quantise(p, true, work, 0, w->n_rows, simt_block() * w->crew.n_warps + simt_warp(),
+                         simt_n_blocks() * w->crew.n_warps);
+        return walk_meet(w, 1);
+    }
+    product_quantise(p, false, work, 0, w->n_rows, simt_warp(), w->crew.n_warps);
+    crew_sync(&w->crew);
+    return true;
+}
+
 /* False: leave, as walk.h says. */
 SIMT_INLINE bool product_op(struct walk *w)
 {
@@ -625,16 +639,5 @@ SIMT_INLINE bool product_op(struct walk *w)
         product_open(p, w->args, w->program, w->op, w->plan, w->step, w->n_rows);
     if (w->before == WALK_NOTHING)
         crew_sync(&w->crew);
-    if (!walk_wait(w))
-        return false;
-    if (product_is_wide(w->n_rows, p->k, p->forms, w->args->shared.work_bytes)) {
-        product_quantise(p, true, work, 0, w->n_rows, simt_block() * w->crew.n_warps + simt_warp(),
-                         simt_n_blocks() * w->crew.n_warps);
-        if (!walk_meet(w, 1))
-            return false;
-    } else {
-        product_quantise(p, false, work, 0, w->n_rows, simt_warp(), w->crew.n_warps);
-        crew_sync(&w->crew);
-    }
-    return product_run(p, &place, &w->crew);
+    return walk_wait(w) && product_take_rows(w, p, work) && product_run(p, &place, &w->crew);
 }
