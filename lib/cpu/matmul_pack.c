@@ -161,15 +161,15 @@ static void merge_u32(uint8_t *p, uint32_t v)
     memcpy(p, &v, sizeof v);
 }
 
-/* Of 6 bits, step t: a vector of its own, or the upper bits of three. */
-static void write_six(uint32_t v, uint32_t t, uint8_t *row)
+/* Of 6 bits: of every four steps three lie in vectors of their own, the fourth in their upper bits. */
+static void write_six(const uint8_t *q, uint8_t *row)
 {
-    uint8_t *p = row + 192 * (t / 4);
-    if (t % 4 < 3)
-        merge_u32(p + 64 * (t % 4), v);
-    else
-        for (uint32_t i = 0; i < 3; i++)
-            merge_u32(p + 64 * i, (v >> 2 * i & 0x03030303u) << 6);
+    for (uint32_t i = 0; i < 3; i++)
+        for (uint32_t h = 0; h < 2; h++) {
+            uint32_t v = load_u32(q + 16 * h + 4 * i) | (load_u32(q + 16 * h + 12) >> 2 * i & 0x03030303u)
+                                                            << 6;
+            memcpy(row + 192 * h + 64 * i, &v, 4);
+        }
 }
 
 static uint32_t read_six(uint32_t t, const uint8_t *row)
@@ -184,15 +184,15 @@ static uint32_t read_six(uint32_t t, const uint8_t *row)
 /* One block of one row into a tile's block (zeroed before). Four columns move as one 32-bit word. */
 static void write_values(uint32_t bits, const uint8_t *q, uint8_t *block, uint32_t row)
 {
+    if (bits == 6) {
+        write_six(q, block + 4 * row);
+        return;
+    }
     uint8_t *planes = block + (bits & 4 ? 256 : 0), *last = planes + (bits & 2 ? 128 : 0);
     for (uint32_t t = 0; t < MATMUL_STEPS; t++) {
         uint32_t v = load_u32(q + 4 * t), n = 0;
         if (bits == 8) {
             memcpy(block + 64 * t + 4 * row, &v, 4);
-            continue;
-        }
-        if (bits == 6) {
-            write_six(v, t, block + 4 * row);
             continue;
         }
         if (bits & 4) {
