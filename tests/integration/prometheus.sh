@@ -28,6 +28,16 @@ until_true() {
 
 promtool check rules "$rules" >"$dir/rules.log" 2>&1 || fail "the rules are broken"
 
+cp "$rules" "$dir/rules.yml"
+cp "$(dirname "$0")/prometheus/rules-test.yml" "$dir"
+promtool test rules "$dir/rules-test.yml" >"$dir/rules.log" 2>&1 || {
+    cat "$dir/rules.log"
+    fail "the rules do not fire as they should"
+}
+# A rule that cannot fire is found.
+sed -i 's/resets(hearth_uptime_seconds\[10m\]) > 0/resets(hearth_uptime_seconds[10m]) > 9/' "$dir/rules.yml"
+promtool test rules "$dir/rules-test.yml" >/dev/null 2>&1 && fail "the test of the rules passes without HearthRestarted"
+
 "$hearthd" --model "$model" --port 0 --slots 1 --queue-limit 1 --metrics-aliases no >"$dir/hearthd.log" 2>&1 &
 started=$!
 listening() { grep -q 'curl' "$dir/hearthd.log"; }
