@@ -33,6 +33,7 @@ async function shot(page, name) {
       fetch(url + "/generate", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ prompt: "Once", max_tokens: 60 + 40 * k, ignore_eos: true }) }).catch(() => {});
     await new Promise(done => setTimeout(done, 1000));
   }
+  await page.evaluate(() => document.querySelector("aside").scrollIntoView({ block: "end" })); // on a phone it is below
   await page.screenshot({ path: `${shots}/${name}.png` });
 }
 
@@ -73,6 +74,48 @@ await check("a prompt streams, and the launch counter stays at 1 while tokens ri
   assert.equal(await page.textContent("#launches"), "1");
   assert.deepEqual(complaints, []);
   await shot(page, "page-wide");
+  await context.close();
+});
+
+await check("four charts say what they show, how high they reach and for how long", async () => {
+  const { page, context, complaints } = await open(url);
+  const label = id => page.getAttribute(id, "aria-label");
+  const drawn = id => page.waitForFunction(i => (document.querySelector(i + " .line:last-child").getAttribute("d") || "").includes("L"), id);
+  await page.evaluate(() => { window.settingsBefore = settings; settings = () => ({ ...window.settingsBefore(), ignore_eos: true, max_tokens: 400 }); });
+  await page.click("#go");
+  for (const id of ["#chart-tps", "#chart-queue", "#chart-kv", "#chart-launches"]) await drawn(id);
+  const stats = await page.evaluate(async () => (await fetch("stats")).json());
+  const pages = stats.kv.pages_total.toLocaleString("en");
+  assert.match(await label("#chart-kv"), new RegExp(`^KV cache pages held: \\d+ of ${pages} now; at most .* in the last two minutes, scale 0 to ${pages}$`));
+  assert.equal(await page.textContent("#chart-kv-top"), pages);
+  assert.equal(await page.textContent("#kv-total"), pages);
+  assert.match(await label("#chart-queue"), /^Requests: \d+ running and \d+ waiting now/);
+  assert.match(await label("#chart-launches"), /^Launches of the decoder: \d+ now; at most \d+ in/);
+  await page.waitForFunction(() => { const most = /at most ([\d,]+)/.exec(document.getElementById("chart-tps").getAttribute("aria-label")); return most && most[1] !== "0"; });
+  const [most, end] = (await label("#chart-tps")).match(/at most ([\d,]+).*0 to ([\d,]+)/).slice(1).map(n => Number(n.replace(/,/g, "")));
+  assert.ok(most <= end && /^[125]0*$/.test(String(end)), `${most} of ${end}`);
+  assert.equal(await page.getByRole("img").count(), 4);
+  assert.equal(await page.locator(".plot .x", { hasText: "2 min ago" }).count(), 4);
+  assert.deepEqual(await page.evaluate(() => [1, 1.2, 3, 10, 11, 500, 501].map(above)), [1, 2, 5, 10, 20, 500, 1000]);
+  assert.deepEqual(complaints, []);
+  await context.close();
+});
+
+await check("a chat says when its answer was cut at max_tokens, and only then", async () => {
+  const { page, context } = await open(url);
+  await page.click("#tab-chat");
+  await page.click("summary");
+  await page.fill("#max_tokens", "3");
+  await page.fill("#message", "Tell me a story.");
+  await page.click("#go");
+  await page.waitForFunction(() => /3 tokens .*cut at max_tokens/.test(document.getElementById("timing").textContent));
+  assert.equal(await page.locator(".turn.assistant.cut").count(), 1);
+  await page.evaluate(() => { const before = settings; settings = () => ({ ...before(), stop: [" "], max_tokens: 400 }); });
+  await page.fill("#message", "Another.");
+  await page.click("#go");
+  await page.waitForFunction(() => !document.getElementById("go").disabled);
+  assert.match(await page.textContent("#timing"), /with the prompt$/);
+  assert.equal(await page.locator(".turn.assistant.cut").count(), 1);
   await context.close();
 });
 
