@@ -172,13 +172,17 @@ static void write_six(const uint8_t *q, uint8_t *row)
         }
 }
 
-static uint32_t read_six(uint32_t t, const uint8_t *row)
+static void read_six(const uint8_t *row, uint8_t *q)
 {
-    const uint8_t *p = row + 192 * (t / 4);
-    uint32_t v = t % 4 < 3 ? load_u32(p + 64 * (t % 4)) & 0x3f3f3f3fu : 0;
-    for (uint32_t i = 0; t % 4 == 3 && i < 3; i++)
-        v |= (load_u32(p + 64 * i) >> 6 & 0x03030303u) << 2 * i;
-    return v;
+    for (uint32_t h = 0; h < 2; h++) {
+        uint32_t last = 0;
+        for (uint32_t i = 0; i < 3; i++) {
+            uint32_t v = load_u32(row + 192 * h + 64 * i), low = v & 0x3f3f3f3fu;
+            memcpy(q + 16 * h + 4 * i, &low, 4);
+            last |= (v >> 6 & 0x03030303u) << 2 * i;
+        }
+        memcpy(q + 16 * h + 12, &last, 4);
+    }
 }
 
 /* One block of one row into a tile's block (zeroed before). Four columns move as one 32-bit word. */
@@ -208,29 +212,27 @@ static void write_values(uint32_t bits, const uint8_t *q, uint8_t *block, uint32
     }
 }
 
-static uint32_t read_planes(uint32_t bits, const uint8_t *block, uint32_t row, uint32_t t)
-{
-    const uint8_t *planes = block + (bits & 4 ? 256 : 0), *last = planes + (bits & 2 ? 128 : 0);
-    uint32_t v = 0, n = 0;
-    if (bits & 4) {
-        v = load_u32(block + 64 * (t / 2) + 4 * row) >> 4 * (t % 2) & 0x0f0f0f0fu;
-        n = 4;
-    }
-    if (bits & 2) {
-        v |= (load_u32(planes + 64 * (t / 4) + 4 * row) >> 2 * (t % 4) & 0x03030303u) << n;
-        n += 2;
-    }
-    if (bits & 1)
-        v |= (load_u32(last + 4 * row) >> t & 0x01010101u) << n;
-    return v;
-}
-
 static void read_values(uint32_t bits, const uint8_t *block, uint32_t row, uint8_t *q)
 {
+    if (bits == 6) {
+        read_six(block + 4 * row, q);
+        return;
+    }
+    const uint8_t *planes = block + (bits & 4 ? 256 : 0), *last = planes + (bits & 2 ? 128 : 0);
     for (uint32_t t = 0; t < MATMUL_STEPS; t++) {
-        uint32_t v = bits == 8   ? load_u32(block + 64 * t + 4 * row)
-                     : bits == 6 ? read_six(t, block + 4 * row)
-                                 : read_planes(bits, block, row, t);
+        uint32_t v = 0, n = 0;
+        if (bits == 8)
+            v = load_u32(block + 64 * t + 4 * row);
+        if (bits & 4) {
+            v = load_u32(block + 64 * (t / 2) + 4 * row) >> 4 * (t % 2) & 0x0f0f0f0fu;
+            n = 4;
+        }
+        if (bits & 2) {
+            v |= (load_u32(planes + 64 * (t / 4) + 4 * row) >> 2 * (t % 4) & 0x03030303u) << n;
+            n += 2;
+        }
+        if (bits & 1)
+            v |= (load_u32(last + 4 * row) >> t & 0x01010101u) << n;
         memcpy(q + 4 * t, &v, 4);
     }
 }
