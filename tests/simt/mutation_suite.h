@@ -19,6 +19,8 @@ struct mutation_suite {
     uint32_t n_subjects;
     uint32_t clean_seeds, mutation_seeds; /* where the command line does not say */
     uint32_t listed_seeds; /* for what is listed as unseen: each takes its time; 0: as for the others */
+    /* Beginnings of headers' names, up to NULL, whose mutations another suite shows; or NULL. */
+    const char *const *elsewhere;
     void *(*open)(const struct mutation_subject *subject);
     void (*close)(void *context);
     /* One seed; a wrong result is a report too. mute: a mutation, or -1. 0, or -1 with the report. */

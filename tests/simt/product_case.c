@@ -58,8 +58,8 @@ struct op {
 
 struct product_case {
     struct simt_machine *machine;
-    uint32_t n_ops, k, n_rows, n_logits, sm, n_blocks;
-    bool small;
+    struct product_wish wish;
+    uint32_t n_ops, k, n_rows, n_logits, n_blocks;
     struct op ops[MAX_OPS];
     struct program *program;
     struct step *step;
@@ -67,7 +67,7 @@ struct product_case {
     struct decoder_matrix matrices[MAX_OPS * 3];
     uint64_t vectors[MAX_OPS * 7];
     uint32_t n_matrices, n_vectors;
-    struct buffer rows, logits, want_rows, want_logits, panels, factors, counters, words;
+    struct buffer rows, rows_before, logits, want_rows, want_logits, panels, factors, counters, words;
     struct decoder_args args;
 };
 
@@ -253,6 +253,8 @@ static void open_rows(struct product_case *c, bool extreme)
                       extreme && below(2));
     c->want_rows = buffer(c->rows.size);
     c->want_logits = buffer(c->logits.size);
+    c->rows_before = buffer(c->rows.size);
+    memcpy(c->rows_before.data, c->rows.data, c->rows.size);
     memcpy(c->want_rows.data, c->rows.data, c->rows.size);
 }
 
@@ -260,6 +262,8 @@ static void open_step(struct product_case *c)
 {
     static const uint32_t some[] = {1, 1, 2, 3, 7, 8, 8, 9, 16, 17, 33, 40};
     c->n_rows = some[below(sizeof some / sizeof *some)];
+    if (c->wish.n_rows)
+        c->n_rows = c->wish.n_rows;
     c->n_logits = between(1, c->n_rows < STEP_MAX_LOGITS ? c->n_rows : STEP_MAX_LOGITS);
     c->step->n_rows = c->n_rows;
     c->step->n_logits = c->n_logits;
@@ -307,7 +311,7 @@ static void open_args(struct product_case *c)
                                           .row_floats = c->program->row_floats,
                                           .logits_stride = 80};
     a->n_counters = c->n_ops * DECODER_PHASES;
-    a->n_crew = 32 * (c->small || below(2) ? between(2, 5) : between(2, DECODER_MAX_CREW / 32));
+    a->n_crew = 32 * (c->wish.small || below(2) ? between(2, 5) : between(2, DECODER_MAX_CREW / 32));
     open_shared(c, forms);
 }
 
@@ -381,14 +385,14 @@ static void compute_op(const struct product_case *c, uint32_t i)
 
 /* --- opened and closed --- */
 
-struct product_case *product_case_open(uint64_t seed, uint32_t sm, bool small)
+struct product_case *product_case_open(uint64_t seed, struct product_wish wish)
 {
     static const uint32_t ks[] = {32, 96, 256, 288, 512, 896, 1024, 3072};
-    uint32_t n_ks = small ? 5 : sizeof ks / sizeof *ks;
+    uint32_t n_ks = wish.small ? 5 : sizeof ks / sizeof *ks;
     struct product_case *c = malloc(sizeof *c);
     if (!c)
         abort();
-    *c = (struct product_case){.machine = simt_open(), .sm = sm, .small = small};
+    *c = (struct product_case){.machine = simt_open(), .wish = wish};
     c->program = calloc(1, sizeof *c->program + MAX_OPS * sizeof(struct program_op));
     c->step = aligned_alloc(16, sizeof *c->step);
     if (!c->machine || !c->program || !c->step)
@@ -425,9 +429,10 @@ void product_case_close(struct product_case *c)
         }
         free(c->ops[i].gain.data);
     }
-    void *others[] = {
-        c->program,          c->step,        c->rows.data,    c->logits.data,   c->want_rows.data,
-        c->want_logits.data, c->panels.data, c->factors.data, c->counters.data, c->words.data};
+    void *others[] = {c->program,          c->rows_before.data, c->step,
+                      c->rows.data,        c->logits.data,      c->want_rows.data,
+                      c->want_logits.data, c->panels.data,      c->factors.data,
+                      c->counters.data,    c->words.data};
     for (uint32_t i = 0; i < sizeof others / sizeof *others; i++)
         free(others[i]);
     simt_close(c->machine);
@@ -454,9 +459,8 @@ static bool same(const struct buffer *have, const struct buffer *want, const cha
 
 void product_case_describe(const struct product_case *c)
 {
-    printf("  sm_%u, %u blocks of %u threads, k %u, %u rows, %u logits, work %u, %u stages\n", c->sm,
-           c->n_blocks, c->args.n_crew, c->k, c->n_rows, c->n_logits, c->args.shared.work_bytes,
-           c->args.shared.n_stages);
+    printf("  %u blocks of %u threads, k %u, %u rows, %u logits, work %u, %u stages\n", c->n_blocks,
+           c->args.n_crew, c->k, c->n_rows, c->n_logits, c->args.shared.work_bytes, c->args.shared.n_stages);
     for (uint32_t i = 0; i < c->n_ops; i++) {
         const struct program_op *op = &c->program->ops[i];
         const struct schedule_op *s = &c->plan[i];
@@ -469,9 +473,13 @@ void product_case_describe(const struct product_case *c)
     }
 }
 
-int product_case_run(struct product_case *c, uint64_t seed, int mute, struct simt_report *report)
+int product_case_run(struct product_case *c, uint32_t sm, uint64_t seed, int mute, struct simt_report *report)
 {
-    struct simt_launch launch = {.kernel = simt_find_kernel("product_walk", c->sm),
+    const struct buffer *fresh[] = {&c->logits, &c->panels, &c->factors, &c->counters, &c->words};
+    memcpy(c->rows.data, c->rows_before.data, c->rows.size);
+    for (uint32_t i = 0; i < sizeof fresh / sizeof *fresh; i++)
+        memset(fresh[i]->data, 0, fresh[i]->size);
+    struct simt_launch launch = {.kernel = simt_find_kernel("product_walk", sm),
                                  .args = &c->args,
                                  .n_threads = c->args.n_crew + 32,
                                  .n_blocks = c->n_blocks,

@@ -6,10 +6,16 @@
 
 struct product_case;
 
-/* Everything follows from the seed. small: few warps and short rows, for runs in great number. */
-struct product_case *product_case_open(uint64_t seed, uint32_t sm, bool small);
+/* What is not left to the seed. */
+struct product_wish {
+    bool small;      /* few warps and short rows, for runs in great number */
+    uint32_t n_rows; /* of the step: up to 8 make its products narrow; 0: any number */
+};
+
+struct product_case *product_case_open(uint64_t seed, struct product_wish wish);
 void product_case_close(struct product_case *c);
-/* Once per case. A wrong result is a report too. 0, or -1 with the report. */
-int product_case_run(struct product_case *c, uint64_t seed, int mute, struct simt_report *report);
+/* As often as one likes. A wrong result is a report too. 0, or -1 with the report. */
+int product_case_run(struct product_case *c, uint32_t sm, uint64_t seed, int mute,
+                     struct simt_report *report);
 /* To stdout. */
 void product_case_describe(const struct product_case *c);

@@ -8,11 +8,12 @@
 static bool run(uint64_t seed)
 {
     struct simt_report report;
-    struct product_case *c = product_case_open(seed, seed % 2 ? 90 : 80, false);
-    bool ok = product_case_run(c, seed, -1, &report) == 0;
+    struct product_case *c = product_case_open(seed, (struct product_wish){0});
+    uint32_t sm = seed % 2 ? 90 : 80;
+    bool ok = product_case_run(c, sm, seed, -1, &report) == 0;
     if (!ok) {
         simt_report_print(&report, stdout);
-        printf("FAILED  seed %llu\n", (unsigned long long)seed);
+        printf("FAILED  seed %llu, sm_%u\n", (unsigned long long)seed, sm);
         product_case_describe(c);
     }
     product_case_close(c);

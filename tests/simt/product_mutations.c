@@ -25,8 +25,8 @@ static int run_seed(void *context, uint32_t sm, uint64_t seed, int mute, struct 
         return product_node_multiply(&of, mute, report);
     if (kind == EMBED)
         return product_node_gather(&of, seed % 4 == 0, mute, report);
-    struct product_case *c = product_case_open(seed, sm, true);
-    int rc = product_case_run(c, seed, mute, report);
+    struct product_case *c = product_case_open(seed, (struct product_wish){.small = true});
+    int rc = product_case_run(c, sm, seed, mute, report);
     product_case_close(c);
     return rc;
 }

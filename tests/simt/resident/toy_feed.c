@@ -13,7 +13,8 @@ static uint32_t below(struct toy_feed *f, uint32_t n)
 
 void toy_feed_open(struct toy_feed *f, const struct kv_layout *layout, uint64_t seed)
 {
-    *f = (struct toy_feed){.layout = *layout, .random = (seed + 1) * 0x9E3779B97F4A7C15u};
+    *f = (struct toy_feed){
+        .layout = *layout, .random = (seed + 1) * 0x9E3779B97F4A7C15u, .n_slots = TOY_SLOTS};
 }
 
 static void add_page_ops(struct toy_feed *f, struct step *s)
@@ -87,7 +88,7 @@ void toy_feed_next(struct toy_feed *f, struct step *s)
     if (below(f, 8) == 0)
         return; /* no rows */
     bool lone = below(f, 2);
-    for (uint32_t slot = 0; slot < TOY_SLOTS; slot++) {
+    for (uint32_t slot = 0; slot < f->n_slots; slot++) {
         if (below(f, 2) && s->n_rows)
             continue;
         if (!f->next_pos[slot])

@@ -36,25 +36,26 @@ static int check_words(const struct rig *r, struct simt_report *report)
     return 0;
 }
 
-/* Two steps, and both again: the host says that it has put four into the ring of two. */
-static int run_two(struct toy_run *r, struct toy_feed *feed, struct toy_state *state, uint32_t sm,
-                   uint64_t seed, int mute, struct simt_report *report)
+/* A launch that runs `n` steps, two at most, `times` times: the host says that it has put so many into the
+ * ring of two. */
+static int run_steps(struct toy_run *r, struct toy_feed *feed, struct toy_state *state, uint32_t n,
+                     uint32_t times, uint32_t sm, uint64_t seed, int mute, struct simt_report *report)
 {
     static _Thread_local struct step_result want[2][STEP_MAX_LOGITS];
     const struct step *steps[2];
-    for (int i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         struct step *s = rig_step(&r->rig);
         toy_feed_next(feed, s);
         rig_submit(&r->rig);
         steps[i] = s;
     }
-    for (int i = 0; i < 4; i++)
-        toy_state_run(state, steps[i % 2], want[i % 2]);
-    r->rig.control->submitted += 2;
+    for (uint32_t i = 0; i < n * times; i++)
+        toy_state_run(state, steps[i % n], want[i % n]);
+    r->rig.control->submitted += n * (times - 1);
     if (rig_launch(&r->rig, sm, seed, SIMT_N_SCHEDULES, mute, report) < 0 || check_words(&r->rig, report) < 0)
         return -1;
-    for (uint32_t i = 0; i < 2; i++)
-        if (!toy_same(rig_results(&r->rig, 1 - i), want[i], steps[i]->n_logits))
+    for (uint32_t i = 0; i < n; i++)
+        if (!toy_same(rig_results(&r->rig, n - 1 - i), want[i], steps[i]->n_logits))
             return wrong(report, "another answer than the reference's");
     size_t page = kv_page_size(&r->model.layout);
     if (memcmp((const void *)(uintptr_t)r->rig.args.kv, state->kv, TOY_PAGES * page) != 0)
@@ -92,25 +93,52 @@ static int run_lost(struct toy_run *r, uint32_t sm, uint64_t seed, int mute, str
     return 0;
 }
 
+/* One that is told to leave before it has begun: its producers are in the middle of filling their rings. */
+static int run_none(struct toy_run *r, uint32_t sm, uint64_t seed, int mute, struct simt_report *report)
+{
+    if (rig_launch(&r->rig, sm, seed, SIMT_N_SCHEDULES, mute, report) < 0)
+        return -1;
+    return check_words(&r->rig, report);
+}
+
+/* As after load(), and told to leave when all is answered. */
+static void begin(struct toy_run *r, struct toy_feed *feed, struct toy_state *state, uint64_t seed)
+{
+    rig_reset(&r->rig);
+    toy_feed_open(feed, &r->model.layout, seed);
+    toy_state_open(state, &r->model);
+    r->rig.control->stop = DECODER_DRAIN;
+    r->rig.control->submitted = r->rig.control->completed = 0u - (uint32_t)(seed % 4); /* counts may wrap */
+}
+
 int toy_run_seed(struct toy_run *r, uint32_t n_launches, uint32_t sm, uint64_t seed, int mute,
                  struct simt_report *report)
 {
     struct toy_feed feed;
     struct toy_state state;
-    int rc = 0;
-    rig_reset(&r->rig);
-    toy_feed_open(&feed, &r->model.layout, seed);
-    toy_state_open(&state, &r->model);
-    r->rig.control->stop = DECODER_DRAIN;
-    r->rig.control->submitted = r->rig.control->completed = 0u - (uint32_t)(seed % 4); /* counts may wrap */
-    /* One that is told to leave before it has begun: its producers are in the middle of filling their rings.
-     */
-    if (rig_launch(&r->rig, sm, seed, SIMT_N_SCHEDULES, mute, report) < 0 || check_words(&r->rig, report) < 0)
-        rc = -1;
+    begin(r, &feed, &state, seed);
+    int rc = run_none(r, sm, seed, mute, report);
     for (uint32_t i = 0; i < n_launches && rc == 0; i++)
-        rc = run_two(r, &feed, &state, sm, seed * 16 + i, mute, report);
+        rc = run_steps(r, &feed, &state, 2, 2, sm, seed * 16 + i, mute, report);
     if (rc == 0)
         rc = run_lost(r, sm, seed, mute, report);
+    toy_state_close(&state);
+    return rc;
+}
+
+int toy_run_one(struct toy_run *r, uint32_t sm, uint64_t seed, int mute, struct simt_report *report)
+{
+    struct toy_feed feed;
+    struct toy_state state;
+    int rc = 0;
+    begin(r, &feed, &state, seed);
+    feed.n_slots = 1 + (uint32_t)(seed / 8 % 2);
+    if (seed % 8 == 0)
+        rc = run_none(r, sm, seed, mute, report);
+    else if (seed % 32 == 1) /* it waits long */
+        rc = run_lost(r, sm, seed, mute, report);
+    else
+        rc = run_steps(r, &feed, &state, 1 + seed % 3 / 2, 1, sm, seed, mute, report);
     toy_state_close(&state);
     return rc;
 }

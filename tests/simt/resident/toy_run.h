@@ -15,3 +15,5 @@ void toy_run_close(struct toy_run *r);
  * what a decoder does with all that, wrong numbers included, is a report. 0 or -1. */
 int toy_run_seed(struct toy_run *r, uint32_t n_launches, uint32_t sm, uint64_t seed, int mute,
                  struct simt_report *report);
+/* One launch of those alone, the seed says which, with few rows: for runs in great number. */
+int toy_run_one(struct toy_run *r, uint32_t sm, uint64_t seed, int mute, struct simt_report *report);

@@ -1,0 +1,55 @@
+/* mutations.c - what holds the persistent decoder together, with its real ops, taken away in turn: the loop,
+ * the ring, the flow, the products and what stands between ops; ../mutation_suite.h has the rules. What is
+ * inside an attention or a sampling, simt_attending_mutations and simt_sampling_mutations show on shapes made
+ * for it. */
+#include "mutation_suite.h"
+#include "small_run.h"
+
+#include <stdlib.h>
+
+/* A shallow ring, which the producer waits for, and one so deep that it waits at its gate. */
+struct runs {
+    struct small_run shallow, deep;
+};
+
+static void *open_run(const struct mutation_subject *subject)
+{
+    struct runs *r = malloc(sizeof *r);
+    (void)subject;
+    if (!r)
+        abort(); /* a test tool: nothing sensible is left to do */
+    small_run_open(&r->shallow, 2, 3, 2, TOY_SLOTS);
+    small_run_open(&r->deep, 3, 16, 2, TOY_SLOTS);
+    return r;
+}
+
+static void close_run(void *context)
+{
+    struct runs *r = context;
+    small_run_close(&r->shallow);
+    small_run_close(&r->deep);
+    free(r);
+}
+
+static int run_seed(void *context, uint32_t sm, uint64_t seed, int mute, struct simt_report *report)
+{
+    struct runs *r = context;
+    return small_run_seed(seed % 2 ? &r->deep : &r->shallow, seed, sm, seed, mute, report);
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const elsewhere[] = {"attend.h", "attend_room.h", "attend_page.h",
+                                            "head.h",   "sample",        NULL};
+    static const struct mutation_subject subject = {"persistent_decoder", 0};
+    struct mutation_suite suite = {.subjects = &subject,
+                                   .n_subjects = 1,
+                                   .clean_seeds = 6,
+                                   .mutation_seeds = 100,
+                                   .listed_seeds = 2,
+                                   .elsewhere = elsewhere,
+                                   .open = open_run,
+                                   .close = close_run,
+                                   .run = run_seed};
+    return mutation_suite_main(&suite, argc, argv);
+}

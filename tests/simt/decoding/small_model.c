@@ -1,0 +1,246 @@
+#include "small_model.h"
+#include "pack.h"
+#include "random_blocks.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum {
+    W_EMBED, /* and head */
+    W_Q,
+    W_K,
+    W_V,
+    W_O,
+    W_GATE,
+    W_UP,
+    W_DOWN,
+    N_MATRICES,
+    V_ATTEND = N_MATRICES, /* gains of the norms, */
+    V_FFN,
+    V_HEAD,
+    V_QUERY, /* of a head, */
+    V_KEY,
+    V_BIAS, /* of q */
+    V_UNUSED,
+    M_COSINES = SMALL_WEIGHTS,
+    M_SINES,
+    N_MEMORIES,
+};
+
+#define EMBD  64
+#define FFN   96
+#define HEADS 2
+#define DIM   32
+
+static const struct {
+    uint32_t type, n, k;
+} shapes[N_MATRICES] = {
+    [W_EMBED] = {QUANT_Q5_0, TOY_VOCAB, EMBD},
+    [W_Q] = {QUANT_Q8_0, HEADS *DIM, EMBD},
+    [W_K] = {QUANT_F16, DIM, EMBD},
+    [W_V] = {QUANT_Q4_0, DIM, EMBD},
+    [W_O] = {QUANT_Q8_0, EMBD, HEADS *DIM},
+    [W_GATE] = {QUANT_Q4_1, FFN, EMBD},
+    [W_UP] = {QUANT_Q5_1, FFN, EMBD},
+    [W_DOWN] = {QUANT_Q8_0, EMBD, FFN},
+};
+
+static void *take(struct small_model *m, uint32_t i, size_t size)
+{
+    m->sizes[i] = size;
+    m->memory[i] = aligned_alloc(128, (size + 127) / 128 * 128);
+    if (!m->memory[i])
+        abort(); /* a test tool: nothing sensible is left to do */
+    return m->memory[i];
+}
+
+/* --- weights --- */
+
+static void matrix(struct small_model *m, uint32_t i)
+{
+    struct random_blocks r;
+    uint32_t type = shapes[i].type, n = shapes[i].n, k = shapes[i].k;
+    void *blocks = malloc(quant_size(type, (size_t)n * k));
+    if (!blocks || cuda_pack_layout(type, n, k, &m->matrices[i], NULL) < 0)
+        abort();
+    random_blocks_init(&r, type, 0.2f, 77 + i);
+    random_blocks_fill(&r, blocks, (size_t)n * k);
+    void *tiles = take(m, i, cuda_pack_size(&m->matrices[i]));
+    cuda_pack(type, n, k, blocks, tiles, 0, m->matrices[i].n_tiles);
+    m->matrices[i].tiles = (uint64_t)(uintptr_t)tiles;
+    free(blocks);
+}
+
+static void vector(struct small_model *m, uint32_t i, uint32_t n)
+{
+    uint64_t state = 99 + i;
+    float *x = take(m, i, n * sizeof *x);
+    for (uint32_t j = 0; j < n; j++)
+        x[j] = 1.0f + random_unit(&state) * 0.5f;
+    m->vectors[i] = (uint64_t)(uintptr_t)x;
+}
+
+static void angles(struct small_model *m)
+{
+    float *cosines = take(m, M_COSINES, TOY_N_CTX * DIM / 2 * sizeof *cosines);
+    float *sines = take(m, M_SINES, TOY_N_CTX * DIM / 2 * sizeof *sines);
+    for (uint32_t i = 0; i < TOY_N_CTX * DIM / 2; i++) {
+        double angle = (i / (DIM / 2)) * pow(1e4, -2.0 * (i % (DIM / 2)) / DIM);
+        cosines[i] = (float)cos(angle);
+        sines[i] = (float)sin(angle);
+    }
+}
+
+/* --- the program --- */
+
+static struct program_op *add(struct program *p, uint32_t opcode, uint32_t in, uint32_t out)
+{
+    struct program_op *op = &p->ops[p->n_ops++];
+    *op = (struct program_op){.opcode = (uint16_t)opcode, .in = in, .out = out, .eps = 1e-5f};
+    op->gain = op->q_gain = op->k_gain = PROGRAM_NONE;
+    return op;
+}
+
+static struct program_op *add_product(struct small_model *m, uint32_t in, uint32_t out, uint32_t epilogue,
+                                      uint32_t first, uint32_t n)
+{
+    struct program_op *op = add(m->program, PROGRAM_MATMUL, in, out);
+    op->epilogue = (uint16_t)epilogue;
+    op->n_weights = (uint16_t)n;
+    op->k = m->matrices[first].k;
+    for (uint32_t i = 0; i < n; i++) {
+        op->weight[i] = first + i;
+        op->n[i] = m->matrices[first + i].n;
+        op->bias[i] = PROGRAM_NONE;
+        op->out_col[i] = i && epilogue == PROGRAM_STORE ? op->out_col[i - 1] + op->n[i - 1] : 0;
+    }
+    return op;
+}
+
+static void add_attend(struct small_model *m)
+{
+    struct program_op *op = add(m->program, PROGRAM_ATTEND, PROGRAM_QKV, PROGRAM_ATTN);
+    op->n[0] = HEADS * DIM;
+    op->n[1] = op->n[2] = DIM;
+    op->out_col[1] = HEADS * DIM;
+    op->out_col[2] = HEADS * DIM + DIM;
+    op->q_gain = V_QUERY;
+    op->k_gain = V_KEY;
+    op->scale = 0.17677669f; /* 1 / sqrt(DIM) */
+}
+
+static void add_ops(struct small_model *m)
+{
+    struct program *p = m->program;
+    add(p, PROGRAM_EMBED, PROGRAM_NONE, PROGRAM_X)->weight[0] = W_EMBED;
+    struct program_op *qkv = add_product(m, PROGRAM_X, PROGRAM_QKV, PROGRAM_STORE, W_Q, 3);
+    qkv->gain = V_ATTEND;
+    qkv->bias[0] = V_BIAS;
+    add_attend(m);
+    add_product(m, PROGRAM_ATTN, PROGRAM_X, PROGRAM_RESIDUAL, W_O, 1);
+    add_product(m, PROGRAM_X, PROGRAM_H, PROGRAM_SWIGLU, W_GATE, 2)->gain = V_FFN;
+    add_product(m, PROGRAM_H, PROGRAM_X, PROGRAM_RESIDUAL, W_DOWN, 1);
+    struct program_op *head = add_product(m, PROGRAM_X, PROGRAM_LOGITS, PROGRAM_STORE, W_EMBED, 1);
+    head->flags = PROGRAM_HEAD;
+    head->gain = V_HEAD;
+    struct program_op *sample = add(p, PROGRAM_SAMPLE, PROGRAM_LOGITS, PROGRAM_NONE);
+    sample->flags = PROGRAM_HEAD;
+    sample->n[0] = TOY_VOCAB;
+}
+
+void small_model_open(struct small_model *m)
+{
+    static const uint32_t widths[PROGRAM_LOGITS] = {EMBD, (HEADS + 2) * DIM, HEADS * DIM, FFN};
+    *m = (struct small_model){.layout = {1, 1, DIM, KV_F16}};
+    struct program *p = m->program = calloc(1, sizeof *p + 16 * sizeof *p->ops);
+    if (!p)
+        abort();
+    *p = (struct program){.magic = PROGRAM_MAGIC,
+                          .version = PROGRAM_VERSION,
+                          .n_layers = 1,
+                          .n_buffers = PROGRAM_N_BUFFERS,
+                          .n_embd = EMBD,
+                          .n_ff = FFN,
+                          .n_vocab = TOY_VOCAB,
+                          .n_heads = HEADS,
+                          .n_kv_heads = 1,
+                          .head_dim = DIM,
+                          .rope_dim = DIM,
+                          .rope_neox = 1};
+    for (uint32_t b = 0; b < PROGRAM_LOGITS; b++) {
+        p->buffers[b] = (struct program_buffer){p->row_floats, widths[b]};
+        p->row_floats += widths[b];
+    }
+    for (uint32_t i = 0; i < N_MATRICES; i++)
+        matrix(m, i);
+    for (uint32_t i = V_ATTEND; i <= V_HEAD; i++)
+        vector(m, i, EMBD);
+    vector(m, V_QUERY, DIM);
+    vector(m, V_KEY, DIM);
+    vector(m, V_BIAS, HEADS * DIM);
+    angles(m);
+    add_ops(m);
+}
+
+void small_model_close(struct small_model *m)
+{
+    free(m->program);
+    for (uint32_t i = 0; i < N_MEMORIES; i++)
+        free(m->memory[i]);
+}
+
+void small_rig_open(struct rig *r, const struct small_model *m, uint32_t n_blocks, uint32_t n_stages)
+{
+    struct rig_config c = {.kernel = "persistent_decoder",
+                           .program = m->program,
+                           .matrices = m->matrices,
+                           .vectors = m->vectors,
+                           .n_weights = SMALL_WEIGHTS,
+                           .layout = m->layout,
+                           .n_slots = TOY_SLOTS,
+                           .n_ctx = TOY_N_CTX,
+                           .n_pages = TOY_PAGES,
+                           .max_rows = TOY_ROWS,
+                           .logits_stride = TOY_VOCAB,
+                           .device = {n_blocks, 64, 1024 * 1024},
+                           .n_stages = n_stages};
+    rig_open(r, &c);
+    for (uint32_t i = 0; i < N_MEMORIES; i++)
+        if (m->memory[i])
+            rig_map(r, m->memory[i], m->sizes[i], "weights");
+    r->args.cosines = (uint64_t)(uintptr_t)m->memory[M_COSINES];
+    r->args.sines = (uint64_t)(uintptr_t)m->memory[M_SINES];
+    r->args.deadline_ns =
+        0; /* a block may starve for as long as the schedule likes; a wait for ever is a hang */
+}
+
+/* --- steps --- */
+
+static void settle(struct step_sampling *s, uint64_t *state)
+{
+    s->top_p = s->typical_p = s->repetition_penalty = 1.0f;
+    if (random_between(state, 0, 2))
+        s->temperature = 0.8f;
+    if (random_between(state, 0, 1))
+        s->top_k = random_between(state, 1, 20);
+    if (random_between(state, 0, 2) == 0)
+        s->top_p = 0.7f;
+    if (random_between(state, 0, 2) == 0) {
+        s->repetition_penalty = 1.2f;
+        s->penalty_last_n = (uint32_t)random_between(state, 1, 40);
+    }
+}
+
+void small_feed_next(struct toy_feed *feed, struct step *step)
+{
+    toy_feed_next(feed, step);
+    uint64_t state = step->id * 1000 + step->n_rows;
+    for (uint32_t i = 0; i < step->n_slots; i++)
+        settle(&step->slots[i].sampling, &state);
+    for (uint32_t i = 0; i < step->n_biases; i++)
+        step->biases[i].bias = random_unit(&state);
+    for (uint32_t i = 0; i < step->n_logits; i++) {
+        step->logits[i].flags = (uint32_t)random_between(&state, 0, STEP_LOGPROB);
+        step->logits[i].n_top = (uint16_t)random_between(&state, 0, 3);
+    }
+}
