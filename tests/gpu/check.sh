@@ -79,6 +79,7 @@ part() {
     *) result=failed ;;
     esac
     note "$name" "$kind" "$result" $(($(date +%s) - begin))
+    [ $rc = 0 ] || sed 's/^/    /' "$work/$name.err" | tail -n 5
     [ $rc = 0 ]
 }
 
@@ -95,9 +96,13 @@ if [ -n "$smi" ] && [ -z "${HEARTH_LIBCUDA:-}" ]; then
 fi
 export GPU_POWER
 
+data=$here/data
+[ -d "$data" ] || data=$here/../data
+
 part device figure 60 "$bin/gpu_bench" device
 part first right 60 "$bin/gpu_bench" first
 part selftest right 60 "$bin/gpu_bench" selftest
+part decoder right 120 "$bin/gpu_witness" first "$data" 6
 part copy figure 60 "$bin/gpu_bench" copy
 part stream figure 60 "$bin/gpu_bench" stream
 part hop figure 30 "$bin/gpu_bench" hop

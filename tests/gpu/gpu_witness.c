@@ -1,10 +1,12 @@
 /* gpu_witness - says whether backend cuda computes what backend cpu does, before anybody asks how fast.
- *   gpu_witness golden DIR                           logits of the recorded models (DIR/NAME.json)
+ *   gpu_witness first DIR TOKENS                     one of the recorded models, and where to look if it
+ * fails gpu_witness golden DIR                           logits of the recorded models (DIR/NAME.json)
  *   gpu_witness tokens MODEL PROMPTS TOKENS AT_ONCE  texts of random prompts, greedy and sampled
  * Both with every executor of the device. Logits and log-probabilities must be equal in every bit, and
  * recorded ones within the bounds that cpu keeps; JSON on stdout, exit code 0 only if all is. HEARTH_LIBCUDA
  * chooses the driver. */
 #include "../unit/golden.h"
+#include "clock.h"
 #include "engine.h"
 #include "executor.h"
 #include "model.h"
@@ -155,6 +157,54 @@ static int witness_golden(char **argv, json_t *out, struct error *err)
         int one = check_golden(argv[0], golden_data_names[i], out, rows, err);
         rc = rc ? rc : one;
     }
+    return rc;
+}
+
+/* ---- first ---- */
+
+static int try_kind(const struct golden *g, enum executor_kind kind, const float *cpu, json_t *out,
+                    json_t *rows, struct error *err)
+{
+    float *cuda = NULL;
+    double begin = (double)clock_ns();
+    int rc = make_logits(g, &cuda_backend, kind, &cuda, out, err);
+    if (rc == 0)
+        rc = judge(g, kind_names[kind], cpu, cuda, rows, err);
+    json_array_append_new(rows, json_pack("{s:s, s:f, s:s}", "executor", kind_names[kind], "seconds",
+                                          ((double)clock_ns() - begin) * 1e-9, "says",
+                                          rc == 0 ? "right" : err->text));
+    free(cuda);
+    return rc;
+}
+
+/* The real decoder on a small model; if it fails, whether its kernels are to blame or what holds them
+ * together. */
+static int witness_first(char **argv, json_t *out, struct error *err)
+{
+    struct golden g;
+    struct error nodes = {0};
+    float *cpu = NULL;
+    uint32_t n = (uint32_t)atoi(argv[1]);
+    json_t *rows = json_array();
+    json_object_set_new(out, "rows", rows);
+    if (!n || !golden_open(&g, argv[0], golden_data_names[0]))
+        return error_set(err, -ENOENT, "%s/%s.json cannot be read", argv[0], golden_data_names[0]);
+    g.n_tokens = n < g.n_tokens ? n : g.n_tokens;
+    int rc = make_logits(&g, &cpu_backend, EXECUTOR_PERSISTENT, &cpu, out, err);
+    if (rc == 0)
+        rc = try_kind(&g, EXECUTOR_PERSISTENT, cpu, out, rows, err);
+    if (rc < 0 && cpu) {
+        struct error said = *err;
+        int alone = try_kind(&g, EXECUTOR_EAGER, cpu, out, rows, &nodes);
+        error_set(err, rc,
+                  alone == 0 ? "%.220s. Node by node all is right: look at the resident loop (waits, ring, "
+                               "words in host memory; parts first and hop)"
+                             : "%.150s. Node by node: %.150s. Look at the driver (part device), or the "
+                               "numbers (part selftest)",
+                  said.text, nodes.text);
+    }
+    free(cpu);
+    golden_close(&g);
     return rc;
 }
 
@@ -325,12 +375,16 @@ int main(int argc, char **argv)
     struct error err = {0};
     json_t *out = json_object();
     int rc = -EINVAL;
-    if (argc == 3 && strcmp(argv[1], "golden") == 0)
+    if (argc == 4 && strcmp(argv[1], "first") == 0)
+        rc = witness_first(argv + 2, out, &err);
+    else if (argc == 3 && strcmp(argv[1], "golden") == 0)
         rc = witness_golden(argv + 2, out, &err);
     else if (argc == 6 && strcmp(argv[1], "tokens") == 0)
         rc = witness_tokens(argv + 2, out, &err);
     else
-        (void)error_set(&err, rc, "usage: gpu_witness golden DIR | tokens MODEL PROMPTS TOKENS AT_ONCE");
+        (void)error_set(
+            &err, rc,
+            "usage: gpu_witness first DIR TOKENS | golden DIR | tokens MODEL PROMPTS TOKENS AT_ONCE");
     json_object_set_new(out, "ok", json_boolean(rc == 0));
     if (rc < 0) {
         json_object_set_new(out, "error", json_string(err.text));
