@@ -119,14 +119,14 @@ static void start_copy(struct simt_machine *m, struct thread *t, char *dst, cons
     char where[128];
     bool is_shared = false, source_shared = false;
     memory_region(m, dst, bytes, t, &is_shared);
-    bool from_global = memory_region(m, src, bytes, t, &source_shared) != NULL;
-    if (!is_shared || !from_global || bytes % 16 || (uintptr_t)dst % 16 || (uintptr_t)src % 16)
+    const struct region *source = memory_region(m, src, bytes, t, &source_shared);
+    if (!is_shared || !source || bytes % 16 || (uintptr_t)dst % 16 || (uintptr_t)src % 16)
         report_fault(m, "bounds", NULL, NULL, "%s: block %u thread %u copies %u bytes from %p to %p: %s",
                      report_where(t->at, where, sizeof where), t->block->index, t->index, bytes,
                      (const void *)src, (void *)dst,
-                     !is_shared     ? "the destination is not shared memory of the block"
-                     : !from_global ? "the source is not global memory of the kernel"
-                                    : "not 16-byte aligned");
+                     !is_shared ? "the destination is not shared memory of the block"
+                     : !source  ? "the source is not global memory of the kernel"
+                                : "not 16-byte aligned");
     if (!SIMT_CHECKED) {
         memcpy(dst, src, bytes);
         if (mbar) {
@@ -147,7 +147,8 @@ static void start_copy(struct simt_machine *m, struct thread *t, char *dst, cons
     }
     struct access other = {0};
     bool other_is_write = false;
-    if (shadow_read(m->shadow, (uintptr_t)src, bytes, &by, false, &other, &other_is_write) == SHADOW_RACE)
+    if (!(source->flags & SIMT_MAP_READ_ONLY) &&
+        shadow_read(m->shadow, (uintptr_t)src, bytes, &by, false, &other, &other_is_write) == SHADOW_RACE)
         memory_report_race(m, src, bytes, false, &by.self, &other, other_is_write);
     if (shadow_write(m->shadow, (uintptr_t)dst, bytes, &by, &other, &other_is_write) == SHADOW_RACE)
         memory_report_race(m, dst, bytes, true, &by.self, &other, other_is_write);

@@ -189,6 +189,8 @@ void memory_access(struct simt_machine *m, const void *p, size_t size, bool writ
         report_fault(m, "bounds", pc, NULL,
                      "store of %zu bytes by block %u thread %u to %s, which is read-only", size,
                      t->block->index, t->index, region->name);
+    if (region && (region->flags & SIMT_MAP_READ_ONLY))
+        return; /* nobody writes it: no read of it races */
     struct accessor by = memory_accessor(t, strong, pc);
     struct access other = {0};
     bool other_is_write = false;

@@ -515,7 +515,7 @@ int simt_run(struct simt_machine *m, const struct simt_launch *launch, struct si
     m->steps = m->progress_step = m->slept_ns = m->naps = 0;
     m->clock = (struct machine_clock){.ns = real_ns(), .real_ns = real_ns()};
     m->host_polled = m->time_polled = false;
-    shadow_reset(m->shadow);
+    shadow_reset(m->shadow, (uint32_t)(m->random >> 32));
     choose_victim(m);
     if (grow(m, m->launch.n_resident, m->launch.n_threads) < 0) {
         report_note(m, "misuse", "no memory for %u blocks of %u threads", m->launch.n_resident,

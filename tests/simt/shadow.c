@@ -5,7 +5,10 @@
 
 #define PAGE_WORDS 256
 #define PAGE_BYTES (PAGE_WORDS * 4)
-#define MAX_READS  64 /* further concurrent readers replace one at random: a race with them may go unseen */
+/* Concurrent readers of a cell: a list, then a table, in which one may take the place of another, other ones
+ * in another run: a race with that one goes unseen. */
+#define LIST_READS  16
+#define TABLE_READS 64
 
 struct cell {
     struct access write;
@@ -33,7 +36,7 @@ struct slab {
 struct shadow {
     struct shadow_page *buckets[N_BUCKETS], *last;
     uint32_t run;
-    uint32_t random;
+    uint32_t random; /* of the run */
     struct slab *slabs, *current;
 };
 
@@ -70,10 +73,10 @@ void shadow_close(struct shadow *s)
     free(s);
 }
 
-void shadow_reset(struct shadow *s)
+void shadow_reset(struct shadow *s, uint32_t random)
 {
     s->run++;
-    s->random = 1;
+    s->random = random;
     for (struct slab *slab = s->slabs; slab; slab = slab->next)
         slab->used = 0;
     s->current = s->slabs;
@@ -94,22 +97,28 @@ static void *slab_take(struct shadow *s, size_t size)
     return p;
 }
 
+/* Where it is, or would be, in the chain. */
+static struct shadow_page **find_page(struct shadow *s, uintptr_t number)
+{
+    struct shadow_page **p = &s->buckets[(number * 0x9E3779B97F4A7C15u) >> 52];
+    while (*p && (*p)->number != number)
+        p = &(*p)->next;
+    return p;
+}
+
 static struct shadow_page *page_of(struct shadow *s, uintptr_t address)
 {
     uintptr_t number = address / PAGE_BYTES;
     struct shadow_page *p = s->last;
     if (!p || p->number != number) {
-        struct shadow_page **bucket = &s->buckets[(number * 0x9E3779B97F4A7C15u) >> 52];
-        for (p = *bucket; p && p->number != number; p = p->next)
-            ;
-        if (!p) {
-            p = must(malloc(sizeof *p));
-            p->number = number;
-            p->run = 0;
-            p->next = *bucket;
-            *bucket = p;
+        struct shadow_page **at = find_page(s, number);
+        if (!*at) {
+            *at = must(malloc(sizeof **at));
+            (*at)->number = number;
+            (*at)->run = 0;
+            (*at)->next = NULL;
         }
-        s->last = p;
+        s->last = p = *at;
     }
     if (p->run != s->run) {
         memset(p->cells, 0, sizeof p->cells);
@@ -120,8 +129,12 @@ static struct shadow_page *page_of(struct shadow *s, uintptr_t address)
 
 void shadow_forget(struct shadow *s, uintptr_t address, size_t size)
 {
-    for (uintptr_t at = address; at < address + size; at += 4)
-        page_of(s, at)->cells[at / 4 % PAGE_WORDS] = (struct cell){0};
+    for (uintptr_t at = address, end = address + size, next; at < end; at = next) {
+        next = (at / PAGE_BYTES + 1) * PAGE_BYTES < end ? (at / PAGE_BYTES + 1) * PAGE_BYTES : end;
+        struct shadow_page *p = *find_page(s, at / PAGE_BYTES);
+        if (p && p->run == s->run)
+            memset(&p->cells[at / 4 % PAGE_WORDS], 0, (next - at) / 4 * sizeof *p->cells);
+    }
 }
 
 static bool ordered(const struct access *a, const struct accessor *by, bool a_is_write)
@@ -138,31 +151,80 @@ static bool conflict(const struct access *a, const struct accessor *by, bool a_i
     return !(a->strong && by->self.strong) && !ordered(a, by, a_is_write);
 }
 
+static bool same_reader(const struct access *a, const struct access *b)
+{
+    return a->column == b->column && a->strong == b->strong;
+}
+
+/* Reads that happened before this one are covered by it, unless it is strong and they are not. */
+static bool covers(const struct accessor *by, const struct access *a)
+{
+    return !a->epoch || ((!by->self.strong || a->strong) && ordered(a, by, false));
+}
+
+/* Of one place of two. */
+static void put_read(const struct shadow *s, struct access *table, const struct accessor *by)
+{
+    uint32_t h = (by->self.column * 2 + by->self.strong) * 0x9E3779B1u ^ s->random;
+    uint32_t at = h * 0x85EBCA77u >> 26, other = at ^ 1;
+    if (same_reader(&table[other], &by->self) ||
+        (!same_reader(&table[at], &by->self) && !covers(by, &table[at]) && covers(by, &table[other])))
+        at = other;
+    table[at] = by->self;
+}
+
+static void make_room(struct shadow *s, struct cell *c, uint32_t room)
+{
+    struct access *more = slab_take(s, room * sizeof *more);
+    if (c->n_more)
+        memcpy(more, c->more, c->n_more * sizeof *more);
+    c->more = more;
+    c->room = room;
+}
+
+/* What all threads read would cost much if it were a long list. */
+static void make_table(struct shadow *s, struct cell *c)
+{
+    struct access list[LIST_READS];
+    struct accessor by = {.seen = NULL};
+    memcpy(list, c->more, sizeof list);
+    c->n_more = 0;
+    if (c->room < TABLE_READS)
+        make_room(s, c, TABLE_READS);
+    memset(c->more, 0, TABLE_READS * sizeof *c->more);
+    c->n_more = TABLE_READS;
+    for (uint32_t i = 0; i < LIST_READS; i++) {
+        by.self = list[i];
+        put_read(s, c->more, &by);
+    }
+}
+
 static void add_read(struct shadow *s, struct cell *c, const struct accessor *by)
 {
-    /* Reads that happened before this one are covered by it, unless it is strong and they are not. */
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < c->n_more; i++)
-        if (!ordered(&c->more[i], by, false) || (by->self.strong && !c->more[i].strong))
-            c->more[kept++] = c->more[i];
-    c->n_more = kept;
-    if (!c->read.epoch || (ordered(&c->read, by, false) && (!by->self.strong || c->read.strong))) {
+    if (same_reader(&c->read, &by->self)) {
         c->read = by->self;
         return;
     }
-    if (c->n_more == MAX_READS) {
-        s->random = s->random * 1664525 + 1013904223;
-        c->more[(s->random >> 16) % MAX_READS] = by->self;
+    if (c->n_more == TABLE_READS) {
+        put_read(s, c->more, by);
         return;
     }
-    if (c->n_more == c->room) {
-        uint32_t room = c->room ? c->room * 2 : 4;
-        struct access *more = slab_take(s, room * sizeof *more);
-        if (c->n_more)
-            memcpy(more, c->more, c->n_more * sizeof *more);
-        c->more = more;
-        c->room = room;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < c->n_more; i++)
+        if (!covers(by, &c->more[i]))
+            c->more[kept++] = c->more[i];
+    c->n_more = kept;
+    if (covers(by, &c->read)) {
+        c->read = by->self;
+        return;
     }
+    if (c->n_more == LIST_READS) {
+        make_table(s, c);
+        put_read(s, c->more, by);
+        return;
+    }
+    if (c->n_more == c->room)
+        make_room(s, c, c->room ? c->room * 2 : 4);
     c->more[c->n_more++] = by->self;
 }
 

@@ -31,7 +31,9 @@ struct shadow;
 
 struct shadow *shadow_open(void);
 void shadow_close(struct shadow *s);
-void shadow_reset(struct shadow *s); /* all memory is as the host left it */
+/* All memory is as the host left it. `random`: of the run; it says which readers are forgotten when they are
+ * too many. */
+void shadow_reset(struct shadow *s, uint32_t random);
 /* Nobody has touched these bytes: they become another block's shared memory. Both ends are multiples of 4. */
 void shadow_forget(struct shadow *s, uintptr_t address, size_t size);
 
