@@ -187,6 +187,24 @@ enter systemctl start hearthd.socket
 until_true is_ready
 ok "the socket alone starts it when somebody asks"
 
+# Several instances share a configuration: what only one can have is given to each of its own.
+show1() { enter systemctl show hearthd@1.service -P "$1"; }
+! enter systemctl start hearthd@1.service 2>/dev/null || fail "a port that another one has" "it has started"
+given_up() { [ "$(show1 ActiveState)" = failed ]; }
+until_true given_up
+same "a port that another one has" "$(show1 ExecMainStatus) $(show1 NRestarts)" "8 20"
+enter mkdir -p /run/systemd/system/hearthd@.service.d
+enter sh -c "printf '[Service]\nWatchdogSec=600\nEnvironment=HEARTH_PORT=808%%i\nEnvironment=HEARTH_UNIX_SOCKET=%%t/hearth-%%i/hearth.sock\n' \
+    >/run/systemd/system/hearthd@.service.d/own.conf"
+enter systemctl daemon-reload
+enter systemctl reset-failed hearthd@1.service
+enter systemctl start hearthd@1.service
+own=$(enter curl -s http://127.0.0.1:8081/health --next -s --unix-socket /run/hearth-1/hearth.sock http://localhost/health)
+same "two instances" "$(health) $own" '{"status":"ready"} {"status":"ready"}
+{"status":"ready"}'
+enter systemctl stop hearthd@1.service
+ok "an instance whose port another one has is given up after twenty starts; with one of its own it serves"
+
 set_watchdog 3
 enter systemctl restart hearthd
 enter systemctl kill -s STOP --kill-who=main hearthd

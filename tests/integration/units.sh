@@ -20,6 +20,17 @@ done
 cp -n "$service" "$socket" "$root/lib/systemd/system/"
 cp "${service%.service}@.service" "$root/lib/systemd/system/hearthd@0.service"
 cp "${socket%.socket}@.socket" "$root/lib/systemd/system/hearthd@0.socket"
+# With the addition for several instances that OPERATIONS.md gives.
+addition=$(sed -n '/^    \[Service\]$/,/^$/s/^    //p' "$(dirname "$0")/../../config/OPERATIONS.md")
+case $addition in
+*HEARTH_TLS_PORT=*HEARTH_PORT=*HEARTH_UNIX_SOCKET=*) ;;
+*)
+    echo "OPERATIONS.md: no addition to hearthd@.service, but \"$addition\""
+    exit 1
+    ;;
+esac
+mkdir "$root/lib/systemd/system/hearthd@0.service.d"
+echo "$addition" >"$root/lib/systemd/system/hearthd@0.service.d/own.conf"
 printf '#!/bin/sh\n' >"$root/bin/kill"
 chmod +x "$root/bin/kill"
 
@@ -39,6 +50,11 @@ exposure=$(systemd-analyze --root="$root" --offline=yes --threshold=25 security 
 # The installed daemon finds its model and accepts its configuration.
 binary=$(find "$root" -type f -path "*bin/hearthd")
 "$binary" check-config --config "$(find "$root" -name hearthd.conf -path '*etc*')" || status=1
+# Two instances have no address in common.
+for instance in 0 1; do
+    values=$(env $(echo "$addition" | sed -n "s|%i|$instance|g; s|%t|/run|g; s/^Environment=//p") "$binary" --print-config | sed -nE 's/^(port|tls_port|unix_socket) = ([^ ]*).*/\2/p' | tr '\n' ' ')
+    [ "$values" = "808$instance /run/hearth-$instance/hearth.sock 844$instance " ] || { echo "instance $instance has $values"; status=1; }
+done
 if ! "$binary" run --max-tokens 2 --temperature 0 "Once upon a time" >/dev/null 2>"$root/said"; then
     cat "$root/said"
     status=1
