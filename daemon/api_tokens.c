@@ -126,8 +126,9 @@ static int32_t *read_ids(struct request *r, const json_t *tokens, size_t *n)
     }
     for (size_t i = 0; i < *n; i++) {
         int64_t id;
-        if (field_integer(&reader, "tokens", json_array_get(tokens, i), 0, tokenizer_n_vocab(t) - 1.0, &id) <
-            0)
+        char name[32];
+        snprintf(name, sizeof name, "tokens[%zu]", i);
+        if (field_integer(&reader, name, json_array_get(tokens, i), 0, tokenizer_n_vocab(t) - 1.0, &id) < 0)
             return NULL;
         ids[i] = (int32_t)id;
     }

@@ -351,9 +351,11 @@ int read_messages(struct field_reader *r, const struct field *f, const json_t *v
     struct chat *chat;
     struct field_reader inner = reader_of(r, &chat);
     size_t n = json_array_size(value);
-    if (!json_is_array(value) || !n)
+    if (!json_is_array(value))
         return api_invalid(r->err, f->name, "messages must be an array of at least one message (got %s)",
                            field_got(value));
+    if (!n)
+        return api_invalid(r->err, f->name, "messages must not be empty: at least one message is needed");
     chat->messages = jinja_list_open(inner.arena);
     if (!chat->messages)
         return api_out_of_memory(r->err);

@@ -146,10 +146,19 @@ static uint64_t deadline(const struct request *r, uint64_t ms)
     return ms ? r->accepted_ns + ms * MS : 0;
 }
 
+static uint64_t timeout_ms(const struct generation *g)
+{
+    return g->p.has_timeout_ms ? g->p.timeout_ms : g->server->cfg->timeout_ms;
+}
+
+static uint64_t queue_timeout_ms(const struct generation *g)
+{
+    return g->p.has_queue_timeout_ms ? g->p.queue_timeout_ms : g->server->cfg->queue_timeout_ms;
+}
+
 static void fill_request(struct choice *c)
 {
     struct generation *g = c->g;
-    const struct config *cfg = g->server->cfg;
     struct params *p = &g->p;
     struct engine_request *e = &c->e;
     bool first = c->index == 0;
@@ -184,9 +193,8 @@ static void fill_request(struct choice *c)
         .penalty_last_n = p->penalty_last_n,
         .n_bias = p->n_biases,
     };
-    e->deadline_ns = deadline(g->request, p->has_timeout_ms ? p->timeout_ms : cfg->timeout_ms);
-    e->queue_deadline_ns =
-        deadline(g->request, p->has_queue_timeout_ms ? p->queue_timeout_ms : cfg->queue_timeout_ms);
+    e->deadline_ns = deadline(g->request, timeout_ms(g));
+    e->queue_deadline_ns = deadline(g->request, queue_timeout_ms(g));
 }
 
 static int make_choices(struct generation *g, struct api_error *err)
@@ -500,11 +508,21 @@ static enum engine_finish spoilt_by(const struct generation *g)
     return shows ? ENGINE_RUNNING : g->choices->e.finish;
 }
 
-static const char *queue_timeout_words(const struct engine_request *e)
+/* A 504 that names the limit and its value. */
+static void fail_late(struct generation *g, const char *limit, uint64_t ms, const char *before)
 {
-    return e->queue_deadline_ns && e->done_ns >= e->queue_deadline_ns
-               ? "queue_timeout_ms passed before the request could run"
-               : "timeout_ms passed before the request could run";
+    char words[96];
+    snprintf(words, sizeof words, "%s (%llu) passed before %s", limit, (unsigned long long)ms, before);
+    fail_with(g, 504, "timeout", words, GENERATION_TIMED_OUT);
+}
+
+static void fail_in_queue(struct generation *g)
+{
+    const struct engine_request *e = &g->choices->e;
+    if (e->queue_deadline_ns && e->done_ns >= e->queue_deadline_ns)
+        fail_late(g, "queue_timeout_ms", queue_timeout_ms(g), "the request could run");
+    else
+        fail_late(g, "timeout_ms", timeout_ms(g), "the request could run");
 }
 
 /* An end without a text to show; true when it was answered. */
@@ -522,10 +540,10 @@ static bool finish_badly(struct generation *g)
         fail_with(g, 500, "internal", "the model's logits were not finite", GENERATION_FAILED);
         return true;
     case ENGINE_QUEUE_TIMEOUT:
-        fail_with(g, 504, "timeout", queue_timeout_words(&g->choices->e), GENERATION_TIMED_OUT);
+        fail_in_queue(g);
         return true;
     case ENGINE_TIMEOUT:
-        fail_with(g, 504, "timeout", "timeout_ms passed before the first token", GENERATION_TIMED_OUT);
+        fail_late(g, "timeout_ms", timeout_ms(g), "the first token");
         return true;
     case ENGINE_CANCELLED:
         if (g->refused)

@@ -35,7 +35,8 @@ static const struct command {
      "hearthd tokenize --model FILE [--no-special] [--ids] < TEXT\n"
      "\n"
      "Prints [1, 2, 3]. A file with a vocabulary and no tensors is enough.\n"
-     "  --no-special   no BOS or EOS, and special-token text stays text"},
+     "  --no-special   no BOS or EOS, and special-token text stays text\n"
+     "  --ids          ids alone, which is what it prints anyway"},
     {"stats", cmd_stats, "[URL]", "the figures of a running daemon as a table", NULL},
     {"ps", cmd_ps, "[URL]", "the requests that a running daemon works on", NULL},
     {"check-config", cmd_check_config, "[--config FILE]", "say what is wrong with a configuration", NULL},

@@ -221,9 +221,9 @@ Test(deadline, in_the_queue_is_a_504_that_names_the_limit)
     start("--slots", "1");
     other = decoding("other");
     expect_words(post("/generate", "{\"prompt\":\"Once\",\"queue_timeout_ms\":50}"), 504, "timeout",
-                 "queue_timeout_ms passed");
+                 "queue_timeout_ms (50) passed before the request could run");
     expect_words(post("/generate", "{\"prompt\":\"Once\",\"timeout_ms\":50}"), 504, "timeout",
-                 "timeout_ms passed before the request could run");
+                 "timeout_ms (50) passed before the request could run");
     expect_timed_out(2);
     close(other);
     expect_rest(1);

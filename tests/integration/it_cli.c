@@ -693,3 +693,12 @@ Test(cli, every_command_answers_help_with_0)
         process_free(&other);
     }
 }
+
+Test(cli, help_of_tokenize_names_all_its_flags)
+{
+    struct process other;
+    cr_assert_eq(PROCESS_RUN(&other, "tokenize", "--help"), 0);
+    expect_in(other.stdout_text, "--no-special   ");
+    expect_in(other.stdout_text, "--ids          ");
+    process_free(&other);
+}

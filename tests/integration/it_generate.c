@@ -257,7 +257,7 @@ DAEMON_TEST(tokens, a_long_text_is_encoded_on_the_pool)
 DAEMON_TEST(tokens, wrong_ids_are_named)
 {
     expect_words(post("/detokenize", "{\"tokens\":[1,4096]}"), 400, "invalid_request",
-                 "tokens must be between 0 and 4095 (got 4096)");
+                 "tokens[1] must be between 0 and 4095 (got 4096)");
     expect_words(post("/detokenize", "{}"), 400, "invalid_request", "tokens is missing");
     expect_words(post("/tokenize", "{\"content\":5}"), 400, "invalid_request", "content must be a string");
 }

@@ -205,7 +205,9 @@ DAEMON_TEST(openai, labels_are_ignored_and_what_would_change_the_answer_is_refus
 DAEMON_TEST(openai, messages_are_checked)
 {
     expect_words(post(CHAT, "{}"), 400, "invalid_request", "messages is missing");
-    expect_words(post(CHAT, "{\"messages\":[]}"), 400, "invalid_request", "at least one message");
+    expect_words(post(CHAT, "{\"messages\":[]}"), 400, "invalid_request", "messages must not be empty");
+    expect_words(post(CHAT, "{\"messages\":{}}"), 400, "invalid_request",
+                 "messages must be an array of at least one message (got an object)");
     expect_words(post(CHAT, "{\"messages\":[{\"role\":\"king\",\"content\":\"a\"}]}"), 400, "invalid_request",
                  "messages[0].role must be system, developer, user, assistant or tool (got \"king\")");
     expect_words(post(CHAT, "{\"messages\":[{\"role\":\"user\"}]}"), 400, "invalid_request",

@@ -175,7 +175,7 @@ POOL_TEST(a_deadline_that_passed_meanwhile_is_a_504)
     usleep(50000);
     sem_post(&unblock);
     client_read(fd, &r, false);
-    expect_words(r, 504, "timeout", "queue_timeout_ms passed");
+    expect_words(r, 504, "timeout", "queue_timeout_ms (20) passed");
     close(fd);
     wait_rest();
     cr_assert_eq(counted.timed_out, 1);
