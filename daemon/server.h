@@ -93,8 +93,8 @@ struct swap_view {
 /* Who does what /admin routes ask for. */
 struct server_admin {
     /* Another model in place of the one that serves (or is put away). `word` is what an administrator wrote:
-     * a path below model_dir. -EBUSY: something is being done already; -ENOENT, -EACCES: there is no such
-     * model; -ESHUTDOWN; -ENOMEM. */
+     * a path below model_dir, or the start model by the path given there. -EBUSY: something is being done
+     * already; -ENOENT, -EACCES: there is no such model; -ESHUTDOWN; -ENOMEM. */
     int (*swap)(void *context, const char *word, struct error *err);
     /* Puts the model away: memory and device are free, the process stays. And fetches it back. 1: it is so
      * already. */

@@ -29,7 +29,8 @@ enum state {
 
 struct swap {
     struct swap_options options;
-    char dir[PATH_MAX]; /* no model outside of it; resolved */
+    char dir[PATH_MAX];   /* no model outside of it but the first; resolved */
+    char first[PATH_MAX]; /* the model of the start, as it was given */
     enum state state;
     struct loader *current, *next, *old; /* old: not closed yet, while LEAVING */
     struct loader *closing;              /* in the hands of the pool */
@@ -289,13 +290,27 @@ static bool is_exclusive(const struct loader *l)
     return info.memory_total > 0;
 }
 
+/* Below model_dir, or the model of the start by the name that GET /admin/model gives it: it may lie
+ * elsewhere.
+ */
+static int find_model(const struct swap *sw, const char *word, char path[PATH_MAX], struct error *err)
+{
+    struct error words = {0};
+    int rc = model_file_below(path, sw->dir, word, &words);
+    if (rc == -ENOENT && !strcmp(word, sw->first)) {
+        snprintf(path, PATH_MAX, "%s", sw->first);
+        return 0;
+    }
+    return rc < 0 ? error_set(err, rc, "%s", words.text) : 0;
+}
+
 static int swap_begin(void *context, const char *word, struct error *err)
 {
     struct swap *sw = context;
     char path[PATH_MAX];
     int rc = check_idle(sw, err);
     if (rc == 0)
-        rc = model_file_below(path, sw->dir, word, err);
+        rc = find_model(sw, word, path, err);
     if (rc < 0)
         return rc;
     snprintf(sw->want, sizeof sw->want, "%s", path);
@@ -391,6 +406,7 @@ int swap_open(struct swap **out, const struct swap_options *options, const char 
     sw->timer->data = sw;
     find_dir(sw, path);
     snprintf(sw->want, sizeof sw->want, "%s", path);
+    snprintf(sw->first, sizeof sw->first, "%s", path);
     sw->state = LOADING;
     int rc = start_loader(sw, path, err);
     if (rc < 0) {

@@ -251,6 +251,27 @@ Test(swap, nothing_outside_of_model_dir_is_found)
     cr_assert_eq(system(path), 0);
 }
 
+Test(swap, the_model_of_the_start_comes_back_from_wherever_it_lies)
+{
+    char path[200], words[200];
+    const char *key = admin_open();
+    snprintf(path, sizeof path, "%s/models", admin_dir);
+    cr_assert_eq(mkdir(path, 0700), 0);
+    admin_copy(DATA Q4, "models/a.gguf", SIZE_MAX);
+    const char *first = admin_copy(DATA Q4, "first.gguf", SIZE_MAX);
+    admin_copy(DATA Q4, "other.gguf", SIZE_MAX);
+    daemon_start((const char *[]){"--admin-key-file", key, "--model", first, "--model-dir", path, NULL});
+    cr_assert(admin_is("model", first));
+    admin_swapped("a.gguf");
+    snprintf(words, sizeof words, "%s/other.gguf", admin_dir); /* beside it, and still not to be had */
+    expect_words(admin_swap(words), 404, "not_found", "no model ");
+    expect_words(admin_swap("first.gguf"), 404, "not_found", "no model ");
+    admin_swapped(first);
+    daemon_stop();
+    snprintf(path, sizeof path, "rm -r %s", admin_dir);
+    cr_assert_eq(system(path), 0);
+}
+
 Test(swap, the_second_of_two_at_once_is_a_conflict)
 {
     struct reply r;
