@@ -7,6 +7,13 @@
 #define WORST 0.045
 #define MEAN  0.030
 
+/* Sanitizers look at the host's side, and that is the same for each file: they take every third. */
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+#define STRIDE 3
+#else
+#define STRIDE 1
+#endif
+
 static void check_bounds(const struct golden *g, const float *logits, double worst, double mean)
 {
     double sum = 0;
@@ -62,7 +69,7 @@ static void check_file(const char *dir, const char *name, double worst, double m
 
 Test(cuda_golden, int8_is_within_the_bounds_and_has_the_cpus_bits_on_every_recorded_file)
 {
-    for (size_t i = 0; i < GOLDEN_N_DATA; i++)
+    for (size_t i = 0; i < GOLDEN_N_DATA; i += STRIDE)
         check_file(HEARTH_TEST_DATA, golden_data_names[i], WORST, MEAN);
 }
 
@@ -73,7 +80,7 @@ Test(cuda_golden, int8_is_within_the_bounds_on_the_files_beside_the_checkout)
         printf("SKIP test_cuda_golden shared-golden: ../shared/golden is not here\n");
         return;
     }
-    for (size_t i = 0; i < GOLDEN_N_SHARED; i++)
+    for (size_t i = 0; i < GOLDEN_N_SHARED; i += STRIDE)
         if (!strstr(golden_shared_names[i], "-f16"))
             check_file(dir, golden_shared_names[i], WORST, MEAN);
 }

@@ -243,9 +243,14 @@ static void live(const struct circumstances *c, uint64_t seed)
 #define LLAMA "tiny-llama3-s15-q4_k_m"
 #define Q8    "tiny-qwen3-s11-q8_0"
 
-/* With the race detector (cuda.twin_checked) a step takes twenty times as long. */
+/* With the race detector (cuda.twin_checked) a step takes twenty times as long, under a sanitizer a few
+ * times. */
 #ifndef SHORTER
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+#define SHORTER 2
+#else
 #define SHORTER 1
+#endif
 #endif
 
 static void live_all(const struct circumstances *all, size_t n, uint64_t seed)
