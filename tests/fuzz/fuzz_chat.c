@@ -108,7 +108,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                .model = &f.model,
                                .arena = &a,
                                .dialect = &dialect_chat,
-                               .created = 1700000000};
+                               .created = 1700000000,
+                               .p.chat.arena = &a};
         struct field_reader reader = {.out = &g.p, .arena = &a, .err = &err, .context = &f.model};
         dialect_chat.defaults(&g.p);
         if (fields_read(&reader, body, both, 2) < 0)

@@ -48,7 +48,7 @@ static void check_params(const struct params *p)
 
 static void read_fields(const struct dialect *d, const json_t *body, struct arena *a)
 {
-    struct params p = {.temperature = 0.8f, .top_p = 1};
+    struct params p = {.temperature = 0.8f, .top_p = 1, .chat.arena = a};
     struct api_error err = {0};
     const struct field *tables[] = {d->fields, generate_fields};
     size_t skip = !d->fields;

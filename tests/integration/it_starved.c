@@ -262,7 +262,7 @@ STARVED_TEST(what_is_read)
 }
 
 /* The cancelled stream's own allocations are among those that fail. */
-STARVED_TEST(cancel, SLOW)
+STARVED_TEST(cancel, "--speculation", "off")
 {
     const struct scene delete = {.method = "DELETE", .path = "/requests/victim"};
     const char *body = "{\"prompt\":\"Once\",\"max_tokens\":1000,\"ignore_eos\":true,\"stream\":true}";
