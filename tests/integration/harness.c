@@ -203,6 +203,23 @@ long long stat_number(const char *path)
     return v;
 }
 
+long long metric(const char *name)
+{
+    struct reply r = get("/metrics");
+    char line[80];
+    snprintf(line, sizeof line, "\n%s ", name);
+    const char *at = strstr(r.body, line);
+    cr_assert_not_null(at, "no metric %s", name);
+    long long value = atoll(at + strlen(line));
+    reply_free(&r);
+    return value;
+}
+
+long long own_memory(void)
+{
+    return metric("hearth_process_anonymous_bytes") - metric("hearth_device_memory_bytes");
+}
+
 void wait_stat(const char *path, long long value)
 {
     int left = PATIENCE_MS;

@@ -56,5 +56,10 @@ json_t *generate(const char *body);
 long long stat_number(const char *path);
 /* Waits until a figure of /stats has this value; fails after a minute. */
 void wait_stat(const char *path, long long value);
+/* A whole number of /metrics. */
+long long metric(const char *name);
+/* Bytes of the daemon's private memory, without the decoder's, whose KV pages are taken from the system a
+ * little ahead of use. */
+long long own_memory(void);
 /* A string of n times `unit` inside {"prompt":"..."} plus `rest` (",\"max_tokens\":1"), to free. */
 char *long_prompt(const char *unit, size_t n, const char *rest);

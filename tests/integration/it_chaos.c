@@ -219,24 +219,6 @@ static int connect_narrow(void)
     return fd;
 }
 
-static long long metric(const char *name)
-{
-    struct reply r = get("/metrics");
-    char line[80];
-    snprintf(line, sizeof line, "\n%s ", name);
-    const char *at = strstr(r.body, line);
-    cr_assert_not_null(at, "no metric %s", name);
-    long long value = atoll(at + strlen(line));
-    reply_free(&r);
-    return value;
-}
-
-/* Without the decoder's, whose KV pages are taken from the system a little ahead of use. */
-static long long own_memory(void)
-{
-    return metric("hearth_process_anonymous_bytes") - metric("hearth_device_memory_bytes");
-}
-
 /* What is left in the buffers, then the end of the connection; not the end of the stream. */
 static void expect_cut(int fd)
 {

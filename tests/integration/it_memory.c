@@ -4,24 +4,6 @@
 
 #define LONG_CONTEXT "--slots", "1", "--n-ctx", "32768", "--kv-memory", "100M"
 
-static long long metric(const char *name)
-{
-    struct reply r = get("/metrics");
-    char line[80];
-    snprintf(line, sizeof line, "\n%s ", name);
-    const char *at = strstr(r.body, line);
-    cr_assert_not_null(at, "no metric %s", name);
-    long long value = atoll(at + strlen(line));
-    reply_free(&r);
-    return value;
-}
-
-/* Without the decoder's. */
-static long long own_memory(void)
-{
-    return metric("hearth_process_anonymous_bytes") - metric("hearth_device_memory_bytes");
-}
-
 #define WAITING 12
 
 /* Behind a request that holds the only slot, so many of these wait: how much memory they take. */

@@ -1,5 +1,6 @@
 #include "small_model.h"
 #include "pack.h"
+#include "program_build.h"
 #include "random_blocks.h"
 
 #include <math.h>
@@ -93,33 +94,9 @@ static void angles(struct small_model *m)
 
 /* --- the program --- */
 
-static struct program_op *add(struct program *p, uint32_t opcode, uint32_t in, uint32_t out)
-{
-    struct program_op *op = &p->ops[p->n_ops++];
-    *op = (struct program_op){.opcode = (uint16_t)opcode, .in = in, .out = out, .eps = 1e-5f};
-    op->gain = op->q_gain = op->k_gain = PROGRAM_NONE;
-    return op;
-}
-
-static struct program_op *add_product(struct small_model *m, uint32_t in, uint32_t out, uint32_t epilogue,
-                                      uint32_t first, uint32_t n)
-{
-    struct program_op *op = add(m->program, PROGRAM_MATMUL, in, out);
-    op->epilogue = (uint16_t)epilogue;
-    op->n_weights = (uint16_t)n;
-    op->k = m->matrices[first].k;
-    for (uint32_t i = 0; i < n; i++) {
-        op->weight[i] = first + i;
-        op->n[i] = m->matrices[first + i].n;
-        op->bias[i] = PROGRAM_NONE;
-        op->out_col[i] = i && epilogue == PROGRAM_STORE ? op->out_col[i - 1] + op->n[i - 1] : 0;
-    }
-    return op;
-}
-
 static void add_attend(struct small_model *m)
 {
-    struct program_op *op = add(m->program, PROGRAM_ATTEND, PROGRAM_QKV, PROGRAM_ATTN);
+    struct program_op *op = program_add(m->program, PROGRAM_ATTEND, PROGRAM_QKV, PROGRAM_ATTN);
     op->n[0] = HEADS * DIM;
     op->n[1] = op->n[2] = DIM;
     op->out_col[1] = HEADS * DIM;
@@ -132,18 +109,21 @@ static void add_attend(struct small_model *m)
 static void add_ops(struct small_model *m)
 {
     struct program *p = m->program;
-    add(p, PROGRAM_EMBED, PROGRAM_NONE, PROGRAM_X)->weight[0] = W_EMBED;
-    struct program_op *qkv = add_product(m, PROGRAM_X, PROGRAM_QKV, PROGRAM_STORE, W_Q, 3);
+    program_add(p, PROGRAM_EMBED, PROGRAM_NONE, PROGRAM_X)->weight[0] = W_EMBED;
+    struct program_op *qkv =
+        program_add_product(m->program, m->matrices, PROGRAM_X, PROGRAM_QKV, PROGRAM_STORE, W_Q, 3);
     qkv->gain = V_ATTEND;
     qkv->bias[0] = V_BIAS;
     add_attend(m);
-    add_product(m, PROGRAM_ATTN, PROGRAM_X, PROGRAM_RESIDUAL, W_O, 1);
-    add_product(m, PROGRAM_X, PROGRAM_H, PROGRAM_SWIGLU, W_GATE, 2)->gain = V_FFN;
-    add_product(m, PROGRAM_H, PROGRAM_X, PROGRAM_RESIDUAL, W_DOWN, 1);
-    struct program_op *head = add_product(m, PROGRAM_X, PROGRAM_LOGITS, PROGRAM_STORE, W_EMBED, 1);
+    program_add_product(m->program, m->matrices, PROGRAM_ATTN, PROGRAM_X, PROGRAM_RESIDUAL, W_O, 1);
+    program_add_product(m->program, m->matrices, PROGRAM_X, PROGRAM_H, PROGRAM_SWIGLU, W_GATE, 2)->gain =
+        V_FFN;
+    program_add_product(m->program, m->matrices, PROGRAM_H, PROGRAM_X, PROGRAM_RESIDUAL, W_DOWN, 1);
+    struct program_op *head =
+        program_add_product(m->program, m->matrices, PROGRAM_X, PROGRAM_LOGITS, PROGRAM_STORE, W_EMBED, 1);
     head->flags = PROGRAM_HEAD;
     head->gain = V_HEAD;
-    struct program_op *sample = add(p, PROGRAM_SAMPLE, PROGRAM_LOGITS, PROGRAM_NONE);
+    struct program_op *sample = program_add(p, PROGRAM_SAMPLE, PROGRAM_LOGITS, PROGRAM_NONE);
     sample->flags = PROGRAM_HEAD;
     sample->n[0] = TOY_VOCAB;
 }

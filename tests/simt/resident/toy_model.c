@@ -1,4 +1,5 @@
 #include "toy_model.h"
+#include "program_build.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,36 +25,13 @@ static void matrix(struct toy_model *m, uint32_t i, uint32_t n, uint32_t n_super
                                              .super_bytes = TOY_SUPER_BYTES};
 }
 
-static struct program_op *add(struct program *p, uint32_t opcode, uint32_t in, uint32_t out)
-{
-    struct program_op *op = &p->ops[p->n_ops++];
-    *op = (struct program_op){.opcode = (uint16_t)opcode, .in = in, .out = out, .gain = PROGRAM_NONE};
-    return op;
-}
-
-static struct program_op *add_product(struct toy_model *m, uint32_t in, uint32_t out, uint32_t epilogue,
-                                      uint32_t first, uint32_t n)
-{
-    struct program_op *op = add(m->program, PROGRAM_MATMUL, in, out);
-    op->epilogue = (uint16_t)epilogue;
-    op->n_weights = (uint16_t)n;
-    op->k = m->matrices[first].k;
-    for (uint32_t i = 0; i < n; i++) {
-        op->weight[i] = first + i;
-        op->n[i] = m->matrices[first + i].n;
-        op->bias[i] = PROGRAM_NONE;
-        op->out_col[i] = i && epilogue == PROGRAM_STORE ? op->out_col[i - 1] + op->n[i - 1] : 0;
-    }
-    return op;
-}
-
 static void add_layer(struct toy_model *m, uint32_t layer)
 {
-    add_product(m, PROGRAM_X, PROGRAM_QKV, PROGRAM_STORE, W_Q, 3);
-    add(m->program, PROGRAM_ATTEND, PROGRAM_QKV, PROGRAM_ATTN)->layer = layer;
-    add_product(m, PROGRAM_ATTN, PROGRAM_X, PROGRAM_RESIDUAL, W_O, 1);
-    add_product(m, PROGRAM_X, PROGRAM_H, PROGRAM_SWIGLU, W_GATE, 2);
-    add_product(m, PROGRAM_H, PROGRAM_X, PROGRAM_RESIDUAL, W_DOWN, 1);
+    program_add_product(m->program, m->matrices, PROGRAM_X, PROGRAM_QKV, PROGRAM_STORE, W_Q, 3);
+    program_add(m->program, PROGRAM_ATTEND, PROGRAM_QKV, PROGRAM_ATTN)->layer = layer;
+    program_add_product(m->program, m->matrices, PROGRAM_ATTN, PROGRAM_X, PROGRAM_RESIDUAL, W_O, 1);
+    program_add_product(m->program, m->matrices, PROGRAM_X, PROGRAM_H, PROGRAM_SWIGLU, W_GATE, 2);
+    program_add_product(m->program, m->matrices, PROGRAM_H, PROGRAM_X, PROGRAM_RESIDUAL, W_DOWN, 1);
 }
 
 void toy_model_open(struct toy_model *m)
@@ -82,11 +60,12 @@ void toy_model_open(struct toy_model *m)
     matrix(m, W_UP, 24, 20);
     matrix(m, W_DOWN, TOY_WIDTH, 5);
     matrix(m, W_HEAD, TOY_VOCAB, 2);
-    add(p, PROGRAM_EMBED, PROGRAM_NONE, PROGRAM_X);
+    program_add(p, PROGRAM_EMBED, PROGRAM_NONE, PROGRAM_X);
     for (uint32_t l = 0; l < TOY_LAYERS; l++)
         add_layer(m, l);
-    add_product(m, PROGRAM_X, PROGRAM_LOGITS, PROGRAM_STORE, W_HEAD, 1)->flags = PROGRAM_HEAD;
-    add(p, PROGRAM_SAMPLE, PROGRAM_LOGITS, PROGRAM_NONE)->flags = PROGRAM_HEAD;
+    program_add_product(m->program, m->matrices, PROGRAM_X, PROGRAM_LOGITS, PROGRAM_STORE, W_HEAD, 1)->flags =
+        PROGRAM_HEAD;
+    program_add(p, PROGRAM_SAMPLE, PROGRAM_LOGITS, PROGRAM_NONE)->flags = PROGRAM_HEAD;
 }
 
 void toy_model_close(struct toy_model *m)
