@@ -464,22 +464,12 @@ Test(swap, sigterm_while_nothing_serves_leaves_in_order)
 
 /* ---- put away ---- */
 
-static long long own_memory(void)
-{
-    struct reply r = get("/metrics");
-    const char *at = strstr(r.body, "\nhearth_process_anonymous_bytes ");
-    cr_assert_not_null(at);
-    long long n = atoll(at + 32);
-    reply_free(&r);
-    return n;
-}
-
 Test(suspend, memory_is_free_and_the_same_tokens_come_after)
 {
     const char *key = admin_open();
     daemon_start((const char *[]){"--admin-key-file", key, NULL});
     char *before = ask("text");
-    long long held = own_memory();
+    long long held = metric("hearth_process_anonymous_bytes");
     admin_expect(admin_post("/admin/suspend", ""), 202);
     admin_wait("idle");
     struct reply r = get("/health/ready");
@@ -490,7 +480,7 @@ Test(suspend, memory_is_free_and_the_same_tokens_come_after)
     expect_words(get("/v1/models"), 503, "suspended", "put away");
     expect_words(post("/tokenize", "{\"content\":\"x\"}"), 503, "suspended", "put away");
     expect_stat("state", "suspended");
-    long long left = own_memory();
+    long long left = metric("hearth_process_anonymous_bytes");
     cr_assert_lt(left, held - (3 << 20), "%lld bytes with a model, %lld without", held, left);
     admin_expect(admin_post("/admin/suspend", ""), 200);
     admin_expect(admin_post("/admin/resume", ""), 202);
