@@ -204,18 +204,19 @@ static void remove_dir(const char *path)
 int main(void)
 {
     char dir[] = "/tmp/hearth-tsan-XXXXXX";
-    struct prefix_disk_stats before = {0}, after = {0};
+    struct prefix_disk_stats stats = {0};
     if (!mkdtemp(dir))
         return 1;
-    bool ok = life(NULL) && life_on_disk(dir, &before);
-    /* Whether a page that was left is asked for before it has been computed again is the scheduler's choice.
-     */
-    for (int i = 0; i < MAX_LIVES && ok && after.hits == 0; i++)
-        ok = life_on_disk(dir, &after);
+    bool ok = life(NULL) && life_on_disk(dir, &stats);
+    /* Whether a page gets to the disk, and is asked for before it has been computed again, is the scheduler's
+     * choice. */
+    stats.hits = 0;
+    for (int i = 0; i < MAX_LIVES && ok && stats.hits == 0; i++)
+        ok = life_on_disk(dir, &stats);
     remove_dir(dir);
-    if (!ok || before.spilled == 0 || after.hits == 0) {
-        fprintf(stderr, "tsan_engine: %llu pages written, %llu read in another life\n",
-                (unsigned long long)before.spilled, (unsigned long long)after.hits);
+    if (!ok || stats.hits == 0) {
+        fprintf(stderr, "tsan_engine: %llu pages read from the disk, %llu written in the last life\n",
+                (unsigned long long)stats.hits, (unsigned long long)stats.spilled);
         return 1;
     }
     return 0;
