@@ -66,7 +66,8 @@ for n in 1 2 3; do start $n; done
 
 sed -e "s|server one .*|server one 10.77.0.11:8080|" -e "s|server two .*|server two 10.77.0.12:8080|" \
     -e "s|server three .*|server three 10.77.0.13:8080|" -e "s|/run/haproxy/admin.sock|$dir/admin.sock|" "$cfg" >"$dir/haproxy.cfg"
-in_lb haproxy -f "$dir/haproxy.cfg" >"$dir/haproxy.log" 2>&1 &
+# Not by in_lb: $! would be a shell, which would not take HAProxy with it.
+ip netns exec "$tag-lb" haproxy -f "$dir/haproxy.cfg" >"$dir/haproxy.log" 2>&1 &
 pids="$pids $!"
 front=http://10.77.0.1:8000
 ask() { in_lb curl -s -o "$1" -w '%{http_code}\n' --max-time 120 -d "@$2" "$front/generate"; }
