@@ -58,6 +58,10 @@ long long stat_number(const char *path);
 void wait_stat(const char *path, long long value);
 /* A whole number of /metrics. */
 long long metric(const char *name);
+/* Waits until the daemon has so many connections, that of the question included; fails after a minute. */
+void wait_connections(long long n);
+/* A connection to the daemon with buffers as small as they can be, the daemon's too. */
+int connect_narrow(void);
 /* Bytes of the daemon's private memory, without the decoder's, whose KV pages are taken from the system a
  * little ahead of use. */
 long long own_memory(void);

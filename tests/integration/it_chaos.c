@@ -205,20 +205,6 @@ DAEMON_TEST(chaos, a_process_that_was_stopped_goes_on, "--watchdog-ms", "1000")
 
 /* --- a client that takes nothing --- */
 
-/* With buffers as small as they can be, the daemon's too. */
-static int connect_narrow(void)
-{
-    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons(daemon_.port)};
-    struct timeval limit = {.tv_sec = CLIENT_TIMEOUT_S};
-    int room = 4096, segment = 536, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
-    setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &segment, sizeof segment);
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    cr_assert_eq(connect(fd, (struct sockaddr *)&addr, sizeof addr), 0);
-    return fd;
-}
-
 /* What is left in the buffers, then the end of the connection; not the end of the stream. */
 static void expect_cut(int fd)
 {
@@ -244,8 +230,7 @@ DAEMON_TEST(chaos, a_client_that_takes_nothing_harms_nobody_and_is_cut, "--body-
     json_decref(generate("{\"prompt\":\"Two\",\"max_tokens\":20,\"ignore_eos\":true}"));
     expect_done(start_stream(STREAM(",\"max_tokens\":50")));
     wait_stat("requests.running", 0);
-    while (metric("hearth_connections") > 1)
-        usleep(20000);
+    wait_connections(1);
     long long grown = own_memory() - before;
 #ifdef __SANITIZE_ADDRESS__ /* which keeps what was freed */
     grown = 0;

@@ -5,20 +5,6 @@
 #include <dirent.h>
 #include <sys/resource.h>
 
-/* Until the daemon has so many, that of the question included. */
-static void wait_connections(long n)
-{
-    static const char name[] = "\nhearth_connections ";
-    long is = -1;
-    for (int i = 0; i < 12000 && is != n; i++) {
-        struct reply r = get("/metrics");
-        is = atol(strstr(r.body, name) + strlen(name));
-        reply_free(&r);
-        usleep(5000);
-    }
-    cr_assert_eq(is, n, "%ld connections", is);
-}
-
 static char *spaces(size_t n)
 {
     char *text = malloc(n + 1);
