@@ -2,12 +2,9 @@
 #include "model.h"
 #include "runtime.h"
 
-#include <arpa/inet.h>
 #include <inttypes.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 #include <unistd.h>
 
 #define BAR_WIDTH 40
@@ -70,18 +67,6 @@ void serve_curl_line(const char *where, bool keyed, char *out, size_t room)
     }
     reachable(where, n, url, sizeof url);
     snprintf(out, room, "curl %s-d '{\"prompt\":\"Once upon a time\"}' %s/generate", key, url);
-}
-
-bool serve_is_loopback(const char *host)
-{
-    struct in_addr v4;
-    struct in6_addr v6;
-
-    if (strcasecmp(host, "localhost") == 0)
-        return true;
-    if (inet_pton(AF_INET, host, &v4) == 1)
-        return (ntohl(v4.s_addr) >> 24) == 127;
-    return inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
 void serve_show_progress(double fraction)

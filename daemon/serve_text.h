@@ -19,8 +19,6 @@ void serve_start_line(const struct serve_facts *facts, char *out, size_t room);
 void serve_curl_line(const char *where, bool keyed, char *out, size_t room);
 /* Digits in groups of three, "1,024". */
 const char *serve_grouped(uint64_t number, char out[32]);
-/* Whether only this machine can reach that address: 127.0.0.0/8, ::1, localhost. */
-bool serve_is_loopback(const char *host);
 
 /* A bar on stderr, when that is a terminal. */
 void serve_show_progress(double fraction);

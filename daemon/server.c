@@ -4,7 +4,6 @@
 #include "http.h"
 #include "log.h"
 #include "model.h"
-#include "serve_text.h"
 #include "tls.h"
 
 #include <errno.h>
@@ -88,14 +87,12 @@ static int bind_all(struct server *s, struct error *err)
     return rc < 0 ? rc : bind_host(s, cfg->tls_port, true, err);
 }
 
-/* Where others than this machine reach it, as the configuration or the socket says it; or NULL. */
+/* Where others than this machine reach it, in the configuration's word or the inherited socket's; or NULL. */
 static const char *open_place(const struct server *s, bool inherited)
 {
-    if (!inherited)
-        return serve_is_loopback(s->cfg->host) ? NULL : s->cfg->host;
     for (unsigned i = 0; i < s->n_listeners; i++)
         if (!listener_is_local(&s->listeners[i]))
-            return s->listeners[i].where;
+            return inherited ? s->listeners[i].where : s->cfg->host;
     return NULL;
 }
 

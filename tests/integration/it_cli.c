@@ -391,6 +391,20 @@ Test(cli, an_open_host_is_warned_about_at_start_and_in_stats)
     expect_in(reply, "\"warnings\":[\"listening on 0.0.0.0 without keys: it is open to all");
 }
 
+Test(cli, a_host_that_only_this_machine_reaches_is_not)
+{
+    static const char *const hosts[] = {"127.0.0.1", "127.9.9.9", "localhost"};
+    for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
+        const char *const args[] = {"--host", hosts[i], NULL};
+        process_serve(&p, &(struct process_start){.args = args});
+        cr_assert_null(strstr(p.stderr_text, "without keys"), "%s: %s", hosts[i], p.stderr_text);
+        process_signal(&p, SIGTERM);
+        cr_assert_eq(process_wait(&p), 0, "%s", p.stderr_text);
+        process_free(&p);
+        p = (struct process){0};
+    }
+}
+
 Test(cli, sigterm_ends_an_idle_daemon_with_0)
 {
     process_serve(&p, &(struct process_start){0});

@@ -53,20 +53,3 @@ Test(serve_text, a_unix_socket_has_its_own_flag)
                      "curl --unix-socket /run/hearth.sock -d '{\"prompt\":\"Once upon a time\"}' "
                      "http://localhost/generate");
 }
-
-Test(serve_text, loopback_is_127_and_1_and_localhost)
-{
-    cr_assert(serve_is_loopback("127.0.0.1"));
-    cr_assert(serve_is_loopback("127.9.9.9"));
-    cr_assert(serve_is_loopback("::1"));
-    cr_assert(serve_is_loopback("localhost"));
-}
-
-Test(serve_text, everything_else_is_open)
-{
-    cr_assert_not(serve_is_loopback("0.0.0.0"));
-    cr_assert_not(serve_is_loopback("::"));
-    cr_assert_not(serve_is_loopback("192.168.1.1"));
-    cr_assert_not(serve_is_loopback("127.example.org"));
-    cr_assert_not(serve_is_loopback(""));
-}
