@@ -303,6 +303,13 @@ SIMT_INLINE struct product_part product_part_of(const SIMT_SHARED struct product
     return part;
 }
 
+/* Whether the part's values are the last of its run: its tiles are finished with them. */
+SIMT_INLINE bool product_is_last(const SIMT_SHARED struct product *p, const struct product_mark *at,
+                                 const struct product_part *part)
+{
+    return at->first_item + part->n_items == part->run.n_tiles * p->n_supers;
+}
+
 /* Where a value lies in its panel. Columns are exchanged in pairs, by row, so that with 8 of them neither
  * writing by fragments nor reading by rows meets a bank twice. */
 SIMT_INLINE uint32_t product_word(uint32_t row, uint32_t column, uint32_t shift)
@@ -471,7 +478,7 @@ SIMT_INLINE void product_fold(const SIMT_SHARED struct product *p, const struct 
     SIMT_SHARED float *all = (SIMT_SHARED float *)(wide ? place->work : near_sums);
     uint32_t n = part.n_columns, shift = product_shift(n);
     uint32_t per_tile = run->n_tiles > 1 ? p->n_supers : part.n_items, half = (p->n_supers + 1) / 2;
-    bool last = at->first_item + part.n_items == run->n_tiles * p->n_supers;
+    bool last = product_is_last(p, at, &part);
     for (uint32_t i = simt_opaque(own); i < (run->n_tiles * TILE_ROWS) << shift; i += crew->n_threads) {
         uint32_t row = i % TILE_ROWS, column = i / TILE_ROWS & ((1u << shift) - 1);
         uint32_t tile = i / TILE_ROWS >> shift, number = first_column + column;

@@ -1,5 +1,7 @@
 /* The persistent decoder's plan (lib/cuda/plan.h, kernels/schedule.h): whatever the model and the device,
- * every byte of a weight is fetched once a step, every output is computed once, and nobody waits for ever. */
+ * every byte of a weight is fetched once a step, every output is computed once, each wait is for the arrivals
+ * before it, and nobody waits for ever. The decoder's own code walks the plans (decoder_walk.h). */
+#include "decoder_walk.h"
 #include "cuda/plan.h"
 #include "tile.h"
 
@@ -75,8 +77,14 @@ static struct program_op *add_product(struct model *m, uint32_t epilogue, uint32
     struct program_op *op = add_op(m, PROGRAM_MATMUL);
     op->epilogue = (uint16_t)epilogue;
     op->n_weights = (uint16_t)n;
-    for (uint32_t i = 0; i < n; i++)
+    op->k = m->matrices[first].k;
+    op->gain = PROGRAM_NONE;
+    for (uint32_t i = 0, at = 0; i < n; i++) {
         op->weight[i] = first + i;
+        op->bias[i] = PROGRAM_NONE;
+        op->out_col[i] = epilogue == PROGRAM_STORE ? at : 0;
+        at += m->matrices[first + i].n;
+    }
     return op;
 }
 
@@ -112,55 +120,14 @@ static void open_plan(struct plan *p, const struct model *m, uint32_t n_blocks, 
     cr_assert_eq(rc, 0, "%s", err.text);
 }
 
-/* --- who fetches and computes what --- */
-
-static uint32_t n_parts(const struct schedule_op *s, const struct program_op *op)
-{
-    return s->paired ? 1 : op->n_weights;
-}
-
-/* Marks the tiles of a run, which is cut into stages as the producer cuts it. */
-static void mark_run(const struct model *m, const struct plan *p, const struct program_op *op,
-                     const struct schedule_op *s, const struct schedule_run *run, uint8_t *seen[3])
-{
-    const struct decoder_matrix *w = &m->matrices[op->weight[run->part]];
-    uint32_t stage = s->part[run->part].stage_supers, n = run->n_tiles * w->n_supers;
-    cr_assert_leq(stage, SCHEDULE_MAX_SUPERS);
-    cr_assert_gt(stage, 0);
-    cr_assert_leq(stage * w->super_bytes, p->shared.stage_bytes);
-    cr_assert_eq(stage * w->super_bytes % 16, 0, "a copy is a multiple of 16 bytes");
-    cr_assert_gt(run->n_tiles, 0);
-    cr_assert(run->n_tiles == 1 || n <= stage, "several tiles, and not in one stage");
-    cr_assert_leq(run->first_tile + run->n_tiles, w->n_tiles);
-    for (uint32_t i = 0; i < run->n_tiles; i++)
-        seen[run->part][run->first_tile + i]++;
-}
+/* --- who has how much --- */
 
 /* The number of groups of each block is added to `load`. */
-static void check_op(const struct model *m, const struct plan *p, uint32_t index, uint32_t n_blocks,
-                     uint32_t *load)
+static void count_load(const struct schedule_op *s, uint32_t n_blocks, uint32_t *load)
 {
-    const struct program_op *op = &m->program->ops[index];
-    const struct schedule_op *s = &p->ops[index];
-    uint8_t *seen[3] = {0};
-    uint32_t n_tiles[3] = {0};
-    for (uint32_t i = 0; i < op->n_weights; i++) {
-        n_tiles[i] = m->matrices[op->weight[i]].n_tiles;
-        seen[i] = calloc(n_tiles[i], 1);
-        cr_assert(seen[i]);
-    }
     for (uint32_t block = 0; block < n_blocks; block++)
-        for (uint32_t g = schedule_first(s, block, n_blocks); g < s->n_groups; g += n_blocks, load[block]++)
-            for (uint32_t r = 0; r < schedule_n_runs(s); r++) {
-                struct schedule_run run = schedule_run_of(s, g, r, n_tiles, n_parts(s, op));
-                mark_run(m, p, op, s, &run, seen);
-            }
-    for (uint32_t i = 0; i < op->n_weights; i++) {
-        for (uint32_t t = 0; t < n_tiles[i]; t++)
-            cr_assert_eq(seen[i][t], 1, "op %u matrix %u tile %u is computed %u times", index, i, t,
-                         seen[i][t]);
-        free(seen[i]);
-    }
+        for (uint32_t g = schedule_first(s, block, n_blocks); g < s->n_groups; g += n_blocks)
+            load[block]++;
 }
 
 /* So many groups more than the least loaded block has the most loaded one. */
@@ -174,41 +141,24 @@ static uint32_t imbalance(const uint32_t *load, uint32_t n_blocks)
     return most - least;
 }
 
-static void check_plan(const struct model *m, uint32_t n_blocks, uint32_t shared_bytes)
-{
-    struct plan p;
-    uint32_t load[MAX_BLOCKS] = {0};
-    open_plan(&p, m, n_blocks, shared_bytes);
-    for (uint32_t i = 0; i < m->program->n_ops; i++) {
-        cr_assert_eq(p.ops[i].n_groups != 0, m->program->ops[i].opcode == PROGRAM_MATMUL);
-        if (p.ops[i].n_groups)
-            check_op(m, &p, i, n_blocks, load);
-        cr_assert_leq(imbalance(load, n_blocks), 1, "after op %u", i);
-    }
-    plan_close(&p);
-}
-
-Test(cuda_schedule, every_tile_is_fetched_and_computed_once_and_the_blocks_share_evenly)
+Test(cuda_schedule, after_every_op_the_blocks_have_had_as_many_groups_but_for_one)
 {
     for (uint32_t i = 0; i < N_SHAPES; i++) {
         struct model m;
         open_model(&m, &shapes[i], TILE_NONE, i);
-        for (uint32_t n_blocks = 1; n_blocks <= MAX_BLOCKS; n_blocks += 1 + n_blocks / SPARSE)
-            check_plan(&m, n_blocks, devices[n_blocks % N_DEVICES].shared_bytes);
+        for (uint32_t n_blocks = 1; n_blocks <= MAX_BLOCKS; n_blocks++) {
+            struct plan p;
+            uint32_t load[MAX_BLOCKS] = {0};
+            open_plan(&p, &m, n_blocks, devices[n_blocks % N_DEVICES].shared_bytes);
+            for (uint32_t o = 0; o < m.program->n_ops; o++) {
+                cr_assert_eq(p.ops[o].n_groups != 0, m.program->ops[o].opcode == PROGRAM_MATMUL);
+                count_load(&p.ops[o], n_blocks, load);
+                cr_assert_leq(imbalance(load, n_blocks), 1, "after op %u", o);
+            }
+            plan_close(&p);
+        }
         free(m.program);
     }
-}
-
-Test(cuda_schedule, every_tile_type_has_a_plan)
-{
-    for (uint32_t type = TILE_Q4_K; type <= TILE_F32; type++)
-        for (uint32_t i = 0; i < N_SHAPES; i++) {
-            struct model m;
-            open_model(&m, &shapes[i], type, i);
-            check_plan(&m, 132, devices[2].shared_bytes);
-            check_plan(&m, 3, devices[0].shared_bytes);
-            free(m.program);
-        }
 }
 
 static uint32_t count_groups(const struct model *m, const struct program_op *op, bool paired, uint32_t tiles)
@@ -298,188 +248,77 @@ Test(cuda_schedule, a_program_with_more_ops_than_a_word_can_count_is_refused)
     free(m.program);
 }
 
-/* --- flow --- */
+/* --- the decoder's own walk of it --- */
 
-Test(cuda_schedule, each_op_waits_for_as_many_arrivals_as_the_one_before_makes)
+/* Wide and narrow, with logits and without, none at all. */
+static const struct walk_step steps[] = {{9, 2, false}, {3, 0, true}, {0, 0, false}, {1, 1, true}};
+#define N_STEPS (sizeof steps / sizeof *steps)
+
+/* What a copy may be, for every product of a plan. */
+static void check_stages(const struct model *m, const struct plan *p)
 {
-    struct model m;
-    open_model(&m, &shapes[0], TILE_NONE, 0);
-    plan_flow(m.program, 77);
-    for (uint32_t i = 0; i < m.program->n_ops; i++) {
-        const struct program_op *op = &m.program->ops[i];
-        cr_assert_eq(op->signal_units, 77);
-        cr_assert_lt(op->signal, m.program->n_counters);
-        if (i == 0) {
-            cr_assert_eq(op->wait, PROGRAM_NONE);
-            continue;
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        for (uint32_t j = 0; p->ops[i].n_groups && j < m->program->ops[i].n_weights; j++) {
+            const struct decoder_matrix *w = &m->matrices[m->program->ops[i].weight[j]];
+            uint32_t stage = p->ops[i].part[j].stage_supers, tiles = p->ops[i].group_tiles;
+            cr_assert(stage > 0 && stage <= SCHEDULE_MAX_SUPERS && tiles > 0);
+            cr_assert_leq(stage * w->super_bytes, p->shared.stage_bytes);
+            cr_assert_eq(w->super_bytes % 16, 0, "a copy is a multiple of 16 bytes");
+            cr_assert(tiles == 1 || tiles * w->n_supers <= stage, "several tiles, and not in one stage");
         }
-        cr_assert_eq(op->wait, m.program->ops[i - 1].signal);
-        cr_assert_eq(op->wait_arrivals, m.program->ops[i - 1].signal_units);
-    }
-    free(m.program);
 }
 
-/* A block's two walkers, as kernels/resident.h has them: the crew from step to step, the producer round and
- * round ahead of it. Each goes on until it has to wait. */
-struct walker {
-    uint32_t step, op, at; /* stages taken or filled of the op */
-    uint32_t n;            /* stages so far */
-};
+enum walk_kind { AS_PLANNED, SHALLOW, FINISHING };
 
-struct block {
-    struct walker crew, producer;
-    uint32_t n_gates_put, n_gates_got;
-    bool gated, signalled;
-};
-
-struct simulation {
-    const struct model *m;
-    const struct plan *p;
-    const bool *has_rows, *has_logits; /* of the steps */
-    uint32_t n_steps, n_blocks;
-    struct block blocks[MAX_BLOCKS];
-    uint32_t *arrivals; /* by step and op */
-};
-
-/* Stages of an op that are a block's. */
-static uint32_t stages_of(const struct simulation *sim, uint32_t op, uint32_t block)
+static void walk(struct model *m, uint32_t n_blocks, const struct device *d, enum walk_kind kind)
 {
-    const struct schedule_op *s = &sim->p->ops[op];
-    const struct program_op *o = &sim->m->program->ops[op];
-    uint32_t n = 0, n_tiles[3] = {0};
-    for (uint32_t i = 0; i < o->n_weights; i++)
-        n_tiles[i] = sim->m->matrices[o->weight[i]].n_tiles;
-    for (uint32_t g = schedule_first(s, block, sim->n_blocks); g < s->n_groups; g += sim->n_blocks)
-        for (uint32_t r = 0; r < schedule_n_runs(s); r++) {
-            struct schedule_run run = schedule_run_of(s, g, r, n_tiles, n_parts(s, o));
-            uint32_t stage = s->part[run.part].stage_supers;
-            n += (run.n_tiles * sim->m->matrices[o->weight[run.part]].n_supers + stage - 1) / stage;
-        }
-    return n;
+    struct plan p;
+    open_plan(&p, m, n_blocks, d->shared_bytes);
+    check_stages(m, &p);
+    plan_flow(m->program, n_blocks);
+    if (kind == SHALLOW)
+        p.shared.n_stages = 1;
+    fleet_open(m->program, &p, m->matrices, m->n_matrices, n_blocks);
+    const char *wrong = kind == FINISHING ? fleet_finish() : fleet_run(steps, N_STEPS);
+    cr_assert(!wrong[0], "%s, %u blocks: %s", d->name, n_blocks, wrong);
+    fleet_close();
+    plan_close(&p);
 }
 
-static bool is_head(const struct simulation *sim, uint32_t op)
-{
-    return sim->m->program->ops[op].flags & PROGRAM_HEAD;
-}
-
-/* Whether a step runs an op. */
-static bool runs(const struct simulation *sim, uint32_t step, uint32_t op)
-{
-    return sim->has_rows[step] && (!is_head(sim, op) || sim->has_logits[step]);
-}
-
-/* The arrivals at op `op` of a step, or of its last op. */
-static uint32_t *arrivals(struct simulation *sim, uint32_t step, uint32_t op)
-{
-    return &sim->arrivals[step * sim->m->program->n_ops + op];
-}
-
-/* True: it got somewhere. */
-static bool move_crew(struct simulation *sim, struct block *b, uint32_t block)
-{
-    struct walker *w = &b->crew;
-    uint32_t n_ops = sim->m->program->n_ops;
-    if (w->step == sim->n_steps)
-        return false;
-    if (w->op == 0 && !b->signalled) { /* the step begins once the one before has ended in all blocks */
-        if (w->step && *arrivals(sim, w->step - 1, n_ops - 1) != sim->n_blocks)
-            return false;
-        if (sim->has_rows[w->step]) {
-            if (b->n_gates_put != b->n_gates_got)
-                return false;
-            b->n_gates_put++;
-        }
-        b->signalled = true;
-    }
-    if (runs(sim, w->step, w->op)) {
-        if (w->op && *arrivals(sim, w->step, w->op - 1) != sim->n_blocks)
-            return false;
-        uint32_t before = w->n;
-        for (uint32_t n = stages_of(sim, w->op, block); w->at < n; w->at++, w->n++)
-            if (w->n == b->producer.n)
-                return w->n != before;
-    }
-    if (runs(sim, w->step, w->op) || w->op + 1 == n_ops)
-        ++*arrivals(sim, w->step, w->op);
-    w->at = 0;
-    if (++w->op == n_ops) {
-        w->op = 0;
-        w->step++;
-        b->signalled = false;
-    }
-    return true;
-}
-
-/* The producer's step is the next with rows that it knows of: its round. */
-static bool move_producer(struct simulation *sim, struct block *b, uint32_t block)
-{
-    struct walker *w = &b->producer;
-    while (w->step < sim->n_steps && !sim->has_rows[w->step])
-        w->step++;
-    if (is_head(sim, w->op) && !b->gated) {
-        if (b->n_gates_put == b->n_gates_got)
-            return false;
-        b->n_gates_got++;
-        b->gated = true;
-    }
-    bool skip = is_head(sim, w->op) && !sim->has_logits[w->step];
-    uint32_t before = w->n;
-    for (uint32_t n = skip ? 0 : stages_of(sim, w->op, block); w->at < n; w->at++, w->n++)
-        if (w->n - b->crew.n == sim->p->shared.n_stages)
-            return w->n != before;
-    w->at = 0;
-    if (++w->op == sim->m->program->n_ops) {
-        w->op = 0;
-        w->step++;
-        b->gated = false;
-    }
-    return true;
-}
-
-static void simulate(const struct model *m, const struct plan *p, uint32_t n_blocks)
-{
-    static const bool has_rows[] = {true, true, false, true, false, false, true},
-                      has_logits[] = {true, false, false, false, false, false, true};
-    static struct simulation sim;
-    sim = (struct simulation){.m = m,
-                              .p = p,
-                              .has_rows = has_rows,
-                              .has_logits = has_logits,
-                              .n_steps = sizeof has_rows,
-                              .n_blocks = n_blocks};
-    sim.arrivals = calloc((size_t)sim.n_steps * m->program->n_ops, sizeof *sim.arrivals);
-    cr_assert(sim.arrivals);
-    for (bool moved = true; moved;) {
-        moved = false;
-        for (uint32_t i = 0; i < n_blocks; i++) {
-            uint32_t b = n_blocks - 1 - i;
-            moved |= move_crew(&sim, &sim.blocks[b], b);
-            moved |= move_producer(&sim, &sim.blocks[b], b);
-        }
-    }
-    for (uint32_t b = 0; b < n_blocks; b++) {
-        cr_assert_eq(sim.blocks[b].crew.step, sim.n_steps, "block %u of %u stands in op %u of step %u", b,
-                     n_blocks, sim.blocks[b].crew.op, sim.blocks[b].crew.step);
-        cr_assert_geq(sim.blocks[b].producer.n, sim.blocks[b].crew.n);
-        cr_assert_leq(sim.blocks[b].producer.n - sim.blocks[b].crew.n, p->shared.n_stages);
-    }
-    free(sim.arrivals);
-}
-
-Test(cuda_schedule, nobody_waits_for_ever_however_shallow_the_ring)
+/* As it is planned, and with a ring of one stage, which is the hardest: whoever gets through that one gets
+ * through a deeper one. */
+Test(cuda_schedule,
+     on_any_number_of_blocks_all_is_fetched_and_finished_once_and_nobody_waits_too_long_or_short,
+     .timeout = 600)
 {
     for (uint32_t i = 0; i < N_SHAPES; i += SHAPE_STEPS) {
         struct model m;
         open_model(&m, &shapes[i], TILE_NONE, i);
-        for (uint32_t n_blocks = 1; n_blocks <= MAX_BLOCKS; n_blocks += n_blocks < 8 ? 1 : 62) {
-            struct plan p;
-            open_plan(&p, &m, n_blocks, devices[2].shared_bytes);
-            simulate(&m, &p, n_blocks);
-            p.shared.n_stages = 1;
-            simulate(&m, &p, n_blocks);
-            plan_close(&p);
+        for (uint32_t n_blocks = 1; n_blocks <= MAX_BLOCKS; n_blocks += 1 + n_blocks / SPARSE)
+            walk(&m, n_blocks, &devices[n_blocks % N_DEVICES], n_blocks % 2 ? SHALLOW : AS_PLANNED);
+        free(m.program);
+    }
+}
+
+Test(cuda_schedule, so_it_is_with_every_tile_type, .timeout = 600)
+{
+    for (uint32_t type = TILE_Q4_K; type <= TILE_F32; type++)
+        for (uint32_t i = 0; i < N_SHAPES; i += SHAPE_STEPS) {
+            struct model m;
+            open_model(&m, &shapes[i], type, i);
+            walk(&m, 132, &devices[2], AS_PLANNED);
+            walk(&m, 3, &devices[0], SHALLOW);
+            free(m.program);
         }
+}
+
+Test(cuda_schedule, every_row_of_a_matrix_gets_the_sum_of_its_super_blocks, .timeout = 600)
+{
+    for (uint32_t i = 0; i < N_SHAPES; i += SHAPE_STEPS) {
+        struct model m;
+        open_model(&m, &shapes[i], TILE_NONE, i);
+        walk(&m, 5, &devices[i % N_DEVICES], FINISHING);
+        walk(&m, 132, &devices[2], FINISHING);
         free(m.program);
     }
 }
