@@ -297,8 +297,8 @@ int bench_ops(struct offline *o, const struct bench_test *test, FILE *f, struct 
     const struct executor_timing *after = executor_timing(o->runtime.executor);
     for (int op = 0; op < GRAPH_N_OPS; op++)
         total += (double)(after->ns[op] - before.ns[op]);
-    fprintf(f, "\n%s, node by node\n%-10s %9s %11s %9s %7s\n", row.test, "op", "launches", "ms", "us each",
-            "share");
+    fprintf(f, "\n%s, node by node%s\n%-10s %9s %11s %9s %7s\n", row.test,
+            after->by_device ? ", by the device's clock" : "", "op", "launches", "ms", "us each", "share");
     for (int op = 0; op < GRAPH_N_OPS; op++) {
         uint64_t launches = after->launches[op] - before.launches[op];
         double ns = (double)(after->ns[op] - before.ns[op]);

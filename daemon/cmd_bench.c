@@ -137,9 +137,9 @@ static uint32_t largest(const struct bench_list *list, uint32_t least)
     return least;
 }
 
-static void time_ops(struct executor *x)
+static int time_ops(struct executor *x, struct error *err)
 {
-    executor_time_ops(x, true);
+    return executor_time_ops(x, true, err);
 }
 
 static struct bench_roofline measure_roofline(uint32_t threads)

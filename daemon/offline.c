@@ -15,8 +15,8 @@ void offline_interrupt(struct offline *o)
     sem_post(&o->news);
 }
 
-int offline_open_with(struct offline *o, const struct config *cfg, void (*prepare)(struct executor *x),
-                      struct error *err)
+int offline_open_with(struct offline *o, const struct config *cfg,
+                      int (*prepare)(struct executor *x, struct error *err), struct error *err)
 {
     char path[PATH_MAX];
     struct engine_config ec;
@@ -27,13 +27,14 @@ int offline_open_with(struct offline *o, const struct config *cfg, void (*prepar
         rc = runtime_open(&o->runtime, cfg, path, NULL, err);
     if (rc < 0)
         return rc;
-    if (prepare)
-        prepare(o->runtime.executor);
     sem_init(&o->news, 0, 0);
+    if (prepare)
+        rc = prepare(o->runtime.executor, err);
     runtime_engine_config(&o->runtime, cfg, &ec);
     ec.wake = on_news;
     ec.context = o;
-    rc = engine_open(&o->engine, o->runtime.executor, &ec, err);
+    if (rc == 0)
+        rc = engine_open(&o->engine, o->runtime.executor, &ec, err);
     if (rc < 0)
         offline_close(o);
     return rc;

@@ -17,8 +17,8 @@ struct offline {
 /* Finds the model of cfg->model, loads it, starts the engine. */
 int offline_open(struct offline *o, const struct config *cfg, struct error *err);
 /* The same with the caller's hand on the executor before the engine takes it. */
-int offline_open_with(struct offline *o, const struct config *cfg, void (*prepare)(struct executor *x),
-                      struct error *err);
+int offline_open_with(struct offline *o, const struct config *cfg,
+                      int (*prepare)(struct executor *x, struct error *err), struct error *err);
 void offline_close(struct offline *o); /* a zeroed one is fine */
 
 /* Waits for tokens or an end of any request; returns the request or NULL after offline_interrupt() or a

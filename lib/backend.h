@@ -91,6 +91,12 @@ struct backend_ops {
      * after the last. */
     int (*begin)(struct backend *be, const struct step *step, struct error *err);
     int (*dispatch)(struct backend *be, uint32_t node, struct error *err);
+    /* Eager, of a device that goes on after dispatch() has returned (else both NULL: the call's time is the
+     * node's). From the next step on, or no more, it notes when it comes to a node's launch and when it is
+     * past it; then node_ns() says how long each node of the newest finished step took, in nanoseconds.
+     * What that needs is taken here and kept until close. No step is in flight. */
+    int (*time_nodes)(struct backend *be, bool on, struct error *err);
+    int (*node_ns)(struct backend *be, uint32_t node, uint64_t *ns, struct error *err);
     /* The decoder leaves the device until the next submit (cuda), which it does by itself once it has had no
      * step for park_after_ms: this is for a host that knows that none will come (executor_park()). No step is
      * in flight. On cpu the team sleeps on its futex anyway. */

@@ -154,6 +154,23 @@ static int collect(struct executor *x, const struct step *step, struct error *er
     return 0;
 }
 
+/* What the device has noted of the step that has just ended. */
+static int add_times(struct executor *x, struct error *err)
+{
+    for (uint32_t i = 0; i < x->graph->n_nodes; i++) {
+        enum graph_op op = x->graph->nodes[i].op;
+        uint64_t ns = 0;
+        if (op == GRAPH_NONE)
+            continue;
+        int rc = x->ops->node_ns(x->be, i, &ns, err);
+        if (rc < 0)
+            return rc;
+        x->timing.launches[op]++;
+        x->timing.ns[op] += ns;
+    }
+    return 0;
+}
+
 static int submit_eager(struct executor *x, const struct step *step, struct error *err)
 {
     if (x->n_finished == MAX_STEPS)
@@ -161,9 +178,12 @@ static int submit_eager(struct executor *x, const struct step *step, struct erro
     int rc = x->ops->begin(x->be, step, err);
     if (rc < 0)
         return rc;
-    struct executor_walk walk = {dispatch, x, x->timed ? &x->timing : NULL};
+    bool by_device = x->timed && x->timing.by_device;
+    struct executor_walk walk = {dispatch, x, x->timed && !by_device ? &x->timing : NULL};
     rc = executor_walk(x->graph, &walk, err);
-    return rc < 0 ? rc : collect(x, step, err);
+    if (rc >= 0)
+        rc = collect(x, step, err);
+    return rc == 0 && by_device ? add_times(x, err) : rc;
 }
 
 int executor_submit(struct executor *x, const struct step *step, struct error *err)
@@ -246,9 +266,14 @@ void executor_info(const struct executor *x, struct backend_info *out)
     out->ops_per_step = graph_n_launches(x->graph);
 }
 
-void executor_time_ops(struct executor *x, bool on)
+int executor_time_ops(struct executor *x, bool on, struct error *err)
 {
+    int rc = x->kind == EXECUTOR_EAGER && x->ops->time_nodes ? x->ops->time_nodes(x->be, on, err) : 0;
+    if (rc < 0)
+        return rc;
     x->timed = on;
+    x->timing.by_device = x->ops->time_nodes != NULL;
+    return 0;
 }
 
 const struct executor_timing *executor_timing(const struct executor *x)

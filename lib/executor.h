@@ -1,7 +1,8 @@
 /* executor.h - how a step is run: node by node (eager) or as the fused program (persistent). Both give the
  * same bits. The engine talks to this, never to a backend's table. Eager validates the graph, launches one
  * dispatch per node, counts launches, stops at the first error and returns it with the node's name; with
- * timing on it keeps the elapsed time per op. Thread: engine only, except executor_info(). */
+ * timing on it keeps the elapsed time per op, by the device's own clock where the backend has one. Thread:
+ * engine only, except executor_info(). */
 #pragma once
 #include "backend.h"
 #include "graph.h"
@@ -12,6 +13,8 @@ struct executor;
 
 /* Eager only: nanoseconds and launches of each op kind since the start, once switched on. */
 struct executor_timing {
+    bool by_device; /* from the moment the device came to a node to that when it was past it; else of the call
+                     */
     uint64_t launches[GRAPH_N_OPS];
     uint64_t ns[GRAPH_N_OPS];
 };
@@ -54,5 +57,6 @@ void executor_forget(
     struct executor *x); /* but for persistent the launches so far do not count; any thread */
 void executor_info(const struct executor *x, struct backend_info *out); /* launches as /stats counts them */
 
-void executor_time_ops(struct executor *x, bool on);
+/* Between two steps. */
+int executor_time_ops(struct executor *x, bool on, struct error *err);
 const struct executor_timing *executor_timing(const struct executor *x);

@@ -188,6 +188,20 @@ static int cuda_dispatch(struct backend *be, uint32_t node, struct error *err)
     return cuda_nodes_dispatch(d, node, err);
 }
 
+static int cuda_time_nodes(struct backend *be, bool on, struct error *err)
+{
+    struct cuda_decoder *d = (struct cuda_decoder *)be;
+    assert(d->checker && d->cfg.eager && !cuda_in_flight(d));
+    return d->fault.code ? fault(d, err) : cuda_nodes_time(d, on, err);
+}
+
+static int cuda_node_ns(struct backend *be, uint32_t node, uint64_t *ns, struct error *err)
+{
+    struct cuda_decoder *d = (struct cuda_decoder *)be;
+    assert(d->checker && d->cfg.eager && !cuda_in_flight(d) && node < d->graph->n_nodes);
+    return d->fault.code ? fault(d, err) : cuda_nodes_ns(d, node, ns, err);
+}
+
 /* --- results --- */
 
 static void rest(uint64_t waited_ns)
@@ -330,6 +344,8 @@ const struct backend_ops cuda_backend = {
     .poll = cuda_poll,
     .begin = cuda_begin,
     .dispatch = cuda_dispatch,
+    .time_nodes = cuda_time_nodes,
+    .node_ns = cuda_node_ns,
     .park = cuda_park,
     .logits = cuda_logits,
     .transfer = cuda_transfer,

@@ -126,6 +126,10 @@ size_t cuda_nodes_size(const struct cuda_decoder *d);                          /
 void cuda_nodes_close(struct cuda_nodes *n, const struct cuda_driver *driver); /* NULL is fine */
 int cuda_nodes_begin(struct cuda_decoder *d, struct error *err);
 int cuda_nodes_dispatch(struct cuda_decoder *d, uint32_t node, struct error *err);
+/* Whether launches of nodes are marked, and how long a node's took in the newest finished step, which has
+ * been marked. */
+int cuda_nodes_time(struct cuda_decoder *d, bool on, struct error *err);
+int cuda_nodes_ns(struct cuda_decoder *d, uint32_t node, uint64_t *ns, struct error *err);
 /* The whole step in one launch. */
 int cuda_nodes_replay(struct cuda_decoder *d, struct error *err);
 

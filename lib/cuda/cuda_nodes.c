@@ -47,8 +47,14 @@ struct launch { /* of a node */
 struct cuda_nodes {
     struct cuda_block values; /* of all nodes, and factors of norms */
     struct launch *launches;  /* [n_nodes] */
+    uint32_t n_nodes;
     struct launch begin, end;
     void *graph, *replay; /* captured, and ready to be launched; NULL: not yet */
+    struct mark {         /* events around the launch of a node */
+        void *before, *after;
+    } * marks;    /* [n_nodes]; NULL: nobody has asked for times yet */
+    bool timed;   /* launches are marked */
+    bool settled; /* the events of the newest step are known to have happened */
 };
 
 /* --- where values lie --- */
@@ -367,8 +373,10 @@ int cuda_nodes_open(struct cuda_decoder *d, struct error *err)
     uint32_t n = d->graph->n_nodes;
     struct cuda_nodes *x = d->nodes = calloc(1, sizeof *x);
     struct value *values = calloc(n, sizeof *values);
-    if (x)
+    if (x) {
         x->launches = calloc(n, sizeof *x->launches);
+        x->n_nodes = n;
+    }
     int rc = x && values && x->launches ? 0 : error_set(err, -ENOMEM, "node by node: out of memory");
     if (rc == 0)
         rc = cuda_block_take(&x->values, &d->driver, cuda_nodes_size(d), "activations", err);
@@ -384,6 +392,18 @@ int cuda_nodes_open(struct cuda_decoder *d, struct error *err)
     return rc;
 }
 
+static void close_marks(struct cuda_nodes *x, const struct cuda_driver *driver)
+{
+    for (uint32_t i = 0; i < x->n_nodes && x->marks; i++) {
+        if (x->marks[i].before)
+            driver->cuEventDestroy(x->marks[i].before);
+        if (x->marks[i].after)
+            driver->cuEventDestroy(x->marks[i].after);
+    }
+    free(x->marks);
+    x->marks = NULL;
+}
+
 void cuda_nodes_close(struct cuda_nodes *x, const struct cuda_driver *driver)
 {
     if (!x)
@@ -392,6 +412,7 @@ void cuda_nodes_close(struct cuda_nodes *x, const struct cuda_driver *driver)
         driver->cuGraphExecDestroy(x->replay);
     if (x->graph)
         driver->cuGraphDestroy(x->graph);
+    close_marks(x, driver);
     cuda_block_give(&x->values, driver);
     free(x->launches);
     free(x);
@@ -417,6 +438,7 @@ int cuda_nodes_begin(struct cuda_decoder *d, struct error *err)
 {
     struct error why = {0};
     int rc = CUDA_TRY(&d->driver, &why, cuCtxSetCurrent, d->device.context);
+    d->nodes->settled = false;
     if (rc == 0)
         rc = launch_border(d, &d->nodes->begin, &why);
     if (rc < 0)
@@ -424,17 +446,85 @@ int cuda_nodes_begin(struct cuda_decoder *d, struct error *err)
     return rc < 0 ? error_set(err, rc, "%s", d->fault.text) : 0;
 }
 
+static int launch_node(struct cuda_decoder *d, uint32_t node, struct error *err)
+{
+    const struct cuda_nodes *x = d->nodes;
+    int rc = 0;
+    if (x->timed)
+        rc = CUDA_TRY(&d->driver, err, cuEventRecord, x->marks[node].before, d->stream);
+    if (rc == 0)
+        rc = launch(d, &x->launches[node], err);
+    if (rc == 0 && x->timed)
+        rc = CUDA_TRY(&d->driver, err, cuEventRecord, x->marks[node].after, d->stream);
+    return rc;
+}
+
 int cuda_nodes_dispatch(struct cuda_decoder *d, uint32_t node, struct error *err)
 {
     struct error why = {0};
     d->beat_ns = clock_ns();
     atomic_store_explicit(&d->heartbeat_ns, d->beat_ns, memory_order_relaxed);
-    int rc = launch(d, &d->nodes->launches[node], &why);
+    int rc = launch_node(d, node, &why);
     if (rc == 0 && node == d->graph->n_nodes - 1)
         rc = launch_border(d, &d->nodes->end, &why);
     if (rc < 0)
         cuda_fail(d, rc, "%s: %s", d->device.name, why.text);
     return rc < 0 ? error_set(err, rc, "%s", d->fault.text) : 0;
+}
+
+/* --- how long the nodes take --- */
+
+static int open_marks(struct cuda_decoder *d, struct error *err)
+{
+    struct cuda_nodes *x = d->nodes;
+    int rc = 0;
+    x->marks = calloc(x->n_nodes, sizeof *x->marks);
+    if (!x->marks)
+        return error_set(err, -ENOMEM, "times of nodes: out of memory");
+    for (uint32_t i = 0; i < x->n_nodes && rc == 0; i++) {
+        if (!x->launches[i].function)
+            continue;
+        rc = CUDA_TRY(&d->driver, err, cuEventCreate, &x->marks[i].before, CUDA_EVENT_DEFAULT);
+        if (rc == 0)
+            rc = CUDA_TRY(&d->driver, err, cuEventCreate, &x->marks[i].after, CUDA_EVENT_DEFAULT);
+    }
+    if (rc < 0)
+        close_marks(x, &d->driver);
+    return rc;
+}
+
+int cuda_nodes_time(struct cuda_decoder *d, bool on, struct error *err)
+{
+    int rc = CUDA_TRY(&d->driver, err, cuCtxSetCurrent, d->device.context);
+    if (rc == 0 && on && !d->nodes->marks)
+        rc = open_marks(d, err);
+    d->nodes->timed = rc == 0 && on;
+    return rc;
+}
+
+/* The step's results are here, which its last launch wrote: what comes before that on the stream has
+ * happened, and nothing is waited for but the driver's taking notice of it. */
+static int settle(struct cuda_decoder *d, struct error *err)
+{
+    int rc = d->nodes->settled ? 0 : CUDA_TRY(&d->driver, err, cuStreamSynchronize, d->stream);
+    d->nodes->settled = rc == 0;
+    return rc;
+}
+
+int cuda_nodes_ns(struct cuda_decoder *d, uint32_t node, uint64_t *ns, struct error *err)
+{
+    const struct mark *m = &d->nodes->marks[node];
+    struct error why = {0};
+    float ms = 0;
+    int rc = settle(d, &why);
+    if (rc == 0)
+        rc = CUDA_TRY(&d->driver, &why, cuEventElapsedTime, &ms, m->before, m->after);
+    if (rc < 0) {
+        cuda_fail(d, rc, "%s: %s", d->device.name, why.text);
+        return error_set(err, rc, "%s", d->fault.text);
+    }
+    *ns = (uint64_t)((double)ms * 1e6);
+    return 0;
 }
 
 /* --- the same, captured --- */

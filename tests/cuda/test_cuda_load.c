@@ -1,10 +1,13 @@
 /* Life and limits of the cuda backend, on the emulated driver: every allocation failing in turn, what is
  * refused, what info() says, and a device that fails. */
+#include "clock.h"
 #include "decoder_run.h"
 #include "failing_alloc.h"
 #include "program.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <time.h>
 
 #define MODEL HEARTH_TEST_DATA "/tiny-qwen3-s11-q4_k_m.gguf"
 
@@ -176,6 +179,73 @@ Test(cuda_load, info_says_what_the_driver_and_the_model_are)
     decoder_run_step(&r);
     executor_info(r.x, &info);
     cr_assert(info.launches == 2 && info.parks == 1 && info.steps == 2 && info.state == BACKEND_IDLE);
+    decoder_run_close(&r);
+}
+
+/* ---- how long nodes take ---- */
+
+/* Processor time of the thread that runs the emulated device's grids. */
+static uint64_t device_cpu_ns(void)
+{
+    struct timespec used = {0};
+    char path[64], name[32] = "";
+    DIR *threads = opendir("/proc/self/task");
+    cr_assert_not_null(threads);
+    for (struct dirent *t; (t = readdir(threads)) && strcmp(name, "simt-stream\n") != 0;) {
+        int id = atoi(t->d_name);
+        (void)snprintf(path, sizeof path, "/proc/self/task/%d/comm", id);
+        FILE *f = id ? fopen(path, "re") : NULL;
+        if (f && fgets(name, sizeof name, f) && strcmp(name, "simt-stream\n") == 0)
+            cr_assert_eq(clock_gettime((clockid_t)(~(unsigned)id << 3 | 6), &used),
+                         0); /* a thread's, by id */
+        if (f)
+            fclose(f);
+    }
+    closedir(threads);
+    cr_assert_str_eq(name, "simt-stream\n");
+    return (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
+}
+
+static uint64_t time_of_all(const struct executor_timing *t, const struct graph *g)
+{
+    uint64_t sum = 0, launches[GRAPH_N_OPS] = {0};
+    for (uint32_t i = 0; i < g->n_nodes; i++)
+        launches[g->nodes[i].op]++;
+    for (int op = 0; op < GRAPH_N_OPS; op++) {
+        bool some = op != GRAPH_NONE && launches[op];
+        cr_assert_eq(t->launches[op], some ? launches[op] : 0);
+        cr_assert_eq(t->ns[op] > 0, some, "%s took %llu ns", graph_op_name((enum graph_op)op),
+                     (unsigned long long)t->ns[op]);
+        sum += t->ns[op];
+    }
+    return sum;
+}
+
+/* The calls only put launches on the stream: their times would be a small part of the device's work. */
+Test(cuda_times, each_op_has_the_devices_time_and_all_together_no_more_than_passed)
+{
+    struct decoder_run r;
+    struct decoder_run_config c = {
+        .path = MODEL, .kind = EXECUTOR_EAGER, .ops = &cuda_backend, .libcuda = LIBCUDA};
+    struct error err = {0};
+    decoder_run_open(&r, &c);
+    for (uint32_t on = 0; on < 3; on++) {
+        cr_assert_eq(executor_time_ops(r.x, on == 1, &err), 0, "%s", err.text);
+        for (uint32_t i = 0; i < 16; i++)
+            decoder_run_row(&r, 0, on * 16 + i, 5, true);
+        uint64_t cpu = device_cpu_ns(), begin = clock_ns();
+        decoder_run_step(&r);
+        uint64_t passed = clock_ns() - begin;
+        cpu = device_cpu_ns() - cpu;
+        if (on == 0)
+            cr_assert_eq(executor_timing(r.x)->launches[GRAPH_MUL_MAT], 0);
+        if (on != 1)
+            continue;
+        uint64_t sum = time_of_all(executor_timing(r.x), executor_graph(r.x));
+        cr_assert(sum <= passed && sum > cpu / 2, "%llu ns of %llu, in which the device worked for %llu",
+                  (unsigned long long)sum, (unsigned long long)passed, (unsigned long long)cpu);
+    }
+    time_of_all(executor_timing(r.x), executor_graph(r.x)); /* of one step still */
     decoder_run_close(&r);
 }
 

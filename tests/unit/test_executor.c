@@ -15,7 +15,8 @@ struct test_backend {
     struct backend base;
     struct exact *exact;
     struct backend_config config;
-    uint32_t n_submitted, n_polled, n_parked, fail_at;
+    uint32_t n_submitted, n_polled, n_parked, fail_at, lost_at;
+    bool timed, has_no_clock;
     uint64_t step, n_own_launches;
     uint32_t n_results, n_taken;
     struct step_result results[STEP_MAX_LOGITS];
@@ -29,7 +30,7 @@ static int test_open(struct backend **out, const struct backend_config *cfg, str
     cr_assert_not_null(be);
     be->config = *cfg;
     be->n_own_launches = !cfg->eager;
-    be->fail_at = UINT32_MAX;
+    be->fail_at = be->lost_at = UINT32_MAX;
     *out = &be->base;
     return 0;
 }
@@ -75,6 +76,24 @@ static int test_begin(struct backend *b, const struct step *step, struct error *
     return exact_begin(be->exact, step, err);
 }
 
+static int test_time_nodes(struct backend *b, bool on, struct error *err)
+{
+    struct test_backend *be = (struct test_backend *)b;
+    be->timed = on;
+    return be->has_no_clock ? error_set(err, -EIO, "no clock") : 0;
+}
+
+/* As if every node took as many microseconds as its number says. */
+static int test_node_ns(struct backend *b, uint32_t node, uint64_t *ns, struct error *err)
+{
+    const struct test_backend *be = (const struct test_backend *)b;
+    cr_assert(be->timed);
+    if (node == be->lost_at)
+        return error_set(err, -EIO, "the time of node %u is lost", node);
+    *ns = 1000 * node;
+    return 0;
+}
+
 static int test_dispatch(struct backend *b, uint32_t node, struct error *err)
 {
     struct test_backend *be = (struct test_backend *)b;
@@ -116,6 +135,17 @@ static void test_close(struct backend *b)
     }
 static const struct backend_ops cpu_like = TEST_OPS("oracle", false, true),
                                 cuda_like = TEST_OPS("device", true, false);
+static const struct backend_ops with_clock = {.name = "clock",
+                                              .has_exact = true,
+                                              .open = test_open,
+                                              .load = test_load,
+                                              .poll = test_poll,
+                                              .begin = test_begin,
+                                              .dispatch = test_dispatch,
+                                              .time_nodes = test_time_nodes,
+                                              .node_ns = test_node_ns,
+                                              .info = test_info,
+                                              .close = test_close};
 static const struct backend_config config = {.arithmetic = BACKEND_EXACT, .n_slots = 2, .n_ctx = 64};
 
 static struct step step;
@@ -256,11 +286,54 @@ Test(executor, times_ops_once_switched_on)
     one_row(1, 0, 5, true);
     cr_assert_eq(executor_submit(x, &step, NULL), 0);
     cr_assert_eq(executor_timing(x)->launches[GRAPH_MUL_MAT], 0);
-    executor_time_ops(x, true);
+    cr_assert_eq(executor_time_ops(x, true, NULL), 0);
     one_row(2, 1, 5, true);
     cr_assert_eq(executor_submit(x, &step, NULL), 0);
     cr_assert_eq(executor_timing(x)->launches[GRAPH_MUL_MAT], 3 * 7 + 1);
     cr_assert_gt(executor_timing(x)->ns[GRAPH_MUL_MAT], 0);
+    executor_close(x);
+}
+
+Test(executor, takes_the_devices_times_where_the_backend_has_them)
+{
+    struct executor *x = open_with(EXECUTOR_EAGER, &with_clock, &config);
+    const struct executor_timing *timing = executor_timing(x);
+    const struct graph *g = executor_graph(x);
+    uint64_t ns[GRAPH_N_OPS] = {0}, launches[GRAPH_N_OPS] = {0};
+    for (uint32_t i = 0; i < g->n_nodes; i++) {
+        ns[g->nodes[i].op] += g->nodes[i].op == GRAPH_NONE ? 0 : 2000 * i;
+        launches[g->nodes[i].op] += g->nodes[i].op == GRAPH_NONE ? 0 : 2;
+    }
+    cr_assert_eq(executor_time_ops(x, true, NULL), 0);
+    for (uint32_t i = 0; i < 4; i++) {
+        one_row(i + 1, i, 5, true);
+        cr_assert_eq(executor_submit(x, &step, NULL), 0);
+        cr_assert_eq(executor_poll(x, &(struct step_result){0}, 1, NULL, NULL), 1);
+        if (i == 1)
+            cr_assert_eq(executor_time_ops(x, false, NULL), 0);
+    }
+    cr_assert(timing->by_device && memcmp(timing->ns, ns, sizeof ns) == 0);
+    cr_assert_eq(memcmp(timing->launches, launches, sizeof launches), 0);
+    executor_close(x);
+}
+
+Test(executor, a_device_that_has_no_times_is_an_error)
+{
+    struct executor *x = open_with(EXECUTOR_EAGER, &with_clock, &config);
+    struct test_backend *be = (struct test_backend *)executor_backend(x);
+    struct error err = {0}, lost = {0};
+    be->has_no_clock = true;
+    cr_assert_eq(executor_time_ops(x, true, &err), -EIO);
+    cr_assert_str_eq(err.text, "no clock");
+    one_row(1, 0, 5, true);
+    cr_assert_eq(executor_submit(x, &step, NULL), 0); /* and nothing is timed */
+    cr_assert_eq(executor_timing(x)->launches[GRAPH_MUL_MAT], 0);
+    be->has_no_clock = false;
+    be->lost_at = 3;
+    cr_assert_eq(executor_time_ops(x, true, NULL), 0);
+    one_row(2, 1, 5, true);
+    cr_assert_eq(executor_submit(x, &step, &lost), -EIO);
+    cr_assert_str_eq(lost.text, "the time of node 3 is lost");
     executor_close(x);
 }
 

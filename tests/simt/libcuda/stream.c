@@ -96,6 +96,7 @@ static void do_work(struct stream *s, const struct work *w)
 static void *run_stream(void *context)
 {
     struct stream *s = context;
+    pthread_setname_np(pthread_self(), "simt-stream");
     pthread_mutex_lock(&emulated.lock);
     for (;;) {
         while (!s->first && !s->ends)
