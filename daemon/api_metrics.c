@@ -159,8 +159,10 @@ static void put_decoder(struct buf *out, const struct server *s, const struct en
               "Launches of GPU kernels, or starts of the resident cpu team.", b.launches);
     put_count(out, "counter", "hearth_kernel_parks_total", "Times the decoder left an idle GPU.", b.parks);
     put_count(out, "counter", "hearth_steps_total", "Steps of the decoder.", e->steps);
-    put_value(out, "counter", "hearth_decoder_busy_seconds_total",
-              "Time spent inside steps; 0 on a GPU and node by node.", (double)b.busy_ns / 1e9);
+    put_value(
+        out, "counter", "hearth_decoder_busy_seconds_total",
+        "Time inside steps, on a GPU from submit to the end as the host sees it; 0 on cpu node by node.",
+        (double)b.busy_ns / 1e9);
     put_value(out, "gauge", "hearth_heartbeat_age_seconds",
               "Since the decoder's last sign of life; 0 while nothing runs.", age);
     put_head(out, "hearth_decoder_state", "gauge", "1 for the state the decoder is in.");

@@ -60,7 +60,9 @@ struct backend_info {
     uint64_t bandwidth;                 /* bytes/s of the device's memory as its driver says; 0: unknown */
     uint64_t scratch_bytes;
     uint64_t launches, parks, steps;
-    uint64_t busy_ns; /* spent inside steps; 0 on a GPU and node by node */
+    /* Spent inside steps: cpu: computing them (node by node: 0); cuda: from the submit of a step to the
+     * moment the host has seen it end, steps that overlap counted once. */
+    uint64_t busy_ns;
     uint32_t ops_per_step;
     uint64_t heartbeat_ns; /* CLOCK_MONOTONIC of the last sign of life: while a step runs, any work done */
     enum { BACKEND_IDLE, BACKEND_RUNNING, BACKEND_PARKED } state;

@@ -150,8 +150,10 @@ static int take_step(struct cuda_decoder *d, const struct step *step, struct err
     for (uint32_t i = 0; i < step->n_logits && i < STEP_MAX_LOGITS; i++) /* checked; for the compiler */
         f->exports |= (uint32_t)(step->logits[i].flags & STEP_EXPORT ? 1 : 0) << i;
     d->fresh_exports = 0;
-    if (cuda_in_flight(d) == 0)
+    if (cuda_in_flight(d) == 0) {
         cuda_watch_begin(d);
+        d->busy_since_ns = d->beat_ns;
+    }
     d->submitted++;
     cuda_word_set(&cuda_control(d)->submitted, d->submitted);
     atomic_store_explicit(&d->in_flight, cuda_in_flight(d), memory_order_relaxed);
@@ -235,6 +237,14 @@ static int wait_for_step(struct cuda_decoder *d)
     return 0;
 }
 
+/* Since the device had nothing to do, or since the end of the step before was seen. */
+static void count_busy(struct cuda_decoder *d)
+{
+    uint64_t now = clock_ns();
+    atomic_fetch_add_explicit(&d->busy_ns, now - d->busy_since_ns, memory_order_relaxed);
+    d->busy_since_ns = now;
+}
+
 static void finish_step(struct cuda_decoder *d)
 {
     const struct cuda_flight *f = &d->flights[d->taken % DECODER_RING];
@@ -242,6 +252,7 @@ static void finish_step(struct cuda_decoder *d)
     d->fresh_exports = f->exports;
     d->taken++;
     d->n_taken = 0;
+    count_busy(d);
     atomic_fetch_add_explicit(&d->n_steps, 1, memory_order_relaxed);
     atomic_store_explicit(&d->in_flight, cuda_in_flight(d), memory_order_relaxed);
 }
@@ -327,6 +338,7 @@ static void cuda_info(const struct backend *be, struct backend_info *out)
         .launches = atomic_load_explicit(&d->launches, memory_order_relaxed),
         .parks = atomic_load_explicit(&d->parks, memory_order_relaxed) + (away && !running),
         .steps = atomic_load_explicit(&d->n_steps, memory_order_relaxed),
+        .busy_ns = atomic_load_explicit(&d->busy_ns, memory_order_relaxed),
         .ops_per_step = d->program ? d->program->n_ops : 0,
         .heartbeat_ns = d->control.data ? cuda_last_beat(d) : 0,
         .state = running ? BACKEND_RUNNING

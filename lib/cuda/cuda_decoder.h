@@ -71,10 +71,10 @@ struct cuda_decoder {
     uint64_t steps_done;    /* id of the newest finished step */
 
     struct error fault; /* once its code is set, every call returns it */
-    uint64_t beat_ns, queried_ns;
+    uint64_t beat_ns, queried_ns, busy_since_ns;
     uint32_t beat;
 
-    _Atomic uint64_t launches, parks, n_steps, heartbeat_ns;
+    _Atomic uint64_t launches, parks, n_steps, busy_ns, heartbeat_ns;
     _Atomic uint32_t heartbeat_seen, in_flight;
     _Atomic bool faulted;
 };

@@ -71,6 +71,7 @@ DAEMON_TEST(cuda, one_launch_serves_many_tokens, CUDA)
         cr_assert_eq(stat_number("decoder.tokens"), 6 * i);
         cr_assert_eq(stat_number("decoder.launches"), 1);
         cr_assert_eq(stat_number("decoder.parks"), 0);
+        cr_assert_gt(stat_number("decoder.busy_ms"), 0);
     }
     cr_assert_gt(stat_number("device.memory_total"), stat_number("device.memory_used"));
     wait_state("idle");

@@ -182,6 +182,34 @@ Test(cuda_load, info_says_what_the_driver_and_the_model_are)
     decoder_run_close(&r);
 }
 
+static uint64_t busy_ns(const struct executor *x)
+{
+    struct backend_info info;
+    executor_info(x, &info);
+    return info.busy_ns;
+}
+
+Test(cuda_load, time_inside_steps_is_counted_and_none_between_them)
+{
+    static const enum executor_kind kinds[] = {EXECUTOR_PERSISTENT, EXECUTOR_EAGER, EXECUTOR_GRAPH};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        struct decoder_run r;
+        struct decoder_run_config c = {
+            .path = MODEL, .kind = kinds[i], .ops = &cuda_backend, .libcuda = LIBCUDA};
+        decoder_run_open(&r, &c);
+        cr_assert_eq(busy_ns(r.x), 0);
+        for (uint32_t pos = 0; pos < 3; pos++) {
+            uint64_t before = busy_ns(r.x), begin = clock_ns();
+            decoder_run_row(&r, 0, pos, 5, true);
+            decoder_run_step(&r);
+            uint64_t passed = clock_ns() - begin, busy = busy_ns(r.x) - before;
+            cr_assert(busy > 0 && busy <= passed, "executor %u: %llu ns of %llu", (unsigned)kinds[i],
+                      (unsigned long long)busy, (unsigned long long)passed);
+        }
+        decoder_run_close(&r);
+    }
+}
+
 /* ---- how long nodes take ---- */
 
 /* Processor time of the thread that runs the emulated device's grids. */
