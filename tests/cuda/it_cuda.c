@@ -3,6 +3,8 @@
 #include "integration/harness.h"
 #include "unit/temporary_dir.h"
 
+#include <dirent.h>
+
 #define CUDA  "--backend", "cuda", "--libcuda", LIBCUDA, "--slots", "4", "--n-ctx", "256"
 #define STORY "{\"prompt\":\"Once upon a time\",\"temperature\":0,\"ignore_eos\":true,\"max_tokens\":"
 
@@ -234,6 +236,62 @@ Test(cuda, sigterm_lets_what_runs_finish)
     expect_end(0, "bye");
     reply_free(&r);
     close(fd);
+}
+
+/* ---- what idleness costs ---- */
+
+/* Processor time that threads of the daemon have used, in ticks of a hundredth of a second: of the threads of
+ * the emulated device, which a GPU does not have, or of all others. */
+static long ticks(bool of_device)
+{
+    long sum = 0;
+    char path[64], line[512];
+    (void)snprintf(path, sizeof path, "/proc/%d/task", daemon_.pid);
+    DIR *threads = opendir(path);
+    cr_assert_not_null(threads);
+    for (struct dirent *t; (t = readdir(threads));) {
+        unsigned long user, system;
+        (void)snprintf(path, sizeof path, "/proc/%d/task/%d/stat", daemon_.pid, atoi(t->d_name));
+        FILE *f = atoi(t->d_name) ? fopen(path, "re") : NULL;
+        if (f && fgets(line, sizeof line, f) && (strstr(line, "(simt-stream)") != NULL) == of_device) {
+            cr_assert_eq(sscanf(strrchr(line, ')'), /* state, then 10 numbers */
+                                ") %*c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %lu %lu", &user, &system),
+                         2, "%s", line);
+            sum += (long)(user + system);
+        }
+        if (f)
+            fclose(f);
+    }
+    closedir(threads);
+    return sum;
+}
+
+/* Half a percent of two seconds is one tick; what a thread used before may round to another one. */
+#define WINDOW_US  2000000
+#define MOST_TICKS 2
+
+DAEMON_TEST(cuda, an_idle_daemon_uses_no_processor_while_its_kernel_waits, CUDA, "--park-after-ms", "0")
+{
+    json_decref(generate(STORY "12}"));
+    wait_state("idle");
+    cr_assert_gt(ticks(true), 0);
+    long before = ticks(false);
+    usleep(WINDOW_US);
+    long used = ticks(false) - before;
+    cr_assert_leq(used, MOST_TICKS, "%ld ticks", used);
+    expect_stat("decoder.state", "idle");
+}
+
+DAEMON_TEST(cuda, nor_does_the_device_once_it_is_parked, CUDA, "--park-after-ms", "200")
+{
+    json_decref(generate(STORY "12}"));
+    wait_state("parked");
+    long own = ticks(false), device = ticks(true);
+    usleep(WINDOW_US);
+    own = ticks(false) - own;
+    device = ticks(true) - device;
+    cr_assert_leq(own + device, MOST_TICKS, "%ld ticks, and the device %ld", own, device);
+    expect_stat("decoder.state", "parked");
 }
 
 /* ---- a device that is not there, or not enough ---- */
