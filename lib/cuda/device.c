@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MIN_SM 80
+#define MIN_SM      80
+#define MAX_DEVICES 64
 
 static int attribute(const struct cuda_driver *d, const struct cuda_device *dev,
                      enum cuda_device_attribute which, int *value, struct error *err)
@@ -14,8 +15,14 @@ static int attribute(const struct cuda_driver *d, const struct cuda_device *dev,
     return CUDA_TRY(d, err, cuDeviceGetAttribute, value, (int)which, dev->handle);
 }
 
-/* All but the context. *cooperative: whether a grid can be launched as a whole. */
-static int describe(struct cuda_device *dev, const struct cuda_driver *d, int *cooperative, struct error *err)
+struct abilities {
+    int cooperative; /* a grid can be launched as a whole */
+    int compute_mode;
+};
+
+/* All but the context. */
+static int describe(struct cuda_device *dev, const struct cuda_driver *d, struct abilities *can,
+                    struct error *err)
 {
     int major = 0, minor = 0, n_sms = 0, shared = 0, l2 = 0, khz = 0, bits = 0, threads = 0;
     const struct {
@@ -27,7 +34,8 @@ static int describe(struct cuda_device *dev, const struct cuda_driver *d, int *c
         {CUDA_N_SMS, &n_sms},
         {CUDA_SHARED_PER_BLOCK, &shared},
         {CUDA_L2_BYTES, &l2},
-        {CUDA_COOPERATIVE_LAUNCH, cooperative},
+        {CUDA_COOPERATIVE_LAUNCH, &can->cooperative},
+        {CUDA_COMPUTE_MODE, &can->compute_mode},
         {CUDA_KERNEL_TIME_LIMIT, &dev->has_time_limit},
     };
     int rc = CUDA_TRY(d, err, cuDeviceGet, &dev->handle, dev->ordinal);
@@ -53,52 +61,74 @@ static int describe(struct cuda_device *dev, const struct cuda_driver *d, int *c
     return 0;
 }
 
-static int check_fit(const struct cuda_device *dev, int cooperative, struct error *err)
+static int check_fit(const struct cuda_device *dev, const struct abilities *can, struct error *err)
 {
     if (dev->sm < MIN_SM)
         return error_set(err, -ENODEV,
                          "%s (device %d) has compute capability %u.%u, Hearth needs %d.%d or later",
                          dev->name, dev->ordinal, dev->sm / 10, dev->sm % 10, MIN_SM / 10, MIN_SM % 10);
-    if (!cooperative)
+    if (!can->cooperative)
         return error_set(err, -ENODEV, "%s (device %d) has no cooperative launches", dev->name, dev->ordinal);
+    if (can->compute_mode == CUDA_PROHIBITED)
+        return error_set(err, -ENODEV, "%s (device %d) is in compute mode prohibited", dev->name,
+                         dev->ordinal);
     return 0;
 }
 
-/* *best = the fitting device with the most memory; if none fits, err has the reason of the first. */
-static int choose(struct cuda_device *best, const struct cuda_driver *d, int wanted, struct error *err)
+/* *best = the fitting device with the most memory of those that are not `taken` (a bit each); if there is
+ * none, *first has the reason of the first that was left out. */
+static int choose(struct cuda_device *best, const struct cuda_driver *d, int wanted, uint64_t taken,
+                  struct error *first)
 {
-    int n = 0, rc = CUDA_TRY(d, err, cuDeviceGetCount, &n);
+    int n = 0, rc = CUDA_TRY(d, first, cuDeviceGetCount, &n);
     if (rc < 0)
         return rc;
+    n = n < MAX_DEVICES ? n : MAX_DEVICES;
     if (n <= 0 || wanted >= n)
-        return error_set(err, -ENODEV,
+        return error_set(first, -ENODEV,
                          wanted < 0 ? "the CUDA driver has %d devices" : "there are %d CUDA devices, not %d",
                          n, wanted);
-    struct error first = {0};
     best->memory_bytes = 0;
     for (int i = wanted < 0 ? 0 : wanted; i < (wanted < 0 ? n : wanted + 1); i++) {
         struct cuda_device dev = {.ordinal = i};
-        int cooperative = 0;
-        if (describe(&dev, d, &cooperative, &first) == 0 && check_fit(&dev, cooperative, &first) == 0 &&
+        struct abilities can = {0};
+        if (!(taken >> i & 1) && describe(&dev, d, &can, first) == 0 && check_fit(&dev, &can, first) == 0 &&
             dev.memory_bytes > best->memory_bytes)
             *best = dev;
     }
     if (!best->memory_bytes)
-        return error_set(err, first.code ? first.code : -ENODEV, "%s",
-                         first.code ? first.text : "the CUDA device has no memory");
+        return error_set(first, first->code ? first->code : -ENODEV, "the CUDA device has no memory");
     return 0;
+}
+
+/* 1: another process has the device for itself. */
+static int retain(struct cuda_device *dev, const struct cuda_driver *d, struct error *err)
+{
+    struct error why = {0};
+    /* So that a thread which waits for the device sleeps. */
+    int rc = CUDA_TRY(d, &why, cuDevicePrimaryCtxSetFlags, dev->handle, CUDA_CONTEXT_BLOCKING_SYNC),
+        result = 0;
+    if (rc == 0) {
+        result = d->cuDevicePrimaryCtxRetain(&dev->context, dev->handle);
+        rc = cuda_check(d, &why, "cuDevicePrimaryCtxRetain", result);
+    }
+    if (rc < 0)
+        error_set(err, rc, "%s (device %d): %s", dev->name, dev->ordinal, why.text);
+    return result == CUDA_DEVICE_UNAVAILABLE ? 1 : rc;
 }
 
 int cuda_device_open(struct cuda_device *out, const struct cuda_driver *d, int ordinal, struct error *err)
 {
     struct cuda_device dev = {0};
-    int rc = choose(&dev, d, ordinal, err);
-    if (rc == 0) /* so that a thread which waits for the device sleeps */
-        rc = CUDA_TRY(d, err, cuDevicePrimaryCtxSetFlags, dev.handle, CUDA_CONTEXT_BLOCKING_SYNC);
-    if (rc == 0)
-        rc = CUDA_TRY(d, err, cuDevicePrimaryCtxRetain, &dev.context, dev.handle);
+    struct error first = {0};
+    int rc = 1;
+    for (uint64_t taken = 0; rc > 0; taken |= 1ull << dev.ordinal) {
+        rc = choose(&dev, d, ordinal, taken, &first);
+        if (rc == 0)
+            rc = retain(&dev, d, &first);
+    }
     if (rc < 0)
-        return rc;
+        return error_set(err, rc, "%s", first.text);
     rc = CUDA_TRY(d, err, cuCtxSetCurrent, dev.context);
     if (rc < 0) {
         cuda_device_close(&dev, d);
@@ -141,7 +171,8 @@ int cuda_module_open(void **module, const struct cuda_driver *d, const struct cu
     int rc = cuda_check(d, &call, "cuModuleLoadDataEx", result);
     log[sizeof log - 1] = '\0';
     /* A driver that cannot compile our kernels is no driver for us. */
-    if (result == CUDA_INVALID_PTX || result == CUDA_UNSUPPORTED_PTX || result == CUDA_NO_BINARY)
+    if (result == CUDA_INVALID_PTX || result == CUDA_UNSUPPORTED_PTX || result == CUDA_NO_BINARY ||
+        result == CUDA_NO_JIT || result == CUDA_JIT_DISABLED)
         rc = -ENODEV;
     return error_set(err, rc, "kernel %s for sm_%u: %.150s%s%.130s", name, image->sm, call.text,
                      *log ? ": " : "", log);

@@ -48,6 +48,9 @@ void cuda_driver_environment(const char *cache_directory)
 {
     /* Loading a function lazily, in the middle of a service, can wait for a kernel that never ends. */
     set("CUDA_MODULE_LOADING", "EAGER");
+    /* A launch that waits for the kernel's end would wait for ever. */
+    if (getenv("CUDA_LAUNCH_BLOCKING"))
+        set("CUDA_LAUNCH_BLOCKING", "0");
     if (cache_directory)
         set("CUDA_CACHE_PATH", cache_directory);
 }

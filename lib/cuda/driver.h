@@ -15,10 +15,13 @@
 enum cuda_result { /* those that decide something; all others are only reported */
                    CUDA_SUCCESS = 0,
                    CUDA_OUT_OF_MEMORY = 2,
+                   CUDA_DEVICE_UNAVAILABLE = 46, /* another process has it for itself */
                    CUDA_NO_DEVICE = 100,
                    CUDA_NO_BINARY = 209,
                    CUDA_INVALID_PTX = 218,
+                   CUDA_NO_JIT = 221, /* libnvidia-ptxjitcompiler is not installed */
                    CUDA_UNSUPPORTED_PTX = 222,
+                   CUDA_JIT_DISABLED = 223,
                    CUDA_NOT_READY = 600,
 };
 enum cuda_device_attribute {
@@ -26,6 +29,7 @@ enum cuda_device_attribute {
     CUDA_CLOCK_KHZ = 13,
     CUDA_N_SMS = 16,
     CUDA_KERNEL_TIME_LIMIT = 17,
+    CUDA_COMPUTE_MODE = 20,
     CUDA_MEMORY_CLOCK_KHZ = 36,
     CUDA_MEMORY_BUS_BITS = 37,
     CUDA_L2_BYTES = 38,
@@ -45,6 +49,7 @@ enum cuda_jit_option {
     CUDA_JIT_ERROR_LOG = 5,
     CUDA_JIT_ERROR_LOG_SIZE = 6,
 };
+#define CUDA_PROHIBITED            2  /* a compute mode: no contexts */
 #define CUDA_CONTEXT_BLOCKING_SYNC 4u /* waiting threads sleep */
 #define CUDA_HOST_PORTABLE         1u
 #define CUDA_HOST_MAPPED           2u
@@ -144,8 +149,10 @@ struct cuda_device {
     int has_time_limit; /* kernels are ended after seconds: a display hangs on it */
 };
 
-/* Takes the device that can run Hearth's kernels and has the most memory, or the one of that ordinal (>= 0).
- * -ENODEV names what is missing: compute capability 8.0, cooperative launches. */
+/* Takes the device that can run Hearth's kernels and has the most memory, but none that another process has
+ * for itself; or the one of that ordinal (>= 0). -ENODEV names what is missing: compute capability 8.0,
+ * cooperative launches, a compute mode that lets programs in. -EIO: all that could do are taken, which may
+ * pass. */
 int cuda_device_open(struct cuda_device *out, const struct cuda_driver *d, int ordinal, struct error *err);
 void cuda_device_close(struct cuda_device *dev, const struct cuda_driver *d);
 

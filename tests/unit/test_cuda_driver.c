@@ -59,9 +59,18 @@ Test(cuda_driver, loads_eagerly_and_keeps_compiled_kernels_where_told)
     setenv("CUDA_MODULE_LOADING", "LAZY", 1);
     cr_assert_eq(cuda_driver_open(&d, FAKE_LIBCUDA, "/var/cache/hearth", NULL), 0);
     cr_assert_str_eq(getenv("CUDA_MODULE_LOADING"), "EAGER");
+    cr_assert_null(getenv("CUDA_LAUNCH_BLOCKING"));
     cr_assert_str_eq(getenv("CUDA_CACHE_PATH"), "/var/cache/hearth");
     cr_assert_eq(d.version, 12040);
     cuda_driver_close(&d);
+    cuda_driver_close(&d);
+}
+
+Test(cuda_driver, launches_do_not_wait_for_the_kernel_whatever_the_environment_says)
+{
+    setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
+    struct cuda_driver d = open_fake();
+    cr_assert_str_eq(getenv("CUDA_LAUNCH_BLOCKING"), "0");
     cuda_driver_close(&d);
 }
 
@@ -91,15 +100,31 @@ Test(cuda_device, the_one_with_the_most_memory_is_taken)
     cuda_driver_close(&d);
 }
 
-Test(cuda_device, one_that_is_too_old_is_passed_over)
+static void passed_over(const char *variable, const char *value)
 {
-    setenv("FAKE_CUDA_SM", "75", 1);
-    struct cuda_driver d = open_fake();
     struct cuda_device dev;
+    setenv(variable, value, 1);
+    struct cuda_driver d = open_fake();
     cr_assert_eq(cuda_device_open(&dev, &d, -1, NULL), 0);
     cr_assert_str_eq(dev.name, "Test Device 0");
+    cr_assert_eq(dev.context, (void *)70);
     cuda_device_close(&dev, &d);
     cuda_driver_close(&d);
+}
+
+Test(cuda_device, one_that_is_too_old_is_passed_over)
+{
+    passed_over("FAKE_CUDA_SM", "75");
+}
+
+Test(cuda_device, one_that_lets_no_program_in_is_passed_over)
+{
+    passed_over("FAKE_CUDA_MODE", "2");
+}
+
+Test(cuda_device, one_that_another_process_has_for_itself_is_passed_over)
+{
+    passed_over("FAKE_CUDA_BUSY", "1");
 }
 
 static void device_refused(int ordinal, int code, const char *words)
@@ -141,6 +166,19 @@ Test(cuda_device, a_context_that_cannot_be_had_is_reported)
     device_refused(-1, -ENOMEM, "cuDevicePrimaryCtxRetain: CUDA_ERROR_OUT_OF_MEMORY");
 }
 
+Test(cuda_device, all_that_others_have_for_themselves_may_be_free_later)
+{
+    setenv("FAKE_CUDA_BUSY", "2", 1);
+    device_refused(-1, -EIO,
+                   "Test Device 1 (device 1): cuDevicePrimaryCtxRetain: CUDA_ERROR_DEVICE_UNAVAILABLE (46)");
+}
+
+Test(cuda_device, the_one_asked_for_lets_no_program_in)
+{
+    setenv("FAKE_CUDA_MODE", "2", 1);
+    device_refused(1, -ENODEV, "Test Device 1 (device 1) is in compute mode prohibited");
+}
+
 static const struct ptx_image images[] = {{"walk", 80, "walk for 80", 11},
                                           {"walk", 90, "walk for 90", 11},
                                           {"stop", 90, "stop for 90", 11},
@@ -167,6 +205,19 @@ Test(cuda_module, a_kernel_that_the_device_cannot_run_is_named)
     cr_assert_eq(cuda_module_open(&module, &d, &ada, images, "stop", &err), -ENODEV);
     cr_assert_str_eq(err.text, "this build has no kernel stop for compute capability 8.9");
     cuda_driver_close(&d);
+}
+
+Test(cuda_module, a_driver_without_its_compiler_is_no_driver_for_us)
+{
+    static const char *const results[] = {"209", "221", "222", "223"};
+    struct cuda_device hopper = {.sm = 90};
+    for (size_t i = 0; i < sizeof results / sizeof *results; i++) {
+        void *module = NULL;
+        setenv("FAKE_CUDA_JIT", results[i], 1);
+        struct cuda_driver d = open_fake();
+        cr_assert_eq(cuda_module_open(&module, &d, &hopper, images, "walk", NULL), -ENODEV);
+        cuda_driver_close(&d);
+    }
 }
 
 Test(cuda_module, a_failed_compilation_carries_the_compilers_log)

@@ -236,6 +236,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device)
         {CUDA_THREADS_PER_BLOCK, (int)emulated.settings.threads},
         {CUDA_N_SMS, (int)emulated.settings.n_sms},
         {CUDA_KERNEL_TIME_LIMIT, emulated.settings.time_limit},
+        {CUDA_COMPUTE_MODE, 0},
         {CUDA_MEMORY_CLOCK_KHZ, 1000000},
         {CUDA_MEMORY_BUS_BITS, 64},
         {CUDA_L2_BYTES, 1 << 20},

@@ -1,6 +1,7 @@
 /* calls_that_answer.c - a driver with two devices, whose properties and failures come from the environment,
  * so that each way of failing can be tested: FAKE_CUDA_INIT, _VERSION, _COUNT, _SM (of device 1),
- * _COOPERATIVE, _RETAIN, _JIT. It runs nothing. */
+ * _MODE (of device 1), _COOPERATIVE, _RETAIN, _BUSY (how many of the devices are, the last first), _JIT. It
+ * runs nothing. */
 #include "driver.h"
 
 #include <stdint.h>
@@ -30,16 +31,30 @@ int cuDriverGetVersion(int *version)
     return CUDA_SUCCESS;
 }
 
+static const struct {
+    int result;
+    const char *name, *text;
+} words[] = {
+    {CUDA_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {CUDA_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {CUDA_DEVICE_UNAVAILABLE, "CUDA_ERROR_DEVICE_UNAVAILABLE",
+     "CUDA-capable device(s) is/are busy or unavailable"},
+};
+
 int cuGetErrorName(int result, const char **text)
 {
-    *text = result == CUDA_NO_DEVICE ? "CUDA_ERROR_NO_DEVICE" : "CUDA_ERROR_OUT_OF_MEMORY";
-    return result == CUDA_NO_DEVICE || result == CUDA_OUT_OF_MEMORY ? CUDA_SUCCESS : 1;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (words[i].result == result)
+            return *text = words[i].name, CUDA_SUCCESS;
+    return 1;
 }
 
 int cuGetErrorString(int result, const char **text)
 {
-    *text = result == CUDA_NO_DEVICE ? "no CUDA-capable device is detected" : "out of memory";
-    return result == CUDA_NO_DEVICE || result == CUDA_OUT_OF_MEMORY ? CUDA_SUCCESS : 1;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (words[i].result == result)
+            return *text = words[i].text, CUDA_SUCCESS;
+    return 1;
 }
 
 int cuDeviceGetCount(int *n)
@@ -85,6 +100,9 @@ int cuDeviceGetAttribute(int *value, int attribute, int device)
     case CUDA_COOPERATIVE_LAUNCH:
         *value = setting("FAKE_CUDA_COOPERATIVE", 1);
         break;
+    case CUDA_COMPUTE_MODE:
+        *value = device == 71 ? setting("FAKE_CUDA_MODE", 0) : 0;
+        break;
     case CUDA_MEMORY_CLOCK_KHZ:
         *value = 2619000;
         break;
@@ -100,6 +118,8 @@ int cuDeviceGetAttribute(int *value, int attribute, int device)
 int cuDevicePrimaryCtxRetain(void **context, int device)
 {
     *context = (void *)(intptr_t)device;
+    if (device > 71 - setting("FAKE_CUDA_BUSY", 0))
+        return CUDA_DEVICE_UNAVAILABLE;
     return setting("FAKE_CUDA_RETAIN", CUDA_SUCCESS);
 }
 
