@@ -371,12 +371,22 @@ static void expect_not_ready(void)
     close(fd);
 }
 
-/* The request that runs gets an error, readiness is 503 meanwhile, the process ends with 9. */
-static void expect_fault(const char *words)
+/* The fault comes while a request runs, which gets an error; readiness is 503 meanwhile, the process ends
+ * with 9. */
+static void expect_fault(const char *fault, const char *const *flags, const char *words)
 {
+    char *dir = temporary_dir(), when[64];
+    snprintf(when, sizeof when, "%s/now", dir);
+    setenv("SIMT_FAULT", fault, 1);
+    setenv("SIMT_FAULT_WHEN", when, 1);
+    daemon_start(flags);
     struct reply r = {0};
     int fd = client_connect(daemon_.port);
-    client_request(fd, "POST", "/generate", "", STORY "200}");
+    double before = stat_number("decoder.tokens");
+    client_request(fd, "POST", "/generate", "", STORY "240}");
+    while (stat_number("decoder.tokens") == before)
+        usleep(1000);
+    cr_assert_eq(symlink("/", when), 0);
     client_read(fd, &r, false);
     cr_assert_eq(r.status, 500, "%d %s", r.status, r.raw);
     cr_assert_not_null(strstr(r.body, "internal"), "%s", r.body);
@@ -384,25 +394,20 @@ static void expect_fault(const char *words)
     close(fd);
     expect_not_ready();
     expect_end(9, words);
+    temporary_dir_remove(dir);
 }
 
 Test(cuda_fault, a_grid_that_dies_in_a_step_ends_the_process_with_the_drivers_words)
 {
-    setenv("SIMT_FAULT", "step:8000000", 1);
-    daemon_start((const char *[]){CUDA, NULL});
-    expect_fault("CUDA_ERROR_ILLEGAL_ADDRESS");
+    expect_fault("step", (const char *[]){CUDA, NULL}, "CUDA_ERROR_ILLEGAL_ADDRESS");
 }
 
 Test(cuda_fault, a_grid_that_stands_still_is_seen_within_the_watchdogs_time)
 {
-    setenv("SIMT_FAULT", "stuck:8000000", 1);
-    daemon_start((const char *[]){CUDA, "--watchdog-ms", "3000", NULL});
-    expect_fault("sign of life");
+    expect_fault("stuck", (const char *[]){CUDA, "--watchdog-ms", "3000", NULL}, "sign of life");
 }
 
 Test(cuda_fault, a_device_that_is_lost_is_an_error_to_the_request)
 {
-    setenv("SIMT_FAULT", "query:3", 1);
-    daemon_start((const char *[]){CUDA, NULL});
-    expect_fault("cuStreamQuery");
+    expect_fault("query", (const char *[]){CUDA, NULL}, "cuStreamQuery");
 }

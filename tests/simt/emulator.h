@@ -39,6 +39,8 @@ enum simt_map_flags {
  * looks. */
 struct simt_outside {
     _Atomic bool stop; /* set by any thread: the run ends at once, reported as "stopped" */
+    bool (*armed)(
+        void); /* asked now and then; the steps of the next two count from when it is true; NULL: always */
     uint64_t stuck_at; /* from this step on no thread gets to run, until `stop`; 0: never */
     uint64_t fault_at; /* the run ends with this step, reported as "fault"; 0: never */
 };

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define CELLS 300
 
@@ -562,6 +563,24 @@ Test(emulated_fault, a_grid_dies_at_a_step)
     setenv("SIMT_FAULT", "step:200:719", 1);
     struct echo e = start_echo();
     cr_assert_eq(e.bench.d.cuStreamSynchronize(e.bench.stream), 719);
+    close_bench(&e.bench);
+}
+
+/* Until its file is there a fault does not count, however long the grid runs. */
+Test(emulated_fault, a_fault_waits_for_its_file)
+{
+    char path[] = "/tmp/hearth-test-XXXXXX";
+    close(mkstemp(path));
+    unlink(path);
+    setenv("SIMT_FAULT_WHEN", path, 1);
+    setenv("SIMT_FAULT", "step:1:719,query:1", 1);
+    struct echo e = start_echo();
+    for (uint32_t i = 1; i < 50; i++)
+        ask(&e, i);
+    cr_assert_eq(e.bench.d.cuStreamQuery(e.bench.stream), CUDA_NOT_READY);
+    cr_assert_eq(symlink("/", path), 0);
+    cr_assert_eq(e.bench.d.cuStreamSynchronize(e.bench.stream), 719);
+    unlink(path);
     close_bench(&e.bench);
 }
 

@@ -154,6 +154,8 @@ struct simt_machine {
     uint32_t n_done;          /* threads of blocks that no other takes the place of */
     uint32_t n_passes;        /* from lane to lane, without the scheduler */
     uint64_t random, steps, progress_step, slept_ns;
+    bool armed; /* the faults that `outside` asks for are due; the steps before that are: */
+    uint64_t unarmed_steps;
     uint32_t naps; /* since the last progress */
     struct machine_clock {
         uint64_t ns, real_ns, steps,

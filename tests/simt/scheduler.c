@@ -17,6 +17,7 @@
 #define LIVE_STEPS   64  /* without progress, after which a grid sleeps that waits for the host */
 #define TIME_NAPS    64  /* how often the timer jumps ahead before a wait on it counts as a hang */
 #define NAP_NS       50000
+#define ARMED_STEPS  1024 /* between two questions whether faults are due yet */
 #define PASSES       4096
 
 _Thread_local struct simt_machine *simt_machine;
@@ -319,9 +320,14 @@ static bool waits_too_long(const struct simt_machine *m)
 static bool goes_on(struct simt_machine *m)
 {
     struct simt_outside *o = m->launch.outside;
-    if (o->fault_at && m->steps >= o->fault_at)
+    if (!m->armed && m->steps % ARMED_STEPS == 1) {
+        m->armed = !o->armed || o->armed();
+        m->unarmed_steps = m->steps - 1;
+    }
+    uint64_t steps = m->armed ? m->steps - m->unarmed_steps : 0;
+    if (o->fault_at && steps >= o->fault_at)
         report_note(m, "fault", "asked for at step %llu", (unsigned long long)o->fault_at);
-    bool stuck = o->stuck_at && m->steps >= o->stuck_at;
+    bool stuck = o->stuck_at && steps >= o->stuck_at;
     while (stuck && !atomic_load_explicit(&o->stop, memory_order_acquire))
         nanosleep(&(struct timespec){.tv_nsec = 20 * NAP_NS}, NULL);
     if (atomic_load_explicit(&o->stop, memory_order_relaxed))
@@ -513,6 +519,7 @@ int simt_run(struct simt_machine *m, const struct simt_launch *launch, struct si
     }
     m->random = (launch->seed + 1) * 0x9E3779B97F4A7C15u;
     m->steps = m->progress_step = m->slept_ns = m->naps = 0;
+    m->armed = false;
     m->clock = (struct machine_clock){.ns = real_ns(), .real_ns = real_ns()};
     m->host_polled = m->time_polled = false;
     shadow_reset(m->shadow, (uint32_t)(m->random >> 32));

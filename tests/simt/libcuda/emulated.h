@@ -177,5 +177,7 @@ enum fault {
     N_FAULTS
 };
 void faults_read(void);
+bool fault_is_armed(
+    void); /* whether steps and queries count yet: SIMT_FAULT_WHEN is not set, or that file is there */
 int fault_due(enum fault f);                      /* counts; the result that this call must fail with, or 0 */
 uint64_t fault_number(enum fault f, int *result); /* 0: not asked for */

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct {
     const char *name;
@@ -50,9 +51,17 @@ void faults_read(void)
         }
 }
 
+bool fault_is_armed(void)
+{
+    const char *path = getenv("SIMT_FAULT_WHEN");
+    return !path || access(path, F_OK) == 0;
+}
+
 int fault_due(enum fault f)
 {
-    return asked[f].number && ++asked[f].count == asked[f].number ? asked[f].result : 0;
+    if (!asked[f].number || (f == FAULT_QUERY && !fault_is_armed()))
+        return 0;
+    return ++asked[f].count == asked[f].number ? asked[f].result : 0;
 }
 
 uint64_t fault_number(enum fault f, int *result)

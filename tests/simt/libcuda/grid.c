@@ -16,6 +16,7 @@ void grid_run(struct stream *s, const struct work *w)
         buffers_map(s->machine);
     uint64_t number = emulated.n_launches++;
     pthread_mutex_unlock(&emulated.lock);
+    s->outside.armed = fault_is_armed;
     s->outside.stuck_at = fault_number(FAULT_STUCK, &nothing);
     s->outside.fault_at = fault_number(FAULT_STEP, &fault_result);
     struct simt_launch launch = {.kernel = w->grid.kernel,
