@@ -412,7 +412,7 @@ static void completion_chunk(struct choice *c, struct buf *out, const struct pie
     put_head(g, out, "text_completion");
     put_completion_choice(c, out, piece, finish);
     buf_puts(out, "]");
-    if (finish && c->index == 0)
+    if (finish && choice_tells_last(c))
         put_prompt(g, out);
     close_chunk(g, out);
 }
@@ -530,7 +530,7 @@ static void chat_end(struct choice *c, struct buf *out, const struct piece *piec
     buf_puts(out, "{},\"logprobs\":null,\"finish_reason\":");
     put_finish(out, c->finish);
     buf_puts(out, "}]");
-    if (c->index == 0)
+    if (choice_tells_last(c))
         put_prompt(c->g, out);
     close_chunk(c->g, out);
 }

@@ -65,7 +65,7 @@ static struct generation *find(struct request *r, const char *id)
 {
     for (struct generation *g = r->server->generations; g; g = g->next) {
         bool named = !strcmp(g->id, id) || !strcmp(g->request->id, id);
-        if (named && g->state != GENERATION_FINISHED && is_visible(r, g))
+        if (named && g->state < GENERATION_REPLYING && is_visible(r, g))
             return g;
     }
     return NULL;

@@ -111,7 +111,7 @@ static void tokenize(struct request *r)
 void api_tokenize(struct request *r)
 {
     r->model = server_take_model(r->server);
-    request_run(r, tokenize, answered);
+    request_prepare(r, tokenize, answered);
 }
 
 static int32_t *read_ids(struct request *r, const json_t *tokens, size_t *n)
@@ -174,5 +174,5 @@ static void detokenize(struct request *r)
 void api_detokenize(struct request *r)
 {
     r->model = server_take_model(r->server);
-    request_run(r, detokenize, answered);
+    request_prepare(r, detokenize, answered);
 }

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#define EVENT_TOKENS 128 /* that wait for text at most: an event of a running stream is written at once */
+
 int choice_open(struct choice *c, struct api_error *err)
 {
     struct engine_request *e = &c->e;
@@ -65,7 +67,7 @@ static void write_delta(struct choice *c)
 {
     struct generation *g = c->g;
     struct piece piece = unseen(c);
-    if (!piece.len || !g->request->connection)
+    if ((!piece.len && piece.to - piece.from < EVENT_TOKENS) || !g->request->connection)
         return;
     generation_begin(g);
     g->dialect->delta(c, &g->request->out, &piece);
@@ -89,11 +91,6 @@ static void take_token(struct choice *c)
         write_delta(c);
 }
 
-static double ms_between(uint64_t from, uint64_t to)
-{
-    return to > from ? (double)(to - from) / 1e6 : 0;
-}
-
 void choice_take(struct choice *c)
 {
     struct request *r = c->g->request;
@@ -105,7 +102,7 @@ void choice_take(struct choice *c)
     uint64_t from = c->last_ns ? c->last_ns : c->e.first_ns;
     uint32_t n_gaps = c->last_ns ? n_new : n_new - 1;
     if (n_gaps)
-        histogram_add(&c->g->server->stats.inter_token, ms_between(from, now) / n_gaps, n_gaps);
+        histogram_add(&c->g->server->stats.inter_token, clock_ms_between(from, now) / n_gaps, n_gaps);
     c->last_ns = now;
     while (c->n_tokens < n && !c->text.matched)
         take_token(c);
@@ -140,16 +137,27 @@ static const char *finish_reason(const struct choice *c)
 
 void choice_end(struct choice *c)
 {
-    struct generation *g = c->g;
     text_end(&c->text);
     c->finish = finish_reason(c);
-    if (!g->p.stream || !g->request->connection)
-        return;
+}
+
+void choice_tell_end(struct choice *c)
+{
+    struct generation *g = c->g;
     struct piece piece = unseen(c);
-    generation_begin(g);
     g->dialect->end(c, &g->request->out, &piece);
-    generation_wrote(g);
+    (void)request_wrote(g->request); /* `out` remembers */
     shown(c);
+    c->told = true;
+}
+
+bool choice_tells_last(const struct choice *c)
+{
+    const struct generation *g = c->g;
+    for (uint32_t i = 0; i < g->n_choices; i++)
+        if (i != c->index && !g->choices[i].told)
+            return false;
+    return true;
 }
 
 struct piece choice_whole(const struct choice *c)

@@ -13,7 +13,8 @@
 
 #define SEED_MASK       ((1ull << 53) - 1)
 #define MS              1000000ull
-#define BYTES_PER_TOKEN 4 /* of a body: English text, and ids with their commas */
+#define BYTES_PER_TOKEN 4    /* of a body: English text, and ids with their commas */
+#define INLINE_ENTRIES  4096 /* tokens and alternatives in a reply: about 2 ms of writing */
 
 /* --- preparing: on the loop or on the pool --- */
 
@@ -438,7 +439,7 @@ void api_generate(struct request *r)
     s->generations = g;
     s->n_active++;
     s->n_preparing++;
-    request_run(r, prepare, prepared);
+    request_prepare(r, prepare, prepared);
 }
 
 /* --- the stream --- */
@@ -471,11 +472,6 @@ void generation_wrote(struct generation *g)
 {
     if (!request_wrote(g->request))
         generation_starve(g);
-}
-
-static double ms_between(uint64_t from, uint64_t to)
-{
-    return to > from ? (double)(to - from) / 1e6 : 0;
 }
 
 /* --- the end --- */
@@ -556,6 +552,66 @@ static bool finish_badly(struct generation *g)
     }
 }
 
+static void record(const struct generation *g)
+{
+    struct stats *stats = &g->server->stats;
+    uint64_t accepted = g->request->accepted_ns;
+    const struct engine_request *e = &g->choices->e;
+    if (e->started_ns)
+        histogram_add(&stats->queue, clock_ms_between(accepted, e->started_ns), 1);
+    if (e->first_ns)
+        histogram_add(&stats->ttft, clock_ms_between(accepted, e->first_ns), 1);
+    if (g->outcome == GENERATION_COMPLETED)
+        histogram_add(&stats->total, clock_ms_between(accepted, clock_ns()), 1);
+}
+
+static void finished(struct generation *g)
+{
+    record(g);
+    rate_add(&g->server->stats.finished, clock_ns() / 1000000000u);
+    leave(g, g->outcome);
+}
+
+/* Tokens and alternatives that its end has still to show. */
+static size_t n_entries(const struct generation *g)
+{
+    const struct engine_request *e = &g->choices->e;
+    size_t n = e->want_prompt_logprobs ? (size_t)e->n_prompt * (1 + e->n_prompt_top) : 0;
+    size_t each = g->p.has_logprobs ? 2 + g->p.logprobs : 1;
+    for (uint32_t i = 0; i < g->n_choices; i++)
+        n += (g->choices[i].n_tokens - g->choices[i].event_tokens) * each;
+    return n;
+}
+
+static void write_reply(struct request *r)
+{
+    struct generation *g = r->generation;
+    if (!g->p.stream) {
+        g->dialect->reply(g, &r->out);
+        return;
+    }
+    for (uint32_t i = 0; i < g->n_choices; i++)
+        if (!g->choices[i].told)
+            choice_tell_end(&g->choices[i]);
+    g->dialect->last(g, &r->out);
+    (void)request_wrote(r); /* `out` remembers */
+}
+
+static void reply_written(struct request *r)
+{
+    struct generation *g = r->generation;
+    if (r->out.failed)
+        g->outcome = GENERATION_FAILED;
+    if (r->connection) {
+        if (g->p.stream)
+            r->stream_ended = true;
+        else
+            request_reply(r, 200);
+        request_resume(r);
+    }
+    finished(g);
+}
+
 static void finish_well(struct generation *g)
 {
     struct request *r = g->request;
@@ -563,33 +619,14 @@ static void finish_well(struct generation *g)
     for (uint32_t i = 0; i < g->n_choices; i++)
         if (!g->choices[i].finish)
             choice_end(&g->choices[i]);
-    if (!r->connection)
+    if (!r->connection) {
+        finished(g);
         return;
-    if (g->p.stream) {
-        generation_begin(g);
-        g->dialect->last(g, &r->out);
-        generation_wrote(g);
-        r->stream_ended = true;
-    } else {
-        g->dialect->reply(g, &r->out);
-        if (r->out.failed)
-            g->outcome = GENERATION_FAILED;
-        request_reply(r, 200);
     }
-    request_resume(r);
-}
-
-static void record(const struct generation *g)
-{
-    struct stats *stats = &g->server->stats;
-    uint64_t accepted = g->request->accepted_ns;
-    const struct engine_request *e = &g->choices->e;
-    if (e->started_ns)
-        histogram_add(&stats->queue, ms_between(accepted, e->started_ns), 1);
-    if (e->first_ns)
-        histogram_add(&stats->ttft, ms_between(accepted, e->first_ns), 1);
-    if (g->outcome == GENERATION_COMPLETED)
-        histogram_add(&stats->total, ms_between(accepted, clock_ns()), 1);
+    if (g->p.stream)
+        generation_begin(g);
+    g->state = GENERATION_REPLYING;
+    request_run(r, n_entries(g) > INLINE_ENTRIES, write_reply, reply_written);
 }
 
 static bool out_of_memory(const struct generation *g)
@@ -611,11 +648,19 @@ static void finish(struct generation *g)
 {
     if (out_of_memory(g))
         fail_without_memory(g);
-    else if (!finish_badly(g))
+    else if (!finish_badly(g)) {
         finish_well(g);
-    record(g);
-    rate_add(&g->server->stats.finished, clock_ns() / 1000000000u);
-    leave(g, g->outcome);
+        return;
+    }
+    finished(g);
+}
+
+static void tell_one_end(struct choice *c)
+{
+    generation_begin(c->g);
+    choice_tell_end(c);
+    generation_wrote(c->g);
+    request_resume(c->g->request);
 }
 
 /* One has ended and others go on, unless it has failed. What was cut short is left to the end of all: it may
@@ -627,8 +672,8 @@ static void finish_one(struct choice *c)
         cancel_choices(g);
     } else if (choice_ended_well(c)) {
         choice_end(c);
-        if (g->p.stream)
-            request_resume(g->request);
+        if (g->p.stream && g->request->connection)
+            tell_one_end(c);
     } else if (c->e.finish == ENGINE_FAULT || c->e.finish == ENGINE_NOT_FINITE) {
         cancel_choices(g);
     }
@@ -694,96 +739,4 @@ void generation_tick(struct generation *g)
 enum generation_outcome generation_outcome(const struct generation *g)
 {
     return g->outcome;
-}
-
-/* Of choices that all ended well: the end that says most about them, a limit before a stop before eos. */
-static const char *worst_finish(const struct generation *g)
-{
-    static const char *const worst[] = {"length", "stop"};
-    for (size_t i = 0; i < sizeof worst / sizeof *worst; i++)
-        for (uint32_t k = 0; k < g->n_choices; k++)
-            if (g->choices[k].finish && !strcmp(g->choices[k].finish, worst[i]))
-                return worst[i];
-    return generation_finish(g);
-}
-
-/* One word for all choices, as the request's outcome is counted: one that was cancelled or ran out of time
- * makes it that, whatever the others came to. */
-static const char *log_finish(const struct generation *g)
-{
-    switch (g->outcome) {
-    case GENERATION_COMPLETED:
-        return worst_finish(g);
-    case GENERATION_TIMED_OUT:
-        return "timeout";
-    case GENERATION_CANCELLED:
-        return "cancelled";
-    case GENERATION_FAILED:
-        return "error";
-    default: /* a client that leaves is seen here before the engine lets go */
-        return g->request->gone ? "cancelled" : NULL;
-    }
-}
-
-void generation_log(const struct generation *g, struct log_access *line)
-{
-    line->finish = log_finish(g);
-    line->generation = g->id;
-    if (g->state == GENERATION_PREPARING || !g->n_choices) /* its figures are the pool's, or there are none */
-        return;
-    const struct choice *first = g->choices;
-    line->prompt_tokens = first->e.n_prompt;
-    line->tokens = generation_n_tokens(g);
-    if (g->state == GENERATION_FINISHED || first->n_tokens) /* until then the engine may be writing it */
-        line->cached_tokens = first->e.n_cached;
-}
-
-/* --- what replies are made of --- */
-
-/* From the first token of any choice to the end of the last. */
-static void decode_times(const struct generation *g, uint64_t *first_ns, uint64_t *done_ns)
-{
-    *first_ns = *done_ns = 0;
-    for (uint32_t i = 0; i < g->n_choices; i++) {
-        const struct engine_request *e = &g->choices[i].e;
-        if (e->first_ns && (!*first_ns || e->first_ns < *first_ns))
-            *first_ns = e->first_ns;
-        if (e->done_ns > *done_ns)
-            *done_ns = e->done_ns;
-    }
-}
-
-void generation_timings(const struct generation *g, struct timings *t)
-{
-    const struct engine_request *e = &g->choices->e;
-    uint64_t accepted = g->request->accepted_ns, first_ns, done_ns;
-    uint32_t n_tokens = generation_n_tokens(g);
-    decode_times(g, &first_ns, &done_ns);
-    uint64_t computed = first_ns ? first_ns : done_ns;
-    *t = (struct timings){.queue_ms = ms_between(accepted, e->started_ns)};
-    if (!e->started_ns)
-        return;
-    t->prefill_ms = ms_between(e->started_ns, computed);
-    if (t->prefill_ms > 0)
-        t->prompt_tokens_per_s = (e->n_prompt - e->n_cached) / t->prefill_ms * 1e3;
-    if (!first_ns)
-        return;
-    t->ttft_ms = ms_between(accepted, first_ns);
-    t->decode_ms = ms_between(first_ns, done_ns);
-    if (t->decode_ms > 0 && n_tokens > g->n_choices)
-        t->tokens_per_s = (n_tokens - g->n_choices) / t->decode_ms * 1e3;
-}
-
-uint32_t generation_n_tokens(const struct generation *g)
-{
-    uint32_t n = 0;
-    if (g->state != GENERATION_PREPARING) /* until then the choices are the pool's */
-        for (uint32_t i = 0; i < g->n_choices; i++)
-            n += g->choices[i].n_tokens;
-    return n;
-}
-
-const char *generation_finish(const struct generation *g)
-{
-    return g->state != GENERATION_PREPARING && g->n_choices ? g->choices->finish : NULL;
 }

@@ -1,13 +1,14 @@
 /* generate.h - a generation: the request that asks the engine for tokens, in whatever dialect.
  *
  * accepted -> preparing (parse, validate, tokenise; on the pool when the body is large) -> submitted (queued,
- * prefill, decode) -> finished, with exactly one outcome. Its dialect reads the fields and words the reply;
+ * prefill, decode) -> replying (its end is written; on the pool when that is long) -> finished, with exactly
+ * one outcome. Its dialect reads the fields and words the reply;
  * everything between is common. A generation has one choice or several: texts of the same prompt with seeds
  * of their own, each of which ends by itself; it has finished when all have. A stream's 200 is sent with the
  * first text or keep-alive comment, so all trouble before that has a status of its own.
  *
- * Thread: loop, except generation's preparation, which touches nothing but its own memory. Memory: all in the
- * request's arena. */
+ * Thread: loop, except generation's preparation and its reply, which touch nothing but its own memory.
+ * Memory: all in the request's arena. */
 #pragma once
 #include "chat_template.h"
 #include "engine.h"
@@ -58,7 +59,12 @@ struct params {
     uint32_t best_of;
 };
 
-enum generation_state { GENERATION_PREPARING, GENERATION_SUBMITTED, GENERATION_FINISHED };
+enum generation_state {
+    GENERATION_PREPARING,
+    GENERATION_SUBMITTED,
+    GENERATION_REPLYING,
+    GENERATION_FINISHED,
+};
 enum generation_outcome {
     GENERATION_NONE,
     GENERATION_COMPLETED,
@@ -81,6 +87,7 @@ struct choice {
     uint64_t last_ns;      /* the newest token came; 0: none yet */
     bool done;             /* the engine has let go of it */
     const char *finish;    /* finish_reason, /generate's words; NULL: the text has not ended yet */
+    bool told;             /* of a stream: its last event is written */
 };
 
 struct generation {
@@ -121,9 +128,10 @@ struct dialect {
     /* Checks that concern several fields, and whatever makes ids out of something else than `prompt` (then it
      * sets p.ids). 0 or -1 with *err. May run on the pool. */
     int (*prepare)(struct generation *g, struct api_error *err);
+    /* May run on the pool. */
     void (*reply)(struct generation *g, struct buf *out);
     /* Events; each writes whole "data: ...\n\n" records: before all, text of a choice, its end, after all.
-     * `begin` may be NULL. */
+     * `begin` may be NULL. The ends that come with that of all may run on the pool, and so does `last`. */
     void (*begin)(struct generation *g, struct buf *out);
     void (*delta)(struct choice *c, struct buf *out, const struct piece *piece);
     void (*end)(struct choice *c, struct buf *out, const struct piece *piece);
@@ -174,8 +182,12 @@ int choice_open(struct choice *c, struct api_error *err);
 void choice_take(struct choice *c);
 /* Whether its text is whole, as far as the model goes; the engine has let go of it. */
 bool choice_ended_well(const struct choice *c);
-/* Its text ends here; of a stream, its last event is written. */
+/* Its text ends here. */
 void choice_end(struct choice *c);
+/* Of a stream, after that: its last event. May run on the pool. */
+void choice_tell_end(struct choice *c);
+/* Whether all others have told theirs: what concerns all choices goes with it. */
+bool choice_tells_last(const struct choice *c);
 /* What comes before the first event is written, and the 200 is on its way. */
 void generation_begin(struct generation *g);
 /* After each event or comment that was written: a stream without memory for it ends. */

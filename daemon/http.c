@@ -446,7 +446,7 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *out, size_t max)
     (void)pos;
     if (r->gone)
         return MHD_CONTENT_READER_END_WITH_ERROR;
-    size_t n = request_take(r, out, max);
+    size_t n = r->on_pool ? 0 : request_take(r, out, max);
     if (n)
         return (ssize_t)n;
     if (r->stream_ended)

@@ -139,6 +139,7 @@ struct request {
 
     struct generation *generation; /* or NULL */
     struct server_model *model;    /* of a handler that works on the pool; else NULL */
+    bool on_pool;                  /* `work` is there */
     uv_work_t pool_work;
     void (*work)(struct request *);
     void (*worked)(struct request *);
@@ -170,8 +171,13 @@ bool request_has_room(struct request *r);
 #define REQUEST_LARGE_REPLY (64 * 1024) /* bytes: more than a socket takes at once */
 void request_ref(struct request *r);
 /* Calls `work`, which may touch the request's arena, body, out, error and generation only, then `worked`: on
- * the spot for a small body, else suspended, `work` on the pool and `worked` on the loop. */
-void request_run(struct request *r, void (*work)(struct request *), void (*worked)(struct request *));
+ * the spot, or when it is long `work` on the pool, where nothing of `out` is sent meanwhile, and `worked` on
+ * the loop. */
+void request_run(struct request *r, bool is_long, void (*work)(struct request *),
+                 void (*worked)(struct request *));
+/* The same from inside a handler, of what the body asks for: suspended while it is on the pool, on the spot
+ * for a small body. */
+void request_prepare(struct request *r, void (*work)(struct request *), void (*worked)(struct request *));
 #define REQUEST_INLINE_BODY 4096 /* bytes: about 0.1 ms of parsing and tokenising */
 void request_unref(struct request *r);
 

@@ -243,25 +243,36 @@ static void on_worked(uv_work_t *work, int status)
     struct request *r = work->data;
     (void)status; /* it is never cancelled */
     r->server->n_pool--;
+    r->on_pool = false;
     r->worked(r);
     struct server *s = r->server;
     request_unref(r);
     server_run_listeners(s);
 }
 
-void request_run(struct request *r, void (*work)(struct request *), void (*worked)(struct request *))
+void request_run(struct request *r, bool is_long, void (*work)(struct request *),
+                 void (*worked)(struct request *))
 {
-    r->work = work;
-    r->worked = worked;
-    if (r->body_len <= REQUEST_INLINE_BODY) {
+    if (!is_long) {
         work(r);
         worked(r);
         return;
     }
+    r->work = work;
+    r->worked = worked;
     r->pool_work.data = r;
+    r->on_pool = true;
     request_ref(r);
     r->server->n_pool++;
-    r->phase = REQUEST_WAITING;
-    request_suspend(r);
     uv_queue_work(r->server->loop, &r->pool_work, on_work, on_worked);
+}
+
+void request_prepare(struct request *r, void (*work)(struct request *), void (*worked)(struct request *))
+{
+    bool is_long = r->body_len > REQUEST_INLINE_BODY;
+    if (is_long) {
+        r->phase = REQUEST_WAITING;
+        request_suspend(r);
+    }
+    request_run(r, is_long, work, worked);
 }

@@ -10,3 +10,9 @@ static inline uint64_t clock_ns(void)
     (void)clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
+
+/* Milliseconds from one to the other; 0 when there are none. */
+static inline double clock_ms_between(uint64_t from_ns, uint64_t to_ns)
+{
+    return to_ns > from_ns ? (double)(to_ns - from_ns) / 1e6 : 0;
+}

@@ -1,6 +1,7 @@
 /* tsan_server.c - the HTTP side's threads under ThreadSanitizer: the loop, the pool that prepares large
- * bodies, the engine's own over a decoder without a model, and clients that stream, leave in the middle and
- * read figures. Ends with 0 when every client that stayed got its reply and the drain found nothing left. */
+ * bodies and writes long replies, the engine's own over a decoder without a model, and clients that stream,
+ * leave in the middle and read figures. Ends with 0 when every client that stayed got its reply and the drain
+ * found nothing left. */
 #include "config.h"
 #include "engine.h"
 #include "fake_backend.h"
@@ -45,14 +46,18 @@ static void send_all(int fd, const char *bytes, size_t n)
     }
 }
 
-/* Every third body is long enough for the pool. */
+/* Every third body is long enough for the pool, and every seventh reply. */
 static void ask(int fd, uint32_t i)
 {
     static const char spaces[] = "                                                                ";
     char head[256], body[N_LONG + 256];
-    int n = snprintf(body, sizeof body,
-                     "{\"prompt\":[%u,%u,7],\"max_tokens\":%u,\"seed\":%u,\"stream\":%s,\"logprobs\":%u", i,
-                     i + 1, i % 30, i, i % 2 ? "true" : "false", i % 3);
+    bool long_reply = i % 7 == 0;
+    int n =
+        snprintf(body, sizeof body,
+                 "{\"prompt\":[%u,%u,7],\"max_tokens\":%u,\"seed\":%u,\"stream\":%s,\"logprobs\":%u,\"n\":%u,"
+                 "\"ignore_eos\":%s",
+                 i, i + 1, long_reply ? 30 : i % 30, i, i % 2 ? "true" : "false", long_reply ? 20 : i % 3,
+                 long_reply ? 8 : 1, long_reply ? "true" : "false");
     for (int k = 0; i % 3 == 0 && k < N_LONG; k += 64)
         n += snprintf(body + n, sizeof body - (size_t)n, "%s", spaces);
     n += snprintf(body + n, sizeof body - (size_t)n, "}");
