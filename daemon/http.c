@@ -1,5 +1,4 @@
-/* http.c - between libmicrohttpd and requests: connections and their time limits, headers, bodies, replies.
- */
+/* http.c - between libmicrohttpd and requests: headers, bodies, replies. (Connections: connection.c.) */
 #include "http.h"
 #include "generate.h"
 #include "log.h"
@@ -8,127 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/socket.h>
 
-#define IDLE_MS      60000 /* a connection between two requests */
-#define LEFT_MS      1000  /* a request whose sender has left, to be whole */
-#define CUT_FACTOR   8     /* times max_body: what is read to be thrown away */
+#define CUT_FACTOR   8 /* times max_body: what is read to be thrown away */
 #define FIRST_BODY   4096
 #define STREAM_BLOCK 16384
-
-/* --- connections --- */
-
-static void on_slow(uv_timer_t *timer)
-{
-    struct connection *c = timer->data;
-    shutdown(c->fd, SHUT_RDWR);
-    server_run_listeners(c->server);
-}
-
-static void on_tick(uv_timer_t *timer)
-{
-    struct connection *c = timer->data;
-    if (c->request && c->request->generation)
-        generation_tick(c->request->generation);
-    server_run_listeners(c->server);
-}
-
-static void limit(struct connection *c, uint64_t ms)
-{
-    uv_timer_start(&c->timer, on_slow, ms, 0);
-}
-
-/* libmicrohttpd does not look again when the end of the connection came with the last bytes: a request that
- * is not whole with them never will be. */
-static void limit_if_left(struct connection *c)
-{
-    char byte;
-    if (recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
-        limit(c, LEFT_MS);
-}
-
-void connection_start_ticks(struct connection *c, uint64_t ms)
-{
-    uv_timer_start(&c->timer, on_tick, ms, ms);
-}
-
-void connection_stop_timer(struct connection *c)
-{
-    uv_timer_stop(&c->timer);
-}
-
-void connection_handle_closed(struct connection *c)
-{
-    c->server->n_handles--;
-    if (!--c->n_handles)
-        free(c);
-}
-
-static void on_timer_closed(uv_handle_t *handle)
-{
-    connection_handle_closed(handle->data);
-}
-
-static void connection_open(struct listener *l, struct MHD_Connection *mhd, void **context)
-{
-    struct server *s = l->owner;
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
-    struct connection *c = calloc(1, sizeof *c);
-    if (!c || !info) { /* without it every request is refused */
-        free(c);
-        return;
-    }
-    c->server = s;
-    c->listener = l;
-    c->fd = info->connect_fd;
-    c->over = ++s->n_connections > s->cfg->max_connections;
-    uv_timer_init(s->loop, &c->timer);
-    c->timer.data = c;
-    c->n_handles = 1;
-    s->n_handles++;
-    limit(c, s->cfg->header_timeout_ms);
-    *context = c;
-}
-
-static void connection_close(struct connection *c)
-{
-    c->server->n_connections--;
-    connection_stop_watch(c, true);
-    uv_close((uv_handle_t *)&c->timer, on_timer_closed);
-}
-
-/* libmicrohttpd gives up listening when it has all the connections it may, or the system has no descriptor
- * for one more, and begins again when it is run after one has gone: nothing else may ever have it run. */
-static void on_connection(void *cls, struct MHD_Connection *mhd, void **context,
-                          enum MHD_ConnectionNotificationCode code)
-{
-    struct listener *l = cls;
-    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
-        connection_open(l, mhd, context);
-        return;
-    }
-    l->dirty = true;
-    if (*context)
-        connection_close(*context);
-}
-
-static struct connection *connection_of(struct MHD_Connection *mhd)
-{
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    return info ? info->socket_context : NULL;
-}
-
-/* The request line is there: from now on the headers have their time. (The first request's time runs since
- * the connection was opened.) */
-static void *on_uri(void *cls, const char *uri, struct MHD_Connection *mhd)
-{
-    (void)cls;
-    (void)uri;
-    struct connection *c = connection_of(mhd);
-    if (c && c->idle)
-        limit(c, c->server->cfg->header_timeout_ms);
-    return NULL;
-}
 
 /* --- headers --- */
 
@@ -424,7 +306,7 @@ static void hold_reply(struct request *r)
         return;
     r->out_held = r->out.cap;
     r->server->reply_bytes += r->out_held;
-    limit(r->connection, cfg->body_timeout_ms * (1 + r->out.cap / cfg->max_body));
+    connection_limit(r->connection, cfg->body_timeout_ms * (1 + r->out.cap / cfg->max_body));
 }
 
 static enum MHD_Result queue_reply(struct request *r)
@@ -498,8 +380,7 @@ static struct request *request_open(struct listener *l, struct MHD_Connection *m
     r->opened_ns = clock_ns();
     r->out.arena = &r->arena;
     r->route = route_find(path);
-    c->request = r;
-    c->idle = false;
+    connection_begin(c, r);
     r->next = s->requests;
     if (r->next)
         r->next->prev = r;
@@ -518,8 +399,8 @@ static enum MHD_Result take_headers(struct request *r)
     r->has_body = h.n_encodings || h.content_length;
     connection_stop_timer(r->connection);
     if (r->has_body) {
-        limit(r->connection, cfg->body_timeout_ms);
-        limit_if_left(r->connection);
+        connection_limit(r->connection, cfg->body_timeout_ms);
+        connection_limit_if_left(r->connection);
     }
     bool refused = check_headers(r, &h) < 0;
     r->discard = refused || !r->route || !r->route->post;
@@ -568,7 +449,7 @@ static enum MHD_Result take_body(struct request *r, const char *data, size_t n)
     r->body_seen += n;
     if (r->body_seen > CUT_FACTOR * cfg->max_body)
         return MHD_NO;
-    limit_if_left(r->connection);
+    connection_limit_if_left(r->connection);
     if (r->discard)
         return MHD_YES;
     if (r->body_len + n > cfg->max_body)
@@ -692,10 +573,8 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **context,
     if (r->client)
         clients_leave(&s->clients, r->client);
     if (r->watched)
-        connection_stop_watch(c, false);
-    c->request = NULL;
-    c->idle = true;
-    limit(c, IDLE_MS);
+        connection_stop_watch(c);
+    connection_rest(c);
     r->connection = NULL;
     r->mhd = NULL;
     r->suspended = false;
@@ -738,7 +617,7 @@ struct MHD_Response *http_no_memory_response(void)
 const struct listener_callbacks http_callbacks = {
     .request = on_request,
     .completed = on_completed,
-    .connection = on_connection,
-    .uri = on_uri,
+    .connection = connection_notify,
+    .uri = connection_uri,
     .log = on_log,
 };

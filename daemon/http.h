@@ -24,7 +24,8 @@
 
 #include <stdatomic.h>
 
-#define ID_RANDOM 22 /* characters, 131 bits */
+#define ID_RANDOM         22 /* characters, 131 bits */
+#define SPARE_CONNECTIONS 64 /* above max_connections, so that health still gets an answer */
 
 struct generation;
 struct request;
@@ -64,7 +65,8 @@ struct server {
     uint32_t n_preparing;           /* accepted, not submitted to the engine yet */
     uint32_t n_pool;                /* jobs on the uv pool */
     uint32_t n_connections;
-    uint64_t body_bytes;  /* held by all bodies together */
+    struct connection *resting, *newest_resting; /* without a request, from the longest so to the newest */
+    uint64_t body_bytes;                         /* held by all bodies together */
     uint64_t reply_bytes; /* held by all large replies that their clients have not taken yet */
 
     bool draining, closing;
@@ -76,8 +78,10 @@ struct server {
 struct connection {
     struct server *server;
     struct listener *listener;
+    struct connection *next, *prev; /* of those that rest */
     int fd;
     bool over;        /* above max_connections: only health is answered */
+    bool cut;         /* to make room for another: libmicrohttpd will see its end */
     uv_timer_t timer; /* header, then body, then keep-alive comments: one at a time */
     uv_poll_t watch;  /* for the peer's leaving, while a request waits */
     struct request *request;
@@ -181,11 +185,23 @@ void request_prepare(struct request *r, void (*work)(struct request *), void (*w
 #define REQUEST_INLINE_BODY 4096 /* bytes: about 0.1 ms of parsing and tokenising */
 void request_unref(struct request *r);
 
+/* connection.c. libmicrohttpd's callbacks: a connection has come or gone; a request line is there. */
+void connection_notify(void *cls, struct MHD_Connection *mhd, void **context,
+                       enum MHD_ConnectionNotificationCode code);
+void *connection_uri(void *cls, const char *uri, struct MHD_Connection *mhd);
+struct connection *connection_of(struct MHD_Connection *mhd); /* NULL: there was no memory for it */
+/* It has a request from here to there. */
+void connection_begin(struct connection *c, struct request *r);
+void connection_rest(struct connection *c);
+/* Ends it unless this is called again, or the timer stopped, within `ms`. */
+void connection_limit(struct connection *c, uint64_t ms);
+void connection_limit_if_left(struct connection *c);
 /* Keep-alive ticks for a waiting request: generation_tick() every `ms`. */
 void connection_start_ticks(struct connection *c, uint64_t ms);
 void connection_stop_timer(struct connection *c);
-void connection_stop_watch(struct connection *c, bool for_good);
-void connection_handle_closed(struct connection *c);
+/* For its peer's leaving. */
+void connection_watch(struct connection *c);
+void connection_stop_watch(struct connection *c);
 
 /* "gen-" and the like, then ID_RANDOM random characters, NUL-terminated. */
 void make_id(char *out, const char *prefix);

@@ -8,7 +8,6 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -116,52 +115,6 @@ void request_fail(struct request *r, const struct api_error *e)
     request_reply(r, r->error.status);
 }
 
-static void on_watch(uv_poll_t *watch, int status, int events)
-{
-    struct connection *c = watch->data;
-    struct request *r = c->request;
-    if (status >= 0 && !(events & UV_DISCONNECT))
-        return;
-    uv_poll_stop(watch);
-    if (!r)
-        return;
-    r->gone = true;
-    if (r->generation)
-        generation_cancel(r->generation);
-    if (r->suspended)
-        request_resume(r);
-    else
-        shutdown(c->fd, SHUT_RDWR); /* blocked in writing: libmicrohttpd sees the end now */
-    server_run_listeners(r->server);
-}
-
-static void on_watch_closed(uv_handle_t *handle)
-{
-    connection_handle_closed(handle->data);
-}
-
-static void watch(struct connection *c)
-{
-    if (!c->has_watch) {
-        if (uv_poll_init(c->server->loop, &c->watch, c->fd) < 0)
-            return;
-        c->watch.data = c;
-        c->has_watch = true;
-        c->n_handles++;
-        c->server->n_handles++;
-    }
-    uv_poll_start(&c->watch, UV_DISCONNECT, on_watch);
-}
-
-void connection_stop_watch(struct connection *c, bool for_good)
-{
-    if (!c->has_watch)
-        return;
-    uv_poll_stop(&c->watch);
-    if (for_good)
-        uv_close((uv_handle_t *)&c->watch, on_watch_closed);
-}
-
 void request_suspend(struct request *r)
 {
     if (r->suspended)
@@ -169,7 +122,7 @@ void request_suspend(struct request *r)
     r->suspended = true;
     MHD_suspend_connection(r->mhd);
     if (!r->watched)
-        watch(r->connection);
+        connection_watch(r->connection);
     r->watched = true;
 }
 

@@ -17,7 +17,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SPARE_CONNECTIONS 64   /* above max_connections, so that health still gets an answer */
 #define SPARE_DESCRIPTORS 256  /* of other things than connections, the spare ones included */
 #define CLOSE_MS          5000 /* how long server_end() waits for an engine that is stuck */
 #define FLUSH_MS          1000 /* after a drain's time is over: for last replies to leave */

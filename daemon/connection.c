@@ -1,0 +1,240 @@
+/* connection.c - one client's connection: its time limits, its peer's leaving, and who makes room for others.
+ */
+#include "generate.h"
+#include "http.h"
+
+#include <stdlib.h>
+#include <sys/socket.h>
+
+#define IDLE_MS 60000 /* between two requests */
+#define LEFT_MS 1000  /* a request whose sender has left, to be whole */
+#define ROOM    8     /* connections that may come before one that was cut is gone */
+
+/* --- time limits --- */
+
+static void on_slow(uv_timer_t *timer)
+{
+    struct connection *c = timer->data;
+    shutdown(c->fd, SHUT_RDWR);
+    server_run_listeners(c->server);
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+    struct connection *c = timer->data;
+    if (c->request && c->request->generation)
+        generation_tick(c->request->generation);
+    server_run_listeners(c->server);
+}
+
+void connection_limit(struct connection *c, uint64_t ms)
+{
+    uv_timer_start(&c->timer, on_slow, ms, 0);
+}
+
+/* libmicrohttpd does not look again when the end of the connection came with the last bytes: a request that
+ * is not whole with them never will be. */
+void connection_limit_if_left(struct connection *c)
+{
+    char byte;
+    if (recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
+        connection_limit(c, LEFT_MS);
+}
+
+void connection_start_ticks(struct connection *c, uint64_t ms)
+{
+    uv_timer_start(&c->timer, on_tick, ms, ms);
+}
+
+void connection_stop_timer(struct connection *c)
+{
+    uv_timer_stop(&c->timer);
+}
+
+/* --- its peer's leaving --- */
+
+static void handle_closed(struct connection *c)
+{
+    c->server->n_handles--;
+    if (!--c->n_handles)
+        free(c);
+}
+
+static void on_watch(uv_poll_t *watch, int status, int events)
+{
+    struct connection *c = watch->data;
+    struct request *r = c->request;
+    if (status >= 0 && !(events & UV_DISCONNECT))
+        return;
+    uv_poll_stop(watch);
+    if (!r)
+        return;
+    r->gone = true;
+    if (r->generation)
+        generation_cancel(r->generation);
+    if (r->suspended)
+        request_resume(r);
+    else
+        shutdown(c->fd, SHUT_RDWR); /* blocked in writing: libmicrohttpd sees the end now */
+    server_run_listeners(r->server);
+}
+
+static void on_watch_closed(uv_handle_t *handle)
+{
+    handle_closed(handle->data);
+}
+
+void connection_watch(struct connection *c)
+{
+    if (!c->has_watch) {
+        if (uv_poll_init(c->server->loop, &c->watch, c->fd) < 0)
+            return;
+        c->watch.data = c;
+        c->has_watch = true;
+        c->n_handles++;
+        c->server->n_handles++;
+    }
+    uv_poll_start(&c->watch, UV_DISCONNECT, on_watch);
+}
+
+void connection_stop_watch(struct connection *c)
+{
+    if (c->has_watch)
+        uv_poll_stop(&c->watch);
+}
+
+/* --- those without a request --- */
+
+static void link_resting(struct connection *c)
+{
+    struct server *s = c->server;
+    c->next = NULL;
+    c->prev = s->newest_resting;
+    *(c->prev ? &c->prev->next : &s->resting) = c;
+    s->newest_resting = c;
+}
+
+static void unlink_resting(struct connection *c)
+{
+    struct server *s = c->server;
+    *(c->next ? &c->next->prev : &s->newest_resting) = c->prev;
+    *(c->prev ? &c->prev->next : &s->resting) = c->next;
+}
+
+void connection_begin(struct connection *c, struct request *r)
+{
+    if (!c->cut)
+        unlink_resting(c);
+    c->request = r;
+    c->idle = false;
+}
+
+void connection_rest(struct connection *c)
+{
+    c->request = NULL;
+    c->idle = true;
+    connection_limit(c, IDLE_MS);
+    if (!c->cut)
+        link_resting(c);
+}
+
+/* The one that comes first of those whose body is only read to be thrown away. */
+static struct connection *oldest_refused(const struct server *s)
+{
+    struct connection *oldest = NULL;
+    for (const struct request *r = s->requests; r; r = r->next) /* the newest first */
+        if (r->phase == REQUEST_BODY && r->discard && !r->connection->cut)
+            oldest = r->connection;
+    return oldest;
+}
+
+/* Whoever comes when the spare connections are used up too may ask for health: the connection that has had no
+ * request for longest makes room, else one whose request was refused and goes on sending. What is waiting
+ * or running is never touched. */
+static void make_room(struct server *s)
+{
+    struct connection *c = s->resting;
+    if (s->n_connections <= s->cfg->max_connections + SPARE_CONNECTIONS - ROOM)
+        return;
+    if (c && c->next) /* not the one that has just come */
+        unlink_resting(c);
+    else
+        c = oldest_refused(s);
+    if (!c)
+        return;
+    c->cut = true;
+    shutdown(c->fd, SHUT_RDWR);
+}
+
+/* --- what libmicrohttpd says --- */
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+    handle_closed(handle->data);
+}
+
+static void connection_open(struct listener *l, struct MHD_Connection *mhd, void **context)
+{
+    struct server *s = l->owner;
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
+    struct connection *c = calloc(1, sizeof *c);
+    if (!c || !info) { /* without it every request is refused */
+        free(c);
+        return;
+    }
+    c->server = s;
+    c->listener = l;
+    c->fd = info->connect_fd;
+    c->over = ++s->n_connections > s->cfg->max_connections;
+    uv_timer_init(s->loop, &c->timer);
+    c->timer.data = c;
+    c->n_handles = 1;
+    s->n_handles++;
+    connection_limit(c, s->cfg->header_timeout_ms);
+    link_resting(c);
+    *context = c;
+    make_room(s);
+}
+
+static void connection_close(struct connection *c)
+{
+    c->server->n_connections--;
+    if (!c->cut && !c->request)
+        unlink_resting(c);
+    if (c->has_watch)
+        uv_close((uv_handle_t *)&c->watch, on_watch_closed);
+    uv_close((uv_handle_t *)&c->timer, on_timer_closed);
+}
+
+/* libmicrohttpd gives up listening when it has all the connections it may, or the system has no descriptor
+ * for one more, and begins again when it is run after one has gone: nothing else may ever have it run. */
+void connection_notify(void *cls, struct MHD_Connection *mhd, void **context,
+                       enum MHD_ConnectionNotificationCode code)
+{
+    struct listener *l = cls;
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+        connection_open(l, mhd, context);
+        return;
+    }
+    l->dirty = true;
+    if (*context)
+        connection_close(*context);
+}
+
+struct connection *connection_of(struct MHD_Connection *mhd)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? info->socket_context : NULL;
+}
+
+/* The request line is there: from now on the headers have their time. (The first request's time runs since
+ * the connection was opened.) */
+void *connection_uri(void *cls, const char *uri, struct MHD_Connection *mhd)
+{
+    (void)cls;
+    (void)uri;
+    struct connection *c = connection_of(mhd);
+    if (c && c->idle)
+        connection_limit(c, c->server->cfg->header_timeout_ms);
+    return NULL;
+}
