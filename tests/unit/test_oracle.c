@@ -1,6 +1,7 @@
 /* The served arithmetic against the float oracle: the demo model, teacher-forced on stories it told itself,
  * and random models with float weights, whose activations are not quantised. */
 #include "decoder_run.h"
+#include "made_model.h"
 
 #include <math.h>
 #include <unistd.h>
@@ -82,21 +83,6 @@ Test(demo, int8_chooses_as_the_oracle_on_two_thousand_tokens_of_its_own_stories,
 
 /* ---- float weights ---- */
 
-/* Runs the mkmodel that was built beside this program. */
-static void make_model(const char *quant, char path[64])
-{
-    char self[512] = {0}, command[1024];
-    cr_assert_gt(readlink("/proc/self/exe", self, sizeof self - 1), 0);
-    *strrchr(self, '/') = 0;
-    strcpy(path, "/tmp/hearth-float-XXXXXX");
-    int fd = mkstemp(path);
-    cr_assert_geq(fd, 0);
-    close(fd);
-    (void)snprintf(command, sizeof command, "%s/mkmodel --shape tiny-qwen3 --quant %s --out %s 2>/dev/null",
-                   self, quant, path);
-    cr_assert_eq(system(command), 0, "%s", command);
-}
-
 static double deviation(const float *x, uint32_t n)
 {
     double sum = 0, squares = 0;
@@ -112,7 +98,7 @@ static double deviation(const float *x, uint32_t n)
 static double worst_error(const char *quant)
 {
     char path[64];
-    make_model(quant, path);
+    made_model("tiny-qwen3", quant, path);
     int32_t tokens[48];
     for (int i = 0; i < 48; i++)
         tokens[i] = (i * 37 + 11) % 500;

@@ -1,0 +1,23 @@
+/* made_model.h - a small model with random weights of any type, by the mkmodel that was built beside the
+ * test. */
+#pragma once
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The file's name into `path`, for the caller to unlink. */
+static inline void made_model(const char *shape, const char *quant, char path[64])
+{
+    char self[512] = {0}, command[1024];
+    cr_assert_gt(readlink("/proc/self/exe", self, sizeof self - 1), 0);
+    *strrchr(self, '/') = 0;
+    strcpy(path, "/tmp/hearth-made-XXXXXX");
+    int fd = mkstemp(path);
+    cr_assert_geq(fd, 0);
+    close(fd);
+    (void)snprintf(command, sizeof command, "%s/mkmodel --shape %s --quant %s --out %s 2>/dev/null", self,
+                   shape, quant, path);
+    cr_assert_eq(system(command), 0, "%s", command);
+}
