@@ -12,10 +12,20 @@
 
 /* --- time limits --- */
 
+/* What its sender left behind, and libmicrohttpd has not taken yet. */
+static bool has_unread(const struct connection *c)
+{
+    char byte;
+    return recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
 static void on_slow(uv_timer_t *timer)
 {
     struct connection *c = timer->data;
-    shutdown(c->fd, SHUT_RDWR);
+    if (c->left && has_unread(c))
+        connection_limit(c, LEFT_MS);
+    else
+        shutdown(c->fd, SHUT_RDWR);
     server_run_listeners(c->server);
 }
 
@@ -27,18 +37,16 @@ static void on_tick(uv_timer_t *timer)
     server_run_listeners(c->server);
 }
 
-void connection_limit(struct connection *c, uint64_t ms)
+static bool has_whole_request(const struct connection *c)
 {
-    uv_timer_start(&c->timer, on_slow, ms, 0);
+    return c->request && c->request->phase != REQUEST_BODY;
 }
 
-/* libmicrohttpd does not look again when the end of the connection came with the last bytes: a request that
- * is not whole with them never will be. */
-void connection_limit_if_left(struct connection *c)
+void connection_limit(struct connection *c, uint64_t ms)
 {
-    char byte;
-    if (recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
-        connection_limit(c, LEFT_MS);
+    if (c->left && !has_whole_request(c) && ms > LEFT_MS)
+        ms = LEFT_MS;
+    uv_timer_start(&c->timer, on_slow, ms, 0);
 }
 
 void connection_start_ticks(struct connection *c, uint64_t ms)
@@ -60,6 +68,9 @@ static void handle_closed(struct connection *c)
         free(c);
 }
 
+/* libmicrohttpd does not look again when the end of the connection came with the last bytes, in a header or
+ * a body: a request that is not whole with what was sent never will be. One that is whole and waits is given
+ * up; one that has its reply on the way keeps it, since a client may close its side alone. */
 static void on_watch(uv_poll_t *watch, int status, int events)
 {
     struct connection *c = watch->data;
@@ -67,7 +78,10 @@ static void on_watch(uv_poll_t *watch, int status, int events)
     if (status >= 0 && !(events & UV_DISCONNECT))
         return;
     uv_poll_stop(watch);
-    if (!r)
+    c->left = true;
+    if (!has_whole_request(c))
+        connection_limit(c, LEFT_MS);
+    if (!r || !r->watched)
         return;
     r->gone = true;
     if (r->generation)
@@ -94,13 +108,8 @@ void connection_watch(struct connection *c)
         c->n_handles++;
         c->server->n_handles++;
     }
-    uv_poll_start(&c->watch, UV_DISCONNECT, on_watch);
-}
-
-void connection_stop_watch(struct connection *c)
-{
-    if (c->has_watch)
-        uv_poll_stop(&c->watch);
+    if (!uv_is_active((uv_handle_t *)&c->watch))
+        uv_poll_start(&c->watch, UV_DISCONNECT, on_watch);
 }
 
 /* --- those without a request --- */
@@ -192,6 +201,7 @@ static void connection_open(struct listener *l, struct MHD_Connection *mhd, void
     s->n_handles++;
     connection_limit(c, s->cfg->header_timeout_ms);
     link_resting(c);
+    connection_watch(c);
     *context = c;
     make_room(s);
 }

@@ -398,10 +398,8 @@ static enum MHD_Result take_headers(struct request *r)
     access_address(r->server->access, peer_of(r), h.forwarded_for, r->address);
     r->has_body = h.n_encodings || h.content_length;
     connection_stop_timer(r->connection);
-    if (r->has_body) {
+    if (r->has_body)
         connection_limit(r->connection, cfg->body_timeout_ms);
-        connection_limit_if_left(r->connection);
-    }
     bool refused = check_headers(r, &h) < 0;
     r->discard = refused || !r->route || !r->route->post;
     bool expects = h.expect && !strcasecmp(h.expect, "100-continue");
@@ -449,7 +447,6 @@ static enum MHD_Result take_body(struct request *r, const char *data, size_t n)
     r->body_seen += n;
     if (r->body_seen > CUT_FACTOR * cfg->max_body)
         return MHD_NO;
-    connection_limit_if_left(r->connection);
     if (r->discard)
         return MHD_YES;
     if (r->body_len + n > cfg->max_body)
@@ -572,8 +569,6 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **context,
     count_outcome(s, r, code == MHD_REQUEST_TERMINATED_COMPLETED_OK);
     if (r->client)
         clients_leave(&s->clients, r->client);
-    if (r->watched)
-        connection_stop_watch(c);
     connection_rest(c);
     r->connection = NULL;
     r->mhd = NULL;

@@ -83,9 +83,10 @@ struct connection {
     bool over;        /* above max_connections: only health is answered */
     bool cut;         /* to make room for another: libmicrohttpd will see its end */
     uv_timer_t timer; /* header, then body, then keep-alive comments: one at a time */
-    uv_poll_t watch;  /* for the peer's leaving, while a request waits */
+    uv_poll_t watch;  /* for the peer's leaving */
     struct request *request;
     bool has_watch;
+    bool left; /* the peer sends no more */
     bool idle; /* between two requests */
     unsigned n_handles;
 };
@@ -195,13 +196,11 @@ void connection_begin(struct connection *c, struct request *r);
 void connection_rest(struct connection *c);
 /* Ends it unless this is called again, or the timer stopped, within `ms`. */
 void connection_limit(struct connection *c, uint64_t ms);
-void connection_limit_if_left(struct connection *c);
 /* Keep-alive ticks for a waiting request: generation_tick() every `ms`. */
 void connection_start_ticks(struct connection *c, uint64_t ms);
 void connection_stop_timer(struct connection *c);
-/* For its peer's leaving. */
+/* Looks for its peer's leaving once more. */
 void connection_watch(struct connection *c);
-void connection_stop_watch(struct connection *c);
 
 /* "gen-" and the like, then ID_RANDOM random characters, NUL-terminated. */
 void make_id(char *out, const char *prefix);

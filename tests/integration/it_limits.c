@@ -166,24 +166,46 @@ DAEMON_TEST(slow, a_running_request_is_not_cut_by_the_body_timeout, "--body-time
     json_decref(root);
 }
 
-/* Their last bytes and their end are seen at once. */
-DAEMON_TEST(slow, senders_that_left_in_the_middle_are_forgotten, "--body-timeout-ms", "3600000")
+static void in_the_middle(int fd, int where)
+{
+    static const char *const headers[] = {"GET /hea", "GET /health HTTP/1.1\r\n",
+                                          "GET /health HTTP/1.1\r\nHost: local",
+                                          "GET /health HTTP/1.1\r\nHost: localhost\r\n"};
+    if (where < 4) {
+        client_puts(fd, headers[where]);
+        return;
+    }
+    client_puts(fd, "POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n");
+    for (int k = 0; k < 50 * (where - 4); k++)
+        client_puts(fd, "{\"prompt\":                                        ");
+}
+
+/* Their last bytes and their end are seen at once: by a daemon that is stopped for as long. */
+DAEMON_TEST(slow, senders_that_left_in_the_middle_are_forgotten, "--body-timeout-ms", "3600000",
+            "--header-timeout-ms", "3600000")
 {
     struct reply r = {0};
-    int fds[8];
-    for (int i = 0; i < 8; i++)
+    int fds[16];
+    for (int i = 0; i < 16; i++) {
         fds[i] = client_connect(daemon_.port);
-    wait_connections(9);
+        client_request(fds[i], "GET", "/health", "", NULL);
+        if (i < 8) /* the others' second request stands behind a whole one */
+            client_read(fds[i], &r, false);
+        reply_free(&r);
+    }
+    wait_connections(17);
     kill(daemon_.pid, SIGSTOP);
-    for (int i = 0; i < 8; i++) {
-        client_puts(fds[i], "POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n");
-        for (int k = 0; k < 50 * (i % 4); k++)
-            client_puts(fds[i], "{\"prompt\":                                        ");
+    for (int i = 0; i < 16; i++) {
+        in_the_middle(fds[i], i % 8);
         close(fds[i]);
     }
     kill(daemon_.pid, SIGCONT);
     wait_connections(1);
-    /* One that only says that it will send no more is answered. */
+}
+
+DAEMON_TEST(slow, who_will_send_no_more_is_answered)
+{
+    struct reply r;
     int fd = client_connect(daemon_.port);
     client_request(fd, "POST", "/generate", "", "{\"prompt\":7}");
     shutdown(fd, SHUT_WR);
