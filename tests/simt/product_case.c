@@ -251,6 +251,10 @@ static void open_rows(struct product_case *c, bool extreme)
     for (uint32_t row = 0; row < MAX_ROWS; row++)
         random_floats((float *)c->rows.data + (size_t)row * p->row_floats, p->row_floats,
                       extreme && below(2));
+    for (uint32_t row = 0; row < MAX_ROWS && c->wish.huge_first; row++)
+        for (uint32_t i = 0; i < 3; i++)
+            ((float *)c->rows.data)[(size_t)row * p->row_floats + p->buffers[i].offset] =
+                row % 2 ? -6e5f : 5e5f;
     c->want_rows = buffer(c->rows.size);
     c->want_logits = buffer(c->logits.size);
     c->rows_before = buffer(c->rows.size);
@@ -404,6 +408,7 @@ struct product_case *product_case_open(uint64_t seed, struct product_wish wish)
     do
         c->k = ks[below(n_ks)];
     while (c->k % quant_traits(type)->block);
+    c->k = wish.k ? wish.k : c->k;
     c->n_blocks = between(1, 4);
     c->n_ops = c->program->n_ops = between(1, MAX_OPS);
     open_rows(c, extreme);

@@ -10,6 +10,8 @@ struct product_case;
 struct product_wish {
     bool small;      /* few warps and short rows, for runs in great number */
     uint32_t n_rows; /* of the step: up to 8 make its products narrow; 0: any number */
+    uint32_t k;      /* 0: any up to 3,072 */
+    bool huge_first; /* the first value of every input is a thousand times the largest of the others */
 };
 
 struct product_case *product_case_open(uint64_t seed, struct product_wish wish);

@@ -75,6 +75,7 @@ static void case_open(struct node_case *c, const struct product_node *of)
     do
         c->k = ks[between(0, of->small ? 4 : 7)];
     while (c->k % quant_traits(c->type)->block);
+    c->k = of->k ? of->k : c->k;
     c->n = between(1, 90);
     c->n_rows = between(1, between(0, 1) ? 4 : MAX_ROWS);
     c->n_logits = between(1, (int)c->n_rows);
@@ -94,7 +95,7 @@ static void case_open(struct node_case *c, const struct product_node *of)
     if (!c->machine || !c->want)
         abort();
     for (uint32_t i = 0; i < MAX_ROWS * c->in_stride; i++)
-        c->in[i] = random_unit(&state);
+        c->in[i] = of->k && i % c->in_stride == 0 ? 1e3f : random_unit(&state);
     for (uint32_t i = 0; i < MAX_ROWS; i++) {
         c->factors[i] = 1.0f + random_unit(&state) * 0.5f;
         c->tokens[i] = (int32_t)between(0, (int)c->n - 1);

@@ -7,6 +7,7 @@ struct product_node {
     uint64_t seed; /* everything follows from it */
     uint32_t sm;
     bool small; /* few warps and short rows, for runs in great number */
+    uint32_t k; /* 0: any up to 3,072; a multiple of 256. Then the first value of every row is a huge one. */
 };
 
 /* A wrong result is a report too. 0, or -1 with the report. */
