@@ -73,7 +73,9 @@ static const struct attack refused[] = {
 };
 
 /* Two requests, whole and one after the other: RFC 9112 lets a server take a bare LF as a line's end, and
- * libmicrohttpd does. A proxy that hands on what it does not understand is not safe in front of it. */
+ * libmicrohttpd does. It ends a value at a NUL and says nothing of it, as if what stands behind were not
+ * there. A proxy that hands on what it does not understand is not safe in front of it; HAProxy refuses a NUL
+ * where a request's end is told. */
 static const struct attack taken[] = {
     TEXT(POST "Content-Length: 15\r\n\r\n" BODY HIDDEN),
     TEXT(POST "Content-Length:\t15\r\n\r\n" BODY HIDDEN),
@@ -82,6 +84,10 @@ static const struct attack taken[] = {
     TEXT("POST /tokenize HTTP/1.1\nHost: localhost\nContent-Length: 15\n\n" BODY HIDDEN),
     TEXT(POST "X-A: b\nContent-Length: 15\r\n\r\n" BODY HIDDEN),
     TEXT(POST "X-A: b\0c\r\nContent-Length: 15\r\n\r\n" BODY HIDDEN),
+    TEXT(POST "Content-Length: 15\0"
+              "9\r\n\r\n" BODY HIDDEN),
+    TEXT(POST "Transfer-Encoding: chunked\0x\r\n\r\nf\r\n" BODY "\r\n0\r\n\r\n" HIDDEN),
+    TEXT("POST /tokenize HTTP/1.1\r\nHost: localhost\0.example\r\nContent-Length: 15\r\n\r\n" BODY HIDDEN),
     TEXT(POST CHUNKS "f;a\n" BODY "\r\n0\r\n\r\n" HIDDEN),
     TEXT(POST CHUNKS "f\n" BODY "\n0\n\n" HIDDEN),
 };
