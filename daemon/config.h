@@ -74,6 +74,8 @@ struct config {
     uint32_t header_timeout_ms, body_timeout_ms, keepalive_ms;
     uint32_t timeout_ms; /* 0: none */
     uint32_t queue_timeout_ms;
+    uint32_t max_timeout_ms; /* 0: none; this and the next do not bind who has the admin key */
+    uint32_t max_priority;
     int unknown_fields; /* enum config_unknown */
 
     uint32_t drain_timeout_ms, drain_min_ms;

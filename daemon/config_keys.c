@@ -98,6 +98,9 @@ const struct config_key config_keys[] = {
     {COUNT(keepalive_ms, "5000", 100, HOUR), .help = "A silent stream gets a comment this often."},
     {COUNT(timeout_ms, "none", 0, 24 * HOUR), .zero = "none", .help = "Time a request that names none (timeout_ms) may take in all."},
     {COUNT(queue_timeout_ms, "60000", 0, 24 * HOUR), .zero = "none", .help = "Time a request that names none (queue_timeout_ms) may wait."},
+    {COUNT(max_timeout_ms, "none", 0, 24 * HOUR), .zero = "none",
+     .help = "Time every request may take at most; a timeout_ms above it is refused, without the admin key."},
+    {COUNT(max_priority, "100", 0, 100), .help = "Highest priority a request without the admin key may ask for."},
     {CHOICE(unknown_fields, "reject", unknowns), .help = "What a field nobody knows does to a request."},
 
     {COUNT(drain_timeout_ms, "30000", 0, HOUR), .group = "The process",

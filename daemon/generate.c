@@ -147,9 +147,14 @@ static uint64_t deadline(const struct request *r, uint64_t ms)
     return ms ? r->accepted_ns + ms * MS : 0;
 }
 
+/* What is given is within max_timeout_ms: check_limits(). */
 static uint64_t timeout_ms(const struct generation *g)
 {
-    return g->p.has_timeout_ms ? g->p.timeout_ms : g->server->cfg->timeout_ms;
+    const struct config *cfg = g->server->cfg;
+    uint32_t max = g->request->admin ? 0 : cfg->max_timeout_ms;
+    if (g->p.has_timeout_ms)
+        return g->p.timeout_ms;
+    return max && (!cfg->timeout_ms || cfg->timeout_ms > max) ? max : cfg->timeout_ms;
 }
 
 static uint64_t queue_timeout_ms(const struct generation *g)
@@ -239,12 +244,29 @@ static int read_params(struct generation *g, struct arena *scratch, struct api_e
     return fields_read(&reader, g->body, tables + skip, 2 - skip);
 }
 
+/* What only who has the admin key may ask for. */
+static int check_limits(const struct generation *g, struct api_error *err)
+{
+    const struct config *cfg = g->server->cfg;
+    const struct params *p = &g->p;
+    if (g->request->admin)
+        return 0;
+    if (p->priority > (int32_t)cfg->max_priority)
+        return api_invalid(err, "priority", "priority must not be above max_priority, %u (got %d)",
+                           cfg->max_priority, p->priority);
+    if (!cfg->max_timeout_ms || !p->has_timeout_ms || (p->timeout_ms && p->timeout_ms <= cfg->max_timeout_ms))
+        return 0;
+    return api_invalid(err, "timeout_ms", "timeout_ms must be between 1 and max_timeout_ms, %u (got %u)",
+                       cfg->max_timeout_ms, p->timeout_ms);
+}
+
 static void prepare(struct request *r)
 {
     struct generation *g = r->generation;
     struct api_error *err = &r->error;
     struct arena scratch = {0}; /* of what makes the prompt */
-    if (read_params(g, &scratch, err) == 0 && make_ids(g, err) == 0 && fit_context(g, err) == 0) {
+    if (read_params(g, &scratch, err) == 0 && check_limits(g, err) == 0 && make_ids(g, err) == 0 &&
+        fit_context(g, err) == 0) {
         if (!g->p.has_seed && getrandom(&g->p.seed, sizeof g->p.seed, 0) != sizeof g->p.seed)
             g->p.seed = clock_ns();
         g->p.seed &= SEED_MASK;

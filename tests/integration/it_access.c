@@ -115,6 +115,24 @@ Test(access, a_hangup_reads_the_keys_again_and_a_broken_file_changes_nothing)
     stop_with_keys();
 }
 
+Test(access, who_has_no_admin_key_asks_for_no_more_than_the_limits)
+{
+    make_key_files();
+    daemon_start((const char *[]){"--api-keys-file", key_file, "--admin-key-file", admin_file,
+                                  "--max-priority", "5", "--max-timeout-ms", "60000", NULL});
+#define WITH(field) "{\"prompt\":\"Once\",\"max_tokens\":1," field "}"
+    static const char admin[] = "x-api-key: boss-key\r\n";
+    expect_words(ask("POST", "/generate", ALPHA, WITH("\"priority\":6")), 400, "invalid_request",
+                 "priority must not be above max_priority, 5 (got 6)");
+    expect_words(ask("POST", "/v1/completions", ALPHA, WITH("\"timeout_ms\":60001")), 400, "invalid_request",
+                 "timeout_ms must be between 1 and max_timeout_ms, 60000 (got 60001)");
+    expect("POST", "/generate", ALPHA, WITH("\"timeout_ms\":0"), 400); /* which is none */
+    expect("POST", "/generate", ALPHA, WITH("\"priority\":5,\"timeout_ms\":60000"), 200);
+    expect("POST", "/generate", ALPHA, WITH("\"priority\":-100"), 200);
+    expect("POST", "/generate", admin, WITH("\"priority\":100,\"timeout_ms\":0"), 200);
+    stop_with_keys();
+}
+
 Test(access, prefix_pages_are_not_shared_between_keys)
 {
     start_with_keys();

@@ -206,6 +206,13 @@ SERVER_TEST(end, a_deadline_before_the_first_token_is_a_504)
     expect_words(post("/generate", "{\"prompt\":\"Once\",\"timeout_ms\":30}"), 504, "timeout", "first token");
 }
 
+SERVER_TEST(end, who_names_no_time_has_the_longest_there_is, "timeout_ms", "3600000", "max_timeout_ms", "30")
+{
+    fake.n_script = 0;
+    fake.finish = ENGINE_RUNNING;
+    expect_words(post("/generate", "{\"prompt\":\"Once\"}"), 504, "timeout", "timeout_ms (30) passed");
+}
+
 SERVER_TEST(end, a_deadline_after_the_first_token_keeps_the_text)
 {
     fake.n_script = 2;
