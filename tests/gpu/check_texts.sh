@@ -12,8 +12,8 @@ trap '[ -z "$daemon" ] || kill "$daemon" 2>/dev/null || true; rm -rf "$dir"' EXI
 trap 'exit 130' INT TERM
 
 fail() {
-    echo "FAILED  $1"
-    cat "$dir"/*.log
+    echo "FAILED  $1" >&2
+    cat "$dir"/*.log >&2
     exit 1
 }
 
@@ -51,8 +51,8 @@ body() {
 texts() {
     serve "$1"
     seq "$prompts" | xargs -P "$at_once" -I {} curl -s --unix-socket "$dir/socket" -d "@$dir/{}.body" -o "$dir/{}.reply" \
-        http://localhost/generate
-    curl -s --unix-socket "$dir/socket" http://localhost/stats >"$dir/stats"
+        http://localhost/generate || fail "a request to backend $1 had no answer"
+    curl -s --unix-socket "$dir/socket" http://localhost/stats >"$dir/stats" || fail "backend $1 has gone"
     { kill $daemon && wait $daemon; } || fail "backend $1 does not leave in order"
     daemon=""
     for n in $(seq "$prompts"); do
