@@ -108,6 +108,17 @@ static void give_up(struct serve *s, const char *words)
     notify_send(&s->notify, "STATUS=%s", words);
 }
 
+static void give_up_silent(struct serve *s, const struct watchdog *dog, enum watchdog_verdict verdict)
+{
+    bool decoder = verdict == WATCHDOG_DECODER_STALLED;
+    char words[96];
+
+    snprintf(words, sizeof words, "the %s gives no sign of life since %llu ms",
+             decoder ? "decoder" : "engine thread",
+             (unsigned long long)(decoder ? dog->decoder_silent_ns : dog->engine_silent_ns) / 1000000);
+    give_up(s, words);
+}
+
 /* ---- watching ---- */
 
 static void send_status(struct serve *s, const struct engine_stats *stats)
@@ -149,8 +160,7 @@ static bool look_at(struct serve *s, struct watch *w, struct loader *l, struct e
                                    .decoder_idle = info.state != BACKEND_RUNNING};
     enum watchdog_verdict verdict = watchdog_check(&w->dog, &signs);
     if (verdict != WATCHDOG_ALIVE) {
-        give_up(s, verdict == WATCHDOG_DECODER_STALLED ? "the decoder gives no sign of life"
-                                                       : "the engine thread gives no sign of life");
+        give_up_silent(s, &w->dog, verdict);
         return false;
     }
     engine_ping(l->engine);

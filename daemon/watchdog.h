@@ -8,11 +8,11 @@
 #include <stdint.h>
 
 struct watchdog {
-    uint64_t limit_ns; /* 0: everything is alive */
+    uint64_t limit_ns;                            /* 0: everything is alive */
+    uint64_t engine_silent_ns, decoder_silent_ns; /* as of the last check */
     /* Private. */
     bool begun, decoder_idle;
     uint64_t checked_ns, engine_ns, decoder_ns;
-    uint64_t engine_silent_ns, decoder_silent_ns;
 };
 
 struct watchdog_signs {

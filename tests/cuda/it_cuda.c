@@ -1,6 +1,7 @@
 /* The real daemon with backend = cuda, on the emulated driver: what it serves, how the resident kernel lives,
  * parks and comes back, and what happens when the device fails. */
 #include "integration/harness.h"
+#include "integration/process.h"
 #include "unit/temporary_dir.h"
 
 #include <dirent.h>
@@ -354,47 +355,52 @@ Test(cuda_load, a_model_that_does_not_fit_is_7_with_both_numbers)
 
 /* ---- a device that fails while it works ---- */
 
-/* As long as it still answers it is not ready. */
-static void expect_not_ready(void)
+static char *fault_dir, fault_now[64];
+
+/* The device of the next daemon will fail like this, not before fault_happens(). */
+static void fault_prepare(const char *fault)
 {
-    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons(daemon_.port)};
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (connect(fd, (struct sockaddr *)&addr, sizeof addr) == 0 &&
-        client_request(fd, "GET", "/health/ready", "Connection: close\r\n", NULL)) {
-        struct reply r = {0};
-        while (reply_more(&r, fd))
-            ;
-        cr_assert(!r.raw || !strstr(r.raw, "HTTP/1.1 200"), "%s", r.raw);
-        reply_free(&r);
-    }
-    close(fd);
+    fault_dir = temporary_dir();
+    snprintf(fault_now, sizeof fault_now, "%s/now", fault_dir);
+    setenv("SIMT_FAULT", fault, 1);
+    setenv("SIMT_FAULT_WHEN", fault_now, 1);
+}
+
+static void fault_happens(void)
+{
+    cr_assert_eq(symlink("/", fault_now), 0);
+}
+
+/* Two replies: that of the request that ran, and that of who asked behind it on its connection. Both leave in
+ * one turn of the loop, before the process may end. */
+static void expect_failed_and_not_ready(int fd)
+{
+    struct reply r = {0};
+    while (reply_more(&r, fd)) /* until the process ends */
+        ;
+    cr_assert(r.raw && strncmp(r.raw, "HTTP/1.1 500 ", 13) == 0 && strstr(r.raw, "internal"), "%s", r.raw);
+    const char *ready = strstr(r.raw + 9, "HTTP/1.1 ");
+    cr_assert(ready && strncmp(ready, "HTTP/1.1 503 ", 13) == 0 && strstr(ready, "\"stalled\""), "%s", r.raw);
+    reply_free(&r);
 }
 
 /* The fault comes while a request runs, which gets an error; readiness is 503 meanwhile, the process ends
  * with 9. */
 static void expect_fault(const char *fault, const char *const *flags, const char *words)
 {
-    char *dir = temporary_dir(), when[64];
-    snprintf(when, sizeof when, "%s/now", dir);
-    setenv("SIMT_FAULT", fault, 1);
-    setenv("SIMT_FAULT_WHEN", when, 1);
+    fault_prepare(fault);
     daemon_start(flags);
-    struct reply r = {0};
     int fd = client_connect(daemon_.port);
     double before = stat_number("decoder.tokens");
     client_request(fd, "POST", "/generate", "", STORY "240}");
+    client_request(fd, "GET", "/health/ready", "", NULL);
     while (stat_number("decoder.tokens") == before)
         usleep(1000);
-    cr_assert_eq(symlink("/", when), 0);
-    client_read(fd, &r, false);
-    cr_assert_eq(r.status, 500, "%d %s", r.status, r.raw);
-    cr_assert_not_null(strstr(r.body, "internal"), "%s", r.body);
-    reply_free(&r);
+    fault_happens();
+    expect_failed_and_not_ready(fd);
     close(fd);
-    expect_not_ready();
     expect_end(9, words);
-    temporary_dir_remove(dir);
+    temporary_dir_remove(fault_dir);
 }
 
 Test(cuda_fault, a_grid_that_dies_in_a_step_ends_the_process_with_the_drivers_words)
@@ -402,12 +408,84 @@ Test(cuda_fault, a_grid_that_dies_in_a_step_ends_the_process_with_the_drivers_wo
     expect_fault("step", (const char *[]){CUDA, NULL}, "CUDA_ERROR_ILLEGAL_ADDRESS");
 }
 
-Test(cuda_fault, a_grid_that_stands_still_is_seen_within_the_watchdogs_time)
+/* Whoever sees it first, engine or event loop, says how long the heartbeat has stood. */
+Test(cuda_fault, a_grid_that_stands_still_is_given_up_when_its_heartbeat_is_older_than_watchdog_ms)
 {
-    expect_fault("stuck", (const char *[]){CUDA, "--watchdog-ms", "3000", NULL}, "sign of life");
+    static const char words[] = "gives no sign of life since ";
+    expect_fault("stuck", (const char *[]){CUDA, "--watchdog-ms", "3000", NULL}, words);
+    char *log = daemon_read_log();
+    long age = atol(strstr(log, words) + strlen(words));
+    cr_assert_geq(age, 3000, "%ld ms\n%s", age, log);
+    free(log);
 }
 
 Test(cuda_fault, a_device_that_is_lost_is_an_error_to_the_request)
 {
     expect_fault("query", (const char *[]){CUDA, NULL}, "cuStreamQuery");
+}
+
+/* ---- its place in a service ---- */
+
+/* A listening socket as a socket unit makes it. */
+static int listener(uint16_t *port)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    socklen_t length = sizeof address;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    cr_assert_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    cr_assert_eq(listen(fd, 64), 0);
+    getsockname(fd, (struct sockaddr *)&address, &length);
+    *port = ntohs(address.sin_port);
+    return fd;
+}
+
+/* A life of the service on its socket; ready. */
+static void begin_life(struct process *p, int listen_fd, uint16_t port, const char *const *env)
+{
+    static const char *const args[] = {"serve", "--model", DEMO_MODEL, CUDA, NULL};
+    char reply[4096];
+    process_start(p, &(struct process_start){.args = args, .env = env, .listen_fd = listen_fd});
+    while (process_http(port, "/health/ready", NULL, reply, sizeof reply) != 200)
+        usleep(5000);
+}
+
+/* As far as the first token of a stream, then the device fails under it. */
+static void fail_in_a_stream(struct process *p, uint16_t port)
+{
+    static char text[1 << 16];
+    int fd = process_request(port, "/generate", STORY "240,\"stream\":true}");
+    cr_assert(process_read_until(fd, "data: ", text, sizeof text), "%s", text);
+    fault_happens();
+    cr_assert(process_read_until(fd, "CUDA_ERROR_ILLEGAL_ADDRESS", text, sizeof text), "%s", text);
+    close(fd);
+    cr_assert_eq(process_wait(p), 9, "%s", p->stderr_text);
+    process_free(p);
+}
+
+Test(cuda_fault, the_socket_outlives_the_process_and_the_next_one_serves_who_came_meanwhile)
+{
+    struct process p;
+    static char reply[1 << 16];
+    char when[96];
+    uint16_t port;
+    int fd = listener(&port);
+    fault_prepare("step");
+    snprintf(when, sizeof when, "SIMT_FAULT_WHEN=%s", fault_now);
+    begin_life(&p, fd, port, (const char *[]){"SIMT_FAULT=step", when, NULL});
+    fail_in_a_stream(&p, port);
+    int waiting = process_request(port, "/health/live", NULL);
+    begin_life(&p, fd, port, NULL);
+    cr_assert(process_read_until(waiting, "\r\n", reply, sizeof reply), "%s", reply);
+    expect_in(reply, "HTTP/1.1 200");
+    cr_assert_eq(process_http(port, "/generate", STORY "6}", reply, sizeof reply), 200, "%s", reply);
+    json_t *root = json_loads(strchr(reply, '{'), JSON_DISABLE_EOF_CHECK, NULL);
+    expect_story(json_text(root, "text"));
+    json_decref(root);
+    process_signal(&p, SIGTERM);
+    cr_assert_eq(process_wait(&p), 0, "%s", p.stderr_text);
+    process_free(&p);
+    close(waiting);
+    close(fd);
+    temporary_dir_remove(fault_dir);
 }
