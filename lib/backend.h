@@ -85,8 +85,8 @@ struct backend_ops {
      */
     int (*submit)(struct backend *be, const struct step *step, struct error *err);
     /* Moves work forward and takes up to `max` results. Returns their number; *steps_done, if not NULL, is
-     * the id of the newest finished step (a step without logit rows finishes without results). 0 results and
-     * no step in flight: returns at once. */
+     * the id of the newest finished step (a step without logit rows finishes without results). With no
+     * step in flight it looks whether the device is still there, and returns at once. */
     int (*poll)(struct backend *be, struct step_result *out, int max, uint64_t *steps_done,
                 struct error *err);
     /* Eager: takes the step's edits and page ops; then every graph node in order; poll() gives the results

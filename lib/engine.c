@@ -550,7 +550,7 @@ void engine_stats(const struct engine *e, struct engine_stats *out)
 
 struct news {
     struct engine_request *inbox;
-    bool cancelling, closing;
+    bool cancelling, pinged, closing;
 };
 
 /* With lock held: for as long as it takes, or (a deadline may be near) a short while. */
@@ -578,7 +578,8 @@ static struct news wait_for_news(struct engine *e)
         sleep = idle;
         engine_draft_woken(e, clock_ns());
     }
-    struct news n = {.inbox = e->inbox, .cancelling = e->cancelling, .closing = e->closing};
+    struct news n = {
+        .inbox = e->inbox, .cancelling = e->cancelling, .pinged = e->pinged, .closing = e->closing};
     e->inbox = NULL;
     e->inbox_end = &e->inbox;
     e->cancelling = e->pinged = false;
@@ -631,7 +632,7 @@ static void *engine_main(void *arg)
                submit_next(e))
             ;
         wake(e); /* who was cancelled or has started need not wait for the step */
-        if (e->n_flights > 0)
+        if (e->n_flights > 0 || (news.pinged && !e->faulted)) /* an idle device may be lost, too */
             poll_steps(e);
         publish_figures(e);
         wake(e);

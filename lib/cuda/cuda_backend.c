@@ -280,12 +280,10 @@ static int cuda_poll(struct backend *be, struct step_result *out, int max, uint6
     struct cuda_decoder *d = (struct cuda_decoder *)be;
     if (d->fault.code)
         return fault(d, err);
-    int n = 0;
-    if (cuda_in_flight(d)) {
-        if (wait_for_step(d) < 0)
-            return fault(d, err);
-        n = hand_out(d, out, max);
-    }
+    bool waits = cuda_in_flight(d) > 0;
+    if ((waits ? wait_for_step(d) : cuda_watch_idle(d, clock_ns())) < 0)
+        return fault(d, err);
+    int n = waits ? hand_out(d, out, max) : 0;
     if (steps_done)
         *steps_done = d->steps_done;
     return n;

@@ -141,6 +141,8 @@ void cuda_watch_begin(struct cuda_decoder *d);
 /* Looks at the device while a step is in flight: 0, or the fault, which stays. Relaunches a resident kernel
  * that has left while the step was on its way. */
 int cuda_watch(struct cuda_decoder *d, uint64_t now_ns);
+/* The same for a device that has nothing to do: it may be lost all the same. */
+int cuda_watch_idle(struct cuda_decoder *d, uint64_t now_ns);
 /* After this every call returns it. Returns rc. */
 int cuda_fail(struct cuda_decoder *d, int rc, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* For info(), on any thread: when the heartbeat last moved. */

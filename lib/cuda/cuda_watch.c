@@ -102,12 +102,19 @@ static int ask_driver(struct cuda_decoder *d)
     }
     /* All has ended, so what it wrote is here. */
     struct decoder_control *c = cuda_control(d);
-    bool away = d->resident && cuda_resident_has_left(d);
     if (cuda_word(&c->failed))
         return kernel_failed(d, cuda_word(&c->failed));
-    if (!away && cuda_word(&c->completed) != d->submitted)
-        return cuda_fail(d, -EIO, "%s: the kernel ended in the middle of a step", d->device.name);
+    if (d->resident ? !cuda_resident_has_left(d) : cuda_word(&c->completed) != d->submitted)
+        return cuda_fail(d, -EIO, "%s: the kernel ended in the middle of its work", d->device.name);
     return 0;
+}
+
+int cuda_watch_idle(struct cuda_decoder *d, uint64_t now_ns)
+{
+    if (now_ns - d->queried_ns < QUERY_NS)
+        return 0;
+    d->queried_ns = now_ns;
+    return ask_driver(d);
 }
 
 static int relaunch(struct cuda_decoder *d)
@@ -139,11 +146,7 @@ int cuda_watch(struct cuda_decoder *d, uint64_t now_ns)
     uint32_t failed = cuda_word(&c->failed);
     if (failed)
         return kernel_failed(d, failed);
-    int rc = 0;
-    if (now_ns - d->queried_ns >= QUERY_NS) {
-        d->queried_ns = now_ns;
-        rc = ask_driver(d);
-    }
+    int rc = cuda_watch_idle(d, now_ns);
     if (rc == 0 && d->resident && cuda_resident_has_left(d) && cuda_word(&c->completed) != d->submitted)
         rc = relaunch(d);
     return rc < 0 ? rc : check_beat(d, now_ns);

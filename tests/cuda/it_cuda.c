@@ -424,6 +424,27 @@ Test(cuda_fault, a_device_that_is_lost_is_an_error_to_the_request)
     expect_fault("query", (const char *[]){CUDA, NULL}, "cuStreamQuery");
 }
 
+/* Nobody asks for a token, and still nobody is sent to a device that has gone. */
+static void expect_fault_while_idle(const char *fault, const char *words)
+{
+    fault_prepare(fault);
+    daemon_start((const char *[]){CUDA, NULL});
+    wait_state("idle");
+    fault_happens();
+    expect_end(9, words);
+    temporary_dir_remove(fault_dir);
+}
+
+Test(cuda_fault, a_device_that_is_lost_ends_an_idle_process_too)
+{
+    expect_fault_while_idle("query", "cuStreamQuery: CUDA_ERROR_UNKNOWN");
+}
+
+Test(cuda_fault, a_grid_that_dies_idle_ends_the_process_too)
+{
+    expect_fault_while_idle("step", "CUDA_ERROR_ILLEGAL_ADDRESS");
+}
+
 /* ---- its place in a service ---- */
 
 /* A listening socket as a socket unit makes it. */

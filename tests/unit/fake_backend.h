@@ -41,10 +41,11 @@ struct fake {
     uint64_t done;
     const int32_t *end_tokens;
     uint32_t n_end_tokens;
-    uint64_t fail_at; /* poll fails at this step; 0: never */
-    bool echo;        /* seven tokens of eight follow from the one before alone: the text repeats itself */
-    bool alone;       /* a page serves one sequence only; set before the engine opens */
-    uint32_t lazy;    /* one poll in `lazy` does nothing; 0: none */
+    uint64_t fail_at;  /* poll fails at this step; 0: never */
+    _Atomic bool lost; /* every poll fails, with nothing to do as well */
+    bool echo;         /* seven tokens of eight follow from the one before alone: the text repeats itself */
+    bool alone;        /* a page serves one sequence only; set before the engine opens */
+    uint32_t lazy;     /* one poll in `lazy` does nothing; 0: none */
     uint32_t lazy_state;
     atomic_bool held;
     _Atomic uint32_t allowed;
@@ -300,6 +301,8 @@ static inline int fake_poll(struct backend *be, struct step_result *out, int max
 {
     struct fake *f = (struct fake *)be;
     int n = 0, rc = 0;
+    if (atomic_load(&f->lost))
+        return error_set(err, -EIO, "the fake device is lost");
     if (fake_may_run(f)) {
         const struct step *s = &f->ring[0];
         if (f->fail_at && s->id >= f->fail_at)

@@ -644,6 +644,18 @@ Test(engine, an_idle_engine_answers_a_ping)
     rig_close(rig);
 }
 
+Test(engine, an_idle_engine_that_is_asked_sees_that_its_device_is_lost)
+{
+    struct rig *rig = rig_open(usual);
+    struct error err = {0};
+    atomic_store(&rig->fake->lost, true);
+    engine_ping(rig->e);
+    while (!engine_fault(rig->e, &err))
+        sched_yield();
+    cr_assert_str_eq(err.text, "the fake device is lost");
+    rig_close(rig);
+}
+
 Test(engine, an_idle_engine_does_nothing_until_it_is_asked)
 {
     struct rig *rig = rig_open(usual);
