@@ -5,7 +5,7 @@
 # of a build tree. No internet, nothing to install: only the driver. Each part has its own time limit, so that one
 # that fails or hangs leaves the others. What must be right comes before any figure; exit code 0 only if it is.
 # --first: the first minute on a new machine. HEARTH_LIBCUDA: another driver, for example the emulated one, which has
-# no figures. TMPDIR: where models of up to 5 GB are made, and removed at the end.
+# no figures. GPU_PATIENCE: so many times longer may everything take. TMPDIR: where models of up to 5 GB are made, and removed at the end.
 set -u
 usage="usage: check.sh DIR [--first]"
 [ $# -ge 1 ] || { echo "$usage" >&2; exit 2; }
@@ -27,7 +27,8 @@ trap 'exit 130' INT TERM
 export CUDA_CACHE_PATH="$made/cache" # kernels are compiled once for all parts, wherever home is
 mkdir "$CUDA_CACHE_PATH"
 start=$(date +%s)
-budget=${GPU_BUDGET_S:-470}
+patience=${GPU_PATIENCE:-1}
+budget=$((${GPU_BUDGET_S:-470} * patience))
 : >"$work/parts"
 
 # In a container the driver may lie where the loader does not look by itself.
@@ -61,7 +62,7 @@ note() {
 
 # part NAME KIND LIMIT COMMAND...: its stdout is its JSON, its stderr is kept for the report.
 part() {
-    name=$1 kind=$2 limit=$3
+    name=$1 kind=$2 limit=$(($3 * patience))
     shift 3
     left=$(seconds_left)
     if [ "$left" -lt "$((limit / 4 + 2))" ]; then

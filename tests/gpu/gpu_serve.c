@@ -71,7 +71,7 @@ static int stop(struct serve *s)
     if (s->pid <= 0 || waitpid(s->pid, &status, WNOHANG) == s->pid)
         return s->pid > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
     (void)kill(s->pid, SIGTERM);
-    for (int i = 0; i < 200; i++, sleep_s(0.1))
+    for (int i = 0; i < (s->emulated ? 4000 : 200); i++, sleep_s(0.1))
         if (waitpid(s->pid, &status, WNOHANG) == s->pid)
             return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
     (void)kill(s->pid, SIGKILL);
@@ -226,7 +226,7 @@ static int idle_and_return(struct serve *s, json_int_t launches, json_t *out, st
     put_watts(watts, "just served");
     sleep_s(s->emulated ? 0 : 2);
     put_watts(watts, "backed off");
-    uint64_t limit = clock_ns() + (uint64_t)(s->park_ms + 10000) * 1000000;
+    uint64_t limit = clock_ns() + (uint64_t)(s->park_ms + (s->emulated ? 400000 : 10000)) * 1000000;
     int rc;
     while ((rc = count_launches(s, "parked", &now, err)) == -EAGAIN) {
         if (clock_ns() > limit)

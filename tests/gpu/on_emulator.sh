@@ -4,6 +4,7 @@
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 out=$1
+export GPU_PATIENCE=10 # the machine may be busy with other tests
 rm -rf "$out"
 fail() {
     echo "FAILED  $1"

@@ -162,6 +162,13 @@ int part_calls_child(const char *name)
     _exit(rc < 0 && !b.g.emulated);
 }
 
+/* Asked of the library's name: this process may not open a context, its children would inherit half of it. */
+static bool is_emulated(void)
+{
+    const char *path = getenv("HEARTH_LIBCUDA");
+    return path && strstr(path, "simt");
+}
+
 /* Runs one child; false: it did not end, or said nothing. */
 static bool run_child(const char *name, double *us, int *waited, int *result)
 {
@@ -172,7 +179,7 @@ static bool run_child(const char *name, double *us, int *waited, int *result)
     pid_t pid = fork();
     if (pid == 0) {
         (void)dup2(pipe_ends[1], STDOUT_FILENO);
-        (void)alarm(LIMIT_S + 20); /* its own end, whatever the driver does */
+        (void)alarm(LIMIT_S + (is_emulated() ? 400 : 20)); /* its own end, whatever the driver does */
         execl("/proc/self/exe", "gpu_bench", "call", name, (char *)NULL);
         _exit(127);
     }
@@ -183,13 +190,6 @@ static bool run_child(const char *name, double *us, int *waited, int *result)
     if (pid > 0)
         (void)waitpid(pid, &status, 0);
     return n > 0 && status == 0 && sscanf(line, "%lf %d %d", us, waited, result) == 3;
-}
-
-/* Asked of the library's name: this process may not open a context, its children would inherit half of it. */
-static bool is_emulated(void)
-{
-    const char *path = getenv("HEARTH_LIBCUDA");
-    return path && strstr(path, "simt");
 }
 
 int part_calls(struct gpu *g, json_t *out, struct error *err)
