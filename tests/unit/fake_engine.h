@@ -1,6 +1,6 @@
 /* fake_engine.h - an engine of the test's own behind engine.h: it says what the test tells it to, one token
- * per millisecond, on the loop's thread. It defines the functions the HTTP side calls, so the real one is not
- * linked. */
+ * per millisecond, on the loop's thread; a deadline ends a request no earlier than its script. It defines the
+ * functions the HTTP side calls, so the real one is not linked. */
 #pragma once
 #include "engine.h"
 #include "server.h"
@@ -21,7 +21,7 @@ static struct fake {
     struct engine_request *live[FAKE_MAX];
     struct engine_request *news[FAKE_MAX];
     unsigned n_live, n_news;
-    _Atomic unsigned n_submitted, n_cancelled;
+    _Atomic unsigned n_submitted, n_cancelled, n_tokens;
     struct engine_request last; /* a copy of the newest request's input */
     int32_t last_prompt[64];
     struct server *server;
@@ -85,6 +85,7 @@ static void fake_token(unsigned i)
         if (!n)
             r->first_ns = fake_now();
         atomic_store(&r->n_out, n + 1);
+        fake.n_tokens++;
         fake_news(r);
     } else if (n == r->max_tokens) {
         fake_end(i, ENGINE_LENGTH);
@@ -105,7 +106,7 @@ static void fake_tick(uv_timer_t *timer)
             fake_end(i, ENGINE_CANCELLED);
         } else if (fake.hold && r->queue_deadline_ns && now > r->queue_deadline_ns) {
             fake_end(i, ENGINE_QUEUE_TIMEOUT);
-        } else if (r->deadline_ns && now > r->deadline_ns) {
+        } else if (r->deadline_ns && now > r->deadline_ns && (fake.hold || r->n_out >= fake.n_script)) {
             fake_end(i, ENGINE_TIMEOUT);
         } else if (!fake.hold) {
             if (!r->started_ns)

@@ -162,7 +162,7 @@ static inline struct reply get(const char *path)
 
 static inline bool wait_for(atomic_uint *counter, unsigned n)
 {
-    for (int i = 0; i < 10000 && *counter < n; i++)
+    for (int i = 0; i < 120000 && *counter < n; i++)
         usleep(1000);
     return *counter >= n;
 }
