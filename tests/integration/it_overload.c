@@ -25,7 +25,7 @@ static double queue_ms(int fd)
 
 DAEMON_TEST(order, a_larger_priority_goes_first_though_it_came_later, SLOW, "--slots", "1")
 {
-    int running = send_as("first", "{\"prompt\":\"Once\",\"max_tokens\":200,\"ignore_eos\":true}"), fds[3];
+    int running = send_as("first", "{\"prompt\":\"Once\",\"max_tokens\":1000,\"ignore_eos\":true}"), fds[3];
     wait_stat("requests.running", 1);
     fds[0] = send_as("low", "{\"prompt\":\"Once\",\"max_tokens\":30,\"ignore_eos\":true,\"priority\":-50}");
     wait_stat("requests.waiting", 1);
@@ -33,7 +33,7 @@ DAEMON_TEST(order, a_larger_priority_goes_first_though_it_came_later, SLOW, "--s
     wait_stat("requests.waiting", 2);
     fds[2] = send_as("high", "{\"prompt\":\"Once\",\"max_tokens\":30,\"ignore_eos\":true,\"priority\":50}");
     wait_stat("requests.waiting", 3);
-    queue_ms(running);
+    close(running);
     double low = queue_ms(fds[0]), usual = queue_ms(fds[1]), high = queue_ms(fds[2]);
     cr_assert(high < usual && usual < low, "waited %g, %g and %g ms", high, usual, low);
 }

@@ -34,6 +34,17 @@ static void wait_idle(void)
     wait_stat("requests.waiting", 0);
 }
 
+/* Sends a request, and waits until it runs; on a busy machine it may be over before that is seen. */
+static int send_running(const char *headers, const char *body)
+{
+    int fd = client_connect(daemon_.port);
+    long long completed = stat_number("requests.completed");
+    client_request(fd, "POST", "/generate", headers, body);
+    while (stat_number("requests.running") == 0 && stat_number("requests.completed") == completed)
+        usleep(1000);
+    return fd;
+}
+
 /* What is held once the connections of before are gone: the same number for a while. */
 static long steady_held(void)
 {
@@ -160,7 +171,7 @@ static char *long_body(const char *rest)
 
 #define STARVED_TEST(name, ...)                                                                              \
     static void starved_##name(void);                                                                        \
-    Test(starved, name, .timeout = 300)                                                                      \
+    Test(starved, name, .timeout = 1200)                                                                     \
     {                                                                                                        \
         starved_start((const char *[]){__VA_ARGS__ __VA_OPT__(, ) NULL});                                    \
         starved_##name();                                                                                    \
@@ -192,10 +203,7 @@ STARVED_TEST(keep_alive_comments, "--keepalive-ms", "100", "--slots", "1")
                                   .stream = true};
     long failed = 1;
     for (long n = 0; failed; n++) {
-        int fd = client_connect(daemon_.port);
-        client_request(fd, "POST", "/generate", "",
-                       "{\"prompt\":\"Once\",\"max_tokens\":120,\"ignore_eos\":true}");
-        wait_stat("requests.running", 1);
+        int fd = send_running("", "{\"prompt\":\"Once\",\"max_tokens\":120,\"ignore_eos\":true}");
         starve_from(STARVE_OURS, n, n % 2);
         struct reply r = ask(&waiting), first;
         failed = feed();
@@ -210,7 +218,7 @@ STARVED_TEST(keep_alive_comments, "--keepalive-ms", "100", "--slots", "1")
 }
 
 /* Nothing is warm: no thread of the pool, and descriptors that the loop has not seen. */
-Test(starved, the_first_request_of_all, .timeout = 300)
+Test(starved, the_first_request_of_all, .timeout = 1200)
 {
     struct scene first = {.method = "POST", .path = "/generate", .body = long_body(",\"max_tokens\":2")};
     long failed = 1;
@@ -269,9 +277,7 @@ STARVED_TEST(cancel, "--speculation", "off")
     long failed = 1;
     for (long n = 0; failed; n++) {
         struct reply stream, r;
-        int fd = client_connect(daemon_.port);
-        client_request(fd, "POST", "/generate", "X-Request-Id: victim\r\n", body);
-        wait_stat("requests.running", 1);
+        int fd = send_running("X-Request-Id: victim\r\n", body);
         starve_from(STARVE_OURS, n, n % 2);
         r = ask(&delete);
         failed = feed();
@@ -293,7 +299,7 @@ STARVED_TEST(cancel, "--speculation", "off")
 }
 
 /* A page that finds no memory is not kept; the request does not notice. */
-Test(starved, the_prefix_cache_on_disk, .timeout = 300)
+Test(starved, the_prefix_cache_on_disk, .timeout = 1200)
 {
     char *dir = temporary_dir();
     starved_start((const char *[]){"--prefix-cache-dir", dir, NULL});
