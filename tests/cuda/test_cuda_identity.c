@@ -48,17 +48,17 @@ static void check_model(const char *path, enum kv_type kv_type)
     }
 }
 
-Test(cuda_identity, qwen3_q4_k_m_gives_the_cpus_bits_in_all_circumstances, .timeout = 600)
+Test(cuda_identity, qwen3_q4_k_m_gives_the_cpus_bits_in_all_circumstances, .timeout = 1200)
 {
     check_model(HEARTH_TEST_DATA "/tiny-qwen3-s11-q4_k_m.gguf", KV_F16);
 }
 
-Test(cuda_identity, llama3_q4_k_m_with_a_q8_0_cache_gives_the_cpus_bits_in_all_circumstances, .timeout = 600)
+Test(cuda_identity, llama3_q4_k_m_with_a_q8_0_cache_gives_the_cpus_bits_in_all_circumstances, .timeout = 1200)
 {
     check_model(HEARTH_TEST_DATA "/tiny-llama3-s15-q4_k_m.gguf", KV_Q8_0);
 }
 
-Test(cuda_identity, drafts_change_nothing, .timeout = 600)
+Test(cuda_identity, drafts_change_nothing, .timeout = 1200)
 {
     static const struct {
         uint32_t wrong, steps_in_flight;

@@ -239,7 +239,7 @@ ParameterizedTestParameters(cuda_lives, all_end_with_the_cpus_tokens_and_pages_r
     return cr_make_param_array(int, seeds, SOME(sizeof seeds / sizeof *seeds));
 }
 
-ParameterizedTest(int *seed, cuda_lives, all_end_with_the_cpus_tokens_and_pages_return, .timeout = 300)
+ParameterizedTest(int *seed, cuda_lives, all_end_with_the_cpus_tokens_and_pages_return, .timeout = 1200)
 {
     static struct life l;
     const struct one *want = reference();
@@ -265,7 +265,7 @@ ParameterizedTestParameters(cuda_lives, an_engine_closed_in_the_middle_has_ended
     return cr_make_param_array(int, seeds, SOME(sizeof seeds / sizeof *seeds));
 }
 
-ParameterizedTest(int *seed, cuda_lives, an_engine_closed_in_the_middle_has_ended_all, .timeout = 300)
+ParameterizedTest(int *seed, cuda_lives, an_engine_closed_in_the_middle_has_ended_all, .timeout = 1200)
 {
     static struct life l;
     const struct one *want = reference();
@@ -290,7 +290,7 @@ ParameterizedTestParameters(cuda_lives, a_device_that_dies_ends_all)
     return cr_make_param_array(int, seeds, SOME(sizeof seeds / sizeof *seeds));
 }
 
-ParameterizedTest(int *seed, cuda_lives, a_device_that_dies_ends_all, .timeout = 300)
+ParameterizedTest(int *seed, cuda_lives, a_device_that_dies_ends_all, .timeout = 1200)
 {
     static struct life l;
     const struct one *want = reference();

@@ -78,7 +78,7 @@ static void every_host_allocation(enum executor_kind kind)
     model_close(m);
 }
 
-Test(cuda_load, every_allocation_on_the_host_may_fail, .timeout = 300)
+Test(cuda_load, every_allocation_on_the_host_may_fail, .timeout = 1200)
 {
     every_host_allocation(EXECUTOR_PERSISTENT);
     every_host_allocation(EXECUTOR_EAGER);

@@ -262,7 +262,7 @@ static void live_all(const struct circumstances *all, size_t n, uint64_t seed)
     }
 }
 
-Test(cuda_twin, persistent, .timeout = 600)
+Test(cuda_twin, persistent, .timeout = 1200)
 {
     static const struct circumstances all[] = {{QWEN3, EXECUTOR_PERSISTENT, KV_F16, "3", "90", 60},
                                                {QWEN2, EXECUTOR_PERSISTENT, KV_Q8_0, "2", "90", 40},
@@ -271,21 +271,21 @@ Test(cuda_twin, persistent, .timeout = 600)
     live_all(all, sizeof all / sizeof *all, 1);
 }
 
-Test(cuda_twin, eager, .timeout = 600)
+Test(cuda_twin, eager, .timeout = 1200)
 {
     static const struct circumstances all[] = {{QWEN3, EXECUTOR_EAGER, KV_Q8_0, "2", "90", 40},
                                                {QWEN2, EXECUTOR_EAGER, KV_F16, "3", "80", 30}};
     live_all(all, sizeof all / sizeof *all, 11);
 }
 
-Test(cuda_twin, graph, .timeout = 600)
+Test(cuda_twin, graph, .timeout = 1200)
 {
     static const struct circumstances all[] = {{LLAMA, EXECUTOR_GRAPH, KV_Q8_0, "2", "90", 40},
                                                {Q8, EXECUTOR_GRAPH, KV_F16, "3", "90", 30}};
     live_all(all, sizeof all / sizeof *all, 21);
 }
 
-Test(cuda_twin, persistent_in_launches_of_a_second, .timeout = 600)
+Test(cuda_twin, persistent_in_launches_of_a_second, .timeout = 1200)
 {
     /* A display hangs on the device: its kernels are ended after seconds, so ours leaves by itself. */
     static const struct circumstances c[] = {{QWEN3, EXECUTOR_PERSISTENT, KV_F16, "2", "90", 60}};

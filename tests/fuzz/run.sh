@@ -9,7 +9,7 @@ if [ "${1:-}" = one ]; then # SECONDS DIR PROGRAM
     words=""
     [ ! -e "tests/fuzz/$target.dict" ] || words=-dict=tests/fuzz/$target.dict
     mkdir -p "$3/corpora/$target"
-    "$4" -max_total_time="$2" -rss_limit_mb=4096 -timeout=20 -print_final_stats=1 -artifact_prefix="$3/crash-$target-" \
+    "$4" -max_total_time="$2" -rss_limit_mb=4096 -timeout=120 -print_final_stats=1 -artifact_prefix="$3/crash-$target-" \
         $words "$3/corpora/$target" "tests/fuzz/seeds/$target" >"$3/$target.log" 2>&1
     status=$?
     echo "== $target: $(sed -nE 's/^stat::number_of_executed_units: *([0-9]+)/\1 runs/p' "$3/$target.log"), exit code $status"

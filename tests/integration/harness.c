@@ -5,7 +5,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-#define PATIENCE_MS 60000
+#define PATIENCE_MS 300000
 
 struct daemon daemon_;
 const char *daemon_binary = HEARTHD_BINARY;
@@ -218,7 +218,7 @@ long long metric(const char *name)
 void wait_connections(long long n)
 {
     long long is = -1;
-    for (int i = 0; i < 12000 && (is = metric("hearth_connections")) != n; i++)
+    for (int i = 0; i < 60000 && (is = metric("hearth_connections")) != n; i++)
         usleep(5000);
     cr_assert_eq(is, n, "%lld connections", is);
 }

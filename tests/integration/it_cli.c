@@ -28,7 +28,7 @@ static void end(void)
         process_free(&p);
 }
 
-TestSuite(cli, .fini = end, .timeout = 240);
+TestSuite(cli, .fini = end, .timeout = 1200);
 
 /* A file of the test's own, removed by nobody but /tmp. */
 static const char *file_with(const void *bytes, size_t n)
@@ -525,7 +525,7 @@ Test(cli, the_log_holds_no_prompt)
 
 Test(cli, a_decoder_that_hangs_is_9)
 {
-    static const char *const args[] = {SLOW, "--watchdog-ms", "500", NULL};
+    static const char *const args[] = {SLOW, "--watchdog-ms", "2000", NULL};
     static char reply[1 << 20];
     uint16_t port = process_serve(&p, &(struct process_start){.args = args});
     int fd = process_request(port, "/generate", STREAM_LONG);
@@ -540,7 +540,7 @@ Test(cli, a_decoder_that_hangs_is_9)
 
 Test(cli, an_idle_engine_that_hangs_is_9_too)
 {
-    static const char *const args[] = {"--watchdog-ms", "500", NULL};
+    static const char *const args[] = {"--watchdog-ms", "2000", NULL};
     process_serve(&p, &(struct process_start){.args = args});
     process_freeze_workers(&p);
     cr_assert_eq(process_wait(&p), 9, "%s", p.stderr_text);

@@ -45,7 +45,7 @@ static void end(void)
         process_free(&p);
 }
 
-TestSuite(systemd, .init = open_manager, .fini = end, .timeout = 240);
+TestSuite(systemd, .init = open_manager, .fini = end, .timeout = 1200);
 
 /* Messages until one contains `part`; that one. */
 static const char *notified(const char *part)
@@ -132,7 +132,7 @@ Test(systemd, the_watchdog_is_fed_while_the_decoder_is_idle)
 
 Test(systemd, the_watchdog_is_not_fed_by_a_process_whose_decoder_hangs)
 {
-    static const char *const args[] = {"--watchdog-ms", "300", NULL};
+    static const char *const args[] = {"--watchdog-ms", "2000", NULL};
     const char *const env[] = {notify_variable, "WATCHDOG_USEC=400000", NULL};
     process_serve(&p, &(struct process_start){.args = args, .env = env});
     notified("WATCHDOG=1");
@@ -165,7 +165,7 @@ static void ask_admin(uint16_t port, const char *path, const char *status)
 Test(systemd, a_model_put_away_is_in_the_status_and_the_watchdog_is_fed_on)
 {
     char key[] = "/tmp/hearth-key-XXXXXX";
-    const char *const args[] = {"--admin-key-file", key, "--watchdog-ms", "300", NULL};
+    const char *const args[] = {"--admin-key-file", key, "--watchdog-ms", "2000", NULL};
     const char *const env[] = {notify_variable, "WATCHDOG_USEC=400000", NULL};
     int fd = mkstemp(key);
     cr_assert_eq(write(fd, "boss\n", 5), 5);

@@ -246,7 +246,7 @@ static void live(uint64_t seed)
     }
 }
 
-Test(engine_property, whatever_happens_tokens_are_the_sequences_and_pages_return, .timeout = 120)
+Test(engine_property, whatever_happens_tokens_are_the_sequences_and_pages_return, .timeout = 1200)
 {
     dir = temporary_dir();
     for (uint64_t seed = 1; seed <= 60; seed++)

@@ -49,7 +49,7 @@ static uint32_t tell_story(struct decoder_run *r, uint64_t seed, int32_t tokens[
     return n;
 }
 
-Test(demo, int8_chooses_as_the_oracle_on_two_thousand_tokens_of_its_own_stories, .timeout = 250)
+Test(demo, int8_chooses_as_the_oracle_on_two_thousand_tokens_of_its_own_stories, .timeout = 1200)
 {
     struct decoder_run fast, oracle;
     decoder_run_open(&fast, &(struct decoder_run_config){.path = DEMO, .kind = EXECUTOR_PERSISTENT});
