@@ -35,7 +35,7 @@ fail() {
     exit 1
 }
 until_true() {
-    for _ in $(seq 300); do
+    for _ in $(seq 3000); do
         "$@" && return 0
         sleep 0.2
     done
@@ -58,19 +58,20 @@ for n in 1 2 3; do
 done
 start() {
     ip netns exec "$tag-$1" "$hearthd" --model "$model" --host "10.77.0.1$1" --port 8080 --threads 1 --log-level warn \
-        --drain-timeout-ms 20000 --drain-min-ms 4000 >>"$dir/hearthd$1.log" 2>&1 &
+        --drain-timeout-ms 300000 --drain-min-ms 4000 >>"$dir/hearthd$1.log" 2>&1 &
     echo $! >"$dir/pid.$1"
 }
 pid_of() { cat "$dir/pid.$1"; }
 for n in 1 2 3; do start $n; done
 
-sed -e "s|server one .*|server one 10.77.0.11:8080|" -e "s|server two .*|server two 10.77.0.12:8080|" \
+# On a busy machine a daemon in order may be silent for two looks.
+sed -e "s| fall 2 | fall 4 |" -e "s|server one .*|server one 10.77.0.11:8080|" -e "s|server two .*|server two 10.77.0.12:8080|" \
     -e "s|server three .*|server three 10.77.0.13:8080|" -e "s|/run/haproxy/admin.sock|$dir/admin.sock|" "$cfg" >"$dir/haproxy.cfg"
 # Not by in_lb: $! would be a shell, which would not take HAProxy with it.
 ip netns exec "$tag-lb" haproxy -f "$dir/haproxy.cfg" >"$dir/haproxy.log" 2>&1 &
 pids="$pids $!"
 front=http://10.77.0.1:8000
-ask() { in_lb curl -s -o "$1" -w '%{http_code}\n' --max-time 120 -d "@$2" "$front/generate"; }
+ask() { in_lb curl -s -o "$1" -w '%{http_code}\n' --max-time 600 -d "@$2" "$front/generate"; }
 ready() { in_lb curl -sf "http://10.77.0.1$1:8080/health" >/dev/null 2>&1; }
 for n in 1 2 3; do until_true ready $n || fail "daemon $n does not start"; done
 echo '{"prompt":"Once","max_tokens":2}' >"$dir/small"
@@ -150,18 +151,30 @@ large() {
     { printf '{"prompt":"Story %s of the","max_tokens":700,"ignore_eos":true' "$1"; head -c 150000 /dev/zero | tr '\0' ' '; printf '}'; } >"$dir/large.$1"
     ask /dev/null "$dir/large.$1" >"$dir/status.$1" || true
 }
-larges=
-for i in $(seq 16); do
-    large "$i" &
-    larges="$larges $!"
+# Starts sixteen, and kills daemon 1 when it has one; on a busy machine that may be over before it is seen, or killed.
+large_ones() {
+    larges=
+    for i in $(seq 16); do
+        large "$i" &
+        larges="$larges $!"
+    done
+    asked=0
+    until in_lb curl -s http://10.77.0.11:8080/stats | grep -q '"running":[1-9]'; do
+        asked=$((asked + 1))
+        [ $asked -lt 200 ] || break
+    done
+    kill -9 "$(pid_of 1)"
+    # shellcheck disable=SC2086
+    wait $larges
+    answers=$(cat "$dir"/status.* | sort | uniq -c | tr -s ' \n' ' ')
+    cat "$dir"/status.* | grep -qvE '^(200|502)$' && fail "a large request got neither an answer nor a 502: $answers"
+    grep -q 502 "$dir"/status.*
+}
+for try in 1 2 3 4 5 last; do
+    if large_ones; then break; fi
+    [ $try != last ] || fail "no large request saw the daemon die: $answers"
+    start 1
+    until_true ready 1 || fail "daemon 1 does not start again"
 done
-works() { in_lb curl -s http://10.77.0.11:8080/stats | grep -q '"running":[1-9]'; }
-until_true works || fail "no large request reached daemon 1"
-kill -9 "$(pid_of 1)"
-# shellcheck disable=SC2086
-wait $larges
-answers=$(cat "$dir"/status.* | sort | uniq -c | tr -s ' \n' ' ')
-cat "$dir"/status.* | grep -qvE '^(200|502)$' && fail "a large request got neither an answer nor a 502: $answers"
-grep -q 502 "$dir"/status.* || fail "no large request saw the daemon die: $answers"
 cut=$(cat "$dir"/cut.* 2>/dev/null | wc -l)
 echo "$total requests, none failed; $cut streams were cut after they had begun; large ones:$answers"

@@ -27,7 +27,7 @@ serve() {
     "$hearthd" serve --model "$model" --port 0 "$@" 2>"$log" >/dev/null &
     started="$started $!"
     url=
-    for _ in $(seq 300); do
+    for _ in $(seq 3000); do
         url=$(sed -nE 's/.*listening on (http:[^ ]*).*/\1/p' "$log" | head -n 1)
         [ -z "$url" ] || return 0
         sleep 0.1
@@ -43,4 +43,4 @@ slow=$url
 echo page-key >"$work/keys"
 chmod 600 "$work/keys"
 serve "$work/keyed.log" --api-keys-file "$work/keys"
-(cd "$work" && timeout 280 node page.mjs "$open" "$url" "$slow" ${shots:+"$shots"})
+(cd "$work" && timeout 1200 node page.mjs "$open" "$url" "$slow" ${shots:+"$shots"})

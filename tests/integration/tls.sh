@@ -15,7 +15,7 @@ fail() {
     exit 1
 }
 until_true() {
-    for _ in $(seq 300); do
+    for _ in $(seq 3000); do
         "$@" && return 0
         sleep 0.1
     done

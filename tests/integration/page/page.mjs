@@ -4,13 +4,13 @@ import assert from "node:assert";
 import { chromium } from "playwright-core";
 
 const [url, keyed, slow, shots] = process.argv.slice(2);
-const browser = await chromium.launch({ executablePath: process.env.CHROMIUM || "/usr/bin/chromium", args: ["--no-sandbox"] });
+const browser = await chromium.launch({ executablePath: process.env.CHROMIUM || "/usr/bin/chromium", args: ["--no-sandbox"], timeout: 300000 });
 const wide = { width: 1280, height: 860 }, phone = { width: 390, height: 844 };
 let n = 0;
 
 async function open(at, options = {}) {
   const context = await browser.newContext({ viewport: wide, ...options });
-  context.setDefaultTimeout(90000); // of a machine that has other work
+  context.setDefaultTimeout(300000); // of a machine that has other work
   const page = await context.newPage();
   const complaints = [], requests = [];
   page.on("console", m => m.type() === "error" && complaints.push(m.text()));
