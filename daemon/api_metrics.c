@@ -87,7 +87,8 @@ static void put_requests(struct buf *out, const struct server *s, const struct e
     put_head(out, "hearth_rejects_total", "counter", "Refused requests for tokens, by type of error.");
     for (int i = 0; i < STATS_REJECTS; i++)
         put_labelled(out, "hearth_rejects_total", "type", stats_reject_names[i], c->rejects[i]);
-    put_head(out, "hearth_finish_total", "counter", "Completed requests, by finish reason.");
+    put_head(out, "hearth_finish_total", "counter",
+             "Texts of replies, by finish_reason; a request with n has n.");
     for (int i = 0; i < STATS_FINISHES; i++)
         put_labelled(out, "hearth_finish_total", "reason", stats_finish_names[i], c->finishes[i]);
     put_count(out, "gauge", "hearth_requests_running", "Requests that hold a slot.", e->running);

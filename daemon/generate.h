@@ -159,6 +159,8 @@ enum generation_outcome generation_outcome(const struct generation *g);
 /* Its part of the access line, in whatever state it is. */
 struct log_access;
 void generation_log(const struct generation *g, struct log_access *line);
+/* Its texts that have ended, each by how, in whatever state it is. */
+void generation_count_ends(const struct generation *g, struct stats *stats);
 
 /* Encodes text into p.ids (appending), refusing what cannot fit the context. */
 int generation_encode(struct generation *g, const char *text, size_t len, struct tokenizer_flags flags,
@@ -172,8 +174,7 @@ struct timings {
     double queue_ms, prefill_ms, ttft_ms, decode_ms, prompt_tokens_per_s, tokens_per_s;
 };
 void generation_timings(const struct generation *g, struct timings *out);
-uint32_t generation_n_tokens(const struct generation *g);  /* of all choices; any state */
-const char *generation_finish(const struct generation *g); /* of the first choice; any state; NULL: none */
+uint32_t generation_n_tokens(const struct generation *g); /* of all choices; any state */
 struct piece choice_whole(const struct choice *c);
 
 /* choice.c: output room and text, once `e` is filled. 0 or -1 with *err. May run on the pool. */

@@ -12,7 +12,7 @@ static const char *worst_finish(const struct generation *g)
         for (uint32_t k = 0; k < g->n_choices; k++)
             if (g->choices[k].finish && !strcmp(g->choices[k].finish, worst[i]))
                 return worst[i];
-    return generation_finish(g);
+    return g->choices->finish;
 }
 
 /* One word for all choices, as the request's outcome is counted: one that was cancelled or ran out of time
@@ -33,12 +33,28 @@ static const char *log_finish(const struct generation *g)
     }
 }
 
+/* Until then the choices are the pool's, or there are none. */
+static bool has_choices(const struct generation *g)
+{
+    return g->state != GENERATION_PREPARING && g->n_choices;
+}
+
+void generation_count_ends(const struct generation *g, struct stats *stats)
+{
+    for (uint32_t i = 0; has_choices(g) && i < g->n_choices; i++)
+        if (g->choices[i].finish)
+            stats_count_finish(stats, g->choices[i].finish);
+}
+
 void generation_log(const struct generation *g, struct log_access *line)
 {
     line->finish = log_finish(g);
     line->generation = g->id;
-    if (g->state == GENERATION_PREPARING || !g->n_choices) /* its figures are the pool's, or there are none */
+    if (!has_choices(g))
         return;
+    line->n_choices = g->n_choices;
+    for (uint32_t i = 0; i < g->n_choices; i++)
+        line->choices[i] = g->choices[i].finish ? g->choices[i].finish : line->finish;
     const struct choice *first = g->choices;
     line->prompt_tokens = first->e.n_prompt;
     line->tokens = generation_n_tokens(g);
@@ -89,9 +105,4 @@ uint32_t generation_n_tokens(const struct generation *g)
         for (uint32_t i = 0; i < g->n_choices; i++)
             n += g->choices[i].n_tokens;
     return n;
-}
-
-const char *generation_finish(const struct generation *g)
-{
-    return g->state != GENERATION_PREPARING && g->n_choices ? g->choices->finish : NULL;
 }

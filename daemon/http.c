@@ -540,6 +540,8 @@ static void count_outcome(struct server *s, const struct request *r, bool sent)
     if (!r->route || !r->route->work || !strcmp(r->method, "OPTIONS"))
         return;
     enum generation_outcome outcome = r->generation ? generation_outcome(r->generation) : GENERATION_NONE;
+    if (r->generation)
+        generation_count_ends(r->generation, &s->stats);
     if (r->status == 499 || outcome == GENERATION_CANCELLED || !r->status ||
         (!sent && outcome == GENERATION_NONE))
         s->stats.cancelled++;
@@ -548,7 +550,7 @@ static void count_outcome(struct server *s, const struct request *r, bool sent)
     else if (r->status == 500 || outcome == GENERATION_FAILED)
         s->stats.failed++;
     else if (r->status == 200)
-        stats_count_finish(&s->stats, r->generation ? generation_finish(r->generation) : NULL);
+        s->stats.completed++;
     else
         stats_count_reject(&s->stats, r->error.type, (double)(r->replied_ns - r->opened_ns) / 1e6);
 }

@@ -248,6 +248,19 @@ static void append_key(char *out, size_t room, size_t *n, const char *name, cons
     append(out, room, n, "\"");
 }
 
+/* Each after `before`; nothing where there is only one. */
+static void append_choices(char *out, size_t room, size_t *n, const struct log_access *a,
+                           const char *const before[2], const char *after)
+{
+    if (!a->finish || a->n_choices < 2)
+        return;
+    for (uint32_t i = 0; i < a->n_choices; i++) {
+        append(out, room, n, before[i > 0]);
+        append(out, room, n, a->choices[i]);
+    }
+    append(out, room, n, after);
+}
+
 static void access_keys(const struct log_access *a, char *out, size_t room)
 {
     char figures[160];
@@ -267,6 +280,7 @@ static void access_keys(const struct log_access *a, char *out, size_t room)
                  a->prompt_tokens, a->cached_tokens, a->tokens);
         append(out, room, &n, figures);
         append_key(out, room, &n, "finish", a->finish);
+        append_choices(out, room, &n, a, (const char *const[]){",\"choices\":[\"", "\",\""}, "\"]");
     }
     if (a->client)
         append_key(out, room, &n, "client", a->client);
@@ -275,16 +289,19 @@ static void access_keys(const struct log_access *a, char *out, size_t room)
 
 void log_access(enum log_level level, const char *id, const struct log_access *a)
 {
-    char message[512], keys[1024], generation[160] = "";
+    char message[512], keys[1024], generation[160] = "", choices[128] = "";
+    size_t n = 0;
 
     if (!log_enabled(level))
         return;
     if (a->finish)
         snprintf(generation, sizeof generation, " %s prompt=%u cached=%u tokens=%u finish=%s", a->generation,
                  a->prompt_tokens, a->cached_tokens, a->tokens, a->finish);
-    snprintf(message, sizeof message, "%.40s %s %d%s%s%s %.1f ms%s%s", a->method,
+    append_choices(choices, sizeof choices - 1, &n, a, (const char *const[]){" choices=", ","}, "");
+    choices[n] = '\0';
+    snprintf(message, sizeof message, "%.40s %s %d%s%s%s%s %.1f ms%s%s", a->method,
              a->route ? a->route : log_quote(a->path), a->status, a->error ? " " : "",
-             a->error ? a->error : "", generation, a->ms, a->client ? " from " : "",
+             a->error ? a->error : "", generation, choices, a->ms, a->client ? " from " : "",
              a->client ? a->client : "");
     access_keys(a, keys, sizeof keys);
     write_line(level, id, message, keys);

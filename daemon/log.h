@@ -8,7 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define LOG_MAX_LINE 2048
+#define LOG_MAX_LINE    2048
+#define LOG_MAX_CHOICES 8
 
 enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG };
 enum log_format { LOG_TEXT, LOG_JSON };
@@ -38,6 +39,8 @@ struct log_access {
     double ms;
     /* Of a generation; finish NULL: it was none, or came to nothing. */
     const char *finish;
+    const char *choices[LOG_MAX_CHOICES]; /* each one's, where there are several */
+    uint32_t n_choices;
     const char *generation; /* the reply's id */
     uint32_t prompt_tokens, cached_tokens, tokens;
 };

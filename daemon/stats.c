@@ -71,8 +71,11 @@ uint32_t retry_after_s(uint32_t waiting, double rate)
     return seconds < 1 ? 1 : seconds > 60 ? 60 : (uint32_t)seconds;
 }
 
-const char *const stats_finish_names[] = {
-    [STATS_EOS] = "eos", [STATS_STOP] = "stop", [STATS_LENGTH] = "length"};
+const char *const stats_finish_names[] = {[STATS_EOS] = "eos",
+                                          [STATS_STOP] = "stop",
+                                          [STATS_LENGTH] = "length",
+                                          [STATS_TIMEOUT] = "timeout",
+                                          [STATS_CANCELLED] = "cancelled"};
 const char *const stats_reject_names[] = {
     "invalid_request", "context_exceeded",   "unauthorized", "forbidden",
     "not_found",       "method_not_allowed", "too_large",    "unsupported_media_type",
@@ -90,8 +93,7 @@ static int index_of(const char *const *names, int n, const char *name)
 
 void stats_count_finish(struct stats *s, const char *reason)
 {
-    s->completed++;
-    int i = reason ? index_of(stats_finish_names, STATS_FINISHES, reason) : STATS_FINISHES;
+    int i = index_of(stats_finish_names, STATS_FINISHES, reason);
     if (i < STATS_FINISHES)
         s->finishes[i]++;
 }

@@ -29,7 +29,7 @@ double rate_per_s(struct rate *r, uint64_t now_s);
 /* Seconds until `waiting` requests will have been worked off: ceil(waiting / rate), 1..60; 1 at rate 0. */
 uint32_t retry_after_s(uint32_t waiting, double rate);
 
-enum stats_finish { STATS_EOS, STATS_STOP, STATS_LENGTH, STATS_FINISHES };
+enum stats_finish { STATS_EOS, STATS_STOP, STATS_LENGTH, STATS_TIMEOUT, STATS_CANCELLED, STATS_FINISHES };
 #define STATS_REJECTS 15
 extern const char *const stats_finish_names[STATS_FINISHES]; /* API.md's finish_reason */
 extern const char *const stats_reject_names[STATS_REJECTS];  /* API.md's error types; the last is "other" */
@@ -37,13 +37,13 @@ extern const char *const stats_reject_names[STATS_REJECTS];  /* API.md's error t
 struct stats {
     uint64_t started_ns; /* CLOCK_MONOTONIC */
     uint64_t completed, failed, rejected, cancelled, timed_out;
-    uint64_t finishes[STATS_FINISHES]; /* of the completed */
+    uint64_t finishes[STATS_FINISHES]; /* of texts: a request may have several */
     uint64_t rejects[STATS_REJECTS];   /* of the rejected */
     struct rate finished;              /* generations that ran */
     struct histogram queue, ttft, inter_token, total;
     struct histogram reject; /* from a request's headers to its refusal */
 };
 
-/* Counts one that ended well, by its finish_reason (NULL: none), or a refused one by its error's type. */
+/* Counts a text by its finish_reason, or a refused request by its error's type. */
 void stats_count_finish(struct stats *s, const char *reason);
 void stats_count_reject(struct stats *s, const char *type, double ms);

@@ -40,6 +40,10 @@ static void expect_access(const json_t *line, const char *raw)
         return;
     static const char *const ends[] = {"eos", "stop", "length", "timeout", "cancelled", "error", NULL};
     cr_assert(is_one_of(text_of(line, "finish"), ends), "%s", raw);
+    const json_t *choices = json_object_get(line, "choices");
+    cr_assert(!choices || json_array_size(choices) > 1, "%s", raw);
+    for (size_t i = 0; i < json_array_size(choices); i++)
+        cr_assert(is_one_of(json_string_value(json_array_get(choices, i)), ends), "%s", raw);
     cr_assert(json_is_integer(json_object_get(line, "prompt_tokens")) &&
                   json_is_integer(json_object_get(line, "cached_tokens")) &&
                   json_is_integer(json_object_get(line, "tokens")),
@@ -50,8 +54,9 @@ static void expect_line(char *raw)
 {
     static const char *const levels[] = {"error", "warn", "info", "debug", NULL};
     static const char *const known[] = {
-        "time",       "level",  "request",       "message",       "method", "route", "path",   "status", "ms",
-        "generation", "finish", "prompt_tokens", "cached_tokens", "tokens", "error", "client", NULL};
+        "time",          "level",         "request", "message",    "method", "route",
+        "path",          "status",        "ms",      "generation", "finish", "choices",
+        "prompt_tokens", "cached_tokens", "tokens",  "error",      "client", NULL};
     json_error_t words;
     json_t *line = json_loads(raw, JSON_REJECT_DUPLICATES, &words), *value;
     const char *key;
@@ -156,6 +161,7 @@ Test(log_json, a_busy_session_is_one_object_a_line)
                                   "--admin-key-file", key, "--prefix-cache-dir", "/dev/null/none", SLOW,
                                   NULL});
     json_decref(generate(SHORT "}"));
+    json_decref(generate(SHORT ",\"ignore_eos\":true,\"n\":2}"));
     struct reply r = post("/generate", SHORT ",\"stream\":true}");
     reply_free(&r);
     r = client_once(daemon_.port, "POST", "/v1/completions", "X-Request-Id: one.two-three\r\n", SHORT "}");
@@ -192,6 +198,8 @@ Test(log_json, a_busy_session_is_one_object_a_line)
     find("level", "info", "bye");
     find("request", "one.two-three", "POST /v1/completions 200");
     find("finish", "length", "POST /generate 200");
+    const json_t *two = find("finish", "length", " choices=length,length ");
+    cr_assert_eq(json_array_size(json_object_get(two, "choices")), 2);
     find("finish", "cancelled", "POST /generate");
     cr_assert_str_eq(text_of(find("path", "/no/such/route\\\"", " 404"), "method"), "GET");
     find("path", "/sch\xc3\xb6n\xc2\x9b\x7f", " 404");

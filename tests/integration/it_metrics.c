@@ -36,24 +36,25 @@ DAEMON_TEST(metrics, sums_equal_the_requests_sent)
     for (int i = 0; i < 5; i++)
         ask("{\"prompt\":\"Once upon a time\",\"max_tokens\":7,\"ignore_eos\":true}", 200);
     ask("{\"prompt\":\"Once\",\"max_tokens\":0}", 200);
+    ask("{\"prompt\":\"Once\",\"max_tokens\":5,\"ignore_eos\":true,\"n\":3}", 200);
     ask("{\"prompt\":\"Once\",\"temperature\":7}", 400);
     ask("{\"prompt\":\"Once\",\"max_tokens\":100000}", 400);
     struct reply r = scrape();
-    cr_assert_eq(metric_of(r.body, "hearth_requests_total{outcome=\"completed\"}"), 6);
+    cr_assert_eq(metric_of(r.body, "hearth_requests_total{outcome=\"completed\"}"), 7);
     cr_assert_eq(metric_of(r.body, "hearth_requests_total{outcome=\"rejected\"}"), 2);
     cr_assert_eq(metric_of(r.body, "hearth_requests_total{outcome=\"failed\"}"), 0);
     cr_assert_eq(metric_of(r.body, "hearth_rejects_total{type=\"invalid_request\"}"), 1);
     cr_assert_eq(metric_of(r.body, "hearth_rejects_total{type=\"context_exceeded\"}"), 1);
-    cr_assert_eq(metric_of(r.body, "hearth_finish_total{reason=\"length\"}"), 6);
-    cr_assert_eq(metric_of(r.body, "hearth_generated_tokens_total"), 35);
+    cr_assert_eq(metric_of(r.body, "hearth_finish_total{reason=\"length\"}"), 9, "each text counts");
+    cr_assert_eq(metric_of(r.body, "hearth_generated_tokens_total"), 50);
     cr_assert_eq(metric_of(r.body, "hearth_kernel_launches_total"), 1);
     cr_assert_eq(metric_of(r.body, "hearth_reject_seconds_count"), 2);
-    cr_assert_eq(metric_of(r.body, "hearth_ttft_seconds_count"), 5);
-    cr_assert_eq(metric_of(r.body, "hearth_inter_token_seconds_count"), 30);
-    cr_assert_eq(metric_of(r.body, "hearth_request_seconds_count"), 6);
+    cr_assert_eq(metric_of(r.body, "hearth_ttft_seconds_count"), 6);
+    cr_assert_eq(metric_of(r.body, "hearth_inter_token_seconds_count"), 42);
+    cr_assert_eq(metric_of(r.body, "hearth_request_seconds_count"), 7);
     cr_assert_gt(metric_of(r.body, "hearth_process_anonymous_bytes"), 1e6);
-    cr_assert_eq(metric_of(r.body, "vllm:generation_tokens_total"), 35);
-    cr_assert_eq(metric_of(r.body, "vllm:request_success_total{finished_reason=\"length\"}"), 6);
+    cr_assert_eq(metric_of(r.body, "vllm:generation_tokens_total"), 50);
+    cr_assert_eq(metric_of(r.body, "vllm:request_success_total{finished_reason=\"length\"}"), 9);
     reply_free(&r);
 }
 
