@@ -161,7 +161,7 @@ Test(log_json, a_busy_session_is_one_object_a_line)
                                   "--admin-key-file", key, "--prefix-cache-dir", "/dev/null/none", SLOW,
                                   NULL});
     json_decref(generate(SHORT "}"));
-    json_decref(generate(SHORT ",\"ignore_eos\":true,\"n\":2}"));
+    json_decref(generate(SHORT ",\"n\":2}"));
     struct reply r = post("/generate", SHORT ",\"stream\":true}");
     reply_free(&r);
     r = client_once(daemon_.port, "POST", "/v1/completions", "X-Request-Id: one.two-three\r\n", SHORT "}");
