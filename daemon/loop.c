@@ -62,22 +62,28 @@ static int unix_failed(const char *path, int code, struct error *err)
                      path, path);
 }
 
-/* A socket file that nobody listens on is left over from a crash. errno stays. */
+/* A socket file that nobody listens on is left over from a crash. */
 static bool is_stale(const struct sockaddr_un *addr)
 {
     struct stat st;
-    int before = errno;
-    if (lstat(addr->sun_path, &st) < 0 || !S_ISSOCK(st.st_mode)) {
-        errno = before;
+    if (lstat(addr->sun_path, &st) < 0 || !S_ISSOCK(st.st_mode))
         return false;
-    }
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); /* its backlog may be full */
     bool refused =
         fd >= 0 && connect(fd, (const struct sockaddr *)addr, sizeof *addr) < 0 && errno == ECONNREFUSED;
     if (fd >= 0)
         close(fd);
-    errno = before;
     return refused;
+}
+
+/* 0 or a negative errno. */
+static int bind_path(int fd, const struct sockaddr_un *addr)
+{
+    int code = bind(fd, (const struct sockaddr *)addr, sizeof *addr) < 0 ? -errno : 0;
+    if (code != -EADDRINUSE || !is_stale(addr))
+        return code;
+    unlink(addr->sun_path);
+    return bind(fd, (const struct sockaddr *)addr, sizeof *addr) < 0 ? -errno : 0;
 }
 
 int listener_bind_unix(const char *path, struct error *err)
@@ -90,18 +96,14 @@ int listener_bind_unix(const char *path, struct error *err)
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return error_set(err, -errno, "unix_socket %s: %s", path, strerror(errno));
-    int rc = bind(fd, (struct sockaddr *)&addr, sizeof addr);
-    if (rc < 0 && errno == EADDRINUSE && is_stale(&addr)) {
-        unlink(path);
-        rc = bind(fd, (struct sockaddr *)&addr, sizeof addr);
-    }
+    int rc = bind_path(fd, &addr);
     /* Whoever reaches the socket may use it, whatever the umask: its directory is what keeps others out. */
-    if (rc < 0 || listen(fd, BACKLOG) < 0 || chmod(path, 0666) < 0) {
-        int code = errno;
-        close(fd);
-        return unix_failed(path, code, err);
-    }
-    return fd;
+    if (rc == 0 && (listen(fd, BACKLOG) < 0 || chmod(path, 0666) < 0))
+        rc = -errno;
+    if (rc == 0)
+        return fd;
+    close(fd);
+    return unix_failed(path, -rc, err);
 }
 
 void listener_name(struct listener *l)
