@@ -277,6 +277,44 @@ Test(cuda_times, each_op_has_the_devices_time_and_all_together_no_more_than_pass
     decoder_run_close(&r);
 }
 
+Test(cuda_times, events_that_cannot_be_had_are_an_error_and_steps_go_on_without)
+{
+    struct decoder_run r;
+    struct decoder_run_config c = {
+        .path = MODEL, .kind = EXECUTOR_EAGER, .ops = &cuda_backend, .libcuda = LIBCUDA};
+    struct error err = {0};
+    setenv("SIMT_FAULT", "event:20", 1);
+    decoder_run_open(&r, &c);
+    cr_assert_eq(executor_time_ops(r.x, true, &err), -ENOMEM);
+    cr_assert(strstr(err.text, "cuEventCreate: CUDA_ERROR_OUT_OF_MEMORY"), "%s", err.text);
+    decoder_run_row(&r, 0, 0, 5, true);
+    decoder_run_step(&r);
+    cr_assert_eq(executor_timing(r.x)->launches[GRAPH_MUL_MAT], 0);
+    cr_assert_eq(executor_time_ops(r.x, true, NULL), 0); /* the next time there are some */
+    decoder_run_row(&r, 0, 1, 5, true);
+    decoder_run_step(&r);
+    time_of_all(executor_timing(r.x), executor_graph(r.x));
+    decoder_run_close(&r);
+}
+
+Test(cuda_times, a_record_that_fails_is_a_fault_of_its_node)
+{
+    struct decoder_run r;
+    struct decoder_run_config c = {
+        .path = MODEL, .kind = EXECUTOR_EAGER, .ops = &cuda_backend, .libcuda = LIBCUDA};
+    struct error err = {0}, again = {0};
+    setenv("SIMT_FAULT", "record:4", 1); /* after the second node */
+    decoder_run_open(&r, &c);
+    cr_assert_eq(executor_time_ops(r.x, true, NULL), 0);
+    decoder_run_row(&r, 0, 0, 5, true);
+    cr_assert_eq(executor_submit(r.x, r.step, &err), -EIO);
+    cr_assert(strstr(err.text, "attn_norm") && strstr(err.text, "cuEventRecord: CUDA_ERROR_ILLEGAL_ADDRESS"),
+              "%s", err.text);
+    cr_assert_eq(executor_submit(r.x, r.step, &again), -EIO);
+    cr_assert(strstr(again.text, "cuEventRecord"), "%s", again.text);
+    decoder_run_close(&r);
+}
+
 /* ---- steps that are refused ---- */
 
 Test(cuda_step, an_index_out_of_range_is_refused_and_nothing_happens)

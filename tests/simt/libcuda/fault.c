@@ -13,6 +13,8 @@ static const struct {
     [FAULT_ALLOC] = {"alloc", CUDA_OUT_OF_MEMORY},
     [FAULT_HOST_ALLOC] = {"host_alloc", CUDA_OUT_OF_MEMORY},
     [FAULT_JIT] = {"jit", CUDA_INVALID_PTX},
+    [FAULT_EVENT] = {"event", CUDA_OUT_OF_MEMORY},
+    [FAULT_RECORD] = {"record", RESULT_ILLEGAL_ADDRESS},
     [FAULT_LAUNCH] = {"launch", RESULT_ILLEGAL_ADDRESS},
     [FAULT_QUERY] = {"query", RESULT_UNKNOWN},
     [FAULT_STEP] = {"step", RESULT_ILLEGAL_ADDRESS},

@@ -225,7 +225,8 @@ int cuEventCreate(void **event, unsigned flags)
     int result = call_begin_alone("cuEventCreate");
     if (result)
         return result;
-    *event = object_open(OBJECT_EVENT, sizeof(struct event));
+    result = fault_due(FAULT_EVENT);
+    *event = result ? NULL : object_open(OBJECT_EVENT, sizeof(struct event));
     return call_end(*event ? CUDA_SUCCESS : CUDA_OUT_OF_MEMORY);
 }
 
@@ -254,7 +255,10 @@ int cuEventRecord(void *event, void *stream)
     struct stream *s = object_check(stream, OBJECT_STREAM);
     if (!e || !s)
         return call_end(RESULT_INVALID_HANDLE);
-    return call_end(stream_add(s, &(struct work){.kind = WORK_RECORD, .event = e}));
+    result = fault_due(FAULT_RECORD);
+    if (result)
+        emulated_poison(result);
+    return call_end(result ? result : stream_add(s, &(struct work){.kind = WORK_RECORD, .event = e}));
 }
 
 int cuEventElapsedTime(float *ms, void *start, void *end)
