@@ -163,6 +163,14 @@ static int put_tables(struct cuda_decoder *d, struct image *m, struct error *err
     return put_rope(d, m, err);
 }
 
+/* Of memory that is not pinned, and free afterwards. On the stream of the kernels: cuMemcpyHtoD may return
+ * before the bytes have arrived, and would be waited for by its own stream alone. */
+static int send(const struct cuda_decoder *d, uint64_t to, const void *from, size_t size, struct error *err)
+{
+    int rc = CUDA_TRY(&d->driver, err, cuMemcpyHtoDAsync, to, from, size, d->stream);
+    return rc < 0 ? rc : CUDA_TRY(&d->driver, err, cuStreamSynchronize, d->stream);
+}
+
 static size_t tables_size(struct cuda_decoder *d)
 {
     struct image counted = {0};
@@ -181,7 +189,7 @@ static int take_tables(struct cuda_decoder *d, struct error *err)
     if (rc == 0)
         rc = put_tables(d, &m, err);
     if (rc == 0)
-        rc = CUDA_TRY(&d->driver, err, cuMemcpyHtoD, d->tables.address, m.bytes, size);
+        rc = send(d, d->tables.address, m.bytes, size, err);
     free(m.bytes);
     return rc;
 }
@@ -249,7 +257,7 @@ static int set_sampling(struct cuda_decoder *d, struct error *err)
         return error_set(err, -ENOMEM, "%u slots: out of memory", n);
     for (uint32_t i = 0; i < n; i++)
         all[i] = (struct step_sampling){.repetition_penalty = 1, .top_p = 1, .typical_p = 1};
-    int rc = CUDA_TRY(&d->driver, err, cuMemcpyHtoD, d->args.slots.sampling, all, n * sizeof *all);
+    int rc = send(d, d->args.slots.sampling, all, n * sizeof *all, err);
     free(all);
     return rc;
 }

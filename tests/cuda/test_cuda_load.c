@@ -315,6 +315,33 @@ Test(cuda_times, a_record_that_fails_is_a_fault_of_its_node)
     decoder_run_close(&r);
 }
 
+/* ---- what load() has sent is there with the first step ---- */
+
+Test(cuda_load, a_slot_that_had_no_settings_yet_takes_the_likeliest_token)
+{
+    static const enum executor_kind kinds[] = {EXECUTOR_PERSISTENT, EXECUTOR_EAGER};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        struct decoder_run r;
+        struct decoder_run_config c = {
+            .path = MODEL, .kind = kinds[i], .ops = &cuda_backend, .libcuda = LIBCUDA};
+        decoder_run_open(&r, &c);
+        bool fed[4096] = {false};
+        uint32_t n_repeats = 0, best = 5;
+        for (uint32_t pos = 0; pos < 24; pos++) {
+            fed[best] = true;
+            decoder_run_row(&r, 0, pos, (int32_t)best, true);
+            decoder_run_step(&r);
+            const float *logits = executor_logits(r.x, 0);
+            for (uint32_t v = best = 0; v < r.n_vocab; v++)
+                best = logits[v] > logits[best] ? v : best;
+            cr_assert_eq(r.results[0].token, (int32_t)best);
+            n_repeats += fed[best];
+        }
+        cr_assert_gt(n_repeats, 0); /* which a penalty would have kept away */
+        decoder_run_close(&r);
+    }
+}
+
 /* ---- steps that are refused ---- */
 
 Test(cuda_step, an_index_out_of_range_is_refused_and_nothing_happens)

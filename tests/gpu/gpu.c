@@ -83,7 +83,9 @@ void gpu_release(struct gpu *g)
 
 int gpu_write(struct gpu *g, uint64_t to, const void *from, size_t bytes, struct error *err)
 {
-    return CUDA_TRY(&g->driver, err, cuMemcpyHtoD, to, from, bytes);
+    /* cuMemcpyHtoD may return before the bytes have arrived, and kernels here do not wait for its stream. */
+    int rc = CUDA_TRY(&g->driver, err, cuMemcpyHtoDAsync, to, from, bytes, g->stream);
+    return rc < 0 ? rc : CUDA_TRY(&g->driver, err, cuStreamSynchronize, g->stream);
 }
 
 int gpu_read(struct gpu *g, void *to, uint64_t from, size_t bytes, struct error *err)

@@ -163,6 +163,31 @@ Test(emulated_memory, copies_go_there_and_back_and_not_past_the_end)
     close_bench(&b);
 }
 
+/* What cuMemcpyHtoD has taken from memory that is not pinned may be on its way for long: other streams do not
+ * wait for it. */
+Test(emulated_memory, a_copy_of_pageable_memory_arrives_late_and_one_on_the_stream_does_not)
+{
+    struct bench b = open_bench();
+    uint32_t there[CELLS], *back = pinned_memory(&b, sizeof there);
+    for (uint32_t i = 0; i < CELLS; i++)
+        there[i] = i * 7;
+    uint64_t p = device_memory(&b, sizeof there);
+    WELL(&b, cuMemcpyHtoD, p, there, sizeof there);
+    WELL(&b, cuMemcpyDtoHAsync, back, p, sizeof there, b.stream);
+    WELL(&b, cuStreamSynchronize, b.stream);
+    cr_assert_eq(back[1], UINT32_MAX);
+    WELL(&b, cuCtxSynchronize);
+    WELL(&b, cuMemcpyDtoHAsync, back, p, sizeof there, b.stream);
+    WELL(&b, cuStreamSynchronize, b.stream);
+    cr_assert_arr_eq(there, back, sizeof there);
+    there[1] = 5;
+    WELL(&b, cuMemcpyHtoDAsync, p, there, sizeof there, b.stream);
+    WELL(&b, cuMemcpyDtoHAsync, back, p, sizeof there, b.stream);
+    WELL(&b, cuStreamSynchronize, b.stream);
+    cr_assert_eq(back[1], 5);
+    close_bench(&b);
+}
+
 Test(emulated_memory, fresh_memory_is_not_a_number)
 {
     struct bench b = open_bench();

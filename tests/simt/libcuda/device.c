@@ -319,5 +319,8 @@ int cuCtxSetCurrent(void *context)
 int cuCtxSynchronize(void)
 {
     int result = call_begin_alone("cuCtxSynchronize");
-    return result ? result : call_end(CUDA_SUCCESS);
+    if (result)
+        return result;
+    late_copies_arrive();
+    return call_end(CUDA_SUCCESS);
 }

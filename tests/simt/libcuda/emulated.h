@@ -74,6 +74,14 @@ struct buffer {
     char name[32];
 };
 
+/* A copy of memory that was not pinned, on its way: cuMemcpyHtoD has returned. */
+struct late_copy {
+    struct late_copy *next;
+    void *to;
+    size_t bytes;
+    char data[];
+};
+
 enum work_kind { WORK_GRID, WORK_COPY, WORK_FILL, WORK_RECORD };
 
 /* Queued on a stream, or a node of a graph. */
@@ -118,6 +126,7 @@ struct emulated {
     int sticky;          /* what every call returns from now on; 0: the context is well */
     struct object *objects;
     struct buffer *buffers;
+    struct late_copy *late; /* the oldest first */
     size_t used_bytes;
     unsigned n_cooperative; /* grids queued or running that were launched as a whole */
     unsigned n_grids;       /* all grids queued or running */
@@ -153,6 +162,7 @@ unsigned long long emulated_number(const char *name, unsigned long long otherwis
 struct buffer *buffer_of(const void *p, size_t bytes); /* the one that holds all these bytes, or NULL */
 void buffers_close(void);
 void buffers_map(struct simt_machine *m); /* announces all */
+void late_copies_arrive(void);
 
 /* stream.c */
 int stream_add(struct stream *s, const struct work *w); /* or to the graph that it captures */

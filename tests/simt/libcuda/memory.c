@@ -89,8 +89,25 @@ static int buffer_close(const void *memory, bool is_host)
     return RESULT_INVALID_VALUE;
 }
 
+static void drop_late_copies(bool arrive)
+{
+    while (emulated.late) {
+        struct late_copy *c = emulated.late;
+        emulated.late = c->next;
+        if (arrive)
+            memcpy(c->to, c->data, c->bytes);
+        free(c);
+    }
+}
+
+void late_copies_arrive(void)
+{
+    drop_late_copies(true);
+}
+
 void buffers_close(void)
 {
+    drop_late_copies(false);
     while (emulated.buffers)
         buffer_close(emulated.buffers->memory, emulated.buffers->is_host);
 }
@@ -127,7 +144,10 @@ int cuMemAlloc_v2(uint64_t *memory, size_t bytes)
 int cuMemFree_v2(uint64_t memory)
 {
     int result = call_begin_alone("cuMemFree");
-    return result ? result : call_end(memory ? buffer_close((void *)(uintptr_t)memory, false) : CUDA_SUCCESS);
+    if (result)
+        return result;
+    late_copies_arrive();
+    return call_end(memory ? buffer_close((void *)(uintptr_t)memory, false) : CUDA_SUCCESS);
 }
 
 int cuMemHostAlloc(void **memory, size_t bytes, unsigned flags)
@@ -166,6 +186,22 @@ static bool is_device(uint64_t address, size_t bytes)
     return b && !b->is_host;
 }
 
+/* "The function will return once the pageable buffer has been copied to the staging memory, but the DMA to
+ * final destination may not have completed": here it completes as late as it may. */
+static int copy_late(void *to, const void *from, size_t bytes)
+{
+    struct late_copy *c = malloc(sizeof *c + bytes), **last = &emulated.late;
+    if (!c)
+        return CUDA_OUT_OF_MEMORY;
+    *c = (struct late_copy){.to = to, .bytes = bytes};
+    memcpy(c->data, from, bytes);
+    memset(to, FRESH, bytes);
+    while (*last)
+        last = &(*last)->next;
+    *last = c;
+    return CUDA_SUCCESS;
+}
+
 int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes)
 {
     int result = call_begin_alone("cuMemcpyHtoD");
@@ -173,6 +209,10 @@ int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes)
         return result;
     if (!is_device(to, bytes))
         return call_end(RESULT_INVALID_VALUE);
+    late_copies_arrive();
+    const struct buffer *pinned = buffer_of(from, bytes);
+    if (!pinned || !pinned->is_host)
+        return call_end(copy_late((void *)(uintptr_t)to, from, bytes));
     memcpy((void *)(uintptr_t)to, from, bytes);
     return call_end(CUDA_SUCCESS);
 }
@@ -184,6 +224,7 @@ int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes)
         return result;
     if (!is_device(from, bytes))
         return call_end(RESULT_INVALID_VALUE);
+    late_copies_arrive();
     memcpy(to, (const void *)(uintptr_t)from, bytes);
     return call_end(CUDA_SUCCESS);
 }
