@@ -1,5 +1,5 @@
 /* bench_decode - decode and prefill speed of the cpu decoder beside this machine's ceilings.
- *   bench_decode MODEL [threads [prompt [decode [isa]]]]
+ *   bench_decode MODEL [threads [prompt [decode [isa [sequences]]]]]
  * Best of several rounds, since other work on the machine only ever adds time; then where the time goes. */
 #include "clock.h"
 #include "cpu/decoder.h"
@@ -14,7 +14,7 @@ struct bench {
     struct executor *x;
     struct decoder *d;
     struct step *step;
-    uint32_t n_vocab, pos;
+    uint32_t n_vocab, pos, n_slots, n_pages; /* pages of a slot */
 };
 
 static void run(struct bench *b)
@@ -30,21 +30,46 @@ static void run(struct bench *b)
     b->step->n_rows = b->step->n_logits = b->step->n_edits = 0;
 }
 
-/* `n` rows of slot 0 in one step, the last with logits; seconds. */
-static double rows(struct bench *b, uint32_t n)
+/* `n` rows of one slot, the last with logits, to be run with the next step. */
+static void add_rows(struct bench *b, uint32_t slot, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i++, b->pos++) {
-        if (b->pos % 64 == 0)
-            b->step->edits[b->step->n_edits++] =
-                (struct step_table_edit){.index = b->pos / 64, .page = b->pos / 64};
-        b->step->rows[b->step->n_rows++] = (struct step_row){
-            .pos = b->pos, .token = (int32_t)(b->pos * 7919 % b->n_vocab), .logit_index = STEP_NO_LOGITS};
+    for (uint32_t i = 0, pos = b->pos; i < n; i++, pos++) {
+        if (pos % 64 == 0)
+            b->step->edits[b->step->n_edits++] = (struct step_table_edit){
+                .slot = slot, .index = pos / 64, .page = slot * b->n_pages + pos / 64};
+        b->step->rows[b->step->n_rows++] = (struct step_row){.slot = slot,
+                                                             .pos = pos,
+                                                             .token = (int32_t)(pos * 7919 % b->n_vocab),
+                                                             .logit_index = STEP_NO_LOGITS};
     }
-    b->step->rows[n - 1].logit_index = 0;
-    b->step->logits[b->step->n_logits++] = (struct step_logit){.row = (uint16_t)(n - 1), .target = -1};
+    b->step->rows[b->step->n_rows - 1].logit_index = (uint16_t)b->step->n_logits;
+    b->step->logits[b->step->n_logits++] =
+        (struct step_logit){.row = (uint16_t)(b->step->n_rows - 1), .target = -1};
+}
+
+/* Seconds of the step. */
+static double timed_run(struct bench *b)
+{
     uint64_t start = clock_ns();
     run(b);
     return (double)(clock_ns() - start) * 1e-9;
+}
+
+/* `n` rows of one slot in one step; seconds. */
+static double rows(struct bench *b, uint32_t slot, uint32_t n)
+{
+    add_rows(b, slot, n);
+    b->pos += n;
+    return timed_run(b);
+}
+
+/* A row of every slot. */
+static double decode_rows(struct bench *b)
+{
+    for (uint32_t slot = 0; slot < b->n_slots; slot++)
+        add_rows(b, slot, 1);
+    b->pos++;
+    return timed_run(b);
 }
 
 static int compare(const void *a, const void *b)
@@ -107,32 +132,32 @@ static void print_ops(struct bench *b, const char *what, uint32_t n_steps)
 static void prefill(struct bench *b, uint32_t n)
 {
     double best = 1e9;
-    for (uint32_t round = 0; round < 5; round++) {
+    for (uint32_t slot = 0, n_rounds = b->n_slots > 5 ? b->n_slots : 5; slot < n_rounds; slot++) {
         b->pos = 0;
         double t = 0;
         for (uint32_t done = 0; done < n; done += STEP_MAX_ROWS)
-            t += rows(b, n - done < STEP_MAX_ROWS ? n - done : STEP_MAX_ROWS);
+            t += rows(b, slot % b->n_slots, n - done < STEP_MAX_ROWS ? n - done : STEP_MAX_ROWS);
         best = t < best ? t : best;
     }
     double tops = roofline_int8_tops(team_size(b->d->team)), used = 2e-12 * n * macs_per_token(b->d) / best;
     printf("prefill %u: %.1f tokens/s; %.3f of %.3f int8 Tops (%.2f)\n", n, n / best, used, tops,
            used / tops);
-    print_ops(b, "prefill", 5 * ((n + STEP_MAX_ROWS - 1) / STEP_MAX_ROWS));
+    print_ops(b, "prefill", (b->n_slots > 5 ? b->n_slots : 5) * ((n + STEP_MAX_ROWS - 1) / STEP_MAX_ROWS));
 }
 
 static void decode(struct bench *b, uint32_t n)
 {
     double *times = malloc(n * sizeof *times);
     for (uint32_t i = 0; i < n; i++)
-        times[i] = rows(b, 1);
+        times[i] = decode_rows(b);
     qsort(times, n, sizeof *times, compare);
     double bytes = bytes_per_token(b->d), ceiling = roofline_read_gbps(team_size(b->d->team));
-    printf(
-        "decode from %u: best %.2f ms, median %.2f ms (%.1f tokens/s); %.1f MB of weights: %.1f GB/s of %.1f "
-        "(best %.2f, median %.2f)\n",
-        b->pos - n, times[0] * 1e3, times[n / 2] * 1e3, 1 / times[n / 2], bytes * 1e-6,
-        bytes * 1e-9 / times[0], ceiling, bytes * 1e-9 / times[0] / ceiling,
-        bytes * 1e-9 / times[n / 2] / ceiling);
+    printf("decode %u from %u: best %.2f ms, median %.2f ms (%.1f tokens/s); %.1f MB of weights: %.1f GB/s "
+           "of %.1f "
+           "(best %.2f, median %.2f)\n",
+           b->n_slots, b->pos - n, times[0] * 1e3, times[n / 2] * 1e3, b->n_slots / times[n / 2],
+           bytes * 1e-6, bytes * 1e-9 / times[0], ceiling, bytes * 1e-9 / times[0] / ceiling,
+           bytes * 1e-9 / times[n / 2] / ceiling);
     print_ops(b, "decode", n);
     free(times);
 }
@@ -140,19 +165,20 @@ static void decode(struct bench *b, uint32_t n)
 int main(int argc, char **argv)
 {
     if (argc < 2) {
-        fprintf(stderr, "usage: bench_decode MODEL [threads [prompt [decode [isa]]]]\n");
+        fprintf(stderr, "usage: bench_decode MODEL [threads [prompt [decode [isa [sequences]]]]]\n");
         return 2;
     }
     uint32_t n_threads = argc > 2 ? (uint32_t)atoi(argv[2]) : 0,
              n_prompt = argc > 3 ? (uint32_t)atoi(argv[3]) : 512;
     uint32_t n_decode = argc > 4 ? (uint32_t)atoi(argv[4]) : 64;
-    struct bench b = {0};
+    uint32_t n_slots = argc > 6 ? (uint32_t)atoi(argv[6]) : 1, n_ctx = n_prompt + n_decode + 64;
+    struct bench b = {.n_slots = n_slots, .n_pages = (n_ctx + 63) / 64};
     struct error err = {0};
     struct model *m = NULL;
     struct backend_config cfg = {.n_threads = n_threads,
                                  .isa = argc > 5 ? argv[5] : "auto",
-                                 .n_slots = 1,
-                                 .n_ctx = n_prompt + n_decode + 64,
+                                 .n_slots = n_slots,
+                                 .n_ctx = n_ctx,
                                  .steps_in_flight = 2};
     uint64_t start = clock_ns();
     if (model_open(&m, argv[1], &err) < 0 ||
