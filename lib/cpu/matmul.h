@@ -10,7 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MATMUL_ROWS 16 /* rows per group: the unit in which work is dealt */
+#define MATMUL_ROWS  16 /* rows per group: the unit in which work is dealt */
+#define MATMUL_PANEL 8  /* columns of activations that are quantised together */
 
 struct matmul_matrix { /* a packed weight; what `kind` means is in matmul_pack.c */
     uint32_t kind;
@@ -42,14 +43,17 @@ struct matmul_input {
     void *data; /* matmul_input_size(k, n_columns) bytes, 64-byte aligned */
 };
 size_t matmul_input_size(uint32_t k, uint32_t n_columns);
+/* Super-blocks (of 256 values) and panels that quantising is cut into. */
+uint32_t matmul_input_supers(const struct matmul_input *in);
+uint32_t matmul_input_panels(const struct matmul_input *in);
 
 struct matmul_kernels {
     const char *name; /* "avx512vnni", "avxvnni", "avx2", "scalar" */
     bool (*supported)(void);
-    /* Column `column` of `in` from x[k] * gain[k] (gain NULL: x alone), quantised; floats are kept too when
-     * `floats`. */
-    void (*quantise)(struct matmul_input *in, uint32_t column, const float *x, const float *gain,
-                     bool floats);
+    /* Columns [8 panel, ...) of `in`, at most 8, in super-blocks [first, last): column c from x[c][k] *
+     * gain[k] (gain NULL: x[c] alone), quantised; floats are kept too when `floats`. */
+    void (*quantise)(struct matmul_input *in, uint32_t panel, uint32_t first, uint32_t last,
+                     const float *const *x, const float *gain, bool floats);
     /* out[c * stride + i] = product of row 16 * first + i and column c, for the rows of groups [first, last)
      * and all columns of `in`. Rows beyond n are not written. With more than four columns groups are walked
      * in pairs: deal ranges of an even number of them, or the odd one costs as much as two. */

@@ -15,6 +15,9 @@ static inline __attribute__((always_inline)) __m256i dot4(bool is_signed, __m256
 }
 #define dot(kind, acc, w, x) dot4(matmul_traits[kind].bits == 8, acc, w, x)
 
+#include "matmul_quantise.h"
+#define QUANTISE_SUPER quantise_super
+
 #include "matmul_template.h"
 
 static bool supported(void)

@@ -82,6 +82,9 @@ static inline __attribute__((always_inline)) float quantise_block(const float *x
     return !finite ? arith_from_bits(0x7fc00000u) : tiny ? 0.0f : amax / 127.0f;
 }
 
+#include "matmul_quantise_512.h"
+#define QUANTISE_SUPER quantise_super_eight
+
 #include "matmul_template.h"
 
 static bool supported(void)

@@ -7,6 +7,9 @@
 
 #define dot(kind, acc, w, x) _mm256_dpbusd_avx_epi32(acc, w, x)
 
+#include "matmul_quantise.h"
+#define QUANTISE_SUPER quantise_super
+
 #include "matmul_template.h"
 
 static bool supported(void)

@@ -463,3 +463,13 @@ size_t matmul_input_size(uint32_t k, uint32_t n_columns)
 {
     return n_columns * ((size_t)matmul_n_super(k) * MATMUL_COLUMN_SUPER + (size_t)k * sizeof(float));
 }
+
+uint32_t matmul_input_supers(const struct matmul_input *in)
+{
+    return matmul_n_super(in->k);
+}
+
+uint32_t matmul_input_panels(const struct matmul_input *in)
+{
+    return (in->n_columns + MATMUL_PANEL - 1) / MATMUL_PANEL;
+}

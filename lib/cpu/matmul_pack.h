@@ -21,11 +21,11 @@
 #include "matmul.h"
 #include "quant.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define MATMUL_STEPS        8   /* steps of 4 columns per block of 32 */
 #define MATMUL_SUPER_BLOCKS 8   /* blocks per super-block */
-#define MATMUL_PANEL        8   /* columns per panel of activations */
 #define MATMUL_CHUNK        128 /* columns that share one unpacking of a tile */
 
 enum matmul_kind {

@@ -7,22 +7,32 @@ static bool supported(void)
     return true;
 }
 
-static void quantise(struct matmul_input *in, uint32_t column, const float *x, const float *gain, bool floats)
+static void quantise_block(const struct matmul_panel *p, uint32_t column, uint32_t j, const float *x,
+                           const float *gain, bool floats)
 {
-    uint32_t c = column % MATMUL_PANEL;
-    for (uint32_t k = 0; k < in->k; k += ARITH_BLOCK) {
-        struct matmul_panel p = matmul_panel(in, column / MATMUL_PANEL, k / ARITH_SUPER);
-        float v[ARITH_BLOCK];
-        int8_t q[ARITH_BLOCK];
-        int32_t sum[2] = {0, 0};
-        for (uint32_t i = 0; i < ARITH_BLOCK; i++)
-            v[i] = gain ? x[k + i] * gain[k + i] : x[k + i];
-        float a = arith_quantise(v, q);
-        for (uint32_t i = 0; i < ARITH_BLOCK; i++)
-            sum[i / 16] += q[i];
-        matmul_panel_put(&p, c, k % ARITH_SUPER / ARITH_BLOCK, a, q, sum[0], sum[1]);
-        for (uint32_t i = 0; floats && i < ARITH_BLOCK; i++)
-            p.x[(k % ARITH_SUPER + i) * p.width + c] = v[i];
+    float v[ARITH_BLOCK];
+    int8_t q[ARITH_BLOCK];
+    int32_t sum[2] = {0, 0};
+    for (uint32_t i = 0; i < ARITH_BLOCK; i++)
+        v[i] = gain ? x[i] * gain[i] : x[i];
+    float a = arith_quantise(v, q);
+    for (uint32_t i = 0; i < ARITH_BLOCK; i++)
+        sum[i / 16] += q[i];
+    matmul_panel_put(p, column, j, a, q, sum[0], sum[1]);
+    for (uint32_t i = 0; floats && i < ARITH_BLOCK; i++)
+        p->x[(j * ARITH_BLOCK + i) * p->width + column] = v[i];
+}
+
+static void quantise(struct matmul_input *in, uint32_t panel, uint32_t first, uint32_t last,
+                     const float *const *x, const float *gain, bool floats)
+{
+    for (uint32_t super = first; super < last; super++) {
+        struct matmul_panel p = matmul_panel(in, panel, super);
+        for (uint32_t c = 0; c < p.width; c++)
+            for (uint32_t j = 0; j < matmul_n_blocks(in->k, super); j++) {
+                size_t k = (size_t)super * ARITH_SUPER + j * ARITH_BLOCK;
+                quantise_block(&p, c, j, x[c] + k, gain ? gain + k : NULL, floats);
+            }
     }
 }
 

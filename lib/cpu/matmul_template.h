@@ -8,6 +8,7 @@
  *   DIRECT_COLUMNS   up to this many columns, at most 6, weights are unpacked in registers
  *   BYTE_ZERO        1 when dot() takes the whole range of u8: values are then unpacked with zero 128
  *   vi, vf           vectors of integers and of floats, and the vi_*, vf_*, dot() used below
+ *   QUANTISE_SUPER   quantise_super(), or what does the same faster
  *
  * Two shapes serve all types. Few columns (decode): one group at a time, a block of 32 columns of 16 rows is
  * unpacked into 8 registers and meets every column; it runs as fast as memory reads. Many columns (batches,
@@ -17,7 +18,6 @@
 /* clang-format on */
 #include "matmul_pack.h"
 
-#define INLINE      static inline __attribute__((always_inline))
 #define ROW_VECTORS (MATMUL_ROWS / LANES) /* per group */
 #define PAIR_GROUPS (2 / ROW_VECTORS)     /* groups under the two row vectors of a panel */
 /* How far ahead of its tile weights are fetched: when they are unpacked in registers, and when they are
@@ -736,28 +736,16 @@ static void run_floats(const struct matmul_matrix *m, const struct matmul_input 
         floats(MATMUL_BF16, m, in, first, last, out, stride, s);
 }
 
-static void quantise(struct matmul_input *in, uint32_t column, const float *x, const float *gain, bool keep)
+static void quantise(struct matmul_input *in, uint32_t panel, uint32_t first, uint32_t last,
+                     const float *const *x, const float *gain, bool floats)
 {
-    uint32_t c = column % MATMUL_PANEL, n_super = matmul_n_super(in->k);
-    for (uint32_t super = 0; super < n_super; super++) {
-        struct matmul_panel p = matmul_panel(in, column / MATMUL_PANEL, super);
-        for (uint32_t j = 0; j < matmul_n_blocks(in->k, super); j++) {
-            float v[ARITH_BLOCK] __attribute__((aligned(64)));
-            int8_t q[ARITH_BLOCK] __attribute__((aligned(64)));
-            int32_t sum[2];
-            size_t k = (size_t)super * ARITH_SUPER + j * ARITH_BLOCK;
-            /* 2 KB ahead; past the end of x lies, most likely, the next row. */
-            __builtin_prefetch((const void *)((uintptr_t)(x + k) + 2048));
-            __builtin_prefetch((const void *)((uintptr_t)(x + k) + 2112));
-            for (uint32_t i = 0; i < ARITH_BLOCK; i += LANES) {
-                vf from = vf_loadu(x + k + i);
-                vf_store(v + i, gain ? vf_mul(from, vf_loadu(gain + k + i)) : from);
-            }
-            float a = quantise_block(v, q, sum);
-            matmul_panel_put(&p, c, j, a, q, sum[0], sum[1]);
-            for (uint32_t i = 0; keep && i < ARITH_BLOCK; i++)
-                p.x[(j * ARITH_BLOCK + i) * p.width + c] = v[i];
-        }
+    for (uint32_t super = first; super < last; super++) {
+        struct matmul_panel p = matmul_panel(in, panel, super);
+        uint32_t n_blocks = matmul_n_blocks(in->k, super);
+        size_t k = (size_t)super * ARITH_SUPER;
+        QUANTISE_SUPER(&p, n_blocks, k, x, gain);
+        if (floats)
+            keep_floats(&p, n_blocks * ARITH_BLOCK, k, x, gain);
     }
 }
 

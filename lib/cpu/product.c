@@ -7,6 +7,7 @@
 
 #define UNIT 2 /* groups dealt together: kernels for many rows take them in pairs */
 
+static_assert(PRODUCT_OWN_ROWS <= MATMUL_PANEL, "own rows are one panel");
 static_assert(PRODUCT_TILE >= 2 * UNIT * MATMUL_ROWS * STEP_MAX_ROWS,
               "the tile holds one unit of a full step");
 
@@ -26,15 +27,40 @@ static bool wants_floats(const struct product *p)
     return false;
 }
 
-static void quantise_row(struct job *j, uint32_t row, bool floats, float *factor)
+static const float *row_of(const struct product *p, uint32_t row)
+{
+    return row_at(p->in, p->gather ? p->gather[row] : row);
+}
+
+static float factor_of(const struct job *j, uint32_t row)
 {
     const struct product *p = j->p;
-    uint32_t from = p->gather ? p->gather[row] : row;
-    const float *x = row_at(p->in, from);
-    j->shared->kernels->quantise(&j->input, row, x, p->gain, floats);
-    *factor = p->gain      ? j->shared->ops->rms_inverse(x, j->input.k, p->eps)
-              : p->factors ? p->factors[from]
-                           : 1.0f;
+    if (p->gain)
+        return j->shared->ops->rms_inverse(row_of(p, row), j->input.k, p->eps);
+    return p->factors ? p->factors[p->gather ? p->gather[row] : row] : 1.0f;
+}
+
+/* Super-blocks [first, last) of a panel of rows. */
+static void quantise_panel(struct job *j, uint32_t panel, uint32_t first, uint32_t last)
+{
+    const float *x[MATMUL_PANEL];
+    for (uint32_t c = 0, row = panel * MATMUL_PANEL; c < MATMUL_PANEL && row < j->p->n_rows; c++, row++)
+        x[c] = row_of(j->p, row);
+    j->shared->kernels->quantise(&j->input, panel, first, last, x, j->p->gain, wants_floats(j->p));
+}
+
+/* Dealt by super-blocks: members that shared one would write to the same cache lines. The rows' factors go
+ * with them in turn. */
+static void quantise_dealt(struct job *j, struct team *team, uint32_t member, float *factors)
+{
+    uint32_t n_super = matmul_input_supers(&j->input), n_panels = matmul_input_panels(&j->input);
+    struct team_deal pieces = team_deal(team, member, n_panels * n_super, 1);
+    for (uint32_t i, last; team_next(&pieces, &i, &last);) {
+        uint32_t panel = i / n_super, super = i % n_super, end = (panel + 1) * MATMUL_PANEL;
+        for (uint32_t row = panel * MATMUL_PANEL + super; row < end && row < j->p->n_rows; row += n_super)
+            factors[row] = factor_of(j, row);
+        quantise_panel(j, panel, super, super + 1);
+    }
 }
 
 /* Products of groups [first, last) of one matrix into tile[row][stride]; returns how many of its rows that
@@ -119,20 +145,17 @@ void product_run(const struct product *p, const struct product_shared *shared,
         return;
     struct job j = {.p = p, .shared = shared, .own = own};
     j.input = (struct matmul_input){.k = p->matrices[0]->k, .n_columns = p->n_rows};
-    bool floats = wants_floats(p);
     float own_factors[PRODUCT_OWN_ROWS];
     if (p->n_rows <= PRODUCT_OWN_ROWS) {
         j.input.data = own->input;
         j.factors = own_factors;
         for (uint32_t row = 0; row < p->n_rows; row++)
-            quantise_row(&j, row, floats, &own_factors[row]);
+            own_factors[row] = factor_of(&j, row);
+        quantise_panel(&j, 0, 0, matmul_input_supers(&j.input));
     } else {
         j.input.data = shared->input;
         j.factors = shared->factors;
-        struct team_deal rows = team_deal(team, member, p->n_rows, 4);
-        for (uint32_t first, last; team_next(&rows, &first, &last);)
-            for (uint32_t row = first; row < last; row++)
-                quantise_row(&j, row, floats, &shared->factors[row]);
+        quantise_dealt(&j, team, member, shared->factors);
         team_barrier(team, member);
     }
     uint32_t n_groups = count_groups(p), n_units = (n_groups + UNIT - 1) / UNIT;

@@ -76,8 +76,14 @@ static void job_pack(struct bench *b, uint32_t thread)
 
 static void job_quantise(struct bench *b, uint32_t thread)
 {
-    for (uint32_t c = thread; c < b->in.n_columns; c += b->n_threads)
-        b->kernels->quantise(&b->in, c, b->x + (size_t)c * b->in.k, NULL, matmul_is_float(&b->m));
+    uint32_t n_super = matmul_input_supers(&b->in), n = n_super * matmul_input_panels(&b->in);
+    for (uint32_t i = n * thread / b->n_threads; i < n * (thread + 1) / b->n_threads; i++) {
+        uint32_t panel = i / n_super, super = i % n_super;
+        const float *x[MATMUL_PANEL];
+        for (uint32_t c = 0, column = panel * MATMUL_PANEL; c < MATMUL_PANEL && column < b->in.n_columns; c++)
+            x[c] = b->x + (size_t)column++ * b->in.k;
+        b->kernels->quantise(&b->in, panel, super, super + 1, x, NULL, matmul_is_float(&b->m));
+    }
 }
 
 static void job_run(struct bench *b, uint32_t thread)

@@ -99,7 +99,7 @@ struct product { /* one weight times one input, on one table */
     struct matmul_matrix m;
     struct matmul_input in;
     uint8_t *weights;
-    float *x, *gain;
+    float *x, *gain; /* gain NULL: none */
     uint32_t n_columns;
 };
 
@@ -118,8 +118,8 @@ static void product_open(struct product *p, uint32_t type, uint32_t n, uint32_t 
     matmul_pack(type, n, k, p->weights, packed, 0, middle);
     p->x = aligned(sizeof(float) * k * n_columns);
     random_x(p->x, (size_t)k * n_columns, extreme);
-    p->gain = aligned(sizeof(float) * k);
-    for (uint32_t i = 0; i < k; i++)
+    p->gain = next() % 2 ? aligned(sizeof(float) * k) : NULL;
+    for (uint32_t i = 0; p->gain && i < k; i++)
         p->gain[i] = 1.0f + uniform() * 0.5f;
     p->in = (struct matmul_input){k, n_columns, aligned(matmul_input_size(k, n_columns))};
 }
@@ -140,9 +140,15 @@ static void product_run(struct product *p, const struct matmul_kernels *table, f
     for (size_t i = 0; i < stride * p->n_columns; i++)
         out[i] = -7.0f;
     memset(p->in.data, 0xa5, matmul_input_size(p->in.k, p->in.n_columns));
-    for (uint32_t c = 0; c < p->n_columns; c++)
-        table->quantise(&p->in, c, p->x + (size_t)c * p->in.k, c % 2 ? p->gain : NULL,
-                        matmul_is_float(&p->m));
+    for (uint32_t panel = 0; panel < matmul_input_panels(&p->in); panel++) {
+        const float *x[MATMUL_PANEL];
+        for (uint32_t c = 0, column = panel * MATMUL_PANEL; c < MATMUL_PANEL && column < p->n_columns; c++)
+            x[c] = p->x + (size_t)column++ * p->in.k;
+        for (uint32_t first = 0, last, end = matmul_input_supers(&p->in); first < end; first = last) {
+            last = first + 1 + next() % (end - first);
+            table->quantise(&p->in, panel, first, last, x, p->gain, matmul_is_float(&p->m));
+        }
+    }
     void *scratch = aligned(table->scratch_size);
     for (uint32_t first = 0, last; first < p->m.n_groups; first = last) {
         last = first + 1 + next() % (p->m.n_groups - first);
@@ -252,7 +258,7 @@ static double exact(const struct product *p, uint32_t row, uint32_t column, doub
         float v[ARITH_BLOCK];
         int8_t q[ARITH_BLOCK];
         for (int i = 0; i < ARITH_BLOCK; i++)
-            v[i] = p->x[(size_t)column * p->m.k + j + i] * (column % 2 ? p->gain[j + i] : 1.0f);
+            v[i] = p->x[(size_t)column * p->m.k + j + i] * (p->gain ? p->gain[j + i] : 1.0f);
         float a = arith_quantise(v, q);
         for (int i = 0; i < ARITH_BLOCK; i++) {
             double x = matmul_is_float(&p->m) ? (double)v[i] : (double)a * q[i];
