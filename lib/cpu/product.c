@@ -5,7 +5,8 @@
 #include <assert.h>
 #include <stdbool.h>
 
-#define UNIT 2 /* groups dealt together: kernels for many rows take them in pairs */
+#define UNIT  2  /* groups dealt together: kernels for many rows take them in pairs */
+#define PIECE 16 /* units at most: what they yield for a few rows is stored from the first-level cache */
 
 static_assert(PRODUCT_OWN_ROWS <= MATMUL_PANEL, "own rows are one panel");
 static_assert(PRODUCT_TILE >= 2 * UNIT * MATMUL_ROWS * STEP_MAX_ROWS,
@@ -135,7 +136,7 @@ static uint32_t chunk_of(const struct product *p, uint32_t n_units, uint32_t n_m
     uint32_t per_row = UNIT * MATMUL_ROWS * (p->epilogue == PROGRAM_SWIGLU ? 2 : 1);
     uint32_t fits = PRODUCT_TILE / (per_row * p->n_rows), even = n_units / (n_members * 8);
     uint32_t chunk = fits < even ? fits : even;
-    return chunk ? chunk : 1;
+    return !chunk ? 1 : chunk < PIECE ? chunk : PIECE;
 }
 
 void product_run(const struct product *p, const struct product_shared *shared,
