@@ -133,6 +133,14 @@ void attend_append(const struct attend *a, uint32_t layer, uint32_t row, uint32_
     a->ops->append(&a->kv, &a->order, tile_of(a, page, layer, kv_head, KV_VALUES), KV_VALUES, t, v);
 }
 
+void attend_fetch(const struct attend *a, uint32_t layer, uint32_t row, uint32_t kv_head)
+{
+    const struct step_row *r = &a->step->rows[row];
+    uint32_t page = slots_table(a->slots, r->slot)[r->pos / KV_PAGE_TOKENS], t = r->pos % KV_PAGE_TOKENS;
+    a->ops->append_fetch(&a->kv, tile_of(a, page, layer, kv_head, KV_KEYS), KV_KEYS, t);
+    a->ops->append_fetch(&a->kv, tile_of(a, page, layer, kv_head, KV_VALUES), KV_VALUES, t);
+}
+
 struct walk { /* one call of attend_group or attend_split */
     const struct attend *a;
     struct attend_scratch *s;

@@ -66,6 +66,8 @@ void attend_rope(const struct attend *a, uint32_t row, float *x, uint32_t n_head
 /* Writes K and V of one head of row `row` to the cache. */
 void attend_append(const struct attend *a, uint32_t layer, uint32_t row, uint32_t kv_head, const float *k,
                    const float *v);
+/* Asks memory for what the next attend_append() writes to. */
+void attend_fetch(const struct attend *a, uint32_t layer, uint32_t row, uint32_t kv_head);
 /* All query heads of `kv_head` for the rows of a group: q and out [n_heads * head_dim] per row. */
 void attend_group(const struct attend *a, struct attend_scratch *s, uint32_t layer, uint32_t group,
                   uint32_t kv_head, float scale, struct rows q, struct rows out);

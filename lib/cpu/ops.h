@@ -73,6 +73,8 @@ struct ops {
     /* Writes token `t` (0..63) of a tile. */
     void (*append)(const struct kv_layout *kv, const struct ops_order *order, uint8_t *tile,
                    enum kv_which which, uint32_t t, const float *x);
+    /* Asks memory for the lines that it will write to. */
+    void (*append_fetch)(const struct kv_layout *kv, uint8_t *tile, enum kv_which which, uint32_t t);
     /* Folds a page into every query's fold. */
     void (*fold)(const struct ops_page *page, const struct ops_query *queries, uint32_t n_queries);
     /* out[head_dim] from the folds of n splits, ascending. */

@@ -199,6 +199,14 @@ static void append(const struct kv_layout *kv, const struct ops_order *order, ui
         append_q8(kv, order, tile, which, t, x);
 }
 
+static void append_fetch(const struct kv_layout *kv, uint8_t *tile, enum kv_which which, uint32_t t)
+{
+    size_t element = kv->type == KV_F16 ? 2 : 1, n = kv->head_dim;
+    const uint8_t *first = tile + (which == KV_VALUES ? t * n : key_start(kv->head_dim, t)) * element;
+    for (size_t i = 0; i < (which == KV_VALUES ? n : n * TOKEN_BLOCK) * element; i += 64)
+        __builtin_prefetch(first + i, 1);
+}
+
 /* --- attention: several queries share every load of a key or value --- */
 
 enum {
@@ -305,29 +313,38 @@ INLINE void dot_all(const struct dots *x, int n, int m, struct dot_sums *out)
     *out = part[0];
 }
 
-/* Scores of at least n_tokens tokens for n queries. */
+/* Scores of m vectors of tokens from token t on. */
+INLINE void score_some(struct dots x, const struct ops_page *page, const struct page_scales *scales,
+                       uint32_t t, bool first, int n, int m, float s[][KV_PAGE_TOKENS])
+{
+    size_t start = key_start(page->kv->head_dim, t);
+    struct dot_sums v;
+    x.halves = (const uint16_t *)(const void *)page->keys + start;
+    x.bytes = (const int8_t *)page->keys + start;
+    x.scales = x.type == KV_Q8_0 ? scales->keys + t : NULL;
+    x.ahead = first ? page->values + start * (x.type == KV_F16 ? 2 : 1) : NULL;
+    /* Hides that the queries stay the same: else their broadcasts, a vector for every element, are made
+     * before the loop and kept on the stack. */
+    for (int j = 0; j < n; j++)
+        __asm__("" : "+r"(x.q[j]));
+    dot_all(&x, n, m, &v);
+    for (int j = 0; j < n; j++)
+        for (int w = 0; w < m; w++)
+            vec_store(&s[j][t + (uint32_t)w * WIDTH], v.v[j][w]);
+}
+
+/* Scores of at least n_tokens tokens for n queries. Four vectors at a time are the fastest for two queries of
+ * f16, but the end of a page that is not full is not read for nothing. */
 INLINE void scores(struct dots x, const struct ops_page *page, const struct page_scales *scales,
                    uint32_t n_tokens, bool first, int n, float s[][KV_PAGE_TOKENS])
 {
-    const int m = n == 2 && x.type == KV_F16 ? DOT_VECS : 2; /* measured */
-    const uint32_t head_dim = page->kv->head_dim;
+    const bool by_four = DOT_VECS > 2 && n == 2 && x.type == KV_F16;
+    uint32_t t = 0, head_dim = page->kv->head_dim;
     x.next = (uint32_t)(key_start(head_dim, WIDTH) - key_start(head_dim, 0));
-    for (uint32_t t = 0; t < n_tokens; t += (uint32_t)m * WIDTH) {
-        size_t start = key_start(head_dim, t);
-        struct dot_sums v;
-        x.halves = (const uint16_t *)(const void *)page->keys + start;
-        x.bytes = (const int8_t *)page->keys + start;
-        x.scales = x.type == KV_Q8_0 ? scales->keys + t : NULL;
-        x.ahead = first ? page->values + start * (x.type == KV_F16 ? 2 : 1) : NULL;
-        /* Hides that the queries stay the same: else their broadcasts, a vector for every element, are made
-         * before the loop and kept on the stack. */
-        for (int j = 0; j < n; j++)
-            __asm__("" : "+r"(x.q[j]));
-        dot_all(&x, n, m, &v);
-        for (int j = 0; j < n; j++)
-            for (int w = 0; w < m; w++)
-                vec_store(&s[j][t + (uint32_t)w * WIDTH], v.v[j][w]);
-    }
+    for (; by_four && t + 2 * WIDTH < n_tokens; t += DOT_VECS * WIDTH)
+        score_some(x, page, scales, t, first, n, DOT_VECS, s);
+    for (; t < n_tokens; t += 2 * WIDTH)
+        score_some(x, page, scales, t, first, n, 2, s);
 }
 
 /* Scores to weights, for n queries; factor[j]: of what query j had folded before. Each stage takes all
@@ -562,6 +579,7 @@ const struct ops OPS_TABLE = {
     .mul = mul,
     .silu = silu,
     .append = append,
+    .append_fetch = append_fetch,
     .fold = fold,
     .merge = merge,
     .argmax = argmax,

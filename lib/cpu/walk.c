@@ -89,33 +89,55 @@ static void prepare_all(const struct walk *w, const struct program_op *op)
     struct team_deal rows = team_deal(d->team, w->member, n_rows * d->attend.kv.n_kv_heads, 8);
     for (uint32_t first, last; team_next(&rows, &first, &last);)
         for (uint32_t i = first; i < last; i++) {
-            if (i + 1 < last)
+            if (i + 1 < last) {
                 fetch_heads(w, op, (i + 1) % n_rows, (i + 1) / n_rows);
+                attend_fetch(&d->attend, op->layer, (i + 1) % n_rows, (i + 1) / n_rows);
+            }
             prepare_heads(w, op, i % n_rows, i / n_rows);
         }
     team_barrier(d->team, w->member);
 }
 
+/* Where no tile is shared, a row's heads follow each other as their tiles do in memory. */
+static void attend_alone(const struct walk *w, const struct program_op *op)
+{
+    struct decoder *d = w->d;
+    struct attend *a = &d->attend;
+    uint32_t n_heads = a->kv.n_kv_heads;
+    struct team_deal units = team_deal(d->team, w->member, a->n_groups * n_heads, 1);
+    for (uint32_t i, last; team_next(&units, &i, &last);) {
+        if (i + 1 < a->n_groups * n_heads)
+            attend_fetch(a, op->layer, (i + 1) / n_heads, (i + 1) % n_heads);
+        prepare_heads(w, op, i / n_heads, i % n_heads);
+        attend_group(a, &w->own->attend, op->layer, i / n_heads, i % n_heads, op->scale, queries_of(w, op),
+                     d->buffers[op->out]);
+    }
+}
+
 /* Heads are the outer count of the units, so that a member stays with its heads' tiles. */
+static void attend_together(const struct walk *w, const struct program_op *op)
+{
+    struct decoder *d = w->d;
+    struct attend *a = &d->attend;
+    struct team_deal units = team_deal(d->team, w->member, a->n_groups * a->kv.n_kv_heads, 1);
+    for (uint32_t i, last; team_next(&units, &i, &last);)
+        attend_group(a, &w->own->attend, op->layer, i % a->n_groups, i / a->n_groups, op->scale,
+                     queries_of(w, op), d->buffers[op->out]);
+}
+
 static void walk_attend(const struct walk *w, const struct program_op *op)
 {
     struct decoder *d = w->d;
     struct attend *a = &d->attend;
-    bool alone = a->lone_rows && !a->n_splits;
-    if (!alone)
-        prepare_all(w, op);
-    if (a->n_splits) {
-        decoder_attend_splits(d, w->member, op->layer, op->scale, queries_of(w, op), d->buffers[op->out]);
+    if (a->lone_rows && !a->n_splits) {
+        attend_alone(w, op);
         return;
     }
-    struct team_deal units = team_deal(d->team, w->member, a->n_groups * a->kv.n_kv_heads, 1);
-    for (uint32_t i, last; team_next(&units, &i, &last);) {
-        uint32_t group = i % a->n_groups, head = i / a->n_groups;
-        if (alone)
-            prepare_heads(w, op, group, head);
-        attend_group(a, &w->own->attend, op->layer, group, head, op->scale, queries_of(w, op),
-                     d->buffers[op->out]);
-    }
+    prepare_all(w, op);
+    if (a->n_splits)
+        decoder_attend_splits(d, w->member, op->layer, op->scale, queries_of(w, op), d->buffers[op->out]);
+    else
+        attend_together(w, op);
 }
 
 static void walk_sample(const struct walk *w, const struct program_op *op)
