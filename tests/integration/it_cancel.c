@@ -164,7 +164,11 @@ Test(cancel, while_it_waits_by_its_id)
 Test(cancel, in_the_middle_of_a_long_prompt_by_its_client)
 {
     start("--slots", "2");
-    close(prefilling("x", ""));
+    int fd = prefilling("x", "");
+    struct reply r = get("/health/ready"); /* meanwhile, as the prompt's tokens below show */
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    reply_free(&r);
+    close(fd);
     expect_rest(1);
     cr_assert_lt(stat_number("tokens.prompt"), PROMPT);
     cr_assert_eq(stat_number("tokens.generated"), 0);
