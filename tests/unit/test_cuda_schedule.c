@@ -289,7 +289,7 @@ static void walk(struct model *m, uint32_t n_blocks, const struct device *d, enu
  * through a deeper one. */
 Test(cuda_schedule,
      on_any_number_of_blocks_all_is_fetched_and_finished_once_and_nobody_waits_too_long_or_short,
-     .timeout = 600)
+     .timeout = 1200)
 {
     for (uint32_t i = 0; i < N_SHAPES; i += SHAPE_STEPS) {
         struct model m;
@@ -300,7 +300,7 @@ Test(cuda_schedule,
     }
 }
 
-Test(cuda_schedule, so_it_is_with_every_tile_type, .timeout = 600)
+Test(cuda_schedule, so_it_is_with_every_tile_type, .timeout = 1200)
 {
     for (uint32_t type = TILE_Q4_K; type <= TILE_F32; type++)
         for (uint32_t i = 0; i < N_SHAPES; i += SHAPE_STEPS) {
@@ -312,7 +312,7 @@ Test(cuda_schedule, so_it_is_with_every_tile_type, .timeout = 600)
         }
 }
 
-Test(cuda_schedule, every_row_of_a_matrix_gets_the_sum_of_its_super_blocks, .timeout = 600)
+Test(cuda_schedule, every_row_of_a_matrix_gets_the_sum_of_its_super_blocks, .timeout = 1200)
 {
     for (uint32_t i = 0; i < N_SHAPES; i += SHAPE_STEPS) {
         struct model m;
