@@ -279,6 +279,7 @@ int bench_measure(struct offline *o, const struct bench_test *test, uint32_t rep
     *row = (struct bench_row){.executor = (int)executor_kind(o->runtime.executor),
                               .sd = bench_deviation(rates, repetitions),
                               .launches_per_token = (double)(launches(o) - launched) / (double)n_tokens,
+                              .launches = launches(o),
                               .cost = bench_cost(o, test)};
     row->tokens_per_s = bench_median(rates, repetitions);
     bench_test_name(test, row->test, sizeof row->test);

@@ -41,6 +41,7 @@ struct bench_row {
     int executor;              /* enum executor_kind */
     double tokens_per_s, sd;   /* median, standard deviation of the repetitions */
     double launches_per_token; /* of kernels; a resident decoder needs none */
+    uint64_t launches;         /* in all, since the executor has the model */
     struct bench_cost cost;
     struct bench_roofline roofline; /* mean of what was measured just before and just after */
     const char *bound;              /* "int8" or "read": the limit that is nearer */
@@ -67,6 +68,7 @@ double bench_deviation(const double *values, uint32_t n);
 struct bench_report {
     const struct bench_roofline *roofline; /* mean of all */
     uint32_t threads;                      /* the roofline was measured with */
+    bool emulated;                         /* the device: speeds would be of no use, and are left out */
     const struct runtime *runtime;
     const struct bench_row *rows;
     uint32_t n_rows;

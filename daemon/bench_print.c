@@ -17,17 +17,26 @@ void bench_print_roofline(const struct bench_roofline *roofline, uint32_t thread
         fprintf(f, "the driver does not say how fast this device reads\n");
 }
 
-static void print_row(const struct bench_row *row, FILE *f)
+static void print_speed(const struct bench_row *row, bool emulated, FILE *f)
+{
+    if (emulated)
+        fprintf(f, "%11s   %-9s", "-", "-");
+    else
+        fprintf(f, "%11.2f ± %-9.2f", row->tokens_per_s, row->sd);
+}
+
+static void print_row(const struct bench_row *row, bool emulated, FILE *f)
 {
     const struct bench_roofline *roofline = &row->roofline;
     char limit[64] = "-";
 
-    if (strcmp(row->bound, "read") == 0 && roofline->read_gbps > 0)
+    if (!emulated && strcmp(row->bound, "read") == 0 && roofline->read_gbps > 0)
         snprintf(limit, sizeof limit, "%5.1f %% of %.1f GB/s read", 100 * row->fraction, roofline->read_gbps);
-    else if (strcmp(row->bound, "int8") == 0)
+    else if (!emulated && strcmp(row->bound, "int8") == 0)
         snprintf(limit, sizeof limit, "%5.1f %% of %.2f int8 TOPS", 100 * row->fraction, roofline->int8_tops);
-    fprintf(f, "%-16s %-11s %11.2f ± %-9.2f %9.2f   %s\n", row->test, config_executor_name(row->executor),
-            row->tokens_per_s, row->sd, row->launches_per_token, limit);
+    fprintf(f, "%-16s %-11s ", row->test, config_executor_name(row->executor));
+    print_speed(row, emulated, f);
+    fprintf(f, " %14.2f %8llu   %s\n", row->launches_per_token, (unsigned long long)row->launches, limit);
 }
 
 /* KiB of the largest cache that cpu0 uses, 0 when the kernel does not say. (sysconf() reports what CPUID says
@@ -55,34 +64,47 @@ void bench_print_table(const struct bench_report *report, FILE *f)
     runtime_describe(report->runtime, device, sizeof device);
     fprintf(f, "%s · %s %s · %.2f M parameters, %.2f MiB · %s\n", mc->name, mc->arch, mc->quantization,
             (double)mc->n_params / 1e6, bytes / (1 << 20), device);
-    bench_print_roofline(report->roofline, report->threads, f);
+    if (report->emulated)
+        fprintf(f, "SIMT emulator: not a GPU, and so no speeds\n");
+    else
+        bench_print_roofline(report->roofline, report->threads, f);
     long cache = read_cache_kib();
     if (report->threads && bytes < (double)cache * 1024)
         fprintf(f, "the weights fit this CPU's cache (%ld MiB): reading them may be faster than memory\n",
                 cache >> 10);
-    fprintf(f, "\n%-16s %-11s %11s   %-9s %9s   %s\n", "test", "executor", "tokens/s", "sd", "launches",
-            "of the limit");
+    fprintf(f, "\n%-16s %-11s %11s   %-9s %14s %8s   %s\n", "test", "executor", "tokens/s", "sd",
+            "launches/token", "in all", "of the limit");
     for (uint32_t i = 0; i < report->n_rows; i++)
-        print_row(&report->rows[i], f);
+        print_row(&report->rows[i], report->emulated, f);
+}
+
+/* A speed, or null where it is an emulator's. */
+static json_t *speed(const struct bench_report *report, double value)
+{
+    return report->emulated ? json_null() : json_real(value);
+}
+
+static json_t *row_json(const struct bench_report *report, const struct bench_row *row)
+{
+    return json_pack("{s:s, s:s, s:o, s:o, s:f, s:I, s:f, s:f, s:f, s:s, s:o, s:o, s:f}", "test", row->test,
+                     "executor", config_executor_name(row->executor), "tokens_per_s",
+                     speed(report, row->tokens_per_s), "sd", speed(report, row->sd), "launches_per_token",
+                     row->launches_per_token, "launches", (json_int_t)row->launches, "bytes_per_token",
+                     row->cost.bytes, "int8_ops_per_token", row->cost.int8_ops, "attention_ops_per_token",
+                     row->cost.attention_ops, "bound", row->bound, "fraction", speed(report, row->fraction),
+                     "read_GBps", speed(report, row->roofline.read_gbps), "int8_TOPS",
+                     row->roofline.int8_tops);
 }
 
 void bench_print_json(const struct bench_report *report, FILE *f)
 {
     json_t *rows = json_array();
 
-    for (uint32_t i = 0; i < report->n_rows; i++) {
-        const struct bench_row *row = &report->rows[i];
-        json_array_append_new(
-            rows,
-            json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:s, s:f, s:f, s:f}", "test", row->test,
-                      "executor", config_executor_name(row->executor), "tokens_per_s", row->tokens_per_s,
-                      "sd", row->sd, "launches_per_token", row->launches_per_token, "bytes_per_token",
-                      row->cost.bytes, "int8_ops_per_token", row->cost.int8_ops, "attention_ops_per_token",
-                      row->cost.attention_ops, "bound", row->bound, "fraction", row->fraction, "read_GBps",
-                      row->roofline.read_gbps, "int8_TOPS", row->roofline.int8_tops));
-    }
-    json_t *all = json_pack("{s:{s:f, s:f}, s:o}", "roofline", "read_GBps", report->roofline->read_gbps,
-                            "int8_TOPS", report->roofline->int8_tops, "rows", rows);
+    for (uint32_t i = 0; i < report->n_rows; i++)
+        json_array_append_new(rows, row_json(report, &report->rows[i]));
+    json_t *all = json_pack("{s:b, s:{s:o, s:f}, s:o}", "emulated", report->emulated, "roofline", "read_GBps",
+                            speed(report, report->roofline->read_gbps), "int8_TOPS",
+                            report->roofline->int8_tops, "rows", rows);
     json_dumpf(all, f, JSON_REAL_PRECISION(7));
     fputc('\n', f);
     json_decref(all);

@@ -192,12 +192,14 @@ static int print_ops(const struct config *cfg, const struct bench_plan *plan, st
     return rc;
 }
 
-static uint32_t n_threads(const struct offline *o)
+/* What the limits belong to. */
+static void describe_machine(const struct offline *o, struct bench_report *report)
 {
     struct backend_info info;
 
     executor_info(o->runtime.executor, &info);
-    return info.n_threads;
+    report->threads = info.n_threads;
+    report->emulated = info.memory_total && strstr(info.device, "emulator");
 }
 
 /* Over all rows. */
@@ -244,7 +246,7 @@ static int bench_model(struct config *cfg, const struct bench_options *opt, stru
     int rc = offline_open(&o, cfg, err);
     if (rc < 0)
         return rc;
-    report.threads = n_threads(&o);
+    describe_machine(&o, &report);
     rc = run_tests(&o, &plan, opt, &report, rows, err);
     if (rc == 0 && opt->executors)
         rc = run_others(&o, cfg, &plan, opt, &report, rows, err);

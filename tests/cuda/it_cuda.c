@@ -510,3 +510,46 @@ Test(cuda_fault, the_socket_outlives_the_process_and_the_next_one_serves_who_cam
     close(fd);
     temporary_dir_remove(fault_dir);
 }
+
+/* ---- hearthd bench ---- */
+
+#define BENCH                                                                                                \
+    "bench", "--config", "/dev/null", "--model", HEARTH_TEST_DATA "/tiny-llama3-s15-q4_k_m.gguf",            \
+        "--backend", "cuda", "--libcuda", LIBCUDA, "--n-ctx", "64", "-p", "3", "-n", "3", "-r", "1",         \
+        "--executors"
+
+Test(cuda_bench, the_three_executors_stand_side_by_side_with_what_they_launch)
+{
+    static const struct {
+        const char *executor;
+        double least, most; /* launches per token of text */
+    } want[] = {{"persistent", 0, 0}, {"graph", 1, 1}, {"eager", 20, 200}};
+    struct process p;
+    cr_assert_eq(PROCESS_RUN(&p, BENCH, "--json"), 0, "%s", p.stderr_text);
+    json_t *report = json_loads(p.stdout_text, 0, NULL), *rows = json_object_get(report, "rows");
+    cr_assert_eq(json_array_size(rows), 6, "%s", p.stdout_text);
+    cr_assert(json_is_true(json_object_get(report, "emulated")));
+    for (size_t i = 0; i < 6; i++) {
+        json_t *row = json_array_get(rows, i);
+        double launches = json_real_value(json_object_get(row, "launches_per_token"));
+        cr_assert_str_eq(json_string_value(json_object_get(row, "test")), i % 2 ? "tg3" : "pp3");
+        cr_assert_str_eq(json_string_value(json_object_get(row, "executor")), want[i / 2].executor);
+        cr_assert(json_is_null(json_object_get(row, "tokens_per_s")), "the emulator's speed is shown as one");
+        if (i % 2)
+            cr_assert(launches >= want[i / 2].least && launches <= want[i / 2].most, "%s: %g",
+                      want[i / 2].executor, launches);
+    }
+    for (size_t i = 0; i < 2; i++) /* what loaded the model launched it, and nothing did again */
+        cr_assert_eq(json_integer_value(json_object_get(json_array_get(rows, i), "launches")), 1);
+    json_decref(report);
+    process_free(&p);
+}
+
+Test(cuda_bench, a_table_of_the_emulator_says_that_it_shows_no_speeds)
+{
+    struct process p;
+    cr_assert_eq(PROCESS_RUN(&p, BENCH), 0, "%s", p.stderr_text);
+    expect_in(p.stdout_text, "SIMT emulator: not a GPU, and so no speeds");
+    cr_assert_null(strstr(p.stdout_text, "±"), "%s", p.stdout_text);
+    process_free(&p);
+}
