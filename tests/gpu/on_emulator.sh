@@ -1,6 +1,7 @@
 #!/bin/sh
-# on_emulator.sh DIR [--first] - check.sh on the emulated driver (HEARTH_LIBCUDA, GPU_BIN): every part must be ok, there
-# must be no figure of speed, and a device that fails must be told from one that works.
+# on_emulator.sh DIR [--first] - check.sh on the emulated driver (HEARTH_LIBCUDA): every part must be ok, there must be no
+# figure of speed, and a device that fails must be told from one that works. The programs are those of GPU_BIN, or with
+# GPU_PACK, a build tree, those that pack.sh takes out of it, from the folder that would go to another machine.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 out=$1
@@ -11,6 +12,16 @@ fail() {
     cat "$out/report.md"
     exit 1
 }
+if [ -n "${GPU_PACK:-}" ]; then
+    folder=$out-packed
+    log=$("$here/pack.sh" "$GPU_PACK" "$folder" 2>&1) || { echo "FAILED  pack.sh: $log"; exit 1; }
+    # Nothing but the C library is the machine's own. (A library that is missing has no path.)
+    foreign=$(LD_LIBRARY_PATH="$folder/lib" ldd "$folder"/bin/* | awk '$2 == "=>" && index($3, "'"$folder"'/lib/") != 1 { print $1 }' |
+        grep -vE '^(libc|libm|libdl|libpthread|librt)\.so\.' | sort -u)
+    [ -z "$foreign" ] || { echo "FAILED  pack.sh leaves behind: $foreign"; exit 1; }
+    here=$folder
+    unset GPU_BIN
+fi
 "$here/check.sh" "$@" || fail "exit code $?"
 grep -q '^# Hearth on SIMT emulator' "$out/report.md" || fail "the report does not say what it is of"
 grep -E '"result": "(failed|timeout|left-out)"' "$out/report.json" && fail "not every part is ok"
