@@ -19,16 +19,6 @@ static bool has_unread(const struct connection *c)
     return recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
 }
 
-static void on_slow(uv_timer_t *timer)
-{
-    struct connection *c = timer->data;
-    if (c->left && has_unread(c))
-        connection_limit(c, LEFT_MS);
-    else
-        shutdown(c->fd, SHUT_RDWR);
-    server_run_listeners(c->server);
-}
-
 static void on_tick(uv_timer_t *timer)
 {
     struct connection *c = timer->data;
@@ -40,6 +30,16 @@ static void on_tick(uv_timer_t *timer)
 static bool has_whole_request(const struct connection *c)
 {
     return c->request && c->request->phase != REQUEST_BODY;
+}
+
+static void on_slow(uv_timer_t *timer)
+{
+    struct connection *c = timer->data;
+    if (c->left && !has_whole_request(c) && has_unread(c))
+        connection_limit(c, LEFT_MS);
+    else
+        shutdown(c->fd, SHUT_RDWR);
+    server_run_listeners(c->server);
 }
 
 void connection_limit(struct connection *c, uint64_t ms)

@@ -668,13 +668,13 @@ static void fail_without_memory(struct generation *g)
 
 static void finish(struct generation *g)
 {
-    if (out_of_memory(g))
+    bool starved = out_of_memory(g);
+    if (starved)
         fail_without_memory(g);
-    else if (!finish_badly(g)) {
+    if (starved || finish_badly(g))
+        finished(g);
+    else
         finish_well(g);
-        return;
-    }
-    finished(g);
 }
 
 static void tell_one_end(struct choice *c)

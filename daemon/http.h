@@ -194,7 +194,8 @@ struct connection *connection_of(struct MHD_Connection *mhd); /* NULL: there was
 /* It has a request from here to there. */
 void connection_begin(struct connection *c, struct request *r);
 void connection_rest(struct connection *c);
-/* Ends it unless this is called again, or the timer stopped, within `ms`. */
+/* Ends it unless this is called again, or the timer stopped, within `ms`, or soon when its peer has left
+ * before its request was whole. */
 void connection_limit(struct connection *c, uint64_t ms);
 /* Keep-alive ticks for a waiting request: generation_tick() every `ms`. */
 void connection_start_ticks(struct connection *c, uint64_t ms);
