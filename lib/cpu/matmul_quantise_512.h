@@ -175,6 +175,9 @@ INLINE bool eight_block(const struct matmul_panel *p, uint32_t j, size_t k, cons
     for (uint32_t i = 0; i < EIGHT; i++) { /* of a narrow panel the last column again and again */
         s.x[i] = x[i < p->width ? i : p->width - 1] + k;
         s.gain[i] = gain ? gain + k : NULL;
+        /* A super-block ahead: rows lie apart, and what is read of one at a time is short. */
+        __builtin_prefetch((const void *)((uintptr_t)s.x[i] + 1024));
+        __builtin_prefetch((const void *)((uintptr_t)s.x[i] + 1088));
     }
     if (!eight_quantise(&s, &e))
         return false;
