@@ -20,39 +20,43 @@ static bool has_event(const struct reply *r)
     return event && strstr(event, "\n\n");
 }
 
-/* -1: its time was over before its first token. */
-static int try_stream(const char *body)
+struct stream {
+    int fd;
+    struct reply r; /* what has come: all of it perhaps, when this process was slow to look */
+};
+
+/* False: its time was over before its first token. */
+static bool try_stream(struct stream *s, const char *body)
 {
-    struct reply r = {0};
-    int fd = client_connect(daemon_.port);
-    client_request(fd, "POST", "/generate", "", body);
-    while (!has_event(&r) && (!r.raw || !strstr(r.raw, "timeout_ms")))
-        cr_assert(reply_more(&r, fd));
-    if (strstr(r.raw, "timeout_ms")) {
-        close(fd);
-        fd = -1;
-    }
-    reply_free(&r);
-    return fd;
+    *s = (struct stream){.fd = client_connect(daemon_.port)};
+    client_request(s->fd, "POST", "/generate", "", body);
+    while (!has_event(&s->r) && (!s->r.raw || !strstr(s->r.raw, "timeout_ms")))
+        cr_assert(reply_more(&s->r, s->fd));
+    if (!strstr(s->r.raw, "timeout_ms"))
+        return true;
+    reply_free(&s->r);
+    close(s->fd);
+    return false;
 }
 
-static int start_stream(const char *body)
+static struct stream start_stream(const char *body)
 {
-    int fd = try_stream(body);
-    cr_assert_geq(fd, 0);
-    return fd;
+    struct stream s;
+    cr_assert(try_stream(&s, body));
+    return s;
 }
 
-/* The rest of what start_stream() began. */
-static void expect_done(int fd)
+/* To its end, which must be of that kind. */
+static void expect_end(struct stream s, const char *reason)
 {
-    struct reply r = {0};
-    while (!r.raw || !strstr(r.raw, "data: [DONE]\n\n"))
-        cr_assert(reply_more(&r, fd), "the stream was cut: %s", r.raw);
-    cr_assert_not_null(strstr(r.raw, "\"finish_reason\":\"length\""), "%s", r.raw);
-    cr_assert_null(strstr(r.raw, "event: error"), "%s", r.raw);
-    reply_free(&r);
-    close(fd);
+    char words[64];
+    snprintf(words, sizeof words, "\"finish_reason\":\"%s\"", reason);
+    while (!strstr(s.r.raw, "data: [DONE]\n\n"))
+        cr_assert(reply_more(&s.r, s.fd), "the stream was cut: %s", s.r.raw);
+    cr_assert_not_null(strstr(s.r.raw, words), "%s", s.r.raw);
+    cr_assert_null(strstr(s.r.raw, "event: error"), "%s", s.r.raw);
+    reply_free(&s.r);
+    close(s.fd);
 }
 
 /* --- disk --- */
@@ -174,37 +178,27 @@ static void check_times(json_t *reply)
     json_decref(reply);
 }
 
-static void expect_timeout(int fd)
-{
-    struct reply r = {0};
-    while (!r.raw || !strstr(r.raw, "data: [DONE]\n\n"))
-        cr_assert(reply_more(&r, fd));
-    cr_assert_not_null(strstr(r.raw, "\"finish_reason\":\"timeout\""), "%s", r.raw);
-    reply_free(&r);
-    close(fd);
-}
-
 Test(chaos, a_clock_that_jumps_ends_no_request_and_no_request_forgets_its_end)
 {
     const long jumps[] = {86400, -86400, 400000000, -1000000000, 1};
     starved_start((const char *[]){SLOW, "--queue-timeout-ms", "300000", "--keepalive-ms", "100", NULL});
     for (size_t i = 0; i < sizeof jumps / sizeof *jumps; i++) {
-        int fd = start_stream(STREAM(",\"max_tokens\":60,\"timeout_ms\":500000"));
+        struct stream s = start_stream(STREAM(",\"max_tokens\":60,\"timeout_ms\":500000"));
         jump(jumps[i]);
         check_times(
             generate("{\"prompt\":\"Two\",\"max_tokens\":4,\"ignore_eos\":true,\"timeout_ms\":500000}"));
         jump(0);
-        expect_done(fd);
+        expect_end(s, "length");
     }
     jump(1000);
-    int fd = -1;
-    for (int ms = 200; fd < 0; ms *= 2) { /* more, where the machine is busy */
-        char body[128];
+    struct stream s;
+    char body[128];
+    int ms = 200;
+    do /* more, where the machine is busy */
         snprintf(body, sizeof body, STREAM(",\"max_tokens\":1000,\"timeout_ms\":%d"), ms);
-        fd = try_stream(body);
-    }
+    while (!try_stream(&s, body) && (ms *= 2));
     jump(-86400);
-    expect_timeout(fd);
+    expect_end(s, "timeout");
     cr_assert_lt(stat_number("uptime_s"), 3600);
     daemon_stop();
 }
@@ -212,9 +206,9 @@ Test(chaos, a_clock_that_jumps_ends_no_request_and_no_request_forgets_its_end)
 /* Longer than the watchdog's patience. */
 DAEMON_TEST(chaos, a_process_that_was_stopped_goes_on, "--watchdog-ms", "2000")
 {
-    int fds[4];
+    struct stream streams[4];
     for (int i = 0; i < 4; i++)
-        fds[i] = start_stream(STREAM(",\"max_tokens\":600"));
+        streams[i] = start_stream(STREAM(",\"max_tokens\":600"));
     for (int i = 0; i < 2; i++) {
         kill(daemon_.pid, SIGSTOP);
         usleep(2500000);
@@ -222,7 +216,7 @@ DAEMON_TEST(chaos, a_process_that_was_stopped_goes_on, "--watchdog-ms", "2000")
         json_decref(generate("{\"prompt\":\"Two\",\"max_tokens\":2}"));
     }
     for (int i = 0; i < 4; i++)
-        expect_done(fds[i]);
+        expect_end(streams[i], "length");
     cr_assert_eq(stat_number("requests.failed"), 0);
 }
 
@@ -251,7 +245,7 @@ DAEMON_TEST(chaos, a_client_that_takes_nothing_harms_nobody_and_is_cut, "--body-
     while (stat_number("tokens.prompt") < 5 * each) /* all four are in */
         usleep(1000);
     json_decref(generate("{\"prompt\":\"Two\",\"max_tokens\":20,\"ignore_eos\":true}"));
-    expect_done(start_stream(STREAM(",\"max_tokens\":50")));
+    expect_end(start_stream(STREAM(",\"max_tokens\":50")), "length");
     wait_stat("requests.running", 0);
     wait_connections(1);
     long long grown = own_memory() - before;
