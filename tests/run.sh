@@ -11,11 +11,11 @@ JOBS=$(nproc)
 failed=""
 started=$(date +%s)
 
-# A test that fails is tried once more: one that talks to a daemon can lose to whatever else the machine does. One that
-# passes then is named, with what it said: it is to be mended.
-CTEST="--verbose -j $JOBS --repeat until-pass:2"
+# A test that fails is tried twice more: one that talks to a daemon can lose to whatever else the machine does. One that
+# passes then is named, with what it said: it is to be mended. Many of them sleep most of their time: one more than there are cores.
+CTEST="--verbose -j $((JOBS + 1)) --repeat until-pass:3"
 
-# Of each test in a log that failed, once or twice: the end of what it printed.
+# Of each test in a log that failed at least once: the end of what it printed.
 failures() {
     for number in $(sed -nE 's/^.*Test +#([0-9]+):.*\*\*\*.*/\1/p' "$1" | sort -un); do
         grep -E "Test +#$number: .*(\*\*\*|Passed)" "$1" | sed -E 's/^.*Test +#/#/'

@@ -36,6 +36,13 @@ static const struct {
      {.kind = EXECUTOR_EAGER, .isa = "auto", .n_threads = 2, .steps_in_flight = 2, .n_neighbours = 3}},
 };
 
+/* Sanitizers look at code that most of these share: of each KV type's they take every third, others each. */
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+#define STRIDE 3
+#else
+#define STRIDE 1
+#endif
+
 static void check_model(const char *path)
 {
     static struct answer alone, other;
@@ -43,7 +50,7 @@ static void check_model(const char *path)
         struct circumstances slow = {
             .kv_type = (enum kv_type)type, .isa = "scalar", .n_threads = 1, .steps_in_flight = 1};
         cr_assert(ask(path, slow, &alone));
-        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        for (size_t i = (size_t)type % STRIDE; i < sizeof cases / sizeof *cases; i += STRIDE) {
             struct circumstances c = cases[i].c;
             c.kv_type = (enum kv_type)type;
             if (ask(path, c, &other))
