@@ -1,4 +1,5 @@
-# EmbedPtx.cmake - PTX files (FILES, separated by |) as a C table SYMBOL in OUT.
+# EmbedPtx.cmake - a C table SYMBOL in OUT of PTX files (FILES, separated by |), which the assembler puts in as they are: written as
+# numbers they took seconds.
 string(REPLACE "|" ";" files "${FILES}")
 set(arrays "")
 set(rows "")
@@ -7,12 +8,9 @@ foreach(file ${files})
     string(REGEX MATCH "^(.*)_sm([0-9]+)$" ignored ${base})
     set(name ${CMAKE_MATCH_1})
     set(sm ${CMAKE_MATCH_2})
-    file(READ ${file} hex HEX)
-    string(LENGTH "${hex}" digits)
-    math(EXPR size "${digits} / 2")
-    string(REGEX REPLACE "(................................)" "\\1\n    " hex "${hex}")
-    string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," hex "${hex}")
-    string(APPEND arrays "static const char ${base}[] = {\n    ${hex}0};\n")
+    file(SIZE ${file} size)
+    string(APPEND arrays "__asm__(\".pushsection .rodata\\n${base}: .incbin \\\"${file}\\\"\\n.byte 0\\n.popsection\");\n"
+        "extern const char ${base}[];\n")
     string(APPEND rows "    {\"${name}\", ${sm}, ${base}, ${size}},\n")
 endforeach()
 file(WRITE ${OUT} "#include \"ptx_image.h\"\n\n${arrays}\nextern const struct ptx_image ${SYMBOL}[];\n"

@@ -1,4 +1,4 @@
-# Ptx.cmake - kernels/*.c to PTX, with the flags without which that goes wrong, and PTX into C arrays.
+# Ptx.cmake - kernels/*.c to PTX, with the flags without which that goes wrong, and PTX into programs.
 #
 # Wanted: clang >= 18 with the NVPTX target (Debian: clang-19). Without it everything else is built and the cuda
 # backend has no kernels. The traps, all of them met:
@@ -51,8 +51,8 @@ function(hearth_ptx out_var directory)
             foreach(sm ${HEARTH_PTX_GENERATIONS})
                 set(ptx ${directory}/${name}_sm${sm}.ptx)
                 add_custom_command(OUTPUT ${ptx}
-                    COMMAND ${HEARTH_PTX_CLANG} -x c -std=c17 --target=nvptx64-nvidia-cuda -march=sm_${sm}
-                        --cuda-feature=+ptx${HEARTH_PTX_VERSION_${sm}} -DSIMT_SM=${sm} -O3 -ffreestanding
+                    COMMAND ${CMAKE_C_COMPILER_LAUNCHER} ${HEARTH_PTX_CLANG} -x c -std=c17 --target=nvptx64-nvidia-cuda
+                        -march=sm_${sm} --cuda-feature=+ptx${HEARTH_PTX_VERSION_${sm}} -DSIMT_SM=${sm} -O3 -ffreestanding
                         -fconvergent-functions -ffp-contract=off -fno-math-errno -Wall -Wextra -Werror -Wshadow
                         -Wstrict-prototypes -Wvla -I${CMAKE_SOURCE_DIR}/kernels ${ARG_FLAGS}
                         -MD -MF ${ptx}.d -MT ${ptx} -S ${source} -o ${ptx}.raw
@@ -78,6 +78,7 @@ function(hearth_embed_ptx target symbol)
         DEPENDS ${ARGN} ${CMAKE_SOURCE_DIR}/cmake/EmbedPtx.cmake
         COMMENT "embedding ${symbol}"
         VERBATIM)
+    set_source_files_properties(${c} PROPERTIES OBJECT_DEPENDS "${ARGN}")
     target_sources(${target} PRIVATE ${c})
     target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR}/lib/cuda)
 endfunction()
