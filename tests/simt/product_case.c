@@ -352,9 +352,11 @@ static void multiply(const struct product_case *c, const struct program_op *op, 
     const struct matmul_matrix *m = &o->weights[j].matrix;
     struct buffer data = buffer(matmul_input_size(c->k, n_rows));
     struct matmul_input in = {c->k, n_rows, data.data};
-    for (uint32_t row = 0; row < n_rows; row++) {
-        uint32_t from = op->flags & PROGRAM_HEAD ? c->step->logits[row].row : row;
-        matmul_scalar.quantise(&in, row, want_row(c, op->in, from), o->gain.data, matmul_is_float(m));
+    for (uint32_t panel = 0; panel < matmul_input_panels(&in); panel++) {
+        const float *x[MATMUL_PANEL] = {0};
+        for (uint32_t i = 0, row = panel * MATMUL_PANEL; i < MATMUL_PANEL && row < n_rows; i++, row++)
+            x[i] = want_row(c, op->in, op->flags & PROGRAM_HEAD ? c->step->logits[row].row : row);
+        matmul_scalar.quantise(&in, panel, 0, matmul_input_supers(&in), x, o->gain.data, matmul_is_float(m));
     }
     matmul_scalar.run(m, &in, 0, m->n_groups, y, m->n, NULL);
     free(data.data);

@@ -154,9 +154,11 @@ static void want_products(struct node_case *c, bool head, bool gathered, bool fa
     matmul_matrix_set(&m, c->type, c->n, c->k, packed);
     matmul_pack(c->type, c->n, c->k, c->src, packed, 0, m.n_groups);
     memset(data, 0, size);
-    for (uint32_t row = 0; row < n_rows; row++) {
-        uint32_t from = gathered ? c->step->logits[row].row : row;
-        matmul_scalar.quantise(&in, row, c->in + (size_t)from * c->in_stride, NULL, matmul_is_float(&m));
+    for (uint32_t panel = 0; panel < matmul_input_panels(&in); panel++) {
+        const float *x[MATMUL_PANEL] = {0};
+        for (uint32_t i = 0, row = panel * MATMUL_PANEL; i < MATMUL_PANEL && row < n_rows; i++, row++)
+            x[i] = c->in + (size_t)(gathered ? c->step->logits[row].row : row) * c->in_stride;
+        matmul_scalar.quantise(&in, panel, 0, matmul_input_supers(&in), x, NULL, matmul_is_float(&m));
     }
     matmul_scalar.run(&m, &in, 0, m.n_groups, y, c->n, NULL);
     for (uint32_t row = 0; row < n_rows; row++) {
