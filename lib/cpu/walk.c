@@ -64,7 +64,11 @@ static void prepare_heads(const struct walk *w, const struct program_op *op, uin
     attend_append(a, op->layer, row, kv_head, k, in + op->out_col[2] + (size_t)kv_head * head_dim);
 }
 
-/* Rows of q, k and v lie apart, in a buffer larger than the second-level cache. */
+/* How far ahead of the one that is prepared, when many are: one takes as long as memory does. */
+#define FETCH_UNITS 4
+
+/* Rows of q, k and v lie apart, in a buffer larger than the second-level cache; and what of the KV cache will
+ * be written to is as far. */
 static void fetch_heads(const struct walk *w, const struct program_op *op, uint32_t row, uint32_t kv_head)
 {
     const struct attend *a = &w->d->attend;
@@ -73,6 +77,7 @@ static void fetch_heads(const struct walk *w, const struct program_op *op, uint3
     rows_prefetch(in + op->out_col[0] + (size_t)kv_head * a->ratio * head_dim, a->ratio * head_dim);
     rows_prefetch(in + op->out_col[1] + (size_t)kv_head * head_dim, head_dim);
     rows_prefetch(in + op->out_col[2] + (size_t)kv_head * head_dim, head_dim);
+    attend_fetch(a, op->layer, row, kv_head);
 }
 
 static struct rows queries_of(const struct walk *w, const struct program_op *op)
@@ -85,14 +90,13 @@ static struct rows queries_of(const struct walk *w, const struct program_op *op)
 static void prepare_all(const struct walk *w, const struct program_op *op)
 {
     struct decoder *d = w->d;
-    uint32_t n_rows = d->step->n_rows;
-    struct team_deal rows = team_deal(d->team, w->member, n_rows * d->attend.kv.n_kv_heads, 8);
+    uint32_t n_rows = d->step->n_rows, n_units = n_rows * d->attend.kv.n_kv_heads;
+    struct team_deal rows = team_deal(d->team, w->member, n_units, 8);
     for (uint32_t first, last; team_next(&rows, &first, &last);)
         for (uint32_t i = first; i < last; i++) {
-            if (i + 1 < last) {
-                fetch_heads(w, op, (i + 1) % n_rows, (i + 1) / n_rows);
-                attend_fetch(&d->attend, op->layer, (i + 1) % n_rows, (i + 1) / n_rows);
-            }
+            uint32_t ahead = i + FETCH_UNITS;
+            if (ahead < n_units)
+                fetch_heads(w, op, ahead % n_rows, ahead / n_rows);
             prepare_heads(w, op, i % n_rows, i / n_rows);
         }
     team_barrier(d->team, w->member);
@@ -107,7 +111,7 @@ static void attend_alone(const struct walk *w, const struct program_op *op)
     struct team_deal units = team_deal(d->team, w->member, a->n_groups * n_heads, 1);
     for (uint32_t i, last; team_next(&units, &i, &last);) {
         if (i + 1 < a->n_groups * n_heads)
-            attend_fetch(a, op->layer, (i + 1) / n_heads, (i + 1) % n_heads);
+            fetch_heads(w, op, (i + 1) / n_heads, (i + 1) % n_heads);
         prepare_heads(w, op, i / n_heads, i % n_heads);
         attend_group(a, &w->own->attend, op->layer, i / n_heads, i % n_heads, op->scale, queries_of(w, op),
                      d->buffers[op->out]);
