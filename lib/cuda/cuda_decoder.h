@@ -71,7 +71,7 @@ struct cuda_decoder {
     uint64_t steps_done;    /* id of the newest finished step */
 
     struct error fault; /* once its code is set, every call returns it */
-    uint64_t beat_ns, queried_ns, busy_since_ns;
+    uint64_t beat_ns, looked_ns, silent_ns, queried_ns, busy_since_ns;
     uint32_t beat;
 
     _Atomic uint64_t launches, parks, n_steps, busy_ns, heartbeat_ns;

@@ -26,7 +26,8 @@ int cuda_fail(struct cuda_decoder *d, int rc, const char *fmt, ...)
 
 void cuda_watch_begin(struct cuda_decoder *d)
 {
-    d->beat_ns = d->queried_ns = clock_ns();
+    d->beat_ns = d->looked_ns = d->queried_ns = clock_ns();
+    d->silent_ns = 0;
     d->beat = cuda_word(&cuda_control(d)->heartbeat);
     atomic_store_explicit(&d->heartbeat_ns, d->beat_ns, memory_order_relaxed);
 }
@@ -127,14 +128,18 @@ static int relaunch(struct cuda_decoder *d)
     return rc < 0 ? cuda_fail(d, rc, "%s: %s", d->device.name, why.text) : 0;
 }
 
+/* Between two looks no more than a quarter of the limit counts: a process that was stopped, or whose machine
+ * was, has not looked, and gives the device the time to show itself. */
 static int check_beat(struct cuda_decoder *d, uint64_t now_ns)
 {
     uint32_t beat = cuda_word(&cuda_control(d)->heartbeat);
-    if (beat != d->beat) {
-        d->beat = beat;
+    uint64_t gap = now_ns > d->looked_ns ? now_ns - d->looked_ns : 0, most = d->stall_ns / 4;
+    d->silent_ns = beat != d->beat ? 0 : d->silent_ns + (gap < most ? gap : most);
+    d->looked_ns = now_ns;
+    if (beat != d->beat)
         d->beat_ns = now_ns;
-    }
-    if (now_ns < d->beat_ns || now_ns - d->beat_ns < d->stall_ns)
+    d->beat = beat;
+    if (d->silent_ns < d->stall_ns)
         return 0;
     return cuda_fail(d, -EIO, "%s gives no sign of life since %llu ms", d->device.name,
                      (unsigned long long)((now_ns - d->beat_ns) / 1000000));

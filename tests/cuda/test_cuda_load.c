@@ -7,7 +7,10 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <signal.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #define MODEL HEARTH_TEST_DATA "/tiny-qwen3-s11-q4_k_m.gguf"
 
@@ -428,6 +431,29 @@ Test(cuda_fault, a_grid_that_dies)
 Test(cuda_fault, a_grid_that_stands_still)
 {
     fails("stuck:600000", EXECUTOR_PERSISTENT, "no sign of life");
+}
+
+/* Nor is one given up that nobody could look at: its process is stopped for longer than the limit. */
+Test(cuda_fault, a_process_that_was_stopped_goes_on)
+{
+    struct decoder_run r;
+    struct decoder_run_config c = {.path = MODEL, .ops = &cuda_backend, .libcuda = LIBCUDA, .stall_ms = 1000};
+    decoder_run_open(&r, &c);
+    pid_t self = getpid(), child = fork();
+    if (child == 0) {
+        for (int i = 0; i < 2; i++) {
+            usleep(100000);
+            kill(self, SIGSTOP);
+            usleep(1200000);
+            kill(self, SIGCONT);
+        }
+        _exit(0);
+    }
+    for (uint32_t i = 0; waitpid(child, NULL, WNOHANG) == 0; i++) { /* under way whenever it is stopped */
+        decoder_run_row(&r, 0, i % 100, 5, true);
+        decoder_run_step(&r);
+    }
+    decoder_run_close(&r);
 }
 
 Test(cuda_fault, a_launch_that_fails_in_the_middle_of_a_step)
