@@ -270,11 +270,63 @@ DAEMON_TEST(access, a_page_elsewhere_may_ask_only_when_its_origin_is_listed, "--
     expect("POST", "/generate", "Origin: https://evil.example.org\r\n", ONE_TOKEN, 403);
     expect("OPTIONS", "/generate", "Origin: https://evil.example.org\r\n", NULL, 403);
     expect("POST", "/generate", "Origin: null\r\n", ONE_TOKEN, 403);
-    char own[64];
-    snprintf(own, sizeof own, "Origin: http://127.0.0.1:%u\r\n", daemon_.port);
-    r = ask("POST", "/generate", own, ONE_TOKEN);
-    cr_assert(r.status == 200 || r.status == 403, "%d", r.status);
+}
+
+/* The status of GET /stats as a page of this origin on this host asks for it. */
+static int status_from(const char *host, const char *origin)
+{
+    char request[300];
+    struct reply r;
+    int fd = client_connect(daemon_.port);
+    snprintf(request, sizeof request, "GET /stats HTTP/1.1\r\nHost: %s\r\nOrigin: %s\r\n\r\n", host, origin);
+    cr_assert(client_puts(fd, request));
+    client_read(fd, &r, false);
+    int status = r.status;
     reply_free(&r);
+    close(fd);
+    return status;
+}
+
+DAEMON_TEST(access, the_daemons_own_origin_is_the_host_it_was_asked_by_with_its_port)
+{
+    char host[40], origin[60];
+    snprintf(host, sizeof host, "127.0.0.1:%u", daemon_.port);
+    snprintf(origin, sizeof origin, "http://%s", host);
+    cr_assert_eq(status_from(host, origin), 200);
+    cr_assert_eq(status_from("localhost", "http://localhost"), 200);
+    cr_assert_eq(status_from("LocalHost:8080", "https://localhost:8080"), 200);
+    cr_assert_eq(status_from("localhost", origin), 403, "another name of this machine");
+    cr_assert_eq(status_from("127.0.0.1", origin), 403, "another port");
+    cr_assert_eq(status_from("127.0.0.1:1", "http://127.0.0.1:10"), 403, "another port");
+    cr_assert_eq(status_from("127.0.0.1:10", "http://127.0.0.1:1"), 403, "another port");
+    cr_assert_eq(status_from(host, "null"), 403);
+}
+
+/* A browser sends no key with the question whether it may send one, and reads a 401 only with the headers. */
+Test(access, a_preflight_needs_no_key)
+{
+    make_key_files();
+    daemon_start(
+        (const char *[]){"--api-keys-file", key_file, "--cors-origins", "https://chat.example.org", NULL});
+    static const char page[] = "Origin: https://chat.example.org\r\n";
+    static const char *const paths[] = {"/generate", "/v1/chat/completions", "/stats", "/requests/x"};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        struct reply r = ask("OPTIONS", paths[i],
+                             "Origin: https://chat.example.org\r\nAccess-Control-Request-Method: POST\r\n"
+                             "Access-Control-Request-Headers: authorization, content-type\r\n",
+                             NULL);
+        cr_assert_eq(r.status, 204, "%s: %d %s", paths[i], r.status, r.body);
+        cr_assert_str_eq(reply_header(&r, "Access-Control-Allow-Origin"), "https://chat.example.org");
+        cr_assert_not_null(strstr(reply_header(&r, "Access-Control-Allow-Headers"), "Authorization"));
+        reply_free(&r);
+    }
+    expect("OPTIONS", "/generate", "Origin: https://evil.example.org\r\n", NULL, 403);
+    struct reply r = ask("POST", "/generate", page, ONE_TOKEN);
+    cr_assert_eq(r.status, 401);
+    cr_assert_str_eq(reply_header(&r, "Access-Control-Allow-Origin"), "https://chat.example.org");
+    reply_free(&r);
+    expect("POST", "/generate", "Origin: https://chat.example.org\r\n" ALPHA, ONE_TOKEN, 200);
+    stop_with_keys();
 }
 
 DAEMON_TEST(access, a_client_has_so_many_requests_at_once, SLOW, "--client-limit", "2")
