@@ -409,6 +409,38 @@ DAEMON_TEST(many, a_full_queue_is_a_503_and_drains, SLOW, "--slots", "1", "--que
     }
 }
 
+/* Nothing of the body is sent, so it cannot have been waited for, or read. */
+DAEMON_TEST(many, a_full_queue_is_told_when_the_headers_are_there, SLOW, "--slots", "1", "--queue-limit", "1",
+            "--body-timeout-ms", "3600000")
+{
+    int fds[2];
+    for (int i = 0; i < 2; i++) {
+        fds[i] = client_connect(daemon_.port);
+        client_request(fds[i], "POST", "/generate", "", LONG);
+        wait_stat(i ? "requests.waiting" : "requests.running", 1);
+    }
+    static const char *const routes[] = {"/generate", "/v1/completions", "/v1/chat/completions"};
+    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
+        struct reply r;
+        char head[200];
+        int fd = client_connect(daemon_.port);
+        snprintf(
+            head, sizeof head,
+            "POST %s HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 1000\r\n\r\n",
+            routes[i]);
+        cr_assert(client_puts(fd, head));
+        cr_assert_eq(recv(fd, head, 12, MSG_PEEK | MSG_WAITALL), 12);
+        cr_assert(!strncmp(head, "HTTP/1.1 503", 12), "the body was asked for: %.12s", head);
+        client_read(fd, &r, false);
+        cr_assert_not_null(reply_header(&r, "Retry-After"));
+        free(expect_error(r, 503, "queue_full"));
+        close(fd);
+    }
+    for (int i = 0; i < 2; i++)
+        close(fds[i]);
+    wait_stat("requests.running", 0);
+}
+
 /* Requests that run for a while, so that there is a drain to be refused by. */
 static void start_running(int *fds, int n)
 {
