@@ -696,16 +696,78 @@ Test(cli, stats_of_a_daemon_that_is_not_there_says_where_it_asked)
     expect_in(p.stderr_text, "http://127.0.0.1:1: Connection refused");
 }
 
+/* Calls visit with each command that `hearthd --help` lists; how many there are. */
+static unsigned each_command(void (*visit)(const char *name, void *context), void *context)
+{
+    char name[32];
+    unsigned n = 0;
+    cr_assert_eq(PROCESS_RUN(&p, "--help"), 0);
+    for (const char *line = p.stdout_text; line; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        if (strncmp(line, "  ", 2) || sscanf(line + 2, "%31[a-z-] ", name) != 1)
+            continue;
+        if (!strcmp(name, "hearthd") || !strcmp(name, "curl")) /* the examples */
+            continue;
+        visit(name, context);
+        n++;
+    }
+    return n;
+}
+
+static void answers_help(const char *name, void *context)
+{
+    (void)context;
+    struct process other;
+    cr_assert_eq(PROCESS_RUN(&other, name, "--help"), 0, "%s: %s", name, other.stderr_text);
+    expect_in(other.stdout_text, "hearthd");
+    process_free(&other);
+}
+
 Test(cli, every_command_answers_help_with_0)
 {
-    static const char *const commands[] = {"serve",    "run",   "bench",        "inspect",
-                                           "tokenize", "stats", "check-config", "help"};
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
-        struct process other;
-        cr_assert_eq(PROCESS_RUN(&other, commands[i], "--help"), 0, "%s: %s", commands[i], other.stderr_text);
-        expect_in(other.stdout_text, "hearthd");
-        process_free(&other);
+    cr_assert_eq(each_command(answers_help, NULL), 10);
+}
+
+/* The man page's text without roff's backslashes; to free. */
+static char *read_man_page(void)
+{
+    FILE *f = fopen(HEARTH_SOURCE_DIR "/config/man/hearthd.8", "re");
+    cr_assert_not_null(f);
+    char *text = calloc(1, 65536), *to = text;
+    cr_assert_gt(fread(text, 1, 65535, f), 0);
+    fclose(f);
+    for (const char *from = text; *from; from++)
+        if (*from != '\\')
+            *to++ = *from;
+    *to = '\0';
+    return text;
+}
+
+/* With a paragraph of its own among the commands. */
+static void is_in_man_page(const char *name, void *page)
+{
+    char head[64];
+    snprintf(head, sizeof head, "\n.TP\n.B %s\n", name);
+    const char *commands = strstr(page, "\n.SH COMMANDS\n"), *at = strstr(commands, head);
+    cr_assert(at && at < strstr(page, "\n.SH SIGNALS\n"), "hearthd(8) has no command %s", name);
+}
+
+Test(cli, the_man_page_has_every_command_and_flag_of_help)
+{
+    char *page = read_man_page(), *words = NULL;
+    each_command(is_in_man_page, page);
+    cr_assert(words = strdup(p.stdout_text));
+    unsigned n = 0;
+    for (char *at = words; (at = strstr(at, "--")); n++) {
+        size_t len = 2 + strspn(at + 2, "abcdefghijklmnopqrstuvwxyz-");
+        char *flag = strndup(at, len);
+        cr_assert(strstr(page, flag), "hearthd(8) does not name %s", flag);
+        free(flag);
+        at += len;
     }
+    cr_assert_geq(n, 4, "%s", words);
+    free(words);
+    free(page);
 }
 
 Test(cli, help_of_tokenize_names_all_its_flags)
