@@ -139,6 +139,8 @@ static uint32_t chunk_of(const struct product *p, uint32_t n_units, uint32_t n_m
     return !chunk ? 1 : chunk < PIECE ? chunk : PIECE;
 }
 
+/* Tried without gain: fetching the first weights before quantising, and rows of the output before they are
+ * stored. */
 void product_run(const struct product *p, const struct product_shared *shared,
                  const struct product_scratch *own, struct team *team, uint32_t member)
 {
