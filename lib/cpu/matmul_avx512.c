@@ -8,7 +8,7 @@
 #define LANES          16
 #define PANEL_COLUMNS  8
 #define PANEL_UNPACKS  1
-#define DIRECT_COLUMNS 6
+#define DIRECT_COLUMNS 8
 #define BYTE_ZERO      1
 
 #define vi          __m512i

@@ -5,7 +5,7 @@
  *   LANES            f32 per vector (16 or 8); a "row vector" is LANES rows side by side
  *   PANEL_COLUMNS    columns of the panel kernel: 2 * PANEL_COLUMNS accumulators and 3 more fit the registers
  *   PANEL_UNPACKS    1 when panels unpack weights on their way, as most types then are fastest
- *   DIRECT_COLUMNS   up to this many columns, at most 6, weights are unpacked in registers
+ *   DIRECT_COLUMNS   up to this many columns, at most 8, weights are unpacked in registers
  *   BYTE_ZERO        1 when dot() takes the whole range of u8: values are then unpacked with zero 128
  *   vi, vf           vectors of integers and of floats, and the vi_*, vf_*, dot() used below
  *   QUANTISE_SUPER   quantise_super(), or what does the same faster
@@ -624,10 +624,11 @@ INLINE void panels(uint32_t kind, const struct matmul_matrix *m, const struct ma
 }
 
 /* Up to so many columns a block is unpacked in registers, for each row vector anew: beyond four only where
- * there is nothing to unpack. */
+ * there is nothing to unpack, or where a panel would spread out its tile first and leave memory idle then. */
 INLINE uint32_t direct_columns(uint32_t kind)
 {
-    return matmul_traits[kind].bits == 8 ? DIRECT_COLUMNS : matmul_min(DIRECT_COLUMNS, 4);
+    uint32_t bits = matmul_traits[kind].bits;
+    return matmul_min(DIRECT_COLUMNS, bits == 6 ? 8 : bits == 8 ? 6 : 4);
 }
 
 #define DIRECT_CASE(kind, i)                                                                                 \
@@ -649,6 +650,8 @@ INLINE uint32_t direct_columns(uint32_t kind)
             DIRECT_CASE(kind, 4)                                                                             \
             DIRECT_CASE(kind, 5)                                                                             \
             DIRECT_CASE(kind, 6)                                                                             \
+            DIRECT_CASE(kind, 7)                                                                             \
+            DIRECT_CASE(kind, 8)                                                                             \
         }                                                                                                    \
         panels(MATMUL_##kind, m, in, first, last, out, stride, s);                                           \
     }
