@@ -89,7 +89,7 @@ static inline bool admin_is(const char *name, const char *text)
 
 static inline void admin_wait(const char *state)
 {
-    for (int left = 12000; !admin_is("state", state); left--) {
+    for (int left = 60000; !admin_is("state", state); left--) {
         char *log = left ? NULL : daemon_read_log();
         cr_assert_gt(left, 0, "it is never %s:\n%s", state, log);
         usleep(5000);

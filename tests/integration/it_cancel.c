@@ -57,7 +57,7 @@ static bool is_in(const char *id, const char *state, long long computed)
 
 static void wait_in(const char *id, const char *state, long long computed)
 {
-    for (int left = 60000; !is_in(id, state, computed); left--) {
+    for (int left = 300000; !is_in(id, state, computed); left--) {
         cr_assert_gt(left, 0, "%s is never %s", id, state);
         usleep(1000);
     }

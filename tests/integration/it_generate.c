@@ -210,7 +210,7 @@ DAEMON_TEST(generate, the_log_names_requests_but_never_their_text)
                                  "{\"prompt\":\"Zanzibar\",\"max_tokens\":3,\"temperature\":0}");
     json_t *root = reply_json(&r);
     char *log = daemon_read_log();
-    for (int left = 10000; !strstr(log, "mark-77"); left--) { /* the line comes when the reply has left */
+    for (int left = 300000; !strstr(log, "mark-77"); left--) { /* the line comes when the reply has left */
         cr_assert_gt(left, 0, "%s", log);
         usleep(1000);
         free(log);

@@ -137,7 +137,7 @@ static void send_hostile(void)
 static void hang_up(const char *words)
 {
     kill(daemon_.pid, SIGHUP);
-    for (int left = 12000;; left--) {
+    for (int left = 60000;; left--) {
         char *log = daemon_read_log();
         bool told = strstr(log, words);
         cr_assert(told || left > 0, "no \"%s\" in %s", words, log);

@@ -241,7 +241,7 @@ static void expect_same(uint16_t front, int log)
     reply_free(&last);
     char *ours = daemon_read_log();
     unsigned sent = count(ours, "smuggled");
-    for (int left = 10000;; left--) {
+    for (int left = 300000;; left--) {
         char *theirs = read_all(log);
         bool same = sent <= count(theirs, "/smuggled ");
         cr_assert(same || left, "%s\n%s", ours, theirs);

@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PATIENCE_MS 120000
+#define PATIENCE_MS 600000
 #define MAX_ARGS    64
 
 void expect_in(const char *text, const char *part)
