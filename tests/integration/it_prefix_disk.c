@@ -3,6 +3,9 @@
 #include "harness.h"
 #include "../unit/temporary_dir.h"
 
+#include <stdalign.h>
+#include <sys/inotify.h>
+
 #define N_TOKENS 700 /* of the prompt: 10 full pages before its last token */
 #define N_PAGES  10
 
@@ -108,21 +111,65 @@ Test(prefix_disk, another_kv_type_or_model_finds_nothing)
     finish();
 }
 
+/* Returns when the n-th temporary file has been made in the directory that `watch` looks at. */
+static void wait_temporary(int watch, int n)
+{
+    alignas(struct inotify_event) char block[4096];
+    while (n > 0) {
+        ssize_t got = read(watch, block, sizeof block);
+        cr_assert_gt(got, 0);
+        for (ssize_t at = 0; at < got;) {
+            const struct inotify_event *e = (const void *)(block + at);
+            n -= !strncmp(e->name, ".tmp-", 5);
+            at += (ssize_t)(sizeof *e + e->len);
+        }
+    }
+}
+
+static void count_temporary(int at, const char *name, void *n)
+{
+    (void)at;
+    *(int *)n += !strncmp(name, ".tmp-", 5);
+}
+
+/* A daemon on an empty directory is killed as soon as its n-th page is being written; whether it was before
+ * the file had its name. */
+static bool die_in_spill(int n)
+{
+    int n_temporary = 0, watch = inotify_init1(IN_CLOEXEC);
+    if (dir)
+        temporary_dir_each(dir, temporary_dir_unlink, NULL);
+    start(NULL, NULL);
+    cr_assert_geq(inotify_add_watch(watch, dir, IN_CREATE), 0);
+    char *body = prompt_body("");
+    int fd = client_connect(daemon_.port);
+    client_request(fd, "POST", "/generate", "", body);
+    wait_temporary(watch, n);
+    cr_assert_eq(daemon_end(SIGKILL), 128 + SIGKILL);
+    close(fd);
+    close(watch);
+    free(body);
+    temporary_dir_each(dir, count_temporary, &n_temporary);
+    cr_assert_leq(n_temporary, 1);
+    return n_temporary == 1;
+}
+
 Test(prefix_disk, a_daemon_killed_while_it_writes_loses_nothing_else)
 {
-    for (int round = 0; round < 6; round++) {
+    for (int n = 1; n < N_PAGES; n += 4) {
+        int tries = 1;
+        while (!die_in_spill(n))
+            cr_assert_lt(tries++, 200, "page %d was never caught half written", n);
+        long long n_whole = temporary_dir_count(dir) - 1;
+        cr_assert(n_whole >= n - 1 && n_whole < N_PAGES);
         start(NULL, NULL);
-        free(ask(stat_number("prefix_disk.pages") * 64));
-        for (int spin = 0; spin < round; spin++)
-            stat_number("prefix_disk.spilled");
-        cr_assert_eq(daemon_end(SIGKILL), 128 + SIGKILL);
+        cr_assert_eq(temporary_dir_count(dir), n_whole, "the temporary file stays");
+        cr_assert_eq(stat_number("prefix_disk.pages"), n_whole);
+        free(ask(n_whole * 64));
+        cr_assert_eq(stat_number("prefix_disk.hits"), n_whole);
+        cr_assert_eq(stat_number("prefix_disk.errors"), 0);
+        daemon_stop();
     }
-    start(NULL, NULL);
-    cr_assert_eq(temporary_dir_count(dir), stat_number("prefix_disk.pages")); /* no temporary file stays */
-    long long n = stat_number("prefix_disk.pages");
-    free(ask(n * 64));
-    cr_assert_eq(stat_number("prefix_disk.hits"), n);
-    cr_assert_eq(stat_number("prefix_disk.errors"), 0);
     finish();
 }
 
