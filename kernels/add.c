@@ -1,6 +1,7 @@
 /* add.c - out = a + b.
  *   a, b, out [n_rows][width] f32; struct flat_args, nodes.h
- * Any grid, NODE_FLAT_THREADS threads: one element each. Floor: 12 bytes an element. Must match ops.add. */
+ * Any grid, NODE_FLAT_THREADS threads: one element each. Floor: 12 bytes an element. Must match ops.add:
+ * tests/simt/nodes.c. */
 #include "node.h"
 
 SIMT_KERNEL(add, struct flat_args, NODE_FLAT_THREADS, 1)

@@ -14,7 +14,11 @@
  * A block's work is a stream of pieces: for each unit, for each pass (as many query heads as there is room
  * for), for each page, the pieces of its keys, then those of its values. They are copied (cp.async) into a
  * ring of slots, ahead of their use, across pages and units. Whoever finishes the last split of a (group, kv
- * head), which the ticket tells, merges its splits. */
+ * head), which the ticket tells, merges its splits.
+ *
+ * Floor: K and V of a sequence's past once for each group of its rows: 4 bytes a value of f16 (both
+ * together), 2.125 of q8_0; so 147,456 bytes a token of Qwen3-8B in f16. Must match lib/cpu/attend.c in every
+ * bit: tests/simt/attending.c, and in whole models tests/cuda/test_cuda_twin.c. */
 #pragma once
 #include "attend_page.h"
 

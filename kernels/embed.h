@@ -3,7 +3,9 @@
  * matmul_row() of lib/cpu.
  *
  * A warp has one super-block of one row: lane l its columns 4 l .. + 3 and 128 + 4 l .. + 3, which are a word
- * of a fragment each (tile.h). Reads its values once, 16 bytes apart: a row is scattered over its tile. */
+ * of a fragment each (tile.h). Floor: reads a row's sixteenth of its tiles once (Q4_K: 144 bytes in 256
+ * values), though not by whole sectors, since a row is scattered over its tile; writes 4 bytes a value.
+ * Tested as a node (tests/simt/product_nodes.c), and as an op by tests/cuda/test_cuda_twin.c. */
 #pragma once
 #include "f16.h"
 #include "tile.h"

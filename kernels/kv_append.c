@@ -3,7 +3,7 @@
  *   struct kv_append_args, nodes.h
  * Any grid, NODE_APPEND_THREADS threads: a warp per head of k or v. A row whose slot, position or page is out
  * of range is left out and told. Floor: reads 8 and writes 4 bytes an element and what the cache takes. Must
- * match ops.append, but for the order inside a tile. */
+ * match ops.append, but for the order inside a tile: tests/simt/attending.c. */
 #include "head.h"
 #include "node.h"
 

@@ -1,6 +1,7 @@
 /* mul.c - out = a * b.
  *   a, b, out [n_rows][width] f32; struct flat_args, nodes.h
- * Any grid, NODE_FLAT_THREADS threads: one element each. Floor: 12 bytes an element. Must match ops.mul. */
+ * Any grid, NODE_FLAT_THREADS threads: one element each. Floor: 12 bytes an element. Must match ops.mul:
+ * tests/simt/nodes.c. */
 #include "node.h"
 
 SIMT_KERNEL(mul, struct flat_args, NODE_FLAT_THREADS, 1)

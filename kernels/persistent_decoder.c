@@ -2,8 +2,15 @@
  * answers it (decoder.h has the protocol, resident.h the loop, walk.h what an op is, README.md the picture).
  *
  * Grid: one block per SM, all resident (a cooperative launch). Block: args.n_crew + 64 threads, at most
- * DECODER_MAX_THREADS; args.shared.total bytes of shared memory, laid out by lib/cuda/plan.h. What a step
- * costs at least: the packed weights once, K and V of its sequences once, and a hop of the grid per op. */
+ * DECODER_MAX_THREADS; args.shared.total bytes of shared memory, laid out by lib/cuda/plan.h.
+ *
+ * Floor of a step: the packed weights once (Qwen3-8B in Q4_K_M: 115.5 MB in each of 36 layers, and the head),
+ * K and V of its sequences once (n_layers * n_kv_heads * head_dim * 4 bytes a token in f16: 147,456 there),
+ * and a hop of the grid per op, five a layer. README.md has what follows from that.
+ *
+ * Must match lib/cpu in every bit: tests/cuda/test_cuda_twin.c (every result and logit of random steps),
+ * test_cuda_golden.c, test_cuda_identity.c, test_cuda_lives.c; its synchronisation: tests/simt/decoding; who
+ * fetches what and waits for whom: tests/unit/test_cuda_schedule.c. */
 #include "attend_op.h"
 #include "embed.h"
 #include "product.h"

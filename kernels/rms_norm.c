@@ -3,7 +3,8 @@
  *   group == width   x / rms(x) * gain over the row; with factors: out = x * gain, factors[row] = 1/rms(x),
  *                    which the product multiplies in afterwards (arith.h). A block per row
  *   group < width    (x * r) * gain over every head of `group` values, any number; a warp per head
- * Any grid, NODE_NORM_THREADS threads. Floor: 8 bytes an element. Must match ops.rms_inverse and norm_head.
+ * Any grid, NODE_NORM_THREADS threads. Floor: 8 bytes an element. Must match ops.rms_inverse and norm_head:
+ * tests/simt/nodes.c.
  */
 #include "head.h"
 #include "node.h"

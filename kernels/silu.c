@@ -1,6 +1,7 @@
 /* silu.c - out = a * sigmoid(a), as arith_silu() computes it.
  *   a, out [n_rows][width] f32; struct flat_args, nodes.h
- * Any grid, NODE_FLAT_THREADS threads: one element each. Floor: 8 bytes an element. Must match ops.silu. */
+ * Any grid, NODE_FLAT_THREADS threads: one element each. Floor: 8 bytes an element. Must match ops.silu:
+ * tests/simt/nodes.c. */
 #include "arith.h"
 #include "node.h"
 
