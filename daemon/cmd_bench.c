@@ -243,6 +243,7 @@ static int bench_model(struct config *cfg, const struct bench_options *opt, stru
     plan_make(&plan, opt);
     cfg->slots = largest(&opt->batch, 1);
     cfg->speculation = ENGINE_SPECULATE_OFF; /* the text says nothing, and a row is to be a token */
+    cfg->park_after_ms = 0;                  /* while limits are measured the decoder is idle, and stays */
     int rc = offline_open(&o, cfg, err);
     if (rc < 0)
         return rc;
