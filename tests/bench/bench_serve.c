@@ -5,6 +5,14 @@
  *       N_GEN tokens of text; WAVES times, with half a second of rest before each, after one wave that does
  *       not count.
  *
+ *   bench_serve beside PORT N N_LONG GAPS
+ *       N streams, and when all of them run a prompt of N_LONG token ids: the times between the streams'
+ *       tokens from then until that prompt is done; without one (0) the first GAPS of them.
+ *
+ *   bench_serve health PORT
+ *       GET /health over a new connection every 5 ms, until SIGTERM: how long from before connect() to the
+ * reply.
+ *
  *   bench_serve start N COMMAND...
  *       N times: starts COMMAND, a hearthd with --port, and asks for /health/ready until that says 200.
  *
@@ -34,6 +42,8 @@
 #define MAX_WAVES   64
 #define ROOM        65536
 #define REST_NS     500000000
+#define HEALTH_NS   5000000
+#define HEALTH_MAX  65536
 
 extern char **environ;
 
@@ -48,8 +58,9 @@ struct stream {
 static struct {
     uint16_t port;
     uint32_t n, n_prompt, n_gen, n_waves, random;
+    uint32_t first_token, n_tokens; /* of the vocabulary, that prompts are made of */
     struct stream *streams;
-    struct pollfd fds[MAX_STREAMS];
+    struct pollfd fds[MAX_STREAMS + 1];
     double *gaps_ms, *ttft_ms, *beyond_ms, rates[MAX_WAVES];
     uint32_t n_gaps, n_ttft, n_beyond;
 } b;
@@ -95,19 +106,24 @@ static int connect_to(uint16_t port)
 
 /* ---- streams ---- */
 
+static size_t post(char *out, size_t size, const char *body, size_t n)
+{
+    return (size_t)snprintf(
+        out, size, "POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s", n, body);
+}
+
 static void make_request(struct stream *s)
 {
     char body[sizeof s->out - 256];
     size_t n = (size_t)snprintf(body, sizeof body, "{\"prompt\":[");
     for (uint32_t i = 0; i < b.n_prompt && n < sizeof body - 128; i++) {
         b.random = b.random * 1664525u + 1013904223u;
-        n += (size_t)snprintf(body + n, sizeof body - n, "%s%u", i ? "," : "", 300 + (b.random >> 8) % 2000);
+        n += (size_t)snprintf(body + n, sizeof body - n, "%s%u", i ? "," : "",
+                              b.first_token + (b.random >> 8) % b.n_tokens);
     }
     n += (size_t)snprintf(body + n, sizeof body - n,
                           "],\"max_tokens\":%u,\"ignore_eos\":true,\"stream\":true}", b.n_gen);
-    s->n_out = (size_t)snprintf(s->out, sizeof s->out,
-                                "POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s",
-                                n, body);
+    s->n_out = post(s->out, sizeof s->out, body, n);
     s->sent = s->n_in = 0;
     s->n_events = 0;
     s->done = false;
@@ -235,20 +251,150 @@ static void streams(void)
            percentile(b.ttft_ms, b.n_ttft, 0.99), cpu);
 }
 
-/* ---- starts ---- */
+/* ---- streams beside a long prompt ---- */
 
-static bool is_ready(uint16_t port)
+static void send_all(int fd, const char *data, size_t n)
 {
-    static const char ask[] = "GET /health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    for (size_t sent = 0; sent < n;) {
+        ssize_t more = send(fd, data + sent, n - sent, MSG_NOSIGNAL);
+        if (more < 0)
+            die("send");
+        sent += (size_t)more;
+    }
+}
+
+/* Its body is one that no cache has. Where it is sent, the reply can be waited for. */
+static int send_long(uint32_t n_tokens)
+{
+    size_t room = 8 * (size_t)n_tokens + 256, n = 0;
+    char *body = malloc(room), *out = malloc(room + 256);
+    int fd = connect_to(b.port);
+    if (!body || !out || fd < 0)
+        die("the long prompt");
+    n += (size_t)snprintf(body, room, "{\"max_tokens\":1,\"prompt\":[5");
+    for (uint32_t i = 1; i < n_tokens; i++)
+        n += (size_t)snprintf(body + n, room - n, ",%u", 5 + i * 37 % 90);
+    n += (size_t)snprintf(body + n, room - n, "]}");
+    send_all(fd, out, post(out, room + 256, body, n));
+    free(body);
+    free(out);
+    return fd;
+}
+
+static void judge_long(int fd)
+{
     char reply[64] = "";
-    int fd = connect_to(port);
+    if (recv(fd, reply, sizeof reply - 1, 0) <= 0 || strncmp(reply, "HTTP/1.1 200", 12) != 0) {
+        fprintf(stderr, "bench_serve: the long prompt: %s\n", reply);
+        exit(1);
+    }
+}
+
+static bool all_run(void)
+{
+    for (uint32_t i = 0; i < b.n; i++)
+        if (b.streams[i].n_events == 0)
+            return false;
+    return true;
+}
+
+static void start_streams(void)
+{
+    for (uint32_t i = 0; i < b.n; i++) {
+        make_request(&b.streams[i]);
+        b.fds[i] = (struct pollfd){.fd = connect_to(b.port), .events = POLLIN};
+        if (b.fds[i].fd < 0)
+            die("connect");
+        b.streams[i].began_ns = clock_ns();
+        send_all(b.fds[i].fd, b.streams[i].out, b.streams[i].n_out);
+    }
+}
+
+/* The streams ask for more tokens than there is time for, and are left. */
+static void beside(uint32_t n_long, uint32_t n_gaps)
+{
+    struct pollfd *prompt = &b.fds[b.n];
+    size_t room = (size_t)b.n * (b.n_gen + 2);
+    bool done = false, running = false;
+    b.streams = calloc(b.n, sizeof *b.streams);
+    b.gaps_ms = calloc(room, sizeof *b.gaps_ms);
+    b.ttft_ms = calloc(room, sizeof *b.ttft_ms);
+    b.beyond_ms = calloc(room, sizeof *b.beyond_ms);
+    if (!b.streams || !b.gaps_ms || !b.ttft_ms || !b.beyond_ms)
+        die("memory");
+    start_streams();
+    *prompt = (struct pollfd){.fd = -1, .events = POLLIN};
+    while (!done) {
+        if (poll(b.fds, b.n + 1, 60000) <= 0)
+            die("no news for a minute");
+        for (uint32_t i = 0; i < b.n; i++)
+            if (b.fds[i].revents)
+                read_more(&b.streams[i], b.fds[i].fd);
+        if (!running && all_run()) {
+            running = true;
+            b.n_gaps = 0;
+            prompt->fd = n_long ? send_long(n_long) : -1;
+        }
+        for (uint32_t i = 0; i < b.n; i++)
+            if (b.streams[i].done) {
+                fprintf(stderr, "bench_serve: a stream ended before the prompt did\n");
+                exit(1);
+            }
+        done = running && (n_long ? prompt->revents != 0 : b.n_gaps >= n_gaps);
+    }
+    if (n_long)
+        judge_long(prompt->fd);
+    printf("gaps %u\ninter_token_p50_ms %.3f\ninter_token_p99_ms %.3f\ninter_token_max_ms %.3f\n", b.n_gaps,
+           percentile(b.gaps_ms, b.n_gaps, 0.5), percentile(b.gaps_ms, b.n_gaps, 0.99),
+           percentile(b.gaps_ms, b.n_gaps, 1));
+}
+
+/* ---- health ---- */
+
+static volatile sig_atomic_t stopped;
+
+static void stop(int signal)
+{
+    stopped = signal;
+}
+
+/* GET it: 200? */
+static bool asks(uint16_t port, const char *path)
+{
+    char out[128], reply[64] = "";
+    int fd = connect_to(port),
+        n = snprintf(out, sizeof out, "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+                     path);
     if (fd < 0)
         return false;
-    bool ready = send(fd, ask, sizeof ask - 1, MSG_NOSIGNAL) > 0 &&
-                 recv(fd, reply, sizeof reply - 1, 0) > 0 && strncmp(reply, "HTTP/1.1 200", 12) == 0;
+    bool ok = send(fd, out, (size_t)n, MSG_NOSIGNAL) > 0 && recv(fd, reply, sizeof reply - 1, 0) > 0 &&
+              strncmp(reply, "HTTP/1.1 200", 12) == 0;
     close(fd);
-    return ready;
+    return ok;
 }
+
+static void health(uint16_t port)
+{
+    static double ms[HEALTH_MAX];
+    uint32_t n = 0;
+    sigaction(SIGTERM, &(struct sigaction){.sa_handler = stop}, NULL);
+    while (!stopped && n < HEALTH_MAX) {
+        uint64_t began = clock_ns();
+        bool healthy = asks(port, "/health");
+        if (!healthy && !stopped) {
+            fprintf(stderr, "bench_serve: /health did not answer 200 after %.1f ms\n",
+                    (double)(clock_ns() - began) / 1e6);
+            exit(1);
+        }
+        if (healthy)
+            ms[n++] = (double)(clock_ns() - began) / 1e6;
+        rest(HEALTH_NS);
+    }
+    printf("health asked %u times, p50 %.2f ms, p99 %.2f ms, max %.2f ms\n", n, percentile(ms, n, 0.5),
+           percentile(ms, n, 0.99), percentile(ms, n, 1));
+}
+
+/* ---- starts ---- */
 
 static uint16_t port_of(char **command)
 {
@@ -268,7 +414,7 @@ static double start_once(char **command, uint16_t port)
     errno = posix_spawnp(&pid, command[0], NULL, NULL, command, environ);
     if (errno)
         die(command[0]);
-    while (!is_ready(port)) {
+    while (!asks(port, "/health/ready")) {
         if (waitpid(pid, &status, WNOHANG) == pid) {
             errno = ECHILD;
             die("COMMAND has ended");
@@ -302,6 +448,8 @@ static uint32_t number(const char *text, uint32_t max)
 int main(int argc, char **argv)
 {
     b.random = (uint32_t)clock_ns();
+    b.first_token = 300;
+    b.n_tokens = 2000;
     if (argc == 7 && strcmp(argv[1], "streams") == 0) {
         b.port = (uint16_t)number(argv[2], 65535);
         b.n = number(argv[3], MAX_STREAMS);
@@ -309,10 +457,21 @@ int main(int argc, char **argv)
         b.n_gen = number(argv[5], 4096);
         b.n_waves = number(argv[6], MAX_WAVES);
         streams();
+    } else if (argc == 6 && strcmp(argv[1], "beside") == 0) {
+        b.port = (uint16_t)number(argv[2], 65535);
+        b.n = number(argv[3], MAX_STREAMS);
+        b.n_prompt = 4;
+        b.first_token = 5; /* the smallest models have 512 */
+        b.n_tokens = 90;
+        b.n_gen = 4096;
+        beside(strcmp(argv[4], "0") == 0 ? 0 : number(argv[4], 1000000), number(argv[5], 1000000));
+    } else if (argc == 3 && strcmp(argv[1], "health") == 0) {
+        health((uint16_t)number(argv[2], 65535));
     } else if (argc > 3 && strcmp(argv[1], "start") == 0) {
         starts(number(argv[2], MAX_WAVES), argv + 3);
     } else {
-        fprintf(stderr, "usage: bench_serve streams PORT N N_PROMPT N_GEN WAVES | start N COMMAND...\n");
+        fprintf(stderr, "usage: bench_serve streams PORT N N_PROMPT N_GEN WAVES | beside PORT N N_LONG GAPS |"
+                        " health PORT | start N COMMAND...\n");
         return 2;
     }
     return 0;
