@@ -3,11 +3,12 @@
  * counted in `published`, which the host clears once; there is one staged step (staged_stride 0) and one set
  * of results on the device, since launches follow one another.
  *
- *   step_begin   one block: copies and checks the step, does its page ops, applies edits and settings,
- * resolves tokens step_end     one warp: what slots sampled, results to the pinned ring, `completed`; or why
- * there are none
+ * step_begin, one block: copies and checks the step, does its page ops, applies edits and settings, resolves
+ * tokens. step_end, one warp: what slots sampled, results to the pinned ring, `completed`; or why there are
+ * none.
  *
- * Floor: a page op reads and writes a page, by one block. */
+ * Floor: a page op reads and writes a page, by one block. Tested by whole steps with edits and page ops, each
+ * result against lib/cpu: tests/cuda/test_cuda_twin.c, eager and graph. */
 #include "border.h"
 #include "pages.h"
 
