@@ -75,6 +75,9 @@ static void refuse(struct request *r, int rc, const struct error *err)
         e->close = true;
         api_fail(e, 503, "draining", NULL, "%s", err->text);
         break;
+    case -ENOMEM:
+        api_out_of_memory(e);
+        break;
     default:
         api_fail(e, 500, "internal", NULL, "%s", err->text);
     }

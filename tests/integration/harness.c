@@ -10,6 +10,7 @@
 struct daemon daemon_;
 const char *daemon_binary = HEARTHD_BINARY;
 bool daemon_streams_closed;
+const char *daemon_headers = "";
 
 static void exec_daemon(const char *const *flags)
 {
@@ -130,7 +131,7 @@ void daemon_stop(void)
 
 struct reply get(const char *path)
 {
-    return client_once(daemon_.port, "GET", path, "", NULL);
+    return client_once(daemon_.port, "GET", path, daemon_headers, NULL);
 }
 
 static struct reply post_bytes(const char *path, const char *body, size_t len)

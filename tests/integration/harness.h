@@ -20,6 +20,8 @@ struct daemon {
 extern const char *daemon_binary;
 /* It is started without standard streams. */
 extern bool daemon_streams_closed;
+/* Further header lines of get() and all that uses it, a key's; "" unless a test says otherwise. */
+extern const char *daemon_headers;
 /* The one daemon of a test: flags as on the command line, NULL at the end. Returns when it is ready. */
 extern struct daemon daemon_;
 void daemon_start(const char *const *flags);
