@@ -365,8 +365,11 @@ static void measure(struct engine *e, const struct flight *f, uint64_t now_ns)
         blend(&e->decode_ms, ms);
     if (f->n_prefill < 16)
         return;
-    blend(f->n_decode ? &e->beside_row_ms : &e->prefill_row_ms,
-          ms / (f->n_prefill + f->n_decode + f->n_draft));
+    uint32_t n_rows = f->n_prefill + f->n_decode + f->n_draft;
+    if (f->n_decode)
+        row_price_learn(&e->beside, n_rows, f->depth, ms);
+    else
+        blend(&e->prefill_row_ms, ms / n_rows);
 }
 
 static bool submit_next(struct engine *e)

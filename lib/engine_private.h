@@ -7,6 +7,7 @@
 #include "engine.h"
 #include "engine_queue.h"
 #include "kv_cache.h"
+#include "row_price.h"
 
 #include <pthread.h>
 
@@ -48,6 +49,7 @@ struct flight {
     uint64_t started_ns, submit_ns; /* submit_ns: time inside submit */
     uint32_t n_prefill, n_decode;   /* rows */
     uint32_t n_draft;               /* further rows of those that decode */
+    double depth;                   /* of all rows, for their price */
     uint32_t n_spans, n_logits, n_results;
     struct span {
         uint32_t slot, end; /* rows of this slot up to this position */
@@ -104,7 +106,8 @@ struct engine {
     uint64_t retired_ns;
     /* Measured, 0: not yet. A step of decoding alone; a row of prefill alone; a row of any kind where texts
      * run beside prefill. */
-    double decode_ms, prefill_row_ms, beside_row_ms;
+    double decode_ms, prefill_row_ms;
+    struct row_price beside;
     struct step step;
 
     /* Figures: written by the engine thread (n_open, n_rejected also by the submitting one). */

@@ -214,24 +214,47 @@ static uint32_t list_prefill(struct engine *e)
     return n;
 }
 
+/* Of all rows together, in units of their price. */
+static double depth(const struct step *s)
+{
+    uint64_t positions = 0;
+    for (uint32_t i = 0; i < s->n_rows; i++)
+        positions += s->rows[i].pos;
+    return (double)positions / ROW_PRICE_DEPTH;
+}
+
 /* Rows of prefill that fit into the step and into its time, of `left` that there are. With nobody waiting for
  * the step it takes step_ms on average, and what two such steps would finish is finished in one: it is sooner
- * done. Beside running texts step_ms is what hardly any step should exceed; there all rows are counted at one
- * price, the running texts' and the drafts' too: what a step costs beyond its rows is paid by all of them,
- * and the price follows when their mixture changes. */
-static uint32_t prefill_rows(const struct engine *e, const struct flight *f, uint32_t left)
+ * done. Beside running texts step_ms is what hardly any step should exceed; there all rows have one price, by
+ * their depth, the running texts' and the drafts' too: what a step costs beyond its rows is paid by all of
+ * them, and the price follows when their mixture changes. `start` is the first position of the deepest. */
+static uint32_t prefill_rows(const struct engine *e, const struct flight *f, uint32_t left, uint32_t start)
 {
     double rows = FIRST_PREFILL, room = e->max_rows - e->step.n_rows, least = MIN_PREFILL_ALONE;
     bool beside = f->n_decode > 0;
-    double row_ms = beside && e->beside_row_ms > 0 ? e->beside_row_ms : e->prefill_row_ms;
-    if (row_ms > 0)
-        rows = e->cfg.step_ms * (beside ? BESIDE_SHARE : 1) / row_ms - f->n_decode - f->n_draft;
+    double ms = e->cfg.step_ms * (beside ? BESIDE_SHARE : 1);
+    if (beside && e->beside.row_ms > 0)
+        rows = row_price_rows(
+            &e->beside, ms - e->beside.row_ms * e->step.n_rows - e->beside.depth_ms * depth(&e->step), start);
+    else if (e->prefill_row_ms > 0)
+        rows = ms / e->prefill_row_ms - f->n_decode - f->n_draft;
     if (beside)
         least = MIN_PREFILL_BESIDE;
     rows = rows > least ? rows : least;
     if (!beside && left <= 2 * rows)
         rows = left;
     return (uint32_t)(rows < room ? rows : room);
+}
+
+/* Of the sequences in e->order[n]. */
+static uint32_t deepest(const struct engine *e, uint32_t n)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t start = e->seqs[e->order[i]].n_rows;
+        most = start > most ? start : most;
+    }
+    return most;
 }
 
 static uint32_t prompts_left(const struct engine *e, uint32_t n)
@@ -251,7 +274,7 @@ static uint32_t chunk(const struct engine *e, uint32_t slot, uint32_t rows)
 
 static void add_prefill(struct engine *e, struct flight *f, uint32_t n)
 {
-    uint32_t rows = prefill_rows(e, f, prompts_left(e, n)), others = 0, half = rows / 2;
+    uint32_t rows = prefill_rows(e, f, prompts_left(e, n), deepest(e, n)), others = 0, half = rows / 2;
     for (uint32_t i = 1; i < n; i++)
         others += chunk(e, e->order[i], half - others);
     f->n_prefill += add_rows(e, f, e->order[0], chunk(e, e->order[0], rows - others));
@@ -277,6 +300,7 @@ bool engine_build(struct engine *e, struct flight *f)
     if (n_prefill)
         add_prefill(e, f, n_prefill);
     f->n_logits = s->n_logits;
+    f->depth = depth(s);
     /* Who runs makes progress. */
     assert(s->n_rows > 0 || e->n_flights > 0 || e->n_live == 0 || engine_disk_waits(e));
     engine_disk_build(e);
