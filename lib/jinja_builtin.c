@@ -35,7 +35,10 @@ const struct jinja_builtin *jinja_find_method(struct jinja_text name, enum jinja
 
 bool jinja_is_method(struct jinja_text name)
 {
-    return find(jinja_text_methods, name) || find(jinja_dict_methods, name) || find(jinja_loop_methods, name);
+    /* A list cannot be changed, and transformers says so only when it is tried: of Kimi K2's template most
+     * goes without. */
+    return find(jinja_text_methods, name) || find(jinja_dict_methods, name) ||
+           find(jinja_loop_methods, name) || jinja_text_is(name, "append") || jinja_text_is(name, "pop");
 }
 
 int jinja_find_param(const struct jinja_builtin *b, struct jinja_text name)

@@ -1,5 +1,13 @@
 /* The forms that model families' templates have: conversations of tests/data/templates, and the texts that
- * these templates' rules give, written by hand. */
+ * these templates' rules give, written by hand.
+ *
+ * The files are our own, in the manner of the families' ones. Those were compared by hand, outside of the
+ * repository, with Jinja 3.1.6 set up as transformers does it, in 61 conversations each (with and without a
+ * system message, tools, calls and documents): of 70 distinct templates, 18 of chujiezheng/chat_templates and
+ * 52 more of models/templates of ik_llama.cpp, 66 give the same bytes or refuse the same conversations, each
+ * time. The others: functionary 3.1 joins texts with "|safe", whose escaping of the rest is left out here;
+ * llama-cpp-deepseek-r1 writes a generator with tojson, which Jinja refuses and Hearth writes; DeepSeek V3.2
+ * and V4 want a filter from_json that Jinja has not either, and are refused when they are opened. */
 #include "jinja_render.h"
 
 #include <errno.h>

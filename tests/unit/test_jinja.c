@@ -50,6 +50,14 @@ Test(jinja, one_line_end_at_the_end_of_the_file_is_not_its_text)
     expect_text("", NOTHING, "");
 }
 
+Test(jinja, a_list_is_not_changed_and_that_fails_only_when_it_is_tried)
+{
+    expect_text("{% if f %}{{ l.pop(0) }}{% endif %}{{ l }}", SOME, "[3, 1, 2]");
+    expect_fails("{{ l.pop() }}", SOME, -EBADMSG, "line 1");
+    expect_text("{% if f %}{% set _ = l.append(4) %}{% endif %}{{ l }}", SOME, "[3, 1, 2]");
+    expect_fails("{% set _ = l.append(4) %}{{ l }}", SOME, -EBADMSG, "line 1");
+}
+
 /* --- literals and operators --- */
 
 Test(jinja, literals)
@@ -423,7 +431,7 @@ Test(jinja, unsupported_constructs_are_named_with_their_line)
     expect_refused("\n\n{{ a | groupby('x') }}", -ENOTSUP, "line 3: filter \"groupby\"");
     expect_refused("{{ a is nope }}", -ENOTSUP, "test \"nope\"");
     expect_refused("{{ nope() }}", -ENOTSUP, "function \"nope\"");
-    expect_refused("{{ l.append(1) }}", -ENOTSUP, "method \"append\"");
+    expect_refused("{{ l.insert(0, 1) }}", -ENOTSUP, "method \"insert\"");
     expect_refused("{{ f(*l) }}", -ENOTSUP, "unpacking");
     expect_refused("{{ a | tojson(nope=1) }}", -ENOTSUP, "argument nope");
     expect_refused("{{ a | length(1) }}", -ENOTSUP, "too many");
