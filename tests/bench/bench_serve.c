@@ -6,11 +6,12 @@
  *       not count.
  *
  *   bench_serve beside PORT N N_LONG GAPS
- *       N streams, and when all of them run a prompt of N_LONG token ids: the times between the streams'
- *       tokens from then until that prompt is done; without one (0) the first GAPS of them.
+ *       N streams, and when all of them run prompts of N_LONG token ids, one after the other: the times
+ * between the streams' tokens from then until the prompt is done with which there are GAPS of them; without
+ * one (0) the first GAPS.
  *
  *   bench_serve health PORT
- *       GET /health over a new connection every 5 ms, until SIGTERM: how long from before connect() to the
+ *       GET /health over a new connection every 20 ms, until SIGTERM: how long from before connect() to the
  * reply.
  *
  *   bench_serve start N COMMAND...
@@ -42,7 +43,7 @@
 #define MAX_WAVES   64
 #define ROOM        65536
 #define REST_NS     500000000
-#define HEALTH_NS   5000000
+#define HEALTH_NS   20000000
 #define HEALTH_MAX  65536
 
 extern char **environ;
@@ -273,7 +274,7 @@ static int send_long(uint32_t n_tokens)
         die("the long prompt");
     n += (size_t)snprintf(body, room, "{\"max_tokens\":1,\"prompt\":[5");
     for (uint32_t i = 1; i < n_tokens; i++)
-        n += (size_t)snprintf(body + n, room - n, ",%u", 5 + i * 37 % 90);
+        n += (size_t)snprintf(body + n, room - n, ",%u", 5 + (b.n_gaps + i * 37) % 90);
     n += (size_t)snprintf(body + n, room - n, "]}");
     send_all(fd, out, post(out, room + 256, body, n));
     free(body);
@@ -288,6 +289,7 @@ static void judge_long(int fd)
         fprintf(stderr, "bench_serve: the long prompt: %s\n", reply);
         exit(1);
     }
+    close(fd);
 }
 
 static bool all_run(void)
@@ -334,16 +336,20 @@ static void beside(uint32_t n_long, uint32_t n_gaps)
             running = true;
             b.n_gaps = 0;
             prompt->fd = n_long ? send_long(n_long) : -1;
+            prompt->revents = 0;
         }
         for (uint32_t i = 0; i < b.n; i++)
             if (b.streams[i].done) {
                 fprintf(stderr, "bench_serve: a stream ended before the prompt did\n");
                 exit(1);
             }
-        done = running && (n_long ? prompt->revents != 0 : b.n_gaps >= n_gaps);
+        bool over = running && (!n_long || prompt->revents);
+        if (over && n_long)
+            judge_long(prompt->fd);
+        done = over && b.n_gaps >= n_gaps;
+        if (over && n_long && !done)
+            prompt->fd = send_long(n_long);
     }
-    if (n_long)
-        judge_long(prompt->fd);
     printf("gaps %u\ninter_token_p50_ms %.3f\ninter_token_p99_ms %.3f\ninter_token_max_ms %.3f\n", b.n_gaps,
            percentile(b.gaps_ms, b.n_gaps, 0.5), percentile(b.gaps_ms, b.n_gaps, 0.99),
            percentile(b.gaps_ms, b.n_gaps, 1));

@@ -5,7 +5,7 @@
 # that is all (nothing of it is a time). Without, on a machine that does nothing else, also:
 #   p99 of hearth_reject_seconds below 5 ms;
 #   five times, of a daemon of its own each: p99 of the times between tokens of eight streams, seen by their client while a
-#   prompt of 32,000 tokens is prefilled, at most max(2 x the same alone, step_ms), of 1,000 times or more. Speculation off.
+#   prompts of 32,000 tokens are prefilled, at most max(2 x the same alone, step_ms), of 4,000 times. Speculation off.
 # The times of /health over new connections meanwhile are printed, as their client sees them.
 set -eu
 bin=$1 model=$2 check=${3:-}
@@ -101,7 +101,7 @@ stop
 streams=8 step_ms=50
 failed=
 value() { awk -v name="$1" '$1 == name { print $2 }' "$dir/streams"; }
-# between_tokens TOKENS: of the streams, 4000 times alone (0), or while a prompt of so many tokens is prefilled.
+# between_tokens TOKENS: of the streams, alone (0), or while prompts of so many tokens are prefilled.
 between_tokens() {
     "$bin/bench_serve" beside "${at##*:}" $streams "$1" 4000 >"$dir/streams" || fail "$streams streams beside $1 tokens"
     gaps=$(value gaps) p99=$(value inter_token_p99_ms)
