@@ -54,6 +54,8 @@ struct config {
     int arithmetic;      /* enum backend_arithmetic */
     char *isa;           /* cpu: auto, avx512, avxvnni, avx2, scalar */
     char *libcuda;       /* cuda */
+    int cuda_device;     /* cuda; 1 + its number, 0: the one with the most memory */
+    char *cuda_cache;    /* cuda; "": as the environment or the driver says */
     uint32_t threads;    /* 0: as many as the process may use */
     uint32_t n_ctx;      /* 0: min(model, 8192) */
     uint32_t slots;
@@ -96,7 +98,7 @@ struct config_arguments {
     char **argv;
     char **environ;
     const char *default_file; /* CONFIG_FILE, or NULL: no file unless --config */
-    bool secure;              /* AT_SECURE: --config and HEARTH_LIBCUDA are ignored */
+    bool secure;              /* AT_SECURE: --config, libcuda and cuda_cache are ignored */
     int (*option)(void *context, int argc, char **argv, struct error *err);
     void *context;
     /* Set by config_load(). */

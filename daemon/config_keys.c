@@ -19,6 +19,9 @@ static const char *const executors[] = {"persistent", "eager", "graph", NULL}; /
 static const char *const arithmetics[] = {"int8", "exact", NULL};              /* enum backend_arithmetic */
 static const char *const kv_types[] = {"f16", "q8_0", NULL};                   /* enum kv_type */
 static const char *const isas[] = {"auto", "avx512", "avxvnni", "avx2", "scalar", NULL};
+/* Its place here is 1 + the device's number. */
+static const char *const devices[] = {"auto", "0", "1",  "2",  "3",  "4",  "5",  "6",  "7",
+                                      "8",    "9", "10", "11", "12", "13", "14", "15", NULL};
 static const char *const unknowns[] = {"reject", "ignore", NULL};
 static const char *const speculations[] = {"auto", "off", NULL}; /* enum engine_speculation */
 static const char *const yes_no[] = {"no", "yes", NULL};
@@ -67,6 +70,10 @@ const struct config_key config_keys[] = {
      .help = "int8 serves; exact is the slow float reference of the cpu (executor eager)."},
     {STRING(isa, "auto"), .choices = isas, .help = "Instruction set of the cpu backend."},
     {STRING(libcuda, ""), .help = "Driver library for backend cuda. Empty: libcuda.so.1. No effect on cpu."},
+    {CHOICE(cuda_device, "auto", devices),
+     .help = "Number of the GPU, of those that CUDA_VISIBLE_DEVICES leaves. auto: of those that can, the one with the most memory."},
+    {STRING(cuda_cache, ""),
+     .help = "Directory where the driver keeps the kernels it has compiled. Empty: that of CUDA_CACHE_PATH, else the driver's own."},
     {COUNT(threads, "auto", 0, 256), .zero = "auto",
      .help = "Decoder threads on cpu. auto: as many as affinity and cgroup quota allow."},
     {COUNT(n_ctx, "auto", 0, 1048576), .zero = "auto",
@@ -108,7 +115,8 @@ const struct config_key config_keys[] = {
     {COUNT(drain_min_ms, "0", 0, HOUR),
      .help = "Time it goes on saying that it drains even with nothing left to do, so that a proxy sees it."},
     {COUNT(watchdog_ms, "10000", 0, HOUR), .zero = "off",
-     .help = "A decoder without a sign of life for this long ends the process (exit code 9)."},
+     .help = "A decoder without a sign of life for this long ends the process (exit code 9): never sooner, up to two looks later (one each "
+             "fifth of it, or each second). On cuda a block that waits for others for half of it ends it, too."},
     {CHOICE(metrics_aliases, "yes", yes_no), .help = "Whether /metrics has the core vllm: names as well."},
     {CHOICE(log_level, "info", levels), .help = "Least important line that is logged. Read again on SIGHUP."},
     {CHOICE(log_format, "text", formats), .help = "Log lines as text or as JSON objects."},

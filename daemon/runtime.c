@@ -15,7 +15,7 @@
 void runtime_prepare(const struct config *cfg)
 {
     if (cfg->backend != CONFIG_CPU)
-        cuda_driver_environment(NULL);
+        cuda_driver_environment(cfg->cuda_cache);
 }
 
 static uint32_t choose_n_ctx(const struct config *cfg, const struct model_config *mc)
@@ -75,6 +75,8 @@ int runtime_load(struct runtime *r, const struct config *cfg, const struct runti
                                 .n_threads = cfg->threads,
                                 .isa = cfg->isa,
                                 .libcuda = cfg->libcuda,
+                                .cuda_cache = cfg->cuda_cache,
+                                .cuda_device = (uint32_t)cfg->cuda_device,
                                 .n_slots = cfg->slots,
                                 .n_ctx = r->n_ctx,
                                 .kv_type = (enum kv_type)cfg->kv_type,

@@ -29,6 +29,10 @@ struct backend_config {
     uint32_t n_threads;  /* cpu; 0: affinity and cgroup quota decide */
     const char *isa;     /* cpu: "auto", "avx512", "avxvnni", "avx2", "scalar" */
     const char *libcuda; /* cuda */
+    /* cuda: where the driver keeps kernels it has compiled; NULL or "": where the environment or its own
+     * default says */
+    const char *cuda_cache;
+    uint32_t cuda_device; /* 1 + its number; 0: the one with the most memory */
     uint32_t n_slots, n_ctx;
     /* What STEP_BAN_END bans, each in range; copied in open(). May be none. */
     const int32_t *end_tokens;

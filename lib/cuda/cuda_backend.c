@@ -97,9 +97,9 @@ static int cuda_open(struct backend **out, const struct backend_config *cfg, str
     d->stall_ns = (uint64_t)(cfg->stall_ms ? cfg->stall_ms : CUDA_STALL_MS) * 1000000;
     rc = copy_end_tokens(d, err);
     if (rc == 0)
-        rc = cuda_driver_open(&d->driver, cfg->libcuda, NULL, err);
+        rc = cuda_driver_open(&d->driver, cfg->libcuda, cfg->cuda_cache, err);
     if (rc == 0)
-        rc = cuda_device_open(&d->device, &d->driver, -1, err);
+        rc = cuda_device_open(&d->device, &d->driver, (int)cfg->cuda_device - 1, err);
     if (rc == 0)
         rc = cuda_kernels_check(&d->device, cfg->eager, err);
     if (rc < 0) {

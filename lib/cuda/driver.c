@@ -51,7 +51,7 @@ void cuda_driver_environment(const char *cache_directory)
     /* A launch that waits for the kernel's end would wait for ever. */
     if (getenv("CUDA_LAUNCH_BLOCKING"))
         set("CUDA_LAUNCH_BLOCKING", "0");
-    if (cache_directory)
+    if (cache_directory && *cache_directory)
         set("CUDA_CACHE_PATH", cache_directory);
 }
 

@@ -128,8 +128,9 @@ struct cuda_driver {
 void cuda_driver_environment(const char *cache_directory);
 
 /* Opens the library (`path`; NULL or "": libcuda.so.1) and initialises it. cache_directory: where the driver
- * keeps compiled kernels; NULL: its own default. -ENODEV in every case of failure, with the reason: no
- * library, one that lacks a function, a driver too old, no device. */
+ * keeps compiled kernels; NULL or "": as the environment (CUDA_CACHE_PATH) or its own default says. -ENODEV
+ * in every case of failure, with the reason: no library, one that lacks a function, a driver too old, no
+ * device. */
 int cuda_driver_open(struct cuda_driver *d, const char *path, const char *cache_directory, struct error *err);
 void cuda_driver_close(struct cuda_driver *d); /* a closed one is fine */
 

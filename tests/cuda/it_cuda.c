@@ -367,6 +367,12 @@ Test(cuda_load, kernels_that_the_driver_refuses_are_6)
     expect_end(6, "cuModuleLoadDataEx");
 }
 
+Test(cuda_load, a_device_that_is_not_there_is_6)
+{
+    daemon_spawn((const char *[]){CUDA, "--cuda-device", "1", NULL});
+    expect_end(6, "there are 1 CUDA devices, not 1");
+}
+
 Test(cuda_load, with_auto_the_cpu_takes_over_and_the_log_says_why)
 {
     setenv("SIMT_FAULT", "jit", 1);

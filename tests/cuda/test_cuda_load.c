@@ -3,6 +3,7 @@
 #include "clock.h"
 #include "decoder_run.h"
 #include "failing_alloc.h"
+#include "made_model.h"
 #include "program.h"
 
 #include <dirent.h>
@@ -121,6 +122,51 @@ Test(cuda_load, what_it_cannot_do_is_refused_with_words)
     c = config;
     c.libcuda = "/nonexistent/libcuda.so";
     refused(&c, EXECUTOR_PERSISTENT, -ENODEV, "/nonexistent/libcuda.so");
+    c = config;
+    c.cuda_device = 1 + 1;
+    refused(&c, EXECUTOR_PERSISTENT, -ENODEV, "there are 1 CUDA devices, not 1");
+}
+
+/* Its only device, by number; the library that is asked to keep kernels is told so by its environment. */
+Test(cuda_load, the_device_and_the_cache_directory_are_those_of_the_configuration)
+{
+    struct backend_config c = config;
+    struct model *m = open_model();
+    struct executor *x = NULL;
+    struct error err = {0};
+    c.cuda_device = 1 + 0;
+    c.cuda_cache = "/srv/kernels";
+    cr_assert_eq(executor_open(&x, EXECUTOR_EAGER, &cuda_backend, &c, m, &err), 0, "%s", err.text);
+    cr_assert_str_eq(getenv("CUDA_CACHE_PATH"), "/srv/kernels");
+    executor_close(x);
+    model_close(m);
+}
+
+/* These are what README says that cpu serves and cuda does not. */
+Test(cuda_load, models_that_only_the_cpu_serves_are_refused_with_the_reason)
+{
+    static const struct {
+        const char *shape, *words;
+    } cases[] = {{"tiny-llama-heads-48", "heads of 48 values; cuda takes 32, 64, 96 and 128"},
+                 {"tiny-llama-heads-160", "heads of 160 values"},
+                 {"tiny-llama-words", "a vocabulary of 262208 tokens; cuda takes at most 262144"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[64];
+        struct model *m = NULL;
+        struct executor *x = NULL;
+        struct error err = {0};
+        made_model(cases[i].shape, "q8_0", path);
+        int rc = model_open(&m, path, &err);
+        unlink(path);
+        cr_assert_eq(rc, 0, "%s", err.text);
+        cr_assert_eq(executor_open(&x, EXECUTOR_PERSISTENT, &cuda_backend, &config, m, &err), -ENOTSUP);
+        cr_assert_not_null(strstr(err.text, cases[i].words), "%s", err.text);
+        struct backend_config cpu = config;
+        cpu.isa = "auto";
+        cr_assert_eq(executor_open(&x, EXECUTOR_PERSISTENT, &cpu_backend, &cpu, m, &err), 0, "%s", err.text);
+        executor_close(x);
+        model_close(m);
+    }
 }
 
 Test(cuda_load, a_driver_that_refuses_the_kernels_is_no_device)

@@ -40,6 +40,10 @@ static const struct shape shapes[] = {
     {"tiny-qwen2", "qwen2", 3, 256, 512, 4, 2, 64, 512, 2048, 1e6f, 1e-6f, true, 0, &vocab_chatml},
     {"tiny-qwen2-odd", "qwen2", 2, 224, 608, 7, 1, 32, 384, 2048, 1e6f, 1e-6f, true, 0, &vocab_chatml},
     {"tiny-llama", "llama", 3, 256, 512, 4, 4, 64, 512, 2048, 1e4f, 1e-5f, false, 0, &vocab_llama3},
+    /* For cpu alone. */
+    {"tiny-llama-heads-48", "llama", 2, 192, 256, 4, 2, 48, 512, 2048, 1e4f, 1e-5f, true, 0, &vocab_llama3},
+    {"tiny-llama-heads-160", "llama", 2, 320, 256, 2, 1, 160, 512, 2048, 1e4f, 1e-5f, true, 0, &vocab_llama3},
+    {"tiny-llama-words", "llama", 1, 32, 32, 1, 1, 32, 262208, 2048, 1e4f, 1e-5f, true, 0, &vocab_llama3},
     {"tiny-llama3", "llama", 2, 256, 512, 4, 2, 64, 512, 2048, 5e5f, 1e-5f, true, 8, &vocab_llama3},
 };
 #define N_SHAPES (sizeof shapes / sizeof *shapes)

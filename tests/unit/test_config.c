@@ -2,6 +2,7 @@
 #include "config.h"
 #include "config_keys.h"
 #include "cpu/team.h"
+#include "runtime.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -235,6 +236,37 @@ Test(config, zero_has_a_word_where_it_means_something)
     config_free(&c);
 }
 
+Test(config, a_gpu_is_named_by_its_number_and_auto_is_none_of_them)
+{
+    struct config c;
+    cr_assert_eq(load_file(&c, "cuda_device = auto\n", NULL), 0);
+    cr_assert_eq(c.cuda_device, 0);
+    config_free(&c);
+    for (int i = 0; i < 16; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "cuda_device = %d\n", i);
+        cr_assert_eq(load_file(&c, text, NULL), 0, "%s", text);
+        cr_assert_eq(c.cuda_device, 1 + i);
+        config_free(&c);
+    }
+    cr_assert_eq(load_file(&c, "cuda_device = 16\n", NULL), -EINVAL);
+    config_free(&c);
+}
+
+Test(config, the_driver_is_told_where_to_keep_kernels_unless_nothing_is_said)
+{
+    struct config c;
+    setenv("CUDA_CACHE_PATH", "/var/cache/unit", 1);
+    cr_assert_eq(load_file(&c, "", NULL), 0);
+    runtime_prepare(&c);
+    cr_assert_str_eq(getenv("CUDA_CACHE_PATH"), "/var/cache/unit");
+    config_free(&c);
+    cr_assert_eq(load_file(&c, "cuda_cache = /srv/kernels\n", NULL), 0);
+    runtime_prepare(&c);
+    cr_assert_str_eq(getenv("CUDA_CACHE_PATH"), "/srv/kernels");
+    config_free(&c);
+}
+
 Test(config, threads_are_bounded_by_what_a_team_may_have)
 {
     struct config c;
@@ -359,17 +391,18 @@ Test(config, a_missing_default_file_is_fine)
     config_free(&c);
 }
 
-Test(config, a_setuid_process_ignores_config_and_libcuda)
+Test(config, a_setuid_process_ignores_config_and_where_a_drivers_code_lies)
 {
     const char *path = file_with("port = 1\n");
-    char *argv[] = {"--config", (char *)path, "--slots=3", "--libcuda=/evil2.so"};
-    char *env[] = {"HEARTH_LIBCUDA=/evil.so", NULL};
-    struct config_arguments args = {.argc = 4, .argv = argv, .environ = env, .secure = true};
+    char *argv[] = {"--config", (char *)path, "--slots=3", "--libcuda=/evil2.so", "--cuda-cache=/evil2"};
+    char *env[] = {"HEARTH_LIBCUDA=/evil.so", "HEARTH_CUDA_CACHE=/evil", NULL};
+    struct config_arguments args = {.argc = 5, .argv = argv, .environ = env, .secure = true};
     struct config c;
     cr_assert_eq(config_load(&c, &args, NULL), 0);
     cr_assert_eq(c.port, 8080);
     cr_assert_eq(c.slots, 3);
     cr_assert_str_eq(c.libcuda, "");
+    cr_assert_str_eq(c.cuda_cache, "");
     unlink(path);
     config_free(&c);
 }
