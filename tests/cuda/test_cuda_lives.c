@@ -1,7 +1,8 @@
 /* Random requests in random circumstances, through the engine and the host side of the resident decoder to
  * the real kernels: few pages, a full ring, prompts in pieces, cancellations in every phase, parks, warps
  * that come late, an engine that is closed in the middle, a device that dies. Every request that was let in
- * ends once, its tokens are those that the cpu gives it alone, no page stays. */
+ * ends once, its tokens are those that the cpu gives it alone, no page stays. HEARTH_LIVES=n: so many lives
+ * of each kind. */
 #include "engine.h"
 #include "kv_layout.h"
 #include "model.h"
@@ -19,10 +20,11 @@ enum { N = 16, MAX_PROMPT = 90, MAX_TOKENS = 7, N_CTX = 192 };
 
 #if defined __SANITIZE_ADDRESS__ ||                                                                          \
     defined __SANITIZE_THREAD__ /* which make it slow: one life of each kind, or two */
-#define SOME(n) (((n) + 2) / 3)
+#define LIVES 1
 #else
-#define SOME(n) (n)
+#define LIVES 3
 #endif
+#define MOST_LIVES 10000
 
 static uint64_t random_state;
 
@@ -89,6 +91,20 @@ struct life {
     struct one ones[N];
 };
 
+static void open_engine(struct life *l, const struct circumstances *c)
+{
+    struct error err = {0};
+    struct engine_config e = {.n_slots = c->n_slots,
+                              .n_ctx = N_CTX,
+                              .queue_limit = c->queue_limit,
+                              .steps_in_flight = c->steps_in_flight,
+                              .max_chunk = c->max_chunk,
+                              .prefix_cache = true};
+    cr_assert_eq(engine_open(&l->e, l->x, &e, &err), 0, "%s", err.text);
+    for (uint32_t i = 0; i < N; i++)
+        prepare(&l->ones[i], l->n_vocab, i);
+}
+
 static void open_life(struct life *l, const struct circumstances *c)
 {
     struct error err = {0};
@@ -106,17 +122,9 @@ static void open_life(struct life *l, const struct circumstances *c)
                                .kv_memory = c->n_pages * kv_page_size(&kv),
                                .park_after_ms = c->park_after_ms,
                                .steps_in_flight = c->steps_in_flight};
-    struct engine_config e = {.n_slots = c->n_slots,
-                              .n_ctx = N_CTX,
-                              .queue_limit = c->queue_limit,
-                              .steps_in_flight = c->steps_in_flight,
-                              .max_chunk = c->max_chunk,
-                              .prefix_cache = true};
     cr_assert_eq(executor_open(&l->x, EXECUTOR_PERSISTENT, c->ops, &b, l->model, &err), 0, "%s", err.text);
-    cr_assert_eq(engine_open(&l->e, l->x, &e, &err), 0, "%s", err.text);
     l->n_vocab = m->n_vocab;
-    for (uint32_t i = 0; i < N; i++)
-        prepare(&l->ones[i], l->n_vocab, i);
+    open_engine(l, c);
 }
 
 static void close_life(struct life *l)
@@ -231,12 +239,42 @@ static uint32_t go_on(struct life *l, const struct circumstances *c, uint32_t n_
     return n_in;
 }
 
+/* With nothing left to do every page is free, or in the prefix cache. */
+static void check_pages(struct life *l)
+{
+    struct engine_stats s;
+    for (engine_stats(l->e, &s); !s.idle; engine_stats(l->e, &s))
+        let_them_work();
+    cr_assert_eq(s.pages_used, 0, "%u pages stay", s.pages_used);
+}
+
+static void serve_all(struct life *l, const struct circumstances *c, const struct one *want)
+{
+    uint32_t n_in = go_on(l, c, N);
+    cr_assert_eq(l->n_ended, n_in);
+    check_pages(l);
+    for (uint32_t i = 0; i < N; i++)
+        if (l->ones[i].in)
+            check_tokens(&l->ones[i], &want[i]);
+}
+
+/* Seeds from `first` on. */
+static struct criterion_test_params seeds_from(int first, int n)
+{
+    static int seeds[MOST_LIVES];
+    const char *more = getenv("HEARTH_LIVES");
+    n = more && atoi(more) > 0 ? atoi(more) : n;
+    n = n < MOST_LIVES ? n : MOST_LIVES;
+    for (int i = 0; i < n; i++)
+        seeds[i] = first + i;
+    return cr_make_param_array(int, seeds, (size_t)n);
+}
+
 /* --- tests --- */
 
 ParameterizedTestParameters(cuda_lives, all_end_with_the_cpus_tokens_and_pages_return)
 {
-    static int seeds[] = {1, 2, 3, 4, 5};
-    return cr_make_param_array(int, seeds, SOME(sizeof seeds / sizeof *seeds));
+    return seeds_from(1, 2 * LIVES - 1);
 }
 
 ParameterizedTest(int *seed, cuda_lives, all_end_with_the_cpus_tokens_and_pages_return, .timeout = 1200)
@@ -247,24 +285,18 @@ ParameterizedTest(int *seed, cuda_lives, all_end_with_the_cpus_tokens_and_pages_
     struct engine_stats s;
     open_life(&l, &c);
     doom(&l);
-    uint32_t n_in = go_on(&l, &c, N);
-    cr_assert_eq(l.n_ended, n_in);
-    for (engine_stats(l.e, &s); !s.idle; engine_stats(l.e, &s))
-        let_them_work();
-    cr_assert_eq(s.pages_used, 0, "%u pages stay", s.pages_used);
+    serve_all(&l, &c, want);
+    engine_stats(l.e, &s);
     cr_assert_eq(s.completed + s.cancelled + s.rejected, N);
-    for (uint32_t i = 0; i < N; i++)
-        if (l.ones[i].in)
-            check_tokens(&l.ones[i], &want[i]);
     close_life(&l);
 }
 
 ParameterizedTestParameters(cuda_lives, an_engine_closed_in_the_middle_has_ended_all)
 {
-    static int seeds[] = {11, 12, 13};
-    return cr_make_param_array(int, seeds, SOME(sizeof seeds / sizeof *seeds));
+    return seeds_from(10011, LIVES);
 }
 
+/* What it leaves on the device does not disturb the next, which gets all pages. */
 ParameterizedTest(int *seed, cuda_lives, an_engine_closed_in_the_middle_has_ended_all, .timeout = 1200)
 {
     static struct life l;
@@ -273,7 +305,7 @@ ParameterizedTest(int *seed, cuda_lives, an_engine_closed_in_the_middle_has_ende
     open_life(&l, &c);
     doom(&l);
     go_on(&l, &c, 1 + below(4));
-    close_life(&l);
+    engine_close(l.e);
     for (uint32_t i = 0; i < N; i++) {
         const struct one *o = &l.ones[i];
         if (!o->in)
@@ -282,12 +314,16 @@ ParameterizedTest(int *seed, cuda_lives, an_engine_closed_in_the_middle_has_ende
         cr_assert(o->ended || o->r.finish == ENGINE_CANCELLED || o->r.finish == ENGINE_LENGTH);
         check_tokens(o, &want[i]);
     }
+    open_engine(&l, &c);
+    l.n_ended = 0;
+    doom(&l);
+    serve_all(&l, &c, want);
+    close_life(&l);
 }
 
 ParameterizedTestParameters(cuda_lives, a_device_that_dies_ends_all)
 {
-    static int seeds[] = {21, 22, 23};
-    return cr_make_param_array(int, seeds, SOME(sizeof seeds / sizeof *seeds));
+    return seeds_from(20021, LIVES);
 }
 
 ParameterizedTest(int *seed, cuda_lives, a_device_that_dies_ends_all, .timeout = 1200)
@@ -306,6 +342,7 @@ ParameterizedTest(int *seed, cuda_lives, a_device_that_dies_ends_all, .timeout =
     cr_assert_eq(l.n_ended, n_in);
     while (!engine_fault(l.e, &err)) /* it waits for work in steps, too */
         let_them_work();
+    check_pages(&l);
     struct one *late = &l.ones[0];
     prepare(late, l.n_vocab, 0);
     cr_assert_eq(engine_submit(l.e, &late->r, NULL), -EIO);

@@ -49,6 +49,21 @@ DAEMON_TEST(health, a_ready_daemon_says_so_everywhere)
     expect_status("/health/live", 200, "live");
 }
 
+DAEMON_TEST(health, cpu_without_a_driver_is_told_with_the_reason, "--backend", "auto", "--libcuda",
+            "/nonexistent/libcuda.so")
+{
+    static const char why[] = "backend auto takes cpu: no CUDA driver: /nonexistent/libcuda.so";
+    struct reply r = get("/stats");
+    json_t *root = reply_json(&r);
+    char *log = daemon_read_log();
+    cr_assert_str_eq(json_text(root, "device.backend"), "cpu");
+    cr_assert_not_null(strstr(json_text(root, "device.why"), why), "%s", json_text(root, "device.why"));
+    cr_assert_not_null(strstr(log, why), "%s", log);
+    free(log);
+    json_decref(root);
+    reply_free(&r);
+}
+
 DAEMON_TEST(health, head_gives_the_headers_alone)
 {
     struct reply r = client_once(daemon_.port, "HEAD", "/stats", "", NULL);

@@ -61,6 +61,9 @@ static uint32_t *make_tables(struct attend_case *c, struct source *r, uint32_t p
     return t;
 }
 
+/* None of them is what models have: a kernel that brings its own gives other bits. */
+static const float epsilons[4] = {3e-5f, 2e-3f, 7e-6f, 0.4f};
+
 static void make_args(struct attend_case *c, struct source *r)
 {
     const struct attend_shape *s = &c->shape;
@@ -96,7 +99,7 @@ static void make_args(struct attend_case *c, struct source *r)
     a->n_heads = n_heads;
     a->rope_dim = s->rope_dim;
     a->neox = s->neox;
-    a->eps = 1e-6f;
+    a->eps = epsilons[(n_heads + s->n_ctx) % 4];
     a->scale = 0.125f + (float)draw(r, 100) * 0.001f;
     a->work = 128;
     a->work_bytes = s->work_bytes;

@@ -134,7 +134,7 @@ static void check_norm_rows(struct bench *b, uint32_t seed, bool deferred, bool 
     args.gain = AT(b->gain);
     args.factors = deferred ? AT(b->factors) : 0;
     args.width = args.group = width;
-    args.eps = 1e-5f;
+    args.eps = 2e-3f; /* no model's */
     float factors[ROWS];
     for (uint32_t r = 0; r < n; r++) {
         const float *x = b->a + (size_t)(head ? 4 - r : r) * STRIDE;
@@ -162,7 +162,7 @@ static void check_norm_heads(struct bench *b, uint32_t seed)
     args.gain = AT(b->gain);
     args.width = n_heads * group;
     args.group = group;
-    args.eps = 1e-6f;
+    args.eps = 3e-5f;
     for (uint32_t r = 0; r < ROWS; r++)
         for (uint32_t h = 0; h < n_heads; h++)
             ops_scalar.norm_head(b->wanted + (size_t)r * STRIDE + h * group, b->gain, group, args.eps);
