@@ -37,6 +37,28 @@ fi
 grep -qE '^first +failed' "$out/log" || fail "the part that fails is not named"
 grep -qE '^echo ' "$out/log" || fail "a part that fails takes the others along"
 grep -q 'cuLaunch' "$out/broken/report.md" || fail "the report does not say why"
+# With no time there is nothing but left-out parts, each of them named, and that is no success.
+if GPU_PATIENCE=1 GPU_BUDGET_S=1 "$here/check.sh" "$out/late" --first >"$out/log" 2>&1; then
+    fail "a check that had no time passes"
+fi
+[ "$(grep -c 'left-out  *0 s' "$out/log")" = 8 ] || fail "not every part is left out: $(cat "$out/log")"
+[ "$(grep -c '"result": "left-out"' "$out/late/report.json")" = 8 ] || fail "the report does not say what was left out"
+# Watts, from a program that gives them for the second field only.
+mkdir -p "$out/smi"
+cat >"$out/smi/nvidia-smi" <<'END'
+#!/bin/sh
+echo "$*" >>"${0%/*}/asked"
+case "$*" in
+*power.draw.instant*) echo "[N/A], 1980" ;;
+*power.draw,clocks.sm*) echo "101.50, 1980" ;;
+*) echo "535.1, Test Device, 1024 MiB, P0, 1980 MHz" ;;
+esac
+END
+chmod +x "$out/smi/nvidia-smi"
+LD_LIBRARY_PATH="$here/lib" GPU_POWER="$out/smi/nvidia-smi -i 0 --query-gpu=power.draw,clocks.sm" "${GPU_BIN:-$here/bin}/gpu_bench" idle \
+    >"$out/idle.json" 2>&1 || fail "idle: $(cat "$out/idle.json")"
+grep -qE '"watts": 101\.5' "$out/idle.json" || fail "watts are not what nvidia-smi says: $(cat "$out/idle.json")"
+grep -qE '"sm_mhz": 1980' "$out/idle.json" || fail "nor is the clock"
 # The driver where only check.sh looks. Not where there is a real one: that would be found first.
 if { /sbin/ldconfig -p || ldconfig -p; } 2>/dev/null | grep -q 'libcuda\.so\.1 '; then
     exit 0
@@ -45,6 +67,8 @@ mkdir -p "$out/driver"
 ln -s "$HEARTH_LIBCUDA" "$out/driver/libcuda.so.1"
 (
     unset HEARTH_LIBCUDA
-    GPU_DRIVER_PLACES="$out/nowhere $out/driver" GPU_BUDGET_S=60 "$here/check.sh" "$out/placed" --first >"$out/log" 2>&1
+    : >"$out/smi/asked"
+    PATH=$out/smi:$PATH GPU_DRIVER_PLACES="$out/nowhere $out/driver" GPU_BUDGET_S=60 "$here/check.sh" "$out/placed" --first >"$out/log" 2>&1
 )
 grep -qE '^device +ok' "$out/log" || fail "a driver that lies elsewhere is not found: $(cat "$out/log")"
+[ "$(grep -cE 'power\.draw(\.instant)?,clocks\.sm' "$out/smi/asked")" = 2 ] || fail "it does not ask for watts: $(cat "$out/smi/asked")"

@@ -19,7 +19,8 @@ void power_put(json_t *row)
         mhz += m;
         if (f)
             pclose(f);
-        nanosleep(&(struct timespec){.tv_nsec = 250000000}, NULL);
+        if (i + 1 < SAMPLES)
+            nanosleep(&(struct timespec){.tv_nsec = 250000000}, NULL);
     }
     json_object_set_new(row, "watts", n == SAMPLES ? json_real(watts / n) : json_null());
     json_object_set_new(row, "sm_mhz", n == SAMPLES ? json_real(mhz / n) : json_null());
