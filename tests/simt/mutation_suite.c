@@ -70,8 +70,24 @@ static bool has_line(const char *key)
     return found;
 }
 
+/* Which of the function's uses of a word a mutation is, from 1. */
+static unsigned place_of(int mutation)
+{
+    enum simt_aspect aspect = SIMT_WHOLE, its = SIMT_WHOLE;
+    const struct simt_site *site = simt_mutation(mutation, &aspect);
+    unsigned place = 1;
+    for (int i = 0; i < simt_n_mutations(); i++) {
+        const struct simt_site *s = simt_mutation(i, &its);
+        place += its == aspect && s->sm == site->sm && s->line < site->line &&
+                 strcmp(s->kernel_file, site->kernel_file) == 0 && strcmp(s->file, site->file) == 0 &&
+                 strcmp(s->function, site->function) == 0 && strcmp(s->word, site->word) == 0;
+    }
+    return place;
+}
+
 /* Lines of the list are "<source> sm_NN <file> <word> <aspect>: <reason>", or have the function's name behind
- * the file's, in brackets; line numbers are left out. */
+ * the file's, in brackets, and where it uses the word more than once perhaps which; line numbers are left
+ * out. */
 static bool is_listed(int mutation, const char *text)
 {
     char key[256];
@@ -84,6 +100,10 @@ static bool is_listed(int mutation, const char *text)
     if (has_line(key))
         return true;
     snprintf(key, sizeof key, "%.*s (%s)%s: ", (int)(colon - text), text, site->function, space);
+    if (has_line(key))
+        return true;
+    snprintf(key, sizeof key, "%.*s (%s, %u)%s: ", (int)(colon - text), text, site->function,
+             place_of(mutation), space);
     return has_line(key);
 }
 

@@ -1,5 +1,6 @@
-/* mutations.c - every synchronisation of the resident loop, taken away in turn; ../mutation_suite.h has the
- * rules. */
+/* mutations.c - every synchronisation of the resident loop, and of what stands around and between the nodes
+ * of a step where each is a launch, taken away in turn; ../mutation_suite.h has the rules. */
+#include "border_run.h"
 #include "mutation_suite.h"
 #include "toy_run.h"
 
@@ -10,36 +11,68 @@ struct runs {
     struct toy_run shallow, deep;
 };
 
+static void *must(void *p)
+{
+    if (!p)
+        abort(); /* a test tool: nothing sensible is left to do */
+    return p;
+}
+
+/* What a subject is, by its index: enum border_kernel, or the toy. */
+#define TOY (BORDER_SILU + 1)
+
+struct context {
+    bool toy;
+    struct runs *runs;
+    struct border_run *border;
+};
+
 static void *open_run(const struct mutation_subject *subject)
 {
-    struct runs *r = malloc(sizeof *r);
-    (void)subject;
-    if (!r)
-        abort(); /* a test tool: nothing sensible is left to do */
-    toy_run_open(&r->shallow, 3, 3);
-    toy_run_open(&r->deep, 4, 16);
-    return r;
+    struct context *c = must(calloc(1, sizeof *c));
+    c->toy = subject->index == TOY;
+    if (c->toy) {
+        c->runs = must(malloc(sizeof *c->runs));
+        toy_run_open(&c->runs->shallow, 3, 3);
+        toy_run_open(&c->runs->deep, 4, 16);
+    } else {
+        c->border = must(malloc(sizeof *c->border));
+        border_run_open(c->border, (enum border_kernel)subject->index);
+    }
+    return c;
 }
 
 static void close_run(void *context)
 {
-    struct runs *r = context;
-    toy_run_close(&r->shallow);
-    toy_run_close(&r->deep);
-    free(r);
+    struct context *c = context;
+    if (c->toy) {
+        toy_run_close(&c->runs->shallow);
+        toy_run_close(&c->runs->deep);
+    } else {
+        border_run_close(c->border);
+    }
+    free(c->runs);
+    free(c->border);
+    free(c);
 }
 
 static int run_seed(void *context, uint32_t sm, uint64_t seed, int mute, struct simt_report *report)
 {
-    struct runs *r = context;
-    return toy_run_seed(seed % 2 ? &r->deep : &r->shallow, 2, sm, seed, mute, report);
+    struct context *c = context;
+    if (!c->toy)
+        return border_run_seed(c->border, sm, seed, mute, report);
+    return toy_run_seed(seed % 2 ? &c->runs->deep : &c->runs->shallow, 2, sm, seed, mute, report);
 }
 
 int main(int argc, char **argv)
 {
-    static const struct mutation_subject subject = {"toy_decoder", 0};
-    struct mutation_suite suite = {.subjects = &subject,
-                                   .n_subjects = 1,
+    static const struct mutation_subject subjects[] = {{"toy_decoder", TOY},
+                                                       {"step_border", BORDER_OF_STEPS},
+                                                       {"add", BORDER_ADD},
+                                                       {"mul", BORDER_MUL},
+                                                       {"silu", BORDER_SILU}};
+    struct mutation_suite suite = {.subjects = subjects,
+                                   .n_subjects = sizeof subjects / sizeof subjects[0],
                                    .clean_seeds = 30,
                                    .mutation_seeds = 100,
                                    .listed_seeds = 4,

@@ -1,0 +1,198 @@
+#include "border_run.h"
+#include "nodes.h"
+#include "simt.h"
+#include "toy_feed.h"
+
+#include <string.h>
+
+#define MAX_STEPS     3
+#define BEGIN_THREADS 256
+#define FLAT_BLOCKS   2
+#define FLAT_THREADS  64
+#define WIDTH         8
+
+/* What is wrong with the last step. */
+enum damage { NONE, NO_SLOT, TOO_MANY_ROWS, NO_LOGIT, N_DAMAGES };
+
+/* How its kernels are run. */
+struct manner {
+    uint32_t sm;
+    uint64_t seed;
+    enum simt_schedule schedule;
+    int mute;
+};
+
+void border_run_open(struct border_run *r, enum border_kernel muted)
+{
+    r->muted = muted;
+    toy_model_open(&r->model);
+    toy_rig_open(&r->rig, &r->model, 2, 3);
+    r->rig.args.staged_stride = 0; /* as the executors have it: one staged step */
+}
+
+void border_run_close(struct border_run *r)
+{
+    rig_close(&r->rig);
+    toy_model_close(&r->model);
+}
+
+static int wrong(struct simt_report *report, const char *what)
+{
+    snprintf(report->kind, sizeof report->kind, "result");
+    snprintf(report->text, sizeof report->text, "%s", what);
+    return -1;
+}
+
+static int launch(struct border_run *r, const char *name, const void *args, uint32_t n_threads,
+                  uint32_t n_blocks, const struct manner *m, int mute, struct simt_report *report)
+{
+    struct simt_launch l = {.kernel = simt_find_kernel(name, m->sm),
+                            .args = args,
+                            .n_threads = n_threads,
+                            .n_blocks = n_blocks,
+                            .seed = m->seed,
+                            .schedule = m->schedule,
+                            .mute = mute};
+    return simt_run(r->rig.machine, &l, report);
+}
+
+/* Every kernel's mutation is for its own launches. */
+static int launch_border(struct border_run *r, const char *name, uint32_t n_threads, const struct manner *m,
+                         struct simt_report *report)
+{
+    int mute = r->muted == BORDER_OF_STEPS ? m->mute : -1;
+    return launch(r, name, &r->rig.args, n_threads, 1, m, mute, report);
+}
+
+/* --- the nodes --- */
+
+static struct step *staged(const struct border_run *r)
+{
+    return (struct step *)(uintptr_t)(r->rig.args.staged + DECODER_STEP_AT);
+}
+
+/* out = column `to` of the rows' buffer; a is gathered by logits, which a node of the head does. */
+static int launch_flat(struct border_run *r, const char *name, enum border_kernel kernel, uint32_t to,
+                       const struct manner *m, struct simt_report *report)
+{
+    const struct decoder_args *a = &r->rig.args;
+    struct node_rows rows = {.data = a->buffers.rows, .stride = a->buffers.row_floats};
+    struct flat_args args = {.step = {.step = a->staged + DECODER_STEP_AT, .fault = a->abort_word, .head = 1},
+                             .a = rows,
+                             .b = rows,
+                             .out = rows,
+                             .width = WIDTH};
+    args.a.gathered = 1;
+    args.out.data += (size_t)to * WIDTH * 4;
+    return launch(r, name, &args, FLAT_THREADS, FLAT_BLOCKS, m, r->muted == kernel ? m->mute : -1, report);
+}
+
+static int launch_nodes(struct border_run *r, const struct manner *m, struct simt_report *report)
+{
+    int rc = launch_flat(r, "add", BORDER_ADD, 1, m, report);
+    if (rc == 0)
+        rc = launch_flat(r, "mul", BORDER_MUL, 2, m, report);
+    return rc < 0 ? rc : launch_flat(r, "silu", BORDER_SILU, 3, m, report);
+}
+
+/* What a sample node leaves. */
+static void sample(struct border_run *r, uint32_t n_logits)
+{
+    struct step_result *results = (struct step_result *)(uintptr_t)r->rig.args.buffers.results;
+    for (uint32_t i = 0; i < n_logits; i++)
+        results[i] =
+            (struct step_result){.token = (int32_t)((staged(r)->id * 7 + i) % TOY_VOCAB), .logprob = -1};
+}
+
+/* --- a step --- */
+
+static void damage(struct step *s, enum damage how)
+{
+    if (how == NO_SLOT && s->n_rows)
+        s->rows[s->n_rows - 1].slot = TOY_SLOTS;
+    if (how == TOO_MANY_ROWS)
+        s->n_rows = TOY_ROWS + 1;
+}
+
+/* The host has submitted it. */
+static int run_step(struct border_run *r, enum damage how, const struct manner *m, struct simt_report *report)
+{
+    if (launch_border(r, "step_begin", BEGIN_THREADS, m, report) < 0)
+        return -1;
+    if (how == NO_LOGIT && staged(r)->n_logits)
+        staged(r)->logits[staged(r)->n_logits - 1].row = TOY_ROWS;
+    if (launch_nodes(r, m, report) < 0)
+        return -1;
+    sample(r, staged(r)->n_logits);
+    return launch_border(r, "step_end", SIMT_LANES, m, report);
+}
+
+/* What the host is told. */
+static int check_words(const struct border_run *r, uint32_t n_steps, enum damage how,
+                       struct simt_report *report)
+{
+    const struct decoder_control *c = r->rig.control;
+    if (!c->failed)
+        return c->completed == n_steps ? 0 : wrong(report, "a step without an answer");
+    if (how == NONE || c->failed != DECODER_RANGE || c->completed != n_steps - 1)
+        return wrong(report, "a failure that is none");
+    return 0;
+}
+
+static void fill(struct rig *r, uint64_t seed)
+{
+    size_t page = kv_page_size(&r->config.layout);
+    uint32_t *kv = (uint32_t *)(uintptr_t)r->args.kv, *transfer = (uint32_t *)(void *)r->transfer;
+    float *rows = (float *)(uintptr_t)r->args.buffers.rows;
+    for (size_t i = 0; i < TOY_PAGES * page / 4; i++)
+        kv[i] = (uint32_t)(i * 2654435761u + seed);
+    for (size_t i = 0; i < page; i++)
+        transfer[i] = (uint32_t)(i * 40503u + seed);
+    for (size_t i = 0; i < (size_t)TOY_ROWS * r->args.buffers.row_floats; i++)
+        rows[i] = (float)(i * 37 % 101) - 50;
+}
+
+static int run_steps(struct border_run *r, uint64_t feed_seed, const struct manner *m,
+                     struct simt_report *report)
+{
+    struct toy_feed feed;
+    uint32_t n = 1 + (uint32_t)(feed_seed % MAX_STEPS);
+    enum damage last = feed_seed / MAX_STEPS % N_DAMAGES;
+    rig_reset(&r->rig);
+    fill(&r->rig, feed_seed);
+    toy_feed_open(&feed, &r->model.layout, feed_seed);
+    for (uint32_t i = 0; i < n; i++) {
+        struct step *s = rig_step(&r->rig);
+        enum damage how = i + 1 == n ? last : NONE;
+        toy_feed_next(&feed, s);
+        damage(s, how);
+        rig_submit(&r->rig);
+        if (run_step(r, how, m, report) < 0)
+            return -1;
+    }
+    return check_words(r, n, last, report);
+}
+
+/* Of all memory that kernels may write. */
+static uint64_t hash(const struct rig *r)
+{
+    uint64_t h = 0, word;
+    for (uint32_t i = 0; i < r->n_buffers; i++)
+        for (size_t at = 0; !r->buffers[i].kept && at < r->buffers[i].size; at += 8) {
+            memcpy(&word, (const char *)r->buffers[i].memory + at, 8);
+            h = (h ^ word) * 0x9E3779B97F4A7C15u;
+            h ^= h >> 32;
+        }
+    return h;
+}
+
+int border_run_seed(struct border_run *r, uint32_t sm, uint64_t seed, int mute, struct simt_report *report)
+{
+    const struct manner turns = {sm, 0, SIMT_IN_ORDER, -1}, wild = {sm, seed, SIMT_N_SCHEDULES, mute};
+    if (run_steps(r, seed, &turns, report) < 0)
+        return -1;
+    uint64_t want = hash(&r->rig);
+    if (run_steps(r, seed, &wild, report) < 0)
+        return -1;
+    return hash(&r->rig) == want ? 0 : wrong(report, "something else than when all threads take turns");
+}
