@@ -59,6 +59,8 @@ struct stream {
 static struct {
     uint16_t port;
     uint32_t n, n_prompt, n_gen, n_waves, random;
+    const char *more;               /* members of a request, or NULL */
+    uint32_t n_long;                /* long prompts so far */
     uint32_t first_token, n_tokens; /* of the vocabulary, that prompts are made of */
     struct stream *streams;
     struct pollfd fds[MAX_STREAMS + 1];
@@ -123,7 +125,8 @@ static void make_request(struct stream *s)
                               b.first_token + (b.random >> 8) % b.n_tokens);
     }
     n += (size_t)snprintf(body + n, sizeof body - n,
-                          "],\"max_tokens\":%u,\"ignore_eos\":true,\"stream\":true}", b.n_gen);
+                          "],\"max_tokens\":%u,\"ignore_eos\":true,\"stream\":true%s}", b.n_gen,
+                          b.more ? b.more : "");
     s->n_out = post(s->out, sizeof s->out, body, n);
     s->sent = s->n_in = 0;
     s->n_events = 0;
@@ -274,9 +277,10 @@ static int send_long(uint32_t n_tokens)
         die("the long prompt");
     n += (size_t)snprintf(body, room, "{\"max_tokens\":1,\"prompt\":[5");
     for (uint32_t i = 1; i < n_tokens; i++)
-        n += (size_t)snprintf(body + n, room - n, ",%u", 5 + (b.n_gaps + i * 37) % 90);
+        n += (size_t)snprintf(body + n, room - n, ",%u", 5 + (b.n_long + i * 37) % 90);
     n += (size_t)snprintf(body + n, room - n, "]}");
     send_all(fd, out, post(out, room + 256, body, n));
+    b.n_long++; /* the next one is another */
     free(body);
     free(out);
     return fd;
@@ -467,7 +471,8 @@ int main(int argc, char **argv)
         b.port = (uint16_t)number(argv[2], 65535);
         b.n = number(argv[3], MAX_STREAMS);
         b.n_prompt = 4;
-        b.first_token = 5; /* the smallest models have 512 */
+        b.first_token = 5; /* the smallest models have 512, of which the last have no text to be seen by */
+        b.more = ",\"logit_bias\":{\"507\":-100,\"508\":-100,\"509\":-100,\"510\":-100,\"511\":-100}";
         b.n_tokens = 90;
         b.n_gen = 4096;
         beside(strcmp(argv[4], "0") == 0 ? 0 : number(argv[4], 1000000), number(argv[5], 1000000));

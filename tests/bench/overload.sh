@@ -4,7 +4,7 @@
 # whole 503 with Retry-After, health answer all the time, and memory must not grow from wave to wave. With `check`
 # that is all (nothing of it is a time). Without, on a machine that does nothing else, also:
 #   p99 of hearth_reject_seconds below 5 ms;
-#   five times, of a daemon of its own each: p99 of the times between tokens of eight streams, seen by their client while a
+#   five times, of a daemon of its own each: p99 of the times between tokens of eight streams, seen by their client while
 #   prompts of 32,000 tokens are prefilled, at most max(2 x the same alone, step_ms), of 4,000 times. Speculation off.
 # The times of /health over new connections meanwhile are printed, as their client sees them.
 set -eu
