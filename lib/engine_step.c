@@ -10,9 +10,9 @@
  * enough of them to be worth a walk over the weights. */
 #define MIN_PREFILL_BESIDE 16
 #define MIN_PREFILL_ALONE  64
-#define FIRST_PREFILL      64   /* rows as long as nothing has been measured */
-#define BESIDE_SHARE       0.75 /* of step_ms, for prefill beside texts: one step in 100 takes 1.3 times that */
-#define HEAD_ROOM          4    /* logit rows that decoding leaves to prefill, while there is some */
+#define FIRST_PREFILL      64  /* rows as long as nothing has been measured */
+#define BESIDE_SHARE       0.7 /* of step_ms, for prefill beside texts: one step in 100 takes 1.4 times that */
+#define HEAD_ROOM          4   /* logit rows that decoding leaves to prefill, while there is some */
 
 /* ---- what a sequence needs in a step beside its rows ---- */
 
