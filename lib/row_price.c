@@ -10,9 +10,8 @@ void row_price_learn(struct row_price *p, double rows, double depth, double ms)
 {
     if (rows <= 0)
         return;
-    if (p->row_ms <=
-        0) { /* all of it the row's: too dear at the start of the next prompt, and not too cheap */
-        p->row_ms = ms / rows;
+    if (p->row_ms <= 0) {
+        p->row_ms = ms / rows; /* all of it: too dear at the start of the next prompt, and not too cheap */
         return;
     }
     double wrong = SHARE * (ms - p->row_ms * rows - p->depth_ms * depth) / (rows * rows + depth * depth);

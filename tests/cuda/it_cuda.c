@@ -314,28 +314,28 @@ DAEMON_TEST(cuda, an_idle_daemon_uses_no_processor_while_its_kernel_waits, CUDA,
     expect_stat("decoder.state", "idle");
 }
 
+/* After some tokens, at rest: neither the daemon nor the device computes. */
+static void expect_rest(const char *state)
+{
+    json_decref(generate(STORY "2}"));
+    wait_state(state);
+    expect_no_processor_used(true);
+    expect_stat("decoder.state", state);
+}
+
 DAEMON_TEST(cuda, nor_does_the_device_once_it_is_parked, CUDA, "--park-after-ms", "200")
 {
-    json_decref(generate(STORY "12}"));
-    wait_state("parked");
-    expect_no_processor_used(true);
-    expect_stat("decoder.state", "parked");
+    expect_rest("parked");
 }
 
 DAEMON_TEST(cuda, nor_between_the_launches_of_eager, CUDA, "--executor", "eager")
 {
-    json_decref(generate(STORY "2}"));
-    wait_state("idle");
-    expect_no_processor_used(true);
-    expect_stat("decoder.state", "idle");
+    expect_rest("idle");
 }
 
 DAEMON_TEST(cuda, nor_between_those_of_graph, CUDA, "--executor", "graph")
 {
-    json_decref(generate(STORY "2}"));
-    wait_state("idle");
-    expect_no_processor_used(true);
-    expect_stat("decoder.state", "idle");
+    expect_rest("idle");
 }
 
 Test(cuda, nor_with_its_model_put_away)
