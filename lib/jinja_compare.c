@@ -99,6 +99,7 @@ static bool equal_values(struct jinja_run *r, const struct jinja_value *a, const
 
 bool jinja_equal(struct jinja_run *r, const struct jinja_value *a, const struct jinja_value *b, bool *out)
 {
+    *out = false;
     if (!jinja_work(r, 1) || !jinja_deeper(r))
         return false;
     bool ok = equal_values(r, a, b, out);

@@ -137,6 +137,18 @@ bool jinja_item(struct jinja_run *r, const struct jinja_value *v, const struct j
     }
 }
 
+/* A text of at most nine digits as the number that it is, else as it stands. */
+static struct jinja_value path_key(const char *s, size_t n)
+{
+    struct jinja_value number = jinja_int(0);
+    for (size_t i = 0; i < n; i++) {
+        if (n > 9 || s[i] < '0' || s[i] > '9')
+            return jinja_string(s, n, false);
+        number.i = number.i * 10 + (s[i] - '0');
+    }
+    return n ? number : jinja_string(s, n, false);
+}
+
 bool jinja_path(struct jinja_run *r, const struct jinja_value *v, const struct jinja_value *path,
                 struct jinja_value *out)
 {
@@ -146,12 +158,7 @@ bool jinja_path(struct jinja_run *r, const struct jinja_value *v, const struct j
     for (struct jinja_text left = path->text; left.len;) {
         const char *dot = memchr(left.s, '.', left.len);
         size_t n = dot ? (size_t)(dot - left.s) : left.len;
-        key = jinja_string(left.s, n, false);
-        if (n && n < 10 && strspn(left.s, "0123456789") >= n) {
-            key = jinja_int(0);
-            for (size_t i = 0; i < n; i++)
-                key.i = key.i * 10 + (left.s[i] - '0');
-        }
+        key = path_key(left.s, n);
         if (!jinja_work(r, 1) || !jinja_item(r, &at, &key, &part))
             return false;
         at = part;

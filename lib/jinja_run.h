@@ -100,6 +100,7 @@ bool jinja_json(struct jinja_run *r, struct jinja_out *out, const struct jinja_v
 
 /* --- values --- */
 
+/* *out is written even by one that fails. */
 bool jinja_equal(struct jinja_run *r, const struct jinja_value *a, const struct jinja_value *b, bool *out);
 /* <0, 0, >0 as Python orders them; what has no order fails. */
 bool jinja_order(struct jinja_run *r, const struct jinja_value *a, const struct jinja_value *b, int *out);
