@@ -239,6 +239,30 @@ static void free_list(struct config_list *list)
     *list = (struct config_list){0};
 }
 
+/* A value is what a line of the file can say: --print-config writes that line, and it reads back so. */
+static int check_text(const char *text, size_t n, struct error *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (iscntrl((unsigned char)text[i]) && text[i] != '\t')
+            return error_set(err, -EINVAL, "must not hold control characters");
+    if (n && (isspace((unsigned char)text[0]) || isspace((unsigned char)text[n - 1])))
+        return error_set(err, -EINVAL, "must not begin or end with white space");
+    return 0;
+}
+
+static int add_item(struct config_list *list, const char *item, size_t n, struct error *err)
+{
+    int rc = check_text(item, n, err);
+
+    if (rc < 0)
+        return rc;
+    list->items[list->n] = strndup(item, n);
+    if (!list->items[list->n])
+        return error_set(err, -ENOMEM, "out of memory");
+    list->n++;
+    return 0;
+}
+
 static int parse_list(struct config_list *out, const char *value, struct error *err)
 {
     struct config_list list = {0};
@@ -256,11 +280,11 @@ static int parse_list(struct config_list *out, const char *value, struct error *
             value++;
         while (end > value && isspace((unsigned char)end[-1]))
             end--;
-        if (end > value && !(list.items[list.n] = strndup(value, (size_t)(end - value)))) {
+        int rc = end > value ? add_item(&list, value, (size_t)(end - value), err) : 0;
+        if (rc < 0) {
             free_list(&list);
-            return error_set(err, -ENOMEM, "out of memory");
+            return rc;
         }
-        list.n += end > value;
         value = next;
     }
     free_list(out);
@@ -270,8 +294,11 @@ static int parse_list(struct config_list *out, const char *value, struct error *
 
 static int parse_string(char **out, const char *value, struct error *err)
 {
-    char *copy = strdup(value);
+    int rc = check_text(value, strlen(value), err);
 
+    if (rc < 0)
+        return rc;
+    char *copy = strdup(value);
     if (!copy)
         return error_set(err, -ENOMEM, "out of memory");
     free(*out);

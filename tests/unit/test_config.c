@@ -323,6 +323,26 @@ Test(config, a_wrong_flag_value_names_the_flag)
     config_free(&c);
 }
 
+/* Which would make two lines of --print-config, or be lost when it is read back. */
+Test(config, a_value_that_no_line_of_the_file_can_say_is_refused)
+{
+    static const char *const cases[][2] = {
+        {"--host=a\nport = 1", "--host must not hold control characters"},
+        {"--host=a\r", "--host must not hold control characters"},
+        {"--cors-origins=https://a, b\x7f", "--cors-origins must not hold control characters"},
+        {"--model= a.gguf", "--model must not begin or end with white space"},
+        {"--model=a.gguf ", "--model must not begin or end with white space"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char *argv[] = {(char *)cases[i][0]};
+        struct config c;
+        struct error err = {0};
+        cr_assert_eq(load_flags(&c, 1, argv, &err), -EINVAL);
+        cr_assert_str_eq(err.text, cases[i][1]);
+        config_free(&c);
+    }
+}
+
 Test(config, a_flag_without_its_value_says_so)
 {
     char *argv[] = {"--slots"};
@@ -528,7 +548,7 @@ Test(config, a_list_is_split_at_commas_and_trimmed)
 {
     static const struct config_key key = {.name = "list", .type = CONFIG_LIST, .initial = ""};
     struct config_list list = {0};
-    cr_assert_eq(config_parse((struct config *)&list, &key, " a, b c ,,d", NULL), 0);
+    cr_assert_eq(config_parse((struct config *)&list, &key, " a, b c ,,\nd\n", NULL), 0);
     cr_assert_eq(list.n, 3);
     cr_assert_str_eq(list.items[0], "a");
     cr_assert_str_eq(list.items[1], "b c");
