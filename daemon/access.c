@@ -360,12 +360,26 @@ static bool in_list(const struct config_list *list, const char *word, size_t n)
     return false;
 }
 
+/* The reply repeats an origin: only what browsers write in one comes that far. */
+static bool is_origin(const char *origin)
+{
+    for (const char *c = origin; *c; c++)
+        if (*c <= ' ' || *c >= 127)
+            return false;
+    return *origin;
+}
+
+/* Whether a page that this very server has sent is asking, over TLS or not. */
+static bool is_own(const char *origin, const char *host)
+{
+    size_t scheme = !strncasecmp(origin, "https://", 8) ? 8 : !strncasecmp(origin, "http://", 7) ? 7 : 0;
+    return scheme && host && !strcasecmp(origin + scheme, host);
+}
+
 bool access_allows_origin(const struct access *a, const char *origin, const char *host)
 {
-    const char *authority = strstr(origin, "://");
-    if (authority && host && !strcasecmp(authority + 3, host))
-        return true;
-    return in_list(&a->cfg->cors_origins, origin, strlen(origin));
+    return is_origin(origin) &&
+           (is_own(origin, host) || in_list(&a->cfg->cors_origins, origin, strlen(origin)));
 }
 
 bool access_allows_host(const struct access *a, const char *host)

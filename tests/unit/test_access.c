@@ -119,3 +119,21 @@ Test(address, is_the_peers_or_what_a_trusted_proxy_says, .fini = close_keys)
     access_address(a, &(struct sockaddr){.sa_family = AF_UNIX}, "192.0.2.8", out);
     cr_assert_str_eq(out, "unix");
 }
+
+Test(origin, is_our_own_or_in_the_list_and_always_one_that_a_reply_may_repeat, .fini = close_keys)
+{
+    cr_assert_eq(config_defaults(&cfg, NULL), 0);
+    cr_assert_eq(access_open(&a, &cfg, &err), 0, "%s", err.text);
+    cr_assert(access_allows_origin(a, "http://Host:8080", "host:8080"));
+    cr_assert(access_allows_origin(a, "https://host", "host"), "a proxy speaks TLS for us");
+    cr_assert(!access_allows_origin(a, "http://host", NULL));
+    cr_assert(!access_allows_origin(a, "http://host:8080", "host"));
+    cr_assert(!access_allows_origin(a, "ht\x85p://host", "host"));
+    cr_assert(!access_allows_origin(a, "file://host", "host"));
+    cr_assert(!access_allows_origin(a, "http://h\tst", "h\tst"), "over a Unix socket a Host may be anything");
+    cr_assert_eq(config_set(&cfg, "cors_origins", "*", NULL), 0);
+    cr_assert(access_allows_origin(a, "file://host", "host"));
+    cr_assert(access_allows_origin(a, "null", "host"));
+    cr_assert(!access_allows_origin(a, "http://\x1b[2J", "host"));
+    cr_assert(!access_allows_origin(a, "", "host"));
+}
