@@ -6,7 +6,9 @@
 #include <stddef.h>
 
 #define ARENA_BLOCK 4096
+#ifndef ARENA_LARGE      /* 1 for the fuzzers, whose sanitizer then sees what reads beyond a piece */
 #define ARENA_LARGE 1024 /* bytes from which a piece has its own allocation */
+#endif
 
 struct arena_block;
 
