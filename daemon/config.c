@@ -97,6 +97,8 @@ static int take_pair(void *context, const char *section, const char *name, const
     char words[280];
 
     (void)section; /* read_piece() has refused it already */
+    if (r->bad_line)
+        return 0; /* the first bad line is the one that is told */
     const struct config_key *key = config_find(name);
     if (!key) {
         const char *meant = config_nearest(name);
