@@ -17,7 +17,7 @@
 static const char *const backends[] = {"auto", "cpu", "cuda", NULL};
 static const char *const executors[] = {"persistent", "eager", "graph", NULL}; /* enum executor_kind */
 static const char *const arithmetics[] = {"int8", "exact", NULL};              /* enum backend_arithmetic */
-static const char *const kv_types[] = {"f16", "q8_0", NULL};                   /* enum kv_type */
+static const char *const kv_types[] = {"f16", "q8_0", "bf16", NULL};           /* enum kv_type */
 static const char *const isas[] = {"auto", "avx512", "avxvnni", "avx2", "scalar", NULL};
 /* Its place here is 1 + the device's number. */
 static const char *const devices[] = {"auto", "0", "1",  "2",  "3",  "4",  "5",  "6",  "7",

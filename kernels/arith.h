@@ -5,7 +5,7 @@
  * chunking, thread count, instruction set, grid size, executor and backend. Integer sums are exact in any
  * order, so kernels may deal, tile and reorder them as they like. Float folds are not: their order and their
  * fusing are fixed here, once, in plain C that compiles for the host and for devices (-ffp-contract=off,
- * explicit fmaf, IEEE division and square root, no flush to zero). A fast kernel computes the same
+ * explicit fmaf, IEEE division and square root, no flush to zero but where a rule says so). A fast kernel computes the same
  * expressions on many lanes at once; the functions below are what it must equal in every bit.
  *
  * MATRIX PRODUCT  y[row, col] = sum over k of W[row, k] * x[col, k]
@@ -65,6 +65,24 @@
  *
  *   K and V are read as the cache type stores them, the row's own included.
  *
+ * ATTENTION OVER A BF16 CACHE  K, V, the scaled query and the weights w (once they have been summed) are
+ *   rounded to bf16 (arith_bf16), and every multiplication and addition below is one FMA whose subnormal
+ *   operands and result are the zero of their sign (arith_fma_flushed): what an x86 does in VDPBF16PS, and a
+ *   device in fma.rn.ftz. Dimensions go by pairs (2i, 2i+1), the odd one first, in two chains; head_dim is
+ *   even. With P = head_dim / 2 and H = (P + 1) / 2:
+ *
+ *     a    = fma(q[2i+1], k[2i+1], a), then fma(q[2i], k[2i], a)      pairs 0..H-1 ascending from a = 0
+ *     b    = the same over pairs H..P-1 from b = 0
+ *     s[t] = a + b                                                    (an addition as any other)
+ *
+ *   Values go by pairs of tokens (2t, 2t+1) of the page, the odd one first; of a pair that begins with the
+ *   last token the row sees, the second has weight 0 and value 0, whatever the cache holds there:
+ *
+ *     o[d] = o[d] * f, then fma(w[2t+1], v[2t+1][d], o[d]), fma(w[2t], v[2t][d], o[d]), t ascending
+ *
+ *   One open end: a result whose exact value lies less than 2^-150 below 2^-126 may be 2^-126 or zero, as an
+ *   implementation looks for subnormal results before or after it rounds.
+ *
  * QK-NORM of a head: (x * r) * gain, r = 1/rms over the head. A q8_0 cache holds arith_quantise() of every 32
  * values of a token's head (a short last block padded with zeros), the scale rounded to f16 afterwards; it is
  * read as (float)q * scale.
@@ -81,7 +99,7 @@
 #endif
 _Static_assert(__FLT_EVAL_METHOD__ == 0, "every operation rounds to the width of its type");
 
-#define ARITH_VERSION     1
+#define ARITH_VERSION     2
 #define ARITH_BLOCK       32  /* activations per scale */
 #define ARITH_SUPER       256 /* weights per super-block */
 #define ARITH_LANES       32
@@ -202,6 +220,67 @@ static inline void arith_rope(float *x0, float *x1, float cosine, float sine)
     float a = *x0, b = *x1;
     *x0 = __builtin_fmaf(a, cosine, -(b * sine));
     *x1 = __builtin_fmaf(a, sine, b * cosine);
+}
+
+/* --- bf16 caches --- */
+
+/* To bf16: nearest, ties to even; a subnormal number becomes the zero of its sign, NaN stays a quiet NaN. */
+static inline uint16_t arith_bf16(float x)
+{
+    uint32_t u = arith_to_bits(x), magnitude = u & 0x7fffffffu;
+    if (magnitude > 0x7f800000u)
+        return (uint16_t)(u >> 16 | 0x40);
+    if (magnitude < 0x00800000u)
+        return (uint16_t)(u >> 16 & 0x8000);
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+static inline float arith_from_bf16(uint32_t bits)
+{
+    return arith_from_bits(bits << 16);
+}
+
+/* A subnormal number is the zero of its sign. */
+static inline float arith_flush(float x)
+{
+    uint32_t u = arith_to_bits(x);
+    return u & 0x7f800000u ? x : arith_from_bits(u & 0x80000000u);
+}
+
+static inline float arith_fma_flushed(float a, float b, float c)
+{
+#ifdef __NVPTX__
+    return __nvvm_fma_rn_ftz_f(a, b, c);
+#else
+    return arith_flush(__builtin_fmaf(arith_flush(a), arith_flush(b), arith_flush(c)));
+#endif
+}
+
+/* The score of a key. */
+static inline float arith_score_bf16(const uint16_t *q, const uint16_t *k, uint32_t head_dim)
+{
+    uint32_t n_pairs = head_dim / 2, half = (n_pairs + 1) / 2;
+    float s[2] = {0.0f, 0.0f};
+    for (uint32_t i = 0; i < n_pairs; i++) {
+        float *to = &s[i >= half];
+        *to = arith_fma_flushed(arith_from_bf16(q[2 * i + 1]), arith_from_bf16(k[2 * i + 1]), *to);
+        *to = arith_fma_flushed(arith_from_bf16(q[2 * i]), arith_from_bf16(k[2 * i]), *to);
+    }
+    return s[0] + s[1];
+}
+
+/* One dimension's sum over the first n tokens of a page: o is what was there times f, token t's value stands
+ * at v[t * stride]. */
+static inline float arith_values_bf16(float o, const uint16_t *w, const uint16_t *v, uint32_t stride,
+                                      uint32_t n)
+{
+    for (uint32_t t = 0; t < n; t += 2) {
+        bool both = t + 1 < n;
+        o = arith_fma_flushed(both ? arith_from_bf16(w[t + 1]) : 0.0f,
+                              both ? arith_from_bf16(v[(t + 1) * stride]) : 0.0f, o);
+        o = arith_fma_flushed(arith_from_bf16(w[t]), arith_from_bf16(v[t * stride]), o);
+    }
+    return o;
 }
 
 /* Tokens per attention split for a row at position p: 64 below 1,024, and doubling with every fourfold from

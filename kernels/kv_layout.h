@@ -3,14 +3,14 @@
  * reads: tile(page, layer, kv_head, K or V) = 64 x head_dim elements, then (q8_0) their scales. The order
  * inside a tile belongs to the backend; copying, exporting and sharing see whole tiles only. All tiles of a
  * page are contiguous, so a page is one run of bytes. q8_0: int8 with one f16 scale per 32 values of a
- * token's head (head_dim / 32 scales per token). */
+ * token's head (head_dim / 32 scales per token). bf16: head_dim is even. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
 
 #define KV_PAGE_TOKENS 64
 
-enum kv_type { KV_F16, KV_Q8_0 };
+enum kv_type { KV_F16, KV_Q8_0, KV_BF16, KV_N_TYPES };
 enum kv_which { KV_KEYS, KV_VALUES };
 
 struct kv_layout {

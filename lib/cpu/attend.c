@@ -194,8 +194,7 @@ static void scale_queries(const struct walk *w, float scale, struct rows q)
         float *to = w->s->scaled + i * w->padded;
         if (i + 2 * ratio < w->group->n * ratio)
             rows_prefetch(from + 2 * q.stride, head_dim);
-        for (uint32_t d = 0; d < head_dim; d++)
-            to[d] = from[w->a->order.dims[d]] * factor;
+        w->a->ops->query(&w->a->kv, &w->a->order, to, from, factor);
     }
 }
 

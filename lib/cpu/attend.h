@@ -10,7 +10,7 @@
 #include "step.h"
 
 /* Of the elements inside a tile (ops.h), as backend_info.kv_order says it: another order, another number. */
-#define ATTEND_KV_ORDER "cpu 1"
+#define ATTEND_KV_ORDER "cpu 2"
 
 struct attend_group {
     uint32_t first, n;    /* rows of the step */
@@ -41,7 +41,7 @@ struct attend {
 };
 
 struct attend_scratch {
-    float *scaled; /* [max queries][padded head_dim] */
+    float *scaled; /* [max queries][padded head_dim]: queries as ops.query() makes them */
     struct ops_query *queries;
     struct ops_fold *folds;
     float *outs; /* of the folds */

@@ -8,6 +8,7 @@
  *                                 (struct ops_order), so that they are read from front to back
  *   values  [64][head_dim]        so that a vector of dimensions is multiplied by one weight
  *   scales of q8_0 (f16): keys [blocks][64], values [64][blocks], blocks = ceil(head_dim / 32)
+ *   bf16    keys [64/T][head_dim/2][T][2], values [32][head_dim][2 tokens]: pairs, as its rule adds them
  * A q8_0 element is what arith_quantise() gives for its block (a short last block padded with zeros), its
  * scale rounded to f16, and it is read back as (float)q * scale. */
 #pragma once
@@ -47,7 +48,7 @@ struct ops_page {
     const uint8_t *next;          /* the keys that will be wanted after this page: a hint */
 };
 struct ops_query {
-    const float *q; /* [head_dim] in ops_order, times scale * log2 e */
+    const void *q; /* what query() made */
     struct ops_fold *fold;
     uint32_t n_tokens; /* it sees the first 1..64 of the page */
 };
@@ -70,7 +71,11 @@ struct ops {
     void (*mul)(float *out, const float *a, const float *b, uint32_t n);
     void (*silu)(float *out, const float *a, uint32_t n);
 
-    /* Writes token `t` (0..63) of a tile. */
+    /* A query of head_dim floats times factor (scale * log2 e), in the form that fold() wants: at most
+     * ops_padded(head_dim) * 4 bytes. */
+    void (*query)(const struct kv_layout *kv, const struct ops_order *order, void *to, const float *from,
+                  float factor);
+    /* Writes token `t` (0..63) of a tile. Two members may write two tokens of one tile at once. */
     void (*append)(const struct kv_layout *kv, const struct ops_order *order, uint8_t *tile,
                    enum kv_which which, uint32_t t, const float *x);
     /* Asks memory for the lines that it will write to. */
@@ -86,7 +91,7 @@ struct ops {
 
 extern const struct ops ops_scalar;
 #if defined(__x86_64__)
-extern const struct ops ops_avx2, ops_avx512;
+extern const struct ops ops_avx2, ops_avx512, ops_bf16_avx512; /* the last one with instructions for bf16 */
 #endif
-/* The table that goes with a matmul table's name. */
+/* The table that goes with a matmul table's name; the best of them for this CPU. */
 const struct ops *ops_find(const char *matmul_name);

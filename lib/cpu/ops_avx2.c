@@ -4,6 +4,7 @@
 #include "half.h"
 
 #include <stdbool.h>
+#include <string.h>
 
 #include <immintrin.h>
 
@@ -116,6 +117,62 @@ static inline struct vec vec_from_int8(const int8_t *p)
 {
     return (struct vec){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p)))};
 }
+
+/* arith_bf16() lane by lane. */
+static inline void vec_to_bf16(uint16_t *p, struct vec v)
+{
+    __m256i u = _mm256_castps_si256(v.f), high = _mm256_srli_epi32(u, 16);
+    __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+    __m256i r = _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd);
+    r = _mm256_srli_epi32(r, 16);
+    __m256i normal = _mm256_and_si256(u, _mm256_set1_epi32(0x7f800000));
+    __m256i tiny = _mm256_cmpeq_epi32(normal, _mm256_setzero_si256());
+    r = _mm256_andnot_si256(_mm256_and_si256(tiny, _mm256_set1_epi32(0x7fff)), r);
+    __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v.f, v.f, _CMP_UNORD_Q));
+    r = _mm256_blendv_epi8(r, _mm256_or_si256(high, _mm256_set1_epi32(0x40)), nan);
+    __m128i packed = _mm_packus_epi32(_mm256_castsi256_si128(r), _mm256_extracti128_si256(r, 1));
+    _mm_storeu_si128((void *)p, packed);
+}
+
+/* Lanes of two bf16 (ops_bf16.h). */
+struct pairs {
+    __m256i i;
+};
+
+static inline struct pairs pairs_load(const uint16_t *p)
+{
+    return (struct pairs){_mm256_loadu_si256((const void *)p)};
+}
+
+static inline struct pairs pairs_all(const uint16_t *p)
+{
+    int32_t both;
+    memcpy(&both, p, sizeof both);
+    return (struct pairs){_mm256_set1_epi32(both)};
+}
+
+static inline struct pairs pairs_first(struct pairs a)
+{
+    return (struct pairs){_mm256_and_si256(a.i, _mm256_set1_epi32(0xffff))};
+}
+
+static inline void pairs_store_half(uint16_t *p, const uint16_t *elements, uint32_t half)
+{
+    for (int i = 0; i < WIDTH; i++)
+        p[2 * i + (int)half] = elements[i];
+}
+
+static inline struct vec vec_dot2(struct vec sum, struct pairs a, struct pairs b)
+{
+    __m256i mask = _mm256_set1_epi32((int32_t)0xffff0000);
+    __m256 a1 = _mm256_castsi256_ps(_mm256_and_si256(a.i, mask));
+    __m256 b1 = _mm256_castsi256_ps(_mm256_and_si256(b.i, mask));
+    __m256 a0 = _mm256_castsi256_ps(_mm256_slli_epi32(a.i, 16));
+    __m256 b0 = _mm256_castsi256_ps(_mm256_slli_epi32(b.i, 16));
+    return (struct vec){_mm256_fmadd_ps(a0, b0, _mm256_fmadd_ps(a1, b1, sum.f))};
+}
+
+#include "flush_mode.h"
 
 static inline bool vec_any_not_finite(struct vec v)
 {

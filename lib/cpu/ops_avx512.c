@@ -1,15 +1,21 @@
-/* The operations of ops.h on vectors of 16 floats. */
+/* The operations of ops.h on vectors of 16 floats; ops_bf16_avx512.c has them with instructions for bf16. */
 #if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__)
 #include "arith.h"
 #include "half.h"
 
 #include <stdbool.h>
+#include <string.h>
 
 #include <immintrin.h>
 
+#ifdef __AVX512BF16__
+#define OPS_TABLE ops_bf16_avx512
+#define OPS_NAME  "avx512bf16"
+#else
 #define OPS_TABLE ops_avx512
 #define OPS_NAME  "avx512"
-#define WIDTH     16
+#endif
+#define WIDTH 16
 
 struct vec {
     __m512 f;
@@ -116,6 +122,84 @@ static inline struct vec vec_from_int8(const int8_t *p)
 {
     return (struct vec){_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p)))};
 }
+
+/* Lanes of two bf16 (ops_bf16.h). */
+struct pairs {
+    __m512i i;
+};
+
+static inline struct pairs pairs_load(const uint16_t *p)
+{
+    return (struct pairs){_mm512_loadu_si512(p)};
+}
+
+static inline struct pairs pairs_all(const uint16_t *p)
+{
+    int32_t both;
+    memcpy(&both, p, sizeof both);
+    return (struct pairs){_mm512_set1_epi32(both)};
+}
+
+static inline struct pairs pairs_first(struct pairs a)
+{
+    return (struct pairs){_mm512_maskz_mov_epi16(0x55555555u, a.i)};
+}
+
+static inline void pairs_store_half(uint16_t *p, const uint16_t *elements, uint32_t half)
+{
+    __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)elements));
+    wide = _mm512_sll_epi32(wide, _mm_cvtsi32_si128((int)(16 * half)));
+    _mm512_mask_storeu_epi16(p, 0x55555555u << half, wide);
+}
+
+#ifdef __AVX512BF16__
+static inline void vec_to_bf16(uint16_t *p, struct vec v)
+{
+    _mm256_storeu_si256((void *)p, (__m256i)_mm512_cvtneps_pbh(v.f));
+}
+
+static inline struct vec vec_dot2(struct vec sum, struct pairs a, struct pairs b)
+{
+    return (struct vec){_mm512_dpbf16_ps(sum.f, (__m512bh)a.i, (__m512bh)b.i)};
+}
+
+/* These instructions flush whatever the mode is. */
+static inline uint32_t flush_begin(void)
+{
+    return 0;
+}
+
+static inline void flush_end(uint32_t mode)
+{
+    (void)mode;
+}
+#else
+/* arith_bf16() lane by lane. */
+static inline void vec_to_bf16(uint16_t *p, struct vec v)
+{
+    __m512i u = _mm512_castps_si512(v.f), high = _mm512_srli_epi32(u, 16);
+    __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+    __m512i r = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
+    r = _mm512_srli_epi32(r, 16);
+    __mmask16 tiny = _mm512_testn_epi32_mask(u, _mm512_set1_epi32(0x7f800000));
+    r = _mm512_mask_and_epi32(r, tiny, r, _mm512_set1_epi32(0x8000));
+    __mmask16 nan = _mm512_cmp_ps_mask(v.f, v.f, _CMP_UNORD_Q);
+    r = _mm512_mask_or_epi32(r, nan, high, _mm512_set1_epi32(0x40));
+    _mm256_storeu_si256((void *)p, _mm512_cvtepi32_epi16(r));
+}
+
+static inline struct vec vec_dot2(struct vec sum, struct pairs a, struct pairs b)
+{
+    __m512i mask = _mm512_set1_epi32((int32_t)0xffff0000);
+    __m512 a1 = _mm512_castsi512_ps(_mm512_and_si512(a.i, mask));
+    __m512 b1 = _mm512_castsi512_ps(_mm512_and_si512(b.i, mask));
+    __m512 a0 = _mm512_castsi512_ps(_mm512_slli_epi32(a.i, 16));
+    __m512 b0 = _mm512_castsi512_ps(_mm512_slli_epi32(b.i, 16));
+    return (struct vec){_mm512_fmadd_ps(a0, b0, _mm512_fmadd_ps(a1, b1, sum.f))};
+}
+
+#include "flush_mode.h"
+#endif
 
 static inline bool vec_any_not_finite(struct vec v)
 {

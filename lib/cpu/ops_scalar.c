@@ -93,6 +93,56 @@ static inline struct vec vec_from_int8(const int8_t *p)
     return (struct vec){(float)*p};
 }
 
+static inline void vec_to_bf16(uint16_t *p, struct vec v)
+{
+    *p = arith_bf16(v.f);
+}
+
+/* A lane of two bf16 (ops_bf16.h). */
+struct pairs {
+    uint16_t low, high;
+};
+
+static inline struct pairs pairs_load(const uint16_t *p)
+{
+    return (struct pairs){p[0], p[1]};
+}
+
+/* The same pair in all lanes. */
+static inline struct pairs pairs_all(const uint16_t *p)
+{
+    return pairs_load(p);
+}
+
+/* The low elements alone; the others are 0. */
+static inline struct pairs pairs_first(struct pairs a)
+{
+    return (struct pairs){a.low, 0};
+}
+
+/* Writes the low (0) or the high (1) elements of WIDTH pairs, and nothing else. */
+static inline void pairs_store_half(uint16_t *p, const uint16_t *elements, uint32_t half)
+{
+    p[half] = *elements;
+}
+
+static inline struct vec vec_dot2(struct vec sum, struct pairs a, struct pairs b)
+{
+    float f = arith_fma_flushed(arith_from_bf16(a.high), arith_from_bf16(b.high), sum.f);
+    return (struct vec){arith_fma_flushed(arith_from_bf16(a.low), arith_from_bf16(b.low), f)};
+}
+
+/* Subnormal numbers are flushed from here to the end. */
+static inline uint32_t flush_begin(void)
+{
+    return 0;
+}
+
+static inline void flush_end(uint32_t mode)
+{
+    (void)mode;
+}
+
 /* Whether any lane is an infinity or a NaN. */
 static inline bool vec_any_not_finite(struct vec v)
 {

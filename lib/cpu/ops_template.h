@@ -190,23 +190,6 @@ static void append_q8(const struct kv_layout *kv, const struct ops_order *order,
         to[i * TOKEN_BLOCK] = row[order->dims[i]];
 }
 
-static void append(const struct kv_layout *kv, const struct ops_order *order, uint8_t *tile,
-                   enum kv_which which, uint32_t t, const float *x)
-{
-    if (kv->type == KV_F16)
-        append_f16(kv, order, (uint16_t *)(void *)tile, which, t, x);
-    else
-        append_q8(kv, order, tile, which, t, x);
-}
-
-static void append_fetch(const struct kv_layout *kv, uint8_t *tile, enum kv_which which, uint32_t t)
-{
-    size_t element = kv->type == KV_F16 ? 2 : 1, n = kv->head_dim;
-    const uint8_t *first = tile + (which == KV_VALUES ? t * n : key_start(kv->head_dim, t)) * element;
-    for (size_t i = 0; i < (which == KV_VALUES ? n : n * TOKEN_BLOCK) * element; i += 64)
-        __builtin_prefetch(first + i, 1);
-}
-
 /* --- attention: several queries share every load of a key or value --- */
 
 enum {
@@ -495,10 +478,50 @@ FOLD_BATCHES(fold_q8_64, KV_Q8_0, 2)
 FOLD_BATCHES(fold_q8, KV_Q8_0, 0)
 #undef FOLD_BATCHES
 
+#include "ops_bf16.h"
+
+static void query(const struct kv_layout *kv, const struct ops_order *order, void *to, const float *from,
+                  float factor)
+{
+    float *q = to;
+    if (kv->type == KV_BF16)
+        query_bf16(to, from, kv->head_dim, factor);
+    else
+        for (uint32_t d = 0; d < kv->head_dim; d++)
+            q[d] = from[order->dims[d]] * factor;
+}
+
+static void append(const struct kv_layout *kv, const struct ops_order *order, uint8_t *tile,
+                   enum kv_which which, uint32_t t, const float *x)
+{
+    if (kv->type == KV_F16)
+        append_f16(kv, order, (uint16_t *)(void *)tile, which, t, x);
+    else if (kv->type == KV_BF16)
+        append_bf16(kv->head_dim, (uint16_t *)(void *)tile, which, t, x);
+    else
+        append_q8(kv, order, tile, which, t, x);
+}
+
+static void append_fetch(const struct kv_layout *kv, uint8_t *tile, enum kv_which which, uint32_t t)
+{
+    size_t element = kv->type == KV_Q8_0 ? 1 : 2, n = kv->head_dim;
+    size_t first = (size_t)(t / TOKEN_BLOCK) * n * TOKEN_BLOCK, size = n * TOKEN_BLOCK;
+    if (which == KV_VALUES) {
+        first = kv->type == KV_BF16 ? t / 2 * n * 2 : t * n;
+        size = kv->type == KV_BF16 ? n * 2 : n;
+    }
+    for (size_t i = 0; i < size * element; i += 64)
+        __builtin_prefetch(tile + first * element + i, 1);
+}
+
 /* The common head sizes are known to the compiler. */
 static void fold(const struct ops_page *page, const struct ops_query *queries, uint32_t n)
 {
     uint32_t head_dim = page->kv->head_dim;
+    if (page->kv->type == KV_BF16) {
+        fold_bf16(page, queries, n);
+        return;
+    }
     if (page->kv->type == KV_F16) {
         const struct page_scales *none = NULL;
         (head_dim == 128 ? fold_f16_128 : head_dim == 64 ? fold_f16_64 : fold_f16)(page, none, queries, n);
@@ -578,6 +601,7 @@ const struct ops OPS_TABLE = {
     .add = add,
     .mul = mul,
     .silu = silu,
+    .query = query,
     .append = append,
     .append_fetch = append_fetch,
     .fold = fold,

@@ -1,5 +1,5 @@
 /* bench_decode - decode and prefill speed of the cpu decoder beside this machine's ceilings.
- *   bench_decode MODEL [threads [prompt [decode [isa [sequences]]]]]
+ *   bench_decode MODEL [threads [prompt [decode [isa [sequences [f16|q8_0|bf16]]]]]]
  * Best of several rounds, since other work on the machine only ever adds time; then where the time goes. */
 #include "clock.h"
 #include "cpu/decoder.h"
@@ -162,10 +162,16 @@ static void decode(struct bench *b, uint32_t n)
     free(times);
 }
 
+static enum kv_type kv_type_of(const char *name)
+{
+    return strcmp(name, "bf16") == 0 ? KV_BF16 : strcmp(name, "q8_0") == 0 ? KV_Q8_0 : KV_F16;
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2) {
-        fprintf(stderr, "usage: bench_decode MODEL [threads [prompt [decode [isa [sequences]]]]]\n");
+        fprintf(stderr,
+                "usage: bench_decode MODEL [threads [prompt [decode [isa [sequences [f16|q8_0|bf16]]]]]]\n");
         return 2;
     }
     uint32_t n_threads = argc > 2 ? (uint32_t)atoi(argv[2]) : 0,
@@ -179,6 +185,7 @@ int main(int argc, char **argv)
                                  .isa = argc > 5 ? argv[5] : "auto",
                                  .n_slots = n_slots,
                                  .n_ctx = n_ctx,
+                                 .kv_type = argc > 7 ? kv_type_of(argv[7]) : KV_F16,
                                  .steps_in_flight = 2};
     uint64_t start = clock_ns();
     if (model_open(&m, argv[1], &err) < 0 ||

@@ -90,6 +90,11 @@ Test(prefix_disk, so_it_is_with_q8_0_pages)
     check_restart("--kv-type", "q8_0");
 }
 
+Test(prefix_disk, so_it_is_with_bf16_pages)
+{
+    check_restart("--kv-type", "bf16");
+}
+
 Test(prefix_disk, so_it_is_with_the_eager_executor)
 {
     check_restart("--executor", "eager");

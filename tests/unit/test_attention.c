@@ -5,6 +5,9 @@
 #include "cpu/matmul.h"
 
 #include <criterion/criterion.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,7 +60,9 @@ static void store_as(enum kv_type type, float *x, uint32_t n)
         memcpy(block, x + first, m * sizeof *x);
         float scale = half_to_float(half_from_float(arith_quantise(block, q)));
         for (uint32_t i = 0; i < m; i++)
-            x[first + i] = type == KV_Q8_0 ? (float)q[i] * scale : half_to_float(half_from_float(block[i]));
+            x[first + i] = type == KV_Q8_0   ? (float)q[i] * scale
+                           : type == KV_BF16 ? arith_from_bf16(arith_bf16(block[i]))
+                                             : half_to_float(half_from_float(block[i]));
     }
 }
 
@@ -131,18 +136,50 @@ static void bench_run(struct bench *b)
 struct literal {
     const float *q, *keys, *values;
     uint32_t head_dim;
+    enum kv_type type;
     float m, l, o[OPS_MAX_HEAD_DIM];
 };
+
+static void to_bf16(uint16_t *to, const float *from, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        to[i] = arith_bf16(from[i]);
+}
+
+static float literal_score(const struct literal *x, const float *k)
+{
+    uint16_t q_bf16[OPS_MAX_HEAD_DIM], k_bf16[OPS_MAX_HEAD_DIM];
+    float v[ARITH_LANES] = {0};
+    if (x->type == KV_BF16) {
+        to_bf16(q_bf16, x->q, x->head_dim);
+        to_bf16(k_bf16, k, x->head_dim);
+        return arith_score_bf16(q_bf16, k_bf16, x->head_dim);
+    }
+    for (uint32_t d = 0; d < x->head_dim; d++)
+        v[d % ARITH_LANES] = fmaf(x->q[d], k[d], v[d % ARITH_LANES]);
+    return arith_tree(v);
+}
+
+/* What n tokens from v on add to the sums of all dimensions. */
+static void literal_values(struct literal *x, const float *w, const float *v, uint32_t n)
+{
+    static uint16_t w_bf16[ARITH_PAGE], v_bf16[ARITH_PAGE * OPS_MAX_HEAD_DIM];
+    to_bf16(w_bf16, w, n);
+    to_bf16(v_bf16, v, n * x->head_dim);
+    for (uint32_t d = 0; d < x->head_dim; d++) {
+        if (x->type == KV_BF16)
+            x->o[d] = arith_values_bf16(x->o[d], w_bf16, v_bf16 + d, x->head_dim, n);
+        else
+            for (uint32_t t = 0; t < n; t++)
+                x->o[d] = fmaf(w[t], v[(size_t)t * x->head_dim + d], x->o[d]);
+    }
+}
 
 static void literal_page(struct literal *x, uint32_t first, uint32_t n)
 {
     float s[ARITH_PAGE], w[ARITH_PAGE] = {0}, top = x->m, lanes[ARITH_LANES] = {0};
     for (uint32_t t = 0; t < n; t++) {
-        const float *k = x->keys + (size_t)(first + t) * x->head_dim;
-        float v[ARITH_LANES] = {0};
-        for (uint32_t d = 0; d < x->head_dim; d++)
-            v[d % ARITH_LANES] = fmaf(x->q[d], k[d], v[d % ARITH_LANES]);
-        s[t] = arith_tree(v);
+        s[t] = literal_score(x, x->keys + (size_t)(first + t) * x->head_dim);
         top = s[t] > top ? s[t] : top;
     }
     float f = arith_exp2(x->m - top);
@@ -152,20 +189,18 @@ static void literal_page(struct literal *x, uint32_t first, uint32_t n)
     }
     x->l = fmaf(x->l, f, arith_tree(lanes));
     x->m = top;
-    for (uint32_t d = 0; d < x->head_dim; d++) {
+    for (uint32_t d = 0; d < x->head_dim; d++)
         x->o[d] = x->o[d] * f;
-        for (uint32_t t = 0; t < n; t++)
-            x->o[d] = fmaf(w[t], x->values[(size_t)(first + t) * x->head_dim + d], x->o[d]);
-    }
+    literal_values(x, w, x->values + (size_t)first * x->head_dim, n);
 }
 
-static void literal_attention(const float *q, const float *keys, const float *values, uint32_t head_dim,
-                              uint32_t pos, float *out)
+static void literal_attention(const struct literal *of, uint32_t pos, float *out)
 {
+    uint32_t head_dim = of->head_dim;
     static struct literal parts[64];
     uint32_t split = arith_split(pos), n = 0;
     for (uint32_t first = 0; first <= pos; first += split, n++) {
-        parts[n] = (struct literal){.q = q, .keys = keys, .values = values, .head_dim = head_dim};
+        parts[n] = *of;
         parts[n].m = -INFINITY;
         for (uint32_t t = first; t <= pos && t < first + split; t += ARITH_PAGE)
             literal_page(&parts[n], t, pos + 1 - t < ARITH_PAGE ? pos + 1 - t : ARITH_PAGE);
@@ -193,8 +228,12 @@ static void check_literal(const struct bench *b, const char *what)
         uint32_t kv = i % n_heads / b->ratio;
         for (uint32_t d = 0; d < n; d++)
             scaled[d] = b->q[(size_t)i * n + d] * factor;
-        literal_attention(scaled, b->keys + (size_t)kv * N_TOKENS * n, b->values + (size_t)kv * N_TOKENS * n,
-                          n, positions[i / n_heads], expected);
+        struct literal of = {.q = scaled,
+                             .keys = b->keys + (size_t)kv * N_TOKENS * n,
+                             .values = b->values + (size_t)kv * N_TOKENS * n,
+                             .head_dim = n,
+                             .type = b->type};
+        literal_attention(&of, positions[i / n_heads], expected);
         cr_assert(memcmp(expected, b->out + (size_t)i * n, n * sizeof(float)) == 0,
                   "%s, head_dim %u, ratio %u, position %u, head %u", what, n, b->ratio,
                   positions[i / n_heads], i % n_heads);
@@ -222,7 +261,8 @@ static void check_double(const struct bench *b)
                 o += w[t] / sum * b->values[base + (size_t)t * n + d];
             worst = fmax(worst, fabs(o - b->out[(size_t)i * n + d]));
         }
-        cr_assert(worst < 3e-6, "head_dim %u, ratio %u, position %u: off by %g", n, b->ratio, pos, worst);
+        cr_assert(worst < (b->type == KV_BF16 ? 2e-2 : 3e-6), "head_dim %u, ratio %u, position %u: off by %g",
+                  n, b->ratio, pos, worst);
     }
     free(w);
 }
@@ -233,15 +273,10 @@ static const struct ops *table(const char *isa)
     return kernels ? ops_find(kernels->name) : NULL;
 }
 
-static void check_shapes(const char *isa, enum kv_type type)
+static void check_shapes_of(const struct ops *ops, const char *isa, enum kv_type type)
 {
     static const uint32_t shapes[][2] = {{32, 1},  {64, 4},  {80, 7}, {96, 8},
                                          {128, 2}, {128, 1}, {6, 3},  {256, 1}};
-    const struct ops *ops = table(isa);
-    if (!ops) {
-        cr_log_info("this CPU has no %s", isa);
-        return;
-    }
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct bench b;
         bench_open(&b, ops, shapes[i][0], shapes[i][1], type);
@@ -251,6 +286,15 @@ static void check_shapes(const char *isa, enum kv_type type)
             check_double(&b);
         bench_close(&b);
     }
+}
+
+static void check_shapes(const char *isa, enum kv_type type)
+{
+    const struct ops *ops = table(isa);
+    if (ops)
+        check_shapes_of(ops, isa, type);
+    else
+        cr_log_info("this CPU has no %s", isa);
 }
 
 Test(attention, f16_cache_equals_the_rules_in_every_bit_and_double_closely)
@@ -263,6 +307,21 @@ Test(attention, q8_cache_equals_the_rules_in_every_bit_and_double_closely)
     check_shapes("auto", KV_Q8_0);
 }
 
+Test(attention, bf16_cache_equals_the_rules_in_every_bit_and_double_roughly)
+{
+    check_shapes("auto", KV_BF16);
+}
+
+/* Where a CPU has no instruction for bf16. */
+Test(attention, bf16_by_ordinary_products_equals_the_rules_in_every_bit)
+{
+#if defined(__x86_64__)
+    if (table("avx512vnni"))
+        check_shapes_of(&ops_avx512, "avx512 without bf16", KV_BF16);
+#endif
+    check_shapes("avx2", KV_BF16);
+}
+
 Test(attention, avx2_equals_the_rules_in_every_bit)
 {
     check_shapes("avx2", KV_F16);
@@ -271,12 +330,109 @@ Test(attention, avx2_equals_the_rules_in_every_bit)
 
 Test(attention, scalar_equals_the_rules_in_every_bit)
 {
-    struct bench b;
-    bench_open(&b, &ops_scalar, 80, 2, KV_F16);
-    bench_run(&b);
-    check_literal(&b, "scalar");
-    bench_close(&b);
+    for (int type = 0; type < KV_N_TYPES; type++) {
+        struct bench b;
+        bench_open(&b, &ops_scalar, 80, 2, (enum kv_type)type);
+        bench_run(&b);
+        check_literal(&b, "scalar");
+        bench_close(&b);
+    }
 }
+
+static uint32_t random_bits(void)
+{
+    uint32_t high = seed = seed * 1664525u + 1013904223u;
+    seed = seed * 1664525u + 1013904223u;
+    return (high & 0xffff0000u) | seed >> 16;
+}
+
+/* A float whose exponent is drawn from 0 (subnormal) to 255 (infinite, NaN), mostly where sums of products
+ * meet the ends of the range. */
+static uint32_t random_float(void)
+{
+    static const uint32_t exponents[] = {0,  1,  2,   12,  24,  40,  62,  63, 64,
+                                         65, 75, 100, 127, 128, 190, 254, 255};
+    uint32_t bits = random_bits(), n = sizeof exponents / sizeof *exponents;
+    return (bits & 0x807fffffu) | exponents[random_bits() % n] << 23;
+}
+
+Test(attention, bf16_rounding_is_the_same_everywhere)
+{
+    static const char *const isas[] = {"scalar", "avx2", "avx512vnni"};
+    struct kv_layout kv = {.n_layers = 1, .n_kv_heads = 1, .head_dim = 16, .type = KV_BF16};
+    _Alignas(64) uint16_t q[32];
+    float x[16];
+    seed = 5;
+    for (int i = 0; i < 60000; i++) {
+        for (int d = 0; d < 16; d++)
+            x[d] = arith_from_bits(i % 3 ? random_float() : random_float() & 0xffff8000u); /* also ties */
+        for (size_t k = 0; k < 3; k++) {
+            const struct ops *ops = table(isas[k]);
+            if (!ops)
+                continue;
+            ops->query(&kv, NULL, q, x, 1.0f);
+            for (int d = 0; d < 16; d++)
+                cr_assert_eq(q[d], arith_bf16(x[d]), "%s: %08x to %04x, should be %04x", ops->name,
+                             arith_to_bits(x[d]), q[d], arith_bf16(x[d]));
+        }
+    }
+    cr_assert_eq(arith_bf16(0x1.01p0f), 0x3f80, "a tie goes to even");
+    cr_assert_eq(arith_bf16(0x1.03p0f), 0x3f82, "a tie goes to even");
+    cr_assert_eq(arith_bf16(-0x1p-127f), 0x8000, "a subnormal number is zero");
+    cr_assert_eq(arith_bf16(0x1.ffp127f), 0x7f80, "too large is infinite");
+}
+
+#if defined(__x86_64__)
+/* The smallest normal number: the rule leaves open whether what would round to it is zero. */
+static bool at_the_edge(float x)
+{
+    return (arith_to_bits(x) & 0x7fffffffu) == 0x00800000u;
+}
+
+static bool same_number(float a, float b)
+{
+    return arith_to_bits(a) == arith_to_bits(b) || (a != a && b != b);
+}
+
+__attribute__((target("avx512f,avx512bf16"))) static void dot_by_instruction(float *sums, const uint32_t *a,
+                                                                             const uint32_t *b)
+{
+    __m512 r = _mm512_dpbf16_ps(_mm512_loadu_ps(sums), (__m512bh)_mm512_loadu_si512(a),
+                                (__m512bh)_mm512_loadu_si512(b));
+    _mm512_storeu_ps(sums, r);
+}
+
+Test(attention, the_instruction_for_bf16_is_two_flushed_products)
+{
+    if (!__builtin_cpu_supports("avx512bf16")) {
+        cr_log_info("this CPU has no avx512bf16");
+        return;
+    }
+    seed = 11;
+    for (int i = 0; i < 200000; i++) {
+        uint32_t a[16], b[16], n_edges = 0;
+        float sums[16], before[16];
+        for (int l = 0; l < 16; l++) {
+            a[l] = random_float() >> 16 | (random_float() & 0xffff0000u);
+            b[l] = random_float() >> 16 | (random_float() & 0xffff0000u);
+            before[l] = sums[l] = arith_from_bits(random_float());
+        }
+        dot_by_instruction(sums, a, b);
+        for (int l = 0; l < 16; l++) {
+            float first =
+                arith_fma_flushed(arith_from_bf16(a[l] >> 16), arith_from_bf16(b[l] >> 16), before[l]);
+            float r =
+                arith_fma_flushed(arith_from_bf16(a[l] & 0xffff), arith_from_bf16(b[l] & 0xffff), first);
+            if (at_the_edge(first) || at_the_edge(r))
+                n_edges++;
+            else
+                cr_assert(same_number(r, sums[l]), "%08x * %08x + %a: %a, should be %a", a[l], b[l],
+                          before[l], sums[l], r);
+        }
+        cr_assert_lt(n_edges, 16);
+    }
+}
+#endif
 
 /* The other operations of a table against arith.h, over lengths with every kind of remainder. */
 static void check_table(const struct ops *ops)

@@ -12,7 +12,7 @@ static void check_model(const char *path)
     static const uint32_t wrong[] = {1000, 7, 4, 3};
     uint64_t drafted = 0, accepted = 0, saved = 0;
     for (int i = 0; i < 8; i++) {
-        struct circumstances c = {.kv_type = i % 3 ? KV_F16 : KV_Q8_0,
+        struct circumstances c = {.kv_type = (enum kv_type)(i % KV_N_TYPES),
                                   .kind = i == 3 ? EXECUTOR_EAGER : EXECUTOR_PERSISTENT,
                                   .isa = "auto",
                                   .n_threads = 1 + (uint32_t)i % 2,

@@ -1,0 +1,284 @@
+/* ops_bf16.h - attention over a bf16 cache (arith.h, "ATTENTION OVER A BF16 CACHE"); part of ops_template.h.
+ * Of an instruction set it needs pairs: vectors of WIDTH 32-bit lanes, each two bf16, the first one in the
+ * low half; and vec_dot2(), which adds a lane's two products as arith.h says. Where that is made of ordinary
+ * FMAs, all of it runs with subnormal numbers flushed. Beyond the FMAs of arith.h this changes no result: the
+ * sum of a score's two chains, and what exp2 makes of it, differ only where both give exp2 an argument so
+ * small that it yields 1. */
+
+/* Queries are bf16 too, in the order of dimensions. */
+static void query_bf16(uint16_t *to, const float *from, uint32_t n, float factor)
+{
+    uint32_t d = 0;
+    for (; d + WIDTH <= n; d += WIDTH)
+        vec_to_bf16(to + d, vec_mul(vec_load(from + d), vec_all(factor)));
+    for (; d < n; d++)
+        to[d] = arith_bf16(from[d] * factor);
+}
+
+/* Two members may append the two tokens of a pair of values at once: each writes its own elements only. */
+static void append_bf16(uint32_t n, uint16_t *tile, enum kv_which which, uint32_t t, const float *x)
+{
+    _Alignas(64) uint16_t row[OPS_MAX_HEAD_DIM];
+    uint32_t d = 0;
+    for (; d + WIDTH <= n; d += WIDTH)
+        vec_to_bf16(row + d, vec_load(x + d));
+    for (; d < n; d++)
+        row[d] = arith_bf16(x[d]);
+    if (which == KV_KEYS) {
+        uint16_t *to = tile + (size_t)(t / TOKEN_BLOCK) * n * TOKEN_BLOCK + t % TOKEN_BLOCK * 2;
+        for (uint32_t i = 0; i < n; i += 2)
+            memcpy(to + i * TOKEN_BLOCK, row + i, 2 * sizeof row[0]);
+        return;
+    }
+    uint16_t *to = tile + (size_t)(t / 2) * n * 2;
+    d = 0;
+    for (; d + WIDTH <= n; d += WIDTH)
+        pairs_store_half(to + 2 * d, row + d, t % 2);
+    for (; d < n; d++)
+        to[2 * d + t % 2] = row[d];
+}
+
+/* --- scores --- */
+
+struct pair_dots {
+    const uint16_t *keys; /* of the first token */
+    const uint16_t *q[MAX_BATCH];
+    uint32_t n_pairs;
+    uint32_t next;        /* elements from one vector of tokens to the next */
+    const uint8_t *ahead; /* what to fetch meanwhile, as much as is read here; or NULL */
+};
+
+INLINE void pair_dot_step(const struct pair_dots *x, uint32_t i, int n, int m, struct vec *sums)
+{
+    struct pairs k[DOT_VECS];
+    for (int w = 0; w < m; w++)
+        k[w] = pairs_load(x->keys + (size_t)w * x->next + (size_t)i * 2 * TOKEN_BLOCK);
+    for (int j = 0; j < n; j++) {
+        struct pairs q = pairs_all(x->q[j] + 2 * i);
+        for (int w = 0; w < m; w++)
+            sums[j * m + w] = vec_dot2(sums[j * m + w], q, k[w]);
+    }
+}
+
+INLINE void pair_dots_fetch(const struct pair_dots *x, uint32_t i, int m)
+{
+    if (x->ahead)
+        for (int w = 0; w < m; w++)
+            fetch(x->ahead + ((size_t)w * x->next + (size_t)i * 2 * TOKEN_BLOCK) * 2, 64);
+}
+
+/* Few sums: both chains run beside each other, else one would wait for itself. */
+INLINE void pair_dots(const struct pair_dots *x, int n, int m, struct vec *sums)
+{
+    struct vec second[MAX_BATCH * DOT_VECS];
+    uint32_t half = (x->n_pairs + 1) / 2, i = 0;
+    for (int j = 0; j < n * m; j++)
+        sums[j] = second[j] = vec_all(0.0f);
+    if (n * m <= 8) {
+        for (; i < x->n_pairs - half; i++) {
+            pair_dots_fetch(x, i, m);
+            pair_dots_fetch(x, half + i, m);
+            pair_dot_step(x, i, n, m, sums);
+            pair_dot_step(x, half + i, n, m, second);
+        }
+        for (; i < half; i++)
+            pair_dot_step(x, i, n, m, sums);
+    } else {
+        for (; i < half; i++) {
+            pair_dots_fetch(x, i, m);
+            pair_dot_step(x, i, n, m, sums);
+        }
+        for (; i < x->n_pairs; i++) {
+            pair_dots_fetch(x, i, m);
+            pair_dot_step(x, i, n, m, second);
+        }
+    }
+    for (int j = 0; j < n * m; j++)
+        sums[j] = vec_add(sums[j], second[j]);
+}
+
+/* Scores of m vectors of tokens from token t on. */
+INLINE void score_bf16_some(struct pair_dots x, const struct ops_page *page, uint32_t t, bool first, int n,
+                            int m, float s[][KV_PAGE_TOKENS])
+{
+    struct vec sums[MAX_BATCH * DOT_VECS];
+    size_t start = (size_t)(t / TOKEN_BLOCK) * x.n_pairs * 2 * TOKEN_BLOCK + t % TOKEN_BLOCK * 2;
+    x.keys = (const uint16_t *)(const void *)page->keys + start;
+    x.ahead = first ? page->values + start * 2 : NULL;
+    for (int j = 0; j < n; j++)
+        __asm__("" : "+r"(x.q[j])); /* as in score_some() */
+    pair_dots(&x, n, m, sums);
+    for (int j = 0; j < n; j++)
+        for (int w = 0; w < m; w++)
+            vec_store(&s[j][t + (uint32_t)w * WIDTH], sums[j * m + w]);
+}
+
+INLINE void scores_bf16(struct pair_dots x, const struct ops_page *page, uint32_t n_tokens, bool first, int n,
+                        float s[][KV_PAGE_TOKENS])
+{
+    enum { M = DOT_VECS };
+    uint32_t t = 0;
+    x.next = WIDTH == TOKEN_BLOCK ? x.n_pairs * 2 * TOKEN_BLOCK : 2 * WIDTH;
+    for (; t + (M - 1) * WIDTH < n_tokens; t += M * WIDTH)
+        score_bf16_some(x, page, t, first, n, M, s);
+    for (; t < n_tokens; t += WIDTH)
+        score_bf16_some(x, page, t, first, n, 1, s);
+}
+
+/* --- values --- */
+
+/* Pairs [first, last) into dimensions [d, d + m * WIDTH) of n queries; `half`: of one more pair the first
+ * token. factor: of what is there, or NULL. */
+struct pair_sums {
+    const uint16_t *values;
+    float *out[MAX_BATCH];
+    const uint16_t *weights[MAX_BATCH];
+    const struct vec *factor;
+    uint32_t head_dim, first, last;
+    bool half;
+    const uint8_t *ahead;
+};
+
+INLINE void pair_values_step(const struct pair_sums *x, uint32_t pair, bool half, uint32_t d, int n, int m,
+                             struct vec *o)
+{
+    struct pairs w[MAX_BATCH];
+    for (int j = 0; j < n; j++)
+        w[j] = pairs_all(x->weights[j] + 2 * pair);
+    for (int i = 0; i < m; i++) {
+        struct pairs v = pairs_load(x->values + ((size_t)pair * x->head_dim + d + (size_t)i * WIDTH) * 2);
+        v = half ? pairs_first(v) : v;
+        for (int j = 0; j < n; j++)
+            o[j * m + i] = vec_dot2(o[j * m + i], half ? pairs_first(w[j]) : w[j], v);
+    }
+}
+
+INLINE void pair_values(const struct pair_sums *x, uint32_t d, const uint8_t *ahead, int n, int m)
+{
+    struct vec o[MAX_VALUE_VECS];
+    for (int j = 0; j < n; j++)
+        for (int i = 0; i < m; i++) {
+            struct vec before = vec_load(x->out[j] + d + i * WIDTH);
+            o[j * m + i] = x->factor ? vec_mul(before, x->factor[j]) : before;
+        }
+    for (uint32_t pair = x->first; pair < x->last; pair++) {
+        if (ahead)
+            fetch(ahead + (size_t)pair * x->head_dim * 4, (size_t)x->head_dim * 4);
+        pair_values_step(x, pair, false, d, n, m, o);
+    }
+    if (x->half)
+        pair_values_step(x, x->last, true, d, n, m, o);
+    for (int j = 0; j < n; j++)
+        for (int i = 0; i < m; i++)
+            vec_store(x->out[j] + d + i * WIDTH, o[j * m + i]);
+}
+
+/* The dimensions behind the last whole vector, of one query. */
+static void pair_values_rest(const struct pair_sums *x, int j, uint32_t d)
+{
+    const uint16_t *w = x->weights[j];
+    for (; d < x->head_dim; d++) {
+        float o = x->out[j][d] * (x->factor ? vec_first(x->factor[j]) : 1.0f);
+        for (uint32_t pair = x->first; pair < x->last + x->half; pair++) {
+            const uint16_t *v = x->values + ((size_t)pair * x->head_dim + d) * 2;
+            bool both = pair < x->last;
+            o = arith_fma_flushed(both ? arith_from_bf16(w[2 * pair + 1]) : 0.0f,
+                                  both ? arith_from_bf16(v[1]) : 0.0f, o);
+            o = arith_fma_flushed(arith_from_bf16(w[2 * pair]), arith_from_bf16(v[0]), o);
+        }
+        x->out[j][d] = o;
+    }
+}
+
+INLINE void values_bf16(const struct pair_sums *x, int n)
+{
+    enum { WIDE = 8 };
+    int m = n > 1 ? MAX_VALUE_VECS / n : WIDE;
+    m = m < WIDE ? m : WIDE;
+    uint32_t d = 0;
+    for (; d + (uint32_t)m * WIDTH <= x->head_dim; d += (uint32_t)m * WIDTH)
+        pair_values(x, d, d == 0 ? x->ahead : NULL, n, m);
+    for (; d + WIDTH <= x->head_dim; d += WIDTH)
+        pair_values(x, d, NULL, n, 1);
+    if (d < x->head_dim)
+        for (int j = 0; j < n; j++)
+            pair_values_rest(x, j, d);
+}
+
+/* n queries at once. They may see different numbers of tokens: what all see is folded together. */
+INLINE void fold_bf16_batch(const struct ops_page *page, uint32_t head_dim, const struct ops_query *queries,
+                            bool first, int n)
+{
+    _Alignas(64) float s[MAX_BATCH][KV_PAGE_TOKENS];
+    _Alignas(64) uint16_t w[MAX_BATCH][KV_PAGE_TOKENS];
+    struct pair_dots dots = {.n_pairs = head_dim / 2};
+    struct vec factor[MAX_BATCH];
+    struct pair_sums sums = {.values = (const uint16_t *)(const void *)page->values,
+                             .factor = factor,
+                             .head_dim = head_dim,
+                             .ahead = first ? page->next : NULL};
+    uint32_t most = 0, least = KV_PAGE_TOKENS;
+    for (int j = 0; j < n; j++) {
+        dots.q[j] = queries[j].q;
+        sums.out[j] = queries[j].fold->out;
+        sums.weights[j] = w[j];
+        most = queries[j].n_tokens > most ? queries[j].n_tokens : most;
+        least = queries[j].n_tokens < least ? queries[j].n_tokens : least;
+    }
+    scores_bf16(dots, page, most, first, n, s);
+    soften(queries, s, n, factor);
+    for (int j = 0; j < n; j++)
+        for (uint32_t t = 0; t < KV_PAGE_TOKENS; t += WIDTH)
+            vec_to_bf16(w[j] + t, vec_load(s[j] + t));
+    sums.last = least / 2;
+    sums.half = most == least && least % 2;
+    values_bf16(&sums, n);
+    for (int j = 0; j < n && most > least; j++) {
+        struct pair_sums own = {.values = sums.values,
+                                .out = {sums.out[j]},
+                                .weights = {w[j]},
+                                .head_dim = head_dim,
+                                .first = sums.last,
+                                .last = queries[j].n_tokens / 2,
+                                .half = queries[j].n_tokens % 2};
+        values_bf16(&own, 1);
+    }
+}
+
+INLINE void fold_bf16_sized(const struct ops_page *page, const struct ops_query *queries, uint32_t n,
+                            uint32_t head_dim)
+{
+    const struct ops_query *q = queries, *end = queries + n;
+    for (; WIDTH > 8 && end - q >= 4; q += 4)
+        fold_bf16_batch(page, head_dim, q, q == queries, 4);
+    for (; end - q >= 2; q += 2)
+        fold_bf16_batch(page, head_dim, q, q == queries, 2);
+    if (q < end)
+        fold_bf16_batch(page, head_dim, q, q == queries, 1);
+}
+
+/* Calls, so that no arithmetic moves across the change of mode. */
+__attribute__((noinline)) static void fold_bf16_128(const struct ops_page *page,
+                                                    const struct ops_query *queries, uint32_t n)
+{
+    fold_bf16_sized(page, queries, n, 128);
+}
+
+__attribute__((noinline)) static void fold_bf16_64(const struct ops_page *page,
+                                                   const struct ops_query *queries, uint32_t n)
+{
+    fold_bf16_sized(page, queries, n, 64);
+}
+
+__attribute__((noinline)) static void fold_bf16_any(const struct ops_page *page,
+                                                    const struct ops_query *queries, uint32_t n)
+{
+    fold_bf16_sized(page, queries, n, page->kv->head_dim);
+}
+
+static void fold_bf16(const struct ops_page *page, const struct ops_query *queries, uint32_t n)
+{
+    uint32_t head_dim = page->kv->head_dim, mode = flush_begin();
+    (head_dim == 128 ? fold_bf16_128 : head_dim == 64 ? fold_bf16_64 : fold_bf16_any)(page, queries, n);
+    flush_end(mode);
+}
