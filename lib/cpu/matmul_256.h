@@ -8,7 +8,7 @@
 #define LANES          8
 #define PANEL_COLUMNS  4
 #define PANEL_UNPACKS  0
-#define DIRECT_COLUMNS 4
+#define DIRECT_COLUMNS (PAIR_SUMS ? 0 : 4)
 
 #define vi             __m256i
 #define vf             __m256
@@ -40,7 +40,9 @@
 #define vf_bf16(p)                                                                                           \
     _mm256_castsi256_ps(                                                                                     \
         _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p))), 16))
-#define vi_bcast(p) _mm256_set1_epi32(load_i32(p))
+#define vi_bcast(p)   _mm256_set1_epi32(load_i32(p))
+#define vi_set16(x)   _mm256_set1_epi16(x)
+#define vi_pair(a, b) _mm256_blend_epi16(a, b, 0xaa) /* the lower halves of a, the upper ones of b */
 
 static inline int load_i32(const void *p)
 {
@@ -53,6 +55,20 @@ static inline int load_i32(const void *p)
 static inline __attribute__((always_inline)) __m256i vi_shift(__m256i v, int n)
 {
     return n >= 0 ? _mm256_slli_epi16(v, n) : _mm256_srli_epi16(v, -n);
+}
+
+/* Nibbles to bytes whose upper halves the caller masks off: 16 low ones, then their 16 high ones. */
+static inline __attribute__((always_inline)) __m256i vi_nibbles(const uint8_t *p)
+{
+    __m256i v = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)p));
+    return _mm256_srlv_epi32(v, _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4));
+}
+
+/* The lower half of each 32-bit number in both halves. */
+static inline __attribute__((always_inline)) __m256i vi_twice(__m256i v)
+{
+    const __m128i twice = _mm_setr_epi8(0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13);
+    return _mm256_shuffle_epi8(v, _mm256_broadcastsi128_si256(twice));
 }
 
 /* arith_quantise() of 32-byte aligned x; sum: of either half. Bits compare as integers for the largest, as

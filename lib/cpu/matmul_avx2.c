@@ -2,18 +2,33 @@
 #include "matmul.h"
 
 #if defined(__x86_64__)
-#define BYTE_ZERO 0
+#define PAIR_SUMS 1
 #include "matmul_256.h"
 
-/* acc + the sums of four u8*s8. vpmaddubsw adds two products in 16 bits, so both must fit 15: values are at
- * most 63, and Q8_0, which is signed here, multiplies |w| by x with w's sign: 2 * 128 * 127 = 32,512. */
-static inline __attribute__((always_inline)) __m256i dot4(bool is_signed, __m256i acc, __m256i w, __m256i x)
+/* Products of u8 and s8, added up in twos; Q8_0, which is signed here, multiplies |w| by x with w's sign: at
+ * most 2 * 128 * 127 = 32,512. */
+static inline __attribute__((always_inline)) __m256i products(bool is_signed, __m256i w, __m256i x)
 {
-    __m256i pairs = is_signed ? _mm256_maddubs_epi16(_mm256_sign_epi8(w, w), _mm256_sign_epi8(x, w))
-                              : _mm256_maddubs_epi16(w, x);
-    return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    return is_signed ? _mm256_maddubs_epi16(_mm256_sign_epi8(w, w), _mm256_sign_epi8(x, w))
+                     : _mm256_maddubs_epi16(w, x);
 }
-#define dot(kind, acc, w, x) dot4(matmul_traits[kind].bits == 8, acc, w, x)
+/* One after the other: a compiler that is free to add in another order keeps all products until then, more
+ * than there are registers. */
+static inline __attribute__((always_inline)) __m256i pairs_add(__m256i sum, __m256i pairs)
+{
+    sum = _mm256_add_epi16(sum, pairs);
+    __asm__("" : "+x"(sum));
+    return sum;
+}
+
+static inline __attribute__((always_inline)) __m256i pairs_sum(__m256i sum, __m256i pairs, __m256i by)
+{
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, by));
+    __asm__("" : "+x"(sum));
+    return sum;
+}
+#define pairs_of(kind, w, x) products(matmul_traits[kind].bits == 8, w, x)
+#define pairs_widen          _mm256_madd_epi16
 
 #include "matmul_quantise.h"
 #define QUANTISE_SUPER quantise_super

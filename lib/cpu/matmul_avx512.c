@@ -9,7 +9,7 @@
 #define PANEL_COLUMNS  8
 #define PANEL_UNPACKS  1
 #define DIRECT_COLUMNS 8
-#define BYTE_ZERO      1
+#define PAIR_SUMS      0
 
 #define vi          __m512i
 #define vf          __m512
@@ -41,8 +41,8 @@
 #define vf_bf16(p)                                                                                           \
     _mm512_castsi512_ps(_mm512_slli_epi32(                                                                   \
         _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(p))), 16))
-#define vi_bcast(p)          _mm512_set1_epi32(load_i32(p))
-#define dot(kind, acc, w, x) _mm512_dpbusd_epi32(acc, w, x)
+#define vi_bcast(p) _mm512_set1_epi32(load_i32(p))
+#define dot         _mm512_dpbusd_epi32
 
 static inline int load_i32(const void *p)
 {
@@ -55,6 +55,15 @@ static inline int load_i32(const void *p)
 static inline __attribute__((always_inline)) __m512i vi_shift(__m512i v, int n)
 {
     return n >= 0 ? _mm512_slli_epi16(v, (unsigned)n) : _mm512_srli_epi16(v, (unsigned)-n);
+}
+
+/* Nibbles to bytes whose upper halves the caller masks off: of 16 at a time the low ones, then the high ones.
+ */
+static inline __attribute__((always_inline)) __m512i vi_nibbles(const uint8_t *p)
+{
+    __m512i v = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)(const void *)p));
+    v = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 1, 0, 1, 2, 3, 2, 3), v);
+    return _mm512_srlv_epi32(v, _mm512_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4, 0, 0, 0, 0, 4, 4, 4, 4));
 }
 
 /* arith_quantise() of 16-byte aligned x; sum: of either half. Bits compare as integers for the largest, as

@@ -2,10 +2,10 @@
 #include "matmul.h"
 
 #if defined(__x86_64__)
-#define BYTE_ZERO 1
+#define PAIR_SUMS 0
 #include "matmul_256.h"
 
-#define dot(kind, acc, w, x) _mm256_dpbusd_avx_epi32(acc, w, x)
+#define dot _mm256_dpbusd_avx_epi32
 
 #include "matmul_quantise.h"
 #define QUANTISE_SUPER quantise_super

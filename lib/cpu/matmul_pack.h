@@ -155,13 +155,15 @@ float matmul_tile_float(uint32_t kind, const uint8_t *tile, uint32_t row, uint32
  * values k count from the super-block's first. */
 struct matmul_panel {
     uint32_t width;
-    int8_t *q;    /* [k/4][width][4] */
-    float *a;     /* [j]: scale */
-    float *b;     /* [j]: scale * sum of the block's int8 */
-    float *b16;   /* [2 j + half]: the same of half-blocks */
-    int32_t *n;   /* [j]: -128 * sum of the block's int8: where sums over values with zero 128 start */
-    int32_t *n16; /* [2 j + half]: -32 * that of half-blocks: where they start with zero 32 */
-    float *x;     /* [k]: unquantised */
+    int8_t *q;  /* [k/4][width][4] */
+    float *a;   /* [j]: scale */
+    float *b;   /* [j]: scale * sum of the block's int8 */
+    float *b16; /* [2 j + half]: the same of half-blocks */
+    int32_t *n; /* [j]: -128 * sum of the block's int8: where sums over values with zero 128 start */
+    /* [2 j + half]: -32 * that of half-blocks: where they start with zero 32. Kernels that add up pairs have
+     * at [2 j] minus both sums, 16 bits each. */
+    int32_t *n16;
+    float *x; /* [k]: unquantised */
 };
 
 /* Of one column's super-block: scales and sums, and bytes in all. */

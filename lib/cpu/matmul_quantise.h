@@ -21,6 +21,9 @@ static void quantise_one(const struct matmul_panel *p, uint32_t c, uint32_t j, c
     }
     float a = quantise_block(v, q, sum);
     matmul_panel_put(p, c, j, a, q, sum[0], sum[1]);
+#if PAIR_SUMS
+    p->n16[2 * j * p->width + c] = (int32_t)((uint32_t)-sum[1] << 16 | ((uint32_t)-sum[0] & 0xffff));
+#endif
 }
 
 /* A super-block of all columns of a panel, value k of them being its first. */

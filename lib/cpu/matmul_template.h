@@ -3,46 +3,34 @@
  * these:
  *
  *   LANES            f32 per vector (16 or 8); a "row vector" is LANES rows side by side
+ *   PAIR_SUMS        1 when products are added up in 16 bits, in pairs, before they are widened: pairs_of(),
+ *                    pairs_add(), pairs_widen(); 0: dot() adds four of them in 32 bits
  *   PANEL_COLUMNS    columns of the panel kernel: 2 * PANEL_COLUMNS accumulators and 3 more fit the registers
  *   PANEL_UNPACKS    1 when panels unpack weights on their way, as most types then are fastest
- *   DIRECT_COLUMNS   up to this many columns, at most 8, weights are unpacked in registers
- *   BYTE_ZERO        1 when dot() takes the whole range of u8: values are then unpacked with zero 128
+ *   DIRECT_COLUMNS   up to this many columns, at most 8, weights are unpacked in registers; 0: panels always
  *   vi, vf           vectors of integers and of floats, and the vi_*, vf_*, dot() used below
  *   QUANTISE_SUPER   quantise_super(), or what does the same faster
  *
  * Two shapes serve all types. Few columns (decode): one group at a time, a block of 32 columns of 16 rows is
  * unpacked into 8 registers and meets every column; it runs as fast as memory reads. Many columns (batches,
  * prefill): 2 row vectors x PANEL_COLUMNS accumulators stay in registers over a block, and weights are unpacked
- * a step at a time between the products of the step before, or, where that is too much work for its place, a
- * tile is unpacked into L1 once for all columns of a chunk. */
+ * a step at a time between the products of the step before; where that is too much work for every panel, the
+ * first one leaves the tile spread out in L1 for those that follow. */
 /* clang-format on */
-#include "matmul_pack.h"
+#include "matmul_unpack.h"
 
 #define ROW_VECTORS (MATMUL_ROWS / LANES) /* per group */
 #define PAIR_GROUPS (2 / ROW_VECTORS)     /* groups under the two row vectors of a panel */
 /* How far ahead of its tile weights are fetched: when they are unpacked in registers, and in a panel, which
- * takes memory for short moments only. Half of it costs a tenth with eight columns; twice as far, or into
- * another level of cache, changes nothing there. */
+ * takes memory for short moments only: Q6_K with eight columns takes a fifth longer with two thirds of it.
+ * Twice as far, or into another level of cache, changes nothing there. */
 #define DIRECT_AHEAD 4352
-#define PANEL_AHEAD  13056
-
-/* A tile spread out: one row vector's values and scales, in the L1 cache. */
-struct expanded {
-    uint8_t q[MATMUL_SUPER_BLOCKS * MATMUL_STEPS][4 * LANES];
-    float scale[16][LANES], min[16][LANES]; /* per block, or per half-block */
-    float d[LANES], dmin[LANES];
-} __attribute__((aligned(64)));
+#define PANEL_AHEAD  19584
 
 struct scratch {
     struct expanded e[2];
     float total[2][MATMUL_CHUNK][2][LANES]; /* [half of K][column][row vector][lane] */
 };
-
-/* Scales per 16 columns of weights: a block has two sums. */
-INLINE bool has_halves(uint32_t kind)
-{
-    return matmul_traits[kind].fold == MATMUL_FOLD_K16 || matmul_traits[kind].fold == MATMUL_FOLD_K16M;
-}
 
 /* Columns of a panel kernel. */
 INLINE uint32_t panel_columns(uint32_t kind)
@@ -50,129 +38,67 @@ INLINE uint32_t panel_columns(uint32_t kind)
     return has_halves(kind) ? PANEL_COLUMNS / 2 : PANEL_COLUMNS;
 }
 
-/* Whether a panel unpacks weights itself, between products that keep the multipliers busy. Otherwise a tile
- * is spread out first: cheaper where unpacking is much work. (Eight columns of a type with half-blocks, one
- * half after the other, with the first half's products kept in the L1 cache: as fast as this with eight
- * columns, a tenth slower with many.) */
+/* Whether every panel unpacks weights itself, between products that keep the multipliers busy. Otherwise the
+ * first one spreads out its tile: cheaper where unpacking is much work. (Eight columns of a type with
+ * half-blocks, one half after the other, with the first half's products kept in the L1 cache: as fast as this
+ * with eight columns, a tenth slower with many.) */
 INLINE bool panel_unpacks(uint32_t kind)
 {
     return PANEL_UNPACKS && matmul_traits[kind].fold != MATMUL_FOLD_K16;
 }
 
-/* The zero that values are unpacked with when they have one, so that sums start where the panels say. */
-INLINE uint32_t zero_of(uint32_t kind)
+/* The activations of step t, `x` being those of the block's first. */
+INLINE vi step_of(const int8_t *x, size_t width, uint32_t t)
 {
-    return has_halves(kind) ? 32 : 128;
+    return vi_bcast(x + t * width * 4);
 }
 
-/* Step t of four of 6 bits. */
-INLINE vi unpack_six(const uint8_t *p, int t)
+#if PAIR_SUMS
+/* Steps whose products fit 16 bits together: a pair of them is at most 2 * 127 times the largest value. */
+INLINE uint32_t run_steps(uint32_t kind)
 {
-    if (t < 3)
-        return vi_and(vi_load(p + 64 * t), vi_set8(63));
-    vi a = vi_shift(vi_load(p), -6), b = vi_shift(vi_load(p + 64), -4), c = vi_shift(vi_load(p + 128), -2);
-    return vi_or(vi_or(vi_and(a, vi_set8(3)), vi_and(b, vi_set8(12))), vi_and(c, vi_set8(48)));
+    uint32_t bits = matmul_traits[kind].bits, n = bits == 8 ? 1 : 32767 / (254 * ((1u << bits) - 1));
+    return n >= 8 && !has_halves(kind) ? 8 : n >= 4 ? 4 : n >= 2 ? 2 : 1;
 }
 
-/* Step t of a block: 4 columns x LANES rows. `p` is the block plus the row vector's offset. */
-INLINE vi unpack_step(uint32_t kind, const uint8_t *p, int t)
+/* What the pairs of step t of block j are widened by. */
+INLINE vi multiplier(uint32_t kind, const struct expanded *e, uint32_t j, uint32_t t)
 {
-    uint32_t bits = matmul_traits[kind].bits, zero = matmul_traits[kind].zero;
-    const uint8_t *two = p + (bits & 4 ? 256 : 0), *one = two + (bits & 2 ? 128 : 0);
-    if (bits == 8)
-        return BYTE_ZERO ? vi_load(p + 64 * t) : vi_xor(vi_load(p + 64 * t), vi_set8((char)0x80));
-    if (bits == 6)
-        return unpack_six(p + 192 * (t / 4), t % 4);
-    vi w = vi_set(0);
-    int n = 0; /* bits so far */
-    if (bits & 4) {
-        w = vi_and(t % 2 ? vi_shift(vi_load(p + 64 * (t / 2)), -4) : vi_load(p + 64 * (t / 2)), vi_set8(15));
-        n = 4;
-    }
-    if (bits & 2) {
-        vi v = vi_and(vi_shift(vi_load(two + 64 * (t / 4)), n - 2 * (t % 4)), vi_set8((char)(3 << n)));
-        w = n ? vi_or(w, v) : v;
-        n += 2;
-    }
-    if (bits & 1) /* never alone */
-        w = vi_or(w, vi_and(vi_shift(vi_load(one), n - t), vi_set8((char)(1 << n))));
-    return BYTE_ZERO && zero && zero != zero_of(kind) ? vi_add8(w, vi_set8((char)(zero_of(kind) - zero))) : w;
+    if (!has_whole_scales(kind))
+        return vi_set16(1);
+    return vi_load(e->scale[has_halves(kind) ? 2 * j + t / 4 : j]);
 }
 
-INLINE void unpack(uint32_t kind, const uint8_t *p, vi w[MATMUL_STEPS])
-{
-#pragma GCC unroll 8
-    for (int t = 0; t < MATMUL_STEPS; t++)
-        w[t] = unpack_step(kind, p, t);
-}
-
-/* Scales of block j of a tile, `p` being where those of all blocks begin; o: the first row. */
-INLINE void expand_block_scales(uint32_t kind, const uint8_t *p, uint32_t n_blocks, uint32_t o, uint32_t j,
-                                struct expanded *e)
-{
-    uint32_t fold = matmul_traits[kind].fold;
-    if (fold == MATMUL_FOLD_K) {
-        vi low = vi_u8x(p + 16 * j + o), high = vi_srl(vi_u8x(p + 128 + 16 * (j / 2) + o), 4 * (j % 2));
-        vi s = vi_or(vi_and(low, vi_set(15)), vi_sll(vi_and(high, vi_set(3)), 4));
-        vi m = vi_or(vi_srl(low, 4), vi_sll(vi_and(high, vi_set(12)), 2));
-        vf_store(e->scale[j], vf_of(s));
-        vf_store(e->min[j], vf_of(m));
-    } else if (fold == MATMUL_FOLD_K16 || fold == MATMUL_FOLD_K16M)
-        for (uint32_t i = 2 * j; i < 2 * j + 2; i++) {
-            if (kind == MATMUL_Q3_K) {
-                vi low = vi_and(vi_srl(vi_u8x(p + 16 * (i / 2) + o), 4 * (i % 2)), vi_set(15));
-                vi high = vi_and(vi_srl(vi_u8x(p + 128 + 16 * (i / 4) + o), 2 * (i % 4)), vi_set(3));
-                vf_store(e->scale[i], vf_of(vi_add(vi_or(low, vi_sll(high, 4)), vi_set(-32))));
-            } else if (fold == MATMUL_FOLD_K16)
-                vf_store(e->scale[i], vf_of(vi_s8x(p + 16 * i + o)));
-            else {
-                vi v = vi_u8x(p + 16 * i + o);
-                vf_store(e->scale[i], vf_of(vi_and(v, vi_set(15))));
-                vf_store(e->min[i], vf_of(vi_srl(v, 4)));
-            }
-        }
-    else {
-        vf_store(e->scale[j], vf_half(p + 32 * j + 2 * o));
-        if (fold == MATMUL_FOLD_SM)
-            vf_store(e->min[j], vf_half(p + 32 * (n_blocks + j) + 2 * o));
-    }
-}
-
-/* Those of the whole super-block. */
-INLINE void expand_globals(uint32_t kind, const uint8_t *p, uint32_t o, struct expanded *e)
-{
-    if (matmul_traits[kind].global_size)
-        vf_store(e->d, vf_half(p + 2 * o));
-    if (matmul_traits[kind].global_size > 32)
-        vf_store(e->dmin, vf_half(p + 32 + 2 * o));
-}
-
-INLINE void expand_scales(uint32_t kind, const struct matmul_matrix *m, uint32_t group, uint32_t super,
-                          uint32_t o, struct expanded *e)
-{
-    uint32_t n_blocks = matmul_n_blocks(m->k, super);
-    const uint8_t *p = matmul_tile(m, group, super) + n_blocks * matmul_block_size(&matmul_traits[kind]);
-    if (matmul_traits[kind].global_size) /* whole super-blocks always */
-#pragma GCC unroll 8
-        for (uint32_t j = 0; j < MATMUL_SUPER_BLOCKS; j++)
-            expand_block_scales(kind, p, MATMUL_SUPER_BLOCKS, o, j, e);
-    else
-        for (uint32_t j = 0; j < n_blocks; j++)
-            expand_block_scales(kind, p, n_blocks, o, j, e);
-    expand_globals(kind, matmul_globals(m, group, super), o, e);
-}
-
-/* Where the integer sum over block j (half h of it) starts: -zero * sum of x. */
-INLINE vi start(uint32_t kind, const struct matmul_panel *p, size_t width, uint32_t column, size_t j, int h)
+/* Where the integer sum over block j starts: -zero * sum of x, scaled as the sum is. */
+INLINE vi start(uint32_t kind, const struct expanded *e, const struct matmul_panel *p, size_t width,
+                uint32_t column, uint32_t j)
 {
     uint32_t zero = matmul_traits[kind].zero;
-    if (!zero || (!BYTE_ZERO && zero == 128))
+    if (!zero || zero == 128)
         return vi_set(0);
-    const int32_t *n =
-        has_halves(kind) ? p->n16 + (2 * j + (size_t)h) * width + column : p->n + j * width + column;
-    if (BYTE_ZERO || zero == zero_of(kind))
-        return vi_bcast(n);
-    return vi_set(*n / (int32_t)(zero_of(kind) / zero));
+    return pairs_widen(vi_bcast(p->n16 + 2 * j * width + column),
+                       has_halves(kind) ? vi_load(e->min[j]) : vi_set16((short)zero));
+}
+#else
+/* Where the integer sum over block j (half h of it) starts: -zero * sum of x. */
+INLINE vi start(uint32_t kind, const struct matmul_panel *p, size_t width, uint32_t column, size_t j,
+                uint32_t h)
+{
+    if (!matmul_traits[kind].zero)
+        return vi_set(0);
+    return vi_bcast(has_halves(kind) ? p->n16 + (2 * j + h) * width + column : p->n + j * width + column);
+}
+#endif
+
+/* A block's scaled sum, s[j] * I[j] (arith.h), from its sums: of each half, or the first alone. */
+INLINE vf scaled(uint32_t kind, const struct expanded *e, uint32_t j, vi low, vi high)
+{
+    if (PAIR_SUMS && has_whole_scales(kind))
+        return vf_of(low);
+    if (has_halves(kind))
+        return vf_fma(vf_load(e->scale[2 * j + 1]), vf_of(high),
+                      vf_mul(vf_load(e->scale[2 * j]), vf_of(low)));
+    return vf_mul(vf_load(e->scale[j]), vf_of(low));
 }
 
 /* The value of a super-block from its chains (arith.h). */
@@ -203,23 +129,26 @@ INLINE vf minima(uint32_t fold, const struct expanded *e, const struct matmul_pa
 INLINE vf direct_block(uint32_t kind, const vi w[MATMUL_STEPS], const struct expanded *e,
                        const struct matmul_panel *p, uint32_t column, uint32_t j, vf c)
 {
-    uint32_t fold = matmul_traits[kind].fold;
     const int8_t *x = p->q + (j * MATMUL_STEPS * p->width + column) * 4;
-    vf f, a = vf_bcast(p->a + j * p->width + column);
-    if (fold == MATMUL_FOLD_K16 || fold == MATMUL_FOLD_K16M) {
-        vi low = start(kind, p, p->width, column, j, 0), high = start(kind, p, p->width, column, j, 1);
-        for (uint32_t t = 0; t < 4; t++) {
-            low = dot(kind, low, w[t], vi_bcast(x + (size_t)t * p->width * 4));
-            high = dot(kind, high, w[t + 4], vi_bcast(x + (size_t)(t + 4) * p->width * 4));
-        }
-        f = vf_fma(vf_load(e->scale[2 * j + 1]), vf_of(high), vf_mul(vf_load(e->scale[2 * j]), vf_of(low)));
-    } else {
-        vi sum = start(kind, p, p->width, column, j, 0);
-        for (uint32_t t = 0; t < MATMUL_STEPS; t++)
-            sum = dot(kind, sum, w[t], vi_bcast(x + (size_t)t * p->width * 4));
-        f = vf_mul(vf_load(e->scale[j]), vf_of(sum));
+#if PAIR_SUMS
+    const uint32_t run = run_steps(kind);
+    vi low = start(kind, e, p, p->width, column, j), high = low;
+    for (uint32_t t = 0; t < MATMUL_STEPS; t += run) {
+        vi pairs = pairs_of(kind, w[t], step_of(x, p->width, t));
+        for (uint32_t i = 1; i < run; i++)
+            pairs = pairs_add(pairs, pairs_of(kind, w[t + i], step_of(x, p->width, t + i)));
+        low = pairs_sum(low, pairs, multiplier(kind, e, j, t));
     }
-    return vf_fma(a, f, c);
+#else
+    const uint32_t n_steps = has_halves(kind) ? 4 : 8;
+    vi low = start(kind, p, p->width, column, j, 0), high = start(kind, p, p->width, column, j, 1);
+    for (uint32_t t = 0; t < n_steps; t++) {
+        low = dot(low, w[t], step_of(x, p->width, t));
+        if (has_halves(kind))
+            high = dot(high, w[t + 4], step_of(x, p->width, t + 4));
+    }
+#endif
+    return vf_fma(vf_bcast(p->a + j * p->width + column), scaled(kind, e, j, low, high), c);
 }
 
 /* A tile's share of its group. */
@@ -233,16 +162,34 @@ INLINE size_t super_size(uint32_t kind)
 INLINE const uint8_t *ahead_of(uint32_t kind, const struct matmul_matrix *m, uint32_t group, uint32_t super,
                                uint32_t n_groups, size_t distance)
 {
-    size_t at = super * super_size(kind) + distance;
-    if (at >= m->group_size)
-        at += (n_groups - 1) * m->group_size;
-    return m->data + group * m->group_size + at;
+    size_t at = super * super_size(kind) + distance, skipped = 0;
+    for (size_t rest = at; rest >= m->group_size; rest -= m->group_size)
+        skipped += (n_groups - 1) * m->group_size;
+    return m->data + group * m->group_size + at + skipped;
 }
 
 /* What is fetched at each of n occasions while a tile is multiplied, in bytes. */
 INLINE size_t prefetch_part(uint32_t kind, uint32_t n)
 {
     return (super_size(kind) / n + 63) / 64 * 64;
+}
+
+/* Scales of a row vector's tile; those of a group that are unpacked together, with the first. */
+INLINE void expand_scales(uint32_t kind, const struct matmul_matrix *m, uint32_t group, uint32_t super,
+                          uint32_t o, uint8_t bytes[2][MATMUL_SUPER_BLOCKS * MATMUL_ROWS], struct expanded *e)
+{
+    uint32_t n_blocks = matmul_n_blocks(m->k, super);
+    const uint8_t *p = matmul_tile(m, group, super) + n_blocks * matmul_block_size(&matmul_traits[kind]);
+    if (matmul_traits[kind].fold == MATMUL_FOLD_K && o == 0)
+        expand_bytes(p, bytes);
+    if (matmul_traits[kind].global_size) /* whole super-blocks always */
+#pragma GCC unroll 8
+        for (uint32_t j = 0; j < MATMUL_SUPER_BLOCKS; j++)
+            expand_block_scales(kind, p, MATMUL_SUPER_BLOCKS, o, j, bytes, e);
+    else
+        for (uint32_t j = 0; j < n_blocks; j++)
+            expand_block_scales(kind, p, n_blocks, o, j, bytes, e);
+    expand_globals(kind, matmul_globals(m, group, super), o, e);
 }
 
 /* Super-block of one row vector times the W columns of a panel; values are added to total[column]. */
@@ -259,7 +206,7 @@ INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m
     vf c[MATMUL_PANEL];
     for (uint32_t i = 0; i < W; i++)
         c[i] = vf_zero();
-    expand_scales(kind, m, group, super, o, e);
+    expand_scales(kind, m, group, super, o, e->bytes, e);
     for (uint32_t j = 0; j < n_blocks; j++) {
         vi w[MATMUL_STEPS];
         for (size_t i = 0; o == 0 && i < part; i += 64)
@@ -319,43 +266,86 @@ struct chunk {
     size_t stride;
 };
 
+/* How a panel comes by its weights: it unpacks them; it unpacks them and spreads out the tile for the panels
+ * that follow; they are spread out. */
+enum weights_from { FROM_TILE, FROM_TILE_SPREADING, FROM_SPREAD };
+
 /* Step t of block j of row vector r. */
-INLINE vi panel_weights(uint32_t kind, bool packed, const struct chunk *x, const struct expanded *e,
-                        uint32_t j, uint32_t r, int t)
+INLINE vi panel_weights(uint32_t kind, enum weights_from from, const struct chunk *x, struct expanded *e,
+                        uint32_t j, uint32_t r, uint32_t t)
 {
-    if (!packed)
-        return vi_load(e[r].q[j * MATMUL_STEPS + (uint32_t)t]);
-    return unpack_step(
-        kind, x->tile[r] + j * matmul_block_size(&matmul_traits[kind]) + r % ROW_VECTORS * LANES * 4, t);
+    if (from == FROM_SPREAD)
+        return vi_load(e[r].q[j * MATMUL_STEPS + t]);
+    size_t at = j * matmul_block_size(&matmul_traits[kind]) + r % ROW_VECTORS * LANES * 4;
+    vi w = unpack_step(kind, x->tile[r] + at, (int)t);
+    if (from == FROM_TILE_SPREADING)
+        vi_store(e[r].q[j * MATMUL_STEPS + t], w);
+    return w;
 }
 
 /* Block j: the sums of two row vectors and W columns, one or two (halves) of each. */
-INLINE void panel_sums(uint32_t kind, bool packed, uint32_t W, size_t width, const struct chunk *x,
-                       const struct expanded *e, const struct matmul_panel *p, uint32_t column, uint32_t j,
+#if PAIR_SUMS
+INLINE void panel_sums(uint32_t kind, enum weights_from from, uint32_t W, size_t width, const struct chunk *x,
+                       struct expanded *e, const struct matmul_panel *p, uint32_t column, uint32_t j,
                        vi sum[2][2][PANEL_COLUMNS])
 {
-    const int n_halves = has_halves(kind) ? 2 : 1, n_steps = MATMUL_STEPS / n_halves;
+    const uint32_t run = run_steps(kind);
+    const int8_t *q = p->q + (j * MATMUL_STEPS * width + column) * 4;
+#pragma GCC unroll 8
+    for (uint32_t c = 0; c < W; c++)
+#pragma GCC unroll 2
+        for (int r = 0; r < 2; r++)
+            sum[0][r][c] = sum[1][r][c] = start(kind, &e[r], p, width, column + c, j);
+#pragma GCC unroll 8
+    for (uint32_t t = 0; t < MATMUL_STEPS; t += run) {
+        vi pairs[2][PANEL_COLUMNS];
+#pragma GCC unroll 8
+        for (uint32_t i = 0; i < run; i++) {
+            vi w0 = panel_weights(kind, from, x, e, j, 0, t + i);
+            vi w1 = panel_weights(kind, from, x, e, j, 1, t + i);
+#pragma GCC unroll 8
+            for (uint32_t c = 0; c < W; c++) {
+                vi v = step_of(q + (size_t)c * 4, width, t + i);
+                vi p0 = pairs_of(kind, w0, v), p1 = pairs_of(kind, w1, v);
+                pairs[0][c] = i ? pairs_add(pairs[0][c], p0) : p0;
+                pairs[1][c] = i ? pairs_add(pairs[1][c], p1) : p1;
+            }
+        }
+#pragma GCC unroll 8
+        for (uint32_t c = 0; c < W; c++)
+#pragma GCC unroll 2
+            for (int r = 0; r < 2; r++)
+                sum[0][r][c] = pairs_sum(sum[0][r][c], pairs[r][c], multiplier(kind, &e[r], j, t));
+    }
+}
+#else
+INLINE void panel_sums(uint32_t kind, enum weights_from from, uint32_t W, size_t width, const struct chunk *x,
+                       struct expanded *e, const struct matmul_panel *p, uint32_t column, uint32_t j,
+                       vi sum[2][2][PANEL_COLUMNS])
+{
+    const uint32_t n_halves = has_halves(kind) ? 2 : 1, n_steps = MATMUL_STEPS / n_halves;
     const int8_t *q = p->q + (j * MATMUL_STEPS * width + column) * 4;
 #pragma GCC unroll 2
-    for (int h = 0; h < n_halves; h++)
+    for (uint32_t h = 0; h < n_halves; h++)
 #pragma GCC unroll 8
         for (uint32_t c = 0; c < W; c++)
             sum[h][0][c] = sum[h][1][c] = start(kind, p, width, column + c, j, h);
 #pragma GCC unroll 8
-    for (int i = 0; i < n_steps; i++)
+    for (uint32_t i = 0; i < n_steps; i++)
 #pragma GCC unroll 2
-        for (int h = 0; h < n_halves; h++) {
-            int t = h * n_steps + i;
-            vi w0 = panel_weights(kind, packed, x, e, j, 0, t);
-            vi w1 = panel_weights(kind, packed, x, e, j, 1, t);
+        for (uint32_t h = 0; h < n_halves; h++) {
+            uint32_t t = h * n_steps + i;
+            vi w0 = panel_weights(kind, from, x, e, j, 0, t);
+            vi w1 = panel_weights(kind, from, x, e, j, 1, t);
 #pragma GCC unroll 8
             for (uint32_t c = 0; c < W; c++) {
-                vi v = vi_bcast(q + ((size_t)t * width + c) * 4);
-                sum[h][0][c] = dot(kind, sum[h][0][c], w0, v);
-                sum[h][1][c] = dot(kind, sum[h][1][c], w1, v);
+                vi v = step_of(q + (size_t)c * 4, width, t);
+                sum[h][0][c] = dot(sum[h][0][c], w0, v);
+                sum[h][1][c] = dot(sum[h][1][c], w1, v);
             }
         }
 }
+#endif
 
 /* The chains of minima of two row vectors and W columns, side by side to hide the latency of one. */
 INLINE void panel_minima(uint32_t fold, uint32_t W, const struct expanded *e, const struct matmul_panel *p,
@@ -398,39 +388,42 @@ INLINE void panel_scales(uint32_t kind, const struct chunk *x, uint32_t j, struc
     for (uint32_t r = 0; r < 2; r++) {
         const uint8_t *p = x->tile[r] + x->n_blocks * matmul_block_size(&matmul_traits[kind]);
         uint32_t o = r % ROW_VECTORS * LANES;
-        expand_block_scales(kind, p, x->n_blocks, o, j, &e[r]);
+        struct expanded *group = &e[r - r % ROW_VECTORS];
+        if (matmul_traits[kind].fold == MATMUL_FOLD_K && j == 0 && o == 0)
+            expand_bytes(p, group->bytes);
+        expand_block_scales(kind, p, x->n_blocks, o, j, group->bytes, &e[r]);
         if (j == 0)
             expand_globals(kind, x->globals[r], o, &e[r]);
     }
 }
 
-/* Super-block of two row vectors times W columns of a panel, beginning with `column`. */
-INLINE void panel(uint32_t kind, bool packed, uint32_t W, size_t width, struct expanded *e,
+/* Super-block of two row vectors times W columns of a panel, beginning with `column`. Scales, when they must
+ * be unpacked, are so a block ahead: what is stored is not at hand at once. */
+INLINE void panel(uint32_t kind, enum weights_from from, uint32_t W, size_t width, struct expanded *e,
                   const struct matmul_panel *p, uint32_t column, const struct chunk *x, uint32_t panel_index,
                   float total[][2][LANES])
 {
     uint32_t fold = matmul_traits[kind].fold;
-    bool first = column == 0 && panel_index == 0;
+    bool scales = from == FROM_TILE_SPREADING || (from == FROM_TILE && column == 0 && panel_index == 0);
     vf chain[2][PANEL_COLUMNS];
 #pragma GCC unroll 8
     for (uint32_t c = 0; c < W; c++)
         chain[0][c] = chain[1][c] = vf_zero();
+    if (scales)
+        panel_scales(kind, x, 0, e);
     for (uint32_t j = 0; j < x->n_blocks; j++) {
         vi sum[2][2][PANEL_COLUMNS];
         if (column == 0)
             chunk_fetch(x, panel_index, j);
-        if (packed && first)
-            panel_scales(kind, x, j, e);
-        panel_sums(kind, packed, W, width, x, e, p, column, j, sum);
+        if (scales && j + 1 < x->n_blocks)
+            panel_scales(kind, x, j + 1, e);
+        panel_sums(kind, from, W, width, x, e, p, column, j, sum);
 #pragma GCC unroll 8
         for (uint32_t c = 0; c < W; c++)
 #pragma GCC unroll 2
-            for (int r = 0; r < 2; r++) {
-                vf f = vf_mul(vf_load(e[r].scale[has_halves(kind) ? 2 * j : j]), vf_of(sum[0][r][c]));
-                if (has_halves(kind))
-                    f = vf_fma(vf_load(e[r].scale[2 * j + 1]), vf_of(sum[1][r][c]), f);
-                chain[r][c] = vf_fma(vf_bcast(p->a + j * width + column + c), f, chain[r][c]);
-            }
+            for (int r = 0; r < 2; r++)
+                chain[r][c] = vf_fma(vf_bcast(p->a + j * width + column + c),
+                                     scaled(kind, &e[r], j, sum[0][r][c], sum[1][r][c]), chain[r][c]);
     }
     vf m[2][PANEL_COLUMNS];
     panel_minima(fold, W, e, p, width, column, x->n_blocks, m);
@@ -452,7 +445,7 @@ INLINE void chunk_fetch_out(const struct chunk *x, uint32_t panel_index, uint32_
 
 /* The last panel of an input may be narrower. Every number of columns is its own code: sums live in registers
  * only when their number is a constant. */
-INLINE void panel_any(uint32_t kind, bool packed, struct expanded *e, const struct matmul_panel *p,
+INLINE void panel_any(uint32_t kind, enum weights_from from, struct expanded *e, const struct matmul_panel *p,
                       const struct chunk *x, uint32_t panel_index, float total[][2][LANES])
 {
     for (uint32_t column = 0, W; column < p->width; column += W, total += W) {
@@ -460,7 +453,7 @@ INLINE void panel_any(uint32_t kind, bool packed, struct expanded *e, const stru
 #define PANEL_CASE(i)                                                                                        \
     case i:                                                                                                  \
         if (i <= panel_columns(kind))                                                                        \
-            panel(kind, packed, i, p->width, e, p, column, x, panel_index, total);                           \
+            panel(kind, from, i, p->width, e, p, column, x, panel_index, total);                             \
         break;
         switch (W) {
             PANEL_CASE(1)
@@ -477,66 +470,48 @@ INLINE void panel_any(uint32_t kind, bool packed, struct expanded *e, const stru
 }
 
 /* All panels of a chunk. Whole ones follow each other in memory. */
-INLINE void chunk_panels(uint32_t kind, bool packed, struct expanded *e, const struct chunk *x,
-                         float total[][2][LANES])
+INLINE void chunk_panels(uint32_t kind, struct expanded *e, const struct chunk *x, float total[][2][LANES])
 {
+    const uint32_t W = panel_columns(kind);
     struct matmul_panel p = matmul_panel(x->in, x->column / MATMUL_PANEL, x->super);
-    uint32_t n = x->end - x->column, i = 0;
-    for (; i < n / MATMUL_PANEL; i++, total += MATMUL_PANEL) {
+    uint32_t n = x->end - x->column, i = 0, c = 0;
+    if (!panel_unpacks(kind) && n >= MATMUL_PANEL) {
+        panel(kind, FROM_TILE_SPREADING, W, MATMUL_PANEL, e, &p, 0, x, 0, total);
+        c = W;
+    }
+    for (; i < n / MATMUL_PANEL; i++, c = 0, total += MATMUL_PANEL) {
         chunk_fetch_out(x, i, MATMUL_PANEL);
-        for (uint32_t c = 0; c < MATMUL_PANEL; c += panel_columns(kind))
-            panel(kind, packed, panel_columns(kind), MATMUL_PANEL, e, &p, c, x, i, total + c);
+        for (; c < MATMUL_PANEL; c += W)
+            panel(kind, panel_unpacks(kind) ? FROM_TILE : FROM_SPREAD, W, MATMUL_PANEL, e, &p, c, x, i,
+                  total + c);
         matmul_panel_next(&p);
     }
-    if (n % MATMUL_PANEL) {
-        p = matmul_panel(x->in, x->column / MATMUL_PANEL + i, x->super);
-        chunk_fetch_out(x, i, p.width);
-        panel_any(kind, packed, e, &p, x, i, total);
-    }
+    if (n % MATMUL_PANEL == 0)
+        return;
+    p = matmul_panel(x->in, x->column / MATMUL_PANEL + i, x->super);
+    chunk_fetch_out(x, i, p.width);
+    if (panel_unpacks(kind) || n < MATMUL_PANEL)
+        panel_any(kind, FROM_TILE, e, &p, x, i, total);
+    else
+        panel_any(kind, FROM_SPREAD, e, &p, x, i, total);
 }
 
 #define PANEL_OF(kind)                                                                                       \
     static __attribute__((noinline)) void panel_##kind(struct expanded *e, const struct chunk *x,            \
                                                        float total[][2][LANES])                              \
     {                                                                                                        \
-        chunk_panels(MATMUL_##kind, panel_unpacks(MATMUL_##kind), e, x, total);                              \
+        chunk_panels(MATMUL_##kind, e, x, total);                                                            \
     }
 PANEL_OF(Q4_K)
+PANEL_OF(Q5_K)
 PANEL_OF(Q6_K)
+PANEL_OF(Q3_K)
 PANEL_OF(Q2_K)
 PANEL_OF(Q8_0)
-PANEL_OF(Q4_1)
-#if PANEL_UNPACKS || !BYTE_ZERO
-PANEL_OF(Q3_K)
 PANEL_OF(Q5_0)
 PANEL_OF(Q4_0)
-#else /* every zero is 128: a kind stands for all that fold alike once unpacked */
-#define panel_Q3_K panel_Q6_K
-#define panel_Q5_0 panel_Q8_0
-#define panel_Q4_0 panel_Q8_0
-#endif
-#if PANEL_UNPACKS
-PANEL_OF(Q5_K)
+PANEL_OF(Q4_1)
 PANEL_OF(Q5_1)
-#else
-#define panel_Q5_K panel_Q4_K
-#define panel_Q5_1 panel_Q4_1
-#endif
-
-INLINE void expand(uint32_t kind, const struct matmul_matrix *m, uint32_t group, uint32_t super, uint32_t o,
-                   struct expanded *e)
-{
-    size_t block_size = matmul_block_size(&matmul_traits[kind]);
-    const uint8_t *tile = matmul_tile(m, group, super);
-    uint32_t n_blocks = matmul_n_blocks(m->k, super);
-    for (uint32_t j = 0; j < n_blocks; j++) {
-        vi w[MATMUL_STEPS];
-        unpack(kind, tile + j * block_size + 4 * o, w);
-        for (uint32_t t = 0; t < MATMUL_STEPS; t++)
-            vi_store(e->q[j * MATMUL_STEPS + t], w[t]);
-    }
-    expand_scales(kind, m, group, super, o, e);
-}
 
 /* A tile against all panels of a chunk. */
 INLINE void chunk_super(uint32_t kind, const struct chunk *x, bool second, struct scratch *s)
@@ -607,8 +582,6 @@ INLINE void panels(uint32_t kind, const struct matmul_matrix *m, const struct ma
                     uint32_t group = g + matmul_min(r / ROW_VECTORS, n_groups - 1);
                     x.tile[r] = matmul_tile(m, group, super);
                     x.globals[r] = matmul_globals(m, group, super);
-                    if (!panel_unpacks(kind))
-                        expand(kind, m, group, super, r % ROW_VECTORS * LANES, &s->e[r]);
                 }
                 x.n_blocks = matmul_n_blocks(m->k, super);
                 x.fresh = super == 0 || super == half;
@@ -624,11 +597,11 @@ INLINE void panels(uint32_t kind, const struct matmul_matrix *m, const struct ma
 }
 
 /* Up to so many columns a block is unpacked in registers, for each row vector anew: beyond four only where
- * there is nothing to unpack, or where a panel would spread out its tile first and leave memory idle then. */
+ * there is nothing to unpack, or where a panel would unpack twice. */
 INLINE uint32_t direct_columns(uint32_t kind)
 {
     uint32_t bits = matmul_traits[kind].bits;
-    return matmul_min(DIRECT_COLUMNS, bits == 6 ? 8 : bits == 8 ? 6 : 4);
+    return matmul_min(DIRECT_COLUMNS, bits == 6 ? 7 : bits == 8 ? 6 : 4);
 }
 
 #define DIRECT_CASE(kind, i)                                                                                 \

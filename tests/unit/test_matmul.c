@@ -25,7 +25,7 @@ static const struct matmul_kernels *const tables[] = {
 
 static const uint32_t ks[] = {32, 224, 256, 512, 896, 1024, 4096};
 static const uint32_t ns[] = {1, 15, 16, 17, 40};
-static const uint32_t columns[] = {1, 2, 3, 7, 8, 9, 33, 96};
+static const uint32_t columns[] = {1, 2, 3, 5, 7, 8, 9, 33, 96};
 
 static uint64_t seed = 1;
 
@@ -218,6 +218,53 @@ Test(matmul, every_instruction_set_gives_the_bits_of_the_scalar_kernel)
 Test(matmul, extreme_scales_and_activations_keep_the_bits_equal)
 {
     every_shape(true, 512);
+}
+
+/* All values of a weight at one end of what the type can hold, all activations at one end of int8: whatever a
+ * kernel adds up in fewer bits than 32 is largest there. */
+static void same_bits_at_the_ends(uint32_t type, uint8_t fill, float x, uint32_t n_columns)
+{
+    struct product p;
+    product_open(&p, type, 17, 512, n_columns, false);
+    size_t size = quant_size(type, 17 * 512), row = (size_t)17 + 3;
+    uint8_t *random = aligned(size);
+    memcpy(random, p.weights, size);
+    memset(p.weights, fill, size);
+    static const int scales_at[32][2] = {
+        /* d and dmin, or what else must stay an ordinary number */
+        [QUANT_Q4_K] = {0, 4},  [QUANT_Q5_K] = {0, 4}, [QUANT_Q6_K] = {192, 18}, [QUANT_Q3_K] = {108, 2},
+        [QUANT_Q2_K] = {80, 4}, [QUANT_Q8_0] = {0, 2}, [QUANT_Q5_0] = {0, 2},    [QUANT_Q4_0] = {0, 2},
+        [QUANT_Q4_1] = {0, 4},  [QUANT_Q5_1] = {0, 4}};
+    size_t block = quant_traits(type)->block_size, at = (size_t)scales_at[type][0];
+    for (size_t i = 0; i < size; i += block)
+        memcpy(p.weights + i + at, random + i + at, (size_t)scales_at[type][1]);
+    for (size_t i = 0; type == QUANT_Q6_K && i < size; i += block)
+        for (size_t s = 192; s < 208; s++)
+            p.weights[i + s] = next() % 4 ? 0x7f : 0x80;
+    matmul_pack(type, 17, 512, p.weights, (void *)p.m.data, 0, p.m.n_groups);
+    for (size_t i = 0; i < (size_t)512 * n_columns; i++)
+        p.x[i] = next() % 64 ? x : -x;
+    float *want = aligned(sizeof(float) * row * n_columns), *got = aligned(sizeof(float) * row * n_columns);
+    product_run(&p, &matmul_scalar, want);
+    for (size_t t = 1; t < N_TABLES; t++)
+        if (tables[t]->supported()) {
+            product_run(&p, tables[t], got);
+            expect_same(want, got, row * n_columns, tables[t]->name, type, &p);
+        }
+    free(random);
+    free(want);
+    free(got);
+    product_close(&p);
+}
+
+Test(matmul, the_largest_sums_keep_the_bits_equal)
+{
+    static const uint8_t fills[] = {0x00, 0x7f, 0x80, 0xff};
+    static const uint32_t widths[] = {1, 4, 6, 9};
+    for (size_t t = 0; t < N_TYPES; t++)
+        for (size_t f = 0; quant_traits(types[t])->block > 1 && f < 4; f++)
+            for (size_t c = 0; c < 4; c++)
+                same_bits_at_the_ends(types[t], fills[f], c % 2 ? 1.0f : -1.0f, widths[c]);
 }
 
 Test(matmul, more_columns_than_a_chunk_keep_the_bits_equal)

@@ -1,0 +1,152 @@
+/* matmul_unpack.h - packed weights and their scales into vectors, for one vector width; included by
+ * matmul_template.h, whose vi_* and vf_* it uses. */
+#include "matmul_pack.h"
+
+/* A tile spread out: one row vector's values and scales, in the L1 cache. */
+struct expanded {
+    uint8_t q[MATMUL_SUPER_BLOCKS * MATMUL_STEPS][4 * LANES];
+    /* Per block, or per half-block. With pair sums, scales that are whole numbers are what pairs_widen()
+     * multiplies by, and `min` of types without minima is by block what it multiplies the sums of x by. */
+    float scale[16][LANES], min[16][LANES];
+    float d[LANES], dmin[LANES];
+    uint8_t bytes[2][MATMUL_SUPER_BLOCKS * MATMUL_ROWS]; /* Q4_K Q5_K: scales, minima of the whole group */
+} __attribute__((aligned(64)));
+
+/* Scales per 16 columns of weights: a block has two sums. */
+INLINE bool has_halves(uint32_t kind)
+{
+    return matmul_traits[kind].fold == MATMUL_FOLD_K16 || matmul_traits[kind].fold == MATMUL_FOLD_K16M;
+}
+
+/* Scales are whole numbers, with a float per super-block above them. */
+INLINE bool has_whole_scales(uint32_t kind)
+{
+    uint32_t fold = matmul_traits[kind].fold;
+    return fold == MATMUL_FOLD_K || fold == MATMUL_FOLD_K16 || fold == MATMUL_FOLD_K16M;
+}
+
+/* The zero that values are unpacked with when they have one, so that sums start where the panels say. */
+INLINE uint32_t zero_of(uint32_t kind)
+{
+    return has_halves(kind) ? 32 : 128;
+}
+
+/* Step t of four of 6 bits. */
+INLINE vi unpack_six(const uint8_t *p, int t)
+{
+    if (t < 3)
+        return vi_and(vi_load(p + 64 * t), vi_set8(63));
+    vi a = vi_shift(vi_load(p), -6), b = vi_shift(vi_load(p + 64), -4), c = vi_shift(vi_load(p + 128), -2);
+    return vi_or(vi_or(vi_and(a, vi_set8(3)), vi_and(b, vi_set8(12))), vi_and(c, vi_set8(48)));
+}
+
+/* Step t of a block: 4 columns x LANES rows. `p` is the block plus the row vector's offset. */
+INLINE vi unpack_step(uint32_t kind, const uint8_t *p, int t)
+{
+    uint32_t bits = matmul_traits[kind].bits, zero = matmul_traits[kind].zero;
+    const uint8_t *two = p + (bits & 4 ? 256 : 0), *one = two + (bits & 2 ? 128 : 0);
+    if (bits == 8)
+        return PAIR_SUMS ? vi_xor(vi_load(p + 64 * t), vi_set8((char)0x80)) : vi_load(p + 64 * t);
+    if (bits == 6)
+        return unpack_six(p + 192 * (t / 4), t % 4);
+    vi w = vi_set(0);
+    int n = 0; /* bits so far */
+    if (bits & 4) {
+        w = vi_and(t % 2 ? vi_shift(vi_load(p + 64 * (t / 2)), -4) : vi_load(p + 64 * (t / 2)), vi_set8(15));
+        n = 4;
+    }
+    if (bits & 2) {
+        vi v = vi_and(vi_shift(vi_load(two + 64 * (t / 4)), n - 2 * (t % 4)), vi_set8((char)(3 << n)));
+        w = n ? vi_or(w, v) : v;
+        n += 2;
+    }
+    if (bits & 1) /* never alone */
+        w = vi_or(w, vi_and(vi_shift(vi_load(one), n - t), vi_set8((char)(1 << n))));
+    return !PAIR_SUMS && zero && zero != zero_of(kind) ? vi_add8(w, vi_set8((char)(zero_of(kind) - zero)))
+                                                       : w;
+}
+
+INLINE void unpack(uint32_t kind, const uint8_t *p, vi w[MATMUL_STEPS])
+{
+#pragma GCC unroll 8
+    for (int t = 0; t < MATMUL_STEPS; t++)
+        w[t] = unpack_step(kind, p, t);
+}
+
+/* Six-bit scales and minima of a group, `p` being where they begin, to a byte each; 4 * LANES at a time. */
+INLINE void expand_bytes(const uint8_t *p, uint8_t bytes[2][MATMUL_SUPER_BLOCKS * MATMUL_ROWS])
+{
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < MATMUL_SUPER_BLOCKS * MATMUL_ROWS; i += 4 * LANES) {
+        vi low = vi_load(p + i), high = vi_nibbles(p + MATMUL_SUPER_BLOCKS * MATMUL_ROWS + i / 2);
+        vi scale = vi_and(vi_shift(high, 4), vi_set8(48)), min = vi_and(vi_shift(high, 2), vi_set8(48));
+        vi_store(bytes[0] + i, vi_or(scale, vi_and(low, vi_set8(15))));
+        vi_store(bytes[1] + i, vi_or(min, vi_and(vi_shift(low, -4), vi_set8(15))));
+    }
+}
+
+/* A scale that is a whole number, for LANES rows. */
+INLINE void put_scale(float *to, vi v)
+{
+#if PAIR_SUMS
+    vi_store(to, vi_twice(v));
+#else
+    vf_store(to, vf_of(v));
+#endif
+}
+
+/* One of the 6 bits of Q3_K: half-block i. */
+INLINE vi scale_of_three(const uint8_t *p, uint32_t o, uint32_t i)
+{
+    vi low = vi_and(vi_srl(vi_u8x(p + 16 * (i / 2) + o), 4 * (i % 2)), vi_set(15));
+    vi high = vi_and(vi_srl(vi_u8x(p + 128 + 16 * (i / 4) + o), 2 * (i % 4)), vi_set(3));
+    return vi_add(vi_or(low, vi_sll(high, 4)), vi_set(-32));
+}
+
+/* Those of half-blocks: block j. */
+INLINE void expand_half_scales(uint32_t kind, const uint8_t *p, uint32_t o, uint32_t j, struct expanded *e)
+{
+    for (uint32_t i = 2 * j; i < 2 * j + 2; i++)
+        if (kind == MATMUL_Q3_K)
+            put_scale(e->scale[i], scale_of_three(p, o, i));
+        else if (kind == MATMUL_Q6_K)
+            put_scale(e->scale[i], vi_s8x(p + 16 * i + o));
+        else {
+            vi v = vi_u8x(p + 16 * i + o);
+            put_scale(e->scale[i], vi_and(v, vi_set(15)));
+            vf_store(e->min[i], vf_of(vi_srl(v, 4)));
+        }
+#if PAIR_SUMS
+    if (matmul_traits[kind].fold == MATMUL_FOLD_K16) {
+        vi both = vi_pair(vi_load(e->scale[2 * j]), vi_load(e->scale[2 * j + 1]));
+        vi_store(e->min[j], vi_shift(both, matmul_traits[kind].zero == 32 ? 5 : 2));
+    }
+#endif
+}
+
+/* Scales of block j of a tile, `p` being where those of all blocks begin; o: the first row; bytes: of its
+ * group, when the type has them. */
+INLINE void expand_block_scales(uint32_t kind, const uint8_t *p, uint32_t n_blocks, uint32_t o, uint32_t j,
+                                const uint8_t bytes[2][MATMUL_SUPER_BLOCKS * MATMUL_ROWS], struct expanded *e)
+{
+    uint32_t fold = matmul_traits[kind].fold;
+    if (fold == MATMUL_FOLD_K) {
+        put_scale(e->scale[j], vi_u8x(bytes[0] + 16 * j + o));
+        vf_store(e->min[j], vf_of(vi_u8x(bytes[1] + 16 * j + o)));
+    } else if (has_halves(kind))
+        expand_half_scales(kind, p, o, j, e);
+    else {
+        vf_store(e->scale[j], vf_half(p + 32 * j + 2 * o));
+        if (fold == MATMUL_FOLD_SM)
+            vf_store(e->min[j], vf_half(p + 32 * (n_blocks + j) + 2 * o));
+    }
+}
+
+/* Those of the whole super-block. */
+INLINE void expand_globals(uint32_t kind, const uint8_t *p, uint32_t o, struct expanded *e)
+{
+    if (matmul_traits[kind].global_size)
+        vf_store(e->d, vf_half(p + 2 * o));
+    if (matmul_traits[kind].global_size > 32)
+        vf_store(e->dmin, vf_half(p + 32 + 2 * o));
+}
