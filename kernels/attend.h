@@ -16,7 +16,7 @@
  * ring of slots, ahead of their use, across pages and units. Whoever finishes the last split of a (group, kv
  * head), which the ticket tells, merges its splits.
  *
- * Floor: K and V of a sequence's past once for each group of its rows: 4 bytes a value of f16 (both
+ * Floor: K and V of a sequence's past once for each group of its rows: 4 bytes a value of f16 and bf16 (both
  * together), 2.125 of q8_0; so 147,456 bytes a token of Qwen3-8B in f16. Must match lib/cpu/attend.c in every
  * bit: tests/simt/attending.c, and in whole models tests/cuda/test_cuda_twin.c. */
 #pragma once
@@ -228,6 +228,12 @@ SIMT_INLINE uint32_t attend_head(const SIMT_SHARED struct attend_room *room, con
     return p->unit->kv_head * room->ratio + p->first_head + q % p->n_heads;
 }
 
+/* A scaled value of a query as scores take it. */
+SIMT_INLINE float attend_query_value(const SIMT_SHARED struct attend_room *room, float x)
+{
+    return room->tile.type == KV_BF16 ? arith_from_bf16(arith_bf16(x)) : x;
+}
+
 /* One query, scaled, by one warp. */
 SIMT_INLINE void attend_prepare_query(const struct attend *a, const struct attend_pass *p, uint32_t query)
 {
@@ -241,10 +247,10 @@ SIMT_INLINE void attend_prepare_query(const struct attend *a, const struct atten
         struct head_turn turn = attend_turn(room, pos, room->in.q_gain);
         head_prepare(q, x, &turn);
         for (uint32_t d = simt_lane(); d < head_dim; d += SIMT_LANES)
-            q[d] = q[d] * factor;
+            q[d] = attend_query_value(room, q[d] * factor);
     } else {
         for (uint32_t d = simt_lane(); d < head_dim; d += SIMT_LANES)
-            q[d] = x[d] * factor;
+            q[d] = attend_query_value(room, x[d] * factor);
     }
     if (simt_lane() == 0) {
         SIMT_SHARED float *of = p->stats + query * ATTEND_QUERY_STATS;

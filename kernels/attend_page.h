@@ -34,7 +34,7 @@ struct attend_key {
     const SIMT_SHARED uint16_t *scales;
     const SIMT_SHARED float *q[2];
     uint32_t swizzle, blocks;
-    bool q8;
+    enum kv_type type;
 };
 
 struct attend_lanes {
@@ -45,9 +45,10 @@ struct attend_lanes {
 SIMT_INLINE struct attend_lanes attend_part(const struct attend_key *k, int n, uint32_t part)
 {
     struct attend_lanes to = {{{0.0f}}};
+    bool q8 = k->type == KV_Q8_0;
     for (uint32_t i = 0; i < k->blocks; i++) {
-        float x[4], scale = k->q8 ? f16_to_float(k->scales[i]) : 0.0f;
-        attend_load4(k->row + ((i * 8 + part) ^ k->swizzle) * (k->q8 ? 4 : 8), k->q8, scale, x);
+        float x[4], scale = q8 ? f16_to_float(k->scales[i]) : 0.0f;
+        attend_load4(k->row + ((i * 8 + part) ^ k->swizzle) * (q8 ? 4 : 8), q8, scale, x);
         for (int j = 0; j < n; j++) {
             attend_f4 q = *(const SIMT_SHARED attend_f4 *)(k->q[j] + i * 32 + part * 4);
             for (int l = 0; l < 4; l++)
@@ -88,9 +89,48 @@ SIMT_INLINE void attend_dot(const struct attend_key *k, int n, float out[2])
         out[j] = (a.v[j][0] + a.v[j][2]) + (a.v[j][1] + a.v[j][3]);
 }
 
+/* Two values of bf16 that lie in a word. */
+SIMT_INLINE float attend_low(uint32_t pair)
+{
+    return arith_from_bf16(pair);
+}
+
+SIMT_INLINE float attend_high(uint32_t pair)
+{
+    return arith_from_bits(pair & 0xffff0000u);
+}
+
+/* A unit of a key, 8 dimensions from d on, into the chains of n dot products. */
+SIMT_INLINE void attend_unit_bf16(const struct attend_key *k, int n, uint32_t d, float chain[2])
+{
+    simt_u4 x = *(const SIMT_SHARED simt_u4 *)(k->row + (d / 8 ^ k->swizzle) * 16);
+    for (int j = 0; j < n; j++)
+        for (uint32_t i = 0; i < 2; i++) {
+            attend_f4 q = *(const SIMT_SHARED attend_f4 *)(k->q[j] + d + i * 4);
+            chain[j] = arith_fma_flushed(q[1], attend_high(x[i * 2]), chain[j]);
+            chain[j] = arith_fma_flushed(q[0], attend_low(x[i * 2]), chain[j]);
+            chain[j] = arith_fma_flushed(q[3], attend_high(x[i * 2 + 1]), chain[j]);
+            chain[j] = arith_fma_flushed(q[2], attend_low(x[i * 2 + 1]), chain[j]);
+        }
+}
+
+/* n dot products of one token over bf16: the halves of the head are two chains, taken side by side. */
+SIMT_INLINE void attend_dot_bf16(const struct attend_key *k, int n, float out[2])
+{
+    float low[2] = {0.0f, 0.0f}, high[2] = {0.0f, 0.0f};
+    uint32_t half = k->blocks * 16;
+#pragma clang loop unroll(disable)
+    for (uint32_t d = 0; d < half; d += 8) {
+        attend_unit_bf16(k, n, d, low);
+        attend_unit_bf16(k, n, half + d, high);
+    }
+    for (int j = 0; j < n; j++)
+        out[j] = low[j] + high[j];
+}
+
 /* Scores of the piece's tokens for all queries, n of them in one thread. */
 SIMT_INLINE void attend_scores_of(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
-                                  const struct attend_piece *p, uint32_t n_queries, int n, bool q8,
+                                  const struct attend_piece *p, uint32_t n_queries, int n, enum kv_type type,
                                   uint32_t blocks)
 {
     SIMT_SHARED float *scores = ATTEND_AT(float, room, scores);
@@ -110,10 +150,13 @@ SIMT_INLINE void attend_scores_of(const struct crew *crew, const SIMT_SHARED str
             .q = {queries + first * head_dim, queries + second * head_dim},
             .swizzle = kv_tile_swizzle(&tile, p->first + token),
             .blocks = blocks,
-            .q8 = q8,
+            .type = type,
         };
         float s[2];
-        attend_dot(&k, n, s);
+        if (type == KV_BF16)
+            attend_dot_bf16(&k, n, s);
+        else
+            attend_dot(&k, n, s);
         scores[first * KV_PAGE_TOKENS + p->first + token] = s[0];
         if (n > 1)
             scores[second * KV_PAGE_TOKENS + p->first + token] = s[1];
@@ -123,31 +166,44 @@ SIMT_INLINE void attend_scores_of(const struct crew *crew, const SIMT_SHARED str
 /* Every head size is known to the compiler; of the common ones two queries share a key, where that leaves no
  * half of the crew without work. */
 SIMT_INLINE void attend_scores_by(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
-                                  const struct attend_piece *p, uint32_t n_queries, bool q8)
+                                  const struct attend_piece *p, uint32_t n_queries, enum kv_type type)
 {
     uint32_t blocks = room->in.layout.head_dim / 32;
     bool both = n_queries << room->piece_shift >= crew->n_threads;
     if (blocks == 4 && both)
-        attend_scores_of(crew, room, p, n_queries, 2, q8, 4);
+        attend_scores_of(crew, room, p, n_queries, 2, type, 4);
     else if (blocks == 4)
-        attend_scores_of(crew, room, p, n_queries, 1, q8, 4);
+        attend_scores_of(crew, room, p, n_queries, 1, type, 4);
     else if (blocks == 2 && both)
-        attend_scores_of(crew, room, p, n_queries, 2, q8, 2);
+        attend_scores_of(crew, room, p, n_queries, 2, type, 2);
     else if (blocks == 2)
-        attend_scores_of(crew, room, p, n_queries, 1, q8, 2);
+        attend_scores_of(crew, room, p, n_queries, 1, type, 2);
     else if (blocks == 3)
-        attend_scores_of(crew, room, p, n_queries, 1, q8, 3);
+        attend_scores_of(crew, room, p, n_queries, 1, type, 3);
     else
-        attend_scores_of(crew, room, p, n_queries, 1, q8, 1);
+        attend_scores_of(crew, room, p, n_queries, 1, type, 1);
+}
+
+/* Of bf16 a head of any size is a loop of a few turns. */
+SIMT_INLINE void attend_scores_bf16(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
+                                    const struct attend_piece *p, uint32_t n_queries)
+{
+    uint32_t blocks = room->in.layout.head_dim / 32;
+    if (n_queries << room->piece_shift >= crew->n_threads)
+        attend_scores_of(crew, room, p, n_queries, 2, KV_BF16, blocks);
+    else
+        attend_scores_of(crew, room, p, n_queries, 1, KV_BF16, blocks);
 }
 
 SIMT_INLINE void attend_scores(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
                                const struct attend_piece *p, uint32_t n_queries)
 {
-    if (room->tile.scale_bytes)
-        attend_scores_by(crew, room, p, n_queries, true);
+    if (room->tile.type == KV_BF16)
+        attend_scores_bf16(crew, room, p, n_queries);
+    else if (room->tile.type == KV_Q8_0)
+        attend_scores_by(crew, room, p, n_queries, KV_Q8_0);
     else
-        attend_scores_by(crew, room, p, n_queries, false);
+        attend_scores_by(crew, room, p, n_queries, KV_F16);
 }
 
 /* Tokens of a page that a row at position pos sees. */
@@ -179,8 +235,9 @@ SIMT_INLINE void attend_soften(const struct crew *crew, const SIMT_SHARED struct
             low = arith_exp2(low - max);
             high = arith_exp2(high - max);
             float sum = __builtin_fmaf(sum_before, factor, head_tree(low + high));
-            w[0] = low;
-            w[32] = high;
+            bool round = room->tile.type == KV_BF16;
+            w[0] = round ? arith_from_bf16(arith_bf16(low)) : low;
+            w[32] = round ? arith_from_bf16(arith_bf16(high)) : high;
             simt_syncwarp(); /* all have read what lane 0 now writes */
             if (lane == 0) {
                 of[ATTEND_MAX] = max;
@@ -205,17 +262,17 @@ struct attend_value {
     const SIMT_SHARED char *data;
     const SIMT_SHARED char *scales;
     struct kv_tile tile;
-    uint32_t first, unit, inside; /* token of the page; 4 elements; byte in them */
+    uint32_t first, unit, inside; /* token of the page; unit of its row; byte in it */
 };
 
-SIMT_INLINE void attend_load2(const struct attend_value *v, uint32_t token, bool q8, float out[2])
+SIMT_INLINE void attend_load2(const struct attend_value *v, uint32_t token, enum kv_type type, float out[2])
 {
-    const SIMT_SHARED char *at = v->data + token * v->tile.row_bytes + v->inside +
-                                 (v->unit ^ kv_tile_swizzle(&v->tile, v->first + token)) * (q8 ? 4 : 8);
-    if (!q8) {
+    uint32_t unit = v->unit ^ kv_tile_swizzle(&v->tile, v->first + token);
+    const SIMT_SHARED char *at = v->data + token * v->tile.row_bytes + unit * kv_unit_bytes(type) + v->inside;
+    if (type != KV_Q8_0) {
         uint32_t h = *(const SIMT_SHARED uint32_t *)at;
-        out[0] = f16_to_float(h);
-        out[1] = f16_to_float(h >> 16);
+        out[0] = type == KV_BF16 ? attend_low(h) : f16_to_float(h);
+        out[1] = type == KV_BF16 ? attend_high(h) : f16_to_float(h >> 16);
         return;
     }
     uint32_t q = *(const SIMT_SHARED uint16_t *)at;
@@ -231,19 +288,53 @@ struct attend_sums {
     float o[4][2];
 };
 
-SIMT_INLINE void attend_add_token(struct attend_sums *s, const struct attend_value *v, uint32_t t, bool q8,
-                                  int n)
+SIMT_INLINE void attend_add_token(struct attend_sums *s, const struct attend_value *v, uint32_t t,
+                                  enum kv_type type, int n)
 {
     float x[2];
-    attend_load2(v, t, q8, x);
+    attend_load2(v, t, type, x);
     for (int j = 0; j < n; j++)
         if (t < s->seen[j])
             for (int i = 0; i < 2; i++)
                 s->o[j][i] = __builtin_fmaf(s->weights[j][t], x[i], s->o[j][i]);
 }
 
+/* Tokens t and t + 1 of bf16, t even: those that see only t add its neighbour as zeros. `most` see some. */
+SIMT_INLINE void attend_add_pair(struct attend_sums *s, const struct attend_value *v, uint32_t t,
+                                 uint32_t most, int n)
+{
+    float x[2][2] = {{0.0f}};
+    attend_load2(v, t, KV_BF16, x[0]);
+    if (t + 1 < most)
+        attend_load2(v, t + 1, KV_BF16, x[1]);
+    for (int j = 0; j < n; j++) {
+        bool both = t + 1 < s->seen[j];
+        float low = s->weights[j][t], high = both ? s->weights[j][t + 1] : 0.0f;
+        for (int i = 0; i < 2 && t < s->seen[j]; i++) {
+            s->o[j][i] = arith_fma_flushed(high, both ? x[1][i] : 0.0f, s->o[j][i]);
+            s->o[j][i] = arith_fma_flushed(low, x[0][i], s->o[j][i]);
+        }
+    }
+}
+
+/* Four tokens that all queries see, of bf16 the later one of a pair first. */
+SIMT_INLINE void attend_add_four(struct attend_sums *s, const struct attend_value *v, uint32_t t,
+                                 enum kv_type type, int n)
+{
+    float x[4][2];
+    for (uint32_t i = 0; i < 4; i++)
+        attend_load2(v, t + i, type, x[i]);
+    for (int j = 0; j < n; j++) {
+        attend_f4 w = *(const SIMT_SHARED attend_f4 *)(s->weights[j] + t);
+        for (int i = 0; i < 4; i++)
+            for (int d = 0; d < 2; d++)
+                s->o[j][d] = type == KV_BF16 ? arith_fma_flushed(w[i ^ 1], x[i ^ 1][d], s->o[j][d])
+                                             : __builtin_fmaf(w[i], x[i][d], s->o[j][d]);
+    }
+}
+
 /* What all queries see, four tokens at a time; then what some see. */
-SIMT_INLINE void attend_add(struct attend_sums *s, const struct attend_value *v, bool q8, int n)
+SIMT_INLINE void attend_add(struct attend_sums *s, const struct attend_value *v, enum kv_type type, int n)
 {
     uint32_t least = s->seen[0], most = s->seen[0], t = 0;
     for (int j = 1; j < n; j++) {
@@ -251,36 +342,30 @@ SIMT_INLINE void attend_add(struct attend_sums *s, const struct attend_value *v,
         most = s->seen[j] > most ? s->seen[j] : most;
     }
 #pragma clang loop unroll(disable)
-    for (; t + 4 <= least; t += 4) {
-        float x[4][2];
-        for (uint32_t i = 0; i < 4; i++)
-            attend_load2(v, t + i, q8, x[i]);
-        for (int j = 0; j < n; j++) {
-            attend_f4 w = *(const SIMT_SHARED attend_f4 *)(s->weights[j] + t);
-            for (int i = 0; i < 4; i++) {
-                s->o[j][0] = __builtin_fmaf(w[i], x[i][0], s->o[j][0]);
-                s->o[j][1] = __builtin_fmaf(w[i], x[i][1], s->o[j][1]);
-            }
-        }
-    }
+    for (; t + 4 <= least; t += 4)
+        attend_add_four(s, v, t, type, n);
+    uint32_t step = type == KV_BF16 ? 2 : 1;
 #pragma clang loop unroll(disable)
-    for (; t < most; t++)
-        attend_add_token(s, v, t, q8, n);
+    for (; t < most; t += step)
+        if (type == KV_BF16)
+            attend_add_pair(s, v, t, most, n);
+        else
+            attend_add_token(s, v, t, type, n);
 }
 
 /* The piece's values into the sums; `begin`: the page begins, the sums take its factor; `fresh`: they are 0.
  */
 SIMT_INLINE void attend_values_of(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
                                   const SIMT_SHARED float *stats, const struct attend_piece *p,
-                                  uint32_t n_queries, bool begin, bool fresh, bool q8, int n)
+                                  uint32_t n_queries, bool begin, bool fresh, enum kv_type type, int n)
 {
     uint32_t head_dim = room->in.layout.head_dim, pairs = head_dim / 2;
     uint32_t n_tasks = (n_queries + (uint32_t)n - 1) / (uint32_t)n * pairs, piece = 1u << room->piece_shift;
     for (uint32_t task = simt_thread(); task < n_tasks; task += crew->n_threads) {
         uint32_t group = task / pairs, d = task % pairs * 2;
         struct attend_value v = {.data = p->data, .tile = attend_tile(room), .first = p->first};
-        v.unit = d / KV_TILE_UNIT;
-        v.inside = d % KV_TILE_UNIT * (q8 ? 1 : 2);
+        v.unit = d >> kv_unit_shift(type);
+        v.inside = (d & ((1u << kv_unit_shift(type)) - 1)) * (type == KV_Q8_0 ? 1 : 2);
         v.scales = p->data + (v.tile.row_bytes << room->piece_shift) + d / ARITH_BLOCK * 2;
         struct attend_sums s;
         SIMT_SHARED float *to[4];
@@ -297,7 +382,7 @@ SIMT_INLINE void attend_values_of(const struct crew *crew, const SIMT_SHARED str
             for (int i = 0; i < 2; i++)
                 s.o[j][i] = (fresh ? 0.0f : to[j][i]) * factor;
         }
-        attend_add(&s, &v, q8, n);
+        attend_add(&s, &v, type, n);
         for (int j = 0; j < n; j++)
             for (int i = 0; i < 2; i++)
                 to[j][i] = s.o[j][i];
@@ -308,14 +393,17 @@ SIMT_INLINE void attend_values(const struct crew *crew, const SIMT_SHARED struct
                                const SIMT_SHARED float *stats, const struct attend_piece *p,
                                uint32_t n_queries, bool begin, bool fresh)
 {
-    bool q8 = room->tile.scale_bytes != 0;
     bool one = attend_per(crew, room->in.layout.head_dim, n_queries) == 1;
-    if (q8 && one)
-        attend_values_of(crew, room, stats, p, n_queries, begin, fresh, true, 1);
-    else if (q8)
-        attend_values_of(crew, room, stats, p, n_queries, begin, fresh, true, 4);
+    if (room->tile.type == KV_BF16 && one)
+        attend_values_of(crew, room, stats, p, n_queries, begin, fresh, KV_BF16, 1);
+    else if (room->tile.type == KV_BF16)
+        attend_values_of(crew, room, stats, p, n_queries, begin, fresh, KV_BF16, 4);
+    else if (room->tile.type == KV_Q8_0 && one)
+        attend_values_of(crew, room, stats, p, n_queries, begin, fresh, KV_Q8_0, 1);
+    else if (room->tile.type == KV_Q8_0)
+        attend_values_of(crew, room, stats, p, n_queries, begin, fresh, KV_Q8_0, 4);
     else if (one)
-        attend_values_of(crew, room, stats, p, n_queries, begin, fresh, false, 1);
+        attend_values_of(crew, room, stats, p, n_queries, begin, fresh, KV_F16, 1);
     else
-        attend_values_of(crew, room, stats, p, n_queries, begin, fresh, false, 4);
+        attend_values_of(crew, room, stats, p, n_queries, begin, fresh, KV_F16, 4);
 }

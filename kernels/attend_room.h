@@ -53,7 +53,7 @@ struct attend_room {
     uint32_t first_split; /* u32 [n_rows + 1]: splits of all groups before that row */
     uint32_t stats;       /* [2][n_queries][ATTEND_QUERY_STATS], by turns */
     uint32_t stage;       /* float [2][head_dim]: a row's own k and v */
-    uint32_t queries;     /* float [n_queries][head_dim], scaled */
+    uint32_t queries;     /* float [n_queries][head_dim], scaled, as the cache type wants them */
     uint32_t outs;        /* float [n_queries][head_dim] */
     uint32_t scores;      /* float [n_queries][KV_PAGE_TOKENS] */
     uint32_t ring;        /* [n_slots][piece_bytes] */
@@ -162,7 +162,9 @@ SIMT_INLINE void attend_room_set(SIMT_SHARED struct attend_room *room, const str
     room->ratio = in->n_heads / in->layout.n_kv_heads;
     room->max_splits = attend_max_splits(in->slots.n_ctx);
     struct kv_tile tile = kv_tile_of(in->layout.head_dim, in->layout.type);
-    room->tile.units = tile.units;
+    room->tile.type = tile.type;
+    room->tile.unit_shift = tile.unit_shift;
+    room->tile.unit_mask = tile.unit_mask;
     room->tile.unit_bytes = tile.unit_bytes;
     room->tile.shift = tile.shift;
     room->tile.mask = tile.mask;
@@ -180,8 +182,9 @@ SIMT_INLINE const SIMT_GLOBAL struct step_row *attend_rows(const SIMT_SHARED str
 
 SIMT_INLINE struct kv_tile attend_tile(const SIMT_SHARED struct attend_room *room)
 {
-    return (struct kv_tile){room->tile.units, room->tile.unit_bytes, room->tile.shift,
-                            room->tile.mask,  room->tile.row_bytes,  room->tile.scale_bytes};
+    return (struct kv_tile){room->tile.type,       room->tile.unit_shift, room->tile.unit_mask,
+                            room->tile.unit_bytes, room->tile.shift,      room->tile.mask,
+                            room->tile.row_bytes,  room->tile.scale_bytes};
 }
 
 /* The id of a sequence's page; n_pages and more is none. */

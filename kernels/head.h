@@ -1,6 +1,6 @@
 /* head.h - what happens to one head of q, k or v: norm, rotation, the cache. One head is one warp's work: all
  * 32 lanes call, with the same arguments. arith.h has the formulas. Floor: 4 bytes a value of the head read,
- * and 2 (f16) or 1.0625 (q8_0) of k and v written. Tested by tests/simt/attending.c against
+ * and 2 (f16, bf16) or 1.0625 (q8_0) of k and v written. Tested by tests/simt/attending.c against
  * lib/cpu. */
 #pragma once
 #include "arith.h"
@@ -98,12 +98,11 @@ struct head_place {
     bool near;
 };
 
-SIMT_INLINE void head_append_f16(const struct head_place *to, uint32_t at, float x)
+SIMT_INLINE void head_append_16(const struct head_place *to, uint32_t at, uint32_t bits)
 {
-    uint16_t h = (uint16_t)f16_from_float(x);
-    *(SIMT_GLOBAL uint16_t *)(to->row + at) = h;
+    *(SIMT_GLOBAL uint16_t *)(to->row + at) = (uint16_t)bits;
     if (to->near)
-        *(SIMT_SHARED uint16_t *)(to->near_row + at) = h;
+        *(SIMT_SHARED uint16_t *)(to->near_row + at) = (uint16_t)bits;
 }
 
 /* arith_quantise() of a block that has a value per lane. */
@@ -141,12 +140,11 @@ SIMT_INLINE void head_append(const struct head_place *to, const struct kv_tile *
 {
 #pragma clang loop unroll(disable)
     for (uint32_t d = simt_lane(); d < n; d += SIMT_LANES) {
-        uint32_t at = kv_tile_place(tile, token, d / KV_TILE_UNIT);
-        at += d % KV_TILE_UNIT * (tile->unit_bytes / KV_TILE_UNIT);
-        if (tile->scale_bytes)
+        uint32_t at = kv_tile_place(tile, token, d);
+        if (tile->type == KV_Q8_0)
             head_append_q8(to, at, d / ARITH_BLOCK, x[d]);
         else
-            head_append_f16(to, at, x[d]);
+            head_append_16(to, at, tile->type == KV_F16 ? f16_from_float(x[d]) : arith_bf16(x[d]));
     }
 }
 

@@ -27,9 +27,7 @@ static int check_config(const struct backend_config *cfg, struct error *err)
         return error_set(err, -EINVAL, "a context of %u tokens, must be 1..%u", cfg->n_ctx, 1u << 24);
     if (cfg->steps_in_flight > DECODER_RING)
         return error_set(err, -EINVAL, "%u steps in flight, must be 1 or 2", cfg->steps_in_flight);
-    if (cfg->kv_type == KV_BF16)
-        return error_set(err, -ENOTSUP, "kv_type bf16 needs backend cpu; f16 or q8_0 go on cuda too");
-    if (cfg->kv_type != KV_F16 && cfg->kv_type != KV_Q8_0)
+    if (cfg->kv_type >= KV_N_TYPES)
         return error_set(err, -EINVAL, "KV cache type %u is not known", (unsigned)cfg->kv_type);
     if (cfg->arithmetic != BACKEND_INT8)
         return error_set(err, -EINVAL, "arithmetic exact needs backend cpu and executor eager");

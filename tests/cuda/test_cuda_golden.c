@@ -101,6 +101,22 @@ Test(cuda_golden, f16_weights_stay_within_two_thousandths)
     check_file(dir, "tiny-qwen3-s11-f16", 2e-3, 2e-3);
 }
 
+Test(cuda_golden, so_is_a_bf16_cache)
+{
+    struct golden g;
+    cr_assert(golden_open(&g, HEARTH_TEST_DATA, golden_data_names[0]));
+    struct decoder_run_config c = {.path = g.model, .kv_type = KV_BF16, .n_threads = 2};
+    float *expected = decoder_run_logits(&c, g.tokens, g.n_tokens, 32);
+    c.ops = &cuda_backend;
+    c.libcuda = LIBCUDA;
+    float *logits = decoder_run_logits(&c, g.tokens, g.n_tokens, 13);
+    check_bits(&g, expected, logits, "a bf16 cache");
+    check_bounds(&g, logits, WORST, MEAN);
+    free(expected);
+    free(logits);
+    golden_close(&g);
+}
+
 /* --- models of other float types, against the float oracle --- */
 
 /* The eight best of a position's logits. */

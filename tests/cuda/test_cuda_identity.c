@@ -30,12 +30,13 @@ static const struct {
 #define STRIDE 1
 #endif
 
-static void check_model(const char *path, enum kv_type kv_type)
+/* In every stride-th of the circumstances. */
+static void check_model(const char *path, enum kv_type kv_type, size_t stride)
 {
     static struct answer alone, other;
     struct circumstances slow = {.kv_type = kv_type, .isa = "scalar", .n_threads = 1, .steps_in_flight = 1};
     cr_assert(ask(path, slow, &alone));
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i += STRIDE) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i += stride) {
         struct circumstances c = cases[i].c;
         c.kv_type = kv_type;
         c.isa = "auto";
@@ -50,12 +51,18 @@ static void check_model(const char *path, enum kv_type kv_type)
 
 Test(cuda_identity, qwen3_q4_k_m_gives_the_cpus_bits_in_all_circumstances, .timeout = 1200)
 {
-    check_model(HEARTH_TEST_DATA "/tiny-qwen3-s11-q4_k_m.gguf", KV_F16);
+    check_model(HEARTH_TEST_DATA "/tiny-qwen3-s11-q4_k_m.gguf", KV_F16, STRIDE);
 }
 
 Test(cuda_identity, llama3_q4_k_m_with_a_q8_0_cache_gives_the_cpus_bits_in_all_circumstances, .timeout = 1200)
 {
-    check_model(HEARTH_TEST_DATA "/tiny-llama3-s15-q4_k_m.gguf", KV_Q8_0);
+    check_model(HEARTH_TEST_DATA "/tiny-llama3-s15-q4_k_m.gguf", KV_Q8_0, STRIDE);
+}
+
+Test(cuda_identity, qwen2_q5_0_with_a_bf16_cache_gives_the_cpus_bits_in_circumstances_of_each_kind,
+     .timeout = 1200)
+{
+    check_model(HEARTH_TEST_DATA "/tiny-qwen2-odd-s13-q5_0.gguf", KV_BF16, 3);
 }
 
 Test(cuda_identity, drafts_change_nothing, .timeout = 1200)
@@ -70,7 +77,9 @@ Test(cuda_identity, drafts_change_nothing, .timeout = 1200)
     uint64_t drafted = 0, accepted = 0;
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         struct circumstances c = {.kind = runs[i].kind,
-                                  .kv_type = i ? KV_F16 : KV_Q8_0,
+                                  .kv_type = i == 0   ? KV_Q8_0
+                                             : i == 1 ? KV_BF16
+                                                      : KV_F16,
                                   .isa = "auto",
                                   .ops = &cuda_backend,
                                   .libcuda = LIBCUDA,

@@ -267,7 +267,9 @@ Test(cuda_twin, persistent, .timeout = 1200)
     static const struct circumstances all[] = {{QWEN3, EXECUTOR_PERSISTENT, KV_F16, "3", "90", 60},
                                                {QWEN2, EXECUTOR_PERSISTENT, KV_Q8_0, "2", "90", 40},
                                                {LLAMA, EXECUTOR_PERSISTENT, KV_F16, "4", "80", 40},
-                                               {Q8, EXECUTOR_PERSISTENT, KV_Q8_0, "1", "80", 30}};
+                                               {Q8, EXECUTOR_PERSISTENT, KV_Q8_0, "1", "80", 30},
+                                               {QWEN3, EXECUTOR_PERSISTENT, KV_BF16, "3", "90", 20},
+                                               {QWEN2, EXECUTOR_PERSISTENT, KV_BF16, "2", "80", 15}};
     live_all(all, sizeof all / sizeof *all, 1);
 }
 
@@ -276,10 +278,12 @@ Test(cuda_twin, persistent, .timeout = 1200)
 Test(cuda_twin, blocks_of_the_real_size, .timeout = 1200)
 {
     static const struct circumstances sm_90 = {QWEN3, EXECUTOR_PERSISTENT, KV_F16, "3", "90", 12},
+                                      bf16 = {LLAMA, EXECUTOR_PERSISTENT, KV_BF16, "2", "90", 6},
                                       sm_80 = {LLAMA, EXECUTOR_PERSISTENT, KV_Q8_0, "2", "80", 12};
     setenv("SIMT_THREADS", "1024", 1);
     setenv("SIMT_SHARED_KB", "227", 1);
     live_all(&sm_90, 1, 41);
+    live_all(&bf16, 1, 43);
     setenv("SIMT_SHARED_KB", "163", 1);
     live_all(&sm_80, 1, 42);
 }
@@ -287,14 +291,16 @@ Test(cuda_twin, blocks_of_the_real_size, .timeout = 1200)
 Test(cuda_twin, eager, .timeout = 1200)
 {
     static const struct circumstances all[] = {{QWEN3, EXECUTOR_EAGER, KV_Q8_0, "2", "90", 40},
-                                               {QWEN2, EXECUTOR_EAGER, KV_F16, "3", "80", 30}};
+                                               {QWEN2, EXECUTOR_EAGER, KV_F16, "3", "80", 30},
+                                               {LLAMA, EXECUTOR_EAGER, KV_BF16, "3", "90", 12}};
     live_all(all, sizeof all / sizeof *all, 11);
 }
 
 Test(cuda_twin, graph, .timeout = 1200)
 {
     static const struct circumstances all[] = {{LLAMA, EXECUTOR_GRAPH, KV_Q8_0, "2", "90", 40},
-                                               {Q8, EXECUTOR_GRAPH, KV_F16, "3", "90", 30}};
+                                               {Q8, EXECUTOR_GRAPH, KV_F16, "3", "90", 30},
+                                               {QWEN2, EXECUTOR_GRAPH, KV_BF16, "2", "80", 12}};
     live_all(all, sizeof all / sizeof *all, 21);
 }
 

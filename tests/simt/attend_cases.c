@@ -25,6 +25,14 @@ static float draw_float(struct source *r)
     return odd == 0 ? 0.0f : odd == 1 ? sum * 1e-6f : odd == 2 ? sum * 20.0f : sum * 1.7f;
 }
 
+/* One dimension of all values is so small that its sums over a bf16 cache run below what is flushed. */
+#define SMALL_DIM 5
+
+static float draw_small(struct source *r)
+{
+    return draw_float(r) * 0x1p-125f;
+}
+
 static void *room(struct attend_case *c, size_t size, uint32_t flags, const char *name)
 {
     void *p = aligned_alloc(128, (size + 127) / 128 * 128 + 128);
@@ -140,7 +148,7 @@ static void fill_cache(struct attend_case *c, struct source *r)
             for (uint32_t h = 0; h < s->n_kv_heads; h++) {
                 for (uint32_t d = 0; d < s->head_dim; d++) {
                     k[d] = draw_float(r);
-                    v[d] = draw_float(r);
+                    v[d] = d == SMALL_DIM ? draw_small(r) : draw_float(r);
                 }
                 reference_append(c->reference, slot, pos, h, k, v);
             }
@@ -161,6 +169,17 @@ static void run_reference(struct attend_case *c)
     free(x);
 }
 
+/* The small dimension of the rows' own values, from a source of its own. */
+static void make_small(struct attend_case *c, uint64_t number)
+{
+    const struct attend_args *a = &c->args.attend;
+    struct source r = {number};
+    float *row = (float *)(uintptr_t)c->args.source;
+    for (uint32_t i = 0; i < c->shape.n_steps * c->shape.max_rows; i++, row += a->in_stride)
+        for (uint32_t h = 0; h < c->shape.n_kv_heads; h++)
+            row[a->v_col + h * c->shape.head_dim + SMALL_DIM] = draw_small(&r);
+}
+
 void attend_case_open(struct attend_case *c, struct attend_shape shape, uint64_t number)
 {
     struct source r = {number * 2654435761u + 12345};
@@ -172,6 +191,7 @@ void attend_case_open(struct attend_case *c, struct attend_shape shape, uint64_t
     size_t in = (size_t)shape.n_steps * shape.max_rows * a->in_stride;
     size_t out = (size_t)shape.n_steps * shape.max_rows * a->out_stride;
     c->args.source = AT(floats(c, &r, in, SIMT_MAP_READ_ONLY, "source"));
+    make_small(c, number);
     c->args.results = AT(room(c, out * 4, 0, "results"));
     c->wanted = room(c, out * 4, 0, NULL);
     c->steps = room(c, shape.n_steps * sizeof *c->steps, SIMT_MAP_READ_ONLY, "steps");

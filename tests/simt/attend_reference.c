@@ -115,8 +115,11 @@ void reference_step(struct reference *r, const struct attend_case *c, const stru
 static size_t cpu_element(const struct reference *r, enum kv_which which, uint32_t t, uint32_t d)
 {
     uint32_t n = r->a.kv.head_dim, i = 0;
+    bool pairs = r->a.kv.type == KV_BF16; /* of dimensions and of tokens */
     if (which == KV_VALUES)
-        return (size_t)t * n + d;
+        return pairs ? (size_t)(t / 2) * n * 2 + d * 2 + t % 2 : (size_t)t * n + d;
+    if (pairs)
+        return (size_t)(t / 16) * n * 16 + (d & ~1u) * 16 + t % 16 * 2 + d % 2;
     while (r->a.order.dims[i] != d)
         i++;
     return (size_t)(t / 16) * n * 16 + (size_t)i * 16 + t % 16;
@@ -130,9 +133,8 @@ struct pair {
 static struct pair element_pair(const struct reference *r, enum kv_which which, uint32_t t, uint32_t d)
 {
     struct kv_tile k = kv_tile_of(r->a.kv.head_dim, r->a.kv.type);
-    size_t size = r->a.kv.type == KV_F16 ? 2 : 1;
-    size_t device =
-        (size_t)t * k.row_bytes + kv_tile_place(&k, t, d / KV_TILE_UNIT) + d % KV_TILE_UNIT * size;
+    size_t size = r->a.kv.type == KV_Q8_0 ? 1 : 2;
+    size_t device = (size_t)t * k.row_bytes + kv_tile_place(&k, t, d);
     return (struct pair){cpu_element(r, which, t, d) * size, device, size};
 }
 
@@ -149,7 +151,7 @@ static bool each(const struct reference *r, const uint32_t *lengths,
                  void *context)
 {
     const struct kv_layout *l = &r->a.kv;
-    uint32_t n_scales = l->type == KV_F16 ? 0 : l->head_dim / 32;
+    uint32_t n_scales = l->type == KV_Q8_0 ? l->head_dim / 32 : 0;
     for (uint32_t slot = 0; slot < ATTEND_CASE_SLOTS; slot++)
         for (uint32_t pos = 0; pos < lengths[slot]; pos++) {
             uint32_t page = slots_table(&r->slots, slot)[pos / KV_PAGE_TOKENS], t = pos % KV_PAGE_TOKENS;

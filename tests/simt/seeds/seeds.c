@@ -97,7 +97,7 @@ static void *open_attend(const struct phase *phase, uint64_t number)
     struct attend_shape s = {.head_dim = 32 + 32 * (uint32_t)(number % 2),
                              .n_kv_heads = 1,
                              .ratio = 1 + (uint32_t)(number / 2 % 3),
-                             .type = number / 4 % 2,
+                             .type = number / 4 % KV_N_TYPES,
                              .rope_dim = 32,
                              .neox = number / 3 % 2,
                              .normed = number / 5 % 2,
