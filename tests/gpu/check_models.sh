@@ -15,6 +15,14 @@ else
     part witness-steps right 60 "$bin/gpu_witness" tokens "$demo" 10 1000 1
 fi
 
+# The other types of cache.
+for type in q8_0 bf16; do
+    sizes="20 64 8"
+    [ -z "$emulated" ] || sizes="1 2 1"
+    # shellcheck disable=SC2086 # several numbers
+    part "witness-$type" right 60 "$bin/gpu_witness" tokens "$data/tiny-qwen3-s11-q4_k_m.gguf" $sizes $type
+done
+
 # Every warp comes to its ops at another time: an order that a quiet device always has is not one to rely on.
 for seed in 1 2 3; do
     sizes="8 64 4"

@@ -1,7 +1,7 @@
 /* gpu_witness - says whether backend cuda computes what backend cpu does, before anybody asks how fast.
  *   gpu_witness first DIR TOKENS                     one of the recorded models, and where to look if it
  * fails gpu_witness golden DIR                           logits of the recorded models (DIR/NAME.json)
- *   gpu_witness tokens MODEL PROMPTS TOKENS AT_ONCE  texts of random prompts, greedy and sampled
+ *   gpu_witness tokens MODEL PROMPTS TOKENS AT_ONCE [KV_TYPE]  texts of random prompts, greedy and sampled
  * Both with every executor of the device. Logits and log-probabilities must be equal in every bit, and
  * recorded ones within the bounds that cpu keeps; JSON on stdout, exit code 0 only if all is. HEARTH_LIBCUDA
  * chooses the driver. */
@@ -22,14 +22,17 @@ static const enum executor_kind kinds[] = {EXECUTOR_PERSISTENT, EXECUTOR_GRAPH, 
 static const char *const kind_names[] = {
     [EXECUTOR_PERSISTENT] = "persistent", [EXECUTOR_EAGER] = "eager", [EXECUTOR_GRAPH] = "graph"};
 
+static const char *const kv_names[KV_N_TYPES] = {[KV_F16] = "f16", [KV_Q8_0] = "q8_0", [KV_BF16] = "bf16"};
+
 static int open_executor(struct executor **x, const struct backend_ops *ops, enum executor_kind kind,
-                         const struct model *m, uint32_t n_slots, uint32_t n_ctx, struct error *err)
+                         enum kv_type kv_type, const struct model *m, uint32_t n_slots, uint32_t n_ctx,
+                         struct error *err)
 {
     struct backend_config cfg = {.isa = "auto",
                                  .libcuda = getenv("HEARTH_LIBCUDA"),
                                  .n_slots = n_slots,
                                  .n_ctx = n_ctx,
-                                 .kv_type = KV_F16,
+                                 .kv_type = kv_type,
                                  .steps_in_flight = 2,
                                  .park_after_ms = 30000};
     return executor_open(x, kind, ops, &cfg, m, err);
@@ -82,7 +85,7 @@ static int make_logits(const struct golden *g, const struct backend_ops *ops, en
     float *logits = malloc((size_t)g->n_tokens * g->n_vocab * sizeof *logits);
     int rc = s && logits ? model_open(&m, g->model, err) : error_set(err, -ENOMEM, "out of memory");
     if (rc == 0)
-        rc = open_executor(&x, ops, kind, m, 8, 256, err);
+        rc = open_executor(&x, ops, kind, KV_F16, m, 8, 256, err);
     for (uint32_t first = 0; rc == 0 && first < g->n_tokens; first += CHUNK) {
         uint32_t last = first + CHUNK < g->n_tokens ? first + CHUNK : g->n_tokens;
         make_step(s, g->tokens, first, last);
@@ -212,6 +215,7 @@ static int witness_first(char **argv, json_t *out, struct error *err)
 
 struct texts { /* what is generated, once per backend and executor */
     uint32_t n, n_tokens, n_ctx, at_once, n_vocab;
+    enum kv_type kv_type;
     int32_t *prompts; /* [n][MAX_PROMPT] */
     struct engine_request *requests;
     struct engine_token *out; /* [n][n_tokens] */
@@ -289,7 +293,7 @@ static int write_texts(struct texts *t, const struct model *m, const struct back
                                 .context = &news};
     sem_init(&news, 0, 0);
     memset(t->out, 0xff, (size_t)t->n * t->n_tokens * sizeof *t->out);
-    int rc = open_executor(&x, ops, kind, m, t->at_once, t->n_ctx, err);
+    int rc = open_executor(&x, ops, kind, t->kv_type, m, t->at_once, t->n_ctx, err);
     if (rc == 0)
         rc = engine_open(&e, x, &cfg, err);
     if (rc == 0)
@@ -339,13 +343,18 @@ static int compare_executors(struct texts *t, const struct model *m, json_t *out
     return first_error;
 }
 
-static int witness_tokens(char **argv, json_t *out, struct error *err)
+/* kv: the cache's type by name, or NULL: f16. */
+static int witness_tokens(char **argv, const char *kv, json_t *out, struct error *err)
 {
     struct texts t = {.n = (uint32_t)atoi(argv[1]),
                       .n_tokens = (uint32_t)atoi(argv[2]),
                       .at_once = (uint32_t)atoi(argv[3])};
     struct model *m = NULL;
     uint32_t random = 12345;
+    while (kv && t.kv_type < KV_N_TYPES && strcmp(kv, kv_names[t.kv_type]) != 0)
+        t.kv_type++;
+    if (t.kv_type == KV_N_TYPES)
+        return error_set(err, -EINVAL, "KV_TYPE is f16, q8_0 or bf16 (got \"%s\")", kv);
     if (!t.n || !t.n_tokens || !t.at_once)
         return error_set(err, -EINVAL, "PROMPTS, TOKENS and AT_ONCE are numbers from 1");
     int rc = model_open(&m, argv[0], err);
@@ -379,12 +388,12 @@ int main(int argc, char **argv)
         rc = witness_first(argv + 2, out, &err);
     else if (argc == 3 && strcmp(argv[1], "golden") == 0)
         rc = witness_golden(argv + 2, out, &err);
-    else if (argc == 6 && strcmp(argv[1], "tokens") == 0)
-        rc = witness_tokens(argv + 2, out, &err);
+    else if ((argc == 6 || argc == 7) && strcmp(argv[1], "tokens") == 0)
+        rc = witness_tokens(argv + 2, argc == 7 ? argv[6] : NULL, out, &err);
     else
-        (void)error_set(
-            &err, rc,
-            "usage: gpu_witness first DIR TOKENS | golden DIR | tokens MODEL PROMPTS TOKENS AT_ONCE");
+        (void)error_set(&err, rc,
+                        "usage: gpu_witness first DIR TOKENS | golden DIR | tokens MODEL PROMPTS TOKENS "
+                        "AT_ONCE [KV_TYPE]");
     json_object_set_new(out, "ok", json_boolean(rc == 0));
     if (rc < 0) {
         json_object_set_new(out, "error", json_string(err.text));

@@ -92,6 +92,8 @@ static uint32_t oracle(enum selftest_float what, uint32_t xbits, uint32_t ybits,
         return half_from_float(x);
     case SELFTEST_FROM_HALF:
         return arith_to_bits(half_to_float((uint16_t)ybits));
+    case SELFTEST_FLUSHED:
+        return arith_to_bits(arith_fma_flushed(x, y, z));
     case SELFTEST_N_FLOATS:
         break;
     }
@@ -99,8 +101,16 @@ static uint32_t oracle(enum selftest_float what, uint32_t xbits, uint32_t ybits,
 }
 
 static const char *const float_names[SELFTEST_N_FLOATS] = {
-    "fmaf", "division", "square root", "product and sum", "rint",
-    "exp2", "log2",     "silu",        "to f16",          "from f16"};
+    "fmaf", "division", "square root", "product and sum", "rint",        "exp2",
+    "log2", "silu",     "to f16",      "from f16",        "flushed fmaf"};
+
+/* What arith.h leaves open of a flushed fmaf: whether a result that rounds up to the least normal number was
+ * subnormal. */
+static bool open_end(uint32_t want, uint32_t got, uint32_t x, uint32_t y, uint32_t z)
+{
+    double exact = fma((double)arith_from_bits(x), (double)arith_from_bits(y), (double)arith_from_bits(z));
+    return (want & 0x7fffffffu) == 0x00800000u && got == (want & 0x80000000u) && fabs(exact) < 0x1p-126;
+}
 
 /* NaNs are equal to each other: their payload is nobody's promise. */
 static bool same(enum selftest_float what, uint32_t a, uint32_t b)
@@ -170,7 +180,8 @@ static int compare(const struct selftest *s, json_t *out, struct error *err)
         for (uint32_t i = 0; i < n; i++) {
             uint32_t x = s->inputs[i], y = s->inputs[n + i], z = s->inputs[2 * n + i];
             uint32_t want = oracle((enum selftest_float)k, x, y, z), got = s->results[k * (size_t)n + i];
-            if (same((enum selftest_float)k, want, got))
+            if (same((enum selftest_float)k, want, got) ||
+                (k == SELFTEST_FLUSHED && open_end(want, got, x, y, z)))
                 continue;
             if (!wrong++)
                 error_set(err, -EIO, "%s of %08x %08x %08x is %08x, not %08x", float_names[k], x, y, z, got,

@@ -58,6 +58,7 @@ enum selftest_float { /* rows of `results` */
                       SELFTEST_SILU,
                       SELFTEST_TO_HALF,
                       SELFTEST_FROM_HALF,
+                      SELFTEST_FLUSHED,
                       SELFTEST_N_FLOATS,
 };
 #define SELFTEST_THREADS 128

@@ -1,7 +1,8 @@
 /* selftest.c - what every product and fold rests on, tried with known answers. See gpu_kernels.h.
  * One warp per tile: the fragments of m16n8k32 as simt.h draws them, unsigned and signed. One thread per
  * input: IEEE operations that a flush to zero, a fused product or an approximate division would change, the
- * functions of arith.h, and both directions of f16. Must match tests/gpu/part_selftest.c in every bit. */
+ * flush where it is wanted, the functions of arith.h, and both directions of f16. Must match
+ * tests/gpu/part_selftest.c in every bit. */
 #include "gpu_kernels.h"
 #include "f16.h"
 
@@ -37,6 +38,7 @@ static void compute(const struct selftest_args *args, uint32_t i)
         [SELFTEST_SILU] = arith_silu(z),
         [SELFTEST_TO_HALF] = arith_from_bits(f16_from_float(x)),
         [SELFTEST_FROM_HALF] = f16_to_float(in[n + i] & 0xffffu),
+        [SELFTEST_FLUSHED] = arith_fma_flushed(x, y, z),
     };
 #pragma clang loop unroll(full)
     for (uint32_t k = 0; k < SELFTEST_N_FLOATS; k++)
