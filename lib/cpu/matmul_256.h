@@ -8,7 +8,7 @@
 #define LANES          8
 #define PANEL_COLUMNS  4
 #define PANEL_UNPACKS  0
-#define DIRECT_COLUMNS (PAIR_SUMS ? 0 : 4)
+#define DIRECT_COLUMNS 4
 
 #define vi             __m256i
 #define vf             __m256

@@ -7,7 +7,7 @@
  *                    pairs_add(), pairs_widen(); 0: dot() adds four of them in 32 bits
  *   PANEL_COLUMNS    columns of the panel kernel: 2 * PANEL_COLUMNS accumulators and 3 more fit the registers
  *   PANEL_UNPACKS    1 when panels unpack weights on their way, as most types then are fastest
- *   DIRECT_COLUMNS   up to this many columns, at most 8, weights are unpacked in registers; 0: panels always
+ *   DIRECT_COLUMNS   up to this many columns, at most 8, weights are unpacked in registers
  *   vi, vf           vectors of integers and of floats, and the vi_*, vf_*, dot() used below
  *   QUANTISE_SUPER   quantise_super(), or what does the same faster
  *
@@ -22,10 +22,11 @@
 #define ROW_VECTORS (MATMUL_ROWS / LANES) /* per group */
 #define PAIR_GROUPS (2 / ROW_VECTORS)     /* groups under the two row vectors of a panel */
 /* How far ahead of its tile weights are fetched: when they are unpacked in registers, and in a panel, which
- * takes memory for short moments only: Q6_K with eight columns takes a fifth longer with two thirds of it.
- * Twice as far, or into another level of cache, changes nothing there. */
+ * takes memory for short moments only. Half of it costs a tenth with eight columns. Farther gains up to a
+ * fifth of one large matrix, and costs a twentieth of a model's step where memory is slow: what lies behind a
+ * piece of work may be somebody else's, or used much later. */
 #define DIRECT_AHEAD 4352
-#define PANEL_AHEAD  19584
+#define PANEL_AHEAD  13056
 
 struct scratch {
     struct expanded e[2];
@@ -397,8 +398,8 @@ INLINE void panel_scales(uint32_t kind, const struct chunk *x, uint32_t j, struc
     }
 }
 
-/* Super-block of two row vectors times W columns of a panel, beginning with `column`. Scales, when they must
- * be unpacked, are so a block ahead: what is stored is not at hand at once. */
+/* Super-block of two row vectors times W columns of a panel, beginning with `column`. Where pairs are
+ * widened by scales, these are unpacked a block ahead: what is stored is not at hand at once. */
 INLINE void panel(uint32_t kind, enum weights_from from, uint32_t W, size_t width, struct expanded *e,
                   const struct matmul_panel *p, uint32_t column, const struct chunk *x, uint32_t panel_index,
                   float total[][2][LANES])
@@ -409,14 +410,14 @@ INLINE void panel(uint32_t kind, enum weights_from from, uint32_t W, size_t widt
 #pragma GCC unroll 8
     for (uint32_t c = 0; c < W; c++)
         chain[0][c] = chain[1][c] = vf_zero();
-    if (scales)
+    if (scales && PAIR_SUMS)
         panel_scales(kind, x, 0, e);
     for (uint32_t j = 0; j < x->n_blocks; j++) {
         vi sum[2][2][PANEL_COLUMNS];
         if (column == 0)
             chunk_fetch(x, panel_index, j);
-        if (scales && j + 1 < x->n_blocks)
-            panel_scales(kind, x, j + 1, e);
+        if (scales && j + PAIR_SUMS < x->n_blocks)
+            panel_scales(kind, x, j + PAIR_SUMS, e);
         panel_sums(kind, from, W, width, x, e, p, column, j, sum);
 #pragma GCC unroll 8
         for (uint32_t c = 0; c < W; c++)
@@ -596,12 +597,16 @@ INLINE void panels(uint32_t kind, const struct matmul_matrix *m, const struct ma
         }
 }
 
-/* Up to so many columns a block is unpacked in registers, for each row vector anew: beyond four only where
- * there is nothing to unpack, or where a panel would unpack twice. */
+/* Up to so many columns a block is unpacked in registers, for each row vector anew: more than two only where
+ * there is nothing to unpack, or where a panel would unpack twice (eight columns of 6 bits: a sixth slower in
+ * the cache, but as much faster from slow memory). Sums of pairs leave no registers for it, but for one
+ * column of 6 bits. */
 INLINE uint32_t direct_columns(uint32_t kind)
 {
     uint32_t bits = matmul_traits[kind].bits;
-    return matmul_min(DIRECT_COLUMNS, bits == 6 ? 7 : bits == 8 ? 6 : 4);
+    if (PAIR_SUMS)
+        return bits == 6;
+    return matmul_min(DIRECT_COLUMNS, bits == 6 ? 8 : bits == 8 ? 6 : 2);
 }
 
 #define DIRECT_CASE(kind, i)                                                                                 \
