@@ -60,11 +60,11 @@ INLINE void pair_dot_step(const struct pair_dots *x, uint32_t i, int n, int m, s
     }
 }
 
-INLINE void pair_dots_fetch(const struct pair_dots *x, uint32_t i, int m)
+/* Lines [i * n, (i + 1) * n) of what is fetched, one after the other as they lie in memory. */
+INLINE void pair_dots_fetch(const struct pair_dots *x, uint32_t i, int n)
 {
     if (x->ahead)
-        for (int w = 0; w < m; w++)
-            fetch(x->ahead + ((size_t)w * x->next + (size_t)i * 2 * TOKEN_BLOCK) * 2, 64);
+        fetch(x->ahead + (size_t)i * (size_t)n * 64, (size_t)n * 64);
 }
 
 /* Few sums: both chains run beside each other, else one would wait for itself. */
@@ -76,8 +76,7 @@ INLINE void pair_dots(const struct pair_dots *x, int n, int m, struct vec *sums)
         sums[j] = second[j] = vec_all(0.0f);
     if (n * m <= 8) {
         for (; i < x->n_pairs - half; i++) {
-            pair_dots_fetch(x, i, m);
-            pair_dots_fetch(x, half + i, m);
+            pair_dots_fetch(x, i, 2 * m);
             pair_dot_step(x, i, n, m, sums);
             pair_dot_step(x, half + i, n, m, second);
         }
@@ -161,9 +160,11 @@ INLINE void pair_values(const struct pair_sums *x, uint32_t d, const uint8_t *ah
             struct vec before = vec_load(x->out[j] + d + i * WIDTH);
             o[j * m + i] = x->factor ? vec_mul(before, x->factor[j]) : before;
         }
+    /* A page that is not full is followed by all of the next one. */
+    uint32_t all = KV_PAGE_TOKENS / 2, share = x->last ? (all + x->last - 1) / x->last : 0;
     for (uint32_t pair = x->first; pair < x->last; pair++) {
-        if (ahead)
-            fetch(ahead + (size_t)pair * x->head_dim * 4, (size_t)x->head_dim * 4);
+        if (ahead && pair * share < all)
+            fetch(ahead + (size_t)pair * share * x->head_dim * 4, (size_t)share * x->head_dim * 4);
         pair_values_step(x, pair, false, d, n, m, o);
     }
     if (x->half)
