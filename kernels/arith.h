@@ -83,6 +83,18 @@
  *   One open end: a result whose exact value lies less than 2^-150 below 2^-126 may be 2^-126 or zero, as an
  *   implementation looks for subnormal results before or after it rounds.
  *
+ * ATTENTION OVER A Q8_0 CACHE  is integer: the scaled query is quantised by arith_quantise() in blocks b of 32
+ *   dimensions (a short last one padded with zeros), scale sq[b]; a token's keys have scales sk[t][b], its
+ *   values sv[t][b]. With the exact dot product I of a block's 32 products, b ascending from s = 0:
+ *
+ *     s[t] = fmaf((float)I[t][b], sq[b] * sk[t][b], s[t])
+ *
+ *   Once they have been summed, the page's weights take the values' scales in and are quantised for each block
+ *   of dimensions (arith_quantise_weights, 14 bits, of the tokens the row sees): whole numbers u[t][b] and a
+ *   step[b]. With the exact sum J of the page's products u[t][b] * (value of token t, dimension d):
+ *
+ *     o[d] = fmaf((float)J[d], step[b], o[d] * f)
+ *
  * QK-NORM of a head: (x * r) * gain, r = 1/rms over the head. A q8_0 cache holds arith_quantise() of every 32
  * values of a token's head (a short last block padded with zeros), the scale rounded to f16 afterwards; it is
  * read as (float)q * scale.
@@ -99,12 +111,13 @@
 #endif
 _Static_assert(__FLT_EVAL_METHOD__ == 0, "every operation rounds to the width of its type");
 
-#define ARITH_VERSION     2
+#define ARITH_VERSION     3
 #define ARITH_BLOCK       32  /* activations per scale */
 #define ARITH_SUPER       256 /* weights per super-block */
 #define ARITH_LANES       32
-#define ARITH_PAGE        64   /* tokens per KV page */
-#define ARITH_LSE_SEGMENT 4096 /* logits per segment of a log-sum-exp */
+#define ARITH_PAGE        64    /* tokens per KV page */
+#define ARITH_WEIGHT_MAX  16383 /* of a q8_0 page: 14 bits, so that two halves of 7 are signed bytes */
+#define ARITH_LSE_SEGMENT 4096  /* logits per segment of a log-sum-exp */
 #define ARITH_LOG2E       1.44269504088896341f
 #define ARITH_LN2         0.69314718055994531f
 
@@ -281,6 +294,65 @@ static inline float arith_values_bf16(float o, const uint16_t *w, const uint16_t
         o = arith_fma_flushed(arith_from_bf16(w[t]), arith_from_bf16(v[t * stride]), o);
     }
     return o;
+}
+
+/* --- q8_0 caches --- */
+
+/* The score of a key; q and k of a short last block are padded with zeros. */
+static inline float arith_score_q8(const int8_t *q, const float *q_scales, const int8_t *k,
+                                   const float *k_scales, uint32_t n_blocks)
+{
+    float s = 0.0f;
+    for (uint32_t b = 0; b < n_blocks; b++) {
+        int32_t dot = 0;
+        for (uint32_t i = b * ARITH_BLOCK; i < (b + 1) * ARITH_BLOCK; i++)
+            dot += q[i] * k[i];
+        s = __builtin_fmaf((float)dot, q_scales[b] * k_scales[b], s);
+    }
+    return s;
+}
+
+/* What quantising n weights w, times their values' scales, to u = 0..ARITH_WEIGHT_MAX needs, given the
+ * largest of the products (as bits, without sign: an infinity or a NaN is larger than any number). Below
+ * 2^-100 they are zero; the step is NaN where one is not finite. */
+struct arith_weights {
+    float inverse, step;
+};
+static inline struct arith_weights arith_weights_of(uint32_t top)
+{
+    bool finite = top < 0x7f800000u, tiny = top < 0x0d800000u;
+    float most = arith_from_bits(top);
+    return (struct arith_weights){
+        .inverse = finite && !tiny ? (float)ARITH_WEIGHT_MAX / most : 0.0f,
+        .step = !finite ? arith_from_bits(0x7fc00000u)
+                : tiny  ? 0.0f
+                        : most / (float)ARITH_WEIGHT_MAX,
+    };
+}
+
+/* What is quantised: a token without weight counts as nothing, whatever its scale is. */
+static inline float arith_weight_product(float w, float scale)
+{
+    return w == 0.0f ? 0.0f : w * scale;
+}
+
+static inline uint32_t arith_quantise_weight(float product, struct arith_weights by)
+{
+    return by.inverse > 0.0f ? (uint32_t)__builtin_rintf(product * by.inverse) : 0;
+}
+
+/* u[t] for t < n, and the step. */
+static inline float arith_quantise_weights(const float *w, const float *scales, uint32_t n, uint16_t *u)
+{
+    uint32_t top = 0;
+    for (uint32_t t = 0; t < n; t++) {
+        uint32_t bits = arith_to_bits(arith_weight_product(w[t], scales[t])) & 0x7fffffffu;
+        top = bits > top ? bits : top;
+    }
+    struct arith_weights by = arith_weights_of(top);
+    for (uint32_t t = 0; t < n; t++)
+        u[t] = (uint16_t)arith_quantise_weight(arith_weight_product(w[t], scales[t]), by);
+    return by.step;
 }
 
 /* Tokens per attention split for a row at position p: 64 below 1,024, and doubling with every fourfold from

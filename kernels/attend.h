@@ -228,10 +228,29 @@ SIMT_INLINE uint32_t attend_head(const SIMT_SHARED struct attend_room *room, con
     return p->unit->kv_head * room->ratio + p->first_head + q % p->n_heads;
 }
 
-/* A scaled value of a query as scores take it. */
-SIMT_INLINE float attend_query_value(const SIMT_SHARED struct attend_room *room, float x)
+/* A query as scores take it, from the scaled values that each lane has of its own elements: floats, rounded
+ * to bf16 if the cache is, or int8 [head_dim] and then a float scale for each 32. */
+SIMT_INLINE void attend_put_query(const SIMT_SHARED struct attend_room *room, SIMT_SHARED float *to,
+                                  const float own[HEAD_PARTS])
 {
-    return room->tile.type == KV_BF16 ? arith_from_bf16(arith_bf16(x)) : x;
+    uint32_t head_dim = room->in.layout.head_dim, type = room->tile.type, lane = simt_lane();
+    if (type == KV_Q8_0)
+        simt_syncwarp(); /* all have read the floats in whose place bytes go */
+#pragma unroll
+    for (uint32_t e = 0; e < HEAD_PARTS; e++) {
+        uint32_t d = e * SIMT_LANES + lane;
+        if (e * SIMT_LANES >= head_dim)
+            break;
+        if (type != KV_Q8_0) {
+            to[d] = type == KV_BF16 ? arith_from_bf16(arith_bf16(own[e])) : own[e];
+            continue;
+        }
+        int8_t q;
+        float scale = head_quantise(own[e], &q);
+        ((SIMT_SHARED int8_t *)to)[d] = q;
+        if (lane == 0)
+            to[head_dim / 4 + e] = scale;
+    }
 }
 
 /* One query, scaled, by one warp. */
@@ -242,16 +261,17 @@ SIMT_INLINE void attend_prepare_query(const struct attend *a, const struct atten
     uint32_t pos = attend_rows(room)[r].pos;
     const SIMT_GLOBAL float *x = attend_in(room, r, room->in.q_col + attend_head(room, p, query) * head_dim);
     SIMT_SHARED float *q = ATTEND_AT(float, room, queries) + query * head_dim;
-    float factor = room->in.scale * ARITH_LOG2E;
+    float factor = room->in.scale * ARITH_LOG2E, own[HEAD_PARTS];
     if (a->lone) {
         struct head_turn turn = attend_turn(room, pos, room->in.q_gain);
         head_prepare(q, x, &turn);
-        for (uint32_t d = simt_lane(); d < head_dim; d += SIMT_LANES)
-            q[d] = attend_query_value(room, q[d] * factor);
-    } else {
-        for (uint32_t d = simt_lane(); d < head_dim; d += SIMT_LANES)
-            q[d] = attend_query_value(room, x[d] * factor);
     }
+#pragma unroll
+    for (uint32_t e = 0; e < HEAD_PARTS; e++) {
+        uint32_t d = e * SIMT_LANES + simt_lane();
+        own[e] = d < head_dim ? (a->lone ? q[d] : x[d]) * factor : 0.0f;
+    }
+    attend_put_query(room, q, own);
     if (simt_lane() == 0) {
         SIMT_SHARED float *of = p->stats + query * ATTEND_QUERY_STATS;
         of[ATTEND_MAX] = -ARITH_INF;
@@ -467,7 +487,12 @@ SIMT_INLINE void attend_turn_weights(const struct attend *a, uint32_t number)
     const SIMT_SHARED struct attend_room *room = a->room;
     const SIMT_SHARED struct attend_place *at = attend_at(a, number);
     struct attend_pass p = attend_pass_of(room, at);
-    attend_soften(&a->crew, room, p.stats, p.unit->first_page + at->page, p.n_queries);
+    uint32_t page = p.unit->first_page + at->page, id = attend_page_of(room, p.unit->slot, page);
+    const SIMT_GLOBAL uint16_t *scales = NULL;
+    if (room->tile.type == KV_Q8_0)
+        scales = (const SIMT_GLOBAL uint16_t *)(attend_tile_at(room, id, p.unit->kv_head, KV_VALUES) +
+                                                KV_PAGE_TOKENS * room->tile.row_bytes);
+    attend_soften(&a->crew, room, p.stats, page, p.n_queries, scales);
 }
 
 SIMT_INLINE void attend_turn_values(const struct attend *a, uint32_t number, bool begin)
@@ -476,7 +501,7 @@ SIMT_INLINE void attend_turn_values(const struct attend *a, uint32_t number, boo
     const SIMT_SHARED struct attend_place *at = attend_at(a, number);
     struct attend_pass p = attend_pass_of(room, at);
     struct attend_piece x = attend_piece_of(room, at);
-    attend_values(&a->crew, room, p.stats, &x, p.n_queries, begin, begin && at->page == 0);
+    attend_values(&a->crew, room, p.stats, &x, p.n_queries, begin, at->page == 0);
 }
 
 /* One piece: waits for it, has a later one copied, does what there is to do. */

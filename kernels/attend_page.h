@@ -13,28 +13,12 @@ struct attend_piece {
     uint32_t page;                /* of the sequence */
 };
 
-/* A unit of a token as floats. */
-SIMT_INLINE void attend_load4(const SIMT_SHARED char *at, bool q8, float scale, float out[4])
-{
-    if (!q8) {
-        uint64_t v = *(const SIMT_SHARED uint64_t *)at;
-        for (int i = 0; i < 4; i++)
-            out[i] = f16_to_float((uint32_t)(v >> 16 * i) & 0xffffu);
-        return;
-    }
-    /* With its sign flipped a byte is q + 128; as the low bits of 2^23 it is a float, exactly. */
-    uint32_t v = *(const SIMT_SHARED uint32_t *)at ^ 0x80808080u;
-    for (int i = 0; i < 4; i++)
-        out[i] = (arith_from_bits(0x4b000000u | (v >> 8 * i & 0xffu)) - 8388736.0f) * scale;
-}
-
 /* A token's key and the queries it meets. */
 struct attend_key {
     const SIMT_SHARED char *row;
     const SIMT_SHARED uint16_t *scales;
-    const SIMT_SHARED float *q[2];
+    const SIMT_SHARED float *q[2]; /* as attend_put_query() leaves them */
     uint32_t swizzle, blocks;
-    enum kv_type type;
 };
 
 struct attend_lanes {
@@ -45,10 +29,11 @@ struct attend_lanes {
 SIMT_INLINE struct attend_lanes attend_part(const struct attend_key *k, int n, uint32_t part)
 {
     struct attend_lanes to = {{{0.0f}}};
-    bool q8 = k->type == KV_Q8_0;
     for (uint32_t i = 0; i < k->blocks; i++) {
-        float x[4], scale = q8 ? f16_to_float(k->scales[i]) : 0.0f;
-        attend_load4(k->row + ((i * 8 + part) ^ k->swizzle) * (q8 ? 4 : 8), q8, scale, x);
+        uint64_t unit = *(const SIMT_SHARED uint64_t *)(k->row + ((i * 8 + part) ^ k->swizzle) * 8);
+        float x[4];
+        for (int l = 0; l < 4; l++)
+            x[l] = f16_to_float((uint32_t)(unit >> 16 * l) & 0xffffu);
         for (int j = 0; j < n; j++) {
             attend_f4 q = *(const SIMT_SHARED attend_f4 *)(k->q[j] + i * 32 + part * 4);
             for (int l = 0; l < 4; l++)
@@ -75,9 +60,9 @@ SIMT_INLINE struct attend_lanes attend_quarter(const struct attend_key *k, int n
     return attend_both(a, attend_both(b, attend_part(k, n, part + 6), n), n);
 }
 
-/* n dot products of one token. The tree is walked depth first, so that few lanes are alive, and its halves in
- * a loop, so that the compiler does not mix them. */
-SIMT_INLINE void attend_dot(const struct attend_key *k, int n, float out[2])
+/* n dot products of one token over f16. The tree is walked depth first, so that few lanes are alive, and its
+ * halves in a loop, so that the compiler does not mix them. */
+SIMT_INLINE void attend_dot_f16(const struct attend_key *k, int n, float out[2])
 {
     struct attend_lanes a = {{{0.0f}}};
 #pragma clang loop unroll(disable)
@@ -128,6 +113,32 @@ SIMT_INLINE void attend_dot_bf16(const struct attend_key *k, int n, float out[2]
         out[j] = low[j] + high[j];
 }
 
+/* Four words of int8 by four. */
+SIMT_INLINE int32_t attend_dot16(simt_u4 a, simt_u4 b)
+{
+    int32_t sum = 0;
+    for (int i = 0; i < 4; i++)
+        sum = simt_dp4a(a[i], b[i], sum);
+    return sum;
+}
+
+/* n dot products of one token over q8_0: a block is two units, whose exact sums meet as integers. */
+SIMT_INLINE void attend_dot_q8(const struct attend_key *k, int n, float out[2])
+{
+    for (int j = 0; j < n; j++)
+        out[j] = 0.0f;
+    for (uint32_t i = 0; i < k->blocks; i++) {
+        simt_u4 x = *(const SIMT_SHARED simt_u4 *)(k->row + (2 * i ^ k->swizzle) * 16);
+        simt_u4 y = *(const SIMT_SHARED simt_u4 *)(k->row + ((2 * i + 1) ^ k->swizzle) * 16);
+        float scale = f16_to_float(k->scales[i]);
+        for (int j = 0; j < n; j++) {
+            const SIMT_SHARED simt_u4 *q = (const SIMT_SHARED simt_u4 *)k->q[j] + 2 * i;
+            int32_t dot = attend_dot16(x, q[0]) + attend_dot16(y, q[1]);
+            out[j] = __builtin_fmaf((float)dot, k->q[j][k->blocks * 8 + i] * scale, out[j]);
+        }
+    }
+}
+
 /* Scores of the piece's tokens for all queries, n of them in one thread. */
 SIMT_INLINE void attend_scores_of(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
                                   const struct attend_piece *p, uint32_t n_queries, int n, enum kv_type type,
@@ -150,13 +161,14 @@ SIMT_INLINE void attend_scores_of(const struct crew *crew, const SIMT_SHARED str
             .q = {queries + first * head_dim, queries + second * head_dim},
             .swizzle = kv_tile_swizzle(&tile, p->first + token),
             .blocks = blocks,
-            .type = type,
         };
         float s[2];
         if (type == KV_BF16)
             attend_dot_bf16(&k, n, s);
+        else if (type == KV_Q8_0)
+            attend_dot_q8(&k, n, s);
         else
-            attend_dot(&k, n, s);
+            attend_dot_f16(&k, n, s);
         scores[first * KV_PAGE_TOKENS + p->first + token] = s[0];
         if (n > 1)
             scores[second * KV_PAGE_TOKENS + p->first + token] = s[1];
@@ -215,11 +227,37 @@ SIMT_INLINE uint32_t attend_seen(uint32_t pos, uint32_t page)
     return pos - start < KV_PAGE_TOKENS ? pos - start + 1 : KV_PAGE_TOKENS;
 }
 
-/* Scores to weights; a warp per query. */
-SIMT_INLINE void attend_soften(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
-                               SIMT_SHARED float *stats, uint32_t page, uint32_t n_queries)
+/* How the weights of lane and lane + 32 are quantised for each block of q8_0 values, by one warp; scales: of
+ * the page's values, n: tokens seen. */
+SIMT_INLINE void attend_weigh(SIMT_SHARED struct attend_steps *to, const SIMT_GLOBAL uint16_t *scales,
+                              uint32_t blocks, uint32_t n, float low, float high)
 {
     uint32_t lane = simt_lane();
+#pragma clang loop unroll(disable)
+    for (uint32_t b = 0; b < blocks; b++) {
+        float s0 = lane < n ? f16_to_float(scales[lane * blocks + b]) : 0.0f;
+        float s1 = lane + 32 < n ? f16_to_float(scales[(lane + 32) * blocks + b]) : 0.0f;
+        uint32_t p0 = arith_to_bits(arith_weight_product(low, s0)) & 0x7fffffffu;
+        uint32_t p1 = arith_to_bits(arith_weight_product(high, s1)) & 0x7fffffffu;
+        uint32_t top = p0 > p1 ? p0 : p1;
+        for (uint32_t x = SIMT_LANES / 2; x; x /= 2) {
+            uint32_t other = simt_shfl_xor_u32(top, x);
+            top = other > top ? other : top;
+        }
+        struct arith_weights by = arith_weights_of(top);
+        if (lane == 0) {
+            to->inverse[b] = by.inverse;
+            to->step[b] = by.step;
+        }
+    }
+}
+
+/* Scores to weights; a warp per query. scales: as for attend_weigh(), or NULL. */
+SIMT_INLINE void attend_soften(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
+                               SIMT_SHARED float *stats, uint32_t page, uint32_t n_queries,
+                               const SIMT_GLOBAL uint16_t *scales)
+{
+    uint32_t lane = simt_lane(), blocks = room->in.layout.head_dim / ARITH_BLOCK;
     for (uint32_t q = simt_warp(); q < n_queries; q += crew->n_warps) {
         SIMT_SHARED float *of = stats + q * ATTEND_QUERY_STATS;
         SIMT_SHARED float *w = ATTEND_AT(float, room, scores) + q * KV_PAGE_TOKENS + lane;
@@ -247,6 +285,9 @@ SIMT_INLINE void attend_soften(const struct crew *crew, const SIMT_SHARED struct
         } else if (lane == 0) {
             of[ATTEND_FACTOR] = 1.0f;
         }
+        if (scales)
+            attend_weigh(ATTEND_AT(struct attend_steps, room, steps) + q, scales, blocks, n, n ? low : 0.0f,
+                         n ? high : 0.0f);
     }
 }
 
@@ -265,20 +306,18 @@ struct attend_value {
     uint32_t first, unit, inside; /* token of the page; unit of its row; byte in it */
 };
 
-SIMT_INLINE void attend_load2(const struct attend_value *v, uint32_t token, enum kv_type type, float out[2])
+SIMT_INLINE const SIMT_SHARED char *attend_value_at(const struct attend_value *v, uint32_t token,
+                                                    enum kv_type type)
 {
     uint32_t unit = v->unit ^ kv_tile_swizzle(&v->tile, v->first + token);
-    const SIMT_SHARED char *at = v->data + token * v->tile.row_bytes + unit * kv_unit_bytes(type) + v->inside;
-    if (type != KV_Q8_0) {
-        uint32_t h = *(const SIMT_SHARED uint32_t *)at;
-        out[0] = type == KV_BF16 ? attend_low(h) : f16_to_float(h);
-        out[1] = type == KV_BF16 ? attend_high(h) : f16_to_float(h >> 16);
-        return;
-    }
-    uint32_t q = *(const SIMT_SHARED uint16_t *)at;
-    float scale = f16_to_float(*(const SIMT_SHARED uint16_t *)(v->scales + token * v->tile.scale_bytes));
-    out[0] = (float)(int8_t)(q & 0xff) * scale;
-    out[1] = (float)(int8_t)(q >> 8) * scale;
+    return v->data + token * v->tile.row_bytes + unit * kv_unit_bytes(type) + v->inside;
+}
+
+SIMT_INLINE void attend_load2(const struct attend_value *v, uint32_t token, enum kv_type type, float out[2])
+{
+    uint32_t h = *(const SIMT_SHARED uint32_t *)attend_value_at(v, token, type);
+    out[0] = type == KV_BF16 ? attend_low(h) : f16_to_float(h);
+    out[1] = type == KV_BF16 ? attend_high(h) : f16_to_float(h >> 16);
 }
 
 /* The sums of one thread: for query j from scores[j] (of this piece), seen[j] tokens of it. */
@@ -365,8 +404,7 @@ SIMT_INLINE void attend_values_of(const struct crew *crew, const SIMT_SHARED str
         uint32_t group = task / pairs, d = task % pairs * 2;
         struct attend_value v = {.data = p->data, .tile = attend_tile(room), .first = p->first};
         v.unit = d >> kv_unit_shift(type);
-        v.inside = (d & ((1u << kv_unit_shift(type)) - 1)) * (type == KV_Q8_0 ? 1 : 2);
-        v.scales = p->data + (v.tile.row_bytes << room->piece_shift) + d / ARITH_BLOCK * 2;
+        v.inside = (d & ((1u << kv_unit_shift(type)) - 1)) * 2;
         struct attend_sums s;
         SIMT_SHARED float *to[4];
         for (int j = 0; j < n; j++) {
@@ -389,20 +427,77 @@ SIMT_INLINE void attend_values_of(const struct crew *crew, const SIMT_SHARED str
     }
 }
 
+/* What one query sees of the piece's values of q8_0, times its quantised weights, into whole sums. */
+SIMT_INLINE void attend_add_q8(const struct attend_value *v, const SIMT_SHARED float *weights, uint32_t seen,
+                               float inverse, int32_t sums[2])
+{
+    struct arith_weights by = {.inverse = inverse};
+#pragma clang loop unroll(disable)
+    for (uint32_t t = 0; t < seen; t++) {
+        uint32_t x = *(const SIMT_SHARED uint16_t *)attend_value_at(v, t, KV_Q8_0);
+        float scale = f16_to_float(*(const SIMT_SHARED uint16_t *)(v->scales + t * v->tile.scale_bytes));
+        int32_t u = (int32_t)arith_quantise_weight(arith_weight_product(weights[t], scale), by);
+        sums[0] += u * (int8_t)(x & 0xff);
+        sums[1] += u * (int8_t)(x >> 8);
+    }
+}
+
+/* Two dimensions' whole sums of query q. The page's last piece makes of them what they come to. */
+SIMT_INLINE void attend_query_q8(const SIMT_SHARED struct attend_room *room, const SIMT_SHARED float *stats,
+                                 const struct attend_piece *p, const struct attend_value *v, uint32_t q,
+                                 uint32_t d, bool begin, bool fresh)
+{
+    uint32_t head_dim = room->in.layout.head_dim, block = d / ARITH_BLOCK, piece = 1u << room->piece_shift;
+    const SIMT_SHARED float *of = stats + q * ATTEND_QUERY_STATS;
+    const SIMT_SHARED struct attend_steps *steps = ATTEND_AT(const struct attend_steps, room, steps) + q;
+    SIMT_SHARED int32_t *kept = ATTEND_AT(int32_t, room, sums) + q * head_dim + d;
+    SIMT_SHARED float *to = ATTEND_AT(float, room, outs) + q * head_dim + d;
+    uint32_t seen = attend_seen(arith_to_bits(of[ATTEND_POS]), p->page);
+    seen = seen > p->first ? seen - p->first : 0;
+    int32_t sums[2] = {begin ? 0 : kept[0], begin ? 0 : kept[1]};
+    attend_add_q8(v, ATTEND_AT(const float, room, scores) + q * KV_PAGE_TOKENS + p->first,
+                  seen < piece ? seen : piece, steps->inverse[block], sums);
+    bool end = p->first + piece == KV_PAGE_TOKENS;
+    for (int i = 0; i < 2; i++)
+        if (end)
+            to[i] = __builtin_fmaf((float)sums[i], steps->step[block],
+                                   (fresh ? 0.0f : to[i]) * of[ATTEND_FACTOR]);
+        else
+            kept[i] = sums[i];
+}
+
+/* The same as attend_values_of() of q8_0, query by query. */
+SIMT_INLINE void attend_values_q8(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
+                                  const SIMT_SHARED float *stats, const struct attend_piece *p,
+                                  uint32_t n_queries, bool begin, bool fresh, uint32_t per)
+{
+    uint32_t pairs = room->in.layout.head_dim / 2, n_tasks = (n_queries + per - 1) / per * pairs;
+    for (uint32_t task = simt_thread(); task < n_tasks; task += crew->n_threads) {
+        uint32_t d = task % pairs * 2, first = task / pairs * per;
+        struct attend_value v = {.data = p->data, .tile = attend_tile(room), .first = p->first};
+        v.unit = d >> kv_unit_shift(KV_Q8_0);
+        v.inside = d & ((1u << kv_unit_shift(KV_Q8_0)) - 1);
+        v.scales = p->data + (v.tile.row_bytes << room->piece_shift) + d / ARITH_BLOCK * 2;
+#pragma clang loop unroll(disable)
+        for (uint32_t q = first; q < first + per && q < n_queries; q++)
+            attend_query_q8(room, stats, p, &v, q, d, begin, fresh);
+    }
+}
+
+/* `first`: of the unit's pages. */
 SIMT_INLINE void attend_values(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
                                const SIMT_SHARED float *stats, const struct attend_piece *p,
-                               uint32_t n_queries, bool begin, bool fresh)
+                               uint32_t n_queries, bool begin, bool first)
 {
-    bool one = attend_per(crew, room->in.layout.head_dim, n_queries) == 1;
-    if (room->tile.type == KV_BF16 && one)
+    uint32_t per = attend_per(crew, room->in.layout.head_dim, n_queries), type = room->tile.type;
+    bool fresh = begin && first;
+    if (type == KV_Q8_0)
+        attend_values_q8(crew, room, stats, p, n_queries, begin, first, per);
+    else if (type == KV_BF16 && per == 1)
         attend_values_of(crew, room, stats, p, n_queries, begin, fresh, KV_BF16, 1);
-    else if (room->tile.type == KV_BF16)
+    else if (type == KV_BF16)
         attend_values_of(crew, room, stats, p, n_queries, begin, fresh, KV_BF16, 4);
-    else if (room->tile.type == KV_Q8_0 && one)
-        attend_values_of(crew, room, stats, p, n_queries, begin, fresh, KV_Q8_0, 1);
-    else if (room->tile.type == KV_Q8_0)
-        attend_values_of(crew, room, stats, p, n_queries, begin, fresh, KV_Q8_0, 4);
-    else if (one)
+    else if (per == 1)
         attend_values_of(crew, room, stats, p, n_queries, begin, fresh, KV_F16, 1);
     else
         attend_values_of(crew, room, stats, p, n_queries, begin, fresh, KV_F16, 4);

@@ -35,6 +35,11 @@ struct attend_place {
 
 enum attend_stat { ATTEND_MAX, ATTEND_SUM, ATTEND_FACTOR, ATTEND_POS };
 
+/* How a query's weights are quantised for each block of q8_0 values. */
+struct attend_steps {
+    float inverse[ATTEND_MAX_HEAD_DIM / ARITH_BLOCK], step[ATTEND_MAX_HEAD_DIM / ARITH_BLOCK];
+};
+
 struct attend_room {
     struct attend_args in;
     uint64_t rows; /* struct step_row [n_rows] */
@@ -53,8 +58,10 @@ struct attend_room {
     uint32_t first_split; /* u32 [n_rows + 1]: splits of all groups before that row */
     uint32_t stats;       /* [2][n_queries][ATTEND_QUERY_STATS], by turns */
     uint32_t stage;       /* float [2][head_dim]: a row's own k and v */
-    uint32_t queries;     /* float [n_queries][head_dim], scaled, as the cache type wants them */
+    uint32_t queries;     /* [n_queries][head_dim * 4 bytes], scaled: attend_put_query() */
     uint32_t outs;        /* float [n_queries][head_dim] */
+    uint32_t sums;        /* of q8_0 int32 [n_queries][head_dim]: of the page so far */
+    uint32_t steps;       /* of q8_0 struct attend_steps [n_queries]: of the page */
     uint32_t scores;      /* float [n_queries][KV_PAGE_TOKENS] */
     uint32_t ring;        /* [n_slots][piece_bytes] */
     struct attend_unit units[ATTEND_BATCH];
@@ -67,9 +74,10 @@ SIMT_INLINE uint32_t attend_round16(uint32_t n)
 }
 
 /* Bytes per query. */
-SIMT_INLINE uint32_t attend_query_bytes(uint32_t head_dim)
+SIMT_INLINE uint32_t attend_query_bytes(uint32_t head_dim, bool q8)
 {
-    return 2 * head_dim * 4 + KV_PAGE_TOKENS * 4 + 2 * ATTEND_QUERY_STATS * 4;
+    return 2 * head_dim * 4 + KV_PAGE_TOKENS * 4 + 2 * ATTEND_QUERY_STATS * 4 +
+           (q8 ? head_dim * 4 + (uint32_t)sizeof(struct attend_steps) : 0);
 }
 
 /* As many queries as wanted beside two pieces, as large as they then can be; with less room, fewer queries.
@@ -77,7 +85,8 @@ SIMT_INLINE uint32_t attend_query_bytes(uint32_t head_dim)
 SIMT_INLINE void attend_room_share(SIMT_SHARED struct attend_room *room, uint32_t bytes)
 {
     uint32_t ratio = room->ratio, wanted = ratio, head_dim = room->in.layout.head_dim;
-    uint32_t token = room->tile.row_bytes + room->tile.scale_bytes, per_query = attend_query_bytes(head_dim);
+    uint32_t token = room->tile.row_bytes + room->tile.scale_bytes;
+    uint32_t per_query = attend_query_bytes(head_dim, room->tile.scale_bytes != 0);
     if (!room->lone && ratio < ATTEND_QUERIES)
         wanted = ATTEND_QUERIES / ratio * ratio;
     uint32_t shift = 6;
@@ -109,6 +118,10 @@ SIMT_INLINE void attend_room_place(SIMT_SHARED struct attend_room *room)
     at += room->n_queries * head_dim * 4;
     room->outs = at;
     at += room->n_queries * head_dim * 4;
+    room->sums = at;
+    at += room->tile.scale_bytes ? room->n_queries * head_dim * 4 : 0;
+    room->steps = at;
+    at += room->tile.scale_bytes ? room->n_queries * (uint32_t)sizeof(struct attend_steps) : 0;
     room->scores = at;
     at += room->n_queries * KV_PAGE_TOKENS * 4;
     room->ring = at;

@@ -1,12 +1,12 @@
 /* kv_tile.h - the order inside a tile of the cache, on a device (kv_layout.h leaves it to each backend).
  *
  * A tile is [64 tokens][head_dim] elements, then for q8_0 [64][head_dim / 32] scales, keys and values alike.
- * A token's elements stand in units, each what a thread loads of a key at once: 8 of bf16 (16 bytes), and 4
- * of f16 (8 bytes) and q8_0 (4 bytes), whose sums take no more neighbours together (arith.h, LANES). Unit u
- * of token t lies at place u ^ kv_tile_swizzle(t) of the token's row. So both ways of reading are free of
+ * A token's elements stand in units, each what a thread loads of a key at once: 16 bytes, which are 8 of bf16
+ * and 16 of q8_0; but 4 of f16 (8 bytes), whose sums take no more neighbours together (arith.h, LANES). Unit
+ * u of token t lies at place u ^ kv_tile_swizzle(t) of the token's row. So both ways of reading are free of
  * bank conflicts in a linear copy of the tile in shared memory: one thread per token, each at the same unit
- * of its own token (8 threads of bf16, 16 of f16, 32 of q8_0 fill the 32 banks), and a warp along one token.
- * head_dim is a multiple of 32.
+ * of its own token (8 threads, or 16 of f16, fill the 32 banks), and a warp along one token. head_dim is a
+ * multiple of 32.
  *
  * The tokens of a range lie in one run of bytes, and so do their scales. */
 #pragma once
@@ -23,12 +23,12 @@ struct kv_tile {
 
 static inline uint32_t kv_unit_shift(uint32_t type)
 {
-    return type == KV_BF16 ? 3 : 2;
+    return type == KV_F16 ? 2 : type == KV_BF16 ? 3 : 4;
 }
 
 static inline uint32_t kv_unit_bytes(uint32_t type)
 {
-    return type == KV_BF16 ? 16 : type == KV_F16 ? 8 : 4;
+    return type == KV_F16 ? 8 : 16;
 }
 
 static inline struct kv_tile kv_tile_of(uint32_t head_dim, uint32_t type)

@@ -24,6 +24,8 @@
  * c[4] += a[4] * b[2], see below
  *            simt_mma16_s8s8(c, a, b)          m16n8k16: c[4] += a[2] * b
  *
+ * THREAD     simt_dp4a(a, b, c)                c + the dot product of two words' four int8
+ *
  * ORDERED    relaxed, acquire and release at gpu scope (the device) or sys scope (the host too), u32; the
  *            _u64 forms at sys scope. Nothing else may touch memory that another thread touches unordered.
  *            simt_ld_relaxed_gpu(p) simt_ld_acquire_gpu(p) simt_ld_relaxed_sys(p) simt_ld_acquire_sys(p)

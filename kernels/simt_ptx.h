@@ -95,6 +95,13 @@ SIMT_INLINE void simt_mma16_s8s8(int32_t c[4], const uint32_t a[2], uint32_t b)
         : "r"(a[0]), "r"(a[1]), "r"(b));
 }
 
+/* Has no place to keep: it asks nothing of memory or of other threads. */
+SIMT_INLINE int32_t simt_dp4a(uint32_t a, uint32_t b, int32_t c)
+{
+    __asm__("dp4a.s32.s32 %0, %1, %2, %0;" : "+r"(c) : "r"(a), "r"(b));
+    return c;
+}
+
 /* Ordered accesses. */
 #define SIMT_LOAD(name, op, type, bits, constraint)                                                          \
     SIMT_INLINE type name(const SIMT_GLOBAL type *p)                                                         \

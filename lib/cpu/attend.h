@@ -10,7 +10,7 @@
 #include "step.h"
 
 /* Of the elements inside a tile (ops.h), as backend_info.kv_order says it: another order, another number. */
-#define ATTEND_KV_ORDER "cpu 2"
+#define ATTEND_KV_ORDER "cpu 3"
 
 struct attend_group {
     uint32_t first, n;    /* rows of the step */

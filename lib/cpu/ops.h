@@ -3,14 +3,14 @@
  * vector of 1, 8 or 16 floats. Thread: all functions are pure.
  *
  * Order inside a KV tile on the cpu (lib/kv_layout.h leaves it to us), T = 16 tokens:
- *   keys    [64/T][head_dim][T]   so that a vector of tokens is multiplied by one element of q; the
- *                                 dimensions stand in the order in which the tree over lanes adds them
- *                                 (struct ops_order), so that they are read from front to back
- *   values  [64][head_dim]        so that a vector of dimensions is multiplied by one weight
- *   scales of q8_0 (f16): keys [blocks][64], values [64][blocks], blocks = ceil(head_dim / 32)
- *   bf16    keys [64/T][head_dim/2][T][2], values [32][head_dim][2 tokens]: pairs, as its rule adds them
- * A q8_0 element is what arith_quantise() gives for its block (a short last block padded with zeros), its
- * scale rounded to f16, and it is read back as (float)q * scale. */
+ *   f16   keys    [64/T][head_dim][T]         a vector of tokens is multiplied by one element of q; the
+ * dimensions stand in the order in which the tree over lanes adds them (struct ops_order), so that they are
+ * read from front to back values  [64][head_dim]              a vector of dimensions is multiplied by one
+ * weight bf16  keys    [64/T][head_dim/2][T][2]    pairs of dimensions, as its rule adds them values
+ * [32][head_dim][2]           pairs of tokens q8_0  keys    [64/T][quads][T][4]         four dimensions, 128
+ * added to each; quads = ceil(head_dim / 4) values  [16][head_dim][4]           four tokens scales (f16), of
+ * both: [blocks][64], blocks = ceil(head_dim / 32) A q8_0 element is what arith_quantise() gives for its
+ * block (a short last block padded with zeros), its scale rounded to f16. */
 #pragma once
 #include "kv_layout.h"
 
@@ -19,11 +19,12 @@
 #include <stdint.h>
 
 #define OPS_MAX_HEAD_DIM 256
+#define OPS_MIN_PADDED   32
 
 /* The row length of queries and outputs: head_dim rounded up. */
 static inline uint32_t ops_padded(uint32_t head_dim)
 {
-    return (head_dim + 15) / 16 * 16;
+    return (head_dim + OPS_MIN_PADDED - 1) / OPS_MIN_PADDED * OPS_MIN_PADDED;
 }
 
 /* The order of keys' dimensions: lane by lane (d % 32) in the order of the tree's leaves, d ascending inside

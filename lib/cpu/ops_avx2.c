@@ -113,11 +113,6 @@ static inline void vec_to_half(uint16_t *p, struct vec v)
     _mm_storeu_si128((void *)p, _mm256_cvtps_ph(v.f, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
-static inline struct vec vec_from_int8(const int8_t *p)
-{
-    return (struct vec){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p)))};
-}
-
 /* arith_bf16() lane by lane. */
 static inline void vec_to_bf16(uint16_t *p, struct vec v)
 {
@@ -173,6 +168,102 @@ static inline struct vec vec_dot2(struct vec sum, struct pairs a, struct pairs b
 }
 
 #include "flush_mode.h"
+
+/* Lanes of 32 bits, or of four bytes (ops_q8.h). */
+struct ints {
+    __m256i i;
+};
+
+static inline struct ints ints_zero(void)
+{
+    return (struct ints){_mm256_setzero_si256()};
+}
+
+static inline struct ints ints_load(const uint8_t *p)
+{
+    return (struct ints){_mm256_loadu_si256((const void *)p)};
+}
+
+static inline struct ints ints_all(const void *p)
+{
+    int32_t four;
+    memcpy(&four, p, sizeof four);
+    return (struct ints){_mm256_set1_epi32(four)};
+}
+
+static inline struct ints ints_start(int32_t sum)
+{
+    (void)sum; /* nothing is left of what was added to the keys */
+    return ints_zero();
+}
+
+/* Unsigned bytes up to 127 by signed ones: no sum of two products is too large for 16 bits. */
+static inline struct ints ints_dot_values(struct ints sum, struct ints sevens, struct ints values)
+{
+    __m256i pairs = _mm256_maddubs_epi16(sevens.i, values.i);
+    return (struct ints){_mm256_add_epi32(sum.i, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))};
+}
+
+static inline struct ints ints_dot_keys(struct ints sum, struct ints keys, struct ints q)
+{
+    __m256i k = _mm256_xor_si256(keys.i, _mm256_set1_epi8(-128));
+    return ints_dot_values(sum, (struct ints){_mm256_abs_epi8(q.i)}, (struct ints){_mm256_sign_epi8(k, q.i)});
+}
+
+static inline struct vec vec_from_ints(struct ints a)
+{
+    return (struct vec){_mm256_cvtepi32_ps(a.i)};
+}
+
+static inline struct ints ints_from_vec(struct vec a)
+{
+    return (struct ints){_mm256_cvtps_epi32(a.f)};
+}
+
+/* arith_weight_product() lane by lane. */
+static inline struct vec vec_mul_weight(struct vec w, struct vec scale)
+{
+    __m256 none = _mm256_cmp_ps(w.f, _mm256_setzero_ps(), _CMP_EQ_OQ);
+    return (struct vec){_mm256_andnot_ps(none, _mm256_mul_ps(w.f, scale.f))};
+}
+
+static inline struct ints ints_max_magnitude(struct ints top, struct vec a)
+{
+    __m256i bits = _mm256_and_si256(_mm256_castps_si256(a.f), _mm256_set1_epi32(0x7fffffff));
+    return (struct ints){_mm256_max_epu32(top.i, bits)};
+}
+
+static inline uint32_t ints_largest(struct ints a)
+{
+    __m128i m = _mm_max_epu32(_mm256_castsi256_si128(a.i), _mm256_extracti128_si256(a.i, 1));
+    m = _mm_max_epu32(m, _mm_unpackhi_epi64(m, m));
+    m = _mm_max_epu32(m, _mm_srli_epi64(m, 32));
+    return (uint32_t)_mm_cvtsi128_si32(m);
+}
+
+/* The low bytes of eight lanes. */
+static inline void store_low_bytes(uint8_t *p, __m256i a)
+{
+    __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    _mm_storel_epi64((void *)p, _mm_packus_epi16(words, words));
+}
+
+static inline void ints_store_sevens(uint8_t *high, uint8_t *low, struct ints a)
+{
+    store_low_bytes(high, _mm256_srli_epi32(a.i, 7));
+    store_low_bytes(low, _mm256_and_si256(a.i, _mm256_set1_epi32(127)));
+}
+
+static inline struct ints ints_join_sevens(struct ints high, struct ints low)
+{
+    return (struct ints){_mm256_add_epi32(_mm256_slli_epi32(high.i, 7), low.i)};
+}
+
+static inline void ints_store_quarter(uint8_t *p, const int8_t *elements, uint32_t quarter)
+{
+    for (int i = 0; i < WIDTH; i++)
+        p[4 * i + (int)quarter] = (uint8_t)elements[i];
+}
 
 static inline bool vec_any_not_finite(struct vec v)
 {

@@ -1,5 +1,5 @@
 /* The operations of ops.h on vectors of 16 floats; ops_bf16_avx512.c has them with instructions for bf16. */
-#if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__)
+#if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__) && defined(__AVX512VNNI__)
 #include "arith.h"
 #include "half.h"
 
@@ -118,11 +118,6 @@ static inline void vec_to_half(uint16_t *p, struct vec v)
     _mm256_storeu_si256((void *)p, _mm512_cvtps_ph(v.f, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
-static inline struct vec vec_from_int8(const int8_t *p)
-{
-    return (struct vec){_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p)))};
-}
-
 /* Lanes of two bf16 (ops_bf16.h). */
 struct pairs {
     __m512i i;
@@ -200,6 +195,95 @@ static inline struct vec vec_dot2(struct vec sum, struct pairs a, struct pairs b
 
 #include "flush_mode.h"
 #endif
+
+/* Lanes of 32 bits, or of four bytes (ops_q8.h). */
+struct ints {
+    __m512i i;
+};
+
+static inline struct ints ints_zero(void)
+{
+    return (struct ints){_mm512_setzero_si512()};
+}
+
+static inline struct ints ints_load(const uint8_t *p)
+{
+    return (struct ints){_mm512_loadu_si512(p)};
+}
+
+/* The same four bytes in all lanes. */
+static inline struct ints ints_all(const void *p)
+{
+    int32_t four;
+    memcpy(&four, p, sizeof four);
+    return (struct ints){_mm512_set1_epi32(four)};
+}
+
+/* Where a dot product with keys begins; sum: of the query's values. */
+static inline struct ints ints_start(int32_t sum)
+{
+    return (struct ints){_mm512_set1_epi32(-128 * sum)};
+}
+
+static inline struct ints ints_dot_keys(struct ints sum, struct ints keys, struct ints q)
+{
+    return (struct ints){_mm512_dpbusd_epi32(sum.i, keys.i, q.i)};
+}
+
+static inline struct ints ints_dot_values(struct ints sum, struct ints sevens, struct ints values)
+{
+    return (struct ints){_mm512_dpbusd_epi32(sum.i, sevens.i, values.i)};
+}
+
+static inline struct vec vec_from_ints(struct ints a)
+{
+    return (struct vec){_mm512_cvtepi32_ps(a.i)};
+}
+
+static inline struct ints ints_from_vec(struct vec a)
+{
+    return (struct ints){_mm512_cvtps_epi32(a.f)};
+}
+
+/* arith_weight_product() lane by lane. */
+static inline struct vec vec_mul_weight(struct vec w, struct vec scale)
+{
+    __mmask16 any = _mm512_cmp_ps_mask(w.f, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+    return (struct vec){_mm512_maskz_mul_ps(any, w.f, scale.f)};
+}
+
+/* The larger of top and the bits of a without sign. */
+static inline struct ints ints_max_magnitude(struct ints top, struct vec a)
+{
+    __m512i bits = _mm512_and_si512(_mm512_castps_si512(a.f), _mm512_set1_epi32(0x7fffffff));
+    return (struct ints){_mm512_max_epu32(top.i, bits)};
+}
+
+static inline uint32_t ints_largest(struct ints a)
+{
+    return _mm512_reduce_max_epu32(a.i);
+}
+
+/* Numbers of 14 bits as two bytes, and their sums back. */
+static inline void ints_store_sevens(uint8_t *high, uint8_t *low, struct ints a)
+{
+    __m512i l = _mm512_and_si512(a.i, _mm512_set1_epi32(127));
+    _mm_storeu_si128((void *)high, _mm512_cvtepi32_epi8(_mm512_srli_epi32(a.i, 7)));
+    _mm_storeu_si128((void *)low, _mm512_cvtepi32_epi8(l));
+}
+
+static inline struct ints ints_join_sevens(struct ints high, struct ints low)
+{
+    return (struct ints){_mm512_add_epi32(_mm512_slli_epi32(high.i, 7), low.i)};
+}
+
+/* Writes byte `quarter` of WIDTH lanes, and nothing else. */
+static inline void ints_store_quarter(uint8_t *p, const int8_t *elements, uint32_t quarter)
+{
+    __m512i wide = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)elements));
+    wide = _mm512_sll_epi32(wide, _mm_cvtsi32_si128((int)(8 * quarter)));
+    _mm512_mask_storeu_epi8(p, 0x1111111111111111u << quarter, wide);
+}
 
 static inline bool vec_any_not_finite(struct vec v)
 {

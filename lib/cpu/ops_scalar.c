@@ -88,11 +88,6 @@ static inline void vec_to_half(uint16_t *p, struct vec v)
     *p = half_from_float(v.f);
 }
 
-static inline struct vec vec_from_int8(const int8_t *p)
-{
-    return (struct vec){(float)*p};
-}
-
 static inline void vec_to_bf16(uint16_t *p, struct vec v)
 {
     *p = arith_bf16(v.f);
@@ -141,6 +136,96 @@ static inline uint32_t flush_begin(void)
 static inline void flush_end(uint32_t mode)
 {
     (void)mode;
+}
+
+/* A lane of 32 bits, or of four bytes (ops_q8.h). */
+struct ints {
+    union {
+        uint32_t whole;
+        int32_t i;
+        uint8_t bytes[4];
+    };
+};
+
+static inline struct ints ints_zero(void)
+{
+    return (struct ints){.i = 0};
+}
+
+static inline struct ints ints_load(const uint8_t *p)
+{
+    return (struct ints){.bytes = {p[0], p[1], p[2], p[3]}};
+}
+
+/* The same four bytes in all lanes. */
+static inline struct ints ints_all(const void *p)
+{
+    return ints_load(p);
+}
+
+/* Where a dot product with keys begins; sum: of the query's values. */
+static inline struct ints ints_start(int32_t sum)
+{
+    return (struct ints){.i = -128 * sum};
+}
+
+/* Unsigned by signed bytes. */
+static inline struct ints ints_dot_keys(struct ints sum, struct ints keys, struct ints q)
+{
+    for (int i = 0; i < 4; i++)
+        sum.i += keys.bytes[i] * (int8_t)q.bytes[i];
+    return sum;
+}
+
+static inline struct ints ints_dot_values(struct ints sum, struct ints sevens, struct ints values)
+{
+    return ints_dot_keys(sum, sevens, values);
+}
+
+static inline struct vec vec_from_ints(struct ints a)
+{
+    return (struct vec){(float)a.i};
+}
+
+/* To nearest. */
+static inline struct ints ints_from_vec(struct vec a)
+{
+    return (struct ints){.i = (int32_t)__builtin_rintf(a.f)};
+}
+
+static inline struct vec vec_mul_weight(struct vec w, struct vec scale)
+{
+    return (struct vec){arith_weight_product(w.f, scale.f)};
+}
+
+/* The larger of top and the bits of a without sign. */
+static inline struct ints ints_max_magnitude(struct ints top, struct vec a)
+{
+    uint32_t bits = arith_to_bits(a.f) & 0x7fffffffu;
+    return (struct ints){.whole = bits > top.whole ? bits : top.whole};
+}
+
+static inline uint32_t ints_largest(struct ints a)
+{
+    return a.whole;
+}
+
+/* Numbers of 14 bits as two bytes, and their sums back. */
+static inline void ints_store_sevens(uint8_t *high, uint8_t *low, struct ints a)
+{
+    *high = (uint8_t)(a.i >> 7);
+    *low = a.i & 127;
+}
+
+static inline struct ints ints_join_sevens(struct ints high, struct ints low)
+{
+    return (struct ints){.i = high.i * 128 + low.i};
+}
+
+/* Writes byte `quarter` of WIDTH lanes, and nothing else. */
+static inline void ints_store_quarter(uint8_t *p, const int8_t *elements, uint32_t quarter)
+{
+    p[quarter] = (uint8_t)*elements;
 }
 
 /* Whether any lane is an infinity or a NaN. */

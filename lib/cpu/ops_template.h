@@ -139,84 +139,9 @@ static void silu(float *out, const float *a, uint32_t n)
 
 /* --- the cache --- */
 
-static uint32_t scale_blocks(const struct kv_layout *kv)
-{
-    return (kv->head_dim + ARITH_BLOCK - 1) / ARITH_BLOCK;
-}
-
-/* Where token t's keys begin in a tile; the next dimension in order is TOKEN_BLOCK elements further. */
-INLINE size_t key_start(uint32_t head_dim, uint32_t t)
-{
-    return (size_t)(t / TOKEN_BLOCK) * head_dim * TOKEN_BLOCK + t % TOKEN_BLOCK;
-}
-
-static void append_f16(const struct kv_layout *kv, const struct ops_order *order, uint16_t *tile,
-                       enum kv_which which, uint32_t t, const float *x)
-{
-    uint16_t row[OPS_MAX_HEAD_DIM];
-    uint32_t n = kv->head_dim, d = 0;
-    for (; d + WIDTH <= n; d += WIDTH)
-        vec_to_half(row + d, vec_load(x + d));
-    for (; d < n; d++)
-        row[d] = half_from_float(x[d]);
-    if (which == KV_VALUES) {
-        memcpy(tile + (size_t)t * n, row, n * sizeof row[0]);
-        return;
-    }
-    uint16_t *to = tile + key_start(n, t);
-    for (uint32_t i = 0; i < n; i++)
-        to[i * TOKEN_BLOCK] = row[order->dims[i]];
-}
-
-static void append_q8(const struct kv_layout *kv, const struct ops_order *order, uint8_t *tile,
-                      enum kv_which which, uint32_t t, const float *x)
-{
-    uint32_t n = kv->head_dim, blocks = scale_blocks(kv);
-    int8_t row[OPS_MAX_HEAD_DIM + ARITH_BLOCK], *elements = (int8_t *)tile;
-    uint16_t *scales = (uint16_t *)(void *)(tile + kv_tile_elements(kv));
-    for (uint32_t b = 0; b < blocks; b++) {
-        float block[ARITH_BLOCK] = {0};
-        uint32_t first = b * ARITH_BLOCK, m = n - first < ARITH_BLOCK ? n - first : ARITH_BLOCK;
-        memcpy(block, x + first, m * sizeof block[0]);
-        uint16_t scale = half_from_float(arith_quantise(block, row + first));
-        scales[which == KV_VALUES ? t * blocks + b : b * KV_PAGE_TOKENS + t] = scale;
-    }
-    if (which == KV_VALUES) {
-        memcpy(elements + (size_t)t * n, row, n);
-        return;
-    }
-    int8_t *to = elements + key_start(n, t);
-    for (uint32_t i = 0; i < n; i++)
-        to[i * TOKEN_BLOCK] = row[order->dims[i]];
-}
-
 /* --- attention: several queries share every load of a key or value --- */
 
-enum {
-    MAX_BATCH = 4,
-    DOT_VECS = WIDTH == 16 ? 4 : 2,
-    MAX_VALUE_VECS = WIDTH == 16 ? 16 : 8,
-    MAX_BLOCKS = OPS_MAX_HEAD_DIM / ARITH_BLOCK
-};
-
-/* The scales of a q8_0 page as floats. */
-struct page_scales {
-    _Alignas(64) float keys[MAX_BLOCKS * KV_PAGE_TOKENS];
-    _Alignas(64) float values[MAX_BLOCKS * KV_PAGE_TOKENS];
-};
-
-/* Dot products of a batch of queries with the WIDTH tokens of a page that begin at `token`. */
-struct dots {
-    enum kv_type type;
-    uint32_t count; /* elements per lane where all lanes have as many, else 0 */
-    const struct ops_order *order;
-    const uint16_t *halves; /* keys of the first of the tokens */
-    const int8_t *bytes;
-    const float *scales;
-    const float *q[MAX_BATCH];
-    uint32_t next;        /* elements from one vector of tokens to the next */
-    const uint8_t *ahead; /* what to fetch meanwhile, as much as is read here; or NULL */
-};
+enum { MAX_BATCH = 4, DOT_VECS = WIDTH == 16 ? 4 : 2, MAX_VALUE_VECS = WIDTH == 16 ? 16 : 8 };
 
 /* Fetching ahead is spread over the arithmetic: each tile is a run of its own in memory, too short for the
  * hardware to notice, and a burst of fetches would leave memory idle afterwards. */
@@ -224,110 +149,6 @@ INLINE void fetch(const uint8_t *p, size_t size)
 {
     for (size_t i = 0; i < size; i += 64)
         __builtin_prefetch(p + i);
-}
-
-/* Sums of one part of the tree: of query j and the w-th vector of tokens at [j][w]. */
-struct dot_sums {
-    struct vec v[MAX_BATCH][DOT_VECS];
-};
-
-/* One lane: its elements lie together, ascending; element i has the i-th scale. With two vectors of tokens
- * (m) every broadcast of a query serves two products: loads, of which a core does as many as products, would
- * be the limit. */
-INLINE void dot_leaf(const struct dots *x, uint32_t leaf, int n, int m, struct dot_sums *out)
-{
-    uint32_t at = x->count ? leaf * x->count : x->order->start[leaf];
-    uint32_t end = x->count ? at + x->count : x->order->start[leaf + 1];
-    const uint32_t size = x->type == KV_F16 ? 2 * TOKEN_BLOCK : TOKEN_BLOCK;
-    if (x->ahead)
-        for (int w = 0; w < m; w++)
-            fetch(x->ahead + (size_t)w * x->next * size / TOKEN_BLOCK + (size_t)at * size,
-                  (size_t)(end - at) * size);
-    for (int j = 0; j < n; j++)
-        for (int w = 0; w < m; w++)
-            out->v[j][w] = vec_all(0.0f);
-    for (uint32_t i = 0; at < end; at++, i++) {
-        struct vec k[DOT_VECS];
-        for (int w = 0; w < m; w++) {
-            size_t e = (size_t)w * x->next + (size_t)at * TOKEN_BLOCK;
-            k[w] = x->type == KV_F16 ? vec_from_half(x->halves + e)
-                                     : vec_mul(vec_from_int8(x->bytes + e),
-                                               vec_load(x->scales + i * KV_PAGE_TOKENS + w * WIDTH));
-        }
-        for (int j = 0; j < n; j++) {
-            struct vec q = vec_all(x->q[j][at]);
-            for (int w = 0; w < m; w++)
-                out->v[j][w] = vec_fma(q, k[w], out->v[j][w]);
-        }
-    }
-}
-
-/* The xor tree over lanes, depth first, so that few partial sums are alive. Leaves are numbered in that
- * order. */
-#define DOT_NODE(name, child, width)                                                                         \
-    INLINE void name(const struct dots *x, uint32_t leaf, int n, int m, struct dot_sums *out)                \
-    {                                                                                                        \
-        struct dot_sums other;                                                                               \
-        child(x, leaf, n, m, out);                                                                           \
-        child(x, leaf + (width), n, m, &other);                                                              \
-        dot_add(out, &other, n, m);                                                                          \
-    }
-INLINE void dot_add(struct dot_sums *to, const struct dot_sums *other, int n, int m)
-{
-    for (int j = 0; j < n; j++)
-        for (int w = 0; w < m; w++)
-            to->v[j][w] = vec_add(to->v[j][w], other->v[j][w]);
-}
-DOT_NODE(dot_2, dot_leaf, 1)
-DOT_NODE(dot_4, dot_2, 2)
-#undef DOT_NODE
-
-/* The whole tree: eighths of it in a loop, since the code of all 32 leaves would be large, and no more sums
- * than those of an eighth stay in registers. */
-INLINE void dot_all(const struct dots *x, int n, int m, struct dot_sums *out)
-{
-    struct dot_sums part[8];
-#pragma GCC unroll 1
-    for (uint32_t i = 0; i < 8; i++)
-        dot_4(x, i * 4, n, m, &part[i]);
-    for (uint32_t width = 1; width < 8; width *= 2)
-        for (uint32_t i = 0; i < 8; i += 2 * width)
-            dot_add(&part[i], &part[i + width], n, m);
-    *out = part[0];
-}
-
-/* Scores of m vectors of tokens from token t on. */
-INLINE void score_some(struct dots x, const struct ops_page *page, const struct page_scales *scales,
-                       uint32_t t, bool first, int n, int m, float s[][KV_PAGE_TOKENS])
-{
-    size_t start = key_start(page->kv->head_dim, t);
-    struct dot_sums v;
-    x.halves = (const uint16_t *)(const void *)page->keys + start;
-    x.bytes = (const int8_t *)page->keys + start;
-    x.scales = x.type == KV_Q8_0 ? scales->keys + t : NULL;
-    x.ahead = first ? page->values + start * (x.type == KV_F16 ? 2 : 1) : NULL;
-    /* Hides that the queries stay the same: else their broadcasts, a vector for every element, are made
-     * before the loop and kept on the stack. */
-    for (int j = 0; j < n; j++)
-        __asm__("" : "+r"(x.q[j]));
-    dot_all(&x, n, m, &v);
-    for (int j = 0; j < n; j++)
-        for (int w = 0; w < m; w++)
-            vec_store(&s[j][t + (uint32_t)w * WIDTH], v.v[j][w]);
-}
-
-/* Scores of at least n_tokens tokens for n queries. Four vectors at a time are the fastest for two queries of
- * f16, but the end of a page that is not full is not read for nothing. */
-INLINE void scores(struct dots x, const struct ops_page *page, const struct page_scales *scales,
-                   uint32_t n_tokens, bool first, int n, float s[][KV_PAGE_TOKENS])
-{
-    const bool by_four = DOT_VECS > 2 && n == 2 && x.type == KV_F16;
-    uint32_t t = 0, head_dim = page->kv->head_dim;
-    x.next = (uint32_t)(key_start(head_dim, WIDTH) - key_start(head_dim, 0));
-    for (; by_four && t + 2 * WIDTH < n_tokens; t += DOT_VECS * WIDTH)
-        score_some(x, page, scales, t, first, n, DOT_VECS, s);
-    for (; t < n_tokens; t += 2 * WIDTH)
-        score_some(x, page, scales, t, first, n, 2, s);
 }
 
 /* Scores to weights, for n queries; factor[j]: of what query j had folded before. Each stage takes all
@@ -362,133 +183,19 @@ INLINE void soften(const struct ops_query *queries, float w[][KV_PAGE_TOKENS], i
     }
 }
 
-/* WIDTH values of token t from dimension d. */
-INLINE struct vec value_at(const struct ops_page *page, enum kv_type type, const float *scales, uint32_t t,
-                           uint32_t d)
-{
-    uint32_t n = page->kv->head_dim;
-    if (type == KV_F16)
-        return vec_from_half((const uint16_t *)(const void *)page->values + t * n + d);
-    float scale = scales[t * ((n + ARITH_BLOCK - 1) / ARITH_BLOCK) + d / ARITH_BLOCK];
-    return vec_mul(vec_from_int8((const int8_t *)page->values + t * n + d), vec_all(scale));
-}
-
-/* Tokens [first, last) into dimensions [d, d + m * WIDTH) of n queries. factor: of what is there, or NULL. */
-INLINE void fold_values(const struct ops_page *page, enum kv_type type, const float *scales,
-                        float *const out[], float w[][KV_PAGE_TOKENS], const struct vec *factor,
-                        uint32_t first, uint32_t last, uint32_t d, const uint8_t *ahead, int n, int m)
-{
-    const uint32_t row = page->kv->head_dim * (type == KV_F16 ? 2 : 1);
-    struct vec o[MAX_VALUE_VECS];
-    for (int j = 0; j < n; j++)
-        for (int i = 0; i < m; i++)
-            o[j * m + i] = factor ? vec_mul(vec_load(out[j] + d + i * WIDTH), factor[j])
-                                  : vec_load(out[j] + d + i * WIDTH);
-    for (uint32_t t = first; t < last; t++) {
-        if (ahead)
-            fetch(ahead + t * row, row);
-        for (int i = 0; i < m; i++) {
-            struct vec v = value_at(page, type, scales, t, d + i * WIDTH);
-            for (int j = 0; j < n; j++)
-                o[j * m + i] = vec_fma(vec_all(w[j][t]), v, o[j * m + i]);
-        }
-    }
-    for (int j = 0; j < n; j++)
-        for (int i = 0; i < m; i++)
-            vec_store(out[j] + d + i * WIDTH, o[j * m + i]);
-}
-
-/* The dimensions behind the last whole vector, of one query. */
-static void fold_values_rest(const struct ops_page *page, const float *scales, float *out, const float *w,
-                             float factor, uint32_t first, uint32_t last, uint32_t d)
-{
-    uint32_t n = page->kv->head_dim, blocks = scale_blocks(page->kv);
-    const uint16_t *halves = (const void *)page->values;
-    const int8_t *bytes = (const void *)page->values;
-    for (; d < n; d++) {
-        out[d] = out[d] * factor;
-        for (uint32_t t = first; t < last; t++) {
-            float v = page->kv->type == KV_F16
-                          ? half_to_float(halves[t * n + d])
-                          : (float)bytes[t * n + d] * scales[t * blocks + d / ARITH_BLOCK];
-            out[d] = __builtin_fmaf(w[t], v, out[d]);
-        }
-    }
-}
-
-INLINE void fold_tokens(const struct ops_page *page, enum kv_type type, const float *scales,
-                        float *const out[], float w[][KV_PAGE_TOKENS], const struct vec *factor,
-                        uint32_t first, uint32_t last, const uint8_t *ahead, int n)
-{
-    enum { WIDE = 8 };
-    int m = n > 1 ? MAX_VALUE_VECS / n : WIDE;
-    m = m < WIDE ? m : WIDE;
-    uint32_t d = 0, head_dim = page->kv->head_dim;
-    for (; d + (uint32_t)m * WIDTH <= head_dim; d += (uint32_t)m * WIDTH)
-        fold_values(page, type, scales, out, w, factor, first, last, d, d == 0 ? ahead : NULL, n, m);
-    for (; d + WIDTH <= head_dim; d += WIDTH)
-        fold_values(page, type, scales, out, w, factor, first, last, d, NULL, n, 1);
-    if (d < head_dim)
-        for (int j = 0; j < n; j++)
-            fold_values_rest(page, scales, out[j], w[j], factor ? vec_first(factor[j]) : 1.0f, first, last,
-                             d);
-}
-
-/* n queries at once. They may see different numbers of tokens: what all see is folded together. */
-INLINE void fold_batch(const struct ops_page *page, const struct page_scales *scales, enum kv_type type,
-                       uint32_t count, const struct ops_query *queries, bool first, int n)
-{
-    _Alignas(64) float w[MAX_BATCH][KV_PAGE_TOKENS];
-    const float *value_scales = type == KV_Q8_0 ? scales->values : NULL;
-    struct dots x = {.type = type, .count = count, .order = page->order};
-    float *out[MAX_BATCH];
-    uint32_t most = 0, least = KV_PAGE_TOKENS;
-    for (int j = 0; j < n; j++) {
-        x.q[j] = queries[j].q;
-        out[j] = queries[j].fold->out;
-        most = queries[j].n_tokens > most ? queries[j].n_tokens : most;
-        least = queries[j].n_tokens < least ? queries[j].n_tokens : least;
-    }
-    scores(x, page, scales, most, first, n, w);
-    struct vec factor[MAX_BATCH];
-    soften(queries, w, n, factor);
-    fold_tokens(page, type, value_scales, out, w, factor, 0, least, first ? page->next : NULL, n);
-    for (int j = 0; j < n; j++)
-        if (queries[j].n_tokens > least)
-            fold_tokens(page, type, value_scales, &out[j], &w[j], NULL, least, queries[j].n_tokens, NULL, 1);
-}
-
-#define FOLD_BATCHES(name, type, count)                                                                      \
-    static void name(const struct ops_page *page, const struct page_scales *scales,                          \
-                     const struct ops_query *queries, uint32_t n)                                            \
-    {                                                                                                        \
-        const struct ops_query *q = queries, *end = queries + n;                                             \
-        for (; WIDTH > 8 && end - q >= 4; q += 4)                                                            \
-            fold_batch(page, scales, type, count, q, q == queries, 4);                                       \
-        for (; end - q >= 2; q += 2)                                                                         \
-            fold_batch(page, scales, type, count, q, q == queries, 2);                                       \
-        if (q < end)                                                                                         \
-            fold_batch(page, scales, type, count, q, q == queries, 1);                                       \
-    }
-FOLD_BATCHES(fold_f16_128, KV_F16, 4)
-FOLD_BATCHES(fold_f16_64, KV_F16, 2)
-FOLD_BATCHES(fold_f16, KV_F16, 0)
-FOLD_BATCHES(fold_q8_128, KV_Q8_0, 4)
-FOLD_BATCHES(fold_q8_64, KV_Q8_0, 2)
-FOLD_BATCHES(fold_q8, KV_Q8_0, 0)
-#undef FOLD_BATCHES
-
+#include "ops_f16.h"
 #include "ops_bf16.h"
+#include "ops_q8.h"
 
 static void query(const struct kv_layout *kv, const struct ops_order *order, void *to, const float *from,
                   float factor)
 {
-    float *q = to;
     if (kv->type == KV_BF16)
         query_bf16(to, from, kv->head_dim, factor);
+    else if (kv->type == KV_Q8_0)
+        query_q8(to, from, kv->head_dim, factor);
     else
-        for (uint32_t d = 0; d < kv->head_dim; d++)
-            q[d] = from[order->dims[d]] * factor;
+        query_f16(order, to, from, kv->head_dim, factor);
 }
 
 static void append(const struct kv_layout *kv, const struct ops_order *order, uint8_t *tile,
@@ -499,42 +206,22 @@ static void append(const struct kv_layout *kv, const struct ops_order *order, ui
     else if (kv->type == KV_BF16)
         append_bf16(kv->head_dim, (uint16_t *)(void *)tile, which, t, x);
     else
-        append_q8(kv, order, tile, which, t, x);
+        append_q8(kv, tile, which, t, x);
 }
 
 static void append_fetch(const struct kv_layout *kv, uint8_t *tile, enum kv_which which, uint32_t t)
 {
-    size_t element = kv->type == KV_Q8_0 ? 1 : 2, n = kv->head_dim;
-    size_t first = (size_t)(t / TOKEN_BLOCK) * n * TOKEN_BLOCK, size = n * TOKEN_BLOCK;
-    if (which == KV_VALUES) {
-        first = kv->type == KV_BF16 ? t / 2 * n * 2 : t * n;
-        size = kv->type == KV_BF16 ? n * 2 : n;
-    }
-    for (size_t i = 0; i < size * element; i += 64)
-        __builtin_prefetch(tile + first * element + i, 1);
+    size_t row = kv_tile_elements(kv) / KV_PAGE_TOKENS; /* bytes of a token */
+    size_t together = which == KV_KEYS ? TOKEN_BLOCK : kv->type == KV_F16 ? 1 : kv->type == KV_BF16 ? 2 : 4;
+    const uint8_t *first = tile + t / together * together * row;
+    for (size_t i = 0; i < together * row; i += 64)
+        __builtin_prefetch(first + i, 1);
 }
 
-/* The common head sizes are known to the compiler. */
 static void fold(const struct ops_page *page, const struct ops_query *queries, uint32_t n)
 {
-    uint32_t head_dim = page->kv->head_dim;
-    if (page->kv->type == KV_BF16) {
-        fold_bf16(page, queries, n);
-        return;
-    }
-    if (page->kv->type == KV_F16) {
-        const struct page_scales *none = NULL;
-        (head_dim == 128 ? fold_f16_128 : head_dim == 64 ? fold_f16_64 : fold_f16)(page, none, queries, n);
-        return;
-    }
-    struct page_scales scales;
-    const uint16_t *keys = (const void *)(page->keys + kv_tile_elements(page->kv));
-    const uint16_t *values = (const void *)(page->values + kv_tile_elements(page->kv));
-    for (uint32_t i = 0; i < scale_blocks(page->kv) * KV_PAGE_TOKENS; i += WIDTH) {
-        vec_store(scales.keys + i, vec_from_half(keys + i));
-        vec_store(scales.values + i, vec_from_half(values + i));
-    }
-    (head_dim == 128 ? fold_q8_128 : head_dim == 64 ? fold_q8_64 : fold_q8)(page, &scales, queries, n);
+    enum kv_type type = (enum kv_type)page->kv->type;
+    (type == KV_F16 ? fold_f16 : type == KV_BF16 ? fold_bf16 : fold_q8)(page, queries, n);
 }
 
 static void merge(float *out, const struct ops_fold *folds, uint32_t n, uint32_t head_dim)

@@ -10,7 +10,7 @@
 #include <time.h>
 
 /* Of the elements inside a tile (kernels/kv_tile.h): another order, another number. */
-#define KV_ORDER "cuda 1"
+#define KV_ORDER "cuda 2"
 
 #define SPIN_NS  10000u      /* poll looks again and again for so long, */
 #define SLEEP_NS 20000u      /* then sleeps between looks, */

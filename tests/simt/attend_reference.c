@@ -111,23 +111,26 @@ void reference_step(struct reference *r, const struct attend_case *c, const stru
                          (struct rows){out, r->out_stride});
 }
 
-/* Where element d of token t lies in the cpu's tile, in elements. */
+/* Where element d of token t lies in the cpu's tile (ops.h), in elements. */
 static size_t cpu_element(const struct reference *r, enum kv_which which, uint32_t t, uint32_t d)
 {
-    uint32_t n = r->a.kv.head_dim, i = 0;
-    bool pairs = r->a.kv.type == KV_BF16; /* of dimensions and of tokens */
+    uint32_t n = r->a.kv.head_dim, i = 0, type = r->a.kv.type;
+    uint32_t together = type == KV_Q8_0 ? 4 : type == KV_BF16 ? 2 : 1; /* dimensions, or tokens */
     if (which == KV_VALUES)
-        return pairs ? (size_t)(t / 2) * n * 2 + d * 2 + t % 2 : (size_t)t * n + d;
-    if (pairs)
-        return (size_t)(t / 16) * n * 16 + (d & ~1u) * 16 + t % 16 * 2 + d % 2;
+        return (size_t)(t / together) * n * together + (size_t)d * together + t % together;
+    if (together > 1)
+        return (size_t)(t / 16) * n * 16 + (size_t)(d / together) * together * 16 + t % 16 * together +
+               d % together;
     while (r->a.order.dims[i] != d)
         i++;
     return (size_t)(t / 16) * n * 16 + (size_t)i * 16 + t % 16;
 }
 
-/* One element or scale: where in the cpu's tile, where in the device's, and its size. */
+/* One element or scale: where in the cpu's tile, where in the device's, its size, and the bits in which they
+ * differ. */
 struct pair {
     size_t cpu, device, size;
+    char flip;
 };
 
 static struct pair element_pair(const struct reference *r, enum kv_which which, uint32_t t, uint32_t d)
@@ -135,14 +138,14 @@ static struct pair element_pair(const struct reference *r, enum kv_which which, 
     struct kv_tile k = kv_tile_of(r->a.kv.head_dim, r->a.kv.type);
     size_t size = r->a.kv.type == KV_Q8_0 ? 1 : 2;
     size_t device = (size_t)t * k.row_bytes + kv_tile_place(&k, t, d);
-    return (struct pair){cpu_element(r, which, t, d) * size, device, size};
+    char flip = r->a.kv.type == KV_Q8_0 && which == KV_KEYS ? (char)0x80 : 0;
+    return (struct pair){cpu_element(r, which, t, d) * size, device, size, flip};
 }
 
-static struct pair scale_pair(const struct reference *r, enum kv_which which, uint32_t t, uint32_t b)
+static struct pair scale_pair(const struct reference *r, uint32_t t, uint32_t b)
 {
     size_t elements = kv_tile_elements(&r->a.kv), blocks = r->a.kv.head_dim / 32;
-    size_t cpu = which == KV_KEYS ? b * KV_PAGE_TOKENS + t : t * blocks + b;
-    return (struct pair){elements + cpu * 2, elements + (t * blocks + b) * 2, 2};
+    return (struct pair){elements + (b * KV_PAGE_TOKENS + t) * 2, elements + (t * blocks + b) * 2, 2, 0};
 }
 
 /* Calls for every part of every token; stops when told. */
@@ -162,7 +165,7 @@ static bool each(const struct reference *r, const uint32_t *lengths,
                         if (!visit(context, tile, element_pair(r, (enum kv_which)which, t, d), slot, pos))
                             return false;
                     for (uint32_t b = 0; b < n_scales; b++)
-                        if (!visit(context, tile, scale_pair(r, (enum kv_which)which, t, b), slot, pos))
+                        if (!visit(context, tile, scale_pair(r, t, b), slot, pos))
                             return false;
                 }
         }
@@ -182,7 +185,8 @@ static bool put(void *context, size_t tile, struct pair p, uint32_t slot, uint32
     struct visitor *v = context;
     (void)slot;
     (void)pos;
-    memcpy(v->to + tile + p.device, v->r->a.pages + tile + p.cpu, p.size);
+    for (size_t i = 0; i < p.size; i++)
+        v->to[tile + p.device + i] = (char)((char)v->r->a.pages[tile + p.cpu + i] ^ p.flip);
     return true;
 }
 
@@ -195,7 +199,11 @@ void reference_to_device(const struct reference *r, const uint32_t *lengths, cha
 static bool same(void *context, size_t tile, struct pair p, uint32_t slot, uint32_t pos)
 {
     struct visitor *v = context;
-    if (memcmp(v->from + tile + p.device, v->r->a.pages + tile + p.cpu, p.size) == 0)
+    size_t i = 0;
+    while (i < p.size &&
+           v->from[tile + p.device + i] == (char)((char)v->r->a.pages[tile + p.cpu + i] ^ p.flip))
+        i++;
+    if (i == p.size)
         return true;
     snprintf(v->where, v->size, "cache of slot %u, position %u, byte %zu of the tile at %zu", slot, pos,
              p.device, tile);

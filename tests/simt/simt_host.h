@@ -108,6 +108,14 @@ static inline float simt_emu_bits_float(uint32_t u)
 #define simt_mma_s8s8(c, a, b)   simt_emu_mma(SIMT_SITE("mma_s8s8", 0), true, c, a, b)
 #define simt_mma16_s8s8(c, a, b) simt_emu_mma16(SIMT_SITE("mma16_s8s8", 0), c, a, b)
 
+static inline int32_t simt_dp4a(uint32_t a, uint32_t b, int32_t c)
+{
+    uint32_t sum = (uint32_t)c;
+    for (uint32_t shift = 0; shift < 32; shift += 8)
+        sum += (uint32_t)((int8_t)(a >> shift) * (int8_t)(b >> shift));
+    return (int32_t)sum;
+}
+
 /* The pointer's type is checked by giving it to a typed parameter. */
 static inline const uint32_t *simt_emu_p32(const uint32_t *p)
 {

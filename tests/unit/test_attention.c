@@ -146,10 +146,55 @@ static void to_bf16(uint16_t *to, const float *from, uint32_t n)
         to[i] = arith_bf16(from[i]);
 }
 
+/* A head as the cache holds it, from what is read back: the blocks that were stored quantise to themselves.
+ */
+static void quantise_head(const float *x, uint32_t n, int8_t *q, float *scales)
+{
+    for (uint32_t first = 0; first < n; first += ARITH_BLOCK) {
+        float block[ARITH_BLOCK] = {0};
+        memcpy(block, x + first, (n - first < ARITH_BLOCK ? n - first : ARITH_BLOCK) * sizeof *x);
+        scales[first / ARITH_BLOCK] = arith_quantise(block, q + first);
+    }
+}
+
+static float literal_score_q8(const struct literal *x, const float *k)
+{
+    int8_t q[OPS_MAX_HEAD_DIM], keys[OPS_MAX_HEAD_DIM];
+    float q_scales[OPS_MAX_HEAD_DIM / ARITH_BLOCK], k_scales[OPS_MAX_HEAD_DIM / ARITH_BLOCK];
+    uint32_t n_blocks = (x->head_dim + ARITH_BLOCK - 1) / ARITH_BLOCK;
+    quantise_head(x->q, x->head_dim, q, q_scales);
+    quantise_head(k, x->head_dim, keys, k_scales);
+    for (uint32_t b = 0; b < n_blocks; b++) /* stored rounded; quantising again finds about that */
+        k_scales[b] = half_to_float(half_from_float(k_scales[b]));
+    return arith_score_q8(q, q_scales, keys, k_scales, n_blocks);
+}
+
+static void literal_values_q8(struct literal *x, const float *w, const float *v, uint32_t n)
+{
+    static int8_t values[ARITH_PAGE][OPS_MAX_HEAD_DIM];
+    float scales[ARITH_PAGE][OPS_MAX_HEAD_DIM / ARITH_BLOCK], of_block[ARITH_PAGE];
+    uint16_t u[ARITH_PAGE];
+    for (uint32_t t = 0; t < n; t++)
+        quantise_head(v + (size_t)t * x->head_dim, x->head_dim, values[t], scales[t]);
+    for (uint32_t b = 0; b * ARITH_BLOCK < x->head_dim; b++) {
+        for (uint32_t t = 0; t < n; t++)
+            of_block[t] = half_to_float(half_from_float(scales[t][b]));
+        float step = arith_quantise_weights(w, of_block, n, u);
+        for (uint32_t d = b * ARITH_BLOCK; d < x->head_dim && d < (b + 1) * ARITH_BLOCK; d++) {
+            int32_t sum = 0;
+            for (uint32_t t = 0; t < n; t++)
+                sum += u[t] * values[t][d];
+            x->o[d] = fmaf((float)sum, step, x->o[d]);
+        }
+    }
+}
+
 static float literal_score(const struct literal *x, const float *k)
 {
     uint16_t q_bf16[OPS_MAX_HEAD_DIM], k_bf16[OPS_MAX_HEAD_DIM];
     float v[ARITH_LANES] = {0};
+    if (x->type == KV_Q8_0)
+        return literal_score_q8(x, k);
     if (x->type == KV_BF16) {
         to_bf16(q_bf16, x->q, x->head_dim);
         to_bf16(k_bf16, k, x->head_dim);
@@ -164,6 +209,10 @@ static float literal_score(const struct literal *x, const float *k)
 static void literal_values(struct literal *x, const float *w, const float *v, uint32_t n)
 {
     static uint16_t w_bf16[ARITH_PAGE], v_bf16[ARITH_PAGE * OPS_MAX_HEAD_DIM];
+    if (x->type == KV_Q8_0) {
+        literal_values_q8(x, w, v, n);
+        return;
+    }
     to_bf16(w_bf16, w, n);
     to_bf16(v_bf16, v, n * x->head_dim);
     for (uint32_t d = 0; d < x->head_dim; d++) {
@@ -261,7 +310,7 @@ static void check_double(const struct bench *b)
                 o += w[t] / sum * b->values[base + (size_t)t * n + d];
             worst = fmax(worst, fabs(o - b->out[(size_t)i * n + d]));
         }
-        cr_assert(worst < (b->type == KV_BF16 ? 2e-2 : 3e-6), "head_dim %u, ratio %u, position %u: off by %g",
+        cr_assert(worst < (b->type == KV_F16 ? 3e-6 : 2e-2), "head_dim %u, ratio %u, position %u: off by %g",
                   n, b->ratio, pos, worst);
     }
     free(w);
@@ -302,7 +351,7 @@ Test(attention, f16_cache_equals_the_rules_in_every_bit_and_double_closely)
     check_shapes("auto", KV_F16);
 }
 
-Test(attention, q8_cache_equals_the_rules_in_every_bit_and_double_closely)
+Test(attention, q8_cache_equals_the_rules_in_every_bit_and_double_roughly)
 {
     check_shapes("auto", KV_Q8_0);
 }

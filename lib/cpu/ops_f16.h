@@ -1,0 +1,239 @@
+/* ops_f16.h - attention over an f16 cache, in float; part of ops_template.h. */
+
+/* Where token t's keys begin in a tile; the next dimension in order is TOKEN_BLOCK elements further. */
+INLINE size_t key_start(uint32_t head_dim, uint32_t t)
+{
+    return (size_t)(t / TOKEN_BLOCK) * head_dim * TOKEN_BLOCK + t % TOKEN_BLOCK;
+}
+
+static void query_f16(const struct ops_order *order, float *to, const float *from, uint32_t n, float factor)
+{
+    for (uint32_t d = 0; d < n; d++)
+        to[d] = from[order->dims[d]] * factor;
+}
+
+static void append_f16(const struct kv_layout *kv, const struct ops_order *order, uint16_t *tile,
+                       enum kv_which which, uint32_t t, const float *x)
+{
+    uint16_t row[OPS_MAX_HEAD_DIM];
+    uint32_t n = kv->head_dim, d = 0;
+    for (; d + WIDTH <= n; d += WIDTH)
+        vec_to_half(row + d, vec_load(x + d));
+    for (; d < n; d++)
+        row[d] = half_from_float(x[d]);
+    if (which == KV_VALUES) {
+        memcpy(tile + (size_t)t * n, row, n * sizeof row[0]);
+        return;
+    }
+    uint16_t *to = tile + key_start(n, t);
+    for (uint32_t i = 0; i < n; i++)
+        to[i * TOKEN_BLOCK] = row[order->dims[i]];
+}
+
+/* Dot products of a batch of queries with the WIDTH tokens of a page that begin at `token`. */
+struct dots {
+    uint32_t count; /* elements per lane where all lanes have as many, else 0 */
+    const struct ops_order *order;
+    const uint16_t *keys; /* of the first of the tokens */
+    const float *q[MAX_BATCH];
+    uint32_t next;        /* elements from one vector of tokens to the next */
+    const uint8_t *ahead; /* what to fetch meanwhile, as much as is read here; or NULL */
+};
+
+/* Sums of one part of the tree: of query j and the w-th vector of tokens at [j][w]. */
+struct dot_sums {
+    struct vec v[MAX_BATCH][DOT_VECS];
+};
+
+/* One lane: its elements lie together, ascending. With two vectors of tokens (m) every broadcast of a query
+ * serves two products: loads, of which a core does as many as products, would be the limit. */
+INLINE void dot_leaf(const struct dots *x, uint32_t leaf, int n, int m, struct dot_sums *out)
+{
+    uint32_t at = x->count ? leaf * x->count : x->order->start[leaf];
+    uint32_t end = x->count ? at + x->count : x->order->start[leaf + 1];
+    const uint32_t size = 2 * TOKEN_BLOCK;
+    if (x->ahead)
+        for (int w = 0; w < m; w++)
+            fetch(x->ahead + (size_t)w * x->next * size / TOKEN_BLOCK + (size_t)at * size,
+                  (size_t)(end - at) * size);
+    for (int j = 0; j < n; j++)
+        for (int w = 0; w < m; w++)
+            out->v[j][w] = vec_all(0.0f);
+    for (; at < end; at++) {
+        struct vec k[DOT_VECS];
+        for (int w = 0; w < m; w++)
+            k[w] = vec_from_half(x->keys + (size_t)w * x->next + (size_t)at * TOKEN_BLOCK);
+        for (int j = 0; j < n; j++) {
+            struct vec q = vec_all(x->q[j][at]);
+            for (int w = 0; w < m; w++)
+                out->v[j][w] = vec_fma(q, k[w], out->v[j][w]);
+        }
+    }
+}
+
+/* The xor tree over lanes, depth first, so that few partial sums are alive. Leaves are numbered in that
+ * order. */
+#define DOT_NODE(name, child, width)                                                                         \
+    INLINE void name(const struct dots *x, uint32_t leaf, int n, int m, struct dot_sums *out)                \
+    {                                                                                                        \
+        struct dot_sums other;                                                                               \
+        child(x, leaf, n, m, out);                                                                           \
+        child(x, leaf + (width), n, m, &other);                                                              \
+        dot_add(out, &other, n, m);                                                                          \
+    }
+INLINE void dot_add(struct dot_sums *to, const struct dot_sums *other, int n, int m)
+{
+    for (int j = 0; j < n; j++)
+        for (int w = 0; w < m; w++)
+            to->v[j][w] = vec_add(to->v[j][w], other->v[j][w]);
+}
+DOT_NODE(dot_2, dot_leaf, 1)
+DOT_NODE(dot_4, dot_2, 2)
+#undef DOT_NODE
+
+/* The whole tree: eighths of it in a loop, since the code of all 32 leaves would be large, and no more sums
+ * than those of an eighth stay in registers. */
+INLINE void dot_all(const struct dots *x, int n, int m, struct dot_sums *out)
+{
+    struct dot_sums part[8];
+#pragma GCC unroll 1
+    for (uint32_t i = 0; i < 8; i++)
+        dot_4(x, i * 4, n, m, &part[i]);
+    for (uint32_t width = 1; width < 8; width *= 2)
+        for (uint32_t i = 0; i < 8; i += 2 * width)
+            dot_add(&part[i], &part[i + width], n, m);
+    *out = part[0];
+}
+
+/* Scores of m vectors of tokens from token t on. */
+INLINE void score_some(struct dots x, const struct ops_page *page, uint32_t t, bool first, int n, int m,
+                       float s[][KV_PAGE_TOKENS])
+{
+    size_t start = key_start(page->kv->head_dim, t);
+    struct dot_sums v;
+    x.keys = (const uint16_t *)(const void *)page->keys + start;
+    x.ahead = first ? page->values + start * 2 : NULL;
+    /* Hides that the queries stay the same: else their broadcasts, a vector for every element, are made
+     * before the loop and kept on the stack. */
+    for (int j = 0; j < n; j++)
+        __asm__("" : "+r"(x.q[j]));
+    dot_all(&x, n, m, &v);
+    for (int j = 0; j < n; j++)
+        for (int w = 0; w < m; w++)
+            vec_store(&s[j][t + (uint32_t)w * WIDTH], v.v[j][w]);
+}
+
+/* Scores of at least n_tokens tokens for n queries. Four vectors at a time are the fastest for two queries,
+ * but the end of a page that is not full is not read for nothing. */
+INLINE void scores(struct dots x, const struct ops_page *page, uint32_t n_tokens, bool first, int n,
+                   float s[][KV_PAGE_TOKENS])
+{
+    const bool by_four = DOT_VECS > 2 && n == 2;
+    uint32_t t = 0, head_dim = page->kv->head_dim;
+    x.next = (uint32_t)(key_start(head_dim, WIDTH) - key_start(head_dim, 0));
+    for (; by_four && t + 2 * WIDTH < n_tokens; t += DOT_VECS * WIDTH)
+        score_some(x, page, t, first, n, DOT_VECS, s);
+    for (; t < n_tokens; t += 2 * WIDTH)
+        score_some(x, page, t, first, n, 2, s);
+}
+
+/* Tokens [first, last) into dimensions [d, d + m * WIDTH) of n queries. factor: of what is there, or NULL. */
+INLINE void fold_values(const struct ops_page *page, float *const out[], float w[][KV_PAGE_TOKENS],
+                        const struct vec *factor, uint32_t first, uint32_t last, uint32_t d,
+                        const uint8_t *ahead, int n, int m)
+{
+    const uint32_t head_dim = page->kv->head_dim, row = head_dim * 2;
+    const uint16_t *values = (const void *)page->values;
+    struct vec o[MAX_VALUE_VECS];
+    for (int j = 0; j < n; j++)
+        for (int i = 0; i < m; i++)
+            o[j * m + i] = factor ? vec_mul(vec_load(out[j] + d + i * WIDTH), factor[j])
+                                  : vec_load(out[j] + d + i * WIDTH);
+    for (uint32_t t = first; t < last; t++) {
+        if (ahead)
+            fetch(ahead + t * row, row);
+        for (int i = 0; i < m; i++) {
+            struct vec v = vec_from_half(values + t * head_dim + d + i * WIDTH);
+            for (int j = 0; j < n; j++)
+                o[j * m + i] = vec_fma(vec_all(w[j][t]), v, o[j * m + i]);
+        }
+    }
+    for (int j = 0; j < n; j++)
+        for (int i = 0; i < m; i++)
+            vec_store(out[j] + d + i * WIDTH, o[j * m + i]);
+}
+
+/* The dimensions behind the last whole vector, of one query. */
+static void fold_values_rest(const struct ops_page *page, float *out, const float *w, float factor,
+                             uint32_t first, uint32_t last, uint32_t d)
+{
+    uint32_t n = page->kv->head_dim;
+    const uint16_t *values = (const void *)page->values;
+    for (; d < n; d++) {
+        out[d] = out[d] * factor;
+        for (uint32_t t = first; t < last; t++)
+            out[d] = __builtin_fmaf(w[t], half_to_float(values[t * n + d]), out[d]);
+    }
+}
+
+INLINE void fold_tokens(const struct ops_page *page, float *const out[], float w[][KV_PAGE_TOKENS],
+                        const struct vec *factor, uint32_t first, uint32_t last, const uint8_t *ahead, int n)
+{
+    enum { WIDE = 8 };
+    int m = n > 1 ? MAX_VALUE_VECS / n : WIDE;
+    m = m < WIDE ? m : WIDE;
+    uint32_t d = 0, head_dim = page->kv->head_dim;
+    for (; d + (uint32_t)m * WIDTH <= head_dim; d += (uint32_t)m * WIDTH)
+        fold_values(page, out, w, factor, first, last, d, d == 0 ? ahead : NULL, n, m);
+    for (; d + WIDTH <= head_dim; d += WIDTH)
+        fold_values(page, out, w, factor, first, last, d, NULL, n, 1);
+    if (d < head_dim)
+        for (int j = 0; j < n; j++)
+            fold_values_rest(page, out[j], w[j], factor ? vec_first(factor[j]) : 1.0f, first, last, d);
+}
+
+/* n queries at once. They may see different numbers of tokens: what all see is folded together. */
+INLINE void fold_batch(const struct ops_page *page, uint32_t count, const struct ops_query *queries,
+                       bool first, int n)
+{
+    _Alignas(64) float w[MAX_BATCH][KV_PAGE_TOKENS];
+    struct dots x = {.count = count, .order = page->order};
+    float *out[MAX_BATCH];
+    uint32_t most = 0, least = KV_PAGE_TOKENS;
+    for (int j = 0; j < n; j++) {
+        x.q[j] = queries[j].q;
+        out[j] = queries[j].fold->out;
+        most = queries[j].n_tokens > most ? queries[j].n_tokens : most;
+        least = queries[j].n_tokens < least ? queries[j].n_tokens : least;
+    }
+    scores(x, page, most, first, n, w);
+    struct vec factor[MAX_BATCH];
+    soften(queries, w, n, factor);
+    fold_tokens(page, out, w, factor, 0, least, first ? page->next : NULL, n);
+    for (int j = 0; j < n; j++)
+        if (queries[j].n_tokens > least)
+            fold_tokens(page, &out[j], &w[j], NULL, least, queries[j].n_tokens, NULL, 1);
+}
+
+INLINE void fold_f16_by(const struct ops_page *page, const struct ops_query *queries, uint32_t n,
+                        uint32_t count)
+{
+    const struct ops_query *q = queries, *end = queries + n;
+    for (; WIDTH > 8 && end - q >= 4; q += 4)
+        fold_batch(page, count, q, q == queries, 4);
+    for (; end - q >= 2; q += 2)
+        fold_batch(page, count, q, q == queries, 2);
+    if (q < end)
+        fold_batch(page, count, q, q == queries, 1);
+}
+
+/* The common head sizes are known to the compiler. */
+static void fold_f16(const struct ops_page *page, const struct ops_query *queries, uint32_t n)
+{
+    if (page->kv->head_dim == 128)
+        fold_f16_by(page, queries, n, 4);
+    else if (page->kv->head_dim == 64)
+        fold_f16_by(page, queries, n, 2);
+    else
+        fold_f16_by(page, queries, n, 0);
+}
