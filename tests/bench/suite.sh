@@ -71,6 +71,8 @@ part_text() { # one stream, short context
     read_row "decode, 1 stream, context < 256" tg128 0.93 0.97
 }
 part_depth() { # one stream after 4,096 tokens; q8_0 keys and values read half the bytes
+    bench --model "$(model qwen3-0.6b q4_k_m)" -p 0 -n 64 -d 4096 --kv-type bf16
+    read_row "decode, context 4096, bf16 KV" tg64@d4096 0.85 0.95 "weights and KV"
     bench --model "$(model qwen3-0.6b q4_k_m)" -p 0 -n 64 -d 4096 --kv-type f16
     read_row "decode, context 4096, f16 KV" tg64@d4096 0.85 0.95 "weights and KV"
     f16=$(field tg64@d4096 tokens_per_s)
@@ -79,9 +81,11 @@ part_depth() { # one stream after 4,096 tokens; q8_0 keys and values read half t
     row "  its speed beside f16's" "" "" "$(calc "$(field tg64@d4096 tokens_per_s)/$f16")" '>=' 1.25 - ""
 }
 part_prefill() {
-    bench --model "$(model qwen3-0.6b q4_k_m)" -p 512,2048 -n 0
-    int8_row "prefill 512" pp512 0.50 0.60
-    int8_row "prefill 2048" pp2048 0.36 0.45
+    for type in f16 bf16 q8_0; do
+        bench --model "$(model qwen3-0.6b q4_k_m)" -p 512,2048 -n 0 --kv-type $type
+        int8_row "prefill 512, $type KV" pp512 0.50 0.60
+        int8_row "prefill 2048, $type KV" pp2048 0.36 0.45
+    done
 }
 part_streams() { # N: at once, 128 tokens of prompt and 64 of text each; every row is to be a token: no drafts
     serve --model "$(model qwen3-0.6b q4_k_m)" --speculation off

@@ -94,6 +94,12 @@ static uint32_t oracle(enum selftest_float what, uint32_t xbits, uint32_t ybits,
         return arith_to_bits(half_to_float((uint16_t)ybits));
     case SELFTEST_FLUSHED:
         return arith_to_bits(arith_fma_flushed(x, y, z));
+    case SELFTEST_DP4A: {
+        uint32_t sum = zbits;
+        for (int i = 0; i < 32; i += 8)
+            sum += (uint32_t)((int8_t)(xbits >> i) * (int8_t)(ybits >> i));
+        return sum;
+    }
     case SELFTEST_N_FLOATS:
         break;
     }
@@ -101,8 +107,8 @@ static uint32_t oracle(enum selftest_float what, uint32_t xbits, uint32_t ybits,
 }
 
 static const char *const float_names[SELFTEST_N_FLOATS] = {
-    "fmaf", "division", "square root", "product and sum", "rint",        "exp2",
-    "log2", "silu",     "to f16",      "from f16",        "flushed fmaf"};
+    "fmaf", "division", "square root", "product and sum", "rint",         "exp2",
+    "log2", "silu",     "to f16",      "from f16",        "flushed fmaf", "dp4a"};
 
 /* What arith.h leaves open of a flushed fmaf: whether a result that rounds up to the least normal number was
  * subnormal. */
@@ -115,6 +121,8 @@ static bool open_end(uint32_t want, uint32_t got, uint32_t x, uint32_t y, uint32
 /* NaNs are equal to each other: their payload is nobody's promise. */
 static bool same(enum selftest_float what, uint32_t a, uint32_t b)
 {
+    if (what == SELFTEST_DP4A)
+        return a == b;
     uint32_t infinity = what == SELFTEST_TO_HALF ? 0x7c00 : 0x7f800000u;
     uint32_t magnitude = what == SELFTEST_TO_HALF ? 0x7fff : 0x7fffffffu;
     return a == b || ((a & magnitude) > infinity && (b & magnitude) > infinity);

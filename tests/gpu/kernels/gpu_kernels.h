@@ -59,6 +59,7 @@ enum selftest_float { /* rows of `results` */
                       SELFTEST_TO_HALF,
                       SELFTEST_FROM_HALF,
                       SELFTEST_FLUSHED,
+                      SELFTEST_DP4A,
                       SELFTEST_N_FLOATS,
 };
 #define SELFTEST_THREADS 128

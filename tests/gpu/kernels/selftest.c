@@ -1,8 +1,8 @@
 /* selftest.c - what every product and fold rests on, tried with known answers. See gpu_kernels.h.
  * One warp per tile: the fragments of m16n8k32 as simt.h draws them, unsigned and signed. One thread per
  * input: IEEE operations that a flush to zero, a fused product or an approximate division would change, the
- * flush where it is wanted, the functions of arith.h, and both directions of f16. Must match
- * tests/gpu/part_selftest.c in every bit. */
+ * flush where it is wanted, the functions of arith.h, both directions of f16, and the dot product of four
+ * bytes. Must match tests/gpu/part_selftest.c in every bit. */
 #include "gpu_kernels.h"
 #include "f16.h"
 
@@ -39,6 +39,7 @@ static void compute(const struct selftest_args *args, uint32_t i)
         [SELFTEST_TO_HALF] = arith_from_bits(f16_from_float(x)),
         [SELFTEST_FROM_HALF] = f16_to_float(in[n + i] & 0xffffu),
         [SELFTEST_FLUSHED] = arith_fma_flushed(x, y, z),
+        [SELFTEST_DP4A] = arith_from_bits((uint32_t)simt_dp4a(in[i], in[n + i], (int32_t)in[2 * n + i])),
     };
 #pragma clang loop unroll(full)
     for (uint32_t k = 0; k < SELFTEST_N_FLOATS; k++)
