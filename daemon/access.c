@@ -275,13 +275,39 @@ static int read_proxies(struct access *a, struct error *err)
     return 0;
 }
 
+/* What no browser ever says would stand there for nothing, and its pages would be refused without a reason.
+ */
+static int check_names(const struct config *cfg, struct error *err)
+{
+    for (uint32_t i = 0; i < cfg->cors_origins.n; i++) {
+        const char *origin = cfg->cors_origins.items[i], *name = strstr(origin, "://");
+        if (strcmp(origin, "*") && strcmp(origin, "null") &&
+            (!name || name == origin || !name[3] || strchr(name + 3, '/')))
+            return error_set(err, -EINVAL,
+                             "cors_origins: %.80s is no origin like https://chat.example.org "
+                             "(scheme and name, no path)",
+                             origin);
+    }
+    for (uint32_t i = 0; i < cfg->allowed_hosts.n; i++) {
+        const char *host = cfg->allowed_hosts.items[i];
+        struct in6_addr address; /* allowed anyway */
+        if (strpbrk(host, "/:") && !parse_address(host, strlen(host), &address))
+            return error_set(
+                err, -EINVAL,
+                "allowed_hosts: %.80s is no name like chat.example.org (no scheme, port or path)", host);
+    }
+    return 0;
+}
+
 int access_open(struct access **out, const struct config *cfg, struct error *err)
 {
     struct access *a = calloc(1, sizeof *a);
     if (!a)
         return error_set(err, -ENOMEM, "access: out of memory");
     a->cfg = cfg;
-    int rc = read_proxies(a, err);
+    int rc = check_names(cfg, err);
+    if (rc == 0)
+        rc = read_proxies(a, err);
     if (rc == 0)
         rc = access_reload(a, err);
     if (rc < 0) {

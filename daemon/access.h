@@ -12,8 +12,8 @@
 
 struct access;
 
-/* Reads the key files. -EINVAL, -ENOENT, -EACCES with words that name file and line. `cfg` must outlive it.
- */
+/* Reads the key files and the lists of names. -EINVAL, -ENOENT, -EACCES with words that name the file and
+ * line, or the key and its value. `cfg` must outlive it. */
 int access_open(struct access **out, const struct config *cfg, struct error *err);
 void access_close(struct access *a); /* NULL is fine */
 /* Reads the key files again; on an error everything stays as it was. */

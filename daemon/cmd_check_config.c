@@ -1,8 +1,10 @@
 /* hearthd check-config: whether the daemon would accept its configuration, without starting it. */
+#include "access.h"
 #include "chat_template.h"
 #include "commands.h"
 #include "config.h"
 #include "model_file.h"
+#include "tls.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -25,15 +27,27 @@ static int take_show(void *context, int argc, char **argv, struct error *err)
     return 1;
 }
 
+/* What the values name: keys, addresses, certificate, template. */
+static int check_named(const struct config *c, struct error *err)
+{
+    struct access *access = NULL;
+    int rc = access_open(&access, c, err);
+    access_close(access);
+    if (rc == 0 && c->tls_port)
+        rc = tls_load(c->tls_certificate, c->tls_key, err);
+    tls_unload();
+    return rc < 0 ? rc : chat_template_check(c->chat_template, err);
+}
+
 /* A model that is named must be there; one that is not may come with the install. */
-static int check_model(const struct config *c)
+static int check(const struct config *c)
 {
     char path[PATH_MAX];
     struct error err = {0};
 
     if (c->model[0] && model_file_find(path, c->model, &err) < 0)
         return command_fail(&err);
-    if (chat_template_check(c->chat_template, &err) < 0)
+    if (check_named(c, &err) < 0)
         return command_fail_config(&err);
     printf("%s: ok\n", c->file[0] ? c->file : "no file, environment and flags");
     return EXIT_CLEAN;
@@ -44,7 +58,8 @@ static void usage(void)
     puts("hearthd check-config [--config FILE] [flags]\n"
          "\n"
          "Checks file, environment and flags as `hearthd serve` would read them, and says what is wrong;\n"
-         "also whether the model they name is there, and whether a chat template they name can be used.\n"
+         "also whether the model they name is there, and whether the key files, the certificate and the\n"
+         "chat template they name can be used.\n"
          "  --sample   print a file with every key, commented, at its default\n"
          "  --man      print the manual page of the keys");
 }
@@ -75,7 +90,7 @@ int cmd_check_config(int argc, char **argv)
     else if (args.print_config)
         config_print(&c, stdout);
     else
-        rc = check_model(&c);
+        rc = check(&c);
     config_free(&c);
     return rc;
 }

@@ -80,8 +80,6 @@ static int bind_all(struct server *s, struct error *err)
         rc = bind_unix(s, err);
     if (rc < 0 || !cfg->tls_port)
         return rc;
-    if (!cfg->tls_certificate[0] || !cfg->tls_key[0])
-        return error_set(err, -EINVAL, "tls_port needs tls_certificate and tls_key");
     rc = tls_load(cfg->tls_certificate, cfg->tls_key, err);
     return rc < 0 ? rc : bind_host(s, cfg->tls_port, true, err);
 }

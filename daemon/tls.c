@@ -135,6 +135,8 @@ static void summarise(struct identity *id)
 
 int tls_load(const char *certificate, const char *key, struct error *err)
 {
+    if (!certificate[0] || !key[0])
+        return error_set(err, -EINVAL, "tls_port needs tls_certificate and tls_key");
     struct identity *id = calloc(1, sizeof *id);
     if (!id)
         return error_set(err, -ENOMEM, "tls: out of memory");

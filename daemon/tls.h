@@ -7,7 +7,7 @@
 #define TLS_PRIORITIES "NORMAL:-VERS-TLS1.0:-VERS-TLS1.1"
 
 /* Reads PEM files: the certificate with its chain, and the private key; checks that they belong together.
- * On an error what was there before stays in use. */
+ * Neither name may be empty. On an error what was there before stays in use. */
 int tls_load(const char *certificate, const char *key, struct error *err);
 /* For MHD_OPTION_HTTPS_CERT_CALLBACK; running connections keep what they began with. */
 void *tls_callback(void);

@@ -114,6 +114,33 @@ Test(cli, check_config_reads_the_chat_template_it_names)
     unlink(path);
 }
 
+Test(cli, check_config_reads_keys_names_and_certificate_as_serve_does)
+{
+    static const struct {
+        const char *flag, *value, *said;
+    } bad[] = {
+        {"--api-keys-file", "/nonexistent", "api_keys_file /nonexistent: No such file"},
+        {"--admin-key-file", "/nonexistent", "admin_key_file /nonexistent: No such file"},
+        {"--trusted-proxies", "10.0.0.0/33", "trusted_proxies: 10.0.0.0/33 is no address"},
+        {"--cors-origins", "example.org", "cors_origins: example.org is no origin like"},
+        {"--allowed-hosts", "http://example.org", "allowed_hosts: http://example.org is no name like"},
+        {"--tls-port", "8443", "tls_port needs tls_certificate and tls_key"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        for (int serve = 0; serve < 2; serve++) {
+            cr_assert_eq(PROCESS_RUN(&p, serve ? "serve" : "check-config", "--model", PROCESS_MODEL, "--port",
+                                     "any", bad[i].flag, bad[i].value),
+                         2, "%s", bad[i].flag);
+            expect_in(p.stderr_text, bad[i].said);
+            process_free(&p);
+        }
+    }
+    cr_assert_eq(PROCESS_RUN(&p, "check-config", "--tls-port", "8443", "--tls-certificate", "/dev/null",
+                             "--tls-key", "/dev/null"),
+                 2);
+    expect_in(p.stderr_text, "/dev/null");
+}
+
 Test(cli, check_config_misses_a_model_that_is_not_there_and_is_3)
 {
     const char *path = file_with("model = /nonexistent/a.gguf\n", 28);

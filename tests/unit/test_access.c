@@ -137,3 +137,30 @@ Test(origin, is_our_own_or_in_the_list_and_always_one_that_a_reply_may_repeat, .
     cr_assert(!access_allows_origin(a, "http://\x1b[2J", "host"));
     cr_assert(!access_allows_origin(a, "", "host"));
 }
+
+/* access_open() with this list; its error's code. */
+static int open_with(const char *key, const char *list)
+{
+    cr_assert_eq(config_defaults(&cfg, NULL), 0);
+    cr_assert_eq(config_set(&cfg, key, list, NULL), 0);
+    a = NULL;
+    int rc = access_open(&a, &cfg, &err);
+    close_keys();
+    return rc;
+}
+
+Test(names, that_no_browser_says_are_refused)
+{
+    static const char *const origins[] = {"*", "null", "https://a.example", "http://[::1]:3000",
+                                          "chrome-extension://abc, https://b.example:8443"};
+    static const char *const no_origins[] = {"a.example", "https://a.example/", "https://", "://a.example",
+                                             "https://b.example, a.example"};
+    for (size_t i = 0; i < sizeof origins / sizeof *origins; i++)
+        cr_assert_eq(open_with("cors_origins", origins[i]), 0, "%s", origins[i]);
+    for (size_t i = 0; i < sizeof no_origins / sizeof *no_origins; i++)
+        cr_assert_eq(open_with("cors_origins", no_origins[i]), -EINVAL, "%s", no_origins[i]);
+    cr_assert_eq(open_with("allowed_hosts", "*"), 0);
+    cr_assert_eq(open_with("allowed_hosts", "a.example, b, ::1"), 0);
+    cr_assert_eq(open_with("allowed_hosts", "a.example:8080"), -EINVAL);
+    cr_assert_eq(open_with("allowed_hosts", "http://a.example"), -EINVAL);
+}
