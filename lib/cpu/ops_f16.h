@@ -215,25 +215,26 @@ INLINE void fold_batch(const struct ops_page *page, uint32_t count, const struct
             fold_tokens(page, &out[j], &w[j], NULL, least, queries[j].n_tokens, NULL, 1);
 }
 
-INLINE void fold_f16_by(const struct ops_page *page, const struct ops_query *queries, uint32_t n,
-                        uint32_t count)
-{
-    const struct ops_query *q = queries, *end = queries + n;
-    for (; WIDTH > 8 && end - q >= 4; q += 4)
-        fold_batch(page, count, q, q == queries, 4);
-    for (; end - q >= 2; q += 2)
-        fold_batch(page, count, q, q == queries, 2);
-    if (q < end)
-        fold_batch(page, count, q, q == queries, 1);
-}
+/* A function for each of the common head sizes, which the compiler then knows. */
+#define FOLD_BATCHES(name, count)                                                                            \
+    static __attribute__((noinline)) void name(const struct ops_page *page, const struct ops_query *queries, \
+                                               uint32_t n)                                                   \
+    {                                                                                                        \
+        const struct ops_query *q = queries, *end = queries + n;                                             \
+        for (; WIDTH > 8 && end - q >= 4; q += 4)                                                            \
+            fold_batch(page, count, q, q == queries, 4);                                                     \
+        for (; end - q >= 2; q += 2)                                                                         \
+            fold_batch(page, count, q, q == queries, 2);                                                     \
+        if (q < end)                                                                                         \
+            fold_batch(page, count, q, q == queries, 1);                                                     \
+    }
+FOLD_BATCHES(fold_f16_128, 4)
+FOLD_BATCHES(fold_f16_64, 2)
+FOLD_BATCHES(fold_f16_any, 0)
+#undef FOLD_BATCHES
 
-/* The common head sizes are known to the compiler. */
 static void fold_f16(const struct ops_page *page, const struct ops_query *queries, uint32_t n)
 {
-    if (page->kv->head_dim == 128)
-        fold_f16_by(page, queries, n, 4);
-    else if (page->kv->head_dim == 64)
-        fold_f16_by(page, queries, n, 2);
-    else
-        fold_f16_by(page, queries, n, 0);
+    uint32_t head_dim = page->kv->head_dim;
+    (head_dim == 128 ? fold_f16_128 : head_dim == 64 ? fold_f16_64 : fold_f16_any)(page, queries, n);
 }
