@@ -13,6 +13,15 @@ static struct jinja_value undefined(const char *word)
     return (struct jinja_value){.kind = JINJA_UNDEFINED, .text = jinja_text_of(word, strlen(word))};
 }
 
+/* What Jinja makes as a generator, which is true however little comes out of it. */
+static bool open_generated(struct jinja_run *r, struct jinja_value *out)
+{
+    if (!jinja_open_list(r, out))
+        return false;
+    out->list->generated = true;
+    return true;
+}
+
 FILTER(or_default)
 {
     bool whole = args->given[1] && jinja_truth(&args->values[1]);
@@ -92,7 +101,7 @@ FILTER(reverse)
     struct jinja_out made = {.max = r->limits.memory};
     struct jinja_list *items;
     (void)args;
-    if (!jinja_items(r, v, &items) || !jinja_open_list(r, out) || !jinja_work(r, items->n / 8))
+    if (!jinja_items(r, v, &items) || !open_generated(r, out) || !jinja_work(r, items->n / 8))
         return false;
     for (size_t i = items->n; i-- > 0;)
         if (v->kind == JINJA_TEXT ? !jinja_put(r, &made, items->items[i].text)
@@ -168,7 +177,7 @@ FILTER(map)
             return jinja_fail(r, -EBADMSG, "map needs an attribute or the name of a filter");
         rest = behind(&args->more, 1);
     }
-    if (!jinja_open_list(r, out) || !jinja_truth(v)) /* of nothing, whatever kind, comes nothing */
+    if (!open_generated(r, out) || !jinja_truth(v)) /* of nothing, whatever kind, comes nothing */
         return out->list != NULL;
     if (!jinja_items(r, v, &items))
         return false;
@@ -198,7 +207,7 @@ static bool choose(struct jinja_run *r, const struct jinja_value *v, const struc
             return jinja_fail(r, -EBADMSG, "the name of a test is needed");
         rest = behind(&args->more, path + 1u);
     }
-    if (!jinja_open_list(r, out) || !jinja_truth(v))
+    if (!open_generated(r, out) || !jinja_truth(v))
         return out->list != NULL;
     if (!jinja_items(r, v, &items))
         return false;
@@ -311,10 +320,13 @@ FILTER(items)
 {
     (void)args;
     if (v->kind == JINJA_UNDEFINED)
-        return jinja_open_list(r, out);
+        return open_generated(r, out);
     if (v->kind != JINJA_DICT)
         return jinja_fail(r, -EBADMSG, "items needs a dict, not %s", jinja_kind_name(v));
-    return jinja_pairs(r, v->dict, out);
+    if (!jinja_pairs(r, v->dict, out))
+        return false;
+    out->list->generated = true;
+    return true;
 }
 
 FILTER(dictsort)
@@ -390,7 +402,7 @@ FILTER(unique)
     struct jinja_list *items;
     struct jinja_value keys, key;
     bool seen;
-    if (!jinja_items(r, v, &items) || !jinja_open_list(r, out) || !jinja_open_list(r, &keys))
+    if (!jinja_items(r, v, &items) || !open_generated(r, out) || !jinja_open_list(r, &keys))
         return false;
     for (size_t i = 0; i < items->n; i++) {
         if (!order_key(r, &items->items[i], args, 1, flag(args, 0), &key) ||

@@ -339,19 +339,34 @@ METHOD(rsplit)
     return split_any(r, self, args, true, out);
 }
 
+/* Bytes of what ends a line, as Python's splitlines() has it, at s; 0 when nothing does. */
+static size_t line_end(const char *s, size_t n)
+{
+    static const char *const wide[] = {"\r\n", "\xc2\x85", "\xe2\x80\xa8", "\xe2\x80\xa9"};
+    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
+        if (n >= strlen(wide[i]) && !memcmp(s, wide[i], strlen(wide[i])))
+            return strlen(wide[i]);
+    return n && jinja_among(*s, "\n\r\v\f\x1c\x1d\x1e");
+}
+
+size_t jinja_line(struct jinja_text t, size_t from, size_t *next)
+{
+    size_t to = from, n = 0;
+    while (to < t.len && !(n = line_end(t.s + to, t.len - to)))
+        to++;
+    *next = to + n;
+    return to;
+}
+
 METHOD(splitlines)
 {
     struct jinja_text t = self->text;
     bool keep = args->given[0] && jinja_truth(&args->values[0]);
-    if (!jinja_work_bytes(r, t.len) || !jinja_open_list(r, out))
+    if (!jinja_work_bytes(r, JINJA_WALK * t.len) || !jinja_open_list(r, out))
         return false;
-    for (size_t from = 0, to; from < t.len; from = to) {
-        for (to = from; to < t.len && t.s[to] != '\n' && t.s[to] != '\r';)
-            to++;
-        size_t end = to;
-        if (to < t.len)
-            to += t.s[to] == '\r' && to + 1 < t.len && t.s[to + 1] == '\n' ? 2 : 1;
-        if (!push_part(r, out, t, from, keep ? to : end))
+    for (size_t from = 0, next; from < t.len; from = next) {
+        size_t end = jinja_line(t, from, &next);
+        if (!push_part(r, out, t, from, keep ? next : end))
             return false;
     }
     return true;

@@ -133,6 +133,9 @@ bool jinja_pairs(struct jinja_run *r, const struct jinja_dict *d, struct jinja_v
 /* Letters of ASCII in another case. */
 enum jinja_case { JINJA_LOWER, JINJA_UPPER, JINJA_CAPITAL, JINJA_TITLE, JINJA_TITLE_WORDS };
 bool jinja_recase(struct jinja_run *r, struct jinja_text text, enum jinja_case how, struct jinja_value *out);
+/* Where the line that begins at `from` ends, and behind what ends it (there too when nothing does) the next.
+ */
+size_t jinja_line(struct jinja_text t, size_t from, size_t *next);
 /* The ends taken off: white space, or the characters of `chars`. */
 bool jinja_trim(struct jinja_run *r, struct jinja_text text, const struct jinja_value *chars, bool left,
                 bool right, struct jinja_value *out);

@@ -29,7 +29,9 @@ KIND_TEST(is_true, v->kind == JINJA_BOOL && v->b)
 KIND_TEST(is_false, v->kind == JINJA_BOOL && !v->b)
 KIND_TEST(is_callable, v->kind >= JINJA_MACRO || v->kind == JINJA_UNDEFINED)
 /* As Jinja has it: whatever knows its length, and an undefined value knows that it is 0. */
-KIND_TEST(is_sequence, v->kind == JINJA_TEXT || v->kind == JINJA_LIST || v->kind == JINJA_TUPLE ||
+KIND_TEST(is_sequence, v->kind == JINJA_TEXT || (v->kind == JINJA_LIST && !v->list->generated) ||
+                           v->kind == JINJA_TUPLE || v->kind == JINJA_DICT || v->kind == JINJA_UNDEFINED)
+KIND_TEST(is_iterable, v->kind == JINJA_TEXT || v->kind == JINJA_LIST || v->kind == JINJA_TUPLE ||
                            v->kind == JINJA_DICT || v->kind == JINJA_UNDEFINED)
 
 static bool is_case(struct jinja_run *r, const struct jinja_value *v, struct jinja_value *out, bool upper)
@@ -136,7 +138,7 @@ const struct jinja_builtin jinja_tests[] = {
     {.name = "false", .call = is_false},
     {.name = "callable", .call = is_callable},
     {.name = "sequence", .call = is_sequence},
-    {.name = "iterable", .call = is_sequence},
+    {.name = "iterable", .call = is_iterable},
     {.name = "upper", .call = is_upper},
     {.name = "lower", .call = is_lower},
     {.name = "odd", .call = is_odd},

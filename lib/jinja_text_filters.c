@@ -112,15 +112,16 @@ FILTER(indent)
     text = v->text;
     if (!indentation(r, args, &by))
         return false;
-    for (size_t from = 0; from <= text.len;) {
-        const char *end = from < text.len ? memchr(text.s + from, '\n', text.len - from) : NULL;
-        size_t to = end ? (size_t)(end - text.s) + 1 : text.len;
-        bool empty = to - from == (end != NULL);
-        bool put = from ? blank || !empty : first;
+    if (!jinja_work_bytes(r, JINJA_WALK * text.len))
+        return false;
+    for (size_t from = 0, next; from <= text.len; from = next) { /* a text that ends a line begins another */
+        size_t end = jinja_line(text, from, &next);
+        bool put = from ? blank || end > from : first;
         if (!jinja_work(r, 1) || (put && !jinja_put(r, &made, by)) ||
-            !jinja_put(r, &made, jinja_text_cut(text, from, to)))
+            !jinja_put(r, &made, jinja_text_cut(text, from, end)) ||
+            (next > end && !jinja_put_bytes(r, &made, "\n", 1, jinja_is_plain(text, end))))
             return false;
-        from = end ? to : text.len + 1;
+        next += next == end; /* the last one */
     }
     *out = jinja_written(&made);
     return true;
@@ -262,8 +263,8 @@ FILTER(rounded)
         *out = jinja_float(ceil(f * scale) / scale);
     else if (args->given[1] && jinja_text_is(method->text, "floor"))
         *out = jinja_float(floor(f * scale) / scale);
-    else if (v->kind != JINJA_FLOAT && digits >= 0)
-        *out = jinja_int(jinja_integer(v));
+    else if (v->kind != JINJA_FLOAT)
+        *out = jinja_int(digits < 0 ? (int64_t)nearest(f, (int)digits) : jinja_integer(v));
     else
         *out = isfinite(f) ? jinja_float(nearest(f, (int)digits)) : *v;
     return true;

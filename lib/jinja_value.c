@@ -114,7 +114,7 @@ bool jinja_truth(const struct jinja_value *v)
         return v->text.len > 0;
     case JINJA_LIST:
     case JINJA_TUPLE:
-        return v->list->n > 0;
+        return v->list->n > 0 || v->list->generated;
     case JINJA_DICT:
         return v->dict->n > 0;
     default:

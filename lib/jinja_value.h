@@ -58,6 +58,7 @@ struct jinja_value {
 struct jinja_list {
     size_t n, room;
     struct jinja_value *items;
+    bool generated; /* by map, select and their kin: true even when it is empty, and no sequence */
 };
 
 struct jinja_pair {

@@ -136,6 +136,8 @@ Test(jinja, slices)
                {"ms[1:]|length", "1"});
     expect_fails("{{ l[::0] }}", SOME, -EBADMSG, "step 0");
     expect_fails("{{ l['a':] }}", SOME, -EBADMSG, "needs integers");
+    EXPECT_ALL(SOME, {"n[1:]", ""}, {"d[1:] is defined", "False"}, {"(a[:2] or 'x')", "x"});
+    expect_fails("{{ nope[1:] }}", SOME, -EBADMSG, "\"nope\" is undefined");
 }
 
 Test(jinja, values_look_as_in_python)
@@ -251,6 +253,9 @@ Test(jinja, filters_of_texts)
                {"'aaa' | replace('a', 'b', 2)", "bba"}, {"'<&>' | e", "&lt;&amp;&gt;"},
                {"1 | string + 'x'", "1x"}, {"'x' | safe", "x"}, {"'a\\n\\nb' | indent", "a\n\n    b"},
                {"'a\\n\\nb' | indent(2, true, true)", "  a\n  \n  b"}, {"'a\\nb' | indent('> ')", "a\n> b"},
+               {"'a\\r\\nb\\n' | indent", "a\n    b\n"}, {"'' | indent(2, true)", "  "},
+               {"'a\\u2028\\rb\\n' | indent(2, blank=true)", "a\n  \n  b\n  "},
+               {"'a\\fb\\x1cc\\u2029\\x85d\\v'.splitlines()", "['a', 'b', 'c', '', 'd']"},
                {"'%s-%d' | format('a', 3)", "a-3"},
                {"'%05.1f|%-3s|%3s|%r|%%' % (1.25, 'a', 'b', 'c')", "001.2|a  |  b|'c'|%"},
                {"'%(k)s' % {'k': 1}", "1"});
@@ -262,7 +267,8 @@ Test(jinja, filters_of_numbers)
                {"'x' | int(5)", "5"}, {"3.9 | int", "3"}, {"'1.5' | float", "1.5"}, {"'x' | float", "0.0"},
                {"-5 | abs", "5"}, {"-5.5 | abs", "5.5"}, {"2.5 | round", "2.0"}, {"3.5 | round", "4.0"},
                {"2.567 | round(2)", "2.57"}, {"2.567 | round(1, 'floor')", "2.5"},
-               {"2.51 | round(1, 'ceil')", "2.6"}, {"3 | round", "3"});
+               {"2.51 | round(1, 'ceil')", "2.6"}, {"3 | round", "3"}, {"25 | round(-1)", "20"},
+               {"-35 | round(-1)", "-40"}, {"25.5 | round(-1)", "30.0"});
 }
 
 Test(jinja, filters_that_choose)
@@ -306,6 +312,19 @@ Test(jinja, map_and_select_take_filters_tests_and_attributes_by_name)
     expect_refused("{{ l | map('nope') }}", -ENOTSUP, "filter \"nope\"");
     expect_refused("{{ l | select('nope') }}", -ENOTSUP, "test \"nope\"");
     expect_refused("{{ l | selectattr('a', 'nope') }}", -ENOTSUP, "test \"nope\"");
+}
+
+/* They are generators: templates forget "| list" and so take the first branch always. */
+Test(jinja, what_filters_generate_is_true_even_when_it_is_empty)
+{
+    EXPECT_ALL(SOME, {"'y' if ms | selectattr('role', 'equalto', 'tool') else 'n'", "y"},
+               {"'y' if ms | selectattr('role', 'equalto', 'tool') | list else 'n'", "n"},
+               {"'y' if [] | map('upper') else 'n'", "y"}, {"'y' if [] | reject('none') else 'n'", "y"},
+               {"'y' if [] | unique else 'n'", "y"}, {"'y' if [] | reverse else 'n'", "y"},
+               {"'y' if '' | reverse else 'n'", "n"}, {"'y' if {} | items else 'n'", "y"},
+               {"'y' if nope | items else 'n'", "y"}, {"'y' if {}.items() else 'n'", "n"},
+               {"l | map('string') is sequence", "False"}, {"l | map('string') is iterable", "True"},
+               {"l | map('string') | list is sequence", "True"});
 }
 
 Test(jinja, json_is_as_json_dumps_writes_it)
