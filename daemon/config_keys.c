@@ -70,7 +70,7 @@ const struct config_key config_keys[] = {
      .help = "int8 serves; exact is the slow float reference of the cpu (executor eager)."},
     {STRING(isa, "auto"), .choices = isas, .help = "Instruction set of the cpu backend."},
     {STRING(libcuda, ""), .help = "Driver library for backend cuda. Empty: libcuda.so.1. No effect on cpu."},
-    {CHOICE(cuda_device, "auto", devices),
+    {CHOICE(cuda_device, "auto", devices), .allowed = "auto or 0 to 15",
      .help = "Number of the GPU, of those that CUDA_VISIBLE_DEVICES leaves. auto: of those that can, the one with the most memory."},
     {STRING(cuda_cache, ""),
      .help = "Directory where the driver keeps the kernels it has compiled. Empty: that of CUDA_CACHE_PATH, else the driver's own."},
@@ -180,7 +180,9 @@ void config_allowed(const struct config_key *key, char *out, size_t room)
 
     if (key->zero)
         snprintf(zero, sizeof zero, "%s or ", key->zero);
-    if (key->choices) {
+    if (key->allowed) {
+        snprintf(out, room, "%s", key->allowed);
+    } else if (key->choices) {
         choices_text(key->choices, out, room);
     } else if (key->type == CONFIG_COUNT) {
         snprintf(out, room, "%s%" PRIu64 " to %" PRIu64, zero, min, key->max);

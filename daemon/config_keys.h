@@ -21,6 +21,7 @@ struct config_key {
     uint64_t min, max;
     const char *zero;           /* what 0 is called ("auto", "none"), or NULL */
     const char *const *choices; /* NULL-terminated */
+    const char *allowed;        /* the choices in fewer words than their list, or NULL */
     bool secret;
     const char *since;
     const char *group; /* heading in the sample and in --help, at the first key of a group */

@@ -249,7 +249,9 @@ Test(config, a_gpu_is_named_by_its_number_and_auto_is_none_of_them)
         cr_assert_eq(c.cuda_device, 1 + i);
         config_free(&c);
     }
-    cr_assert_eq(load_file(&c, "cuda_device = 16\n", NULL), -EINVAL);
+    struct error err = {0};
+    cr_assert_eq(load_file(&c, "cuda_device = 16\n", &err), -EINVAL);
+    cr_assert_not_null(strstr(err.text, "must be auto or 0 to 15 (got \"16\")"), "%s", err.text);
     config_free(&c);
 }
 
