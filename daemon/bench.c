@@ -244,6 +244,14 @@ static int check_fit(const struct offline *o, const struct bench_test *test, str
     return 0;
 }
 
+bool bench_is_emulated(const struct offline *o)
+{
+    struct backend_info info;
+
+    executor_info(o->runtime.executor, &info);
+    return info.memory_total && strstr(info.device, "emulator");
+}
+
 static uint64_t launches(const struct offline *o)
 {
     struct backend_info info;
@@ -274,39 +282,56 @@ int bench_measure(struct offline *o, const struct bench_test *test, uint32_t rep
     batch_close(&b);
     if (rc < 0)
         return rc;
+    launched = launches(o) - launched;
     uint64_t n_tokens = (uint64_t)repetitions * test->batch *
                         (test->prefill ? test->n_tokens : generated(test) + test->depth);
     *row = (struct bench_row){.executor = (int)executor_kind(o->runtime.executor),
                               .sd = bench_deviation(rates, repetitions),
-                              .launches_per_token = (double)(launches(o) - launched) / (double)n_tokens,
-                              .launches = launches(o),
+                              .launches_per_token = (double)launched / (double)n_tokens,
+                              .launches = launched,
                               .cost = bench_cost(o, test)};
     row->tokens_per_s = bench_median(rates, repetitions);
     bench_test_name(test, row->test, sizeof row->test);
     return 0;
 }
 
+/* What one op of the graph did between two looks. */
+struct op_timing {
+    uint64_t launches;
+    double ns;
+};
+
+static void print_op(const char *name, const struct op_timing *t, double total_ns, bool emulated, FILE *f)
+{
+    fprintf(f, "%-10s %9llu", name, (unsigned long long)t->launches);
+    if (!emulated)
+        fprintf(f, " %11.3f %9.2f %5.1f %%", t->ns / 1e6, t->ns / 1e3 / (double)t->launches,
+                total_ns > 0 ? 100 * t->ns / total_ns : 0);
+    fputc('\n', f);
+}
+
 int bench_ops(struct offline *o, const struct bench_test *test, FILE *f, struct error *err)
 {
     struct executor_timing before = *executor_timing(o->runtime.executor);
+    struct op_timing ops[GRAPH_N_OPS];
     struct bench_row row;
-    double total = 0;
+    bool emulated = bench_is_emulated(o);
+    double total_ns = 0;
     int rc = bench_measure(o, test, 1, &row, err);
 
     if (rc < 0)
         return rc;
     const struct executor_timing *after = executor_timing(o->runtime.executor);
-    for (int op = 0; op < GRAPH_N_OPS; op++)
-        total += (double)(after->ns[op] - before.ns[op]);
-    fprintf(f, "\n%s, node by node%s\n%-10s %9s %11s %9s %7s\n", row.test,
-            after->by_device ? ", by the device's clock" : "", "op", "launches", "ms", "us each", "share");
     for (int op = 0; op < GRAPH_N_OPS; op++) {
-        uint64_t launches = after->launches[op] - before.launches[op];
-        double ns = (double)(after->ns[op] - before.ns[op]);
-        if (launches)
-            fprintf(f, "%-10s %9llu %11.3f %9.2f %5.1f %%\n", graph_op_name((enum graph_op)op),
-                    (unsigned long long)launches, ns / 1e6, ns / 1e3 / (double)launches,
-                    total > 0 ? 100 * ns / total : 0);
+        ops[op] = (struct op_timing){after->launches[op] - before.launches[op],
+                                     (double)(after->ns[op] - before.ns[op])};
+        total_ns += ops[op].ns;
     }
+    fprintf(f, "\n%s, node by node%s\n%-10s %9s%s\n", row.test,
+            after->by_device && !emulated ? ", by the device's clock" : "", "op", "launches",
+            emulated ? "" : "          ms   us each   share");
+    for (int op = 0; op < GRAPH_N_OPS; op++)
+        if (ops[op].launches)
+            print_op(graph_op_name((enum graph_op)op), &ops[op], total_ns, emulated, f);
     return 0;
 }

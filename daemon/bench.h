@@ -41,7 +41,7 @@ struct bench_row {
     int executor;              /* enum executor_kind */
     double tokens_per_s, sd;   /* median, standard deviation of the repetitions */
     double launches_per_token; /* of kernels; a resident decoder needs none */
-    uint64_t launches;         /* in all, since the executor has the model */
+    uint64_t launches;         /* in all, in what the row is the median of */
     struct bench_cost cost;
     struct bench_roofline roofline; /* mean of what was measured just before and just after */
     const char *bound;              /* "int8" or "read": the limit that is nearer */
@@ -76,5 +76,7 @@ struct bench_report {
 void bench_print_roofline(const struct bench_roofline *roofline, uint32_t threads, FILE *f);
 void bench_print_table(const struct bench_report *report, FILE *f);
 void bench_print_json(const struct bench_report *report, FILE *f);
-/* Time per graph op of one test, node by node (executor eager). */
+/* Whether the device is the SIMT emulator, whose times say nothing about a GPU. */
+bool bench_is_emulated(const struct offline *o);
+/* Launches and, but for an emulated device, time per graph op of one test, node by node (executor eager). */
 int bench_ops(struct offline *o, const struct bench_test *test, FILE *f, struct error *err);

@@ -199,7 +199,7 @@ static void describe_machine(const struct offline *o, struct bench_report *repor
 
     executor_info(o->runtime.executor, &info);
     report->threads = info.n_threads;
-    report->emulated = info.memory_total && strstr(info.device, "emulator");
+    report->emulated = bench_is_emulated(o);
 }
 
 /* Over all rows. */

@@ -694,6 +694,7 @@ Test(cli, bench_ops_lists_the_graph_ops)
                  0, "%s", p.stderr_text);
     expect_in(p.stdout_text, "MUL_MAT");
     expect_in(p.stdout_text, "SOFT_MAX");
+    expect_in(p.stdout_text, "us each"); /* which an emulated device does not get: tests/cuda */
 }
 
 Test(cli, bench_refuses_what_does_not_fit_the_context)
