@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-#define EVENT_TOKENS 128 /* that wait for text at most: an event of a running stream is written at once */
-
 int choice_open(struct choice *c, struct api_error *err)
 {
     struct engine_request *e = &c->e;
@@ -56,6 +54,12 @@ static struct piece unseen(const struct choice *c)
                           .to = c->n_tokens};
 }
 
+size_t choice_n_unshown(const struct choice *c)
+{
+    const struct params *p = &c->g->p;
+    return (size_t)(c->n_tokens - c->event_tokens) * (p->has_logprobs ? 2 + p->logprobs : 1);
+}
+
 static void shown(struct choice *c)
 {
     c->event_text = c->text.safe;
@@ -67,7 +71,7 @@ static void write_delta(struct choice *c)
 {
     struct generation *g = c->g;
     struct piece piece = unseen(c);
-    if ((!piece.len && piece.to - piece.from < EVENT_TOKENS) || !g->request->connection)
+    if ((!piece.len && choice_n_unshown(c) < GENERATE_INLINE_ENTRIES) || !g->request->connection)
         return;
     generation_begin(g);
     g->dialect->delta(c, &g->request->out, &piece);

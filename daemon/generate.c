@@ -13,8 +13,7 @@
 
 #define SEED_MASK       ((1ull << 53) - 1)
 #define MS              1000000ull
-#define BYTES_PER_TOKEN 4    /* of a body: English text, and ids with their commas */
-#define INLINE_ENTRIES  4096 /* tokens and alternatives in a reply: about 2 ms of writing */
+#define BYTES_PER_TOKEN 4 /* of a body: English text, and ids with their commas */
 
 /* --- preparing: on the loop or on the pool --- */
 
@@ -599,9 +598,8 @@ static size_t n_entries(const struct generation *g)
 {
     const struct engine_request *e = &g->choices->e;
     size_t n = e->want_prompt_logprobs ? (size_t)e->n_prompt * (1 + e->n_prompt_top) : 0;
-    size_t each = g->p.has_logprobs ? 2 + g->p.logprobs : 1;
     for (uint32_t i = 0; i < g->n_choices; i++)
-        n += (g->choices[i].n_tokens - g->choices[i].event_tokens) * each;
+        n += choice_n_unshown(&g->choices[i]);
     return n;
 }
 
@@ -648,7 +646,7 @@ static void finish_well(struct generation *g)
     if (g->p.stream)
         generation_begin(g);
     g->state = GENERATION_REPLYING;
-    request_run(r, n_entries(g) > INLINE_ENTRIES, write_reply, reply_written);
+    request_run(r, n_entries(g) > GENERATE_INLINE_ENTRIES, write_reply, reply_written);
 }
 
 static bool out_of_memory(const struct generation *g)

@@ -22,6 +22,10 @@
 #define GENERATE_MAX_STOP_IDS 256
 #define GENERATE_MAX_TOKENS   256 /* default of /generate */
 #define GENERATE_MAX_CHOICES  ENGINE_MAX_CHOICES
+/* Tokens and alternatives, about 2 ms of writing: no more are written on the loop at once. What the end of a
+ * generation has to show beyond them is written on the pool; and so that an event of a running stream is not
+ * more, tokens that have no text yet wait for it until they are so many, and then go without. */
+#define GENERATE_INLINE_ENTRIES 4096
 
 /* What a client may ask for: /generate's names. */
 struct params {
@@ -176,6 +180,8 @@ struct timings {
 void generation_timings(const struct generation *g, struct timings *out);
 uint32_t generation_n_tokens(const struct generation *g); /* of all choices; any state */
 struct piece choice_whole(const struct choice *c);
+/* Tokens and alternatives in no event yet; of a whole reply, all. */
+size_t choice_n_unshown(const struct choice *c);
 
 /* choice.c: output room and text, once `e` is filled. 0 or -1 with *err. May run on the pool. */
 int choice_open(struct choice *c, struct api_error *err);
