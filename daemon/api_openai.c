@@ -19,27 +19,41 @@
 
 /* --- fields --- */
 
-/* Known, but only the value that asks for nothing is accepted: false, 0, an empty array or string, or the
- * word that means so. */
+/* Known, but only the value that asks for nothing is accepted: false, an empty array or string. */
 static int read_inert(struct field_reader *r, const struct field *f, const json_t *value)
 {
-    static const char *const inert[][2] = {{"refusal", ""},
-                                           {"tool_choice", "auto"},
-                                           {"function_call", "none"},
-                                           {"function_call", "auto"},
-                                           {"suffix", ""},
-                                           {"reasoning_effort", "none"},
-                                           {"reasoning_effort", "medium"},
-                                           {"verbosity", "medium"}};
-    for (size_t i = 0; i < sizeof inert / sizeof *inert; i++)
-        if (!strcmp(f->name, inert[i][0]) && json_is_string(value) &&
-            !strcmp(json_string_value(value), inert[i][1]))
-            return 0;
-    if (json_is_false(value) || (json_is_array(value) && !json_array_size(value)) ||
-        (json_is_object(value) && !json_object_size(value)))
+    if (json_is_false(value) || (json_is_string(value) && !json_string_length(value)) ||
+        (json_is_array(value) && !json_array_size(value)))
         return 0;
-    const char *name = field_path(r, f->name);
-    return api_invalid(r->err, name, "%s is not supported (got %s)", name, field_got(value));
+    return api_invalid(r->err, f->name, "%s is not supported (got %s)", f->name, field_got(value));
+}
+
+/* The same of a member that takes one of a few words: false, or those that ask for nothing. */
+static int read_word(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    static const struct {
+        const char *name, *inert[2], *known;
+    } words[] = {{"tool_choice", {"auto", "none"}, "\"auto\" or \"none\""},
+                 {"function_call", {"auto", "none"}, "\"auto\" or \"none\""},
+                 {"reasoning_effort", {"medium", "none"}, "\"medium\" or \"none\""},
+                 {"verbosity", {"medium", "medium"}, "\"medium\""}};
+    const char *given = json_string_value(value);
+    size_t i = 0;
+    while (strcmp(f->name, words[i].name))
+        i++;
+    if (json_is_false(value) ||
+        (given && (!strcmp(given, words[i].inert[0]) || !strcmp(given, words[i].inert[1]))))
+        return 0;
+    return api_invalid(r->err, f->name, "%s must be %s: nothing else is supported (got %s)", f->name,
+                       words[i].known, field_got_word(value));
+}
+
+/* Whatever the name, it is the loaded model that answers. */
+static int read_model(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    if (json_is_string(value))
+        return 0;
+    return api_invalid(r->err, f->name, "%s must be a string (got %s)", f->name, field_got(value));
 }
 
 static int read_response_format(struct field_reader *r, const struct field *f, const json_t *value)
@@ -96,13 +110,17 @@ static int read_completion_logprobs(struct field_reader *r, const struct field *
     {                                                                                                        \
         .name = n, .kind = FIELD_CUSTOM, .read = read_inert                                                  \
     }
+#define WORD(n)                                                                                              \
+    {                                                                                                        \
+        .name = n, .kind = FIELD_CUSTOM, .read = read_word                                                   \
+    }
 
 /* "auto" leaves it to the model, "none" keeps the tools from it. */
 static int read_tool_choice(struct field_reader *r, const struct field *f, const json_t *value)
 {
     struct params *p = r->out;
     p->no_tools = json_is_string(value) && !strcmp(json_string_value(value), "none");
-    return p->no_tools ? 0 : read_inert(r, f, value);
+    return read_word(r, f, value);
 }
 
 static int read_no_prompt(struct field_reader *r, const struct field *f, const json_t *value)
@@ -112,7 +130,7 @@ static int read_no_prompt(struct field_reader *r, const struct field *f, const j
 }
 
 #define COMMON_FIELDS                                                                                        \
-    IGNORED("model"), IGNORED("user"),                                                                       \
+    {.name = "model", .kind = FIELD_CUSTOM, .read = read_model}, IGNORED("user"),                            \
         {.name = "stream_options", .kind = FIELD_CUSTOM, .read = read_stream_options},                       \
     {                                                                                                        \
         .name = "max_tokens", .kind = FIELD_CUSTOM, .read = read_max_tokens                                  \
@@ -147,7 +165,7 @@ static const struct field chat_fields[] = {
     {.name = "chat_template_kwargs", .kind = FIELD_CUSTOM, .read = read_template_variables},
     {.name = "add_generation_prompt", .kind = FIELD_BOOL, .offset = AT(chat.add_generation_prompt)},
     INERT("functions"),
-    INERT("function_call"),
+    WORD("function_call"),
     INERT("audio"),
     INERT("prediction"),
     INERT("web_search_options"),
@@ -158,8 +176,8 @@ static const struct field chat_fields[] = {
     IGNORED("safety_identifier"),
     IGNORED("prompt_cache_key"),
     IGNORED("prompt_cache_retention"),
-    INERT("reasoning_effort"),
-    INERT("verbosity"),
+    WORD("reasoning_effort"),
+    WORD("verbosity"),
     {0},
 };
 

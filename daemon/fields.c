@@ -151,6 +151,15 @@ static const struct field *find(const struct field *const *tables, size_t n_tabl
     return NULL;
 }
 
+/* Of a member of the body that another route knows: what to say; or NULL. */
+static const char *known_elsewhere(const struct field_reader *r, const char *name)
+{
+    for (const struct field_place *p = r->within ? NULL : r->elsewhere; p && p->fields; p++)
+        if (find(&p->fields, 1, name))
+            return p->words;
+    return NULL;
+}
+
 static int unknown(struct field_reader *r, const struct field *const *tables, size_t n_tables,
                    const char *name)
 {
@@ -160,6 +169,9 @@ static int unknown(struct field_reader *r, const struct field *const *tables, si
         for (const struct field *f = tables[t]; f->name && n < MAX_NAMES; f++)
             names[n++] = f->name;
     const char *meant = nearest(name, names, n), *path = field_path(r, name);
+    const char *words = known_elsewhere(r, name);
+    if (words)
+        return api_invalid(r->err, path, "unknown field \"%.120s\" (%s)", path, words);
     if (meant)
         return api_invalid(r->err, path, "unknown field \"%.120s\" (did you mean \"%s\"?)", path,
                            field_path(r, meant));

@@ -1,7 +1,7 @@
 /* fields.h - the members of a JSON object by table: each row says name, type, range and where the value goes.
  * null is the same as absent; a number without a fraction (64.0) is an integer; an unknown member is an error
- * that names it and the nearest known one. Errors name the field, what is allowed and what came; never the
- * text of a string that may be a prompt. Thread: any. */
+ * that names it and where it is known, or the nearest known one. Errors name the field, what is allowed and
+ * what came; never the text of a string that may be a prompt. Thread: any. */
 #pragma once
 #include "api_error.h"
 #include "arena.h"
@@ -32,11 +32,18 @@ struct field {
     int (*read)(struct field_reader *r, const struct field *f, const json_t *value);
 };
 
+/* A table that is another's, and what to say of a member that only it knows. */
+struct field_place {
+    const struct field *fields;
+    const char *words;
+};
+
 struct field_reader {
     void *out; /* the struct that is filled; keeps what it holds where a field is absent */
     struct arena *arena;
     struct api_error *err;
     bool ignore_unknown;
+    const struct field_place *elsewhere; /* of the body's members; ends with an empty one, or NULL */
     const char *within;  /* the object's own path ("stream_options", "messages[2]"); NULL: the body */
     const void *context; /* for custom readers */
 };

@@ -221,19 +221,28 @@ static int make_choices(struct generation *g, struct api_error *err)
     return 0;
 }
 
+/* What another dialect calls otherwise. */
+static const struct field renamed_fields[] = {{.name = "max_completion_tokens"}, {0}};
+
 static int read_params(struct generation *g, struct arena *scratch, struct api_error *err)
 {
     const struct request *r = g->request;
-    struct json_limits limits = {.max_values = (size_t)g->model->n_ctx + 4096,
-                                 .max_depth = JSON_MAX_DEPTH_IN_BODY};
+    struct json_list prompt = {.name = "prompt", .max = g->model->n_ctx};
+    struct json_limits limits = {
+        .max_values = (size_t)g->model->n_ctx + 4096, .max_depth = JSON_MAX_DEPTH_IN_BODY, .list = &prompt};
     g->body = json_read(r->body, r->body_len, &limits, err);
     if (!g->body)
-        return -1;
+        return prompt.over ? generation_too_long(g, err) : -1;
     const struct field *tables[] = {g->dialect->fields, generate_fields};
+    const struct field_place elsewhere[] = {{renamed_fields, "here it is max_tokens"},
+                                            {dialect_completions.fields, "POST /v1/completions takes it"},
+                                            {dialect_chat.fields, "POST /v1/chat/completions takes it"},
+                                            {0}};
     struct field_reader reader = {.out = &g->p,
                                   .arena = g->arena,
                                   .err = err,
                                   .ignore_unknown = g->server->cfg->unknown_fields == CONFIG_IGNORE,
+                                  .elsewhere = elsewhere,
                                   .context = g->model};
     set_defaults(&g->p);
     g->p.chat.arena = scratch;

@@ -9,6 +9,9 @@ struct scan {
     size_t n, at, line_start, line;
     size_t n_values;
     unsigned depth;
+    size_t name_at,
+        name_len;    /* the last string that is the body's own: a member that is a container is called so */
+    size_t n_before; /* values before that container */
     const struct json_limits *limits;
     struct api_error *err;
 };
@@ -65,7 +68,7 @@ static int scan_escape(struct scan *c)
 /* At the opening quote; leaves `at` behind the closing one. */
 static int scan_string(struct scan *c)
 {
-    c->at++;
+    size_t start = ++c->at;
     while (c->at < c->n && c->s[c->at] != '"') {
         if (c->s[c->at] == '\0')
             return refuse(c, c->at, "a NUL byte");
@@ -74,20 +77,38 @@ static int scan_string(struct scan *c)
         else if (scan_escape(c) < 0)
             return -1;
     }
+    if (c->depth == 1) {
+        c->name_at = start;
+        c->name_len = c->at < c->n ? c->at - start : 0;
+    }
     c->at++;
     return 0;
+}
+
+/* One more than its items may be those of a list in the list. */
+static bool in_long_list(const struct scan *c)
+{
+    const struct json_list *list = c->limits->list;
+    return list && c->depth > 1 && c->name_len == strlen(list->name) &&
+           !memcmp(c->s + c->name_at, list->name, c->name_len) && c->n_values - c->n_before > list->max + 1;
 }
 
 static int count_value(struct scan *c)
 {
     if (++c->n_values <= c->limits->max_values)
         return 0;
+    if (in_long_list(c)) {
+        c->limits->list->over = true;
+        return -1;
+    }
     return api_invalid(c->err, NULL, "line %zu, column %zu: the body holds more than %zu values", c->line,
                        c->at - c->line_start + 1, c->limits->max_values);
 }
 
 static int open_container(struct scan *c)
 {
+    if (c->depth == 1)
+        c->n_before = c->n_values;
     if (c->depth++ >= c->limits->max_depth)
         return api_invalid(c->err, NULL, "line %zu, column %zu: nested deeper than %u", c->line,
                            c->at - c->line_start + 1, c->limits->max_depth);

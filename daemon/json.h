@@ -6,13 +6,22 @@
 #include "api_error.h"
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #define JSON_MAX_DEPTH_IN_BODY 64
 
+/* A member of the body that may be most of it. */
+struct json_list {
+    const char *name;
+    size_t max; /* items it may have */
+    bool over;  /* out: too many values, and that for having more than these */
+};
+
 struct json_limits {
     size_t max_values; /* members, items and the containers themselves */
     unsigned max_depth;
+    struct json_list *list; /* or NULL; when it is `over`, *err is left for the caller to set */
 };
 
 /* 0, or -1 with *err set: the words give line and column (both from 1, columns in bytes). It finds what the

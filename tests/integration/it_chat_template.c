@@ -167,7 +167,8 @@ Test(chat_template, what_a_template_has_no_place_for_is_refused)
     expect_words(post(CHAT, "{\"tools\":[7]," MESSAGES(SAID("user", "a")) "}"), 400, "invalid_request",
                  "tools[0] must be an object");
     expect_words(post(CHAT, "{\"tool_choice\":\"required\"," MESSAGES(SAID("user", "a")) "}"), 400,
-                 "invalid_request", "tool_choice is not supported");
+                 "invalid_request",
+                 "tool_choice must be \"auto\" or \"none\": nothing else is supported (got \"required\")");
     end();
 }
 

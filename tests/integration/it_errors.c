@@ -55,7 +55,17 @@ DAEMON_TEST(refuse, a_second_spelling_of_a_token_id_is_no_id)
 DAEMON_TEST(refuse, unknown_fields_are_named)
 {
     field("\"temprature\":1", "unknown field \"temprature\" (did you mean \"temperature\"?)");
-    field("\"messages\":[]", "unknown field \"messages\"");
+}
+
+DAEMON_TEST(refuse, what_another_route_knows_is_told)
+{
+    field("\"max_completion_tokens\":9", "unknown field \"max_completion_tokens\" (here it is max_tokens)");
+    field("\"messages\":[]", "unknown field \"messages\" (POST /v1/chat/completions takes it)");
+    field("\"best_of\":1", "unknown field \"best_of\" (POST /v1/completions takes it)");
+    expect_words(post("/v1/completions", "{\"prompt\":\"a\",\"messages\":[]}"), 400, "invalid_request",
+                 "(POST /v1/chat/completions takes it)");
+    expect_words(post("/v1/completions", "{\"prompt\":\"a\",\"stream_options\":{\"messages\":1}}"), 400,
+                 "invalid_request", "unknown field \"stream_options.messages\" (known: ");
 }
 
 DAEMON_TEST(refuse, a_prompt_must_be_there_and_be_one)
@@ -119,17 +129,34 @@ DAEMON_TEST(refuse, a_huge_prompt_is_refused_by_size_with_a_lower_bound)
     free(body);
 }
 
-DAEMON_TEST(refuse, an_array_of_too_many_values_is_refused_before_parsing)
+/* {"<name>":[1,1,...]} */
+static char *long_array(const char *name)
 {
     size_t n = 1 << 20;
-    char *body = malloc(2 * n + 32);
-    int at = sprintf(body, "{\"prompt\":[1");
+    char *body = malloc(2 * n + 64);
+    int at = sprintf(body, "{\"%s\":[1", name);
     for (size_t i = 0; i < n; i++) {
         body[at++] = ',';
         body[at++] = '1';
     }
     strcpy(body + at, "]}");
+    return body;
+}
+
+DAEMON_TEST(refuse, an_array_of_too_many_values_is_refused_before_parsing)
+{
+    char *body = long_array("stop_token_ids");
     refused(body, "more than 5120 values");
+    free(body);
+}
+
+DAEMON_TEST(refuse, a_prompt_of_too_many_ids_is_over_the_context)
+{
+    char *body = long_array("prompt");
+    json_t *root = exceeded(body);
+    cr_assert(json_is_true(json_at(root, "error.estimated")));
+    cr_assert_eq(json_number(root, "error.n_prompt_tokens"), 1025);
+    json_decref(root);
     free(body);
 }
 

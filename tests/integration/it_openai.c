@@ -202,6 +202,38 @@ DAEMON_TEST(openai, labels_are_ignored_and_what_would_change_the_answer_is_refus
     expect_words(post(COMPLETE, "{\"prompt\":\"a\",\"suffix\":\"b\"}"), 400, "invalid_request", "suffix");
 }
 
+DAEMON_TEST(openai, what_asks_for_nothing_passes_and_anything_else_is_named)
+{
+    json_decref(ok(CHAT, "{" DOG ",\"max_tokens\":1,\"tool_choice\":\"auto\",\"function_call\":\"none\","
+                         "\"reasoning_effort\":\"none\",\"verbosity\":\"medium\",\"functions\":[],"
+                         "\"web_search_options\":null,\"audio\":null}"));
+    static const struct {
+        const char *member, *words;
+    } refused[] = {
+        {"\"web_search_options\":{}", "web_search_options is not supported (got an object)"},
+        {"\"audio\":{}", "audio is not supported (got an object)"},
+        {"\"tool_choice\":\"required\"",
+         "tool_choice must be \"auto\" or \"none\": nothing else is supported (got \"required\")"},
+        {"\"tool_choice\":{\"type\":\"function\"}", "(got an object)"},
+        {"\"reasoning_effort\":\"high\"", "reasoning_effort must be \"medium\" or \"none\""},
+        {"\"verbosity\":\"low\"", "verbosity must be \"medium\": nothing else is supported (got \"low\")"},
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        char body[256];
+        snprintf(body, sizeof body, "{" DOG ",%s}", refused[i].member);
+        expect_words(post(CHAT, body), 400, "invalid_request", refused[i].words);
+    }
+}
+
+DAEMON_TEST(openai, a_model_is_named_by_a_string)
+{
+    json_decref(ok(COMPLETE, "{\"model\":null,\"prompt\":\"a\",\"max_tokens\":1}"));
+    expect_words(post(COMPLETE, "{\"model\":5,\"prompt\":\"a\"}"), 400, "invalid_request",
+                 "model must be a string (got 5)");
+    expect_words(post(CHAT, "{\"model\":[]," DOG "}"), 400, "invalid_request",
+                 "model must be a string (got an array)");
+}
+
 DAEMON_TEST(openai, messages_are_checked)
 {
     expect_words(post(CHAT, "{}"), 400, "invalid_request", "messages is missing");

@@ -117,6 +117,30 @@ Test(json, values_are_counted_before_parsing)
     cr_assert(strstr(err.message, "more than 5 values"), "%s", err.message);
 }
 
+/* Whether the words about too many values are left to the caller. */
+static bool is_over(const char *text)
+{
+    struct json_list list = {.name = "p", .max = 3};
+    struct json_limits limits = {.max_values = 8, .max_depth = 64, .list = &list};
+    struct api_error err = {0};
+    int rc = json_scan(text, strlen(text), &limits, &err);
+    cr_assert_eq(rc < 0, list.over || err.status, "%s", text);
+    cr_assert(!list.over || !err.status, "%s", text);
+    return list.over;
+}
+
+Test(json, a_list_that_is_most_of_too_many_values_is_told_apart)
+{
+    cr_assert(is_over("{\"p\":[1,2,3,4,5,6,7,8,9]}"));
+    cr_assert(is_over("{\"a\":\"b\",\"p\" : [[1,2,3,4,5,6,7,8,9]]}"));
+    cr_assert(is_over("{\"p\":[\"q\",2,3,4,5,6,7,8,9]}"));
+    cr_assert(!is_over("{\"p\":[1,2,3,4,5]}"), "it is too long, but not too many values");
+    cr_assert(!is_over("{\"q\":[1,2,3,4,5,6,7,8,9]}"));
+    cr_assert(!is_over("{\"p\":[1,2],\"q\":[1,2,3,4,5,6,7,8,9]}"));
+    cr_assert(!is_over("{\"q\":[1,2,3,4,5],\"p\":[1,2]}"), "the other one is most of them");
+    cr_assert(!is_over("{\"a\":{\"p\":[1,2,3,4,5,6,7,8,9]}}"), "not the body's own");
+}
+
 Test(json, commas_and_brackets_inside_strings_are_not_counted)
 {
     struct json_limits limits = {.max_values = 2, .max_depth = 1};
