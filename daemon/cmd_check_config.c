@@ -4,6 +4,8 @@
 #include "commands.h"
 #include "config.h"
 #include "model_file.h"
+#include "runtime.h"
+#include "server.h"
 #include "tls.h"
 
 #include <stdio.h>
@@ -27,15 +29,19 @@ static int take_show(void *context, int argc, char **argv, struct error *err)
     return 1;
 }
 
-/* What the values name: keys, addresses, certificate, template. */
+/* What the values name, in serve's order: keys, addresses, places to listen, certificate, template. */
 static int check_named(const struct config *c, struct error *err)
 {
     struct access *access = NULL;
     int rc = access_open(&access, c, err);
     access_close(access);
+    if (rc == 0)
+        rc = server_check(c, err);
     if (rc == 0 && c->tls_port)
         rc = tls_load(c->tls_certificate, c->tls_key, err);
     tls_unload();
+    if (rc == 0)
+        rc = runtime_check(c, err);
     return rc < 0 ? rc : chat_template_check(c->chat_template, err);
 }
 
@@ -58,8 +64,8 @@ static void usage(void)
     puts("hearthd check-config [--config FILE] [flags]\n"
          "\n"
          "Checks file, environment and flags as `hearthd serve` would read them, and says what is wrong;\n"
-         "also whether the model they name is there, and whether the key files, the certificate and the\n"
-         "chat template they name can be used.\n"
+         "also whether the model they name is there, and whether the host, the place of the Unix socket,\n"
+         "the key files, the certificate and the chat template they name can be used.\n"
          "  --sample   print a file with every key, commented, at its default\n"
          "  --man      print the manual page of the keys");
 }

@@ -86,12 +86,39 @@ static int bind_path(int fd, const struct sockaddr_un *addr)
     return bind(fd, (const struct sockaddr *)addr, sizeof *addr) < 0 ? -errno : 0;
 }
 
+/* 0 or an errno. */
+static int check_directory(const char *path)
+{
+    char dir[sizeof((struct sockaddr_un *)0)->sun_path];
+    struct stat st;
+    strcpy(dir, path);
+    char *slash = strrchr(dir, '/');
+    if (!slash)
+        return 0;
+    slash[slash == dir] = '\0';
+    if (stat(dir, &st) < 0)
+        return errno;
+    return S_ISDIR(st.st_mode) ? 0 : ENOTDIR;
+}
+
+int listener_check_unix(const char *path, struct error *err)
+{
+    struct stat st;
+    size_t room = sizeof((struct sockaddr_un *)0)->sun_path;
+    if (strlen(path) >= room)
+        return error_set(err, -EINVAL, "unix_socket %s: longer than %zu bytes", path, room - 1);
+    int code = check_directory(path);
+    if (code == 0 && lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode))
+        code = EADDRINUSE;
+    return code ? unix_failed(path, code, err) : 0;
+}
+
 int listener_bind_unix(const char *path, struct error *err)
 {
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
-    if (strlen(path) >= sizeof addr.sun_path)
-        return error_set(err, -EINVAL, "unix_socket %s: longer than %zu bytes", path,
-                         sizeof addr.sun_path - 1);
+    int checked = listener_check_unix(path, err);
+    if (checked < 0)
+        return checked;
     strcpy(addr.sun_path, path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)

@@ -44,6 +44,8 @@ struct listener_callbacks {
 /* Sockets: each returns a listening descriptor or a negative errno with words that name the address. */
 int listener_bind_tcp(const struct sockaddr *addr, socklen_t len, struct error *err);
 int listener_bind_unix(const char *path, struct error *err);
+/* 0, or what listener_bind_unix() would say of the path alone, whoever may listen on it. */
+int listener_check_unix(const char *path, struct error *err);
 /* Fills `where` and `port` from the socket. */
 void listener_name(struct listener *l);
 

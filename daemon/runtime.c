@@ -18,6 +18,25 @@ void runtime_prepare(const struct config *cfg)
         cuda_driver_environment(cfg->cuda_cache);
 }
 
+/* NULL: the best that works. */
+static const struct backend_ops *named_backend(const struct config *cfg)
+{
+    if (cfg->backend == CONFIG_CUDA)
+        return &cuda_backend;
+    bool is_cpu = cfg->backend == CONFIG_CPU || cfg->arithmetic == BACKEND_EXACT;
+    return is_cpu ? &cpu_backend : NULL;
+}
+
+int runtime_check(const struct config *cfg, struct error *err)
+{
+    const struct backend_ops *ops = named_backend(cfg);
+
+    if (!ops)
+        return 0;
+    return executor_check((enum executor_kind)cfg->executor, ops, (enum backend_arithmetic)cfg->arithmetic,
+                          err);
+}
+
 static uint32_t choose_n_ctx(const struct config *cfg, const struct model_config *mc)
 {
     if (cfg->n_ctx == 0)
@@ -88,11 +107,8 @@ int runtime_load(struct runtime *r, const struct config *cfg, const struct runti
                                 .context = progress ? progress->context : NULL};
 
     bc.n_end_tokens = end_tokens(r, &bc.end_tokens);
-    if (cfg->backend == CONFIG_CUDA)
-        return open_on(r, cfg, &cuda_backend, &bc, err);
-    if (cfg->backend == CONFIG_CPU || bc.arithmetic == BACKEND_EXACT)
-        return open_on(r, cfg, &cpu_backend, &bc, err);
-    return open_best(r, cfg, &bc, err);
+    const struct backend_ops *ops = named_backend(cfg);
+    return ops ? open_on(r, cfg, ops, &bc, err) : open_best(r, cfg, &bc, err);
 }
 
 int runtime_read(struct runtime *out, const struct config *cfg, const char *path, struct error *err)

@@ -31,6 +31,10 @@ struct runtime_progress { /* called on the opening thread; fraction 0..1 */
 /* What has to happen before the program has a second thread. */
 void runtime_prepare(const struct config *cfg);
 
+/* Whether executor, backend and arithmetic go together, as far as the configuration alone says it: with
+ * backend auto it is the machine that decides. */
+int runtime_check(const struct config *cfg, struct error *err);
+
 /* The two halves of runtime_open(): what the file says, then backend and executor. In between the file's own
  * bytes can be read at leisure: loading drops their pages as it packs. After a failed runtime_load() the
  * runtime is still to be closed. */

@@ -33,18 +33,33 @@ static struct listener *add_listener(struct server *s, int fd, bool tls)
     return l;
 }
 
+/* The addresses of cfg->host: freeaddrinfo(). */
+static int find_host(struct addrinfo **out, const struct config *cfg, uint32_t number, struct error *err)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    char port[8];
+    snprintf(port, sizeof port, "%u", number);
+    int rc = getaddrinfo(cfg->host, port, &hints, out);
+    if (rc == EAI_MEMORY)
+        return error_set(err, -ENOMEM, "host %s: out of memory", cfg->host);
+    return rc ? error_set(err, -EINVAL, "host %s: %s", cfg->host, gai_strerror(rc)) : 0;
+}
+
+int server_check(const struct config *cfg, struct error *err)
+{
+    struct addrinfo *list = NULL;
+    int rc = find_host(&list, cfg, cfg->port, err);
+    if (rc < 0)
+        return rc;
+    freeaddrinfo(list);
+    return cfg->unix_socket[0] ? listener_check_unix(cfg->unix_socket, err) : 0;
+}
+
 static int bind_host(struct server *s, uint32_t number, bool tls, struct error *err)
 {
-    const struct config *cfg = s->cfg;
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV},
-                    *list = NULL;
-    char port[8];
+    struct addrinfo *list = NULL;
     unsigned before = s->n_listeners;
-    snprintf(port, sizeof port, "%u", number);
-    int rc = getaddrinfo(cfg->host, port, &hints, &list);
-    if (rc)
-        return error_set(err, -EINVAL, "host %s: %s", cfg->host, gai_strerror(rc));
-    rc = 0;
+    int rc = find_host(&list, s->cfg, number, err);
     for (struct addrinfo *a = list; a && s->n_listeners < MAX_LISTENERS && rc == 0; a = a->ai_next) {
         if (a->ai_family != AF_INET && a->ai_family != AF_INET6)
             continue;

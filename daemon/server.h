@@ -50,6 +50,10 @@ struct server_model {
 int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, const int *fds, int n_fds,
                 struct error *err);
 
+/* Whether server_open() could listen where the configuration says, as far as can be seen without doing so:
+ * the same errors of a host that has no address and of a unix_socket with no place to be in. */
+int server_check(const struct config *cfg, struct error *err);
+
 /* Where it listens, for people: "http://127.0.0.1:8080", "unix:/run/hearth.sock", "a, b" for several. */
 const char *server_where(const struct server *s);
 /* What an operator should know about how it listens, or "". */

@@ -55,16 +55,21 @@ int executor_walk(const struct graph *g, const struct executor_walk *walk, struc
     return launches;
 }
 
-static int check_config(enum executor_kind kind, const struct backend_ops *ops,
-                        const struct backend_config *cfg, const struct model *m, struct error *err)
+int executor_check(enum executor_kind kind, const struct backend_ops *ops, enum backend_arithmetic arithmetic,
+                   struct error *err)
 {
-    uint32_t window = model_config(m)->sliding_window;
     if (kind == EXECUTOR_GRAPH && !ops->has_graph)
         return error_set(err, -EINVAL,
                          "executor graph replays CUDA graphs: backend %s has none, it needs backend cuda",
                          ops->name);
-    if (cfg->arithmetic == BACKEND_EXACT && (!ops->has_exact || kind != EXECUTOR_EAGER))
+    if (arithmetic == BACKEND_EXACT && (!ops->has_exact || kind != EXECUTOR_EAGER))
         return error_set(err, -EINVAL, "arithmetic exact needs backend cpu and executor eager");
+    return 0;
+}
+
+static int check_context(const struct backend_config *cfg, const struct model *m, struct error *err)
+{
+    uint32_t window = model_config(m)->sliding_window;
     if (window && cfg->n_ctx > window)
         return error_set(err, -ENOTSUP,
                          "%s: attention looks back %u tokens only, which is supported up to that context; "
@@ -76,7 +81,9 @@ static int check_config(enum executor_kind kind, const struct backend_ops *ops,
 int executor_open(struct executor **out, enum executor_kind kind, const struct backend_ops *ops,
                   const struct backend_config *cfg, const struct model *m, struct error *err)
 {
-    int rc = check_config(kind, ops, cfg, m, err);
+    int rc = executor_check(kind, ops, cfg->arithmetic, err);
+    if (rc == 0)
+        rc = check_context(cfg, m, err);
     if (rc < 0)
         return rc;
     struct executor *x = calloc(1, sizeof *x);

@@ -29,9 +29,13 @@ struct executor_walk {
 };
 int executor_walk(const struct graph *g, const struct executor_walk *walk, struct error *err);
 
+/* Whether the backend can be run so, whatever the model. EXECUTOR_GRAPH on cpu and BACKEND_EXACT with
+ * anything but eager on cpu are -EINVAL with words. */
+int executor_check(enum executor_kind kind, const struct backend_ops *ops, enum backend_arithmetic arithmetic,
+                   struct error *err);
 /* Opens `ops` with `cfg` (cfg->eager is set from `kind`), builds graph and program of the model, loads. The
- * model must outlive the executor. EXECUTOR_GRAPH on cpu and BACKEND_EXACT with anything but eager on cpu are
- * -EINVAL with words; a context above the model's sliding window is -ENOTSUP. */
+ * model must outlive the executor. What executor_check() refuses is -EINVAL; a context above the model's
+ * sliding window is -ENOTSUP. */
 int executor_open(struct executor **out, enum executor_kind kind, const struct backend_ops *ops,
                   const struct backend_config *cfg, const struct model *m, struct error *err);
 /* Around a backend that is open and loaded already, without graph and program (they are NULL then): for tests

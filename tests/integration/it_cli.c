@@ -114,9 +114,11 @@ Test(cli, check_config_reads_the_chat_template_it_names)
     unlink(path);
 }
 
-Test(cli, check_config_reads_keys_names_and_certificate_as_serve_does)
+Test(cli, check_config_refuses_what_serve_does_with_the_same_words)
 {
-    static const struct {
+    char long_path[128] = "/tmp/";
+    memset(long_path + 5, 'x', 103); /* one byte too many */
+    const struct {
         const char *flag, *value, *said;
     } bad[] = {
         {"--api-keys-file", "/nonexistent", "api_keys_file /nonexistent: No such file"},
@@ -125,16 +127,27 @@ Test(cli, check_config_reads_keys_names_and_certificate_as_serve_does)
         {"--cors-origins", "example.org", "cors_origins: example.org is no origin like"},
         {"--allowed-hosts", "http://example.org", "allowed_hosts: http://example.org is no name like"},
         {"--tls-port", "8443", "tls_port needs tls_certificate and tls_key"},
+        {"--host", "no host", "host no host: "},
+        {"--unix-socket", long_path, "xxx: longer than 107 bytes"},
+        {"--unix-socket", "/nonexistent/s", "unix_socket /nonexistent/s: No such file or directory"},
+        {"--unix-socket", "/dev/null/s", "unix_socket /dev/null/s: Not a directory"},
+        {"--unix-socket", "/dev/null", "unix_socket /dev/null: exists and is not a socket"},
+        {"--executor", "graph", "executor graph replays CUDA graphs: backend cpu has none"},
+        {"--arithmetic", "exact", "arithmetic exact needs backend cpu and executor eager"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         for (int serve = 0; serve < 2; serve++) {
             cr_assert_eq(PROCESS_RUN(&p, serve ? "serve" : "check-config", "--model", PROCESS_MODEL, "--port",
-                                     "any", bad[i].flag, bad[i].value),
+                                     "any", "--backend", "cpu", bad[i].flag, bad[i].value),
                          2, "%s", bad[i].flag);
             expect_in(p.stderr_text, bad[i].said);
             process_free(&p);
         }
     }
+    cr_assert_eq(PROCESS_RUN(&p, "check-config", "--host", "localhost", "--unix-socket", "/tmp/s",
+                             "--executor", "graph"),
+                 0, "the machine may have a GPU: %s", p.stderr_text);
+    process_free(&p);
     cr_assert_eq(PROCESS_RUN(&p, "check-config", "--tls-port", "8443", "--tls-certificate", "/dev/null",
                              "--tls-key", "/dev/null"),
                  2);
