@@ -58,25 +58,6 @@ struct bench_cost bench_cost(const struct offline *o, const struct bench_test *t
                                .attention_ops = 4 * attention_width * past};
 }
 
-void bench_compare(struct bench_row *row, const struct bench_roofline *roofline)
-{
-    double read = 0, int8 = 0;
-
-    if (roofline->read_gbps > 0)
-        read = row->tokens_per_s * row->cost.bytes / (roofline->read_gbps * 1e9);
-    if (roofline->int8_tops > 0)
-        int8 = row->tokens_per_s * row->cost.int8_ops / (roofline->int8_tops * 1e12);
-
-    row->roofline = *roofline;
-    row->bound = read >= int8 ? "read" : "int8";
-    row->fraction = read >= int8 ? read : int8;
-}
-
-struct bench_roofline bench_mean(const struct bench_roofline *a, const struct bench_roofline *b)
-{
-    return (struct bench_roofline){(a->read_gbps + b->read_gbps) / 2, (a->int8_tops + b->int8_tops) / 2};
-}
-
 /* ---- statistics ---- */
 
 static int ascending(const void *a, const void *b)
@@ -100,6 +81,32 @@ double bench_deviation(const double *values, uint32_t n)
     for (uint32_t i = 0; i < n; i++)
         squares += (values[i] - mean) * (values[i] - mean);
     return n > 1 ? sqrt(squares / (n - 1)) : 0;
+}
+
+/* ---- beside the limits ---- */
+
+/* Of `limit` units per second, when a token takes `cost` of them; 0: the limit is unknown. */
+static double fraction_of(double limit, double tokens_per_s, double cost)
+{
+    return limit > 0 ? tokens_per_s * cost / limit : 0;
+}
+
+void bench_compare(struct bench_row *row, const double *rates, const struct bench_roofline *looks, uint32_t n)
+{
+    double read[BENCH_MAX_REPS], int8[BENCH_MAX_REPS];
+
+    row->roofline = (struct bench_roofline){0};
+    for (uint32_t i = 0; i < n; i++) {
+        double gbps = (looks[i].read_gbps + looks[i + 1].read_gbps) / 2;
+        double tops = (looks[i].int8_tops + looks[i + 1].int8_tops) / 2;
+        read[i] = fraction_of(gbps * 1e9, rates[i], row->cost.bytes);
+        int8[i] = fraction_of(tops * 1e12, rates[i], row->cost.int8_ops);
+        row->roofline.read_gbps += gbps / n;
+        row->roofline.int8_tops += tops / n;
+    }
+    double of_read = bench_median(read, n), of_int8 = bench_median(int8, n);
+    row->bound = of_read >= of_int8 ? "read" : "int8";
+    row->fraction = of_read >= of_int8 ? of_read : of_int8;
 }
 
 /* ---- measuring ---- */
@@ -261,9 +268,10 @@ static uint64_t launches(const struct offline *o)
 }
 
 int bench_measure(struct offline *o, const struct bench_test *test, uint32_t repetitions,
-                  struct bench_row *row, struct error *err)
+                  const struct bench_limits *limits, struct bench_row *row, struct error *err)
 {
     double rates[BENCH_MAX_REPS];
+    struct bench_roofline looks[BENCH_MAX_REPS + 1] = {0};
     struct bench_batch b = {0}; /* gcc cannot see under TSan that batch_open fills it */
     uint64_t launched = 0;
     int rc = check_fit(o, test, err);
@@ -276,6 +284,8 @@ int bench_measure(struct offline *o, const struct bench_test *test, uint32_t rep
         batch_prepare(&b, test);
         launched = i == 1 ? launches(o) : launched; /* the first one warms caches and clocks */
         rc = batch_run(&b, o, err);
+        if (rc == 0 && limits)
+            looks[i] = limits->look(limits->context);
         if (rc == 0 && i > 0)
             rates[i - 1] = batch_rate(&b, test);
     }
@@ -290,7 +300,8 @@ int bench_measure(struct offline *o, const struct bench_test *test, uint32_t rep
                               .launches_per_token = (double)launched / (double)n_tokens,
                               .launches = launched,
                               .cost = bench_cost(o, test)};
-    row->tokens_per_s = bench_median(rates, repetitions);
+    bench_compare(row, rates, looks, repetitions);
+    row->tokens_per_s = bench_median(rates, repetitions); /* sorts them */
     bench_test_name(test, row->test, sizeof row->test);
     return 0;
 }
@@ -317,7 +328,7 @@ int bench_ops(struct offline *o, const struct bench_test *test, FILE *f, struct 
     struct bench_row row;
     bool emulated = bench_is_emulated(o);
     double total_ns = 0;
-    int rc = bench_measure(o, test, 1, &row, err);
+    int rc = bench_measure(o, test, 1, NULL, &row, err);
 
     if (rc < 0)
         return rc;

@@ -43,9 +43,9 @@ struct bench_row {
     double launches_per_token; /* of kernels; a resident decoder needs none */
     uint64_t launches;         /* in all, in what the row is the median of */
     struct bench_cost cost;
-    struct bench_roofline roofline; /* mean of what was measured just before and just after */
+    struct bench_roofline roofline; /* mean of what was measured around the repetitions */
     const char *bound;              /* "int8" or "read": the limit that is nearer */
-    double fraction;                /* of that limit */
+    double fraction;                /* of that limit: median of what each repetition reached of it */
 };
 
 struct bench_test { /* one row to be measured */
@@ -53,14 +53,23 @@ struct bench_test { /* one row to be measured */
     uint32_t n_tokens, depth, batch;
 };
 
-/* Measures one test: a discarded run, then `repetitions`. -EINVAL: it does not fit into the context. */
+/* Looks at the limits, shortly. */
+struct bench_limits {
+    struct bench_roofline (*look)(void *context);
+    void *context;
+};
+
+/* Measures one test: a discarded run, then `repetitions`, each between two looks at the limits: those of a
+ * machine that others share move within seconds. limits: NULL for no comparison. -EINVAL: the test does not
+ * fit into the context. */
 int bench_measure(struct offline *o, const struct bench_test *test, uint32_t repetitions,
-                  struct bench_row *row, struct error *err);
+                  const struct bench_limits *limits, struct bench_row *row, struct error *err);
 void bench_test_name(const struct bench_test *test, char *out, size_t room);
 struct bench_cost bench_cost(const struct offline *o, const struct bench_test *test);
-/* Keeps the limits and sets bound and fraction; 0 where the limit is unknown. */
-void bench_compare(struct bench_row *row, const struct bench_roofline *roofline);
-struct bench_roofline bench_mean(const struct bench_roofline *a, const struct bench_roofline *b);
+/* Sets a row's limits, bound and fraction from the tokens per second of n >= 1 repetitions and the n + 1
+ * looks at the limits around them (0: unknown); a repetition's limit is the mean of the two beside it. */
+void bench_compare(struct bench_row *row, const double *rates, const struct bench_roofline *looks,
+                   uint32_t n);
 /* Of n >= 1 values; sorts them. */
 double bench_median(double *values, uint32_t n);
 double bench_deviation(const double *values, uint32_t n);

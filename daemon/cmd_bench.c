@@ -142,40 +142,45 @@ static int time_ops(struct executor *x, struct error *err)
     return executor_time_ops(x, true, err);
 }
 
-static struct bench_roofline measure_roofline(uint32_t threads)
+/* Rounds of a short look at the limits, tens of milliseconds each, and of one that all is compared with. */
+#define LOOK_ROUNDS  4
+#define ALONE_ROUNDS 25
+
+/* The limits of the threads that the model gets. */
+static struct bench_roofline look_at_machine(void *roofline)
 {
-    return (struct bench_roofline){roofline_read_gbps(threads), roofline_int8_tops(threads)};
+    return (struct bench_roofline){roofline_read_gbps(roofline, LOOK_ROUNDS),
+                                   roofline_int8_tops(roofline, LOOK_ROUNDS)};
 }
 
-/* The limits of the threads that the model gets, or of its device. */
-static struct bench_roofline measure_limits(const struct offline *o)
+/* Those of its device. */
+static struct bench_roofline look_at_device(void *info)
 {
-    struct backend_info info;
-
-    executor_info(o->runtime.executor, &info);
-    if (info.memory_total)
-        return (struct bench_roofline){.read_gbps = (double)info.bandwidth / 1e9};
-    return measure_roofline(info.n_threads);
+    return (struct bench_roofline){.read_gbps = (double)((struct backend_info *)info)->bandwidth / 1e9};
 }
 
-/* The limits are measured before and after every test: those of a machine that others share move. */
 static int run_tests(struct offline *o, const struct bench_plan *plan, const struct bench_options *opt,
                      struct bench_report *report, struct bench_row *rows, struct error *err)
 {
-    struct bench_roofline before = measure_limits(o), after, both;
+    struct bench_limits limits;
+    struct backend_info info;
+    struct roofline *roofline = NULL;
     int rc = 0;
 
-    for (uint32_t i = 0; i < plan->n && report->n_rows < BENCH_MAX_ROWS && rc == 0; i++) {
-        struct bench_row *row = &rows[report->n_rows];
-        rc = bench_measure(o, &plan->tests[i], opt->repetitions, row, err);
-        if (rc < 0)
-            break;
-        after = measure_limits(o);
-        both = bench_mean(&before, &after);
-        bench_compare(row, &both);
-        before = after;
-        report->n_rows++;
+    executor_info(o->runtime.executor, &info);
+    if (info.memory_total) {
+        limits = (struct bench_limits){look_at_device, &info};
+    } else {
+        roofline = roofline_open(info.n_threads);
+        if (!roofline)
+            return error_set(err, -ENOMEM, "out of memory: the limits are measured with a gigabyte");
+        limits = (struct bench_limits){look_at_machine, roofline};
     }
+    for (uint32_t i = 0; i < plan->n && report->n_rows < BENCH_MAX_ROWS && rc == 0; i++) {
+        rc = bench_measure(o, &plan->tests[i], opt->repetitions, &limits, &rows[report->n_rows], err);
+        report->n_rows += rc == 0;
+    }
+    roofline_close(roofline);
     return rc;
 }
 
@@ -273,8 +278,14 @@ static int bench(struct config *cfg, void *options, struct error *err)
     if (!opt->roofline || config_is_set(cfg, "model"))
         return bench_model(cfg, opt, err);
     uint32_t threads = cfg->threads ? cfg->threads : usable_cpus();
-    struct bench_roofline roofline = measure_roofline(threads);
+    threads = threads < ROOFLINE_MAX_THREADS ? threads : ROOFLINE_MAX_THREADS;
+    struct roofline *r = roofline_open(threads);
+    if (!r)
+        return error_set(err, -ENOMEM, "out of memory: the limits are measured with a gigabyte");
+    struct bench_roofline roofline = {roofline_read_gbps(r, ALONE_ROUNDS),
+                                      roofline_int8_tops(r, ALONE_ROUNDS)};
     struct bench_report report = {.roofline = &roofline, .threads = threads};
+    roofline_close(r);
     if (opt->json)
         bench_print_json(&report, stdout);
     else

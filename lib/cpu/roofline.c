@@ -6,13 +6,14 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 
 #define READ_TOTAL  ((size_t)1 << 30)
-#define ROUNDS      25 /* short, and the best counts: others may be using the machine */
+#define MAX_ROUNDS  25
 #define INT8_ROUNDS 1000000u
 
 static uint64_t read_plain(const void *p, size_t size)
@@ -88,87 +89,159 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+enum task { READ, INT8, END };
+
 struct worker {
-    const struct roofline_loops *loops;
-    pthread_barrier_t *barrier;
+    struct roofline *shared;
+    pthread_t thread;
     uint32_t i;
-    size_t size; /* bytes to read, or 0: int8 */
+    uint8_t *memory;
     double work; /* of one round */
-    double began[ROUNDS], ended[ROUNDS];
+    double began[MAX_ROUNDS], ended[MAX_ROUNDS];
     volatile uint64_t sink;
 };
+
+struct roofline {
+    const struct roofline_loops *loops;
+    pthread_mutex_t opening;         /* held until all threads are there, or the task is END */
+    pthread_barrier_t task_barrier;  /* workers and caller */
+    pthread_barrier_t round_barrier; /* workers */
+    uint32_t n_threads, n_rounds;
+    uint8_t *memory;
+    size_t size; /* each worker's share of it */
+    enum task task;
+    struct worker workers[];
+};
+
+static void work_round(struct worker *w, uint32_t round)
+{
+    struct roofline *r = w->shared;
+    pthread_barrier_wait(&r->round_barrier);
+    w->began[round] = now();
+    if (r->task == INT8) {
+        w->work = r->loops->int8(INT8_ROUNDS);
+    } else {
+        w->sink = r->loops->read(w->memory, r->size);
+        w->work = (double)r->size;
+    }
+    w->ended[round] = now();
+}
 
 static void *work(void *argument)
 {
     struct worker *w = argument;
-    uint8_t *memory = MAP_FAILED;
+    struct roofline *r = w->shared;
+    pthread_mutex_lock(&r->opening);
+    bool cancelled = r->task == END;
+    pthread_mutex_unlock(&r->opening);
+    if (cancelled)
+        return NULL;
     roofline_pin(w->i);
-    if (w->size) {
-        memory = mmap(NULL, w->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (memory != MAP_FAILED) {
-            madvise(memory, w->size, MADV_HUGEPAGE);
-            memset(memory, 1, w->size);
-        }
+    memset(w->memory, 1, r->size); /* by the thread that reads it: its pages lie near its CPU */
+    for (;;) {
+        pthread_barrier_wait(&r->task_barrier);
+        if (r->task == END)
+            return NULL;
+        for (uint32_t i = 0; i < r->n_rounds; i++)
+            work_round(w, i);
+        pthread_barrier_wait(&r->task_barrier);
     }
-    w->work = w->size && memory != MAP_FAILED ? (double)w->size : 0;
-    for (int round = 0; round < ROUNDS; round++) {
-        pthread_barrier_wait(w->barrier);
-        w->began[round] = now();
-        if (!w->size)
-            w->work = w->loops->int8(INT8_ROUNDS);
-        else if (memory != MAP_FAILED)
-            w->sink = w->loops->read(memory, w->size);
-        w->ended[round] = now();
-        pthread_barrier_wait(w->barrier);
-    }
-    if (memory != MAP_FAILED)
-        munmap(memory, w->size);
-    return NULL;
 }
 
 /* From the first thread's beginning to the last one's end: with more threads than CPUs none sees both. */
-static double round_seconds(const struct worker *w, uint32_t n_threads, int round)
+static double round_seconds(const struct roofline *r, uint32_t round)
 {
-    double began = w[0].began[round], ended = w[0].ended[round];
-    for (uint32_t i = 1; i < n_threads; i++) {
-        began = w[i].began[round] < began ? w[i].began[round] : began;
-        ended = w[i].ended[round] > ended ? w[i].ended[round] : ended;
+    double began = r->workers[0].began[round], ended = r->workers[0].ended[round];
+    for (uint32_t i = 1; i < r->n_threads; i++) {
+        const struct worker *w = &r->workers[i];
+        began = w->began[round] < began ? w->began[round] : began;
+        ended = w->ended[round] > ended ? w->ended[round] : ended;
     }
     return ended - began;
 }
 
 /* Work per second of all threads together, in the best round. */
-static double measure(uint32_t n_threads, size_t size)
+static double measure(struct roofline *r, enum task task, uint32_t n_rounds)
 {
-    struct worker w[256];
-    pthread_t threads[256];
-    pthread_barrier_t barrier;
-    assert(n_threads >= 1 && n_threads <= 256);
-    pthread_barrier_init(&barrier, NULL, n_threads);
-    for (uint32_t i = 0; i < n_threads; i++) {
-        w[i] = (struct worker){.loops = loops(), .barrier = &barrier, .i = i, .size = size};
-        if (pthread_create(&threads[i], NULL, work, &w[i]))
-            abort();
-    }
+    assert(n_rounds >= 1 && n_rounds <= MAX_ROUNDS);
+    r->task = task;
+    r->n_rounds = n_rounds;
+    pthread_barrier_wait(&r->task_barrier);
+    pthread_barrier_wait(&r->task_barrier);
     double best = 0, total = 0;
-    for (uint32_t i = 0; i < n_threads; i++) {
-        pthread_join(threads[i], NULL);
-        total += w[i].work;
-    }
-    for (int round = 0; round < ROUNDS; round++) {
-        double rate = total / round_seconds(w, n_threads, round);
+    for (uint32_t i = 0; i < r->n_threads; i++)
+        total += r->workers[i].work;
+    for (uint32_t i = 0; i < n_rounds; i++) {
+        double rate = total / round_seconds(r, i);
         best = rate > best ? rate : best;
     }
-    pthread_barrier_destroy(&barrier);
     return best;
 }
 
-double roofline_read_gbps(uint32_t n_threads)
+static void free_all(struct roofline *r)
 {
-    return measure(n_threads, READ_TOTAL / n_threads / 1024 * 1024) * 1e-9;
+    if (r->memory != MAP_FAILED)
+        munmap(r->memory, r->size * r->n_threads);
+    pthread_barrier_destroy(&r->round_barrier);
+    pthread_barrier_destroy(&r->task_barrier);
+    pthread_mutex_destroy(&r->opening);
+    free(r);
 }
 
-double roofline_int8_tops(uint32_t n_threads)
+struct roofline *roofline_open(uint32_t n_threads)
 {
-    return measure(n_threads, 0) * 1e-12;
+    assert(n_threads >= 1 && n_threads <= ROOFLINE_MAX_THREADS);
+    struct roofline *r = calloc(1, sizeof *r + n_threads * sizeof r->workers[0]);
+    if (!r)
+        return NULL;
+    r->loops = loops();
+    r->n_threads = n_threads;
+    r->size = READ_TOTAL / n_threads / 4096 * 4096;
+    r->memory = mmap(NULL, r->size * n_threads, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    pthread_mutex_init(&r->opening, NULL);
+    pthread_barrier_init(&r->task_barrier, NULL, n_threads + 1);
+    pthread_barrier_init(&r->round_barrier, NULL, n_threads);
+    if (r->memory == MAP_FAILED) {
+        free_all(r);
+        return NULL;
+    }
+    madvise(r->memory, r->size * n_threads, MADV_HUGEPAGE);
+    uint32_t n = 0;
+    pthread_mutex_lock(&r->opening);
+    for (; n < n_threads; n++) {
+        struct worker *w = &r->workers[n];
+        *w = (struct worker){.shared = r, .i = n, .memory = r->memory + n * r->size};
+        if (pthread_create(&w->thread, NULL, work, w))
+            break;
+    }
+    if (n < n_threads)
+        r->task = END;
+    pthread_mutex_unlock(&r->opening);
+    if (n == n_threads)
+        return r;
+    while (n--)
+        pthread_join(r->workers[n].thread, NULL);
+    free_all(r);
+    return NULL;
+}
+
+void roofline_close(struct roofline *r)
+{
+    if (!r)
+        return;
+    r->task = END;
+    pthread_barrier_wait(&r->task_barrier);
+    for (uint32_t i = 0; i < r->n_threads; i++)
+        pthread_join(r->workers[i].thread, NULL);
+    free_all(r);
+}
+
+double roofline_read_gbps(struct roofline *r, uint32_t n_rounds)
+{
+    return measure(r, READ, n_rounds) * 1e-9;
+}
+
+double roofline_int8_tops(struct roofline *r, uint32_t n_rounds)
+{
+    return measure(r, INT8, n_rounds) * 1e-12;
 }

@@ -13,6 +13,7 @@
 struct bench {
     struct executor *x;
     struct decoder *d;
+    struct roofline *roofline;
     struct step *step;
     uint32_t n_vocab, pos, n_slots, n_pages; /* pages of a slot */
 };
@@ -139,7 +140,7 @@ static void prefill(struct bench *b, uint32_t n)
             t += rows(b, slot % b->n_slots, n - done < STEP_MAX_ROWS ? n - done : STEP_MAX_ROWS);
         best = t < best ? t : best;
     }
-    double tops = roofline_int8_tops(team_size(b->d->team)), used = 2e-12 * n * macs_per_token(b->d) / best;
+    double tops = roofline_int8_tops(b->roofline, 25), used = 2e-12 * n * macs_per_token(b->d) / best;
     printf("prefill %u: %.1f tokens/s; %.3f of %.3f int8 Tops (%.2f)\n", n, n / best, used, tops,
            used / tops);
     print_ops(b, "prefill", (b->n_slots > 5 ? b->n_slots : 5) * ((n + STEP_MAX_ROWS - 1) / STEP_MAX_ROWS));
@@ -151,7 +152,7 @@ static void decode(struct bench *b, uint32_t n)
     for (uint32_t i = 0; i < n; i++)
         times[i] = decode_rows(b);
     qsort(times, n, sizeof *times, compare);
-    double bytes = bytes_per_token(b->d), ceiling = roofline_read_gbps(team_size(b->d->team));
+    double bytes = bytes_per_token(b->d), ceiling = roofline_read_gbps(b->roofline, 25);
     printf("decode %u from %u: best %.2f ms, median %.2f ms (%.1f tokens/s); %.1f MB of weights: %.1f GB/s "
            "of %.1f "
            "(best %.2f, median %.2f)\n",
@@ -198,8 +199,12 @@ int main(int argc, char **argv)
     b.n_vocab = model_config(m)->n_vocab;
     printf("%s, %s, %u threads; loaded in %.2f s\n", b.d->device, b.d->kernels->name, team_size(b.d->team),
            (double)(clock_ns() - start) * 1e-9);
+    b.roofline = roofline_open(team_size(b.d->team));
+    if (!b.roofline)
+        return 1;
     prefill(&b, n_prompt);
     decode(&b, n_decode);
+    roofline_close(b.roofline);
     free(b.step);
     executor_close(b.x);
     model_close(m);

@@ -242,7 +242,11 @@ int main(int argc, char **argv)
         return 2;
     }
     print_cpu();
-    double gbps = roofline_read_gbps(bench.n_threads), tops = roofline_int8_tops(bench.n_threads);
+    struct roofline *roofline = roofline_open(bench.n_threads);
+    if (!roofline)
+        return 1;
+    double gbps = roofline_read_gbps(roofline, 25), tops = roofline_int8_tops(roofline, 25);
+    roofline_close(roofline);
     printf("isa: %s, %u threads; ceilings: read %.1f GB/s, int8 %.3f TOP/s\n", bench.kernels->name,
            bench.n_threads, gbps, tops);
     if (!start_threads(threads))

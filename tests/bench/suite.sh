@@ -8,7 +8,7 @@
 # BIN: where hearthd, mkmodel and bench_serve are. MODELS: where the models are made, once (random weights; build/bench).
 # MEASURE: a command put before every part, e.g. one that keeps the machine quiet meanwhile.
 #
-# Every fraction is of a limit that was measured just before and just after in the same process (hearthd bench).
+# Every fraction is of a limit that was measured around every repetition in the same process (hearthd bench).
 # A part during which other processes (or, on a shared host, other guests) had more than 3 % of the machine is marked.
 # No part asserts anything: the verdict is printed, the exit status is 0.
 set -eu

@@ -42,25 +42,31 @@ Test(bench, the_deviation_is_the_samples)
 
 Test(bench, the_nearer_limit_is_the_bound)
 {
-    struct bench_roofline roofline = {.read_gbps = 10, .int8_tops = 1};
-    struct bench_row decode = {.tokens_per_s = 100, .cost = {.bytes = 5e7, .int8_ops = 1e8}};
-    struct bench_row prefill = {.tokens_per_s = 1000, .cost = {.bytes = 1e5, .int8_ops = 5e8}};
-    bench_compare(&decode, &roofline);
-    bench_compare(&prefill, &roofline);
+    struct bench_roofline looks[] = {{.read_gbps = 10, .int8_tops = 1}, {.read_gbps = 10, .int8_tops = 1}};
+    struct bench_row decode = {.cost = {.bytes = 5e7, .int8_ops = 1e8}};
+    struct bench_row prefill = {.cost = {.bytes = 1e5, .int8_ops = 5e8}};
+    bench_compare(&decode, (double[]){100}, looks, 1);
+    bench_compare(&prefill, (double[]){1000}, looks, 1);
     cr_assert_str_eq(decode.bound, "read");
     cr_assert_lt(fabs(decode.fraction - 0.5), 1e-12);
     cr_assert_str_eq(prefill.bound, "int8");
     cr_assert_lt(fabs(prefill.fraction - 0.5), 1e-12);
 }
 
-Test(bench, a_row_is_compared_with_the_mean_of_the_limits_around_it)
+Test(bench, a_repetition_is_compared_with_the_mean_of_the_limits_around_it)
 {
-    struct bench_roofline before = {.read_gbps = 40, .int8_tops = 2},
-                          after = {.read_gbps = 60, .int8_tops = 1};
-    struct bench_roofline both = bench_mean(&before, &after);
-    struct bench_row row = {.tokens_per_s = 100, .cost = {.bytes = 4e8, .int8_ops = 1e8}};
-    bench_compare(&row, &both);
+    struct bench_roofline looks[] = {{40, 2}, {60, 1}, {100, 1}, {20, 2}};
+    struct bench_row row = {.cost = {.bytes = 4e8, .int8_ops = 1e8}};
+    bench_compare(&row, (double[]){100, 120, 150}, looks, 3); /* 0.8, 0.6 and 1 of 50, 80 and 60 */
     cr_assert_lt(fabs(row.fraction - 0.8), 1e-12);
-    cr_assert_eq(row.roofline.read_gbps, 50);
-    cr_assert_eq(row.roofline.int8_tops, 1.5);
+    cr_assert_lt(fabs(row.roofline.read_gbps - 190 / 3.0), 1e-12);
+    cr_assert_lt(fabs(row.roofline.int8_tops - 4 / 3.0), 1e-12);
+}
+
+Test(bench, an_unknown_limit_bounds_nothing)
+{
+    struct bench_roofline looks[] = {{0, 0}, {0, 0}};
+    struct bench_row row = {.cost = {.bytes = 4e8, .int8_ops = 1e8}};
+    bench_compare(&row, (double[]){100}, looks, 1);
+    cr_assert_eq(row.fraction, 0);
 }
