@@ -291,15 +291,27 @@ static void on_reload(uv_signal_t *handle, int number)
     config_free(&again);
 }
 
-/* systemd's soft limit is 1,024 descriptors, which is less than max_connections needs. */
-static void raise_descriptor_limit(void)
+/* systemd's soft limit is 1,024 descriptors, which is less than max_connections needs. Where the hard one is,
+ * too, connections that nobody can accept would keep health from being answered. */
+static void fit_descriptor_limit(struct config *cfg)
 {
     struct rlimit limit;
 
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return;
+    if (limit.rlim_cur < limit.rlim_max) {
+        rlim_t soft = limit.rlim_cur;
         limit.rlim_cur = limit.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &limit);
+        if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+            limit.rlim_cur = soft;
     }
+    uint32_t most = server_connections_within(limit.rlim_cur);
+    if (cfg->max_connections <= most)
+        return;
+    log_warn("max_connections is %u, not %u: this process may have no more than %llu files and sockets "
+             "(LimitNOFILE, ulimit -Hn)",
+             most, cfg->max_connections, (unsigned long long)limit.rlim_cur);
+    cfg->max_connections = most;
 }
 
 static int open_loop(struct serve *s, struct error *err)
@@ -358,7 +370,7 @@ static int start(struct serve *s, struct error *err)
 
     if (notify_open(&s->notify, &inner) < 0)
         log_warn("%s; the service manager will not hear of this process", inner.text);
-    raise_descriptor_limit();
+    fit_descriptor_limit(&s->cfg);
     runtime_prepare(&s->cfg);
     int rc = model_file_find(s->path, s->cfg.model, err);
     if (rc == 0)

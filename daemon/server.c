@@ -14,10 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
-#define SPARE_DESCRIPTORS 256  /* of other things than connections, the spare ones included */
+#define OTHER_DESCRIPTORS 192  /* of other things than connections: on cpu it has about 13, a driver many */
 #define CLOSE_MS          5000 /* how long server_end() waits for an engine that is stuck */
 #define FLUSH_MS          1000 /* after a drain's time is over: for last replies to leave */
 #define FEW_CORES         4
@@ -208,13 +209,30 @@ static void on_no_work(uv_work_t *work, int status)
     ((struct server *)work->data)->n_pool--;
 }
 
+uint32_t server_connections_within(uint64_t n_descriptors)
+{
+    uint64_t others = n_descriptors / 4 < OTHER_DESCRIPTORS ? n_descriptors / 4 : OTHER_DESCRIPTORS;
+    uint64_t most =
+        n_descriptors > others + SPARE_CONNECTIONS ? n_descriptors - others - SPARE_CONNECTIONS : 1;
+    return most < UINT32_MAX ? (uint32_t)most : UINT32_MAX;
+}
+
+/* What a connection's descriptor may be at most. */
+static uint32_t highest_descriptor(const struct server *s)
+{
+    struct rlimit limit;
+    uint32_t most = s->cfg->max_connections + SPARE_CONNECTIONS + OTHER_DESCRIPTORS;
+    return getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur <= most ? (uint32_t)limit.rlim_cur - 1
+                                                                           : most;
+}
+
 /* libuv ends the process where it finds no memory for its table of descriptors, or for the pool's threads.
  * Both are taken here, at the start: the table by watching the highest descriptor that a connection can have.
  */
 static void reserve(struct server *s)
 {
     int fd = eventfd(0, EFD_CLOEXEC);
-    int high = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, s->cfg->max_connections + SPARE_DESCRIPTORS) : -1;
+    int high = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, highest_descriptor(s)) : -1;
     if (high >= 0 && uv_poll_init(s->loop, &s->reserve, high) == 0) {
         s->reserve.data = s;
         s->n_handles++;

@@ -50,6 +50,9 @@ struct server_model {
 int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, const int *fds, int n_fds,
                 struct error *err);
 
+/* How many connections at once so many descriptors hold, beside those for health and other things. */
+uint32_t server_connections_within(uint64_t n_descriptors);
+
 /* Whether server_open() could listen where the configuration says, as far as can be seen without doing so:
  * the same errors of a host that has no address and of a unix_socket with no place to be in. */
 int server_check(const struct config *cfg, struct error *err);

@@ -3,6 +3,7 @@
 #include "harness.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <sys/resource.h>
 
 static char *spaces(size_t n)
@@ -377,6 +378,38 @@ DAEMON_TEST(many, after_the_last_descriptor_it_listens_again)
     cr_assert_eq(prlimit(daemon_.pid, RLIMIT_NOFILE, &limit, NULL), 0);
     come_and_go(40, 10);
     come_and_go(40, 10);
+}
+
+/* A hard limit of 90 descriptors holds 4 connections, the 64 for health and 22 others. The test's own are
+ * open before it falls, and above it. */
+Test(many, a_hard_limit_of_descriptors_lowers_what_is_accepted)
+{
+    int fds[120];
+    struct rlimit limit = {90, 90};
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    for (int i = 0; i < 120; i++) {
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        fds[i] = fcntl(fd, F_DUPFD_CLOEXEC, 100);
+        cr_assert_geq(fds[i], 100);
+        close(fd);
+    }
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    daemon_start(NULL);
+    at.sin_port = htons(daemon_.port);
+    for (int i = 0; i < 120; i++)
+        cr_assert_eq(connect(fds[i], (struct sockaddr *)&at, sizeof at), 0);
+    struct reply r = get("/health");
+    cr_assert_eq(r.status, 200, "%d: %s", r.status, r.raw);
+    reply_free(&r);
+    expect_words(post("/generate", "{\"prompt\":\"Once\"}"), 503, "queue_full", "max_connections, 4,");
+    char *log = daemon_read_log();
+    const char *words =
+        strstr(log, "max_connections is 4, not 1000: this process may have no more than 90 files");
+    cr_assert(words && !strstr(words + 1, "max_connections is"), "%s", log);
+    free(log);
+    for (int i = 0; i < 120; i++)
+        close(fds[i]);
+    daemon_stop();
 }
 
 /* The slot must be taken for as long as the test looks. */
