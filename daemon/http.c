@@ -257,8 +257,9 @@ static void add_cors(const struct request *r, struct MHD_Response *response)
     if (strcmp(r->method, "OPTIONS"))
         return;
     add_header(response, "Access-Control-Allow-Methods", r->allow ? r->allow : "GET, HEAD, POST, OPTIONS");
+    /* Clients have headers of their own (the openai client a dozen); "*" does not cover Authorization. */
     add_header(response, "Access-Control-Allow-Headers",
-               "Authorization, Content-Type, X-Api-Key, X-Request-Id");
+               "Authorization, Content-Type, X-Api-Key, X-Request-Id, *");
     add_header(response, "Access-Control-Max-Age", "600");
 }
 

@@ -42,5 +42,5 @@ serve "$work/slow.log" --model "$work/slow.gguf" --speculation off
 slow=$url
 echo page-key >"$work/keys"
 chmod 600 "$work/keys"
-serve "$work/keyed.log" --api-keys-file "$work/keys"
+serve "$work/keyed.log" --api-keys-file "$work/keys" --cors-origins "$open"
 (cd "$work" && timeout 1200 node page.mjs "$open" "$url" "$slow" ${shots:+"$shots"})

@@ -191,6 +191,15 @@ await check("with keys on it asks for one, and keeps it", async () => {
   await context.close();
 });
 
+await check("a page elsewhere may ask, with the headers that the openai client sends", async () => {
+  const { page, context } = await open(url + "/health"); // no policy of its own: the origin counts
+  const answer = (at, headers) => page.evaluate(([a, h]) => fetch(a, { headers: h }).then(r => r.status, e => e.name), [at, headers]);
+  const headers = { Authorization: "Bearer page-key", "Content-Type": "application/json", "X-Stainless-OS": "Linux", "X-Stainless-Retry-Count": "0" };
+  assert.equal(await answer(keyed + "/v1/models", headers), 200);
+  assert.equal(await answer(slow + "/v1/models", headers), "TypeError"); // its cors_origins lists nobody
+  await context.close();
+});
+
 await check("on a phone nothing is cut off, in the dark neither", async () => {
   for (const colorScheme of ["light", "dark"]) {
     const { page, context } = await open(url, { viewport: phone, colorScheme, isMobile: true, hasTouch: true });
