@@ -188,7 +188,8 @@ static int read_file(const char *path, char **out, size_t *len, struct error *er
     char *text = malloc(JINJA_MAX_SOURCE + 1);
     int rc = 0;
     if (!f)
-        rc = error_set(err, -EINVAL, "chat_template: %s: %s", path, strerror(errno));
+        rc = error_set(err, errno == ENOMEM ? -ENOMEM : -EINVAL, "chat_template: %s: %s", path,
+                       strerror(errno));
     else if (!text)
         rc = error_set(err, -ENOMEM, "chat_template: %s: out of memory", path);
     if (rc == 0) {

@@ -27,6 +27,7 @@ int command_exit_code(int code)
     case ENODEV:
         return EXIT_NO_DEVICE;
     case ENOMEM:
+    case EAGAIN: /* of a thread: no memory for it, or as many as there may be */
         return EXIT_MEMORY;
     case EADDRINUSE:
         return EXIT_ADDRESS;

@@ -269,6 +269,35 @@ static void on_lost(void *context, const struct error *err)
     uv_stop(&s->loop);
 }
 
+/* ---- libuv's memory ---- */
+
+/* Where libuv finds no memory for a table of its own it ends the process without a word. At start we are
+ * quicker; later the tables are there (server.c). */
+static bool starts;
+
+static void *taken(void *p, size_t size)
+{
+    if (p || !size || !starts)
+        return p;
+    log_error("out of memory");
+    _exit(EXIT_MEMORY);
+}
+
+static void *take(size_t size)
+{
+    return taken(malloc(size), size);
+}
+
+static void *take_zeroed(size_t n, size_t size)
+{
+    return taken(calloc(n, size), n * size);
+}
+
+static void *take_more(void *p, size_t size)
+{
+    return taken(realloc(p, size), size);
+}
+
 /* ---- starting ---- */
 
 static void on_reload(uv_signal_t *handle, int number)
@@ -316,6 +345,7 @@ static void fit_descriptor_limit(struct config *cfg)
 
 static int open_loop(struct serve *s, struct error *err)
 {
+    uv_replace_allocator(take, take_more, take_zeroed, free);
     int rc = uv_loop_init(&s->loop);
 
     if (rc < 0)
@@ -373,10 +403,12 @@ static int start(struct serve *s, struct error *err)
     fit_descriptor_limit(&s->cfg);
     runtime_prepare(&s->cfg);
     int rc = model_file_find(s->path, s->cfg.model, err);
+    starts = true;
     if (rc == 0)
         rc = open_loop(s, err);
     if (rc == 0)
         rc = bind_early(s, err);
+    starts = false;
     struct swap_options options = {.loop = &s->loop,
                                    .cfg = &s->cfg,
                                    .server = s->server,

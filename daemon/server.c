@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <netdb.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,7 @@
 #define CLOSE_MS          5000 /* how long server_end() waits for an engine that is stuck */
 #define FLUSH_MS          1000 /* after a drain's time is over: for last replies to leave */
 #define FEW_CORES         4
+#define POOL_THREADS      4 /* libuv's own number */
 #define MAX_LISTENERS     16
 
 /* --- listeners --- */
@@ -226,10 +228,36 @@ static uint32_t highest_descriptor(const struct server *s)
                                                                            : most;
 }
 
+static void wait_for_all(void *go)
+{
+    while (sem_wait(go) < 0)
+        ;
+}
+
+/* As many threads at once as the pool will have. Each leaves its memory to the one that comes after it. */
+static int try_threads(struct error *err)
+{
+    const char *given = getenv("UV_THREADPOOL_SIZE");
+    int wanted = given ? atoi(given) : POOL_THREADS, n = 0, rc = 0;
+    uv_thread_t threads[POOL_THREADS];
+    sem_t go;
+    sem_init(&go, 0, 0);
+    while (n < POOL_THREADS && (n < wanted || n == 0) && rc == 0) {
+        rc = uv_thread_create(&threads[n], wait_for_all, &go);
+        n += rc == 0;
+    }
+    for (int i = 0; i < n; i++)
+        sem_post(&go);
+    for (int i = 0; i < n; i++)
+        uv_thread_join(&threads[i]);
+    sem_destroy(&go);
+    return rc < 0 ? error_set(err, -ENOMEM, "cannot start the pool's threads: %s", uv_strerror(rc)) : 0;
+}
+
 /* libuv ends the process where it finds no memory for its table of descriptors, or for the pool's threads.
  * Both are taken here, at the start: the table by watching the highest descriptor that a connection can have.
  */
-static void reserve(struct server *s)
+static int reserve(struct server *s, struct error *err)
 {
     int fd = eventfd(0, EFD_CLOEXEC);
     int high = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, highest_descriptor(s)) : -1;
@@ -244,8 +272,12 @@ static void reserve(struct server *s)
         close(high);
     if (fd >= 0)
         close(fd);
+    int rc = try_threads(err);
+    if (rc < 0)
+        return rc;
     s->first_work.data = s;
     s->n_pool += uv_queue_work(s->loop, &s->first_work, no_work, on_no_work) == 0;
+    return 0;
 }
 
 static bool listeners_closed(const struct server *s)
@@ -279,8 +311,9 @@ int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, 
     uv_timer_init(loop, &s->linger_timer);
     s->wake.data = s->drain_timer.data = s->linger_timer.data = s;
     s->n_handles = 3;
-    reserve(s);
-    int rc = access_open(&s->access, cfg, err);
+    int rc = reserve(s, err);
+    if (rc == 0)
+        rc = access_open(&s->access, cfg, err);
     if (rc == 0)
         rc = n_fds > 0 ? inherit(s, fds, n_fds, err) : bind_all(s, err);
     if (rc == 0)

@@ -62,7 +62,8 @@ static void replace(struct identity *id)
 
 static int tls_error(struct error *err, const char *path, int rc)
 {
-    return error_set(err, -EINVAL, "%s: %s", path, gnutls_strerror(rc));
+    return error_set(err, rc == GNUTLS_E_MEMORY_ERROR ? -ENOMEM : -EINVAL, "%s: %s", path,
+                     gnutls_strerror(rc));
 }
 
 static int read_chain(struct identity *id, const char *path, struct error *err)

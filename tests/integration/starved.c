@@ -5,7 +5,7 @@
 
 struct starve *starve;
 
-void starved_start(const char *const *flags)
+int starved_open(void)
 {
     char number[16];
     int fd = memfd_create("starve", 0);
@@ -16,6 +16,12 @@ void starved_start(const char *const *flags)
     snprintf(number, sizeof number, "%d", fd);
     setenv(STARVE_FD, number, 1);
     daemon_binary = HEARTHD_STARVED_BINARY;
+    return fd;
+}
+
+void starved_start(const char *const *flags)
+{
+    int fd = starved_open();
     daemon_start(flags);
     close(fd);
 }

@@ -4,5 +4,8 @@
 
 /* Shared with the daemon; written by the test. */
 extern struct starve *starve;
-/* daemon_start() with that program. */
+/* Makes `starve` for the daemon that is spawned next, which is that program. Close what is returned after
+ * that. */
+int starved_open(void);
+/* daemon_start() with it. */
 void starved_start(const char *const *flags);

@@ -8,6 +8,7 @@
  *       ...
  * Thread: for tests with one thread. */
 #pragma once
+#include <errno.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -30,7 +31,11 @@ static inline void fail_alloc_never(void)
 
 static inline int alloc_fails(void)
 {
-    return allocs_left >= 0 && allocs_left-- == 0 ? (allocs_left = 0, 1) : 0;
+    if (allocs_left < 0 || allocs_left-- > 0)
+        return 0;
+    allocs_left = 0;
+    errno = ENOMEM;
+    return 1;
 }
 
 void *__wrap_malloc(size_t size)

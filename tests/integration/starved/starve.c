@@ -4,6 +4,7 @@
  */
 #include "starve.h"
 
+#include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,6 +39,8 @@ static bool fails(enum starve_whose whose)
     if (at < 0 || i < at || (i > at && !atomic_load(&starve->all_later)))
         return false;
     atomic_fetch_add(&starve->n_failed, 1);
+    errno = ENOMEM; /* glibc ends a process that starts a thread with an allocation that failed for another
+                       cause */
     return true;
 }
 
