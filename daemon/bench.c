@@ -104,9 +104,10 @@ void bench_compare(struct bench_row *row, const double *rates, const struct benc
         row->roofline.read_gbps += gbps / n;
         row->roofline.int8_tops += tops / n;
     }
-    double of_read = bench_median(read, n), of_int8 = bench_median(int8, n);
-    row->bound = of_read >= of_int8 ? "read" : "int8";
-    row->fraction = of_read >= of_int8 ? of_read : of_int8;
+    row->read_fraction = bench_median(read, n);
+    row->int8_fraction = bench_median(int8, n);
+    row->bound = row->read_fraction >= row->int8_fraction ? "read" : "int8";
+    row->fraction = row->read_fraction >= row->int8_fraction ? row->read_fraction : row->int8_fraction;
 }
 
 /* ---- measuring ---- */

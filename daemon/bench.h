@@ -44,8 +44,9 @@ struct bench_row {
     uint64_t launches;         /* in all, in what the row is the median of */
     struct bench_cost cost;
     struct bench_roofline roofline; /* mean of what was measured around the repetitions */
-    const char *bound;              /* "int8" or "read": the limit that is nearer */
-    double fraction;                /* of that limit: median of what each repetition reached of it */
+    double read_fraction, int8_fraction; /* of either limit: median of what the repetitions reached of it */
+    const char *bound;                   /* "int8" or "read": the limit that is nearer */
+    double fraction;                     /* of that limit */
 };
 
 struct bench_test { /* one row to be measured */

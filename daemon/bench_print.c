@@ -86,14 +86,15 @@ static json_t *speed(const struct bench_report *report, double value)
 
 static json_t *row_json(const struct bench_report *report, const struct bench_row *row)
 {
-    return json_pack("{s:s, s:s, s:o, s:o, s:f, s:I, s:f, s:f, s:f, s:s, s:o, s:o, s:f}", "test", row->test,
+    return json_pack("{s:s, s:s, s:o, s:o, s:f, s:I, s:f, s:f, s:f, s:s, s:o, s:o, s:f, s:o, s:f}", "test", row->test,
                      "executor", config_executor_name(row->executor), "tokens_per_s",
                      speed(report, row->tokens_per_s), "sd", speed(report, row->sd), "launches_per_token",
                      row->launches_per_token, "launches", (json_int_t)row->launches, "bytes_per_token",
                      row->cost.bytes, "int8_ops_per_token", row->cost.int8_ops, "attention_ops_per_token",
                      row->cost.attention_ops, "bound", row->bound, "fraction", speed(report, row->fraction),
                      "read_GBps", speed(report, row->roofline.read_gbps), "int8_TOPS",
-                     row->roofline.int8_tops);
+                     row->roofline.int8_tops, "read_fraction", speed(report, row->read_fraction),
+                     "int8_fraction", row->int8_fraction);
 }
 
 void bench_print_json(const struct bench_report *report, FILE *f)

@@ -6,6 +6,7 @@
 #include "model.h"
 #include "program.h"
 #include "quant.h"
+#include "runtime.h"
 #include "step.h"
 
 #include <errno.h>
@@ -28,8 +29,10 @@ static int usage(void)
 struct inspection_memory inspection_memory(const struct inspection *in)
 {
     const struct model_config *c = model_config(in->model);
-    const struct kv_layout kv = {c->n_layers, c->n_kv_heads, c->head_dim, KV_F16};
-    struct inspection_memory m = {.kv_per_page = kv_page_size(&kv)};
+    const struct config defaults = {.kv_type = CONFIG_KV_AUTO};
+    const struct kv_layout kv = {c->n_layers, c->n_kv_heads, c->head_dim,
+                                 runtime_kv_type(&defaults, in->model)};
+    struct inspection_memory m = {.kv_type = (int)kv.type, .kv_per_page = kv_page_size(&kv)};
     m.n_ctx = c->n_ctx_train < DEFAULT_N_CTX ? c->n_ctx_train : DEFAULT_N_CTX;
     m.kv_per_token = m.kv_per_page / KV_PAGE_TOKENS;
     m.kv_per_slot = ((uint64_t)m.n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS * m.kv_per_page;
@@ -201,8 +204,8 @@ static void print_memory(const struct inspection *in)
     struct inspection_memory m = inspection_memory(in);
     puts("\nmemory");
     printf("  weights       %10.1f MiB\n", mib(m.weights));
-    printf("  KV cache      %10.3f MiB per page of %u tokens (f16), %.1f MiB for a slot of %u tokens\n",
-           mib(m.kv_per_page), KV_PAGE_TOKENS, mib(m.kv_per_slot), m.n_ctx);
+    printf("  KV cache      %10.3f MiB per page of %u tokens (%s), %.1f MiB for a slot of %u tokens\n",
+           mib(m.kv_per_page), KV_PAGE_TOKENS, config_kv_type_name(m.kv_type), mib(m.kv_per_slot), m.n_ctx);
     printf("  activations   %10.1f MiB for a step of %u rows\n", mib(m.scratch), STEP_MAX_ROWS);
 }
 

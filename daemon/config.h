@@ -20,6 +20,7 @@
 
 #define CONFIG_FILE     HEARTH_CONFIG_FILE /* "/etc/hearth/hearthd.conf" unless installed elsewhere */
 #define CONFIG_MAX_KEYS 64
+#define CONFIG_KV_AUTO  KV_N_TYPES /* runtime_kv_type() says which */
 
 enum config_backend { CONFIG_AUTO, CONFIG_CPU, CONFIG_CUDA };
 enum config_unknown { CONFIG_REJECT, CONFIG_IGNORE };
@@ -60,7 +61,7 @@ struct config {
     uint32_t n_ctx;      /* 0: min(model, 8192) */
     uint32_t slots;
     uint64_t kv_memory;         /* 0: the backend's default */
-    int kv_type;                /* enum kv_type */
+    int kv_type;                /* enum kv_type, or CONFIG_KV_AUTO */
     char *prefix_cache_dir;     /* "": $STATE_DIRECTORY/prefix, or none */
     uint64_t prefix_cache_disk; /* bytes; 0: off */
     uint32_t step_ms;           /* 0: the backend's default */

@@ -17,7 +17,8 @@
 static const char *const backends[] = {"auto", "cpu", "cuda", NULL};
 static const char *const executors[] = {"persistent", "eager", "graph", NULL}; /* enum executor_kind */
 static const char *const arithmetics[] = {"int8", "exact", NULL};              /* enum backend_arithmetic */
-static const char *const kv_types[] = {"f16", "q8_0", "bf16", NULL};           /* enum kv_type */
+static const char *const kv_types[] = {"f16", "q8_0", "bf16", "auto",
+                                       NULL}; /* enum kv_type, CONFIG_KV_AUTO */
 static const char *const isas[] = {"auto", "avx512", "avxvnni", "avx2", "scalar", NULL};
 /* Its place here is 1 + the device's number. */
 static const char *const devices[] = {"auto", "0", "1",  "2",  "3",  "4",  "5",  "6",  "7",
@@ -81,7 +82,8 @@ const struct config_key config_keys[] = {
     {COUNT(slots, "32", 1, 256), .help = "Requests that run at once."},
     {SIZE(kv_memory, "auto", 0, 1024 * G), .zero = "auto",
      .help = "Memory for keys and values. auto: on cpu slots x n_ctx, at most a quarter of free memory; on cuda what is left."},
-    {CHOICE(kv_type, "f16", kv_types), .help = "Number format of keys and values."},
+    {CHOICE(kv_type, "auto", kv_types),
+     .help = "Number format of keys and values. auto: bf16, but f16 for a model of f16 or f32 weights; q8_0 takes little more than half as much memory."},
     {STRING(prefix_cache_dir, ""),
      .help = "Private directory where the prefix cache outlives a restart. Empty: prefix in systemd's state directory, else none."},
     {SIZE(prefix_cache_disk, "1G", 0, 64 * 1024 * G), .zero = "off",

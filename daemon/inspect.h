@@ -21,8 +21,9 @@ struct inspection {
 
 /* Bytes a daemon with default settings takes for this model. */
 struct inspection_memory {
-    uint64_t weights;      /* of the tensors the model uses; packing pads less than 1 % */
-    uint64_t kv_per_token; /* f16 */
+    uint64_t weights; /* of the tensors the model uses; packing pads less than 1 % */
+    int kv_type;      /* enum kv_type */
+    uint64_t kv_per_token;
     uint64_t kv_per_page;
     uint64_t kv_per_slot; /* n_ctx tokens in whole pages */
     uint64_t scratch;     /* activations of the largest step */

@@ -4,6 +4,7 @@
 #include "executor.h"
 #include "log.h"
 #include "model.h"
+#include "quant.h"
 #include "tokenizer.h"
 
 #include <errno.h>
@@ -87,6 +88,20 @@ static int open_best(struct runtime *r, const struct config *cfg, const struct b
     return open_on(r, cfg, &cpu_backend, bc, err);
 }
 
+enum kv_type runtime_kv_type(const struct config *cfg, const struct model *m)
+{
+    if (cfg->kv_type != CONFIG_KV_AUTO)
+        return (enum kv_type)cfg->kv_type;
+    if (cfg->arithmetic == BACKEND_EXACT)
+        return KV_F16;
+    for (uint32_t i = 0; i < model_n_weights(m); i++) {
+        uint32_t type = model_weight(m, i)->type;
+        if (type != QUANT_F32 && type != QUANT_F16)
+            return KV_BF16;
+    }
+    return KV_F16;
+}
+
 int runtime_load(struct runtime *r, const struct config *cfg, const struct runtime_progress *progress,
                  struct error *err)
 {
@@ -98,7 +113,7 @@ int runtime_load(struct runtime *r, const struct config *cfg, const struct runti
                                 .cuda_device = (uint32_t)cfg->cuda_device,
                                 .n_slots = cfg->slots,
                                 .n_ctx = r->n_ctx,
-                                .kv_type = (enum kv_type)cfg->kv_type,
+                                .kv_type = runtime_kv_type(cfg, r->model),
                                 .kv_memory = cfg->kv_memory,
                                 .steps_in_flight = cfg->steps_in_flight,
                                 .park_after_ms = cfg->park_after_ms,

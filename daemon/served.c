@@ -2,6 +2,7 @@
 #include "arith.h"
 #include "generate.h"
 #include "http.h"
+#include "runtime.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -12,7 +13,8 @@
 static void make_fingerprint(struct server_model *m, const struct config *cfg)
 {
     uint64_t hash = m->hash;
-    const uint64_t parts[] = {ARITH_VERSION, (uint64_t)cfg->arithmetic, (uint64_t)cfg->kv_type};
+    const uint64_t parts[] = {ARITH_VERSION, (uint64_t)cfg->arithmetic,
+                              (uint64_t)runtime_kv_type(cfg, m->model)};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         hash = (hash ^ (parts[i] + 1)) * FNV_PRIME;
     snprintf(m->fingerprint, sizeof m->fingerprint, "fp_%016llx", (unsigned long long)hash);

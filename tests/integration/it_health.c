@@ -102,7 +102,7 @@ DAEMON_TEST(stats, figures_add_up)
     cr_assert_eq(json_number(root, "requests.queue_limit"), 256);
     cr_assert_geq(json_number(root, "tokens.generated"), 30);
     cr_assert_eq(json_number(root, "kv.page_tokens"), 64);
-    cr_assert_str_eq(json_text(root, "kv.type"), "f16");
+    cr_assert_str_eq(json_text(root, "kv.type"), "bf16");
     const char *kinds[] = {"queue", "ttft", "inter_token", "total"};
     for (int i = 0; i < 4; i++) {
         json_t *p = json_at(json_at(root, "latency_ms"), kinds[i]);
