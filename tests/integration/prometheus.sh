@@ -1,7 +1,8 @@
 #!/bin/sh
-# prometheus.sh HEARTHD MODEL RULES - a real Prometheus scrapes the daemon, loads the alert rules, and fires one.
+# prometheus.sh HEARTHD MODEL RULES DASHBOARD - a real Prometheus scrapes the daemon, loads the alert rules, fires one, and
+# answers every query of the dashboard.
 set -eu
-hearthd=$1 model=$2 rules=$3
+hearthd=$1 model=$2 rules=$3 dashboard=$4
 for tool in prometheus promtool; do
     if ! command -v "$tool" >/dev/null; then
         echo "SKIP prometheus $tool: not installed (package prometheus)"
@@ -73,3 +74,15 @@ refuse() {
 }
 until_true refuse || fail "the alert does not fire"
 echo "HearthQueueFull fired"
+
+# Each of the dashboard's queries finds something by now: none asks for a name that is no figure of ours.
+queries=0
+while read -r query; do
+    asked() { curl -sfG --data-urlencode "query=$query" "http://127.0.0.1:$port/api/v1/query" | grep -q '"value"'; }
+    asked || until_true asked || fail "the dashboard asks in vain: $query"
+    queries=$((queries + 1))
+done <<QUERIES
+$(sed -nE 's/.*"expr": "(.*[^\\])".*/\1/p' "$dashboard" | sed -e 's/\\"/"/g' -e 's/\$instance/.*/g' -e 's/\$__rate_interval/1m/g')
+QUERIES
+[ "$queries" -ge 20 ] || fail "the dashboard has $queries queries"
+echo "$queries queries of the dashboard answered"
