@@ -205,6 +205,7 @@ INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m
     size_t part = prefetch_part(kind, MATMUL_SUPER_BLOCKS);
     const uint8_t *ahead = ahead_of(kind, m, group, super, 1, DIRECT_AHEAD);
     vf c[MATMUL_PANEL];
+#pragma GCC unroll 8
     for (uint32_t i = 0; i < W; i++)
         c[i] = vf_zero();
     expand_scales(kind, m, group, super, o, e->bytes, e);
@@ -213,9 +214,11 @@ INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m
         for (size_t i = 0; o == 0 && i < part; i += 64)
             __builtin_prefetch(ahead + j * part + i, 0, 0);
         unpack(kind, tile + j * block_size + 4 * o, w);
+#pragma GCC unroll 8
         for (uint32_t i = 0; i < W; i++)
             c[i] = direct_block(kind, w, e, p, i, j, c[i]);
     }
+#pragma GCC unroll 8
     for (uint32_t i = 0; i < W; i++) {
         vf v = super_value(fold, c[i], minima(fold, e, p, i, n_blocks), e);
         vf_store(total[i], vf_add(vf_load(total[i]), v));
