@@ -23,14 +23,19 @@
 struct signal_word { /* a counter that threads wait on */
     _Alignas(64) atomic_uint value;
     atomic_uint sleepers;
-    bool yields; /* its waits are long enough to let whoever else wants the CPU have it first */
+    /* Waits on it are between two steps: long enough to let others have the CPU first. The thread that sends
+     * tokens would have to wait for the scheduler's tick. */
+    bool between_runs;
 };
+
+#define NOWHERE (-1) /* for a member's cpu */
 
 struct member {
     _Alignas(64) struct team *team;
     pthread_t thread;
     uint32_t index;
     uint32_t phase;                   /* barriers passed */
+    atomic_int cpu;                   /* where it ran when last it looked; NOWHERE between runs */
     _Atomic uint64_t pieces;          /* taken so far; written by this member alone */
     _Alignas(64) atomic_uint next[2]; /* units taken of the own part, by parity of the phase */
 };
@@ -56,10 +61,43 @@ static void pause_briefly(void)
 #endif
 }
 
-/* Waits until the word is no longer `old`. */
-static void word_wait(struct signal_word *w, uint32_t old, uint64_t spin_ns)
+static void note_cpu(struct member *m)
 {
-    uint64_t end = 0;
+    atomic_store_explicit(&m->cpu, sched_getcpu(), memory_order_relaxed);
+}
+
+/* Moves the calling member off a CPU that another one works on. The scheduler may wake a thread on the CPU
+ * of the one that woke it although another CPU is idle, and two members who wait for each other in turn never
+ * look busy enough to be parted: every barrier then takes a spin, a sleep and a switch, for whole requests.
+ * The affinity is what it was before on return; where to move is found in it. */
+static void part(struct member *m)
+{
+    const struct team *t = m->team;
+    cpu_set_t allowed, others;
+    bool shared = false;
+    note_cpu(m);
+    CPU_ZERO(&others);
+    for (uint32_t i = 0; i < t->n_members; i++) {
+        int cpu = atomic_load_explicit(&t->members[i].cpu, memory_order_relaxed);
+        if (i == m->index || cpu < 0 || cpu >= CPU_SETSIZE)
+            continue;
+        CPU_SET(cpu, &others);
+        shared |= cpu == atomic_load_explicit(&m->cpu, memory_order_relaxed);
+    }
+    if (!shared || sched_getaffinity(0, sizeof allowed, &allowed) < 0)
+        return;
+    CPU_AND(&others, &others, &allowed);
+    CPU_XOR(&others, &others, &allowed); /* allowed, and nobody's */
+    if (CPU_COUNT(&others) && sched_setaffinity(0, sizeof others, &others) == 0) {
+        sched_setaffinity(0, sizeof allowed, &allowed);
+        note_cpu(m);
+    }
+}
+
+/* Waits until the word is no longer `old`. */
+static void word_wait(struct member *m, struct signal_word *w, uint32_t old)
+{
+    uint64_t end = 0, spin_ns = m->team->spin_ns;
     for (uint32_t i = 1;; i++) {
         if (atomic_load_explicit(&w->value, memory_order_acquire) != old)
             return;
@@ -68,7 +106,7 @@ static void word_wait(struct signal_word *w, uint32_t old, uint64_t spin_ns)
         pause_briefly();
         if (i % 32)
             continue;
-        if (w->yields)
+        if (w->between_runs)
             sched_yield();
         uint64_t now = clock_ns();
         if (!end)
@@ -76,10 +114,16 @@ static void word_wait(struct signal_word *w, uint32_t old, uint64_t spin_ns)
         if (now > end)
             break;
     }
+    if (w->between_runs)
+        atomic_store_explicit(&m->cpu, NOWHERE, memory_order_relaxed);
+    else
+        note_cpu(m);
     atomic_fetch_add(&w->sleepers, 1);
     while (atomic_load(&w->value) == old)
         syscall(SYS_futex, &w->value, FUTEX_WAIT_PRIVATE, old, NULL, NULL, 0);
     atomic_fetch_sub(&w->sleepers, 1);
+    if (spin_ns) /* else there is no CPU for everybody */
+        part(m);
 }
 
 /* Sequentially consistent with the sleeper's "count me, then look again": one of the two sees the other. */
@@ -100,7 +144,7 @@ void team_barrier(struct team *t, uint32_t member)
         return;
     uint32_t old = atomic_load_explicit(&t->barrier.value, memory_order_relaxed);
     if (atomic_fetch_add_explicit(&t->arrived, 1, memory_order_acq_rel) + 1 < t->n_members) {
-        word_wait(&t->barrier, old, t->spin_ns);
+        word_wait(m, &t->barrier, old);
         return;
     }
     atomic_store_explicit(&t->arrived, 0, memory_order_relaxed);
@@ -148,7 +192,7 @@ static void *member_main(void *arg)
     struct member *m = arg;
     struct team *t = m->team;
     for (uint32_t run = 0;; run++) {
-        word_wait(&t->runs, run, t->spin_ns);
+        word_wait(m, &t->runs, run);
         if (t->leaving)
             return NULL;
         t->work(t->context, m->index);
@@ -160,6 +204,7 @@ void team_run(struct team *t, void (*work)(void *context, uint32_t member), void
 {
     t->work = work;
     t->context = context;
+    note_cpu(&t->members[0]);
     if (t->n_members > 1)
         word_advance(&t->runs);
     work(context, 0);
@@ -212,12 +257,12 @@ int team_open(struct team **out, uint32_t n_threads, struct error *err)
         return error_set(err, -ENOMEM, "compute threads: out of memory");
     memset(t, 0, size);
     t->n_members = n;
-    t->runs.yields =
-        true; /* between steps: the thread that sends tokens would wait for the scheduler's tick */
+    t->runs.between_runs = true;
     t->spin_ns = n > team_cores() ? 0 : SPIN_NS;
     for (uint32_t i = 0; i < n; i++) {
         t->members[i].team = t;
         t->members[i].index = i;
+        t->members[i].cpu = NOWHERE;
     }
     int rc = members_start(t, err);
     if (rc < 0) {

@@ -122,6 +122,40 @@ Test(team, an_idle_team_uses_no_cpu)
     team_close(t);
 }
 
+struct affinity_job {
+    struct team *team;
+    cpu_set_t wanted;
+    uint32_t run;
+    atomic_uint n_looked, n_wrong;
+};
+
+/* One member after the other is late, so that all others sleep in the barrier and are woken by it. */
+static void look_at_affinity(void *context, uint32_t member)
+{
+    struct affinity_job *job = context;
+    cpu_set_t set;
+    if (member == job->run % team_size(job->team))
+        usleep(300);
+    team_barrier(job->team, member);
+    sched_getaffinity(0, sizeof set, &set);
+    job->n_looked++;
+    job->n_wrong += !CPU_EQUAL(&set, &job->wanted);
+}
+
+Test(team, members_that_were_woken_may_run_where_they_might_before)
+{
+    struct affinity_job job = {0};
+    sched_getaffinity(0, sizeof job.wanted, &job.wanted);
+    cr_assert_eq(team_open(&job.team, 0, NULL), 0);
+    for (; job.run < 100; job.run++) {
+        team_run(job.team, look_at_affinity, &job);
+        usleep(200); /* the others go to sleep */
+    }
+    cr_assert_eq(job.n_looked, 100 * team_size(job.team));
+    cr_assert_eq(job.n_wrong, 0);
+    team_close(job.team);
+}
+
 Test(team, more_members_than_cores_still_finish)
 {
     struct team *t = NULL;
