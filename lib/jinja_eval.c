@@ -291,8 +291,7 @@ static bool eval_slice(struct jinja_run *r, const struct jinja_node *n, struct j
         return slice_text(r, &v, s, out);
     if (v.kind == JINJA_LIST || v.kind == JINJA_TUPLE)
         return slice_list(r, &v, s, out);
-    *out = undefined(jinja_text_of("item", 4)); /* as an item of what has none */
-    return true;
+    return jinja_fail(r, -EBADMSG, "%s cannot be cut", jinja_kind_name(&v));
 }
 
 /* --- literals --- */
