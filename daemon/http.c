@@ -21,6 +21,7 @@ struct headers {
     uint64_t content_length;
     unsigned n_lengths, n_encodings, n_hosts;
     bool chunked;   /* the transfer encoding is one we know */
+    bool no_host;   /* which HTTP/1.1 must have */
     bool bad_name;  /* a blank before the colon: "Content-Length : 5" is a length to some */
     bool bad_value; /* a CR or LF: a line's end to some. (What follows a NUL libmicrohttpd 0.9.75 hides.) */
 };
@@ -103,6 +104,8 @@ static int check_framing(const struct headers *h, struct api_error *e)
         words = "a line's end or a NUL in a header's value";
     else if (h->n_hosts > 1)
         words = "more than one Host";
+    else if (h->no_host)
+        words = "HTTP/1.1 without a Host";
     if (!words)
         return 0;
     e->close = e->at_once = true;
@@ -390,11 +393,12 @@ static struct request *request_open(struct listener *l, struct MHD_Connection *m
 }
 
 /* The first call: all headers are there, nothing of the body. */
-static enum MHD_Result take_headers(struct request *r)
+static enum MHD_Result take_headers(struct request *r, const char *version)
 {
     struct headers h = {0};
     const struct config *cfg = r->server->cfg;
     MHD_get_connection_values_n(r->mhd, MHD_HEADER_KIND, take_header, &h);
+    h.no_host = !h.n_hosts && strcmp(version, "HTTP/1.0");
     take_id(r, h.request_id);
     access_address(r->server->access, peer_of(r), h.forwarded_for, r->address);
     r->has_body = h.n_encodings || h.content_length;
@@ -508,10 +512,9 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *mhd, const c
                                   const char *version, const char *data, size_t *n, void **context)
 {
     struct request *r = *context;
-    (void)version;
     if (!r) {
         *context = r = request_open(cls, mhd, url, method);
-        return r ? take_headers(r) : refuse_without_memory(cls, mhd);
+        return r ? take_headers(r, version) : refuse_without_memory(cls, mhd);
     }
     if (*n) {
         size_t taken = *n;

@@ -198,13 +198,14 @@ static struct MHD_Daemon *start(struct listener *l, const struct listener_callba
 {
     unsigned flags =
         MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | (l->tls ? MHD_USE_TLS : 0);
+    /* Not STRICT_FOR_CLIENT: it refuses a missing Host, which we do, and that with a page whose head 0.9.75
+     * sends twice; and a blank in the path, of which there is no route. */
     struct MHD_OptionItem options[] = {
         {MHD_OPTION_EXTERNAL_LOGGER, (intptr_t)c->log, l},
         {MHD_OPTION_LISTEN_SOCKET, l->fd, NULL},
         {MHD_OPTION_NOTIFY_COMPLETED, (intptr_t)c->completed, l},
         {MHD_OPTION_NOTIFY_CONNECTION, (intptr_t)c->connection, l},
         {MHD_OPTION_URI_LOG_CALLBACK, (intptr_t)c->uri, l},
-        {MHD_OPTION_STRICT_FOR_CLIENT, 1, NULL},
         {MHD_OPTION_CONNECTION_MEMORY_LIMIT, MEMORY_PER_CONNECTION, NULL},
         {MHD_OPTION_CONNECTION_LIMIT, (intptr_t)c->max_connections, NULL},
         {MHD_OPTION_CONNECTION_TIMEOUT, (intptr_t)c->idle_timeout_s, NULL},

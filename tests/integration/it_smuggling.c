@@ -128,6 +128,32 @@ DAEMON_TEST(smuggling, what_is_ambiguous_is_refused_and_ends_the_connection)
     free(log);
 }
 
+DAEMON_TEST(smuggling, a_missing_host_and_a_blank_in_the_path_get_one_reply_in_our_words)
+{
+    static const struct attack strange[] = {TEXT("GET /health HTTP/1.1\r\n\r\n" HIDDEN),
+                                            TEXT("GET /health HTTP/1.1 HTTP/1.1\r\nHost: localhost\r\n\r\n")};
+    static const char *const words[] = {"HTTP/1.1 without a Host is not accepted",
+                                        "no route /health HTTP/1.1 (the nearest is"};
+    for (size_t i = 0; i < COUNT(strange); i++) {
+        struct reply r = {0};
+        int fd = client_connect(daemon_.port);
+        client_send(fd, strange[i].bytes, strange[i].n);
+        while (!r.raw || !strstr(r.raw, "}}\n"))
+            cr_assert(reply_more(&r, fd), "%s\ngave\n%s", strange[i].bytes, r.raw);
+        cr_assert(strstr(r.raw, words[i]) && count(r.raw, "\r\nDate: ") == 1, "%s", r.raw);
+        reply_free(&r);
+        close(fd);
+    }
+    struct reply r = {0}; /* to HTTP/1.0 a Host is unknown */
+    int fd = client_connect(daemon_.port);
+    cr_assert(client_puts(fd, "GET /health HTTP/1.0\r\n\r\n"));
+    while (reply_more(&r, fd))
+        ;
+    cr_assert(r.raw && !strncmp(r.raw, "HTTP/1.1 200", 12), "%s", r.raw);
+    reply_free(&r);
+    close(fd);
+}
+
 /* A half-close is a leaving, so the connection stays open here until both replies have come. */
 DAEMON_TEST(smuggling, what_is_clear_is_two_requests)
 {
