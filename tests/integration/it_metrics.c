@@ -58,6 +58,44 @@ DAEMON_TEST(metrics, sums_equal_the_requests_sent)
     reply_free(&r);
 }
 
+static long long outcomes(void)
+{
+    static const char *const names[] = {"completed", "failed", "rejected", "cancelled", "timed_out"};
+    char name[64];
+    long long n = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(name, sizeof name, "hearth_requests_total{outcome=\"%s\"}", names[i]);
+        n += metric(name);
+    }
+    return n;
+}
+
+/* A client that leaves may find its text finished, where it gets no processor for long. */
+DAEMON_TEST(metrics, each_request_has_one_outcome_whatever_became_of_it)
+{
+    ask("{\"prompt\":\"Once\",\"max_tokens\":3}", 200);
+    ask("{\"prompt\":\"Once\",\"temperature\":7}", 400);
+    struct reply r =
+        post("/generate", "{\"prompt\":\"Once\",\"max_tokens\":1000,\"ignore_eos\":true,\"timeout_ms\":1}");
+    cr_assert(r.status == 200 || r.status == 504, "%d %s", r.status, r.body);
+    reply_free(&r);
+    r = (struct reply){0};
+    int fd = client_connect(daemon_.port);
+    client_request(fd, "POST", "/generate", "",
+                   "{\"prompt\":\"Once\",\"max_tokens\":1000,\"ignore_eos\":true,\"stream\":true,\"n\":8}");
+    while (!r.raw || !strstr(r.raw, "data: "))
+        cr_assert(reply_more(&r, fd), "%s", r.raw);
+    reply_free(&r);
+    close(fd);
+    for (int i = 0; i < 600 && outcomes() < 4; i++)
+        usleep(100000);
+    cr_assert_eq(outcomes(), 4);
+    cr_assert_eq(metric("hearth_requests_total{outcome=\"rejected\"}"), 1);
+    cr_assert_eq(metric("hearth_requests_total{outcome=\"timed_out\"}"), 1);
+    cr_assert_eq(metric("hearth_requests_total{outcome=\"failed\"}"), 0);
+    cr_assert_geq(metric("hearth_requests_total{outcome=\"completed\"}"), 1);
+}
+
 DAEMON_TEST(metrics, buckets_are_cumulative_and_end_with_the_count)
 {
     ask("{\"prompt\":\"Once\",\"max_tokens\":20,\"ignore_eos\":true}", 200);
