@@ -41,6 +41,9 @@ bool matmul_is_float(const struct matmul_matrix *m);
 struct matmul_input {
     uint32_t k, n_columns;
     void *data; /* matmul_input_size(k, n_columns) bytes, 64-byte aligned */
+    /* Weights that the calling thread reads after those of a run, so that it fetches them ahead; NULL: those
+     * that lie behind them. */
+    const uint8_t *next;
 };
 size_t matmul_input_size(uint32_t k, uint32_t n_columns);
 /* Super-blocks (of 256 values) and panels that quantising is cut into. */

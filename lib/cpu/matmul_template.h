@@ -22,10 +22,11 @@
 #define ROW_VECTORS (MATMUL_ROWS / LANES) /* per group */
 #define PAIR_GROUPS (2 / ROW_VECTORS)     /* groups under the two row vectors of a panel */
 /* How far ahead of its tile weights are fetched: when they are unpacked in registers, and in a panel, which
- * takes memory for short moments only. Half of it costs a tenth with eight columns. Farther gains up to a
- * fifth of one large matrix, and costs a twentieth of a model's step where memory is slow: what lies behind a
- * piece of work may be somebody else's, or used much later. */
-#define DIRECT_AHEAD 4352
+ * takes memory for short moments only. Half of it costs a tenth with eight columns, and with one where memory
+ * is fast. Twice as far gains nothing, and before a run knew what is read next it cost a twentieth of a
+ * model's step where memory is slow: what lies behind a piece of work may be somebody else's, or used much
+ * later. */
+#define DIRECT_AHEAD 8704
 #define PANEL_AHEAD  13056
 
 struct scratch {
@@ -159,14 +160,18 @@ INLINE size_t super_size(uint32_t kind)
 }
 
 /* What lies `distance` after the beginning of a tile, skipping the groups that others of `n_groups` row
- * vectors walk at the same time. It may lie beyond the matrix, where fetching does nothing. */
-INLINE const uint8_t *ahead_of(uint32_t kind, const struct matmul_matrix *m, uint32_t group, uint32_t super,
-                               uint32_t n_groups, size_t distance)
+ * vectors walk at the same time; behind group `last`, what is read next. It may lie beyond the matrix, where
+ * fetching does nothing. */
+INLINE const uint8_t *ahead_of(uint32_t kind, const struct matmul_matrix *m, const struct matmul_input *in,
+                               uint32_t group, uint32_t last, uint32_t super, uint32_t n_groups,
+                               size_t distance)
 {
     size_t at = super * super_size(kind) + distance, skipped = 0;
     for (size_t rest = at; rest >= m->group_size; rest -= m->group_size)
         skipped += (n_groups - 1) * m->group_size;
-    return m->data + group * m->group_size + at + skipped;
+    at += group * m->group_size + skipped;
+    size_t end = last * m->group_size;
+    return in->next && at >= end ? in->next + (at - end) : m->data + at;
 }
 
 /* What is fetched at each of n occasions while a tile is multiplied, in bytes. */
@@ -195,15 +200,14 @@ INLINE void expand_scales(uint32_t kind, const struct matmul_matrix *m, uint32_t
 
 /* Super-block of one row vector times the W columns of a panel; values are added to total[column]. */
 INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m, uint32_t group,
-                        uint32_t super, uint32_t o, const struct matmul_panel *p, struct expanded *e,
-                        float total[MATMUL_PANEL][LANES])
+                        uint32_t super, uint32_t o, const struct matmul_panel *p, const uint8_t *ahead,
+                        struct expanded *e, float total[MATMUL_PANEL][LANES])
 {
     const uint8_t *tile = matmul_tile(m, group, super);
     uint32_t n_blocks = matmul_n_blocks(m->k, super);
     size_t block_size = matmul_block_size(&matmul_traits[kind]);
     uint32_t fold = matmul_traits[kind].fold;
     size_t part = prefetch_part(kind, MATMUL_SUPER_BLOCKS);
-    const uint8_t *ahead = ahead_of(kind, m, group, super, 1, DIRECT_AHEAD);
     vf c[MATMUL_PANEL];
 #pragma GCC unroll 8
     for (uint32_t i = 0; i < W; i++)
@@ -246,8 +250,9 @@ INLINE void direct(uint32_t kind, uint32_t W, const struct matmul_matrix *m, con
         float total[2][ROW_VECTORS][MATMUL_PANEL][LANES] __attribute__((aligned(64))) = {0};
         for (uint32_t super = 0; super < n_super; super++) {
             struct matmul_panel p = matmul_panel(in, 0, super);
+            const uint8_t *ahead = ahead_of(kind, m, in, g, last, super, 1, DIRECT_AHEAD);
             for (uint32_t r = 0; r < ROW_VECTORS; r++)
-                direct_tile(kind, W, m, g, super, r * LANES, &p, &s->e[0], total[super >= half][r]);
+                direct_tile(kind, W, m, g, super, r * LANES, &p, ahead, &s->e[0], total[super >= half][r]);
         }
         for (uint32_t r = 0; r < ROW_VECTORS; r++)
             for (uint32_t i = 0; i < W; i++)
@@ -592,7 +597,7 @@ INLINE void panels(uint32_t kind, const struct matmul_matrix *m, const struct ma
                 x.part = prefetch_part(kind,
                                        (end - chunk + MATMUL_PANEL - 1) / MATMUL_PANEL * MATMUL_SUPER_BLOCKS);
                 for (uint32_t i = 0; i < PAIR_GROUPS; i++)
-                    x.ahead[i] = ahead_of(kind, m, g + i, super, PAIR_GROUPS, PANEL_AHEAD);
+                    x.ahead[i] = ahead_of(kind, m, in, g + i, last, super, PAIR_GROUPS, PANEL_AHEAD);
                 x.out = super + 1 == n_super ? out + chunk * stride : NULL;
                 chunk_super(kind, &x, super >= half, s);
             }

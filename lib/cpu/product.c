@@ -18,6 +18,7 @@ struct job {
     const struct product_scratch *own;
     struct matmul_input input;
     const float *factors; /* [n_rows] */
+    uint32_t end;         /* of the member's own groups: what it takes behind them it takes from others */
 };
 
 static bool wants_floats(const struct product *p)
@@ -65,20 +66,28 @@ static void quantise_dealt(struct job *j, struct team *team, uint32_t member, fl
 }
 
 /* Products of groups [first, last) of one matrix into tile[row][stride]; returns how many of its rows that
- * are. */
+ * are. next: as in struct matmul_input. */
 static uint32_t multiply(const struct job *j, const struct matmul_matrix *m, uint32_t first, uint32_t last,
-                         float *tile, size_t stride)
+                         const uint8_t *next, float *tile, size_t stride)
 {
     uint32_t start = first * MATMUL_ROWS, end = last * MATMUL_ROWS < m->n ? last * MATMUL_ROWS : m->n;
-    j->shared->kernels->run(m, &j->input, first, last, tile, stride, j->own->kernel);
+    struct matmul_input input = j->input;
+    input.next = next;
+    j->shared->kernels->run(m, &input, first, last, tile, stride, j->own->kernel);
     return end - start;
 }
 
-static void finish_one(const struct job *j, uint32_t matrix, uint32_t first, uint32_t last)
+static const uint8_t *group_at(const struct matmul_matrix *m, uint32_t group)
+{
+    return m->data + group * m->group_size;
+}
+
+static void finish_one(const struct job *j, uint32_t matrix, uint32_t first, uint32_t last,
+                       const uint8_t *next)
 {
     const struct product *p = j->p;
     size_t stride = (size_t)(last - first) * MATMUL_ROWS;
-    uint32_t n = multiply(j, p->matrices[matrix], first, last, j->own->tile, stride);
+    uint32_t n = multiply(j, p->matrices[matrix], first, last, next, j->own->tile, stride);
     uint32_t start = first * MATMUL_ROWS;
     const float *bias = p->bias[matrix] ? p->bias[matrix] + start : NULL;
     for (uint32_t row = 0; row < p->n_rows; row++) {
@@ -97,8 +106,10 @@ static void finish_gated(const struct job *j, uint32_t first, uint32_t last)
     const struct product *p = j->p;
     size_t stride = (size_t)(last - first) * MATMUL_ROWS;
     float *gate = j->own->tile, *up = gate + stride * p->n_rows;
-    uint32_t n = multiply(j, p->matrices[0], first, last, gate, stride), start = first * MATMUL_ROWS;
-    multiply(j, p->matrices[1], first, last, up, stride);
+    const uint8_t *next = last < j->end ? group_at(p->matrices[0], last) : p->next;
+    uint32_t start = first * MATMUL_ROWS;
+    uint32_t n = multiply(j, p->matrices[0], first, last, group_at(p->matrices[1], first), gate, stride);
+    multiply(j, p->matrices[1], first, last, next, up, stride);
     for (uint32_t row = 0; row < p->n_rows; row++)
         j->shared->ops->swiglu(row_at(p->out, row) + p->out_col[0] + start, gate + row * stride,
                                up + row * stride, n, j->factors[row], p->bias[0] ? p->bias[0] + start : NULL,
@@ -114,9 +125,12 @@ static void do_piece(const struct job *j, uint32_t first, uint32_t last)
         return;
     }
     for (uint32_t i = 0, base = 0; i < p->n_matrices && base < last; base += p->matrices[i++]->n_groups) {
-        uint32_t end = base + p->matrices[i]->n_groups;
+        uint32_t end = base + p->matrices[i]->n_groups, to = last < end ? last : end;
+        const uint8_t *next = to >= j->end                         ? p->next
+                              : to == end && i + 1 < p->n_matrices ? p->matrices[i + 1]->data
+                                                                   : NULL;
         if (first < end)
-            finish_one(j, i, (first > base ? first : base) - base, (last < end ? last : end) - base);
+            finish_one(j, i, (first > base ? first : base) - base, to - base, next);
         first = first > end ? first : end;
     }
 }
@@ -137,6 +151,25 @@ static uint32_t chunk_of(const struct product *p, uint32_t n_units, uint32_t n_m
     uint32_t fits = PRODUCT_TILE / (per_row * p->n_rows), even = n_units / (n_members * 8);
     uint32_t chunk = fits < even ? fits : even;
     return !chunk ? 1 : chunk < PIECE ? chunk : PIECE;
+}
+
+static uint32_t count_units(const struct product *p)
+{
+    return (count_groups(p) + UNIT - 1) / UNIT;
+}
+
+/* The first of a member's own units, as team_deal() cuts them. */
+static uint32_t own_units(uint32_t n_units, const struct team *team, uint32_t member)
+{
+    return (uint32_t)((uint64_t)n_units * member / team_size(team));
+}
+
+const uint8_t *product_begin(const struct product *p, const struct team *team, uint32_t member)
+{
+    uint32_t group = own_units(count_units(p), team, member) * UNIT, i = 0;
+    for (; p->epilogue != PROGRAM_SWIGLU && i + 1 < p->n_matrices && group >= p->matrices[i]->n_groups; i++)
+        group -= p->matrices[i]->n_groups;
+    return group_at(p->matrices[i], group);
 }
 
 /* Tried without gain: fetching the first weights before quantising, and rows of the output before they are
@@ -161,7 +194,8 @@ void product_run(const struct product *p, const struct product_shared *shared,
         quantise_dealt(&j, team, member, shared->factors);
         team_barrier(team, member);
     }
-    uint32_t n_groups = count_groups(p), n_units = (n_groups + UNIT - 1) / UNIT;
+    uint32_t n_groups = count_groups(p), n_units = count_units(p);
+    j.end = own_units(n_units, team, member + 1) * UNIT;
     struct team_deal pieces = team_deal(team, member, n_units, chunk_of(p, n_units, team_size(team)));
     for (uint32_t first, last; team_next(&pieces, &first, &last);)
         do_piece(&j, first * UNIT, last * UNIT < n_groups ? last * UNIT : n_groups);

@@ -23,6 +23,7 @@ struct product {
     const float *factors; /* by row of `in`: without a gain, multiplied after the product; NULL: 1 */
     struct rows out;
     uint32_t out_col[3]; /* where each output starts in a row; RESIDUAL and SWIGLU use the first */
+    const uint8_t *next; /* product_begin() of what the member multiplies after this, or NULL */
 };
 
 /* One for the team. */
@@ -44,6 +45,10 @@ struct product_scratch {
 #define PRODUCT_OWN_ROWS 2
 /* Products of one piece of work before they are finished: stays in the second-level cache. */
 #define PRODUCT_TILE 65536
+
+/* Where the weights begin that a member of the team multiplies first: matrices, n_matrices and epilogue of
+ * `p` say it. */
+const uint8_t *product_begin(const struct product *p, const struct team *team, uint32_t member);
 
 /* No barrier at the end; one between quantising and multiplying when there are many rows. */
 void product_run(const struct product *p, const struct product_shared *shared,

@@ -23,6 +23,23 @@ static const float *vector_of(const struct decoder *d, uint32_t weight)
     return weight == PROGRAM_NONE ? NULL : d->weights.vectors[weight];
 }
 
+/* What the member multiplies after op `op`: in this step, or first in the next one. */
+static const uint8_t *next_weights(const struct walk *w, const struct program_op *op)
+{
+    const struct decoder *d = w->d;
+    const struct program *program = d->program;
+    uint32_t i = (uint32_t)(op - program->ops);
+    do
+        i = i + 1 < program->n_ops ? i + 1 : 0;
+    while (program->ops[i].opcode != PROGRAM_MATMUL ||
+           (program->ops[i].flags & PROGRAM_HEAD && !d->step->n_logits));
+    const struct program_op *next = &program->ops[i];
+    struct product p = {.n_matrices = next->n_weights, .epilogue = next->epilogue};
+    for (uint32_t m = 0; m < next->n_weights; m++)
+        p.matrices[m] = &d->weights.matrices[next->weight[m]];
+    return product_begin(&p, d->team, w->member);
+}
+
 static void walk_matmul(const struct walk *w, const struct program_op *op)
 {
     struct decoder *d = w->d;
@@ -36,6 +53,7 @@ static void walk_matmul(const struct walk *w, const struct program_op *op)
         .gain = vector_of(d, op->gain),
         .eps = op->eps,
         .out = d->buffers[op->out],
+        .next = next_weights(w, op),
     };
     for (uint32_t i = 0; i < op->n_weights; i++) {
         p.matrices[i] = &d->weights.matrices[op->weight[i]];

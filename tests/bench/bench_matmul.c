@@ -155,7 +155,8 @@ static void bench_type(uint32_t type, uint32_t n, uint32_t k, uint32_t repeats, 
            (double)size / timed(job_pack, 1).best * 1e-9);
     munmap(weights, size);
     for (size_t i = 0; i < n_counts; i++) {
-        bench.in = (struct matmul_input){k, columns[i], memory(matmul_input_size(k, columns[i]))};
+        bench.in = (struct matmul_input){
+            .k = k, .n_columns = columns[i], .data = memory(matmul_input_size(k, columns[i]))};
         bench.out = memory(sizeof(float) * n * columns[i]);
         double quantise = timed(job_quantise, repeats).best;
         timed(job_run, 1);

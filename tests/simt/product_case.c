@@ -355,7 +355,7 @@ static void multiply(const struct product_case *c, const struct program_op *op, 
 {
     const struct matmul_matrix *m = &o->weights[j].matrix;
     struct buffer data = buffer(matmul_input_size(c->k, n_rows));
-    struct matmul_input in = {c->k, n_rows, data.data};
+    struct matmul_input in = {.k = c->k, .n_columns = n_rows, .data = data.data};
     for (uint32_t panel = 0; panel < matmul_input_panels(&in); panel++) {
         const float *x[MATMUL_PANEL] = {0};
         for (uint32_t i = 0, row = panel * MATMUL_PANEL; i < MATMUL_PANEL && row < n_rows; i++, row++)

@@ -148,7 +148,7 @@ static void want_products(struct node_case *c, bool head, bool gathered, bool fa
     void *packed = aligned_alloc(64, (pack + 63) / 64 * 64), *data = aligned_alloc(64, (size + 63) / 64 * 64);
     float *y = calloc((size_t)n_rows * c->n, 4);
     struct matmul_matrix m;
-    struct matmul_input in = {c->k, n_rows, data};
+    struct matmul_input in = {.k = c->k, .n_columns = n_rows, .data = data};
     if (!packed || !data || !y)
         abort();
     matmul_matrix_set(&m, c->type, c->n, c->k, packed);

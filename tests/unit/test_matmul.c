@@ -121,7 +121,10 @@ static void product_open(struct product *p, uint32_t type, uint32_t n, uint32_t 
     p->gain = next() % 2 ? aligned(sizeof(float) * k) : NULL;
     for (uint32_t i = 0; p->gain && i < k; i++)
         p->gain[i] = 1.0f + uniform() * 0.5f;
-    p->in = (struct matmul_input){k, n_columns, aligned(matmul_input_size(k, n_columns))};
+    p->in = (struct matmul_input){.k = k,
+                                  .n_columns = n_columns,
+                                  .data = aligned(matmul_input_size(k, n_columns)),
+                                  .next = next() % 2 ? packed : NULL};
 }
 
 static void product_close(struct product *p)
