@@ -372,7 +372,8 @@ Test(config, a_wrong_variable_is_named)
     struct config c;
     struct error err = {0};
     cr_assert_eq(config_load(&c, &args, &err), -EINVAL);
-    cr_assert_str_eq(err.text, "environment variable HEARTH_KV_TYPE must be f16, q8_0 or bf16 (got \"f32\")");
+    cr_assert_str_eq(err.text,
+                     "environment variable HEARTH_KV_TYPE must be f16, q8_0, bf16 or auto (got \"f32\")");
     config_free(&c);
 }
 
