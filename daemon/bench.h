@@ -43,7 +43,7 @@ struct bench_row {
     double launches_per_token; /* of kernels; a resident decoder needs none */
     uint64_t launches;         /* in all, in what the row is the median of */
     struct bench_cost cost;
-    struct bench_roofline roofline; /* mean of what was measured around the repetitions */
+    struct bench_roofline roofline;      /* mean of what was measured around the repetitions */
     double read_fraction, int8_fraction; /* of either limit: median of what the repetitions reached of it */
     const char *bound;                   /* "int8" or "read": the limit that is nearer */
     double fraction;                     /* of that limit */

@@ -86,8 +86,8 @@ static json_t *speed(const struct bench_report *report, double value)
 
 static json_t *row_json(const struct bench_report *report, const struct bench_row *row)
 {
-    return json_pack("{s:s, s:s, s:o, s:o, s:f, s:I, s:f, s:f, s:f, s:s, s:o, s:o, s:f, s:o, s:f}", "test", row->test,
-                     "executor", config_executor_name(row->executor), "tokens_per_s",
+    return json_pack("{s:s, s:s, s:o, s:o, s:f, s:I, s:f, s:f, s:f, s:s, s:o, s:o, s:f, s:o, s:f}", "test",
+                     row->test, "executor", config_executor_name(row->executor), "tokens_per_s",
                      speed(report, row->tokens_per_s), "sd", speed(report, row->sd), "launches_per_token",
                      row->launches_per_token, "launches", (json_int_t)row->launches, "bytes_per_token",
                      row->cost.bytes, "int8_ops_per_token", row->cost.int8_ops, "attention_ops_per_token",
