@@ -103,7 +103,8 @@ struct worker {
 
 struct roofline {
     const struct roofline_loops *loops;
-    pthread_mutex_t opening;         /* held until all threads are there, or the task is END */
+    pthread_mutex_t opening;         /* held until all threads are there, or it is clear that not */
+    bool incomplete;                 /* they are not: nobody waits for the others */
     pthread_barrier_t task_barrier;  /* workers and caller */
     pthread_barrier_t round_barrier; /* workers */
     uint32_t n_threads, n_rounds;
@@ -132,9 +133,9 @@ static void *work(void *argument)
     struct worker *w = argument;
     struct roofline *r = w->shared;
     pthread_mutex_lock(&r->opening);
-    bool cancelled = r->task == END;
+    bool incomplete = r->incomplete;
     pthread_mutex_unlock(&r->opening);
-    if (cancelled)
+    if (incomplete)
         return NULL;
     roofline_pin(w->i);
     memset(w->memory, 1, r->size); /* by the thread that reads it: its pages lie near its CPU */
@@ -214,8 +215,7 @@ struct roofline *roofline_open(uint32_t n_threads)
         if (pthread_create(&w->thread, NULL, work, w))
             break;
     }
-    if (n < n_threads)
-        r->task = END;
+    r->incomplete = n < n_threads;
     pthread_mutex_unlock(&r->opening);
     if (n == n_threads)
         return r;
