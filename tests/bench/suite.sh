@@ -35,12 +35,12 @@ field() { tr '{' '\n' <"$dir/bench.json" | sed -n "s|^\"test\": \"$1\".*\"$2\": 
 # NAME TEST REQUIRED AIM [REMARK]: a test of the last bench as a fraction of the read bandwidth
 read_row() {
     speed=$(field "$2" tokens_per_s) bytes=$(field "$2" bytes_per_token) limit=$(field "$2" read_GBps)
-    row "$1" "$(calc "$speed" %.1f) tokens/s" "$(calc "$limit" %.1f) GB/s read" "$(field "$2" read_fraction)" '>=' "$3" "$4" \
+    row "$1" "$(calc "$speed" %.1f) tokens/s" "$(calc "$limit" %.1f) GB/s read" "$(calc "$(field "$2" read_fraction)" %.3f)" '>=' "$3" "$4" \
         "$(calc "$bytes/1e6" %.0f) MB/token${5:+, $5}"
 }
 int8_row() {
     speed=$(field "$2" tokens_per_s) ops=$(field "$2" int8_ops_per_token) limit=$(field "$2" int8_TOPS) attention=$(field "$2" attention_ops_per_token)
-    row "$1" "$(calc "$speed" %.0f) tokens/s" "$(calc "$limit") TOPS int8" "$(field "$2" int8_fraction)" '>=' "$3" "$4" \
+    row "$1" "$(calc "$speed" %.0f) tokens/s" "$(calc "$limit") TOPS int8" "$(calc "$(field "$2" int8_fraction)" %.3f)" '>=' "$3" "$4" \
         "$(calc "$ops/1e9" %.3f) GOP/token; attention beside them $(calc "$attention/1e9" %.3f)${5:+; $5}"
 }
 
