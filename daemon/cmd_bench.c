@@ -142,9 +142,15 @@ static int time_ops(struct executor *x, struct error *err)
     return executor_time_ops(x, true, err);
 }
 
-/* Rounds of a short look at the limits, tens of milliseconds each, and of one that all is compared with. */
-#define LOOK_ROUNDS  4
-#define ALONE_ROUNDS 25
+#define LOOK_ROUNDS 4 /* of tens of milliseconds each */
+
+static struct roofline *open_roofline(uint32_t threads, struct error *err)
+{
+    struct roofline *r = roofline_open(threads);
+    if (!r)
+        error_set(err, -ENOMEM, "out of memory: the limits are measured with a gigabyte");
+    return r;
+}
 
 /* The limits of the threads that the model gets. */
 static struct bench_roofline look_at_machine(void *roofline)
@@ -171,9 +177,9 @@ static int run_tests(struct offline *o, const struct bench_plan *plan, const str
     if (info.memory_total) {
         limits = (struct bench_limits){look_at_device, &info};
     } else {
-        roofline = roofline_open(info.n_threads);
+        roofline = open_roofline(info.n_threads, err);
         if (!roofline)
-            return error_set(err, -ENOMEM, "out of memory: the limits are measured with a gigabyte");
+            return -ENOMEM;
         limits = (struct bench_limits){look_at_machine, roofline};
     }
     for (uint32_t i = 0; i < plan->n && report->n_rows < BENCH_MAX_ROWS && rc == 0; i++) {
@@ -279,11 +285,11 @@ static int bench(struct config *cfg, void *options, struct error *err)
         return bench_model(cfg, opt, err);
     uint32_t threads = cfg->threads ? cfg->threads : usable_cpus();
     threads = threads < ROOFLINE_MAX_THREADS ? threads : ROOFLINE_MAX_THREADS;
-    struct roofline *r = roofline_open(threads);
+    struct roofline *r = open_roofline(threads, err);
     if (!r)
-        return error_set(err, -ENOMEM, "out of memory: the limits are measured with a gigabyte");
-    struct bench_roofline roofline = {roofline_read_gbps(r, ALONE_ROUNDS),
-                                      roofline_int8_tops(r, ALONE_ROUNDS)};
+        return -ENOMEM;
+    struct bench_roofline roofline = {roofline_read_gbps(r, ROOFLINE_MAX_ROUNDS),
+                                      roofline_int8_tops(r, ROOFLINE_MAX_ROUNDS)};
     struct bench_report report = {.roofline = &roofline, .threads = threads};
     roofline_close(r);
     if (opt->json)

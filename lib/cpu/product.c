@@ -158,15 +158,9 @@ static uint32_t count_units(const struct product *p)
     return (count_groups(p) + UNIT - 1) / UNIT;
 }
 
-/* The first of a member's own units, as team_deal() cuts them. */
-static uint32_t own_units(uint32_t n_units, const struct team *team, uint32_t member)
-{
-    return (uint32_t)((uint64_t)n_units * member / team_size(team));
-}
-
 const uint8_t *product_begin(const struct product *p, const struct team *team, uint32_t member)
 {
-    uint32_t group = own_units(count_units(p), team, member) * UNIT, i = 0;
+    uint32_t group = team_part(team, member, count_units(p)) * UNIT, i = 0;
     for (; p->epilogue != PROGRAM_SWIGLU && i + 1 < p->n_matrices && group >= p->matrices[i]->n_groups; i++)
         group -= p->matrices[i]->n_groups;
     return group_at(p->matrices[i], group);
@@ -195,7 +189,7 @@ void product_run(const struct product *p, const struct product_shared *shared,
         team_barrier(team, member);
     }
     uint32_t n_groups = count_groups(p), n_units = count_units(p);
-    j.end = own_units(n_units, team, member + 1) * UNIT;
+    j.end = team_part(team, member + 1, n_units) * UNIT;
     struct team_deal pieces = team_deal(team, member, n_units, chunk_of(p, n_units, team_size(team)));
     for (uint32_t first, last; team_next(&pieces, &first, &last);)
         do_piece(&j, first * UNIT, last * UNIT < n_groups ? last * UNIT : n_groups);

@@ -13,7 +13,6 @@
 #include <time.h>
 
 #define READ_TOTAL  ((size_t)1 << 30)
-#define MAX_ROUNDS  25
 #define INT8_ROUNDS 1000000u
 
 static uint64_t read_plain(const void *p, size_t size)
@@ -97,7 +96,7 @@ struct worker {
     uint32_t i;
     uint8_t *memory;
     double work; /* of one round */
-    double began[MAX_ROUNDS], ended[MAX_ROUNDS];
+    double began[ROOFLINE_MAX_ROUNDS], ended[ROOFLINE_MAX_ROUNDS];
     volatile uint64_t sink;
 };
 
@@ -164,7 +163,7 @@ static double round_seconds(const struct roofline *r, uint32_t round)
 /* Work per second of all threads together, in the best round. */
 static double measure(struct roofline *r, enum task task, uint32_t n_rounds)
 {
-    assert(n_rounds >= 1 && n_rounds <= MAX_ROUNDS);
+    assert(n_rounds >= 1 && n_rounds <= ROOFLINE_MAX_ROUNDS);
     r->task = task;
     r->n_rounds = n_rounds;
     pthread_barrier_wait(&r->task_barrier);

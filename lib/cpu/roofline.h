@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #define ROOFLINE_MAX_THREADS 256
+#define ROOFLINE_MAX_ROUNDS  25
 
 struct roofline;
 
@@ -14,8 +15,8 @@ struct roofline;
 struct roofline *roofline_open(uint32_t n_threads);
 /* NULL is allowed. */
 void roofline_close(struct roofline *r);
-/* 10^9 bytes per second that all threads together read from memory, streaming: the best of 1 to 25 rounds
- * over the gigabyte, since other work on the machine only takes away. */
+/* 10^9 bytes per second that all threads together read from memory, streaming: the best of 1 to
+ * ROOFLINE_MAX_ROUNDS rounds over the gigabyte, since other work on the machine only takes away. */
 double roofline_read_gbps(struct roofline *r, uint32_t n_rounds);
 /* 10^12 int8 operations per second (a multiply and an add are two), operands in registers; of rounds of about
  * ten milliseconds the best. */

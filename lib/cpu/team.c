@@ -163,6 +163,11 @@ static void count_piece(struct member *m)
     atomic_store_explicit(&m->pieces, n + 1, memory_order_relaxed);
 }
 
+uint32_t team_part(const struct team *t, uint32_t member, uint32_t n)
+{
+    return (uint32_t)((uint64_t)n * member / t->n_members);
+}
+
 bool team_next(struct team_deal *d, uint32_t *first, uint32_t *last)
 {
     struct team *t = d->team;
@@ -171,8 +176,7 @@ bool team_next(struct team_deal *d, uint32_t *first, uint32_t *last)
         uint32_t owner = d->member + d->victim;
         if (owner >= t->n_members)
             owner -= t->n_members;
-        uint32_t begin = (uint32_t)((uint64_t)d->n * owner / t->n_members);
-        uint32_t end = (uint32_t)((uint64_t)d->n * (owner + 1) / t->n_members);
+        uint32_t begin = team_part(t, owner, d->n), end = team_part(t, owner + 1, d->n);
         atomic_uint *next = &t->members[owner].next[parity];
         if (atomic_load_explicit(next, memory_order_relaxed) >= end - begin)
             continue;

@@ -48,5 +48,7 @@ struct team_deal {
     uint32_t victim; /* whose part is being worked on, counted from the own one */
 };
 struct team_deal team_deal(struct team *t, uint32_t member, uint32_t n, uint32_t chunk);
+/* The first unit of a member's own part of [0, n); member = team_size(): n. */
+uint32_t team_part(const struct team *t, uint32_t member, uint32_t n);
 /* The next piece [*first, *last), or false: nothing is left to take (others may still be working). */
 bool team_next(struct team_deal *d, uint32_t *first, uint32_t *last);

@@ -140,7 +140,8 @@ static void prefill(struct bench *b, uint32_t n)
             t += rows(b, slot % b->n_slots, n - done < STEP_MAX_ROWS ? n - done : STEP_MAX_ROWS);
         best = t < best ? t : best;
     }
-    double tops = roofline_int8_tops(b->roofline, 25), used = 2e-12 * n * macs_per_token(b->d) / best;
+    double tops = roofline_int8_tops(b->roofline, ROOFLINE_MAX_ROUNDS),
+           used = 2e-12 * n * macs_per_token(b->d) / best;
     printf("prefill %u: %.1f tokens/s; %.3f of %.3f int8 Tops (%.2f)\n", n, n / best, used, tops,
            used / tops);
     print_ops(b, "prefill", (b->n_slots > 5 ? b->n_slots : 5) * ((n + STEP_MAX_ROWS - 1) / STEP_MAX_ROWS));
@@ -152,7 +153,7 @@ static void decode(struct bench *b, uint32_t n)
     for (uint32_t i = 0; i < n; i++)
         times[i] = decode_rows(b);
     qsort(times, n, sizeof *times, compare);
-    double bytes = bytes_per_token(b->d), ceiling = roofline_read_gbps(b->roofline, 25);
+    double bytes = bytes_per_token(b->d), ceiling = roofline_read_gbps(b->roofline, ROOFLINE_MAX_ROUNDS);
     printf("decode %u from %u: best %.2f ms, median %.2f ms (%.1f tokens/s); %.1f MB of weights: %.1f GB/s "
            "of %.1f "
            "(best %.2f, median %.2f)\n",

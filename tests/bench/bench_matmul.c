@@ -246,7 +246,8 @@ int main(int argc, char **argv)
     struct roofline *roofline = roofline_open(bench.n_threads);
     if (!roofline)
         return 1;
-    double gbps = roofline_read_gbps(roofline, 25), tops = roofline_int8_tops(roofline, 25);
+    double gbps = roofline_read_gbps(roofline, ROOFLINE_MAX_ROUNDS),
+           tops = roofline_int8_tops(roofline, ROOFLINE_MAX_ROUNDS);
     roofline_close(roofline);
     printf("isa: %s, %u threads; ceilings: read %.1f GB/s, int8 %.3f TOP/s\n", bench.kernels->name,
            bench.n_threads, gbps, tops);

@@ -117,7 +117,7 @@ Test(cli, check_config_reads_the_chat_template_it_names)
 Test(cli, check_config_refuses_what_serve_does_with_the_same_words)
 {
     char long_path[128] = "/tmp/";
-    memset(long_path + 5, 'x', 103); /* one byte too many */
+    memset(long_path + 5, 'p', 103); /* one byte too many */
     const struct {
         const char *flag, *value, *said;
     } bad[] = {
@@ -128,7 +128,7 @@ Test(cli, check_config_refuses_what_serve_does_with_the_same_words)
         {"--allowed-hosts", "http://example.org", "allowed_hosts: http://example.org is no name like"},
         {"--tls-port", "8443", "tls_port needs tls_certificate and tls_key"},
         {"--host", "no host", "host no host: "},
-        {"--unix-socket", long_path, "xxx: longer than 107 bytes"},
+        {"--unix-socket", long_path, "ppp: longer than 107 bytes"},
         {"--unix-socket", "/nonexistent/s", "unix_socket /nonexistent/s: No such file or directory"},
         {"--unix-socket", "/dev/null/s", "unix_socket /dev/null/s: Not a directory"},
         {"--unix-socket", "/dev/null", "unix_socket /dev/null: exists and is not a socket"},

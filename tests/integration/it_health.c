@@ -1,6 +1,7 @@
 /* Health, figures, and the life of the daemon as a client and a service manager see it. */
 #include "harness.h"
 
+#include <libgen.h>
 #include <sys/un.h>
 
 static void expect_status(const char *path, int status, const char *word)
@@ -78,6 +79,31 @@ DAEMON_TEST(stats, scratch_and_the_time_inside_steps_are_shown)
     json_decref(generate("{\"prompt\":\"Once\",\"max_tokens\":200,\"ignore_eos\":true}"));
     long long busy = stat_number("decoder.busy_ms") - before;
     cr_assert(busy > 0 && busy < 1000 * (stat_number("uptime_s") + 1), "%lld ms", busy);
+}
+
+static void expect_kv_type(const char *model, const char *flag, const char *value, const char *wanted)
+{
+    daemon_start((const char *[]){"--model", model, flag, value, NULL});
+    struct reply r = get("/stats");
+    json_t *root = reply_json(&r);
+    cr_assert_str_eq(json_text(root, "kv.type"), wanted, "%s of %s", flag ? value : "auto", model);
+    json_decref(root);
+    reply_free(&r);
+    daemon_stop();
+}
+
+/* What the default is with int8 products: figures_add_up. */
+Test(stats, float_weights_keep_an_f16_cache_unless_told_otherwise)
+{
+    char self[512], model[64], command[1024];
+    snprintf(self, sizeof self, "%s", HEARTHD_BINARY);
+    snprintf(model, sizeof model, "/tmp/hearth-kv-%d.gguf", (int)getpid());
+    snprintf(command, sizeof command, "%s/mkmodel --shape tiny-llama3 --quant f16 --out %s", dirname(self),
+             model);
+    cr_assert_eq(system(command), 0, "%s", command);
+    expect_kv_type(model, NULL, NULL, "f16");
+    expect_kv_type(model, "--kv-type", "bf16", "bf16");
+    unlink(model);
 }
 
 DAEMON_TEST(stats, figures_add_up)
