@@ -38,7 +38,8 @@ struct server {
     char *where;
     struct access *access;
     char warning[240]; /* about how it listens, or "" */
-    uv_async_t wake;
+    int wake_fd;       /* eventfd: server_wake() adds to it */
+    uv_poll_t wake;
     uv_timer_t drain_timer, linger_timer;
     uv_poll_t reserve; /* see server.c */
     uv_work_t first_work;

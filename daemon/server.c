@@ -160,16 +160,41 @@ static int make_where(struct server *s, struct error *err)
 
 /* --- news from the engine --- */
 
-static void on_wake(uv_async_t *wake)
+static void on_wake(uv_poll_t *wake, int status, int events)
 {
     struct server *s = wake->data;
+    uint64_t n;
+    (void)status;
+    (void)events;
+    (void)!read(s->wake_fd, &n, sizeof n); /* first: what is rung for after it comes back here */
     server_take_news(s);
     server_run_listeners(s);
 }
 
+/* Of a full counter (EAGAIN) nothing is lost: the loop has not come to read it yet. */
 void server_wake(void *server)
 {
-    uv_async_send(&((struct server *)server)->wake);
+    const uint64_t one = 1;
+    int error = errno;
+    (void)!write(((struct server *)server)->wake_fd, &one, sizeof one);
+    errno = error;
+}
+
+/* Not a uv_async_t: uv_async_send() marks its handle as busy while it writes, and the loop spins until the
+ * mark is gone. An engine that is stopped just there would take the loop with it, and the watchdog that is to
+ * see it. */
+static int open_wake(struct server *s, struct error *err)
+{
+    s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (s->wake_fd < 0)
+        return error_set(err, -errno, "cannot make an eventfd: %s", strerror(errno));
+    int rc = uv_poll_init(s->loop, &s->wake, s->wake_fd);
+    if (rc < 0)
+        return error_set(err, rc, "cannot watch an eventfd: %s", uv_strerror(rc));
+    s->wake.data = s;
+    s->n_handles++;
+    rc = uv_poll_start(&s->wake, UV_READABLE, on_wake);
+    return rc < 0 ? error_set(err, rc, "cannot watch an eventfd: %s", uv_strerror(rc)) : 0;
 }
 
 void server_run_listeners(struct server *s)
@@ -300,18 +325,20 @@ int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, 
     }
     s->loop = loop;
     s->cfg = cfg;
+    s->wake_fd = -1;
     s->stats.started_ns = clock_ns();
     s->created = (int64_t)time(NULL);
     size_pool();
     json_object_seed(0); /* from the system's randomness, before threads parse */
     json_count_failures();
     s->no_memory = http_no_memory_response();
-    uv_async_init(loop, &s->wake, on_wake);
     uv_timer_init(loop, &s->drain_timer);
     uv_timer_init(loop, &s->linger_timer);
-    s->wake.data = s->drain_timer.data = s->linger_timer.data = s;
-    s->n_handles = 3;
+    s->drain_timer.data = s->linger_timer.data = s;
+    s->n_handles = 2;
     int rc = reserve(s, err);
+    if (rc == 0)
+        rc = open_wake(s, err);
     if (rc == 0)
         rc = access_open(&s->access, cfg, err);
     if (rc == 0)
@@ -629,11 +656,14 @@ void server_free(struct server *s)
 {
     if (!s)
         return;
-    uv_close((uv_handle_t *)&s->wake, on_closed);
+    if (s->wake.data)
+        uv_close((uv_handle_t *)&s->wake, on_closed);
     uv_close((uv_handle_t *)&s->drain_timer, on_closed);
     uv_close((uv_handle_t *)&s->linger_timer, on_closed);
     while (s->n_handles)
         uv_run(s->loop, UV_RUN_ONCE);
+    if (s->wake_fd >= 0)
+        close(s->wake_fd);
     if (s->no_memory)
         MHD_destroy_response(s->no_memory);
     free(s->listeners);
