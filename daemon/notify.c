@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -15,6 +16,7 @@
 
 #define LISTEN_FDS_START 3
 #define MAX_LISTEN_FDS   64
+#define STATE_WAIT_MS    1000 /* for a manager that is busy: its queue is short, and everybody's */
 
 static bool env_number(const char *name, uint64_t *out)
 {
@@ -83,20 +85,38 @@ void notify_close(struct notify *n)
     n->fd = -1;
 }
 
-void notify_send(const struct notify *n, const char *fmt, ...)
+static void deliver(const struct notify *n, int wait_ms, const char *fmt, va_list args)
 {
     char message[1024];
-    va_list args;
+    struct pollfd room = {.fd = n->fd, .events = POLLOUT};
 
     if (n->fd < 0)
         return;
-    va_start(args, fmt);
     int length = vsnprintf(message, sizeof message, fmt, args);
-    va_end(args);
     if (length >= (int)sizeof message)
         length = (int)sizeof message - 1;
-    ssize_t ignored = send(n->fd, message, (size_t)length, MSG_NOSIGNAL);
+    if (wait_ms)
+        poll(&room, 1, wait_ms);
+    ssize_t ignored = send(n->fd, message, (size_t)length, MSG_NOSIGNAL | MSG_DONTWAIT);
     (void)ignored;
+}
+
+void notify_send(const struct notify *n, const char *fmt, ...)
+{
+    va_list args;
+
+    va_start(args, fmt);
+    deliver(n, 0, fmt, args);
+    va_end(args);
+}
+
+void notify_state(const struct notify *n, const char *fmt, ...)
+{
+    va_list args;
+
+    va_start(args, fmt);
+    deliver(n, STATE_WAIT_MS, fmt, args);
+    va_end(args);
 }
 
 static int check_listener(int fd, struct error *err)

@@ -1,6 +1,6 @@
 /* notify.h - systemd's side of a service, spoken by hand: readiness and status to $NOTIFY_SOCKET, listening
  * sockets from $LISTEN_FDS, the watchdog's interval. Everything is a no-op without the variables.
- * Thread: one; notify_send() may be called from any once notify_open() has returned. */
+ * Thread: one; messages may be sent from any once notify_open() has returned. */
 #pragma once
 #include "error.h"
 
@@ -16,8 +16,11 @@ struct notify {
 int notify_open(struct notify *out, struct error *err);
 void notify_close(struct notify *n);
 
-/* "READY=1\nSTATUS=..." as sd_notify(3) has it; printf-like. A message that cannot be sent is lost. */
+/* "STATUS=..." as sd_notify(3) has it; printf-like. Never waits: a manager that does not read, or is busy,
+ * loses a message that another will follow. */
 void notify_send(const struct notify *n, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* The same of what is said once ("READY=1", "STOPPING=1"): waits for room, but not longer than a second. */
+void notify_state(const struct notify *n, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Sockets handed over by the service manager: their number and, from *first on, their descriptors (set
  * close-on-exec). 0 when there are none for this process; -EINVAL when the variables or descriptors are not

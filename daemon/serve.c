@@ -73,8 +73,8 @@ static void drain(struct serve *s, uint64_t timeout_ms)
 {
     s->phase = PHASE_DRAINING;
     uint64_t most_us = (timeout_ms + 2 * GRACE_MS) * 1000;
-    notify_send(&s->notify, "STOPPING=1\nSTATUS=Draining, %u running\nEXTEND_TIMEOUT_USEC=%llu",
-                server_n_active(s->server), (unsigned long long)most_us);
+    notify_state(&s->notify, "STOPPING=1\nSTATUS=Draining, %u running\nEXTEND_TIMEOUT_USEC=%llu",
+                 server_n_active(s->server), (unsigned long long)most_us);
     uv_timer_start(&s->guard, on_guard, timeout_ms + GRACE_MS, 0);
     server_drain(s->server, timeout_ms, on_drained, s);
 }
@@ -235,7 +235,7 @@ static void say_ready(struct serve *s)
     serve_curl_line(server_where(s->server), s->cfg.api_keys.n > 0 || s->cfg.api_keys_file[0], curl,
                     sizeof curl);
     log_info("%s", curl);
-    notify_send(&s->notify, "READY=1\nSTATUS=%s", line);
+    notify_state(&s->notify, "READY=1\nSTATUS=%s", line);
 }
 
 /* The first model, or another in its place. */

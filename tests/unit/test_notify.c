@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -62,6 +63,70 @@ Test(notify, a_message_reaches_an_abstract_socket)
     notify_send(&n, "WATCHDOG=1");
     cr_assert_str_eq(received(fd), "WATCHDOG=1");
     notify_close(&n);
+}
+
+/* Its queue holds as many as net.unix.max_dgram_qlen. */
+static void fill_queue(const struct notify *n)
+{
+    while (send(n->fd, "STATUS=", 7, MSG_DONTWAIT) == 7)
+        ;
+}
+
+Test(notify, a_manager_that_does_not_read_holds_nobody_up, .timeout = 60)
+{
+    char name[64];
+    snprintf(name, sizeof name, "@hearth-notify-full-%d", getpid());
+    int fd = manager_socket(name);
+    struct notify n;
+    cr_assert_eq(notify_open(&n, NULL), 0);
+    fill_queue(&n);
+    for (int i = 0; i < 100; i++)
+        notify_send(&n, "WATCHDOG=1");
+    notify_state(&n, "READY=1"); /* for a second, not for ever */
+    cr_assert_str_eq(received(fd), "STATUS=");
+    notify_state(&n, "READY=1");
+    while (strcmp(received(fd), "STATUS=") == 0)
+        ;
+    cr_assert_lt(recv(fd, name, sizeof name, MSG_DONTWAIT), 0, "it was the last");
+    notify_close(&n);
+    close(fd);
+}
+
+/* Makes room after a while. */
+static void *read_late(void *context)
+{
+    usleep(100 * 1000);
+    received(*(int *)context);
+    return NULL;
+}
+
+/* Whether READY=1 came though the queue was full when it was sent. */
+static bool comes_late(const struct notify *n, int fd)
+{
+    pthread_t reader;
+    char text[64];
+    ssize_t length;
+    bool came = false;
+    fill_queue(n);
+    cr_assert_eq(pthread_create(&reader, NULL, read_late, &fd), 0);
+    notify_state(n, "READY=1");
+    pthread_join(reader, NULL);
+    while ((length = recv(fd, text, sizeof text, MSG_DONTWAIT)) > 0)
+        came |= length == 7 && memcmp(text, "READY=1", 7) == 0;
+    return came;
+}
+
+Test(notify, what_is_said_once_waits_for_room, .timeout = 60)
+{
+    char name[64];
+    snprintf(name, sizeof name, "@hearth-notify-late-%d", getpid());
+    int fd = manager_socket(name), n_tries = 0;
+    struct notify n;
+    cr_assert_eq(notify_open(&n, NULL), 0);
+    while (!comes_late(&n, fd)) /* a machine may stand still for the whole second */
+        cr_assert_lt(++n_tries, 5);
+    notify_close(&n);
+    close(fd);
 }
 
 Test(notify, without_a_service_manager_nothing_happens)
