@@ -63,7 +63,7 @@ for file in "share/hearth/models/*.gguf" "lib/sysusers.d/hearthd.conf" "man8/hea
     find "$root" -path "*$file" | grep -q . || { echo "not installed: $file"; status=1; }
 done
 
-# Completion knows the commands, and the flags of the command that stands before.
+# Completion knows the commands, the flags of the command that stands before, and the words of every flag that takes one of a few.
 complete() {
     PATH=$(dirname "$binary"):$PATH bash -c 'source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _hearthd; echo "${COMPREPLY[*]}"' \
         "$(find "$root" -path "*completions/hearthd")" "$@" 2>/dev/null
@@ -71,4 +71,13 @@ complete() {
 [ "$(complete hearthd st)" = stats ] || { echo "completion of st: $(complete hearthd st)"; status=1; }
 [ "$(complete hearthd bench --roof)" = --roofline ] || { echo "completion of --roof: $(complete hearthd bench --roof)"; status=1; }
 [ "$(complete hearthd --queue-l)" = --queue-limit ] || { echo "completion of --queue-l: $(complete hearthd --queue-l)"; status=1; }
+choices=$("$binary" check-config --man | sed -nE '/^\.B [a-z_]+$/{N;s/^\.B ([a-z_]+)\n.*\(([a-z0-9_]+(, [a-z0-9_]+)* or [a-z0-9_]+); default.*/\1 \2/p}')
+[ "$(echo "$choices" | wc -l)" -ge 10 ] || { echo "too few keys with choices: $choices"; status=1; }
+echo "$choices" >"$root/choices"
+while read -r key words; do
+    for word in $(echo "$words" | sed 's/,//g; s/ or / /'); do
+        flag=--$(echo "$key" | tr _ -)
+        complete hearthd "$flag" "" | tr ' ' '\n' | grep -qx "$word" || { echo "completion of $flag does not know $word"; status=1; }
+    done
+done <"$root/choices"
 exit $status
