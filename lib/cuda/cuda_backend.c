@@ -1,5 +1,6 @@
 #include "clock.h"
 #include "cuda_decoder.h"
+#include "ptx_image.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -101,7 +102,7 @@ static int cuda_open(struct backend **out, const struct backend_config *cfg, str
     if (rc == 0)
         rc = cuda_device_open(&d->device, &d->driver, (int)cfg->cuda_device - 1, err);
     if (rc == 0)
-        rc = cuda_kernels_check(&d->device, cfg->eager, err);
+        rc = cuda_kernels_check(&d->device, ptx_images, cfg->eager, err);
     if (rc < 0) {
         cuda_close(&d->base);
         return rc;

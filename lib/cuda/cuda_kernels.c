@@ -29,11 +29,16 @@ static bool is_wanted(enum cuda_kernel k, bool eager)
     return (k == CUDA_DECODER) != eager;
 }
 
-int cuda_kernels_check(const struct cuda_device *device, bool eager, struct error *err)
+int cuda_kernels_check(const struct cuda_device *device, const struct ptx_image *images, bool eager,
+                       struct error *err)
 {
+    if (!images->name)
+        return error_set(err, -ENODEV,
+                         "this build has no GPU kernels, for want of clang 18 or later (Debian: clang-19); "
+                         "build again with it");
     for (enum cuda_kernel k = 0; k < CUDA_N_KERNELS; k++) {
         bool found = !is_wanted(k, eager);
-        for (const struct ptx_image *i = ptx_images; i->name && !found; i++)
+        for (const struct ptx_image *i = images; i->name && !found; i++)
             found = strcmp(i->name, kernels[k].source) == 0 && i->sm <= device->sm;
         if (!found)
             return error_set(err, -ENODEV, "this build has no kernel %s for %s (compute capability %u.%u)",

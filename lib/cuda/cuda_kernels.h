@@ -28,9 +28,10 @@ struct cuda_kernels {
     uint32_t n_modules;
 };
 
-/* Whether this build has all kernels of the executor for the device. -ENODEV names the first that is missing.
- */
-int cuda_kernels_check(const struct cuda_device *device, bool eager, struct error *err);
+/* Whether `images` have all kernels of the executor for the device. -ENODEV names the first that is missing,
+ * or what the build lacked when there are none at all. */
+int cuda_kernels_check(const struct cuda_device *device, const struct ptx_image *images, bool eager,
+                       struct error *err);
 /* Compiles them, which takes seconds when the driver does not have them in its cache. `progress` (may be
  * NULL) is told 0..1. */
 int cuda_kernels_open(struct cuda_kernels *out, const struct cuda_driver *driver,

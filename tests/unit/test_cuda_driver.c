@@ -1,5 +1,6 @@
 /* The CUDA driver layer against a library that fails in chosen ways (fake_libcuda): what is opened, what is
  * refused, and with which words. */
+#include "cuda_kernels.h"
 #include "driver.h"
 #include "ptx_image.h"
 
@@ -205,6 +206,19 @@ Test(cuda_module, a_kernel_that_the_device_cannot_run_is_named)
     cr_assert_eq(cuda_module_open(&module, &d, &ada, images, "stop", &err), -ENODEV);
     cr_assert_str_eq(err.text, "this build has no kernel stop for compute capability 8.9");
     cuda_driver_close(&d);
+}
+
+Test(cuda_module, a_build_without_kernels_says_what_it_lacked)
+{
+    static const struct ptx_image none[] = {{NULL, 0, NULL, 0}};
+    struct cuda_device ada = {.sm = 89, .name = "a card"};
+    struct error err = {0};
+    cr_assert_eq(cuda_kernels_check(&ada, none, false, &err), -ENODEV);
+    cr_assert_not_null(strstr(err.text, "no GPU kernels"), "%s", err.text);
+    cr_assert_not_null(strstr(err.text, "clang-19"), "%s", err.text);
+    err = (struct error){0};
+    cr_assert_eq(cuda_kernels_check(&ada, images, false, &err), -ENODEV);
+    cr_assert_not_null(strstr(err.text, "for a card (compute capability 8.9)"), "%s", err.text);
 }
 
 Test(cuda_module, a_driver_without_its_compiler_is_no_driver_for_us)
