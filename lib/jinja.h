@@ -35,8 +35,8 @@ bool jinja_reads(const struct jinja *t, const char *name);
 
 struct jinja_limits { /* 0: the JINJA_MAX_ above */
     /* A statement, an iteration, a call, a filter or a test is one; other expressions an eighth of one, and
-     * so are 512 bytes of text (64 where characters are counted) or 8 entries of a dict that have to be
-     * walked. */
+     * so are 512 bytes of text (64 where characters are counted), 8 entries of a dict or 64 names of
+     * variables that have to be walked. A float that is printed is one. */
     unsigned operations;
     size_t output, memory; /* bytes */
 };

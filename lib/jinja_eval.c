@@ -503,8 +503,7 @@ static bool eval_node(struct jinja_run *r, const struct jinja_node *n, struct ji
         *out = n->value;
         return true;
     case NODE_NAME:
-        *out = jinja_look_up(r, n->symbol);
-        return true;
+        return jinja_look_up(r, n->symbol, out);
     case NODE_BLOCK:
         *out = *r->block;
         return true;

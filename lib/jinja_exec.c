@@ -63,7 +63,9 @@ static bool assign_each(struct jinja_run *r, struct jinja_frame *f, const struct
 static bool assign_member(struct jinja_run *r, const struct jinja_node *target,
                           const struct jinja_value *value)
 {
-    struct jinja_value space = jinja_look_up(r, target->symbol);
+    struct jinja_value space;
+    if (!jinja_look_up(r, target->symbol, &space))
+        return false;
     if (space.kind != JINJA_NAMESPACE)
         return jinja_fail(r, -EBADMSG, "only a namespace can be changed, not %s", jinja_kind_name(&space));
     return jinja_put_pair(r, space.dict, jinja_string(target->text.s, target->text.len, false), *value);
@@ -127,19 +129,24 @@ static bool filter_items(struct jinja_run *r, const struct jinja_node *n, struct
     return ok;
 }
 
-static unsigned loop_depth(struct jinja_run *r)
+static bool open_loop(struct jinja_run *r, const struct jinja_list *items, struct jinja_loop **out)
 {
-    struct jinja_value loop = jinja_look_up(r, r->t->loop);
-    return loop.kind == JINJA_LOOP ? ((const struct jinja_loop *)loop.object)->depth + 1 : 0;
+    struct jinja_value around;
+    struct jinja_loop *loop = jinja_alloc(r, sizeof *loop);
+    if (!loop || !jinja_look_up(r, r->t->loop, &around))
+        return false;
+    *loop = (struct jinja_loop){.items = items};
+    if (around.kind == JINJA_LOOP)
+        loop->depth = ((const struct jinja_loop *)around.object)->depth + 1;
+    *out = loop;
+    return true;
 }
 
 static enum step run_items(struct jinja_run *r, const struct jinja_node *n, const struct jinja_list *items)
 {
     struct jinja_frame *outer = r->frame;
-    struct jinja_loop *loop = jinja_alloc(r, sizeof *loop);
-    enum step step = loop ? STEP_ON : STEP_FAILED;
-    if (loop)
-        *loop = (struct jinja_loop){.items = items, .depth = loop_depth(r)};
+    struct jinja_loop *loop;
+    enum step step = open_loop(r, items, &loop) ? STEP_ON : STEP_FAILED;
     for (size_t i = 0; i < items->n && (step == STEP_ON || step == STEP_CONTINUE); i++) {
         struct jinja_value state = {.kind = JINJA_LOOP, .object = loop};
         loop->i = i;

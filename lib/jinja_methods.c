@@ -114,7 +114,7 @@ bool jinja_trim(struct jinja_run *r, struct jinja_text text, const struct jinja_
         return false;
     if (!chars || chars->kind == JINJA_NONE) {
         *out = text_value(jinja_strip(text, left, right));
-        return true;
+        return jinja_work_bytes(r, JINJA_WALK * (text.len - out->text.len));
     }
     if (chars->kind != JINJA_TEXT)
         return jinja_fail(r, -EBADMSG, "characters to strip are a string, not %s", jinja_kind_name(chars));
@@ -320,7 +320,7 @@ static bool split_any(struct jinja_run *r, const struct jinja_value *self, const
     bool given;
     int64_t max = -1;
     if (!text_argument(r, args, 0, true, &sep, &given) || !integer_argument(r, args, 1, &max) ||
-        !jinja_work_bytes(r, 2 * self->text.len) || !jinja_open_list(r, out))
+        !jinja_work_bytes(r, (given ? 2 : JINJA_WALK) * self->text.len) || !jinja_open_list(r, out))
         return false;
     if (!given)
         return right ? rsplit_space(r, self->text, max, out) : split_space(r, self->text, max, out);
@@ -450,7 +450,8 @@ METHOD(count)
     struct jinja_text what = {0}, t = self->text;
     bool given;
     int64_t n = 0;
-    if (!text_argument(r, args, 0, false, &what, &given) || !jinja_work_bytes(r, t.len))
+    if (!text_argument(r, args, 0, false, &what, &given) ||
+        !jinja_work_bytes(r, (what.len ? 1 : JINJA_WALK) * t.len))
         return false;
     const char *at = t.s, *end = t.s + t.len;
     while (what.len && at < end && (at = memmem(at, (size_t)(end - at), what.s, what.len))) {
@@ -514,9 +515,10 @@ METHOD(isalnum_)
 
 METHOD(isspace_)
 {
+    size_t left = jinja_strip(self->text, true, false).len;
     (void)args;
-    *out = jinja_bool(self->text.len && !jinja_strip(self->text, true, false).len);
-    return jinja_work_bytes(r, self->text.len);
+    *out = jinja_bool(self->text.len && !left);
+    return jinja_work_bytes(r, JINJA_WALK * (self->text.len - left));
 }
 
 const struct jinja_builtin jinja_text_methods[] = {

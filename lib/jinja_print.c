@@ -52,6 +52,8 @@ static void float_text(double f, char out[64])
 static bool put_number(struct jinja_run *r, struct jinja_out *out, const struct jinja_value *v, bool json)
 {
     char text[64];
+    if (v->kind == JINJA_FLOAT && !jinja_work(r, JINJA_OPERATION)) /* its digits are found by trying */
+        return false;
     if (v->kind == JINJA_INT)
         snprintf(text, sizeof text, "%" PRId64, v->i);
     else if (isnan(v->f))

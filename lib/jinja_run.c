@@ -119,14 +119,29 @@ bool jinja_open_frame(struct jinja_run *r, struct jinja_frame *outer, struct jin
     return true;
 }
 
+/* The variable of the innermost frame that has it, from `f` to the last or only in `f` itself; *n counts what
+ * was passed by. */
+static struct jinja_variable *find_variable(struct jinja_frame *f, uint32_t symbol, bool outside, size_t *n)
+{
+    *n = 0;
+    for (; f; f = outside ? f->outer : NULL, ++*n)
+        for (struct jinja_variable *v = f->variables; v; v = v->next, ++*n)
+            if (v->symbol == symbol)
+                return v;
+    return NULL;
+}
+
 bool jinja_assign(struct jinja_run *r, struct jinja_frame *f, uint32_t symbol, struct jinja_value value)
 {
-    for (struct jinja_variable *v = f->variables; v; v = v->next)
-        if (v->symbol == symbol) {
-            v->value = value;
-            return true;
-        }
-    struct jinja_variable *v = jinja_alloc(r, sizeof *v);
+    size_t n;
+    struct jinja_variable *v = find_variable(f, symbol, false, &n);
+    if (!jinja_work(r, n / JINJA_NAMES))
+        return false;
+    if (v) {
+        v->value = value;
+        return true;
+    }
+    v = jinja_alloc(r, sizeof *v);
     if (!v)
         return false;
     *v = (struct jinja_variable){.symbol = symbol, .value = value, .next = f->variables};
@@ -134,16 +149,18 @@ bool jinja_assign(struct jinja_run *r, struct jinja_frame *f, uint32_t symbol, s
     return true;
 }
 
-struct jinja_value jinja_look_up(struct jinja_run *r, uint32_t symbol)
+bool jinja_look_up(struct jinja_run *r, uint32_t symbol, struct jinja_value *out)
 {
     const struct jinja_symbol *s = &r->t->symbols[symbol];
-    for (const struct jinja_frame *f = r->frame; f; f = f->outer)
-        for (const struct jinja_variable *v = f->variables; v; v = v->next)
-            if (v->symbol == symbol)
-                return v->value;
-    if (s->function && (r->now || !jinja_text_is(s->name, "strftime_now")))
-        return (struct jinja_value){.kind = JINJA_FUNCTION, .object = s->function};
-    return (struct jinja_value){.kind = JINJA_UNDEFINED, .text = s->name};
+    size_t n;
+    const struct jinja_variable *v = find_variable(r->frame, symbol, true, &n);
+    if (v)
+        *out = v->value;
+    else if (s->function && (r->now || !jinja_text_is(s->name, "strftime_now")))
+        *out = (struct jinja_value){.kind = JINJA_FUNCTION, .object = s->function};
+    else
+        *out = (struct jinja_value){.kind = JINJA_UNDEFINED, .text = s->name};
+    return jinja_work(r, n / JINJA_NAMES);
 }
 
 /* --- texts --- */

@@ -7,6 +7,7 @@
 #define JINJA_MAX_FRAMES 500 /* of evaluation, macros included, in one another */
 #define JINJA_OPERATION  8   /* of work: what is counted */
 #define JINJA_WALK       8   /* times what a byte costs: one that is walked character by character */
+#define JINJA_NAMES      64  /* names that are passed by for one of work, in looking for another */
 
 struct jinja_out { /* a text that grows */
     char *s;
@@ -79,7 +80,7 @@ bool jinja_open_dict(struct jinja_run *r, struct jinja_value *out);
 
 bool jinja_open_frame(struct jinja_run *r, struct jinja_frame *outer, struct jinja_frame **out);
 bool jinja_assign(struct jinja_run *r, struct jinja_frame *f, uint32_t symbol, struct jinja_value value);
-struct jinja_value jinja_look_up(struct jinja_run *r, uint32_t symbol);
+bool jinja_look_up(struct jinja_run *r, uint32_t symbol, struct jinja_value *out);
 
 /* --- texts --- */
 

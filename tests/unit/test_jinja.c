@@ -527,18 +527,27 @@ Test(jinja, what_values_do_not_allow_is_told_with_its_line)
 /* A million letters. */
 #define LONG_TEXT "{% set s = ('a' * 1000) * 1000 %}"
 
+/* A million blanks. */
+#define LONG_BLANK "{% set b = (' ' * 1000) * 1000 %}"
+
+static void expect_walks(const char *expression, int times)
+{
+    char source[240];
+    snprintf(source, sizeof source, "%s{%% for i in range(%d) %%}{%% set x = %s %%}{%% endfor %%}",
+             LONG_TEXT LONG_BLANK, times, expression);
+    expect_fails(source, NOTHING, -ELOOP, "100000 operations");
+}
+
 Test(jinja, bytes_that_are_walked_are_operations_too)
 {
-    static const char *const walks[] = {"s.startswith(s)", "s.endswith(s)", "s.removesuffix(s)",
-                                        "s|length",        "s[-1]",         "s[5:]"};
-    char source[200];
-    for (size_t i = 0; i < sizeof walks / sizeof *walks; i++) {
-        snprintf(source, sizeof source, "%s{%% for i in range(900) %%}{%% set x = %s %%}{%% endfor %%}",
-                 LONG_TEXT, walks[i]);
-        expect_fails(source, NOTHING, -ELOOP, "100000 operations");
-    }
-    expect_fails(LONG_TEXT "{% for i in range(60) %}{% set x = s|length %}{% endfor %}", NOTHING, -ELOOP,
-                 "100000 operations");
+    static const char *const walks[] = {"s.startswith(s)", "s.endswith(s)", "s.removesuffix(s)", "s[-1]",
+                                        "s[5:]"};
+    static const char *const by_character[] = {"s|length",  "b|trim",     "b.isspace()",
+                                               "b.split()", "b.rsplit()", "s.count('')"};
+    for (size_t i = 0; i < sizeof walks / sizeof *walks; i++)
+        expect_walks(walks[i], 900);
+    for (size_t i = 0; i < sizeof by_character / sizeof *by_character; i++)
+        expect_walks(by_character[i], 60);
     /* From behind each place may be compared in full length. */
     expect_fails(LONG_TEXT "{{ s.rfind(s[900000:] + 'b') }}", NOTHING, -ELOOP, "100000 operations");
     expect_fails(LONG_TEXT "{{ s.rsplit(s[900000:] + 'b') }}", NOTHING, -ELOOP, "100000 operations");
@@ -546,6 +555,27 @@ Test(jinja, bytes_that_are_walked_are_operations_too)
         "{{ 'abcabc'.rfind('bc') }} {{ 'abc'.rfind('') }} {{ 'abc'.rfind('cd') }} {{ 'a, b, c'.rsplit(', "
         "', 1) }}",
         NOTHING, "4 3 -1 ['a, b', 'c']");
+}
+
+/* Four thousand names, and many uses of one that stands behind them all. */
+Test(jinja, names_that_are_passed_by_are_operations_too)
+{
+    static char source[1 << 17];
+    size_t n = (size_t)snprintf(source, sizeof source, "{%% set u = 1 %%}");
+    for (int i = 0; i < 4000; i++)
+        n += (size_t)snprintf(source + n, sizeof source - n, "{%% set a%d = 1 %%}", i);
+    n += (size_t)snprintf(source + n, sizeof source - n, "{%% for i in range(300) %%}{%% if u");
+    for (int i = 0; i < 60; i++)
+        n += (size_t)snprintf(source + n, sizeof source - n, " and u");
+    snprintf(source + n, sizeof source - n, " %%}{%% endif %%}{%% endfor %%}");
+    expect_fails(source, NOTHING, -ELOOP, "100000 operations");
+}
+
+Test(jinja, floats_that_are_printed_are_operations_each)
+{
+    expect_fails(
+        "{% set l = [0.1, 0.2, 0.3, 0.4] * 1000 %}{% for i in range(30) %}{% set x = l|tojson %}{% endfor %}",
+        NOTHING, -ELOOP, "100000 operations");
 }
 
 Test(jinja, operations_are_bounded)
