@@ -13,7 +13,8 @@
 
 #define SEED_MASK       ((1ull << 53) - 1)
 #define MS              1000000ull
-#define BYTES_PER_TOKEN 4 /* of a body: English text, and ids with their commas */
+#define BYTES_PER_TOKEN 4  /* of a body: English text, and ids with their commas */
+#define BYTES_PER_ENTRY 64 /* of a reply: a token or an alternative, with its log-probability */
 
 /* --- preparing: on the loop or on the pool --- */
 
@@ -402,10 +403,38 @@ static int check_queue_tokens(const struct generation *g, struct error *words)
                      (unsigned long long)s->cfg->queue_tokens);
 }
 
+/* Bytes of its reply that will come, however few tokens do. */
+static uint64_t promised(const struct generation *g)
+{
+    const struct engine_request *e = &g->choices->e;
+    return e->want_prompt_logprobs ? (uint64_t)e->n_prompt * (1 + e->n_prompt_top) * BYTES_PER_ENTRY : 0;
+}
+
+/* Megabytes at once, and memory of ours until the client has taken them: let in beside other long replies
+ * only while all are within body_memory, alone always. */
+static int check_replies(const struct generation *g, struct error *words)
+{
+    const struct server *s = g->server;
+    uint64_t mine = promised(g), others = s->reply_bytes;
+
+    if (mine <= REQUEST_LARGE_REPLY)
+        return 0;
+    for (const struct generation *other = s->generations; other; other = other->next)
+        if (other->state == GENERATION_SUBMITTED || other->state == GENERATION_REPLYING)
+            others += promised(other);
+    if (!others || others + mine <= s->cfg->body_memory)
+        return 0;
+    return error_set(words, -EAGAIN,
+                     "body_memory, %llu bytes, has no room for prompt_logprobs beside other long replies",
+                     (unsigned long long)s->cfg->body_memory);
+}
+
 static void submit(struct generation *g)
 {
     struct error words = {0};
     int rc = check_queue_tokens(g, &words);
+    if (rc == 0)
+        rc = check_replies(g, &words);
     if (rc == 0)
         rc = engine_submit(g->model->engine, &g->choices->e, &words);
     if (rc < 0) {
@@ -632,10 +661,12 @@ static void reply_written(struct request *r)
     if (r->out.failed)
         g->outcome = GENERATION_FAILED;
     if (r->connection) {
-        if (g->p.stream)
+        if (g->p.stream) {
             r->stream_ended = true;
-        else
+            request_hold(r);
+        } else {
             request_reply(r, 200);
+        }
         request_resume(r);
     }
     finished(g);

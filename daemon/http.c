@@ -301,18 +301,6 @@ static enum MHD_Result queue(struct request *r, struct MHD_Response *response)
     return rc;
 }
 
-/* A client that takes a large reply more slowly than it would have to send a body is cut: until then the
- * reply is memory of ours. */
-static void hold_reply(struct request *r)
-{
-    const struct config *cfg = r->server->cfg;
-    if (r->out.cap <= REQUEST_LARGE_REPLY)
-        return;
-    r->out_held = r->out.cap;
-    r->server->reply_bytes += r->out_held;
-    connection_limit(r->connection, cfg->body_timeout_ms * (1 + r->out.cap / cfg->max_body));
-}
-
 static enum MHD_Result queue_reply(struct request *r)
 {
     /* The bytes are the arena's, which lives until libmicrohttpd is done with the request. */
@@ -321,7 +309,7 @@ static enum MHD_Result queue_reply(struct request *r)
     if (response && r->out.len)
         add_header(response, "Content-Type", r->content_type ? r->content_type : "application/json");
     r->replied_ns = clock_ns();
-    hold_reply(r);
+    request_hold(r);
     return queue(r, response);
 }
 

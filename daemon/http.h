@@ -132,7 +132,7 @@ struct request {
     int status;
     struct api_error error;
     struct buf out;   /* its body, or the part of a stream not taken yet */
-    size_t out_held;  /* of it, in server.reply_bytes */
+    size_t out_held;  /* of it, in server.reply_bytes: once it is whole */
     size_t out_at;    /* of a stream: bytes taken */
     size_t out_whole; /* of a stream: the end of its newest whole event */
     bool stream_ended;
@@ -174,6 +174,9 @@ void request_drop_body(struct request *r);
  * others have not taken yet (body_memory; alone it always has). Else r->error is set, and what there was of
  * it is gone. */
 bool request_has_room(struct request *r);
+/* Once, when `out` is whole and the connection still there: a large one counts until it was taken, and has
+ * its time for that. */
+void request_hold(struct request *r);
 #define REQUEST_LARGE_REPLY (64 * 1024) /* bytes: more than a socket takes at once */
 void request_ref(struct request *r);
 /* Calls `work`, which may touch the request's arena, body, out, error and generation only, then `worked`: on

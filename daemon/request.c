@@ -158,6 +158,18 @@ bool request_has_room(struct request *r)
     return false;
 }
 
+/* A client that takes a large reply more slowly than it would have to send a body is cut: until then the
+ * reply is memory of ours. */
+void request_hold(struct request *r)
+{
+    const struct config *cfg = r->server->cfg;
+    if (r->out.cap <= REQUEST_LARGE_REPLY)
+        return;
+    r->out_held = r->out.cap;
+    r->server->reply_bytes += r->out_held;
+    connection_limit(r->connection, cfg->body_timeout_ms * (1 + r->out.cap / cfg->max_body));
+}
+
 void request_ref(struct request *r)
 {
     r->refs++;

@@ -111,6 +111,65 @@ DAEMON_TEST(memory, long_answers_that_are_not_taken_are_bounded_together, "--bod
     free(body);
 }
 
+/* A prompt of 900 tokens, with 21 entries for each: more than a megabyte. */
+static const char *long_scores(bool stream)
+{
+    static char body[4096];
+    char *at = body + sprintf(body, "{\"max_tokens\":1,\"prompt_logprobs\":20,\"stream\":%s,\"prompt\":[300",
+                              stream ? "true" : "false");
+    for (int i = 1; i < 900; i++)
+        at = stpcpy(at, ",300");
+    strcpy(at, "]}");
+    return body;
+}
+
+static void expect_no_room(void)
+{
+    struct reply r = post("/generate", long_scores(false));
+    cr_assert_eq(r.status, 503, "%.200s", r.body);
+    cr_assert_not_null(strstr(r.body, "has no room for prompt_logprobs"), "%s", r.body);
+    reply_free(&r);
+    r = post("/generate", "{\"prompt\":\"Once\",\"max_tokens\":1,\"prompt_logprobs\":20}");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    reply_free(&r);
+}
+
+DAEMON_TEST(memory, scores_of_prompts_that_are_not_taken_are_bounded_together, "--body-memory", "1500K")
+{
+    for (int stream = 0; stream < 2; stream++) {
+        int fd = connect_narrow();
+        struct reply r = {0};
+        client_request(fd, "POST", "/generate", "", long_scores(stream));
+        while (!r.raw || !strstr(r.raw, "\"prompt_logprobs\":["))
+            cr_assert(reply_more(&r, fd));
+        expect_no_room();
+        reply_free(&r);
+        close(fd);
+        wait_connections(1);
+        r = post("/generate", long_scores(stream));
+        cr_assert_eq(r.status, 200);
+        reply_free(&r);
+    }
+}
+
+DAEMON_TEST(memory, and_so_are_those_that_are_still_to_come, LONG_CONTEXT, "--body-memory", "1500K")
+{
+    int first = client_connect(daemon_.port), second = client_connect(daemon_.port);
+    client_request(first, "POST", "/generate", "",
+                   "{\"prompt\":\"Once\",\"max_tokens\":32000,\"ignore_eos\":true}");
+    wait_stat("requests.running", 1);
+    client_request(second, "POST", "/generate", "", long_scores(false));
+    wait_stat("requests.waiting", 1);
+    struct reply r = post("/generate", long_scores(false));
+    cr_assert_eq(r.status, 503, "%.200s", r.body);
+    reply_free(&r);
+    close(first);
+    client_read(second, &r, false);
+    cr_assert_eq(r.status, 200);
+    reply_free(&r);
+    close(second);
+}
+
 DAEMON_TEST(memory, a_long_answer_is_not_to_be_taken_in_drops, "--body-timeout-ms", "4000")
 {
     char *body = long_content(), piece[4096];
