@@ -60,18 +60,31 @@ static void replace(struct identity *id)
     current = id;
 }
 
+/* GnuTLS ends its words with a full stop. */
 static int tls_error(struct error *err, const char *path, int rc)
 {
-    return error_set(err, rc == GNUTLS_E_MEMORY_ERROR ? -ENOMEM : -EINVAL, "%s: %s", path,
-                     gnutls_strerror(rc));
+    const char *words = gnutls_strerror(rc);
+    size_t n = strlen(words);
+    return error_set(err, rc == GNUTLS_E_MEMORY_ERROR ? -ENOMEM : -EINVAL, "%s: %.*s", path,
+                     (int)(n && words[n - 1] == '.' ? n - 1 : n), words);
+}
+
+/* What GnuTLS does not tell is why a file cannot be read. */
+static int read_pem(gnutls_datum_t *pem, const char *name, const char *path, struct error *err)
+{
+    errno = 0;
+    int rc = gnutls_load_file(path, pem);
+    if (rc == GNUTLS_E_FILE_ERROR && errno)
+        return error_set(err, -EINVAL, "%s %s: %s", name, path, strerror(errno));
+    return rc < 0 ? tls_error(err, path, rc) : 0;
 }
 
 static int read_chain(struct identity *id, const char *path, struct error *err)
 {
     gnutls_datum_t pem = {0};
-    int rc = gnutls_load_file(path, &pem);
+    int rc = read_pem(&pem, "tls_certificate", path, err);
     if (rc < 0)
-        return tls_error(err, path, rc);
+        return rc;
     unsigned room = MAX_CHAIN;
     rc = gnutls_pcert_list_import_x509_raw(id->chain, &room, &pem, GNUTLS_X509_FMT_PEM, 0);
     gnutls_free(pem.data);
@@ -84,9 +97,9 @@ static int read_chain(struct identity *id, const char *path, struct error *err)
 static int read_key(struct identity *id, const char *path, struct error *err)
 {
     gnutls_datum_t pem = {0};
-    int rc = gnutls_load_file(path, &pem);
+    int rc = read_pem(&pem, "tls_key", path, err);
     if (rc < 0)
-        return tls_error(err, path, rc);
+        return rc;
     rc = gnutls_privkey_init(&id->key);
     if (rc == 0)
         rc = gnutls_privkey_import_x509_raw(id->key, &pem, GNUTLS_X509_FMT_PEM, NULL, 0);

@@ -133,3 +133,24 @@ Test(tls, a_key_of_another_certificate_is_refused_and_the_one_in_use_stays)
     cr_assert_eq(strncmp(tls_summary(), "first", 5), 0);
     close_dir();
 }
+
+static void refused(const char *certificate_path, const char *key_path, const char *words)
+{
+    struct error err = {0};
+    cr_assert_eq(tls_load(certificate_path, key_path, &err), -EINVAL);
+    cr_assert_str_eq(err.text, words);
+}
+
+Test(tls, a_file_that_cannot_be_read_is_named_with_its_key_and_the_reason)
+{
+    char words[512];
+    open_dir();
+    make_files("first");
+    refused("/nowhere/c.pem", key, "tls_certificate /nowhere/c.pem: No such file or directory");
+    refused(certificate, "/nowhere/k.pem", "tls_key /nowhere/k.pem: No such file or directory");
+    snprintf(words, sizeof words, "tls_key %s: Is a directory", dir);
+    refused(certificate, dir, words);
+    snprintf(words, sizeof words, "%s: No certificate was found", key);
+    refused(key, certificate, words);
+    close_dir();
+}
