@@ -59,7 +59,7 @@ static int set_number(struct run_options *o, const struct run_number *number, co
     bool whole = number->type == RUN_FLOAT || value == floor(value);
 
     if (end == text || *end || errno || !whole || !(value >= number->min && value <= number->max))
-        return error_set(err, -EINVAL, "%s must be %s%g to %g (got %s)", number->flag,
+        return error_set(err, -EINVAL, "%s must be %s%.9g to %.9g (got %s)", number->flag,
                          number->type == RUN_FLOAT ? "" : "a whole number, ", number->min, number->max,
                          log_quote(text));
     void *field = (char *)o + number->offset;

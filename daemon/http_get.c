@@ -31,16 +31,17 @@ static int split_url(const char *url, struct place *out, struct error *err)
         return error_set(err, -EINVAL, "%s: https is not spoken here: ask its http address, or unix:/path",
                          url);
     const char *host = strncmp(url, "http://", 7) == 0 ? url + 7 : url;
+    char *end = NULL;
     bool bracket = host[0] == '[';
     host += bracket;
     size_t n = strcspn(host, bracket ? "]" : ":/");
     const char *rest = host + n + (bracket && host[n] == ']');
-    if (n == 0 || n >= sizeof out->host)
+    unsigned long port = rest[0] == ':' ? strtoul(rest + 1, &end, 10) : 80;
+    if (n == 0 || n >= sizeof out->host || port < 1 || port > 65535 || (end && *end && *end != '/'))
         return error_set(err, -EINVAL, "%s is no url; expected http://host:port or unix:/path",
                          log_quote(url));
     memcpy(out->host, host, n);
-    if (rest[0] == ':')
-        snprintf(out->port, sizeof out->port, "%.*s", (int)strcspn(rest + 1, "/"), rest + 1);
+    snprintf(out->port, sizeof out->port, "%lu", port);
     return 0;
 }
 
@@ -126,6 +127,21 @@ int http_get_over(int fd, const char *path, const char *key, char **body)
     return rc > 0 && !*body ? -ENOMEM : rc;
 }
 
+/* Codes are those of a failed question: what else -ENOENT or -EAGAIN mean to who exits with them is not
+ * meant. */
+static int not_reached(const struct place *place, const char *url, const char *words, int rc,
+                       struct error *err)
+{
+    if (words)
+        return error_set(err, -EINVAL, "%s: %s", url, words);
+    if (rc == -ENOENT || (rc == -ECONNREFUSED && place->unix_path))
+        return error_set(err, -ENOTCONN, "%s: %s; does a daemon listen there?", url, strerror(-rc));
+    if (rc == -ECONNREFUSED)
+        return error_set(err, -ENOTCONN, "%s: %s; does a daemon listen on port %s there?", url, strerror(-rc),
+                         place->port);
+    return error_set(err, -ENOTCONN, "%s: %s", url, strerror(-rc));
+}
+
 int http_get(const char *url, const char *path, const char *key, char **body, struct error *err)
 {
     struct place place;
@@ -136,9 +152,10 @@ int http_get(const char *url, const char *path, const char *key, char **body, st
         return rc;
     int fd = place.unix_path ? connect_unix(place.unix_path) : connect_tcp(&place, &words);
     if (fd < 0)
-        return error_set(err, fd, "%s: %s%s", url, words ? words : strerror(-fd),
-                         fd == -ECONNREFUSED || fd == -ENOENT ? "; does a daemon listen there?" : "");
+        return not_reached(&place, url, words, fd, err);
     rc = http_get_over(fd, path, key, body);
     close(fd);
+    if (rc == -EAGAIN)
+        return error_set(err, -ETIMEDOUT, "%s%s: no answer in %d seconds", url, path, PATIENCE_S);
     return rc < 0 ? error_set(err, rc, "%s%s: %s", url, path, strerror(-rc)) : rc;
 }

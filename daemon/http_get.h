@@ -8,7 +8,7 @@
 
 /* `url` is "http://host:port", "host:port" or "unix:/path"; `key` an API key or NULL. The body,
  * NUL-terminated and malloc'ed, into *body; returns the status, or a negative errno with words that name the
- * url. */
+ * url: -EINVAL is no url, -ENOTCONN nobody there, -ETIMEDOUT no answer in ten seconds. */
 int http_get(const char *url, const char *path, const char *key, char **body, struct error *err);
 /* The same over a connection that is open already, without words. */
 int http_get_over(int fd, const char *path, const char *key, char **body);

@@ -14,6 +14,7 @@ static int cmd_version(int argc, char **argv);
 
 struct command;
 static int run_command(const struct command *command, int argc, char **argv);
+static int unknown_command(const char *word);
 
 static const struct command {
     const char *name;
@@ -78,6 +79,8 @@ static int cmd_help(int argc, char **argv)
     const struct command *command = argc > 1 ? find_command(argv[1]) : NULL;
     char *help[] = {argc > 1 ? argv[1] : NULL, "--help", NULL};
 
+    if (argc > 1 && !command && argv[1][0] != '-')
+        return unknown_command(argv[1]);
     if (!command || command->run == cmd_help) {
         print_overview();
         return EXIT_CLEAN;

@@ -69,6 +69,9 @@ Test(cli, an_unknown_command_names_the_nearest_and_is_2)
 {
     cr_assert_eq(PROCESS_RUN(&p, "srve"), 2);
     expect_in(p.stderr_text, "did you mean serve?");
+    process_free(&p);
+    cr_assert_eq(PROCESS_RUN(&p, "help", "stat"), 2);
+    expect_in(p.stderr_text, "unknown command \"stat\"; did you mean stats?");
 }
 
 Test(cli, an_unknown_flag_names_the_nearest_and_is_2)
@@ -287,6 +290,12 @@ Test(cli, help_of_run_lists_the_short_flags)
     cr_assert_eq(PROCESS_RUN(&p, "run", "--help"), 0);
     expect_in(p.stdout_text, "  -n ");
     expect_in(p.stdout_text, "  -h ");
+}
+
+Test(cli, limits_of_run_are_whole_numbers)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "run", "--model", PROCESS_MODEL, "-n", "0", "Once"), 2);
+    expect_in(p.stderr_text, "--max-tokens must be a whole number, 1 to 1048576 (got \"0\")");
 }
 
 /* The exit code of a shell's line in which H is the daemon and M the demo model. */
@@ -734,7 +743,22 @@ Test(cli, stats_shows_a_running_daemon_as_a_table)
 Test(cli, stats_of_a_daemon_that_is_not_there_says_where_it_asked)
 {
     cr_assert_eq(PROCESS_RUN(&p, "stats", "http://127.0.0.1:1"), 1);
-    expect_in(p.stderr_text, "http://127.0.0.1:1: Connection refused");
+    expect_in(p.stderr_text, "http://127.0.0.1:1: Connection refused; does a daemon listen on port 1 there?");
+    process_free(&p);
+    cr_assert_eq(PROCESS_RUN(&p, "ps", "unix:/nowhere"), 1);
+    expect_in(p.stderr_text, "unix:/nowhere: No such file or directory; does a daemon listen there?");
+}
+
+Test(cli, what_is_no_url_is_2_and_nobody_is_asked)
+{
+    static const char *const urls[] = {"ftp://localhost", "http://127.0.0.1:99999", "127.0.0.1:http",
+                                       "localhost:0"};
+    for (size_t i = 0; i < sizeof urls / sizeof *urls; i++) {
+        struct process other;
+        cr_assert_eq(PROCESS_RUN(&other, "stats", urls[i]), 2, "%s", urls[i]);
+        expect_in(other.stderr_text, "is no url; expected http://host:port or unix:/path");
+        process_free(&other);
+    }
 }
 
 /* Calls visit with each command that `hearthd --help` lists; how many there are. */
