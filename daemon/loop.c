@@ -133,6 +133,25 @@ int listener_bind_unix(const char *path, struct error *err)
     return unix_failed(path, -rc, err);
 }
 
+void listener_own_path(struct listener *l, const char *path)
+{
+    struct stat st;
+    if (lstat(path, &st) < 0)
+        return;
+    snprintf(l->unlink_path, sizeof l->unlink_path, "%s", path);
+    l->device = st.st_dev;
+    l->inode = st.st_ino;
+}
+
+/* Another process may have been started on the same path meanwhile: then the file is that one's. */
+static void remove_path(const struct listener *l)
+{
+    struct stat st;
+    if (l->unlink_path[0] && lstat(l->unlink_path, &st) == 0 && st.st_dev == l->device &&
+        st.st_ino == l->inode)
+        unlink(l->unlink_path);
+}
+
 void listener_name(struct listener *l)
 {
     struct sockaddr_storage addr = {0};
@@ -269,6 +288,5 @@ void listener_close(struct listener *l)
     if (l->quiesced)
         close(l->fd);
     l->fd = -1;
-    if (l->unlink_path[0])
-        unlink(l->unlink_path);
+    remove_path(l);
 }

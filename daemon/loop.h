@@ -8,6 +8,7 @@
 #include <microhttpd.h>
 #include <stdbool.h>
 #include <sys/socket.h>
+#include <sys/types.h>
 #include <uv.h>
 
 #define LISTENER_RUNS 8
@@ -24,9 +25,12 @@ struct listener {
     bool running;   /* inside MHD_run */
     bool dirty;     /* something was resumed, or a connection has gone: run it soon */
     unsigned n_handles;
-    char where[160]; /* "http://127.0.0.1:8080", "unix:/run/hearth.sock" */
-    uint16_t port;   /* 0: not TCP */
-    char unlink_path[108];
+    char where[160];       /* "http://127.0.0.1:8080", "unix:/run/hearth.sock" */
+    uint16_t port;         /* 0: not TCP */
+    char unlink_path[108]; /* of a Unix socket that is ours, with the file's number: it may have been replaced
+                            */
+    dev_t device;
+    ino_t inode;
     void *owner;
 };
 
@@ -46,6 +50,8 @@ int listener_bind_tcp(const struct sockaddr *addr, socklen_t len, struct error *
 int listener_bind_unix(const char *path, struct error *err);
 /* 0, or what listener_bind_unix() would say of the path alone, whoever may listen on it. */
 int listener_check_unix(const char *path, struct error *err);
+/* Closing removes the file of this Unix socket, if it still is the one that was bound. */
+void listener_own_path(struct listener *l, const char *path);
 /* Fills `where` and `port` from the socket. */
 void listener_name(struct listener *l);
 

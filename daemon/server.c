@@ -84,8 +84,7 @@ static int bind_unix(struct server *s, struct error *err)
     int fd = listener_bind_unix(s->cfg->unix_socket, err);
     if (fd < 0)
         return fd;
-    struct listener *l = add_listener(s, fd, false);
-    snprintf(l->unlink_path, sizeof l->unlink_path, "%s", s->cfg->unix_socket);
+    listener_own_path(add_listener(s, fd, false), s->cfg->unix_socket);
     return 0;
 }
 

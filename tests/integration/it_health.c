@@ -206,6 +206,23 @@ Test(life, a_unix_socket_answers_and_is_removed)
     rmdir(path);
 }
 
+/* Somebody removes a socket in use and starts another daemon on its path. */
+Test(life, a_unix_socket_of_another_process_stays)
+{
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    char path[] = "/tmp/hearth-it-XXXXXX";
+    cr_assert_not_null(mkdtemp(path));
+    snprintf(addr.sun_path, sizeof addr.sun_path, "%s/hearth.sock", path);
+    daemon_start((const char *[]){"--unix-socket", addr.sun_path, NULL});
+    cr_assert_eq(unlink(addr.sun_path), 0);
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    cr_assert_eq(bind(fd, (struct sockaddr *)&addr, sizeof addr), 0);
+    daemon_stop();
+    cr_assert_eq(unlink(addr.sun_path), 0, "it was removed");
+    close(fd);
+    rmdir(path);
+}
+
 Test(life, an_address_in_use_is_exit_code_8)
 {
     char port[8];
