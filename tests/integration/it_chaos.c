@@ -85,6 +85,9 @@ Test(chaos, a_disk_that_is_full_costs_the_cache_alone)
     while (!stat_number("prefix_disk.errors"))
         usleep(5000);
     cr_assert_eq(stat_number("prefix_disk.spilled"), 0);
+    for (int i = 0; i < 4000 && temporary_dir_count(dir); i++) /* one may be under way */
+        usleep(5000);
+    cr_assert_eq(temporary_dir_count(dir), 0, "the half of a page keeps a full disk full");
     limit_files(RLIM_INFINITY);
     ask_twice(body);
     daemon_stop();
