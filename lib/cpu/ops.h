@@ -1,16 +1,23 @@
+/* clang-format off */
 /* ops.h - everything a step computes besides matrix products, one table per instruction set.
  * All tables give the same bits (kernels/arith.h): ops_template.h is compiled once per instruction set over a
  * vector of 1, 8 or 16 floats. Thread: all functions are pure.
  *
- * Order inside a KV tile on the cpu (lib/kv_layout.h leaves it to us), T = 16 tokens:
- *   f16   keys    [64/T][head_dim][T]         a vector of tokens is multiplied by one element of q; the
- * dimensions stand in the order in which the tree over lanes adds them (struct ops_order), so that they are
- * read from front to back values  [64][head_dim]              a vector of dimensions is multiplied by one
- * weight bf16  keys    [64/T][head_dim/2][T][2]    pairs of dimensions, as its rule adds them values
- * [32][head_dim][2]           pairs of tokens q8_0  keys    [64/T][quads][T][4]         four dimensions, 128
- * added to each; quads = ceil(head_dim / 4) values  [16][head_dim][4]           four tokens scales (f16), of
- * both: [blocks][64], blocks = ceil(head_dim / 32) A q8_0 element is what arith_quantise() gives for its
- * block (a short last block padded with zeros), its scale rounded to f16. */
+ * Order inside a KV tile on the cpu (kernels/kv_layout.h leaves it to us), T = 16 tokens:
+ *
+ *   f16   keys    [64/T][head_dim][T]         a vector of tokens is multiplied by one element of q; the dimensions
+ *                                             stand in the order in which the tree over lanes adds them (struct
+ *                                             ops_order), so that they are read from front to back
+ *         values  [64][head_dim]              a vector of dimensions is multiplied by one weight
+ *   bf16  keys    [64/T][head_dim/2][T][2]    pairs of dimensions, as its rule adds them
+ *         values  [32][head_dim][2]           pairs of tokens
+ *   q8_0  keys    [64/T][quads][T][4]         four dimensions, 128 added to each; quads = ceil(head_dim / 4)
+ *         values  [16][head_dim][4]           four tokens
+ *         scales (f16), of both: [blocks][64], blocks = ceil(head_dim / 32)
+ *
+ * A q8_0 element is what arith_quantise() gives for its block (a short last block padded with zeros), its scale
+ * rounded to f16. */
+/* clang-format on */
 #pragma once
 #include "kv_layout.h"
 
