@@ -74,7 +74,7 @@ static void drain(struct serve *s, uint64_t timeout_ms)
     s->phase = PHASE_DRAINING;
     uint64_t most_us = (timeout_ms + 2 * GRACE_MS) * 1000;
     notify_state(&s->notify, "STOPPING=1\nSTATUS=Draining, %u running\nEXTEND_TIMEOUT_USEC=%llu",
-                 server_n_active(s->server), (unsigned long long)most_us);
+                 server_load(s->server).running, (unsigned long long)most_us);
     uv_timer_start(&s->guard, on_guard, timeout_ms + GRACE_MS, 0);
     server_drain(s->server, timeout_ms, on_drained, s);
 }
@@ -88,8 +88,9 @@ static void on_stop_signal(uv_signal_t *handle, int number)
         log_info("%s while loading: leaving", name);
         uv_stop(&s->loop);
     } else if (s->phase == PHASE_READY) {
-        log_info("%s: draining, %u running, for at most %u ms (again: now)", name, server_n_active(s->server),
-                 s->cfg.drain_timeout_ms);
+        struct server_load load = server_load(s->server);
+        log_info("%s: draining, %u running, %u waiting and refused, for at most %u ms (again: now)", name,
+                 load.running, load.waiting, s->cfg.drain_timeout_ms);
         swap_stop(s->swap);
         drain(s, s->cfg.drain_timeout_ms);
     } else {

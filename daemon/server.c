@@ -418,16 +418,16 @@ const char *server_state_name(enum server_state state)
     return names[state];
 }
 
-uint32_t server_n_active(const struct server *s)
+struct server_load server_load(const struct server *s)
 {
-    return s->n_active;
+    struct engine_stats e;
+    server_engine_stats(s, &e);
+    return (struct server_load){.running = e.running, .waiting = e.waiting + s->n_preparing};
 }
 
 uint32_t server_n_waiting(const struct server *s)
 {
-    struct engine_stats e;
-    server_engine_stats(s, &e);
-    return e.waiting + s->n_preparing;
+    return server_load(s).waiting;
 }
 
 /* As the engine counts them: a request that will find a free slot is none of them. */

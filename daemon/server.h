@@ -124,8 +124,10 @@ void server_wake(void *server);
  * it. What is left to do is server_drain(0) and the end of the process. */
 void server_fail(struct server *s, const char *words);
 
-/* Requests accepted and not answered yet (queued, tokenising, running). */
-uint32_t server_n_active(const struct server *s);
+struct server_load { /* requests as /stats counts them: of several choices each that runs */
+    uint32_t running, waiting;
+};
+struct server_load server_load(const struct server *s);
 
 /* Stops taking work: what is not running yet gets 503 draining, what runs may finish for `timeout_ms`, then
  * it is cancelled. Inherited sockets stop accepting (new connections wait in their backlog for the next

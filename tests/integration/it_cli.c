@@ -498,6 +498,25 @@ Test(cli, a_draining_daemon_is_not_ready_and_takes_nothing_new)
     close(fd);
 }
 
+Test(cli, a_drain_says_how_many_run_and_how_many_are_refused)
+{
+    static char reply[1 << 20], other[1 << 16];
+    static const char *const args[] = {SLOW, "--slots", "1", NULL};
+    uint16_t port = process_serve(&p, &(struct process_start){.args = args});
+    int fd = process_request(port, "/generate", STREAM_LONG), waiting[2];
+    cr_assert(process_read_until(fd, "data: {", reply, sizeof reply), "%s", reply);
+    for (int i = 0; i < 2; i++)
+        waiting[i] = process_request(port, "/generate", STREAM_LONG);
+    do
+        cr_assert_eq(process_http(port, "/stats", NULL, other, sizeof other), 200);
+    while (!strstr(other, "\"running\":1,\"waiting\":2"));
+    process_signal(&p, SIGTERM);
+    process_expect(&p, "SIGTERM: draining, 1 running, 2 waiting and refused, for at most 30000 ms");
+    for (int i = 0; i < 2; i++)
+        close(waiting[i]);
+    close(fd);
+}
+
 Test(cli, a_second_signal_ends_a_running_stream_now_with_0)
 {
     static char reply[1 << 20];
