@@ -120,7 +120,7 @@ for run in 1 2 3 4 5; do
     awk -v p99="$p99" -v bound="$bound" 'BEGIN { exit !(p99 <= bound) }' || failed="$failed $run"
     stop
 done
-# K and V, 2 layers, 2 kv heads, 64 wide, f16.
+# K and V, 2 layers, 2 kv heads, 64 wide, two bytes each.
 "$bin/hearthd" bench --roofline --json | awk '{
     match($0, /"read_GBps": *[0-9.]*/)
     speed = substr($0, RSTART, RLENGTH)
