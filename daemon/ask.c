@@ -54,15 +54,32 @@ static bool read_key(const char *path, char *out, size_t room)
     return found;
 }
 
-static const char *choose_key(const struct config *c, char *room, size_t size)
+static const char *choose_key(const struct config *c, bool here, char *room, size_t size)
 {
     const char *given = getenv("HEARTHD_KEY");
 
     if (given && *given)
         return given;
+    if (!here)
+        return NULL;
     if (read_key(c->admin_key_file, room, size) || read_key(c->api_keys_file, room, size))
         return room;
     return c->api_keys.n ? c->api_keys.items[0] : NULL;
+}
+
+/* Keys in files are this machine's daemons': whoever is elsewhere is not to learn them. */
+static bool is_here(const char *url)
+{
+    static const char *const names[] = {"127.0.0.1", "[::1]", "localhost"};
+    const char *host = strncmp(url, "http://", 7) == 0 ? url + 7 : url;
+    size_t n = host[0] == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":/");
+
+    if (strncmp(url, "unix:", 5) == 0)
+        return true;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strlen(names[i]) == n && strncmp(host, names[i], n) == 0)
+            return true;
+    return false;
 }
 
 int ask_daemon(const struct config *c, const char *url, const char *path, json_t **out, struct error *err)
@@ -71,14 +88,17 @@ int ask_daemon(const struct config *c, const char *url, const char *path, json_t
     json_error_t where;
 
     configured_url(c, configured, sizeof configured);
+    bool here = !url || strcmp(url, configured) == 0 || is_here(url);
     url = url ? url : configured;
-    int status = http_get(url, path, choose_key(c, key, sizeof key), &body, err);
+    const char *used = choose_key(c, here, key, sizeof key);
+    int status = http_get(url, path, used, &body, err);
     if (status < 0)
         return status;
     *out = status == 200 ? json_loads(body, 0, &where) : NULL;
     free(body);
     if (status == 401)
-        return error_set(err, -EPROTO, "%s%s: a key is needed (HEARTHD_KEY=...)", url, path);
+        return error_set(err, -EPROTO, "%s%s: %s (HEARTHD_KEY=...)", url, path,
+                         used ? "the key is not known there" : "a key is needed");
     if (status != 200)
         return error_set(err, -EPROTO, "%s%s: status %d", url, path, status);
     return *out ? 0 : error_set(err, -EPROTO, "%s%s: no JSON: %s", url, path, where.text);

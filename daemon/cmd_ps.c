@@ -11,7 +11,7 @@ static void usage(void)
          "\n"
          "The requests that a running daemon works on or that wait there, oldest last; no prompt is shown.\n"
          "URL is http://host:port or unix:/path; by itself the place where this machine's configuration\n"
-         "lets it listen. A key comes from HEARTHD_KEY or the configured key files.");
+         "lets it listen. A key comes from HEARTHD_KEY or, on this machine, the configured key files.");
 }
 
 static int ps(struct config *cfg, void *options, struct error *err)

@@ -220,7 +220,7 @@ Test(access, ps_shows_the_requests_of_its_key_and_no_prompt)
     run_ps("beta-key", text, sizeof text);
     cr_assert(strstr(text, "SECONDS") && !strstr(text, "gen-"), "%s", text);
     run_ps("no-key", text, sizeof text);
-    cr_assert(strstr(text, "a key is needed"), "%s", text);
+    cr_assert(strstr(text, "the key is not known there"), "%s", text);
     close(fd);
     stop_with_keys();
 }

@@ -1,0 +1,314 @@
+/* The commands beside serve, from outside: run, bench, stats, and what each says of itself. */
+#include "process.h"
+#include "slow.h"
+
+#include <criterion/criterion.h>
+#include <arpa/inet.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static struct process p;
+
+static void end(void)
+{
+    if (p.pid > 0)
+        process_free(&p);
+}
+
+TestSuite(commands, .fini = end, .timeout = 1200);
+
+/* ---- run and bench ---- */
+
+Test(commands, run_prints_text_on_stdout_and_timings_on_stderr)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "run", "--model", PROCESS_MODEL, "--threads", "2", "--temperature", "0",
+                             "--max-tokens", "16", "Once upon a time"),
+                 0, "%s", p.stderr_text);
+    cr_assert_gt(p.n_stdout, 8);
+    expect_in(p.stderr_text, "tokens/s");
+    expect_in(p.stderr_text, "seed ");
+}
+
+Test(commands, run_reads_its_prompt_from_stdin)
+{
+    struct process other;
+    PROCESS_START(&other, "run", "--model", PROCESS_MODEL, "--temperature", "0", "-n", "8");
+    process_feed(&other, "Once upon a time");
+    cr_assert_eq(process_wait(&other), 0, "%s", other.stderr_text);
+    cr_assert_eq(
+        PROCESS_RUN(&p, "run", "--model", PROCESS_MODEL, "--temperature", "0", "-n", "8", "Once upon a time"),
+        0);
+    cr_assert_str_eq(p.stdout_text, other.stdout_text);
+    process_free(&other);
+}
+
+Test(commands, run_with_a_seed_repeats_itself)
+{
+    struct process other;
+    cr_assert_eq(PROCESS_RUN(&other, "run", "--model", PROCESS_MODEL, "--seed", "7", "-n", "24", "Lily"), 0);
+    cr_assert_eq(PROCESS_RUN(&p, "run", "--model", PROCESS_MODEL, "--seed", "7", "-n", "24", "Lily"), 0);
+    cr_assert_str_eq(p.stdout_text, other.stdout_text);
+    process_free(&other);
+}
+
+Test(commands, run_refuses_a_second_prompt)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "run", "--model", PROCESS_MODEL, "Once", "upon"), 2);
+    expect_in(p.stderr_text, "quote it");
+}
+
+Test(commands, run_stops_at_ctrl_c_with_0)
+{
+    PROCESS_START(&p, "run", "--model", PROCESS_MODEL, SLOW, "--ignore-eos", "-n", "1000",
+                  "Once upon a time");
+    while (p.n_stdout == 0) { /* the first text has come: it is generating */
+        char byte;
+        cr_assert_eq(read(p.out, &byte, 1), 1);
+        p.stdout_text[p.n_stdout++] = byte;
+    }
+    process_signal(&p, SIGINT);
+    cr_assert_eq(process_wait(&p), 0, "%s", p.stderr_text);
+    expect_in(p.stderr_text, "end cancelled");
+}
+
+/* Waits until the process handles SIGINT. */
+static void wait_handles_sigint(void)
+{
+    char path[64], line[256];
+    unsigned long long caught = 0;
+    snprintf(path, sizeof path, "/proc/%d/status", (int)p.pid);
+    while (!(caught & 1u << (SIGINT - 1))) {
+        FILE *f = fopen(path, "r");
+        cr_assert(f);
+        while (fgets(line, sizeof line, f))
+            sscanf(line, "SigCgt: %llx", &caught);
+        fclose(f);
+    }
+}
+
+Test(commands, run_cancelled_before_its_first_token_has_no_timings)
+{
+    static char prompt[4000];
+    for (int i = 0; i < 160; i++)
+        strcat(prompt, "One day a cat sat. ");
+    PROCESS_START(&p, "run", "--model", PROCESS_MODEL, SLOW, prompt);
+    wait_handles_sigint();
+    process_signal(&p, SIGINT);
+    cr_assert_eq(process_wait(&p), 0, "%s", p.stderr_text);
+    expect_in(p.stderr_text, "of them read, no text\nend cancelled");
+    cr_assert_null(strstr(p.stderr_text, "tokens/s"));
+}
+
+Test(commands, commands_that_read_the_configuration_print_it)
+{
+    static const char *const commands[] = {"serve", "run", "bench", "stats"};
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        struct process one = {0};
+        cr_assert_eq(PROCESS_RUN(&one, commands[i], "--print-config", "--slots", "5"), 0, "%s", commands[i]);
+        expect_in(one.stdout_text, "slots = 5");
+        process_free(&one);
+    }
+}
+
+Test(commands, bench_json_is_one_object_with_a_row_per_test)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "bench", "--model", PROCESS_MODEL, "--threads", "2", "-p", "32", "-n", "8",
+                             "-d", "16", "-b", "2", "-r", "1", "--json"),
+                 0, "%s", p.stderr_text);
+    static const char *const names[] = {"pp32", "tg8", "tg8@d16", "tg8@b2", "tg8@d16@b2"};
+    json_t *report = json_loads(p.stdout_text, 0, NULL);
+    cr_assert(report, "%s", p.stdout_text);
+    json_t *rows = json_object_get(report, "rows");
+    cr_assert_eq(json_array_size(rows), 5);
+    for (size_t i = 0; i < 5; i++) {
+        json_t *row = json_array_get(rows, i);
+        cr_assert_str_eq(json_string_value(json_object_get(row, "test")), names[i]);
+        cr_assert_gt(json_real_value(json_object_get(row, "tokens_per_s")), 0);
+        cr_assert_gt(json_real_value(json_object_get(row, "fraction")), 0);
+        cr_assert_gt(json_real_value(json_object_get(row, "read_GBps")), 0); /* measured around it */
+        cr_assert_gt(json_real_value(json_object_get(row, "attention_ops_per_token")), 0);
+    }
+    cr_assert_gt(json_real_value(json_object_get(json_object_get(report, "roofline"), "read_GBps")), 0);
+    json_decref(report);
+}
+
+Test(commands, bench_ops_lists_the_graph_ops)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "bench", "--model", PROCESS_MODEL, "-p", "0", "-n", "8", "-r", "1", "--ops"),
+                 0, "%s", p.stderr_text);
+    expect_in(p.stdout_text, "MUL_MAT");
+    expect_in(p.stdout_text, "SOFT_MAX");
+    expect_in(p.stdout_text, "us each"); /* which an emulated device does not get: tests/cuda */
+}
+
+Test(commands, bench_refuses_what_does_not_fit_the_context)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "bench", "--model", PROCESS_MODEL, "-p", "0", "-n", "5000"), 2);
+    expect_in(p.stderr_text, "tg5000 needs");
+}
+
+/* ---- stats ---- */
+
+Test(commands, stats_shows_a_running_daemon_as_a_table)
+{
+    struct process other;
+    char url[64];
+    uint16_t port = process_serve(&p, &(struct process_start){0});
+    snprintf(url, sizeof url, "http://127.0.0.1:%u", port);
+    cr_assert_eq(PROCESS_RUN(&other, "stats", url), 0, "%s", other.stderr_text);
+    expect_in(other.stdout_text, "hearthd 0.");
+    expect_in(other.stdout_text, " · ready · ");
+    expect_in(other.stdout_text, "0 running · 0 of 256 waiting");
+    process_free(&other);
+}
+
+Test(commands, stats_of_a_daemon_that_is_not_there_says_where_it_asked)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "stats", "http://127.0.0.1:1"), 1);
+    expect_in(p.stderr_text, "http://127.0.0.1:1: Connection refused; does a daemon listen on port 1 there?");
+    process_free(&p);
+    cr_assert_eq(PROCESS_RUN(&p, "ps", "unix:/nowhere"), 1);
+    expect_in(p.stderr_text, "unix:/nowhere: No such file or directory; does a daemon listen there?");
+}
+
+Test(commands, what_is_no_url_is_2_and_nobody_is_asked)
+{
+    static const char *const urls[] = {"ftp://localhost", "http://127.0.0.1:99999", "127.0.0.1:http",
+                                       "localhost:0"};
+    for (size_t i = 0; i < sizeof urls / sizeof *urls; i++) {
+        struct process other;
+        cr_assert_eq(PROCESS_RUN(&other, "stats", urls[i]), 2, "%s", urls[i]);
+        expect_in(other.stderr_text, "is no url; expected http://host:port or unix:/path");
+        process_free(&other);
+    }
+}
+
+/* What `hearthd ps` asks of an address of this machine, which it gives no answer. */
+static const char *asked(uint32_t address, const char *host, const char *key_file)
+{
+    static char text[4096], command[256];
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(address)};
+    socklen_t size = sizeof at;
+    size_t n = 0;
+    text[0] = '\0';
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    cr_assert_eq(bind(fd, (const struct sockaddr *)&at, size), 0);
+    cr_assert_eq(listen(fd, 1), 0);
+    cr_assert_eq(getsockname(fd, (struct sockaddr *)&at, &size), 0);
+    snprintf(command, sizeof command, "HEARTH_API_KEYS_FILE=%s " HEARTHD_BINARY " ps http://%s:%u 2>&1",
+             key_file, host, ntohs(at.sin_port));
+    FILE *f = popen(command, "r");
+    cr_assert(f);
+    int peer = accept(fd, NULL, NULL);
+    for (ssize_t got = 1; got > 0 && !strstr(text, "\r\n\r\n"); n += (size_t)got) {
+        got = read(peer, text + n, sizeof text - 1 - n);
+        text[n + (size_t)(got > 0 ? got : 0)] = '\0';
+    }
+    close(peer);
+    close(fd);
+    pclose(f);
+    return text;
+}
+
+/* Every address of 127/8 is this machine; the program knows that of the first one only. */
+Test(commands, keys_of_files_are_for_this_machine_alone)
+{
+    char key_file[] = "/tmp/hearth-keys-XXXXXX";
+    int fd = mkstemp(key_file);
+    cr_assert_eq(write(fd, "alpha-key\n", 10), 10);
+    close(fd);
+    expect_in(asked(INADDR_LOOPBACK, "127.0.0.1", key_file), "Bearer alpha-key");
+    expect_in(asked(INADDR_LOOPBACK, "localhost", key_file), "Bearer alpha-key");
+    const char *elsewhere = asked(INADDR_LOOPBACK + 1, "127.0.0.2", key_file);
+    expect_in(elsewhere, "GET /requests");
+    cr_assert_null(strstr(elsewhere, "alpha-key"), "%s", elsewhere);
+    unlink(key_file);
+}
+
+/* Calls visit with each command that `hearthd --help` lists; how many there are. */
+static unsigned each_command(void (*visit)(const char *name, void *context), void *context)
+{
+    char name[32];
+    unsigned n = 0;
+    cr_assert_eq(PROCESS_RUN(&p, "--help"), 0);
+    for (const char *line = p.stdout_text; line; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        if (strncmp(line, "  ", 2) || sscanf(line + 2, "%31[a-z-] ", name) != 1)
+            continue;
+        if (!strcmp(name, "hearthd") || !strcmp(name, "curl")) /* the examples */
+            continue;
+        visit(name, context);
+        n++;
+    }
+    return n;
+}
+
+static void answers_help(const char *name, void *context)
+{
+    (void)context;
+    struct process other;
+    cr_assert_eq(PROCESS_RUN(&other, name, "--help"), 0, "%s: %s", name, other.stderr_text);
+    expect_in(other.stdout_text, "hearthd");
+    process_free(&other);
+}
+
+Test(commands, every_command_answers_help_with_0)
+{
+    cr_assert_eq(each_command(answers_help, NULL), 10);
+}
+
+/* The man page's text without roff's backslashes; to free. */
+static char *read_man_page(void)
+{
+    FILE *f = fopen(HEARTH_SOURCE_DIR "/config/man/hearthd.8", "re");
+    cr_assert_not_null(f);
+    char *text = calloc(1, 65536), *to = text;
+    cr_assert_gt(fread(text, 1, 65535, f), 0);
+    fclose(f);
+    for (const char *from = text; *from; from++)
+        if (*from != '\\')
+            *to++ = *from;
+    *to = '\0';
+    return text;
+}
+
+/* With a paragraph of its own among the commands. */
+static void is_in_man_page(const char *name, void *page)
+{
+    char head[64];
+    snprintf(head, sizeof head, "\n.TP\n.B %s\n", name);
+    const char *commands = strstr(page, "\n.SH COMMANDS\n"), *at = strstr(commands, head);
+    cr_assert(at && at < strstr(page, "\n.SH SIGNALS\n"), "hearthd(8) has no command %s", name);
+}
+
+Test(commands, the_man_page_has_every_command_and_flag_of_help)
+{
+    char *page = read_man_page(), *words = NULL;
+    each_command(is_in_man_page, page);
+    cr_assert(words = strdup(p.stdout_text));
+    unsigned n = 0;
+    for (char *at = words; (at = strstr(at, "--")); n++) {
+        size_t len = 2 + strspn(at + 2, "abcdefghijklmnopqrstuvwxyz-");
+        char *flag = strndup(at, len);
+        cr_assert(strstr(page, flag), "hearthd(8) does not name %s", flag);
+        free(flag);
+        at += len;
+    }
+    cr_assert_geq(n, 4, "%s", words);
+    free(words);
+    free(page);
+}
+
+Test(commands, help_of_tokenize_names_all_its_flags)
+{
+    struct process other;
+    cr_assert_eq(PROCESS_RUN(&other, "tokenize", "--help"), 0);
+    expect_in(other.stdout_text, "--no-special   ");
+    expect_in(other.stdout_text, "--ids          ");
+    process_free(&other);
+}
