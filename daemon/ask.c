@@ -67,29 +67,15 @@ static const char *choose_key(const struct config *c, bool here, char *room, siz
     return c->api_keys.n ? c->api_keys.items[0] : NULL;
 }
 
-/* Keys in files are this machine's daemons': whoever is elsewhere is not to learn them. */
-static bool is_here(const char *url)
-{
-    static const char *const names[] = {"127.0.0.1", "[::1]", "localhost"};
-    const char *host = strncmp(url, "http://", 7) == 0 ? url + 7 : url;
-    size_t n = host[0] == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":/");
-
-    if (strncmp(url, "unix:", 5) == 0)
-        return true;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strlen(names[i]) == n && strncmp(host, names[i], n) == 0)
-            return true;
-    return false;
-}
-
 int ask_daemon(const struct config *c, const char *url, const char *path, json_t **out, struct error *err)
 {
     char configured[512], key[1024], *body = NULL;
     json_error_t where;
 
     configured_url(c, configured, sizeof configured);
-    bool here = !url || strcmp(url, configured) == 0 || is_here(url);
     url = url ? url : configured;
+    /* Keys in files are this machine's daemons': whoever is elsewhere is not to learn them. */
+    bool here = strcmp(url, configured) == 0 || http_is_local(url);
     const char *used = choose_key(c, here, key, sizeof key);
     int status = http_get(url, path, used, &body, err);
     if (status < 0)

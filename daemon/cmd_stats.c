@@ -10,7 +10,7 @@ static void usage(void)
     puts("hearthd stats [URL]\n"
          "\n"
          "The figures of a running daemon as a table. URL is http://host:port or unix:/path; by itself the\n"
-         "place where this machine's configuration lets it listen. A key comes from HEARTHD_KEY or, on this "
+         "place where this machine's configuration lets it listen. A key comes from HEARTHD_KEY or, on this\n"
          "machine, the configured key files.");
 }
 

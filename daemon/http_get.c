@@ -127,6 +127,16 @@ int http_get_over(int fd, const char *path, const char *key, char **body)
     return rc > 0 && !*body ? -ENOMEM : rc;
 }
 
+bool http_is_local(const char *url)
+{
+    struct place place;
+    struct error ignored;
+
+    return split_url(url, &place, &ignored) == 0 &&
+           (place.unix_path || strcmp(place.host, "localhost") == 0 || strcmp(place.host, "127.0.0.1") == 0 ||
+            strcmp(place.host, "::1") == 0);
+}
+
 /* Codes are those of a failed question: what else -ENOENT or -EAGAIN mean to who exits with them is not
  * meant. */
 static int not_reached(const struct place *place, const char *url, const char *words, int rc,

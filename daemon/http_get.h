@@ -2,6 +2,7 @@
 #pragma once
 #include "error.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #define HTTP_GET_MAX (1 << 20) /* bytes of a reply */
@@ -10,5 +11,7 @@
  * NUL-terminated and malloc'ed, into *body; returns the status, or a negative errno with words that name the
  * url: -EINVAL is no url, -ENOTCONN nobody there, -ETIMEDOUT no answer in ten seconds. */
 int http_get(const char *url, const char *path, const char *key, char **body, struct error *err);
+/* Whether this url, as http_get() reads it, is a Unix socket, localhost, 127.0.0.1 or ::1. */
+bool http_is_local(const char *url);
 /* The same over a connection that is open already, without words. */
 int http_get_over(int fd, const char *path, const char *key, char **body);

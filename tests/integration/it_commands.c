@@ -224,6 +224,8 @@ Test(commands, keys_of_files_are_for_this_machine_alone)
     close(fd);
     expect_in(asked(INADDR_LOOPBACK, "127.0.0.1", key_file), "Bearer alpha-key");
     expect_in(asked(INADDR_LOOPBACK, "localhost", key_file), "Bearer alpha-key");
+    /* Names that begin as one of this machine does are others'. */
+    cr_assert_eq(PROCESS_RUN(&p, "ps", "http://127.0.0.1:80@127.0.0.2"), 2, "%s", p.stderr_text);
     const char *elsewhere = asked(INADDR_LOOPBACK + 1, "127.0.0.2", key_file);
     expect_in(elsewhere, "GET /requests");
     cr_assert_null(strstr(elsewhere, "alpha-key"), "%s", elsewhere);
