@@ -127,21 +127,12 @@ INLINE vf minima(uint32_t fold, const struct expanded *e, const struct matmul_pa
     return m;
 }
 
+#if !PAIR_SUMS
 /* One block, unpacked in registers, times one column: the new value of chain c. */
 INLINE vf direct_block(uint32_t kind, const vi w[MATMUL_STEPS], const struct expanded *e,
                        const struct matmul_panel *p, uint32_t column, uint32_t j, vf c)
 {
     const int8_t *x = p->q + (j * MATMUL_STEPS * p->width + column) * 4;
-#if PAIR_SUMS
-    const uint32_t run = run_steps(kind);
-    vi low = start(kind, e, p, p->width, column, j), high = low;
-    for (uint32_t t = 0; t < MATMUL_STEPS; t += run) {
-        vi pairs = pairs_of(kind, w[t], step_of(x, p->width, t));
-        for (uint32_t i = 1; i < run; i++)
-            pairs = pairs_add(pairs, pairs_of(kind, w[t + i], step_of(x, p->width, t + i)));
-        low = pairs_sum(low, pairs, multiplier(kind, e, j, t));
-    }
-#else
     const uint32_t n_steps = has_halves(kind) ? 4 : 8;
     vi low = start(kind, p, p->width, column, j, 0), high = start(kind, p, p->width, column, j, 1);
     for (uint32_t t = 0; t < n_steps; t++) {
@@ -149,9 +140,9 @@ INLINE vf direct_block(uint32_t kind, const vi w[MATMUL_STEPS], const struct exp
         if (has_halves(kind))
             high = dot(high, w[t + 4], step_of(x, p->width, t + 4));
     }
-#endif
     return vf_fma(vf_bcast(p->a + j * p->width + column), scaled(kind, e, j, low, high), c);
 }
+#endif
 
 /* A tile's share of its group. */
 INLINE size_t super_size(uint32_t kind)
@@ -198,37 +189,6 @@ INLINE void expand_scales(uint32_t kind, const struct matmul_matrix *m, uint32_t
     expand_globals(kind, matmul_globals(m, group, super), o, e);
 }
 
-/* Super-block of one row vector times the W columns of a panel; values are added to total[column]. */
-INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m, uint32_t group,
-                        uint32_t super, uint32_t o, const struct matmul_panel *p, const uint8_t *ahead,
-                        struct expanded *e, float total[MATMUL_PANEL][LANES])
-{
-    const uint8_t *tile = matmul_tile(m, group, super);
-    uint32_t n_blocks = matmul_n_blocks(m->k, super);
-    size_t block_size = matmul_block_size(&matmul_traits[kind]);
-    uint32_t fold = matmul_traits[kind].fold;
-    size_t part = prefetch_part(kind, MATMUL_SUPER_BLOCKS);
-    vf c[MATMUL_PANEL];
-#pragma GCC unroll 8
-    for (uint32_t i = 0; i < W; i++)
-        c[i] = vf_zero();
-    expand_scales(kind, m, group, super, o, e->bytes, e);
-    for (uint32_t j = 0; j < n_blocks; j++) {
-        vi w[MATMUL_STEPS];
-        for (size_t i = 0; o == 0 && i < part; i += 64)
-            __builtin_prefetch(ahead + j * part + i, 0, 0);
-        unpack(kind, tile + j * block_size + 4 * o, w);
-#pragma GCC unroll 8
-        for (uint32_t i = 0; i < W; i++)
-            c[i] = direct_block(kind, w, e, p, i, j, c[i]);
-    }
-#pragma GCC unroll 8
-    for (uint32_t i = 0; i < W; i++) {
-        vf v = super_value(fold, c[i], minima(fold, e, p, i, n_blocks), e);
-        vf_store(total[i], vf_add(vf_load(total[i]), v));
-    }
-}
-
 /* Rows [row, row + LANES) of one column, which lie at `out`; rows beyond n are left alone. */
 INLINE void put(const struct matmul_matrix *m, uint32_t row, float *out, vf v)
 {
@@ -240,25 +200,6 @@ INLINE void put(const struct matmul_matrix *m, uint32_t row, float *out, vf v)
     vf_store(lanes, v);
     for (uint32_t l = 0; row + l < m->n && l < LANES; l++)
         out[l] = lanes[l];
-}
-
-INLINE void direct(uint32_t kind, uint32_t W, const struct matmul_matrix *m, const struct matmul_input *in,
-                   uint32_t first, uint32_t last, float *out, size_t stride, struct scratch *s)
-{
-    uint32_t n_super = matmul_n_super(m->k), half = matmul_half(n_super);
-    for (uint32_t g = first; g < last; g++, out += MATMUL_ROWS) {
-        float total[2][ROW_VECTORS][MATMUL_PANEL][LANES] __attribute__((aligned(64))) = {0};
-        for (uint32_t super = 0; super < n_super; super++) {
-            struct matmul_panel p = matmul_panel(in, 0, super);
-            const uint8_t *ahead = ahead_of(kind, m, in, g, last, super, 1, DIRECT_AHEAD);
-            for (uint32_t r = 0; r < ROW_VECTORS; r++)
-                direct_tile(kind, W, m, g, super, r * LANES, &p, ahead, &s->e[0], total[super >= half][r]);
-        }
-        for (uint32_t r = 0; r < ROW_VECTORS; r++)
-            for (uint32_t i = 0; i < W; i++)
-                put(m, g * MATMUL_ROWS + r * LANES, out + i * stride + r * LANES,
-                    vf_add(vf_load(total[0][r][i]), vf_load(total[1][r][i])));
-    }
 }
 
 /* What one tile meets: the panels of a chunk of columns, and the memory that is asked for on the way. */
@@ -375,6 +316,103 @@ INLINE void panel_minima(uint32_t fold, uint32_t W, const struct expanded *e, co
             m[0][c] = vf_fma(v, min0, m[0][c]);
             m[1][c] = vf_fma(v, min1, m[1][c]);
         }
+    }
+}
+
+#if PAIR_SUMS
+/* Super-block of a group times the W columns of a panel, its only ones; values are added to total[row
+ * vector][column]. What a panel decides on its way for any number of columns is decided here: with one column
+ * that would be half of all instructions. */
+INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m, uint32_t group,
+                        uint32_t super, const struct matmul_panel *p, const uint8_t *ahead,
+                        struct expanded *e, float total[2][MATMUL_PANEL][LANES])
+{
+    const uint8_t *tile = matmul_tile(m, group, super);
+    const struct chunk x = {.tile = {tile, tile}};
+    uint32_t n_blocks = matmul_n_blocks(m->k, super);
+    size_t part = prefetch_part(kind, MATMUL_SUPER_BLOCKS);
+    vf c[2][PANEL_COLUMNS], min[2][PANEL_COLUMNS];
+#pragma GCC unroll 2
+    for (uint32_t r = 0; r < 2; r++) {
+        expand_scales(kind, m, group, super, r * LANES, e[0].bytes, &e[r]);
+#pragma GCC unroll 8
+        for (uint32_t i = 0; i < W; i++)
+            c[r][i] = vf_zero();
+    }
+    for (uint32_t j = 0; j < n_blocks; j++) {
+        vi sum[2][2][PANEL_COLUMNS];
+#pragma GCC unroll 8
+        for (size_t i = 0; i < part; i += 64)
+            __builtin_prefetch(ahead + j * part + i, 0, 0);
+        panel_sums(kind, FROM_TILE, W, W, &x, e, p, 0, j, sum);
+#pragma GCC unroll 8
+        for (uint32_t i = 0; i < W; i++)
+#pragma GCC unroll 2
+            for (uint32_t r = 0; r < 2; r++)
+                c[r][i] = vf_fma(vf_bcast(p->a + j * W + i),
+                                 scaled(kind, &e[r], j, sum[0][r][i], sum[1][r][i]), c[r][i]);
+    }
+    panel_minima(matmul_traits[kind].fold, W, e, p, W, 0, n_blocks, min);
+#pragma GCC unroll 8
+    for (uint32_t i = 0; i < W; i++)
+#pragma GCC unroll 2
+        for (uint32_t r = 0; r < 2; r++)
+            vf_store(total[r][i], vf_add(vf_load(total[r][i]),
+                                         super_value(matmul_traits[kind].fold, c[r][i], min[r][i], &e[r])));
+}
+#else
+/* Super-block of one row vector times the W columns of a panel; values are added to total[column]. */
+INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m, uint32_t group,
+                        uint32_t super, uint32_t o, const struct matmul_panel *p, const uint8_t *ahead,
+                        struct expanded *e, float total[MATMUL_PANEL][LANES])
+{
+    const uint8_t *tile = matmul_tile(m, group, super);
+    uint32_t n_blocks = matmul_n_blocks(m->k, super);
+    size_t block_size = matmul_block_size(&matmul_traits[kind]);
+    uint32_t fold = matmul_traits[kind].fold;
+    size_t part = prefetch_part(kind, MATMUL_SUPER_BLOCKS);
+    vf c[MATMUL_PANEL];
+#pragma GCC unroll 8
+    for (uint32_t i = 0; i < W; i++)
+        c[i] = vf_zero();
+    expand_scales(kind, m, group, super, o, e->bytes, e);
+    for (uint32_t j = 0; j < n_blocks; j++) {
+        vi w[MATMUL_STEPS];
+        for (size_t i = 0; o == 0 && i < part; i += 64)
+            __builtin_prefetch(ahead + j * part + i, 0, 0);
+        unpack(kind, tile + j * block_size + 4 * o, w);
+#pragma GCC unroll 8
+        for (uint32_t i = 0; i < W; i++)
+            c[i] = direct_block(kind, w, e, p, i, j, c[i]);
+    }
+#pragma GCC unroll 8
+    for (uint32_t i = 0; i < W; i++) {
+        vf v = super_value(fold, c[i], minima(fold, e, p, i, n_blocks), e);
+        vf_store(total[i], vf_add(vf_load(total[i]), v));
+    }
+}
+#endif
+
+INLINE void direct(uint32_t kind, uint32_t W, const struct matmul_matrix *m, const struct matmul_input *in,
+                   uint32_t first, uint32_t last, float *out, size_t stride, struct scratch *s)
+{
+    uint32_t n_super = matmul_n_super(m->k), half = matmul_half(n_super);
+    for (uint32_t g = first; g < last; g++, out += MATMUL_ROWS) {
+        float total[2][ROW_VECTORS][MATMUL_PANEL][LANES] __attribute__((aligned(64))) = {0};
+        for (uint32_t super = 0; super < n_super; super++) {
+            struct matmul_panel p = matmul_panel(in, 0, super);
+            const uint8_t *ahead = ahead_of(kind, m, in, g, last, super, 1, DIRECT_AHEAD);
+#if PAIR_SUMS
+            direct_tile(kind, W, m, g, super, &p, ahead, s->e, total[super >= half]);
+#else
+            for (uint32_t r = 0; r < ROW_VECTORS; r++)
+                direct_tile(kind, W, m, g, super, r * LANES, &p, ahead, &s->e[0], total[super >= half][r]);
+#endif
+        }
+        for (uint32_t r = 0; r < ROW_VECTORS; r++)
+            for (uint32_t i = 0; i < W; i++)
+                put(m, g * MATMUL_ROWS + r * LANES, out + i * stride + r * LANES,
+                    vf_add(vf_load(total[0][r][i]), vf_load(total[1][r][i])));
     }
 }
 
@@ -613,7 +651,7 @@ INLINE uint32_t direct_columns(uint32_t kind)
 {
     uint32_t bits = matmul_traits[kind].bits;
     if (PAIR_SUMS)
-        return bits == 6;
+        return DIRECT_COLUMNS;
     return matmul_min(DIRECT_COLUMNS, bits == 6 ? 8 : bits == 8 ? 6 : 2);
 }
 
