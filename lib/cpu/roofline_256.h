@@ -1,4 +1,4 @@
-/* roofline_256.h - the loops on 256-bit vectors; dot() comes from the including file. */
+/* roofline_256.h - the reading loop on 256-bit vectors. */
 #include "roofline_loops.h"
 
 static uint64_t read(const void *p, size_t size)
@@ -14,18 +14,4 @@ static uint64_t read(const void *p, size_t size)
     for (int i = 1; i < 8; i++)
         sum[0] = _mm256_xor_si256(sum[0], sum[i]);
     return (uint64_t)_mm256_extract_epi64(sum[0], 0);
-}
-
-static double int8(uint64_t n)
-{
-    __m256i sum[12], w = _mm256_set1_epi8(3), x = _mm256_set1_epi8(-2);
-    for (int i = 0; i < 12; i++)
-        sum[i] = _mm256_setzero_si256();
-    for (uint64_t round = 0; round < n; round++)
-#pragma GCC unroll 12
-        for (int i = 0; i < 12; i++)
-            sum[i] = dot(sum[i], w, x);
-    for (int i = 0; i < 12; i++)
-        __asm__ volatile("" ::"x"(sum[i]));
-    return (double)n * 12 * 32 * 2;
 }
