@@ -5,7 +5,7 @@
 #   tests/bench/suite.sh text prefill                 some
 #   tests/bench/suite.sh -o tests/bench/results/x     also into x.txt, and as JSON into x.json
 #
-# BIN: where hearthd, mkmodel and bench_serve are. MODELS: where the models are made, once (random weights; build/bench).
+# BIN: where hearthd, mkmodel, bench_serve and bench_hops are. MODELS: where the models are made, once (random weights; build/bench).
 # MEASURE: a command put before every part, e.g. one that keeps the machine quiet meanwhile.
 #
 # Every fraction is of a limit that was measured around every repetition in the same process (hearthd bench).
@@ -124,6 +124,10 @@ part_overhead() {
         tokens=$(($(stat generated) - tokens))
         loop=$(calc "($(cpu_ns hearthd)-$loop)/$tokens/1e3") engine=$(calc "(($(cpu_ns engine)-$engine)-1e6*($(stat busy_ms)-$busy))/$tokens/1e3")
         row "HTTP and engine per token, $n stream$([ $n = 1 ] || echo s)" "$(calc "$loop+$engine" %.1f) us" "" "$(calc "$loop+$engine" %.1f)" '<=' 30 10 "of one core; event loop $loop, engine outside of steps $engine"
+        [ $n = 1 ] || continue
+        "$bin/bench_hops" 48 "$(calc "1000*$(seen inter_token_p50_ms)" %.0f)" 4000 >"$dir/hops"
+        hops=$(awk '$1 == "total_us" { print $2 }' "$dir/hops")
+        row "  ringing, waking and sending alone" "$(calc "$hops" %.1f) us" "" "$(calc "$hops" %.1f)" - - - "what the system takes for the same two threads and one packet at this pace, without a daemon (bench_hops)"
     done
     stop
 }
