@@ -252,6 +252,8 @@ static int bench_model(struct config *cfg, const struct bench_options *opt, stru
     struct offline o = {0};
 
     plan_make(&plan, opt);
+    if (plan.n == 0)
+        return error_set(err, -EINVAL, "nothing to measure: -p and -n are 0");
     cfg->slots = largest(&opt->batch, 1);
     cfg->speculation = ENGINE_SPECULATE_OFF; /* the text says nothing, and a row is to be a token */
     cfg->park_after_ms = 0;                  /* while limits are measured the decoder is idle, and stays */

@@ -667,6 +667,8 @@ static int configure(struct engine *e, const struct engine_config *cfg, struct e
         e->cfg.step_ms = info.default_step_ms;
     uint64_t room = (uint64_t)info.n_pages * KV_PAGE_TOKENS;
     e->n_ctx = cfg->n_ctx < room ? cfg->n_ctx : (uint32_t)room;
+    if (e->n_ctx < 2)
+        return error_set(err, -EINVAL, "n_ctx %u: at least 2, a token of prompt and one of text", e->n_ctx);
     e->max_rows = info.max_rows < STEP_MAX_ROWS ? info.max_rows : STEP_MAX_ROWS;
     e->n_vocab = executor_program(e->x) ? executor_program(e->x)->n_vocab : 0;
     e->kv_bytes = info.n_pages * (uint64_t)kv_page_size(&info.kv);

@@ -320,6 +320,8 @@ INLINE void panel_minima(uint32_t fold, uint32_t W, const struct expanded *e, co
 }
 
 #if PAIR_SUMS
+_Static_assert(DIRECT_COLUMNS <= PANEL_COLUMNS && ROW_VECTORS == 2, "room for the sums of a group");
+
 /* Super-block of a group times the W columns of a panel, its only ones; values are added to total[row
  * vector][column]. What a panel decides on its way for any number of columns is decided here: with one column
  * that would be half of all instructions. */
@@ -645,8 +647,8 @@ INLINE void panels(uint32_t kind, const struct matmul_matrix *m, const struct ma
 
 /* Up to so many columns a block is unpacked in registers, for each row vector anew: more than two only where
  * there is nothing to unpack, or where a panel would unpack twice (eight columns of 6 bits: a sixth slower in
- * the cache, but as much faster from slow memory). Sums of pairs leave no registers for it, but for one
- * column of 6 bits. */
+ * the cache, but as much faster from slow memory). With sums of pairs both row vectors of a group are
+ * unpacked together, and there is no such limit. */
 INLINE uint32_t direct_columns(uint32_t kind)
 {
     uint32_t bits = matmul_traits[kind].bits;

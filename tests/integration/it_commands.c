@@ -146,6 +146,12 @@ Test(commands, bench_ops_lists_the_graph_ops)
     expect_in(p.stdout_text, "us each"); /* which an emulated device does not get: tests/cuda */
 }
 
+Test(commands, bench_refuses_to_measure_nothing)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "bench", "--model", PROCESS_MODEL, "-p", "0", "-n", "0"), 2);
+    expect_in(p.stderr_text, "nothing to measure");
+}
+
 Test(commands, bench_refuses_what_does_not_fit_the_context)
 {
     cr_assert_eq(PROCESS_RUN(&p, "bench", "--model", PROCESS_MODEL, "-p", "0", "-n", "5000"), 2);

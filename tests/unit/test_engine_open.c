@@ -36,7 +36,8 @@ Test(engine_open, refuses_what_it_cannot_keep_with_words)
                {{.n_slots = STEP_MAX_SLOTS + 1, .n_ctx = 64, .steps_in_flight = 1}, "slots"},
                {{.n_slots = 1, .n_ctx = 64, .steps_in_flight = 3}, "steps_in_flight 3"},
                {{.n_slots = 1, .n_ctx = 64}, "steps_in_flight 0"},
-               {{.n_slots = 1, .steps_in_flight = 1}, "0 tokens"}};
+               {{.n_slots = 1, .steps_in_flight = 1}, "n_ctx 0"},
+               {{.n_slots = 1, .n_ctx = 1, .steps_in_flight = 1}, "n_ctx 1: at least 2"}};
     struct executor *x = NULL;
     cr_assert_eq(executor_wrap(&x, &fake_open(10, 3, NULL, 0)->be, NULL), 0);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
