@@ -4,7 +4,7 @@
  *
  *   LANES            f32 per vector (16 or 8); a "row vector" is LANES rows side by side
  *   PAIR_SUMS        1 when products are added up in 16 bits, in pairs, before they are widened: pairs_of(),
- *                    pairs_add(), pairs_widen(); 0: dot() adds four of them in 32 bits
+ *                    pairs_add(), pairs_sum(), pairs_widen(); 0: dot() adds four of them in 32 bits
  *   PANEL_COLUMNS    columns of the panel kernel: 2 * PANEL_COLUMNS accumulators and 3 more fit the registers
  *   PANEL_UNPACKS    1 when panels unpack weights on their way, as most types then are fastest
  *   DIRECT_COLUMNS   up to this many columns, at most 8, weights are unpacked in registers
@@ -12,10 +12,11 @@
  *   QUANTISE_SUPER   quantise_super(), or what does the same faster
  *
  * Two shapes serve all types. Few columns (decode): one group at a time, a block of 32 columns of 16 rows is
- * unpacked into 8 registers and meets every column; it runs as fast as memory reads. Many columns (batches,
- * prefill): 2 row vectors x PANEL_COLUMNS accumulators stay in registers over a block, and weights are unpacked
- * a step at a time between the products of the step before; where that is too much work for every panel, the
- * first one leaves the tile spread out in L1 for those that follow. */
+ * unpacked into 8 registers and meets every column (with sums of pairs: both row vectors of a group, a step at
+ * a time); it runs as fast as memory reads. Many columns (batches, prefill): 2 row vectors x PANEL_COLUMNS
+ * accumulators stay in registers over a block, and weights are unpacked a step at a time between the products
+ * of the step before; where that is too much work for every panel, the first one leaves the tile spread out in
+ * L1 for those that follow. */
 /* clang-format on */
 #include "matmul_unpack.h"
 
@@ -113,6 +114,7 @@ INLINE vf super_value(uint32_t fold, vf c, vf m, const struct expanded *e)
     return fold == MATMUL_FOLD_SM ? vf_add(c, m) : c;
 }
 
+#if !PAIR_SUMS
 /* The chain of minima of one column over n_blocks blocks. */
 INLINE vf minima(uint32_t fold, const struct expanded *e, const struct matmul_panel *p, uint32_t column,
                  uint32_t n_blocks)
@@ -127,7 +129,6 @@ INLINE vf minima(uint32_t fold, const struct expanded *e, const struct matmul_pa
     return m;
 }
 
-#if !PAIR_SUMS
 /* One block, unpacked in registers, times one column: the new value of chain c. */
 INLINE vf direct_block(uint32_t kind, const vi w[MATMUL_STEPS], const struct expanded *e,
                        const struct matmul_panel *p, uint32_t column, uint32_t j, vf c)

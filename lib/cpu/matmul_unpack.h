@@ -5,7 +5,7 @@
 /* A tile spread out: one row vector's values and scales, in the L1 cache. */
 struct expanded {
     uint8_t q[MATMUL_SUPER_BLOCKS * MATMUL_STEPS][4 * LANES];
-    /* Per block, or per half-block. With pair sums, scales that are whole numbers are what pairs_widen()
+    /* Per block, or per half-block. With pair sums, scales that are whole numbers are what pairs_sum()
      * multiplies by, and `min` of types without minima is by block what it multiplies the sums of x by. */
     float scale[16][LANES], min[16][LANES];
     float d[LANES], dmin[LANES];
@@ -66,12 +66,14 @@ INLINE vi unpack_step(uint32_t kind, const uint8_t *p, int t)
                                                        : w;
 }
 
+#if !PAIR_SUMS
 INLINE void unpack(uint32_t kind, const uint8_t *p, vi w[MATMUL_STEPS])
 {
 #pragma GCC unroll 8
     for (int t = 0; t < MATMUL_STEPS; t++)
         w[t] = unpack_step(kind, p, t);
 }
+#endif
 
 /* Six-bit scales and minima of a group, `p` being where they begin, to a byte each; 4 * LANES at a time. */
 INLINE void expand_bytes(const uint8_t *p, uint8_t bytes[2][MATMUL_SUPER_BLOCKS * MATMUL_ROWS])

@@ -1,5 +1,5 @@
 /* bench_hops - what this machine itself takes for a token's way from a computing thread to a client: the
- * floor under a daemon's CPU time per token, measured apart from any daemon.
+ * floor under a daemon's CPU time per token of one stream, measured apart from any daemon.
  *
  *   bench_hops BYTES PERIOD_US TOKENS
  *

@@ -116,7 +116,7 @@ part_ttft() { # the prefill is that of the same request: its speed moves with th
 # CPU time of the event loop's thread, and of the engine's thread outside of steps (/stats busy_ms), over the tokens
 # that it sent; with one compute thread, since a step's clock must not run while others have its core.
 part_overhead() {
-    serve --model "$demo" --threads 1
+    serve --model "$demo" --threads 1 --speculation off
     for n in 1 8; do
         clients $n 8 400 1
         loop=$(cpu_ns hearthd) engine=$(cpu_ns engine) busy=$(stat busy_ms) tokens=$(stat generated)
@@ -124,12 +124,12 @@ part_overhead() {
         tokens=$(($(stat generated) - tokens))
         loop=$(calc "($(cpu_ns hearthd)-$loop)/$tokens/1e3") engine=$(calc "(($(cpu_ns engine)-$engine)-1e6*($(stat busy_ms)-$busy))/$tokens/1e3")
         row "HTTP and engine per token, $n stream$([ $n = 1 ] || echo s)" "$(calc "$loop+$engine" %.1f) us" "" "$(calc "$loop+$engine" %.1f)" '<=' 30 10 "of one core; event loop $loop, engine outside of steps $engine"
-        [ $n = 1 ] || continue
-        "$bin/bench_hops" 48 "$(calc "1000*$(seen inter_token_p50_ms)" %.0f)" 4000 >"$dir/hops"
-        hops=$(awk '$1 == "total_us" { print $2 }' "$dir/hops")
-        row "  ringing, waking and sending alone" "$(calc "$hops" %.1f) us" "" "$(calc "$hops" %.1f)" - - - "what the system takes for the same two threads and one packet at this pace, without a daemon (bench_hops)"
+        [ $n != 1 ] || pace=$(calc "1000*$(seen inter_token_p50_ms)" %.0f)
     done
     stop
+    "$bin/bench_hops" 48 "$pace" 4000 >"$dir/hops"
+    hops=$(awk '$1 == "total_us" { print $2 }' "$dir/hops")
+    row "  ringing, waking and sending alone" "$(calc "$hops" %.1f) us" "" "$(calc "$hops" %.1f)" - - - "what the system takes for the same two threads and a packet at one stream's pace, without a daemon (bench_hops)"
 }
 part_memory() {
     serve --model "$(model qwen3-0.6b q4_k_m)"
