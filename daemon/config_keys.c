@@ -77,7 +77,7 @@ const struct config_key config_keys[] = {
      .help = "Directory where the driver keeps the kernels it has compiled. Empty: that of CUDA_CACHE_PATH, else the driver's own."},
     {COUNT(threads, "auto", 0, 256), .zero = "auto",
      .help = "Decoder threads on cpu. auto: as many as affinity and cgroup quota allow."},
-    {COUNT(n_ctx, "auto", 0, 1048576), .zero = "auto",
+    {COUNT(n_ctx, "auto", 2, 1048576), .zero = "auto",
      .help = "Tokens a request may have, prompt included. auto: the model's, at most 8192."},
     {COUNT(slots, "32", 1, 256), .help = "Requests that run at once."},
     {SIZE(kv_memory, "auto", 0, 1024 * G), .zero = "auto",
@@ -317,8 +317,8 @@ static int parse_count_or_size(void *field, const struct config_key *key, const 
 
     if (key->zero && strcmp(value, key->zero) == 0)
         number = 0;
-    else if (!parse_number(value, key->type == CONFIG_SIZE, &number) || number < key->min ||
-             number > key->max)
+    else if (!parse_number(value, key->type == CONFIG_SIZE, &number) || number > key->max ||
+             (number < key->min && !(number == 0 && key->zero)))
         return refuse(key, value, err);
     if (key->type == CONFIG_SIZE)
         *(uint64_t *)field = number;

@@ -236,6 +236,21 @@ Test(config, zero_has_a_word_where_it_means_something)
     config_free(&c);
 }
 
+Test(config, a_context_has_room_for_a_token_of_prompt_and_one_of_text)
+{
+    struct config c;
+    struct error err = {0};
+    cr_assert_eq(load_file(&c, "n_ctx = 1\n", &err), -EINVAL);
+    cr_assert_not_null(strstr(err.text, "must be auto or 2 to 1048576 (got \"1\")"), "%s", err.text);
+    config_free(&c);
+    cr_assert_eq(load_file(&c, "n_ctx = 2\n", NULL), 0);
+    cr_assert_eq(c.n_ctx, 2);
+    config_free(&c);
+    cr_assert_eq(load_file(&c, "n_ctx = 0\n", NULL), 0, "auto");
+    cr_assert_eq(c.n_ctx, 0);
+    config_free(&c);
+}
+
 Test(config, a_gpu_is_named_by_its_number_and_auto_is_none_of_them)
 {
     struct config c;
