@@ -545,6 +545,41 @@ Test(engine, a_long_prompt_does_not_stop_a_running_text)
     rig_close(rig);
 }
 
+Test(engine, a_step_that_leaves_prompt_for_later_has_no_rest_of_eight_rows)
+{
+    struct rig_config c = usual;
+    c.n_slots = 8;
+    struct rig *rig = rig_open(c);
+    struct engine_request *texts[5], *big = request_new(some_prompt(2), 900, 1);
+    rig_hold(rig, 0);
+    for (uint32_t i = 0; i < 5; i++) {
+        texts[i] = request_new(some_prompt(3 + i), 5, 100);
+        texts[i]->ignore_eos = true;
+        submit(rig, texts[i]);
+    }
+    submit(rig, big);
+    rig_go(rig);
+    wait_done(rig, big);
+    uint32_t n_chunks = 0, done = 0;
+    for (uint32_t i = 0; i < atomic_load(&rig->fake->n_log); i++) {
+        const struct fake_log *l = &rig->fake->log[i];
+        done += l->rows_of[big->slot];
+        if (l->rows_of[big->slot] == 0 || done >= big->n_prompt)
+            continue;
+        cr_expect_eq(l->n_rows % 8, 0, "step %u: %u rows", i, l->n_rows);
+        n_chunks++;
+    }
+    cr_assert_gt(n_chunks, 2);
+    check_tokens(big);
+    for (uint32_t i = 0; i < 5; i++) {
+        wait_done(rig, texts[i]);
+        check_tokens(texts[i]);
+        request_free(texts[i]);
+    }
+    request_free(big);
+    rig_close(rig);
+}
+
 Test(engine, a_short_prompt_does_not_wait_for_a_long_one)
 {
     struct rig *rig = rig_open(usual);
