@@ -171,18 +171,26 @@ static void note_refusals(struct engine *e, uint32_t n_chains)
     }
 }
 
-uint32_t engine_draft_plan(struct engine *e, uint32_t n_logits)
+static uint32_t plan(struct engine *e, uint32_t n_logits, uint32_t *n_asked)
 {
     struct draft_step step = {.always = e->cfg.speculation == ENGINE_SPECULATE_ALWAYS};
     uint32_t n_chains = e->draft ? list_chains(e, &step.n_rows) : 0, most = n_logits;
     most = most < e->max_rows ? most : e->max_rows;
+    *n_asked = 0;
     if (n_chains == 0 || step.n_rows >= most || (!price_prefill(e, &step) && !step.always))
         return 0;
+    *n_asked = n_chains;
     step.n_max = most - step.n_rows;
     uint32_t n = draft_plan(&e->draft->costs, &e->draft->all, &step, e->draft->chains, n_chains);
     for (uint32_t i = 0; i < n_chains; i++)
         e->draft->of[e->draft->slots[i]].n = e->draft->chains[i].n;
-    note_refusals(e, n_chains);
+    return n;
+}
+
+uint32_t engine_draft_plan(struct engine *e, uint32_t n_logits)
+{
+    uint32_t n_asked, n = plan(e, n_logits, &n_asked);
+    note_refusals(e, n_asked);
     return n;
 }
 
@@ -217,7 +225,13 @@ bool engine_draft_holds(struct engine *e)
     if (!e->draft || e->n_flights == 0)
         return false;
     const struct flight *last = &e->flights[(e->first_flight + e->n_flights - 1) % MAX_FLIGHTS];
-    return last->n_draft > 0 || engine_draft_plan(e, STEP_MAX_LOGITS) > 0;
+    if (last->n_draft > 0)
+        return true;
+    uint32_t n_asked, n = plan(e, STEP_MAX_LOGITS, &n_asked);
+    if (n ==
+        0) /* the next step is built without drafts, and now; else it is planned again when it is built */
+        note_refusals(e, n_asked);
+    return n > 0;
 }
 
 /* ---- what came back ---- */

@@ -110,7 +110,7 @@ struct engine {
     struct row_price beside;
     struct step step;
 
-    /* Figures: written by the engine thread (n_open, n_rejected also by the submitting one). */
+    /* Figures: written by the engine thread (n_open, rejected also by the submitting one). */
     _Atomic bool faulted, idle;
     _Atomic uint32_t n_open, n_held, n_running; /* requests: unfinished, in the queue without room, running */
     _Atomic uint64_t completed, failed, rejected, cancelled, timed_out;

@@ -36,10 +36,13 @@ static bool sane(const struct engine *e, const struct flight *f, const struct st
 {
     const struct asked *a = &f->asked[result->logit_index];
     bool in_range = result->token >= 0 && (e->n_vocab == 0 || (uint32_t)result->token < e->n_vocab);
-    if (result->slot == a->slot && ((result->flags & STEP_RESULT_NOT_FINITE) || in_range))
+    if (result->step == f->id && result->slot == a->slot &&
+        ((result->flags & STEP_RESULT_NOT_FINITE) || in_range))
         return true;
-    error_set(why, -EIO, "step %llu: the decoder answered token %d of slot %u where slot %u was asked",
-              (unsigned long long)f->id, (int)result->token, result->slot, a->slot);
+    error_set(why, -EIO,
+              "step %llu: the decoder answered token %d of slot %u in step %llu where slot %u was asked",
+              (unsigned long long)f->id, (int)result->token, result->slot, (unsigned long long)result->step,
+              a->slot);
     return false;
 }
 

@@ -42,6 +42,7 @@ struct fake {
     const int32_t *end_tokens;
     uint32_t n_end_tokens;
     uint64_t fail_at;  /* poll fails at this step; 0: never */
+    uint64_t twice_at; /* from this step on logit row 0 is answered twice and row 1 not; 0: never */
     _Atomic bool lost; /* every poll fails, with nothing to do as well */
     bool echo;         /* seven tokens of eight follow from the one before alone: the text repeats itself */
     bool alone;        /* a page serves one sequence only; set before the engine opens */
@@ -268,6 +269,10 @@ static inline int fake_answer(struct fake *f, const struct step *s, uint32_t i, 
         out->logprob = fake_logprob(h, token);
     for (uint32_t t = 0; t < l->n_top; t++)
         out->top[t] = (struct step_top){.token = (int32_t)t, .logprob = fake_logprob(h, (int32_t)t)};
+    if (f->twice_at && s->id >= f->twice_at && i == 1) { /* the first row's answer again */
+        out->logit_index = 0;
+        out->slot = s->rows[s->logits[0].row].slot;
+    }
     return 0;
 }
 

@@ -373,6 +373,31 @@ Test(engine, a_decoder_fault_ends_every_request_and_refuses_new_ones)
     rig_close(rig);
 }
 
+Test(engine, a_decoder_that_answers_one_row_twice_and_another_not_is_at_fault)
+{
+    struct rig *rig = rig_open(usual);
+    struct engine_request *r[2];
+    struct error why = {0};
+    rig->fake->twice_at = 6;
+    rig_hold(rig, 0);
+    for (int i = 0; i < 2; i++) {
+        r[i] = request_new(some_prompt((uint32_t)i), 5, 100);
+        r[i]->ignore_eos = true;
+        submit(rig, r[i]);
+    }
+    rig_go(rig);
+    for (int i = 0; i < 2; i++) {
+        wait_done(rig, r[i]);
+        cr_expect_eq(r[i]->finish, ENGINE_FAULT);
+        check_tokens(r[i]);
+    }
+    cr_assert(engine_fault(rig->e, &why));
+    cr_expect(strstr(why.text, "the decoder answered token"), "%s", why.text);
+    for (int i = 0; i < 2; i++)
+        request_free(r[i]);
+    rig_close(rig);
+}
+
 Test(engine, logits_that_are_not_finite_fail_their_request_only)
 {
     struct rig *rig = rig_open(usual);
