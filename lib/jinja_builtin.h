@@ -22,7 +22,6 @@ struct jinja_builtin {
     const char *params[JINJA_MAX_PARAMS]; /* NULL after the last */
     unsigned n_required;
     bool variadic;
-    enum jinja_kind on; /* of methods: the kind they belong to */
 };
 
 /* NULL when there is none. */

@@ -393,9 +393,8 @@ static bool eval_choice(struct jinja_run *r, const struct jinja_node *n, struct 
 
 /* --- calls --- */
 
-/* Positional and named ones; both are empty to begin with. */
-static bool eval_arguments(struct jinja_run *r, const struct jinja_node *list, struct jinja_list *args,
-                           struct jinja_dict *named)
+bool jinja_eval_arguments(struct jinja_run *r, const struct jinja_node *list, struct jinja_list *args,
+                          struct jinja_dict *named)
 {
     struct jinja_value v;
     for (; list; list = list->next) {
@@ -480,7 +479,7 @@ static bool eval_call(struct jinja_run *r, const struct jinja_node *n, struct ji
     struct jinja_value callee;
     struct jinja_list args = {0};
     struct jinja_dict named = {0};
-    return jinja_eval(r, n->a, &callee) && eval_arguments(r, n->list, &args, &named) &&
+    return jinja_eval(r, n->a, &callee) && jinja_eval_arguments(r, n->list, &args, &named) &&
            call_value(r, &callee, &args, &named, out);
 }
 
@@ -489,7 +488,7 @@ static bool eval_filter(struct jinja_run *r, const struct jinja_node *n, struct 
     struct jinja_value self;
     struct jinja_list args = {0};
     struct jinja_dict named = {0};
-    return jinja_eval(r, n->a, &self) && eval_arguments(r, n->list, &args, &named) &&
+    return jinja_eval(r, n->a, &self) && jinja_eval_arguments(r, n->list, &args, &named) &&
            jinja_call_builtin(r, n->builtin, &self, &args, &named, out);
 }
 

@@ -274,14 +274,8 @@ static bool run_calling(struct jinja_run *r, const struct jinja_node *n)
         return false;
     if (callee.kind != JINJA_MACRO)
         return jinja_fail(r, -EBADMSG, "call needs a macro, not %s", jinja_kind_name(&callee));
-    for (const struct jinja_node *one = n->b->list; one; one = one->next) {
-        bool keyword = one->kind == NODE_KEYWORD;
-        if (!jinja_eval(r, keyword ? one->a : one, &v) ||
-            (keyword ? !jinja_put_pair(r, &named, jinja_string(one->text.s, one->text.len, false), v)
-                     : !jinja_push(r, &args, v)))
-            return false;
-    }
-    return make_macro(r, n->c, &caller) && jinja_put_pair(r, &named, jinja_word("caller"), caller) &&
+    return jinja_eval_arguments(r, n->b->list, &args, &named) && make_macro(r, n->c, &caller) &&
+           jinja_put_pair(r, &named, jinja_word("caller"), caller) &&
            jinja_call_macro(r, callee.object, &args, &named, &v) && jinja_print(r, r->out, &v);
 }
 

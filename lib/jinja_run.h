@@ -146,6 +146,9 @@ bool jinja_replace(struct jinja_run *r, struct jinja_text text, struct jinja_tex
 /* --- running --- */
 
 bool jinja_eval(struct jinja_run *r, const struct jinja_node *n, struct jinja_value *out);
+/* Positional and named ones of a call; both are empty to begin with. */
+bool jinja_eval_arguments(struct jinja_run *r, const struct jinja_node *list, struct jinja_list *args,
+                          struct jinja_dict *named);
 bool jinja_call_macro(struct jinja_run *r, const struct jinja_macro *m, const struct jinja_list *args,
                       const struct jinja_dict *named, struct jinja_value *out);
 /* Calls a builtin with positional and named arguments. */

@@ -261,14 +261,20 @@ FILTER(rounded)
     if (!jinja_is_number(v) || digits < -15 || digits > 15 || (args->given[1] && method->kind != JINJA_TEXT))
         return jinja_fail(r, -EBADMSG, "round needs a number and at most 15 digits");
     double f = jinja_number(v), scale = pow(10, (double)digits);
-    if (args->given[1] && jinja_text_is(method->text, "ceil"))
+    if (args->given[1] && jinja_text_is(method->text, "ceil")) {
         *out = jinja_float(ceil(f * scale) / scale);
-    else if (args->given[1] && jinja_text_is(method->text, "floor"))
+    } else if (args->given[1] && jinja_text_is(method->text, "floor")) {
         *out = jinja_float(floor(f * scale) / scale);
-    else if (v->kind != JINJA_FLOAT)
-        *out = jinja_int(digits < 0 ? (int64_t)nearest(f, (int)digits) : jinja_integer(v));
-    else
+    } else if (v->kind == JINJA_FLOAT) {
         *out = isfinite(f) ? jinja_float(nearest(f, (int)digits)) : *v;
+    } else if (digits >= 0) {
+        *out = jinja_int(jinja_integer(v));
+    } else {
+        double whole = nearest(f, (int)digits);
+        if (!(whole >= -0x1p63 && whole < 0x1p63))
+            return jinja_fail(r, -EBADMSG, "round: the result needs more than 64 bits");
+        *out = jinja_int((int64_t)whole);
+    }
     return true;
 }
 

@@ -12,8 +12,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define JINJA_MAX_DEPTH 100 /* of lists in dicts in lists ... that are compared or printed */
-
 enum jinja_kind {
     JINJA_UNDEFINED,
     JINJA_NONE,

@@ -277,7 +277,9 @@ Test(jinja, filters_of_numbers)
                {"-5 | abs", "5"}, {"-5.5 | abs", "5.5"}, {"2.5 | round", "2.0"}, {"3.5 | round", "4.0"},
                {"2.567 | round(2)", "2.57"}, {"2.567 | round(1, 'floor')", "2.5"},
                {"2.51 | round(1, 'ceil')", "2.6"}, {"3 | round", "3"}, {"25 | round(-1)", "20"},
-               {"-35 | round(-1)", "-40"}, {"25.5 | round(-1)", "30.0"});
+               {"-35 | round(-1)", "-40"}, {"25.5 | round(-1)", "30.0"},
+               {"9223372036854775807 | round", "9223372036854775807"});
+    expect_fails("{{ 9223372036854775807 | round(-1) }}", NOTHING, -EBADMSG, "64 bits");
 }
 
 Test(jinja, filters_that_choose)
