@@ -58,7 +58,10 @@ void api_requests(struct request *r)
         more = true;
     }
     buf_puts(&r->out, "]}\n");
-    request_reply(r, 200);
+    if (request_has_room(r))
+        request_reply(r, 200);
+    else
+        request_fail(r, &r->error);
 }
 
 static struct generation *find(struct request *r, const char *id)

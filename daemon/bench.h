@@ -10,8 +10,11 @@
 #include <stdio.h>
 
 #define BENCH_MAX_LIST 8
-#define BENCH_MAX_ROWS 128
-#define BENCH_MAX_REPS 101
+/* All that a command line can ask for: prompts, and texts of every length, depth and number; with every
+ * executor. */
+#define BENCH_MAX_TESTS (BENCH_MAX_LIST + BENCH_MAX_LIST * (1 + BENCH_MAX_LIST) * (1 + BENCH_MAX_LIST))
+#define BENCH_MAX_ROWS  (3 * BENCH_MAX_TESTS)
+#define BENCH_MAX_REPS  101
 
 struct bench_list {
     uint32_t n, items[BENCH_MAX_LIST];

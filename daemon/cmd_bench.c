@@ -2,11 +2,11 @@
 #include "bench.h"
 #include "commands.h"
 #include "cpu/roofline.h"
+#include "cpu/team.h"
 #include "executor.h"
 #include "log.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -62,8 +62,11 @@ static int take_option(void *context, int argc, char **argv, struct error *err)
         if (strcmp(argv[0], lists[i].flag) != 0)
             continue;
         int rc = parse_list(lists[i].list, argv[0], argc > 1 ? argv[1] : "", lists[i].min, lists[i].max, err);
-        if (rc == 0 && lists[i].list == &repetitions)
+        if (rc == 0 && lists[i].list == &repetitions) {
+            if (repetitions.n > 1)
+                return error_set(err, -EINVAL, "-r takes one number (got %s)", log_quote(argv[1]));
             o->repetitions = repetitions.items[0];
+        }
         return rc < 0 ? rc : 2;
     }
     return 0;
@@ -93,13 +96,13 @@ static void usage(void)
 /* ---- tests ---- */
 
 struct bench_plan {
-    struct bench_test tests[BENCH_MAX_ROWS];
+    struct bench_test tests[BENCH_MAX_TESTS];
     uint32_t n;
 };
 
 static void plan_add(struct bench_plan *plan, struct bench_test test)
 {
-    if (plan->n < BENCH_MAX_ROWS && test.n_tokens > 0)
+    if (test.n_tokens > 0)
         plan->tests[plan->n++] = test;
 }
 
@@ -182,7 +185,7 @@ static int run_tests(struct offline *o, const struct bench_plan *plan, const str
             return -ENOMEM;
         limits = (struct bench_limits){look_at_machine, roofline};
     }
-    for (uint32_t i = 0; i < plan->n && report->n_rows < BENCH_MAX_ROWS && rc == 0; i++) {
+    for (uint32_t i = 0; i < plan->n && rc == 0; i++) {
         rc = bench_measure(o, &plan->tests[i], opt->repetitions, &limits, &rows[report->n_rows], err);
         report->n_rows += rc == 0;
     }
@@ -272,20 +275,13 @@ static int bench_model(struct config *cfg, const struct bench_options *opt, stru
     return rc == 0 && opt->ops && !opt->json ? print_ops(cfg, &plan, err) : rc;
 }
 
-static uint32_t usable_cpus(void)
-{
-    cpu_set_t set;
-
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
-}
-
 static int bench(struct config *cfg, void *options, struct error *err)
 {
     const struct bench_options *opt = options;
 
     if (!opt->roofline || config_is_set(cfg, "model"))
         return bench_model(cfg, opt, err);
-    uint32_t threads = cfg->threads ? cfg->threads : usable_cpus();
+    uint32_t threads = cfg->threads ? cfg->threads : team_cores();
     threads = threads < ROOFLINE_MAX_THREADS ? threads : ROOFLINE_MAX_THREADS;
     struct roofline *r = open_roofline(threads, err);
     if (!r)

@@ -175,8 +175,8 @@ static int read_stdin(char **out, size_t *n, struct error *err)
     return 0;
 }
 
-static int encode_prompt(const struct run_options *o, const struct runtime *r, int32_t **ids, size_t *n_ids,
-                         struct error *err)
+static int encode_prompt(const struct run_options *o, const struct tokenizer *t, uint32_t n_ctx,
+                         int32_t **ids, size_t *n_ids, struct error *err)
 {
     struct tokenizer_flags flags = {.add_special = !o->no_special, .parse_special = !o->no_special};
     char *text = NULL;
@@ -188,11 +188,11 @@ static int encode_prompt(const struct run_options *o, const struct runtime *r, i
     else
         rc = read_stdin(&text, &n, err);
     if (rc == 0)
-        rc = tokenizer_encode(r->tokenizer, text ? text : o->prompt, n, flags, 0, ids, n_ids, err);
+        rc = tokenizer_encode(t, text ? text : o->prompt, n, flags, 0, ids, n_ids, err);
     free(text);
-    if (rc == 0 && *n_ids >= r->n_ctx)
+    if (rc == 0 && *n_ids >= n_ctx)
         return error_set(err, -EINVAL, "the prompt has %zu tokens, the context %u; see --n-ctx", *n_ids,
-                         r->n_ctx);
+                         n_ctx);
     if (rc == 0 && *n_ids == 0)
         return error_set(err, -EINVAL, "the prompt is empty: give one as an argument or on stdin");
     return rc;
@@ -311,7 +311,7 @@ static int verdict(struct offline *o, const struct engine_request *q, struct err
 static int run_prompt(struct offline *o, const struct run_options *opt, const int32_t *ids, size_t n_ids,
                       struct error *err)
 {
-    uint32_t room = o->runtime.n_ctx - (uint32_t)n_ids;
+    uint32_t n_ctx = engine_n_ctx(o->engine), room = n_ctx - (uint32_t)n_ids;
     uint32_t wanted = opt->max_tokens ? opt->max_tokens : room < 256 ? room : 256;
     struct engine_token *out = calloc(wanted, sizeof *out);
     struct engine_request q = {.prompt = ids,
@@ -326,7 +326,7 @@ static int run_prompt(struct offline *o, const struct run_options *opt, const in
         return error_set(err, -ENOMEM, "out of memory");
     int rc = wanted > room
                  ? error_set(err, -EINVAL, "%zu prompt tokens and --max-tokens %u are over the context of %u",
-                             n_ids, wanted, o->runtime.n_ctx)
+                             n_ids, wanted, n_ctx)
                  : engine_submit(o->engine, &q, err);
     if (rc == 0) {
         interruptible = o;
@@ -355,7 +355,7 @@ static int run(struct config *cfg, void *options, struct error *err)
         opt->sampling.seed >>= 11; /* 53 bits, so that it can be given again everywhere */
     int rc = offline_open(&o, cfg, err);
     if (rc == 0)
-        rc = encode_prompt(opt, &o.runtime, &ids, &n_ids, err);
+        rc = encode_prompt(opt, o.runtime.tokenizer, engine_n_ctx(o.engine), &ids, &n_ids, err);
     if (rc == 0)
         rc = run_prompt(&o, opt, ids, n_ids, err);
     free(ids);

@@ -277,6 +277,7 @@ void listener_close(struct listener *l)
         if (l->fd >= 0)
             close(l->fd);
         l->fd = -1;
+        remove_path(l);
         return;
     }
     uv_poll_stop(&l->poll);

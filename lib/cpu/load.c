@@ -92,6 +92,11 @@ static int choose_pages(struct decoder *d, struct error *err)
     return 0;
 }
 
+static size_t rope_pairs(const struct decoder *d, const struct model_config *c)
+{
+    return (size_t)d->cfg.n_ctx * (c->rope_dim / 2);
+}
+
 static int check_fit(struct decoder *d, struct error *err)
 {
     size_t weights = weights_size(d->graph, err);
@@ -100,20 +105,22 @@ static int check_fit(struct decoder *d, struct error *err)
     struct arena counted = {0};
     place_scratch(d, &counted);
     uint64_t kv = d->n_pages * (uint64_t)kv_page_size(&d->attend.kv), available = memory_available();
-    uint64_t needed = weights + counted.used + kv;
+    uint64_t rope = 2 * sizeof(float) * (uint64_t)rope_pairs(d, model_config(d->graph->model));
+    uint64_t needed = weights + counted.used + rope + kv;
     if (needed > available)
-        return error_set(
-            err, -ENOMEM,
-            "%s needs %.0f MiB (weights %.0f, KV cache %.0f, scratch %.0f), %.0f MiB are available",
-            gguf_path(model_gguf(d->graph->model)), MIB(needed), MIB(weights), MIB(kv), MIB(counted.used),
-            MIB(available));
+        return error_set(err, -ENOMEM,
+                         "%s needs %.0f MiB (weights %.0f, KV cache %.0f, scratch %.0f, rotation table "
+                         "%.0f), %.0f MiB are "
+                         "available",
+                         gguf_path(model_gguf(d->graph->model)), MIB(needed), MIB(weights), MIB(kv),
+                         MIB(counted.used), MIB(rope), MIB(available));
     return 0;
 }
 
 /* Cosines and sines apart, so that a vector of pairs is one load of each. */
 static int take_rope(struct decoder *d, const struct model_config *c, struct error *err)
 {
-    size_t pairs = (size_t)d->cfg.n_ctx * (c->rope_dim / 2);
+    size_t pairs = rope_pairs(d, c);
     struct memory_block table = {0};
     int rc = memory_take(&d->rope, 2 * pairs * sizeof(float) + 64, "rotation table", err);
     if (rc == 0)

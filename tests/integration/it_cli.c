@@ -146,6 +146,14 @@ Test(cli, check_config_refuses_what_serve_does_with_the_same_words)
             process_free(&p);
         }
     }
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/hearth-%d.sock", (int)getpid());
+    cr_assert_eq(PROCESS_RUN(&p, "serve", "--model", PROCESS_MODEL, "--port", "any", "--unix-socket", path,
+                             "--tls-port", "any", "--tls-certificate", "/nonexistent", "--tls-key",
+                             "/dev/null"),
+                 2);
+    cr_assert_eq(access(path, F_OK), -1, "what was bound before the error is taken back");
+    process_free(&p);
     cr_assert_eq(PROCESS_RUN(&p, "check-config", "--host", "localhost", "--unix-socket", "/tmp/s",
                              "--executor", "graph"),
                  0, "the machine may have a GPU: %s", p.stderr_text);
@@ -259,6 +267,17 @@ Test(cli, kv_memory_too_small_for_one_page_is_2)
 {
     cr_assert_eq(PROCESS_RUN(&p, "run", "--model", PROCESS_MODEL, "--kv-memory", "1K", "Once"), 2);
     expect_in(p.stderr_text, "the KV cache may take 1024 bytes, one page of 64 tokens takes");
+}
+
+Test(cli, run_without_a_length_writes_what_fits_into_kv_memory)
+{
+    cr_assert_eq(
+        PROCESS_RUN(&p, "run", "--model", PROCESS_MODEL, "--kv-memory", "192K", "--ignore-eos", "Once"), 0,
+        "%s", p.stderr_text);
+    process_free(&p);
+    cr_assert_eq(PROCESS_RUN(&p, "run", "--model", PROCESS_MODEL, "--kv-memory", "192K", "-n", "64", "Once"),
+                 2);
+    expect_in(p.stderr_text, "--max-tokens 64 are over the context of 64");
 }
 
 Test(cli, a_context_that_kv_memory_cannot_hold_is_said)

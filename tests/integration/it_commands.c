@@ -137,6 +137,12 @@ Test(commands, bench_json_is_one_object_with_a_row_per_test)
     json_decref(report);
 }
 
+Test(commands, bench_takes_one_number_of_repetitions)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "bench", "--model", PROCESS_MODEL, "-r", "3,9"), 2);
+    expect_in(p.stderr_text, "-r takes one number (got \"3,9\")");
+}
+
 Test(commands, bench_ops_lists_the_graph_ops)
 {
     cr_assert_eq(PROCESS_RUN(&p, "bench", "--model", PROCESS_MODEL, "-p", "0", "-n", "8", "-r", "1", "--ops"),
