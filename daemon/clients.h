@@ -7,7 +7,6 @@
 struct client;
 struct clients {
     struct client **buckets; /* of a chained hash table; NULL: nobody yet */
-    uint32_t n;
 };
 
 /* One more request of `id`, unless it has `limit` already (or memory is out: then it is let in uncounted). */

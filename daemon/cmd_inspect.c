@@ -16,9 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_N_CTX 8192
-#define SHOWN_ITEMS   6   /* of an array of metadata */
-#define SHOWN_BYTES   100 /* of a text */
+#define SHOWN_ITEMS 6   /* of an array of metadata */
+#define SHOWN_BYTES 100 /* of a text */
 
 static int usage(void)
 {
@@ -33,7 +32,7 @@ struct inspection_memory inspection_memory(const struct inspection *in)
     const struct kv_layout kv = {c->n_layers, c->n_kv_heads, c->head_dim,
                                  runtime_kv_type(&defaults, in->model)};
     struct inspection_memory m = {.kv_type = (int)kv.type, .kv_per_page = kv_page_size(&kv)};
-    m.n_ctx = c->n_ctx_train < DEFAULT_N_CTX ? c->n_ctx_train : DEFAULT_N_CTX;
+    m.n_ctx = runtime_default_n_ctx(c);
     m.kv_per_token = m.kv_per_page / KV_PAGE_TOKENS;
     m.kv_per_slot = ((uint64_t)m.n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS * m.kv_per_page;
     m.scratch = (uint64_t)in->program->row_floats * sizeof(float) * STEP_MAX_ROWS +

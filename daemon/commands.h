@@ -39,7 +39,7 @@ int command_run_configured(const struct command_configured *c, void *options, in
 
 /* The exit code that a lib/ error stands for (error.h names the codes). */
 int command_exit_code(int code);
-/* Prints "hearthd: <words>" to stderr and returns the exit code of err->code. */
+/* Logs the words as an error and returns the exit code of err->code. */
 int command_fail(const struct error *err);
 /* The same for an error of config_load(): 2 whatever the errno, but for memory. */
 int command_fail_config(const struct error *err);

@@ -6,9 +6,9 @@
  * flag, the value, and what is allowed; an unknown key names the nearest one. A key is in the table only
  * when what it switches works.
  *
- * A new key is a field of struct config and a row in config.c, nothing else. Thread: filled once at start
- * (and read again into a second struct on SIGHUP), constant afterwards. Memory: the struct owns its strings
- * and lists until config_free(). */
+ * A new key is a field of struct config and a row in config_keys.c, nothing else. Thread: filled once at
+ * start (and read again into a second struct on SIGHUP), constant afterwards. Memory: the struct owns its
+ * strings and lists until config_free(). */
 #pragma once
 #include "backend.h"
 #include "error.h"
@@ -47,7 +47,7 @@ struct config {
     char *api_keys_file, *admin_key_file;
     struct config_list cors_origins, allowed_hosts, trusted_proxies;
 
-    char *model;         /* "": the one in the install's models/, see serve.c */
+    char *model;         /* "": the one in the install's models/, see model_file.c */
     char *model_dir;     /* "": where the model lies */
     char *chat_template; /* a file, "chatml", or "": the model's own */
     int backend;         /* enum config_backend */
@@ -92,7 +92,7 @@ struct config {
 };
 
 /* What a command takes beside the keys. `option` is asked for every argument that is not a key's flag:
- * it returns how many arguments it took (argv[0] is this one, argc - 0 are left), 0 when it does not know it,
+ * it returns how many arguments it took (argv[0] is this one, argc are left), 0 when it does not know it,
  * or a negative errno with *err set. */
 struct config_arguments {
     int argc; /* without the program's and the command's name */

@@ -1,5 +1,5 @@
-/* config_keys.h - the table of keys, and one value as text: parsed, checked, printed. Only config.c and its
- * tests look in here. Thread: the table is constant. */
+/* config_keys.h - the table of keys, and one value as text: parsed, checked, printed. Only config.c,
+ * config_print.c and their tests look in here. Thread: the table is constant. */
 #pragma once
 #include "config.h"
 

@@ -69,8 +69,9 @@ static void handle_closed(struct connection *c)
 }
 
 /* libmicrohttpd does not look again when the end of the connection came with the last bytes, in a header or
- * a body: a request that is not whole with what was sent never will be. One that is whole and waits is given
- * up; one that has its reply on the way keeps it, since a client may close its side alone. */
+ * a body: a request that is not whole with what was sent never will be. One that is whole and waits, for its
+ * text or for its client to read, is given up. One that was answered at once keeps its reply, since a client
+ * may close its side alone. */
 static void on_watch(uv_poll_t *watch, int status, int events)
 {
     struct connection *c = watch->data;

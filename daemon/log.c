@@ -1,4 +1,5 @@
 #include "log.h"
+#include "utf8.h"
 
 #include <limits.h>
 #include <poll.h>
@@ -53,20 +54,6 @@ bool log_enabled(enum log_level level)
     return (int)level <= atomic_load_explicit(&current_level, memory_order_relaxed);
 }
 
-/* Bytes of the UTF-8 character that begins here, 0 when it is none. */
-static size_t utf8_length(const unsigned char *s)
-{
-    size_t n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
-
-    for (size_t i = 1; i < n; i++)
-        if ((s[i] & 0xc0) != 0x80)
-            return 0;
-    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) || (s[0] == 0xf0 && s[1] < 0x90) ||
-        (s[0] == 0xf4 && s[1] > 0x8f))
-        return 0;
-    return n;
-}
-
 /* Control characters of ASCII, and U+0080..U+009F, which terminals obey too. */
 static bool is_control(const unsigned char *s)
 {
@@ -84,7 +71,7 @@ static bool append_escaped(char *out, size_t room, size_t *n, const char *text, 
 
     while (*s) {
         char piece[8];
-        size_t length = utf8_length(s), taken = length ? length : 1;
+        size_t length = utf8_char((const char *)s, strnlen((const char *)s, 4)), taken = length ? length : 1;
         if (length == 0 || is_control(s)) {
             if (style == ESCAPE_JSON) /* a byte that is no UTF-8 is shown as if it were Latin-1 */
                 length = (size_t)snprintf(piece, sizeof piece, "\\u%04x", taken == 2 ? s[1] : s[0]);
@@ -193,45 +180,40 @@ static void write_line(enum log_level level, const char *id, const char *message
     pthread_mutex_unlock(&one_at_a_time);
 }
 
-static void log_write(enum log_level level, const char *id, const char *fmt, va_list args)
+static void log_write(enum log_level level, const char *fmt, va_list args)
 {
     char message[LOG_MAX_LINE];
 
     if (!log_enabled(level))
         return;
     vsnprintf(message, sizeof message, fmt, args);
-    write_line(level, id, message, "");
+    write_line(level, NULL, message, "");
 }
 
-#define LOG_AT(level, id)                                                                                    \
+#define LOG_AT(level)                                                                                        \
     va_list args;                                                                                            \
     va_start(args, fmt);                                                                                     \
-    log_write(level, id, fmt, args);                                                                         \
+    log_write(level, fmt, args);                                                                             \
     va_end(args)
 
 void log_error(const char *fmt, ...)
 {
-    LOG_AT(LOG_LEVEL_ERROR, NULL);
+    LOG_AT(LOG_LEVEL_ERROR);
 }
 
 void log_warn(const char *fmt, ...)
 {
-    LOG_AT(LOG_LEVEL_WARN, NULL);
+    LOG_AT(LOG_LEVEL_WARN);
 }
 
 void log_info(const char *fmt, ...)
 {
-    LOG_AT(LOG_LEVEL_INFO, NULL);
+    LOG_AT(LOG_LEVEL_INFO);
 }
 
 void log_debug(const char *fmt, ...)
 {
-    LOG_AT(LOG_LEVEL_DEBUG, NULL);
-}
-
-void log_request(enum log_level level, const char *id, const char *fmt, ...)
-{
-    LOG_AT(level, id);
+    LOG_AT(LOG_LEVEL_DEBUG);
 }
 
 static void append_key(char *out, size_t room, size_t *n, const char *name, const char *text)

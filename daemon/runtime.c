@@ -38,11 +38,16 @@ int runtime_check(const struct config *cfg, struct error *err)
                           err);
 }
 
+uint32_t runtime_default_n_ctx(const struct model_config *mc)
+{
+    return mc->n_ctx_train < DEFAULT_N_CTX ? mc->n_ctx_train : DEFAULT_N_CTX;
+}
+
 static uint32_t choose_n_ctx(const struct config *cfg, const struct model_config *mc)
 {
     if (cfg->n_ctx == 0)
-        return mc->n_ctx_train && mc->n_ctx_train < DEFAULT_N_CTX ? mc->n_ctx_train : DEFAULT_N_CTX;
-    if (mc->n_ctx_train && cfg->n_ctx > mc->n_ctx_train)
+        return runtime_default_n_ctx(mc);
+    if (cfg->n_ctx > mc->n_ctx_train)
         log_warn("n_ctx %u is more than the %u the model was trained with: expect nonsense beyond",
                  cfg->n_ctx, mc->n_ctx_train);
     return cfg->n_ctx;

@@ -12,6 +12,7 @@ struct engine;
 struct engine_config;
 struct executor;
 struct model;
+struct model_config;
 struct tokenizer;
 
 struct runtime {
@@ -38,6 +39,8 @@ int runtime_check(const struct config *cfg, struct error *err);
 /* The type of the cache. auto depends on the model alone, so that every machine gives the same text: bf16 as
  * in the models' training, which what products round hides; f16 where they round nothing. */
 enum kv_type runtime_kv_type(const struct config *cfg, const struct model *m);
+/* The context that n_ctx = auto gives the model. */
+uint32_t runtime_default_n_ctx(const struct model_config *mc);
 
 /* The two halves of runtime_open(): what the file says, then backend and executor. In between the file's own
  * bytes can be read at leisure: loading drops their pages as it packs. After a failed runtime_load() the

@@ -3,7 +3,7 @@
  * take a `struct error *`, which may be NULL. The first error set is kept, so the root cause survives.
  * Thread: a struct error belongs to its caller; nothing here is shared.
  *
- * Codes with a meaning of their own, which daemon/main.c turns into exit codes:
+ * Codes with a meaning of their own, which command_exit_code() turns into exit codes:
  *   -ENOENT, -EACCES, -EISDIR  file missing or unreadable      -EBADMSG  file broken
  *   -ENOTSUP  file valid but not supported                     -ENODEV   no device or driver
  *   -ENOMEM   out of memory                                    -EINVAL   bad argument or configuration

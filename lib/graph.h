@@ -20,7 +20,7 @@
  *   ARGMAX     logits    -              1         samples (greedy at temperature 0); only rows that ask for
  *                                                 logits
  *
- * Nodes after `head` (the last node before the output norm) run only for rows that need logits.
+ * Nodes marked `head` (the output norm and what follows it) run only for rows that need logits.
  * Thread: one builder; immutable afterwards. */
 /* clang-format on */
 #pragma once

@@ -76,11 +76,6 @@ bool tokenizer_adds_bos(const struct tokenizer *t)
     return t->add_bos;
 }
 
-bool tokenizer_adds_eos(const struct tokenizer *t)
-{
-    return t->add_eos;
-}
-
 bool tokenizer_drops_space(const struct tokenizer *t)
 {
     return t->spm && t->space_prefix;

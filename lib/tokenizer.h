@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 struct gguf;
-struct tokenizer; /* opaque: the fields are in tokenizer.c */
+struct tokenizer; /* opaque: the fields are in tokenizer_private.h */
 
 enum token_attr { /* bits */
                   TOKEN_NORMAL = 1,
@@ -40,7 +40,6 @@ size_t tokenizer_max_piece(
 int32_t tokenizer_bos(const struct tokenizer *t);
 int32_t tokenizer_eos(const struct tokenizer *t);
 bool tokenizer_adds_bos(const struct tokenizer *t);
-bool tokenizer_adds_eos(const struct tokenizer *t);
 
 /* Whether this token ends a text: the file's eos, eot and eom, and the known end markers (<|im_end|>,
  * <|eot_id|>, …) that reference engines treat so. */
@@ -76,8 +75,8 @@ struct tokenizer_piece tokenizer_text(const struct tokenizer *t, int32_t token);
 struct tokenizer_piece tokenizer_piece(const struct tokenizer *t, int32_t token, bool special);
 
 /* Incremental decoding: bytes go in, whole UTF-8 characters come out. Invalid bytes become U+FFFD (as the
- * WHATWG decoder replaces them), so what comes out is always valid UTF-8. Zero-initialise; `first` is set by
- * the caller for an SPM text whose first space is to be dropped (see tokenizer_drops_space). */
+ * WHATWG decoder replaces them), so what comes out is always valid UTF-8. Zero-initialise; `drop_space` is
+ * set by the caller for an SPM text whose first space is to be dropped (see tokenizer_drops_space). */
 struct tokenizer_decoder {
     unsigned char held[4]; /* bytes of a character not complete yet */
     uint8_t n_held;
@@ -92,8 +91,8 @@ size_t tokenizer_decode(struct tokenizer_decoder *d, const char *bytes, size_t n
 /* At the end of a text: what is still held becomes one U+FFFD per maximal ill-formed part. */
 size_t tokenizer_decode_flush(struct tokenizer_decoder *d, char *out);
 
-/* Whether a text that begins with these tokens had a space put before it by the encoder (SPM
- * add_space_prefix), which whole-text detokenising takes away again. */
+/* Whether the encoder puts a space before a text (SPM add_space_prefix), which whole-text detokenising takes
+ * away again. */
 bool tokenizer_drops_space(const struct tokenizer *t);
 
 /* Whole text of n ids, malloc'ed, NUL-terminated, valid UTF-8; control tokens appear only when `special`. */

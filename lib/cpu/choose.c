@@ -42,8 +42,7 @@ void decoder_choose(struct decoder *d, uint32_t i, const float *logits, void *sc
         bool plain = is_plain_greedy(&d->slots.slot[row->slot].sampling, bans);
         r->token = plain ? largest : pick(d, row, want, logits, scratch);
     }
-    if (largest < 0 || r->token < 0) { /* also when biases and bans left no token */
-        r->token = 0;
+    if (largest < 0) {
         r->flags |= STEP_RESULT_NOT_FINITE;
         return;
     }

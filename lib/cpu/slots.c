@@ -4,12 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-size_t slots_size(uint32_t n_slots, uint32_t n_ctx)
-{
-    return n_slots * (sizeof(struct slot) + ((size_t)n_ctx + 63) / 64 * sizeof(uint32_t) +
-                      (size_t)n_ctx * sizeof(int32_t) + STEP_MAX_BIAS * sizeof(struct step_bias));
-}
-
 int slots_open(struct slots *s, uint32_t n_slots, uint32_t n_ctx, struct error *err)
 {
     *s = (struct slots){.n_slots = n_slots, .n_ctx = n_ctx};

@@ -24,7 +24,6 @@ struct slots {
 
 int slots_open(struct slots *s, uint32_t n_slots, uint32_t n_ctx, struct error *err);
 void slots_close(struct slots *s);
-size_t slots_size(uint32_t n_slots, uint32_t n_ctx); /* bytes, most of them never touched */
 
 /* Table edits and settings of a step; then tokens[i] = the token of row i, which also enters the history. */
 void slots_apply(struct slots *s, const struct step *step);
