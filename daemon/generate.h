@@ -166,6 +166,11 @@ void generation_log(const struct generation *g, struct log_access *line);
 /* Its texts that have ended, each by how, in whatever state it is. */
 void generation_count_ends(const struct generation *g, struct stats *stats);
 
+/* generation_prepare.c: fills g->p and the choices from the body, or r->error. May run on the pool. */
+void generation_prepare(struct request *r);
+/* What holds for it: its own, else the configuration's, within its limits. 0: none. */
+uint64_t generation_timeout_ms(const struct generation *g);
+uint64_t generation_queue_timeout_ms(const struct generation *g);
 /* Encodes text into p.ids (appending), refusing what cannot fit the context. */
 int generation_encode(struct generation *g, const char *text, size_t len, struct tokenizer_flags flags,
                       struct api_error *err);
