@@ -15,7 +15,7 @@ enum exit_code {
     EXIT_NO_DEVICE = 6, /* or no driver */
     EXIT_MEMORY = 7,    /* at load */
     EXIT_ADDRESS = 8,   /* in use */
-    EXIT_FAULT = 9,     /* of the decoder */
+    EXIT_FAULT = 9,     /* of the decoder, or a driver that does not start */
 };
 
 int cmd_serve(int argc, char **argv);

@@ -286,7 +286,18 @@ static int refuse_size(const struct cuda_decoder *d, uint64_t weights, uint64_t 
                      MIB(kv), MIB(scratch), d->device.name, MIB(available));
 }
 
-/* How many pages there will be: kv_memory, or what the rest leaves free, less 5 %. */
+/* Bytes of pages when nobody says: the rest, less 5 %. Where device memory is the machine's, others need it:
+ * there no more than on cpu, every slot's whole context within a quarter of what is free. */
+static uint64_t default_kv(const struct cuda_decoder *d, uint64_t page, uint64_t available, uint64_t rest)
+{
+    uint64_t most = rest / 20 * 19, all = (uint64_t)d->cfg.n_slots * slot_pages(d) * page;
+    if (!d->device.is_integrated)
+        return most;
+    most = most < available / 4 ? most : available / 4;
+    return all < most ? all : most;
+}
+
+/* How many pages there will be: of kv_memory, or of what is chosen here. */
 static int choose_pages(struct cuda_decoder *d, struct error *err)
 {
     size_t available = 0, total = 0;
@@ -302,7 +313,7 @@ static int choose_pages(struct cuda_decoder *d, struct error *err)
     if (weights + scratch + (wanted ? wanted / page * page : page) > available)
         return refuse_size(d, weights, wanted ? wanted : page, scratch, available, err);
     if (!wanted)
-        wanted = (available - weights - scratch) / 20 * 19;
+        wanted = default_kv(d, page, available, available - weights - scratch);
     uint64_t n = wanted / page;
     n = n < MAX_PAGES ? n : MAX_PAGES;
     if (n == 0)

@@ -1,5 +1,7 @@
 #include "cuda_memory.h"
 
+#include <errno.h>
+#include <stdbool.h>
 #include <string.h>
 
 static int refuse(struct error *err, const struct error *why, int rc, size_t size, const char *what)
@@ -27,6 +29,17 @@ void cuda_block_give(struct cuda_block *b, const struct cuda_driver *d)
     *b = (struct cuda_block){0};
 }
 
+/* In Confidential Computing mode the driver gives managed memory for pinned: it moves to the side that
+ * touches it, and a word that one side waits for and the other writes is never seen. A driver that does not
+ * tell has none. */
+static bool is_managed(const struct cuda_driver *d, const void *data)
+{
+    uint32_t managed = 0;
+    return d->cuPointerGetAttribute &&
+           d->cuPointerGetAttribute(&managed, CUDA_POINTER_IS_MANAGED, (uintptr_t)data) == CUDA_SUCCESS &&
+           managed;
+}
+
 int cuda_pinned_take(struct cuda_pinned *p, const struct cuda_driver *d, size_t size, const char *what,
                      struct error *err)
 {
@@ -36,7 +49,12 @@ int cuda_pinned_take(struct cuda_pinned *p, const struct cuda_driver *d, size_t 
     int rc = CUDA_TRY(d, &why, cuMemHostAlloc, &data, size, CUDA_HOST_PORTABLE | CUDA_HOST_MAPPED);
     if (rc < 0)
         return refuse(err, &why, rc, size, what);
-    rc = CUDA_TRY(d, &why, cuMemHostGetDevicePointer, &address, data, 0);
+    if (is_managed(d, data))
+        rc = error_set(&why, -ENOTSUP,
+                       "the driver gives managed memory for pinned, as in Confidential Computing mode; host "
+                       "and kernel cannot talk through it");
+    else
+        rc = CUDA_TRY(d, &why, cuMemHostGetDevicePointer, &address, data, 0);
     if (rc < 0) {
         d->cuMemFreeHost(data);
         return refuse(err, &why, rc, size, what);

@@ -1,6 +1,7 @@
 /* cuda_memory.h - memory of the device, and pinned memory of the host which the device reads and writes over
  * the bus. All of it is taken at load and given back at close, never while a kernel runs. Errors are -ENOMEM
- * (or what else the driver says) and name what the memory was for. Thread: the one that has the context. */
+ * (or what else the driver says; -ENOTSUP: pinned memory is not what it should be) and name what the memory
+ * was for. Thread: the one that has the context. */
 #pragma once
 #include "driver.h"
 

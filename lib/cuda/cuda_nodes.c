@@ -465,8 +465,11 @@ int cuda_nodes_dispatch(struct cuda_decoder *d, uint32_t node, struct error *err
     d->beat_ns = clock_ns();
     atomic_store_explicit(&d->heartbeat_ns, d->beat_ns, memory_order_relaxed);
     int rc = launch_node(d, node, &why);
-    if (rc == 0 && node == d->graph->n_nodes - 1)
+    if (rc == 0 && node == d->graph->n_nodes - 1) {
         rc = launch_border(d, &d->nodes->end, &why);
+        if (rc == 0) /* with all launches before it */
+            rc = cuda_flush(&d->driver, d->stream, &why);
+    }
     if (rc < 0)
         cuda_fail(d, rc, "%s: %s", d->device.name, why.text);
     return rc < 0 ? error_set(err, rc, "%s", d->fault.text) : 0;
@@ -559,5 +562,6 @@ int cuda_nodes_replay(struct cuda_decoder *d, struct error *err)
     if (rc < 0)
         return rc;
     atomic_fetch_add_explicit(&d->launches, 1, memory_order_relaxed);
-    return CUDA_TRY(&d->driver, err, cuGraphLaunch, d->nodes->replay, d->stream);
+    rc = CUDA_TRY(&d->driver, err, cuGraphLaunch, d->nodes->replay, d->stream);
+    return rc < 0 ? rc : cuda_flush(&d->driver, d->stream, err);
 }

@@ -34,7 +34,7 @@ int cuda_resident_launch(struct cuda_decoder *d, struct error *err)
     if (rc < 0)
         return rc;
     atomic_fetch_add_explicit(&d->launches, 1, memory_order_relaxed);
-    return 0;
+    return cuda_flush(&d->driver, d->stream, err);
 }
 
 int cuda_resident_wake(struct cuda_decoder *d, bool parked, struct error *err)

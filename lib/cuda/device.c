@@ -37,6 +37,7 @@ static int describe(struct cuda_device *dev, const struct cuda_driver *d, struct
         {CUDA_COOPERATIVE_LAUNCH, &can->cooperative},
         {CUDA_COMPUTE_MODE, &can->compute_mode},
         {CUDA_KERNEL_TIME_LIMIT, &dev->has_time_limit},
+        {CUDA_INTEGRATED, &dev->is_integrated},
     };
     int rc = CUDA_TRY(d, err, cuDeviceGet, &dev->handle, dev->ordinal);
     if (rc == 0)
@@ -170,10 +171,6 @@ int cuda_module_open(void **module, const struct cuda_driver *d, const struct cu
     struct error call = {0};
     int rc = cuda_check(d, &call, "cuModuleLoadDataEx", result);
     log[sizeof log - 1] = '\0';
-    /* A driver that cannot compile our kernels is no driver for us. */
-    if (result == CUDA_INVALID_PTX || result == CUDA_UNSUPPORTED_PTX || result == CUDA_NO_BINARY ||
-        result == CUDA_NO_JIT || result == CUDA_JIT_DISABLED)
-        rc = -ENODEV;
     return error_set(err, rc, "kernel %s for sm_%u: %.150s%s%.130s", name, image->sm, call.text,
                      *log ? ": " : "", log);
 }

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +20,8 @@ static int find_calls(struct cuda_driver *d, const char *path, struct error *err
 {
     for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
         void *symbol = dlsym(d->library, calls[i].symbol);
-        if (!symbol)
+        bool is_needed = calls[i].member != offsetof(struct cuda_driver, cuPointerGetAttribute);
+        if (!symbol && is_needed)
             return error_set(err, -ENODEV, "%s is not a CUDA driver of R525 or later: it has no %s", path,
                              calls[i].symbol);
         memcpy((char *)d + calls[i].member, &symbol, sizeof symbol);
@@ -61,7 +63,8 @@ int cuda_driver_open(struct cuda_driver *d, const char *path, const char *cache_
     if (!path || !*path)
         path = "libcuda.so.1";
     cuda_driver_environment(cache_directory);
-    d->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    /* The driver's threads, and what it keeps for ours, outlive dlclose(). */
+    d->library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!d->library)
         return error_set(err, -ENODEV, "no CUDA driver: %s", dlerror());
     int rc = find_calls(d, path, err);
@@ -69,11 +72,9 @@ int cuda_driver_open(struct cuda_driver *d, const char *path, const char *cache_
         rc = CUDA_TRY(d, err, cuInit, 0);
     if (rc == 0)
         rc = check_version(d, path, err);
-    if (rc < 0) {
+    if (rc < 0)
         cuda_driver_close(d);
-        return -ENODEV;
-    }
-    return 0;
+    return rc;
 }
 
 void cuda_driver_close(struct cuda_driver *d)
@@ -81,6 +82,36 @@ void cuda_driver_close(struct cuda_driver *d)
     if (d->library)
         dlclose(d->library);
     *d = (struct cuda_driver){0};
+}
+
+/* What to do, where the driver's words do not say it. */
+static const char *advice(int result)
+{
+    switch (result) {
+    case CUDA_NO_JIT:
+        return "; install libnvidia-ptxjitcompiler";
+    case CUDA_SYSTEM_NOT_READY:
+        return "; start nvidia-fabricmanager";
+    case CUDA_DRIVER_MISMATCH:
+        return "; the kernel module is of another version: load it again, or restart the machine";
+    default:
+        return "";
+    }
+}
+
+/* -EIO is for all that may pass, or that a person must look at: with -ENODEV backend auto would take cpu
+ * without a warning, and the units would not start the daemon again once the driver is ready. */
+static int code_of(int result)
+{
+    switch (result) {
+    case CUDA_OUT_OF_MEMORY:
+        return -ENOMEM;
+    case CUDA_STUB_LIBRARY:
+    case CUDA_NO_DEVICE:
+        return -ENODEV;
+    default:
+        return -EIO;
+    }
 }
 
 int cuda_check(const struct cuda_driver *d, struct error *err, const char *call, int result)
@@ -92,6 +123,11 @@ int cuda_check(const struct cuda_driver *d, struct error *err, const char *call,
         name = "an unknown error";
     if (d->cuGetErrorString(result, &text) != CUDA_SUCCESS || !text)
         text = "the driver has no words for it";
-    int code = result == CUDA_OUT_OF_MEMORY ? -ENOMEM : result == CUDA_NO_DEVICE ? -ENODEV : -EIO;
-    return error_set(err, code, "%s: %s (%d), %s", call, name, result, text);
+    return error_set(err, code_of(result), "%s: %s (%d), %s%s", call, name, result, text, advice(result));
+}
+
+int cuda_flush(const struct cuda_driver *d, void *stream, struct error *err)
+{
+    int result = d->cuStreamQuery(stream);
+    return result == CUDA_NOT_READY ? 0 : cuda_check(d, err, "cuStreamQuery", result);
 }

@@ -15,20 +15,22 @@
 enum cuda_result { /* those that decide something; all others are only reported */
                    CUDA_SUCCESS = 0,
                    CUDA_OUT_OF_MEMORY = 2,
+                   CUDA_STUB_LIBRARY = 34,       /* one to link with, without a driver behind it */
                    CUDA_DEVICE_UNAVAILABLE = 46, /* another process has it for itself */
                    CUDA_NO_DEVICE = 100,
-                   CUDA_NO_BINARY = 209,
                    CUDA_INVALID_PTX = 218,
                    CUDA_NO_JIT = 221, /* libnvidia-ptxjitcompiler is not installed */
                    CUDA_UNSUPPORTED_PTX = 222,
-                   CUDA_JIT_DISABLED = 223,
                    CUDA_NOT_READY = 600,
+                   CUDA_SYSTEM_NOT_READY = 802, /* the switches between GPUs are not set up */
+                   CUDA_DRIVER_MISMATCH = 803,  /* library and kernel module */
 };
 enum cuda_device_attribute {
     CUDA_THREADS_PER_BLOCK = 1, /* at most */
     CUDA_CLOCK_KHZ = 13,
     CUDA_N_SMS = 16,
     CUDA_KERNEL_TIME_LIMIT = 17,
+    CUDA_INTEGRATED = 18,
     CUDA_COMPUTE_MODE = 20,
     CUDA_MEMORY_CLOCK_KHZ = 36,
     CUDA_MEMORY_BUS_BITS = 37,
@@ -50,6 +52,7 @@ enum cuda_jit_option {
     CUDA_JIT_ERROR_LOG_SIZE = 6,
 };
 #define CUDA_PROHIBITED            2  /* a compute mode: no contexts */
+#define CUDA_POINTER_IS_MANAGED    8  /* a pointer attribute */
 #define CUDA_CONTEXT_BLOCKING_SYNC 4u /* waiting threads sleep */
 #define CUDA_HOST_PORTABLE         1u
 #define CUDA_HOST_MAPPED           2u
@@ -58,7 +61,8 @@ enum cuda_jit_option {
 #define CUDA_CAPTURE_THREAD_LOCAL  1
 
 /* X(call, exported symbol, parameters); all return a CUresult. Device memory is a uint64_t address; contexts,
- * modules, functions, streams, events and graphs are opaque pointers. */
+ * modules, functions, streams, events and graphs are opaque pointers. A library has them all, but
+ * cuPointerGetAttribute may be NULL. */
 #define CUDA_CALLS(X)                                                                                        \
     X(cuInit, cuInit, (unsigned flags))                                                                      \
     X(cuDriverGetVersion, cuDriverGetVersion, (int *version))                                                \
@@ -81,6 +85,7 @@ enum cuda_jit_option {
     X(cuMemFreeHost, cuMemFreeHost, (void *memory))                                                          \
     X(cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2,                                               \
       (uint64_t * device_address, void *memory, unsigned flags))                                             \
+    X(cuPointerGetAttribute, cuPointerGetAttribute, (void *value, int attribute, uint64_t address))          \
     X(cuMemcpyHtoD, cuMemcpyHtoD_v2, (uint64_t to, const void *from, size_t bytes))                          \
     X(cuMemcpyDtoH, cuMemcpyDtoH_v2, (void *to, uint64_t from, size_t bytes))                                \
     X(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, (uint64_t to, const void *from, size_t bytes, void *stream))  \
@@ -128,15 +133,20 @@ struct cuda_driver {
 void cuda_driver_environment(const char *cache_directory);
 
 /* Opens the library (`path`; NULL or "": libcuda.so.1) and initialises it. cache_directory: where the driver
- * keeps compiled kernels; NULL or "": as the environment (CUDA_CACHE_PATH) or its own default says. -ENODEV
- * in every case of failure, with the reason: no library, one that lacks a function, a driver too old, no
- * device. */
+ * keeps compiled kernels; NULL or "": as the environment (CUDA_CACHE_PATH) or its own default says. -ENODEV:
+ * no library, one that lacks a function, a driver too old, no device. -EIO: there is a driver, but it does
+ * not start; which may pass. */
 int cuda_driver_open(struct cuda_driver *d, const char *path, const char *cache_directory, struct error *err);
 void cuda_driver_close(struct cuda_driver *d); /* a closed one is fine */
 
-/* 0 when `result` is CUDA_SUCCESS, else "<call>: <NAME>, <words>" and -ENOMEM, -ENODEV or -EIO. */
+/* 0 when `result` is CUDA_SUCCESS, else "<call>: <NAME>, <words>" and -ENOMEM, -ENODEV (there is none) or
+ * -EIO (it may pass, or somebody has to look). */
 int cuda_check(const struct cuda_driver *d, struct error *err, const char *call, int result);
 #define CUDA_TRY(d, err, call, ...) cuda_check((d), (err), #call, (d)->call(__VA_ARGS__))
+
+/* After a launch that somebody waits for without a call: under WDDM (WSL2) it may stay in the driver's queue
+ * until its stream is asked about. 0, also while work goes on, or the error that the stream has. */
+int cuda_flush(const struct cuda_driver *d, void *stream, struct error *err);
 
 struct cuda_device {
     int ordinal, handle;
@@ -148,6 +158,7 @@ struct cuda_device {
     size_t shared_per_block, l2_bytes, memory_bytes;
     uint64_t bandwidth; /* bytes/s of the memory bus; 0: the driver does not tell */
     int has_time_limit; /* kernels are ended after seconds: a display hangs on it */
+    int is_integrated;  /* its memory is the machine's */
 };
 
 /* Takes the device that can run Hearth's kernels and has the most memory, but none that another process has
@@ -158,7 +169,7 @@ int cuda_device_open(struct cuda_device *out, const struct cuda_driver *d, int o
 void cuda_device_close(struct cuda_device *dev, const struct cuda_driver *d);
 
 struct ptx_image;
-/* Compiles the newest image of `name` that the device can run. -ENODEV: there is none, or the driver's
- * compiler refuses it; its log is in the words, as far as it fits. */
+/* Compiles the newest image of `name` that the device can run. -ENODEV: there is none. -EIO: the driver's
+ * compiler refuses it, or is missing; its log is in the words, as far as it fits. */
 int cuda_module_open(void **module, const struct cuda_driver *d, const struct cuda_device *dev,
                      const struct ptx_image *images, const char *name, struct error *err);

@@ -361,10 +361,20 @@ static void spawn_with(const char *fault, const char *const *flags)
     daemon_spawn(flags);
 }
 
-Test(cuda_load, kernels_that_the_driver_refuses_are_6)
+/* 9, and not 6: the unit tries again. */
+Test(cuda_load, kernels_that_the_driver_refuses_are_9)
 {
     spawn_with("jit", (const char *[]){CUDA, NULL});
-    expect_end(6, "cuModuleLoadDataEx");
+    expect_end(9, "cuModuleLoadDataEx");
+}
+
+Test(cuda_load, a_driver_that_does_not_start_is_9_and_one_without_a_device_is_6)
+{
+    spawn_with("init", (const char *[]){CUDA, NULL});
+    expect_end(9, "cuInit: CUDA_ERROR_SYSTEM_NOT_READY (802), system not yet initialized; start "
+                  "nvidia-fabricmanager");
+    spawn_with("init:1:100", (const char *[]){CUDA, NULL});
+    expect_end(6, "cuInit: CUDA_ERROR_NO_DEVICE");
 }
 
 Test(cuda_load, a_device_that_is_not_there_is_6)
@@ -373,17 +383,26 @@ Test(cuda_load, a_device_that_is_not_there_is_6)
     expect_end(6, "there are 1 CUDA devices, not 1");
 }
 
-Test(cuda_load, with_auto_the_cpu_takes_over_and_the_log_says_why)
+/* With a device that does not serve, that is a warning; with none it is not. */
+static void expect_cpu(const char *fault, const char *words, bool is_warned)
 {
-    setenv("SIMT_FAULT", "jit", 1);
+    setenv("SIMT_FAULT", fault, 1);
     daemon_start((const char *[]){"--backend", "auto", "--libcuda", LIBCUDA, NULL});
     expect_stat("device.backend", "cpu");
     char *why = stats_text("device.why"), *log = daemon_read_log();
-    cr_assert_not_null(strstr(why, "cuModuleLoadDataEx"), "%s", why);
-    cr_assert_not_null(strstr(log, "backend auto takes cpu: kernel"), "%s", log);
+    cr_assert_not_null(strstr(why, words), "%s", why);
+    cr_assert_not_null(strstr(log, words), "%s", log);
+    cr_assert_eq(strstr(log, "warning: backend auto takes cpu: ") != NULL, is_warned, "%s", log);
     free(why);
     free(log);
     daemon_stop();
+}
+
+Test(cuda_load, with_auto_the_cpu_takes_over_and_the_log_says_why)
+{
+    expect_cpu("jit", "cuModuleLoadDataEx", true);
+    expect_cpu("init", "CUDA_ERROR_SYSTEM_NOT_READY", true);
+    expect_cpu("init:1:100", "CUDA_ERROR_NO_DEVICE", false);
 }
 
 Test(cuda_load, every_allocation_that_fails_is_7_and_says_what_it_was_for)

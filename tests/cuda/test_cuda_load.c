@@ -169,10 +169,23 @@ Test(cuda_load, models_that_only_the_cpu_serves_are_refused_with_the_reason)
     }
 }
 
-Test(cuda_load, a_driver_that_refuses_the_kernels_is_no_device)
+Test(cuda_load, a_driver_that_refuses_the_kernels_is_an_error)
 {
     setenv("SIMT_FAULT", "jit", 1);
-    refused(&config, EXECUTOR_PERSISTENT, -ENODEV, "kernel persistent_decoder for sm_90: cuModuleLoadDataEx");
+    refused(&config, EXECUTOR_PERSISTENT, -EIO, "kernel persistent_decoder for sm_90: cuModuleLoadDataEx");
+}
+
+Test(cuda_load, pinned_memory_that_is_managed_is_refused)
+{
+    setenv("SIMT_MANAGED", "1", 1);
+    refused(&config, EXECUTOR_PERSISTENT, -ENOTSUP, "the driver gives managed memory for pinned");
+}
+
+/* The decoder's one launch is asked about at once. */
+Test(cuda_load, a_device_that_is_lost_with_the_first_launch)
+{
+    setenv("SIMT_FAULT", "query:1", 1);
+    refused(&config, EXECUTOR_PERSISTENT, -EIO, "cuStreamQuery: CUDA_ERROR_UNKNOWN");
 }
 
 struct reports {
@@ -229,6 +242,32 @@ Test(cuda_load, info_says_what_the_driver_and_the_model_are)
     executor_info(r.x, &info);
     cr_assert(info.launches == 2 && info.parks == 1 && info.steps == 2 && info.state == BACKEND_IDLE);
     decoder_run_close(&r);
+}
+
+/* Pages that are chosen with 64 MiB free, and the bytes of one. */
+static uint64_t pages_chosen(uint32_t n_ctx, size_t *page)
+{
+    struct decoder_run r;
+    struct decoder_run_config c = {
+        .path = MODEL, .ops = &cuda_backend, .libcuda = LIBCUDA, .n_slots = 8, .n_ctx = n_ctx};
+    struct backend_info info;
+    setenv("SIMT_MEMORY_MB", "64", 1);
+    decoder_run_open(&r, &c);
+    executor_info(r.x, &info);
+    *page = kv_page_size(&info.kv);
+    decoder_run_close(&r);
+    return info.n_pages;
+}
+
+Test(cuda_load, where_device_memory_is_the_machines_the_cache_takes_no_more_than_on_cpu)
+{
+    size_t page = 0, quarter = (size_t)16 << 20;
+    cr_assert_gt(pages_chosen(256, &page) * page, 2 * quarter);
+    setenv("SIMT_INTEGRATED", "1", 1);
+    cr_assert_eq(pages_chosen(256, &page), 8 * 256 / KV_PAGE_TOKENS); /* every slot's context */
+    uint64_t n = pages_chosen(16384, &page);
+    cr_assert(n * page <= quarter && (n + 1) * page > quarter, "%llu pages of %zu bytes",
+              (unsigned long long)n, page);
 }
 
 static uint64_t busy_ns(const struct executor *x)
@@ -513,8 +552,15 @@ Test(cuda_fault, a_replay_that_fails)
     fails("launch:3", EXECUTOR_GRAPH, "cuGraphLaunch: CUDA_ERROR_ILLEGAL_ADDRESS");
 }
 
+/* A step's launches are asked about once, as its results are waited for without a call: the third step. */
+Test(cuda_fault, a_device_that_is_lost_between_launch_and_result)
+{
+    fails("query:3", EXECUTOR_EAGER, "cuStreamQuery: CUDA_ERROR_UNKNOWN");
+    fails("query:3", EXECUTOR_GRAPH, "cuStreamQuery: CUDA_ERROR_UNKNOWN");
+}
+
 Test(cuda_fault, a_device_that_is_lost)
 {
-    /* it stops, and the driver is asked why */
-    fails("stuck:600000,query:1", EXECUTOR_PERSISTENT, "cuStreamQuery: CUDA_ERROR_UNKNOWN");
+    /* it stops, and the driver, which was asked once after the launch, is asked why */
+    fails("stuck:600000,query:2", EXECUTOR_PERSISTENT, "cuStreamQuery: CUDA_ERROR_UNKNOWN");
 }

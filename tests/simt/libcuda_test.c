@@ -555,8 +555,7 @@ Test(emulated_fault, a_kernel_does_not_compile)
     struct error err = {0};
     cr_assert_eq(cuda_module_open(&module, &b.d, &b.dev, driver_test_images, "scale", &err), -ENODEV);
     err = (struct error){0};
-    cr_assert_eq(cuda_module_open(&module, &b.d, &b.dev, driver_test_images, "driver_kernels", &err),
-                 -ENODEV);
+    cr_assert_eq(cuda_module_open(&module, &b.d, &b.dev, driver_test_images, "driver_kernels", &err), -EIO);
     cr_assert_not_null(strstr(err.text, "CUDA_ERROR_INVALID_PTX"), "%s", err.text);
     cr_assert_not_null(strstr(err.text, "ptxas fatal"), "%s", err.text);
     close_bench(&b);

@@ -1,10 +1,12 @@
 /* The CUDA driver layer against a library that fails in chosen ways (fake_libcuda): what is opened, what is
  * refused, and with which words. */
 #include "cuda_kernels.h"
+#include "cuda_memory.h"
 #include "driver.h"
 #include "ptx_image.h"
 
 #include <criterion/criterion.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,13 +19,18 @@ static struct cuda_driver open_fake(void)
     return d;
 }
 
-static void refused(const char *path, const char *words)
+static void refused_with(int code, const char *path, const char *words)
 {
     struct cuda_driver d;
     struct error err = {0};
-    cr_assert_eq(cuda_driver_open(&d, path, NULL, &err), -ENODEV);
+    cr_assert_eq(cuda_driver_open(&d, path, NULL, &err), code, "%s", err.text);
     cr_assert_not_null(strstr(err.text, words), "\"%s\" does not say \"%s\"", err.text, words);
     cr_assert_null(d.library);
+}
+
+static void refused(const char *path, const char *words)
+{
+    refused_with(-ENODEV, path, words);
 }
 
 Test(cuda_driver, no_library_is_no_device_and_says_so)
@@ -45,7 +52,27 @@ Test(cuda_driver, an_error_has_the_calls_name_and_the_drivers_words)
 Test(cuda_driver, an_error_that_the_driver_does_not_know_is_reported_by_its_number)
 {
     setenv("FAKE_CUDA_INIT", "4711", 1);
-    refused(FAKE_LIBCUDA, "cuInit: an unknown error (4711)");
+    refused_with(-EIO, FAKE_LIBCUDA, "cuInit: an unknown error (4711)");
+}
+
+Test(cuda_driver, a_library_to_link_with_is_no_driver)
+{
+    setenv("FAKE_CUDA_INIT", "34", 1);
+    refused(FAKE_LIBCUDA, "cuInit: ");
+}
+
+/* Not -ENODEV, which backend auto would take for a machine without a GPU. */
+Test(cuda_driver, one_that_is_there_and_does_not_start_says_what_to_do)
+{
+    setenv("FAKE_CUDA_INIT", "802", 1);
+    refused_with(-EIO, FAKE_LIBCUDA,
+                 "cuInit: CUDA_ERROR_SYSTEM_NOT_READY (802), system not yet initialized; start "
+                 "nvidia-fabricmanager");
+    setenv("FAKE_CUDA_INIT", "803", 1);
+    refused_with(-EIO, FAKE_LIBCUDA, "cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)");
+    refused_with(-EIO, FAKE_LIBCUDA, "load it again, or restart the machine");
+    setenv("FAKE_CUDA_INIT", "999", 1);
+    refused_with(-EIO, FAKE_LIBCUDA, "(999)");
 }
 
 Test(cuda_driver, a_driver_older_than_r525_is_refused)
@@ -67,6 +94,15 @@ Test(cuda_driver, loads_eagerly_and_keeps_compiled_kernels_where_told)
     cuda_driver_close(&d);
 }
 
+Test(cuda_driver, a_closed_library_stays_where_its_threads_need_it)
+{
+    struct cuda_driver d = open_fake();
+    cuda_driver_close(&d);
+    void *again = dlopen(FAKE_LIBCUDA, RTLD_NOW | RTLD_NOLOAD);
+    cr_assert_not_null(again);
+    dlclose(again);
+}
+
 Test(cuda_driver, launches_do_not_wait_for_the_kernel_whatever_the_environment_says)
 {
     setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
@@ -81,6 +117,54 @@ Test(cuda_driver, out_of_memory_has_a_code_of_its_own)
     struct error err = {0};
     cr_assert_eq(cuda_check(&d, &err, "cuMemAlloc", CUDA_OUT_OF_MEMORY), -ENOMEM);
     cr_assert_str_eq(err.text, "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2), out of memory");
+    cuda_driver_close(&d);
+}
+
+Test(cuda_driver, a_flush_takes_work_that_goes_on_for_well_and_passes_errors_on)
+{
+    struct cuda_driver d = open_fake();
+    struct error err = {0};
+    cr_assert_eq(cuda_flush(&d, NULL, &err), 0);
+    setenv("FAKE_CUDA_QUERY", "600", 1);
+    cr_assert_eq(cuda_flush(&d, NULL, &err), 0);
+    cr_assert_eq(err.code, 0);
+    setenv("FAKE_CUDA_QUERY", "700", 1);
+    cr_assert_eq(cuda_flush(&d, NULL, &err), -EIO);
+    cr_assert_not_null(strstr(err.text, "cuStreamQuery: an unknown error (700)"), "%s", err.text);
+    cuda_driver_close(&d);
+}
+
+Test(cuda_memory, pinned_memory_that_is_managed_is_refused)
+{
+    struct cuda_driver d = open_fake();
+    struct cuda_pinned p = {0};
+    struct error err = {0};
+    setenv("FAKE_CUDA_MANAGED", "1", 1);
+    cr_assert_eq(cuda_pinned_take(&p, &d, 4096, "steps", &err), -ENOTSUP);
+    cr_assert_null(p.data);
+    cr_assert_not_null(strstr(err.text, "MiB for steps: the driver gives managed memory"), "%s", err.text);
+    cuda_driver_close(&d);
+}
+
+static void pinned_is_taken(const struct cuda_driver *d)
+{
+    struct cuda_pinned p = {0};
+    struct error err = {0};
+    cr_assert_eq(cuda_pinned_take(&p, d, 4096, "steps", &err), 0, "%s", err.text);
+    cr_assert(p.data && p.size == 4096);
+    cuda_pinned_give(&p, d);
+}
+
+Test(cuda_memory, a_driver_that_does_not_tell_whether_it_is_managed_is_well)
+{
+    struct cuda_driver d = open_fake();
+    cr_assert(d.cuPointerGetAttribute);
+    pinned_is_taken(&d);
+    setenv("FAKE_CUDA_MANAGED", "1", 1);
+    setenv("FAKE_CUDA_POINTER", "1", 1);
+    pinned_is_taken(&d);
+    d.cuPointerGetAttribute = NULL; /* a library that lacks it */
+    pinned_is_taken(&d);
     cuda_driver_close(&d);
 }
 
@@ -221,17 +305,21 @@ Test(cuda_module, a_build_without_kernels_says_what_it_lacked)
     cr_assert_not_null(strstr(err.text, "for a card (compute capability 8.9)"), "%s", err.text);
 }
 
-Test(cuda_module, a_driver_without_its_compiler_is_no_driver_for_us)
+/* Nor is that a machine without a GPU. */
+Test(cuda_module, a_driver_without_its_compiler_is_an_error_and_not_no_device)
 {
-    static const char *const results[] = {"209", "221", "222", "223"};
+    static const char *const results[] = {"209", "222", "223", "221"};
     struct cuda_device hopper = {.sm = 90};
+    struct error err = {0};
     for (size_t i = 0; i < sizeof results / sizeof *results; i++) {
         void *module = NULL;
         setenv("FAKE_CUDA_JIT", results[i], 1);
         struct cuda_driver d = open_fake();
-        cr_assert_eq(cuda_module_open(&module, &d, &hopper, images, "walk", NULL), -ENODEV);
+        err = (struct error){0};
+        cr_assert_eq(cuda_module_open(&module, &d, &hopper, images, "walk", &err), -EIO);
         cuda_driver_close(&d);
     }
+    cr_assert_not_null(strstr(err.text, "install libnvidia-ptxjitcompiler"), "%s", err.text);
 }
 
 Test(cuda_module, a_failed_compilation_carries_the_compilers_log)
@@ -241,7 +329,7 @@ Test(cuda_module, a_failed_compilation_carries_the_compilers_log)
     struct cuda_device hopper = {.sm = 90};
     struct error err = {0};
     void *module = NULL;
-    cr_assert_eq(cuda_module_open(&module, &d, &hopper, images, "walk", &err), -ENODEV);
+    cr_assert_eq(cuda_module_open(&module, &d, &hopper, images, "walk", &err), -EIO);
     cr_assert_not_null(strstr(err.text, "kernel walk for sm_90: cuModuleLoadDataEx"), "%s", err.text);
     cr_assert_not_null(strstr(err.text, "line 7: unknown instruction in walk for 90"), "%s", err.text);
     cuda_driver_close(&d);

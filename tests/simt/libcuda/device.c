@@ -48,6 +48,8 @@ void emulated_settings_read(void)
     emulated.settings.shared_per_block = emulated_number("SIMT_SHARED_KB", 99) * 1024;
     emulated.settings.memory_bytes = emulated_number("SIMT_MEMORY_MB", 256) << 20;
     emulated.settings.time_limit = emulated_number("SIMT_TIME_LIMIT", 0) != 0;
+    emulated.settings.integrated = emulated_number("SIMT_INTEGRATED", 0) != 0;
+    emulated.settings.pins_managed = emulated_number("SIMT_MANAGED", 0) != 0;
     emulated.settings.seed = emulated_number("SIMT_SEED", 1);
     emulated.settings.schedule = schedule_setting();
     emulated.settings.mute = mute_setting();
@@ -141,8 +143,9 @@ int cuInit(unsigned flags)
         return RESULT_INVALID_VALUE;
     pthread_mutex_lock(&emulated.lock);
     emulated_settings_read();
-    emulated.initialised = true;
-    return call_end(CUDA_SUCCESS);
+    int result = fault_due(FAULT_INIT);
+    emulated.initialised = !result;
+    return call_end(result);
 }
 
 int cuDriverGetVersion(int *version)
@@ -181,6 +184,7 @@ static const struct {
      "operation not permitted when stream is capturing"},
     {RESULT_CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
      "operation failed due to a previous error during capture"},
+    {CUDA_SYSTEM_NOT_READY, "CUDA_ERROR_SYSTEM_NOT_READY", "system not yet initialized"},
     {RESULT_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
 };
 
@@ -236,6 +240,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device)
         {CUDA_THREADS_PER_BLOCK, (int)emulated.settings.threads},
         {CUDA_N_SMS, (int)emulated.settings.n_sms},
         {CUDA_KERNEL_TIME_LIMIT, emulated.settings.time_limit},
+        {CUDA_INTEGRATED, emulated.settings.integrated},
         {CUDA_COMPUTE_MODE, 0},
         {CUDA_MEMORY_CLOCK_KHZ, 1000000},
         {CUDA_MEMORY_BUS_BITS, 64},

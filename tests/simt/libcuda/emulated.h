@@ -137,7 +137,8 @@ struct emulated {
         size_t shared_per_block, memory_bytes;
         uint64_t seed;
         enum simt_schedule schedule;
-        int mute, time_limit;
+        int mute, time_limit, integrated;
+        bool pins_managed; /* what is pinned is managed memory, it says */
     } settings;
 };
 
@@ -177,6 +178,7 @@ void grid_run(struct stream *s, const struct work *w); /* without the lock */
 
 /* fault.c: SIMT_FAULT, a list like "alloc:3,stuck:5000" (README.md) */
 enum fault {
+    FAULT_INIT,
     FAULT_ALLOC,
     FAULT_HOST_ALLOC,
     FAULT_JIT,

@@ -10,6 +10,7 @@ static const struct {
     const char *name;
     int result;
 } kinds[N_FAULTS] = {
+    [FAULT_INIT] = {"init", CUDA_SYSTEM_NOT_READY},
     [FAULT_ALLOC] = {"alloc", CUDA_OUT_OF_MEMORY},
     [FAULT_HOST_ALLOC] = {"host_alloc", CUDA_OUT_OF_MEMORY},
     [FAULT_JIT] = {"jit", CUDA_INVALID_PTX},

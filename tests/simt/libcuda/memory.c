@@ -179,6 +179,18 @@ int cuMemHostGetDevicePointer_v2(uint64_t *device_address, void *memory, unsigne
     return call_end(CUDA_SUCCESS);
 }
 
+int cuPointerGetAttribute(void *value, int attribute, uint64_t address)
+{
+    int result = call_begin();
+    if (result)
+        return result;
+    const struct buffer *b = buffer_of((void *)(uintptr_t)address, 1);
+    if (!b || attribute != CUDA_POINTER_IS_MANAGED)
+        return call_end(RESULT_INVALID_VALUE);
+    *(uint32_t *)value = b->is_host && emulated.settings.pins_managed;
+    return call_end(CUDA_SUCCESS);
+}
+
 /* Device memory, all of it in one buffer. */
 static bool is_device(uint64_t address, size_t bytes)
 {

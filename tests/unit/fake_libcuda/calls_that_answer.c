@@ -1,7 +1,7 @@
 /* calls_that_answer.c - a driver with two devices, whose properties and failures come from the environment,
  * so that each way of failing can be tested: FAKE_CUDA_INIT, _VERSION, _COUNT, _SM (of device 1),
- * _MODE (of device 1), _COOPERATIVE, _RETAIN, _BUSY (how many of the devices are, the last first), _JIT. It
- * runs nothing. */
+ * _MODE (of device 1), _COOPERATIVE, _RETAIN, _BUSY (how many of the devices are, the last first), _JIT,
+ * _QUERY, _MANAGED (what pinned memory is), _POINTER (the question for that). It runs nothing. */
 #include "driver.h"
 
 #include <stdint.h>
@@ -39,6 +39,9 @@ static const struct {
     {CUDA_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
     {CUDA_DEVICE_UNAVAILABLE, "CUDA_ERROR_DEVICE_UNAVAILABLE",
      "CUDA-capable device(s) is/are busy or unavailable"},
+    {CUDA_SYSTEM_NOT_READY, "CUDA_ERROR_SYSTEM_NOT_READY", "system not yet initialized"},
+    {CUDA_DRIVER_MISMATCH, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+     "system has unsupported display driver / cuda driver combination"},
 };
 
 int cuGetErrorName(int result, const char **text)
@@ -121,6 +124,33 @@ int cuDevicePrimaryCtxRetain(void **context, int device)
     if (device > 71 - setting("FAKE_CUDA_BUSY", 0))
         return CUDA_DEVICE_UNAVAILABLE;
     return setting("FAKE_CUDA_RETAIN", CUDA_SUCCESS);
+}
+
+int cuMemHostAlloc(void **memory, size_t bytes, unsigned flags)
+{
+    (void)flags;
+    *memory = malloc(bytes);
+    return *memory ? CUDA_SUCCESS : CUDA_OUT_OF_MEMORY;
+}
+
+int cuMemFreeHost(void *memory)
+{
+    free(memory);
+    return CUDA_SUCCESS;
+}
+
+int cuPointerGetAttribute(void *value, int attribute, uint64_t address)
+{
+    if (attribute != CUDA_POINTER_IS_MANAGED || !address)
+        return 1;
+    *(uint32_t *)value = (uint32_t)setting("FAKE_CUDA_MANAGED", 0);
+    return setting("FAKE_CUDA_POINTER", CUDA_SUCCESS);
+}
+
+int cuStreamQuery(void *stream)
+{
+    (void)stream;
+    return setting("FAKE_CUDA_QUERY", CUDA_SUCCESS);
 }
 
 int cuModuleLoadDataEx(void **module, const void *image, unsigned n_options, int *options, void **values)
