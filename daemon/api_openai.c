@@ -341,9 +341,14 @@ static void put_completion_top(struct buf *out, const struct choice *c, uint32_t
     buf_puts(out, "}");
 }
 
+/* The characters that begin in a token: the dialect's offsets count those, not bytes. */
 static size_t shown_len(const struct choice *c, uint32_t i)
 {
-    return tokenizer_piece(c->g->model->tokenizer, c->e.out[i].token, false).len;
+    struct tokenizer_piece piece = tokenizer_piece(c->g->model->tokenizer, c->e.out[i].token, false);
+    size_t n = 0;
+    for (uint32_t k = 0; k < piece.len; k++)
+        n += ((unsigned char)piece.s[k] & 0xc0) != 0x80;
+    return n;
 }
 
 static void put_completion_logprobs(struct buf *out, struct choice *c, const struct piece *piece)

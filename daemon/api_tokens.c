@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#define FEW_VALUES 64 /* beside a long list */
+
 struct token_params {
     const char *content;
     size_t content_len;
@@ -45,11 +47,10 @@ static const struct field detokenize_fields[] = {
 };
 
 /* The tree is the caller's; NULL with r->error set. */
-static json_t *read_body(struct request *r, const struct field *fields, size_t max_values,
+static json_t *read_body(struct request *r, const struct field *fields, const struct json_limits *limits,
                          struct token_params *p)
 {
-    struct json_limits limits = {.max_values = max_values, .max_depth = JSON_MAX_DEPTH_IN_BODY};
-    json_t *body = json_read(r->body, r->body_len, &limits, &r->error);
+    json_t *body = json_read(r->body, r->body_len, limits, &r->error);
     struct field_reader reader = {.out = p,
                                   .arena = &r->arena,
                                   .err = &r->error,
@@ -102,7 +103,8 @@ static void encode(struct request *r, const struct token_params *p)
 static void tokenize(struct request *r)
 {
     struct token_params p = {.add_special = true, .parse_special = true};
-    json_t *body = read_body(r, tokenize_fields, 64, &p);
+    const struct json_limits limits = {.max_values = FEW_VALUES, .max_depth = JSON_MAX_DEPTH_IN_BODY};
+    json_t *body = read_body(r, tokenize_fields, &limits, &p);
     if (body)
         encode(r, &p);
     json_decref(body);
@@ -114,11 +116,26 @@ void api_tokenize(struct request *r)
     request_prepare(r, tokenize, answered);
 }
 
+/* As many ids as a body can hold that is not there to cost memory. */
+static size_t most_ids(const struct request *r)
+{
+    return r->model->n_ctx + (size_t)4096;
+}
+
+static int too_many_ids(struct request *r)
+{
+    return api_invalid(&r->error, "tokens", "tokens may hold at most %zu ids (n_ctx + 4096)", most_ids(r));
+}
+
 static int32_t *read_ids(struct request *r, const json_t *tokens, size_t *n)
 {
     const struct tokenizer *t = r->model->tokenizer;
     struct field_reader reader = {.arena = &r->arena, .err = &r->error};
     *n = json_array_size(tokens);
+    if (*n > most_ids(r)) {
+        too_many_ids(r);
+        return NULL;
+    }
     int32_t *ids = arena_array(&r->arena, *n, sizeof *ids);
     if (!ids) {
         api_out_of_memory(&r->error);
@@ -164,8 +181,12 @@ static void decode(struct request *r, const json_t *tokens)
 static void detokenize(struct request *r)
 {
     struct token_params p = {0};
-    /* As many ids as a body can hold that is not there to cost memory. */
-    json_t *body = read_body(r, detokenize_fields, r->model->n_ctx + (size_t)4096, &p);
+    struct json_list tokens = {.name = "tokens", .max = most_ids(r)};
+    const struct json_limits limits = {
+        .max_values = tokens.max + FEW_VALUES, .max_depth = JSON_MAX_DEPTH_IN_BODY, .list = &tokens};
+    json_t *body = read_body(r, detokenize_fields, &limits, &p);
+    if (tokens.over)
+        too_many_ids(r);
     if (body)
         decode(r, p.tokens);
     json_decref(body);

@@ -72,6 +72,8 @@ int ask_daemon(const struct config *c, const char *url, const char *path, json_t
     char configured[512], key[1024], *body = NULL;
     json_error_t where;
 
+    if (!url && !c->unix_socket[0] && !c->port)
+        return error_set(err, -EINVAL, "port is any: say which one it became (--port), or the daemon's URL");
     configured_url(c, configured, sizeof configured);
     url = url ? url : configured;
     /* Keys in files are this machine's daemons': whoever is elsewhere is not to learn them. */

@@ -20,6 +20,7 @@
 
 struct run_options {
     const char *prompt;
+    bool from_stdin;     /* the prompt is "-" */
     uint32_t max_tokens; /* 0: min(256, context - prompt), as POST /generate has it */
     bool ignore_eos, no_special;
     bool seeded;
@@ -97,6 +98,24 @@ static bool is_flag(const char *flag, int argc, char **argv, const char **value,
     return true;
 }
 
+static int set_prompt(struct run_options *o, const char *text, struct error *err)
+{
+    if (o->prompt)
+        return error_set(err, -EINVAL, "one prompt only: quote it (second one is %s)", log_quote(text));
+    o->prompt = text;
+    return 0;
+}
+
+/* Behind "--": the prompt as it is, whatever it begins with. */
+static int take_literal(struct run_options *o, int argc, char **argv, struct error *err)
+{
+    int rc = 0;
+
+    for (int i = 1; i < argc && rc == 0; i++)
+        rc = set_prompt(o, argv[i], err);
+    return rc < 0 ? rc : argc;
+}
+
 static int take_option(void *context, int argc, char **argv, struct error *err)
 {
     struct run_options *o = context;
@@ -107,12 +126,12 @@ static int take_option(void *context, int argc, char **argv, struct error *err)
         return o->ignore_eos = true;
     if (strcmp(argv[0], "--no-special") == 0)
         return o->no_special = true;
+    if (strcmp(argv[0], "--") == 0)
+        return take_literal(o, argc, argv, err);
     if (argv[0][0] != '-' || argv[0][1] == '\0') {
-        if (o->prompt)
-            return error_set(err, -EINVAL, "one prompt only: quote it (second one is %s)",
-                             log_quote(argv[0]));
-        o->prompt = argv[0];
-        return 1;
+        rc = set_prompt(o, argv[0], err);
+        o->from_stdin |= argv[0][0] == '-';
+        return rc < 0 ? rc : 1;
     }
     const struct run_number *number = NULL;
     for (size_t i = 0; i < N_NUMBERS && !number; i++)
@@ -131,11 +150,10 @@ static int take_option(void *context, int argc, char **argv, struct error *err)
 
 static void usage(void)
 {
-    puts(
-        "hearthd run --model FILE \"prompt\" [flags]\n"
-        "\n"
-        "Continues the prompt (or stdin, when none is given) and prints the text as it comes; timings go to\n"
-        "stderr. Ctrl-C stops.\n");
+    puts("hearthd run --model FILE \"prompt\" [flags]\n"
+         "\n"
+         "Continues the prompt (or stdin, when none is given or it is -) and prints the text as it comes;\n"
+         "timings go to stderr. Ctrl-C stops. What follows -- is the prompt, even if it begins with -.\n");
     for (size_t i = 0; i < N_NUMBERS; i++)
         printf("  %-21s %s\n", numbers[i].flag, numbers[i].help);
     puts("  --seed                0 to 2^53-1 (random; printed at the end)\n"
@@ -183,7 +201,7 @@ static int encode_prompt(const struct run_options *o, const struct tokenizer *t,
     size_t n = 0;
     int rc = 0;
 
-    if (o->prompt)
+    if (o->prompt && !o->from_stdin)
         n = strlen(o->prompt);
     else
         rc = read_stdin(&text, &n, err);

@@ -1,6 +1,7 @@
 #include "commands.h"
 
 #include "gguf.h"
+#include "log.h"
 #include "tokenizer.h"
 
 #include <errno.h>
@@ -37,6 +38,8 @@ static bool read_options(int argc, char **argv, struct tokenize_options *o)
         else if (c != 'i')
             return false;
     }
+    if (!o->model)
+        log_error("--model is missing");
     return o->model && optind == argc;
 }
 

@@ -41,7 +41,8 @@ static const char *const formats[] = {"text", "json", NULL};                  /*
 /* clang-format off */
 const struct config_key config_keys[] = {
     {STRING(host, "127.0.0.1"), .group = "Where it listens",
-     .help = "Address or name to listen on. Anything but loopback is open to all who reach this machine."},
+     .help = "Address or name to listen on. 0.0.0.0 is every address of IPv4, :: every one of IPv6 alone, * both. "
+             "Anything but loopback is open to all who reach this machine."},
     {COUNT(port, "8080", 0, 65535), .zero = "any", .help = "TCP port. any: a free one, printed at start."},
     {STRING(unix_socket, ""), .help = "Path of a Unix socket to listen on as well. Mode 0666: its directory decides who may use it."},
     {COUNT(tls_port, "none", 0, 65535), .zero = "none", .help = "TCP port for HTTPS, beside the plain one."},
@@ -100,7 +101,8 @@ const struct config_key config_keys[] = {
      .help = "Requests that may wait; one more is refused with 503 and Retry-After."},
     {SIZE(queue_tokens, "1M", 1, 1024 * M), .help = "Prompt tokens that may wait in all."},
     {SIZE(max_body, "4M", 1 * K, 1 * G), .help = "Largest request body."},
-    {SIZE(body_memory, "64M", 1 * K, 64 * G), .help = "Memory for all request bodies together, and as much for long replies of /tokenize and prompt_logprobs."},
+    /* Its least is what every body takes at first: http.c. */
+    {SIZE(body_memory, "64M", 4 * K, 64 * G), .help = "Memory for all request bodies together, and as much for long replies of /tokenize and prompt_logprobs."},
     {COUNT(max_connections, "1000", 1, 100000), .help = "Connections at once; one more gets 503. Health is answered all the same."},
     {COUNT(header_timeout_ms, "10000", 100, HOUR), .help = "Time a client has to send its headers."},
     {COUNT(body_timeout_ms, "60000", 100, HOUR), .help = "Time a client has to send its body. A large reply must be taken as fast as max_body in this time."},
@@ -243,7 +245,8 @@ static void free_list(struct config_list *list)
     *list = (struct config_list){0};
 }
 
-/* A value is what a line of the file can say: --print-config writes that line, and it reads back so. */
+/* A value is what a line of the file can say: --print-config writes that line, and it reads back so. (Not of
+ * keys, which it keeps to itself.) */
 static int check_text(const char *text, size_t n, struct error *err)
 {
     for (size_t i = 0; i < n; i++)

@@ -32,11 +32,10 @@ void config_print(const struct config *c, FILE *f)
         const struct config_key *key = &config_keys[i];
         char *value = config_format(c, key);
         print_origin(c, key, f);
-        bool masked = key->secret && value && value[0];
-        fprintf(f, "%s =%s%s\n", key->name, value && value[0] ? " " : "",
-                masked  ? "(set)"
-                : value ? value
-                        : "");
+        if (key->secret && value && value[0]) /* no line: a key that everybody knows */
+            fprintf(f, "# %s = (set)\n", key->name);
+        else
+            fprintf(f, "%s =%s%s\n", key->name, value && value[0] ? " " : "", value ? value : "");
         free(value);
     }
 }

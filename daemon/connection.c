@@ -32,13 +32,27 @@ static bool has_whole_request(const struct connection *c)
     return c->request && c->request->phase != REQUEST_BODY;
 }
 
+/* There is no reply to whoever is still sending; the log and the counters are to know better than that the
+ * client left. */
+static void cut_body(struct connection *c)
+{
+    struct request *r = c->request;
+    if (c->left || !r || r->phase != REQUEST_BODY)
+        return;
+    api_fail(&r->error, 408, "timeout", NULL, "the body was not whole after body_timeout_ms, %u",
+             c->server->cfg->body_timeout_ms);
+    r->cut = true;
+}
+
 static void on_slow(uv_timer_t *timer)
 {
     struct connection *c = timer->data;
-    if (c->left && !has_whole_request(c) && has_unread(c))
+    if (c->left && !has_whole_request(c) && has_unread(c)) {
         connection_limit(c, LEFT_MS);
-    else
+    } else {
+        cut_body(c);
         shutdown(c->fd, SHUT_RDWR);
+    }
     server_run_listeners(c->server);
 }
 

@@ -28,6 +28,12 @@ static void set_defaults(struct params *p)
     };
 }
 
+/* The member that the prompt came in. */
+static const char *prompt_param(const struct generation *g)
+{
+    return g->p.chat.messages ? "messages" : "prompt";
+}
+
 static int context_exceeded(struct generation *g, struct api_error *err, size_t n_prompt, bool estimated)
 {
     uint32_t n_ctx = g->model->n_ctx;
@@ -38,8 +44,9 @@ static int context_exceeded(struct generation *g, struct api_error *err, size_t 
     err->n_prompt_tokens = n_prompt;
     err->n_ctx = n_ctx;
     if (n_prompt >= n_ctx)
-        return api_fail(err, 400, "context_exceeded", "prompt", "the prompt has %s%zu tokens, the context %u",
-                        estimated ? "at least " : "", n_prompt, n_ctx);
+        return api_fail(err, 400, "context_exceeded", prompt_param(g),
+                        "the prompt has %s%zu tokens, the context %u", estimated ? "at least " : "", n_prompt,
+                        n_ctx);
     return api_fail(err, 400, "context_exceeded", "max_tokens",
                     "%zu token%s of prompt and max_tokens %u are more than the context, %u", n_prompt,
                     n_prompt == 1 ? "" : "s", g->p.max_tokens, n_ctx);
@@ -87,7 +94,7 @@ int generation_encode(struct generation *g, const char *text, size_t len, struct
     if (rc == -E2BIG)
         return context_exceeded(g, err, n_ctx + 1, true);
     if (rc < 0)
-        return rc == -ENOMEM ? api_out_of_memory(err) : api_invalid(err, "prompt", "%s", words.text);
+        return rc == -ENOMEM ? api_out_of_memory(err) : api_invalid(err, prompt_param(g), "%s", words.text);
     rc = append_ids(g, ids, n, err);
     free(ids);
     return rc;
@@ -111,7 +118,7 @@ static int make_ids(struct generation *g, struct api_error *err)
         return api_invalid(err, "prompt", "prompt is missing");
     }
     if (!p->n_ids)
-        return api_invalid(err, "prompt", "the prompt is empty: at least one token is needed");
+        return api_invalid(err, prompt_param(g), "the prompt is empty: at least one token is needed");
     return 0;
 }
 

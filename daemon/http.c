@@ -8,8 +8,8 @@
 #include <string.h>
 #include <strings.h>
 
-#define CUT_FACTOR   8 /* times max_body: what is read to be thrown away */
-#define FIRST_BODY   4096
+#define CUT_FACTOR   8    /* times max_body: what is read to be thrown away */
+#define FIRST_BODY   4096 /* the least body_memory */
 #define STREAM_BLOCK 16384
 
 /* --- headers --- */
@@ -438,8 +438,11 @@ static enum MHD_Result take_body(struct request *r, const char *data, size_t n)
 {
     const struct config *cfg = r->server->cfg;
     r->body_seen += n;
-    if (r->body_seen > CUT_FACTOR * cfg->max_body)
+    if (r->body_seen > CUT_FACTOR * cfg->max_body) {
+        too_large(r->server, &r->error);
+        r->cut = true;
         return MHD_NO;
+    }
     if (r->discard)
         return MHD_YES;
     if (r->body_len + n > cfg->max_body)
@@ -535,9 +538,9 @@ static void count_outcome(struct server *s, const struct request *r, bool sent)
     if (r->generation)
         generation_count_ends(r->generation, &s->stats);
     if (r->status == 499 || outcome == GENERATION_CANCELLED || !r->status ||
-        (!sent && outcome == GENERATION_NONE))
+        (!sent && outcome == GENERATION_NONE && !r->cut))
         s->stats.cancelled++;
-    else if (r->status == 504 || outcome == GENERATION_TIMED_OUT)
+    else if (r->status == 408 || r->status == 504 || outcome == GENERATION_TIMED_OUT)
         s->stats.timed_out++;
     else if (r->status == 500 || outcome == GENERATION_FAILED)
         s->stats.failed++;
@@ -559,6 +562,11 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **context,
     struct connection *c = r->connection;
     if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK)
         r->gone = true;
+    r->cut |= c->cut;
+    if (r->cut && !r->status) { /* what it would have been told */
+        r->status = r->error.status;
+        r->replied_ns = clock_ns();
+    }
     write_log(r);
     count_outcome(s, r, code == MHD_REQUEST_TERMINATED_COMPLETED_OK);
     if (r->client)

@@ -120,6 +120,7 @@ struct request {
     bool suspended, watched;
     bool gone;    /* the client left: nothing will be sent */
     bool discard; /* the body is thrown away */
+    bool cut;     /* we ended its connection while the body came: `error` says why, if it was refused */
     bool has_body;
     /* CLOCK_MONOTONIC; accepted: the body is complete; replied: libmicrohttpd has got the whole reply. */
     uint64_t accepted_ns, opened_ns, replied_ns;

@@ -14,25 +14,24 @@
 #define MEMORY_PER_CONNECTION (32 * 1024) /* bounds request line and headers */
 #define BACKLOG               1024
 
-static void format_address(const struct sockaddr *addr, bool tls, char *out, size_t size)
+static void format_address(const struct sockaddr *addr, char *out, size_t size)
 {
-    const char *scheme = tls ? "https" : "http";
     char host[INET6_ADDRSTRLEN] = "?";
     if (addr->sa_family == AF_INET6) {
         const struct sockaddr_in6 *six = (const void *)addr;
         inet_ntop(AF_INET6, &six->sin6_addr, host, sizeof host);
-        snprintf(out, size, "%s://[%s]:%u", scheme, host, ntohs(six->sin6_port));
+        snprintf(out, size, "[%s]:%u", host, ntohs(six->sin6_port));
         return;
     }
     const struct sockaddr_in *four = (const void *)addr;
     inet_ntop(AF_INET, &four->sin_addr, host, sizeof host);
-    snprintf(out, size, "%s://%s:%u", scheme, host, ntohs(four->sin_port));
+    snprintf(out, size, "%s:%u", host, ntohs(four->sin_port));
 }
 
 int listener_bind_tcp(const struct sockaddr *addr, socklen_t len, struct error *err)
 {
-    char name[160];
-    format_address(addr, false, name, sizeof name);
+    char name[INET6_ADDRSTRLEN + 16];
+    format_address(addr, name, sizeof name);
     int fd = socket(addr->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return error_set(err, -errno, "%s: %s", name, strerror(errno));
@@ -156,12 +155,14 @@ void listener_name(struct listener *l)
 {
     struct sockaddr_storage addr = {0};
     socklen_t len = sizeof addr;
+    char name[INET6_ADDRSTRLEN + 16];
     if (getsockname(l->fd, (struct sockaddr *)&addr, &len) < 0) {
         snprintf(l->where, sizeof l->where, "fd %d", l->fd);
     } else if (addr.ss_family == AF_UNIX) {
         snprintf(l->where, sizeof l->where, "unix:%s", ((struct sockaddr_un *)&addr)->sun_path);
     } else {
-        format_address((struct sockaddr *)&addr, l->tls, l->where, sizeof l->where);
+        format_address((struct sockaddr *)&addr, name, sizeof name);
+        snprintf(l->where, sizeof l->where, "%s://%s", l->tls ? "https" : "http", name);
         l->port = ntohs(addr.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&addr)->sin6_port
                                                    : ((struct sockaddr_in *)&addr)->sin_port);
     }

@@ -48,10 +48,29 @@ static int find_host(struct addrinfo **out, const struct config *cfg, uint32_t n
     return rc ? error_set(err, -EINVAL, "host %s: %s", cfg->host, gai_strerror(rc)) : 0;
 }
 
+/* A certificate that nobody will be shown: whoever names one wants HTTPS. */
+static void warn_certificate(const struct config *cfg)
+{
+    if (!cfg->tls_port && (cfg->tls_certificate[0] || cfg->tls_key[0]))
+        log_warn("%s has no effect: tls_port is not set",
+                 cfg->tls_certificate[0] ? "tls_certificate" : "tls_key");
+}
+
+/* Known before either is bound: the second bind would say that some other process has the port. */
+static int check_ports(const struct config *cfg, struct error *err)
+{
+    if (cfg->tls_port && cfg->tls_port == cfg->port)
+        return error_set(err, -EINVAL, "tls_port must differ from port (both %u)", cfg->port);
+    return 0;
+}
+
 int server_check(const struct config *cfg, struct error *err)
 {
     struct addrinfo *list = NULL;
-    int rc = find_host(&list, cfg, cfg->port, err);
+    warn_certificate(cfg);
+    int rc = check_ports(cfg, err);
+    if (rc == 0)
+        rc = find_host(&list, cfg, cfg->port, err);
     if (rc < 0)
         return rc;
     freeaddrinfo(list);
@@ -71,9 +90,9 @@ static int bind_host(struct server *s, uint32_t number, bool tls, struct error *
         if (fd >= 0)
             add_listener(s, fd, tls);
         else if (fd != -EAFNOSUPPORT && fd != -EADDRNOTAVAIL) /* a name may have addresses this host lacks */
-            rc = error_set(err, fd, "%s", words.text);
+            rc = error_set(err, fd, "%s://%s", tls ? "https" : "http", words.text);
         else if (!a->ai_next && s->n_listeners == before)
-            rc = error_set(err, fd, "%s", words.text);
+            rc = error_set(err, fd, "%s://%s", tls ? "https" : "http", words.text);
     }
     freeaddrinfo(list);
     return rc;
@@ -92,7 +111,10 @@ static int bind_unix(struct server *s, struct error *err)
 static int bind_all(struct server *s, struct error *err)
 {
     const struct config *cfg = s->cfg;
-    int rc = bind_host(s, cfg->port, false, err);
+    warn_certificate(cfg);
+    int rc = check_ports(cfg, err);
+    if (rc == 0)
+        rc = bind_host(s, cfg->port, false, err);
     if (rc == 0 && cfg->unix_socket[0])
         rc = bind_unix(s, err);
     if (rc < 0 || !cfg->tls_port)

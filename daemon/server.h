@@ -54,7 +54,8 @@ int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, 
 uint32_t server_connections_within(uint64_t n_descriptors);
 
 /* Whether server_open() could listen where the configuration says, as far as can be seen without doing so:
- * the same errors of a host that has no address and of a unix_socket with no place to be in. */
+ * the same errors of a host that has no address, of one port for two and of a unix_socket with no place to be
+ * in; the same warning of a certificate that nothing shows. */
 int server_check(const struct config *cfg, struct error *err);
 
 /* Where it listens, for people: "http://127.0.0.1:8080", "unix:/run/hearth.sock", "a, b" for several. */

@@ -85,8 +85,9 @@ static int choose_pages(struct decoder *d, struct error *err)
         wanted = all * page < available / 4 ? all * page : available / 4;
     if (wanted < page)
         return error_set(err, d->cfg.kv_memory ? -EINVAL : -ENOMEM,
-                         "the KV cache may take %llu bytes, one page of %u tokens takes %llu",
-                         (unsigned long long)wanted, KV_PAGE_TOKENS, (unsigned long long)page);
+                         "%sthe KV cache may take %llu bytes, one page of %u tokens takes %llu",
+                         d->cfg.kv_memory ? "kv_memory: " : "", (unsigned long long)wanted, KV_PAGE_TOKENS,
+                         (unsigned long long)page);
     uint64_t n = wanted / page;
     d->n_pages = n < UINT32_MAX ? (uint32_t)n : UINT32_MAX - 1;
     return 0;

@@ -308,7 +308,8 @@ static int choose_pages(struct cuda_decoder *d, struct error *err)
     uint64_t scratch = tables_size(d) + scratch_size(d) + (d->cfg.eager ? cuda_nodes_size(d) : 0);
     uint64_t wanted = d->cfg.kv_memory;
     if (wanted && wanted < page)
-        return error_set(err, -EINVAL, "the KV cache may take %llu bytes, one page of %u tokens takes %llu",
+        return error_set(err, -EINVAL,
+                         "kv_memory: the KV cache may take %llu bytes, one page of %u tokens takes %llu",
                          (unsigned long long)wanted, KV_PAGE_TOKENS, (unsigned long long)page);
     if (weights + scratch + (wanted ? wanted / page * page : page) > available)
         return refuse_size(d, weights, wanted ? wanted : page, scratch, available, err);

@@ -134,13 +134,15 @@ Test(cli, check_config_refuses_what_serve_does_with_the_same_words)
         {"--unix-socket", "/nonexistent/s", "unix_socket /nonexistent/s: No such file or directory"},
         {"--unix-socket", "/dev/null/s", "unix_socket /dev/null/s: Not a directory"},
         {"--unix-socket", "/dev/null", "unix_socket /dev/null: exists and is not a socket"},
+        {"--tls-port", "9316", "tls_port must differ from port (both 9316)"},
         {"--executor", "graph", "executor graph replays CUDA graphs: backend cpu has none"},
         {"--arithmetic", "exact", "arithmetic exact needs backend cpu and executor eager"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const char *port = strcmp(bad[i].value, "9316") ? "any" : "9316";
         for (int serve = 0; serve < 2; serve++) {
             cr_assert_eq(PROCESS_RUN(&p, serve ? "serve" : "check-config", "--model", PROCESS_MODEL, "--port",
-                                     "any", "--backend", "cpu", bad[i].flag, bad[i].value),
+                                     port, "--backend", "cpu", bad[i].flag, bad[i].value),
                          2, "%s", bad[i].flag);
             expect_in(p.stderr_text, bad[i].said);
             process_free(&p);
@@ -162,6 +164,17 @@ Test(cli, check_config_refuses_what_serve_does_with_the_same_words)
                              "--tls-key", "/dev/null"),
                  2);
     expect_in(p.stderr_text, "/dev/null");
+}
+
+Test(cli, a_certificate_without_a_port_is_warned_about)
+{
+    static const char *const args[] = {"--tls-key", "/dev/null", NULL};
+    cr_assert_eq(PROCESS_RUN(&p, "check-config", "--tls-certificate", "/dev/null", "--tls-key", "/dev/null"),
+                 0);
+    expect_in(p.stderr_text, "warning: tls_certificate has no effect: tls_port is not set");
+    process_free(&p);
+    process_serve(&p, &(struct process_start){.args = args});
+    expect_in(p.stderr_text, "warning: tls_key has no effect: tls_port is not set");
 }
 
 Test(cli, check_config_misses_a_model_that_is_not_there_and_is_3)
@@ -266,7 +279,7 @@ Test(cli, exact_arithmetic_without_eager_is_2)
 Test(cli, kv_memory_too_small_for_one_page_is_2)
 {
     cr_assert_eq(PROCESS_RUN(&p, "run", "--model", PROCESS_MODEL, "--kv-memory", "1K", "Once"), 2);
-    expect_in(p.stderr_text, "the KV cache may take 1024 bytes, one page of 64 tokens takes");
+    expect_in(p.stderr_text, "kv_memory: the KV cache may take 1024 bytes, one page of 64 tokens takes");
 }
 
 Test(cli, run_without_a_length_writes_what_fits_into_kv_memory)

@@ -62,6 +62,31 @@ Test(commands, run_refuses_a_second_prompt)
     expect_in(p.stderr_text, "quote it");
 }
 
+static void expect_same_text(const struct process *a, const struct process *b)
+{
+    cr_assert_str_eq(a->stdout_text, b->stdout_text, "%s%s", a->stderr_text, b->stderr_text);
+    cr_assert_gt(a->n_stdout, 1);
+}
+
+Test(commands, run_reads_stdin_for_a_dash_and_takes_what_follows_two_as_it_is)
+{
+    static const char *const prompts[] = {"-dash", "--help", "-", "--"};
+    struct process other;
+    for (size_t i = 0; i < sizeof prompts / sizeof *prompts; i++) {
+        PROCESS_START(&other, "run", "--model", PROCESS_MODEL, "--temperature", "0", "-", "-n", "8");
+        process_feed(&other, prompts[i]);
+        cr_assert_eq(process_wait(&other), 0, "%s", other.stderr_text);
+        cr_assert_eq(PROCESS_RUN(&p, "run", "--model", PROCESS_MODEL, "--temperature", "0", "-n", "8", "--",
+                                 prompts[i]),
+                     0, "%s", p.stderr_text);
+        expect_same_text(&p, &other);
+        process_free(&other);
+        process_free(&p);
+    }
+    cr_assert_eq(PROCESS_RUN(&p, "run", "--model", PROCESS_MODEL, "--", "Once", "-n"), 2);
+    expect_in(p.stderr_text, "quote it (second one is \"-n\")");
+}
+
 Test(commands, run_stops_at_ctrl_c_with_0)
 {
     PROCESS_START(&p, "run", "--model", PROCESS_MODEL, SLOW, "--ignore-eos", "-n", "1000",
@@ -200,6 +225,17 @@ Test(commands, what_is_no_url_is_2_and_nobody_is_asked)
     }
 }
 
+Test(commands, a_port_that_is_any_is_no_place_to_ask)
+{
+    static const char *const commands[] = {"stats", "ps"};
+    for (size_t i = 0; i < 2; i++) {
+        struct process other;
+        cr_assert_eq(PROCESS_RUN(&other, commands[i], "--port", "any"), 2);
+        expect_in(other.stderr_text, "port is any: say which one it became (--port), or the daemon's URL");
+        process_free(&other);
+    }
+}
+
 /* What `hearthd ps` asks of an address of this machine, which it gives no answer. */
 static const char *asked(uint32_t address, const char *host, const char *key_file)
 {
@@ -316,6 +352,12 @@ Test(commands, the_man_page_has_every_command_and_flag_of_help)
     cr_assert_geq(n, 4, "%s", words);
     free(words);
     free(page);
+}
+
+Test(commands, tokenize_says_that_the_model_is_missing)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "tokenize"), 2);
+    expect_in(p.stderr_text, "error: --model is missing\nusage: hearthd tokenize --model FILE");
 }
 
 Test(commands, help_of_tokenize_names_all_its_flags)

@@ -129,10 +129,35 @@ DAEMON_TEST(refuse, a_huge_prompt_is_refused_by_size_with_a_lower_bound)
     free(body);
 }
 
-/* {"<name>":[1,1,...]} */
-static char *long_array(const char *name)
+static void expect_param(const char *path, const char *body, const char *param, const char *words)
 {
-    size_t n = 1 << 20;
+    struct reply r = post(path, body);
+    json_t *root = reply_json(&r);
+    cr_assert_str_eq(json_text(root, "error.param"), param, "%s", r.body);
+    json_decref(root);
+    cr_assert_eq(r.status, 400);
+    cr_assert(strstr(r.body, words), "\"%s\" lacks \"%s\"", r.body, words);
+    reply_free(&r);
+}
+
+/* Refused by count, and by size. */
+DAEMON_TEST(refuse, what_is_too_long_is_named_as_the_route_calls_it)
+{
+    static const size_t lengths[] = {1500, 100000};
+    for (size_t i = 0; i < 2; i++) {
+        char *prompt = long_prompt("once ", lengths[i], ""), *chat = malloc(strlen(prompt) + 64);
+        expect_param("/generate", prompt, "prompt", "context_exceeded");
+        expect_param("/v1/completions", prompt, "prompt", "context_exceeded");
+        sprintf(chat, "{\"messages\":[{\"role\":\"user\",\"content\":%s]}", strchr(prompt, ':') + 1);
+        expect_param("/v1/chat/completions", chat, "messages", "context_exceeded");
+        free(prompt);
+        free(chat);
+    }
+}
+
+/* {"<name>":[1,1,...]} with n more than one. */
+static char *array_of(const char *name, size_t n)
+{
     char *body = malloc(2 * n + 64);
     int at = sprintf(body, "{\"%s\":[1", name);
     for (size_t i = 0; i < n; i++) {
@@ -141,6 +166,26 @@ static char *long_array(const char *name)
     }
     strcpy(body + at, "]}");
     return body;
+}
+
+static char *long_array(const char *name)
+{
+    return array_of(name, 1 << 20);
+}
+
+DAEMON_TEST(refuse, too_many_ids_for_detokenize_are_named_with_the_limit)
+{
+    static const size_t over[] = {5120, 5121, 5183, 5184, 1 << 20};
+    char *body = array_of("tokens", 5119);
+    struct reply r = post("/detokenize", body);
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    reply_free(&r);
+    free(body);
+    for (size_t i = 0; i < sizeof over / sizeof *over; i++) {
+        body = array_of("tokens", over[i]);
+        expect_param("/detokenize", body, "tokens", "tokens may hold at most 5120 ids (n_ctx + 4096)");
+        free(body);
+    }
 }
 
 DAEMON_TEST(refuse, an_array_of_too_many_values_is_refused_before_parsing)

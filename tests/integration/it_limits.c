@@ -78,6 +78,16 @@ DAEMON_TEST(limits, a_chunked_body_over_the_limit_is_a_413)
     close(fd);
 }
 
+/* What the daemon cuts is no client that left: the access line and the one counter say so. */
+static void expect_told(const char *counter, const char *line)
+{
+    wait_stat(counter, 1);
+    cr_assert_eq(stat_number("requests.cancelled"), 0);
+    char *log = daemon_read_log();
+    cr_assert(strstr(log, line), "no \"%s\" in %s", line, log);
+    free(log);
+}
+
 DAEMON_TEST(limits, an_endless_body_is_cut)
 {
     char block[65536];
@@ -91,6 +101,7 @@ DAEMON_TEST(limits, an_endless_body_is_cut)
         sent += sizeof block;
     cr_assert_lt(sent, (size_t)64 << 20, "the daemon read %zu bytes", sent);
     close(fd);
+    expect_told("requests.rejected", ": POST /generate 413 too_large ");
     r = get("/health");
     cr_assert_eq(r.status, 200);
     reply_free(&r);
@@ -157,6 +168,16 @@ DAEMON_TEST(slow, a_body_that_never_ends_is_cut, "--body-timeout-ms", "300")
     for (int i = 0; i < 200 && client_puts(fd, " "); i++)
         usleep(20000);
     must_be_cut(fd);
+    expect_told("requests.timed_out", ": POST /generate 408 timeout ");
+}
+
+DAEMON_TEST(slow, a_refused_body_that_never_ends_is_what_it_was_refused_for, "--body-timeout-ms", "300")
+{
+    int fd = client_connect(daemon_.port);
+    client_puts(fd, "POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
+                    "Content-Length: 100000\r\n\r\n{");
+    must_be_cut(fd);
+    expect_told("requests.rejected", ": POST /generate 415 unsupported_media_type ");
 }
 
 /* It comes in one piece: on a busy machine a tenth of a second may pass between two. */
@@ -327,6 +348,10 @@ DAEMON_TEST(many, connections_that_do_nothing_keep_health_from_nobody, PATIENT)
 DAEMON_TEST(many, refused_bodies_without_end_keep_health_from_nobody, PATIENT)
 {
     connections_that_do_nothing(3);
+    char *log = daemon_read_log();
+    cr_assert(strstr(log, " 404 not_found "), "those that made room were refused, and did not leave: %s",
+              log);
+    free(log);
 }
 
 /* The daemon's descriptors, or only those that are sockets. */

@@ -35,6 +35,9 @@ started=$!
 healthy() { curl -sf --cacert "$1" "https://localhost:$port/health" >/dev/null 2>&1; }
 until_true healthy "$dir/first.pem" || fail "no HTTPS"
 grep -q "https://127.0.0.1:$port" "$dir/log" || fail "the start line does not name the TLS port"
+"$hearthd" --model "$model" --port 0 --tls-port $port --tls-certificate "$dir/cert.pem" --tls-key "$dir/key.pem" >"$dir/second" 2>&1 &&
+    fail "the TLS port is taken twice"
+grep -q "https://127.0.0.1:$port: Address already in use" "$dir/second" || fail "a TLS port in use: $(cat "$dir/second")"
 body='{"prompt":"Once upon a time","max_tokens":8,"temperature":0,"stream":true}'
 curl -sfN --cacert "$dir/first.pem" -d "$body" "https://localhost:$port/generate" | grep -q '\[DONE\]' || fail "no stream over TLS"
 curl -sf "http://localhost:$port/health" >/dev/null 2>&1 && fail "plain HTTP is answered on the TLS port"

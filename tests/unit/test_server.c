@@ -96,6 +96,45 @@ SERVER_TEST(generate, a_token_that_is_no_utf8_by_itself_is_given_as_bytes)
     reply_free(&r);
 }
 
+/* Those of the one reply, or of all events joined; to decref. */
+static json_t *text_offsets(struct reply r, bool stream)
+{
+    struct events e = {.n = 1};
+    json_t *offsets = json_array();
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    if (stream)
+        events_read(&e, &r);
+    else
+        e.data[0] = reply_json(&r);
+    for (size_t i = 0; i < e.n; i++)
+        json_array_extend(offsets, json_at(e.data[i], "choices.0.logprobs.text_offset"));
+    events_free(&e);
+    reply_free(&r);
+    return offsets;
+}
+
+/* Each of the two accented letters is two tokens, a byte each: no character begins in the second. */
+SERVER_TEST(generate, text_offsets_count_characters_in_a_stream_too)
+{
+    script(" caf\xc3\xa9s \xc3\xa9");
+    json_t *whole = text_offsets(post("/v1/completions", "{\"prompt\":\"Once\",\"logprobs\":0}"), false);
+    json_t *streamed =
+        text_offsets(post("/v1/completions", "{\"prompt\":\"Once\",\"logprobs\":0,\"stream\":true}"), true);
+    char *text = json_dumps(whole, JSON_COMPACT);
+    cr_assert_str_eq(text, "[0,3,4,5,5,6,7,8]");
+    cr_assert(json_equal(whole, streamed));
+    free(text);
+    json_decref(whole);
+    json_decref(streamed);
+}
+
+SERVER_TEST(generate, the_least_body_memory_holds_a_request, "body_memory", "4K")
+{
+    struct reply r = post("/generate", "{\"prompt\":\"Once\"}");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    reply_free(&r);
+}
+
 SERVER_TEST(stream, deltas_join_to_the_text_and_the_last_event_has_the_figures)
 {
     struct events e;
@@ -382,6 +421,14 @@ SERVER_TEST(access, a_client_that_left_has_the_tokens_it_got)
     close(fd);
     expect_logged(log, " prompt=1 cached=0 tokens=1 finish=cancelled ");
     reply_free(&r);
+}
+
+SERVER_TEST(access, who_leaves_inside_a_body_is_a_499)
+{
+    int log = catch_log(), fd = client_connect(f.port);
+    client_puts(fd, "POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{");
+    close(fd);
+    expect_logged(log, "POST /generate 499 ");
 }
 
 SERVER_TEST(access, what_was_refused_has_no_figures)
