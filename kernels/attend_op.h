@@ -36,6 +36,23 @@ SIMT_INLINE struct attend_args attend_args_of(const struct walk *w)
     };
 }
 
+/* Asks for what turns the heads of q and k, last read a layer or a step ago; by one warp, for the first rows:
+ * where there are many, others hide the way to memory. */
+SIMT_INLINE void attend_ask(const struct attend_args *in, const SIMT_GLOBAL struct step_row *rows,
+                            uint32_t n_rows)
+{
+    uint32_t lane = simt_lane(), half = in->rope_dim / 2;
+    if (in->q_gain) {
+        walk_ask(in->q_gain, in->layout.head_dim, lane, SIMT_LANES);
+        walk_ask(in->k_gain, in->layout.head_dim, lane, SIMT_LANES);
+    }
+    if (half && lane < n_rows && rows[lane].pos < in->slots.n_ctx) {
+        uint64_t at = (uint64_t)rows[lane].pos * half * 4;
+        walk_ask(in->cosines + at, half, 0, 1);
+        walk_ask(in->sines + at, half, 0, 1);
+    }
+}
+
 /* False: leave, as walk.h says; a row or page out of range has been recorded then. */
 SIMT_INLINE bool attend_op(struct walk *w)
 {
@@ -43,6 +60,8 @@ SIMT_INLINE bool attend_op(struct walk *w)
     const SIMT_GLOBAL struct step_row *rows = w->step->rows;
     bool lone = w->seen->lone_rows != 0;
     struct attend a;
+    if (simt_warp() + 1 == w->crew.n_warps)
+        attend_ask(&in, rows, w->n_rows);
     bool go = attend_prefetch(&a, &w->crew, &w->guard, &in, rows, w->n_rows, lone) && walk_wait(w);
     if (go && !lone) {
         attend_append_phase(&a);

@@ -10,7 +10,9 @@
 
 #define BORDER_SLEEP_MIN 100 /* ns, doubled at each idle turn */
 #define BORDER_SLEEP_MAX 20000
-#define BORDER_HOST_TURN 4 /* while a step runs, the host's words are looked at in every 4th turn */
+#define BORDER_HOST_TURN 4  /* while a step runs, the host's words are looked at in every 4th turn, */
+#define BORDER_FULL_TURN 64 /* or where no other can be taken in every 64th: for DECODER_ABORT alone */
+#define BORDER_STOP_LOOK 8  /* at every 8th look it is asked whether to stop */
 
 struct border {
     const struct decoder_args *args;
@@ -20,7 +22,7 @@ struct border {
     struct border_fault fault;                   /* of the step copied last, one per lane */
     uint32_t faults;                             /* lanes that found one */
     /* Lane 0's: */
-    uint32_t turns, beat, sleep_ns;
+    uint32_t turns, looks, beat, sleep_ns;
     uint64_t began, idle_since, moved_at;
 };
 
@@ -234,15 +236,22 @@ SIMT_INLINE void border_forward_progress(struct border *b, uint32_t end, uint32_
         flow_fail(&b->guard, FLOW_DEADLINE, end * DECODER_LINE, value, target);
 }
 
-SIMT_INLINE uint32_t border_look_at_host(const struct border *b)
+SIMT_INLINE bool border_is_full(const struct border *b)
 {
-    uint32_t stop = simt_ld_acquire_sys(&b->control->stop);
+    return b->copied - b->answered >= DECODER_RING;
+}
+
+/* Each word of the host's is a way over PCIe, a microsecond, and steps are what is waited for. Which is asked
+ * for last: whoever sees DECODER_DRAIN sees all that was submitted before it. */
+SIMT_INLINE uint32_t border_look_at_host(struct border *b)
+{
+    uint32_t stop = ++b->looks % BORDER_STOP_LOOK ? DECODER_RUN : simt_ld_acquire_sys(&b->control->stop);
     uint32_t submitted = simt_ld_acquire_sys(&b->control->submitted) - b->args->first_step, news = 0;
     if (stop == DECODER_ABORT)
         news |= BORDER_ABORT;
     if (stop == DECODER_DRAIN && submitted == b->answered)
         news |= BORDER_LEAVE;
-    if ((int32_t)(submitted - b->copied) > 0 && b->copied - b->answered < DECODER_RING)
+    if ((int32_t)(submitted - b->copied) > 0 && !border_is_full(b))
         news |= BORDER_STEP;
     return news;
 }
@@ -276,7 +285,7 @@ SIMT_INLINE uint32_t border_look_around(struct border *b)
         else
             border_forward_progress(b, end, value, target);
     }
-    if (!runs || ++b->turns % BORDER_HOST_TURN == 0)
+    if (!runs || ++b->turns % (border_is_full(b) ? BORDER_FULL_TURN : BORDER_HOST_TURN) == 0)
         news |= border_look_at_host(b);
     if (b->args->quantum_ms && simt_globaltimer() - b->began >= b->args->quantum_ms * 1000000ull)
         news |= BORDER_CLOSING;

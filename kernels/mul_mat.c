@@ -73,7 +73,7 @@ SIMT_INLINE void check_rows(const SIMT_SHARED struct product *p, const struct fl
     }
 }
 
-SIMT_KERNEL(mul_mat, struct mul_mat_args, NODE_PRODUCT_THREADS, 1)
+SIMT_KERNEL(mul_mat, struct mul_mat_args, NODE_PRODUCT_THREADS, 2)
 {
     struct crew crew = crew_of(simt_n_threads() - SIMT_LANES);
     struct flow_guard guard = {.words = DECODER_AT(uint32_t, args.step.fault), .op = args.step.node};

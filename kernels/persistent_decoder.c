@@ -40,6 +40,7 @@ SIMT_INLINE bool persistent_stream(struct stream *s)
     simt_syncwarp(); /* no lane reads the last op's any more */
     product_open(p, s->args, DECODER_AT(const struct program, s->args->program), s->op, s->plan, NULL, 0);
     simt_syncwarp();
+    product_ask_vectors(p);
     return product_produce(p, &s->ring, &s->place, &s->guard);
 }
 

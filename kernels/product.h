@@ -249,6 +249,19 @@ SIMT_INLINE struct product_run product_run_of(const SIMT_SHARED struct product *
     return (struct product_run){m, index, first, left < p->group_tiles ? left : p->group_tiles};
 }
 
+/* Asks for what the product needs beside its tiles and rows: gain and biases, last read in the step before,
+ * so that memory alone has them. The producer warp, a while before the crew comes here; every block has a
+ * share of the lines. */
+SIMT_INLINE void product_ask_vectors(const SIMT_SHARED struct product *p)
+{
+    uint32_t part = simt_block() + simt_lane() * simt_n_blocks(), n_parts = simt_n_blocks() * SIMT_LANES;
+    if (p->gain)
+        walk_ask(p->gain, p->k, part, n_parts);
+    for (uint32_t i = 0; i < p->n_matrices; i++)
+        if (p->matrix[i].bias)
+            walk_ask(p->matrix[i].bias, p->matrix[i].n, part, n_parts);
+}
+
 /* Fills the ring with all that this block has of the product; the producer warp. False: leave. */
 SIMT_INLINE bool product_produce(const SIMT_SHARED struct product *p, const struct ring *ring,
                                  struct ring_place *place, const struct flow_guard *guard)
@@ -269,8 +282,9 @@ SIMT_INLINE bool product_produce(const SIMT_SHARED struct product *p, const stru
 
 /* --- the crew's part --- */
 
-/* Where a crew is in its share of the product. Everything else about a stage is worked out again, from shared
- * memory, where it is needed: registers are what a block of 512 threads is short of (128 each). */
+/* Where a crew is in its share of the product. What else there is to know about a stage (product_part) is
+ * worked out from shared memory once, before it is waited for, and again where its values are added, and not
+ * kept: registers are what a block of 512 threads is short of (128 each). */
 struct product_cursor {
     struct product_mark mark;
     uint32_t lead;  /* the warp that has the stage's first super-block */
@@ -384,26 +398,25 @@ SIMT_INLINE void product_items(const uint32_t type, const bool one, const bool i
 }
 
 SIMT_INLINE void product_multiply(const bool is_far, const SIMT_SHARED struct product *p,
-                                  const struct product_cursor *at, uint32_t column,
-                                  const struct product_place *place, const struct crew *crew)
+                                  const struct product_cursor *at, const struct product_part *part,
+                                  uint32_t column, const struct product_place *place, const struct crew *crew)
 {
-    struct product_part part = product_part_of(p, &at->mark, column);
     const SIMT_SHARED char *stage = ring_stage(place->ring, place->at);
     SIMT_SHARED float *values = product_values(p, place->fold, at->half, at->stage);
     uint32_t warp = simt_warp(), first = warp < at->lead ? warp + crew->n_warps - at->lead : warp - at->lead;
     struct activation x[TILE_MAX_PANEL];
     x[0] = activation_at(place->work, DECODER_AT(char, p->panels),
-                         is_far ? ACTIVATION_COLUMNS : part.n_columns, p->forms);
+                         is_far ? ACTIVATION_COLUMNS : part->n_columns, p->forms);
     uint32_t panel_bytes = p->n_supers * x[0].super_bytes;
     if (is_far)
         x[0].far += (size_t)(column / ACTIVATION_COLUMNS) * panel_bytes;
     x[1] = x[0];
-    if (part.n_columns > ACTIVATION_COLUMNS)
+    if (part->n_columns > ACTIVATION_COLUMNS)
         x[1].far += panel_bytes;
 #define PRODUCT_ITEMS(type, one)                                                                             \
-    product_items(type, one, is_far, x, stage, values, p->shift, part.n_items, at->mark.first_item,          \
+    product_items(type, one, is_far, x, stage, values, p->shift, part->n_items, at->mark.first_item,         \
                   p->n_supers, first, crew->n_warps)
-    uint32_t type = part.run.matrix->type;
+    uint32_t type = part->run.matrix->type;
     bool one = !is_far && p->shift == 0;
     if (one && type == TILE_Q4_K) /* what most weights are of, with a sequence alone */
         return PRODUCT_ITEMS(TILE_Q4_K, true);
@@ -445,13 +458,18 @@ SIMT_INLINE bool product_adds(const SIMT_SHARED struct product *p, const struct 
     return p->epilogue == PROGRAM_RESIDUAL || (p->epilogue == PROGRAM_SWIGLU && run->index == 1);
 }
 
+SIMT_INLINE float product_bias(const struct product_run *run, uint32_t n)
+{
+    return run->matrix->bias ? DECODER_AT(const float, run->matrix->bias)[n] : 0;
+}
+
 /* The result from both halves' sums. */
 SIMT_INLINE float product_finish(const SIMT_SHARED struct product *p, const struct product_run *run, float r,
-                                 uint32_t n, float before, float sum0, float sum1)
+                                 float before, float bias, float sum0, float sum1)
 {
     float y = (sum0 + sum1) * r;
     if (run->matrix->bias)
-        y = y + DECODER_AT(const float, run->matrix->bias)[n];
+        y = y + bias;
     if (product_adds(p, run))
         y = p->epilogue == PROGRAM_RESIDUAL ? before + y : arith_silu(before) * y;
     return y;
@@ -492,7 +510,8 @@ SIMT_INLINE void product_fold(const SIMT_SHARED struct product *p, const struct 
         uint32_t in_matrix = (run->first_tile + tile) * TILE_ROWS + row;
         SIMT_GLOBAL float *out = product_out(p, run, in_matrix, number);
         bool ends = last && in_matrix < run->matrix->n;
-        float sum[2] = {0, 0}, before = ends && product_adds(p, run) ? *out : 0; /* asked for in time */
+        float sum[2] = {0, 0}, before = ends && product_adds(p, run) ? *out : 0; /* asked for in time, */
+        float bias = ends ? product_bias(run, in_matrix) : 0;                    /* both */
         if (at->first_item) {
             sum[0] = sums[0];
             sum[1] = sums[TILE_ROWS];
@@ -511,7 +530,7 @@ SIMT_INLINE void product_fold(const SIMT_SHARED struct product *p, const struct 
         }
         float r = wide ? DECODER_AT(const float, p->wide_factors)[number] : p->factor[index];
         if (ends)
-            *out = product_finish(p, run, r, in_matrix, before, sum[0], sum[1]);
+            *out = product_finish(p, run, r, before, bias, sum[0], sum[1]);
     }
 }
 
@@ -539,11 +558,11 @@ SIMT_INLINE void product_settle(const SIMT_SHARED struct product *p, const struc
 }
 
 /* To the block's next stage, if there is one. */
-SIMT_INLINE bool product_next(const SIMT_SHARED struct product *p, struct product_mark *at)
+SIMT_INLINE bool product_next(const SIMT_SHARED struct product *p, struct product_mark *at,
+                              const struct product_run *run)
 {
-    struct product_run run = product_run_of(p, at->group, at->index);
-    at->first_item += run.matrix->stage_supers;
-    if (at->first_item < run.n_tiles * p->n_supers)
+    at->first_item += run->matrix->stage_supers;
+    if (at->first_item < run->n_tiles * p->n_supers)
         return true;
     at->first_item = 0;
     if (++at->index < product_n_runs(p))
@@ -555,22 +574,23 @@ SIMT_INLINE bool product_next(const SIMT_SHARED struct product *p, struct produc
 }
 
 /* Columns [column, ...) of the stage at hand into the fold area; it is given back after the last ones. */
-SIMT_INLINE void product_one(SIMT_SHARED struct product *p, struct product_cursor *at, uint32_t column,
+SIMT_INLINE void product_one(SIMT_SHARED struct product *p, const struct product_cursor *at,
+                             const struct product_part *part, uint32_t column,
                              const struct product_place *place, const struct crew *crew)
 {
-    if (p->wide)
-        product_multiply(true, p, at, column, place, crew);
-    else
-        product_multiply(false, p, at, column, place, crew);
-    if (column + product_chunk(p) >= p->end_column)
-        ring_give(place->ring, place->at);
-    if (simt_thread() == 0) {
+    if (simt_thread() == 0) { /* before the work, which has no registers to keep it in */
         SIMT_SHARED struct product_mark *mark = &p->marks[at->half][at->stage];
         mark->group = at->mark.group;
         mark->index = at->mark.index;
         mark->turn = at->mark.turn;
         mark->first_item = at->mark.first_item;
     }
+    if (p->wide)
+        product_multiply(true, p, at, part, column, place, crew);
+    else
+        product_multiply(false, p, at, part, column, place, crew);
+    if (column + product_chunk(p) >= p->end_column)
+        ring_give(place->ring, place->at);
 }
 
 /* Which warp has the first super-block of the next stage. */
@@ -591,20 +611,21 @@ SIMT_INLINE bool product_run(SIMT_SHARED struct product *p, const struct product
     bool told = false, more = at.mark.group < p->n_groups;
     uint32_t column = p->first_column;
     while (more) {
-        uint32_t here = column;
+        uint32_t here = column, lead = at.lead;
+        struct product_part part = product_part_of(p, &at.mark, here);
         struct product_mark next = at.mark;
+        column += product_chunk(p);
+        if (column >= p->end_column) {
+            lead = product_lead(&part, lead, crew);
+            column = p->first_column;
+            more = product_next(p, &next, &part.run);
+        }
         if (here == p->first_column)
             told = told || !ring_take(place->ring, place->at, place->guard);
         if (!told)
-            product_one(p, &at, here, place, crew);
-        column += product_chunk(p);
+            product_one(p, &at, &part, here, place, crew);
+        at.lead = lead;
         at.stage++;
-        if (column >= p->end_column) {
-            struct product_part part = product_part_of(p, &at.mark, here);
-            at.lead = product_lead(&part, at.lead, crew);
-            column = p->first_column;
-            more = product_next(p, &next);
-        }
         if (p->wide || !more || at.stage == PRODUCT_MOST_STAGES >> p->shift) {
             if (crew_any(crew, told))
                 return false;

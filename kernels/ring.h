@@ -19,9 +19,12 @@
 
 #if SIMT_SM >= 90
 #define RING_FULL_ARRIVALS 1
+#define RING_PAUSE_NS      0 /* a test of an mbarrier sleeps by itself */
 #else
 #define RING_FULL_ARRIVALS SIMT_LANES
+#define RING_PAUSE_NS      64 /* between two tests; at most twice that passes */
 #endif
+#define RING_SPINS 32 /* tests without a pause, about a microsecond */
 
 struct ring {
     SIMT_SHARED char *stages;
@@ -69,14 +72,18 @@ SIMT_INLINE void ring_next(const struct ring *r, struct ring_place *at)
     }
 }
 
-/* Polls one mbarrier; `what` is for the record. */
+/* Polls one mbarrier; `stage` is for the record. A wait that lasts pauses: the crew's warps share the
+ * schedulers with those that still compute, and a producer waits for as long as no step comes. */
 SIMT_INLINE bool ring_wait(SIMT_SHARED uint64_t *mbar, uint32_t parity, const struct flow_guard *guard,
                            uint32_t stage)
 {
     struct flow_patience patience = {0, 0};
-    while (!simt_mbar_try_wait(mbar, parity))
+    while (!simt_mbar_try_wait(mbar, parity)) {
         if (!flow_patient(guard, &patience, FLOW_STAGE + stage, parity, 0))
             return false;
+        if (RING_PAUSE_NS && patience.spins >= RING_SPINS)
+            simt_nanosleep(RING_PAUSE_NS);
+    }
     return true;
 }
 

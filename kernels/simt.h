@@ -53,6 +53,8 @@
  * REGISTERS  simt_opaque(v)                    v, of which the compiler knows nothing: what follows from it
  * is computed where it stands, not ahead of loops and branches, where it would take up registers
  *
+ * AHEAD      simt_prefetch_l2(p)              128 bytes of global memory on their way into L2
+ *
  * TIME       simt_nanosleep(ns) simt_globaltimer()
  *            SIMT_LOOK_SPINS: turns of a polling loop between two looks at what seldom changes
  * ENDING     there is no trap: it would take the context along. A kernel that cannot go on writes why and

@@ -236,6 +236,11 @@ SIMT_INLINE uint32_t simt_opaque(uint32_t v)
     return v;
 }
 
+SIMT_INLINE void simt_prefetch_l2(const SIMT_GLOBAL void *p)
+{
+    __asm__ volatile("prefetch.global.L2 [%0];" ::"l"(p) : "memory");
+}
+
 /* Time. */
 #define SIMT_LOOK_SPINS 1024 /* tens of microseconds */
 

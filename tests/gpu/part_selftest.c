@@ -19,10 +19,10 @@ static uint32_t next(uint64_t *random)
 
 /* ---- mma ---- */
 
-static int32_t dot(const uint8_t *a, const uint8_t *b, bool a_signed)
+static int32_t dot(const uint8_t *a, const uint8_t *b, int n, bool a_signed)
 {
     int32_t sum = 0;
-    for (int k = 0; k < 32; k++)
+    for (int k = 0; k < n; k++)
         sum += (a_signed ? (int8_t)a[k] : a[k]) * (int8_t)b[k];
     return sum;
 }
@@ -33,13 +33,12 @@ static uint32_t count_wrong(const uint8_t *tile, const int32_t *answers)
     int32_t c[128];
     uint32_t wrong = 0;
     memcpy(c, b + 8 * 32, sizeof c);
-    for (int a_signed = 0; a_signed < 2; a_signed++)
+    for (int word = 0; word < 3; word++) /* u8s8, s8s8, and s8s8 of the first half */
         for (int row = 0; row < 16; row++)
             for (int col = 0; col < 8; col++) {
                 int at = row * 8 + col;
-                int32_t want =
-                    (int32_t)((uint32_t)c[at] + (uint32_t)dot(tile + row * 32, b + col * 32, a_signed));
-                wrong += answers[a_signed * 128 + at] != want;
+                int32_t sum = dot(tile + row * 32, b + col * 32, word == 2 ? 16 : 32, word > 0);
+                wrong += answers[word * 128 + at] != (int32_t)((uint32_t)c[at] + (uint32_t)sum);
             }
     return wrong;
 }
@@ -137,7 +136,8 @@ struct selftest {
 
 static int run(struct gpu *g, struct selftest *s, struct error *err)
 {
-    size_t tiles = s->args.n_tiles * (size_t)SELFTEST_TILE_BYTES, answers = s->args.n_tiles * (size_t)1024;
+    size_t tiles = s->args.n_tiles * (size_t)SELFTEST_TILE_BYTES,
+           answers = s->args.n_tiles * sizeof(int32_t[SELFTEST_ANSWERS]);
     size_t inputs = s->args.n_inputs * (size_t)12,
            results = s->args.n_inputs * (size_t)(4 * SELFTEST_N_FLOATS);
     struct gpu_launch launch = {.n_blocks = g->device.n_sms, .n_threads = SELFTEST_THREADS, .args = &s->args};
@@ -177,7 +177,8 @@ static int compare(const struct selftest *s, json_t *out, struct error *err)
 {
     uint32_t n = s->args.n_inputs, wrong_mma = 0, wrong_all = 0;
     for (uint32_t i = 0; i < s->args.n_tiles; i++)
-        wrong_mma += count_wrong(s->tiles + i * (size_t)SELFTEST_TILE_BYTES, s->answers + i * (size_t)256);
+        wrong_mma += count_wrong(s->tiles + i * (size_t)SELFTEST_TILE_BYTES,
+                                 s->answers + i * (size_t)SELFTEST_ANSWERS);
     json_object_set_new(out, "mma_tiles", json_integer(s->args.n_tiles));
     json_object_set_new(out, "mma_wrong", json_integer(wrong_mma));
     if (wrong_mma)
@@ -208,7 +209,7 @@ int part_selftest(struct gpu *g, json_t *out, struct error *err)
     struct selftest s = {
         .args = {.n_tiles = g->emulated ? 12 : 4096, .n_inputs = g->emulated ? 4000 : 1 << 20}};
     s.tiles = malloc(s.args.n_tiles * (size_t)SELFTEST_TILE_BYTES);
-    s.answers = malloc(s.args.n_tiles * (size_t)1024);
+    s.answers = malloc(s.args.n_tiles * sizeof(int32_t[SELFTEST_ANSWERS]));
     s.inputs = malloc(s.args.n_inputs * (size_t)12);
     s.results = malloc(s.args.n_inputs * (size_t)(4 * SELFTEST_N_FLOATS));
     int rc = s.tiles && s.answers && s.inputs && s.results ? 0 : error_set(err, -ENOMEM, "out of memory");

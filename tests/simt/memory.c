@@ -323,6 +323,15 @@ static bool keeps(struct simt_machine *m, const struct simt_site *at, enum simt_
     return (at->aspects & (uint32_t)aspect) && !machine_mutes(m, at, aspect);
 }
 
+/* Does nothing, where there is something. */
+void simt_emu_prefetch(const void *p)
+{
+    struct simt_machine *m = simt_machine;
+    bool is_shared = false;
+    if (SIMT_CHECKED && !memory_region(m, p, 1, m->running, &is_shared))
+        report_bounds(m, m->running, p, 1, false, __builtin_return_address(0));
+}
+
 uint64_t simt_emu_load(const struct simt_site *at, const void *p, uint32_t size, enum simt_scope scope)
 {
     struct simt_machine *m = simt_machine;

@@ -200,7 +200,7 @@ int product_node_multiply(const struct product_node *of, int mute, struct simt_r
         .factors = factors ? (uint64_t)(uintptr_t)c.factors : 0,
     };
     lay_out(&c, &args.shared);
-    uint32_t n_threads = 32 * between(3, of->small ? 5 : 9);
+    uint32_t n_threads = 32 * between(3, of->small ? 5 : NODE_PRODUCT_THREADS / 32);
     int rc = launch(&c, "mul_mat", &args, n_threads, args.shared.total, mute, report);
     if (rc == 0 && memcmp(c.out, c.want, (size_t)MAX_ROWS * c.out_stride * 4) != 0)
         rc = fails(&c, report, "mul_mat computed something else");

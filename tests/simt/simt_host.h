@@ -67,6 +67,7 @@ void simt_emu_cp_async16(const struct simt_site *at, void *dst, const void *src)
 void simt_emu_cp_async_commit(void);
 void simt_emu_cp_async_wait(const struct simt_site *at, uint32_t n);
 void simt_emu_cp_async_arrive(const struct simt_site *at, uint64_t *m);
+void simt_emu_prefetch(const void *p);
 void simt_emu_nanosleep(uint32_t ns);
 uint64_t simt_emu_globaltimer(void);
 
@@ -174,7 +175,8 @@ static inline const uint64_t *simt_emu_p64(const uint64_t *p)
 #define simt_cp_async_wait(n)     simt_emu_cp_async_wait(SIMT_SITE("cp_async_wait", SIMT_WHOLE), n)
 #define simt_cp_async_arrive(m)   simt_emu_cp_async_arrive(SIMT_SITE("cp_async_arrive", SIMT_WHOLE), m)
 
-#define simt_opaque(v)     (v)
-#define SIMT_LOOK_SPINS    8 /* a turn costs the emulator a switch */
-#define simt_nanosleep(ns) simt_emu_nanosleep(ns)
-#define simt_globaltimer() simt_emu_globaltimer()
+#define simt_prefetch_l2(p) simt_emu_prefetch(p)
+#define simt_opaque(v)      (v)
+#define SIMT_LOOK_SPINS     8 /* a turn costs the emulator a switch */
+#define simt_nanosleep(ns)  simt_emu_nanosleep(ns)
+#define simt_globaltimer()  simt_emu_globaltimer()

@@ -158,11 +158,13 @@ static bool walk_product(struct walk *w)
         return false;
     p->end_column = w->n_rows;
     struct product_mark at = {.group = product_first_group(p)};
-    for (bool more = at.group < p->n_groups; more; more = product_next(p, &at)) {
+    for (bool more = at.group < p->n_groups; more;) {
+        struct product_run run = product_run_of(p, at.group, at.index);
         if (!ring_take(&w->ring, &w->place, &w->guard))
             return false;
         walk_check_stage(p, w, &at);
         ring_give(&w->ring, &w->place);
+        more = product_next(p, &at, &run);
     }
     return true;
 }

@@ -1,8 +1,8 @@
 /* selftest.c - what every product and fold rests on, tried with known answers. See gpu_kernels.h.
- * One warp per tile: the fragments of m16n8k32 as simt.h draws them, unsigned and signed. One thread per
- * input: IEEE operations that a flush to zero, a fused product or an approximate division would change, the
- * flush where it is wanted, the functions of arith.h, both directions of f16, and the dot product of four
- * bytes. Must match tests/gpu/part_selftest.c in every bit. */
+ * One warp per tile: the fragments of m16n8k32 as simt.h draws them, unsigned and signed, and of m16n8k16 on
+ * the tile's first half. One thread per input: IEEE operations that a flush to zero, a fused product or an
+ * approximate division would change, the flush where it is wanted, the functions of arith.h, both directions
+ * of f16, and the dot product of four bytes. Must match tests/gpu/part_selftest.c in every bit. */
 #include "gpu_kernels.h"
 #include "f16.h"
 
@@ -14,11 +14,15 @@ static void multiply(const SIMT_GLOBAL char *tile, SIMT_GLOBAL int32_t *out)
     uint32_t fa[4] = {a[g * 8 + t], a[(g + 8) * 8 + t], a[g * 8 + t + 4], a[(g + 8) * 8 + t + 4]};
     uint32_t fb[2] = {b[g * 8 + t], b[g * 8 + t + 4]};
     int32_t u[4] = {c[at], c[at + 1], c[at + 64], c[at + 65]}, s[4] = {u[0], u[1], u[2], u[3]};
+    int32_t h[4] = {u[0], u[1], u[2], u[3]};
     simt_mma_u8s8(u, fa, fb);
     simt_mma_s8s8(s, fa, fb);
+    simt_mma16_s8s8(h, fa, fb[0]);
     out[at] = u[0], out[at + 1] = u[1], out[at + 64] = u[2], out[at + 65] = u[3];
     out += 128;
     out[at] = s[0], out[at + 1] = s[1], out[at + 64] = s[2], out[at + 65] = s[3];
+    out += 128;
+    out[at] = h[0], out[at + 1] = h[1], out[at + 64] = h[2], out[at + 65] = h[3];
 }
 
 static void compute(const struct selftest_args *args, uint32_t i)
@@ -51,7 +55,7 @@ SIMT_KERNEL(gpu_selftest, struct selftest_args, SELFTEST_THREADS, 1)
     uint32_t warps = simt_n_threads() / SIMT_LANES;
     for (uint32_t i = simt_block() * warps + simt_warp(); i < args.n_tiles; i += simt_n_blocks() * warps)
         multiply(GPU_AT(const char, args.tiles) + i * SELFTEST_TILE_BYTES,
-                 GPU_AT(int32_t, args.answers) + i * 256);
+                 GPU_AT(int32_t, args.answers) + i * SELFTEST_ANSWERS);
     for (uint32_t i = simt_block() * simt_n_threads() + simt_thread(); i < args.n_inputs;
          i += simt_n_blocks() * simt_n_threads())
         compute(&args, i);

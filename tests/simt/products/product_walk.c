@@ -14,6 +14,7 @@ SIMT_INLINE void produce(const struct decoder_args *args, struct walk *w)
         simt_syncwarp();
         product_open(p, args, w->program, &w->program->ops[i], &w->plan[i], NULL, 0);
         simt_syncwarp();
+        product_ask_vectors(p);
         go = product_produce(p, &w->ring, &w->place, &w->guard);
     }
     ring_close(&w->ring, &w->place);
