@@ -117,7 +117,8 @@ static void put_latencies(struct buf *out, const struct stats *c)
     put_histogram(out, "hearth_inter_token_seconds", "Between two tokens of a request.", &c->inter_token);
     put_histogram(out, "hearth_request_seconds", "From acceptance to the end of a completed request.",
                   &c->total);
-    put_histogram(out, "hearth_reject_seconds", "From a refused request's headers to its reply.", &c->reject);
+    put_histogram(out, "hearth_reject_seconds",
+                  "From a refused request's headers to its reply, or to where it was cut off.", &c->reject);
 }
 
 /* Without a disk there are none of these. */

@@ -341,7 +341,8 @@ static void put_completion_top(struct buf *out, const struct choice *c, uint32_t
     buf_puts(out, "}");
 }
 
-/* The characters that begin in a token: the dialect's offsets count those, not bytes. */
+/* The characters that begin in a token: the dialect's offsets count those, not bytes. (Of well-formed text: a
+ * stray byte in the middle of none is a U+FFFD that is not counted.) */
 static size_t shown_len(const struct choice *c, uint32_t i)
 {
     struct tokenizer_piece piece = tokenizer_piece(c->g->model->tokenizer, c->e.out[i].token, false);

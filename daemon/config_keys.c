@@ -82,7 +82,7 @@ const struct config_key config_keys[] = {
      .help = "Tokens a request may have, prompt included. auto: the model's, at most 8192."},
     {COUNT(slots, "32", 1, 256), .help = "Requests that run at once."},
     {SIZE(kv_memory, "auto", 0, 1024 * G), .zero = "auto",
-     .help = "Memory for keys and values. auto: on cpu slots x n_ctx, at most a quarter of free memory; on cuda what is left."},
+     .help = "Memory for keys and values. auto: on cpu slots x n_ctx, at most a quarter of free memory; on cuda what is left, but where that is the machine's own memory, as on cpu."},
     {CHOICE(kv_type, "auto", kv_types),
      .help = "Number format of keys and values. auto: bf16, but f16 for a model of f16 or f32 weights; q8_0 takes little more than half as much memory."},
     {STRING(prefix_cache_dir, ""),

@@ -562,7 +562,7 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **context,
     struct connection *c = r->connection;
     if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK)
         r->gone = true;
-    r->cut |= c->cut;
+    r->cut |= c->cut && r->discard;
     if (r->cut && !r->status) { /* what it would have been told */
         r->status = r->error.status;
         r->replied_ns = clock_ns();

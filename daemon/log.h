@@ -24,8 +24,8 @@ void log_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void log_info(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void log_debug(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* One request that was answered, or whose client left. Its id is a prefix in text. In JSON that is the key
- * "request", and every field has one of its own, beside the message. */
+/* One request that was answered or cut off, or whose client left. Its id is a prefix in text. In JSON that is
+ * the key "request", and every field has one of its own, beside the message. */
 struct log_access {
     const char *method;
     const char *route;  /* NULL: no route has this path */

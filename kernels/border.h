@@ -12,7 +12,7 @@
 #define BORDER_SLEEP_MAX 20000
 #define BORDER_HOST_TURN 4  /* while a step runs, the host's words are looked at in every 4th turn, */
 #define BORDER_FULL_TURN 64 /* or where no other can be taken in every 64th: for DECODER_ABORT alone */
-#define BORDER_STOP_LOOK 8  /* at every 8th look it is asked whether to stop */
+#define BORDER_STOP_LOOK 8  /* of these looks ask whether to stop too, one of so many */
 
 struct border {
     const struct decoder_args *args;
@@ -241,11 +241,12 @@ SIMT_INLINE bool border_is_full(const struct border *b)
     return b->copied - b->answered >= DECODER_RING;
 }
 
-/* Each word of the host's is a way over PCIe, a microsecond, and steps are what is waited for. Which is asked
- * for last: whoever sees DECODER_DRAIN sees all that was submitted before it. */
+/* Each word of the host's is a way over PCIe, a microsecond, and steps are what is waited for, until the ring
+ * is full. Their number comes last: whoever sees DECODER_DRAIN sees all that was submitted before it. */
 SIMT_INLINE uint32_t border_look_at_host(struct border *b)
 {
-    uint32_t stop = ++b->looks % BORDER_STOP_LOOK ? DECODER_RUN : simt_ld_acquire_sys(&b->control->stop);
+    bool asks = border_is_full(b) || ++b->looks % BORDER_STOP_LOOK == 0;
+    uint32_t stop = asks ? simt_ld_acquire_sys(&b->control->stop) : DECODER_RUN;
     uint32_t submitted = simt_ld_acquire_sys(&b->control->submitted) - b->args->first_step, news = 0;
     if (stop == DECODER_ABORT)
         news |= BORDER_ABORT;

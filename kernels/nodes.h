@@ -76,7 +76,8 @@ struct flat_args {
 /* mul_mat.c: out = matrix * in (float types: of in itself, others: of in quantised), times the row's factor
  * (1/rms, which a norm before it left beside x * gain), plus bias. The last warp of a block streams weights
  * through the ring of `shared`, the others multiply; up to 8 rows at a time. Eight warps: with 128 registers
- * a thread two blocks share an SM, and their crews are as many warps as the persistent decoder's. */
+ * a thread two blocks share an SM where it has shared memory for them (sm_90, sm_100), and their crews are as
+ * many warps as the persistent decoder's. */
 #define NODE_PRODUCT_THREADS 256
 struct mul_mat_args {
     struct node_step step;

@@ -53,7 +53,7 @@
  * REGISTERS  simt_opaque(v)                    v, of which the compiler knows nothing: what follows from it
  * is computed where it stands, not ahead of loops and branches, where it would take up registers
  *
- * AHEAD      simt_prefetch_l2(p)              128 bytes of global memory on their way into L2
+ * AHEAD      simt_prefetch_l2(p)              a line of global memory on its way into L2
  *
  * TIME       simt_nanosleep(ns) simt_globaltimer()
  *            SIMT_LOOK_SPINS: turns of a polling loop between two looks at what seldom changes

@@ -93,8 +93,8 @@ SIMT_INLINE const SIMT_GLOBAL float *walk_vector(const struct walk *w, uint32_t 
     return DECODER_AT(const float, DECODER_AT(const uint64_t, w->args->vectors)[weight]);
 }
 
-/* Asks for n > 0 floats that a later op reads and no op writes: each 128 bytes of them, as they may lie, on
- * its way into L2. The caller has part `part` of `n_parts` that do it together. */
+/* Asks for n > 0 floats that a later op reads and no op writes: each line of them, 128 bytes, as they may
+ * lie, on its way into L2. The caller has part `part` of `n_parts` that do it together. */
 SIMT_INLINE void walk_ask(uint64_t floats, uint32_t n, uint32_t part, uint32_t n_parts)
 {
     SIMT_SMALL_LOOP

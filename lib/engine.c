@@ -352,7 +352,8 @@ static void blend(double *average, double value)
     *average = *average > 0 ? 0.7 * *average + 0.3 * value : value;
 }
 
-/* What the step cost, for the size of the next ones. Short chunks say little about a row's price. */
+/* What the step cost, for the size of the next ones. Shorter chunks than are planned say little about a row's
+ * price; the shortest that are planned must teach it, or one that was too dear would stay. */
 static void measure(struct engine *e, const struct flight *f, uint64_t now_ns)
 {
     uint64_t start = f->started_ns > e->retired_ns ? f->started_ns : e->retired_ns;
@@ -363,7 +364,7 @@ static void measure(struct engine *e, const struct flight *f, uint64_t now_ns)
     if (f->n_spans > 0 && f->n_prefill == 0 &&
         (f->n_draft == 0 || e->decode_ms <= 0)) /* else page ops alone */
         blend(&e->decode_ms, ms);
-    if (f->n_prefill < 16)
+    if (f->n_prefill < (f->n_decode ? ENGINE_LEAST_CHUNK : 16))
         return;
     uint32_t n_rows = f->n_prefill + f->n_decode + f->n_draft;
     if (f->n_decode)

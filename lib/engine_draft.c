@@ -228,8 +228,8 @@ bool engine_draft_holds(struct engine *e)
     if (last->n_draft > 0)
         return true;
     uint32_t n_asked, n = plan(e, STEP_MAX_LOGITS, &n_asked);
-    if (n ==
-        0) /* the next step is built without drafts, and now; else it is planned again when it is built */
+    /* The next step is built without drafts, and now; else it is planned again when it is built. */
+    if (n == 0 && !e->built)
         note_refusals(e, n_asked);
     return n > 0;
 }

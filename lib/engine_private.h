@@ -43,6 +43,13 @@ struct sequence {
     struct kv_key restore_key; /* of page restore_asked - 1 */
 };
 
+/* Rows that products take together on 512-bit vectors: a rest of them is a panel too. */
+#define ENGINE_ROWS_TOGETHER 8
+/* Prompt rows beside running texts, whatever the time says: as many as make progress, less a rest. The fewest
+ * that a step which leaves prompt for later then has: */
+#define ENGINE_PREFILL_BESIDE 16
+#define ENGINE_LEAST_CHUNK    (ENGINE_PREFILL_BESIDE - ENGINE_ROWS_TOGETHER + 1)
+
 /* A step in flight: what its rows and results mean. */
 struct flight {
     uint64_t id;

@@ -6,14 +6,10 @@
 #include <assert.h>
 #include <string.h>
 
-/* Rows of prefill in a step, whatever the time says (less a rest of ROWS_TOGETHER). Beside running texts as
- * many as make progress; alone enough of them to be worth a walk over the weights. */
-#define MIN_PREFILL_BESIDE 16
-#define MIN_PREFILL_ALONE  64
-#define FIRST_PREFILL      64  /* rows as long as nothing has been measured */
-#define BESIDE_SHARE       0.7 /* of step_ms, for prefill beside texts: one step in 100 takes 1.4 times that */
-#define HEAD_ROOM          4   /* logit rows that decoding leaves to prefill, while there is some */
-#define ROWS_TOGETHER      8   /* of a step, in products of 512-bit vectors: a rest is a panel too */
+#define MIN_PREFILL_ALONE 64  /* rows, whatever the time says: worth a walk over the weights */
+#define FIRST_PREFILL     64  /* rows as long as nothing has been measured */
+#define BESIDE_SHARE      0.7 /* of step_ms, for prefill beside texts: one step in 100 takes 1.4 times that */
+#define HEAD_ROOM         4   /* logit rows that decoding leaves to prefill, while there is some */
 
 /* ---- what a sequence needs in a step beside its rows ---- */
 
@@ -229,7 +225,8 @@ static double depth(const struct step *s)
  * done. Beside running texts step_ms is what hardly any step should exceed; there all rows have one price, by
  * their depth, the running texts' and the drafts' too: what a step costs beyond its rows is paid by all of
  * them, and the price follows when their mixture changes. `start` is the first position of the deepest. A
- * step that leaves some of the prompts to later ones has a number of rows that products have no rest of. */
+ * step that leaves some of the prompts to later ones is planned with a number of rows that products have no
+ * rest of. */
 static uint32_t prefill_rows(const struct engine *e, const struct flight *f, uint32_t left, uint32_t start)
 {
     double rows = FIRST_PREFILL, room = e->max_rows - e->step.n_rows, least = MIN_PREFILL_ALONE;
@@ -241,11 +238,11 @@ static uint32_t prefill_rows(const struct engine *e, const struct flight *f, uin
     else if (e->prefill_row_ms > 0)
         rows = ms / e->prefill_row_ms - f->n_decode - f->n_draft;
     if (beside)
-        least = MIN_PREFILL_BESIDE;
+        least = ENGINE_PREFILL_BESIDE;
     rows = rows > least ? rows : least;
     if (!beside && left <= 2 * rows)
         rows = left;
-    uint32_t n = (uint32_t)(rows < room ? rows : room), rest = (e->step.n_rows + n) % ROWS_TOGETHER;
+    uint32_t n = (uint32_t)(rows < room ? rows : room), rest = (e->step.n_rows + n) % ENGINE_ROWS_TOGETHER;
     return n < left && n > rest ? n - rest : n;
 }
 

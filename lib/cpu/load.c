@@ -109,12 +109,12 @@ static int check_fit(struct decoder *d, struct error *err)
     uint64_t rope = 2 * sizeof(float) * (uint64_t)rope_pairs(d, model_config(d->graph->model));
     uint64_t needed = weights + counted.used + rope + kv;
     if (needed > available)
-        return error_set(err, -ENOMEM,
-                         "%s needs %.0f MiB (weights %.0f, KV cache %.0f, scratch %.0f, rotation table "
-                         "%.0f), %.0f MiB are "
-                         "available",
-                         gguf_path(model_gguf(d->graph->model)), MIB(needed), MIB(weights), MIB(kv),
-                         MIB(counted.used), MIB(rope), MIB(available));
+        return error_set(
+            err, -ENOMEM,
+            "%s needs %.0f MiB (weights %.0f, KV cache %.0f, scratch %.0f, rotation table %.0f), "
+            "%.0f MiB are available",
+            gguf_path(model_gguf(d->graph->model)), MIB(needed), MIB(weights), MIB(kv), MIB(counted.used),
+            MIB(rope), MIB(available));
     return 0;
 }
 

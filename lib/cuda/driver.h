@@ -135,7 +135,7 @@ void cuda_driver_environment(const char *cache_directory);
 /* Opens the library (`path`; NULL or "": libcuda.so.1) and initialises it. cache_directory: where the driver
  * keeps compiled kernels; NULL or "": as the environment (CUDA_CACHE_PATH) or its own default says. -ENODEV:
  * no library, one that lacks a function, a driver too old, no device. -EIO: there is a driver, but it does
- * not start; which may pass. */
+ * not start; which may pass. -ENOMEM. */
 int cuda_driver_open(struct cuda_driver *d, const char *path, const char *cache_directory, struct error *err);
 void cuda_driver_close(struct cuda_driver *d); /* a closed one is fine */
 

@@ -328,7 +328,7 @@ void simt_emu_prefetch(const void *p)
 {
     struct simt_machine *m = simt_machine;
     bool is_shared = false;
-    if (SIMT_CHECKED && !memory_region(m, p, 1, m->running, &is_shared))
+    if (SIMT_CHECKED && (!memory_region(m, p, 1, m->running, &is_shared) || is_shared))
         report_bounds(m, m->running, p, 1, false, __builtin_return_address(0));
 }
 

@@ -605,6 +605,40 @@ Test(engine, a_step_that_leaves_prompt_for_later_has_no_rest_of_eight_rows)
     rig_close(rig);
 }
 
+/* One dear step must not leave every later one at the fewest rows. */
+Test(engine, what_a_row_costs_beside_a_text_is_learnt_from_the_fewest_rows_too)
+{
+    const struct timespec soon = {.tv_nsec = 50000000}, late = {.tv_nsec = 600000000};
+    struct rig *rig = rig_open(usual);
+    struct engine_request *text = request_new(some_prompt(1), 5, 500),
+                          *big = request_new(some_prompt(2), 1000, 1);
+    text->ignore_eos = true;
+    rig_hold(rig, 2);
+    submit(rig, text);
+    wait_out(rig, text, 2);
+    submit(rig, big);
+    nanosleep(&soon, NULL);
+    rig_hold(rig, 2); /* what was built before the prompt came */
+    nanosleep(&late, NULL);
+    rig_go(rig); /* its first step has taken half a second */
+    wait_done(rig, big);
+    uint32_t fewest = UINT32_MAX, last = 0, done = 0;
+    for (uint32_t i = 0; i < atomic_load(&rig->fake->n_log); i++) {
+        uint32_t n = rig->fake->log[i].rows_of[big->slot];
+        done += n;
+        if (n == 0 || done >= big->n_prompt)
+            continue;
+        fewest = n < fewest ? n : fewest;
+        last = n;
+    }
+    cr_expect_leq(fewest, 16, "%u", fewest);
+    cr_expect_gt(last, 16, "%u rows at the end", last);
+    wait_done(rig, text);
+    request_free(text);
+    request_free(big);
+    rig_close(rig);
+}
+
 Test(engine, a_short_prompt_does_not_wait_for_a_long_one)
 {
     struct rig *rig = rig_open(usual);
