@@ -27,6 +27,7 @@ bool clients_enter(struct clients *c, uint64_t id, uint32_t limit)
         return false;
     if (!*at && !(*at = calloc(1, sizeof **at)))
         return true;
+    c->n += (*at)->n == 0;
     (*at)->id = id;
     (*at)->n++;
     return true;
@@ -40,6 +41,7 @@ void clients_leave(struct clients *c, uint64_t id)
     struct client *gone = *at;
     *at = gone->next;
     free(gone);
+    c->n--;
 }
 
 void clients_free(struct clients *c)

@@ -7,6 +7,7 @@
 struct client;
 struct clients {
     struct client **buckets; /* of a chained hash table; NULL: nobody yet */
+    uint32_t n;              /* clients with requests; for tests: none must stay */
 };
 
 /* One more request of `id`, unless it has `limit` already (or memory is out: then it is let in uncounted). */
