@@ -64,23 +64,24 @@ INLINE uint32_t run_steps(uint32_t kind)
     return n >= 8 && !has_halves(kind) ? 8 : n >= 4 ? 4 : n >= 2 ? 2 : 1;
 }
 
-/* What the pairs of step t of block j are widened by. */
-INLINE vi multiplier(uint32_t kind, const struct expanded *e, uint32_t j, uint32_t t)
+/* What the pairs of step t of block `slot` of e are widened by. */
+INLINE vi multiplier(uint32_t kind, const struct expanded *e, uint32_t slot, uint32_t t)
 {
     if (!has_whole_scales(kind))
         return vi_set16(1);
-    return vi_load(e->scale[has_halves(kind) ? 2 * j + t / 4 : j]);
+    return vi_load(e->scale[has_halves(kind) ? 2 * slot + t / 4 : slot]);
 }
 
-/* Where the integer sum over block j starts: -zero * sum of x, scaled as the sum is. */
-INLINE vi start(uint32_t kind, const struct expanded *e, const struct matmul_panel *p, size_t width,
-                uint32_t column, uint32_t j)
+/* Where the integer sum over block j, which is block `slot` of e, starts: -zero * sum of x, scaled as the sum
+ * is. */
+INLINE vi start(uint32_t kind, const struct expanded *e, uint32_t slot, const struct matmul_panel *p,
+                size_t width, uint32_t column, uint32_t j)
 {
     uint32_t zero = matmul_traits[kind].zero;
     if (!zero || zero == 128)
         return vi_set(0);
     return pairs_widen(vi_bcast(p->n16 + 2 * j * width + column),
-                       has_halves(kind) ? vi_load(e->min[j]) : vi_set16((short)zero));
+                       has_halves(kind) ? vi_load(e->min[slot]) : vi_set16((short)zero));
 }
 #else
 /* Where the integer sum over block j (half h of it) starts: -zero * sum of x. */
@@ -172,22 +173,17 @@ INLINE size_t prefetch_part(uint32_t kind, uint32_t n)
     return (super_size(kind) / n + 63) / 64 * 64;
 }
 
-/* Scales of a row vector's tile; those of a group that are unpacked together, with the first. */
-INLINE void expand_scales(uint32_t kind, const struct matmul_matrix *m, uint32_t group, uint32_t super,
-                          uint32_t o, uint8_t bytes[2][MATMUL_SUPER_BLOCKS * MATMUL_ROWS], struct expanded *e)
+/* Scales of the blocks of a row vector's tile, which begin at p. */
+INLINE void expand_scales(uint32_t kind, const uint8_t *p, uint32_t n_blocks, uint32_t o,
+                          const uint8_t bytes[2][MATMUL_SUPER_BLOCKS * MATMUL_ROWS], struct expanded *e)
 {
-    uint32_t n_blocks = matmul_n_blocks(m->k, super);
-    const uint8_t *p = matmul_tile(m, group, super) + n_blocks * matmul_block_size(&matmul_traits[kind]);
-    if (matmul_traits[kind].fold == MATMUL_FOLD_K && o == 0)
-        expand_bytes(p, bytes);
     if (matmul_traits[kind].global_size) /* whole super-blocks always */
 #pragma GCC unroll 8
         for (uint32_t j = 0; j < MATMUL_SUPER_BLOCKS; j++)
-            expand_block_scales(kind, p, MATMUL_SUPER_BLOCKS, o, j, bytes, e);
+            expand_block_scales(kind, p, MATMUL_SUPER_BLOCKS, o, j, bytes, j, e);
     else
         for (uint32_t j = 0; j < n_blocks; j++)
-            expand_block_scales(kind, p, n_blocks, o, j, bytes, e);
-    expand_globals(kind, matmul_globals(m, group, super), o, e);
+            expand_block_scales(kind, p, n_blocks, o, j, bytes, j, e);
 }
 
 /* Rows [row, row + LANES) of one column, which lie at `out`; rows beyond n are left alone. */
@@ -236,9 +232,10 @@ INLINE vi panel_weights(uint32_t kind, enum weights_from from, const struct chun
 
 /* Block j: the sums of two row vectors and W columns, one or two (halves) of each. */
 #if PAIR_SUMS
-INLINE void panel_sums(uint32_t kind, enum weights_from from, uint32_t W, size_t width, const struct chunk *x,
-                       struct expanded *e, const struct matmul_panel *p, uint32_t column, uint32_t j,
-                       vi sum[2][2][PANEL_COLUMNS])
+/* Its scales are those of block `slot` of e. */
+INLINE void pair_sums(uint32_t kind, enum weights_from from, uint32_t W, size_t width, const struct chunk *x,
+                      struct expanded *e, uint32_t slot, const struct matmul_panel *p, uint32_t column,
+                      uint32_t j, vi sum[2][2][PANEL_COLUMNS])
 {
     const uint32_t run = run_steps(kind);
     const int8_t *q = p->q + (j * MATMUL_STEPS * width + column) * 4;
@@ -246,7 +243,7 @@ INLINE void panel_sums(uint32_t kind, enum weights_from from, uint32_t W, size_t
     for (uint32_t c = 0; c < W; c++)
 #pragma GCC unroll 2
         for (int r = 0; r < 2; r++)
-            sum[0][r][c] = sum[1][r][c] = start(kind, &e[r], p, width, column + c, j);
+            sum[0][r][c] = sum[1][r][c] = start(kind, &e[r], slot, p, width, column + c, j);
 #pragma GCC unroll 8
     for (uint32_t t = 0; t < MATMUL_STEPS; t += run) {
         vi pairs[2][PANEL_COLUMNS];
@@ -266,8 +263,15 @@ INLINE void panel_sums(uint32_t kind, enum weights_from from, uint32_t W, size_t
         for (uint32_t c = 0; c < W; c++)
 #pragma GCC unroll 2
             for (int r = 0; r < 2; r++)
-                sum[0][r][c] = pairs_sum(sum[0][r][c], pairs[r][c], multiplier(kind, &e[r], j, t));
+                sum[0][r][c] = pairs_sum(sum[0][r][c], pairs[r][c], multiplier(kind, &e[r], slot, t));
     }
+}
+
+INLINE void panel_sums(uint32_t kind, enum weights_from from, uint32_t W, size_t width, const struct chunk *x,
+                       struct expanded *e, const struct matmul_panel *p, uint32_t column, uint32_t j,
+                       vi sum[2][2][PANEL_COLUMNS])
+{
+    pair_sums(kind, from, W, width, x, e, j, p, column, j, sum);
 }
 #else
 INLINE void panel_sums(uint32_t kind, enum weights_from from, uint32_t W, size_t width, const struct chunk *x,
@@ -298,70 +302,96 @@ INLINE void panel_sums(uint32_t kind, enum weights_from from, uint32_t W, size_t
 }
 #endif
 
-/* The chains of minima of two row vectors and W columns, side by side to hide the latency of one. */
+/* The chains of minima of two row vectors and W columns, side by side to hide the latency of one: block or
+ * half-block i of e, whose sums of x are b. */
+INLINE void minimum(uint32_t W, const struct expanded *e, uint32_t i, const float *b, vf m[2][PANEL_COLUMNS])
+{
+    vf min0 = vf_load(e[0].min[i]), min1 = vf_load(e[1].min[i]);
+#pragma GCC unroll 8
+    for (uint32_t c = 0; c < W; c++) {
+        vf v = vf_bcast(b + c);
+        m[0][c] = vf_fma(v, min0, m[0][c]);
+        m[1][c] = vf_fma(v, min1, m[1][c]);
+    }
+}
+
+/* How many minima a block has. */
+INLINE uint32_t minima_of(uint32_t fold)
+{
+    return fold == MATMUL_FOLD_K16M ? 2 : fold == MATMUL_FOLD_K || fold == MATMUL_FOLD_SM ? 1 : 0;
+}
+
 INLINE void panel_minima(uint32_t fold, uint32_t W, const struct expanded *e, const struct matmul_panel *p,
                          size_t width, uint32_t column, uint32_t n_blocks, vf m[2][PANEL_COLUMNS])
 {
-    uint32_t n = fold == MATMUL_FOLD_K16M ? 2 * n_blocks : n_blocks;
+    uint32_t n = minima_of(fold) * n_blocks;
     const float *b = fold == MATMUL_FOLD_K16M ? p->b16 + column : p->b + column;
 #pragma GCC unroll 8
     for (uint32_t c = 0; c < W; c++)
         m[0][c] = m[1][c] = vf_zero();
-    if (fold != MATMUL_FOLD_K && fold != MATMUL_FOLD_SM && fold != MATMUL_FOLD_K16M)
-        return;
-    for (uint32_t i = 0; i < n; i++, b += width) {
-        vf min0 = vf_load(e[0].min[i]), min1 = vf_load(e[1].min[i]);
-#pragma GCC unroll 8
-        for (uint32_t c = 0; c < W; c++) {
-            vf v = vf_bcast(b + c);
-            m[0][c] = vf_fma(v, min0, m[0][c]);
-            m[1][c] = vf_fma(v, min1, m[1][c]);
-        }
-    }
+    for (uint32_t i = 0; i < n; i++, b += width)
+        minimum(W, e, i, b, m);
 }
 
 #if PAIR_SUMS
 _Static_assert(DIRECT_COLUMNS <= PANEL_COLUMNS && ROW_VECTORS == 2, "room for the sums of a group");
 
 /* Super-block of a group times the W columns of a panel, its only ones; values are added to total[row
- * vector][column]. What a panel decides on its way for any number of columns is decided here: with one column
- * that would be half of all instructions. */
+ * vector][column]. What a panel decides on its way for any number of columns is decided here, and a block's
+ * scales stay in registers: with one column both would be half of all instructions. */
 INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m, uint32_t group,
                         uint32_t super, const struct matmul_panel *p, const uint8_t *ahead,
                         struct expanded *e, float total[2][MATMUL_PANEL][LANES])
 {
     const uint8_t *tile = matmul_tile(m, group, super);
     const struct chunk x = {.tile = {tile, tile}};
-    uint32_t n_blocks = matmul_n_blocks(m->k, super);
+    uint32_t n_blocks = matmul_n_blocks(m->k, super), fold = matmul_traits[kind].fold;
+    const uint8_t *scales = tile + n_blocks * matmul_block_size(&matmul_traits[kind]);
     size_t part = prefetch_part(kind, MATMUL_SUPER_BLOCKS);
+    const uint32_t n_min = minima_of(fold);
+    const bool one = kind != MATMUL_Q3_K && (W == 1 || (W == 2 && fold != MATMUL_FOLD_K16));
+    struct expanded own[2], *to = one ? own : e; /* own: one block at a time, as block 0 */
     vf c[2][PANEL_COLUMNS], min[2][PANEL_COLUMNS];
-#pragma GCC unroll 2
-    for (uint32_t r = 0; r < 2; r++) {
-        expand_scales(kind, m, group, super, r * LANES, e[0].bytes, &e[r]);
 #pragma GCC unroll 8
-        for (uint32_t i = 0; i < W; i++)
-            c[r][i] = vf_zero();
+    for (uint32_t i = 0; i < W; i++)
+        c[0][i] = c[1][i] = min[0][i] = min[1][i] = vf_zero();
+    if (fold == MATMUL_FOLD_K) {
+        expand_bytes(scales, e->bytes);
+        /* Loaded from there: a compiler that remembers them takes each out of a vector instead. */
+        __asm__("" : "+m"(e->bytes));
     }
+#pragma GCC unroll 2
+    for (uint32_t r = 0; !one && r < 2; r++)
+        expand_scales(kind, scales, n_blocks, r * LANES, e->bytes, &to[r]);
     for (uint32_t j = 0; j < n_blocks; j++) {
         vi sum[2][2][PANEL_COLUMNS];
 #pragma GCC unroll 8
         for (size_t i = 0; i < part; i += 64)
             __builtin_prefetch(ahead + j * part + i, 0, 0);
-        panel_sums(kind, FROM_TILE, W, W, &x, e, p, 0, j, sum);
+#pragma GCC unroll 2
+        for (uint32_t r = 0; one && r < 2; r++)
+            expand_block_scales(kind, scales, n_blocks, r * LANES, j, e->bytes, 0, &to[r]);
+        pair_sums(kind, FROM_TILE, W, W, &x, to, one ? 0 : j, p, 0, j, sum);
 #pragma GCC unroll 8
         for (uint32_t i = 0; i < W; i++)
 #pragma GCC unroll 2
             for (uint32_t r = 0; r < 2; r++)
                 c[r][i] = vf_fma(vf_bcast(p->a + j * W + i),
-                                 scaled(kind, &e[r], j, sum[0][r][i], sum[1][r][i]), c[r][i]);
-    }
-    panel_minima(matmul_traits[kind].fold, W, e, p, W, 0, n_blocks, min);
-#pragma GCC unroll 8
-    for (uint32_t i = 0; i < W; i++)
+                                 scaled(kind, &to[r], one ? 0 : j, sum[0][r][i], sum[1][r][i]), c[r][i]);
 #pragma GCC unroll 2
-        for (uint32_t r = 0; r < 2; r++)
-            vf_store(total[r][i], vf_add(vf_load(total[r][i]),
-                                         super_value(matmul_traits[kind].fold, c[r][i], min[r][i], &e[r])));
+        for (uint32_t i = 0; one && i < n_min; i++)
+            minimum(W, to, i, (n_min == 2 ? p->b16 : p->b) + (n_min * j + i) * W, min);
+    }
+    if (!one)
+        panel_minima(fold, W, to, p, W, 0, n_blocks, min);
+#pragma GCC unroll 2
+    for (uint32_t r = 0; r < 2; r++) {
+        expand_globals(kind, matmul_globals(m, group, super), r * LANES, &to[r]);
+#pragma GCC unroll 8
+        for (uint32_t i = 0; i < W; i++)
+            vf_store(total[r][i],
+                     vf_add(vf_load(total[r][i]), super_value(fold, c[r][i], min[r][i], &to[r])));
+    }
 }
 #else
 /* Super-block of one row vector times the W columns of a panel; values are added to total[column]. */
@@ -378,7 +408,11 @@ INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m
 #pragma GCC unroll 8
     for (uint32_t i = 0; i < W; i++)
         c[i] = vf_zero();
-    expand_scales(kind, m, group, super, o, e->bytes, e);
+    const uint8_t *scales = tile + n_blocks * block_size;
+    if (fold == MATMUL_FOLD_K && o == 0) /* of the whole group */
+        expand_bytes(scales, e->bytes);
+    expand_scales(kind, scales, n_blocks, o, e->bytes, e);
+    expand_globals(kind, matmul_globals(m, group, super), o, e);
     for (uint32_t j = 0; j < n_blocks; j++) {
         vi w[MATMUL_STEPS];
         for (size_t i = 0; o == 0 && i < part; i += 64)
@@ -441,7 +475,7 @@ INLINE void panel_scales(uint32_t kind, const struct chunk *x, uint32_t j, struc
         struct expanded *group = &e[r - r % ROW_VECTORS];
         if (matmul_traits[kind].fold == MATMUL_FOLD_K && j == 0 && o == 0)
             expand_bytes(p, group->bytes);
-        expand_block_scales(kind, p, x->n_blocks, o, j, group->bytes, &e[r]);
+        expand_block_scales(kind, p, x->n_blocks, o, j, group->bytes, j, &e[r]);
         if (j == 0)
             expand_globals(kind, x->globals[r], o, &e[r]);
     }
@@ -693,83 +727,7 @@ RUN_OF(Q4_0)
 RUN_OF(Q4_1)
 RUN_OF(Q5_1)
 
-INLINE vf float_weights(uint32_t kind, const uint8_t *tile, uint32_t column, uint32_t o)
-{
-    size_t i = (size_t)column * MATMUL_ROWS + o;
-    return kind == MATMUL_F32   ? vf_loadu(tile + 4 * i)
-           : kind == MATMUL_F16 ? vf_half(tile + 2 * i)
-                                : vf_bf16(tile + 2 * i);
-}
-
-/* Super-block of two row vectors of floats times W columns, unquantised. */
-INLINE void float_panel(uint32_t kind, uint32_t W, const uint8_t *const tile[2], const struct matmul_panel *p,
-                        uint32_t column, uint32_t n, float total[][2][LANES])
-{
-    vf c[2][PANEL_COLUMNS];
-    for (uint32_t i = 0; i < W; i++)
-        c[0][i] = c[1][i] = vf_zero();
-    const float *x = p->x + column;
-    for (uint32_t k = 0; k < n; k++, x += p->width) {
-        vf w0 = float_weights(kind, tile[0], k, 0), w1 = float_weights(kind, tile[1], k, LANES % MATMUL_ROWS);
-#pragma GCC unroll 8
-        for (uint32_t i = 0; i < W; i++) {
-            vf v = vf_bcast(x + i);
-            c[0][i] = vf_fma(w0, v, c[0][i]);
-            c[1][i] = vf_fma(w1, v, c[1][i]);
-        }
-    }
-#pragma GCC unroll 8
-    for (uint32_t i = 0; i < W; i++) {
-        vf_store(total[i][0], vf_add(vf_load(total[i][0]), c[0][i]));
-        vf_store(total[i][1], vf_add(vf_load(total[i][1]), c[1][i]));
-    }
-}
-
-INLINE void float_super(uint32_t kind, const uint8_t *const tile[2], const struct matmul_input *in,
-                        uint32_t chunk, uint32_t end, uint32_t super, uint32_t n, float total[][2][LANES])
-{
-    for (uint32_t column = chunk, W; column < end; column += W, total += W) {
-        struct matmul_panel p = matmul_panel(in, column / MATMUL_PANEL, super);
-        uint32_t c = column % MATMUL_PANEL;
-        W = p.width - c >= PANEL_COLUMNS ? PANEL_COLUMNS : p.width - c >= 2 ? 2 : 1;
-        if (W == PANEL_COLUMNS)
-            float_panel(kind, PANEL_COLUMNS, tile, &p, c, n, total);
-        else if (W == 2)
-            float_panel(kind, 2, tile, &p, c, n, total);
-        else
-            float_panel(kind, 1, tile, &p, c, n, total);
-    }
-}
-
-INLINE void floats(uint32_t kind, const struct matmul_matrix *m, const struct matmul_input *in,
-                   uint32_t first, uint32_t last, float *out, size_t stride, struct scratch *s)
-{
-    uint32_t n_super = matmul_n_super(m->k);
-    for (uint32_t g = first; g < last; g += PAIR_GROUPS, out += PAIR_GROUPS * MATMUL_ROWS)
-        for (uint32_t chunk = 0; chunk < in->n_columns; chunk += MATMUL_CHUNK) {
-            uint32_t end = matmul_min(chunk + MATMUL_CHUNK, in->n_columns);
-            uint32_t n_groups = matmul_min(PAIR_GROUPS, last - g);
-            memset(s->total[0], 0, (end - chunk) * sizeof s->total[0][0]);
-            memset(s->total[1], 0, (end - chunk) * sizeof s->total[1][0]);
-            for (uint32_t super = 0; super < n_super; super++) {
-                const uint8_t *tile[2] = {matmul_tile(m, g, super), matmul_tile(m, g + n_groups - 1, super)};
-                float_super(kind, tile, in, chunk, end, super, matmul_n_blocks(m->k, super) * ARITH_BLOCK,
-                            s->total[super >= matmul_half(n_super)]);
-            }
-            put_chunk(m, g, n_groups, chunk, end, out, stride, s);
-        }
-}
-
-static void run_floats(const struct matmul_matrix *m, const struct matmul_input *in, uint32_t first,
-                       uint32_t last, float *out, size_t stride, struct scratch *s)
-{
-    if (m->kind == MATMUL_F32)
-        floats(MATMUL_F32, m, in, first, last, out, stride, s);
-    else if (m->kind == MATMUL_F16)
-        floats(MATMUL_F16, m, in, first, last, out, stride, s);
-    else
-        floats(MATMUL_BF16, m, in, first, last, out, stride, s);
-}
+#include "matmul_floats.h"
 
 static void quantise(struct matmul_input *in, uint32_t panel, uint32_t first, uint32_t last,
                      const float *const *x, const float *gain, bool floats)

@@ -105,42 +105,46 @@ INLINE vi scale_of_three(const uint8_t *p, uint32_t o, uint32_t i)
     return vi_add(vi_or(low, vi_sll(high, 4)), vi_set(-32));
 }
 
-/* Those of half-blocks: block j. */
-INLINE void expand_half_scales(uint32_t kind, const uint8_t *p, uint32_t o, uint32_t j, struct expanded *e)
+/* Those of half-blocks: block j, as block `slot` of e. */
+INLINE void expand_half_scales(uint32_t kind, const uint8_t *p, uint32_t o, uint32_t j, uint32_t slot,
+                               struct expanded *e)
 {
-    for (uint32_t i = 2 * j; i < 2 * j + 2; i++)
+    for (uint32_t i = 2 * j; i < 2 * j + 2; i++) {
+        uint32_t to = i + 2 * (slot - j);
         if (kind == MATMUL_Q3_K)
-            put_scale(e->scale[i], scale_of_three(p, o, i));
+            put_scale(e->scale[to], scale_of_three(p, o, i));
         else if (kind == MATMUL_Q6_K)
-            put_scale(e->scale[i], vi_s8x(p + 16 * i + o));
+            put_scale(e->scale[to], vi_s8x(p + 16 * i + o));
         else {
             vi v = vi_u8x(p + 16 * i + o);
-            put_scale(e->scale[i], vi_and(v, vi_set(15)));
-            vf_store(e->min[i], vf_of(vi_srl(v, 4)));
+            put_scale(e->scale[to], vi_and(v, vi_set(15)));
+            vf_store(e->min[to], vf_of(vi_srl(v, 4)));
         }
+    }
 #if PAIR_SUMS
     if (matmul_traits[kind].fold == MATMUL_FOLD_K16) {
-        vi both = vi_pair(vi_load(e->scale[2 * j]), vi_load(e->scale[2 * j + 1]));
-        vi_store(e->min[j], vi_shift(both, matmul_traits[kind].zero == 32 ? 5 : 2));
+        vi both = vi_pair(vi_load(e->scale[2 * slot]), vi_load(e->scale[2 * slot + 1]));
+        vi_store(e->min[slot], vi_shift(both, matmul_traits[kind].zero == 32 ? 5 : 2));
     }
 #endif
 }
 
-/* Scales of block j of a tile, `p` being where those of all blocks begin; o: the first row; bytes: of its
- * group, when the type has them. */
+/* Scales of block j of a tile, `p` being where those of all blocks begin, as block `slot` of e; o: the first
+ * row; bytes: of its group, when the type has them. */
 INLINE void expand_block_scales(uint32_t kind, const uint8_t *p, uint32_t n_blocks, uint32_t o, uint32_t j,
-                                const uint8_t bytes[2][MATMUL_SUPER_BLOCKS * MATMUL_ROWS], struct expanded *e)
+                                const uint8_t bytes[2][MATMUL_SUPER_BLOCKS * MATMUL_ROWS], uint32_t slot,
+                                struct expanded *e)
 {
     uint32_t fold = matmul_traits[kind].fold;
     if (fold == MATMUL_FOLD_K) {
-        put_scale(e->scale[j], vi_u8x(bytes[0] + 16 * j + o));
-        vf_store(e->min[j], vf_of(vi_u8x(bytes[1] + 16 * j + o)));
+        put_scale(e->scale[slot], vi_u8x(bytes[0] + 16 * j + o));
+        vf_store(e->min[slot], vf_of(vi_u8x(bytes[1] + 16 * j + o)));
     } else if (has_halves(kind))
-        expand_half_scales(kind, p, o, j, e);
+        expand_half_scales(kind, p, o, j, slot, e);
     else {
-        vf_store(e->scale[j], vf_half(p + 32 * j + 2 * o));
+        vf_store(e->scale[slot], vf_half(p + 32 * j + 2 * o));
         if (fold == MATMUL_FOLD_SM)
-            vf_store(e->min[j], vf_half(p + 32 * (n_blocks + j) + 2 * o));
+            vf_store(e->min[slot], vf_half(p + 32 * (n_blocks + j) + 2 * o));
     }
 }
 
