@@ -94,15 +94,15 @@ INLINE vi start(uint32_t kind, const struct matmul_panel *p, size_t width, uint3
 }
 #endif
 
-/* A block's scaled sum, s[j] * I[j] (arith.h), from its sums: of each half, or the first alone. */
-INLINE vf scaled(uint32_t kind, const struct expanded *e, uint32_t j, vi low, vi high)
+/* The scaled sum of block `slot` of e, s[j] * I[j] (arith.h), from its sums: of each half, or the first. */
+INLINE vf scaled(uint32_t kind, const struct expanded *e, uint32_t slot, vi low, vi high)
 {
     if (PAIR_SUMS && has_whole_scales(kind))
         return vf_of(low);
     if (has_halves(kind))
-        return vf_fma(vf_load(e->scale[2 * j + 1]), vf_of(high),
-                      vf_mul(vf_load(e->scale[2 * j]), vf_of(low)));
-    return vf_mul(vf_load(e->scale[j]), vf_of(low));
+        return vf_fma(vf_load(e->scale[2 * slot + 1]), vf_of(high),
+                      vf_mul(vf_load(e->scale[2 * slot]), vf_of(low)));
+    return vf_mul(vf_load(e->scale[slot]), vf_of(low));
 }
 
 /* The value of a super-block from its chains (arith.h). */
@@ -230,9 +230,9 @@ INLINE vi panel_weights(uint32_t kind, enum weights_from from, const struct chun
     return w;
 }
 
-/* Block j: the sums of two row vectors and W columns, one or two (halves) of each. */
+/* panel_sums(): block j, the sums of two row vectors and W columns, one or two (halves) of each. */
 #if PAIR_SUMS
-/* Its scales are those of block `slot` of e. */
+/* The same where the block's scales are those of block `slot` of e. */
 INLINE void pair_sums(uint32_t kind, enum weights_from from, uint32_t W, size_t width, const struct chunk *x,
                       struct expanded *e, uint32_t slot, const struct matmul_panel *p, uint32_t column,
                       uint32_t j, vi sum[2][2][PANEL_COLUMNS])
@@ -302,9 +302,10 @@ INLINE void panel_sums(uint32_t kind, enum weights_from from, uint32_t W, size_t
 }
 #endif
 
-/* The chains of minima of two row vectors and W columns, side by side to hide the latency of one: block or
- * half-block i of e, whose sums of x are b. */
-INLINE void minimum(uint32_t W, const struct expanded *e, uint32_t i, const float *b, vf m[2][PANEL_COLUMNS])
+/* Minimum i of e, of a block or a half of one, into the chains of two row vectors and W columns; b: the
+ * columns' factors of it. Side by side, to hide the latency of one chain. */
+INLINE void chain_minimum(uint32_t W, const struct expanded *e, uint32_t i, const float *b,
+                          vf m[2][PANEL_COLUMNS])
 {
     vf min0 = vf_load(e[0].min[i]), min1 = vf_load(e[1].min[i]);
 #pragma GCC unroll 8
@@ -321,6 +322,7 @@ INLINE uint32_t minima_of(uint32_t fold)
     return fold == MATMUL_FOLD_K16M ? 2 : fold == MATMUL_FOLD_K || fold == MATMUL_FOLD_SM ? 1 : 0;
 }
 
+/* The chains over n_blocks blocks. */
 INLINE void panel_minima(uint32_t fold, uint32_t W, const struct expanded *e, const struct matmul_panel *p,
                          size_t width, uint32_t column, uint32_t n_blocks, vf m[2][PANEL_COLUMNS])
 {
@@ -330,15 +332,16 @@ INLINE void panel_minima(uint32_t fold, uint32_t W, const struct expanded *e, co
     for (uint32_t c = 0; c < W; c++)
         m[0][c] = m[1][c] = vf_zero();
     for (uint32_t i = 0; i < n; i++, b += width)
-        minimum(W, e, i, b, m);
+        chain_minimum(W, e, i, b, m);
 }
 
 #if PAIR_SUMS
 _Static_assert(DIRECT_COLUMNS <= PANEL_COLUMNS && ROW_VECTORS == 2, "room for the sums of a group");
 
 /* Super-block of a group times the W columns of a panel, its only ones; values are added to total[row
- * vector][column]. What a panel decides on its way for any number of columns is decided here, and a block's
- * scales stay in registers: with one column both would be half of all instructions. */
+ * vector][column]. What a panel decides on its way for any number of columns is decided here, and with few
+ * columns a block's scales are made in registers, where they are used: with one column both would be half of
+ * all instructions. */
 INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m, uint32_t group,
                         uint32_t super, const struct matmul_panel *p, const uint8_t *ahead,
                         struct expanded *e, float total[2][MATMUL_PANEL][LANES])
@@ -349,8 +352,9 @@ INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m
     const uint8_t *scales = tile + n_blocks * matmul_block_size(&matmul_traits[kind]);
     size_t part = prefetch_part(kind, MATMUL_SUPER_BLOCKS);
     const uint32_t n_min = minima_of(fold);
-    const bool one = kind != MATMUL_Q3_K && (W == 1 || (W == 2 && fold != MATMUL_FOLD_K16));
-    struct expanded own[2], *to = one ? own : e; /* own: one block at a time, as block 0 */
+    /* Not where they take more registers than there are, nor where making them one by one is more work. */
+    const bool in_place = kind != MATMUL_Q3_K && (W == 1 || (W == 2 && fold != MATMUL_FOLD_K16));
+    struct expanded own[2], *to = in_place ? own : e; /* own: one block at a time, as block 0 */
     vf c[2][PANEL_COLUMNS], min[2][PANEL_COLUMNS];
 #pragma GCC unroll 8
     for (uint32_t i = 0; i < W; i++)
@@ -361,7 +365,7 @@ INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m
         __asm__("" : "+m"(e->bytes));
     }
 #pragma GCC unroll 2
-    for (uint32_t r = 0; !one && r < 2; r++)
+    for (uint32_t r = 0; !in_place && r < 2; r++)
         expand_scales(kind, scales, n_blocks, r * LANES, e->bytes, &to[r]);
     for (uint32_t j = 0; j < n_blocks; j++) {
         vi sum[2][2][PANEL_COLUMNS];
@@ -369,20 +373,20 @@ INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m
         for (size_t i = 0; i < part; i += 64)
             __builtin_prefetch(ahead + j * part + i, 0, 0);
 #pragma GCC unroll 2
-        for (uint32_t r = 0; one && r < 2; r++)
+        for (uint32_t r = 0; in_place && r < 2; r++)
             expand_block_scales(kind, scales, n_blocks, r * LANES, j, e->bytes, 0, &to[r]);
-        pair_sums(kind, FROM_TILE, W, W, &x, to, one ? 0 : j, p, 0, j, sum);
+        pair_sums(kind, FROM_TILE, W, W, &x, to, in_place ? 0 : j, p, 0, j, sum);
 #pragma GCC unroll 8
         for (uint32_t i = 0; i < W; i++)
 #pragma GCC unroll 2
             for (uint32_t r = 0; r < 2; r++)
                 c[r][i] = vf_fma(vf_bcast(p->a + j * W + i),
-                                 scaled(kind, &to[r], one ? 0 : j, sum[0][r][i], sum[1][r][i]), c[r][i]);
+                                 scaled(kind, &to[r], in_place ? 0 : j, sum[0][r][i], sum[1][r][i]), c[r][i]);
 #pragma GCC unroll 2
-        for (uint32_t i = 0; one && i < n_min; i++)
-            minimum(W, to, i, (n_min == 2 ? p->b16 : p->b) + (n_min * j + i) * W, min);
+        for (uint32_t i = 0; in_place && i < n_min; i++)
+            chain_minimum(W, to, i, (n_min == 2 ? p->b16 : p->b) + (n_min * j + i) * W, min);
     }
-    if (!one)
+    if (!in_place)
         panel_minima(fold, W, to, p, W, 0, n_blocks, min);
 #pragma GCC unroll 2
     for (uint32_t r = 0; r < 2; r++) {

@@ -23,7 +23,7 @@ static const struct matmul_kernels *const tables[] = {
 };
 #define N_TABLES (sizeof tables / sizeof *tables)
 
-static const uint32_t ks[] = {32, 224, 256, 512, 896, 1024, 4096};
+static const uint32_t ks[] = {32, 96, 224, 256, 512, 768, 896, 1024, 4096};
 static const uint32_t ns[] = {1, 15, 16, 17, 40};
 static const uint32_t columns[] = {1, 2, 3, 4, 5, 7, 8, 9, 33, 96};
 
@@ -153,6 +153,7 @@ static void product_run(struct product *p, const struct matmul_kernels *table, f
         }
     }
     void *scratch = aligned(table->scratch_size);
+    memset(scratch, 0xff, table->scratch_size); /* NaNs, should one be read before it is written */
     for (uint32_t first = 0, last; first < p->m.n_groups; first = last) {
         last = first + 1 + next() % (p->m.n_groups - first);
         table->run(&p->m, &p->in, first, last, out + first * MATMUL_ROWS, stride, scratch);
@@ -263,11 +264,11 @@ static void same_bits_at_the_ends(uint32_t type, uint8_t fill, float x, uint32_t
 Test(matmul, the_largest_sums_keep_the_bits_equal)
 {
     static const uint8_t fills[] = {0x00, 0x7f, 0x80, 0xff};
-    static const uint32_t widths[] = {1, 4, 6, 9};
+    static const uint32_t widths[] = {1, 2, 4, 6, 9};
     for (size_t t = 0; t < N_TYPES; t++)
         for (size_t f = 0; quant_traits(types[t])->block > 1 && f < 4; f++)
-            for (size_t c = 0; c < 4; c++)
-                same_bits_at_the_ends(types[t], fills[f], c % 2 ? 1.0f : -1.0f, widths[c]);
+            for (size_t c = 0; c < 10; c++)
+                same_bits_at_the_ends(types[t], fills[f], c % 2 ? 1.0f : -1.0f, widths[c / 2]);
 }
 
 Test(matmul, more_columns_than_a_chunk_keep_the_bits_equal)
