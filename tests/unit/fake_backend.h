@@ -41,12 +41,13 @@ struct fake {
     uint64_t done;
     const int32_t *end_tokens;
     uint32_t n_end_tokens;
-    uint64_t fail_at;  /* poll fails at this step; 0: never */
-    uint64_t twice_at; /* from this step on logit row 0 is answered twice and row 1 not; 0: never */
-    _Atomic bool lost; /* every poll fails, with nothing to do as well */
-    bool echo;         /* seven tokens of eight follow from the one before alone: the text repeats itself */
-    bool alone;        /* a page serves one sequence only; set before the engine opens */
-    uint32_t lazy;     /* one poll in `lazy` does nothing; 0: none */
+    uint64_t fail_at;         /* poll fails at this step; 0: never */
+    uint64_t twice_at;        /* from this step on logit row 0 is answered twice and row 1 not; 0: never */
+    uint32_t step_us, row_us; /* what a step takes, and each of its rows beyond the first */
+    _Atomic bool lost;        /* every poll fails, with nothing to do as well */
+    bool echo;     /* seven tokens of eight follow from the one before alone: the text repeats itself */
+    bool alone;    /* a page serves one sequence only; set before the engine opens */
+    uint32_t lazy; /* one poll in `lazy` does nothing; 0: none */
     uint32_t lazy_state;
     atomic_bool held;
     _Atomic uint32_t allowed;
@@ -314,6 +315,9 @@ static inline int fake_poll(struct backend *be, struct step_result *out, int max
             return error_set(err, -EIO, "the fake decoder was told to fail");
         if ((int)s->n_logits > max)
             rc = fake_broken(f, "no room for the results");
+        if (f->step_us)
+            nanosleep(&(struct timespec){.tv_nsec = 1000L * (f->step_us + f->row_us * (s->n_rows - 1))},
+                      NULL);
         rc = rc < 0 ? rc : fake_take_pages(f, s);
         rc = rc < 0 ? rc : fake_take_slots(f, s);
         rc = rc < 0 ? rc : fake_take_rows(f, s);
