@@ -23,7 +23,7 @@ void bench_test_name(const struct bench_test *test, char *out, size_t room)
 
 /* ---- what a token costs ---- */
 
-static bool is_int8(uint32_t type)
+bool bench_is_int8(uint32_t type)
 {
     return type != QUANT_F32 && type != QUANT_F16 && type != QUANT_BF16; /* those are multiplied as floats */
 }
@@ -46,7 +46,7 @@ struct bench_cost bench_cost(const struct offline *o, const struct bench_test *t
         if (node->op != GRAPH_MUL_MAT)
             continue;
         weights += (double)w->size;
-        ops += is_int8(w->type) ? 2.0 * w->n * w->k : 0;
+        ops += bench_is_int8(w->type) ? 2.0 * w->n * w->k : 0;
     }
     uint32_t chunk = test->n_tokens < info.max_rows ? test->n_tokens : info.max_rows;
     double sharers = test->prefill ? chunk : test->batch;
@@ -304,46 +304,5 @@ int bench_measure(struct offline *o, const struct bench_test *test, uint32_t rep
     bench_compare(row, rates, looks, repetitions);
     row->tokens_per_s = bench_median(rates, repetitions); /* sorts them */
     bench_test_name(test, row->test, sizeof row->test);
-    return 0;
-}
-
-/* What one op of the graph did between two looks. */
-struct op_timing {
-    uint64_t launches;
-    double ns;
-};
-
-static void print_op(const char *name, const struct op_timing *t, double total_ns, bool emulated, FILE *f)
-{
-    fprintf(f, "%-10s %9llu", name, (unsigned long long)t->launches);
-    if (!emulated)
-        fprintf(f, " %11.3f %9.2f %5.1f %%", t->ns / 1e6, t->ns / 1e3 / (double)t->launches,
-                total_ns > 0 ? 100 * t->ns / total_ns : 0);
-    fputc('\n', f);
-}
-
-int bench_ops(struct offline *o, const struct bench_test *test, FILE *f, struct error *err)
-{
-    struct executor_timing before = *executor_timing(o->runtime.executor);
-    struct op_timing ops[GRAPH_N_OPS];
-    struct bench_row row;
-    bool emulated = bench_is_emulated(o);
-    double total_ns = 0;
-    int rc = bench_measure(o, test, 1, NULL, &row, err);
-
-    if (rc < 0)
-        return rc;
-    const struct executor_timing *after = executor_timing(o->runtime.executor);
-    for (int op = 0; op < GRAPH_N_OPS; op++) {
-        ops[op] = (struct op_timing){after->launches[op] - before.launches[op],
-                                     (double)(after->ns[op] - before.ns[op])};
-        total_ns += ops[op].ns;
-    }
-    fprintf(f, "\n%s, node by node%s\n%-10s %9s%s\n", row.test,
-            after->by_device && !emulated ? ", by the device's clock" : "", "op", "launches",
-            emulated ? "" : "          ms   us each   share");
-    for (int op = 0; op < GRAPH_N_OPS; op++)
-        if (ops[op].launches)
-            print_op(graph_op_name((enum graph_op)op), &ops[op], total_ns, emulated, f);
     return 0;
 }

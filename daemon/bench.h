@@ -52,6 +52,29 @@ struct bench_row {
     double fraction;                     /* of that limit */
 };
 
+/* What the ops of one kind and part of the layer do in a step, all layers together: of the fused program, or
+ * the graph's nodes where it is run node by node. */
+struct bench_op {
+    char name[72]; /* "MATMUL attn_q+attn_k+attn_v" */
+    uint32_t n;    /* of them */
+    double us;
+    double bytes; /* read: weights, and keys and values where texts are continued */
+    double int8_ops, float_ops;
+};
+
+#define BENCH_MAX_OPS 48
+
+struct bench_ops {
+    char test[48];
+    int executor;
+    bool by_device; /* by the device's clock */
+    uint64_t steps; /* that this is the mean of; 0: none are known */
+    double rows;    /* of a step, on average */
+    struct bench_roofline roofline;
+    uint32_t n;
+    struct bench_op ops[BENCH_MAX_OPS];
+};
+
 struct bench_test { /* one row to be measured */
     bool prefill;
     uint32_t n_tokens, depth, batch;
@@ -68,6 +91,15 @@ struct bench_limits {
  * fit into the context. */
 int bench_measure(struct offline *o, const struct bench_test *test, uint32_t repetitions,
                   const struct bench_limits *limits, struct bench_row *row, struct error *err);
+/* The same for its ops (bench_ops.c): `repetitions` after one that does not count. The executor is one whose
+ * ops' times are known: executor_program_ns(), or eager with executor_time_ops(). No steps: several texts
+ * after prompts, which are computed in between and would be counted in. */
+int bench_measure_ops(struct offline *o, const struct bench_test *test, uint32_t repetitions,
+                      const struct bench_limits *limits, struct bench_ops *out, struct error *err);
+/* What is nearer: *fraction of the limit it names, "read" or "int8"; NULL: neither limit or neither work is
+ * known. */
+const char *bench_op_bound(const struct bench_op *op, const struct bench_roofline *roofline,
+                           double *fraction);
 void bench_test_name(const struct bench_test *test, char *out, size_t room);
 struct bench_cost bench_cost(const struct offline *o, const struct bench_test *test);
 /* Sets a row's limits, bound and fraction from the tokens per second of n >= 1 repetitions and the n + 1
@@ -85,11 +117,13 @@ struct bench_report {
     const struct runtime *runtime;
     const struct bench_row *rows;
     uint32_t n_rows;
+    const struct bench_ops *ops; /* of the tests, when they were asked for */
+    uint32_t n_ops;
 };
 void bench_print_roofline(const struct bench_roofline *roofline, uint32_t threads, FILE *f);
 void bench_print_table(const struct bench_report *report, FILE *f);
 void bench_print_json(const struct bench_report *report, FILE *f);
 /* Whether the device is the SIMT emulator, whose times say nothing about a GPU. */
 bool bench_is_emulated(const struct offline *o);
-/* Launches and, but for an emulated device, time per graph op of one test, node by node (executor eager). */
-int bench_ops(struct offline *o, const struct bench_test *test, FILE *f, struct error *err);
+/* Whether products with weights of this type (enum quant_type) are of integers. */
+bool bench_is_int8(uint32_t type);

@@ -53,6 +53,58 @@ static long read_cache_kib(void)
     return kib;
 }
 
+static void print_op(const struct bench_op *op, const struct bench_ops *all, double total_us, bool emulated,
+                     FILE *f)
+{
+    double fraction;
+    const char *bound = bench_op_bound(op, &all->roofline, &fraction);
+
+    fprintf(f, "%-30s %4u", op->name, op->n);
+    if (!emulated)
+        fprintf(f, " %10.1f %5.1f %%", op->us, total_us > 0 ? 100 * op->us / total_us : 0);
+    fprintf(f, " %9.3f %9.4f", op->bytes * 1e-6, (op->int8_ops + op->float_ops) * 1e-9);
+    if (emulated || !bound)
+        fprintf(f, "   -\n");
+    else if (strcmp(bound, "read") == 0)
+        fprintf(f, "   %5.1f %% of %.1f GB/s read\n", 100 * fraction, all->roofline.read_gbps);
+    else
+        fprintf(f, "   %5.1f %% of %.2f int8 TOPS\n", 100 * fraction, all->roofline.int8_tops);
+}
+
+static double total_us(const struct bench_ops *all)
+{
+    double sum = 0;
+
+    for (uint32_t i = 0; i < all->n; i++)
+        sum += all->ops[i].us;
+    return sum;
+}
+
+static void print_ops(const struct bench_ops *all, const struct bench_report *report, FILE *f)
+{
+    struct bench_op sum = {.name = "all", .us = total_us(all)};
+
+    if (all->steps == 0) {
+        fprintf(f, "\n%s: no ops, its prompts are computed in between\n", all->test);
+        return;
+    }
+    fprintf(f, "\n%s, executor %s%s, a step of %.1f rows (mean of %llu)\n%-30s %4s%s %9s %9s   %s\n",
+            all->test, config_executor_name(all->executor),
+            all->by_device && !report->emulated ? " by the device's clock" : "", all->rows,
+            (unsigned long long)all->steps, "op", "n", report->emulated ? "" : "         us   share", "MB",
+            "GOP", "of the limit");
+    for (uint32_t i = 0; i < all->n; i++) {
+        print_op(&all->ops[i], all, sum.us, report->emulated, f);
+        sum.n += all->ops[i].n;
+        sum.bytes += all->ops[i].bytes;
+        sum.int8_ops += all->ops[i].int8_ops;
+        sum.float_ops += all->ops[i].float_ops;
+    }
+    print_op(&sum, all, sum.us, report->emulated, f);
+    if (report->threads > 1 && all->executor == EXECUTOR_PERSISTENT)
+        fprintf(f, "EMBED begins a step: its time holds the waking of the threads.\n");
+}
+
 void bench_print_table(const struct bench_report *report, FILE *f)
 {
     const struct model_config *mc = model_config(report->runtime->model);
@@ -76,6 +128,8 @@ void bench_print_table(const struct bench_report *report, FILE *f)
             "launches/token", "in all", "of the limit");
     for (uint32_t i = 0; i < report->n_rows; i++)
         print_row(&report->rows[i], report->emulated, f);
+    for (uint32_t i = 0; i < report->n_ops; i++)
+        print_ops(&report->ops[i], report, f);
 }
 
 /* A speed, or null where it is an emulator's. */
@@ -97,6 +151,31 @@ static json_t *row_json(const struct bench_report *report, const struct bench_ro
                      "int8_fraction", row->int8_fraction);
 }
 
+static json_t *op_json(const struct bench_report *report, const struct bench_ops *all,
+                       const struct bench_op *op)
+{
+    double fraction;
+    const char *bound = bench_op_bound(op, &all->roofline, &fraction);
+
+    return json_pack("{s:s, s:i, s:o, s:f, s:f, s:f, s:s?, s:o}", "op", op->name, "n", (int)op->n, "us",
+                     speed(report, op->us), "bytes", op->bytes, "int8_ops", op->int8_ops, "float_ops",
+                     op->float_ops, "bound", report->emulated ? NULL : bound, "fraction",
+                     bound ? speed(report, fraction) : json_null());
+}
+
+/* Of one test: what a step is made of, on average. */
+static json_t *ops_json(const struct bench_report *report, const struct bench_ops *all)
+{
+    json_t *ops = json_array();
+
+    for (uint32_t i = 0; i < all->n; i++)
+        json_array_append_new(ops, op_json(report, all, &all->ops[i]));
+    return json_pack("{s:s, s:s, s:I, s:f, s:o, s:f, s:o}", "test", all->test, "executor",
+                     config_executor_name(all->executor), "steps", (json_int_t)all->steps, "rows_per_step",
+                     all->rows, "read_GBps", speed(report, all->roofline.read_gbps), "int8_TOPS",
+                     all->roofline.int8_tops, "ops", ops);
+}
+
 void bench_print_json(const struct bench_report *report, FILE *f)
 {
     json_t *rows = json_array();
@@ -106,6 +185,11 @@ void bench_print_json(const struct bench_report *report, FILE *f)
     json_t *all = json_pack("{s:b, s:{s:o, s:f}, s:o}", "emulated", report->emulated, "roofline", "read_GBps",
                             speed(report, report->roofline->read_gbps), "int8_TOPS",
                             report->roofline->int8_tops, "rows", rows);
+    for (uint32_t i = 0; i < report->n_ops; i++) {
+        if (i == 0)
+            json_object_set_new(all, "ops", json_array());
+        json_array_append_new(json_object_get(all, "ops"), ops_json(report, &report->ops[i]));
+    }
     json_dumpf(all, f, JSON_REAL_PRECISION(7));
     fputc('\n', f);
     json_decref(all);

@@ -85,7 +85,8 @@ static void usage(void)
          "  -b 1          sequences at once; with -d also after so many tokens each\n"
          "  -r 5          repetitions, after one that does not count\n"
          "  --roofline    the limits; without --model nothing else\n"
-         "  --ops         also the time per graph op, node by node\n"
+         "  --ops         also what every op of a step takes, reads and computes, and how much of the limit\n"
+         "                that is; where the executor cannot tell, node by node (executor eager)\n"
          "  --executors   every test with every executor the backend has, and what each launches per token\n"
          "  --json        one object on stdout and nothing else\n"
          "\n"
@@ -168,41 +169,63 @@ static struct bench_roofline look_at_device(void *info)
     return (struct bench_roofline){.read_gbps = (double)((struct backend_info *)info)->bandwidth / 1e9};
 }
 
+/* What the tests of an executor are compared with. */
+struct limits {
+    struct bench_limits look;
+    struct backend_info info;
+    struct roofline *roofline; /* NULL: the limits are the device's */
+};
+
+static int limits_open(struct limits *l, const struct offline *o, struct error *err)
+{
+    *l = (struct limits){0};
+    executor_info(o->runtime.executor, &l->info);
+    if (!l->info.memory_total && !(l->roofline = open_roofline(l->info.n_threads, err)))
+        return -ENOMEM;
+    if (l->roofline)
+        l->look = (struct bench_limits){look_at_machine, l->roofline};
+    else
+        l->look = (struct bench_limits){look_at_device, &l->info};
+    return 0;
+}
+
 static int run_tests(struct offline *o, const struct bench_plan *plan, const struct bench_options *opt,
                      struct bench_report *report, struct bench_row *rows, struct error *err)
 {
-    struct bench_limits limits;
-    struct backend_info info;
-    struct roofline *roofline = NULL;
-    int rc = 0;
+    struct limits limits;
+    int rc = limits_open(&limits, o, err);
 
-    executor_info(o->runtime.executor, &info);
-    if (info.memory_total) {
-        limits = (struct bench_limits){look_at_device, &info};
-    } else {
-        roofline = open_roofline(info.n_threads, err);
-        if (!roofline)
-            return -ENOMEM;
-        limits = (struct bench_limits){look_at_machine, roofline};
-    }
     for (uint32_t i = 0; i < plan->n && rc == 0; i++) {
-        rc = bench_measure(o, &plan->tests[i], opt->repetitions, &limits, &rows[report->n_rows], err);
+        rc = bench_measure(o, &plan->tests[i], opt->repetitions, &limits.look, &rows[report->n_rows], err);
         report->n_rows += rc == 0;
     }
-    roofline_close(roofline);
+    roofline_close(limits.roofline);
     return rc;
 }
 
-static int print_ops(const struct config *cfg, const struct bench_plan *plan, struct error *err)
+/* With the executor that is open where it tells its ops, else with eager. */
+static int run_ops(struct offline *o, const struct config *cfg, const struct bench_plan *plan,
+                   const struct bench_options *opt, struct bench_report *report, struct bench_ops *ops,
+                   struct error *err)
 {
     struct config eager = *cfg;
-    struct offline o = {0};
+    struct limits limits;
+    int rc = 0;
 
     eager.executor = EXECUTOR_EAGER;
-    int rc = offline_open_with(&o, &eager, time_ops, err);
-    for (uint32_t i = 0; i < plan->n && rc == 0; i++)
-        rc = bench_ops(&o, &plan->tests[i], stdout, err);
-    offline_close(&o);
+    if (!executor_program_ns(o->runtime.executor, NULL)) {
+        offline_close(o);
+        rc = offline_open_with(o, &eager, time_ops, err);
+    }
+    if (rc == 0)
+        rc = limits_open(&limits, o, err);
+    if (rc < 0)
+        return rc;
+    for (uint32_t i = 0; i < plan->n && rc == 0; i++) {
+        rc = bench_measure_ops(o, &plan->tests[i], opt->repetitions, &limits.look, &ops[report->n_ops], err);
+        report->n_ops += rc == 0;
+    }
+    roofline_close(limits.roofline);
     return rc;
 }
 
@@ -249,8 +272,9 @@ static int run_others(struct offline *o, struct config *cfg, const struct bench_
 static int bench_model(struct config *cfg, const struct bench_options *opt, struct error *err)
 {
     static struct bench_row rows[BENCH_MAX_ROWS];
+    static struct bench_ops ops[BENCH_MAX_TESTS];
     struct bench_roofline roofline = {0};
-    struct bench_report report = {.roofline = &roofline, .rows = rows};
+    struct bench_report report = {.roofline = &roofline, .rows = rows, .ops = ops};
     struct bench_plan plan;
     struct offline o = {0};
 
@@ -265,6 +289,8 @@ static int bench_model(struct config *cfg, const struct bench_options *opt, stru
         return rc;
     describe_machine(&o, &report);
     rc = run_tests(&o, &plan, opt, &report, rows, err);
+    if (rc == 0 && opt->ops)
+        rc = run_ops(&o, cfg, &plan, opt, &report, ops, err);
     if (rc == 0 && opt->executors)
         rc = run_others(&o, cfg, &plan, opt, &report, rows, err);
     report.runtime = &o.runtime;
@@ -272,7 +298,7 @@ static int bench_model(struct config *cfg, const struct bench_options *opt, stru
     if (rc == 0)
         (opt->json ? bench_print_json : bench_print_table)(&report, stdout);
     offline_close(&o);
-    return rc == 0 && opt->ops && !opt->json ? print_ops(cfg, &plan, err) : rc;
+    return rc;
 }
 
 static int bench(struct config *cfg, void *options, struct error *err)

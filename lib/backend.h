@@ -103,6 +103,9 @@ struct backend_ops {
      * What that needs is taken here and kept until close. No step is in flight. */
     int (*time_nodes)(struct backend *be, bool on, struct error *err);
     int (*node_ns)(struct backend *be, uint32_t node, uint64_t *ns, struct error *err);
+    /* What each op of the fused program has taken so far, in nanoseconds: n_ops of them; any thread. NULL:
+     * not known of this device. */
+    void (*program_ns)(const struct backend *be, uint64_t *ns);
     /* The decoder leaves the device until the next submit (cuda), which it does by itself once it has had no
      * step for park_after_ms: this is for a host that knows that none will come (executor_park()). No step is
      * in flight. On cpu the team sleeps on its futex anyway. */

@@ -33,6 +33,14 @@ struct executor {
     uint64_t newest; /* id of the newest step whose results have all been polled */
 };
 
+static void add_time(struct executor_timing *t, const struct graph *g, uint32_t node, uint64_t ns)
+{
+    t->launches[g->nodes[node].op]++;
+    t->ns[g->nodes[node].op] += ns;
+    if (t->node_ns)
+        t->node_ns[node] += ns;
+}
+
 int executor_walk(const struct graph *g, const struct executor_walk *walk, struct error *err)
 {
     int launches = 0;
@@ -48,8 +56,7 @@ int executor_walk(const struct graph *g, const struct executor_walk *walk, struc
                              why.code ? why.text : strerror(-rc));
         launches++;
         if (walk->timing) {
-            walk->timing->launches[n->op]++;
-            walk->timing->ns[n->op] += clock_ns() - start;
+            add_time(walk->timing, g, i, clock_ns() - start);
         }
     }
     return launches;
@@ -128,6 +135,7 @@ void executor_close(struct executor *x)
         x->ops->close(x->be);
     program_close(x->program);
     graph_close(x->graph);
+    free(x->timing.node_ns);
     free(x);
 }
 
@@ -165,15 +173,13 @@ static int collect(struct executor *x, const struct step *step, struct error *er
 static int add_times(struct executor *x, struct error *err)
 {
     for (uint32_t i = 0; i < x->graph->n_nodes; i++) {
-        enum graph_op op = x->graph->nodes[i].op;
         uint64_t ns = 0;
-        if (op == GRAPH_NONE)
+        if (x->graph->nodes[i].op == GRAPH_NONE)
             continue;
         int rc = x->ops->node_ns(x->be, i, &ns, err);
         if (rc < 0)
             return rc;
-        x->timing.launches[op]++;
-        x->timing.ns[op] += ns;
+        add_time(&x->timing, x->graph, i, ns);
     }
     return 0;
 }
@@ -273,8 +279,21 @@ void executor_info(const struct executor *x, struct backend_info *out)
     out->ops_per_step = graph_n_launches(x->graph);
 }
 
+bool executor_program_ns(const struct executor *x, uint64_t *ns)
+{
+    if (x->kind != EXECUTOR_PERSISTENT || !x->ops->program_ns)
+        return false;
+    if (ns)
+        x->ops->program_ns(x->be, ns);
+    return true;
+}
+
 int executor_time_ops(struct executor *x, bool on, struct error *err)
 {
+    if (on && !x->timing.node_ns)
+        x->timing.node_ns = calloc(x->graph->n_nodes, sizeof *x->timing.node_ns);
+    if (on && !x->timing.node_ns)
+        return error_set(err, -ENOMEM, "no memory for the times of %u nodes", x->graph->n_nodes);
     int rc = x->kind == EXECUTOR_EAGER && x->ops->time_nodes ? x->ops->time_nodes(x->be, on, err) : 0;
     if (rc < 0)
         return rc;

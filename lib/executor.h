@@ -17,6 +17,7 @@ struct executor_timing {
                      */
     uint64_t launches[GRAPH_N_OPS];
     uint64_t ns[GRAPH_N_OPS];
+    uint64_t *node_ns; /* [n_nodes], or NULL: not wanted */
 };
 
 /* The walk eager is made of: every node but NONE, in order, one call of `dispatch` (one launch) each. Returns
@@ -61,6 +62,11 @@ void executor_forget(
     struct executor *x); /* but for persistent the launches so far do not count; any thread */
 void executor_info(const struct executor *x, struct backend_info *out); /* launches as /stats counts them */
 
-/* Between two steps. */
+/* Nanoseconds that each op of the fused program has taken in all steps so far, [program->n_ops] of them into
+ * `ns`, or nothing when it is NULL. False: this decoder does not tell (anything but cpu, persistent). While a
+ * step runs they may be of two steps. The first op's hold what it takes to wake the team. */
+bool executor_program_ns(const struct executor *x, uint64_t *ns);
+
+/* Eager, between two steps. -ENOMEM. */
 int executor_time_ops(struct executor *x, bool on, struct error *err);
 const struct executor_timing *executor_timing(const struct executor *x);

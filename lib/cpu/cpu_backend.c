@@ -335,6 +335,13 @@ static void cpu_info(const struct backend *be, struct backend_info *out)
     };
 }
 
+static void cpu_program_ns(const struct backend *be, uint64_t *ns)
+{
+    const struct decoder *d = (const struct decoder *)be;
+    for (uint32_t i = 0; i < d->program->n_ops; i++)
+        ns[i] = atomic_load_explicit(&d->op_ns[i], memory_order_relaxed);
+}
+
 const struct backend_ops cpu_backend = {
     .name = "cpu",
     .has_exact = true,
@@ -344,6 +351,7 @@ const struct backend_ops cpu_backend = {
     .poll = cpu_poll,
     .begin = cpu_begin,
     .dispatch = cpu_dispatch,
+    .program_ns = cpu_program_ns,
     .park = cpu_park,
     .logits = cpu_logits,
     .transfer = cpu_transfer,

@@ -56,7 +56,7 @@ struct decoder {
     struct eager *eager; /* when cfg.eager, int8 */
     struct exact *exact; /* when cfg.eager, exact */
     uint32_t n_vocab, n_pages;
-    uint64_t *op_ns; /* [n_ops]: time each op of the program has taken so far, for benches */
+    _Atomic uint64_t *op_ns; /* [n_ops]: time each op of the program has taken so far */
 
     /* Steps in flight: a ring, oldest at ring_first. */
     struct step *ring[DECODER_RING];

@@ -214,7 +214,8 @@ static void walk_member(void *context, uint32_t member)
         if (member > 0)
             continue;
         uint64_t end = decoder_beat(d);
-        d->op_ns[i] += end - start;
+        uint64_t before = atomic_load_explicit(&d->op_ns[i], memory_order_relaxed);
+        atomic_store_explicit(&d->op_ns[i], before + (end - start), memory_order_relaxed); /* ours alone */
         start = end;
     }
 }

@@ -5,6 +5,7 @@
 #include <criterion/criterion.h>
 #include <arpa/inet.h>
 #include <jansson.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -168,13 +169,79 @@ Test(commands, bench_takes_one_number_of_repetitions)
     expect_in(p.stderr_text, "-r takes one number (got \"3,9\")");
 }
 
-Test(commands, bench_ops_lists_the_graph_ops)
+Test(commands, bench_ops_lists_the_ops_of_the_fused_program)
 {
     cr_assert_eq(PROCESS_RUN(&p, "bench", "--model", PROCESS_MODEL, "-p", "0", "-n", "8", "-r", "1", "--ops"),
                  0, "%s", p.stderr_text);
-    expect_in(p.stdout_text, "MUL_MAT");
-    expect_in(p.stdout_text, "SOFT_MAX");
-    expect_in(p.stdout_text, "us each"); /* which an emulated device does not get: tests/cuda */
+    expect_in(p.stdout_text, "tg8, executor persistent, a step of 1.0 rows");
+    expect_in(p.stdout_text, "\nMATMUL attn_q+attn_k+attn_v");
+    expect_in(p.stdout_text, "\nMATMUL ffn_gate+ffn_up");
+    expect_in(p.stdout_text, "us   share"); /* which an emulated device does not get: tests/cuda */
+    expect_in(p.stdout_text, "GB/s read");
+}
+
+Test(commands, bench_ops_lists_the_graph_node_by_node_with_executor_eager)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "bench", "--model", PROCESS_MODEL, "-p", "0", "-n", "8", "-r", "1", "--ops",
+                             "--executor", "eager"),
+                 0, "%s", p.stderr_text);
+    expect_in(p.stdout_text, "tg8, executor eager, a step of 1.0 rows");
+    expect_in(p.stdout_text, "\nMUL_MAT ffn_down");
+    expect_in(p.stdout_text, "\nSOFT_MAX");
+}
+
+static double sum_of(const json_t *ops, const char *what)
+{
+    double sum = 0;
+    for (size_t i = 0; i < json_array_size(ops); i++)
+        sum += json_number_value(json_object_get(json_array_get(ops, i), what));
+    return sum;
+}
+
+static void expect_near(double value, double expected)
+{
+    cr_expect(fabs(value - expected) <= 1e-5 * expected, "%g, not %g", value, expected);
+}
+
+Test(commands, the_ops_of_a_test_add_up_to_what_its_row_says)
+{
+    static const char *const executors[] = {"persistent", "eager"};
+    for (size_t e = 0; e < 2; e++) {
+        struct process one;
+        cr_assert_eq(PROCESS_RUN(&one, "bench", "--model", PROCESS_MODEL, "--executor", executors[e], "-p",
+                                 "64", "-n", "32", "-d", "64", "-b", "2", "-r", "2", "--ops", "--json"),
+                     0, "%s", one.stderr_text);
+        json_t *report = json_loads(one.stdout_text, 0, NULL), *ops = json_object_get(report, "ops");
+        cr_assert(report, "%s", one.stdout_text);
+        cr_assert_eq(json_array_size(ops), 5);
+        for (size_t i = 0; i < 5; i++) {
+            const json_t *row = json_array_get(json_object_get(report, "rows"), i),
+                         *test = json_array_get(ops, i);
+            const json_t *all = json_object_get(test, "ops");
+            const char *name = json_string_value(json_object_get(test, "test"));
+            cr_assert_str_eq(name, json_string_value(json_object_get(row, "test")));
+            cr_assert_str_eq(json_string_value(json_object_get(test, "executor")), executors[e]);
+            if (strcmp(name, "tg32@d64@b2") == 0) { /* whose prompts are computed in between */
+                cr_assert_eq(json_array_size(all), 0);
+                continue;
+            }
+            double rows = json_number_value(json_object_get(test, "rows_per_step"));
+            cr_assert(sum_of(all, "us") > 0 && rows >= 1);
+            if (strcmp(name, "pp64") == 0)
+                expect_near(sum_of(all, "int8_ops"),
+                            rows * json_number_value(json_object_get(row, "int8_ops_per_token")));
+            if (strcmp(name, "tg32") == 0) { /* one row a step, its logits among them */
+                expect_near(rows, 1);
+                expect_near(sum_of(all, "bytes"), json_number_value(json_object_get(row, "bytes_per_token")));
+                expect_near(sum_of(all, "int8_ops"),
+                            json_number_value(json_object_get(row, "int8_ops_per_token")));
+                expect_near(sum_of(all, "float_ops"),
+                            json_number_value(json_object_get(row, "attention_ops_per_token")));
+            }
+        }
+        json_decref(report);
+        process_free(&one);
+    }
 }
 
 Test(commands, bench_refuses_to_measure_nothing)

@@ -70,3 +70,18 @@ Test(bench, an_unknown_limit_bounds_nothing)
     bench_compare(&row, (double[]){100}, looks, 1);
     cr_assert_eq(row.fraction, 0);
 }
+
+Test(bench, an_op_is_compared_with_the_limit_that_is_nearer)
+{
+    struct bench_roofline limits = {.read_gbps = 40, .int8_tops = 2};
+    struct bench_op reads = {.us = 100, .bytes = 2e6, .int8_ops = 1e6}; /* 20 GB/s, 0.01 TOPS */
+    struct bench_op multiplies = {.us = 100, .bytes = 1e5, .int8_ops = 1.5e8};
+    struct bench_op neither = {.us = 100, .float_ops = 1e9};
+    double fraction;
+    cr_assert_str_eq(bench_op_bound(&reads, &limits, &fraction), "read");
+    cr_assert_lt(fabs(fraction - 0.5), 1e-12);
+    cr_assert_str_eq(bench_op_bound(&multiplies, &limits, &fraction), "int8");
+    cr_assert_lt(fabs(fraction - 0.75), 1e-12);
+    cr_assert_null(bench_op_bound(&neither, &limits, &fraction));
+    cr_assert_null(bench_op_bound(&reads, &(struct bench_roofline){0}, &fraction));
+}

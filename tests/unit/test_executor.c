@@ -356,6 +356,17 @@ Test(executor, persistent_hands_steps_to_the_backend_and_counts_its_launches)
     executor_close(x);
 }
 
+Test(executor, a_decoder_that_does_not_time_its_ops_says_so)
+{
+    const struct backend_config int8 = {.n_slots = 1, .n_ctx = 64};
+    struct executor *x = open_with(EXECUTOR_PERSISTENT, &cpu_like, &int8), *eager;
+    cr_assert_not(executor_program_ns(x, NULL));
+    executor_close(x);
+    eager = open_with(EXECUTOR_EAGER, &cpu_like, &config);
+    cr_assert_not(executor_program_ns(eager, NULL));
+    executor_close(eager);
+}
+
 Test(executor, park_reaches_the_backend)
 {
     const struct backend_config int8 = {.n_slots = 1, .n_ctx = 64};
