@@ -67,14 +67,26 @@ static void print_model(const json_t *s, FILE *f)
     fprintf(f, "model      %s · %s %s · %.2f M parameters · context %s\n", shown(s, "model.name"),
             shown(s, "model.arch"), shown(s, "model.quantization"), ask_number(s, "model.parameters") / 1e6,
             count(s, "model.n_ctx"));
-    fprintf(f, "device     %s · %s · %s, %s · %.1f MiB\n", shown(s, "device.backend"),
+    fprintf(f, "device     %s · %s · %s, %s · %.1f MiB (%.1f scratch)\n", shown(s, "device.backend"),
             shown(s, "device.name"), shown(s, "device.isa"),
             counted(s, "device.threads", "thread", "threads"),
-            ask_number(s, "device.memory_used") / (1 << 20));
+            ask_number(s, "device.memory_used") / (1 << 20), ask_number(s, "device.scratch") / (1 << 20));
     fprintf(f, "decoder    %s %s · %s · %s · %s of %s ops\n", shown(s, "decoder.executor"),
             shown(s, "decoder.arithmetic"), shown(s, "decoder.state"),
             counted(s, "decoder.launches", "launch", "launches"),
             counted(s, "decoder.steps", "step", "steps"), count(s, "decoder.ops_per_step"));
+}
+
+static void print_drafts(const json_t *s, FILE *f)
+{
+    if (!json_is_true(ask_member(s, "speculation.enabled"))) {
+        fprintf(f, "drafts     off\n");
+        return;
+    }
+    fprintf(f, "drafts     %s, %s of them right · %s saved · %s of %s turned off\n",
+            counted(s, "speculation.drafted", "token", "tokens"), count(s, "speculation.accepted"),
+            counted(s, "speculation.steps_saved", "step", "steps"), count(s, "speculation.turned_off"),
+            counted(s, "speculation.requests", "request", "requests"));
 }
 
 void ask_print_stats(const json_t *s, FILE *f)
@@ -98,6 +110,8 @@ void ask_print_stats(const json_t *s, FILE *f)
     if (json_is_object(ask_member(s, "kv")))
         fprintf(f, "KV cache   %s of %s pages of %s tokens · %s\n", count(s, "kv.pages_used"),
                 count(s, "kv.pages_total"), count(s, "kv.page_tokens"), shown(s, "kv.type"));
+    if (json_is_object(ask_member(s, "speculation")))
+        print_drafts(s, f);
     fputc('\n', f);
     fprintf(f, "  %-14s%11s%11s%11s\n", "milliseconds", "p50", "p95", "p99");
     print_latency(f, s, "queue", "queue");

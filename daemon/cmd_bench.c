@@ -13,40 +13,51 @@
 
 /* ---- options ---- */
 
-static int parse_list(struct bench_list *out, const char *flag, const char *text, uint32_t min, uint32_t max,
-                      struct error *err)
+/* An option that takes numbers, with commas, up to n_max of them. */
+struct list_option {
+    const char *flag;
+    struct bench_list *list;
+    uint32_t min, max, n_max;
+};
+
+static int refuse_list(const struct list_option *o, const char *text, struct error *err)
+{
+    if (!*text)
+        return error_set(err, -EINVAL, "%s needs a value", o->flag);
+    if (o->n_max == 1)
+        return error_set(err, -EINVAL, "%s takes one number, %u to %u (got %s)", o->flag, o->min, o->max,
+                         log_quote(text));
+    return error_set(err, -EINVAL, "%s must be %u to %u, or up to %u of them with commas (got %s)", o->flag,
+                     o->min, o->max, o->n_max, log_quote(text));
+}
+
+static int parse_list(const struct list_option *o, const char *text, struct error *err)
 {
     struct bench_list list = {0};
+    const char *s = text;
 
-    for (const char *s = text; *s; s += *s == ',') {
+    do {
         char *end;
         unsigned long value = strtoul(s, &end, 10);
-        if (*s < '0' || *s > '9' || (*end && *end != ',') || value < min || value > max ||
-            list.n == BENCH_MAX_LIST)
-            return error_set(err, -EINVAL, "%s must be %u to %u, or up to %d of them with commas (got %s)",
-                             flag, min, max, BENCH_MAX_LIST, log_quote(text));
+        if (*s < '0' || *s > '9' || (*end && *end != ',') || value < o->min || value > o->max ||
+            list.n == o->n_max)
+            return refuse_list(o, text, err);
         list.items[list.n++] = (uint32_t)value;
         s = end;
-    }
-    if (list.n == 0)
-        return error_set(err, -EINVAL, "%s needs a value", flag);
-    *out = list;
+    } while (*s++ == ',');
+    *o->list = list;
     return 0;
 }
 
 static int take_option(void *context, int argc, char **argv, struct error *err)
 {
     struct bench_options *o = context;
-    struct bench_list repetitions;
-    const struct {
-        const char *flag;
-        struct bench_list *list;
-        uint32_t min, max;
-    } lists[] = {{"-p", &o->n_prompt, 0, 1 << 20},
-                 {"-n", &o->n_gen, 0, 1 << 20},
-                 {"-d", &o->depth, 0, 1 << 20},
-                 {"-b", &o->batch, 1, STEP_MAX_LOGITS},
-                 {"-r", &repetitions, 1, BENCH_MAX_REPS}};
+    struct bench_list repetitions = {0};
+    const struct list_option lists[] = {{"-p", &o->n_prompt, 0, 1 << 20, BENCH_MAX_LIST},
+                                        {"-n", &o->n_gen, 0, 1 << 20, BENCH_MAX_LIST},
+                                        {"-d", &o->depth, 0, 1 << 20, BENCH_MAX_LIST},
+                                        {"-b", &o->batch, 1, STEP_MAX_LOGITS, BENCH_MAX_LIST},
+                                        {"-r", &repetitions, 1, BENCH_MAX_REPS, 1}};
     const struct {
         const char *flag;
         bool *on;
@@ -61,12 +72,9 @@ static int take_option(void *context, int argc, char **argv, struct error *err)
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         if (strcmp(argv[0], lists[i].flag) != 0)
             continue;
-        int rc = parse_list(lists[i].list, argv[0], argc > 1 ? argv[1] : "", lists[i].min, lists[i].max, err);
-        if (rc == 0 && lists[i].list == &repetitions) {
-            if (repetitions.n > 1)
-                return error_set(err, -EINVAL, "-r takes one number (got %s)", log_quote(argv[1]));
+        int rc = parse_list(&lists[i], argc > 1 ? argv[1] : "", err);
+        if (repetitions.n)
             o->repetitions = repetitions.items[0];
-        }
         return rc < 0 ? rc : 2;
     }
     return 0;

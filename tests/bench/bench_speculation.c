@@ -1,11 +1,13 @@
 /* bench_speculation - tokens per second with speculation and without, on texts that are given.
  *
  *   bench_speculation MODEL TEXT [ROUNDS [TOKENS [REQUESTS [THREADS]]]]
- *       quote    a prompt of 600 tokens; the answer says a few words of its own (5 to 15), then quotes 20 to
- * 60 edit     the prompt again, with one or two tokens exchanged, left out or put in after 10 to 60 loop a
- * text that has come to repeat 20 tokens for ever fresh    words as often as in a language (Zipf), none of it
- * said before on purpose FILE     a text of the model's language: its first third is the prompt, the rest the
- * answer
+ *
+ * TEXT is one of these, or a file:
+ *   - quote: a prompt of 600 tokens; the answer says a few words of its own (5 to 15), then quotes 20 to 60
+ *   - edit: the prompt again, with one or two tokens exchanged, left out or put in after 10 to 60
+ *   - loop: a text that has come to repeat 20 tokens for ever
+ *   - fresh: words as often as in a language (Zipf), none of it said before on purpose
+ *   - a file: a text of the model's language; its first third is the prompt, the rest the answer
  *
  * What a model says is decided here: every step is computed and sampled as usual, then the token is replaced
  * by the text's own. So any model will do, acceptance is that of the text, and both sides say the same.
@@ -135,7 +137,7 @@ static void write_prompt(uint32_t n_vocab)
 static void write_text(const char *kind, const struct model *m, uint32_t n)
 {
     uint32_t n_vocab = model_config(m)->n_vocab;
-    if (strchr(kind, '.')) {
+    if (strcmp(kind, "quote") && strcmp(kind, "edit") && strcmp(kind, "loop") && strcmp(kind, "fresh")) {
         read_file(kind, m, n);
         return;
     }

@@ -163,10 +163,83 @@ Test(commands, bench_json_is_one_object_with_a_row_per_test)
     json_decref(report);
 }
 
+static double sum_of(const json_t *ops, const char *what)
+{
+    double sum = 0;
+    for (size_t i = 0; i < json_array_size(ops); i++)
+        sum += json_number_value(json_object_get(json_array_get(ops, i), what));
+    return sum;
+}
+
+static void expect_near(double value, double expected)
+{
+    cr_expect(fabs(value - expected) <= 1e-5 * expected, "%g, not %g", value, expected);
+}
+
+/* Of all matrices in the file, as its list says; and a row of the embedding, whose matrix is the head too. */
+static double matrix_bytes(void)
+{
+    struct process inspect;
+    cr_assert_eq(PROCESS_RUN(&inspect, "inspect", "--json", PROCESS_MODEL), 0, "%s", inspect.stderr_text);
+    json_t *file = json_loads(inspect.stdout_text, 0, NULL), *tensors = json_object_get(file, "tensors");
+    double bytes = 0;
+    for (size_t i = 0; i < json_array_size(tensors); i++) {
+        const json_t *tensor = json_array_get(tensors, i);
+        double size = json_number_value(json_object_get(tensor, "bytes"));
+        if (json_array_size(json_object_get(tensor, "shape")) == 2)
+            bytes += size;
+        if (strcmp(json_string_value(json_object_get(tensor, "name")), "token_embd.weight") == 0)
+            bytes += size / 4096;
+    }
+    json_decref(file);
+    process_free(&inspect);
+    return bytes;
+}
+
+/* Of the demo model: 6 layers of 256 values, 4 heads and 2 of keys and values with 64 each, 768 in the FFN,
+ * 4,096 tokens; bf16 keys and values. */
+Test(commands, what_a_token_costs_is_what_the_models_shape_says)
+{
+    const double layer = 256 * (256 + 2 * 128) + 256 * 256 + 3 * 256 * 768, head = 256 * 4096;
+    cr_assert_eq(PROCESS_RUN(&p, "bench", "--model", PROCESS_MODEL, "--kv-type", "bf16", "-p", "32", "-n",
+                             "8", "-d", "16", "-b", "2", "-r", "1", "--json"),
+                 0, "%s", p.stderr_text);
+    json_t *report = json_loads(p.stdout_text, 0, NULL), *rows = json_object_get(report, "rows");
+    cr_assert_eq(json_array_size(rows), 5);
+    const json_t *prompt = json_array_get(rows, 0), *deep = json_array_get(rows, 2),
+                 *two = json_array_get(rows, 4);
+    cr_assert_str_eq(json_string_value(json_object_get(deep, "test")), "tg8@d16");
+    expect_near(json_number_value(json_object_get(prompt, "int8_ops_per_token")), 2 * 6 * layer);
+    expect_near(json_number_value(json_object_get(deep, "int8_ops_per_token")), 2 * (6 * layer + head));
+    double past = 16 + 8 / 2, kv = past * 6 * 2 * 128 * 2, bytes = matrix_bytes();
+    expect_near(json_number_value(json_object_get(deep, "attention_ops_per_token")), 4 * 6 * 256 * past);
+    expect_near(json_number_value(json_object_get(deep, "bytes_per_token")), bytes + kv);
+    /* Weights are read once for both; a token's own are what bytes ends with, and its keys and values. */
+    double row = json_number_value(json_object_get(two, "bytes_per_token"));
+    cr_expect(row > bytes / 2 + kv && row < bytes / 2 + kv + 256, "%g", row);
+    json_decref(report);
+}
+
 Test(commands, bench_takes_one_number_of_repetitions)
 {
     cr_assert_eq(PROCESS_RUN(&p, "bench", "--model", PROCESS_MODEL, "-r", "3,9"), 2);
-    expect_in(p.stderr_text, "-r takes one number (got \"3,9\")");
+    expect_in(p.stderr_text, "-r takes one number, 1 to 101 (got \"3,9\")");
+}
+
+Test(commands, bench_refuses_lists_with_holes)
+{
+    static const char *const lists[] = {"5,", ",5", "5,,6", "5 6", "-1", "x", "1,2,3,4,5,6,7,8,9"};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        struct process one;
+        char got[96];
+        cr_assert_eq(PROCESS_RUN(&one, "bench", "--model", PROCESS_MODEL, "-p", lists[i]), 2, "%s", lists[i]);
+        snprintf(got, sizeof got, "-p must be 0 to 1048576, or up to 8 of them with commas (got \"%s\")",
+                 lists[i]);
+        expect_in(one.stderr_text, got);
+        process_free(&one);
+    }
+    cr_assert_eq(PROCESS_RUN(&p, "bench", "-r", ""), 2);
+    expect_in(p.stderr_text, "-r needs a value");
 }
 
 Test(commands, bench_ops_lists_the_ops_of_the_fused_program)
@@ -188,19 +261,6 @@ Test(commands, bench_ops_lists_the_graph_node_by_node_with_executor_eager)
     expect_in(p.stdout_text, "tg8, executor eager, a step of 1.0 rows");
     expect_in(p.stdout_text, "\nMUL_MAT ffn_down");
     expect_in(p.stdout_text, "\nSOFT_MAX");
-}
-
-static double sum_of(const json_t *ops, const char *what)
-{
-    double sum = 0;
-    for (size_t i = 0; i < json_array_size(ops); i++)
-        sum += json_number_value(json_object_get(json_array_get(ops, i), what));
-    return sum;
-}
-
-static void expect_near(double value, double expected)
-{
-    cr_expect(fabs(value - expected) <= 1e-5 * expected, "%g, not %g", value, expected);
 }
 
 Test(commands, the_ops_of_a_test_add_up_to_what_its_row_says)

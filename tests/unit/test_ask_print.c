@@ -30,12 +30,29 @@ Test(ask_print, a_model_has_its_lines)
     free(text);
 }
 
+Test(ask_print, scratch_and_drafts_have_their_place)
+{
+    char *text =
+        table_of("{\"model\":{\"name\":\"M\"},\"device\":{\"memory_used\":10485760,\"scratch\":1048576},"
+                 "\"speculation\":{\"enabled\":true,\"drafted\":1200,\"accepted\":800,\"steps_saved\":1,"
+                 "\"requests\":3,\"turned_off\":2}}");
+    cr_assert_not_null(strstr(text, "10.0 MiB (1.0 scratch)"), "%s", text);
+    cr_assert_not_null(
+        strstr(text,
+               "drafts     1,200 tokens, 800 of them right · 1 step saved · 2 of 3 requests turned off\n"),
+        "%s", text);
+    free(text);
+    text = table_of("{\"speculation\":{\"enabled\":false}}");
+    cr_assert_not_null(strstr(text, "drafts     off\n"), "%s", text);
+    free(text);
+}
+
 /* While one is loaded or put away. */
 Test(ask_print, without_a_model_there_is_no_line_of_empty_names)
 {
-    static const char *const lines[] = {"model ", "device ", "decoder ", "KV cache "};
+    static const char *const lines[] = {"model ", "device ", "decoder ", "KV cache ", "drafts "};
     char *text = table_of("{\"version\":\"1\",\"state\":\"suspended\",\"model\":null,\"device\":null,"
-                          "\"decoder\":null,\"kv\":null,\"requests\":{\"running\":0}}");
+                          "\"decoder\":null,\"kv\":null,\"speculation\":null,\"requests\":{\"running\":0}}");
     cr_assert_not_null(strstr(text, "hearthd 1 · suspended · "), "%s", text);
     cr_assert_not_null(strstr(text, "requests   0 running"), "%s", text);
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
