@@ -1,6 +1,7 @@
 #!/bin/sh
 # suite.sh [-o FILE] [PART...] - the benchmark suite: a table of what this machine does beside what it should do.
 #
+#   ./dev suite                                       builds what it needs, then all parts
 #   tests/bench/suite.sh                              all parts, with the programs of build/bin
 #   tests/bench/suite.sh text prefill                 some
 #   tests/bench/suite.sh -o tests/bench/results/x     also into x.txt, and as JSON into x.json
@@ -239,7 +240,7 @@ for part in "$@"; do
     is_part "$part" || { echo "suite.sh: there is no part $part; see suite.sh --help" >&2 && exit 2; }
 done
 for program in hearthd mkmodel bench_serve bench_hops; do
-    [ -x "$bin/$program" ] || { echo "suite.sh: no $bin/$program: build the tests first (./dev build)" >&2 && exit 2; }
+    [ -x "$bin/$program" ] || { echo "suite.sh: no $bin/$program: ./dev suite builds what it needs" >&2 && exit 2; }
 done
 [ $# -gt 0 ] || set -- $all
 dir=$(mktemp -d)
