@@ -184,6 +184,16 @@ Test(cpu_backend, a_whole_prompt_at_once_gives_the_bits_of_single_rows)
     }
 }
 
+/* Positions [0, n) of a slot, without logits. */
+static void prefill(struct decoder_run *r, uint32_t slot, uint32_t n)
+{
+    for (uint32_t pos = 0; pos < n; pos++) {
+        decoder_run_row(r, slot, pos, tokens[pos % 500], false);
+        if (pos % 500 == 499 || pos == n - 1)
+            decoder_run_step(r);
+    }
+}
+
 /* Logits of rows 1018 to 1029, one or two at a time, after a prefill: long rows and few of them, whose splits
  * are dealt one by one when there are more threads than heads. */
 static float *late_logits(const char *path, enum executor_kind kind, uint32_t n_threads, bool pair)
@@ -192,11 +202,7 @@ static float *late_logits(const char *path, enum executor_kind kind, uint32_t n_
     struct decoder_run_config c = {.path = path, .kind = kind, .n_threads = n_threads, .n_ctx = 1100};
     struct decoder_run r;
     decoder_run_open(&r, &c);
-    for (uint32_t pos = 0; pos < FIRST; pos++) {
-        decoder_run_row(&r, 1, pos, tokens[pos % 500], false);
-        if (pos % 500 == 499 || pos == FIRST - 1)
-            decoder_run_step(&r);
-    }
+    prefill(&r, 1, FIRST);
     float *out = calloc((size_t)(LAST - FIRST) * r.n_vocab, sizeof *out);
     for (uint32_t pos = FIRST; pos < LAST; pos++) {
         if (pair)
@@ -226,6 +232,45 @@ Test(cpu_backend, splits_dealt_one_by_one_give_the_bits_of_whole_rows)
         free(beside);
         free(eager);
     }
+}
+
+/* Logits of rows [first, last) after a prefill, in chunks. */
+static float *chunked_logits(const char *path, uint32_t n_threads, uint32_t first, uint32_t last,
+                             uint32_t chunk)
+{
+    struct decoder_run_config c = {.path = path, .n_threads = n_threads, .n_ctx = 1100};
+    struct decoder_run r;
+    decoder_run_open(&r, &c);
+    prefill(&r, 0, first);
+    float *out = calloc((size_t)(last - first) * r.n_vocab, sizeof *out);
+    for (uint32_t at = first; at < last; at += chunk) {
+        uint32_t n = last - at < chunk ? last - at : chunk;
+        for (uint32_t i = 0; i < n; i++)
+            decoder_run_row(&r, 0, at + i, tokens[(at + i) % 500], true);
+        decoder_run_step(&r);
+        for (uint32_t i = 0; i < n; i++)
+            memcpy(out + (size_t)(at - first + i) * r.n_vocab, executor_logits(r.x, i),
+                   r.n_vocab * sizeof *out);
+    }
+    decoder_run_close(&r);
+    return out;
+}
+
+/* From position 1,024 on attention's splits are twice as long: rows on either side of it may not share one
+ * walk over the pages, although they are of one chunk. */
+Test(cpu_backend, a_chunk_over_the_border_of_longer_splits_gives_the_bits_of_single_rows)
+{
+    enum { FIRST = 1011, LAST = 1035 };
+    static const uint32_t chunks[] = {3, 10, 17};
+    make_tokens();
+    const char *path = files[3];
+    float *single = chunked_logits(path, 1, FIRST, LAST, 1);
+    for (uint32_t i = 0; i < 3 * 2; i++) {
+        float *x = chunked_logits(path, 1 + i % 2, FIRST, LAST, chunks[i / 2]);
+        expect_same(single, x, (size_t)(LAST - FIRST) * vocabulary(path), "a chunk over 1,024");
+        free(x);
+    }
+    free(single);
 }
 
 /* Eight sequences, each a window of the same tokens, one or several rows of each in every step. */
