@@ -153,18 +153,17 @@ INLINE size_t super_size(uint32_t kind)
 }
 
 /* What lies `distance` after the beginning of a tile, skipping the groups that others of `n_groups` row
- * vectors walk at the same time; behind group `last`, what is read next. It may lie beyond the matrix, where
- * fetching does nothing. */
-INLINE const uint8_t *ahead_of(uint32_t kind, const struct matmul_matrix *m, const struct matmul_input *in,
-                               uint32_t group, uint32_t last, uint32_t super, uint32_t n_groups,
-                               size_t distance)
+ * vectors walk at the same time; behind group `last`, what is read next. It may lie far beyond the matrix,
+ * where fetching does nothing and no pointer may be: an address. */
+INLINE uintptr_t ahead_of(uint32_t kind, const struct matmul_matrix *m, const struct matmul_input *in,
+                          uint32_t group, uint32_t last, uint32_t super, uint32_t n_groups, size_t distance)
 {
     size_t at = super * super_size(kind) + distance, skipped = 0;
     for (size_t rest = at; rest >= m->group_size; rest -= m->group_size)
         skipped += (n_groups - 1) * m->group_size;
     at += group * m->group_size + skipped;
     size_t end = last * m->group_size;
-    return in->next && at >= end ? in->next + (at - end) : m->data + at;
+    return in->next && at >= end ? (uintptr_t)in->next + (at - end) : (uintptr_t)m->data + at;
 }
 
 /* What is fetched at each of n occasions while a tile is multiplied, in bytes. */
@@ -207,7 +206,7 @@ struct chunk {
     const uint8_t *tile[2], *globals[2]; /* of each row vector, when they are unpacked on the way */
     /* Of each group: weights of later tiles, of which `part` bytes are asked for at every block of a panel.
      */
-    const uint8_t *ahead[2];
+    uintptr_t ahead[2];
     size_t part;
     float *out; /* output of the chunk's first column when the last super-block is met, else NULL */
     size_t stride;
@@ -343,8 +342,8 @@ _Static_assert(DIRECT_COLUMNS <= PANEL_COLUMNS && ROW_VECTORS == 2, "room for th
  * columns a block's scales are made in registers, where they are used: with one column both would be half of
  * all instructions. */
 INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m, uint32_t group,
-                        uint32_t super, const struct matmul_panel *p, const uint8_t *ahead,
-                        struct expanded *e, float total[2][MATMUL_PANEL][LANES])
+                        uint32_t super, const struct matmul_panel *p, uintptr_t ahead, struct expanded *e,
+                        float total[2][MATMUL_PANEL][LANES])
 {
     const uint8_t *tile = matmul_tile(m, group, super);
     const struct chunk x = {.tile = {tile, tile}};
@@ -371,7 +370,7 @@ INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m
         vi sum[2][2][PANEL_COLUMNS];
 #pragma GCC unroll 8
         for (size_t i = 0; i < part; i += 64)
-            __builtin_prefetch(ahead + j * part + i, 0, 0);
+            __builtin_prefetch((const void *)(ahead + j * part + i), 0, 0);
 #pragma GCC unroll 2
         for (uint32_t r = 0; in_place && r < 2; r++)
             expand_block_scales(kind, scales, n_blocks, r * LANES, j, e->bytes, 0, &to[r]);
@@ -400,7 +399,7 @@ INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m
 #else
 /* Super-block of one row vector times the W columns of a panel; values are added to total[column]. */
 INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m, uint32_t group,
-                        uint32_t super, uint32_t o, const struct matmul_panel *p, const uint8_t *ahead,
+                        uint32_t super, uint32_t o, const struct matmul_panel *p, uintptr_t ahead,
                         struct expanded *e, float total[MATMUL_PANEL][LANES])
 {
     const uint8_t *tile = matmul_tile(m, group, super);
@@ -420,7 +419,7 @@ INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m
     for (uint32_t j = 0; j < n_blocks; j++) {
         vi w[MATMUL_STEPS];
         for (size_t i = 0; o == 0 && i < part; i += 64)
-            __builtin_prefetch(ahead + j * part + i, 0, 0);
+            __builtin_prefetch((const void *)(ahead + j * part + i), 0, 0);
         unpack(kind, tile + j * block_size + 4 * o, w);
 #pragma GCC unroll 8
         for (uint32_t i = 0; i < W; i++)
@@ -442,7 +441,7 @@ INLINE void direct(uint32_t kind, uint32_t W, const struct matmul_matrix *m, con
         float total[2][ROW_VECTORS][MATMUL_PANEL][LANES] __attribute__((aligned(64))) = {0};
         for (uint32_t super = 0; super < n_super; super++) {
             struct matmul_panel p = matmul_panel(in, 0, super);
-            const uint8_t *ahead = ahead_of(kind, m, in, g, last, super, 1, DIRECT_AHEAD);
+            uintptr_t ahead = ahead_of(kind, m, in, g, last, super, 1, DIRECT_AHEAD);
 #if PAIR_SUMS
             direct_tile(kind, W, m, g, super, &p, ahead, s->e, total[super >= half]);
 #else
@@ -465,9 +464,9 @@ INLINE void chunk_fetch(const struct chunk *x, uint32_t panel_index, uint32_t j)
     for (uint32_t g = 0; g < PAIR_GROUPS; g++)
         for (size_t i = 0; i < x->part; i += 64)
             if (x->part > 64)
-                __builtin_prefetch(x->ahead[g] + first + i, 0, 0);
+                __builtin_prefetch((const void *)(x->ahead[g] + first + i), 0, 0);
             else
-                __builtin_prefetch(x->ahead[g] + first + i, 0, 2);
+                __builtin_prefetch((const void *)(x->ahead[g] + first + i), 0, 2);
 }
 
 /* The scales of block j, while its values are unpacked; with the first also those of the super-block. */
