@@ -137,8 +137,6 @@ static void silu(float *out, const float *a, uint32_t n)
         out[i] = arith_silu(a[i]);
 }
 
-/* --- the cache --- */
-
 /* --- attention: several queries share every load of a key or value --- */
 
 enum { MAX_BATCH = 4, DOT_VECS = WIDTH == 16 ? 4 : 2, MAX_VALUE_VECS = WIDTH == 16 ? 16 : 8 };
@@ -198,26 +196,6 @@ static void query(const struct kv_layout *kv, const struct ops_order *order, voi
         query_f16(order, to, from, kv->head_dim, factor);
 }
 
-static void append(const struct kv_layout *kv, const struct ops_order *order, uint8_t *tile,
-                   enum kv_which which, uint32_t t, const float *x)
-{
-    if (kv->type == KV_F16)
-        append_f16(kv, order, (uint16_t *)(void *)tile, which, t, x);
-    else if (kv->type == KV_BF16)
-        append_bf16(kv->head_dim, (uint16_t *)(void *)tile, which, t, x);
-    else
-        append_q8(kv, tile, which, t, x);
-}
-
-static void append_fetch(const struct kv_layout *kv, uint8_t *tile, enum kv_which which, uint32_t t)
-{
-    size_t row = kv_tile_elements(kv) / KV_PAGE_TOKENS; /* bytes of a token */
-    size_t together = which == KV_KEYS ? TOKEN_BLOCK : kv->type == KV_F16 ? 1 : kv->type == KV_BF16 ? 2 : 4;
-    const uint8_t *first = tile + t / together * together * row;
-    for (size_t i = 0; i < together * row; i += 64)
-        __builtin_prefetch(first + i, 1);
-}
-
 static void fold(const struct ops_page *page, const struct ops_query *queries, uint32_t n)
 {
     enum kv_type type = (enum kv_type)page->kv->type;
@@ -241,6 +219,28 @@ static void merge(float *out, const struct ops_fold *folds, uint32_t n, uint32_t
     float inverse = 1.0f / sum;
     for (uint32_t d = 0; d < head_dim; d++)
         out[d] = o[d] * inverse;
+}
+
+/* --- the cache --- */
+
+static void append(const struct kv_layout *kv, const struct ops_order *order, uint8_t *tile,
+                   enum kv_which which, uint32_t t, const float *x)
+{
+    if (kv->type == KV_F16)
+        append_f16(kv, order, (uint16_t *)(void *)tile, which, t, x);
+    else if (kv->type == KV_BF16)
+        append_bf16(kv->head_dim, (uint16_t *)(void *)tile, which, t, x);
+    else
+        append_q8(kv, tile, which, t, x);
+}
+
+static void append_fetch(const struct kv_layout *kv, uint8_t *tile, enum kv_which which, uint32_t t)
+{
+    size_t row = kv_tile_elements(kv) / KV_PAGE_TOKENS; /* bytes of a token */
+    size_t together = which == KV_KEYS ? TOKEN_BLOCK : kv->type == KV_F16 ? 1 : kv->type == KV_BF16 ? 2 : 4;
+    const uint8_t *first = tile + t / together * together * row;
+    for (size_t i = 0; i < together * row; i += 64)
+        __builtin_prefetch(first + i, 1);
 }
 
 /* --- logits --- */
