@@ -1,5 +1,6 @@
 #include "sampler.h"
 #include "arith.h"
+#include "isa.h"
 #include "sampler_loops.h"
 
 #define SAMPLER_LOOPS sampler_loops_plain
@@ -22,11 +23,9 @@ const struct sampler_loops *sampler_loops_at(uint32_t index)
     const struct sampler_loops *all[3] = {&sampler_loops_plain};
     uint32_t n = 1;
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
+    if (isa_has(ISA_AVX2))
         all[n++] = &sampler_loops_avx2;
-    if (n == 2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni"))
+    if (isa_has(ISA_AVX512))
         all[n++] = &sampler_loops_avx512;
 #endif
     return index < n ? all[index] : NULL;

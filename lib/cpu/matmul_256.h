@@ -1,7 +1,6 @@
 /* matmul_256.h - what matmul_template.h wants of 256-bit vectors; dot() comes from the including file. */
 #include "arith.h"
 
-#include <cpuid.h>
 #include <immintrin.h>
 #include <stdbool.h>
 
@@ -98,15 +97,4 @@ static inline __attribute__((always_inline)) float quantise_block(const float *x
     bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     _mm256_storeu_si256((__m256i *)(void *)q, bytes);
     return !finite ? arith_from_bits(0x7fc00000u) : tiny ? 0.0f : amax / 127.0f;
-}
-
-/* Whether the CPU has AVX2, FMA and F16C, and VNNI on 256 bits when asked for, and the operating system keeps
- * their registers (that part is in __builtin_cpu_supports, which does not know the last two). */
-static bool has_avx2(bool vnni)
-{
-    unsigned a, b, c, d;
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
-        !__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_F16C))
-        return false;
-    return !vnni || (__get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4));
 }

@@ -1,4 +1,5 @@
 /* matmul_avx2.c - the matrix product on 256-bit vectors: 8 rows per vector. */
+#include "isa.h"
 #include "matmul.h"
 
 #if defined(__x86_64__)
@@ -37,7 +38,7 @@ static inline __attribute__((always_inline)) __m256i pairs_sum(__m256i sum, __m2
 
 static bool supported(void)
 {
-    return has_avx2(false);
+    return isa_has(ISA_AVX2);
 }
 
 const struct matmul_kernels matmul_avx2 = {

@@ -1,5 +1,6 @@
 /* matmul_avx512.c - the matrix product on 512-bit vectors with VNNI: 16 rows per vector. */
 #include "arith.h"
+#include "isa.h"
 #include "matmul.h"
 
 #if defined(__x86_64__)
@@ -98,9 +99,7 @@ static inline __attribute__((always_inline)) float quantise_block(const float *x
 
 static bool supported(void)
 {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
+    return isa_has(ISA_AVX512);
 }
 
 const struct matmul_kernels matmul_avx512 = {

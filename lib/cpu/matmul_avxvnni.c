@@ -1,4 +1,5 @@
 /* matmul_avxvnni.c - the matrix product on 256-bit vectors with VNNI: 8 rows per vector. */
+#include "isa.h"
 #include "matmul.h"
 
 #if defined(__x86_64__)
@@ -14,7 +15,7 @@
 
 static bool supported(void)
 {
-    return has_avx2(true);
+    return isa_has(ISA_AVXVNNI);
 }
 
 const struct matmul_kernels matmul_avxvnni = {

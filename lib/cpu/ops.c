@@ -1,4 +1,5 @@
 #include "ops.h"
+#include "isa.h"
 
 #include <string.h>
 
@@ -6,7 +7,7 @@ const struct ops *ops_find(const char *matmul_name)
 {
 #if defined(__x86_64__)
     if (strncmp(matmul_name, "avx512", 6) == 0)
-        return __builtin_cpu_supports("avx512bf16") ? &ops_bf16_avx512 : &ops_avx512;
+        return isa_has(ISA_AVX512_BF16) ? &ops_bf16_avx512 : &ops_avx512;
     if (strncmp(matmul_name, "avx", 3) == 0)
         return &ops_avx2;
 #endif
