@@ -290,25 +290,27 @@ static float set_max(const struct candidate *set, uint32_t n)
 }
 
 /* The weights of up to BLOCK candidates. */
-static uint32_t block_weights(const struct candidate *set, uint32_t n, float max, float w[BLOCK])
+static uint32_t block_weights(const struct sampler_loops *loops, const struct candidate *set, uint32_t n,
+                              float max, float w[BLOCK])
 {
     float x[BLOCK];
     n = n < BLOCK ? n : BLOCK;
     for (uint32_t i = 0; i < n; i++)
         x[i] = set[i].x;
-    sampler_loops_best()->weights(x, n, max, w);
+    loops->weights(x, n, max, w);
     return n;
 }
 
 /* Fills in the masses and drops tokens that have none. *surprise: the masses times the distance from the
  * likeliest. */
-static uint64_t weigh(struct candidate *set, uint32_t *n, float max, uint64_t *surprise)
+static uint64_t weigh(const struct sampler_loops *loops, struct candidate *set, uint32_t *n, float max,
+                      uint64_t *surprise)
 {
     uint64_t total = 0, sum = 0;
     uint32_t kept = 0, n_block;
     for (uint32_t at = 0; at < *n; at += n_block) {
         float w[BLOCK];
-        n_block = block_weights(set + at, *n - at, max, w);
+        n_block = block_weights(loops, set + at, *n - at, max, w);
         for (uint32_t i = 0; i < n_block; i++) {
             struct candidate c = set[at + i];
             c.mass = (uint64_t)(int64_t)(w[i] * 0x1p40f);
@@ -330,10 +332,10 @@ static uint64_t needed(uint64_t total, float p)
     return (total >> 24) * share + (((total & 0xffffff) * share) >> 24);
 }
 
-static uint32_t keep_typical(struct candidate *set, uint32_t n, float p)
+static uint32_t keep_typical(const struct sampler_loops *loops, struct candidate *set, uint32_t n, float p)
 {
     float max = set_max(set, n);
-    uint64_t surprise, total = weigh(set, &n, max, &surprise);
+    uint64_t surprise, total = weigh(loops, set, &n, max, &surprise);
     float mean = (float)surprise / (float)total;
     for (uint32_t i = 0; i < n; i++) {
         float d = (max - set[i].x) - mean;
@@ -342,21 +344,21 @@ static uint32_t keep_typical(struct candidate *set, uint32_t n, float p)
     return select_mass(set, n, needed(total, p));
 }
 
-static uint32_t keep_top_p(struct candidate *set, uint32_t n, float p)
+static uint32_t keep_top_p(const struct sampler_loops *loops, struct candidate *set, uint32_t n, float p)
 {
-    uint64_t surprise, total = weigh(set, &n, set_max(set, n), &surprise);
+    uint64_t surprise, total = weigh(loops, set, &n, set_max(set, n), &surprise);
     for (uint32_t i = 0; i < n; i++)
         set[i].key = set[i].x;
     return select_mass(set, n, needed(total, p));
 }
 
-static uint32_t keep_min_p(struct candidate *set, uint32_t n, float p)
+static uint32_t keep_min_p(const struct sampler_loops *loops, struct candidate *set, uint32_t n, float p)
 {
     float max = set_max(set, n);
     uint32_t kept = 0, n_block;
     for (uint32_t at = 0; at < n; at += n_block) {
         float w[BLOCK];
-        n_block = block_weights(set + at, n - at, max, w);
+        n_block = block_weights(loops, set + at, n - at, max, w);
         for (uint32_t i = 0; i < n_block; i++)
             if (set[at + i].x == max || w[i] >= p)
                 set[kept++] = set[at + i];
@@ -394,12 +396,11 @@ static uint32_t gather(const struct step_sampling *set, const float *x, uint32_t
     return gather_above(x, n, below < max ? below : -ARITH_INF, out);
 }
 
-static int32_t choose(const struct step_sampling *set, uint32_t position, const struct candidate *c,
-                      uint32_t n)
+static int32_t choose(const struct sampler_loops *loops, const struct step_sampling *set, uint32_t position,
+                      const struct candidate *c, uint32_t n)
 {
     struct sampler_noise noise = {
         .max = set_max(c, n), .temperature = set->temperature, .seed = set->seed, .position = position};
-    const struct sampler_loops *loops = sampler_loops_best();
     float x[BLOCK], score[BLOCK], best = -ARITH_INF;
     uint32_t id[BLOCK], choice = UINT32_MAX;
     for (uint32_t at = 0; at < n; at += BLOCK) {
@@ -429,13 +430,14 @@ int32_t sampler_pick(const struct sampler_input *in, void *scratch)
         largest = largest >= 0 ? largest : find_largest(in->logits, in->n_vocab);
         return largest >= 0 ? largest : 0;
     }
+    const struct sampler_loops *loops = sampler_loops_best();
     if (set->typical_p < 1.0f)
-        n = keep_typical(s.set, n, set->typical_p);
+        n = keep_typical(loops, s.set, n, set->typical_p);
     if (set->top_p < 1.0f)
-        n = keep_top_p(s.set, n, set->top_p);
+        n = keep_top_p(loops, s.set, n, set->top_p);
     if (set->min_p > 0.0f)
-        n = keep_min_p(s.set, n, set->min_p);
-    return choose(set, in->position, s.set, n);
+        n = keep_min_p(loops, s.set, n, set->min_p);
+    return choose(loops, set, in->position, s.set, n);
 }
 
 /* ---- log-probabilities ---- */
