@@ -659,6 +659,64 @@ Test(sampler, a_large_vocabulary_gives_the_same_tokens_as_the_sorted_formulas)
     }
 }
 
+/* ---- what is not even gathered ---- */
+
+#define WIDE 151936
+
+/* The token with the least noise is the likeliest; the one with the most lies below it by less than their
+ * noises differ, 18 temperatures, and so is the answer. */
+Test(sampler, a_token_as_far_down_as_noise_reaches_can_still_be_the_answer)
+{
+    static float x[WIDE];
+    uint32_t position = 0, low = 0, high = 0;
+    float most = -INFINITY, least = INFINITY;
+    for (uint32_t p = 0; p < 48; p++)
+        for (uint32_t i = 0; i < WIDE; i++)
+            if (arith_gumbel(1, p, i) > most) {
+                most = arith_gumbel(1, p, i);
+                position = p;
+                low = i;
+            }
+    for (uint32_t i = 0; i < WIDE; i++)
+        if (arith_gumbel(1, position, i) < least) {
+            least = arith_gumbel(1, position, i);
+            high = i;
+        }
+    cr_assert_gt(most - least, 18.0f);
+    static const float temperatures[] = {0.5f, 1, 50};
+    for (int t = 0; t < 3; t++) {
+        struct step_sampling set = plain(temperatures[t]);
+        for (uint32_t i = 0; i < WIDE; i++)
+            x[i] = -1e6f;
+        x[high] = 0;
+        x[low] = -temperatures[t] * (most - least - 0.05f);
+        struct sampler_input in = {.logits = x, .n_vocab = WIDE, .set = &set, .position = position};
+        cr_assert_eq(sampler_pick(&in, scratch()), (int32_t)low);
+        cr_assert_eq(reference_pick(&in), (int32_t)low);
+    }
+}
+
+/* One token and far below it all others, each of a mass that is almost none: together they are more than the
+ * smallest part of the total that a filter can leave out. At this temperature one of them is the answer. */
+Test(sampler, a_filter_counts_every_token_that_has_a_mass)
+{
+    static const float depths[] = {19, 21, 24, 27.4f};
+    static float x[WIDE];
+    for (int d = 0; d < 4; d++)
+        for (int typical = 0; typical < 2; typical++) {
+            fill_logits(x, WIDE, 0.2f, false);
+            for (uint32_t i = 0; i < WIDE; i++)
+                x[i] -= depths[d];
+            x[777] = 0;
+            struct step_sampling set = plain(100);
+            *(typical ? &set.typical_p : &set.top_p) = 1 - 0x1p-24f;
+            struct sampler_input in = {.logits = x, .n_vocab = WIDE, .set = &set, .position = 5};
+            int32_t got = sampler_pick(&in, scratch());
+            cr_assert_neq(got, 777, "%g down", (double)depths[d]);
+            cr_assert_eq(got, reference_pick(&in), "%g down", (double)depths[d]);
+        }
+}
+
 /* ---- instruction sets ---- */
 
 Test(sampler_loops, every_instruction_set_gives_the_same_bits)
