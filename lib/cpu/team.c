@@ -226,11 +226,16 @@ static uint32_t affinity_count(void)
     return (uint32_t)CPU_COUNT(&set);
 }
 
-uint32_t team_cores(void)
+uint32_t team_cores_under(const char *root)
 {
-    uint32_t n = affinity_count(), quota = cgroup_cores("");
+    uint32_t n = affinity_count(), quota = cgroup_cores(root);
     n = quota && quota < n ? quota : n;
     return n < 1 ? 1 : n > TEAM_MAX ? TEAM_MAX : n;
+}
+
+uint32_t team_cores(void)
+{
+    return team_cores_under("");
 }
 
 static int members_start(struct team *t, struct error *err)
@@ -291,6 +296,11 @@ void team_close(struct team *t)
 uint32_t team_size(const struct team *t)
 {
     return t->n_members;
+}
+
+bool team_spins(const struct team *t)
+{
+    return t->spin_ns > 0;
 }
 
 uint64_t team_progress(const struct team *t)

@@ -20,12 +20,16 @@ struct team; /* opaque: the fields are in team.c */
 /* Threads that can run at once here: the affinity mask, bounded by the cgroup's cpu quota (v2 or v1) rounded
  * down; at least 1. */
 uint32_t team_cores(void);
+/* The same of a machine whose /proc/self/cgroup and /sys/fs/cgroup lie under `root`. */
+uint32_t team_cores_under(const char *root);
 
 /* n_threads 0: team_cores(). Members are not pinned: it gains nothing measurable (prefill and decode within
  * 1 % either way), and two teams on one machine would both sit on the same cores while others are free. */
 int team_open(struct team **out, uint32_t n_threads, struct error *err);
 void team_close(struct team *t); /* NULL is fine */
 uint32_t team_size(const struct team *t);
+/* Whether members who wait spin before they sleep: not when there are more of them than team_cores(). */
+bool team_spins(const struct team *t);
 
 /* Pieces of work that the members have taken so far: grows while any of them works, stands still while all
  * wait or hang. Any thread. */

@@ -1,7 +1,9 @@
 #include "cpu/cgroup.h"
+#include "cpu/team.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,4 +110,19 @@ Test(cgroup, a_quota_of_max_is_no_bound)
     made_file("/proc/self/cgroup", "0::/app\n");
     made_file("/sys/fs/cgroup/app/cpu.max", "max 100000\n");
     cr_assert_eq(cgroup_cores(root), 0);
+}
+
+/* Of the two bounds of a team the tighter one counts; the affinity mask is this machine's. */
+Test(cgroup, a_team_has_the_cores_of_the_quota_or_of_the_affinity_mask)
+{
+    cpu_set_t set;
+    cr_assert_eq(sched_getaffinity(0, sizeof set, &set), 0);
+    uint32_t n_cpus = (uint32_t)CPU_COUNT(&set) < TEAM_MAX ? (uint32_t)CPU_COUNT(&set) : TEAM_MAX;
+    made_file("/proc/self/cgroup", "0::/app\n");
+    made_file("/sys/fs/cgroup/app/cpu.max", "100000 100000\n");
+    cr_assert_eq(team_cores_under(root), 1);
+    made_file("/sys/fs/cgroup/app/cpu.max", "409600000 100000\n");
+    cr_assert_eq(team_cores_under(root), n_cpus);
+    made_file("/sys/fs/cgroup/app/cpu.max", "max 100000\n");
+    cr_assert_eq(team_cores_under(root), n_cpus);
 }

@@ -106,20 +106,39 @@ Test(team, progress_counts_every_piece_and_nothing_else)
     free(job);
 }
 
-Test(team, an_idle_team_uses_no_cpu)
+static void bind_to_one_cpu(void)
+{
+    cpu_set_t all, one;
+    cr_assert_eq(sched_getaffinity(0, sizeof all, &all), 0);
+    int cpu = 0;
+    while (!CPU_ISSET(cpu, &all))
+        cpu++;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    cr_assert_eq(sched_setaffinity(0, sizeof one, &one), 0);
+}
+
+static void expect_no_cpu_when_idle(uint32_t n_threads)
 {
     struct team *t = NULL;
-    cr_assert_eq(team_open(&t, 4, NULL), 0);
+    cr_assert_eq(team_open(&t, n_threads, NULL), 0);
     for (int i = 0; i < 100; i++)
         team_run(t, nothing, NULL);
     uint64_t used = UINT64_MAX;
-    for (int i = 0; i < 100 && used > 1000000; i++) { /* once all are past the spin, on a busy machine */
+    for (int i = 0; i < 20 && used > 1000000; i++) { /* once all are past the spin, on a busy machine */
         uint64_t before = team_cpu_ns(t);
         usleep(100000);
         used = team_cpu_ns(t) - before;
     }
-    cr_assert_leq(used, 1000000, "%llu ns in 100 ms", (unsigned long long)used);
+    cr_assert_leq(used, 1000000, "%u threads: %llu ns in 100 ms", n_threads, (unsigned long long)used);
     team_close(t);
+}
+
+Test(team, an_idle_team_uses_no_cpu)
+{
+    expect_no_cpu_when_idle(team_cores()); /* who spin first, where there are at least two cores */
+    bind_to_one_cpu();
+    expect_no_cpu_when_idle(2); /* who do not */
 }
 
 struct affinity_job {
@@ -183,17 +202,22 @@ Test(team, the_default_is_at_least_one_and_at_most_the_cores)
 
 Test(team, a_process_bound_to_one_cpu_gets_one_thread)
 {
-    cpu_set_t all, one;
     struct team *t = NULL;
-    cr_assert_eq(sched_getaffinity(0, sizeof all, &all), 0);
-    int cpu = 0;
-    while (!CPU_ISSET(cpu, &all))
-        cpu++;
-    CPU_ZERO(&one);
-    CPU_SET(cpu, &one);
-    cr_assert_eq(sched_setaffinity(0, sizeof one, &one), 0);
+    bind_to_one_cpu();
     cr_assert_eq(team_cores(), 1);
     cr_assert_eq(team_open(&t, 0, NULL), 0);
     cr_assert_eq(team_size(t), 1);
+    team_close(t);
+}
+
+Test(team, members_spin_only_where_each_has_a_core)
+{
+    struct team *t = NULL;
+    cr_assert_eq(team_open(&t, team_cores(), NULL), 0);
+    cr_assert(team_spins(t));
+    team_close(t);
+    bind_to_one_cpu();
+    cr_assert_eq(team_open(&t, 2, NULL), 0);
+    cr_assert_not(team_spins(t));
     team_close(t);
 }
