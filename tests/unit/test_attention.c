@@ -1,6 +1,7 @@
 /* Attention over the paged cache against kernels/arith.h taken literally (every bit), and against double. */
 #include "arith.h"
 #include "half.h"
+#include "isa.h"
 #include "cpu/attend.h"
 #include "cpu/matmul.h"
 
@@ -453,7 +454,7 @@ __attribute__((target("avx512f,avx512bf16"))) static void dot_by_instruction(flo
 
 Test(attention, the_instruction_for_bf16_is_two_flushed_products)
 {
-    if (!__builtin_cpu_supports("avx512bf16")) {
+    if (!isa_has(ISA_AVX512_BF16)) {
         cr_log_info("this CPU has no avx512bf16");
         return;
     }
