@@ -18,6 +18,7 @@
 #define FAKE_VOCAB  5000
 #define FAKE_POISON 4999
 #define FAKE_LOG    4096
+#define FAKE_SLOTS  96  /* whose rows the log tells apart */
 #define FAKE_PAGE   512 /* 64 tokens and their positions: kv_page_size(&fake_layout) */
 
 static const struct kv_layout fake_layout = {.n_layers = 1, .n_kv_heads = 1, .head_dim = 2, .type = KV_F16};
@@ -56,7 +57,8 @@ struct fake {
     /* What the steps looked like. */
     _Atomic uint32_t n_log;
     struct fake_log {
-        uint32_t n_rows, n_logits, rows_of[8];
+        uint32_t n_rows, n_logits;
+        uint16_t rows_of[FAKE_SLOTS], end_of[FAKE_SLOTS]; /* how many; the position behind the last */
     } log[FAKE_LOG];
     _Atomic uint64_t n_rows, n_copies, n_exports, n_imports;
     _Atomic uint32_t most_page_ops; /* of a step with rows */
@@ -228,8 +230,10 @@ static inline int fake_take_rows(struct fake *f, const struct step *s)
         uint32_t page = f->slots[r->slot].table[r->pos / KV_PAGE_TOKENS];
         f->token[page][r->pos % KV_PAGE_TOKENS] = token;
         f->pos[page][r->pos % KV_PAGE_TOKENS] = r->pos;
-        if (r->slot < 8)
+        if (r->slot < FAKE_SLOTS) {
             log->rows_of[r->slot]++;
+            log->end_of[r->slot] = (uint16_t)(r->pos + 1);
+        }
     }
     free(last_pos);
     atomic_fetch_add(&f->n_log, 1);
