@@ -1,6 +1,7 @@
 /* engine_driver.h - what the tests of the engine share: an engine on the fake decoder, requests with their
  * rooms, and what such a request must give. */
 #pragma once
+#include "clock.h"
 #include "engine.h"
 #include "fake_backend.h"
 
@@ -11,6 +12,8 @@
 
 static const int32_t end_tokens[] = {3, 17, 42, 55, 77};
 #define N_END 5
+
+#define PATIENCE_S 60 /* without any news, after which a test fails that would else hang */
 
 struct rig {
     struct fake *fake;
@@ -141,26 +144,47 @@ static inline uint32_t n_out(struct engine_request *r)
     return atomic_load_explicit(&r->n_out, memory_order_acquire);
 }
 
+/* Until the engine wakes us. */
+static inline void wait_news(struct rig *rig)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += PATIENCE_S;
+    int rc;
+    do
+        rc = sem_clockwait(&rig->news, CLOCK_MONOTONIC, &until);
+    while (rc < 0 && errno == EINTR);
+    cr_assert_eq(rc, 0, "the engine had no news for %d s", PATIENCE_S);
+}
+
+/* In a loop that waits since `since_ns` for what nobody wakes us for. */
+static inline void wait_a_little(uint64_t since_ns)
+{
+    cr_assert_lt(clock_ns() - since_ns, PATIENCE_S * 1000000000ull, "nothing has happened for %d s",
+                 PATIENCE_S);
+    sched_yield();
+}
+
 /* Takes news until the request is terminal. */
 static inline void wait_done(struct rig *rig, struct engine_request *r)
 {
     while (state_of(r) != ENGINE_DONE)
         if (!engine_next(rig->e))
-            sem_wait(&rig->news);
+            wait_news(rig);
 }
 
 static inline void wait_out(struct rig *rig, struct engine_request *r, uint32_t n)
 {
     while (n_out(r) < n && state_of(r) != ENGINE_DONE)
         if (!engine_next(rig->e))
-            sem_wait(&rig->news);
+            wait_news(rig);
 }
 
 /* Waits until the engine holds nothing any more. */
 static inline void wait_idle(struct rig *rig)
 {
-    while (!rig_stats(rig).idle)
-        sched_yield();
+    for (uint64_t since = clock_ns(); !rig_stats(rig).idle;)
+        wait_a_little(since);
 }
 
 static inline bool is_end(const struct engine_request *r, int32_t token, uint32_t n)

@@ -35,8 +35,8 @@ static struct rig *rig_on(struct prefix_disk *d, struct rig_config c)
 
 static void wait_spilled(struct rig *rig, uint64_t n)
 {
-    while (rig_stats(rig).disk_spilled < n)
-        sched_yield();
+    for (uint64_t since = clock_ns(); rig_stats(rig).disk_spilled < n;)
+        wait_a_little(since);
     cr_assert_eq(rig_stats(rig).disk_spilled, n);
 }
 
@@ -298,8 +298,9 @@ Test(engine_disk, pages_that_are_evicted_while_they_are_written_come_back_whole)
     uint32_t n_cached = 0;
     for (int round = 0; round < 40; round++) {
         n_cached += run(rig, some_prompt((uint32_t)(round * 7 % 5)), 300, (uint64_t)(round % 3));
-        while (rig_stats(rig).disk_spilled == 0) /* the first; later ones may leave no idle moment */
-            sched_yield();
+        /* The first; later ones may leave no idle moment. */
+        for (uint64_t since = clock_ns(); rig_stats(rig).disk_spilled == 0;)
+            wait_a_little(since);
     }
     cr_assert_gt(rig_stats(rig).disk_hits, 0);
     cr_assert_geq(n_cached, rig_stats(rig).disk_hits * KV_PAGE_TOKENS);
@@ -317,8 +318,8 @@ Test(engine_disk, a_full_disk_is_said_once_and_requests_go_on)
     signal(SIGXFSZ, SIG_IGN);
     setrlimit(RLIMIT_FSIZE, &limit);
     run(rig, some_prompt(5), 200, 0);
-    while (rig_stats(rig).disk_errors == 0)
-        sched_yield();
+    for (uint64_t since = clock_ns(); rig_stats(rig).disk_errors == 0;)
+        wait_a_little(since);
     for (int i = 0; i < 5; i++)
         run(rig, some_prompt(5), 200, (uint64_t)i);
     cr_assert_eq(atomic_load(&n_words), 1);
