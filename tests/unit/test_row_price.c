@@ -70,6 +70,19 @@ Test(row_price, nothing_known_and_no_time_buy_nothing)
     cr_expect(eq(dbl, row_price_rows(&p, 10, 0), 5));
 }
 
+/* Each row of a chunk stands deeper than the one before it. */
+Test(row_price, rows_cost_the_time_they_are_had_for)
+{
+    static const struct machine machines[] = {{1, 0}, {0.01, 1}, {0.2, 0.028}, {1, 50}};
+    static const uint32_t starts[] = {0, 100, 4096, 30000};
+    for (size_t i = 0; i < 16; i++) {
+        const struct machine *m = &machines[i / 4];
+        struct row_price p = {.row_ms = m->row_ms, .depth_ms = m->depth_ms};
+        double depth, rows = row_price_rows(&p, STEP_MS, starts[i % 4]);
+        cr_expect(epsilon_eq(dbl, cost(m, rows, starts[i % 4], &depth), STEP_MS, 1e-9), "%zu", i);
+    }
+}
+
 Test(row_price, a_price_stays_above_nothing)
 {
     struct row_price p = {0};
