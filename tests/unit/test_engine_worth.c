@@ -12,7 +12,7 @@ static struct engine_stats speculate(uint32_t step_us, uint32_t row_us)
     struct rig *rig = rig_open(c);
     rig->fake->step_us = step_us;
     rig->fake->row_us = row_us;
-    struct engine_request *r = request_new(some_prompt(3), 20, 400);
+    struct engine_request *r = request_new(some_prompt(3), 20, 250);
     r->ignore_eos = true;
     submit(rig, r);
     wait_done(rig, r);
@@ -33,10 +33,10 @@ Test(engine_worth, rows_that_cost_a_step_each_turn_a_request_off)
 
 Test(engine_worth, rows_that_cost_next_to_nothing_do_not)
 {
-    struct engine_stats s = speculate(1000, 1);
+    struct engine_stats s = speculate(10000, 10); /* long beside what a busy machine adds */
     cr_assert_eq(s.draft_requests, 1);
     cr_assert_eq(s.turned_off, 0);
-    cr_assert(s.accepted > 100 && s.steps_saved == s.accepted, "%lu accepted", (unsigned long)s.accepted);
+    cr_assert(s.accepted > 50 && s.steps_saved == s.accepted, "%lu accepted", (unsigned long)s.accepted);
 }
 
 enum { N_TOKENS = 900 };
