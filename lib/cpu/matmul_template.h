@@ -337,6 +337,61 @@ INLINE void panel_minima(uint32_t fold, uint32_t W, const struct expanded *e, co
 #if PAIR_SUMS
 _Static_assert(DIRECT_COLUMNS <= PANEL_COLUMNS && ROW_VECTORS == 2, "room for the sums of a group");
 
+/* Sums over block j of a group, whose scales are block `slot` of e[row vector], times the W columns of a
+ * panel: they join the chains c[row vector][column]. */
+INLINE void direct_block(uint32_t kind, uint32_t W, const struct chunk *x, struct expanded *e, uint32_t slot,
+                         const struct matmul_panel *p, uint32_t j, vf c[2][PANEL_COLUMNS])
+{
+    vi sum[2][2][PANEL_COLUMNS];
+    pair_sums(kind, FROM_TILE, W, W, x, e, slot, p, 0, j, sum);
+#pragma GCC unroll 8
+    for (uint32_t i = 0; i < W; i++)
+#pragma GCC unroll 2
+        for (uint32_t r = 0; r < 2; r++)
+            c[r][i] = vf_fma(vf_bcast(p->a + j * W + i),
+                             scaled(kind, &e[r], slot, sum[0][r][i], sum[1][r][i]), c[r][i]);
+}
+
+INLINE void direct_fetch(const struct chunk *x, uint32_t j)
+{
+#pragma GCC unroll 8
+    for (size_t i = 0; i < x->part; i += 64)
+        __builtin_prefetch((const void *)(x->ahead[0] + j * x->part + i), 0, 0);
+}
+
+/* All blocks of a group, with scales that lie expanded in e. */
+INLINE void direct_expanded(uint32_t kind, uint32_t W, const struct chunk *x, const uint8_t *scales,
+                            const struct matmul_panel *p, struct expanded *e, vf c[2][PANEL_COLUMNS],
+                            vf min[2][PANEL_COLUMNS])
+{
+#pragma GCC unroll 2
+    for (uint32_t r = 0; r < 2; r++)
+        expand_scales(kind, scales, x->n_blocks, r * LANES, e->bytes, &e[r]);
+    for (uint32_t j = 0; j < x->n_blocks; j++) {
+        direct_fetch(x, j);
+        direct_block(kind, W, x, e, j, p, j, c);
+    }
+    panel_minima(matmul_traits[kind].fold, W, e, p, W, 0, x->n_blocks, min);
+}
+
+/* All blocks of a group, with scales that are made in registers, one block's at a time as block 0 of own. */
+INLINE void direct_in_place(uint32_t kind, uint32_t W, const struct chunk *x, const uint8_t *scales,
+                            const struct matmul_panel *p, const struct expanded *e, struct expanded own[2],
+                            vf c[2][PANEL_COLUMNS], vf min[2][PANEL_COLUMNS])
+{
+    const uint32_t n_min = minima_of(matmul_traits[kind].fold);
+    for (uint32_t j = 0; j < x->n_blocks; j++) {
+        direct_fetch(x, j);
+#pragma GCC unroll 2
+        for (uint32_t r = 0; r < 2; r++)
+            expand_block_scales(kind, scales, x->n_blocks, r * LANES, j, e->bytes, 0, &own[r]);
+        direct_block(kind, W, x, own, 0, p, j, c);
+#pragma GCC unroll 2
+        for (uint32_t i = 0; i < n_min; i++)
+            chain_minimum(W, own, i, (n_min == 2 ? p->b16 : p->b) + (n_min * j + i) * W, min);
+    }
+}
+
 /* Super-block of a group times the W columns of a panel, its only ones; values are added to total[row
  * vector][column]. What a panel decides on its way for any number of columns is decided here, and with few
  * columns a block's scales are made in registers, where they are used: with one column both would be half of
@@ -346,14 +401,15 @@ INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m
                         float total[2][MATMUL_PANEL][LANES])
 {
     const uint8_t *tile = matmul_tile(m, group, super);
-    const struct chunk x = {.tile = {tile, tile}};
     uint32_t n_blocks = matmul_n_blocks(m->k, super), fold = matmul_traits[kind].fold;
+    const struct chunk x = {.tile = {tile, tile},
+                            .n_blocks = n_blocks,
+                            .ahead = {ahead},
+                            .part = prefetch_part(kind, MATMUL_SUPER_BLOCKS)};
     const uint8_t *scales = tile + n_blocks * matmul_block_size(&matmul_traits[kind]);
-    size_t part = prefetch_part(kind, MATMUL_SUPER_BLOCKS);
-    const uint32_t n_min = minima_of(fold);
     /* Not where they take more registers than there are, nor where making them one by one is more work. */
     const bool in_place = kind != MATMUL_Q3_K && (W == 1 || (W == 2 && fold != MATMUL_FOLD_K16));
-    struct expanded own[2], *to = in_place ? own : e; /* own: one block at a time, as block 0 */
+    struct expanded own[2], *to = in_place ? own : e;
     vf c[2][PANEL_COLUMNS], min[2][PANEL_COLUMNS];
 #pragma GCC unroll 8
     for (uint32_t i = 0; i < W; i++)
@@ -363,30 +419,10 @@ INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m
         /* Loaded from there: a compiler that remembers them takes each out of a vector instead. */
         __asm__("" : "+m"(e->bytes));
     }
-#pragma GCC unroll 2
-    for (uint32_t r = 0; !in_place && r < 2; r++)
-        expand_scales(kind, scales, n_blocks, r * LANES, e->bytes, &to[r]);
-    for (uint32_t j = 0; j < n_blocks; j++) {
-        vi sum[2][2][PANEL_COLUMNS];
-#pragma GCC unroll 8
-        for (size_t i = 0; i < part; i += 64)
-            __builtin_prefetch((const void *)(ahead + j * part + i), 0, 0);
-#pragma GCC unroll 2
-        for (uint32_t r = 0; in_place && r < 2; r++)
-            expand_block_scales(kind, scales, n_blocks, r * LANES, j, e->bytes, 0, &to[r]);
-        pair_sums(kind, FROM_TILE, W, W, &x, to, in_place ? 0 : j, p, 0, j, sum);
-#pragma GCC unroll 8
-        for (uint32_t i = 0; i < W; i++)
-#pragma GCC unroll 2
-            for (uint32_t r = 0; r < 2; r++)
-                c[r][i] = vf_fma(vf_bcast(p->a + j * W + i),
-                                 scaled(kind, &to[r], in_place ? 0 : j, sum[0][r][i], sum[1][r][i]), c[r][i]);
-#pragma GCC unroll 2
-        for (uint32_t i = 0; in_place && i < n_min; i++)
-            chain_minimum(W, to, i, (n_min == 2 ? p->b16 : p->b) + (n_min * j + i) * W, min);
-    }
-    if (!in_place)
-        panel_minima(fold, W, to, p, W, 0, n_blocks, min);
+    if (in_place)
+        direct_in_place(kind, W, &x, scales, p, e, own, c, min);
+    else
+        direct_expanded(kind, W, &x, scales, p, e, c, min);
 #pragma GCC unroll 2
     for (uint32_t r = 0; r < 2; r++) {
         expand_globals(kind, matmul_globals(m, group, super), r * LANES, &to[r]);
