@@ -73,8 +73,11 @@ for wave in $waves; do
     health="health asked $asked times"
     [ -n "$check" ] || health_told
     idle
-    # Without the decoder's own, whose KV pages are taken from the system a little ahead of use.
-    all=$(metric hearth_process_anonymous_bytes) decoder=$(metric hearth_device_memory_bytes)
+    # Without the decoder's own, whose KV pages are taken from the system a little ahead of use: in a busy machine still now, so
+    # that both figures have to be of one answer.
+    curl -sf "http://$at/metrics" >"$dir/metrics"
+    all=$(awk '$1 == "hearth_process_anonymous_bytes" { print $2 }' "$dir/metrics")
+    decoder=$(awk '$1 == "hearth_device_memory_bytes" { print $2 }' "$dir/metrics")
     memory=$((all - decoder))
     echo "wave $wave: $(tail -n 1 "$dir/wave.log"), $health, RssAnon $((all / 1024)) KB, $((decoder / 1024)) KB of it the decoder's"
     [ -n "$check" ] || head -n 1 "$dir/wave.log"
