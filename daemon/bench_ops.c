@@ -44,6 +44,11 @@ static void put_part(char *out, size_t room, const char *name)
     snprintf(out + at, room - at, "%s%.*s", strchr(out, ' ') ? "+" : " ", (int)n, name);
 }
 
+static void add_gather(struct bench_op *op, const struct weight *w, double rows)
+{
+    op->bytes += (double)w->size / w->n * rows;
+}
+
 static void add_product(struct bench_op *op, const struct weight *w, double rows)
 {
     op->bytes += (double)w->size;
@@ -67,10 +72,8 @@ static void add_program_op(struct bench_ops *all, const struct graph *g, const s
     struct bench_op *out = find(all, name);
     out->n++;
     out->us += us;
-    if (op->opcode == PROGRAM_EMBED) {
-        const struct weight *w = model_weight(g->model, op->weight[0]);
-        out->bytes += (double)w->size / w->n * work->rows;
-    }
+    if (op->opcode == PROGRAM_EMBED)
+        add_gather(out, model_weight(g->model, op->weight[0]), work->rows);
     for (uint32_t m = 0; op->opcode == PROGRAM_MATMUL && m < op->n_weights; m++)
         if (!(op->flags & PROGRAM_HEAD) || work->logit_rows > 0)
             add_product(out, model_weight(g->model, op->weight[m]),
@@ -92,10 +95,8 @@ static void add_node(struct bench_ops *all, const struct graph *g, uint32_t i, c
     struct bench_op *out = find(all, name);
     out->n++;
     out->us += us;
-    if (node->op == GRAPH_EMBED) {
-        const struct weight *w = model_weight(g->model, node->weight);
-        out->bytes += (double)w->size / w->n * work->rows;
-    }
+    if (node->op == GRAPH_EMBED)
+        add_gather(out, model_weight(g->model, node->weight), work->rows);
     if (node->op == GRAPH_MUL_MAT && (!node->head || work->logit_rows > 0))
         add_product(out, model_weight(g->model, node->weight), node->head ? work->logit_rows : work->rows);
     if (node->op == GRAPH_SOFT_MAX)

@@ -25,18 +25,23 @@ static void print_speed(const struct bench_row *row, bool emulated, FILE *f)
         fprintf(f, "%11.2f ± %-9.2f", row->tokens_per_s, row->sd);
 }
 
+/* Ends a line. bound: "read", "int8", or NULL where there is nothing to compare with. */
+static void print_limit(const char *bound, double fraction, const struct bench_roofline *roofline, FILE *f)
+{
+    if (bound && strcmp(bound, "read") == 0 && roofline->read_gbps > 0)
+        fprintf(f, "   %5.1f %% of %.1f GB/s read\n", 100 * fraction, roofline->read_gbps);
+    else if (bound && strcmp(bound, "int8") == 0)
+        fprintf(f, "   %5.1f %% of %.2f int8 TOPS\n", 100 * fraction, roofline->int8_tops);
+    else
+        fprintf(f, "   -\n");
+}
+
 static void print_row(const struct bench_row *row, bool emulated, FILE *f)
 {
-    const struct bench_roofline *roofline = &row->roofline;
-    char limit[64] = "-";
-
-    if (!emulated && strcmp(row->bound, "read") == 0 && roofline->read_gbps > 0)
-        snprintf(limit, sizeof limit, "%5.1f %% of %.1f GB/s read", 100 * row->fraction, roofline->read_gbps);
-    else if (!emulated && strcmp(row->bound, "int8") == 0)
-        snprintf(limit, sizeof limit, "%5.1f %% of %.2f int8 TOPS", 100 * row->fraction, roofline->int8_tops);
     fprintf(f, "%-16s %-11s ", row->test, config_executor_name(row->executor));
     print_speed(row, emulated, f);
-    fprintf(f, " %14.2f %8llu   %s\n", row->launches_per_token, (unsigned long long)row->launches, limit);
+    fprintf(f, " %14.2f %8llu", row->launches_per_token, (unsigned long long)row->launches);
+    print_limit(emulated ? NULL : row->bound, row->fraction, &row->roofline, f);
 }
 
 /* KiB of the largest cache that cpu0 uses, 0 when the kernel does not say. (sysconf() reports what CPUID says
@@ -63,12 +68,7 @@ static void print_op(const struct bench_op *op, const struct bench_ops *all, dou
     if (!emulated)
         fprintf(f, " %10.1f %5.1f %%", op->us, total_us > 0 ? 100 * op->us / total_us : 0);
     fprintf(f, " %9.3f %9.4f", op->bytes * 1e-6, (op->int8_ops + op->float_ops) * 1e-9);
-    if (emulated || !bound)
-        fprintf(f, "   -\n");
-    else if (strcmp(bound, "read") == 0)
-        fprintf(f, "   %5.1f %% of %.1f GB/s read\n", 100 * fraction, all->roofline.read_gbps);
-    else
-        fprintf(f, "   %5.1f %% of %.2f int8 TOPS\n", 100 * fraction, all->roofline.int8_tops);
+    print_limit(emulated ? NULL : bound, fraction, &all->roofline, f);
 }
 
 static double total_us(const struct bench_ops *all)

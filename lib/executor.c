@@ -55,9 +55,8 @@ int executor_walk(const struct graph *g, const struct executor_walk *walk, struc
             return error_set(err, rc, "node %u %s (%s): %s", i, n->name, graph_op_name(n->op),
                              why.code ? why.text : strerror(-rc));
         launches++;
-        if (walk->timing) {
+        if (walk->timing)
             add_time(walk->timing, g, i, clock_ns() - start);
-        }
     }
     return launches;
 }

@@ -73,8 +73,8 @@ for wave in $waves; do
     health="health asked $asked times"
     [ -n "$check" ] || health_told
     idle
-    # Without the decoder's own, whose KV pages are taken from the system a little ahead of use: in a busy machine still now, so
-    # that both figures have to be of one answer.
+    # Without the decoder's own, whose KV pages are taken from the system a little ahead of use. On a busy machine that may still go
+    # on: both figures are of one answer.
     curl -sf "http://$at/metrics" >"$dir/metrics"
     all=$(awk '$1 == "hearth_process_anonymous_bytes" { print $2 }' "$dir/metrics")
     decoder=$(awk '$1 == "hearth_device_memory_bytes" { print $2 }' "$dir/metrics")

@@ -13,7 +13,7 @@
 #
 # Every fraction is of a limit that was measured around every repetition in the same process (hearthd bench).
 # A part during which other processes (or, on a shared host, other guests) had more than 3 % of the machine is marked.
-# No part asserts anything: the verdict is printed, the exit status is 0.
+# No part asserts anything: the verdict is printed, the exit status is 0 (2 for a part that there is not).
 set -eu
 top=$(cd "$(dirname "$0")/../.." && pwd)
 bin=${BIN:-$top/build/bin}
