@@ -67,7 +67,7 @@ static void print_op(const struct bench_op *op, const struct bench_ops *all, dou
     fprintf(f, "%-30s %4u", op->name, op->n);
     if (!emulated)
         fprintf(f, " %10.1f %5.1f %%", op->us, total_us > 0 ? 100 * op->us / total_us : 0);
-    fprintf(f, " %9.3f %9.4f", op->bytes * 1e-6, (op->int8_ops + op->float_ops) * 1e-9);
+    fprintf(f, " %9.3f %9.4f %9.4f", op->bytes * 1e-6, op->int8_ops * 1e-9, op->float_ops * 1e-9);
     print_limit(emulated ? NULL : bound, fraction, &all->roofline, f);
 }
 
@@ -88,11 +88,12 @@ static void print_ops(const struct bench_ops *all, const struct bench_report *re
         fprintf(f, "\n%s: no ops, its prompts are computed in between\n", all->test);
         return;
     }
-    fprintf(f, "\n%s, executor %s%s, a step of %.1f rows (mean of %llu)\n%-30s %4s%s %9s %9s   %s\n",
-            all->test, config_executor_name(all->executor),
+    fprintf(f, "\n%s, executor %s%s, a step of %.1f rows (mean of %llu)\n", all->test,
+            config_executor_name(all->executor),
             all->by_device && !report->emulated ? " by the device's clock" : "", all->rows,
-            (unsigned long long)all->steps, "op", "n", report->emulated ? "" : "         us   share", "MB",
-            "GOP", "of the limit");
+            (unsigned long long)all->steps);
+    fprintf(f, "%-30s %4s%s %9s %9s %9s   %s\n", "op", "n", report->emulated ? "" : "         us   share",
+            "MB", "int8 GOP", "float GOP", "of the limit");
     for (uint32_t i = 0; i < all->n; i++) {
         print_op(&all->ops[i], all, sum.us, report->emulated, f);
         sum.n += all->ops[i].n;
@@ -103,6 +104,10 @@ static void print_ops(const struct bench_ops *all, const struct bench_report *re
     print_op(&sum, all, sum.us, report->emulated, f);
     if (report->threads > 1 && all->executor == EXECUTOR_PERSISTENT)
         fprintf(f, "EMBED begins a step: its time holds the waking of the threads.\n");
+    if (all->executor == EXECUTOR_PERSISTENT)
+        fprintf(f, "Norms, rotations and sums are part of the ops that they are fused with.\n");
+    fprintf(f,
+            "MB are weights, and keys and values where a text goes on: what comes from memory every time.\n");
 }
 
 void bench_print_table(const struct bench_report *report, FILE *f)

@@ -28,7 +28,7 @@ all="text depth prefill streams:8 streams:16 streams:32 streams:8:200 streams:16
 row() { (IFS=$tab && echo "$*") >>"$rows"; }
 model() { # SHAPE QUANT; the file's name
     file=$models/$1-$2.gguf
-    [ -f "$file" ] || { mkdir -p "$models" && "$bin/mkmodel" --shape "$1" --quant "$2" --out "$file.part" >&2 && mv "$file.part" "$file"; }
+    [ -f "$file" ] || { mkdir -p "$models" && "$bin/mkmodel" --shape "$1" --quant "$2" --out "$file.part" >&2 && mv "$file.part" "$file"; } || return 1
     echo "$file"
 }
 calc() { awk "BEGIN { printf \"${2:-%.2f}\", $1 }"; }
@@ -225,7 +225,8 @@ is_part() { # before anything is made or measured
     text | depth | prefill | ttft | overhead | memory | start) ;;
     streams:*:*) is_count "$(echo "$1" | cut -d: -f2)" && is_count "$(echo "$1" | cut -d: -f3-)" ;;
     streams:* | threads:*) is_count "${1#*:}" ;;
-    type:?* | shape:?* | isa:?*) ;;
+    isa:auto | isa:avx512 | isa:avxvnni | isa:avx2 | isa:scalar) ;;
+    type:?* | shape:?*) ;; # mkmodel knows which
     *) return 1 ;;
     esac
 }
@@ -234,6 +235,7 @@ case ${1:-} in
 -o)
     [ $# -gt 1 ] || { echo "suite.sh: -o needs a name" >&2 && exit 2; }
     out=$2 && shift 2
+    [ -d "$(dirname "$out")" ] || { echo "suite.sh: there is no directory $(dirname "$out")" >&2 && exit 2; }
     ;;
 esac
 for part in "$@"; do
