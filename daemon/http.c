@@ -394,7 +394,7 @@ static enum MHD_Result take_headers(struct request *r, const char *version)
     if (r->has_body)
         connection_limit(r->connection, cfg->body_timeout_ms);
     bool refused = check_headers(r, &h) < 0;
-    r->discard = refused || !r->route || !r->route->post;
+    r->discard = refused || !r->route || !route_takes_body(r->route, r->method);
     bool expects = h.expect && !strcasecmp(h.expect, "100-continue");
     bool hopeless = h.content_length > CUT_FACTOR * cfg->max_body;
     bool at_once = r->error.at_once || (r->has_body && (expects || hopeless));
