@@ -292,27 +292,46 @@ DAEMON_TEST(many, above_max_connections_health_still_answers, "--max-connections
         close(fds[i]);
 }
 
-/* Connections that hold their place for as long as they may, in every way there is without a request that
- * runs. */
-static void hold_place(int fd, int way)
+enum way { SILENT, HALF_A_HEADER, IDLE, REFUSED, OPTIONS, HEALTH_WITH_A_BODY, NOT_READING, N_WAYS };
+
+/* More replies than the buffers of both sides hold. */
+static void ask_and_not_read(int fd)
+{
+    for (int i = 0; i < 1000; i++)
+        client_request(fd, "GET", "/health", "", NULL);
+}
+
+/* Holds a connection for as long as the daemon allows it, without a request that waits or runs. */
+static void hold_place(int fd, enum way way)
 {
     struct reply r;
     switch (way) {
-    case 0: /* says nothing */
-        break;
-    case 1:
+    case HALF_A_HEADER:
         client_puts(fd, "GET /health HTTP/1.1\r\nHo");
         break;
-    case 2:
+    case IDLE:
         client_request(fd, "GET", "/health", "", NULL);
         client_read(fd, &r, false);
         reply_free(&r);
         break;
-    default: /* refused, and sends a body for ever */
+    case REFUSED:
         client_puts(fd, "POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{");
+        break;
+    case OPTIONS:
+        client_puts(fd, "OPTIONS /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{");
+        break;
+    case HEALTH_WITH_A_BODY:
+        client_puts(fd, "GET /health HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n");
+        break;
+    case NOT_READING:
+        ask_and_not_read(fd);
+        break;
+    default:
+        break;
     }
 }
 
+/* N_WAYS: in all of them. */
 static void connections_that_do_nothing(int way)
 {
     struct reply r;
@@ -321,8 +340,8 @@ static void connections_that_do_nothing(int way)
                    "{\"prompt\":\"Once\",\"max_tokens\":60,\"ignore_eos\":true,\"stream\":true}");
     wait_stat("requests.running", 1);
     for (int i = 0; i < 100; i++) {
-        fds[i] = client_connect(daemon_.port);
-        hold_place(fds[i], way < 0 ? i % 4 : way);
+        fds[i] = connect_narrow();
+        hold_place(fds[i], way == N_WAYS ? i % N_WAYS : way);
     }
     for (int i = 0; i < 20; i++) {
         r = get("/health/ready");
@@ -342,12 +361,27 @@ static void connections_that_do_nothing(int way)
 
 DAEMON_TEST(many, connections_that_do_nothing_keep_health_from_nobody, PATIENT)
 {
-    connections_that_do_nothing(-1);
+    connections_that_do_nothing(N_WAYS);
+}
+
+DAEMON_TEST(many, bodies_of_options_without_end_keep_health_from_nobody, PATIENT)
+{
+    connections_that_do_nothing(OPTIONS);
+}
+
+DAEMON_TEST(many, bodies_of_health_without_end_keep_health_from_nobody, PATIENT)
+{
+    connections_that_do_nothing(HEALTH_WITH_A_BODY);
+}
+
+DAEMON_TEST(many, replies_that_are_not_read_keep_health_from_nobody, PATIENT)
+{
+    connections_that_do_nothing(NOT_READING);
 }
 
 DAEMON_TEST(many, refused_bodies_without_end_keep_health_from_nobody, PATIENT)
 {
-    connections_that_do_nothing(3);
+    connections_that_do_nothing(REFUSED);
     char *log = daemon_read_log();
     cr_assert(strstr(log, " 404 not_found "), "those that made room were refused, and did not leave: %s",
               log);
