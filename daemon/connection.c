@@ -135,6 +135,7 @@ static void unlink_connection(struct connection *c)
     struct connection_list *list = &c->server->connections[c->state];
     *(c->next ? &c->next->prev : &list->last) = c->prev;
     *(c->prev ? &c->prev->next : &list->first) = c->next;
+    list->n--;
 }
 
 static void link_connection(struct connection *c, enum connection_state state)
@@ -146,6 +147,7 @@ static void link_connection(struct connection *c, enum connection_state state)
     c->prev = list->last;
     *(c->prev ? &c->prev->next : &list->first) = c;
     list->last = c;
+    list->n++;
 }
 
 static void set_state(struct connection *c, enum connection_state state)
@@ -192,7 +194,7 @@ void connection_moved(struct connection *c)
 
 /* --- room for others --- */
 
-/* The first by rank among the clients without a key whose connection has moved nothing since then. */
+/* The best to close of those that have moved nothing since then, replies to clients with a key left out. */
 static struct connection *find_still(const struct server *s, uint64_t since_ns)
 {
     for (int state = CONNECTION_RESTING; state <= CONNECTION_REPLYING; state++) {
@@ -203,10 +205,10 @@ static struct connection *find_still(const struct server *s, uint64_t since_ns)
     return NULL;
 }
 
-/* Even a client that comes when the spare connections are used up may ask for health: another connection is
- * closed for it. One that has just come, or is being read from or written to, goes only where none has stood
- * still for a while. A busy one never goes, nor need it: max_connections bounds these, so that there are
- * others. */
+/* A client that connects when the spare connections are used up may still ask for health, so another
+ * connection is closed. A client that is sending or reading right now loses its connection only when all
+ * others are, too. A busy connection is never closed: there are at most max_connections of these, and so
+ * always others. */
 static void make_room(struct server *s)
 {
     if (s->n_connections <= s->cfg->max_connections + SPARE_CONNECTIONS - ROOM)
@@ -242,7 +244,7 @@ static void connection_open(struct listener *l, struct MHD_Connection *mhd, void
     c->server = s;
     c->listener = l;
     c->fd = info->connect_fd;
-    c->over = ++s->n_connections > s->cfg->max_connections;
+    s->n_connections++;
     uv_timer_init(s->loop, &c->timer);
     c->timer.data = c;
     c->n_handles = 1;

@@ -214,17 +214,27 @@ static int too_large(const struct server *s, struct api_error *e)
                     (unsigned long long)s->cfg->max_body);
 }
 
+/* Only a request whose body is read can wait or run: others take no place, and their connections may be
+ * closed for new ones (connection.c). */
+static int check_connections(const struct request *r, struct api_error *e)
+{
+    struct server *s = r->server;
+    uint32_t n = s->connections[CONNECTION_BUSY].n;
+    if (!route_takes_body(r->route, r->method) || n < s->cfg->max_connections)
+        return 0;
+    server_queue_full(s, e);
+    e->close = true;
+    return api_fail(e, 503, "queue_full", NULL, "%u connection%s a request under way, max_connections is %u",
+                    n, n == 1 ? " has" : "s have", s->cfg->max_connections);
+}
+
 static int check_state(struct request *r, struct api_error *e)
 {
     struct server *s = r->server;
     if (r->route->always)
         return 0;
-    if (r->connection->over) {
-        server_queue_full(s, e);
-        e->close = true;
-        return api_fail(e, 503, "queue_full", NULL, "more than max_connections, %u, are open",
-                        s->cfg->max_connections);
-    }
+    if (check_connections(r, e) < 0)
+        return -1;
     if (r->route->needs_model && !s->model && server_refuses(s, e) < 0)
         return -1;
     return r->route->work ? server_admits(s, e) : 0;

@@ -25,7 +25,7 @@
 #include <stdatomic.h>
 
 #define ID_RANDOM         22 /* characters, 131 bits */
-#define SPARE_CONNECTIONS 64 /* above max_connections, so that health still gets an answer */
+#define SPARE_CONNECTIONS 64 /* beside max_connections busy ones, so that health still gets an answer */
 
 struct generation;
 struct request;
@@ -36,7 +36,7 @@ enum connection_state {
     CONNECTION_DISCARDING, /* its client sends a body that is thrown away */
     CONNECTION_REPLYING,   /* its client, which has no key, takes the reply */
     CONNECTION_KEYED,      /* the same of a client with a key */
-    CONNECTION_BUSY,       /* its request was accepted: it comes in, waits or runs */
+    CONNECTION_BUSY,       /* its request was accepted: it comes in, waits or runs; max_connections */
     CONNECTION_CUT,        /* it was closed to make room: libmicrohttpd will see its end */
     CONNECTION_STATES
 };
@@ -44,6 +44,7 @@ enum connection_state {
 /* The connections of one state; the first has moved no byte for longest. */
 struct connection_list {
     struct connection *first, *last;
+    uint32_t n;
 };
 
 struct server {
@@ -99,7 +100,6 @@ struct connection {
     enum connection_state state;
     uint64_t moved_ns; /* CLOCK_MONOTONIC: it came to this state, or moved bytes in it */
     int fd;
-    bool over;        /* above max_connections: only health is answered */
     uv_timer_t timer; /* header, then body, then keep-alive comments: one at a time */
     uv_poll_t watch;  /* for the peer's leaving */
     struct request *request;
@@ -137,7 +137,7 @@ struct request {
     bool suspended, watched;
     bool gone;    /* the client left: nothing will be sent */
     bool discard; /* the body is thrown away */
-    bool cut;     /* we ended its connection while the body came: `error` says why, if it was refused */
+    bool cut;     /* we ended its connection: `error` says why, if it was refused */
     bool has_body;
     /* CLOCK_MONOTONIC; accepted: the body is complete; replied: libmicrohttpd has got the whole reply. */
     uint64_t accepted_ns, opened_ns, replied_ns;

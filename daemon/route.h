@@ -13,7 +13,7 @@ struct route {
     bool both;        /* POST, and GET and HEAD as well */
     bool remove;      /* DELETE, nothing else */
     bool body;        /* its handler reads the body of a POST */
-    bool always;      /* answered while loading, draining and above max_connections: health */
+    bool always;      /* answered while loading and draining: health */
     bool needs_model; /* 503 loading until there is one */
     bool work;        /* takes a place in the queue */
     bool open;        /* needs no key */

@@ -278,27 +278,66 @@ DAEMON_TEST(many, a_body_that_body_memory_never_holds_is_a_413, "--body-memory",
     free(body);
 }
 
-DAEMON_TEST(many, above_max_connections_health_still_answers, "--max-connections", "4")
+/* Four connections whose request has begun. */
+static void begin_four(int fds[4])
 {
-    int fds[8];
-    struct reply r;
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 4; i++) {
         fds[i] = client_connect(daemon_.port);
-    r = get("/health");
-    cr_assert_eq(r.status, 200);
-    reply_free(&r);
-    expect_words(post("/generate", "{\"prompt\":\"Once\"}"), 503, "queue_full", "max_connections");
-    for (int i = 0; i < 8; i++)
+        client_puts(fds[i], "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 15\r\n\r\n{");
+    }
+    while (metric("hearth_body_bytes") < 4 * 4096) /* the least that a body takes */
+        usleep(5000);
+}
+
+/* The rest of the four, which must be answered. */
+static void end_four(const int fds[4])
+{
+    struct reply r;
+    for (int i = 0; i < 4; i++) {
+        client_puts(fds[i], "\"content\":\"a\"}");
+        client_read(fds[i], &r, false);
+        cr_assert_eq(r.status, 200, "%d: %s", r.status, r.raw);
+        reply_free(&r);
         close(fds[i]);
+    }
+}
+
+DAEMON_TEST(many, above_max_connections_health_and_figures_still_answer, "--max-connections", "4")
+{
+    static const char *const paths[] = {"/health", "/health/live", "/stats", "/requests", "/"};
+    int fds[4];
+    begin_four(fds);
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        struct reply r = get(paths[i]);
+        cr_assert_eq(r.status, 200, "%s: %d", paths[i], r.status);
+        reply_free(&r);
+    }
+    expect_words(post("/generate", "{\"prompt\":\"Once\"}"), 503, "queue_full",
+                 "4 connections have a request under way, max_connections is 4");
+    end_four(fds);
+    json_decref(generate("{\"prompt\":\"Once\",\"max_tokens\":1}"));
 }
 
 enum way { SILENT, HALF_A_HEADER, IDLE, REFUSED, OPTIONS, HEALTH_WITH_A_BODY, NOT_READING, N_WAYS };
 
-/* More replies than the buffers of both sides hold. */
+/* Sends text, and waits until the daemon has read it and says something. */
+static void say(int fd, const char *text)
+{
+    char byte;
+    client_puts(fd, text);
+    cr_assert_eq(recv(fd, &byte, 1, MSG_PEEK), 1, "no answer to %.40s", text);
+}
+
+#define EXPECTS "Host: localhost\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+/* For more than the buffers of both sides hold. */
 static void ask_and_not_read(int fd)
 {
-    for (int i = 0; i < 1000; i++)
-        client_request(fd, "GET", "/health", "", NULL);
+    static const char request[] = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    static char all[2000 * sizeof request];
+    for (char *at = all; at < all + sizeof all - sizeof request;)
+        at = stpcpy(at, request);
+    say(fd, all);
 }
 
 /* Holds a connection for as long as the daemon allows it, without a request that waits or runs. */
@@ -318,10 +357,10 @@ static void hold_place(int fd, enum way way)
         client_puts(fd, "POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{");
         break;
     case OPTIONS:
-        client_puts(fd, "OPTIONS /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{");
+        say(fd, "OPTIONS /generate HTTP/1.1\r\n" EXPECTS);
         break;
     case HEALTH_WITH_A_BODY:
-        client_puts(fd, "GET /health HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n");
+        say(fd, "GET /health HTTP/1.1\r\n" EXPECTS);
         break;
     case NOT_READING:
         ask_and_not_read(fd);
@@ -460,7 +499,10 @@ Test(many, a_hard_limit_of_descriptors_lowers_what_is_accepted)
     struct reply r = get("/health");
     cr_assert_eq(r.status, 200, "%d: %s", r.status, r.raw);
     reply_free(&r);
-    expect_words(post("/generate", "{\"prompt\":\"Once\"}"), 503, "queue_full", "max_connections, 4,");
+    int busy[4];
+    begin_four(busy);
+    expect_words(post("/generate", "{\"prompt\":\"Once\"}"), 503, "queue_full", "max_connections is 4");
+    end_four(busy);
     char *log = daemon_read_log();
     const char *words =
         strstr(log, "max_connections is 4, not 1000: this process may have no more than 90 files");
@@ -563,15 +605,13 @@ DAEMON_TEST(many, a_drain_is_a_503_that_a_client_with_a_large_body_sees, SLOW)
 
 DAEMON_TEST(many, above_max_connections_a_client_with_a_large_body_sees_the_503, "--max-connections", "4")
 {
-    int fds[8];
+    int fds[4];
     char *body = spaces(1u << 20);
-    for (int i = 0; i < 8; i++)
-        fds[i] = client_connect(daemon_.port);
+    begin_four(fds);
     for (int i = 0; i < 20; i++)
         expect_words(client_once_whole(daemon_.port, "/generate", body), 503, "queue_full",
                      "max_connections");
-    for (int i = 0; i < 8; i++)
-        close(fds[i]);
+    end_four(fds);
     free(body);
 }
 
