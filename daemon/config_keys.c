@@ -57,7 +57,7 @@ const struct config_key config_keys[] = {
     {LIST(allowed_hosts), .help = "Names this server is called by, beside localhost and its addresses. *: any."},
     {LIST(trusted_proxies), .help = "Addresses or networks whose X-Forwarded-For is believed."},
     {COUNT(client_limit, "none", 0, 65536), .zero = "none",
-     .help = "Requests of one client (key, or address) at once; one more is refused with 429."},
+     .help = "Requests of one client (key, IPv4 address or IPv6 /64) at once; one more is refused with 429."},
 
     {STRING(model, ""), .group = "Model and device",
      .help = "GGUF file to serve. Empty: the one in the install's models directory."},
