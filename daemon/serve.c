@@ -29,7 +29,12 @@
 #define LOAD_EXTEND_US 30000000 /* systemd waits this long after the last sign of progress */
 #define GRACE_MS       2000     /* what ending may take beyond the drain before the process just leaves */
 
-enum phase { PHASE_LOADING, PHASE_READY, PHASE_DRAINING };
+enum phase {
+    PHASE_LOADING,
+    PHASE_READY,
+    PHASE_DRAINING,
+    PHASE_CLOSING, /* server, models and swap are being freed: no callback may use them */
+};
 
 struct serve {
     struct config cfg;
@@ -93,9 +98,11 @@ static void on_stop_signal(uv_signal_t *handle, int number)
                  load.running, load.waiting, s->cfg.drain_timeout_ms);
         swap_stop(s->swap);
         drain(s, s->cfg.drain_timeout_ms);
-    } else {
+    } else if (s->phase == PHASE_DRAINING) {
         log_info("%s again: cancelling what runs", name);
         drain(s, 0);
+    } else {
+        log_info("%s again: the model is being closed", name);
     }
 }
 
@@ -308,6 +315,8 @@ static void on_reload(uv_signal_t *handle, int number)
     struct error err = {0};
 
     (void)number;
+    if (s->phase == PHASE_CLOSING)
+        return;
     if (config_load(&again, &s->args, &err) < 0) {
         log_error("SIGHUP: %s; everything stays as it was", err.text);
     } else {
@@ -425,23 +434,31 @@ static int start(struct serve *s, struct error *err)
 
 /* ---- the command ---- */
 
+/* Not the signals': that would bring their default actions back, and one that comes now would end the
+ * process. */
 static void close_handle(uv_handle_t *handle, void *context)
 {
     (void)context;
-    if (!uv_is_closing(handle))
+    if (handle->type == UV_SIGNAL)
+        uv_unref(handle);
+    else if (!uv_is_closing(handle))
         uv_close(handle, NULL);
 }
 
+/* Frees everything. Server and swap run the loop until their handles are closed, so signals still arrive. */
 static void finish(struct serve *s)
 {
-    if (s->exit_code == EXIT_FAULT &&
-        s->phase != PHASE_LOADING) /* the engine never lets go of its requests */
+    bool loading = s->phase == PHASE_LOADING;
+
+    if (s->exit_code == EXIT_FAULT && !loading) /* the engine never lets go of its requests */
         _exit(s->exit_code);
-    swap_stop(s->swap); /* server_end() runs the loop: a load that ends meanwhile serves nobody any more */
+    s->phase = PHASE_CLOSING;
+    uv_timer_stop(&s->tick); /* it looks at the engines */
+    swap_stop(s->swap);      /* a load that ends from here on serves no request */
     if (server_end(s->server) < 0)
         _exit(s->exit_code);
-    uv_timer_stop(&s->tick); /* the loop runs on for a while: nobody may look at the engine then */
-    /* Before the server goes: until then the engine may wake it. A loading thread cannot be interrupted. */
+    /* Before the server is freed: until then the engine may wake it. A loading thread cannot be interrupted.
+     */
     if (!swap_close(s->swap)) {
         log_info("bye");
         _exit(s->exit_code);
@@ -449,7 +466,6 @@ static void finish(struct serve *s)
     server_free(s->server);
     uv_walk(&s->loop, close_handle, NULL);
     uv_run(&s->loop, UV_RUN_DEFAULT);
-    uv_loop_close(&s->loop);
     notify_close(&s->notify);
 }
 

@@ -5,6 +5,7 @@
 
 #include <stdalign.h>
 #include <sys/inotify.h>
+#include <sys/wait.h>
 
 #define N_TOKENS 700 /* of the prompt: 10 full pages before its last token */
 #define N_PAGES  10
@@ -279,4 +280,37 @@ Test(prefix_disk, the_budget_holds)
     cr_assert_lt(stat_number("prefix_disk.pages"), N_PAGES);
     cr_assert_gt(stat_number("prefix_disk.pages"), 0);
     finish();
+}
+
+/* Sends signals until the daemon has ended by itself; its exit code. */
+static int end_under_signals(void)
+{
+    static const int numbers[] = {SIGTERM, SIGINT, SIGHUP};
+    pid_t pid = daemon_.pid;
+    int status = 0, sent = 0;
+    daemon_.pid = 0;
+    do {
+        cr_assert_lt(sent, 60000, "it does not end");
+        kill(pid, sent ? numbers[sent % 3] : SIGTERM);
+        usleep(1000);
+        sent++;
+    } while (waitpid(pid, &status, WNOHANG) == 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* The last pages are written while the model is closed, and signals that come meanwhile are handled after it.
+ */
+Test(prefix_disk, signals_that_come_while_the_model_is_closed_use_nothing_that_is_freed)
+{
+    setenv("MALLOC_PERTURB_", "165", 1);
+    for (int round = 0; round < 3; round++) {
+        start("--prefix-cache-disk", "1G");
+        free(ask(-1));
+        int code = end_under_signals();
+        char *log = daemon_read_log();
+        cr_assert_eq(code, 0, "exit code %d\n%s", code, log);
+        cr_assert_not_null(strstr(log, "bye"), "%s", log);
+        free(log);
+    }
+    temporary_dir_remove(dir);
 }
