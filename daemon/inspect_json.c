@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MAX_ITEMS 64 /* longer arrays are shown as their length: a vocabulary is not metadata to look at */
 
@@ -183,7 +184,9 @@ int inspection_print_json(const struct inspection *in)
         json_object_set_new(root, "graph", graph_nodes(in));
     if (in->model && in->show_program)
         json_object_set_new(root, "program", program_ops(in));
-    int rc = root && json_dumpf(root, stdout, JSON_INDENT(1)) == 0 && putchar('\n') != EOF ? 0 : -ENOMEM;
+    size_t flags =
+        JSON_INDENT(1) | (isatty(STDOUT_FILENO) ? JSON_ENSURE_ASCII : 0); /* a terminal obeys some */
+    int rc = root && json_dumpf(root, stdout, flags) == 0 && putchar('\n') != EOF ? 0 : -ENOMEM;
     json_decref(root);
     return rc;
 }

@@ -34,8 +34,8 @@ const char *arch_names(void)
     return "llama, qwen2, qwen3";
 }
 
-/* Text of the file for people: whole characters as far as they fit; control characters and what is no UTF-8
- * become '?'. */
+/* Text of the file for people: whole characters as far as they fit; what a terminal obeys and what is no
+ * UTF-8 become '?'. */
 static void copy_text(char *out, size_t size, const char *s, size_t len)
 {
     size_t n = 0;
@@ -43,8 +43,7 @@ static void copy_text(char *out, size_t size, const char *s, size_t len)
         size_t good = utf8_char(s, len), bytes = good ? good : 1;
         if (n + bytes >= size)
             break;
-        uint32_t code = good ? utf8_code(s, good) : 0;
-        bool shown = code >= 0xa0 || (code >= 0x20 && code < 0x7f);
+        bool shown = good && !utf8_is_obeyed(utf8_code(s, good));
         memcpy(out + n, shown ? s : "?", shown ? bytes : 1);
         n += shown ? bytes : 1;
         s += bytes;
