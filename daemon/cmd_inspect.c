@@ -174,8 +174,8 @@ static void print_model(const struct inspection *in)
 {
     const struct model_config *c = model_config(in->model);
     print_text(c->name, strlen(c->name));
-    printf("\n  architecture  %s, %s, %.1f million parameters, hash %016" PRIx64 "\n", c->arch,
-           c->quantization, (double)c->n_params / 1e6, model_hash(in->model, NULL, NULL));
+    printf("\n  architecture  %s, %s, %.1f million parameters\n", c->arch, c->quantization,
+           (double)c->n_params / 1e6);
     printf("  layers        %u of width %u, feed-forward %u\n", c->n_layers, c->n_embd, c->n_ff);
     printf("  attention     %u heads of %u on %u key/value heads\n", c->n_heads, c->head_dim, c->n_kv_heads);
     printf("  positions     %u, RoPE %s over %u, base %g, scale %g%s\n", c->n_ctx_train,

@@ -1,6 +1,7 @@
 /* The prefix cache on disk with the real daemon: a long prompt costs nothing after a restart, its text is the
  * same, and what is broken, foreign or another's is not used. */
 #include "harness.h"
+#include "gguf.h"
 #include "../unit/temporary_dir.h"
 
 #include <stdalign.h>
@@ -239,6 +240,55 @@ Test(prefix_disk, keys_keep_their_pages_apart)
     cr_assert_eq(cached_as("beta"), 0);
     cr_assert_eq(cached_as("alpha"), N_PAGES * 64);
     finish();
+}
+
+/* Byte `at` of a large tensor. */
+static void flip_byte_of_embedding(const char *path, size_t at)
+{
+    struct gguf *g = NULL;
+    uint8_t byte;
+    cr_assert_eq(gguf_open(&g, path, NULL), 0);
+    const struct gguf_tensor *t = gguf_find_tensor(g, "token_embd.weight");
+    cr_assert(t && t->size > 65536 && at < t->size);
+    off_t offset = (off_t)(t->offset + at);
+    gguf_close(g);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    cr_assert_eq(pread(fd, &byte, 1, offset), 1);
+    byte ^= 0x10;
+    cr_assert_eq(pwrite(fd, &byte, 1, offset), 1);
+    close(fd);
+}
+
+static char *fingerprint(void)
+{
+    json_t *root = generate("{\"prompt\":[1],\"max_tokens\":1}");
+    char *text = strdup(json_text(root, "system_fingerprint"));
+    json_decref(root);
+    return text;
+}
+
+/* A model trained a little further has other weights under the same name, sizes and metadata. */
+Test(prefix_disk, pages_of_a_model_that_differs_in_one_weight_are_not_used)
+{
+    char path[128], command[600];
+    dir = temporary_dir();
+    snprintf(path, sizeof path, "%s.gguf", dir);
+    snprintf(command, sizeof command, "cp %s %s", DEMO_MODEL, path);
+    cr_assert_eq(system(command), 0);
+    free(leave_pages("--model", path));
+    start("--model", path);
+    char *before = fingerprint();
+    free(ask(N_PAGES * 64));
+    daemon_stop();
+    flip_byte_of_embedding(path, 5000);
+    start("--model", path);
+    char *after = fingerprint();
+    cr_assert_str_neq(before, after);
+    free(ask(0));
+    free(before);
+    free(after);
+    finish();
+    unlink(path);
 }
 
 Test(prefix_disk, a_directory_that_cannot_be_used_costs_the_cache_alone)
