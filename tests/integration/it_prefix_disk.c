@@ -6,6 +6,7 @@
 
 #include <stdalign.h>
 #include <sys/inotify.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #define N_TOKENS 700 /* of the prompt: 10 full pages before its last token */
@@ -300,6 +301,29 @@ Test(prefix_disk, a_directory_that_cannot_be_used_costs_the_cache_alone)
     cr_assert_not_null(strstr(r.body, "\"prefix_disk\":null"));
     reply_free(&r);
     daemon_stop();
+}
+
+static void expect_private(int at, const char *name, void *context)
+{
+    struct stat st;
+    (void)context;
+    cr_assert_eq(fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW), 0);
+    cr_assert_eq(st.st_mode & 07777, 0600, "%s has mode %o", name, st.st_mode & 07777);
+}
+
+/* The names of files are hashes of prompts: they can be computed from a guess. */
+Test(prefix_disk, no_other_user_can_look_for_a_prompt)
+{
+    dir = temporary_dir();
+    umask(0);
+    free(leave_pages("--slots", "2"));
+    cr_assert_eq(temporary_dir_each(dir, expect_private, NULL), N_PAGES);
+    cr_assert_eq(chmod(dir, 0711), 0);
+    start("--slots", "2");
+    expect_log("mode 0711 lets others in (chmod 700)");
+    free(ask(0));
+    cr_assert_eq(chmod(dir, 0700), 0);
+    finish();
 }
 
 Test(prefix_disk, systemds_state_directory_is_the_default_and_off_is_off)
