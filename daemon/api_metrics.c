@@ -188,7 +188,7 @@ static void put_decoder(struct buf *out, const struct server *s, const struct en
     buf_printf(out, "\",fingerprint=\"%s\"} 1\n", s->model->fingerprint);
 }
 
-/* RssAnon of /proc/self/status: what is the process's own, not the mapped model. */
+/* RssAnon of /proc/self/status: what is the process's own, not its program file. */
 static uint64_t anonymous_memory(void)
 {
     static const char name[] = "RssAnon:";

@@ -1,5 +1,6 @@
 #include "ask_print.h"
 #include "ask.h"
+#include "escape.h"
 #include "serve_text.h"
 
 #include <stdbool.h>
@@ -7,20 +8,13 @@
 
 #define LONGEST 200 /* bytes of a text in a table */
 
-/* A member's text, with '?' for what a terminal would take as a command. One of sixteen buffers. */
+/* A member's text, escaped for a terminal. One of sixteen buffers. */
 static const char *shown(const json_t *answer, const char *path)
 {
     static char buffers[16][LONGEST];
     static unsigned next;
-    char *out = buffers[next++ % 16];
 
-    snprintf(out, LONGEST, "%s", ask_text(answer, path));
-    for (char *s = out; *s; s++) {
-        bool c1 = (unsigned char)s[0] == 0xc2 && (unsigned char)s[1] < 0xa0; /* U+0080 to U+009F */
-        if ((unsigned char)*s < ' ' || *s == 127 || c1)
-            *s = '?';
-    }
-    return out;
+    return escape_line(buffers[next++ % 16], LONGEST, ask_text(answer, path));
 }
 
 /* A count as it can be, whatever the answer says. */

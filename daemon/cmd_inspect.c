@@ -1,4 +1,5 @@
 #include "commands.h"
+#include "escape.h"
 #include "inspect.h"
 
 #include "graph.h"
@@ -48,24 +49,13 @@ struct inspection_memory inspection_memory(const struct inspection *in)
     return m;
 }
 
-/* Text from the file for a terminal: control bytes become \xNN, and long text is cut. */
+/* Text from the file for a terminal, long text cut. */
 static void print_text(const char *s, size_t len)
 {
     size_t shown = len < SHOWN_BYTES ? len : SHOWN_BYTES;
     while (shown < len && shown > 0 && ((unsigned char)s[shown] & 0xc0) == 0x80)
         shown--; /* not inside a character */
-    for (size_t i = 0; i < shown; i++) {
-        unsigned char c = (unsigned char)s[i];
-        bool c1 = c == 0xc2 && i + 1 < shown && ((unsigned char)s[i + 1] & 0xe0) == 0x80; /* U+0080..9F */
-        if (c1) {
-            printf("\\xc2\\x%02x", (unsigned char)s[++i]);
-            continue;
-        }
-        if (c < 0x20 || c == 0x7f)
-            printf("\\x%02x", c);
-        else
-            putchar(c);
-    }
+    escape_print(stdout, s, shown, ESCAPE_LINE);
     if (shown < len)
         printf(" … (%zu bytes)", len);
 }
@@ -184,8 +174,8 @@ static void print_model(const struct inspection *in)
 {
     const struct model_config *c = model_config(in->model);
     print_text(c->name, strlen(c->name));
-    printf("\n  architecture  %s, %s, %.1f million parameters, hash %016" PRIx64 "\n", c->arch,
-           c->quantization, (double)c->n_params / 1e6, model_hash(in->model, NULL, NULL));
+    printf("\n  architecture  %s, %s, %.1f million parameters\n", c->arch, c->quantization,
+           (double)c->n_params / 1e6);
     printf("  layers        %u of width %u, feed-forward %u\n", c->n_layers, c->n_embd, c->n_ff);
     printf("  attention     %u heads of %u on %u key/value heads\n", c->n_heads, c->head_dim, c->n_kv_heads);
     printf("  positions     %u, RoPE %s over %u, base %g, scale %g%s\n", c->n_ctx_train,
@@ -227,7 +217,8 @@ static int print_inspection(const struct inspection *in)
         rc = print_and_free(program_print(in->program, in->graph));
     if (in->show_graph || in->show_program)
         return rc;
-    printf("%s: GGUF version %u, %zu bytes\n", in->path, gguf_version(in->gguf), gguf_file_size(in->gguf));
+    escape_print(stdout, in->path, strlen(in->path), ESCAPE_LINE);
+    printf(": GGUF version %u, %zu bytes\n", gguf_version(in->gguf), gguf_file_size(in->gguf));
     if (in->model) {
         print_model(in);
         print_memory(in);

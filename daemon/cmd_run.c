@@ -2,6 +2,7 @@
 #include "commands.h"
 #include "config.h"
 #include "engine.h"
+#include "escape.h"
 #include "log.h"
 #include "model.h"
 #include "offline.h"
@@ -236,6 +237,15 @@ static void flush_text(void)
         output_error = errno;
 }
 
+/* What a model writes may hold commands to a terminal; a file or a pipe gets it as it is. */
+static void print_text(const char *text, size_t n)
+{
+    if (isatty(STDOUT_FILENO))
+        escape_print(stdout, text, n, ESCAPE_TEXT);
+    else
+        fwrite(text, 1, n, stdout);
+}
+
 static void print_tokens(const struct runtime *r, const struct engine_request *request, uint32_t from,
                          uint32_t to, struct tokenizer_decoder *decoder)
 {
@@ -243,7 +253,7 @@ static void print_tokens(const struct runtime *r, const struct engine_request *r
         struct tokenizer_piece piece = tokenizer_piece(r->tokenizer, request->out[i].token, false);
         char *text = malloc(TOKENIZER_DECODE_ROOM(piece.len));
         if (text)
-            fwrite(text, 1, tokenizer_decode(decoder, piece.s, piece.len, text), stdout);
+            print_text(text, tokenizer_decode(decoder, piece.s, piece.len, text));
         free(text);
     }
     flush_text();
@@ -253,7 +263,7 @@ static void print_rest(struct tokenizer_decoder *decoder)
 {
     char rest[TOKENIZER_DECODE_ROOM(0)];
 
-    fwrite(rest, 1, tokenizer_decode_flush(decoder, rest), stdout);
+    print_text(rest, tokenizer_decode_flush(decoder, rest));
     putchar('\n');
     flush_text();
 }

@@ -86,7 +86,7 @@ const struct config_key config_keys[] = {
     {CHOICE(kv_type, "auto", kv_types),
      .help = "Number format of keys and values. auto: bf16, but f16 for a model of f16 or f32 weights; q8_0 takes little more than half as much memory."},
     {STRING(prefix_cache_dir, ""),
-     .help = "Private directory where the prefix cache outlives a restart. Empty: prefix in systemd's state directory, else none."},
+     .help = "Directory where the prefix cache outlives a restart. Made with mode 0700; not used where others may enter it. Empty: prefix in systemd's state directory, else none."},
     {SIZE(prefix_cache_disk, "1G", 0, 64 * 1024 * G), .zero = "off",
      .help = "Bytes it may hold there, of all models together; what was not used for longest goes first."},
     {COUNT(step_ms, "auto", 0, 10000), .zero = "auto",

@@ -6,11 +6,11 @@
 #include "quant.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MAX_ITEMS 64 /* longer arrays are shown as their length: a vocabulary is not metadata to look at */
 
@@ -98,9 +98,7 @@ static json_t *tensors(const struct gguf *g)
 static json_t *numbers(const struct model *m)
 {
     const struct model_config *c = model_config(m);
-    char hash[17];
-    (void)snprintf(hash, sizeof hash, "%016" PRIx64, model_hash(m, NULL, NULL));
-    return json_pack("{s:o,s:s,s:s,s:I,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:I,s:f,s:s,s:i,s:f,s:f,s:b,s:b,s:I,s:s}",
+    return json_pack("{s:o,s:s,s:s,s:I,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:I,s:f,s:s,s:i,s:f,s:f,s:b,s:b,s:I}",
                      "name", text(c->name, strlen(c->name)), "architecture", c->arch, "quantization",
                      c->quantization, "parameters", (json_int_t)c->n_params, "layers", (int)c->n_layers,
                      "embedding", (int)c->n_embd, "feed_forward", (int)c->n_ff, "vocabulary", (int)c->n_vocab,
@@ -108,7 +106,7 @@ static json_t *numbers(const struct model *m)
                      "context", (json_int_t)c->n_ctx_train, "norm_eps", (double)c->norm_eps, "rope",
                      c->rope == MODEL_ROPE_NEOX ? "neox" : "norm", "rope_dim", (int)c->rope_dim, "rope_base",
                      c->rope_base, "rope_scale", c->rope_scale, "rope_factors", c->rope_factors != NULL,
-                     "tied", (int)c->tied, "sliding_window", (json_int_t)c->sliding_window, "hash", hash);
+                     "tied", (int)c->tied, "sliding_window", (json_int_t)c->sliding_window);
 }
 
 static json_t *memory(const struct inspection *in)
@@ -183,7 +181,9 @@ int inspection_print_json(const struct inspection *in)
         json_object_set_new(root, "graph", graph_nodes(in));
     if (in->model && in->show_program)
         json_object_set_new(root, "program", program_ops(in));
-    int rc = root && json_dumpf(root, stdout, JSON_INDENT(1)) == 0 && putchar('\n') != EOF ? 0 : -ENOMEM;
+    size_t flags =
+        JSON_INDENT(1) | (isatty(STDOUT_FILENO) ? JSON_ENSURE_ASCII : 0); /* a terminal obeys some */
+    int rc = root && json_dumpf(root, stdout, flags) == 0 && putchar('\n') != EOF ? 0 : -ENOMEM;
     json_decref(root);
     return rc;
 }

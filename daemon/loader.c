@@ -19,13 +19,6 @@ static void set_progress(void *context, double fraction)
     atomic_fetch_add(&l->n_moves, 1);
 }
 
-static void on_hashed(void *context)
-{
-    struct loader *l = context;
-
-    atomic_fetch_add(&l->n_moves, 1);
-}
-
 /* The engine's wake: until the warm-up is over it is this thread that waits, later it is the server. */
 static void relay_wake(void *context)
 {
@@ -82,8 +75,6 @@ static int load(struct loader *l, struct error *err)
 
     if (rc < 0)
         return rc;
-    /* All that is ever wanted of the file beside its weights: later it may be cut short under the process,
-     * and to read it then would be the end. */
     rc = chat_template_open(&l->chat, cfg->chat_template, model_gguf(l->runtime.model), l->runtime.tokenizer,
                             err);
     if (rc < 0) {
@@ -92,14 +83,13 @@ static int load(struct loader *l, struct error *err)
     }
     if (l->options.check)
         return 0;
-    l->hash = model_hash(l->runtime.model, on_hashed, l);
     rc = runtime_load(&l->runtime, cfg, &progress, err);
     if (rc < 0) {
         drop(l);
         return rc;
     }
     runtime_engine_config(&l->runtime, cfg, &ec);
-    l->disk = prefix_store_open(cfg, l->runtime.executor, l->hash);
+    l->disk = prefix_store_open(cfg, l->runtime.executor, l->runtime.hash);
     ec.disk = l->disk;
     ec.wake = relay_wake;
     ec.context = l;

@@ -33,7 +33,6 @@ struct loader {
     /* Results, valid once `done` was called and loader_finish() returned 0. */
     struct runtime runtime;
     struct engine *engine;
-    uint64_t hash; /* model_hash() */
     struct chat_template *chat;
     struct prefix_disk *disk; /* the engine's; or NULL */
     /* Private. */

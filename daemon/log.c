@@ -1,5 +1,5 @@
 #include "log.h"
-#include "utf8.h"
+#include "escape.h"
 
 #include <limits.h>
 #include <poll.h>
@@ -54,43 +54,6 @@ bool log_enabled(enum log_level level)
     return (int)level <= atomic_load_explicit(&current_level, memory_order_relaxed);
 }
 
-/* Control characters of ASCII, and U+0080..U+009F, which terminals obey too. */
-static bool is_control(const unsigned char *s)
-{
-    return s[0] < 0x20 || s[0] == 0x7f || (s[0] == 0xc2 && s[1] < 0xa0);
-}
-
-enum escape_style { ESCAPE_LINE, ESCAPE_QUOTED, ESCAPE_JSON };
-
-/* Appends `text` to out[*n], of `room` bytes, so that it stays one line of valid UTF-8. False when it was
- * cut.
- */
-static bool append_escaped(char *out, size_t room, size_t *n, const char *text, enum escape_style style)
-{
-    const unsigned char *s = (const unsigned char *)text;
-
-    while (*s) {
-        char piece[8];
-        size_t length = utf8_char((const char *)s, strnlen((const char *)s, 4)), taken = length ? length : 1;
-        if (length == 0 || is_control(s)) {
-            if (style == ESCAPE_JSON) /* a byte that is no UTF-8 is shown as if it were Latin-1 */
-                length = (size_t)snprintf(piece, sizeof piece, "\\u%04x", taken == 2 ? s[1] : s[0]);
-            else
-                length = (size_t)snprintf(piece, sizeof piece, "\\x%02x", taken == 2 ? s[1] : s[0]);
-        } else if (style != ESCAPE_LINE && (*s == '"' || *s == '\\'))
-            length = (size_t)snprintf(piece, sizeof piece, "\\%c", *s);
-        else {
-            memcpy(piece, s, length);
-        }
-        if (*n + length >= room)
-            return false;
-        memcpy(out + *n, piece, length);
-        *n += length;
-        s += taken;
-    }
-    return true;
-}
-
 static void append(char *out, size_t room, size_t *n, const char *text)
 {
     size_t length = strnlen(text, room - *n - 1);
@@ -116,11 +79,11 @@ static size_t format_json(char *line, size_t room, enum log_level level, const c
     append(line, room, &n, head);
     if (id) {
         append(line, room, &n, ",\"request\":\"");
-        append_escaped(line, room - 64, &n, id, ESCAPE_JSON);
+        escape_append(line, room - 64, &n, id, strlen(id), ESCAPE_JSON);
         append(line, room, &n, "\"");
     }
     append(line, room, &n, ",\"message\":\"");
-    append_escaped(line, room - 8 - strlen(keys), &n, message, ESCAPE_JSON);
+    escape_append(line, room - 8 - strlen(keys), &n, message, strlen(message), ESCAPE_JSON);
     append(line, room, &n, "\"");
     append(line, room, &n, keys);
     append(line, room, &n, "}");
@@ -136,10 +99,10 @@ static size_t format_text(char *line, size_t room, enum log_level level, const c
     else if (level != LOG_LEVEL_INFO)
         n = (size_t)snprintf(line, room, "%s: ", level == LOG_LEVEL_WARN ? "warning" : level_names[level]);
     if (id) {
-        append_escaped(line, room / 2, &n, id, ESCAPE_LINE);
+        escape_append(line, room / 2, &n, id, strlen(id), ESCAPE_LINE);
         append(line, room, &n, ": ");
     }
-    append_escaped(line, room - 8, &n, message, ESCAPE_LINE);
+    escape_append(line, room - 8, &n, message, strlen(message), ESCAPE_LINE);
     return n;
 }
 
@@ -226,7 +189,7 @@ static void append_key(char *out, size_t room, size_t *n, const char *name, cons
         return;
     }
     append(out, room, n, "\"");
-    append_escaped(out, *n + MAX_WORD < room ? *n + MAX_WORD : room, n, text, ESCAPE_JSON);
+    escape_append(out, *n + MAX_WORD < room ? *n + MAX_WORD : room, n, text, strlen(text), ESCAPE_JSON);
     append(out, room, n, "\"");
 }
 
@@ -299,7 +262,7 @@ const char *log_quote(const char *text)
     if (!text)
         return "-";
     append(out, sizeof buffers[0], &n, "\"");
-    if (!append_escaped(out, 122, &n, text, ESCAPE_QUOTED))
+    if (!escape_append(out, 122, &n, text, strlen(text), ESCAPE_QUOTED))
         append(out, sizeof buffers[0], &n, "…");
     append(out, sizeof buffers[0], &n, "\"");
     out[n] = '\0';

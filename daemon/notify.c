@@ -1,4 +1,5 @@
 #include "notify.h"
+#include "escape.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -85,37 +86,49 @@ void notify_close(struct notify *n)
     n->fd = -1;
 }
 
-static void deliver(const struct notify *n, int wait_ms, const char *fmt, va_list args)
+static void deliver(const struct notify *n, int wait_ms, const char *message)
 {
-    char message[1024];
     struct pollfd room = {.fd = n->fd, .events = POLLOUT};
 
     if (n->fd < 0)
         return;
-    int length = vsnprintf(message, sizeof message, fmt, args);
-    if (length >= (int)sizeof message)
-        length = (int)sizeof message - 1;
     if (wait_ms)
         poll(&room, 1, wait_ms);
-    ssize_t ignored = send(n->fd, message, (size_t)length, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t ignored = send(n->fd, message, strlen(message), MSG_NOSIGNAL | MSG_DONTWAIT);
     (void)ignored;
 }
 
-void notify_send(const struct notify *n, const char *fmt, ...)
+static void deliver_status(const struct notify *n, int wait_ms, const char *lines, const char *fmt,
+                           va_list args)
+{
+    char status[1024], message[1200];
+
+    vsnprintf(status, sizeof status, fmt, args);
+    int head = snprintf(message, sizeof message, "%.128s%sSTATUS=", lines, lines[0] ? "\n" : "");
+    escape_line(message + head, sizeof message - (size_t)head, status);
+    deliver(n, wait_ms, message);
+}
+
+void notify_send(const struct notify *n, const char *lines)
+{
+    deliver(n, 0, lines);
+}
+
+void notify_status(const struct notify *n, const char *lines, const char *fmt, ...)
 {
     va_list args;
 
     va_start(args, fmt);
-    deliver(n, 0, fmt, args);
+    deliver_status(n, 0, lines, fmt, args);
     va_end(args);
 }
 
-void notify_state(const struct notify *n, const char *fmt, ...)
+void notify_state(const struct notify *n, const char *lines, const char *fmt, ...)
 {
     va_list args;
 
     va_start(args, fmt);
-    deliver(n, STATE_WAIT_MS, fmt, args);
+    deliver_status(n, STATE_WAIT_MS, lines, fmt, args);
     va_end(args);
 }
 

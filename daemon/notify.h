@@ -16,11 +16,16 @@ struct notify {
 int notify_open(struct notify *out, struct error *err);
 void notify_close(struct notify *n);
 
-/* "STATUS=..." as sd_notify(3) has it; printf-like. Never waits: a manager that does not read, or is busy,
- * loses a message that another will follow. */
-void notify_send(const struct notify *n, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* One message of sd_notify(3). `lines` are assignments ("WATCHDOG=1", or several with newlines between them)
+ * made of constants and numbers alone; "": none. The status is printf-like; what it holds, names of files and
+ * of models and words of errors, is escaped and stays one line. notify_send() and notify_status() never wait:
+ * a manager that does not read, or is busy, loses a message that another will follow. */
+void notify_send(const struct notify *n, const char *lines);
+void notify_status(const struct notify *n, const char *lines, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 /* The same of what is said once ("READY=1", "STOPPING=1"): waits for room, but not longer than a second. */
-void notify_state(const struct notify *n, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void notify_state(const struct notify *n, const char *lines, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* Sockets handed over by the service manager: their number and, from *first on, their descriptors (set
  * close-on-exec). 0 when there are none for this process; -EINVAL when the variables or descriptors are not

@@ -107,8 +107,8 @@ enum kv_type runtime_kv_type(const struct config *cfg, const struct model *m)
     return KV_F16;
 }
 
-int runtime_load(struct runtime *r, const struct config *cfg, const struct runtime_progress *progress,
-                 struct error *err)
+static int open_executor(struct runtime *r, const struct config *cfg, const struct runtime_progress *progress,
+                         struct error *err)
 {
     struct backend_config bc = {.arithmetic = (enum backend_arithmetic)cfg->arithmetic,
                                 .n_threads = cfg->threads,
@@ -129,6 +129,22 @@ int runtime_load(struct runtime *r, const struct config *cfg, const struct runti
     bc.n_end_tokens = end_tokens(r, &bc.end_tokens);
     const struct backend_ops *ops = named_backend(cfg);
     return ops ? open_on(r, cfg, ops, &bc, err) : open_best(r, cfg, &bc, err);
+}
+
+int runtime_load(struct runtime *r, const struct config *cfg, const struct runtime_progress *progress,
+                 struct error *err)
+{
+    struct backend_info info;
+    int rc = open_executor(r, cfg, progress, err);
+
+    if (rc == 0)
+        rc = gguf_check_unchanged(model_gguf(r->model), err);
+    if (rc < 0)
+        return rc;
+    executor_info(r->executor, &info);
+    r->hash = model_hash(r->model, info.weights_sum);
+    model_release(r->model);
+    return 0;
 }
 
 int runtime_read(struct runtime *out, const struct config *cfg, const char *path, struct error *err)

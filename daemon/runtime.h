@@ -21,6 +21,7 @@ struct runtime {
     struct tokenizer *tokenizer;
     struct executor *executor;
     uint32_t n_ctx; /* of the configuration, or the default for this model */
+    uint64_t hash;  /* model_hash(), once it is loaded */
     char why[360];  /* backend auto: why it is not cuda; else "" */
 };
 
@@ -42,9 +43,10 @@ enum kv_type runtime_kv_type(const struct config *cfg, const struct model *m);
 /* The context that n_ctx = auto gives the model. */
 uint32_t runtime_default_n_ctx(const struct model_config *mc);
 
-/* The two halves of runtime_open(): what the file says, then backend and executor. In between the file's own
- * bytes can be read at leisure: loading drops their pages as it packs. After a failed runtime_load() the
- * runtime is still to be closed. */
+/* The two halves of runtime_open(): what the file says, then backend and executor. In between the file's
+ * metadata can be read; runtime_load() releases the model, and nothing done to the file later matters. -EIO:
+ * the file cannot be read, or was changed meanwhile. After a failed runtime_load() the runtime is still to be
+ * closed. */
 int runtime_read(struct runtime *out, const struct config *cfg, const char *path, struct error *err);
 int runtime_load(struct runtime *r, const struct config *cfg, const struct runtime_progress *progress,
                  struct error *err);

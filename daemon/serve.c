@@ -26,10 +26,15 @@
 #include <unistd.h>
 
 #define PROGRESS_MS    100
-#define LOAD_EXTEND_US 30000000 /* systemd waits this long after the last sign of progress */
-#define GRACE_MS       2000     /* what ending may take beyond the drain before the process just leaves */
+#define LOAD_EXTEND_US "30000000" /* systemd waits this long after the last sign of progress */
+#define GRACE_MS       2000       /* what ending may take beyond the drain before the process just leaves */
 
-enum phase { PHASE_LOADING, PHASE_READY, PHASE_DRAINING };
+enum phase {
+    PHASE_LOADING,
+    PHASE_READY,
+    PHASE_DRAINING,
+    PHASE_CLOSING, /* server, models and swap are being freed: no callback may use them */
+};
 
 struct serve {
     struct config cfg;
@@ -71,10 +76,12 @@ static void on_guard(uv_timer_t *timer)
 
 static void drain(struct serve *s, uint64_t timeout_ms)
 {
+    char lines[96];
+
     s->phase = PHASE_DRAINING;
     uint64_t most_us = (timeout_ms + 2 * GRACE_MS) * 1000;
-    notify_state(&s->notify, "STOPPING=1\nSTATUS=Draining, %u running\nEXTEND_TIMEOUT_USEC=%llu",
-                 server_load(s->server).running, (unsigned long long)most_us);
+    snprintf(lines, sizeof lines, "STOPPING=1\nEXTEND_TIMEOUT_USEC=%llu", (unsigned long long)most_us);
+    notify_state(&s->notify, lines, "Draining, %u running", server_load(s->server).running);
     uv_timer_start(&s->guard, on_guard, timeout_ms + GRACE_MS, 0);
     server_drain(s->server, timeout_ms, on_drained, s);
 }
@@ -93,9 +100,11 @@ static void on_stop_signal(uv_signal_t *handle, int number)
                  load.running, load.waiting, s->cfg.drain_timeout_ms);
         swap_stop(s->swap);
         drain(s, s->cfg.drain_timeout_ms);
-    } else {
+    } else if (s->phase == PHASE_DRAINING) {
         log_info("%s again: cancelling what runs", name);
         drain(s, 0);
+    } else {
+        log_info("%s again: the model is being closed", name);
     }
 }
 
@@ -106,7 +115,7 @@ static void give_up(struct serve *s, const char *words)
     s->exit_code = EXIT_FAULT;
     server_fail(s->server, words);
     drain(s, 0);
-    notify_send(&s->notify, "STATUS=%s", words);
+    notify_status(&s->notify, "", "%s", words);
 }
 
 static void give_up_silent(struct serve *s, const struct watchdog *dog, enum watchdog_verdict verdict)
@@ -128,13 +137,13 @@ static void send_status(struct serve *s, const struct engine_stats *stats)
 
     swap_view(s->swap, &v);
     if (v.model)
-        notify_send(&s->notify, "STATUS=%u running, %u waiting, loading %s, %.0f %%", stats->running,
-                    stats->waiting, v.model, v.progress * 100);
+        notify_status(&s->notify, "", "%u running, %u waiting, loading %s, %.0f %%", stats->running,
+                      stats->waiting, v.model, v.progress * 100);
     else if (v.suspended)
-        notify_send(&s->notify, "STATUS=Suspended, %u running", stats->running);
+        notify_status(&s->notify, "", "Suspended, %u running", stats->running);
     else
-        notify_send(&s->notify, "STATUS=%u running, %u waiting, %.0f tokens/s", stats->running,
-                    stats->waiting, stats->tokens_per_s);
+        notify_status(&s->notify, "", "%u running, %u waiting, %.0f tokens/s", stats->running, stats->waiting,
+                      stats->tokens_per_s);
 }
 
 /* Whether engine and decoder live, and the engine's figures added to *sum; else the process is ending. */
@@ -210,8 +219,8 @@ static void on_progress(uv_timer_t *timer)
     if (s->cfg.log_format == LOG_TEXT)
         serve_show_progress(v.progress);
     if (load_notice_due(&s->notice, v.progress, v.moves, uv_hrtime()))
-        notify_send(&s->notify, "STATUS=Loading %s, %u %%\nEXTEND_TIMEOUT_USEC=%d", s->path,
-                    s->notice.percent, LOAD_EXTEND_US);
+        notify_status(&s->notify, "EXTEND_TIMEOUT_USEC=" LOAD_EXTEND_US, "Loading %s, %u %%", s->path,
+                      s->notice.percent);
 }
 
 static void start_line(struct serve *s, char *line, size_t room)
@@ -236,7 +245,7 @@ static void say_ready(struct serve *s)
     serve_curl_line(server_where(s->server), s->cfg.api_keys.n > 0 || s->cfg.api_keys_file[0], curl,
                     sizeof curl);
     log_info("%s", curl);
-    notify_state(&s->notify, "READY=1\nSTATUS=%s", line);
+    notify_state(&s->notify, "READY=1", "%s", line);
 }
 
 /* The first model, or another in its place. */
@@ -266,7 +275,7 @@ static void on_lost(void *context, const struct error *err)
     s->exit_code = command_fail(err);
     if (s->phase != PHASE_LOADING)
         s->exit_code = EXIT_INTERNAL;
-    notify_send(&s->notify, "STATUS=%s", err->text);
+    notify_status(&s->notify, "", "%s", err->text);
     uv_stop(&s->loop);
 }
 
@@ -308,6 +317,8 @@ static void on_reload(uv_signal_t *handle, int number)
     struct error err = {0};
 
     (void)number;
+    if (s->phase == PHASE_CLOSING)
+        return;
     if (config_load(&again, &s->args, &err) < 0) {
         log_error("SIGHUP: %s; everything stays as it was", err.text);
     } else {
@@ -425,23 +436,31 @@ static int start(struct serve *s, struct error *err)
 
 /* ---- the command ---- */
 
+/* Not the signals': that would bring their default actions back, and one that comes now would end the
+ * process. */
 static void close_handle(uv_handle_t *handle, void *context)
 {
     (void)context;
-    if (!uv_is_closing(handle))
+    if (handle->type == UV_SIGNAL)
+        uv_unref(handle);
+    else if (!uv_is_closing(handle))
         uv_close(handle, NULL);
 }
 
+/* Frees everything. Server and swap run the loop until their handles are closed, so signals still arrive. */
 static void finish(struct serve *s)
 {
-    if (s->exit_code == EXIT_FAULT &&
-        s->phase != PHASE_LOADING) /* the engine never lets go of its requests */
+    bool loading = s->phase == PHASE_LOADING;
+
+    if (s->exit_code == EXIT_FAULT && !loading) /* the engine never lets go of its requests */
         _exit(s->exit_code);
-    swap_stop(s->swap); /* server_end() runs the loop: a load that ends meanwhile serves nobody any more */
+    s->phase = PHASE_CLOSING;
+    uv_timer_stop(&s->tick); /* it looks at the engines */
+    swap_stop(s->swap);      /* a load that ends from here on serves no request */
     if (server_end(s->server) < 0)
         _exit(s->exit_code);
-    uv_timer_stop(&s->tick); /* the loop runs on for a while: nobody may look at the engine then */
-    /* Before the server goes: until then the engine may wake it. A loading thread cannot be interrupted. */
+    /* Before the server is freed: until then the engine may wake it. A loading thread cannot be interrupted.
+     */
     if (!swap_close(s->swap)) {
         log_info("bye");
         _exit(s->exit_code);
@@ -449,7 +468,6 @@ static void finish(struct serve *s)
     server_free(s->server);
     uv_walk(&s->loop, close_handle, NULL);
     uv_run(&s->loop, UV_RUN_DEFAULT);
-    uv_loop_close(&s->loop);
     notify_close(&s->notify);
 }
 
@@ -458,7 +476,7 @@ static int serve(struct serve *s)
     struct error err = {0};
 
     if (start(s, &err) < 0) {
-        notify_send(&s->notify, "STATUS=%s", err.text);
+        notify_status(&s->notify, "", "%s", err.text);
         return command_fail(&err); /* the process ends: what is open goes with it */
     }
     uv_run(&s->loop, UV_RUN_DEFAULT);

@@ -670,6 +670,7 @@ int server_end(struct server *s)
         listener_close(&s->listeners[i]);
     while (!listeners_closed(s))
         uv_run(s->loop, UV_RUN_ONCE);
+    s->model = s->leaving = NULL; /* their engines may be closed from here on */
     return 0;
 }
 

@@ -138,8 +138,8 @@ void server_drain(struct server *s, uint64_t timeout_ms, void (*done)(void *cont
 
 /* Ends what is left, closes connections and listeners. Call it outside uv_run(): it runs the loop itself
  * until their handles are closed. The engine must still be open, and may go on to call server_wake() until it
- * is closed. -ETIMEDOUT: it does not let go of its requests; then nothing may be freed, only the process
- * ended. */
+ * is closed; after a return of 0 the server uses no model any longer. -ETIMEDOUT: the engine does not let go
+ * of its requests; then nothing may be freed, only the process ended. */
 int server_end(struct server *s);
 /* After server_end(), and after whoever may call server_wake() is gone: frees. Runs the loop once more. NULL
  * is fine. */

@@ -157,7 +157,7 @@ static void serve_next(struct swap *sw)
                              .model = l->runtime.model,
                              .executor = l->runtime.executor,
                              .why = l->runtime.why,
-                             .hash = l->hash,
+                             .hash = l->runtime.hash,
                              .chat = l->chat};
     sw->old = sw->current;
     sw->current = l;

@@ -5,6 +5,7 @@
 #include <gnutls/abstract.h>
 #include <gnutls/gnutls.h>
 #include <gnutls/x509.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,17 +48,42 @@ static void close_all(struct identity **list)
 }
 
 /* The newest was replaced last, so behind one that may go all may. */
-static void replace(struct identity *id)
+static void drop_old(uint64_t now)
 {
     struct identity **at;
-    uint64_t now = clock_ns();
-    if (current)
-        current->replaced_ns = now;
-    for (at = &current; *at && now - (*at)->replaced_ns <= KEEP_NS; at = &(*at)->before)
+    if (!current)
+        return;
+    for (at = &current->before; *at && now - (*at)->replaced_ns <= KEEP_NS; at = &(*at)->before)
         ;
     close_all(at);
+}
+
+static int replace(struct identity *id, struct error *err)
+{
+    uint64_t now = clock_ns();
+    drop_old(now);
+    if (tls_n_kept() == TLS_MAX_KEPT)
+        return error_set(err, -EBUSY,
+                         "%d certificates were replaced within the last hour; reload later, or restart",
+                         TLS_MAX_KEPT);
+    if (current)
+        current->replaced_ns = now;
     id->before = current;
     current = id;
+    return 0;
+}
+
+/* The keys are equal then, too: each is its certificate's. */
+static bool is_current(const struct identity *id)
+{
+    if (!current || current->n_chain != id->n_chain)
+        return false;
+    for (unsigned i = 0; i < id->n_chain; i++) {
+        const gnutls_datum_t *a = &current->chain[i].cert, *b = &id->chain[i].cert;
+        if (a->size != b->size || memcmp(a->data, b->data, a->size))
+            return false;
+    }
+    return true;
 }
 
 /* GnuTLS ends its words with a full stop. */
@@ -159,13 +185,16 @@ int tls_load(const char *certificate, const char *key, struct error *err)
         rc = read_key(id, key, err);
     if (rc == 0)
         rc = check_pair(id, certificate, key, err);
-    if (rc < 0) {
+    bool same = rc == 0 && is_current(id);
+    if (rc == 0)
+        summarise(id);
+    if (rc == 0 && !same)
+        rc = replace(id, err);
+    if (same) /* it may have expired since */
+        memcpy(current->summary, id->summary, sizeof id->summary);
+    if (rc < 0 || same)
         identity_close(id);
-        return rc;
-    }
-    summarise(id);
-    replace(id);
-    return 0;
+    return rc;
 }
 
 static int choose(gnutls_session_t session, const gnutls_datum_t *authorities, int n_authorities,
@@ -196,6 +225,14 @@ void *tls_callback(void)
 const char *tls_summary(void)
 {
     return current ? current->summary : "";
+}
+
+unsigned tls_n_kept(void)
+{
+    unsigned n = 0;
+    for (const struct identity *id = current ? current->before : NULL; id; id = id->before)
+        n++;
+    return n;
 }
 
 void tls_unload(void)

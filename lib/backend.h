@@ -59,6 +59,7 @@ struct backend_info {
     bool shares_pages;        /* a page may stand in several tables; else no prefix cache and no page ops */
     uint32_t default_step_ms; /* time budget of a step that suits this backend */
     struct kv_layout kv;
+    uint64_t weights_sum; /* of all that was read of the model's file: see model_hash() */
     const char *kv_order; /* names the order inside its tiles: pages go only between equal ones */
     uint64_t memory_used, memory_total; /* bytes; total 0 when it is the host's */
     uint64_t bandwidth;                 /* bytes/s of the device's memory as its driver says; 0: unknown */
@@ -82,8 +83,9 @@ struct backend_ops {
     bool has_exact; /* BACKEND_EXACT */
     /* -ENODEV: no such device here. */
     int (*open)(struct backend **out, const struct backend_config *cfg, struct error *err);
-    /* Packs the weights, takes KV cache and scratch, starts the decoder. -ENOMEM names what was wanted and
-     * what there is. */
+    /* Reads and packs the weights, takes KV cache and scratch, starts the decoder: nothing of the model's
+     * file is used afterwards. -ENOMEM names what was wanted and what there is; -EIO: the file cannot be
+     * read. */
     int (*load)(struct backend *be, const struct program *prog, const struct graph *graph, struct error *err);
     /* -EAGAIN: as many steps in flight as the ring holds. -EINVAL: an index out of range (nothing was done).
      */

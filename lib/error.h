@@ -7,7 +7,7 @@
  *   -ENOENT, -EACCES, -EISDIR  file missing or unreadable      -EBADMSG  file broken
  *   -ENOTSUP  file valid but not supported                     -ENODEV   no device or driver
  *   -ENOMEM   out of memory                                    -EINVAL   bad argument or configuration
- *   -EADDRINUSE  address taken                                 -EIO      decoder fault, driver */
+ *   -EADDRINUSE  address taken                                 -EIO      decoder fault, driver, file unreadable */
 #pragma once
 
 struct error {

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "items are read as they lie in the file");
@@ -22,6 +23,8 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "items are read as the
 #define MAX_DIMS          4
 #define DEFAULT_ALIGNMENT 32
 #define MAX_ALIGNMENT     (1u << 20)
+#define MAX_METADATA      ((size_t)256 << 20)     /* bytes: large vocabularies have 10 MB of it */
+#define READ_AHEAD        ((size_t)1 << 20)       /* bytes of metadata beyond what is needed */
 #define MIN_VALUE_SIZE    (8 + 1 + 4 + 1)         /* bytes in the file: key, type, the smallest scalar */
 #define MIN_TENSOR_SIZE   (8 + 1 + 4 + 8 + 4 + 8) /* name, number of dims, one dim, type, offset */
 
@@ -34,9 +37,13 @@ struct index {
 
 struct gguf {
     char *path;
-    const uint8_t *bytes;
-    size_t size;
-    bool mapped;
+    int fd;               /* -1: the file lies in memory, or was released */
+    const uint8_t *bytes; /* the first n_read of the file */
+    size_t size, n_read;
+    uint8_t
+        *reserved; /* addresses that `bytes` grows into without moving; NULL: the bytes are the caller's */
+    size_t n_reserved;
+    struct timespec changed; /* the file's time of change when it was opened */
     uint32_t version;
     uint32_t alignment;
     struct gguf_value *values;
@@ -50,7 +57,7 @@ struct gguf {
 
 /* Where we are in the file, and which value or tensor an error is about. */
 struct reader {
-    const struct gguf *g;
+    struct gguf *g;
     size_t pos;
     const char *kind; /* "key" or "tensor"; NULL in the header */
     uint64_t number;
@@ -165,16 +172,59 @@ static size_t left(const struct reader *r)
     return r->g->size - r->pos;
 }
 
+/* Bytes [at, at + n) of the file. */
+static int read_at(const struct gguf *g, uint64_t at, void *out, size_t n, struct error *err)
+{
+    const char *path = short_path(g->path);
+    for (size_t done = 0; done < n;) {
+        ssize_t got = pread(g->fd, (char *)out + done, n - done, (off_t)(at + done));
+        if (got < 0 && errno != EINTR)
+            return error_set(err, -EIO, "%s: cannot be read at byte %" PRIu64 ": %s", path, at + done,
+                             strerror(errno));
+        if (got == 0)
+            return error_set(err, -EIO,
+                             "%s: was cut short while it was read: it had %zu bytes and ends at %" PRIu64,
+                             path, g->size, at + done);
+        done += got > 0 ? (size_t)got : 0;
+    }
+    return 0;
+}
+
 static int cut_off(const struct reader *r, const char *what, uint64_t need)
 {
     return fail(r, -EBADMSG, "cut off: %s takes %" PRIu64 " bytes at offset %zu, the file has %zu", what,
                 need, r->pos, r->g->size);
 }
 
+/* Reads on from n_read to `to`, for which there are addresses. */
+static int read_metadata(struct gguf *g, size_t to, struct error *err)
+{
+    if (mprotect(g->reserved, to, PROT_READ | PROT_WRITE) < 0)
+        return error_set(err, -ENOMEM, "%s: out of memory", short_path(g->path));
+    int rc = read_at(g, g->n_read, g->reserved + g->n_read, to - g->n_read, err);
+    if (rc == 0)
+        g->n_read = to;
+    return rc;
+}
+
+/* The next n bytes, which the file has, are in memory afterwards. */
+static int need(struct reader *r, size_t n)
+{
+    size_t end = r->pos + n, ahead = end + READ_AHEAD, most = r->g->n_reserved;
+    if (end <= r->g->n_read)
+        return 0;
+    if (end > most)
+        return fail(r, -ENOTSUP, "metadata of more than %zu MiB is not supported", MAX_METADATA >> 20);
+    return read_metadata(r->g, ahead < most ? ahead : most, r->err);
+}
+
 static int take(struct reader *r, void *out, size_t n, const char *what)
 {
     if (n > left(r))
         return cut_off(r, what, n);
+    int rc = need(r, n);
+    if (rc < 0)
+        return rc;
     memcpy(out, r->g->bytes + r->pos, n);
     r->pos += n;
     return 0;
@@ -198,6 +248,8 @@ static int take_str(struct reader *r, struct gguf_str *out, const char *what)
         return rc;
     if (len > left(r))
         return cut_off(r, what, len);
+    if ((rc = need(r, len)) < 0)
+        return rc;
     *out = (struct gguf_str){(const char *)r->g->bytes + r->pos, len};
     r->pos += len;
     return 0;
@@ -253,6 +305,9 @@ static int read_numbers(struct reader *r, uint32_t type, uint64_t n)
                     " items of type %s, the rest of the file has %zu bytes",
                     n, type_names[type], left(r));
     size_t size = n * type_sizes[type];
+    int rc = need(r, size);
+    if (rc < 0)
+        return rc;
     for (size_t i = 0; type == GGUF_BOOL && i < size; i++) {
         if (r->g->bytes[r->pos + i] > 1)
             return fail(r, -EBADMSG, "a bool is 0 or 1, this one is %d", r->g->bytes[r->pos + i]);
@@ -434,8 +489,7 @@ static int place_tensors(struct reader *r, struct gguf *g, struct extent *extent
         if (i > 0 && extents[i - 1].offset + extents[i - 1].size > e->offset)
             return fail(r, -EBADMSG, "overlaps tensor '%s' at data offset %" PRIu64,
                         g->tensors[e[-1].tensor].name, e->offset);
-        if (t->size)
-            t->data = g->bytes + start + e->offset;
+        t->offset = start + e->offset;
     }
     return 0;
 }
@@ -530,92 +584,129 @@ static int read_file(struct gguf *g, struct error *err)
     return read_tensor_table(&r, g, n_tensors);
 }
 
-static int map_file(struct gguf *g, struct error *err)
+/* Addresses for as much metadata as there may be; memory comes with read_metadata(). */
+static int reserve(struct gguf *g, struct error *err)
 {
-    const char *path = short_path(g->path);
-    /* O_NONBLOCK: a FIFO must not hang the start; it is refused below. */
-    int fd = open(g->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    struct stat st;
-    if (fd < 0 || fstat(fd, &st) < 0) {
-        int rc = error_set(err, -errno, "%s: cannot open: %s", path, strerror(errno));
-        if (fd >= 0)
-            close(fd);
-        return rc;
-    }
-    int rc = 0;
-    if (S_ISDIR(st.st_mode))
-        rc = error_set(err, -EISDIR, "%s: is a directory, expected a GGUF file", path);
-    else if (!S_ISREG(st.st_mode))
-        rc = error_set(err, -EINVAL, "%s: is not a regular file", path);
-    g->size = rc == 0 ? (size_t)st.st_size : 0;
-    if (g->size > 0) {
-        void *bytes = mmap(NULL, g->size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (bytes == MAP_FAILED)
-            rc = error_set(err, -errno, "%s: cannot map %zu bytes: %s", path, g->size, strerror(errno));
-        else
-            g->bytes = bytes;
-    }
-    g->mapped = g->bytes != NULL;
-    close(fd);
-    return rc;
+    size_t most = g->size < MAX_METADATA ? g->size : MAX_METADATA;
+    void *p = mmap(NULL, most, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        return error_set(err, -ENOMEM, "%s: out of memory", short_path(g->path));
+    g->bytes = g->reserved = p;
+    g->n_reserved = most;
+    return 0;
 }
 
-/* `bytes` NULL with `map`: map the file at `path`. */
-static int open_any(struct gguf **out, const char *path, bool map, const void *bytes, size_t size,
-                    struct error *err)
+static int open_file(struct gguf *g, struct error *err)
+{
+    const char *path = short_path(g->path);
+    struct stat st;
+    /* O_NONBLOCK: a FIFO must not hang the start; it is refused below. */
+    g->fd = open(g->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (g->fd < 0 || fstat(g->fd, &st) < 0)
+        return error_set(err, -errno, "%s: cannot open: %s", path, strerror(errno));
+    if (S_ISDIR(st.st_mode))
+        return error_set(err, -EISDIR, "%s: is a directory, expected a GGUF file", path);
+    if (!S_ISREG(st.st_mode))
+        return error_set(err, -EINVAL, "%s: is not a regular file", path);
+    g->size = (size_t)st.st_size;
+    g->changed = st.st_mtim;
+    return g->size ? reserve(g, err) : 0;
+}
+
+/* What was reserved for more metadata than there is. */
+static void trim(struct gguf *g)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), used = (g->n_read + page - 1) / page * page;
+    if (used < g->n_reserved) {
+        munmap(g->reserved + used, g->n_reserved - used);
+        g->n_reserved = used;
+    }
+}
+
+/* `bytes` NULL: the file at `path`. */
+static int open_any(struct gguf **out, const char *path, const void *bytes, size_t size, struct error *err)
 {
     struct gguf *g = calloc(1, sizeof *g);
     if (!g || !(g->path = strdup(path))) {
         free(g);
         return error_set(err, -ENOMEM, "%s: out of memory", short_path(path));
     }
+    g->fd = -1;
     g->bytes = bytes;
-    g->size = size;
-    int rc = map ? map_file(g, err) : 0;
+    g->size = g->n_read = size;
+    int rc = bytes ? 0 : open_file(g, err);
     if (rc == 0)
         rc = read_file(g, err);
     if (rc < 0) {
         gguf_close(g);
         return rc;
     }
+    trim(g);
     *out = g;
     return 0;
 }
 
 int gguf_open(struct gguf **out, const char *path, struct error *err)
 {
-    return open_any(out, path, true, NULL, 0, err);
+    return open_any(out, path, NULL, 0, err);
 }
 
 int gguf_open_memory(struct gguf **out, const char *path, const void *bytes, size_t size, struct error *err)
 {
-    return open_any(out, path, false, bytes, size, err);
+    return open_any(out, path, bytes ? bytes : "", size, err);
+}
+
+void gguf_release(struct gguf *g)
+{
+    if (g->fd >= 0)
+        close(g->fd);
+    if (g->reserved)
+        munmap(g->reserved, g->n_reserved);
+    free(g->value_index.slots);
+    free(g->values);
+    g->fd = -1;
+    g->bytes = g->reserved = NULL;
+    g->n_read = g->n_reserved = g->n_values = 0;
+    g->value_index.slots = NULL;
+    g->values = NULL;
 }
 
 void gguf_close(struct gguf *g)
 {
     if (!g)
         return;
-    if (g->mapped)
-        munmap((void *)(uintptr_t)g->bytes, g->size);
-    free(g->value_index.slots);
+    gguf_release(g);
     free(g->tensor_index.slots);
-    free(g->values);
     free(g->tensors);
     free(g->names);
     free(g->path);
     free(g);
 }
 
-void gguf_drop_pages(const struct gguf *g, const struct gguf_tensor *t)
+int gguf_read(const struct gguf *g, const struct gguf_tensor *t, size_t at, void *out, size_t n,
+              struct error *err)
 {
-    if (!g->mapped || !t->data)
-        return;
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t from = ((uintptr_t)t->data + page - 1) / page * page; /* whole pages: neighbours keep theirs */
-    uintptr_t to = ((uintptr_t)t->data + t->size) / page * page;
-    if (from < to)
-        (void)madvise((void *)from, to - from, MADV_DONTNEED); /* advice: failing costs memory only */
+    struct error why = {0};
+    assert(g->bytes && at <= t->size && n <= t->size - at);
+    if (g->fd < 0) {
+        memcpy(out, g->bytes + t->offset + at, n);
+        return 0;
+    }
+    int rc = read_at(g, t->offset + at, out, n, &why);
+    return rc < 0 ? error_set(err, rc, "%s (tensor %s)", why.text, t->name) : 0;
+}
+
+int gguf_check_unchanged(const struct gguf *g, struct error *err)
+{
+    struct stat st;
+    if (g->fd < 0)
+        return 0;
+    if (fstat(g->fd, &st) < 0)
+        return error_set(err, -EIO, "%s: %s", short_path(g->path), strerror(errno));
+    if ((size_t)st.st_size == g->size && st.st_mtim.tv_sec == g->changed.tv_sec &&
+        st.st_mtim.tv_nsec == g->changed.tv_nsec)
+        return 0;
+    return error_set(err, -EIO, "%s: was changed while it was read", short_path(g->path));
 }
 
 /* ---- what it holds ---- */
@@ -659,6 +750,8 @@ const struct gguf_tensor *gguf_tensor_at(const struct gguf *g, size_t i)
 
 const struct gguf_value *gguf_find(const struct gguf *g, const char *key)
 {
+    if (g->n_values == 0)
+        return NULL;
     uint32_t slot = *index_slot(&g->value_index, g, (struct gguf_str){key, strlen(key)}, value_name);
     return slot ? &g->values[slot - 1] : NULL;
 }

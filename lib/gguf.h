@@ -1,8 +1,10 @@
-/* gguf.h - a GGUF file (v2, v3), mapped read-only and checked.
+/* gguf.h - a GGUF file (v2, v3), read and checked.
  * Everything that comes out of gguf_open() has been checked against the file's size: lengths, counts,
  * offsets, types, alignment, overflow, overlap; a broken file is an error that names file and tensor or key,
- * and what was expected. Split files are refused with words. Thread: immutable after open; any thread may
- * read. Memory: pointers stay valid until gguf_close(). */
+ * and what was expected. Split files are refused with words. Nothing is mapped: a file that is cut short, is
+ * replaced in place or cannot be read any longer is an error of the call that reads, never a signal.
+ * Thread: immutable after open until gguf_release(); any thread may read. Memory: the metadata is held,
+ * tensors are not; pointers stay valid until gguf_release() or gguf_close(). */
 #pragma once
 #include "error.h"
 
@@ -28,7 +30,7 @@ enum gguf_type {
 
 struct gguf; /* opaque: the fields are in gguf.c */
 
-struct gguf_str { /* not NUL-terminated; bytes lie in the mapping */
+struct gguf_str { /* not NUL-terminated; bytes belong to the struct gguf */
     const char *s;
     size_t len;
 };
@@ -46,14 +48,14 @@ struct gguf_tensor {
     const char *name; /* NUL-terminated copy */
     uint32_t type;    /* enum quant_type number as in the file; may be one Hearth cannot compute with */
     uint32_t n_dims;
-    uint64_t ne[4];   /* ne[0] varies fastest: a weight matrix [rows, cols] has ne = {cols, rows}; absent dims
-                         are 1 */
-    const void *data; /* in the mapping, aligned as the file says; NULL when the type's size is unknown */
-    size_t size;      /* bytes */
+    uint64_t ne[4];  /* ne[0] varies fastest: a weight matrix [rows, cols] has ne = {cols, rows}; absent dims
+                        are 1 */
+    uint64_t offset; /* of its bytes in the file, aligned as the file says */
+    size_t size;     /* bytes; 0: of a type whose size is not known */
 };
 
-/* -EBADMSG: broken; -ENOTSUP: version 1, big-endian, split or with nested arrays; -EISDIR, or what open(2)
- * says. */
+/* -EBADMSG: broken; -ENOTSUP: version 1, big-endian, split, with nested arrays or with very much metadata;
+ * -EIO: it cannot be read to its end; -EISDIR, or what open(2) says. */
 int gguf_open(struct gguf **out, const char *path, struct error *err);
 
 /* The same for a file that lies in memory, which stays the caller's and must outlive `out`; `path` is what
@@ -93,6 +95,15 @@ uint32_t gguf_item_u32(const struct gguf_value *array, size_t i);
 int32_t gguf_item_i32(const struct gguf_value *array, size_t i);
 float gguf_item_f32(const struct gguf_value *array, size_t i);
 
-/* Tells the kernel that a tensor's pages of the mapping are not needed any more (its packed copy exists).
- * Reading them again stays legal and costs a page fault. */
-void gguf_drop_pages(const struct gguf *g, const struct gguf_tensor *t);
+/* Bytes [at, at + n) of a tensor, which has them, into `out`. -EIO: they cannot be read, or the file has
+ * become shorter; the words name file and tensor. */
+int gguf_read(const struct gguf *g, const struct gguf_tensor *t, size_t at, void *out, size_t n,
+              struct error *err);
+
+/* After the last gguf_read(): -EIO when the file is not the one that was opened any longer (its size or its
+ * time of change), so that what was read may be parts of two. A file renamed over it does not count. */
+int gguf_check_unchanged(const struct gguf *g, struct error *err);
+
+/* Closes the file and frees the metadata. From here on there are no values, and gguf_read() is not called;
+ * path, sizes and tensors stay. No other thread uses g meanwhile. */
+void gguf_release(struct gguf *g);

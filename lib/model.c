@@ -17,6 +17,7 @@ struct model {
     struct model_config config;
     uint32_t n_weights;
     struct weight *weights; /* weight i is tensor i of the file */
+    float *rope_factors;    /* what config.rope_factors points to */
 };
 
 static const struct arch *const archs[] = {&arch_llama, &arch_qwen2, &arch_qwen3};
@@ -34,8 +35,8 @@ const char *arch_names(void)
     return "llama, qwen2, qwen3";
 }
 
-/* Text of the file for people: whole characters as far as they fit; control characters and what is no UTF-8
- * become '?'. */
+/* Text of the file for people: whole characters as far as they fit; what a terminal obeys and what is no
+ * UTF-8 become '?'. */
 static void copy_text(char *out, size_t size, const char *s, size_t len)
 {
     size_t n = 0;
@@ -43,8 +44,7 @@ static void copy_text(char *out, size_t size, const char *s, size_t len)
         size_t good = utf8_char(s, len), bytes = good ? good : 1;
         if (n + bytes >= size)
             break;
-        uint32_t code = good ? utf8_code(s, good) : 0;
-        bool shown = code >= 0xa0 || (code >= 0x20 && code < 0x7f);
+        bool shown = good && !utf8_is_obeyed(utf8_code(s, good));
         memcpy(out + n, shown ? s : "?", shown ? bytes : 1);
         n += shown ? bytes : 1;
         s += bytes;
@@ -312,7 +312,6 @@ static int list_weights(struct model *m, struct error *err)
         struct weight *w = &m->weights[i];
         w->name = t->name;
         w->type = t->type;
-        w->data = t->data;
         w->size = t->size;
         m->config.n_params += t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
         if (t->ne[0] <= UINT32_MAX && t->ne[1] <= UINT32_MAX && t->ne[2] == 1 && t->ne[3] == 1) {
@@ -341,9 +340,6 @@ static int check_type(const struct model *m, const struct weight *w, struct erro
     if (w->n == 1 && w->type != QUANT_F32)
         return error_set(err, -ENOTSUP, "%s: tensor %s is a vector of type %s, only F32 is supported", path,
                          w->name, t->name);
-    if (w->n == 1 && (uintptr_t)w->data % sizeof(float))
-        return error_set(err, -EBADMSG, "%s: tensor %s does not lie at a multiple of %zu bytes", path,
-                         w->name, sizeof(float));
     if (w->n > 1 && (w->k % t->block || w->k % 32))
         return error_set(err, -ENOTSUP, "%s: rows of tensor %s have %u values, no multiple of %u (%s)", path,
                          w->name, w->k, t->block > 32 ? t->block : 32, t->name);
@@ -379,6 +375,25 @@ int model_want(const struct model *m, uint32_t *out, struct model_want want, str
     return 0;
 }
 
+static int read_rope_factors(struct model *m, struct error *err)
+{
+    struct model_config *c = &m->config;
+    uint32_t factors, n = c->rope_dim / 2;
+    int rc = model_want(m, &factors, (struct model_want){1, n, true}, err, "rope_freqs.weight");
+    if (rc < 0 || factors == MODEL_NO_WEIGHT)
+        return rc;
+    m->rope_factors = malloc(n * sizeof *m->rope_factors);
+    if (!m->rope_factors)
+        return error_set(err, -ENOMEM, "%s: no memory for rope_freqs.weight", gguf_path(m->gguf));
+    rc = model_read_weight(m, factors, 0, m->rope_factors, n * sizeof *m->rope_factors, err);
+    for (uint32_t i = 0; i < n && rc == 0; i++)
+        if (!isfinite(m->rope_factors[i]) || m->rope_factors[i] <= 0)
+            rc = error_set(err, -EBADMSG, "%s: rope_freqs.weight[%u] is %g, expected a positive number",
+                           gguf_path(m->gguf), i, (double)m->rope_factors[i]);
+    c->rope_factors = m->rope_factors;
+    return rc;
+}
+
 /* The vocabulary's size stands in no required key: it is the number of rows of the embedding. */
 static int read_vocab(struct model *m, struct error *err)
 {
@@ -391,16 +406,7 @@ static int read_vocab(struct model *m, struct error *err)
         return error_set(err, -EBADMSG, "%s: tensor token_embd.weight has %u rows, expected 2 to %u",
                          gguf_path(m->gguf), c->n_vocab, 1u << 24);
     c->tied = model_find_weight(m, "output.weight") == MODEL_NO_WEIGHT;
-    uint32_t factors;
-    int rc = model_want(m, &factors, (struct model_want){1, c->rope_dim / 2, true}, err, "rope_freqs.weight");
-    if (rc < 0 || factors == MODEL_NO_WEIGHT)
-        return rc;
-    c->rope_factors = m->weights[factors].data;
-    for (uint32_t i = 0; i < c->rope_dim / 2; i++)
-        if (!isfinite(c->rope_factors[i]) || c->rope_factors[i] <= 0)
-            return error_set(err, -EBADMSG, "%s: rope_freqs.weight[%u] is %g, expected a positive number",
-                             gguf_path(m->gguf), i, (double)c->rope_factors[i]);
-    return 0;
+    return read_rope_factors(m, err);
 }
 
 static int find_arch(struct model *m, struct error *err)
@@ -461,7 +467,13 @@ void model_close(struct model *m)
         return;
     gguf_close(m->gguf);
     free(m->weights);
+    free(m->rope_factors);
     free(m);
+}
+
+void model_release(struct model *m)
+{
+    gguf_release(m->gguf);
 }
 
 const struct model_config *model_config(const struct model *m)
@@ -489,6 +501,12 @@ const struct weight *model_weight(const struct model *m, uint32_t index)
     return index < m->n_weights ? &m->weights[index] : NULL;
 }
 
+int model_read_weight(const struct model *m, uint32_t index, size_t at, void *out, size_t n,
+                      struct error *err)
+{
+    return gguf_read(m->gguf, gguf_tensor_at(m->gguf, index), at, out, n, err);
+}
+
 /* One round per 8 bytes: multiply by an odd constant (2^64 / golden ratio) and fold the high bits down. */
 static uint64_t mix(uint64_t h, uint64_t word)
 {
@@ -510,20 +528,9 @@ static uint64_t mix_bytes(uint64_t h, const void *data, size_t n)
     return mix(h, word);
 }
 
-/* Small data whole; of large data the first and last 4 KB and 64 bytes from each of 64 even strides. */
-static uint64_t mix_sampled(uint64_t h, const uint8_t *data, size_t n)
+uint64_t model_hash(const struct model *m, uint64_t weights_sum)
 {
-    if (n <= 65536)
-        return mix_bytes(h, data, n);
-    h = mix_bytes(h, data, 4096);
-    for (size_t i = 1; i < 64; i++)
-        h = mix_bytes(h, data + n / 64 * i, 64);
-    return mix_bytes(h, data + n - 4096, 4096);
-}
-
-uint64_t model_hash(const struct model *m, void (*tick)(void *context), void *context)
-{
-    uint64_t h = 0x68656172746831u;
+    uint64_t h = 0x68656172746832u;
     for (size_t i = 0; i < gguf_n_values(m->gguf); i++) {
         const struct gguf_value *v = gguf_value_at(m->gguf, i);
         h = mix_bytes(h, v->key.s, v->key.len);
@@ -535,10 +542,8 @@ uint64_t model_hash(const struct model *m, void (*tick)(void *context), void *co
         h = mix_bytes(h, t->name, strlen(t->name));
         h = mix_bytes(h, t->ne, sizeof t->ne);
         h = mix(h, t->type);
-        if (t->data)
-            h = mix_sampled(h, t->data, t->size);
-        if (tick)
-            tick(context);
     }
-    return h;
+    if (m->rope_factors)
+        h = mix_bytes(h, m->rope_factors, m->config.rope_dim / 2 * sizeof *m->rope_factors);
+    return mix(h, weights_sum);
 }

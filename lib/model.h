@@ -1,8 +1,8 @@
 /* model.h - a GGUF file understood as a transformer: its numbers and its weights, checked.
  * Which tensors a model has, and how they are joined, is the business of one file per architecture
- * (arch_*.c), found by the file's general.architecture through `struct arch`. Nothing is copied: weights
- * point into the mapping. Thread: immutable after open. Memory: the model keeps the GGUF mapped; close it
- * after everything that points into it. */
+ * (arch_*.c), found by the file's general.architecture through `struct arch`. Weights stay in the file until
+ * somebody reads them. Thread: immutable after open until model_release(). Memory: the model holds the file's
+ * metadata and has it open; close it after everything that points into it. */
 #pragma once
 #include "error.h"
 #include "gguf.h"
@@ -25,7 +25,6 @@ struct weight {
     const char *name; /* "blk.3.attn_q.weight" */
     uint32_t type;    /* enum quant_type */
     uint32_t n, k;
-    const void *data;
     size_t size; /* bytes in the file */
 };
 
@@ -67,6 +66,8 @@ const char *arch_names(void);
 /* Opens, checks and names everything a model needs. -ENOTSUP for an architecture, weight type or RoPE scaling
  * kind that is not supported (the words name it); -EBADMSG for what contradicts itself. */
 int model_open(struct model **out, const char *path, struct error *err);
+/* Nothing of the file is read any more: see gguf_release(). */
+void model_release(struct model *m);
 void model_close(struct model *m); /* NULL is fine */
 
 const struct model_config *model_config(const struct model *m);
@@ -75,6 +76,9 @@ const struct arch *model_arch(const struct model *m);
 uint32_t model_n_weights(const struct model *m);
 const struct weight *model_weight(const struct model *m, uint32_t index);
 uint32_t model_find_weight(const struct model *m, const char *name); /* or MODEL_NO_WEIGHT */
+/* Bytes [at, at + n) of a weight into `out`; any thread. Errors of gguf_read(). */
+int model_read_weight(const struct model *m, uint32_t index, size_t at, void *out, size_t n,
+                      struct error *err);
 
 /* For builders: the index of a weight that must exist with this shape [n, k] (a vector: n = 1), into *out.
  * `optional`: absent is fine and gives MODEL_NO_WEIGHT. Name is printf-like. */
@@ -85,9 +89,10 @@ struct model_want {
 int model_want(const struct model *m, uint32_t *out, struct model_want want, struct error *err,
                const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 
-/* 64-bit hash of the file's metadata and tensor data (sampled where large): part of the system fingerprint.
- * It reads all over the file, which a slow disk feels: `tick` (may be NULL) is called after every tensor. */
-uint64_t model_hash(const struct model *m, void (*tick)(void *context), void *context);
+/* 64-bit hash of all that a model's arithmetic depends on: metadata, shapes, and the bytes of every weight
+ * that is used, whose sum (weight_reader.h) the backend has found while it read them. Before model_release().
+ */
+uint64_t model_hash(const struct model *m, uint64_t weights_sum);
 
 /* Cosine and sine of every position and pair: out[(pos * rope_dim/2 + i) * 2 + {0,1}], computed in double
  * without the C library's functions: the same bits on every machine (rope_table.c). */

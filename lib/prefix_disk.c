@@ -321,6 +321,8 @@ static int scan(struct prefix_disk *d, struct error *err)
     return 0;
 }
 
+/* Names alone tell who can list them, or guess one, that a prompt was asked for: they are hashes of its
+ * tokens, without salt where there are no API keys. */
 static int open_dir(struct prefix_disk *d, struct error *err)
 {
     struct stat st;
@@ -329,8 +331,11 @@ static int open_dir(struct prefix_disk *d, struct error *err)
     d->dir = open(d->cfg.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (d->dir < 0 || fstat(d->dir, &st) < 0)
         return error_set(err, -errno, "%s: %s", d->cfg.dir, strerror(errno));
-    if (st.st_uid != geteuid() || (st.st_mode & 022))
-        return error_set(err, -EPERM, "%s: others can write there", d->cfg.dir);
+    if (st.st_uid != geteuid())
+        return error_set(err, -EPERM, "%s: it belongs to user %u", d->cfg.dir, (unsigned)st.st_uid);
+    if (st.st_mode & 077)
+        return error_set(err, -EPERM, "%s: mode %04o lets others in (chmod 700)", d->cfg.dir,
+                         st.st_mode & 07777);
     return 0;
 }
 

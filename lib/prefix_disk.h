@@ -28,7 +28,7 @@
 struct prefix_disk;
 
 struct prefix_disk_config {
-    const char *dir; /* made, if its parent is there; private to this user */
+    const char *dir; /* made 0700, if its parent is there; one that others may enter is refused */
     uint64_t budget; /* bytes of all pages together */
     /* What the bytes depend on. */
     uint64_t model;    /* model_hash() */
@@ -55,7 +55,7 @@ struct prefix_job {
     struct prefix_job *next;
 };
 
-/* -EACCES, -EPERM ...: the directory cannot be used. */
+/* -EACCES, -EPERM ...: the directory cannot be used, or is not this user's alone. */
 int prefix_disk_open(struct prefix_disk **out, const struct prefix_disk_config *cfg, struct error *err);
 void prefix_disk_close(struct prefix_disk *d); /* NULL is fine; nobody is attached */
 

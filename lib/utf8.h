@@ -2,6 +2,7 @@
  * Well-formed as Unicode table 3-7 has it: no surrogates, nothing above U+10FFFF, no over-long form. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,3 +17,7 @@ size_t utf8_invalid(const char *s, size_t n);
 
 /* The code point of the well-formed character of `len` bytes at s. */
 uint32_t utf8_code(const char *s, size_t len);
+
+/* Characters that a terminal or a reader of lines obeys instead of showing them: control characters (C0, DEL,
+ * C1), line and paragraph separators, marks and overrides of the direction of writing. */
+bool utf8_is_obeyed(uint32_t code);

@@ -324,6 +324,7 @@ static void cpu_info(const struct backend *be, struct backend_info *out)
         .default_step_ms = 50,
         .kv = d->attend.kv,
         .kv_order = ATTEND_KV_ORDER,
+        .weights_sum = d->exact ? exact_weights_sum(d->exact) : d->weights.sum,
         .memory_used = d->weights.block.size + scratch + (d->ahead ? ahead_taken(d->ahead) : 0),
         .scratch_bytes = scratch,
         .launches = d->cfg.eager ? 0 : 1, /* of the team; node by node the executor counts */

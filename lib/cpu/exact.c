@@ -1,5 +1,8 @@
 #include "exact.h"
+#include "memory.h"
 #include "quant.h"
+#include "weight_reader.h"
+#include "weight_use.h"
 
 #include <errno.h>
 #include <math.h>
@@ -20,9 +23,11 @@ struct exact {
     const struct model_config *c;
     uint32_t n_slots, n_ctx, kv_width;
     struct slot_cache *slots;
-    float *rope;             /* [n_ctx][rope_dim / 2][cos, sin] */
-    float *row;              /* one dequantised weight row */
-    float **kept;            /* per weight, when all fit in KEEP_BYTES; else NULL */
+    float *rope;    /* [n_ctx][rope_dim / 2][cos, sin] */
+    float *row;     /* one dequantised weight row */
+    bool keeps;     /* weights are kept as floats, else as the file has them */
+    void **weights; /* per weight that is used; vectors are floats either way */
+    uint64_t weights_sum;
     float **values;          /* per node: [rows][width] while somebody will still read it */
     uint32_t *last_use;      /* per node: the last node that reads it */
     const struct step *step; /* until its last dispatch */
@@ -35,19 +40,52 @@ struct exact {
 /* The largest matrix row, and whether keeping every matrix of the graph as f32 is cheap. */
 static int plan_weights(struct exact *x, struct error *err)
 {
-    size_t total = 0, widest = 1;
+    size_t total = 0, bytes = 0, widest = 1;
     uint32_t n_weights = model_n_weights(x->g->model);
     for (uint32_t i = 0; i < n_weights; i++) {
         const struct weight *w = model_weight(x->g->model, i);
         total += (size_t)w->n * w->k * sizeof(float);
+        bytes += w->size;
         widest = w->k > widest ? w->k : widest;
     }
+    x->keeps = total <= KEEP_BYTES;
+    if (!x->keeps && bytes > memory_available())
+        return error_set(err, -ENOMEM, "%s needs %zu MiB for its weights, %llu are available",
+                         gguf_path(model_gguf(x->g->model)), bytes >> 20,
+                         (unsigned long long)(memory_available() >> 20));
     x->row = malloc(widest * sizeof *x->row);
-    if (total <= KEEP_BYTES)
-        x->kept = calloc(n_weights, sizeof *x->kept);
-    if (!x->row || (total <= KEEP_BYTES && !x->kept))
+    x->weights = calloc(n_weights, sizeof *x->weights);
+    if (!x->row || !x->weights)
         return error_set(err, -ENOMEM, "exact: no memory for a weight row of %zu values", widest);
     return 0;
+}
+
+/* The file's bytes of a weight, or their values. */
+static int take_weight(struct exact *x, struct weight_reader *r, uint32_t index, struct error *err)
+{
+    const struct weight *w = model_weight(x->g->model, index);
+    void *bytes = malloc(w->size), *values = x->keeps ? malloc((size_t)w->n * w->k * sizeof(float)) : bytes;
+    int rc = bytes && values ? 0 : error_set(err, -ENOMEM, "exact: no memory for %s", w->name);
+    bool read = rc == 0 && weight_reader_groups(r, index, 0, weight_groups(x->g->model, index), bytes);
+    if (read && x->keeps)
+        quant_dequantise(w->type, bytes, values, (size_t)w->n * w->k);
+    x->weights[index] = values;
+    if (x->keeps)
+        free(bytes);
+    return rc;
+}
+
+static int take_weights(struct exact *x, struct error *err)
+{
+    struct weight_reader r;
+    uint8_t *uses = weight_uses(x->g);
+    int rc = uses ? 0 : error_set(err, -ENOMEM, "exact: out of memory");
+    weight_reader_open(&r, x->g->model);
+    for (uint32_t i = 0; i < model_n_weights(x->g->model) && rc == 0; i++)
+        if (uses[i] != WEIGHT_UNUSED)
+            rc = take_weight(x, &r, i, err);
+    free(uses);
+    return rc < 0 ? rc : weight_reader_close(&r, &x->weights_sum, err);
 }
 
 static int plan_nodes(struct exact *x, struct error *err)
@@ -90,6 +128,8 @@ int exact_open(struct exact **out, const struct graph *g, uint32_t n_slots, uint
         rc = plan_weights(x, err);
     if (rc == 0)
         rc = plan_nodes(x, err);
+    if (rc == 0)
+        rc = take_weights(x, err);
     if (rc < 0) {
         exact_close(x);
         return rc;
@@ -109,12 +149,12 @@ void exact_close(struct exact *x)
         free(x->slots[i].kv);
     for (uint32_t i = 0; x->values && i < x->g->n_nodes; i++)
         free(x->values[i]);
-    for (uint32_t i = 0; x->kept && i < model_n_weights(x->g->model); i++)
-        free(x->kept[i]);
+    for (uint32_t i = 0; x->weights && i < model_n_weights(x->g->model); i++)
+        free(x->weights[i]);
     free(x->slots);
     free(x->rope);
     free(x->row);
-    free(x->kept);
+    free(x->weights);
     free(x->values);
     free(x->last_use);
     free(x);
@@ -214,25 +254,16 @@ static float *output_row(const struct exact *x, uint32_t node, uint32_t i)
 static const float *weight_row(struct exact *x, uint32_t index, uint32_t row)
 {
     const struct weight *w = model_weight(x->g->model, index);
-    size_t row_size = quant_size(w->type, w->k);
-    if (!x->kept) {
-        quant_dequantise(w->type, (const uint8_t *)w->data + row * row_size, x->row, w->k);
-        return x->row;
-    }
-    if (!x->kept[index]) {
-        x->kept[index] = malloc((size_t)w->n * w->k * sizeof(float));
-        if (!x->kept[index])
-            return NULL;
-        for (uint32_t r = 0; r < w->n; r++)
-            quant_dequantise(w->type, (const uint8_t *)w->data + r * row_size,
-                             x->kept[index] + (size_t)r * w->k, w->k);
-    }
-    return x->kept[index] + (size_t)row * w->k;
+    if (x->keeps)
+        return (const float *)x->weights[index] + (size_t)row * w->k;
+    quant_dequantise(w->type, (const uint8_t *)x->weights[index] + row * quant_size(w->type, w->k), x->row,
+                     w->k);
+    return x->row;
 }
 
 static const float *vector(const struct exact *x, uint32_t index)
 {
-    return index == MODEL_NO_WEIGHT ? NULL : model_weight(x->g->model, index)->data;
+    return index == MODEL_NO_WEIGHT ? NULL : x->weights[index];
 }
 
 static double dot(const float *a, const float *b, uint32_t n)
@@ -243,31 +274,25 @@ static double dot(const float *a, const float *b, uint32_t n)
     return sum;
 }
 
-static int run_embed(struct exact *x, uint32_t node)
+static void run_embed(struct exact *x, uint32_t node)
 {
     const struct graph_node *n = &x->g->nodes[node];
     for (uint32_t i = 0; i < rows_of(x, n); i++) {
         const float *w = weight_row(x, n->weight, (uint32_t)x->tokens[i]);
-        if (!w)
-            return -ENOMEM;
         memcpy(output_row(x, node, i), w, n->width * sizeof *w);
     }
-    return 0;
 }
 
-static int run_mul_mat(struct exact *x, uint32_t node)
+static void run_mul_mat(struct exact *x, uint32_t node)
 {
     const struct graph_node *n = &x->g->nodes[node];
     const float *bias = vector(x, n->bias);
     for (uint32_t o = 0; o < n->width; o++) { /* a weight row is dequantised once for all rows of the step */
         const float *w = weight_row(x, n->weight, o);
-        if (!w)
-            return -ENOMEM;
         for (uint32_t i = 0; i < rows_of(x, n); i++)
             output_row(x, node, i)[o] =
                 (float)(dot(w, input_row(x, n, 0, i), n->k) + (bias ? (double)bias[o] : 0.0));
     }
-    return 0;
 }
 
 static void rms_norm(const struct exact *x, const struct graph_node *n, uint32_t i, float *out)
@@ -383,10 +408,10 @@ static void argmax(struct exact *x, const struct graph_node *n, uint32_t i, floa
 static int run_node(struct exact *x, uint32_t node)
 {
     const struct graph_node *n = &x->g->nodes[node];
-    if (n->op == GRAPH_EMBED)
-        return run_embed(x, node);
-    if (n->op == GRAPH_MUL_MAT)
-        return run_mul_mat(x, node);
+    if (n->op == GRAPH_EMBED || n->op == GRAPH_MUL_MAT) {
+        (n->op == GRAPH_EMBED ? run_embed : run_mul_mat)(x, node);
+        return 0;
+    }
     for (uint32_t i = 0; n->op == GRAPH_COPY && i < rows_of(x, n); i++)
         copy(x, n, i, output_row(x, node, i));
     if (n->op == GRAPH_SOFT_MAX)
@@ -433,7 +458,7 @@ int exact_dispatch(struct exact *x, uint32_t node, struct error *err)
     x->values[node] = malloc((floats ? floats : 1) * sizeof(float));
     int rc = x->values[node] ? run_node(x, node) : -ENOMEM;
     if (rc < 0)
-        return error_set(err, rc, "exact: no memory for %zu values and their weights", floats);
+        return error_set(err, rc, "exact: no memory for %zu values", floats);
     for (uint32_t j = 0; j < graph_op_arity(n->op); j++)
         if (x->last_use[n->inputs[j]] == node) {
             free(x->values[n->inputs[j]]);
@@ -458,4 +483,9 @@ void exact_sampled(struct exact *x, uint32_t slot, int32_t token)
 {
     if (slot < x->n_slots)
         x->slots[slot].sampled = token;
+}
+
+uint64_t exact_weights_sum(const struct exact *x)
+{
+    return x->weights_sum;
 }

@@ -4,10 +4,9 @@
  * and layer, without pages. So a step's table edits mean nothing here, one with page_ops is refused, and a
  * sequence must have come through its slot from position 0: backend_info says that pages are not shared, and
  * the engine keeps its prefix cache off. Thread: engine only. Memory: a slot's cache grows as positions come,
- * up to n_ctx; a node's rows live from its dispatch to its last reader's. Weights are dequantised row by row
- * when used, and kept as f32 when all of them together take less than 256 MB. Gains and biases, and the rows
- * of a larger model, are read from the mapped file in every step: it must stay whole as long as the oracle
- * runs. */
+ * up to n_ctx; a node's rows live from its dispatch to its last reader's. Weights are read in exact_open()
+ * and kept: as f32 when all of them together take at most 256 MB, else as the file has them, and then a row
+ * is dequantised whenever it is used. */
 #pragma once
 #include "error.h"
 #include "graph.h"
@@ -17,7 +16,7 @@
 
 struct exact;
 
-/* The graph has been validated and outlives the oracle. */
+/* The graph has been validated and outlives the oracle. -ENOMEM, -EIO (gguf_read()). */
 int exact_open(struct exact **out, const struct graph *g, uint32_t n_slots, uint32_t n_ctx,
                struct error *err);
 void exact_close(struct exact *x); /* NULL is fine */
@@ -39,3 +38,5 @@ int32_t exact_choice(const struct exact *x, uint32_t index);
 /* Says which token a slot sampled last, for rows that come as STEP_LAST_SAMPLED. Without it that is ARGMAX's
  * choice. */
 void exact_sampled(struct exact *x, uint32_t slot, int32_t token);
+
+uint64_t exact_weights_sum(const struct exact *x); /* see weight_reader.h */

@@ -25,9 +25,9 @@ struct matmul_matrix { /* a packed weight; what `kind` means is in matmul_pack.c
 /* Whether a weight of this type can be multiplied, and the bytes its pack takes; 0 with *err set when not (k
  * not a multiple of 32, unknown type). */
 size_t matmul_pack_size(uint32_t type, uint32_t n, uint32_t k, struct error *err);
-/* Packs groups [first, last) of a weight into out (the start of the whole pack); several threads may share
- * one matrix. */
-void matmul_pack(uint32_t type, uint32_t n, uint32_t k, const void *src, void *out, uint32_t first,
+/* Packs groups [first, last) of a weight, whose `rows` of the file these are, into out (the start of the
+ * whole pack); several threads may share one matrix. */
+void matmul_pack(uint32_t type, uint32_t n, uint32_t k, const void *rows, void *out, uint32_t first,
                  uint32_t last);
 void matmul_matrix_set(struct matmul_matrix *m, uint32_t type, uint32_t n, uint32_t k, const void *packed);
 /* Row `row` of a packed matrix as floats, the same bits as quant_dequantise() of the original: tied

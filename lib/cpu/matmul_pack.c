@@ -370,7 +370,8 @@ void matmul_matrix_set(struct matmul_matrix *m, uint32_t type, uint32_t n, uint3
     };
 }
 
-static void pack_integer(const struct matmul_matrix *m, const uint8_t *src, uint8_t *out, uint32_t super,
+/* `rows` are the group's. */
+static void pack_integer(const struct matmul_matrix *m, const uint8_t *rows, uint8_t *out, uint32_t super,
                          uint32_t group)
 {
     uint8_t *tile = out + (matmul_tile(m, group, super) - m->data);
@@ -381,7 +382,7 @@ static void pack_integer(const struct matmul_matrix *m, const uint8_t *src, uint
     size_t row_size = quant_size(m->type, m->k), offset = super * quant_size(m->type, ARITH_SUPER);
     struct matmul_super s = {0};
     for (uint32_t r = 0; r < n_rows; r++) {
-        matmul_super_read(m->kind, src + (group * MATMUL_ROWS + r) * row_size + offset, n_blocks, &s);
+        matmul_super_read(m->kind, rows + r * row_size + offset, n_blocks, &s);
         for (uint32_t j = 0; j < n_blocks; j++)
             write_values(t->bits, s.q + j * ARITH_BLOCK, tile + j * matmul_block_size(t), r);
         write_scales(m->kind, n_blocks, &s, tile + n_blocks * matmul_block_size(t), r);
@@ -389,7 +390,7 @@ static void pack_integer(const struct matmul_matrix *m, const uint8_t *src, uint
     }
 }
 
-static void pack_float(const struct matmul_matrix *m, const uint8_t *src, uint8_t *out, uint32_t super,
+static void pack_float(const struct matmul_matrix *m, const uint8_t *rows, uint8_t *out, uint32_t super,
                        uint32_t group)
 {
     uint8_t *tile = out + (matmul_tile(m, group, super) - m->data);
@@ -397,25 +398,27 @@ static void pack_float(const struct matmul_matrix *m, const uint8_t *src, uint8_
     uint32_t n_columns = matmul_n_blocks(m->k, super) * ARITH_BLOCK;
     size_t size = matmul_traits[m->kind].bits / 8;
     for (uint32_t r = 0; r < n_rows; r++) {
-        const uint8_t *from = src + ((group * MATMUL_ROWS + r) * (size_t)m->k + super * ARITH_SUPER) * size;
+        const uint8_t *from = rows + (r * (size_t)m->k + super * ARITH_SUPER) * size;
         for (uint32_t i = 0; i < n_columns; i++)
             memcpy(tile + (i * MATMUL_ROWS + r) * size, from + i * size, size);
     }
 }
 
-void matmul_pack(uint32_t type, uint32_t n, uint32_t k, const void *src, void *out, uint32_t first,
+void matmul_pack(uint32_t type, uint32_t n, uint32_t k, const void *rows, void *out, uint32_t first,
                  uint32_t last)
 {
     struct matmul_matrix m;
+    const uint8_t *from = rows;
+    size_t group_bytes = quant_size(type, k) * MATMUL_ROWS;
     matmul_matrix_set(&m, type, n, k, out);
     assert(first <= last && last <= m.n_groups);
     memset((uint8_t *)out + first * m.group_size, 0, (last - first) * m.group_size);
-    for (uint32_t group = first; group < last; group++)
+    for (uint32_t group = first; group < last; group++, from += group_bytes)
         for (uint32_t super = 0; super < matmul_n_super(k); super++)
             if (matmul_is_float(&m))
-                pack_float(&m, src, out, super, group);
+                pack_float(&m, from, out, super, group);
             else
-                pack_integer(&m, src, out, super, group);
+                pack_integer(&m, from, out, super, group);
 }
 
 bool matmul_is_float(const struct matmul_matrix *m)

@@ -1,6 +1,8 @@
 #include "weights.h"
 #include "graph.h"
+#include "model.h"
 #include "team.h"
+#include "weight_reader.h"
 #include "weight_use.h"
 
 #include <errno.h>
@@ -8,6 +10,8 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+
+_Static_assert(MATMUL_ROWS == WEIGHT_GROUP, "groups are read as they are packed");
 
 static size_t round64(size_t n)
 {
@@ -52,9 +56,17 @@ size_t weights_size(const struct graph *g, struct error *err)
     return size;
 }
 
+/* Where the file's bytes of the groups that a member packs lie meanwhile. */
+struct pack_buffers {
+    struct memory_block block;
+    size_t size; /* of each member's */
+};
+
 struct pack_job {
     struct team *team;
-    const struct weight *weight;
+    struct weight_reader *reader;
+    const struct pack_buffers *buffers;
+    uint32_t index;
     void *out;
     uint32_t n_groups;
     _Atomic uint32_t n_packed; /* groups, by all members */
@@ -62,8 +74,20 @@ struct pack_job {
     double from, share; /* of the whole work: what came before this matrix, and the matrix */
 };
 
-/* A large matrix on a slow disk takes minutes: what is heard of it is every piece, from the calling thread.
- */
+static int take_buffers(struct pack_buffers *b, const struct graph *g, const uint8_t *uses,
+                        uint32_t n_members, struct error *err)
+{
+    for (uint32_t i = 0; i < model_n_weights(g->model); i++) {
+        size_t size = uses[i] == WEIGHT_MATRIX
+                          ? weight_groups_size(g->model, i, weight_groups_at_once(g->model, i))
+                          : 0;
+        b->size = size > b->size ? size : b->size;
+    }
+    b->size = round64(b->size);
+    return memory_take(&b->block, b->size * n_members + 1, "reading weights", err);
+}
+
+/* A large matrix on a slow disk takes minutes: the calling thread reports every piece of it. */
 static void report_piece(struct pack_job *job, uint32_t member)
 {
     const struct weights_progress *p = job->progress;
@@ -75,59 +99,75 @@ static void report_piece(struct pack_job *job, uint32_t member)
 static void pack_member(void *context, uint32_t member)
 {
     struct pack_job *job = context;
-    const struct weight *w = job->weight;
-    struct team_deal deal = team_deal(job->team, member, job->n_groups, 16);
+    const struct weight *w = model_weight(job->reader->model, job->index);
+    uint8_t *rows = (uint8_t *)job->buffers->block.data + member * job->buffers->size;
+    struct team_deal deal =
+        team_deal(job->team, member, job->n_groups, weight_groups_at_once(job->reader->model, job->index));
     for (uint32_t first, last; team_next(&deal, &first, &last);) {
-        matmul_pack(w->type, w->n, w->k, w->data, job->out, first, last);
+        if (!weight_reader_groups(job->reader, job->index, first, last, rows))
+            return;
+        matmul_pack(w->type, w->n, w->k, rows, job->out, first, last);
         atomic_fetch_add_explicit(&job->n_packed, last - first, memory_order_relaxed);
         report_piece(job, member);
     }
 }
 
 /* `job`: where the work stands, and who is told. */
-static void copy_weight(struct weights *w, const struct graph *g, struct pack_job *job, uint32_t index,
-                        uint8_t use, uint8_t *out)
+static void copy_weight(struct weights *w, struct pack_job *job, uint8_t use, uint8_t *out)
 {
-    const struct weight *from = model_weight(g->model, index);
+    const struct weight *from = model_weight(job->reader->model, job->index);
     if (use == WEIGHT_VECTOR) {
-        memcpy(out, from->data, (size_t)from->n * from->k * sizeof(float));
-        w->vectors[index] = (const void *)out;
+        weight_reader_groups(job->reader, job->index, 0, 1, out);
+        w->vectors[job->index] = (const void *)out;
         return;
     }
-    job->weight = from;
     job->out = out;
-    job->n_groups = (from->n + MATMUL_ROWS - 1) / MATMUL_ROWS;
+    job->n_groups = weight_groups(job->reader->model, job->index);
     team_run(job->team, pack_member, job);
-    matmul_matrix_set(&w->matrices[index], from->type, from->n, from->k, out);
-    const struct gguf *file = model_gguf(g->model);
-    const struct gguf_tensor *tensor = gguf_find_tensor(file, from->name);
-    if (tensor)
-        gguf_drop_pages(file, tensor);
+    matmul_matrix_set(&w->matrices[job->index], from->type, from->n, from->k, out);
 }
 
-static int copy_all(struct weights *w, const struct graph *g, const uint8_t *uses, struct team *team,
-                    const struct weights_progress *progress, struct error *err)
+static void copy_all(struct weights *w, struct weight_reader *reader, const uint8_t *uses, struct team *team,
+                     const struct pack_buffers *buffers, const struct weights_progress *progress,
+                     size_t total)
 {
-    size_t total = sum_sizes(g, uses, err), done = 0;
-    if (!total)
-        return err && err->code ? err->code : -ENOTSUP;
-    int rc = memory_take(&w->block, total, "weights", err);
-    if (rc < 0)
-        return rc;
-    for (uint32_t i = 0; i < w->n; i++) {
+    size_t done = 0;
+    for (uint32_t i = 0; i < w->n && !reader->failed; i++) {
         if (uses[i] == WEIGHT_UNUSED)
             continue;
-        size_t size = copy_size(model_weight(g->model, i), uses[i], NULL);
+        size_t size = copy_size(model_weight(reader->model, i), uses[i], NULL);
         struct pack_job job = {.team = team,
+                               .reader = reader,
+                               .buffers = buffers,
+                               .index = i,
                                .progress = progress,
                                .from = (double)done / (double)total,
                                .share = (double)size / (double)total};
-        copy_weight(w, g, &job, i, uses[i], (uint8_t *)w->block.data + done);
+        copy_weight(w, &job, uses[i], (uint8_t *)w->block.data + done);
         done += size;
         if (progress && progress->report)
             progress->report(progress->context, (double)done / (double)total);
     }
-    return 0;
+}
+
+static int fill(struct weights *w, const struct graph *g, const uint8_t *uses, struct team *team,
+                const struct weights_progress *progress, struct error *err)
+{
+    struct weight_reader reader;
+    struct pack_buffers buffers = {0};
+    size_t total = sum_sizes(g, uses, err);
+    if (!total)
+        return err && err->code ? err->code : -ENOTSUP;
+    int rc = memory_take(&w->block, total, "weights", err);
+    if (rc == 0)
+        rc = take_buffers(&buffers, g, uses, team_size(team), err);
+    if (rc == 0) {
+        weight_reader_open(&reader, g->model);
+        copy_all(w, &reader, uses, team, &buffers, progress, total);
+        rc = weight_reader_close(&reader, &w->sum, err);
+    }
+    memory_give(&buffers.block);
+    return rc;
 }
 
 int weights_open(struct weights *w, const struct graph *g, struct team *team,
@@ -137,7 +177,7 @@ int weights_open(struct weights *w, const struct graph *g, struct team *team,
     w->matrices = calloc(w->n ? w->n : 1, sizeof *w->matrices);
     w->vectors = calloc(w->n ? w->n : 1, sizeof *w->vectors);
     uint8_t *uses = weight_uses(g);
-    int rc = w->matrices && w->vectors && uses ? copy_all(w, g, uses, team, progress, err)
+    int rc = w->matrices && w->vectors && uses ? fill(w, g, uses, team, progress, err)
                                                : error_set(err, -ENOMEM, "weights: out of memory");
     free(uses);
     if (rc < 0)

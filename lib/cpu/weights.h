@@ -16,6 +16,7 @@ struct weights {
     struct matmul_matrix *matrices; /* [n]; n_groups 0: not a matrix of this graph */
     const float **vectors;          /* [n]; NULL: not a vector of this graph */
     struct memory_block block;
+    uint64_t sum; /* of what was read (weight_reader.h) */
 };
 
 /* Bytes the weights of a graph take, or 0 with *err set. */
@@ -27,8 +28,8 @@ struct weights_progress {
 };
 
 /* `report` is called on the calling thread for every piece of a weight that this thread packs, and after
- * every weight. Packs every weight with the whole team and drops each tensor's pages of the file as soon as
- * its copy exists, so that at most one tensor is held twice. */
+ * every weight. Reads and packs every weight with the whole team, a piece at a time: beside the packed
+ * weights each member holds 128 KB of the file, or 16 rows where those are larger. -EIO: see gguf_read(). */
 int weights_open(struct weights *w, const struct graph *g, struct team *team,
                  const struct weights_progress *progress, struct error *err);
 void weights_close(struct weights *w);

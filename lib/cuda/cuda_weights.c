@@ -4,6 +4,7 @@
 #include "pack.h"
 #include "quant.h"
 #include "tile.h"
+#include "weight_reader.h"
 #include "weight_use.h"
 
 #include <errno.h>
@@ -11,6 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+_Static_assert(TILE_ROWS == WEIGHT_GROUP, "tiles are read as they are packed");
 
 #define STAGING_BYTES ((size_t)32 << 20) /* of each half: one is packed while the other is copied */
 
@@ -58,9 +61,12 @@ int cuda_weights_open(struct cuda_weights *w, const struct graph *g, struct erro
 
 struct upload {
     const struct cuda_driver *driver;
+    struct weight_reader reader;
     struct team *team;
     struct cuda_pinned staging[2];
     void *streams[2]; /* of the copies out of each half */
+    uint8_t *rows;    /* for each member: the file's bytes of the tiles that it packs */
+    size_t rows_size; /* of each member's */
     uint32_t half;
     size_t done, total;
     const struct cuda_weights_progress *progress;
@@ -68,7 +74,7 @@ struct upload {
 
 struct pack_job {
     struct upload *upload;
-    const struct weight *weight;
+    uint32_t index; /* of the weight */
     const struct decoder_matrix *matrix;
     uint8_t *out;
     uint32_t first_tile, n_tiles;
@@ -84,15 +90,20 @@ static void report(const struct upload *u, size_t more)
 static void pack_member(void *context, uint32_t member)
 {
     struct pack_job *job = context;
-    const struct weight *w = job->weight;
+    struct upload *u = job->upload;
+    const struct weight *w = model_weight(u->reader.model, job->index);
+    uint8_t *rows = u->rows + member * u->rows_size;
     size_t bytes = tile_bytes(job->matrix);
-    struct team_deal deal = team_deal(job->upload->team, member, job->n_tiles, 4);
+    struct team_deal deal =
+        team_deal(u->team, member, job->n_tiles, weight_groups_at_once(u->reader.model, job->index));
     for (uint32_t first, last; team_next(&deal, &first, &last);) {
-        cuda_pack(w->type, w->n, w->k, w->data, job->out + first * bytes, job->first_tile + first,
-                  job->first_tile + last);
+        uint32_t from = job->first_tile + first, to = job->first_tile + last;
+        if (!weight_reader_groups(&u->reader, job->index, from, to, rows))
+            return;
+        cuda_pack(w->type, w->n, w->k, rows, job->out + first * bytes, from, to);
         uint32_t n = atomic_fetch_add_explicit(&job->n_packed, last - first, memory_order_relaxed);
         if (member == 0)
-            report(job->upload, n * bytes);
+            report(u, n * bytes);
     }
 }
 
@@ -111,19 +122,18 @@ static int send_half(struct upload *u, uint64_t to, size_t bytes, struct error *
                     u->streams[u->half]);
 }
 
-static int send_matrix(struct upload *u, const struct weight *w, const struct decoder_matrix *m,
-                       struct error *err)
+static int send_matrix(struct upload *u, uint32_t index, const struct decoder_matrix *m, struct error *err)
 {
     size_t bytes = tile_bytes(m);
     uint32_t room = (uint32_t)(u->staging[0].size / bytes);
     int rc = 0;
-    for (uint32_t first = 0; first < m->n_tiles && rc == 0; first += room) {
+    for (uint32_t first = 0; first < m->n_tiles && rc == 0 && !u->reader.failed; first += room) {
         uint32_t n = m->n_tiles - first < room ? m->n_tiles - first : room;
         rc = next_half(u, err);
         if (rc < 0)
             return rc;
         struct pack_job job = {.upload = u,
-                               .weight = w,
+                               .index = index,
                                .matrix = m,
                                .out = u->staging[u->half].data,
                                .first_tile = first,
@@ -134,35 +144,23 @@ static int send_matrix(struct upload *u, const struct weight *w, const struct de
     return rc;
 }
 
-static int send_vector(struct upload *u, const struct weight *w, uint64_t to, struct error *err)
+/* A half holds the largest vector. */
+static int send_vector(struct upload *u, uint32_t index, uint64_t to, struct error *err)
 {
-    size_t size = (size_t)w->n * w->k * sizeof(float);
-    int rc = 0;
-    for (size_t at = 0; at < size && rc == 0; at += u->staging[0].size) {
-        size_t bytes = size - at < u->staging[0].size ? size - at : u->staging[0].size;
-        rc = next_half(u, err);
-        if (rc < 0)
-            return rc;
-        memcpy(u->staging[u->half].data, (const char *)w->data + at, bytes);
-        rc = send_half(u, to + at, bytes, err);
-    }
-    return rc;
+    int rc = next_half(u, err);
+    if (rc < 0 || !weight_reader_groups(&u->reader, index, 0, 1, u->staging[u->half].data))
+        return rc;
+    return send_half(u, to, model_weight(u->reader.model, index)->size, err);
 }
 
-static int send_all(struct upload *u, struct cuda_weights *w, const struct graph *g, struct error *err)
+static int send_all(struct upload *u, struct cuda_weights *w, struct error *err)
 {
-    const struct gguf *file = model_gguf(g->model);
     int rc = 0;
-    for (uint32_t i = 0; i < w->n && rc == 0; i++) {
-        const struct weight *from = model_weight(g->model, i);
+    for (uint32_t i = 0; i < w->n && rc == 0 && !u->reader.failed; i++) {
         if (w->uses[i] == WEIGHT_VECTOR)
-            rc = send_vector(u, from, w->vectors[i], err);
-        if (w->uses[i] != WEIGHT_MATRIX)
-            continue;
-        rc = send_matrix(u, from, &w->matrices[i], err);
-        const struct gguf_tensor *tensor = gguf_find_tensor(file, from->name);
-        if (tensor)
-            gguf_drop_pages(file, tensor);
+            rc = send_vector(u, i, w->vectors[i], err);
+        if (w->uses[i] == WEIGHT_MATRIX)
+            rc = send_matrix(u, i, &w->matrices[i], err);
     }
     for (uint32_t h = 0; h < 2 && rc == 0; h++)
         rc = CUDA_TRY(u->driver, err, cuStreamSynchronize, u->streams[h]);
@@ -181,15 +179,40 @@ static void upload_close(struct upload *u)
         cuda_pinned_give(&u->staging[h], u->driver);
     }
     team_close(u->team);
+    free(u->rows);
 }
 
-static int upload_open(struct upload *u, const struct cuda_weights *w, uint32_t n_threads, struct error *err)
+/* What one half must hold at least: STAGING_BYTES or all there is, one tile of every matrix, every vector. */
+static size_t half_size(const struct cuda_weights *w, const struct model *m)
 {
     size_t half = w->block.size < STAGING_BYTES ? w->block.size : STAGING_BYTES;
-    for (uint32_t i = 0; i < w->n; i++)
-        if (w->matrices[i].n && tile_bytes(&w->matrices[i]) > half)
-            half = tile_bytes(&w->matrices[i]);
+    for (uint32_t i = 0; i < w->n; i++) {
+        size_t least = w->uses[i] == WEIGHT_VECTOR   ? model_weight(m, i)->size
+                       : w->uses[i] == WEIGHT_MATRIX ? tile_bytes(&w->matrices[i])
+                                                     : 0;
+        half = least > half ? least : half;
+    }
+    return half;
+}
+
+static int take_rows(struct upload *u, const struct cuda_weights *w, const struct model *m, struct error *err)
+{
+    for (uint32_t i = 0; i < w->n; i++) {
+        size_t size = w->uses[i] == WEIGHT_MATRIX ? weight_groups_size(m, i, weight_groups_at_once(m, i)) : 0;
+        u->rows_size = size > u->rows_size ? size : u->rows_size;
+    }
+    u->rows = malloc(u->rows_size * team_size(u->team) + 1);
+    return u->rows ? 0 : error_set(err, -ENOMEM, "reading weights: out of memory");
+}
+
+static int upload_open(struct upload *u, const struct cuda_weights *w, const struct model *m,
+                       uint32_t n_threads, struct error *err)
+{
+    size_t half = half_size(w, m);
+    weight_reader_open(&u->reader, m);
     int rc = team_open(&u->team, n_threads, err);
+    if (rc == 0)
+        rc = take_rows(u, w, m, err);
     for (uint32_t h = 0; h < 2 && rc == 0; h++) {
         rc = cuda_pinned_take(&u->staging[h], u->driver, half, "copying the weights", err);
         if (rc == 0)
@@ -207,9 +230,11 @@ int cuda_weights_load(struct cuda_weights *w, const struct graph *g, const struc
     if (rc == 0)
         rc = place(w, &placed, g, w->uses, err);
     if (rc == 0)
-        rc = upload_open(&u, w, n_threads, err);
+        rc = upload_open(&u, w, g->model, n_threads, err);
     if (rc == 0)
-        rc = send_all(&u, w, g, err);
+        rc = send_all(&u, w, err);
+    if (rc == 0)
+        rc = weight_reader_close(&u.reader, &w->sum, err);
     upload_close(&u);
     return rc;
 }

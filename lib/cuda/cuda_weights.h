@@ -1,7 +1,7 @@
 /* cuda_weights.h - the one copy of a model's weights that the device computes with: matrices packed into
- * tiles (pack.h; a tied embedding once), gains and biases as floats. Packed on the host by a team of threads,
- * piece by piece into a bounded staging buffer, and copied from there; a tensor's pages of the file are
- * dropped as soon as its copy exists. Thread: one. */
+ * tiles (pack.h; a tied embedding once), gains and biases as floats. Read from the file and packed on the
+ * host by a team of threads, piece by piece into a bounded staging buffer, and copied from there. Thread:
+ * one. */
 #pragma once
 #include "cuda_memory.h"
 #include "decoder.h"
@@ -15,6 +15,7 @@ struct cuda_weights {
     uint8_t *uses;                   /* [n], enum weight_use */
     size_t size;                     /* bytes they take on the device */
     struct cuda_block block;
+    uint64_t sum; /* of what was read (weight_reader.h) */
 };
 
 /* Shapes and size of what the device gets; nothing is taken from it yet. */
@@ -25,7 +26,7 @@ struct cuda_weights_progress {
     void *context;
 };
 
-/* n_threads 0: as many as there are cores. */
+/* n_threads 0: as many as there are cores. -EIO of the file: see gguf_read(). */
 int cuda_weights_load(struct cuda_weights *w, const struct graph *g, const struct cuda_driver *driver,
                       uint32_t n_threads, const struct cuda_weights_progress *progress, struct error *err);
 void cuda_weights_close(struct cuda_weights *w, const struct cuda_driver *driver); /* a closed one is fine */

@@ -131,7 +131,7 @@ static void pack_float_row(uint32_t size, const uint8_t *src, uint32_t n_columns
         memcpy(tile + (c / run * TILE_ROWS + row) * 16, src + c * size, 16);
 }
 
-void cuda_pack(uint32_t type, uint32_t n, uint32_t k, const void *src, void *out, uint32_t first,
+void cuda_pack(uint32_t type, uint32_t n, uint32_t k, const void *rows, void *out, uint32_t first,
                uint32_t last)
 {
     struct decoder_matrix m;
@@ -143,7 +143,8 @@ void cuda_pack(uint32_t type, uint32_t n, uint32_t k, const void *src, void *out
     for (uint32_t tile = first; tile < last; tile++)
         for (uint32_t row = 0; row < TILE_ROWS && tile * TILE_ROWS + row < n; row++)
             for (uint32_t super = 0; super < m.n_supers; super++) {
-                const uint8_t *from = (const uint8_t *)src + (tile * TILE_ROWS + row) * row_size +
+                const uint8_t *from = (const uint8_t *)rows +
+                                      ((size_t)(tile - first) * TILE_ROWS + row) * row_size +
                                       super * quant_size(type, TILE_COLUMNS);
                 uint8_t *to = (uint8_t *)out + (tile - first) * tile_bytes + (size_t)super * m.super_bytes;
                 uint32_t n_blocks = matmul_n_blocks(k, super);

@@ -14,7 +14,7 @@ struct decoder_matrix;
 int cuda_pack_layout(uint32_t type, uint32_t n, uint32_t k, struct decoder_matrix *out, struct error *err);
 /* Bytes of the packed matrix. */
 size_t cuda_pack_size(const struct decoder_matrix *m);
-/* Packs tiles [first, last) of a weight whose layout is known; `src` is the file's, `out` has room for these
- * tiles. */
-void cuda_pack(uint32_t type, uint32_t n, uint32_t k, const void *src, void *out, uint32_t first,
+/* Packs tiles [first, last) of a weight whose layout is known; `rows` are theirs as they lie in the file,
+ * `out` has room for these tiles. */
+void cuda_pack(uint32_t type, uint32_t n, uint32_t k, const void *rows, void *out, uint32_t first,
                uint32_t last);

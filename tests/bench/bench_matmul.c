@@ -71,7 +71,9 @@ static void job_pack(struct bench *b, uint32_t thread)
 {
     uint32_t first, last;
     share(b, thread, &first, &last);
-    matmul_pack(b->m.type, b->m.n, b->m.k, b->weights, b->packed, first, last);
+    matmul_pack(b->m.type, b->m.n, b->m.k,
+                (uint8_t *)b->weights + first * MATMUL_ROWS * quant_size(b->m.type, b->m.k), b->packed, first,
+                last);
 }
 
 static void job_quantise(struct bench *b, uint32_t thread)

@@ -201,6 +201,44 @@ static void note(void *context, double fraction)
     r->n++;
 }
 
+static uint64_t weights_sum(const struct backend_ops *ops, const struct model *m)
+{
+    struct executor *x = NULL;
+    struct backend_info info;
+    struct error err = {0};
+    cr_assert_eq(executor_open(&x, EXECUTOR_PERSISTENT, ops, &config, m, &err), 0, "%s", err.text);
+    executor_info(x, &info);
+    executor_close(x);
+    return info.weights_sum;
+}
+
+/* So a model has one fingerprint wherever it runs. */
+Test(cuda_load, it_reads_the_same_weights_as_the_cpu)
+{
+    struct model *m = open_model();
+    uint64_t sum = weights_sum(&cpu_backend, m);
+    cr_assert(sum != 0 && weights_sum(&cuda_backend, m) == sum);
+    model_close(m);
+}
+
+Test(cuda_load, a_file_that_is_cut_short_while_it_is_loaded_is_an_error)
+{
+    char path[] = "/tmp/hearth-cuda-XXXXXX", command[300];
+    struct model *m = NULL;
+    struct executor *x = NULL;
+    struct error err = {0};
+    close(mkstemp(path));
+    snprintf(command, sizeof command, "cp %s %s", MODEL, path);
+    cr_assert_eq(system(command), 0);
+    cr_assert_eq(model_open(&m, path, &err), 0);
+    const struct gguf *g = model_gguf(m);
+    cr_assert_eq(truncate(path, (off_t)gguf_tensor_at(g, gguf_n_tensors(g) / 2)->offset), 0);
+    cr_assert_eq(executor_open(&x, EXECUTOR_PERSISTENT, &cuda_backend, &config, m, &err), -EIO);
+    cr_assert(strstr(err.text, path) && strstr(err.text, "cut short"), "%s", err.text);
+    unlink(path);
+    model_close(m);
+}
+
 Test(cuda_load, progress_goes_from_the_kernels_to_the_last_weight)
 {
     struct backend_config c = config;

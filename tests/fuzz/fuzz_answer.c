@@ -1,9 +1,10 @@
 /* fuzz_answer - any bytes as what a server answers to `hearthd stats` and `hearthd ps`: read as HTTP and
- * JSON, printed as a table. What is printed holds no control character that a terminal would obey. The first
- * byte chooses the command and whether a proper head goes before the bytes. */
+ * JSON, printed as a table. What is printed is UTF-8 without a character that a terminal would obey. The
+ * first byte chooses the command and whether a proper head goes before the bytes. */
 #include "ask_print.h"
 #include "fuzz.h"
 #include "http_get.h"
+#include "utf8.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -20,10 +21,10 @@ static void check_table(void (*print)(const json_t *answer, FILE *f), const json
     CHECK(f);
     print(answer, f);
     CHECK(fclose(f) == 0 && n);
-    for (size_t i = 0; i < n; i++)
-        CHECK(((unsigned char)text[i] >= ' ' || text[i] == '\n') && text[i] != 127);
-    for (size_t i = 0; i + 1 < n; i++) /* U+0080 to U+009F */
-        CHECK((unsigned char)text[i] != 0xc2 || (unsigned char)text[i + 1] >= 0xa0);
+    for (size_t i = 0, length; i < n; i += length) {
+        length = utf8_char(text + i, n - i);
+        CHECK(length && (text[i] == '\n' || !utf8_is_obeyed(utf8_code(text + i, length))));
+    }
     free(text);
 }
 

@@ -139,6 +139,11 @@ enter systemctl enable --now hearthd.socket hearthd.service 2>/dev/null
 same "start returns when a token can be made" "$(health)" '{"status":"ready"}'
 ok "installed, enabled and started: systemctl returns when a token can be made"
 
+same "who may enter its directories" "$(enter stat -c '%a %U' /var/lib/hearth /var/lib/hearth/prefix /var/cache/hearth /run/hearth | tr '\n' ' ')" \
+    "700 hearth 700 hearth 700 hearth 750 hearth "
+same "the largest core" "$(enter sed -nE 's/^Max core file size *([0-9]+) .*/\1/p' "/proc/$(show MainPID)/limits")" 0
+ok "prefix cache and state are the daemon's alone, and no core is written"
+
 enter systemctl reload hearthd
 is_ready || fail reload "$(health)"
 ok "reload leaves it serving"

@@ -4,6 +4,7 @@
 
 #include <criterion/criterion.h>
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <signal.h>
@@ -11,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 static struct process p;
@@ -46,6 +49,49 @@ Test(commands, run_reads_its_prompt_from_stdin)
         0);
     cr_assert_str_eq(p.stdout_text, other.stdout_text);
     process_free(&other);
+}
+
+/* hearthd run of random weights, which write every byte there is, on a terminal; what has reached it. */
+static ssize_t run_on_a_terminal(char *out, size_t room)
+{
+    struct termios raw;
+    int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC), slave = -1;
+    size_t n = 0;
+    if (master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0)
+        slave = open(ptsname(master), O_RDWR | O_NOCTTY | O_CLOEXEC);
+    cr_assert_geq(slave, 0);
+    cr_assert_eq(tcgetattr(slave, &raw), 0);
+    cfmakeraw(&raw);
+    cr_assert_eq(tcsetattr(slave, TCSANOW, &raw), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        dup2(slave, STDOUT_FILENO);
+        execl(HEARTHD_BINARY, "hearthd", "run", "--model", HEARTH_TEST_DATA "/tiny-llama3-s15-q4_k_m.gguf",
+              "--seed", "3", "--temperature", "2", "--top-k", "0", "--top-p", "1", "--min-p", "0",
+              "--ignore-eos", "--max-tokens", "400", "hi", NULL);
+        _exit(127);
+    }
+    close(slave);
+    for (ssize_t got; (got = read(master, out + n, room - n)) > 0;) /* at its end a terminal is an error */
+        n += (size_t)got;
+    close(master);
+    int status = 0;
+    cr_assert_eq(waitpid(pid, &status, 0), pid);
+    cr_assert_eq(status, 0);
+    return (ssize_t)n;
+}
+
+Test(commands, run_writes_no_command_to_a_terminal)
+{
+    static char text[65536];
+    ssize_t n = run_on_a_terminal(text, sizeof text - 1);
+    cr_assert_gt(n, 400);
+    for (ssize_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)text[i];
+        cr_assert(c == '\n' || c == '\t' || (c >= 0x20 && c != 0x7f), "byte %02x at %zd", c, i);
+        cr_assert(c != 0xc2 || (unsigned char)text[i + 1] >= 0xa0, "C1 at %zd", i);
+    }
+    expect_in(text, "\\x04");
 }
 
 Test(commands, run_with_a_seed_repeats_itself)

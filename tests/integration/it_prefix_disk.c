@@ -1,10 +1,13 @@
 /* The prefix cache on disk with the real daemon: a long prompt costs nothing after a restart, its text is the
  * same, and what is broken, foreign or another's is not used. */
 #include "harness.h"
+#include "gguf.h"
 #include "../unit/temporary_dir.h"
 
 #include <stdalign.h>
 #include <sys/inotify.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 
 #define N_TOKENS 700 /* of the prompt: 10 full pages before its last token */
 #define N_PAGES  10
@@ -240,6 +243,55 @@ Test(prefix_disk, keys_keep_their_pages_apart)
     finish();
 }
 
+/* Byte `at` of a large tensor. */
+static void flip_byte_of_embedding(const char *path, size_t at)
+{
+    struct gguf *g = NULL;
+    uint8_t byte;
+    cr_assert_eq(gguf_open(&g, path, NULL), 0);
+    const struct gguf_tensor *t = gguf_find_tensor(g, "token_embd.weight");
+    cr_assert(t && t->size > 65536 && at < t->size);
+    off_t offset = (off_t)(t->offset + at);
+    gguf_close(g);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    cr_assert_eq(pread(fd, &byte, 1, offset), 1);
+    byte ^= 0x10;
+    cr_assert_eq(pwrite(fd, &byte, 1, offset), 1);
+    close(fd);
+}
+
+static char *fingerprint(void)
+{
+    json_t *root = generate("{\"prompt\":[1],\"max_tokens\":1}");
+    char *text = strdup(json_text(root, "system_fingerprint"));
+    json_decref(root);
+    return text;
+}
+
+/* A model trained a little further has other weights under the same name, sizes and metadata. */
+Test(prefix_disk, pages_of_a_model_that_differs_in_one_weight_are_not_used)
+{
+    char path[128], command[600];
+    dir = temporary_dir();
+    snprintf(path, sizeof path, "%s.gguf", dir);
+    snprintf(command, sizeof command, "cp %s %s", DEMO_MODEL, path);
+    cr_assert_eq(system(command), 0);
+    free(leave_pages("--model", path));
+    start("--model", path);
+    char *before = fingerprint();
+    free(ask(N_PAGES * 64));
+    daemon_stop();
+    flip_byte_of_embedding(path, 5000);
+    start("--model", path);
+    char *after = fingerprint();
+    cr_assert_str_neq(before, after);
+    free(ask(0));
+    free(before);
+    free(after);
+    finish();
+    unlink(path);
+}
+
 Test(prefix_disk, a_directory_that_cannot_be_used_costs_the_cache_alone)
 {
     daemon_start((const char *[]){"--prefix-cache-dir", "/proc/hearth", NULL});
@@ -249,6 +301,29 @@ Test(prefix_disk, a_directory_that_cannot_be_used_costs_the_cache_alone)
     cr_assert_not_null(strstr(r.body, "\"prefix_disk\":null"));
     reply_free(&r);
     daemon_stop();
+}
+
+static void expect_private(int at, const char *name, void *context)
+{
+    struct stat st;
+    (void)context;
+    cr_assert_eq(fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW), 0);
+    cr_assert_eq(st.st_mode & 07777, 0600, "%s has mode %o", name, st.st_mode & 07777);
+}
+
+/* The names of files are hashes of prompts: they can be computed from a guess. */
+Test(prefix_disk, no_other_user_can_look_for_a_prompt)
+{
+    dir = temporary_dir();
+    umask(0);
+    free(leave_pages("--slots", "2"));
+    cr_assert_eq(temporary_dir_each(dir, expect_private, NULL), N_PAGES);
+    cr_assert_eq(chmod(dir, 0711), 0);
+    start("--slots", "2");
+    expect_log("mode 0711 lets others in (chmod 700)");
+    free(ask(0));
+    cr_assert_eq(chmod(dir, 0700), 0);
+    finish();
 }
 
 Test(prefix_disk, systemds_state_directory_is_the_default_and_off_is_off)
@@ -279,4 +354,37 @@ Test(prefix_disk, the_budget_holds)
     cr_assert_lt(stat_number("prefix_disk.pages"), N_PAGES);
     cr_assert_gt(stat_number("prefix_disk.pages"), 0);
     finish();
+}
+
+/* Sends signals until the daemon has ended by itself; its exit code. */
+static int end_under_signals(void)
+{
+    static const int numbers[] = {SIGTERM, SIGINT, SIGHUP};
+    pid_t pid = daemon_.pid;
+    int status = 0, sent = 0;
+    daemon_.pid = 0;
+    do {
+        cr_assert_lt(sent, 60000, "it does not end");
+        kill(pid, sent ? numbers[sent % 3] : SIGTERM);
+        usleep(1000);
+        sent++;
+    } while (waitpid(pid, &status, WNOHANG) == 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* The last pages are written while the model is closed, and signals that come meanwhile are handled after it.
+ */
+Test(prefix_disk, signals_that_come_while_the_model_is_closed_use_nothing_that_is_freed)
+{
+    setenv("MALLOC_PERTURB_", "165", 1);
+    for (int round = 0; round < 3; round++) {
+        start("--prefix-cache-disk", "1G");
+        free(ask(-1));
+        int code = end_under_signals();
+        char *log = daemon_read_log();
+        cr_assert_eq(code, 0, "exit code %d\n%s", code, log);
+        cr_assert_not_null(strstr(log, "bye"), "%s", log);
+        free(log);
+    }
+    temporary_dir_remove(dir);
 }

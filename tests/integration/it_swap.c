@@ -322,6 +322,81 @@ Test(swap, a_file_that_is_no_model_costs_nothing)
     finish();
 }
 
+/* The daemon of before mapped the file it loaded: the missing pages ended it by SIGBUS. */
+Test(swap, a_file_that_is_cut_short_while_it_is_loaded_costs_nothing, .timeout = 600)
+{
+    const char *key = admin_open();
+    const char *first = admin_copy(DATA Q4, "first.gguf", SIZE_MAX);
+    daemon_start((const char *[]){"--admin-key-file", key, "--model", first, NULL});
+    char *before = ask("text");
+    int n_cut = 0;
+    for (int round = 0; round < 200 && n_cut < 5; round++) {
+        const char *path = admin_copy(DEMO_MODEL, "next.gguf", SIZE_MAX);
+        admin_expect(admin_swap("next.gguf"), 202);
+        usleep(250 * (useconds_t)(round % 40));
+        cr_assert_eq(truncate(path, 0), 0);
+        admin_wait("idle");
+        char *error = admin_text("last.error");
+        n_cut += strstr(error, "next.gguf") && strstr(error, "while it was read");
+        free(error);
+        if (!admin_is("model", "first.gguf")) /* it was loaded whole: once more */
+            admin_swapped("first.gguf");
+    }
+    cr_assert_geq(n_cut, 5);
+    char *after = ask("text");
+    cr_assert_str_eq(before, after);
+    free(before);
+    free(after);
+    finish();
+}
+
+static void check_file_of_serving_model(const char *executor, const char *arithmetic)
+{
+    const char *key = admin_open(), *path = admin_copy(DATA Q4, "first.gguf", SIZE_MAX);
+    daemon_start((const char *[]){"--admin-key-file", key, "--model", path, "--executor", executor,
+                                  "--arithmetic", arithmetic, "--slots", "2", NULL});
+    char *before = ask("text");
+    admin_copy(DATA LLAMA, "first.gguf", SIZE_MAX); /* another model, in place */
+    char *replaced = ask("text");
+    cr_assert_eq(truncate(path, 0), 0);
+    char *cut = ask("text"), *print = ask("system_fingerprint");
+    cr_assert_str_eq(before, replaced);
+    cr_assert_str_eq(before, cut);
+    expect_tokens("[72,101,108,108,111]");
+    chat_tokens("random-tiny-qwen3");
+    expect_stat("model.quantization", "Q4_K_M");
+    admin_expect(admin_post("/admin/suspend", ""), 202);
+    admin_wait("idle");
+    admin_expect(admin_post("/admin/resume", ""), 202);
+    admin_wait("idle");
+    char *error = admin_text("last.error");
+    cr_assert(strstr(error, "first.gguf: the file is empty"), "%s", error);
+    admin_copy(DATA Q4, "first.gguf", SIZE_MAX);
+    admin_expect(admin_post("/admin/resume", ""), 202);
+    admin_wait("idle");
+    char *again = ask("text"), *print_again = ask("system_fingerprint");
+    cr_assert_str_eq(before, again);
+    cr_assert_str_eq(print, print_again);
+    free(before);
+    free(replaced);
+    free(cut);
+    free(print);
+    free(error);
+    free(again);
+    free(print_again);
+    finish();
+}
+
+Test(swap, a_model_that_is_loaded_needs_its_file_no_longer)
+{
+    check_file_of_serving_model("persistent", "int8");
+}
+
+Test(swap, nor_does_the_oracle)
+{
+    check_file_of_serving_model("eager", "exact");
+}
+
 /* What the process may map from here on: so much more than now. */
 static void limit_memory(size_t more)
 {

@@ -122,6 +122,31 @@ Test(systemd, a_load_that_fails_never_says_ready)
     }
 }
 
+/* The parser's error quotes what the template's author wrote. */
+Test(systemd, words_of_a_template_are_no_messages_to_the_manager)
+{
+    static const char source[] = "{{ 1 \"x\\nREADY=1\\nMAINPID=1\\nWATCHDOG=trigger\\n\x1b[2J\" }}";
+    char template[] = "/tmp/hearth-template-XXXXXX", text[2048];
+    const char *const args[] = {"serve",       "--port",          "0",      "--model",
+                                PROCESS_MODEL, "--chat-template", template, NULL};
+    const char *const env[] = {notify_variable, NULL};
+    int fd = mkstemp(template);
+    ssize_t n;
+    cr_assert_eq(write(fd, source, sizeof source - 1), (ssize_t)sizeof source - 1);
+    close(fd);
+    process_start(&p, &(struct process_start){.args = args, .env = env});
+    cr_assert_eq(process_wait(&p), 2, "%s", p.stderr_text);
+    unlink(template);
+    bool told = false;
+    while ((n = recv(manager, text, sizeof text - 1, MSG_DONTWAIT)) > 0) {
+        text[n] = '\0';
+        told = told || strstr(text, "STATUS=chat_template");
+        cr_assert_null(strstr(text, "\nREADY=1"), "%s", text);
+        cr_assert_null(strchr(text, 0x1b), "%s", text);
+    }
+    cr_assert(told, "the error is the status: %s", p.stderr_text);
+}
+
 Test(systemd, the_watchdog_is_fed_while_the_decoder_is_idle)
 {
     const char *const env[] = {notify_variable, "WATCHDOG_USEC=400000", NULL};

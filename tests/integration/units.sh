@@ -42,10 +42,15 @@ if [ "$status" != 0 ] || [ -n "$said" ]; then
 fi
 
 # What the sandbox promises, as systemd counts it: 0 is closed, 10 open.
-exposure=$(systemd-analyze --root="$root" --offline=yes --threshold=25 security hearthd.service --no-pager 2>&1) || {
-    echo "$exposure" | tail -n 3
-    status=1
-}
+for unit in hearthd.service hearthd@0.service; do
+    exposure=$(systemd-analyze --root="$root" --offline=yes --threshold=17 security "$unit" --no-pager 2>&1) || {
+        echo "$exposure" | tail -n 3
+        status=1
+    }
+    for line in LimitCORE=0 StateDirectoryMode=0700 CacheDirectoryMode=0700 RuntimeDirectoryMode=0750 PrivateMounts=yes SystemCallFilter=~@privileged; do
+        grep -qx "$line" "$root/lib/systemd/system/$unit" || { echo "$unit lacks $line"; status=1; }
+    done
+done
 
 # The installed daemon finds its model and accepts its configuration.
 binary=$(find "$root" -type f -path "*bin/hearthd")

@@ -57,7 +57,7 @@ static inline void set_model(void)
     struct server_model m = {.engine = (struct engine *)&fake, .tokenizer = f.tokenizer, .model = f.model};
     cr_assert_eq(chat_template_open(&f.chat, "", model_gguf(f.model), f.tokenizer, NULL), 0);
     m.chat = f.chat;
-    m.hash = model_hash(f.model, NULL, NULL);
+    m.hash = model_hash(f.model, 0);
     server_set_model(f.server, &m);
     server_set_state(f.server, SERVER_READY);
 }

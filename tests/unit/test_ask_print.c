@@ -59,3 +59,14 @@ Test(ask_print, without_a_model_there_is_no_line_of_empty_names)
         cr_assert_null(strstr(text, lines[i]), "%s", text);
     free(text);
 }
+
+/* The daemon asked may be anybody's. */
+Test(ask_print, names_that_a_terminal_would_obey_are_escaped)
+{
+    char *text = table_of(
+        "{\"version\":\"1\\n\\u001b]0;x\\u0007\",\"model\":{\"name\":\"a\\u009b2Jb\\u202ec\\u007f\"}}");
+    cr_assert_not_null(strstr(text, "hearthd 1\\x0a\\x1b]0;x\\x07 · "), "%s", text);
+    cr_assert_not_null(strstr(text, "model      a\\u009b2Jb\\u202ec\\x7f · "), "%s", text);
+    cr_assert_null(strchr(text, '\x9b'), "%s", text);
+    free(text);
+}

@@ -139,7 +139,8 @@ static void check(uint32_t type, uint32_t n, uint32_t k)
     memset(tiles, 0xa5, cuda_pack_size(&m));
     random_weights(type, src, row_size * n);
     uint32_t middle = m.n_tiles / 2;
-    cuda_pack(type, n, k, src, tiles + (size_t)middle * m.n_supers * m.super_bytes, middle, m.n_tiles);
+    cuda_pack(type, n, k, src + middle * 16 * row_size, tiles + (size_t)middle * m.n_supers * m.super_bytes,
+              middle, m.n_tiles);
     cuda_pack(type, n, k, src, tiles, 0, middle);
     for (uint32_t row = 0; row < m.n_tiles * 16; row++) {
         if (row < n)

@@ -1,9 +1,11 @@
 #include "../gguf_write.h"
 #include "failing_alloc.h"
 #include "quant.h"
+#include "tensor_bytes.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -133,8 +135,11 @@ Test(gguf, tensors_have_their_shape_and_their_bytes)
     cr_assert(b && b->ne[0] == 64 && b->ne[1] == 3 && b->n_dims == 2 && b->type == QUANT_Q8_0);
     cr_assert_eq(a->size, 20);
     cr_assert_eq(b->size, 204);
-    cr_assert_eq((const uint8_t *)b->data + b->size, file.p + file.n);
-    cr_assert_eq((const uint8_t *)b->data - (const uint8_t *)a->data, 32);
+    cr_assert_eq(b->offset + b->size, file.n);
+    cr_assert_eq(b->offset - a->offset, 32);
+    uint8_t *bytes = tensor_bytes(g, b);
+    cr_assert_eq(memcmp(bytes, file.p + b->offset, b->size), 0);
+    free(bytes);
     cr_assert_null(gguf_find_tensor(g, "c"));
     gguf_close(g);
     free(file.p);
@@ -303,8 +308,8 @@ Test(gguf, a_tensor_of_a_type_without_traits_is_kept_without_data)
     tensor_f32(&w, "next", 4);
     struct gguf *g = opened(&w);
     const struct gguf_tensor *t = gguf_find_tensor(g, "iq");
-    cr_assert(t && t->type == 23 && !t->data && t->size == 0 && t->ne[0] == 256);
-    cr_assert_not_null(gguf_find_tensor(g, "next")->data);
+    cr_assert(t && t->type == 23 && t->size == 0 && t->ne[0] == 256);
+    cr_assert_eq(gguf_find_tensor(g, "next")->size, 16);
 }
 
 Test(gguf, the_alignment_of_the_file_places_the_tensors)
@@ -316,8 +321,8 @@ Test(gguf, the_alignment_of_the_file_places_the_tensors)
     struct gguf_bytes file = file_of(&w);
     struct gguf *g = NULL;
     cr_assert_eq(gguf_open_memory(&g, "x.gguf", file.p, file.n, NULL), 0);
-    cr_assert_eq((const uint8_t *)gguf_find_tensor(g, "a")->data - file.p, 4096);
-    cr_assert_eq((const uint8_t *)gguf_find_tensor(g, "b")->data - file.p, 8192);
+    cr_assert_eq(gguf_find_tensor(g, "a")->offset, 4096);
+    cr_assert_eq(gguf_find_tensor(g, "b")->offset, 8192);
     gguf_close(g);
     free(file.p);
 }
@@ -355,7 +360,7 @@ Test(gguf, a_file_with_any_byte_changed_opens_or_is_refused_but_never_faults)
             cr_assert_eq(rc, err.code);
             for (size_t k = 0; rc == 0 && k < gguf_n_tensors(g); k++) {
                 const struct gguf_tensor *t = gguf_tensor_at(g, k);
-                cr_assert(!t->data || (const uint8_t *)t->data + t->size <= file.p + file.n);
+                cr_assert(t->offset <= file.n && t->size <= file.n - t->offset);
             }
             gguf_close(g);
             file.p[i] ^= (uint8_t)(1 << bit);
@@ -636,23 +641,131 @@ static char *temporary(const void *bytes, size_t n)
     return path;
 }
 
-Test(gguf, a_file_on_disk_is_mapped_and_its_pages_can_be_dropped_and_read_again)
+/* A tensor of 400,000 bytes, and metadata of several megabytes before it. */
+static struct gguf_bytes large_file(void)
 {
     struct gguf_write w = {0};
+    char *text = malloc(3 << 20);
+    cr_assert_not_null(text);
+    memset(text, 'x', 3 << 20);
+    text[(3 << 20) - 1] = '\0';
+    gguf_write_str(&w, "first", text);
+    gguf_write_u32(&w, "second", 7);
+    gguf_write_str(&w, "third", text);
     tensor_f32(&w, "large", 100000);
-    struct gguf_bytes file = file_of(&w);
+    free(text);
+    return file_of(&w);
+}
+
+Test(gguf, a_file_on_disk_is_read_and_outlives_its_name)
+{
+    struct gguf_bytes file = large_file();
     char *path = temporary(file.p, file.n);
     struct gguf *g = NULL;
+    struct gguf_str s;
+    uint32_t seven = 0;
     cr_assert_eq(gguf_open(&g, path, NULL), 0);
     unlink(path);
     const struct gguf_tensor *t = gguf_find_tensor(g, "large");
     cr_assert_eq(gguf_file_size(g), file.n);
     cr_assert_str_eq(gguf_path(g), path);
-    for (int i = 0; i < 2; i++) {
-        cr_assert_eq(memcmp(t->data, file.p + file.n - t->size, t->size), 0);
-        gguf_drop_pages(g, t);
-    }
+    cr_assert(gguf_get_str(g, "third", &s, NULL) == 0 && s.len == (3 << 20) - 1 && s.s[s.len - 1] == 'x');
+    cr_assert(gguf_get_u32(g, "second", &seven, NULL) == 0 && seven == 7);
+    uint8_t *bytes = tensor_bytes(g, t);
+    cr_assert_eq(memcmp(bytes, file.p + t->offset, t->size), 0);
+    cr_assert_eq(gguf_read(g, t, t->size - 3, bytes, 3, NULL), 0);
+    cr_assert_eq(memcmp(bytes, file.p + file.n - 3, 3), 0);
+    cr_assert_eq(gguf_check_unchanged(g, NULL), 0);
+    free(bytes);
     gguf_close(g);
+    free(file.p);
+}
+
+Test(gguf, a_file_that_is_cut_short_after_it_was_opened_is_an_error_of_reading)
+{
+    struct gguf_bytes file = large_file();
+    char *path = temporary(file.p, file.n);
+    struct gguf *g = NULL;
+    struct gguf_str s;
+    struct error err = {0};
+    uint8_t byte;
+    cr_assert_eq(gguf_open(&g, path, NULL), 0);
+    const struct gguf_tensor *t = gguf_find_tensor(g, "large");
+    cr_assert_eq(truncate(path, (off_t)t->offset + 100), 0);
+    cr_assert_eq(gguf_read(g, t, 99, &byte, 1, NULL), 0);
+    cr_assert_eq(gguf_read(g, t, 100, &byte, 1, &err), -EIO);
+    assert_says(err, path);
+    assert_says(err, "cut short");
+    assert_says(err, "large");
+    cr_assert_eq(truncate(path, 0), 0);
+    cr_assert_eq(gguf_get_str(g, "third", &s, NULL), 0);
+    cr_assert_eq(s.s[s.len - 1], 'x', "metadata is held");
+    unlink(path);
+    gguf_close(g);
+    free(file.p);
+}
+
+Test(gguf, a_file_that_is_changed_after_it_was_opened_is_found_out)
+{
+    struct gguf_bytes file = large_file();
+    char *path = temporary(file.p, file.n);
+    struct gguf *g = NULL;
+    struct error err = {0};
+    cr_assert_eq(gguf_open(&g, path, NULL), 0);
+    cr_assert_eq(chmod(path, 0640), 0);
+    cr_assert_eq(gguf_check_unchanged(g, NULL), 0, "its content is the same");
+    cr_assert_eq(utimensat(AT_FDCWD, path, (struct timespec[]){{1, 0}, {1, 0}}, 0), 0);
+    cr_assert_eq(gguf_check_unchanged(g, &err), -EIO);
+    assert_says(err, path);
+    assert_says(err, "was changed");
+    gguf_close(g);
+    cr_assert_eq(gguf_open(&g, path, NULL), 0);
+    cr_assert_eq(truncate(path, (off_t)file.n + 1), 0);
+    cr_assert_eq(gguf_check_unchanged(g, NULL), -EIO);
+    unlink(path);
+    gguf_close(g);
+    free(file.p);
+}
+
+Test(gguf, a_released_file_has_its_tensors_and_no_values)
+{
+    struct gguf_bytes file = large_file();
+    char *path = temporary(file.p, file.n);
+    struct gguf *g = NULL;
+    uint32_t seven;
+    cr_assert_eq(gguf_open(&g, path, NULL), 0);
+    gguf_release(g);
+    cr_assert_eq(gguf_n_values(g), 0);
+    cr_assert_null(gguf_find(g, "second"));
+    cr_assert_eq(gguf_get_u32(g, "second", &seven, NULL), -ENOENT);
+    cr_assert_eq(gguf_find_tensor(g, "large")->size, 400000);
+    cr_assert_eq(gguf_file_size(g), file.n);
+    cr_assert_str_eq(gguf_path(g), path);
+    unlink(path);
+    gguf_close(g);
+    free(file.p);
+}
+
+/* A sparse file is as large as it says and takes no disk. */
+Test(gguf, more_metadata_than_there_can_be_is_refused_before_it_is_read)
+{
+    enum { TYPE_AT = 24 + 8 + 5 }; /* behind the header and the key */
+    struct gguf_write w = {0};
+    struct gguf *g = NULL;
+    struct error err = {0};
+    const uint32_t types[] = {GGUF_ARR, GGUF_U8};
+    const uint64_t n = UINT64_C(1) << 30;
+    gguf_write_u32(&w, "first", 1);
+    struct gguf_bytes file = file_of(&w);
+    char *path = temporary(file.p, file.n);
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    cr_assert_eq(pwrite(fd, types, 8, TYPE_AT), 8);
+    cr_assert_eq(pwrite(fd, &n, 8, TYPE_AT + 8), 8);
+    cr_assert_eq(ftruncate(fd, (off_t)4 << 30), 0);
+    close(fd);
+    cr_assert_eq(gguf_open(&g, path, &err), -ENOTSUP);
+    assert_says(err, "key 'first': metadata of more than 256 MiB");
+    unlink(path);
     free(file.p);
 }
 

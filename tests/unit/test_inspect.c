@@ -142,7 +142,7 @@ Test(inspect, control_bytes_of_the_file_do_not_reach_the_terminal)
                                                 "c"),
                         SET_STR("odd\x07key", "v")));
     cr_assert_eq(inspect(path, NULL, NULL, &text), EXIT_CLEAN);
-    assert_says(text, "a\\x1b[31mb\\xc2\\x9bc");
+    assert_says(text, "a\\x1b[31mb\\u009bc");
     assert_says(text, "odd\\x07key = v");
     cr_assert_null(strchr(text, 0x1b));
     cr_assert_null(strstr(text, "\xc2\x9b"));

@@ -34,7 +34,7 @@ Test(log, a_message_with_control_characters_stays_one_line)
     catch_stderr();
     log_open(LOG_LEVEL_INFO, LOG_TEXT);
     log_info("a%sb", "\n\x1b[31mred\x7f\xc2\x9b");
-    cr_assert_str_eq(written(), "a\\x0a\\x1b[31mred\\x7f\\x9bb\n");
+    cr_assert_str_eq(written(), "a\\x0a\\x1b[31mred\\x7f\\u009bb\n");
 }
 
 Test(log, text_in_utf8_is_kept_and_broken_utf8_is_escaped)

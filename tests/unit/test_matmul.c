@@ -114,7 +114,8 @@ static void product_open(struct product *p, uint32_t type, uint32_t n, uint32_t 
     uint8_t *packed = aligned(pack);
     matmul_matrix_set(&p->m, type, n, k, packed);
     uint32_t middle = next() % (p->m.n_groups + 1);
-    matmul_pack(type, n, k, p->weights, packed, middle, p->m.n_groups);
+    matmul_pack(type, n, k, (uint8_t *)p->weights + middle * MATMUL_ROWS * quant_size(type, k), packed,
+                middle, p->m.n_groups);
     matmul_pack(type, n, k, p->weights, packed, 0, middle);
     p->x = aligned(sizeof(float) * k * n_columns);
     random_x(p->x, (size_t)k * n_columns, extreme);

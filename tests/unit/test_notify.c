@@ -47,7 +47,7 @@ Test(notify, a_message_reaches_a_socket_with_a_path)
     int fd = manager_socket(path);
     struct notify n;
     cr_assert_eq(notify_open(&n, NULL), 0);
-    notify_send(&n, "READY=1\nSTATUS=%d slots", 32);
+    notify_status(&n, "READY=1", "%d slots", 32);
     cr_assert_str_eq(received(fd), "READY=1\nSTATUS=32 slots");
     notify_close(&n);
     unlink(path);
@@ -62,6 +62,26 @@ Test(notify, a_message_reaches_an_abstract_socket)
     cr_assert_eq(notify_open(&n, NULL), 0);
     notify_send(&n, "WATCHDOG=1");
     cr_assert_str_eq(received(fd), "WATCHDOG=1");
+    notify_close(&n);
+}
+
+Test(notify, a_status_is_one_line_whatever_it_holds)
+{
+    char name[64], longest[4096];
+    snprintf(name, sizeof name, "@hearth-notify-line-%d", getpid());
+    int fd = manager_socket(name);
+    struct notify n;
+    cr_assert_eq(notify_open(&n, NULL), 0);
+    notify_status(&n, "", "x%s", "\nREADY=1\nMAINPID=1\nWATCHDOG=trigger\n");
+    cr_assert_str_eq(received(fd), "STATUS=x\\x0aREADY=1\\x0aMAINPID=1\\x0aWATCHDOG=trigger\\x0a");
+    notify_state(&n, "READY=1", "a\x1b[2J%s", "\xc2\x9b\xff\xe2\x80\xae");
+    cr_assert_str_eq(received(fd), "READY=1\nSTATUS=a\\x1b[2J\\u009b\\xff\\u202e");
+    memset(longest, '\n', sizeof longest - 1);
+    longest[sizeof longest - 1] = '\0';
+    notify_status(&n, "WATCHDOG=1", "%s", longest);
+    const char *cut = received(fd);
+    cr_assert_eq(strncmp(cut, "WATCHDOG=1\nSTATUS=\\x0a", 22), 0, "%s", cut);
+    cr_assert_null(strchr(cut + 11, '\n'));
     notify_close(&n);
 }
 
@@ -82,9 +102,9 @@ Test(notify, a_manager_that_does_not_read_holds_nobody_up, .timeout = 60)
     fill_queue(&n);
     for (int i = 0; i < 100; i++)
         notify_send(&n, "WATCHDOG=1");
-    notify_state(&n, "READY=1"); /* for a second, not for ever */
+    notify_state(&n, "READY=1", "ready"); /* for a second, not for ever */
     cr_assert_str_eq(received(fd), "STATUS=");
-    notify_state(&n, "READY=1");
+    notify_state(&n, "READY=1", "ready");
     while (strcmp(received(fd), "STATUS=") == 0)
         ;
     cr_assert_lt(recv(fd, name, sizeof name, MSG_DONTWAIT), 0, "it was the last");
@@ -109,10 +129,10 @@ static bool comes_late(const struct notify *n, int fd)
     bool came = false;
     fill_queue(n);
     cr_assert_eq(pthread_create(&reader, NULL, read_late, &fd), 0);
-    notify_state(n, "READY=1");
+    notify_state(n, "READY=1", "ready");
     pthread_join(reader, NULL);
     while ((length = recv(fd, text, sizeof text, MSG_DONTWAIT)) > 0)
-        came |= length == 7 && memcmp(text, "READY=1", 7) == 0;
+        came |= length == 20 && memcmp(text, "READY=1\nSTATUS=ready", 20) == 0;
     return came;
 }
 

@@ -299,9 +299,16 @@ Test(prefix_disk, a_directory_is_made_private_and_must_be)
     struct prefix_disk_config c = config(deeper, 10 * SIZE);
     cr_assert_eq(prefix_disk_open(&d, &c, &err), -ENOENT);
     cr_assert(strstr(err.text, deeper), "%s", err.text);
-    chmod(inner, 0777);
     c.dir = inner;
-    cr_assert_eq(prefix_disk_open(&d, &c, NULL), -EPERM);
+    for (mode_t bit = 1; bit <= 040; bit <<= 1) {
+        err = (struct error){0};
+        cr_assert_eq(chmod(inner, 0700 | bit), 0);
+        cr_assert_eq(prefix_disk_open(&d, &c, &err), -EPERM, "%o", bit);
+        cr_assert(strstr(err.text, inner) && strstr(err.text, "chmod 700"), "%s", err.text);
+    }
+    cr_assert_eq(chmod(inner, 02700), 0);
+    cr_assert_eq(prefix_disk_open(&d, &c, NULL), 0);
+    prefix_disk_close(d);
     rmdir(inner);
     temporary_dir_remove(dir);
 }

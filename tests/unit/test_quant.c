@@ -1,6 +1,7 @@
 #include "gguf.h"
 #include "half.h"
 #include "quant.h"
+#include "tensor_bytes.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -387,18 +388,22 @@ Test(quant, types_that_are_not_computed_with_have_a_name_but_no_traits)
 }
 
 /* The relative difference of two tensors' values, as root mean squares. */
-static double difference(const struct gguf_tensor *a, const struct gguf_tensor *b)
+static double difference(const struct gguf *ga, const struct gguf_tensor *a, const struct gguf *gb,
+                         const struct gguf_tensor *b)
 {
+    void *of_a = tensor_bytes(ga, a), *of_b = tensor_bytes(gb, b);
     size_t n = a->ne[0] * a->ne[1];
     float *x = malloc(n * sizeof *x), *y = malloc(n * sizeof *y);
     double squares = 0, differences = 0;
     cr_assert(x && y);
-    quant_dequantise(a->type, a->data, x, n);
-    quant_dequantise(b->type, b->data, y, n);
+    quant_dequantise(a->type, of_a, x, n);
+    quant_dequantise(b->type, of_b, y, n);
     for (size_t i = 0; i < n; i++) {
         squares += (double)y[i] * (double)y[i];
         differences += ((double)x[i] - (double)y[i]) * ((double)x[i] - (double)y[i]);
     }
+    free(of_a);
+    free(of_b);
     free(x);
     free(y);
     return sqrt(differences / squares);
@@ -412,7 +417,7 @@ Test(quant, a_model_quantised_elsewhere_has_the_same_weights_in_q4_k_and_q6_k_as
     cr_assert_eq(gguf_open(&fine, HEARTH_TEST_DATA "/tiny-qwen3-s11-q8_0.gguf", NULL), 0);
     for (size_t i = 0; i < gguf_n_tensors(coarse); i++) {
         const struct gguf_tensor *t = gguf_tensor_at(coarse, i);
-        double d = difference(t, gguf_find_tensor(fine, t->name));
+        double d = difference(coarse, t, fine, gguf_find_tensor(fine, t->name));
         cr_assert_lt(d,
                      t->type == QUANT_Q4_K   ? 0.1
                      : t->type == QUANT_Q6_K ? 0.03

@@ -18,6 +18,7 @@
 #define PRIORITY "NORMAL:-VERS-ALL:+VERS-TLS1.2:-KX-ALL:+RSA"
 
 static char *dir, certificate[300], key[300];
+static gnutls_pk_algorithm_t algorithm = GNUTLS_PK_RSA;
 
 static void write_pem(const char *path, const gnutls_datum_t *pem)
 {
@@ -32,7 +33,7 @@ static void make_files(const char *name)
     gnutls_x509_crt_t c;
     gnutls_datum_t pem;
     cr_assert_eq(gnutls_x509_privkey_init(&k), 0);
-    cr_assert_eq(gnutls_x509_privkey_generate(k, GNUTLS_PK_RSA, 2048, 0), 0);
+    cr_assert_eq(gnutls_x509_privkey_generate(k, algorithm, algorithm == GNUTLS_PK_RSA ? 2048 : 256, 0), 0);
     cr_assert_eq(gnutls_x509_crt_init(&c), 0);
     gnutls_x509_crt_set_version(c, 3);
     gnutls_x509_crt_set_serial(c, "\1", 1);
@@ -131,6 +132,39 @@ Test(tls, a_key_of_another_certificate_is_refused_and_the_one_in_use_stays)
     cr_assert_eq(tls_load(certificate, old, &err), -EINVAL);
     cr_assert_not_null(strstr(err.text, "is not the key of"), "%s", err.text);
     cr_assert_eq(strncmp(tls_summary(), "first", 5), 0);
+    close_dir();
+}
+
+Test(tls, a_certificate_that_is_read_again_takes_no_memory)
+{
+    open_dir();
+    load("first");
+    for (int i = 0; i < 200; i++)
+        cr_assert_eq(tls_load(certificate, key, NULL), 0);
+    cr_assert_eq(tls_n_kept(), 0);
+    load("second");
+    cr_assert_eq(tls_load(certificate, key, NULL), 0);
+    cr_assert_eq(tls_n_kept(), 1);
+    close_dir();
+}
+
+Test(tls, a_storm_of_new_certificates_is_bounded)
+{
+    struct error err = {0};
+    char name[16];
+    algorithm = GNUTLS_PK_ECDSA;
+    open_dir();
+    load("first");
+    for (int i = 0; i < TLS_MAX_KEPT; i++) {
+        snprintf(name, sizeof name, "number %d", i);
+        load(name);
+    }
+    cr_assert_eq(tls_n_kept(), TLS_MAX_KEPT);
+    make_files("one more");
+    cr_assert_eq(tls_load(certificate, key, &err), -EBUSY);
+    cr_assert_not_null(strstr(err.text, "within the last hour"), "%s", err.text);
+    cr_assert_eq(strncmp(tls_summary(), name, strlen(name)), 0, "the last one stays: %s", tls_summary());
+    cr_assert_eq(tls_n_kept(), TLS_MAX_KEPT);
     close_dir();
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include "../gguf_write.h"
 #include "quant.h"
+#include "tensor_bytes.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -107,7 +108,7 @@ static inline void variant_set_value(struct variant *v, const struct variant_edi
 }
 
 /* `old` may be NULL: the tensor is new. */
-static inline void variant_put_tensor(struct variant *v, const struct gguf_tensor *old,
+static inline void variant_put_tensor(struct variant *v, const struct gguf *g, const struct gguf_tensor *old,
                                       const struct variant_edit *e)
 {
     bool set = e && e->kind == VARIANT_TENSOR;
@@ -118,7 +119,9 @@ static inline void variant_put_tensor(struct variant *v, const struct gguf_tenso
     put_padding(&v->data, 32);
     gguf_write_tensor(&v->w, set ? e->name : old->name, type, ne[1] > 1 ? 2 : 1, ne, size);
     size_t at = v->data.n, kept = old && old->size < size ? old->size : old ? size : 0;
-    put(&v->data, old ? old->data : NULL, kept);
+    void *bytes = old ? tensor_bytes(g, old) : NULL;
+    put(&v->data, bytes, kept);
+    free(bytes);
     while (v->data.n < at + size)
         put(&v->data, "", 1);
     if (e && e->kind == VARIANT_FLIP)
@@ -146,11 +149,11 @@ static inline void variant_write(char path[64], const char *base, const struct v
         const struct gguf_tensor *t = gguf_tensor_at(g, i);
         const struct variant_edit *e = variant_find(&v, t->name, strlen(t->name), true);
         if (!e || e->kind != VARIANT_DROP_TENSOR)
-            variant_put_tensor(&v, t, e);
+            variant_put_tensor(&v, g, t, e);
     }
     for (size_t i = 0; i < n; i++)
         if (edits[i].kind == VARIANT_TENSOR && !gguf_find_tensor(g, edits[i].name))
-            variant_put_tensor(&v, NULL, &edits[i]);
+            variant_put_tensor(&v, g, NULL, &edits[i]);
     gguf_write_head(&v.w, &head);
     strcpy(path, "/tmp/hearth-variant-XXXXXX");
     int fd = mkstemp(path);
