@@ -12,6 +12,7 @@
 
 #define DIGEST  32
 #define MAX_KEY 512
+#define NETWORK 8 /* bytes of an IPv6 address, its /64 */
 _Static_assert(ACCESS_ADDRESS >= INET6_ADDRSTRLEN, "any address fits");
 
 struct keys {
@@ -241,10 +242,18 @@ static struct in6_addr find_address(const struct access *a, const struct sockadd
     return address;
 }
 
+/* Bytes of the address that tell clients apart. Of IPv6 one customer has a whole /64 at least. Over a Unix
+ * socket the address is empty, and all of it counts, so that it is no network of TCP clients. */
+static size_t client_bytes(const struct in6_addr *address)
+{
+    bool whole = IN6_IS_ADDR_V4MAPPED(address) || IN6_IS_ADDR_UNSPECIFIED(address);
+    return whole ? sizeof address->s6_addr : NETWORK;
+}
+
 uint64_t access_client(const struct access *a, const struct sockaddr *peer, const char *forwarded_for)
 {
     struct in6_addr address = find_address(a, peer, forwarded_for);
-    return mix(address.s6_addr, sizeof address.s6_addr);
+    return mix(address.s6_addr, client_bytes(&address));
 }
 
 void access_address(const struct access *a, const struct sockaddr *peer, const char *forwarded_for,

@@ -40,7 +40,8 @@ bool access_allows_origin(const struct access *a, const char *origin, const char
 bool access_allows_host(const struct access *a, const char *host);
 
 /* A number for the client that the address stands for: its own, or behind one of trusted_proxies the last
- * one of `forwarded_for` that is none of them. Never 0. */
+ * one of `forwarded_for` that is none of them. All IPv6 addresses of one /64 are one client; an IPv4-mapped
+ * address is the IPv4 one. Never 0. */
 uint64_t access_client(const struct access *a, const struct sockaddr *peer, const char *forwarded_for);
 /* The same client's address in words: IPv4 or IPv6, "unix" over a Unix socket. */
 #define ACCESS_ADDRESS 46 /* bytes */

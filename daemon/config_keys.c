@@ -57,7 +57,7 @@ const struct config_key config_keys[] = {
     {LIST(allowed_hosts), .help = "Names this server is called by, beside localhost and its addresses. *: any."},
     {LIST(trusted_proxies), .help = "Addresses or networks whose X-Forwarded-For is believed."},
     {COUNT(client_limit, "none", 0, 65536), .zero = "none",
-     .help = "Requests of one client (key, or address) at once; one more is refused with 429."},
+     .help = "Requests of one client (key, IPv4 address or IPv6 /64) at once; one more is refused with 429."},
 
     {STRING(model, ""), .group = "Model and device",
      .help = "GGUF file to serve. Empty: the one in the install's models directory."},
@@ -103,7 +103,7 @@ const struct config_key config_keys[] = {
     {SIZE(max_body, "4M", 1 * K, 1 * G), .help = "Largest request body."},
     /* Its least is what every body takes at first: http.c. */
     {SIZE(body_memory, "64M", 4 * K, 64 * G), .help = "Memory for all request bodies together, and as much for long replies of /tokenize and prompt_logprobs."},
-    {COUNT(max_connections, "1000", 1, 100000), .help = "Connections at once; one more gets 503. Health is answered all the same."},
+    {COUNT(max_connections, "1000", 1, 100000), .help = "Connections with a POST under way; one more gets 503. In all 64 more may be open: then a new one closes the one idle for longest."},
     {COUNT(header_timeout_ms, "10000", 100, HOUR), .help = "Time a client has to send its headers."},
     {COUNT(body_timeout_ms, "60000", 100, HOUR), .help = "Time a client has to send its body. A large reply must be taken as fast as max_body in this time."},
     {COUNT(keepalive_ms, "5000", 100, HOUR), .help = "A silent stream gets a comment this often."},

@@ -1,14 +1,15 @@
-/* connection.c - one client's connection: its time limits, its peer's leaving, and who makes room for others.
- */
+/* connection.c - one client's connection: its time limits, its peer's leaving, its state, and which
+ * connection makes room for another. */
 #include "generate.h"
 #include "http.h"
 
 #include <stdlib.h>
 #include <sys/socket.h>
 
-#define IDLE_MS 60000 /* between two requests */
-#define LEFT_MS 1000  /* a request whose sender has left, to be whole */
-#define ROOM    8     /* connections that may come before one that was cut is gone */
+#define IDLE_MS  60000 /* between two requests */
+#define LEFT_MS  1000  /* a request whose sender has left, to be whole */
+#define STILL_MS 1000  /* without a byte: longer than a client needs to send its request or take more */
+#define ROOM     8     /* connections that may come before one that was cut is gone */
 
 /* --- time limits --- */
 
@@ -127,28 +128,38 @@ void connection_watch(struct connection *c)
         uv_poll_start(&c->watch, UV_DISCONNECT, on_watch);
 }
 
-/* --- those without a request --- */
+/* --- states --- */
 
-static void link_resting(struct connection *c)
+static void unlink_connection(struct connection *c)
 {
-    struct server *s = c->server;
-    c->next = NULL;
-    c->prev = s->newest_resting;
-    *(c->prev ? &c->prev->next : &s->resting) = c;
-    s->newest_resting = c;
+    struct connection_list *list = &c->server->connections[c->state];
+    *(c->next ? &c->next->prev : &list->last) = c->prev;
+    *(c->prev ? &c->prev->next : &list->first) = c->next;
+    list->n--;
 }
 
-static void unlink_resting(struct connection *c)
+static void link_connection(struct connection *c, enum connection_state state)
 {
-    struct server *s = c->server;
-    *(c->next ? &c->next->prev : &s->newest_resting) = c->prev;
-    *(c->prev ? &c->prev->next : &s->resting) = c->next;
+    struct connection_list *list = &c->server->connections[state];
+    c->state = state;
+    c->moved_ns = clock_ns();
+    c->next = NULL;
+    c->prev = list->last;
+    *(c->prev ? &c->prev->next : &list->first) = c;
+    list->last = c;
+    list->n++;
+}
+
+static void set_state(struct connection *c, enum connection_state state)
+{
+    if (c->state == CONNECTION_CUT)
+        return;
+    unlink_connection(c);
+    link_connection(c, state);
 }
 
 void connection_begin(struct connection *c, struct request *r)
 {
-    if (!c->cut)
-        unlink_resting(c);
     c->request = r;
     c->idle = false;
 }
@@ -158,35 +169,59 @@ void connection_rest(struct connection *c)
     c->request = NULL;
     c->idle = true;
     connection_limit(c, IDLE_MS);
-    if (!c->cut)
-        link_resting(c);
+    set_state(c, CONNECTION_RESTING);
 }
 
-/* The one that comes first of those whose body is only read to be thrown away. */
-static struct connection *oldest_refused(const struct server *s)
+void connection_accept(struct connection *c)
 {
-    struct connection *oldest = NULL;
-    for (const struct request *r = s->requests; r; r = r->next) /* the newest first */
-        if (r->phase == REQUEST_BODY && r->discard && !r->connection->cut)
-            oldest = r->connection;
-    return oldest;
+    set_state(c, CONNECTION_BUSY);
 }
 
-/* Whoever comes when the spare connections are used up too may ask for health: the connection that has had no
- * request for longest makes room, else one whose request was refused and goes on sending. What is waiting
- * or running is never touched. */
+void connection_discard(struct connection *c)
+{
+    set_state(c, CONNECTION_DISCARDING);
+}
+
+void connection_answered(struct connection *c)
+{
+    set_state(c, c->request->owner ? CONNECTION_KEYED : CONNECTION_REPLYING);
+}
+
+void connection_moved(struct connection *c)
+{
+    set_state(c, c->state);
+}
+
+/* --- room for others --- */
+
+/* The best to close of those that have moved nothing since then, replies to clients with a key left out. */
+static struct connection *find_still(const struct server *s, uint64_t since_ns)
+{
+    for (int state = CONNECTION_RESTING; state <= CONNECTION_REPLYING; state++) {
+        struct connection *c = s->connections[state].first;
+        if (c && c->moved_ns <= since_ns)
+            return c;
+    }
+    return NULL;
+}
+
+/* A client that connects when the spare connections are used up may still ask for health, so another
+ * connection is closed. A client that is sending or reading right now loses its connection only when all
+ * others are, too. A busy connection is never closed: there are at most max_connections of these, and so
+ * always others. */
 static void make_room(struct server *s)
 {
-    struct connection *c = s->resting;
     if (s->n_connections <= s->cfg->max_connections + SPARE_CONNECTIONS - ROOM)
         return;
-    if (c && c->next) /* not the one that has just come */
-        unlink_resting(c);
-    else
-        c = oldest_refused(s);
+    uint64_t now = clock_ns();
+    struct connection *c = find_still(s, now - STILL_MS * 1000000ull);
+    if (!c)
+        c = find_still(s, now);
+    if (!c)
+        c = s->connections[CONNECTION_KEYED].first;
     if (!c)
         return;
-    c->cut = true;
+    set_state(c, CONNECTION_CUT);
     shutdown(c->fd, SHUT_RDWR);
 }
 
@@ -209,23 +244,22 @@ static void connection_open(struct listener *l, struct MHD_Connection *mhd, void
     c->server = s;
     c->listener = l;
     c->fd = info->connect_fd;
-    c->over = ++s->n_connections > s->cfg->max_connections;
+    s->n_connections++;
     uv_timer_init(s->loop, &c->timer);
     c->timer.data = c;
     c->n_handles = 1;
     s->n_handles++;
     connection_limit(c, s->cfg->header_timeout_ms);
-    link_resting(c);
     connection_watch(c);
     *context = c;
     make_room(s);
+    link_connection(c, CONNECTION_RESTING);
 }
 
 static void connection_close(struct connection *c)
 {
     c->server->n_connections--;
-    if (!c->cut && !c->request)
-        unlink_resting(c);
+    unlink_connection(c);
     if (c->has_watch)
         uv_close((uv_handle_t *)&c->watch, on_watch_closed);
     uv_close((uv_handle_t *)&c->timer, on_timer_closed);

@@ -32,6 +32,8 @@ static void leave(struct generation *g, enum generation_outcome outcome)
         g->outcome = outcome;
     unlink_generation(g);
     server_give_model(s, g->model);
+    if (r->connection)
+        connection_answered(r->connection);
     request_unref(r);
     server_check_drained(s);
 }

@@ -8,9 +8,9 @@
 #include <string.h>
 #include <strings.h>
 
-#define CUT_FACTOR   8    /* times max_body: what is read to be thrown away */
-#define FIRST_BODY   4096 /* the least body_memory */
-#define STREAM_BLOCK 16384
+#define CUT_FACTOR  8     /* times max_body: what is read to be thrown away */
+#define FIRST_BODY  4096  /* the least body_memory */
+#define REPLY_BLOCK 16384 /* bytes of a stream, or of a large reply, that libmicrohttpd takes at once */
 
 /* --- headers --- */
 
@@ -214,17 +214,27 @@ static int too_large(const struct server *s, struct api_error *e)
                     (unsigned long long)s->cfg->max_body);
 }
 
+/* Only a request whose body is read can wait or run: others take no place, and their connections may be
+ * closed for new ones (connection.c). */
+static int check_connections(const struct request *r, struct api_error *e)
+{
+    struct server *s = r->server;
+    uint32_t n = s->connections[CONNECTION_BUSY].n;
+    if (!route_takes_body(r->route, r->method) || n < s->cfg->max_connections)
+        return 0;
+    server_queue_full(s, e);
+    e->close = true;
+    return api_fail(e, 503, "queue_full", NULL, "%u connection%s a request under way, max_connections is %u",
+                    n, n == 1 ? " has" : "s have", s->cfg->max_connections);
+}
+
 static int check_state(struct request *r, struct api_error *e)
 {
     struct server *s = r->server;
     if (r->route->always)
         return 0;
-    if (r->connection->over) {
-        server_queue_full(s, e);
-        e->close = true;
-        return api_fail(e, 503, "queue_full", NULL, "more than max_connections, %u, are open",
-                        s->cfg->max_connections);
-    }
+    if (check_connections(r, e) < 0)
+        return -1;
     if (r->route->needs_model && !s->model && server_refuses(s, e) < 0)
         return -1;
     return r->route->work ? server_admits(s, e) : 0;
@@ -301,15 +311,32 @@ static enum MHD_Result queue(struct request *r, struct MHD_Response *response)
     return rc;
 }
 
+/* Gives libmicrohttpd a large reply piece by piece, so that it is seen whether its client takes it. */
+static ssize_t read_reply(void *cls, uint64_t pos, char *out, size_t max)
+{
+    const struct request *r = cls;
+    size_t left = r->out.len - (size_t)pos, n = left < max ? left : max;
+    memcpy(out, r->out.p + pos, n);
+    connection_moved(r->connection);
+    return (ssize_t)n;
+}
+
+/* The bytes are the arena's, which lives until libmicrohttpd is done with the request. */
+static struct MHD_Response *make_response(struct request *r)
+{
+    if (r->out.len > REQUEST_LARGE_REPLY)
+        return MHD_create_response_from_callback(r->out.len, REPLY_BLOCK, read_reply, r, NULL);
+    return MHD_create_response_from_buffer(r->out.len, r->out.p ? r->out.p : "", MHD_RESPMEM_PERSISTENT);
+}
+
 static enum MHD_Result queue_reply(struct request *r)
 {
-    /* The bytes are the arena's, which lives until libmicrohttpd is done with the request. */
-    struct MHD_Response *response =
-        MHD_create_response_from_buffer(r->out.len, r->out.p ? r->out.p : "", MHD_RESPMEM_PERSISTENT);
+    struct MHD_Response *response = make_response(r);
     if (response && r->out.len)
         add_header(response, "Content-Type", r->content_type ? r->content_type : "application/json");
     r->replied_ns = clock_ns();
     request_hold(r);
+    connection_answered(r->connection);
     return queue(r, response);
 }
 
@@ -321,8 +348,10 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *out, size_t max)
     if (r->gone)
         return MHD_CONTENT_READER_END_WITH_ERROR;
     size_t n = r->on_pool ? 0 : request_take(r, out, max);
-    if (n)
+    if (n) {
+        connection_moved(r->connection);
         return (ssize_t)n;
+    }
     if (r->stream_ended)
         return MHD_CONTENT_READER_END_OF_STREAM;
     request_suspend(r);
@@ -332,7 +361,7 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *out, size_t max)
 static enum MHD_Result queue_stream(struct request *r)
 {
     struct MHD_Response *response =
-        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, r, NULL);
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, REPLY_BLOCK, read_stream, r, NULL);
     if (response) {
         add_header(response, "Content-Type", "text/event-stream");
         add_header(response, "Cache-Control", "no-cache");
@@ -380,6 +409,14 @@ static struct request *request_open(struct listener *l, struct MHD_Connection *m
     return r;
 }
 
+/* Nothing of the body is kept, neither what is there nor what comes. */
+static void discard(struct request *r)
+{
+    r->discard = true;
+    request_drop_body(r);
+    connection_discard(r->connection);
+}
+
 /* The first call: all headers are there, nothing of the body. */
 static enum MHD_Result take_headers(struct request *r, const char *version)
 {
@@ -394,7 +431,10 @@ static enum MHD_Result take_headers(struct request *r, const char *version)
     if (r->has_body)
         connection_limit(r->connection, cfg->body_timeout_ms);
     bool refused = check_headers(r, &h) < 0;
-    r->discard = refused || !r->route || !r->route->post;
+    if (refused || !r->route || !route_takes_body(r->route, r->method))
+        discard(r);
+    else
+        connection_accept(r->connection);
     bool expects = h.expect && !strcasecmp(h.expect, "100-continue");
     bool hopeless = h.content_length > CUT_FACTOR * cfg->max_body;
     bool at_once = r->error.at_once || (r->has_body && (expects || hopeless));
@@ -437,6 +477,7 @@ static bool grow_body(struct request *r, size_t n)
 static enum MHD_Result take_body(struct request *r, const char *data, size_t n)
 {
     const struct config *cfg = r->server->cfg;
+    connection_moved(r->connection);
     r->body_seen += n;
     if (r->body_seen > CUT_FACTOR * cfg->max_body) {
         too_large(r->server, &r->error);
@@ -452,8 +493,7 @@ static enum MHD_Result take_body(struct request *r, const char *data, size_t n)
         r->body_len += n;
         return MHD_YES;
     }
-    r->discard = true;
-    request_drop_body(r);
+    discard(r);
     return MHD_YES;
 }
 
@@ -562,7 +602,7 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **context,
     struct connection *c = r->connection;
     if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK)
         r->gone = true;
-    r->cut |= c->cut && r->discard;
+    r->cut |= c->state == CONNECTION_CUT;
     if (r->cut && !r->status) { /* what it would have been told */
         r->status = r->error.status;
         r->replied_ns = clock_ns();

@@ -25,10 +25,27 @@
 #include <stdatomic.h>
 
 #define ID_RANDOM         22 /* characters, 131 bits */
-#define SPARE_CONNECTIONS 64 /* above max_connections, so that health still gets an answer */
+#define SPARE_CONNECTIONS 64 /* beside max_connections busy ones, so that health still gets an answer */
 
 struct generation;
 struct request;
+
+/* Tells which connections may be closed to make room for another (connection.c). */
+enum connection_state {
+    CONNECTION_RESTING,    /* it has no request, or not all of its headers */
+    CONNECTION_DISCARDING, /* its client sends a body that is thrown away */
+    CONNECTION_REPLYING,   /* its client, which has no key, takes the reply */
+    CONNECTION_KEYED,      /* the same of a client with a key */
+    CONNECTION_BUSY,       /* its request was accepted: it comes in, waits or runs; max_connections */
+    CONNECTION_CUT,        /* it was closed to make room: libmicrohttpd will see its end */
+    CONNECTION_STATES
+};
+
+/* The connections of one state; the first has moved no byte for longest. */
+struct connection_list {
+    struct connection *first, *last;
+    uint32_t n;
+};
 
 struct server {
     uv_loop_t *loop;
@@ -66,8 +83,8 @@ struct server {
     uint32_t n_preparing;           /* accepted, not submitted to the engine yet */
     uint32_t n_pool;                /* jobs on the uv pool */
     uint32_t n_connections;
-    struct connection *resting, *newest_resting; /* without a request, from the longest so to the newest */
-    uint64_t body_bytes;                         /* held by all bodies together */
+    struct connection_list connections[CONNECTION_STATES];
+    uint64_t body_bytes;  /* held by all bodies together */
     uint64_t reply_bytes; /* held by all large replies that their clients have not taken yet */
 
     bool draining, closing;
@@ -79,10 +96,10 @@ struct server {
 struct connection {
     struct server *server;
     struct listener *listener;
-    struct connection *next, *prev; /* of those that rest */
+    struct connection *next, *prev; /* of the same state */
+    enum connection_state state;
+    uint64_t moved_ns; /* CLOCK_MONOTONIC: it came to this state, or moved bytes in it */
     int fd;
-    bool over;        /* above max_connections: only health is answered */
-    bool cut;         /* to make room for another: libmicrohttpd will see its end */
     uv_timer_t timer; /* header, then body, then keep-alive comments: one at a time */
     uv_poll_t watch;  /* for the peer's leaving */
     struct request *request;
@@ -120,7 +137,7 @@ struct request {
     bool suspended, watched;
     bool gone;    /* the client left: nothing will be sent */
     bool discard; /* the body is thrown away */
-    bool cut;     /* we ended its connection while the body came: `error` says why, if it was refused */
+    bool cut;     /* we ended its connection: `error` says why, if it was refused */
     bool has_body;
     /* CLOCK_MONOTONIC; accepted: the body is complete; replied: libmicrohttpd has got the whole reply. */
     uint64_t accepted_ns, opened_ns, replied_ns;
@@ -199,6 +216,13 @@ struct connection *connection_of(struct MHD_Connection *mhd); /* NULL: there was
 /* It has a request from here to there. */
 void connection_begin(struct connection *c, struct request *r);
 void connection_rest(struct connection *c);
+/* The headers are there: the request was accepted, or its body is thrown away. */
+void connection_accept(struct connection *c);
+void connection_discard(struct connection *c);
+/* The reply is whole: all that is left is its client's to take. */
+void connection_answered(struct connection *c);
+/* libmicrohttpd has brought bytes of the body, or taken some of the reply. */
+void connection_moved(struct connection *c);
 /* Ends it unless this is called again, or the timer stopped, within `ms`, or soon when its peer has left
  * before its request was whole. */
 void connection_limit(struct connection *c, uint64_t ms);

@@ -8,27 +8,35 @@ static const struct route routes[] = {
     {.path = "/", .open = true, .quiet = true, .handle = api_page},
     {.path = "/generate",
      .post = true,
+     .body = true,
      .needs_model = true,
      .work = true,
      .handle = api_generate,
      .dialect = &dialect_generate},
     {.path = "/v1/completions",
      .post = true,
+     .body = true,
      .needs_model = true,
      .work = true,
      .handle = api_generate,
      .dialect = &dialect_completions},
     {.path = "/v1/chat/completions",
      .post = true,
+     .body = true,
      .needs_model = true,
      .work = true,
      .handle = api_generate,
      .dialect = &dialect_chat},
     {.path = "/v1/models", .needs_model = true, .handle = api_models},
     {.path = "/v1/models/{id}", .needs_model = true, .handle = api_model},
-    {.path = "/tokenize", .post = true, .needs_model = true, .handle = api_tokenize},
-    {.path = "/detokenize", .post = true, .needs_model = true, .handle = api_detokenize},
-    {.path = "/admin/model", .post = true, .both = true, .admin = true, .handle = api_admin_model},
+    {.path = "/tokenize", .post = true, .body = true, .needs_model = true, .handle = api_tokenize},
+    {.path = "/detokenize", .post = true, .body = true, .needs_model = true, .handle = api_detokenize},
+    {.path = "/admin/model",
+     .post = true,
+     .both = true,
+     .body = true,
+     .admin = true,
+     .handle = api_admin_model},
     {.path = "/admin/suspend", .post = true, .admin = true, .handle = api_admin_suspend},
     {.path = "/admin/resume", .post = true, .admin = true, .handle = api_admin_resume},
     {.path = "/requests", .handle = api_requests},
@@ -92,4 +100,9 @@ bool route_takes(const struct route *route, const char *method)
     if (route->post && (!route->both || !strcmp(method, "POST")))
         return !strcmp(method, "POST");
     return !strcmp(method, "GET") || !strcmp(method, "HEAD");
+}
+
+bool route_takes_body(const struct route *route, const char *method)
+{
+    return route->body && !strcmp(method, "POST");
 }

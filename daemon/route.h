@@ -12,7 +12,8 @@ struct route {
     bool post;        /* POST; else GET and HEAD */
     bool both;        /* POST, and GET and HEAD as well */
     bool remove;      /* DELETE, nothing else */
-    bool always;      /* answered while loading, draining and above max_connections: health */
+    bool body;        /* its handler reads the body of a POST */
+    bool always;      /* answered while loading and draining: health */
     bool needs_model; /* 503 loading until there is one */
     bool work;        /* takes a place in the queue */
     bool open;        /* needs no key */
@@ -30,6 +31,8 @@ const char *route_nearest(const char *path);
 /* Value of an Allow header. */
 const char *route_allow(const struct route *route);
 bool route_takes(const struct route *route, const char *method);
+/* True when the handler reads the body of such a request: that of any other is thrown away as it comes. */
+bool route_takes_body(const struct route *route, const char *method);
 
 /* Handlers: api_*.c. */
 void api_health(struct request *r);

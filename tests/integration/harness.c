@@ -226,15 +226,7 @@ void wait_connections(long long n)
 
 int connect_narrow(void)
 {
-    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons(daemon_.port)};
-    struct timeval limit = {.tv_sec = CLIENT_TIMEOUT_S};
-    int room = 4096, segment = 536, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
-    setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &segment, sizeof segment);
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    cr_assert_eq(connect(fd, (struct sockaddr *)&addr, sizeof addr), 0);
-    return fd;
+    return client_connect_narrow(daemon_.port);
 }
 
 long long own_memory(void)

@@ -367,3 +367,12 @@ DAEMON_TEST(access, behind_a_trusted_proxy_clients_are_told_apart, SLOW, "--clie
     expect("POST", "/generate", many, ONE_TOKEN, 429);
     close(one);
 }
+
+DAEMON_TEST(access, a_customer_of_ipv6_is_one_client_whatever_its_address, SLOW, "--client-limit", "1",
+            "--trusted-proxies", "127.0.0.0/8")
+{
+    int one = begin_stream("X-Forwarded-For: 2001:db8:1:2::1\r\n");
+    expect("POST", "/generate", "X-Forwarded-For: 2001:db8:1:2:3:4:5:6\r\n", ONE_TOKEN, 429);
+    expect("POST", "/generate", "X-Forwarded-For: 2001:db8:1:3::1\r\n", ONE_TOKEN, 200);
+    close(one);
+}

@@ -278,41 +278,99 @@ DAEMON_TEST(many, a_body_that_body_memory_never_holds_is_a_413, "--body-memory",
     free(body);
 }
 
-DAEMON_TEST(many, above_max_connections_health_still_answers, "--max-connections", "4")
+/* Four connections whose request has begun. */
+static void begin_four(int fds[4])
 {
-    int fds[8];
-    struct reply r;
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 4; i++) {
         fds[i] = client_connect(daemon_.port);
-    r = get("/health");
-    cr_assert_eq(r.status, 200);
-    reply_free(&r);
-    expect_words(post("/generate", "{\"prompt\":\"Once\"}"), 503, "queue_full", "max_connections");
-    for (int i = 0; i < 8; i++)
-        close(fds[i]);
+        client_puts(fds[i], "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 15\r\n\r\n{");
+    }
+    while (metric("hearth_body_bytes") < 4 * 4096) /* the least that a body takes */
+        usleep(5000);
 }
 
-/* Connections that hold their place for as long as they may, in every way there is without a request that
- * runs. */
-static void hold_place(int fd, int way)
+/* The rest of the four, which must be answered. */
+static void end_four(const int fds[4])
+{
+    struct reply r;
+    for (int i = 0; i < 4; i++) {
+        client_puts(fds[i], "\"content\":\"a\"}");
+        client_read(fds[i], &r, false);
+        cr_assert_eq(r.status, 200, "%d: %s", r.status, r.raw);
+        reply_free(&r);
+        close(fds[i]);
+    }
+}
+
+DAEMON_TEST(many, above_max_connections_health_and_figures_still_answer, "--max-connections", "4")
+{
+    static const char *const paths[] = {"/health", "/health/live", "/stats", "/requests", "/"};
+    int fds[4];
+    begin_four(fds);
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        struct reply r = get(paths[i]);
+        cr_assert_eq(r.status, 200, "%s: %d", paths[i], r.status);
+        reply_free(&r);
+    }
+    expect_words(post("/generate", "{\"prompt\":\"Once\"}"), 503, "queue_full",
+                 "4 connections have a request under way, max_connections is 4");
+    end_four(fds);
+    json_decref(generate("{\"prompt\":\"Once\",\"max_tokens\":1}"));
+}
+
+enum way { SILENT, HALF_A_HEADER, IDLE, REFUSED, OPTIONS, HEALTH_WITH_A_BODY, NOT_READING, N_WAYS };
+
+/* Sends text, and waits until the daemon has read it and says something. */
+static void say(int fd, const char *text)
+{
+    char byte;
+    client_puts(fd, text);
+    cr_assert_eq(recv(fd, &byte, 1, MSG_PEEK), 1, "no answer to %.40s", text);
+}
+
+#define EXPECTS "Host: localhost\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+/* For more than the buffers of both sides hold. */
+static void ask_and_not_read(int fd)
+{
+    static const char request[] = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    static char all[2000 * sizeof request];
+    for (char *at = all; at < all + sizeof all - sizeof request;)
+        at = stpcpy(at, request);
+    say(fd, all);
+}
+
+/* Holds a connection for as long as the daemon allows it, without a request that waits or runs. */
+static void hold_place(int fd, enum way way)
 {
     struct reply r;
     switch (way) {
-    case 0: /* says nothing */
-        break;
-    case 1:
+    case HALF_A_HEADER:
         client_puts(fd, "GET /health HTTP/1.1\r\nHo");
         break;
-    case 2:
+    case IDLE:
         client_request(fd, "GET", "/health", "", NULL);
         client_read(fd, &r, false);
         reply_free(&r);
         break;
-    default: /* refused, and sends a body for ever */
+    case REFUSED:
         client_puts(fd, "POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{");
+        break;
+    case OPTIONS:
+        say(fd, "OPTIONS /generate HTTP/1.1\r\n" EXPECTS);
+        break;
+    case HEALTH_WITH_A_BODY:
+        say(fd, "GET /health HTTP/1.1\r\n" EXPECTS);
+        break;
+    case NOT_READING:
+        ask_and_not_read(fd);
+        break;
+    default:
+        break;
     }
 }
 
+/* N_WAYS: in all of them. */
 static void connections_that_do_nothing(int way)
 {
     struct reply r;
@@ -321,8 +379,8 @@ static void connections_that_do_nothing(int way)
                    "{\"prompt\":\"Once\",\"max_tokens\":60,\"ignore_eos\":true,\"stream\":true}");
     wait_stat("requests.running", 1);
     for (int i = 0; i < 100; i++) {
-        fds[i] = client_connect(daemon_.port);
-        hold_place(fds[i], way < 0 ? i % 4 : way);
+        fds[i] = connect_narrow();
+        hold_place(fds[i], way == N_WAYS ? i % N_WAYS : way);
     }
     for (int i = 0; i < 20; i++) {
         r = get("/health/ready");
@@ -342,12 +400,27 @@ static void connections_that_do_nothing(int way)
 
 DAEMON_TEST(many, connections_that_do_nothing_keep_health_from_nobody, PATIENT)
 {
-    connections_that_do_nothing(-1);
+    connections_that_do_nothing(N_WAYS);
+}
+
+DAEMON_TEST(many, bodies_of_options_without_end_keep_health_from_nobody, PATIENT)
+{
+    connections_that_do_nothing(OPTIONS);
+}
+
+DAEMON_TEST(many, bodies_of_health_without_end_keep_health_from_nobody, PATIENT)
+{
+    connections_that_do_nothing(HEALTH_WITH_A_BODY);
+}
+
+DAEMON_TEST(many, replies_that_are_not_read_keep_health_from_nobody, PATIENT)
+{
+    connections_that_do_nothing(NOT_READING);
 }
 
 DAEMON_TEST(many, refused_bodies_without_end_keep_health_from_nobody, PATIENT)
 {
-    connections_that_do_nothing(3);
+    connections_that_do_nothing(REFUSED);
     char *log = daemon_read_log();
     cr_assert(strstr(log, " 404 not_found "), "those that made room were refused, and did not leave: %s",
               log);
@@ -426,7 +499,10 @@ Test(many, a_hard_limit_of_descriptors_lowers_what_is_accepted)
     struct reply r = get("/health");
     cr_assert_eq(r.status, 200, "%d: %s", r.status, r.raw);
     reply_free(&r);
-    expect_words(post("/generate", "{\"prompt\":\"Once\"}"), 503, "queue_full", "max_connections, 4,");
+    int busy[4];
+    begin_four(busy);
+    expect_words(post("/generate", "{\"prompt\":\"Once\"}"), 503, "queue_full", "max_connections is 4");
+    end_four(busy);
     char *log = daemon_read_log();
     const char *words =
         strstr(log, "max_connections is 4, not 1000: this process may have no more than 90 files");
@@ -529,15 +605,13 @@ DAEMON_TEST(many, a_drain_is_a_503_that_a_client_with_a_large_body_sees, SLOW)
 
 DAEMON_TEST(many, above_max_connections_a_client_with_a_large_body_sees_the_503, "--max-connections", "4")
 {
-    int fds[8];
+    int fds[4];
     char *body = spaces(1u << 20);
-    for (int i = 0; i < 8; i++)
-        fds[i] = client_connect(daemon_.port);
+    begin_four(fds);
     for (int i = 0; i < 20; i++)
         expect_words(client_once_whole(daemon_.port, "/generate", body), 503, "queue_full",
                      "max_connections");
-    for (int i = 0; i < 8; i++)
-        close(fds[i]);
+    end_four(fds);
     free(body);
 }
 

@@ -42,6 +42,20 @@ static inline int client_connect(uint16_t port)
     return fd;
 }
 
+/* A connection with buffers as small as they can be, the server's too. */
+static inline int client_connect_narrow(uint16_t port)
+{
+    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons(port)};
+    struct timeval limit = {.tv_sec = CLIENT_TIMEOUT_S};
+    int room = 4096, segment = 536, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
+    setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &segment, sizeof segment);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    cr_assert_eq(connect(fd, (struct sockaddr *)&addr, sizeof addr), 0, "connect: %s", strerror(errno));
+    return fd;
+}
+
 /* False when the other side has closed. */
 static inline bool client_send(int fd, const char *bytes, size_t n)
 {

@@ -120,6 +120,56 @@ Test(address, is_the_peers_or_what_a_trusted_proxy_says, .fini = close_keys)
     cr_assert_str_eq(out, "unix");
 }
 
+static uint64_t client_of(const char *text, const char *forwarded_for)
+{
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6};
+    struct sockaddr_in four = {.sin_family = AF_INET};
+    if (inet_pton(AF_INET, text, &four.sin_addr) == 1)
+        return access_client(a, (const struct sockaddr *)&four, forwarded_for);
+    cr_assert_eq(inet_pton(AF_INET6, text, &six.sin6_addr), 1);
+    return access_client(a, (const struct sockaddr *)&six, forwarded_for);
+}
+
+static void open_proxies(const char *list)
+{
+    cr_assert_eq(config_defaults(&cfg, NULL), 0);
+    cr_assert_eq(config_set(&cfg, "trusted_proxies", list, NULL), 0);
+    cr_assert_eq(access_open(&a, &cfg, &err), 0, "%s", err.text);
+}
+
+Test(client, of_ipv6_is_a_network_of_64_bits, .fini = close_keys)
+{
+    open_proxies("10.0.0.0/8, fd00::1");
+    uint64_t client = client_of("2001:db8:1:2::1", NULL);
+    cr_assert_eq(client_of("2001:db8:1:2:ffff:ffff:ffff:ffff", NULL), client);
+    cr_assert_neq(client_of("2001:db8:1:3::1", NULL), client);
+    cr_assert_eq(client_of("10.1.2.3", "2001:db8:1:2::77"), client, "behind a proxy, too");
+    cr_assert_eq(client_of("fd00::1", "192.0.2.8, 2001:db8:1:2:a:b:c:d"), client);
+    cr_assert_neq(client_of("fd00::1", "2001:db8:1:3::77"), client);
+}
+
+Test(client, of_ipv4_is_an_address_however_it_is_written, .fini = close_keys)
+{
+    open_proxies("10.0.0.0/8");
+    uint64_t client = client_of("192.0.2.7", NULL);
+    cr_assert_neq(client_of("192.0.2.8", NULL), client);
+    cr_assert_eq(client_of("::ffff:192.0.2.7", NULL), client);
+    cr_assert_neq(client_of("::ffff:192.0.2.8", NULL), client);
+    cr_assert_eq(client_of("10.1.2.3", "192.0.2.7"), client);
+    cr_assert_eq(client_of("10.1.2.3", "::ffff:192.0.2.7"), client);
+    cr_assert_eq(client_of("::ffff:10.1.2.3", "::ffff:192.0.2.7"), client,
+                 "a mapped proxy is one of the list");
+    cr_assert_neq(client_of("10.1.2.3", "::ffff:192.0.2.8"), client);
+}
+
+Test(client, over_a_unix_socket_is_none_of_the_network, .fini = close_keys)
+{
+    open_proxies("10.0.0.0/8");
+    uint64_t client = access_client(a, &(struct sockaddr){.sa_family = AF_UNIX}, NULL);
+    cr_assert_neq(client_of("::1", NULL), client);
+    cr_assert_neq(client_of("127.0.0.1", NULL), client);
+}
+
 Test(origin, is_our_own_or_in_the_list_and_always_one_that_a_reply_may_repeat, .fini = close_keys)
 {
     cr_assert_eq(config_defaults(&cfg, NULL), 0);

@@ -798,22 +798,3 @@ SERVER_TEST(route, requests_of_one_connection_are_answered_in_turn)
     }
     close(fd);
 }
-
-SERVER_TEST(route, above_max_connections_health_still_answers, "max_connections", "2")
-{
-    struct reply r;
-    int a = client_connect(f.port), b = client_connect(f.port), fds[] = {a, b};
-    for (int i = 0; i < 2; i++) {
-        client_request(fds[i], "GET", "/health", "", NULL);
-        client_read(fds[i], &r, false);
-        reply_free(&r);
-    }
-    r = post("/generate", "{\"prompt\":\"Once\"}");
-    cr_assert_str_eq(reply_header(&r, "Connection"), "close");
-    expect_words(r, 503, "queue_full", "max_connections");
-    r = get("/health");
-    cr_assert_eq(r.status, 200);
-    reply_free(&r);
-    close(a);
-    close(b);
-}
