@@ -390,12 +390,18 @@ static inline float arith_gumbel_of(uint32_t bits)
     return -(arith_log2(e) * ARITH_LN2);
 }
 
-/* That of one vocabulary entry at one position. Adding it to logit/T and taking the largest samples the
- * softmax exactly, whatever subset of tokens is left and in whatever order it is walked. */
-static inline float arith_gumbel(uint64_t seed, uint32_t position, uint32_t token)
+/* The random word of one vocabulary entry at one position. */
+static inline uint32_t arith_gumbel_bits(uint64_t seed, uint32_t position, uint32_t token)
 {
     uint32_t r[4];
     arith_philox(seed, position, token / 4, r);
     uint32_t low = token & 1 ? r[1] : r[0], high = token & 1 ? r[3] : r[2]; /* r[token % 4], in lanes */
-    return arith_gumbel_of(token & 2 ? high : low);
+    return token & 2 ? high : low;
+}
+
+/* Its noise. Adding it to logit/T and taking the largest samples the softmax exactly, whatever subset of
+ * tokens is left and in whatever order it is walked. */
+static inline float arith_gumbel(uint64_t seed, uint32_t position, uint32_t token)
+{
+    return arith_gumbel_of(arith_gumbel_bits(seed, position, token));
 }

@@ -42,7 +42,7 @@ static const struct jinja_value *find_key(struct jinja_run *r, const struct jinj
                                           const struct jinja_value *key)
 {
     bool same = false;
-    if (!jinja_work(r, d->n / 8))
+    if (!jinja_work_keys(r, d, key))
         return NULL;
     if (key->kind == JINJA_TEXT)
         return jinja_dict_find(d, key->text.s, key->text.len);
@@ -163,7 +163,7 @@ bool jinja_contains(struct jinja_run *r, const struct jinja_value *in, const str
             return jinja_fail(r, -EBADMSG, "%s is not in a string", jinja_kind_name(what));
         *out = !what->text.len ||
                (in->text.len && memmem(in->text.s, in->text.len, what->text.s, what->text.len));
-        return jinja_work_bytes(r, in->text.len);
+        return jinja_work_bytes(r, JINJA_SEARCH * in->text.len);
     case JINJA_DICT:
         *out = find_key(r, in->dict, what) != NULL;
         return !r->rc;
@@ -272,9 +272,13 @@ static bool integers(struct jinja_run *r, int op, int64_t a, int64_t b, struct j
     return true;
 }
 
+#define REST_WORK 16 /* the rest of a large number divided by a small one is found bit by bit */
+
 static bool floats(struct jinja_run *r, int op, double a, double b, struct jinja_value *out)
 {
     double f;
+    if (!jinja_work(r, op == OP_FLOOR || op == '%' ? REST_WORK : 1))
+        return false;
     if ((op == '/' || op == OP_FLOOR || op == '%') && b == 0)
         return jinja_fail(r, -EBADMSG, "division by zero");
     switch (op) {

@@ -70,10 +70,11 @@ bool jinja_attribute(struct jinja_run *r, const struct jinja_value *v, struct ji
     if (v->kind == JINJA_LOOP) {
         loop_attribute(v, name, out);
     } else if (v->kind == JINJA_DICT || v->kind == JINJA_NAMESPACE) {
+        struct jinja_value key = jinja_string(name.s, name.len, false);
         const struct jinja_value *found = jinja_dict_find(v->dict, name.s, name.len);
         if (found)
             *out = *found;
-        return jinja_work(r, v->dict->n / 8);
+        return jinja_work_keys(r, v->dict, &key);
     }
     return true;
 }
@@ -92,7 +93,7 @@ static bool index_of(int64_t i, size_t n, size_t *out)
 static bool character(struct jinja_run *r, struct jinja_text text, int64_t i, struct jinja_value *out)
 {
     size_t at;
-    if (!jinja_work_bytes(r, JINJA_WALK * text.len))
+    if (!jinja_work_bytes(r, 2 * JINJA_WALK * text.len))
         return false;
     if (!index_of(i, i < 0 ? jinja_text_length(text) : text.len, &at))
         return true;
@@ -253,7 +254,7 @@ static bool slice_text(struct jinja_run *r, const struct jinja_value *v, struct 
     struct jinja_out text = {.max = r->limits.memory};
     struct jinja_list *all;
     if (s.step == 1) {
-        if (!jinja_work_bytes(r, JINJA_WALK * v->text.len))
+        if (!jinja_work_bytes(r, 2 * JINJA_WALK * v->text.len))
             return false;
         fit(&s, (int64_t)jinja_text_length(v->text));
         size_t from = jinja_text_at(v->text, (size_t)s.from);

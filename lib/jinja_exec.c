@@ -334,7 +334,10 @@ static enum step run_body(struct jinja_run *r, const struct jinja_node *n)
 
 static bool give_variables(struct jinja_run *r, const struct jinja_dict *variables)
 {
-    for (uint32_t i = 0; variables && i < r->t->n_symbols; i++) {
+    size_t n = variables ? variables->n : 0;
+    if (!jinja_work(r, r->t->n_symbols * n / 8))
+        return false;
+    for (uint32_t i = 0; n && i < r->t->n_symbols; i++) {
         struct jinja_text name = r->t->symbols[i].name;
         const struct jinja_value *v = jinja_dict_find(variables, name.s, name.len);
         if (v && !jinja_assign(r, r->frame, i, *v))
@@ -363,7 +366,7 @@ int jinja_render(const struct jinja *t, const struct jinja_input *in, struct are
     if (!r.limits.memory)
         r.limits.memory = JINJA_MAX_MEMORY;
     text.max = r.limits.output;
-    r.work_left = (uint64_t)r.limits.operations * JINJA_OPERATION;
+    r.work_left = (uint64_t)r.limits.operations * JINJA_OPERATION * JINJA_BYTES;
     if (jinja_open_frame(&r, NULL, &r.frame) && give_variables(&r, in->variables) &&
         run_body(&r, t->body) != STEP_FAILED) {
         *out = jinja_written(&text).text;

@@ -50,6 +50,8 @@ static bool put_padded(struct jinja_run *r, struct jinja_out *out, struct jinja_
                        const struct spec *s)
 {
     size_t length = jinja_text_length(text);
+    if (!jinja_work_bytes(r, 2 * JINJA_WALK * text.len))
+        return false;
     bool left = strchr(s->flags, '-') != NULL;
     if (s->precision >= 0 && (size_t)s->precision < length) {
         text = jinja_text_cut(text, 0, jinja_text_at(text, (size_t)s->precision));
@@ -84,7 +86,7 @@ static bool put_number(struct jinja_run *r, struct jinja_out *out, const struct 
                                                    : (intmax_t)jinja_integer(v));
     if (n < 0 || (size_t)n >= sizeof text)
         return jinja_fail(r, -EBADMSG, "a number of more than %zu characters", sizeof text);
-    return jinja_put_bytes(r, out, text, (size_t)n, false);
+    return jinja_work_digits(r, (size_t)n) && jinja_put_bytes(r, out, text, (size_t)n, false);
 }
 #pragma GCC diagnostic pop
 
@@ -182,6 +184,8 @@ bool jinja_braces(struct jinja_run *r, struct jinja_text format, const struct ji
 {
     struct jinja_out text = {.max = r->limits.memory};
     size_t from = 0, at = 0, next = 0;
+    if (!jinja_work_bytes(r, JINJA_WALK * format.len))
+        return false;
     while (at < format.len) {
         char c = format.s[at];
         if (c != '{' && c != '}') {

@@ -85,7 +85,7 @@ FUNCTION(strftime_now)
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
     size_t n = strftime(text, sizeof text, format, r->now);
 #pragma GCC diagnostic pop
-    char *copy = jinja_alloc(r, n + 1);
+    char *copy = jinja_work_bytes(r, JINJA_WALK * n) ? jinja_alloc(r, n + 1) : NULL;
     if (!copy)
         return false;
     memcpy(copy, text, n);

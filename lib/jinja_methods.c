@@ -48,7 +48,9 @@ static bool begins_word(unsigned char before, enum jinja_case how)
 
 bool jinja_recase(struct jinja_run *r, struct jinja_text text, enum jinja_case how, struct jinja_value *out)
 {
-    char *s = jinja_work_bytes(r, text.len) ? jinja_alloc(r, text.len + 1) : NULL;
+    /* Of the titles each letter looks at the one before. */
+    size_t times = how >= JINJA_TITLE ? 3 * JINJA_WALK : JINJA_WALK;
+    char *s = jinja_work_bytes(r, times * text.len) ? jinja_alloc(r, text.len + 1) : NULL;
     if (!s)
         return false;
     for (size_t i = 0; i < text.len; i++) {
@@ -120,17 +122,17 @@ bool jinja_trim(struct jinja_run *r, struct jinja_text text, const struct jinja_
         return jinja_fail(r, -EBADMSG, "characters to strip are a string, not %s", jinja_kind_name(chars));
     for (; left && from < to; from += n) {
         n = jinja_char(text.s + from, to - from);
+        if (!jinja_work_bytes(r, JINJA_WALK * (n + chars->text.len)))
+            return false;
         if (!is_one_of(chars->text, text.s + from, n))
             break;
-        if (!jinja_work_bytes(r, chars->text.len * 8))
-            return false;
     }
     for (; right && from < to; to -= n) {
         n = last_char(text.s + from, to - from);
+        if (!jinja_work_bytes(r, JINJA_WALK * (n + chars->text.len)))
+            return false;
         if (!is_one_of(chars->text, text.s + to - n, n))
             break;
-        if (!jinja_work_bytes(r, chars->text.len * 8))
-            return false;
     }
     *out = text_value(jinja_text_cut(text, from, to));
     return true;
@@ -281,15 +283,15 @@ static bool split_at(struct jinja_run *r, struct jinja_text t, struct jinja_text
     return push_part(r, out, t, from, t.len);
 }
 
-/* Whether `what`, which is not empty, stands at t.s + at. From behind every place may cost its whole length.
- */
+/* Tells whether `what`, which is not empty, stands at t.s + at. Who looks from behind calls this for every
+ * place, and any of them may cost the length of `what`. */
 static bool stands_at(struct jinja_run *r, struct jinja_text t, size_t at, struct jinja_text what, bool *out)
 {
     *out = t.len - at >= what.len && t.s[at] == what.s[0];
     if (!*out)
-        return true;
+        return jinja_work_bytes(r, 2 * JINJA_WALK);
     *out = !memcmp(t.s + at, what.s, what.len);
-    return jinja_work_bytes(r, what.len);
+    return jinja_work_bytes(r, 2 * JINJA_WALK + what.len);
 }
 
 static bool rsplit_at(struct jinja_run *r, struct jinja_text t, struct jinja_text sep, int64_t max,
@@ -320,7 +322,8 @@ static bool split_any(struct jinja_run *r, const struct jinja_value *self, const
     bool given;
     int64_t max = -1;
     if (!text_argument(r, args, 0, true, &sep, &given) || !integer_argument(r, args, 1, &max) ||
-        !jinja_work_bytes(r, (given ? 2 : JINJA_WALK) * self->text.len) || !jinja_open_list(r, out))
+        !jinja_work_bytes(r, (given ? JINJA_SEARCH : 2 * JINJA_WALK) * self->text.len) ||
+        !jinja_open_list(r, out))
         return false;
     if (!given)
         return right ? rsplit_space(r, self->text, max, out) : split_space(r, self->text, max, out);
@@ -379,7 +382,7 @@ bool jinja_replace(struct jinja_run *r, struct jinja_text text, struct jinja_tex
 {
     struct jinja_out made = {.max = r->limits.memory};
     size_t from = 0, at = 0;
-    if (!jinja_work_bytes(r, text.len))
+    if (!jinja_work_bytes(r, (old.len ? JINJA_SEARCH : JINJA_WALK) * text.len))
         return false;
     while (count != 0 && at + old.len <= text.len) {
         const char *found = old.len ? memmem(text.s + at, text.len - at, old.s, old.len) : text.s + at;
@@ -424,7 +427,8 @@ static bool find_any(struct jinja_run *r, const struct jinja_value *self, const 
 {
     struct jinja_text what = {0}, t = self->text;
     bool given;
-    if (!text_argument(r, args, 0, false, &what, &given) || !jinja_work_bytes(r, 2 * t.len))
+    if (!text_argument(r, args, 0, false, &what, &given) ||
+        !jinja_work_bytes(r, (JINJA_SEARCH + JINJA_WALK) * t.len))
         return false;
     const char *found = NULL;
     if (last && !find_last(r, t, what, &found))
@@ -451,7 +455,7 @@ METHOD(count)
     bool given;
     int64_t n = 0;
     if (!text_argument(r, args, 0, false, &what, &given) ||
-        !jinja_work_bytes(r, (what.len ? 1 : JINJA_WALK) * t.len))
+        !jinja_work_bytes(r, (what.len ? JINJA_SEARCH : JINJA_WALK) * t.len))
         return false;
     const char *at = t.s, *end = t.s + t.len;
     while (what.len && at < end && (at = memmem(at, (size_t)(end - at), what.s, what.len))) {
@@ -492,7 +496,7 @@ static bool all_are(struct jinja_run *r, struct jinja_text t, int (*is)(int), st
     for (size_t i = 0; all && i < t.len; i++)
         all = (unsigned char)t.s[i] < 0x80 && is((unsigned char)t.s[i]);
     *out = jinja_bool(all);
-    return jinja_work_bytes(r, t.len);
+    return jinja_work_bytes(r, JINJA_WALK * t.len);
 }
 
 METHOD(isdigit_)

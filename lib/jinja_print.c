@@ -3,6 +3,7 @@
 #include "utf8.h"
 
 #include <errno.h>
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -16,26 +17,33 @@ static bool put_word(struct jinja_run *r, struct jinja_out *out, const char *s)
 
 /* --- numbers --- */
 
-/* The fewest digits that read back as the same number: "d.ddde+xx" in `text`. */
-static void shortest(double f, char text[32])
+/* The fewest digits that read back as the same number, with zeros behind them or not: "d.ddde+xx" in `text`.
+ * 15 digits show whatever a normal number has in fewer; of a subnormal one all are tried. Each try counts. */
+static bool shortest(struct jinja_run *r, double f, char text[32])
 {
-    for (int digits = 0; digits < 17; digits++) {
+    for (int digits = f < DBL_MIN ? 0 : DBL_DIG - 1; digits < DBL_DECIMAL_DIG; digits++) {
         snprintf(text, 32, "%.*e", digits, f);
+        if (!jinja_work(r, JINJA_OPERATION))
+            return false;
         if (strtod(text, NULL) == f)
-            return;
+            break;
     }
+    return true;
 }
 
 /* As repr() has it: 1.0, 0.0001, 1e+16, 1.5e-07. */
-static void float_text(double f, char out[64])
+static bool float_text(struct jinja_run *r, double f, char out[64])
 {
     char text[32], digits[32];
     size_t n = 0;
-    shortest(fabs(f), text);
+    if (!shortest(r, fabs(f), text))
+        return false;
     int exponent = atoi(strchr(text, 'e') + 1);
     for (const char *s = text; *s != 'e'; s++)
         if (*s != '.')
             digits[n++] = *s;
+    while (n > 1 && digits[n - 1] == '0')
+        n--;
     digits[n] = '\0';
     const char *sign = signbit(f) ? "-" : "";
     if (exponent < -4 || exponent >= 16)
@@ -47,12 +55,13 @@ static void float_text(double f, char out[64])
         snprintf(out, 64, "%s%s%.*s.0", sign, digits, exponent + 1 - (int)n, "0000000000000000");
     else
         snprintf(out, 64, "%s%.*s.%s", sign, exponent + 1, digits, digits + exponent + 1);
+    return true;
 }
 
 static bool put_number(struct jinja_run *r, struct jinja_out *out, const struct jinja_value *v, bool json)
 {
     char text[64];
-    if (v->kind == JINJA_FLOAT && !jinja_work(r, JINJA_OPERATION)) /* its digits are found by trying */
+    if (!jinja_work(r, 2))
         return false;
     if (v->kind == JINJA_INT)
         snprintf(text, sizeof text, "%" PRId64, v->i);
@@ -60,8 +69,8 @@ static bool put_number(struct jinja_run *r, struct jinja_out *out, const struct 
         snprintf(text, sizeof text, json ? "NaN" : "nan");
     else if (isinf(v->f))
         snprintf(text, sizeof text, "%s%s", v->f < 0 ? "-" : "", json ? "Infinity" : "inf");
-    else
-        float_text(v->f, text);
+    else if (!float_text(r, v->f, text))
+        return false;
     return put_word(r, out, text);
 }
 
@@ -75,6 +84,8 @@ struct escaper { /* what a character becomes; 0: it stays */
 static size_t escape_repr(uint32_t c, size_t len, char quote, char *to)
 {
     const char *letters = "n\nr\rt\t";
+    if (c >= 32 && c < 127 && c != '\\' && c != (unsigned char)quote)
+        return 0;
     for (; *letters && c < 128; letters += 2)
         if (c == (unsigned char)letters[1])
             return (size_t)snprintf(to, 16, "\\%c", letters[0]);
@@ -89,6 +100,8 @@ static size_t escape_json(uint32_t c, size_t len, char quote, char *to)
 {
     const char *letters = "n\nr\rt\tb\bf\f";
     (void)quote;
+    if (len && c >= 32 && c != '\\' && c != '"')
+        return 0;
     for (; *letters && c < 128; letters += 2)
         if (c == (unsigned char)letters[1])
             return (size_t)snprintf(to, 16, "\\%c", letters[0]);
@@ -114,13 +127,13 @@ static bool put_quoted(struct jinja_run *r, struct jinja_out *out, struct jinja_
 {
     size_t from = 0, at = 0;
     char escape[16];
-    if (!jinja_put_bytes(r, out, &e.quote, 1, false))
+    if (!jinja_work_bytes(r, JINJA_WALK * t.len) || !jinja_put_bytes(r, out, &e.quote, 1, false))
         return false;
     while (at < t.len) {
         size_t len = utf8_char(t.s + at, t.len - at);
         uint32_t c = len ? utf8_code(t.s + at, len) : (unsigned char)t.s[at];
         size_t n = e.escape(c, len, e.quote, escape), next = at + (len ? len : 1);
-        if (n && (!jinja_put(r, out, jinja_text_cut(t, from, at)) ||
+        if (n && (!jinja_work(r, 2) || !jinja_put(r, out, jinja_text_cut(t, from, at)) ||
                   !jinja_put_bytes(r, out, escape, n, jinja_is_plain(t, at))))
             return false;
         from = n ? next : from;
@@ -263,6 +276,17 @@ static int by_key(const void *a, const void *b)
     return order ? order : (x->len > y->len) - (x->len < y->len);
 }
 
+/* Each key is compared about as often as its number of keys has bits. */
+static bool work_sorting(struct jinja_run *r, const struct jinja_dict *d)
+{
+    size_t n = 0, bits = 0;
+    for (size_t i = 0; i < d->n; i++)
+        n += JINJA_PIECE + d->pairs[i].key.text.len;
+    while (d->n >> bits)
+        bits++;
+    return jinja_work_bytes(r, n * bits);
+}
+
 static const struct jinja_pair *sorted_pairs(struct jinja_run *r, const struct jinja_dict *d)
 {
     struct jinja_pair *copy = jinja_alloc(r, (d->n + 1) * sizeof *copy);
@@ -273,8 +297,9 @@ static const struct jinja_pair *sorted_pairs(struct jinja_run *r, const struct j
             return NULL;
         }
     }
-    if (copy)
-        qsort(copy, d->n, sizeof *copy, by_key);
+    if (!copy || !work_sorting(r, d))
+        return NULL;
+    qsort(copy, d->n, sizeof *copy, by_key);
     return copy;
 }
 

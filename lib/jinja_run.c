@@ -27,17 +27,33 @@ bool jinja_fail_with(struct jinja_run *r, int code, struct jinja_text words)
     return false;
 }
 
-bool jinja_work(struct jinja_run *r, size_t n)
+bool jinja_work_bytes(struct jinja_run *r, size_t n)
 {
-    if (r->work_left < n)
+    if (r->work_left < n) {
+        r->work_left = 0;
         return jinja_fail(r, -ELOOP, "more than %u operations", r->limits.operations);
+    }
     r->work_left -= n;
     return true;
 }
 
-bool jinja_work_bytes(struct jinja_run *r, size_t n)
+bool jinja_work(struct jinja_run *r, size_t n)
 {
-    return jinja_work(r, n / 512);
+    return jinja_work_bytes(r, n < SIZE_MAX / JINJA_BYTES ? n * JINJA_BYTES : SIZE_MAX);
+}
+
+/* The C library computes the digits of large and small numbers one by one, at up to 25 ns each. */
+bool jinja_work_digits(struct jinja_run *r, size_t n)
+{
+    return jinja_work(r, 4 + n / 2);
+}
+
+bool jinja_work_keys(struct jinja_run *r, const struct jinja_dict *d, const struct jinja_value *key)
+{
+    size_t n = 0, len = key->kind == JINJA_TEXT ? key->text.len : 0;
+    for (size_t i = 0; len >= JINJA_BYTES && i < d->n; i++)
+        n += d->pairs[i].key.kind == JINJA_TEXT && d->pairs[i].key.text.len == len ? len : 0;
+    return jinja_work(r, d->n / 8) && jinja_work_bytes(r, n);
 }
 
 bool jinja_deeper(struct jinja_run *r)
@@ -205,7 +221,7 @@ bool jinja_put(struct jinja_run *r, struct jinja_out *out, struct jinja_text tex
 {
     if (!text.len)
         return true;
-    if (!jinja_work_bytes(r, text.len) || !make_room(r, out, text.len))
+    if (!jinja_work_bytes(r, text.len + JINJA_PIECE) || !make_room(r, out, text.len))
         return false;
     if (text.plain && !out->plain && !open_marks(r, out))
         return false;

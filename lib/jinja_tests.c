@@ -38,7 +38,7 @@ static bool is_case(struct jinja_run *r, const struct jinja_value *v, struct jin
 {
     struct jinja_text text;
     bool letters = false, other = false;
-    if (!jinja_to_text(r, v, &text) || !jinja_work_bytes(r, text.len))
+    if (!jinja_to_text(r, v, &text) || !jinja_work_bytes(r, JINJA_WALK * text.len))
         return false;
     for (size_t i = 0; i < text.len; i++) {
         unsigned char c = (unsigned char)text.s[i];

@@ -67,7 +67,7 @@ FILTER(escape)
     struct jinja_text text;
     size_t from = 0;
     (void)args;
-    if (!jinja_to_text(r, v, &text))
+    if (!jinja_to_text(r, v, &text) || !jinja_work_bytes(r, JINJA_WALK * text.len))
         return false;
     for (size_t i = 0; i < text.len; i++) {
         const char *sign = text.s[i] ? strchr(signs, text.s[i]) : NULL;
@@ -192,10 +192,18 @@ static bool parse(struct jinja_text text, bool real, int64_t *i, double *f)
     return !*end && end != digits && (real || !errno);
 }
 
+/* What is read as a number is walked from end to end. */
+static bool walk_text(struct jinja_run *r, const struct jinja_value *v)
+{
+    return v->kind != JINJA_TEXT || jinja_work_bytes(r, JINJA_WALK * v->text.len);
+}
+
 FILTER(to_int)
 {
     int64_t i = 0;
     double f = 0;
+    if (!walk_text(r, v))
+        return false;
     if (v->kind == JINJA_UNDEFINED)
         return jinja_fail(r, -EBADMSG, "int of an undefined value");
     *out = args->given[0] ? args->values[0] : jinja_int(0);
@@ -221,6 +229,8 @@ FILTER(to_int)
 FILTER(to_float)
 {
     double f;
+    if (!walk_text(r, v))
+        return false;
     if (v->kind == JINJA_UNDEFINED)
         return jinja_fail(r, -EBADMSG, "float of an undefined value");
     *out = args->given[0] ? args->values[0] : jinja_float(0);
@@ -243,6 +253,9 @@ FILTER(absolute)
     return true;
 }
 
+#define ROUND_DIGITS 160 /* that the nearest of a large number costs, where 309 are printed and few are read  \
+                         */
+
 /* To the nearest, halves of what the decimal digits say to the even one. */
 static double nearest(double f, int digits)
 {
@@ -260,6 +273,8 @@ FILTER(rounded)
     const struct jinja_value *method = &args->values[1];
     if (!jinja_is_number(v) || digits < -15 || digits > 15 || (args->given[1] && method->kind != JINJA_TEXT))
         return jinja_fail(r, -EBADMSG, "round needs a number and at most 15 digits");
+    if (!jinja_work_digits(r, ROUND_DIGITS))
+        return false;
     double f = jinja_number(v), scale = pow(10, (double)digits);
     if (args->given[1] && jinja_text_is(method->text, "ceil")) {
         *out = jinja_float(ceil(f * scale) / scale);

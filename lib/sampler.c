@@ -9,13 +9,23 @@
 
 #include <string.h>
 
-#define BLOCK 64 /* logits that are skipped together when none can matter */
+#define BLOCK   64   /* tokens that are walked together, and skipped together when none can matter */
+#define FEW     1024 /* tokens that are selected one by one; of more, ranges are left out first */
+#define BUCKETS 1024 /* ranges of an order that are told apart at once */
 
-/* One token still in play. `key` is what the current filter orders by (larger first). */
+/* One token of few. `key` is what the current filter orders by (larger first). */
 struct candidate {
-    float x, key;
+    float key;
     uint32_t id;
     uint64_t mass;
+};
+
+/* Tokens still in play. Of more than FEW the ids ascend. */
+struct tokens {
+    uint32_t n;
+    float *x;
+    uint32_t *id;
+    uint64_t *mass;
 };
 
 const struct sampler_loops *sampler_loops_at(uint32_t index)
@@ -39,11 +49,12 @@ const struct sampler_loops *sampler_loops_best(void)
     return best;
 }
 
-/* What of a caller's scratch is what: all of it sized by n_vocab. */
+/* What a caller's scratch is made of. */
 struct scratch {
-    struct candidate *set;
-    float *x;
-    uint32_t *count;
+    struct tokens set;     /* [n_vocab] each */
+    struct candidate *few; /* [2 * FEW] */
+    float *x;              /* [n_vocab] */
+    uint32_t *count;       /* [n_vocab] */
 };
 
 static size_t round_up(size_t n)
@@ -53,18 +64,26 @@ static size_t round_up(size_t n)
 
 size_t sampler_scratch_size(uint32_t n_vocab)
 {
-    return round_up(n_vocab * sizeof(struct candidate)) + round_up(n_vocab * sizeof(float)) +
-           round_up(n_vocab * sizeof(uint32_t));
+    return 2 * round_up(n_vocab * sizeof(float)) + 2 * round_up(n_vocab * sizeof(uint32_t)) +
+           round_up(n_vocab * sizeof(uint64_t)) + round_up(2 * FEW * sizeof(struct candidate));
+}
+
+static void *take(char **at, size_t n)
+{
+    void *p = *at;
+    *at += round_up(n);
+    return p;
 }
 
 static struct scratch scratch_split(void *memory, uint32_t n_vocab)
 {
     char *at = memory;
-    struct scratch s = {.set = (struct candidate *)at};
-    at += round_up(n_vocab * sizeof(struct candidate));
-    s.x = (float *)at;
-    at += round_up(n_vocab * sizeof(float));
-    s.count = (uint32_t *)at;
+    struct scratch s = {.few = take(&at, 2 * FEW * sizeof *s.few)};
+    s.set.mass = take(&at, n_vocab * sizeof *s.set.mass);
+    s.set.x = take(&at, n_vocab * sizeof *s.set.x);
+    s.set.id = take(&at, n_vocab * sizeof *s.set.id);
+    s.x = take(&at, n_vocab * sizeof *s.x);
+    s.count = take(&at, n_vocab * sizeof *s.count);
     return s;
 }
 
@@ -122,12 +141,28 @@ static const float *adjust(const struct sampler_input *in, const struct scratch 
 
 /* ---- walks over the vocabulary ---- */
 
-/* Whether one of n logits is above the threshold: false for NaN. Vectorises. */
+/* Tells whether one of n logits is above the threshold; a NaN is not. Vectorises. */
 static inline bool any_above(const float *x, uint32_t n, float threshold)
 {
     uint32_t any = 0;
     for (uint32_t i = 0; i < n; i++)
         any |= x[i] > threshold;
+    return any != 0;
+}
+
+static inline bool any_in(const uint32_t *bucket, uint32_t n, uint32_t b)
+{
+    uint32_t any = 0;
+    for (uint32_t i = 0; i < n; i++)
+        any |= bucket[i] == b;
+    return any != 0;
+}
+
+static inline bool any_within(const uint32_t *rank, uint32_t n, uint32_t most)
+{
+    uint32_t any = 0;
+    for (uint32_t i = 0; i < n; i++)
+        any |= rank[i] <= most;
     return any != 0;
 }
 
@@ -158,28 +193,52 @@ static int32_t find_largest(const float *x, uint32_t n)
     return -1;
 }
 
-static struct candidate candidate_of(float x, uint32_t id)
+static float bounded(float x)
 {
-    float bounded = x < 3e38f ? x : 3e38f;
-    return (struct candidate){.x = bounded, .key = bounded, .id = id, .mass = 1};
+    return x < 3e38f ? x : 3e38f;
 }
 
 /* All tokens above the threshold. */
-static uint32_t gather_above(const float *x, uint32_t n, float threshold, struct candidate *set)
+static void gather_above(const float *restrict x, uint32_t n, float threshold, struct tokens *set)
 {
-    uint32_t n_set = 0;
+    float *restrict to = set->x;
+    uint32_t *restrict id = set->id, kept = 0;
     for (uint32_t at = 0; at < n; at += BLOCK) {
         uint32_t end = at + BLOCK < n ? at + BLOCK : n;
         if (!any_above(x + at, end - at, threshold))
             continue;
-        for (uint32_t i = at; i < end; i++)
-            if (x[i] > threshold)
-                set[n_set++] = candidate_of(x[i], i);
+        for (uint32_t i = at; i < end; i++) {
+            to[kept] = bounded(x[i]);
+            id[kept] = i;
+            kept += x[i] > threshold;
+        }
     }
-    return n_set;
+    set->n = kept;
 }
 
-/* ---- selection ---- */
+/* Moves those of tokens [at, at + n) that are kept to [kept, ...); the new end. `mass`: theirs, or NULL. */
+static uint32_t keep_some(struct tokens *set, uint64_t *mass, uint32_t at, uint32_t n, const bool *keep,
+                          uint32_t kept)
+{
+    float *x = set->x;
+    uint32_t *id = set->id, n_keep = 0, to = kept;
+    for (uint32_t i = 0; i < n; i++)
+        n_keep += keep[i];
+    if (n_keep == 0 || (n_keep == n && kept == at))
+        return kept + n_keep;
+    for (uint32_t i = 0; i < n; i++) {
+        x[to] = x[at + i];
+        id[to] = id[at + i];
+        to += keep[i];
+    }
+    for (uint32_t i = 0; mass && i < n; i++) {
+        mass[kept] = mass[at + i];
+        kept += keep[i];
+    }
+    return to;
+}
+
+/* ---- selection of few ---- */
 
 static bool before(const struct candidate *a, const struct candidate *b)
 {
@@ -249,15 +308,24 @@ static uint32_t select_mass(struct candidate *set, uint32_t n, uint64_t need)
     return low + 1;
 }
 
-/* The k largest: one walk with a threshold that rises whenever the set is full. Ids ascend, so a later token
- * must be larger than the k-th so far to matter. */
-static uint32_t gather_top_k(const float *x, uint32_t n, uint32_t k, struct candidate *set)
+/* Copies them: their order is none. */
+static void take_few(const struct candidate *few, uint32_t n, struct tokens *set)
 {
-    uint32_t room = k < n / 2 ? 2 * k : n; /* > k */
-    if (room < k + BLOCK)                  /* a small k would be selected too often */
-        room = k + BLOCK < n ? k + BLOCK : n;
+    set->n = n;
+    for (uint32_t i = 0; i < n; i++) {
+        set->x[i] = few[i].key;
+        set->id[i] = few[i].id;
+    }
+}
+
+/* The k <= FEW largest: one walk with a threshold that rises whenever the room is full. Ids ascend, so a
+ * later token must be larger than the k-th so far to matter. */
+static void gather_top_few(const float *x, uint32_t n, uint32_t k, const struct scratch *s,
+                           struct tokens *set)
+{
+    const uint32_t room = k < BLOCK ? k + BLOCK : 2 * k; /* a small k would be selected too often */
     float threshold = -ARITH_INF;
-    uint32_t n_set = 0;
+    uint32_t n_few = 0;
     for (uint32_t at = 0; at < n; at += BLOCK) {
         uint32_t end = at + BLOCK < n ? at + BLOCK : n;
         if (!any_above(x + at, end - at, threshold))
@@ -265,66 +333,217 @@ static uint32_t gather_top_k(const float *x, uint32_t n, uint32_t k, struct cand
         for (uint32_t i = at; i < end; i++) {
             if (!(x[i] > threshold))
                 continue;
-            if (n_set == room) {
-                n_set = select_mass(set, n_set, k);
-                threshold = set[0].key;
-                for (uint32_t j = 1; j < n_set; j++)
-                    threshold = set[j].key < threshold ? set[j].key : threshold;
+            if (n_few == room) {
+                n_few = select_mass(s->few, n_few, k);
+                threshold = s->few[0].key;
+                for (uint32_t j = 1; j < n_few; j++)
+                    threshold = s->few[j].key < threshold ? s->few[j].key : threshold;
                 if (!(x[i] > threshold))
                     continue;
             }
-            set[n_set++] = candidate_of(x[i], i);
+            s->few[n_few++] = (struct candidate){.key = bounded(x[i]), .id = i, .mass = 1};
         }
     }
-    return n_set > k ? select_mass(set, n_set, k) : n_set;
+    take_few(s->few, n_few > k ? select_mass(s->few, n_few, k) : n_few, set);
+}
+
+/* ---- selection of many ---- */
+
+/* Larger keys first, equal ones by the smaller id: the logit, or how near the surprise is to the mean. */
+struct order {
+    const struct sampler_loops *loops;
+    bool typical;
+    float max, mean;
+};
+
+/* The keys of tokens [at, at + n) with n <= BLOCK, in `room` where they are not the logits themselves. */
+static const float *keys_of(const struct order *o, const struct tokens *set, uint32_t at, uint32_t n,
+                            float room[BLOCK])
+{
+    if (!o->typical)
+        return set->x + at;
+    o->loops->nearness(set->x + at, n, o->max, o->mean, room);
+    return room;
+}
+
+static uint32_t block_at(const struct tokens *set, uint32_t at)
+{
+    return set->n - at < BLOCK ? set->n - at : BLOCK;
+}
+
+/* Cuts [low, high], low < high, into BUCKETS, the largest keys first. Keys may lie so near one another, or so
+ * far apart, that their difference is no normal number: then they are stretched. */
+static struct sampler_range range_of(float low, float high)
+{
+    float stretch = high - low < 1e-30f ? 0x1p96f : high - low > 1e30f ? 0x1p-8f : 1.0f;
+    return (struct sampler_range){.low = low,
+                                  .high = high,
+                                  .stretch = stretch,
+                                  .scale = (BUCKETS - 1) / (high * stretch - low * stretch),
+                                  .n_buckets = BUCKETS};
+}
+
+static void sum_buckets(const struct order *o, const struct tokens *set, const struct sampler_range *range,
+                        bool unit, uint64_t sum[BUCKETS + 1])
+{
+    const uint64_t *mass = set->mass;
+    float room[BLOCK];
+    uint32_t bucket[BLOCK], n;
+    memset(sum, 0, (BUCKETS + 1) * sizeof *sum);
+    for (uint32_t at = 0; at < set->n; at += n) {
+        n = block_at(set, at);
+        o->loops->buckets(keys_of(o, set, at, n, room), n, range, bucket);
+        for (uint32_t i = 0; i < n; i++)
+            sum[bucket[i]] += unit ? 1 : mass[at + i];
+    }
+}
+
+/* The bucket in which the masses reach *need; those before it are taken off. */
+static uint32_t find_bucket(const uint64_t sum[BUCKETS], uint64_t *need)
+{
+    uint32_t b = 0;
+    for (; b < BUCKETS - 1 && sum[b] < *need; b++)
+        *need -= sum[b];
+    return b;
+}
+
+/* How many tokens a bucket has, and their smallest and largest key. */
+static uint32_t find_bounds(const struct order *o, const struct tokens *set,
+                            const struct sampler_range *range, uint32_t b, float *low, float *high)
+{
+    float room[BLOCK];
+    uint32_t bucket[BLOCK], n, n_all = 0;
+    *low = ARITH_INF;
+    *high = -ARITH_INF;
+    for (uint32_t at = 0; at < set->n; at += n) {
+        n = block_at(set, at);
+        const float *key = keys_of(o, set, at, n, room);
+        o->loops->buckets(key, n, range, bucket);
+        if (any_in(bucket, n, b))
+            n_all += o->loops->bounds(key, bucket, n, b, low, high);
+    }
+    return n_all;
+}
+
+/* Of one key the ids decide, and they ascend. */
+static struct candidate cut_equal(const struct order *o, const struct tokens *set, float same, bool unit,
+                                  uint64_t need)
+{
+    float room[BLOCK];
+    uint32_t n;
+    struct candidate last = {.key = same};
+    for (uint32_t at = 0; at < set->n; at += n) {
+        n = block_at(set, at);
+        const float *key = keys_of(o, set, at, n, room);
+        for (uint32_t i = 0; i < n; i++) {
+            if (key[i] != same)
+                continue;
+            last.id = set->id[at + i];
+            uint64_t mass = unit ? 1 : set->mass[at + i];
+            if (mass >= need)
+                return last;
+            need -= mass;
+        }
+    }
+    return last;
+}
+
+/* Those of a bucket, or of all without a range, selected one by one. */
+static struct candidate cut_few(const struct order *o, const struct tokens *set,
+                                const struct sampler_range *range, uint32_t b, bool unit, uint64_t need,
+                                struct candidate *few)
+{
+    float room[BLOCK];
+    uint32_t bucket[BLOCK] = {0}, n, n_few = 0;
+    for (uint32_t at = 0; at < set->n; at += n) {
+        n = block_at(set, at);
+        const float *key = keys_of(o, set, at, n, room);
+        if (range)
+            o->loops->buckets(key, n, range, bucket);
+        if (!any_in(bucket, n, b))
+            continue;
+        for (uint32_t i = 0; i < n; i++)
+            if (bucket[i] == b)
+                few[n_few++] = (struct candidate){
+                    .key = key[i], .id = set->id[at + i], .mass = unit ? 1 : set->mass[at + i]};
+    }
+    uint32_t n_run = select_mass(few, n_few, need), last = 0;
+    for (uint32_t i = 1; i < n_run; i++)
+        last = before(&few[last], &few[i]) ? i : last;
+    return few[last];
+}
+
+/* The last token of the shortest list in this order whose masses (`unit`: one each) reach `need`. All keys
+ * lie in [low, high]; this range is narrowed to one of few tokens, or of one key. */
+static struct candidate find_cut(const struct order *o, const struct tokens *set, float low, float high,
+                                 bool unit, uint64_t need, struct candidate *few)
+{
+    uint64_t sum[BUCKETS + 1]; /* the last: outside of the range */
+    need += need == 0;         /* one token always stays */
+    if (set->n <= FEW)
+        return cut_few(o, set, NULL, 0, unit, need, few);
+    while (low < high) {
+        struct sampler_range range = range_of(low, high);
+        sum_buckets(o, set, &range, unit, sum);
+        uint32_t b = find_bucket(sum, &need);
+        if (find_bounds(o, set, &range, b, &low, &high) <= FEW)
+            return cut_few(o, set, &range, b, unit, need, few);
+    }
+    return cut_equal(o, set, low, unit, need);
+}
+
+static void keep_to(const struct order *o, struct tokens *set, struct candidate last)
+{
+    float room[BLOCK];
+    bool keep[BLOCK];
+    uint32_t n, kept = 0;
+    for (uint32_t at = 0; at < set->n; at += n) {
+        n = block_at(set, at);
+        const float *key = keys_of(o, set, at, n, room);
+        const uint32_t *id = set->id + at;
+        for (uint32_t i = 0; i < n; i++)
+            keep[i] = (key[i] > last.key) | ((key[i] == last.key) & (id[i] <= last.id));
+        kept = keep_some(set, NULL, at, n, keep, kept);
+    }
+    set->n = kept;
+}
+
+static void gather_top_many(const struct sampler_loops *loops, const float *x, uint32_t n, uint32_t k,
+                            const struct scratch *s, struct tokens *set)
+{
+    struct order by_logit = {.loops = loops};
+    float low = ARITH_INF, high = -ARITH_INF;
+    gather_above(x, n, -ARITH_INF, set);
+    for (uint32_t i = 0; i < set->n; i++) {
+        low = set->x[i] < low ? set->x[i] : low;
+        high = set->x[i] > high ? set->x[i] : high;
+    }
+    if (set->n > k)
+        keep_to(&by_logit, set, find_cut(&by_logit, set, low, high, true, k, s->few));
 }
 
 /* ---- filters ---- */
 
-static float set_max(const struct candidate *set, uint32_t n)
-{
-    float max = set[0].x;
-    for (uint32_t i = 1; i < n; i++)
-        max = set[i].x > max ? set[i].x : max;
-    return max;
-}
-
-/* The weights of up to BLOCK candidates. */
-static uint32_t block_weights(const struct sampler_loops *loops, const struct candidate *set, uint32_t n,
-                              float max, float w[BLOCK])
-{
-    float x[BLOCK];
-    n = n < BLOCK ? n : BLOCK;
-    for (uint32_t i = 0; i < n; i++)
-        x[i] = set[i].x;
-    loops->weights(x, n, max, w);
-    return n;
-}
-
 /* Fills in the masses and drops tokens that have none. *surprise: the masses times the distance from the
  * likeliest. */
-static uint64_t weigh(const struct sampler_loops *loops, struct candidate *set, uint32_t *n, float max,
-                      uint64_t *surprise)
+static uint64_t weigh(const struct sampler_loops *loops, struct tokens *set, float max, uint64_t *surprise)
 {
-    uint64_t total = 0, sum = 0;
-    uint32_t kept = 0, n_block;
-    for (uint32_t at = 0; at < *n; at += n_block) {
-        float w[BLOCK];
-        n_block = block_weights(loops, set + at, *n - at, max, w);
-        for (uint32_t i = 0; i < n_block; i++) {
-            struct candidate c = set[at + i];
-            c.mass = (uint64_t)(int64_t)(w[i] * 0x1p40f);
-            if (c.mass == 0)
-                continue;
-            set[kept++] = c;
-            total += c.mass;
-            sum += (uint64_t)(int64_t)(w[i] * (max - c.x) * 0x1p40f);
-        }
+    uint64_t total = 0, *mass = set->mass;
+    uint32_t kept = 0, n;
+    bool keep[BLOCK];
+    *surprise = 0;
+    for (uint32_t at = 0; at < set->n; at += n) {
+        n = block_at(set, at);
+        loops->masses(set->x + at, n, max, mass + at, &total, surprise);
+        for (uint32_t i = 0; i < n; i++)
+            keep[i] = mass[at + i] != 0;
+        kept = keep_some(set, mass, at, n, keep, kept);
     }
-    *n = kept;
-    *surprise = sum;
+    set->n = kept;
     return total;
 }
+
+#define REACH 28.0f /* how far below the likeliest a token of a mass may lie: 27.73 */
 
 static uint64_t needed(uint64_t total, float p)
 {
@@ -332,51 +551,52 @@ static uint64_t needed(uint64_t total, float p)
     return (total >> 24) * share + (((total & 0xffffff) * share) >> 24);
 }
 
-static uint32_t keep_typical(const struct sampler_loops *loops, struct candidate *set, uint32_t n, float p)
+static void keep_typical(const struct sampler_loops *loops, struct tokens *set, float p,
+                         struct candidate *few)
 {
-    float max = set_max(set, n);
-    uint64_t surprise, total = weigh(loops, set, &n, max, &surprise);
-    float mean = (float)surprise / (float)total;
-    for (uint32_t i = 0; i < n; i++) {
-        float d = (max - set[i].x) - mean;
-        set[i].key = d < 0.0f ? d : -d;
-    }
-    return select_mass(set, n, needed(total, p));
+    struct order by_nearness = {.loops = loops, .typical = true, .max = find_max(set->x, set->n)};
+    uint64_t surprise, total = weigh(loops, set, by_nearness.max, &surprise);
+    by_nearness.mean = (float)surprise / (float)total;
+    keep_to(&by_nearness, set, find_cut(&by_nearness, set, -REACH, 0, false, needed(total, p), few));
 }
 
-static uint32_t keep_top_p(const struct sampler_loops *loops, struct candidate *set, uint32_t n, float p)
+static void keep_top_p(const struct sampler_loops *loops, struct tokens *set, float p, struct candidate *few)
 {
-    uint64_t surprise, total = weigh(loops, set, &n, set_max(set, n), &surprise);
-    for (uint32_t i = 0; i < n; i++)
-        set[i].key = set[i].x;
-    return select_mass(set, n, needed(total, p));
+    struct order by_logit = {.loops = loops};
+    float max = find_max(set->x, set->n), low = max - REACH - (max < 0.0f ? -max : max) * 0x1p-22f;
+    uint64_t surprise, total = weigh(loops, set, max, &surprise);
+    keep_to(&by_logit, set, find_cut(&by_logit, set, low, max, false, needed(total, p), few));
 }
 
-static uint32_t keep_min_p(const struct sampler_loops *loops, struct candidate *set, uint32_t n, float p)
+static void keep_min_p(const struct sampler_loops *loops, struct tokens *set, float p)
 {
-    float max = set_max(set, n);
-    uint32_t kept = 0, n_block;
-    for (uint32_t at = 0; at < n; at += n_block) {
-        float w[BLOCK];
-        n_block = block_weights(loops, set + at, n - at, max, w);
-        for (uint32_t i = 0; i < n_block; i++)
-            if (set[at + i].x == max || w[i] >= p)
-                set[kept++] = set[at + i];
+    float max = find_max(set->x, set->n), w[BLOCK];
+    uint32_t n, kept = 0;
+    bool keep[BLOCK];
+    for (uint32_t at = 0; at < set->n; at += n) {
+        n = block_at(set, at);
+        const float *x = set->x + at;
+        loops->weights(x, n, max, w);
+        for (uint32_t i = 0; i < n; i++)
+            keep[i] = (x[i] == max) | (w[i] >= p);
+        kept = keep_some(set, NULL, at, n, keep, kept);
     }
-    return kept;
+    set->n = kept;
 }
 
 /* ---- choice ---- */
 
 /* Gumbel noise lies in (-2.9, 16.7). A token further below the likeliest than this many temperatures loses
  * to it whatever their noise. */
-#define NOISE_SPAN 20.0f
+#define NOISE_SPAN  20.0f
+#define NOISE_MAX   16.7f
+#define NOISE_STEPS 0x1p23f
 
 /* Below the distance at which a weight falls under 2^-40 (27.73), or under min_p, no filter keeps a token. */
 static float reach(const struct step_sampling *set)
 {
     if (set->typical_p < 1.0f || set->top_p < 1.0f)
-        return 28.0f;
+        return REACH;
     float noise = set->temperature * NOISE_SPAN;
     if (set->min_p > 0.0f) {
         float filter = set->min_p < 1.0f ? 0.01f - arith_log2(set->min_p + 1e-30f) * ARITH_LN2 : 0.01f;
@@ -385,59 +605,105 @@ static float reach(const struct step_sampling *set)
     return noise;
 }
 
-static uint32_t gather(const struct step_sampling *set, const float *x, uint32_t n, struct candidate *out)
+static void gather(const struct sampler_loops *loops, const struct step_sampling *set, const float *x,
+                   uint32_t n, const struct scratch *s, struct tokens *out)
 {
-    if (set->top_k > 0 && (uint32_t)set->top_k < n)
-        return gather_top_k(x, n, (uint32_t)set->top_k, out);
-    float max = find_max(x, n);
-    max = max < 3e38f ? max : 3e38f;
+    uint32_t k = set->top_k > 0 ? (uint32_t)set->top_k : n;
+    if (k < n && k <= FEW) {
+        gather_top_few(x, n, k, s, out);
+        return;
+    }
+    if (k < n) {
+        gather_top_many(loops, x, n, k, s, out);
+        return;
+    }
+    float max = bounded(find_max(x, n));
     /* The last term covers the rounding of the others. */
     float below = max - reach(set) - (max < 0.0f ? -max : max) * 0x1p-22f;
-    return gather_above(x, n, below < max ? below : -ARITH_INF, out);
+    gather_above(x, n, below < max ? below : -ARITH_INF, out);
 }
 
-static int32_t choose(const struct sampler_loops *loops, const struct step_sampling *set, uint32_t position,
-                      const struct candidate *c, uint32_t n)
+/* A token whose score may reach `best` has a noise of at least `least`: the random words whose ranks from the
+ * greatest noise down (sampler_loops.h) are at most the result. Some more, for what rounding may do. */
+static uint32_t noise_rank(float best, float distance, float *least)
 {
-    struct sampler_noise noise = {
-        .max = set_max(c, n), .temperature = set->temperature, .seed = set->seed, .position = position};
-    float x[BLOCK], score[BLOCK], best = -ARITH_INF;
-    uint32_t id[BLOCK], choice = UINT32_MAX;
-    for (uint32_t at = 0; at < n; at += BLOCK) {
-        uint32_t n_block = n - at < BLOCK ? n - at : BLOCK;
-        for (uint32_t i = 0; i < n_block; i++) {
-            x[i] = c[at + i].x;
-            id[i] = c[at + i].id;
-        }
-        loops->scores(x, id, n_block, &noise, score);
-        for (uint32_t i = 0; i < n_block; i++)
-            if (score[i] > best || (score[i] == best && id[i] < choice)) {
-                best = score[i];
-                choice = id[i];
-            }
+    float slack =
+        0.01f + ((best < 0.0f ? -best : best) + (distance < 0.0f ? -distance : distance)) * 0x1p-20f;
+    *least = best - distance - slack;
+    if (!(*least > 0.0f)) /* not a number, too */
+        return UINT32_MAX;
+    /* u is above exp(-exp(-least)), so 1 - u below exp(-least). */
+    return (uint32_t)(arith_exp2(-*least * ARITH_LOG2E) * NOISE_STEPS) + 1;
+}
+
+struct choice {
+    float score;
+    uint32_t id;
+};
+
+/* Scores those of n <= BLOCK tokens whose noise is among the greatest. */
+static void choose_among(const struct sampler_loops *loops, const struct sampler_noise *noise, const float *x,
+                         const uint32_t *id, uint32_t n, uint32_t greatest, struct choice *best)
+{
+    float some_x[BLOCK], score[BLOCK];
+    uint32_t some_id[BLOCK], rank[BLOCK], n_some = 0;
+    loops->ranks(id, n, noise, rank);
+    if (!any_within(rank, n, greatest))
+        return;
+    for (uint32_t i = 0; i < n; i++) {
+        some_x[n_some] = x[i];
+        some_id[n_some] = id[i];
+        n_some += rank[i] <= greatest;
     }
-    return (int32_t)choice;
+    loops->scores(some_x, some_id, n_some, noise, score);
+    for (uint32_t i = 0; i < n_some; i++)
+        if (score[i] > best->score || (score[i] == best->score && some_id[i] < best->id))
+            *best = (struct choice){score[i], some_id[i]};
+}
+
+/* Of a block none is scored but those whose noise is great enough to reach the best so far from the block's
+ * largest logit. */
+static int32_t choose(const struct sampler_loops *loops, const struct step_sampling *set, uint32_t position,
+                      const struct tokens *t)
+{
+    struct sampler_noise noise = {.max = find_max(t->x, t->n),
+                                  .temperature = set->temperature,
+                                  .seed = set->seed,
+                                  .position = position};
+    struct choice best = {-ARITH_INF, UINT32_MAX};
+    uint32_t n;
+    for (uint32_t at = 0; at < t->n; at += n) {
+        float least;
+        n = block_at(t, at);
+        float distance = (find_max(t->x + at, n) - noise.max) / noise.temperature;
+        uint32_t greatest = noise_rank(best.score, distance, &least);
+        if (!(least > NOISE_MAX))
+            choose_among(loops, &noise, t->x + at, t->id + at, n, greatest, &best);
+    }
+    return (int32_t)best.id;
 }
 
 int32_t sampler_pick(const struct sampler_input *in, void *scratch)
 {
     struct scratch s = scratch_split(scratch, in->n_vocab);
     const struct step_sampling *set = in->set;
+    const struct sampler_loops *loops = sampler_loops_best();
     const float *x = adjust(in, &s);
-    uint32_t n = set->temperature > 0.0f ? gather(set, x, in->n_vocab, s.set) : 0;
-    if (n == 0) { /* greedy, or nothing is left */
+    struct tokens *left = &s.set;
+    if (set->temperature > 0.0f)
+        gather(loops, set, x, in->n_vocab, &s, left);
+    if (left->n == 0) { /* greedy, or nothing is left */
         int32_t largest = find_largest(x, in->n_vocab);
         largest = largest >= 0 ? largest : find_largest(in->logits, in->n_vocab);
         return largest >= 0 ? largest : 0;
     }
-    const struct sampler_loops *loops = sampler_loops_best();
     if (set->typical_p < 1.0f)
-        n = keep_typical(loops, s.set, n, set->typical_p);
+        keep_typical(loops, left, set->typical_p, s.few);
     if (set->top_p < 1.0f)
-        n = keep_top_p(loops, s.set, n, set->top_p);
+        keep_top_p(loops, left, set->top_p, s.few);
     if (set->min_p > 0.0f)
-        n = keep_min_p(loops, s.set, n, set->min_p);
-    return choose(loops, set, in->position, s.set, n);
+        keep_min_p(loops, left, set->min_p);
+    return choose(loops, set, in->position, left);
 }
 
 /* ---- log-probabilities ---- */

@@ -10,7 +10,9 @@
 
 #include "failing_alloc.h"
 
+#include <ctype.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -548,8 +550,16 @@ Test(jinja, bytes_that_are_walked_are_operations_too)
                                                "b.split()", "b.rsplit()", "s.count('')"};
     for (size_t i = 0; i < sizeof walks / sizeof *walks; i++)
         expect_walks(walks[i], 900);
+    static const char *const searches[] = {"'abc' in s", "s.find('b')", "s.count('ab')", "s.split('b')"};
+    static const char *const dear[] = {"s|length",     "s.isalpha()",  "s is upper",
+                                       "b.strip(' ')", "s.rfind('b')", "s.rsplit('b')",
+                                       "s|int",        "b|float",      "'%.3s' % s"};
     for (size_t i = 0; i < sizeof by_character / sizeof *by_character; i++)
         expect_walks(by_character[i], 60);
+    for (size_t i = 0; i < sizeof searches / sizeof *searches; i++)
+        expect_walks(searches[i], 60);
+    for (size_t i = 0; i < sizeof dear / sizeof *dear; i++)
+        expect_walks(dear[i], 15);
     /* From behind each place may be compared in full length. */
     expect_fails(LONG_TEXT "{{ s.rfind(s[900000:] + 'b') }}", NOTHING, -ELOOP, "100000 operations");
     expect_fails(LONG_TEXT "{{ s.rsplit(s[900000:] + 'b') }}", NOTHING, -ELOOP, "100000 operations");
@@ -573,6 +583,98 @@ Test(jinja, names_that_are_passed_by_are_operations_too)
     expect_fails(source, NOTHING, -ELOOP, "100000 operations");
 }
 
+/* What is written is bounded by the memory; what it costs to write it, by the operations. */
+Test(jinja, what_is_written_character_by_character_counts_as_such)
+{
+    static const char *const writes[] = {"s.upper()", "s|title", "s|tojson", "[s]|string", "s|escape"};
+    for (size_t i = 0; i < sizeof writes / sizeof *writes; i++)
+        expect_walks(writes[i], 14);
+    expect_fails("{% set s = '\n' * 5000 %}{% for i in range(99) %}{% set x = s|tojson %}{% endfor %}",
+                 NOTHING, -ELOOP, "100000 operations");
+    expect_fails("{% for i in range(16000) %}{% set x = [1]|tojson(indent=100) %}{% endfor %}", NOTHING,
+                 -ELOOP, "100000 operations");
+}
+
+/* Five keys of 300,000 letters that differ in the last few. */
+Test(jinja, keys_that_are_compared_are_operations_too)
+{
+    static const char *const looks[] = {"k in d", "d|attr(k)", "d[k]", "d.get(k)",
+                                        "d|tojson(sort_keys=true)"};
+    char source[400];
+    for (size_t i = 0; i < sizeof looks / sizeof *looks; i++) {
+        snprintf(source, sizeof source,
+                 "{%% set s = 'a' * 300000 ~ 'bcdefgh' %%}{%% set k = s[1:300001] %%}"
+                 "{%% set d = {s[2:300002]: 1, s[3:300003]: 2, s[4:300004]: 3, s[5:300005]: 4} %%}"
+                 "{%% for i in range(%d) %%}{%% set x = %s %%}{%% endfor %%}",
+                 i < 4 ? 700 : 15, looks[i]);
+        expect_fails(source, NOTHING, -ELOOP, "100000 operations");
+    }
+}
+
+Test(jinja, digits_are_operations_too)
+{
+    expect_fails("{% set x = ([2.2250738585072011e-308] * 72000)|string|length %}", NOTHING, -ELOOP,
+                 "100000 operations");
+    expect_fails("{% set f = '%.0e' * 5000 %}{% set a = (5e-324,) * 5000 %}{% for i in range(40) %}"
+                 "{% set x = f % a %}{% endfor %}",
+                 NOTHING, -ELOOP, "100000 operations");
+    expect_fails("{% for i in range(4000) %}{% set x = '%.999f' % 1e308 %}{% endfor %}", NOTHING, -ELOOP,
+                 "100000 operations");
+    expect_fails("{% for i in range(20000) %}{% set x = 1e308|round(15) %}{% endfor %}", NOTHING, -ELOOP,
+                 "100000 operations");
+    expect_fails("{% for i in range(28000) %}{% set x = 1e300 % 1e-300 %}{% endfor %}", NOTHING, -ELOOP,
+                 "100000 operations");
+    expect_fails("{% for i in range(9000) %}{% set x = '%999d' % 1 %}{% endfor %}", NOTHING, -ELOOP,
+                 "100000 operations");
+}
+
+/* Digits of a number as it is printed, without the zeros before and behind them. */
+static size_t count_digits(const char *s, size_t n)
+{
+    size_t digits = 0, to_last = 0;
+    for (size_t i = 0; i < n && s[i] != 'e'; i++) {
+        digits += isdigit((unsigned char)s[i]) && (digits || s[i] != '0');
+        if (s[i] >= '1' && s[i] <= '9')
+            to_last = digits;
+    }
+    return to_last;
+}
+
+static void expect_fewest_digits(double f)
+{
+    char json[64], least[32], text[64];
+    snprintf(json, sizeof json, "{\"f\": %.17e}", f);
+    for (int digits = 0; digits < 17; digits++) {
+        snprintf(least, sizeof least, "%.*e", digits, f);
+        if (strtod(least, NULL) == f)
+            break;
+    }
+    cr_assert_eq(render_bytes("{{ f }}", 7, json), 0, "%s", rendered.err.text);
+    cr_assert_lt(rendered.text.len, sizeof text);
+    snprintf(text, sizeof text, "%.*s", (int)rendered.text.len, rendered.text.s);
+    cr_assert(strtod(text, NULL) == f, "%s is printed as %s", least, text);
+    cr_assert_eq(count_digits(text, strlen(text)), count_digits(least, strlen(least)), "%s is printed as %s",
+                 least, text);
+}
+
+/* Of any bits; of few digits; subnormal. */
+Test(jinja, a_float_is_printed_with_the_fewest_digits)
+{
+    uint64_t bits = 88172645463325252u;
+    for (int i = 0; i < 6000; i++) {
+        double f;
+        bits ^= bits << 13;
+        bits ^= bits >> 7;
+        bits ^= bits << 17;
+        uint64_t pattern = i % 3 ? bits >> (12 + i % 40) : bits >> 1;
+        memcpy(&f, &pattern, sizeof f);
+        if (i % 3 == 1)
+            f = (double)(bits % 100000) / (i % 7 ? 1000 : 1e200);
+        if (isfinite(f) && f != 0)
+            expect_fewest_digits(f);
+    }
+}
+
 Test(jinja, floats_that_are_printed_are_operations_each)
 {
     expect_fails(
@@ -587,9 +689,9 @@ Test(jinja, operations_are_bounded)
     expect_fails("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", NOTHING, -ELOOP, "in one another");
     expect_fails("{{ range(99999999999) }}", NOTHING, -ELOOP, "operations");
     expect_fails("{{ 'a' * 99999999999 }}", NOTHING, -ELOOP, "operations");
-    rendered.limits.operations = 10;
+    rendered.limits.operations = 12;
     expect_text("{% for a in range(3) %}{{ a }}{% endfor %}", NOTHING, "012");
-    expect_fails("{% for a in range(9) %}{{ a }}{% endfor %}", NOTHING, -ELOOP, "10 operations");
+    expect_fails("{% for a in range(9) %}{{ a }}{% endfor %}", NOTHING, -ELOOP, "12 operations");
     rendered.limits.operations = 0;
 }
 
