@@ -1,5 +1,6 @@
 #include "arena.h"
 
+#include <assert.h>
 #include <stdalign.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -8,7 +9,7 @@
 
 struct arena_block {
     struct arena_block *next, *prev;
-    size_t size; /* bytes that follow */
+    size_t size; /* bytes behind this header */
     size_t reserved;
 };
 #define ARENA_ALIGN 16
@@ -62,13 +63,13 @@ void *arena_alloc(struct arena *a, size_t n)
         a->used = 0;
         a->total += ARENA_BLOCK;
     }
+    assert(a->used % ARENA_ALIGN == 0 && a->used + n <= a->small->size); /* else pieces overlap */
     void *piece = (char *)(a->small + 1) + a->used;
     a->used += n;
     return piece;
 }
 
-/* What is large may be room for the worst case: calloc() leaves its pages to the system until they are used.
- */
+/* A large piece may be room for the worst case: the system gives calloc() its pages when they are used. */
 void *arena_zalloc(struct arena *a, size_t n)
 {
     if (n >= ARENA_LARGE)
@@ -89,6 +90,7 @@ static void *grow_large(struct arena *a, void *p, size_t n)
 {
     struct arena_block *b = block_of(p);
     size_t old = b->size;
+    assert(n > old && a->total >= old);
     b = n <= SIZE_MAX - sizeof *b ? realloc(b, sizeof *b + n) : NULL;
     if (!b)
         return NULL;

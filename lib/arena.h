@@ -1,30 +1,33 @@
-/* arena.h - memory of one request or one object: taken piece by piece, freed whole.
- * Small pieces come from blocks of ARENA_BLOCK bytes; a large one has its own allocation, so that growing it
- * is a realloc and leaves nothing behind. Thread: one at a time (for a request: the loop, or the pool thread
- * that prepares it). Memory: everything is gone with arena_close(). */
+/* arena.h - memory of one request or one object: allocated piece by piece, freed all at once.
+ * Small pieces come from blocks of ARENA_BLOCK bytes. A large piece has its own allocation, so growing it is
+ * a realloc() that leaves no old copy in the arena. Thread: one thread at a time uses an arena and its pieces
+ * (for a request the loop thread, or the pool thread that prepares it). Memory: the arena owns every piece;
+ * arena_close() frees them all. */
 #pragma once
 #include <stddef.h>
 
 #define ARENA_BLOCK 4096
-#ifndef ARENA_LARGE      /* 1 for the fuzzers, whose sanitizer then sees what reads beyond a piece */
-#define ARENA_LARGE 1024 /* bytes from which a piece has its own allocation */
+#ifndef ARENA_LARGE      /* the fuzz build sets 1, so that the sanitizer sees a read past any piece */
+#define ARENA_LARGE 1024 /* a piece of this many bytes or more has its own allocation */
 #endif
 
 struct arena_block;
 
 struct arena { /* zero-initialised is an empty arena */
     struct arena_block *small, *large;
-    size_t used;  /* of the newest small block */
-    size_t total; /* bytes taken from the system */
+    size_t used;  /* bytes of the newest small block */
+    size_t total; /* bytes of all blocks and large pieces */
 };
 
-/* 16-byte aligned; NULL when memory has run out. Zero bytes give a pointer all the same. */
+/* Returns n bytes, 16-byte aligned, or NULL when memory has run out. For n == 0 the pointer is valid too. */
 void *arena_alloc(struct arena *a, size_t n);
-void *arena_zalloc(struct arena *a, size_t n);
-/* n items of `size` bytes; NULL also when the product overflows. Zeroed. */
+void *arena_zalloc(struct arena *a, size_t n); /* the same, zeroed */
+/* Returns n items of `size` bytes, zeroed; NULL when memory has run out or the product overflows. */
 void *arena_array(struct arena *a, size_t n, size_t size);
-/* `p` (of this arena, `old` bytes, may be NULL) with room for n; NULL leaves p as it was. */
+/* Makes room for n bytes in piece p, which arena_alloc() or arena_grow() returned for `old` bytes (p may be
+ * NULL: a new piece). The result may be another address; NULL leaves p as it was. */
 void *arena_grow(struct arena *a, void *p, size_t old, size_t n);
-/* A NUL-terminated copy of n bytes. */
+/* Returns a NUL-terminated copy of n bytes, or NULL. */
 char *arena_copy(struct arena *a, const char *s, size_t n);
+/* Frees every piece; the arena is empty and usable again. */
 void arena_close(struct arena *a);

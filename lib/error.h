@@ -1,9 +1,10 @@
-/* error.h - what went wrong: a negative errno for the program, one sentence for the person.
- * Functions of lib/ return 0 (or a count) on success and a negative errno on failure; where words help they
- * take a `struct error *`, which may be NULL. The first error set is kept, so the root cause survives.
- * Thread: a struct error belongs to its caller; nothing here is shared.
+/* error.h - an error: a negative errno for the program and one sentence for the person who reads it.
+ * Functions of lib/ return 0 (or a count) on success and a negative errno on failure. A function with more to
+ * say takes a `struct error *`, which may be NULL. The first error set is kept, so that the root cause
+ * survives. Thread: any; a struct error belongs to one caller, and no state is shared. Memory: the text lies
+ * in the struct.
  *
- * Codes with a meaning of their own, which command_exit_code() turns into exit codes:
+ * command_exit_code() turns these codes into exit codes of their own:
  *   -ENOENT, -EACCES, -EISDIR  file missing or unreadable      -EBADMSG  file broken
  *   -ENOTSUP  file valid but not supported                     -ENODEV   no device or driver
  *   -ENOMEM   out of memory                                    -EINVAL   bad argument or configuration
@@ -15,6 +16,6 @@ struct error {
     char text[320];
 };
 
-/* Sets *err unless it holds an error already; always returns `code`, so `return error_set(...)` reads well.
- */
+/* Sets *err unless it is NULL or holds an error already. Returns `code`, which must be negative, so that
+ * callers write `return error_set(...)`. */
 int error_set(struct error *err, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

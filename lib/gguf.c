@@ -16,10 +16,11 @@
 #include <time.h>
 #include <unistd.h>
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "items are read as they lie in the file");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "numbers are read from the file without conversion");
 
-#define MAX_KEY           65535 /* bytes, by the format */
-#define MAX_NAME          64    /* bytes of a tensor's name, by the format */
+#define MAX_KEY           65535 /* bytes; the format's limit */
+#define MAX_NAME          64    /* bytes of a tensor's name; the format's limit */
 #define MAX_DIMS          4
 #define DEFAULT_ALIGNMENT 32
 #define MAX_ALIGNMENT     (1u << 20)
@@ -28,11 +29,11 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "items are read as the
 #define MIN_VALUE_SIZE    (8 + 1 + 4 + 1)         /* bytes in the file: key, type, the smallest scalar */
 #define MIN_TENSOR_SIZE   (8 + 1 + 4 + 8 + 4 + 8) /* name, number of dims, one dim, type, offset */
 
-/* Open addressing over positions in an array; 0 is an empty slot, p + 1 an entry. */
+/* Hash table with open addressing. A slot is 0 when empty, else 1 + the position of a value or tensor. */
 struct index {
     uint32_t *slots;
     size_t mask;
-    uint64_t seed; /* random: a file cannot be made to collide */
+    uint64_t seed; /* random, so that no file can be made to collide */
 };
 
 struct gguf {
@@ -50,26 +51,26 @@ struct gguf {
     size_t n_values;
     struct gguf_tensor *tensors;
     size_t n_tensors;
-    char *names; /* of the tensors, NUL-terminated */
+    char *names; /* of the tensors, NUL-terminated, one behind the other */
     struct index value_index;
     struct index tensor_index;
 };
 
-/* Where we are in the file, and which value or tensor an error is about. */
+/* Position in the file, and the key or tensor that an error names. */
 struct reader {
     struct gguf *g;
     size_t pos;
     const char *kind; /* "key" or "tensor"; NULL in the header */
     uint64_t number;
-    struct gguf_str name; /* once it is known */
+    struct gguf_str name; /* empty until it has been read */
     struct error *err;
 };
 
 /* ---- errors ---- */
 
-#define SHOWN 80 /* bytes of a foreign name that an error shows */
+#define SHOWN 80 /* bytes of a file's name for a key or tensor that an error shows */
 
-/* Foreign bytes go into logs: what is not plain ASCII is shown as '?', what is long is cut. */
+/* Makes a file's bytes safe for a log: bytes that are not printable ASCII become '?', a long name is cut. */
 static const char *shown(char out[SHOWN], struct gguf_str s)
 {
     size_t n = s.len < SHOWN - 4 ? s.len : SHOWN - 4;
@@ -79,7 +80,7 @@ static const char *shown(char out[SHOWN], struct gguf_str s)
     return out;
 }
 
-/* The end of a path is what tells files apart, and leaves room for the words after it. */
+/* Returns the end of a long path, which tells files apart and leaves room for the message. */
 static const char *short_path(const char *path)
 {
     size_t n = strlen(path);
@@ -152,10 +153,11 @@ static struct gguf_str tensor_name(const struct gguf *g, size_t i)
     return (struct gguf_str){g->tensors[i].name, strlen(g->tensors[i].name)};
 }
 
-/* The slot that holds `name`, or the empty one where it belongs. */
+/* Returns the slot of `name`, or the empty slot where it belongs. */
 static uint32_t *index_slot(const struct index *x, const struct gguf *g, struct gguf_str name,
                             struct gguf_str (*name_of)(const struct gguf *, size_t))
 {
+    assert(x->slots); /* at least half of them are empty, so that the search ends */
     for (size_t i = hash_bytes(x->seed, name.s, name.len) & x->mask;; i = (i + 1) & x->mask) {
         if (!x->slots[i])
             return &x->slots[i];
@@ -169,6 +171,7 @@ static uint32_t *index_slot(const struct index *x, const struct gguf *g, struct 
 
 static size_t left(const struct reader *r)
 {
+    assert(r->pos <= r->g->size);
     return r->g->size - r->pos;
 }
 
@@ -255,7 +258,7 @@ static int take_str(struct reader *r, struct gguf_str *out, const char *what)
     return 0;
 }
 
-/* The name of a key or tensor: what look-ups by C string can find. */
+/* Reads the name of a key or tensor. It has no zero byte, as look-ups are by C string. */
 static int take_name(struct reader *r, size_t max, struct gguf_str *out)
 {
     struct gguf_str name;
@@ -275,7 +278,7 @@ static int take_name(struct reader *r, size_t max, struct gguf_str *out)
 
 static const char *const type_names[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
                                          "bool", "string", "array", "u64", "i64", "f64"};
-static const uint8_t type_sizes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8}; /* 0: not of a fixed size */
+static const uint8_t type_sizes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8}; /* bytes; 0: varies */
 
 const char *gguf_type_name(uint32_t type)
 {
@@ -284,9 +287,9 @@ const char *gguf_type_name(uint32_t type)
 
 static int read_strings(struct reader *r, uint64_t n)
 {
-    if (n > left(r) / 8) /* each has a length at least */
+    if (n > left(r) / 8) /* a string has a length of 8 bytes at least */
         return fail(r, -EBADMSG,
-                    "cut off or broken: says it has %" PRIu64 " strings, the rest of the file has %zu bytes",
+                    "cut off or broken: %" PRIu64 " strings are declared, the rest of the file has %zu bytes",
                     n, left(r));
     for (uint64_t i = 0; i < n; i++) {
         struct gguf_str s;
@@ -299,10 +302,11 @@ static int read_strings(struct reader *r, uint64_t n)
 
 static int read_numbers(struct reader *r, uint32_t type, uint64_t n)
 {
+    assert(type < sizeof type_sizes && type_sizes[type]);
     if (n > left(r) / type_sizes[type])
         return fail(r, -EBADMSG,
-                    "cut off or broken: says it has %" PRIu64
-                    " items of type %s, the rest of the file has %zu bytes",
+                    "cut off or broken: %" PRIu64
+                    " items of type %s are declared, the rest of the file has %zu bytes",
                     n, type_names[type], left(r));
     size_t size = n * type_sizes[type];
     int rc = need(r, size);
@@ -347,11 +351,11 @@ static int read_value(struct reader *r, struct gguf_value *v)
     return rc;
 }
 
-/* Claimed numbers of things are believed only as far as the rest of the file could hold them. */
+/* Refuses a count of keys or tensors that the rest of the file cannot hold, before memory is taken for it. */
 static int check_count(const struct reader *r, uint64_t n, const char *what, size_t min_size)
 {
     if (n > left(r) / min_size || n >= UINT32_MAX)
-        return fail(r, -EBADMSG, "says it has %" PRIu64 " %s, %zu bytes cannot hold them", n, what, left(r));
+        return fail(r, -EBADMSG, "%" PRIu64 " %s are declared, %zu bytes cannot hold them", n, what, left(r));
     return 0;
 }
 
@@ -378,8 +382,8 @@ static int read_values(struct reader *r, struct gguf *g, uint64_t n)
 
 /* ---- tensors ---- */
 
-/* Shape to size; `rank` and `ne` have been read. Every product is checked: sizes are what later reads trust.
- */
+/* Computes the size from the shape and the type, which have been read. Every product is checked, as later
+ * reads trust the size. */
 static int check_shape(const struct reader *r, struct gguf_tensor *t)
 {
     uint64_t n = 1;
@@ -415,7 +419,7 @@ static int read_shape(struct reader *r, struct gguf_tensor *t)
     return 0;
 }
 
-/* A tensor's extent in the data section; sorted to find overlap. */
+/* A tensor's place in the data section. They are sorted by offset to find overlap. */
 struct extent {
     uint64_t offset;
     size_t size; /* 1 for a type of unknown size */
@@ -472,10 +476,11 @@ static int by_offset(const void *a, const void *b)
     return x->tensor < y->tensor ? -1 : x->tensor > y->tensor;
 }
 
-/* Every tensor lies in the file, after the one before it. `r->pos` is the end of the tensor table. */
+/* Sets the tensors' data. Each must lie in the file and behind the one before it. The data section begins at
+ * the next aligned position behind the tensor table, which ends at r->pos. */
 static int place_tensors(struct reader *r, struct gguf *g, struct extent *extents)
 {
-    size_t start = r->pos + (-r->pos & (g->alignment - 1)); /* the position is far from overflow */
+    size_t start = r->pos + (-r->pos & (g->alignment - 1)); /* a file's size is far from overflow */
     size_t room = start < g->size ? g->size - start : 0;
     qsort(extents, g->n_tensors, sizeof *extents, by_offset);
     for (size_t i = 0; i < g->n_tensors; i++) {
@@ -546,7 +551,7 @@ static int check_alignment(const struct reader *r, struct gguf *g)
     return 0;
 }
 
-/* The N of a name that ends in "-00001-of-N.gguf", or 0. */
+/* Returns N for a name that ends in "-00001-of-N.gguf", else 0. */
 static unsigned split_count_of(const char *path)
 {
     size_t n = strlen(path);
@@ -709,7 +714,7 @@ int gguf_check_unchanged(const struct gguf *g, struct error *err)
     return error_set(err, -EIO, "%s: was changed while it was read", short_path(g->path));
 }
 
-/* ---- what it holds ---- */
+/* ---- accessors ---- */
 
 const char *gguf_path(const struct gguf *g)
 {

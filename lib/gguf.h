@@ -38,7 +38,7 @@ struct gguf_str { /* not NUL-terminated; bytes belong to the struct gguf */
 struct gguf_value {
     struct gguf_str key;
     uint32_t type;       /* enum gguf_type */
-    uint32_t item_type;  /* of an array's items; arrays of arrays are refused */
+    uint32_t item_type;  /* type of an array's items, else `type`; arrays of arrays are refused */
     uint64_t n;          /* items of an array; 1 otherwise */
     const uint8_t *data; /* little-endian items; for strings: u64 length + bytes, one after the other */
     size_t size;         /* bytes from data to the end of this value */
@@ -58,8 +58,8 @@ struct gguf_tensor {
  * -EIO: it cannot be read to its end; -EISDIR, or what open(2) says. */
 int gguf_open(struct gguf **out, const char *path, struct error *err);
 
-/* The same for a file that lies in memory, which stays the caller's and must outlive `out`; `path` is what
- * errors and gguf_path() call it. */
+/* The same for the bytes of a file in memory. The caller owns them and must keep them until gguf_close().
+ * `path` is the name for errors and gguf_path(). */
 int gguf_open_memory(struct gguf **out, const char *path, const void *bytes, size_t size, struct error *err);
 void gguf_close(struct gguf *g); /* NULL is fine */
 
@@ -71,27 +71,27 @@ const struct gguf_value *gguf_value_at(const struct gguf *g, size_t i);
 size_t gguf_n_tensors(const struct gguf *g);
 const struct gguf_tensor *gguf_tensor_at(const struct gguf *g, size_t i);
 
-/* Look-ups by name, O(1); NULL when absent. */
+/* Look up a key or a tensor by name, in O(1). Return NULL when it is absent. */
 const struct gguf_value *gguf_find(const struct gguf *g, const char *key);
 const struct gguf_tensor *gguf_find_tensor(const struct gguf *g, const char *name);
 
-/* Scalars. 0 on success; -ENOENT when the key is absent (no error text: the caller knows whether that is an
- * error); -EBADMSG with words when the value has another type or does not fit. Integer types convert to one
- * another when the value fits; f32/f64 likewise. `out` is written only on success. */
+/* Read a scalar. Return 0; -ENOENT without a text when the key is absent, which the caller may allow;
+ * -EBADMSG when the value has another type or does not fit. Integer types convert to one another when the
+ * value fits, as do f32 and f64. `out` is written only on success. */
 int gguf_get_u32(const struct gguf *g, const char *key, uint32_t *out, struct error *err);
 int gguf_get_f32(const struct gguf *g, const char *key, float *out, struct error *err);
 int gguf_get_bool(const struct gguf *g, const char *key, bool *out, struct error *err);
 int gguf_get_str(const struct gguf *g, const char *key, struct gguf_str *out, struct error *err);
 
-/* An array of the given item type; the same codes as above. */
+/* Finds an array of the given item type; the same codes as above. */
 int gguf_get_array(const struct gguf *g, const char *key, uint32_t item_type, const struct gguf_value **out,
                    struct error *err);
 
-/* Walks an array of strings: `*cursor` starts at 0; false when there are no more. */
+/* Writes the next string of an array of strings to *out and returns true; false behind the last. `*cursor`
+ * starts at 0. */
 bool gguf_next_str(const struct gguf_value *array, size_t *cursor, struct gguf_str *out);
 
-/* Item i of an array of 4-byte numbers; the caller has checked item_type and i < n. */
-uint32_t gguf_item_u32(const struct gguf_value *array, size_t i);
+/* Return item i of an array of 4-byte numbers. The caller has checked item_type and i < n. */
 int32_t gguf_item_i32(const struct gguf_value *array, size_t i);
 float gguf_item_f32(const struct gguf_value *array, size_t i);
 

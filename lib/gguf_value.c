@@ -1,4 +1,4 @@
-/* Typed access to a file's values: each getter says which types it takes and what it refuses. */
+/* gguf_value.c - reads a file's values by type; each getter refuses the types that do not convert. */
 #include "gguf_private.h"
 
 #include <assert.h>
@@ -29,12 +29,14 @@ int gguf_get_u32(const struct gguf *g, const char *key, uint32_t *out, struct er
     case GGUF_U16:
     case GGUF_U32:
     case GGUF_U64:
+        assert(v->size <= sizeof u);
         memcpy(&u, v->data, v->size);
         break;
     case GGUF_I8:
     case GGUF_I16:
     case GGUF_I32:
     case GGUF_I64:
+        assert(v->size <= sizeof u);
         memcpy(&u, v->data, v->size);
         sign = (int8_t)v->data[v->size - 1];
         break;
@@ -111,15 +113,15 @@ bool gguf_next_str(const struct gguf_value *array, size_t *cursor, struct gguf_s
     assert(array->item_type == GGUF_STR);
     if (*cursor >= array->size)
         return false;
-    uint64_t len; /* lengths were checked when the file was opened */
+    uint64_t len; /* checked when the file was opened */
     memcpy(&len, array->data + *cursor, sizeof len);
+    assert(len <= array->size - *cursor - 8); /* else the cursor is not one of this array */
     *out = (struct gguf_str){(const char *)array->data + *cursor + 8, len};
     *cursor += 8 + len;
     return true;
 }
 
-/* The bits of a 4-byte item. */
-static uint32_t item(const struct gguf_value *array, size_t i)
+static uint32_t item_bits(const struct gguf_value *array, size_t i)
 {
     assert(i < array->n && array->size / 4 == array->n);
     uint32_t bits;
@@ -127,19 +129,14 @@ static uint32_t item(const struct gguf_value *array, size_t i)
     return bits;
 }
 
-uint32_t gguf_item_u32(const struct gguf_value *array, size_t i)
-{
-    return item(array, i);
-}
-
 int32_t gguf_item_i32(const struct gguf_value *array, size_t i)
 {
-    return (int32_t)item(array, i);
+    return (int32_t)item_bits(array, i);
 }
 
 float gguf_item_f32(const struct gguf_value *array, size_t i)
 {
-    uint32_t bits = item(array, i);
+    uint32_t bits = item_bits(array, i);
     float f;
     memcpy(&f, &bits, sizeof f);
     return f;

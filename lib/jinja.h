@@ -3,7 +3,8 @@
  * The language is Jinja 3.1's as the transformers library sets it up: trim_blocks and lstrip_blocks on, loop
  * controls, {% generation %} without effect, tojson as Python's json.dumps(ensure_ascii=False), objects that
  * cannot be changed. A construct that is not supported is an error when the template is opened, with its line
- * and name. upper, lower, title and capitalize change ASCII letters only; integers have 64 bits.
+ * and name. upper, lower, title and capitalize change ASCII letters only. Integers have 64 bits,
+ * where Python's have any length: a result that needs more is an error (-EBADMSG).
  *
  * A template is foreign code: what it may do is bounded by jinja_limits, and how deep it nests by
  * JINJA_MAX_NESTING when it is opened. Thread: immutable after open; any thread may render. Memory: a render

@@ -1,8 +1,8 @@
 /* jinja_compare.c - equality, order, membership, and the operators of arithmetic. */
 #include "jinja_run.h"
 
+#include <assert.h>
 #include <errno.h>
-#include <limits.h>
 #include <math.h>
 #include <string.h>
 
@@ -209,7 +209,44 @@ bool jinja_compare(struct jinja_run *r, int op, const struct jinja_value *a, con
     }
 }
 
-/* --- arithmetic --- */
+/* --- arithmetic ---
+ *
+ * Integers have 64 bits, where Python's have as many as they need: a result that does not fit fails.
+ * Everything that a template computes with integers is computed here. */
+
+bool jinja_too_large(struct jinja_run *r)
+{
+    return jinja_fail(r, -EBADMSG, "an integer of more than 64 bits");
+}
+
+bool jinja_truncate(struct jinja_run *r, double f, int64_t *out)
+{
+    if (!(f >= -0x1p63 && f < 0x1p63)) /* NaN fails too */
+        return jinja_too_large(r);
+    *out = (int64_t)f;
+    return true;
+}
+
+bool jinja_limit_argument(struct jinja_run *r, const struct jinja_args *args, int i, size_t *out)
+{
+    const struct jinja_value *v = &args->values[i];
+    if (!args->given[i])
+        return true;
+    if (v->kind != JINJA_INT && v->kind != JINJA_BOOL)
+        return jinja_fail(r, -EBADMSG, "an integer is needed, not %s", jinja_kind_name(v));
+    *out = jinja_integer(v) < 0 ? SIZE_MAX : (size_t)jinja_integer(v);
+    return true;
+}
+
+bool jinja_range_next(struct jinja_range *range, int64_t *i)
+{
+    if (range->step < 0 ? range->from <= range->to : range->from >= range->to)
+        return false;
+    *i = range->from;
+    if (__builtin_add_overflow(range->from, range->step, &range->from))
+        range->from = range->to; /* the next one lies beyond 64 bits, so beyond the end */
+    return true;
+}
 
 static bool cannot(struct jinja_run *r, int op, const struct jinja_value *a, const struct jinja_value *b)
 {
@@ -232,7 +269,7 @@ static int64_t power(int64_t base, int64_t exponent, bool *overflows)
     return result;
 }
 
-/* Rounded down, and the rest has b's sign. */
+/* Rounded down; the rest has the sign of b. b is neither 0 nor -1. */
 static int64_t floor_divide(int64_t a, int64_t b, int64_t *rest)
 {
     int64_t q = a / b, left = a % b;
@@ -244,39 +281,33 @@ static int64_t floor_divide(int64_t a, int64_t b, int64_t *rest)
     return q;
 }
 
-static bool integers(struct jinja_run *r, int op, int64_t a, int64_t b, struct jinja_value *out)
+bool jinja_round_integer(struct jinja_run *r, int64_t i, unsigned zeros, int64_t *out)
 {
     bool overflows = false;
-    int64_t i = 0, rest;
-    bool divides = op == '/' || op == OP_FLOOR || op == '%';
-    if (divides && !b)
-        return jinja_fail(r, -EBADMSG, "division by zero");
-    if (divides && a == INT64_MIN && b == -1)
-        overflows = true;
-    else if (op == '/' || (op == OP_POWER && b < 0)) {
-        *out = jinja_float(op == '/' ? (double)a / (double)b : pow((double)a, (double)b));
-        return true;
-    } else if (op == '+')
-        overflows = __builtin_add_overflow(a, b, &i);
-    else if (op == '-')
-        overflows = __builtin_sub_overflow(a, b, &i);
-    else if (op == '*')
-        overflows = __builtin_mul_overflow(a, b, &i);
-    else if (op == OP_POWER)
-        i = power(a, b, &overflows);
-    else
-        i = floor_divide(a, b, &rest), i = op == '%' ? rest : i;
-    if (overflows)
-        return jinja_fail(r, -EBADMSG, "an integer of more than 64 bits");
-    *out = jinja_int(i);
-    return true;
+    int64_t scale = power(10, zeros, &overflows), rest, q;
+    assert(zeros && !overflows && scale < INT64_MAX / 2);
+    q = floor_divide(i, scale, &rest);
+    q += 2 * rest > scale || (2 * rest == scale && q % 2);
+    return !__builtin_mul_overflow(q, scale, out) || jinja_too_large(r);
+}
+
+/* As Python's divmod() has it: from the rest, which is exact, as a / b is not. */
+static double floor_divide_floats(double a, double b, double *rest)
+{
+    double left = fmod(a, b), q = (a - left) / b;
+    if (left != 0 && (left < 0) != (b < 0)) {
+        left += b;
+        q -= 1;
+    }
+    *rest = left != 0 ? left : copysign(0, b);
+    return q != 0 ? rint(q) : copysign(0, a / b);
 }
 
 #define REST_WORK 16 /* the rest of a large number divided by a small one is found bit by bit */
 
 static bool floats(struct jinja_run *r, int op, double a, double b, struct jinja_value *out)
 {
-    double f;
+    double f, rest;
     if (!jinja_work(r, op == OP_FLOOR || op == '%' ? REST_WORK : 1))
         return false;
     if ((op == '/' || op == OP_FLOOR || op == '%') && b == 0)
@@ -295,17 +326,45 @@ static bool floats(struct jinja_run *r, int op, double a, double b, struct jinja
         f = a / b;
         break;
     case OP_FLOOR:
-        f = floor(a / b);
+        f = floor_divide_floats(a, b, &rest);
         break;
     case '%':
-        f = fmod(a, b);
-        if (f != 0 && (f < 0) != (b < 0))
-            f += b;
+        floor_divide_floats(a, b, &f);
         break;
     default:
         f = pow(a, b);
+        if (!isfinite(f) && isfinite(a) && isfinite(b)) /* Python refuses 0 ** -1 and 10.0 ** 400, too */
+            return jinja_fail(r, -EBADMSG, "a power that is no finite number");
     }
     *out = jinja_float(f);
+    return true;
+}
+
+static bool integers(struct jinja_run *r, int op, int64_t a, int64_t b, struct jinja_value *out)
+{
+    bool overflows = false;
+    int64_t i = 0;
+    if (op == '/' || (op == OP_POWER && b < 0))
+        return floats(r, op, (double)a, (double)b, out);
+    if ((op == OP_FLOOR || op == '%') && !b)
+        return jinja_fail(r, -EBADMSG, "division by zero");
+    if (op == '+')
+        overflows = __builtin_add_overflow(a, b, &i);
+    else if (op == '-')
+        overflows = __builtin_sub_overflow(a, b, &i);
+    else if (op == '*')
+        overflows = __builtin_mul_overflow(a, b, &i);
+    else if (op == OP_POWER)
+        i = power(a, b, &overflows);
+    else if (b == -1) /* C leaves INT64_MIN / -1 undefined, and the rest with it */
+        overflows = op == OP_FLOOR && __builtin_sub_overflow(0, a, &i);
+    else if (op == OP_FLOOR)
+        i = floor_divide(a, b, &(int64_t){0});
+    else
+        floor_divide(a, b, &i);
+    if (overflows)
+        return jinja_too_large(r);
+    *out = jinja_int(i);
     return true;
 }
 

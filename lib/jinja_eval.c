@@ -196,8 +196,8 @@ bool jinja_items(struct jinja_run *r, const struct jinja_value *v, struct jinja_
 
 /* --- slices --- */
 
-struct range {
-    int64_t from, to, step;
+struct slice {
+    struct jinja_range range;
     bool has_from, has_to;
 };
 
@@ -225,40 +225,41 @@ static int64_t clamp(int64_t i, int64_t n, int64_t low, int64_t high)
 }
 
 /* As Python's slice.indices(n). */
-static void fit(struct range *s, int64_t n)
+static void fit(struct slice *s, int64_t n)
 {
-    int64_t low = s->step < 0 ? -1 : 0, high = s->step < 0 ? n - 1 : n;
-    s->from = s->has_from ? clamp(s->from, n, low, high) : s->step < 0 ? high : low;
-    s->to = s->has_to ? clamp(s->to, n, low, high) : s->step < 0 ? low : high;
+    struct jinja_range *range = &s->range;
+    bool down = range->step < 0;
+    int64_t low = down ? -1 : 0, high = down ? n - 1 : n;
+    range->from = s->has_from ? clamp(range->from, n, low, high) : down ? high : low;
+    range->to = s->has_to ? clamp(range->to, n, low, high) : down ? low : high;
 }
 
-static bool slice_list(struct jinja_run *r, const struct jinja_value *v, struct range s,
+static bool slice_list(struct jinja_run *r, const struct jinja_value *v, struct slice s,
                        struct jinja_value *out)
 {
+    int64_t i;
     fit(&s, (int64_t)v->list->n);
     if (!jinja_open_list(r, out))
         return false;
     out->kind = v->kind;
-    for (int64_t i = s.from; s.step > 0 ? i < s.to : i > s.to;) {
+    while (jinja_range_next(&s.range, &i))
         if (!jinja_work(r, 1) || !jinja_push(r, out->list, v->list->items[i]))
             return false;
-        if (__builtin_add_overflow(i, s.step, &i))
-            break;
-    }
     return true;
 }
 
-static bool slice_text(struct jinja_run *r, const struct jinja_value *v, struct range s,
+static bool slice_text(struct jinja_run *r, const struct jinja_value *v, struct slice s,
                        struct jinja_value *out)
 {
     struct jinja_out text = {.max = r->limits.memory};
     struct jinja_list *all;
-    if (s.step == 1) {
+    int64_t i;
+    if (s.range.step == 1) {
         if (!jinja_work_bytes(r, 2 * JINJA_WALK * v->text.len))
             return false;
         fit(&s, (int64_t)jinja_text_length(v->text));
-        size_t from = jinja_text_at(v->text, (size_t)s.from);
-        size_t to = s.to > s.from ? jinja_text_at(v->text, (size_t)s.to) : from;
+        size_t from = jinja_text_at(v->text, (size_t)s.range.from);
+        size_t to = s.range.to > s.range.from ? jinja_text_at(v->text, (size_t)s.range.to) : from;
         *out = *v;
         out->text = jinja_text_cut(v->text, from, to);
         return true;
@@ -266,12 +267,9 @@ static bool slice_text(struct jinja_run *r, const struct jinja_value *v, struct 
     if (!jinja_items(r, v, &all))
         return false;
     fit(&s, (int64_t)all->n);
-    for (int64_t i = s.from; s.step > 0 ? i < s.to : i > s.to;) {
+    while (jinja_range_next(&s.range, &i))
         if (!jinja_work(r, 1) || !jinja_put(r, &text, all->items[i].text))
             return false;
-        if (__builtin_add_overflow(i, s.step, &i))
-            break;
-    }
     *out = jinja_written(&text);
     return true;
 }
@@ -279,12 +277,12 @@ static bool slice_text(struct jinja_run *r, const struct jinja_value *v, struct 
 static bool eval_slice(struct jinja_run *r, const struct jinja_node *n, struct jinja_value *out)
 {
     struct jinja_value v;
-    struct range s = {.step = 1};
+    struct slice s = {.range.step = 1};
     bool has_step = false;
-    if (!jinja_eval(r, n->a, &v) || !eval_bound(r, n->b, &s.from, &s.has_from) ||
-        !eval_bound(r, n->c, &s.to, &s.has_to) || !eval_bound(r, n->d, &s.step, &has_step))
+    if (!jinja_eval(r, n->a, &v) || !eval_bound(r, n->b, &s.range.from, &s.has_from) ||
+        !eval_bound(r, n->c, &s.range.to, &s.has_to) || !eval_bound(r, n->d, &s.range.step, &has_step))
         return false;
-    if (!s.step)
+    if (!s.range.step)
         return jinja_fail(r, -EBADMSG, "a slice with step 0");
     if (v.kind == JINJA_UNDEFINED)
         return is_undefined(r, &v);

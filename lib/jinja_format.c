@@ -65,6 +65,16 @@ static bool put_padded(struct jinja_run *r, struct jinja_out *out, struct jinja_
     return left || jinja_put(r, out, text);
 }
 
+/* C would print a negative integer as a positive one of 64 bits, where Python writes "-ff". */
+static bool integer_of(struct jinja_run *r, const struct jinja_value *v, const struct spec *s, int64_t *out)
+{
+    bool real = v->kind == JINJA_FLOAT;
+    if (jinja_among(s->letter, "xXo") && (real || jinja_integer(v) < 0))
+        return jinja_fail(r, -EBADMSG, "%%%c needs an integer of 0 or more", s->letter);
+    *out = real ? 0 : jinja_integer(v);
+    return !real || jinja_truncate(r, v->f, out);
+}
+
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
 static bool put_number(struct jinja_run *r, struct jinja_out *out, const struct jinja_value *v,
@@ -79,11 +89,11 @@ static bool put_number(struct jinja_run *r, struct jinja_out *out, const struct 
         snprintf(format, sizeof format, "%%%s*.*%c", s->flags, s->letter);
     else
         snprintf(format, sizeof format, "%%%s*.*j%c", s->flags, s->letter == 'u' ? 'd' : s->letter);
-    double f = jinja_number(v);
-    int n = real ? snprintf(text, sizeof text, format, width, precision < 0 ? 6 : precision, f)
-                 : snprintf(text, sizeof text, format, width, precision,
-                            v->kind == JINJA_FLOAT ? (intmax_t)(f > -9e18 && f < 9e18 ? f : 0)
-                                                   : (intmax_t)jinja_integer(v));
+    int64_t i = 0;
+    if (!real && !integer_of(r, v, s, &i))
+        return false;
+    int n = real ? snprintf(text, sizeof text, format, width, precision < 0 ? 6 : precision, jinja_number(v))
+                 : snprintf(text, sizeof text, format, width, precision, (intmax_t)i);
     if (n < 0 || (size_t)n >= sizeof text)
         return jinja_fail(r, -EBADMSG, "a number of more than %zu characters", sizeof text);
     return jinja_work_digits(r, (size_t)n) && jinja_put_bytes(r, out, text, (size_t)n, false);

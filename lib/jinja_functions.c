@@ -10,26 +10,24 @@
 
 FUNCTION(make_range)
 {
-    int64_t from = 0, to, step = 1;
+    struct jinja_range range = {.step = 1};
+    int64_t i;
     (void)self;
-    for (int i = 0; i < 3; i++)
-        if (args->given[i] && args->values[i].kind != JINJA_INT && args->values[i].kind != JINJA_BOOL)
-            return jinja_fail(r, -EBADMSG, "range needs integers, not %s", jinja_kind_name(&args->values[i]));
-    to = jinja_integer(&args->values[args->given[1]]);
+    for (int k = 0; k < 3; k++)
+        if (args->given[k] && args->values[k].kind != JINJA_INT && args->values[k].kind != JINJA_BOOL)
+            return jinja_fail(r, -EBADMSG, "range needs integers, not %s", jinja_kind_name(&args->values[k]));
+    range.to = jinja_integer(&args->values[args->given[1]]);
     if (args->given[1])
-        from = jinja_integer(&args->values[0]);
+        range.from = jinja_integer(&args->values[0]);
     if (args->given[2])
-        step = jinja_integer(&args->values[2]);
-    if (!step)
+        range.step = jinja_integer(&args->values[2]);
+    if (!range.step)
         return jinja_fail(r, -EBADMSG, "range with step 0");
     if (!jinja_open_list(r, out))
         return false;
-    for (int64_t i = from; step > 0 ? i < to : i > to;) {
+    while (jinja_range_next(&range, &i))
         if (!jinja_work(r, 1) || !jinja_push(r, out->list, jinja_int(i)))
             return false;
-        if (__builtin_add_overflow(i, step, &i))
-            break;
-    }
     return true;
 }
 

@@ -28,17 +28,6 @@ static bool text_argument(struct jinja_run *r, const struct jinja_args *args, in
     return true;
 }
 
-static bool integer_argument(struct jinja_run *r, const struct jinja_args *args, int i, int64_t *out)
-{
-    const struct jinja_value *v = &args->values[i];
-    if (!args->given[i])
-        return true;
-    if (v->kind != JINJA_INT && v->kind != JINJA_BOOL)
-        return jinja_fail(r, -EBADMSG, "an integer is needed, not %s", jinja_kind_name(v));
-    *out = jinja_integer(v);
-    return true;
-}
-
 /* --- cases --- */
 
 static bool begins_word(unsigned char before, enum jinja_case how)
@@ -229,14 +218,15 @@ static void turn_round(struct jinja_list *l)
     }
 }
 
-static bool split_space(struct jinja_run *r, struct jinja_text t, int64_t max, struct jinja_value *out)
+/* Cuts at most `max` times, and every cut has added one part: out->list->n counts them. */
+static bool split_space(struct jinja_run *r, struct jinja_text t, size_t max, struct jinja_value *out)
 {
     size_t from = 0, n;
     while ((n = jinja_space(t.s + from, t.len - from)))
         from += n;
     while (from < t.len) {
         size_t to = from;
-        if (max-- == 0)
+        if (out->list->n == max)
             return push_part(r, out, t, from, t.len);
         while (to < t.len && !jinja_space(t.s + to, t.len - to))
             to += jinja_char(t.s + to, t.len - to);
@@ -248,12 +238,12 @@ static bool split_space(struct jinja_run *r, struct jinja_text t, int64_t max, s
     return true;
 }
 
-static bool rsplit_space(struct jinja_run *r, struct jinja_text t, int64_t max, struct jinja_value *out)
+static bool rsplit_space(struct jinja_run *r, struct jinja_text t, size_t max, struct jinja_value *out)
 {
     size_t to = jinja_strip(t, false, true).len, n;
     while (to) {
         size_t from = to;
-        if (max-- == 0) {
+        if (out->list->n == max) {
             if (!push_part(r, out, t, 0, to))
                 return false;
             break;
@@ -269,12 +259,12 @@ static bool rsplit_space(struct jinja_run *r, struct jinja_text t, int64_t max, 
     return true;
 }
 
-static bool split_at(struct jinja_run *r, struct jinja_text t, struct jinja_text sep, int64_t max,
+static bool split_at(struct jinja_run *r, struct jinja_text t, struct jinja_text sep, size_t max,
                      struct jinja_value *out)
 {
     size_t from = 0;
     const char *found;
-    while (max-- != 0 && from < t.len && (found = memmem(t.s + from, t.len - from, sep.s, sep.len))) {
+    while (out->list->n < max && from < t.len && (found = memmem(t.s + from, t.len - from, sep.s, sep.len))) {
         size_t at = (size_t)(found - t.s);
         if (!push_part(r, out, t, from, at))
             return false;
@@ -294,11 +284,11 @@ static bool stands_at(struct jinja_run *r, struct jinja_text t, size_t at, struc
     return jinja_work_bytes(r, 2 * JINJA_WALK + what.len);
 }
 
-static bool rsplit_at(struct jinja_run *r, struct jinja_text t, struct jinja_text sep, int64_t max,
+static bool rsplit_at(struct jinja_run *r, struct jinja_text t, struct jinja_text sep, size_t max,
                       struct jinja_value *out)
 {
     size_t to = t.len;
-    for (size_t at = to; max != 0 && at-- > 0;) {
+    for (size_t at = to; out->list->n < max && at-- > 0;) {
         bool here;
         if (!stands_at(r, jinja_text_cut(t, 0, to), at, sep, &here))
             return false;
@@ -307,7 +297,6 @@ static bool rsplit_at(struct jinja_run *r, struct jinja_text t, struct jinja_tex
         if (!push_part(r, out, t, at + sep.len, to))
             return false;
         to = at;
-        max--;
     }
     if (!push_part(r, out, t, 0, to))
         return false;
@@ -320,8 +309,8 @@ static bool split_any(struct jinja_run *r, const struct jinja_value *self, const
 {
     struct jinja_text sep = {0};
     bool given;
-    int64_t max = -1;
-    if (!text_argument(r, args, 0, true, &sep, &given) || !integer_argument(r, args, 1, &max) ||
+    size_t max = SIZE_MAX;
+    if (!text_argument(r, args, 0, true, &sep, &given) || !jinja_limit_argument(r, args, 1, &max) ||
         !jinja_work_bytes(r, (given ? JINJA_SEARCH : 2 * JINJA_WALK) * self->text.len) ||
         !jinja_open_list(r, out))
         return false;
@@ -378,13 +367,13 @@ METHOD(splitlines)
 /* --- finding and replacing --- */
 
 bool jinja_replace(struct jinja_run *r, struct jinja_text text, struct jinja_text old, struct jinja_text by,
-                   int64_t count, struct jinja_value *out)
+                   size_t max, struct jinja_value *out)
 {
     struct jinja_out made = {.max = r->limits.memory};
     size_t from = 0, at = 0;
     if (!jinja_work_bytes(r, (old.len ? JINJA_SEARCH : JINJA_WALK) * text.len))
         return false;
-    while (count != 0 && at + old.len <= text.len) {
+    for (size_t n = 0; n < max && at + old.len <= text.len; n++) {
         const char *found = old.len ? memmem(text.s + at, text.len - at, old.s, old.len) : text.s + at;
         if (!found)
             break;
@@ -394,7 +383,6 @@ bool jinja_replace(struct jinja_run *r, struct jinja_text text, struct jinja_tex
             return false;
         from = hit + old.len;
         at = old.len ? from : hit + (hit < text.len ? jinja_char(found, text.len - hit) : 1);
-        count--;
     }
     if (!jinja_put(r, &made, jinja_text_cut(text, from < text.len ? from : text.len, text.len)))
         return false;
@@ -406,9 +394,9 @@ METHOD(replace)
 {
     struct jinja_text old = {0}, by = {0};
     bool given;
-    int64_t count = -1;
+    size_t max = SIZE_MAX;
     return text_argument(r, args, 0, false, &old, &given) && text_argument(r, args, 1, false, &by, &given) &&
-           integer_argument(r, args, 2, &count) && jinja_replace(r, self->text, old, by, count, out);
+           jinja_limit_argument(r, args, 2, &max) && jinja_replace(r, self->text, old, by, max, out);
 }
 
 static bool find_last(struct jinja_run *r, struct jinja_text t, struct jinja_text what, const char **out)

@@ -131,6 +131,20 @@ bool jinja_item(struct jinja_run *r, const struct jinja_value *v, const struct j
 /* "a.b.0", or an index. */
 bool jinja_path(struct jinja_run *r, const struct jinja_value *v, const struct jinja_value *path,
                 struct jinja_value *out);
+/* Fails with the words for an integer that 64 bits do not hold. */
+bool jinja_too_large(struct jinja_run *r);
+/* Rounds f towards zero; fails when 64 bits do not hold the result, and for NaN. */
+bool jinja_truncate(struct jinja_run *r, double f, int64_t *out);
+/* Rounds i to a multiple of 10 to the power of `zeros` (1 to 15), halves to the even multiple. */
+bool jinja_round_integer(struct jinja_run *r, int64_t i, unsigned zeros, int64_t *out);
+/* Reads argument i as the most replacements or cuts that are allowed; a negative one allows any number,
+ * SIZE_MAX. *out stays when the argument is not given. */
+bool jinja_limit_argument(struct jinja_run *r, const struct jinja_args *args, int i, size_t *out);
+struct jinja_range { /* from, from + step, ... as far as they lie before `to` */
+    int64_t from, to, step;
+};
+/* Writes the next one to *i; false behind the last. Any bounds and any step but 0 are safe. */
+bool jinja_range_next(struct jinja_range *range, int64_t *i);
 bool jinja_binary(struct jinja_run *r, int op, const struct jinja_value *a, const struct jinja_value *b,
                   struct jinja_value *out);
 bool jinja_compare(struct jinja_run *r, int op, const struct jinja_value *a, const struct jinja_value *b,
@@ -152,7 +166,7 @@ size_t jinja_line(struct jinja_text t, size_t from, size_t *next);
 bool jinja_trim(struct jinja_run *r, struct jinja_text text, const struct jinja_value *chars, bool left,
                 bool right, struct jinja_value *out);
 bool jinja_replace(struct jinja_run *r, struct jinja_text text, struct jinja_text old, struct jinja_text by,
-                   int64_t count, struct jinja_value *out);
+                   size_t max, struct jinja_value *out);
 
 /* --- running --- */
 

@@ -50,13 +50,13 @@ CASE_FILTER(title, JINJA_TITLE_WORDS)
 FILTER(replace)
 {
     struct jinja_text text, old, by;
-    int64_t count = -1;
+    size_t max = SIZE_MAX;
     if (!jinja_to_text(r, v, &text) || !jinja_to_text(r, &args->values[0], &old) ||
         !jinja_to_text(r, &args->values[1], &by))
         return false;
-    if (args->given[2] && args->values[2].kind == JINJA_INT)
-        count = args->values[2].i;
-    return jinja_replace(r, text, old, by, count, out);
+    if (args->values[2].kind != JINJA_NONE && !jinja_limit_argument(r, args, 2, &max))
+        return false;
+    return jinja_replace(r, text, old, by, max, out);
 }
 
 /* & < > " ' for HTML. */
@@ -174,22 +174,70 @@ FILTER(tojson)
 
 /* --- numbers --- */
 
-/* The number that a text is, as Python's int() and float() read it. */
-static bool parse(struct jinja_text text, bool real, int64_t *i, double *f)
+#define MAX_DIGITS 4300 /* of a text that Python's int() takes */
+
+/* Copies a text without the spaces around it, NUL-terminated for strtod(). Returns the copy's length; 0 when
+ * the text is no number, which hexadecimal digits are none of. */
+static size_t copy_number(struct jinja_text text, char copy[MAX_DIGITS + 1])
 {
-    char digits[64], *end;
     text = jinja_strip(text, true, true);
-    if (!text.len || text.len >= sizeof digits || memchr(text.s, 'x', text.len) ||
-        memchr(text.s, 'X', text.len))
+    if (!text.len || text.len > MAX_DIGITS || memchr(text.s, 'x', text.len) || memchr(text.s, 'X', text.len))
+        return 0;
+    memcpy(copy, text.s, text.len);
+    copy[text.len] = '\0';
+    return text.len;
+}
+
+/* As Python's float(). */
+static bool parse_float(struct jinja_text text, double *out)
+{
+    char digits[MAX_DIGITS + 1], *end;
+    size_t n = copy_number(text, digits);
+    if (!n)
         return false;
-    memcpy(digits, text.s, text.len);
-    digits[text.len] = '\0';
+    *out = strtod(digits, &end);
+    return end == digits + n;
+}
+
+/* As Python's int(): 0, -EINVAL when the text is no integer, -ERANGE when it is one of more than 64 bits. */
+static int parse_integer(struct jinja_text text, int64_t *out)
+{
+    char digits[MAX_DIGITS + 1], *end;
+    size_t n = copy_number(text, digits);
+    if (!n)
+        return -EINVAL;
     errno = 0;
-    if (real)
-        *f = strtod(digits, &end);
-    else
-        *i = strtoll(digits, &end, 10);
-    return !*end && end != digits && (real || !errno);
+    *out = strtoll(digits, &end, 10);
+    return end == digits + n ? -errno : -EINVAL;
+}
+
+/* As in Jinja, NaN leaves the default in *out, and infinity fails. */
+static bool float_to_int(struct jinja_run *r, double f, struct jinja_value *out)
+{
+    int64_t i = 0;
+    if (isnan(f))
+        return true;
+    if (!jinja_truncate(r, f, &i))
+        return false;
+    *out = jinja_int(i);
+    return true;
+}
+
+/* Reads an integer, or a float as "42.9"; a text that is neither leaves the default in *out. */
+static bool text_to_int(struct jinja_run *r, struct jinja_text text, struct jinja_value *out)
+{
+    int64_t i = 0;
+    double f = 0;
+    if (!jinja_work_bytes(r, JINJA_WALK * text.len))
+        return false;
+    int rc = parse_integer(text, &i);
+    if (rc == -ERANGE)
+        return jinja_too_large(r);
+    if (rc == 0)
+        *out = jinja_int(i);
+    else if (parse_float(text, &f) && isfinite(f)) /* "inf" leaves the default */
+        return float_to_int(r, f, out);
+    return true;
 }
 
 /* What is read as a number is walked from end to end. */
@@ -200,30 +248,21 @@ static bool walk_text(struct jinja_run *r, const struct jinja_value *v)
 
 FILTER(to_int)
 {
-    int64_t i = 0;
-    double f = 0;
-    if (!walk_text(r, v))
-        return false;
-    if (v->kind == JINJA_UNDEFINED)
-        return jinja_fail(r, -EBADMSG, "int of an undefined value");
     *out = args->given[0] ? args->values[0] : jinja_int(0);
-    if (v->kind == JINJA_INT || v->kind == JINJA_BOOL) {
+    switch (v->kind) {
+    case JINJA_UNDEFINED:
+        return jinja_fail(r, -EBADMSG, "int of an undefined value");
+    case JINJA_INT:
+    case JINJA_BOOL:
         *out = jinja_int(jinja_integer(v));
         return true;
-    }
-    if (v->kind == JINJA_TEXT && parse(v->text, false, &i, NULL)) {
-        *out = jinja_int(i);
+    case JINJA_FLOAT:
+        return float_to_int(r, v->f, out);
+    case JINJA_TEXT:
+        return text_to_int(r, v->text, out);
+    default:
         return true;
     }
-    if (v->kind == JINJA_FLOAT)
-        f = v->f;
-    else if (v->kind != JINJA_TEXT || !parse(v->text, true, NULL, &f))
-        return true;
-    if (f > -9.2e18 && f < 9.2e18)
-        *out = jinja_int((int64_t)f);
-    else if (v->kind == JINJA_FLOAT)
-        return jinja_fail(r, -EBADMSG, "an integer of more than 64 bits");
-    return true;
 }
 
 FILTER(to_float)
@@ -236,7 +275,9 @@ FILTER(to_float)
     *out = args->given[0] ? args->values[0] : jinja_float(0);
     if (jinja_is_number(v))
         *out = jinja_float(jinja_number(v));
-    else if (v->kind == JINJA_TEXT && parse(v->text, true, NULL, &f))
+    else if (v->kind == JINJA_TEXT && !jinja_work_bytes(r, JINJA_WALK * v->text.len))
+        return false;
+    else if (v->kind == JINJA_TEXT && parse_float(v->text, &f))
         *out = jinja_float(f);
     return true;
 }
@@ -253,8 +294,9 @@ FILTER(absolute)
     return true;
 }
 
-#define ROUND_DIGITS 160 /* that the nearest of a large number costs, where 309 are printed and few are read  \
-                         */
+#define ROUND_DIGITS                                                                                         \
+    160 /* that the nearest of a large number costs, where 309 are printed and few are read                  \
+         */
 
 /* To the nearest, halves of what the decimal digits say to the even one. */
 static double nearest(double f, int digits)
@@ -267,6 +309,17 @@ static double nearest(double f, int digits)
     return strtod(text, NULL);
 }
 
+/* Rounds the scaled number by `side`: ceil() or floor(). */
+static bool round_to_side(struct jinja_run *r, const struct jinja_value *v, int digits,
+                          double (*side)(double), struct jinja_value *out)
+{
+    double f = jinja_number(v), scale = pow(10, v->kind != JINJA_FLOAT && digits > 0 ? 0 : digits);
+    if (!isfinite(f * scale))
+        return jinja_fail(r, -EBADMSG, "round of a number that is not finite");
+    *out = jinja_float(side(f * scale) / scale + 0.0); /* Python divides an integer, which is never -0.0 */
+    return true;
+}
+
 FILTER(rounded)
 {
     int64_t digits = args->given[0] && args->values[0].kind == JINJA_INT ? args->values[0].i : 0;
@@ -275,22 +328,15 @@ FILTER(rounded)
         return jinja_fail(r, -EBADMSG, "round needs a number and at most 15 digits");
     if (!jinja_work_digits(r, ROUND_DIGITS))
         return false;
-    double f = jinja_number(v), scale = pow(10, (double)digits);
-    if (args->given[1] && jinja_text_is(method->text, "ceil")) {
-        *out = jinja_float(ceil(f * scale) / scale);
-    } else if (args->given[1] && jinja_text_is(method->text, "floor")) {
-        *out = jinja_float(floor(f * scale) / scale);
-    } else if (v->kind == JINJA_FLOAT) {
-        *out = isfinite(f) ? jinja_float(nearest(f, (int)digits)) : *v;
-    } else if (digits >= 0) {
-        *out = jinja_int(jinja_integer(v));
-    } else {
-        double whole = nearest(f, (int)digits);
-        if (!(whole >= -0x1p63 && whole < 0x1p63))
-            return jinja_fail(r, -EBADMSG, "round: the result needs more than 64 bits");
-        *out = jinja_int((int64_t)whole);
+    bool up = args->given[1] && jinja_text_is(method->text, "ceil");
+    if (up || (args->given[1] && jinja_text_is(method->text, "floor")))
+        return round_to_side(r, v, (int)digits, up ? ceil : floor, out);
+    if (v->kind == JINJA_FLOAT) {
+        *out = isfinite(v->f) ? jinja_float(nearest(v->f, (int)digits)) : *v;
+        return true;
     }
-    return true;
+    *out = jinja_int(jinja_integer(v));
+    return digits >= 0 || jinja_round_integer(r, out->i, (unsigned)-digits, &out->i);
 }
 
 const struct jinja_builtin jinja_text_filters[] = {

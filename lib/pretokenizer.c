@@ -1,3 +1,4 @@
+/* pretokenizer.c - the patterns of every kind, and matching them with PCRE2. */
 #include "pretokenizer.h"
 
 #include "utf8.h"
@@ -11,15 +12,15 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-/* White_Space, for use inside a class: PCRE2's own \s leaves out or adds characters depending on options. */
+/* White_Space, for use inside a class. PCRE2's own \s has other characters, which depend on options. */
 #define WS   "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 #define S    "[" WS "]"
 #define NO_S "[^" WS "]"
 
-/* What many kinds end with: a run of white space gives its last character to the word after it. */
+/* The end of many kinds: the last character of a run of white space belongs to the word after it. */
 #define SPACES S "+(?!" NO_S ")|" S "+"
 
-/* White space to the last line end of its run. */
+/* White space up to the last line end of its run. */
 #define LINES S "*[\\r\\n]+|"
 
 #define GPT2         "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" WS "\\p{L}\\p{N}]+|" SPACES
@@ -33,7 +34,7 @@
 #define FALCON_PUNCTUATION  "[\\p{P}$+<=>^~|`]+"
 #define DEFAULT_PUNCTUATION "[\\p{P}$+<=>^~|]+"
 
-/* Words with case: capitals then small letters; letters without case and marks go with either. */
+/* Words with case: capitals, then small letters; letters without case, and marks, go with both. */
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 #define TEKKEN                                                                                               \
@@ -72,8 +73,8 @@
     "\\x{104d8}-\\x{104fb}\\x{10c80}-\\x{10cb2}\\x{10cc0}-\\x{10cf2}\\x{118a0}-\\x{118df}"                   \
     "\\x{1e900}-\\x{1e943}"
 
-/* "(?<!S)" lets the search for white space at the very end begin only where a run begins: a run is read once.
- */
+/* "(?<!S)": a search for white space at the end of the text begins at a run's beginning only, so that every
+ * run is read once. */
 #define LAST_SPACES "(?<!" S ")" S "+\\z"
 
 static const struct pretokenizer_kind kinds[] = {
@@ -120,11 +121,11 @@ static const struct pretokenizer_kind kinds[] = {
 
 #define N_KINDS (sizeof kinds / sizeof kinds[0])
 
-/* When PCRE2 gives a match up, the rest of the text is looked at in stretches of this many bytes. */
+/* Bytes per stretch of the rest of a text, after PCRE2 has given up on a match. */
 #define STRETCH 4096
 
-/* PCRE2's own bound of ten million steps is less than a run of white space may need. The patterns are ours,
- * and linear. */
+/* PCRE2's default limit of ten million steps is less than a long run of white space needs. The patterns here
+ * are linear, so they need no limit. */
 #define MATCH_LIMIT UINT32_MAX
 
 struct pretokenizer {
@@ -168,7 +169,7 @@ int pretokenizer_open(struct pretokenizer **out, const struct pretokenizer_kind 
             pretokenizer_close(p);
             return rc;
         }
-        /* A system that forbids writable code pages has no JIT: the interpreter gives the same words. */
+        /* Without the JIT (a system may forbid writable code pages) the interpreter gives the same words. */
         p->jit[p->n] = !pcre2_jit_compile(p->code[p->n], PCRE2_JIT_COMPLETE);
     }
     *out = p;
@@ -199,7 +200,7 @@ void pretokenizer_splitter_close(struct pretokenizer_splitter *s)
     s->match = NULL;
 }
 
-/* 1 and the match's place; 0 when there is none; -ENOMEM; -ERANGE when PCRE2 gave up. */
+/* Returns 1 and the match's position; 0 without a match; -ENOMEM; -ERANGE when PCRE2 gave up. */
 static int find(struct pretokenizer_splitter *s, int pattern, const char *text, size_t len, size_t from,
                 size_t *at, size_t *end)
 {
@@ -212,15 +213,15 @@ static int find(struct pretokenizer_splitter *s, int pattern, const char *text, 
         return 0;
     if (rc < 0)
         return rc == PCRE2_ERROR_NOMEMORY ? -ENOMEM : -ERANGE;
-    const size_t *places = pcre2_get_ovector_pointer(s->match);
-    *at = places[0];
-    *end = places[1];
+    const size_t *bounds = pcre2_get_ovector_pointer(s->match);
+    *at = bounds[0];
+    *end = bounds[1];
     return 1;
 }
 
-/* As find(), but never gives up for a limit: it looks at a stretch of the text, and takes that whole if even
- * this is too much. Once that was needed it goes on so, as trying the whole rest again and again would be
- * quadratic. */
+/* Like find(), but never returns -ERANGE: after PCRE2 has given up, it searches one stretch of the text, and
+ * takes the whole stretch as the match if PCRE2 gives up again. Every later search is by stretches too, as
+ * searching the whole rest each time would take quadratic time. */
 static int find_within_limits(struct pretokenizer_splitter *s, int pattern, const char *text, size_t len,
                               size_t from, size_t *at, size_t *end)
 {
@@ -243,6 +244,7 @@ static int find_within_limits(struct pretokenizer_splitter *s, int pattern, cons
 
 static int split_part(struct pretokenizer_splitter *s, int pattern, const char *text, size_t len)
 {
+    assert(pattern <= s->p->n);
     if (!len)
         return 0;
     if (pattern == s->p->n)
@@ -254,7 +256,7 @@ static int split_part(struct pretokenizer_splitter *s, int pattern, const char *
             return rc;
         if (rc == 0)
             return split_part(s, pattern + 1, text + from, len - from);
-        assert(at >= from && end > at && end <= len); /* no pattern matches nothing */
+        assert(at >= from && end > at && end <= len); /* no pattern has an empty match */
         rc = split_part(s, pattern + 1, text + from, at - from);
         if (rc >= 0)
             rc = split_part(s, pattern + 1, text + at, end - at);

@@ -11,7 +11,7 @@ static const struct quant_traits traits_of[] = {
     [QUANT_Q6_K] = {"Q6_K", 256, 210},
 };
 
-/* All numbers of the format, those that were withdrawn included: old files still carry them. */
+/* Every type number of the format, including withdrawn ones, which old files still have. */
 static const char *const names[] = {
     "F32",      "F16",      "Q4_0",    "Q4_1",  "Q4_2",       "Q4_3",       "Q5_0",       "Q5_1",
     "Q8_0",     "Q8_1",     "Q2_K",    "Q3_K",  "Q4_K",       "Q5_K",       "Q6_K",       "Q8_K",
@@ -36,6 +36,7 @@ const char *quant_name(uint32_t type)
 size_t quant_size(uint32_t type, size_t n)
 {
     const struct quant_traits *t = quant_traits(type);
+    assert(!t || n % t->block == 0); /* the rest of a block would be lost */
     return t ? n / t->block * t->block_size : 0;
 }
 
@@ -59,7 +60,7 @@ static void unpack_bf16(const uint8_t *p, float *out)
     *out = bf16_to_float(read_u16(p));
 }
 
-/* 32 values: d, 16 bytes; the low nibbles are the first half. */
+/* 32 values: d, then 16 bytes whose low nibbles are the first 16 values. */
 static void unpack_q4_0(const uint8_t *p, float *out)
 {
     float d = read_half(p);
@@ -69,7 +70,7 @@ static void unpack_q4_0(const uint8_t *p, float *out)
     }
 }
 
-/* d, minimum, 16 bytes. */
+/* 32 values: d, minimum, 16 bytes. */
 static void unpack_q4_1(const uint8_t *p, float *out)
 {
     float d = read_half(p), min = read_half(p + 2);
@@ -79,14 +80,14 @@ static void unpack_q4_1(const uint8_t *p, float *out)
     }
 }
 
-/* The five-bit values of Q5_0 and Q5_1: bit i of `high` is the fifth bit of value i. */
+/* Returns five-bit value i of Q5_0 or Q5_1; bit i of `high` is its fifth bit. */
 static int five_bits(const uint8_t *high, const uint8_t *low, int i)
 {
     int nibble = i < 16 ? low[i] & 15 : low[i - 16] >> 4;
     return nibble | (high[i / 8] >> (i % 8) & 1) << 4;
 }
 
-/* d, 4 bytes of fifth bits, 16 bytes. */
+/* 32 values: d, 4 bytes of fifth bits, 16 bytes of nibbles. */
 static void unpack_q5_0(const uint8_t *p, float *out)
 {
     float d = read_half(p);
@@ -94,7 +95,7 @@ static void unpack_q5_0(const uint8_t *p, float *out)
         out[i] = d * (float)(five_bits(p + 2, p + 6, i) - 16);
 }
 
-/* d, minimum, 4 bytes of fifth bits, 16 bytes. */
+/* 32 values: d, minimum, 4 bytes of fifth bits, 16 bytes of nibbles. */
 static void unpack_q5_1(const uint8_t *p, float *out)
 {
     float d = read_half(p), min = read_half(p + 2);
@@ -102,7 +103,7 @@ static void unpack_q5_1(const uint8_t *p, float *out)
         out[i] = d * (float)five_bits(p + 4, p + 8, i) + min;
 }
 
-/* d, 32 signed bytes. */
+/* 32 values: d, 32 signed bytes. */
 static void unpack_q8_0(const uint8_t *p, float *out)
 {
     float d = read_half(p);
@@ -110,14 +111,15 @@ static void unpack_q8_0(const uint8_t *p, float *out)
         out[i] = d * (float)(int8_t)p[2 + i];
 }
 
-/* The K types: 256 values. Two-bit planes are laid out per half of 128: 32 bytes hold four runs of 32 values,
- * run r in bits 2r, 2r+1. */
+/* Returns two-bit value i of a K type's block of 256 values. Each half of 128 has 32 bytes that hold four
+ * runs of 32 values; run r lies in bits 2r and 2r+1. */
 static int two_bits(const uint8_t *q, int i)
 {
     return q[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
 }
 
-/* 16 bytes scale (low nibble) and minimum (high), 64 bytes, d, dmin; one scale per 16 values. */
+/* 256 values: 16 bytes of scale (low nibble) and minimum (high nibble), one per 16 values; 64 bytes of
+ * two-bit values; d, dmin. */
 static void unpack_q2_k(const uint8_t *p, float *out)
 {
     float d = read_half(p + 80), dmin = read_half(p + 82);
@@ -127,7 +129,8 @@ static void unpack_q2_k(const uint8_t *p, float *out)
     }
 }
 
-/* 32 bytes of third bits (inverted: a clear bit means -4), 64 bytes, 12 bytes of six-bit scales, d. */
+/* 256 values: 32 bytes of third bits (a clear bit means -4), 64 bytes of two-bit values, 12 bytes of six-bit
+ * scales, d. */
 static void unpack_q3_k(const uint8_t *p, float *out)
 {
     const uint8_t *packed = p + 96;
@@ -141,7 +144,7 @@ static void unpack_q3_k(const uint8_t *p, float *out)
     }
 }
 
-/* Scale and minimum s (0..7) of Q4_K and Q5_K, six bits each, out of 12 bytes. */
+/* Unpacks scale and minimum s (0..7) of Q4_K and Q5_K, six bits each, from 12 bytes. */
 static void scale_and_min(const uint8_t *packed, int s, int *scale, int *min)
 {
     if (s < 4) {
@@ -153,8 +156,9 @@ static void scale_and_min(const uint8_t *packed, int s, int *scale, int *min)
     }
 }
 
-/* Q4_K: d, dmin, 12 scale bytes, 128 bytes. Q5_K: 32 bytes of fifth bits before the 128. One scale per 32
- * values; 32 bytes of `low` hold two runs, the first in the low nibbles. */
+/* 256 values of Q4_K: d, dmin, 12 bytes of scales, 128 bytes of nibbles. Q5_K has 32 bytes of fifth bits
+ * before the nibbles. One scale per 32 values; 32 bytes of `low` hold two runs of 32, the first in the low
+ * nibbles. */
 static void unpack_q45_k(const uint8_t *p, const uint8_t *high, const uint8_t *low, float *out)
 {
     float d = read_half(p), dmin = read_half(p + 2);
@@ -181,8 +185,8 @@ static void unpack_q5_k(const uint8_t *p, float *out)
     unpack_q45_k(p, p + 16, p + 48, out);
 }
 
-/* 128 bytes of low nibbles, 64 bytes of high bits, 16 signed scales (one per 16 values), d. In a half of 128,
- * 64 bytes of nibbles hold values 0..63 in their low and 64..127 in their high nibbles. */
+/* 256 values: 128 bytes of nibbles, 64 bytes of two high bits, 16 signed scales (one per 16 values), d. In
+ * each half of 128, 64 bytes have values 0..63 in their low nibbles and 64..127 in their high nibbles. */
 static void unpack_q6_k(const uint8_t *p, float *out)
 {
     float d = read_half(p + 208);
@@ -203,7 +207,7 @@ static void (*const unpack_of[])(const uint8_t *, float *) = {
 void quant_dequantise(uint32_t type, const void *src, float *out, size_t n)
 {
     const struct quant_traits *t = quant_traits(type);
-    assert(t && n % t->block == 0);
+    assert(t && n % t->block == 0 && (type == QUANT_F32 || unpack_of[type]));
     if (type == QUANT_F32) {
         memcpy(out, src, n * sizeof *out);
         return;

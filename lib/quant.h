@@ -1,6 +1,7 @@
-/* quant.h - the weight types of GGUF files: their block geometry and their meaning as floats.
- * Dequantisation is the reference that every kernel is tested against. Layouts are ggml's (little endian).
- * Numbers of the enum are those of the file format. Thread: all functions are pure. */
+/* quant.h - the weight types of GGUF files: block sizes, names and dequantisation.
+ * Every kernel is tested against quant_dequantise(). Layouts are ggml's, little endian. The enum's numbers
+ * are the file format's. Thread: any; the functions are pure. Memory: they allocate nothing; the caller owns
+ * `src` and `out`, and the names are static. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -27,15 +28,15 @@ struct quant_traits {
     uint32_t block_size; /* bytes per block */
 };
 
-/* NULL when the type is not one Hearth computes with. */
+/* Returns NULL for a type that Hearth does not compute with. */
 const struct quant_traits *quant_traits(uint32_t type);
 
-/* The name of any type number the format knows ("IQ4_XS"), for error messages; "?" for unknown numbers. */
+/* Returns the name of any type of the format ("IQ4_XS"), for error messages; "?" for an unknown number. */
 const char *quant_name(uint32_t type);
 
-/* Bytes of `n` values (n must be a multiple of the block), or 0 when the type is unknown. */
+/* Returns the bytes of n values, or 0 when the type is unknown. n must be a multiple of the type's block. */
 size_t quant_size(uint32_t type, size_t n);
 
-/* out[0..n) = the values of n packed weights; n a multiple of the type's block, type known. `src` needs no
- * alignment. */
+/* Writes the values of n packed weights to out[0..n). n must be a multiple of the type's block, and the type
+ * must have traits. `src` needs no alignment. */
 void quant_dequantise(uint32_t type, const void *src, float *out, size_t n);

@@ -1,3 +1,4 @@
+/* tokenizer.c - opens a tokenizer, answers about its tokens, and encodes. */
 #include "tokenizer.h"
 
 #include "tokenizer_private.h"
@@ -7,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_TEXT ((size_t)1 << 30) /* node and byte numbers fit 32 bits, also with every space escaped */
+#define MAX_TEXT ((size_t)1 << 30) /* positions fit 32 bits even when every byte is an escaped space */
 
 int tokenizer_open(struct tokenizer **out, const struct gguf *g, struct error *err)
 {
@@ -49,11 +50,6 @@ void tokenizer_close(struct tokenizer *t)
 uint32_t tokenizer_n_vocab(const struct tokenizer *t)
 {
     return t->n_vocab;
-}
-
-const char *tokenizer_kind(const struct tokenizer *t)
-{
-    return t->kind;
 }
 
 size_t tokenizer_max_piece(const struct tokenizer *t)
@@ -138,7 +134,7 @@ struct encoder {
     struct id_list ids;
     struct merger *merger;
     struct pretokenizer_splitter splitter; /* BPE */
-    char *escaped;                         /* SPM: room for three bytes per byte, and the prefix */
+    char *escaped;                         /* SPM: three bytes for each byte, and the prefix */
 };
 
 static int encode_word(void *context, const char *word, size_t len)
@@ -161,8 +157,8 @@ static size_t escape_spaces(const char *text, size_t len, bool prefix, char *out
     return (size_t)(o - out);
 }
 
-/* SPM merges over the whole text. Cutting it where two characters are neighbours in no token changes nothing,
- * as no merge can span them, and gives words that fit the caches. */
+/* SPM merges over the whole text. It is cut between two characters that are neighbours in no token: no merge
+ * spans them, so the ids are the same, and the words are short enough for the cache of words. */
 static int encode_spm(struct encoder *e, const char *text, size_t len, bool prefix)
 {
     const uint64_t *pairs = e->t->pairs;
@@ -184,7 +180,7 @@ static int encode_spm(struct encoder *e, const char *text, size_t len, bool pref
 
 static int encode_fragments(struct encoder *e, const char *text, const struct fragments *f)
 {
-    bool after_special = true; /* the beginning of a text counts as one */
+    bool after_special = true; /* the beginning of a text counts as a special token */
     int rc = 0;
     for (size_t i = 0; rc >= 0 && i < f->n; i++) {
         const struct fragment *one = &f->list[i];
@@ -234,7 +230,7 @@ static void encoder_close(struct encoder *e)
     free(e->escaped);
 }
 
-/* More ids than `max` are certain before any work: no token stands for more than max_piece bytes. */
+/* Tells whether the text must give more than `max` ids, as no token has more than max_piece bytes. */
 static bool cannot_fit(const struct tokenizer *t, size_t len, size_t max)
 {
     return max && t->max_word != SIZE_MAX && len / t->max_piece > max;

@@ -1,9 +1,11 @@
-/* tokenizer.h - text to token ids and back, as the model's GGUF describes it.
- * Two kinds: byte-level BPE (tokenizer.ggml.model = gpt2; the pre-tokeniser pattern is chosen by
- * tokenizer.ggml.pre) and SPM (llama: scores, byte fallback, space prefix). A vocabulary without tensors is
- * enough. Cost: encoding is O(n log n) in the text's length, also for adversarial text (10 MB of one letter).
- * Thread: immutable after open; any number of threads may encode and decode at once. Memory: copies what it
- * needs, so the GGUF may be closed afterwards. */
+/* tokenizer.h - turns text into token ids and back, by the vocabulary of the model's GGUF.
+ * Two kinds: byte-level BPE (tokenizer.ggml.model = gpt2; tokenizer.ggml.pre chooses the pre-tokeniser's
+ * patterns) and SPM (llama: scores, byte fallback, space prefix). A GGUF without tensors is enough. Encoding
+ * takes O(n log n) in the text's length for any text, 10 MB of one letter included. Thread: one thread opens
+ * and closes; between the two any threads may call the other functions at once, as the tokenizer does not
+ * change. A struct tokenizer_decoder belongs to one thread. Memory: the tokenizer owns copies of all it
+ * needs, so the GGUF may be closed; pieces and ids that are returned as pointers to const are its own, until
+ * tokenizer_close(). */
 #pragma once
 #include "error.h"
 
@@ -17,84 +19,87 @@ struct tokenizer; /* opaque: the fields are in tokenizer_private.h */
 enum token_attr { /* bits */
                   TOKEN_NORMAL = 1,
                   TOKEN_UNKNOWN = 2,
-                  TOKEN_CONTROL = 4, /* special: no text in a reply */
-                  TOKEN_USER = 8,    /* user-defined: matched in every text, its text is shown */
+                  TOKEN_CONTROL = 4, /* special: not part of a reply's text */
+                  TOKEN_USER = 8,    /* user-defined: matched in every text, part of a reply's text */
                   TOKEN_UNUSED = 16,
                   TOKEN_BYTE = 32, /* SPM byte fallback, <0x41> */
 };
 
-struct tokenizer_piece { /* the bytes a token stands for; may be part of a UTF-8 character */
+struct tokenizer_piece { /* the bytes of a token, which may be a part of a UTF-8 character */
     const char *s;
     uint32_t len;
 };
 
+/* -EBADMSG: the vocabulary is broken; -ENOTSUP: a kind that Hearth does not know; -ENOMEM. */
 int tokenizer_open(struct tokenizer **out, const struct gguf *g, struct error *err);
 void tokenizer_close(struct tokenizer *t); /* NULL is fine */
 
 uint32_t tokenizer_n_vocab(const struct tokenizer *t);
-const char *tokenizer_kind(const struct tokenizer *t); /* "bpe qwen2", "spm" */
-size_t tokenizer_max_piece(
-    const struct tokenizer *t); /* bytes of the longest token: bounds a prompt's length from below */
+/* Returns the bytes of the longest token; callers bound a prompt's tokens from below with it. */
+size_t tokenizer_max_piece(const struct tokenizer *t);
 
-/* Ids of the special tokens, or -1. */
+/* Return the ids of the special tokens, or -1. */
 int32_t tokenizer_bos(const struct tokenizer *t);
 int32_t tokenizer_eos(const struct tokenizer *t);
 bool tokenizer_adds_bos(const struct tokenizer *t);
 
-/* Whether this token ends a text: the file's eos, eot and eom, and the known end markers (<|im_end|>,
- * <|eot_id|>, …) that reference engines treat so. */
+/* Tells whether the token ends a text: the file's eos, eot and eom, and the end markers that reference
+ * engines know
+ * (<|im_end|>, <|eot_id|>, …). */
 bool tokenizer_is_end(const struct tokenizer *t, int32_t token);
-size_t tokenizer_ends(const struct tokenizer *t, const int32_t **ids); /* all of them, sorted */
-uint32_t tokenizer_attr(const struct tokenizer *t,
-                        int32_t token); /* bits of enum token_attr; 0 out of range */
-int32_t tokenizer_find(const struct tokenizer *t, const char *text,
-                       size_t len); /* the token with exactly this text as stored, or -1 */
+/* Sets *ids to all end tokens, sorted, and returns their number. */
+size_t tokenizer_ends(const struct tokenizer *t, const int32_t **ids);
+/* Returns bits of enum token_attr; 0 for an id out of range. */
+uint32_t tokenizer_attr(const struct tokenizer *t, int32_t token);
+/* Returns the token whose stored text is exactly this, or -1. */
+int32_t tokenizer_find(const struct tokenizer *t, const char *text, size_t len);
 
 struct tokenizer_flags {
-    bool add_special; /* BOS/EOS as the file asks for */
-    bool
-        parse_special; /* special-token text in the input becomes that token; user-defined tokens always do */
-    /* One per byte of the text, or NULL: a control token's text that has a byte marked here (a user wrote it)
-     * stays text. Everything between special tokens is still encoded as one text. */
+    bool add_special;   /* add BOS and EOS, if the file asks for them */
+    bool parse_special; /* text of a special token becomes that token; a user-defined one's always does */
+    /* One per byte of the text, or NULL. A control token's text stays text when one of its bytes is marked 1:
+     * a user wrote it. The text between special tokens is still encoded as one. */
     const unsigned char *plain;
 };
 
-/* Encodes `len` bytes (any bytes: invalid UTF-8 is encoded byte-wise where the vocabulary allows). On success
- * *out is a malloc'ed array of *n ids (NULL when none), owned by the caller. -ENOMEM; -E2BIG as soon as more
- * than `max` ids would come out (max 0: no bound), so a huge prompt is refused early. */
+/* Encodes `len` bytes. Any bytes are allowed: bytes that are no UTF-8 become byte tokens where the vocabulary
+ * has them. On success *out is a malloc'ed array of *n ids (NULL when n is 0), which the caller frees.
+ * -ENOMEM; -E2BIG as soon as there would be more than `max` ids (0: no limit), so that a huge prompt is
+ * refused early. */
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, struct tokenizer_flags flags,
                      size_t max, int32_t **out, size_t *n, struct error *err);
 
-/* The token's text as stored: letters for bytes (BPE), U+2581 for spaces (SPM), the text of a special token.
- */
+/* Returns the token's stored text: letters for bytes (BPE), U+2581 for spaces (SPM), or a special token's
+ * text. */
 struct tokenizer_piece tokenizer_text(const struct tokenizer *t, int32_t token);
 
-/* The bytes of one token as they appear in a reply: nothing for control tokens unless `special`. Never fails:
- * an id out of range is empty. The pointer stays valid until close. SPM's leading space is part of the piece.
- */
+/* Returns the bytes of a token in a reply: none for a control token unless `special`, none for an id out of
+ * range. SPM's leading space is part of the piece. */
 struct tokenizer_piece tokenizer_piece(const struct tokenizer *t, int32_t token, bool special);
 
-/* Incremental decoding: bytes go in, whole UTF-8 characters come out. Invalid bytes become U+FFFD (as the
- * WHATWG decoder replaces them), so what comes out is always valid UTF-8. Zero-initialise; `drop_space` is
- * set by the caller for an SPM text whose first space is to be dropped (see tokenizer_drops_space). */
+/* An incremental decoder: takes bytes, gives whole UTF-8 characters. Invalid bytes become U+FFFD, by the rule
+ * of the WHATWG decoder, so the output is always valid UTF-8. Zero-initialise it; set `drop_space` for an SPM
+ * text whose first space is to be dropped (see tokenizer_drops_space()). */
 struct tokenizer_decoder {
-    unsigned char held[4]; /* bytes of a character not complete yet */
+    unsigned char held[4]; /* bytes of a character that is not complete yet */
     uint8_t n_held;
-    bool drop_space; /* the next byte, if a space, is dropped */
+    bool drop_space; /* drop the next byte if it is a space */
 };
 
-/* Room that tokenizer_decode() may need for `n` input bytes. */
+/* Bytes that tokenizer_decode() may write for n input bytes. */
 #define TOKENIZER_DECODE_ROOM(n) (3 * ((size_t)(n) + 4))
 
-/* Appends whole characters to out and returns the bytes written. */
+/* Writes whole characters to out, which has room for TOKENIZER_DECODE_ROOM(n) bytes; returns the bytes
+ * written. */
 size_t tokenizer_decode(struct tokenizer_decoder *d, const char *bytes, size_t n, char *out);
-/* At the end of a text: what is still held becomes one U+FFFD per maximal ill-formed part. */
+/* Ends a text: writes one U+FFFD (3 bytes) if a character is incomplete; returns the bytes written. */
 size_t tokenizer_decode_flush(struct tokenizer_decoder *d, char *out);
 
-/* Whether the encoder puts a space before a text (SPM add_space_prefix), which whole-text detokenising takes
- * away again. */
+/* Tells whether the encoder puts a space before a text (SPM's add_space_prefix), which detokenising drops
+ * again. */
 bool tokenizer_drops_space(const struct tokenizer *t);
 
-/* Whole text of n ids, malloc'ed, NUL-terminated, valid UTF-8; control tokens appear only when `special`. */
+/* Sets *out to the text of n ids: malloc'ed, NUL-terminated, valid UTF-8, freed by the caller. Control tokens
+ * are part of it only when `special`. -ENOMEM; -E2BIG. */
 int tokenizer_detokenise(const struct tokenizer *t, const int32_t *ids, size_t n, bool special, char **out,
                          size_t *len, struct error *err);

@@ -1,3 +1,4 @@
+/* tokenizer_decode.c - turns the bytes of tokens into valid UTF-8, piece by piece or as a whole text. */
 #include "tokenizer_private.h"
 
 #include <assert.h>
@@ -5,14 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Length of the character that this byte begins, 0 when none can. */
+/* Returns the length of a character that begins with this byte; 0 when none does. */
 static size_t length_of(unsigned char first)
 {
     return first < 0x80 ? 1 : first < 0xC2 ? 0 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : first < 0xF5 ? 4 : 0;
 }
 
-/* Whether `byte` may follow what is held. Only the second byte has narrower limits than 80..BF: they keep out
- * over-long forms, surrogates and what lies above U+10FFFF. */
+/* Tells whether `byte` may follow the held ones. Only a second byte has narrower limits than 80..BF: they
+ * exclude over-long forms, surrogates and code points above U+10FFFF. */
 static bool may_follow(const struct tokenizer_decoder *d, unsigned char byte)
 {
     unsigned char low = 0x80, high = 0xBF;
@@ -29,7 +30,7 @@ static size_t put_replacement(char *out)
     return 3;
 }
 
-/* What is held is always the beginning of a character, so it is one maximal ill-formed part. */
+/* The held bytes are always the beginning of a character, so they are one maximal ill-formed part. */
 size_t tokenizer_decode_flush(struct tokenizer_decoder *d, char *out)
 {
     if (!d->n_held)
@@ -62,6 +63,7 @@ size_t tokenizer_decode(struct tokenizer_decoder *d, const char *bytes, size_t n
     for (; i < n; i++) {
         unsigned char byte = (unsigned char)bytes[i];
         if (d->n_held && may_follow(d, byte)) {
+            assert(d->n_held < sizeof d->held);
             d->held[d->n_held++] = byte;
             if (d->n_held < length_of(d->held[0]))
                 continue;
@@ -76,7 +78,8 @@ size_t tokenizer_decode(struct tokenizer_decoder *d, const char *bytes, size_t n
     return o;
 }
 
-/* The encoder puts its space before text, not before a special or user-defined token. */
+/* Tells whether the encoder put a space before this text: it puts none before a special or user-defined
+ * token. */
 static bool begins_with_space(const struct tokenizer *t, const int32_t *ids, size_t n)
 {
     size_t i = 0;

@@ -1,5 +1,5 @@
-/* Reading a vocabulary from GGUF metadata. Allocations are few and large: a vocabulary of 150,000 tokens is
- * there in well under a tenth of a second. */
+/* tokenizer_load.c - reads a vocabulary from GGUF metadata. Allocations are few and large: 150,000 tokens
+ * load in well under a tenth of a second. */
 #include "gguf.h"
 #include "tokenizer_private.h"
 #include "utf8.h"
@@ -20,7 +20,7 @@ static int no_memory(const struct gguf *g, int rc, struct error *err)
     return error_set(err, rc, "%s: out of memory for the vocabulary", gguf_path(g));
 }
 
-/* Names come from the file: what is not plain is shown as '?'. */
+/* Makes a name of the file safe for a log: bytes that are not printable ASCII become '?'. */
 static void copy_name(char *out, size_t room, struct gguf_str s)
 {
     size_t n = s.len < room - 1 ? s.len : room - 1;
@@ -30,8 +30,8 @@ static void copy_name(char *out, size_t room, struct gguf_str s)
 }
 
 /* ---- GPT-2's letters for bytes ----
- * A byte-level vocabulary stores printable characters only: bytes that are printable in Latin-1 stand for
- * themselves, the other 68 are the characters from U+0100 on, in order. */
+ * A byte-level vocabulary stores printable characters only. A byte that is printable in Latin-1 is its own
+ * letter; the other 68 have the characters from U+0100 on, in order. */
 
 static bool is_own_letter(unsigned byte)
 {
@@ -40,7 +40,7 @@ static bool is_own_letter(unsigned byte)
 
 struct letters {
     uint16_t of_byte[256];
-    int16_t to_byte[256 + 68]; /* -1: stands for no byte */
+    int16_t to_byte[256 + 68]; /* -1: the letter of no byte */
 };
 
 static void letters_init(struct letters *l)
@@ -53,7 +53,7 @@ static void letters_init(struct letters *l)
     }
 }
 
-/* The bytes that the letters stand for; what is no letter stays as it is. `out` has room for len bytes. */
+/* Replaces letters by their bytes and copies other characters. `out` has room for len bytes. */
 static size_t letters_decode(const struct letters *l, const char *s, size_t len, char *out)
 {
     size_t o = 0;
@@ -122,7 +122,8 @@ static int load_attrs(struct tokenizer *t, const struct gguf *g, struct error *e
     return 0;
 }
 
-/* A later token takes over the text of an earlier one, but a control token never that of a plain one. */
+/* Maps every text to its token. Of tokens with one text the last is taken, but never a control token instead
+ * of a plain one. */
 static int map_texts(struct tokenizer *t, const struct gguf *g, struct error *err)
 {
     if (text_map_reserve(&t->by_text, t->n_vocab) < 0)
@@ -136,7 +137,7 @@ static int map_texts(struct tokenizer *t, const struct gguf *g, struct error *er
     return 0;
 }
 
-/* "<0x41>" */
+/* Returns the byte of a text like "<0x41>", or -1. */
 static int byte_of_text(const char *s, size_t len)
 {
     static const char digits[] = "0123456789ABCDEF0123456789abcdef";
@@ -177,12 +178,13 @@ static size_t show_token(const struct tokenizer *t, const struct letters *l, uin
 
 static int load_pieces(struct tokenizer *t, const struct gguf *g, const struct letters *l, struct error *err)
 {
-    size_t n_bytes = t->text.at[t->n_vocab];
+    size_t n_bytes = t->text.at[t->n_vocab]; /* a piece is never longer than the stored text */
     if (text_pool_reserve(&t->piece, t->n_vocab, n_bytes + 1) < 0)
         return no_memory(g, -ENOMEM, err);
     for (uint32_t id = 0; id < t->n_vocab; id++) {
         size_t at = t->piece.at[id], stored = t->text.at[id + 1] - t->text.at[id];
         size_t len = show_token(t, l, id, t->piece.bytes + at);
+        assert(len <= stored);
         t->piece.at[id + 1] = (uint32_t)(at + len);
         t->piece.n = id + 1;
         size_t longest = t->attr[id] & (TOKEN_CONTROL | TOKEN_UNKNOWN) ? stored : len;
@@ -193,7 +195,7 @@ static int load_pieces(struct tokenizer *t, const struct gguf *g, const struct l
             t->max_word = word;
     }
     if (t->max_piece < 4)
-        t->max_piece = 4; /* an unknown token may stand for a whole character */
+        t->max_piece = 4; /* the unknown token may replace a whole character */
     if (t->max_word < 4)
         t->max_word = 4;
     return 0;
@@ -201,7 +203,7 @@ static int load_pieces(struct tokenizer *t, const struct gguf *g, const struct l
 
 /* ---- byte-level BPE ---- */
 
-/* The symbol of a text that a merge names: its token, or one of the further symbols. */
+/* Sets *out to the symbol of a merge's text: its token, or a further symbol, which is added when new. */
 static int intern(struct tokenizer *t, struct text_map *further, const char *s, size_t len, uint32_t *out)
 {
     uint32_t id = text_map_find(&t->by_text, &t->text, s, len);
@@ -237,7 +239,7 @@ static int intern_bytes(struct tokenizer *t, struct text_map *further, const str
     return 0;
 }
 
-/* One line of merges: "left right"; `joined` has room for the line. -EBADMSG when there is no space in it. */
+/* Adds the merge "left right". `joined` has room for the line. -EBADMSG when it has no space. */
 static int add_merge(struct tokenizer *t, struct text_map *further, struct gguf_str s, uint32_t rank,
                      char *joined)
 {
@@ -338,7 +340,6 @@ static int load_bpe(struct tokenizer *t, const struct gguf *g, const struct lett
         return error_set(err, -ENOTSUP,
                          "%s: " KEY("pre") " \"%s\" is a pre-tokeniser that Hearth does not know",
                          gguf_path(g), name);
-    snprintf(t->kind, sizeof t->kind, "bpe %s", name);
     t->add_bos = kind->add_bos;
     t->ignore_merges = kind->ignore_merges;
     rc = pretokenizer_open(&t->pre, kind, err);
@@ -410,7 +411,7 @@ static int load_pairs(struct tokenizer *t)
     return 0;
 }
 
-/* A byte is its <0x..> token, or else the token with just this byte as text. */
+/* The token of a byte is its <0x..> token, or else a plain token whose text is this byte. */
 static void load_byte_tokens(struct tokenizer *t)
 {
     for (unsigned byte = 0; byte < 256; byte++) {
@@ -429,7 +430,6 @@ static void load_byte_tokens(struct tokenizer *t)
 
 static int load_spm(struct tokenizer *t, const struct gguf *g, struct error *err)
 {
-    strcpy(t->kind, "spm");
     t->add_bos = true;
     t->space_prefix = true;
     t->bos = 1;
@@ -472,9 +472,22 @@ static int32_t token_named(const struct tokenizer *t, const char *text)
     return id != NO_SYMBOL && t->attr[id] & (TOKEN_CONTROL | TOKEN_USER) ? (int32_t)id : -1;
 }
 
+/* Texts that model families put at the end of a turn, a message or a text. */
+#define DEEPSEEK_END "<\uff5cend\u2581of\u2581sentence\uff5c>"
+
+static const char *const end_markers[] = {
+    "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot|>",
+    "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "<end_of_turn>", "<end_of_utterance>", "<EOT>",
+    "_<EOT>", "[EOT]", "[EOS]", "<eos>", "</s>", "<turn|>", "[e~[", DEEPSEEK_END,
+    /* code models put these between files */
+    "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "<|fim_repo|>"};
+
+#define N_MARKERS (sizeof end_markers / sizeof end_markers[0])
+
 static void add_end(struct tokenizer *t, int32_t id)
 {
     size_t i = t->n_ends;
+    assert(id < (int64_t)t->n_vocab && i < N_MARKERS + 3);
     for (size_t k = 0; k < t->n_ends; k++)
         if (t->ends[k] == id)
             return;
@@ -485,18 +498,6 @@ static void add_end(struct tokenizer *t, int32_t id)
     t->ends[i] = id;
     t->n_ends++;
 }
-
-/* Texts by which model families mark the end of a turn, a message or a text. */
-#define DEEPSEEK_END "<\uff5cend\u2581of\u2581sentence\uff5c>"
-
-static const char *const end_markers[] = {
-    "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot|>",
-    "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "<end_of_turn>", "<end_of_utterance>", "<EOT>",
-    "_<EOT>", "[EOT]", "[EOS]", "<eos>", "</s>", "<turn|>", "[e~[", DEEPSEEK_END,
-    /* of code models, between files */
-    "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "<|fim_repo|>"};
-
-#define N_MARKERS (sizeof end_markers / sizeof end_markers[0])
 
 static int load_ends(struct tokenizer *t, const struct gguf *g, struct error *err)
 {
@@ -512,7 +513,7 @@ static int load_ends(struct tokenizer *t, const struct gguf *g, struct error *er
     add_end(t, t->eos);
     add_end(t, eot);
     add_end(t, eom);
-    /* Where a message may end in a call, <|end|> only closes one of several messages. */
+    /* If a message can end in a call, <|end|> closes only one of several messages. */
     bool calls = (token_named(t, "<|return|>") >= 0 && token_named(t, "<|call|>") >= 0) ||
                  (token_named(t, "<|calls|>") >= 0 && token_named(t, "<|flush|>") >= 0);
     for (size_t i = 0; i < N_MARKERS; i++)

@@ -1,7 +1,7 @@
-/* Merging: a word is a chain of symbols; the neighbours with the smallest rank, leftmost first, become one
- * symbol until no pair may merge. Short words look for the best pair directly. Long ones keep one list of
- * places per rank, and a heap of the ranks that have any: every merge moves at most three places, so n bytes
- * take O(n log ranks), mostly by walking memory forward. */
+/* tokenizer_merge.c - merges the symbols of a word into tokens. The two neighbours of the smallest rank, the
+ * leftmost first, become one symbol, until no pair merges. A short word is searched for its best pair. A long
+ * word has a list of pairs for each rank and a heap of the ranks that have a pair: a merge changes three
+ * pairs at most, so n bytes take O(n log ranks), mostly reading memory forward. */
 #include "tokenizer_private.h"
 #include "utf8.h"
 
@@ -10,29 +10,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SHORT       48         /* symbols; below this a plain search is faster */
+#define SHORT       48         /* symbols; up to this number a plain search is faster */
 #define NOWHERE     UINT32_MAX /* no node */
 #define NO_RANK     UINT32_MAX
 #define CACHE_WORDS 4096 /* a power of two */
 #define CACHE_BYTES 22
 #define CACHE_IDS   10
-#define CACHE_FROM  2048 /* bytes of text that make the cache worth its memory */
+#define CACHE_FROM  2048 /* bytes; for a shorter text the cache is not worth its memory */
 
 struct node { /* one symbol of a long word */
     uint32_t symbol;
     uint32_t at;            /* first byte in the word */
-    uint32_t prev, next;    /* in the word; next of the last is n, the node behind the end */
-    uint32_t before, after; /* in the list of its rank */
-    uint32_t rank;          /* of the pair that it and the next one make */
+    uint32_t prev, next;    /* neighbours in the word; the last one's next is n, the number of nodes */
+    uint32_t before, after; /* neighbours in the list of its rank */
+    uint32_t rank;          /* of the pair of this symbol and the next */
 };
 
-struct bucket { /* the places of one rank, in order of place */
+struct bucket { /* list of the pairs of one rank, by position of their first symbol */
     uint32_t head, tail;
-    bool waiting;  /* its rank is in the heap */
-    bool unsorted; /* a place was added out of order */
+    bool waiting;  /* the rank is in the heap */
+    bool unsorted; /* a pair was added out of order */
 };
 
-struct cached { /* a word that was encoded before */
+struct cached { /* a word and its ids; `len` 0: an empty slot */
     uint8_t len, n;
     char word[CACHE_BYTES];
     int32_t ids[CACHE_IDS];
@@ -73,7 +73,7 @@ int merger_open(struct merger **out, const struct tokenizer *t, struct id_list *
     if (!m)
         return -ENOMEM;
     *m = (struct merger){.t = t, .ids = ids};
-    if (text_len >= CACHE_FROM) /* without it words are only slower */
+    if (text_len >= CACHE_FROM) /* if this fails, words take longer and give the same ids */
         m->cache = calloc(CACHE_WORDS, sizeof *m->cache);
     *out = m;
     return 0;
@@ -90,7 +90,7 @@ void merger_close(struct merger *m)
     free(m);
 }
 
-/* ---- what may merge ---- */
+/* ---- pairs that merge ---- */
 
 static uint32_t merge_hash(uint32_t left, uint32_t right)
 {
@@ -102,7 +102,7 @@ static uint32_t merge_rank(const struct tokenizer *t, uint32_t left, uint32_t ri
 {
     for (uint32_t i = merge_hash(left, right) & t->merge_mask;; i = (i + 1) & t->merge_mask) {
         const struct merge *slot = &t->merges[i];
-        if (slot->left == NO_SYMBOL) /* first: a symbol may be NO_SYMBOL itself */
+        if (slot->left == NO_SYMBOL) /* checked first, as `left` may be NO_SYMBOL too */
             return NO_RANK;
         if (slot->left == left && slot->right == right) {
             *symbol = slot->symbol;
@@ -120,7 +120,7 @@ void merges_put(struct tokenizer *t, struct merge merge)
     t->merges[i] = merge;
 }
 
-/* The rank of the pair left, right, whose text is `len` bytes of the word from `at`. */
+/* Returns the rank of a pair, or NO_RANK. The pair's text is `len` bytes of the word from `at`. */
 static inline uint32_t pair_rank(const struct merger *m, uint32_t left, uint32_t right, size_t at, size_t len,
                                  uint32_t *symbol)
 {
@@ -134,7 +134,7 @@ static inline uint32_t pair_rank(const struct merger *m, uint32_t left, uint32_t
     return t->rank[id];
 }
 
-/* ---- what comes out ---- */
+/* ---- output ---- */
 
 static int put_byte(struct merger *m, unsigned char byte)
 {
@@ -142,7 +142,7 @@ static int put_byte(struct merger *m, unsigned char byte)
     return id < 0 ? 0 : id_list_add(m->ids, id);
 }
 
-/* SPM: the escaped space stands for one byte; what has no bytes in the vocabulary is unknown. */
+/* SPM: writes a text that is no token as byte tokens, or as the unknown token if a byte has none. */
 static int put_spm_text(struct merger *m, const char *s, size_t len)
 {
     for (size_t i = 0; i < len; i++)
@@ -168,7 +168,7 @@ static int put_symbol(struct merger *m, uint32_t symbol, size_t at, size_t len)
 
 /* ---- first symbols ---- */
 
-/* The symbol that begins at byte `at`, and its length. */
+/* Returns the symbol that begins at byte `at`, and its length. */
 static uint32_t first_symbol(const struct merger *m, size_t at, size_t *len)
 {
     const struct tokenizer *t = m->t;
@@ -230,7 +230,7 @@ static int merge_short(struct merger *m, struct short_word *w)
     return rc;
 }
 
-/* False when the word has too many symbols. */
+/* Returns false when the word has too many symbols. */
 static bool fill_short(const struct merger *m, struct short_word *w)
 {
     w->n = 0;
@@ -248,6 +248,7 @@ static bool fill_short(const struct merger *m, struct short_word *w)
 
 static void heap_push(struct merger *m, uint32_t rank)
 {
+    assert(m->n_heap < m->t->n_ranks); /* `waiting` keeps a rank from being there twice */
     size_t i = m->n_heap++;
     for (; i && m->heap[(i - 1) / 2] > rank; i = (i - 1) / 2)
         m->heap[i] = m->heap[(i - 1) / 2];
@@ -268,7 +269,7 @@ static void heap_pop(struct merger *m)
     m->heap[i] = last;
 }
 
-/* ---- the places of one rank ---- */
+/* ---- the pairs of one rank ---- */
 
 static void bucket_remove(struct merger *m, uint32_t i)
 {
@@ -287,7 +288,7 @@ static void bucket_remove(struct merger *m, uint32_t i)
     node->rank = NO_RANK;
 }
 
-/* Links node i behind `before`, or first when that is NOWHERE. */
+/* Links node i behind `before`; NOWHERE: as the first. */
 static void bucket_link(struct merger *m, struct bucket *b, uint32_t i, uint32_t before)
 {
     struct node *node = &m->nodes[i];
@@ -303,8 +304,9 @@ static void bucket_link(struct merger *m, struct bucket *b, uint32_t i, uint32_t
         m->nodes[node->after].before = i;
 }
 
-/* Merging goes from left to right, so new places belong at the end, or (those of a rank that is at work)
- * among the first two. A place farther inside goes to the end, and the list is sorted when its turn comes. */
+/* Returns the node to link pair i behind. Merging goes from left to right, so a new pair belongs at the end
+ * or, in the list that is being merged, among the first two. A pair that belongs elsewhere is put at the end,
+ * and the list is sorted before it is used. */
 static uint32_t place_for(const struct merger *m, struct bucket *b, uint32_t i)
 {
     if (b->tail == NOWHERE) {
@@ -324,6 +326,7 @@ static uint32_t place_for(const struct merger *m, struct bucket *b, uint32_t i)
 
 static void bucket_add(struct merger *m, uint32_t i, uint32_t rank)
 {
+    assert(rank < m->t->n_ranks);
     struct bucket *b = &m->buckets[rank];
     m->nodes[i].rank = rank;
     bucket_link(m, b, i, place_for(m, b, i));
@@ -347,7 +350,7 @@ static uint32_t lists_merge(struct node *nodes, uint32_t a, uint32_t b)
     return head;
 }
 
-/* Bottom-up merge sort of the runs that are in order already. */
+/* Sorts bottom-up by merging the runs that are in order already. */
 static void bucket_sort(struct merger *m, struct bucket *b)
 {
     struct node *nodes = m->nodes;
@@ -412,7 +415,7 @@ static int reserve_long(struct merger *m, size_t n)
     return 0;
 }
 
-/* Puts the pair that begins at node i into the list of its rank. `n` is the node behind the end. */
+/* Puts the pair that begins at node i into the list of its rank. `n` is the number of nodes. */
 static void rank_node(struct merger *m, uint32_t i, uint32_t n)
 {
     struct node *node = &m->nodes[i];
@@ -499,7 +502,7 @@ static int merge_word(struct merger *m)
         if (id != NO_SYMBOL)
             return id_list_add(m->ids, (int32_t)id);
     }
-    /* Ids cannot be fewer than this: a word that is too long for the bound is not merged first. */
+    /* Refuse a word that must give too many ids before merging it. */
     if (m->ids->max && m->len / m->t->max_word > m->ids->max)
         return -E2BIG;
     struct short_word w;

@@ -1,3 +1,4 @@
+/* tokenizer_specials.c - finds the texts of special tokens in a text and cuts it there. */
 #include "tokenizer_private.h"
 
 #include <errno.h>
@@ -79,7 +80,7 @@ static bool may_start(const struct specials *s, const char *text, size_t left)
     return has_bit(s->starts, (unsigned)(unsigned char)text[0] << 8 | next);
 }
 
-/* The special token of this length at text, or NO_SYMBOL. */
+/* Returns the special token of this length at text, or NO_SYMBOL. */
 static uint32_t special_at(const struct specials *s, const struct tokenizer *t,
                            const struct special_length *l, const char *text, size_t left)
 {
@@ -104,7 +105,8 @@ static int fragments_add(struct fragments *f, size_t at, size_t len, int32_t tok
     return 0;
 }
 
-/* Which of the lengths occur at all: one pass, so that text without specials costs no more than that. */
+/* Marks the lengths of special tokens that the text has; false for none. A text without special tokens costs
+ * this one pass only. */
 static bool lengths_in(const struct specials *s, const struct tokenizer *t, const char *text, size_t len,
                        bool *occurs)
 {
@@ -122,7 +124,7 @@ static bool lengths_in(const struct specials *s, const struct tokenizer *t, cons
     return n_left < s->n_lengths;
 }
 
-/* Whether text with these marks may become this token. */
+/* Tells whether text with these marks may become this token. */
 static bool may_become(const struct tokenizer *t, uint32_t id, const unsigned char *plain, size_t len)
 {
     return !plain || t->attr[id] & TOKEN_USER || !memchr(plain, 1, len);
@@ -134,6 +136,7 @@ static int cut_text(const struct specials *s, const struct tokenizer *t, const c
 {
     size_t from = f.at, end = f.at + f.len;
     int rc = 0;
+    assert(l->len); /* else the search would not move on */
     for (size_t i = f.at; rc >= 0 && i + l->len <= end;) {
         uint32_t id = NO_SYMBOL;
         if (may_start(s, text + i, end - i))
@@ -150,7 +153,7 @@ static int cut_text(const struct specials *s, const struct tokenizer *t, const c
     return rc < 0 ? rc : fragments_add(out, from, end - from, -1);
 }
 
-/* Every fragment of text, cut at the special tokens of one length. */
+/* Cuts every fragment of text at the special tokens of one length. */
 static int cut_all(const struct specials *s, const struct tokenizer *t, const char *text,
                    const unsigned char *plain, const struct special_length *l, struct fragments *f)
 {

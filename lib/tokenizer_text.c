@@ -1,11 +1,12 @@
+/* tokenizer_text.c - a pool of texts, and a hash map from texts to their ids. */
 #include "tokenizer_private.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Multiply-and-fold over eight bytes at a time. The texts come from the model file, so there is no one to
- * guard against who would choose colliding ones. */
+/* Multiplies and folds eight bytes at a time. It has no random seed: a model file of colliding texts makes
+ * only its own loading slow. */
 static uint32_t text_hash(const char *s, size_t len)
 {
     const uint64_t k = UINT64_C(0x9E3779B97F4A7C15);
@@ -107,6 +108,7 @@ static uint32_t slot_of(const struct text_map *m, const struct text_pool *pool, 
                         uint32_t hash)
 {
     uint32_t i = hash & m->mask;
+    assert(m->n <= m->mask); /* a free slot ends the search */
     for (; m->slots[i].id != NO_SYMBOL; i = (i + 1) & m->mask) {
         if (m->slots[i].hash != hash)
             continue;

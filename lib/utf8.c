@@ -1,5 +1,6 @@
 #include "utf8.h"
 
+#include <assert.h>
 #include <string.h>
 
 size_t utf8_char(const char *s, size_t n)
@@ -26,7 +27,7 @@ size_t utf8_valid(const char *s, size_t n)
 {
     size_t i = 0;
     while (i < n) {
-        uint64_t eight; /* plain text goes by eight bytes at a time */
+        uint64_t eight; /* ASCII is skipped eight bytes at a time */
         if (n - i >= sizeof eight) {
             memcpy(&eight, s + i, sizeof eight);
             if (!(eight & 0x8080808080808080u)) {
@@ -53,6 +54,7 @@ size_t utf8_invalid(const char *s, size_t n)
 uint32_t utf8_code(const char *s, size_t len)
 {
     const unsigned char *u = (const unsigned char *)s;
+    assert(len >= 1 && len <= 4);
     switch (len) {
     case 1:
         return u[0];

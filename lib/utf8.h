@@ -1,21 +1,22 @@
-/* utf8.h - where well-formed UTF-8 ends.
- * Well-formed as Unicode table 3-7 has it: no surrogates, nothing above U+10FFFF, no over-long form. */
+/* utf8.h - checks and decodes UTF-8.
+ * "Well-formed" is Unicode's table 3-7: no surrogates, no code point above U+10FFFF, no over-long form.
+ * Thread: any; the functions are pure. Memory: they allocate nothing and read n bytes at s at most. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bytes of the character at s (1..4), or 0 when the bytes there are not one whole well-formed character. */
+/* Returns the bytes (1..4) of the character at s, or 0 when no whole well-formed character begins there. */
 size_t utf8_char(const char *s, size_t n);
 
-/* Bytes from s on that are whole well-formed characters. */
+/* Returns how many bytes from s on are whole well-formed characters. */
 size_t utf8_valid(const char *s, size_t n);
 
-/* Bytes from s on of which none begins a well-formed character. */
+/* Returns how many bytes from s on begin no well-formed character. */
 size_t utf8_invalid(const char *s, size_t n);
 
-/* The code point of the well-formed character of `len` bytes at s. */
+/* Returns the code point of the well-formed character of `len` bytes (1..4) at s. */
 uint32_t utf8_code(const char *s, size_t len);
 
 /* Characters that a terminal or a reader of lines obeys instead of showing them: control characters (C0, DEL,

@@ -138,7 +138,7 @@ int main(int argc, char **argv)
     size_t len = 0;
     char *text = argc > 2 ? read_text(argv[2], &len) : write_text(&len);
     if (rc >= 0 && text) {
-        printf("%s, %u tokens, loaded in %.1f ms\n", tokenizer_kind(t), tokenizer_n_vocab(t), loaded);
+        printf("%u tokens, loaded in %.1f ms\n", tokenizer_n_vocab(t), loaded);
         rc = measure(t, text, len, &err);
     }
     if (rc < 0 || !text)

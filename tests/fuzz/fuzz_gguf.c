@@ -18,7 +18,7 @@ static void walk_value(const struct gguf *g, const struct gguf_value *v)
     CHECK(v->item_type != GGUF_STR || n_strings == v->n);
     bool four_bytes = v->item_type == GGUF_U32 || v->item_type == GGUF_I32 || v->item_type == GGUF_F32;
     for (size_t i = 0; four_bytes && i < v->n; i++)
-        seen += gguf_item_u32(v, i);
+        seen += (uint32_t)gguf_item_i32(v, i);
 
     char *key = strndup(v->key.s, v->key.len);
     struct error err = {0};

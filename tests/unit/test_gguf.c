@@ -263,7 +263,7 @@ Test(gguf, arrays_give_their_items)
     cr_assert_eq(gguf_get_array(g, "numbers", GGUF_I32, &v, NULL), 0);
     cr_assert_eq(v->n, 2);
     cr_assert_eq(gguf_item_i32(v, 0), -1);
-    cr_assert_eq(gguf_item_u32(v, 1), 5);
+    cr_assert_eq(gguf_item_i32(v, 1), 5);
     cr_assert_eq(gguf_get_array(g, "floats", GGUF_F32, &v, NULL), 0);
     cr_assert_eq(gguf_item_f32(v, 1), -2.0f);
 }
