@@ -615,6 +615,7 @@ static void wake(struct engine *e)
 static void *engine_main(void *arg)
 {
     struct engine *e = arg;
+    pthread_setname_np(pthread_self(), "engine");
     for (;;) {
         struct news news = wait_for_news(e);
         uint64_t now = clock_ns();
@@ -705,7 +706,6 @@ static int start_thread(struct engine *e, struct error *err)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (rc)
         return error_set(err, -rc, "engine thread: %s", strerror(rc));
-    pthread_setname_np(e->thread, "engine");
     return 0;
 }
 

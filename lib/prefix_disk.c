@@ -198,6 +198,7 @@ static void run(struct prefix_disk *d, struct prefix_job *job)
 static void *disk_main(void *arg)
 {
     struct prefix_disk *d = arg;
+    pthread_setname_np(pthread_self(), "prefix");
     pthread_mutex_lock(&d->lock);
     while (!d->closing) {
         struct prefix_job *job = pop(&d->reads);
@@ -349,7 +350,6 @@ static int start_thread(struct prefix_disk *d, struct error *err)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (rc)
         return error_set(err, -rc, "prefix cache thread: %s", strerror(rc));
-    pthread_setname_np(d->thread, "prefix");
     return 0;
 }
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# layers.sh - includes point down only: daemon -> lib -> kernels.
+# layers.sh - includes point down only: daemon -> lib -> kernels. And every thread names itself.
 set -u
 cd "$(dirname "$0")/.."
 status=0
@@ -13,4 +13,10 @@ for header in $(names 'lib/*.h' 'lib/cpu/*.h' 'lib/cuda/*.h'); do
 done
 git grep -nE '#include <(microhttpd|jansson|uv|ini)\.h>' -- lib kernels && status=1
 [ $status = 0 ] || echo "the includes above point up"
+# The name of another thread goes through /proc/self/task: the kernel then keeps entries there, and who waits for the process may spin
+# for seconds until each thread, one of them idle-scheduled, has dropped its own.
+git grep -nE 'pthread_setname_np\(' -- lib daemon | grep -v 'pthread_setname_np(pthread_self()' && {
+    echo "the lines above name another thread"
+    status=1
+}
 exit $status

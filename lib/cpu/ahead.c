@@ -58,6 +58,7 @@ static void *touch(void *argument)
 {
     struct ahead *a = argument;
     bool able = true;
+    pthread_setname_np(pthread_self(), "memory-ahead");
     sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){0}); /* of this thread; a wish */
     while (able && !atomic_load(&a->closing)) {
         if (ahead_taken(a) >= wanted(a))
@@ -83,7 +84,6 @@ int ahead_open(struct ahead **out, const struct memory_block *block, struct erro
         free(a);
         return error_set(err, -rc, "cannot start a thread for memory ahead of use: %s", strerror(rc));
     }
-    pthread_setname_np(a->thread, "memory-ahead");
     *out = a;
     return 0;
 }

@@ -195,6 +195,10 @@ static void *member_main(void *arg)
 {
     struct member *m = arg;
     struct team *t = m->team;
+    char name[32];
+    snprintf(name, sizeof name, "decoder-%u", m->index);
+    name[15] = 0; /* the longest name a thread may have */
+    pthread_setname_np(pthread_self(), name);
     for (uint32_t run = 0;; run++) {
         word_wait(m, &t->runs, run);
         if (t->leaving)
@@ -247,10 +251,6 @@ static int members_start(struct team *t, struct error *err)
             return error_set(err, -rc, "cannot start compute thread %u of %u: %s", i, t->n_members,
                              strerror(rc));
         t->n_started++;
-        char name[32];
-        snprintf(name, sizeof name, "decoder-%u", i);
-        name[15] = 0; /* the longest name a thread may have */
-        pthread_setname_np(m->thread, name);
     }
     return 0;
 }
