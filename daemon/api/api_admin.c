@@ -1,7 +1,7 @@
 /* api_admin.c - /admin/model, /admin/suspend, /admin/resume: which model is served. Each answers at once;
  * what was asked for goes on, and GET /admin/model says how far it is. */
-#include "fields.h"
-#include "generate.h"
+#include "json/json_fields.h"
+#include "generation/generation.h"
 
 #include <errno.h>
 #include <string.h>

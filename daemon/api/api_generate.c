@@ -1,7 +1,7 @@
 /* api_generate.c - POST /generate: its fields, which every other dialect knows too, and its replies. */
-#include "generate.h"
-#include "model.h"
-#include "utf8.h"
+#include "generation/generation.h"
+#include "model/model.h"
+#include "base/utf8.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,10 +1,10 @@
 /* api_openai.c - the OpenAI dialect: GET /v1/models, POST /v1/completions and /v1/chat/completions.
  * Every field of the dialect's reference is known: what only labels is ignored, what changes the answer works
  * or is refused by name; /generate's own fields work too. */
-#include "chat_messages.h"
-#include "generate.h"
-#include "model.h"
-#include "utf8.h"
+#include "generation/chat_messages.h"
+#include "generation/generation.h"
+#include "model/model.h"
+#include "base/utf8.h"
 
 #include <errno.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 /* api_page.c - GET /: the page. */
-#include "generate.h"
-#include "page.h"
+#include "generation/generation.h"
+#include "page/page.h"
 
 void api_page(struct request *r)
 {

@@ -1,9 +1,9 @@
 /* api_stats.c - GET /stats: one JSON object with the figures of model, device, decoder, requests and cache.
  */
-#include "engine.h"
-#include "generate.h"
-#include "gguf.h"
-#include "model.h"
+#include "engine/engine.h"
+#include "generation/generation.h"
+#include "gguf/gguf.h"
+#include "model/model.h"
 
 static void put_model(struct buf *out, const struct server *s)
 {

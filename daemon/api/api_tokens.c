@@ -1,6 +1,6 @@
 /* api_tokens.c - POST /tokenize and /detokenize: text to ids and back, without the engine. */
-#include "fields.h"
-#include "generate.h"
+#include "json/json_fields.h"
+#include "generation/generation.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 #include "buf.h"
-#include "utf8.h"
+#include "base/utf8.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -3,7 +3,7 @@
  * at its end. What the json writers produce is always valid: UTF-8 that is not becomes U+FFFD, a number that
  * is not finite becomes null. Memory: the arena's. */
 #pragma once
-#include "arena.h"
+#include "base/arena.h"
 
 #include <stdbool.h>
 #include <stddef.h>

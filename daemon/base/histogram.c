@@ -1,4 +1,4 @@
-#include "stats.h"
+#include "histogram.h"
 
 #include <assert.h>
 #include <math.h>

@@ -1,6 +1,6 @@
-/* stats.h - what the HTTP side counts: outcomes of requests, and latencies in histograms of fixed log-scale
- * buckets (eight per doubling, 1 us to a week), so that recording is one increment and a percentile is within
- * 5 % of the truth. Thread: loop. Memory: fixed. */
+/* histogram.h - what the HTTP side counts: outcomes of requests, and latencies in histograms of fixed
+ * log-scale buckets (eight per doubling, 1 us to a week), so that recording is one increment and a percentile
+ * is within 5 % of the truth. Thread: loop. Memory: fixed. */
 #pragma once
 #include <stdint.h>
 

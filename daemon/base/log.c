@@ -1,5 +1,5 @@
 #include "log.h"
-#include "utf8.h"
+#include "base/utf8.h"
 
 #include <limits.h>
 #include <poll.h>

@@ -2,7 +2,7 @@
  * sockets from $LISTEN_FDS, the watchdog's interval. Everything is a no-op without the variables.
  * Thread: one; messages may be sent from any once notify_open() has returned. */
 #pragma once
-#include "error.h"
+#include "base/error.h"
 
 #include <stdint.h>
 

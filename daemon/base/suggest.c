@@ -1,4 +1,4 @@
-#include "nearest.h"
+#include "suggest.h"
 
 #include <ctype.h>
 #include <string.h>

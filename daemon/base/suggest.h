@@ -1,4 +1,4 @@
-/* nearest.h - "did you mean": the candidate closest to a mistyped word. Pure; any thread. */
+/* suggest.h - "did you mean": the candidate closest to a mistyped word. Pure; any thread. */
 #pragma once
 #include <stddef.h>
 

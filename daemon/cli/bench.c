@@ -1,10 +1,10 @@
 #include "bench.h"
-#include "clock.h"
-#include "executor.h"
-#include "graph.h"
-#include "model.h"
-#include "quant.h"
-#include "tokenizer.h"
+#include "base/clock.h"
+#include "backend/executor.h"
+#include "model/graph.h"
+#include "model/model.h"
+#include "gguf/quant.h"
+#include "tokenizer/tokenizer.h"
 
 #include <errno.h>
 #include <math.h>

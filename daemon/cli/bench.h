@@ -1,9 +1,9 @@
 /* bench.h - speed of a model on this machine, beside the two limits of the machine measured in the same run.
  * The whole path is measured: requests through the engine, as the server sends them. Thread: one. */
 #pragma once
-#include "config.h"
-#include "error.h"
-#include "offline.h"
+#include "config/config.h"
+#include "base/error.h"
+#include "local_engine.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,9 +1,9 @@
 /* Where the time of a step goes: every op's time beside the bytes and operations it is for. */
 #include "bench.h"
-#include "executor.h"
-#include "graph.h"
-#include "model.h"
-#include "program.h"
+#include "backend/executor.h"
+#include "model/graph.h"
+#include "model/model.h"
+#include "model/program.h"
 
 #include <errno.h>
 #include <stdlib.h>

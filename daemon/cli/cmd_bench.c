@@ -1,10 +1,10 @@
 /* hearthd bench: prompts and text through the engine, tokens per second beside the machine's limits. */
 #include "bench.h"
 #include "commands.h"
-#include "cpu/roofline.h"
-#include "cpu/team.h"
-#include "executor.h"
-#include "log.h"
+#include "cpu/roofline/roofline.h"
+#include "base/team.h"
+#include "backend/executor.h"
+#include "base/log.h"
 
 #include <errno.h>
 #include <stdlib.h>

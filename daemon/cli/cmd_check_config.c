@@ -1,12 +1,12 @@
 /* hearthd check-config: whether the daemon would accept its configuration, without starting it. */
-#include "access.h"
-#include "chat_template.h"
+#include "http/access.h"
+#include "generation/chat_template.h"
 #include "commands.h"
-#include "config.h"
-#include "model_file.h"
-#include "runtime.h"
-#include "server.h"
-#include "tls.h"
+#include "config/config.h"
+#include "service/model_file.h"
+#include "service/runtime.h"
+#include "service/server.h"
+#include "http/tls.h"
 
 #include <stdio.h>
 #include <string.h>

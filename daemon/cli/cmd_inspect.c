@@ -1,13 +1,13 @@
 #include "commands.h"
 #include "inspect.h"
 
-#include "graph.h"
-#include "kv_layout.h"
-#include "model.h"
-#include "program.h"
-#include "quant.h"
-#include "runtime.h"
-#include "step.h"
+#include "model/graph.h"
+#include "abi/kv_layout.h"
+#include "model/model.h"
+#include "model/program.h"
+#include "gguf/quant.h"
+#include "service/runtime.h"
+#include "abi/step.h"
 
 #include <errno.h>
 #include <getopt.h>

@@ -1,6 +1,6 @@
 /* hearthd ps: what a running daemon works on, a line for each request. */
-#include "ask.h"
-#include "ask_print.h"
+#include "query.h"
+#include "query_print.h"
 #include "commands.h"
 
 #include <stdio.h>

@@ -1,11 +1,11 @@
 /* hearthd run: one prompt, its continuation on stdout as it comes, timings on stderr at the end. */
 #include "commands.h"
-#include "config.h"
-#include "engine.h"
-#include "log.h"
-#include "model.h"
-#include "offline.h"
-#include "tokenizer.h"
+#include "config/config.h"
+#include "engine/engine.h"
+#include "base/log.h"
+#include "model/model.h"
+#include "local_engine.h"
+#include "tokenizer/tokenizer.h"
 
 #include <errno.h>
 #include <math.h>

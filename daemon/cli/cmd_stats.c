@@ -1,6 +1,6 @@
 /* hearthd stats: GET /stats of a running daemon, as a table. */
-#include "ask.h"
-#include "ask_print.h"
+#include "query.h"
+#include "query_print.h"
 #include "commands.h"
 
 #include <stdio.h>

@@ -1,8 +1,8 @@
 #include "commands.h"
 
-#include "gguf.h"
-#include "log.h"
-#include "tokenizer.h"
+#include "gguf/gguf.h"
+#include "base/log.h"
+#include "tokenizer/tokenizer.h"
 
 #include <errno.h>
 #include <getopt.h>

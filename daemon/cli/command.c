@@ -1,6 +1,6 @@
 #include "commands.h"
-#include "config.h"
-#include "log.h"
+#include "config/config.h"
+#include "base/log.h"
 
 #include <errno.h>
 #include <stdio.h>

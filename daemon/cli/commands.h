@@ -1,7 +1,7 @@
 /* commands.h - the subcommands of hearthd. Each takes its own arguments, argv[0] being the subcommand's name,
  * prints its result on stdout and everything else on stderr, and returns the process's exit code. */
 #pragma once
-#include "error.h"
+#include "base/error.h"
 
 struct config;
 

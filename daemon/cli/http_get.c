@@ -1,5 +1,5 @@
 #include "http_get.h"
-#include "log.h"
+#include "base/log.h"
 
 #include <errno.h>
 #include <netdb.h>

@@ -1,6 +1,6 @@
 /* http_get.h - one GET of a running hearthd, for the commands that ask it something. Blocking; any thread. */
 #pragma once
-#include "error.h"
+#include "base/error.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* inspect.h - what `hearthd inspect` has found out about a model file, and the same as JSON. */
 #pragma once
-#include "gguf.h"
+#include "gguf/gguf.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,9 +1,9 @@
 #include "inspect.h"
 
-#include "graph.h"
-#include "model.h"
-#include "program.h"
-#include "quant.h"
+#include "model/graph.h"
+#include "model/model.h"
+#include "model/program.h"
+#include "gguf/quant.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,6 +1,6 @@
-#include "offline.h"
-#include "executor.h"
-#include "model_file.h"
+#include "local_engine.h"
+#include "backend/executor.h"
+#include "service/model_file.h"
 
 #include <errno.h>
 #include <string.h>

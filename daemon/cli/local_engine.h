@@ -1,10 +1,10 @@
-/* offline.h - one engine without a server: run and bench hand it requests and wait. Thread: the one that
+/* local_engine.h - one engine without a server: run and bench hand it requests and wait. Thread: the one that
  * opened it, except offline_interrupt(). */
 #pragma once
-#include "config.h"
-#include "engine.h"
-#include "error.h"
-#include "runtime.h"
+#include "config/config.h"
+#include "engine/engine.h"
+#include "base/error.h"
+#include "service/runtime.h"
 
 #include <semaphore.h>
 

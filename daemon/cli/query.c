@@ -1,4 +1,4 @@
-#include "ask.h"
+#include "query.h"
 #include "http_get.h"
 
 #include <errno.h>

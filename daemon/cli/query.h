@@ -1,8 +1,8 @@
-/* ask.h - for the commands that ask a running daemon: where it is, with which key, and its answer as JSON.
+/* query.h - for the commands that ask a running daemon: where it is, with which key, and its answer as JSON.
  * Blocking. */
 #pragma once
-#include "config.h"
-#include "error.h"
+#include "config/config.h"
+#include "base/error.h"
 
 #include <jansson.h>
 

@@ -1,6 +1,6 @@
-#include "ask_print.h"
-#include "ask.h"
-#include "serve_text.h"
+#include "query_print.h"
+#include "query.h"
+#include "service/serve_text.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-/* ask_print.h - answers of a running daemon as tables for people. What a member lacks is 0 or "", and no
+/* query_print.h - answers of a running daemon as tables for people. What a member lacks is 0 or "", and no
  * control character of an answer reaches the terminal. Any thread. */
 #pragma once
 #include <jansson.h>

@@ -1,7 +1,7 @@
 #include "config.h"
 #include "config_keys.h"
-#include "log.h"
-#include "nearest.h"
+#include "base/log.h"
+#include "base/suggest.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -10,9 +10,9 @@
  * start (and read again into a second struct on SIGHUP), constant afterwards. Memory: the struct owns its
  * strings and lists until config_free(). */
 #pragma once
-#include "backend.h"
-#include "error.h"
-#include "executor.h"
+#include "backend/backend.h"
+#include "base/error.h"
+#include "backend/executor.h"
 
 #include <stdbool.h>
 #include <stdint.h>

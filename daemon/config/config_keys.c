@@ -1,6 +1,6 @@
 #include "config_keys.h"
-#include "log.h"
-#include "nearest.h"
+#include "base/log.h"
+#include "base/suggest.h"
 
 #include <ctype.h>
 #include <assert.h>

@@ -1,7 +1,7 @@
 #include "chat_messages.h"
-#include "buf.h"
+#include "base/buf.h"
 #include "chat_template.h"
-#include "generate.h"
+#include "generation.h"
 
 #include <stdio.h>
 #include <string.h>

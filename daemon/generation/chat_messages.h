@@ -2,7 +2,7 @@
  * Everything but roles is marked as a user's. Thread: any. Memory: values lie in the reader's arena and point
  * into the JSON tree. */
 #pragma once
-#include "fields.h"
+#include "json/json_fields.h"
 
 /* Rows of a chat's fields; the struct that is filled has these at `offset`. Their reader's context is the
  * server, whose model's template says how it wants contents and arguments. */

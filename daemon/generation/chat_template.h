@@ -3,9 +3,9 @@
  * request has to look into the file; what it cannot do is said then. Thread: immutable after open; any thread
  * may render. Memory: the tokenizer must outlive it. */
 #pragma once
-#include "arena.h"
-#include "error.h"
-#include "jinja.h"
+#include "base/arena.h"
+#include "base/error.h"
+#include "jinja/jinja.h"
 
 struct chat_template; /* opaque: the fields are in chat_template.c */
 struct gguf;

@@ -1,5 +1,5 @@
 /* choice.c - one text of a generation: from the engine's tokens to what the client has seen of it. */
-#include "generate.h"
+#include "generation.h"
 
 #include <string.h>
 

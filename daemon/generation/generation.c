@@ -1,5 +1,5 @@
-/* generate.c - the way of a generation from its acceptance to its outcome, on the loop. */
-#include "generate.h"
+/* generation.c - the way of a generation from its acceptance to its outcome, on the loop. */
+#include "generation.h"
 
 #include <assert.h>
 #include <errno.h>

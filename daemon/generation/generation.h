@@ -1,4 +1,4 @@
-/* generate.h - a generation: the request that asks the engine for tokens, in whatever dialect.
+/* generation.h - a generation: the request that asks the engine for tokens, in whatever dialect.
  *
  * accepted -> preparing (parse, validate, tokenise; on the pool when the body is large) -> submitted (queued,
  * prefill, decode) -> replying (its end is written; on the pool when that is long) -> finished, with exactly
@@ -11,11 +11,11 @@
  * Memory: all in the request's arena. */
 #pragma once
 #include "chat_template.h"
-#include "engine.h"
-#include "fields.h"
-#include "http.h"
-#include "json.h"
-#include "text.h"
+#include "engine/engine.h"
+#include "json/json_fields.h"
+#include "http/http.h"
+#include "json/json.h"
+#include "output_text.h"
 
 #define GENERATE_MAX_STOPS    16
 #define GENERATE_MAX_STOP     1024 /* bytes of one */

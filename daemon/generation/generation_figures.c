@@ -1,6 +1,6 @@
 /* generation_figures.c - what is told of a generation beside its text: its access line, its times. */
-#include "generate.h"
-#include "log.h"
+#include "generation.h"
+#include "base/log.h"
 
 #include <string.h>
 

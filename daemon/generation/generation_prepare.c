@@ -1,7 +1,7 @@
 /* generation_prepare.c - from a body to what the engine is asked: fields read and checked against the limits,
  * the prompt as ids, room for what comes out. On the pool when the body is large; until it is done the
  * generation is nobody else's. */
-#include "generate.h"
+#include "generation.h"
 
 #include <errno.h>
 #include <stdlib.h>

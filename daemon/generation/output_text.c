@@ -1,4 +1,4 @@
-#include "text.h"
+#include "output_text.h"
 
 #include <errno.h>
 

@@ -3,8 +3,8 @@
  * Keys are kept as SHA-256 only and compared in constant time, all of them on every request. A key file has
  * one key a line; blank lines and lines that begin with # are skipped. Thread: loop. */
 #pragma once
-#include "config.h"
-#include "error.h"
+#include "config/config.h"
+#include "base/error.h"
 
 #include <stdbool.h>
 #include <stdint.h>

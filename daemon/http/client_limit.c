@@ -1,4 +1,4 @@
-#include "clients.h"
+#include "client_limit.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
-/* clients.h - how many requests each client has under way. A client is a number (access.h); only those with a
- * request are remembered. Thread: loop. */
+/* client_limit.h - how many requests each client has under way. A client is a number (access.h); only those
+ * with a request are remembered. Thread: loop. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>

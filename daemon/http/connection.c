@@ -1,6 +1,6 @@
 /* connection.c - one client's connection: its time limits, its peer's leaving, and who makes room for others.
  */
-#include "generate.h"
+#include "generation/generation.h"
 #include "http.h"
 
 #include <stdlib.h>

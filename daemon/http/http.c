@@ -1,7 +1,7 @@
 /* http.c - between libmicrohttpd and requests: headers, bodies, replies. (Connections: connection.c.) */
 #include "http.h"
-#include "generate.h"
-#include "log.h"
+#include "generation/generation.h"
+#include "base/log.h"
 
 #include <stdio.h>
 #include <stdlib.h>

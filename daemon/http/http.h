@@ -1,5 +1,5 @@
 /* http.h - inside the HTTP side: the server's state, a connection, an HTTP request on its way to one reply.
- * (What daemon/serve.c sees is server.h.)
+ * (What daemon/service/serve.c sees is server.h.)
  *
  * Every request goes: headers (refused here where possible) -> body -> its route's handler -> reply, or
  * suspended until there is one. Who has something for a suspended request - a token, a deadline, a cancel, a
@@ -11,16 +11,16 @@
 #pragma once
 #include "access.h"
 #include "api_error.h"
-#include "arena.h"
-#include "buf.h"
-#include "clients.h"
-#include "clock.h"
-#include "config.h"
-#include "engine.h"
-#include "loop.h"
+#include "base/arena.h"
+#include "base/buf.h"
+#include "client_limit.h"
+#include "base/clock.h"
+#include "config/config.h"
+#include "engine/engine.h"
+#include "listener.h"
 #include "route.h"
-#include "server.h"
-#include "stats.h"
+#include "service/server.h"
+#include "base/histogram.h"
 
 #include <stdatomic.h>
 
@@ -224,7 +224,7 @@ uint32_t server_n_waiting(const struct server *s);
 int server_refuses(const struct server *s, struct api_error *e);
 /* The same, and when the queue is full. */
 int server_admits(struct server *s, struct api_error *e);
-/* served.c: the current model, for as long as its user wants to have it. */
+/* server_model.c: the current model, for as long as its user wants to have it. */
 struct server_model *server_take_model(struct server *s);
 void server_give_model(struct server *s, struct server_model *m);
 /* News for the generations of all models in use, then: is one left? */

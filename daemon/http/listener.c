@@ -1,4 +1,4 @@
-#include "loop.h"
+#include "listener.h"
 #include "tls.h"
 
 #include <arpa/inet.h>

@@ -1,9 +1,9 @@
-/* loop.h - one listening socket: a libmicrohttpd daemon in external epoll mode, driven by the uv loop.
+/* listener.h - one listening socket: a libmicrohttpd daemon in external epoll mode, driven by the uv loop.
  * Timeout rule: after every run libmicrohttpd is asked when it wants to run again; "now" is granted at most
  * LISTENER_RUNS times, then the loop gets its turn and a timer of at least 1 ms goes on (a 0 ms timer that
  * re-arms itself never leaves libuv's timer phase). Thread: loop. */
 #pragma once
-#include "error.h"
+#include "base/error.h"
 
 #include <microhttpd.h>
 #include <stdbool.h>

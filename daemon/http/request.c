@@ -1,7 +1,7 @@
 /* request.c - one HTTP request: its reply, its suspension, its memory. */
-#include "generate.h"
+#include "generation/generation.h"
 #include "http.h"
-#include "log.h"
+#include "base/log.h"
 
 #include <stdio.h>
 #include <stdlib.h>

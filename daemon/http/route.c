@@ -1,6 +1,6 @@
 #include "route.h"
-#include "generate.h"
-#include "nearest.h"
+#include "generation/generation.h"
+#include "base/suggest.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* route.h - which paths there are, which method each takes, who answers. Thread: loop. */
 #pragma once
-#include "buf.h"
+#include "base/buf.h"
 
 #include <stdbool.h>
 

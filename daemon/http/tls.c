@@ -1,5 +1,5 @@
 #include "tls.h"
-#include "clock.h"
+#include "base/clock.h"
 
 #include <errno.h>
 #include <gnutls/abstract.h>

@@ -1,7 +1,7 @@
 /* tls.h - the certificate of the TLS listener: read at start, read again on SIGHUP. One per process, since
  * libmicrohttpd's certificate callback tells nothing but the session. Thread: loop. */
 #pragma once
-#include "error.h"
+#include "base/error.h"
 
 /* What a client may speak, in GnuTLS' words: TLS 1.2 and 1.3 (RFC 8996). */
 #define TLS_PRIORITIES "NORMAL:-VERS-TLS1.0:-VERS-TLS1.1"

@@ -3,7 +3,7 @@
  * escapes; nesting is bounded; NUL and lone surrogates in strings are refused in our own words. Thread: any.
  */
 #pragma once
-#include "api_error.h"
+#include "http/api_error.h"
 
 #include <jansson.h>
 #include <stdbool.h>

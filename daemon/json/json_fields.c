@@ -1,5 +1,5 @@
-#include "fields.h"
-#include "nearest.h"
+#include "json_fields.h"
+#include "base/suggest.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -1,10 +1,10 @@
-/* fields.h - the members of a JSON object by table: each row says name, type, range and where the value goes.
- * null is the same as absent; a number without a fraction (64.0) is an integer; an unknown member is an error
- * that names it and where it is known, or the nearest known one. Errors name the field, what is allowed and
- * what came; never the text of a string that may be a prompt. Thread: any. */
+/* json_fields.h - the members of a JSON object by table: each row says name, type, range and where the value
+ * goes. null is the same as absent; a number without a fraction (64.0) is an integer; an unknown member is an
+ * error that names it and where it is known, or the nearest known one. Errors name the field, what is allowed
+ * and what came; never the text of a string that may be a prompt. Thread: any. */
 #pragma once
-#include "api_error.h"
-#include "arena.h"
+#include "http/api_error.h"
+#include "base/arena.h"
 
 #include <jansson.h>
 #include <stdbool.h>

@@ -1,10 +1,10 @@
 #include "loader.h"
-#include "chat_template.h"
-#include "log.h"
-#include "model.h"
-#include "prefix_disk.h"
+#include "generation/chat_template.h"
+#include "base/log.h"
+#include "model/model.h"
+#include "kv/prefix_disk.h"
 #include "prefix_store.h"
-#include "tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -5,9 +5,9 @@
  * loader_progress from any. `done` is called on the loop thread. A load cannot be interrupted: a process that
  * wants to leave earlier exits. */
 #pragma once
-#include "config.h"
-#include "engine.h"
-#include "error.h"
+#include "config/config.h"
+#include "engine/engine.h"
+#include "base/error.h"
 #include "runtime.h"
 
 #include <limits.h>

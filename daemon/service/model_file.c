@@ -1,5 +1,5 @@
 #include "model_file.h"
-#include "nearest.h"
+#include "base/suggest.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* model_file.h - which GGUF file is meant, and what to say when it is not there. Pure but for the file
  * system; any thread. */
 #pragma once
-#include "error.h"
+#include "base/error.h"
 
 #include <limits.h>
 

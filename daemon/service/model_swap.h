@@ -1,4 +1,5 @@
-/* swap.h - which model is served: the first load, another in its place, putting it away and fetching it back.
+/* model_swap.h - which model is served: the first load, another in its place, putting it away and fetching it
+ * back.
  *
  * On the cpu the new model is loaded beside the one that serves; then new requests begin on the new one and
  * what has begun, waiting or running, ends on the old one, which is closed after its last. Where both do not
@@ -9,8 +10,8 @@
  * One thing is done at a time. What /admin routes ask for comes in as server.h's server_admin. Thread: loop;
  * loading has a thread of its own (loader.h), closing the pool's. */
 #pragma once
-#include "config.h"
-#include "error.h"
+#include "config/config.h"
+#include "base/error.h"
 #include "loader.h"
 
 #include <stdbool.h>

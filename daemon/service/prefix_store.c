@@ -1,6 +1,6 @@
 #include "prefix_store.h"
-#include "log.h"
-#include "prefix_disk.h"
+#include "base/log.h"
+#include "kv/prefix_disk.h"
 
 #include <limits.h>
 #include <stdio.h>

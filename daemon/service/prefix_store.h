@@ -2,8 +2,8 @@
  * opened for the model that is loaded. Trouble with it is logged and costs the cache, never the service.
  * Thread: the loading one; what the log is told later comes from the disk's own. */
 #pragma once
-#include "config.h"
-#include "executor.h"
+#include "config/config.h"
+#include "backend/executor.h"
 
 #include <stdint.h>
 

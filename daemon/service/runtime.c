@@ -1,11 +1,11 @@
 #include "runtime.h"
 #include "cuda/driver.h"
-#include "engine.h"
-#include "executor.h"
-#include "log.h"
-#include "model.h"
-#include "quant.h"
-#include "tokenizer.h"
+#include "engine/engine.h"
+#include "backend/executor.h"
+#include "base/log.h"
+#include "model/model.h"
+#include "gguf/quant.h"
+#include "tokenizer/tokenizer.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -2,9 +2,9 @@
  * serve, run and bench all open one of these; the engine comes on top of it. Thread: open and close belong to
  * one thread each; what is in between belongs to the engine. Order of closing: engine first, then this. */
 #pragma once
-#include "backend.h"
-#include "config.h"
-#include "error.h"
+#include "backend/backend.h"
+#include "config/config.h"
+#include "base/error.h"
 
 #include <limits.h>
 

@@ -1,18 +1,18 @@
 /* hearthd serve: the life of the daemon. Bind, load beside the loop, warm up, say READY, watch, drain. */
-#include "backend.h"
-#include "commands.h"
-#include "config.h"
-#include "engine.h"
-#include "executor.h"
+#include "backend/backend.h"
+#include "cli/commands.h"
+#include "config/config.h"
+#include "engine/engine.h"
+#include "backend/executor.h"
 #include "load_notice.h"
-#include "log.h"
-#include "model.h"
+#include "base/log.h"
+#include "model/model.h"
 #include "model_file.h"
-#include "notify.h"
+#include "base/notify.h"
 #include "serve_text.h"
 #include "server.h"
-#include "swap.h"
-#include "watchdog.h"
+#include "model_swap.h"
+#include "base/watchdog.h"
 
 #include <errno.h>
 #include <fcntl.h>

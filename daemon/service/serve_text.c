@@ -1,5 +1,5 @@
 #include "serve_text.h"
-#include "model.h"
+#include "model/model.h"
 #include "runtime.h"
 
 #include <inttypes.h>

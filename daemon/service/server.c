@@ -1,10 +1,10 @@
 /* server.c - the server as a whole: listeners, state, drain, end. */
-#include "access.h"
-#include "generate.h"
-#include "http.h"
-#include "log.h"
-#include "model.h"
-#include "tls.h"
+#include "http/access.h"
+#include "generation/generation.h"
+#include "http/http.h"
+#include "base/log.h"
+#include "model/model.h"
+#include "http/tls.h"
 
 #include <errno.h>
 #include <fcntl.h>

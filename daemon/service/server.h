@@ -1,4 +1,4 @@
-/* server.h - the HTTP side of the daemon as daemon/serve.c sees it: listeners, connections, requests.
+/* server.h - the HTTP side of the daemon as daemon/service/serve.c sees it: listeners, connections, requests.
  *
  * Life: server_open() binds and answers at once (health; everything else 503 loading) ->
  * server_set_progress() while the model loads elsewhere -> server_set_model() ->
@@ -9,7 +9,7 @@
  * Thread: the one that runs the uv loop, except server_wake() (any thread) and server_set_progress() (any
  * thread). Memory: a request owns one arena, freed whole when its connection is done with it. */
 #pragma once
-#include "error.h"
+#include "base/error.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
-/* served.c - the model that requests run on, and the one before it that some still end on. */
-#include "arith.h"
-#include "generate.h"
-#include "http.h"
+/* server_model.c - the model that requests run on, and the one before it that some still end on. */
+#include "abi/arith.h"
+#include "generation/generation.h"
+#include "http/http.h"
 #include "runtime.h"
 
 #include <assert.h>

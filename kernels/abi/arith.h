@@ -226,8 +226,8 @@ static inline float arith_quantise(const float x[ARITH_BLOCK], int8_t q[ARITH_BL
     return !finite ? arith_from_bits(0x7fc00000u) : tiny ? 0.0f : amax / 127.0f;
 }
 
-/* Rotates one RoPE pair by the angle whose cosine and sine come from the host's table (lib/rope_table.c, the
- * same bits on every machine). */
+/* Rotates one RoPE pair by the angle whose cosine and sine come from the host's table
+ * (lib/model/rope_table.c, the same bits on every machine). */
 static inline void arith_rope(float *x0, float *x1, float cosine, float sine)
 {
     float a = *x0, b = *x1;

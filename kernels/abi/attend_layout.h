@@ -9,13 +9,14 @@
  * The tickets are zeroed at load, and again after a launch that was left inside a step. */
 #pragma once
 #include "arith.h"
-#include "decoder.h"
+#include "device_abi.h"
 
 #define ATTEND_MAX_HEAD_DIM 128u   /* and a multiple of 32: the host refuses others */
 #define ATTEND_MIN_WORK     12288u /* bytes of shared memory; about 40 KB is well used */
 
-/* What one op attends to; the part of kernel `attention`'s parameter (nodes.h) that has nothing to do with
- * nodes. All addresses are device memory. in = [.. q .. k .. v ..] per row, out = [n_heads * head_dim]. */
+/* What one op attends to; the part of kernel `attention`'s parameter (node_args.h) that has nothing to do
+ * with nodes. All addresses are device memory. in = [.. q .. k .. v ..] per row, out = [n_heads * head_dim].
+ */
 struct attend_args {
     uint64_t in, out;        /* float, rows in_stride and out_stride apart */
     uint64_t cosines, sines; /* float [n_ctx][rope_dim / 2] */

@@ -1,4 +1,4 @@
-/* decoder.h - what host and device share about the decoder: its launch parameter, the tables it reads from
+/* device_abi.h - what host and device share about the decoder: its launch parameter, the tables it reads from
  * device memory, and the words in pinned host memory through which steps go in and results come out.
  *
  * One launch lives until it is told to leave. Threads of a block: the crew (consumer warps, 0..n_crew-1,
@@ -12,11 +12,12 @@
  *             its part of an op adds 1 to the op's counter, and nobody starts the next op before all have
  *   border    sees the last op's counter, copies results to the pinned result ring, releases `completed`
  *
- * Counters (flow.h) are cumulative: every block signals every op it walks past, whether or not it had work,
- * so a counter's target is n_blocks times the number of times the op ran; each block counts along in shared
- * memory. The host clears counters before each launch. An op has DECODER_PHASES of them: [0] is its end, the
- * others order the phases inside it. A step without logits passes over the ops with PROGRAM_HEAD, one without
- * rows over all of them; the last op's end counter is signalled in every step: it is the step's end.
+ * Counters (dependency.h) are cumulative: every block signals every op it walks past, whether or not it had
+ * work, so a counter's target is n_blocks times the number of times the op ran; each block counts along in
+ * shared memory. The host clears counters before each launch. An op has DECODER_PHASES of them: [0] is its
+ * end, the others order the phases inside it. A step without logits passes over the ops with PROGRAM_HEAD,
+ * one without rows over all of them; the last op's end counter is signalled in every step: it is the step's
+ * end.
  *
  * Addresses are uint64_t so that both sides agree on the layout; a kernel casts with DECODER_AT(). */
 #pragma once
@@ -37,7 +38,7 @@
 #define DECODER_MAX_OPS     4096 /* of a program */
 #define DECODER_LINE        32   /* u32 per counter: a 128-byte line each */
 #define DECODER_RING        2    /* steps in flight */
-#define DECODER_GATE_BYTES  32   /* of shared memory, behind the 16 per stage of the ring: gate.h */
+#define DECODER_GATE_BYTES  32   /* of shared memory, behind the 16 per stage of the ring: step_gate.h */
 
 /* A packed weight matrix [n, k]: tile.h. By model weight index; n is 0 where a weight is no matrix. */
 struct decoder_matrix {
@@ -122,8 +123,8 @@ enum decoder_stop {
 };
 enum decoder_failure {
     DECODER_FINE,
-    DECODER_DEADLINE, /* a wait took longer than deadline_ns: error = what (flow.h: a counter's first word,
-                         or a stage), value, target, op, block */
+    DECODER_DEADLINE, /* a wait took longer than deadline_ns: error = what (dependency.h: a counter's first
+                         word, or a stage), value, target, op, block */
     DECODER_RANGE,    /* of the step: error = enum decoder_range, value, limit, op (of no meaning), block */
     DECODER_ABORTED,  /* control.stop said so */
     DECODER_LEAVING,  /* no failure, never in control: the abort word when all leave in order */

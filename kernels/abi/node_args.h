@@ -1,7 +1,8 @@
-/* nodes.h - parameters of the kernels of single graph nodes, for the eager and graph executors: one launch
- * each, any number of blocks, for as many rows as the step has that lies in device memory when it runs.
+/* node_args.h - parameters of the kernels of single graph nodes, for the eager and graph executors: one
+ * launch each, any number of blocks, for as many rows as the step has that lies in device memory when it
+ * runs.
  *
- * An index of the step that is out of range is left alone, and told in the words of flow.h (`fault`:
+ * An index of the step that is out of range is left alone, and told in the words of dependency.h (`fault`:
  * DECODER_RANGE, enum decoder_range, value, limit); the launch ends as usual. */
 #pragma once
 #include "attend_layout.h"

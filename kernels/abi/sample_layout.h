@@ -9,7 +9,7 @@
  *   list      float, then u32 [n_segments * ARITH_LSE_SEGMENT]: tokens still in play, their logits and ids */
 #pragma once
 #include "arith.h"
-#include "decoder.h"
+#include "device_abi.h"
 
 #define SAMPLE_MAX_VOCAB 262144u /* sums of limbs must fit 32 bits; the host refuses larger vocabularies */
 #define SAMPLE_BINS      256u

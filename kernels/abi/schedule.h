@@ -1,6 +1,7 @@
 /* schedule.h - who fetches and computes which part of a matrix product: a pure function of (op, block).
  * The producer warp asks it what to fetch, the crew what to compute, and neither talks to the other (as
- * product_run_of(), of a product in shared memory). tests/unit/test_cuda_schedule.c walks both on the host.
+ * product_run_of(), of a product in shared memory). tests/unit/cuda/test_cuda_schedule.c walks both on the
+ * host.
  *
  * A product's unit is a *group*: a few neighbouring row tiles (16 rows each, all of K) of one matrix, whose
  * super-block tiles lie in memory one after the other in the order (tile, super). With PROGRAM_SWIGLU a group
@@ -11,7 +12,7 @@
  *
  * A group of several tiles always fits one stage; a run of several stages is one tile. */
 #pragma once
-#include "decoder.h"
+#include "device_abi.h"
 
 #define SCHEDULE_MAX_SUPERS 16 /* super-block tiles per stage: one per warp of a full crew */
 #define SCHEDULE_TILE_ROWS  16

@@ -17,8 +17,8 @@
  * head), which the ticket tells, merges its splits.
  *
  * Floor: K and V of a sequence's past once for each group of its rows: 4 bytes a value of f16 and bf16 (both
- * together), 2.125 of q8_0; so 147,456 bytes a token of Qwen3-8B in f16. Must match lib/cpu/attend.c in every
- * bit: tests/simt/attending.c, and in whole models tests/cuda/test_cuda_twin.c. */
+ * together), 2.125 of q8_0; so 147,456 bytes a token of Qwen3-8B in f16. Must match lib/cpu/attention.c in
+ * every bit: tests/simt/attending.c, and in whole models tests/cuda/test_cuda_twin.c. */
 #pragma once
 #include "attend_page.h"
 

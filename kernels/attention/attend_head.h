@@ -1,12 +1,12 @@
-/* head.h - what happens to one head of q, k or v: norm, rotation, the cache. One head is one warp's work: all
- * 32 lanes call, with the same arguments. arith.h has the formulas. Floor: 4 bytes a value of the head read,
- * and 2 (f16, bf16) or 1.0625 (q8_0) of k and v written. Tested by tests/simt/attending.c against
+/* attend_head.h - what happens to one head of q, k or v: norm, rotation, the cache. One head is one warp's
+ * work: all 32 lanes call, with the same arguments. arith.h has the formulas. Floor: 4 bytes a value of the
+ * head read, and 2 (f16, bf16) or 1.0625 (q8_0) of k and v written. Tested by tests/simt/attending.c against
  * lib/cpu. */
 #pragma once
-#include "arith.h"
-#include "f16.h"
+#include "abi/arith.h"
+#include "device/f16.h"
 #include "kv_tile.h"
-#include "simt.h"
+#include "device/simt.h"
 
 /* The xor tree over lanes; every lane gets the sum. */
 SIMT_INLINE float head_tree(float v)

@@ -1,7 +1,7 @@
 /* attend_op.h - the program's op ATTEND, for the persistent decoder: QK-norm, RoPE, append and attention. */
 #pragma once
 #include "attend.h"
-#include "walk.h"
+#include "device/interpreter.h"
 
 SIMT_INLINE struct attend_args attend_args_of(const struct walk *w)
 {
@@ -53,7 +53,7 @@ SIMT_INLINE void attend_ask(const struct attend_args *in, const SIMT_GLOBAL stru
     }
 }
 
-/* False: leave, as walk.h says; a row or page out of range has been recorded then. */
+/* False: leave, as interpreter.h says; a row or page out of range has been recorded then. */
 SIMT_INLINE bool attend_op(struct walk *w)
 {
     struct attend_args in = attend_args_of(w);

@@ -3,8 +3,8 @@
  * accumulators of one thread, so no sum crosses threads but those of the weights. */
 #pragma once
 #include "attend_room.h"
-#include "f16.h"
-#include "head.h"
+#include "device/f16.h"
+#include "attend_head.h"
 
 /* What a phase works on. */
 struct attend_piece {

@@ -6,10 +6,10 @@
  * n_blocks's. A block takes its units in batches, which are looked up together and whose tickets are drawn
  * together. */
 #pragma once
-#include "attend_layout.h"
-#include "crew.h"
+#include "abi/attend_layout.h"
+#include "device/compute_warps.h"
 #include "kv_tile.h"
-#include "step.h"
+#include "abi/step.h"
 
 #define ATTEND_BATCH       32 /* units, one per lane of the warp that looks them up */
 #define ATTEND_QUERIES     16 /* (row, head) pairs that share the reading of a page, where rows do */

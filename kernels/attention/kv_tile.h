@@ -10,7 +10,7 @@
  *
  * The tokens of a range lie in one run of bytes, and so do their scales. */
 #pragma once
-#include "kv_layout.h"
+#include "abi/kv_layout.h"
 
 struct kv_tile {
     uint32_t type;                  /* enum kv_type */

@@ -1,8 +1,8 @@
-/* crew.h - the threads of a block that compute: 0..n_threads-1, whole warps. In the persistent decoder the
- * producer and border warps come after them; in a kernel of one graph node the crew is what its launch says.
- * Every function of kernels/ that takes a crew is called by all its threads, together. */
+/* compute_warps.h - the threads of a block that compute: 0..n_threads-1, whole warps. In the persistent
+ * decoder the producer and border warps come after them; in a kernel of one graph node the crew is what its
+ * launch says. Every function of kernels/ that takes a crew is called by all its threads, together. */
 #pragma once
-#include "flow.h"
+#include "dependency.h"
 
 struct crew {
     uint32_t n_threads, n_warps;

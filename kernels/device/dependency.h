@@ -1,4 +1,4 @@
-/* flow.h - how one op waits for another: cumulative counters, in device memory, one per 128-byte line.
+/* dependency.h - how one op waits for another: cumulative counters, in device memory, one per 128-byte line.
  *
  * Producers add 1 when their output is visible; a consumer waits until the counter reaches epoch x arrivals.
  * Counters are never reset and are compared by difference, so they may wrap. A grid barrier is the case in

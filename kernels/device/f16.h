@@ -1,7 +1,8 @@
-/* f16.h - 16-bit floats on both sides, to the bit what lib/half.h says: to nearest, ties to even, subnormals
- * kept, NaN stays a quiet NaN with the upper bits of its payload. A device has instructions for it. */
+/* f16.h - 16-bit floats on both sides, to the bit what lib/base/half.h says: to nearest, ties to even,
+ * subnormals kept, NaN stays a quiet NaN with the upper bits of its payload. A device has instructions for
+ * it. */
 #pragma once
-#include "arith.h"
+#include "abi/arith.h"
 #include "simt.h"
 
 #ifdef __NVPTX__

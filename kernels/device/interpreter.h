@@ -1,5 +1,5 @@
-/* walk.h - what a block of the persistent decoder carries along while it walks the program, and how an op is
- * ordered among the same op's work in other blocks.
+/* interpreter.h - what a block of the persistent decoder carries along while it walks the program, and how an
+ * op is ordered among the same op's work in other blocks.
  *
  * An op is a function `bool NAME_op(struct walk *w)`, called by all threads of the crew in every block. It
  * may first prefetch what no op of this step writes; it calls walk_wait() before it touches what earlier ops
@@ -11,10 +11,10 @@
  * Counts of what ran lie in shared memory; thread 0 alone touches them. Everything here is read-only to ops
  * but the consumer's place in the ring. */
 #pragma once
-#include "crew.h"
-#include "decoder.h"
-#include "ring.h"
-#include "schedule.h"
+#include "compute_warps.h"
+#include "abi/device_abi.h"
+#include "weight_ring.h"
+#include "abi/schedule.h"
 
 #define WALK_NOTHING UINT32_MAX
 

@@ -58,7 +58,7 @@
  * TIME       simt_nanosleep(ns) simt_globaltimer()
  *            SIMT_LOOK_SPINS: turns of a polling loop between two looks at what seldom changes
  * ENDING     there is no trap: it would take the context along. A kernel that cannot go on writes why and
- *            returns; its waits also watch an abort word (flow.h).
+ *            returns; its waits also watch an abort word (dependency.h).
  *
  * Fragments of m16n8k32 (PTX ISA, g = lane / 4, t = lane % 4): a[0] = row g, k 4t..4t+3; a[1] = row g+8, the
  * same k; a[2], a[3] = these rows at k 16+4t..; b[0] = column g, k 4t..; b[1] = column g, k 16+4t..; c[0],
@@ -87,7 +87,7 @@
 #ifdef __NVPTX__
 #include "simt_ptx.h"
 #else
-#include "simt_host.h"
+#include "simt/simt_host.h"
 #endif
 
 #ifndef __NVPTX__ /* simt_ptx.h has its own */

@@ -1,9 +1,10 @@
-/* gate.h - one word at a time from the crew to the producer warp of the same block: what the producer must
- * know of a step before it may fetch on. The crew's side is one thread, which waits only when the producer
- * has not read the word before; the producer reads with all lanes. Waits are guarded (flow.h). */
+/* step_gate.h - one word at a time from the crew to the producer warp of the same block: what the producer
+ * must know of a step before it may fetch on. The crew's side is one thread, which waits only when the
+ * producer has not read the word before; the producer reads with all lanes. Waits are guarded (dependency.h).
+ */
 #pragma once
-#include "decoder.h"
-#include "ring.h"
+#include "abi/device_abi.h"
+#include "weight_ring.h"
 
 enum gate_word {
     GATE_WORD,

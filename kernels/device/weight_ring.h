@@ -1,4 +1,5 @@
-/* ring.h - stages of shared memory that a producer warp fills ahead of the consumer warps of its block.
+/* weight_ring.h - stages of shared memory that a producer warp fills ahead of the consumer warps of its
+ * block.
  *
  * Each stage has two mbarriers. `full` ends a phase when the copy has landed; `empty` when every consumer
  * warp has given the stage back. The producer warp calls ring_fill() with all lanes; it waits for `empty`
@@ -7,15 +8,15 @@
  * 16, from a 16-byte aligned address. sm_90: one lane issues a bulk copy; sm_80: the lanes issue 16 bytes
  * each (cp.async).
  *
- * Both waits are guarded (flow.h) and give all lanes of the warp one answer; a warp that was told false reads
- * nothing and goes on to the next barrier of its crew, to tell the others there. A producer that leaves calls
- * ring_close() on its way: a block may not end while copies into its shared memory are under way.
+ * Both waits are guarded (dependency.h) and give all lanes of the warp one answer; a warp that was told false
+ * reads nothing and goes on to the next barrier of its crew, to tell the others there. A producer that leaves
+ * calls ring_close() on its way: a block may not end while copies into its shared memory are under way.
  *
  * A source written by this kernel must be ordered before the fill (an acquire by every lane that copies), and
  * on sm_90 its writers call simt_fence_proxy_async() before their release. Weights are never written: no
  * wait. */
 #pragma once
-#include "flow.h"
+#include "dependency.h"
 
 #if SIMT_SM >= 90
 #define RING_FULL_ARRIVALS 1

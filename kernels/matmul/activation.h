@@ -8,9 +8,9 @@
  *
  * Rows are float, 16-byte aligned, k a multiple of 32. */
 #pragma once
-#include "arith.h"
-#include "simt.h"
-#include "tile.h"
+#include "abi/arith.h"
+#include "device/simt.h"
+#include "abi/tile.h"
 
 #define ACTIVATION_CHUNK 128 /* values that a warp quantises at a time */
 

@@ -7,9 +7,9 @@
  * values), though not by whole sectors, since a row is scattered over its tile; writes 4 bytes a value.
  * Tested as a node (tests/simt/product_nodes.c), and as an op by tests/cuda/test_cuda_twin.c. */
 #pragma once
-#include "f16.h"
-#include "tile.h"
-#include "walk.h"
+#include "device/f16.h"
+#include "abi/tile.h"
+#include "device/interpreter.h"
 
 /* Word `quad` (columns 4 quad .. + 3) of row `row` of an integer tile: bytes as they are stored. */
 SIMT_INLINE uint32_t embed_word(uint32_t type, const SIMT_GLOBAL char *tile, uint32_t row, uint32_t quad)
@@ -105,7 +105,7 @@ SIMT_INLINE void embed_super(const SIMT_GLOBAL char *tiles, uint32_t type, uint3
     }
 }
 
-/* The op EMBED of the persistent decoder. False: leave, as walk.h says. */
+/* The op EMBED of the persistent decoder. False: leave, as interpreter.h says. */
 SIMT_INLINE bool embed_op(struct walk *w)
 {
     const SIMT_GLOBAL struct decoder_matrix *m =

@@ -1,5 +1,5 @@
 /* product.h - a matrix product op (program_ops.h, MATMUL) by all blocks: up to three packed matrices times
- * the same columns (rows of the step), folded and finished in the order of kernels/arith.h.
+ * the same columns (rows of the step), folded and finished in the order of kernels/abi/arith.h.
  *
  *   in      [rows][in_stride] f32, 16-byte aligned; column c is row c, or row logits[c].row of a HEAD op
  *   out     [n_columns][out_stride] f32, matrix i from column out_col on
@@ -24,10 +24,10 @@
  *
  * Floor: the packed bytes of the matrices, once. One barrier of the crew per 8 / columns stages (two per
  * stage when wide); per pair and super-block one load and one addition, without bank conflicts when there are
- * 8 columns or one. Matches lib/cpu/product.c in every bit; NaNs may differ in payload. */
+ * 8 columns or one. Matches lib/cpu/matmul/team_matmul.c in every bit; NaNs may differ in payload. */
 #pragma once
 #include "tile_product.h"
-#include "walk.h"
+#include "device/interpreter.h"
 
 struct product_matrix {
     uint64_t tiles, bias; /* bias: float [n], or 0 */
@@ -656,7 +656,7 @@ SIMT_INLINE bool product_take_rows(struct walk *w, SIMT_SHARED struct product *p
     return true;
 }
 
-/* False: leave, as walk.h says. */
+/* False: leave, as interpreter.h says. */
 SIMT_INLINE bool product_op(struct walk *w)
 {
     SIMT_SHARED char *fold = walk_fold(w), *work = walk_work(w);

@@ -1,5 +1,5 @@
 /* tile_product.h - one super-block tile (16 rows x 256 columns of a matrix) times a panel of up to 8 columns,
- * or two of them, by one warp: the values v of kernels/arith.h, on the tensor cores where weights are
+ * or two of them, by one warp: the values v of kernels/abi/arith.h, on the tensor cores where weights are
  * integers.
  *
  * INTEGERS  For each block of 32: one mma m16n8k32 of int8 per panel (two m16n8k16 where scales stand per
@@ -24,7 +24,7 @@
  * of sixteen less than that. */
 #pragma once
 #include "activation.h"
-#include "f16.h"
+#include "device/f16.h"
 
 #define TILE_BIAS      0x4b400000 /* the bits of: */
 #define TILE_BIASED    12582912.0f

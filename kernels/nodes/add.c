@@ -1,5 +1,5 @@
 /* add.c - out = a + b.
- *   a, b, out [n_rows][width] f32; struct flat_args, nodes.h
+ *   a, b, out [n_rows][width] f32; struct flat_args, node_args.h
  * Any grid, NODE_FLAT_THREADS threads: one element each. Floor: 12 bytes an element. Must match ops.add:
  * tests/simt/nodes.c. */
 #include "node.h"

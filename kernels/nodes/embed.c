@@ -1,10 +1,10 @@
 /* embed.c - the node EMBED: out = row `token` of the packed matrix, as floats (embed.h).
- *   tokens [n_rows] i32, out [n_rows][out.stride] f32; struct embed_args, nodes.h
+ *   tokens [n_rows] i32, out [n_rows][out.stride] f32; struct embed_args, node_args.h
  * Any grid, NODE_EMBED_THREADS threads: a warp per super-block of a row. A token that is none is told, and
  * its row left alone. Floor: 4 bytes a value written, and what a row has of its tiles read (Q4_K: 144 bytes
  * in 256 values). Must match quant_dequantise(): tests/simt/product_nodes.c. */
-#include "embed.h"
-#include "nodes.h"
+#include "matmul/embed.h"
+#include "abi/node_args.h"
 
 SIMT_KERNEL(embed, struct embed_args, NODE_EMBED_THREADS, 1)
 {

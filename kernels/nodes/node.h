@@ -1,7 +1,7 @@
-/* node.h - how the kernels of single graph nodes find their rows; nodes.h has their parameters. */
+/* node.h - how the kernels of single graph nodes find their rows; node_args.h has their parameters. */
 #pragma once
-#include "flow.h"
-#include "nodes.h"
+#include "device/dependency.h"
+#include "abi/node_args.h"
 
 SIMT_INLINE const SIMT_GLOBAL struct step *node_step_of(const struct node_step *s)
 {

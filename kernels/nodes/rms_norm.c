@@ -1,12 +1,12 @@
 /* rms_norm.c - RMSNorm of whole rows or of every head of a row (QK-norm, before RoPE and the cache).
- *   in, out [n_rows][width] f32, in == out allowed; gain [group]; struct rms_norm_args, nodes.h
+ *   in, out [n_rows][width] f32, in == out allowed; gain [group]; struct rms_norm_args, node_args.h
  *   group == width   x / rms(x) * gain over the row; with factors: out = x * gain, factors[row] = 1/rms(x),
  *                    which the product multiplies in afterwards (arith.h). A block per row
  *   group < width    (x * r) * gain over every head of `group` values, any number; a warp per head
  * Any grid, NODE_NORM_THREADS threads. Floor: 8 bytes an element. Must match ops.rms_inverse and norm_head:
  * tests/simt/nodes.c.
  */
-#include "head.h"
+#include "attention/attend_head.h"
 #include "node.h"
 
 /* The sum over lanes is a warp's; everybody waits for it. */

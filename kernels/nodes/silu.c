@@ -1,8 +1,8 @@
 /* silu.c - out = a * sigmoid(a), as arith_silu() computes it.
- *   a, out [n_rows][width] f32; struct flat_args, nodes.h
+ *   a, out [n_rows][width] f32; struct flat_args, node_args.h
  * Any grid, NODE_FLAT_THREADS threads: one element each. Floor: 8 bytes an element. Must match ops.silu:
  * tests/simt/nodes.c. */
-#include "arith.h"
+#include "abi/arith.h"
 #include "node.h"
 
 SIMT_KERNEL(silu, struct flat_args, NODE_FLAT_THREADS, 1)

@@ -1,4 +1,4 @@
-/* What the border warp of the persistent decoder does around a step (border.h), as two kernels around the
+/* What the border warp of the persistent decoder does around a step (io_warp.h), as two kernels around the
  * launches of single graph nodes. Both take struct decoder_args, which are the same in every step: steps are
  * counted in `published`, which the host clears once; there is one staged step (staged_stride 0) and one set
  * of results on the device, since launches follow one another.
@@ -9,8 +9,8 @@
  *
  * Floor: a page op reads and writes a page, by one block. Tested by whole steps with edits and page ops, each
  * result against lib/cpu: tests/cuda/test_cuda_twin.c, eager and graph. */
-#include "border.h"
-#include "pages.h"
+#include "persistent/io_warp.h"
+#include "persistent/page_ops.h"
 
 #define BEGIN_THREADS 256
 

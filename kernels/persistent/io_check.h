@@ -1,7 +1,8 @@
-/* border_check.h - whether every index of a step is in range. The host has checked it too (lib/step_check.c);
- * here it is what stands between a damaged ring and an access outside. By one warp, on the device's copy. */
+/* io_check.h - whether every index of a step is in range. The host has checked it too
+ * (lib/backend/step_check.c); here it is what stands between a damaged ring and an access outside. By one
+ * warp, on the device's copy. */
 #pragma once
-#include "walk.h"
+#include "device/interpreter.h"
 
 /* A lane's first finding; what is 0: none. */
 struct border_fault {

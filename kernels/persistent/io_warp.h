@@ -1,12 +1,12 @@
-/* border.h - the border warp of block 0: it alone touches host memory. It takes steps from the pinned ring,
- * makes them known to the blocks, and takes results back (decoder.h has the picture).
+/* io_warp.h - the border warp of block 0: it alone touches host memory. It takes steps from the pinned ring,
+ * makes them known to the blocks, and takes results back (device_abi.h has the picture).
  *
  * Three things are kept apart, so that nothing waits for PCIe that need not: a step is *copied* and checked
  * while the one before runs; it is *published* the moment that one has ended, after its edits and settings
  * are applied; only then the results of the ended one are *answered*. All lanes take part in everything and
  * know the same; lane 0 alone looks at words that others change, and tells the rest. */
 #pragma once
-#include "border_check.h"
+#include "io_check.h"
 
 #define BORDER_SLEEP_MIN 100 /* ns, doubled at each idle turn */
 #define BORDER_SLEEP_MAX 20000

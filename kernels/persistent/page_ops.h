@@ -1,8 +1,8 @@
-/* pages.h - a step's page ops: whole pages copied, exported to and imported from pinned memory, zeroed.
+/* page_ops.h - a step's page ops: whole pages copied, exported to and imported from pinned memory, zeroed.
  * All blocks share every op; chunk i of a page is always the same thread's, whatever the op, so ops happen in
  * their order without a barrier between them. The border has checked every index. */
 #pragma once
-#include "walk.h"
+#include "device/interpreter.h"
 
 /* Where an op reads, from the page's first byte on; NULL: zeros. */
 SIMT_INLINE const SIMT_GLOBAL char *pages_source(const struct decoder_args *args,

@@ -1,5 +1,6 @@
 /* persistent_decoder.c - the kernel that stays: one launch takes every step that is written to its ring, and
- * answers it (decoder.h has the protocol, resident.h the loop, walk.h what an op is, README.md the picture).
+ * answers it (device_abi.h has the protocol, persistent_loop.h the loop, interpreter.h what an op is,
+ * README.md the picture).
  *
  * Grid: one block per SM, all resident (a cooperative launch). Block: args.n_crew + 64 threads, at most
  * DECODER_MAX_THREADS; args.shared.total bytes of shared memory, laid out by lib/cuda/plan.h.
@@ -10,12 +11,12 @@
  *
  * Must match lib/cpu in every bit: tests/cuda/test_cuda_twin.c (every result and logit of random steps),
  * test_cuda_golden.c, test_cuda_identity.c, test_cuda_lives.c; its synchronisation: tests/simt/decoding; who
- * fetches what and waits for whom: tests/unit/test_cuda_schedule.c. */
-#include "attend_op.h"
-#include "embed.h"
-#include "product.h"
-#include "resident.h"
-#include "sample_op.h"
+ * fetches what and waits for whom: tests/unit/cuda/test_cuda_schedule.c. */
+#include "attention/attend_op.h"
+#include "matmul/embed.h"
+#include "matmul/product.h"
+#include "persistent_loop.h"
+#include "sampling/sample_op.h"
 
 SIMT_INLINE bool persistent_op(struct walk *w)
 {

@@ -1,7 +1,7 @@
-/* resident.h - the resident loop: what each thread of a launch that stays does, from its first step to its
- * last. The source that includes it says what an op is, before it calls resident_run():
+/* persistent_loop.h - the resident loop: what each thread of a launch that stays does, from its first step to
+ * its last. The source that includes it says what an op is, before it calls resident_run():
  *
- *   bool OPS(struct walk *w)            the crew's share of op w->op in this block; walk.h
+ *   bool OPS(struct walk *w)            the crew's share of op w->op in this block; interpreter.h
  *   bool STREAM(struct stream *s)       the producer's: fetches what the crew will take, in its order
  *
  * The crew of every block goes from step to step: it waits for the border to publish one, hands the producer
@@ -13,9 +13,9 @@
  * Leaving: somebody sets the abort word; the crew and the producer are told so at their next wait; all meet
  * at the block's last barrier; block 0's border warp waits for every block and has the last word. */
 #pragma once
-#include "border.h"
-#include "gate.h"
-#include "pages.h"
+#include "io_warp.h"
+#include "device/step_gate.h"
+#include "page_ops.h"
 
 #define RESIDENT_BAR         0    /* all threads of the block: at the beginning and at the end */
 #define RESIDENT_SPINS       64   /* looks for the next step at full speed */

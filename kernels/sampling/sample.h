@@ -1,4 +1,5 @@
-/* sample.h - from logits to struct step_result, to the bit what lib/sampler.h says and lib/cpu/choose.c does.
+/* sample.h - from logits to struct step_result, to the bit what lib/sampler/sampler.h says and
+ * lib/cpu/sample_rows.c does.
  *
  * Three phases; the caller orders them (a grid hop between two, all blocks arriving; sample_op.h):
  *

@@ -2,7 +2,7 @@
  * Blocks that have no row of results do not wait for the last hop. */
 #pragma once
 #include "sample.h"
-#include "walk.h"
+#include "device/interpreter.h"
 
 SIMT_INLINE struct sample sample_of(const struct walk *w)
 {

@@ -1,8 +1,8 @@
 /* sample_row.h - one logit row on its way to a token: what the step and its slot want of it, and how a crew
  * finds the best of many. Included by sample.h. */
 #pragma once
-#include "crew.h"
-#include "sample_layout.h"
+#include "device/compute_warps.h"
+#include "abi/sample_layout.h"
 
 /* Before a loop whose body is long: unrolled it would cost registers that the products want. */
 #define SAMPLE_ROLLED _Pragma("clang loop unroll(disable)")
@@ -196,7 +196,7 @@ SIMT_INLINE struct sample_best sample_best_part(const struct sample_row *row, en
     return sample_best_of_warp(best);
 }
 
-/* ---- formulas of lib/sampler.h ---- */
+/* ---- formulas of lib/sampler/sampler.h ---- */
 
 SIMT_INLINE float sample_weight(float x, float max)
 {

@@ -9,9 +9,9 @@
  * are captured once (cuda: as a CUDA graph), and every submit() replays them, one launch a step. Thread:
  * engine only, except info() (any thread, lock-free). After the first device error every call returns it. */
 #pragma once
-#include "error.h"
-#include "kv_layout.h"
-#include "step.h"
+#include "base/error.h"
+#include "abi/kv_layout.h"
+#include "abi/step.h"
 
 #include <stdbool.h>
 #include <stddef.h>

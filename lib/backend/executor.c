@@ -1,7 +1,7 @@
 #include "executor.h"
-#include "clock.h"
-#include "model.h"
-#include "program.h"
+#include "base/clock.h"
+#include "model/model.h"
+#include "model/program.h"
 
 #include <errno.h>
 #include <stdatomic.h>

@@ -5,7 +5,7 @@
  * engine only, except executor_info(). */
 #pragma once
 #include "backend.h"
-#include "graph.h"
+#include "model/graph.h"
 
 enum executor_kind { EXECUTOR_PERSISTENT, EXECUTOR_EAGER, EXECUTOR_GRAPH /* cuda only */ };
 

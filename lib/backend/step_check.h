@@ -3,8 +3,8 @@
  * when the step runs, so that a row whose past has no page is refused as well. Thread: one caller. Memory:
  * all is taken in open. */
 #pragma once
-#include "error.h"
-#include "step.h"
+#include "base/error.h"
+#include "abi/step.h"
 
 struct step_limits {
     uint32_t n_slots, n_ctx, n_vocab, n_pages, max_rows;

@@ -1,5 +1,5 @@
-#include "attend.h"
-#include "arith.h"
+#include "attention.h"
+#include "abi/arith.h"
 
 #include <assert.h>
 #include <string.h>

@@ -1,13 +1,13 @@
-/* attend.h - attention of a step's rows over the paged cache, and what comes before it.
+/* attention.h - attention of a step's rows over the paged cache, and what comes before it.
  * Rows of one sequence that stand together share the reading of its pages: they form a group, and one unit of
  * work is (group, kv head), with all query heads of that kv head. Bits do not depend on the grouping
- * (kernels/arith.h). Thread: plan by member 0; the rest by any member, each with its own scratch. */
+ * (kernels/abi/arith.h). Thread: plan by member 0; the rest by any member, each with its own scratch. */
 #pragma once
-#include "error.h"
-#include "ops.h"
+#include "base/error.h"
+#include "cpu/ops/ops.h"
 #include "rows.h"
 #include "slots.h"
-#include "step.h"
+#include "abi/step.h"
 
 /* Of the elements inside a tile (ops.h), as backend_info.kv_order says it: another order, another number. */
 #define ATTEND_KV_ORDER "cpu 3"

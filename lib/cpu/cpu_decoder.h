@@ -1,22 +1,22 @@
-/* decoder.h - the cpu decoder: everything the files of the backend share. Private to lib/cpu.
+/* cpu_decoder.h - the cpu decoder: everything the files of the backend share. Private to lib/cpu.
  *   cpu_backend.c  the table: open, load, ring of steps, results, info
- *   walk.c         the fused program, walked by the whole team (persistent)
- *   eager.c        the graph, node by node: the same bits, and the oracle of exact.h
- *   choose.c       from logits to results
- *   load.c         what load() takes: weights, cache, scratch, tables
+ *   persistent.c   the fused program, walked by the whole team (persistent)
+ *   eager.c        the graph, node by node: the same bits, and the oracle of reference.h
+ *   sample_rows.c  from logits to results
+ *   cpu_load.c     what load() takes: weights, cache, scratch, tables
  * Thread: the engine's, which is member 0 of the team; the atomics are what info() reads. */
 #pragma once
-#include "ahead.h"
-#include "attend.h"
-#include "backend.h"
-#include "graph.h"
-#include "memory.h"
-#include "product.h"
-#include "program.h"
-#include "sampler.h"
+#include "prefault.h"
+#include "attention.h"
+#include "backend/backend.h"
+#include "model/graph.h"
+#include "base/memory.h"
+#include "cpu/matmul/team_matmul.h"
+#include "model/program.h"
+#include "sampler/sampler.h"
 #include "slots.h"
-#include "step_check.h"
-#include "team.h"
+#include "backend/step_check.h"
+#include "base/team.h"
 #include "weights.h"
 
 #include <stdatomic.h>
@@ -86,17 +86,17 @@ void decoder_begin_step(struct decoder *d, const struct step *step);
 /* After its last op: the sampled tokens become known to their slots, the results may be taken. */
 void decoder_finish_step(struct decoder *d);
 
-/* load.c: d->program and d->graph are set. On failure decoder_unload() gives back what was taken. */
+/* cpu_load.c: d->program and d->graph are set. On failure decoder_unload() gives back what was taken. */
 int decoder_load(struct decoder *d, struct error *err);
 void decoder_unload(struct decoder *d);
 
-/* walk.c: runs the whole program for the step begun. */
+/* persistent.c: runs the whole program for the step begun. */
 void decoder_walk(struct decoder *d);
 
-/* choose.c: fills results[i] from logit row i; any member, with its own sampler scratch. */
+/* sample_rows.c: fills results[i] from logit row i; any member, with its own sampler scratch. */
 void decoder_choose(struct decoder *d, uint32_t i, const float *logits, void *scratch);
 
-/* walk.c: a step whose attention is dealt split by split (attend.n_splits); any member. */
+/* persistent.c: a step whose attention is dealt split by split (attend.n_splits); any member. */
 void decoder_attend_splits(struct decoder *d, uint32_t member, uint32_t layer, float scale, struct rows q,
                            struct rows out);
 

@@ -1,5 +1,5 @@
-#include "decoder.h"
-#include "exact.h"
+#include "cpu_decoder.h"
+#include "reference.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "decoder.h"
+#include "cpu_decoder.h"
 
 #include <assert.h>
 

@@ -1,5 +1,5 @@
-#include "ahead.h"
-#include "clock.h"
+#include "prefault.h"
+#include "base/clock.h"
 
 #include <errno.h>
 #include <pthread.h>

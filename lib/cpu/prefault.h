@@ -1,12 +1,12 @@
-/* ahead.h - physical memory for a block that was only reserved, taken a little before it is used.
+/* prefault.h - physical memory for a block that was only reserved, taken a little before it is used.
  * The first touch of a page makes the kernel find and clear memory, and where the kernel is a guest its host
  * too: 3 ms for 2 MB have been seen, 40 ms in the middle of a step for the KV pages of two prompts. A thread
  * of low priority touches what comes next while nothing is used, up to AHEAD_BYTES beyond what is in use,
  * and sleeps otherwise. It never changes what the memory holds. Where the kernel cannot do that (before
  * Linux 5.14) nothing happens, and the first use takes the memory as ever. */
 #pragma once
-#include "error.h"
-#include "memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 
 #define AHEAD_BYTES ((size_t)256 << 20)
 

@@ -1,5 +1,5 @@
-#include "exact.h"
-#include "quant.h"
+#include "reference.h"
+#include "gguf/quant.h"
 
 #include <errno.h>
 #include <math.h>

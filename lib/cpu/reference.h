@@ -1,4 +1,4 @@
-/* exact.h - arithmetic `exact`: the oracle that tests hold every faster arithmetic to.
+/* reference.h - arithmetic `exact`: the oracle that tests hold every faster arithmetic to.
  * Node by node over dequantised weights: f32 activations between nodes, sums in double, plain softmax. It is
  * written to be read, not to be fast. It keeps its own KV cache, f32 and flat: one run of positions per slot
  * and layer, without pages. So a step's table edits mean nothing here, one with page_ops is refused, and a
@@ -9,9 +9,9 @@
  * of a larger model, are read from the mapped file in every step: it must stay whole as long as the oracle
  * runs. */
 #pragma once
-#include "error.h"
-#include "graph.h"
-#include "step.h"
+#include "base/error.h"
+#include "model/graph.h"
+#include "abi/step.h"
 
 #include <stdint.h>
 

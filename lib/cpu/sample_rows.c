@@ -1,4 +1,4 @@
-#include "decoder.h"
+#include "cpu_decoder.h"
 
 /* Whether the token is simply the largest logit. */
 static bool is_plain_greedy(const struct step_sampling *set, bool bans)

@@ -1,7 +1,7 @@
 #include "weights.h"
-#include "graph.h"
-#include "team.h"
-#include "weight_use.h"
+#include "model/graph.h"
+#include "base/team.h"
+#include "model/weight_use.h"
 
 #include <errno.h>
 #include <stdatomic.h>

@@ -4,7 +4,7 @@
  * dropped as soon as its copy exists. Thread: one. */
 #pragma once
 #include "cuda_memory.h"
-#include "decoder.h"
+#include "abi/device_abi.h"
 
 struct graph;
 

@@ -1,7 +1,7 @@
-#include "engine_disk.h"
-#include "engine_draft.h"
-#include "prefix_disk.h"
-#include "program.h"
+#include "engine_spill.h"
+#include "engine_speculate.h"
+#include "kv/prefix_disk.h"
+#include "model/program.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -24,14 +24,14 @@
  * each has an end of its own. Their tokens are those that each would have alone.
  *
  * Where a text repeats what it or its prompt said before, a step holds further rows of one sequence (see
- * engine_draft.c); such a sequence, and what runs beside it, has one step in flight.
+ * engine_speculate.c); such a sequence, and what runs beside it, has one step in flight.
  *
  * Threads: engine_submit, engine_cancel, engine_next from one thread (the event loop); engine_stats from any.
  * The engine calls cfg.wake from its own thread when engine_next has something; calls coalesce. */
 #pragma once
-#include "error.h"
-#include "executor.h"
-#include "step.h"
+#include "base/error.h"
+#include "backend/executor.h"
+#include "abi/step.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-#include "engine_disk.h"
+#include "engine_spill.h"
 
 #define MAX_LOOK 32 /* requests of the queue looked at beyond those that start */
 

@@ -1,13 +1,13 @@
 /* engine_private.h - what the parts of the engine share: engine.c (thread, borders, figures), engine_admit.c
  * (queue to slot), engine_fork.c (choices of one prompt), engine_step.c (slots to step), engine_retire.c
- * (results to requests), engine_draft.c (tokens that are likely to come), engine_disk.c (pages to the disk
- * and back). Thread: engine only, but for what `lock` guards and the atomics. */
+ * (results to requests), engine_speculate.c (tokens that are likely to come), engine_spill.c (pages to the
+ * disk and back). Thread: engine only, but for what `lock` guards and the atomics. */
 #pragma once
-#include "clock.h"
+#include "base/clock.h"
 #include "engine.h"
 #include "engine_queue.h"
-#include "kv_cache.h"
-#include "row_price.h"
+#include "kv/kv_cache.h"
+#include "step_cost.h"
 
 #include <pthread.h>
 

@@ -1,7 +1,7 @@
 /* engine_retire.c - what a finished step means for its sequences: tokens that are final, pages that may be
  * shared, requests that end. */
-#include "engine_disk.h"
-#include "engine_draft.h"
+#include "engine_spill.h"
+#include "engine_speculate.h"
 
 #include <errno.h>
 

@@ -1,12 +1,12 @@
-/* engine_draft.c - prompt-lookup speculation: what a text has said before it is likely to say again. Where
- * its end has occurred before, the tokens that followed there are drafted: they go into the next step as
- * further rows of the sequence, each with logits. The token sampled from a row is the one that would have
+/* engine_speculate.c - prompt-lookup speculation: what a text has said before it is likely to say again.
+ * Where its end has occurred before, the tokens that followed there are drafted: they go into the next step
+ * as further rows of the sequence, each with logits. The token sampled from a row is the one that would have
  * been sampled without drafts as long as all drafts before it were right, so as many results count as that,
  * and one more. Rows behind a wrong draft are overwritten later; no page with one of them is ever accepted.
  */
-#include "engine_draft.h"
-#include "draft.h"
-#include "lookup.h"
+#include "engine_speculate.h"
+#include "speculation/draft_policy.h"
+#include "speculation/ngram_index.h"
 
 #include <errno.h>
 #include <stdlib.h>

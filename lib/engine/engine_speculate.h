@@ -1,5 +1,5 @@
-/* engine_draft.h - how the engine drafts; see engine_draft.c. All of it does nothing where speculation is
- * off. Thread: engine only. */
+/* engine_speculate.h - how the engine drafts; see engine_speculate.c. All of it does nothing where
+ * speculation is off. Thread: engine only. */
 #pragma once
 #include "engine_private.h"
 

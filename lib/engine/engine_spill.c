@@ -1,5 +1,5 @@
-#include "engine_disk.h"
-#include "prefix_disk.h"
+#include "engine_spill.h"
+#include "kv/prefix_disk.h"
 
 #include <errno.h>
 #include <stdlib.h>

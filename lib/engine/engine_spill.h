@@ -1,4 +1,4 @@
-/* engine_disk.h - how pages of the prefix cache go to the disk and come back while the engine runs.
+/* engine_spill.h - how pages of the prefix cache go to the disk and come back while the engine runs.
  *
  * Out: pages that were hit, and when nothing else is to do all that nobody holds any more, are exported by a
  * step's page ops into the backend's transfer buffer and written from there by the disk's thread. Beside

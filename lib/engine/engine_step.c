@@ -1,7 +1,7 @@
 /* engine_step.c - the next step: one row of every decoding sequence, with drafts behind it where they pay,
  * then prefill chunks for as long as the step is expected to stay within step_ms. */
-#include "engine_disk.h"
-#include "engine_draft.h"
+#include "engine_spill.h"
+#include "engine_speculate.h"
 
 #include <assert.h>
 #include <string.h>

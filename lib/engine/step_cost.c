@@ -1,4 +1,4 @@
-#include "row_price.h"
+#include "step_cost.h"
 
 #include <math.h>
 

@@ -1,4 +1,4 @@
-/* row_price.h - what a row of a step costs, learnt from steps: so much, and more the deeper it stands in its
+/* step_cost.h - what a row of a step costs, learnt from steps: so much, and more the deeper it stands in its
  * sequence, whose keys and values it reads. One average price lags behind a long prompt, each of whose chunks
  * is dearer than the one before, and steps get longer than planned.
  *

@@ -4,7 +4,7 @@
  * and what was expected. Split files are refused with words. Thread: immutable after open; any thread may
  * read. Memory: pointers stay valid until gguf_close(). */
 #pragma once
-#include "error.h"
+#include "base/error.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 #include "quant.h"
-#include "half.h"
+#include "base/half.h"
 
 #include <assert.h>
 

@@ -9,8 +9,8 @@
  * JINJA_MAX_NESTING when it is opened. Thread: immutable after open; any thread may render. Memory: a render
  * takes everything from the caller's arena. */
 #pragma once
-#include "arena.h"
-#include "error.h"
+#include "base/arena.h"
+#include "base/error.h"
 #include "jinja_value.h"
 
 #include <stdbool.h>

@@ -1,6 +1,6 @@
 /* jinja_print.c - values as text: Python's str() and repr(), and JSON as json.dumps() writes it. */
 #include "jinja_run.h"
-#include "utf8.h"
+#include "base/utf8.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,5 +1,5 @@
 #include "jinja_value.h"
-#include "utf8.h"
+#include "base/utf8.h"
 
 #include <errno.h>
 #include <string.h>

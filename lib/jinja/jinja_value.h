@@ -6,7 +6,7 @@
  * user's text stays the user's. Values are immutable once built, except namespaces, which only templates
  * make. Thread: any, for values nobody builds any more. Memory: of the arena they were built in. */
 #pragma once
-#include "arena.h"
+#include "base/arena.h"
 
 #include <stdbool.h>
 #include <stddef.h>

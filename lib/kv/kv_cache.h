@@ -23,8 +23,8 @@
  *   a page that is listed as worth keeping is published
  * Thread: engine only. Memory: all of it is taken in kv_cache_open(). */
 #pragma once
-#include "error.h"
-#include "kv_layout.h"
+#include "base/error.h"
+#include "abi/kv_layout.h"
 
 #include <stdbool.h>
 #include <stdint.h>

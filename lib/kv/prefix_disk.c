@@ -1,6 +1,6 @@
 #include "prefix_disk.h"
-#include "arith.h"
-#include "clock.h"
+#include "abi/arith.h"
+#include "base/clock.h"
 #include "prefix_file.h"
 #include "prefix_index.h"
 

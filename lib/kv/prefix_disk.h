@@ -16,7 +16,7 @@
  * disk except in prefix_disk_detach(); stats from any. report() is called by the disk's thread. Memory: the
  * index grows with the number of files, on the disk's thread and in open(). */
 #pragma once
-#include "error.h"
+#include "base/error.h"
 #include "kv_cache.h"
 
 #include <stdbool.h>

@@ -10,7 +10,7 @@
  * are locked (flock) as long as their writer lives. Files are 0600, in the host's byte order.
  * Thread: any, with a directory descriptor that stays open. Memory: none is taken. */
 #pragma once
-#include "error.h"
+#include "base/error.h"
 #include "kv_cache.h"
 
 #include <stdbool.h>

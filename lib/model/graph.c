@@ -1,5 +1,5 @@
 #include "graph.h"
-#include "quant.h"
+#include "gguf/quant.h"
 
 #include <errno.h>
 #include <math.h>

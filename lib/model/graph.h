@@ -24,7 +24,7 @@
  * Thread: one builder; immutable afterwards. */
 /* clang-format on */
 #pragma once
-#include "error.h"
+#include "base/error.h"
 #include "model.h"
 
 #include <stdint.h>

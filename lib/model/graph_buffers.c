@@ -1,4 +1,4 @@
-#include "graph_areas.h"
+#include "graph_buffers.h"
 
 static uint32_t last_reader(const struct graph *g, uint32_t node)
 {

@@ -1,7 +1,7 @@
 #include "model.h"
 #include "graph.h"
-#include "quant.h"
-#include "utf8.h"
+#include "gguf/quant.h"
+#include "base/utf8.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -4,8 +4,8 @@
  * point into the mapping. Thread: immutable after open. Memory: the model keeps the GGUF mapped; close it
  * after everything that points into it. */
 #pragma once
-#include "error.h"
-#include "gguf.h"
+#include "base/error.h"
+#include "gguf/gguf.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -4,7 +4,7 @@
 #include "program.h"
 #include "graph.h"
 #include "model.h"
-#include "quant.h"
+#include "gguf/quant.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* program.h - from a graph to the program (program_ops.h) that a decoder walks. */
 #pragma once
-#include "error.h"
-#include "program_ops.h"
+#include "base/error.h"
+#include "abi/program_ops.h"
 
 struct graph;
 struct model;

@@ -1,6 +1,6 @@
 #include "sampler.h"
-#include "arith.h"
-#include "isa.h"
+#include "abi/arith.h"
+#include "base/isa.h"
 #include "sampler_loops.h"
 
 #define SAMPLER_LOOPS sampler_loops_plain

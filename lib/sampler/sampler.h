@@ -3,8 +3,8 @@
  * min_p, temperature; then Gumbel-max with noise from (seed, position, token), or the largest logit (ties:
  * the smaller id) at temperature 0. Every filter works on the softmax at temperature 1 of what the filters
  * before it left; at least one token always stays. No mutable state: the same inputs give the same token, on
- * every backend (kernels/arith.h). Thread: pure; the scratch belongs to one caller at a time. Cost: one pass
- * over the vocabulary when top_k > 0, no sort of it.
+ * every backend (kernels/abi/arith.h). Thread: pure; the scratch belongs to one caller at a time. Cost: one
+ * pass over the vocabulary when top_k > 0, no sort of it.
  *
  * THE FORMULAS, which every implementation follows to the bit. Sums of probabilities are sums of integers, so
  * they may be taken in any order. f32 throughout, every operation rounded once.
@@ -29,7 +29,7 @@
  *   choice    with m = max x of what is left: the largest (x[i] - m) / temperature +
  *             arith_gumbel(seed, position, i), ties by the smaller id. */
 #pragma once
-#include "step.h"
+#include "abi/step.h"
 
 #include <stdbool.h>
 #include <stddef.h>

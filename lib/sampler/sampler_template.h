@@ -1,6 +1,6 @@
 /* sampler_template.h - source of the loops in sampler_loops.h. Included once per instruction set, with
  * SAMPLER_LOOPS the table's name and SAMPLER_ISA the set's; the compiler's vectoriser does the rest. */
-#include "arith.h"
+#include "abi/arith.h"
 #include "sampler_loops.h"
 
 static void loop_weights(const float *restrict x, uint32_t n, float max, float *restrict w)

@@ -1,4 +1,4 @@
-#include "draft.h"
+#include "draft_policy.h"
 
 #include <stddef.h>
 

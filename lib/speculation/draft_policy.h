@@ -1,15 +1,15 @@
-/* draft.h - how many drafted tokens are worth a row each.
+/* draft_policy.h - how many drafted tokens are worth a row each.
  *
  * A drafted token is one more row of a step. If it is what the model would have said, the step gives one
  * token more; if not, the row was for nothing. Two things decide, and both are measured all the time. The
- * odds: how often the token that an index (lookup.h) expects is the one that comes, by the length of the
+ * odds: how often the token that an index (ngram_index.h) expects is the one that comes, by the length of the
  * common past. Every token of a text tells it, drafted or not, so it costs nothing to know that drafts would
  * pay again. The costs: what a step takes by its rows, without drafts and with some. A figure is believed for
  * a while only; then the step in question is tried again, one row at first, then three, seven ... The plan is
  * the number of drafted rows at which the expected tokens per millisecond are the most. Pure but for the
  * structs it is given. Thread: the engine's. */
 #pragma once
-#include "step.h"
+#include "abi/step.h"
 
 #include <stdbool.h>
 #include <stdint.h>

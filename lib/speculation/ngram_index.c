@@ -1,4 +1,4 @@
-#include "lookup.h"
+#include "ngram_index.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* lookup.h - what came next the last time: an index over one sequence's own tokens, from which drafts are
- * copied.
+/* ngram_index.h - what came next the last time: an index over one sequence's own tokens, from which drafts
+ * are copied.
  *
  * It keeps a source: the place whose token is expected next. As long as that is what comes the source moves
  * on; when it is not, the last three tokens (else the last two) are looked up, and of the latest places that
@@ -9,7 +9,7 @@
  * Cost: O(1) per token, a few dozen reads at most. Memory: 24 bytes per token of capacity at most, taken in
  * open, touched as far as sequences reach. Thread: one. */
 #pragma once
-#include "error.h"
+#include "base/error.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 #include "pretokenizer.h"
 
-#include "utf8.h"
+#include "base/utf8.h"
 
 #include <assert.h>
 #include <errno.h>

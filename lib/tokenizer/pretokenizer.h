@@ -4,7 +4,7 @@
  * Look-around never sees beyond its part. White space in the patterns means Unicode's White_Space, letters
  * and numbers the general categories. Thread: immutable after open; a splitter belongs to one thread. */
 #pragma once
-#include "error.h"
+#include "base/error.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 #include "tokenizer.h"
 
 #include "tokenizer_private.h"
-#include "utf8.h"
+#include "base/utf8.h"
 
 #include <errno.h>
 #include <stdlib.h>

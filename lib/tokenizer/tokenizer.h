@@ -5,7 +5,7 @@
  * Thread: immutable after open; any number of threads may encode and decode at once. Memory: copies what it
  * needs, so the GGUF may be closed afterwards. */
 #pragma once
-#include "error.h"
+#include "base/error.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,8 +1,8 @@
 /* Reading a vocabulary from GGUF metadata. Allocations are few and large: a vocabulary of 150,000 tokens is
  * there in well under a tenth of a second. */
-#include "gguf.h"
+#include "gguf/gguf.h"
 #include "tokenizer_private.h"
-#include "utf8.h"
+#include "base/utf8.h"
 
 #include <errno.h>
 #include <math.h>

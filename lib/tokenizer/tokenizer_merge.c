@@ -3,7 +3,7 @@
  * places per rank, and a heap of the ranks that have any: every merge moves at most three places, so n bytes
  * take O(n log ranks), mostly by walking memory forward. */
 #include "tokenizer_private.h"
-#include "utf8.h"
+#include "base/utf8.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -5,7 +5,7 @@
 #pragma once
 #include "pretokenizer.h"
 #include "tokenizer.h"
-#include "utf8.h"
+#include "base/utf8.h"
 
 #define NO_SYMBOL UINT32_MAX
 
@@ -81,7 +81,7 @@ struct tokenizer {
 
 #define PAIR_BITS 21 /* the filter: 256 KiB, a few percent full with 256,000 tokens */
 
-/* tokenizer_text.c */
+/* text_map.c */
 int text_pool_reserve(struct text_pool *p, size_t n_texts, size_t n_bytes); /* -ENOMEM, -E2BIG over 4 GiB */
 int text_pool_add(struct text_pool *p, const char *s, size_t len);
 void text_pool_close(struct text_pool *p);

@@ -1,7 +1,7 @@
 /* The prefix cache on disk with the real daemon: a long prompt costs nothing after a restart, its text is the
  * same, and what is broken, foreign or another's is not used. */
 #include "harness.h"
-#include "../unit/temporary_dir.h"
+#include "support/temporary_dir.h"
 
 #include <stdalign.h>
 #include <sys/inotify.h>

@@ -1,8 +1,8 @@
 /* decoder_run.h - drives an executor in tests, on the cpu unless told otherwise: opens a model, feeds tokens
  * of sequences in chunks, keeps the logits of every row. Page `index` of a slot is pages[slot][index]. */
 #pragma once
-#include "executor.h"
-#include "model.h"
+#include "backend/executor.h"
+#include "model/model.h"
 
 #include <criterion/criterion.h>
 #include <stdbool.h>

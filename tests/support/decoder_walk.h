@@ -1,6 +1,7 @@
-/* decoder_walk.h - the persistent decoder's own walk (kernels/resident.h, walk.h, flow.h, ring.h, gate.h, and
- * of product.h what cuts the work into stages) on the host, with no byte of a weight and no arithmetic: who
- * fetches what, who takes it, who waits for whom, for a plan of any model on any number of blocks.
+/* decoder_walk.h - the persistent decoder's own walk (kernels/persistent/persistent_loop.h, interpreter.h,
+ * dependency.h, weight_ring.h, step_gate.h, and of product.h what cuts the work into stages) on the host,
+ * with no byte of a weight and no arithmetic: who fetches what, who takes it, who waits for whom, for a plan
+ * of any model on any number of blocks.
  *
  * A block is two fibers, thread 0 of its crew and lane 0 of its producer warp; what others of these do is the
  * same. A fiber runs until it has to wait, then the next does. The words of simt.h are answered in
@@ -14,9 +15,9 @@
 #pragma once
 #include "decoder_walk_words.h"
 #include "cuda/plan.h"
-#include "arith.h"
-#include "product.h"
-#include "resident.h"
+#include "abi/arith.h"
+#include "matmul/product.h"
+#include "persistent/persistent_loop.h"
 
 /* A step, as far as the walk depends on it. */
 struct walk_step {

@@ -1,12 +1,12 @@
-/* decoder_walk_words.h - the words of kernels/simt.h for decoder_walk.h: threads that stand for their whole
- * warp or crew, each a fiber. Words between lanes of a warp, or threads of a crew, are this thread's alone;
- * words between fibers are real, and one that would wait lets the others go on. A copy is told of, and
+/* decoder_walk_words.h - the words of kernels/device/simt.h for decoder_walk.h: threads that stand for their
+ * whole warp or crew, each a fiber. Words between lanes of a warp, or threads of a crew, are this thread's
+ * alone; words between fibers are real, and one that would wait lets the others go on. A copy is told of, and
  * nothing is copied. */
 #pragma once
 #define SIMT_SM 90
 #include "simt/fiber.h"
 
-#include "simt.h"
+#include "device/simt.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* engine_driver.h - what the tests of the engine share: an engine on the fake decoder, requests with their
  * rooms, and what such a request must give. */
 #pragma once
-#include "clock.h"
-#include "engine.h"
+#include "base/clock.h"
+#include "engine/engine.h"
 #include "fake_backend.h"
 
 #include <criterion/criterion.h>

@@ -5,8 +5,8 @@
  * while fake.held until fake.allowed of them. A prompt that holds FAKE_POISON has logits that are not finite.
  */
 #pragma once
-#include "backend.h"
-#include "executor.h"
+#include "backend/backend.h"
+#include "backend/executor.h"
 
 #include <errno.h>
 #include <stdatomic.h>

@@ -2,8 +2,8 @@
  * per millisecond, on the loop's thread; a deadline ends a request no earlier than its script. It defines the
  * functions the HTTP side calls, so the real one is not linked. */
 #pragma once
-#include "engine.h"
-#include "server.h"
+#include "engine/engine.h"
+#include "service/server.h"
 
 #include <string.h>
 #include <time.h>

@@ -1,7 +1,7 @@
 /* gguf_write.h - builds GGUF files in memory, for tests and tools. What is written is not checked: a test
  * wants broken files too. Out of memory aborts. Thread: a struct gguf_write belongs to its caller. */
 #pragma once
-#include "gguf.h"
+#include "gguf/gguf.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* identity.h - one request in given circumstances, through a whole engine: what its tokens and
  * log-probabilities are, and that two answers are the same bits. */
 #pragma once
-#include "engine.h"
-#include "model.h"
+#include "engine/engine.h"
+#include "model/model.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

@@ -2,7 +2,7 @@
  * user's (plain), except roles and tokens. What is returned lies in `rendered`, which the next call reuses.
  */
 #pragma once
-#include "jinja.h"
+#include "jinja/jinja.h"
 
 #include <criterion/criterion.h>
 #include <jansson.h>

@@ -1,7 +1,7 @@
 /* made_vocab.h - the tokenizer.* keys of a made-up model: a byte-level BPE vocabulary of any size, or a real
  * one copied from another GGUF file and padded. */
 #pragma once
-#include "../gguf_write.h"
+#include "gguf_write.h"
 
 #include <stdio.h>
 

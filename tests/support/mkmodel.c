@@ -2,7 +2,7 @@
  * Hyper-parameters, tensor names and the mix of weight types are those of the real files. The same arguments
  * give the same bytes. */
 #include "made_vocab.h"
-#include "../random_blocks.h"
+#include "random_blocks.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -2,8 +2,8 @@
  * Bits are random, scales are chosen: values have mean 0 and a given root mean square, so activations stay
  * finite and logits vary. The same seed gives the same bytes. Thread: a struct belongs to its caller. */
 #pragma once
-#include "half.h"
-#include "quant.h"
+#include "base/half.h"
+#include "gguf/quant.h"
 
 #include <assert.h>
 #include <stdbool.h>

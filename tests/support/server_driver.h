@@ -3,12 +3,12 @@
 #pragma once
 #include "fake_engine.h"
 
-#include "chat_template.h"
-#include "config.h"
-#include "gguf.h"
+#include "generation/chat_template.h"
+#include "config/config.h"
+#include "gguf/gguf.h"
 #include "http_client.h"
-#include "model.h"
-#include "tokenizer.h"
+#include "model/model.h"
+#include "tokenizer/tokenizer.h"
 
 #include <pthread.h>
 #include <semaphore.h>

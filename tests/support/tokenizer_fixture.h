@@ -1,8 +1,8 @@
 /* tokenizer_fixture.h - opening vocabularies and reading test vectors. */
 #pragma once
 
-#include "gguf.h"
-#include "tokenizer.h"
+#include "gguf/gguf.h"
+#include "tokenizer/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* variant.h - a model file of tests/data with some things changed: for tests of what a model refuses. */
 #pragma once
-#include "../gguf_write.h"
-#include "quant.h"
+#include "gguf_write.h"
+#include "gguf/quant.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>

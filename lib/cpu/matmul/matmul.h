@@ -1,10 +1,10 @@
 /* matmul.h - the cpu's integer matrix product: packed weights, quantised activations, one kernel table per
- * instruction set. All tables give the same bits (kernels/arith.h). A weight matrix [n, k] is packed once, at
- * load, in groups of 16 rows (interleaved, 64-byte aligned, no larger than in the file but for padding to
- * whole groups and cache lines); decode and prefill read the same bytes. Thread: pack and run are pure; a
- * matrix is immutable once packed, so any number of threads may run disjoint groups. */
+ * instruction set. All tables give the same bits (kernels/abi/arith.h). A weight matrix [n, k] is packed
+ * once, at load, in groups of 16 rows (interleaved, 64-byte aligned, no larger than in the file but for
+ * padding to whole groups and cache lines); decode and prefill read the same bytes. Thread: pack and run are
+ * pure; a matrix is immutable once packed, so any number of threads may run disjoint groups. */
 #pragma once
-#include "error.h"
+#include "base/error.h"
 
 #include <stdbool.h>
 #include <stddef.h>

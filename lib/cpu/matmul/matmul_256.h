@@ -1,5 +1,5 @@
 /* matmul_256.h - what matmul_template.h wants of 256-bit vectors; dot() comes from the including file. */
-#include "arith.h"
+#include "abi/arith.h"
 
 #include <immintrin.h>
 #include <stdbool.h>

@@ -1,5 +1,5 @@
 /* matmul_avx2.c - the matrix product on 256-bit vectors: 8 rows per vector. */
-#include "isa.h"
+#include "base/isa.h"
 #include "matmul.h"
 
 #if defined(__x86_64__)

@@ -1,6 +1,6 @@
 /* matmul_avx512.c - the matrix product on 512-bit vectors with VNNI: 16 rows per vector. */
-#include "arith.h"
-#include "isa.h"
+#include "abi/arith.h"
+#include "base/isa.h"
 #include "matmul.h"
 
 #if defined(__x86_64__)

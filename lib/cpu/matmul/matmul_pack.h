@@ -16,10 +16,10 @@
  * all columns walks one stream of addresses. Unquantised values, when kept, follow behind, panel after panel.
  */
 #pragma once
-#include "arith.h"
-#include "half.h"
+#include "abi/arith.h"
+#include "base/half.h"
 #include "matmul.h"
-#include "quant.h"
+#include "gguf/quant.h"
 
 #include <assert.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* matmul_scalar.c - the matrix product in plain C, written down from kernels/arith.h: the reference of the
- * vector kernels, and the kernel of CPUs that have none of their own. */
+/* matmul_scalar.c - the matrix product in plain C, written down from kernels/abi/arith.h: the reference of
+ * the vector kernels, and the kernel of CPUs that have none of their own. */
 #include "matmul_pack.h"
 
 static bool supported(void)

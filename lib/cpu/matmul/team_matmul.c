@@ -1,6 +1,6 @@
-#include "product.h"
-#include "step.h"
-#include "team.h"
+#include "team_matmul.h"
+#include "abi/step.h"
+#include "base/team.h"
 
 #include <assert.h>
 #include <stdbool.h>

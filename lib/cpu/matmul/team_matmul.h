@@ -1,12 +1,12 @@
-/* product.h - a matrix op of a step, done by the whole team: rows are quantised, multiplied with up to three
- * matrices that share them, and finished (norm factor, bias, then stored, added or gated).
- * Thread: every member calls product_run() with the same product. */
+/* team_matmul.h - a matrix op of a step, done by the whole team: rows are quantised, multiplied with up to
+ * three matrices that share them, and finished (norm factor, bias, then stored, added or gated). Thread:
+ * every member calls product_run() with the same product. */
 #pragma once
-#include "error.h"
+#include "base/error.h"
 #include "matmul.h"
-#include "ops.h"
-#include "program.h"
-#include "rows.h"
+#include "cpu/ops/ops.h"
+#include "model/program.h"
+#include "cpu/rows.h"
 
 struct team;
 

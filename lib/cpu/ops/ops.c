@@ -1,5 +1,5 @@
 #include "ops.h"
-#include "isa.h"
+#include "base/isa.h"
 
 #include <string.h>
 

@@ -1,9 +1,9 @@
 /* clang-format off */
 /* ops.h - everything a step computes besides matrix products, one table per instruction set.
- * All tables give the same bits (kernels/arith.h): ops_template.h is compiled once per instruction set over a
+ * All tables give the same bits (kernels/abi/arith.h): ops_template.h is compiled once per instruction set over a
  * vector of 1, 8 or 16 floats. Thread: all functions are pure.
  *
- * Order inside a KV tile on the cpu (kernels/kv_layout.h leaves it to us), T = 16 tokens:
+ * Order inside a KV tile on the cpu (kernels/abi/kv_layout.h leaves it to us), T = 16 tokens:
  *
  *   f16   keys    [64/T][head_dim][T]         a vector of tokens is multiplied by one element of q; the dimensions
  *                                             stand in the order in which the tree over lanes adds them (struct
@@ -19,7 +19,7 @@
  * rounded to f16. */
 /* clang-format on */
 #pragma once
-#include "kv_layout.h"
+#include "abi/kv_layout.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* The operations of ops.h on vectors of 8 floats. */
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-#include "arith.h"
-#include "half.h"
+#include "abi/arith.h"
+#include "base/half.h"
 
 #include <stdbool.h>
 #include <string.h>
@@ -167,7 +167,7 @@ static inline struct vec vec_dot2(struct vec sum, struct pairs a, struct pairs b
     return (struct vec){_mm256_fmadd_ps(a0, b0, _mm256_fmadd_ps(a1, b1, sum.f))};
 }
 
-#include "flush_mode.h"
+#include "cpu/flush_mode.h"
 
 /* Lanes of 32 bits, or of four bytes (ops_q8.h). */
 struct ints {

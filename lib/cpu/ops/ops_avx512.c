@@ -1,7 +1,7 @@
 /* The operations of ops.h on vectors of 16 floats; ops_bf16_avx512.c has them with instructions for bf16. */
 #if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__) && defined(__AVX512VNNI__)
-#include "arith.h"
-#include "half.h"
+#include "abi/arith.h"
+#include "base/half.h"
 
 #include <stdbool.h>
 #include <string.h>
@@ -193,7 +193,7 @@ static inline struct vec vec_dot2(struct vec sum, struct pairs a, struct pairs b
     return (struct vec){_mm512_fmadd_ps(a0, b0, _mm512_fmadd_ps(a1, b1, sum.f))};
 }
 
-#include "flush_mode.h"
+#include "cpu/flush_mode.h"
 #endif
 
 /* Lanes of 32 bits, or of four bytes (ops_q8.h). */

@@ -1,6 +1,6 @@
 /* The operations of ops.h in plain C: a vector is one float. */
-#include "arith.h"
-#include "half.h"
+#include "abi/arith.h"
+#include "base/half.h"
 
 #include <stdbool.h>
 

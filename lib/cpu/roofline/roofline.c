@@ -1,5 +1,5 @@
 #include "roofline.h"
-#include "matmul.h"
+#include "cpu/matmul/matmul.h"
 #include "roofline_loops.h"
 
 #include <assert.h>

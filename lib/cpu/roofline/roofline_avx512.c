@@ -19,7 +19,7 @@ static uint64_t read(const void *p, size_t size)
 
 /* 16 accumulators: more than latency (5) times two per cycle. Every loop over them is unrolled, or gcc keeps
  * the array in memory too, with stores in every round; and none is known to begin like the others, or all
- * would be one. tests/roofline.sh looks at what came of it. */
+ * would be one. tests/checks/roofline.sh looks at what came of it. */
 static double int8(uint64_t n)
 {
     __m512i sum[16], w = _mm512_set1_epi8(3), x = _mm512_set1_epi8(-2);

@@ -3,7 +3,7 @@
  * (tensor "<prefix>.<box>.weight", its bias) is looked up and checked. The first failure is kept in the
  * builder, the calls after it add nothing useful, and arch_end() returns it. */
 #pragma once
-#include "graph.h"
+#include "model/graph.h"
 
 struct arch_builder {
     const struct model *m;

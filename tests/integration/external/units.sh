@@ -21,7 +21,7 @@ cp -n "$service" "$socket" "$root/lib/systemd/system/"
 cp "${service%.service}@.service" "$root/lib/systemd/system/hearthd@0.service"
 cp "${socket%.socket}@.socket" "$root/lib/systemd/system/hearthd@0.socket"
 # With the addition for several instances that OPERATIONS.md gives.
-addition=$(sed -n '/^    \[Service\]$/,/^$/s/^    //p' "$(dirname "$0")/../../config/OPERATIONS.md")
+addition=$(sed -n '/^    \[Service\]$/,/^$/s/^    //p' "$(dirname "$0")/../../../config/OPERATIONS.md")
 case $addition in
 *HEARTH_TLS_PORT=*HEARTH_PORT=*HEARTH_UNIX_SOCKET=*) ;;
 *)

@@ -1,6 +1,6 @@
 /* calls.c - every function that lib/cuda looks up, doing nothing; calls_that_answer.c takes the place of
  * some. */
-#include "driver.h"
+#include "cuda/driver.h"
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #pragma GCC visibility push(default)

@@ -2,7 +2,7 @@
  * so that each way of failing can be tested: FAKE_CUDA_INIT, _VERSION, _COUNT, _SM (of device 1),
  * _MODE (of device 1), _COOPERATIVE, _RETAIN, _BUSY (how many of the devices are, the last first), _JIT,
  * _QUERY, _MANAGED (what pinned memory is), _POINTER (the question for that). It runs nothing. */
-#include "driver.h"
+#include "cuda/driver.h"
 
 #include <stdint.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
-#include "cpu/exact.h"
-#include "executor.h"
-#include "program.h"
-#include "variant.h"
+#include "cpu/reference.h"
+#include "backend/executor.h"
+#include "model/program.h"
+#include "support/variant.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

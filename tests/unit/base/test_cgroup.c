@@ -1,5 +1,5 @@
-#include "cpu/cgroup.h"
-#include "cpu/team.h"
+#include "base/cgroup.h"
+#include "base/team.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

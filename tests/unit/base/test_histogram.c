@@ -1,5 +1,5 @@
 /* Latency histograms: percentiles within a bucket of the truth. */
-#include "stats.h"
+#include "base/histogram.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 /* Log lines: one per event, whatever bytes came in. */
-#include "log.h"
+#include "base/log.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>

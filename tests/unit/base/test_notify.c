@@ -1,5 +1,5 @@
 /* The service manager's protocol: messages sent, sockets and the watchdog taken over. */
-#include "notify.h"
+#include "base/notify.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

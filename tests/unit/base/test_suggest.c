@@ -1,4 +1,4 @@
-#include "nearest.h"
+#include "base/suggest.h"
 
 #include <criterion/criterion.h>
 #include <string.h>

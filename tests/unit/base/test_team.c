@@ -1,4 +1,4 @@
-#include "cpu/team.h"
+#include "base/team.h"
 
 #include <criterion/criterion.h>
 #include <sched.h>

@@ -1,5 +1,5 @@
 /* Who is called stalled, and who is not. Time is an argument. */
-#include "watchdog.h"
+#include "base/watchdog.h"
 
 #include <criterion/criterion.h>
 

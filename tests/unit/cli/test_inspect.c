@@ -1,5 +1,5 @@
-#include "commands.h"
-#include "variant.h"
+#include "cli/commands.h"
+#include "support/variant.h"
 
 #include <criterion/criterion.h>
 #include <jansson.h>

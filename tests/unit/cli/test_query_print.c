@@ -1,5 +1,5 @@
 /* The tables of hearthd stats and hearthd ps. */
-#include "ask_print.h"
+#include "cli/query_print.h"
 
 #include <criterion/criterion.h>
 #include <jansson.h>

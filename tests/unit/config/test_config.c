@@ -1,8 +1,8 @@
 /* Keys from file, environment and flags: what wins, and what an error says. */
-#include "config.h"
-#include "config_keys.h"
-#include "cpu/team.h"
-#include "runtime.h"
+#include "config/config.h"
+#include "config/config_keys.h"
+#include "base/team.h"
+#include "service/runtime.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

@@ -1,9 +1,10 @@
-/* Attention over the paged cache against kernels/arith.h taken literally (every bit), and against double. */
-#include "arith.h"
-#include "half.h"
-#include "isa.h"
-#include "cpu/attend.h"
-#include "cpu/matmul.h"
+/* Attention over the paged cache against kernels/abi/arith.h taken literally (every bit), and against double.
+ */
+#include "abi/arith.h"
+#include "base/half.h"
+#include "base/isa.h"
+#include "cpu/attention.h"
+#include "cpu/matmul/matmul.h"
 
 #include <criterion/criterion.h>
 #if defined(__x86_64__)

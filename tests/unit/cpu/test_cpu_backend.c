@@ -1,7 +1,7 @@
 /* The cpu backend's promise: the same bits however the work is cut, and nothing done on a bad index. */
-#include "decoder_run.h"
-#include "cpu/decoder.h"
-#include "sampler.h"
+#include "support/decoder_run.h"
+#include "cpu/cpu_decoder.h"
+#include "sampler/sampler.h"
 
 #include <errno.h>
 #include <math.h>
@@ -599,8 +599,8 @@ Test(cpu_backend, garbage_behind_a_row_in_its_page_is_not_read)
     }
 }
 
-/* What the backend samples is what lib/sampler.c makes of the exported logits and the history that came by
- * slot settings and by rows. */
+/* What the backend samples is what lib/sampler/sampler.c makes of the exported logits and the history that
+ * came by slot settings and by rows. */
 Test(cpu_backend, sampling_follows_the_slots_settings_and_history)
 {
     make_tokens();

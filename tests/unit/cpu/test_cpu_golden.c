@@ -1,6 +1,6 @@
 /* The int8 decoder against the recorded float64 references. */
-#include "decoder_run.h"
-#include "golden.h"
+#include "support/decoder_run.h"
+#include "support/golden.h"
 
 /* Bounds: the measured error of 8-bit activations is 0.018 on average over these files, and a cache of q8_0
  * adds up to 0.017 at the worst position (0.0496), one of bf16 0.003 (0.0399). */

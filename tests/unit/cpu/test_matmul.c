@@ -1,6 +1,6 @@
-#include "arith.h"
-#include "cpu/matmul.h"
-#include "quant.h"
+#include "abi/arith.h"
+#include "cpu/matmul/matmul.h"
+#include "gguf/quant.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 /* Memory that is taken before it is used: how far, and that what it holds stays. */
-#include "cpu/ahead.h"
+#include "cpu/prefault.h"
 
 #include <criterion/criterion.h>
 #include <string.h>

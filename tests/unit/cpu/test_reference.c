@@ -1,8 +1,8 @@
-#include "cpu/exact.h"
-#include "executor.h"
-#include "failing_alloc.h"
-#include "golden.h"
-#include "variant.h"
+#include "cpu/reference.h"
+#include "backend/executor.h"
+#include "support/failing_alloc.h"
+#include "support/golden.h"
+#include "support/variant.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -87,7 +87,7 @@ Test(exact, agrees_with_all_recorded_logits_beside_the_checkout)
 {
     const char *dir = golden_shared();
     if (!dir) {
-        printf("SKIP test_exact shared-golden: ../shared/golden is not here\n");
+        printf("SKIP test_reference shared-golden: ../shared/golden is not here\n");
         fflush(stdout);
         cr_skip_test("../shared/golden is not here");
     }

@@ -1,9 +1,9 @@
 /* The CUDA driver layer against a library that fails in chosen ways (fake_libcuda): what is opened, what is
  * refused, and with which words. */
-#include "cuda_kernels.h"
-#include "cuda_memory.h"
-#include "driver.h"
-#include "ptx_image.h"
+#include "cuda/cuda_kernels.h"
+#include "cuda/cuda_memory.h"
+#include "cuda/driver.h"
+#include "cuda/ptx_image.h"
 
 #include <criterion/criterion.h>
 #include <dlfcn.h>

@@ -1,13 +1,13 @@
 #include "cuda/pack.h"
-#include "half.h"
-#include "quant.h"
+#include "base/half.h"
+#include "gguf/quant.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "decoder.h"
+#include "abi/device_abi.h"
 
 static const uint32_t types[] = {QUANT_Q4_K, QUANT_Q5_K, QUANT_Q6_K, QUANT_Q3_K, QUANT_Q2_K,
                                  QUANT_Q8_0, QUANT_Q5_0, QUANT_Q4_0, QUANT_Q4_1, QUANT_Q5_1,

@@ -1,9 +1,9 @@
-/* The persistent decoder's plan (lib/cuda/plan.h, kernels/schedule.h): whatever the model and the device,
+/* The persistent decoder's plan (lib/cuda/plan.h, kernels/abi/schedule.h): whatever the model and the device,
  * every byte of a weight is fetched once a step, every output is computed once, each wait is for the arrivals
  * before it, and nobody waits for ever. The decoder's own code walks the plans (decoder_walk.h). */
-#include "decoder_walk.h"
+#include "support/decoder_walk.h"
 #include "cuda/plan.h"
-#include "tile.h"
+#include "abi/tile.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
-#include "engine_driver.h"
-#include "engine_queue.h"
+#include "support/engine_driver.h"
+#include "engine/engine_queue.h"
 
 /* ---- one request ---- */
 

@@ -1,6 +1,6 @@
 /* Several choices of one prompt: the prompt is computed once, each choice's tokens are those it would have
  * alone, and each ends by itself. */
-#include "engine_driver.h"
+#include "support/engine_driver.h"
 
 #define MAX ENGINE_MAX_CHOICES
 

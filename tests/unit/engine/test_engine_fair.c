@@ -1,6 +1,6 @@
 /* Who runs when: of more sequences than logit rows each has its turn, of several prompts each gets on, and
  * neither texts nor prompts wait for the others to end. */
-#include "engine_driver.h"
+#include "support/engine_driver.h"
 
 /* The step in which the slot's row at position `pos` is. */
 static uint32_t step_of(const struct rig *rig, uint32_t slot, uint32_t pos)

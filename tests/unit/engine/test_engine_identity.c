@@ -2,8 +2,8 @@
  * it, however its prompt is cut, after a prefix hit, with one or two steps in flight, by any executor, thread
  * count and instruction set. Each KV type and each model has a reference of its own: the request alone, the
  * slow way. */
-#include "identity.h"
-#include "tokenizer.h"
+#include "support/identity.h"
+#include "tokenizer/tokenizer.h"
 
 static const char *const models[] = {
     HEARTH_TEST_DATA "/tiny-qwen3-s11-q4_k_m.gguf", HEARTH_TEST_DATA "/tiny-qwen3-s11-q8_0.gguf",

@@ -1,7 +1,7 @@
-#include "engine.h"
-#include "failing_alloc.h"
-#include "fake_backend.h"
-#include "kv_cache.h"
+#include "engine/engine.h"
+#include "support/failing_alloc.h"
+#include "support/fake_backend.h"
+#include "kv/kv_cache.h"
 
 #include <criterion/criterion.h>
 

@@ -1,9 +1,9 @@
 /* Random requests in random circumstances. Whatever runs beside them, however their prompts are cut, whatever
  * is cancelled, shared or evicted: tokens are those of the sequence, every request ends once, no page stays.
  */
-#include "engine_driver.h"
-#include "prefix_disk.h"
-#include "temporary_dir.h"
+#include "support/engine_driver.h"
+#include "kv/prefix_disk.h"
+#include "support/temporary_dir.h"
 
 static uint64_t random_state;
 

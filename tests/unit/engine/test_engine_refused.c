@@ -1,5 +1,5 @@
 /* Drafts that were refused: their rows are computed again, and nothing of them is left behind. */
-#include "engine_driver.h"
+#include "support/engine_driver.h"
 
 enum { N_TEXTS = 3, N_PROMPT = 100, N_TOKENS = 400, N_TURN = N_PROMPT + N_TOKENS + 20 };
 

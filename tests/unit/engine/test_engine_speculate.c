@@ -1,7 +1,7 @@
 /* Speculation on real models: whatever is drafted and whatever becomes of it, tokens, log-probabilities and
  * ends are the bits that come without. What is drafted is the answer itself, known from a first run, with
  * some of its tokens exchanged: so drafts are right, wrong at once, and wrong after a while. */
-#include "draft_identity.h"
+#include "support/draft_identity.h"
 
 static const char *const models[] = {
     HEARTH_TEST_DATA "/tiny-qwen3-s11-q4_k_m.gguf", HEARTH_TEST_DATA "/tiny-qwen3-s11-q8_0.gguf",

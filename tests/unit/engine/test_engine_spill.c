@@ -1,8 +1,8 @@
 /* The engine with a prefix cache on disk: what one engine left there, the next one begins with, and its
  * tokens are those of the sequence; what cannot be had is computed. */
-#include "engine_driver.h"
-#include "prefix_disk.h"
-#include "temporary_dir.h"
+#include "support/engine_driver.h"
+#include "kv/prefix_disk.h"
+#include "support/temporary_dir.h"
 
 static char words[8][400];
 static atomic_uint n_words;

@@ -1,6 +1,6 @@
 /* What speculation is worth, and whether it goes on: by what rows cost, on a decoder whose steps take the
  * time they are told; and where all drafts are sent that have room. */
-#include "engine_driver.h"
+#include "support/engine_driver.h"
 
 /* Of a text that says again what it said, in seven tokens of eight: drafts are right more often than not. */
 static struct engine_stats speculate(uint32_t step_us, uint32_t row_us)

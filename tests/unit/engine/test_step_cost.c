@@ -1,6 +1,6 @@
 /* What rows cost, learnt from steps: prompts whose every chunk is as long as the price says, and what it
  * took. */
-#include "row_price.h"
+#include "engine/step_cost.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>

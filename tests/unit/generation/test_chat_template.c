@@ -8,7 +8,7 @@
  * time. The others: functionary 3.1 joins texts with "|safe", whose escaping of the rest is left out here;
  * llama-cpp-deepseek-r1 writes a generator with tojson, which Jinja refuses and Hearth writes; DeepSeek V3.2
  * and V4 want a filter from_json that Jinja has not either, and are refused when they are opened. */
-#include "jinja_render.h"
+#include "support/jinja_render.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* Text out of tokens: stop strings over token borders, whole characters only. */
-#include "text.h"
+#include "generation/output_text.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>

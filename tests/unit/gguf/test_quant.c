@@ -1,6 +1,6 @@
-#include "gguf.h"
-#include "half.h"
-#include "quant.h"
+#include "gguf/gguf.h"
+#include "base/half.h"
+#include "gguf/quant.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

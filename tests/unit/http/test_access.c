@@ -1,5 +1,5 @@
 /* Key files: which lines are keys, and what is refused; and by what address a client is named. */
-#include "access.h"
+#include "http/access.h"
 
 #include <arpa/inet.h>
 #include <criterion/criterion.h>

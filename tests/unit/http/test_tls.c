@@ -1,6 +1,6 @@
 /* The certificate of HTTPS: which one a handshake is given, and for how long it lives. */
-#include "temporary_dir.h"
-#include "tls.h"
+#include "support/temporary_dir.h"
+#include "http/tls.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

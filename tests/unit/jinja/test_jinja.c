@@ -6,9 +6,9 @@
  * none came to its end); "x is none if y" is a condition. Refused here: int with a base, sort by several
  * attributes, count() and index() of lists, items of what is no dict before they are wanted. Taken here:
  * several tests in a row, unique of dicts, parts of what filters generate. */
-#include "jinja_render.h"
+#include "support/jinja_render.h"
 
-#include "failing_alloc.h"
+#include "support/failing_alloc.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* The body's scan and parse, the field tables, and JSON written by hand. */
-#include "buf.h"
-#include "fields.h"
-#include "json.h"
+#include "base/buf.h"
+#include "json/json_fields.h"
+#include "json/json.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

@@ -1,4 +1,4 @@
-#include "kv_cache.h"
+#include "kv/kv_cache.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

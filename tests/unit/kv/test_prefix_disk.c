@@ -1,10 +1,10 @@
 /* The directory of a prefix cache: what is found there after a restart, what goes when the budget is full,
  * and what is said of files that are broken or foreign. */
-#include "failing_alloc.h"
-#include "prefix_disk.h"
-#include "prefix_file.h"
-#include "prefix_index.h"
-#include "temporary_dir.h"
+#include "support/failing_alloc.h"
+#include "kv/prefix_disk.h"
+#include "kv/prefix_file.h"
+#include "kv/prefix_index.h"
+#include "support/temporary_dir.h"
 
 #include <errno.h>
 #include <sched.h>

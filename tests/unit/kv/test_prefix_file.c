@@ -1,6 +1,6 @@
 /* A page as a file: it comes back as it was, or is refused. */
-#include "prefix_file.h"
-#include "temporary_dir.h"
+#include "kv/prefix_file.h"
+#include "support/temporary_dir.h"
 
 #include <errno.h>
 #include <sys/stat.h>

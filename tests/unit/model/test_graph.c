@@ -1,7 +1,7 @@
-#include "executor.h"
-#include "failing_alloc.h"
-#include "graph.h"
-#include "quant.h"
+#include "backend/executor.h"
+#include "support/failing_alloc.h"
+#include "model/graph.h"
+#include "gguf/quant.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
-#include "failing_alloc.h"
-#include "graph.h"
-#include "model.h"
-#include "variant.h"
+#include "support/failing_alloc.h"
+#include "model/graph.h"
+#include "model/model.h"
+#include "support/variant.h"
 
 #include <errno.h>
 #include <math.h>

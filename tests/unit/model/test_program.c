@@ -1,7 +1,7 @@
-#include "failing_alloc.h"
-#include "graph.h"
-#include "program.h"
-#include "variant.h"
+#include "support/failing_alloc.h"
+#include "model/graph.h"
+#include "model/program.h"
+#include "support/variant.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
-#include "arith.h"
-#include "sampler.h"
-#include "sampler_loops.h"
+#include "abi/arith.h"
+#include "sampler/sampler.h"
+#include "sampler/sampler_loops.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

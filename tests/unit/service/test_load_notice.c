@@ -1,5 +1,5 @@
 /* When the service manager hears of a load. Time is an argument. */
-#include "load_notice.h"
+#include "service/load_notice.h"
 
 #include <criterion/criterion.h>
 

@@ -1,5 +1,5 @@
 /* Which file is meant, and what is said when it is not there. */
-#include "model_file.h"
+#include "service/model_file.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* What the daemon tells a person at start. */
-#include "serve_text.h"
+#include "service/serve_text.h"
 
 #include <criterion/criterion.h>
 

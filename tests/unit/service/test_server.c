@@ -1,6 +1,6 @@
 /* The HTTP side over an engine of the test's own: what a client gets for every way a generation can end, and
  * what no well-behaved client sends. */
-#include "server_driver.h"
+#include "support/server_driver.h"
 
 /* --- replies --- */
 

@@ -1,9 +1,9 @@
 /* A client that leaves, an id that is cancelled and a deadline that passes, over an engine of the test's own:
  * in every phase that is the HTTP side's, and what the engine is told in the others. Long work of that side
  * is the pool's, and holds up nobody. */
-#include "generate.h"
-#include "http.h"
-#include "server_driver.h"
+#include "generation/generation.h"
+#include "http/http.h"
+#include "support/server_driver.h"
 
 /* --- a client that leaves --- */
 

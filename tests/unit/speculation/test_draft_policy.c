@@ -1,5 +1,5 @@
 /* The rule by which drafts are worth their rows, with costs and odds given. */
-#include "draft.h"
+#include "speculation/draft_policy.h"
 
 #include <criterion/criterion.h>
 

@@ -1,5 +1,5 @@
 /* What an index expects next, against a search through all that came before. */
-#include "lookup.h"
+#include "speculation/ngram_index.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>

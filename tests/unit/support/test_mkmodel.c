@@ -1,5 +1,5 @@
-#include "../random_blocks.h"
-#include "gguf.h"
+#include "support/random_blocks.h"
+#include "gguf/gguf.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

@@ -1,4 +1,4 @@
-#include "pretokenizer.h"
+#include "tokenizer/pretokenizer.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>

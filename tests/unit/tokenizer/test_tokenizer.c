@@ -1,4 +1,4 @@
-#include "tokenizer_fixture.h"
+#include "support/tokenizer_fixture.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

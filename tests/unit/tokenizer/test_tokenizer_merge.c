@@ -1,8 +1,8 @@
 /* The merging of long words against the plainest way to do it: look for the best pair, again and again. The
  * vocabularies are random, so ranks do not rise from short texts to long ones as they do where merges were
  * learned. */
-#include "../gguf_write.h"
-#include "tokenizer_fixture.h"
+#include "support/gguf_write.h"
+#include "support/tokenizer_fixture.h"
 
 #include <criterion/criterion.h>
 #include <unistd.h>

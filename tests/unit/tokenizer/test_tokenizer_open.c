@@ -1,6 +1,6 @@
-#include "../gguf_write.h"
-#include "failing_alloc.h"
-#include "tokenizer_fixture.h"
+#include "support/gguf_write.h"
+#include "support/failing_alloc.h"
+#include "support/tokenizer_fixture.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
