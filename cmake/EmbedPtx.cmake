@@ -13,5 +13,5 @@ foreach(file ${files})
         "extern const char ${base}[];\n")
     string(APPEND rows "    {\"${name}\", ${sm}, ${base}, ${size}},\n")
 endforeach()
-file(WRITE ${OUT} "#include \"ptx_image.h\"\n\n${arrays}\nextern const struct ptx_image ${SYMBOL}[];\n"
+file(WRITE ${OUT} "#include \"cuda/ptx_image.h\"\n\n${arrays}\nextern const struct ptx_image ${SYMBOL}[];\n"
     "const struct ptx_image ${SYMBOL}[] = {\n${rows}    {0, 0, 0, 0},\n};\n")

@@ -1,4 +1,4 @@
-# Ptx.cmake - kernels/*.c to PTX, with the flags without which that goes wrong, and PTX into programs.
+# Ptx.cmake - every .c below kernels/ to PTX, with the flags without which that goes wrong, and PTX into programs.
 #
 # Wanted: clang >= 18 with the NVPTX target (Debian: clang-19). Without it everything else is built and the cuda
 # backend has no kernels. The traps, all of them met:
@@ -80,5 +80,5 @@ function(hearth_embed_ptx target symbol)
         VERBATIM)
     set_source_files_properties(${c} PROPERTIES OBJECT_DEPENDS "${ARGN}")
     target_sources(${target} PRIVATE ${c})
-    target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR}/lib/cuda)
+    target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR}/lib)
 endfunction()

@@ -1,8 +1,8 @@
 /* hearthd - the command line: which subcommand, --help, --version. */
-#include "commands.h"
-#include "config.h"
-#include "log.h"
-#include "nearest.h"
+#include "cli/commands.h"
+#include "config/config.h"
+#include "base/log.h"
+#include "base/suggest.h"
 
 #include <fcntl.h>
 #include <stdio.h>

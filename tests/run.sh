@@ -69,8 +69,8 @@ tsan_tests() {
 
 stage build configure_and_build release
 stage tests ctest --preset release $CTEST
-stage layers tests/layers.sh
-stage checklist tests/checklist.sh
+stage layers tests/checks/layers.sh
+stage checklist tests/checks/checklist.sh
 if [ "${1:-all}" = all ]; then
     stage build-asan configure_and_build asan
     stage asan asan_tests

@@ -1,6 +1,6 @@
-#include "clock.h"
-#include "decoder.h"
-#include "exact.h"
+#include "base/clock.h"
+#include "cpu_decoder.h"
+#include "reference.h"
 
 #include <assert.h>
 #include <errno.h>

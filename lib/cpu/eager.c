@@ -1,8 +1,8 @@
 /* The eager executor's side: one graph node at a time, each with buffers of its own, in the arithmetic that
  * the fused program has. A norm whose readers are all products yields x * gain, and its 1/rms stays beside it
- * for the product (kernels/arith.h); every other norm is applied at once. */
-#include "decoder.h"
-#include "graph_areas.h"
+ * for the product (kernels/abi/arith.h); every other norm is applied at once. */
+#include "cpu_decoder.h"
+#include "model/graph_buffers.h"
 
 #include <errno.h>
 #include <stdlib.h>

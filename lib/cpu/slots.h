@@ -2,8 +2,8 @@
  * sampling settings. Changed only by the steps that run, in their order. Indices were checked by
  * step_check(). Thread: member 0 between ops; the team reads. */
 #pragma once
-#include "error.h"
-#include "step.h"
+#include "base/error.h"
+#include "abi/step.h"
 
 #include <stddef.h>
 #include <stdint.h>

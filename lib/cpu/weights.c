@@ -1,9 +1,9 @@
 #include "weights.h"
-#include "graph.h"
-#include "model.h"
-#include "team.h"
-#include "weight_reader.h"
-#include "weight_use.h"
+#include "model/graph.h"
+#include "model/model.h"
+#include "base/team.h"
+#include "model/weight_reader.h"
+#include "model/weight_use.h"
 
 #include <errno.h>
 #include <stdatomic.h>

@@ -2,9 +2,9 @@
  * (a tied embedding once), gains and biases as floats. Thread: filled by the team in weights_open(),
  * immutable afterwards. */
 #pragma once
-#include "error.h"
-#include "matmul.h"
-#include "memory.h"
+#include "base/error.h"
+#include "cpu/matmul/matmul.h"
+#include "base/memory.h"
 
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-#include "clock.h"
+#include "base/clock.h"
 #include "cuda_decoder.h"
 #include "ptx_image.h"
 
@@ -10,7 +10,7 @@
 #include <sys/prctl.h>
 #include <time.h>
 
-/* Of the elements inside a tile (kernels/kv_tile.h): another order, another number. */
+/* Of the elements inside a tile (kernels/attention/kv_tile.h): another order, another number. */
 #define KV_ORDER "cuda 2"
 
 #define SPIN_NS  10000u      /* poll looks again and again for so long, */

@@ -9,16 +9,16 @@
  * kernel runs, no call of the driver may allocate or wait for the device. Thread: the engine's; the atomics
  * and the pinned words are what info() reads. */
 #pragma once
-#include "backend.h"
+#include "backend/backend.h"
 #include "cuda_kernels.h"
 #include "cuda_memory.h"
 #include "cuda_weights.h"
-#include "decoder.h"
+#include "abi/device_abi.h"
 #include "driver.h"
-#include "graph.h"
+#include "model/graph.h"
 #include "plan.h"
-#include "program.h"
-#include "step_check.h"
+#include "model/program.h"
+#include "backend/step_check.h"
 
 #include <stdatomic.h>
 

@@ -9,8 +9,8 @@ static const struct {
     const char *source, *entry; /* neighbours of one source are one module */
 } kernels[] = {
     [CUDA_DECODER] = {"persistent_decoder", "persistent_decoder"},
-    [CUDA_STEP_BEGIN] = {"step_border", "step_begin"},
-    [CUDA_STEP_END] = {"step_border", "step_end"},
+    [CUDA_STEP_BEGIN] = {"step_io", "step_begin"},
+    [CUDA_STEP_END] = {"step_io", "step_end"},
     [CUDA_EMBED] = {"embed", "embed"},
     [CUDA_RMS_NORM] = {"rms_norm", "rms_norm"},
     [CUDA_MUL_MAT] = {"mul_mat", "mul_mat"},

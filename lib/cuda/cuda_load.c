@@ -1,8 +1,8 @@
-#include "attend_layout.h"
+#include "abi/attend_layout.h"
 #include "cuda_decoder.h"
-#include "graph.h"
-#include "sample_layout.h"
-#include "tile.h"
+#include "model/graph.h"
+#include "abi/sample_layout.h"
+#include "abi/tile.h"
 
 #include <errno.h>
 #include <stdio.h>

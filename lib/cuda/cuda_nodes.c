@@ -2,18 +2,18 @@
  * the arithmetic that the fused program has. The kernels read the step, and with it their number of rows,
  * from device memory: so what is launched is the same in every step, and can be captured once and replayed as
  * one launch. */
-#include "clock.h"
+#include "base/clock.h"
 #include "cuda_decoder.h"
-#include "graph_areas.h"
-#include "nodes.h"
-#include "sample_layout.h"
-#include "schedule.h"
-#include "tile.h"
+#include "model/graph_buffers.h"
+#include "abi/node_args.h"
+#include "abi/sample_layout.h"
+#include "abi/schedule.h"
+#include "abi/tile.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
-#define BEGIN_THREADS  256 /* step_border.c */
+#define BEGIN_THREADS  256 /* step_io.c */
 #define END_THREADS    32
 #define BLOCKS_PER_SM  2
 #define ATTEND_WORK    40960u  /* shared memory of a block that attends, */

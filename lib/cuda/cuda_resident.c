@@ -1,6 +1,6 @@
 /* cuda_resident.c - the persistent decoder seen from the host: one launch that lives until it is told to
  * leave, has had nothing to do for long, or has used up its time. What it works on stays where it is. */
-#include "clock.h"
+#include "base/clock.h"
 #include "cuda_decoder.h"
 
 #include <errno.h>

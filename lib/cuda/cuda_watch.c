@@ -1,7 +1,7 @@
 /* cuda_watch.c - whether the device still lives. Three signs of trouble: the kernel's own word, an error that
  * the driver has kept (looked for now and then, a question costs microseconds), and a heartbeat that stands
  * still. */
-#include "clock.h"
+#include "base/clock.h"
 #include "cuda_decoder.h"
 
 #include <errno.h>

@@ -1,11 +1,11 @@
 #include "cuda_weights.h"
-#include "cpu/team.h"
-#include "graph.h"
+#include "base/team.h"
+#include "model/graph.h"
 #include "pack.h"
-#include "quant.h"
-#include "tile.h"
-#include "weight_reader.h"
-#include "weight_use.h"
+#include "gguf/quant.h"
+#include "abi/tile.h"
+#include "model/weight_reader.h"
+#include "model/weight_use.h"
 
 #include <errno.h>
 #include <stdatomic.h>

@@ -4,7 +4,7 @@
  * one. */
 #pragma once
 #include "cuda_memory.h"
-#include "decoder.h"
+#include "abi/device_abi.h"
 
 struct graph;
 

@@ -5,7 +5,7 @@
  * Thread: open before other threads start (it sets environment variables); then any thread that has made the
  * device's context current. */
 #pragma once
-#include "error.h"
+#include "base/error.h"
 
 #include <stddef.h>
 #include <stdint.h>

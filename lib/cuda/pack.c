@@ -1,8 +1,8 @@
-/* pack.c - see pack.h; the formats stand in kernels/tile.h. */
+/* pack.c - see pack.h; the formats stand in kernels/abi/tile.h. */
 #include "pack.h"
-#include "cpu/matmul_pack.h"
+#include "cpu/matmul/matmul_pack.h"
 
-#include "decoder.h"
+#include "abi/device_abi.h"
 
 #include <assert.h>
 #include <errno.h>

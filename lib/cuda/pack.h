@@ -1,9 +1,10 @@
-/* pack.h - weights from the blocks of a GGUF file into the tiles that the kernels multiply (kernels/tile.h).
- * Every quant type has a tile type that holds it without loss; Q3_K and Q4_1 become wider ones. The last rows
- * and columns are padded with zeros. Thread: all functions are pure; several threads may pack one matrix. */
+/* pack.h - weights from the blocks of a GGUF file into the tiles that the kernels multiply
+ * (kernels/abi/tile.h). Every quant type has a tile type that holds it without loss; Q3_K and Q4_1 become
+ * wider ones. The last rows and columns are padded with zeros. Thread: all functions are pure; several
+ * threads may pack one matrix. */
 #pragma once
-#include "error.h"
-#include "tile.h"
+#include "base/error.h"
+#include "abi/tile.h"
 
 #include <stddef.h>
 

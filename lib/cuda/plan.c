@@ -1,6 +1,6 @@
 #include "plan.h"
-#include "sample_layout.h"
-#include "tile.h"
+#include "abi/sample_layout.h"
+#include "abi/tile.h"
 
 #include <errno.h>
 #include <stdlib.h>

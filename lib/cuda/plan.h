@@ -1,10 +1,10 @@
 /* plan.h - the persistent decoder laid out on a device: which block streams and computes which part of every
- * product (kernels/schedule.h), where a block's shared memory goes, and the counters that order the ops. A
- * pure function of program, weights and device; the test of it is tests/unit/test_cuda_schedule.c. */
+ * product (kernels/abi/schedule.h), where a block's shared memory goes, and the counters that order the ops.
+ * A pure function of program, weights and device; the test of it is tests/unit/cuda/test_cuda_schedule.c. */
 #pragma once
-#include "decoder.h"
-#include "error.h"
-#include "schedule.h"
+#include "abi/device_abi.h"
+#include "base/error.h"
+#include "abi/schedule.h"
 
 struct plan_device {
     uint32_t n_blocks;     /* of the grid, all resident */

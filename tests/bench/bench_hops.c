@@ -7,7 +7,7 @@
  * one sleeps in epoll_wait(), reads the eventfd and sends BYTES over TCP on the loopback interface. A child
  * process reads them, sleeping in poll(). Prints "name value" lines, CPU time in microseconds per token:
  * ring_us of the first thread's write(), hops_us of the second thread, total_us of both. */
-#include "clock.h"
+#include "base/clock.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

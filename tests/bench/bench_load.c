@@ -10,7 +10,7 @@
  * Prints what came as one line "sent .. ok .. refused .. left .. deleted .. wrong ..", and after a wave how
  * long the refused waited as they see it, from their connecting on. Ends with 1 when a reply is wrong: not
  * whole, not a status of its kind, a refusal without Retry-After. Nothing here asserts a time. One thread. */
-#include "clock.h"
+#include "base/clock.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -3,9 +3,9 @@
  * best of the repeats, as the ceilings are (other work on the machine only ever slows down); the median
  * beside it; the time to quantise one column. bench_matmul [-t threads] [-r repeats] [-n rows] [-k values]
  * [-c columns] [-i isa] [TYPE...] */
-#include "cpu/matmul.h"
-#include "cpu/roofline.h"
-#include "quant.h"
+#include "cpu/matmul/matmul.h"
+#include "cpu/roofline/roofline.h"
+#include "gguf/quant.h"
 
 #include <pthread.h>
 #include <stdbool.h>

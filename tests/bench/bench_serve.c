@@ -20,7 +20,7 @@
  * Prints "name value" lines: medians over the waves and starts, percentiles over all that came. A token's
  * time is that of the recv() that brought its event. client_cpu is the part of one core that this program
  * took. One thread, which sleeps in poll(). */
-#include "clock.h"
+#include "base/clock.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -13,10 +13,10 @@
  * by the text's own. So any model will do, acceptance is that of the text, and both sides say the same.
  * Sampling is the daemon's default. Per round one run without and one with, in turns, each with an engine of
  * its own, so that costs are learnt anew every time. REQUESTS say the same text at once. Prints medians. */
-#include "clock.h"
-#include "engine.h"
-#include "model.h"
-#include "tokenizer.h"
+#include "base/clock.h"
+#include "engine/engine.h"
+#include "model/model.h"
+#include "tokenizer/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>

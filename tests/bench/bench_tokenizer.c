@@ -1,8 +1,8 @@
 /* bench_tokenizer VOCABULARY.gguf [TEXT] - how fast a vocabulary loads and encodes on one core.
  * Without a text file it writes itself 5 MB of English in which names, numbers and the order of sentences
  * vary, so that words repeat as they do in prose, not as they do in a loop. */
-#include "gguf.h"
-#include "tokenizer.h"
+#include "gguf/gguf.h"
+#include "tokenizer/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>

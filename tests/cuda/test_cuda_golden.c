@@ -1,8 +1,8 @@
 /* The cuda decoder, on the emulated driver, against the recorded float64 references and against the cpu's
  * bits. */
-#include "decoder_run.h"
-#include "golden.h"
-#include "made_model.h"
+#include "support/decoder_run.h"
+#include "support/golden.h"
+#include "support/made_model.h"
 
 /* Bounds: those of the int8 arithmetic on cpu (test_cpu_golden.c). */
 #define WORST 0.045
@@ -137,7 +137,8 @@ static void find_top(struct golden *g, uint32_t pos)
     }
 }
 
-/* As if recorded: what the exact arithmetic of the cpu makes of a model, which test_exact holds to 2e-3. */
+/* As if recorded: what the exact arithmetic of the cpu makes of a model, which test_reference holds to 2e-3.
+ */
 static void make_golden(struct golden *g, const char *quant)
 {
     char path[64];

@@ -3,7 +3,7 @@
  */
 #define IDENTITY_PROMPT 70
 #define IDENTITY_TOKENS 10
-#include "draft_identity.h"
+#include "support/draft_identity.h"
 
 static const struct {
     const char *what, *blocks, *sm;

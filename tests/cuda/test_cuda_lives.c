@@ -3,9 +3,9 @@
  * that come late, an engine that is closed in the middle, a device that dies. Every request that was let in
  * ends once, its tokens are those that the cpu gives it alone, no page stays. HEARTH_LIVES=n: so many lives
  * of each kind. */
-#include "engine.h"
-#include "kv_layout.h"
-#include "model.h"
+#include "engine/engine.h"
+#include "abi/kv_layout.h"
+#include "model/model.h"
 
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>

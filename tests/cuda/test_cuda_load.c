@@ -1,10 +1,10 @@
 /* Life and limits of the cuda backend, on the emulated driver: every allocation failing in turn, what is
  * refused, what info() says, and a device that fails. */
-#include "clock.h"
-#include "decoder_run.h"
-#include "failing_alloc.h"
-#include "made_model.h"
-#include "program.h"
+#include "base/clock.h"
+#include "support/decoder_run.h"
+#include "support/failing_alloc.h"
+#include "support/made_model.h"
+#include "model/program.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -2,7 +2,7 @@
  * new sequences with random settings, biases, histories, targets, page operations), and every result and
  * every logit must be the same in every bit; with every executor, any number of blocks, both cache types,
  * either device generation. */
-#include "decoder_run.h"
+#include "support/decoder_run.h"
 
 #include <math.h>
 

@@ -6,14 +6,14 @@ cd "$(dirname "$0")/../.."
 corpora=${1:-}
 profiles=build-coverage/profiles
 # What reads bytes of others: a file, a network, a command line.
-SOURCES="lib/gguf.c lib/gguf_value.c lib/model.c lib/arch.c lib/graph.c lib/program.c lib/tokenizer.c lib/tokenizer_load.c
-    lib/tokenizer_merge.c lib/tokenizer_text.c lib/tokenizer_specials.c lib/tokenizer_decode.c lib/pretokenizer.c lib/utf8.c
-    lib/jinja_lex.c lib/jinja_parse.c lib/jinja_parse_expr.c lib/jinja_eval.c lib/jinja_exec.c lib/jinja_run.c lib/jinja_compare.c
-    lib/jinja_value.c lib/jinja_builtin.c lib/jinja_text_filters.c lib/jinja_list_filters.c lib/jinja_functions.c
-    lib/jinja_methods.c lib/jinja_format.c lib/jinja_print.c lib/jinja_tests.c lib/prefix_file.c
-    daemon/json.c daemon/fields.c daemon/generate.c daemon/api_generate.c daemon/api_openai.c daemon/chat_messages.c
-    daemon/chat_template.c daemon/api_tokens.c daemon/http.c daemon/route.c daemon/request.c daemon/loop.c daemon/access.c
-    daemon/config.c daemon/config_keys.c daemon/http_get.c daemon/ask_print.c daemon/text.c daemon/choice.c"
+SOURCES="lib/gguf/gguf.c lib/gguf/gguf_value.c lib/model/model.c lib/model/arch/arch.c lib/model/graph.c lib/model/program.c lib/tokenizer/tokenizer.c lib/tokenizer/tokenizer_load.c
+    lib/tokenizer/tokenizer_merge.c lib/tokenizer/text_map.c lib/tokenizer/tokenizer_specials.c lib/tokenizer/tokenizer_decode.c lib/tokenizer/pretokenizer.c lib/base/utf8.c
+    lib/jinja/jinja_lex.c lib/jinja/jinja_parse.c lib/jinja/jinja_parse_expr.c lib/jinja/jinja_eval.c lib/jinja/jinja_exec.c lib/jinja/jinja_run.c lib/jinja/jinja_compare.c
+    lib/jinja/jinja_value.c lib/jinja/jinja_builtin.c lib/jinja/jinja_text_filters.c lib/jinja/jinja_list_filters.c lib/jinja/jinja_functions.c
+    lib/jinja/jinja_methods.c lib/jinja/jinja_format.c lib/jinja/jinja_print.c lib/jinja/jinja_tests.c lib/kv/prefix_file.c
+    daemon/json/json.c daemon/json/json_fields.c daemon/generation/generation.c daemon/api/api_generate.c daemon/api/api_openai.c daemon/generation/chat_messages.c
+    daemon/generation/chat_template.c daemon/api/api_tokens.c daemon/http/http.c daemon/http/route.c daemon/http/request.c daemon/http/listener.c daemon/http/access.c
+    daemon/config/config.c daemon/config/config_keys.c daemon/cli/http_get.c daemon/cli/query_print.c daemon/generation/output_text.c daemon/generation/choice.c"
 
 rm -rf "$profiles"
 mkdir -p "$profiles"

@@ -1,7 +1,7 @@
 /* fuzz_access - any bytes as a key file, and as the headers that it decides on. Lines of the input: the first
  * byte chooses bit 0 whether the rest is a key file; else its lines are Authorization, x-api-key, Host,
  * Origin and X-Forwarded-For in this order, the sixth an entry of trusted_proxies. */
-#include "access.h"
+#include "http/access.h"
 #include "fuzz_file.h"
 
 #include <arpa/inet.h>

@@ -1,10 +1,10 @@
 /* fuzz_answer - any bytes as what a server answers to `hearthd stats` and `hearthd ps`: read as HTTP and
  * JSON, printed as a table. What is printed is UTF-8 without a character that a terminal would obey. The
  * first byte chooses the command and whether a proper head goes before the bytes. */
-#include "ask_print.h"
+#include "cli/query_print.h"
 #include "fuzz.h"
-#include "http_get.h"
-#include "utf8.h"
+#include "cli/http_get.h"
+#include "base/utf8.h"
 
 #include <errno.h>
 #include <jansson.h>

@@ -1,13 +1,13 @@
 /* fuzz_chat - any bytes as the body of a chat, written by a model's template and made tokens. The first byte
  * chooses the template. Whatever users write, the control tokens of the prompt are those that the template
  * wrote. */
-#include "buf.h"
-#include "chat_template.h"
+#include "base/buf.h"
+#include "generation/chat_template.h"
 #include "fuzz.h"
-#include "generate.h"
-#include "gguf.h"
-#include "model.h"
-#include "tokenizer.h"
+#include "generation/generation.h"
+#include "gguf/gguf.h"
+#include "model/model.h"
+#include "tokenizer/tokenizer.h"
 
 #define N_CTX 1024
 

@@ -1,7 +1,7 @@
 /* Opens any bytes as a GGUF file and touches all that a caller may touch. */
 #include "fuzz.h"
-#include "gguf.h"
-#include "quant.h"
+#include "gguf/gguf.h"
+#include "gguf/quant.h"
 
 static volatile uint64_t seen; /* so that reads are not optimised away */
 

@@ -7,14 +7,14 @@
  * that occur in no UTF-8 text are commands between what is sent: */
 enum { CMD_TURN = 0xf8, CMD_KILO, CMD_NEXT, CMD_HALF_CLOSE, CMD_CLOSE, CMD_RESET, CMD_READ, CMD_WAIT };
 
-#include "../unit/fake_engine.h"
-#include "chat_template.h"
-#include "executor.h"
+#include "support/fake_engine.h"
+#include "generation/chat_template.h"
+#include "backend/executor.h"
 #include "fuzz_file.h"
-#include "generate.h"
-#include "log.h"
-#include "model.h"
-#include "tokenizer.h"
+#include "generation/generation.h"
+#include "base/log.h"
+#include "model/model.h"
+#include "tokenizer/tokenizer.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

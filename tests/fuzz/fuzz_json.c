@@ -1,11 +1,11 @@
 /* fuzz_json - any bytes as the body of a request: scanned, parsed, read by the field tables of all dialects,
  * and whatever comes out written as JSON that parses again. The first byte chooses the table. */
-#include "buf.h"
+#include "base/buf.h"
 #include "fuzz.h"
-#include "generate.h"
-#include "gguf.h"
-#include "json.h"
-#include "tokenizer.h"
+#include "generation/generation.h"
+#include "gguf/gguf.h"
+#include "json/json.h"
+#include "tokenizer/tokenizer.h"
 
 static struct server_model *model(void)
 {

@@ -1,11 +1,11 @@
 /* fuzz_model - any bytes as a model's file, all the way: opened, drawn as a graph, made a program, packed by
  * the cpu backend and run for a few tokens. It is refused with words or gives numbers. */
-#include "executor.h"
+#include "backend/executor.h"
 #include "fuzz_file.h"
-#include "graph.h"
-#include "inspect.h"
-#include "model.h"
-#include "program.h"
+#include "model/graph.h"
+#include "cli/inspect.h"
+#include "model/model.h"
+#include "model/program.h"
 
 #include <errno.h>
 #include <math.h>

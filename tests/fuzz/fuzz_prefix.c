@@ -2,7 +2,7 @@
  * that was asked for. The first byte says whether the file's sums are put right before, so that what lies
  * behind them is reached. The bytes are also a file's name. */
 #include "fuzz.h"
-#include "prefix_file.h"
+#include "kv/prefix_file.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

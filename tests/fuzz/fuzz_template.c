@@ -2,7 +2,7 @@
  * words; what it writes stays within what it was allowed, and a user's text never loses its mark: the letter
  * that only users write here is plain wherever it comes out. */
 #include "fuzz.h"
-#include "jinja.h"
+#include "jinja/jinja.h"
 
 #define MAX_OUTPUT 65536
 #define SECRET     "\x1e" /* what only users write; a template that has it, or \x1e, says nothing */

@@ -2,8 +2,8 @@
  * The first byte chooses: bit 0 the vocabulary (BPE or SPM), bit 1 specials parsed, bit 2 BOS and EOS, bit 3
  * ids instead of text, bit 4 a bound of 16 ids. The rest is the text, or little-endian ids. */
 #include "fuzz.h"
-#include "gguf.h"
-#include "tokenizer.h"
+#include "gguf/gguf.h"
+#include "tokenizer/tokenizer.h"
 
 #include <errno.h>
 

@@ -1,7 +1,7 @@
 /* fuzz_vocabulary - any bytes as a vocabulary: opens it, and when it opens, encodes and decodes with it. */
 #include "fuzz.h"
-#include "gguf.h"
-#include "tokenizer.h"
+#include "gguf/gguf.h"
+#include "tokenizer/tokenizer.h"
 
 #include <errno.h>
 

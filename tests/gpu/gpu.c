@@ -1,6 +1,6 @@
 #include "gpu.h"
-#include "clock.h"
-#include "kernels/gpu_kernels.h"
+#include "base/clock.h"
+#include "gpu/kernels/gpu_kernels.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -4,8 +4,8 @@
  * Starts HEARTHD on a Unix socket of its own and stops it again. JSON on stdout; exit code 0 only if the
  * daemon became ready, served, launched once per park and left with 0. HEARTH_LIBCUDA and GPU_POWER as for
  * gpu_bench. */
-#include "clock.h"
-#include "error.h"
+#include "base/clock.h"
+#include "base/error.h"
 #include "power.h"
 
 #include <errno.h>

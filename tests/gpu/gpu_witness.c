@@ -5,11 +5,11 @@
  * Both with every executor of the device. Logits and log-probabilities must be equal in every bit, and
  * recorded ones within the bounds that cpu keeps; JSON on stdout, exit code 0 only if all is. HEARTH_LIBCUDA
  * chooses the driver. */
-#include "../unit/golden.h"
-#include "clock.h"
-#include "engine.h"
-#include "executor.h"
-#include "model.h"
+#include "support/golden.h"
+#include "base/clock.h"
+#include "engine/engine.h"
+#include "backend/executor.h"
+#include "model/model.h"
 
 #include <errno.h>
 #include <semaphore.h>

@@ -2,8 +2,8 @@
  * of its own beside a grid that fills the device; a call that has not come back after LIMIT_S "waits", and
  * its process then lets the kernel go. */
 #include "gpu.h"
-#include "clock.h"
-#include "kernels/gpu_kernels.h"
+#include "base/clock.h"
+#include "gpu/kernels/gpu_kernels.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -1,8 +1,8 @@
 /* part_copy.c - the ceilings: device memory read and copied by plain loads, copied by the driver, and the way
  * over the bus. Copy bandwidth counts bytes read and bytes written. */
 #include "gpu.h"
-#include "clock.h"
-#include "kernels/gpu_kernels.h"
+#include "base/clock.h"
+#include "gpu/kernels/gpu_kernels.h"
 
 #include <dlfcn.h>
 #include <errno.h>

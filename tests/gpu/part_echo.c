@@ -1,8 +1,8 @@
 /* part_echo.c - E3: a word to the device and back, what a look at host memory costs the device, and whether
  * steps stay even while the border warp looks and the host asks. */
 #include "gpu.h"
-#include "clock.h"
-#include "kernels/gpu_kernels.h"
+#include "base/clock.h"
+#include "gpu/kernels/gpu_kernels.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* part_first.c - the decoder's skeleton on this device: does everything that it rests on work at all? */
 #include "gpu.h"
-#include "clock.h"
-#include "kernels/gpu_kernels.h"
+#include "base/clock.h"
+#include "gpu/kernels/gpu_kernels.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* part_hop.c - E2: what one wait costs, block to block and all to all. */
 #include "gpu.h"
-#include "kernels/gpu_kernels.h"
+#include "gpu/kernels/gpu_kernels.h"
 
 #include <errno.h>
 #include <stdlib.h>

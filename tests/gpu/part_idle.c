@@ -1,7 +1,7 @@
 /* part_idle.c - E5: what a kernel that waits costs in watts, by how long it sleeps between two looks. The
  * watts come from the command in GPU_POWER ("watts, more numbers"); without it only the looks are counted. */
 #include "gpu.h"
-#include "kernels/gpu_kernels.h"
+#include "gpu/kernels/gpu_kernels.h"
 #include "power.h"
 
 #include <errno.h>

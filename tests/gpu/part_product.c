@@ -3,9 +3,9 @@
 #include "gpu.h"
 #include "cuda/pack.h"
 #include "cuda/plan.h"
-#include "kernels/gpu_kernels.h"
-#include "program.h"
-#include "quant.h"
+#include "gpu/kernels/gpu_kernels.h"
+#include "model/program.h"
+#include "gguf/quant.h"
 
 #include <errno.h>
 #include <stdlib.h>

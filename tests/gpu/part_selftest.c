@@ -1,8 +1,8 @@
 /* part_selftest.c - the device's arithmetic against integer and IEEE oracles, bit by bit. */
 #include "gpu.h"
-#include "arith.h"
-#include "half.h"
-#include "kernels/gpu_kernels.h"
+#include "abi/arith.h"
+#include "base/half.h"
+#include "gpu/kernels/gpu_kernels.h"
 
 #include <errno.h>
 #include <math.h>

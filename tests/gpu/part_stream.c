@@ -1,7 +1,7 @@
 /* part_stream.c - E1: what the weight ring reads when nothing is behind it, by depth and size of its stages;
  * and what grid barriers cost it, with producers that run on and with producers that wait too. */
 #include "gpu.h"
-#include "kernels/gpu_kernels.h"
+#include "gpu/kernels/gpu_kernels.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  * to end. */
 #pragma once
 #include "harness.h"
-#include "../unit/temporary_dir.h"
+#include "support/temporary_dir.h"
 
 #include <sys/stat.h>
 

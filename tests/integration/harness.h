@@ -2,7 +2,7 @@
  * A test that ends with its daemon alive and well calls daemon_stop(), which checks that it left in order;
  * the daemon's log is shown when something is wrong. */
 #pragma once
-#include "../unit/http_client.h"
+#include "support/http_client.h"
 #include "slow.h"
 
 #include <signal.h>

@@ -5,7 +5,7 @@
 #include "harness.h"
 #include "process.h"
 #include "starved.h"
-#include "../unit/temporary_dir.h"
+#include "support/temporary_dir.h"
 
 #include <fcntl.h>
 #include <limits.h>

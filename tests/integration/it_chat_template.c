@@ -1,6 +1,6 @@
 /* Chats as the model's template writes them: the prompt's tokens are those of the text written out by hand.
  */
-#include "../unit/variant.h"
+#include "support/variant.h"
 #include "harness.h"
 
 #include <stdlib.h>

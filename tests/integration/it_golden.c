@@ -1,6 +1,6 @@
 /* The recorded float64 references through HTTP: `prompt` as token ids, `prompt_logprobs` as a client sees
  * them. */
-#include "../unit/golden.h"
+#include "support/golden.h"
 #include "harness.h"
 
 #define WORST 0.045

@@ -1,5 +1,5 @@
 /* The OpenAI dialect: models, completions, chat, their streams and their refusals. */
-#include "../unit/variant.h"
+#include "support/variant.h"
 #include "harness.h"
 
 #include <fcntl.h>

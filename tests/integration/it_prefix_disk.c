@@ -1,8 +1,8 @@
 /* The prefix cache on disk with the real daemon: a long prompt costs nothing after a restart, its text is the
  * same, and what is broken, foreign or another's is not used. */
 #include "harness.h"
-#include "gguf.h"
-#include "../unit/temporary_dir.h"
+#include "gguf/gguf.h"
+#include "support/temporary_dir.h"
 
 #include <stdalign.h>
 #include <sys/inotify.h>

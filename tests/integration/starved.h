@@ -1,6 +1,6 @@
 /* starved.h - a hearthd whose allocations fail and whose clock jumps when the test says so. */
 #pragma once
-#include "starved/starve.h"
+#include "integration/starved/starve.h"
 
 /* Shared with the daemon; written by the test. */
 extern struct starve *starve;

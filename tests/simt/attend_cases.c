@@ -1,7 +1,7 @@
 #include "attend_cases.h"
 #include "attend_reference.h"
-#include "flow.h"
-#include "nodes.h"
+#include "device/dependency.h"
+#include "abi/node_args.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 /* attend_cases.h - made sequences and steps for the attention kernels, run on the emulator, and what lib/cpu
  * makes of them: results and cache must be the same in every bit. */
 #pragma once
-#include "attend/attend_grid.h"
+#include "simt/attend/attend_grid.h"
 #include "emulator.h"
-#include "step.h"
+#include "abi/step.h"
 
 #define ATTEND_CASE_SLOTS 5
 #define ATTEND_CASE_STEPS 8

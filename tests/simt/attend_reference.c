@@ -1,6 +1,6 @@
 #include "attend_reference.h"
-#include "cpu/attend.h"
-#include "kv_tile.h"
+#include "cpu/attention.h"
+#include "attention/kv_tile.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -79,7 +79,7 @@ void reference_append(struct reference *r, uint32_t slot, uint32_t pos, uint32_t
     attend_append(&r->a, 1, 0, kv_head, k, v);
 }
 
-/* As prepare_heads() of lib/cpu/walk.c. */
+/* As prepare_heads() of lib/cpu/persistent.c. */
 static void prepare(struct reference *r, float *in, uint32_t row, uint32_t kv_head)
 {
     struct attend *a = &r->a;

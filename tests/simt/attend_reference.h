@@ -1,4 +1,4 @@
-/* attend_reference.h - lib/cpu/attend.c over the steps of a case, and its cache in the device's order. */
+/* attend_reference.h - lib/cpu/attention.c over the steps of a case, and its cache in the device's order. */
 #pragma once
 #include "attend_cases.h"
 

@@ -1,7 +1,7 @@
 /* embedded.c - the PTX that hearth_embed_ptx() put into this program against the files it came from.
  *   simt_embedded DIRECTORY   the directory of the toys' PTX; it may hold none (no clang with the NVPTX
  * target) */
-#include "ptx_image.h"
+#include "cuda/ptx_image.h"
 
 #include <glob.h>
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* emulator.h - a GPU in one host thread, for kernels compiled for the host through kernels/simt.h.
+/* emulator.h - a GPU in one host thread, for kernels compiled for the host through kernels/device/simt.h.
  *
  * Every GPU thread is a fiber. A machine runs one grid at a time, on the calling thread (several machines may
  * run on several threads at once), in an order that follows from the seed alone. Plain accesses of the
@@ -79,5 +79,5 @@ void simt_report_print(const struct simt_report *report,
 const struct simt_kernel *simt_find_kernel(const char *name, uint32_t sm);
 int simt_n_mutations(void);
 const struct simt_site *simt_mutation(int n, enum simt_aspect *aspect);
-/* "ring.h:88 mbar_try_wait dropped in toys/ring.c" */
+/* "weight_ring.h:88 mbar_try_wait dropped in toys/ring.c" */
 void simt_mutation_text(int n, char *out, size_t size);

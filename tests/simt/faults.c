@@ -1,7 +1,7 @@
 /* faults.c - each fault of faults/faults.h is reported as what it is, on every seed, and what is right
  * passes. */
 #include "emulator.h"
-#include "faults/faults.h"
+#include "simt/faults/faults.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,10 +1,10 @@
 /* libcuda_test.c - the emulated driver through lib/cuda: memory, streams, events, graphs, grids beside their
  * host, and every way in which it fails when told to. HEARTH_LIBCUDA names the library; the race detector is
  * in one of the two. */
-#include "driver.h"
-#include "libcuda/kernels/driver_kernels.h"
-#include "ptx_image.h"
-#include "toys/toys.h"
+#include "cuda/driver.h"
+#include "simt/libcuda/kernels/driver_kernels.h"
+#include "cuda/ptx_image.h"
+#include "simt/toys/toys.h"
 
 #include <criterion/criterion.h>
 #include <criterion/redirect.h>

@@ -10,7 +10,7 @@
 #ifndef SIMT_SM
 #define SIMT_SM 90 /* simt_host.h wants one; the emulator itself does both */
 #endif
-#include "simt.h"
+#include "device/simt.h"
 #undef simt_thread
 #undef simt_lane
 #undef simt_warp

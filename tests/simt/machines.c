@@ -1,7 +1,7 @@
 /* machines.c - a seed is a run: the same steps and the same report each time, with or without a fault, and
  * also while another machine runs another grid on another thread. */
 #include "toy_cases.h"
-#include "simt.h"
+#include "device/simt.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 #include "mutation_suite.h"
-#include "simt.h"
+#include "device/simt.h"
 
 #include <stdlib.h>
 #include <string.h>

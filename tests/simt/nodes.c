@@ -1,10 +1,10 @@
-/* nodes.c - the kernels of single nodes against lib/cpu/ops_scalar.c, to the bit: odd widths, in place,
+/* nodes.c - the kernels of single nodes against lib/cpu/ops/ops_scalar.c, to the bit: odd widths, in place,
  * gathered rows; and that they refuse and tell what is out of range. Attention and append: attending.c too.
  */
-#include "cpu/ops.h"
+#include "cpu/ops/ops.h"
 #include "emulator.h"
-#include "flow.h"
-#include "nodes.h"
+#include "device/dependency.h"
+#include "abi/node_args.h"
 
 #include <stdlib.h>
 #include <string.h>

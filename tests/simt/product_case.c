@@ -1,10 +1,10 @@
 #include "product_case.h"
-#include "cpu/matmul.h"
-#include "cpu/ops.h"
+#include "cpu/matmul/matmul.h"
+#include "cpu/ops/ops.h"
 #include "cuda/pack.h"
-#include "quant.h"
+#include "gguf/quant.h"
 
-#include "schedule.h"
+#include "abi/schedule.h"
 
 #include <assert.h>
 #include <stdlib.h>

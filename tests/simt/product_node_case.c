@@ -1,12 +1,12 @@
 #include "product_node_case.h"
-#include "cpu/matmul.h"
-#include "cpu/ops.h"
+#include "cpu/matmul/matmul.h"
+#include "cpu/ops/ops.h"
 #include "cuda/pack.h"
-#include "flow.h"
-#include "nodes.h"
-#include "quant.h"
-#include "random_blocks.h"
-#include "schedule.h"
+#include "device/dependency.h"
+#include "abi/node_args.h"
+#include "gguf/quant.h"
+#include "support/random_blocks.h"
+#include "abi/schedule.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* sample_cases.h - steps to sample with made logits, run by the kernels of sample.h on the emulator, and what
- * lib/cpu/choose.c answers to them. */
+ * lib/cpu/sample_rows.c answers to them. */
 #pragma once
 #include "emulator.h"
-#include "sample_layout.h"
+#include "abi/sample_layout.h"
 
 /* What a case is made from; the rest follows from its number. */
 struct sample_shape {

@@ -1,4 +1,4 @@
-/* sampling.c - the kernels of sample.h against lib/sampler.h, to the bit, on made steps of all kinds.
+/* sampling.c - the kernels of sample.h against lib/sampler/sampler.h, to the bit, on made steps of all kinds.
  *
  *   simt_sampling [first case] [behind the last]
  *   SAMPLE_CASE=n simt_sampling      case n alone, with its report */

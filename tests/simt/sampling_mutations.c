@@ -5,7 +5,7 @@
  * report
  */
 #include "sample_cases.h"
-#include "simt.h"
+#include "device/simt.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* simt_host.h - the words of kernels/simt.h as calls into the emulator; included by simt.h only.
+/* simt_host.h - the words of kernels/device/simt.h as calls into the emulator; included by simt.h only.
  * Each use of a word is a site: a place with a name and a number, so that reports can say where, and so that
  * one site at a time can be muted (emulator.h). Kernels see no more of the emulator than this. */
 #pragma once

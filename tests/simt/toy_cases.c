@@ -1,5 +1,5 @@
 #include "toy_cases.h"
-#include "toys/toys.h"
+#include "simt/toys/toys.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 /* The team and the cpu backend under ThreadSanitizer: dealing and barriers, two steps in flight, decode and
  * prefill rows together, and info() from another thread all the while. */
-#include "backend.h"
-#include "cpu/team.h"
-#include "executor.h"
-#include "model.h"
+#include "backend/backend.h"
+#include "base/team.h"
+#include "backend/executor.h"
+#include "model/model.h"
 
 #include <errno.h>
 #include <pthread.h>

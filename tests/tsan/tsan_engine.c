@@ -2,9 +2,9 @@
  * reads figures and pings, the engine's own runs a decoder without a model; then the same with a prefix cache
  * on disk and its thread, and again with what that left until some of it was read. A plain program: Criterion
  * cannot start under TSan. Ends with 0 when every request ended once and no page stayed. */
-#include "engine.h"
-#include "fake_backend.h"
-#include "prefix_disk.h"
+#include "engine/engine.h"
+#include "support/fake_backend.h"
+#include "kv/prefix_disk.h"
 
 #include <dirent.h>
 #include <pthread.h>

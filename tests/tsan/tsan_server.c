@@ -2,12 +2,12 @@
  * bodies and writes long replies, the engine's own over a decoder without a model, and clients that stream,
  * leave in the middle and read figures. Ends with 0 when every client that stayed got its reply and the drain
  * found nothing left. */
-#include "config.h"
-#include "engine.h"
-#include "fake_backend.h"
-#include "model.h"
-#include "server.h"
-#include "tokenizer.h"
+#include "config/config.h"
+#include "engine/engine.h"
+#include "support/fake_backend.h"
+#include "model/model.h"
+#include "service/server.h"
+#include "tokenizer/tokenizer.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -2,9 +2,9 @@
  * two engines, and clients that ask, read figures and leave meanwhile; every few swaps the model is put away
  * and fetched back. Ends with 0 when every reply was whole or a 503 that says why, and every load went well.
  */
-#include "config.h"
-#include "server.h"
-#include "swap.h"
+#include "config/config.h"
+#include "service/server.h"
+#include "service/model_swap.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -1,7 +1,7 @@
 /* copy.c - memory as fast as plain loads and stores go: fill, read, copy. See gpu_kernels.h.
  * Any grid of COPY_THREADS threads; n_words is a multiple of COPY_CHUNK. */
 #include "gpu_kernels.h"
-#include "simt.h"
+#include "device/simt.h"
 
 /* Word i of 32 bits is copy_pattern(i) of tests/gpu/part_copy.c. */
 SIMT_KERNEL(gpu_fill, struct copy_args, COPY_THREADS, 2)

@@ -4,7 +4,7 @@
  * each block looks at its neighbour's mark; block 0 then hands the sum to its border warp, which alone
  * touches host memory. tests/gpu/part_first.c knows the sums. */
 #include "guard.h"
-#include "ring.h"
+#include "device/weight_ring.h"
 
 static SIMT_GLOBAL uint32_t *word(const struct first_args *args, enum first_word which)
 {

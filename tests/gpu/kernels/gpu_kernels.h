@@ -1,8 +1,8 @@
 /* gpu_kernels.h - the kernels that measure and try a GPU: their parameters, for host and device.
- * Addresses are uint64_t, as in kernels/decoder.h. Words that several blocks poll stand GPU_LINE apart, are
- * cleared by the host before a launch and counted up from there; the line of FLOW_WORDS after them says why a
- * grid gave up. The crew's size is a parameter, so that a
- * few small blocks in the emulator run the same code; a GPU gets the decoder's.
+ * Addresses are uint64_t, as in kernels/abi/device_abi.h. Words that several blocks poll stand GPU_LINE
+ * apart, are cleared by the host before a launch and counted up from there; the line of FLOW_WORDS after them
+ * says why a grid gave up. The crew's size is a parameter, so that a few small blocks in the emulator run the
+ * same code; a GPU gets the decoder's.
  *
  *   first     the decoder's skeleton: ring echo, weight ring, grid barrier, park, abort; compute nothing
  *   selftest  what the arithmetic rests on: mma fragments, rounding, arith.h's functions
@@ -13,7 +13,7 @@
  *   product   the decoder's matrix product, over and over, with nothing to wait for (E4)
  *   idle      a grid that waits for the host, asleep for so long between two looks (E5, E6) */
 #pragma once
-#include "decoder.h"
+#include "abi/device_abi.h"
 
 #include <stdint.h>
 

@@ -1,7 +1,7 @@
 /* guard.h - what ends the waits of the kernels here: GPU_DEADLINE_NS, or the abort word. The record (enum
  * flow_word) has a line of its own among a kernel's counters. */
 #pragma once
-#include "crew.h"
+#include "device/compute_warps.h"
 #include "gpu_kernels.h"
 
 SIMT_INLINE struct flow_guard gpu_guard(uint64_t counters, uint32_t abort_line)

@@ -2,7 +2,7 @@
  * It says in host memory when all blocks have started, and ends once `stop` is set. The launch asks for all
  * shared memory, as the decoder's does, so that no other kernel fits beside it. */
 #include "gpu_kernels.h"
-#include "simt.h"
+#include "device/simt.h"
 
 static void look_at_host(const struct idle_args *args, SIMT_GLOBAL uint32_t *counters)
 {

@@ -4,7 +4,7 @@
  * and a producer warp. Floor: n_rounds * n_copies * copy_bytes bytes, once. That products are right is the
  * business of tests/simt and of the witness parts; here the same functions are only timed. */
 #include "guard.h"
-#include "product.h"
+#include "matmul/product.h"
 
 SIMT_INLINE void describe(SIMT_SHARED struct product *p, const struct product_loop_args *args)
 {

@@ -4,7 +4,7 @@
  * approximate division would change, the flush where it is wanted, the functions of arith.h, both directions
  * of f16, and the dot product of four bytes. Must match tests/gpu/part_selftest.c in every bit. */
 #include "gpu_kernels.h"
-#include "f16.h"
+#include "device/f16.h"
 
 static void multiply(const SIMT_GLOBAL char *tile, SIMT_GLOBAL int32_t *out)
 {

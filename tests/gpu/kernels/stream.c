@@ -3,7 +3,7 @@
  * so that the copies are the limit: reads n_rounds * n_chunks * chunk_bytes bytes. Must match
  * stream_expected() in tests/gpu/part_stream.c. */
 #include "guard.h"
-#include "ring.h"
+#include "device/weight_ring.h"
 
 static SIMT_GLOBAL uint32_t *barrier(const struct stream_args *args)
 {

@@ -1,6 +1,6 @@
 /* attend_grid.c - see attend_grid.h. */
 #include "attend_grid.h"
-#include "attend.h"
+#include "attention/attend.h"
 
 enum { GRID_QKV, GRID_APPENDED, GRID_DONE };
 

@@ -2,7 +2,7 @@
  * attention each, ordered by hops. Between steps every block copies a share of the results away and writes a
  * share of the next step's q, k and v, as the products around an attention do. */
 #pragma once
-#include "attend_layout.h"
+#include "abi/attend_layout.h"
 
 #define ATTEND_GRID_CREW 256
 

@@ -2,7 +2,7 @@
  * the ring, the flow, the products and what stands between ops; ../mutation_suite.h has the rules. What is
  * inside an attention or a sampling, simt_attending_mutations and simt_sampling_mutations show on shapes made
  * for it. */
-#include "mutation_suite.h"
+#include "simt/mutation_suite.h"
 #include "small_run.h"
 
 #include <stdlib.h>
@@ -39,8 +39,8 @@ static int run_seed(void *context, uint32_t sm, uint64_t seed, int mute, struct 
 
 int main(int argc, char **argv)
 {
-    static const char *const elsewhere[] = {"attend.h", "attend_room.h", "attend_page.h",
-                                            "head.h",   "sample",        NULL};
+    static const char *const elsewhere[] = {"attend.h",      "attend_room.h", "attend_page.h",
+                                            "attend_head.h", "sample",        NULL};
     static const struct mutation_subject subject = {"persistent_decoder", 0};
     struct mutation_suite suite = {.subjects = &subject,
                                    .n_subjects = 1,

@@ -3,8 +3,8 @@
  * several types, and steps of every kind. Its answers are compared with those of a run in which nothing can
  * go wrong; that these are the right ones is what tests/cuda shows. */
 #pragma once
-#include "rig.h"
-#include "toy_feed.h"
+#include "simt/resident/rig.h"
+#include "simt/resident/toy_feed.h"
 
 #define SMALL_WEIGHTS 15
 

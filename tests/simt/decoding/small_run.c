@@ -1,5 +1,5 @@
 #include "small_run.h"
-#include "simt.h"
+#include "device/simt.h"
 
 #include <stdlib.h>
 #include <string.h>

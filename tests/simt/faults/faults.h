@@ -1,7 +1,7 @@
 /* faults.h - one kernel with one fault at a time, for the emulator's own tests. The name says what it does;
  * the kind is what must be reported, "" for what is right and must pass. */
 #pragma once
-#include "simt.h"
+#include "device/simt.h"
 
 #define FAULTS_THREADS 64
 #define FAULTS_SHARED  256

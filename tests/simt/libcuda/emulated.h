@@ -7,8 +7,8 @@
  * CUDA_ERROR_ILLEGAL_ADDRESS. Thread: all fields are under `emulated.lock`, which call_begin() takes and
  * call_end() gives back. */
 #pragma once
-#include "driver.h"
-#include "emulator.h"
+#include "cuda/driver.h"
+#include "simt/emulator.h"
 
 #include <pthread.h>
 #include <stdbool.h>

@@ -1,6 +1,6 @@
 /* grid.c - one launch, on the machine of its stream. */
 #include "emulated.h"
-#include "simt.h"
+#include "device/simt.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* module.c - modules: PTX that must look like ours, and whose kernels are those that this library was linked
  * with. */
 #include "calls.h"
-#include "simt.h"
+#include "device/simt.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* product_walk.c - the products of a program, one op after the other as in the persistent decoder, without
  * border and without anything else. The program has MATMUL ops only; `steps` is the step, in device memory.
  */
-#include "product.h"
+#include "matmul/product.h"
 
 #define PRODUCT_WALK_THREADS (DECODER_MAX_CREW + SIMT_LANES)
 

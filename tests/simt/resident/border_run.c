@@ -1,6 +1,6 @@
 #include "border_run.h"
-#include "nodes.h"
-#include "simt.h"
+#include "abi/node_args.h"
+#include "device/simt.h"
 #include "toy_feed.h"
 
 #include <string.h>

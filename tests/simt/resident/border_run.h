@@ -1,4 +1,4 @@
-/* border_run.h - steps node by node on the emulator: step_border.c's two kernels, and add, mul and silu
+/* border_run.h - steps node by node on the emulator: step_io.c's two kernels, and add, mul and silu
  * between them, whose indices come from the step. */
 #pragma once
 #include "toy_model.h"

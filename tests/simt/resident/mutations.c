@@ -1,7 +1,7 @@
 /* mutations.c - every synchronisation of the resident loop, and of what stands around and between the nodes
  * of a step where each is a launch, taken away in turn; ../mutation_suite.h has the rules. */
 #include "border_run.h"
-#include "mutation_suite.h"
+#include "simt/mutation_suite.h"
 #include "toy_run.h"
 
 #include <stdlib.h>
@@ -67,7 +67,7 @@ static int run_seed(void *context, uint32_t sm, uint64_t seed, int mute, struct 
 int main(int argc, char **argv)
 {
     static const struct mutation_subject subjects[] = {{"toy_decoder", TOY},
-                                                       {"step_border", BORDER_OF_STEPS},
+                                                       {"step_io", BORDER_OF_STEPS},
                                                        {"add", BORDER_ADD},
                                                        {"mul", BORDER_MUL},
                                                        {"silu", BORDER_SILU}};

@@ -1,7 +1,7 @@
 /* program_build.h - ops put into a program by hand, for models that no file holds. */
 #pragma once
-#include "decoder.h"
-#include "program_ops.h"
+#include "abi/device_abi.h"
+#include "abi/program_ops.h"
 
 static inline struct program_op *program_add(struct program *p, uint32_t opcode, uint32_t in, uint32_t out)
 {

@@ -1,8 +1,8 @@
 #include "rig.h"
-#include "attend_layout.h"
-#include "sample_layout.h"
-#include "simt.h"
-#include "tile.h"
+#include "abi/attend_layout.h"
+#include "abi/sample_layout.h"
+#include "device/simt.h"
+#include "abi/tile.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 /* rig.h - a decoder's memory and one launch of it on the emulator, without a backend: what the host side of
  * the persistent decoder does, in the open, so that a test can do it wrong. */
 #pragma once
-#include "decoder.h"
-#include "emulator.h"
-#include "plan.h"
+#include "abi/device_abi.h"
+#include "simt/emulator.h"
+#include "cuda/plan.h"
 
 #define RIG_BUFFERS 40
 

@@ -1,7 +1,7 @@
-/* The resident loop (kernels/resident.h, border.h) under the toy decoder, on the emulator: what it answers
- * and how it deals with a host that stops it, leaves it alone, or sends it nonsense. */
+/* The resident loop (kernels/persistent/persistent_loop.h, io_warp.h) under the toy decoder, on the emulator:
+ * what it answers and how it deals with a host that stops it, leaves it alone, or sends it nonsense. */
 #include "toy_run.h"
-#include "flow.h"
+#include "device/dependency.h"
 
 #include <criterion/criterion.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /* toy_decoder.c - see toy_decoder.h. For the emulator alone: it takes no care of address spaces. */
 #include "toy_decoder.h"
-#include "resident.h"
+#include "persistent/persistent_loop.h"
 
 SIMT_INLINE SIMT_GLOBAL uint32_t *toy_row(const struct walk *w, uint32_t buffer, uint32_t row)
 {

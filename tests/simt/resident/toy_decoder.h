@@ -3,10 +3,10 @@
  * that a step can carry enters the numbers: tokens, positions, page tables, pages, histories, settings,
  * biases.
  *
- * Its program is a program of kernels/program_ops.h in shape; a super-block tile has 256 bytes, 16 per row.
- * program_op.reserved[0] != 0: the last block never gets past this op (until it is told to leave). */
+ * Its program is a program of kernels/abi/program_ops.h in shape; a super-block tile has 256 bytes, 16 per
+ * row. program_op.reserved[0] != 0: the last block never gets past this op (until it is told to leave). */
 #pragma once
-#include "decoder.h"
+#include "abi/device_abi.h"
 
 #define TOY_SUPER_BYTES 256
 #define TOY_WIDTH       32 /* of every buffer but the logits */

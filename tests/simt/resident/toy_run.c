@@ -1,5 +1,5 @@
 #include "toy_run.h"
-#include "flow.h"
+#include "device/dependency.h"
 
 #include <string.h>
 

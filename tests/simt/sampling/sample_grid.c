@@ -1,6 +1,6 @@
 /* sample_grid.c - see sample_grid.h. */
 #include "sample_grid.h"
-#include "sample.h"
+#include "sampling/sample.h"
 
 static bool hop(const struct sample_grid_args *args, const struct crew *crew, uint32_t n)
 {

@@ -1,7 +1,7 @@
 /* sample_grid.h - sampling as the persistent decoder does it, without the rest of the decoder: several
  * blocks, a crew beside a warp that takes no part, hops between the phases. */
 #pragma once
-#include "sample_layout.h"
+#include "abi/sample_layout.h"
 
 #define SAMPLE_GRID_CREW     256 /* threads at most; a warp more is launched */
 #define SAMPLE_GRID_COUNTERS 2

@@ -4,13 +4,13 @@
  *
  *   simt_seeds [PHASES [FIRST]]    all phases, or those, separated by commas; from that seed on
  *   SIMT_SEEDS=n                   so many seeds of each phase (1000) */
-#include "attend_cases.h"
-#include "product_case.h"
-#include "product_node_case.h"
-#include "sample_cases.h"
-#include "small_run.h"
-#include "toy_cases.h"
-#include "toy_run.h"
+#include "simt/attend_cases.h"
+#include "simt/product_case.h"
+#include "simt/product_node_case.h"
+#include "simt/sample_cases.h"
+#include "simt/decoding/small_run.h"
+#include "simt/toy_cases.h"
+#include "simt/resident/toy_run.h"
 
 #include <stdlib.h>
 #include <string.h>

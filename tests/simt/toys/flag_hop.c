@@ -1,6 +1,6 @@
 /* flag_hop.c - see toys.h. */
 #include "toys.h"
-#include "flow.h"
+#include "device/dependency.h"
 
 /* The block that draws the last ticket of a head adds up its parts, in order of blocks. */
 static void merge_if_last(const struct flag_hop_args *args, uint32_t head, uint32_t round)

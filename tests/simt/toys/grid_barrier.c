@@ -1,6 +1,6 @@
 /* grid_barrier.c - see toys.h. */
 #include "toys.h"
-#include "flow.h"
+#include "device/dependency.h"
 
 SIMT_KERNEL(grid_barrier, struct grid_barrier_args, GRID_BARRIER_THREADS, 1)
 {

@@ -1,14 +1,14 @@
 /* toys.h - small kernels with the synchronisation patterns of the decoder, one pattern each, for the
  * emulator's own tests. All buffers are device memory, zeroed before the launch unless said otherwise. */
 #pragma once
-#include "flow.h"
+#include "device/dependency.h"
 
 /* grid_barrier.c: each round all blocks write, meet, read a neighbour, meet. */
 #define GRID_BARRIER_THREADS 64
 struct grid_barrier_args {
     SIMT_GLOBAL uint32_t *cells;           /* [n_blocks][threads] */
     SIMT_GLOBAL uint32_t *out;             /* [n_blocks][threads]: sum over rounds of what was read */
-    SIMT_GLOBAL uint32_t *counter, *words; /* words: flow.h */
+    SIMT_GLOBAL uint32_t *counter, *words; /* words: dependency.h */
     uint32_t rounds;
 };
 
@@ -20,7 +20,7 @@ struct flag_hop_args {
     SIMT_GLOBAL uint32_t *merged;          /* [heads][threads] */
     SIMT_GLOBAL uint32_t *out;             /* [n_blocks][threads] */
     SIMT_GLOBAL uint32_t *tickets, *flags; /* [heads] */
-    SIMT_GLOBAL uint32_t *words;           /* flow.h */
+    SIMT_GLOBAL uint32_t *words;           /* dependency.h */
     uint32_t rounds;
 };
 
@@ -36,7 +36,7 @@ struct weight_ring_args {
     const SIMT_GLOBAL char *weights;       /* [n_blocks][rounds][stream][stage bytes], read-only */
     SIMT_GLOBAL char *segments;            /* [2][n_blocks][stage bytes] */
     SIMT_GLOBAL uint32_t *out;             /* [n_blocks][consumers] */
-    SIMT_GLOBAL uint32_t *counter, *words; /* words: flow.h */
+    SIMT_GLOBAL uint32_t *counter, *words; /* words: dependency.h */
     uint32_t rounds;
 };
 

@@ -1,6 +1,6 @@
 /* weight_ring.c - see toys.h. */
 #include "toys.h"
-#include "ring.h"
+#include "device/weight_ring.h"
 
 /* False: leave. */
 static bool stream(const struct weight_ring_args *args, const struct ring *ring, struct ring_place *at,

@@ -1,6 +1,6 @@
 /* driver_kernels.c - see driver_kernels.h. */
-#include "libcuda/kernels/driver_kernels.h"
-#include "flow.h"
+#include "driver_kernels.h"
+#include "device/dependency.h"
 
 SIMT_KERNEL(scale, struct scale_args, DRIVER_KERNEL_THREADS, 1)
 {

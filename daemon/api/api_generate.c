@@ -1,0 +1,446 @@
+/* api_generate.c - POST /generate: its fields, which every other dialect knows too, and its replies. */
+#include "generation/generation.h"
+#include "model/model.h"
+#include "base/utf8.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define AT(field) offsetof(struct params, field)
+#define NUMBER(f, lo, hi)                                                                                    \
+    {                                                                                                        \
+        .name = #f, .kind = FIELD_FLOAT, .offset = AT(f), .min = lo, .max = hi                               \
+    }
+#define COUNT(f, lo, hi)                                                                                     \
+    {                                                                                                        \
+        .name = #f, .kind = FIELD_U32, .offset = AT(f), .min = lo, .max = hi                                 \
+    }
+#define FLAG(f)                                                                                              \
+    {                                                                                                        \
+        .name = #f, .kind = FIELD_BOOL, .offset = AT(f)                                                      \
+    }
+#define CUSTOM(f, reader)                                                                                    \
+    {                                                                                                        \
+        .name = #f, .kind = FIELD_CUSTOM, .offset = AT(f), .read = reader                                    \
+    }
+#define MAX_MS     (7u * 24 * 3600 * 1000) /* a week */
+#define MAX_TOKENS 2147483647u             /* the context is checked with the prompt */
+
+static uint32_t n_vocab(const struct field_reader *r)
+{
+    const struct server_model *m = r->context;
+    return tokenizer_n_vocab(m->tokenizer);
+}
+
+/* --- readers --- */
+
+static int read_ids(struct field_reader *r, const char *name, const json_t *array, int32_t **out, size_t *n)
+{
+    size_t count = json_array_size(array);
+    int32_t *ids = arena_array(r->arena, count, sizeof *ids);
+    if (!ids)
+        return api_out_of_memory(r->err);
+    for (size_t i = 0; i < count; i++) {
+        const json_t *item = json_array_get(array, i);
+        char place[64] = "";
+        int64_t id = json_is_integer(item) ? json_integer_value(item) : -1;
+        if (id < 0 || id >= (int64_t)n_vocab(r)) { /* words are made only where they are needed */
+            snprintf(place, sizeof place, "%s[%zu]", name, i);
+            if (field_integer(r, place, item, 0, n_vocab(r) - 1.0, &id) < 0)
+                return -1;
+        }
+        ids[i] = (int32_t)id;
+    }
+    *out = ids;
+    *n = count;
+    return 0;
+}
+
+static int read_prompt(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    struct params *p = r->out;
+    p->has_prompt = true;
+    if (json_is_string(value)) {
+        p->prompt = json_string_value(value);
+        p->prompt_len = json_string_length(value);
+        return 0;
+    }
+    if (!json_is_array(value))
+        return api_invalid(r->err, f->name, "%s must be a string or an array of token ids (got %s)", f->name,
+                           field_got(value));
+    const json_t *first = json_array_get(value, 0);
+    if (json_is_string(first) || json_is_array(first)) {
+        if (json_array_size(value) > 1)
+            return api_invalid(r->err, f->name, "several prompts in one request are not supported: send one");
+        return read_prompt(r, f, first);
+    }
+    return read_ids(r, f->name, value, &p->ids, &p->n_ids);
+}
+
+static int add_stop(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    struct params *p = r->out;
+    size_t len = json_string_length(value);
+    if (!json_is_string(value))
+        return api_invalid(r->err, f->name, "%s must be a string or an array of strings (got %s)", f->name,
+                           field_got(value));
+    if (!len)
+        return api_invalid(r->err, f->name, "%s must not hold an empty string", f->name);
+    if (len > GENERATE_MAX_STOP)
+        return api_invalid(r->err, f->name, "%s may hold strings of at most %d bytes (got one of %zu)",
+                           f->name, GENERATE_MAX_STOP, len);
+    struct text_stop *stop = &p->stops[p->n_stops];
+    stop->s = arena_copy(r->arena, json_string_value(value), len);
+    stop->len = (uint32_t)len;
+    if (!stop->s)
+        return api_out_of_memory(r->err);
+    p->n_stops++;
+    return 0;
+}
+
+static int read_stop(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    struct params *p = r->out;
+    p->stops = arena_array(r->arena, GENERATE_MAX_STOPS, sizeof *p->stops);
+    if (!p->stops)
+        return api_out_of_memory(r->err);
+    if (!json_is_array(value))
+        return add_stop(r, f, value);
+    if (json_array_size(value) > GENERATE_MAX_STOPS)
+        return api_invalid(r->err, f->name, "%s may hold at most %d strings (got %zu)", f->name,
+                           GENERATE_MAX_STOPS, json_array_size(value));
+    for (size_t i = 0; i < json_array_size(value); i++)
+        if (add_stop(r, f, json_array_get(value, i)) < 0)
+            return -1;
+    return 0;
+}
+
+static int read_stop_ids(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    struct params *p = r->out;
+    size_t n = 0;
+    if (!json_is_array(value))
+        return api_invalid(r->err, f->name, "%s must be an array of token ids (got %s)", f->name,
+                           field_got(value));
+    if (json_array_size(value) > GENERATE_MAX_STOP_IDS)
+        return api_invalid(r->err, f->name, "%s may hold at most %d ids (got %zu)", f->name,
+                           GENERATE_MAX_STOP_IDS, json_array_size(value));
+    int rc = read_ids(r, f->name, value, &p->stop_ids, &n);
+    p->n_stop_ids = (uint32_t)n;
+    return rc;
+}
+
+static int add_bias(struct field_reader *r, const struct field *f, const char *key, const json_t *value)
+{
+    struct params *p = r->out;
+    char *end;
+    long id = strtol(key, &end, 10);
+    /* "011" would be a second name of 11, which a check for duplicates does not see. */
+    bool canonical = *key && !*end && strspn(key, "0123456789") == strlen(key) && (key[0] != '0' || !key[1]);
+    if (!canonical || id < 0 || id >= (long)n_vocab(r))
+        return api_invalid(r->err, f->name, "logit_bias: \"%.20s\" is not a token id between 0 and %u", key,
+                           n_vocab(r) - 1);
+    double bias = json_is_number(value) ? json_number_value(value) : NAN;
+    if (!(bias >= -100 && bias <= 100))
+        return api_invalid(r->err, f->name, "logit_bias[%ld] must be a number between -100 and 100 (got %s)",
+                           id, field_got(value));
+    p->biases[p->n_biases++] = (struct step_bias){.token = (int32_t)id, .bias = (float)bias};
+    return 0;
+}
+
+static int read_bias(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    struct params *p = r->out;
+    const char *key;
+    json_t *item;
+    if (!json_is_object(value))
+        return api_invalid(r->err, f->name, "logit_bias must be an object of token id to bias (got %s)",
+                           field_got(value));
+    size_t n = json_object_size(value);
+    if (n > STEP_MAX_BIAS)
+        return api_invalid(r->err, f->name, "logit_bias may hold at most %d entries (got %zu)", STEP_MAX_BIAS,
+                           n);
+    p->biases = arena_array(r->arena, n, sizeof *p->biases);
+    if (!p->biases)
+        return api_out_of_memory(r->err);
+    json_object_foreach((json_t *)value, key, item)
+    {
+        if (add_bias(r, f, key, item) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* What is over the context is refused with the prompt's length, when that is known. */
+int read_max_tokens(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    const struct server_model *m = r->context;
+    struct params *p = r->out;
+    double given = json_is_number(value) ? json_number_value(value) : 0;
+    double max = given < 0 || given > MAX_TOKENS ? m->n_ctx : MAX_TOKENS;
+    int64_t n;
+    if (field_integer(r, f->name, value, 0, max, &n) < 0)
+        return -1;
+    if (p->has_max_tokens && p->max_tokens != n)
+        return api_invalid(r->err, f->name,
+                           "max_tokens and max_completion_tokens are one thing, but %u and %lld are given",
+                           p->max_tokens, (long long)n);
+    p->max_tokens = (uint32_t)n;
+    p->has_max_tokens = true;
+    return 0;
+}
+
+static int read_logprobs(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    struct params *p = r->out;
+    int64_t n;
+    if (field_integer(r, f->name, value, 0, STEP_MAX_TOP, &n) < 0)
+        return -1;
+    p->logprobs = (uint32_t)n;
+    p->has_logprobs = n > 0;
+    return 0;
+}
+
+const struct field generate_fields[] = {
+    CUSTOM(prompt, read_prompt),
+    {.name = "max_tokens", .kind = FIELD_CUSTOM, .read = read_max_tokens},
+    NUMBER(temperature, 0, 2),
+    COUNT(top_k, 0, 2147483647),
+    NUMBER(top_p, 0, 1),
+    NUMBER(min_p, 0, 1),
+    NUMBER(typical_p, 0, 1),
+    NUMBER(repetition_penalty, 0.01, 10),
+    NUMBER(presence_penalty, -2, 2),
+    NUMBER(frequency_penalty, -2, 2),
+    COUNT(penalty_last_n, 0, STEP_MAX_HISTORY),
+    {.name = "seed", .kind = FIELD_U64, .offset = AT(seed), .max = 9007199254740991.0, .given = AT(has_seed)},
+    {.name = "stop", .kind = FIELD_CUSTOM, .read = read_stop},
+    {.name = "stop_token_ids", .kind = FIELD_CUSTOM, .read = read_stop_ids},
+    FLAG(ignore_eos),
+    COUNT(min_tokens, 0, MAX_TOKENS),
+    {.name = "logit_bias", .kind = FIELD_CUSTOM, .read = read_bias},
+    CUSTOM(logprobs, read_logprobs),
+    COUNT(prompt_logprobs, 0, STEP_MAX_TOP),
+    COUNT(n, 1, GENERATE_MAX_CHOICES),
+    FLAG(stream),
+    FLAG(add_special),
+    FLAG(parse_special),
+    FLAG(cache_prompt),
+    {.name = "timeout_ms",
+     .kind = FIELD_U32,
+     .offset = AT(timeout_ms),
+     .max = MAX_MS,
+     .given = AT(has_timeout_ms)},
+    {.name = "queue_timeout_ms",
+     .kind = FIELD_U32,
+     .offset = AT(queue_timeout_ms),
+     .max = MAX_MS,
+     .given = AT(has_queue_timeout_ms)},
+    {.name = "priority", .kind = FIELD_I32, .offset = AT(priority), .min = -100, .max = 100},
+    {0},
+};
+
+/* --- log-probabilities --- */
+
+void put_token_text(struct buf *out, const struct tokenizer *t, int32_t token, const char *name)
+{
+    struct tokenizer_piece piece = tokenizer_piece(t, token, true);
+    bool whole = utf8_valid(piece.s, piece.len) == piece.len;
+    buf_printf(out, "\"%s\":", name);
+    json_put_string(out, piece.s, whole ? piece.len : 0);
+    if (whole)
+        return;
+    buf_puts(out, ",\"bytes\":[");
+    for (uint32_t i = 0; i < piece.len; i++)
+        buf_printf(out, "%s%u", i ? "," : "", (unsigned char)piece.s[i]);
+    buf_puts(out, "]");
+}
+
+static void put_one(struct buf *out, const struct tokenizer *t, int32_t token, double logprob)
+{
+    buf_printf(out, "{\"id\":%d,", token);
+    put_token_text(out, t, token, "text");
+    buf_puts(out, ",\"logprob\":");
+    json_put_number(out, logprob, 7);
+}
+
+static void put_entry(struct buf *out, const struct tokenizer *t, const struct engine_token *token,
+                      const struct step_top *top, uint32_t n_top)
+{
+    put_one(out, t, token->token, token->logprob);
+    buf_puts(out, ",\"top\":[");
+    for (uint32_t i = 0; i < n_top; i++) {
+        if (i)
+            buf_puts(out, ",");
+        put_one(out, t, top[i].token, top[i].logprob);
+        buf_puts(out, "}");
+    }
+    buf_puts(out, "]}");
+}
+
+void put_logprobs(const struct choice *c, struct buf *out, uint32_t from, uint32_t to)
+{
+    const struct engine_request *e = &c->e;
+    buf_puts(out, "[");
+    for (uint32_t i = from; i < to; i++) {
+        if (i > from)
+            buf_puts(out, ",");
+        put_entry(out, c->g->model->tokenizer, &e->out[i], e->top + (size_t)i * e->n_top, e->n_top);
+    }
+    buf_puts(out, "]");
+}
+
+void put_prompt_logprobs(struct generation *g, struct buf *out)
+{
+    const struct engine_request *e = &g->choices->e;
+    buf_puts(out, "[null");
+    for (uint32_t i = 1; i < e->n_prompt; i++) {
+        struct engine_token token = {.token = e->prompt[i], .logprob = e->prompt_out[i].logprob};
+        buf_puts(out, ",");
+        put_entry(out, g->model->tokenizer, &token, e->prompt_top + (size_t)i * e->n_prompt_top,
+                  e->n_prompt_top);
+    }
+    buf_puts(out, "]");
+}
+
+/* --- replies --- */
+
+static void put_tokens(struct buf *out, const struct choice *c, uint32_t from, uint32_t to)
+{
+    buf_puts(out, ",\"tokens\":[");
+    for (uint32_t i = from; i < to; i++) {
+        if (i > from)
+            buf_puts(out, ",");
+        json_put_int(out, c->e.out[i].token);
+    }
+    buf_puts(out, "]");
+}
+
+/* "text", "tokens" and, when asked, "logprobs"; before them "index", when there is more than one. */
+static void put_piece(const struct choice *c, struct buf *out, const struct piece *piece)
+{
+    if (c->g->n_choices > 1)
+        buf_printf(out, "\"index\":%u,", c->index);
+    buf_puts(out, "\"text\":");
+    json_put_string(out, piece->text, piece->len);
+    put_tokens(out, c, piece->from, piece->to);
+    if (c->g->p.has_logprobs) {
+        buf_puts(out, ",\"logprobs\":");
+        put_logprobs(c, out, piece->from, piece->to);
+    }
+}
+
+/* Why this text ended, and the seed that gives it again. */
+static void put_finish(const struct choice *c, struct buf *out)
+{
+    buf_puts(out, ",\"finish_reason\":");
+    json_put_str(out, c->finish);
+    buf_puts(out, ",\"stop\":");
+    json_put_str(out, c->text.matched ? c->text.matched->s : NULL);
+    buf_printf(out, ",\"seed\":%llu", (unsigned long long)c->e.sampling.seed);
+}
+
+static void put_ms(struct buf *out, const char *name, double v, const char *after)
+{
+    buf_printf(out, "\"%s\":", name);
+    json_put_ms(out, v);
+    buf_puts(out, after);
+}
+
+static void put_timings(struct buf *out, const struct generation *g)
+{
+    struct timings t;
+    generation_timings(g, &t);
+    buf_puts(out, ",\"timings\":{");
+    put_ms(out, "queue_ms", t.queue_ms, ",");
+    put_ms(out, "prefill_ms", t.prefill_ms, ",");
+    put_ms(out, "ttft_ms", t.ttft_ms, ",");
+    put_ms(out, "decode_ms", t.decode_ms, ",");
+    put_ms(out, "prompt_tokens_per_s", t.prompt_tokens_per_s, ",");
+    put_ms(out, "tokens_per_s", t.tokens_per_s, "}");
+}
+
+/* What concerns all choices. */
+static void put_end(struct generation *g, struct buf *out)
+{
+    const struct engine_request *e = &g->choices->e;
+    buf_printf(out, ",\"system_fingerprint\":\"%s\"", g->model->fingerprint);
+    buf_printf(out, ",\"usage\":{\"prompt_tokens\":%u,\"cached_tokens\":%u,\"completion_tokens\":%u}",
+               e->n_prompt, e->n_cached, generation_n_tokens(g));
+    put_timings(out, g);
+    if (e->want_prompt_logprobs) {
+        buf_puts(out, ",\"prompt_logprobs\":");
+        put_prompt_logprobs(g, out);
+    }
+}
+
+static void put_head(struct generation *g, struct buf *out)
+{
+    buf_printf(out, "{\"id\":\"%s\",\"model\":", g->id);
+    json_put_str(out, model_config(g->model->model)->name);
+}
+
+static void put_whole(const struct choice *c, struct buf *out)
+{
+    struct piece whole = choice_whole(c);
+    put_piece(c, out, &whole);
+    put_finish(c, out);
+}
+
+static void reply(struct generation *g, struct buf *out)
+{
+    put_head(g, out);
+    buf_puts(out, ",");
+    if (g->n_choices == 1) {
+        put_whole(g->choices, out);
+    } else {
+        buf_puts(out, "\"choices\":[");
+        for (uint32_t i = 0; i < g->n_choices; i++) {
+            buf_puts(out, i ? ",{" : "{");
+            put_whole(&g->choices[i], out);
+            buf_puts(out, "}");
+        }
+        buf_printf(out, "],\"seed\":%llu", (unsigned long long)g->p.seed);
+    }
+    put_end(g, out);
+    buf_puts(out, "}\n");
+}
+
+static void delta(struct choice *c, struct buf *out, const struct piece *piece)
+{
+    buf_puts(out, "data: {");
+    put_piece(c, out, piece);
+    buf_puts(out, "}\n\n");
+}
+
+/* The only choice's end is the end of all. */
+static void end(struct choice *c, struct buf *out, const struct piece *piece)
+{
+    bool only = c->g->n_choices == 1;
+    buf_puts(out, "data: ");
+    if (only)
+        put_head(c->g, out);
+    buf_puts(out, only ? "," : "{");
+    put_piece(c, out, piece);
+    put_finish(c, out);
+    if (only)
+        put_end(c->g, out);
+    buf_puts(out, "}\n\n");
+}
+
+static void last(struct generation *g, struct buf *out)
+{
+    if (g->n_choices > 1) {
+        buf_puts(out, "data: ");
+        put_head(g, out);
+        buf_printf(out, ",\"seed\":%llu", (unsigned long long)g->p.seed);
+        put_end(g, out);
+        buf_puts(out, "}\n\n");
+    }
+    buf_puts(out, "data: [DONE]\n\n");
+}
+
+const struct dialect dialect_generate = {
+    .id_prefix = "gen-", .reply = reply, .delta = delta, .end = end, .last = last};

@@ -1,0 +1,91 @@
+/* api_requests.c - GET /requests lists what waits and runs; DELETE /requests/{id} ends one, by the id of its
+ * reply or by its X-Request-Id, in whatever phase it is. Requests of other keys are as unknown as those that
+ * never were; the admin key sees all. No prompt and no text is shown. */
+#include "generation/generation.h"
+
+#include <string.h>
+
+static bool is_visible(const struct request *r, const struct generation *g)
+{
+    return r->admin || g->request->owner == r->owner;
+}
+
+static const char *state_of(const struct generation *g)
+{
+    if (g->state == GENERATION_PREPARING)
+        return "tokenising";
+    switch (atomic_load_explicit(&g->choices->e.state, memory_order_acquire)) {
+    case ENGINE_PREFILL:
+        return "prefill";
+    case ENGINE_DECODE:
+    case ENGINE_DONE:
+        return "decode";
+    default:
+        return "queued";
+    }
+}
+
+static void put_request(struct buf *out, const struct generation *g, uint64_t now)
+{
+    const struct request *r = g->request;
+    bool submitted = g->state != GENERATION_PREPARING; /* until then its figures are the pool's */
+    const struct engine_request *e = submitted ? &g->choices->e : NULL;
+    buf_puts(out, "{\"id\":");
+    json_put_str(out, g->id);
+    buf_puts(out, ",\"request_id\":");
+    json_put_str(out, r->id);
+    buf_printf(out, ",\"route\":\"%s\",\"state\":\"%s\",\"age_ms\":", r->route->path, state_of(g));
+    json_put_ms(out, (double)(now - r->opened_ns) / 1e6);
+    buf_printf(out,
+               ",\"prompt_tokens\":%u,\"computed\":%u,\"tokens\":%u,\"max_tokens\":%u,\"priority\":%d,"
+               "\"stream\":%s}",
+               e ? e->n_prompt : 0, e ? atomic_load_explicit(&e->n_prompt_done, memory_order_relaxed) : 0,
+               generation_n_tokens(g), e ? e->max_tokens : 0, e ? e->priority : 0,
+               submitted && g->p.stream ? "true" : "false");
+}
+
+void api_requests(struct request *r)
+{
+    uint64_t now = clock_ns();
+    bool more = false;
+    buf_puts(&r->out, "{\"requests\":[");
+    for (const struct generation *g = r->server->generations; g; g = g->next) {
+        if (!is_visible(r, g) || g->state == GENERATION_FINISHED)
+            continue;
+        if (more)
+            buf_puts(&r->out, ",");
+        put_request(&r->out, g, now);
+        more = true;
+    }
+    buf_puts(&r->out, "]}\n");
+    if (request_has_room(r))
+        request_reply(r, 200);
+    else
+        request_fail(r, &r->error);
+}
+
+static struct generation *find(struct request *r, const char *id)
+{
+    for (struct generation *g = r->server->generations; g; g = g->next) {
+        bool named = !strcmp(g->id, id) || !strcmp(g->request->id, id);
+        if (named && g->state < GENERATION_REPLYING && is_visible(r, g))
+            return g;
+    }
+    return NULL;
+}
+
+void api_cancel(struct request *r)
+{
+    const char *id = route_id(r->route, r->path);
+    struct generation *g = find(r, id);
+    if (!g) {
+        api_fail(&r->error, 404, "not_found", NULL, "no request %.80s is waiting or running", id);
+        request_fail(r, &r->error);
+        return;
+    }
+    buf_puts(&r->out, "{\"id\":");
+    json_put_str(&r->out, g->id);
+    buf_puts(&r->out, ",\"state\":\"cancelled\"}\n");
+    generation_cancel(g);
+    request_reply(r, 202);
+}

@@ -1,0 +1,199 @@
+/* api_tokens.c - POST /tokenize and /detokenize: text to ids and back, without the engine. */
+#include "json/json_fields.h"
+#include "generation/generation.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#define FEW_VALUES 64 /* beside a long list */
+
+struct token_params {
+    const char *content;
+    size_t content_len;
+    bool add_special, parse_special;
+    const json_t *tokens;
+};
+
+static int read_content(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    struct token_params *p = r->out;
+    if (!json_is_string(value))
+        return api_invalid(r->err, f->name, "content must be a string (got %s)", field_got(value));
+    p->content = json_string_value(value);
+    p->content_len = json_string_length(value);
+    return 0;
+}
+
+static int read_tokens(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    struct token_params *p = r->out;
+    if (!json_is_array(value))
+        return api_invalid(r->err, f->name, "tokens must be an array of token ids (got %s)",
+                           field_got(value));
+    p->tokens = value;
+    return 0;
+}
+
+#define AT(field) offsetof(struct token_params, field)
+static const struct field tokenize_fields[] = {
+    {.name = "content", .kind = FIELD_CUSTOM, .read = read_content},
+    {.name = "add_special", .kind = FIELD_BOOL, .offset = AT(add_special)},
+    {.name = "parse_special", .kind = FIELD_BOOL, .offset = AT(parse_special)},
+    {0},
+};
+static const struct field detokenize_fields[] = {
+    {.name = "tokens", .kind = FIELD_CUSTOM, .read = read_tokens},
+    {0},
+};
+
+/* The tree is the caller's; NULL with r->error set. */
+static json_t *read_body(struct request *r, const struct field *fields, const struct json_limits *limits,
+                         struct token_params *p)
+{
+    json_t *body = json_read(r->body, r->body_len, limits, &r->error);
+    struct field_reader reader = {.out = p,
+                                  .arena = &r->arena,
+                                  .err = &r->error,
+                                  .ignore_unknown = r->server->cfg->unknown_fields == CONFIG_IGNORE};
+    if (body && fields_read(&reader, body, &fields, 1) < 0) {
+        json_decref(body);
+        return NULL;
+    }
+    return body;
+}
+
+static void answered(struct request *r)
+{
+    server_give_model(r->server, r->model);
+    r->model = NULL;
+    request_drop_body(r);
+    if (!r->connection)
+        return;
+    if (r->error.status || !request_has_room(r))
+        request_fail(r, &r->error);
+    else
+        request_reply(r, 200);
+    request_resume(r);
+}
+
+static void encode(struct request *r, const struct token_params *p)
+{
+    struct tokenizer_flags flags = {.add_special = p->add_special, .parse_special = p->parse_special};
+    struct error words = {0};
+    int32_t *ids = NULL;
+    size_t n = 0;
+    if (!p->content) {
+        api_invalid(&r->error, "content", "content is missing");
+        return;
+    }
+    int rc = tokenizer_encode(r->model->tokenizer, p->content, p->content_len, flags, 0, &ids, &n, &words);
+    if (rc < 0) {
+        if (rc == -ENOMEM)
+            api_out_of_memory(&r->error);
+        else
+            api_invalid(&r->error, "content", "%s", words.text);
+        return;
+    }
+    buf_puts(&r->out, "{\"tokens\":");
+    json_put_ids(&r->out, ids, n);
+    buf_puts(&r->out, "}\n");
+    free(ids);
+}
+
+static void tokenize(struct request *r)
+{
+    struct token_params p = {.add_special = true, .parse_special = true};
+    const struct json_limits limits = {.max_values = FEW_VALUES, .max_depth = JSON_MAX_DEPTH_IN_BODY};
+    json_t *body = read_body(r, tokenize_fields, &limits, &p);
+    if (body)
+        encode(r, &p);
+    json_decref(body);
+}
+
+void api_tokenize(struct request *r)
+{
+    r->model = server_take_model(r->server);
+    request_prepare(r, tokenize, answered);
+}
+
+/* As many ids as a body can hold that is not there to cost memory. */
+static size_t most_ids(const struct request *r)
+{
+    return r->model->n_ctx + (size_t)4096;
+}
+
+static int too_many_ids(struct request *r)
+{
+    return api_invalid(&r->error, "tokens", "tokens may hold at most %zu ids (n_ctx + 4096)", most_ids(r));
+}
+
+static int32_t *read_ids(struct request *r, const json_t *tokens, size_t *n)
+{
+    const struct tokenizer *t = r->model->tokenizer;
+    struct field_reader reader = {.arena = &r->arena, .err = &r->error};
+    *n = json_array_size(tokens);
+    if (*n > most_ids(r)) {
+        too_many_ids(r);
+        return NULL;
+    }
+    int32_t *ids = arena_array(&r->arena, *n, sizeof *ids);
+    if (!ids) {
+        api_out_of_memory(&r->error);
+        return NULL;
+    }
+    for (size_t i = 0; i < *n; i++) {
+        int64_t id;
+        char name[32];
+        snprintf(name, sizeof name, "tokens[%zu]", i);
+        if (field_integer(&reader, name, json_array_get(tokens, i), 0, tokenizer_n_vocab(t) - 1.0, &id) < 0)
+            return NULL;
+        ids[i] = (int32_t)id;
+    }
+    return ids;
+}
+
+static void decode(struct request *r, const json_t *tokens)
+{
+    struct error words = {0};
+    char *text = NULL;
+    size_t n = 0, len = 0;
+    if (!tokens) {
+        api_invalid(&r->error, "tokens", "tokens is missing");
+        return;
+    }
+    int32_t *ids = read_ids(r, tokens, &n);
+    if (!ids)
+        return;
+    int rc = tokenizer_detokenise(r->model->tokenizer, ids, n, true, &text, &len, &words);
+    if (rc < 0) {
+        if (rc == -ENOMEM)
+            api_out_of_memory(&r->error);
+        else
+            api_fail(&r->error, 500, "internal", NULL, "%s", words.text);
+        return;
+    }
+    buf_puts(&r->out, "{\"content\":");
+    json_put_string(&r->out, text ? text : "", len);
+    buf_puts(&r->out, "}\n");
+    free(text);
+}
+
+static void detokenize(struct request *r)
+{
+    struct token_params p = {0};
+    struct json_list tokens = {.name = "tokens", .max = most_ids(r)};
+    const struct json_limits limits = {
+        .max_values = tokens.max + FEW_VALUES, .max_depth = JSON_MAX_DEPTH_IN_BODY, .list = &tokens};
+    json_t *body = read_body(r, detokenize_fields, &limits, &p);
+    if (tokens.over)
+        too_many_ids(r);
+    if (body)
+        decode(r, p.tokens);
+    json_decref(body);
+}
+
+void api_detokenize(struct request *r)
+{
+    r->model = server_take_model(r->server);
+    request_prepare(r, detokenize, answered);
+}

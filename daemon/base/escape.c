@@ -1,0 +1,60 @@
+#include "escape.h"
+#include "base/utf8.h"
+
+#include <stdint.h>
+#include <string.h>
+
+#define MAX_PIECE 8 /* bytes of one escaped character, with the NUL */
+
+/* The character at `s` as it is written, into `piece`; its bytes in the text. */
+static size_t escape_one(char piece[MAX_PIECE], size_t *written, const char *s, size_t len,
+                         enum escape_style style)
+{
+    size_t taken = utf8_char(s, len);
+    uint32_t code = taken ? utf8_code(s, taken) : (unsigned char)*s;
+    bool stays = style == ESCAPE_TEXT && (code == '\n' || code == '\t');
+    if (!taken || (utf8_is_obeyed(code) && !stays)) {
+        bool byte = style != ESCAPE_JSON && (!taken || code < 0x80);
+        *written = (size_t)snprintf(piece, MAX_PIECE, byte ? "\\x%02x" : "\\u%04x", (unsigned)code);
+        return taken ? taken : 1;
+    }
+    bool quoted = style == ESCAPE_QUOTED || style == ESCAPE_JSON;
+    *written = 0;
+    if (quoted && (code == '"' || code == '\\'))
+        piece[(*written)++] = '\\';
+    memcpy(piece + *written, s, taken);
+    *written += taken;
+    return taken;
+}
+
+bool escape_append(char *out, size_t room, size_t *n, const char *text, size_t len, enum escape_style style)
+{
+    char piece[MAX_PIECE];
+    size_t written;
+    for (size_t at = 0; at < len;) {
+        at += escape_one(piece, &written, text + at, len - at, style);
+        if (*n + written >= room)
+            return false;
+        memcpy(out + *n, piece, written);
+        *n += written;
+    }
+    return true;
+}
+
+const char *escape_line(char *out, size_t room, const char *text)
+{
+    size_t n = 0;
+    (void)escape_append(out, room, &n, text, strlen(text), ESCAPE_LINE);
+    out[n] = '\0';
+    return out;
+}
+
+void escape_print(FILE *f, const char *text, size_t len, enum escape_style style)
+{
+    char piece[MAX_PIECE];
+    size_t written;
+    for (size_t at = 0; at < len;) {
+        at += escape_one(piece, &written, text + at, len - at, style);
+        fwrite(piece, 1, written, f);
+    }
+}

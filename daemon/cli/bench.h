@@ -1,0 +1,129 @@
+/* bench.h - speed of a model on this machine, beside the two limits of the machine measured in the same run.
+ * The whole path is measured: requests through the engine, as the server sends them. Thread: one. */
+#pragma once
+#include "config/config.h"
+#include "base/error.h"
+#include "local_engine.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define BENCH_MAX_LIST 8
+/* All that a command line can ask for: prompts, and texts of every length, depth and number; with every
+ * executor. */
+#define BENCH_MAX_TESTS (BENCH_MAX_LIST + BENCH_MAX_LIST * (1 + BENCH_MAX_LIST) * (1 + BENCH_MAX_LIST))
+#define BENCH_MAX_ROWS  (3 * BENCH_MAX_TESTS)
+#define BENCH_MAX_REPS  101
+
+struct bench_list {
+    uint32_t n, items[BENCH_MAX_LIST];
+};
+
+struct bench_options {
+    struct bench_list n_prompt, n_gen, depth, batch; /* depth 0 and batch 1 are the plain tests */
+    uint32_t repetitions;
+    bool roofline; /* given: without a model, only that */
+    bool ops, executors, json;
+};
+
+struct bench_roofline { /* 0: unknown */
+    double read_gbps;   /* 10^9 bytes per second */
+    double int8_tops;   /* 10^12 operations per second */
+};
+
+/* What one token costs, by the shapes of the model. */
+struct bench_cost {
+    double bytes;         /* read: weights shared by the batch, and this sequence's keys and values */
+    double int8_ops;      /* multiplications and additions of the matrix products */
+    double attention_ops; /* those of attention: in floats, and no part of int8_ops */
+};
+
+struct bench_row {
+    char test[48];             /* "pp512", "tg128@d256", "tg128@b4" */
+    int executor;              /* enum executor_kind */
+    double tokens_per_s, sd;   /* median, standard deviation of the repetitions */
+    double launches_per_token; /* of kernels; a resident decoder needs none */
+    uint64_t launches;         /* in all, in what the row is the median of */
+    struct bench_cost cost;
+    struct bench_roofline roofline;      /* mean of what was measured around the repetitions */
+    double read_fraction, int8_fraction; /* of either limit: median of what the repetitions reached of it */
+    const char *bound;                   /* "int8" or "read": the limit that is nearer */
+    double fraction;                     /* of that limit */
+};
+
+/* What the ops of one kind and part of the layer do in a step, all layers together: of the fused program, or
+ * the graph's nodes where it is run node by node. */
+struct bench_op {
+    char name[72]; /* "MATMUL attn_q+attn_k+attn_v" */
+    uint32_t n;    /* of them */
+    double us;
+    double bytes; /* read: weights, and keys and values where texts are continued */
+    double int8_ops, float_ops;
+};
+
+#define BENCH_MAX_OPS 48
+
+struct bench_ops {
+    char test[48];
+    int executor;
+    bool by_device; /* by the device's clock */
+    uint64_t steps; /* that this is the mean of; 0: none are known */
+    double rows;    /* of a step, on average */
+    struct bench_roofline roofline;
+    uint32_t n;
+    struct bench_op ops[BENCH_MAX_OPS];
+};
+
+struct bench_test { /* one row to be measured */
+    bool prefill;
+    uint32_t n_tokens, depth, batch;
+};
+
+/* Looks at the limits, shortly. */
+struct bench_limits {
+    struct bench_roofline (*look)(void *context);
+    void *context;
+};
+
+/* Measures one test: a discarded run, then `repetitions`, each between two looks at the limits: those of a
+ * machine that others share move within seconds. limits: NULL for no comparison. -EINVAL: the test does not
+ * fit into the context. */
+int bench_measure(struct offline *o, const struct bench_test *test, uint32_t repetitions,
+                  const struct bench_limits *limits, struct bench_row *row, struct error *err);
+/* The same for its ops (bench_ops.c): `repetitions` after one that does not count. The executor is one whose
+ * ops' times are known: executor_program_ns(), or eager with executor_time_ops(). No steps: several texts
+ * after prompts, which are computed in between and would be counted in. */
+int bench_measure_ops(struct offline *o, const struct bench_test *test, uint32_t repetitions,
+                      const struct bench_limits *limits, struct bench_ops *out, struct error *err);
+/* What is nearer: *fraction of the limit it names, "read" or "int8"; NULL: neither limit or neither work is
+ * known. */
+const char *bench_op_bound(const struct bench_op *op, const struct bench_roofline *roofline,
+                           double *fraction);
+void bench_test_name(const struct bench_test *test, char *out, size_t room);
+struct bench_cost bench_cost(const struct offline *o, const struct bench_test *test);
+/* Sets a row's limits, bound and fraction from the tokens per second of n >= 1 repetitions and the n + 1
+ * looks at the limits around them (0: unknown); a repetition's limit is the mean of the two beside it. */
+void bench_compare(struct bench_row *row, const double *rates, const struct bench_roofline *looks,
+                   uint32_t n);
+/* Of n >= 1 values; sorts them. */
+double bench_median(double *values, uint32_t n);
+double bench_deviation(const double *values, uint32_t n);
+
+struct bench_report {
+    const struct bench_roofline *roofline; /* mean of all */
+    uint32_t threads;                      /* the roofline was measured with */
+    bool emulated;                         /* the device: speeds would be of no use, and are left out */
+    const struct runtime *runtime;
+    const struct bench_row *rows;
+    uint32_t n_rows;
+    const struct bench_ops *ops; /* of the tests, when they were asked for */
+    uint32_t n_ops;
+};
+void bench_print_roofline(const struct bench_roofline *roofline, uint32_t threads, FILE *f);
+void bench_print_table(const struct bench_report *report, FILE *f);
+void bench_print_json(const struct bench_report *report, FILE *f);
+/* Whether the device is the SIMT emulator, whose times say nothing about a GPU. */
+bool bench_is_emulated(const struct offline *o);
+/* Whether products with weights of this type (enum quant_type) are of integers. */
+bool bench_is_int8(uint32_t type);

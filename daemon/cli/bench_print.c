@@ -1,0 +1,201 @@
+/* A benchmark's figures as a table and as one JSON object. */
+#include "bench.h"
+#include "model/model.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+void bench_print_roofline(const struct bench_roofline *roofline, uint32_t threads, FILE *f)
+{
+    if (threads)
+        fprintf(f, "limits of this machine, %u thread%s: %.1f GB/s read, %.2f int8 TOPS\n", threads,
+                threads == 1 ? "" : "s", roofline->read_gbps, roofline->int8_tops);
+    else if (roofline->read_gbps > 0)
+        fprintf(f, "limit of this device, as its driver says: %.1f GB/s read\n", roofline->read_gbps);
+    else
+        fprintf(f, "the driver does not say how fast this device reads\n");
+}
+
+static void print_speed(const struct bench_row *row, bool emulated, FILE *f)
+{
+    if (emulated)
+        fprintf(f, "%11s   %-9s", "-", "-");
+    else
+        fprintf(f, "%11.2f ± %-9.2f", row->tokens_per_s, row->sd);
+}
+
+/* Ends a line. bound: "read", "int8", or NULL where there is nothing to compare with. */
+static void print_limit(const char *bound, double fraction, const struct bench_roofline *roofline, FILE *f)
+{
+    if (bound && strcmp(bound, "read") == 0 && roofline->read_gbps > 0)
+        fprintf(f, "   %5.1f %% of %.1f GB/s read\n", 100 * fraction, roofline->read_gbps);
+    else if (bound && strcmp(bound, "int8") == 0)
+        fprintf(f, "   %5.1f %% of %.2f int8 TOPS\n", 100 * fraction, roofline->int8_tops);
+    else
+        fprintf(f, "   -\n");
+}
+
+static void print_row(const struct bench_row *row, bool emulated, FILE *f)
+{
+    fprintf(f, "%-16s %-11s ", row->test, config_executor_name(row->executor));
+    print_speed(row, emulated, f);
+    fprintf(f, " %14.2f %8llu", row->launches_per_token, (unsigned long long)row->launches);
+    print_limit(emulated ? NULL : row->bound, row->fraction, &row->roofline, f);
+}
+
+/* KiB of the largest cache that cpu0 uses, 0 when the kernel does not say. (sysconf() reports what CPUID says
+ * of the whole package, ten times what a guest of it is given.) */
+static long read_cache_kib(void)
+{
+    long kib = 0;
+    FILE *f = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "re");
+    if (!f)
+        return 0;
+    if (fscanf(f, "%ldK", &kib) != 1)
+        kib = 0;
+    fclose(f);
+    return kib;
+}
+
+static void print_op(const struct bench_op *op, const struct bench_ops *all, double total_us, bool emulated,
+                     FILE *f)
+{
+    double fraction;
+    const char *bound = bench_op_bound(op, &all->roofline, &fraction);
+
+    fprintf(f, "%-30s %4u", op->name, op->n);
+    if (!emulated)
+        fprintf(f, " %10.1f %5.1f %%", op->us, total_us > 0 ? 100 * op->us / total_us : 0);
+    fprintf(f, " %9.3f %9.4f %9.4f", op->bytes * 1e-6, op->int8_ops * 1e-9, op->float_ops * 1e-9);
+    print_limit(emulated ? NULL : bound, fraction, &all->roofline, f);
+}
+
+static double total_us(const struct bench_ops *all)
+{
+    double sum = 0;
+
+    for (uint32_t i = 0; i < all->n; i++)
+        sum += all->ops[i].us;
+    return sum;
+}
+
+static void print_ops(const struct bench_ops *all, const struct bench_report *report, FILE *f)
+{
+    struct bench_op sum = {.name = "all", .us = total_us(all)};
+
+    if (all->steps == 0) {
+        fprintf(f, "\n%s: no ops, its prompts are computed in between\n", all->test);
+        return;
+    }
+    fprintf(f, "\n%s, executor %s%s, a step of %.1f rows (mean of %llu)\n", all->test,
+            config_executor_name(all->executor),
+            all->by_device && !report->emulated ? " by the device's clock" : "", all->rows,
+            (unsigned long long)all->steps);
+    fprintf(f, "%-30s %4s%s %9s %9s %9s   %s\n", "op", "n", report->emulated ? "" : "         us   share",
+            "MB", "int8 GOP", "float GOP", "of the limit");
+    for (uint32_t i = 0; i < all->n; i++) {
+        print_op(&all->ops[i], all, sum.us, report->emulated, f);
+        sum.n += all->ops[i].n;
+        sum.bytes += all->ops[i].bytes;
+        sum.int8_ops += all->ops[i].int8_ops;
+        sum.float_ops += all->ops[i].float_ops;
+    }
+    print_op(&sum, all, sum.us, report->emulated, f);
+    if (report->threads > 1 && all->executor == EXECUTOR_PERSISTENT)
+        fprintf(f, "EMBED begins a step: its time holds the waking of the threads.\n");
+    if (all->executor == EXECUTOR_PERSISTENT)
+        fprintf(f, "Norms, rotations and sums are part of the ops that they are fused with.\n");
+    fprintf(f,
+            "MB are weights, and keys and values where a text goes on: what comes from memory every time.\n");
+}
+
+void bench_print_table(const struct bench_report *report, FILE *f)
+{
+    const struct model_config *mc = model_config(report->runtime->model);
+    char device[128];
+    double bytes = 0;
+
+    for (uint32_t i = 0; i < model_n_weights(report->runtime->model); i++)
+        bytes += (double)model_weight(report->runtime->model, i)->size;
+    runtime_describe(report->runtime, device, sizeof device);
+    fprintf(f, "%s · %s %s · %.2f M parameters, %.2f MiB · %s\n", mc->name, mc->arch, mc->quantization,
+            (double)mc->n_params / 1e6, bytes / (1 << 20), device);
+    if (report->emulated)
+        fprintf(f, "SIMT emulator: not a GPU, and so no speeds\n");
+    else
+        bench_print_roofline(report->roofline, report->threads, f);
+    long cache = read_cache_kib();
+    if (report->threads && bytes < (double)cache * 1024)
+        fprintf(f, "the weights fit this CPU's cache (%ld MiB): reading them may be faster than memory\n",
+                cache >> 10);
+    fprintf(f, "\n%-16s %-11s %11s   %-9s %14s %8s   %s\n", "test", "executor", "tokens/s", "sd",
+            "launches/token", "in all", "of the limit");
+    for (uint32_t i = 0; i < report->n_rows; i++)
+        print_row(&report->rows[i], report->emulated, f);
+    for (uint32_t i = 0; i < report->n_ops; i++)
+        print_ops(&report->ops[i], report, f);
+}
+
+/* A speed, or null where it is an emulator's. */
+static json_t *speed(const struct bench_report *report, double value)
+{
+    return report->emulated ? json_null() : json_real(value);
+}
+
+static json_t *row_json(const struct bench_report *report, const struct bench_row *row)
+{
+    return json_pack("{s:s, s:s, s:o, s:o, s:f, s:I, s:f, s:f, s:f, s:s, s:o, s:o, s:f, s:o, s:f}", "test",
+                     row->test, "executor", config_executor_name(row->executor), "tokens_per_s",
+                     speed(report, row->tokens_per_s), "sd", speed(report, row->sd), "launches_per_token",
+                     row->launches_per_token, "launches", (json_int_t)row->launches, "bytes_per_token",
+                     row->cost.bytes, "int8_ops_per_token", row->cost.int8_ops, "attention_ops_per_token",
+                     row->cost.attention_ops, "bound", row->bound, "fraction", speed(report, row->fraction),
+                     "read_GBps", speed(report, row->roofline.read_gbps), "int8_TOPS",
+                     row->roofline.int8_tops, "read_fraction", speed(report, row->read_fraction),
+                     "int8_fraction", row->int8_fraction);
+}
+
+static json_t *op_json(const struct bench_report *report, const struct bench_ops *all,
+                       const struct bench_op *op)
+{
+    double fraction;
+    const char *bound = bench_op_bound(op, &all->roofline, &fraction);
+
+    return json_pack("{s:s, s:i, s:o, s:f, s:f, s:f, s:s?, s:o}", "op", op->name, "n", (int)op->n, "us",
+                     speed(report, op->us), "bytes", op->bytes, "int8_ops", op->int8_ops, "float_ops",
+                     op->float_ops, "bound", report->emulated ? NULL : bound, "fraction",
+                     bound ? speed(report, fraction) : json_null());
+}
+
+/* Of one test: what a step is made of, on average. */
+static json_t *ops_json(const struct bench_report *report, const struct bench_ops *all)
+{
+    json_t *ops = json_array();
+
+    for (uint32_t i = 0; i < all->n; i++)
+        json_array_append_new(ops, op_json(report, all, &all->ops[i]));
+    return json_pack("{s:s, s:s, s:I, s:f, s:o, s:f, s:o}", "test", all->test, "executor",
+                     config_executor_name(all->executor), "steps", (json_int_t)all->steps, "rows_per_step",
+                     all->rows, "read_GBps", speed(report, all->roofline.read_gbps), "int8_TOPS",
+                     all->roofline.int8_tops, "ops", ops);
+}
+
+void bench_print_json(const struct bench_report *report, FILE *f)
+{
+    json_t *rows = json_array();
+
+    for (uint32_t i = 0; i < report->n_rows; i++)
+        json_array_append_new(rows, row_json(report, &report->rows[i]));
+    json_t *all = json_pack("{s:b, s:{s:o, s:f}, s:o}", "emulated", report->emulated, "roofline", "read_GBps",
+                            speed(report, report->roofline->read_gbps), "int8_TOPS",
+                            report->roofline->int8_tops, "rows", rows);
+    for (uint32_t i = 0; i < report->n_ops; i++) {
+        if (i == 0)
+            json_object_set_new(all, "ops", json_array());
+        json_array_append_new(json_object_get(all, "ops"), ops_json(report, &report->ops[i]));
+    }
+    json_dumpf(all, f, JSON_REAL_PRECISION(7));
+    fputc('\n', f);
+    json_decref(all);
+}

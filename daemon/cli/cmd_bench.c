@@ -1,0 +1,340 @@
+/* hearthd bench: prompts and text through the engine, tokens per second beside the machine's limits. */
+#include "bench.h"
+#include "commands.h"
+#include "cpu/roofline/roofline.h"
+#include "base/team.h"
+#include "backend/executor.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- options ---- */
+
+/* An option that takes numbers, with commas, up to n_max of them. */
+struct list_option {
+    const char *flag;
+    struct bench_list *list;
+    uint32_t min, max, n_max;
+};
+
+static int refuse_list(const struct list_option *o, const char *text, struct error *err)
+{
+    if (!*text)
+        return error_set(err, -EINVAL, "%s needs a value", o->flag);
+    if (o->n_max == 1)
+        return error_set(err, -EINVAL, "%s takes one number, %u to %u (got %s)", o->flag, o->min, o->max,
+                         log_quote(text));
+    return error_set(err, -EINVAL, "%s must be %u to %u, or up to %u of them with commas (got %s)", o->flag,
+                     o->min, o->max, o->n_max, log_quote(text));
+}
+
+static int parse_list(const struct list_option *o, const char *text, struct error *err)
+{
+    struct bench_list list = {0};
+    const char *s = text;
+
+    do {
+        char *end;
+        unsigned long value = strtoul(s, &end, 10);
+        if (*s < '0' || *s > '9' || (*end && *end != ',') || value < o->min || value > o->max ||
+            list.n == o->n_max)
+            return refuse_list(o, text, err);
+        list.items[list.n++] = (uint32_t)value;
+        s = end;
+    } while (*s++ == ',');
+    *o->list = list;
+    return 0;
+}
+
+static int take_option(void *context, int argc, char **argv, struct error *err)
+{
+    struct bench_options *o = context;
+    struct bench_list repetitions = {0};
+    const struct list_option lists[] = {{"-p", &o->n_prompt, 0, 1 << 20, BENCH_MAX_LIST},
+                                        {"-n", &o->n_gen, 0, 1 << 20, BENCH_MAX_LIST},
+                                        {"-d", &o->depth, 0, 1 << 20, BENCH_MAX_LIST},
+                                        {"-b", &o->batch, 1, STEP_MAX_LOGITS, BENCH_MAX_LIST},
+                                        {"-r", &repetitions, 1, BENCH_MAX_REPS, 1}};
+    const struct {
+        const char *flag;
+        bool *on;
+    } switches[] = {{"--roofline", &o->roofline},
+                    {"--ops", &o->ops},
+                    {"--executors", &o->executors},
+                    {"--json", &o->json}};
+
+    for (size_t i = 0; i < sizeof switches / sizeof *switches; i++)
+        if (strcmp(argv[0], switches[i].flag) == 0)
+            return *switches[i].on = true;
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        if (strcmp(argv[0], lists[i].flag) != 0)
+            continue;
+        int rc = parse_list(&lists[i], argc > 1 ? argv[1] : "", err);
+        if (repetitions.n)
+            o->repetitions = repetitions.items[0];
+        return rc < 0 ? rc : 2;
+    }
+    return 0;
+}
+
+static void usage(void)
+{
+    puts("hearthd bench --model FILE [flags]\n"
+         "\n"
+         "Measures prompt tokens per second (pp) and generated tokens per second (tg), and says how much of\n"
+         "this machine's limit that is: reading memory for tg, int8 products for pp. Medians.\n"
+         "\n"
+         "  -p 512        prompt lengths, with commas; 0: none\n"
+         "  -n 128        lengths of text; 0: none\n"
+         "  -d 0          text after so many tokens of context\n"
+         "  -b 1          sequences at once; with -d also after so many tokens each\n"
+         "  -r 5          repetitions, after one that does not count\n"
+         "  --roofline    the limits; without --model nothing else\n"
+         "  --ops         also what every op of a step takes, reads and computes, and how much of the limit\n"
+         "                that is; where the executor cannot tell, node by node (executor eager)\n"
+         "  --executors   every test with every executor the backend has, and what each launches per token\n"
+         "  --json        one object on stdout and nothing else\n"
+         "\n"
+         "and of `hearthd serve`: --model --backend --threads --isa --executor --n-ctx --kv-type --step-ms "
+         "--steps-in-flight");
+}
+
+/* ---- tests ---- */
+
+struct bench_plan {
+    struct bench_test tests[BENCH_MAX_TESTS];
+    uint32_t n;
+};
+
+static void plan_add(struct bench_plan *plan, struct bench_test test)
+{
+    if (test.n_tokens > 0)
+        plan->tests[plan->n++] = test;
+}
+
+static void plan_add_batch(struct bench_plan *plan, const struct bench_options *o, uint32_t n_gen,
+                           uint32_t batch)
+{
+    if (batch < 2)
+        return;
+    plan_add(plan, (struct bench_test){false, n_gen, 0, batch});
+    for (uint32_t d = 0; d < o->depth.n; d++)
+        if (o->depth.items[d] > 0)
+            plan_add(plan, (struct bench_test){false, n_gen, o->depth.items[d], batch});
+}
+
+/* The plain tests first, then every depth, then every batch size, without and with every depth. */
+static void plan_make(struct bench_plan *plan, const struct bench_options *o)
+{
+    *plan = (struct bench_plan){0};
+    for (uint32_t i = 0; i < o->n_prompt.n; i++)
+        plan_add(plan, (struct bench_test){true, o->n_prompt.items[i], 0, 1});
+    for (uint32_t i = 0; i < o->n_gen.n; i++) {
+        plan_add(plan, (struct bench_test){false, o->n_gen.items[i], 0, 1});
+        for (uint32_t d = 0; d < o->depth.n; d++)
+            if (o->depth.items[d] > 0)
+                plan_add(plan, (struct bench_test){false, o->n_gen.items[i], o->depth.items[d], 1});
+        for (uint32_t b = 0; b < o->batch.n; b++)
+            plan_add_batch(plan, o, o->n_gen.items[i], o->batch.items[b]);
+    }
+}
+
+static uint32_t largest(const struct bench_list *list, uint32_t least)
+{
+    for (uint32_t i = 0; i < list->n; i++)
+        least = list->items[i] > least ? list->items[i] : least;
+    return least;
+}
+
+static int time_ops(struct executor *x, struct error *err)
+{
+    return executor_time_ops(x, true, err);
+}
+
+#define LOOK_ROUNDS 4 /* of tens of milliseconds each */
+
+static struct roofline *open_roofline(uint32_t threads, struct error *err)
+{
+    struct roofline *r = roofline_open(threads);
+    if (!r)
+        error_set(err, -ENOMEM, "out of memory: the limits are measured with a gigabyte");
+    return r;
+}
+
+/* The limits of the threads that the model gets. */
+static struct bench_roofline look_at_machine(void *roofline)
+{
+    return (struct bench_roofline){roofline_read_gbps(roofline, LOOK_ROUNDS),
+                                   roofline_int8_tops(roofline, LOOK_ROUNDS)};
+}
+
+/* Those of its device. */
+static struct bench_roofline look_at_device(void *info)
+{
+    return (struct bench_roofline){.read_gbps = (double)((struct backend_info *)info)->bandwidth / 1e9};
+}
+
+/* What the tests of an executor are compared with. */
+struct limits {
+    struct bench_limits look;
+    struct backend_info info;
+    struct roofline *roofline; /* NULL: the limits are the device's */
+};
+
+static int limits_open(struct limits *l, const struct offline *o, struct error *err)
+{
+    *l = (struct limits){0};
+    executor_info(o->runtime.executor, &l->info);
+    if (!l->info.memory_total && !(l->roofline = open_roofline(l->info.n_threads, err)))
+        return -ENOMEM;
+    if (l->roofline)
+        l->look = (struct bench_limits){look_at_machine, l->roofline};
+    else
+        l->look = (struct bench_limits){look_at_device, &l->info};
+    return 0;
+}
+
+static int run_tests(struct offline *o, const struct bench_plan *plan, const struct bench_options *opt,
+                     struct bench_report *report, struct bench_row *rows, struct error *err)
+{
+    struct limits limits;
+    int rc = limits_open(&limits, o, err);
+
+    for (uint32_t i = 0; i < plan->n && rc == 0; i++) {
+        rc = bench_measure(o, &plan->tests[i], opt->repetitions, &limits.look, &rows[report->n_rows], err);
+        report->n_rows += rc == 0;
+    }
+    roofline_close(limits.roofline);
+    return rc;
+}
+
+/* With the executor that is open where it tells its ops, else with eager. */
+static int run_ops(struct offline *o, const struct config *cfg, const struct bench_plan *plan,
+                   const struct bench_options *opt, struct bench_report *report, struct bench_ops *ops,
+                   struct error *err)
+{
+    struct config eager = *cfg;
+    struct limits limits;
+    int rc = 0;
+
+    eager.executor = EXECUTOR_EAGER;
+    if (!executor_program_ns(o->runtime.executor, NULL)) {
+        offline_close(o);
+        rc = offline_open_with(o, &eager, time_ops, err);
+    }
+    if (rc == 0)
+        rc = limits_open(&limits, o, err);
+    if (rc < 0)
+        return rc;
+    for (uint32_t i = 0; i < plan->n && rc == 0; i++) {
+        rc = bench_measure_ops(o, &plan->tests[i], opt->repetitions, &limits.look, &ops[report->n_ops], err);
+        report->n_ops += rc == 0;
+    }
+    roofline_close(limits.roofline);
+    return rc;
+}
+
+/* What the limits belong to. */
+static void describe_machine(const struct offline *o, struct bench_report *report)
+{
+    struct backend_info info;
+
+    executor_info(o->runtime.executor, &info);
+    report->threads = info.n_threads;
+    report->emulated = bench_is_emulated(o);
+}
+
+/* Over all rows. */
+static void mean_limits(const struct bench_report *report, struct bench_roofline *out)
+{
+    for (uint32_t i = 0; i < report->n_rows; i++) {
+        out->read_gbps += report->rows[i].roofline.read_gbps / report->n_rows;
+        out->int8_tops += report->rows[i].roofline.int8_tops / report->n_rows;
+    }
+}
+
+/* The tests once more with every other executor that the backend has. */
+static int run_others(struct offline *o, struct config *cfg, const struct bench_plan *plan,
+                      const struct bench_options *opt, struct bench_report *report, struct bench_row *rows,
+                      struct error *err)
+{
+    static const int kinds[] = {EXECUTOR_PERSISTENT, EXECUTOR_GRAPH, EXECUTOR_EAGER};
+    bool has_graph = executor_backend(o->runtime.executor)->ops->has_graph;
+    int first = cfg->executor, rc = 0;
+
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds && rc == 0; i++) {
+        if (kinds[i] == first || (kinds[i] == EXECUTOR_GRAPH && !has_graph))
+            continue;
+        cfg->executor = kinds[i];
+        offline_close(o);
+        rc = offline_open(o, cfg, err);
+        if (rc == 0)
+            rc = run_tests(o, plan, opt, report, rows, err);
+    }
+    return rc;
+}
+
+static int bench_model(struct config *cfg, const struct bench_options *opt, struct error *err)
+{
+    static struct bench_row rows[BENCH_MAX_ROWS];
+    static struct bench_ops ops[BENCH_MAX_TESTS];
+    struct bench_roofline roofline = {0};
+    struct bench_report report = {.roofline = &roofline, .rows = rows, .ops = ops};
+    struct bench_plan plan;
+    struct offline o = {0};
+
+    plan_make(&plan, opt);
+    if (plan.n == 0)
+        return error_set(err, -EINVAL, "nothing to measure: -p and -n are 0");
+    cfg->slots = largest(&opt->batch, 1);
+    cfg->speculation = ENGINE_SPECULATE_OFF; /* the text says nothing, and a row is to be a token */
+    cfg->park_after_ms = 0;                  /* while limits are measured the decoder is idle, and stays */
+    int rc = offline_open(&o, cfg, err);
+    if (rc < 0)
+        return rc;
+    describe_machine(&o, &report);
+    rc = run_tests(&o, &plan, opt, &report, rows, err);
+    if (rc == 0 && opt->ops)
+        rc = run_ops(&o, cfg, &plan, opt, &report, ops, err);
+    if (rc == 0 && opt->executors)
+        rc = run_others(&o, cfg, &plan, opt, &report, rows, err);
+    report.runtime = &o.runtime;
+    mean_limits(&report, &roofline);
+    if (rc == 0)
+        (opt->json ? bench_print_json : bench_print_table)(&report, stdout);
+    offline_close(&o);
+    return rc;
+}
+
+static int bench(struct config *cfg, void *options, struct error *err)
+{
+    const struct bench_options *opt = options;
+
+    if (!opt->roofline || config_is_set(cfg, "model"))
+        return bench_model(cfg, opt, err);
+    uint32_t threads = cfg->threads ? cfg->threads : team_cores();
+    threads = threads < ROOFLINE_MAX_THREADS ? threads : ROOFLINE_MAX_THREADS;
+    struct roofline *r = open_roofline(threads, err);
+    if (!r)
+        return -ENOMEM;
+    struct bench_roofline roofline = {roofline_read_gbps(r, ROOFLINE_MAX_ROUNDS),
+                                      roofline_int8_tops(r, ROOFLINE_MAX_ROUNDS)};
+    struct bench_report report = {.roofline = &roofline, .threads = threads};
+    roofline_close(r);
+    if (opt->json)
+        bench_print_json(&report, stdout);
+    else
+        bench_print_roofline(&roofline, threads, stdout);
+    return 0;
+}
+
+int cmd_bench(int argc, char **argv)
+{
+    static const struct command_configured command = {usage, take_option, bench};
+    struct bench_options options = {.n_prompt = {1, {512}}, .n_gen = {1, {128}}, .repetitions = 5};
+
+    return command_run_configured(&command, &options, argc, argv);
+}

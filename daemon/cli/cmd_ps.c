@@ -1,0 +1,34 @@
+/* hearthd ps: what a running daemon works on, a line for each request. */
+#include "query.h"
+#include "query_print.h"
+#include "commands.h"
+
+#include <stdio.h>
+
+static void usage(void)
+{
+    puts("hearthd ps [URL]\n"
+         "\n"
+         "The requests that a running daemon works on or that wait there, oldest last; no prompt is shown.\n"
+         "URL is http://host:port or unix:/path; by itself the place where this machine's configuration\n"
+         "lets it listen. A key comes from HEARTHD_KEY or, on this machine, the configured key files.");
+}
+
+static int ps(struct config *cfg, void *options, struct error *err)
+{
+    json_t *answer = NULL;
+    int rc = ask_daemon(cfg, *(const char **)options, "/requests", &answer, err);
+    if (rc < 0)
+        return rc;
+    ask_print_requests(answer, stdout);
+    json_decref(answer);
+    return 0;
+}
+
+int cmd_ps(int argc, char **argv)
+{
+    static const struct command_configured command = {usage, ask_take_url, ps};
+    const char *url = NULL;
+
+    return command_run_configured(&command, &url, argc, argv);
+}

@@ -1,0 +1,45 @@
+/* inspect.h - what `hearthd inspect` has found out about a model file, and the same as JSON. */
+#pragma once
+#include "gguf/gguf.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct graph;
+struct model;
+struct program;
+
+struct inspection {
+    const char *path;
+    const struct gguf *gguf;
+    const struct model *model;     /* NULL: valid GGUF, but no model that Hearth runs */
+    const struct graph *graph;     /* as model */
+    const struct program *program; /* as model */
+    const char *error;             /* why there is no model */
+    bool show_graph, show_program;
+};
+
+/* Bytes a daemon with default settings takes for this model. */
+struct inspection_memory {
+    uint64_t weights; /* of the tensors the model uses; packing pads less than 1 % */
+    int kv_type;      /* enum kv_type */
+    uint64_t kv_per_token;
+    uint64_t kv_per_page;
+    uint64_t kv_per_slot; /* n_ctx tokens in whole pages */
+    uint64_t scratch;     /* activations of the largest step */
+    uint32_t n_ctx;       /* min(model's, 8192) */
+};
+struct inspection_memory inspection_memory(const struct inspection *in);
+
+/* A number of the metadata, by what it is rather than by how the file stores it. */
+struct inspection_number {
+    enum { INSPECTION_SIGNED, INSPECTION_UNSIGNED, INSPECTION_REAL, INSPECTION_BOOL } kind;
+    int64_t i;  /* SIGNED, BOOL, and UNSIGNED where it fits */
+    uint64_t u; /* UNSIGNED */
+    double f;   /* REAL */
+};
+/* `type` is a number's type, not STR or ARR; `data` needs no alignment. */
+struct inspection_number inspection_number(uint32_t type, const uint8_t *data);
+
+/* One JSON object on stdout. 0, or -ENOMEM. */
+int inspection_print_json(const struct inspection *in);

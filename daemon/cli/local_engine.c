@@ -1,0 +1,62 @@
+#include "local_engine.h"
+#include "backend/executor.h"
+#include "service/model_file.h"
+
+#include <errno.h>
+#include <string.h>
+
+static void on_news(void *context)
+{
+    offline_interrupt(context);
+}
+
+void offline_interrupt(struct offline *o)
+{
+    sem_post(&o->news);
+}
+
+int offline_open_with(struct offline *o, const struct config *cfg,
+                      int (*prepare)(struct executor *x, struct error *err), struct error *err)
+{
+    char path[PATH_MAX];
+    struct engine_config ec;
+
+    *o = (struct offline){0};
+    int rc = model_file_find(path, cfg->model, err);
+    if (rc == 0)
+        rc = runtime_open(&o->runtime, cfg, path, NULL, err);
+    if (rc < 0)
+        return rc;
+    sem_init(&o->news, 0, 0);
+    if (prepare)
+        rc = prepare(o->runtime.executor, err);
+    runtime_engine_config(&o->runtime, cfg, &ec);
+    ec.wake = on_news;
+    ec.context = o;
+    if (rc == 0)
+        rc = engine_open(&o->engine, o->runtime.executor, &ec, err);
+    if (rc < 0)
+        offline_close(o);
+    return rc;
+}
+
+int offline_open(struct offline *o, const struct config *cfg, struct error *err)
+{
+    return offline_open_with(o, cfg, NULL, err);
+}
+
+void offline_close(struct offline *o)
+{
+    engine_close(o->engine);
+    o->engine = NULL;
+    runtime_close(&o->runtime);
+}
+
+struct engine_request *offline_wait(struct offline *o)
+{
+    struct engine_request *r = engine_next(o->engine);
+
+    if (r || sem_wait(&o->news) < 0)
+        return r;
+    return engine_next(o->engine);
+}

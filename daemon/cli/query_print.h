@@ -1,0 +1,10 @@
+/* query_print.h - answers of a running daemon as tables for people. What a member lacks is 0 or "", and no
+ * control character of an answer reaches the terminal. Any thread. */
+#pragma once
+#include <jansson.h>
+#include <stdio.h>
+
+/* GET /stats. */
+void ask_print_stats(const json_t *answer, FILE *f);
+/* GET /requests: a line for each. */
+void ask_print_requests(const json_t *answer, FILE *f);

@@ -1,0 +1,419 @@
+#include "chat_messages.h"
+#include "base/buf.h"
+#include "chat_template.h"
+#include "generation.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define IGNORED(n)                                                                                           \
+    {                                                                                                        \
+        .name = n, .kind = FIELD_IGNORED                                                                     \
+    }
+#define CUSTOM(n, f)                                                                                         \
+    {                                                                                                        \
+        .name = n, .kind = FIELD_CUSTOM, .read = f                                                           \
+    }
+
+/* --- JSON as values --- */
+
+static bool to_value(struct arena *a, const json_t *j, struct jinja_value *out);
+
+static struct jinja_value string_value(const json_t *j)
+{
+    return jinja_string(json_string_value(j), json_string_length(j), true);
+}
+
+static bool copy_string(struct arena *a, const char *s, size_t n, struct jinja_value *out)
+{
+    const char *copy = arena_copy(a, s, n);
+    *out = jinja_string(copy, n, true);
+    return copy != NULL;
+}
+
+static bool to_list(struct arena *a, const json_t *j, struct jinja_value *out)
+{
+    struct jinja_list *list = jinja_list_open(a);
+    struct jinja_value item;
+    for (size_t i = 0; list && i < json_array_size(j); i++)
+        if (!to_value(a, json_array_get(j, i), &item) || jinja_list_add(a, list, item) < 0)
+            return false;
+    *out = jinja_list_value(list);
+    return list != NULL;
+}
+
+static bool to_dict(struct arena *a, const json_t *j, struct jinja_value *out)
+{
+    struct jinja_dict *dict = jinja_dict_open(a);
+    struct jinja_value key, value;
+    const char *name;
+    json_t *member;
+    if (!dict)
+        return false;
+    json_object_foreach((json_t *)j, name, member)
+    {
+        if (!copy_string(a, name, strlen(name), &key) || !to_value(a, member, &value) ||
+            jinja_dict_add(a, dict, key, value) < 0)
+            return false;
+    }
+    *out = jinja_dict_value(dict);
+    return true;
+}
+
+/* As deep as a body may nest; nothing points into the tree. */
+static bool to_value(struct arena *a, const json_t *j, struct jinja_value *out)
+{
+    switch (json_typeof(j)) {
+    case JSON_OBJECT:
+        return to_dict(a, j, out);
+    case JSON_ARRAY:
+        return to_list(a, j, out);
+    case JSON_STRING:
+        return copy_string(a, json_string_value(j), json_string_length(j), out);
+    case JSON_INTEGER:
+        *out = jinja_int(json_integer_value(j));
+        return true;
+    case JSON_REAL:
+        *out = jinja_float(json_real_value(j));
+        return true;
+    case JSON_NULL:
+        *out = jinja_none();
+        return true;
+    default:
+        *out = jinja_bool(json_is_true(j));
+        return true;
+    }
+}
+
+/* The template that will read it; NULL when there is none. */
+static const struct chat_template *template_of(const struct field_reader *r)
+{
+    const struct server_model *m = r->context;
+    return m->chat;
+}
+
+/* --- what a message says --- */
+
+struct message {
+    const char *role;
+    struct jinja_value content, name, tool_call_id, reasoning, tool_calls;
+};
+
+static int read_part_type(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    const char *name = field_path(r, f->name);
+    if (json_is_string(value) && !strcmp(json_string_value(value), "text"))
+        return 0;
+    return api_invalid(r->err, name, "%s must be \"text\": no other is supported (got %s)", name,
+                       field_got_word(value));
+}
+
+static int read_part_text(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    const char *name = field_path(r, f->name);
+    if (!json_is_string(value))
+        return api_invalid(r->err, name, "%s must be a string (got %s)", name, field_got(value));
+    buf_put(r->out, json_string_value(value), json_string_length(value));
+    return 0;
+}
+
+/* {"type":"text","text":...}: its text is added to *text. The type comes first, for it says what else a part
+ * may hold. */
+static int read_part(const struct field_reader *r, size_t i, const json_t *part, struct buf *text)
+{
+    static const struct field type = CUSTOM("type", read_part_type);
+    static const struct field rows[] = {IGNORED("type"), CUSTOM("text", read_part_text), {0}};
+    const struct field *tables[] = {rows};
+    struct field_reader inner = *r;
+    char within[64];
+    snprintf(within, sizeof within, "%s.content[%zu]", r->within, i);
+    inner.within = within;
+    inner.out = text;
+    if (!json_is_object(part))
+        return api_invalid(r->err, within, "%s must be an object (got %s)", within, field_got(part));
+    if (read_part_type(&inner, &type, json_object_get(part, "type")) < 0)
+        return -1;
+    if (!json_is_string(json_object_get(part, "text")))
+        return api_invalid(r->err, within, "%s.text must be a string", within);
+    return fields_read(&inner, part, tables, 1);
+}
+
+/* As the template wants it: all text in one, or [{"type": "text", "text": ...}]. */
+static int put_content(struct field_reader *r, struct message *m, const char *text, size_t len)
+{
+    const struct chat_template *c = template_of(r);
+    struct jinja_value whole = jinja_string(text, len, true), list = {0};
+    m->content = whole;
+    if (!c || !chat_template_wants_parts(c))
+        return 0;
+    struct jinja_dict *part = jinja_dict_open(r->arena);
+    list = jinja_list_value(jinja_list_open(r->arena));
+    if (!part || !list.list || jinja_dict_add(r->arena, part, jinja_word("type"), jinja_word("text")) < 0 ||
+        jinja_dict_add(r->arena, part, jinja_word("text"), whole) < 0 ||
+        jinja_list_add(r->arena, list.list, jinja_dict_value(part)) < 0)
+        return api_out_of_memory(r->err);
+    m->content = list;
+    return 0;
+}
+
+/* A string, or an array of text parts. */
+static int read_content(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    struct buf text = {.arena = r->arena};
+    const char *name = field_path(r, f->name);
+    if (json_is_string(value))
+        return put_content(r, r->out, json_string_value(value), json_string_length(value));
+    if (!json_is_array(value))
+        return api_invalid(r->err, name, "%s must be a string or an array of text parts (got %s)", name,
+                           field_got(value));
+    for (size_t i = 0; i < json_array_size(value); i++)
+        if (read_part(r, i, json_array_get(value, i), &text) < 0)
+            return -1;
+    if (text.failed)
+        return api_out_of_memory(r->err);
+    return put_content(r, r->out, text.p ? text.p : "", text.len);
+}
+
+static int read_role(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    static const char *const roles[] = {"system", "developer", "user", "assistant", "tool", "function"};
+    struct message *m = r->out;
+    const char *role = json_string_value(value), *name = field_path(r, f->name);
+    size_t i = 0;
+    while (role && i < 6 && strcmp(role, roles[i]))
+        i++;
+    if (!role || i == 6)
+        return api_invalid(r->err, name, "%s must be system, developer, user, assistant or tool (got %s)",
+                           name, field_got_word(value));
+    m->role = i == 1 ? "system" : i == 5 ? "tool" : roles[i];
+    return 0;
+}
+
+/* A string that is handed on; `offset` is that of a jinja_value. */
+static int read_string(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    const char *name = field_path(r, f->name);
+    if (!json_is_string(value))
+        return api_invalid(r->err, name, "%s must be a string (got %s)", name, field_got(value));
+    *(struct jinja_value *)((char *)r->out + f->offset) = string_value(value);
+    return 0;
+}
+
+/* Known, but only what says nothing is accepted. */
+static int read_nothing(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    const char *name = field_path(r, f->name);
+    if (json_is_false(value) || (json_is_string(value) && !json_string_length(value)) ||
+        (json_is_array(value) && !json_array_size(value)) ||
+        (json_is_object(value) && !json_object_size(value)))
+        return 0;
+    return api_invalid(r->err, name, "%s is not supported (got %s)", name, field_got(value));
+}
+
+/* --- calls of tools --- */
+
+/* The arguments of a call are an object, written as JSON in a string; most templates want the object. */
+static int parse_arguments(struct field_reader *r, const char *name, const json_t *text,
+                           struct jinja_value *out)
+{
+    const struct chat_template *c = template_of(r);
+    size_t len = json_string_length(text);
+    struct json_limits limits = {.max_values = 4096, .max_depth = JSON_MAX_DEPTH_IN_BODY};
+    struct api_error words = {0};
+    *out = string_value(text);
+    if (c && chat_template_wants_argument_text(c))
+        return 0;
+    json_t *object = json_read(json_string_value(text), len, &limits, &words);
+    if (!object && words.status != 400)
+        return api_out_of_memory(r->err);
+    if (!object)
+        return api_invalid(r->err, name, "%s must be a JSON object in a string: %s", name, words.message);
+    bool ok = to_value(r->arena, object, out);
+    json_decref(object);
+    return ok ? 0 : api_out_of_memory(r->err);
+}
+
+/* {"id", "type": "function", "function": {"name", "arguments"}}, with the arguments parsed. */
+static int read_call(struct field_reader *r, const char *within, const json_t *call, struct jinja_value *out)
+{
+    const json_t *function = json_object_get(call, "function");
+    const json_t *arguments = json_object_get(function, "arguments");
+    char name[96];
+    snprintf(name, sizeof name, "%s.function.arguments", within);
+    if (!json_is_string(json_object_get(function, "name")))
+        return api_invalid(r->err, within, "%s must be an object with function.name and function.arguments",
+                           within);
+    if (!to_value(r->arena, call, out))
+        return api_out_of_memory(r->err);
+    if (!json_is_string(arguments))
+        return 0;
+    struct jinja_value *made = jinja_dict_find(out->dict, "function", 8);
+    return parse_arguments(r, name, arguments, jinja_dict_find(made->dict, "arguments", 9));
+}
+
+static int read_calls(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    struct message *m = r->out;
+    struct jinja_value call;
+    const char *name = field_path(r, f->name);
+    char within[64];
+    if (!json_is_array(value))
+        return api_invalid(r->err, name, "%s must be an array (got %s)", name, field_got(value));
+    struct jinja_list *list = json_array_size(value) ? jinja_list_open(r->arena) : NULL;
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        snprintf(within, sizeof within, "%s.tool_calls[%zu]", r->within, i);
+        if (read_call(r, within, json_array_get(value, i), &call) < 0)
+            return -1;
+        if (!list || jinja_list_add(r->arena, list, call) < 0)
+            return api_out_of_memory(r->err);
+    }
+    if (list)
+        m->tool_calls = jinja_list_value(list);
+    return 0;
+}
+
+/* --- messages --- */
+
+#define TEXT(n, f)                                                                                           \
+    {                                                                                                        \
+        .name = n, .kind = FIELD_CUSTOM, .offset = offsetof(struct message, f), .read = read_string          \
+    }
+
+static const struct field message_fields[] = {
+    CUSTOM("role", read_role),
+    CUSTOM("content", read_content),
+    TEXT("name", name),
+    TEXT("tool_call_id", tool_call_id),
+    TEXT("reasoning_content", reasoning),
+    CUSTOM("tool_calls", read_calls),
+    IGNORED("annotations"),
+    CUSTOM("refusal", read_nothing),
+    CUSTOM("audio", read_nothing),
+    CUSTOM("function_call", read_nothing),
+    {0},
+};
+
+/* As a template reads it. A role is one of the words above, so it may be part of a control token. */
+static int put_message(struct field_reader *r, const struct message *m, struct jinja_list *list)
+{
+    const struct {
+        const char *name;
+        const struct jinja_value *value;
+    } rest[] = {{"name", &m->name},
+                {"tool_call_id", &m->tool_call_id},
+                {"reasoning_content", &m->reasoning},
+                {"tool_calls", &m->tool_calls}};
+    struct jinja_dict *d = jinja_dict_open(r->arena);
+    if (!d || jinja_dict_add(r->arena, d, jinja_word("role"), jinja_word(m->role)) < 0 ||
+        jinja_dict_add(r->arena, d, jinja_word("content"), m->content) < 0)
+        return api_out_of_memory(r->err);
+    for (size_t i = 0; i < sizeof rest / sizeof *rest; i++)
+        if (rest[i].value->kind != JINJA_UNDEFINED &&
+            jinja_dict_add(r->arena, d, jinja_word(rest[i].name), *rest[i].value) < 0)
+            return api_out_of_memory(r->err);
+    return jinja_list_add(r->arena, list, jinja_dict_value(d)) < 0 ? api_out_of_memory(r->err) : 0;
+}
+
+static int read_message(struct field_reader *r, size_t i, const json_t *value, struct jinja_list *list)
+{
+    const struct field *tables[] = {message_fields};
+    struct field_reader inner = *r;
+    struct message m = {0};
+    char within[32];
+    snprintf(within, sizeof within, "messages[%zu]", i);
+    inner.within = within;
+    inner.out = &m;
+    if (!json_is_object(value))
+        return api_invalid(r->err, within, "%s must be an object (got %s)", within, field_got(value));
+    if (fields_read(&inner, value, tables, 1) < 0)
+        return -1;
+    if (!m.role)
+        return api_invalid(r->err, field_path(&inner, "role"), "%s.role is missing", within);
+    if (m.content.kind == JINJA_UNDEFINED && strcmp(m.role, "assistant"))
+        return api_invalid(r->err, field_path(&inner, "content"),
+                           "%s.content must be a string or an array of text parts (got null)", within);
+    if (m.content.kind == JINJA_UNDEFINED) /* null beside a call of a tool is what templates ask for */
+        m.content = m.tool_calls.kind == JINJA_UNDEFINED ? jinja_string("", 0, true) : jinja_none();
+    return put_message(r, &m, list);
+}
+
+/* A reader of the request: what it makes is needed until the prompt is there, not as long as the request. */
+static struct field_reader reader_of(const struct field_reader *r, struct chat **chat)
+{
+    struct field_reader inner = *r;
+    *chat = &((struct params *)r->out)->chat;
+    inner.arena = (*chat)->arena;
+    return inner;
+}
+
+int read_messages(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    struct chat *chat;
+    struct field_reader inner = reader_of(r, &chat);
+    size_t n = json_array_size(value);
+    if (!json_is_array(value))
+        return api_invalid(r->err, f->name, "messages must be an array of at least one message (got %s)",
+                           field_got(value));
+    if (!n)
+        return api_invalid(r->err, f->name, "messages must not be empty: at least one message is needed");
+    chat->messages = jinja_list_open(inner.arena);
+    if (!chat->messages)
+        return api_out_of_memory(r->err);
+    for (size_t i = 0; i < n; i++)
+        if (read_message(&inner, i, json_array_get(value, i), chat->messages) < 0)
+            return -1;
+    return 0;
+}
+
+/* --- what else a template reads --- */
+
+/* An array of objects; an empty one is as good as none. */
+static int read_objects(struct field_reader *r, const struct field *f, const json_t *value, struct arena *a,
+                        struct jinja_value *out)
+{
+    if (!json_is_array(value))
+        return api_invalid(r->err, f->name, "%s must be an array (got %s)", f->name, field_got(value));
+    for (size_t i = 0; i < json_array_size(value); i++)
+        if (!json_is_object(json_array_get(value, i)))
+            return api_invalid(r->err, f->name, "%s[%zu] must be an object (got %s)", f->name, i,
+                               field_got(json_array_get(value, i)));
+    if (!json_array_size(value))
+        return 0;
+    return to_value(a, value, out) ? 0 : api_out_of_memory(r->err);
+}
+
+int read_tools(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    struct chat *chat = &((struct params *)r->out)->chat;
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        const json_t *function = json_object_get(json_array_get(value, i), "function");
+        if (!json_is_string(json_object_get(function, "name")))
+            return api_invalid(r->err, f->name, "tools[%zu] must be an object with function.name", i);
+    }
+    return read_objects(r, f, value, chat->arena, &chat->tools);
+}
+
+int read_documents(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    struct chat *chat = &((struct params *)r->out)->chat;
+    return read_objects(r, f, value, chat->arena, &chat->documents);
+}
+
+int read_template_variables(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    struct chat *chat = &((struct params *)r->out)->chat;
+    struct jinja_value all;
+    const char *name;
+    json_t *member;
+    if (!json_is_object(value))
+        return api_invalid(r->err, f->name, "%s must be an object (got %s)", f->name, field_got(value));
+    json_object_foreach((json_t *)value, name, member)
+    {
+        if (chat_template_reserves(name))
+            return api_invalid(r->err, f->name, "%s: %s is given otherwise", f->name, name);
+    }
+    if (!to_value(chat->arena, value, &all))
+        return api_out_of_memory(r->err);
+    chat->variables = all.dict;
+    return 0;
+}

@@ -1,0 +1,41 @@
+/* chat_template.h - how the model wants a conversation written: the template of its file, of the
+ * configuration, or ChatML where its tokens exist and nothing else is said. Opened once at load, so that no
+ * request has to look into the file; what it cannot do is said then. Thread: immutable after open; any thread
+ * may render. Memory: the tokenizer must outlive it. */
+#pragma once
+#include "base/arena.h"
+#include "base/error.h"
+#include "jinja/jinja.h"
+
+struct chat_template; /* opaque: the fields are in chat_template.c */
+struct gguf;
+struct tokenizer;
+
+/* `choice`: a file's path, "chatml", or "" for what the model's file says. *out is NULL when there is none to
+ * be had. -EINVAL: the chosen file; -ENOTSUP, -EBADMSG: the model's own, the words name line and construct.
+ */
+int chat_template_open(struct chat_template **out, const char *choice, const struct gguf *g,
+                       const struct tokenizer *t, struct error *err);
+void chat_template_close(struct chat_template *c); /* NULL is fine */
+/* Whether `choice` could be opened, as far as that can be told without a model. */
+int chat_template_check(const char *choice, struct error *err);
+
+bool chat_template_reads(const struct chat_template *c, const char *variable);
+/* How it wants what clients may give in two ways: found out when it was opened, by rendering both. */
+bool chat_template_wants_parts(const struct chat_template *c);         /* of a content, not its text */
+bool chat_template_wants_argument_text(const struct chat_template *c); /* of a call, not an object */
+
+struct chat {            /* what is to be rendered; values that are JINJA_UNDEFINED are not given */
+    struct arena *arena; /* of all of it, until it has been rendered */
+    struct jinja_list *messages;
+    struct jinja_value tools, documents;
+    struct jinja_dict *variables; /* the client's own, or NULL; none of names that are given otherwise */
+    bool add_generation_prompt;
+    int64_t now; /* Unix seconds */
+};
+
+/* Whether a template gets its value from elsewhere than chat.variables. */
+bool chat_template_reserves(const char *variable);
+/* At most `max` bytes; codes of jinja_render(). */
+int chat_template_render(const struct chat_template *c, const struct chat *chat, size_t max,
+                         struct arena *arena, struct jinja_text *out, struct error *err);

@@ -1,0 +1,524 @@
+/* generation.c - the way of a generation from its acceptance to its outcome, on the loop. */
+#include "generation.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <time.h>
+
+#define MS              1000000ull
+#define BYTES_PER_TOKEN 4  /* of a body: English text, and ids with their commas */
+#define BYTES_PER_ENTRY 64 /* of a reply: a token or an alternative, with its log-probability */
+
+static void unlink_generation(struct generation *g)
+{
+    struct server *s = g->server;
+    if (g->next)
+        g->next->prev = g->prev;
+    if (g->prev)
+        g->prev->next = g->next;
+    else
+        s->generations = g->next;
+    s->n_active--;
+}
+
+/* The engine, or nobody, has it no more. */
+static void leave(struct generation *g, enum generation_outcome outcome)
+{
+    struct server *s = g->server;
+    struct request *r = g->request;
+    g->state = GENERATION_FINISHED;
+    if (g->outcome == GENERATION_NONE)
+        g->outcome = outcome;
+    unlink_generation(g);
+    server_give_model(s, g->model);
+    if (r->connection)
+        connection_answered(r->connection);
+    request_unref(r);
+    server_check_drained(s);
+}
+
+static void fail(struct generation *g, const struct api_error *e, enum generation_outcome outcome)
+{
+    struct request *r = g->request;
+    g->outcome = outcome;
+    if (!r->connection)
+        return;
+    if (!g->started) {
+        request_fail(r, e);
+    } else {
+        buf_puts(&r->out, "event: error\ndata: ");
+        api_error_put(&r->out, e); /* ends with a newline */
+        buf_puts(&r->out, "\n");
+        request_wrote(r);
+        r->stream_ended = true;
+    }
+    request_resume(r);
+}
+
+static void fail_with(struct generation *g, int status, const char *type, const char *words,
+                      enum generation_outcome outcome)
+{
+    struct api_error e = {0};
+    api_fail(&e, status, type, NULL, "%s", words);
+    fail(g, &e, outcome);
+}
+
+/* The server takes no work, and this has not begun. */
+static void fail_refused(struct generation *g)
+{
+    struct api_error e = {0};
+    int refused = server_refuses(g->server, &e);
+    assert(refused < 0); /* ready again it is only after the last of these has got its answer */
+    fail(g, &e, GENERATION_NONE);
+}
+
+static void refuse_submit(struct generation *g, int rc, const struct error *words)
+{
+    struct api_error e = {0};
+    struct server *s = g->server;
+    if (rc == -EAGAIN) {
+        server_queue_full(s, &e);
+        api_fail(&e, 503, "queue_full", NULL, "%s", words->text[0] ? words->text : "the queue is full");
+    } else if (rc == -EINVAL) {
+        api_invalid(&e, NULL, "%s", words->text);
+    } else {
+        api_fail(&e, 500, "internal", NULL, "%s", words->text[0] ? words->text : "the decoder has failed");
+    }
+    fail(g, &e, rc == -EIO ? GENERATION_FAILED : GENERATION_NONE);
+}
+
+static bool is_queued(const struct generation *g)
+{
+    return g->state == GENERATION_SUBMITTED &&
+           atomic_load_explicit(&g->choices->e.state, memory_order_acquire) == ENGINE_QUEUED;
+}
+
+uint64_t generation_waiting_tokens(const struct server *s)
+{
+    uint64_t n = 0;
+    for (const struct generation *g = s->generations; g; g = g->next)
+        if (is_queued(g))
+            n += g->choices->e.n_prompt;
+        else if (g->state == GENERATION_PREPARING)
+            n += g->request->body_len / BYTES_PER_TOKEN + 1;
+    return n;
+}
+
+/* A prompt is let in beside others only while all that wait stay within queue_tokens; alone it always is, and
+ * so is one that need not wait. */
+static int check_queue_tokens(const struct generation *g, struct error *words)
+{
+    const struct server *s = g->server;
+    uint64_t waiting = 0;
+
+    if (!engine_queue_depth(g->model->engine, 1))
+        return 0;
+    for (const struct generation *other = s->generations; other; other = other->next)
+        if (is_queued(other))
+            waiting += other->choices->e.n_prompt;
+    if (waiting == 0 || waiting + g->choices->e.n_prompt <= s->cfg->queue_tokens)
+        return 0;
+    return error_set(words, -EAGAIN,
+                     "%llu prompt tokens are waiting, this prompt has %u, queue_tokens is %llu",
+                     (unsigned long long)waiting, (unsigned)g->choices->e.n_prompt,
+                     (unsigned long long)s->cfg->queue_tokens);
+}
+
+/* Bytes of its reply that will come, however few tokens do. */
+static uint64_t promised(const struct generation *g)
+{
+    const struct engine_request *e = &g->choices->e;
+    return e->want_prompt_logprobs ? (uint64_t)e->n_prompt * (1 + e->n_prompt_top) * BYTES_PER_ENTRY : 0;
+}
+
+/* Megabytes at once, and memory of ours until the client has taken them: let in beside other long replies
+ * only while all are within body_memory, alone always. */
+static int check_replies(const struct generation *g, struct error *words)
+{
+    const struct server *s = g->server;
+    uint64_t mine = promised(g), others = s->reply_bytes;
+
+    if (mine <= REQUEST_LARGE_REPLY)
+        return 0;
+    for (const struct generation *other = s->generations; other; other = other->next)
+        if (other->state == GENERATION_SUBMITTED || other->state == GENERATION_REPLYING)
+            others += promised(other);
+    if (!others || others + mine <= s->cfg->body_memory)
+        return 0;
+    return error_set(words, -EAGAIN,
+                     "body_memory, %llu bytes, has no room for prompt_logprobs beside other long replies",
+                     (unsigned long long)s->cfg->body_memory);
+}
+
+static void submit(struct generation *g)
+{
+    struct error words = {0};
+    int rc = check_queue_tokens(g, &words);
+    if (rc == 0)
+        rc = check_replies(g, &words);
+    if (rc == 0)
+        rc = engine_submit(g->model->engine, &g->choices->e, &words);
+    if (rc < 0) {
+        refuse_submit(g, rc, &words);
+        leave(g, GENERATION_NONE);
+        return;
+    }
+    struct request *r = g->request;
+    g->state = GENERATION_SUBMITTED;
+    r->phase = REQUEST_WAITING;
+    request_suspend(r);
+    if (g->p.stream && g->server->cfg->keepalive_ms)
+        connection_start_ticks(r->connection, g->server->cfg->keepalive_ms);
+}
+
+static void prepared(struct request *r)
+{
+    struct generation *g = r->generation;
+    g->server->n_preparing--;
+    request_drop_body(r);
+    if (!r->connection || g->cancelled) {
+        fail_with(g, 499, "cancelled", "the request was cancelled", GENERATION_CANCELLED);
+        leave(g, GENERATION_CANCELLED);
+    } else if (g->refused) {
+        fail_refused(g);
+        leave(g, GENERATION_NONE);
+    } else if (r->error.status) {
+        request_fail(r, &r->error);
+        request_resume(r);
+        leave(g, GENERATION_NONE);
+    } else {
+        submit(g);
+    }
+}
+
+void api_generate(struct request *r)
+{
+    struct server *s = r->server;
+    if (server_admits(s, &r->error) < 0) {
+        request_fail(r, &r->error);
+        return;
+    }
+    struct generation *g = arena_zalloc(&r->arena, sizeof *g);
+    if (!g) {
+        api_out_of_memory(&r->error);
+        request_fail(r, &r->error);
+        return;
+    }
+    g->request = r;
+    g->server = s;
+    g->model = server_take_model(s);
+    g->arena = &r->arena;
+    g->dialect = r->route->dialect;
+    g->created = (int64_t)time(NULL);
+    make_id(g->id, g->dialect->id_prefix);
+    r->generation = g;
+    request_ref(r);
+    g->next = s->generations;
+    if (g->next)
+        g->next->prev = g;
+    s->generations = g;
+    s->n_active++;
+    s->n_preparing++;
+    request_prepare(r, generation_prepare, prepared);
+}
+
+/* --- the stream --- */
+
+void generation_begin(struct generation *g)
+{
+    if (g->started)
+        return;
+    if (g->dialect->begin)
+        g->dialect->begin(g, &g->request->out);
+    generation_wrote(g);
+    g->started = true;
+    g->request->phase = REQUEST_STREAM;
+}
+
+static void cancel_choices(struct generation *g)
+{
+    for (uint32_t i = 0; i < g->n_choices; i++)
+        if (!g->choices[i].done)
+            engine_cancel(g->model->engine, &g->choices[i].e);
+}
+
+void generation_starve(struct generation *g)
+{
+    g->outcome = GENERATION_FAILED;
+    cancel_choices(g);
+}
+
+void generation_wrote(struct generation *g)
+{
+    if (!request_wrote(g->request))
+        generation_starve(g);
+}
+
+/* --- the end --- */
+
+static enum generation_outcome outcome_of(const struct generation *g)
+{
+    enum generation_outcome outcome = GENERATION_COMPLETED;
+    for (uint32_t i = 0; i < g->n_choices; i++) {
+        const struct choice *c = &g->choices[i];
+        if (choice_ended_well(c))
+            continue;
+        if (c->e.finish == ENGINE_CANCELLED)
+            return GENERATION_CANCELLED;
+        outcome = GENERATION_TIMED_OUT;
+    }
+    return outcome;
+}
+
+/* What leaves nothing to show: a choice that failed, or an end before any choice had a token. */
+static enum engine_finish spoilt_by(const struct generation *g)
+{
+    bool shows = false;
+    for (uint32_t i = 0; i < g->n_choices; i++) {
+        const struct choice *c = &g->choices[i];
+        if (choice_ended_well(c) || c->n_tokens)
+            shows = true;
+        if (!c->text.matched && (c->e.finish == ENGINE_FAULT || c->e.finish == ENGINE_NOT_FINITE))
+            return c->e.finish;
+    }
+    return shows ? ENGINE_RUNNING : g->choices->e.finish;
+}
+
+/* A 504 that names the limit and its value. */
+static void fail_late(struct generation *g, const char *limit, uint64_t ms, const char *before)
+{
+    char words[96];
+    snprintf(words, sizeof words, "%s (%llu) passed before %s", limit, (unsigned long long)ms, before);
+    fail_with(g, 504, "timeout", words, GENERATION_TIMED_OUT);
+}
+
+static void fail_in_queue(struct generation *g)
+{
+    const struct engine_request *e = &g->choices->e;
+    if (e->queue_deadline_ns && e->done_ns >= e->queue_deadline_ns)
+        fail_late(g, "queue_timeout_ms", generation_queue_timeout_ms(g), "the request could run");
+    else
+        fail_late(g, "timeout_ms", generation_timeout_ms(g), "the request could run");
+}
+
+/* An end without a text to show; true when it was answered. */
+static bool finish_badly(struct generation *g)
+{
+    struct error words = {0};
+    switch (spoilt_by(g)) {
+    case ENGINE_FAULT:
+        server_set_state(g->server, SERVER_STALLED); /* now, not when the watch comes by next */
+        engine_fault(g->model->engine, &words);
+        fail_with(g, 500, "internal", words.text[0] ? words.text : "the decoder has failed",
+                  GENERATION_FAILED);
+        return true;
+    case ENGINE_NOT_FINITE:
+        fail_with(g, 500, "internal", "the model's logits were not finite", GENERATION_FAILED);
+        return true;
+    case ENGINE_QUEUE_TIMEOUT:
+        fail_in_queue(g);
+        return true;
+    case ENGINE_TIMEOUT:
+        fail_late(g, "timeout_ms", generation_timeout_ms(g), "the first token");
+        return true;
+    case ENGINE_CANCELLED:
+        if (g->refused)
+            fail_refused(g);
+        else
+            fail_with(g, 499, "cancelled", "the request was cancelled", GENERATION_CANCELLED);
+        return true;
+    default:
+        return false;
+    }
+}
+
+static void record(const struct generation *g)
+{
+    struct stats *stats = &g->server->stats;
+    uint64_t accepted = g->request->accepted_ns;
+    const struct engine_request *e = &g->choices->e;
+    if (e->started_ns)
+        histogram_add(&stats->queue, clock_ms_between(accepted, e->started_ns), 1);
+    if (e->first_ns)
+        histogram_add(&stats->ttft, clock_ms_between(accepted, e->first_ns), 1);
+    if (g->outcome == GENERATION_COMPLETED)
+        histogram_add(&stats->total, clock_ms_between(accepted, clock_ns()), 1);
+}
+
+static void finished(struct generation *g)
+{
+    record(g);
+    rate_add(&g->server->stats.finished, clock_ns() / 1000000000u);
+    leave(g, g->outcome);
+}
+
+/* Tokens and alternatives that its end has still to show. */
+static size_t n_entries(const struct generation *g)
+{
+    const struct engine_request *e = &g->choices->e;
+    size_t n = e->want_prompt_logprobs ? (size_t)e->n_prompt * (1 + e->n_prompt_top) : 0;
+    for (uint32_t i = 0; i < g->n_choices; i++)
+        n += choice_n_unshown(&g->choices[i]);
+    return n;
+}
+
+static void write_reply(struct request *r)
+{
+    struct generation *g = r->generation;
+    if (!g->p.stream) {
+        g->dialect->reply(g, &r->out);
+        return;
+    }
+    for (uint32_t i = 0; i < g->n_choices; i++)
+        if (!g->choices[i].told)
+            choice_tell_end(&g->choices[i]);
+    g->dialect->last(g, &r->out);
+    (void)request_wrote(r); /* `out` remembers */
+}
+
+static void reply_written(struct request *r)
+{
+    struct generation *g = r->generation;
+    if (r->out.failed)
+        g->outcome = GENERATION_FAILED;
+    if (r->connection) {
+        if (g->p.stream) {
+            r->stream_ended = true;
+            request_hold(r);
+        } else {
+            request_reply(r, 200);
+        }
+        request_resume(r);
+    }
+    finished(g);
+}
+
+static void finish_well(struct generation *g)
+{
+    struct request *r = g->request;
+    g->outcome = outcome_of(g);
+    for (uint32_t i = 0; i < g->n_choices; i++)
+        if (!g->choices[i].finish)
+            choice_end(&g->choices[i]);
+    if (!r->connection) {
+        finished(g);
+        return;
+    }
+    if (g->p.stream)
+        generation_begin(g);
+    g->state = GENERATION_REPLYING;
+    request_run(r, n_entries(g) > GENERATE_INLINE_ENTRIES, write_reply, reply_written);
+}
+
+static bool out_of_memory(const struct generation *g)
+{
+    for (uint32_t i = 0; i < g->n_choices; i++)
+        if (g->choices[i].text.out.failed)
+            return true;
+    return g->p.stream && g->request->out.failed;
+}
+
+static void fail_without_memory(struct generation *g)
+{
+    struct api_error e = {0};
+    api_out_of_memory(&e);
+    fail(g, &e, GENERATION_FAILED);
+}
+
+static void finish(struct generation *g)
+{
+    bool starved = out_of_memory(g);
+    if (starved)
+        fail_without_memory(g);
+    if (starved || finish_badly(g))
+        finished(g);
+    else
+        finish_well(g);
+}
+
+static void tell_one_end(struct choice *c)
+{
+    generation_begin(c->g);
+    choice_tell_end(c);
+    generation_wrote(c->g);
+    request_resume(c->g->request);
+}
+
+/* One has ended and others go on, unless it has failed. What was cut short is left to the end of all: it may
+ * be that there is nothing to show. */
+static void finish_one(struct choice *c)
+{
+    struct generation *g = c->g;
+    if (out_of_memory(g)) {
+        cancel_choices(g);
+    } else if (choice_ended_well(c)) {
+        choice_end(c);
+        if (g->p.stream && g->request->connection)
+            tell_one_end(c);
+    } else if (c->e.finish == ENGINE_FAULT || c->e.finish == ENGINE_NOT_FINITE) {
+        cancel_choices(g);
+    }
+}
+
+void generation_news(struct choice *c)
+{
+    struct generation *g = c->g;
+    uint32_t state = atomic_load_explicit(&c->e.state, memory_order_acquire);
+    if (!g->abandoned)
+        choice_take(c);
+    if (state != ENGINE_DONE || c->done)
+        return;
+    c->done = true;
+    if (--g->n_running && !g->abandoned)
+        finish_one(c);
+    else if (!g->n_running && g->abandoned)
+        leave(g, GENERATION_FAILED);
+    else if (!g->n_running)
+        finish(g);
+}
+
+void generation_cancel(struct generation *g)
+{
+    g->cancelled = true;
+    if (g->state == GENERATION_SUBMITTED)
+        cancel_choices(g);
+}
+
+void generation_abandon(struct generation *g, const char *words)
+{
+    if (g->state != GENERATION_SUBMITTED || g->abandoned)
+        return;
+    g->abandoned = true;
+    fail_with(g, 500, "internal", words, GENERATION_FAILED);
+}
+
+void generation_refuse(struct generation *g)
+{
+    if (g->state == GENERATION_PREPARING) {
+        g->refused = true;
+    } else if (is_queued(g)) {
+        g->refused = true;
+        cancel_choices(g);
+    }
+}
+
+void generation_tick(struct generation *g)
+{
+    uint64_t now = clock_ns(), every = g->server->cfg->keepalive_ms * MS;
+    struct request *r = g->request;
+    if (g->state != GENERATION_SUBMITTED || g->abandoned || now - g->sent_ns < every - every / 8)
+        return;
+    if (r->out.len > r->out_at) /* the client does not take what there is */
+        return;
+    generation_begin(g);
+    buf_puts(&r->out, ": keep-alive\n\n");
+    generation_wrote(g);
+    g->sent_ns = now;
+    request_resume(r);
+}
+
+enum generation_outcome generation_outcome(const struct generation *g)
+{
+    return g->outcome;
+}

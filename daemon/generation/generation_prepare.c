@@ -1,0 +1,289 @@
+/* generation_prepare.c - from a body to what the engine is asked: fields read and checked against the limits,
+ * the prompt as ids, room for what comes out. On the pool when the body is large; until it is done the
+ * generation is nobody else's. */
+#include "generation.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#define SEED_MASK ((1ull << 53) - 1)
+#define MS        1000000ull
+
+static void set_defaults(struct params *p)
+{
+    *p = (struct params){
+        .add_special = true,
+        .parse_special = true,
+        .cache_prompt = true,
+        .temperature = 0.8f,
+        .top_k = 40,
+        .top_p = 0.95f,
+        .min_p = 0.05f,
+        .typical_p = 1,
+        .repetition_penalty = 1,
+        .penalty_last_n = 64,
+        .n = 1,
+    };
+}
+
+/* The member that the prompt came in. */
+static const char *prompt_param(const struct generation *g)
+{
+    return g->p.chat.messages ? "messages" : "prompt";
+}
+
+static int context_exceeded(struct generation *g, struct api_error *err, size_t n_prompt, bool estimated)
+{
+    uint32_t n_ctx = g->model->n_ctx;
+    if (err->status)
+        return -1;
+    err->has_context = true;
+    err->estimated = estimated;
+    err->n_prompt_tokens = n_prompt;
+    err->n_ctx = n_ctx;
+    if (n_prompt >= n_ctx)
+        return api_fail(err, 400, "context_exceeded", prompt_param(g),
+                        "the prompt has %s%zu tokens, the context %u", estimated ? "at least " : "", n_prompt,
+                        n_ctx);
+    return api_fail(err, 400, "context_exceeded", "max_tokens",
+                    "%zu token%s of prompt and max_tokens %u are more than the context, %u", n_prompt,
+                    n_prompt == 1 ? "" : "s", g->p.max_tokens, n_ctx);
+}
+
+int generation_append_id(struct generation *g, int32_t id, struct api_error *err)
+{
+    struct params *p = &g->p;
+    size_t size = sizeof *p->ids;
+    int32_t *ids = arena_grow(g->arena, p->ids, p->n_ids * size, (p->n_ids + 1) * size);
+    if (!ids)
+        return api_out_of_memory(err);
+    p->ids = ids;
+    p->ids[p->n_ids++] = id;
+    return 0;
+}
+
+static int append_ids(struct generation *g, const int32_t *ids, size_t n, struct api_error *err)
+{
+    struct params *p = &g->p;
+    size_t size = sizeof *ids;
+    if (!n)
+        return 0;
+    int32_t *grown = arena_grow(g->arena, p->ids, p->n_ids * size, (p->n_ids + n) * size);
+    if (!grown)
+        return api_out_of_memory(err);
+    memcpy(grown + p->n_ids, ids, n * size);
+    p->ids = grown;
+    p->n_ids += n;
+    return 0;
+}
+
+int generation_encode(struct generation *g, const char *text, size_t len, struct tokenizer_flags flags,
+                      struct api_error *err)
+{
+    const struct tokenizer *t = g->model->tokenizer;
+    size_t n_ctx = g->model->n_ctx;
+    size_t longest = tokenizer_max_piece(t), n = 0, n_before = g->p.n_ids;
+    size_t at_least = n_before + (len + longest - 1) / (longest ? longest : 1);
+    if (at_least > n_ctx)
+        return context_exceeded(g, err, at_least, true);
+    int32_t *ids = NULL;
+    struct error words = {0};
+    int rc = tokenizer_encode(t, text, len, flags, n_ctx - n_before + 1, &ids, &n, &words);
+    if (rc == -E2BIG)
+        return context_exceeded(g, err, n_ctx + 1, true);
+    if (rc < 0)
+        return rc == -ENOMEM ? api_out_of_memory(err) : api_invalid(err, prompt_param(g), "%s", words.text);
+    rc = append_ids(g, ids, n, err);
+    free(ids);
+    return rc;
+}
+
+int generation_too_long(struct generation *g, struct api_error *err)
+{
+    return context_exceeded(g, err, (size_t)g->model->n_ctx + 1, true);
+}
+
+static int make_ids(struct generation *g, struct api_error *err)
+{
+    struct params *p = &g->p;
+    if (g->dialect->prepare && g->dialect->prepare(g, err) < 0)
+        return -1;
+    if (p->prompt) {
+        struct tokenizer_flags flags = {.add_special = p->add_special, .parse_special = p->parse_special};
+        if (generation_encode(g, p->prompt, p->prompt_len, flags, err) < 0)
+            return -1;
+    } else if (!p->has_prompt && !p->chat.messages) {
+        return api_invalid(err, "prompt", "prompt is missing");
+    }
+    if (!p->n_ids)
+        return api_invalid(err, prompt_param(g), "the prompt is empty: at least one token is needed");
+    return 0;
+}
+
+static int fit_context(struct generation *g, struct api_error *err)
+{
+    struct params *p = &g->p;
+    uint32_t n_ctx = g->model->n_ctx;
+    bool only_cache = p->has_max_tokens && !p->max_tokens;
+    if (p->n_ids > n_ctx || (p->n_ids == n_ctx && !only_cache))
+        return context_exceeded(g, err, p->n_ids, false);
+    uint32_t left = n_ctx - (uint32_t)p->n_ids;
+    if (!p->has_max_tokens) {
+        uint32_t wanted = p->max_tokens ? p->max_tokens : GENERATE_MAX_TOKENS;
+        p->max_tokens = wanted < left ? wanted : left;
+    }
+    if (p->max_tokens > left)
+        return context_exceeded(g, err, p->n_ids, false);
+    if (p->min_tokens > p->max_tokens)
+        return api_invalid(err, "min_tokens", "min_tokens must not be above max_tokens, %u (got %u)",
+                           p->max_tokens, p->min_tokens);
+    return 0;
+}
+
+static uint64_t deadline(const struct request *r, uint64_t ms)
+{
+    return ms ? r->accepted_ns + ms * MS : 0;
+}
+
+/* What is given is within max_timeout_ms: check_limits(). */
+uint64_t generation_timeout_ms(const struct generation *g)
+{
+    const struct config *cfg = g->server->cfg;
+    uint32_t max = g->request->admin ? 0 : cfg->max_timeout_ms;
+    if (g->p.has_timeout_ms)
+        return g->p.timeout_ms;
+    return max && (!cfg->timeout_ms || cfg->timeout_ms > max) ? max : cfg->timeout_ms;
+}
+
+uint64_t generation_queue_timeout_ms(const struct generation *g)
+{
+    return g->p.has_queue_timeout_ms ? g->p.queue_timeout_ms : g->server->cfg->queue_timeout_ms;
+}
+
+static void fill_request(struct choice *c)
+{
+    struct generation *g = c->g;
+    struct params *p = &g->p;
+    struct engine_request *e = &c->e;
+    bool first = c->index == 0;
+    *e = (struct engine_request){
+        .prompt = p->ids,
+        .n_prompt = (uint32_t)p->n_ids,
+        .max_tokens = p->max_tokens,
+        .min_tokens = p->min_tokens,
+        .ignore_eos = p->ignore_eos,
+        .cache_prompt = p->cache_prompt,
+        .want_logprobs = p->has_logprobs,
+        .n_top = p->logprobs,
+        .want_prompt_logprobs = first && p->prompt_logprobs > 0,
+        .n_prompt_top = first ? p->prompt_logprobs : 0,
+        .stop_ids = p->stop_ids,
+        .n_stop_ids = p->n_stop_ids,
+        .biases = p->biases,
+        .priority = p->priority,
+        .salt = g->request->owner,
+        .user = c,
+    };
+    e->sampling = (struct step_sampling){
+        .seed = (p->seed + c->index) & SEED_MASK,
+        .temperature = p->temperature,
+        .top_p = p->top_p,
+        .min_p = p->min_p,
+        .typical_p = p->typical_p,
+        .repetition_penalty = p->repetition_penalty,
+        .presence_penalty = p->presence_penalty,
+        .frequency_penalty = p->frequency_penalty,
+        .top_k = (int32_t)p->top_k,
+        .penalty_last_n = p->penalty_last_n,
+        .n_bias = p->n_biases,
+    };
+    e->deadline_ns = deadline(g->request, generation_timeout_ms(g));
+    e->queue_deadline_ns = deadline(g->request, generation_queue_timeout_ms(g));
+}
+
+static int make_choices(struct generation *g, struct api_error *err)
+{
+    uint32_t n = g->p.n;
+    g->choices = arena_zalloc(g->arena, n * sizeof *g->choices);
+    if (!g->choices)
+        return api_out_of_memory(err);
+    for (uint32_t i = 0; i < n; i++) {
+        struct choice *c = &g->choices[i];
+        c->g = g;
+        c->index = i;
+        fill_request(c);
+        c->e.next_choice = i + 1 < n ? &c[1].e : NULL;
+        if (choice_open(c, err) < 0)
+            return -1;
+    }
+    g->n_choices = g->n_running = n;
+    return 0;
+}
+
+/* What another dialect calls otherwise. */
+static const struct field renamed_fields[] = {{.name = "max_completion_tokens"}, {0}};
+
+static int read_params(struct generation *g, struct arena *scratch, struct api_error *err)
+{
+    const struct request *r = g->request;
+    struct json_list prompt = {.name = "prompt", .max = g->model->n_ctx};
+    struct json_limits limits = {
+        .max_values = (size_t)g->model->n_ctx + 4096, .max_depth = JSON_MAX_DEPTH_IN_BODY, .list = &prompt};
+    g->body = json_read(r->body, r->body_len, &limits, err);
+    if (!g->body)
+        return prompt.over ? generation_too_long(g, err) : -1;
+    const struct field *tables[] = {g->dialect->fields, generate_fields};
+    const struct field_place elsewhere[] = {{renamed_fields, "here it is max_tokens"},
+                                            {dialect_completions.fields, "POST /v1/completions takes it"},
+                                            {dialect_chat.fields, "POST /v1/chat/completions takes it"},
+                                            {0}};
+    struct field_reader reader = {.out = &g->p,
+                                  .arena = g->arena,
+                                  .err = err,
+                                  .ignore_unknown = g->server->cfg->unknown_fields == CONFIG_IGNORE,
+                                  .elsewhere = elsewhere,
+                                  .context = g->model};
+    set_defaults(&g->p);
+    g->p.chat.arena = scratch;
+    if (g->dialect->defaults)
+        g->dialect->defaults(&g->p);
+    size_t skip = !g->dialect->fields;
+    return fields_read(&reader, g->body, tables + skip, 2 - skip);
+}
+
+/* What only who has the admin key may ask for. */
+static int check_limits(const struct generation *g, struct api_error *err)
+{
+    const struct config *cfg = g->server->cfg;
+    const struct params *p = &g->p;
+    if (g->request->admin)
+        return 0;
+    if (p->priority > (int32_t)cfg->max_priority)
+        return api_invalid(err, "priority", "priority must not be above max_priority, %u (got %d)",
+                           cfg->max_priority, p->priority);
+    if (!cfg->max_timeout_ms || !p->has_timeout_ms || (p->timeout_ms && p->timeout_ms <= cfg->max_timeout_ms))
+        return 0;
+    return api_invalid(err, "timeout_ms", "timeout_ms must be between 1 and max_timeout_ms, %u (got %u)",
+                       cfg->max_timeout_ms, p->timeout_ms);
+}
+
+void generation_prepare(struct request *r)
+{
+    struct generation *g = r->generation;
+    struct api_error *err = &r->error;
+    struct arena scratch = {0}; /* of what makes the prompt */
+    if (read_params(g, &scratch, err) == 0 && check_limits(g, err) == 0 && make_ids(g, err) == 0 &&
+        fit_context(g, err) == 0) {
+        if (!g->p.has_seed && getrandom(&g->p.seed, sizeof g->p.seed, 0) != sizeof g->p.seed)
+            g->p.seed = clock_ns();
+        g->p.seed &= SEED_MASK;
+        make_choices(g, err);
+    }
+    arena_close(&scratch);
+    json_decref(g->body);
+    g->body = NULL;
+    g->p.prompt = NULL; /* went with the tree */
+    g->p.chat = (struct chat){0};
+}

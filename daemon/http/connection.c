@@ -1,0 +1,299 @@
+/* connection.c - one client's connection: its time limits, its peer's leaving, its state, and which
+ * connection makes room for another. */
+#include "generation/generation.h"
+#include "http.h"
+
+#include <stdlib.h>
+#include <sys/socket.h>
+
+#define IDLE_MS  60000 /* between two requests */
+#define LEFT_MS  1000  /* a request whose sender has left, to be whole */
+#define STILL_MS 1000  /* without a byte: longer than a client needs to send its request or take more */
+#define ROOM     8     /* connections that may come before one that was cut is gone */
+
+/* --- time limits --- */
+
+/* What its sender left behind, and libmicrohttpd has not taken yet. */
+static bool has_unread(const struct connection *c)
+{
+    char byte;
+    return recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+    struct connection *c = timer->data;
+    if (c->request && c->request->generation)
+        generation_tick(c->request->generation);
+    server_run_listeners(c->server);
+}
+
+static bool has_whole_request(const struct connection *c)
+{
+    return c->request && c->request->phase != REQUEST_BODY;
+}
+
+/* There is no reply to whoever is still sending; the log and the counters are to know better than that the
+ * client left. */
+static void cut_body(struct connection *c)
+{
+    struct request *r = c->request;
+    if (c->left || !r || r->phase != REQUEST_BODY)
+        return;
+    api_fail(&r->error, 408, "timeout", NULL, "the body was not whole after body_timeout_ms, %u",
+             c->server->cfg->body_timeout_ms);
+    r->cut = true;
+}
+
+static void on_slow(uv_timer_t *timer)
+{
+    struct connection *c = timer->data;
+    if (c->left && !has_whole_request(c) && has_unread(c)) {
+        connection_limit(c, LEFT_MS);
+    } else {
+        cut_body(c);
+        shutdown(c->fd, SHUT_RDWR);
+    }
+    server_run_listeners(c->server);
+}
+
+void connection_limit(struct connection *c, uint64_t ms)
+{
+    if (c->left && !has_whole_request(c) && ms > LEFT_MS)
+        ms = LEFT_MS;
+    uv_timer_start(&c->timer, on_slow, ms, 0);
+}
+
+void connection_start_ticks(struct connection *c, uint64_t ms)
+{
+    uv_timer_start(&c->timer, on_tick, ms, ms);
+}
+
+void connection_stop_timer(struct connection *c)
+{
+    uv_timer_stop(&c->timer);
+}
+
+/* --- its peer's leaving --- */
+
+static void handle_closed(struct connection *c)
+{
+    c->server->n_handles--;
+    if (!--c->n_handles)
+        free(c);
+}
+
+/* libmicrohttpd does not look again when the end of the connection came with the last bytes, in a header or
+ * a body: a request that is not whole with what was sent never will be. One that is whole and waits, for its
+ * text or for its client to read, is given up. One that was answered at once keeps its reply, since a client
+ * may close its side alone. */
+static void on_watch(uv_poll_t *watch, int status, int events)
+{
+    struct connection *c = watch->data;
+    struct request *r = c->request;
+    if (status >= 0 && !(events & UV_DISCONNECT))
+        return;
+    uv_poll_stop(watch);
+    c->left = true;
+    if (!has_whole_request(c))
+        connection_limit(c, LEFT_MS);
+    if (!r || !r->watched)
+        return;
+    r->gone = true;
+    if (r->generation)
+        generation_cancel(r->generation);
+    if (r->suspended)
+        request_resume(r);
+    else
+        shutdown(c->fd, SHUT_RDWR); /* blocked in writing: libmicrohttpd sees the end now */
+    server_run_listeners(r->server);
+}
+
+static void on_watch_closed(uv_handle_t *handle)
+{
+    handle_closed(handle->data);
+}
+
+void connection_watch(struct connection *c)
+{
+    if (!c->has_watch) {
+        if (uv_poll_init(c->server->loop, &c->watch, c->fd) < 0)
+            return;
+        c->watch.data = c;
+        c->has_watch = true;
+        c->n_handles++;
+        c->server->n_handles++;
+    }
+    if (!uv_is_active((uv_handle_t *)&c->watch))
+        uv_poll_start(&c->watch, UV_DISCONNECT, on_watch);
+}
+
+/* --- states --- */
+
+static void unlink_connection(struct connection *c)
+{
+    struct connection_list *list = &c->server->connections[c->state];
+    *(c->next ? &c->next->prev : &list->last) = c->prev;
+    *(c->prev ? &c->prev->next : &list->first) = c->next;
+    list->n--;
+}
+
+static void link_connection(struct connection *c, enum connection_state state)
+{
+    struct connection_list *list = &c->server->connections[state];
+    c->state = state;
+    c->moved_ns = clock_ns();
+    c->next = NULL;
+    c->prev = list->last;
+    *(c->prev ? &c->prev->next : &list->first) = c;
+    list->last = c;
+    list->n++;
+}
+
+static void set_state(struct connection *c, enum connection_state state)
+{
+    if (c->state == CONNECTION_CUT)
+        return;
+    unlink_connection(c);
+    link_connection(c, state);
+}
+
+void connection_begin(struct connection *c, struct request *r)
+{
+    c->request = r;
+    c->idle = false;
+}
+
+void connection_rest(struct connection *c)
+{
+    c->request = NULL;
+    c->idle = true;
+    connection_limit(c, IDLE_MS);
+    set_state(c, CONNECTION_RESTING);
+}
+
+void connection_accept(struct connection *c)
+{
+    set_state(c, CONNECTION_BUSY);
+}
+
+void connection_discard(struct connection *c)
+{
+    set_state(c, CONNECTION_DISCARDING);
+}
+
+void connection_answered(struct connection *c)
+{
+    set_state(c, c->request->owner ? CONNECTION_KEYED : CONNECTION_REPLYING);
+}
+
+void connection_moved(struct connection *c)
+{
+    set_state(c, c->state);
+}
+
+/* --- room for others --- */
+
+/* The best to close of those that have moved nothing since then, replies to clients with a key left out. */
+static struct connection *find_still(const struct server *s, uint64_t since_ns)
+{
+    for (int state = CONNECTION_RESTING; state <= CONNECTION_REPLYING; state++) {
+        struct connection *c = s->connections[state].first;
+        if (c && c->moved_ns <= since_ns)
+            return c;
+    }
+    return NULL;
+}
+
+/* A client that connects when the spare connections are used up may still ask for health, so another
+ * connection is closed. A client that is sending or reading right now loses its connection only when all
+ * others are, too. A busy connection is never closed: there are at most max_connections of these, and so
+ * always others. */
+static void make_room(struct server *s)
+{
+    if (s->n_connections <= s->cfg->max_connections + SPARE_CONNECTIONS - ROOM)
+        return;
+    uint64_t now = clock_ns();
+    struct connection *c = find_still(s, now - STILL_MS * 1000000ull);
+    if (!c)
+        c = find_still(s, now);
+    if (!c)
+        c = s->connections[CONNECTION_KEYED].first;
+    if (!c)
+        return;
+    set_state(c, CONNECTION_CUT);
+    shutdown(c->fd, SHUT_RDWR);
+}
+
+/* --- what libmicrohttpd says --- */
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+    handle_closed(handle->data);
+}
+
+static void connection_open(struct listener *l, struct MHD_Connection *mhd, void **context)
+{
+    struct server *s = l->owner;
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
+    struct connection *c = calloc(1, sizeof *c);
+    if (!c || !info) { /* without it every request is refused */
+        free(c);
+        return;
+    }
+    c->server = s;
+    c->listener = l;
+    c->fd = info->connect_fd;
+    s->n_connections++;
+    uv_timer_init(s->loop, &c->timer);
+    c->timer.data = c;
+    c->n_handles = 1;
+    s->n_handles++;
+    connection_limit(c, s->cfg->header_timeout_ms);
+    connection_watch(c);
+    *context = c;
+    make_room(s);
+    link_connection(c, CONNECTION_RESTING);
+}
+
+static void connection_close(struct connection *c)
+{
+    c->server->n_connections--;
+    unlink_connection(c);
+    if (c->has_watch)
+        uv_close((uv_handle_t *)&c->watch, on_watch_closed);
+    uv_close((uv_handle_t *)&c->timer, on_timer_closed);
+}
+
+/* libmicrohttpd gives up listening when it has all the connections it may, or the system has no descriptor
+ * for one more, and begins again when it is run after one has gone: nothing else may ever have it run. */
+void connection_notify(void *cls, struct MHD_Connection *mhd, void **context,
+                       enum MHD_ConnectionNotificationCode code)
+{
+    struct listener *l = cls;
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+        connection_open(l, mhd, context);
+        return;
+    }
+    l->dirty = true;
+    if (*context)
+        connection_close(*context);
+}
+
+struct connection *connection_of(struct MHD_Connection *mhd)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? info->socket_context : NULL;
+}
+
+/* The request line is there: from now on the headers have their time. (The first request's time runs since
+ * the connection was opened.) */
+void *connection_uri(void *cls, const char *uri, struct MHD_Connection *mhd)
+{
+    (void)cls;
+    (void)uri;
+    struct connection *c = connection_of(mhd);
+    if (c && c->idle)
+        connection_limit(c, c->server->cfg->header_timeout_ms);
+    return NULL;
+}

@@ -1,0 +1,660 @@
+/* http.c - between libmicrohttpd and requests: headers, bodies, replies. (Connections: connection.c.) */
+#include "http.h"
+#include "generation/generation.h"
+#include "base/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#define CUT_FACTOR  8     /* times max_body: what is read to be thrown away */
+#define FIRST_BODY  4096  /* the least body_memory */
+#define REPLY_BLOCK 16384 /* bytes of a stream, or of a large reply, that libmicrohttpd takes at once */
+
+/* --- headers --- */
+
+struct headers {
+    const char *content_type, *content_encoding, *request_id, *expect;
+    const char *host, *origin, *authorization, *x_api_key, *forwarded_for;
+    char forwarded_lines[512]; /* where there are several of them, as one list */
+    uint64_t content_length;
+    unsigned n_lengths, n_encodings, n_hosts;
+    bool chunked;   /* the transfer encoding is one we know */
+    bool no_host;   /* which HTTP/1.1 must have */
+    bool bad_name;  /* a blank before the colon: "Content-Length : 5" is a length to some */
+    bool bad_value; /* a CR or LF: a line's end to some. (What follows a NUL libmicrohttpd 0.9.75 hides.) */
+};
+
+/* Several lines are one list (RFC 9110, 5.3), whose last addresses count: what no longer fits is its
+ * beginning. */
+static void add_forwarded(struct headers *h, const char *value)
+{
+    size_t had = h->forwarded_for ? strlen(h->forwarded_for) : 0, n = strlen(value);
+    if (!h->forwarded_for || had + n + 2 > sizeof h->forwarded_lines) {
+        h->forwarded_for = value;
+        return;
+    }
+    memmove(h->forwarded_lines, h->forwarded_for, had);
+    h->forwarded_lines[had] = ',';
+    memcpy(h->forwarded_lines + had + 1, value, n + 1);
+    h->forwarded_for = h->forwarded_lines;
+}
+
+static enum MHD_Result take_header(void *cls, enum MHD_ValueKind kind, const char *key, size_t key_size,
+                                   const char *value, size_t value_size)
+{
+    struct headers *h = cls;
+    const struct {
+        const char *name, **value;
+    } kept[] = {{"Content-Type", &h->content_type},
+                {"Content-Encoding", &h->content_encoding},
+                {"X-Request-Id", &h->request_id},
+                {"Expect", &h->expect},
+                {"Host", &h->host},
+                {"Origin", &h->origin},
+                {"Authorization", &h->authorization},
+                {"X-Api-Key", &h->x_api_key}};
+    (void)kind;
+    if (!value)
+        value = "";
+    h->bad_name |= strpbrk(key, " \t\r\n") != NULL || strlen(key) != key_size;
+    h->bad_value |= strpbrk(value, "\r\n") != NULL || strlen(value) != value_size;
+    h->n_hosts += !strcasecmp(key, "Host");
+    if (!strcasecmp(key, "X-Forwarded-For"))
+        add_forwarded(h, value);
+    if (!strcasecmp(key, "Content-Length")) {
+        h->n_lengths++;
+        h->content_length = strtoull(value, NULL, 10);
+    } else if (!strcasecmp(key, "Transfer-Encoding")) {
+        h->n_encodings++;
+        h->chunked = !strcasecmp(value, "chunked");
+    }
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
+        if (!strcasecmp(key, kept[i].name))
+            *kept[i].value = value;
+    return MHD_YES;
+}
+
+static void take_id(struct request *r, const char *given)
+{
+    static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+    size_t n = given ? strlen(given) : 0;
+    if (n >= 1 && n < sizeof r->id && strspn(given, allowed) == n)
+        memcpy(r->id, given, n + 1);
+    else
+        make_id(r->id, "req-");
+}
+
+/* What could make two parsers in a row disagree about where a request ends. */
+static int check_framing(const struct headers *h, struct api_error *e)
+{
+    const char *words = NULL;
+    if (h->n_lengths && h->n_encodings)
+        words = "Content-Length together with Transfer-Encoding";
+    else if (h->n_lengths > 1)
+        words = "more than one Content-Length";
+    else if (h->n_encodings > 1)
+        words = "more than one Transfer-Encoding";
+    else if (h->n_encodings && !h->chunked)
+        words = "a Transfer-Encoding other than chunked";
+    else if (h->bad_name)
+        words = "a blank in a header's name";
+    else if (h->bad_value)
+        words = "a line's end or a NUL in a header's value";
+    else if (h->n_hosts > 1)
+        words = "more than one Host";
+    else if (h->no_host)
+        words = "HTTP/1.1 without a Host";
+    if (!words)
+        return 0;
+    e->close = e->at_once = true;
+    return api_invalid(e, NULL, "%s is not accepted", words);
+}
+
+static int check_route(struct request *r, struct api_error *e)
+{
+    bool options = !strcmp(r->method, "OPTIONS");
+    if (options && !strcmp(r->path, "*")) { /* of the server as a whole */
+        r->allow = "GET, HEAD, POST, OPTIONS";
+        return 0;
+    }
+    if (!r->route)
+        return api_fail(e, 404, "not_found", NULL, "no route %.100s (the nearest is %s)", r->path,
+                        route_nearest(r->path));
+    r->allow = route_allow(r->route);
+    if (options)
+        return 0;
+    if (route_takes(r->route, r->method)) {
+        r->allow = NULL;
+        return 0;
+    }
+    return api_fail(e, 405, "method_not_allowed", NULL, "%s does not take %.20s (it takes %s)", r->path,
+                    r->method, r->allow);
+}
+
+/* Where the request says it comes from and goes to. Over a Unix socket a Host means nothing. */
+static int check_place(struct request *r, const struct headers *h, struct api_error *e)
+{
+    const struct access *a = r->server->access;
+    if (h->host && r->connection->listener->port && !access_allows_host(a, h->host))
+        return api_fail(e, 403, "forbidden", NULL,
+                        "Host %.100s is no address, not localhost and not in allowed_hosts", h->host);
+    if (!h->origin)
+        return 0;
+    if (!access_allows_origin(a, h->origin, h->host))
+        return api_fail(e, 403, "forbidden", NULL, "Origin %.100s is not in cors_origins", h->origin);
+    r->origin = h->origin;
+    return 0;
+}
+
+static int check_key(struct request *r, const struct headers *h, struct api_error *e)
+{
+    struct access_who who = access_identify(r->server->access, h->authorization, h->x_api_key);
+    bool given = h->authorization || h->x_api_key;
+    r->owner = who.owner;
+    r->admin = who.role == ACCESS_ADMIN;
+    if (r->route->open || who.role == ACCESS_ADMIN || (who.role == ACCESS_USER && !r->route->admin))
+        return 0;
+    if (r->route->admin && !r->server->cfg->admin_key_file[0])
+        return api_fail(e, 401, "unauthorized", NULL,
+                        "this route needs the admin key, and there is none: admin_key_file is not set");
+    return api_fail(e, 401, "unauthorized", NULL, "%s, as Authorization: Bearer KEY",
+                    r->route->admin ? "this route needs the admin key"
+                    : given         ? "this key is not known: a valid one is needed"
+                                    : "a key is needed");
+}
+
+static const struct sockaddr *peer_of(const struct request *r)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(r->mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    return info ? info->client_addr : NULL;
+}
+
+/* Whatever a model works on counts: the pool, too, is everybody's. */
+static int check_client(struct request *r, const struct headers *h, struct api_error *e)
+{
+    struct server *s = r->server;
+    if (!r->route->post || !r->route->needs_model || !s->cfg->client_limit)
+        return 0;
+    uint64_t id = r->owner ? r->owner : access_client(s->access, peer_of(r), h->forwarded_for);
+    if (clients_enter(&s->clients, id, s->cfg->client_limit)) {
+        r->client = id;
+        return 0;
+    }
+    e->retry_after_s =
+        retry_after_s(s->cfg->client_limit, rate_per_s(&s->stats.finished, clock_ns() / 1000000000u));
+    return api_fail(e, 429, "rate_limited", NULL,
+                    "this client has %u requests under way already (client_limit)", s->cfg->client_limit);
+}
+
+static int check_content(const struct request *r, const struct headers *h, struct api_error *e)
+{
+    static const char *const types[] = {"application/json", "application/x-www-form-urlencoded"};
+    const char *type = h->content_type, *encoding = h->content_encoding;
+    if (!r->route->post)
+        return 0;
+    if (encoding && *encoding && strcasecmp(encoding, "identity"))
+        return api_fail(e, 415, "unsupported_media_type", NULL,
+                        "Content-Encoding %.60s is not accepted: send the body as it is", encoding);
+    if (!type || !*type)
+        return 0;
+    size_t n = strcspn(type, "; \t");
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (n == strlen(types[i]) && !strncasecmp(type, types[i], n))
+            return 0;
+    return api_fail(e, 415, "unsupported_media_type", NULL,
+                    "Content-Type %.60s is not accepted: application/json is", type);
+}
+
+static int too_large(const struct server *s, struct api_error *e)
+{
+    return api_fail(e, 413, "too_large", NULL, "the body is larger than max_body, %llu bytes",
+                    (unsigned long long)s->cfg->max_body);
+}
+
+/* Only a request whose body is read can wait or run: others take no place, and their connections may be
+ * closed for new ones (connection.c). */
+static int check_connections(const struct request *r, struct api_error *e)
+{
+    struct server *s = r->server;
+    uint32_t n = s->connections[CONNECTION_BUSY].n;
+    if (!route_takes_body(r->route, r->method) || n < s->cfg->max_connections)
+        return 0;
+    server_queue_full(s, e);
+    e->close = true;
+    return api_fail(e, 503, "queue_full", NULL, "%u connection%s a request under way, max_connections is %u",
+                    n, n == 1 ? " has" : "s have", s->cfg->max_connections);
+}
+
+static int check_state(struct request *r, struct api_error *e)
+{
+    struct server *s = r->server;
+    if (r->route->always)
+        return 0;
+    if (check_connections(r, e) < 0)
+        return -1;
+    if (r->route->needs_model && !s->model && server_refuses(s, e) < 0)
+        return -1;
+    return r->route->work ? server_admits(s, e) : 0;
+}
+
+static int check_headers(struct request *r, const struct headers *h)
+{
+    struct api_error *e = &r->error;
+    if (check_framing(h, e) < 0 || check_place(r, h, e) < 0 || check_route(r, e) < 0)
+        return -1;
+    if (!strcmp(r->method, "OPTIONS"))
+        return 0;
+    if (check_key(r, h, e) < 0 || check_state(r, e) < 0 || check_content(r, h, e) < 0)
+        return -1;
+    if (r->route->post && h->content_length > r->server->cfg->max_body)
+        return too_large(r->server, e);
+    return check_client(r, h, e);
+}
+
+/* --- replies --- */
+
+static void add_header(struct MHD_Response *response, const char *name, const char *value)
+{
+    MHD_add_response_header(response, name, value);
+}
+
+/* For a browser's page on an origin that may ask. */
+static void add_cors(const struct request *r, struct MHD_Response *response)
+{
+    add_header(response, "Access-Control-Allow-Origin", r->origin);
+    add_header(response, "Vary", "Origin");
+    add_header(response, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+    if (strcmp(r->method, "OPTIONS"))
+        return;
+    add_header(response, "Access-Control-Allow-Methods", r->allow ? r->allow : "GET, HEAD, POST, OPTIONS");
+    /* Clients have headers of their own (the openai client a dozen); "*" does not cover Authorization. */
+    add_header(response, "Access-Control-Allow-Headers",
+               "Authorization, Content-Type, X-Api-Key, X-Request-Id, *");
+    add_header(response, "Access-Control-Max-Age", "600");
+}
+
+static void add_headers(const struct request *r, struct MHD_Response *response)
+{
+    char seconds[16];
+    add_header(response, "X-Request-Id", r->id);
+    if (r->allow)
+        add_header(response, "Allow", r->allow);
+    if (r->retry_after_s) {
+        snprintf(seconds, sizeof seconds, "%u", r->retry_after_s);
+        add_header(response, "Retry-After", seconds);
+    }
+    if (r->close)
+        add_header(response, "Connection", "close");
+    add_header(response, "X-Content-Type-Options", "nosniff");
+    if (r->policy) {
+        add_header(response, "Content-Security-Policy", r->policy);
+        add_header(response, "Referrer-Policy", "no-referrer");
+        add_header(response, "Cache-Control", "no-cache");
+    }
+    if (r->status == 401)
+        add_header(response, "WWW-Authenticate", "Bearer");
+    if (r->origin)
+        add_cors(r, response);
+}
+
+static enum MHD_Result queue(struct request *r, struct MHD_Response *response)
+{
+    if (!response)
+        return MHD_NO;
+    add_headers(r, response);
+    enum MHD_Result rc = MHD_queue_response(r->mhd, (unsigned)r->status, response);
+    MHD_destroy_response(response);
+    r->phase = REQUEST_QUEUED;
+    return rc;
+}
+
+/* Gives libmicrohttpd a large reply piece by piece, so that it is seen whether its client takes it. */
+static ssize_t read_reply(void *cls, uint64_t pos, char *out, size_t max)
+{
+    const struct request *r = cls;
+    size_t left = r->out.len - (size_t)pos, n = left < max ? left : max;
+    memcpy(out, r->out.p + pos, n);
+    connection_moved(r->connection);
+    return (ssize_t)n;
+}
+
+/* The bytes are the arena's, which lives until libmicrohttpd is done with the request. */
+static struct MHD_Response *make_response(struct request *r)
+{
+    if (r->out.len > REQUEST_LARGE_REPLY)
+        return MHD_create_response_from_callback(r->out.len, REPLY_BLOCK, read_reply, r, NULL);
+    return MHD_create_response_from_buffer(r->out.len, r->out.p ? r->out.p : "", MHD_RESPMEM_PERSISTENT);
+}
+
+static enum MHD_Result queue_reply(struct request *r)
+{
+    struct MHD_Response *response = make_response(r);
+    if (response && r->out.len)
+        add_header(response, "Content-Type", r->content_type ? r->content_type : "application/json");
+    r->replied_ns = clock_ns();
+    request_hold(r);
+    connection_answered(r->connection);
+    return queue(r, response);
+}
+
+/* Gives libmicrohttpd what there is of a stream; with nothing to send it suspends, always. */
+static ssize_t read_stream(void *cls, uint64_t pos, char *out, size_t max)
+{
+    struct request *r = cls;
+    (void)pos;
+    if (r->gone)
+        return MHD_CONTENT_READER_END_WITH_ERROR;
+    size_t n = r->on_pool ? 0 : request_take(r, out, max);
+    if (n) {
+        connection_moved(r->connection);
+        return (ssize_t)n;
+    }
+    if (r->stream_ended)
+        return MHD_CONTENT_READER_END_OF_STREAM;
+    request_suspend(r);
+    return 0;
+}
+
+static enum MHD_Result queue_stream(struct request *r)
+{
+    struct MHD_Response *response =
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, REPLY_BLOCK, read_stream, r, NULL);
+    if (response) {
+        add_header(response, "Content-Type", "text/event-stream");
+        add_header(response, "Cache-Control", "no-cache");
+        add_header(response, "X-Accel-Buffering", "no");
+    }
+    r->status = 200;
+    return queue(r, response);
+}
+
+/* --- a request's way --- */
+
+/* A proxy may send the whole URL: "GET http://host/health". What counts is the path in it. */
+static const char *path_of(const char *target)
+{
+    static const char *const schemes[] = {"http://", "https://"};
+    for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++) {
+        size_t n = strlen(schemes[i]);
+        if (strncasecmp(target, schemes[i], n))
+            continue;
+        const char *path = strchr(target + n, '/');
+        return path ? path : "/";
+    }
+    return target;
+}
+
+static struct request *request_open(struct listener *l, struct MHD_Connection *mhd, const char *path,
+                                    const char *method)
+{
+    struct connection *c = connection_of(mhd);
+    struct request *r = c ? calloc(1, sizeof *r) : NULL;
+    if (!r)
+        return NULL;
+    struct server *s = l->owner;
+    path = path_of(path);
+    *r =
+        (struct request){.server = s, .connection = c, .mhd = mhd, .refs = 1, .method = method, .path = path};
+    r->opened_ns = clock_ns();
+    r->out.arena = &r->arena;
+    r->route = route_find(path);
+    connection_begin(c, r);
+    r->next = s->requests;
+    if (r->next)
+        r->next->prev = r;
+    s->requests = r;
+    return r;
+}
+
+/* Nothing of the body is kept, neither what is there nor what comes. */
+static void discard(struct request *r)
+{
+    r->discard = true;
+    request_drop_body(r);
+    connection_discard(r->connection);
+}
+
+/* The first call: all headers are there, nothing of the body. */
+static enum MHD_Result take_headers(struct request *r, const char *version)
+{
+    struct headers h = {0};
+    const struct config *cfg = r->server->cfg;
+    MHD_get_connection_values_n(r->mhd, MHD_HEADER_KIND, take_header, &h);
+    h.no_host = !h.n_hosts && strcmp(version, "HTTP/1.0");
+    take_id(r, h.request_id);
+    access_address(r->server->access, peer_of(r), h.forwarded_for, r->address);
+    r->has_body = h.n_encodings || h.content_length;
+    connection_stop_timer(r->connection);
+    if (r->has_body)
+        connection_limit(r->connection, cfg->body_timeout_ms);
+    bool refused = check_headers(r, &h) < 0;
+    if (refused || !r->route || !route_takes_body(r->route, r->method))
+        discard(r);
+    else
+        connection_accept(r->connection);
+    bool expects = h.expect && !strcasecmp(h.expect, "100-continue");
+    bool hopeless = h.content_length > CUT_FACTOR * cfg->max_body;
+    bool at_once = r->error.at_once || (r->has_body && (expects || hopeless));
+    if (!refused || !at_once)
+        return MHD_YES;
+    request_fail(r, &r->error);
+    return queue_reply(r); /* libmicrohttpd closes the connection after it */
+}
+
+static bool grow_body(struct request *r, size_t n)
+{
+    struct server *s = r->server;
+    size_t cap = r->body_cap ? r->body_cap : FIRST_BODY;
+    while (cap < n)
+        cap *= 2;
+    if (cap == r->body_cap)
+        return true;
+    if (cap > s->cfg->body_memory) { /* not even alone: to try again would not help */
+        api_fail(&r->error, 413, "too_large", NULL, "the body takes %zu bytes, body_memory is %llu", cap,
+                 (unsigned long long)s->cfg->body_memory);
+        return false;
+    }
+    if (s->body_bytes + (cap - r->body_cap) > s->cfg->body_memory) {
+        server_queue_full(s, &r->error);
+        api_fail(&r->error, 503, "queue_full", NULL, "body_memory, %llu bytes for all bodies, is used up",
+                 (unsigned long long)s->cfg->body_memory);
+        return false;
+    }
+    char *body = realloc(r->body, cap);
+    if (!body) {
+        api_out_of_memory(&r->error);
+        return false;
+    }
+    s->body_bytes += cap - r->body_cap;
+    r->body = body;
+    r->body_cap = cap;
+    return true;
+}
+
+static enum MHD_Result take_body(struct request *r, const char *data, size_t n)
+{
+    const struct config *cfg = r->server->cfg;
+    connection_moved(r->connection);
+    r->body_seen += n;
+    if (r->body_seen > CUT_FACTOR * cfg->max_body) {
+        too_large(r->server, &r->error);
+        r->cut = true;
+        return MHD_NO;
+    }
+    if (r->discard)
+        return MHD_YES;
+    if (r->body_len + n > cfg->max_body)
+        too_large(r->server, &r->error);
+    else if (grow_body(r, r->body_len + n)) {
+        memcpy(r->body + r->body_len, data, n);
+        r->body_len += n;
+        return MHD_YES;
+    }
+    discard(r);
+    return MHD_YES;
+}
+
+static void end_body(struct request *r)
+{
+    connection_stop_timer(r->connection);
+    r->accepted_ns = clock_ns();
+    if (r->error.status) {
+        request_fail(r, &r->error);
+    } else if (!strcmp(r->method, "OPTIONS")) {
+        request_reply(r, 204);
+    } else if (r->route->needs_model && !r->server->model && server_refuses(r->server, &r->error) < 0) {
+        request_fail(r, &r->error); /* it went while the body came */
+    } else {
+        r->route->handle(r);
+    }
+}
+
+/* The body has ended, or the request was resumed. */
+static enum MHD_Result go_on(struct request *r)
+{
+    if (r->phase == REQUEST_BODY)
+        end_body(r);
+    if (r->gone)
+        return MHD_NO;
+    switch (r->phase) {
+    case REQUEST_REPLY:
+        return queue_reply(r);
+    case REQUEST_STREAM:
+        return queue_stream(r);
+    default:
+        if (r->phase == REQUEST_WAITING)
+            request_suspend(r);
+        return MHD_YES;
+    }
+}
+
+/* The connection is closed after it, as with every reply to the first call. */
+static enum MHD_Result refuse_without_memory(const struct listener *l, struct MHD_Connection *mhd)
+{
+    const struct server *s = l->owner;
+    log_warn("no memory for a request: it is refused");
+    return s->no_memory ? MHD_queue_response(mhd, 503, s->no_memory) : MHD_NO;
+}
+
+static enum MHD_Result on_request(void *cls, struct MHD_Connection *mhd, const char *url, const char *method,
+                                  const char *version, const char *data, size_t *n, void **context)
+{
+    struct request *r = *context;
+    if (!r) {
+        *context = r = request_open(cls, mhd, url, method);
+        return r ? take_headers(r, version) : refuse_without_memory(cls, mhd);
+    }
+    if (*n) {
+        size_t taken = *n;
+        *n = 0;
+        return take_body(r, data, taken);
+    }
+    return go_on(r);
+}
+
+static void write_log(const struct request *r)
+{
+    bool quiet = r->route && r->route->quiet && r->status < 400;
+    struct log_access line = {.method = r->method,
+                              .route = r->route ? r->route->path : NULL,
+                              .path = r->path,
+                              .client = r->address,
+                              .status = r->gone && !r->status ? 499 : r->status,
+                              .error = r->status >= 400 ? r->error.type : NULL,
+                              .ms = (double)(clock_ns() - r->opened_ns) / 1e6};
+    if (r->generation)
+        generation_log(r->generation, &line);
+    log_access(quiet ? LOG_LEVEL_DEBUG : LOG_LEVEL_INFO, r->id, &line);
+}
+
+static void count_outcome(struct server *s, const struct request *r, bool sent)
+{
+    if (!r->route || !r->route->work || !strcmp(r->method, "OPTIONS"))
+        return;
+    enum generation_outcome outcome = r->generation ? generation_outcome(r->generation) : GENERATION_NONE;
+    if (r->generation)
+        generation_count_ends(r->generation, &s->stats);
+    if (r->status == 499 || outcome == GENERATION_CANCELLED || !r->status ||
+        (!sent && outcome == GENERATION_NONE && !r->cut))
+        s->stats.cancelled++;
+    else if (r->status == 408 || r->status == 504 || outcome == GENERATION_TIMED_OUT)
+        s->stats.timed_out++;
+    else if (r->status == 500 || outcome == GENERATION_FAILED)
+        s->stats.failed++;
+    else if (r->status == 200)
+        s->stats.completed++;
+    else
+        stats_count_reject(&s->stats, r->error.type, (double)(r->replied_ns - r->opened_ns) / 1e6);
+}
+
+static void on_completed(void *cls, struct MHD_Connection *mhd, void **context,
+                         enum MHD_RequestTerminationCode code)
+{
+    struct request *r = *context;
+    (void)cls;
+    (void)mhd;
+    if (!r)
+        return;
+    struct server *s = r->server;
+    struct connection *c = r->connection;
+    if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK)
+        r->gone = true;
+    r->cut |= c->state == CONNECTION_CUT;
+    if (r->cut && !r->status) { /* what it would have been told */
+        r->status = r->error.status;
+        r->replied_ns = clock_ns();
+    }
+    write_log(r);
+    count_outcome(s, r, code == MHD_REQUEST_TERMINATED_COMPLETED_OK);
+    if (r->client)
+        clients_leave(&s->clients, r->client);
+    connection_rest(c);
+    r->connection = NULL;
+    r->mhd = NULL;
+    r->suspended = false;
+    if (r->generation)
+        generation_cancel(r->generation);
+    if (r->next)
+        r->next->prev = r->prev;
+    if (r->prev)
+        r->prev->next = r->next;
+    else
+        s->requests = r->next;
+    request_unref(r);
+    *context = NULL;
+    server_check_drained(s);
+}
+
+/* libmicrohttpd's words are about what strangers send, and quote it. */
+static void on_log(void *cls, const char *fmt, va_list args)
+{
+    char words[256];
+    (void)cls;
+    if (!log_enabled(LOG_LEVEL_DEBUG))
+        return;
+    vsnprintf(words, sizeof words, fmt, args);
+    log_debug("http: %s", log_quote(words));
+}
+
+struct MHD_Response *http_no_memory_response(void)
+{
+    struct MHD_Response *response = MHD_create_response_from_buffer(
+        strlen(no_memory_reply), (void *)no_memory_reply, MHD_RESPMEM_PERSISTENT);
+    if (response) {
+        add_header(response, "Content-Type", "application/json");
+        add_header(response, "Retry-After", "1");
+        add_header(response, "Connection", "close");
+    }
+    return response;
+}
+
+const struct listener_callbacks http_callbacks = {
+    .request = on_request,
+    .completed = on_completed,
+    .connection = connection_notify,
+    .uri = connection_uri,
+    .log = on_log,
+};

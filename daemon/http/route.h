@@ -1,0 +1,53 @@
+/* route.h - which paths there are, which method each takes, who answers. Thread: loop. */
+#pragma once
+#include "base/buf.h"
+
+#include <stdbool.h>
+
+struct dialect;
+struct request;
+
+struct route {
+    const char *path; /* "/v1/models/{id}": any that begins so and goes on */
+    bool post;        /* POST; else GET and HEAD */
+    bool both;        /* POST, and GET and HEAD as well */
+    bool remove;      /* DELETE, nothing else */
+    bool body;        /* its handler reads the body of a POST */
+    bool always;      /* answered while loading and draining: health */
+    bool needs_model; /* 503 loading until there is one */
+    bool work;        /* takes a place in the queue */
+    bool open;        /* needs no key */
+    bool admin;       /* needs the admin key */
+    bool quiet;       /* not in the access log at info */
+    void (*handle)(struct request *r);
+    const struct dialect *dialect; /* of a generation */
+};
+
+const struct route *route_find(const char *path);
+/* What stands for {id} in a path that the route was found for. */
+const char *route_id(const struct route *route, const char *path);
+/* The known path most like this one. */
+const char *route_nearest(const char *path);
+/* Value of an Allow header. */
+const char *route_allow(const struct route *route);
+bool route_takes(const struct route *route, const char *method);
+/* True when the handler reads the body of such a request: that of any other is thrown away as it comes. */
+bool route_takes_body(const struct route *route, const char *method);
+
+/* Handlers: api_*.c. */
+void api_health(struct request *r);
+void api_health_live(struct request *r);
+void api_health_proxy(struct request *r);
+void api_stats(struct request *r);
+void api_page(struct request *r);
+void api_metrics(struct request *r);
+void api_requests(struct request *r);
+void api_cancel(struct request *r);
+void api_models(struct request *r);
+void api_model(struct request *r);
+void api_tokenize(struct request *r);
+void api_detokenize(struct request *r);
+void api_admin_model(struct request *r);
+void api_admin_suspend(struct request *r);
+void api_admin_resume(struct request *r);
+void api_generate(struct request *r); /* every dialect's generating route */

@@ -1,0 +1,14 @@
+/* prefix_store.h - where the daemon keeps its prefix cache over restarts: the directory of the configuration,
+ * opened for the model that is loaded. Trouble with it is logged and costs the cache, never the service.
+ * Thread: the loading one; what the log is told later comes from the disk's own. */
+#pragma once
+#include "config/config.h"
+#include "backend/executor.h"
+
+#include <stdint.h>
+
+struct prefix_disk;
+
+/* NULL: off, not possible here, or it failed and the log says why. prefix_disk_close() after the engine. */
+struct prefix_disk *prefix_store_open(const struct config *cfg, const struct executor *x,
+                                      uint64_t model_hash);

@@ -1,0 +1,530 @@
+/* hearthd serve: the life of the daemon. Bind, load beside the loop, warm up, say READY, watch, drain. */
+#include "backend/backend.h"
+#include "cli/commands.h"
+#include "config/config.h"
+#include "engine/engine.h"
+#include "backend/executor.h"
+#include "load_notice.h"
+#include "base/log.h"
+#include "model/model.h"
+#include "model_file.h"
+#include "base/notify.h"
+#include "serve_text.h"
+#include "server.h"
+#include "model_swap.h"
+#include "base/watchdog.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define PROGRESS_MS    100
+#define LOAD_EXTEND_US "30000000" /* systemd waits this long after the last sign of progress */
+#define GRACE_MS       2000       /* what ending may take beyond the drain before the process just leaves */
+
+enum phase {
+    PHASE_LOADING,
+    PHASE_READY,
+    PHASE_DRAINING,
+    PHASE_CLOSING, /* server, models and swap are being freed: no callback may use them */
+};
+
+struct serve {
+    struct config cfg;
+    struct config_arguments args; /* kept: SIGHUP reads them again */
+    char path[PATH_MAX];
+    struct notify notify;
+    uv_loop_t loop;
+    uv_signal_t sigterm, sigint, sighup;
+    uv_timer_t tick;  /* progress while loading, watchdog afterwards */
+    uv_timer_t guard; /* ends a process that does not end by itself */
+    struct server *server;
+    struct swap *swap;
+    struct watch {
+        struct loader *loader; /* whose signs it has seen */
+        struct watchdog dog;
+    } watches[2]; /* of the model that serves, and of the one that is being left */
+    enum phase phase;
+    struct load_notice notice;
+    bool inherited; /* sockets came from the service manager */
+    int exit_code;
+};
+
+/* ---- ending ---- */
+
+static void on_drained(void *context)
+{
+    struct serve *s = context;
+
+    uv_stop(&s->loop);
+}
+
+static void on_guard(uv_timer_t *timer)
+{
+    struct serve *s = timer->data;
+
+    log_error("requests did not end in time, leaving them");
+    _exit(s->exit_code);
+}
+
+static void drain(struct serve *s, uint64_t timeout_ms)
+{
+    char lines[96];
+
+    s->phase = PHASE_DRAINING;
+    uint64_t most_us = (timeout_ms + 2 * GRACE_MS) * 1000;
+    snprintf(lines, sizeof lines, "STOPPING=1\nEXTEND_TIMEOUT_USEC=%llu", (unsigned long long)most_us);
+    notify_state(&s->notify, lines, "Draining, %u running", server_load(s->server).running);
+    uv_timer_start(&s->guard, on_guard, timeout_ms + GRACE_MS, 0);
+    server_drain(s->server, timeout_ms, on_drained, s);
+}
+
+static void on_stop_signal(uv_signal_t *handle, int number)
+{
+    struct serve *s = handle->data;
+    const char *name = number == SIGTERM ? "SIGTERM" : "SIGINT";
+
+    if (s->phase == PHASE_LOADING) {
+        log_info("%s while loading: leaving", name);
+        uv_stop(&s->loop);
+    } else if (s->phase == PHASE_READY) {
+        struct server_load load = server_load(s->server);
+        log_info("%s: draining, %u running, %u waiting and refused, for at most %u ms (again: now)", name,
+                 load.running, load.waiting, s->cfg.drain_timeout_ms);
+        swap_stop(s->swap);
+        drain(s, s->cfg.drain_timeout_ms);
+    } else if (s->phase == PHASE_DRAINING) {
+        log_info("%s again: cancelling what runs", name);
+        drain(s, 0);
+    } else {
+        log_info("%s again: the model is being closed", name);
+    }
+}
+
+/* The decoder is gone: what runs gets an error, the process ends, the service manager starts it again. */
+static void give_up(struct serve *s, const char *words)
+{
+    log_error("%s", words);
+    s->exit_code = EXIT_FAULT;
+    server_fail(s->server, words);
+    drain(s, 0);
+    notify_status(&s->notify, "", "%s", words);
+}
+
+static void give_up_silent(struct serve *s, const struct watchdog *dog, enum watchdog_verdict verdict)
+{
+    bool decoder = verdict == WATCHDOG_DECODER_STALLED;
+    char words[96];
+
+    snprintf(words, sizeof words, "the %s gives no sign of life since %llu ms",
+             decoder ? "decoder" : "engine thread",
+             (unsigned long long)(decoder ? dog->decoder_silent_ns : dog->engine_silent_ns) / 1000000);
+    give_up(s, words);
+}
+
+/* ---- watching ---- */
+
+static void send_status(struct serve *s, const struct engine_stats *stats)
+{
+    struct swap_view v;
+
+    swap_view(s->swap, &v);
+    if (v.model)
+        notify_status(&s->notify, "", "%u running, %u waiting, loading %s, %.0f %%", stats->running,
+                      stats->waiting, v.model, v.progress * 100);
+    else if (v.suspended)
+        notify_status(&s->notify, "", "Suspended, %u running", stats->running);
+    else
+        notify_status(&s->notify, "", "%u running, %u waiting, %.0f tokens/s", stats->running, stats->waiting,
+                      stats->tokens_per_s);
+}
+
+/* Whether engine and decoder live, and the engine's figures added to *sum; else the process is ending. */
+static bool look_at(struct serve *s, struct watch *w, struct loader *l, struct engine_stats *sum)
+{
+    struct engine_stats stats;
+    struct backend_info info;
+
+    if (!l)
+        return true;
+    if (w->loader != l)
+        *w = (struct watch){.loader = l, .dog.limit_ns = s->cfg.watchdog_ms * 1000000ull};
+    engine_stats(l->engine, &stats);
+    executor_info(l->runtime.executor, &info);
+    if (stats.faulted) {
+        struct error err = {0};
+        engine_fault(l->engine, &err);
+        give_up(s, err.text);
+        return false;
+    }
+    struct watchdog_signs signs = {.now_ns = uv_hrtime(),
+                                   .engine_ns = stats.heartbeat_ns,
+                                   .decoder_ns = info.heartbeat_ns,
+                                   .decoder_idle = info.state != BACKEND_RUNNING};
+    enum watchdog_verdict verdict = watchdog_check(&w->dog, &signs);
+    if (verdict != WATCHDOG_ALIVE) {
+        give_up_silent(s, &w->dog, verdict);
+        return false;
+    }
+    engine_ping(l->engine);
+    sum->running += stats.running;
+    sum->waiting += stats.waiting;
+    sum->tokens_per_s += stats.tokens_per_s;
+    return true;
+}
+
+/* While no model serves there is nothing to watch but the loop, which shows its life here. */
+static void on_watch(uv_timer_t *timer)
+{
+    struct serve *s = timer->data;
+    struct engine_stats stats = {0};
+
+    if (s->exit_code == EXIT_FAULT)
+        return;
+    if (!look_at(s, &s->watches[0], swap_current(s->swap), &stats) ||
+        !look_at(s, &s->watches[1], swap_leaving(s->swap), &stats))
+        return;
+    notify_send(&s->notify, "WATCHDOG=1");
+    if (s->phase == PHASE_READY)
+        send_status(s, &stats);
+}
+
+/* Often enough for both watchdogs, and never more than once in 50 ms. */
+static uint64_t watch_interval_ms(const struct serve *s)
+{
+    uint64_t ms = 1000;
+
+    if (s->cfg.watchdog_ms && s->cfg.watchdog_ms / 5 < ms)
+        ms = s->cfg.watchdog_ms / 5;
+    if (s->notify.watchdog_us && s->notify.watchdog_us / 2000 < ms)
+        ms = s->notify.watchdog_us / 2000;
+    return ms > 50 ? ms : 50;
+}
+
+/* ---- loading ---- */
+
+static void on_progress(uv_timer_t *timer)
+{
+    struct serve *s = timer->data;
+    struct swap_view v;
+
+    swap_view(s->swap, &v);
+    if (s->cfg.log_format == LOG_TEXT)
+        serve_show_progress(v.progress);
+    if (load_notice_due(&s->notice, v.progress, v.moves, uv_hrtime()))
+        notify_status(&s->notify, "EXTEND_TIMEOUT_USEC=" LOAD_EXTEND_US, "Loading %s, %u %%", s->path,
+                      s->notice.percent);
+}
+
+static void start_line(struct serve *s, char *line, size_t room)
+{
+    struct loader *l = swap_current(s->swap);
+    struct serve_facts facts = {.where = server_where(s->server),
+                                .runtime = &l->runtime,
+                                .slots = s->cfg.slots,
+                                .n_ctx = engine_n_ctx(l->engine)};
+
+    if (l->runtime.why[0])
+        log_info("%s", l->runtime.why);
+    serve_start_line(&facts, line, room);
+    log_info("%s", line);
+}
+
+static void say_ready(struct serve *s)
+{
+    char line[512], curl[512];
+
+    start_line(s, line, sizeof line);
+    serve_curl_line(server_where(s->server), s->cfg.api_keys.n > 0 || s->cfg.api_keys_file[0], curl,
+                    sizeof curl);
+    log_info("%s", curl);
+    notify_state(&s->notify, "READY=1", "%s", line);
+}
+
+/* The first model, or another in its place. */
+static void on_serves(void *context)
+{
+    struct serve *s = context;
+    char line[512];
+
+    if (s->phase != PHASE_LOADING) {
+        start_line(s, line, sizeof line);
+        return;
+    }
+    uv_timer_stop(&s->tick);
+    serve_hide_progress();
+    s->phase = PHASE_READY;
+    say_ready(s);
+    uv_timer_start(&s->tick, on_watch, 0, watch_interval_ms(s));
+}
+
+/* No model, and none to go back to. At start the exit code says what is wrong with the one that is
+ * configured; later a new start, with that one, may well help. */
+static void on_lost(void *context, const struct error *err)
+{
+    struct serve *s = context;
+
+    serve_hide_progress();
+    s->exit_code = command_fail(err);
+    if (s->phase != PHASE_LOADING)
+        s->exit_code = EXIT_INTERNAL;
+    notify_status(&s->notify, "", "%s", err->text);
+    uv_stop(&s->loop);
+}
+
+/* ---- libuv's memory ---- */
+
+/* Where libuv finds no memory for a table of its own it ends the process without a word. At start we are
+ * quicker; later the tables are there (server.c). */
+static bool starts;
+
+static void *taken(void *p, size_t size)
+{
+    if (p || !size || !starts)
+        return p;
+    log_error("out of memory");
+    _exit(EXIT_MEMORY);
+}
+
+static void *take(size_t size)
+{
+    return taken(malloc(size), size);
+}
+
+static void *take_zeroed(size_t n, size_t size)
+{
+    return taken(calloc(n, size), n * size);
+}
+
+static void *take_more(void *p, size_t size)
+{
+    return taken(realloc(p, size), size);
+}
+
+/* ---- starting ---- */
+
+static void on_reload(uv_signal_t *handle, int number)
+{
+    struct serve *s = handle->data;
+    struct config again;
+    struct error err = {0};
+
+    (void)number;
+    if (s->phase == PHASE_CLOSING)
+        return;
+    if (config_load(&again, &s->args, &err) < 0) {
+        log_error("SIGHUP: %s; everything stays as it was", err.text);
+    } else {
+        log_info(
+            "SIGHUP: log_level is %s from here on; key files and certificate are read again; every other "
+            "key needs a restart",
+            config_log_level_name(again.log_level));
+        log_set_level((enum log_level)again.log_level);
+        server_reload(s->server);
+    }
+    config_free(&again);
+}
+
+/* systemd's soft limit is 1,024 descriptors, which is less than max_connections needs. Where the hard one is,
+ * too, connections that nobody can accept would keep health from being answered. */
+static void fit_descriptor_limit(struct config *cfg)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return;
+    if (limit.rlim_cur < limit.rlim_max) {
+        rlim_t soft = limit.rlim_cur;
+        limit.rlim_cur = limit.rlim_max;
+        if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+            limit.rlim_cur = soft;
+    }
+    uint32_t most = server_connections_within(limit.rlim_cur);
+    if (cfg->max_connections <= most)
+        return;
+    log_warn("max_connections is %u, not %u: this process may have no more than %llu files and sockets "
+             "(LimitNOFILE, ulimit -Hn)",
+             most, cfg->max_connections, (unsigned long long)limit.rlim_cur);
+    cfg->max_connections = most;
+}
+
+static int open_loop(struct serve *s, struct error *err)
+{
+    uv_replace_allocator(take, take_more, take_zeroed, free);
+    int rc = uv_loop_init(&s->loop);
+
+    if (rc < 0)
+        return error_set(err, rc, "event loop: %s", uv_strerror(rc));
+    struct {
+        uv_signal_t *handle;
+        int number;
+        uv_signal_cb callback;
+    } signals[] = {{&s->sigterm, SIGTERM, on_stop_signal},
+                   {&s->sigint, SIGINT, on_stop_signal},
+                   {&s->sighup, SIGHUP, on_reload}};
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        uv_signal_init(&s->loop, signals[i].handle);
+        signals[i].handle->data = s;
+        uv_signal_start(signals[i].handle, signals[i].callback, signals[i].number);
+    }
+    uv_timer_init(&s->loop, &s->tick);
+    uv_timer_init(&s->loop, &s->guard);
+    s->tick.data = s->guard.data = s;
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of its writer */
+    return 0;
+}
+
+static int bind_early(struct serve *s, struct error *err)
+{
+    int fds[64], first = 0, n = notify_listen_fds(&first, err);
+
+    if (n < 0)
+        return n;
+    for (int i = 0; i < n; i++)
+        fds[i] = first + i;
+    s->inherited = n > 0;
+    if (n > 0)
+        log_info("%d socket%s from the service manager replace%s host, port and unix_socket", n,
+                 n == 1 ? "" : "s", n == 1 ? "s" : "");
+    if (n > 0 && s->cfg.tls_port)
+        log_warn("nothing listens on tls_port %u: sockets from the service manager speak HTTP without TLS",
+                 s->cfg.tls_port);
+    struct error inner = {0};
+    int rc = server_open(&s->server, &s->loop, &s->cfg, fds, n, &inner);
+    if (rc < 0) /* an address that cannot be had is a matter of configuration, whatever the errno */
+        return error_set(err, rc == -ENOMEM || rc == -EADDRINUSE ? rc : -EINVAL, "%s", inner.text);
+    if (server_warning(s->server)[0])
+        log_warn("%s", server_warning(s->server));
+    return 0;
+}
+
+static int start(struct serve *s, struct error *err)
+{
+    struct error inner = {0};
+
+    if (notify_open(&s->notify, &inner) < 0)
+        log_warn("%s; the service manager will not hear of this process", inner.text);
+    fit_descriptor_limit(&s->cfg);
+    runtime_prepare(&s->cfg);
+    int rc = model_file_find(s->path, s->cfg.model, err);
+    starts = true;
+    if (rc == 0)
+        rc = open_loop(s, err);
+    if (rc == 0)
+        rc = bind_early(s, err);
+    starts = false;
+    struct swap_options options = {.loop = &s->loop,
+                                   .cfg = &s->cfg,
+                                   .server = s->server,
+                                   .serves = on_serves,
+                                   .lost = on_lost,
+                                   .context = s};
+    if (rc == 0)
+        rc = swap_open(&s->swap, &options, s->path, err);
+    if (rc == 0)
+        rc = uv_timer_start(&s->tick, on_progress, 0, PROGRESS_MS);
+    return rc;
+}
+
+/* ---- the command ---- */
+
+/* Not the signals': that would bring their default actions back, and one that comes now would end the
+ * process. */
+static void close_handle(uv_handle_t *handle, void *context)
+{
+    (void)context;
+    if (handle->type == UV_SIGNAL)
+        uv_unref(handle);
+    else if (!uv_is_closing(handle))
+        uv_close(handle, NULL);
+}
+
+/* Frees everything. Server and swap run the loop until their handles are closed, so signals still arrive. */
+static void finish(struct serve *s)
+{
+    bool loading = s->phase == PHASE_LOADING;
+
+    if (s->exit_code == EXIT_FAULT && !loading) /* the engine never lets go of its requests */
+        _exit(s->exit_code);
+    s->phase = PHASE_CLOSING;
+    uv_timer_stop(&s->tick); /* it looks at the engines */
+    swap_stop(s->swap);      /* a load that ends from here on serves no request */
+    if (server_end(s->server) < 0)
+        _exit(s->exit_code);
+    /* Before the server is freed: until then the engine may wake it. A loading thread cannot be interrupted.
+     */
+    if (!swap_close(s->swap)) {
+        log_info("bye");
+        _exit(s->exit_code);
+    }
+    server_free(s->server);
+    uv_walk(&s->loop, close_handle, NULL);
+    uv_run(&s->loop, UV_RUN_DEFAULT);
+    notify_close(&s->notify);
+}
+
+static int serve(struct serve *s)
+{
+    struct error err = {0};
+
+    if (start(s, &err) < 0) {
+        notify_status(&s->notify, "", "%s", err.text);
+        return command_fail(&err); /* the process ends: what is open goes with it */
+    }
+    uv_run(&s->loop, UV_RUN_DEFAULT);
+    finish(s);
+    if (s->exit_code == EXIT_CLEAN)
+        log_info("bye");
+    return s->exit_code;
+}
+
+static void usage(void)
+{
+    puts("hearthd serve [--config FILE] [flags]\n"
+         "\n"
+         "Loads a GGUF model and serves it over HTTP until SIGTERM or SIGINT, which let running requests\n"
+         "finish; a second signal ends them. SIGHUP reads log_level, key files and the\n"
+         "certificate again.\n"
+         "\n"
+         "  --config FILE         read FILE instead of " CONFIG_FILE "\n"
+         "  --print-config        show every key's value and where it came from, and leave");
+    config_help(stdout);
+}
+
+int cmd_serve(int argc, char **argv)
+{
+    static struct serve s;
+    struct error err = {0};
+
+    s.notify.fd = -1;
+    s.notice.percent = UINT32_MAX;
+    s.args = (struct config_arguments){.argc = argc - 1,
+                                       .argv = argv + 1,
+                                       .environ = environ,
+                                       .default_file = CONFIG_FILE,
+                                       .secure = getauxval(AT_SECURE) != 0};
+    if (config_load(&s.cfg, &s.args, &err) < 0) {
+        config_warn(&s.args);
+        config_free(&s.cfg);
+        return command_fail_config(&err);
+    }
+    log_open((enum log_level)s.cfg.log_level, (enum log_format)s.cfg.log_format);
+    config_warn(&s.args);
+    int rc = EXIT_CLEAN;
+    if (s.args.help)
+        usage();
+    else if (s.args.print_config)
+        config_print(&s.cfg, stdout);
+    else
+        rc = serve(&s);
+    config_free(&s.cfg);
+    return rc;
+}

@@ -1,0 +1,697 @@
+/* server.c - the server as a whole: listeners, state, drain, end. */
+#include "http/access.h"
+#include "generation/generation.h"
+#include "http/http.h"
+#include "base/log.h"
+#include "model/model.h"
+#include "http/tls.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <netdb.h>
+#include <semaphore.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#define OTHER_DESCRIPTORS 192  /* of other things than connections: on cpu it has about 13, a driver many */
+#define CLOSE_MS          5000 /* how long server_end() waits for an engine that is stuck */
+#define FLUSH_MS          1000 /* after a drain's time is over: for last replies to leave */
+#define FEW_CORES         4
+#define POOL_THREADS      4 /* libuv's own number */
+#define MAX_LISTENERS     16
+
+/* --- listeners --- */
+
+static struct listener *add_listener(struct server *s, int fd, bool tls)
+{
+    struct listener *l = &s->listeners[s->n_listeners++];
+    *l = (struct listener){.fd = fd, .owner = s, .tls = tls};
+    listener_name(l);
+    return l;
+}
+
+/* The addresses of cfg->host: freeaddrinfo(). */
+static int find_host(struct addrinfo **out, const struct config *cfg, uint32_t number, struct error *err)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    char port[8];
+    snprintf(port, sizeof port, "%u", number);
+    int rc = getaddrinfo(cfg->host, port, &hints, out);
+    if (rc == EAI_MEMORY)
+        return error_set(err, -ENOMEM, "host %s: out of memory", cfg->host);
+    return rc ? error_set(err, -EINVAL, "host %s: %s", cfg->host, gai_strerror(rc)) : 0;
+}
+
+/* A certificate that nobody will be shown: whoever names one wants HTTPS. */
+static void warn_certificate(const struct config *cfg)
+{
+    if (!cfg->tls_port && (cfg->tls_certificate[0] || cfg->tls_key[0]))
+        log_warn("%s has no effect: tls_port is not set",
+                 cfg->tls_certificate[0] ? "tls_certificate" : "tls_key");
+}
+
+/* Known before either is bound: the second bind would say that some other process has the port. */
+static int check_ports(const struct config *cfg, struct error *err)
+{
+    if (cfg->tls_port && cfg->tls_port == cfg->port)
+        return error_set(err, -EINVAL, "tls_port must differ from port (both %u)", cfg->port);
+    return 0;
+}
+
+int server_check(const struct config *cfg, struct error *err)
+{
+    struct addrinfo *list = NULL;
+    warn_certificate(cfg);
+    int rc = check_ports(cfg, err);
+    if (rc == 0)
+        rc = find_host(&list, cfg, cfg->port, err);
+    if (rc < 0)
+        return rc;
+    freeaddrinfo(list);
+    return cfg->unix_socket[0] ? listener_check_unix(cfg->unix_socket, err) : 0;
+}
+
+static int bind_host(struct server *s, uint32_t number, bool tls, struct error *err)
+{
+    struct addrinfo *list = NULL;
+    unsigned before = s->n_listeners;
+    int rc = find_host(&list, s->cfg, number, err);
+    for (struct addrinfo *a = list; a && s->n_listeners < MAX_LISTENERS && rc == 0; a = a->ai_next) {
+        if (a->ai_family != AF_INET && a->ai_family != AF_INET6)
+            continue;
+        struct error words = {0};
+        int fd = listener_bind_tcp(a->ai_addr, a->ai_addrlen, &words);
+        if (fd >= 0)
+            add_listener(s, fd, tls);
+        else if (fd != -EAFNOSUPPORT && fd != -EADDRNOTAVAIL) /* a name may have addresses this host lacks */
+            rc = error_set(err, fd, "%s://%s", tls ? "https" : "http", words.text);
+        else if (!a->ai_next && s->n_listeners == before)
+            rc = error_set(err, fd, "%s://%s", tls ? "https" : "http", words.text);
+    }
+    freeaddrinfo(list);
+    return rc;
+}
+
+static int bind_unix(struct server *s, struct error *err)
+{
+    int fd = listener_bind_unix(s->cfg->unix_socket, err);
+    if (fd < 0)
+        return fd;
+    listener_own_path(add_listener(s, fd, false), s->cfg->unix_socket);
+    return 0;
+}
+
+/* Whatever the configuration asks for. */
+static int bind_all(struct server *s, struct error *err)
+{
+    const struct config *cfg = s->cfg;
+    warn_certificate(cfg);
+    int rc = check_ports(cfg, err);
+    if (rc == 0)
+        rc = bind_host(s, cfg->port, false, err);
+    if (rc == 0 && cfg->unix_socket[0])
+        rc = bind_unix(s, err);
+    if (rc < 0 || !cfg->tls_port)
+        return rc;
+    rc = tls_load(cfg->tls_certificate, cfg->tls_key, err);
+    return rc < 0 ? rc : bind_host(s, cfg->tls_port, true, err);
+}
+
+/* Where others than this machine reach it, in the configuration's word or the inherited socket's; or NULL. */
+static const char *open_place(const struct server *s, bool inherited)
+{
+    for (unsigned i = 0; i < s->n_listeners; i++)
+        if (!listener_is_local(&s->listeners[i]))
+            return inherited ? s->listeners[i].where : s->cfg->host;
+    return NULL;
+}
+
+static void warn(struct server *s, bool inherited)
+{
+    const char *place = open_place(s, inherited);
+    if (place && !access_needs_key(s->access))
+        snprintf(s->warning, sizeof s->warning,
+                 "listening on %.100s without keys: it is open to all who can reach this machine", place);
+    else
+        snprintf(s->warning, sizeof s->warning, "%s", access_warning(s->access));
+}
+
+static int inherit(struct server *s, const int *fds, int n_fds, struct error *err)
+{
+    if (n_fds > MAX_LISTENERS)
+        return error_set(err, -EINVAL, "%d sockets inherited, at most %d can be used", n_fds, MAX_LISTENERS);
+    for (int i = 0; i < n_fds; i++)
+        add_listener(s, fds[i], false)->inherited = true;
+    return 0;
+}
+
+static int open_listeners(struct server *s, struct error *err)
+{
+    struct listener_callbacks callbacks = http_callbacks;
+    callbacks.max_connections = s->cfg->max_connections + SPARE_CONNECTIONS;
+    callbacks.idle_timeout_s = s->cfg->body_timeout_ms / 1000 + 1;
+    for (unsigned i = 0; i < s->n_listeners; i++) {
+        int rc = listener_open(&s->listeners[i], s->loop, &callbacks, err);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int make_where(struct server *s, struct error *err)
+{
+    size_t size = 1;
+    for (unsigned i = 0; i < s->n_listeners; i++)
+        size += strlen(s->listeners[i].where) + 2;
+    s->where = calloc(1, size);
+    if (!s->where)
+        return error_set(err, -ENOMEM, "out of memory");
+    for (unsigned i = 0; i < s->n_listeners; i++) {
+        strcat(s->where, i ? ", " : "");
+        strcat(s->where, s->listeners[i].where);
+    }
+    return 0;
+}
+
+/* --- news from the engine --- */
+
+static void on_wake(uv_poll_t *wake, int status, int events)
+{
+    struct server *s = wake->data;
+    uint64_t n;
+    (void)status;
+    (void)events;
+    (void)!read(s->wake_fd, &n, sizeof n); /* first: what is rung for after it comes back here */
+    server_take_news(s);
+    server_run_listeners(s);
+}
+
+/* Of a full counter (EAGAIN) nothing is lost: the loop has not come to read it yet. */
+void server_wake(void *server)
+{
+    const uint64_t one = 1;
+    int error = errno;
+    (void)!write(((struct server *)server)->wake_fd, &one, sizeof one);
+    errno = error;
+}
+
+/* Not a uv_async_t: uv_async_send() marks its handle as busy while it writes, and the loop spins until the
+ * mark is gone. An engine that is stopped just there would take the loop with it, and the watchdog that is to
+ * see it. */
+static int open_wake(struct server *s, struct error *err)
+{
+    s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (s->wake_fd < 0)
+        return error_set(err, -errno, "cannot make an eventfd: %s", strerror(errno));
+    int rc = uv_poll_init(s->loop, &s->wake, s->wake_fd);
+    if (rc < 0)
+        return error_set(err, rc, "cannot watch an eventfd: %s", uv_strerror(rc));
+    s->wake.data = s;
+    s->n_handles++;
+    rc = uv_poll_start(&s->wake, UV_READABLE, on_wake);
+    return rc < 0 ? error_set(err, rc, "cannot watch an eventfd: %s", uv_strerror(rc)) : 0;
+}
+
+void server_run_listeners(struct server *s)
+{
+    for (unsigned i = 0; i < s->n_listeners; i++)
+        if (s->listeners[i].dirty && !s->listeners[i].running)
+            listener_run(&s->listeners[i]);
+}
+
+/* --- life --- */
+
+/* On few cores the pool must not take those of the decoder. Read by libuv at the pool's first work. */
+static void size_pool(void)
+{
+    if (sysconf(_SC_NPROCESSORS_ONLN) <= FEW_CORES)
+        setenv("UV_THREADPOOL_SIZE", "1", 0);
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    ((struct server *)handle->data)->n_handles--;
+}
+
+static void ignore_poll(uv_poll_t *poll, int status, int events)
+{
+    (void)poll;
+    (void)status;
+    (void)events;
+}
+
+static void no_work(uv_work_t *work)
+{
+    (void)work;
+}
+
+static void on_no_work(uv_work_t *work, int status)
+{
+    (void)status;
+    ((struct server *)work->data)->n_pool--;
+}
+
+uint32_t server_connections_within(uint64_t n_descriptors)
+{
+    uint64_t others = n_descriptors / 4 < OTHER_DESCRIPTORS ? n_descriptors / 4 : OTHER_DESCRIPTORS;
+    uint64_t most =
+        n_descriptors > others + SPARE_CONNECTIONS ? n_descriptors - others - SPARE_CONNECTIONS : 1;
+    return most < UINT32_MAX ? (uint32_t)most : UINT32_MAX;
+}
+
+/* What a connection's descriptor may be at most. */
+static uint32_t highest_descriptor(const struct server *s)
+{
+    struct rlimit limit;
+    uint32_t most = s->cfg->max_connections + SPARE_CONNECTIONS + OTHER_DESCRIPTORS;
+    return getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur <= most ? (uint32_t)limit.rlim_cur - 1
+                                                                           : most;
+}
+
+static void wait_for_all(void *go)
+{
+    while (sem_wait(go) < 0)
+        ;
+}
+
+/* As many threads at once as the pool will have. Each leaves its memory to the one that comes after it. */
+static int try_threads(struct error *err)
+{
+    const char *given = getenv("UV_THREADPOOL_SIZE");
+    int wanted = given ? atoi(given) : POOL_THREADS, n = 0, rc = 0;
+    uv_thread_t threads[POOL_THREADS];
+    sem_t go;
+    sem_init(&go, 0, 0);
+    while (n < POOL_THREADS && (n < wanted || n == 0) && rc == 0) {
+        rc = uv_thread_create(&threads[n], wait_for_all, &go);
+        n += rc == 0;
+    }
+    for (int i = 0; i < n; i++)
+        sem_post(&go);
+    for (int i = 0; i < n; i++)
+        uv_thread_join(&threads[i]);
+    sem_destroy(&go);
+    return rc < 0 ? error_set(err, -ENOMEM, "cannot start the pool's threads: %s", uv_strerror(rc)) : 0;
+}
+
+/* libuv ends the process where it finds no memory for its table of descriptors, or for the pool's threads.
+ * Both are taken here, at the start: the table by watching the highest descriptor that a connection can have.
+ */
+static int reserve(struct server *s, struct error *err)
+{
+    int fd = eventfd(0, EFD_CLOEXEC);
+    int high = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, highest_descriptor(s)) : -1;
+    if (high >= 0 && uv_poll_init(s->loop, &s->reserve, high) == 0) {
+        s->reserve.data = s;
+        s->n_handles++;
+        uv_poll_start(&s->reserve, UV_READABLE, ignore_poll);
+        uv_poll_stop(&s->reserve);
+        uv_close((uv_handle_t *)&s->reserve, on_closed);
+    }
+    if (high >= 0)
+        close(high);
+    if (fd >= 0)
+        close(fd);
+    int rc = try_threads(err);
+    if (rc < 0)
+        return rc;
+    s->first_work.data = s;
+    s->n_pool += uv_queue_work(s->loop, &s->first_work, no_work, on_no_work) == 0;
+    return 0;
+}
+
+static bool listeners_closed(const struct server *s)
+{
+    for (unsigned i = 0; i < s->n_listeners; i++)
+        if (s->listeners[i].n_handles)
+            return false;
+    return true;
+}
+
+int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, const int *fds, int n_fds,
+                struct error *err)
+{
+    struct server *s = calloc(1, sizeof *s);
+    if (s)
+        s->listeners = calloc(MAX_LISTENERS, sizeof *s->listeners);
+    if (!s || !s->listeners) {
+        free(s);
+        return error_set(err, -ENOMEM, "out of memory");
+    }
+    s->loop = loop;
+    s->cfg = cfg;
+    s->wake_fd = -1;
+    s->stats.started_ns = clock_ns();
+    s->created = (int64_t)time(NULL);
+    size_pool();
+    json_object_seed(0); /* from the system's randomness, before threads parse */
+    json_count_failures();
+    s->no_memory = http_no_memory_response();
+    uv_timer_init(loop, &s->drain_timer);
+    uv_timer_init(loop, &s->linger_timer);
+    s->drain_timer.data = s->linger_timer.data = s;
+    s->n_handles = 2;
+    int rc = reserve(s, err);
+    if (rc == 0)
+        rc = open_wake(s, err);
+    if (rc == 0)
+        rc = access_open(&s->access, cfg, err);
+    if (rc == 0)
+        rc = n_fds > 0 ? inherit(s, fds, n_fds, err) : bind_all(s, err);
+    if (rc == 0)
+        warn(s, n_fds > 0);
+    if (rc == 0)
+        rc = make_where(s, err);
+    if (rc == 0)
+        rc = open_listeners(s, err);
+    if (rc < 0) {
+        (void)server_end(s);
+        server_free(s);
+        return rc;
+    }
+    *out = s;
+    return 0;
+}
+
+void server_reload(struct server *s)
+{
+    struct error err = {0};
+    if (access_reload(s->access, &err) < 0)
+        log_error("keys: %s; those in use stay", err.text);
+    else if (access_needs_key(s->access))
+        log_info("keys: %u in use", access_n_keys(s->access));
+    if (!s->cfg->tls_port)
+        return;
+    err = (struct error){0};
+    if (tls_load(s->cfg->tls_certificate, s->cfg->tls_key, &err) < 0)
+        log_error("certificate: %s; the one in use stays: %s", err.text, tls_summary());
+    else
+        log_info("certificate: %s", tls_summary());
+}
+
+const char *server_warning(const struct server *s)
+{
+    return s->warning;
+}
+
+const char *server_where(const struct server *s)
+{
+    return s->where;
+}
+
+uint16_t server_port(const struct server *s)
+{
+    for (unsigned i = 0; i < s->n_listeners; i++)
+        if (s->listeners[i].port)
+            return s->listeners[i].port;
+    return 0;
+}
+
+void server_set_progress(struct server *s, double fraction)
+{
+    if (fraction >= 0 && fraction <= 1)
+        atomic_store(&s->progress_ppm, (uint32_t)(fraction * 1e6));
+}
+
+void server_set_state(struct server *s, enum server_state state)
+{
+    if (!s->draining)
+        s->state = state;
+}
+
+enum server_state server_state(const struct server *s)
+{
+    return s->state;
+}
+
+const char *server_state_name(enum server_state state)
+{
+    static const char *const names[] = {[SERVER_LOADING] = "loading",
+                                        [SERVER_READY] = "ready",
+                                        [SERVER_DRAINING] = "draining",
+                                        [SERVER_STALLED] = "stalled",
+                                        [SERVER_SUSPENDED] = "suspended"};
+    return names[state];
+}
+
+struct server_load server_load(const struct server *s)
+{
+    struct engine_stats e;
+    server_engine_stats(s, &e);
+    return (struct server_load){.running = e.running, .waiting = e.waiting + s->n_preparing};
+}
+
+uint32_t server_n_waiting(const struct server *s)
+{
+    return server_load(s).waiting;
+}
+
+/* As the engine counts them: a request that will find a free slot is none of them. */
+static uint32_t queue_depth(const struct server *s, uint32_t n_more)
+{
+    return s->model ? engine_queue_depth(s->model->engine, s->n_preparing + n_more) : 0;
+}
+
+int server_refuses(const struct server *s, struct api_error *e)
+{
+    switch (s->state) {
+    case SERVER_LOADING:
+        e->retry_after_s = 5;
+        return api_fail(e, 503, "loading", NULL, "the model is being loaded (%.0f %%)",
+                        atomic_load(&s->progress_ppm) / 1e4);
+    case SERVER_DRAINING:
+        e->retry_after_s = 1;
+        e->close = true;
+        return api_fail(e, 503, "draining", NULL, "the server is shutting down");
+    case SERVER_STALLED:
+        e->retry_after_s = 1;
+        e->close = s->draining;
+        return api_fail(e, 503, "stalled", NULL, "the decoder gives no sign of life");
+    case SERVER_SUSPENDED:
+        e->retry_after_s = 60;
+        return api_fail(e, 503, "suspended", NULL, "the model is put away (POST /admin/resume)");
+    case SERVER_READY:
+        break;
+    }
+    return 0;
+}
+
+int server_admits(struct server *s, struct api_error *e)
+{
+    if (server_refuses(s, e) < 0)
+        return -1;
+    uint32_t depth = queue_depth(s, 1);
+    if (depth > s->cfg->queue_limit) {
+        server_queue_full(s, e);
+        return api_fail(e, 503, "queue_full", NULL, "%u request%s waiting, queue_limit is %u", e->queue_depth,
+                        e->queue_depth == 1 ? " is" : "s are", e->queue_limit);
+    }
+    uint64_t tokens = depth ? generation_waiting_tokens(s) : 0;
+    if (tokens < s->cfg->queue_tokens)
+        return 0;
+    server_queue_full(s, e);
+    return api_fail(e, 503, "queue_full", NULL, "%llu prompt tokens are waiting, queue_tokens is %llu",
+                    (unsigned long long)tokens, (unsigned long long)s->cfg->queue_tokens);
+}
+
+void server_queue_full(struct server *s, struct api_error *e)
+{
+    e->has_queue = true;
+    e->queue_depth = queue_depth(s, 0);
+    e->queue_limit = s->cfg->queue_limit;
+    e->retry_after_s =
+        retry_after_s(e->queue_depth, rate_per_s(&s->stats.finished, clock_ns() / 1000000000u));
+}
+
+void server_fail(struct server *s, const char *words)
+{
+    server_set_state(s, SERVER_STALLED);
+    for (struct generation *g = s->generations; g; g = g->next)
+        generation_abandon(g, words);
+    server_run_listeners(s);
+}
+
+/* --- drain --- */
+
+static void cancel_all(struct server *s)
+{
+    for (struct generation *g = s->generations; g; g = g->next)
+        generation_cancel(g);
+}
+
+static void finish_drain(struct server *s)
+{
+    void (*drained)(void *) = s->drained;
+    uv_timer_stop(&s->drain_timer);
+    s->drained = NULL;
+    if (drained)
+        drained(s->drained_context);
+}
+
+static bool is_drained(const struct server *s)
+{
+    if (s->n_active || s->lingers)
+        return false;
+    for (const struct request *r = s->requests; r; r = r->next)
+        if (r->phase != REQUEST_BODY) /* its reply is on the way */
+            return false;
+    return true;
+}
+
+void server_check_drained(struct server *s)
+{
+    if (s->draining && s->drained && is_drained(s))
+        finish_drain(s);
+}
+
+static void on_lingered(uv_timer_t *timer)
+{
+    struct server *s = timer->data;
+    s->lingers = false;
+    server_check_drained(s);
+}
+
+/* A proxy that asks /health/proxy every so often must have seen that this server drains before its port is
+ * closed. With inherited sockets the port stays open. */
+static void linger(struct server *s, uint64_t timeout_ms)
+{
+    uint64_t ms = s->cfg->drain_min_ms < timeout_ms ? s->cfg->drain_min_ms : timeout_ms;
+    bool own = s->n_listeners && !s->listeners[0].inherited;
+    s->lingers = own && ms > 0;
+    if (s->lingers)
+        uv_timer_start(&s->linger_timer, on_lingered, ms, 0);
+    else
+        uv_timer_stop(&s->linger_timer);
+}
+
+static void on_flushed(uv_timer_t *timer)
+{
+    finish_drain(timer->data);
+}
+
+static void on_drain_over(uv_timer_t *timer)
+{
+    struct server *s = timer->data;
+    cancel_all(s);
+    uv_timer_start(timer, on_flushed, FLUSH_MS, 0);
+    server_run_listeners(s);
+}
+
+static void begin_drain(struct server *s)
+{
+    struct generation *next;
+    s->draining = true;
+    if (s->state != SERVER_STALLED) /* what ends for that says so until the end */
+        s->state = SERVER_DRAINING;
+    for (unsigned i = 0; i < s->n_listeners; i++)
+        if (s->listeners[i].inherited)
+            listener_quiesce(&s->listeners[i]);
+    for (struct generation *g = s->generations; g; g = next) {
+        next = g->next;
+        generation_refuse(g);
+    }
+}
+
+void server_drain(struct server *s, uint64_t timeout_ms, void (*done)(void *context), void *context)
+{
+    if (!s->draining) {
+        begin_drain(s); /* it serves what an inherited socket has accepted: nobody to tell yet */
+        s->drained = done;
+        s->drained_context = context;
+    } else if (uv_timer_get_due_in(&s->drain_timer) <= timeout_ms) {
+        return;
+    }
+    linger(s, timeout_ms);
+    /* Through the timer even when nothing is left, so that `done` never comes from inside this call. */
+    bool idle = is_drained(s);
+    uv_timer_start(&s->drain_timer, idle ? on_flushed : on_drain_over, idle ? 0 : timeout_ms, 0);
+}
+
+/* --- the end --- */
+
+static bool any_suspended(const struct server *s)
+{
+    for (const struct request *r = s->requests; r; r = r->next)
+        if (r->suspended)
+            return true;
+    return false;
+}
+
+static void drop_requests(struct server *s)
+{
+    struct request *next;
+    for (struct request *r = s->requests; r; r = next) {
+        next = r->next;
+        r->gone = true;
+        request_resume(r);
+    }
+    server_run_listeners(s);
+}
+
+static void on_close_timer(uv_timer_t *timer)
+{
+    (void)timer;
+}
+
+/* libmicrohttpd must not be stopped with a suspended connection, nor may a request go while the engine has
+ * it. */
+static bool run_down(struct server *s)
+{
+    uint64_t until = clock_ns() + CLOSE_MS * 1000000ull;
+    uv_timer_start(&s->drain_timer, on_close_timer, 20, 20); /* so that the loop comes back to look */
+    while (s->n_active || s->n_pool || any_suspended(s)) {
+        cancel_all(s);
+        drop_requests(s);
+        if (clock_ns() > until)
+            return false;
+        uv_run(s->loop, UV_RUN_ONCE);
+    }
+    return true;
+}
+
+int server_end(struct server *s)
+{
+    s->closing = s->draining = true;
+    s->drained = NULL;
+    if (s->state != SERVER_STALLED)
+        s->state = SERVER_DRAINING;
+    if (!run_down(s)) {
+        log_warn("the engine did not let go of its requests within %d ms", CLOSE_MS);
+        return -ETIMEDOUT;
+    }
+    uv_timer_stop(&s->drain_timer);
+    for (unsigned i = 0; i < s->n_listeners; i++)
+        listener_close(&s->listeners[i]);
+    while (!listeners_closed(s))
+        uv_run(s->loop, UV_RUN_ONCE);
+    s->model = s->leaving = NULL; /* their engines may be closed from here on */
+    return 0;
+}
+
+void server_free(struct server *s)
+{
+    if (!s)
+        return;
+    if (s->wake.data)
+        uv_close((uv_handle_t *)&s->wake, on_closed);
+    uv_close((uv_handle_t *)&s->drain_timer, on_closed);
+    uv_close((uv_handle_t *)&s->linger_timer, on_closed);
+    while (s->n_handles)
+        uv_run(s->loop, UV_RUN_ONCE);
+    if (s->wake_fd >= 0)
+        close(s->wake_fd);
+    if (s->no_memory)
+        MHD_destroy_response(s->no_memory);
+    free(s->listeners);
+    access_close(s->access);
+    clients_free(&s->clients);
+    tls_unload();
+    free(s->where);
+    free(s);
+}

@@ -1,0 +1,146 @@
+/* server.h - the HTTP side of the daemon as daemon/service/serve.c sees it: listeners, connections, requests.
+ *
+ * Life: server_open() binds and answers at once (health; everything else 503 loading) ->
+ * server_set_progress() while the model loads elsewhere -> server_set_model() ->
+ * server_set_state(SERVER_READY) -> server_drain() -> server_end() -> (the engine is closed) ->
+ * server_free(). In between another model may be set: what has begun ends on the one it began on. The server
+ * has no signal handling and never exits.
+ *
+ * Thread: the one that runs the uv loop, except server_wake() (any thread) and server_set_progress() (any
+ * thread). Memory: a request owns one arena, freed whole when its connection is done with it. */
+#pragma once
+#include "base/error.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <uv.h>
+
+struct chat_template;
+struct config;
+struct engine;
+struct executor;
+struct model;
+struct server; /* opaque: the fields are in http.h */
+struct tokenizer;
+
+enum server_state { SERVER_LOADING, SERVER_READY, SERVER_DRAINING, SERVER_STALLED, SERVER_SUSPENDED };
+
+/* What requests run on. The objects stay the caller's and must live until the model has been left or
+ * server_end() has returned. */
+struct server_model {
+    struct engine *engine; /* opened with cfg.wake = server_wake, cfg.context = the server */
+    const struct tokenizer *tokenizer;
+    const struct model *model;
+    const struct executor *executor;  /* for /stats: executor_info() */
+    const char *why;                  /* for /stats: why the backend is not a better one, or "" */
+    uint64_t hash;                    /* model_hash(): part of the fingerprint */
+    const struct chat_template *chat; /* of /v1/chat/completions; NULL: there is none */
+    /* The server's own. */
+    uint32_t n_ctx; /* tokens a request may have in all */
+    char fingerprint[20];
+    uint32_t n_users; /* requests that hold it */
+};
+
+/* Binds and listens: on `fds` (already listening sockets of a service manager, now the server's) when n_fds >
+ * 0, which then replace host, port and unix_socket; else on every address of cfg->host at cfg->port (0: any)
+ * and on cfg->unix_socket when that is set. `cfg` must outlive the server. Errors: -EADDRINUSE, -EACCES,
+ * -EINVAL, -ENOMEM; the words name the address. The uv loop must not be running yet, or be in one of its
+ * callbacks. */
+int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, const int *fds, int n_fds,
+                struct error *err);
+
+/* How many connections at once so many descriptors hold, beside those for health and other things. */
+uint32_t server_connections_within(uint64_t n_descriptors);
+
+/* Whether server_open() could listen where the configuration says, as far as can be seen without doing so:
+ * the same errors of a host that has no address, of one port for two and of a unix_socket with no place to be
+ * in; the same warning of a certificate that nothing shows. */
+int server_check(const struct config *cfg, struct error *err);
+
+/* Where it listens, for people: "http://127.0.0.1:8080", "unix:/run/hearth.sock", "a, b" for several. */
+const char *server_where(const struct server *s);
+/* What an operator should know about how it listens, or "". */
+const char *server_warning(const struct server *s);
+/* The port of the first TCP listener, 0 when there is none. */
+uint16_t server_port(const struct server *s);
+
+/* Reads key files and certificate again; what is broken is logged and stays as it was. */
+void server_reload(struct server *s);
+
+/* How much of the model is loaded, 0..1; any thread. */
+void server_set_progress(struct server *s, double fraction);
+/* What requests run on from here on; the struct is copied. Before SERVER_READY there must be one. NULL: on
+ * none, in a state that takes no requests. The one before, if there was one, is left: see below; the one
+ * before that must have been. */
+void server_set_model(struct server *s, const struct server_model *m);
+/* Whether a model that requests no longer begin on is still in the hands of some that did. */
+bool server_is_leaving(const struct server *s);
+/* `left` is called from the loop once none has it any more: its objects may go. Never from inside a call of
+ * the server's. Once, before the first model is replaced. */
+void server_on_left(struct server *s, void (*left)(void *context), void *context);
+/* Of the model that is being left: what waits is refused as the server's state says, or all that runs is
+ * cancelled. */
+void server_refuse_leaving(struct server *s);
+void server_cancel_leaving(struct server *s);
+/* How swapping models stands. Strings hold until the next turn of the loop. */
+struct swap_view {
+    const char *state;  /* "idle", or what is being done */
+    const char *model;  /* which is being loaded, as a path below model_dir; NULL: none */
+    const char *serves; /* likewise; NULL: none does now */
+    double progress;    /* of the load, 0..1 */
+    uint64_t moves;     /* grows as the loading thread gets anywhere */
+    bool suspended;
+    /* The last swap that ended, if there was one. */
+    const char *last_model; /* NULL: none */
+    const char *last_error; /* NULL: it went well */
+    uint64_t last_ns;       /* CLOCK_MONOTONIC */
+    uint64_t n_done, n_failed;
+};
+
+/* Who does what /admin routes ask for. */
+struct server_admin {
+    /* Another model in place of the one that serves (or is put away). `word` is what an administrator wrote:
+     * a path below model_dir, or the start model by the path given there. -EBUSY: something is being done
+     * already; -ENOENT, -EACCES: there is no such model; -ESHUTDOWN; -ENOMEM. */
+    int (*swap)(void *context, const char *word, struct error *err);
+    /* Puts the model away: memory and device are free, the process stays. And fetches it back. 1: it is so
+     * already. */
+    int (*suspend)(void *context, struct error *err);
+    int (*resume)(void *context, struct error *err);
+    void (*view)(const void *context, struct swap_view *out);
+};
+/* Before the loop runs. */
+void server_set_admin(struct server *s, const struct server_admin *admin, void *context);
+/* What /health says and whether new requests are taken (only SERVER_READY takes them). DRAINING is set by
+ * server_drain(). STALLED fails nothing that runs; the caller may go back to READY. */
+void server_set_state(struct server *s, enum server_state state);
+enum server_state server_state(const struct server *s);
+
+/* Tells the loop that engine_next() has something: the engine's cfg.wake. Any thread, async-signal-safe,
+ * coalesces. `server` is a struct server *. */
+void server_wake(void *server);
+
+/* The decoder is stuck: STALLED, and whatever runs or waits gets an error now, though the engine still holds
+ * it. What is left to do is server_drain(0) and the end of the process. */
+void server_fail(struct server *s, const char *words);
+
+struct server_load { /* requests as /stats counts them: of several choices each that runs */
+    uint32_t running, waiting;
+};
+struct server_load server_load(const struct server *s);
+
+/* Stops taking work: what is not running yet gets 503 draining, what runs may finish for `timeout_ms`, then
+ * it is cancelled. Inherited sockets stop accepting (new connections wait in their backlog for the next
+ * process); own listeners go on answering health and refuse the rest. `done` is called once, from the loop,
+ * when no request is left. A second call only shortens the time: with 0 everything is cancelled now. */
+void server_drain(struct server *s, uint64_t timeout_ms, void (*done)(void *context), void *context);
+
+/* Ends what is left, closes connections and listeners. Call it outside uv_run(): it runs the loop itself
+ * until their handles are closed. The engine must still be open, and may go on to call server_wake() until it
+ * is closed; after a return of 0 the server uses no model any longer. -ETIMEDOUT: the engine does not let go
+ * of its requests; then nothing may be freed, only the process ended. */
+int server_end(struct server *s);
+/* After server_end(), and after whoever may call server_wake() is gone: frees. Runs the loop once more. NULL
+ * is fine. */
+void server_free(struct server *s);

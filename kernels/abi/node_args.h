@@ -1,0 +1,99 @@
+/* node_args.h - parameters of the kernels of single graph nodes, for the eager and graph executors: one
+ * launch each, any number of blocks, for as many rows as the step has that lies in device memory when it
+ * runs.
+ *
+ * An index of the step that is out of range is left alone, and told in the words of dependency.h (`fault`:
+ * DECODER_RANGE, enum decoder_range, value, limit); the launch ends as usual. */
+#pragma once
+#include "attend_layout.h"
+
+/* Whose rows a node computes. */
+struct node_step {
+    uint64_t step;  /* struct step */
+    uint64_t fault; /* u32 [DECODER_LINE]: enum flow_word, cleared by the host */
+    uint32_t head;  /* logit rows: row i is that of step.logits[i] */
+    uint32_t node;  /* for the record */
+};
+
+/* Rows of floats. A node with `head` may read a value of all rows: then its row i is step.logits[i].row. */
+struct node_rows {
+    uint64_t data;   /* float, 16-byte aligned */
+    uint32_t stride; /* floats, a multiple of 4 */
+    uint32_t gathered;
+};
+
+/* rms_norm.c, NODE_NORM_SHARED of dynamic shared memory: out = x / rms(x) * gain, over `group` values at a
+ * time. With factors: out = x * gain, and 1/rms of the row beside it. in == out is allowed. Any width that is
+ * a multiple of group. */
+#define NODE_NORM_THREADS 256
+#define NODE_NORM_SHARED  16
+struct rms_norm_args {
+    struct node_step step;
+    struct node_rows in, out;
+    uint64_t gain;    /* float [group] */
+    uint64_t factors; /* float [rows], or 0; then group == width */
+    uint32_t width, group;
+    float eps;
+    uint32_t reserved;
+};
+
+/* rope.c: rotates every head by the row's position; in == out is allowed. */
+#define NODE_ROPE_THREADS 256
+struct rope_args {
+    struct node_step step;
+    struct node_rows in, out;
+    uint64_t cosines, sines; /* float [n_ctx][rope_dim / 2] */
+    uint32_t width, head_dim, rope_dim, neox, n_ctx, reserved;
+};
+
+/* kv_append.c (COPY): K and V of every row into the cache; out = k. */
+#define NODE_APPEND_THREADS 256
+#define NODE_APPEND_SHARED  (NODE_APPEND_THREADS / 32 * ATTEND_MAX_HEAD_DIM * 4) /* dynamic, bytes */
+struct kv_append_args {
+    struct node_step step;
+    struct node_rows k, v, out; /* [n_kv_heads * head_dim] */
+    uint64_t kv;
+    struct kv_layout layout;
+    struct decoder_slots slots;
+    uint32_t layer, reserved;
+};
+
+/* attention.c (SOFT_MAX): in is the rotated q alone; attend.ready = 1. The length of a row's past is its
+ * position + 1, read from the step. Dynamic shared memory: attend.work + attend.work_bytes. */
+#define NODE_ATTEND_THREADS 256
+struct attention_args {
+    struct node_step step;
+    struct attend_args attend;
+};
+
+/* add.c, mul.c: out = a + b, a * b. silu.c: out = a * sigmoid(a); b is not read. out may be an input. */
+#define NODE_FLAT_THREADS 256
+struct flat_args {
+    struct node_step step;
+    struct node_rows a, b, out;
+    uint32_t width, reserved;
+};
+
+/* mul_mat.c: out = matrix * in (float types: of in itself, others: of in quantised), times the row's factor
+ * (1/rms, which a norm before it left beside x * gain), plus bias. The last warp of a block streams weights
+ * through the ring of `shared`, the others multiply; up to 8 rows at a time. Eight warps: with 128 registers
+ * a thread two blocks share an SM where it has shared memory for them (sm_90, sm_100), and their crews are as
+ * many warps as the persistent decoder's. */
+#define NODE_PRODUCT_THREADS 256
+struct mul_mat_args {
+    struct node_step step;
+    struct node_rows in, out;
+    struct decoder_matrix matrix;
+    uint64_t bias;    /* float [n], or 0 */
+    uint64_t factors; /* float by row of `in`, or 0 */
+    struct decoder_shared shared;
+};
+
+/* embed.c: out = row `token` of the matrix. */
+#define NODE_EMBED_THREADS 256
+struct embed_args {
+    struct node_step step;
+    struct node_rows out;
+    struct decoder_matrix matrix;
+    uint64_t tokens; /* i32 [rows] */
+};

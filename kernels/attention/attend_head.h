@@ -1,0 +1,158 @@
+/* attend_head.h - what happens to one head of q, k or v: norm, rotation, the cache. One head is one warp's
+ * work: all 32 lanes call, with the same arguments. arith.h has the formulas. Floor: 4 bytes a value of the
+ * head read, and 2 (f16, bf16) or 1.0625 (q8_0) of k and v written. Tested by tests/simt/attending.c against
+ * lib/cpu. */
+#pragma once
+#include "abi/arith.h"
+#include "device/f16.h"
+#include "kv_tile.h"
+#include "device/simt.h"
+
+/* The xor tree over lanes; every lane gets the sum. */
+SIMT_INLINE float head_tree(float v)
+{
+    for (uint32_t w = SIMT_LANES / 2; w; w /= 2)
+        v = v + simt_shfl_xor_f32(v, w);
+    return v;
+}
+
+/* arith_rms_inverse() of n floats, any n. */
+SIMT_INLINE float head_rms_inverse(const SIMT_GLOBAL float *x, uint32_t n, float eps)
+{
+    float v = 0.0f;
+    for (uint32_t i = simt_lane(); i < n; i += SIMT_LANES)
+        v = __builtin_fmaf(x[i], x[i], v);
+    return 1.0f / __builtin_sqrtf(head_tree(v) / (float)n + eps);
+}
+
+/* What a head of q or k goes through before it is used. */
+struct head_turn {
+    const SIMT_GLOBAL float *gain;            /* [n], if normed */
+    const SIMT_GLOBAL float *cosines, *sines; /* [rope_dim / 2], of the row's position */
+    uint32_t n, rope_dim;                     /* rope_dim <= n */
+    float eps;
+    bool normed, neox;
+};
+
+#define HEAD_PARTS 4 /* of 32 values: the longest head has 128 */
+
+/* What a lane takes of a head, asked for all at once: a load after the other would cost each its way. */
+struct head_load {
+    float x[HEAD_PARTS], gain[HEAD_PARTS];
+    float cosine[HEAD_PARTS / 2], sine[HEAD_PARTS / 2];
+};
+
+SIMT_INLINE void head_ask(struct head_load *l, const SIMT_GLOBAL float *x, const struct head_turn *t)
+{
+    uint32_t lane = simt_lane(), half = t->rope_dim / 2;
+#pragma unroll
+    for (uint32_t e = 0; e < HEAD_PARTS; e++) {
+        uint32_t d = lane + e * SIMT_LANES;
+        l->x[e] = d < t->n ? x[d] : 0.0f;
+        l->gain[e] = t->normed && d < t->n ? t->gain[d] : 0.0f;
+        if (e < HEAD_PARTS / 2) {
+            l->cosine[e] = d < half ? t->cosines[d] : 0.0f;
+            l->sine[e] = d < half ? t->sines[d] : 0.0f;
+        }
+    }
+}
+
+/* to = x normed and rotated. A lane reads afterwards, and writes before, its own elements (d % 32) only. */
+SIMT_INLINE void head_prepare(SIMT_SHARED float *to, const SIMT_GLOBAL float *x, const struct head_turn *t)
+{
+    uint32_t lane = simt_lane(), half = t->rope_dim / 2;
+    float sum = 0.0f, r = 1.0f;
+    struct head_load l;
+    head_ask(&l, x, t);
+    if (t->normed) {
+#pragma unroll
+        for (uint32_t e = 0; e < HEAD_PARTS; e++)
+            if (lane + e * SIMT_LANES < t->n)
+                sum = __builtin_fmaf(l.x[e], l.x[e], sum);
+        r = 1.0f / __builtin_sqrtf(head_tree(sum) / (float)t->n + t->eps);
+    }
+#pragma unroll
+    for (uint32_t e = 0; e < HEAD_PARTS; e++)
+        if (lane + e * SIMT_LANES < t->n)
+            to[lane + e * SIMT_LANES] = t->normed ? l.x[e] * r * l.gain[e] : l.x[e];
+    simt_syncwarp();
+#pragma unroll
+    for (uint32_t e = 0; e < HEAD_PARTS / 2; e++) {
+        uint32_t i = lane + e * SIMT_LANES;
+        uint32_t first = t->neox ? i : 2 * i, second = t->neox ? i + half : 2 * i + 1;
+        if (i >= half)
+            continue;
+        float a = to[first], b = to[second];
+        arith_rope(&a, &b, l.cosine[e], l.sine[e]);
+        to[first] = a;
+        to[second] = b;
+    }
+    simt_syncwarp();
+}
+
+/* Where a token's keys or values go: its row of a tile and its scales, and, where `near` is set, a copy of
+ * that tile in shared memory. */
+struct head_place {
+    SIMT_GLOBAL char *row, *scales;
+    SIMT_SHARED char *near_row, *near_scales;
+    bool near;
+};
+
+SIMT_INLINE void head_append_16(const struct head_place *to, uint32_t at, uint32_t bits)
+{
+    *(SIMT_GLOBAL uint16_t *)(to->row + at) = (uint16_t)bits;
+    if (to->near)
+        *(SIMT_SHARED uint16_t *)(to->near_row + at) = (uint16_t)bits;
+}
+
+/* arith_quantise() of a block that has a value per lane. */
+SIMT_INLINE float head_quantise(float x, int8_t *q)
+{
+    uint32_t top = arith_to_bits(x) & 0x7fffffffu;
+    for (uint32_t w = SIMT_LANES / 2; w; w /= 2) {
+        uint32_t other = simt_shfl_xor_u32(top, w);
+        top = other > top ? other : top;
+    }
+    bool finite = top < 0x7f800000u, tiny = top < 0x0d800000u;
+    float amax = arith_from_bits(top);
+    float inverse = finite && !tiny ? 127.0f / amax : 0.0f;
+    *q = finite ? (int8_t)(int32_t)__builtin_rintf(x * inverse) : 0;
+    return !finite ? arith_from_bits(0x7fc00000u) : tiny ? 0.0f : amax / 127.0f;
+}
+
+SIMT_INLINE void head_append_q8(const struct head_place *to, uint32_t at, uint32_t block, float x)
+{
+    int8_t q;
+    uint16_t scale = (uint16_t)f16_from_float(head_quantise(x, &q));
+    to->row[at] = (char)q;
+    if (to->near)
+        to->near_row[at] = (char)q;
+    if (simt_lane() != 0)
+        return;
+    ((SIMT_GLOBAL uint16_t *)to->scales)[block] = scale;
+    if (to->near)
+        ((SIMT_SHARED uint16_t *)to->near_scales)[block] = scale;
+}
+
+/* Token `token`'s head x[n] as the cache stores it, n a multiple of 32. A lane reads its own elements. */
+SIMT_INLINE void head_append(const struct head_place *to, const struct kv_tile *tile, uint32_t token,
+                             const SIMT_SHARED float *x, uint32_t n)
+{
+#pragma clang loop unroll(disable)
+    for (uint32_t d = simt_lane(); d < n; d += SIMT_LANES) {
+        uint32_t at = kv_tile_place(tile, token, d);
+        if (tile->type == KV_Q8_0)
+            head_append_q8(to, at, d / ARITH_BLOCK, x[d]);
+        else
+            head_append_16(to, at, tile->type == KV_F16 ? f16_from_float(x[d]) : arith_bf16(x[d]));
+    }
+}
+
+/* The same tile in global memory alone. */
+SIMT_INLINE struct head_place head_place_of(SIMT_GLOBAL char *tile, const struct kv_tile *k, uint32_t token)
+{
+    return (struct head_place){
+        .row = tile + token * k->row_bytes,
+        .scales = tile + KV_PAGE_TOKENS * k->row_bytes + token * k->scale_bytes,
+    };
+}

@@ -1,0 +1,74 @@
+/* attend_op.h - the program's op ATTEND, for the persistent decoder: QK-norm, RoPE, append and attention. */
+#pragma once
+#include "attend.h"
+#include "device/interpreter.h"
+
+SIMT_INLINE struct attend_args attend_args_of(const struct walk *w)
+{
+    const struct decoder_args *args = w->args;
+    const SIMT_GLOBAL struct program_op *op = w->op;
+    bool normed = op->q_gain != PROGRAM_NONE;
+    return (struct attend_args){
+        .in = (uint64_t)(uintptr_t)walk_row(w, op->in, 0),
+        .out = (uint64_t)(uintptr_t)walk_row(w, op->out, 0),
+        .cosines = args->cosines,
+        .sines = args->sines,
+        .q_gain = normed ? (uint64_t)(uintptr_t)walk_vector(w, op->q_gain) : 0,
+        .k_gain = normed ? (uint64_t)(uintptr_t)walk_vector(w, op->k_gain) : 0,
+        .kv = args->kv,
+        .scratch = args->buffers.attend,
+        .layout = args->layout,
+        .slots = args->slots,
+        .max_rows = args->buffers.max_rows,
+        .in_stride = args->buffers.row_floats,
+        .out_stride = args->buffers.row_floats,
+        .q_col = op->out_col[0],
+        .k_col = op->out_col[1],
+        .v_col = op->out_col[2],
+        .layer = op->layer,
+        .n_heads = w->program->n_heads,
+        .rope_dim = w->program->rope_dim,
+        .neox = w->program->rope_neox,
+        .eps = op->eps,
+        .scale = op->scale,
+        .work = args->shared.work,
+        .work_bytes = args->shared.work_bytes,
+    };
+}
+
+/* Asks for what turns the heads of q and k, last read a layer or a step ago; by one warp, for the first rows:
+ * where there are many, others hide the way to memory. */
+SIMT_INLINE void attend_ask(const struct attend_args *in, const SIMT_GLOBAL struct step_row *rows,
+                            uint32_t n_rows)
+{
+    uint32_t lane = simt_lane(), half = in->rope_dim / 2;
+    if (in->q_gain) {
+        walk_ask(in->q_gain, in->layout.head_dim, lane, SIMT_LANES);
+        walk_ask(in->k_gain, in->layout.head_dim, lane, SIMT_LANES);
+    }
+    if (half && lane < n_rows && rows[lane].pos < in->slots.n_ctx) {
+        uint64_t at = (uint64_t)rows[lane].pos * half * 4;
+        walk_ask(in->cosines + at, half, 0, 1);
+        walk_ask(in->sines + at, half, 0, 1);
+    }
+}
+
+/* False: leave, as interpreter.h says; a row or page out of range has been recorded then. */
+SIMT_INLINE bool attend_op(struct walk *w)
+{
+    struct attend_args in = attend_args_of(w);
+    const SIMT_GLOBAL struct step_row *rows = w->step->rows;
+    bool lone = w->seen->lone_rows != 0;
+    struct attend a;
+    if (simt_warp() + 1 == w->crew.n_warps)
+        attend_ask(&in, rows, w->n_rows);
+    bool go = attend_prefetch(&a, &w->crew, &w->guard, &in, rows, w->n_rows, lone) && walk_wait(w);
+    if (go && !lone) {
+        attend_append_phase(&a);
+        go = walk_meet(w, 1);
+    }
+    go = go && attend_phase(&a);
+    if (!go)
+        simt_cp_async_wait(0); /* a block ends with no copy under way */
+    return go;
+}

@@ -1,0 +1,358 @@
+/* attend_room.h - the work area of attention: what the crew must know of the op, its units, and room for
+ * queries, scores and pages. Everything lies in shared memory, so that little has to stay in registers.
+ *
+ * The rows of a step are cut into groups: neighbours of one slot, of one split size, at most group_rows, cut
+ * where the row's index is a multiple of it. A unit is (group, split, kv head); unit u is block u %
+ * n_blocks's. A block takes its units in batches, which are looked up together and whose tickets are drawn
+ * together. */
+#pragma once
+#include "abi/attend_layout.h"
+#include "device/compute_warps.h"
+#include "kv_tile.h"
+#include "abi/step.h"
+
+#define ATTEND_BATCH       32 /* units, one per lane of the warp that looks them up */
+#define ATTEND_QUERIES     16 /* (row, head) pairs that share the reading of a page, where rows do */
+#define ATTEND_MIN_PIECE   8  /* tokens: whole 16 bytes of scales */
+#define ATTEND_QUERY_STATS 4  /* words per query: enum attend_stat */
+#define attend_f4          float __attribute__((vector_size(16)))
+
+struct attend_unit {
+    uint32_t row, n_rows; /* the group */
+    uint32_t slot, last;  /* position of its last row */
+    uint32_t kv_head, split, n_splits;
+    uint32_t first_page, n_pages; /* of the sequence */
+};
+
+/* A place in a batch's stream of pieces (attend.h). */
+struct attend_place {
+    uint32_t unit; /* of the batch; n_batch: its end */
+    uint32_t pass, page, piece;
+    uint32_t slot;   /* of the ring */
+    uint32_t passes; /* so far, in the batch */
+};
+#define ATTEND_PLACES 8 /* the next few: those that fill the ring, and two more */
+
+enum attend_stat { ATTEND_MAX, ATTEND_SUM, ATTEND_FACTOR, ATTEND_POS };
+
+/* How a query's weights are quantised for each block of q8_0 values. */
+struct attend_steps {
+    float inverse[ATTEND_MAX_HEAD_DIM / ARITH_BLOCK], step[ATTEND_MAX_HEAD_DIM / ARITH_BLOCK];
+};
+
+struct attend_room {
+    struct attend_args in;
+    uint64_t rows; /* struct step_row [n_rows] */
+    uint32_t n_rows, lone;
+    uint32_t ratio;       /* query heads per kv head */
+    uint32_t group_rows;  /* > 1 only where a pass takes all of them */
+    uint32_t pass_heads;  /* query heads that go through a page together */
+    uint32_t n_queries;   /* that there is room for */
+    uint32_t piece_shift; /* a piece of a tile has 1 << piece_shift tokens: what one slot of the ring holds */
+    uint32_t piece_bytes, n_slots; /* 2 or 3 */
+    uint32_t max_splits;
+    struct kv_tile tile;
+    uint32_t n_units, n_batch; /* of all blocks; in units[] */
+    uint32_t last_arrivals;    /* a bit per unit of the batch */
+    /* Offsets in the work area. */
+    uint32_t first_split; /* u32 [n_rows + 1]: splits of all groups before that row */
+    uint32_t stats;       /* [2][n_queries][ATTEND_QUERY_STATS], by turns */
+    uint32_t stage;       /* float [2][head_dim]: a row's own k and v */
+    uint32_t queries;     /* [n_queries][head_dim * 4 bytes], scaled: attend_put_query() */
+    uint32_t outs;        /* float [n_queries][head_dim] */
+    uint32_t sums;        /* of q8_0 int32 [n_queries][head_dim]: of the page so far */
+    uint32_t steps;       /* of q8_0 struct attend_steps [n_queries]: of the page */
+    uint32_t scores;      /* float [n_queries][KV_PAGE_TOKENS] */
+    uint32_t ring;        /* [n_slots][piece_bytes] */
+    struct attend_unit units[ATTEND_BATCH];
+    struct attend_place places[ATTEND_PLACES]; /* the n-th at n % ATTEND_PLACES */
+};
+
+SIMT_INLINE uint32_t attend_round16(uint32_t n)
+{
+    return (n + 15) / 16 * 16;
+}
+
+/* Bytes per query. */
+SIMT_INLINE uint32_t attend_query_bytes(uint32_t head_dim, bool q8)
+{
+    return 2 * head_dim * 4 + KV_PAGE_TOKENS * 4 + 2 * ATTEND_QUERY_STATS * 4 +
+           (q8 ? head_dim * 4 + (uint32_t)sizeof(struct attend_steps) : 0);
+}
+
+/* As many queries as wanted beside two pieces, as large as they then can be; with less room, fewer queries.
+ */
+SIMT_INLINE void attend_room_share(SIMT_SHARED struct attend_room *room, uint32_t bytes)
+{
+    uint32_t ratio = room->ratio, wanted = ratio, head_dim = room->in.layout.head_dim;
+    uint32_t token = room->tile.row_bytes + room->tile.scale_bytes;
+    uint32_t per_query = attend_query_bytes(head_dim, room->tile.scale_bytes != 0);
+    if (!room->lone && ratio < ATTEND_QUERIES)
+        wanted = ATTEND_QUERIES / ratio * ratio;
+    uint32_t shift = 6;
+    while (1u << shift > ATTEND_MIN_PIECE && wanted * per_query + (token << shift) * 2 > bytes)
+        shift--;
+    uint32_t piece = token << shift, queries = (bytes - 2 * piece) / per_query;
+    queries = queries < wanted ? queries : wanted;
+    uint32_t slots = (bytes - queries * per_query) / piece; /* 4 would be 2 of pieces twice as large */
+    room->n_slots = shift < 6 && slots > 2 ? 3 : 2;
+    room->n_queries = queries;
+    room->pass_heads = queries < ratio ? queries : ratio;
+    room->group_rows = room->lone || queries < ratio ? 1 : queries / ratio;
+    room->piece_shift = shift;
+    room->piece_bytes = piece;
+}
+
+SIMT_INLINE void attend_room_place(SIMT_SHARED struct attend_room *room)
+{
+    uint32_t head_dim = room->in.layout.head_dim;
+    uint32_t at = attend_round16(sizeof *room);
+    room->first_split = at;
+    at += attend_round16((room->n_rows + 1) * 4);
+    room->stage = at;
+    at += 2 * head_dim * 4;
+    attend_room_share(room, room->in.work_bytes - at);
+    room->stats = at;
+    at += 2 * room->n_queries * ATTEND_QUERY_STATS * 4;
+    room->queries = at;
+    at += room->n_queries * head_dim * 4;
+    room->outs = at;
+    at += room->n_queries * head_dim * 4;
+    room->sums = at;
+    at += room->tile.scale_bytes ? room->n_queries * head_dim * 4 : 0;
+    room->steps = at;
+    at += room->tile.scale_bytes ? room->n_queries * (uint32_t)sizeof(struct attend_steps) : 0;
+    room->scores = at;
+    at += room->n_queries * KV_PAGE_TOKENS * 4;
+    room->ring = at;
+}
+
+/* Field by field: a copy of the whole would go through local memory. */
+SIMT_INLINE void attend_room_args(SIMT_SHARED struct attend_args *to, const struct attend_args *in)
+{
+    to->in = in->in;
+    to->out = in->out;
+    to->cosines = in->cosines;
+    to->sines = in->sines;
+    to->q_gain = in->q_gain;
+    to->k_gain = in->k_gain;
+    to->kv = in->kv;
+    to->scratch = in->scratch;
+    to->layout.n_layers = in->layout.n_layers;
+    to->layout.n_kv_heads = in->layout.n_kv_heads;
+    to->layout.head_dim = in->layout.head_dim;
+    to->layout.type = in->layout.type;
+    to->slots.tables = in->slots.tables;
+    to->slots.n_slots = in->slots.n_slots;
+    to->slots.n_ctx = in->slots.n_ctx;
+    to->slots.pages_per_slot = in->slots.pages_per_slot;
+    to->slots.n_pages = in->slots.n_pages;
+    to->max_rows = in->max_rows;
+    to->ready = in->ready;
+    to->in_stride = in->in_stride;
+    to->out_stride = in->out_stride;
+    to->q_col = in->q_col;
+    to->k_col = in->k_col;
+    to->v_col = in->v_col;
+    to->layer = in->layer;
+    to->n_heads = in->n_heads;
+    to->rope_dim = in->rope_dim;
+    to->neox = in->neox;
+    to->eps = in->eps;
+    to->scale = in->scale;
+    to->work = in->work;
+    to->work_bytes = in->work_bytes;
+}
+
+/* One thread's work. */
+SIMT_INLINE void attend_room_set(SIMT_SHARED struct attend_room *room, const struct attend_args *in,
+                                 const SIMT_GLOBAL struct step_row *rows, uint32_t n_rows, bool lone)
+{
+    attend_room_args(&room->in, in);
+    room->rows = (uint64_t)(uintptr_t)rows;
+    room->n_rows = n_rows;
+    room->lone = lone;
+    room->ratio = in->n_heads / in->layout.n_kv_heads;
+    room->max_splits = attend_max_splits(in->slots.n_ctx);
+    struct kv_tile tile = kv_tile_of(in->layout.head_dim, in->layout.type);
+    room->tile.type = tile.type;
+    room->tile.unit_shift = tile.unit_shift;
+    room->tile.unit_mask = tile.unit_mask;
+    room->tile.unit_bytes = tile.unit_bytes;
+    room->tile.shift = tile.shift;
+    room->tile.mask = tile.mask;
+    room->tile.row_bytes = tile.row_bytes;
+    room->tile.scale_bytes = tile.scale_bytes;
+    attend_room_place(room);
+}
+
+#define ATTEND_AT(type, room, part) ((SIMT_SHARED type *)((SIMT_SHARED char *)(room) + (room)->part))
+
+SIMT_INLINE const SIMT_GLOBAL struct step_row *attend_rows(const SIMT_SHARED struct attend_room *room)
+{
+    return DECODER_AT(const struct step_row, room->rows);
+}
+
+SIMT_INLINE struct kv_tile attend_tile(const SIMT_SHARED struct attend_room *room)
+{
+    return (struct kv_tile){room->tile.type,       room->tile.unit_shift, room->tile.unit_mask,
+                            room->tile.unit_bytes, room->tile.shift,      room->tile.mask,
+                            room->tile.row_bytes,  room->tile.scale_bytes};
+}
+
+/* The id of a sequence's page; n_pages and more is none. */
+SIMT_INLINE uint32_t attend_page_of(const SIMT_SHARED struct attend_room *room, uint32_t slot, uint32_t page)
+{
+    return DECODER_AT(const uint32_t, room->in.slots.tables)[slot * room->in.slots.pages_per_slot + page];
+}
+
+SIMT_INLINE SIMT_GLOBAL char *attend_tile_at(const SIMT_SHARED struct attend_room *room, uint32_t id,
+                                             uint32_t kv_head, uint32_t which)
+{
+    struct kv_layout l = {room->in.layout.n_layers, room->in.layout.n_kv_heads, room->in.layout.head_dim,
+                          room->in.layout.type};
+    return DECODER_AT(char, room->in.kv) + kv_offset(&l, id, room->in.layer, kv_head, which);
+}
+
+/* Whether row r goes on with the group of the row before it. */
+SIMT_INLINE bool attend_goes_on(const SIMT_SHARED struct attend_room *room, uint32_t r)
+{
+    const SIMT_GLOBAL struct step_row *rows = attend_rows(room);
+    return r % room->group_rows && rows[r].slot == rows[r - 1].slot &&
+           arith_split(rows[r].pos) == arith_split(rows[r - 1].pos);
+}
+
+/* Splits of the group that begins at row r, or 0. */
+SIMT_INLINE uint32_t attend_group_splits(const SIMT_SHARED struct attend_room *room, uint32_t r)
+{
+    if (attend_goes_on(room, r))
+        return 0;
+    uint32_t last = r;
+    while (last + 1 < room->n_rows && attend_goes_on(room, last + 1))
+        last++;
+    return attend_n_splits(attend_rows(room)[last].pos);
+}
+
+/* Checks the rows and counts the splits of each group; first_split[r + 1] is not summed up yet. */
+SIMT_INLINE bool attend_count_splits(const struct crew *crew, const struct flow_guard *guard,
+                                     SIMT_SHARED struct attend_room *room)
+{
+    const SIMT_GLOBAL struct step_row *rows = attend_rows(room);
+    SIMT_SHARED uint32_t *first = ATTEND_AT(uint32_t, room, first_split);
+    uint32_t n_slots = room->in.slots.n_slots, n_ctx = room->in.slots.n_ctx;
+    bool bad = false;
+    for (uint32_t r = simt_thread(); r < room->n_rows; r += crew->n_threads) {
+        if (rows[r].slot >= n_slots || rows[r].pos >= n_ctx) {
+            bool slot = rows[r].slot >= n_slots;
+            flow_fail(guard, DECODER_RANGE, DECODER_RANGE_ROW, slot ? rows[r].slot : rows[r].pos,
+                      slot ? n_slots : n_ctx);
+            bad = true;
+        } else {
+            first[r + 1] = attend_group_splits(room, r);
+        }
+    }
+    if (simt_thread() == 0)
+        first[0] = 0;
+    return !crew_any(crew, bad);
+}
+
+/* One warp sums them up. */
+SIMT_INLINE void attend_sum_splits(SIMT_SHARED struct attend_room *room)
+{
+    SIMT_SHARED uint32_t *first = ATTEND_AT(uint32_t, room, first_split);
+    uint32_t lane = simt_lane(), total = 0;
+    for (uint32_t start = 0; start < room->n_rows; start += SIMT_LANES) {
+        uint32_t r = start + lane, sum = r < room->n_rows ? first[r + 1] : 0;
+        for (uint32_t w = 1; w < SIMT_LANES; w *= 2) {
+            uint32_t below = simt_shfl_u32(sum, (lane - w) % SIMT_LANES);
+            sum += lane >= w ? below : 0;
+        }
+        if (r < room->n_rows)
+            first[r + 1] = total + sum;
+        total += simt_shfl_u32(sum, SIMT_LANES - 1);
+    }
+    if (lane == 0)
+        room->n_units = total * room->in.layout.n_kv_heads;
+    simt_syncwarp();
+}
+
+SIMT_INLINE void attend_find_unit(const SIMT_SHARED struct attend_room *room,
+                                  SIMT_SHARED struct attend_unit *u, uint32_t index)
+{
+    const SIMT_SHARED uint32_t *first = ATTEND_AT(const uint32_t, room, first_split);
+    uint32_t n_kv_heads = room->in.layout.n_kv_heads, split = index / n_kv_heads;
+    uint32_t row = 0, end = room->n_rows; /* first[row] <= split < first[end] */
+    while (end - row > 1) {
+        uint32_t middle = (row + end) / 2;
+        if (first[middle] <= split)
+            row = middle;
+        else
+            end = middle;
+    }
+    while (end < room->n_rows && first[end + 1] == first[end]) /* rows that begin no group */
+        end++;
+    uint32_t last = attend_rows(room)[end - 1].pos, pages = arith_split(last) / KV_PAGE_TOKENS;
+    u->row = row;
+    u->n_rows = end - row;
+    u->slot = attend_rows(room)[row].slot;
+    u->last = last;
+    u->kv_head = index % n_kv_heads;
+    u->split = split - first[row];
+    u->n_splits = first[row + 1] - first[row];
+    u->first_page = u->split * pages;
+    uint32_t left = last / KV_PAGE_TOKENS + 1 - u->first_page;
+    u->n_pages = left < pages ? left : pages;
+}
+
+SIMT_INLINE uint32_t attend_n_passes(const SIMT_SHARED struct attend_room *room)
+{
+    return (room->ratio + room->pass_heads - 1) / room->pass_heads;
+}
+
+/* The place after `from`, by one thread. */
+SIMT_INLINE void attend_next_place(const SIMT_SHARED struct attend_room *room,
+                                   SIMT_SHARED struct attend_place *to,
+                                   const SIMT_SHARED struct attend_place *from)
+{
+    uint32_t unit = from->unit, pass = from->pass, page = from->page, piece = from->piece + 1;
+    uint32_t slot = from->slot + 1, passes = from->passes;
+    if (piece == 2 * KV_PAGE_TOKENS >> room->piece_shift) {
+        piece = 0;
+        page++;
+    }
+    if (unit < room->n_batch && page == room->units[unit].n_pages) {
+        page = 0;
+        pass++;
+        passes++;
+    }
+    if (pass == attend_n_passes(room)) {
+        pass = 0;
+        unit++;
+    }
+    to->unit = unit;
+    to->pass = pass;
+    to->page = page;
+    to->piece = piece;
+    to->slot = slot == room->n_slots ? 0 : slot;
+    to->passes = passes;
+}
+
+/* One warp looks up this block's units from number `done` on, and where their stream begins: in the first
+ * unit, so lane 0 looks at its own. */
+SIMT_INLINE void attend_find_batch(SIMT_SHARED struct attend_room *room, uint32_t done)
+{
+    uint32_t lane = simt_lane(), n_blocks = simt_n_blocks(), n_units = room->n_units;
+    uint32_t index = simt_block() + (done + lane) * n_blocks;
+    if (index < n_units)
+        attend_find_unit(room, &room->units[lane], index);
+    uint32_t found = simt_ballot(index < n_units), n = 0;
+    for (; found; found &= found - 1)
+        n++;
+    if (lane != 0)
+        return;
+    room->n_batch = n;
+    SIMT_SHARED struct attend_place *p = room->places;
+    p->unit = p->pass = p->page = p->piece = p->slot = p->passes = 0;
+    for (uint32_t i = 0; i < room->n_slots; i++)
+        attend_next_place(room, p + i + 1, p + i);
+}

@@ -1,0 +1,107 @@
+/* interpreter.h - what a block of the persistent decoder carries along while it walks the program, and how an
+ * op is ordered among the same op's work in other blocks.
+ *
+ * An op is a function `bool NAME_op(struct walk *w)`, called by all threads of the crew in every block. It
+ * may first prefetch what no op of this step writes; it calls walk_wait() before it touches what earlier ops
+ * write, does this block's share and returns; the loop then signals the op's end. An op of several phases
+ * puts walk_meet() between them, or walk_signal() and walk_wait_for() where something can be done meanwhile;
+ * whether a phase runs is the same decision in every block (n_rows, lone_rows, k). False means leave: the
+ * op returns it at once, and its whole crew does (crew_any() where only some threads know).
+ *
+ * Counts of what ran lie in shared memory; thread 0 alone touches them. Everything here is read-only to ops
+ * but the consumer's place in the ring. */
+#pragma once
+#include "compute_warps.h"
+#include "abi/device_abi.h"
+#include "weight_ring.h"
+#include "abi/schedule.h"
+
+#define WALK_NOTHING UINT32_MAX
+
+struct walk {
+    const struct decoder_args *args;
+    struct crew crew;
+    struct ring ring;
+    struct ring_place place; /* of the crew's warps, the same in each */
+    struct flow_guard guard;
+    SIMT_SHARED uint32_t *uses; /* [n_counters]: how often each was signalled by this block */
+    const SIMT_GLOBAL struct program *program;
+    const SIMT_GLOBAL struct program_op *op;     /* the one that runs, */
+    const SIMT_GLOBAL struct schedule_op *plan;  /* and its schedule */
+    const SIMT_GLOBAL struct decoder_step *seen; /* the published step: tokens, lone_rows, */
+    const SIMT_GLOBAL struct step *step;         /* rows and logits */
+    uint32_t index;                              /* of the op */
+    uint32_t before; /* the counter of the op before it that ran in this step, or WALK_NOTHING */
+    uint32_t n_rows; /* of the op: the step's, or its logits with PROGRAM_HEAD */
+    uint32_t result; /* which of the results' DECODER_RING parts the step writes */
+};
+
+SIMT_INLINE SIMT_GLOBAL uint32_t *walk_counter(const struct walk *w, uint32_t counter)
+{
+    return DECODER_AT(uint32_t, w->args->counters) + counter * DECODER_LINE;
+}
+
+SIMT_INLINE void walk_signal_counter(struct walk *w, uint32_t counter)
+{
+    flow_signal(walk_counter(w, counter), w->crew.n_threads);
+    if (simt_thread() == 0)
+        w->uses[counter]++;
+}
+
+SIMT_INLINE bool walk_wait_counter(struct walk *w, uint32_t counter)
+{
+    uint32_t target = simt_thread() == 0 ? w->uses[counter] * simt_n_blocks() : 0;
+    return flow_wait(walk_counter(w, counter), target, &w->guard, w->crew.n_threads);
+}
+
+/* What the ops before this one write may be read, and what they read may be written. False: leave. */
+SIMT_INLINE bool walk_wait(struct walk *w)
+{
+    return w->before == WALK_NOTHING || walk_wait_counter(w, w->before);
+}
+
+/* The end of this block's part of a phase, 1 to DECODER_PHASES - 1 (0 is the op's end: the loop's). */
+SIMT_INLINE void walk_signal(struct walk *w, uint32_t phase)
+{
+    walk_signal_counter(w, w->index * DECODER_PHASES + phase);
+}
+
+/* All blocks have signalled the phase, this one too. False: leave. */
+SIMT_INLINE bool walk_wait_for(struct walk *w, uint32_t phase)
+{
+    return walk_wait_counter(w, w->index * DECODER_PHASES + phase);
+}
+
+SIMT_INLINE bool walk_meet(struct walk *w, uint32_t phase)
+{
+    walk_signal(w, phase);
+    return walk_wait_for(w, phase);
+}
+
+/* Buffer `buffer` of row `row` (of logit row `row`, for the logits). */
+SIMT_INLINE SIMT_GLOBAL float *walk_row(const struct walk *w, uint32_t buffer, uint32_t row)
+{
+    const struct decoder_buffers *b = &w->args->buffers;
+    if (buffer == PROGRAM_LOGITS)
+        return DECODER_AT(float, b->logits) + (size_t)row * b->logits_stride;
+    return DECODER_AT(float, b->rows) + (size_t)row * b->row_floats + w->program->buffers[buffer].offset;
+}
+
+/* The floats of a gain or bias: a model weight index. */
+SIMT_INLINE const SIMT_GLOBAL float *walk_vector(const struct walk *w, uint32_t weight)
+{
+    return DECODER_AT(const float, DECODER_AT(const uint64_t, w->args->vectors)[weight]);
+}
+
+/* Asks for n > 0 floats that a later op reads and no op writes: each line of them, 128 bytes, as they may
+ * lie, on its way into L2. The caller has part `part` of `n_parts` that do it together. */
+SIMT_INLINE void walk_ask(uint64_t floats, uint32_t n, uint32_t part, uint32_t n_parts)
+{
+    SIMT_SMALL_LOOP
+    for (uint32_t i = part * 32; i < n + 31; i += n_parts * 32)
+        simt_prefetch_l2(DECODER_AT(const float, floats) + (i < n ? i : n - 1));
+}
+
+/* Named parts of the block's dynamic shared memory. */
+#define walk_work(w) simt_carve((w)->args->shared.work, (w)->args->shared.work_bytes)
+#define walk_fold(w) simt_carve((w)->args->shared.fold, (w)->args->shared.fold_bytes)

@@ -1,0 +1,147 @@
+/* weight_ring.h - stages of shared memory that a producer warp fills ahead of the consumer warps of its
+ * block.
+ *
+ * Each stage has two mbarriers. `full` ends a phase when the copy has landed; `empty` when every consumer
+ * warp has given the stage back. The producer warp calls ring_fill() with all lanes; it waits for `empty`
+ * only, so the stream runs n_stages ahead of whatever the consumers wait for. Each consumer warp calls
+ * ring_take(), reads, ring_give(), in the order of the fills. One copy is at most stage_bytes, a multiple of
+ * 16, from a 16-byte aligned address. sm_90: one lane issues a bulk copy; sm_80: the lanes issue 16 bytes
+ * each (cp.async).
+ *
+ * Both waits are guarded (dependency.h) and give all lanes of the warp one answer; a warp that was told false
+ * reads nothing and goes on to the next barrier of its crew, to tell the others there. A producer that leaves
+ * calls ring_close() on its way: a block may not end while copies into its shared memory are under way.
+ *
+ * A source written by this kernel must be ordered before the fill (an acquire by every lane that copies), and
+ * on sm_90 its writers call simt_fence_proxy_async() before their release. Weights are never written: no
+ * wait. */
+#pragma once
+#include "dependency.h"
+
+#if SIMT_SM >= 90
+#define RING_FULL_ARRIVALS 1
+#define RING_PAUSE_NS      0 /* a test of an mbarrier sleeps by itself */
+#else
+#define RING_FULL_ARRIVALS SIMT_LANES
+#define RING_PAUSE_NS      64 /* between two tests; at most twice that passes */
+#endif
+#define RING_SPINS 32 /* tests without a pause, about a microsecond */
+
+struct ring {
+    SIMT_SHARED char *stages;
+    SIMT_SHARED uint64_t *full, *empty; /* n_stages each */
+    uint32_t n_stages, stage_bytes;
+};
+
+/* A warp's place in the ring; starts as {0, 0}. */
+struct ring_place {
+    uint32_t stage, parity;
+};
+
+/* Where a ring lies in shared memory: n_stages x stage_bytes at stage_offset, n_stages x 16 for the mbarriers
+ * at mbar_offset. */
+SIMT_INLINE struct ring ring_at(uint32_t stage_offset, uint32_t mbar_offset, uint32_t n_stages,
+                                uint32_t stage_bytes)
+{
+    struct ring r = {.stages = simt_carve(stage_offset, n_stages * stage_bytes),
+                     .full = simt_carve(mbar_offset, n_stages * 16),
+                     .n_stages = n_stages,
+                     .stage_bytes = stage_bytes};
+    r.empty = r.full + n_stages;
+    return r;
+}
+
+/* Called by all threads of the block; a simt_bar_sync of the whole block must follow. */
+SIMT_INLINE void ring_open(struct ring *r, uint32_t stage_offset, uint32_t mbar_offset, uint32_t n_stages,
+                           uint32_t stage_bytes, uint32_t n_consumer_warps)
+{
+    *r = ring_at(stage_offset, mbar_offset, n_stages, stage_bytes);
+    if (simt_thread() != 0)
+        return;
+    for (uint32_t i = 0; i < r->n_stages; i++) {
+        simt_mbar_init(&r->full[i], RING_FULL_ARRIVALS);
+        simt_mbar_init(&r->empty[i], n_consumer_warps);
+    }
+    simt_fence_mbar_init();
+}
+
+SIMT_INLINE void ring_next(const struct ring *r, struct ring_place *at)
+{
+    if (++at->stage == r->n_stages) {
+        at->stage = 0;
+        at->parity ^= 1;
+    }
+}
+
+/* Polls one mbarrier; `stage` is for the record. A wait that lasts pauses: the crew's warps share the
+ * schedulers with those that still compute, and a producer waits for as long as no step comes. */
+SIMT_INLINE bool ring_wait(SIMT_SHARED uint64_t *mbar, uint32_t parity, const struct flow_guard *guard,
+                           uint32_t stage)
+{
+    struct flow_patience patience = {0, 0};
+    while (!simt_mbar_try_wait(mbar, parity)) {
+        if (!flow_patient(guard, &patience, FLOW_STAGE + stage, parity, 0))
+            return false;
+        if (RING_PAUSE_NS && patience.spins >= RING_SPINS)
+            simt_nanosleep(RING_PAUSE_NS);
+    }
+    return true;
+}
+
+/* False: leave; nothing was copied. */
+SIMT_INLINE bool ring_fill(const struct ring *r, struct ring_place *at, const SIMT_GLOBAL char *src,
+                           uint32_t bytes, const struct flow_guard *guard)
+{
+    SIMT_SHARED char *dst = r->stages + at->stage * r->stage_bytes;
+    SIMT_SHARED uint64_t *full = &r->full[at->stage];
+    bool go = true;
+#if SIMT_SM >= 90
+    if (simt_lane() == 0)
+        go = ring_wait(&r->empty[at->stage], at->parity ^ 1, guard, at->stage);
+    if (simt_ballot(go) != 0xffffffffu)
+        return false;
+    if (simt_lane() == 0) {
+        simt_mbar_arrive_expect_tx(full, bytes);
+        simt_bulk_copy(dst, src, bytes, full);
+    }
+#else
+    go = ring_wait(&r->empty[at->stage], at->parity ^ 1, guard, at->stage);
+    if (simt_ballot(go) != 0xffffffffu)
+        return false;
+    for (uint32_t i = simt_lane() * 16; i < bytes; i += SIMT_LANES * 16)
+        simt_cp_async16(dst + i, src + i);
+    simt_cp_async_arrive(full);
+#endif
+    ring_next(r, at);
+    return true;
+}
+
+/* Waits until the stage's bytes are there. */
+SIMT_INLINE bool ring_take(const struct ring *r, const struct ring_place *at, const struct flow_guard *guard)
+{
+    bool go = ring_wait(&r->full[at->stage], at->parity, guard, at->stage);
+    return simt_ballot(go) == 0xffffffffu;
+}
+
+SIMT_INLINE const SIMT_SHARED char *ring_stage(const struct ring *r, const struct ring_place *at)
+{
+    return r->stages + at->stage * r->stage_bytes;
+}
+
+SIMT_INLINE void ring_give(const struct ring *r, struct ring_place *at)
+{
+    simt_syncwarp(); /* all lanes have read */
+    if (simt_lane() == 0)
+        simt_mbar_arrive(&r->empty[at->stage]);
+    ring_next(r, at);
+}
+
+/* The producer's last call: waits until every copy it began has ended, taken or not. */
+SIMT_INLINE void ring_close(const struct ring *r, const struct ring_place *at)
+{
+    for (uint32_t i = 0; i < r->n_stages; i++) {
+        uint32_t parity = i < at->stage ? at->parity : at->parity ^ 1; /* of the last fill, if any */
+        while (!simt_mbar_try_wait(&r->full[i], parity)) {
+        }
+    }
+}

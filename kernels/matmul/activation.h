@@ -1,0 +1,181 @@
+/* activation.h - the columns of a product: rows of a step, times a norm's gain, quantised into panels (tile.h
+ * has their layout), and 1/rms beside them.
+ *
+ * A warp takes 128 values of a row at a time: lane l has values 4 (l % 8) .. + 3 of block l / 8. Eight lanes
+ * agree on a block's largest magnitude and sum by shuffles; each then has one word of the block's B
+ * fragments. Reads of a row (and gain) are 16 bytes a lane, 512 beside each other. Per 128 values about 90
+ * instructions, two divisions among them.
+ *
+ * Rows are float, 16-byte aligned, k a multiple of 32. */
+#pragma once
+#include "abi/arith.h"
+#include "device/simt.h"
+#include "abi/tile.h"
+
+#define ACTIVATION_CHUNK 128 /* values that a warp quantises at a time */
+
+/* A panel: near, in the block's shared memory, or far, in global memory; which one is a constant where these
+ * are used. */
+struct activation {
+    SIMT_SHARED char *near;
+    SIMT_GLOBAL char *far;
+    uint32_t width; /* columns of the layout */
+    uint32_t forms; /* enum activation_form */
+    uint32_t scales_at, floats_at, super_bytes;
+};
+
+SIMT_INLINE struct activation activation_at(SIMT_SHARED char *near, SIMT_GLOBAL char *far, uint32_t width,
+                                            uint32_t forms)
+{
+    return (struct activation){near,
+                               far,
+                               width,
+                               forms,
+                               activation_scales_at(width, forms),
+                               activation_floats_at(width, forms),
+                               activation_super_bytes(width, forms)};
+}
+
+SIMT_INLINE void activation_put(const struct activation *a, bool is_far, uint32_t offset, uint32_t v)
+{
+    if (is_far)
+        *(SIMT_GLOBAL uint32_t *)(a->far + offset) = v;
+    else
+        *(SIMT_SHARED uint32_t *)(a->near + offset) = v;
+}
+
+SIMT_INLINE void activation_put4(const struct activation *a, bool is_far, uint32_t offset, const float v[4])
+{
+    simt_u4 u = {arith_to_bits(v[0]), arith_to_bits(v[1]), arith_to_bits(v[2]), arith_to_bits(v[3])};
+    if (is_far)
+        *(SIMT_GLOBAL simt_u4 *)(a->far + offset) = u;
+    else
+        *(SIMT_SHARED simt_u4 *)(a->near + offset) = u;
+}
+
+SIMT_INLINE void activation_get4(const struct activation *a, bool is_far, uint32_t offset, uint32_t out[4])
+{
+    simt_u4 u;
+    if (is_far)
+        u = *(const SIMT_GLOBAL simt_u4 *)(a->far + offset);
+    else
+        u = *(const SIMT_SHARED simt_u4 *)(a->near + offset);
+    for (uint32_t i = 0; i < 4; i++)
+        out[i] = u[i];
+}
+
+SIMT_INLINE void activation_get2(const struct activation *a, bool is_far, uint32_t offset, uint32_t out[2])
+{
+    uint64_t u;
+    if (is_far)
+        u = *(const SIMT_GLOBAL uint64_t *)(a->far + offset);
+    else
+        u = *(const SIMT_SHARED uint64_t *)(a->near + offset);
+    out[0] = (uint32_t)u;
+    out[1] = (uint32_t)(u >> 32);
+}
+
+/* Four neighbouring values of a row, times the gain if there is one; 0 beyond k. */
+SIMT_INLINE void activation_load(const SIMT_GLOBAL float *x, const SIMT_GLOBAL float *gain, uint32_t k,
+                                 uint32_t i, float v[4])
+{
+    for (uint32_t e = 0; e < 4; e++)
+        v[e] = 0;
+    if (i >= k)
+        return;
+    simt_u4 bits = *(const SIMT_GLOBAL simt_u4 *)(x + i);
+    for (uint32_t e = 0; e < 4; e++)
+        v[e] = arith_from_bits(bits[e]);
+    if (!gain)
+        return;
+    bits = *(const SIMT_GLOBAL simt_u4 *)(gain + i);
+    for (uint32_t e = 0; e < 4; e++)
+        v[e] = v[e] * arith_from_bits(bits[e]);
+}
+
+/* arith_quantise() by eight lanes with four values each: their word, and the block's scale and sum. */
+SIMT_INLINE uint32_t activation_quantise(const float v[4], float *scale, int32_t *sum)
+{
+    uint32_t top = 0, word = 0;
+    for (uint32_t e = 0; e < 4; e++) {
+        uint32_t bits = arith_to_bits(v[e]) & 0x7fffffffu;
+        top = bits > top ? bits : top;
+    }
+    for (uint32_t mask = 1; mask < 8; mask *= 2) {
+        uint32_t other = simt_shfl_xor_u32(top, mask);
+        top = other > top ? other : top;
+    }
+    bool finite = top < 0x7f800000u, tiny = top < 0x0d800000u;
+    float amax = arith_from_bits(top), inverse = finite && !tiny ? 127.0f / amax : 0.0f;
+    int32_t own = 0;
+    for (uint32_t e = 0; e < 4; e++) {
+        int32_t q = finite ? (int32_t)__builtin_rintf(v[e] * inverse) : 0;
+        own += q;
+        word |= (uint32_t)(q & 0xff) << 8 * e;
+    }
+    for (uint32_t mask = 1; mask < 8; mask *= 2)
+        own += (int32_t)simt_shfl_xor_u32((uint32_t)own, mask);
+    *sum = own;
+    *scale = !finite ? arith_from_bits(0x7fc00000u) : tiny ? 0.0f : amax / 127.0f;
+    return word;
+}
+
+/* The first of the four values that this lane has of a chunk. */
+SIMT_INLINE uint32_t activation_index(uint32_t chunk)
+{
+    return chunk * ACTIVATION_CHUNK + simt_lane() * 4;
+}
+
+/* Values [128 chunk, + 128) of a row, of which this lane has v, into column `column` of a panel, by a whole
+ * warp; chunks reach to the end of the last super-block. The last column of an odd width clears the scales
+ * beside its own. */
+SIMT_INLINE void activation_chunk(const struct activation *a, const bool is_far, uint32_t column,
+                                  const float v[4], uint32_t chunk)
+{
+    uint32_t lane = simt_opaque(simt_lane()), part = lane % 8, i = activation_index(chunk);
+    uint32_t base = i / TILE_COLUMNS * a->super_bytes, j = i % TILE_COLUMNS / ARITH_BLOCK;
+    if (a->forms & ACTIVATION_INTEGERS) {
+        float scale;
+        int32_t sum;
+        uint32_t word = activation_quantise(v, &scale, &sum);
+        uint32_t at = (j / 2 * a->width + column) * 64 + part % 4 * 16 + j % 2 * 8 + part / 4 * 4;
+        activation_put(a, is_far, base + at, word);
+        uint32_t even = (a->width + 1) / 2 * 2, own = part < 2 ? column : column + 1;
+        if (part < 2 || (part < 4 && own == a->width && own < even)) {
+            float s = part >= 2 ? 0.0f : part == 0 ? scale : scale * (float)sum;
+            activation_put(a, is_far, base + a->scales_at + (j * even + own) * 8 + part % 2 * 4,
+                           arith_to_bits(s));
+        }
+    }
+    if (a->forms & ACTIVATION_FLOATS)
+        activation_put4(a, is_far, base + a->floats_at + (i % TILE_COLUMNS / 4 * a->width + column) * 16, v);
+}
+
+SIMT_INLINE uint32_t activation_n_chunks(uint32_t k)
+{
+    return tile_supers(k) * (TILE_COLUMNS / ACTIVATION_CHUNK);
+}
+
+#define ACTIVATION_AHEAD 32 /* loads under way: registers are free here, and memory is far */
+
+/* arith_rms_inverse() of a row, by a whole warp; every lane gets it. Lane l folds l, l + 32, ...: a chain of
+ * k / 32 fused multiply-adds, which others wait for. */
+SIMT_INLINE float activation_rms_inverse(const SIMT_GLOBAL float *x, uint32_t k, float eps)
+{
+    float v = 0;
+    const SIMT_GLOBAL float *mine = x + simt_opaque(simt_lane());
+    uint32_t n = k / ARITH_LANES, i = 0;
+    SIMT_SMALL_LOOP
+    for (; i + ACTIVATION_AHEAD <= n; i += ACTIVATION_AHEAD) {
+        float ahead[ACTIVATION_AHEAD];
+        for (uint32_t e = 0; e < ACTIVATION_AHEAD; e++)
+            ahead[e] = mine[(i + e) * ARITH_LANES];
+        for (uint32_t e = 0; e < ACTIVATION_AHEAD; e++)
+            v = __builtin_fmaf(ahead[e], ahead[e], v);
+    }
+    for (; i < n; i++)
+        v = __builtin_fmaf(mine[i * ARITH_LANES], mine[i * ARITH_LANES], v);
+    for (uint32_t mask = ARITH_LANES / 2; mask; mask /= 2)
+        v = v + simt_shfl_xor_f32(v, mask);
+    return 1.0f / __builtin_sqrtf(v / (float)k + eps);
+}

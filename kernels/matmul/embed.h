@@ -1,0 +1,124 @@
+/* embed.h - rows of a packed matrix as floats: the embedding of a token, gathered out of the tiles that the
+ * output head multiplies with where they are tied. The same bits as quant_dequantise() of the file and
+ * matmul_row() of lib/cpu.
+ *
+ * A warp has one super-block of one row: lane l its columns 4 l .. + 3 and 128 + 4 l .. + 3, which are a word
+ * of a fragment each (tile.h). Floor: reads a row's sixteenth of its tiles once (Q4_K: 144 bytes in 256
+ * values), though not by whole sectors, since a row is scattered over its tile; writes 4 bytes a value.
+ * Tested as a node (tests/simt/product_nodes.c), and as an op by tests/cuda/test_cuda_twin.c. */
+#pragma once
+#include "device/f16.h"
+#include "abi/tile.h"
+#include "device/interpreter.h"
+
+/* Word `quad` (columns 4 quad .. + 3) of row `row` of an integer tile: bytes as they are stored. */
+SIMT_INLINE uint32_t embed_word(uint32_t type, const SIMT_GLOBAL char *tile, uint32_t row, uint32_t quad)
+{
+    uint32_t j = quad / 8, r = row / 8 + quad % 8 / 4 * 2, lane = row % 8 * 4 + quad % 4, word = 0;
+    const SIMT_GLOBAL char *mine = tile + lane * 16, *plane = mine + tile_small_plane(type);
+    if (type == TILE_Q8_0)
+        return *(const SIMT_GLOBAL uint32_t *)(mine + j * 512 + r * 4);
+    uint32_t n_small = tile_has_pairs(type) ? 2 : tile_has_bits(type) ? 1 : 0, small = 0;
+    bool high = type == TILE_Q6_K || type == TILE_Q5_0 || type == TILE_Q4_0;
+    if (tile_has_pairs(type))
+        small = *(const SIMT_GLOBAL uint32_t *)(plane + j / 4 * 512 + j % 4 * 4) >> 2 * r & 0x03030303u;
+    else if (tile_has_bits(type))
+        small = *(const SIMT_GLOBAL uint32_t *)(plane + j / 2 * 4) >> (j % 2 * 4 + r) & 0x01010101u;
+    if (tile_has_nibbles(type))
+        word = *(const SIMT_GLOBAL uint32_t *)(mine + j / 2 * 512 + j % 2 * 8 + r % 2 * 4) >> r / 2 * 4 &
+               0x0f0f0f0fu;
+    if (!high)
+        return tile_has_nibbles(type) ? word | small << 4 : small;
+    word = word << n_small | small;
+    uint32_t sign = 0x08080808u << n_small; /* widened to a signed byte: (x ^ sign) - sign in each */
+    word ^= sign;
+    return ((word | 0x80808080u) - sign) ^ 0x80808080u;
+}
+
+/* The scale and minimum (0: none) of columns 4 quad .. + 3. */
+SIMT_INLINE void embed_scale(uint32_t type, const SIMT_GLOBAL char *tile, uint32_t row, uint32_t quad,
+                             float *scale, float *min)
+{
+    const SIMT_GLOBAL char *scales = tile + tile_scales(type), *after = scales + TILE_ROWS * TILE_ROW_SCALES;
+    const SIMT_GLOBAL uint8_t *bytes = (const SIMT_GLOBAL uint8_t *)(scales + row * TILE_ROW_SCALES);
+    const SIMT_GLOBAL uint16_t *halves = (const SIMT_GLOBAL uint16_t *)bytes;
+    uint32_t j = quad / 8, i = quad / 4;
+    *min = 0;
+    if (type == TILE_Q4_K || type == TILE_Q5_K) {
+        const SIMT_GLOBAL uint8_t *p = bytes + 4;
+        uint32_t low = p[j], high = (uint32_t)p[8 + j % 4] >> j / 4 * 4;
+        *scale = f16_to_float(halves[0]) * (float)((low & 15) | (high & 3) << 4);
+        *min = f16_to_float(halves[1]) * (float)(low >> 4 | (high & 12) << 2);
+    } else if (type == TILE_Q6_K) {
+        *scale = f16_to_float(((const SIMT_GLOBAL uint16_t *)after)[row]) * (float)(int8_t)bytes[i];
+    } else if (type == TILE_Q2_K) {
+        const SIMT_GLOBAL uint16_t *d = (const SIMT_GLOBAL uint16_t *)after + 2 * row;
+        *scale = f16_to_float(d[0]) * (float)(bytes[i] & 15);
+        *min = f16_to_float(d[1]) * (float)(bytes[i] >> 4);
+    } else {
+        *scale = f16_to_float(halves[j]);
+        if (type == TILE_Q5_1)
+            *min = f16_to_float(((const SIMT_GLOBAL uint16_t *)(after + row * TILE_ROW_SCALES))[j]);
+    }
+}
+
+/* Columns 4 quad .. + 3 of row `row` (0..15) of a tile. */
+SIMT_INLINE simt_u4 embed_quad(uint32_t type, const SIMT_GLOBAL char *tile, uint32_t row, uint32_t quad)
+{
+    simt_u4 out;
+    if (type == TILE_F32)
+        return *(const SIMT_GLOBAL simt_u4 *)(tile + (quad * TILE_ROWS + row) * 16);
+    if (tile_is_float(type)) {
+        const SIMT_GLOBAL uint16_t *h =
+            (const SIMT_GLOBAL uint16_t *)(tile + (quad / 2 * TILE_ROWS + row) * 16 + quad % 2 * 8);
+        for (uint32_t e = 0; e < 4; e++)
+            out[e] = type == TILE_F16 ? arith_to_bits(f16_to_float(h[e])) : (uint32_t)h[e] << 16;
+        return out;
+    }
+    bool is_signed = type == TILE_Q6_K || type == TILE_Q8_0 || type == TILE_Q5_0 || type == TILE_Q4_0;
+    uint32_t word = embed_word(type, tile, row, quad);
+    float scale, min;
+    embed_scale(type, tile, row, quad, &scale, &min);
+    for (uint32_t e = 0; e < 4; e++) {
+        uint32_t byte = word >> 8 * e & 0xffu;
+        float v = scale * (is_signed ? (float)(int8_t)byte : (float)byte);
+        if (type == TILE_Q5_1)
+            v = v + min;
+        else if (!is_signed)
+            v = v - min;
+        out[e] = arith_to_bits(v);
+    }
+    return out;
+}
+
+/* Super-block `super` of row `row` of a matrix into out[k], by a warp. out is 16-byte aligned. */
+SIMT_INLINE void embed_super(const SIMT_GLOBAL char *tiles, uint32_t type, uint32_t k, uint32_t row,
+                             uint32_t super, SIMT_GLOBAL float *out)
+{
+    uint32_t n_supers = tile_supers(k);
+    const SIMT_GLOBAL char *tile =
+        tiles + ((size_t)(row / TILE_ROWS) * n_supers + super) * tile_super_bytes(type);
+    for (uint32_t quad = simt_lane(); quad < TILE_COLUMNS / 4; quad += SIMT_LANES) {
+        uint32_t column = super * TILE_COLUMNS + quad * 4;
+        if (column < k)
+            *(SIMT_GLOBAL simt_u4 *)(out + column) = embed_quad(type, tile, row % TILE_ROWS, quad);
+    }
+}
+
+/* The op EMBED of the persistent decoder. False: leave, as interpreter.h says. */
+SIMT_INLINE bool embed_op(struct walk *w)
+{
+    const SIMT_GLOBAL struct decoder_matrix *m =
+        DECODER_AT(const struct decoder_matrix, w->args->matrices) + w->op->weight[0];
+    const SIMT_GLOBAL char *tiles = DECODER_AT(const char, m->tiles);
+    uint32_t type = m->type, k = m->k, n_supers = m->n_supers, n_warps = w->crew.n_warps;
+    if (!walk_wait(w))
+        return false;
+    for (uint32_t unit = simt_block() * n_warps + simt_warp(); unit < w->n_rows * n_supers;
+         unit += simt_n_blocks() * n_warps) {
+        uint32_t row = unit / n_supers;
+        embed_super(tiles, type, k, (uint32_t)w->seen->tokens[row], unit % n_supers,
+                    walk_row(w, w->op->out, row));
+    }
+    return true;
+}

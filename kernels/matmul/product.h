@@ -1,0 +1,671 @@
+/* product.h - a matrix product op (program_ops.h, MATMUL) by all blocks: up to three packed matrices times
+ * the same columns (rows of the step), folded and finished in the order of kernels/abi/arith.h.
+ *
+ *   in      [rows][in_stride] f32, 16-byte aligned; column c is row c, or row logits[c].row of a HEAD op
+ *   out     [n_columns][out_stride] f32, matrix i from column out_col on
+ *   gain    [k] f32 or none; bias [n] of each matrix or none
+ *   y       = ((half 0 + half 1) * r + bias); r = 1/rms of the input with a gain, else 1 or a given factor
+ *   STORE   out = y     RESIDUAL  out = out + y     SWIGLU  out = silu(y0) * y1
+ *
+ * A block has the groups of tiles that schedule.h deals to it. Its producer warp (product_produce) puts their
+ * stages into the ring, in the order in which its crew (product_run) takes them; neither asks the other.
+ * The crew's warps take the super-blocks of its stages in turn, from stage to stage (tile_product.h), and put
+ * their values where all can see them. When there is no more room for values the crew meets; then each thread
+ * owns (row, column) pairs, adds their super-blocks ascending, keeps the two halves' sums between meetings,
+ * and finishes what is complete, while other warps go on. With one column eight stages have room, so a warp
+ * that has had one super-block more than others waits for nobody.
+ *
+ * Columns are NARROW (up to 8, and they fit the work area: every block quantises them for itself, no extra
+ * hop) or WIDE (quantised once by all blocks together into global memory, a phase of its own, then read from
+ * there in chunks of 16): product_is_wide(), the same answer everywhere.
+ *
+ * What describes the product lies in shared memory (struct product): any thread may index it. The crew and
+ * the producer have one each, so that neither waits for the other.
+ *
+ * Floor: the packed bytes of the matrices, once. One barrier of the crew per 8 / columns stages (two per
+ * stage when wide); per pair and super-block one load and one addition, without bank conflicts when there are
+ * 8 columns or one. Matches lib/cpu/matmul/team_matmul.c in every bit; NaNs may differ in payload. */
+#pragma once
+#include "tile_product.h"
+#include "device/interpreter.h"
+
+struct product_matrix {
+    uint64_t tiles, bias; /* bias: float [n], or 0 */
+    uint32_t type, n, n_tiles, super_bytes;
+    uint32_t out_col, first_group, stage_supers, reserved;
+};
+
+/* Of which run a stage is whose values wait to be added. */
+struct product_mark {
+    uint32_t group;
+    uint16_t index;
+    uint16_t turn;       /* groups that this block had before it, modulo 2^16 */
+    uint32_t first_item; /* super-block tile, from the run's first */
+};
+
+#define PRODUCT_MOST_STAGES 8 /* whose values have room together, in one half of the fold area */
+
+struct product {
+    struct product_matrix matrix[3];
+    uint64_t in, out;
+    uint64_t gain;    /* or 0 */
+    uint64_t factors; /* float by row of `in`: without a gain, what y is multiplied with; 0: 1 */
+    uint64_t gather;  /* struct step_logit [n_columns], or 0 */
+    uint64_t panels;  /* wide: decoder_buffers.activations */
+    uint64_t wide_factors;
+    uint32_t in_stride, out_stride; /* floats */
+    uint32_t k, n_supers, forms;    /* enum activation_form */
+    uint32_t n_rows;                /* of `in`: a gathered row beyond is taken as 0 */
+    uint32_t n_columns, n_matrices;
+    uint32_t epilogue, n_groups, group_tiles, first_block;
+    float eps;
+    uint32_t first_column, end_column; /* the crew's: those that are multiplied now, */
+    uint32_t wide;                     /* from p->panels */
+    uint32_t shift;                    /* the values of a row: 1 << shift columns of a panel have room */
+    float factor[ACTIVATION_COLUMNS];  /* narrow: by column, from the first one quantised */
+    struct product_mark marks[2][PRODUCT_MOST_STAGES]; /* by half */
+};
+_Static_assert(sizeof(struct product) <= 512, "PRODUCT_FOLD_BYTES has 512 bytes for each of two");
+
+/* Parts of a block's fold area. */
+#define PRODUCT_SUMS_AT   1024u
+#define PRODUCT_VALUES_AT 2048u
+#define PRODUCT_PANEL     (TILE_ROWS * ACTIVATION_COLUMNS) /* values of a super-block in one full panel */
+#define PRODUCT_WIDE      (TILE_MAX_PANEL * ACTIVATION_COLUMNS)
+_Static_assert(PRODUCT_VALUES_AT + SCHEDULE_MAX_SUPERS * TILE_MAX_PANEL * PRODUCT_PANEL * 4 ==
+                   PRODUCT_FOLD_BYTES,
+               "fold area");
+
+/* The description that the crew uses (0), or the producer warp (1). */
+SIMT_INLINE SIMT_SHARED struct product *product_at(SIMT_SHARED char *fold, uint32_t which)
+{
+    return (SIMT_SHARED struct product *)(fold + which * 512);
+}
+
+/* --- what it is about --- */
+
+SIMT_INLINE void product_open_matrix(SIMT_SHARED struct product_matrix *m, const struct decoder_args *args,
+                                     const SIMT_GLOBAL struct program_op *op,
+                                     const SIMT_GLOBAL struct schedule_op *plan, uint32_t i)
+{
+    const SIMT_GLOBAL struct decoder_matrix *from =
+        DECODER_AT(const struct decoder_matrix, args->matrices) + op->weight[i];
+    uint32_t bias = op->bias[i];
+    m->tiles = from->tiles;
+    m->type = from->type;
+    m->n = from->n;
+    m->n_tiles = from->n_tiles;
+    m->super_bytes = from->super_bytes;
+    m->bias = bias == PROGRAM_NONE ? 0 : DECODER_AT(const uint64_t, args->vectors)[bias];
+    m->out_col = op->out_col[i];
+    m->first_group = plan->part[i].first_group;
+    m->stage_supers = plan->part[i].stage_supers;
+}
+
+/* Describes an op of the program for a step, by one whole warp; others may read it after their next barrier
+ * with that warp. The producer warp calls it with step 0 and n_columns 0. */
+SIMT_INLINE void product_open(SIMT_SHARED struct product *p, const struct decoder_args *args,
+                              const SIMT_GLOBAL struct program *program,
+                              const SIMT_GLOBAL struct program_op *op,
+                              const SIMT_GLOBAL struct schedule_op *plan, const SIMT_GLOBAL struct step *step,
+                              uint32_t n_columns)
+{
+    uint32_t lane = simt_lane(), n_matrices = op->n_weights, type = TILE_NONE;
+    if (lane < n_matrices) {
+        product_open_matrix(&p->matrix[lane], args, op, plan, lane);
+        type = p->matrix[lane].type;
+    }
+    bool floats = simt_ballot(type >= TILE_F16) != 0, integers = simt_ballot(type && type < TILE_F16) != 0;
+    if (lane != 3)
+        return;
+    const struct decoder_buffers *b = &args->buffers;
+    bool to_logits = op->out == PROGRAM_LOGITS;
+    p->forms = (integers ? ACTIVATION_INTEGERS : 0) | (floats ? ACTIVATION_FLOATS : 0);
+    p->in = b->rows + (uint64_t)program->buffers[op->in].offset * 4;
+    p->in_stride = b->row_floats;
+    p->out = to_logits ? b->logits : b->rows + (uint64_t)program->buffers[op->out].offset * 4;
+    p->out_stride = to_logits ? b->logits_stride : b->row_floats;
+    p->gain = op->gain == PROGRAM_NONE ? 0 : DECODER_AT(const uint64_t, args->vectors)[op->gain];
+    p->factors = 0;
+    p->gather = step && op->flags & PROGRAM_HEAD ? (uint64_t)(uintptr_t)step->logits : 0;
+    p->panels = b->activations;
+    p->wide_factors = b->factors;
+    p->k = op->k;
+    p->n_supers = tile_supers(op->k);
+    p->n_rows = b->max_rows;
+    p->n_columns = n_columns;
+    p->n_matrices = n_matrices;
+    p->epilogue = op->epilogue;
+    p->n_groups = plan->n_groups;
+    p->group_tiles = plan->group_tiles;
+    p->first_block = plan->first_block;
+    p->eps = op->eps;
+}
+
+/* --- columns --- */
+
+/* log2 of the columns that n of them are given room for. */
+SIMT_INLINE uint32_t product_shift(uint32_t n)
+{
+    return n > 8 ? 4 : n > 4 ? 3 : n > 2 ? 2 : n > 1 ? 1 : 0;
+}
+
+SIMT_INLINE uint32_t product_row(const SIMT_SHARED struct product *p, uint32_t column)
+{
+    if (!p->gather)
+        return column;
+    uint32_t row = DECODER_AT(const struct step_logit, p->gather)[column].row;
+    return row < p->n_rows ? row : 0;
+}
+
+/* What column `column` is multiplied with after the product, by a whole warp. */
+SIMT_INLINE float product_factor(const SIMT_SHARED struct product *p, uint32_t row)
+{
+    const SIMT_GLOBAL float *x = DECODER_AT(const float, p->in) + (size_t)row * p->in_stride;
+    if (p->gain)
+        return activation_rms_inverse(x, p->k, p->eps);
+    return p->factors ? DECODER_AT(const float, p->factors)[row] : 1.0f;
+}
+
+/* Asks for chunk `unit` of the columns from `first` on: this lane's values. */
+SIMT_INLINE void product_ask(const SIMT_SHARED struct product *p, uint32_t first, uint32_t unit,
+                             uint32_t n_chunks, float v[4])
+{
+    uint32_t row = product_row(p, first + unit / n_chunks);
+    activation_load(DECODER_AT(const float, p->in) + (size_t)row * p->in_stride,
+                    DECODER_AT(const float, p->gain), p->k, activation_index(unit % n_chunks), v);
+}
+
+/* Columns [first, first + n) into panels that begin at `near` or p->panels: warp `warp` of `n_warps` that do
+ * it together (of one block when near, of all blocks when far), the factors, which take longest, before the
+ * chunks. A chunk is asked for before the one before it is worked on. A barrier of the crew must follow. */
+SIMT_INLINE void product_quantise(SIMT_SHARED struct product *p, const bool is_far, SIMT_SHARED char *near,
+                                  uint32_t first, uint32_t n, uint32_t warp, uint32_t n_warps)
+{
+    uint32_t n_chunks = activation_n_chunks(p->k), width = is_far ? ACTIVATION_COLUMNS : n;
+    struct activation a = activation_at(near, DECODER_AT(char, p->panels), width, p->forms);
+    uint32_t panel_bytes = p->n_supers * a.super_bytes, unit = simt_opaque(warp);
+    SIMT_GLOBAL char *panels = a.far;
+    if (simt_thread() == 0) {
+        p->first_column = first;
+        p->end_column = first + n;
+        p->wide = is_far;
+        p->shift = is_far ? 3 : product_shift(n);
+    }
+    for (; unit < n; unit += n_warps) {
+        float r = product_factor(p, product_row(p, first + unit));
+        if (simt_lane() == 0 && is_far)
+            DECODER_AT(float, p->wide_factors)[unit] = r;
+        else if (simt_lane() == 0)
+            p->factor[unit] = r;
+    }
+    float now[4] = {0}, next[4] = {0};
+    unit -= n;
+    if (unit < n * n_chunks)
+        product_ask(p, first, unit, n_chunks, now);
+    SIMT_SMALL_LOOP
+    for (; unit < n * n_chunks; unit += n_warps) {
+        uint32_t column = unit / n_chunks;
+        if (unit + n_warps < n * n_chunks)
+            product_ask(p, first, unit + n_warps, n_chunks, next);
+        if (is_far)
+            a.far = panels + (size_t)(column / ACTIVATION_COLUMNS) * panel_bytes;
+        activation_chunk(&a, is_far, is_far ? column % ACTIVATION_COLUMNS : column, now, unit % n_chunks);
+        for (uint32_t e = 0; e < 4; e++)
+            now[e] = next[e];
+    }
+}
+
+/* --- groups, runs and stages: the same for crew and producer --- */
+
+struct product_run {
+    SIMT_SHARED const struct product_matrix *matrix;
+    uint32_t index; /* SWIGLU: 0 gate, 1 up */
+    uint32_t first_tile, n_tiles;
+};
+
+SIMT_INLINE uint32_t product_first_group(const SIMT_SHARED struct product *p)
+{
+    uint32_t block = simt_block();
+    return block >= p->first_block ? block - p->first_block : block + simt_n_blocks() - p->first_block;
+}
+
+SIMT_INLINE uint32_t product_n_runs(const SIMT_SHARED struct product *p)
+{
+    return p->epilogue == PROGRAM_SWIGLU ? 2 : 1;
+}
+
+/* schedule_run_of(), of a product in shared memory. */
+SIMT_INLINE struct product_run product_run_of(const SIMT_SHARED struct product *p, uint32_t group,
+                                              uint32_t index)
+{
+    uint32_t part = index;
+    if (p->epilogue != PROGRAM_SWIGLU)
+        while (part + 1 < p->n_matrices && group >= p->matrix[part + 1].first_group)
+            part++;
+    const SIMT_SHARED struct product_matrix *m = &p->matrix[part];
+    uint32_t first = (group - (p->epilogue == PROGRAM_SWIGLU ? 0 : m->first_group)) * p->group_tiles;
+    uint32_t left = m->n_tiles - first;
+    return (struct product_run){m, index, first, left < p->group_tiles ? left : p->group_tiles};
+}
+
+/* Asks for what the product needs beside its tiles and rows: gain and biases, last read in the step before,
+ * so that memory alone has them. The producer warp, a while before the crew comes here; every block has a
+ * share of the lines. */
+SIMT_INLINE void product_ask_vectors(const SIMT_SHARED struct product *p)
+{
+    uint32_t part = simt_block() + simt_lane() * simt_n_blocks(), n_parts = simt_n_blocks() * SIMT_LANES;
+    if (p->gain)
+        walk_ask(p->gain, p->k, part, n_parts);
+    for (uint32_t i = 0; i < p->n_matrices; i++)
+        if (p->matrix[i].bias)
+            walk_ask(p->matrix[i].bias, p->matrix[i].n, part, n_parts);
+}
+
+/* Fills the ring with all that this block has of the product; the producer warp. False: leave. */
+SIMT_INLINE bool product_produce(const SIMT_SHARED struct product *p, const struct ring *ring,
+                                 struct ring_place *place, const struct flow_guard *guard)
+{
+    for (uint32_t group = product_first_group(p); group < p->n_groups; group += simt_n_blocks())
+        for (uint32_t index = 0; index < product_n_runs(p); index++) {
+            struct product_run run = product_run_of(p, group, index);
+            uint32_t super_bytes = run.matrix->super_bytes, n = run.n_tiles * p->n_supers;
+            uint32_t step = run.matrix->stage_supers;
+            const SIMT_GLOBAL char *from = DECODER_AT(const char, run.matrix->tiles) +
+                                           (size_t)run.first_tile * p->n_supers * super_bytes;
+            for (uint32_t at = 0; at < n; at += step, from += (size_t)step * super_bytes)
+                if (!ring_fill(ring, place, from, (n - at < step ? n - at : step) * super_bytes, guard))
+                    return false;
+        }
+    return true;
+}
+
+/* --- the crew's part --- */
+
+/* Where a crew is in its share of the product. What else there is to know about a stage (product_part) is
+ * worked out from shared memory once, before it is waited for, and again where its values are added, and not
+ * kept: registers are what a block of 512 threads is short of (128 each). */
+struct product_cursor {
+    struct product_mark mark;
+    uint32_t lead;  /* the warp that has the stage's first super-block */
+    uint32_t half;  /* of the fold area, which the values go to, */
+    uint32_t stage; /* and how many stages' are there */
+};
+
+/* A stage times columns [first_column, + n_columns). */
+struct product_part {
+    struct product_run run;
+    uint32_t n_items; /* super-block tiles */
+    uint32_t n_columns;
+};
+
+/* Columns that a stage is multiplied with at a time. */
+SIMT_INLINE uint32_t product_chunk(const SIMT_SHARED struct product *p)
+{
+    return p->wide ? PRODUCT_WIDE : ACTIVATION_COLUMNS;
+}
+
+SIMT_INLINE struct product_part product_part_of(const SIMT_SHARED struct product *p,
+                                                const struct product_mark *at, uint32_t column)
+{
+    uint32_t chunk = product_chunk(p);
+    struct product_part part = {.run = product_run_of(p, at->group, at->index)};
+    uint32_t items = part.run.n_tiles * p->n_supers - at->first_item, most = part.run.matrix->stage_supers;
+    uint32_t columns = p->end_column - column;
+    part.n_items = items < most ? items : most;
+    part.n_columns = columns < chunk ? columns : chunk;
+    return part;
+}
+
+/* Whether the part's values are the last of its run: its tiles are finished with them. */
+SIMT_INLINE bool product_is_last(const SIMT_SHARED struct product *p, const struct product_mark *at,
+                                 const struct product_part *part)
+{
+    return at->first_item + part->n_items == part->run.n_tiles * p->n_supers;
+}
+
+/* Where a value lies in its panel. Columns are exchanged in pairs, by row, so that with 8 of them neither
+ * writing by fragments nor reading by rows meets a bank twice. */
+SIMT_INLINE uint32_t product_word(uint32_t row, uint32_t column, uint32_t shift)
+{
+    return (row << shift) + (column ^ (row / 4 % 4 * 2 & ((1u << shift) - 1)));
+}
+
+/* Columns `column`, which is even, and the next, as far as there is room for them. */
+SIMT_INLINE void product_put(SIMT_SHARED float *panel, uint32_t shift, uint32_t row, uint32_t column,
+                             float v0, float v1)
+{
+    SIMT_SHARED float *to = panel + product_word(row, column, shift);
+    if (column >> shift)
+        return;
+    if (shift)
+        *(SIMT_SHARED float __attribute__((vector_size(8))) *)to =
+            (float __attribute__((vector_size(8)))){v0, v1};
+    else
+        *to = v0;
+}
+
+/* What a crew multiplies with. */
+struct product_place {
+    SIMT_SHARED char *work, *fold; /* PRODUCT_FOLD_BYTES */
+    const struct ring *ring;
+    struct ring_place *at;
+    const struct flow_guard *guard;
+};
+
+/* Values of the stage-th stage in a half: [item][row 16][1 << shift columns], see product_word(); when wide
+ * the one stage's, [item][panel 2][row 16][column 8], which take both halves. */
+SIMT_INLINE SIMT_SHARED float *product_values(const SIMT_SHARED struct product *p, SIMT_SHARED char *fold,
+                                              uint32_t half, uint32_t stage)
+{
+    SIMT_SHARED float *all = (SIMT_SHARED float *)(fold + PRODUCT_VALUES_AT);
+    uint32_t per_stage = SCHEDULE_MAX_SUPERS * TILE_ROWS << p->shift;
+    return p->wide ? all : all + half * SCHEDULE_MAX_SUPERS * PRODUCT_PANEL + stage * per_stage;
+}
+
+/* The super-blocks of a stage that this warp has, of one tile type. */
+SIMT_INLINE void product_items(const uint32_t type, const bool one, const bool is_far,
+                               const struct activation x[TILE_MAX_PANEL], const SIMT_SHARED char *stage,
+                               SIMT_SHARED float *values, uint32_t shift, uint32_t n_items,
+                               uint32_t first_super, uint32_t n_supers, uint32_t first, uint32_t n_warps)
+{
+    const uint32_t n_panels = is_far ? TILE_MAX_PANEL : 1, bytes = tile_super_bytes(type);
+    const uint32_t log2 = is_far ? 3 : one ? 0 : shift;
+    for (uint32_t each = simt_opaque(first); each < n_items; each += n_warps) {
+        uint32_t item = simt_opaque(each);
+        uint32_t lane = simt_opaque(simt_lane()), g = lane / 4, t = lane % 4;
+        SIMT_SHARED float *to = values + (item * n_panels * TILE_ROWS << log2);
+        const SIMT_SHARED char *tile = stage + item * bytes;
+        uint32_t super = first_super + item;
+        float v[TILE_MAX_PANEL][4];
+        while (super >= n_supers)
+            super -= n_supers;
+        if (!tile_is_float(type))
+            tile_multiply(type, one, n_panels, is_far, tile, lane, x, super, v);
+#pragma unroll
+        for (uint32_t i = 0; i < n_panels; i++, to += PRODUCT_PANEL) {
+            if (!tile_is_float(type)) {
+                product_put(to, log2, g, 2 * t, v[i][0], v[i][1]);
+                product_put(to, log2, g + 8, 2 * t, v[i][2], v[i][3]);
+                continue;
+            }
+            uint32_t row = lane % TILE_ROWS, column = lane / TILE_ROWS * 4;
+            tile_multiply_floats(type, is_far, tile, lane, &x[i], super, v[i]);
+            product_put(to, log2, row, column, v[i][0], v[i][1]);
+            product_put(to, log2, row, column + 2, v[i][2], v[i][3]);
+        }
+    }
+}
+
+SIMT_INLINE void product_multiply(const bool is_far, const SIMT_SHARED struct product *p,
+                                  const struct product_cursor *at, const struct product_part *part,
+                                  uint32_t column, const struct product_place *place, const struct crew *crew)
+{
+    const SIMT_SHARED char *stage = ring_stage(place->ring, place->at);
+    SIMT_SHARED float *values = product_values(p, place->fold, at->half, at->stage);
+    uint32_t warp = simt_warp(), first = warp < at->lead ? warp + crew->n_warps - at->lead : warp - at->lead;
+    struct activation x[TILE_MAX_PANEL];
+    x[0] = activation_at(place->work, DECODER_AT(char, p->panels),
+                         is_far ? ACTIVATION_COLUMNS : part->n_columns, p->forms);
+    uint32_t panel_bytes = p->n_supers * x[0].super_bytes;
+    if (is_far)
+        x[0].far += (size_t)(column / ACTIVATION_COLUMNS) * panel_bytes;
+    x[1] = x[0];
+    if (part->n_columns > ACTIVATION_COLUMNS)
+        x[1].far += panel_bytes;
+#define PRODUCT_ITEMS(type, one)                                                                             \
+    product_items(type, one, is_far, x, stage, values, p->shift, part->n_items, at->mark.first_item,         \
+                  p->n_supers, first, crew->n_warps)
+    uint32_t type = part->run.matrix->type;
+    bool one = !is_far && p->shift == 0;
+    if (one && type == TILE_Q4_K) /* what most weights are of, with a sequence alone */
+        return PRODUCT_ITEMS(TILE_Q4_K, true);
+    if (one && type == TILE_Q6_K)
+        return PRODUCT_ITEMS(TILE_Q6_K, true);
+    switch (type) {
+#define PRODUCT_CASE(type)                                                                                   \
+    case type:                                                                                               \
+        PRODUCT_ITEMS(type, false);                                                                          \
+        break
+        PRODUCT_CASE(TILE_Q4_K);
+        PRODUCT_CASE(TILE_Q5_K);
+        PRODUCT_CASE(TILE_Q6_K);
+        PRODUCT_CASE(TILE_Q2_K);
+        PRODUCT_CASE(TILE_Q8_0);
+        PRODUCT_CASE(TILE_Q5_0);
+        PRODUCT_CASE(TILE_Q4_0);
+        PRODUCT_CASE(TILE_Q5_1);
+        PRODUCT_CASE(TILE_F16);
+        PRODUCT_CASE(TILE_BF16);
+        PRODUCT_CASE(TILE_F32);
+#undef PRODUCT_CASE
+#undef PRODUCT_ITEMS
+    }
+}
+
+/* Where the result of one row of the matrix and one column goes. */
+SIMT_INLINE SIMT_GLOBAL float *product_out(const SIMT_SHARED struct product *p, const struct product_run *run,
+                                           uint32_t n, uint32_t column)
+{
+    bool gated = p->epilogue == PROGRAM_SWIGLU;
+    uint32_t out_col = gated ? p->matrix[0].out_col : run->matrix->out_col;
+    return DECODER_AT(float, p->out) + (size_t)column * p->out_stride + out_col + n;
+}
+
+/* Whether the result needs what stands there: x, or gate's y, which this thread has left there. */
+SIMT_INLINE bool product_adds(const SIMT_SHARED struct product *p, const struct product_run *run)
+{
+    return p->epilogue == PROGRAM_RESIDUAL || (p->epilogue == PROGRAM_SWIGLU && run->index == 1);
+}
+
+SIMT_INLINE float product_bias(const struct product_run *run, uint32_t n)
+{
+    return run->matrix->bias ? DECODER_AT(const float, run->matrix->bias)[n] : 0;
+}
+
+/* The result from both halves' sums. */
+SIMT_INLINE float product_finish(const SIMT_SHARED struct product *p, const struct product_run *run, float r,
+                                 float before, float bias, float sum0, float sum1)
+{
+    float y = (sum0 + sum1) * r;
+    if (run->matrix->bias)
+        y = y + bias;
+    if (product_adds(p, run))
+        y = p->epilogue == PROGRAM_RESIDUAL ? before + y : arith_silu(before) * y;
+    return y;
+}
+
+/* Which of the groups that may be folded together this is. */
+SIMT_INLINE uint32_t product_turn(const SIMT_SHARED struct product *p, const struct product_mark *at)
+{
+    return at->turn % (PRODUCT_MOST_STAGES >> p->shift);
+}
+
+/* Adds a stage's values to the sums of pairs own, own + n_threads ..., [column][half 2][row 16], and finishes
+ * them where that was the last. */
+SIMT_INLINE void product_fold(const SIMT_SHARED struct product *p, const struct product_mark *at,
+                              uint32_t first_column, const SIMT_SHARED float *values, uint32_t own,
+                              const struct product_place *place, const struct crew *crew)
+{
+    bool wide = p->wide;
+    uint32_t item = (wide ? TILE_MAX_PANEL : 1) * TILE_ROWS << p->shift;
+    struct product_part part = product_part_of(p, at, first_column);
+    const struct product_run *run = &part.run;
+    SIMT_SHARED char *near_sums =
+        place->fold + PRODUCT_SUMS_AT + (product_turn(p, at) * 2 * TILE_ROWS * 4 << p->shift);
+    SIMT_SHARED float *all = (SIMT_SHARED float *)(wide ? place->work : near_sums);
+    uint32_t n = part.n_columns, shift = product_shift(n);
+    uint32_t per_tile = run->n_tiles > 1 ? p->n_supers : part.n_items, half = (p->n_supers + 1) / 2;
+    bool last = product_is_last(p, at, &part);
+    for (uint32_t i = simt_opaque(own); i < (run->n_tiles * TILE_ROWS) << shift; i += crew->n_threads) {
+        uint32_t row = i % TILE_ROWS, column = i / TILE_ROWS & ((1u << shift) - 1);
+        uint32_t tile = i / TILE_ROWS >> shift, number = first_column + column;
+        if (column >= n)
+            continue;
+        uint32_t index = number - p->first_column;
+        SIMT_SHARED float *sums = all + index * 2 * TILE_ROWS + row;
+        const SIMT_SHARED float *v = values + tile * per_tile * item +
+                                     column / ACTIVATION_COLUMNS * PRODUCT_PANEL +
+                                     product_word(row, column % ACTIVATION_COLUMNS, p->shift);
+        uint32_t in_matrix = (run->first_tile + tile) * TILE_ROWS + row;
+        SIMT_GLOBAL float *out = product_out(p, run, in_matrix, number);
+        bool ends = last && in_matrix < run->matrix->n;
+        float sum[2] = {0, 0}, before = ends && product_adds(p, run) ? *out : 0; /* asked for in time, */
+        float bias = ends ? product_bias(run, in_matrix) : 0;                    /* both */
+        if (at->first_item) {
+            sum[0] = sums[0];
+            sum[1] = sums[TILE_ROWS];
+        }
+        uint32_t s = at->first_item, end = s + per_tile, middle = half < end ? half : end;
+#pragma clang loop unroll_count(4)
+        for (; s < middle; s++, v += item)
+            sum[0] += *v;
+#pragma clang loop unroll_count(4)
+        for (; s < end; s++, v += item)
+            sum[1] += *v;
+        if (!last) {
+            sums[0] = sum[0];
+            sums[TILE_ROWS] = sum[1];
+            continue;
+        }
+        float r = wide ? DECODER_AT(const float, p->wide_factors)[number] : p->factor[index];
+        if (ends)
+            *out = product_finish(p, run, r, before, bias, sum[0], sum[1]);
+    }
+}
+
+/* The same for all stages whose values are there. Groups that may be there together have owners, and room for
+ * sums, of their own; the stages of one have the same, so that a thread finds the sums, and gate's y, that it
+ * left itself. */
+SIMT_INLINE void product_settle(const SIMT_SHARED struct product *p, const struct product_cursor *at,
+                                uint32_t first_column, const struct product_place *place,
+                                const struct crew *crew)
+{
+    uint32_t n_owners = (p->group_tiles * TILE_ROWS) << (p->wide ? 4 : p->shift);
+    uint32_t thread = simt_opaque(simt_thread());
+    SIMT_SMALL_LOOP
+    for (uint32_t stage = 0; stage < at->stage; stage++) {
+        const SIMT_SHARED struct product_mark *from = &p->marks[at->half][stage];
+        struct product_mark mark = {from->group, from->index, from->turn, from->first_item};
+        uint32_t first = p->wide ? 0 : product_turn(p, &mark) * ((n_owners + 31) / 32 * 32);
+        while (first >= crew->n_threads)
+            first -= crew->n_threads;
+        uint32_t own = thread < first ? thread + crew->n_threads - first : thread - first;
+        if (own < n_owners)
+            product_fold(p, &mark, first_column, product_values(p, place->fold, at->half, stage), own, place,
+                         crew);
+    }
+}
+
+/* To the block's next stage, if there is one. */
+SIMT_INLINE bool product_next(const SIMT_SHARED struct product *p, struct product_mark *at,
+                              const struct product_run *run)
+{
+    at->first_item += run->matrix->stage_supers;
+    if (at->first_item < run->n_tiles * p->n_supers)
+        return true;
+    at->first_item = 0;
+    if (++at->index < product_n_runs(p))
+        return true;
+    at->index = 0;
+    at->turn++;
+    at->group += simt_n_blocks();
+    return at->group < p->n_groups;
+}
+
+/* Columns [column, ...) of the stage at hand into the fold area; it is given back after the last ones. */
+SIMT_INLINE void product_one(SIMT_SHARED struct product *p, const struct product_cursor *at,
+                             const struct product_part *part, uint32_t column,
+                             const struct product_place *place, const struct crew *crew)
+{
+    if (simt_thread() == 0) { /* before the work, which has no registers to keep it in */
+        SIMT_SHARED struct product_mark *mark = &p->marks[at->half][at->stage];
+        mark->group = at->mark.group;
+        mark->index = at->mark.index;
+        mark->turn = at->mark.turn;
+        mark->first_item = at->mark.first_item;
+    }
+    if (p->wide)
+        product_multiply(true, p, at, part, column, place, crew);
+    else
+        product_multiply(false, p, at, part, column, place, crew);
+    if (column + product_chunk(p) >= p->end_column)
+        ring_give(place->ring, place->at);
+}
+
+/* Which warp has the first super-block of the next stage. */
+SIMT_INLINE uint32_t product_lead(const struct product_part *part, uint32_t lead, const struct crew *crew)
+{
+    for (lead += part->n_items; lead >= crew->n_warps;)
+        lead -= crew->n_warps;
+    return lead;
+}
+
+/* All that this block has of the product, times the columns that were quantised last. When wide these are
+ * all; when narrow, up to 8. False: leave. The third warp begins: of the 16 super-blocks of a stage the third
+ * and fourth of 14 warps then have two, who share their quarter of the SM with one warp less than others. */
+SIMT_INLINE bool product_run(SIMT_SHARED struct product *p, const struct product_place *place,
+                             const struct crew *crew)
+{
+    struct product_cursor at = {.mark = {.group = product_first_group(p)}, .lead = crew->n_warps > 2 ? 2 : 0};
+    bool told = false, more = at.mark.group < p->n_groups;
+    uint32_t column = p->first_column;
+    while (more) {
+        uint32_t here = column, lead = at.lead;
+        struct product_part part = product_part_of(p, &at.mark, here);
+        struct product_mark next = at.mark;
+        column += product_chunk(p);
+        if (column >= p->end_column) {
+            lead = product_lead(&part, lead, crew);
+            column = p->first_column;
+            more = product_next(p, &next, &part.run);
+        }
+        if (here == p->first_column)
+            told = told || !ring_take(place->ring, place->at, place->guard);
+        if (!told)
+            product_one(p, &at, &part, here, place, crew);
+        at.lead = lead;
+        at.stage++;
+        if (p->wide || !more || at.stage == PRODUCT_MOST_STAGES >> p->shift) {
+            if (crew_any(crew, told))
+                return false;
+            product_settle(p, &at, here, place, crew);
+            if (p->wide)
+                crew_sync(crew);
+            at.half ^= 1;
+            at.stage = 0;
+        }
+        at.mark = next;
+    }
+    return true;
+}
+
+/* --- the op of the persistent decoder --- */
+
+/* The step's rows, quantised: by all blocks together when the product is wide, else by each for itself.
+ * False: leave. */
+SIMT_INLINE bool product_take_rows(struct walk *w, SIMT_SHARED struct product *p, SIMT_SHARED char *work)
+{
+    if (product_is_wide(w->n_rows, p->k, p->forms, w->args->shared.work_bytes)) {
+        product_quantise(p, true, work, 0, w->n_rows, simt_block() * w->crew.n_warps + simt_warp(),
+                         simt_n_blocks() * w->crew.n_warps);
+        return walk_meet(w, 1);
+    }
+    product_quantise(p, false, work, 0, w->n_rows, simt_warp(), w->crew.n_warps);
+    crew_sync(&w->crew);
+    return true;
+}
+
+/* False: leave, as interpreter.h says. */
+SIMT_INLINE bool product_op(struct walk *w)
+{
+    SIMT_SHARED char *fold = walk_fold(w), *work = walk_work(w);
+    SIMT_SHARED struct product *p = product_at(fold, 0);
+    struct product_place place = {work, fold, &w->ring, &w->place, &w->guard};
+    /* Not the first warp: that one has the last op's release to wait for, and then this op's counter. */
+    if (simt_warp() + 1 == w->crew.n_warps)
+        product_open(p, w->args, w->program, w->op, w->plan, w->step, w->n_rows);
+    if (w->before == WALK_NOTHING)
+        crew_sync(&w->crew);
+    return walk_wait(w) && product_take_rows(w, p, work) && product_run(p, &place, &w->crew);
+}

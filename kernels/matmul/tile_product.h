@@ -1,0 +1,397 @@
+/* tile_product.h - one super-block tile (16 rows x 256 columns of a matrix) times a panel of up to 8 columns,
+ * or two of them, by one warp: the values v of kernels/abi/arith.h, on the tensor cores where weights are
+ * integers.
+ *
+ * INTEGERS  For each block of 32: one mma m16n8k32 of int8 per panel (two m16n8k16 where scales stand per
+ * 16), then the float fold of its four sums per lane: rows g and g + 8, columns 2t and 2t + 1 (g = lane / 4,
+ * t = lane % 4). The mma starts from 1.5 * 2^23 as bits: its sums, seen as floats, are 1.5 * 2^23 + I, exact
+ * since |I| < 2^22 (the largest: 128 * 127 * 32, times 1), so no conversion is needed, only to take that away
+ * again. Where the scale is an integer that and the scaling are one fmaf, exact: s * I < 2^24 (arith.h).
+ * Signed types come 4, 8 or 16 times too large (tile.h): the same step takes that back, by a power of two.
+ *
+ * Reads are of 16 bytes and without bank conflicts: a quarter warp reads 128 neighbouring bytes. What ptxas
+ * 13 makes of a tile for sm_90, and what an SM of an H200 can issue while one arrives (4.3 TB/s, 1,980 MHz):
+ *
+ *            one column   up to 8   slots
+ *     Q4_K        368        432      560
+ *     Q6_K        414        509      815
+ *     Q8_0        287        287     1055
+ *
+ * A column alone leaves out every second of the four sums that a lane has of an mma.
+ *
+ * FLOATS  Chains of fmaf over the 256 columns, ascending: lane l has row l % 16 and columns 4 (l / 16) .. + 3
+ * of the panel. 8192 bytes of f16 take 500 cycles to arrive; 256 x 4 fmaf per lane and 320 loads take a warp
+ * of sixteen less than that. */
+#pragma once
+#include "activation.h"
+#include "device/f16.h"
+
+#define TILE_BIAS      0x4b400000 /* the bits of: */
+#define TILE_BIASED    12582912.0f
+#define TILE_MAX_PANEL 2
+
+/* Scales of some blocks (one or four), of rows g and g + 8: a byte per block (and in `min` too) for Q4_K and
+ * Q5_K, a byte per half-block for Q6_K and Q2_K, 16 bits per block for the others. */
+struct tile_scales {
+    uint32_t word[2][2], min[2][2]; /* [row] */
+};
+
+/* Scale and minimum of one block (of a half-block, for types with scales per 16) for rows g and g + 8. */
+struct tile_scale {
+    float s[2], min[2];
+};
+
+SIMT_INLINE void tile_load4(const SIMT_SHARED char *p, uint32_t out[4])
+{
+    simt_u4 u = *(const SIMT_SHARED simt_u4 *)p;
+    for (uint32_t i = 0; i < 4; i++)
+        out[i] = u[i];
+}
+
+SIMT_INLINE void tile_load2(const SIMT_SHARED char *p, uint32_t out[2])
+{
+    uint64_t u = *(const SIMT_SHARED uint64_t *)p;
+    out[0] = (uint32_t)u;
+    out[1] = (uint32_t)(u >> 32);
+}
+
+SIMT_INLINE uint32_t tile_load1(const SIMT_SHARED char *p)
+{
+    return *(const SIMT_SHARED uint32_t *)p;
+}
+
+/* 16 bits for each of n blocks (1 or 4). */
+SIMT_INLINE void tile_load_scales(const SIMT_SHARED char *p, const uint32_t n, uint32_t out[2])
+{
+    if (n == 1)
+        out[0] = *(const SIMT_SHARED uint16_t *)p;
+    else
+        tile_load2(p, out);
+}
+
+/* Of blocks first .. first + n - 1. */
+SIMT_INLINE void tile_read_scales(const uint32_t type, const uint32_t n, const SIMT_SHARED char *tile,
+                                  uint32_t lane, uint32_t first, struct tile_scales *s)
+{
+    const SIMT_SHARED char *at = tile + tile_scales(type) + lane / 4 * TILE_ROW_SCALES;
+#pragma unroll
+    for (uint32_t row = 0; row < 2; row++, at += 8 * TILE_ROW_SCALES) {
+        if (type == TILE_Q4_K || type == TILE_Q5_K) {
+            uint32_t low = tile_load1(at + 4 + first / 4 * 4), high = tile_load1(at + 12) >> first / 4 * 4;
+            uint32_t shift = n == 1 ? first % 4 * 8 : 0;
+            s->word[row][0] = ((low & 0x0f0f0f0fu) | (high << 4 & 0x30303030u)) >> shift;
+            s->min[row][0] = ((low >> 4 & 0x0f0f0f0fu) | (high << 2 & 0x30303030u)) >> shift;
+        } else {
+            tile_load_scales(at + 2 * first, n, s->word[row]);
+        }
+        if (type == TILE_Q5_1)
+            tile_load_scales(at + TILE_ROWS * TILE_ROW_SCALES + 2 * first, n, s->min[row]);
+    }
+}
+
+/* {d, dmin} of row g + 8 row, or what the type has of them. */
+SIMT_INLINE void tile_read_d(const uint32_t type, const SIMT_SHARED char *tile, uint32_t lane, uint32_t row,
+                             float *d, float *dmin)
+{
+    const SIMT_SHARED char *at = tile + tile_scales(type), *after = at + TILE_ROWS * TILE_ROW_SCALES;
+    uint32_t r = lane / 4 + 8 * row, both = 0;
+    if (type == TILE_Q4_K || type == TILE_Q5_K)
+        both = tile_load1(at + r * TILE_ROW_SCALES);
+    else if (type == TILE_Q2_K)
+        both = tile_load1(after + 4 * r);
+    else if (type == TILE_Q6_K)
+        both = *(const SIMT_SHARED uint16_t *)(after + 2 * r);
+    *d = f16_to_float(both & 0xffffu);
+    *dmin = f16_to_float(both >> 16);
+}
+
+/* How many times too large the sums of a type are. */
+SIMT_INLINE float tile_excess(const uint32_t type)
+{
+    return type == TILE_Q6_K ? 4.0f : type == TILE_Q5_0 ? 8.0f : type == TILE_Q4_0 ? 16.0f : 1.0f;
+}
+
+/* Of block i of these; where scales stand per 16, of half-block h of it. The excess is taken out of
+ * integer scales here. */
+SIMT_INLINE void tile_scale_of(const uint32_t type, const struct tile_scales *s, uint32_t i, uint32_t h,
+                               struct tile_scale *out)
+{
+#pragma unroll
+    for (uint32_t row = 0; row < 2; row++) {
+        if (type == TILE_Q4_K || type == TILE_Q5_K) {
+            out->s[row] = (float)(s->word[row][0] >> 8 * i & 0xffu);
+            out->min[row] = (float)(s->min[row][0] >> 8 * i & 0xffu);
+        } else if (type == TILE_Q6_K) { /* shifted as a whole: a byte's sign on its own takes three more */
+            int32_t byte = (int32_t)(s->word[row][i / 2] << (24 - 16 * (i % 2) - 8 * h)) >> 24;
+            out->s[row] = (float)byte * (1 / tile_excess(type));
+            out->min[row] = 0;
+        } else if (type == TILE_Q2_K) {
+            uint32_t byte = s->word[row][i / 2] >> (16 * (i % 2) + 8 * h);
+            out->s[row] = (float)(byte & 15);
+            out->min[row] = (float)(byte >> 4 & 15);
+        } else {
+            out->s[row] = f16_to_float(s->word[row][i / 2] >> 16 * (i % 2) & 0xffffu);
+            if (type == TILE_Q5_1)
+                out->min[row] = f16_to_float(s->min[row][i / 2] >> 16 * (i % 2) & 0xffffu);
+        }
+    }
+}
+
+/* `bit` of every byte of `w` moved to place `to`, alone with its `mask`. */
+SIMT_INLINE uint32_t tile_move(uint32_t w, uint32_t bit, uint32_t to, uint32_t mask)
+{
+    return (bit > to ? w >> (bit - to) : w << (to - bit)) & mask;
+}
+
+/* The A fragment of block 2 p + e from the nibbles of pair p and the word of the smaller plane that has it.
+ */
+SIMT_INLINE void tile_unpack(const uint32_t type, const uint32_t nibbles[4], uint32_t small, uint32_t e,
+                             uint32_t a[4])
+{
+    bool high = type == TILE_Q6_K || type == TILE_Q5_0 || type == TILE_Q4_0;
+#pragma unroll
+    for (uint32_t r = 0; r < 4; r++) {
+        uint32_t w = 0;
+        if (tile_has_nibbles(type) && high)
+            w = (r < 2 ? nibbles[2 * e + r] << 4 : nibbles[2 * e + r - 2]) & 0xf0f0f0f0u;
+        else if (tile_has_nibbles(type))
+            w = (r < 2 ? nibbles[2 * e + r] : nibbles[2 * e + r - 2] >> 4) & 0x0f0f0f0fu;
+        if (type == TILE_Q6_K)
+            w |= tile_move(small, 2 * r, 2, 0x0c0c0c0cu);
+        if (type == TILE_Q2_K)
+            w = small >> 2 * r & 0x03030303u;
+        if (type == TILE_Q5_0)
+            w |= tile_move(small, 4 * e + r, 3, 0x08080808u);
+        if (type == TILE_Q5_K || type == TILE_Q5_1)
+            w |= tile_move(small, 4 * e + r, 4, 0x10101010u);
+        a[r] = w;
+    }
+}
+
+/* B fragments and scales of one block of a panel, of this lane's columns. */
+struct tile_column {
+    uint32_t b[2];
+    float a[2], sum[2]; /* by column: the scale, and scale * sum of integers */
+};
+
+/* Unbiased, unscaled sums. */
+SIMT_INLINE float tile_sum(const uint32_t type, int32_t c)
+{
+    float f = arith_from_bits((uint32_t)c), x = 1 / tile_excess(type);
+    return x == 1.0f ? f - TILE_BIASED : __builtin_fmaf(f, x, -TILE_BIASED * x);
+}
+
+SIMT_INLINE void tile_clear(int32_t c[4])
+{
+    for (uint32_t i = 0; i < 4; i++)
+        c[i] = TILE_BIAS;
+}
+
+/* One block into c and m, scales per 32. i: row i / 2, column i % 2. */
+SIMT_INLINE void tile_fold32(const uint32_t type, const bool one, const uint32_t a[4],
+                             const struct tile_scale *s, const struct tile_column *x, float c[4], float m[4])
+{
+    int32_t dot[4];
+    tile_clear(dot);
+    simt_mma_s8s8(dot, a, x->b);
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i += one ? 2 : 1) {
+        float scale = s->s[i / 2], f;
+        if (type == TILE_Q4_K || type == TILE_Q5_K) /* exact, as scale * I is */
+            f = __builtin_fmaf(arith_from_bits((uint32_t)dot[i]), scale, -TILE_BIASED * scale);
+        else
+            f = scale * tile_sum(type, dot[i]);
+        c[i] = __builtin_fmaf(x->a[i % 2], f, c[i]);
+        if (type == TILE_Q4_K || type == TILE_Q5_K || type == TILE_Q5_1)
+            m[i] = __builtin_fmaf(x->sum[i % 2], s->min[i / 2], m[i]);
+    }
+}
+
+/* The same with scales per 16: Q6_K and Q2_K. The minimums of Q2_K stand per 16 too; the sums they are
+ * multiplied with come from an mma with ones. */
+SIMT_INLINE void tile_fold16(const uint32_t type, const bool one, const uint32_t a[4],
+                             const struct tile_scale s[2], const struct tile_column *x, float c[4],
+                             float m[4])
+{
+    uint32_t ones[2] = {0x01010101u, 0x01010101u};
+    int32_t dot[2][4], sums[2][4];
+#pragma unroll
+    for (uint32_t h = 0; h < 2; h++) {
+        tile_clear(dot[h]);
+        simt_mma16_s8s8(dot[h], a + 2 * h, x->b[h]);
+        if (type == TILE_Q2_K) {
+            tile_clear(sums[h]);
+            simt_mma16_s8s8(sums[h], ones, x->b[h]);
+        }
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i += one ? 2 : 1) {
+        float s0 = s[0].s[i / 2], f0 = arith_from_bits((uint32_t)dot[0][i]);
+        float f = __builtin_fmaf(f0, s0, -TILE_BIASED * s0); /* all of this is exact */
+        f = __builtin_fmaf(arith_from_bits((uint32_t)dot[1][i]) - TILE_BIASED, s[1].s[i / 2], f);
+        c[i] = __builtin_fmaf(x->a[i % 2], f, c[i]);
+        for (uint32_t h = 0; type == TILE_Q2_K && h < 2; h++) {
+            float b = x->a[i % 2] * (arith_from_bits((uint32_t)sums[h][i]) - TILE_BIASED);
+            m[i] = __builtin_fmaf(b, s[h].min[i / 2], m[i]);
+        }
+    }
+}
+
+SIMT_INLINE float tile_value(const uint32_t type, float d, float dmin, float c, float m)
+{
+    if (type == TILE_Q4_K || type == TILE_Q5_K || type == TILE_Q2_K)
+        return __builtin_fmaf(d, c, -(dmin * m));
+    if (type == TILE_Q6_K)
+        return d * c;
+    return type == TILE_Q5_1 ? c + m : c;
+}
+
+/* What a lane reads of a panel for n blocks (one, or a pair): fragments of column g and scales of columns 2t,
+ * 2t + 1. Where the panel is narrower it reads others again, without a branch: nobody asks for those columns'
+ * sums. */
+SIMT_INLINE void tile_columns(const struct activation *x, const uint32_t n, const bool is_far, uint32_t lane,
+                              uint32_t super, uint32_t first, struct tile_column out[2])
+{
+    uint32_t g = lane / 4, t = lane % 4, c = t, base = super * x->super_bytes, b[4];
+    if (!is_far) {
+        g = g < x->width ? g : x->width - 1;
+        c = 2 * c < x->width ? c : (x->width - 1) / 2;
+    }
+    uint32_t at = base + (first / 2 * x->width + g) * 64 + t * 16;
+    if (n == 1)
+        activation_get2(x, is_far, at + first % 2 * 8, b);
+    else
+        activation_get4(x, is_far, at, b);
+#pragma unroll
+    for (uint32_t e = 0; e < n; e++) {
+        uint32_t s[4];
+        activation_get4(x, is_far,
+                        base + x->width * TILE_COLUMNS + ((first + e) * ((x->width + 1) / 2) + c) * 16, s);
+        for (uint32_t i = 0; i < 2; i++) {
+            out[e].b[i] = b[2 * e + i];
+            out[e].a[i] = arith_from_bits(s[2 * i]);
+            out[e].sum[i] = arith_from_bits(s[2 * i + 1]);
+        }
+    }
+}
+
+/* Blocks first .. first + n - 1 of a tile (n: 1 or 4) into c and m of every panel. */
+SIMT_INLINE void tile_multiply_blocks(const uint32_t type, const bool one, const uint32_t n_panels,
+                                      const uint32_t n, const bool is_far, const SIMT_SHARED char *tile,
+                                      uint32_t lane, const struct activation x[TILE_MAX_PANEL],
+                                      uint32_t super, uint32_t first, float c[TILE_MAX_PANEL][4],
+                                      float m[TILE_MAX_PANEL][4])
+{
+    const uint32_t n_pairs = n == 1 ? 1 : n / 2, per_pair = n == 1 ? 1 : 2;
+    const SIMT_SHARED char *plane = tile + tile_small_plane(type) + lane * 16;
+    uint32_t small[4] = {0};
+    struct tile_scales scales;
+    tile_read_scales(type, n, tile, lane, first, &scales);
+    if (tile_has_pairs(type) && n == 1) /* a word per block */
+        small[0] = tile_load1(plane + first / 4 * 512 + first % 4 * 4);
+    else if (tile_has_pairs(type))
+        tile_load4(plane + first / 4 * 512, small);
+    else if (tile_has_bits(type) && n == 1) /* a word per pair */
+        small[0] = tile_load1(plane + first / 2 * 4) >> first % 2 * 4;
+    else if (tile_has_bits(type))
+        tile_load2(plane + first * 2, small);
+#pragma unroll
+    for (uint32_t pair = 0; pair < n_pairs; pair++) {
+        struct tile_column columns[TILE_MAX_PANEL][2];
+        uint32_t nibbles[4] = {0};
+        if (tile_has_nibbles(type) && n == 1)
+            tile_load2(tile + first / 2 * 512 + lane * 16 + first % 2 * 8, nibbles);
+        else if (tile_has_nibbles(type))
+            tile_load4(tile + (first / 2 + pair) * 512 + lane * 16, nibbles);
+#pragma unroll
+        for (uint32_t p = 0; p < n_panels; p++)
+            tile_columns(&x[p], per_pair, is_far, lane, super, first + 2 * pair, columns[p]);
+#pragma unroll
+        for (uint32_t e = 0; e < per_pair; e++) {
+            uint32_t a[4], i = 2 * pair + e;
+            struct tile_scale s[2];
+            if (type == TILE_Q8_0)
+                tile_load4(tile + (first + i) * 512 + lane * 16, a);
+            else
+                tile_unpack(type, nibbles, small[tile_has_pairs(type) ? i : pair], e, a);
+            tile_scale_of(type, &scales, i, 0, &s[0]);
+            if (tile_has_pairs(type))
+                tile_scale_of(type, &scales, i, 1, &s[1]);
+#pragma unroll
+            for (uint32_t p = 0; p < n_panels; p++)
+                if (tile_has_pairs(type))
+                    tile_fold16(type, one, a, s, &columns[p][e], c[p], m[p]);
+                else
+                    tile_fold32(type, one, a, s, &columns[p][e], c[p], m[p]);
+        }
+    }
+}
+
+/* v[p][i]: row g + 8 (i / 2), column 2t + i % 2 of panel p. A loop over blocks, four at a time with one
+ * panel, one with two: unrolled further it would want more registers than a block of 512 threads has (128
+ * each); the other warps hide what that costs. `one`: nobody asks for odd
+ * columns, of a panel with one. */
+SIMT_INLINE void tile_multiply(const uint32_t type, const bool one, const uint32_t n_panels,
+                               const bool is_far, const SIMT_SHARED char *tile, uint32_t lane,
+                               const struct activation x[TILE_MAX_PANEL], uint32_t super,
+                               float v[TILE_MAX_PANEL][4])
+{
+    const uint32_t n = n_panels == 1 ? 4 : 1;
+    float c[TILE_MAX_PANEL][4] = {{0}}, m[TILE_MAX_PANEL][4] = {{0}};
+#pragma clang loop unroll(disable)
+    for (uint32_t first = 0; first < TILE_COLUMNS / ARITH_BLOCK; first += n)
+        tile_multiply_blocks(type, one, n_panels, n, is_far, tile, lane, x, super, simt_opaque(first), c, m);
+#pragma unroll
+    for (uint32_t row = 0; row < 2; row++) {
+        float d, dmin;
+        tile_read_d(type, tile, lane, row, &d, &dmin);
+#pragma unroll
+        for (uint32_t p = 0; p < n_panels; p++)
+            for (uint32_t i = 2 * row; i < 2 * row + 2; i++)
+                v[p][i] = tile_value(type, d, dmin, c[p][i], m[p][i]);
+    }
+}
+
+/* Weights `quad` (of 4 columns) of this lane's row. */
+SIMT_INLINE void tile_float_weights(const uint32_t type, const SIMT_SHARED char *tile, uint32_t row,
+                                    uint32_t quad, float w[4])
+{
+    if (type == TILE_F32) {
+        uint32_t bits[4];
+        tile_load4(tile + (quad * TILE_ROWS + row) * 16, bits);
+        for (uint32_t i = 0; i < 4; i++)
+            w[i] = arith_from_bits(bits[i]);
+        return;
+    }
+    const SIMT_SHARED uint64_t *at =
+        (const SIMT_SHARED uint64_t *)(tile + (quad / 2 * TILE_ROWS + row) * 16 + quad % 2 * 8);
+    uint64_t bits = *at;
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t h = (uint32_t)(bits >> 16 * i) & 0xffffu;
+        w[i] = type == TILE_F16 ? f16_to_float(h) : arith_from_bits(h << 16);
+    }
+}
+
+/* v[i]: row lane % 16, column 4 (lane / 16) + i of one panel. */
+SIMT_INLINE void tile_multiply_floats(const uint32_t type, const bool is_far, const SIMT_SHARED char *tile,
+                                      uint32_t lane, const struct activation *x, uint32_t super, float v[4])
+{
+    uint32_t first = lane / TILE_ROWS * 4, base = super * x->super_bytes + x->floats_at, at[4];
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+        at[i] = base + (first + i < x->width ? first + i : x->width - 1) * 16;
+        v[i] = 0;
+    }
+#pragma clang loop unroll_count(2)
+    for (uint32_t quad = 0; quad < TILE_COLUMNS / 4; quad++) {
+        float w[4];
+        tile_float_weights(type, tile, lane % TILE_ROWS, quad, w);
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            uint32_t u[4];
+            activation_get4(x, is_far, at[i] + quad * x->width * 16, u);
+            for (uint32_t e = 0; e < 4; e++)
+                v[i] = __builtin_fmaf(w[e], arith_from_bits(u[e]), v[i]);
+        }
+    }
+}

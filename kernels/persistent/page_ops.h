@@ -1,0 +1,56 @@
+/* page_ops.h - a step's page ops: whole pages copied, exported to and imported from pinned memory, zeroed.
+ * All blocks share every op; chunk i of a page is always the same thread's, whatever the op, so ops happen in
+ * their order without a barrier between them. The border has checked every index. */
+#pragma once
+#include "device/interpreter.h"
+
+/* Where an op reads, from the page's first byte on; NULL: zeros. */
+SIMT_INLINE const SIMT_GLOBAL char *pages_source(const struct decoder_args *args,
+                                                 const SIMT_GLOBAL struct step_page_op *op, size_t page_bytes)
+{
+    switch (op->kind) {
+    case STEP_PAGE_COPY:
+        return DECODER_AT(const char, args->kv) + op->from * page_bytes;
+    case STEP_PAGE_EXPORT:
+        return DECODER_AT(const char, args->kv) + op->page * page_bytes;
+    case STEP_PAGE_IMPORT:
+        return DECODER_AT(const char, args->transfer) + (size_t)op->host_offset * 64;
+    default:
+        return NULL;
+    }
+}
+
+SIMT_INLINE SIMT_GLOBAL char *pages_target(const struct decoder_args *args,
+                                           const SIMT_GLOBAL struct step_page_op *op, size_t page_bytes)
+{
+    if (op->kind == STEP_PAGE_EXPORT)
+        return DECODER_AT(char, args->transfer) + (size_t)op->host_offset * 64;
+    return DECODER_AT(char, args->kv) + op->page * page_bytes;
+}
+
+/* All of the step's ops; this thread is number `thread` of the `n_threads` that do them together. */
+SIMT_INLINE void pages_move(const struct decoder_args *args, const SIMT_GLOBAL struct step *step,
+                            uint32_t thread, uint32_t n_threads)
+{
+    const simt_u4 zeros = {0, 0, 0, 0};
+    size_t page_bytes = kv_page_size(&args->layout), stride = (size_t)n_threads * 16;
+    SIMT_SMALL_LOOP
+    for (uint32_t i = 0; i < step->n_page_ops; i++) {
+        const SIMT_GLOBAL struct step_page_op *op = &step->page_ops[i];
+        const SIMT_GLOBAL char *from = pages_source(args, op, page_bytes);
+        SIMT_GLOBAL char *to = pages_target(args, op, page_bytes);
+        SIMT_SMALL_LOOP
+        for (size_t at = (size_t)thread * 16; at < page_bytes; at += stride)
+            *(SIMT_GLOBAL simt_u4 *)(to + at) = from ? *(const SIMT_GLOBAL simt_u4 *)(from + at) : zeros;
+    }
+}
+
+/* The same by the crews of all blocks; returns when all are done. False: leave. */
+SIMT_INLINE bool pages_run(struct walk *w)
+{
+    uint32_t counter = w->program->n_ops * DECODER_PHASES + DECODER_PAGES;
+    pages_move(w->args, w->step, simt_block() * w->crew.n_threads + simt_thread(),
+               simt_n_blocks() * w->crew.n_threads);
+    walk_signal_counter(w, counter);
+    return walk_wait_counter(w, counter);
+}

@@ -1,0 +1,314 @@
+/* persistent_loop.h - the resident loop: what each thread of a launch that stays does, from its first step to
+ * its last. The source that includes it says what an op is, before it calls resident_run():
+ *
+ *   bool OPS(struct walk *w)            the crew's share of op w->op in this block; interpreter.h
+ *   bool STREAM(struct stream *s)       the producer's: fetches what the crew will take, in its order
+ *
+ * The crew of every block goes from step to step: it waits for the border to publish one, hands the producer
+ * what that must know of it, does the page ops, and walks the program. The producer warp walks the same
+ * program, ahead, round and round, whether or not a step is there: it waits for room in the ring alone, and
+ * before the first op with PROGRAM_HEAD for the gate, since only a published step says whether there is a
+ * head to run. A round is a step with rows.
+ *
+ * Leaving: somebody sets the abort word; the crew and the producer are told so at their next wait; all meet
+ * at the block's last barrier; block 0's border warp waits for every block and has the last word. */
+#pragma once
+#include "io_warp.h"
+#include "device/step_gate.h"
+#include "page_ops.h"
+
+#define RESIDENT_BAR         0    /* all threads of the block: at the beginning and at the end */
+#define RESIDENT_SPINS       64   /* looks for the next step at full speed */
+#define RESIDENT_SLEEP_MIN   32   /* ns, doubled at each further look */
+#define RESIDENT_SLEEP_MAX   1024 /* what a step that wakes an idle decoder may lose */
+#define RESIDENT_ABORT_TURNS 8
+
+/* The producer's walk. */
+struct stream {
+    const struct decoder_args *args;
+    struct ring ring;
+    struct ring_place place;
+    struct flow_guard guard; /* without a deadline: it waits for work, too */
+    const SIMT_GLOBAL struct program_op *op;
+    const SIMT_GLOBAL struct schedule_op *plan;
+};
+
+typedef bool resident_op(struct walk *w);
+typedef bool resident_stream(struct stream *s);
+
+SIMT_INLINE struct flow_guard resident_guard(const struct decoder_args *args)
+{
+    return (struct flow_guard){.words = DECODER_AT(uint32_t, args->abort_word),
+                               .counters = DECODER_AT(const uint32_t, args->counters),
+                               .deadline_ns = args->deadline_ns};
+}
+
+/* simt_opaque: offsets are added where they are used, not kept in registers from the launch's beginning on.
+ */
+SIMT_INLINE struct ring resident_ring(const struct decoder_args *args)
+{
+    const struct decoder_shared *s = &args->shared;
+    uint32_t zero = simt_opaque(0);
+    return ring_at(s->stages + zero, s->mbarriers + zero, s->n_stages, s->stage_bytes);
+}
+
+SIMT_INLINE uint32_t resident_gate(const struct decoder_args *args)
+{
+    return args->shared.mbarriers + args->shared.n_stages * 16 + simt_opaque(0);
+}
+
+/* --- the crew --- */
+
+/* Thread 0's wait for step `number` of this launch. */
+SIMT_INLINE bool resident_poll(const struct walk *w, uint32_t number)
+{
+    const SIMT_GLOBAL uint32_t *published = DECODER_AT(const uint32_t, w->args->published);
+    uint32_t sleep_ns = RESIDENT_SLEEP_MIN;
+    for (uint32_t turn = 0; (int32_t)(simt_ld_acquire_gpu(published) - number) <= 0; turn++) {
+        if (turn % RESIDENT_ABORT_TURNS == 0 && simt_ld_relaxed_gpu(&w->guard.words[FLOW_ABORT]))
+            return false;
+        if (turn < RESIDENT_SPINS)
+            continue;
+        simt_nanosleep(sleep_ns);
+        sleep_ns = sleep_ns * 2 < RESIDENT_SLEEP_MAX ? sleep_ns * 2 : RESIDENT_SLEEP_MAX;
+    }
+    return true;
+}
+
+/* Where a crew is, in one word that goes with it through all ops: the step's place in the rings, the op's
+ * index, and how many rows and logits the step has, so that between two ops nothing has to be asked of memory
+ * but the op. */
+#define RESIDENT_INDEX_SHIFT  1 /* DECODER_RING is 2 */
+#define RESIDENT_ROWS_SHIFT   14
+#define RESIDENT_LOGITS_SHIFT 24
+_Static_assert(DECODER_RING == 1 << RESIDENT_INDEX_SHIFT && STEP_MAX_ROWS < 1 << 10 &&
+                   STEP_MAX_LOGITS < 256 &&
+                   DECODER_MAX_OPS < 1 << (RESIDENT_ROWS_SHIFT - RESIDENT_INDEX_SHIFT),
+               "a word");
+
+SIMT_INLINE uint32_t resident_at(uint32_t result, const SIMT_GLOBAL struct step *step)
+{
+    return result | step->n_rows << RESIDENT_ROWS_SHIFT | step->n_logits << RESIDENT_LOGITS_SHIFT;
+}
+
+SIMT_INLINE uint32_t resident_index(uint32_t at)
+{
+    return at % (1u << RESIDENT_ROWS_SHIFT) >> RESIDENT_INDEX_SHIFT;
+}
+
+SIMT_INLINE uint32_t resident_n_rows(uint32_t at)
+{
+    return at >> RESIDENT_ROWS_SHIFT & ((1u << (RESIDENT_LOGITS_SHIFT - RESIDENT_ROWS_SHIFT)) - 1);
+}
+
+SIMT_INLINE uint32_t resident_n_logits(uint32_t at)
+{
+    return at >> RESIDENT_LOGITS_SHIFT;
+}
+
+/* As plan_open() counts them: without a look into memory. */
+SIMT_INLINE uint32_t resident_n_ops(const struct decoder_args *args)
+{
+    return args->n_counters / DECODER_PHASES;
+}
+_Static_assert(DECODER_N_COUNTERS < DECODER_PHASES, "the rest of a division");
+
+/* A block's state at op `index` of a step, made anew from the launch's parameter: what a thread carries
+ * through an op in registers is its own. */
+SIMT_INLINE struct walk resident_walk(const struct decoder_args *args, uint32_t at,
+                                      const struct ring_place *place)
+{
+    uint32_t result = at % DECODER_RING, index = resident_index(at);
+    const SIMT_GLOBAL struct program *program = DECODER_AT(const struct program, args->program);
+    const SIMT_GLOBAL char *staged = DECODER_AT(const char, args->staged) + result * args->staged_stride;
+    struct walk w = {.args = args,
+                     .crew = crew_of(args->n_crew),
+                     .ring = resident_ring(args),
+                     .place = *place,
+                     .guard = resident_guard(args),
+                     .uses = simt_carve(args->shared.uses + simt_opaque(0), args->n_counters * 4),
+                     .program = program,
+                     .op = &program->ops[index],
+                     .plan = DECODER_AT(const struct schedule_op, args->plan) + index,
+                     .seen = (const SIMT_GLOBAL struct decoder_step *)staged,
+                     .step = (const SIMT_GLOBAL struct step *)(staged + DECODER_STEP_AT),
+                     .index = index,
+                     .before = index ? (index - 1) * DECODER_PHASES : WALK_NOTHING,
+                     .result = result};
+    w.guard.op = index;
+    return w;
+}
+
+/* Waits for the next step, and begins it; *at, wherever in the step before, is then its first op. False:
+ * leave. */
+SIMT_INLINE bool resident_begin(const struct decoder_args *args, uint32_t *at)
+{
+    const struct ring_place nowhere = {0, 0};
+    uint32_t result = (*at + 1) % DECODER_RING;
+    struct walk w = resident_walk(args, result, &nowhere);
+    struct gate gate = gate_at(resident_gate(args));
+    bool go = true;
+    if (simt_thread() == 0)
+        go = resident_poll(&w, gate.word[GATE_STEPS]);
+    if (crew_any(&w.crew, !go))
+        return false;
+    if (simt_thread() == 0) {
+        gate.word[GATE_STEPS]++;
+        if (w.step->n_rows) /* a wait that fails here fails for all at the next one */
+            gate_put(&gate, w.step->n_logits, &w.guard);
+    }
+    *at = resident_at(result, w.step);
+    return !w.step->n_page_ops || pages_run(&w);
+}
+
+SIMT_INLINE uint32_t resident_rows(const struct walk *w, uint32_t at)
+{
+    return w->op->flags & PROGRAM_HEAD ? resident_n_logits(at) : resident_n_rows(at);
+}
+
+/* Whether the op has any. Where the step has both, it need not be asked. */
+SIMT_INLINE bool resident_runs(const struct walk *w, uint32_t at)
+{
+    return (resident_n_rows(at) && resident_n_logits(at)) || resident_rows(w, at);
+}
+
+/* For tests: this warp comes to its next op up to 16 us late, mostly far less, so that each may be the first
+ * and the last; a device's own order hardly ever varies. */
+SIMT_INLINE void resident_dawdle(const struct decoder_args *args, uint32_t op)
+{
+    if (!args->delays)
+        return;
+    uint32_t h = (args->delays + (simt_block() << 5) + simt_warp()) * 0x9E3779B1u ^ op * 0x85EBCA77u;
+    h = (h ^ h >> 15) * 0x2C1B3C6Du;
+    simt_nanosleep((h & 0x3fffu) >> (h >> 24) % 12);
+}
+
+/* One op, if the step has rows for it. False: leave. */
+SIMT_INLINE bool resident_run_op(const struct decoder_args *args, uint32_t at, struct ring_place *place,
+                                 resident_op *ops)
+{
+    struct walk w = resident_walk(args, at, place);
+    w.n_rows = resident_rows(&w, at);
+    resident_dawdle(args, w.index + ((uint32_t)w.step->id << 8));
+    if (w.n_rows && !ops(&w))
+        return false;
+    *place = w.place;
+    return true;
+}
+
+/* Its end is signalled; the last op's is the step's: that comes in any case. */
+SIMT_INLINE void resident_end_op(const struct decoder_args *args, uint32_t at, const struct ring_place *place)
+{
+    struct walk w = resident_walk(args, at, place);
+    bool ran = resident_runs(&w, at);
+    if (ran || w.index + 1 == resident_n_ops(args))
+        walk_signal_counter(&w, w.index * DECODER_PHASES);
+    if (ran && simt_block() == 0 && simt_thread() == 0)
+        simt_red_relaxed_gpu_add(DECODER_AT(uint32_t, args->progress), 1);
+}
+
+/* Step after step, op after op. There is a second way into this loop, which is never taken: a compiler moves
+ * nothing ahead of such a loop, and so leaves the registers to the ops. (It would keep what every op makes of
+ * the thread's number, forty words that are made in as many instructions.) */
+SIMT_INLINE void resident_crew(const struct decoder_args *args, resident_op *ops)
+{
+    struct ring_place place = {0, 0};
+    uint32_t at = (args->first_step + 1) % DECODER_RING;
+    if (simt_opaque(0))
+        goto end;
+begin:
+    if (!resident_begin(args, &at))
+        return;
+run:
+    if (!resident_run_op(args, at, &place, ops))
+        return;
+end:
+    resident_end_op(args, simt_opaque(at), &place);
+    at += 1 << RESIDENT_INDEX_SHIFT;
+    if (resident_index(at) < resident_n_ops(args))
+        goto run;
+    goto begin;
+}
+
+/* --- the producer --- */
+
+/* A round of the program. False: leave. */
+SIMT_INLINE bool resident_round(struct stream *s, struct gate *gate, resident_stream *stream)
+{
+    const SIMT_GLOBAL struct program *program = DECODER_AT(const struct program, s->args->program);
+    bool gated = false;
+    uint32_t n_logits = 0;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        s->op = &program->ops[i];
+        s->plan = DECODER_AT(const struct schedule_op, s->args->plan) + i;
+        if ((s->op->flags & PROGRAM_HEAD) && !gated) {
+            if (!gate_get(gate, &n_logits, &s->guard))
+                return false;
+            gated = true;
+        }
+        if ((s->op->flags & PROGRAM_HEAD) && !n_logits)
+            continue;
+        resident_dawdle(s->args, i + (s->place.stage << 8));
+        if (s->plan->n_groups && !stream(s))
+            return false;
+    }
+    return gated || gate_get(gate, &n_logits, &s->guard);
+}
+
+SIMT_INLINE void resident_producer(const struct decoder_args *args, resident_stream *stream)
+{
+    struct gate gate = gate_at(resident_gate(args));
+    struct stream s = {.args = args, .ring = resident_ring(args), .guard = resident_guard(args)};
+    s.guard.deadline_ns = 0;
+    while (resident_round(&s, &gate, stream)) {
+    }
+    ring_close(&s.ring, &s.place);
+}
+
+/* --- a block --- */
+
+SIMT_INLINE void resident_border(const struct decoder_args *args)
+{
+    struct border b;
+    struct flow_guard guard = resident_guard(args);
+    border_open(&b, args, &guard);
+    border_run(&b);
+    border_tell(&b);
+}
+
+SIMT_INLINE void resident_open(const struct decoder_args *args)
+{
+    const struct decoder_shared *shared = &args->shared;
+    struct ring ring;
+    struct gate gate = gate_at(resident_gate(args));
+    ring_open(&ring, shared->stages, shared->mbarriers, shared->n_stages, shared->stage_bytes,
+              args->n_crew / SIMT_LANES);
+    gate_open(&gate);
+    SIMT_SHARED uint32_t *uses = simt_carve(shared->uses, args->n_counters * 4);
+    for (uint32_t i = simt_thread(); i < args->n_counters; i += simt_n_threads())
+        uses[i] = 0;
+}
+
+/* Once all threads of the block have done what they had to. */
+SIMT_INLINE void resident_close(const struct decoder_args *args)
+{
+    simt_bar_sync(RESIDENT_BAR, simt_n_threads());
+    uint32_t left = DECODER_AT(const struct program, args->program)->n_ops * DECODER_PHASES + DECODER_LEFT;
+    if (simt_thread() == 0)
+        simt_red_release_gpu_add(DECODER_AT(uint32_t, args->counters) + left * DECODER_LINE, 1);
+    if (simt_block() == 0 && simt_warp() == args->n_crew / SIMT_LANES + 1)
+        border_leave(args);
+}
+
+SIMT_INLINE void resident_run(const struct decoder_args *args, resident_op *ops, resident_stream *stream)
+{
+    resident_open(args);
+    simt_bar_sync(RESIDENT_BAR, simt_n_threads());
+    if (simt_thread() < args->n_crew)
+        resident_crew(args, ops);
+    else if (simt_warp() == args->n_crew / SIMT_LANES)
+        resident_producer(args, stream);
+    else if (simt_block() == 0)
+        resident_border(args);
+    resident_close(args);
+}

@@ -1,0 +1,256 @@
+#include "cpu_decoder.h"
+#include "reference.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Hands out parts of one block; with no base it only counts, so that the same code sizes and places. */
+struct arena {
+    uint8_t *base;
+    size_t used;
+};
+
+static void *arena_take(struct arena *a, size_t size)
+{
+    void *p = a->base ? a->base + a->used : NULL;
+    a->used += (size + 63) / 64 * 64;
+    return p;
+}
+
+static struct rows arena_rows(struct arena *a, uint32_t width, uint32_t n_rows)
+{
+    struct rows r = {.stride = rows_stride(width)};
+    r.data = arena_take(a, r.stride * n_rows * sizeof(float));
+    return r;
+}
+
+static uint32_t max_k(const struct graph *g)
+{
+    uint32_t k = 0;
+    for (uint32_t i = 0; i < g->n_nodes; i++)
+        k = g->nodes[i].k > k ? g->nodes[i].k : k;
+    return k;
+}
+
+static void place_scratch(struct decoder *d, struct arena *a)
+{
+    uint32_t k = max_k(d->graph);
+    for (uint32_t b = 0; b < PROGRAM_N_BUFFERS && !d->cfg.eager; b++)
+        d->buffers[b] = arena_rows(a, d->program->buffers[b].width,
+                                   b == PROGRAM_LOGITS ? STEP_MAX_LOGITS : STEP_MAX_ROWS);
+    d->product.input = arena_take(a, matmul_input_size(k, STEP_MAX_ROWS));
+    d->product.factors = arena_take(a, STEP_MAX_ROWS * sizeof(float));
+    void *shared = arena_take(a, attend_shared_size(&d->attend, team_size(d->team)));
+    if (shared)
+        attend_shared_set(&d->attend, team_size(d->team), shared);
+    for (uint32_t i = 0; i < team_size(d->team); i++) {
+        struct decoder_member *m = &d->members[i];
+        m->product.input = arena_take(a, matmul_input_size(k, PRODUCT_OWN_ROWS));
+        m->product.tile = arena_take(a, PRODUCT_TILE * sizeof(float));
+        m->product.kernel = arena_take(a, d->kernels->scratch_size);
+        m->sampler = arena_take(a, sampler_scratch_size(d->n_vocab));
+        void *attend = arena_take(a, attend_scratch_size(&d->attend));
+        if (attend)
+            attend_scratch_set(&d->attend, &m->attend, attend);
+    }
+}
+
+static int take_scratch(struct decoder *d, struct error *err)
+{
+    struct arena counted = {0};
+    place_scratch(d, &counted);
+    int rc = memory_take(&d->scratch, counted.used, "activations", err);
+    if (rc < 0)
+        return rc;
+    struct arena placed = {.base = d->scratch.data};
+    place_scratch(d, &placed);
+    return 0;
+}
+
+static uint32_t slot_pages(const struct decoder *d)
+{
+    return (uint32_t)(((uint64_t)d->cfg.n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS);
+}
+
+#define MIB(bytes) ((double)(bytes) / (1 << 20))
+
+/* How many pages there will be. What is wanted: kv_memory, or enough for every slot's whole context within a
+ * quarter of the memory. */
+static int choose_pages(struct decoder *d, struct error *err)
+{
+    uint64_t page = kv_page_size(&d->attend.kv), all = (uint64_t)d->cfg.n_slots * slot_pages(d);
+    uint64_t available = memory_available(), wanted = d->cfg.kv_memory;
+    if (!wanted)
+        wanted = all * page < available / 4 ? all * page : available / 4;
+    if (wanted < page)
+        return error_set(err, d->cfg.kv_memory ? -EINVAL : -ENOMEM,
+                         "%sthe KV cache may take %llu bytes, one page of %u tokens takes %llu",
+                         d->cfg.kv_memory ? "kv_memory: " : "", (unsigned long long)wanted, KV_PAGE_TOKENS,
+                         (unsigned long long)page);
+    uint64_t n = wanted / page;
+    d->n_pages = n < UINT32_MAX ? (uint32_t)n : UINT32_MAX - 1;
+    return 0;
+}
+
+static size_t rope_pairs(const struct decoder *d, const struct model_config *c)
+{
+    return (size_t)d->cfg.n_ctx * (c->rope_dim / 2);
+}
+
+static int check_fit(struct decoder *d, struct error *err)
+{
+    size_t weights = weights_size(d->graph, err);
+    if (!weights)
+        return err && err->code ? err->code : -ENOTSUP;
+    struct arena counted = {0};
+    place_scratch(d, &counted);
+    uint64_t kv = d->n_pages * (uint64_t)kv_page_size(&d->attend.kv), available = memory_available();
+    uint64_t rope = 2 * sizeof(float) * (uint64_t)rope_pairs(d, model_config(d->graph->model));
+    uint64_t needed = weights + counted.used + rope + kv;
+    if (needed > available)
+        return error_set(
+            err, -ENOMEM,
+            "%s needs %.0f MiB (weights %.0f, KV cache %.0f, scratch %.0f, rotation table %.0f), "
+            "%.0f MiB are available",
+            gguf_path(model_gguf(d->graph->model)), MIB(needed), MIB(weights), MIB(kv), MIB(counted.used),
+            MIB(rope), MIB(available));
+    return 0;
+}
+
+/* Cosines and sines apart, so that a vector of pairs is one load of each. */
+static int take_rope(struct decoder *d, const struct model_config *c, struct error *err)
+{
+    size_t pairs = rope_pairs(d, c);
+    struct memory_block table = {0};
+    int rc = memory_take(&d->rope, 2 * pairs * sizeof(float) + 64, "rotation table", err);
+    if (rc == 0)
+        rc = memory_take(&table, 2 * pairs * sizeof(float) + 64, "rotation table", err);
+    if (rc < 0)
+        return rc;
+    model_rope_table(c, d->cfg.n_ctx, table.data);
+    const float *from = table.data;
+    float *cosines = d->rope.data, *sines = cosines + pairs;
+    for (size_t i = 0; i < pairs; i++) {
+        cosines[i] = from[2 * i];
+        sines[i] = from[2 * i + 1];
+    }
+    memory_give(&table);
+    d->attend.cosines = cosines;
+    d->attend.sines = sines;
+    return 0;
+}
+
+static int set_shape(struct decoder *d, const struct model_config *c, struct error *err)
+{
+    if (c->head_dim > OPS_MAX_HEAD_DIM)
+        return error_set(err, -ENOTSUP, "heads of %u values, at most %u are supported on cpu", c->head_dim,
+                         OPS_MAX_HEAD_DIM);
+    struct attend *a = &d->attend;
+    a->ops = d->ops;
+    a->kv = (struct kv_layout){.n_layers = c->n_layers,
+                               .n_kv_heads = c->n_kv_heads,
+                               .head_dim = c->head_dim,
+                               .type = d->cfg.kv_type};
+    a->n_heads = c->n_heads;
+    a->rope_dim = c->rope_dim;
+    a->neox = c->rope == MODEL_ROPE_NEOX;
+    attend_open(a, d->cfg.n_ctx);
+    d->n_vocab = c->n_vocab;
+    d->product.kernels = d->kernels;
+    d->product.ops = d->ops;
+    d->members = calloc(team_size(d->team), sizeof *d->members);
+    d->op_ns = calloc(d->program->n_ops, sizeof *d->op_ns);
+    return d->members && d->op_ns ? 0 : error_set(err, -ENOMEM, "compute threads: out of memory");
+}
+
+static int take_slots(struct decoder *d, uint64_t transfer_bytes, struct error *err)
+{
+    struct step_limits limits = {
+        .n_slots = d->cfg.n_slots,
+        .n_ctx = d->cfg.n_ctx,
+        .n_vocab = d->n_vocab,
+        .n_pages = d->n_pages,
+        .max_rows = STEP_MAX_ROWS,
+        .transfer_bytes = transfer_bytes,
+        .page_bytes = kv_page_size(&d->attend.kv),
+    };
+    int rc = step_checker_open(&d->checker, &limits, err);
+    return rc < 0 ? rc : slots_open(&d->slots, d->cfg.n_slots, d->cfg.n_ctx, err);
+}
+
+/* The oracle keeps a cache of its own; what is taken here is what choosing tokens needs. */
+static int load_exact(struct decoder *d, struct error *err)
+{
+    d->n_pages = d->cfg.n_slots * slot_pages(d);
+    int rc = take_slots(d, 0, err);
+    if (rc == 0)
+        rc = memory_take(&d->scratch, sampler_scratch_size(d->n_vocab), "sampler", err);
+    if (rc == 0)
+        rc = exact_open(&d->exact, d->graph, d->cfg.n_slots, d->cfg.n_ctx, err);
+    if (rc == 0)
+        d->members[0].sampler = d->scratch.data;
+    return rc;
+}
+
+static int load_int8(struct decoder *d, const struct model_config *c, struct error *err)
+{
+    uint64_t page = kv_page_size(&d->attend.kv), transfer = page * STEP_MAX_PAGE_OPS;
+    int rc = choose_pages(d, err);
+    if (rc == 0)
+        rc = check_fit(d, err);
+    if (rc == 0)
+        rc = take_slots(d, transfer, err);
+    struct weights_progress progress = {.report = d->cfg.progress, .context = d->cfg.context};
+    if (rc == 0)
+        rc = weights_open(&d->weights, d->graph, d->team, &progress, err);
+    if (rc == 0)
+        rc = memory_take(&d->kv, d->n_pages * page, "the KV cache", err);
+    if (rc == 0)
+        rc = ahead_open(&d->ahead, &d->kv, err);
+    if (rc == 0)
+        rc = memory_take(&d->transfer, transfer, "page transfers", err);
+    if (rc == 0)
+        rc = take_rope(d, c, err);
+    if (rc == 0)
+        rc = take_scratch(d, err);
+    if (rc == 0 && d->cfg.eager)
+        rc = eager_open(d, err);
+    d->attend.pages = d->kv.data;
+    return rc;
+}
+
+int decoder_load(struct decoder *d, struct error *err)
+{
+    const struct model_config *c = model_config(d->graph->model);
+    for (uint32_t i = 0; i < d->cfg.n_end_tokens; i++)
+        if ((uint32_t)d->end_tokens[i] >= c->n_vocab)
+            return error_set(err, -EINVAL, "end token %d, the vocabulary has %u", d->end_tokens[i],
+                             c->n_vocab);
+    int rc = set_shape(d, c, err);
+    if (rc < 0)
+        return rc;
+    return d->cfg.arithmetic == BACKEND_EXACT ? load_exact(d, err) : load_int8(d, c, err);
+}
+
+void decoder_unload(struct decoder *d)
+{
+    weights_close(&d->weights);
+    ahead_close(d->ahead);
+    d->ahead = NULL;
+    memory_give(&d->kv);
+    memory_give(&d->scratch);
+    memory_give(&d->transfer);
+    memory_give(&d->rope);
+    slots_close(&d->slots);
+    step_checker_close(d->checker);
+    eager_close(d->eager);
+    exact_close(d->exact);
+    free(d->members);
+    free(d->op_ns);
+    d->op_ns = NULL;
+    d->checker = NULL;
+    d->eager = NULL;
+    d->exact = NULL;
+    d->members = NULL;
+}

@@ -1,0 +1,218 @@
+/* matmul_pack.h - how packed weights and quantised activations lie in memory: shared by packing and by the
+ * kernels; lib/cuda/pack.c reads blocks of a file through it too.
+ *
+ * WEIGHTS  A matrix is cut into groups of 16 rows, a group into tiles of one super-block (256 columns; the
+ * last tile of a row may hold fewer blocks of 32). A group begins with d and dmin of all its super-blocks, 16
+ * f16 each, so that whole tiles are whole cache lines. A tile keeps the size it has in the file:
+ *   for each block of 32 columns: the 8 steps of 4 columns x 16 rows, a step being 64 bytes (byte 4 r + i =
+ *     row r, column 4 t + i), as nibbles (step 2 i in the low, step 2 i + 1 in the high nibbles of vector
+ *     i), then 2-bit planes (bits 2 (t % 4) of vector t / 4), then a 1-bit plane (bit t); of 6 bits, every
+ *     four steps are three vectors of one step each, whose upper 2 bits are the fourth, lowest first
+ *   then the scales of all blocks, 16 rows side by side.
+ * Values are stored unsigned, `zero` above their meaning (Q8_0: 128).
+ *
+ * ACTIVATIONS  Super-block after super-block, int8 first, scales behind; in either, columns lie in panels of
+ * 8 (the last one as wide as what is left), and in a panel side by side: a kernel that multiplies a tile with
+ * all columns walks one stream of addresses. Unquantised values, when kept, follow behind, panel after panel.
+ */
+#pragma once
+#include "abi/arith.h"
+#include "base/half.h"
+#include "matmul.h"
+#include "gguf/quant.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define MATMUL_STEPS        8   /* steps of 4 columns per block of 32 */
+#define MATMUL_SUPER_BLOCKS 8   /* blocks per super-block */
+#define MATMUL_CHUNK        128 /* columns that share one unpacking of a tile */
+
+enum matmul_kind {
+    MATMUL_Q4_K,
+    MATMUL_Q5_K,
+    MATMUL_Q6_K,
+    MATMUL_Q3_K,
+    MATMUL_Q2_K,
+    MATMUL_Q8_0,
+    MATMUL_Q5_0,
+    MATMUL_Q4_0,
+    MATMUL_Q4_1,
+    MATMUL_Q5_1,
+    MATMUL_F16,
+    MATMUL_BF16,
+    MATMUL_F32,
+    MATMUL_N_KINDS
+};
+
+/* How a super-block's float value is folded from its integer sums (arith.h). */
+enum matmul_fold {
+    MATMUL_FOLD_K,     /* Q4_K Q5_K: a scale and a minimum per 32, d and dmin */
+    MATMUL_FOLD_K16,   /* Q6_K Q3_K: a signed scale per 16, d */
+    MATMUL_FOLD_K16M,  /* Q2_K: a scale and a minimum per 16, d and dmin */
+    MATMUL_FOLD_S,     /* Q8_0 Q5_0 Q4_0: an f16 scale per 32 */
+    MATMUL_FOLD_SM,    /* Q4_1 Q5_1: an f16 scale and minimum per 32 */
+    MATMUL_FOLD_FLOAT, /* F32 F16 BF16 */
+};
+
+struct matmul_traits {
+    uint8_t type;         /* enum quant_type */
+    uint8_t fold;         /* enum matmul_fold */
+    uint8_t bits;         /* of a stored value: 8, or 4 and 2 and 1 summed; floats 16 or 32 */
+    uint8_t zero;         /* stored minus meant */
+    uint16_t scale_size;  /* bytes of scales per block and 16 rows */
+    uint16_t global_size; /* bytes of d and dmin per 16 rows */
+};
+/* In the header so that kernels instantiated for a kind see constants. */
+static const struct matmul_traits matmul_traits[MATMUL_N_KINDS] = {
+    [MATMUL_Q4_K] = {QUANT_Q4_K, MATMUL_FOLD_K, 4, 0, 24, 64},
+    [MATMUL_Q5_K] = {QUANT_Q5_K, MATMUL_FOLD_K, 5, 0, 24, 64},
+    [MATMUL_Q6_K] = {QUANT_Q6_K, MATMUL_FOLD_K16, 6, 32, 32, 32},
+    [MATMUL_Q3_K] = {QUANT_Q3_K, MATMUL_FOLD_K16, 3, 4, 24, 32},
+    [MATMUL_Q2_K] = {QUANT_Q2_K, MATMUL_FOLD_K16M, 2, 0, 32, 64},
+    [MATMUL_Q8_0] = {QUANT_Q8_0, MATMUL_FOLD_S, 8, 128, 32, 0},
+    [MATMUL_Q5_0] = {QUANT_Q5_0, MATMUL_FOLD_S, 5, 16, 32, 0},
+    [MATMUL_Q4_0] = {QUANT_Q4_0, MATMUL_FOLD_S, 4, 8, 32, 0},
+    [MATMUL_Q4_1] = {QUANT_Q4_1, MATMUL_FOLD_SM, 4, 0, 64, 0},
+    [MATMUL_Q5_1] = {QUANT_Q5_1, MATMUL_FOLD_SM, 5, 0, 64, 0},
+    [MATMUL_F16] = {QUANT_F16, MATMUL_FOLD_FLOAT, 16, 0, 0, 0},
+    [MATMUL_BF16] = {QUANT_BF16, MATMUL_FOLD_FLOAT, 16, 0, 0, 0},
+    [MATMUL_F32] = {QUANT_F32, MATMUL_FOLD_FLOAT, 32, 0, 0, 0},
+};
+
+static inline uint32_t matmul_min(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Bytes of the values of one block of 32 columns x 16 rows. */
+static inline size_t matmul_block_size(const struct matmul_traits *t)
+{
+    return (size_t)t->bits * (ARITH_BLOCK * MATMUL_ROWS / 8);
+}
+
+static inline size_t matmul_tile_size(const struct matmul_traits *t, uint32_t n_blocks)
+{
+    return n_blocks * (matmul_block_size(t) + t->scale_size);
+}
+
+/* Bytes at the beginning of a group: d and dmin of its super-blocks. */
+static inline size_t matmul_globals_size(const struct matmul_traits *t, uint32_t n_super)
+{
+    return ((size_t)n_super * t->global_size + 63) / 64 * 64;
+}
+
+static inline uint32_t matmul_n_super(uint32_t k)
+{
+    return (k + ARITH_SUPER - 1) / ARITH_SUPER;
+}
+
+/* Blocks in super-block `super` of a row of k. */
+static inline uint32_t matmul_n_blocks(uint32_t k, uint32_t super)
+{
+    return matmul_min(MATMUL_SUPER_BLOCKS, k / ARITH_BLOCK - super * MATMUL_SUPER_BLOCKS);
+}
+
+/* Super-blocks in the first half of the row. */
+static inline uint32_t matmul_half(uint32_t n_super)
+{
+    return (n_super + 1) / 2;
+}
+
+static inline const uint8_t *matmul_tile(const struct matmul_matrix *m, uint32_t group, uint32_t super)
+{
+    const struct matmul_traits *t = &matmul_traits[m->kind];
+    return m->data + group * m->group_size + matmul_globals_size(t, matmul_n_super(m->k)) +
+           super * matmul_tile_size(t, MATMUL_SUPER_BLOCKS);
+}
+
+/* d and dmin of a tile. */
+static inline const uint8_t *matmul_globals(const struct matmul_matrix *m, uint32_t group, uint32_t super)
+{
+    return m->data + group * m->group_size + (size_t)super * matmul_traits[m->kind].global_size;
+}
+
+/* One row of one super-block, spread out: the form between a file's block and a tile. */
+struct matmul_super {
+    uint8_t q[ARITH_SUPER]; /* stored values */
+    int8_t scale[16];       /* K types: per 32 or per 16 */
+    uint8_t min[16];
+    uint16_t d, dmin;    /* K types, f16 */
+    uint16_t s[8], m[8]; /* others: scale and minimum of a block, f16 */
+};
+
+/* The kind of a quant type, or MATMUL_N_KINDS. */
+uint32_t matmul_kind_of(uint32_t type);
+/* Reads a super-block of n_blocks blocks of one row as they stand in a GGUF file; integer kinds only. What
+ * lies beyond n_blocks is left alone. */
+void matmul_super_read(uint32_t kind, const uint8_t *p, uint32_t n_blocks, struct matmul_super *out);
+/* Reads row `row` of super-block `super` of an integer matrix. */
+void matmul_tile_read(const struct matmul_matrix *m, uint32_t row, uint32_t super, struct matmul_super *out);
+/* Value `column` of row `row` of a float tile. */
+float matmul_tile_float(uint32_t kind, const uint8_t *tile, uint32_t row, uint32_t column);
+
+/* Super-block `super` of the columns [8 p, 8 p + width) of an input. Arrays are [index][width]; blocks j and
+ * values k count from the super-block's first. */
+struct matmul_panel {
+    uint32_t width;
+    int8_t *q;  /* [k/4][width][4] */
+    float *a;   /* [j]: scale */
+    float *b;   /* [j]: scale * sum of the block's int8 */
+    float *b16; /* [2 j + half]: the same of half-blocks */
+    int32_t *n; /* [j]: -128 * sum of the block's int8: where sums over values with zero 128 start */
+    /* [2 j + half]: -32 * that of half-blocks: where they start with zero 32. Kernels that add up pairs have
+     * at [2 j] minus both sums, 16 bits each. */
+    int32_t *n16;
+    float *x; /* [k]: unquantised */
+};
+
+/* Of one column's super-block: scales and sums, and bytes in all. */
+#define MATMUL_COLUMN_SCALES (MATMUL_SUPER_BLOCKS * 7)
+#define MATMUL_COLUMN_SUPER  (ARITH_SUPER + MATMUL_COLUMN_SCALES * 4)
+
+static inline struct matmul_panel matmul_panel(const struct matmul_input *in, uint32_t p, uint32_t super)
+{
+    uint32_t first = p * MATMUL_PANEL, w = matmul_min(MATMUL_PANEL, in->n_columns - first);
+    size_t quantised = (size_t)matmul_n_super(in->k) * in->n_columns * MATMUL_COLUMN_SUPER;
+    struct matmul_panel v = {.width = w};
+    int8_t *base = (int8_t *)in->data + (size_t)super * in->n_columns * MATMUL_COLUMN_SUPER;
+    v.q = base + (size_t)first * ARITH_SUPER;
+    v.a =
+        (float *)(void *)(base + (size_t)in->n_columns * ARITH_SUPER) + (size_t)first * MATMUL_COLUMN_SCALES;
+    v.b = v.a + MATMUL_SUPER_BLOCKS * w;
+    v.b16 = v.b + MATMUL_SUPER_BLOCKS * w;
+    v.n = (int32_t *)(void *)(v.b16 + 2 * MATMUL_SUPER_BLOCKS * w);
+    v.n16 = v.n + MATMUL_SUPER_BLOCKS * w;
+    v.x = (float *)(void *)((int8_t *)in->data + quantised);
+    v.x += (size_t)in->k * first + (size_t)super * ARITH_SUPER * w;
+    return v;
+}
+
+/* From one whole panel to the next. */
+static inline void matmul_panel_next(struct matmul_panel *p)
+{
+    size_t scales = (size_t)MATMUL_PANEL * MATMUL_COLUMN_SCALES;
+    p->q += (size_t)MATMUL_PANEL * ARITH_SUPER;
+    p->a += scales;
+    p->b += scales;
+    p->b16 += scales;
+    p->n += scales;
+    p->n16 += scales;
+}
+
+/* Writes block j of a column, quantised by the caller, to its place in a panel. */
+static inline void matmul_panel_put(const struct matmul_panel *p, uint32_t column, uint32_t j, float a,
+                                    const int8_t q[ARITH_BLOCK], int32_t sum0, int32_t sum1)
+{
+    uint32_t w = p->width;
+    int8_t *to = p->q + (j * MATMUL_STEPS * w + column) * 4;
+    for (uint32_t t = 0; t < MATMUL_STEPS; t++)
+        memcpy(to + (size_t)t * w * 4, q + t * 4, 4);
+    p->a[j * w + column] = a;
+    p->b[j * w + column] = a * (float)(sum0 + sum1);
+    p->b16[2 * j * w + column] = a * (float)sum0;
+    p->b16[(2 * j + 1) * w + column] = a * (float)sum1;
+    p->n[j * w + column] = -128 * (sum0 + sum1);
+    p->n16[2 * j * w + column] = -32 * sum0;
+    p->n16[(2 * j + 1) * w + column] = -32 * sum1;
+}

@@ -1,0 +1,196 @@
+#include "team_matmul.h"
+#include "abi/step.h"
+#include "base/team.h"
+
+#include <assert.h>
+#include <stdbool.h>
+
+#define UNIT  2  /* groups dealt together: kernels for many rows take them in pairs */
+#define PIECE 16 /* units at most: what they yield for a few rows is stored from the first-level cache */
+
+static_assert(PRODUCT_OWN_ROWS <= MATMUL_PANEL, "own rows are one panel");
+static_assert(PRODUCT_TILE >= 2 * UNIT * MATMUL_ROWS * STEP_MAX_ROWS,
+              "the tile holds one unit of a full step");
+
+struct job {
+    const struct product *p;
+    const struct product_shared *shared;
+    const struct product_scratch *own;
+    struct matmul_input input;
+    const float *factors; /* [n_rows] */
+    uint32_t end;         /* of the member's own groups: what it takes behind them it takes from others */
+};
+
+static bool wants_floats(const struct product *p)
+{
+    for (uint32_t i = 0; i < p->n_matrices; i++)
+        if (matmul_is_float(p->matrices[i]))
+            return true;
+    return false;
+}
+
+static const float *row_of(const struct product *p, uint32_t row)
+{
+    return row_at(p->in, p->gather ? p->gather[row] : row);
+}
+
+static float factor_of(const struct job *j, uint32_t row)
+{
+    const struct product *p = j->p;
+    if (p->gain)
+        return j->shared->ops->rms_inverse(row_of(p, row), j->input.k, p->eps);
+    return p->factors ? p->factors[p->gather ? p->gather[row] : row] : 1.0f;
+}
+
+/* Super-blocks [first, last) of a panel of rows. */
+static void quantise_panel(struct job *j, uint32_t panel, uint32_t first, uint32_t last)
+{
+    const float *x[MATMUL_PANEL];
+    for (uint32_t c = 0, row = panel * MATMUL_PANEL; c < MATMUL_PANEL && row < j->p->n_rows; c++, row++)
+        x[c] = row_of(j->p, row);
+    j->shared->kernels->quantise(&j->input, panel, first, last, x, j->p->gain, wants_floats(j->p));
+}
+
+/* Dealt by super-blocks: members that shared one would write to the same cache lines. The rows' factors go
+ * with them in turn. */
+static void quantise_dealt(struct job *j, struct team *team, uint32_t member, float *factors)
+{
+    uint32_t n_super = matmul_input_supers(&j->input), n_panels = matmul_input_panels(&j->input);
+    struct team_deal pieces = team_deal(team, member, n_panels * n_super, 1);
+    for (uint32_t i, last; team_next(&pieces, &i, &last);) {
+        uint32_t panel = i / n_super, super = i % n_super, end = (panel + 1) * MATMUL_PANEL;
+        for (uint32_t row = panel * MATMUL_PANEL + super; row < end && row < j->p->n_rows; row += n_super)
+            factors[row] = factor_of(j, row);
+        quantise_panel(j, panel, super, super + 1);
+    }
+}
+
+/* Products of groups [first, last) of one matrix into tile[row][stride]; returns how many of its rows that
+ * are. next: as in struct matmul_input. */
+static uint32_t multiply(const struct job *j, const struct matmul_matrix *m, uint32_t first, uint32_t last,
+                         const uint8_t *next, float *tile, size_t stride)
+{
+    uint32_t start = first * MATMUL_ROWS, end = last * MATMUL_ROWS < m->n ? last * MATMUL_ROWS : m->n;
+    struct matmul_input input = j->input;
+    input.next = next;
+    j->shared->kernels->run(m, &input, first, last, tile, stride, j->own->kernel);
+    return end - start;
+}
+
+static const uint8_t *group_at(const struct matmul_matrix *m, uint32_t group)
+{
+    return m->data + group * m->group_size;
+}
+
+static void finish_one(const struct job *j, uint32_t matrix, uint32_t first, uint32_t last,
+                       const uint8_t *next)
+{
+    const struct product *p = j->p;
+    size_t stride = (size_t)(last - first) * MATMUL_ROWS;
+    uint32_t n = multiply(j, p->matrices[matrix], first, last, next, j->own->tile, stride);
+    uint32_t start = first * MATMUL_ROWS;
+    const float *bias = p->bias[matrix] ? p->bias[matrix] + start : NULL;
+    for (uint32_t row = 0; row < p->n_rows; row++) {
+        float *out = row_at(p->out, row) + p->out_col[matrix] + start;
+        const float *y = j->own->tile + row * stride;
+        if (p->epilogue == PROGRAM_RESIDUAL)
+            j->shared->ops->residual(out, y, n, j->factors[row], bias);
+        else
+            j->shared->ops->store(out, y, n, j->factors[row], bias);
+    }
+}
+
+/* Gate and up of the same columns, so that both are at hand when they are multiplied. */
+static void finish_gated(const struct job *j, uint32_t first, uint32_t last)
+{
+    const struct product *p = j->p;
+    size_t stride = (size_t)(last - first) * MATMUL_ROWS;
+    float *gate = j->own->tile, *up = gate + stride * p->n_rows;
+    const uint8_t *next = last < j->end ? group_at(p->matrices[0], last) : p->next;
+    uint32_t start = first * MATMUL_ROWS;
+    uint32_t n = multiply(j, p->matrices[0], first, last, group_at(p->matrices[1], first), gate, stride);
+    multiply(j, p->matrices[1], first, last, next, up, stride);
+    for (uint32_t row = 0; row < p->n_rows; row++)
+        j->shared->ops->swiglu(row_at(p->out, row) + p->out_col[0] + start, gate + row * stride,
+                               up + row * stride, n, j->factors[row], p->bias[0] ? p->bias[0] + start : NULL,
+                               p->bias[1] ? p->bias[1] + start : NULL);
+}
+
+/* The groups of all matrices, one after the other; those of gate and up go together. */
+static void do_piece(const struct job *j, uint32_t first, uint32_t last)
+{
+    const struct product *p = j->p;
+    if (p->epilogue == PROGRAM_SWIGLU) {
+        finish_gated(j, first, last);
+        return;
+    }
+    for (uint32_t i = 0, base = 0; i < p->n_matrices && base < last; base += p->matrices[i++]->n_groups) {
+        uint32_t end = base + p->matrices[i]->n_groups, to = last < end ? last : end;
+        const uint8_t *next = to >= j->end                         ? p->next
+                              : to == end && i + 1 < p->n_matrices ? p->matrices[i + 1]->data
+                                                                   : NULL;
+        if (first < end)
+            finish_one(j, i, (first > base ? first : base) - base, to - base, next);
+        first = first > end ? first : end;
+    }
+}
+
+static uint32_t count_groups(const struct product *p)
+{
+    uint32_t n = p->matrices[0]->n_groups;
+    for (uint32_t i = 1; p->epilogue != PROGRAM_SWIGLU && i < p->n_matrices; i++)
+        n += p->matrices[i]->n_groups;
+    return n;
+}
+
+/* Units per piece: what the tile holds, but several pieces for each member, so that there is something to
+ * take over from one that is late. */
+static uint32_t chunk_of(const struct product *p, uint32_t n_units, uint32_t n_members)
+{
+    uint32_t per_row = UNIT * MATMUL_ROWS * (p->epilogue == PROGRAM_SWIGLU ? 2 : 1);
+    uint32_t fits = PRODUCT_TILE / (per_row * p->n_rows), even = n_units / (n_members * 8);
+    uint32_t chunk = fits < even ? fits : even;
+    return !chunk ? 1 : chunk < PIECE ? chunk : PIECE;
+}
+
+static uint32_t count_units(const struct product *p)
+{
+    return (count_groups(p) + UNIT - 1) / UNIT;
+}
+
+const uint8_t *product_begin(const struct product *p, const struct team *team, uint32_t member)
+{
+    uint32_t group = team_part(team, member, count_units(p)) * UNIT, i = 0;
+    for (; p->epilogue != PROGRAM_SWIGLU && i + 1 < p->n_matrices && group >= p->matrices[i]->n_groups; i++)
+        group -= p->matrices[i]->n_groups;
+    return group_at(p->matrices[i], group);
+}
+
+/* Tried without gain: fetching the first weights before quantising, and rows of the output before they are
+ * stored. */
+void product_run(const struct product *p, const struct product_shared *shared,
+                 const struct product_scratch *own, struct team *team, uint32_t member)
+{
+    if (p->n_rows == 0)
+        return;
+    struct job j = {.p = p, .shared = shared, .own = own};
+    j.input = (struct matmul_input){.k = p->matrices[0]->k, .n_columns = p->n_rows};
+    float own_factors[PRODUCT_OWN_ROWS];
+    if (p->n_rows <= PRODUCT_OWN_ROWS) {
+        j.input.data = own->input;
+        j.factors = own_factors;
+        for (uint32_t row = 0; row < p->n_rows; row++)
+            own_factors[row] = factor_of(&j, row);
+        quantise_panel(&j, 0, 0, matmul_input_supers(&j.input));
+    } else {
+        j.input.data = shared->input;
+        j.factors = shared->factors;
+        quantise_dealt(&j, team, member, shared->factors);
+        team_barrier(team, member);
+    }
+    uint32_t n_groups = count_groups(p), n_units = count_units(p);
+    j.end = team_part(team, member + 1, n_units) * UNIT;
+    struct team_deal pieces = team_deal(team, member, n_units, chunk_of(p, n_units, team_size(team)));
+    for (uint32_t first, last; team_next(&pieces, &first, &last);)
+        do_piece(&j, first * UNIT, last * UNIT < n_groups ? last * UNIT : n_groups);
+}

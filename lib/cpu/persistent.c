@@ -1,0 +1,226 @@
+#include "cpu_decoder.h"
+
+#include <assert.h>
+
+/* One member's way through the program. Every member makes the same decisions; an op ends with a barrier. */
+struct walk {
+    struct decoder *d;
+    uint32_t member;
+    struct decoder_member *own;
+};
+
+static void walk_embed(const struct walk *w, const struct program_op *op)
+{
+    struct decoder *d = w->d;
+    struct team_deal rows = team_deal(d->team, w->member, d->step->n_rows, 1);
+    for (uint32_t first, last; team_next(&rows, &first, &last);)
+        matmul_row(&d->weights.matrices[op->weight[0]], (uint32_t)d->tokens[first],
+                   row_at(d->buffers[op->out], first));
+}
+
+static const float *vector_of(const struct decoder *d, uint32_t weight)
+{
+    return weight == PROGRAM_NONE ? NULL : d->weights.vectors[weight];
+}
+
+/* What the member multiplies after op `op`: in this step, or first in the next one. */
+static const uint8_t *next_weights(const struct walk *w, const struct program_op *op)
+{
+    const struct decoder *d = w->d;
+    const struct program *program = d->program;
+    uint32_t i = (uint32_t)(op - program->ops);
+    do
+        i = i + 1 < program->n_ops ? i + 1 : 0;
+    while (program->ops[i].opcode != PROGRAM_MATMUL ||
+           (program->ops[i].flags & PROGRAM_HEAD && !d->step->n_logits));
+    const struct program_op *next = &program->ops[i];
+    struct product p = {.n_matrices = next->n_weights, .epilogue = next->epilogue};
+    for (uint32_t m = 0; m < next->n_weights; m++)
+        p.matrices[m] = &d->weights.matrices[next->weight[m]];
+    return product_begin(&p, d->team, w->member);
+}
+
+static void walk_matmul(const struct walk *w, const struct program_op *op)
+{
+    struct decoder *d = w->d;
+    bool head = op->flags & PROGRAM_HEAD;
+    struct product p = {
+        .n_matrices = op->n_weights,
+        .epilogue = op->epilogue,
+        .n_rows = head ? d->step->n_logits : d->step->n_rows,
+        .in = d->buffers[op->in],
+        .gather = head ? d->logit_rows : NULL,
+        .gain = vector_of(d, op->gain),
+        .eps = op->eps,
+        .out = d->buffers[op->out],
+        .next = next_weights(w, op),
+    };
+    for (uint32_t i = 0; i < op->n_weights; i++) {
+        p.matrices[i] = &d->weights.matrices[op->weight[i]];
+        p.bias[i] = vector_of(d, op->bias[i]);
+        p.out_col[i] = op->epilogue == PROGRAM_STORE ? op->out_col[i] : 0;
+    }
+    product_run(&p, &d->product, &w->own->product, d->team, w->member);
+}
+
+/* Norm, rotation and appending of what one kv head of a row needs. */
+static void prepare_heads(const struct walk *w, const struct program_op *op, uint32_t row, uint32_t kv_head)
+{
+    const struct decoder *d = w->d;
+    const struct attend *a = &d->attend;
+    uint32_t head_dim = a->kv.head_dim;
+    float *in = row_at(d->buffers[op->in], row);
+    float *q = in + op->out_col[0] + (size_t)kv_head * a->ratio * head_dim;
+    float *k = in + op->out_col[1] + (size_t)kv_head * head_dim;
+    if (op->q_gain != PROGRAM_NONE) {
+        for (uint32_t h = 0; h < a->ratio; h++)
+            d->ops->norm_head(q + (size_t)h * head_dim, vector_of(d, op->q_gain), head_dim, op->eps);
+        d->ops->norm_head(k, vector_of(d, op->k_gain), head_dim, op->eps);
+    }
+    attend_rope(a, row, q, a->ratio);
+    attend_rope(a, row, k, 1);
+    attend_append(a, op->layer, row, kv_head, k, in + op->out_col[2] + (size_t)kv_head * head_dim);
+}
+
+/* How far ahead of the one that is prepared, when many are: one takes as long as memory does. */
+#define FETCH_UNITS 4
+
+/* Rows of q, k and v lie apart, in a buffer larger than the second-level cache; and what of the KV cache will
+ * be written to is as far. */
+static void fetch_heads(const struct walk *w, const struct program_op *op, uint32_t row, uint32_t kv_head)
+{
+    const struct attend *a = &w->d->attend;
+    uint32_t head_dim = a->kv.head_dim;
+    const float *in = row_at(w->d->buffers[op->in], row);
+    rows_prefetch(in + op->out_col[0] + (size_t)kv_head * a->ratio * head_dim, a->ratio * head_dim);
+    rows_prefetch(in + op->out_col[1] + (size_t)kv_head * head_dim, head_dim);
+    rows_prefetch(in + op->out_col[2] + (size_t)kv_head * head_dim, head_dim);
+    attend_fetch(a, op->layer, row, kv_head);
+}
+
+static struct rows queries_of(const struct walk *w, const struct program_op *op)
+{
+    struct rows q = w->d->buffers[op->in];
+    q.data += op->out_col[0];
+    return q;
+}
+
+static void prepare_all(const struct walk *w, const struct program_op *op)
+{
+    struct decoder *d = w->d;
+    uint32_t n_rows = d->step->n_rows, n_units = n_rows * d->attend.kv.n_kv_heads;
+    struct team_deal rows = team_deal(d->team, w->member, n_units, 8);
+    for (uint32_t first, last; team_next(&rows, &first, &last);)
+        for (uint32_t i = first; i < last; i++) {
+            uint32_t ahead = i + FETCH_UNITS;
+            if (ahead < n_units)
+                fetch_heads(w, op, ahead % n_rows, ahead / n_rows);
+            prepare_heads(w, op, i % n_rows, i / n_rows);
+        }
+    team_barrier(d->team, w->member);
+}
+
+/* Where no tile is shared, a row's heads follow each other as their tiles do in memory. */
+static void attend_alone(const struct walk *w, const struct program_op *op)
+{
+    struct decoder *d = w->d;
+    struct attend *a = &d->attend;
+    uint32_t n_heads = a->kv.n_kv_heads;
+    struct team_deal units = team_deal(d->team, w->member, a->n_groups * n_heads, 1);
+    for (uint32_t i, last; team_next(&units, &i, &last);) {
+        if (i + 1 < a->n_groups * n_heads)
+            fetch_heads(w, op, (i + 1) / n_heads, (i + 1) % n_heads);
+        prepare_heads(w, op, i / n_heads, i % n_heads);
+        attend_group(a, &w->own->attend, op->layer, i / n_heads, i % n_heads, op->scale, queries_of(w, op),
+                     d->buffers[op->out]);
+    }
+}
+
+/* Heads are the outer count of the units, so that a member stays with its heads' tiles. */
+static void attend_together(const struct walk *w, const struct program_op *op)
+{
+    struct decoder *d = w->d;
+    struct attend *a = &d->attend;
+    struct team_deal units = team_deal(d->team, w->member, a->n_groups * a->kv.n_kv_heads, 1);
+    for (uint32_t i, last; team_next(&units, &i, &last);)
+        attend_group(a, &w->own->attend, op->layer, i % a->n_groups, i / a->n_groups, op->scale,
+                     queries_of(w, op), d->buffers[op->out]);
+}
+
+static void walk_attend(const struct walk *w, const struct program_op *op)
+{
+    struct decoder *d = w->d;
+    struct attend *a = &d->attend;
+    if (a->lone_rows && !a->n_splits) {
+        attend_alone(w, op);
+        return;
+    }
+    prepare_all(w, op);
+    if (a->n_splits)
+        decoder_attend_splits(d, w->member, op->layer, op->scale, queries_of(w, op), d->buffers[op->out]);
+    else
+        attend_together(w, op);
+}
+
+static void walk_sample(const struct walk *w, const struct program_op *op)
+{
+    struct decoder *d = w->d;
+    struct team_deal rows = team_deal(d->team, w->member, d->step->n_logits, 1);
+    for (uint32_t i, last; team_next(&rows, &i, &last);)
+        decoder_choose(d, i, row_at(d->buffers[op->in], i), w->own->sampler);
+}
+
+static void walk_op(const struct walk *w, const struct program_op *op)
+{
+    switch ((enum program_opcode)op->opcode) {
+    case PROGRAM_EMBED:
+        walk_embed(w, op);
+        break;
+    case PROGRAM_MATMUL:
+        walk_matmul(w, op);
+        break;
+    case PROGRAM_ATTEND:
+        walk_attend(w, op);
+        break;
+    case PROGRAM_SAMPLE:
+        walk_sample(w, op);
+        break;
+    case PROGRAM_ALL_REDUCE:
+        assert(!"not emitted for one rank");
+    }
+}
+
+void decoder_attend_splits(struct decoder *d, uint32_t member, uint32_t layer, float scale, struct rows q,
+                           struct rows out)
+{
+    const struct attend *a = &d->attend;
+    struct team_deal splits = team_deal(d->team, member, a->n_splits * a->kv.n_kv_heads, 1);
+    for (uint32_t i, last; team_next(&splits, &i, &last);)
+        attend_split(a, &d->members[member].attend, layer, i % a->n_splits, i / a->n_splits, scale, q);
+    team_barrier(d->team, member);
+    struct team_deal units = team_deal(d->team, member, a->n_groups * a->kv.n_kv_heads, 1);
+    for (uint32_t i, last; team_next(&units, &i, &last);)
+        attend_merge(a, i % a->n_groups, i / a->n_groups, out);
+}
+
+static void walk_member(void *context, uint32_t member)
+{
+    struct decoder *d = context;
+    struct walk w = {.d = d, .member = member, .own = &d->members[member]};
+    uint64_t start = member == 0 ? decoder_beat(d) : 0;
+    for (uint32_t i = 0; i < d->program->n_ops; i++) {
+        walk_op(&w, &d->program->ops[i]);
+        team_barrier(d->team, member);
+        if (member > 0)
+            continue;
+        uint64_t end = decoder_beat(d);
+        uint64_t before = atomic_load_explicit(&d->op_ns[i], memory_order_relaxed);
+        atomic_store_explicit(&d->op_ns[i], before + (end - start), memory_order_relaxed); /* ours alone */
+        start = end;
+    }
+}
+
+void decoder_walk(struct decoder *d)
+{
+    team_run(d->team, walk_member, d);
+}

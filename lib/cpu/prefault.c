@@ -1,0 +1,115 @@
+#include "prefault.h"
+#include "base/clock.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#define PIECE    ((size_t)2 << 20) /* a huge page: what one touch takes where there are some */
+#define QUIET_NS 100000000u        /* since the last use */
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+/* Without a lock: the thread may be stopped for long by whoever wants its CPU, and must not hold the decoder
+ * up. */
+struct ahead {
+    struct memory_block block;
+    pthread_t thread;
+    sem_t bell;
+    _Atomic size_t used, taken; /* bytes; taken: written by the thread */
+    _Atomic uint64_t used_ns;   /* when ahead_use() was called last */
+    atomic_bool closing;
+};
+
+static size_t wanted(const struct ahead *a)
+{
+    size_t used = atomic_load(&a->used), rest = a->block.size - used;
+    return used ? used + (rest < AHEAD_BYTES ? rest : AHEAD_BYTES) : 0;
+}
+
+/* The next piece; false: the kernel cannot, or has no memory left. That is not ours to report. */
+static bool take_piece(struct ahead *a)
+{
+    size_t start = ahead_taken(a) / PIECE * PIECE, rest = a->block.size - start;
+    size_t size = rest < PIECE ? rest : PIECE;
+    if (madvise((char *)a->block.data + start, size, MADV_POPULATE_WRITE) < 0)
+        return errno == EINTR;
+    atomic_store(&a->taken, start + size);
+    return true;
+}
+
+/* A guest's CPU stands still while its host finds memory, whatever the priority: not beside work. */
+static bool quiet(const struct ahead *a)
+{
+    uint64_t used = atomic_load(&a->used_ns), now = clock_ns();
+    return now > used && now - used > QUIET_NS;
+}
+
+static void *touch(void *argument)
+{
+    struct ahead *a = argument;
+    bool able = true;
+    pthread_setname_np(pthread_self(), "memory-ahead");
+    sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){0}); /* of this thread; a wish */
+    while (able && !atomic_load(&a->closing)) {
+        if (ahead_taken(a) >= wanted(a))
+            sem_wait(&a->bell);
+        else if (quiet(a))
+            able = take_piece(a);
+        else
+            nanosleep(&(struct timespec){0, QUIET_NS}, NULL);
+    }
+    return NULL;
+}
+
+int ahead_open(struct ahead **out, const struct memory_block *block, struct error *err)
+{
+    struct ahead *a = calloc(1, sizeof *a);
+    if (!a)
+        return error_set(err, -ENOMEM, "memory ahead of use: out of memory");
+    a->block = *block;
+    sem_init(&a->bell, 0, 0);
+    int rc = pthread_create(&a->thread, NULL, touch, a);
+    if (rc) {
+        sem_destroy(&a->bell);
+        free(a);
+        return error_set(err, -rc, "cannot start a thread for memory ahead of use: %s", strerror(rc));
+    }
+    *out = a;
+    return 0;
+}
+
+void ahead_close(struct ahead *a)
+{
+    if (!a)
+        return;
+    atomic_store(&a->closing, true);
+    sem_post(&a->bell);
+    pthread_join(a->thread, NULL);
+    sem_destroy(&a->bell);
+    free(a);
+}
+
+void ahead_use(struct ahead *a, size_t used)
+{
+    size_t before = atomic_load(&a->used);
+    atomic_store(&a->used_ns, clock_ns());
+    atomic_store(&a->used, used < a->block.size ? used : a->block.size);
+    if (used > before)
+        sem_post(&a->bell);
+}
+
+size_t ahead_taken(const struct ahead *a)
+{
+    size_t used = atomic_load(&a->used), taken = atomic_load(&a->taken);
+    return used > taken ? used : taken;
+}

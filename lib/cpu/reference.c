@@ -1,0 +1,491 @@
+#include "reference.h"
+#include "base/memory.h"
+#include "gguf/quant.h"
+#include "model/weight_reader.h"
+#include "model/weight_use.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define KEEP_BYTES ((size_t)256 << 20) /* dequantised weights are kept up to this much */
+
+struct slot_cache {
+    uint32_t n_tokens; /* positions written */
+    uint32_t capacity;
+    float *kv; /* [layer][K, V][capacity][kv width] */
+    int32_t sampled;
+};
+
+struct exact {
+    const struct graph *g;
+    const struct model_config *c;
+    uint32_t n_slots, n_ctx, kv_width;
+    struct slot_cache *slots;
+    float *rope;    /* [n_ctx][rope_dim / 2][cos, sin] */
+    float *row;     /* one dequantised weight row */
+    bool keeps;     /* weights are kept as floats, else as the file has them */
+    void **weights; /* per weight that is used; vectors are floats either way */
+    uint64_t weights_sum;
+    float **values;          /* per node: [rows][width] while somebody will still read it */
+    uint32_t *last_use;      /* per node: the last node that reads it */
+    const struct step *step; /* until its last dispatch */
+    uint32_t n_logits;       /* of that step */
+    int32_t tokens[STEP_MAX_ROWS];
+    int32_t choices[STEP_MAX_LOGITS];
+    uint32_t logits_node; /* the input of ARGMAX */
+};
+
+/* The largest matrix row, and whether keeping every matrix of the graph as f32 is cheap. */
+static int plan_weights(struct exact *x, struct error *err)
+{
+    size_t total = 0, bytes = 0, widest = 1;
+    uint32_t n_weights = model_n_weights(x->g->model);
+    for (uint32_t i = 0; i < n_weights; i++) {
+        const struct weight *w = model_weight(x->g->model, i);
+        total += (size_t)w->n * w->k * sizeof(float);
+        bytes += w->size;
+        widest = w->k > widest ? w->k : widest;
+    }
+    x->keeps = total <= KEEP_BYTES;
+    if (!x->keeps && bytes > memory_available())
+        return error_set(err, -ENOMEM, "%s needs %zu MiB for its weights, %llu are available",
+                         gguf_path(model_gguf(x->g->model)), bytes >> 20,
+                         (unsigned long long)(memory_available() >> 20));
+    x->row = malloc(widest * sizeof *x->row);
+    x->weights = calloc(n_weights, sizeof *x->weights);
+    if (!x->row || !x->weights)
+        return error_set(err, -ENOMEM, "exact: no memory for a weight row of %zu values", widest);
+    return 0;
+}
+
+/* The file's bytes of a weight, or their values. */
+static int take_weight(struct exact *x, struct weight_reader *r, uint32_t index, struct error *err)
+{
+    const struct weight *w = model_weight(x->g->model, index);
+    void *bytes = malloc(w->size), *values = x->keeps ? malloc((size_t)w->n * w->k * sizeof(float)) : bytes;
+    int rc = bytes && values ? 0 : error_set(err, -ENOMEM, "exact: no memory for %s", w->name);
+    bool read = rc == 0 && weight_reader_groups(r, index, 0, weight_groups(x->g->model, index), bytes);
+    if (read && x->keeps)
+        quant_dequantise(w->type, bytes, values, (size_t)w->n * w->k);
+    x->weights[index] = values;
+    if (x->keeps)
+        free(bytes);
+    return rc;
+}
+
+static int take_weights(struct exact *x, struct error *err)
+{
+    struct weight_reader r;
+    uint8_t *uses = weight_uses(x->g);
+    int rc = uses ? 0 : error_set(err, -ENOMEM, "exact: out of memory");
+    weight_reader_open(&r, x->g->model);
+    for (uint32_t i = 0; i < model_n_weights(x->g->model) && rc == 0; i++)
+        if (uses[i] != WEIGHT_UNUSED)
+            rc = take_weight(x, &r, i, err);
+    free(uses);
+    return rc < 0 ? rc : weight_reader_close(&r, &x->weights_sum, err);
+}
+
+static int plan_nodes(struct exact *x, struct error *err)
+{
+    uint32_t n = x->g->n_nodes;
+    x->values = calloc(n + 1, sizeof *x->values);
+    x->last_use = calloc(n + 1, sizeof *x->last_use);
+    if (!x->values || !x->last_use)
+        return error_set(err, -ENOMEM, "exact: no memory for %u nodes", n);
+    x->logits_node = GRAPH_NO_INPUT;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct graph_node *node = &x->g->nodes[i];
+        for (uint32_t j = 0; j < graph_op_arity(node->op); j++)
+            x->last_use[node->inputs[j]] = i;
+        if (node->op == GRAPH_COPY)
+            x->kv_width = node->width;
+        if (node->op == GRAPH_ARGMAX)
+            x->logits_node = node->inputs[0];
+    }
+    if (x->logits_node != GRAPH_NO_INPUT)
+        x->last_use[x->logits_node] = n; /* asked for after the step */
+    return 0;
+}
+
+int exact_open(struct exact **out, const struct graph *g, uint32_t n_slots, uint32_t n_ctx, struct error *err)
+{
+    struct exact *x = calloc(1, sizeof *x);
+    if (!x)
+        return error_set(err, -ENOMEM, "exact: out of memory");
+    x->g = g;
+    x->c = model_config(g->model);
+    x->n_slots = n_slots;
+    x->n_ctx = n_ctx;
+    x->slots = calloc(n_slots, sizeof *x->slots);
+    x->rope = malloc((size_t)n_ctx * x->c->rope_dim * sizeof *x->rope);
+    int rc = 0;
+    if (!x->slots || !x->rope)
+        rc = error_set(err, -ENOMEM, "exact: no memory for %u slots and %u positions", n_slots, n_ctx);
+    if (rc == 0)
+        rc = plan_weights(x, err);
+    if (rc == 0)
+        rc = plan_nodes(x, err);
+    if (rc == 0)
+        rc = take_weights(x, err);
+    if (rc < 0) {
+        exact_close(x);
+        return rc;
+    }
+    for (uint32_t i = 0; i < n_slots; i++)
+        x->slots[i].sampled = -1;
+    model_rope_table(x->c, n_ctx, x->rope);
+    *out = x;
+    return 0;
+}
+
+void exact_close(struct exact *x)
+{
+    if (!x)
+        return;
+    for (uint32_t i = 0; x->slots && i < x->n_slots; i++)
+        free(x->slots[i].kv);
+    for (uint32_t i = 0; x->values && i < x->g->n_nodes; i++)
+        free(x->values[i]);
+    for (uint32_t i = 0; x->weights && i < model_n_weights(x->g->model); i++)
+        free(x->weights[i]);
+    free(x->slots);
+    free(x->rope);
+    free(x->row);
+    free(x->weights);
+    free(x->values);
+    free(x->last_use);
+    free(x);
+}
+
+/* The step. */
+
+/* Room for positions 0..pos in a slot's cache: doubling, up to n_ctx. */
+static int grow_cache(struct exact *x, uint32_t slot, uint32_t pos, struct error *err)
+{
+    struct slot_cache *s = &x->slots[slot];
+    if (pos < s->capacity)
+        return 0;
+    uint32_t capacity = s->capacity ? s->capacity : 64;
+    while (capacity <= pos)
+        capacity *= 2;
+    capacity = capacity < x->n_ctx ? capacity : x->n_ctx;
+    size_t n_runs = (size_t)x->c->n_layers * 2;
+    float *kv = malloc(n_runs * capacity * x->kv_width * sizeof *kv);
+    if (!kv)
+        return error_set(err, -ENOMEM, "exact: no memory for %u positions of slot %u", capacity, slot);
+    for (size_t i = 0; i < n_runs && s->n_tokens; i++)
+        memcpy(kv + i * capacity * x->kv_width, s->kv + i * s->capacity * x->kv_width,
+               (size_t)s->n_tokens * x->kv_width * sizeof *kv);
+    free(s->kv);
+    s->kv = kv;
+    s->capacity = capacity;
+    return 0;
+}
+
+static int take_row(struct exact *x, uint32_t i, struct error *err)
+{
+    const struct step_row *r = &x->step->rows[i];
+    if (r->slot >= x->n_slots || r->pos >= x->n_ctx)
+        return error_set(err, -EINVAL, "exact: row %u names slot %u of %u, position %u of %u", i, r->slot,
+                         x->n_slots, r->pos, x->n_ctx);
+    struct slot_cache *s = &x->slots[r->slot];
+    x->tokens[i] = r->token == STEP_LAST_SAMPLED ? s->sampled : r->token;
+    if (x->tokens[i] < 0 || (uint32_t)x->tokens[i] >= x->c->n_vocab)
+        return error_set(err, -EINVAL, "exact: row %u names token %d of %u", i, x->tokens[i], x->c->n_vocab);
+    if (r->pos > s->n_tokens)
+        return error_set(err, -EINVAL, "exact: row %u is position %u of slot %u, which has seen %u", i,
+                         r->pos, r->slot, s->n_tokens);
+    int rc = grow_cache(x, r->slot, r->pos, err);
+    if (rc == 0)
+        s->n_tokens = r->pos + 1;
+    return rc;
+}
+
+int exact_begin(struct exact *x, const struct step *step, struct error *err)
+{
+    if (step->n_rows > STEP_MAX_ROWS || step->n_logits > STEP_MAX_LOGITS)
+        return error_set(err, -EINVAL, "exact: a step of %u rows and %u logit rows", step->n_rows,
+                         step->n_logits);
+    if (step->n_page_ops)
+        return error_set(err, -EINVAL, "exact: a step with %u page operations, and no pages",
+                         step->n_page_ops);
+    for (uint32_t i = 0; i < x->g->n_nodes; i++) { /* what the step before left: its logits */
+        free(x->values[i]);
+        x->values[i] = NULL;
+    }
+    x->step = step;
+    x->n_logits = step->n_logits;
+    for (uint32_t i = 0; i < step->n_rows; i++) {
+        int rc = take_row(x, i, err);
+        if (rc < 0)
+            return rc;
+    }
+    for (uint32_t i = 0; i < step->n_logits; i++)
+        if (step->logits[i].row >= step->n_rows)
+            return error_set(err, -EINVAL, "exact: logit row %u names row %u of %u", i, step->logits[i].row,
+                             step->n_rows);
+    return 0;
+}
+
+/* The nodes. Each function fills one row of its node: `out` from inputs `a` and `b`. */
+
+static uint32_t rows_of(const struct exact *x, const struct graph_node *n)
+{
+    return n->head ? x->step->n_logits : x->step->n_rows;
+}
+
+/* Input j of a node, for its row i: a node of the head reads earlier nodes at the row its logits belong to.
+ */
+static const float *input_row(const struct exact *x, const struct graph_node *n, uint32_t j, uint32_t i)
+{
+    const struct graph_node *in = &x->g->nodes[n->inputs[j]];
+    uint32_t row = n->head && !in->head ? x->step->logits[i].row : i;
+    return x->values[n->inputs[j]] + (size_t)row * in->width;
+}
+
+static float *output_row(const struct exact *x, uint32_t node, uint32_t i)
+{
+    return x->values[node] + (size_t)i * x->g->nodes[node].width;
+}
+
+static const float *weight_row(struct exact *x, uint32_t index, uint32_t row)
+{
+    const struct weight *w = model_weight(x->g->model, index);
+    if (x->keeps)
+        return (const float *)x->weights[index] + (size_t)row * w->k;
+    quant_dequantise(w->type, (const uint8_t *)x->weights[index] + row * quant_size(w->type, w->k), x->row,
+                     w->k);
+    return x->row;
+}
+
+static const float *vector(const struct exact *x, uint32_t index)
+{
+    return index == MODEL_NO_WEIGHT ? NULL : x->weights[index];
+}
+
+static double dot(const float *a, const float *b, uint32_t n)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+static void run_embed(struct exact *x, uint32_t node)
+{
+    const struct graph_node *n = &x->g->nodes[node];
+    for (uint32_t i = 0; i < rows_of(x, n); i++) {
+        const float *w = weight_row(x, n->weight, (uint32_t)x->tokens[i]);
+        memcpy(output_row(x, node, i), w, n->width * sizeof *w);
+    }
+}
+
+static void run_mul_mat(struct exact *x, uint32_t node)
+{
+    const struct graph_node *n = &x->g->nodes[node];
+    const float *bias = vector(x, n->bias);
+    for (uint32_t o = 0; o < n->width; o++) { /* a weight row is dequantised once for all rows of the step */
+        const float *w = weight_row(x, n->weight, o);
+        for (uint32_t i = 0; i < rows_of(x, n); i++)
+            output_row(x, node, i)[o] =
+                (float)(dot(w, input_row(x, n, 0, i), n->k) + (bias ? (double)bias[o] : 0.0));
+    }
+}
+
+static void rms_norm(const struct exact *x, const struct graph_node *n, uint32_t i, float *out)
+{
+    const float *in = input_row(x, n, 0, i), *gain = vector(x, n->gain);
+    for (uint32_t g = 0; g < n->width; g += n->group) {
+        double mean = dot(in + g, in + g, n->group) / n->group;
+        double r = 1.0 / sqrt(mean + (double)n->eps);
+        for (uint32_t j = 0; j < n->group; j++)
+            out[g + j] = (float)((double)in[g + j] * r * (double)gain[j]);
+    }
+}
+
+static void rope(const struct exact *x, const struct graph_node *n, uint32_t i, float *out)
+{
+    uint32_t pairs = x->c->rope_dim / 2;
+    const float *table = x->rope + (size_t)x->step->rows[i].pos * pairs * 2;
+    memcpy(out, input_row(x, n, 0, i), n->width * sizeof *out);
+    for (float *head = out; head < out + n->width; head += n->group)
+        for (uint32_t p = 0; p < pairs; p++) {
+            float *a = x->c->rope == MODEL_ROPE_NEOX ? head + p : head + 2 * p;
+            float *b = x->c->rope == MODEL_ROPE_NEOX ? head + p + pairs : head + 2 * p + 1;
+            double c = (double)table[2 * p], s = (double)table[2 * p + 1], u = (double)*a, v = (double)*b;
+            *a = (float)(u * c - v * s);
+            *b = (float)(u * s + v * c);
+        }
+}
+
+/* K (which = 0) or V (1) of a position of a slot, all key/value heads. */
+static float *cached(const struct exact *x, uint32_t slot, uint32_t layer, uint32_t which, uint32_t pos)
+{
+    const struct slot_cache *s = &x->slots[slot];
+    return s->kv + (((size_t)layer * 2 + which) * s->capacity + pos) * x->kv_width;
+}
+
+static void copy(const struct exact *x, const struct graph_node *n, uint32_t i, float *out)
+{
+    const struct step_row *r = &x->step->rows[i];
+    memcpy(cached(x, r->slot, n->layer, 0, r->pos), input_row(x, n, 0, i), n->width * sizeof(float));
+    memcpy(cached(x, r->slot, n->layer, 1, r->pos), input_row(x, n, 1, i), n->width * sizeof(float));
+    memcpy(out, input_row(x, n, 0, i), n->width * sizeof(float));
+}
+
+/* One head's attention to positions 0..pos of one key/value head. `w` holds pos + 1 doubles. */
+static void attend(const struct exact *x, const struct graph_node *n, const struct step_row *r,
+                   const float *q, uint32_t kv_head, double *w, float *out)
+{
+    double top = -INFINITY, sum = 0;
+    size_t at = (size_t)kv_head * n->group;
+    for (uint32_t t = 0; t <= r->pos; t++) {
+        w[t] = dot(q, cached(x, r->slot, n->layer, 0, t) + at, n->group) * (double)n->scale;
+        top = w[t] > top ? w[t] : top;
+    }
+    for (uint32_t t = 0; t <= r->pos; t++)
+        sum += w[t] = exp(w[t] - top);
+    for (uint32_t d = 0; d < n->group; d++) {
+        double o = 0;
+        for (uint32_t t = 0; t <= r->pos; t++)
+            o += w[t] * (double)cached(x, r->slot, n->layer, 1, t)[at + d];
+        out[d] = (float)(o / sum);
+    }
+}
+
+static int run_soft_max(struct exact *x, uint32_t node)
+{
+    const struct graph_node *n = &x->g->nodes[node];
+    double *w = malloc(x->n_ctx * sizeof *w);
+    if (!w)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < rows_of(x, n); i++)
+        for (uint32_t h = 0; h < n->n_heads; h++)
+            attend(x, n, &x->step->rows[i], input_row(x, n, 0, i) + (size_t)h * n->group,
+                   h / (n->n_heads / n->n_kv_heads), w, output_row(x, node, i) + (size_t)h * n->group);
+    free(w);
+    return 0;
+}
+
+static void add(const struct exact *x, const struct graph_node *n, uint32_t i, float *out)
+{
+    const float *a = input_row(x, n, 0, i), *b = input_row(x, n, 1, i);
+    for (uint32_t j = 0; j < n->width; j++)
+        out[j] = a[j] + b[j];
+}
+
+static void mul(const struct exact *x, const struct graph_node *n, uint32_t i, float *out)
+{
+    const float *a = input_row(x, n, 0, i), *b = input_row(x, n, 1, i);
+    for (uint32_t j = 0; j < n->width; j++)
+        out[j] = a[j] * b[j];
+}
+
+static void silu(const struct exact *x, const struct graph_node *n, uint32_t i, float *out)
+{
+    const float *a = input_row(x, n, 0, i);
+    for (uint32_t j = 0; j < n->width; j++)
+        out[j] = (float)((double)a[j] / (1.0 + exp(-(double)a[j])));
+}
+
+static void argmax(struct exact *x, const struct graph_node *n, uint32_t i, float *out)
+{
+    const float *logits = input_row(x, n, 0, i);
+    uint32_t best = 0;
+    for (uint32_t j = 1; j < x->g->nodes[n->inputs[0]].width; j++)
+        if (logits[j] > logits[best])
+            best = j;
+    out[0] = (float)best;
+    x->choices[i] = (int32_t)best;
+    const struct step_logit *l = &x->step->logits[i];
+    if (l->target < 0)
+        x->slots[x->step->rows[l->row].slot].sampled = (int32_t)best;
+}
+
+static int run_node(struct exact *x, uint32_t node)
+{
+    const struct graph_node *n = &x->g->nodes[node];
+    if (n->op == GRAPH_EMBED || n->op == GRAPH_MUL_MAT) {
+        (n->op == GRAPH_EMBED ? run_embed : run_mul_mat)(x, node);
+        return 0;
+    }
+    for (uint32_t i = 0; n->op == GRAPH_COPY && i < rows_of(x, n); i++)
+        copy(x, n, i, output_row(x, node, i));
+    if (n->op == GRAPH_SOFT_MAX)
+        return run_soft_max(x, node);
+    for (uint32_t i = 0; i < rows_of(x, n); i++) {
+        float *out = output_row(x, node, i);
+        switch (n->op) {
+        case GRAPH_RMS_NORM:
+            rms_norm(x, n, i, out);
+            break;
+        case GRAPH_ROPE:
+            rope(x, n, i, out);
+            break;
+        case GRAPH_ADD:
+            add(x, n, i, out);
+            break;
+        case GRAPH_MUL:
+            mul(x, n, i, out);
+            break;
+        case GRAPH_SILU:
+            silu(x, n, i, out);
+            break;
+        case GRAPH_ARGMAX:
+            argmax(x, n, i, out);
+            break;
+        default:
+            break; /* NONE runs nothing */
+        }
+    }
+    return 0;
+}
+
+int exact_dispatch(struct exact *x, uint32_t node, struct error *err)
+{
+    if (!x->step || node >= x->g->n_nodes)
+        return error_set(err, -EINVAL, "exact: node %u of %u", node, x->g->n_nodes);
+    const struct graph_node *n = &x->g->nodes[node];
+    for (uint32_t j = 0; j < graph_op_arity(n->op); j++)
+        if (!x->values[n->inputs[j]] && x->g->nodes[n->inputs[j]].op != GRAPH_NONE)
+            return error_set(err, -EINVAL, "exact: %s has not run before %s", x->g->nodes[n->inputs[j]].name,
+                             n->name);
+    free(x->values[node]);
+    size_t floats = (size_t)rows_of(x, n) * n->width;
+    x->values[node] = malloc((floats ? floats : 1) * sizeof(float));
+    int rc = x->values[node] ? run_node(x, node) : -ENOMEM;
+    if (rc < 0)
+        return error_set(err, rc, "exact: no memory for %zu values", floats);
+    for (uint32_t j = 0; j < graph_op_arity(n->op); j++)
+        if (x->last_use[n->inputs[j]] == node) {
+            free(x->values[n->inputs[j]]);
+            x->values[n->inputs[j]] = NULL;
+        }
+    return 0;
+}
+
+float *exact_logits(struct exact *x, uint32_t index)
+{
+    if (x->logits_node == GRAPH_NO_INPUT || !x->values[x->logits_node] || index >= x->n_logits)
+        return NULL;
+    return output_row(x, x->logits_node, index);
+}
+
+int32_t exact_choice(const struct exact *x, uint32_t index)
+{
+    return index < x->n_logits ? x->choices[index] : -1;
+}
+
+void exact_sampled(struct exact *x, uint32_t slot, int32_t token)
+{
+    if (slot < x->n_slots)
+        x->slots[slot].sampled = token;
+}
+
+uint64_t exact_weights_sum(const struct exact *x)
+{
+    return x->weights_sum;
+}

@@ -1,0 +1,143 @@
+#include "engine_spill.h"
+
+#define MAX_LOOK 32 /* requests of the queue looked at beyond those that start */
+
+/* Up to n free slots into `out`; how many there are of these. */
+static uint32_t find_slots(const struct engine *e, uint32_t n, uint32_t *out)
+{
+    uint32_t found = 0;
+    for (uint32_t slot = 0; slot < e->cfg.n_slots && found < n; slot++)
+        if (!e->seqs[slot].busy)
+            out[found++] = slot;
+    return found;
+}
+
+static uint32_t common_prefix(const struct engine_request *a, const struct engine_request *b)
+{
+    uint32_t max = a->n_prompt < b->n_prompt ? a->n_prompt : b->n_prompt, n = 0;
+    while (n < max && a->prompt[n] == b->prompt[n])
+        n++;
+    return n;
+}
+
+/* Whether a running request is about to leave a page of r's beginning that r would have to compute now: then
+ * waiting is the shorter way, and the prompt of many choices is computed once. It ends with the other's
+ * prefill at the latest. */
+static bool worth_waiting(const struct engine *e, const struct engine_request *r, uint32_t n_cached)
+{
+    for (uint32_t i = 0; i < e->cfg.n_slots; i++) {
+        const struct sequence *q = &e->seqs[i];
+        if (!q->r || q->r == r || !q->r->cache_prompt || q->r->salt != r->salt || q->n_done >= q->r->n_prompt)
+            continue;
+        uint32_t shared = common_prefix(q->r, r);
+        shared = shared < r->n_prompt - 1 ? shared : r->n_prompt - 1;
+        shared = shared / KV_PAGE_TOKENS * KV_PAGE_TOKENS;
+        if (shared > n_cached && q->n_done < shared)
+            return true;
+    }
+    return false;
+}
+
+enum outcome { STARTED, NO_ROOM, LATER };
+
+static void give_up(struct engine *e, const uint32_t *slots, uint32_t n)
+{
+    while (n > 0)
+        kv_cache_end(e->kv, slots[--n]);
+}
+
+/* Pages for all choices, or none. */
+static bool reserve(struct engine *e, const struct kv_sequence *s, const uint32_t *slots, uint32_t n,
+                    uint32_t *n_cached)
+{
+    if (kv_cache_add(e->kv, slots[0], s, n_cached) < 0)
+        return false;
+    for (uint32_t i = 1; i < n; i++)
+        if (kv_cache_add_fork(e->kv, slots[i], s) < 0) {
+            give_up(e, slots, i);
+            return false;
+        }
+    return true;
+}
+
+static struct sequence *seat(struct engine *e, struct engine_request *r, uint32_t slot, uint64_t now_ns)
+{
+    e->seqs[slot] =
+        (struct sequence){.r = r, .busy = true, .fresh = true, .admitted = ++e->n_admitted, .first = NO_SLOT};
+    r->slot = slot;
+    r->started_ns = now_ns;
+    e->n_live++;
+    return &e->seqs[slot];
+}
+
+/* The request has begun; a choice cancelled while it stood in the queue behind the first ends at once. */
+static void announce(struct engine *e, struct engine_request *r, uint32_t n_cached, uint64_t now_ns)
+{
+    atomic_store_explicit(&r->n_prompt_done, n_cached, memory_order_release);
+    atomic_store_explicit(&r->state, ENGINE_PREFILL, memory_order_release);
+    if (atomic_load_explicit(&r->cancelled, memory_order_relaxed))
+        engine_end(e, &e->seqs[r->slot], ENGINE_CANCELLED, now_ns);
+    else
+        engine_list(e, r);
+}
+
+static void seat_all(struct engine *e, struct engine_request *r, const uint32_t *slots, uint32_t n_cached,
+                     uint64_t now_ns)
+{
+    uint32_t n = r->n_together;
+    struct engine_request *choices[ENGINE_MAX_CHOICES];
+    struct sequence *first = seat(e, r, slots[0], now_ns);
+    first->n_rows = first->n_done = r->n_cached = n_cached;
+    first->n_waiting = n - 1;
+    choices[0] = r;
+    engine_disk_begin(e, slots[0], now_ns);
+    for (uint32_t i = 1; i < n; i++) {
+        choices[i] = choices[i - 1]->next_choice;
+        seat(e, choices[i], slots[i], now_ns)->first = slots[0];
+    }
+    for (uint32_t i = n; i-- > 0;) /* the first last: its end is theirs */
+        announce(e, choices[i], i ? 0 : n_cached, now_ns);
+}
+
+static enum outcome start(struct engine *e, struct engine_request *r, uint64_t now_ns)
+{
+    uint32_t slots[ENGINE_MAX_CHOICES], n_cached;
+    if (find_slots(e, r->n_together, slots) < r->n_together)
+        return NO_ROOM;
+    bool share = e->cfg.prefix_cache && r->cache_prompt;
+    struct kv_sequence s = {.prompt = r->prompt,
+                            .n_prompt = r->n_prompt,
+                            .n_tokens = r->n_prompt + r->max_tokens,
+                            .salt = r->salt,
+                            .reuse = share && !r->want_prompt_logprobs,
+                            .publish = share};
+    if (!reserve(e, &s, slots, r->n_together, &n_cached))
+        return NO_ROOM;
+    if (s.reuse && worth_waiting(e, r, n_cached)) {
+        give_up(e, slots, r->n_together);
+        return LATER;
+    }
+    engine_queue_remove(&e->queue, r);
+    count(&e->prompt_tokens, n_cached);
+    count(&e->cached_tokens, n_cached);
+    seat_all(e, r, slots, n_cached, now_ns);
+    return STARTED;
+}
+
+void engine_admit(struct engine *e, uint64_t now_ns)
+{
+    if (!e->room)
+        return;
+    e->room = false;
+    uint32_t slot, looked = 0;
+    struct engine_request *r = e->queue.first, *next;
+    for (; r && find_slots(e, 1, &slot) && looked < MAX_LOOK; r = next) {
+        next = r->next_queued;
+        bool head = r == e->queue.first;
+        enum outcome outcome = start(e, r, now_ns);
+        looked += outcome != STARTED;
+        if (outcome == NO_ROOM && head && !engine_queue_may_pass(r, now_ns))
+            break;
+    }
+    atomic_store_explicit(&e->n_held, e->queue.n, memory_order_relaxed);
+}

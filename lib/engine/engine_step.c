@@ -1,0 +1,308 @@
+/* engine_step.c - the next step: one row of every decoding sequence, with drafts behind it where they pay,
+ * then prefill chunks for as long as the step is expected to stay within step_ms. */
+#include "engine_spill.h"
+#include "engine_speculate.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define MIN_PREFILL_ALONE 64  /* rows, whatever the time says: worth a walk over the weights */
+#define FIRST_PREFILL     64  /* rows as long as nothing has been measured */
+#define BESIDE_SHARE      0.7 /* of step_ms, for prefill beside texts: one step in 100 takes 1.4 times that */
+#define HEAD_ROOM         4   /* logit rows that decoding leaves to prefill, while there is some */
+
+/* ---- what a sequence needs in a step beside its rows ---- */
+
+static uint32_t history_wanted(const struct sequence *q)
+{
+    const struct step_sampling *s = &q->r->sampling;
+    bool penalties =
+        s->repetition_penalty != 1.0f || s->presence_penalty != 0.0f || s->frequency_penalty != 0.0f;
+    uint32_t n = penalties ? s->penalty_last_n : 0;
+    return n < q->n_rows ? n : q->n_rows;
+}
+
+static bool settings_fit(const struct step *s, const struct sequence *q)
+{
+    return s->n_slots < STEP_MAX_LOGITS && s->n_biases + q->r->sampling.n_bias <= STEP_MAX_BIAS &&
+           s->n_history + history_wanted(q) <= STEP_MAX_HISTORY;
+}
+
+/* A new sequence takes its slot: settings, biases, and the tokens of its prefix hit that penalties count. */
+static void send_settings(struct step *s, struct sequence *q, uint32_t slot)
+{
+    const struct engine_request *r = q->r;
+    uint32_t n_history = history_wanted(q);
+    struct step_slot *out = &s->slots[s->n_slots++];
+    *out = (struct step_slot){.slot = slot,
+                              .start = q->n_rows,
+                              .n_history = n_history,
+                              .history_offset = s->n_history,
+                              .sampling = r->sampling};
+    out->sampling.bias_offset = s->n_biases;
+    if (n_history)
+        memcpy(s->history + s->n_history, r->prompt + q->n_rows - n_history, n_history * sizeof *s->history);
+    if (r->sampling.n_bias)
+        memcpy(s->biases + s->n_biases, r->biases, r->sampling.n_bias * sizeof *s->biases);
+    s->n_history += n_history;
+    s->n_biases += r->sampling.n_bias;
+    q->fresh = false;
+}
+
+/* How many of n further rows the step's table edits have room for. */
+static uint32_t rows_with_pages(const struct step *s, const struct sequence *q, uint32_t n)
+{
+    uint64_t covered = (uint64_t)(q->n_table + (STEP_MAX_EDITS - s->n_edits)) * KV_PAGE_TOKENS;
+    uint64_t end = (uint64_t)q->n_rows + n;
+    end = end < covered ? end : covered;
+    return end > q->n_rows ? (uint32_t)(end - q->n_rows) : 0;
+}
+
+static void send_pages(struct engine *e, struct sequence *q, uint32_t slot, uint32_t n)
+{
+    struct step *s = &e->step;
+    uint32_t end = kv_pages_for(q->n_rows + n);
+    kv_cache_grow(e->kv, slot, q->n_rows + n);
+    for (; q->n_table < end; q->n_table++)
+        s->edits[s->n_edits++] = (struct step_table_edit){
+            .slot = slot, .index = q->n_table, .page = kv_cache_page(e->kv, slot, q->n_table)};
+}
+
+/* A fork begins with the tokens of the prompt's partial page: page ops are done before the step's rows, and
+ * the rows that filled the page were in steps before this one. */
+static void send_copy(struct engine *e, struct sequence *q, uint32_t slot)
+{
+    struct step *s = &e->step;
+    uint32_t to = kv_cache_page(e->kv, slot, kv_shared_pages(q->r->n_prompt));
+    s->page_ops[s->n_page_ops++] =
+        (struct step_page_op){.kind = STEP_PAGE_COPY, .page = to, .from = q->copy_from};
+    q->copies = false;
+}
+
+/* ---- rows ---- */
+
+static int32_t token_at(const struct engine *e, uint32_t slot, uint32_t pos)
+{
+    const struct engine_request *r = e->seqs[slot].r;
+    if (pos < r->n_prompt)
+        return r->prompt[pos];
+    uint32_t index = pos - r->n_prompt, n_out = atomic_load_explicit(&r->n_out, memory_order_relaxed);
+    if (index < n_out)
+        return r->out[index].token;
+    return engine_draft_length(e, slot) ? engine_draft_at(e, slot, index - n_out) : STEP_LAST_SAMPLED;
+}
+
+static uint16_t ask_target(struct step *s, struct flight *f, const struct sequence *q, uint32_t slot)
+{
+    uint32_t index = q->n_rows + 1, i = s->n_logits++;
+    s->logits[i] = (struct step_logit){.row = (uint16_t)s->n_rows,
+                                       .n_top = (uint16_t)q->r->n_prompt_top,
+                                       .target = q->r->prompt[index],
+                                       .flags = STEP_LOGPROB};
+    f->asked[i] = (struct asked){.slot = slot, .index = index, .target = true};
+    return (uint16_t)i;
+}
+
+static uint16_t ask_sample(struct step *s, struct flight *f, struct sequence *q, uint32_t slot)
+{
+    const struct engine_request *r = q->r;
+    uint32_t index = q->n_samples++, i = s->n_logits++;
+    uint32_t flags = r->want_logprobs ? STEP_LOGPROB : 0;
+    if (r->ignore_eos || index < r->min_tokens)
+        flags |= STEP_BAN_END;
+    s->logits[i] = (struct step_logit){.row = (uint16_t)s->n_rows,
+                                       .target = -1,
+                                       .flags = flags,
+                                       .n_top = (uint16_t)(r->want_logprobs ? r->n_top : 0)};
+    f->asked[i] = (struct asked){.slot = slot, .index = index, .target = false};
+    return (uint16_t)i;
+}
+
+/* What the logits of row `pos` are wanted for. */
+enum wanted { NOTHING, TARGET, SAMPLE };
+
+static enum wanted wanted_at(const struct engine_request *r, uint32_t pos)
+{
+    if (pos + 1 < r->n_prompt)
+        return r->want_prompt_logprobs ? TARGET : NOTHING;
+    return r->max_tokens > 0 ? SAMPLE : NOTHING;
+}
+
+static uint32_t add_rows(struct engine *e, struct flight *f, uint32_t slot, uint32_t n)
+{
+    struct step *s = &e->step;
+    struct sequence *q = &e->seqs[slot];
+    if ((q->fresh && !settings_fit(s, q)) || (q->copies && s->n_page_ops == STEP_MAX_PAGE_OPS))
+        return 0;
+    n = n < e->max_rows - s->n_rows ? n : e->max_rows - s->n_rows;
+    n = rows_with_pages(s, q, n);
+    uint32_t n_logits = s->n_logits, fit = 0;
+    for (; fit < n; fit++) {
+        n_logits += wanted_at(q->r, q->n_rows + fit) != NOTHING;
+        if (n_logits > STEP_MAX_LOGITS)
+            break;
+    }
+    if (fit == 0)
+        return 0;
+    if (q->fresh)
+        send_settings(s, q, slot);
+    send_pages(e, q, slot, fit);
+    if (q->copies)
+        send_copy(e, q, slot);
+    for (uint32_t i = 0; i < fit; i++) {
+        enum wanted wanted = wanted_at(q->r, q->n_rows);
+        struct step_row row = {.slot = slot,
+                               .pos = q->n_rows,
+                               .token = token_at(e, slot, q->n_rows),
+                               .logit_index = STEP_NO_LOGITS};
+        if (wanted != NOTHING)
+            row.logit_index = wanted == TARGET ? ask_target(s, f, q, slot) : ask_sample(s, f, q, slot);
+        s->rows[s->n_rows++] = row;
+        q->n_rows++;
+    }
+    q->last_step = s->id;
+    f->spans[f->n_spans++] = (struct span){.slot = slot, .end = q->n_rows};
+    if (q->n_waiting && q->n_rows + 1 >= q->r->n_prompt)
+        engine_fork(e, slot);
+    return fit;
+}
+
+/* ---- who gets how many ---- */
+
+static void add_decode(struct engine *e, struct flight *f, uint32_t n_logits)
+{
+    uint32_t n = e->cfg.n_slots, i = 0;
+    for (; i < n && e->step.n_logits < n_logits; i++) {
+        uint32_t slot = (e->turn + i) % n;
+        if (!engine_decodes(&e->seqs[slot]))
+            continue;
+        uint32_t n_rows = add_rows(e, f, slot, 1 + engine_draft_length(e, slot));
+        f->n_decode += n_rows > 0;
+        engine_draft_sent(e, f, slot, n_rows ? n_rows - 1 : 0);
+    }
+    e->turn = i < n ? (e->turn + i) % n : e->turn; /* those left out begin the next step */
+}
+
+static uint32_t remaining(const struct engine *e, uint32_t slot)
+{
+    return e->seqs[slot].r->n_prompt - e->seqs[slot].n_rows;
+}
+
+/* Slots in prefill into e->order: the oldest first, the others by what is left of their prompt. */
+static uint32_t list_prefill(struct engine *e)
+{
+    uint32_t n = 0, oldest = 0;
+    for (uint32_t slot = 0; slot < e->cfg.n_slots; slot++) {
+        if (!engine_prefills(&e->seqs[slot]))
+            continue;
+        uint32_t at = n++;
+        for (; at > 0 && remaining(e, e->order[at - 1]) > remaining(e, slot); at--)
+            e->order[at] = e->order[at - 1];
+        e->order[at] = slot;
+    }
+    for (uint32_t i = 1; i < n; i++)
+        if (e->seqs[e->order[i]].admitted < e->seqs[e->order[oldest]].admitted)
+            oldest = i;
+    if (n > 0) {
+        uint32_t slot = e->order[oldest];
+        memmove(e->order + 1, e->order, oldest * sizeof *e->order);
+        e->order[0] = slot;
+    }
+    return n;
+}
+
+/* Of all rows together, in units of their price. */
+static double depth(const struct step *s)
+{
+    uint64_t positions = 0;
+    for (uint32_t i = 0; i < s->n_rows; i++)
+        positions += s->rows[i].pos;
+    return (double)positions / ROW_PRICE_DEPTH;
+}
+
+/* Rows of prefill that fit into the step and into its time, of `left` that there are. With nobody waiting for
+ * the step it takes step_ms on average, and what two such steps would finish is finished in one: it is sooner
+ * done. Beside running texts step_ms is what hardly any step should exceed; there all rows have one price, by
+ * their depth, the running texts' and the drafts' too: what a step costs beyond its rows is paid by all of
+ * them, and the price follows when their mixture changes. `start` is the first position of the deepest. A
+ * step that leaves some of the prompts to later ones is planned with a number of rows that products have no
+ * rest of. */
+static uint32_t prefill_rows(const struct engine *e, const struct flight *f, uint32_t left, uint32_t start)
+{
+    double rows = FIRST_PREFILL, room = e->max_rows - e->step.n_rows, least = MIN_PREFILL_ALONE;
+    bool beside = f->n_decode > 0;
+    double ms = e->cfg.step_ms * (beside ? BESIDE_SHARE : 1);
+    if (beside && e->beside.row_ms > 0)
+        rows = row_price_rows(
+            &e->beside, ms - e->beside.row_ms * e->step.n_rows - e->beside.depth_ms * depth(&e->step), start);
+    else if (e->prefill_row_ms > 0)
+        rows = ms / e->prefill_row_ms - f->n_decode - f->n_draft;
+    if (beside)
+        least = ENGINE_PREFILL_BESIDE;
+    rows = rows > least ? rows : least;
+    if (!beside && left <= 2 * rows)
+        rows = left;
+    uint32_t n = (uint32_t)(rows < room ? rows : room), rest = (e->step.n_rows + n) % ENGINE_ROWS_TOGETHER;
+    return n < left && n > rest ? n - rest : n;
+}
+
+/* Of the sequences in e->order[n]. */
+static uint32_t deepest(const struct engine *e, uint32_t n)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t start = e->seqs[e->order[i]].n_rows;
+        most = start > most ? start : most;
+    }
+    return most;
+}
+
+static uint32_t prompts_left(const struct engine *e, uint32_t n)
+{
+    uint32_t sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += remaining(e, e->order[i]);
+    return sum;
+}
+
+static uint32_t chunk(const struct engine *e, uint32_t slot, uint32_t rows)
+{
+    uint32_t left = remaining(e, slot);
+    rows = rows < left ? rows : left;
+    return e->cfg.max_chunk && rows > e->cfg.max_chunk ? e->cfg.max_chunk : rows;
+}
+
+static void add_prefill(struct engine *e, struct flight *f, uint32_t n)
+{
+    uint32_t rows = prefill_rows(e, f, prompts_left(e, n), deepest(e, n)), others = 0, half = rows / 2;
+    for (uint32_t i = 1; i < n; i++)
+        others += chunk(e, e->order[i], half - others);
+    f->n_prefill += add_rows(e, f, e->order[0], chunk(e, e->order[0], rows - others));
+    for (uint32_t i = 1; i < n && f->n_prefill < rows; i++) {
+        uint32_t want = chunk(e, e->order[i], rows - f->n_prefill);
+        if (want)
+            f->n_prefill += add_rows(e, f, e->order[i], want);
+    }
+}
+
+bool engine_build(struct engine *e, struct flight *f)
+{
+    struct step *s = &e->step;
+    uint32_t n_prefill = list_prefill(e);
+    s->id = e->last_id + 1;
+    s->n_rows = s->n_logits = s->n_edits = s->n_page_ops = s->n_slots = s->n_biases = s->n_history = 0;
+    f->id = s->id;
+    f->n_prefill = f->n_decode = f->n_draft = f->n_spans = f->n_logits = f->n_results = 0;
+    uint32_t n_logits = n_prefill ? STEP_MAX_LOGITS - HEAD_ROOM : STEP_MAX_LOGITS;
+    if (e->n_flights == 0)
+        engine_draft_plan(e, n_logits);
+    add_decode(e, f, n_logits);
+    if (n_prefill)
+        add_prefill(e, f, n_prefill);
+    f->n_logits = s->n_logits;
+    f->depth = depth(s);
+    /* Who runs makes progress. */
+    assert(s->n_rows > 0 || e->n_flights > 0 || e->n_live == 0 || engine_disk_waits(e));
+    engine_disk_build(e);
+    return s->n_rows > 0 || s->n_page_ops > 0;
+}

@@ -1,0 +1,330 @@
+#include "graph.h"
+#include "gguf/quant.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    uint32_t arity;
+} ops[GRAPH_N_OPS] = {
+    [GRAPH_NONE] = {"NONE", 0},         [GRAPH_EMBED] = {"EMBED", 1},   [GRAPH_RMS_NORM] = {"RMS_NORM", 1},
+    [GRAPH_MUL_MAT] = {"MUL_MAT", 1},   [GRAPH_ROPE] = {"ROPE", 1},     [GRAPH_COPY] = {"COPY", 2},
+    [GRAPH_SOFT_MAX] = {"SOFT_MAX", 2}, [GRAPH_ADD] = {"ADD", 2},       [GRAPH_MUL] = {"MUL", 2},
+    [GRAPH_SILU] = {"SILU", 1},         [GRAPH_ARGMAX] = {"ARGMAX", 1},
+};
+
+const char *graph_op_name(enum graph_op op)
+{
+    return (unsigned)op < GRAPH_N_OPS ? ops[op].name : "?";
+}
+
+uint32_t graph_op_arity(enum graph_op op)
+{
+    return (unsigned)op < GRAPH_N_OPS ? ops[op].arity : 0;
+}
+
+int graph_open(struct graph **out, const struct model *m, struct error *err)
+{
+    struct graph *g = calloc(1, sizeof *g);
+    if (!g)
+        return error_set(err, -ENOMEM, "%s: no memory for the graph", gguf_path(model_gguf(m)));
+    g->model = m;
+    int rc = model_arch(m)->build(m, g, err);
+    if (rc == 0)
+        rc = graph_validate(g, err);
+    if (rc < 0) {
+        graph_close(g);
+        return rc;
+    }
+    *out = g;
+    return 0;
+}
+
+void graph_close(struct graph *g)
+{
+    if (!g)
+        return;
+    free(g->nodes);
+    free(g);
+}
+
+uint32_t graph_add(struct graph *g, struct graph_node node)
+{
+    if (g->n_nodes == g->capacity && !g->failed) {
+        uint32_t capacity = g->capacity ? 2 * g->capacity : 64;
+        struct graph_node *nodes = realloc(g->nodes, capacity * sizeof *nodes);
+        g->failed = !nodes;
+        g->nodes = nodes ? nodes : g->nodes;
+        g->capacity = nodes ? capacity : g->capacity;
+    }
+    if (g->failed)
+        return 0;
+    g->nodes[g->n_nodes] = node;
+    return g->n_nodes++;
+}
+
+uint32_t graph_n_launches(const struct graph *g)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < g->n_nodes; i++)
+        n += g->nodes[i].op != GRAPH_NONE;
+    return n;
+}
+
+/* Validation. Every refusal goes through bad(), which names the node. */
+
+static int bad(const struct graph *g, uint32_t i, struct error *err, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+static int bad(const struct graph *g, uint32_t i, struct error *err, const char *fmt, ...)
+{
+    char words[200];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(words, sizeof words, fmt, ap);
+    va_end(ap);
+    return error_set(err, -EINVAL, "graph node %u %s (%s): %s", i, g->nodes[i].name,
+                     graph_op_name(g->nodes[i].op), words);
+}
+
+static const struct graph_node *input(const struct graph *g, const struct graph_node *n, uint32_t i)
+{
+    return &g->nodes[n->inputs[i]];
+}
+
+static int check_inputs(const struct graph *g, uint32_t i, struct error *err)
+{
+    const struct graph_node *n = &g->nodes[i];
+    if ((unsigned)n->op >= GRAPH_N_OPS)
+        return bad(g, i, err, "there is no op %u", (unsigned)n->op);
+    uint32_t arity = ops[n->op].arity;
+    for (uint32_t j = 0; j < 2; j++) {
+        if (j >= arity && n->inputs[j] != GRAPH_NO_INPUT)
+            return bad(g, i, err, "takes %u inputs, but input %u is given", arity, j);
+        if (j < arity && n->inputs[j] == GRAPH_NO_INPUT)
+            return bad(g, i, err, "input %u is missing", j);
+        if (j < arity && n->inputs[j] >= i)
+            return bad(g, i, err, "input %u is node %u, which does not come earlier", j, n->inputs[j]);
+        if (j < arity && input(g, n, j)->head && !n->head)
+            return bad(g, i, err, "runs for every row, but its input %s only for logit rows",
+                       input(g, n, j)->name);
+    }
+    if (n->width == 0)
+        return bad(g, i, err, "width is 0");
+    if (n->head && (n->op == GRAPH_COPY || n->op == GRAPH_SOFT_MAX))
+        return bad(g, i, err, "must run for every row, not only for logit rows");
+    return 0;
+}
+
+/* A weight that is there, of this shape, and of a type Hearth computes with. */
+static int check_weight(const struct graph *g, uint32_t i, const char *what, uint32_t index, uint32_t n,
+                        uint32_t k, struct error *err)
+{
+    if (index == MODEL_NO_WEIGHT)
+        return bad(g, i, err, "%s is missing", what);
+    if (!g->model)
+        return 0; /* made by hand, to be walked and not computed */
+    const struct weight *w = model_weight(g->model, index);
+    if (!w)
+        return bad(g, i, err, "%s is number %u of %u", what, index, model_n_weights(g->model));
+    if (w->n != n || w->k != k)
+        return bad(g, i, err, "%s %s is [%u, %u], expected [%u, %u]", what, w->name, w->n, w->k, n, k);
+    if (!quant_traits(w->type))
+        return bad(g, i, err, "%s %s has type %s, which is not supported", what, w->name,
+                   quant_name(w->type));
+    return 0;
+}
+
+static int check_matrix(const struct graph *g, uint32_t i, uint32_t n, uint32_t k, struct error *err)
+{
+    const struct graph_node *node = &g->nodes[i];
+    int rc = check_weight(g, i, "weight", node->weight, n, k, err);
+    if (rc < 0)
+        return rc;
+    if (!quant_traits(node->weight_type))
+        return bad(g, i, err, "weight type %s (%u) is not supported", quant_name(node->weight_type),
+                   node->weight_type);
+    if (g->model && model_weight(g->model, node->weight)->type != node->weight_type)
+        return bad(g, i, err, "says weight type %s, but %s is %s", quant_name(node->weight_type),
+                   model_weight(g->model, node->weight)->name,
+                   quant_name(model_weight(g->model, node->weight)->type));
+    return 0;
+}
+
+static int same_width(const struct graph *g, uint32_t i, struct error *err)
+{
+    const struct graph_node *n = &g->nodes[i];
+    for (uint32_t j = 0; j < ops[n->op].arity; j++)
+        if (input(g, n, j)->width != n->width)
+            return bad(g, i, err, "width is %u, but input %s has %u", n->width, input(g, n, j)->name,
+                       input(g, n, j)->width);
+    return 0;
+}
+
+static int check_embed(const struct graph *g, uint32_t i, struct error *err)
+{
+    const struct graph_node *n = &g->nodes[i];
+    if (input(g, n, 0)->op != GRAPH_NONE)
+        return bad(g, i, err, "input %s is no leaf", input(g, n, 0)->name);
+    uint32_t n_vocab = g->model ? model_config(g->model)->n_vocab : 0;
+    return check_matrix(g, i, n_vocab, n->width, err);
+}
+
+static int check_rms_norm(const struct graph *g, uint32_t i, struct error *err)
+{
+    const struct graph_node *n = &g->nodes[i];
+    if (n->group == 0 || n->width % n->group)
+        return bad(g, i, err, "width %u is not a multiple of its group %u", n->width, n->group);
+    if (!isfinite(n->eps) || n->eps <= 0)
+        return bad(g, i, err, "eps is %g, expected a positive number", (double)n->eps);
+    int rc = same_width(g, i, err);
+    return rc < 0 ? rc : check_weight(g, i, "gain", n->gain, 1, n->group, err);
+}
+
+static int check_mul_mat(const struct graph *g, uint32_t i, struct error *err)
+{
+    const struct graph_node *n = &g->nodes[i];
+    if (n->k != input(g, n, 0)->width)
+        return bad(g, i, err, "k is %u, but input %s has %u", n->k, input(g, n, 0)->name,
+                   input(g, n, 0)->width);
+    int rc = check_matrix(g, i, n->width, n->k, err);
+    return rc < 0 || n->bias == MODEL_NO_WEIGHT ? rc : check_weight(g, i, "bias", n->bias, 1, n->width, err);
+}
+
+/* n_heads heads of `group` values make up the width. */
+static int check_heads(const struct graph *g, uint32_t i, uint32_t n_heads, struct error *err)
+{
+    const struct graph_node *n = &g->nodes[i];
+    if (n->group == 0 || n->group % 2)
+        return bad(g, i, err, "head length %u is not even and positive", n->group);
+    if ((uint64_t)n_heads * n->group != n->width)
+        return bad(g, i, err, "%u heads of %u are not its width %u", n_heads, n->group, n->width);
+    return 0;
+}
+
+static int check_rope(const struct graph *g, uint32_t i, struct error *err)
+{
+    int rc = check_heads(g, i, g->nodes[i].n_heads, err);
+    return rc < 0 ? rc : same_width(g, i, err);
+}
+
+static int check_copy(const struct graph *g, uint32_t i, struct error *err)
+{
+    const struct graph_node *n = &g->nodes[i];
+    int rc = check_heads(g, i, n->n_kv_heads, err);
+    if (rc == 0)
+        rc = same_width(g, i, err);
+    uint32_t n_layers = g->model ? model_config(g->model)->n_layers : MODEL_MAX_LAYERS;
+    if (rc == 0 && n->layer >= n_layers)
+        return bad(g, i, err, "layer %u of %u", n->layer, n_layers);
+    for (uint32_t j = 0; rc == 0 && j < i; j++)
+        if (g->nodes[j].op == GRAPH_COPY && g->nodes[j].layer == n->layer)
+            return bad(g, i, err, "layer %u's cache is written by node %s already", n->layer,
+                       g->nodes[j].name);
+    return rc;
+}
+
+static int check_soft_max(const struct graph *g, uint32_t i, struct error *err)
+{
+    const struct graph_node *n = &g->nodes[i], *q = input(g, n, 0), *copy = input(g, n, 1);
+    int rc = check_heads(g, i, n->n_heads, err);
+    if (rc < 0)
+        return rc;
+    if (q->width != n->width)
+        return bad(g, i, err, "width is %u, but input %s has %u", n->width, q->name, q->width);
+    if (copy->op != GRAPH_COPY)
+        return bad(g, i, err, "input 1 is %s, expected the COPY of keys and values", copy->name);
+    if (copy->layer != n->layer)
+        return bad(g, i, err, "attends in layer %u, but %s writes layer %u", n->layer, copy->name,
+                   copy->layer);
+    if (n->n_kv_heads == 0 || n->n_heads % n->n_kv_heads)
+        return bad(g, i, err, "%u heads cannot share %u key/value heads", n->n_heads, n->n_kv_heads);
+    if ((uint64_t)n->n_kv_heads * n->group != copy->width)
+        return bad(g, i, err, "%u key/value heads of %u are not the width %u of %s", n->n_kv_heads, n->group,
+                   copy->width, copy->name);
+    if (!isfinite(n->scale) || n->scale <= 0)
+        return bad(g, i, err, "scale is %g, expected a positive number", (double)n->scale);
+    return 0;
+}
+
+static int check_argmax(const struct graph *g, uint32_t i, struct error *err)
+{
+    const struct graph_node *n = &g->nodes[i];
+    if (n->width != 1)
+        return bad(g, i, err, "width is %u, expected 1", n->width);
+    if (!n->head)
+        return bad(g, i, err, "samples for every row, expected only logit rows");
+    return 0;
+}
+
+static int check_node(const struct graph *g, uint32_t i, struct error *err)
+{
+    static int (*const checks[GRAPH_N_OPS])(const struct graph *, uint32_t, struct error *) = {
+        [GRAPH_EMBED] = check_embed,   [GRAPH_RMS_NORM] = check_rms_norm, [GRAPH_MUL_MAT] = check_mul_mat,
+        [GRAPH_ROPE] = check_rope,     [GRAPH_COPY] = check_copy,         [GRAPH_SOFT_MAX] = check_soft_max,
+        [GRAPH_ADD] = same_width,      [GRAPH_MUL] = same_width,          [GRAPH_SILU] = same_width,
+        [GRAPH_ARGMAX] = check_argmax,
+    };
+    int rc = check_inputs(g, i, err);
+    return rc < 0 || !checks[g->nodes[i].op] ? rc : checks[g->nodes[i].op](g, i, err);
+}
+
+int graph_validate(const struct graph *g, struct error *err)
+{
+    if (g->failed)
+        return error_set(err, -ENOMEM, "no memory for a graph of more than %u nodes", g->n_nodes);
+    for (uint32_t i = 0; i < g->n_nodes; i++) {
+        int rc = check_node(g, i, err);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* Printing. */
+
+static void print_shape(FILE *f, const struct graph_node *n)
+{
+    if (n->op == GRAPH_MUL_MAT || n->op == GRAPH_EMBED)
+        fprintf(f, "  %s", quant_name(n->weight_type));
+    if (n->op == GRAPH_MUL_MAT)
+        fprintf(f, " [%u, %u]%s", n->width, n->k, n->bias == MODEL_NO_WEIGHT ? "" : " + bias");
+    if (n->op == GRAPH_RMS_NORM)
+        fprintf(f, "  over %u, eps %g", n->group, (double)n->eps);
+    if (n->op == GRAPH_ROPE)
+        fprintf(f, "  %u heads of %u", n->n_heads, n->group);
+    if (n->op == GRAPH_COPY)
+        fprintf(f, "  layer %u, %u heads of %u", n->layer, n->n_kv_heads, n->group);
+    if (n->op == GRAPH_SOFT_MAX)
+        fprintf(f, "  layer %u, %u heads of %u on %u, scale %.6g", n->layer, n->n_heads, n->group,
+                n->n_kv_heads, (double)n->scale);
+    if (n->head)
+        fputs("  (logit rows)", f);
+}
+
+char *graph_print(const struct graph *g)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *f = open_memstream(&text, &size);
+    if (!f)
+        return NULL;
+    for (uint32_t i = 0; i < g->n_nodes; i++) {
+        const struct graph_node *n = &g->nodes[i];
+        fprintf(f, "%4u  %-8s  %-24s  %6u ", i, graph_op_name(n->op), n->name, n->width);
+        for (uint32_t j = 0; j < 2 && n->inputs[j] != GRAPH_NO_INPUT; j++)
+            fprintf(f, "%s %u", j ? "," : " <-", n->inputs[j]);
+        print_shape(f, n);
+        fputc('\n', f);
+    }
+    if (fclose(f) != 0) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}

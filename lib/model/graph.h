@@ -1,0 +1,91 @@
+/* clang-format off */
+/* graph.h - the model as the field draws it: tensor operations in topological order.
+ * Built once per model by its architecture's file, then validated: order, arity, shapes, weight types; an
+ * error names the node. The eager executor runs it node by node; program.h is the same model after fusion.
+ *
+ * Every node yields one value per row of a step: a vector of `width` floats. Row-independent except
+ * attention, which also reads the KV cache. Node inputs are earlier nodes.
+ *
+ *   op         inputs    weight         width     meaning
+ *   NONE       -         -              any       a leaf (the step's tokens); runs nothing, counts no launch
+ *   EMBED      NONE      [n_vocab, w]   n_embd    the token's row of the embedding
+ *   RMS_NORM   x         gain [1, k]    as x      x / rms(x) * gain, over `group` values at a time (head_dim
+ *                                                 for QK-norm, else the whole row)
+ *   MUL_MAT    x         [w, k]         w         weight times x, plus bias [1, w] when there is one
+ *   ROPE       x         -              as x      rotates every head of head_dim values by the row's position
+ *   COPY       k, v      -              kv width  appends the row's K and V to the cache of `layer`; yields k
+ *   SOFT_MAX   q, copy   -              q width   attention of q over the row's past in the cache of `layer`
+ *   ADD, MUL   a, b      -              as a      a + b, a * b
+ *   SILU       x         -              as x      x * sigmoid(x)
+ *   ARGMAX     logits    -              1         samples (greedy at temperature 0); only rows that ask for
+ *                                                 logits
+ *
+ * Nodes marked `head` (the output norm and what follows it) run only for rows that need logits.
+ * Thread: one builder; immutable afterwards. */
+/* clang-format on */
+#pragma once
+#include "base/error.h"
+#include "model.h"
+
+#include <stdint.h>
+
+enum graph_op {
+    GRAPH_NONE,
+    GRAPH_EMBED,
+    GRAPH_RMS_NORM,
+    GRAPH_MUL_MAT,
+    GRAPH_ROPE,
+    GRAPH_COPY,
+    GRAPH_SOFT_MAX,
+    GRAPH_ADD,
+    GRAPH_MUL,
+    GRAPH_SILU,
+    GRAPH_ARGMAX,
+    GRAPH_N_OPS,
+};
+
+struct graph_node {
+    enum graph_op op;
+    uint32_t inputs[2];           /* node indices; unused ones are GRAPH_NO_INPUT */
+    uint32_t width;               /* floats per row */
+    uint32_t k;                   /* input width of MUL_MAT; 0 otherwise */
+    uint32_t group;               /* RMS_NORM: values normed together; ROPE, COPY, SOFT_MAX: head_dim */
+    uint32_t n_heads, n_kv_heads; /* SOFT_MAX; COPY: n_kv_heads; ROPE: n_heads */
+    uint32_t layer;               /* of COPY and SOFT_MAX; elsewhere for names only */
+    uint32_t weight;              /* MUL_MAT, EMBED; MODEL_NO_WEIGHT otherwise */
+    uint32_t weight_type;
+    uint32_t bias; /* MUL_MAT, or MODEL_NO_WEIGHT */
+    uint32_t gain; /* RMS_NORM */
+    float eps;     /* RMS_NORM */
+    float scale;   /* SOFT_MAX: 1/sqrt(head_dim) */
+    bool head;     /* runs only for rows that need logits */
+    char name[40]; /* "blk.3.attn_q" */
+};
+#define GRAPH_NO_INPUT UINT32_MAX
+
+struct graph {
+    const struct model *model;
+    uint32_t n_nodes, capacity;
+    struct graph_node *nodes;
+    bool failed; /* graph_add ran out of memory */
+};
+
+/* Builds and validates the graph of a model. */
+int graph_open(struct graph **out, const struct model *m, struct error *err);
+void graph_close(struct graph *g); /* NULL is fine */
+
+/* For builders: appends a node and returns its index; allocation failure is remembered and reported by
+ * graph_validate. */
+uint32_t graph_add(struct graph *g, struct graph_node node);
+
+/* Order, arity, shapes, types, weights: 0, or an error that names the node. Called by graph_open; also for
+ * graphs made by hand in tests. */
+int graph_validate(const struct graph *g, struct error *err);
+
+const char *graph_op_name(enum graph_op op); /* "MUL_MAT" */
+/* The number of inputs an op takes: 0, 1 or 2. */
+uint32_t graph_op_arity(enum graph_op op);
+/* Nodes that run something: every op but NONE. */
+uint32_t graph_n_launches(const struct graph *g);
+/* One line per node, malloc'ed text, for `inspect --graph`. */
+char *graph_print(const struct graph *g);

@@ -1,0 +1,99 @@
+/* model.h - a GGUF file understood as a transformer: its numbers and its weights, checked.
+ * Which tensors a model has, and how they are joined, is the business of one file per architecture
+ * (arch_*.c), found by the file's general.architecture through `struct arch`. Weights stay in the file until
+ * somebody reads them. Thread: immutable after open until model_release(). Memory: the model holds the file's
+ * metadata and has it open; close it after everything that points into it. */
+#pragma once
+#include "base/error.h"
+#include "gguf/gguf.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct graph;
+struct model;
+
+#define MODEL_MAX_LAYERS   256
+#define MODEL_MAX_HEAD_DIM 256
+
+enum model_rope { MODEL_ROPE_NORM, MODEL_ROPE_NEOX }; /* pairs (2i, 2i+1), or (i, i + rope_dim/2) */
+
+/* A weight matrix [n, k] (n output values from k input values, rows of k contiguous), or a vector (n = 1, F32
+ * only). */
+struct weight {
+    const char *name; /* "blk.3.attn_q.weight" */
+    uint32_t type;    /* enum quant_type */
+    uint32_t n, k;
+    size_t size; /* bytes in the file */
+};
+
+struct model_config {
+    char arch[32];
+    char name[128];        /* general.name, else the file's name without .gguf */
+    char quantization[16]; /* "Q4_K_M" from general.file_type, else the most frequent weight type */
+    uint64_t n_params;
+    uint32_t n_layers, n_embd, n_ff, n_vocab;
+    uint32_t n_heads, n_kv_heads, head_dim;
+    uint32_t n_ctx_train;
+    float norm_eps;
+    enum model_rope rope;
+    uint32_t rope_dim; /* leading dimensions of a head that rotate; even, <= head_dim */
+    double rope_base;
+    double rope_scale;         /* linear scaling: angles are divided by this; 1 = none */
+    const float *rope_factors; /* [rope_dim/2] divisors of the frequencies (rope_freqs.weight), or NULL */
+    bool tied;                 /* output weight is the token embedding */
+    uint32_t sliding_window; /* tokens attention looks back, 0 = all. Hearth attends to the whole past, so the
+                                executor refuses a context above it */
+};
+
+/* Weights are numbered; the graph and the program refer to them by index. MODEL_NO_WEIGHT means absent. */
+#define MODEL_NO_WEIGHT UINT32_MAX
+
+/* One architecture: which keys and tensors it has. It reads like the paper's figure. */
+struct arch {
+    const char *name; /* general.architecture */
+    /* Adds every node of the model to the graph; `m` has its config filled. Errors name tensor, shape found
+     * and shape expected. */
+    int (*build)(const struct model *m, struct graph *g, struct error *err);
+    enum model_rope rope;
+};
+extern const struct arch arch_llama, arch_qwen2, arch_qwen3;
+const struct arch *arch_find(const char *name, size_t len);
+/* "llama, qwen2, qwen3": for the error that refuses another one. */
+const char *arch_names(void);
+
+/* Opens, checks and names everything a model needs. -ENOTSUP for an architecture, weight type or RoPE scaling
+ * kind that is not supported (the words name it); -EBADMSG for what contradicts itself. */
+int model_open(struct model **out, const char *path, struct error *err);
+/* Nothing of the file is read any more: see gguf_release(). */
+void model_release(struct model *m);
+void model_close(struct model *m); /* NULL is fine */
+
+const struct model_config *model_config(const struct model *m);
+const struct gguf *model_gguf(const struct model *m);
+const struct arch *model_arch(const struct model *m);
+uint32_t model_n_weights(const struct model *m);
+const struct weight *model_weight(const struct model *m, uint32_t index);
+uint32_t model_find_weight(const struct model *m, const char *name); /* or MODEL_NO_WEIGHT */
+/* Bytes [at, at + n) of a weight into `out`; any thread. Errors of gguf_read(). */
+int model_read_weight(const struct model *m, uint32_t index, size_t at, void *out, size_t n,
+                      struct error *err);
+
+/* For builders: the index of a weight that must exist with this shape [n, k] (a vector: n = 1), into *out.
+ * `optional`: absent is fine and gives MODEL_NO_WEIGHT. Name is printf-like. */
+struct model_want {
+    uint32_t n, k;
+    bool optional;
+};
+int model_want(const struct model *m, uint32_t *out, struct model_want want, struct error *err,
+               const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+
+/* 64-bit hash of all that a model's arithmetic depends on: metadata, shapes, and the bytes of every weight
+ * that is used, whose sum (weight_reader.h) the backend has found while it read them. Before model_release().
+ */
+uint64_t model_hash(const struct model *m, uint64_t weights_sum);
+
+/* Cosine and sine of every position and pair: out[(pos * rope_dim/2 + i) * 2 + {0,1}], computed in double
+ * without the C library's functions: the same bits on every machine (rope_table.c). */
+void model_rope_table(const struct model_config *c, uint32_t n_ctx, float *out);

@@ -1,0 +1,63 @@
+#!/bin/sh
+# layers.sh - who may include whom, room by room: daemon -> lib -> kernels/abi. A room is a folder; the table names the rooms that each
+# may include beside its own. A header NAME_private.h is included from its own folder alone.
+set -u
+cd "$(dirname "$0")/../.."
+table=$(sed '1,/^# table$/d; s/^# //' "$0")
+found=$(git grep -n '#include ["<]' -- daemon lib kernels | awk -F: -v files="$(git ls-files daemon lib kernels)" -v table="$table" '
+    function room(path, parts) { return split(path, parts, "/") > 2 ? parts[1] "/" parts[2] : parts[1] }
+    function folder(path) { sub("/[^/]*$", "", path); return path }
+    BEGIN {
+        n = split(files, list, "\n")
+        for (i = 1; i <= n; i++) exists[list[i]] = 1
+        n = split(table, rows, "\n")
+        for (i = 1; i <= n; i++) {
+            split(rows[i], row, ": *")
+            m = split(row[2], rooms, " ")
+            for (k = 1; k <= m; k++) allowed[row[1], rooms[k]] = 1
+        }
+    }
+    $0 ~ /#include <(microhttpd|jansson|uv|ini|gnutls.*)\.h>/ && $1 !~ /^daemon/ { print $0 "  (a library of the daemon)" }
+    {
+        if (split($0, quoted, "\"") < 3) next
+        name = quoted[2]
+        to = ""
+        n = split(folder($1) "/ lib/ kernels/ daemon/", roots, " ")
+        for (i = 1; i <= n && !to; i++) if ((roots[i] name) in exists) to = roots[i] name
+        if (!to) next # simt.h includes the emulator beside the tests
+        from = room($1)
+        if (from != room(to) && !((from, room(to)) in allowed)) print $0 "  (" from " does not include " room(to) ")"
+        if (to ~ /_private\.h$/ && folder(to) != folder($1)) print $0 "  (private to " folder(to) ")"
+    }')
+[ -z "$found" ] && exit 0
+echo "$found"
+exit 1
+# table
+# kernels/device: kernels/abi
+# kernels/matmul: kernels/abi kernels/device
+# kernels/attention: kernels/abi kernels/device
+# kernels/sampling: kernels/abi kernels/device
+# kernels/persistent: kernels/abi kernels/device kernels/matmul kernels/attention kernels/sampling
+# kernels/nodes: kernels/abi kernels/device kernels/matmul kernels/attention kernels/sampling kernels/persistent
+# lib/base:
+# lib/gguf: lib/base
+# lib/jinja: lib/base
+# lib/tokenizer: lib/base lib/gguf
+# lib/model: lib/base lib/gguf kernels/abi
+# lib/sampler: lib/base kernels/abi
+# lib/speculation: lib/base kernels/abi
+# lib/kv: lib/base kernels/abi
+# lib/backend: lib/base lib/model kernels/abi
+# lib/engine: lib/base lib/model lib/kv lib/sampler lib/speculation lib/backend kernels/abi
+# lib/cpu: lib/base lib/gguf lib/model lib/sampler lib/backend kernels/abi
+# lib/cuda: lib/base lib/gguf lib/model lib/sampler lib/backend lib/cpu kernels/abi
+# daemon/base: lib/base
+# daemon/config: daemon/base lib/base lib/backend
+# daemon/json: daemon/base daemon/http lib/base
+# daemon/http: daemon/base daemon/config daemon/json daemon/generation daemon/service lib/base lib/engine
+# daemon/generation: daemon/base daemon/config daemon/http daemon/json lib/base lib/engine lib/gguf lib/jinja lib/tokenizer
+# daemon/api: daemon/base daemon/http daemon/json daemon/generation daemon/page lib/base lib/engine lib/gguf lib/model
+# daemon/page:
+# daemon/service: daemon/base daemon/config daemon/http daemon/json daemon/generation daemon/cli lib/base lib/backend lib/cuda lib/engine lib/gguf lib/kv lib/model lib/tokenizer kernels/abi
+# daemon/cli: daemon/base daemon/config daemon/http daemon/json daemon/generation daemon/service lib/base lib/backend lib/cpu lib/engine lib/gguf lib/model lib/tokenizer kernels/abi
+# daemon: daemon/base daemon/cli daemon/config

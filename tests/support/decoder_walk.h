@@ -1,0 +1,417 @@
+/* decoder_walk.h - the persistent decoder's own walk (kernels/persistent/persistent_loop.h, interpreter.h,
+ * dependency.h, weight_ring.h, step_gate.h, and of product.h what cuts the work into stages) on the host,
+ * with no byte of a weight and no arithmetic: who fetches what, who takes it, who waits for whom, for a plan
+ * of any model on any number of blocks.
+ *
+ * A block is two fibers, thread 0 of its crew and lane 0 of its producer warp; what others of these do is the
+ * same. A fiber runs until it has to wait, then the next does. The words of simt.h are answered in
+ * decoder_walk_words.h; fibers are those of tests/simt. The test's part is the border's: it publishes a step
+ * once the one before has ended.
+ *
+ * What is checked, each time: a stage that the crew takes is what the producer fetched for it; in a step's
+ * ops every super-block tile of a matrix is taken once, and every row tile is finished once; whoever is past
+ * a wait finds all arrivals there that come before it, and no other, and has computed their number as the
+ * wait's target; no round passes in which nobody moves. The first thing that is wrong is kept in words. */
+#pragma once
+#include "decoder_walk_words.h"
+#include "cuda/plan.h"
+#include "abi/arith.h"
+#include "matmul/product.h"
+#include "persistent/persistent_loop.h"
+
+/* A step, as far as the walk depends on it. */
+struct walk_step {
+    uint32_t n_rows, n_logits;
+    bool lone; /* no two rows share a slot */
+};
+
+struct walk_fill {
+    const void *src;
+    uint32_t bytes;
+};
+
+/* What was taken of a matrix of an op in this step. */
+struct walk_taken {
+    uint8_t *supers; /* [n_tiles x n_supers]: where a stage begins, its length; else 0 */
+    uint8_t *tiles;  /* [n_tiles]: how often finished */
+    uint32_t n_supers, n_tiles, n_stages;
+};
+
+struct fleet {
+    struct walk_words words; /* first: fibers and memory */
+    const struct program *program;
+    struct decoder_args args;
+    struct decoder_matrix *matrices;
+    uint64_t *vectors;
+    uint32_t *counters, *due; /* due: by counter, so many steps so far signal it */
+    char *staged;
+    struct walk_taken (*taken)[3]; /* [n_ops] */
+    float *
+        *out; /* NULL, or [n_ops] results of the one column: then stages are taken by product_run() itself */
+    struct walk_fill fills[WORDS_MAX_BLOCKS][16];
+    uint32_t n_filled[WORDS_MAX_BLOCKS], n_taken[WORDS_MAX_BLOCKS];
+    uint32_t published[DECODER_LINE], aborted[DECODER_LINE], progress[DECODER_LINE];
+};
+
+static struct fleet fleet;
+
+/* Says what is wrong, once, and makes all leave. */
+#define walk_expect(condition, ...)                                                                          \
+    do                                                                                                       \
+        if (!(condition) && !fleet.words.wrong[0]) {                                                         \
+            (void)snprintf(fleet.words.wrong, sizeof fleet.words.wrong, __VA_ARGS__);                        \
+            fleet.aborted[FLOW_ABORT] = DECODER_ABORTED;                                                     \
+        }                                                                                                    \
+    while (0)
+
+/* --- what the kernel's code is given --- */
+
+/* product_open() by the four lanes that have a part in it. */
+static struct product *walk_open_product(const struct decoder_args *args, const struct program_op *op,
+                                         const struct schedule_op *plan, uint32_t which, uint32_t n_columns)
+{
+    struct product *p = product_at(simt_emu_carve(NULL, args->shared.fold, args->shared.fold_bytes), which);
+    uint32_t thread = fleet.words.thread;
+    for (uint32_t lane = 0; lane < 4; lane++) {
+        fleet.words.thread = thread + lane;
+        product_open(p, args, fleet.program, op, plan, NULL, n_columns);
+    }
+    fleet.words.thread = thread;
+    p->forms = 0; /* they vote about it */
+    for (uint32_t i = 0; i < op->n_weights; i++)
+        p->forms |= activation_form(p->matrix[i].type);
+    return p;
+}
+
+static bool walk_stream(struct stream *s)
+{
+    const struct product *p = walk_open_product(s->args, s->op, s->plan, 1, 0);
+    return product_produce(p, &s->ring, &s->place, &s->guard);
+}
+
+/* Past a wait at this counter: all of its arrivals so far are there, which is what was waited for. */
+static void walk_check_arrivals(const struct walk *w, uint32_t counter)
+{
+    uint32_t n = fleet.due[counter], value = fleet.counters[counter * DECODER_LINE];
+    walk_expect(
+        value == n * fleet.words.n_blocks && w->uses[counter] == n,
+        "block %u in op %u is past counter %u at %u, having signalled %u times, of %u steps and %u blocks",
+        fleet.words.block, w->index, counter, value, w->uses[counter], n, fleet.words.n_blocks);
+}
+
+static bool walk_phase(struct walk *w, uint32_t phase)
+{
+    if (!walk_meet(w, phase))
+        return false;
+    walk_check_arrivals(w, w->index * DECODER_PHASES + phase);
+    return true;
+}
+
+/* The stage that the crew has before it, and what it makes of it. */
+static void walk_check_stage(const struct product *p, const struct walk *w, const struct product_mark *at)
+{
+    uint32_t block = fleet.words.block, n = fleet.n_taken[block]++;
+    struct product_part part = product_part_of(p, at, 0);
+    uint32_t which = (uint32_t)(part.run.matrix - p->matrix);
+    struct walk_taken *t = &fleet.taken[w->index][which];
+    uint32_t first = part.run.first_tile * p->n_supers + at->first_item;
+    uint64_t from = part.run.matrix->tiles + (uint64_t)first * part.run.matrix->super_bytes;
+    const struct walk_fill *f = &fleet.fills[block][n % w->ring.n_stages];
+    walk_expect(n < fleet.n_filled[block] && (uint64_t)(uintptr_t)f->src == from &&
+                    f->bytes == part.n_items * part.run.matrix->super_bytes,
+                "block %u takes tile %u of op %u matrix %u at %u: that was not fetched", block,
+                part.run.first_tile, w->index, which, at->first_item);
+    if (fleet.words.wrong[0] || first >= t->n_tiles * t->n_supers || t->supers[first]) {
+        walk_expect(false, "op %u matrix %u: tile %u at %u is taken twice, or is none", w->index, which,
+                    part.run.first_tile, at->first_item);
+        return;
+    }
+    t->supers[first] = (uint8_t)part.n_items;
+    t->n_stages++;
+    for (uint32_t i = 0; product_is_last(p, at, &part) && i < part.run.n_tiles; i++)
+        t->tiles[part.run.first_tile + i]++;
+}
+
+/* The crew's whole part of a product of one column, by a crew of one thread, each super-block's values being
+ * 1: it finishes its rows in fleet.out. */
+static bool walk_finish(struct walk *w, struct product *p)
+{
+    const struct crew alone = {1, 1};
+    char *fold = walk_fold(w), *work = walk_work(w);
+    const struct product_place place = {work, fold, &w->ring, &w->place, &w->guard};
+    p->out = (uint64_t)(uintptr_t)fleet.out[w->index];
+    p->first_column = p->wide = p->shift = 0;
+    p->end_column = 1;
+    p->factor[0] = 1;
+    for (uint32_t i = 0; i < p->n_matrices; i++)
+        p->matrix[i].type = TILE_NONE; /* nothing is multiplied */
+    for (uint32_t at = PRODUCT_VALUES_AT; at < PRODUCT_FOLD_BYTES; at += sizeof(float))
+        *(float *)(fold + at) = 1;
+    return product_run(p, &place, &alone);
+}
+
+static bool walk_product(struct walk *w)
+{
+    struct product *p = walk_open_product(w->args, w->op, w->plan, 0, w->n_rows);
+    if (fleet.out)
+        return walk_finish(w, p);
+    if (product_is_wide(w->n_rows, p->k, p->forms, w->args->shared.work_bytes) && !walk_phase(w, 1))
+        return false;
+    p->end_column = w->n_rows;
+    struct product_mark at = {.group = product_first_group(p)};
+    for (bool more = at.group < p->n_groups; more;) {
+        struct product_run run = product_run_of(p, at.group, at.index);
+        if (!ring_take(&w->ring, &w->place, &w->guard))
+            return false;
+        walk_check_stage(p, w, &at);
+        ring_give(&w->ring, &w->place);
+        more = product_next(p, &at, &run);
+    }
+    return true;
+}
+
+/* The phases that an op has besides its end. */
+static uint32_t walk_n_phases(const struct program_op *op, const struct walk_step *s)
+{
+    return op->opcode == PROGRAM_ATTEND ? !s->lone : op->opcode == PROGRAM_SAMPLE ? 2 : 0;
+}
+
+static bool walk_op(struct walk *w)
+{
+    const struct walk_step as = {.n_rows = w->n_rows, .lone = w->seen->lone_rows};
+    if (!walk_wait(w))
+        return false;
+    walk_expect(w->op->wait == w->before && w->op->signal == w->index * DECODER_PHASES,
+                "op %u waits for counter %u, the plan says %u", w->index, w->before, w->op->wait);
+    if (w->before != WALK_NOTHING) {
+        walk_check_arrivals(w, w->before);
+        walk_expect(fleet.due[w->before] * w->op->wait_arrivals == fleet.counters[w->before * DECODER_LINE],
+                    "op %u: the plan's arrivals are %u a step", w->index, w->op->wait_arrivals);
+    }
+    if (w->op->opcode == PROGRAM_MATMUL)
+        return walk_product(w);
+    for (uint32_t phase = 1; phase <= walk_n_phases(w->op, &as); phase++)
+        if (!walk_phase(w, phase))
+            return false;
+    return true;
+}
+
+/* A copy's beginning, which is its end, too. */
+static void words_copied(const void *src, uint32_t bytes)
+{
+    uint32_t block = fleet.words.block, n = fleet.n_filled[block]++;
+    fleet.fills[block][n % fleet.args.shared.n_stages] = (struct walk_fill){src, bytes};
+}
+
+static void words_fiber(void)
+{
+    if (fleet.words.thread)
+        resident_producer(&fleet.args, walk_stream);
+    else
+        resident_crew(&fleet.args, walk_op);
+}
+
+/* --- a fleet of blocks --- */
+
+static void *walk_alloc(size_t n, size_t size)
+{
+    void *p = calloc(n ? n : 1, size);
+    if (!p)
+        abort(); /* a test: nothing sensible is left to do */
+    return p;
+}
+
+static void fleet_open_taken(const struct plan *plan)
+{
+    fleet.taken = walk_alloc(plan->n_ops, sizeof *fleet.taken);
+    for (uint32_t i = 0; i < plan->n_ops; i++)
+        for (uint32_t j = 0; plan->ops[i].n_groups && j < fleet.program->ops[i].n_weights; j++) {
+            const struct decoder_matrix *m = &fleet.matrices[fleet.program->ops[i].weight[j]];
+            fleet.taken[i][j] = (struct walk_taken){walk_alloc(m->n_tiles, m->n_supers),
+                                                    walk_alloc(m->n_tiles, 1), m->n_supers, m->n_tiles, 0};
+        }
+}
+
+/* `program` has its flow (plan_flow()); the matrices' tiles are made up. All of it stays the caller's. */
+static void fleet_open(const struct program *program, const struct plan *plan,
+                       const struct decoder_matrix *matrices, uint32_t n_matrices, uint32_t n_blocks)
+{
+    fleet.program = program;
+    fleet.matrices = walk_alloc(n_matrices, sizeof *matrices);
+    fleet.vectors = walk_alloc(n_matrices, sizeof *fleet.vectors);
+    for (uint32_t i = 0; i < n_matrices; i++) {
+        fleet.matrices[i] = matrices[i];
+        fleet.matrices[i].tiles = (uint64_t)(i + 1) << 40;
+    }
+    fleet.counters = walk_alloc((size_t)plan->n_counters * DECODER_LINE, 4);
+    fleet.due = walk_alloc(plan->n_counters, 4);
+    uint32_t stride = (DECODER_STEP_AT + sizeof(struct step) + 127) / 128 * 128;
+    fleet.staged = walk_alloc(DECODER_RING, stride);
+    fleet.args = (struct decoder_args){.program = (uint64_t)(uintptr_t)program,
+                                       .plan = (uint64_t)(uintptr_t)plan->ops,
+                                       .matrices = (uint64_t)(uintptr_t)fleet.matrices,
+                                       .vectors = (uint64_t)(uintptr_t)fleet.vectors,
+                                       .counters = (uint64_t)(uintptr_t)fleet.counters,
+                                       .published = (uint64_t)(uintptr_t)fleet.published,
+                                       .abort_word = (uint64_t)(uintptr_t)fleet.aborted,
+                                       .progress = (uint64_t)(uintptr_t)fleet.progress,
+                                       .staged = (uint64_t)(uintptr_t)fleet.staged,
+                                       .staged_stride = stride,
+                                       .shared = plan->shared,
+                                       .n_counters = plan->n_counters,
+                                       .n_crew = SIMT_LANES};
+    fleet.published[0] = fleet.aborted[FLOW_ABORT] = 0;
+    fleet_open_taken(plan);
+    words_open(&fleet.words, n_blocks, plan->shared.total);
+    for (uint32_t b = 0; b < n_blocks; b++) {
+        fleet.n_filled[b] = fleet.n_taken[b] = 0;
+        words_be(&fleet.words, b, 0);
+        resident_open(&fleet.args);
+    }
+}
+
+static void fleet_close(void)
+{
+    for (uint32_t i = 0; i < fleet.program->n_ops; i++)
+        for (uint32_t j = 0; j < 3; j++) {
+            free(fleet.taken[i][j].supers);
+            free(fleet.taken[i][j].tiles);
+        }
+    free(fleet.taken);
+    free(fleet.matrices);
+    free(fleet.vectors);
+    free(fleet.counters);
+    free(fleet.due);
+    free(fleet.staged);
+}
+
+/* Whether a step runs an op. */
+static bool walk_runs(const struct walk_step *s, const struct program_op *op)
+{
+    return s->n_rows && (!(op->flags & PROGRAM_HEAD) || s->n_logits);
+}
+
+/* Step `number` lies there for all, and what it will signal is known. */
+static void fleet_publish(const struct walk_step *s, uint32_t number)
+{
+    char *staged = fleet.staged + number % DECODER_RING * (size_t)fleet.args.staged_stride;
+    struct decoder_step *seen = (struct decoder_step *)staged;
+    struct step *step = (struct step *)(staged + DECODER_STEP_AT);
+    seen->lone_rows = s->lone;
+    step->id = number + 1;
+    step->n_rows = s->n_rows;
+    step->n_logits = s->n_logits;
+    for (uint32_t i = 0; i < fleet.program->n_ops; i++) {
+        const struct program_op *op = &fleet.program->ops[i];
+        bool runs = walk_runs(s, op);
+        uint32_t forms = 0, rows = op->flags & PROGRAM_HEAD ? s->n_logits : s->n_rows;
+        uint32_t *due = &fleet.due[i * DECODER_PHASES], n = runs ? walk_n_phases(op, s) : 0;
+        for (uint32_t j = 0; runs && op->opcode == PROGRAM_MATMUL && j < op->n_weights; j++)
+            forms |= activation_form(fleet.matrices[op->weight[j]].type);
+        if (forms)
+            n = product_is_wide(rows, op->k, forms, fleet.args.shared.work_bytes);
+        due[0] += runs || i + 1 == fleet.program->n_ops;
+        for (uint32_t phase = 1; phase <= n; phase++)
+            due[phase]++;
+    }
+    fleet.published[0] = number + 1;
+}
+
+/* All that an op has, or nothing of it, was taken and finished, once; it is forgotten. */
+static void walk_check_taken(struct walk_taken *t, bool all, uint32_t op)
+{
+    uint32_t total = t->n_supers * t->n_tiles, at = 0, n_stages = 0;
+    for (uint32_t n = 1; at < total && all && n; at += n, n_stages++) {
+        n = t->supers[at];
+        t->supers[at] = 0;
+        walk_expect(n, "op %u: super-block %u of %u is never taken", op, at, total);
+    }
+    walk_expect(n_stages == t->n_stages && at == all * total, "op %u: %u stages, %u are one behind the other",
+                op, t->n_stages, n_stages);
+    t->n_stages = 0;
+    for (uint32_t i = 0; i < t->n_tiles; i++)
+        walk_expect(t->tiles[i] == all, "op %u: tile %u is finished %u times", op, i, t->tiles[i]);
+    memset(t->tiles, 0, t->n_tiles);
+}
+
+static void fleet_check_step(const struct walk_step *s)
+{
+    for (uint32_t i = 0; i < fleet.program->n_ops; i++)
+        for (uint32_t j = 0; j < 3; j++)
+            if (fleet.taken[i][j].supers)
+                walk_check_taken(&fleet.taken[i][j], walk_runs(s, &fleet.program->ops[i]), i);
+}
+
+/* Goes on until the word has the value, or until nobody moves. */
+static void fleet_run_until(const uint32_t *word, uint32_t value)
+{
+    while (*word != value && !fleet.words.wrong[0])
+        if (!words_round(&fleet.words)) {
+            walk_expect(false, "nobody moves: %u blocks, %u stages, a counter at %u of %u",
+                        fleet.words.n_blocks, fleet.args.shared.n_stages, *word, value);
+            break;
+        }
+}
+
+static const char *fleet_leave(void)
+{
+    if (!fleet.aborted[FLOW_ABORT])
+        fleet.aborted[FLOW_ABORT] = DECODER_LEAVING;
+    for (uint32_t idle = 0; idle < 2 * SIMT_LOOK_SPINS; idle++) /* the word is looked at now and then */
+        if (words_round(&fleet.words))
+            idle = 0;
+    walk_expect(fleet.words.n_ended == 2 * fleet.words.n_blocks, "%u of %u fibers leave", fleet.words.n_ended,
+                2 * fleet.words.n_blocks);
+    return fleet.words.wrong;
+}
+
+/* Runs the steps, and all leave. What was wrong, in words; "": nothing. */
+static const char *fleet_run(const struct walk_step *steps, uint32_t n_steps)
+{
+    uint32_t last = (fleet.program->n_ops - 1) * DECODER_PHASES;
+    for (uint32_t i = 0; i < n_steps && !fleet.words.wrong[0]; i++) {
+        fleet_publish(&steps[i], i);
+        fleet_run_until(&fleet.counters[last * DECODER_LINE], (i + 1) * fleet.words.n_blocks);
+        fleet_check_step(&steps[i]);
+    }
+    return fleet_leave();
+}
+
+/* Every row has the sum of its super-blocks, added once. */
+static void walk_check_out(uint32_t index)
+{
+    const struct program_op *op = &fleet.program->ops[index];
+    for (uint32_t j = 0, at = 0; j < (op->epilogue == PROGRAM_SWIGLU ? 1 : op->n_weights); j++) {
+        const struct decoder_matrix *m = &fleet.matrices[op->weight[j]];
+        float sum = (float)m->n_supers, want = op->epilogue == PROGRAM_SWIGLU ? arith_silu(sum) * sum : sum;
+        for (uint32_t i = 0; i < m->n; i++, at++)
+            walk_expect(fleet.out[index][at] == want, "op %u matrix %u: row %u is %g, not %g", index, j, i,
+                        (double)fleet.out[index][at], (double)want);
+        walk_expect(j + 1 < op->n_weights || fleet.out[index][at] == 0, "op %u: a row too many", index);
+    }
+}
+
+/* A step of one row with logits, by product_run(). What was wrong, in words; "": nothing. */
+static const char *fleet_finish(void)
+{
+    static const struct walk_step step = {1, 1, true};
+    fleet.out = walk_alloc(fleet.program->n_ops, sizeof *fleet.out);
+    for (uint32_t i = 0; i < fleet.program->n_ops; i++) {
+        const struct program_op *op = &fleet.program->ops[i];
+        size_t n = TILE_ROWS; /* more than belongs there */
+        for (uint32_t j = 0; op->opcode == PROGRAM_MATMUL && j < op->n_weights; j++)
+            n += fleet.matrices[op->weight[j]].n;
+        fleet.out[i] = walk_alloc(n, sizeof **fleet.out);
+    }
+    fleet_publish(&step, 0);
+    fleet_run_until(&fleet.counters[(fleet.program->n_ops - 1) * DECODER_PHASES * DECODER_LINE],
+                    fleet.words.n_blocks);
+    for (uint32_t i = 0; i < fleet.program->n_ops; i++) {
+        if (fleet.program->ops[i].opcode == PROGRAM_MATMUL)
+            walk_check_out(i);
+        free(fleet.out[i]);
+    }
+    free(fleet.out);
+    fleet.out = NULL;
+    return fleet_leave();
+}

@@ -1,0 +1,171 @@
+/* identity.h - one request in given circumstances, through a whole engine: what its tokens and
+ * log-probabilities are, and that two answers are the same bits. */
+#pragma once
+#include "engine/engine.h"
+#include "model/model.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Tokens of the request in question; a backend on the emulator takes fewer. */
+#ifndef IDENTITY_PROMPT
+#define IDENTITY_PROMPT 150
+#define IDENTITY_TOKENS 40
+#endif
+enum { N_PROMPT = IDENTITY_PROMPT, N_TOKENS = IDENTITY_TOKENS, N_TOP = 3, N_NEIGHBOURS = 7, N_CTX = 256 };
+
+struct circumstances {
+    enum executor_kind kind;
+    enum kv_type kv_type;
+    const char *isa;
+    const struct backend_ops *ops; /* NULL: cpu */
+    const char *libcuda;
+    uint32_t n_threads, steps_in_flight, max_chunk, n_neighbours;
+    bool after_hit;
+    enum engine_speculation speculation;
+};
+
+struct rig {
+    struct model *model;
+    struct executor *x;
+    struct engine *e;
+    uint32_t n_vocab;
+};
+
+/* False when this CPU lacks the instruction set. */
+static inline bool rig_open(struct rig *rig, const char *path, const struct circumstances *c,
+                            const int32_t *ends, uint32_t n_ends)
+{
+    struct error err = {0};
+    *rig = (struct rig){0};
+    cr_assert_eq(model_open(&rig->model, path, &err), 0, "%s", err.text);
+    rig->n_vocab = model_config(rig->model)->n_vocab;
+    struct backend_config b = {.n_threads = c->n_threads,
+                               .isa = c->isa,
+                               .libcuda = c->libcuda,
+                               .stall_ms = 120000,
+                               .n_slots = 8,
+                               .n_ctx = N_CTX,
+                               .end_tokens = ends,
+                               .n_end_tokens = n_ends,
+                               .kv_type = c->kv_type,
+                               .steps_in_flight = c->steps_in_flight};
+    int rc = executor_open(&rig->x, c->kind, c->ops ? c->ops : &cpu_backend, &b, rig->model, &err);
+    if (rc < 0) {
+        cr_assert(rc == -ENOTSUP && strcmp(c->isa, "scalar") != 0, "%s", err.text);
+        model_close(rig->model);
+        return false;
+    }
+    struct engine_config cfg = {.n_slots = 8,
+                                .n_ctx = N_CTX,
+                                .queue_limit = 100,
+                                .steps_in_flight = c->steps_in_flight,
+                                .max_chunk = c->max_chunk,
+                                .prefix_cache = true,
+                                .speculation = c->speculation,
+                                .end_tokens = ends,
+                                .n_end_tokens = n_ends};
+    cr_assert_eq(engine_open(&rig->e, rig->x, &cfg, &err), 0, "%s", err.text);
+    return true;
+}
+
+/* Whatever was asked of it, in the end no page is held. */
+static inline void rig_close(struct rig *rig)
+{
+    struct engine_stats s;
+    for (engine_stats(rig->e, &s); !s.idle; engine_stats(rig->e, &s))
+        (void)nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    cr_assert_eq(s.pages_used, 0, "%u pages stay", s.pages_used);
+    engine_close(rig->e);
+    executor_close(rig->x);
+    model_close(rig->model);
+}
+
+struct answer {
+    struct engine_request r;
+    int32_t prompt[N_PROMPT];
+    struct engine_token out[N_TOKENS], prompt_out[N_PROMPT];
+    struct step_top top[N_TOKENS * N_TOP], prompt_top[N_PROMPT * N_TOP];
+};
+
+/* `which` 0 is the request in question, 1.. its neighbours. */
+static inline void prepare(struct answer *a, uint32_t n_vocab, uint32_t which)
+{
+    memset(a, 0, sizeof *a);
+    uint32_t state = 12345 + which;
+    for (uint32_t i = 0; i < N_PROMPT; i++) {
+        state = state * 1664525 + 1013904223;
+        a->prompt[i] = (int32_t)((state >> 10) % n_vocab);
+    }
+    a->r = (struct engine_request){.prompt = a->prompt,
+                                   .n_prompt = which ? 5 + N_PROMPT / 8 * which : N_PROMPT,
+                                   .max_tokens = N_TOKENS - which,
+                                   .cache_prompt = true,
+                                   .want_logprobs = true,
+                                   .n_top = N_TOP,
+                                   .out = a->out,
+                                   .top = a->top,
+                                   .prompt_out = a->prompt_out,
+                                   .prompt_top = a->prompt_top};
+    a->r.sampling = (struct step_sampling){.seed = 42 + which,
+                                           .temperature = which % 3 == 2 ? 0 : 0.9f,
+                                           .top_k = 40,
+                                           .top_p = 0.95f,
+                                           .typical_p = 1,
+                                           .min_p = 0.01f,
+                                           .repetition_penalty = 1.1f,
+                                           .presence_penalty = 0.2f,
+                                           .penalty_last_n = 64};
+}
+
+static inline void wait_done(struct rig *rig, struct answer *a)
+{
+    while (atomic_load_explicit(&a->r.state, memory_order_acquire) != ENGINE_DONE)
+        if (!engine_next(rig->e))
+            sched_yield();
+    cr_assert(a->r.finish == ENGINE_LENGTH || a->r.finish == ENGINE_EOS, "finish %d", a->r.finish);
+}
+
+/* False when this CPU lacks the instruction set. */
+static inline bool ask(const char *path, struct circumstances c, struct answer *a)
+{
+    static struct answer neighbours[N_NEIGHBOURS];
+    struct rig rig;
+    if (!rig_open(&rig, path, &c, NULL, 0))
+        return false;
+    prepare(a, rig.n_vocab, 0);
+    if (c.after_hit) {
+        cr_assert_eq(engine_submit(rig.e, &a->r, NULL), 0);
+        wait_done(&rig, a);
+        prepare(a, rig.n_vocab, 0);
+    }
+    for (uint32_t i = 0; i < c.n_neighbours; i++) {
+        prepare(&neighbours[i], rig.n_vocab, i + 1);
+        cr_assert_eq(engine_submit(rig.e, &neighbours[i].r, NULL), 0);
+    }
+    cr_assert_eq(engine_submit(rig.e, &a->r, NULL), 0);
+    wait_done(&rig, a);
+    for (uint32_t i = 0; i < c.n_neighbours; i++)
+        wait_done(&rig, &neighbours[i]);
+    cr_assert_eq(a->r.n_cached, c.after_hit ? N_PROMPT / 64 * 64 : 0);
+    rig_close(&rig);
+    return true;
+}
+
+static inline void expect_same(const struct answer *a, const struct answer *b, const char *path,
+                               const char *what)
+{
+    uint32_t n = atomic_load(&a->r.n_out);
+    cr_assert_eq(atomic_load(&b->r.n_out), n, "%s: %s: %u tokens", path, what, atomic_load(&b->r.n_out));
+    for (uint32_t i = 0; i < n; i++) {
+        cr_assert_eq(b->out[i].token, a->out[i].token, "%s: %s: token %u", path, what, i);
+        cr_assert_eq(memcmp(&b->out[i], &a->out[i], sizeof *a->out), 0, "%s: %s: log-probability %u", path,
+                     what, i);
+    }
+    cr_assert_eq(memcmp(a->top, b->top, sizeof a->top), 0, "%s: %s: alternatives", path, what);
+}

@@ -1,0 +1,510 @@
+/* mkmodel - writes a GGUF file with random weights in the shape of a real model, for tests and measurements.
+ * Hyper-parameters, tensor names and the mix of weight types are those of the real files. The same arguments
+ * give the same bytes. */
+#include "made_vocab.h"
+#include "random_blocks.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <math.h>
+#include <unistd.h>
+
+#define CHUNK ((size_t)4 << 20) /* bytes made and written at a time, about */
+
+struct shape {
+    const char *name, *arch;
+    uint32_t n_layers, hidden, ffn, n_heads, n_kv_heads, head_dim, n_vocab, n_ctx;
+    float rope_base, eps;
+    bool tied;
+    float rope_factor; /* Llama 3's scaling of low frequencies; 0: none */
+    const struct made_vocab *vocab;
+};
+
+static const struct shape shapes[] = {
+    {"qwen3-0.6b", "qwen3", 28, 1024, 3072, 16, 8, 128, 151936, 40960, 1e6f, 1e-6f, true, 0, &vocab_chatml},
+    {"qwen3-1.7b", "qwen3", 28, 2048, 6144, 16, 8, 128, 151936, 40960, 1e6f, 1e-6f, true, 0, &vocab_chatml},
+    {"qwen3-4b", "qwen3", 36, 2560, 9728, 32, 8, 128, 151936, 40960, 1e6f, 1e-6f, true, 0, &vocab_chatml},
+    {"qwen3-8b", "qwen3", 36, 4096, 12288, 32, 8, 128, 151936, 40960, 1e6f, 1e-6f, false, 0, &vocab_chatml},
+    {"llama-3.2-1b", "llama", 16, 2048, 8192, 32, 8, 64, 128256, 131072, 5e5f, 1e-5f, true, 32,
+     &vocab_llama3},
+    {"llama-3.1-8b", "llama", 32, 4096, 14336, 32, 8, 128, 128256, 131072, 5e5f, 1e-5f, false, 8,
+     &vocab_llama3},
+    {"qwen2.5-0.5b", "qwen2", 24, 896, 4864, 14, 2, 64, 151936, 32768, 1e6f, 1e-6f, true, 0, &vocab_chatml},
+    {"qwen2.5-7b", "qwen2", 28, 3584, 18944, 28, 4, 128, 152064, 32768, 1e6f, 1e-6f, false, 0, &vocab_chatml},
+    /* Small ones; "odd" has rows that K types do not divide, "deep" enough layers for every rule of the
+       mixes. */
+    {"tiny-qwen3", "qwen3", 3, 256, 512, 4, 2, 64, 512, 2048, 1e4f, 1e-6f, false, 0, &vocab_chatml},
+    {"tiny-qwen3-tied", "qwen3", 3, 256, 512, 4, 2, 128, 512, 2048, 1e6f, 1e-6f, true, 0, &vocab_chatml},
+    {"tiny-qwen3-deep", "qwen3", 16, 256, 256, 4, 1, 64, 512, 2048, 1e6f, 1e-6f, true, 0, &vocab_chatml},
+    {"tiny-qwen2", "qwen2", 3, 256, 512, 4, 2, 64, 512, 2048, 1e6f, 1e-6f, true, 0, &vocab_chatml},
+    {"tiny-qwen2-odd", "qwen2", 2, 224, 608, 7, 1, 32, 384, 2048, 1e6f, 1e-6f, true, 0, &vocab_chatml},
+    {"tiny-llama", "llama", 3, 256, 512, 4, 4, 64, 512, 2048, 1e4f, 1e-5f, false, 0, &vocab_llama3},
+    /* For cpu alone. */
+    {"tiny-llama-heads-48", "llama", 2, 192, 256, 4, 2, 48, 512, 2048, 1e4f, 1e-5f, true, 0, &vocab_llama3},
+    {"tiny-llama-heads-160", "llama", 2, 320, 256, 2, 1, 160, 512, 2048, 1e4f, 1e-5f, true, 0, &vocab_llama3},
+    {"tiny-llama-words", "llama", 1, 32, 32, 1, 1, 32, 262208, 2048, 1e4f, 1e-5f, true, 0, &vocab_llama3},
+    {"tiny-llama3", "llama", 2, 256, 512, 4, 2, 64, 512, 2048, 5e5f, 1e-5f, true, 8, &vocab_llama3},
+};
+#define N_SHAPES (sizeof shapes / sizeof *shapes)
+
+struct mix {
+    const char *name;
+    uint32_t type;      /* of what no rule names */
+    uint32_t file_type; /* general.file_type */
+};
+
+static const struct mix mixes[] = {
+    {"f32", QUANT_F32, 0},      {"f16", QUANT_F16, 1},      {"bf16", QUANT_BF16, 32},
+    {"q4_0", QUANT_Q4_0, 2},    {"q4_1", QUANT_Q4_1, 3},    {"q5_0", QUANT_Q5_0, 8},
+    {"q5_1", QUANT_Q5_1, 9},    {"q8_0", QUANT_Q8_0, 7},    {"q2_k", QUANT_Q2_K, 10},
+    {"q3_k_m", QUANT_Q3_K, 12}, {"q4_k_s", QUANT_Q4_K, 14}, {"q4_k_m", QUANT_Q4_K, 15},
+    {"q5_k_m", QUANT_Q5_K, 17}, {"q6_k", QUANT_Q6_K, 18},
+};
+#define N_MIXES (sizeof mixes / sizeof *mixes)
+
+enum role {
+    ROLE_EMBD,
+    ROLE_OUTPUT,
+    ROLE_Q,
+    ROLE_K,
+    ROLE_V,
+    ROLE_O,
+    ROLE_GATE,
+    ROLE_UP,
+    ROLE_DOWN,
+    ROLE_VECTOR,
+    ROLE_ROPE
+};
+
+struct tensor {
+    char name[64];
+    enum role role;
+    uint32_t type;
+    uint64_t n_cols, n_rows; /* n_rows 0: a vector */
+    float centre, rms;       /* of the values; a vector's are centre plus or minus rms */
+};
+
+struct made_model {
+    const struct shape *shape;
+    const struct mix *mix;
+    uint32_t n_vocab, n_ctx;
+    uint64_t seed;
+    struct tensor *tensors;
+    size_t n_tensors;
+    struct gguf *tokenizer; /* NULL: make one up */
+};
+
+/* ---- which type: the rules of the common quantiser for dense models ---- */
+
+static bool use_more_bits(uint32_t layer, uint32_t n)
+{
+    return layer < n / 8 || layer >= 7 * n / 8 || (layer - n / 8) % 3 == 2;
+}
+
+static uint32_t value_type(const struct shape *s, const struct mix *mix, uint32_t layer)
+{
+    switch (mix->file_type) {
+    case 10: /* Q2_K */
+        return s->n_heads / s->n_kv_heads >= 4 ? QUANT_Q4_K : QUANT_Q3_K;
+    case 12: /* Q3_K_M */
+        return layer < 2 ? QUANT_Q5_K : QUANT_Q4_K;
+    case 14: /* Q4_K_S */
+        return layer < 4 ? QUANT_Q5_K : QUANT_Q4_K;
+    case 15: /* Q4_K_M */
+    case 17: /* Q5_K_M */
+        return use_more_bits(layer, s->n_layers) ? QUANT_Q6_K : mix->type;
+    default:
+        return mix->type;
+    }
+}
+
+static uint32_t down_type(const struct shape *s, const struct mix *mix, uint32_t layer)
+{
+    switch (mix->file_type) {
+    case 10:
+        return QUANT_Q3_K;
+    case 12:
+        return layer < s->n_layers / 16 ? QUANT_Q5_K : QUANT_Q4_K;
+    case 14:
+        return layer < s->n_layers / 8 ? QUANT_Q5_K : QUANT_Q4_K;
+    default:
+        return value_type(s, mix, layer);
+    }
+}
+
+static uint32_t attention_output_type(const struct mix *mix)
+{
+    if (mix->file_type == 10)
+        return QUANT_Q3_K;
+    return mix->file_type == 12 ? QUANT_Q4_K : mix->type;
+}
+
+/* Rows that blocks of 256 do not divide get the type of 32 that is next in size. (The quantiser takes IQ4_NL
+ * for Q2_K and Q3_K; Q4_0 has the same size, and Hearth computes with it.) */
+static uint32_t fitting_type(uint32_t type, uint64_t n_cols)
+{
+    if (n_cols % quant_traits(type)->block == 0)
+        return type;
+    switch (type) {
+    case QUANT_Q6_K:
+        type = QUANT_Q8_0;
+        break;
+    case QUANT_Q5_K:
+        type = QUANT_Q5_1;
+        break;
+    case QUANT_Q4_K:
+        type = QUANT_Q5_0;
+        break;
+    default:
+        type = QUANT_Q4_0;
+        break;
+    }
+    return n_cols % quant_traits(type)->block == 0 ? type : QUANT_F16;
+}
+
+static uint32_t matrix_type(const struct made_model *m, enum role role, uint32_t layer, uint64_t n_cols)
+{
+    const struct mix *mix = m->mix;
+    if (quant_traits(mix->type)->block == 1)
+        return mix->type;
+    uint32_t type = mix->type;
+    bool is_output = role == ROLE_OUTPUT || (role == ROLE_EMBD && m->shape->tied);
+    if (is_output && type != QUANT_Q8_0)
+        type = QUANT_Q6_K;
+    else if (role == ROLE_V)
+        type = value_type(m->shape, mix, layer);
+    else if (role == ROLE_DOWN)
+        type = down_type(m->shape, mix, layer);
+    else if (role == ROLE_O)
+        type = attention_output_type(mix);
+    return fitting_type(type, n_cols);
+}
+
+/* ---- the list of tensors ---- */
+
+static struct tensor *add_tensor(struct made_model *m, const char *name, int layer, enum role role)
+{
+    struct tensor *t = &m->tensors[m->n_tensors++];
+    if (layer < 0)
+        (void)snprintf(t->name, sizeof t->name, "%s", name);
+    else
+        (void)snprintf(t->name, sizeof t->name, "blk.%d.%s", layer, name);
+    t->role = role;
+    return t;
+}
+
+/* Values of about N(0, 1/sqrt(n_cols)): a product with a normed vector is about N(0, 1). */
+static void add_matrix(struct made_model *m, const char *name, int layer, enum role role, uint64_t n_cols,
+                       uint64_t n_rows)
+{
+    struct tensor *t = add_tensor(m, name, layer, role);
+    t->n_cols = n_cols;
+    t->n_rows = n_rows;
+    t->type = matrix_type(m, role, layer < 0 ? 0 : (uint32_t)layer, n_cols);
+    t->rms = 1 / sqrtf((float)n_cols);
+    if (role == ROLE_OUTPUT || (role == ROLE_EMBD && m->shape->tied))
+        t->rms *= 4; /* logits as far apart as a trained model's */
+}
+
+static void add_vector(struct made_model *m, const char *name, int layer, uint64_t n, float centre,
+                       float spread)
+{
+    struct tensor *t = add_tensor(m, name, layer, ROLE_VECTOR);
+    t->n_cols = n;
+    t->type = QUANT_F32;
+    t->centre = centre;
+    t->rms = spread;
+}
+
+static void add_attention(struct made_model *m, int i)
+{
+    const struct shape *s = m->shape;
+    uint64_t q = (uint64_t)s->n_heads * s->head_dim, kv = (uint64_t)s->n_kv_heads * s->head_dim;
+    add_vector(m, "attn_norm.weight", i, s->hidden, 1, 0.1f);
+    add_matrix(m, "attn_q.weight", i, ROLE_Q, s->hidden, q);
+    add_matrix(m, "attn_k.weight", i, ROLE_K, s->hidden, kv);
+    add_matrix(m, "attn_v.weight", i, ROLE_V, s->hidden, kv);
+    add_matrix(m, "attn_output.weight", i, ROLE_O, q, s->hidden);
+    if (strcmp(s->arch, "qwen2") == 0) {
+        add_vector(m, "attn_q.bias", i, q, 0, 0.3f);
+        add_vector(m, "attn_k.bias", i, kv, 0, 0.3f);
+        add_vector(m, "attn_v.bias", i, kv, 0, 0.1f);
+    }
+    if (strcmp(s->arch, "qwen3") == 0) {
+        add_vector(m, "attn_q_norm.weight", i, s->head_dim, 1, 0.1f);
+        add_vector(m, "attn_k_norm.weight", i, s->head_dim, 1, 0.1f);
+    }
+}
+
+static void list_tensors(struct made_model *m)
+{
+    const struct shape *s = m->shape;
+    add_matrix(m, "token_embd.weight", -1, ROLE_EMBD, s->hidden, m->n_vocab);
+    if (s->rope_factor > 0) {
+        struct tensor *t = add_tensor(m, "rope_freqs.weight", -1, ROLE_ROPE);
+        t->n_cols = s->head_dim / 2;
+        t->type = QUANT_F32;
+    }
+    for (int i = 0; i < (int)s->n_layers; i++) {
+        add_attention(m, i);
+        add_vector(m, "ffn_norm.weight", i, s->hidden, 1, 0.1f);
+        add_matrix(m, "ffn_gate.weight", i, ROLE_GATE, s->hidden, s->ffn);
+        add_matrix(m, "ffn_up.weight", i, ROLE_UP, s->hidden, s->ffn);
+        add_matrix(m, "ffn_down.weight", i, ROLE_DOWN, s->ffn, s->hidden);
+    }
+    add_vector(m, "output_norm.weight", -1, s->hidden, 1, 0.1f);
+    if (!s->tied)
+        add_matrix(m, "output.weight", -1, ROLE_OUTPUT, s->hidden, m->n_vocab);
+}
+
+/* ---- the keys ---- */
+
+static const char *arch_key(const struct shape *s, const char *suffix)
+{
+    static char key[128];
+    (void)snprintf(key, sizeof key, "%s.%s", s->arch, suffix);
+    return key;
+}
+
+static void write_keys(const struct made_model *m, struct gguf_write *w)
+{
+    const struct shape *s = m->shape;
+    char name[64];
+    (void)snprintf(name, sizeof name, "random-%s", s->name);
+    gguf_write_str(w, "general.architecture", s->arch);
+    gguf_write_str(w, "general.type", "model");
+    gguf_write_str(w, "general.name", name);
+    gguf_write_u32(w, arch_key(s, "block_count"), s->n_layers);
+    gguf_write_u32(w, arch_key(s, "context_length"), m->n_ctx);
+    gguf_write_u32(w, arch_key(s, "embedding_length"), s->hidden);
+    gguf_write_u32(w, arch_key(s, "feed_forward_length"), s->ffn);
+    gguf_write_u32(w, arch_key(s, "attention.head_count"), s->n_heads);
+    gguf_write_u32(w, arch_key(s, "attention.head_count_kv"), s->n_kv_heads);
+    gguf_write_f32(w, arch_key(s, "rope.freq_base"), s->rope_base);
+    gguf_write_f32(w, arch_key(s, "attention.layer_norm_rms_epsilon"), s->eps);
+    if (strcmp(s->arch, "qwen2") != 0) { /* there the head size is hidden / heads, and files do not say it */
+        gguf_write_u32(w, arch_key(s, "attention.key_length"), s->head_dim);
+        gguf_write_u32(w, arch_key(s, "attention.value_length"), s->head_dim);
+    }
+    if (strcmp(s->arch, "llama") == 0) {
+        gguf_write_u32(w, arch_key(s, "vocab_size"), m->n_vocab);
+        gguf_write_u32(w, arch_key(s, "rope.dimension_count"), s->head_dim);
+    }
+    gguf_write_u32(w, "general.file_type", m->mix->file_type);
+    gguf_write_u32(w, "general.quantization_version", 2);
+    if (m->tokenizer)
+        made_vocab_copy(w, m->tokenizer, m->n_vocab);
+    else
+        made_vocab_write(w, s->vocab, m->n_vocab);
+}
+
+static size_t tensor_size(const struct tensor *t)
+{
+    return quant_size(t->type, t->n_cols * (t->n_rows ? t->n_rows : 1));
+}
+
+/* ---- the data ---- */
+
+static int write_all(int fd, const void *bytes, size_t size)
+{
+    const uint8_t *p = bytes;
+    while (size > 0) {
+        ssize_t n = write(fd, p, size);
+        if (n < 0 && errno != EINTR)
+            return -errno;
+        if (n > 0) {
+            p += n;
+            size -= (size_t)n;
+        }
+    }
+    return 0;
+}
+
+/* Llama 3's factors: waves longer than the original context are slowed by `rope_factor`, those much shorter
+ * are left, between them the two are blended. */
+static void rope_factors(const struct shape *s, float *out)
+{
+    const double context = 8192, low = 1,
+                 high = 4; /* original context; waves in it that count as few and many */
+    for (uint32_t i = 0; i < s->head_dim / 2; i++) {
+        double wave = 2 * M_PI * pow((double)s->rope_base, 2.0 * i / s->head_dim);
+        double blend = (context / wave - low) / (high - low);
+        blend = blend < 0 ? 0 : blend > 1 ? 1 : blend;
+        out[i] = (float)(1 / ((1 - blend) / (double)s->rope_factor + blend));
+    }
+}
+
+static int write_vector(const struct made_model *m, const struct tensor *t, uint64_t seed, int fd)
+{
+    float *values = calloc(t->n_cols, sizeof *values);
+    if (!values)
+        return -ENOMEM;
+    if (t->role == ROLE_ROPE)
+        rope_factors(m->shape, values);
+    for (uint64_t i = 0; t->role == ROLE_VECTOR && i < t->n_cols; i++)
+        values[i] = t->centre + t->rms * random_unit(&seed);
+    int rc = write_all(fd, values, t->n_cols * sizeof *values);
+    free(values);
+    return rc;
+}
+
+static int write_matrix(const struct tensor *t, uint64_t seed, int fd)
+{
+    struct random_blocks blocks;
+    random_blocks_init(&blocks, t->type, t->rms, seed);
+    size_t row_size = quant_size(t->type, t->n_cols);
+    uint64_t rows = CHUNK / row_size ? CHUNK / row_size : 1;
+    uint8_t *chunk = malloc(rows * row_size);
+    int rc = chunk ? 0 : -ENOMEM;
+    for (uint64_t done = 0; rc == 0 && done < t->n_rows; done += rows) {
+        uint64_t n = t->n_rows - done < rows ? t->n_rows - done : rows;
+        random_blocks_fill(&blocks, chunk, n * t->n_cols);
+        rc = write_all(fd, chunk, n * row_size);
+    }
+    free(chunk);
+    return rc;
+}
+
+static int write_tensors(const struct made_model *m, int fd)
+{
+    static const uint8_t zeros[32];
+    for (size_t i = 0; i < m->n_tensors; i++) {
+        const struct tensor *t = &m->tensors[i];
+        uint64_t state = m->seed + i * 0x9e3779b97f4a7c15u, seed = random_u64(&state);
+        int rc = t->n_rows ? write_matrix(t, seed, fd) : write_vector(m, t, seed, fd);
+        size_t padding = -tensor_size(t) & 31;
+        if (rc == 0)
+            rc = write_all(fd, zeros, padding);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int write_model(const struct made_model *m, const char *path)
+{
+    struct gguf_write w = {0};
+    struct gguf_bytes head = {0};
+    write_keys(m, &w);
+    for (size_t i = 0; i < m->n_tensors; i++) {
+        const struct tensor *t = &m->tensors[i];
+        uint64_t ne[2] = {t->n_cols, t->n_rows};
+        (void)gguf_write_tensor(&w, t->name, t->type, t->n_rows ? 2 : 1, ne, tensor_size(t));
+    }
+    gguf_write_head(&w, &head);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int rc = fd < 0 ? -errno : write_all(fd, head.p, head.n);
+    if (rc == 0)
+        rc = write_tensors(m, fd);
+    if (fd >= 0 && close(fd) < 0 && rc == 0)
+        rc = -errno;
+    free(head.p);
+    gguf_write_free(&w);
+    return rc;
+}
+
+/* ---- the command line ---- */
+
+static int usage(void)
+{
+    (void)fprintf(stderr,
+                  "usage: mkmodel --shape SHAPE --quant MIX --out FILE [--seed N] [--tokenizer VOCAB.gguf] "
+                  "[--n-ctx N]\nshapes:");
+    for (size_t i = 0; i < N_SHAPES; i++)
+        (void)fprintf(stderr, " %s", shapes[i].name);
+    (void)fprintf(stderr, "\nmixes:");
+    for (size_t i = 0; i < N_MIXES; i++)
+        (void)fprintf(stderr, " %s", mixes[i].name);
+    (void)fprintf(stderr, "\n");
+    return 2;
+}
+
+static void pick(struct made_model *m, const char *shape, const char *mix)
+{
+    for (size_t i = 0; shape && i < N_SHAPES; i++)
+        m->shape = strcmp(shapes[i].name, shape) == 0 ? &shapes[i] : m->shape;
+    for (size_t i = 0; mix && i < N_MIXES; i++)
+        m->mix = strcmp(mixes[i].name, mix) == 0 ? &mixes[i] : m->mix;
+}
+
+/* The vocabulary is as large as the shape's, or as the given tokenizer's where that is larger. */
+static int open_tokenizer(struct made_model *m, const char *path)
+{
+    struct error err = {0};
+    const struct gguf_value *tokens;
+    m->n_vocab = m->shape->n_vocab;
+    if (!path)
+        return 0;
+    int rc = gguf_open(&m->tokenizer, path, &err);
+    if (rc == 0 &&
+        (rc = gguf_get_array(m->tokenizer, "tokenizer.ggml.tokens", GGUF_STR, &tokens, &err)) == 0) {
+        m->n_vocab = tokens->n > m->n_vocab ? (uint32_t)tokens->n : m->n_vocab;
+        return 0;
+    }
+    (void)fprintf(stderr, "mkmodel: %s\n",
+                  err.code ? err.text : "the tokenizer's file has no tokenizer.ggml.tokens");
+    return rc;
+}
+
+static int run(struct made_model *m, const char *tokenizer, const char *out)
+{
+    m->tensors = calloc(3 + 16 * (size_t)m->shape->n_layers, sizeof *m->tensors);
+    if (!m->tensors || open_tokenizer(m, tokenizer) < 0)
+        return 1;
+    if (!m->n_ctx)
+        m->n_ctx = m->shape->n_ctx;
+    list_tensors(m);
+    int rc = write_model(m, out);
+    if (rc < 0) {
+        (void)fprintf(stderr, "mkmodel: %s: %s\n", out, strerror(-rc));
+        (void)unlink(out);
+    }
+    return rc < 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option options[] = {
+        {"shape", required_argument, NULL, 's'},
+        {"quant", required_argument, NULL, 'q'},
+        {"out", required_argument, NULL, 'o'},
+        {"seed", required_argument, NULL, 'r'},
+        {"tokenizer", required_argument, NULL, 't'},
+        {"n-ctx", required_argument, NULL, 'c'},
+        {0},
+    };
+    struct made_model m = {.seed = 1};
+    const char *shape = NULL, *mix = NULL, *out = NULL, *tokenizer = NULL;
+    for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+        switch (c) {
+        case 's':
+            shape = optarg;
+            break;
+        case 'q':
+            mix = optarg;
+            break;
+        case 'o':
+            out = optarg;
+            break;
+        case 'r':
+            m.seed = strtoull(optarg, NULL, 10);
+            break;
+        case 't':
+            tokenizer = optarg;
+            break;
+        case 'c':
+            m.n_ctx = (uint32_t)strtoul(optarg, NULL, 10);
+            break;
+        default:
+            return usage();
+        }
+    }
+    pick(&m, shape, mix);
+    if (!m.shape || !m.mix || !out || optind < argc)
+        return usage();
+    int status = run(&m, tokenizer, out);
+    gguf_close(m.tokenizer);
+    free(m.tensors);
+    return status;
+}

@@ -1,0 +1,99 @@
+/* Memory that is taken before it is used: how far, and that what it holds stays. */
+#include "cpu/prefault.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define MIB ((size_t)1 << 20)
+
+static bool resident(const void *p)
+{
+    unsigned char seen = 0;
+    void *page = (void *)((uintptr_t)p / 4096 * 4096);
+    return mincore(page, 1, &seen) == 0 && seen & 1;
+}
+
+/* Whether this kernel can do it at all. */
+static bool able(void)
+{
+    struct memory_block b;
+    cr_assert_eq(memory_take(&b, 4096, "a try", NULL), 0);
+    bool able = madvise(b.data, 4096, 23 /* MADV_POPULATE_WRITE */) == 0;
+    memory_give(&b);
+    return able;
+}
+
+static void wait_taken(const struct ahead *a, size_t bytes)
+{
+    for (int left = 20000; ahead_taken(a) < bytes; left--) {
+        cr_assert_gt(left, 0, "%zu of %zu", ahead_taken(a), bytes);
+        usleep(1000);
+    }
+}
+
+Test(ahead, nothing_is_taken_before_the_first_use)
+{
+    struct memory_block b;
+    struct ahead *a;
+    cr_assert_eq(memory_take(&b, 8 * MIB, "a block", NULL), 0);
+    cr_assert_eq(ahead_open(&a, &b, NULL), 0);
+    usleep(20000);
+    cr_assert_eq(ahead_taken(a), 0);
+    cr_assert_not(resident(b.data));
+    ahead_close(a);
+    memory_give(&b);
+}
+
+Test(ahead, a_small_block_is_taken_whole_and_keeps_what_it_holds)
+{
+    struct memory_block b;
+    struct ahead *a;
+    cr_assert_eq(memory_take(&b, 5 * MIB, "a block", NULL), 0);
+    char *data = b.data;
+    strcpy(data, "here");
+    strcpy(data + 3 * MIB, "and there");
+    cr_assert_eq(ahead_open(&a, &b, NULL), 0);
+    ahead_use(a, 1);
+    if (able()) {
+        wait_taken(a, b.size);
+        cr_assert(resident(data + b.size - 1));
+    }
+    ahead_close(a);
+    cr_assert_str_eq(data, "here");
+    cr_assert_str_eq(data + 3 * MIB, "and there");
+    cr_assert_eq(data[4 * MIB], 0);
+    memory_give(&b);
+}
+
+Test(ahead, no_more_is_taken_than_said)
+{
+    struct memory_block b;
+    struct ahead *a;
+    cr_assert_eq(memory_take(&b, AHEAD_BYTES + 64 * MIB, "a block", NULL), 0);
+    cr_assert_eq(ahead_open(&a, &b, NULL), 0);
+    ahead_use(a, 2 * MIB);
+    if (able()) {
+        wait_taken(a, AHEAD_BYTES + 2 * MIB);
+        usleep(20000);
+        cr_assert_eq(ahead_taken(a), AHEAD_BYTES + 2 * MIB);
+        cr_assert_not(resident((char *)b.data + AHEAD_BYTES + 8 * MIB));
+    }
+    ahead_use(a, b.size);
+    cr_assert_eq(ahead_taken(a), b.size); /* in use, touched or not */
+    ahead_close(a);
+    memory_give(&b);
+}
+
+Test(ahead, closing_does_not_wait_for_the_rest)
+{
+    struct memory_block b;
+    struct ahead *a;
+    cr_assert_eq(memory_take(&b, AHEAD_BYTES, "a block", NULL), 0);
+    cr_assert_eq(ahead_open(&a, &b, NULL), 0);
+    ahead_use(a, 1);
+    ahead_close(a);
+    memory_give(&b);
+    ahead_close(NULL);
+}

@@ -1,0 +1,324 @@
+/* The persistent decoder's plan (lib/cuda/plan.h, kernels/abi/schedule.h): whatever the model and the device,
+ * every byte of a weight is fetched once a step, every output is computed once, each wait is for the arrivals
+ * before it, and nobody waits for ever. The decoder's own code walks the plans (decoder_walk.h). */
+#include "support/decoder_walk.h"
+#include "cuda/plan.h"
+#include "abi/tile.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_BLOCKS 200
+#define LAYERS     2
+#ifdef __SANITIZE_ADDRESS__ /* which makes it slow: of the large numbers of blocks only some */
+#define SPARSE      12u
+#define SHAPE_STEPS 3 /* walking a schedule: of the shapes, too */
+#else
+#define SPARSE      MAX_BLOCKS
+#define SHAPE_STEPS 1
+#endif
+
+/* The models mkmodel knows, and odd ones. */
+static const struct shape {
+    uint32_t n_embd, n_ff, n_heads, n_kv_heads, head_dim, n_vocab;
+} shapes[] = {
+    {1024, 3072, 16, 8, 128, 151936},  {2048, 6144, 16, 8, 128, 151936},  {2560, 9728, 32, 8, 128, 151936},
+    {4096, 12288, 32, 8, 128, 151936}, {2048, 8192, 32, 8, 64, 128256},   {4096, 14336, 32, 8, 128, 128256},
+    {896, 4864, 14, 2, 64, 151936},    {3584, 18944, 28, 4, 128, 152064}, {256, 512, 4, 2, 64, 512},
+    {256, 256, 4, 1, 64, 512},         {224, 608, 7, 1, 32, 384},         {32, 32, 1, 1, 32, 1},
+    {4128, 11040, 3, 3, 96, 32001},    {288, 16, 9, 3, 32, 17},
+};
+#define N_SHAPES (sizeof shapes / sizeof *shapes)
+
+static const struct device {
+    const char *name;
+    uint32_t shared_bytes;
+} devices[] = {{"sm_86", 99 * 1024}, {"sm_80", 163 * 1024}, {"sm_90", 227 * 1024}};
+#define N_DEVICES (sizeof devices / sizeof *devices)
+
+struct model {
+    struct program *program;
+    struct decoder_matrix matrices[8];
+    uint32_t n_matrices;
+    struct kv_layout kv;
+    uint64_t state;
+    uint32_t type; /* of all matrices; TILE_NONE: mixed */
+};
+
+static uint32_t next(struct model *m)
+{
+    m->state = m->state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(m->state >> 33);
+}
+
+static uint32_t add_matrix(struct model *m, uint32_t n, uint32_t k)
+{
+    uint32_t type = m->type ? m->type : TILE_Q4_K + next(m) % (TILE_F16 - TILE_Q4_K);
+    m->matrices[m->n_matrices] = (struct decoder_matrix){.type = type,
+                                                         .n = n,
+                                                         .k = k,
+                                                         .n_tiles = (n + 15) / 16,
+                                                         .n_supers = (k + 255) / 256,
+                                                         .super_bytes = tile_super_bytes(type)};
+    return m->n_matrices++;
+}
+
+static struct program_op *add_op(struct model *m, uint32_t opcode)
+{
+    struct program_op *op = &m->program->ops[m->program->n_ops++];
+    *op = (struct program_op){.opcode = (uint16_t)opcode};
+    return op;
+}
+
+static struct program_op *add_product(struct model *m, uint32_t epilogue, uint32_t first, uint32_t n)
+{
+    struct program_op *op = add_op(m, PROGRAM_MATMUL);
+    op->epilogue = (uint16_t)epilogue;
+    op->n_weights = (uint16_t)n;
+    op->k = m->matrices[first].k;
+    op->gain = PROGRAM_NONE;
+    for (uint32_t i = 0, at = 0; i < n; i++) {
+        op->weight[i] = first + i;
+        op->bias[i] = PROGRAM_NONE;
+        op->out_col[i] = epilogue == PROGRAM_STORE ? at : 0;
+        at += m->matrices[first + i].n;
+    }
+    return op;
+}
+
+static void open_model(struct model *m, const struct shape *s, uint32_t type, uint64_t seed)
+{
+    *m = (struct model){.kv = {LAYERS, s->n_kv_heads, s->head_dim, KV_F16}, .state = seed, .type = type};
+    m->program = calloc(1, sizeof *m->program + 32 * sizeof *m->program->ops);
+    cr_assert(m->program);
+    uint32_t q = s->n_heads * s->head_dim, kv = s->n_kv_heads * s->head_dim;
+    uint32_t qkv = add_matrix(m, q, s->n_embd);
+    add_matrix(m, kv, s->n_embd);
+    add_matrix(m, kv, s->n_embd);
+    uint32_t o = add_matrix(m, s->n_embd, q), gate = add_matrix(m, s->n_ff, s->n_embd);
+    add_matrix(m, s->n_ff, s->n_embd);
+    uint32_t down = add_matrix(m, s->n_embd, s->n_ff), head = add_matrix(m, s->n_vocab, s->n_embd);
+    add_op(m, PROGRAM_EMBED)->weight[0] = head;
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        add_product(m, PROGRAM_STORE, qkv, 3);
+        add_op(m, PROGRAM_ATTEND);
+        add_product(m, PROGRAM_RESIDUAL, o, 1);
+        add_product(m, PROGRAM_SWIGLU, gate, 2);
+        add_product(m, PROGRAM_RESIDUAL, down, 1);
+    }
+    add_product(m, PROGRAM_STORE, head, 1)->flags = PROGRAM_HEAD;
+    add_op(m, PROGRAM_SAMPLE)->flags = PROGRAM_HEAD;
+}
+
+static void open_plan(struct plan *p, const struct model *m, uint32_t n_blocks, uint32_t shared_bytes)
+{
+    struct error err = {0};
+    const struct plan_device device = {n_blocks, DECODER_MAX_CREW, shared_bytes};
+    int rc = plan_open(p, m->program, m->matrices, &m->kv, &device, &err);
+    cr_assert_eq(rc, 0, "%s", err.text);
+}
+
+/* --- who has how much --- */
+
+/* The number of groups of each block is added to `load`. */
+static void count_load(const struct schedule_op *s, uint32_t n_blocks, uint32_t *load)
+{
+    for (uint32_t block = 0; block < n_blocks; block++)
+        for (uint32_t g = schedule_first(s, block, n_blocks); g < s->n_groups; g += n_blocks)
+            load[block]++;
+}
+
+/* So many groups more than the least loaded block has the most loaded one. */
+static uint32_t imbalance(const uint32_t *load, uint32_t n_blocks)
+{
+    uint32_t least = load[0], most = load[0];
+    for (uint32_t b = 1; b < n_blocks; b++) {
+        least = load[b] < least ? load[b] : least;
+        most = load[b] > most ? load[b] : most;
+    }
+    return most - least;
+}
+
+Test(cuda_schedule, after_every_op_the_blocks_have_had_as_many_groups_but_for_one)
+{
+    for (uint32_t i = 0; i < N_SHAPES; i++) {
+        struct model m;
+        open_model(&m, &shapes[i], TILE_NONE, i);
+        for (uint32_t n_blocks = 1; n_blocks <= MAX_BLOCKS; n_blocks++) {
+            struct plan p;
+            uint32_t load[MAX_BLOCKS] = {0};
+            open_plan(&p, &m, n_blocks, devices[n_blocks % N_DEVICES].shared_bytes);
+            for (uint32_t o = 0; o < m.program->n_ops; o++) {
+                cr_assert_eq(p.ops[o].n_groups != 0, m.program->ops[o].opcode == PROGRAM_MATMUL);
+                count_load(&p.ops[o], n_blocks, load);
+                cr_assert_leq(imbalance(load, n_blocks), 1, "after op %u", o);
+            }
+            plan_close(&p);
+        }
+        free(m.program);
+    }
+}
+
+static uint32_t count_groups(const struct model *m, const struct program_op *op, bool paired, uint32_t tiles)
+{
+    uint32_t n = 0;
+    for (uint32_t w = 0; w < (paired ? 1u : op->n_weights); w++)
+        n += (m->matrices[op->weight[w]].n_tiles + tiles - 1) / tiles;
+    return n;
+}
+
+Test(cuda_schedule, a_group_has_the_fewest_tiles_that_make_the_fewest_rounds)
+{
+    for (uint32_t i = 0; i < N_SHAPES; i++) {
+        struct model m;
+        struct plan p;
+        open_model(&m, &shapes[i], TILE_Q4_K, i);
+        open_plan(&p, &m, 132, devices[2].shared_bytes);
+        for (uint32_t o = 0; o < m.program->n_ops; o++) {
+            const struct program_op *op = &m.program->ops[o];
+            const struct schedule_op *s = &p.ops[o];
+            uint32_t n_supers = s->n_groups ? m.matrices[op->weight[0]].n_supers : 0;
+            for (uint32_t tiles = 1; s->n_groups && tiles * n_supers <= s->part[0].stage_supers; tiles++) {
+                uint32_t rounds = (count_groups(&m, op, s->paired, tiles) + 131) / 132;
+                uint32_t chosen = (s->n_groups + 131) / 132;
+                cr_assert(tiles < s->group_tiles ? rounds > chosen : rounds >= chosen);
+            }
+        }
+        plan_close(&p);
+        free(m.program);
+    }
+}
+
+/* --- shared memory --- */
+
+Test(cuda_schedule, parts_of_shared_memory_do_not_overlap_and_the_ring_is_deep_enough)
+{
+    for (uint32_t i = 0; i < N_SHAPES; i++)
+        for (uint32_t d = 0; d < N_DEVICES; d++) {
+            struct model m;
+            struct plan p;
+            open_model(&m, &shapes[i], i % 2 ? TILE_Q4_K : TILE_NONE, i);
+            open_plan(&p, &m, 132, devices[d].shared_bytes);
+            const struct decoder_shared *s = &p.shared;
+            const uint32_t parts[][2] = {{s->mbarriers, s->n_stages * 16 + DECODER_GATE_BYTES},
+                                         {s->uses, p.n_counters * 4},
+                                         {s->fold, s->fold_bytes},
+                                         {s->work, s->work_bytes},
+                                         {s->stages, s->n_stages * s->stage_bytes}};
+            for (uint32_t a = 0; a < 5; a++) {
+                cr_assert_eq(parts[a][0] % 128, 0);
+                cr_assert_leq(parts[a][0] + parts[a][1], s->total);
+                for (uint32_t b = 0; b < a; b++)
+                    cr_assert(parts[a][0] >= parts[b][0] + parts[b][1] ||
+                              parts[b][0] >= parts[a][0] + parts[a][1]);
+            }
+            cr_assert_leq(s->total, devices[d].shared_bytes);
+            cr_assert_geq(s->n_stages, d == 2 ? 4 : 2, "shape %u on %s: %u stages", i, devices[d].name,
+                          s->n_stages);
+            cr_assert_geq(s->fold_bytes, PRODUCT_FOLD_BYTES);
+            plan_close(&p);
+            free(m.program);
+        }
+}
+
+Test(cuda_schedule, a_model_that_does_not_fit_is_refused_with_both_numbers)
+{
+    struct model m;
+    struct plan p;
+    struct error err = {0};
+    const struct plan_device device = {4, 64, 48 * 1024};
+    open_model(&m, &shapes[0], TILE_F32, 0);
+    cr_assert_eq(plan_open(&p, m.program, m.matrices, &m.kv, &device, &err), -ENOTSUP);
+    cr_assert(strstr(err.text, "16384") && strstr(err.text, "49152"), "%s", err.text);
+    free(m.program);
+}
+
+Test(cuda_schedule, a_program_with_more_ops_than_a_word_can_count_is_refused)
+{
+    struct model m;
+    struct plan p;
+    struct error err = {0};
+    const struct plan_device device = {4, 64, 227 * 1024};
+    open_model(&m, &shapes[0], TILE_NONE, 0);
+    m.program->n_ops = DECODER_MAX_OPS + 1;
+    cr_assert_eq(plan_open(&p, m.program, m.matrices, &m.kv, &device, &err), -ENOTSUP);
+    cr_assert(strstr(err.text, "4097") && strstr(err.text, "4096"), "%s", err.text);
+    free(m.program);
+}
+
+/* --- the decoder's own walk of it --- */
+
+/* Wide and narrow, with logits and without, none at all. */
+static const struct walk_step steps[] = {{9, 2, false}, {3, 0, true}, {0, 0, false}, {1, 1, true}};
+#define N_STEPS (sizeof steps / sizeof *steps)
+
+/* What a copy may be, for every product of a plan. */
+static void check_stages(const struct model *m, const struct plan *p)
+{
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        for (uint32_t j = 0; p->ops[i].n_groups && j < m->program->ops[i].n_weights; j++) {
+            const struct decoder_matrix *w = &m->matrices[m->program->ops[i].weight[j]];
+            uint32_t stage = p->ops[i].part[j].stage_supers, tiles = p->ops[i].group_tiles;
+            cr_assert(stage > 0 && stage <= SCHEDULE_MAX_SUPERS && tiles > 0);
+            cr_assert_leq(stage * w->super_bytes, p->shared.stage_bytes);
+            cr_assert_eq(w->super_bytes % 16, 0, "a copy is a multiple of 16 bytes");
+            cr_assert(tiles == 1 || tiles * w->n_supers <= stage, "several tiles, and not in one stage");
+        }
+}
+
+enum walk_kind { AS_PLANNED, SHALLOW, FINISHING };
+
+static void walk(struct model *m, uint32_t n_blocks, const struct device *d, enum walk_kind kind)
+{
+    struct plan p;
+    open_plan(&p, m, n_blocks, d->shared_bytes);
+    check_stages(m, &p);
+    plan_flow(m->program, n_blocks);
+    if (kind == SHALLOW)
+        p.shared.n_stages = 1;
+    fleet_open(m->program, &p, m->matrices, m->n_matrices, n_blocks);
+    const char *wrong = kind == FINISHING ? fleet_finish() : fleet_run(steps, N_STEPS);
+    cr_assert(!wrong[0], "%s, %u blocks: %s", d->name, n_blocks, wrong);
+    fleet_close();
+    plan_close(&p);
+}
+
+/* As it is planned, and with a ring of one stage, which is the hardest: whoever gets through that one gets
+ * through a deeper one. */
+Test(cuda_schedule,
+     on_any_number_of_blocks_all_is_fetched_and_finished_once_and_nobody_waits_too_long_or_short,
+     .timeout = 1200)
+{
+    for (uint32_t i = 0; i < N_SHAPES; i += SHAPE_STEPS) {
+        struct model m;
+        open_model(&m, &shapes[i], TILE_NONE, i);
+        for (uint32_t n_blocks = 1; n_blocks <= MAX_BLOCKS; n_blocks += 1 + n_blocks / SPARSE)
+            walk(&m, n_blocks, &devices[n_blocks % N_DEVICES], n_blocks % 2 ? SHALLOW : AS_PLANNED);
+        free(m.program);
+    }
+}
+
+Test(cuda_schedule, so_it_is_with_every_tile_type, .timeout = 1200)
+{
+    for (uint32_t type = TILE_Q4_K; type <= TILE_F32; type++)
+        for (uint32_t i = 0; i < N_SHAPES; i += SHAPE_STEPS) {
+            struct model m;
+            open_model(&m, &shapes[i], type, i);
+            walk(&m, 132, &devices[2], AS_PLANNED);
+            walk(&m, 3, &devices[0], SHALLOW);
+            free(m.program);
+        }
+}
+
+Test(cuda_schedule, every_row_of_a_matrix_gets_the_sum_of_its_super_blocks, .timeout = 1200)
+{
+    for (uint32_t i = 0; i < N_SHAPES; i += SHAPE_STEPS) {
+        struct model m;
+        open_model(&m, &shapes[i], TILE_NONE, i);
+        walk(&m, 5, &devices[i % N_DEVICES], FINISHING);
+        walk(&m, 132, &devices[2], FINISHING);
+        free(m.program);
+    }
+}

@@ -1,0 +1,310 @@
+#include "support/failing_alloc.h"
+#include "model/graph.h"
+#include "model/model.h"
+#include "support/variant.h"
+
+#include <errno.h>
+#include <math.h>
+
+#define LLAMA "tiny-llama3-s15-q4_k_m"
+#define QWEN2 "tiny-qwen2-odd-s13-q5_0"
+#define QWEN3 "tiny-qwen3-s11-q8_0"
+
+static int open_edited(struct model **m, const char *base, const struct variant_edit *edits, size_t n,
+                       struct error *err)
+{
+    char path[64];
+    variant_write(path, base, edits, n);
+    int rc = model_open(m, path, err);
+    unlink(path);
+    return rc;
+}
+
+/* The variant opens. */
+static struct model *edited(const char *base, const struct variant_edit *edits, size_t n)
+{
+    struct error err = {0};
+    struct model *m = NULL;
+    int rc = open_edited(&m, base, edits, n, &err);
+    cr_assert_eq(rc, 0, "%s", err.text);
+    return m;
+}
+
+/* The variant is refused with this code, and the words hold this text. */
+static void refused(const char *base, int code, const char *words, const struct variant_edit *edits, size_t n)
+{
+    struct error err = {0};
+    struct model *m = NULL;
+    int rc = open_edited(&m, base, edits, n, &err);
+    cr_assert_eq(rc, code, "%d: %s", rc, err.text);
+    cr_assert_null(m);
+    cr_assert_not_null(strstr(err.text, words), "\"%s\" does not say \"%s\"", err.text, words);
+}
+
+static struct model *tiny(const char *name)
+{
+    char path[512];
+    struct error err = {0};
+    struct model *m = NULL;
+    (void)snprintf(path, sizeof path, "%s/%s.gguf", HEARTH_TEST_DATA, name);
+    cr_assert_eq(model_open(&m, path, &err), 0, "%s", err.text);
+    return m;
+}
+
+Test(model, reads_the_numbers_of_a_llama)
+{
+    struct model *m = tiny(LLAMA);
+    const struct model_config *c = model_config(m);
+    cr_assert_str_eq(c->arch, "llama");
+    cr_assert_str_eq(c->name, "random-tiny-llama3");
+    cr_assert_str_eq(c->quantization, "Q4_K_M");
+    cr_assert(c->n_layers == 2 && c->n_embd == 256 && c->n_ff == 512 && c->n_vocab == 512);
+    cr_assert(c->n_heads == 4 && c->n_kv_heads == 2 && c->head_dim == 64 && c->n_ctx_train == 2048);
+    cr_assert(c->rope == MODEL_ROPE_NORM && c->rope_dim == 64 && c->rope_base == 500000 &&
+              c->rope_scale == 1);
+    cr_assert_not_null(c->rope_factors);
+    cr_assert(c->tied);
+    cr_assert_eq(c->n_params, 1312032u);
+    model_close(m);
+}
+
+Test(model, reads_the_numbers_of_a_qwen2_whose_rows_are_no_multiple_of_256)
+{
+    struct model *m = tiny(QWEN2);
+    const struct model_config *c = model_config(m);
+    cr_assert_str_eq(c->arch, "qwen2");
+    cr_assert(c->n_embd == 224 && c->n_ff == 608 && c->n_heads == 7 && c->n_kv_heads == 1 &&
+              c->head_dim == 32);
+    cr_assert(c->rope == MODEL_ROPE_NEOX && c->rope_dim == 32 && c->tied && !c->rope_factors);
+    model_close(m);
+}
+
+Test(model, reads_the_numbers_of_a_qwen3_with_its_own_output_weight)
+{
+    struct model *m = tiny(QWEN3);
+    const struct model_config *c = model_config(m);
+    cr_assert_str_eq(c->arch, "qwen3");
+    cr_assert_str_eq(c->quantization, "Q8_0");
+    cr_assert(!c->tied && c->n_layers == 3 && c->head_dim == 64);
+    cr_assert_float_eq(c->norm_eps, 1e-6f, 1e-12);
+    const struct weight *w = model_weight(m, model_find_weight(m, "blk.2.ffn_down.weight"));
+    cr_assert(w && w->n == 256 && w->k == 512 && w->type == QUANT_Q8_0 && w->size == 256 * 512 / 32 * 34);
+    model_close(m);
+}
+
+Test(model, takes_the_head_length_from_the_embedding_when_no_key_says_it)
+{
+    struct model *m =
+        edited(LLAMA, EDITS(DROP_KEY("llama.attention.key_length"), DROP_KEY("llama.attention.value_length"),
+                            DROP_KEY("llama.rope.dimension_count")));
+    cr_assert_eq(model_config(m)->head_dim, 64);
+    cr_assert_eq(model_config(m)->rope_dim, 64);
+    model_close(m);
+}
+
+Test(model, without_a_name_is_called_by_its_file_and_without_a_file_type_by_its_commonest_weight)
+{
+    struct model *m = edited(QWEN3, EDITS(DROP_KEY("general.name"), DROP_KEY("general.file_type")));
+    cr_assert_eq(strncmp(model_config(m)->name, "hearth-variant-", 15), 0, "%s", model_config(m)->name);
+    cr_assert_str_eq(model_config(m)->quantization, "Q8_0");
+    model_close(m);
+}
+
+Test(model, name_is_text_whatever_the_file_says)
+{
+    struct model *m = edited(QWEN3, EDITS(SET_STR("general.name", "K\xc3\xa4se\x1b \xff!\xc2\x9b")));
+    cr_assert_str_eq(model_config(m)->name, "K\xc3\xa4se? ?!?");
+    model_close(m);
+    char longer[200] = "";
+    while (strlen(longer) < 150)
+        strcat(longer, "\xe2\x82\xac"); /* three bytes each: 127 is no multiple */
+    m = edited(QWEN3, EDITS(SET_STR("general.name", longer)));
+    cr_assert_eq(strlen(model_config(m)->name), 126);
+    model_close(m);
+}
+
+Test(model, missing_file_is_enoent)
+{
+    struct error err = {0};
+    struct model *m = NULL;
+    cr_assert_eq(model_open(&m, "/nonexistent/x.gguf", &err), -ENOENT);
+    cr_assert_not_null(strstr(err.text, "/nonexistent/x.gguf"));
+}
+
+Test(model, refuses_another_architecture_and_says_which_it_knows)
+{
+    refused(LLAMA, -ENOTSUP, "\"mamba\"", EDITS(SET_STR("general.architecture", "mamba")));
+    refused(LLAMA, -ENOTSUP, "llama, qwen2, qwen3", EDITS(SET_STR("general.architecture", "mamba")));
+    refused(LLAMA, -EBADMSG, "general.architecture", EDITS(DROP_KEY("general.architecture")));
+}
+
+Test(model, names_a_missing_tensor)
+{
+    refused(QWEN3, -EBADMSG, "blk.1.attn_k_norm.weight is missing",
+            EDITS(DROP_TENSOR("blk.1.attn_k_norm.weight")));
+    refused(QWEN2, -EBADMSG, "blk.0.attn_v.bias is missing", EDITS(DROP_TENSOR("blk.0.attn_v.bias")));
+    refused(LLAMA, -EBADMSG, "token_embd.weight is missing", EDITS(DROP_TENSOR("token_embd.weight")));
+    refused(LLAMA, -EBADMSG, "output_norm.weight is missing", EDITS(DROP_TENSOR("output_norm.weight")));
+}
+
+Test(model, names_a_tensor_of_the_wrong_shape_with_found_and_expected)
+{
+    refused(QWEN3, -EBADMSG, "blk.2.attn_k.weight has shape [256, 96, 1, 1], expected [256, 128, 1, 1]",
+            EDITS(SET_TENSOR("blk.2.attn_k.weight", QUANT_Q8_0, 256, 96)));
+    refused(LLAMA, -EBADMSG, "rope_freqs.weight has shape [16, 1, 1, 1], expected [32, 1, 1, 1]",
+            EDITS(SET_TENSOR("rope_freqs.weight", QUANT_F32, 16, 1)));
+    refused(QWEN2, -EBADMSG, "blk.0.attn_q.bias has shape [225, 1, 1, 1]",
+            EDITS(SET_TENSOR("blk.0.attn_q.bias", QUANT_F32, 225, 1)));
+}
+
+Test(model, names_a_tensor_whose_type_is_not_computed_with)
+{
+    refused(QWEN3, -ENOTSUP, "blk.0.ffn_up.weight has type IQ4_XS",
+            EDITS(SET_TENSOR("blk.0.ffn_up.weight", 23, 256, 512)));
+    refused(QWEN3, -ENOTSUP, "blk.0.attn_norm.weight is a vector of type F16",
+            EDITS(SET_TENSOR("blk.0.attn_norm.weight", QUANT_F16, 256, 1)));
+}
+
+Test(model, ignores_tensors_it_has_no_use_for)
+{
+    struct model *m = edited(QWEN3, EDITS(SET_TENSOR("mtp.thing.weight", 23, 256, 4)));
+    cr_assert_neq(model_find_weight(m, "mtp.thing.weight"), MODEL_NO_WEIGHT);
+    model_close(m);
+}
+
+Test(model, refuses_rows_that_are_no_multiple_of_32)
+{
+    refused(
+        LLAMA, -ENOTSUP, "token_embd.weight have 48 values, no multiple of 32",
+        EDITS(SET_U32("llama.embedding_length", 48), SET_TENSOR("token_embd.weight", QUANT_F32, 48, 512)));
+}
+
+Test(model, refuses_rope_scaling_kinds_by_name_and_knows_linear)
+{
+    refused(LLAMA, -ENOTSUP, "\"yarn\"", EDITS(SET_STR("llama.rope.scaling.type", "yarn")));
+    refused(LLAMA, -ENOTSUP, "\"longrope\"", EDITS(SET_STR("llama.rope.scaling.type", "longrope")));
+    struct model *m = edited(
+        LLAMA, EDITS(SET_STR("llama.rope.scaling.type", "linear"), SET_F32("llama.rope.scaling.factor", 4)));
+    cr_assert_eq(model_config(m)->rope_scale, 4.0);
+    model_close(m);
+    m = edited(LLAMA,
+               EDITS(SET_STR("llama.rope.scaling.type", "none"), SET_F32("llama.rope.scaling.factor", 4)));
+    cr_assert_eq(model_config(m)->rope_scale, 1.0);
+    model_close(m);
+    m = edited(LLAMA, EDITS(SET_F32("llama.rope.scale_linear", 2)));
+    cr_assert_eq(model_config(m)->rope_scale, 2.0);
+    model_close(m);
+    refused(LLAMA, -EBADMSG, "rope.scaling.factor", EDITS(SET_F32("llama.rope.scaling.factor", -1)));
+}
+
+Test(model, refuses_numbers_that_contradict_themselves)
+{
+    refused(QWEN3, -EBADMSG, "4 attention heads cannot share 3",
+            EDITS(SET_U32("qwen3.attention.head_count_kv", 3)));
+    refused(QWEN3, -EBADMSG, "qwen3.block_count is 0", EDITS(SET_U32("qwen3.block_count", 0)));
+    refused(QWEN3, -EBADMSG, "qwen3.embedding_length is missing", EDITS(DROP_KEY("qwen3.embedding_length")));
+    refused(QWEN3, -EBADMSG, "layer_norm_rms_epsilon",
+            EDITS(DROP_KEY("qwen3.attention.layer_norm_rms_epsilon")));
+    refused(QWEN3, -EBADMSG, "layer_norm_rms_epsilon",
+            EDITS(SET_F32("qwen3.attention.layer_norm_rms_epsilon", NAN)));
+    refused(QWEN3, -EBADMSG, "rope.dimension_count is 66", EDITS(SET_U32("qwen3.rope.dimension_count", 66)));
+    refused(QWEN3, -EBADMSG, "rope.dimension_count is 31", EDITS(SET_U32("qwen3.rope.dimension_count", 31)));
+    refused(QWEN3, -EBADMSG, "blk.3.attn_norm.weight is missing", EDITS(SET_U32("qwen3.block_count", 4)));
+}
+
+Test(model, refuses_what_it_does_not_compute_with_words)
+{
+    refused(LLAMA, -ENOTSUP, "mixture of 8 experts", EDITS(SET_U32("llama.expert_count", 8)));
+    refused(QWEN3, -ENOTSUP, "keys of length 64 beside values of length 32",
+            EDITS(SET_U32("qwen3.attention.value_length", 32)));
+    refused(QWEN3, -ENOTSUP, "head length 320 is not supported",
+            EDITS(SET_U32("qwen3.attention.key_length", 320), SET_U32("qwen3.attention.value_length", 320)));
+    refused(QWEN3, -ENOTSUP, "300 layers, supported up to 256", EDITS(SET_U32("qwen3.block_count", 300)));
+}
+
+Test(model, refuses_keys_that_would_change_what_it_computes)
+{
+    refused(LLAMA, -ENOTSUP, "llama.logit_scale = 16", EDITS(SET_F32("llama.logit_scale", 16)));
+    refused(LLAMA, -ENOTSUP, "llama.attention.scale = 1", EDITS(SET_F32("llama.attention.scale", 1)));
+    refused(LLAMA, -ENOTSUP, "softcapping = 30", EDITS(SET_F32("llama.final_logit_softcapping", 30)));
+    model_close(
+        edited(LLAMA, EDITS(SET_F32("llama.attention.scale", 0.125f), SET_F32("llama.logit_scale", 1))));
+}
+
+Test(model, keeps_huge_counts_from_overflowing)
+{
+    refused(QWEN3, -ENOTSUP, "is larger than", EDITS(SET_U32("qwen3.feed_forward_length", UINT32_MAX)));
+    refused(
+        QWEN3, -ENOTSUP, "is larger than",
+        EDITS(SET_U32("qwen3.attention.head_count", 1u << 30), SET_U32("qwen3.attention.head_count_kv", 1)));
+}
+
+Test(model, of_llama_takes_biases_where_the_file_has_them)
+{
+    struct model *m = edited(LLAMA, EDITS(SET_TENSOR("blk.1.attn_output.bias", QUANT_F32, 256, 1)));
+    struct graph *g = NULL;
+    uint32_t n_biases = 0, bias = model_find_weight(m, "blk.1.attn_output.bias");
+    cr_assert_eq(graph_open(&g, m, NULL), 0);
+    for (uint32_t i = 0; i < g->n_nodes; i++) {
+        n_biases += g->nodes[i].bias != MODEL_NO_WEIGHT;
+        cr_assert(g->nodes[i].bias != bias || strcmp(g->nodes[i].name, "blk.1.attn_output") == 0);
+    }
+    cr_assert_eq(n_biases, 1);
+    graph_close(g);
+    model_close(m);
+}
+
+Test(model, tells_how_far_a_sliding_window_looks_back)
+{
+    struct model *m = edited(LLAMA, EDITS(SET_U32("llama.attention.sliding_window", 512)));
+    cr_assert_eq(model_config(m)->sliding_window, 512);
+    model_close(m);
+}
+
+Test(model, hash_changes_with_a_key_and_with_the_sum_of_the_weights_and_with_nothing_else)
+{
+    struct model *a = tiny(QWEN3), *b = tiny(QWEN3);
+    struct model *key = edited(QWEN3, EDITS(SET_F32("qwen3.rope.freq_base", 10001)));
+    cr_assert_eq(model_hash(a, 5), model_hash(b, 5));
+    cr_assert_neq(model_hash(a, 5), model_hash(a, 6));
+    cr_assert_neq(model_hash(a, 5), model_hash(key, 5));
+    model_close(a);
+    model_close(b);
+    model_close(key);
+}
+
+Test(model, hash_changes_with_the_factors_of_the_rotation)
+{
+    struct model *a = tiny(LLAMA), *b = edited(LLAMA, EDITS(FLIP_TENSOR("rope_freqs.weight")));
+    cr_assert_neq(model_hash(a, 5), model_hash(b, 5));
+    model_close(a);
+    model_close(b);
+}
+
+Test(model, rope_table_turns_by_position_over_scale_and_factor)
+{
+    const float factors[2] = {1, 8};
+    struct model_config c = {.rope_dim = 4, .rope_base = 10000, .rope_scale = 2, .rope_factors = factors};
+    float table[100 * 4];
+    model_rope_table(&c, 100, table);
+    cr_assert(table[0] == 1 && table[1] == 0 && table[2] == 1 && table[3] == 0);
+    cr_assert_float_eq(table[99 * 4 + 0], cos(99.0 / 2), 1e-7);
+    cr_assert_float_eq(table[99 * 4 + 1], sin(99.0 / 2), 1e-7);
+    cr_assert_float_eq(table[99 * 4 + 2], cos(99.0 / 2 / 100 / 8), 1e-7);
+    cr_assert_float_eq(table[99 * 4 + 3], sin(99.0 / 2 / 100 / 8), 1e-7);
+}
+
+Test(model, open_survives_every_allocation_failing)
+{
+    long n = 0;
+    for (int rc = -ENOMEM; rc < 0; n++) {
+        struct error err = {0};
+        struct model *m = NULL;
+        fail_alloc_after(n);
+        rc = model_open(&m, HEARTH_TEST_DATA "/" QWEN3 ".gguf", &err);
+        fail_alloc_never();
+        cr_assert(rc == 0 || (rc == -ENOMEM && !m), "allocation %ld: %d %s", n, rc, err.text);
+        model_close(m);
+    }
+    cr_assert_gt(n, 4);
+}
