@@ -10,18 +10,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DISK_NAP_NS 20000000ull /* sleep while all that runs waits for the disk */
+#define DISK_NAP_NS 20000000ull /* sleep between rounds while every running request waits for the disk */
 
-/* ---- borders: what the event loop's thread and the engine's share ---- */
+/* ---- state shared by the caller's thread and the engine's ---- */
 
-/* Wakes the engine thread if it sleeps. With lock held. */
+/* Wakes the engine thread if it sleeps. Call with lock held. */
 static void ring(struct engine *e)
 {
     if (e->sleeping)
         pthread_cond_signal(&e->bell);
 }
 
-/* With lock held. */
+/* Call with lock held. */
 static void append_ready(struct engine *e, struct engine_request *r)
 {
     if (atomic_exchange_explicit(&r->listed, true, memory_order_relaxed))
@@ -52,8 +52,8 @@ struct engine_request *engine_next(struct engine *e)
         ended = r->ended;
     }
     pthread_mutex_unlock(&e->lock);
-    /* Made terminal here and not in the engine's thread: who sees DONE may free the request, so it must not
-     * stand on the list any more. */
+    /* The state becomes terminal here, not in the engine thread: a caller that sees DONE may free the
+     * request, so it must be off the list by then. */
     if (ended)
         atomic_store_explicit(&r->state, ENGINE_DONE, memory_order_release);
     return r;
@@ -123,7 +123,7 @@ static void reset(struct engine_request *r, uint64_t now_ns)
     r->next_queued = NULL;
 }
 
-/* With lock held: the choices as one entry of the queue, or each for itself. */
+/* Appends the choices as one entry of the queue or each by itself. Call with lock held. */
 static void append_inbox(struct engine *e, struct engine_request *r, bool together)
 {
     for (; r; r = together ? NULL : r->next_choice) {
@@ -246,7 +246,7 @@ void engine_end(struct engine *e, struct sequence *q, enum engine_finish finish,
     engine_finish(e, r, finish, now_ns);
 }
 
-/* An entry of the queue ends, with all its choices. */
+/* Ends an entry of the queue with all its choices. */
 static void finish_queued(struct engine *e, struct engine_request *r, enum engine_finish finish,
                           uint64_t now_ns)
 {
@@ -259,7 +259,7 @@ static void finish_queued(struct engine *e, struct engine_request *r, enum engin
     }
 }
 
-/* Ends every request, waiting or running, for which `reason` gives one (not ENGINE_RUNNING). */
+/* Ends every waiting or running request for which `reason` returns one (not ENGINE_RUNNING). */
 static void sweep(struct engine *e,
                   enum engine_finish (*reason)(const struct engine_request *r, bool queued, uint64_t now_ns),
                   uint64_t now_ns)
@@ -332,7 +332,7 @@ void engine_fail(struct engine *e, const struct error *why)
     error_set(&e->fault, why->code ? why->code : -EIO, "%s", why->code ? why->text : "decoder failed");
     pthread_mutex_unlock(&e->lock);
     atomic_store(&e->faulted, true);
-    e->n_flights = 0; /* nothing will retire them */
+    e->n_flights = 0; /* they will never retire */
     e->built = false;
     e->retired = e->last_id;
     for (uint32_t i = 0; i < e->cfg.n_slots; i++)
@@ -352,8 +352,9 @@ static void blend(double *average, double value)
     *average = *average > 0 ? 0.7 * *average + 0.3 * value : value;
 }
 
-/* What the step cost, for the size of the next ones. Shorter chunks than are planned say little about a row's
- * price; the shortest that are planned must teach it, or one that was too dear would stay. */
+/* Learns the cost of a finished step, which sizes the next ones. Chunks shorter than the planned ones say
+ * little about the cost of a row. The shortest planned ones must count, or a cost that was measured too high
+ * would stay. */
 static void measure(struct engine *e, const struct flight *f, uint64_t now_ns)
 {
     uint64_t start = f->started_ns > e->retired_ns ? f->started_ns : e->retired_ns;
@@ -362,7 +363,7 @@ static void measure(struct engine *e, const struct flight *f, uint64_t now_ns)
         ms = (double)f->submit_ns / 1e6;
     engine_draft_measure(e, f, ms, now_ns);
     if (f->n_spans > 0 && f->n_prefill == 0 &&
-        (f->n_draft == 0 || e->decode_ms <= 0)) /* else page ops alone */
+        (f->n_draft == 0 || e->decode_ms <= 0)) /* n_spans 0: page ops alone */
         blend(&e->decode_ms, ms);
     if (f->n_prefill < (f->n_decode ? ENGINE_LEAST_CHUNK : 16))
         return;
@@ -384,7 +385,7 @@ static bool submit_next(struct engine *e)
     int rc = executor_submit(e->x, &e->step, &why);
     f->submit_ns = clock_ns() - f->started_ns;
     e->built =
-        rc == -EAGAIN && e->n_flights > 0; /* the decoder holds fewer steps than we: once more, later */
+        rc == -EAGAIN && e->n_flights > 0; /* the decoder holds fewer steps than the engine: retry later */
     if (e->built)
         return false;
     if (rc < 0) {
@@ -420,7 +421,7 @@ static bool keep_result(struct engine *e, const struct step_result *r, struct er
     return true;
 }
 
-/* Moves the decoder forward and retires the steps that are done. */
+/* Runs the decoder and retires the finished steps. */
 static void poll_steps(struct engine *e)
 {
     static_assert(MAX_FLIGHTS * STEP_MAX_LOGITS == 64, "results of all flights");
@@ -452,7 +453,7 @@ static void poll_steps(struct engine *e)
 
 void engine_count_tokens(struct engine *e, uint64_t now_ns, uint32_t prompt, uint32_t generated)
 {
-    uint64_t second = now_ns / 1000000000u + 1; /* 0: never used */
+    uint64_t second = now_ns / 1000000000u + 1; /* 0 marks an unused entry */
     struct rate *rate = &e->rates[second % (RATE_SECONDS + 1)];
     if (atomic_load_explicit(&rate->second, memory_order_relaxed) != second) {
         atomic_store_explicit(&rate->prompt, 0, memory_order_relaxed);
@@ -557,7 +558,7 @@ struct news {
     bool cancelling, pinged, closing;
 };
 
-/* With lock held: for as long as it takes, or (a deadline may be near) a short while. */
+/* Sleeps until the bell rings or, unless `forever`, for DISK_NAP_NS at most. Call with lock held. */
 static void sleep_until_rung(struct engine *e, bool forever)
 {
     uint64_t until = clock_ns() + DISK_NAP_NS;
@@ -570,7 +571,7 @@ static void sleep_until_rung(struct engine *e, bool forever)
     e->sleeping = false;
 }
 
-/* Takes what the other threads left; sleeps first when there is nothing else to do. */
+/* Collects what the other threads have posted; sleeps first when there is no work. */
 static struct news wait_for_news(struct engine *e)
 {
     bool idle = e->n_live == 0 && e->queue.n == 0 && e->n_flights == 0;
@@ -607,7 +608,7 @@ static void wake(struct engine *e)
 {
     if (e->news && e->cfg.wake) {
         e->cfg.wake(e->cfg.context);
-        sched_yield(); /* on the cpu backend this thread computes: the woken one may be waiting for its CPU */
+        sched_yield(); /* on cpu this thread computes, maybe on the CPU that the woken one needs */
     }
     e->news = false;
 }
@@ -635,14 +636,14 @@ static void *engine_main(void *arg)
         while (!e->faulted && e->n_flights < e->cfg.steps_in_flight && !engine_draft_holds(e) &&
                submit_next(e))
             ;
-        wake(e); /* who was cancelled or has started need not wait for the step */
-        if (e->n_flights > 0 || (news.pinged && !e->faulted)) /* an idle device may be lost, too */
+        wake(e); /* requests that were cancelled or have started are reported before the step */
+        if (e->n_flights > 0 || (news.pinged && !e->faulted)) /* a ping checks an idle device, too */
             poll_steps(e);
         publish_figures(e);
         wake(e);
         if (news.closing && e->n_flights == 0 && !engine_disk_lingers(e, now)) {
             if (!e->faulted)
-                executor_park(e->x); /* it may stay open without an engine */
+                executor_park(e->x); /* the executor may stay open without an engine */
             return NULL;
         }
     }
@@ -674,7 +675,7 @@ static int configure(struct engine *e, const struct engine_config *cfg, struct e
     e->n_vocab = executor_program(e->x) ? executor_program(e->x)->n_vocab : 0;
     e->kv_bytes = info.n_pages * (uint64_t)kv_page_size(&info.kv);
     e->pages_total = info.n_pages;
-    e->last_id = e->retired = info.steps; /* an engine before this one may have used the executor */
+    e->last_id = e->retired = info.steps; /* an earlier engine may have used the executor */
     struct kv_cache_config kv = {
         .n_pages = info.n_pages, .n_seqs = cfg->n_slots, .n_ctx = e->n_ctx, .max_hit = ENGINE_MAX_HIT};
     int rc = engine_disk_open(e, err);
@@ -695,7 +696,7 @@ static int take_memory(struct engine *e, struct error *err)
     return engine_draft_open(e, err);
 }
 
-/* Signals are the event loop's. */
+/* Blocks all signals in the new thread: the event loop handles them. */
 static int start_thread(struct engine *e, struct error *err)
 {
     sigset_t all, before;
@@ -711,7 +712,7 @@ static int start_thread(struct engine *e, struct error *err)
 
 static void engine_free(struct engine *e)
 {
-    engine_disk_close(e); /* first: its thread rings the bell */
+    engine_disk_close(e); /* first: the disk's thread rings the bell */
     pthread_mutex_destroy(&e->lock);
     pthread_cond_destroy(&e->bell);
     engine_draft_close(e);
