@@ -8,7 +8,7 @@
 
 struct arena_block {
     struct arena_block *next, *prev;
-    size_t size; /* bytes that follow */
+    size_t size; /* usable bytes, which follow this header */
     size_t reserved;
 };
 #define ARENA_ALIGN 16
@@ -67,8 +67,7 @@ void *arena_alloc(struct arena *a, size_t n)
     return piece;
 }
 
-/* What is large may be room for the worst case: calloc() leaves its pages to the system until they are used.
- */
+/* A large piece may be sized for the worst case: calloc() leaves its pages unused until the first write. */
 void *arena_zalloc(struct arena *a, size_t n)
 {
     if (n >= ARENA_LARGE)

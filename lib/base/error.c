@@ -10,7 +10,7 @@ int error_set(struct error *err, int code, const char *fmt, ...)
     err->code = code;
     va_list ap;
     va_start(ap, fmt);
-    (void)vsnprintf(err->text, sizeof err->text, fmt, ap); /* a cut text is still a text */
+    (void)vsnprintf(err->text, sizeof err->text, fmt, ap); /* a truncated text is still useful */
     va_end(ap);
     return code;
 }

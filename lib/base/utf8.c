@@ -26,7 +26,7 @@ size_t utf8_valid(const char *s, size_t n)
 {
     size_t i = 0;
     while (i < n) {
-        uint64_t eight; /* plain text goes by eight bytes at a time */
+        uint64_t eight; /* ASCII is skipped eight bytes at a time */
         if (n - i >= sizeof eight) {
             memcpy(&eight, s + i, sizeof eight);
             if (!(eight & 0x8080808080808080u)) {

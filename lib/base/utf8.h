@@ -1,17 +1,18 @@
-/* utf8.h - where well-formed UTF-8 ends.
- * Well-formed as Unicode table 3-7 has it: no surrogates, nothing above U+10FFFF, no over-long form. */
+/* utf8.h - validation and decoding of UTF-8. Well-formed as in Unicode table 3-7: no surrogates, nothing
+ * above U+10FFFF, no overlong form. Thread: any; all functions are pure. */
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bytes of the character at s (1..4), or 0 when the bytes there are not one whole well-formed character. */
+/* The length in bytes (1..4) of the character at s, or 0 if the bytes there are not one whole well-formed
+ * character. */
 size_t utf8_char(const char *s, size_t n);
 
-/* Bytes from s on that are whole well-formed characters. */
+/* The length in bytes of the longest well-formed prefix of s. */
 size_t utf8_valid(const char *s, size_t n);
 
-/* Bytes from s on of which none begins a well-formed character. */
+/* The number of bytes from s before the first one that begins a well-formed character. */
 size_t utf8_invalid(const char *s, size_t n);
 
 /* The code point of the well-formed character of `len` bytes at s. */
