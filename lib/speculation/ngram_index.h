@@ -22,7 +22,7 @@ struct lookup {
     uint32_t n;      /* tokens of the sequence so far, at most n_max */
     uint32_t mask;   /* buckets in use - 1 */
     uint32_t source; /* place of the token expected next, if `expects` */
-    uint32_t length; /* match length: tokens before it that equal the last ones */
+    uint32_t length; /* match length, up to LOOKUP_LONGEST: tokens before it that equal the last */
     bool expects;
     int32_t *tokens; /* [capacity] */
     uint32_t
