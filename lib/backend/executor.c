@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_STEPS 2 /* in flight */
+#define MAX_STEPS 2 /* most steps in flight */
 
-/* Results of a step that eager has finished and nobody has polled yet. */
+/* Results of a finished step of eager that have not all been polled. */
 struct finished {
     uint64_t step;
     uint32_t n_results, n_taken;
@@ -23,12 +23,12 @@ struct executor {
     struct backend *be;
     struct graph *graph;
     struct program *program;
-    /* Eager's dispatches; the decoder counts what it launches besides, and all launches of other executors.
-     * What it had counted before executor_forget() is left out. */
+    /* Dispatches of eager, and the backend's count at executor_forget(). The backend counts its other
+     * launches, and all launches of the other executors. */
     _Atomic uint64_t launches, forgotten;
     bool timed;
     struct executor_timing timing;
-    struct finished finished[MAX_STEPS]; /* a ring, oldest at `first` */
+    struct finished finished[MAX_STEPS]; /* a ring; the oldest is at `first` */
     uint32_t first, n_finished;
     uint64_t newest; /* id of the newest step whose results have all been polled */
 };
@@ -147,7 +147,7 @@ static int dispatch(void *context, uint32_t node, struct error *err)
     return rc;
 }
 
-/* Takes the results of the step that has just been walked out of the backend, so that the next may begin. */
+/* Collects the results of the step that has just run, so that the next may begin. */
 static int collect(struct executor *x, const struct step *step, struct error *err)
 {
     struct finished *f = &x->finished[(x->first + x->n_finished) % MAX_STEPS];
@@ -168,7 +168,7 @@ static int collect(struct executor *x, const struct step *step, struct error *er
     return 0;
 }
 
-/* What the device has noted of the step that has just ended. */
+/* Adds the device's times of the step that has just ended. */
 static int add_times(struct executor *x, struct error *err)
 {
     for (uint32_t i = 0; i < x->graph->n_nodes; i++) {

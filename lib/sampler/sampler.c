@@ -9,9 +9,9 @@
 
 #include <string.h>
 
-#define BLOCK 64 /* logits that are skipped together when none can matter */
+#define BLOCK 64 /* logits that are skipped together if none can matter */
 
-/* One token still in play. `key` is what the current filter orders by (larger first). */
+/* A token that no filter has removed. The current filter orders by `key`, largest first. */
 struct candidate {
     float x, key;
     uint32_t id;
@@ -39,7 +39,7 @@ const struct sampler_loops *sampler_loops_best(void)
     return best;
 }
 
-/* What of a caller's scratch is what: all of it sized by n_vocab. */
+/* The parts of a caller's scratch, all sized by n_vocab. */
 struct scratch {
     struct candidate *set;
     float *x;
@@ -78,7 +78,7 @@ static void penalise(const struct sampler_input *in, const struct scratch *s)
     bool repetition = set->repetition_penalty != 1.0f;
     bool additive = set->presence_penalty != 0.0f || set->frequency_penalty != 0.0f;
 
-    /* The counts of these tokens alone are cleared: no pass over the vocabulary. */
+    /* Only the counts of these tokens are cleared, without a pass over the vocabulary. */
     for (uint32_t i = 0; i < n; i++)
         if ((uint32_t)window[i] < in->n_vocab)
             s->count[window[i]] = 0;
@@ -99,7 +99,7 @@ static void penalise(const struct sampler_input *in, const struct scratch *s)
     }
 }
 
-/* The logits that sampling starts from: the model's own where nothing changes them, else a changed copy. */
+/* The logits that sampling starts from: the model's own if nothing changes them, else an adjusted copy. */
 static const float *adjust(const struct sampler_input *in, const struct scratch *s)
 {
     const struct step_sampling *set = in->set;
@@ -120,9 +120,9 @@ static const float *adjust(const struct sampler_input *in, const struct scratch 
     return s->x;
 }
 
-/* ---- walks over the vocabulary ---- */
+/* ---- passes over the vocabulary ---- */
 
-/* Whether one of n logits is above the threshold: false for NaN. Vectorises. */
+/* True if one of n logits is above the threshold; a NaN is not. Vectorises. */
 static inline bool any_above(const float *x, uint32_t n, float threshold)
 {
     uint32_t any = 0;
@@ -131,7 +131,7 @@ static inline bool any_above(const float *x, uint32_t n, float threshold)
     return any != 0;
 }
 
-/* The largest logit (NaN is skipped), -inf when there is none. Vectorises: a maximum has no order. */
+/* The largest logit (NaN is skipped), or -inf if there is none. Vectorises: a maximum has no order. */
 static float find_max(const float *x, uint32_t n)
 {
     float lane[ARITH_LANES], max = -ARITH_INF;
@@ -148,7 +148,7 @@ static float find_max(const float *x, uint32_t n)
     return max;
 }
 
-/* The largest logit, ties by the smaller id; -1 when none is above -inf. */
+/* The id of the largest logit, ties by the smaller id; -1 if none is above -inf. */
 static int32_t find_largest(const float *x, uint32_t n)
 {
     float max = find_max(x, n);
@@ -164,7 +164,7 @@ static struct candidate candidate_of(float x, uint32_t id)
     return (struct candidate){.x = bounded, .key = bounded, .id = id, .mass = 1};
 }
 
-/* All tokens above the threshold. */
+/* Collects all tokens above the threshold. Returns their number. */
 static uint32_t gather_above(const float *x, uint32_t n, float threshold, struct candidate *set)
 {
     uint32_t n_set = 0;
@@ -204,8 +204,8 @@ static struct candidate median_of_three(const struct candidate *set, uint32_t n)
     return before(c, a) ? *a : before(c, b) ? *c : *b;
 }
 
-/* Moves the candidates that stand before the pivot, or are it, to the front; their number. The order is
- * strict, so the pivot is one of them and stands last among them. */
+/* Moves the pivot and the candidates that order before it to the front. Returns their number. The order is
+ * strict, so the pivot is the last among them. */
 static uint32_t partition(struct candidate *set, uint32_t n, struct candidate pivot)
 {
     uint32_t n_front = 0;
@@ -223,12 +223,11 @@ static uint64_t sum_mass(const struct candidate *set, uint32_t n)
     return sum;
 }
 
-/* Brings the shortest run of the order whose masses reach `need` to the front of the set, itself unordered,
- * and returns its length (>= 1). All masses are above 0; need <= their sum. Quickselect by mass: nothing is
- * sorted. */
+/* Moves the shortest run of the order whose masses reach `need` to the front of the set, unordered. Returns
+ * its length (>= 1). All masses are above 0; need <= their sum. Quickselect by mass: nothing is sorted. */
 static uint32_t select_mass(struct candidate *set, uint32_t n, uint64_t need)
 {
-    uint32_t low = 0, high = n; /* the run ends inside [low, high]; everything below `low` is in it */
+    uint32_t low = 0, high = n; /* the run ends inside [low, high] and contains all below `low` */
     while (high - low > 1) {
         struct candidate pivot = median_of_three(set + low, high - low);
         uint32_t n_front = partition(set + low, high - low, pivot);
@@ -249,12 +248,12 @@ static uint32_t select_mass(struct candidate *set, uint32_t n, uint64_t need)
     return low + 1;
 }
 
-/* The k largest: one walk with a threshold that rises whenever the set is full. Ids ascend, so a later token
- * must be larger than the k-th so far to matter. */
+/* Collects the k largest in one pass, with a threshold that rises whenever the set is full. Ids ascend, so a
+ * later token must be larger than the k-th largest so far to matter. */
 static uint32_t gather_top_k(const float *x, uint32_t n, uint32_t k, struct candidate *set)
 {
     uint32_t room = k < n / 2 ? 2 * k : n; /* > k */
-    if (room < k + BLOCK)                  /* a small k would be selected too often */
+    if (room < k + BLOCK)                  /* otherwise a small k would run select_mass() too often */
         room = k + BLOCK < n ? k + BLOCK : n;
     float threshold = -ARITH_INF;
     uint32_t n_set = 0;
@@ -289,7 +288,7 @@ static float set_max(const struct candidate *set, uint32_t n)
     return max;
 }
 
-/* The weights of up to BLOCK candidates. */
+/* Computes the weights of up to BLOCK candidates. Returns their number. */
 static uint32_t block_weights(const struct sampler_loops *loops, const struct candidate *set, uint32_t n,
                               float max, float w[BLOCK])
 {
@@ -301,8 +300,8 @@ static uint32_t block_weights(const struct sampler_loops *loops, const struct ca
     return n;
 }
 
-/* Fills in the masses and drops tokens that have none. *surprise: the masses times the distance from the
- * likeliest. */
+/* Sets the masses and drops tokens of mass 0. Returns the total. *surprise is the sum of mass times the
+ * distance from the likeliest. */
 static uint64_t weigh(const struct sampler_loops *loops, struct candidate *set, uint32_t *n, float max,
                       uint64_t *surprise)
 {
@@ -366,13 +365,14 @@ static uint32_t keep_min_p(const struct sampler_loops *loops, struct candidate *
     return kept;
 }
 
-/* ---- choice ---- */
+/* ---- sampling ---- */
 
-/* Gumbel noise lies in (-2.9, 16.7). A token further below the likeliest than this many temperatures loses
- * to it whatever their noise. */
+/* Gumbel noise lies in (-2.9, 16.7). A token further below the likeliest than this many temperatures always
+ * loses to it. */
 #define NOISE_SPAN 20.0f
 
-/* Below the distance at which a weight falls under 2^-40 (27.73), or under min_p, no filter keeps a token. */
+/* The distance below the largest logit beyond which no token can be sampled: its weight is under 2^-40
+ * (27.73) or under min_p, or its noise cannot make up for it. */
 static float reach(const struct step_sampling *set)
 {
     if (set->typical_p < 1.0f || set->top_p < 1.0f)
@@ -391,7 +391,7 @@ static uint32_t gather(const struct step_sampling *set, const float *x, uint32_t
         return gather_top_k(x, n, (uint32_t)set->top_k, out);
     float max = find_max(x, n);
     max = max < 3e38f ? max : 3e38f;
-    /* The last term covers the rounding of the others. */
+    /* The last term covers the rounding errors of the others. */
     float below = max - reach(set) - (max < 0.0f ? -max : max) * 0x1p-22f;
     return gather_above(x, n, below < max ? below : -ARITH_INF, out);
 }
@@ -475,7 +475,7 @@ float sampler_logprob(const struct sampler_norm *norm, float logit)
     return (logit - norm->max) - norm->log2_sum * ARITH_LN2;
 }
 
-/* Puts (x, id) into a list of at most `room`, largest first; ids come ascending, so ties go behind. */
+/* Inserts (x, id) into a list of at most `room`, largest first. Ids come ascending, so ties go behind. */
 static uint32_t insert_top(struct step_top *list, uint32_t n, uint32_t room, float x, uint32_t id)
 {
     uint32_t at = n < room ? n : room - 1;

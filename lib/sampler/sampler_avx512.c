@@ -3,5 +3,5 @@
 #define SAMPLER_ISA   "avx512"
 #include "sampler_template.h"
 #else
-extern int sampler_avx512_is_not_for_this_processor; /* a file must not be empty */
+extern int sampler_avx512_is_not_for_this_processor; /* ISO C forbids an empty file */
 #endif
