@@ -1,5 +1,5 @@
 /* model.h - a transformer from a GGUF file: its configuration and its weights, checked. One file per
- * architecture (arch/*.c) names the tensors of a model and joins them to a graph; general.architecture
+ * architecture (a file of arch/) names the tensors of a model and joins them to a graph; general.architecture
  * selects its `struct arch`. Weights are not copied: they point into the mapped file. Thread: immutable after
  * open, then any. Memory: the model keeps the GGUF mapped; close it after all users of its weights. Errors: a
  * negative errno with words that name the file. */
