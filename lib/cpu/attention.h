@@ -1,9 +1,10 @@
 /* attention.h - attention of a step's rows over the paged cache, with RoPE and the appending of keys and
- * values. Adjacent rows of one sequence form a group, which reads the sequence's pages once. One unit of work
- * is (group, kv head), with all query heads of that kv head. The bits do not depend on the grouping
- * (kernels/abi/arith.h). Thread: open and plan by member 0; the rest by any member, each with its own
- * scratch. Memory: the caller's, sized by the functions below. Errors: none; step_check() has checked every
- * index. */
+ * values.
+ * Adjacent rows of one sequence form a group, which reads the sequence's pages once. One unit of work is
+ * (group, kv head), with all query heads of that kv head. The bits do not depend on the grouping
+ * (kernels/abi/arith.h).
+ * Thread: open and plan by member 0; the rest by any member, each with its own scratch. Memory: the caller's,
+ * sized by the functions below. Errors: none; step_check() has checked every index. */
 #pragma once
 #include "base/error.h"
 #include "cpu/ops/ops.h"

@@ -1,4 +1,5 @@
-/* cpu_decoder.h - the state of the cpu decoder, shared by the files of the backend. Private to lib/cpu.
+/* cpu_decoder.h - the state of the cpu decoder, shared by the files of the backend.
+ * Private to lib/cpu.
  *   cpu_backend.c  the table: open, load, ring of steps, results, info
  *   persistent.c   the fused program, run by the whole team (persistent)
  *   eager.c        the graph, node by node, with the same bits

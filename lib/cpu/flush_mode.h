@@ -1,7 +1,8 @@
-/* flush_mode.h - flush-to-zero mode of SSE and AVX arithmetic on x86 (arith_flush). Between flush_begin() and
- * flush_end() the calling thread reads a subnormal operand as the zero of its sign, and gets no subnormal
- * results. Put a call that is not inlined between them: the compiler does not know that arithmetic depends on
- * the mode. Thread: any; the mode belongs to the calling thread. */
+/* flush_mode.h - flush-to-zero mode of SSE and AVX arithmetic on x86 (arith_flush).
+ * Between flush_begin() and flush_end() the calling thread reads a subnormal operand as the zero of its sign,
+ * and gets no subnormal results. Put a call that is not inlined between them: the compiler does not know that
+ * arithmetic depends on the mode.
+ * Thread: any; the mode belongs to the calling thread. */
 #pragma once
 #include <stdint.h>
 

@@ -1,13 +1,13 @@
-/* reference.h - the reference executor, arithmetic `exact`: tests compare every faster arithmetic with it. It
- * runs node by node over dequantised weights: f32 activations between nodes, sums in double, plain softmax.
- * It is written to be read, not to be fast. It has its own KV cache, f32 and flat: one run of positions per
- * slot and layer, without pages. So it ignores a step's table edits and refuses page_ops, and a sequence must
- * have passed through its slot from position 0: backend_info says that pages are not shared, and the engine
- * keeps its prefix cache off. Thread: engine only. Memory: a slot's cache grows with the positions, up to
- * n_ctx; a node's rows live from its dispatch to its last reader's. Weights are dequantised row by row at
- * each use, and kept as f32 if all of them together take less than 256 MB. Gains and biases, and the rows of
- * a larger model, are read from the mapped file in every step: the file must not change meanwhile. Errors:
- * -EINVAL for a bad step, -ENOMEM. */
+/* reference.h - the reference executor, arithmetic `exact`: tests compare every faster arithmetic with it.
+ * It runs node by node over dequantised weights: f32 activations between nodes, sums in double, plain
+ * softmax. It is written to be read, not to be fast. It has its own KV cache, f32 and flat: one run of
+ * positions per slot and layer, without pages. So it ignores a step's table edits and refuses page_ops, and a
+ * sequence must have passed through its slot from position 0: backend_info says that pages are not shared,
+ * and the engine keeps its prefix cache off.
+ * Thread: engine only. Memory: a slot's cache grows with the positions, up to n_ctx; a node's rows live from
+ * its dispatch to its last reader's. Weights are dequantised row by row at each use, and kept as f32 if all
+ * of them together take less than 256 MB. Gains and biases, and the rows of a larger model, are read from the
+ * mapped file in every step: the file must not change meanwhile. Errors: -EINVAL for a bad step, -ENOMEM. */
 #pragma once
 #include "base/error.h"
 #include "model/graph.h"

@@ -1,5 +1,5 @@
-/* rows.h - the layout of a step's activations: row i is at data + i * stride. Thread: any; all functions are
- * pure. Memory: the caller's. */
+/* rows.h - the layout of a step's activations: row i is at data + i * stride.
+ * Thread: any; all functions are pure. Memory: the caller's. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

@@ -1,6 +1,8 @@
 /* slots.h - the cpu decoder's state of each slot: page table, token history, last sampled token, sampling
- * settings. Only steps change it, in their order; step_check() has checked their indices. Thread: member 0
- * between ops writes, the team reads. Memory: allocated in slots_open(). Errors: -ENOMEM in slots_open(). */
+ * settings.
+ * Only steps change it, in their order; step_check() has checked their indices.
+ * Thread: member 0 between ops writes, the team reads. Memory: allocated in slots_open(). Errors: -ENOMEM in
+ * slots_open(). */
 #pragma once
 #include "base/error.h"
 #include "abi/step.h"

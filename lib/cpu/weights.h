@@ -1,6 +1,7 @@
 /* weights.h - the copy of a model's weights that the cpu computes with: matrices packed for the products (a
- * tied embedding once), gains and biases as floats. Thread: weights_open() fills it with the team; immutable
- * afterwards, then any. Memory: one block. Errors: -ENOMEM, -ENOTSUP with words. */
+ * tied embedding once), gains and biases as floats.
+ * Thread: weights_open() fills it with the team; immutable afterwards, then any. Memory: one block. Errors:
+ * -ENOMEM, -ENOTSUP with words. */
 #pragma once
 #include "base/error.h"
 #include "cpu/matmul/matmul.h"

@@ -1,8 +1,9 @@
 /* engine_private.h - the engine's state, shared by its parts: engine.c (thread, shared lists, figures),
  * engine_admit.c (queue to slot), engine_fork.c (choices of one prompt), engine_step.c (slots to step),
  * engine_retire.c (results to requests), engine_speculate.c (drafts), engine_spill.c (pages to the disk and
- * back). Thread: engine only, except the fields guarded by `lock` and the atomics. Memory: engine_open()
- * allocates all. */
+ * back).
+ * Thread: engine only, except the fields guarded by `lock` and the atomics. Memory: engine_open() allocates
+ * all. */
 #pragma once
 #include "base/clock.h"
 #include "engine.h"

@@ -1,9 +1,11 @@
 /* matmul.h - the cpu's integer matrix product: packed weights, quantised activations, one kernel table per
- * instruction set. All tables give the same bits (kernels/abi/arith.h). A weight matrix [n, k] is packed
- * once, at load, in groups of 16 rows (interleaved, 64-byte aligned, no larger than in the file except for
- * padding to whole groups and cache lines); decode and prefill read the same bytes. Thread: any; pack and run
- * are pure, and a matrix is immutable once packed, so threads may run disjoint groups. Memory: the caller's,
- * sized by the functions below. Errors: only matmul_pack_size() and matmul_find() fail. */
+ * instruction set.
+ * All tables give the same bits (kernels/abi/arith.h). A weight matrix [n, k] is packed once, at load, in
+ * groups of 16 rows (interleaved, 64-byte aligned, no larger than in the file except for padding to whole
+ * groups and cache lines); decode and prefill read the same bytes.
+ * Thread: any; pack and run are pure, and a matrix is immutable once packed, so threads may run disjoint
+ * groups. Memory: the caller's, sized by the functions below. Errors: only matmul_pack_size() and
+ * matmul_find() fail. */
 #pragma once
 #include "base/error.h"
 

@@ -1,5 +1,6 @@
 /* matmul_floats.h - the product of float weights with unquantised activations; part of matmul_template.h,
- * whose vectors, scratch and put_chunk() it uses. Thread: any; pure but for the scratch. */
+ * whose vectors, scratch and put_chunk() it uses.
+ * Thread: any; pure but for the scratch. */
 INLINE vf float_weights(uint32_t kind, const uint8_t *tile, uint32_t column, uint32_t o)
 {
     size_t i = (size_t)column * MATMUL_ROWS + o;

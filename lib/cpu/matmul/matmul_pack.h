@@ -1,6 +1,6 @@
 /* matmul_pack.h - the memory layout of packed weights and quantised activations, shared by packing and
- * kernels; lib/cuda/pack.c reads the blocks of a file through it too. Thread: any; all functions are pure.
- * Memory: the caller's. Errors: none.
+ * kernels; lib/cuda/pack.c reads the blocks of a file through it too.
+ * Thread: any; all functions are pure. Memory: the caller's. Errors: none.
  *
  * WEIGHTS  A matrix is split into groups of 16 rows, a group into tiles of one super-block (256 columns; the
  * last tile of a row may have fewer blocks of 32). A group begins with d and dmin of all its super-blocks, 16

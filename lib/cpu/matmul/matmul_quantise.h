@@ -1,5 +1,5 @@
-/* matmul_quantise.h - quantises activations block by block, for one vector width. Included once per
- * instruction set, after the vector operations of matmul_template.h and
+/* matmul_quantise.h - quantises activations block by block, for one vector width.
+ * Included once per instruction set, after the vector operations of matmul_template.h and
  *   quantise_block(x, q, sum)   arith_quantise() of 32 aligned values; sum: of each half of q
  * Thread: any; members of a team write disjoint super-blocks. */
 #pragma once

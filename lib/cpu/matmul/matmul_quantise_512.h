@@ -1,7 +1,8 @@
 /* matmul_quantise_512.h - quantises activations eight blocks of 32 values at a time, on 512-bit vectors: a
- * number per block (largest value, scale, sums) becomes a lane of a vector. The eight are block j of eight
- * columns, or all blocks of one column's super-block. The bits are those of quantise_block(), which serves
- * blocks with values that are not finite. Thread: as matmul_quantise.h. */
+ * number per block (largest value, scale, sums) becomes a lane of a vector.
+ * The eight are block j of eight columns, or all blocks of one column's super-block. The bits are those of
+ * quantise_block(), which serves blocks with values that are not finite.
+ * Thread: as matmul_quantise.h. */
 #pragma once
 #include "matmul_quantise.h"
 

@@ -1,6 +1,6 @@
 /* clang-format off */
-/* matmul_template.h - the matrix product for one vector width. Included once per instruction set, after these
- * definitions:
+/* matmul_template.h - the matrix product for one vector width.
+ * Included once per instruction set, after these definitions:
  *
  *   LANES            f32 per vector (16 or 8); a "row vector" is LANES rows side by side
  *   PAIR_SUMS        1: products are summed in 16 bits, in pairs, before they are widened: pairs_of(), pairs_add(),
@@ -16,8 +16,8 @@
  * group, a step at a time); it runs as fast as memory reads. Many columns (batches, prefill): 2 row vectors x
  * PANEL_COLUMNS accumulators stay in registers over a block, and weights are unpacked a step at a time
  * between the products of the step before. Where that is too much work for every panel, the first one stores
- * the expanded tile in the L1 cache for the others. Thread: any; all functions are pure but for the caller's
- * scratch. */
+ * the expanded tile in the L1 cache for the others.
+ * Thread: any; all functions are pure but for the caller's scratch. */
 /* clang-format on */
 #include "matmul_unpack.h"
 

@@ -1,5 +1,6 @@
 /* matmul_unpack.h - unpacks weights and their scales into vectors, for one vector width; included by
- * matmul_template.h, whose vi_* and vf_* it uses. Thread: any; all functions are pure. */
+ * matmul_template.h, whose vi_* and vf_* it uses.
+ * Thread: any; all functions are pure. */
 #include "matmul_pack.h"
 
 /* An expanded tile: the values and scales of one row vector, in the L1 cache. */

@@ -1,7 +1,8 @@
 /* team_matmul.h - a matrix op of a step, computed by the whole team: it quantises rows, multiplies them with
  * up to three matrices that share them, and finishes the products (norm factor, bias, then store, add or
- * gate). Thread: every member calls product_run() with the same product. Memory: the caller's; a product
- * refers to it. Errors: none. */
+ * gate).
+ * Thread: every member calls product_run() with the same product. Memory: the caller's; a product refers to
+ * it. Errors: none. */
 #pragma once
 #include "base/error.h"
 #include "matmul.h"

@@ -1,7 +1,8 @@
 /* clang-format off */
-/* ops.h - all computations of a step besides matrix products, as one table per instruction set. All tables
- * give the same bits (kernels/abi/arith.h): ops_template.h is compiled once per instruction set over a vector
- * of 1, 8 or 16 floats. Thread: any; all functions are pure. Memory: none is allocated. Errors: none.
+/* ops.h - all computations of a step besides matrix products, as one table per instruction set.
+ * All tables give the same bits (kernels/abi/arith.h): ops_template.h is compiled once per instruction set
+ * over a vector of 1, 8 or 16 floats.
+ * Thread: any; all functions are pure. Memory: none is allocated. Errors: none.
  *
  * Order inside a KV tile on the cpu (kernels/abi/kv_layout.h leaves it to the backend), T = 16 tokens:
  *

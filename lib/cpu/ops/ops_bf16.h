@@ -3,7 +3,8 @@
  * half; and vec_dot2(), which adds a lane's two products as arith.h says. Where vec_dot2() consists of
  * ordinary FMAs, all of this file runs with subnormal numbers flushed. Beyond the FMAs of arith.h that
  * changes no result: the sum of a score's two chains, and exp2 of it, differ only where both give exp2 an
- * argument so small that the result is 1. Thread: any; all functions are pure. */
+ * argument so small that the result is 1.
+ * Thread: any; all functions are pure. */
 
 /* Queries are bf16 too, in order of dimensions. */
 static void query_bf16(uint16_t *to, const float *from, uint32_t n, float factor)

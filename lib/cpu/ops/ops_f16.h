@@ -1,5 +1,5 @@
-/* ops_f16.h - attention over an f16 cache, in float; part of ops_template.h. Thread: any; all functions are
- * pure. */
+/* ops_f16.h - attention over an f16 cache, in float; part of ops_template.h.
+ * Thread: any; all functions are pure. */
 
 /* The first element of token t's keys in a tile; the next dimension in order is TOKEN_BLOCK elements
  * further. */

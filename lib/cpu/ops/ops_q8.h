@@ -1,8 +1,9 @@
 /* ops_q8.h - attention over a q8_0 cache, in integers (arith.h, "ATTENTION OVER A Q8_0 CACHE"); part of
- * ops_template.h. An instruction set provides ints: vectors of WIDTH 32-bit lanes, or of four bytes in each
- * lane. Keys are stored with 128 added (x86 multiplies unsigned by signed bytes); a dot product starts at the
- * sum that corrects for it. Stale elements may have any value: their weights are 0. Thread: any; all
- * functions are pure. */
+ * ops_template.h.
+ * An instruction set provides ints: vectors of WIDTH 32-bit lanes, or of four bytes in each lane. Keys are
+ * stored with 128 added (x86 multiplies unsigned by signed bytes); a dot product starts at the sum that
+ * corrects for it. Stale elements may have any value: their weights are 0.
+ * Thread: any; all functions are pure. */
 
 enum { MAX_BLOCKS = OPS_MAX_HEAD_DIM / ARITH_BLOCK };
 

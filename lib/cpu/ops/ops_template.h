@@ -1,6 +1,8 @@
 /* ops_template.h - the operations of ops.h over a vector of WIDTH floats; included once per instruction set,
- * after struct vec and its operations. Lanes of a vector are tokens or dimensions, never a changed order of
- * additions: each expression is the one in kernels/abi/arith.h. Thread: any; all functions are pure. */
+ * after struct vec and its operations.
+ * Lanes of a vector are tokens or dimensions, never a changed order of additions: each expression is the one
+ * in kernels/abi/arith.h.
+ * Thread: any; all functions are pure. */
 #include "ops.h"
 
 #include <math.h>

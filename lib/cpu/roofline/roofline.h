@@ -1,8 +1,10 @@
 /* roofline.h - measures the two limits of this machine that every speed figure is printed beside: reading
- * memory, which limits decode, and int8 products, which limit prefill. Its threads are pinned, one per CPU
- * that the process may use, and sleep between measurements. The limits of shared machines change within a
- * second: measure shortly before and after the figure that is compared with them. Thread: one at a time;
- * roofline_pin() from any. Memory: roofline_open() allocates a gigabyte. Errors: NULL or a negative errno. */
+ * memory, which limits decode, and int8 products, which limit prefill.
+ * Its threads are pinned, one per CPU that the process may use, and sleep between measurements. The limits of
+ * shared machines change within a second: measure shortly before and after the figure that is compared with
+ * them.
+ * Thread: one at a time; roofline_pin() from any. Memory: roofline_open() allocates a gigabyte. Errors: NULL
+ * or a negative errno. */
 #pragma once
 #include <stdint.h>
 

@@ -1,4 +1,5 @@
-/* roofline_loops.h - the two inner loops of roofline.c for one instruction set. Thread: any; pure. */
+/* roofline_loops.h - the two inner loops of roofline.c for one instruction set.
+ * Thread: any; pure. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
