@@ -9,9 +9,9 @@
  * the backend captures the nodes' launches once (as a CUDA graph), and every submit() replays them, one
  * launch per step.
  *
- * Thread: engine only; info() and program_ns() from any, lock-free. Memory: a backend belongs to its
- * executor, which closes it. Errors: a negative errno with words; after the first device error every call
- * returns it. */
+ * Thread: one at a time (open and load: the loader's; then the engine's); info() and program_ns() from any,
+ * lock-free. Memory: a backend belongs to its executor, which closes it. Errors: a negative errno with words;
+ * after the first device error every call returns it. */
 #pragma once
 #include "base/error.h"
 #include "abi/kv_layout.h"

@@ -1,10 +1,11 @@
-/* executor.h - runs steps on a backend: node by node (eager, graph) or as the fused program (persistent). All
- * kinds give the same bits. The engine calls only this interface, never a backend's table. Eager validates
- * the graph, launches one dispatch per node, counts launches, stops at the first error and returns it with
- * the node's name. With timing on it sums the time of each op, by the device's own clock where the backend
- * has one. Thread: engine only; executor_info(), executor_forget(), executor_program_ns() and the constant
- * accessors from any. Memory: allocated in executor_open(); the executor owns backend, graph and program.
- * Errors: a negative errno with words. */
+/* executor.h - runs steps on a backend: node by node (eager, graph) or as the fused program (persistent).
+ * All kinds give the same bits. The engine calls only this interface, never a backend's table. Eager
+ * validates the graph, launches one dispatch per node, counts launches, stops at the first error and returns
+ * it with the node's name. With timing on it sums the time of each op, by the device's own clock where the
+ * backend has one.
+ * Thread: one at a time (open: the loader's; then the engine's); executor_info(), executor_forget(),
+ * executor_program_ns() and the constant accessors from any. Memory: allocated in executor_open(); the
+ * executor owns backend, graph and program. Errors: a negative errno with words. */
 #pragma once
 #include "backend.h"
 #include "model/graph.h"

@@ -1,7 +1,7 @@
-/* step_check.h - checks every index of a step before a decoder sees it. Both backends call it in submit() and
- * begin(). It keeps its own copy of the page tables as they will be when the step runs, so it also refuses a
- * row whose past has no page. Thread: one at a time (the engine's). Memory: all is allocated in open. Errors:
- * -EINVAL, -ENOMEM. */
+/* step_check.h - checks every index of a step before a decoder sees it.
+ * Both backends call it in submit() and begin(). It keeps its own copy of the page tables as they will be
+ * when the step runs, so it also refuses a row whose past has no page.
+ * Thread: one at a time (the engine's). Memory: all is allocated in open. Errors: -EINVAL, -ENOMEM. */
 #pragma once
 #include "base/error.h"
 #include "abi/step.h"

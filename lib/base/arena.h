@@ -1,8 +1,8 @@
 /* arena.h - an allocator for one request or one object: memory is allocated in pieces and freed as a whole.
- * Small pieces come from blocks of ARENA_BLOCK bytes. A large piece has its own allocation, so growing
- * it is a realloc that leaves no hole. Thread: one at a time (for a request: the event loop, or the pool
- * thread that prepares it). Memory: arena_close() frees every piece. Errors: NULL when memory runs out; the
- * arena stays usable. */
+ * Small pieces come from blocks of ARENA_BLOCK bytes. A large piece has its own allocation, so growing it is
+ * a realloc that leaves no hole.
+ * Thread: one at a time (for a request: the event loop, or the pool thread that prepares it). Memory:
+ * arena_close() frees every piece. Errors: NULL when memory runs out; the arena stays usable. */
 #pragma once
 #include <stddef.h>
 

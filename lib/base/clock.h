@@ -1,4 +1,5 @@
-/* clock.h - the monotonic clock that all times in this library are read from. Thread: any. */
+/* clock.h - the monotonic clock that all times in this library are read from.
+ * Thread: any. */
 #pragma once
 #include <stdint.h>
 #include <time.h>

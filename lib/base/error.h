@@ -1,7 +1,7 @@
-/* error.h - an error: a negative errno for the program, one sentence for the person. Functions of lib/ return
- * 0 (or a count) on success and a negative errno on failure. Where words help they take a `struct error *`,
- * which may be NULL. The first error set is kept, so the root cause survives. Thread: a struct error belongs
- * to its caller; nothing is shared. Memory: none is allocated.
+/* error.h - an error: a negative errno for the program, one sentence for the person.
+ * Functions of lib/ return 0 (or a count) on success and a negative errno on failure. Where words help they
+ * take a `struct error *`, which may be NULL. The first error set is kept, so the root cause survives.
+ * Thread: a struct error belongs to its caller; nothing is shared. Memory: none is allocated.
  *
  * These codes have a meaning of their own; command_exit_code() maps them to exit codes:
  *   -ENOENT, -EACCES, -EISDIR  file missing or unreadable      -EBADMSG  file broken

@@ -1,5 +1,7 @@
 /* half.h - conversions between float and the 16-bit floats of GGUF files and KV caches: IEEE binary16 and
- * bfloat16. Subnormals, infinities and NaNs are kept. Thread: any; all functions are pure. */
+ * bfloat16.
+ * Subnormals, infinities and NaNs are kept.
+ * Thread: any; all functions are pure. */
 #pragma once
 #include <stdint.h>
 #include <string.h>

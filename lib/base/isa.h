@@ -1,7 +1,8 @@
-/* isa.h - detects the instruction sets that files of this library are compiled for. A set stands for every
- * option that CMakeLists.txt compiles such a file with, since a compiler uses them all, and for the registers
- * that the operating system must save. CPUID is read once, by the first caller: in a virtual machine each
- * read traps to the hypervisor. Thread: any. Memory: one static word. */
+/* isa.h - detects the instruction sets that files of this library are compiled for.
+ * A set stands for every option that CMakeLists.txt compiles such a file with, since a compiler uses them
+ * all, and for the registers that the operating system must save. CPUID is read once, by the first caller: in
+ * a virtual machine each read traps to the hypervisor.
+ * Thread: any. Memory: one static word. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
-/* memory.h - large blocks of memory mapped from the system, and the memory that is available. Thread: any; a
- * block belongs to its owner, and no state is kept. Memory: a block lives from memory_take() to
- * memory_give(). */
+/* memory.h - large blocks of memory mapped from the system, and the memory that is available.
+ * Thread: any; a block belongs to its owner, and no state is kept. Memory: a block lives from memory_take()
+ * to memory_give(). */
 #pragma once
 #include "error.h"
 

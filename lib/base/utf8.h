@@ -1,5 +1,6 @@
-/* utf8.h - validation and decoding of UTF-8. Well-formed as in Unicode table 3-7: no surrogates, nothing
- * above U+10FFFF, no overlong form. Thread: any; all functions are pure. */
+/* utf8.h - validation and decoding of UTF-8.
+ * Well-formed as in Unicode table 3-7: no surrogates, nothing above U+10FFFF, no overlong form.
+ * Thread: any; all functions are pure. */
 #pragma once
 
 #include <stddef.h>

@@ -14,7 +14,7 @@ static size_t round64(size_t n)
     return (n + 63) / 64 * 64;
 }
 
-/* Bytes of one weight's copy, or 0 with *err set. */
+/* The bytes of one weight's copy, or 0 with *err set. */
 static size_t copy_size(const struct weight *w, uint8_t use, struct error *err)
 {
     if (use == WEIGHT_VECTOR)
@@ -57,13 +57,12 @@ struct pack_job {
     const struct weight *weight;
     void *out;
     uint32_t n_groups;
-    _Atomic uint32_t n_packed; /* groups, by all members */
+    _Atomic uint32_t n_packed; /* groups packed by all members */
     const struct weights_progress *progress;
-    double from, share; /* of the whole work: what came before this matrix, and the matrix */
+    double from, share; /* fractions of the whole work: before this matrix, and of it */
 };
 
-/* A large matrix on a slow disk takes minutes: what is heard of it is every piece, from the calling thread.
- */
+/* Reports every piece from the calling thread: a large matrix on a slow disk takes minutes. */
 static void report_piece(struct pack_job *job, uint32_t member)
 {
     const struct weights_progress *p = job->progress;
@@ -84,7 +83,7 @@ static void pack_member(void *context, uint32_t member)
     }
 }
 
-/* `job`: where the work stands, and who is told. */
+/* Copies one weight. `job` has the state of the work and the progress callback. */
 static void copy_weight(struct weights *w, const struct graph *g, struct pack_job *job, uint32_t index,
                         uint8_t use, uint8_t *out)
 {

@@ -1,6 +1,7 @@
-/* weights.h - the one copy of a model's weights that the cpu computes with: matrices packed for the products
- * (a tied embedding once), gains and biases as floats. Thread: filled by the team in weights_open(),
- * immutable afterwards. */
+/* weights.h - the copy of a model's weights that the cpu computes with: matrices packed for the products (a
+ * tied embedding once), gains and biases as floats.
+ * Thread: weights_open() fills it with the team; immutable afterwards, then any. Memory: one block. Errors:
+ * -ENOMEM, -ENOTSUP with words. */
 #pragma once
 #include "base/error.h"
 #include "cpu/matmul/matmul.h"
@@ -18,7 +19,7 @@ struct weights {
     struct memory_block block;
 };
 
-/* Bytes the weights of a graph take, or 0 with *err set. */
+/* The bytes that the weights of a graph take, or 0 with *err set. */
 size_t weights_size(const struct graph *g, struct error *err);
 
 struct weights_progress {
@@ -26,9 +27,9 @@ struct weights_progress {
     void *context;
 };
 
-/* `report` is called on the calling thread for every piece of a weight that this thread packs, and after
- * every weight. Packs every weight with the whole team and drops each tensor's pages of the file as soon as
- * its copy exists, so that at most one tensor is held twice. */
+/* Packs every weight with the whole team, and drops each tensor's pages of the file once its copy exists, so
+ * that at most one tensor is resident twice. Calls `report` on the calling thread for every piece that this
+ * thread packs and after every weight. */
 int weights_open(struct weights *w, const struct graph *g, struct team *team,
                  const struct weights_progress *progress, struct error *err);
 void weights_close(struct weights *w);

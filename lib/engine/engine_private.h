@@ -1,9 +1,10 @@
-/* engine_private.h - the engine's state, shared by its parts: engine.c (the thread and its
- * rounds), engine_mailbox.c (what crosses between threads), engine_admit.c (queue to slot), engine_fork.c
- * (choices of one prompt), engine_step.c (slots to step), engine_retire.c (results to requests), engine_end.c
- * (how requests end), engine_stats.c (figures), engine_speculate.c (drafts), engine_spill.c (pages to the
- * disk and back). Thread: engine only, except the fields guarded by `lock` and the atomics. Memory:
- * engine_open() allocates all. */
+/* engine_private.h - the engine's state, shared by its parts: engine.c (the thread and its rounds),
+ * engine_mailbox.c (what crosses between threads), engine_admit.c (queue to slot), engine_fork.c (choices of
+ * one prompt), engine_step.c (slots to step), engine_retire.c (results to requests), engine_end.c (how
+ * requests end), engine_stats.c (figures), engine_speculate.c (drafts), engine_spill.c (pages to the disk and
+ * back).
+ * Thread: engine only, except the fields guarded by `lock` and the atomics. Memory: engine_open() allocates
+ * all. */
 #pragma once
 #include "base/clock.h"
 #include "engine.h"

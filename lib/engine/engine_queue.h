@@ -1,7 +1,8 @@
 /* engine_queue.h - the queue of waiting requests, in order of admission: the largest (priority + seconds
- * waited) first, then first come. All requests age alike, so the order never changes while they wait, and the
- * list stays sorted by queued_ns - priority seconds. Thread: engine only. Memory: the links lie in the
- * requests. */
+ * waited) first, then first come.
+ * All requests age alike, so the order never changes while they wait, and the list stays sorted by queued_ns
+ * - priority seconds.
+ * Thread: engine only. Memory: the links lie in the requests. */
 #pragma once
 #include "engine.h"
 

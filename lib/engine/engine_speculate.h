@@ -1,5 +1,6 @@
-/* engine_speculate.h - the engine's use of drafts; engine_speculate.c explains the method. With speculation
- * off no function has an effect. Thread: engine only. Memory: engine_draft_open() allocates all of it. */
+/* engine_speculate.h - the engine's use of drafts; engine_speculate.c explains the method.
+ * With speculation off no function has an effect.
+ * Thread: engine only. Memory: engine_draft_open() allocates all of it. */
 #pragma once
 #include "engine_private.h"
 

@@ -5,7 +5,8 @@
  * Beside running requests at most one page is in transit, else a few. Import: a sequence whose prompt begins
  * with pages on the disk gets its slot as usual and waits (`restoring`) while they are read into the transfer
  * buffer, imported by page ops and accepted as if they had been computed. Pages that cannot be read in time
- * are computed. Thread: engine only. Memory: allocated in engine_disk_open(). */
+ * are computed.
+ * Thread: engine only. Memory: allocated in engine_disk_open(). */
 #pragma once
 #include "engine_private.h"
 

@@ -1,6 +1,7 @@
 /* step_cost.h - a cost model of a step's rows, fitted to measured steps: a constant per row, and more the
- * deeper the row stands in its sequence, whose keys and values it reads. One average cost would lag behind a
- * long prompt, each of whose chunks costs more than the one before, and steps would get longer than planned.
+ * deeper the row stands in its sequence, whose keys and values it reads.
+ * One average cost would lag behind a long prompt, each of whose chunks costs more than the one before, and
+ * steps would get longer than planned.
  *
  * Thread: one at a time (the engine). Memory: plain values, none is allocated. Errors: none. */
 #pragma once

@@ -1,5 +1,6 @@
-/* kv_cache.h - assigns pages of keys and values to sequences. The bytes lie with the backend. This module
- * keeps page numbers, counts and the prefix cache; the decoder follows them through its page tables.
+/* kv_cache.h - assigns pages of keys and values to sequences.
+ * The bytes lie with the backend. This module keeps page numbers, counts and the prefix cache; the decoder
+ * follows them through its page tables.
  *
  * A page holds KV_PAGE_TOKENS tokens of one sequence. A sequence reserves every page it may ever need when it
  * is added, and takes them one by one as it grows, so growing cannot fail. A page is published when it is
@@ -19,8 +20,9 @@
  * rest a page's holders are the sequences whose list names it or that have copied it a published page's
  * parent is published, and each holder of the page holds it too: so a child is released before its parent,
  * stands before it in the eviction list, and is evicted first pages that are reserved and not yet taken <=
- * free + cached a page that is listed as worth keeping is published Thread: engine only. Memory:
- * kv_cache_open() allocates all of it. Errors: -ENOSPC where pages are short; wrong calls assert. */
+ * free + cached a page that is listed as worth keeping is published
+ * Thread: engine only. Memory: kv_cache_open() allocates all of it. Errors: -ENOSPC where pages are short;
+ * wrong calls assert. */
 #pragma once
 #include "base/error.h"
 #include "abi/kv_layout.h"

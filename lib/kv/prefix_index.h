@@ -1,6 +1,8 @@
 /* prefix_index.h - the index of a prefix cache's directory: a hash table of its pages and a list in order of
- * use, least recent first. It accesses no file. Thread: one at a time (under the lock of prefix_disk).
- * Memory: only prefix_index_put() allocates; the tables grow with the pages. */
+ * use, least recent first.
+ * It accesses no file.
+ * Thread: one at a time (under the lock of prefix_disk). Memory: only prefix_index_put() allocates; the
+ * tables grow with the pages. */
 #pragma once
 #include "kv_cache.h"
 

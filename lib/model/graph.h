@@ -1,7 +1,8 @@
 /* clang-format off */
-/* graph.h - the graph of a model: tensor operations in topological order. The file of its architecture builds
- * it once per model. Then it is validated: order, arity, shapes, weight types; an error names the node. The
- * eager executor runs it node by node; program.h is the same model after fusion.
+/* graph.h - the graph of a model: tensor operations in topological order.
+ * The file of its architecture builds it once per model. Then it is validated: order, arity, shapes, weight
+ * types; an error names the node. The eager executor runs it node by node; program.h is the same model after
+ * fusion.
  *
  * Every node yields one value per row of a step: a vector of `width` floats. Rows are independent except in
  * attention, which also reads the KV cache. Inputs of a node are earlier nodes.
@@ -20,9 +21,9 @@
  *   ARGMAX     logits    -              1         samples (greedy at temperature 0); only rows that request
  *                                                 logits
  *
- * Nodes marked `head` (the output norm and the nodes after it) run only for rows that need logits. Thread:
- * one builder; immutable after graph_open(), then any. Memory: the graph owns its nodes; the model must
- * outlive it. */
+ * Nodes marked `head` (the output norm and the nodes after it) run only for rows that need logits.
+ * Thread: one builder; immutable after graph_open(), then any. Memory: the graph owns its nodes; the model
+ * must outlive it. */
 /* clang-format on */
 #pragma once
 #include "base/error.h"

@@ -1,6 +1,6 @@
-/* graph_buffers.h - assigns buffers to the nodes of a graph that runs node by node. A node's value lives
- * until its last reader has run; after that the next node that fits reuses its area. Thread: any; all
- * functions are pure. Memory: the caller's arrays. Errors: none. */
+/* graph_buffers.h - assigns buffers to the nodes of a graph that runs node by node.
+ * A node's value lives until its last reader has run; after that the next node that fits reuses its area.
+ * Thread: any; all functions are pure. Memory: the caller's arrays. Errors: none. */
 #pragma once
 #include "graph.h"
 

@@ -1,8 +1,8 @@
-/* model.h - a transformer from a GGUF file: its configuration and its weights, checked. One file per
- * architecture (a file of arch/) names the tensors of a model and joins them to a graph; general.architecture
- * selects its `struct arch`. Weights are not copied: they point into the mapped file. Thread: immutable after
- * open, then any. Memory: the model keeps the GGUF mapped; close it after all users of its weights. Errors: a
- * negative errno with words that name the file. */
+/* model.h - a transformer from a GGUF file: its configuration and its weights, checked.
+ * One file per architecture, in arch/, names the tensors of a model and joins them to a graph;
+ * general.architecture selects its `struct arch`. Weights are not copied: they point into the mapped file.
+ * Thread: immutable after open, then any. Memory: the model keeps the GGUF mapped; close it after all users
+ * of its weights. Errors: a negative errno with words that name the file. */
 #pragma once
 #include "base/error.h"
 #include "gguf/gguf.h"
@@ -44,8 +44,9 @@ struct model_config {
     double rope_scale;         /* linear scaling: divisor of the angles; 1: none */
     const float *rope_factors; /* [rope_dim/2] divisors of the frequencies (rope_freqs.weight), or NULL */
     bool tied;                 /* the output weight is the token embedding */
-    uint32_t sliding_window; /* tokens that attention looks back; 0: all. Hearth attends to the whole past, so
-                              * the executor refuses a context above it */
+    /* Tokens that attention looks back; 0: all. Hearth attends to the whole past, so the executor refuses a
+     * context above it. */
+    uint32_t sliding_window;
 };
 
 /* Graph and program refer to weights by index. MODEL_NO_WEIGHT means absent. */

@@ -1,6 +1,6 @@
-/* program.h - fuses a graph to the program (program_ops.h) that a decoder runs. Thread: any; a program is
- * immutable after open. Memory: program_open() allocates it in one block. Errors: a negative errno with
- * words. */
+/* program.h - fuses a graph to the program (program_ops.h) that a decoder runs.
+ * Thread: any; a program is immutable after open. Memory: program_open() allocates it in one block. Errors: a
+ * negative errno with words. */
 #pragma once
 #include "base/error.h"
 #include "abi/program_ops.h"

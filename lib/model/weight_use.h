@@ -1,5 +1,6 @@
 /* weight_use.h - the use of each of the model's weights in a graph: the backends pack matrices and keep
- * vectors as they are. Thread: any; pure. Memory: the caller frees the result. */
+ * vectors as they are.
+ * Thread: any; pure. Memory: the caller frees the result. */
 #pragma once
 #include <stdint.h>
 

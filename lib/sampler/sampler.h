@@ -1,11 +1,13 @@
 /* sampler.h - samples a token from logits and computes log-probabilities: the sampling of API.md, for the
- * host and the cpu backend. Order: bias and bans, penalties, top_k, typical_p, top_p, min_p, temperature;
- * then Gumbel-max with noise from (seed, position, token) or, at temperature 0, the largest logit (ties: the
- * smaller id). Every filter works on the softmax at temperature 1 of the tokens that the filters before it
- * kept; at least one token always remains. There is no mutable state: the same inputs give the same token on
- * every backend (kernels/abi/arith.h). Thread: any; all functions are pure, and the scratch belongs to one
- * call at a time. Memory: none is allocated. Errors: none; sampler_norm() reports logits that are not finite.
- * Cost: one pass over the vocabulary when top_k > 0, without a sort.
+ * host and the cpu backend.
+ * Order: bias and bans, penalties, top_k, typical_p, top_p, min_p, temperature; then Gumbel-max with noise
+ * from (seed, position, token) or, at temperature 0, the largest logit (ties: the smaller id). Every filter
+ * works on the softmax at temperature 1 of the tokens that the filters before it kept; at least one token
+ * always remains. There is no mutable state: the same inputs give the same token on every backend
+ * (kernels/abi/arith.h).
+ * Thread: any; all functions are pure, and the scratch belongs to one call at a time. Memory: none is
+ * allocated. Errors: none; sampler_norm() reports logits that are not finite. Cost: one pass over the
+ * vocabulary when top_k > 0, without a sort.
  *
  * THE FORMULAS, which every implementation follows to the bit. Sums of probabilities are sums of integers, so
  * they may be computed in any order. All arithmetic is f32, and every operation rounds once.

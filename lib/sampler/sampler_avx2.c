@@ -1,3 +1,4 @@
+/* sampler_avx2.c - the sampler's loops compiled for AVX2. */
 #if defined(__AVX2__)
 #define SAMPLER_LOOPS sampler_loops_avx2
 #define SAMPLER_ISA   "avx2"

@@ -1,3 +1,4 @@
+/* sampler_avx512.c - the sampler's loops compiled for AVX-512. */
 #if defined(__AVX512F__)
 #define SAMPLER_LOOPS sampler_loops_avx512
 #define SAMPLER_ISA   "avx512"

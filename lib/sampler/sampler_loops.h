@@ -1,6 +1,7 @@
 /* sampler_loops.h - the sampler's loops over many values, compiled once per instruction set, with the same
- * bits. Their source is sampler_template.h; sampler.c has the plain ones and selects by CPUID. Thread: any;
- * the tables are constant, the loops pure. Memory: none is allocated. */
+ * bits.
+ * Their source is sampler_template.h; sampler.c has the plain ones and selects by CPUID.
+ * Thread: any; the tables are constant, the loops pure. Memory: none is allocated. */
 #pragma once
 #include <stdint.h>
 

@@ -6,9 +6,9 @@
  * the match. Every token of a text updates them, drafted or not, so detecting that drafts would pay again
  * costs nothing. The costs: the time of a step by its rows, without drafts and with some. A figure is valid
  * for a limited time only; then that step is tried again, with one row at first, then three, seven ... The
- * plan is the number of draft rows that maximises the expected tokens per millisecond. Thread: one at a time
- * (the engine's); the functions touch only the structs they are given. Memory: none is allocated. Errors:
- * none. */
+ * plan is the number of draft rows that maximises the expected tokens per millisecond.
+ * Thread: one at a time (the engine's); the functions touch only the structs they are given. Memory: none is
+ * allocated. Errors: none. */
 #pragma once
 #include "abi/step.h"
 

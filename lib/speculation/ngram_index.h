@@ -1,5 +1,5 @@
-/* ngram_index.h - an n-gram index over one sequence's own tokens. It predicts the next tokens from an earlier
- * occurrence of the last ones; drafts are copied from there.
+/* ngram_index.h - an n-gram index over one sequence's own tokens.
+ * It predicts the next tokens from an earlier occurrence of the last ones; drafts are copied from there.
  *
  * The index keeps a source: the place whose token is expected next. While the expected token comes, the
  * source moves on. When another token comes, the last three tokens (else the last two) are looked up, and of
@@ -7,8 +7,9 @@
  * the source had been right for long, one token was probably exchanged: the source continues behind it, with
  * a match of length 0.
  *
- * Cost: O(1) per token, a few dozen reads at most. Thread: one at a time. Memory: at most 24 bytes per token
- * of capacity, allocated in open and touched as far as sequences reach. Errors: only lookup_open() fails. */
+ * Cost: O(1) per token, a few dozen reads at most.
+ * Thread: one at a time. Memory: at most 24 bytes per token of capacity, allocated in open and touched as far
+ * as sequences reach. Errors: only lookup_open() fails. */
 #pragma once
 #include "base/error.h"
 

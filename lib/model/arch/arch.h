@@ -1,7 +1,8 @@
-/* arch.h - the building blocks of an architecture: one call per box of its figure. Every call adds nodes to
- * the graph and returns the index of the last one. It finds and checks the tensors of its box
- * ("<prefix>.<box>.weight" and the bias). The builder keeps the first failure: the calls after it add nothing
- * useful, and arch_end() returns it. Thread: one at a time, inside arch.build. Memory: the graph's. */
+/* arch.h - the building blocks of an architecture: one call per box of its figure.
+ * Every call adds nodes to the graph and returns the index of the last one. It finds and checks the tensors
+ * of its box ("<prefix>.<box>.weight" and the bias). The builder keeps the first failure: the calls after it
+ * add nothing useful, and arch_end() returns it.
+ * Thread: one at a time, inside arch.build. Memory: the graph's. */
 #pragma once
 #include "model/graph.h"
 

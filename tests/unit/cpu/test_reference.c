@@ -263,7 +263,7 @@ Test(exact, refuses_rows_out_of_range)
     step.rows[0] = (struct step_row){1, 16, 5, 0, 0};
     refuses(&o, "position 16 of 16");
     step.rows[0] = (struct step_row){0, 3, 5, 0, 0};
-    refuses(&o, "position 3 of slot 0, which has seen 0");
+    refuses(&o, "position 3 of slot 0, which has 0 positions");
     fill_step(text, 0, 0, 1);
     step.logits[0].row = 1;
     refuses(&o, "logit row 0 names row 1 of 1");
