@@ -514,8 +514,7 @@ SIMT_INLINE void product_fold(const SIMT_SHARED struct product *p, const struct 
         uint32_t in_matrix = (run->first_tile + tile) * TILE_ROWS + row;
         SIMT_GLOBAL float *out = product_out(p, run, in_matrix, number);
         bool ends = last && in_matrix < run->matrix->n;
-        float sum[2] = {0, 0},
-              before = ends && product_adds(p, run) ? *out : 0; /* both loaded before the sums are */
+        float sum[2] = {0, 0}, before = ends && product_adds(p, run) ? *out : 0; /* both loaded early */
         float bias = ends ? product_bias(run, in_matrix) : 0;
         if (at->first_item) {
             sum[0] = sums[0];
