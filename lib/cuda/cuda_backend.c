@@ -300,7 +300,7 @@ static void cuda_park(struct backend *be)
 {
     struct cuda_decoder *d = (struct cuda_decoder *)be;
     if (d->resident && !d->fault.code && !cuda_resident_leave(d, DECODER_DRAIN, LEAVE_NS))
-        cuda_fail(d, -EIO, "the decoder does not leave %s", d->device.name);
+        cuda_fail(d, -EIO, "the decoder on %s does not end", d->device.name);
 }
 
 static const float *cuda_logits(struct backend *be, uint32_t index)

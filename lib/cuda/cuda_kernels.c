@@ -34,8 +34,8 @@ int cuda_kernels_check(const struct cuda_device *device, const struct ptx_image 
 {
     if (!images->name)
         return error_set(err, -ENODEV,
-                         "this build has no GPU kernels, for want of clang 18 or later (Debian: clang-19); "
-                         "build again with it");
+                         "this build has no GPU kernels; build it again with clang 18 or later (Debian: "
+                         "clang-19)");
     for (enum cuda_kernel k = 0; k < CUDA_N_KERNELS; k++) {
         bool found = !is_wanted(k, eager);
         for (const struct ptx_image *i = images; i->name && !found; i++)

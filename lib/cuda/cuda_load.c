@@ -32,9 +32,9 @@ static int check_model(const struct cuda_decoder *d, const struct model_config *
             return error_set(err, -EINVAL, "end token %d, the vocabulary has %u", d->end_tokens[i],
                              c->n_vocab);
     if (c->head_dim % 32 || c->head_dim < 32 || c->head_dim > 128)
-        return error_set(err, -ENOTSUP, "heads of %u values; cuda takes 32, 64, 96 and 128", c->head_dim);
+        return error_set(err, -ENOTSUP, "heads of %u values; cuda supports 32, 64, 96 and 128", c->head_dim);
     if (c->n_vocab > SAMPLE_MAX_VOCAB)
-        return error_set(err, -ENOTSUP, "a vocabulary of %u tokens; cuda takes at most %u", c->n_vocab,
+        return error_set(err, -ENOTSUP, "a vocabulary of %u tokens; cuda supports at most %u", c->n_vocab,
                          SAMPLE_MAX_VOCAB);
     return 0;
 }
@@ -133,7 +133,7 @@ static int put_rope(struct cuda_decoder *d, struct image *m, struct error *err)
         return 0;
     float *table = malloc(2 * pairs * sizeof *table + 1);
     if (!table)
-        return error_set(err, -ENOMEM, "rotation table: out of memory");
+        return error_set(err, -ENOMEM, "RoPE table: out of memory");
     model_rope_table(c, d->cfg.n_ctx, table);
     for (size_t i = 0; i < pairs; i++) {
         cosines[i] = table[2 * i];

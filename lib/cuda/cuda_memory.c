@@ -52,7 +52,7 @@ int cuda_pinned_take(struct cuda_pinned *p, const struct cuda_driver *d, size_t 
     if (is_managed(d, data))
         rc = error_set(&why, -ENOTSUP,
                        "the driver gives managed memory for pinned, as in Confidential Computing mode; host "
-                       "and kernel cannot talk through it");
+                       "and kernel cannot communicate through it");
     else
         rc = CUDA_TRY(d, &why, cuMemHostGetDevicePointer, &address, data, 0);
     if (rc < 0) {

@@ -377,12 +377,12 @@ int cuda_nodes_open(struct cuda_decoder *d, struct error *err)
         x->launches = calloc(n, sizeof *x->launches);
         x->n_nodes = n;
     }
-    int rc = x && values && x->launches ? 0 : error_set(err, -ENOMEM, "node by node: out of memory");
+    int rc = x && values && x->launches ? 0 : error_set(err, -ENOMEM, "launches of nodes: out of memory");
     if (rc == 0)
         rc = cuda_block_take(&x->values, &d->driver, cuda_nodes_size(d), "activations", err);
     struct cuda_arena placed = {.base = x ? x->values.address : 0};
     if (rc == 0 && place(d, &placed, values) < 0)
-        rc = error_set(err, -ENOMEM, "node by node: out of memory");
+        rc = error_set(err, -ENOMEM, "launches of nodes: out of memory");
     d->args.staged_stride = 0; /* launches follow one another: one staged step suffices */
     if (rc == 0) {
         make_border(d);
@@ -483,7 +483,7 @@ static int open_marks(struct cuda_decoder *d, struct error *err)
     int rc = 0;
     x->marks = calloc(x->n_nodes, sizeof *x->marks);
     if (!x->marks)
-        return error_set(err, -ENOMEM, "times of nodes: out of memory");
+        return error_set(err, -ENOMEM, "per-node timing: out of memory");
     for (uint32_t i = 0; i < x->n_nodes && rc == 0; i++) {
         if (!x->launches[i].function)
             continue;

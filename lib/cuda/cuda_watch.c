@@ -48,7 +48,7 @@ static void name_op(const struct cuda_decoder *d, uint32_t op, char *out, size_t
         (void)snprintf(out, room, "op %u (%s, %s)", op, program_opcode_name(p->ops[op].opcode),
                        d->graph->nodes[p->ops[op].node].name);
     else
-        (void)snprintf(out, room, "no op");
+        (void)snprintf(out, room, "an unknown op");
 }
 
 static const char *range_name(uint32_t what)
@@ -59,7 +59,7 @@ static const char *range_name(uint32_t what)
         [DECODER_RANGE_TOKEN] = "a token",     [DECODER_RANGE_LOGIT] = "a logit row",
         [DECODER_RANGE_ROW] = "a row",
     };
-    return what < sizeof names / sizeof *names && names[what] ? names[what] : "something";
+    return what < sizeof names / sizeof *names && names[what] ? names[what] : "a value";
 }
 
 /* Turns the kernel's failure record into a fault. */
@@ -71,13 +71,13 @@ static int kernel_failed(struct cuda_decoder *d, uint32_t failure)
     switch (failure) {
     case DECODER_DEADLINE:
         return cuda_fail(
-            d, -EIO, "%s: a wait in %s, block %u, took longer than %llu ms: word %u stood at %u, not at %u",
+            d, -EIO, "%s: a wait in %s, block %u, took longer than %llu ms: word %u is %u, expected %u",
             d->device.name, op, e[4], (unsigned long long)(d->args.deadline_ns / 1000000), e[0], e[1], e[2]);
     case DECODER_RANGE:
         return cuda_fail(d, -EIO, "%s: the decoder refused a step: %s is %u, the limit is %u", d->device.name,
                          range_name(e[0]), e[1], e[2]);
     case DECODER_ABORTED:
-        return cuda_fail(d, -EIO, "%s: the decoder was told to leave", d->device.name);
+        return cuda_fail(d, -EIO, "%s: the decoder was aborted", d->device.name);
     default:
         return cuda_fail(d, -EIO, "%s: the decoder failed, code %u (%u, %u, %u, %u, %u)", d->device.name,
                          failure, e[0], e[1], e[2], e[3], e[4]);
@@ -106,7 +106,7 @@ static int ask_driver(struct cuda_decoder *d)
     if (cuda_word(&c->failed))
         return kernel_failed(d, cuda_word(&c->failed));
     if (d->resident ? !cuda_resident_has_left(d) : cuda_word(&c->completed) != d->submitted)
-        return cuda_fail(d, -EIO, "%s: the kernel ended in the middle of its work", d->device.name);
+        return cuda_fail(d, -EIO, "%s: the kernel ended before its work was done", d->device.name);
     return 0;
 }
 
@@ -141,7 +141,7 @@ static int check_beat(struct cuda_decoder *d, uint64_t now_ns)
     d->beat = beat;
     if (d->silent_ns < d->stall_ns)
         return 0;
-    return cuda_fail(d, -EIO, "%s gives no sign of life since %llu ms", d->device.name,
+    return cuda_fail(d, -EIO, "%s is not responding: no heartbeat for %llu ms", d->device.name,
                      (unsigned long long)((now_ns - d->beat_ns) / 1000000));
 }
 

@@ -237,6 +237,6 @@ void cuda_weights_note(const struct cuda_weights *w, const struct graph *g, char
             found = found || (w->matrices[i].n && model_weight(g->model, i)->type == converted[c].type);
         if (found && n < room)
             n += (size_t)snprintf(out + n, room - n, "%s%s",
-                                  n ? ", " : "weights kept on the device without loss: ", converted[c].words);
+                                  n ? ", " : "weights converted without loss: ", converted[c].words);
     }
 }

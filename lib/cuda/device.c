@@ -69,7 +69,8 @@ static int check_fit(const struct cuda_device *dev, const struct abilities *can,
                          "%s (device %d) has compute capability %u.%u, Hearth needs %d.%d or later",
                          dev->name, dev->ordinal, dev->sm / 10, dev->sm % 10, MIN_SM / 10, MIN_SM % 10);
     if (!can->cooperative)
-        return error_set(err, -ENODEV, "%s (device %d) has no cooperative launches", dev->name, dev->ordinal);
+        return error_set(err, -ENODEV, "%s (device %d) does not support cooperative launches", dev->name,
+                         dev->ordinal);
     if (can->compute_mode == CUDA_PROHIBITED)
         return error_set(err, -ENODEV, "%s (device %d) is in compute mode prohibited", dev->name,
                          dev->ordinal);
@@ -87,7 +88,8 @@ static int choose(struct cuda_device *best, const struct cuda_driver *d, int wan
     n = n < MAX_DEVICES ? n : MAX_DEVICES;
     if (n <= 0 || wanted >= n)
         return error_set(first, -ENODEV,
-                         wanted < 0 ? "the CUDA driver has %d devices" : "there are %d CUDA devices, not %d",
+                         wanted < 0 ? "the CUDA driver has %d devices"
+                                    : "the CUDA driver has %d devices, counted from 0; there is no device %d",
                          n, wanted);
     best->memory_bytes = 0;
     for (int i = wanted < 0 ? 0 : wanted; i < (wanted < 0 ? n : wanted + 1); i++) {

@@ -93,7 +93,7 @@ static const char *advice(int result)
     case CUDA_SYSTEM_NOT_READY:
         return "; start nvidia-fabricmanager";
     case CUDA_DRIVER_MISMATCH:
-        return "; the kernel module is of another version: load it again, or restart the machine";
+        return "; the kernel module has another version: load it again, or restart the machine";
     default:
         return "";
     }
@@ -122,7 +122,7 @@ int cuda_check(const struct cuda_driver *d, struct error *err, const char *call,
     if (d->cuGetErrorName(result, &name) != CUDA_SUCCESS || !name)
         name = "an unknown error";
     if (d->cuGetErrorString(result, &text) != CUDA_SUCCESS || !text)
-        text = "the driver has no words for it";
+        text = "no description";
     return error_set(err, code_of(result), "%s: %s (%d), %s%s", call, name, result, text, advice(result));
 }
 

@@ -24,7 +24,7 @@ int cuda_pack_layout(uint32_t type, uint32_t n, uint32_t k, struct decoder_matri
 {
     uint32_t kind = matmul_kind_of(type);
     if (kind == MATMUL_N_KINDS)
-        return error_set(err, -ENOTSUP, "weight type %s is not one the gpu multiplies", quant_name(type));
+        return error_set(err, -ENOTSUP, "weight type %s is not supported on cuda", quant_name(type));
     uint32_t block = quant_traits(type)->block > ARITH_BLOCK ? quant_traits(type)->block : ARITH_BLOCK;
     if (!n || !k || k % block)
         return error_set(err, -ENOTSUP,

@@ -138,11 +138,11 @@ static int choose_shared(struct decoder_shared *s, const struct needs *n, uint32
         if (rows == 0)
             break;
     }
-    return error_set(err, -ENOTSUP,
-                     "the model needs stages of %u bytes, and %u bytes for work and sums, in the shared "
-                     "memory of a block; "
-                     "the device has %u",
-                     n->largest_super, n->work + n->fold + n->uses, shared_bytes);
+    return error_set(
+        err, -ENOTSUP,
+        "the model needs stages of %u bytes, and %u bytes for work and sums, in a block's shared "
+        "memory; the device has %u",
+        n->largest_super, n->work + n->fold + n->uses, shared_bytes);
 }
 
 /* --- plan --- */
@@ -156,15 +156,15 @@ int plan_open(struct plan *out, const struct program *program, const struct deco
     uint32_t next_block = 0;
     (void)kv;
     if (program->n_ops > DECODER_MAX_OPS)
-        return error_set(err, -ENOTSUP, "the model has %u ops a step, cuda takes at most %d", program->n_ops,
-                         DECODER_MAX_OPS);
+        return error_set(err, -ENOTSUP, "the model has %u ops a step, cuda supports at most %d",
+                         program->n_ops, DECODER_MAX_OPS);
     find_needs(&needs, program, matrices, p.n_counters);
     int rc = choose_shared(&p.shared, &needs, device->shared_bytes, err);
     if (rc < 0)
         return rc;
     p.ops = calloc(p.n_ops, sizeof *p.ops);
     if (!p.ops)
-        return error_set(err, -ENOMEM, "no memory for the plan of %u ops", p.n_ops);
+        return error_set(err, -ENOMEM, "plan of %u ops: out of memory", p.n_ops);
     for (uint32_t i = 0; i < p.n_ops; i++)
         if (program->ops[i].opcode == PROGRAM_MATMUL)
             plan_product(&p.ops[i], &program->ops[i], matrices, p.shared.stage_bytes, device->n_blocks,
