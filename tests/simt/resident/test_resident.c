@@ -1,5 +1,6 @@
-/* The resident loop (kernels/persistent/persistent_loop.h, io_warp.h) under the toy decoder, on the emulator:
- * what it answers and how it deals with a host that stops it, leaves it alone, or sends it nonsense. */
+/* test_resident.c - tests the persistent loop (kernels/persistent/persistent_loop.h, io_warp.h) under the toy
+ * decoder, on the emulator: its results, and its behaviour with a host that stops it, leaves it idle, or
+ * sends it invalid steps. */
 #include "toy_run.h"
 #include "device/dependency.h"
 
