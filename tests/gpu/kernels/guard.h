@@ -1,5 +1,5 @@
-/* guard.h - what ends the waits of the kernels here: GPU_DEADLINE_NS, or the abort word. The record (enum
- * flow_word) has a line of its own among a kernel's counters. */
+/* guard.h - the limit of the waits of these kernels: GPU_DEADLINE_NS, or the abort word. The record (enum
+ * flow_word) has a line of its own among a kernel's counters. Thread: any device thread. */
 #pragma once
 #include "device/compute_warps.h"
 #include "gpu_kernels.h"
