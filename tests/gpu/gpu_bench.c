@@ -14,13 +14,13 @@ static const struct {
     gpu_part_fn *run;
     bool no_gpu; /* the part opens no GPU itself */
 } parts[] = {
-    {"device", "what there is, and the registers of every kernel", part_device, false},
+    {"device", "device, driver, and the registers of every kernel", part_device, false},
     {"first", "ring echo, weight ring, grid barrier, park, relaunch, drain, abort", part_first, false},
     {"selftest", "mma fragments, IEEE rounding, f16, the functions of arith.h", part_selftest, false},
     {"copy", "copy bandwidth and plain reads", part_copy, false},
-    {"stream", "E1: what the weight ring reads", part_stream, false},
+    {"stream", "E1: read bandwidth of the weight ring", part_stream, false},
     {"hop", "E2: hop and grid barrier", part_hop, false},
-    {"echo", "E3: host to device and back, and even steps beside it", part_echo, false},
+    {"echo", "E3: round trips between host and device, evenness of steps beside them", part_echo, false},
     {"product", "E4: the matrix product on real shapes", part_product, false},
     {"idle", "E5: watts of a waiting kernel", part_idle, false},
     {"calls", "E6: which driver calls wait for a running kernel", part_calls, true},

@@ -272,7 +272,7 @@ int main(int argc, char **argv)
     if (table)
         written = fclose(table) == 0 && written;
     bool right = json_is_true(json_object_get(report, "passed"));
-    (void)printf("%s: %s\n", argv[2], right ? "all that must be right is" : "FAILED: see report.md");
+    (void)printf("%s: %s\n", argv[2], right ? "all parts of kind right passed" : "FAILED: see report.md");
     json_decref(report);
     return !written || !right;
 }

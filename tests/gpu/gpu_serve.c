@@ -204,7 +204,7 @@ static int count_launches(struct serve *s, const char *state, json_int_t *launch
     int rc = 0;
     *launches = json_integer_value(json_object_get(decoder, "launches"));
     if (!decoder)
-        rc = error_set(err, -EIO, "no /stats");
+        rc = error_set(err, -EIO, "/stats did not answer");
     else if (state && (!is || strcmp(is, state) != 0))
         rc = -EAGAIN;
     json_decref(all);
@@ -270,7 +270,7 @@ static int measure(struct serve *s, json_t *out, struct error *err)
     json_object_set_new(out, "launches", json_integer(launches));
     json_object_set_new(out, "tokens", json_integer(tokens));
     if (launches != 1)
-        return error_set(err, -EIO, "%lld launches for %lld tokens: a resident decoder needs one",
+        return error_set(err, -EIO, "%lld launches for %lld tokens: the persistent decoder needs one",
                          (long long)launches, (long long)tokens);
     return idle_and_return(s, launches, out, err);
 }
@@ -295,7 +295,7 @@ int main(int argc, char **argv)
     int code = stop(&s);
     json_object_set_new(out, "exit_code", json_integer(code));
     if (rc == 0 && code != 0)
-        rc = error_set(&err, -EIO, "hearthd left with %d", code);
+        rc = error_set(&err, -EIO, "hearthd exited with %d", code);
     (void)unlink(s.socket);
     (void)rmdir(s.folder);
     json_object_set_new(out, "ok", json_boolean(rc == 0));

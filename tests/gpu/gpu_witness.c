@@ -200,7 +200,7 @@ static int witness_first(char **argv, json_t *out, struct error *err)
         struct error said = *err;
         int alone = try_kind(&g, EXECUTOR_EAGER, cpu, out, rows, &nodes);
         error_set(err, rc,
-                  alone == 0 ? "%.220s. Node by node all is right: look at the resident loop (waits, ring, "
+                  alone == 0 ? "%.220s. Node by node all is right: look at the persistent loop (waits, ring, "
                                "words in host memory; parts first and hop)"
                              : "%.150s. Node by node: %.150s. Look at the driver (part device), or the "
                                "numbers (part selftest)",

@@ -128,7 +128,7 @@ static int start_kernel(struct beside *b, void *function, struct error *err)
     if (rc == 0 && !gpu_await(&b->g, &b->host->running, 1, 10))
         rc = error_set(err, -ETIMEDOUT, "the idle kernel did not start");
     if (rc == 0 && pthread_create(&thread, NULL, release_late, b->host) != 0)
-        rc = error_set(err, -ENOMEM, "no thread");
+        rc = error_set(err, -ENOMEM, "a thread could not be started");
     return rc;
 }
 
@@ -209,7 +209,7 @@ int part_calls(struct gpu *g, json_t *out, struct error *err)
         json_object_set_new(row, "us", ended && !waited && !emulated ? json_real(us) : json_null());
         json_array_append_new(rows, row);
         if (!ended)
-            rc = error_set(err, -EIO, "%s: its process did not end well", calls[i].call);
+            rc = error_set(err, -EIO, "%s: its process failed", calls[i].call);
     }
     return rc;
 }

@@ -80,7 +80,8 @@ static int check_copy(struct copy *c, struct error *err)
         int rc = gpu_read(c->g, words, c->to + first * 4, sizeof words, err);
         for (size_t i = 0; rc == 0 && i < N; i++)
             if (words[i] != copy_pattern((uint32_t)(first + i)))
-                rc = error_set(err, -EIO, "word %zu of the copy is %08x", first + i, words[i]);
+                rc =
+                    error_set(err, -EIO, "word %zu of the copy is %08x, which is wrong", first + i, words[i]);
         if (rc < 0)
             return rc;
     }
@@ -98,7 +99,7 @@ static int check_read(struct copy *c, struct error *err)
     for (size_t i = 0; rc == 0 && i < c->bytes / 4; i++)
         sum -= copy_pattern((uint32_t)i);
     free(sums);
-    return rc == 0 && sum ? error_set(err, -EIO, "what was read adds up to something else") : rc;
+    return rc == 0 && sum ? error_set(err, -EIO, "the sum of the words read is wrong") : rc;
 }
 
 /* Measures pinned host memory to the device and back, GB/s: the fastest that weights can be loaded. */

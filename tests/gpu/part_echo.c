@@ -32,7 +32,7 @@ static int ask(struct echo *e, double *us, struct error *err)
     uint64_t begin = clock_ns();
     gpu_store(&e->host->asked, ++e->asked);
     if (!gpu_await(e->g, &e->host->answered, e->asked, 10))
-        return error_set(err, -ETIMEDOUT, "question %u got no answer", e->asked);
+        return error_set(err, -ETIMEDOUT, "request %u got no answer", e->asked);
     *us = (double)(clock_ns() - begin) * 1e-3;
     return 0;
 }
@@ -126,11 +126,11 @@ int part_echo(struct gpu *g, json_t *out, struct error *err)
     if (rc == 0)
         rc = round_trips(&e, out, err);
     if (rc == 0)
-        rc = even_steps(&e, "no looks at the host", false, false, rows, err);
+        rc = even_steps(&e, "no polls of the host", false, false, rows, err);
     if (rc == 0)
-        rc = even_steps(&e, "border warp looks", true, false, rows, err);
+        rc = even_steps(&e, "I/O warp polls", true, false, rows, err);
     if (rc == 0)
-        rc = even_steps(&e, "border warp looks, host asks", true, true, rows, err);
+        rc = even_steps(&e, "I/O warp polls, host asks", true, true, rows, err);
     free(e.times);
     return rc;
 }

@@ -72,7 +72,7 @@ static int launch(struct first *f, uint32_t park_ms, struct error *err)
 static int await_end(struct first *f, const char *why, struct error *err)
 {
     if (!gpu_await(f->g, &f->host->left, f->args.launch, 10))
-        return error_set(err, -ETIMEDOUT, "the kernel did not leave: %s", why);
+        return error_set(err, -ETIMEDOUT, "the kernel did not end: %s", why);
     return gpu_finish(f->g, 10, err);
 }
 
@@ -88,7 +88,7 @@ static int step(struct first *f, double *seconds, struct error *err)
     *seconds = (double)(clock_ns() - start) * 1e-9;
     f->total += f->sum;
     if (gpu_load(&h->answer) != (f->total ^ key))
-        return error_set(err, -EIO, "step %u: the sum is %08x, not %08x", f->asked,
+        return error_set(err, -EIO, "step %u: the sum is %08x, expected %08x", f->asked,
                          gpu_load(&h->answer) ^ key, f->total);
     if (gpu_load(&h->wrong))
         return error_set(err, -EIO, "step %u: %u blocks did not see their neighbour's mark", f->asked,
@@ -159,7 +159,7 @@ static int try_abort(struct first *f, struct error *err)
     gpu_store(&f->host->asked, ++f->asked);
     gpu_sleep(0.02);
     if (gpu_load(&f->host->answered) == f->asked)
-        return error_set(err, -EIO, "a step ended although a block never came to the barrier");
+        return error_set(err, -EIO, "a step ended although a block did not reach the barrier");
     rc = leave(f, FIRST_ABORT, "abort", err);
     f->args.missing = UINT32_MAX;
     if (rc == 0) /* the aborted step has added to the total */

@@ -26,7 +26,7 @@ static int measure(struct gpu *g, struct idle_host *host, struct gpu_launch *lau
     if (rc == 0)
         rc = gpu_read(g, polls, args->polls, sizeof polls, err);
     if (rc == 0 && !polls[0])
-        rc = error_set(err, -EIO, "the idle kernel never looked");
+        rc = error_set(err, -EIO, "the idle kernel never polled");
     if (rc == 0)
         json_object_set_new(row, "look_ns", gpu_figure(g, (double)polls[1] / (double)polls[0]));
     return rc;

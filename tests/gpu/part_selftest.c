@@ -181,7 +181,7 @@ static int compare(const struct selftest *s, json_t *out, struct error *err)
     json_object_set_new(out, "mma_tiles", json_integer(s->args.n_tiles));
     json_object_set_new(out, "mma_wrong", json_integer(wrong_mma));
     if (wrong_mma)
-        error_set(err, -EIO, "%u values of the mma words are wrong", wrong_mma);
+        error_set(err, -EIO, "%u results of the mma instructions are wrong", wrong_mma);
     json_t *list = json_object();
     for (uint32_t k = 0; k < SELFTEST_N_FLOATS; k++) {
         uint32_t wrong = 0;
@@ -192,8 +192,8 @@ static int compare(const struct selftest *s, json_t *out, struct error *err)
                 (k == SELFTEST_FLUSHED && open_end(want, got, x, y, z)))
                 continue;
             if (!wrong++)
-                error_set(err, -EIO, "%s of %08x %08x %08x is %08x, not %08x", float_names[k], x, y, z, got,
-                          want);
+                error_set(err, -EIO, "%s of %08x %08x %08x is %08x, expected %08x", float_names[k], x, y, z,
+                          got, want);
         }
         json_object_set_new(list, float_names[k], json_integer(wrong));
         wrong_all += wrong;

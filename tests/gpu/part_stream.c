@@ -44,7 +44,7 @@ static int check(struct stream *s, const struct stream_args *a, struct error *er
     int rc = gpu_read(s->g, s->sums, s->sums_at, n * sizeof *s->sums, err);
     for (uint32_t i = 0; rc == 0 && i < n; i += s->g->emulated ? 1 : 37)
         if (s->sums[i] != stream_expected(s, a, n_blocks, i / s->n_crew, i % s->n_crew))
-            rc = error_set(err, -EIO, "%u stages of %u bytes, %s: thread %u of block %u read something else",
+            rc = error_set(err, -EIO, "%u stages of %u bytes, %s: thread %u of block %u read wrong bytes",
                            a->n_stages, a->chunk_bytes, mode_names[a->mode], i % s->n_crew, i / s->n_crew);
     return rc;
 }
