@@ -23,8 +23,8 @@
  * wait_arrivals; each of its units adds 1 to counter[signal] when its output is visible. Counters are
  * cumulative over steps (epoch = steps so far) and never reset; they are u32 and wrap, so "at least" is modular:
  * the difference, taken as int32_t, is not negative. If every unit of the earlier op must have arrived, this is
- * a grid barrier. Backends fill wait_arrivals and signal_units for their own grid. Fields are reserved for
- * `indirect` (tile lists), ranks and ALL_REDUCE (several devices).
+ * a grid barrier. Backends fill wait_arrivals and signal_units for their own grid. Rank fields and ALL_REDUCE
+ * are reserved for several devices.
  *
  * Thread: written once, when a model is loaded; read-only afterwards, by any thread. */
 /* clang-format on */
@@ -44,8 +44,7 @@ enum program_opcode {
 };
 enum program_epilogue { PROGRAM_STORE, PROGRAM_RESIDUAL, PROGRAM_SWIGLU };
 enum program_flags {
-    PROGRAM_HEAD = 1,     /* only rows that need logits */
-    PROGRAM_INDIRECT = 2, /* not emitted yet */
+    PROGRAM_HEAD = 1, /* only rows that need logits */
 };
 
 enum program_buffer_index {

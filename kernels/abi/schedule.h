@@ -17,7 +17,6 @@
 #include "device_abi.h"
 
 #define SCHEDULE_MAX_SUPERS 16 /* super-block tiles per stage: one per warp of a full block */
-#define SCHEDULE_TILE_ROWS  16
 
 struct schedule_op {
     uint32_t n_groups;    /* 0: the op is no product */
@@ -32,31 +31,8 @@ struct schedule_op {
 };
 _Static_assert(sizeof(struct schedule_op) == 48, "schedule_op");
 
-struct schedule_run {
-    uint32_t part; /* which matrix of the op */
-    uint32_t first_tile, n_tiles;
-};
-
 /* The first group of a block; its next ones follow n_blocks apart. May be >= n_groups: none. */
 static inline uint32_t schedule_first(const struct schedule_op *s, uint32_t block, uint32_t n_blocks)
 {
     return block >= s->first_block ? block - s->first_block : block + n_blocks - s->first_block;
-}
-
-static inline uint32_t schedule_n_runs(const struct schedule_op *s)
-{
-    return s->paired ? 2 : 1;
-}
-
-/* Run `index` of a group. n_tiles[i]: tiles of the op's matrix i, n_parts of them. */
-static inline struct schedule_run schedule_run_of(const struct schedule_op *s, uint32_t group, uint32_t index,
-                                                  const uint32_t n_tiles[3], uint32_t n_parts)
-{
-    uint32_t part = index;
-    if (!s->paired)
-        for (part = 0; part + 1 < n_parts && group >= s->part[part + 1].first_group;)
-            part++;
-    uint32_t first = (group - s->part[part].first_group) * s->group_tiles;
-    uint32_t left = n_tiles[part] - first;
-    return (struct schedule_run){part, first, left < s->group_tiles ? left : s->group_tiles};
 }

@@ -114,14 +114,3 @@ SIMT_INLINE bool flow_wait(const SIMT_GLOBAL uint32_t *counter, uint32_t target,
     return !simt_bar_or(FLOW_BAR, n_threads, stop);
 }
 
-/* The wait of one warp on its own (a producer about to copy what other blocks wrote). */
-SIMT_INLINE bool flow_wait_warp(const SIMT_GLOBAL uint32_t *counter, uint32_t target,
-                                const struct flow_guard *guard)
-{
-    bool go = true;
-    if (simt_lane() == 0)
-        go = flow_poll(counter, target, guard);
-    go = simt_ballot(go) == 0xffffffffu;
-    simt_syncwarp();
-    return go;
-}

@@ -73,7 +73,7 @@ static int make_plan(struct cuda_decoder *d, struct error *err)
     d->args.n_crew = d->n_threads - 64;
     d->n_blocks = d->device.n_sms;
     struct plan_device device = {d->n_blocks, d->args.n_crew, (uint32_t)d->device.shared_per_block};
-    int rc = plan_open(&d->plan, d->program, d->weights.matrices, &d->args.layout, &device, err);
+    int rc = plan_open(&d->plan, d->program, d->weights.matrices, &device, err);
     if (rc < 0)
         return rc;
     d->args.shared = d->plan.shared;

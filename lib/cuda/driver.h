@@ -46,8 +46,6 @@ enum cuda_function_attribute {
     CUDA_FUNCTION_SHARED = 8
 };
 enum cuda_jit_option {
-    CUDA_JIT_INFO_LOG = 3,
-    CUDA_JIT_INFO_LOG_SIZE = 4,
     CUDA_JIT_ERROR_LOG = 5,
     CUDA_JIT_ERROR_LOG_SIZE = 6,
 };

@@ -148,13 +148,12 @@ static int choose_shared(struct decoder_shared *s, const struct needs *n, uint32
 /* --- plan --- */
 
 int plan_open(struct plan *out, const struct program *program, const struct decoder_matrix *matrices,
-              const struct kv_layout *kv, const struct plan_device *device, struct error *err)
+              const struct plan_device *device, struct error *err)
 {
     struct plan p = {.n_ops = program->n_ops,
                      .n_counters = program->n_ops * DECODER_PHASES + DECODER_N_COUNTERS};
     struct needs needs;
     uint32_t next_block = 0;
-    (void)kv;
     if (program->n_ops > DECODER_MAX_OPS)
         return error_set(err, -ENOTSUP, "the model has %u ops a step, cuda supports at most %d",
                          program->n_ops, DECODER_MAX_OPS);

@@ -24,7 +24,7 @@ struct plan {
  * plan_close(). Errors: -ENOTSUP: the model does not fit a block's shared memory, or has too many ops;
  * -ENOMEM. */
 int plan_open(struct plan *out, const struct program *program, const struct decoder_matrix *matrices,
-              const struct kv_layout *kv, const struct plan_device *device, struct error *err);
+              const struct plan_device *device, struct error *err);
 void plan_close(struct plan *p); /* a zeroed one is fine */
 
 /* Writes the dependencies into the device's copy of the program: every op waits for all blocks' signal of the

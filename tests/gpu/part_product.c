@@ -53,7 +53,7 @@ static int plan_shape(struct product_bench *b, const struct shape *shape, struct
         for (uint32_t i = 0; i < 2; i++)
             program->ops[i] =
                 (struct program_op){.opcode = PROGRAM_MATMUL, .n_weights = 1, .k = m[i].k, .weight = {i}};
-        rc = plan_open(&plan, program, m, NULL, &device, err);
+        rc = plan_open(&plan, program, m, &device, err);
     }
     if (rc == 0) {
         struct product_loop_args *a = &b->args;

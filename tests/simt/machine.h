@@ -147,7 +147,7 @@ struct simt_machine {
     struct block *blocks; /* resident blocks: a slot serves one block after the other */
     uint32_t n_blocks, next_block;
     struct warp *warps;
-    uint32_t n_columns, room_columns;
+    uint32_t n_columns;
     struct clock_pool clocks;
     struct shadow *shadow;
     struct thread *running, **ready;
@@ -194,7 +194,6 @@ struct thread *machine_enter(const struct simt_site *at); /* the calling thread;
 /* memory.c */
 void memory_access(struct simt_machine *m, const void *p, size_t size, bool write, bool strong,
                    const void *pc);
-void memory_check_host_scope(struct simt_machine *m, const void *p, enum simt_scope scope);
 struct accessor memory_accessor(const struct thread *t, bool strong, const void *pc);
 void memory_report_race(struct simt_machine *m, const void *p, size_t size, bool write,
                         const struct access *mine, const struct access *other, bool other_is_write);

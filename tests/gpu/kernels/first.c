@@ -62,7 +62,7 @@ static bool published(const struct first_args *args, uint32_t step, bool whole_c
     struct flow_guard guard = gpu_guard(args->counters, FIRST_GUARD);
     guard.deadline_ns = 0;
     bool go = whole_crew ? flow_wait(word(args, FIRST_PUBLISHED), step, &guard, args->n_crew)
-                         : flow_wait_warp(word(args, FIRST_PUBLISHED), step, &guard);
+                         : gpu_wait_warp(word(args, FIRST_PUBLISHED), step, &guard);
     return go && simt_ld_relaxed_gpu(word(args, FIRST_LEAVE)) != step;
 }
 

@@ -24,7 +24,7 @@ static bool fill_all(const struct stream_args *args, const struct ring *ring, st
                 continue;
             in_burst = 0;
             n_bursts++;
-            if (args->mode == STREAM_STOPPED && !flow_wait_warp(barrier(args), n_bursts * n, guard))
+            if (args->mode == STREAM_STOPPED && !gpu_wait_warp(barrier(args), n_bursts * n, guard))
                 return false;
         }
     return true;
