@@ -172,9 +172,7 @@ struct decoder_args {
     uint32_t staged_stride, step_stride;
     uint32_t spin_ns;       /* when idle: poll at full speed this long, then back off */
     uint32_t park_after_ms; /* when idle: end the launch after this long; 0: never */
-    uint32_t quantum_ms; /* end between steps after this long; 0: never (the kernel has no run-time limit) */
-    uint32_t delays;     /* tests: not 0: warps come late to their ops, by random times made from this */
-    uint32_t reserved;
+    uint32_t quantum_ms;  /* end between steps after this long; 0: never (the kernel has no run-time limit) */
     uint64_t deadline_ns; /* longest wait inside a step; a longer one is a failure; 0: no limit */
     uint64_t transfer_bytes;
 };

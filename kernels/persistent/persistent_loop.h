@@ -175,24 +175,12 @@ SIMT_INLINE bool resident_runs(const struct walk *w, uint32_t at)
     return (resident_n_rows(at) && resident_n_logits(at)) || resident_rows(w, at);
 }
 
-/* For tests: this warp comes to its next op up to 16 us late, mostly far less, so that each may be the first
- * and the last; a device's own order hardly ever varies. */
-SIMT_INLINE void resident_dawdle(const struct decoder_args *args, uint32_t op)
-{
-    if (!args->delays)
-        return;
-    uint32_t h = (args->delays + (simt_block() << 5) + simt_warp()) * 0x9E3779B1u ^ op * 0x85EBCA77u;
-    h = (h ^ h >> 15) * 0x2C1B3C6Du;
-    simt_nanosleep((h & 0x3fffu) >> (h >> 24) % 12);
-}
-
 /* Runs one op, if the step has rows for it. False: end. */
 SIMT_INLINE bool resident_run_op(const struct decoder_args *args, uint32_t at, struct ring_place *place,
                                  resident_op *ops)
 {
     struct walk w = resident_walk(args, at, place);
     w.n_rows = resident_rows(&w, at);
-    resident_dawdle(args, w.index + ((uint32_t)w.step->id << 8));
     if (w.n_rows && !ops(&w))
         return false;
     *place = w.place;
@@ -252,7 +240,6 @@ SIMT_INLINE bool resident_round(struct stream *s, struct gate *gate, resident_st
         }
         if ((s->op->flags & PROGRAM_HEAD) && !n_logits)
             continue;
-        resident_dawdle(s->args, i + (s->place.stage << 8));
         if (s->plan->n_groups && !stream(s))
             return false;
     }

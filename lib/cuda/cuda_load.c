@@ -61,8 +61,6 @@ static void set_shape(struct cuda_decoder *d, const struct model_config *c)
     a->park_after_ms = d->cfg.park_after_ms;
     a->quantum_ms = d->device.has_time_limit ? QUANTUM_MS : 0;
     a->deadline_ns = d->stall_ns / 2;
-    const char *delays = getenv("HEARTH_CUDA_DELAYS"); /* for tests */
-    a->delays = delays ? (uint32_t)strtoul(delays, NULL, 10) : 0;
 }
 
 /* Sets the grid, the shared memory and the most rows of a step. */

@@ -23,16 +23,6 @@ for type in q8_0 bf16; do
     part "witness-$type" right 60 "$bin/gpu_witness" tokens "$data/tiny-qwen3-s11-q4_k_m.gguf" $sizes $type
 done
 
-# Delays every warp by other times: a decoder must not rely on the order that an idle device always has.
-for seed in 1 2 3; do
-    sizes="8 64 4"
-    [ -z "$emulated" ] || sizes="1 2 1"
-    [ -z "$emulated" ] || [ $seed = 1 ] || continue
-    # shellcheck disable=SC2086 # several numbers
-    part "witness-delays-$seed" right 60 env HEARTH_CUDA_DELAYS=$seed "$bin/gpu_witness" tokens \
-        "$data/tiny-qwen3-s11-q4_k_m.gguf" $sizes
-done
-
 # make_model SHAPE MEGABYTES: makes $made/SHAPE.gguf; false if it does not fit.
 make_model() {
     free_disk=$(df -Pm "$made" | awk 'NR == 2 { print $4 }')
