@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STAGING_BYTES ((size_t)32 << 20) /* of each half: one is packed while the other is copied */
+#define STAGING_BYTES ((size_t)32 << 20) /* bytes of each half: one is packed while the other is copied */
 
 static size_t tile_bytes(const struct decoder_matrix *m)
 {
@@ -60,7 +60,7 @@ struct upload {
     const struct cuda_driver *driver;
     struct team *team;
     struct cuda_pinned staging[2];
-    void *streams[2]; /* of the copies out of each half */
+    void *streams[2]; /* streams of the copies from each half */
     uint32_t half;
     size_t done, total;
     const struct cuda_weights_progress *progress;
@@ -96,7 +96,7 @@ static void pack_member(void *context, uint32_t member)
     }
 }
 
-/* Waits until the copy out of the half that comes next is over. */
+/* Switches halves and waits until the copy from the new one is done. */
 static int next_half(struct upload *u, struct error *err)
 {
     u->half ^= 1;
@@ -237,6 +237,6 @@ void cuda_weights_note(const struct cuda_weights *w, const struct graph *g, char
             found = found || (w->matrices[i].n && model_weight(g->model, i)->type == converted[c].type);
         if (found && n < room)
             n += (size_t)snprintf(out + n, room - n, "%s%s",
-                                  n ? ", " : "weights kept on the device without loss: ", converted[c].words);
+                                  n ? ", " : "weights converted without loss: ", converted[c].words);
     }
 }

@@ -1,7 +1,8 @@
-/* cuda_weights.h - the one copy of a model's weights that the device computes with: matrices packed into
- * tiles (pack.h; a tied embedding once), gains and biases as floats. Packed on the host by a team of threads,
- * piece by piece into a bounded staging buffer, and copied from there; a tensor's pages of the file are
- * dropped as soon as its copy exists. Thread: one. */
+/* cuda_weights.h - the one copy of a model's weights on the device: matrices packed into tiles (pack.h; a
+ * tied embedding once), gains and biases as floats. A team of threads packs them on the host, piece by piece
+ * into a bounded staging buffer, from which they are copied; a tensor's pages of the file are dropped as soon
+ * as its copy exists.
+ * Thread: one, which has the context current; cuda_weights_load() runs its own team. */
 #pragma once
 #include "cuda_memory.h"
 #include "abi/device_abi.h"
@@ -13,11 +14,12 @@ struct cuda_weights {
     struct decoder_matrix *matrices; /* [n]; n 0: not a matrix of this graph */
     uint64_t *vectors;               /* [n]; 0: not a vector of this graph */
     uint8_t *uses;                   /* [n], enum weight_use */
-    size_t size;                     /* bytes they take on the device */
+    size_t size;                     /* bytes of device memory */
     struct cuda_block block;
 };
 
-/* Shapes and size of what the device gets; nothing is taken from it yet. */
+/* Finds shapes and size of the device's weights; acquires no device memory. Errors: -ENOMEM, or as
+ * cuda_pack_layout(), with the weight's name. On failure cuda_weights_close() releases. */
 int cuda_weights_open(struct cuda_weights *w, const struct graph *g, struct error *err);
 
 struct cuda_weights_progress {
@@ -25,10 +27,11 @@ struct cuda_weights_progress {
     void *context;
 };
 
-/* n_threads 0: as many as there are cores. */
+/* Acquires the memory, packs and copies. n_threads 0: one per core. Errors: -ENOMEM or the driver's. On
+ * failure cuda_weights_close() releases. */
 int cuda_weights_load(struct cuda_weights *w, const struct graph *g, const struct cuda_driver *driver,
                       uint32_t n_threads, const struct cuda_weights_progress *progress, struct error *err);
 void cuda_weights_close(struct cuda_weights *w, const struct cuda_driver *driver); /* a closed one is fine */
 
-/* A sentence about weights that are kept as another type than the file's, or "". */
+/* Writes a sentence about weights whose type on the device differs from the file's, or "". */
 void cuda_weights_note(const struct cuda_weights *w, const struct graph *g, char *out, size_t room);
