@@ -72,6 +72,10 @@ struct backend_info {
      * host has seen its end; overlapping steps count once. */
     uint64_t busy_ns;
     uint32_t ops_per_step;
+    /* Host memory of exported and imported pages (step_page_op), from load() to close(); NULL: no page ops.
+     */
+    void *transfer;
+    size_t transfer_bytes;
     uint64_t heartbeat_ns; /* CLOCK_MONOTONIC of the last progress; while a step runs, of any work done */
     enum { BACKEND_IDLE, BACKEND_RUNNING, BACKEND_PARKED } state;
 };
@@ -80,10 +84,25 @@ struct backend {
     const struct backend_ops *ops;
 }; /* first member of cpu_backend and cuda_backend */
 
+/* EXECUTOR_EAGER: a step node by node. Thread: as submit(). */
+struct backend_node_ops {
+    /* begin() applies the step's edits and page ops, dispatch() runs one graph node; call it for every node
+     * in order. poll() returns the results after the last. */
+    int (*begin)(struct backend *be, const struct step *step, struct error *err);
+    int (*dispatch)(struct backend *be, uint32_t node, struct error *err);
+    /* For a device that runs asynchronously (else both are NULL: the duration of the call is the node's).
+     * time() turns per-node timing on or off from the next step on. node_ns() returns the time in ns of a
+     * node in the newest finished step, from the device's notes at the node's start and end. The memory for
+     * that is allocated here and kept until close. No step may be in flight. */
+    int (*time)(struct backend *be, bool on, struct error *err);
+    int (*node_ns)(struct backend *be, uint32_t node, uint64_t *ns, struct error *err);
+};
+
 struct backend_ops {
     const char *name;
     bool has_graph; /* it supports EXECUTOR_GRAPH: submit() replays a step captured once */
     bool has_exact; /* it supports BACKEND_EXACT */
+    const struct backend_node_ops *nodes; /* for EXECUTOR_EAGER; NULL: it has none */
     /* -ENODEV: this machine has no such device. */
     int (*open)(struct backend **out, const struct backend_config *cfg, struct error *err);
     /* Packs the weights, allocates KV cache and scratch, starts the decoder. -ENOMEM names the bytes needed
@@ -96,16 +115,6 @@ struct backend_ops {
      * in flight it checks that the device still exists, and returns at once. */
     int (*poll)(struct backend *be, struct step_result *out, int max, uint64_t *steps_done,
                 struct error *err);
-    /* Eager: begin() applies the step's edits and page ops, dispatch() runs one graph node; call it for every
-     * node in order. poll() returns the results after the last. */
-    int (*begin)(struct backend *be, const struct step *step, struct error *err);
-    int (*dispatch)(struct backend *be, uint32_t node, struct error *err);
-    /* Eager, for a device that runs asynchronously (else both are NULL: the duration of the call is the
-     * node's). time_nodes() turns per-node timing on or off from the next step on. node_ns() returns the time
-     * in ns of a node in the newest finished step, from the device's notes at the node's start and end. The
-     * memory for that is allocated here and kept until close. No step may be in flight. */
-    int (*time_nodes)(struct backend *be, bool on, struct error *err);
-    int (*node_ns)(struct backend *be, uint32_t node, uint64_t *ns, struct error *err);
     /* Writes the time in ns that each op of the fused program has taken so far, n_ops of them. Any thread.
      * NULL: unknown for this backend. */
     void (*program_ns)(const struct backend *be, uint64_t *ns);
@@ -116,9 +125,6 @@ struct backend_ops {
     /* Raw logits [n_vocab] of logit row `index` of the newest finished step if it had STEP_EXPORT, else NULL.
      * Valid until the next submit. */
     const float *(*logits)(struct backend *be, uint32_t index);
-    /* The transfer buffer: host memory of exported and imported pages, see step_page_op. *size is its size in
-     * bytes. */
-    void *(*transfer)(struct backend *be, size_t *size);
     void (*info)(const struct backend *be, struct backend_info *out);
     void (*close)(struct backend *be); /* NULL is fine */
 };

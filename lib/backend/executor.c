@@ -141,7 +141,7 @@ void executor_close(struct executor *x)
 static int dispatch(void *context, uint32_t node, struct error *err)
 {
     struct executor *x = context;
-    int rc = x->ops->dispatch(x->be, node, err);
+    int rc = x->ops->nodes->dispatch(x->be, node, err);
     if (rc == 0)
         atomic_fetch_add_explicit(&x->launches, 1, memory_order_relaxed);
     return rc;
@@ -175,7 +175,7 @@ static int add_times(struct executor *x, struct error *err)
         uint64_t ns = 0;
         if (x->graph->nodes[i].op == GRAPH_NONE)
             continue;
-        int rc = x->ops->node_ns(x->be, i, &ns, err);
+        int rc = x->ops->nodes->node_ns(x->be, i, &ns, err);
         if (rc < 0)
             return rc;
         add_time(&x->timing, x->graph, i, ns);
@@ -187,7 +187,7 @@ static int submit_eager(struct executor *x, const struct step *step, struct erro
 {
     if (x->n_finished == MAX_STEPS)
         return -EAGAIN;
-    int rc = x->ops->begin(x->be, step, err);
+    int rc = x->ops->nodes->begin(x->be, step, err);
     if (rc < 0)
         return rc;
     bool by_device = x->timed && x->timing.by_device;
@@ -293,11 +293,11 @@ int executor_time_ops(struct executor *x, bool on, struct error *err)
         x->timing.node_ns = calloc(x->graph->n_nodes, sizeof *x->timing.node_ns);
     if (on && !x->timing.node_ns)
         return error_set(err, -ENOMEM, "no memory for the times of %u nodes", x->graph->n_nodes);
-    int rc = x->kind == EXECUTOR_EAGER && x->ops->time_nodes ? x->ops->time_nodes(x->be, on, err) : 0;
+    int rc = x->kind == EXECUTOR_EAGER && x->ops->nodes->time ? x->ops->nodes->time(x->be, on, err) : 0;
     if (rc < 0)
         return rc;
     x->timed = on;
-    x->timing.by_device = x->ops->time_nodes != NULL;
+    x->timing.by_device = x->ops->nodes && x->ops->nodes->time;
     return 0;
 }
 

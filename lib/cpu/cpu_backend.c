@@ -303,13 +303,6 @@ static const float *cpu_logits(struct backend *be, uint32_t index)
     return row_at(d->eager ? eager_logits(d->eager, d->graph) : d->buffers[PROGRAM_LOGITS], index);
 }
 
-static void *cpu_transfer(struct backend *be, size_t *size)
-{
-    struct decoder *d = (struct decoder *)be;
-    *size = d->transfer.data ? kv_page_size(&d->attend.kv) * STEP_MAX_PAGE_OPS : 0;
-    return d->transfer.data;
-}
-
 static void cpu_info(const struct backend *be, struct backend_info *out)
 {
     struct decoder *d = (struct decoder *)be; /* only atomics are written */
@@ -331,6 +324,8 @@ static void cpu_info(const struct backend *be, struct backend_info *out)
         .steps = atomic_load_explicit(&d->steps, memory_order_relaxed),
         .busy_ns = atomic_load_explicit(&d->busy_ns, memory_order_relaxed),
         .ops_per_step = d->program ? d->program->n_ops : 0,
+        .transfer = d->transfer.data,
+        .transfer_bytes = d->transfer.data ? kv_page_size(&d->attend.kv) * STEP_MAX_PAGE_OPS : 0,
         .heartbeat_ns = last_beat(d),
         .state = atomic_load_explicit(&d->state, memory_order_relaxed),
     };
@@ -343,19 +338,19 @@ static void cpu_program_ns(const struct backend *be, uint64_t *ns)
         ns[i] = atomic_load_explicit(&d->op_ns[i], memory_order_relaxed);
 }
 
+static const struct backend_node_ops cpu_nodes = {.begin = cpu_begin, .dispatch = cpu_dispatch};
+
 const struct backend_ops cpu_backend = {
     .name = "cpu",
     .has_exact = true,
+    .nodes = &cpu_nodes,
     .open = cpu_open,
     .load = cpu_load,
     .submit = cpu_submit,
     .poll = cpu_poll,
-    .begin = cpu_begin,
-    .dispatch = cpu_dispatch,
     .program_ns = cpu_program_ns,
     .park = cpu_park,
     .logits = cpu_logits,
-    .transfer = cpu_transfer,
     .info = cpu_info,
     .close = cpu_close,
 };

@@ -307,13 +307,6 @@ static const float *cuda_logits(struct backend *be, uint32_t index)
     return (const float *)d->exported.data + (size_t)index * d->export_stride;
 }
 
-static void *cuda_transfer(struct backend *be, size_t *size)
-{
-    struct cuda_decoder *d = (struct cuda_decoder *)be;
-    *size = d->transfer.size;
-    return d->transfer.data;
-}
-
 static void cuda_info(const struct backend *be, struct backend_info *out)
 {
     struct cuda_decoder *d = (struct cuda_decoder *)be; /* only atomics are written */
@@ -339,6 +332,8 @@ static void cuda_info(const struct backend *be, struct backend_info *out)
         .steps = atomic_load_explicit(&d->n_steps, memory_order_relaxed),
         .busy_ns = atomic_load_explicit(&d->busy_ns, memory_order_relaxed),
         .ops_per_step = d->program ? d->program->n_ops : 0,
+        .transfer = d->transfer.data,
+        .transfer_bytes = d->transfer.size,
         .heartbeat_ns = d->control.data ? cuda_last_beat(d) : 0,
         .state = running ? BACKEND_RUNNING
                  : away  ? BACKEND_PARKED
@@ -346,20 +341,19 @@ static void cuda_info(const struct backend *be, struct backend_info *out)
     };
 }
 
+static const struct backend_node_ops cuda_nodes = {
+    .begin = cuda_begin, .dispatch = cuda_dispatch, .time = cuda_time_nodes, .node_ns = cuda_node_ns};
+
 const struct backend_ops cuda_backend = {
     .name = "cuda",
     .has_graph = true,
+    .nodes = &cuda_nodes,
     .open = cuda_open,
     .load = cuda_load,
     .submit = cuda_submit,
     .poll = cuda_poll,
-    .begin = cuda_begin,
-    .dispatch = cuda_dispatch,
-    .time_nodes = cuda_time_nodes,
-    .node_ns = cuda_node_ns,
     .park = cuda_park,
     .logits = cuda_logits,
-    .transfer = cuda_transfer,
     .info = cuda_info,
     .close = cuda_close,
 };

@@ -22,14 +22,3 @@ void engine_fork(struct engine *e, uint32_t slot)
         e->seqs[slot].n_waiting--;
     }
 }
-
-void engine_fork_end(struct engine *e, uint32_t slot, enum engine_finish finish, uint64_t now_ns)
-{
-    struct sequence *q = &e->seqs[slot];
-    if (q->first != NO_SLOT)
-        e->seqs[q->first].n_waiting--;
-    q->first = NO_SLOT;
-    for (uint32_t i = 0; i < e->cfg.n_slots && q->n_waiting; i++)
-        if (e->seqs[i].r && e->seqs[i].first == slot)
-            engine_end(e, &e->seqs[i], finish, now_ns);
-}

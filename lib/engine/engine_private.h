@@ -1,6 +1,7 @@
-/* engine_private.h - the engine's state, shared by its parts: engine.c (thread, shared lists, figures),
- * engine_admit.c (queue to slot), engine_fork.c (choices of one prompt), engine_step.c (slots to step),
- * engine_retire.c (results to requests), engine_speculate.c (drafts), engine_spill.c (pages to the disk and
+/* engine_private.h - the engine's state, shared by its parts: engine.c (the thread and its rounds),
+ * engine_mailbox.c (the state that threads share), engine_admit.c (queue to slot), engine_fork.c (choices of
+ * one prompt), engine_step.c (slots to step), engine_retire.c (results to requests), engine_end.c (ends of
+ * requests), engine_stats.c (figures), engine_speculate.c (drafts), engine_spill.c (pages to the disk and
  * back).
  * Thread: engine only, except the fields guarded by `lock` and the atomics. Memory: engine_open() allocates
  * all. */
@@ -146,32 +147,55 @@ static inline bool engine_prefills(const struct sequence *q)
     return q->r && q->n_rows < q->r->n_prompt && q->first == NO_SLOT && !q->restoring;
 }
 
-/* engine.c: puts the request on the list of engine_next(). */
-void engine_list(struct engine *e, struct engine_request *r);
-/* Ends a request, the only way one ends. The engine does not touch it afterwards. */
-void engine_finish(struct engine *e, struct engine_request *r, enum engine_finish finish, uint64_t now_ns);
-/* As engine_finish, for a request with a slot: slot and pages are released when no step in flight names
- * them. */
-void engine_end(struct engine *e, struct sequence *q, enum engine_finish finish, uint64_t now_ns);
-/* Releases slot and pages of an ended sequence, if no step in flight names it. */
-void engine_release(struct engine *e, uint32_t slot);
-/* Records a decoder fault and ends every request with ENGINE_FAULT. */
-void engine_fail(struct engine *e, const struct error *why);
-void engine_count_tokens(struct engine *e, uint64_t now_ns, uint32_t prompt, uint32_t generated);
-
-/* engine_admit.c: moves requests from the queue into slots. */
-void engine_admit(struct engine *e, uint64_t now_ns);
-/* engine_fork.c: true if the n choices can share pages; otherwise each computes the prompt by itself. */
+/* Each file calls those above it, and itself, only.
+ *
+ * engine_fork.c: true if the n choices can share pages; otherwise each computes the prompt by itself. */
 bool engine_can_fork(const struct engine *e, const struct engine_request *r, uint32_t n);
 /* Call when the prompt in `slot` is computed or in flight, except its last token: the choices that wait for
  * it continue from there. */
 void engine_fork(struct engine *e, uint32_t slot);
-/* Call when the request in `slot` has ended: a waiting choice no longer waits, and the choices that waited
- * for a first one end with it. */
-void engine_fork_end(struct engine *e, uint32_t slot, enum engine_finish finish, uint64_t now_ns);
+
+/* engine_stats.c: counts tokens, for totals and rates. */
+void engine_count_tokens(struct engine *e, uint64_t now_ns, uint32_t prompt, uint32_t generated);
+/* Publishes what engine_stats() reads of cache and slots. */
+void engine_publish_stats(struct engine *e);
+
+/* engine_mailbox.c: puts the request on the list of engine_next(). */
+void engine_list(struct engine *e, struct engine_request *r);
+/* The same for the last time: engine_next() makes it ENGINE_DONE. The engine does not touch it afterwards. */
+void engine_list_ended(struct engine *e, struct engine_request *r);
+/* Calls cfg.wake if a request was listed since the last call. */
+void engine_wake(struct engine *e);
+void engine_ask_to_close(struct engine *e); /* any thread */
+struct engine_news {                        /* what other threads have posted */
+    struct engine_request *inbox;
+    bool cancelling, pinged, closing;
+    bool slept;
+};
+/* Collects it. With `sleep` it waits for it first: until it comes (idle), else 20 ms at most. `idle` is
+ * published. */
+struct engine_news engine_wait(struct engine *e, bool idle, bool sleep);
+
+/* engine_end.c: true if the token ends the text, which has `n` tokens before it. */
+bool engine_ends(const struct engine *e, const struct engine_request *r, int32_t token, uint32_t n);
+/* Ends a request with a slot: slot and pages are released when no step in flight names them. */
+void engine_end(struct engine *e, struct sequence *q, enum engine_finish finish, uint64_t now_ns);
+/* Releases slot and pages of an ended sequence, if no step in flight names it. */
+void engine_release(struct engine *e, uint32_t slot);
+/* Ends every waiting and running request, with ENGINE_CANCELLED or ENGINE_FAULT. */
+void engine_end_all(struct engine *e, enum engine_finish finish, uint64_t now_ns);
+/* Ends those that were cancelled; those whose deadline has passed. */
+void engine_end_cancelled(struct engine *e, uint64_t now_ns);
+void engine_end_due(struct engine *e, uint64_t now_ns);
+/* A request with a deadline is waiting or has started: engine_end_due() looks at it in time. */
+void engine_note_deadline(struct engine *e, const struct engine_request *r, bool queued);
+/* Records a decoder fault and ends every request with ENGINE_FAULT. */
+void engine_fail(struct engine *e, const struct error *why);
+
+/* engine_admit.c: moves requests from the queue into slots. */
+void engine_admit(struct engine *e, uint64_t now_ns);
 /* engine_step.c: fills e->step and *f with the next step's work; false when there is none. */
 bool engine_build(struct engine *e, struct flight *f);
-/* engine_retire.c: true if the token ends the text, which has `n` tokens before it. */
-bool engine_ends(const struct engine *e, const struct engine_request *r, int32_t token, uint32_t n);
-/* Applies the results of a finished step. False if they are invalid; *why names the reason. */
+/* engine_retire.c: applies the results of a finished step. False if they are invalid; *why names the reason.
+ */
 bool engine_retire(struct engine *e, struct flight *f, uint64_t now_ns, struct error *why);

@@ -5,31 +5,6 @@
 
 #include <errno.h>
 
-static bool is_end_token(const struct engine *e, int32_t token)
-{
-    uint32_t low = 0, high = e->cfg.n_end_tokens;
-    while (low < high) {
-        uint32_t middle = (low + high) / 2;
-        if (e->end_tokens[middle] < token)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < e->cfg.n_end_tokens && e->end_tokens[low] == token;
-}
-
-bool engine_ends(const struct engine *e, const struct engine_request *r, int32_t token, uint32_t n)
-{
-    if (n < r->min_tokens)
-        return false;
-    if (!r->ignore_eos && is_end_token(e, token))
-        return true;
-    for (uint32_t i = 0; i < r->n_stop_ids; i++)
-        if (r->stop_ids[i] == token)
-            return true;
-    return false;
-}
-
 /* Checks that a result answers its request. A decoder that does otherwise is broken, and none of its results
  * can be trusted. */
 static bool sane(const struct engine *e, const struct flight *f, const struct step_result *result,

@@ -41,18 +41,15 @@ static void wake(void *context)
 int engine_disk_open(struct engine *e, struct error *err)
 {
     struct backend_info info;
-    size_t size = 0;
-    struct backend *be = executor_backend(e->x);
-    uint8_t *bytes = be && be->ops->transfer ? be->ops->transfer(be, &size) : NULL;
     executor_info(e->x, &info);
-    size_t page = kv_page_size(&info.kv);
-    if (!e->cfg.disk || !e->cfg.prefix_cache || !bytes || page == 0 || size < page)
+    size_t page = kv_page_size(&info.kv), size = info.transfer_bytes;
+    if (!e->cfg.disk || !e->cfg.prefix_cache || !info.transfer || page == 0 || size < page)
         return 0;
     e->disk = calloc(1, sizeof *e->disk);
     if (!e->disk)
         return error_set(err, -ENOMEM, "no memory for the prefix cache on disk");
     e->disk->disk = e->cfg.disk;
-    e->disk->bytes = bytes;
+    e->disk->bytes = info.transfer;
     e->disk->page_bytes = page;
     e->disk->n_places = size / page < PLACES ? (uint32_t)(size / page) : PLACES;
     prefix_disk_attach(e->cfg.disk, wake, e);

@@ -137,11 +137,15 @@ static void test_close(struct backend *b)
     free(b);
 }
 
+static const struct backend_node_ops test_nodes = {.begin = test_begin, .dispatch = test_dispatch};
+static const struct backend_node_ops timed_nodes = {
+    .begin = test_begin, .dispatch = test_dispatch, .time = test_time_nodes, .node_ns = test_node_ns};
+
 #define TEST_OPS(title, graph, exact)                                                                        \
     {                                                                                                        \
         .name = title, .has_graph = graph, .has_exact = exact, .park = test_park, .open = test_open,         \
-        .load = test_load, .submit = test_submit, .poll = test_poll, .begin = test_begin,                    \
-        .dispatch = test_dispatch, .logits = test_logits, .info = test_info, .close = test_close             \
+        .load = test_load, .submit = test_submit, .poll = test_poll, .nodes = &test_nodes,                   \
+        .logits = test_logits, .info = test_info, .close = test_close                                        \
     }
 static const struct backend_ops cpu_like = TEST_OPS("oracle", false, true),
                                 cuda_like = TEST_OPS("device", true, false);
@@ -150,10 +154,7 @@ static const struct backend_ops with_clock = {.name = "clock",
                                               .open = test_open,
                                               .load = test_load,
                                               .poll = test_poll,
-                                              .begin = test_begin,
-                                              .dispatch = test_dispatch,
-                                              .time_nodes = test_time_nodes,
-                                              .node_ns = test_node_ns,
+                                              .nodes = &timed_nodes,
                                               .info = test_info,
                                               .close = test_close};
 static const struct backend_config config = {.arithmetic = BACKEND_EXACT, .n_slots = 2, .n_ctx = 64};
