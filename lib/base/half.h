@@ -60,12 +60,3 @@ static inline float bf16_to_float(uint16_t h)
 {
     return float_from_bits((uint32_t)h << 16);
 }
-
-/* Float to bfloat16, to nearest, ties to even; NaN stays a (quiet) NaN. */
-static inline uint16_t bf16_from_float(float f)
-{
-    uint32_t bits = float_to_bits(f);
-    if ((bits & 0x7fffffffu) > 0x7f800000u)
-        return (uint16_t)(bits >> 16 | 0x40);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}

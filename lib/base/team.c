@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 /* The time a member spins before it sleeps: longer than the gap between two ops or two steps, short enough to
@@ -310,17 +309,5 @@ uint64_t team_progress(const struct team *t)
     uint64_t sum = 0;
     for (uint32_t i = 0; i < t->n_members; i++)
         sum += atomic_load_explicit(&t->members[i].pieces, memory_order_relaxed);
-    return sum;
-}
-
-uint64_t team_cpu_ns(const struct team *t)
-{
-    uint64_t sum = 0;
-    for (uint32_t i = 1; i <= t->n_started; i++) {
-        clockid_t clock;
-        struct timespec used;
-        if (pthread_getcpuclockid(t->members[i].thread, &clock) == 0 && clock_gettime(clock, &used) == 0)
-            sum += (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
-    }
     return sum;
 }

@@ -39,9 +39,6 @@ bool team_spins(const struct team *t);
  * still while all wait or hang. Any thread. */
 uint64_t team_progress(const struct team *t);
 
-/* The CPU time in ns that the team's threads have used so far, without member 0. */
-uint64_t team_cpu_ns(const struct team *t);
-
 /* Runs work(context, member) on every member and returns when all of them have returned. */
 void team_run(struct team *t, void (*work)(void *context, uint32_t member), void *context);
 

@@ -28,7 +28,6 @@ struct exact {
     const struct step *step; /* valid until its last dispatch */
     uint32_t n_logits;       /* logit rows of that step */
     int32_t tokens[STEP_MAX_ROWS];
-    int32_t choices[STEP_MAX_LOGITS];
     uint32_t logits_node; /* the input of ARGMAX */
 };
 
@@ -373,7 +372,6 @@ static void argmax(struct exact *x, const struct graph_node *n, uint32_t i, floa
         if (logits[j] > logits[best])
             best = j;
     out[0] = (float)best;
-    x->choices[i] = (int32_t)best;
     const struct step_logit *l = &x->step->logits[i];
     if (l->target < 0)
         x->slots[x->step->rows[l->row].slot].sampled = (int32_t)best;
@@ -446,11 +444,6 @@ float *exact_logits(struct exact *x, uint32_t index)
     if (x->logits_node == GRAPH_NO_INPUT || !x->values[x->logits_node] || index >= x->n_logits)
         return NULL;
     return output_row(x, x->logits_node, index);
-}
-
-int32_t exact_choice(const struct exact *x, uint32_t index)
-{
-    return index < x->n_logits ? x->choices[index] : -1;
 }
 
 void exact_sampled(struct exact *x, uint32_t slot, int32_t token)

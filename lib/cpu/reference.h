@@ -33,8 +33,6 @@ int exact_dispatch(struct exact *x, uint32_t node, struct error *err);
 /* The logits [n_vocab] of logit row `index` of the step whose nodes have all run, valid until the next begin;
  * NULL if out of range. The caller may change them (bans, biases). */
 float *exact_logits(struct exact *x, uint32_t index);
-/* The result of ARGMAX for that logit row; -1 if out of range. */
-int32_t exact_choice(const struct exact *x, uint32_t index);
 
 /* Sets the token that a slot sampled last, for rows with STEP_LAST_SAMPLED. By default it is the result of
  * ARGMAX. */

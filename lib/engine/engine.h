@@ -96,11 +96,7 @@ struct engine_request {
     const int32_t *stop_ids;
     uint32_t n_stop_ids;
     struct step_sampling sampling;
-    const struct step_bias *biases; /* sampling.n_bias of them */
-    /* Text that may come again, beside the prompt: speculation looks there first. Says nothing to the model.
-     */
-    const int32_t *hint;
-    uint32_t n_hint;
+    const struct step_bias *biases;          /* sampling.n_bias of them */
     uint64_t salt;                           /* requests share prefixes only if their salts are equal */
     int32_t priority;                        /* larger first; +1 per second waited */
     uint64_t queue_deadline_ns, deadline_ns; /* CLOCK_MONOTONIC; 0: none */

@@ -1,5 +1,5 @@
-/* engine_end.c - how requests end: token, length, cancel, deadline, fault. Slots and pages are released here.
- */
+/* engine_end.c - ends requests: by token, length, cancel, deadline or fault. Releases their slots and
+ * pages. */
 #include "engine_private.h"
 
 #include <assert.h>

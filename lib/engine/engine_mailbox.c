@@ -1,6 +1,5 @@
-/* engine_mailbox.c - what crosses between the callers' threads and the engine's: submitted requests and
- * cancels go in, requests with news come out, and the engine's thread sleeps here. Everything is guarded by
- * `lock`. */
+/* engine_mailbox.c - the mailbox between the callers' threads and the engine's: submitted requests and
+ * cancels go in, requests with news come out, and the engine thread sleeps here. `lock` guards all of it. */
 #include "engine_private.h"
 
 #include <assert.h>

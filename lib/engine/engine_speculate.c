@@ -59,11 +59,9 @@ void engine_draft_close(struct engine *e)
 
 /* ---- measuring odds and costs ---- */
 
-static void begin(struct drafted *d, const struct engine_request *r, uint32_t n_ctx)
+static void begin(struct drafted *d, const struct engine_request *r)
 {
-    uint32_t n = r->n_prompt + r->max_tokens, n_hint = n_ctx - n < r->n_hint ? n_ctx - n : r->n_hint;
-    lookup_begin(&d->index, n_hint + n);
-    lookup_feed(&d->index, r->hint, n_hint);
+    lookup_begin(&d->index, r->n_prompt + r->max_tokens);
     lookup_feed(&d->index, r->prompt, r->n_prompt);
     d->odds = (struct draft_odds){0};
     d->used = d->off = d->was_off = false;
@@ -77,7 +75,7 @@ void engine_draft_token(struct engine *e, uint32_t slot, uint32_t index, int32_t
     struct drafted *d = &e->draft->of[slot];
     struct lookup *l = &d->index;
     if (index == 0)
-        begin(d, e->seqs[slot].r, e->n_ctx);
+        begin(d, e->seqs[slot].r);
     if (l->expects) {
         bool right = l->tokens[l->source] == token;
         draft_odds_note(&d->odds, l->length, right, OWN_MEMORY);

@@ -1,4 +1,4 @@
-/* engine_stats.c - the engine's figures: counted by its thread, read by any. */
+/* engine_stats.c - the engine's figures: its thread counts them, any thread reads them. */
 #include "engine_private.h"
 #include "kv/prefix_disk.h"
 

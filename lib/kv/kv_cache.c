@@ -32,8 +32,8 @@ struct sequence {
     bool live, publish;
     uint64_t salt;
     struct kv_key key;   /* key of its last published page, or of the salt */
-    uint32_t n_pages;    /* taken */
-    uint32_t n_reserved; /* still to be taken */
+    uint32_t n_pages;    /* acquired */
+    uint32_t n_reserved; /* still to be acquired */
     uint32_t n_accepted; /* tokens */
     uint32_t copied;     /* of a fork: the page that it copied, or NONE */
     bool forked;         /* it has accepted no tokens itself: `key` is not known yet */
@@ -252,7 +252,7 @@ static void unpublish(struct kv_cache *kv, uint32_t page)
     p->published = false;
 }
 
-/* Takes a page to write into: a free one, else the least recently used cached one. */
+/* Acquires a page to write into: a free one, else the least recently used cached one. */
 static uint32_t take(struct kv_cache *kv)
 {
     uint32_t page = kv->free;

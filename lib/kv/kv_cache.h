@@ -3,7 +3,7 @@
  * follows them through its page tables.
  *
  * A page holds KV_PAGE_TOKENS tokens of one sequence. A sequence reserves every page it may ever need when it
- * is added, and takes them one by one as it grows, so growing cannot fail. A page is published when it is
+ * is added, and acquires them one by one as it grows, so growing cannot fail. A page is published when it is
  * full and the host has accepted all its tokens: later sequences that begin with the same tokens (and have
  * the same salt) share it instead of computing it. A published page without holders stays cached. It counts
  * as free and is evicted, least recently released first, when a page is needed.
@@ -19,7 +19,7 @@
  *   used + cached + free == total; used: held by a sequence; cached: published without holders; free: the
  * rest a page's holders are the sequences whose list names it or that have copied it a published page's
  * parent is published, and each holder of the page holds it too: so a child is released before its parent,
- * stands before it in the eviction list, and is evicted first pages that are reserved and not yet taken <=
+ * stands before it in the eviction list, and is evicted first pages that are reserved and not yet acquired <=
  * free + cached a page that is listed as worth keeping is published
  * Thread: engine only. Memory: kv_cache_open() allocates all of it. Errors: -ENOSPC where pages are short;
  * wrong calls assert. */
@@ -63,7 +63,7 @@ struct kv_sequence {
 
 struct kv_cache_stats {
     uint32_t total, used, cached, free; /* pages */
-    uint32_t reserved;                  /* part of cached + free: reserved, not yet taken */
+    uint32_t reserved;                  /* part of cached + free: reserved, not yet acquired */
 };
 
 int kv_cache_open(struct kv_cache **out, const struct kv_cache_config *cfg, struct error *err);
@@ -80,20 +80,20 @@ static inline uint32_t kv_shared_pages(uint32_t n_prompt)
     return (n_prompt - 1) / KV_PAGE_TOKENS;
 }
 
-/* Begins sequence `seq`, which must not exist: takes the pages of a prefix hit and reserves the rest.
+/* Begins sequence `seq`, which must not exist: acquires the pages of a prefix hit and reserves the rest.
  * *n_cached is the number of prompt tokens that the hit covers, a multiple of 64. -ENOSPC: not enough pages
  * now; nothing has changed. */
 int kv_cache_add(struct kv_cache *kv, uint32_t seq, const struct kv_sequence *s, uint32_t *n_cached);
 /* Begins `seq`, which must not exist, as a future fork: reserves the pages that it needs beyond the (n_prompt
- * - 1) / 64 pages that it will share with a sequence of the same prompt. It takes no page before
+ * - 1) / 64 pages that it will share with a sequence of the same prompt. It acquires no page before
  * kv_cache_fork(). -ENOSPC as above. */
 int kv_cache_add_fork(struct kv_cache *kv, uint32_t seq, const struct kv_sequence *s);
-/* Makes `seq` share those pages of `of`, which has taken pages for n_prompt - 1 tokens. Returns true if the
- * tokens behind them, up to the last of the prompt, lie in page *from: the caller copies that into page
+/* Makes `seq` share those pages of `of`, which has acquired pages for n_prompt - 1 tokens. Returns true if
+ * the tokens behind them, up to the last of the prompt, lie in page *from: the caller copies that into page
  * number (n_prompt - 1) / 64 of `seq`. *from is not reused before the fork ends. The first tokens that the
  * fork accepts are those behind the shared pages. */
 bool kv_cache_fork(struct kv_cache *kv, uint32_t seq, uint32_t of, uint32_t n_prompt, uint32_t *from);
-/* Takes pages until the first n_tokens positions have one. n_tokens must not exceed the reservation. */
+/* Acquires pages until the first n_tokens positions have one. n_tokens must not exceed the reservation. */
 void kv_cache_grow(struct kv_cache *kv, uint32_t seq, uint32_t n_tokens);
 uint32_t kv_cache_page(const struct kv_cache *kv, uint32_t seq, uint32_t index);
 /* Notes that the next n tokens of the sequence are computed and final; publishes the pages that they fill. If
@@ -107,7 +107,7 @@ struct kv_key kv_cache_key(const struct kv_cache *kv, uint32_t seq);
 /* Finds the next published page that is worth keeping elsewhere, and its name: first pages that were hit,
  * parents before children; with `all` then pages without holders, those of the latest sequence first. False:
  * there is none. It stays the next until kv_cache_kept() is called or it is evicted; its bytes match its name
- * until the page is taken again. */
+ * until the page is acquired again. */
 bool kv_cache_keep(const struct kv_cache *kv, bool all, uint32_t *page, struct kv_page_name *name);
 /* Marks the page as kept; another hit lists it again. */
 void kv_cache_kept(struct kv_cache *kv, uint32_t page);

@@ -45,7 +45,7 @@ enum matmul_kind {
     MATMUL_N_KINDS
 };
 
-/* How the integer sums of a super-block are folded to its float value (arith.h). */
+/* Defines how the integer sums of a super-block are folded to its float value (arith.h). */
 enum matmul_fold {
     MATMUL_FOLD_K,     /* Q4_K Q5_K: a scale and a minimum per 32, d and dmin */
     MATMUL_FOLD_K16,   /* Q6_K Q3_K: a signed scale per 16, d */

@@ -94,14 +94,24 @@ static int test_node_ns(struct backend *b, uint32_t node, uint64_t *ns, struct e
     return 0;
 }
 
+enum { N_VOCAB = 512 };
+
+static int32_t largest(const float *logits)
+{
+    int32_t best = 0;
+    for (int32_t i = 1; i < N_VOCAB; i++)
+        best = logits[i] > logits[best] ? i : best;
+    return best;
+}
+
 static int test_dispatch(struct backend *b, uint32_t node, struct error *err)
 {
     struct test_backend *be = (struct test_backend *)b;
     if (node == be->fail_at)
         return error_set(err, -EIO, "no luck");
     int rc = exact_dispatch(be->exact, node, err);
-    for (uint32_t i = 0; i < be->n_results; i++)
-        be->results[i].token = exact_choice(be->exact, i);
+    for (uint32_t i = 0; i < be->n_results && exact_logits(be->exact, i); i++)
+        be->results[i].token = largest(exact_logits(be->exact, i));
     return rc;
 }
 
@@ -195,7 +205,7 @@ Test(executor, eager_gives_the_result_of_a_step)
     cr_assert_eq(executor_poll(x, &result, 1, &done, NULL), 1);
     cr_assert(done == 1 && result.step == 1 && result.slot == 0 && result.pos == 0);
     const float *logits = executor_logits(x, 0);
-    for (int i = 0; i < 512; i++)
+    for (int i = 0; i < N_VOCAB; i++)
         cr_assert(logits[i] <= logits[result.token]);
     cr_assert_eq(executor_poll(x, &result, 1, &done, NULL), 0);
     executor_close(x);

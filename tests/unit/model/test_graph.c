@@ -128,7 +128,7 @@ Test(graph, refuses_an_op_that_does_not_exist)
 {
     struct graph *g = tail();
     g->nodes[V].op = GRAPH_N_OPS;
-    refused(g, "v", "no op 11");
+    refused(g, "v", "unknown op 11");
 }
 
 Test(graph, refuses_widths_that_do_not_fit)
@@ -364,7 +364,7 @@ Test(graph, of_a_model_refuses_a_weight_of_another_shape_or_type_than_the_models
     refused(g, "blk.0.attn_q", "names weight type Q4_K, but blk.0.attn_q.weight is Q8_0");
     cr_assert_eq(graph_open(&g, m, NULL), 0);
     g->nodes[3].weight = 100000;
-    refused(g, "blk.0.attn_q", "weight is number 100000 of");
+    refused(g, "blk.0.attn_q", "weight is number 100000, the model has");
     model_close(m);
 }
 
