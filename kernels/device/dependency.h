@@ -10,11 +10,11 @@
  * is cumulative; a later reader's acquire sees it; the reader's barrier passes that on to its block. While
  * the kernel runs, only these two calls may read a counter.
  *
- * No wait lasts for ever. Each looks at an abort word from time to time and returns false when the word is not 0, or
- * when the guard's deadline has passed: the first thread that sees a deadline pass records what it waited for
- * and sets the word, so that all others end too. There is no trap: it would destroy the context. A thread
- * whose wait returned false goes to the end of the kernel and passes every barrier at which other threads of
- * its block still wait (simt_bar_or tells them there). */
+ * No wait lasts for ever. Each looks at an abort word from time to time and returns false when the word is
+ * not 0, or when the guard's deadline has passed: the first thread that sees a deadline pass records what it
+ * waited for and sets the word, so that all others end too. There is no trap: it would destroy the context. A
+ * thread whose wait returned false goes to the end of the kernel and passes every barrier at which other
+ * threads of its block still wait (simt_bar_or tells them there). */
 #pragma once
 #include "simt.h"
 
@@ -113,4 +113,3 @@ SIMT_INLINE bool flow_wait(const SIMT_GLOBAL uint32_t *counter, uint32_t target,
         stop = !flow_poll(counter, target, guard);
     return !simt_bar_or(FLOW_BAR, n_threads, stop);
 }
-
