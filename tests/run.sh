@@ -70,6 +70,7 @@ tsan_tests() {
 stage build configure_and_build release
 stage tests ctest --preset release $CTEST
 stage layers tests/checks/layers.sh
+stage links tests/checks/links.sh
 stage checklist tests/checks/checklist.sh
 if [ "${1:-all}" = all ]; then
     stage build-asan configure_and_build asan

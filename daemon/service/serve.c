@@ -123,7 +123,7 @@ static void give_up_silent(struct serve *s, const struct watchdog *dog, enum wat
     bool decoder = verdict == WATCHDOG_DECODER_STALLED;
     char words[96];
 
-    snprintf(words, sizeof words, "the %s gives no sign of life since %llu ms",
+    snprintf(words, sizeof words, "the %s is not responding: no heartbeat for %llu ms",
              decoder ? "decoder" : "engine thread",
              (unsigned long long)(decoder ? dog->decoder_silent_ns : dog->engine_silent_ns) / 1000000);
     give_up(s, words);

@@ -5,12 +5,12 @@
  * chunking, thread count, instruction set, grid size, executor and backend. Integer sums are exact in any
  * order, so kernels may deal, tile and reorder them as they like. Float folds are not: their order and their
  * fusing are fixed here, once, in plain C that compiles for the host and for devices (-ffp-contract=off,
- * explicit fmaf, IEEE division and square root, no flush to zero but where a rule says so). A fast kernel computes the same
- * expressions on many lanes at once; the functions below are what it must equal in every bit.
+ * explicit fmaf, IEEE division and square root, no flush to zero except where a rule says so). A fast kernel
+ * computes the same expressions on many lanes at once and must equal the functions below in every bit.
  *
  * MATRIX PRODUCT  y[row, col] = sum over k of W[row, k] * x[col, k]
  *   x is quantised in blocks of 32 values: int8 q, one f32 scale a (ARITH_BLOCK; per-256 scales were tried:
- *   too coarse). W is walked in super-blocks of 256 columns (the last one may hold fewer blocks). For one
+ *   too coarse). W is read in super-blocks of 256 columns (the last one may hold fewer blocks). For one
  *   super-block, blocks j ascending:
  *
  *     c = fmaf(a[j], s[j] * (float)I[j], c)     from c = 0
@@ -42,7 +42,7 @@
  *   into x before quantising and 1/rms multiplies the product after it (y * r), then bias (y + b), then
  *   residual (x + y), each rounded.
  *
- * LANES  sums of squares, of exponentials and attention scores run over 32 lanes: lane l folds elements l,
+ * LANES  Sums of squares, of exponentials and attention scores run over 32 lanes: lane l folds elements l,
  *   l+32, l+64 ... ascending with fmaf from 0, then the xor tree: v[l] += v[l^16], ^8, ^4, ^2, ^1.
  *
  * ATTENTION  of a row at position p: scores in base 2, s[t] = dot(q * (scale*log2 e), k[t]) over lanes,
@@ -67,8 +67,8 @@
  *
  * ATTENTION OVER A BF16 CACHE  K, V, the scaled query and the weights w (once they have been summed) are
  *   rounded to bf16 (arith_bf16), and every multiplication and addition below is one FMA whose subnormal
- *   operands and result are the zero of their sign (arith_fma_flushed): what an x86 does in VDPBF16PS, and a
- *   device in fma.rn.ftz. Dimensions go by pairs (2i, 2i+1), the odd one first, in two chains; head_dim is
+ *   operands and result are the zero of their sign (arith_fma_flushed), as in x86's VDPBF16PS and a device's
+ *   fma.rn.ftz. Dimensions go by pairs (2i, 2i+1), the odd one first, in two chains; head_dim is
  *   even. With P = head_dim / 2 and H = (P + 1) / 2:
  *
  *     a    = fma(q[2i+1], k[2i+1], a), then fma(q[2i], k[2i], a)      pairs 0..H-1 ascending from a = 0
@@ -80,8 +80,8 @@
  *
  *     o[d] = o[d] * f, then fma(w[2t+1], v[2t+1][d], o[d]), fma(w[2t], v[2t][d], o[d]), t ascending
  *
- *   One open end: a result whose exact value lies less than 2^-150 below 2^-126 may be 2^-126 or zero, as an
- *   implementation looks for subnormal results before or after it rounds.
+ *   One case is left open: a result whose exact value lies less than 2^-150 below 2^-126 may be 2^-126 or zero,
+ *   since an implementation may look for subnormal results before or after it rounds.
  *
  * ATTENTION OVER A Q8_0 CACHE  is integer: the scaled query is quantised by arith_quantise() in blocks b of 32
  *   dimensions (a short last one padded with zeros), scale sq[b]; a token's keys have scales sk[t][b], its
@@ -89,9 +89,9 @@
  *
  *     s[t] = fmaf((float)I[t][b], sq[b] * sk[t][b], s[t])
  *
- *   Once they have been summed, the page's weights take the values' scales in and are quantised for each block
- *   of dimensions (arith_quantise_weights, 14 bits, of the tokens the row sees): whole numbers u[t][b] and a
- *   step[b]. With the exact sum J of the page's products u[t][b] * (value of token t, dimension d):
+ *   Once they have been summed, the page's weights are multiplied by the values' scales and quantised for each
+ *   block of dimensions (arith_quantise_weights, 14 bits, over the tokens the row sees): whole numbers u[t][b]
+ *   and a step[b]. With the exact sum J of the page's products u[t][b] * (value of token t, dimension d):
  *
  *     o[d] = fmaf((float)J[d], step[b], o[d] * f)
  *
@@ -99,13 +99,14 @@
  * values of a token's head (a short last block padded with zeros), the scale rounded to f16 afterwards; it is
  * read as (float)q * scale.
  *
- * Changing a rule changes results: raise ARITH_VERSION (it is part of the system fingerprint). */
+ * Changing a rule changes results: raise ARITH_VERSION (it is part of the system fingerprint).
+ * Thread: any, host or device; pure functions. */
 /* clang-format on */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Said again where a compiler can be told: clang fuses by default, gcc obeys -ffp-contract=off alone. */
+/* Repeated for compilers that accept it: clang fuses by default; gcc obeys only -ffp-contract=off. */
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
 #endif
@@ -116,7 +117,7 @@ _Static_assert(__FLT_EVAL_METHOD__ == 0, "every operation rounds to the width of
 #define ARITH_SUPER       256 /* weights per super-block */
 #define ARITH_LANES       32
 #define ARITH_PAGE        64    /* tokens per KV page */
-#define ARITH_WEIGHT_MAX  16383 /* of a q8_0 page: 14 bits, so that two halves of 7 are signed bytes */
+#define ARITH_WEIGHT_MAX  16383 /* of q8_0 weights: 14 bits, so that two halves of 7 are signed bytes */
 #define ARITH_LSE_SEGMENT 4096  /* logits per segment of a log-sum-exp */
 #define ARITH_LOG2E       1.44269504088896341f
 #define ARITH_LN2         0.69314718055994531f
@@ -183,7 +184,7 @@ static inline float arith_silu(float x)
     return x / (1.0f + arith_exp2(-x * ARITH_LOG2E));
 }
 
-/* The xor tree over 32 lanes; lane 0's value (all lanes end equal). `v` is scratch. */
+/* Sums 32 values by the xor tree. Returns lane 0's value; all lanes hold the same one. Overwrites v. */
 static inline float arith_tree(float v[ARITH_LANES])
 {
     for (int w = ARITH_LANES / 2; w; w /= 2)
@@ -192,7 +193,7 @@ static inline float arith_tree(float v[ARITH_LANES])
     return v[0];
 }
 
-/* Sum of x[i]^2, i < n, over lanes. */
+/* Sums x[i]^2, i < n, over lanes. */
 static inline float arith_sum_squares(const float *x, uint32_t n)
 {
     float v[ARITH_LANES] = {0};
@@ -202,15 +203,15 @@ static inline float arith_sum_squares(const float *x, uint32_t n)
     return arith_tree(v);
 }
 
-/* 1/rms of a row of n values. */
+/* Returns 1/rms of a row of n values. */
 static inline float arith_rms_inverse(const float *x, uint32_t n, float eps)
 {
     return 1.0f / __builtin_sqrtf(arith_sum_squares(x, n) / (float)n + eps);
 }
 
-/* Quantises one block: q[i] = rint(x[i] * 127/amax), the return value is the scale amax/127. A block below
- * 2^-100 is zero; a block with an infinity or a NaN has scale NaN, so that it reaches the logits and fails
- * its own row only. */
+/* Quantises one block: q[i] = rint(x[i] * 127/amax). Returns the scale, amax/127. A block whose values are
+ * all below 2^-100 becomes zero; a block with an infinity or a NaN gets scale NaN, so that it reaches the
+ * logits and fails only its own row. */
 static inline float arith_quantise(const float x[ARITH_BLOCK], int8_t q[ARITH_BLOCK])
 {
     uint32_t top = 0;
@@ -237,7 +238,8 @@ static inline void arith_rope(float *x0, float *x1, float cosine, float sine)
 
 /* --- bf16 caches --- */
 
-/* To bf16: nearest, ties to even; a subnormal number becomes the zero of its sign, NaN stays a quiet NaN. */
+/* Converts to bf16: nearest, ties to even. A subnormal number becomes the zero of its sign; NaN stays a quiet
+ * NaN. */
 static inline uint16_t arith_bf16(float x)
 {
     uint32_t u = arith_to_bits(x), magnitude = u & 0x7fffffffu;
@@ -253,7 +255,7 @@ static inline float arith_from_bf16(uint32_t bits)
     return arith_from_bits(bits << 16);
 }
 
-/* A subnormal number is the zero of its sign. */
+/* Replaces a subnormal number by the zero of its sign. */
 static inline float arith_flush(float x)
 {
     uint32_t u = arith_to_bits(x);
@@ -269,7 +271,7 @@ static inline float arith_fma_flushed(float a, float b, float c)
 #endif
 }
 
-/* The score of a key. */
+/* Returns the score of a key. */
 static inline float arith_score_bf16(const uint16_t *q, const uint16_t *k, uint32_t head_dim)
 {
     uint32_t n_pairs = head_dim / 2, half = (n_pairs + 1) / 2;
@@ -282,7 +284,7 @@ static inline float arith_score_bf16(const uint16_t *q, const uint16_t *k, uint3
     return s[0] + s[1];
 }
 
-/* One dimension's sum over the first n tokens of a page: o is what was there times f, token t's value stands
+/* Adds the first n tokens of a page to one dimension's sum. o is the previous sum times f; token t's value is
  * at v[t * stride]. */
 static inline float arith_values_bf16(float o, const uint16_t *w, const uint16_t *v, uint32_t stride,
                                       uint32_t n)
@@ -298,7 +300,7 @@ static inline float arith_values_bf16(float o, const uint16_t *w, const uint16_t
 
 /* --- q8_0 caches --- */
 
-/* The score of a key; q and k of a short last block are padded with zeros. */
+/* Returns the score of a key. A short last block of q and k is padded with zeros. */
 static inline float arith_score_q8(const int8_t *q, const float *q_scales, const int8_t *k,
                                    const float *k_scales, uint32_t n_blocks)
 {
@@ -312,9 +314,10 @@ static inline float arith_score_q8(const int8_t *q, const float *q_scales, const
     return s;
 }
 
-/* What quantising n weights w, times their values' scales, to u = 0..ARITH_WEIGHT_MAX needs, given the
- * largest of the products (as bits, without sign: an infinity or a NaN is larger than any number). Below
- * 2^-100 they are zero; the step is NaN where one is not finite. */
+/* How weights w are quantised to u = 0..ARITH_WEIGHT_MAX after multiplication by their values' scales: u =
+ * rint(product * inverse), product = u * step. `top` is the largest of the products, as bits without the
+ * sign: an infinity or a NaN compares larger than any number. Below 2^-100 all become zero; step is NaN if a
+ * product is not finite. */
 struct arith_weights {
     float inverse, step;
 };
@@ -330,7 +333,7 @@ static inline struct arith_weights arith_weights_of(uint32_t top)
     };
 }
 
-/* What is quantised: a token without weight counts as nothing, whatever its scale is. */
+/* Returns the product that is quantised. A token of weight 0 counts as nothing, whatever its scale is. */
 static inline float arith_weight_product(float w, float scale)
 {
     return w == 0.0f ? 0.0f : w * scale;
@@ -341,7 +344,7 @@ static inline uint32_t arith_quantise_weight(float product, struct arith_weights
     return by.inverse > 0.0f ? (uint32_t)__builtin_rintf(product * by.inverse) : 0;
 }
 
-/* u[t] for t < n, and the step. */
+/* Sets u[t] for t < n and returns the step. */
 static inline float arith_quantise_weights(const float *w, const float *scales, uint32_t n, uint16_t *u)
 {
     uint32_t top = 0;
@@ -355,8 +358,8 @@ static inline float arith_quantise_weights(const float *w, const float *scales, 
     return by.step;
 }
 
-/* Tokens per attention split for a row at position p: 64 below 1,024, and doubling with every fourfold from
- * there. */
+/* Tokens per attention split for a row at position p: 64 below 1,024; twice as many at every fourfold
+ * position from there on. */
 static inline uint32_t arith_split(uint32_t p)
 {
     uint32_t split = ARITH_PAGE;
@@ -382,7 +385,8 @@ static inline void arith_philox(uint64_t seed, uint32_t c0, uint32_t c1, uint32_
         out[i] = x[i];
 }
 
-/* Gumbel noise, -ln(-ln u), of a random word; u uniform in (0, 1) from 23 bits (so that u < 1 in f32). */
+/* Gumbel noise, -ln(-ln u), from a random word. u is uniform in (0, 1) and has 23 bits, so that u < 1 in
+ * f32. */
 static inline float arith_gumbel_of(uint32_t bits)
 {
     float u = ((float)(int32_t)(bits >> 9) + 0.5f) * 0x1p-23f;

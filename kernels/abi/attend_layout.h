@@ -1,22 +1,23 @@
-/* attend_layout.h - what host and device share about attention: what it is given, and how much room it needs.
+/* attend_layout.h - what host and device share about attention: its arguments and its memory.
  *
  * A past of several splits leaves a partial result per (row, head, split) in the scratch:
  *
- *   tickets   u32 [max_rows][n_kv_heads]: 0 between ops; whoever draws the last one merges and resets it
- *   folds     float [max_rows][n_heads][max_splits][2]: maximum, sum
- *   outs      float [max_rows][n_heads][max_splits][head_dim]
+ *   tickets   u32 [max_rows][n_kv_heads]: 0 between ops; the block that draws the last one merges and resets
+ * it folds     float [max_rows][n_heads][max_splits][2]: maximum, sum outs      float
+ * [max_rows][n_heads][max_splits][head_dim]
  *
- * The tickets are zeroed at load, and again after a launch that was left inside a step. */
+ * The host zeroes the tickets at load, and again after a launch that ended inside a step.
+ * Thread: any, host or device; pure functions. */
 #pragma once
 #include "arith.h"
 #include "device_abi.h"
 
-#define ATTEND_MAX_HEAD_DIM 128u   /* and a multiple of 32: the host refuses others */
-#define ATTEND_MIN_WORK     12288u /* bytes of shared memory; about 40 KB is well used */
+#define ATTEND_MAX_HEAD_DIM 128u   /* must also be a multiple of 32: the host refuses other sizes */
+#define ATTEND_MIN_WORK     12288u /* bytes of shared memory; up to about 40 KB the kernel runs faster */
 
-/* What one op attends to; the part of kernel `attention`'s parameter (node_args.h) that has nothing to do
- * with nodes. All addresses are device memory. in = [.. q .. k .. v ..] per row, out = [n_heads * head_dim].
- */
+/* Arguments of one attention op, and the part of kernel `attention`'s parameter (node_args.h) that does not
+ * depend on nodes. All addresses are device memory. in = [.. q .. k .. v ..] per row, out = [n_heads *
+ * head_dim]. */
 struct attend_args {
     uint64_t in, out;        /* float, rows in_stride and out_stride apart */
     uint64_t cosines, sines; /* float [n_ctx][rope_dim / 2] */
@@ -26,22 +27,23 @@ struct attend_args {
     struct kv_layout layout;
     struct decoder_slots slots;
     uint32_t max_rows; /* of a step, at most STEP_MAX_ROWS_CUDA */
-    uint32_t ready;    /* q is rotated and K and V are in the cache already; then no row is lone */
+    uint32_t ready;    /* q is rotated and K and V are in the cache already; no row is then lone */
     uint32_t in_stride, out_stride;
-    uint32_t q_col, k_col, v_col; /* where they begin in a row of `in`: multiples of 4 */
+    uint32_t q_col, k_col, v_col; /* columns where they begin in a row of `in`: multiples of 4 */
     uint32_t layer, n_heads;      /* n_heads: a multiple of layout.n_kv_heads */
     uint32_t rope_dim, neox;
     float eps, scale;
     uint32_t work, work_bytes; /* shared memory: offset, size >= ATTEND_MIN_WORK */
 };
 
-/* Splits of a row at position p. */
+/* Number of splits of a row at position p. */
 static inline uint32_t attend_n_splits(uint32_t p)
 {
     return p / arith_split(p) + 1;
 }
 
-/* The most that any position below n_ctx has: the last one's, or those of the last before splits double. */
+/* The most splits of any position below n_ctx: those of the last position, or of a position just before
+ * splits double. */
 static inline uint32_t attend_max_splits(uint32_t n_ctx)
 {
     uint32_t most = attend_n_splits(n_ctx - 1);
@@ -63,7 +65,7 @@ static inline uint64_t attend_outs_at(uint32_t max_rows, uint32_t n_heads, uint3
     return attend_folds_at(max_rows, n_kv_heads) + (folds + 127) / 128 * 128;
 }
 
-/* Bytes of scratch. 256 rows, 32 heads of 128 and 8,192 tokens: 138 MB. */
+/* Bytes of scratch. Example: 256 rows, 32 heads of 128 and 8,192 tokens need 138 MB. */
 static inline uint64_t attend_scratch_bytes(uint32_t max_rows, uint32_t n_heads, uint32_t n_kv_heads,
                                             uint32_t head_dim, uint32_t n_ctx)
 {

@@ -1,25 +1,27 @@
 /* device_abi.h - what host and device share about the decoder: its launch parameter, the tables it reads from
  * device memory, and the words in pinned host memory through which steps go in and results come out.
  *
- * One launch lives until it is told to leave. Threads of a block: the crew (consumer warps, 0..n_crew-1,
- * which compute), one producer warp (streams weights into the ring of stages), one border warp (only block
- * 0's does anything: it alone touches host memory). A step goes
+ * A launch lives until the host asks it to end. Threads of a block: the compute warps (threads 0..n_crew-1),
+ * one producer warp (copies weights into the ring of stages), one I/O warp (only block 0's works: it alone
+ * touches host memory). A step goes as follows:
  *
- *   host      writes struct step into the pinned step ring, then `submitted` (release, sys)
- *   border    copies it into device memory (while the step before it still runs), waits for that step's end,
- *             applies table edits and slot settings, resolves tokens, then releases `published`
- *   blocks    see `published`, do the step's page ops, then every op of the program; a block that has done
- *             its part of an op adds 1 to the op's counter, and nobody starts the next op before all have
- *   border    sees the last op's counter, copies results to the pinned result ring, releases `completed`
+ *   host          writes struct step into the pinned step ring, then `submitted` (release, sys)
+ *   I/O warp      copies it into device memory while the step before still runs, waits for that step's end,
+ *                 applies table edits and slot settings, resolves tokens, then releases `published`
+ *   blocks        see `published`, do the step's page ops, then every op of the program; a block that has
+ *                 done its part of an op adds 1 to the op's counter; no block starts the next op before all
+ *                 blocks have added theirs
+ *   I/O warp      sees the last op's counter, copies results to the pinned result ring, releases `completed`
  *
- * Counters (dependency.h) are cumulative: every block signals every op it walks past, whether or not it had
- * work, so a counter's target is n_blocks times the number of times the op ran; each block counts along in
- * shared memory. The host clears counters before each launch. An op has DECODER_PHASES of them: [0] is its
- * end, the others order the phases inside it. A step without logits passes over the ops with PROGRAM_HEAD,
- * one without rows over all of them; the last op's end counter is signalled in every step: it is the step's
- * end.
+ * Counters (dependency.h) are cumulative: every block signals every op it passes, with or without work, so a
+ * counter's target is n_blocks times the number of times the op ran; each block keeps that number in shared
+ * memory. The host clears counters before each launch. An op has DECODER_PHASES of them: [0] is its end, the
+ * others order the phases inside it. A step without logits skips the ops with PROGRAM_HEAD, one without rows
+ * skips all; the last op's end counter is signalled in every step: it is the step's end.
  *
- * Addresses are uint64_t so that both sides agree on the layout; a kernel casts with DECODER_AT(). */
+ * Addresses are uint64_t so that both sides agree on the layout; a kernel casts with DECODER_AT().
+ * Thread: the host writes decoder_args before the launch; the I/O warp alone writes decoder_slots and
+ * decoder_step; each word of decoder_control has one writer, named beside it. */
 #pragma once
 #include "kv_layout.h"
 #include "program_ops.h"
@@ -29,29 +31,29 @@
 
 #define DECODER_AT(type, address) ((SIMT_GLOBAL type *)(uintptr_t)(address))
 
-/* Threads; whole warps, at least 2. Sixteen warps in all: four on each of an SM's schedulers, so that a
- * thread may have 128 registers. (18 warps would put five on one of them, and leave 96, with which the loop
- * spills.) */
+/* Most compute threads; whole warps, at least 2. With the other two warps a block has sixteen, four on each
+ * scheduler of an SM, so that a thread may have 128 registers. (18 warps would put five on a scheduler and
+ * leave 96 registers, with which the loop spills.) */
 #define DECODER_MAX_CREW    448
-#define DECODER_MAX_THREADS 512 /* the crew and two warps; a number: it becomes a launch bound */
+#define DECODER_MAX_THREADS 512 /* with the other two warps; a literal: it becomes a launch bound */
 #define DECODER_PHASES      4
-#define DECODER_MAX_OPS     4096 /* of a program */
+#define DECODER_MAX_OPS     4096 /* most ops of a program */
 #define DECODER_LINE        32   /* u32 per counter: a 128-byte line each */
 #define DECODER_RING        2    /* steps in flight */
-#define DECODER_GATE_BYTES  32   /* of shared memory, behind the 16 per stage of the ring: step_gate.h */
+#define DECODER_GATE_BYTES  32   /* bytes of shared memory, after 16 per stage: step_gate.h */
 
-/* A packed weight matrix [n, k]: tile.h. By model weight index; n is 0 where a weight is no matrix. */
+/* A packed weight matrix [n, k] (tile.h), by model weight index; n is 0 if the weight is no matrix. */
 struct decoder_matrix {
     uint64_t tiles; /* n_tiles x n_supers x super_bytes */
     uint32_t type;  /* enum tile_type */
     uint32_t n, k;
     uint32_t n_tiles;     /* ceil(n / 16): tiles of 16 rows */
     uint32_t n_supers;    /* ceil(k / 256) */
-    uint32_t super_bytes; /* of one 16 x 256 super-block tile */
+    uint32_t super_bytes; /* bytes of one 16 x 256 super-block tile */
 };
 _Static_assert(sizeof(struct decoder_matrix) == 32, "decoder_matrix");
 
-/* What is known of each sequence; the border warp alone writes it, between steps. */
+/* State of each sequence. Only the I/O warp writes it, between steps. */
 struct decoder_slots {
     uint64_t tables;       /* u32 [n_slots][pages_per_slot] */
     uint64_t history;      /* i32 [n_slots][n_ctx], by position */
@@ -63,11 +65,11 @@ struct decoder_slots {
 };
 _Static_assert(sizeof(struct decoder_slots) == 64, "decoder_slots");
 
-/* One published step: what blocks may read while it runs. */
+/* One published step: what blocks read while it runs. Written by the I/O warp before `published`. */
 struct decoder_step {
     uint32_t lone_rows; /* no two rows of the step share a slot */
     uint32_t reserved[3];
-    int32_t tokens[512]; /* of the rows */
+    int32_t tokens[512]; /* one per row */
     /* struct step follows, at DECODER_STEP_AT */
 };
 #define DECODER_STEP_AT 2064 /* sizeof(struct decoder_step) */
@@ -75,7 +77,7 @@ _Static_assert(sizeof(struct decoder_step) == DECODER_STEP_AT, "decoder_step");
 
 /* Buffers of a step. */
 struct decoder_buffers {
-    uint64_t rows;        /* float [max_rows][row_floats]: the program's buffers but the logits */
+    uint64_t rows;        /* float [max_rows][row_floats]: the program's buffers except the logits */
     uint64_t logits;      /* float [STEP_MAX_LOGITS][logits_stride] */
     uint64_t activations; /* wide products: quantised rows, activation.h */
     uint64_t factors;     /* wide products: float [max_rows], 1/rms */
@@ -85,10 +87,10 @@ struct decoder_buffers {
     uint32_t max_rows, row_floats, logits_stride, n_vocab;
 };
 
-/* How a block's dynamic shared memory is laid out; offsets and sizes are multiples of 128. The work area is
- * one op's at a time: quantised columns, K and V pages, candidates. The host sizes it (schedule.h). */
+/* Layout of a block's dynamic shared memory; offsets and sizes are multiples of 128. The work area belongs to
+ * one op at a time: quantised columns, K and V pages, candidates. The host sizes it (lib/cuda/plan.h). */
 struct decoder_shared {
-    uint32_t mbarriers, uses; /* offsets: of the ring and the gate; u32 [n_counters] */
+    uint32_t mbarriers, uses; /* offsets: mbarriers of the ring and the step gate; u32 [n_counters] */
     uint32_t work, work_bytes;
     uint32_t fold, fold_bytes; /* partial sums of super-blocks, product.h */
     uint32_t stages, stage_bytes, n_stages;
@@ -101,41 +103,42 @@ struct decoder_control {
     uint32_t stop;      /* host: enum decoder_stop */
     uint32_t pad0[30];
     uint32_t completed; /* device: steps whose results lie in the result ring */
-    uint32_t left;      /* device: the launch's number, as its last word */
-    uint32_t heartbeat; /* device: ops done, moves while a step runs */
+    uint32_t left;      /* device: the launch's number, its last write */
+    uint32_t heartbeat; /* device: ops done; changes while a step runs */
     uint32_t failed;    /* device: enum decoder_failure, after error[] */
-    uint32_t error[8];  /* device: op, block, counter, value, target, ... for the message */
+    uint32_t error[8];  /* device: op, block, counter, value, target, ...: for the message */
     uint32_t pad1[20];
 };
 _Static_assert(sizeof(struct decoder_control) == 256, "decoder_control");
 
-/* Counters behind those of the ops: after n_ops x DECODER_PHASES. */
+/* Indices of the counters after those of the ops (after n_ops x DECODER_PHASES). */
 enum decoder_counter {
     DECODER_PAGES, /* blocks that have done their part of a step's page ops */
-    DECODER_LEFT,  /* blocks that will touch nothing more */
+    DECODER_LEFT,  /* blocks that will access no memory any more */
     DECODER_N_COUNTERS,
 };
 
 enum decoder_stop {
     DECODER_RUN,
-    DECODER_DRAIN, /* finish what was submitted, then leave */
-    DECODER_ABORT, /* leave at the next wait */
+    DECODER_DRAIN, /* finish the submitted steps, then end */
+    DECODER_ABORT, /* end at the next wait */
 };
 enum decoder_failure {
     DECODER_FINE,
     DECODER_DEADLINE, /* a wait took longer than deadline_ns: error = what (dependency.h: a counter's first
                          word, or a stage), value, target, op, block */
-    DECODER_RANGE,    /* of the step: error = enum decoder_range, value, limit, op (of no meaning), block */
-    DECODER_ABORTED,  /* control.stop said so */
-    DECODER_LEAVING,  /* no failure, never in control: the abort word when all leave in order */
+    DECODER_RANGE,    /* the step has an index out of range: error = enum decoder_range, value, limit, op
+                         (meaningless), block */
+    DECODER_ABORTED,  /* control.stop was DECODER_ABORT */
+    DECODER_LEAVING,  /* no failure, never in control: value of the abort word when all blocks end in order */
 };
-/* What was out of range. */
+/* The index that was out of range. */
 enum decoder_range {
-    DECODER_RANGE_COUNT = 1, /* of an array of the step */
+    DECODER_RANGE_COUNT = 1, /* entries of an array of the step */
     DECODER_RANGE_PAGE_OP,   /* kind, page or host offset */
     DECODER_RANGE_EDIT,      /* slot, index or page */
     DECODER_RANGE_SLOT,      /* slot, start, history or biases */
-    DECODER_RANGE_TOKEN,     /* of a row, a bias, the history, a target */
+    DECODER_RANGE_TOKEN,     /* token of a row, a bias, the history or a target */
     DECODER_RANGE_LOGIT,     /* row or n_top */
     DECODER_RANGE_ROW,       /* slot, position or logit index */
 };
@@ -146,13 +149,13 @@ struct decoder_args {
     uint64_t matrices;       /* struct decoder_matrix [n_weights] */
     uint64_t vectors;        /* u64 [n_weights]: address of the floats of a gain or bias, or 0 */
     uint64_t cosines, sines; /* float [n_ctx][rope_dim / 2] */
-    uint64_t kv;             /* pages, kv_layout.h; the order inside a tile: attend.h */
-    uint64_t transfer;       /* pinned: exported and imported pages */
-    uint64_t end_tokens;     /* i32 [n_end_tokens]: what STEP_BAN_END bans */
+    uint64_t kv;             /* pages, kv_layout.h; order inside a tile: kv_tile.h */
+    uint64_t transfer;       /* pinned: pages to export or import */
+    uint64_t end_tokens;     /* i32 [n_end_tokens]: tokens that STEP_BAN_END bans */
     /* Cleared by the host before each launch: */
     uint64_t counters;   /* u32 [n_counters][DECODER_LINE]: ops x DECODER_PHASES, then enum decoder_counter */
     uint64_t published;  /* u32: steps of this launch published so far */
-    uint64_t abort_word; /* u32 [DECODER_LINE]: enum flow_word; not 0: leave at the next wait */
+    uint64_t abort_word; /* u32 [DECODER_LINE]: enum flow_word; not 0: end at the next wait */
     uint64_t progress;   /* u32: ops done by block 0, for the heartbeat */
     uint64_t staged;     /* struct decoder_step + struct step [DECODER_RING], staged_stride apart */
     uint64_t control;    /* struct decoder_control, pinned */
@@ -167,11 +170,9 @@ struct decoder_args {
     uint32_t n_end_tokens, launch;
     uint32_t first_step; /* `completed` when this launch began */
     uint32_t staged_stride, step_stride;
-    uint32_t spin_ns;       /* idle: full speed so long, then back off */
-    uint32_t park_after_ms; /* idle: leave after that; 0: never */
-    uint32_t quantum_ms;    /* leave between steps after that; 0: never (no kernel run-time limit) */
-    uint32_t delays;        /* tests: not 0: warps come late to their ops, by random times made from this */
-    uint32_t reserved;
-    uint64_t deadline_ns; /* a wait inside a step that takes longer is a failure; 0: none is */
+    uint32_t spin_ns;       /* when idle: poll at full speed this long, then back off */
+    uint32_t park_after_ms; /* when idle: end the launch after this long; 0: never */
+    uint32_t quantum_ms;  /* end between steps after this long; 0: never (the kernel has no run-time limit) */
+    uint64_t deadline_ns; /* longest wait inside a step; a longer one is a failure; 0: no limit */
     uint64_t transfer_bytes;
 };

@@ -1,9 +1,12 @@
 /* kv_layout.h - where keys and values lie: the one function that computes offsets, for every backend.
+ *
  * A page holds 64 tokens of one sequence, for all layers, under one id. A tile is what one attention loop
  * reads: tile(page, layer, kv_head, K or V) = 64 x head_dim elements (q8_0: head_dim rounded up to four),
- * then (q8_0) their scales. The order inside a tile belongs to the backend; copying, exporting and sharing
- * see whole tiles only. All tiles of a page are contiguous, so a page is one run of bytes. q8_0: int8 with
- * one f16 scale per 32 values of a token's head (head_dim / 32 scales per token). bf16: head_dim is even. */
+ * then (q8_0) their scales. Each backend has its own order inside a tile; copy, export and sharing use whole
+ * tiles only. All tiles of a page are contiguous, so a page is one run of bytes. q8_0: int8 with one f16
+ * scale per 32 values of a token's head (head_dim / 32 scales per token). bf16: head_dim is even.
+ *
+ * Units: bytes. Thread: any, host or device; pure functions. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -18,7 +21,7 @@ struct kv_layout {
     uint32_t type; /* enum kv_type */
 };
 
-/* Bytes of one tile's elements (scales start there). */
+/* Bytes of one tile's elements; the scales follow them. */
 static inline size_t kv_tile_elements(const struct kv_layout *l)
 {
     return (size_t)KV_PAGE_TOKENS * (l->type == KV_Q8_0 ? (l->head_dim + 3) / 4 * 4 : l->head_dim * 2);

@@ -1,30 +1,33 @@
-/* node_args.h - parameters of the kernels of single graph nodes, for the eager and graph executors: one
- * launch each, any number of blocks, for as many rows as the step has that lies in device memory when it
+/* node_args.h - parameters of the kernels of single graph nodes, for the eager and graph executors. A node is
+ * one launch with any number of blocks; it reads its number of rows from the step in device memory when it
  * runs.
  *
- * An index of the step that is out of range is left alone, and told in the words of dependency.h (`fault`:
- * DECODER_RANGE, enum decoder_range, value, limit); the launch ends as usual. */
+ * A kernel skips an index of the step that is out of range and reports it in the words of dependency.h
+ * (`fault`: DECODER_RANGE, enum decoder_range, value, limit); the launch ends as usual.
+ *
+ * Thread: the host fills these before a launch; kernels only read them. */
 #pragma once
 #include "attend_layout.h"
 
-/* Whose rows a node computes. */
+/* The rows that a node computes. */
 struct node_step {
     uint64_t step;  /* struct step */
     uint64_t fault; /* u32 [DECODER_LINE]: enum flow_word, cleared by the host */
-    uint32_t head;  /* logit rows: row i is that of step.logits[i] */
-    uint32_t node;  /* for the record */
+    uint32_t head;  /* 1: logit rows; row i is that of step.logits[i] */
+    uint32_t node;  /* the node's index, for the failure record */
 };
 
-/* Rows of floats. A node with `head` may read a value of all rows: then its row i is step.logits[i].row. */
+/* Rows of floats. A node with `head` may read a value that exists for all rows (gathered): its row i is then
+ * step.logits[i].row. */
 struct node_rows {
     uint64_t data;   /* float, 16-byte aligned */
     uint32_t stride; /* floats, a multiple of 4 */
     uint32_t gathered;
 };
 
-/* rms_norm.c, NODE_NORM_SHARED of dynamic shared memory: out = x / rms(x) * gain, over `group` values at a
- * time. With factors: out = x * gain, and 1/rms of the row beside it. in == out is allowed. Any width that is
- * a multiple of group. */
+/* rms_norm.c, NODE_NORM_SHARED bytes of dynamic shared memory: out = x / rms(x) * gain, over `group` values
+ * at a time. With factors: out = x * gain, and 1/rms of the row is written beside it. in == out is allowed.
+ * Any width that is a multiple of group. */
 #define NODE_NORM_THREADS 256
 #define NODE_NORM_SHARED  16
 struct rms_norm_args {
@@ -58,15 +61,15 @@ struct kv_append_args {
     uint32_t layer, reserved;
 };
 
-/* attention.c (SOFT_MAX): in is the rotated q alone; attend.ready = 1. The length of a row's past is its
- * position + 1, read from the step. Dynamic shared memory: attend.work + attend.work_bytes. */
+/* attention.c (SOFT_MAX): in is the rotated q alone; attend.ready = 1. A row's past has position + 1 tokens;
+ * the position is read from the step. Dynamic shared memory: attend.work + attend.work_bytes. */
 #define NODE_ATTEND_THREADS 256
 struct attention_args {
     struct node_step step;
     struct attend_args attend;
 };
 
-/* add.c, mul.c: out = a + b, a * b. silu.c: out = a * sigmoid(a); b is not read. out may be an input. */
+/* add.c, mul.c: out = a + b, a * b. silu.c: out = a * sigmoid(a), b is not read. out may be an input. */
 #define NODE_FLAT_THREADS 256
 struct flat_args {
     struct node_step step;
@@ -74,18 +77,18 @@ struct flat_args {
     uint32_t width, reserved;
 };
 
-/* mul_mat.c: out = matrix * in (float types: of in itself, others: of in quantised), times the row's factor
- * (1/rms, which a norm before it left beside x * gain), plus bias. The last warp of a block streams weights
- * through the ring of `shared`, the others multiply; up to 8 rows at a time. Eight warps: with 128 registers
- * a thread two blocks share an SM where it has shared memory for them (sm_90, sm_100), and their crews are as
- * many warps as the persistent decoder's. */
+/* mul_mat.c: out = matrix * in, times the row's factor (1/rms, which a norm before it left beside x * gain),
+ * plus bias. Float types multiply in itself, others in quantised. The last warp of a block streams weights
+ * through the ring of `shared`, the others multiply, up to 8 rows at a time. Eight warps: with 128 registers
+ * a thread two blocks share an SM if it has shared memory for them (sm_90, sm_100), and both blocks together
+ * have as many compute warps as the persistent decoder. */
 #define NODE_PRODUCT_THREADS 256
 struct mul_mat_args {
     struct node_step step;
     struct node_rows in, out;
     struct decoder_matrix matrix;
     uint64_t bias;    /* float [n], or 0 */
-    uint64_t factors; /* float by row of `in`, or 0 */
+    uint64_t factors; /* float, by row of `in`, or 0 */
     struct decoder_shared shared;
 };
 

@@ -1,7 +1,7 @@
 /* clang-format off */
-/* program_ops.h - the graph after fusion: a flat array of plain structs, about six ops a layer, that a decoder
- * walks once per step. It can be copied to a device as it is: buffers are offsets, weights are indices,
- * nothing is a pointer.
+/* program_ops.h - the program: the graph after fusion, a flat array of plain structs, about six ops a layer, that
+ * a decoder interprets once per step. It can be copied to a device as it is: buffers are offsets, weights are
+ * indices, nothing is a pointer.
  *
  *   op       does, per row
  *   EMBED    out = embedding row of the token
@@ -19,12 +19,14 @@
  * PROGRAM_HEAD runs for logit rows only: its row i is step.logits[i], which reads buffer x of row
  * step.logits[i].row.
  *
- * Flow: ops are ordered by counters. Op i may start its units when counter[wait] >= epoch * wait_arrivals;
- * each of its units adds 1 to counter[signal] when its output is visible. Counters are cumulative over steps
- * (epoch = steps so far) and never reset; they are u32 and wrap, so "at least" is modular: the difference,
- * taken as int32_t, is not negative. Where every unit of the earlier op must have arrived, this is a
- * grid barrier. Backends fill wait_arrivals/signal_units for their own grid. Room for later: `indirect` (tile
- * lists), ranks and ALL_REDUCE (several devices). */
+ * Dependencies: ops are ordered by counters. Op i may start its units when counter[wait] >= epoch *
+ * wait_arrivals; each of its units adds 1 to counter[signal] when its output is visible. Counters are
+ * cumulative over steps (epoch = steps so far) and never reset; they are u32 and wrap, so "at least" is modular:
+ * the difference, taken as int32_t, is not negative. If every unit of the earlier op must have arrived, this is
+ * a grid barrier. Backends fill wait_arrivals and signal_units for their own grid. Rank fields and ALL_REDUCE
+ * are reserved for several devices.
+ *
+ * Thread: written once, when a model is loaded; read-only afterwards, by any thread. */
 /* clang-format on */
 #pragma once
 #include <stdint.h>
@@ -42,8 +44,7 @@ enum program_opcode {
 };
 enum program_epilogue { PROGRAM_STORE, PROGRAM_RESIDUAL, PROGRAM_SWIGLU };
 enum program_flags {
-    PROGRAM_HEAD = 1,     /* only rows that need logits */
-    PROGRAM_INDIRECT = 2, /* not emitted yet */
+    PROGRAM_HEAD = 1, /* only rows that need logits */
 };
 
 enum program_buffer_index {
@@ -55,8 +56,7 @@ enum program_buffer_index {
     PROGRAM_N_BUFFERS,
 };
 
-/* Activation buffers: `width` floats per row, at `offset` floats per row from the start of a row's scratch.
- */
+/* Activation buffers: `width` floats per row, at `offset` floats from the start of the row's scratch. */
 struct program_buffer {
     uint32_t offset, width;
 };
@@ -70,16 +70,16 @@ struct program_op {
     uint32_t weight[3];  /* model weight indices; EMBED: weight[0] */
     uint32_t n[3];       /* output width of each; ATTEND: of q, k, v; SAMPLE: n[0] = n_vocab */
     uint32_t bias[3];    /* weight indices or PROGRAM_NONE */
-    uint32_t out_col[3]; /* MATMUL STORE: where each output starts in a row of buffer `out`; ATTEND: where q,
-                            k and v start in a row of `in` */
+    uint32_t out_col[3]; /* MATMUL STORE: column where each output starts in a row of buffer `out`; ATTEND:
+                            where q, k and v start in a row of `in` */
     uint32_t gain;       /* MATMUL: norm gain or PROGRAM_NONE */
     uint32_t q_gain, k_gain;              /* ATTEND: per-head norm gains, both or neither (PROGRAM_NONE) */
     float eps;                            /* of the norm, or of the QK-norm */
     float scale;                          /* ATTEND */
     uint32_t wait, signal;                /* counter indices; wait is PROGRAM_NONE for the first op */
-    uint32_t wait_arrivals, signal_units; /* per step; filled by the backend */
-    uint32_t node;    /* the last graph node this op covers: names it in errors and tables */
-    uint32_t n_nodes; /* graph nodes it covers */
+    uint32_t wait_arrivals, signal_units; /* per step; the backend fills them */
+    uint32_t node;    /* the last graph node this op covers, which names the op in errors and tables */
+    uint32_t n_nodes; /* number of graph nodes it covers */
     uint32_t reserved[3];
 };
 _Static_assert(sizeof(struct program_op) == 128, "program_op");
@@ -89,8 +89,8 @@ struct program {
     uint32_t n_ops, n_layers, n_buffers, n_counters;
     uint32_t n_embd, n_ff, n_vocab, n_heads, n_kv_heads, head_dim;
     uint32_t rope_dim, rope_neox;
-    uint32_t row_floats;    /* scratch floats per row: all buffers but the logits */
-    uint32_t rank, n_ranks; /* 0 of 1 */
+    uint32_t row_floats;    /* scratch floats per row: all buffers except the logits */
+    uint32_t rank, n_ranks; /* always 0 of 1 */
     uint32_t reserved[3];
     struct program_buffer buffers[16];
     struct program_op ops[]; /* n_ops */

@@ -1,14 +1,17 @@
-/* step.h - all that crosses the border between the host (engine) and a decoder (backend).
- * Little-endian, fixed width, sizes asserted, offsets never pointers: a step can lie in pinned memory and be
- * read by a device as it is. A decoder range-checks every index it takes from here.
+/* step.h - everything that passes between the host (engine) and a decoder (backend).
  *
- * A step is one unit of work: a batch of rows. Prefill chunks, decode rows and draft rows share it, and one
+ * Little-endian, fixed width, sizes asserted, offsets never pointers: a step can lie in pinned memory and a
+ * device can read it as it is. A decoder range-checks every index it reads from here.
+ *
+ * A step is one unit of work: a batch of rows. Prefill chunks, decode rows and draft rows share it and its
  * arithmetic. Order inside a step: page_ops, then table_edits and slot settings, then the rows. Rows of one
- * slot stand in ascending position. A row's K and V are written before any row of the same step attends. */
+ * slot stand in ascending position. A row's K and V are written before any row of the same step attends.
+ *
+ * Thread: the engine thread fills a step; it is constant from submit() until its results are polled. */
 #pragma once
 #include <stdint.h>
 
-#define STEP_MAX_ROWS      512 /* rows per step on cpu; cuda takes STEP_MAX_ROWS_CUDA */
+#define STEP_MAX_ROWS      512 /* rows per step on the CPU; CUDA takes STEP_MAX_ROWS_CUDA */
 #define STEP_MAX_ROWS_CUDA 256
 #define STEP_MAX_LOGITS    32 /* rows of a step that need logits */
 #define STEP_MAX_TOP       20 /* alternatives per log-probability request */
@@ -29,36 +32,36 @@ struct step_row {
 _Static_assert(sizeof(struct step_row) == 16, "step_row");
 #define STEP_LAST_SAMPLED (-1) /* the token this slot sampled last, in an earlier step */
 
-/* What is wanted of a row's logits. `target` >= 0 asks for the log-probability of that token (a prompt's next
+/* A request for a row's logits. `target` >= 0 asks for the log-probability of that token (a prompt's next
  * token); -1 samples with the slot's settings, at position row.pos + 1. */
 struct step_logit {
     uint16_t row;   /* index into rows */
-    uint16_t n_top; /* alternatives wanted, 0..STEP_MAX_TOP */
+    uint16_t n_top; /* alternatives to report, 0..STEP_MAX_TOP */
     int32_t target;
     uint32_t flags; /* enum step_logit_flags */
     uint32_t reserved;
 };
 _Static_assert(sizeof(struct step_logit) == 16, "step_logit");
 enum step_logit_flags {
-    STEP_LOGPROB = 1, /* result.logprob wanted (else 0) */
+    STEP_LOGPROB = 1, /* report result.logprob (otherwise 0) */
     STEP_BAN_END = 2, /* end tokens cannot be sampled: ignore_eos, or fewer than min_tokens so far */
-    STEP_EXPORT = 4,  /* the raw logits are wanted: backend.logits(), for host samplers and tests */
+    STEP_EXPORT = 4,  /* copy the raw logits: backend.logits(), for host samplers and tests */
 };
 
-/* Page table of a slot: positions [index*64, index*64+64) lie in `page`. */
+/* An edit of a slot's page table: positions [index*64, index*64+64) lie in `page`. */
 struct step_table_edit {
     uint32_t slot, index, page, reserved;
 };
 _Static_assert(sizeof(struct step_table_edit) == 16, "step_table_edit");
 
 enum step_page_op_kind { STEP_PAGE_COPY = 1, STEP_PAGE_EXPORT, STEP_PAGE_IMPORT, STEP_PAGE_ZERO };
-struct step_page_op {                       /* whole tiles, all layers */
+struct step_page_op {                       /* copies whole tiles, of all layers */
     uint32_t kind, page, from, host_offset; /* host_offset: 64-byte units into the transfer buffer */
 };
 _Static_assert(sizeof(struct step_page_op) == 16, "step_page_op");
 
-/* Sampling settings of a slot, sent once when a sequence takes it. There is no mutable sampler state: noise
- * comes from (seed, position, token), penalties from the slot's token history. */
+/* Sampling settings of a slot, sent once when a sequence acquires it. There is no mutable sampler state:
+ * noise comes from (seed, position, token), penalties from the slot's token history. */
 struct step_sampling {
     uint64_t seed;
     float temperature; /* 0: greedy */
@@ -77,12 +80,12 @@ struct step_bias {
     float bias; /* added to the logit; -inf bans */
 };
 
-/* A new sequence takes a slot. Tokens of a prefix hit never appear as rows, but penalties count them: the
- * last n_history of them, ending before position `start`, stand in step.history. Tokens of rows enter the
+/* A new sequence acquires a slot. Tokens of a prefix hit never appear as rows, but penalties count them:
+ * step.history holds the last n_history of them, ending before position `start`. Tokens of rows enter the
  * slot's history by themselves. */
 struct step_slot {
     uint32_t slot;
-    uint32_t start; /* first position that will come as a row */
+    uint32_t start; /* first position that arrives as a row */
     uint32_t n_history, history_offset;
     struct step_sampling sampling;
 };
@@ -90,7 +93,7 @@ _Static_assert(sizeof(struct step_slot) == 80, "step_slot");
 
 struct step {
     uint64_t id; /* 1, 2, 3 ... */
-    /* Entries in use of the arrays below. */
+    /* Number of used entries of each array below. */
     uint32_t n_rows, n_logits, n_edits, n_page_ops, n_slots, n_biases, n_history;
     uint32_t reserved[3];
     struct step_row rows[STEP_MAX_ROWS];
@@ -104,8 +107,8 @@ struct step {
 _Static_assert(sizeof(struct step) % 16 == 0, "step");
 
 enum step_result_flags {
-    STEP_RESULT_TARGET = 1,     /* answers a target, nothing was sampled */
-    STEP_RESULT_NOT_FINITE = 2, /* the row's logits held a NaN or an infinity: this sequence fails */
+    STEP_RESULT_TARGET = 1,     /* result of a target; no token was sampled */
+    STEP_RESULT_NOT_FINITE = 2, /* the row's logits hold a NaN or an infinity: this sequence fails */
 };
 
 struct step_top {
@@ -113,15 +116,15 @@ struct step_top {
     float logprob;
 };
 
-/* One per logit row, in the order of step.logits. */
+/* One result per logit row, in the order of step.logits. */
 struct step_result {
     uint64_t step;
-    uint32_t slot, pos; /* of the row */
+    uint32_t slot, pos; /* those of the row */
     int32_t token;      /* sampled, or the target */
     uint16_t flags;
     uint16_t n_top;
     float logprob; /* natural log, of the model's own distribution */
     uint32_t logit_index;
-    struct step_top top[STEP_MAX_TOP]; /* sorted: larger first, ties by smaller id */
+    struct step_top top[STEP_MAX_TOP]; /* larger first, ties by smaller id */
 };
 _Static_assert(sizeof(struct step_result) == 192, "step_result");

@@ -1,25 +1,25 @@
-/* tile.h - how weights and activations lie in device memory: what lib/cuda/pack.c writes, what products read,
- * and the sizes that the host plans with. No device words in here: both sides include it.
+/* tile.h - layout of weights and activations in device memory: what lib/cuda/pack.c writes, what products
+ * read, and the sizes that the host plans with. It uses no device words: both sides include it.
  *
  * WEIGHTS  A matrix [n, k] is cut into tiles of 16 rows, a tile into super-block tiles of 256 columns, which
  * lie one after the other in the order (tile, super), each of tile_super_bytes(type). Rows beyond n and
  * columns beyond k are zero: values, scales and minimums, so that their blocks add nothing to a fold (a fold
- * starts at +0 and can then not become -0, so adding +-0 leaves every bit as it is).
+ * starts at +0 and cannot become -0, so adding +-0 leaves every bit as it is).
  *
  * The values of an integer type are in the order of the A fragments of mma.m16n8k32 (simt.h): word r of lane
  * l = 4 g + t in block j has, in byte i, row g + 8 (r & 1), column 32 j + 16 (r >> 1) + 4 t + i. A value's
- * bits are split over planes, so that a lane reads 16 bytes at a time, neighbours beside each other, and one
- * AND (with a shift at most) brings four values into place:
+ * bits are split over planes, so that a lane reads 16 bytes at a time, neighbouring lanes read neighbouring
+ * bytes, and one AND (at most with a shift) brings four values into place:
  *
  *   bytes   (8 bits)  [block 8][lane 32]: words 0..3                                              4096 bytes
  *   nibbles (4 bits)  [pair of blocks 4][lane 32]: for both blocks, words 0 | 2 << 4, 1 | 3 << 4  2048 bytes
  *   pairs   (2 bits)  [half 2][lane 32][block of the half 4]: word r in bits 2r, 2r+1 of a byte   1024 bytes
  *   bits    (1 bit)   [lane 32][pair of blocks 4]: word r of block 2 p + e in bit 4 e + r          512 bytes
  *
- * Signed types (Q6_K, Q5_0, Q4_0) hold value - zero in two's complement, its upper four bits as the nibble,
- * the rest in the smaller plane: a product gets it at the top of a byte, times 4, 8 or 16, and takes that
- * back in the float that follows (a power of two: exact). Unsigned types have the low four bits as the
- * nibble.
+ * Signed types (Q6_K, Q5_0, Q4_0) hold value - zero in two's complement: the upper four bits in the nibble,
+ * the rest in the smaller plane. A product puts it at the top of a byte, which multiplies it by 4, 8 or 16,
+ * and divides the float sum by the same factor (a power of two: exact). Unsigned types have the low four bits
+ * in the nibble.
  *
  *   type   planes            then, by row of 16                                             bytes bits/weight
  *   Q4_K   nibbles           {d, dmin f16; 12 bytes of 6-bit scales and minimums, below}     2304   4.5
@@ -34,11 +34,11 @@
  *   BF16   the same                                                                          8192   16
  *   F32    [column / 4][row 16][column % 4]                                                 16384   32
  *
- * The 6-bit scales s and minimums m of Q4_K and Q5_K: byte i (0..3) of word h (0, 1) holds the low four bits
- * of s | m << 4 of block 4 h + i, byte i of word 2 the high two: s | m << 2 of block i, then of block 4 + i.
- * So each half of a tile has its scales in two words.
+ * The 6-bit scales s and minimums m of Q4_K and Q5_K: byte i (0..3) of word h (0, 1) holds the low four bits,
+ * s | m << 4, of block 4 h + i; byte i of word 2 holds the high two bits, s | m << 2, of block i, then of
+ * block 4 + i. So each half of a tile has its scales in two words.
  *
- * GGUF's Q3_K becomes Q6_K, and Q4_1 becomes Q5_1: the same formula over wider values, no bit of a result
+ * GGUF's Q3_K becomes Q6_K, and Q4_1 becomes Q5_1: the same formula over wider values; no bit of a result
  * changes.
  *
  * ACTIVATIONS  of up to 8 columns (rows of a step) lie in a panel, super-block after super-block, each of
@@ -46,15 +46,17 @@
  *   integers  [pair of blocks 4][column][lane t 4]: 16 bytes, the B fragments {b0, b1} of both blocks
  *   scales    [block 8][column]: {a, b} f32: the block's scale, and a * (float)(sum of its integers); the
  *             number of columns here is rounded up to even
- *   floats    [column of W / 4][column][4]: x unquantised, only where a float type wants it
+ *   floats    [column of W / 4][column][4]: x unquantised, only if a float type needs it
  * Blocks beyond k are zero. In shared memory a panel is as wide as it has columns; in global memory always 8,
- * one panel after the other. */
+ * one panel after the other.
+ *
+ * Units: bytes. Thread: any, host or device; pure functions. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
 
 #define TILE_ROWS    16
-#define TILE_COLUMNS 256 /* of a super-block */
+#define TILE_COLUMNS 256 /* columns of a super-block */
 
 enum tile_type {
     TILE_NONE,
@@ -99,13 +101,13 @@ static inline bool tile_is_float(uint32_t type)
     return type >= TILE_F16;
 }
 
-/* Where the plane of pairs, or of bits, begins: behind the nibbles. */
+/* Offset of the plane of pairs or of bits: behind the nibbles. */
 static inline uint32_t tile_small_plane(uint32_t type)
 {
     return tile_has_nibbles(type) ? TILE_NIBBLE_PLANE : 0;
 }
 
-/* Where the scales of an integer type begin: behind its planes. */
+/* Offset of an integer type's scales: behind its planes. */
 static inline uint32_t tile_scales(uint32_t type)
 {
     return type == TILE_Q8_0 ? TILE_BYTES_PLANE
@@ -122,24 +124,24 @@ static inline uint32_t tile_super_bytes(uint32_t type)
     uint32_t more = type == TILE_Q6_K ? 2 * TILE_ROWS : type == TILE_Q2_K ? 4 * TILE_ROWS : 0;
     return tile_scales(type) + TILE_ROWS * TILE_ROW_SCALES * (type == TILE_Q5_1 ? 2 : 1) + more;
 }
-#define TILE_MAX_SUPER_BYTES 16384 /* F32: what a stage must hold at least */
+#define TILE_MAX_SUPER_BYTES 16384 /* F32: the least that a stage must hold */
 
 static inline uint32_t tile_supers(uint32_t k)
 {
     return (k + TILE_COLUMNS - 1) / TILE_COLUMNS;
 }
 
-#define ACTIVATION_COLUMNS 8 /* of a panel: N of the mma */
+#define ACTIVATION_COLUMNS 8 /* columns of a panel: N of the mma */
 
 enum activation_form { ACTIVATION_INTEGERS = 1, ACTIVATION_FLOATS = 2 };
 
-/* What a product with tiles of this type reads. */
+/* The form of activations that a product with tiles of this type reads. */
 static inline uint32_t activation_form(uint32_t type)
 {
     return tile_is_float(type) ? ACTIVATION_FLOATS : ACTIVATION_INTEGERS;
 }
 
-/* `width` columns; `forms` a set of enum activation_form. */
+/* Offsets in a super-block of a panel of `width` columns; `forms` is a set of enum activation_form. */
 static inline uint32_t activation_scales_at(uint32_t width, uint32_t forms)
 {
     return forms & ACTIVATION_INTEGERS ? width * TILE_COLUMNS : 0;
@@ -155,31 +157,32 @@ static inline uint32_t activation_super_bytes(uint32_t width, uint32_t forms)
     return activation_floats_at(width, forms) + (forms & ACTIVATION_FLOATS ? width * TILE_COLUMNS * 4 : 0);
 }
 
-/* A panel of `width` columns of k values. */
+/* Bytes of a panel of `width` columns of k values. */
 static inline uint32_t activation_panel_bytes(uint32_t width, uint32_t k, uint32_t forms)
 {
     return tile_supers(k) * activation_super_bytes(width, forms);
 }
 
-/* What decoder_buffers.activations must hold for a wide product. */
+/* Bytes of decoder_buffers.activations that a wide product needs. */
 static inline uint64_t activation_buffer_bytes(uint32_t n_columns, uint32_t k, uint32_t forms)
 {
     uint32_t n_panels = (n_columns + ACTIVATION_COLUMNS - 1) / ACTIVATION_COLUMNS;
     return (uint64_t)n_panels * activation_panel_bytes(ACTIVATION_COLUMNS, k, forms);
 }
 
-/* PRODUCTS  Whether a product reads its columns from global memory, quantised by all blocks together: when
- * there are more than a panel, or a panel does not fit a block's work area. */
+/* PRODUCTS  A product is wide if it reads its columns from global memory, where all blocks together quantised
+ * them: when there are more columns than a panel has, or a panel does not fit a block's work area. */
 static inline bool product_is_wide(uint32_t n_columns, uint32_t k, uint32_t forms, uint32_t work_bytes)
 {
     return n_columns > ACTIVATION_COLUMNS || activation_panel_bytes(n_columns, k, forms) > work_bytes;
 }
 
-/* decoder_shared.fold_bytes: two descriptions of a product (the crew's, the producer's), sums of a narrow
- * product between stages, and the values of a stage's 16 super-blocks: for 8 columns twice, for 16 once. */
+/* decoder_shared.fold_bytes: two descriptions of a product (one for the compute warps, one for the producer),
+ * a narrow product's sums between stages, and the values of a stage's 16 super-blocks: for 8 columns twice,
+ * for 16 once. */
 #define PRODUCT_FOLD_BYTES (2 * 512 + 1024 + 16384)
 
-/* decoder_shared.work_bytes is at least this: sums of a wide product between stages. */
+/* Least decoder_shared.work_bytes: a wide product's sums between stages. */
 static inline uint32_t product_work_bytes(uint32_t max_rows)
 {
     return max_rows * 2 * TILE_ROWS * 4;

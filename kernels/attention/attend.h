@@ -1,24 +1,25 @@
-/* attend.h - attention of a step's rows over the paged cache, and what comes before it; arith.h has the
- * formulas, attend_layout.h the arguments, kv_tile.h the order inside a tile.
+/* attend.h - attention of a step's rows over the paged cache, with the norm, rotation and append before it.
+ * arith.h has the formulas, attend_layout.h the arguments, kv_tile.h the order inside a tile.
  *
- *   attend_prefetch()       before what the QKV product writes may be read: plans the step's units and begins
- *                           to copy pages that earlier steps wrote
- *   attend_append_phase()   unless lone_rows or ready: heads of q and k normed and rotated, q in place, K and
- *                           V appended, heads dealt over all blocks. Then a hop (all blocks arrive)
- *   attend_phase()          units (group of rows of one slot, split, kv head) dealt over all blocks; with
- *                           lone_rows the unit of the last split does that row's preparing itself
+ *   attend_prefetch()       called before the QKV product's output may be read: plans the step's units and
+ *                           begins to copy pages that earlier steps wrote
+ *   attend_append_phase()   unless lone_rows or ready: norms and rotates heads of q and k (q in place),
+ * appends K and V; heads are dealt over all blocks. Then a hop (all blocks arrive) attend_phase() units
+ * (group of rows of one slot, split, kv head) dealt over all blocks; with lone_rows the unit of the last
+ * split prepares and appends its own row
  *
- * Calls: all threads of the crew, together, in every block, in this order; between them nobody else touches
- * the work area. False: an index of the step was out of range, recorded through the guard; the crew leaves.
+ * A block's work is a stream of pieces: for each unit, for each pass (as many query heads as fit), for each
+ * page, the pieces of its keys, then those of its values. They are copied (cp.async) into a ring of slots,
+ * ahead of their use, across pages and units. The block that draws the last ticket of a (group, kv head) has
+ * finished its last split and merges its splits.
  *
- * A block's work is a stream of pieces: for each unit, for each pass (as many query heads as there is room
- * for), for each page, the pieces of its keys, then those of its values. They are copied (cp.async) into a
- * ring of slots, ahead of their use, across pages and units. Whoever finishes the last split of a (group, kv
- * head), which the ticket tells, merges its splits.
+ * Floor: K and V of a sequence's past once for each group of its rows: 4 bytes a value of f16 and bf16 (K and
+ * V together), 2.125 of q8_0; so 147,456 bytes a token of Qwen3-8B in f16. Must match lib/cpu/attention.c
+ * in every bit: tests/simt/attending.c, and in whole models tests/cuda/test_cuda_twin.c.
  *
- * Floor: K and V of a sequence's past once for each group of its rows: 4 bytes a value of f16 and bf16 (both
- * together), 2.125 of q8_0; so 147,456 bytes a token of Qwen3-8B in f16. Must match lib/cpu/attention.c in
- * every bit: tests/simt/attending.c, and in whole models tests/cuda/test_cuda_twin.c. */
+ * Thread: all compute threads of every block call these together, in this order; between the calls the work
+ * area must not be touched.
+ * Errors: false: an index of the step was out of range and is recorded through the guard; the caller ends. */
 #pragma once
 #include "attend_page.h"
 
@@ -28,7 +29,7 @@ struct attend {
     struct crew crew;
     const struct flow_guard *guard;
     SIMT_SHARED struct attend_room *room;
-    bool lone; /* rows prepare themselves; where it is never so, the compiler leaves that out */
+    bool lone; /* rows prepare themselves; if it is constant false, the compiler omits that code */
 };
 
 /* --- the stream --- */
@@ -40,8 +41,8 @@ SIMT_INLINE void attend_copy(const struct attend *a, SIMT_SHARED char *to, const
         simt_cp_async16(to + i, from + i);
 }
 
-/* Begins to copy a piece: of a page's tokens those that somebody sees. A group of copies for each call, also
- * at the end of the stream. */
+/* Begins to copy a piece: those of a page's tokens that a row of the unit sees. Each call commits one group
+ * of copies, also at the end of the stream. */
 SIMT_INLINE bool attend_fill(const struct attend *a, uint32_t number)
 {
     const SIMT_SHARED struct attend_room *room = a->room;
@@ -81,7 +82,7 @@ SIMT_INLINE bool attend_fill_ring(const struct attend *a)
     return true;
 }
 
-/* This thread's copies have landed but for the last n pieces'. */
+/* Waits until this thread's copies have landed, except those of the last n pieces. */
 SIMT_INLINE void attend_landed(uint32_t n)
 {
     if (n == 0)
@@ -92,7 +93,7 @@ SIMT_INLINE void attend_landed(uint32_t n)
         simt_cp_async_wait(2);
 }
 
-/* --- what comes before --- */
+/* --- before attention --- */
 
 SIMT_INLINE bool attend_prefetch(struct attend *a, const struct crew *crew, const struct flow_guard *guard,
                                  const struct attend_args *in, const SIMT_GLOBAL struct step_row *rows,
@@ -136,13 +137,13 @@ SIMT_INLINE struct head_turn attend_turn(const SIMT_SHARED struct attend_room *r
     };
 }
 
-/* Row r's heads of q, k or v, whichever begins at column col. */
+/* Row r's heads of q, k or v: those that begin at column col. */
 SIMT_INLINE SIMT_GLOBAL float *attend_in(const SIMT_SHARED struct attend_room *room, uint32_t r, uint32_t col)
 {
     return DECODER_AT(float, room->in.in) + (size_t)r * room->in.in_stride + col;
 }
 
-/* A row's head of k or v, as it goes into the cache, by one warp. */
+/* Writes a row's head of k or v to `stage` in the form that the cache stores, by one warp. */
 SIMT_INLINE void attend_stage(const SIMT_SHARED struct attend_room *room, SIMT_SHARED float *stage,
                               uint32_t r, uint32_t pos, uint32_t kv_head, uint32_t which)
 {
@@ -191,7 +192,8 @@ SIMT_INLINE void attend_append_phase(struct attend *a)
     const SIMT_SHARED struct attend_room *room = a->room;
     uint32_t head_dim = room->in.layout.head_dim, n = room->in.n_heads + 2 * room->in.layout.n_kv_heads;
     uint32_t n_tasks = room->n_rows * n, warp = simt_warp();
-    uint32_t n_warps = (room->in.work_bytes - room->stats) / (head_dim * 4); /* that have room for a head */
+    uint32_t n_warps =
+        (room->in.work_bytes - room->stats) / (head_dim * 4); /* warps that have room for a head */
     n_warps = n_warps < a->crew.n_warps ? n_warps : a->crew.n_warps;
     if (warp >= n_warps)
         return;
@@ -202,11 +204,11 @@ SIMT_INLINE void attend_append_phase(struct attend *a)
 
 /* --- a unit --- */
 
-/* The part of a unit that goes through its pages together. */
+/* Query heads of a unit that go through its pages together. */
 struct attend_pass {
     const SIMT_SHARED struct attend_unit *unit;
     SIMT_SHARED float *stats;
-    uint32_t first_head, n_heads; /* of the kv head's */
+    uint32_t first_head, n_heads; /* those of the kv head */
     uint32_t n_queries;           /* query q: row q / n_heads of the group, head q % n_heads */
 };
 
@@ -221,21 +223,21 @@ SIMT_INLINE struct attend_pass attend_pass_of(const SIMT_SHARED struct attend_ro
     return p;
 }
 
-/* The head of `out` and of q that query q of a pass is. */
+/* Head number, in `out` and in q, of query q of a pass. */
 SIMT_INLINE uint32_t attend_head(const SIMT_SHARED struct attend_room *room, const struct attend_pass *p,
                                  uint32_t q)
 {
     return p->unit->kv_head * room->ratio + p->first_head + q % p->n_heads;
 }
 
-/* A query as scores take it, from the scaled values that each lane has of its own elements: floats, rounded
- * to bf16 if the cache is, or int8 [head_dim] and then a float scale for each 32. */
+/* Stores a query in the form that scores read, from the scaled values of each lane's own elements: floats
+ * (rounded to bf16 if the cache is), or int8 [head_dim] and then a float scale for each 32. */
 SIMT_INLINE void attend_put_query(const SIMT_SHARED struct attend_room *room, SIMT_SHARED float *to,
                                   const float own[HEAD_PARTS])
 {
     uint32_t head_dim = room->in.layout.head_dim, type = room->tile.type, lane = simt_lane();
     if (type == KV_Q8_0)
-        simt_syncwarp(); /* all have read the floats in whose place bytes go */
+        simt_syncwarp(); /* all lanes have read the floats that the bytes overwrite */
 #pragma unroll
     for (uint32_t e = 0; e < HEAD_PARTS; e++) {
         uint32_t d = e * SIMT_LANES + lane;
@@ -253,7 +255,7 @@ SIMT_INLINE void attend_put_query(const SIMT_SHARED struct attend_room *room, SI
     }
 }
 
-/* One query, scaled, by one warp. */
+/* Prepares and scales one query, by one warp. */
 SIMT_INLINE void attend_prepare_query(const struct attend *a, const struct attend_pass *p, uint32_t query)
 {
     const SIMT_SHARED struct attend_room *room = a->room;
@@ -280,7 +282,7 @@ SIMT_INLINE void attend_prepare_query(const struct attend *a, const struct atten
     }
 }
 
-/* The queries of a pass, a warp each. */
+/* Prepares the queries of a pass, a warp each. */
 SIMT_INLINE void attend_prepare(const struct attend *a, const struct attend_pass *p)
 {
     for (uint32_t query = simt_warp(); query < p->n_queries; query += a->crew.n_warps)
@@ -291,7 +293,7 @@ SIMT_INLINE void attend_prepare(const struct attend *a, const struct attend_pass
 
 struct attend_scratch_at {
     SIMT_GLOBAL uint32_t *tickets;
-    SIMT_GLOBAL float *folds, *outs; /* of split 0 of a (row, head); the others follow */
+    SIMT_GLOBAL float *folds, *outs; /* those of split 0 of a (row, head); the others follow */
 };
 
 SIMT_INLINE struct attend_scratch_at attend_scratch_of(const SIMT_SHARED struct attend_room *room,
@@ -309,7 +311,7 @@ SIMT_INLINE struct attend_scratch_at attend_scratch_of(const SIMT_SHARED struct 
     };
 }
 
-/* Two neighbouring sums of query q: the result, or a part of it. */
+/* Writes two neighbouring sums of query q: the result, or one split's part of it. */
 SIMT_INLINE void attend_give(const SIMT_SHARED struct attend_room *room, const struct attend_pass *p,
                              uint32_t q, uint32_t d, const SIMT_SHARED float *o)
 {
@@ -335,7 +337,7 @@ SIMT_INLINE void attend_give(const SIMT_SHARED struct attend_room *room, const s
     out[1] = __builtin_fmaf(e, o[1], 0.0f) * inverse;
 }
 
-/* Every thread gives the sums that it kept: dealt as in attend_values_of(). */
+/* Each thread writes the sums that it kept; the deal is that of attend_values_of(). */
 SIMT_INLINE void attend_give_all(const struct attend *a, const struct attend_pass *p)
 {
     const SIMT_SHARED struct attend_room *room = a->room;
@@ -349,7 +351,7 @@ SIMT_INLINE void attend_give_all(const struct attend *a, const struct attend_pas
         }
 }
 
-/* One head of one row from its splits, ascending, by one warp: four dimensions a lane. */
+/* Merges the splits of one head of one row, ascending, by one warp: four dimensions a lane. */
 SIMT_INLINE void attend_merge_head(const SIMT_SHARED struct attend_room *room, uint32_t row, uint32_t head)
 {
     struct attend_scratch_at from = attend_scratch_of(room, row, head);
@@ -377,7 +379,7 @@ SIMT_INLINE void attend_merge_head(const SIMT_SHARED struct attend_room *room, u
                                head * head_dim + d) = o;
 }
 
-/* Draws the batch's tickets, after all its units are written, and merges what thereby is complete. */
+/* Draws the batch's tickets after all its units are written, and merges the groups that are now complete. */
 SIMT_INLINE void attend_merge(const struct attend *a)
 {
     SIMT_SHARED struct attend_room *room = a->room;
@@ -406,15 +408,16 @@ SIMT_INLINE void attend_merge(const struct attend *a)
 
 /* --- the phase --- */
 
-/* The steps of a turn look up what they need, so that little is kept in registers while others run. */
+/* Place of piece `number`. Each turn looks up what it needs again, so that little stays in registers between
+ * turns. */
 SIMT_INLINE const SIMT_SHARED struct attend_place *attend_at(const struct attend *a, uint32_t number)
 {
     return &a->room->places[number % ATTEND_PLACES];
 }
 
-/* Appends k or v of a lone row, to its tile and to the piece of it that has been copied already, if it has:
- * of the pass that begins with piece `number` of the stream, so many as fill the ring have at the start of
- * the stream, and one fewer later. */
+/* Appends k or v of a lone row to its tile, and to its piece in the ring if that has been copied already. Of
+ * the pass that begins with piece `number`, the first n_slots pieces have been copied at the start of the
+ * stream, and one fewer later. */
 SIMT_INLINE void attend_append_own(const struct attend *a, uint32_t number, uint32_t which)
 {
     const SIMT_SHARED struct attend_room *room = a->room;
@@ -424,7 +427,7 @@ SIMT_INLINE void attend_append_own(const struct attend *a, uint32_t number, uint
     uint32_t id = attend_page_of(room, u->slot, u->last / KV_PAGE_TOKENS);
     uint32_t piece = ((u->n_pages - 1) * 2 + which) * (KV_PAGE_TOKENS >> shift) + (token >> shift);
     if (id >= room->in.slots.n_pages)
-        return; /* attend_fill() tells */
+        return; /* attend_fill() reports it */
     SIMT_SHARED float *stage = ATTEND_AT(float, room, stage) + which * head_dim;
     struct kv_tile tile = attend_tile(room);
     struct head_place to = head_place_of(attend_tile_at(room, id, u->kv_head, which), &tile, token);
@@ -439,7 +442,7 @@ SIMT_INLINE void attend_append_own(const struct attend *a, uint32_t number, uint
     head_append(&to, &tile, token, stage, head_dim);
 }
 
-/* Whether the pass that begins with piece `number` has a lone row's own k and v to append. */
+/* Returns whether the pass that begins with piece `number` must append a lone row's own k and v. */
 SIMT_INLINE bool attend_appends(const struct attend *a, uint32_t number)
 {
     const SIMT_SHARED struct attend_place *at = attend_at(a, number);
@@ -449,7 +452,7 @@ SIMT_INLINE bool attend_appends(const struct attend *a, uint32_t number)
 
 SIMT_INLINE void attend_begin_pass(const struct attend *a, uint32_t number)
 {
-    if (attend_appends(a, number)) { /* the copies under way read that token's place, as it was */
+    if (attend_appends(a, number)) { /* copies under way read that token's old bytes */
         simt_cp_async_wait(0);
         crew_sync(&a->crew);
         for (uint32_t which = a->crew.n_warps - 1 - simt_warp(); which <= KV_VALUES; which += a->crew.n_warps)
@@ -459,7 +462,7 @@ SIMT_INLINE void attend_begin_pass(const struct attend *a, uint32_t number)
     attend_prepare(a, &p);
 }
 
-/* Piece `number` of the batch's stream, once it is there. */
+/* Piece `number` of the batch's stream; valid once its copy has landed. */
 SIMT_INLINE struct attend_piece attend_piece_of(const SIMT_SHARED struct attend_room *room,
                                                 const SIMT_SHARED struct attend_place *at)
 {
@@ -504,7 +507,7 @@ SIMT_INLINE void attend_turn_values(const struct attend *a, uint32_t number, boo
     attend_values(&a->crew, room, p.stats, &x, p.n_queries, begin, at->page == 0);
 }
 
-/* One piece: waits for it, has a later one copied, does what there is to do. */
+/* Handles one piece: waits for it, begins the copy of a later one, computes. */
 SIMT_INLINE bool attend_turn_of(const struct attend *a, uint32_t number)
 {
     SIMT_SHARED struct attend_room *room = a->room;
@@ -512,7 +515,7 @@ SIMT_INLINE bool attend_turn_of(const struct attend *a, uint32_t number)
     if (at->page == 0 && at->piece == 0)
         attend_begin_pass(a, number);
     attend_landed(room->n_slots - (number ? 2 : 1));
-    crew_sync(&a->crew); /* all copies are there, and all have read the piece before */
+    crew_sync(&a->crew); /* all copies have landed, and all threads have read the piece before */
     if (simt_thread() == 0)
         attend_next_place(room, &room->places[(number + room->n_slots + 1) % ATTEND_PLACES],
                           &room->places[(number + room->n_slots) % ATTEND_PLACES]);
@@ -547,7 +550,7 @@ SIMT_INLINE bool attend_phase(struct attend *a)
             if (!attend_turn_of(a, i))
                 return false;
         attend_merge(a);
-        crew_sync(&a->crew); /* nobody looks at the batch any more */
+        crew_sync(&a->crew); /* no thread reads the batch any more */
         if (simt_warp() == 0)
             attend_find_batch(room, done + ATTEND_BATCH);
         crew_sync(&a->crew);

@@ -1,14 +1,14 @@
-/* attend_head.h - what happens to one head of q, k or v: norm, rotation, the cache. One head is one warp's
- * work: all 32 lanes call, with the same arguments. arith.h has the formulas. Floor: 4 bytes a value of the
- * head read, and 2 (f16, bf16) or 1.0625 (q8_0) of k and v written. Tested by tests/simt/attending.c against
- * lib/cpu. */
+/* attend_head.h - work on one head of q, k or v: norm, rotation, append to the cache. arith.h has the
+ * formulas. Floor: reads 4 bytes a value of the head, writes 2 (f16, bf16) or 1.0625 (q8_0) a value of k and
+ * v. Tested by tests/simt/attending.c against lib/cpu.
+ * Thread: one warp per head: all 32 lanes call with the same arguments. */
 #pragma once
 #include "abi/arith.h"
 #include "device/f16.h"
 #include "kv_tile.h"
 #include "device/simt.h"
 
-/* The xor tree over lanes; every lane gets the sum. */
+/* Sums over lanes by the xor tree; every lane gets the sum. */
 SIMT_INLINE float head_tree(float v)
 {
     for (uint32_t w = SIMT_LANES / 2; w; w /= 2)
@@ -16,7 +16,7 @@ SIMT_INLINE float head_tree(float v)
     return v;
 }
 
-/* arith_rms_inverse() of n floats, any n. */
+/* arith_rms_inverse() of n floats by one warp, any n. */
 SIMT_INLINE float head_rms_inverse(const SIMT_GLOBAL float *x, uint32_t n, float eps)
 {
     float v = 0.0f;
@@ -25,18 +25,18 @@ SIMT_INLINE float head_rms_inverse(const SIMT_GLOBAL float *x, uint32_t n, float
     return 1.0f / __builtin_sqrtf(head_tree(v) / (float)n + eps);
 }
 
-/* What a head of q or k goes through before it is used. */
+/* Norm and rotation of a head of q or k. */
 struct head_turn {
     const SIMT_GLOBAL float *gain;            /* [n], if normed */
-    const SIMT_GLOBAL float *cosines, *sines; /* [rope_dim / 2], of the row's position */
+    const SIMT_GLOBAL float *cosines, *sines; /* [rope_dim / 2], at the row's position */
     uint32_t n, rope_dim;                     /* rope_dim <= n */
     float eps;
     bool normed, neox;
 };
 
-#define HEAD_PARTS 4 /* of 32 values: the longest head has 128 */
+#define HEAD_PARTS 4 /* parts of 32 values: the longest head has 128 */
 
-/* What a lane takes of a head, asked for all at once: a load after the other would cost each its way. */
+/* A lane's elements of a head, all loaded at once, so that the load latencies overlap. */
 struct head_load {
     float x[HEAD_PARTS], gain[HEAD_PARTS];
     float cosine[HEAD_PARTS / 2], sine[HEAD_PARTS / 2];
@@ -57,7 +57,7 @@ SIMT_INLINE void head_ask(struct head_load *l, const SIMT_GLOBAL float *x, const
     }
 }
 
-/* to = x normed and rotated. A lane reads afterwards, and writes before, its own elements (d % 32) only. */
+/* to = x normed and rotated. Before and after the call each lane accesses only its own elements (d % 32). */
 SIMT_INLINE void head_prepare(SIMT_SHARED float *to, const SIMT_GLOBAL float *x, const struct head_turn *t)
 {
     uint32_t lane = simt_lane(), half = t->rope_dim / 2;
@@ -90,8 +90,8 @@ SIMT_INLINE void head_prepare(SIMT_SHARED float *to, const SIMT_GLOBAL float *x,
     simt_syncwarp();
 }
 
-/* Where a token's keys or values go: its row of a tile and its scales, and, where `near` is set, a copy of
- * that tile in shared memory. */
+/* Destination of a token's keys or values: its row of a tile and its scales and, if `near` is set, those of a
+ * copy of the tile in shared memory. */
 struct head_place {
     SIMT_GLOBAL char *row, *scales;
     SIMT_SHARED char *near_row, *near_scales;
@@ -105,7 +105,7 @@ SIMT_INLINE void head_append_16(const struct head_place *to, uint32_t at, uint32
         *(SIMT_SHARED uint16_t *)(to->near_row + at) = (uint16_t)bits;
 }
 
-/* arith_quantise() of a block that has a value per lane. */
+/* arith_quantise() of a block with one value per lane. */
 SIMT_INLINE float head_quantise(float x, int8_t *q)
 {
     uint32_t top = arith_to_bits(x) & 0x7fffffffu;
@@ -134,7 +134,8 @@ SIMT_INLINE void head_append_q8(const struct head_place *to, uint32_t at, uint32
         ((SIMT_SHARED uint16_t *)to->near_scales)[block] = scale;
 }
 
-/* Token `token`'s head x[n] as the cache stores it, n a multiple of 32. A lane reads its own elements. */
+/* Stores token `token`'s head x[n] in the cache's type; n is a multiple of 32. A lane reads its own
+ * elements. */
 SIMT_INLINE void head_append(const struct head_place *to, const struct kv_tile *tile, uint32_t token,
                              const SIMT_SHARED float *x, uint32_t n)
 {
@@ -148,7 +149,7 @@ SIMT_INLINE void head_append(const struct head_place *to, const struct kv_tile *
     }
 }
 
-/* The same tile in global memory alone. */
+/* The same, in global memory only. */
 SIMT_INLINE struct head_place head_place_of(SIMT_GLOBAL char *tile, const struct kv_tile *k, uint32_t token)
 {
     return (struct head_place){

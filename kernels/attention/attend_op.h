@@ -1,4 +1,5 @@
-/* attend_op.h - the program's op ATTEND, for the persistent decoder: QK-norm, RoPE, append and attention. */
+/* attend_op.h - the program's op ATTEND, for the persistent decoder: QK-norm, RoPE, append and attention.
+ * Thread: all compute threads of every block, together. */
 #pragma once
 #include "attend.h"
 #include "device/interpreter.h"
@@ -36,8 +37,8 @@ SIMT_INLINE struct attend_args attend_args_of(const struct walk *w)
     };
 }
 
-/* Asks for what turns the heads of q and k, last read a layer or a step ago; by one warp, for the first rows:
- * where there are many, others hide the way to memory. */
+/* Prefetches the gains, cosines and sines of q's and k's heads into L2; they were last read a layer or a step
+ * ago. Called by one warp, for the first 32 rows: with many rows, other warps hide the memory latency. */
 SIMT_INLINE void attend_ask(const struct attend_args *in, const SIMT_GLOBAL struct step_row *rows,
                             uint32_t n_rows)
 {
@@ -53,7 +54,7 @@ SIMT_INLINE void attend_ask(const struct attend_args *in, const SIMT_GLOBAL stru
     }
 }
 
-/* False: leave, as interpreter.h says; a row or page out of range has been recorded then. */
+/* False: end, as interpreter.h says; a row or page out of range has then been recorded. */
 SIMT_INLINE bool attend_op(struct walk *w)
 {
     struct attend_args in = attend_args_of(w);
@@ -69,6 +70,6 @@ SIMT_INLINE bool attend_op(struct walk *w)
     }
     go = go && attend_phase(&a);
     if (!go)
-        simt_cp_async_wait(0); /* a block ends with no copy under way */
+        simt_cp_async_wait(0); /* a block must end with no copy under way */
     return go;
 }

@@ -1,23 +1,24 @@
-/* attend_page.h - one page against a few queries: scores, weights, the weighted sum. Each phase deals its
- * work over the crew; a crew_sync lies between two of them. The lanes of arith.h's dot product are the
- * accumulators of one thread, so no sum crosses threads but those of the weights. */
+/* attend_page.h - one page against a few queries: scores, weights, the weighted sum. The lanes of arith.h's
+ * dot product are the accumulators of one thread, so only sums of weights cross threads.
+ * Thread: all compute threads of a block, together; each phase deals its work over them, and a crew_sync lies
+ * between two phases. */
 #pragma once
 #include "attend_room.h"
 #include "device/f16.h"
 #include "attend_head.h"
 
-/* What a phase works on. */
+/* The piece of keys or values that a phase works on. */
 struct attend_piece {
     const SIMT_SHARED char *data; /* rows of the piece's tokens, then their scales */
-    uint32_t first, n;            /* tokens of the page: where it begins; how many a query may see */
-    uint32_t page;                /* of the sequence */
+    uint32_t first, n;            /* tokens of the page: its first one; how many of it a query may see */
+    uint32_t page;                /* index in the sequence */
 };
 
-/* A token's key and the queries it meets. */
+/* A token's key and the queries that are multiplied by it. */
 struct attend_key {
     const SIMT_SHARED char *row;
     const SIMT_SHARED uint16_t *scales;
-    const SIMT_SHARED float *q[2]; /* as attend_put_query() leaves them */
+    const SIMT_SHARED float *q[2]; /* as attend_put_query() stores them */
     uint32_t swizzle, blocks;
 };
 
@@ -25,7 +26,7 @@ struct attend_lanes {
     float v[2][4];
 };
 
-/* Lanes 4 * part to 4 * part + 3 of n dot products. */
+/* Computes lanes 4 * part to 4 * part + 3 of n dot products. */
 SIMT_INLINE struct attend_lanes attend_part(const struct attend_key *k, int n, uint32_t part)
 {
     struct attend_lanes to = {{{0.0f}}};
@@ -51,7 +52,7 @@ SIMT_INLINE struct attend_lanes attend_both(struct attend_lanes a, struct attend
     return a;
 }
 
-/* The first two steps of the tree: lanes 16 and then 8 apart. */
+/* Does the first two steps of the tree: lanes 16 and then 8 apart. */
 SIMT_INLINE struct attend_lanes attend_quarter(const struct attend_key *k, int n, uint32_t part)
 {
     struct attend_lanes a = attend_part(k, n, part);
@@ -60,8 +61,8 @@ SIMT_INLINE struct attend_lanes attend_quarter(const struct attend_key *k, int n
     return attend_both(a, attend_both(b, attend_part(k, n, part + 6), n), n);
 }
 
-/* n dot products of one token over f16. The tree is walked depth first, so that few lanes are alive, and its
- * halves in a loop, so that the compiler does not mix them. */
+/* Computes n dot products of one token over f16. The tree is evaluated depth first, so that few lanes are
+ * alive, and its halves in a loop, so that the compiler does not interleave them. */
 SIMT_INLINE void attend_dot_f16(const struct attend_key *k, int n, float out[2])
 {
     struct attend_lanes a = {{{0.0f}}};
@@ -74,7 +75,7 @@ SIMT_INLINE void attend_dot_f16(const struct attend_key *k, int n, float out[2])
         out[j] = (a.v[j][0] + a.v[j][2]) + (a.v[j][1] + a.v[j][3]);
 }
 
-/* Two values of bf16 that lie in a word. */
+/* The low and the high bf16 value of a word. */
 SIMT_INLINE float attend_low(uint32_t pair)
 {
     return arith_from_bf16(pair);
@@ -85,7 +86,7 @@ SIMT_INLINE float attend_high(uint32_t pair)
     return arith_from_bits(pair & 0xffff0000u);
 }
 
-/* A unit of a key, 8 dimensions from d on, into the chains of n dot products. */
+/* Adds a unit of a key, 8 dimensions from d on, to the chains of n dot products. */
 SIMT_INLINE void attend_unit_bf16(const struct attend_key *k, int n, uint32_t d, float chain[2])
 {
     simt_u4 x = *(const SIMT_SHARED simt_u4 *)(k->row + (d / 8 ^ k->swizzle) * 16);
@@ -99,7 +100,8 @@ SIMT_INLINE void attend_unit_bf16(const struct attend_key *k, int n, uint32_t d,
         }
 }
 
-/* n dot products of one token over bf16: the halves of the head are two chains, taken side by side. */
+/* Computes n dot products of one token over bf16: the halves of the head are two chains, computed side by
+ * side. */
 SIMT_INLINE void attend_dot_bf16(const struct attend_key *k, int n, float out[2])
 {
     float low[2] = {0.0f, 0.0f}, high[2] = {0.0f, 0.0f};
@@ -113,7 +115,7 @@ SIMT_INLINE void attend_dot_bf16(const struct attend_key *k, int n, float out[2]
         out[j] = low[j] + high[j];
 }
 
-/* Four words of int8 by four. */
+/* Adds the products of four words of int8. */
 SIMT_INLINE int32_t attend_dot16(simt_u4 a, simt_u4 b)
 {
     int32_t sum = 0;
@@ -122,7 +124,8 @@ SIMT_INLINE int32_t attend_dot16(simt_u4 a, simt_u4 b)
     return sum;
 }
 
-/* n dot products of one token over q8_0: a block is two units, whose exact sums meet as integers. */
+/* Computes n dot products of one token over q8_0. A block is two units; their exact sums are added as
+ * integers. */
 SIMT_INLINE void attend_dot_q8(const struct attend_key *k, int n, float out[2])
 {
     for (int j = 0; j < n; j++)
@@ -139,7 +142,7 @@ SIMT_INLINE void attend_dot_q8(const struct attend_key *k, int n, float out[2])
     }
 }
 
-/* Scores of the piece's tokens for all queries, n of them in one thread. */
+/* Computes the scores of the piece's tokens for all queries, n queries in one thread. */
 SIMT_INLINE void attend_scores_of(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
                                   const struct attend_piece *p, uint32_t n_queries, int n, enum kv_type type,
                                   uint32_t blocks)
@@ -153,7 +156,7 @@ SIMT_INLINE void attend_scores_of(const struct crew *crew, const SIMT_SHARED str
         uint32_t token = task & ((1u << shift) - 1), first = (task >> shift) * (uint32_t)n;
         if (token >= p->n)
             continue;
-        uint32_t second = first + 1 < n_queries ? first + 1 : first; /* an odd one out is done twice */
+        uint32_t second = first + 1 < n_queries ? first + 1 : first; /* an odd last query is computed twice */
         struct attend_key k = {
             .row = p->data + token * tile.row_bytes,
             .scales = (const SIMT_SHARED uint16_t *)(p->data + (tile.row_bytes << shift) +
@@ -175,8 +178,8 @@ SIMT_INLINE void attend_scores_of(const struct crew *crew, const SIMT_SHARED str
     }
 }
 
-/* Every head size is known to the compiler; of the common ones two queries share a key, where that leaves no
- * half of the crew without work. */
+/* Makes the head size a constant. For the common sizes two queries share a key, unless that leaves half of
+ * the compute threads without work. */
 SIMT_INLINE void attend_scores_by(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
                                   const struct attend_piece *p, uint32_t n_queries, enum kv_type type)
 {
@@ -196,7 +199,7 @@ SIMT_INLINE void attend_scores_by(const struct crew *crew, const SIMT_SHARED str
         attend_scores_of(crew, room, p, n_queries, 1, type, 1);
 }
 
-/* Of bf16 a head of any size is a loop of a few turns. */
+/* For bf16 any head size is a loop of a few turns. */
 SIMT_INLINE void attend_scores_bf16(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
                                     const struct attend_piece *p, uint32_t n_queries)
 {
@@ -218,7 +221,7 @@ SIMT_INLINE void attend_scores(const struct crew *crew, const SIMT_SHARED struct
         attend_scores_by(crew, room, p, n_queries, KV_F16);
 }
 
-/* Tokens of a page that a row at position pos sees. */
+/* Number of tokens of a page that a row at position pos sees. */
 SIMT_INLINE uint32_t attend_seen(uint32_t pos, uint32_t page)
 {
     uint32_t start = page * KV_PAGE_TOKENS;
@@ -227,8 +230,8 @@ SIMT_INLINE uint32_t attend_seen(uint32_t pos, uint32_t page)
     return pos - start < KV_PAGE_TOKENS ? pos - start + 1 : KV_PAGE_TOKENS;
 }
 
-/* How the weights of lane and lane + 32 are quantised for each block of q8_0 values, by one warp; scales: of
- * the page's values, n: tokens seen. */
+/* Computes how the weights of lane and lane + 32 are quantised for each block of q8_0 values, by one warp.
+ * scales: those of the page's values; n: tokens seen. */
 SIMT_INLINE void attend_weigh(SIMT_SHARED struct attend_steps *to, const SIMT_GLOBAL uint16_t *scales,
                               uint32_t blocks, uint32_t n, float low, float high)
 {
@@ -252,7 +255,7 @@ SIMT_INLINE void attend_weigh(SIMT_SHARED struct attend_steps *to, const SIMT_GL
     }
 }
 
-/* Scores to weights; a warp per query. scales: as for attend_weigh(), or NULL. */
+/* Turns scores into weights, a warp per query. scales: as for attend_weigh(), or NULL. */
 SIMT_INLINE void attend_soften(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
                                SIMT_SHARED float *stats, uint32_t page, uint32_t n_queries,
                                const SIMT_GLOBAL uint16_t *scales)
@@ -276,7 +279,7 @@ SIMT_INLINE void attend_soften(const struct crew *crew, const SIMT_SHARED struct
             bool round = room->tile.type == KV_BF16;
             w[0] = round ? arith_from_bf16(arith_bf16(low)) : low;
             w[32] = round ? arith_from_bf16(arith_bf16(high)) : high;
-            simt_syncwarp(); /* all have read what lane 0 now writes */
+            simt_syncwarp(); /* all lanes have read what lane 0 now writes */
             if (lane == 0) {
                 of[ATTEND_MAX] = max;
                 of[ATTEND_SUM] = sum;
@@ -291,8 +294,8 @@ SIMT_INLINE void attend_soften(const struct crew *crew, const SIMT_SHARED struct
     }
 }
 
-/* How the weighted sums are dealt, the same for all pages of a unit: a thread keeps two neighbouring
- * dimensions of up to `per` queries. */
+/* The deal of the weighted sums, the same for all pages of a unit: a thread keeps two neighbouring dimensions
+ * of up to `per` queries. */
 SIMT_INLINE uint32_t attend_per(const struct crew *crew, uint32_t head_dim, uint32_t n_queries)
 {
     return n_queries * (head_dim / 2) <= crew->n_threads ? 1 : 4;
@@ -303,7 +306,7 @@ struct attend_value {
     const SIMT_SHARED char *data;
     const SIMT_SHARED char *scales;
     struct kv_tile tile;
-    uint32_t first, unit, inside; /* token of the page; unit of its row; byte in it */
+    uint32_t first, unit, inside; /* token of the page; unit of its row; byte in the unit */
 };
 
 SIMT_INLINE const SIMT_SHARED char *attend_value_at(const struct attend_value *v, uint32_t token,
@@ -320,7 +323,8 @@ SIMT_INLINE void attend_load2(const struct attend_value *v, uint32_t token, enum
     out[1] = type == KV_BF16 ? attend_high(h) : f16_to_float(h >> 16);
 }
 
-/* The sums of one thread: for query j from scores[j] (of this piece), seen[j] tokens of it. */
+/* The sums of one thread. Query j has weights weights[j] (from this piece on) and sees seen[j] of its
+ * tokens. */
 struct attend_sums {
     const SIMT_SHARED float *weights[4];
     uint32_t seen[4];
@@ -338,7 +342,8 @@ SIMT_INLINE void attend_add_token(struct attend_sums *s, const struct attend_val
                 s->o[j][i] = __builtin_fmaf(s->weights[j][t], x[i], s->o[j][i]);
 }
 
-/* Tokens t and t + 1 of bf16, t even: those that see only t add its neighbour as zeros. `most` see some. */
+/* Adds tokens t and t + 1 of bf16, t even. Queries that see only t add its neighbour as zeros; token t + 1 is
+ * read only if t + 1 < most. */
 SIMT_INLINE void attend_add_pair(struct attend_sums *s, const struct attend_value *v, uint32_t t,
                                  uint32_t most, int n)
 {
@@ -356,7 +361,7 @@ SIMT_INLINE void attend_add_pair(struct attend_sums *s, const struct attend_valu
     }
 }
 
-/* Four tokens that all queries see, of bf16 the later one of a pair first. */
+/* Adds four tokens that all queries see; of bf16 the later one of a pair first. */
 SIMT_INLINE void attend_add_four(struct attend_sums *s, const struct attend_value *v, uint32_t t,
                                  enum kv_type type, int n)
 {
@@ -372,7 +377,7 @@ SIMT_INLINE void attend_add_four(struct attend_sums *s, const struct attend_valu
     }
 }
 
-/* What all queries see, four tokens at a time; then what some see. */
+/* Adds the tokens that all queries see, four at a time, then those that some see. */
 SIMT_INLINE void attend_add(struct attend_sums *s, const struct attend_value *v, enum kv_type type, int n)
 {
     uint32_t least = s->seen[0], most = s->seen[0], t = 0;
@@ -392,8 +397,8 @@ SIMT_INLINE void attend_add(struct attend_sums *s, const struct attend_value *v,
             attend_add_token(s, v, t, type, n);
 }
 
-/* The piece's values into the sums; `begin`: the page begins, the sums take its factor; `fresh`: they are 0.
- */
+/* Adds the piece's values to the sums. `begin`: the piece begins a page, so the sums are multiplied by its
+ * factor; `fresh`: the sums are 0. */
 SIMT_INLINE void attend_values_of(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
                                   const SIMT_SHARED float *stats, const struct attend_piece *p,
                                   uint32_t n_queries, bool begin, bool fresh, enum kv_type type, int n)
@@ -409,7 +414,9 @@ SIMT_INLINE void attend_values_of(const struct crew *crew, const SIMT_SHARED str
         SIMT_SHARED float *to[4];
         for (int j = 0; j < n; j++) {
             uint32_t q = group * (uint32_t)n + (uint32_t)j;
-            q = q < n_queries ? q : n_queries - 1; /* the last one is done several times, with one result */
+            q = q < n_queries
+                    ? q
+                    : n_queries - 1; /* the last query is computed several times, with the same result */
             const SIMT_SHARED float *of = stats + q * ATTEND_QUERY_STATS;
             uint32_t seen = attend_seen(arith_to_bits(of[ATTEND_POS]), p->page);
             seen = seen > p->first ? seen - p->first : 0;
@@ -427,7 +434,7 @@ SIMT_INLINE void attend_values_of(const struct crew *crew, const SIMT_SHARED str
     }
 }
 
-/* What one query sees of the piece's values of q8_0, times its quantised weights, into whole sums. */
+/* Adds the q8_0 values of the piece that one query sees, times its quantised weights, to integer sums. */
 SIMT_INLINE void attend_add_q8(const struct attend_value *v, const SIMT_SHARED float *weights, uint32_t seen,
                                float inverse, int32_t sums[2])
 {
@@ -442,7 +449,7 @@ SIMT_INLINE void attend_add_q8(const struct attend_value *v, const SIMT_SHARED f
     }
 }
 
-/* Two dimensions' whole sums of query q. The page's last piece makes of them what they come to. */
+/* Updates the integer sums of two dimensions of query q. The page's last piece converts them to floats. */
 SIMT_INLINE void attend_query_q8(const SIMT_SHARED struct attend_room *room, const SIMT_SHARED float *stats,
                                  const struct attend_piece *p, const struct attend_value *v, uint32_t q,
                                  uint32_t d, bool begin, bool fresh)
@@ -466,7 +473,7 @@ SIMT_INLINE void attend_query_q8(const SIMT_SHARED struct attend_room *room, con
             kept[i] = sums[i];
 }
 
-/* The same as attend_values_of() of q8_0, query by query. */
+/* attend_values_of() for q8_0, query by query. */
 SIMT_INLINE void attend_values_q8(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
                                   const SIMT_SHARED float *stats, const struct attend_piece *p,
                                   uint32_t n_queries, bool begin, bool fresh, uint32_t per)
@@ -484,7 +491,7 @@ SIMT_INLINE void attend_values_q8(const struct crew *crew, const SIMT_SHARED str
     }
 }
 
-/* `first`: of the unit's pages. */
+/* `first`: the page is the unit's first. */
 SIMT_INLINE void attend_values(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
                                const SIMT_SHARED float *stats, const struct attend_piece *p,
                                uint32_t n_queries, bool begin, bool first)

@@ -1,10 +1,12 @@
-/* attend_room.h - the work area of attention: what the crew must know of the op, its units, and room for
- * queries, scores and pages. Everything lies in shared memory, so that little has to stay in registers.
+/* attend_room.h - the work area of attention: the op's arguments, its units, and room for queries, scores and
+ * pages. All of it is in shared memory, so that little has to stay in registers.
  *
- * The rows of a step are cut into groups: neighbours of one slot, of one split size, at most group_rows, cut
- * where the row's index is a multiple of it. A unit is (group, split, kv head); unit u is block u %
- * n_blocks's. A block takes its units in batches, which are looked up together and whose tickets are drawn
- * together. */
+ * The rows of a step are cut into groups: neighbouring rows of one slot and one split size, at most
+ * group_rows, cut where the row's index is a multiple of it. A unit is (group, split, kv head); unit u
+ * belongs to block u % n_blocks. A block reserves its units in batches: it looks up a batch's units together
+ * and draws their tickets together.
+ *
+ * Thread: all compute threads of a block, together, unless a function says one warp or one thread. */
 #pragma once
 #include "abi/attend_layout.h"
 #include "device/compute_warps.h"
@@ -12,26 +14,26 @@
 #include "abi/step.h"
 
 #define ATTEND_BATCH       32 /* units, one per lane of the warp that looks them up */
-#define ATTEND_QUERIES     16 /* (row, head) pairs that share the reading of a page, where rows do */
+#define ATTEND_QUERIES     16 /* (row, head) pairs that share the reading of a page, if rows do */
 #define ATTEND_MIN_PIECE   8  /* tokens: whole 16 bytes of scales */
 #define ATTEND_QUERY_STATS 4  /* words per query: enum attend_stat */
 #define attend_f4          float __attribute__((vector_size(16)))
 
 struct attend_unit {
-    uint32_t row, n_rows; /* the group */
+    uint32_t row, n_rows; /* rows of the group */
     uint32_t slot, last;  /* position of its last row */
     uint32_t kv_head, split, n_splits;
-    uint32_t first_page, n_pages; /* of the sequence */
+    uint32_t first_page, n_pages; /* pages of the sequence */
 };
 
 /* A place in a batch's stream of pieces (attend.h). */
 struct attend_place {
-    uint32_t unit; /* of the batch; n_batch: its end */
+    uint32_t unit; /* index in the batch; n_batch: end of the stream */
     uint32_t pass, page, piece;
-    uint32_t slot;   /* of the ring */
-    uint32_t passes; /* so far, in the batch */
+    uint32_t slot;   /* slot of the ring */
+    uint32_t passes; /* passes so far in the batch */
 };
-#define ATTEND_PLACES 8 /* the next few: those that fill the ring, and two more */
+#define ATTEND_PLACES 8 /* the next few places: those that fill the ring, and two more */
 
 enum attend_stat { ATTEND_MAX, ATTEND_SUM, ATTEND_FACTOR, ATTEND_POS };
 
@@ -44,28 +46,28 @@ struct attend_room {
     struct attend_args in;
     uint64_t rows; /* struct step_row [n_rows] */
     uint32_t n_rows, lone;
-    uint32_t ratio;       /* query heads per kv head */
-    uint32_t group_rows;  /* > 1 only where a pass takes all of them */
-    uint32_t pass_heads;  /* query heads that go through a page together */
-    uint32_t n_queries;   /* that there is room for */
-    uint32_t piece_shift; /* a piece of a tile has 1 << piece_shift tokens: what one slot of the ring holds */
-    uint32_t piece_bytes, n_slots; /* 2 or 3 */
+    uint32_t ratio;                /* query heads per kv head */
+    uint32_t group_rows;           /* > 1 only if a pass takes all query heads */
+    uint32_t pass_heads;           /* query heads that go through a page together */
+    uint32_t n_queries;            /* queries for which there is room */
+    uint32_t piece_shift;          /* a piece of a tile has 1 << piece_shift tokens: one slot of the ring */
+    uint32_t piece_bytes, n_slots; /* n_slots: 2 or 3 */
     uint32_t max_splits;
     struct kv_tile tile;
-    uint32_t n_units, n_batch; /* of all blocks; in units[] */
-    uint32_t last_arrivals;    /* a bit per unit of the batch */
+    uint32_t n_units, n_batch; /* units of all blocks; units in units[] */
+    uint32_t last_arrivals;    /* a bit per unit of the batch: this block merges it */
     /* Offsets in the work area. */
     uint32_t first_split; /* u32 [n_rows + 1]: splits of all groups before that row */
-    uint32_t stats;       /* [2][n_queries][ATTEND_QUERY_STATS], by turns */
+    uint32_t stats;       /* [2][n_queries][ATTEND_QUERY_STATS], alternating by pass */
     uint32_t stage;       /* float [2][head_dim]: a row's own k and v */
     uint32_t queries;     /* [n_queries][head_dim * 4 bytes], scaled: attend_put_query() */
     uint32_t outs;        /* float [n_queries][head_dim] */
-    uint32_t sums;        /* of q8_0 int32 [n_queries][head_dim]: of the page so far */
-    uint32_t steps;       /* of q8_0 struct attend_steps [n_queries]: of the page */
+    uint32_t sums;        /* q8_0: int32 [n_queries][head_dim]: sums of the page so far */
+    uint32_t steps;       /* q8_0: struct attend_steps [n_queries] of the page */
     uint32_t scores;      /* float [n_queries][KV_PAGE_TOKENS] */
     uint32_t ring;        /* [n_slots][piece_bytes] */
     struct attend_unit units[ATTEND_BATCH];
-    struct attend_place places[ATTEND_PLACES]; /* the n-th at n % ATTEND_PLACES */
+    struct attend_place places[ATTEND_PLACES]; /* the n-th is at n % ATTEND_PLACES */
 };
 
 SIMT_INLINE uint32_t attend_round16(uint32_t n)
@@ -73,15 +75,15 @@ SIMT_INLINE uint32_t attend_round16(uint32_t n)
     return (n + 15) / 16 * 16;
 }
 
-/* Bytes per query. */
+/* Bytes of work area per query. */
 SIMT_INLINE uint32_t attend_query_bytes(uint32_t head_dim, bool q8)
 {
     return 2 * head_dim * 4 + KV_PAGE_TOKENS * 4 + 2 * ATTEND_QUERY_STATS * 4 +
            (q8 ? head_dim * 4 + (uint32_t)sizeof(struct attend_steps) : 0);
 }
 
-/* As many queries as wanted beside two pieces, as large as they then can be; with less room, fewer queries.
- */
+/* Divides the work area: as many queries as wanted beside two pieces, and pieces as large as then possible;
+ * with less room, fewer queries. */
 SIMT_INLINE void attend_room_share(SIMT_SHARED struct attend_room *room, uint32_t bytes)
 {
     uint32_t ratio = room->ratio, wanted = ratio, head_dim = room->in.layout.head_dim;
@@ -94,7 +96,7 @@ SIMT_INLINE void attend_room_share(SIMT_SHARED struct attend_room *room, uint32_
         shift--;
     uint32_t piece = token << shift, queries = (bytes - 2 * piece) / per_query;
     queries = queries < wanted ? queries : wanted;
-    uint32_t slots = (bytes - queries * per_query) / piece; /* 4 would be 2 of pieces twice as large */
+    uint32_t slots = (bytes - queries * per_query) / piece; /* 4 would equal 2 of pieces twice as large */
     room->n_slots = shift < 6 && slots > 2 ? 3 : 2;
     room->n_queries = queries;
     room->pass_heads = queries < ratio ? queries : ratio;
@@ -127,7 +129,7 @@ SIMT_INLINE void attend_room_place(SIMT_SHARED struct attend_room *room)
     room->ring = at;
 }
 
-/* Field by field: a copy of the whole would go through local memory. */
+/* Copies field by field: a copy of the whole struct would go through local memory. */
 SIMT_INLINE void attend_room_args(SIMT_SHARED struct attend_args *to, const struct attend_args *in)
 {
     to->in = in->in;
@@ -164,7 +166,7 @@ SIMT_INLINE void attend_room_args(SIMT_SHARED struct attend_args *to, const stru
     to->work_bytes = in->work_bytes;
 }
 
-/* One thread's work. */
+/* Sets up the work area, by one thread. */
 SIMT_INLINE void attend_room_set(SIMT_SHARED struct attend_room *room, const struct attend_args *in,
                                  const SIMT_GLOBAL struct step_row *rows, uint32_t n_rows, bool lone)
 {
@@ -200,7 +202,7 @@ SIMT_INLINE struct kv_tile attend_tile(const SIMT_SHARED struct attend_room *roo
                             room->tile.row_bytes,  room->tile.scale_bytes};
 }
 
-/* The id of a sequence's page; n_pages and more is none. */
+/* The id of a sequence's page; n_pages or more: no page. */
 SIMT_INLINE uint32_t attend_page_of(const SIMT_SHARED struct attend_room *room, uint32_t slot, uint32_t page)
 {
     return DECODER_AT(const uint32_t, room->in.slots.tables)[slot * room->in.slots.pages_per_slot + page];
@@ -214,7 +216,7 @@ SIMT_INLINE SIMT_GLOBAL char *attend_tile_at(const SIMT_SHARED struct attend_roo
     return DECODER_AT(char, room->in.kv) + kv_offset(&l, id, room->in.layer, kv_head, which);
 }
 
-/* Whether row r goes on with the group of the row before it. */
+/* Returns whether row r continues the group of the row before it. */
 SIMT_INLINE bool attend_goes_on(const SIMT_SHARED struct attend_room *room, uint32_t r)
 {
     const SIMT_GLOBAL struct step_row *rows = attend_rows(room);
@@ -222,7 +224,7 @@ SIMT_INLINE bool attend_goes_on(const SIMT_SHARED struct attend_room *room, uint
            arith_split(rows[r].pos) == arith_split(rows[r - 1].pos);
 }
 
-/* Splits of the group that begins at row r, or 0. */
+/* Splits of the group that begins at row r; 0 if none does. */
 SIMT_INLINE uint32_t attend_group_splits(const SIMT_SHARED struct attend_room *room, uint32_t r)
 {
     if (attend_goes_on(room, r))
@@ -233,7 +235,8 @@ SIMT_INLINE uint32_t attend_group_splits(const SIMT_SHARED struct attend_room *r
     return attend_n_splits(attend_rows(room)[last].pos);
 }
 
-/* Checks the rows and counts the splits of each group; first_split[r + 1] is not summed up yet. */
+/* Checks the rows and counts the splits of each group into first_split[r + 1]; attend_sum_splits() sums them
+ * up. False: a row is out of range. */
 SIMT_INLINE bool attend_count_splits(const struct crew *crew, const struct flow_guard *guard,
                                      SIMT_SHARED struct attend_room *room)
 {
@@ -256,7 +259,7 @@ SIMT_INLINE bool attend_count_splits(const struct crew *crew, const struct flow_
     return !crew_any(crew, bad);
 }
 
-/* One warp sums them up. */
+/* Turns the counts into running sums, by one warp. */
 SIMT_INLINE void attend_sum_splits(SIMT_SHARED struct attend_room *room)
 {
     SIMT_SHARED uint32_t *first = ATTEND_AT(uint32_t, room, first_split);
@@ -309,7 +312,7 @@ SIMT_INLINE uint32_t attend_n_passes(const SIMT_SHARED struct attend_room *room)
     return (room->ratio + room->pass_heads - 1) / room->pass_heads;
 }
 
-/* The place after `from`, by one thread. */
+/* Sets the place after `from`, by one thread. */
 SIMT_INLINE void attend_next_place(const SIMT_SHARED struct attend_room *room,
                                    SIMT_SHARED struct attend_place *to,
                                    const SIMT_SHARED struct attend_place *from)
@@ -337,8 +340,8 @@ SIMT_INLINE void attend_next_place(const SIMT_SHARED struct attend_room *room,
     to->passes = passes;
 }
 
-/* One warp looks up this block's units from number `done` on, and where their stream begins: in the first
- * unit, so lane 0 looks at its own. */
+/* Looks up this block's units from number `done` on and the first places of their stream, by one warp. The
+ * stream begins in the first unit, which lane 0 has looked up itself. */
 SIMT_INLINE void attend_find_batch(SIMT_SHARED struct attend_room *room, uint32_t done)
 {
     uint32_t lane = simt_lane(), n_blocks = simt_n_blocks(), n_units = room->n_units;

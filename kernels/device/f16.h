@@ -1,13 +1,14 @@
-/* f16.h - 16-bit floats on both sides, to the bit what lib/base/half.h says: to nearest, ties to even,
+/* f16.h - 16-bit floats on host and device, bit for bit as in lib/base/half.h: to nearest, ties to even,
  * subnormals kept, NaN stays a quiet NaN with the upper bits of its payload. A device has instructions for
- * it. */
+ * it.
+ * Thread: any; pure functions. */
 #pragma once
 #include "abi/arith.h"
 #include "simt.h"
 
 #ifdef __NVPTX__
 
-/* The value of the low 16 bits. */
+/* Converts the low 16 bits. */
 SIMT_INLINE float f16_to_float(uint32_t bits)
 {
     union {
@@ -23,11 +24,11 @@ SIMT_INLINE uint32_t f16_from_float(float f)
         _Float16 h;
         uint16_t u;
     } v = {.h = (_Float16)f};
-    uint32_t bits = arith_to_bits(f); /* the instruction's NaN has a payload of its own */
+    uint32_t bits = arith_to_bits(f); /* the instruction's NaN has another payload */
     return f == f ? v.u : (bits >> 16 & 0x8000u) | 0x7e00u | (bits >> 13 & 0x3ffu);
 }
 
-#else /* the host's compiler would call its library, which is not always there */
+#else /* the host's compiler would call its library, which may be absent */
 
 SIMT_INLINE float f16_to_float(uint32_t bits)
 {
@@ -48,7 +49,7 @@ SIMT_INLINE uint32_t f16_from_float(float f)
         return sign | 0x7c00u;
     if (magnitude >= 0x38800000u) /* 2^-14 */
         return sign | (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1)) >> 13;
-    /* Units of 2^-24 in the low bits of a number just above 0.5, rounded by the addition. */
+    /* The addition rounds: it leaves units of 2^-24 in the low bits of a number just above 0.5. */
     return sign | (arith_to_bits(arith_from_bits(magnitude) + 0.5f) - 0x3f000000u);
 }
 

@@ -1,15 +1,16 @@
-/* interpreter.h - what a block of the persistent decoder carries along while it walks the program, and how an
- * op is ordered among the same op's work in other blocks.
+/* interpreter.h - the state of a block of the persistent decoder while it runs the program, and the ordering
+ * of an op against the same op's work in other blocks.
  *
- * An op is a function `bool NAME_op(struct walk *w)`, called by all threads of the crew in every block. It
- * may first prefetch what no op of this step writes; it calls walk_wait() before it touches what earlier ops
- * write, does this block's share and returns; the loop then signals the op's end. An op of several phases
- * puts walk_meet() between them, or walk_signal() and walk_wait_for() where something can be done meanwhile;
- * whether a phase runs is the same decision in every block (n_rows, lone_rows, k). False means leave: the
- * op returns it at once, and its whole crew does (crew_any() where only some threads know).
+ * An op is a function `bool NAME_op(struct walk *w)`. It may first prefetch data that no op of this step
+ * writes; it calls walk_wait() before it accesses what earlier ops write, does this block's share and
+ * returns; the loop then signals the op's end. An op of several phases calls walk_meet() between them, or
+ * walk_signal() and walk_wait_for() if it has work to do meanwhile; every block decides alike whether a phase
+ * runs (from n_rows, lone_rows, k). False means end: the op returns it at once, in all compute threads
+ * (crew_any() if only some threads know).
  *
- * Counts of what ran lie in shared memory; thread 0 alone touches them. Everything here is read-only to ops
- * but the consumer's place in the ring. */
+ * Thread: all compute threads of every block call these functions together, except where one thread or warp
+ * is named. The counts in `uses` lie in shared memory; only thread 0 accesses them. Ops only read the struct,
+ * except `place`. */
 #pragma once
 #include "compute_warps.h"
 #include "abi/device_abi.h"
@@ -22,18 +23,18 @@ struct walk {
     const struct decoder_args *args;
     struct crew crew;
     struct ring ring;
-    struct ring_place place; /* of the crew's warps, the same in each */
+    struct ring_place place; /* place of the compute warps, the same in each */
     struct flow_guard guard;
-    SIMT_SHARED uint32_t *uses; /* [n_counters]: how often each was signalled by this block */
+    SIMT_SHARED uint32_t *uses; /* [n_counters]: how often this block has signalled each */
     const SIMT_GLOBAL struct program *program;
-    const SIMT_GLOBAL struct program_op *op;     /* the one that runs, */
-    const SIMT_GLOBAL struct schedule_op *plan;  /* and its schedule */
-    const SIMT_GLOBAL struct decoder_step *seen; /* the published step: tokens, lone_rows, */
-    const SIMT_GLOBAL struct step *step;         /* rows and logits */
-    uint32_t index;                              /* of the op */
-    uint32_t before; /* the counter of the op before it that ran in this step, or WALK_NOTHING */
-    uint32_t n_rows; /* of the op: the step's, or its logits with PROGRAM_HEAD */
-    uint32_t result; /* which of the results' DECODER_RING parts the step writes */
+    const SIMT_GLOBAL struct program_op *op;     /* the op that runs */
+    const SIMT_GLOBAL struct schedule_op *plan;  /* its schedule */
+    const SIMT_GLOBAL struct decoder_step *seen; /* the published step: tokens, lone_rows */
+    const SIMT_GLOBAL struct step *step;         /* its rows and logits */
+    uint32_t index;                              /* index of the op */
+    uint32_t before; /* counter of the previous op that ran in this step, or WALK_NOTHING */
+    uint32_t n_rows; /* rows of the op: the step's, or its logits with PROGRAM_HEAD */
+    uint32_t result; /* the part, of DECODER_RING, of the results that the step writes */
 };
 
 SIMT_INLINE SIMT_GLOBAL uint32_t *walk_counter(const struct walk *w, uint32_t counter)
@@ -54,19 +55,20 @@ SIMT_INLINE bool walk_wait_counter(struct walk *w, uint32_t counter)
     return flow_wait(walk_counter(w, counter), target, &w->guard, w->crew.n_threads);
 }
 
-/* What the ops before this one write may be read, and what they read may be written. False: leave. */
+/* Waits until earlier ops' output may be read and their input overwritten. False: end. */
 SIMT_INLINE bool walk_wait(struct walk *w)
 {
     return w->before == WALK_NOTHING || walk_wait_counter(w, w->before);
 }
 
-/* The end of this block's part of a phase, 1 to DECODER_PHASES - 1 (0 is the op's end: the loop's). */
+/* Signals the end of this block's part of a phase, 1 to DECODER_PHASES - 1 (0 is the op's end, which the loop
+ * signals). */
 SIMT_INLINE void walk_signal(struct walk *w, uint32_t phase)
 {
     walk_signal_counter(w, w->index * DECODER_PHASES + phase);
 }
 
-/* All blocks have signalled the phase, this one too. False: leave. */
+/* Waits until all blocks have signalled the phase. False: end. */
 SIMT_INLINE bool walk_wait_for(struct walk *w, uint32_t phase)
 {
     return walk_wait_counter(w, w->index * DECODER_PHASES + phase);
@@ -78,7 +80,7 @@ SIMT_INLINE bool walk_meet(struct walk *w, uint32_t phase)
     return walk_wait_for(w, phase);
 }
 
-/* Buffer `buffer` of row `row` (of logit row `row`, for the logits). */
+/* Buffer `buffer` of row `row`; for the logits, of logit row `row`. */
 SIMT_INLINE SIMT_GLOBAL float *walk_row(const struct walk *w, uint32_t buffer, uint32_t row)
 {
     const struct decoder_buffers *b = &w->args->buffers;
@@ -87,14 +89,14 @@ SIMT_INLINE SIMT_GLOBAL float *walk_row(const struct walk *w, uint32_t buffer, u
     return DECODER_AT(float, b->rows) + (size_t)row * b->row_floats + w->program->buffers[buffer].offset;
 }
 
-/* The floats of a gain or bias: a model weight index. */
+/* The floats of a gain or bias, by model weight index. */
 SIMT_INLINE const SIMT_GLOBAL float *walk_vector(const struct walk *w, uint32_t weight)
 {
     return DECODER_AT(const float, DECODER_AT(const uint64_t, w->args->vectors)[weight]);
 }
 
-/* Asks for n > 0 floats that a later op reads and no op writes: each line of them, 128 bytes, as they may
- * lie, on its way into L2. The caller has part `part` of `n_parts` that do it together. */
+/* Prefetches n > 0 floats, which a later op reads and no op writes, into L2: every 128-byte line of them,
+ * whatever their alignment. The caller does part `part` of `n_parts`. */
 SIMT_INLINE void walk_ask(uint64_t floats, uint32_t n, uint32_t part, uint32_t n_parts)
 {
     SIMT_SMALL_LOOP

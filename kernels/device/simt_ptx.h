@@ -1,14 +1,13 @@
-/* simt_ptx.h - the words of simt.h as inline PTX; included by simt.h only.
- * Every statement is volatile and clobbers memory, so that the compiler keeps its place among loads and
- * stores; -fconvergent-functions (hearth_ptx() in cmake/Ptx.cmake) keeps it from being copied into branches.
- */
+/* simt_ptx.h - the intrinsics of simt.h as inline PTX; included by simt.h only. Every statement except
+ * simt_dp4a()'s is volatile and clobbers memory, so that the compiler keeps its place among loads and stores;
+ * -fconvergent-functions (hearth_ptx() in cmake/Ptx.cmake) keeps it from being copied into branches. */
 #pragma once
 
 #define SIMT_GLOBAL __attribute__((address_space(1)))
 #define SIMT_SHARED __attribute__((address_space(3)))
 
-/* C has no launch bounds on this target: the comment travels into the PTX and hearth_ptx() turns it into
- * .maxntid and .minnctapersm. */
+/* clang has no launch bounds in C on this target: the comment goes into the PTX, where hearth_ptx() turns it
+ * into .maxntid and .minnctapersm. */
 #define SIMT_KERNEL(name, args_type, threads, blocks_per_sm)                                                 \
     __asm__("// simt.bounds " #name " " SIMT_TEXT(threads) " " SIMT_TEXT(blocks_per_sm));                    \
     __attribute__((nvptx_kernel)) void name(args_type args);                                                 \
@@ -22,8 +21,8 @@ extern SIMT_SHARED char simt_arena[] __attribute__((aligned(128))); /* without i
 #define simt_n_blocks()           ((uint32_t)__nvvm_read_ptx_sreg_nctaid_x())
 #define simt_carve(offset, bytes) ((SIMT_SHARED void *)(simt_arena + (offset)))
 
-/* Lane and warp are made anew at each use, from a value that the compiler cannot see through: else it makes
- * whatever follows from them once, at the start, and has no registers for it where many are needed. */
+/* Recomputes lane and warp at each use, from a value that the compiler cannot see through. Otherwise it
+ * computes whatever depends on them once, at the start, and runs out of registers where many are needed. */
 #define SIMT_OPAQUE(v)                                                                                       \
     __extension__({                                                                                          \
         uint32_t v_ = (v);                                                                                   \
@@ -95,7 +94,7 @@ SIMT_INLINE void simt_mma16_s8s8(int32_t c[4], const uint32_t a[2], uint32_t b)
         : "r"(a[0]), "r"(a[1]), "r"(b));
 }
 
-/* Has no place to keep: it asks nothing of memory or of other threads. */
+/* Not volatile: it accesses neither memory nor other threads. */
 SIMT_INLINE int32_t simt_dp4a(uint32_t a, uint32_t b, int32_t c)
 {
     __asm__("dp4a.s32.s32 %0, %1, %2, %0;" : "+r"(c) : "r"(a), "r"(b));
@@ -175,7 +174,7 @@ SIMT_INLINE void simt_mbar_arrive(SIMT_SHARED uint64_t *m)
     __asm__ volatile("{ .reg .b64 s; mbarrier.arrive.shared.b64 s, [%0]; }" ::"l"(m) : "memory");
 }
 
-#if SIMT_SM >= 90 /* may sleep before it says no: 1 us, not the system's own limit, which nobody names */
+#if SIMT_SM >= 90 /* 1 us: without a limit a test may sleep for the system's own, which is undocumented */
 #define SIMT_MBAR_TEST  "mbarrier.try_wait.parity.shared.b64"
 #define SIMT_MBAR_LIMIT ", 1000"
 #else
@@ -203,7 +202,8 @@ SIMT_INLINE void simt_mbar_arrive_expect_tx(SIMT_SHARED uint64_t *m, uint32_t by
                      : "memory");
 }
 
-/* shared::cluster is the form every driver since PTX 7.8 knows; a block without a cluster is its own. */
+/* shared::cluster is the form that every driver since PTX 7.8 accepts; a block without a cluster is its
+ * own. */
 SIMT_INLINE void simt_bulk_copy(SIMT_SHARED void *dst, const SIMT_GLOBAL void *src, uint32_t bytes,
                                 SIMT_SHARED uint64_t *m)
 {

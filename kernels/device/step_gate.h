@@ -1,31 +1,32 @@
-/* step_gate.h - one word at a time from the crew to the producer warp of the same block: what the producer
- * must know of a step before it may fetch on. The crew's side is one thread, which waits only when the
- * producer has not read the word before; the producer reads with all lanes. Waits are guarded (dependency.h).
- */
+/* step_gate.h - the step gate: passes one word at a time from the compute warps to the producer warp of the
+ * same block: what the producer must know of a step before it may fetch more. All waits are guarded
+ * (dependency.h).
+ * Thread: gate_put(): one compute thread; it waits only if the producer has not read the word before.
+ * gate_get(): all lanes of the producer warp. */
 #pragma once
 #include "abi/device_abi.h"
 #include "weight_ring.h"
 
 enum gate_word {
     GATE_WORD,
-    GATE_PUT,   /* how many so far; the crew's thread alone uses this and the next */
-    GATE_STEPS, /* that the crew has begun */
+    GATE_PUT,   /* number of words so far; only the compute thread uses this and the next */
+    GATE_STEPS, /* steps that the compute warps have begun */
 };
 
 struct gate {
     SIMT_SHARED uint64_t *full, *empty;
     SIMT_SHARED uint32_t *word; /* enum gate_word */
-    uint32_t parity;            /* of the producer's next word */
+    uint32_t parity;            /* parity of the producer's next word */
 };
 
-/* Where a gate lies in shared memory: DECODER_GATE_BYTES. */
+/* A gate at `offset` in shared memory, DECODER_GATE_BYTES long. */
 SIMT_INLINE struct gate gate_at(uint32_t offset)
 {
     SIMT_SHARED uint64_t *full = simt_carve(offset, DECODER_GATE_BYTES);
     return (struct gate){.full = full, .empty = full + 1, .word = (SIMT_SHARED uint32_t *)(full + 2)};
 }
 
-/* As ring_open(); no copy ever arrives here, and so no fence is owed. */
+/* Called as ring_open() is. No copy arrives at these mbarriers, so no fence is needed. */
 SIMT_INLINE void gate_open(const struct gate *g)
 {
     if (simt_thread() != 0)
@@ -35,7 +36,7 @@ SIMT_INLINE void gate_open(const struct gate *g)
     g->word[GATE_PUT] = g->word[GATE_STEPS] = 0;
 }
 
-/* One thread, the crew's first. False: leave. */
+/* Passes a word, by compute thread 0. False: end. */
 SIMT_INLINE bool gate_put(const struct gate *g, uint32_t word, const struct flow_guard *guard)
 {
     if (!ring_wait(g->empty, ~g->word[GATE_PUT] & 1, guard, 0))
@@ -46,7 +47,7 @@ SIMT_INLINE bool gate_put(const struct gate *g, uint32_t word, const struct flow
     return true;
 }
 
-/* One warp. False: leave. */
+/* Receives a word, by one warp. False: end. */
 SIMT_INLINE bool gate_get(struct gate *g, uint32_t *word, const struct flow_guard *guard)
 {
     bool go = ring_wait(g->full, g->parity, guard, 0);

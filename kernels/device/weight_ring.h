@@ -1,35 +1,37 @@
-/* weight_ring.h - stages of shared memory that a producer warp fills ahead of the consumer warps of its
- * block.
+/* weight_ring.h - the weight ring: stages of shared memory that a producer warp fills ahead of the consumer
+ * warps of its block.
  *
- * Each stage has two mbarriers. `full` ends a phase when the copy has landed; `empty` when every consumer
- * warp has given the stage back. The producer warp calls ring_fill() with all lanes; it waits for `empty`
- * only, so the stream runs n_stages ahead of whatever the consumers wait for. Each consumer warp calls
- * ring_take(), reads, ring_give(), in the order of the fills. One copy is at most stage_bytes, a multiple of
- * 16, from a 16-byte aligned address. sm_90: one lane issues a bulk copy; sm_80: the lanes issue 16 bytes
- * each (cp.async).
+ * Each stage has two mbarriers. `full` ends a phase when the copy has landed, `empty` when every consumer
+ * warp has released the stage. ring_fill() waits for `empty` only, so the stream runs n_stages ahead of
+ * whatever the consumers wait for. A consumer warp calls ring_take(), reads, calls ring_give(), in the order
+ * of the fills. One copy has at most stage_bytes, a multiple of 16, from a 16-byte aligned address. sm_90:
+ * one lane issues a bulk copy; sm_80: each lane issues 16 bytes at a time (cp.async).
  *
- * Both waits are guarded (dependency.h) and give all lanes of the warp one answer; a warp that was told false
- * reads nothing and goes on to the next barrier of its crew, to tell the others there. A producer that leaves
- * calls ring_close() on its way: a block may not end while copies into its shared memory are under way.
+ * Both waits are guarded (dependency.h) and give all lanes of the warp one result; a warp that got false
+ * reads nothing and goes to its next barrier, where it informs the other compute warps. A producer that ends
+ * calls ring_close() first: a block may not end while copies into its shared memory are under way.
  *
- * A source written by this kernel must be ordered before the fill (an acquire by every lane that copies), and
- * on sm_90 its writers call simt_fence_proxy_async() before their release. Weights are never written: no
- * wait. */
+ * A source that this kernel writes must be ordered before the fill (an acquire by every lane that copies),
+ * and on sm_90 its writers call simt_fence_proxy_async() before their release. Weights are never written: no
+ * wait.
+ *
+ * Thread: ring_fill() and ring_close(): all lanes of the producer warp; ring_take() and ring_give(): all
+ * lanes of a consumer warp. */
 #pragma once
 #include "dependency.h"
 
 #if SIMT_SM >= 90
 #define RING_FULL_ARRIVALS 1
-#define RING_PAUSE_NS      0 /* a test of an mbarrier sleeps by itself */
+#define RING_PAUSE_NS      0 /* an mbarrier test sleeps by itself */
 #else
 #define RING_FULL_ARRIVALS SIMT_LANES
-#define RING_PAUSE_NS      64 /* between two tests; at most twice that passes */
+#define RING_PAUSE_NS      64 /* between two tests; the pause lasts at most twice this */
 #endif
-#define RING_SPINS 32 /* tests without a pause, about a microsecond */
+#define RING_SPINS 32 /* tests before the first pause, about a microsecond */
 
 struct ring {
     SIMT_SHARED char *stages;
-    SIMT_SHARED uint64_t *full, *empty; /* n_stages each */
+    SIMT_SHARED uint64_t *full, *empty; /* [n_stages] */
     uint32_t n_stages, stage_bytes;
 };
 
@@ -38,8 +40,8 @@ struct ring_place {
     uint32_t stage, parity;
 };
 
-/* Where a ring lies in shared memory: n_stages x stage_bytes at stage_offset, n_stages x 16 for the mbarriers
- * at mbar_offset. */
+/* A ring in shared memory: n_stages x stage_bytes at stage_offset, n_stages x 16 for the mbarriers at
+ * mbar_offset. */
 SIMT_INLINE struct ring ring_at(uint32_t stage_offset, uint32_t mbar_offset, uint32_t n_stages,
                                 uint32_t stage_bytes)
 {
@@ -73,8 +75,8 @@ SIMT_INLINE void ring_next(const struct ring *r, struct ring_place *at)
     }
 }
 
-/* Polls one mbarrier; `stage` is for the record. A wait that lasts pauses: the crew's warps share the
- * schedulers with those that still compute, and a producer waits for as long as no step comes. */
+/* Polls one mbarrier; `stage` is for the failure record. A long wait pauses: waiting warps share the
+ * schedulers with warps that still compute, and a producer waits as long as no step comes. */
 SIMT_INLINE bool ring_wait(SIMT_SHARED uint64_t *mbar, uint32_t parity, const struct flow_guard *guard,
                            uint32_t stage)
 {
@@ -88,7 +90,7 @@ SIMT_INLINE bool ring_wait(SIMT_SHARED uint64_t *mbar, uint32_t parity, const st
     return true;
 }
 
-/* False: leave; nothing was copied. */
+/* Copies `bytes` from src into the next stage. False: end; nothing was copied. */
 SIMT_INLINE bool ring_fill(const struct ring *r, struct ring_place *at, const SIMT_GLOBAL char *src,
                            uint32_t bytes, const struct flow_guard *guard)
 {
@@ -116,7 +118,7 @@ SIMT_INLINE bool ring_fill(const struct ring *r, struct ring_place *at, const SI
     return true;
 }
 
-/* Waits until the stage's bytes are there. */
+/* Waits until the stage's bytes have landed. False: end. */
 SIMT_INLINE bool ring_take(const struct ring *r, const struct ring_place *at, const struct flow_guard *guard)
 {
     bool go = ring_wait(&r->full[at->stage], at->parity, guard, at->stage);
@@ -136,11 +138,11 @@ SIMT_INLINE void ring_give(const struct ring *r, struct ring_place *at)
     ring_next(r, at);
 }
 
-/* The producer's last call: waits until every copy it began has ended, taken or not. */
+/* The producer's last call: waits until every copy it began has ended, consumed or not. */
 SIMT_INLINE void ring_close(const struct ring *r, const struct ring_place *at)
 {
     for (uint32_t i = 0; i < r->n_stages; i++) {
-        uint32_t parity = i < at->stage ? at->parity : at->parity ^ 1; /* of the last fill, if any */
+        uint32_t parity = i < at->stage ? at->parity : at->parity ^ 1; /* parity of the last fill, if any */
         while (!simt_mbar_try_wait(&r->full[i], parity)) {
         }
     }

@@ -1,12 +1,14 @@
 /* activation.h - the columns of a product: rows of a step, times a norm's gain, quantised into panels (tile.h
  * has their layout), and 1/rms beside them.
  *
- * A warp takes 128 values of a row at a time: lane l has values 4 (l % 8) .. + 3 of block l / 8. Eight lanes
- * agree on a block's largest magnitude and sum by shuffles; each then has one word of the block's B
- * fragments. Reads of a row (and gain) are 16 bytes a lane, 512 beside each other. Per 128 values about 90
- * instructions, two divisions among them.
+ * A warp quantises 128 values of a row at a time: lane l has values 4 (l % 8) .. + 3 of block l / 8. Eight
+ * lanes find a block's largest magnitude and its sum by shuffles; each then has one word of the block's B
+ * fragments. Reads of a row (and gain) are 16 bytes a lane, 512 contiguous bytes a warp. About 90
+ * instructions per 128 values, two divisions among them.
  *
- * Rows are float, 16-byte aligned, k a multiple of 32. */
+ * Rows are float, 16-byte aligned, k a multiple of 32.
+ * Thread: activation_quantise(), activation_chunk() and activation_rms_inverse(): all lanes of one warp; the
+ * others: any thread. */
 #pragma once
 #include "abi/arith.h"
 #include "device/simt.h"
@@ -14,8 +16,8 @@
 
 #define ACTIVATION_CHUNK 128 /* values that a warp quantises at a time */
 
-/* A panel: near, in the block's shared memory, or far, in global memory; which one is a constant where these
- * are used. */
+/* A panel: near, in the block's shared memory, or far, in global memory; every caller passes a constant for
+ * which it is. */
 struct activation {
     SIMT_SHARED char *near;
     SIMT_GLOBAL char *far;
@@ -75,7 +77,7 @@ SIMT_INLINE void activation_get2(const struct activation *a, bool is_far, uint32
     out[1] = (uint32_t)(u >> 32);
 }
 
-/* Four neighbouring values of a row, times the gain if there is one; 0 beyond k. */
+/* Loads four neighbouring values of a row, times the gain if there is one; 0 beyond k. */
 SIMT_INLINE void activation_load(const SIMT_GLOBAL float *x, const SIMT_GLOBAL float *gain, uint32_t k,
                                  uint32_t i, float v[4])
 {
@@ -93,7 +95,8 @@ SIMT_INLINE void activation_load(const SIMT_GLOBAL float *x, const SIMT_GLOBAL f
         v[e] = v[e] * arith_from_bits(bits[e]);
 }
 
-/* arith_quantise() by eight lanes with four values each: their word, and the block's scale and sum. */
+/* arith_quantise() by eight lanes with four values each. Returns the lane's word; sets the block's scale and
+ * sum. */
 SIMT_INLINE uint32_t activation_quantise(const float v[4], float *scale, int32_t *sum)
 {
     uint32_t top = 0, word = 0;
@@ -120,15 +123,15 @@ SIMT_INLINE uint32_t activation_quantise(const float v[4], float *scale, int32_t
     return word;
 }
 
-/* The first of the four values that this lane has of a chunk. */
+/* Index of the first of this lane's four values of a chunk. */
 SIMT_INLINE uint32_t activation_index(uint32_t chunk)
 {
     return chunk * ACTIVATION_CHUNK + simt_lane() * 4;
 }
 
-/* Values [128 chunk, + 128) of a row, of which this lane has v, into column `column` of a panel, by a whole
- * warp; chunks reach to the end of the last super-block. The last column of an odd width clears the scales
- * beside its own. */
+/* Quantises values [128 chunk, + 128) of a row, of which this lane has v, into column `column` of a panel, by
+ * a whole warp; chunks reach to the end of the last super-block. The last column of an odd width also clears
+ * the scales of the unused column beside it. */
 SIMT_INLINE void activation_chunk(const struct activation *a, const bool is_far, uint32_t column,
                                   const float v[4], uint32_t chunk)
 {
@@ -156,10 +159,10 @@ SIMT_INLINE uint32_t activation_n_chunks(uint32_t k)
     return tile_supers(k) * (TILE_COLUMNS / ACTIVATION_CHUNK);
 }
 
-#define ACTIVATION_AHEAD 32 /* loads under way: registers are free here, and memory is far */
+#define ACTIVATION_AHEAD 32 /* loads in flight: registers are free here, and memory latency is long */
 
 /* arith_rms_inverse() of a row, by a whole warp; every lane gets it. Lane l folds l, l + 32, ...: a chain of
- * k / 32 fused multiply-adds, which others wait for. */
+ * k / 32 fused multiply-adds, for which other warps wait. */
 SIMT_INLINE float activation_rms_inverse(const SIMT_GLOBAL float *x, uint32_t k, float eps)
 {
     float v = 0;

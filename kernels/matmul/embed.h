@@ -1,11 +1,13 @@
-/* embed.h - rows of a packed matrix as floats: the embedding of a token, gathered out of the tiles that the
- * output head multiplies with where they are tied. The same bits as quant_dequantise() of the file and
+/* embed.h - rows of a packed matrix as floats: the embedding of a token, gathered from the tiles, which are
+ * also the output head's if the model ties them. The same bits as quant_dequantise() of the file and
  * matmul_row() of lib/cpu.
  *
- * A warp has one super-block of one row: lane l its columns 4 l .. + 3 and 128 + 4 l .. + 3, which are a word
- * of a fragment each (tile.h). Floor: reads a row's sixteenth of its tiles once (Q4_K: 144 bytes in 256
- * values), though not by whole sectors, since a row is scattered over its tile; writes 4 bytes a value.
- * Tested as a node (tests/simt/product_nodes.c), and as an op by tests/cuda/test_cuda_twin.c. */
+ * A warp does one super-block of one row: lane l its columns 4 l .. + 3 and 128 + 4 l .. + 3, each a word of
+ * a fragment (tile.h). Floor: reads one sixteenth of the row's tiles once (Q4_K: 144 bytes in 256 values),
+ * though not whole sectors, since a row is scattered over its tile; writes 4 bytes a value. Tested as a node
+ * (tests/simt/product_nodes.c), and as an op by tests/cuda/test_cuda_twin.c.
+ *
+ * Thread: embed_super(): all lanes of one warp; embed_op(): all compute threads of every block. */
 #pragma once
 #include "device/f16.h"
 #include "abi/tile.h"
@@ -30,7 +32,7 @@ SIMT_INLINE uint32_t embed_word(uint32_t type, const SIMT_GLOBAL char *tile, uin
     if (!high)
         return tile_has_nibbles(type) ? word | small << 4 : small;
     word = word << n_small | small;
-    uint32_t sign = 0x08080808u << n_small; /* widened to a signed byte: (x ^ sign) - sign in each */
+    uint32_t sign = 0x08080808u << n_small; /* widens to a signed byte: (x ^ sign) - sign in each */
     word ^= sign;
     return ((word | 0x80808080u) - sign) ^ 0x80808080u;
 }
@@ -91,7 +93,7 @@ SIMT_INLINE simt_u4 embed_quad(uint32_t type, const SIMT_GLOBAL char *tile, uint
     return out;
 }
 
-/* Super-block `super` of row `row` of a matrix into out[k], by a warp. out is 16-byte aligned. */
+/* Writes super-block `super` of row `row` of a matrix to out[k], by a warp. out is 16-byte aligned. */
 SIMT_INLINE void embed_super(const SIMT_GLOBAL char *tiles, uint32_t type, uint32_t k, uint32_t row,
                              uint32_t super, SIMT_GLOBAL float *out)
 {
@@ -105,7 +107,7 @@ SIMT_INLINE void embed_super(const SIMT_GLOBAL char *tiles, uint32_t type, uint3
     }
 }
 
-/* The op EMBED of the persistent decoder. False: leave, as interpreter.h says. */
+/* The op EMBED of the persistent decoder. False: end, as interpreter.h says. */
 SIMT_INLINE bool embed_op(struct walk *w)
 {
     const SIMT_GLOBAL struct decoder_matrix *m =

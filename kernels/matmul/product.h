@@ -7,24 +7,27 @@
  *   y       = ((half 0 + half 1) * r + bias); r = 1/rms of the input with a gain, else 1 or a given factor
  *   STORE   out = y     RESIDUAL  out = out + y     SWIGLU  out = silu(y0) * y1
  *
- * A block has the groups of tiles that schedule.h deals to it. Its producer warp (product_produce) puts their
- * stages into the ring, in the order in which its crew (product_run) takes them; neither asks the other.
- * The crew's warps take the super-blocks of its stages in turn, from stage to stage (tile_product.h), and put
- * their values where all can see them. When there is no more room for values the crew meets; then each thread
- * owns (row, column) pairs, adds their super-blocks ascending, keeps the two halves' sums between meetings,
- * and finishes what is complete, while other warps go on. With one column eight stages have room, so a warp
- * that has had one super-block more than others waits for nobody.
+ * schedule.h deals groups of tiles to blocks. A block's producer warp (product_produce) puts their stages
+ * into the ring in the order in which the compute warps (product_run) consume them; neither asks the other.
+ * The compute warps process super-blocks in turn, from stage to stage (tile_product.h), and write their
+ * values to the fold area. When the fold area is full they meet at a barrier; then each thread owns (row,
+ * column) pairs, adds their super-blocks ascending, keeps the two halves' sums between barriers, and finishes
+ * what is complete, while other warps continue. With one column the fold area holds eight stages, so a warp
+ * with one super-block more than others delays none of them.
  *
  * Columns are NARROW (up to 8, and they fit the work area: every block quantises them for itself, no extra
- * hop) or WIDE (quantised once by all blocks together into global memory, a phase of its own, then read from
- * there in chunks of 16): product_is_wide(), the same answer everywhere.
+ * hop) or WIDE (quantised once by all blocks together into global memory, in a phase of its own, then read
+ * from there in chunks of 16): product_is_wide() decides, the same everywhere.
  *
- * What describes the product lies in shared memory (struct product): any thread may index it. The crew and
- * the producer have one each, so that neither waits for the other.
+ * The description of the product lies in shared memory (struct product): any thread may index it. The compute
+ * warps and the producer have one each, so that neither waits for the other.
  *
- * Floor: the packed bytes of the matrices, once. One barrier of the crew per 8 / columns stages (two per
- * stage when wide); per pair and super-block one load and one addition, without bank conflicts when there are
- * 8 columns or one. Matches lib/cpu/matmul/team_matmul.c in every bit; NaNs may differ in payload. */
+ * Floor: the packed bytes of the matrices, once. One barrier of the compute warps per 8 / columns stages (two
+ * per stage when wide); per pair and super-block one load and one addition, without bank conflicts with 8
+ * columns or one. Matches lib/cpu/matmul/team_matmul.c in every bit; NaNs may differ in payload.
+ *
+ * Thread: product_produce() and product_ask_vectors(): all lanes of the producer warp. product_open(): one
+ * whole warp. The rest: all compute threads of a block together, unless a function names one warp. */
 #pragma once
 #include "tile_product.h"
 #include "device/interpreter.h"
@@ -35,39 +38,39 @@ struct product_matrix {
     uint32_t out_col, first_group, stage_supers, reserved;
 };
 
-/* Of which run a stage is whose values wait to be added. */
+/* A stage whose values wait to be added, and its run. */
 struct product_mark {
     uint32_t group;
     uint16_t index;
-    uint16_t turn;       /* groups that this block had before it, modulo 2^16 */
-    uint32_t first_item; /* super-block tile, from the run's first */
+    uint16_t turn;       /* groups that this block had before, modulo 2^16 */
+    uint32_t first_item; /* first super-block tile, from the run's first */
 };
 
-#define PRODUCT_MOST_STAGES 8 /* whose values have room together, in one half of the fold area */
+#define PRODUCT_MOST_STAGES 8 /* stages whose values fit one half of the fold area together */
 
 struct product {
     struct product_matrix matrix[3];
     uint64_t in, out;
     uint64_t gain;    /* or 0 */
-    uint64_t factors; /* float by row of `in`: without a gain, what y is multiplied with; 0: 1 */
+    uint64_t factors; /* float, by row of `in`: multiplies y if there is no gain; 0: 1 */
     uint64_t gather;  /* struct step_logit [n_columns], or 0 */
     uint64_t panels;  /* wide: decoder_buffers.activations */
     uint64_t wide_factors;
     uint32_t in_stride, out_stride; /* floats */
     uint32_t k, n_supers, forms;    /* enum activation_form */
-    uint32_t n_rows;                /* of `in`: a gathered row beyond is taken as 0 */
+    uint32_t n_rows;                /* rows of `in`; a gathered row beyond them is replaced by row 0 */
     uint32_t n_columns, n_matrices;
     uint32_t epilogue, n_groups, group_tiles, first_block;
     float eps;
-    uint32_t first_column, end_column; /* the crew's: those that are multiplied now, */
-    uint32_t wide;                     /* from p->panels */
-    uint32_t shift;                    /* the values of a row: 1 << shift columns of a panel have room */
-    float factor[ACTIVATION_COLUMNS];  /* narrow: by column, from the first one quantised */
+    uint32_t first_column, end_column; /* columns that the compute warps multiply now */
+    uint32_t wide;                     /* columns are read from p->panels */
+    uint32_t shift;                    /* the values of a row have room for 1 << shift columns of a panel */
+    float factor[ACTIVATION_COLUMNS];  /* narrow: by column, from the first quantised one */
     struct product_mark marks[2][PRODUCT_MOST_STAGES]; /* by half */
 };
 _Static_assert(sizeof(struct product) <= 512, "PRODUCT_FOLD_BYTES has 512 bytes for each of two");
 
-/* Parts of a block's fold area. */
+/* Parts of a block's fold area, in bytes. */
 #define PRODUCT_SUMS_AT   1024u
 #define PRODUCT_VALUES_AT 2048u
 #define PRODUCT_PANEL     (TILE_ROWS * ACTIVATION_COLUMNS) /* values of a super-block in one full panel */
@@ -76,13 +79,13 @@ _Static_assert(PRODUCT_VALUES_AT + SCHEDULE_MAX_SUPERS * TILE_MAX_PANEL * PRODUC
                    PRODUCT_FOLD_BYTES,
                "fold area");
 
-/* The description that the crew uses (0), or the producer warp (1). */
+/* The description for the compute warps (0) or for the producer warp (1). */
 SIMT_INLINE SIMT_SHARED struct product *product_at(SIMT_SHARED char *fold, uint32_t which)
 {
     return (SIMT_SHARED struct product *)(fold + which * 512);
 }
 
-/* --- what it is about --- */
+/* --- description --- */
 
 SIMT_INLINE void product_open_matrix(SIMT_SHARED struct product_matrix *m, const struct decoder_args *args,
                                      const SIMT_GLOBAL struct program_op *op,
@@ -103,7 +106,7 @@ SIMT_INLINE void product_open_matrix(SIMT_SHARED struct product_matrix *m, const
 }
 
 /* Describes an op of the program for a step, by one whole warp; others may read it after their next barrier
- * with that warp. The producer warp calls it with step 0 and n_columns 0. */
+ * with that warp. The producer warp passes step NULL and n_columns 0. */
 SIMT_INLINE void product_open(SIMT_SHARED struct product *p, const struct decoder_args *args,
                               const SIMT_GLOBAL struct program *program,
                               const SIMT_GLOBAL struct program_op *op,
@@ -144,7 +147,7 @@ SIMT_INLINE void product_open(SIMT_SHARED struct product *p, const struct decode
 
 /* --- columns --- */
 
-/* log2 of the columns that n of them are given room for. */
+/* Returns log2 of the number of columns for which n columns get room. */
 SIMT_INLINE uint32_t product_shift(uint32_t n)
 {
     return n > 8 ? 4 : n > 4 ? 3 : n > 2 ? 2 : n > 1 ? 1 : 0;
@@ -158,7 +161,7 @@ SIMT_INLINE uint32_t product_row(const SIMT_SHARED struct product *p, uint32_t c
     return row < p->n_rows ? row : 0;
 }
 
-/* What column `column` is multiplied with after the product, by a whole warp. */
+/* Returns the factor by which row `row`'s column is multiplied after the product, by a whole warp. */
 SIMT_INLINE float product_factor(const SIMT_SHARED struct product *p, uint32_t row)
 {
     const SIMT_GLOBAL float *x = DECODER_AT(const float, p->in) + (size_t)row * p->in_stride;
@@ -167,7 +170,7 @@ SIMT_INLINE float product_factor(const SIMT_SHARED struct product *p, uint32_t r
     return p->factors ? DECODER_AT(const float, p->factors)[row] : 1.0f;
 }
 
-/* Asks for chunk `unit` of the columns from `first` on: this lane's values. */
+/* Loads this lane's values of chunk `unit` of the columns from `first` on. */
 SIMT_INLINE void product_ask(const SIMT_SHARED struct product *p, uint32_t first, uint32_t unit,
                              uint32_t n_chunks, float v[4])
 {
@@ -176,9 +179,10 @@ SIMT_INLINE void product_ask(const SIMT_SHARED struct product *p, uint32_t first
                     DECODER_AT(const float, p->gain), p->k, activation_index(unit % n_chunks), v);
 }
 
-/* Columns [first, first + n) into panels that begin at `near` or p->panels: warp `warp` of `n_warps` that do
- * it together (of one block when near, of all blocks when far), the factors, which take longest, before the
- * chunks. A chunk is asked for before the one before it is worked on. A barrier of the crew must follow. */
+/* Quantises columns [first, first + n) into panels that begin at `near` or p->panels, by warp `warp` of
+ * `n_warps` (those of one block if near, of all blocks if far). The factors come before the chunks because
+ * they take longest. A chunk is loaded before the previous one is quantised. A barrier of the compute warps
+ * must follow. */
 SIMT_INLINE void product_quantise(SIMT_SHARED struct product *p, const bool is_far, SIMT_SHARED char *near,
                                   uint32_t first, uint32_t n, uint32_t warp, uint32_t n_warps)
 {
@@ -216,7 +220,7 @@ SIMT_INLINE void product_quantise(SIMT_SHARED struct product *p, const bool is_f
     }
 }
 
-/* --- groups, runs and stages: the same for crew and producer --- */
+/* --- groups, runs and stages: the same for compute warps and producer --- */
 
 struct product_run {
     SIMT_SHARED const struct product_matrix *matrix;
@@ -235,7 +239,7 @@ SIMT_INLINE uint32_t product_n_runs(const SIMT_SHARED struct product *p)
     return p->epilogue == PROGRAM_SWIGLU ? 2 : 1;
 }
 
-/* schedule_run_of(), of a product in shared memory. */
+/* Run `index` of a group of this block. */
 SIMT_INLINE struct product_run product_run_of(const SIMT_SHARED struct product *p, uint32_t group,
                                               uint32_t index)
 {
@@ -249,9 +253,8 @@ SIMT_INLINE struct product_run product_run_of(const SIMT_SHARED struct product *
     return (struct product_run){m, index, first, left < p->group_tiles ? left : p->group_tiles};
 }
 
-/* Asks for what the product needs beside its tiles and rows: gain and biases, last read in the step before,
- * so that memory alone has them. The producer warp, a while before the crew comes here; every block has a
- * share of the lines. */
+/* Prefetches the product's gain and biases into L2; they were last read a step ago, so only memory has them.
+ * Called by the producer warp, which is ahead of the compute warps; every block does a share of the lines. */
 SIMT_INLINE void product_ask_vectors(const SIMT_SHARED struct product *p)
 {
     uint32_t part = simt_block() + simt_lane() * simt_n_blocks(), n_parts = simt_n_blocks() * SIMT_LANES;
@@ -262,7 +265,7 @@ SIMT_INLINE void product_ask_vectors(const SIMT_SHARED struct product *p)
             walk_ask(p->matrix[i].bias, p->matrix[i].n, part, n_parts);
 }
 
-/* Fills the ring with all that this block has of the product; the producer warp. False: leave. */
+/* Fills the ring with all of this block's share of the product, by the producer warp. False: end. */
 SIMT_INLINE bool product_produce(const SIMT_SHARED struct product *p, const struct ring *ring,
                                  struct ring_place *place, const struct flow_guard *guard)
 {
@@ -280,16 +283,16 @@ SIMT_INLINE bool product_produce(const SIMT_SHARED struct product *p, const stru
     return true;
 }
 
-/* --- the crew's part --- */
+/* --- the compute warps' part --- */
 
-/* Where a crew is in its share of the product. What else there is to know about a stage (product_part) is
- * worked out from shared memory once, before it is waited for, and again where its values are added, and not
- * kept: registers are what a block of 512 threads is short of (128 each). */
+/* Position of the compute warps in their share of the product. Everything else about a stage (product_part)
+ * is computed from shared memory, once before the stage is waited for and again when its values are added,
+ * rather than kept: registers are scarce in a block of 512 threads (128 each). */
 struct product_cursor {
     struct product_mark mark;
     uint32_t lead;  /* the warp that has the stage's first super-block */
-    uint32_t half;  /* of the fold area, which the values go to, */
-    uint32_t stage; /* and how many stages' are there */
+    uint32_t half;  /* half of the fold area that receives the values */
+    uint32_t stage; /* number of stages whose values are there */
 };
 
 /* A stage times columns [first_column, + n_columns). */
@@ -299,7 +302,7 @@ struct product_part {
     uint32_t n_columns;
 };
 
-/* Columns that a stage is multiplied with at a time. */
+/* Columns by which a stage is multiplied at a time. */
 SIMT_INLINE uint32_t product_chunk(const SIMT_SHARED struct product *p)
 {
     return p->wide ? PRODUCT_WIDE : ACTIVATION_COLUMNS;
@@ -317,21 +320,21 @@ SIMT_INLINE struct product_part product_part_of(const SIMT_SHARED struct product
     return part;
 }
 
-/* Whether the part's values are the last of its run: its tiles are finished with them. */
+/* Returns whether the part's values are the last of its run, so that its tiles can be finished. */
 SIMT_INLINE bool product_is_last(const SIMT_SHARED struct product *p, const struct product_mark *at,
                                  const struct product_part *part)
 {
     return at->first_item + part->n_items == part->run.n_tiles * p->n_supers;
 }
 
-/* Where a value lies in its panel. Columns are exchanged in pairs, by row, so that with 8 of them neither
- * writing by fragments nor reading by rows meets a bank twice. */
+/* Index of a value in its panel. Columns are exchanged in pairs, by row, so that with 8 of them neither
+ * writes by fragments nor reads by rows have bank conflicts. */
 SIMT_INLINE uint32_t product_word(uint32_t row, uint32_t column, uint32_t shift)
 {
     return (row << shift) + (column ^ (row / 4 % 4 * 2 & ((1u << shift) - 1)));
 }
 
-/* Columns `column`, which is even, and the next, as far as there is room for them. */
+/* Stores columns `column`, which is even, and the next, as far as the panel has room for them. */
 SIMT_INLINE void product_put(SIMT_SHARED float *panel, uint32_t shift, uint32_t row, uint32_t column,
                              float v0, float v1)
 {
@@ -345,7 +348,7 @@ SIMT_INLINE void product_put(SIMT_SHARED float *panel, uint32_t shift, uint32_t 
         *to = v0;
 }
 
-/* What a crew multiplies with. */
+/* The memory, ring and guard that the compute warps multiply with. */
 struct product_place {
     SIMT_SHARED char *work, *fold; /* PRODUCT_FOLD_BYTES */
     const struct ring *ring;
@@ -353,8 +356,8 @@ struct product_place {
     const struct flow_guard *guard;
 };
 
-/* Values of the stage-th stage in a half: [item][row 16][1 << shift columns], see product_word(); when wide
- * the one stage's, [item][panel 2][row 16][column 8], which take both halves. */
+/* Values of the stage-th stage in a half: [item][row 16][1 << shift columns], see product_word(). When wide,
+ * those of the only stage: [item][panel 2][row 16][column 8], in both halves. */
 SIMT_INLINE SIMT_SHARED float *product_values(const SIMT_SHARED struct product *p, SIMT_SHARED char *fold,
                                               uint32_t half, uint32_t stage)
 {
@@ -363,7 +366,7 @@ SIMT_INLINE SIMT_SHARED float *product_values(const SIMT_SHARED struct product *
     return p->wide ? all : all + half * SCHEDULE_MAX_SUPERS * PRODUCT_PANEL + stage * per_stage;
 }
 
-/* The super-blocks of a stage that this warp has, of one tile type. */
+/* Multiplies this warp's super-blocks of a stage; one tile type. */
 SIMT_INLINE void product_items(const uint32_t type, const bool one, const bool is_far,
                                const struct activation x[TILE_MAX_PANEL], const SIMT_SHARED char *stage,
                                SIMT_SHARED float *values, uint32_t shift, uint32_t n_items,
@@ -418,7 +421,7 @@ SIMT_INLINE void product_multiply(const bool is_far, const SIMT_SHARED struct pr
                   p->n_supers, first, crew->n_warps)
     uint32_t type = part->run.matrix->type;
     bool one = !is_far && p->shift == 0;
-    if (one && type == TILE_Q4_K) /* what most weights are of, with a sequence alone */
+    if (one && type == TILE_Q4_K) /* the type of most weights, with a single sequence */
         return PRODUCT_ITEMS(TILE_Q4_K, true);
     if (one && type == TILE_Q6_K)
         return PRODUCT_ITEMS(TILE_Q6_K, true);
@@ -443,7 +446,7 @@ SIMT_INLINE void product_multiply(const bool is_far, const SIMT_SHARED struct pr
     }
 }
 
-/* Where the result of one row of the matrix and one column goes. */
+/* Destination of the result of one row of the matrix and one column. */
 SIMT_INLINE SIMT_GLOBAL float *product_out(const SIMT_SHARED struct product *p, const struct product_run *run,
                                            uint32_t n, uint32_t column)
 {
@@ -452,7 +455,8 @@ SIMT_INLINE SIMT_GLOBAL float *product_out(const SIMT_SHARED struct product *p, 
     return DECODER_AT(float, p->out) + (size_t)column * p->out_stride + out_col + n;
 }
 
-/* Whether the result needs what stands there: x, or gate's y, which this thread has left there. */
+/* Returns whether the result needs the old value of its destination: x, or gate's y, which this thread has
+ * stored there. */
 SIMT_INLINE bool product_adds(const SIMT_SHARED struct product *p, const struct product_run *run)
 {
     return p->epilogue == PROGRAM_RESIDUAL || (p->epilogue == PROGRAM_SWIGLU && run->index == 1);
@@ -463,7 +467,7 @@ SIMT_INLINE float product_bias(const struct product_run *run, uint32_t n)
     return run->matrix->bias ? DECODER_AT(const float, run->matrix->bias)[n] : 0;
 }
 
-/* The result from both halves' sums. */
+/* Returns the result, from both halves' sums. */
 SIMT_INLINE float product_finish(const SIMT_SHARED struct product *p, const struct product_run *run, float r,
                                  float before, float bias, float sum0, float sum1)
 {
@@ -475,14 +479,14 @@ SIMT_INLINE float product_finish(const SIMT_SHARED struct product *p, const stru
     return y;
 }
 
-/* Which of the groups that may be folded together this is. */
+/* Number of this group among those that may be folded together. */
 SIMT_INLINE uint32_t product_turn(const SIMT_SHARED struct product *p, const struct product_mark *at)
 {
     return at->turn % (PRODUCT_MOST_STAGES >> p->shift);
 }
 
 /* Adds a stage's values to the sums of pairs own, own + n_threads ..., [column][half 2][row 16], and finishes
- * them where that was the last. */
+ * the pairs if that stage was their last. */
 SIMT_INLINE void product_fold(const SIMT_SHARED struct product *p, const struct product_mark *at,
                               uint32_t first_column, const SIMT_SHARED float *values, uint32_t own,
                               const struct product_place *place, const struct crew *crew)
@@ -510,8 +514,8 @@ SIMT_INLINE void product_fold(const SIMT_SHARED struct product *p, const struct 
         uint32_t in_matrix = (run->first_tile + tile) * TILE_ROWS + row;
         SIMT_GLOBAL float *out = product_out(p, run, in_matrix, number);
         bool ends = last && in_matrix < run->matrix->n;
-        float sum[2] = {0, 0}, before = ends && product_adds(p, run) ? *out : 0; /* asked for in time, */
-        float bias = ends ? product_bias(run, in_matrix) : 0;                    /* both */
+        float sum[2] = {0, 0}, before = ends && product_adds(p, run) ? *out : 0; /* both loaded early */
+        float bias = ends ? product_bias(run, in_matrix) : 0;
         if (at->first_item) {
             sum[0] = sums[0];
             sum[1] = sums[TILE_ROWS];
@@ -534,9 +538,9 @@ SIMT_INLINE void product_fold(const SIMT_SHARED struct product *p, const struct 
     }
 }
 
-/* The same for all stages whose values are there. Groups that may be there together have owners, and room for
- * sums, of their own; the stages of one have the same, so that a thread finds the sums, and gate's y, that it
- * left itself. */
+/* Folds all stages whose values are there. Groups that may be there together have their own owners and their
+ * own room for sums; all stages of a group have the same, so that a thread finds the sums, and gate's y, that
+ * it stored itself. */
 SIMT_INLINE void product_settle(const SIMT_SHARED struct product *p, const struct product_cursor *at,
                                 uint32_t first_column, const struct product_place *place,
                                 const struct crew *crew)
@@ -557,7 +561,7 @@ SIMT_INLINE void product_settle(const SIMT_SHARED struct product *p, const struc
     }
 }
 
-/* To the block's next stage, if there is one. */
+/* Advances to the block's next stage. False: there is none. */
 SIMT_INLINE bool product_next(const SIMT_SHARED struct product *p, struct product_mark *at,
                               const struct product_run *run)
 {
@@ -573,12 +577,13 @@ SIMT_INLINE bool product_next(const SIMT_SHARED struct product *p, struct produc
     return at->group < p->n_groups;
 }
 
-/* Columns [column, ...) of the stage at hand into the fold area; it is given back after the last ones. */
+/* Multiplies columns [column, ...) by the current stage into the fold area; releases the stage after the last
+ * columns. */
 SIMT_INLINE void product_one(SIMT_SHARED struct product *p, const struct product_cursor *at,
                              const struct product_part *part, uint32_t column,
                              const struct product_place *place, const struct crew *crew)
 {
-    if (simt_thread() == 0) { /* before the work, which has no registers to keep it in */
+    if (simt_thread() == 0) { /* before the multiplication, which has no registers to keep it in */
         SIMT_SHARED struct product_mark *mark = &p->marks[at->half][at->stage];
         mark->group = at->mark.group;
         mark->index = at->mark.index;
@@ -593,7 +598,7 @@ SIMT_INLINE void product_one(SIMT_SHARED struct product *p, const struct product
         ring_give(place->ring, place->at);
 }
 
-/* Which warp has the first super-block of the next stage. */
+/* Returns the warp that has the first super-block of the next stage. */
 SIMT_INLINE uint32_t product_lead(const struct product_part *part, uint32_t lead, const struct crew *crew)
 {
     for (lead += part->n_items; lead >= crew->n_warps;)
@@ -601,9 +606,9 @@ SIMT_INLINE uint32_t product_lead(const struct product_part *part, uint32_t lead
     return lead;
 }
 
-/* All that this block has of the product, times the columns that were quantised last. When wide these are
- * all; when narrow, up to 8. False: leave. The third warp begins: of the 16 super-blocks of a stage the third
- * and fourth of 14 warps then have two, who share their quarter of the SM with one warp less than others. */
+/* Multiplies this block's share by the columns that were quantised last: all of them when wide, up to 8 when
+ * narrow. False: end. The third warp begins: of a stage's 16 super-blocks the third and fourth of 14 warps
+ * then have two, and these share their quarter of the SM with one warp fewer than others. */
 SIMT_INLINE bool product_run(SIMT_SHARED struct product *p, const struct product_place *place,
                              const struct crew *crew)
 {
@@ -642,8 +647,8 @@ SIMT_INLINE bool product_run(SIMT_SHARED struct product *p, const struct product
 
 /* --- the op of the persistent decoder --- */
 
-/* The step's rows, quantised: by all blocks together when the product is wide, else by each for itself.
- * False: leave. */
+/* Quantises the step's rows: by all blocks together if the product is wide, else by each block for itself.
+ * False: end. */
 SIMT_INLINE bool product_take_rows(struct walk *w, SIMT_SHARED struct product *p, SIMT_SHARED char *work)
 {
     if (product_is_wide(w->n_rows, p->k, p->forms, w->args->shared.work_bytes)) {
@@ -656,13 +661,13 @@ SIMT_INLINE bool product_take_rows(struct walk *w, SIMT_SHARED struct product *p
     return true;
 }
 
-/* False: leave, as interpreter.h says. */
+/* False: end, as interpreter.h says. */
 SIMT_INLINE bool product_op(struct walk *w)
 {
     SIMT_SHARED char *fold = walk_fold(w), *work = walk_work(w);
     SIMT_SHARED struct product *p = product_at(fold, 0);
     struct product_place place = {work, fold, &w->ring, &w->place, &w->guard};
-    /* Not the first warp: that one has the last op's release to wait for, and then this op's counter. */
+    /* By the last warp: the first one releases the previous op's counter and then waits for this op's. */
     if (simt_warp() + 1 == w->crew.n_warps)
         product_open(p, w->args, w->program, w->op, w->plan, w->step, w->n_rows);
     if (w->before == WALK_NOTHING)

@@ -1,42 +1,45 @@
 /* tile_product.h - one super-block tile (16 rows x 256 columns of a matrix) times a panel of up to 8 columns,
- * or two of them, by one warp: the values v of kernels/abi/arith.h, on the tensor cores where weights are
- * integers.
+ * or two panels, by one warp: the values v of kernels/abi/arith.h, on the tensor cores for integer weights.
  *
- * INTEGERS  For each block of 32: one mma m16n8k32 of int8 per panel (two m16n8k16 where scales stand per
- * 16), then the float fold of its four sums per lane: rows g and g + 8, columns 2t and 2t + 1 (g = lane / 4,
- * t = lane % 4). The mma starts from 1.5 * 2^23 as bits: its sums, seen as floats, are 1.5 * 2^23 + I, exact
- * since |I| < 2^22 (the largest: 128 * 127 * 32, times 1), so no conversion is needed, only to take that away
- * again. Where the scale is an integer that and the scaling are one fmaf, exact: s * I < 2^24 (arith.h).
- * Signed types come 4, 8 or 16 times too large (tile.h): the same step takes that back, by a power of two.
+ * INTEGERS  For each block of 32: one mma m16n8k32 of int8 per panel (two m16n8k16 if scales stand per 16),
+ * then the float fold of its four sums per lane: rows g and g + 8, columns 2t and 2t + 1 (g = lane / 4,
+ * t = lane % 4). The mma starts from the bits of 1.5 * 2^23: its sums, read as floats, are 1.5 * 2^23 + I,
+ * exact since |I| < 2^22 (the largest: 128 * 127 * 32, times 1), so no conversion is needed, only a
+ * subtraction. If the scale is an integer, subtraction and scaling are one exact fmaf: s * I < 2^24
+ * (arith.h). Signed types come 4, 8 or 16 times too large (tile.h): the same step divides by that power of
+ * two.
  *
- * Reads are of 16 bytes and without bank conflicts: a quarter warp reads 128 neighbouring bytes. What ptxas
- * 13 makes of a tile for sm_90, and what an SM of an H200 can issue while one arrives (4.3 TB/s, 1,980 MHz):
+ * Reads are of 16 bytes and without bank conflicts: a quarter warp reads 128 neighbouring bytes. Instructions
+ * per tile from ptxas 13 for sm_90, and those an SM of an H200 can issue while a tile arrives (4.3 TB/s,
+ * 1,980 MHz):
  *
  *            one column   up to 8   slots
  *     Q4_K        368        432      560
  *     Q6_K        414        509      815
  *     Q8_0        287        287     1055
  *
- * A column alone leaves out every second of the four sums that a lane has of an mma.
+ * With a single column a lane skips every second of the four sums that it has of an mma.
  *
  * FLOATS  Chains of fmaf over the 256 columns, ascending: lane l has row l % 16 and columns 4 (l / 16) .. + 3
  * of the panel. 8192 bytes of f16 take 500 cycles to arrive; 256 x 4 fmaf per lane and 320 loads take a warp
- * of sixteen less than that. */
+ * of sixteen less than that.
+ *
+ * Thread: all lanes of one warp, with the same arguments except `lane`. */
 #pragma once
 #include "activation.h"
 #include "device/f16.h"
 
-#define TILE_BIAS      0x4b400000 /* the bits of: */
+#define TILE_BIAS      0x4b400000 /* bits of TILE_BIASED */
 #define TILE_BIASED    12582912.0f
 #define TILE_MAX_PANEL 2
 
-/* Scales of some blocks (one or four), of rows g and g + 8: a byte per block (and in `min` too) for Q4_K and
- * Q5_K, a byte per half-block for Q6_K and Q2_K, 16 bits per block for the others. */
+/* Scales of one or four blocks, rows g and g + 8: a byte per block (in `min` too) for Q4_K and Q5_K, a byte
+ * per half-block for Q6_K and Q2_K, 16 bits per block for the others. */
 struct tile_scales {
     uint32_t word[2][2], min[2][2]; /* [row] */
 };
 
-/* Scale and minimum of one block (of a half-block, for types with scales per 16) for rows g and g + 8. */
+/* Scale and minimum, for rows g and g + 8, of one block or, for types with scales per 16, half-block. */
 struct tile_scale {
     float s[2], min[2];
 };
@@ -60,7 +63,7 @@ SIMT_INLINE uint32_t tile_load1(const SIMT_SHARED char *p)
     return *(const SIMT_SHARED uint32_t *)p;
 }
 
-/* 16 bits for each of n blocks (1 or 4). */
+/* Loads 16 bits for each of n blocks (1 or 4). */
 SIMT_INLINE void tile_load_scales(const SIMT_SHARED char *p, const uint32_t n, uint32_t out[2])
 {
     if (n == 1)
@@ -69,7 +72,7 @@ SIMT_INLINE void tile_load_scales(const SIMT_SHARED char *p, const uint32_t n, u
         tile_load2(p, out);
 }
 
-/* Of blocks first .. first + n - 1. */
+/* Reads the scales of blocks first .. first + n - 1. */
 SIMT_INLINE void tile_read_scales(const uint32_t type, const uint32_t n, const SIMT_SHARED char *tile,
                                   uint32_t lane, uint32_t first, struct tile_scales *s)
 {
@@ -89,7 +92,7 @@ SIMT_INLINE void tile_read_scales(const uint32_t type, const uint32_t n, const S
     }
 }
 
-/* {d, dmin} of row g + 8 row, or what the type has of them. */
+/* Reads {d, dmin} of row g + 8 row, or the part of it that the type has. */
 SIMT_INLINE void tile_read_d(const uint32_t type, const SIMT_SHARED char *tile, uint32_t lane, uint32_t row,
                              float *d, float *dmin)
 {
@@ -105,14 +108,14 @@ SIMT_INLINE void tile_read_d(const uint32_t type, const SIMT_SHARED char *tile, 
     *dmin = f16_to_float(both >> 16);
 }
 
-/* How many times too large the sums of a type are. */
+/* The factor by which the sums of a type are too large. */
 SIMT_INLINE float tile_excess(const uint32_t type)
 {
     return type == TILE_Q6_K ? 4.0f : type == TILE_Q5_0 ? 8.0f : type == TILE_Q4_0 ? 16.0f : 1.0f;
 }
 
-/* Of block i of these; where scales stand per 16, of half-block h of it. The excess is taken out of
- * integer scales here. */
+/* Extracts the scales of block i, or of its half-block h for types with scales per 16. Integer scales are
+ * divided by the excess here. */
 SIMT_INLINE void tile_scale_of(const uint32_t type, const struct tile_scales *s, uint32_t i, uint32_t h,
                                struct tile_scale *out)
 {
@@ -121,7 +124,8 @@ SIMT_INLINE void tile_scale_of(const uint32_t type, const struct tile_scales *s,
         if (type == TILE_Q4_K || type == TILE_Q5_K) {
             out->s[row] = (float)(s->word[row][0] >> 8 * i & 0xffu);
             out->min[row] = (float)(s->min[row][0] >> 8 * i & 0xffu);
-        } else if (type == TILE_Q6_K) { /* shifted as a whole: a byte's sign on its own takes three more */
+        } else if (type == TILE_Q6_K) { /* shifted as a whole word: extending a byte's sign takes three
+                                           instructions more */
             int32_t byte = (int32_t)(s->word[row][i / 2] << (24 - 16 * (i % 2) - 8 * h)) >> 24;
             out->s[row] = (float)byte * (1 / tile_excess(type));
             out->min[row] = 0;
@@ -137,14 +141,13 @@ SIMT_INLINE void tile_scale_of(const uint32_t type, const struct tile_scales *s,
     }
 }
 
-/* `bit` of every byte of `w` moved to place `to`, alone with its `mask`. */
+/* Moves bit `bit` of every byte of `w` to bit `to` and applies `mask`. */
 SIMT_INLINE uint32_t tile_move(uint32_t w, uint32_t bit, uint32_t to, uint32_t mask)
 {
     return (bit > to ? w >> (bit - to) : w << (to - bit)) & mask;
 }
 
-/* The A fragment of block 2 p + e from the nibbles of pair p and the word of the smaller plane that has it.
- */
+/* The A fragment of block 2 p + e, from the nibbles of pair p and the smaller plane's word for that block. */
 SIMT_INLINE void tile_unpack(const uint32_t type, const uint32_t nibbles[4], uint32_t small, uint32_t e,
                              uint32_t a[4])
 {
@@ -168,13 +171,13 @@ SIMT_INLINE void tile_unpack(const uint32_t type, const uint32_t nibbles[4], uin
     }
 }
 
-/* B fragments and scales of one block of a panel, of this lane's columns. */
+/* B fragments and scales of one block of a panel: this lane's columns. */
 struct tile_column {
     uint32_t b[2];
     float a[2], sum[2]; /* by column: the scale, and scale * sum of integers */
 };
 
-/* Unbiased, unscaled sums. */
+/* Converts an accumulator: subtracts the bias and divides by the excess. */
 SIMT_INLINE float tile_sum(const uint32_t type, int32_t c)
 {
     float f = arith_from_bits((uint32_t)c), x = 1 / tile_excess(type);
@@ -187,7 +190,7 @@ SIMT_INLINE void tile_clear(int32_t c[4])
         c[i] = TILE_BIAS;
 }
 
-/* One block into c and m, scales per 32. i: row i / 2, column i % 2. */
+/* Adds one block to c and m; scales per 32. i: row i / 2, column i % 2. */
 SIMT_INLINE void tile_fold32(const uint32_t type, const bool one, const uint32_t a[4],
                              const struct tile_scale *s, const struct tile_column *x, float c[4], float m[4])
 {
@@ -207,8 +210,8 @@ SIMT_INLINE void tile_fold32(const uint32_t type, const bool one, const uint32_t
     }
 }
 
-/* The same with scales per 16: Q6_K and Q2_K. The minimums of Q2_K stand per 16 too; the sums they are
- * multiplied with come from an mma with ones. */
+/* The same with scales per 16: Q6_K and Q2_K. The minimums of Q2_K stand per 16 too; an mma with ones
+ * computes the sums that they multiply. */
 SIMT_INLINE void tile_fold16(const uint32_t type, const bool one, const uint32_t a[4],
                              const struct tile_scale s[2], const struct tile_column *x, float c[4],
                              float m[4])
@@ -227,7 +230,7 @@ SIMT_INLINE void tile_fold16(const uint32_t type, const bool one, const uint32_t
 #pragma unroll
     for (uint32_t i = 0; i < 4; i += one ? 2 : 1) {
         float s0 = s[0].s[i / 2], f0 = arith_from_bits((uint32_t)dot[0][i]);
-        float f = __builtin_fmaf(f0, s0, -TILE_BIASED * s0); /* all of this is exact */
+        float f = __builtin_fmaf(f0, s0, -TILE_BIASED * s0); /* all of these are exact */
         f = __builtin_fmaf(arith_from_bits((uint32_t)dot[1][i]) - TILE_BIASED, s[1].s[i / 2], f);
         c[i] = __builtin_fmaf(x->a[i % 2], f, c[i]);
         for (uint32_t h = 0; type == TILE_Q2_K && h < 2; h++) {
@@ -246,9 +249,9 @@ SIMT_INLINE float tile_value(const uint32_t type, float d, float dmin, float c, 
     return type == TILE_Q5_1 ? c + m : c;
 }
 
-/* What a lane reads of a panel for n blocks (one, or a pair): fragments of column g and scales of columns 2t,
- * 2t + 1. Where the panel is narrower it reads others again, without a branch: nobody asks for those columns'
- * sums. */
+/* Reads this lane's part of a panel for n blocks (one, or a pair): fragments of column g and scales of
+ * columns 2t, 2t + 1. If the panel is narrower, it reads other columns again, without a branch; their sums
+ * are not used. */
 SIMT_INLINE void tile_columns(const struct activation *x, const uint32_t n, const bool is_far, uint32_t lane,
                               uint32_t super, uint32_t first, struct tile_column out[2])
 {
@@ -275,7 +278,7 @@ SIMT_INLINE void tile_columns(const struct activation *x, const uint32_t n, cons
     }
 }
 
-/* Blocks first .. first + n - 1 of a tile (n: 1 or 4) into c and m of every panel. */
+/* Adds blocks first .. first + n - 1 of a tile (n: 1 or 4) to c and m of every panel. */
 SIMT_INLINE void tile_multiply_blocks(const uint32_t type, const bool one, const uint32_t n_panels,
                                       const uint32_t n, const bool is_far, const SIMT_SHARED char *tile,
                                       uint32_t lane, const struct activation x[TILE_MAX_PANEL],
@@ -328,9 +331,8 @@ SIMT_INLINE void tile_multiply_blocks(const uint32_t type, const bool one, const
 }
 
 /* v[p][i]: row g + 8 (i / 2), column 2t + i % 2 of panel p. A loop over blocks, four at a time with one
- * panel, one with two: unrolled further it would want more registers than a block of 512 threads has (128
- * each); the other warps hide what that costs. `one`: nobody asks for odd
- * columns, of a panel with one. */
+ * panel, one with two. Unrolling further needs more registers than a block of 512 threads has (128 each);
+ * other warps hide the cost of the loop. `one`: the panel has one column, so odd columns are skipped. */
 SIMT_INLINE void tile_multiply(const uint32_t type, const bool one, const uint32_t n_panels,
                                const bool is_far, const SIMT_SHARED char *tile, uint32_t lane,
                                const struct activation x[TILE_MAX_PANEL], uint32_t super,
@@ -352,7 +354,7 @@ SIMT_INLINE void tile_multiply(const uint32_t type, const bool one, const uint32
     }
 }
 
-/* Weights `quad` (of 4 columns) of this lane's row. */
+/* Loads weights `quad` (of 4 columns) of this lane's row. */
 SIMT_INLINE void tile_float_weights(const uint32_t type, const SIMT_SHARED char *tile, uint32_t row,
                                     uint32_t quad, float w[4])
 {

@@ -1,10 +1,10 @@
 /* attention.c - the node SOFT_MAX: attention of every row's q over its past in the paged cache.
- *   q, out [n_rows][n_heads * head_dim] f32, q rotated; pages as kv_tile.h has them, the rows' own K and V
- *   among them; struct attention_args, node_args.h
- * Grouped queries of any ratio, head_dim 32, 64, 96 or 128, all cache types, online softmax in splits
- * (arith.h). How long a past is comes from the step in device memory: position + 1, so never 0; n_ctx or more
- * is refused and told. Any grid, NODE_ATTEND_THREADS threads, args.attend.work_bytes of shared memory. Floor:
- * K and V of every past once. Must match lib/cpu/attention.c: tests/simt/attending.c. */
+ *   q, out [n_rows][n_heads * head_dim] f32, q rotated; pages as in kv_tile.h, the rows' own K and V among
+ * them; struct attention_args, node_args.h Grouped queries of any ratio, head_dim 32, 64, 96 or 128, all
+ * cache types, online softmax in splits (arith.h). A past has position + 1 tokens, so at least one; the
+ * position comes from the step in device memory, and n_ctx or more is refused and reported. Any grid,
+ * NODE_ATTEND_THREADS threads, args.attend.work_bytes of shared memory. Floor: K and V of every past once.
+ * Must match lib/cpu/attention.c: tests/simt/attending.c. */
 #include "attention/attend.h"
 #include "node.h"
 
@@ -16,5 +16,5 @@ SIMT_KERNEL(attention, struct attention_args, NODE_ATTEND_THREADS, 1)
     struct attend a;
     if (!attend_prefetch(&a, &crew, &guard, &args.attend, step->rows, step->n_rows, false) ||
         !attend_phase(&a))
-        simt_cp_async_wait(0); /* a block ends with no copy under way */
+        simt_cp_async_wait(0); /* a block must end with no copy under way */
 }

@@ -1,13 +1,13 @@
-/* kv_append.c - the node COPY: K and V of every row into the cache, as its type stores them; yields k.
- *   k, v, out [n_rows][n_kv_heads * head_dim] f32, k rotated; pages as kv_tile.h has them;
+/* kv_append.c - the node COPY: K and V of every row into the cache, in the cache's type; returns k.
+ *   k, v, out [n_rows][n_kv_heads * head_dim] f32, k rotated; pages as in kv_tile.h;
  *   struct kv_append_args, node_args.h
  * Any grid, NODE_APPEND_THREADS threads: a warp per head of k or v. A row whose slot, position or page is out
- * of range is left out and told. Floor: reads 8 and writes 4 bytes an element and what the cache takes. Must
- * match ops.append, but for the order inside a tile: tests/simt/attending.c. */
+ * of range is skipped and reported. Floor: reads 8 and writes 4 bytes an element, and writes the cache's
+ * bytes. Must match ops.append, except for the order inside a tile: tests/simt/attending.c. */
 #include "attention/attend_head.h"
 #include "node.h"
 
-/* The tile of a row's head, and its token there; false: out of range. */
+/* Finds the tile of a row's head, and its token there. False: out of range, and reported. */
 static bool find_tile(const struct kv_append_args *args, uint32_t row, uint32_t kv_head, uint32_t which,
                       SIMT_GLOBAL char **tile, uint32_t *token)
 {

@@ -1,15 +1,15 @@
-/* mul_mat.c - the node MUL_MAT; see node_args.h. One launch whatever the number of rows: each block has some
- * tiles of the matrix, quantises for itself the columns that it multiplies, as many at a time as fit its work
- * area, and streams its tiles again for the next ones.
+/* mul_mat.c - the node MUL_MAT; see node_args.h. One launch for any number of rows: each block has some tiles
+ * of the matrix, quantises for itself the columns that it multiplies, as many at a time as fit its work area,
+ * and streams its tiles again for the next ones.
  *   y = W x * factor + bias; in [n_rows][in.stride], out [n_rows][out.stride] f32; struct mul_mat_args
  * Any grid, NODE_PRODUCT_THREADS threads, args.shared.total bytes of shared memory. Floor: the packed bytes
- * of the matrix once for every 8 rows (Q4_K: 2,304 a tile of 16 rows by 256 columns, 0.5625 a weight), when 8
+ * of the matrix once for every 8 rows (Q4_K: 2,304 a tile of 16 rows by 256 columns, 0.5625 a weight), if 8
  * quantised rows fit the work area; and 4 bytes a value of x and y. Must match lib/cpu/matmul/matmul.h in
  * every bit: tests/simt/product_nodes.c, and in whole models tests/cuda/test_cuda_twin.c (eager). */
 #include "abi/node_args.h"
 #include "matmul/product.h"
 
-/* The largest group of tiles that fits a stage and still gives every block one. */
+/* Returns the largest group of tiles that fits a stage and still gives every block one. */
 SIMT_INLINE uint32_t group_tiles(uint32_t stage_supers, uint32_t n_supers, uint32_t n_tiles)
 {
     uint32_t fit = stage_supers / n_supers, even = n_tiles / simt_n_blocks();
@@ -53,7 +53,7 @@ SIMT_INLINE void describe(SIMT_SHARED struct product *p, const struct mul_mat_ar
     p->eps = 0;
 }
 
-/* Columns that fit the work area together; the host sees to it that one does. */
+/* Returns the number of columns that fit the work area together; the host makes sure that one does. */
 SIMT_INLINE uint32_t columns_at_once(const SIMT_SHARED struct product *p, uint32_t work_bytes)
 {
     uint32_t n = ACTIVATION_COLUMNS;

@@ -1,4 +1,5 @@
-/* node.h - how the kernels of single graph nodes find their rows; node_args.h has their parameters. */
+/* node.h - rows and work of the kernels of single graph nodes; node_args.h has their parameters.
+ * Thread: any device thread; the node_deal functions divide the work of the whole grid. */
 #pragma once
 #include "device/dependency.h"
 #include "abi/node_args.h"
@@ -8,14 +9,14 @@ SIMT_INLINE const SIMT_GLOBAL struct step *node_step_of(const struct node_step *
     return DECODER_AT(const struct step, s->step);
 }
 
-/* Any thread's word that an index of the step is out of range. */
+/* Reports that an index of the step is out of range. */
 SIMT_INLINE void node_fail(const struct node_step *s, uint32_t what, uint32_t value, uint32_t limit)
 {
     struct flow_guard guard = {.words = DECODER_AT(uint32_t, s->fault), .op = s->node};
     flow_fail(&guard, DECODER_RANGE, what, value, limit);
 }
 
-/* Rows that the node computes; none, and told, where the step has more than it may. */
+/* Number of rows that the node computes; 0, and a report, if the step has more than allowed. */
 SIMT_INLINE uint32_t node_n_rows(const struct node_step *s)
 {
     uint32_t n = s->head ? node_step_of(s)->n_logits : node_step_of(s)->n_rows;
@@ -32,7 +33,7 @@ SIMT_INLINE SIMT_GLOBAL float *node_row(const struct node_rows *rows, uint32_t i
     return DECODER_AT(float, rows->data) + (size_t)i * rows->stride;
 }
 
-/* Which row of a value row i of the node reads; one out of range reads row 0. */
+/* Returns the row of a value that row i of the node reads; row 0, and a report, if that is out of range. */
 SIMT_INLINE uint32_t node_input(const struct node_step *s, const struct node_rows *rows, uint32_t i)
 {
     if (!rows->gathered)
@@ -44,9 +45,9 @@ SIMT_INLINE uint32_t node_input(const struct node_step *s, const struct node_row
     return 0;
 }
 
-/* The threads of the grid deal `width` things of each row among themselves. */
+/* A deal of `width` items of each row among the threads of the grid. */
 struct node_deal {
-    uint32_t row, at; /* the one to do, while row < n_rows */
+    uint32_t row, at; /* the current item, valid while row < n_rows */
     uint32_t n_rows, width;
 };
 
@@ -60,7 +61,7 @@ SIMT_INLINE struct node_deal node_deal(uint32_t n_rows, uint32_t width)
     return node_deal_from(n_rows, width, simt_block() * simt_n_threads() + simt_thread());
 }
 
-/* The same by warps. */
+/* The same among the warps of the grid. */
 SIMT_INLINE struct node_deal node_deal_warps(uint32_t n_rows, uint32_t width)
 {
     return node_deal_from(n_rows, width, simt_block() * (simt_n_threads() / SIMT_LANES) + simt_warp());

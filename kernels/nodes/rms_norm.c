@@ -1,15 +1,14 @@
 /* rms_norm.c - RMSNorm of whole rows or of every head of a row (QK-norm, before RoPE and the cache).
  *   in, out [n_rows][width] f32, in == out allowed; gain [group]; struct rms_norm_args, node_args.h
  *   group == width   x / rms(x) * gain over the row; with factors: out = x * gain, factors[row] = 1/rms(x),
- *                    which the product multiplies in afterwards (arith.h). A block per row
+ *                    by which the product multiplies afterwards (arith.h). A block per row
  *   group < width    (x * r) * gain over every head of `group` values, any number; a warp per head
  * Any grid, NODE_NORM_THREADS threads. Floor: 8 bytes an element. Must match ops.rms_inverse and norm_head:
- * tests/simt/nodes.c.
- */
+ * tests/simt/nodes.c. */
 #include "attention/attend_head.h"
 #include "node.h"
 
-/* The sum over lanes is a warp's; everybody waits for it. */
+/* The first warp computes the sum; all threads wait for it. */
 static float row_inverse(const struct rms_norm_args *args, const SIMT_GLOBAL float *x)
 {
     SIMT_SHARED float *shared = simt_carve(0, NODE_NORM_SHARED);

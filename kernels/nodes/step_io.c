@@ -1,11 +1,11 @@
-/* What the border warp of the persistent decoder does around a step (io_warp.h), as two kernels around the
- * launches of single graph nodes. Both take struct decoder_args, which are the same in every step: steps are
- * counted in `published`, which the host clears once; there is one staged step (staged_stride 0) and one set
- * of results on the device, since launches follow one another.
+/* step_io.c - the I/O warp's work around a step (io_warp.h), as two kernels around the launches of single
+ * graph nodes. Both take struct decoder_args, which are the same in every step: `published` counts the steps,
+ * and the host clears it once; there is one staged step (staged_stride 0) and one set of results on the
+ * device, since launches follow one another.
  *
  * step_begin, one block: copies and checks the step, does its page ops, applies edits and settings, resolves
- * tokens. step_end, one warp: what slots sampled, results to the pinned ring, `completed`; or why there are
- * none.
+ * tokens. step_end, one warp: stores what slots sampled, copies results to the pinned ring, releases
+ * `completed`; or reports why there are none.
  *
  * Floor: a page op reads and writes a page, by one block. Tested by whole steps with edits and page ops, each
  * result against lib/cpu: tests/cuda/test_cuda_twin.c, eager and graph. */
@@ -41,11 +41,11 @@ SIMT_KERNEL(step_begin, struct decoder_args, BEGIN_THREADS, 1)
         pages_move(&args, step, simt_thread(), BEGIN_THREADS);
         return;
     }
-    if (simt_thread() == 0) /* the nodes have nothing to do */
+    if (simt_thread() == 0) /* the nodes then have nothing to do */
         step->n_rows = step->n_logits = 0;
 }
 
-/* What slots sampled: the next step may name it. */
+/* Stores the token that each slot sampled: the next step may refer to it. */
 SIMT_INLINE void keep_sampled(const struct decoder_args *args, const SIMT_GLOBAL struct step *s,
                               const SIMT_GLOBAL struct step_result *results)
 {

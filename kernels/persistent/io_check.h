@@ -1,12 +1,12 @@
-/* io_check.h - whether every index of a step is in range. The host has checked it too
- * (lib/backend/step_check.c); here it is what stands between a damaged ring and an access outside. By one
- * warp, on the device's copy. */
+/* io_check.h - checks that every index of a step is in range. The host has checked it too
+ * (lib/backend/step_check.c); this check keeps a damaged ring from causing an access out of bounds.
+ * Thread: all lanes of the I/O warp, on the device's copy of the step. */
 #pragma once
 #include "device/interpreter.h"
 
-/* A lane's first finding; what is 0: none. */
+/* A lane's first finding; `what` 0: none. */
 struct border_fault {
-    uint32_t what, value, limit; /* enum decoder_range; the value and what it must be below */
+    uint32_t what, value, limit; /* enum decoder_range; the value, and the limit it must be below */
 };
 
 SIMT_INLINE void border_below(struct border_fault *f, uint32_t what, uint32_t value, uint32_t limit)
@@ -18,7 +18,7 @@ SIMT_INLINE void border_below(struct border_fault *f, uint32_t what, uint32_t va
     f->limit = limit;
 }
 
-/* `offset` + `n` entries of an array of `limit`. */
+/* Checks `offset` + `n` entries of an array of `limit`. */
 SIMT_INLINE void border_inside(struct border_fault *f, uint32_t what, uint32_t offset, uint32_t n,
                                uint32_t limit)
 {
@@ -89,7 +89,7 @@ SIMT_INLINE void border_check_row(struct border_fault *f, const struct decoder_a
         border_below(f, DECODER_RANGE_ROW, row->logit_index, s->n_logits);
 }
 
-/* The arrays, whose counts are in range. */
+/* Checks the arrays; their counts are in range. */
 SIMT_INLINE void border_check_arrays(struct border_fault *f, const struct decoder_args *a,
                                      const SIMT_GLOBAL struct step *s)
 {
@@ -120,8 +120,8 @@ SIMT_INLINE void border_check_arrays(struct border_fault *f, const struct decode
         border_check_row(f, a, s, &s->rows[i]);
 }
 
-/* Whether no two rows share a slot. All lanes get the answer; slots are in range. Lane l looks after the
- * slots l, l + 32, ... */
+/* Returns whether no two rows share a slot; all lanes get the result. Slots are in range; lane l tracks slots
+ * l, l + 32, ... */
 SIMT_INLINE bool border_lone_rows(const SIMT_GLOBAL struct step *s)
 {
     uint32_t seen = 0, twice = 0;

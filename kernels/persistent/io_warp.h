@@ -1,38 +1,40 @@
-/* io_warp.h - the border warp of block 0: it alone touches host memory. It takes steps from the pinned ring,
- * makes them known to the blocks, and takes results back (device_abi.h has the picture).
+/* io_warp.h - the I/O warp of block 0: the only warp that accesses host memory. It copies steps from the
+ * pinned ring, publishes them to the blocks, and copies results back (device_abi.h has the protocol).
  *
- * Three things are kept apart, so that nothing waits for PCIe that need not: a step is *copied* and checked
+ * Three actions are separate, so that nothing waits for PCIe without need: a step is *copied* and checked
  * while the one before runs; it is *published* the moment that one has ended, after its edits and settings
- * are applied; only then the results of the ended one are *answered*. All lanes take part in everything and
- * know the same; lane 0 alone looks at words that others change, and tells the rest. */
+ * are applied; only then are the ended step's results *answered*, that is, copied to the host.
+ *
+ * Thread: all lanes of the I/O warp call every function with the same state, except those marked lane 0; lane
+ * 0 alone reads words that others change, and shares what it reads. */
 #pragma once
 #include "io_check.h"
 
 #define BORDER_SLEEP_MIN 100 /* ns, doubled at each idle turn */
 #define BORDER_SLEEP_MAX 20000
-#define BORDER_HOST_TURN 4  /* while a step runs, the host's words are looked at in every 4th turn, */
-#define BORDER_FULL_TURN 64 /* or where no other can be taken in every 64th: for DECODER_ABORT alone */
-#define BORDER_STOP_LOOK 8  /* of these looks ask whether to stop too, one of so many */
+#define BORDER_HOST_TURN 4  /* turns between two reads of the host's words while a step runs, */
+#define BORDER_FULL_TURN 64 /* or while no further step can be copied: then only to see DECODER_ABORT */
+#define BORDER_STOP_LOOK 8  /* reads of the host's words between two that read `stop` too */
 
 struct border {
     const struct decoder_args *args;
     SIMT_GLOBAL struct decoder_control *control;
     struct flow_guard guard;
-    uint32_t copied, published, ended, answered; /* steps of this launch */
-    struct border_fault fault;                   /* of the step copied last, one per lane */
-    uint32_t faults;                             /* lanes that found one */
-    /* Lane 0's: */
+    uint32_t copied, published, ended, answered; /* steps of this launch so far */
+    struct border_fault fault;                   /* of the last copied step, one per lane */
+    uint32_t faults;                             /* bit mask of lanes that found a fault */
+    /* Lane 0 only: */
     uint32_t turns, looks, beat, sleep_ns;
     uint64_t began, idle_since, moved_at;
 };
 
 enum border_news {
     BORDER_OVER = 1,  /* the abort word is set */
-    BORDER_ENDED = 2, /* the step that ran has ended */
-    BORDER_STEP = 4,  /* there is one to copy */
-    BORDER_LEAVE = 8, /* in order */
+    BORDER_ENDED = 2, /* the running step has ended */
+    BORDER_STEP = 4,  /* there is a step to copy */
+    BORDER_LEAVE = 8, /* end in order */
     BORDER_ABORT = 16,
-    BORDER_CLOSING = 32, /* time is up: nothing more is published */
+    BORDER_CLOSING = 32, /* the time quantum is over: publish nothing more */
 };
 
 SIMT_INLINE SIMT_GLOBAL uint32_t *border_counter(const struct border *b, uint32_t counter)
@@ -40,7 +42,7 @@ SIMT_INLINE SIMT_GLOBAL uint32_t *border_counter(const struct border *b, uint32_
     return DECODER_AT(uint32_t, b->args->counters) + counter * DECODER_LINE;
 }
 
-/* Which of DECODER_RING parts a step of this launch has, in every ring. */
+/* Index, of DECODER_RING, of a step of this launch in every ring. */
 SIMT_INLINE uint32_t border_place(const struct border *b, uint32_t number)
 {
     return (b->args->first_step + number) % DECODER_RING;
@@ -57,7 +59,7 @@ SIMT_INLINE SIMT_GLOBAL struct step *border_step(const struct border *b, uint32_
     return (SIMT_GLOBAL struct step *)((SIMT_GLOBAL char *)border_staged(b, number) + DECODER_STEP_AT);
 }
 
-/* --- taking a step --- */
+/* --- copying a step --- */
 
 SIMT_INLINE void border_copy_array(SIMT_GLOBAL void *to, const SIMT_GLOBAL void *from, uint32_t bytes)
 {
@@ -68,7 +70,7 @@ SIMT_INLINE void border_copy_array(SIMT_GLOBAL void *to, const SIMT_GLOBAL void 
         target[i] = source[i];
 }
 
-/* Only what is in use of each array. */
+/* Copies only the used entries of each array. */
 SIMT_INLINE void border_copy_arrays(SIMT_GLOBAL struct step *to, const SIMT_GLOBAL struct step *from)
 {
     border_copy_array(to->rows, from->rows, to->n_rows * sizeof *to->rows);
@@ -91,7 +93,7 @@ SIMT_INLINE void border_copy(struct border *b)
     border_copy_array(to, from, offsetof(struct step, rows));
     simt_syncwarp();
     border_check_counts(&b->fault, a, to);
-    if (!b->fault.what) { /* the same in all lanes */
+    if (!b->fault.what) { /* uniform over the lanes */
         border_copy_arrays(to, from);
         simt_syncwarp();
         border_check_arrays(&b->fault, a, to);
@@ -107,7 +109,7 @@ SIMT_INLINE void border_copy(struct border *b)
 
 /* --- publishing it --- */
 
-/* Lane l has the slots l, l + 32, ...: edits of a slot keep their order. */
+/* Lane l has the slots l, l + 32, ...: so edits of a slot keep their order. */
 SIMT_INLINE void border_apply_edits(const struct border *b, const SIMT_GLOBAL struct step *s)
 {
     const struct decoder_slots *slots = &b->args->slots;
@@ -120,7 +122,7 @@ SIMT_INLINE void border_apply_edits(const struct border *b, const SIMT_GLOBAL st
     }
 }
 
-/* A new sequence takes a slot. */
+/* Sets up a slot for a new sequence. */
 SIMT_INLINE void border_take_slot(const struct border *b, const SIMT_GLOBAL struct step *s,
                                   const SIMT_GLOBAL struct step_slot *from)
 {
@@ -142,7 +144,7 @@ SIMT_INLINE void border_take_slot(const struct border *b, const SIMT_GLOBAL stru
 }
 _Static_assert(sizeof(struct step_bias) == sizeof(uint64_t), "step_bias");
 
-/* Tokens of rows enter their slot's history. */
+/* Resolves the rows' tokens and adds them to their slots' histories. */
 SIMT_INLINE void border_take_rows(const struct border *b, const SIMT_GLOBAL struct step *s)
 {
     const struct decoder_slots *slots = &b->args->slots;
@@ -161,7 +163,7 @@ SIMT_INLINE void border_take_rows(const struct border *b, const SIMT_GLOBAL stru
     }
 }
 
-/* The step copied last becomes the blocks' next. */
+/* Publishes the last copied step, or fails if it has a fault. */
 SIMT_INLINE void border_publish(struct border *b)
 {
     const SIMT_GLOBAL struct step *s = border_step(b, b->published);
@@ -192,7 +194,7 @@ SIMT_INLINE SIMT_GLOBAL struct step_result *border_results(const struct border *
     return DECODER_AT(struct step_result, ring) + border_place(b, number) * STEP_MAX_LOGITS;
 }
 
-/* What slots sampled: the next step may name it. */
+/* Stores the token that each slot sampled: the next step may refer to it. */
 SIMT_INLINE void border_end(struct border *b)
 {
     const SIMT_GLOBAL struct step *s = border_step(b, b->ended);
@@ -219,10 +221,11 @@ SIMT_INLINE void border_answer(struct border *b)
         simt_st_release_sys(&b->control->completed, b->args->first_step + b->answered);
 }
 
-/* --- looking around, lane 0 --- */
+/* --- polling, by lane 0 --- */
 
-/* While a step runs. The blocks' own waits have shorter deadlines and tell more; this one is for a block that
- * is lost where no other waits for it, at the end of a step. */
+/* Copies the blocks' progress to the host's heartbeat while a step runs. Its deadline catches a block that is
+ * lost where no other block waits for it, at the end of a step; the blocks' own waits have shorter deadlines
+ * and better records. */
 SIMT_INLINE void border_forward_progress(struct border *b, uint32_t end, uint32_t value, uint32_t target)
 {
     uint32_t beat = simt_ld_relaxed_gpu(DECODER_AT(const uint32_t, b->args->progress));
@@ -241,8 +244,9 @@ SIMT_INLINE bool border_is_full(const struct border *b)
     return b->copied - b->answered >= DECODER_RING;
 }
 
-/* Each word of the host's is a way over PCIe, a microsecond, and steps are what is waited for, until the ring
- * is full. Their number comes last: whoever sees DECODER_DRAIN sees all that was submitted before it. */
+/* Reads the host's words. Each read crosses PCIe and takes a microsecond, and only new steps are urgent, so
+ * the others are read seldom until the ring is full. `submitted` is read last: after DECODER_DRAIN has been
+ * read it includes all steps submitted before. */
 SIMT_INLINE uint32_t border_look_at_host(struct border *b)
 {
     bool asks = border_is_full(b) || ++b->looks % BORDER_STOP_LOOK == 0;
@@ -257,7 +261,7 @@ SIMT_INLINE uint32_t border_look_at_host(struct border *b)
     return news;
 }
 
-/* Nothing to do. */
+/* Waits while there is nothing to do. */
 SIMT_INLINE uint32_t border_idle(struct border *b)
 {
     uint64_t now = simt_globaltimer();
@@ -310,7 +314,7 @@ SIMT_INLINE uint32_t border_look(struct border *b)
     return news;
 }
 
-/* What a look asked for. False: there is nothing more to do in this launch. */
+/* Acts on the news. False: this launch has nothing more to do. */
 SIMT_INLINE bool border_act(struct border *b, uint32_t news)
 {
     bool closing = news & BORDER_CLOSING;
@@ -328,7 +332,7 @@ SIMT_INLINE bool border_act(struct border *b, uint32_t news)
     return !closing || b->published != b->ended;
 }
 
-/* Until it is time to leave: the abort word is then set, by whomever. */
+/* Runs until the launch must end. On return the abort word is set, by this warp or another thread. */
 SIMT_INLINE void border_run(struct border *b)
 {
     uint32_t news = 0, why = DECODER_LEAVING;
@@ -343,13 +347,13 @@ SIMT_INLINE void border_run(struct border *b)
         flow_fail(&b->guard, why, 0, 0, 0);
 }
 
-/* Tells the host why it ends, if it is a failure. */
+/* Reports to the host why the launch ends, if it failed. */
 SIMT_INLINE void border_tell(struct border *b)
 {
     uint32_t why = 0;
     if (simt_lane() != 0)
         return;
-    while (!why) /* the one who claimed it is writing the record */
+    while (!why) /* the thread that claimed it may still be writing the record */
         why = simt_ld_acquire_gpu(&b->guard.words[FLOW_ABORT]);
     if (why == DECODER_LEAVING)
         return;
@@ -359,7 +363,7 @@ SIMT_INLINE void border_tell(struct border *b)
     simt_st_release_sys(&b->control->failed, why);
 }
 
-/* The launch's last word, once no block touches anything any more. */
+/* Makes the launch's last write, when no block accesses memory any more. */
 SIMT_INLINE void border_leave(const struct decoder_args *args)
 {
     uint32_t left = DECODER_AT(const struct program, args->program)->n_ops * DECODER_PHASES + DECODER_LEFT;
@@ -379,5 +383,6 @@ SIMT_INLINE void border_open(struct border *b, const struct decoder_args *args,
                          .guard = *guard,
                          .sleep_ns = BORDER_SLEEP_MIN,
                          .began = simt_globaltimer()};
-    b->guard.op = DECODER_AT(const struct program, args->program)->n_ops - 1; /* whose end is a step's */
+    b->guard.op =
+        DECODER_AT(const struct program, args->program)->n_ops - 1; /* the op whose end is the step's */
 }

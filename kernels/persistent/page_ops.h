@@ -1,10 +1,11 @@
 /* page_ops.h - a step's page ops: whole pages copied, exported to and imported from pinned memory, zeroed.
- * All blocks share every op; chunk i of a page is always the same thread's, whatever the op, so ops happen in
- * their order without a barrier between them. The border has checked every index. */
+ * All blocks share every op; chunk i of a page always belongs to the same thread, whatever the op, so ops
+ * happen in their order without a barrier between them. The I/O warp has checked every index.
+ * Thread: all compute threads of every block; pages_move() also by any other fixed set of threads. */
 #pragma once
 #include "device/interpreter.h"
 
-/* Where an op reads, from the page's first byte on; NULL: zeros. */
+/* Source of an op, from the page's first byte on; NULL: zeros. */
 SIMT_INLINE const SIMT_GLOBAL char *pages_source(const struct decoder_args *args,
                                                  const SIMT_GLOBAL struct step_page_op *op, size_t page_bytes)
 {
@@ -28,7 +29,7 @@ SIMT_INLINE SIMT_GLOBAL char *pages_target(const struct decoder_args *args,
     return DECODER_AT(char, args->kv) + op->page * page_bytes;
 }
 
-/* All of the step's ops; this thread is number `thread` of the `n_threads` that do them together. */
+/* Does all of the step's page ops, as number `thread` of the `n_threads` that share them. */
 SIMT_INLINE void pages_move(const struct decoder_args *args, const SIMT_GLOBAL struct step *step,
                             uint32_t thread, uint32_t n_threads)
 {
@@ -45,7 +46,7 @@ SIMT_INLINE void pages_move(const struct decoder_args *args, const SIMT_GLOBAL s
     }
 }
 
-/* The same by the crews of all blocks; returns when all are done. False: leave. */
+/* Does them by the compute threads of all blocks and waits until all are done. False: end. */
 SIMT_INLINE bool pages_run(struct walk *w)
 {
     uint32_t counter = w->program->n_ops * DECODER_PHASES + DECODER_PAGES;

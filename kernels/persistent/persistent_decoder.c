@@ -1,17 +1,17 @@
-/* persistent_decoder.c - the kernel that stays: one launch takes every step that is written to its ring, and
- * answers it (device_abi.h has the protocol, persistent_loop.h the loop, interpreter.h what an op is,
- * README.md the picture).
+/* persistent_decoder.c - the persistent decoder: one launch runs every step that is written to its ring, and
+ * returns its results. device_abi.h has the protocol, persistent_loop.h the loop, interpreter.h the contract
+ * of an op, README.md the picture.
  *
  * Grid: one block per SM, all resident (a cooperative launch). Block: args.n_crew + 64 threads, at most
  * DECODER_MAX_THREADS; args.shared.total bytes of shared memory, laid out by lib/cuda/plan.h.
  *
  * Floor of a step: the packed weights once (Qwen3-8B in Q4_K_M: 115.5 MB in each of 36 layers, and the head),
  * K and V of its sequences once (n_layers * n_kv_heads * head_dim * 4 bytes a token in f16: 147,456 there),
- * and a hop of the grid per op, five a layer. README.md has what follows from that.
+ * and a hop of the grid per op, five a layer. PREDICTIONS.md has what follows from that.
  *
  * Must match lib/cpu in every bit: tests/cuda/test_cuda_twin.c (every result and logit of random steps),
- * test_cuda_golden.c, test_cuda_identity.c, test_cuda_lives.c; its synchronisation: tests/simt/decoding; who
- * fetches what and waits for whom: tests/unit/cuda/test_cuda_schedule.c. */
+ * test_cuda_golden.c, test_cuda_identity.c, test_cuda_lives.c; its synchronisation: tests/simt/decoding; the
+ * deal of fetches and waits: tests/unit/cuda/test_cuda_schedule.c. */
 #include "attention/attend_op.h"
 #include "matmul/embed.h"
 #include "matmul/product.h"
@@ -32,13 +32,13 @@ SIMT_INLINE bool persistent_op(struct walk *w)
     }
 }
 
-/* What the producer warp fetches for an op. Its description of a product is its own: the crew may be ops
- * behind. */
+/* Fetches an op's weights, by the producer warp. It has its own description of a product, since the compute
+ * warps may be ops behind. */
 SIMT_INLINE bool persistent_stream(struct stream *s)
 {
     SIMT_SHARED char *fold = simt_carve(s->args->shared.fold, s->args->shared.fold_bytes);
     SIMT_SHARED struct product *p = product_at(fold, 1);
-    simt_syncwarp(); /* no lane reads the last op's any more */
+    simt_syncwarp(); /* no lane reads the previous op's any more */
     product_open(p, s->args, DECODER_AT(const struct program, s->args->program), s->op, s->plan, NULL, 0);
     simt_syncwarp();
     product_ask_vectors(p);

@@ -1,34 +1,37 @@
-/* persistent_loop.h - the resident loop: what each thread of a launch that stays does, from its first step to
- * its last. The source that includes it says what an op is, before it calls resident_run():
+/* persistent_loop.h - the persistent loop: the work of each thread of a launch, from its first step to its
+ * last. The including source defines the ops and passes them to resident_run():
  *
- *   bool OPS(struct walk *w)            the crew's share of op w->op in this block; interpreter.h
- *   bool STREAM(struct stream *s)       the producer's: fetches what the crew will take, in its order
+ *   bool OPS(struct walk *w)            does this block's share of op w->op, by the compute warps;
+ * interpreter.h bool STREAM(struct stream *s)       fetches what the compute warps will consume, in their
+ * order; producer warp
  *
- * The crew of every block goes from step to step: it waits for the border to publish one, hands the producer
- * what that must know of it, does the page ops, and walks the program. The producer warp walks the same
- * program, ahead, round and round, whether or not a step is there: it waits for room in the ring alone, and
- * before the first op with PROGRAM_HEAD for the gate, since only a published step says whether there is a
- * head to run. A round is a step with rows.
+ * The compute warps of every block go from step to step: they wait until the I/O warp publishes one, pass the
+ * producer what it must know of it, do the page ops, and run the program. The producer warp runs the same
+ * program, ahead of them, round after round, whether or not a step is there: it waits only for room in the
+ * ring and, before the first op with PROGRAM_HEAD, for the step gate, since only a published step tells
+ * whether there is a head to run. A round is a step with rows.
  *
- * Leaving: somebody sets the abort word; the crew and the producer are told so at their next wait; all meet
- * at the block's last barrier; block 0's border warp waits for every block and has the last word. */
+ * Ending: a thread sets the abort word; the compute warps and the producer see it at their next wait; all
+ * meet at the block's last barrier; block 0's I/O warp waits for every block and makes the last write.
+ *
+ * Thread: resident_run(): all threads of every block. Below it, each section names its warps. */
 #pragma once
 #include "io_warp.h"
 #include "device/step_gate.h"
 #include "page_ops.h"
 
-#define RESIDENT_BAR         0    /* all threads of the block: at the beginning and at the end */
-#define RESIDENT_SPINS       64   /* looks for the next step at full speed */
-#define RESIDENT_SLEEP_MIN   32   /* ns, doubled at each further look */
-#define RESIDENT_SLEEP_MAX   1024 /* what a step that wakes an idle decoder may lose */
+#define RESIDENT_BAR         0    /* all threads of the block: at the start and at the end */
+#define RESIDENT_SPINS       64   /* polls for the next step at full speed, before sleeping */
+#define RESIDENT_SLEEP_MIN   32   /* ns, doubled at each further poll */
+#define RESIDENT_SLEEP_MAX   1024 /* the longest delay for a step that wakes an idle decoder */
 #define RESIDENT_ABORT_TURNS 8
 
-/* The producer's walk. */
+/* State of the producer warp's run through the program. */
 struct stream {
     const struct decoder_args *args;
     struct ring ring;
     struct ring_place place;
-    struct flow_guard guard; /* without a deadline: it waits for work, too */
+    struct flow_guard guard; /* without a deadline: it also waits for work */
     const SIMT_GLOBAL struct program_op *op;
     const SIMT_GLOBAL struct schedule_op *plan;
 };
@@ -43,8 +46,8 @@ SIMT_INLINE struct flow_guard resident_guard(const struct decoder_args *args)
                                .deadline_ns = args->deadline_ns};
 }
 
-/* simt_opaque: offsets are added where they are used, not kept in registers from the launch's beginning on.
- */
+/* Uses simt_opaque() so that offsets are added where they are used, not kept in registers from the start of
+ * the launch on. */
 SIMT_INLINE struct ring resident_ring(const struct decoder_args *args)
 {
     const struct decoder_shared *s = &args->shared;
@@ -57,9 +60,9 @@ SIMT_INLINE uint32_t resident_gate(const struct decoder_args *args)
     return args->shared.mbarriers + args->shared.n_stages * 16 + simt_opaque(0);
 }
 
-/* --- the crew --- */
+/* --- the compute warps --- */
 
-/* Thread 0's wait for step `number` of this launch. */
+/* Waits for step `number` of this launch, by thread 0. */
 SIMT_INLINE bool resident_poll(const struct walk *w, uint32_t number)
 {
     const SIMT_GLOBAL uint32_t *published = DECODER_AT(const uint32_t, w->args->published);
@@ -75,9 +78,9 @@ SIMT_INLINE bool resident_poll(const struct walk *w, uint32_t number)
     return true;
 }
 
-/* Where a crew is, in one word that goes with it through all ops: the step's place in the rings, the op's
- * index, and how many rows and logits the step has, so that between two ops nothing has to be asked of memory
- * but the op. */
+/* Position of the compute warps, in one word that they carry through all ops: the step's place in the rings,
+ * the op's index, and the step's numbers of rows and logits, so that between two ops only the op itself is
+ * read from memory. */
 #define RESIDENT_INDEX_SHIFT  1 /* DECODER_RING is 2 */
 #define RESIDENT_ROWS_SHIFT   14
 #define RESIDENT_LOGITS_SHIFT 24
@@ -106,15 +109,15 @@ SIMT_INLINE uint32_t resident_n_logits(uint32_t at)
     return at >> RESIDENT_LOGITS_SHIFT;
 }
 
-/* As plan_open() counts them: without a look into memory. */
+/* Number of ops, as plan_open() counts them; without an access to memory. */
 SIMT_INLINE uint32_t resident_n_ops(const struct decoder_args *args)
 {
     return args->n_counters / DECODER_PHASES;
 }
 _Static_assert(DECODER_N_COUNTERS < DECODER_PHASES, "the rest of a division");
 
-/* A block's state at op `index` of a step, made anew from the launch's parameter: what a thread carries
- * through an op in registers is its own. */
+/* A block's state at op `index` of a step, rebuilt from the launch's parameter, so that an op has its
+ * registers to itself. */
 SIMT_INLINE struct walk resident_walk(const struct decoder_args *args, uint32_t at,
                                       const struct ring_place *place)
 {
@@ -139,8 +142,8 @@ SIMT_INLINE struct walk resident_walk(const struct decoder_args *args, uint32_t 
     return w;
 }
 
-/* Waits for the next step, and begins it; *at, wherever in the step before, is then its first op. False:
- * leave. */
+/* Waits for the next step and begins it. *at is any position in the previous step and becomes the new step's
+ * first op. False: end. */
 SIMT_INLINE bool resident_begin(const struct decoder_args *args, uint32_t *at)
 {
     const struct ring_place nowhere = {0, 0};
@@ -154,7 +157,7 @@ SIMT_INLINE bool resident_begin(const struct decoder_args *args, uint32_t *at)
         return false;
     if (simt_thread() == 0) {
         gate.word[GATE_STEPS]++;
-        if (w.step->n_rows) /* a wait that fails here fails for all at the next one */
+        if (w.step->n_rows) /* a wait that fails here fails for all threads at the next one */
             gate_put(&gate, w.step->n_logits, &w.guard);
     }
     *at = resident_at(result, w.step);
@@ -166,37 +169,25 @@ SIMT_INLINE uint32_t resident_rows(const struct walk *w, uint32_t at)
     return w->op->flags & PROGRAM_HEAD ? resident_n_logits(at) : resident_n_rows(at);
 }
 
-/* Whether the op has any. Where the step has both, it need not be asked. */
+/* Returns whether the op has any rows. If the step has both rows and logits, the op need not be read. */
 SIMT_INLINE bool resident_runs(const struct walk *w, uint32_t at)
 {
     return (resident_n_rows(at) && resident_n_logits(at)) || resident_rows(w, at);
 }
 
-/* For tests: this warp comes to its next op up to 16 us late, mostly far less, so that each may be the first
- * and the last; a device's own order hardly ever varies. */
-SIMT_INLINE void resident_dawdle(const struct decoder_args *args, uint32_t op)
-{
-    if (!args->delays)
-        return;
-    uint32_t h = (args->delays + (simt_block() << 5) + simt_warp()) * 0x9E3779B1u ^ op * 0x85EBCA77u;
-    h = (h ^ h >> 15) * 0x2C1B3C6Du;
-    simt_nanosleep((h & 0x3fffu) >> (h >> 24) % 12);
-}
-
-/* One op, if the step has rows for it. False: leave. */
+/* Runs one op, if the step has rows for it. False: end. */
 SIMT_INLINE bool resident_run_op(const struct decoder_args *args, uint32_t at, struct ring_place *place,
                                  resident_op *ops)
 {
     struct walk w = resident_walk(args, at, place);
     w.n_rows = resident_rows(&w, at);
-    resident_dawdle(args, w.index + ((uint32_t)w.step->id << 8));
     if (w.n_rows && !ops(&w))
         return false;
     *place = w.place;
     return true;
 }
 
-/* Its end is signalled; the last op's is the step's: that comes in any case. */
+/* Signals an op's end, if it ran; the last op's, which is the step's, always. */
 SIMT_INLINE void resident_end_op(const struct decoder_args *args, uint32_t at, const struct ring_place *place)
 {
     struct walk w = resident_walk(args, at, place);
@@ -207,9 +198,10 @@ SIMT_INLINE void resident_end_op(const struct decoder_args *args, uint32_t at, c
         simt_red_relaxed_gpu_add(DECODER_AT(uint32_t, args->progress), 1);
 }
 
-/* Step after step, op after op. There is a second way into this loop, which is never taken: a compiler moves
- * nothing ahead of such a loop, and so leaves the registers to the ops. (It would keep what every op makes of
- * the thread's number, forty words that are made in as many instructions.) */
+/* Runs step after step, op after op. The loop has a second entry, which is never taken: the compiler moves
+ * nothing ahead of a loop with two entries, and so leaves the registers to the ops. (Otherwise it would keep
+ * what every op derives from the thread's number: forty words, each of which takes one instruction to
+ * compute.) */
 SIMT_INLINE void resident_crew(const struct decoder_args *args, resident_op *ops)
 {
     struct ring_place place = {0, 0};
@@ -230,9 +222,9 @@ end:
     goto begin;
 }
 
-/* --- the producer --- */
+/* --- the producer warp --- */
 
-/* A round of the program. False: leave. */
+/* Runs through the program once. False: end. */
 SIMT_INLINE bool resident_round(struct stream *s, struct gate *gate, resident_stream *stream)
 {
     const SIMT_GLOBAL struct program *program = DECODER_AT(const struct program, s->args->program);
@@ -248,7 +240,6 @@ SIMT_INLINE bool resident_round(struct stream *s, struct gate *gate, resident_st
         }
         if ((s->op->flags & PROGRAM_HEAD) && !n_logits)
             continue;
-        resident_dawdle(s->args, i + (s->place.stage << 8));
         if (s->plan->n_groups && !stream(s))
             return false;
     }
@@ -289,7 +280,7 @@ SIMT_INLINE void resident_open(const struct decoder_args *args)
         uses[i] = 0;
 }
 
-/* Once all threads of the block have done what they had to. */
+/* Called by all threads of the block when they have finished their parts. */
 SIMT_INLINE void resident_close(const struct decoder_args *args)
 {
     simt_bar_sync(RESIDENT_BAR, simt_n_threads());

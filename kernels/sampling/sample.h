@@ -1,27 +1,28 @@
-/* sample.h - from logits to struct step_result, to the bit what lib/sampler/sampler.h says and
- * lib/cpu/sample_rows.c does.
+/* sample.h - from logits to struct step_result, bit for bit as in lib/sampler/sampler.h and
+ * lib/cpu/sample_rows.c.
  *
  * Three phases; the caller orders them (a grid hop between two, all blocks arriving; sample_op.h):
  *
  *   sample_segments()   units (logit row, segment) over all blocks
  *   hop                 counter 1
- *   sample_draws_any()  no: results are next, no second hop. All blocks get the same answer
+ *   sample_draws_any()  false: results are next, no second hop. All blocks get the same answer
  *   sample_draw()       units (logit row, segment) over all blocks, of rows that are sampled
  *   hop                 counter 2
- *   sample_results()    rows over blocks: row i is block i % n_blocks's; it writes results[i]
+ *   sample_results()    rows over blocks: block i % n_blocks writes row i's results[i]
  *
- * Before the first all logits of the step lie in memory, and slots, biases and histories are as the step left
- * them (the border's work). Nothing is carried from one phase to the next in shared memory or registers: the
- * work area may be used for other things between them. A hop, or any other barrier of the crew, lies between
- * two phases and before the first.
+ * Before the first phase all logits of the step lie in memory, and the I/O warp has updated slots, biases and
+ * histories. No phase passes anything to the next in shared memory or registers: the work area may be used
+ * otherwise between them. A hop, or any other barrier of the compute warps, comes before the first phase and
+ * between two.
  *
- * Calls: all threads of the crew, together, in every block, also where it has no unit. A row whose indices
- * are out of range gets STEP_RESULT_NOT_FINITE.
+ * A row whose indices are out of range gets STEP_RESULT_NOT_FINITE.
  *
  * Cost: a greedy row reads its logits once and merges a value per segment. A log-probability reads them
- * again. A draw reads them a third time; with top_k or top_p one block then lists what the boundary bin
- * leaves, in one more walk. typical_p without top_k lists all that have a mass. Floor: 4 bytes a logit a
- * walk. Tested by tests/simt/sampling.c. */
+ * again. A draw reads them a third time; with top_k or top_p one block then reads them once more to list what
+ * the boundary bin leaves. typical_p without top_k lists all tokens that have a mass. Floor: 4 bytes a logit
+ * per reading. Tested by tests/simt/sampling.c.
+ *
+ * Thread: all compute threads of every block call each phase together, also if the block has no unit. */
 #pragma once
 #include "sample_draw.h"
 
@@ -49,7 +50,7 @@ SIMT_INLINE void sample_draw(const struct sample *s, const struct crew *crew, ui
         sample_draw_segment(s, crew, unit / n_segments, unit % n_segments);
 }
 
-/* log2 of the row's sum of exponentials, the segments' merged ascending; each warp for itself. */
+/* Returns log2 of the row's sum of exponentials; merges the segments ascending; each warp for itself. */
 SIMT_INLINE float sample_log2_sum(const struct sample_row *row, float max)
 {
     const SIMT_GLOBAL struct sample_part *parts = (const SIMT_GLOBAL struct sample_part *)row->scratch;
@@ -70,7 +71,8 @@ SIMT_INLINE float sample_logprob(float logit, float max, float log2_sum)
     return (logit - max) - log2_sum * ARITH_LN2;
 }
 
-/* The n_top largest logits, one after the other: the segment that has the next one looks for its own next. */
+/* Writes the n_top largest logits, one after the other: after each, only its segment looks for its next
+ * largest. */
 SIMT_INLINE void sample_tops(const struct sample *s, const struct crew *crew, const struct sample_row *row,
                              float max, float log2_sum, SIMT_GLOBAL struct step_result *to)
 {
@@ -81,7 +83,7 @@ SIMT_INLINE void sample_tops(const struct sample *s, const struct crew *crew, co
         heads[i].id = parts[i].max.id;
     }
     for (uint32_t rank = 0; rank < row->n_top; rank++) {
-        crew_sync(crew); /* the heads stand */
+        crew_sync(crew); /* the heads are set */
         struct sample_best top = sample_none(), next = sample_none();
         for (uint32_t i = simt_lane(); i < row->n_segments; i += SIMT_LANES)
             top = sample_better(top, (struct sample_best){heads[i].x, heads[i].id});
@@ -103,7 +105,7 @@ SIMT_INLINE void sample_tops(const struct sample *s, const struct crew *crew, co
     }
 }
 
-/* What a result says of its row; by thread 0. */
+/* Fills a row's result except top[]; by thread 0. */
 SIMT_INLINE void sample_write(const struct sample *s, const struct sample_row *row, uint32_t index,
                               uint32_t token, uint32_t flags, uint32_t n_top, float logprob,
                               SIMT_GLOBAL struct step_result *to)
@@ -118,7 +120,7 @@ SIMT_INLINE void sample_write(const struct sample *s, const struct sample_row *r
     to->logit_index = index;
 }
 
-/* The third phase of one row. */
+/* Runs the third phase for one row. */
 SIMT_INLINE void sample_result(const struct sample *s, const struct crew *crew, uint32_t index)
 {
     SIMT_GLOBAL struct step_result *to = DECODER_AT(struct step_result, s->in.results) + index;
@@ -150,6 +152,6 @@ SIMT_INLINE void sample_results(const struct sample *s, const struct crew *crew,
 {
     for (uint32_t index = block; index < sample_n_rows(s); index += n_blocks) {
         sample_result(s, crew, index);
-        crew_sync(crew); /* the next row's heads and counts go where this one's are */
+        crew_sync(crew); /* the next row's heads and counts overwrite this one's */
     }
 }

@@ -1,17 +1,19 @@
-/* sample_draw.h - how a row that is sampled gets its token: what a segment can say once the largest logit is
- * known (the second phase), and the choice from all of them (the third). Included by sample.h. */
+/* sample_draw.h - the token of a sampled row: each segment's contribution once the largest logit is known
+ * (the second phase), and the sampling from all of them (the third). Included by sample.h.
+ * Thread: all compute threads of a block, together. */
 #pragma once
 #include "sample_list.h"
 #include "sample_segment.h"
 
-/* Bins of distance from the largest logit: eighths, the last one for all that is further than 31.9. */
+/* Returns the bin of a logit's distance from the largest one: bins of eighths; the last one has all distances
+ * beyond 31.9. */
 SIMT_INLINE uint32_t sample_distance_bin(float x, float max)
 {
     float d = (max - x) * 8.0f;
     return d < (float)(SAMPLE_BINS - 1) ? (uint32_t)d : SAMPLE_BINS - 1;
 }
 
-/* What all tokens of a row are compared with. */
+/* The largest logit and the floor with which all tokens of a row are compared. */
 struct sample_scale {
     float max, floor;
 };
@@ -22,7 +24,7 @@ SIMT_INLINE struct sample_scale sample_scale_of(const struct sample_row *row, fl
     return (struct sample_scale){max, sample_floor(row->set, row->way, max)};
 }
 
-/* The mass with which a token enters a list: 1 where numbers count, 0: it does not. */
+/* Returns the mass with which a token enters a list: 1 if numbers count; 0: it does not enter. */
 SIMT_INLINE uint64_t sample_enters(const struct sample_row *row, struct sample_scale scale, float x)
 {
     if (!(x > scale.floor))
@@ -36,7 +38,7 @@ SIMT_INLINE SIMT_GLOBAL uint32_t *sample_bins(const struct sample_row *row, uint
            (size_t)segment * SAMPLE_LIMBS * SAMPLE_BINS;
 }
 
-/* Words of a tally that are in use. */
+/* Used words of a tally. */
 SIMT_INLINE uint32_t sample_bin_words(const struct sample_row *row)
 {
     return row->way == SAMPLE_COUNT ? SAMPLE_BINS : SAMPLE_LIMBS * SAMPLE_BINS;
@@ -57,12 +59,12 @@ SIMT_INLINE void sample_draw_bins(const struct sample *s, const struct crew *cre
                              row->way == SAMPLE_MASS);
     }
     crew_sync(crew);
-    SIMT_GLOBAL uint32_t *bins = sample_bins(row, segment); /* cleared next by the same threads */
+    SIMT_GLOBAL uint32_t *bins = sample_bins(row, segment); /* the same threads clear the tally next */
     for (uint32_t i = simt_thread(); i < sample_bin_words(row); i += crew->n_threads)
         bins[i] = tally[i];
 }
 
-/* (x - max) / T + noise of a token that min_p keeps; else worse than any. */
+/* Returns (x - max) / T + noise for a token that min_p keeps, otherwise a score below every other. */
 SIMT_INLINE struct sample_best sample_score(const SIMT_GLOBAL struct step_sampling *set, float x, float max,
                                             uint32_t id, float noise)
 {
@@ -71,7 +73,8 @@ SIMT_INLINE struct sample_best sample_score(const SIMT_GLOBAL struct step_sampli
     return (struct sample_best){(x - max) / set->temperature + noise, id};
 }
 
-/* The best score of a segment whose tokens decide for themselves. Four neighbours share a Philox block. */
+/* Finds the best score of a segment whose tokens are scored independently. Four neighbours share a Philox
+ * block. */
 SIMT_INLINE void sample_draw_scores(const struct sample *s, const struct crew *crew, uint32_t index,
                                     const struct sample_row *row, struct sample_scale scale, uint32_t segment)
 {
@@ -89,7 +92,8 @@ SIMT_INLINE void sample_draw_scores(const struct sample *s, const struct crew *c
         arith_philox(row->set->seed, row->pos + 1, (span.base + i) / 4, r);
         SAMPLE_ROLLED
         for (uint32_t k = 0; k < n; k++) {
-            uint32_t low = k & 1 ? r[1] : r[0], high = k & 1 ? r[3] : r[2]; /* r[k], in registers */
+            uint32_t low = k & 1 ? r[1] : r[0],
+                     high = k & 1 ? r[3] : r[2]; /* r[k] without an index, in registers */
             float noise = arith_gumbel_of(k & 2 ? high : low), v = x[i + k];
             if (v > scale.floor)
                 best = sample_better(
@@ -104,7 +108,7 @@ SIMT_INLINE void sample_draw_scores(const struct sample *s, const struct crew *c
     part->score.id = best.id;
 }
 
-/* The second phase of one segment of one row. */
+/* Runs the second phase for one segment of one row. */
 SIMT_INLINE void sample_draw_segment(const struct sample *s, const struct crew *crew, uint32_t index,
                                      uint32_t segment)
 {
@@ -123,7 +127,7 @@ SIMT_INLINE void sample_draw_segment(const struct sample *s, const struct crew *
 
 /* ---- the third phase ---- */
 
-/* The bins of a row's segments, in the tally. */
+/* Sums the bins of a row's segments into the tally. */
 SIMT_INLINE void sample_merge_bins(const struct sample *s, const struct crew *crew,
                                    const struct sample_row *row)
 {
@@ -137,8 +141,8 @@ SIMT_INLINE void sample_merge_bins(const struct sample *s, const struct crew *cr
     crew_sync(crew);
 }
 
-/* The last bin that the first filter can keep something of. *need: what top_p wants, where it is the first.
- */
+/* Returns the last bin of which the first filter can keep a token. *need: the mass that top_p needs, if it is
+ * the first filter. */
 SIMT_INLINE uint32_t sample_last_bin(const struct sample *s, const struct crew *crew,
                                      const struct sample_row *row, uint64_t *need)
 {
@@ -152,7 +156,7 @@ SIMT_INLINE uint32_t sample_last_bin(const struct sample *s, const struct crew *
     return sample_find(tally, by_mass, &ladder, want < ladder.total ? want : ladder.total).bin;
 }
 
-/* Lists the tokens of bins up to the last, in any order. */
+/* Lists the tokens of all bins up to the last, in any order. */
 SIMT_INLINE struct sample_list sample_gather(const struct sample *s, const struct crew *crew,
                                              const struct sample_row *row, struct sample_scale scale,
                                              uint32_t last_bin)
@@ -206,7 +210,7 @@ SIMT_INLINE uint32_t sample_choose_listed(const struct sample *s, const struct c
     return sample_best_of_crew(s, crew, best).id;
 }
 
-/* The token of a row that has no target and whose logits are finite; `max` is the largest of them. */
+/* Samples the token of a row that has no target and whose logits are finite; `max` is the largest of them. */
 SIMT_INLINE uint32_t sample_choose(const struct sample *s, const struct crew *crew,
                                    const struct sample_row *row, struct sample_best max)
 {

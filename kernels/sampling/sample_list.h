@@ -1,11 +1,13 @@
-/* sample_list.h - the tokens of one row that its filters have still in play, and how a crew cuts them down
+/* sample_list.h - the tokens of one row that its filters have left in play, and how filters are applied
  * without sorting.
  *
- * A filter keeps the front of an order (larger logits, or less surprise; then smaller ids), as far as a
- * number of tokens or a mass reaches. Both are integers, so they may be summed in any order. An order is a
- * 64-bit key, smaller first, no two alike; the last key that is kept is found by tallying number and mass of
- * the tokens in 256 bins of keys, then in 256 bins of the bin that holds it, until one token is left. Keys
- * that are cut off stay in the list: each later walk looks at the cuts again. Included by sample.h. */
+ * A filter keeps the front of an order (larger logits, or less surprise; then smaller ids) until a number of
+ * tokens or a mass is reached. Both are integers, so they may be summed in any order. An order is a 64-bit
+ * key, smaller first, all different. The last kept key is found by tallying number and mass of the tokens in
+ * 256 bins of keys, then in 256 bins of the bin that holds it, until one token is left. Tokens that are cut
+ * stay in the list: each later pass compares with the cuts again. Included by sample.h.
+ *
+ * Thread: all compute threads of a block, together, unless a function says each warp for itself. */
 #pragma once
 #include "sample_row.h"
 
@@ -17,19 +19,19 @@ struct sample_list {
 
 enum sample_stage {
     SAMPLE_TOP_K,   /* every token counts 1 */
-    SAMPLE_MEAN,    /* typical_p's: masses of what top_k left, */
-    SAMPLE_TYPICAL, /* the same, in the order of surprise, */
-    SAMPLE_REST,    /* and what it left: the largest logit */
-    SAMPLE_TOP_P,   /* masses again, of what both left */
-    SAMPLE_LEFT,    /* what is drawn from */
+    SAMPLE_MEAN,    /* typical_p: masses of what top_k left, */
+    SAMPLE_TYPICAL, /* the same tokens in the order of surprise, */
+    SAMPLE_REST,    /* and the largest logit of what that left */
+    SAMPLE_TOP_P,   /* masses of what both left */
+    SAMPLE_LEFT,    /* the tokens to sample from */
 };
 
-/* The cuts so far (the last keys that stay), and what they refer to; in shared memory. */
+/* The cuts so far (the last kept keys) and their reference values; in shared memory. */
 struct sample_sieve {
     uint64_t top_k_cut, typical_cut, top_p_cut;
-    float max;  /* the largest logit of the row */
-    float left; /* the largest one that typical_p left */
-    float mean; /* of the surprise */
+    float max;  /* largest logit of the row */
+    float left; /* largest logit that typical_p left */
+    float mean; /* mean of the surprise */
     uint32_t typical, top_p;
 };
 _Static_assert(sizeof(struct sample_sieve) <= 64, "its place in the work area");
@@ -52,14 +54,14 @@ SIMT_INLINE float sample_key_value(uint64_t key)
     return arith_from_bits(bits & 0x80000000u ? bits : ~bits & 0x7fffffffu);
 }
 
-/* The least surprising difference from the mean first. */
+/* Key of a token: distance of its surprise from the mean, smallest first. */
 SIMT_INLINE uint64_t sample_surprise_key(const SIMT_SHARED struct sample_sieve *f, float x, uint32_t id)
 {
     float d = (f->max - x) - f->mean;
     return (uint64_t)(arith_to_bits(d) & 0x7fffffffu) << 32 | id;
 }
 
-/* What a token is to a stage. */
+/* Returns a token's key, mass and state at a stage. */
 SIMT_INLINE struct sample_token sample_token_of(const SIMT_SHARED struct sample_sieve *f,
                                                 enum sample_stage stage, float x, uint32_t id)
 {
@@ -95,7 +97,7 @@ SIMT_INLINE void sample_tally_clear(const struct sample *s, const struct crew *c
     crew_sync(crew);
 }
 
-/* One token. A mass is 1 to 2^40: less one it has 40 bits, 14 of them in a limb, so that the limbs of
+/* Adds one token. A mass is 1 to 2^40: minus 1 it has 40 bits, 14 of them in a limb, so that the limbs of
  * SAMPLE_MAX_VOCAB tokens do not overflow. */
 SIMT_INLINE void sample_tally_add(SIMT_SHARED uint32_t *tally, uint32_t bin, uint64_t mass, bool by_mass)
 {
@@ -129,12 +131,12 @@ SIMT_INLINE uint64_t sample_shfl_xor_u64(uint64_t v, uint32_t mask)
 
 #define SAMPLE_LANE_BINS (SAMPLE_BINS / SIMT_LANES)
 
-/* Numbers or masses up to each lane's bins. */
+/* Number or mass of the tokens before each lane's bins, and of all. */
 struct sample_ladder {
     uint64_t before, total;
 };
 
-/* Each warp for itself, as the next. */
+/* Each warp for itself, as is the next function. */
 SIMT_INLINE struct sample_ladder sample_ladder_of(const SIMT_SHARED uint32_t *tally, bool by_mass)
 {
     uint64_t own = 0;
@@ -150,11 +152,11 @@ SIMT_INLINE struct sample_ladder sample_ladder_of(const SIMT_SHARED uint32_t *ta
 }
 
 struct sample_bin {
-    uint32_t bin, n; /* n: its tokens */
-    uint64_t before; /* what the bins before it come to */
+    uint32_t bin, n; /* n: tokens in the bin */
+    uint64_t before; /* number or mass of the bins before it */
 };
 
-/* The bin in which `need`, 1 to the total, is reached. */
+/* Finds the bin in which `need`, 1 to the total, is reached. */
 SIMT_INLINE struct sample_bin sample_find(const SIMT_SHARED uint32_t *tally, bool by_mass,
                                           const struct sample_ladder *ladder, uint64_t need)
 {
@@ -178,7 +180,7 @@ SIMT_INLINE struct sample_bin sample_find(const SIMT_SHARED uint32_t *tally, boo
 
 /* ---- selection ---- */
 
-/* Of the tokens in play at a stage. */
+/* Summary of the tokens in play at a stage. */
 struct sample_survey {
     uint64_t first, last; /* keys */
     uint64_t total;       /* mass */
@@ -200,7 +202,8 @@ SIMT_INLINE struct sample_survey sample_join_warp(struct sample_survey v)
     return v;
 }
 
-/* The last reduction was before the crew_sync at which the sieve stood. */
+/* Needs no barrier before it writes `room`: the caller's crew_sync after setting the sieve comes after the
+ * previous reduction. */
 SIMT_INLINE struct sample_survey sample_survey_of(const struct sample *s, const struct crew *crew,
                                                   const struct sample_list *list,
                                                   const SIMT_SHARED struct sample_sieve *f,
@@ -232,7 +235,7 @@ SIMT_INLINE struct sample_survey sample_survey_of(const struct sample *s, const 
     return sample_join_warp(none);
 }
 
-/* The last key of the shortest front whose numbers or masses reach `need`, 1 to what the stage has. */
+/* Finds the last key of the shortest front whose number or mass reaches `need`, 1 to the stage's total. */
 SIMT_INLINE uint64_t sample_cut(const struct sample *s, const struct crew *crew,
                                 const struct sample_list *list, const SIMT_SHARED struct sample_sieve *f,
                                 enum sample_stage stage, const struct sample_survey *survey, uint64_t need)
@@ -254,7 +257,7 @@ SIMT_INLINE uint64_t sample_cut(const struct sample *s, const struct crew *crew,
         struct sample_bin found = sample_find(tally, stage != SAMPLE_TOP_K, &ladder, need);
         need -= found.before;
         uint64_t from = (uint64_t)found.bin << shift, width = (1ull << shift) - 1;
-        first += from; /* the last key is reckoned from here: first + width may be beyond 2^64 */
+        first += from; /* computed from `from`, because first + width may exceed 2^64 */
         last = first + (range - from < width ? range - from : width);
         if (found.n <= 1 || shift == 0)
             return last;
@@ -268,7 +271,7 @@ SIMT_INLINE bool sample_stage_runs(const SIMT_GLOBAL struct step_sampling *set, 
     return stage == SAMPLE_TOP_K ? top_k : stage == SAMPLE_TOP_P ? set->top_p < 1.0f : set->typical_p < 1.0f;
 }
 
-/* The cuts of a row's filters. `need`: top_p's, where it is known; else 0. */
+/* Computes the cuts of a row's filters. `need`: the mass that top_p needs, if known; otherwise 0. */
 SIMT_INLINE const SIMT_SHARED struct sample_sieve *
 sample_filter(const struct sample *s, const struct crew *crew, const struct sample_row *row,
               const struct sample_list *list, float max, uint64_t need)
@@ -290,7 +293,7 @@ sample_filter(const struct sample *s, const struct crew *crew, const struct samp
             f->typical = true;
         if (first && stage == SAMPLE_TOP_P)
             f->top_p = true;
-        crew_sync(crew); /* the sieve stands */
+        crew_sync(crew); /* the sieve is set */
         struct sample_survey survey = sample_survey_of(s, crew, list, f, stage);
         if (first && stage == SAMPLE_MEAN)
             f->mean = (float)survey.surprise / (float)survey.total;
@@ -309,6 +312,6 @@ sample_filter(const struct sample *s, const struct crew *crew, const struct samp
         if (first && stage == SAMPLE_TOP_P)
             f->top_p_cut = cut;
     }
-    crew_sync(crew); /* the cuts stand */
+    crew_sync(crew); /* the cuts are set */
     return f;
 }

@@ -1,5 +1,6 @@
-/* sample_op.h - PROGRAM_SAMPLE of the persistent decoder: the phases of sample.h and the hops between them.
- * Blocks that have no row of results do not wait for the last hop. */
+/* sample_op.h - the op SAMPLE of the persistent decoder: the phases of sample.h and the hops between them.
+ * Blocks without a result row skip the last hop.
+ * Thread: all compute threads of every block, together. */
 #pragma once
 #include "sample.h"
 #include "device/interpreter.h"
@@ -27,7 +28,7 @@ SIMT_INLINE bool sample_op(struct walk *w)
 {
     struct sample s = sample_of(w);
     uint32_t block = simt_block(), n_blocks = simt_n_blocks();
-    bool draws = sample_draws_any(&s, &w->crew); /* of the step and the slots: no op writes them */
+    bool draws = sample_draws_any(&s, &w->crew); /* reads only the step and the slots, which no op writes */
     if (!walk_wait(w))
         return false;
     sample_segments(&s, &w->crew, block, n_blocks);

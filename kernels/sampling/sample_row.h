@@ -1,41 +1,43 @@
-/* sample_row.h - one logit row on its way to a token: what the step and its slot want of it, and how a crew
- * finds the best of many. Included by sample.h. */
+/* sample_row.h - one logit row while it is sampled: its settings from the step and its slot, and the search
+ * for the largest of many values. Included by sample.h.
+ * Thread: any compute thread, except the reductions: all lanes of a warp, or all compute threads of a
+ * block. */
 #pragma once
 #include "device/compute_warps.h"
 #include "abi/sample_layout.h"
 
-/* Before a loop whose body is long: unrolled it would cost registers that the products want. */
+/* Put before a loop with a long body: unrolled it would cost registers that the products need. */
 #define SAMPLE_ROLLED _Pragma("clang loop unroll(disable)")
 
 struct sample {
     struct sample_args in;
-    SIMT_SHARED char *work; /* SAMPLE_WORK_BYTES, as below */
+    SIMT_SHARED char *work; /* SAMPLE_WORK_BYTES; its parts are below */
 };
 
-/* The work area. Each part has one use at a time; whoever begins another use is behind a crew_sync. */
+/* Parts of the work area. Each has one use at a time; a crew_sync separates two uses. */
 #define SAMPLE_WEIGHTS 0 /* float [ARITH_LSE_SEGMENT]; or struct sample_best [64]: sample_tops() */
 #define SAMPLE_COUNTS                                                                                        \
     16384                   /* uint16_t [ARITH_LSE_SEGMENT]; or the tally, u32 [SAMPLE_LIMBS][SAMPLE_BINS]   \
                              */
 #define SAMPLE_ROOM   24576 /* 32 bytes per warp, for reductions */
-#define SAMPLE_LENGTH 25088 /* u32: of the list */
+#define SAMPLE_LENGTH 25088 /* u32: length of the list */
 #define SAMPLE_SIEVE  25104 /* struct sample_sieve, 64 bytes */
 _Static_assert(SAMPLE_SIEVE + 64 <= SAMPLE_WORK_BYTES, "work area");
 
-/* How a row gets its token. From SAMPLE_DIRECT on it takes part in sample_draw(). */
+/* How a row gets its token. Rows from SAMPLE_DIRECT on take part in sample_draw(). */
 enum sample_way {
     SAMPLE_NOTHING, /* a target, or indices out of range */
     SAMPLE_GREEDY,
-    SAMPLE_LIST,   /* typical_p first: all that have a mass are listed */
-    SAMPLE_DIRECT, /* nothing but min_p: each token decides for itself */
-    SAMPLE_COUNT,  /* top_k first: bins of numbers of tokens */
+    SAMPLE_LIST,   /* typical_p first: lists all tokens that have a mass */
+    SAMPLE_DIRECT, /* at most min_p: each token is scored independently */
+    SAMPLE_COUNT,  /* top_k first: bins of token counts */
     SAMPLE_MASS,   /* top_p first: bins of masses */
 };
 
 struct sample_row {
     bool in_range;
-    bool norm;    /* a log-probability is wanted */
-    bool changed; /* biases, bans or penalties */
+    bool norm;    /* report a log-probability */
+    bool changed; /* has biases, bans or penalties */
     enum sample_way way;
     uint32_t slot, pos;
     int32_t target;
@@ -43,8 +45,8 @@ struct sample_row {
     const SIMT_GLOBAL struct step_sampling *set;
     const SIMT_GLOBAL struct step_bias *biases;
     const SIMT_GLOBAL int32_t *window; /* history that penalties count */
-    const SIMT_GLOBAL float *logits;   /* the model's own */
-    const SIMT_GLOBAL float *x;        /* what sampling starts from: these, or the adjusted ones */
+    const SIMT_GLOBAL float *logits;   /* the model's own logits */
+    const SIMT_GLOBAL float *x;        /* the logits to sample from: the model's or the adjusted ones */
     SIMT_GLOBAL char *scratch;
     uint32_t n_segments;
 };
@@ -86,7 +88,7 @@ SIMT_INLINE enum sample_way sample_way_of(const SIMT_GLOBAL struct step_sampling
     return set->top_p < 1.0f ? SAMPLE_MASS : SAMPLE_DIRECT;
 }
 
-/* How many tokens of the history count for penalties. */
+/* Returns the number of history tokens that count for penalties. */
 SIMT_INLINE uint32_t sample_window(const SIMT_GLOBAL struct step_sampling *set, uint32_t start, uint32_t pos)
 {
     uint32_t n = pos + 1 > start ? pos + 1 - start : 0;
@@ -95,7 +97,7 @@ SIMT_INLINE uint32_t sample_window(const SIMT_GLOBAL struct step_sampling *set, 
     return neutral ? 0 : n < set->penalty_last_n ? n : set->penalty_last_n;
 }
 
-/* Logit row `index` of the step. Where it is not in range nothing else of it may be used. */
+/* Logit row `index` of the step. If in_range is false, no other field may be used. */
 SIMT_INLINE struct sample_row sample_row_of(const struct sample *s, uint32_t index)
 {
     const struct decoder_slots *slots = &s->in.slots;
@@ -151,7 +153,7 @@ SIMT_INLINE struct sample_best sample_better(struct sample_best a, struct sample
     return sample_before(b, a) ? b : a;
 }
 
-/* Of the lanes of a warp; all get it. */
+/* Best of the lanes of a warp; all lanes get it. */
 SIMT_INLINE struct sample_best sample_best_of_warp(struct sample_best best)
 {
     for (uint32_t w = SIMT_LANES / 2; w; w /= 2) {
@@ -161,13 +163,13 @@ SIMT_INLINE struct sample_best sample_best_of_warp(struct sample_best best)
     return best;
 }
 
-/* Of the crew's threads; all get it. */
+/* Best of all compute threads; all get it. */
 SIMT_INLINE struct sample_best sample_best_of_crew(const struct sample *s, const struct crew *crew,
                                                    struct sample_best best)
 {
     SIMT_SHARED struct sample_best *room = (SIMT_SHARED struct sample_best *)(s->work + SAMPLE_ROOM);
     best = sample_best_of_warp(best);
-    crew_sync(crew); /* the last reduction has been read */
+    crew_sync(crew); /* the previous reduction has been read */
     if (simt_lane() == 0) {
         room[simt_warp()].x = best.x;
         room[simt_warp()].id = best.id;
@@ -179,10 +181,10 @@ SIMT_INLINE struct sample_best sample_best_of_crew(const struct sample *s, const
     return sample_best_of_warp(mine);
 }
 
-/* Which of a part's values. */
+/* Selects one of a part's values. */
 enum sample_value { SAMPLE_MAX, SAMPLE_LARGEST, SAMPLE_SCORE };
 
-/* The best of a row's parts; each warp for itself. */
+/* Best of a row's parts; each warp for itself. */
 SIMT_INLINE struct sample_best sample_best_part(const struct sample_row *row, enum sample_value which)
 {
     const SIMT_GLOBAL struct sample_part *parts = (const SIMT_GLOBAL struct sample_part *)row->scratch;
@@ -217,10 +219,11 @@ SIMT_INLINE uint64_t sample_needed(uint64_t total, float p)
 {
     uint64_t share = p > 0.0f ? (uint64_t)(int64_t)((p < 1.0f ? p : 1.0f) * 0x1p24f) : 0;
     uint64_t need = (total >> 24) * share + (((total & 0xffffff) * share) >> 24);
-    return need ? need : 1; /* one token at least, and each has a mass */
+    return need ? need : 1; /* at least one token, and each has a mass */
 }
 
-/* No token at or below this is kept by a filter, or wins by its noise, when the largest is `max`. */
+/* Returns the floor: when the largest logit is `max`, no token at or below it can pass a filter or win by its
+ * noise. */
 SIMT_INLINE float sample_floor(const SIMT_GLOBAL struct step_sampling *set, enum sample_way way, float max)
 {
     float reach = set->temperature * 20.0f; /* noise lies in (-2.9, 16.7) */

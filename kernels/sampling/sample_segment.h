@@ -1,13 +1,14 @@
-/* sample_segment.h - the first phase of sampling: one segment of one logit row, by one crew. Whether its
- * logits are finite, the largest, the sum of exponentials, and the logits that sampling starts from.
+/* sample_segment.h - the first phase of sampling: one segment of one logit row. Finds whether its logits are
+ * finite, the largest, the sum of exponentials, and the logits to sample from.
  *
- * Element i of a segment is thread i % n_threads's in every walk, so that what one thread does to it needs no
- * barrier. Included by sample.h. */
+ * Element i of a segment belongs to thread i % n_threads in every loop, so that a thread's changes to it need
+ * no barrier. Included by sample.h.
+ * Thread: all compute threads of a block, together. */
 #pragma once
 #include "sample_row.h"
 
 struct sample_span {
-    uint32_t base, n; /* the segment's first logit, and how many it has */
+    uint32_t base, n; /* the segment's first logit and its number of logits */
 };
 
 SIMT_INLINE struct sample_span sample_span_of(const struct sample *s, uint32_t segment)
@@ -16,7 +17,7 @@ SIMT_INLINE struct sample_span sample_span_of(const struct sample *s, uint32_t s
     return (struct sample_span){base, left < ARITH_LSE_SEGMENT ? left : ARITH_LSE_SEGMENT};
 }
 
-/* The largest of the model's own logits; {+inf, ...} when one is not finite. */
+/* Finds the largest of the model's own logits; {+inf, ...} if one is not finite. */
 SIMT_INLINE struct sample_best sample_scan(const struct sample *s, const struct crew *crew, uint32_t index,
                                            struct sample_span span)
 {
@@ -36,7 +37,7 @@ SIMT_INLINE struct sample_best sample_scan(const struct sample *s, const struct 
     return sample_best_of_crew(s, crew, finite ? best : (struct sample_best){ARITH_INF, span.base});
 }
 
-/* The sum over lanes of the segment's exponentials; of use in warp 0. */
+/* Sums the segment's exponentials over lanes; only warp 0's result is valid. */
 SIMT_INLINE float sample_sum(const struct sample *s, const struct crew *crew, const SIMT_GLOBAL float *x,
                              uint32_t n, float max)
 {
@@ -54,8 +55,8 @@ SIMT_INLINE float sample_sum(const struct sample *s, const struct crew *crew, co
     return sum;
 }
 
-/* Which of the 32 tokens that a warp's lanes bring lie in this warp's part of the segment: a bit each.
- * *local: the lane's token in the segment. */
+/* Returns a bit for each of the 32 tokens that the lanes pass: set if it lies in this warp's part of the
+ * segment. *local: the lane's token in the segment. */
 SIMT_INLINE uint32_t sample_ours(const struct crew *crew, struct sample_span span, bool any, int32_t token,
                                  uint32_t *local)
 {
@@ -63,7 +64,7 @@ SIMT_INLINE uint32_t sample_ours(const struct crew *crew, struct sample_span spa
     return simt_ballot(any && *local < span.n && *local / SIMT_LANES % crew->n_warps == simt_warp());
 }
 
-/* Biases in their order: x = x + bias. */
+/* Adds biases, in their order: x = x + bias. */
 SIMT_INLINE void sample_bias(const struct crew *crew, const struct sample_row *row, struct sample_span span,
                              SIMT_GLOBAL float *x)
 {
@@ -81,7 +82,7 @@ SIMT_INLINE void sample_bias(const struct crew *crew, const struct sample_row *r
     }
 }
 
-/* End tokens: x = -inf. */
+/* Bans end tokens: x = -inf. */
 SIMT_INLINE void sample_ban(const struct sample *s, const struct crew *crew, const struct sample_row *row,
                             struct sample_span span, SIMT_GLOBAL float *x)
 {
@@ -92,7 +93,7 @@ SIMT_INLINE void sample_ban(const struct sample *s, const struct crew *crew, con
     }
 }
 
-/* How often each token of the segment stands in the window. */
+/* Counts how often each token of the segment stands in the window. */
 SIMT_INLINE void sample_count(const struct crew *crew, const struct sample_row *row, struct sample_span span,
                               SIMT_SHARED uint16_t *counts)
 {
@@ -121,7 +122,7 @@ SIMT_INLINE float sample_penalised(const SIMT_GLOBAL struct step_sampling *set, 
     return x;
 }
 
-/* The logits that sampling starts from, and the largest of them. */
+/* Makes the logits to sample from and finds the largest of them. */
 SIMT_INLINE struct sample_best sample_adjust(const struct sample *s, const struct crew *crew,
                                              const struct sample_row *row, struct sample_span span)
 {

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_STEPS 2 /* in flight */
+#define MAX_STEPS 2 /* most steps in flight */
 
-/* Results of a step that eager has finished and nobody has polled yet. */
+/* Results of a finished step of eager that have not all been polled. */
 struct finished {
     uint64_t step;
     uint32_t n_results, n_taken;
@@ -23,12 +23,12 @@ struct executor {
     struct backend *be;
     struct graph *graph;
     struct program *program;
-    /* Eager's dispatches; the decoder counts what it launches besides, and all launches of other executors.
-     * What it had counted before executor_forget() is left out. */
+    /* Dispatches of eager, and the backend's count at executor_forget(). The backend counts its other
+     * launches, and all launches of the other executors. */
     _Atomic uint64_t launches, forgotten;
     bool timed;
     struct executor_timing timing;
-    struct finished finished[MAX_STEPS]; /* a ring, oldest at `first` */
+    struct finished finished[MAX_STEPS]; /* a ring; the oldest is at `first` */
     uint32_t first, n_finished;
     uint64_t newest; /* id of the newest step whose results have all been polled */
 };
@@ -141,13 +141,13 @@ void executor_close(struct executor *x)
 static int dispatch(void *context, uint32_t node, struct error *err)
 {
     struct executor *x = context;
-    int rc = x->ops->dispatch(x->be, node, err);
+    int rc = x->ops->nodes->dispatch(x->be, node, err);
     if (rc == 0)
         atomic_fetch_add_explicit(&x->launches, 1, memory_order_relaxed);
     return rc;
 }
 
-/* Takes the results of the step that has just been walked out of the backend, so that the next may begin. */
+/* Collects the results of the step that has just run, so that the next may begin. */
 static int collect(struct executor *x, const struct step *step, struct error *err)
 {
     struct finished *f = &x->finished[(x->first + x->n_finished) % MAX_STEPS];
@@ -168,14 +168,14 @@ static int collect(struct executor *x, const struct step *step, struct error *er
     return 0;
 }
 
-/* What the device has noted of the step that has just ended. */
+/* Adds the device's times of the step that has just ended. */
 static int add_times(struct executor *x, struct error *err)
 {
     for (uint32_t i = 0; i < x->graph->n_nodes; i++) {
         uint64_t ns = 0;
         if (x->graph->nodes[i].op == GRAPH_NONE)
             continue;
-        int rc = x->ops->node_ns(x->be, i, &ns, err);
+        int rc = x->ops->nodes->node_ns(x->be, i, &ns, err);
         if (rc < 0)
             return rc;
         add_time(&x->timing, x->graph, i, ns);
@@ -187,7 +187,7 @@ static int submit_eager(struct executor *x, const struct step *step, struct erro
 {
     if (x->n_finished == MAX_STEPS)
         return -EAGAIN;
-    int rc = x->ops->begin(x->be, step, err);
+    int rc = x->ops->nodes->begin(x->be, step, err);
     if (rc < 0)
         return rc;
     bool by_device = x->timed && x->timing.by_device;
@@ -293,11 +293,11 @@ int executor_time_ops(struct executor *x, bool on, struct error *err)
         x->timing.node_ns = calloc(x->graph->n_nodes, sizeof *x->timing.node_ns);
     if (on && !x->timing.node_ns)
         return error_set(err, -ENOMEM, "no memory for the times of %u nodes", x->graph->n_nodes);
-    int rc = x->kind == EXECUTOR_EAGER && x->ops->time_nodes ? x->ops->time_nodes(x->be, on, err) : 0;
+    int rc = x->kind == EXECUTOR_EAGER && x->ops->nodes->time ? x->ops->nodes->time(x->be, on, err) : 0;
     if (rc < 0)
         return rc;
     x->timed = on;
-    x->timing.by_device = x->ops->time_nodes != NULL;
+    x->timing.by_device = x->ops->nodes && x->ops->nodes->time;
     return 0;
 }
 

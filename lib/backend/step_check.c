@@ -13,8 +13,8 @@ struct step_checker {
     uint32_t pages_per_slot;
     uint32_t *tables;                  /* [n_slots][pages_per_slot] */
     uint32_t *n_mapped;                /* [n_slots]: pages without a gap from position 0 */
-    uint32_t *next_pos;                /* [n_slots]: the least position the next row of this step may have */
-    uint32_t previous[STEP_MAX_EDITS]; /* what the edits overwrote, to undo them */
+    uint32_t *next_pos;                /* [n_slots]: the least position of the next row of this step */
+    uint32_t previous[STEP_MAX_EDITS]; /* entries that the edits overwrote, to undo them */
 };
 
 int step_checker_open(struct step_checker **out, const struct step_limits *limits, struct error *err)
@@ -80,7 +80,7 @@ static int check_page_ops(const struct step_limits *l, const struct step *s, str
     for (uint32_t i = 0; i < s->n_page_ops; i++) {
         const struct step_page_op *op = &s->page_ops[i];
         if (op->kind < STEP_PAGE_COPY || op->kind > STEP_PAGE_ZERO)
-            return error_set(err, -EINVAL, "step: page_ops[%u].kind is %u, which is none", i, op->kind);
+            return error_set(err, -EINVAL, "step: page_ops[%u].kind is %u: unknown", i, op->kind);
         if (op->page >= l->n_pages)
             return too_large(err, "page_ops", i, "page", op->page, l->n_pages);
         if (op->kind == STEP_PAGE_COPY && op->from >= l->n_pages)
@@ -89,7 +89,7 @@ static int check_page_ops(const struct step_limits *l, const struct step *s, str
         if (host && (uint64_t)op->host_offset * 64 + l->page_bytes > l->transfer_bytes)
             return error_set(
                 err, -EINVAL,
-                "step: page_ops[%u].host_offset is %u, a page of %llu bytes there ends behind the "
+                "step: page_ops[%u].host_offset is %u, a page of %llu bytes there ends beyond the "
                 "transfer buffer of %llu bytes",
                 i, op->host_offset, (unsigned long long)l->page_bytes, (unsigned long long)l->transfer_bytes);
     }

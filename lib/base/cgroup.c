@@ -7,7 +7,7 @@
 
 #define PATH_SIZE (2 * PATH_MAX)
 
-/* A directory of a hierarchy: `path` with its first `len` bytes in use; a file's name is put behind them. */
+/* A directory of a hierarchy: the first `len` bytes of `path`. A file's name is appended after them. */
 struct directory {
     char path[PATH_SIZE];
     size_t len;
@@ -20,7 +20,7 @@ static FILE *file_open(struct directory *d, const char *name)
     return fopen(d->path, "re");
 }
 
-/* The n numbers a file begins with; "max" is not one. */
+/* Reads the first n numbers of a file. The word "max" is not a number: false. */
 static bool read_numbers(struct directory *d, const char *name, long long *out, int n)
 {
     FILE *f = file_open(d, name);
@@ -33,7 +33,7 @@ static bool read_numbers(struct directory *d, const char *name, long long *out, 
     return ok;
 }
 
-/* Whether `name` is one of the names between commas. */
+/* True if the comma-separated list contains `name`. */
 static bool names_controller(const char *list, const char *name)
 {
     for (size_t n; *list; list += n + (list[n] == ',')) {
@@ -44,8 +44,8 @@ static bool names_controller(const char *list, const char *name)
     return false;
 }
 
-/* The directory that a line of /proc/self/cgroup, "number:controllers:path", means; v2 names no controllers.
- */
+/* Sets *d to the directory that a line of /proc/self/cgroup ("number:controllers:path") names. A v2 line has
+ * no controllers. */
 static bool directory_set(struct directory *d, const char *root, const char *controller, char *line)
 {
     char *list = strchr(line, ':'), *group = list ? strchr(list + 1, ':') : NULL;
@@ -61,10 +61,10 @@ static bool directory_set(struct directory *d, const char *root, const char *con
     d->len = (size_t)n;
     while (n > 0 && d->len && d->path[d->len - 1] == '/')
         d->path[--d->len] = '\0';
-    return n > 0 && (size_t)n < sizeof d->path - 64; /* room for the name of a file */
+    return n > 0 && (size_t)n < sizeof d->path - 64; /* leaves room for a file name */
 }
 
-/* The least bound of all directories from our groups up to the roots of their mounts. */
+/* The smallest bound of all directories from this process's groups up to the roots of their mounts. */
 static uint64_t least_bound(const char *root, const char *controller, uint64_t (*bound)(struct directory *))
 {
     char path[PATH_MAX], line[PATH_MAX + 256];
@@ -93,7 +93,7 @@ static uint64_t least_bound(const char *root, const char *controller, uint64_t (
 
 static uint64_t bound_cores(struct directory *d)
 {
-    long long quota[2]; /* of a period's microseconds */
+    long long quota[2]; /* quota and period, in microseconds */
     bool ok = d->v2 ? read_numbers(d, "cpu.max", quota, 2)
                     : read_numbers(d, "cpu.cfs_quota_us", &quota[0], 1) &&
                           read_numbers(d, "cpu.cfs_period_us", &quota[1], 1);
@@ -108,13 +108,15 @@ uint32_t cgroup_cores(const char *root)
     return n > UINT32_MAX ? 0 : (uint32_t)n;
 }
 
-/* Pages of files: what is not written yet is little, and written before it would be missed. */
+/* Bytes of the page cache. Dirty pages are counted too: they are few, and the kernel writes them back before
+ * memory runs out. */
 static uint64_t reclaimable(struct directory *d)
 {
     FILE *f = file_open(d, "memory.stat");
     if (!f)
         return 0;
-    const char *prefix = d->v2 ? "" : "total_"; /* v1: with the groups below, as its usage is */
+    const char *prefix = d->v2 ? "" : "total_"; /* v1: the sums over the child groups, as in its
+                                                 * usage_in_bytes */
     char line[128], key[64];
     unsigned long long n, sum = 0;
     while (fgets(line, sizeof line, f)) {

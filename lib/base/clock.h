@@ -1,4 +1,5 @@
-/* clock.h - the one clock that times here are read from. Thread: any. */
+/* clock.h - the monotonic clock that all times in this library are read from.
+ * Thread: any. */
 #pragma once
 #include <stdint.h>
 #include <time.h>
@@ -11,7 +12,7 @@ static inline uint64_t clock_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Milliseconds from one to the other; 0 when there are none. */
+/* The milliseconds from one time to a later one; 0 if `to_ns` is not later. */
 static inline double clock_ms_between(uint64_t from_ns, uint64_t to_ns)
 {
     return to_ns > from_ns ? (double)(to_ns - from_ns) / 1e6 : 0;

@@ -1,5 +1,7 @@
-/* half.h - 16-bit floats as GGUF files and the cache store them, and their exact meaning as floats.
- * Subnormals, infinities and NaNs are kept. Thread: all functions are pure. */
+/* half.h - conversions between float and the 16-bit floats of GGUF files and KV caches: IEEE binary16 and
+ * bfloat16.
+ * Subnormals, infinities and NaNs are kept.
+ * Thread: any; all functions are pure. */
 #pragma once
 #include <stdint.h>
 #include <string.h>
@@ -18,13 +20,13 @@ static inline uint32_t float_to_bits(float f)
     return bits;
 }
 
-/* IEEE binary16 to float; every value has an exact one. */
+/* Converts IEEE binary16 to float. Every value converts exactly. */
 static inline float half_to_float(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16;
     uint32_t exponent = (h >> 10) & 31;
     uint32_t mantissa = h & 0x3ff;
-    if (exponent == 0) { /* zero and subnormals count units of 2^-24 */
+    if (exponent == 0) { /* zero and subnormals are multiples of 2^-24 */
         float f = (float)mantissa * 0x1p-24f;
         return float_from_bits(float_to_bits(f) | sign);
     }
@@ -33,7 +35,8 @@ static inline float half_to_float(uint16_t h)
     return float_from_bits(sign | (exponent + 112) << 23 | mantissa << 13);
 }
 
-/* Float to IEEE binary16, to nearest, ties to even; too large becomes infinity, NaN stays a (quiet) NaN. */
+/* Converts float to IEEE binary16, rounding to nearest, ties to even. A value too large becomes infinity, a
+ * NaN stays a (quiet) NaN. */
 static inline uint16_t half_from_float(float f)
 {
     uint32_t bits = float_to_bits(f);
@@ -44,7 +47,7 @@ static inline uint16_t half_from_float(float f)
     if (magnitude >= 0x477ff000u) /* 65520: halfway between the largest half and the next step */
         return sign | 0x7c00;
     if (magnitude <
-        0x38800000u) { /* below 2^-14: adding 0.5 leaves units of 2^-24 in the low bits, rounded */
+        0x38800000u) { /* below 2^-14: adding 0.5 leaves multiples of 2^-24 in the low bits, rounded */
         uint32_t units = float_to_bits(float_from_bits(magnitude) + 0.5f) - float_to_bits(0.5f);
         return (uint16_t)(sign | units);
     }
@@ -52,17 +55,8 @@ static inline uint16_t half_from_float(float f)
     return (uint16_t)(sign | ((magnitude - (112u << 23) + 0xfff + odd) >> 13));
 }
 
-/* bfloat16 is the upper half of a float. */
+/* Converts bfloat16, the upper half of a float, to float. */
 static inline float bf16_to_float(uint16_t h)
 {
     return float_from_bits((uint32_t)h << 16);
-}
-
-/* Float to bfloat16, to nearest, ties to even; NaN stays a (quiet) NaN. */
-static inline uint16_t bf16_from_float(float f)
-{
-    uint32_t bits = float_to_bits(f);
-    if ((bits & 0x7fffffffu) > 0x7f800000u)
-        return (uint16_t)(bits >> 16 | 0x40);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }

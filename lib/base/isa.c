@@ -6,7 +6,7 @@
 #include <cpuid.h>
 #endif
 
-/* Bits of the words, from the manuals of Intel and AMD. */
+/* Bits of the CPUID words, from the manuals of Intel and AMD. */
 enum leaf1_ecx { FMA = 1 << 12, OSXSAVE = 1 << 27, F16C = 1 << 29 };
 enum leaf7_ebx {
     AVX2 = 1 << 5,

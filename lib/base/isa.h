@@ -1,7 +1,8 @@
-/* isa.h - which of the instruction sets that files of this library are compiled for this machine has. A set
- * stands for every option that CMakeLists.txt compiles such a file with, since a compiler uses them all, and
- * for the registers that the operating system must keep. CPUID is read once, by the first who asks: in a
- * virtual machine every reading leaves it. Thread: any. */
+/* isa.h - detects the instruction sets that files of this library are compiled for.
+ * A set stands for every option that CMakeLists.txt compiles such a file with, since a compiler uses them
+ * all, and for the registers that the operating system must save. CPUID is read once, by the first caller: in
+ * a virtual machine each read traps to the hypervisor.
+ * Thread: any. Memory: one static word. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -13,13 +14,15 @@ enum isa_set {
     ISA_AVX512_BF16 = 1 << 3, /* *_bf16_avx512.c */
 };
 
+/* True if this machine has the set. */
 bool isa_has(enum isa_set set);
 
-/* What is read: of CPUID's leaves the words named here, and the states that the operating system keeps. */
+/* The CPUID words that detection reads, and xcr0: the register states that the operating system saves. */
 struct isa_words {
     uint32_t leaf1_ecx, leaf7_ebx, leaf7_ecx, leaf7_1_eax;
     uint64_t xcr0;
 };
 
-/* The sets of a machine with these words. Pure. */
+/* The sets (a mask of enum isa_set) of a machine with these words. Pure; split off so that tests can pass
+ * words of other machines. */
 uint32_t isa_of(const struct isa_words *w);

@@ -10,7 +10,8 @@
 
 int memory_take(struct memory_block *b, size_t size, const char *what, struct error *err)
 {
-    /* Room to start on a huge page's border, so that the kernel can use them from the first byte. */
+    /* The extra bytes let the block start on a huge page boundary, so that the kernel can use huge pages from
+     * the first byte. */
     size_t rounded = (size + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE,
            extra = size >= HUGE_PAGE ? HUGE_PAGE : 0;
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -24,7 +25,7 @@ int memory_take(struct memory_block *b, size_t size, const char *what, struct er
         p += head;
         if (extra > head)
             munmap(p + rounded, extra - head);
-        madvise(p, rounded, MADV_HUGEPAGE); /* a wish: refused where the kernel has none */
+        madvise(p, rounded, MADV_HUGEPAGE); /* a hint: fails where the kernel has no huge pages */
     }
     *b = (struct memory_block){.data = p, .size = rounded};
     return 0;

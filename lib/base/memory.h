@@ -1,4 +1,6 @@
-/* memory.h - large blocks of memory, taken from the system whole, and how much of it there is. */
+/* memory.h - large blocks of memory mapped from the system, and the memory that is available.
+ * Thread: any; a block belongs to its owner, and no state is kept. Memory: a block lives from memory_take()
+ * to memory_give(). */
 #pragma once
 #include "error.h"
 
@@ -7,13 +9,15 @@
 #include <stdint.h>
 
 struct memory_block {
-    void *data; /* zeroed, aligned to a page; physical memory is taken on first touch */
+    void *data; /* zeroed, page-aligned; physical memory is committed at first touch */
     size_t size;
 };
 
-/* `what` names the block in the error. Huge pages are asked for where the block is large enough to gain. */
+/* Maps at least `size` bytes into *b. `what` names the block in the error. Blocks of a huge page or more ask
+ * for huge pages. Returns 0 or -ENOMEM. */
 int memory_take(struct memory_block *b, size_t size, const char *what, struct error *err);
-void memory_give(struct memory_block *b); /* an empty one is fine */
+void memory_give(struct memory_block *b); /* unmaps it; an empty block is fine */
 
-/* Bytes a new user of memory can have: the system's estimate, bounded by the limits of our cgroups. */
+/* The bytes that a new allocation can use: the system's MemAvailable, bounded by the cgroup limits of this
+ * process. UINT64_MAX when neither is known. */
 uint64_t memory_available(void);

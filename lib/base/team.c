@@ -13,36 +13,36 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
-/* How long a member spins before it sleeps: longer than the gap between two ops or two steps, short enough
- * that a core another process wants is soon given up. */
+/* The time a member spins before it sleeps: longer than the gap between two ops or two steps, short enough to
+ * free a core soon for another process. */
 #define SPIN_NS 40000
 
 struct signal_word { /* a counter that threads wait on */
     _Alignas(64) atomic_uint value;
     atomic_uint sleepers;
-    /* Waits on it are between two steps: long enough to let others have the CPU first. The thread that sends
-     * tokens would have to wait for the scheduler's tick. */
+    /* Members wait on this word between two steps: long enough to yield the CPU first. Otherwise the thread
+     * that sends tokens would wait for the scheduler's tick. */
     bool between_runs;
 };
 
-#define NOWHERE (-1) /* for a member's cpu */
+#define NOWHERE (-1) /* value of member.cpu */
 
 struct member {
     _Alignas(64) struct team *team;
     pthread_t thread;
     uint32_t index;
     uint32_t phase;                   /* barriers passed */
-    atomic_int cpu;                   /* where it ran when last it looked; NOWHERE between runs */
-    _Atomic uint64_t pieces;          /* taken so far; written by this member alone */
-    _Alignas(64) atomic_uint next[2]; /* units taken of the own part, by parity of the phase */
+    atomic_int cpu;                   /* the CPU it ran on at its last check; NOWHERE between runs */
+    _Atomic uint64_t pieces;          /* pieces taken so far; only this member writes it */
+    _Alignas(64) atomic_uint next[2]; /* units taken of its own part, by parity of the phase */
 };
 
 struct team {
     uint32_t n_members, n_started;
-    uint64_t spin_ns; /* 0 when there are more members than CPUs: who spins keeps another from its work */
+    uint64_t spin_ns; /* 0 when there are more members than CPUs: a spinning member would keep another off its
+                       * CPU */
     bool leaving;
     void (*work)(void *context, uint32_t member);
     void *context;
@@ -66,10 +66,10 @@ static void note_cpu(struct member *m)
     atomic_store_explicit(&m->cpu, sched_getcpu(), memory_order_relaxed);
 }
 
-/* Moves the calling member off a CPU that another one works on. The scheduler may wake a thread on the CPU
- * of the one that woke it although another CPU is idle, and two members who wait for each other in turn never
- * look busy enough to be parted: every barrier then takes a spin, a sleep and a switch, for whole requests.
- * The affinity is what it was before on return; where to move is found in it. */
+/* Moves the calling member off a CPU that another member runs on. The scheduler may wake a thread on the CPU
+ * of its waker although another CPU is idle, and two members that wait for each other in turn never look busy
+ * enough to be separated: every barrier then costs a spin, a sleep and a switch, for whole requests. The new
+ * CPU is one of the affinity mask, which is restored before return. */
 static void part(struct member *m)
 {
     const struct team *t = m->team;
@@ -87,7 +87,7 @@ static void part(struct member *m)
     if (!shared || sched_getaffinity(0, sizeof allowed, &allowed) < 0)
         return;
     CPU_AND(&others, &others, &allowed);
-    CPU_XOR(&others, &others, &allowed); /* allowed, and nobody's */
+    CPU_XOR(&others, &others, &allowed); /* allowed, and used by no other member */
     if (CPU_COUNT(&others) && sched_setaffinity(0, sizeof others, &others) == 0) {
         sched_setaffinity(0, sizeof allowed, &allowed);
         note_cpu(m);
@@ -122,11 +122,12 @@ static void word_wait(struct member *m, struct signal_word *w, uint32_t old)
     while (atomic_load(&w->value) == old)
         syscall(SYS_futex, &w->value, FUTEX_WAIT_PRIVATE, old, NULL, NULL, 0);
     atomic_fetch_sub(&w->sleepers, 1);
-    if (spin_ns) /* else there is no CPU for everybody */
+    if (spin_ns) /* else there are fewer CPUs than members */
         part(m);
 }
 
-/* Sequentially consistent with the sleeper's "count me, then look again": one of the two sees the other. */
+/* Sequentially consistent with the sleeper, which counts itself and then reads the value again: one of the
+ * two sees the other. */
 static void word_advance(struct signal_word *w)
 {
     atomic_fetch_add(&w->value, 1);
@@ -138,7 +139,7 @@ void team_barrier(struct team *t, uint32_t member)
 {
     struct member *m = &t->members[member];
     m->phase++;
-    /* Nobody deals from this one any more: all have passed the barrier before the last. */
+    /* No member takes units by this counter any more: all have passed the barrier before the last. */
     atomic_store_explicit(&m->next[(m->phase) & 1], 0, memory_order_relaxed);
     if (t->n_members == 1)
         return;
@@ -259,7 +260,7 @@ int team_open(struct team **out, uint32_t n_threads, struct error *err)
 {
     uint32_t n = n_threads ? n_threads : team_cores();
     if (n > TEAM_MAX)
-        return error_set(err, -EINVAL, "%u compute threads asked for, the limit is %u", n, TEAM_MAX);
+        return error_set(err, -EINVAL, "%u compute threads requested: the limit is %u", n, TEAM_MAX);
     size_t size = sizeof(struct team) + n * sizeof(struct member);
     struct team *t = aligned_alloc(64, (size + 63) / 64 * 64);
     if (!t)
@@ -308,17 +309,5 @@ uint64_t team_progress(const struct team *t)
     uint64_t sum = 0;
     for (uint32_t i = 0; i < t->n_members; i++)
         sum += atomic_load_explicit(&t->members[i].pieces, memory_order_relaxed);
-    return sum;
-}
-
-uint64_t team_cpu_ns(const struct team *t)
-{
-    uint64_t sum = 0;
-    for (uint32_t i = 1; i <= t->n_started; i++) {
-        clockid_t clock;
-        struct timespec used;
-        if (pthread_getcpuclockid(t->members[i].thread, &clock) == 0 && clock_gettime(clock, &used) == 0)
-            sum += (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
-    }
     return sum;
 }

@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* Queries that share one reading of a page: few enough that their folds stay in the second-level cache. */
+/* Queries that share one read of a page: few enough that their folds stay in the second-level cache. */
 #define GROUP_QUERIES 32
 
 static uint32_t n_splits(uint32_t pos)
@@ -19,7 +19,7 @@ void attend_open(struct attend *a, uint32_t n_ctx)
     a->max_rows_per_group = a->ratio < GROUP_QUERIES ? GROUP_QUERIES / a->ratio : 1;
     a->max_splits = n_splits(n_ctx - 1);
     for (uint32_t limit = 1024; limit < n_ctx && limit < (1u << 30); limit *= 4)
-        if (n_splits(limit - 1) > a->max_splits) /* the last position before splits double */
+        if (n_splits(limit - 1) > a->max_splits) /* the last position before the split size grows */
             a->max_splits = n_splits(limit - 1);
 }
 
@@ -52,8 +52,8 @@ void attend_scratch_set(const struct attend *a, struct attend_scratch *s, void *
     s->outs = s->scaled + max_queries(a) * padded;
 }
 
-/* Units (group, kv head) per member above which whole rows are dealt, and pages of a row below which another
- * barrier costs more than it gains. */
+/* WHOLE_UNITS: units (group, kv head) per member from which whole rows are dealt. SPLIT_PAGES: pages of a row
+ * below which a further barrier costs more than it gains. */
 #define WHOLE_UNITS 2
 #define SPLIT_PAGES 8
 
@@ -70,7 +70,7 @@ void attend_shared_set(struct attend *a, uint32_t n_members, void *memory)
     a->shared_outs = (void *)((uint8_t *)memory + round64(n * sizeof(struct ops_fold)));
 }
 
-/* Numbers the splits of all groups, if they are to be dealt. */
+/* Numbers the splits of all groups if single splits will be dealt. */
 static void plan_splits(struct attend *a, uint32_t n_members)
 {
     uint32_t n = 0, longest = 0;
@@ -146,7 +146,7 @@ struct walk { /* one call of attend_group or attend_split */
     struct attend_scratch *s;
     const struct attend_group *group;
     const struct step_row *rows;
-    uint32_t layer, kv_head, split; /* split: its tokens */
+    uint32_t layer, kv_head, split; /* split: tokens per split */
     struct ops_fold *folds;         /* [query][stride]; their outs [query][stride][padded] */
     float *outs;
     size_t stride, padded;
@@ -223,7 +223,7 @@ static void fold_page(const struct walk *w, uint32_t index, const struct ops_pag
     a->ops->fold(page, w->s->queries, n);
 }
 
-/* Pages [first, end) of the sequence, as far as it goes. */
+/* Folds pages [first, end) of the sequence, up to its last. */
 static void fold_pages(const struct walk *w, uint32_t first, uint32_t end)
 {
     const struct attend *a = w->a;
@@ -231,7 +231,7 @@ static void fold_pages(const struct walk *w, uint32_t first, uint32_t end)
     uint32_t last = w->rows[w->group->n - 1].pos / KV_PAGE_TOKENS, head = w->kv_head;
     for (uint32_t i = first; i < end && i <= last; i++) {
         struct ops_page page = {.kv = &a->kv, .order = &a->order};
-        /* After the last page, most likely, comes the next head. */
+        /* The next head most likely follows the last page. */
         bool more = i < last;
         page.next = tile_of(a, table[more ? i + 1 : 0], w->layer,
                             more || head + 1 == a->kv.n_kv_heads ? head : head + 1, KV_KEYS);

@@ -1,3 +1,4 @@
+/* cpu_backend.c - the table of the cpu backend: open, load, the ring of steps, results, info. */
 #include "base/clock.h"
 #include "cpu_decoder.h"
 #include "reference.h"
@@ -18,8 +19,8 @@ uint64_t decoder_beat(struct decoder *d)
     return now;
 }
 
-/* Members count pieces and take no time, which would cost more; a count that has moved was moved since the
- * last look, and whoever judges by it looks every second. */
+/* Members count pieces without reading the clock, which would cost more. A count that has changed since the
+ * last call sets the heartbeat to now: its readers look about every second. */
 static uint64_t last_beat(struct decoder *d)
 {
     uint64_t pieces = team_progress(d->team);
@@ -28,7 +29,7 @@ static uint64_t last_beat(struct decoder *d)
     return atomic_load_explicit(&d->heartbeat_ns, memory_order_relaxed);
 }
 
-/* --- life --- */
+/* --- open, load and close --- */
 
 static void read_device_name(char *name, size_t size)
 {
@@ -59,7 +60,7 @@ static int check_config(const struct backend_config *cfg, struct error *err)
     if (cfg->steps_in_flight > DECODER_RING)
         return error_set(err, -EINVAL, "%u steps in flight, must be 1 or 2", cfg->steps_in_flight);
     if (cfg->kv_type >= KV_N_TYPES)
-        return error_set(err, -EINVAL, "KV cache type %u is not known", (unsigned)cfg->kv_type);
+        return error_set(err, -EINVAL, "unknown KV cache type %u", (unsigned)cfg->kv_type);
     if (cfg->arithmetic == BACKEND_EXACT && !cfg->eager)
         return error_set(err, -EINVAL, "arithmetic exact needs the eager executor");
     return 0;
@@ -215,7 +216,7 @@ static void run_oldest(struct decoder *d)
 {
     uint64_t began = clock_ns(), busy = atomic_load_explicit(&d->busy_ns, memory_order_relaxed);
     decoder_begin_step(d, d->ring[d->ring_first]);
-    if (d->step->n_rows) /* else page ops alone */
+    if (d->step->n_rows) /* else it has page ops only */
         decoder_walk(d);
     decoder_finish_step(d);
     d->ring_first = (d->ring_first + 1) % DECODER_RING;
@@ -226,7 +227,7 @@ static void run_oldest(struct decoder *d)
 static int cpu_poll(struct backend *be, struct step_result *out, int max, uint64_t *steps_done,
                     struct error *err)
 {
-    (void)err; /* a cpu does not fail */
+    (void)err; /* a cpu has no device errors */
     struct decoder *d = (struct decoder *)be;
     if (d->n_taken == d->n_results && d->ring_n && !d->cfg.eager)
         run_oldest(d);
@@ -285,7 +286,7 @@ static int cpu_dispatch(struct backend *be, uint32_t node, struct error *err)
     return rc;
 }
 
-/* --- what others see --- */
+/* --- accessors --- */
 
 static void cpu_park(struct backend *be)
 {
@@ -300,13 +301,6 @@ static const float *cpu_logits(struct backend *be, uint32_t index)
     if (d->exact)
         return exact_logits(d->exact, index);
     return row_at(d->eager ? eager_logits(d->eager, d->graph) : d->buffers[PROGRAM_LOGITS], index);
-}
-
-static void *cpu_transfer(struct backend *be, size_t *size)
-{
-    struct decoder *d = (struct decoder *)be;
-    *size = d->transfer.data ? kv_page_size(&d->attend.kv) * STEP_MAX_PAGE_OPS : 0;
-    return d->transfer.data;
 }
 
 static void cpu_info(const struct backend *be, struct backend_info *out)
@@ -327,10 +321,12 @@ static void cpu_info(const struct backend *be, struct backend_info *out)
         .weights_sum = d->exact ? exact_weights_sum(d->exact) : d->weights.sum,
         .memory_used = d->weights.block.size + scratch + (d->ahead ? ahead_taken(d->ahead) : 0),
         .scratch_bytes = scratch,
-        .launches = d->cfg.eager ? 0 : 1, /* of the team; node by node the executor counts */
+        .launches = d->cfg.eager ? 0 : 1, /* of the team; eager: the executor counts */
         .steps = atomic_load_explicit(&d->steps, memory_order_relaxed),
         .busy_ns = atomic_load_explicit(&d->busy_ns, memory_order_relaxed),
         .ops_per_step = d->program ? d->program->n_ops : 0,
+        .transfer = d->transfer.data,
+        .transfer_bytes = d->transfer.data ? kv_page_size(&d->attend.kv) * STEP_MAX_PAGE_OPS : 0,
         .heartbeat_ns = last_beat(d),
         .state = atomic_load_explicit(&d->state, memory_order_relaxed),
     };
@@ -343,19 +339,19 @@ static void cpu_program_ns(const struct backend *be, uint64_t *ns)
         ns[i] = atomic_load_explicit(&d->op_ns[i], memory_order_relaxed);
 }
 
+static const struct backend_node_ops cpu_nodes = {.begin = cpu_begin, .dispatch = cpu_dispatch};
+
 const struct backend_ops cpu_backend = {
     .name = "cpu",
     .has_exact = true,
+    .nodes = &cpu_nodes,
     .open = cpu_open,
     .load = cpu_load,
     .submit = cpu_submit,
     .poll = cpu_poll,
-    .begin = cpu_begin,
-    .dispatch = cpu_dispatch,
     .program_ns = cpu_program_ns,
     .park = cpu_park,
     .logits = cpu_logits,
-    .transfer = cpu_transfer,
     .info = cpu_info,
     .close = cpu_close,
 };

@@ -1,10 +1,12 @@
-/* cpu_decoder.h - the cpu decoder: everything the files of the backend share. Private to lib/cpu.
+/* cpu_decoder.h - the state of the cpu decoder, shared by the files of the backend.
+ * Private to lib/cpu.
  *   cpu_backend.c  the table: open, load, ring of steps, results, info
- *   persistent.c   the fused program, walked by the whole team (persistent)
- *   eager.c        the graph, node by node: the same bits, and the oracle of reference.h
- *   sample_rows.c  from logits to results
- *   cpu_load.c     what load() takes: weights, cache, scratch, tables
- * Thread: the engine's, which is member 0 of the team; the atomics are what info() reads. */
+ *   persistent.c   the fused program, run by the whole team (persistent)
+ *   eager.c        the graph, node by node, with the same bits
+ *   sample_rows.c  logits to results
+ *   cpu_load.c     the memory of load(): weights, cache, scratch, tables
+ * Thread: the engine's, which is member 0 of the team; info() reads the atomics from any thread. Memory:
+ * allocated in open and load. */
 #pragma once
 #include "prefault.h"
 #include "attention.h"
@@ -41,66 +43,67 @@ struct decoder {
     const struct ops *ops;
     struct team *team;
 
-    /* Since load(). */
+    /* Set by load(). */
     const struct program *program;
     const struct graph *graph;
     struct weights weights;
     struct memory_block kv, scratch, transfer, rope;
-    struct ahead *ahead; /* of kv */
+    struct ahead *ahead; /* prefault of kv */
     struct slots slots;
     struct step_checker *checker;
     struct attend attend;
     struct product_shared product;
     struct decoder_member *members; /* [team size] */
     struct rows buffers[PROGRAM_N_BUFFERS];
-    struct eager *eager; /* when cfg.eager, int8 */
-    struct exact *exact; /* when cfg.eager, exact */
+    struct eager *eager; /* if cfg.eager with int8 */
+    struct exact *exact; /* if cfg.eager with exact */
     uint32_t n_vocab, n_pages;
-    _Atomic uint64_t *op_ns; /* [n_ops]: time each op of the program has taken so far */
+    _Atomic uint64_t *op_ns; /* [n_ops]: time that each op of the program has taken so far */
 
-    /* Steps in flight: a ring, oldest at ring_first. */
+    /* Steps in flight: a ring, the oldest at ring_first. */
     struct step *ring[DECODER_RING];
     uint32_t ring_first, ring_n;
 
-    /* The step that runs, or ran last. */
+    /* The step that runs or ran last. */
     const struct step *step;
-    int32_t tokens[STEP_MAX_ROWS];        /* of its rows */
+    int32_t tokens[STEP_MAX_ROWS];        /* token of each row */
     uint16_t logit_rows[STEP_MAX_LOGITS]; /* step row of each logit row */
     struct step_result results[STEP_MAX_LOGITS];
     uint32_t n_results, n_taken;
     uint64_t steps_done; /* id of the newest finished step */
-    bool fresh_logits;   /* the logits buffer is that step's */
+    bool fresh_logits;   /* the logits buffer belongs to that step */
 
     _Atomic uint64_t steps, busy_ns, heartbeat_ns;
-    uint64_t pages_used;          /* of the KV cache, from the first */
-    _Atomic uint64_t pieces_seen; /* team_progress() when info() last looked */
+    uint64_t pages_used;          /* pages of the KV cache in use, counted from the first */
+    _Atomic uint64_t pieces_seen; /* team_progress() at the last info() */
     _Atomic uint32_t state;
 };
 
-/* A sign of life, with every op and dispatch; returns the time. Inside an op, which may take seconds on a
- * slow machine, the pieces of work that members take are the signs, and nobody gives one while all wait. */
+/* Sets heartbeat_ns, at every op and dispatch; returns the time. Inside an op, which may take seconds on a
+ * slow machine, the pieces of work that members take count as progress; none is taken while all wait. */
 uint64_t decoder_beat(struct decoder *d);
 
-/* Page operations, table edits, settings and tokens of a step; then its rows may run. */
+/* Applies page operations, table edits, settings and tokens of a step; then its rows may run. */
 void decoder_begin_step(struct decoder *d, const struct step *step);
-/* After its last op: the sampled tokens become known to their slots, the results may be taken. */
+/* Call after the last op: gives the sampled tokens to their slots and publishes the results. */
 void decoder_finish_step(struct decoder *d);
 
-/* cpu_load.c: d->program and d->graph are set. On failure decoder_unload() gives back what was taken. */
+/* cpu_load.c: d->program and d->graph must be set. After a failure decoder_unload() frees what was
+ * allocated. */
 int decoder_load(struct decoder *d, struct error *err);
 void decoder_unload(struct decoder *d);
 
-/* persistent.c: runs the whole program for the step begun. */
+/* persistent.c: runs the whole program for the current step. */
 void decoder_walk(struct decoder *d);
 
-/* sample_rows.c: fills results[i] from logit row i; any member, with its own sampler scratch. */
+/* sample_rows.c: fills results[i] from logit row i. Any member, with its own sampler scratch. */
 void decoder_choose(struct decoder *d, uint32_t i, const float *logits, void *scratch);
 
-/* persistent.c: a step whose attention is dealt split by split (attend.n_splits); any member. */
+/* persistent.c: attention of a step that deals single splits (attend.n_splits). Every member calls it. */
 void decoder_attend_splits(struct decoder *d, uint32_t member, uint32_t layer, float scale, struct rows q,
                            struct rows out);
 
-/* eager.c */
+/* eager.c: buffers and execution of single nodes. eager_dispatch() runs one on the whole team. */
 int eager_open(struct decoder *d, struct error *err);
 void eager_close(struct eager *e);        /* NULL is fine */
 size_t eager_size(const struct eager *e); /* bytes */

@@ -1,3 +1,5 @@
+/* cpu_load.c - the memory of the cpu decoder: checks that it fits, then allocates weights, KV cache, scratch
+ * and tables. */
 #include "cpu_decoder.h"
 #include "reference.h"
 
@@ -5,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Hands out parts of one block; with no base it only counts, so that the same code sizes and places. */
+/* Hands out parts of one block. Without a base it only counts, so that the same code computes the size and
+ * the places. */
 struct arena {
     uint8_t *base;
     size_t used;
@@ -75,8 +78,8 @@ static uint32_t slot_pages(const struct decoder *d)
 
 #define MIB(bytes) ((double)(bytes) / (1 << 20))
 
-/* How many pages there will be. What is wanted: kv_memory, or enough for every slot's whole context within a
- * quarter of the memory. */
+/* Sets the number of pages: those that fit into kv_memory or, by default, into a quarter of the memory, at
+ * most every slot's whole context. */
 static int choose_pages(struct decoder *d, struct error *err)
 {
     uint64_t page = kv_page_size(&d->attend.kv), all = (uint64_t)d->cfg.n_slots * slot_pages(d);
@@ -118,7 +121,7 @@ static int check_fit(struct decoder *d, struct error *err)
     return 0;
 }
 
-/* Cosines and sines apart, so that a vector of pairs is one load of each. */
+/* Stores cosines and sines apart, so that a vector of pairs is one load of each. */
 static int take_rope(struct decoder *d, const struct model_config *c, struct error *err)
 {
     size_t pairs = rope_pairs(d, c);
@@ -179,7 +182,7 @@ static int take_slots(struct decoder *d, uint64_t transfer_bytes, struct error *
     return rc < 0 ? rc : slots_open(&d->slots, d->cfg.n_slots, d->cfg.n_ctx, err);
 }
 
-/* The oracle keeps a cache of its own; what is taken here is what choosing tokens needs. */
+/* The reference executor has a cache of its own; this allocates what sampling needs. */
 static int load_exact(struct decoder *d, struct error *err)
 {
     d->n_pages = d->cfg.n_slots * slot_pages(d);

@@ -1,6 +1,6 @@
-/* The eager executor's side: one graph node at a time, each with buffers of its own, in the arithmetic that
- * the fused program has. A norm whose readers are all products yields x * gain, and its 1/rms stays beside it
- * for the product (kernels/abi/arith.h); every other norm is applied at once. */
+/* eager.c - runs one graph node at a time, each with buffers of its own, in the arithmetic of the fused
+ * program. A norm whose readers are all products yields x * gain, and its 1/rms is stored beside it for the
+ * product (kernels/abi/arith.h); every other norm is applied at once. */
 #include "cpu_decoder.h"
 #include "model/graph_buffers.h"
 
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct value { /* what a node yields */
+struct value { /* value of a node */
     struct rows rows;
     float *factors; /* 1/rms of each row, or NULL */
 };
@@ -85,14 +85,14 @@ struct rows eager_logits(const struct eager *e, const struct graph *g)
     return e->values[g->nodes[g->n_nodes - 1].inputs[0]].rows;
 }
 
-struct launch { /* one node, on one member */
+struct launch { /* one node on one member */
     struct decoder *d;
     const struct graph_node *node;
     const struct value *out;
     uint32_t member, n_rows;
 };
 
-/* Input `i` for row `row` of the node: nodes for logit rows may read values of all rows. */
+/* The row of input `i` for row `row` of the node: nodes for logit rows may read values of all rows. */
 static uint32_t input_row(const struct launch *l, uint32_t i, uint32_t row)
 {
     bool gathered = l->node->head && !l->d->graph->nodes[l->node->inputs[i]].head;

@@ -1,6 +1,8 @@
-/* flush_mode.h - x86: from flush_begin() to flush_end() this thread's SSE and AVX arithmetic takes subnormal
- * operands for the zero of their sign, and gives no subnormal results (arith_flush). Put a call that is not
- * inlined between them: the compiler does not know that arithmetic depends on the mode. */
+/* flush_mode.h - flush-to-zero mode of SSE and AVX arithmetic on x86 (arith_flush).
+ * Between flush_begin() and flush_end() the calling thread reads a subnormal operand as the zero of its sign,
+ * and gets no subnormal results. Put a call that is not inlined between them: the compiler does not know that
+ * arithmetic depends on the mode.
+ * Thread: any; the mode belongs to the calling thread. */
 #pragma once
 #include <stdint.h>
 
@@ -9,7 +11,7 @@
 static inline uint32_t flush_begin(void)
 {
     uint32_t mode = _mm_getcsr();
-    _mm_setcsr(mode | 0x8040); /* results, operands */
+    _mm_setcsr(mode | 0x8040); /* flush results and operands */
     return mode;
 }
 

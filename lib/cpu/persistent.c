@@ -1,8 +1,11 @@
+/* persistent.c - runs the fused program with the whole team: every member executes every op on its share of
+ * the units. */
 #include "cpu_decoder.h"
 
 #include <assert.h>
 
-/* One member's way through the program. Every member makes the same decisions; an op ends with a barrier. */
+/* The context of one member in the program. Every member makes the same decisions; an op ends with a
+ * barrier. */
 struct walk {
     struct decoder *d;
     uint32_t member;
@@ -23,7 +26,7 @@ static const float *vector_of(const struct decoder *d, uint32_t weight)
     return weight == PROGRAM_NONE ? NULL : d->weights.vectors[weight];
 }
 
-/* What the member multiplies after op `op`: in this step, or first in the next one. */
+/* The weights that the member multiplies after op `op`: in this step, or first in the next one. */
 static const uint8_t *next_weights(const struct walk *w, const struct program_op *op)
 {
     const struct decoder *d = w->d;
@@ -63,7 +66,7 @@ static void walk_matmul(const struct walk *w, const struct program_op *op)
     product_run(&p, &d->product, &w->own->product, d->team, w->member);
 }
 
-/* Norm, rotation and appending of what one kv head of a row needs. */
+/* Normalises, rotates and appends the heads of a row that belong to one kv head. */
 static void prepare_heads(const struct walk *w, const struct program_op *op, uint32_t row, uint32_t kv_head)
 {
     const struct decoder *d = w->d;
@@ -82,11 +85,12 @@ static void prepare_heads(const struct walk *w, const struct program_op *op, uin
     attend_append(a, op->layer, row, kv_head, k, in + op->out_col[2] + (size_t)kv_head * head_dim);
 }
 
-/* How far ahead of the one that is prepared, when many are: one takes as long as memory does. */
+/* Units between the prefetched and the prepared one: preparing a unit takes about as long as memory
+ * takes to answer. */
 #define FETCH_UNITS 4
 
-/* Rows of q, k and v lie apart, in a buffer larger than the second-level cache; and what of the KV cache will
- * be written to is as far. */
+/* Prefetches a unit: its rows of q, k and v lie apart, in a buffer larger than the second-level cache, and so
+ * does the memory of the KV cache that it will write. */
 static void fetch_heads(const struct walk *w, const struct program_op *op, uint32_t row, uint32_t kv_head)
 {
     const struct attend *a = &w->d->attend;
@@ -120,7 +124,7 @@ static void prepare_all(const struct walk *w, const struct program_op *op)
     team_barrier(d->team, w->member);
 }
 
-/* Where no tile is shared, a row's heads follow each other as their tiles do in memory. */
+/* Without shared tiles a row's heads are computed in the order of their tiles in memory. */
 static void attend_alone(const struct walk *w, const struct program_op *op)
 {
     struct decoder *d = w->d;
@@ -136,7 +140,7 @@ static void attend_alone(const struct walk *w, const struct program_op *op)
     }
 }
 
-/* Heads are the outer count of the units, so that a member stays with its heads' tiles. */
+/* Units are numbered with heads as the outer index, so that a member keeps to its heads' tiles. */
 static void attend_together(const struct walk *w, const struct program_op *op)
 {
     struct decoder *d = w->d;
@@ -215,7 +219,8 @@ static void walk_member(void *context, uint32_t member)
             continue;
         uint64_t end = decoder_beat(d);
         uint64_t before = atomic_load_explicit(&d->op_ns[i], memory_order_relaxed);
-        atomic_store_explicit(&d->op_ns[i], before + (end - start), memory_order_relaxed); /* ours alone */
+        atomic_store_explicit(&d->op_ns[i], before + (end - start),
+                              memory_order_relaxed); /* only this thread writes it */
         start = end;
     }
 }

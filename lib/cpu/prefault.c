@@ -12,21 +12,21 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#define PIECE    ((size_t)2 << 20) /* a huge page: what one touch takes where there are some */
-#define QUIET_NS 100000000u        /* since the last use */
+#define PIECE    ((size_t)2 << 20) /* size of one touch: a huge page */
+#define QUIET_NS 100000000u        /* least time since the last use */
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
 
-/* Without a lock: the thread may be stopped for long by whoever wants its CPU, and must not hold the decoder
- * up. */
+/* It has no lock: another process may keep the thread off its CPU for long, and the decoder must not wait for
+ * it. */
 struct ahead {
     struct memory_block block;
     pthread_t thread;
     sem_t bell;
-    _Atomic size_t used, taken; /* bytes; taken: written by the thread */
-    _Atomic uint64_t used_ns;   /* when ahead_use() was called last */
+    _Atomic size_t used, taken; /* bytes; only the thread writes `taken` */
+    _Atomic uint64_t used_ns;   /* time of the last ahead_use() */
     atomic_bool closing;
 };
 
@@ -36,7 +36,7 @@ static size_t wanted(const struct ahead *a)
     return used ? used + (rest < AHEAD_BYTES ? rest : AHEAD_BYTES) : 0;
 }
 
-/* The next piece; false: the kernel cannot, or has no memory left. That is not ours to report. */
+/* Touches the next piece. False: the kernel cannot do it or is out of memory, which is not reported here. */
 static bool take_piece(struct ahead *a)
 {
     size_t start = ahead_taken(a) / PIECE * PIECE, rest = a->block.size - start;
@@ -47,7 +47,8 @@ static bool take_piece(struct ahead *a)
     return true;
 }
 
-/* A guest's CPU stands still while its host finds memory, whatever the priority: not beside work. */
+/* True if no step has run lately. A guest's CPU stalls while its host finds memory, whatever the priority, so
+ * it must not happen during work. */
 static bool quiet(const struct ahead *a)
 {
     uint64_t used = atomic_load(&a->used_ns), now = clock_ns();
@@ -75,14 +76,14 @@ int ahead_open(struct ahead **out, const struct memory_block *block, struct erro
 {
     struct ahead *a = calloc(1, sizeof *a);
     if (!a)
-        return error_set(err, -ENOMEM, "memory ahead of use: out of memory");
+        return error_set(err, -ENOMEM, "prefault thread: out of memory");
     a->block = *block;
     sem_init(&a->bell, 0, 0);
     int rc = pthread_create(&a->thread, NULL, touch, a);
     if (rc) {
         sem_destroy(&a->bell);
         free(a);
-        return error_set(err, -rc, "cannot start a thread for memory ahead of use: %s", strerror(rc));
+        return error_set(err, -rc, "cannot start the prefault thread: %s", strerror(rc));
     }
     *out = a;
     return 0;

@@ -1,9 +1,11 @@
-/* prefault.h - physical memory for a block that was only reserved, taken a little before it is used.
- * The first touch of a page makes the kernel find and clear memory, and where the kernel is a guest its host
- * too: 3 ms for 2 MB have been seen, 40 ms in the middle of a step for the KV pages of two prompts. A thread
- * of low priority touches what comes next while nothing is used, up to AHEAD_BYTES beyond what is in use,
- * and sleeps otherwise. It never changes what the memory holds. Where the kernel cannot do that (before
- * Linux 5.14) nothing happens, and the first use takes the memory as ever. */
+/* prefault.h - commits physical memory for a reserved block shortly before it is used.
+ * The first touch of a page makes the kernel find and clear memory, and its host too where the kernel is a
+ * guest: 3 ms for 2 MB were measured, 40 ms in the middle of a step for the KV pages of two prompts. A thread
+ * of low priority touches the next pages while the block is idle, up to AHEAD_BYTES beyond the used part, and
+ * sleeps otherwise. It never changes the contents. Where the kernel cannot do that (before Linux 5.14) it
+ * does nothing, and the first use commits the memory.
+ * Thread: open, close and ahead_use() from one thread; ahead_taken() from any. Memory: none but its own
+ * state. */
 #pragma once
 #include "base/error.h"
 #include "base/memory.h"
@@ -12,10 +14,10 @@
 
 struct ahead;
 
-/* Nothing is touched before the first ahead_use(). The block outlives it. */
+/* Starts the thread, which touches nothing before the first ahead_use(). The block must outlive it. */
 int ahead_open(struct ahead **out, const struct memory_block *block, struct error *err);
 void ahead_close(struct ahead *a); /* NULL is fine */
-/* With every step: the first `used` bytes of the block are in use, or will be at once. Thread: one. */
+/* Call with every step: the first `used` bytes of the block are in use or will be at once. */
 void ahead_use(struct ahead *a, size_t used);
-/* Bytes from the beginning that are in use or were touched. Thread: any. */
+/* The bytes from the block's start that are in use or were touched. Any thread. */
 size_t ahead_taken(const struct ahead *a);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define KEEP_BYTES ((size_t)256 << 20) /* dequantised weights are kept up to this much */
+#define KEEP_BYTES ((size_t)256 << 20) /* limit for keeping all weights dequantised */
 
 struct slot_cache {
     uint32_t n_tokens; /* positions written */
@@ -30,14 +30,13 @@ struct exact {
     uint64_t weights_sum;
     float **values;          /* per node: [rows][width] while somebody will still read it */
     uint32_t *last_use;      /* per node: the last node that reads it */
-    const struct step *step; /* until its last dispatch */
-    uint32_t n_logits;       /* of that step */
+    const struct step *step; /* valid until its last dispatch */
+    uint32_t n_logits;       /* logit rows of that step */
     int32_t tokens[STEP_MAX_ROWS];
-    int32_t choices[STEP_MAX_LOGITS];
     uint32_t logits_node; /* the input of ARGMAX */
 };
 
-/* The largest matrix row, and whether keeping every matrix of the graph as f32 is cheap. */
+/* Allocates a row for the widest weight, and the table of kept weights if all of them fit. */
 static int plan_weights(struct exact *x, struct error *err)
 {
     size_t total = 0, bytes = 0, widest = 1;
@@ -106,7 +105,7 @@ static int plan_nodes(struct exact *x, struct error *err)
             x->logits_node = node->inputs[0];
     }
     if (x->logits_node != GRAPH_NO_INPUT)
-        x->last_use[x->logits_node] = n; /* asked for after the step */
+        x->last_use[x->logits_node] = n; /* read after the step */
     return 0;
 }
 
@@ -160,9 +159,9 @@ void exact_close(struct exact *x)
     free(x);
 }
 
-/* The step. */
+/* Beginning a step. */
 
-/* Room for positions 0..pos in a slot's cache: doubling, up to n_ctx. */
+/* Makes room for positions 0..pos in a slot's cache: doubles it, up to n_ctx. */
 static int grow_cache(struct exact *x, uint32_t slot, uint32_t pos, struct error *err)
 {
     struct slot_cache *s = &x->slots[slot];
@@ -196,7 +195,7 @@ static int take_row(struct exact *x, uint32_t i, struct error *err)
     if (x->tokens[i] < 0 || (uint32_t)x->tokens[i] >= x->c->n_vocab)
         return error_set(err, -EINVAL, "exact: row %u names token %d of %u", i, x->tokens[i], x->c->n_vocab);
     if (r->pos > s->n_tokens)
-        return error_set(err, -EINVAL, "exact: row %u is position %u of slot %u, which has seen %u", i,
+        return error_set(err, -EINVAL, "exact: row %u is position %u of slot %u, which has %u positions", i,
                          r->pos, r->slot, s->n_tokens);
     int rc = grow_cache(x, r->slot, r->pos, err);
     if (rc == 0)
@@ -210,9 +209,9 @@ int exact_begin(struct exact *x, const struct step *step, struct error *err)
         return error_set(err, -EINVAL, "exact: a step of %u rows and %u logit rows", step->n_rows,
                          step->n_logits);
     if (step->n_page_ops)
-        return error_set(err, -EINVAL, "exact: a step with %u page operations, and no pages",
+        return error_set(err, -EINVAL, "exact: a step with %u page operations: this executor has no pages",
                          step->n_page_ops);
-    for (uint32_t i = 0; i < x->g->n_nodes; i++) { /* what the step before left: its logits */
+    for (uint32_t i = 0; i < x->g->n_nodes; i++) { /* the logits of the step before */
         free(x->values[i]);
         x->values[i] = NULL;
     }
@@ -230,15 +229,14 @@ int exact_begin(struct exact *x, const struct step *step, struct error *err)
     return 0;
 }
 
-/* The nodes. Each function fills one row of its node: `out` from inputs `a` and `b`. */
+/* Running nodes. Each function fills one row of its node: `out` from inputs `a` and `b`. */
 
 static uint32_t rows_of(const struct exact *x, const struct graph_node *n)
 {
     return n->head ? x->step->n_logits : x->step->n_rows;
 }
 
-/* Input j of a node, for its row i: a node of the head reads earlier nodes at the row its logits belong to.
- */
+/* Input j of a node for its row i: a node for logit rows reads other nodes at the row of its logits. */
 static const float *input_row(const struct exact *x, const struct graph_node *n, uint32_t j, uint32_t i)
 {
     const struct graph_node *in = &x->g->nodes[n->inputs[j]];
@@ -287,7 +285,7 @@ static void run_mul_mat(struct exact *x, uint32_t node)
 {
     const struct graph_node *n = &x->g->nodes[node];
     const float *bias = vector(x, n->bias);
-    for (uint32_t o = 0; o < n->width; o++) { /* a weight row is dequantised once for all rows of the step */
+    for (uint32_t o = 0; o < n->width; o++) { /* dequantises a weight row once for all rows of the step */
         const float *w = weight_row(x, n->weight, o);
         for (uint32_t i = 0; i < rows_of(x, n); i++)
             output_row(x, node, i)[o] =
@@ -321,7 +319,7 @@ static void rope(const struct exact *x, const struct graph_node *n, uint32_t i, 
         }
 }
 
-/* K (which = 0) or V (1) of a position of a slot, all key/value heads. */
+/* K (which = 0) or V (1) of a slot's position, all key/value heads. */
 static float *cached(const struct exact *x, uint32_t slot, uint32_t layer, uint32_t which, uint32_t pos)
 {
     const struct slot_cache *s = &x->slots[slot];
@@ -336,7 +334,7 @@ static void copy(const struct exact *x, const struct graph_node *n, uint32_t i, 
     memcpy(out, input_row(x, n, 0, i), n->width * sizeof(float));
 }
 
-/* One head's attention to positions 0..pos of one key/value head. `w` holds pos + 1 doubles. */
+/* One head's attention to positions 0..pos of one key/value head. `w` has room for pos + 1 doubles. */
 static void attend(const struct exact *x, const struct graph_node *n, const struct step_row *r,
                    const float *q, uint32_t kv_head, double *w, float *out)
 {
@@ -399,7 +397,6 @@ static void argmax(struct exact *x, const struct graph_node *n, uint32_t i, floa
         if (logits[j] > logits[best])
             best = j;
     out[0] = (float)best;
-    x->choices[i] = (int32_t)best;
     const struct step_logit *l = &x->step->logits[i];
     if (l->target < 0)
         x->slots[x->step->rows[l->row].slot].sampled = (int32_t)best;
@@ -472,11 +469,6 @@ float *exact_logits(struct exact *x, uint32_t index)
     if (x->logits_node == GRAPH_NO_INPUT || !x->values[x->logits_node] || index >= x->n_logits)
         return NULL;
     return output_row(x, x->logits_node, index);
-}
-
-int32_t exact_choice(const struct exact *x, uint32_t index)
-{
-    return index < x->n_logits ? x->choices[index] : -1;
 }
 
 void exact_sampled(struct exact *x, uint32_t slot, int32_t token)

@@ -21,22 +21,20 @@ int exact_open(struct exact **out, const struct graph *g, uint32_t n_slots, uint
                struct error *err);
 void exact_close(struct exact *x); /* NULL is fine */
 
-/* Takes the rows of a step (it must stay valid until the last dispatch). -EINVAL names a row whose slot,
- * token, position or logit index is out of range, or whose slot has not seen the positions before it. */
+/* Begins a step, which must stay valid until the last dispatch. -EINVAL names a row whose slot, token,
+ * position or logit index is out of range, or whose slot lacks the positions before it. */
 int exact_begin(struct exact *x, const struct step *step, struct error *err);
 
-/* Runs one node for the step begun; nodes in ascending order. ARGMAX takes each logit row's largest logit
- * (the smallest id among equals). */
+/* Runs one node of the current step; call it for the nodes in ascending order. ARGMAX takes each logit row's
+ * largest logit (the smallest id among equals). */
 int exact_dispatch(struct exact *x, uint32_t node, struct error *err);
 
-/* Logits [n_vocab] of logit row `index` of the step whose nodes have all run, until the next begin; NULL out
- * of range. A caller may write to them (bans, biases). */
+/* The logits [n_vocab] of logit row `index` of the step whose nodes have all run, valid until the next begin;
+ * NULL if out of range. The caller may change them (bans, biases). */
 float *exact_logits(struct exact *x, uint32_t index);
-/* What ARGMAX chose for that logit row; -1 out of range. */
-int32_t exact_choice(const struct exact *x, uint32_t index);
 
-/* Says which token a slot sampled last, for rows that come as STEP_LAST_SAMPLED. Without it that is ARGMAX's
- * choice. */
+/* Sets the token that a slot sampled last, for rows with STEP_LAST_SAMPLED. By default it is the result of
+ * ARGMAX. */
 void exact_sampled(struct exact *x, uint32_t slot, int32_t token);
 
 uint64_t exact_weights_sum(const struct exact *x); /* see weight_reader.h */

@@ -1,6 +1,8 @@
+/* sample_rows.c - computes the results of a step's logit rows: the sampled token, log-probabilities,
+ * alternatives. */
 #include "cpu_decoder.h"
 
-/* Whether the token is simply the largest logit. */
+/* True if sampling takes the largest logit. */
 static bool is_plain_greedy(const struct step_sampling *set, bool bans)
 {
     return set->temperature <= 0.0f && set->n_bias == 0 && !bans &&

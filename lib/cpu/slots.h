@@ -1,6 +1,8 @@
-/* slots.h - what the cpu decoder knows of each sequence: page table, token history, last sampled token,
- * sampling settings. Changed only by the steps that run, in their order. Indices were checked by
- * step_check(). Thread: member 0 between ops; the team reads. */
+/* slots.h - the cpu decoder's state of each slot: page table, token history, last sampled token, sampling
+ * settings.
+ * Only steps change it, in their order; step_check() has checked their indices.
+ * Thread: member 0 between ops writes, the team reads. Memory: allocated in slots_open(). Errors: -ENOMEM in
+ * slots_open(). */
 #pragma once
 #include "base/error.h"
 #include "abi/step.h"
@@ -25,7 +27,8 @@ struct slots {
 int slots_open(struct slots *s, uint32_t n_slots, uint32_t n_ctx, struct error *err);
 void slots_close(struct slots *s);
 
-/* Table edits and settings of a step; then tokens[i] = the token of row i, which also enters the history. */
+/* slots_apply() applies the table edits and settings of a step. slots_take_rows() then sets tokens[i] to the
+ * token of row i, and adds it to the history. */
 void slots_apply(struct slots *s, const struct step *step);
 void slots_take_rows(struct slots *s, const struct step *step, int32_t *tokens);
 

@@ -18,7 +18,7 @@ static size_t round64(size_t n)
     return (n + 63) / 64 * 64;
 }
 
-/* Bytes of one weight's copy, or 0 with *err set. */
+/* The bytes of one weight's copy, or 0 with *err set. */
 static size_t copy_size(const struct weight *w, uint8_t use, struct error *err)
 {
     if (use == WEIGHT_VECTOR)
@@ -69,9 +69,9 @@ struct pack_job {
     uint32_t index;
     void *out;
     uint32_t n_groups;
-    _Atomic uint32_t n_packed; /* groups, by all members */
+    _Atomic uint32_t n_packed; /* groups packed by all members */
     const struct weights_progress *progress;
-    double from, share; /* of the whole work: what came before this matrix, and the matrix */
+    double from, share; /* fractions of the whole work: before this matrix, and of it */
 };
 
 static int take_buffers(struct pack_buffers *b, const struct graph *g, const uint8_t *uses,

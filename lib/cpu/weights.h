@@ -1,6 +1,7 @@
-/* weights.h - the one copy of a model's weights that the cpu computes with: matrices packed for the products
- * (a tied embedding once), gains and biases as floats. Thread: filled by the team in weights_open(),
- * immutable afterwards. */
+/* weights.h - the copy of a model's weights that the cpu computes with: matrices packed for the products (a
+ * tied embedding once), gains and biases as floats.
+ * Thread: weights_open() fills it with the team; immutable afterwards, then any. Memory: one block. Errors:
+ * -ENOMEM, -ENOTSUP with words. */
 #pragma once
 #include "base/error.h"
 #include "cpu/matmul/matmul.h"
@@ -19,7 +20,7 @@ struct weights {
     uint64_t sum; /* of what was read (weight_reader.h) */
 };
 
-/* Bytes the weights of a graph take, or 0 with *err set. */
+/* The bytes that the weights of a graph take, or 0 with *err set. */
 size_t weights_size(const struct graph *g, struct error *err);
 
 struct weights_progress {

@@ -1,3 +1,5 @@
+/* cuda_backend.c - the backend table of cuda: open, the ring of steps, results, info, close. Contract:
+ * backend/backend.h; the other files of the backend: cuda_decoder.h. */
 #include "base/clock.h"
 #include "cuda_decoder.h"
 #include "ptx_image.h"
@@ -10,13 +12,14 @@
 #include <sys/prctl.h>
 #include <time.h>
 
-/* Of the elements inside a tile (kernels/attention/kv_tile.h): another order, another number. */
+/* Name of the order of elements inside a tile (kernels/attention/kv_tile.h): increase the number when it
+ * changes. */
 #define KV_ORDER "cuda 2"
 
-#define SPIN_NS  10000u      /* poll looks again and again for so long, */
-#define SLEEP_NS 20000u      /* then sleeps between looks, */
-#define POLL_NS  500000u     /* and goes back to the engine after so long, which may have news */
-#define LEAVE_NS 5000000000u /* what a decoder may take to leave; one that does not is left where it is */
+#define SPIN_NS  10000u      /* poll() spins for this long, */
+#define SLEEP_NS 20000u      /* then sleeps this long between two looks, */
+#define POLL_NS  500000u     /* and returns to the engine after this long, which may have new requests */
+#define LEAVE_NS 5000000000u /* longest wait for the decoder to end; then its memory is abandoned */
 
 /* --- life --- */
 
@@ -47,7 +50,7 @@ static int copy_end_tokens(struct cuda_decoder *d, struct error *err)
     return 0;
 }
 
-/* What is in use by a kernel that does not leave cannot be given back; the process is about to end. */
+/* Decoders whose kernel does not end: their memory cannot be released. The process is about to end. */
 static struct cuda_decoder *_Atomic left_behind;
 
 static void leave_behind(struct cuda_decoder *d)
@@ -135,7 +138,7 @@ static int fault(const struct cuda_decoder *d, struct error *err)
     return error_set(err, d->fault.code, "%s", d->fault.text);
 }
 
-/* Checks the step, puts it into the ring and says so. */
+/* Checks a step, copies it to the ring and publishes it to the device. */
 static int take_step(struct cuda_decoder *d, const struct step *step, struct error *err)
 {
     if (d->fault.code)
@@ -148,7 +151,8 @@ static int take_step(struct cuda_decoder *d, const struct step *step, struct err
     step_copy(cuda_step_at(d, d->submitted), step);
     struct cuda_flight *f = &d->flights[d->submitted % DECODER_RING];
     *f = (struct cuda_flight){.id = step->id, .n_results = step->n_logits};
-    for (uint32_t i = 0; i < step->n_logits && i < STEP_MAX_LOGITS; i++) /* checked; for the compiler */
+    for (uint32_t i = 0; i < step->n_logits && i < STEP_MAX_LOGITS;
+         i++) /* step_check() has checked the bound; repeated for the compiler */
         f->exports |= (uint32_t)(step->logits[i].flags & STEP_EXPORT ? 1 : 0) << i;
     d->fresh_exports = 0;
     if (cuda_in_flight(d) == 0) {
@@ -219,12 +223,12 @@ static void rest(uint64_t waited_ns)
     nanosleep(&t, NULL);
 }
 
-/* Until the oldest step is done; goes back earlier where the engine can use the time (it submits by itself).
- */
+/* Waits until the oldest step is done. Returns earlier if the engine can use the time: the persistent decoder
+ * takes further steps. */
 static int wait_for_step(struct cuda_decoder *d)
 {
     static _Thread_local bool precise;
-    if (!precise) /* else every sleep takes 50 us longer */
+    if (!precise) /* without this every sleep takes 50 us longer */
         precise = prctl(PR_SET_TIMERSLACK, 1000ul, 0ul, 0ul, 0ul) == 0;
     uint64_t begin = clock_ns();
     for (uint64_t now = begin; cuda_word(&cuda_control(d)->completed) == d->taken; now = clock_ns()) {
@@ -238,7 +242,7 @@ static int wait_for_step(struct cuda_decoder *d)
     return 0;
 }
 
-/* Since the device had nothing to do, or since the end of the step before was seen. */
+/* Adds the time since the device became busy, or since the end of the previous step was seen. */
 static void count_busy(struct cuda_decoder *d)
 {
     uint64_t now = clock_ns();
@@ -290,13 +294,13 @@ static int cuda_poll(struct backend *be, struct step_result *out, int max, uint6
     return n;
 }
 
-/* --- what others see --- */
+/* --- what callers see --- */
 
 static void cuda_park(struct backend *be)
 {
     struct cuda_decoder *d = (struct cuda_decoder *)be;
     if (d->resident && !d->fault.code && !cuda_resident_leave(d, DECODER_DRAIN, LEAVE_NS))
-        cuda_fail(d, -EIO, "the decoder does not leave %s", d->device.name);
+        cuda_fail(d, -EIO, "the decoder on %s does not end", d->device.name);
 }
 
 static const float *cuda_logits(struct backend *be, uint32_t index)
@@ -305,13 +309,6 @@ static const float *cuda_logits(struct backend *be, uint32_t index)
     if (index >= STEP_MAX_LOGITS || !(d->fresh_exports >> index & 1))
         return NULL;
     return (const float *)d->exported.data + (size_t)index * d->export_stride;
-}
-
-static void *cuda_transfer(struct backend *be, size_t *size)
-{
-    struct cuda_decoder *d = (struct cuda_decoder *)be;
-    *size = d->transfer.size;
-    return d->transfer.data;
 }
 
 static void cuda_info(const struct backend *be, struct backend_info *out)
@@ -340,6 +337,8 @@ static void cuda_info(const struct backend *be, struct backend_info *out)
         .steps = atomic_load_explicit(&d->n_steps, memory_order_relaxed),
         .busy_ns = atomic_load_explicit(&d->busy_ns, memory_order_relaxed),
         .ops_per_step = d->program ? d->program->n_ops : 0,
+        .transfer = d->transfer.data,
+        .transfer_bytes = d->transfer.size,
         .heartbeat_ns = d->control.data ? cuda_last_beat(d) : 0,
         .state = running ? BACKEND_RUNNING
                  : away  ? BACKEND_PARKED
@@ -347,20 +346,19 @@ static void cuda_info(const struct backend *be, struct backend_info *out)
     };
 }
 
+static const struct backend_node_ops cuda_nodes = {
+    .begin = cuda_begin, .dispatch = cuda_dispatch, .time = cuda_time_nodes, .node_ns = cuda_node_ns};
+
 const struct backend_ops cuda_backend = {
     .name = "cuda",
     .has_graph = true,
+    .nodes = &cuda_nodes,
     .open = cuda_open,
     .load = cuda_load,
     .submit = cuda_submit,
     .poll = cuda_poll,
-    .begin = cuda_begin,
-    .dispatch = cuda_dispatch,
-    .time_nodes = cuda_time_nodes,
-    .node_ns = cuda_node_ns,
     .park = cuda_park,
     .logits = cuda_logits,
-    .transfer = cuda_transfer,
     .info = cuda_info,
     .close = cuda_close,
 };

@@ -1,13 +1,15 @@
-/* cuda_decoder.h - the cuda decoder's host side: everything the files of the backend share. Private to
- * lib/cuda. cuda_backend.c   the table: open, ring of steps, results, info, close cuda_load.c      what
- * load() takes: kernels, weights, cache, scratch, tables cuda_weights.c   the packed copy of the weights, and
- * how it gets there cuda_resident.c  the persistent decoder: launch, park, relaunch, leave (persistent)
- *   cuda_nodes.c     the graph, one launch per node (eager), and the same captured and replayed (graph)
- *   cuda_watch.c     whether the device still lives, and what is said when it does not
+/* cuda_decoder.h - the cuda decoder's host side: what the files of the backend share. Private to lib/cuda.
  *
- * All memory, modules, functions and streams are taken in load(), before the first launch: while the resident
- * kernel runs, no call of the driver may allocate or wait for the device. Thread: the engine's; the atomics
- * and the pinned words are what info() reads. */
+ *   cuda_backend.c   the backend table: open, ring of steps, results, info, close
+ *   cuda_load.c      load(): kernels, weights, cache, scratch, tables
+ *   cuda_weights.c   the packed copy of the weights, and its upload
+ *   cuda_resident.c  the persistent decoder: launch, park, relaunch, end
+ *   cuda_nodes.c     the graph, one launch per node (eager), and the same captured and replayed (graph)
+ *   cuda_watch.c     device health, and the messages about failures
+ *
+ * Memory: all memory, modules, functions and streams are acquired in load(), before the first launch: while
+ * the persistent kernel runs, no driver call may allocate or wait for the device.
+ * Thread: the engine thread; info() reads only the atomics and the pinned words, on any thread. */
 #pragma once
 #include "backend/backend.h"
 #include "cuda_kernels.h"
@@ -22,13 +24,13 @@
 
 #include <stdatomic.h>
 
-#define CUDA_STALL_MS 10000 /* where the configuration does not say */
+#define CUDA_STALL_MS 10000 /* default, if the configuration has none */
 
 struct cuda_nodes;
 
 struct cuda_decoder {
     struct backend base;
-    struct cuda_decoder *next; /* of those that could not be closed */
+    struct cuda_decoder *next; /* list of decoders that could not be closed */
     struct backend_config cfg;
     int32_t *end_tokens;
     struct cuda_driver driver;
@@ -36,7 +38,7 @@ struct cuda_decoder {
     char isa[8];
     uint64_t stall_ns;
 
-    /* Since load(). */
+    /* Set by load(). */
     const struct program *program;
     const struct graph *graph;
     void *stream;
@@ -52,25 +54,25 @@ struct cuda_decoder {
     uint64_t scratch_bytes;
     char note[200];
 
-    /* The resident kernel. */
+    /* The persistent kernel. */
     void *resident; /* its function; NULL: node by node */
     struct decoder_args args;
-    uint32_t n_threads; /* of a block */
+    uint32_t n_threads; /* threads of a block */
 
-    struct cuda_nodes *nodes; /* when cfg.eager */
+    struct cuda_nodes *nodes; /* set if cfg.eager */
 
     /* Steps: counted modulo 2^32 as in struct decoder_control. */
-    uint32_t submitted, taken; /* written to the ring; whose results have all been handed out */
-    uint32_t n_taken;          /* results of step `taken` handed out so far */
+    uint32_t submitted, taken; /* steps written to the ring; steps whose results have all been returned */
+    uint32_t n_taken;          /* results of step `taken` returned so far */
     struct cuda_flight {
         uint64_t id;
         uint32_t n_results;
         uint32_t exports; /* a bit per logit row with STEP_EXPORT */
     } flights[DECODER_RING];
-    uint32_t fresh_exports; /* of the newest finished step, until the next submit */
+    uint32_t fresh_exports; /* those of the newest finished step, until the next submit */
     uint64_t steps_done;    /* id of the newest finished step */
 
-    struct error fault; /* once its code is set, every call returns it */
+    struct error fault; /* once its code is set, every call fails with it */
     uint64_t beat_ns, looked_ns, silent_ns, queried_ns, busy_since_ns;
     uint32_t beat;
 
@@ -79,7 +81,7 @@ struct cuda_decoder {
     _Atomic bool faulted;
 };
 
-/* A word of pinned memory that the device writes, or reads. */
+/* Reads or writes a word of pinned memory that the device writes or reads. */
 static inline uint32_t cuda_word(const uint32_t *word)
 {
     return atomic_load_explicit((const _Atomic uint32_t *)(const void *)word, memory_order_acquire);
@@ -106,44 +108,45 @@ static inline struct step *cuda_step_at(const struct cuda_decoder *d, uint32_t n
                                    (size_t)(number % DECODER_RING) * d->args.step_stride);
 }
 
-/* cuda_load.c: d->program and d->graph are set. On failure cuda_unload() gives back what was taken. */
+/* cuda_load.c: d->program and d->graph are set. On failure cuda_unload() releases what was acquired. */
 int cuda_load_all(struct cuda_decoder *d, struct error *err);
 void cuda_unload(struct cuda_decoder *d);
 
 /* cuda_resident.c */
 int cuda_resident_launch(struct cuda_decoder *d, struct error *err);
-/* Launches it again if it has left; `parked`: of its own will, which is counted. */
+/* Launches it again if it has ended; `parked`: it ended by itself, which is counted. */
 int cuda_resident_wake(struct cuda_decoder *d, bool parked, struct error *err);
 bool cuda_resident_has_left(const struct cuda_decoder *d);
-/* Waits until nothing of ours runs on the device any more, well or not; false when that takes longer. */
+/* Waits until nothing of this process runs on the device any more, failed or not. False: it takes longer than
+ * the limit. */
 bool cuda_wait_idle(const struct cuda_decoder *d, uint64_t limit_ns);
-/* Tells it to leave and waits for that. */
+/* Asks the kernel to end and waits for that; false: as above. */
 bool cuda_resident_leave(struct cuda_decoder *d, enum decoder_stop how, uint64_t limit_ns);
 
 /* cuda_nodes.c */
 int cuda_nodes_open(struct cuda_decoder *d, struct error *err);
-size_t cuda_nodes_size(const struct cuda_decoder *d);                          /* bytes on the device */
+size_t cuda_nodes_size(const struct cuda_decoder *d);                          /* bytes of device memory */
 void cuda_nodes_close(struct cuda_nodes *n, const struct cuda_driver *driver); /* NULL is fine */
 int cuda_nodes_begin(struct cuda_decoder *d, struct error *err);
 int cuda_nodes_dispatch(struct cuda_decoder *d, uint32_t node, struct error *err);
-/* Whether launches of nodes are marked, and how long a node's took in the newest finished step, which has
- * been marked. */
+/* Turns per-node timing on or off, and returns the time that a node took in the newest finished step, which
+ * must have been timed. */
 int cuda_nodes_time(struct cuda_decoder *d, bool on, struct error *err);
 int cuda_nodes_ns(struct cuda_decoder *d, uint32_t node, uint64_t *ns, struct error *err);
-/* The whole step in one launch. */
+/* Runs the whole step in one launch. */
 int cuda_nodes_replay(struct cuda_decoder *d, struct error *err);
 
 /* cuda_watch.c */
-/* cuStreamQuery() on any thread: CUDA_NOT_READY while something of ours runs. */
+/* cuStreamQuery() on any thread: CUDA_NOT_READY while something of this process runs. */
 int cuda_query(const struct cuda_decoder *d);
-/* A step has been handed over: from here on there have to be signs of life. */
+/* Starts watching: a step has been submitted, so the heartbeat must move from now on. */
 void cuda_watch_begin(struct cuda_decoder *d);
-/* Looks at the device while a step is in flight: 0, or the fault, which stays. Relaunches a resident kernel
- * that has left while the step was on its way. */
+/* Checks the device while a step is in flight. Returns 0 or the fault, which stays. Relaunches a persistent
+ * kernel that ended while the step was on its way. */
 int cuda_watch(struct cuda_decoder *d, uint64_t now_ns);
-/* The same for a device that has nothing to do: it may be lost all the same. */
+/* Checks a device that has nothing to do: it may fail all the same. */
 int cuda_watch_idle(struct cuda_decoder *d, uint64_t now_ns);
-/* After this every call returns it. Returns rc. */
+/* Sets the fault that every later call returns. Returns rc. */
 int cuda_fail(struct cuda_decoder *d, int rc, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* For info(), on any thread: when the heartbeat last moved. */
+/* Returns when the heartbeat last moved. Thread: any; for info(). */
 uint64_t cuda_last_beat(struct cuda_decoder *d);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 static const struct {
-    const char *source, *entry; /* neighbours of one source are one module */
+    const char *source, *entry; /* kernels of one source stand together: they share a module */
 } kernels[] = {
     [CUDA_DECODER] = {"persistent_decoder", "persistent_decoder"},
     [CUDA_STEP_BEGIN] = {"step_io", "step_begin"},
@@ -34,8 +34,8 @@ int cuda_kernels_check(const struct cuda_device *device, const struct ptx_image 
 {
     if (!images->name)
         return error_set(err, -ENODEV,
-                         "this build has no GPU kernels, for want of clang 18 or later (Debian: clang-19); "
-                         "build again with it");
+                         "this build has no GPU kernels; build it again with clang 18 or later (Debian: "
+                         "clang-19)");
     for (enum cuda_kernel k = 0; k < CUDA_N_KERNELS; k++) {
         bool found = !is_wanted(k, eager);
         for (const struct ptx_image *i = images; i->name && !found; i++)
@@ -47,7 +47,7 @@ int cuda_kernels_check(const struct cuda_device *device, const struct ptx_image 
     return 0;
 }
 
-/* The module of a kernel: the last one when it is of the same source. */
+/* Opens the module of a kernel, unless the previous kernel is of the same source. */
 static int open_module(struct cuda_kernels *out, enum cuda_kernel k, const char **source,
                        const struct cuda_driver *driver, const struct cuda_device *device, struct error *err)
 {

@@ -1,12 +1,12 @@
-/* cuda_kernels.h - which kernels the backend launches, and their functions once the driver has compiled them.
- */
+/* cuda_kernels.h - the kernels that the backend launches: their functions, compiled by the driver.
+ * Thread: the one that has the device's context current. */
 #pragma once
 #include "driver.h"
 
 #include <stdbool.h>
 
 enum cuda_kernel {
-    CUDA_DECODER, /* the resident one */
+    CUDA_DECODER, /* the persistent one */
     CUDA_STEP_BEGIN,
     CUDA_STEP_END,
     CUDA_EMBED,
@@ -23,17 +23,17 @@ enum cuda_kernel {
 };
 
 struct cuda_kernels {
-    void *functions[CUDA_N_KERNELS]; /* NULL: not of this executor */
+    void *functions[CUDA_N_KERNELS]; /* NULL: not used by this executor */
     void *modules[CUDA_N_KERNELS];
     uint32_t n_modules;
 };
 
-/* Whether `images` have all kernels of the executor for the device. -ENODEV names the first that is missing,
- * or what the build lacked when there are none at all. */
+/* Checks that `images` have all kernels of the executor for the device. -ENODEV names the first missing
+ * kernel, or what the build lacked if there are none. */
 int cuda_kernels_check(const struct cuda_device *device, const struct ptx_image *images, bool eager,
                        struct error *err);
-/* Compiles them, which takes seconds when the driver does not have them in its cache. `progress` (may be
- * NULL) is told 0..1. */
+/* Compiles them, which takes seconds if the driver's cache does not have them. `progress` (may be NULL) is
+ * called with 0..1. Errors: as cuda_module_open(); *out is closed then. */
 int cuda_kernels_open(struct cuda_kernels *out, const struct cuda_driver *driver,
                       const struct cuda_device *device, bool eager,
                       void (*progress)(void *context, double fraction), void *context, struct error *err);

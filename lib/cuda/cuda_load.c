@@ -1,3 +1,5 @@
+/* cuda_load.c - load(): reserves what the decoder needs (kernels, weights, tables, scratch, KV cache, pinned
+ * memory) and releases it again. Declared in cuda_decoder.h. */
 #include "abi/attend_layout.h"
 #include "cuda_decoder.h"
 #include "model/graph.h"
@@ -10,18 +12,18 @@
 #include <string.h>
 
 #define MIB(bytes)     ((double)(bytes) / (1 << 20))
-#define JIT_SHARE      0.1 /* of the progress */
+#define JIT_SHARE      0.1 /* share of the load's progress */
 #define TRANSFER_BYTES ((uint64_t)64 << 20)
-#define MAX_PAGES      (1u << 18) /* 16 million tokens: more is nothing but a long page list */
-#define SPIN_NS        1000000u   /* how long the idle kernel looks for steps at full speed */
-#define QUANTUM_MS     1000u      /* of one launch, where a display hangs on the device */
+#define MAX_PAGES      (1u << 18) /* 16 million tokens; more would only lengthen the page list */
+#define SPIN_NS        1000000u   /* how long the idle kernel polls at full speed */
+#define QUANTUM_MS     1000u      /* longest launch on a device that drives a display */
 
 static uint32_t slot_pages(const struct cuda_decoder *d)
 {
     return (uint32_t)(((uint64_t)d->cfg.n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS);
 }
 
-/* --- what the model asks of the device --- */
+/* --- model and device --- */
 
 static int check_model(const struct cuda_decoder *d, const struct model_config *c, struct error *err)
 {
@@ -30,9 +32,9 @@ static int check_model(const struct cuda_decoder *d, const struct model_config *
             return error_set(err, -EINVAL, "end token %d, the vocabulary has %u", d->end_tokens[i],
                              c->n_vocab);
     if (c->head_dim % 32 || c->head_dim < 32 || c->head_dim > 128)
-        return error_set(err, -ENOTSUP, "heads of %u values; cuda takes 32, 64, 96 and 128", c->head_dim);
+        return error_set(err, -ENOTSUP, "heads of %u values; cuda supports 32, 64, 96 and 128", c->head_dim);
     if (c->n_vocab > SAMPLE_MAX_VOCAB)
-        return error_set(err, -ENOTSUP, "a vocabulary of %u tokens; cuda takes at most %u", c->n_vocab,
+        return error_set(err, -ENOTSUP, "a vocabulary of %u tokens; cuda supports at most %u", c->n_vocab,
                          SAMPLE_MAX_VOCAB);
     return 0;
 }
@@ -50,7 +52,7 @@ static void set_shape(struct cuda_decoder *d, const struct model_config *c)
     a->n_end_tokens = d->cfg.n_end_tokens;
     a->buffers.row_floats = d->program->row_floats;
     a->buffers.n_vocab = c->n_vocab;
-    /* Node by node the logits may lie where a wider value has lain. */
+    /* The eager executor may reuse a wider value's memory for the logits. */
     a->buffers.logits_stride = ((c->n_vocab > c->n_embd ? c->n_vocab : c->n_embd) + 63) / 64 * 64;
     d->export_stride = a->buffers.logits_stride;
     a->staged_stride = (DECODER_STEP_AT + sizeof(struct step) + 255) / 256 * 256;
@@ -59,11 +61,9 @@ static void set_shape(struct cuda_decoder *d, const struct model_config *c)
     a->park_after_ms = d->cfg.park_after_ms;
     a->quantum_ms = d->device.has_time_limit ? QUANTUM_MS : 0;
     a->deadline_ns = d->stall_ns / 2;
-    const char *delays = getenv("HEARTH_CUDA_DELAYS"); /* for tests */
-    a->delays = delays ? (uint32_t)strtoul(delays, NULL, 10) : 0;
 }
 
-/* Grid, shared memory, and the rows a step may have. */
+/* Sets the grid, the shared memory and the most rows of a step. */
 static int make_plan(struct cuda_decoder *d, struct error *err)
 {
     uint32_t most = d->device.max_threads < DECODER_MAX_THREADS ? d->device.max_threads : DECODER_MAX_THREADS;
@@ -71,7 +71,7 @@ static int make_plan(struct cuda_decoder *d, struct error *err)
     d->args.n_crew = d->n_threads - 64;
     d->n_blocks = d->device.n_sms;
     struct plan_device device = {d->n_blocks, d->args.n_crew, (uint32_t)d->device.shared_per_block};
-    int rc = plan_open(&d->plan, d->program, d->weights.matrices, &d->args.layout, &device, err);
+    int rc = plan_open(&d->plan, d->program, d->weights.matrices, &device, err);
     if (rc < 0)
         return rc;
     d->args.shared = d->plan.shared;
@@ -82,8 +82,7 @@ static int make_plan(struct cuda_decoder *d, struct error *err)
     return 0;
 }
 
-/* The resident kernel gets its shared memory, and the device says whether all its blocks are there at once.
- */
+/* Gives the persistent kernel its shared memory and checks that all its blocks can be resident at once. */
 static int check_resident(struct cuda_decoder *d, struct error *err)
 {
     int n = 0;
@@ -100,7 +99,7 @@ static int check_resident(struct cuda_decoder *d, struct error *err)
 
 /* --- tables: written once, read by the device --- */
 
-struct image { /* what will lie on the device, put together here; with no bytes it only counts */
+struct image { /* a copy of the tables, built here and then sent; without `bytes` it only counts */
     struct cuda_arena arena;
     uint8_t *bytes;
 };
@@ -114,7 +113,7 @@ static uint64_t put(struct image *m, const void *data, size_t size)
     return address;
 }
 
-/* Room for n values, to be filled in. */
+/* Reserves `size` bytes, for the caller to fill. */
 static void *put_room(struct image *m, size_t size, uint64_t *address)
 {
     size_t at = m->arena.used;
@@ -132,7 +131,7 @@ static int put_rope(struct cuda_decoder *d, struct image *m, struct error *err)
         return 0;
     float *table = malloc(2 * pairs * sizeof *table + 1);
     if (!table)
-        return error_set(err, -ENOMEM, "rotation table: out of memory");
+        return error_set(err, -ENOMEM, "RoPE table: out of memory");
     model_rope_table(c, d->cfg.n_ctx, table);
     for (size_t i = 0; i < pairs; i++) {
         cosines[i] = table[2 * i];
@@ -163,8 +162,8 @@ static int put_tables(struct cuda_decoder *d, struct image *m, struct error *err
     return put_rope(d, m, err);
 }
 
-/* Of memory that is not pinned, and free afterwards. On the stream of the kernels: cuMemcpyHtoD may return
- * before the bytes have arrived, and would be waited for by its own stream alone. */
+/* Copies memory that is not pinned; `from` may be freed on return. Uses the kernels' stream: cuMemcpyHtoD may
+ * return before the bytes have arrived, and only its own stream would wait for them. */
 static int send(const struct cuda_decoder *d, uint64_t to, const void *from, size_t size, struct error *err)
 {
     int rc = CUDA_TRY(&d->driver, err, cuMemcpyHtoDAsync, to, from, size, d->stream);
@@ -248,7 +247,7 @@ static size_t scratch_size(struct cuda_decoder *d)
     return counted.used;
 }
 
-/* What a slot has before its first settings come. */
+/* Sets every slot's initial sampling settings. */
 static int set_sampling(struct cuda_decoder *d, struct error *err)
 {
     uint32_t n = d->cfg.n_slots;
@@ -286,8 +285,8 @@ static int refuse_size(const struct cuda_decoder *d, uint64_t weights, uint64_t 
                      MIB(kv), MIB(scratch), d->device.name, MIB(available));
 }
 
-/* Bytes of pages when nobody says: the rest, less 5 %. Where device memory is the machine's, others need it:
- * there no more than on cpu, every slot's whole context within a quarter of what is free. */
+/* Default size of the KV cache: what is left, minus 5 %. On an integrated device, whose memory other programs
+ * need: as on cpu, at most every slot's whole context and at most a quarter of the free memory. */
 static uint64_t default_kv(const struct cuda_decoder *d, uint64_t page, uint64_t available, uint64_t rest)
 {
     uint64_t most = rest / 20 * 19, all = (uint64_t)d->cfg.n_slots * slot_pages(d) * page;
@@ -297,7 +296,7 @@ static uint64_t default_kv(const struct cuda_decoder *d, uint64_t page, uint64_t
     return all < most ? all : most;
 }
 
-/* How many pages there will be: of kv_memory, or of what is chosen here. */
+/* Sets the number of pages, from kv_memory or the default. */
 static int choose_pages(struct cuda_decoder *d, struct error *err)
 {
     size_t available = 0, total = 0;

@@ -14,7 +14,7 @@ int cuda_block_take(struct cuda_block *b, const struct cuda_driver *d, size_t si
 {
     struct error why = {0};
     uint64_t address = 0;
-    size_t bytes = size ? size : 256; /* the driver refuses 0 */
+    size_t bytes = size ? size : 256; /* the driver rejects 0 */
     int rc = CUDA_TRY(d, &why, cuMemAlloc, &address, bytes);
     if (rc < 0)
         return refuse(err, &why, rc, size, what);
@@ -29,9 +29,9 @@ void cuda_block_give(struct cuda_block *b, const struct cuda_driver *d)
     *b = (struct cuda_block){0};
 }
 
-/* In Confidential Computing mode the driver gives managed memory for pinned: it moves to the side that
- * touches it, and a word that one side waits for and the other writes is never seen. A driver that does not
- * tell has none. */
+/* Returns whether memory is managed: in Confidential Computing mode the driver returns managed memory for
+ * pinned. It moves to the side that accesses it, so that a word which one side polls and the other writes is
+ * never seen to change. A driver that cannot tell has none. */
 static bool is_managed(const struct cuda_driver *d, const void *data)
 {
     uint32_t managed = 0;
@@ -52,7 +52,7 @@ int cuda_pinned_take(struct cuda_pinned *p, const struct cuda_driver *d, size_t 
     if (is_managed(d, data))
         rc = error_set(&why, -ENOTSUP,
                        "the driver gives managed memory for pinned, as in Confidential Computing mode; host "
-                       "and kernel cannot talk through it");
+                       "and kernel cannot communicate through it");
     else
         rc = CUDA_TRY(d, &why, cuMemHostGetDevicePointer, &address, data, 0);
     if (rc < 0) {

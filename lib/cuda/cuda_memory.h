@@ -1,18 +1,19 @@
-/* cuda_memory.h - memory of the device, and pinned memory of the host which the device reads and writes over
- * the bus. All of it is taken at load and given back at close, never while a kernel runs. Errors are -ENOMEM
- * (or what else the driver says; -ENOTSUP: pinned memory is not what it should be) and name what the memory
- * was for. Thread: the one that has the context. */
+/* cuda_memory.h - device memory, and pinned host memory that the device reads and writes over the bus. All of
+ * it is acquired at load and released at close, never while a kernel runs.
+ * Errors: -ENOMEM, or as the driver's error; -ENOTSUP: the driver's pinned memory cannot be used. The text
+ * names the purpose of the memory.
+ * Thread: the one that has the context current. */
 #pragma once
 #include "driver.h"
 
-struct cuda_block { /* device */
+struct cuda_block { /* device memory */
     uint64_t address;
     size_t size;
 };
 
-struct cuda_pinned { /* host; zeroed when taken */
+struct cuda_pinned { /* host memory, zeroed when acquired */
     void *data;
-    uint64_t address; /* as the device sees it */
+    uint64_t address; /* address on the device */
     size_t size;
 };
 
@@ -23,7 +24,7 @@ int cuda_pinned_take(struct cuda_pinned *p, const struct cuda_driver *d, size_t 
                      struct error *err);
 void cuda_pinned_give(struct cuda_pinned *p, const struct cuda_driver *d);
 
-/* Hands out parts of one block, each at a multiple of 256; with base 0 it only counts, so that the same code
+/* Places parts of one block, each at a multiple of 256. With base 0 it only counts, so that the same code
  * sizes and places. */
 struct cuda_arena {
     uint64_t base;

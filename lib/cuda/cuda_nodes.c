@@ -1,7 +1,7 @@
-/* cuda_nodes.c - the graph on the device node by node: every node has a buffer of its own and one launch, in
- * the arithmetic that the fused program has. The kernels read the step, and with it their number of rows,
- * from device memory: so what is launched is the same in every step, and can be captured once and replayed as
- * one launch. */
+/* cuda_nodes.c - the eager and graph executors: every graph node has a buffer of its own and one launch, with
+ * the same arithmetic as the fused program. The kernels read the step, and with it their number of rows, from
+ * device memory: so the launches are the same in every step and can be captured once and replayed as one
+ * launch. Declared in cuda_decoder.h. */
 #include "base/clock.h"
 #include "cuda_decoder.h"
 #include "model/graph_buffers.h"
@@ -13,22 +13,22 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#define BEGIN_THREADS  256 /* step_io.c */
+#define BEGIN_THREADS  256 /* as step_io.c */
 #define END_THREADS    32
 #define BLOCKS_PER_SM  2
-#define ATTEND_WORK    40960u  /* shared memory of a block that attends, */
-#define PRODUCT_ROOM   102400u /* and of one that multiplies, if that is enough: two of them share an SM */
+#define ATTEND_WORK    40960u  /* shared memory of an attention block, */
+#define PRODUCT_ROOM   102400u /* and of a product block, if it suffices: two of them share an SM */
 #define PRODUCT_STAGES 4u
 #define MBARRIERS      256u
-#define DEFAULT_SHARED 49152u /* what a block gets without asking */
+#define DEFAULT_SHARED 49152u /* what a block gets without a cuFuncSetAttribute */
 
-struct value { /* what a node yields */
+struct value { /* output of a node */
     uint64_t data;
     uint32_t stride; /* floats */
     uint64_t factors;
 };
 
-struct launch { /* of a node */
+struct launch { /* launch of a node */
     void *function;
     uint32_t n_blocks, n_threads, shared_bytes;
     union {
@@ -49,12 +49,12 @@ struct cuda_nodes {
     struct launch *launches;  /* [n_nodes] */
     uint32_t n_nodes;
     struct launch begin, end;
-    void *graph, *replay; /* captured, and ready to be launched; NULL: not yet */
+    void *graph, *replay; /* captured, and ready to launch; NULL: not yet */
     struct mark {         /* events around the launch of a node */
         void *before, *after;
-    } * marks;    /* [n_nodes]; NULL: nobody has asked for times yet */
-    bool timed;   /* launches are marked */
-    bool settled; /* the events of the newest step are known to have happened */
+    } * marks;    /* [n_nodes]; NULL: timing was never turned on */
+    bool timed;   /* per-node timing is on */
+    bool settled; /* the events of the newest step have been waited for */
 };
 
 /* --- where values lie --- */
@@ -64,7 +64,7 @@ static uint32_t stride_of(uint32_t width)
     return (width + 63) / 64 * 64;
 }
 
-/* Places the value of every node in `a`, which may only count. */
+/* Places the output of every node in `a`, which may only count. */
 static int place(const struct cuda_decoder *d, struct cuda_arena *a, struct value *values)
 {
     const struct graph *g = d->graph;
@@ -98,9 +98,9 @@ size_t cuda_nodes_size(const struct cuda_decoder *d)
     return counted.used;
 }
 
-/* --- what is launched --- */
+/* --- launches --- */
 
-struct maker { /* makes the launches of the nodes */
+struct maker { /* context for making a node's launch */
     const struct cuda_decoder *d;
     const struct value *values;
     uint32_t node;
@@ -147,8 +147,8 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* Shared memory of a product: room for quantised columns, at most half of it, and stages of whole
- * super-blocks. 0: it does not fit. */
+/* Divides the shared memory of a product: quantised columns in at most half of it, and stages of whole
+ * super-blocks. False: it does not fit. */
 static bool lay_out(struct decoder_shared *s, const struct decoder_matrix *w, uint32_t room)
 {
     uint32_t forms = activation_form(w->type), columns = ACTIVATION_COLUMNS;
@@ -272,7 +272,7 @@ static int make_attention(const struct maker *m, struct launch *l, struct error 
     return 0;
 }
 
-/* Exported logits lie as the node's own do. */
+/* Exported logits have the same layout as the node's. */
 static int make_sample(const struct maker *m, struct launch *l, struct error *err)
 {
     (void)err;
@@ -322,7 +322,7 @@ static const struct {
     [GRAPH_ARGMAX] = {CUDA_ARGMAX, make_sample},
 };
 
-/* Blocks may ask for more shared memory than the driver gives by itself. */
+/* Raises the kernels' limits of shared memory above the driver's default. */
 static int allow_shared(struct cuda_decoder *d, const uint32_t most[GRAPH_N_OPS], struct error *err)
 {
     int rc = 0;
@@ -377,13 +377,13 @@ int cuda_nodes_open(struct cuda_decoder *d, struct error *err)
         x->launches = calloc(n, sizeof *x->launches);
         x->n_nodes = n;
     }
-    int rc = x && values && x->launches ? 0 : error_set(err, -ENOMEM, "node by node: out of memory");
+    int rc = x && values && x->launches ? 0 : error_set(err, -ENOMEM, "launches of nodes: out of memory");
     if (rc == 0)
         rc = cuda_block_take(&x->values, &d->driver, cuda_nodes_size(d), "activations", err);
     struct cuda_arena placed = {.base = x ? x->values.address : 0};
     if (rc == 0 && place(d, &placed, values) < 0)
-        rc = error_set(err, -ENOMEM, "node by node: out of memory");
-    d->args.staged_stride = 0; /* launches follow one another: one staged step is enough */
+        rc = error_set(err, -ENOMEM, "launches of nodes: out of memory");
+    d->args.staged_stride = 0; /* launches follow one another: one staged step suffices */
     if (rc == 0) {
         make_border(d);
         rc = make_nodes(d, values, err);
@@ -427,7 +427,7 @@ static int launch(struct cuda_decoder *d, struct launch *l, struct error *err)
                     l->shared_bytes, d->stream, parameters, NULL);
 }
 
-/* A launch that is no node's: the executor does not count it. */
+/* Launches a kernel that is no node; it is counted here, since the executor counts only nodes. */
 static int launch_border(struct cuda_decoder *d, struct launch *l, struct error *err)
 {
     atomic_fetch_add_explicit(&d->launches, 1, memory_order_relaxed);
@@ -467,7 +467,7 @@ int cuda_nodes_dispatch(struct cuda_decoder *d, uint32_t node, struct error *err
     int rc = launch_node(d, node, &why);
     if (rc == 0 && node == d->graph->n_nodes - 1) {
         rc = launch_border(d, &d->nodes->end, &why);
-        if (rc == 0) /* with all launches before it */
+        if (rc == 0) /* sends it and all launches before it */
             rc = cuda_flush(&d->driver, d->stream, &why);
     }
     if (rc < 0)
@@ -475,7 +475,7 @@ int cuda_nodes_dispatch(struct cuda_decoder *d, uint32_t node, struct error *err
     return rc < 0 ? error_set(err, rc, "%s", d->fault.text) : 0;
 }
 
-/* --- how long the nodes take --- */
+/* --- per-node timing --- */
 
 static int open_marks(struct cuda_decoder *d, struct error *err)
 {
@@ -483,7 +483,7 @@ static int open_marks(struct cuda_decoder *d, struct error *err)
     int rc = 0;
     x->marks = calloc(x->n_nodes, sizeof *x->marks);
     if (!x->marks)
-        return error_set(err, -ENOMEM, "times of nodes: out of memory");
+        return error_set(err, -ENOMEM, "per-node timing: out of memory");
     for (uint32_t i = 0; i < x->n_nodes && rc == 0; i++) {
         if (!x->launches[i].function)
             continue;
@@ -505,8 +505,8 @@ int cuda_nodes_time(struct cuda_decoder *d, bool on, struct error *err)
     return rc;
 }
 
-/* The step's results are here, which its last launch wrote: what comes before that on the stream has
- * happened, and nothing is waited for but the driver's taking notice of it. */
+/* Waits for the newest step's events. Its results are here and its last launch wrote them, so all earlier
+ * work on the stream is done; only the driver has yet to notice. */
 static int settle(struct cuda_decoder *d, struct error *err)
 {
     int rc = d->nodes->settled ? 0 : CUDA_TRY(&d->driver, err, cuStreamSynchronize, d->stream);
@@ -530,7 +530,7 @@ int cuda_nodes_ns(struct cuda_decoder *d, uint32_t node, uint64_t *ns, struct er
     return 0;
 }
 
-/* --- the same, captured --- */
+/* --- graph: captured and replayed --- */
 
 static int launch_all(struct cuda_decoder *d, struct error *err)
 {
@@ -549,7 +549,7 @@ static int capture(struct cuda_decoder *d, struct error *err)
     if (rc < 0)
         return rc;
     rc = launch_all(d, err);
-    int ended = CUDA_TRY(&d->driver, err, cuStreamEndCapture, d->stream, &x->graph); /* in any case */
+    int ended = CUDA_TRY(&d->driver, err, cuStreamEndCapture, d->stream, &x->graph); /* also after an error */
     rc = rc < 0 ? rc : ended;
     return rc < 0 ? rc : CUDA_TRY(&d->driver, err, cuGraphInstantiate, &x->replay, x->graph, 0);
 }

@@ -1,12 +1,13 @@
-/* cuda_resident.c - the persistent decoder seen from the host: one launch that lives until it is told to
- * leave, has had nothing to do for long, or has used up its time. What it works on stays where it is. */
+/* cuda_resident.c - the persistent decoder's launches: one launch lives until the host asks it to end, it has
+ * been idle for long, or its time quantum is over. Its data stays in device memory. Declared in
+ * cuda_decoder.h. */
 #include "base/clock.h"
 #include "cuda_decoder.h"
 
 #include <errno.h>
 #include <time.h>
 
-#define LOOK_NS 500000u /* between questions whether it is gone */
+#define LOOK_NS 500000u /* between two checks whether it has ended */
 
 static uint32_t launch_number(const struct cuda_decoder *d)
 {

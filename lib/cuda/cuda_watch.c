@@ -1,6 +1,6 @@
-/* cuda_watch.c - whether the device still lives. Three signs of trouble: the kernel's own word, an error that
- * the driver has kept (looked for now and then, a question costs microseconds), and a heartbeat that stands
- * still. */
+/* cuda_watch.c - device health. Three signs of trouble: the kernel's failure word, an error that the driver
+ * holds (asked for every 200 ms, since a query costs microseconds), and a heartbeat that does not move.
+ * Declared in cuda_decoder.h. */
 #include "base/clock.h"
 #include "cuda_decoder.h"
 
@@ -17,7 +17,7 @@ int cuda_fail(struct cuda_decoder *d, int rc, const char *fmt, ...)
     va_start(args, fmt);
     (void)vsnprintf(words, sizeof words, fmt, args);
     va_end(args);
-    error_set(&d->fault, rc, "%s", words); /* the first one stays */
+    error_set(&d->fault, rc, "%s", words); /* keeps the first one */
     atomic_store_explicit(&d->in_flight, 0, memory_order_relaxed);
     if (d->resident && d->control.data)
         cuda_word_set(&cuda_control(d)->stop, DECODER_ABORT);
@@ -40,7 +40,7 @@ uint64_t cuda_last_beat(struct cuda_decoder *d)
     return atomic_load_explicit(&d->heartbeat_ns, memory_order_relaxed);
 }
 
-/* "op 12 (MATMUL, blk.1.ffn_down)" */
+/* Writes the name of an op, such as "op 12 (MATMUL, blk.1.ffn_down)". */
 static void name_op(const struct cuda_decoder *d, uint32_t op, char *out, size_t room)
 {
     const struct program *p = d->program;
@@ -48,7 +48,7 @@ static void name_op(const struct cuda_decoder *d, uint32_t op, char *out, size_t
         (void)snprintf(out, room, "op %u (%s, %s)", op, program_opcode_name(p->ops[op].opcode),
                        d->graph->nodes[p->ops[op].node].name);
     else
-        (void)snprintf(out, room, "no op");
+        (void)snprintf(out, room, "an unknown op");
 }
 
 static const char *range_name(uint32_t what)
@@ -59,10 +59,10 @@ static const char *range_name(uint32_t what)
         [DECODER_RANGE_TOKEN] = "a token",     [DECODER_RANGE_LOGIT] = "a logit row",
         [DECODER_RANGE_ROW] = "a row",
     };
-    return what < sizeof names / sizeof *names && names[what] ? names[what] : "something";
+    return what < sizeof names / sizeof *names && names[what] ? names[what] : "a value";
 }
 
-/* The kernel has said what is wrong. */
+/* Turns the kernel's failure record into a fault. */
 static int kernel_failed(struct cuda_decoder *d, uint32_t failure)
 {
     const uint32_t *e = cuda_control(d)->error;
@@ -71,13 +71,13 @@ static int kernel_failed(struct cuda_decoder *d, uint32_t failure)
     switch (failure) {
     case DECODER_DEADLINE:
         return cuda_fail(
-            d, -EIO, "%s: a wait in %s, block %u, took longer than %llu ms: word %u stood at %u, not at %u",
+            d, -EIO, "%s: a wait in %s, block %u, took longer than %llu ms: word %u is %u, expected %u",
             d->device.name, op, e[4], (unsigned long long)(d->args.deadline_ns / 1000000), e[0], e[1], e[2]);
     case DECODER_RANGE:
         return cuda_fail(d, -EIO, "%s: the decoder refused a step: %s is %u, the limit is %u", d->device.name,
                          range_name(e[0]), e[1], e[2]);
     case DECODER_ABORTED:
-        return cuda_fail(d, -EIO, "%s: the decoder was told to leave", d->device.name);
+        return cuda_fail(d, -EIO, "%s: the decoder was aborted", d->device.name);
     default:
         return cuda_fail(d, -EIO, "%s: the decoder failed, code %u (%u, %u, %u, %u, %u)", d->device.name,
                          failure, e[0], e[1], e[2], e[3], e[4]);
@@ -86,11 +86,11 @@ static int kernel_failed(struct cuda_decoder *d, uint32_t failure)
 
 int cuda_query(const struct cuda_decoder *d)
 {
-    d->driver.cuCtxSetCurrent(d->device.context); /* the engine's thread is not the one that loaded */
+    d->driver.cuCtxSetCurrent(d->device.context); /* the engine thread is not the thread that loaded */
     return d->driver.cuStreamQuery(d->stream);
 }
 
-/* What the driver says: an error of the device stays until the process ends. */
+/* Queries the driver for an error; an error of the device stays until the process ends. */
 static int ask_driver(struct cuda_decoder *d)
 {
     struct error why = {0};
@@ -101,12 +101,12 @@ static int ask_driver(struct cuda_decoder *d)
         cuda_check(&d->driver, &why, "cuStreamQuery", result);
         return cuda_fail(d, -EIO, "%s: %s", d->device.name, why.text);
     }
-    /* All has ended, so what it wrote is here. */
+    /* All work has ended, so its writes are visible here. */
     struct decoder_control *c = cuda_control(d);
     if (cuda_word(&c->failed))
         return kernel_failed(d, cuda_word(&c->failed));
     if (d->resident ? !cuda_resident_has_left(d) : cuda_word(&c->completed) != d->submitted)
-        return cuda_fail(d, -EIO, "%s: the kernel ended in the middle of its work", d->device.name);
+        return cuda_fail(d, -EIO, "%s: the kernel ended before its work was done", d->device.name);
     return 0;
 }
 
@@ -128,8 +128,8 @@ static int relaunch(struct cuda_decoder *d)
     return rc < 0 ? cuda_fail(d, rc, "%s: %s", d->device.name, why.text) : 0;
 }
 
-/* Between two looks no more than a quarter of the limit counts: a process that was stopped, or whose machine
- * was, has not looked, and gives the device the time to show itself. */
+/* Checks the heartbeat. Between two looks at most a quarter of the limit counts: after the process or its
+ * machine was stopped, the device still gets time to respond. */
 static int check_beat(struct cuda_decoder *d, uint64_t now_ns)
 {
     uint32_t beat = cuda_word(&cuda_control(d)->heartbeat);
@@ -141,7 +141,7 @@ static int check_beat(struct cuda_decoder *d, uint64_t now_ns)
     d->beat = beat;
     if (d->silent_ns < d->stall_ns)
         return 0;
-    return cuda_fail(d, -EIO, "%s gives no sign of life since %llu ms", d->device.name,
+    return cuda_fail(d, -EIO, "%s is not responding: no heartbeat for %llu ms", d->device.name,
                      (unsigned long long)((now_ns - d->beat_ns) / 1000000));
 }
 

@@ -107,7 +107,7 @@ static void pack_member(void *context, uint32_t member)
     }
 }
 
-/* Waits until the copy out of the half that comes next is over. */
+/* Switches halves and waits until the copy from the new one is done. */
 static int next_half(struct upload *u, struct error *err)
 {
     u->half ^= 1;
@@ -262,6 +262,6 @@ void cuda_weights_note(const struct cuda_weights *w, const struct graph *g, char
             found = found || (w->matrices[i].n && model_weight(g->model, i)->type == converted[c].type);
         if (found && n < room)
             n += (size_t)snprintf(out + n, room - n, "%s%s",
-                                  n ? ", " : "weights kept on the device without loss: ", converted[c].words);
+                                  n ? ", " : "weights converted without loss: ", converted[c].words);
     }
 }

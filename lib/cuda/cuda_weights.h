@@ -13,12 +13,13 @@ struct cuda_weights {
     struct decoder_matrix *matrices; /* [n]; n 0: not a matrix of this graph */
     uint64_t *vectors;               /* [n]; 0: not a vector of this graph */
     uint8_t *uses;                   /* [n], enum weight_use */
-    size_t size;                     /* bytes they take on the device */
+    size_t size;                     /* bytes of device memory */
     struct cuda_block block;
     uint64_t sum; /* of what was read (weight_reader.h) */
 };
 
-/* Shapes and size of what the device gets; nothing is taken from it yet. */
+/* Finds shapes and size of the device's weights; acquires no device memory. Errors: -ENOMEM, or as
+ * cuda_pack_layout(), with the weight's name. On failure cuda_weights_close() releases. */
 int cuda_weights_open(struct cuda_weights *w, const struct graph *g, struct error *err);
 
 struct cuda_weights_progress {
@@ -31,5 +32,5 @@ int cuda_weights_load(struct cuda_weights *w, const struct graph *g, const struc
                       uint32_t n_threads, const struct cuda_weights_progress *progress, struct error *err);
 void cuda_weights_close(struct cuda_weights *w, const struct cuda_driver *driver); /* a closed one is fine */
 
-/* A sentence about weights that are kept as another type than the file's, or "". */
+/* Writes a sentence about weights whose type on the device differs from the file's, or "". */
 void cuda_weights_note(const struct cuda_weights *w, const struct graph *g, char *out, size_t room);

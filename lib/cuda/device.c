@@ -1,4 +1,4 @@
-/* device.c - which GPU, and kernels compiled for it. */
+/* device.c - choice of the GPU, and kernels compiled for it. Declared in driver.h. */
 #include "driver.h"
 #include "ptx_image.h"
 
@@ -16,11 +16,11 @@ static int attribute(const struct cuda_driver *d, const struct cuda_device *dev,
 }
 
 struct abilities {
-    int cooperative; /* a grid can be launched as a whole */
+    int cooperative; /* supports cooperative launches */
     int compute_mode;
 };
 
-/* All but the context. */
+/* Fills in everything except the context. */
 static int describe(struct cuda_device *dev, const struct cuda_driver *d, struct abilities *can,
                     struct error *err)
 {
@@ -55,7 +55,7 @@ static int describe(struct cuda_device *dev, const struct cuda_driver *d, struct
     dev->max_threads = attribute(d, dev, CUDA_THREADS_PER_BLOCK, &threads, NULL) == 0 && threads > 0
                            ? (uint32_t)threads
                            : 1024;
-    /* Newer drivers may leave these out: then the bandwidth is unknown. Two transfers per clock. */
+    /* Newer drivers may lack these attributes; the bandwidth is then unknown. Two transfers per clock. */
     if (attribute(d, dev, CUDA_MEMORY_CLOCK_KHZ, &khz, NULL) == 0 &&
         attribute(d, dev, CUDA_MEMORY_BUS_BITS, &bits, NULL) == 0 && khz > 0 && bits > 0)
         dev->bandwidth = (uint64_t)khz * 1000 * 2 * (uint64_t)bits / 8;
@@ -69,15 +69,16 @@ static int check_fit(const struct cuda_device *dev, const struct abilities *can,
                          "%s (device %d) has compute capability %u.%u, Hearth needs %d.%d or later",
                          dev->name, dev->ordinal, dev->sm / 10, dev->sm % 10, MIN_SM / 10, MIN_SM % 10);
     if (!can->cooperative)
-        return error_set(err, -ENODEV, "%s (device %d) has no cooperative launches", dev->name, dev->ordinal);
+        return error_set(err, -ENODEV, "%s (device %d) does not support cooperative launches", dev->name,
+                         dev->ordinal);
     if (can->compute_mode == CUDA_PROHIBITED)
         return error_set(err, -ENODEV, "%s (device %d) is in compute mode prohibited", dev->name,
                          dev->ordinal);
     return 0;
 }
 
-/* *best = the fitting device with the most memory of those that are not `taken` (a bit each); if there is
- * none, *first has the reason of the first that was left out. */
+/* *best = the suitable device with the most memory among those not `taken` (a bit each). If there is none,
+ * *first has the reason for the first rejected one. */
 static int choose(struct cuda_device *best, const struct cuda_driver *d, int wanted, uint64_t taken,
                   struct error *first)
 {
@@ -87,7 +88,8 @@ static int choose(struct cuda_device *best, const struct cuda_driver *d, int wan
     n = n < MAX_DEVICES ? n : MAX_DEVICES;
     if (n <= 0 || wanted >= n)
         return error_set(first, -ENODEV,
-                         wanted < 0 ? "the CUDA driver has %d devices" : "there are %d CUDA devices, not %d",
+                         wanted < 0 ? "the CUDA driver has %d devices"
+                                    : "the CUDA driver has %d devices, counted from 0; there is no device %d",
                          n, wanted);
     best->memory_bytes = 0;
     for (int i = wanted < 0 ? 0 : wanted; i < (wanted < 0 ? n : wanted + 1); i++) {
@@ -102,11 +104,11 @@ static int choose(struct cuda_device *best, const struct cuda_driver *d, int wan
     return 0;
 }
 
-/* 1: another process has the device for itself. */
+/* Retains the device's context. Returns 1 if another process has exclusive use of the device. */
 static int retain(struct cuda_device *dev, const struct cuda_driver *d, struct error *err)
 {
     struct error why = {0};
-    /* So that a thread which waits for the device sleeps. */
+    /* So that a thread that waits for the device sleeps. */
     int rc = CUDA_TRY(d, &why, cuDevicePrimaryCtxSetFlags, dev->handle, CUDA_CONTEXT_BLOCKING_SYNC),
         result = 0;
     if (rc == 0) {

@@ -15,7 +15,7 @@ static const struct {
 #undef CUDA_ROW
 };
 
-/* -ENODEV naming the first function that the library lacks. */
+/* Finds all functions. -ENODEV names the first one that the library lacks. */
 static int find_calls(struct cuda_driver *d, const char *path, struct error *err)
 {
     for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
@@ -48,9 +48,9 @@ static void set(const char *name, const char *value)
 
 void cuda_driver_environment(const char *cache_directory)
 {
-    /* Loading a function lazily, in the middle of a service, can wait for a kernel that never ends. */
+    /* Loading a function lazily, while serving, can wait for a kernel that never ends. */
     set("CUDA_MODULE_LOADING", "EAGER");
-    /* A launch that waits for the kernel's end would wait for ever. */
+    /* A launch that waits for the persistent kernel to end would wait for ever. */
     if (getenv("CUDA_LAUNCH_BLOCKING"))
         set("CUDA_LAUNCH_BLOCKING", "0");
     if (cache_directory && *cache_directory)
@@ -63,7 +63,7 @@ int cuda_driver_open(struct cuda_driver *d, const char *path, const char *cache_
     if (!path || !*path)
         path = "libcuda.so.1";
     cuda_driver_environment(cache_directory);
-    /* The driver's threads, and what it keeps for ours, outlive dlclose(). */
+    /* The driver's threads, and its data about this process's threads, outlive dlclose(). */
     d->library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!d->library)
         return error_set(err, -ENODEV, "no CUDA driver: %s", dlerror());
@@ -84,7 +84,7 @@ void cuda_driver_close(struct cuda_driver *d)
     *d = (struct cuda_driver){0};
 }
 
-/* What to do, where the driver's words do not say it. */
+/* Returns advice, if the driver's own text has none. */
 static const char *advice(int result)
 {
     switch (result) {
@@ -93,14 +93,14 @@ static const char *advice(int result)
     case CUDA_SYSTEM_NOT_READY:
         return "; start nvidia-fabricmanager";
     case CUDA_DRIVER_MISMATCH:
-        return "; the kernel module is of another version: load it again, or restart the machine";
+        return "; the kernel module has another version: load it again, or restart the machine";
     default:
         return "";
     }
 }
 
-/* -EIO is for all that may pass, or that a person must look at: with -ENODEV backend auto would take cpu
- * without a warning, and the units would not start the daemon again once the driver is ready. */
+/* -EIO is for errors that may pass or need an operator: with -ENODEV, backend auto would use cpu without a
+ * warning, and the systemd units would not restart the daemon once the driver is ready. */
 static int code_of(int result)
 {
     switch (result) {
@@ -122,7 +122,7 @@ int cuda_check(const struct cuda_driver *d, struct error *err, const char *call,
     if (d->cuGetErrorName(result, &name) != CUDA_SUCCESS || !name)
         name = "an unknown error";
     if (d->cuGetErrorString(result, &text) != CUDA_SUCCESS || !text)
-        text = "the driver has no words for it";
+        text = "no description";
     return error_set(err, code_of(result), "%s: %s (%d), %s%s", call, name, result, text, advice(result));
 }
 

@@ -1,7 +1,7 @@
-/* driver.h - the CUDA driver, found at run time: one binary starts with and without a GPU.
+/* driver.h - the CUDA driver, loaded at run time: one binary starts with and without a GPU.
  *
- * The library is opened by name, and declared here with the few functions and numbers that Hearth uses. Works
- * from driver R525 (CUDA 12.0) on. Every failure is said with the call's name and the driver's own words.
+ * The library is opened by name; its few functions and constants that Hearth uses are declared here. Works
+ * from driver R525 (CUDA 12.0) on. Every error names the call and has the driver's own text.
  * Thread: open before other threads start (it sets environment variables); then any thread that has made the
  * device's context current. */
 #pragma once
@@ -12,21 +12,21 @@
 
 #define CUDA_MIN_VERSION 12000 /* as cuDriverGetVersion counts: 1000 x major + 10 x minor */
 
-enum cuda_result { /* those that decide something; all others are only reported */
+enum cuda_result { /* results that decide something; all others are only reported */
                    CUDA_SUCCESS = 0,
                    CUDA_OUT_OF_MEMORY = 2,
-                   CUDA_STUB_LIBRARY = 34,       /* one to link with, without a driver behind it */
-                   CUDA_DEVICE_UNAVAILABLE = 46, /* another process has it for itself */
+                   CUDA_STUB_LIBRARY = 34,       /* library for linking, without a driver behind it */
+                   CUDA_DEVICE_UNAVAILABLE = 46, /* another process has exclusive use of it */
                    CUDA_NO_DEVICE = 100,
                    CUDA_INVALID_PTX = 218,
                    CUDA_NO_JIT = 221, /* libnvidia-ptxjitcompiler is not installed */
                    CUDA_UNSUPPORTED_PTX = 222,
                    CUDA_NOT_READY = 600,
                    CUDA_SYSTEM_NOT_READY = 802, /* the switches between GPUs are not set up */
-                   CUDA_DRIVER_MISMATCH = 803,  /* library and kernel module */
+                   CUDA_DRIVER_MISMATCH = 803,  /* between library and kernel module */
 };
 enum cuda_device_attribute {
-    CUDA_THREADS_PER_BLOCK = 1, /* at most */
+    CUDA_THREADS_PER_BLOCK = 1, /* most threads */
     CUDA_CLOCK_KHZ = 13,
     CUDA_N_SMS = 16,
     CUDA_KERNEL_TIME_LIMIT = 17,
@@ -38,7 +38,7 @@ enum cuda_device_attribute {
     CUDA_CAPABILITY_MAJOR = 75,
     CUDA_CAPABILITY_MINOR = 76,
     CUDA_COOPERATIVE_LAUNCH = 95,
-    CUDA_SHARED_PER_BLOCK = 97, /* what a block may ask for */
+    CUDA_SHARED_PER_BLOCK = 97, /* most that a block may request */
 };
 enum cuda_function_attribute {
     CUDA_FUNCTION_LOCAL = 3,
@@ -46,8 +46,6 @@ enum cuda_function_attribute {
     CUDA_FUNCTION_SHARED = 8
 };
 enum cuda_jit_option {
-    CUDA_JIT_INFO_LOG = 3,
-    CUDA_JIT_INFO_LOG_SIZE = 4,
     CUDA_JIT_ERROR_LOG = 5,
     CUDA_JIT_ERROR_LOG_SIZE = 6,
 };
@@ -61,8 +59,8 @@ enum cuda_jit_option {
 #define CUDA_CAPTURE_THREAD_LOCAL  1
 
 /* X(call, exported symbol, parameters); all return a CUresult. Device memory is a uint64_t address; contexts,
- * modules, functions, streams, events and graphs are opaque pointers. A library has them all, but
- * cuPointerGetAttribute may be NULL. */
+ * modules, functions, streams, events and graphs are opaque pointers. Every library has all of them, except
+ * that cuPointerGetAttribute may be NULL. */
 #define CUDA_CALLS(X)                                                                                        \
     X(cuInit, cuInit, (unsigned flags))                                                                      \
     X(cuDriverGetVersion, cuDriverGetVersion, (int *version))                                                \
@@ -128,48 +126,48 @@ struct cuda_driver {
 #undef CUDA_MEMBER
 };
 
-/* Sets what the driver reads from the environment. cuda_driver_open() calls it; a program with several
- * threads calls it itself before they start, after which nothing is left to set. */
+/* Sets the environment variables that the driver reads. cuda_driver_open() calls it; a program with several
+ * threads calls it before they start, so that nothing is left to set later. */
 void cuda_driver_environment(const char *cache_directory);
 
 /* Opens the library (`path`; NULL or "": libcuda.so.1) and initialises it. cache_directory: where the driver
- * keeps compiled kernels; NULL or "": as the environment (CUDA_CACHE_PATH) or its own default says. -ENODEV:
- * no library, one that lacks a function, a driver too old, no device. -EIO: there is a driver, but it does
- * not start; which may pass. -ENOMEM. */
+ * keeps compiled kernels; NULL or "": CUDA_CACHE_PATH or the driver's default. Errors: -ENODEV: no library,
+ * one that lacks a function, a driver too old, no device. -EIO: the driver does not start, which may pass.
+ * -ENOMEM. */
 int cuda_driver_open(struct cuda_driver *d, const char *path, const char *cache_directory, struct error *err);
 void cuda_driver_close(struct cuda_driver *d); /* a closed one is fine */
 
-/* 0 when `result` is CUDA_SUCCESS, else "<call>: <NAME>, <words>" and -ENOMEM, -ENODEV (there is none) or
- * -EIO (it may pass, or somebody has to look). */
+/* Returns 0 if `result` is CUDA_SUCCESS. Otherwise sets "<call>: <NAME>, <text>" and returns -ENOMEM, -ENODEV
+ * (no device) or -EIO (it may pass, or needs an operator). */
 int cuda_check(const struct cuda_driver *d, struct error *err, const char *call, int result);
 #define CUDA_TRY(d, err, call, ...) cuda_check((d), (err), #call, (d)->call(__VA_ARGS__))
 
-/* After a launch that somebody waits for without a call: under WDDM (WSL2) it may stay in the driver's queue
- * until its stream is asked about. 0, also while work goes on, or the error that the stream has. */
+/* Sends a launch that is awaited without a driver call: under WDDM (WSL2) it may stay in the driver's queue
+ * until its stream is queried. Returns 0, also while work continues, or the stream's error. */
 int cuda_flush(const struct cuda_driver *d, void *stream, struct error *err);
 
 struct cuda_device {
     int ordinal, handle;
-    void *context; /* the primary one, retained and current on the thread that opened it */
+    void *context; /* the primary context, retained, and current on the thread that opened it */
     char name[96];
     uint32_t sm; /* 90: compute capability 9.0 */
     uint32_t n_sms;
-    uint32_t max_threads; /* of a block */
+    uint32_t max_threads; /* most threads of a block */
     size_t shared_per_block, l2_bytes, memory_bytes;
-    uint64_t bandwidth; /* bytes/s of the memory bus; 0: the driver does not tell */
-    int has_time_limit; /* kernels are ended after seconds: a display hangs on it */
-    int is_integrated;  /* its memory is the machine's */
+    uint64_t bandwidth; /* bytes/s of the memory bus; 0: the driver does not report it */
+    int has_time_limit; /* a display is attached: the driver ends kernels after seconds */
+    int is_integrated;  /* its memory is the host's */
 };
 
-/* Takes the device that can run Hearth's kernels and has the most memory, but none that another process has
- * for itself; or the one of that ordinal (>= 0). -ENODEV names what is missing: compute capability 8.0,
- * cooperative launches, a compute mode that lets programs in. -EIO: all that could do are taken, which may
- * pass. */
+/* Opens the device that can run Hearth's kernels and has the most memory, skipping devices that another
+ * process uses exclusively; or the device of that ordinal (>= 0). Errors: -ENODEV names what is missing:
+ * compute capability 8.0, cooperative launches, a compute mode that allows contexts. -EIO: all suitable
+ * devices are in use, which may pass. */
 int cuda_device_open(struct cuda_device *out, const struct cuda_driver *d, int ordinal, struct error *err);
 void cuda_device_close(struct cuda_device *dev, const struct cuda_driver *d);
 
 struct ptx_image;
-/* Compiles the newest image of `name` that the device can run. -ENODEV: there is none. -EIO: the driver's
- * compiler refuses it, or is missing; its log is in the words, as far as it fits. */
+/* Compiles the newest image of `name` that the device can run. Errors: -ENODEV: there is none. -EIO: the
+ * driver's compiler rejects it or is missing; the text has its log, as far as it fits. */
 int cuda_module_open(void **module, const struct cuda_driver *d, const struct cuda_device *dev,
                      const struct ptx_image *images, const char *name, struct error *err);

@@ -1,4 +1,3 @@
-/* pack.c - see pack.h; the formats stand in kernels/abi/tile.h. */
 #include "pack.h"
 #include "cpu/matmul/matmul_pack.h"
 
@@ -7,7 +6,7 @@
 #include <assert.h>
 #include <errno.h>
 
-/* Which tile holds a kind's values, and how many bits of them it has. */
+/* Tile type and bits per value of each kind. */
 static const struct form {
     uint8_t tile, bits;
     bool is_signed;
@@ -25,7 +24,7 @@ int cuda_pack_layout(uint32_t type, uint32_t n, uint32_t k, struct decoder_matri
 {
     uint32_t kind = matmul_kind_of(type);
     if (kind == MATMUL_N_KINDS)
-        return error_set(err, -ENOTSUP, "weight type %s is not one the gpu multiplies", quant_name(type));
+        return error_set(err, -ENOTSUP, "weight type %s is not supported on cuda", quant_name(type));
     uint32_t block = quant_traits(type)->block > ARITH_BLOCK ? quant_traits(type)->block : ARITH_BLOCK;
     if (!n || !k || k % block)
         return error_set(err, -ENOTSUP,
@@ -52,7 +51,7 @@ static void merge_u8(uint8_t *p, uint32_t bits)
     *p = (uint8_t)(*p | bits);
 }
 
-/* Value `v` (its stored bits) of row `row` and column `c` into a tile's planes. */
+/* Stores value `v` (its stored bits) of row `row` and column `c` in a tile's planes. */
 static void put_value(const struct form *f, uint8_t *tile, uint32_t row, uint32_t c, uint32_t v)
 {
     uint32_t lane = row % 8 * 4 + c % 16 / 4, j = c / 32, r = row / 8 + c % 32 / 16 * 2, byte = c % 4;
@@ -126,7 +125,7 @@ static void pack_integer_row(uint32_t kind, const uint8_t *src, uint32_t n_block
 
 static void pack_float_row(uint32_t size, const uint8_t *src, uint32_t n_columns, uint8_t *tile, uint32_t row)
 {
-    uint32_t run = 16 / size; /* columns beside each other */
+    uint32_t run = 16 / size; /* adjacent columns */
     for (uint32_t c = 0; c < n_columns; c += run)
         memcpy(tile + (c / run * TILE_ROWS + row) * 16, src + c * size, 16);
 }

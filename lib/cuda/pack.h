@@ -1,7 +1,7 @@
-/* pack.h - weights from the blocks of a GGUF file into the tiles that the kernels multiply
+/* pack.h - packs weights from the blocks of a GGUF file into the tiles that the kernels multiply
  * (kernels/abi/tile.h). Every quant type has a tile type that holds it without loss; Q3_K and Q4_1 become
- * wider ones. The last rows and columns are padded with zeros. Thread: all functions are pure; several
- * threads may pack one matrix. */
+ * wider ones. The last rows and columns are padded with zeros.
+ * Thread: any; all functions are pure. Several threads may pack one matrix. */
 #pragma once
 #include "base/error.h"
 #include "abi/tile.h"
@@ -10,8 +10,8 @@
 
 struct decoder_matrix;
 
-/* Fills in *out for a weight [n, k] of this quant type, all but `tiles`. -ENOTSUP when the type is none that
- * can be multiplied, or k is not whole blocks of it. */
+/* Fills in *out for a weight [n, k] of this quant type, except `tiles`. Errors: -ENOTSUP: the type cannot be
+ * multiplied, or k is not a multiple of its block. */
 int cuda_pack_layout(uint32_t type, uint32_t n, uint32_t k, struct decoder_matrix *out, struct error *err);
 /* Bytes of the packed matrix. */
 size_t cuda_pack_size(const struct decoder_matrix *m);

@@ -5,10 +5,10 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#define LINE        128u   /* bytes: offsets of parts of shared memory */
-#define STAGE_BYTES 36864u /* 16 super-block tiles of Q4_K: what one bulk copy fetches at its best */
+#define LINE        128u   /* alignment of the parts of shared memory, in bytes */
+#define STAGE_BYTES 36864u /* 16 super-block tiles of Q4_K: the best size for one bulk copy */
 #define MAX_STAGES  16u
-#define GOOD_STAGES 4u /* less is too shallow to hide a hop: the work area gives way first */
+#define GOOD_STAGES 4u /* fewer hide no hop: the work area shrinks first */
 #define NARROW_ROWS 8u /* columns of one mma tile */
 
 static uint32_t round_up(uint32_t n, uint32_t to)
@@ -33,7 +33,7 @@ static uint32_t stage_supers(const struct decoder_matrix *m, uint32_t stage_byte
     return least(SCHEDULE_MAX_SUPERS, stage_bytes / m->super_bytes);
 }
 
-/* The smallest group that makes as few rounds over the blocks as the largest possible one. */
+/* Returns the smallest group that needs as few rounds over the blocks as the largest possible one. */
 static uint32_t choose_group(const struct program_op *op, const struct decoder_matrix *const m[3],
                              const struct schedule_op *s, uint32_t n_blocks)
 {
@@ -77,9 +77,9 @@ static void plan_product(struct schedule_op *s, const struct program_op *op,
 
 struct needs {
     uint32_t largest_super;    /* bytes of the largest super-block tile */
-    uint32_t widest;           /* values of the longest input of a product */
-    uint32_t forms;            /* in which products read them: enum activation_form */
-    uint32_t work, fold, uses; /* bytes without which nothing works */
+    uint32_t widest;           /* values of a product's longest input */
+    uint32_t forms;            /* enum activation_form: forms in which products read inputs */
+    uint32_t work, fold, uses; /* least bytes of each part */
 };
 
 static void find_needs(struct needs *n, const struct program *p, const struct decoder_matrix *matrices,
@@ -98,8 +98,8 @@ static void find_needs(struct needs *n, const struct program *p, const struct de
         }
 }
 
-/* Lays it out with stages of this size and a work area for so many quantised rows; the number of stages that
- * fit. What is left over is the work area's. */
+/* Lays shared memory out with stages of this size and a work area for `rows` quantised rows. Returns the
+ * number of stages that fit; the work area gets what is left. */
 static uint32_t lay_out(struct decoder_shared *s, const struct needs *n, uint32_t stage_bytes, uint32_t rows,
                         uint32_t shared_bytes)
 {
@@ -122,7 +122,8 @@ static uint32_t lay_out(struct decoder_shared *s, const struct needs *n, uint32_
     return s->n_stages;
 }
 
-/* First the stage size is held, then the depth of the ring, then the room for narrow products. */
+/* Chooses the layout: keeps the depth of the ring as long as possible, then the stage size, then room for
+ * narrow products. */
 static int choose_shared(struct decoder_shared *s, const struct needs *n, uint32_t shared_bytes,
                          struct error *err)
 {
@@ -137,33 +138,32 @@ static int choose_shared(struct decoder_shared *s, const struct needs *n, uint32
         if (rows == 0)
             break;
     }
-    return error_set(err, -ENOTSUP,
-                     "the model needs stages of %u bytes, and %u bytes for work and sums, in the shared "
-                     "memory of a block; "
-                     "the device has %u",
-                     n->largest_super, n->work + n->fold + n->uses, shared_bytes);
+    return error_set(
+        err, -ENOTSUP,
+        "the model needs stages of %u bytes, and %u bytes for work and sums, in a block's shared "
+        "memory; the device has %u",
+        n->largest_super, n->work + n->fold + n->uses, shared_bytes);
 }
 
-/* --- the whole --- */
+/* --- plan --- */
 
 int plan_open(struct plan *out, const struct program *program, const struct decoder_matrix *matrices,
-              const struct kv_layout *kv, const struct plan_device *device, struct error *err)
+              const struct plan_device *device, struct error *err)
 {
     struct plan p = {.n_ops = program->n_ops,
                      .n_counters = program->n_ops * DECODER_PHASES + DECODER_N_COUNTERS};
     struct needs needs;
     uint32_t next_block = 0;
-    (void)kv;
     if (program->n_ops > DECODER_MAX_OPS)
-        return error_set(err, -ENOTSUP, "the model has %u ops a step, cuda takes at most %d", program->n_ops,
-                         DECODER_MAX_OPS);
+        return error_set(err, -ENOTSUP, "the model has %u ops a step, cuda supports at most %d",
+                         program->n_ops, DECODER_MAX_OPS);
     find_needs(&needs, program, matrices, p.n_counters);
     int rc = choose_shared(&p.shared, &needs, device->shared_bytes, err);
     if (rc < 0)
         return rc;
     p.ops = calloc(p.n_ops, sizeof *p.ops);
     if (!p.ops)
-        return error_set(err, -ENOMEM, "no memory for the plan of %u ops", p.n_ops);
+        return error_set(err, -ENOMEM, "plan of %u ops: out of memory", p.n_ops);
     for (uint32_t i = 0; i < p.n_ops; i++)
         if (program->ops[i].opcode == PROGRAM_MATMUL)
             plan_product(&p.ops[i], &program->ops[i], matrices, p.shared.stage_bytes, device->n_blocks,

@@ -1,33 +1,36 @@
-/* engine.h - many requests, one decoder: queue, continuous batching, paged KV cache with shared prefixes,
- * cancel, deadlines.
+/* engine.h - schedules many requests on one decoder: queue, continuous batching, paged KV cache with shared
+ * prefixes, cancel, deadlines.
  *
- * One engine thread owns executor and KV cache. Every step it takes all decoding sequences (one row each)
- * plus prefill chunks sized so that the step stays within step_ms, and it builds the next step while one or
- * two run (steps_in_flight). A request is admitted only when pages for prompt + max_tokens are reserved, so
- * an accepted request never dies for memory. Its tokens do not depend on what else runs, on chunking, on a
- * prefix hit or on steps_in_flight.
+ * One engine thread owns the executor and the KV cache. Each step holds one row of every decoding sequence
+ * plus prefill chunks, sized so that the step stays within step_ms. The engine builds the next step while one
+ * or two run (steps_in_flight). A request is admitted only when pages for prompt + max_tokens are reserved,
+ * so an admitted request never runs out of memory. Its tokens do not depend on the other requests, on
+ * chunking, on a prefix hit or on steps_in_flight.
  *
- * Order of admission: larger priority + seconds waited first, then first come. A request that does not fit
- * (no pages) may be passed by later ones for two seconds from when it first stood at the head; then nobody
- * passes until it has been admitted. A request whose beginning is just being computed by another waits for
- * those pages. Of a step's prefill rows the oldest prompt gets at least half; the rest goes to the shortest
- * first.
+ * Order of admission: the largest (priority + seconds waited) first, then first come. A request without room
+ * (no pages) may be passed by later ones for two seconds from the time it became the first of the queue; then
+ * no request passes it until it is admitted. A request whose prefix another request is computing waits for
+ * those pages. The oldest prompt gets at least half of a step's prefill rows; the rest goes to the shortest
+ * prompts first.
  *
- * A request is a struct of the caller: filled before engine_submit(), read-only for the caller until it is
- * terminal, but for the outputs that are published as below. It goes through queued, prefill, decode, and
- * exactly one terminal state.
+ * The caller owns a request: it fills the struct before engine_submit() and only reads it until the state is
+ * terminal; the engine publishes the outputs as described below. A request goes through queued, prefill,
+ * decode, and exactly one terminal state.
  *
- * Several choices of one prompt are requests linked by next_choice, which differ in their sampling settings
+ * Several choices of one prompt are requests linked by next_choice. They differ in their sampling settings
  * and outputs only. They are admitted together, with pages for all of them reserved. The first computes the
- * prompt; the others fork from it: they share its full pages, get a copy of the partial one, and compute the
- * last prompt token again for logits of their own. Until then they live and die with the first; afterwards
- * each has an end of its own. Their tokens are those that each would have alone.
+ * prompt. The others fork from it: they share its full pages, get a copy of the partial one, and compute the
+ * last prompt token again for logits of their own. Until the fork they end with the first choice; afterwards
+ * each ends by itself. The tokens of a choice are those that it would have alone.
  *
- * Where a text repeats what it or its prompt said before, a step holds further rows of one sequence (see
- * engine_speculate.c); such a sequence, and what runs beside it, has one step in flight.
+ * Where a text repeats tokens of itself or of its prompt, a step holds draft rows of that sequence too (see
+ * engine_speculate.c). Such a sequence, and those that run beside it, have one step in flight.
  *
- * Threads: engine_submit, engine_cancel, engine_next from one thread (the event loop); engine_stats from any.
- * The engine calls cfg.wake from its own thread when engine_next has something; calls coalesce. */
+ * Thread: engine_open, engine_submit, engine_cancel, engine_next, engine_forget and engine_close from one
+ * thread at a time (the loader, then the event loop); the other functions from any. The engine thread calls
+ * cfg.wake when engine_next() has something; several calls may coalesce into one. Memory: engine_open()
+ * allocates all; requests belong to the caller. Errors: a negative errno with words; a decoder fault ends
+ * every request with ENGINE_FAULT, see engine_fault(). */
 #pragma once
 #include "base/error.h"
 #include "backend/executor.h"
@@ -53,28 +56,28 @@ enum engine_state {
 
 enum engine_finish {
     ENGINE_RUNNING,
-    ENGINE_EOS,           /* an end token of the model, or one of stop_ids */
+    ENGINE_EOS,           /* an end token of the model or one of stop_ids was sampled */
     ENGINE_LENGTH,        /* max_tokens */
     ENGINE_TIMEOUT,       /* deadline_ns, while running */
     ENGINE_QUEUE_TIMEOUT, /* queue_deadline_ns or deadline_ns, before it ran */
     ENGINE_CANCELLED,
-    ENGINE_FAULT,      /* decoder fault: the whole engine is stopped, see engine_fault() */
+    ENGINE_FAULT,      /* decoder fault: the whole engine stops, see engine_fault() */
     ENGINE_NOT_FINITE, /* this request's logits were not finite */
 };
 
-struct engine_token { /* one per sampled token, the end token included */
+struct engine_token { /* one per sampled token, also for the end token */
     int32_t token;
-    float logprob; /* 0 unless logprobs were asked for */
+    float logprob; /* natural log; 0 unless want_logprobs */
 };
 
 #define ENGINE_MAX_CHOICES 8
 
-/* Speculation: rows for tokens that the request's own text makes likely, taken when they turn out right. It
- * changes no token and no log-probability, and pays for itself or stops. */
+/* Speculation: a step also computes rows for tokens that the request's own text makes likely, and keeps those
+ * that are sampled. It changes no token and no log-probability, and turns itself off when it does not pay. */
 enum engine_speculation {
     ENGINE_SPECULATE_AUTO,
     ENGINE_SPECULATE_OFF,
-    ENGINE_SPECULATE_ALWAYS, /* whether it pays or not: for tests */
+    ENGINE_SPECULATE_ALWAYS, /* also when it does not pay: for tests */
 };
 
 struct engine_request {
@@ -82,66 +85,61 @@ struct engine_request {
     struct engine_request *next_choice; /* another choice of the same prompt, or NULL */
     const int32_t *prompt;              /* n_prompt >= 1 ids, all in range */
     uint32_t n_prompt;
-    uint32_t max_tokens; /* 0: only fill the cache; n_prompt + max_tokens <= n_ctx */
+    uint32_t max_tokens; /* 0: only fills the prefix cache; n_prompt + max_tokens <= n_ctx */
     uint32_t min_tokens;
     bool ignore_eos;
-    bool cache_prompt;  /* reuse and leave prefix pages */
-    bool want_logprobs; /* of the chosen tokens; with n_top alternatives */
+    bool cache_prompt;  /* reuse pages of the prefix cache and leave pages in it */
+    bool want_logprobs; /* of the sampled tokens; with n_top alternatives */
     uint32_t n_top;
-    bool want_prompt_logprobs; /* for every prompt token but the first; reads no prefix hits */
+    bool want_prompt_logprobs; /* of every prompt token but the first; disables prefix hits */
     uint32_t n_prompt_top;
     const int32_t *stop_ids;
     uint32_t n_stop_ids;
     struct step_sampling sampling;
-    const struct step_bias *biases; /* sampling.n_bias of them */
-    /* Text that may come again, beside the prompt: speculation looks there first. Says nothing to the model.
-     */
-    const int32_t *hint;
-    uint32_t n_hint;
-    uint64_t salt;                           /* prefix sharing happens only between equal salts */
+    const struct step_bias *biases;          /* sampling.n_bias of them */
+    uint64_t salt;                           /* requests share prefixes only if their salts are equal */
     int32_t priority;                        /* larger first; +1 per second waited */
     uint64_t queue_deadline_ns, deadline_ns; /* CLOCK_MONOTONIC; 0: none */
-    void *user;                              /* the caller's */
+    void *user;                              /* for the caller */
 
-    /* Output room, provided by the caller: [max_tokens], and where alternatives were asked for [max_tokens *
-     * n_top], [n_prompt], [n_prompt * n_prompt_top]. prompt_out[0] is unused. */
+    /* Output buffers of the caller: out [max_tokens]; and where they are wanted, top [max_tokens * n_top],
+     * prompt_out [n_prompt], prompt_top [n_prompt * n_prompt_top]. prompt_out[0] is unused. */
     struct engine_token *out;
     struct step_top *top;
     struct engine_token *prompt_out;
     struct step_top *prompt_top;
 
-    /* Output, published by the engine: entries below n_out (acquire) are final; `finish` and the times are
-     * final once state (acquire) is ENGINE_DONE, after which the engine never touches the request again. */
+    /* Output, published by the engine. Entries below n_out (acquire) are final. `finish` and the times are
+     * final once state (acquire) is ENGINE_DONE; after that the engine never touches the request again. */
     _Atomic uint32_t n_out;
     _Atomic uint32_t n_prompt_done; /* prompt tokens computed or found in the cache */
     _Atomic uint32_t state;         /* enum engine_state */
     enum engine_finish finish;
-    uint32_t
-        n_cached; /* prompt tokens taken from the prefix cache; 0 where the first choice's prompt is used */
-    uint64_t queued_ns, started_ns, first_ns, done_ns; /* CLOCK_MONOTONIC; 0: did not happen */
+    uint32_t n_cached; /* prompt tokens found in the prefix cache; 0 for a choice that forks from the first */
+    uint64_t queued_ns, started_ns, first_ns, done_ns; /* CLOCK_MONOTONIC; 0: has not happened */
 
-    /* The engine's own. */
+    /* Private to the engine. */
     _Atomic bool cancelled;
     _Atomic bool listed;
     bool ended; /* finish is set; engine_next() will make the state terminal */
     struct engine_request *next_ready, *next_queued, *prev_queued;
-    int64_t order;       /* place in the queue, smaller first */
-    uint64_t blocked_ns; /* first in the queue and without room since */
+    int64_t order;       /* key of the queue, smallest first */
+    uint64_t blocked_ns; /* CLOCK_MONOTONIC; first in the queue and without room since then; 0: never */
     uint32_t slot;
-    uint32_t n_together; /* choices that are admitted with it, itself included */
+    uint32_t n_together; /* choices that are admitted together, this one included */
 };
 
 struct engine_config {
     uint32_t n_slots, n_ctx;
-    uint32_t queue_limit;     /* waiting requests */
+    uint32_t queue_limit;     /* requests that may wait, see engine_submit() */
     uint32_t step_ms;         /* time budget of a step; 0: the backend's default */
     uint32_t steps_in_flight; /* 1 or 2 */
     uint32_t
-        max_chunk;     /* rows of one prefill chunk; 0: no bound but the step's (tests force odd chunkings) */
-    bool prefix_cache; /* where the backend can share pages; else it stays off */
+        max_chunk;     /* rows of one prefill chunk; 0: as many as a step holds (tests force odd chunkings) */
+    bool prefix_cache; /* takes effect only where the backend can share pages */
     enum engine_speculation speculation;
-    /* Where pages of the prefix cache outlive it; NULL: nowhere. Must outlive the engine, which is the only
-     * one to be attached to it. Backends that cannot export pages do without. */
+    /* Keeps pages of the prefix cache on disk; NULL: they are not kept. It outlives the engine, which is the
+     * only user attached to it. It is unused with backends that cannot export pages. */
     struct prefix_disk *disk;
     const int32_t *end_tokens; /* sorted; copied */
     uint32_t n_end_tokens;
@@ -149,26 +147,28 @@ struct engine_config {
     void *context;
 };
 
-/* Starts the engine thread; the executor is the engine's until engine_close() returns (which does not close
- * it). */
+/* Starts the engine thread. The engine uses the executor until engine_close() returns, but does not close it.
+ * `cfg` is copied. -EINVAL: a setting out of range; -ENOMEM; or the error of pthread_create(). */
 int engine_open(struct engine **out, struct executor *x, const struct engine_config *cfg, struct error *err);
-/* Cancels everything, waits for the thread. Requests not yet reported are terminal (CANCELLED) on return.
- * NULL is fine. */
+/* Cancels every request and joins the thread. Every request is terminal on return, also those that
+ * engine_next() has not returned. NULL is fine. */
 void engine_close(struct engine *e);
 
-/* A request that finds a free slot does not count against queue_limit: n_slots + queue_limit requests are
- * accepted at once, fewer when it is pages that are short. Every choice counts, but one with several is let
- * in when there is room for one of them: else a short queue would never take it. `state` becomes terminal in
- * engine_next() or engine_close(), on the caller's thread. 0; -EAGAIN: the queue is full; -EINVAL: cannot
- * ever run (words say the limit); -EIO: the decoder has failed. */
+/* Queues the request. One that finds a free slot does not count against queue_limit: n_slots + queue_limit
+ * requests are accepted at once, fewer when pages are short. Every choice counts, but a request with several
+ * choices is accepted when there is room for one of them, because a short queue would otherwise never accept
+ * it. `state` becomes terminal in engine_next() or engine_close(), on the caller's thread. Returns 0;
+ * -EAGAIN: the queue is full; -EINVAL: the request can never run (the words name the limit); -EIO: the
+ * decoder has failed. */
 int engine_submit(struct engine *e, struct engine_request *r, struct error *err);
-/* Requests that would count against queue_limit if `n_more` came to those that are open: what is beyond the
- * slots or, when pages are short, what has found none. engine_submit() refuses when the one it would add
- * makes this more than queue_limit; a caller that refuses earlier asks the same. Any thread. */
+/* The number of requests that would count against queue_limit with `n_more` added to the open ones: those
+ * beyond the slots or, when pages are short, those without pages. engine_submit() refuses a request that
+ * makes this more than queue_limit; a caller that refuses earlier asks the same question. Any thread. */
 uint32_t engine_queue_depth(const struct engine *e, uint32_t n_more);
-/* In any phase; the request still becomes terminal through engine_next(). Idempotent. */
+/* Cancels a request in any phase. It still becomes terminal through engine_next(). Idempotent. */
 void engine_cancel(struct engine *e, struct engine_request *r);
-/* The next request with news (tokens, state), or NULL. A request is listed at most once until taken. */
+/* Returns the next request with new tokens or a new state, or NULL. A request is listed at most once until it
+ * is returned. */
 struct engine_request *engine_next(struct engine *e);
 
 struct engine_stats {
@@ -177,26 +177,26 @@ struct engine_stats {
     uint64_t prompt_tokens, cached_tokens, generated_tokens;
     uint64_t steps;
     bool speculates;
-    uint64_t drafted, accepted;          /* rows for tokens that were likely, and those of them that came */
-    uint64_t draft_steps;                /* steps that had such rows */
-    uint64_t steps_saved;                /* that the same tokens would have needed more */
-    uint64_t draft_requests, turned_off; /* requests that had such rows; that stopped, as they did not pay */
+    uint64_t drafted, accepted;          /* draft rows, and those of them that were sampled */
+    uint64_t draft_steps;                /* steps with draft rows */
+    uint64_t steps_saved;                /* steps that the same tokens would have needed in addition */
+    uint64_t draft_requests, turned_off; /* requests with draft rows; requests that stopped drafting */
     uint32_t pages_total, pages_used, pages_cached; /* used: held by a live sequence; cached: evictable */
-    bool has_disk;                                  /* the figures of prefix_disk_stats() */
+    bool has_disk;                                  /* the disk_ fields are valid */
     uint64_t disk_pages, disk_bytes, disk_hits, disk_spilled, disk_errors;
     uint64_t kv_bytes;
     double prompt_tokens_per_s, tokens_per_s; /* over the last ten seconds */
     bool faulted;
-    uint64_t heartbeat_ns; /* the engine thread's last sign of life: with every step, and asleep for want of
-                              work only when asked by engine_ping */
-    bool idle;             /* nothing running, nothing waiting */
+    uint64_t heartbeat_ns; /* CLOCK_MONOTONIC of the latest step; while idle, of the latest engine_ping() */
+    bool idle;             /* no request runs or waits */
 };
-/* Everything counted so far (not what runs or waits) counts no more: what was asked for has been a warm-up.
- * Only while nothing runs or waits. */
+/* Resets the counters (not the figures of running and waiting requests), after a warm-up. Call only while no
+ * request runs or waits. */
 void engine_forget(struct engine *e);
+/* Reads the figures. Any thread. */
 void engine_stats(const struct engine *e, struct engine_stats *out);
-/* Asks the engine thread for a sign of life (heartbeat_ns). Never blocks. */
+/* Asks the engine thread to update heartbeat_ns. Any thread, never blocks for long. */
 void engine_ping(struct engine *e);
-/* After a decoder fault: its words. */
+/* True after a decoder fault, whose words it copies to *out. Any thread. */
 bool engine_fault(const struct engine *e, struct error *out);
-uint32_t engine_n_ctx(const struct engine *e); /* tokens a request may have in all */
+uint32_t engine_n_ctx(const struct engine *e); /* tokens a request may have, prompt included */

@@ -1,8 +1,10 @@
+/* engine_admit.c - admission: moves requests from the queue into slots, in order, once pages for all their
+ * tokens are reserved. */
 #include "engine_spill.h"
 
-#define MAX_LOOK 32 /* requests of the queue looked at beyond those that start */
+#define MAX_LOOK 32 /* queued requests examined per call, besides those that start */
 
-/* Up to n free slots into `out`; how many there are of these. */
+/* Finds up to n free slots. Returns their number, and the slots in `out`. */
 static uint32_t find_slots(const struct engine *e, uint32_t n, uint32_t *out)
 {
     uint32_t found = 0;
@@ -20,9 +22,9 @@ static uint32_t common_prefix(const struct engine_request *a, const struct engin
     return n;
 }
 
-/* Whether a running request is about to leave a page of r's beginning that r would have to compute now: then
- * waiting is the shorter way, and the prompt of many choices is computed once. It ends with the other's
- * prefill at the latest. */
+/* True if a running request is about to publish a page of r's prefix that r would otherwise compute now.
+ * Waiting is then shorter, and a prompt with many choices is computed once. The wait ends with the other
+ * request's prefill at the latest. */
 static bool worth_waiting(const struct engine *e, const struct engine_request *r, uint32_t n_cached)
 {
     for (uint32_t i = 0; i < e->cfg.n_slots; i++) {
@@ -46,7 +48,7 @@ static void give_up(struct engine *e, const uint32_t *slots, uint32_t n)
         kv_cache_end(e->kv, slots[--n]);
 }
 
-/* Pages for all choices, or none. */
+/* Reserves pages for all n choices, or for none of them. */
 static bool reserve(struct engine *e, const struct kv_sequence *s, const uint32_t *slots, uint32_t n,
                     uint32_t *n_cached)
 {
@@ -70,7 +72,8 @@ static struct sequence *seat(struct engine *e, struct engine_request *r, uint32_
     return &e->seqs[slot];
 }
 
-/* The request has begun; a choice cancelled while it stood in the queue behind the first ends at once. */
+/* Publishes that the request has started. A choice that was cancelled in the queue behind the first ends at
+ * once. */
 static void announce(struct engine *e, struct engine_request *r, uint32_t n_cached, uint64_t now_ns)
 {
     atomic_store_explicit(&r->n_prompt_done, n_cached, memory_order_release);
@@ -95,7 +98,7 @@ static void seat_all(struct engine *e, struct engine_request *r, const uint32_t 
         choices[i] = choices[i - 1]->next_choice;
         seat(e, choices[i], slots[i], now_ns)->first = slots[0];
     }
-    for (uint32_t i = n; i-- > 0;) /* the first last: its end is theirs */
+    for (uint32_t i = n; i-- > 0;) /* the first choice last: its end would end the others */
         announce(e, choices[i], i ? 0 : n_cached, now_ns);
 }
 

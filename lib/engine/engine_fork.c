@@ -1,4 +1,4 @@
-/* engine_fork.c - choices of one prompt: the first computes it, the others fork from its pages. */
+/* engine_fork.c - forks of one prompt: the first choice computes it, the others continue from its pages. */
 #include "engine_private.h"
 
 bool engine_can_fork(const struct engine *e, const struct engine_request *r, uint32_t n)
@@ -18,18 +18,7 @@ void engine_fork(struct engine *e, uint32_t slot)
         q->forked = true;
         q->copies = kv_cache_fork(e->kv, i, slot, q->r->n_prompt, &q->copy_from);
         q->n_rows = q->r->n_prompt - 1;
-        q->n_done = kv_shared_pages(q->r->n_prompt) * KV_PAGE_TOKENS; /* the rest is its own to accept */
+        q->n_done = kv_shared_pages(q->r->n_prompt) * KV_PAGE_TOKENS; /* it accepts the rest itself */
         e->seqs[slot].n_waiting--;
     }
-}
-
-void engine_fork_end(struct engine *e, uint32_t slot, enum engine_finish finish, uint64_t now_ns)
-{
-    struct sequence *q = &e->seqs[slot];
-    if (q->first != NO_SLOT)
-        e->seqs[q->first].n_waiting--;
-    q->first = NO_SLOT;
-    for (uint32_t i = 0; i < e->cfg.n_slots && q->n_waiting; i++)
-        if (e->seqs[i].r && e->seqs[i].first == slot)
-            engine_end(e, &e->seqs[i], finish, now_ns);
 }

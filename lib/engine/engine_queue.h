@@ -1,7 +1,8 @@
-/* engine_queue.h - requests that wait, in the order in which they are to be admitted: the largest of
- * (priority + seconds waited) first, then first come. All age alike, so the order never changes while they
- * wait, and the list stays sorted by queued_ns - priority seconds. Links lie in the requests.
- * Thread: engine only. */
+/* engine_queue.h - the queue of waiting requests, in order of admission: the largest (priority + seconds
+ * waited) first, then first come.
+ * All requests age alike, so the order never changes while they wait, and the list stays sorted by queued_ns
+ * - priority seconds.
+ * Thread: engine only. Memory: the links lie in the requests. */
 #pragma once
 #include "engine.h"
 
@@ -13,8 +14,7 @@ struct engine_queue {
 void engine_queue_add(struct engine_queue *q, struct engine_request *r); /* queued_ns is set */
 void engine_queue_remove(struct engine_queue *q, struct engine_request *r);
 
-/* Whether requests behind r, the first, may be admitted although r has no room: yes for the first
- * ENGINE_PASS_NS since this was asked first, so that a large request neither blocks the small ones nor
- * starves behind them. */
+/* True if requests behind r, the first, may be admitted although r has no room: for ENGINE_PASS_NS from the
+ * first such call, so that a large request neither blocks the small ones nor starves behind them. */
 #define ENGINE_PASS_NS 2000000000u
 bool engine_queue_may_pass(struct engine_request *r, uint64_t now_ns);

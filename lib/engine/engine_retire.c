@@ -1,36 +1,12 @@
-/* engine_retire.c - what a finished step means for its sequences: tokens that are final, pages that may be
- * shared, requests that end. */
+/* engine_retire.c - applies the results of a finished step to its sequences: tokens become final, pages are
+ * published, requests end. */
 #include "engine_spill.h"
 #include "engine_speculate.h"
 
 #include <errno.h>
 
-static bool is_end_token(const struct engine *e, int32_t token)
-{
-    uint32_t low = 0, high = e->cfg.n_end_tokens;
-    while (low < high) {
-        uint32_t middle = (low + high) / 2;
-        if (e->end_tokens[middle] < token)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < e->cfg.n_end_tokens && e->end_tokens[low] == token;
-}
-
-bool engine_ends(const struct engine *e, const struct engine_request *r, int32_t token, uint32_t n)
-{
-    if (n < r->min_tokens)
-        return false;
-    if (!r->ignore_eos && is_end_token(e, token))
-        return true;
-    for (uint32_t i = 0; i < r->n_stop_ids; i++)
-        if (r->stop_ids[i] == token)
-            return true;
-    return false;
-}
-
-/* A decoder that answers what was not asked is broken: nothing it says can be trusted. */
+/* Checks that a result answers its request. A decoder that does otherwise is broken, and none of its results
+ * can be trusted. */
 static bool sane(const struct engine *e, const struct flight *f, const struct step_result *result,
                  struct error *why)
 {
@@ -40,7 +16,7 @@ static bool sane(const struct engine *e, const struct flight *f, const struct st
         ((result->flags & STEP_RESULT_NOT_FINITE) || in_range))
         return true;
     error_set(why, -EIO,
-              "step %llu: the decoder answered token %d of slot %u in step %llu where slot %u was asked",
+              "step %llu: the decoder returned token %d for slot %u of step %llu, slot %u was expected",
               (unsigned long long)f->id, (int)result->token, result->slot, (unsigned long long)result->step,
               a->slot);
     return false;
@@ -79,23 +55,24 @@ static void take_sample(struct engine *e, struct sequence *q, uint32_t index,
         engine_list(e, r);
 }
 
-/* Rows of the step up to `end` are computed, and their tokens are those the host stands by. */
+/* Accepts the sequence's rows of a finished step, up to position `end`; their tokens are final. */
 static void accept_rows(struct engine *e, struct sequence *q, uint32_t slot, uint32_t end, uint64_t now_ns)
 {
     const struct engine_request *r = q->r;
     uint32_t n_prompt = end < r->n_prompt ? end : r->n_prompt;
     if (q->n_done < n_prompt) {
         kv_cache_accept(e->kv, slot, r->prompt + q->n_done, n_prompt - q->n_done);
-        if (!q->forked) /* the prompt counts once */
+        if (!q->forked) /* forks share one prompt, which counts once */
             engine_count_tokens(e, now_ns, n_prompt - q->n_done, 0);
         q->n_done = n_prompt;
-        e->room = true; /* somebody may have waited for these pages */
+        e->room = true; /* a queued request may wait for these pages */
     }
     for (; q->n_done < end; q->n_done++)
         kv_cache_accept(e->kv, slot, &r->out[q->n_done - r->n_prompt].token, 1);
 }
 
-/* After the targets: the prompt's progress becomes visible, and a request for the cache alone is done. */
+/* Publishes the progress of the prompt, after its targets are stored. Ends a request that only fills the
+ * cache. */
 static void publish_progress(struct engine *e, struct sequence *q, uint64_t now_ns)
 {
     struct engine_request *r = q->r;
@@ -125,7 +102,7 @@ bool engine_retire(struct engine *e, struct flight *f, uint64_t now_ns, struct e
         if (!sane(e, f, &f->results[i], why))
             return false;
     engine_draft_check(e, f);
-    fail_not_finite(e, f, now_ns); /* first: what they computed is shared with nobody */
+    fail_not_finite(e, f, now_ns); /* first: pages of such a sequence must not be published */
     for (uint32_t i = 0; i < f->n_spans; i++) {
         uint32_t slot = f->spans[i].slot;
         if (e->seqs[slot].r)
@@ -145,7 +122,7 @@ bool engine_retire(struct engine *e, struct flight *f, uint64_t now_ns, struct e
         if (!a->target && !a->dropped && e->seqs[a->slot].r)
             take_sample(e, &e->seqs[a->slot], a->index, &f->results[i], now_ns);
     }
-    for (uint32_t i = 0; i < f->n_spans; i++) /* those that had ended before and waited for this step */
+    for (uint32_t i = 0; i < f->n_spans; i++) /* those that ended earlier and waited for this step */
         engine_release(e, f->spans[i].slot);
     engine_disk_retire(e, now_ns);
     return true;

@@ -1,9 +1,9 @@
-/* engine_speculate.c - prompt-lookup speculation: what a text has said before it is likely to say again.
- * Where its end has occurred before, the tokens that followed there are drafted: they go into the next step
- * as further rows of the sequence, each with logits. The token sampled from a row is the one that would have
- * been sampled without drafts as long as all drafts before it were right, so as many results count as that,
- * and one more. Rows behind a wrong draft are overwritten later; no page with one of them is ever accepted.
- */
+/* engine_speculate.c - prompt-lookup speculation: a text is likely to repeat what it contains already. Where
+ * the last tokens of a sequence occurred before, the tokens that followed there are drafted: they enter the
+ * next step as further rows of the sequence, each with logits. The token sampled from a row is the one that
+ * would be sampled without drafts as long as all drafts before it were right. So a step yields one token more
+ * than the number of right drafts. Rows behind a wrong draft are overwritten later; no page that holds one of
+ * them is ever accepted. */
 #include "engine_speculate.h"
 #include "speculation/draft_policy.h"
 #include "speculation/ngram_index.h"
@@ -11,17 +11,17 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#define OWN_MEMORY 24.0f  /* tokens that a sequence's odds remember, of each class */
-#define ALL_MEMORY 256.0f /* that all sequences' odds do */
-#define OFF_AFTER  16     /* drafts that were not worth it, in a row: the request counts as turned off */
+#define OWN_MEMORY 24.0f  /* tokens that the odds of one sequence remember, per class */
+#define ALL_MEMORY 256.0f /* tokens that the odds of all sequences remember, per class */
+#define OFF_AFTER  16     /* plans in a row without a draft that pays: the request counts as turned off */
 
-/* Of a slot. */
+/* The drafts of a slot. */
 struct drafted {
     struct lookup index;
     struct draft_odds odds;
-    bool used, off, was_off; /* has drafted; does not any more; did not once */
+    bool used, off, was_off; /* it has drafted; it is turned off; it was turned off once */
     uint32_t n_refused;
-    uint32_t n, n_sent; /* tokens for the next step; in the one in flight */
+    uint32_t n, n_sent; /* draft tokens for the next step; those in the step in flight */
     int32_t tokens[DRAFT_MAX];
 };
 
@@ -29,7 +29,7 @@ struct engine_draft {
     struct draft_odds all;
     struct draft_costs costs;
     struct draft_chain chains[STEP_MAX_SLOTS];
-    uint32_t slots[STEP_MAX_SLOTS]; /* of the chains */
+    uint32_t slots[STEP_MAX_SLOTS]; /* slot of each chain */
     uint64_t woken_ns;
     struct drafted of[]; /* [n_slots] */
 };
@@ -57,13 +57,11 @@ void engine_draft_close(struct engine *e)
     free(e->draft);
 }
 
-/* ---- what is learnt ---- */
+/* ---- measuring odds and costs ---- */
 
-static void begin(struct drafted *d, const struct engine_request *r, uint32_t n_ctx)
+static void begin(struct drafted *d, const struct engine_request *r)
 {
-    uint32_t n = r->n_prompt + r->max_tokens, n_hint = n_ctx - n < r->n_hint ? n_ctx - n : r->n_hint;
-    lookup_begin(&d->index, n_hint + n);
-    lookup_feed(&d->index, r->hint, n_hint);
+    lookup_begin(&d->index, r->n_prompt + r->max_tokens);
     lookup_feed(&d->index, r->prompt, r->n_prompt);
     d->odds = (struct draft_odds){0};
     d->used = d->off = d->was_off = false;
@@ -77,7 +75,7 @@ void engine_draft_token(struct engine *e, uint32_t slot, uint32_t index, int32_t
     struct drafted *d = &e->draft->of[slot];
     struct lookup *l = &d->index;
     if (index == 0)
-        begin(d, e->seqs[slot].r, e->n_ctx);
+        begin(d, e->seqs[slot].r);
     if (l->expects) {
         bool right = l->tokens[l->source] == token;
         draft_odds_note(&d->odds, l->length, right, OWN_MEMORY);
@@ -86,7 +84,7 @@ void engine_draft_token(struct engine *e, uint32_t slot, uint32_t index, int32_t
     lookup_add(l, token);
 }
 
-/* A step that waited for the drafts' results has begun later than it could: that belongs to its cost. */
+/* The time that a step waited for drafts' results before it began belongs to its cost. */
 void engine_draft_measure(struct engine *e, const struct flight *f, double ms, uint64_t now_ns)
 {
     if (!e->draft || f->n_prefill || f->n_spans == 0)
@@ -103,9 +101,9 @@ void engine_draft_woken(struct engine *e, uint64_t now_ns)
         e->draft->woken_ns = now_ns;
 }
 
-/* ---- what goes into the next step ---- */
+/* ---- planning the next step ---- */
 
-/* How many of the expected tokens may be drafted: behind the last token of the request nothing comes. */
+/* Copies the expected tokens. Returns how many may be drafted: none follows the last token of the request. */
 static uint32_t copy_draft(const struct engine *e, const struct sequence *q, struct drafted *d)
 {
     const struct engine_request *r = q->r;
@@ -131,7 +129,7 @@ static uint32_t list_chains(struct engine *e, uint32_t *n_decode)
         ++*n_decode;
         d->n = 0;
         if (!atomic_load_explicit(&q->r->n_out, memory_order_relaxed) || !d->index.expects)
-            continue; /* the first token is in flight */
+            continue; /* its first token is in flight */
         all->slots[n] = slot;
         all->chains[n++] =
             (struct draft_chain){.odds = &d->odds, .length = d->index.length, .n_max = copy_draft(e, q, d)};
@@ -139,7 +137,8 @@ static uint32_t list_chains(struct engine *e, uint32_t *n_decode)
     return n;
 }
 
-/* Prefill beside: its rows cost what drafts would. */
+/* Sets the costs of a step with prefill, in which a draft row costs as much as a prefill row. False if they
+ * are not known yet. */
 static bool price_prefill(const struct engine *e, struct draft_step *step)
 {
     double rows = 0;
@@ -155,7 +154,7 @@ static bool price_prefill(const struct engine *e, struct draft_step *step)
     return !any || (e->prefill_row_ms > 0 && e->decode_ms > 0);
 }
 
-/* Counts who would have drafted and could not afford it. */
+/* Counts the sequences that could have drafted but whose drafts would not have paid. */
 static void note_refusals(struct engine *e, uint32_t n_chains)
 {
     for (uint32_t i = 0; i < n_chains; i++) {
@@ -218,8 +217,8 @@ void engine_draft_sent(struct engine *e, struct flight *f, uint32_t slot, uint32
     d->used = true;
 }
 
-/* Drafts wait for the results of the steps before them; all that runs beside waits too, which costs less than
- * a step of its own for the others. */
+/* Drafts wait for the results of the steps before them. The sequences beside wait too, which costs less than
+ * a separate step for them. */
 bool engine_draft_holds(struct engine *e)
 {
     if (!e->draft || e->n_flights == 0)
@@ -228,23 +227,24 @@ bool engine_draft_holds(struct engine *e)
     if (last->n_draft > 0)
         return true;
     uint32_t n_asked, n = plan(e, STEP_MAX_LOGITS, &n_asked);
-    /* The next step is built without drafts, and now; else it is planned again when it is built. */
+    /* Without drafts the next step is built now; otherwise it is planned again when it is built. */
     if (n == 0 && !e->built)
         note_refusals(e, n_asked);
     return n > 0;
 }
 
-/* ---- what came back ---- */
+/* ---- judging the results ---- */
 
-/* The drafted row that logit row i belongs to was computed behind tokens that are the text's. */
+/* True if the draft row of logit row i was computed behind tokens that are all part of the text. */
 static bool is_right(const struct flight *f, uint32_t i, int32_t token)
 {
     const struct step_result *before = &f->results[i - 1];
     return !f->asked[i - 1].dropped && !(before->flags & STEP_RESULT_NOT_FINITE) && before->token == token &&
-           !(f->results[i].flags & STEP_RESULT_NOT_FINITE); /* else without drafts, to end as it would */
+           !(f->results[i].flags & STEP_RESULT_NOT_FINITE); /* else it is computed again without drafts */
 }
 
-/* Logit rows [first, first + n] of a sequence, of which the first is no draft; how many of the n count. */
+/* Judges logit rows [first, first + n] of a sequence; the first is no draft. Returns how many of the n drafts
+ * are right. */
 static uint32_t take_drafts(struct engine_request *r, struct flight *f, uint32_t first, const int32_t *tokens,
                             uint32_t n)
 {
@@ -253,7 +253,7 @@ static uint32_t take_drafts(struct engine_request *r, struct flight *f, uint32_t
         f->asked[first + i].dropped = !is_right(f, first + i, tokens[i - 1]);
         if (f->asked[first + i].dropped)
             continue;
-        r->out[f->asked[first + i].index - 1].token = tokens[i - 1]; /* for those who accept the row */
+        r->out[f->asked[first + i].index - 1].token = tokens[i - 1]; /* accept_rows() reads it */
         n_right++;
     }
     return n_right;

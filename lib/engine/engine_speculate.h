@@ -1,26 +1,33 @@
-/* engine_speculate.h - how the engine drafts; see engine_speculate.c. All of it does nothing where
- * speculation is off. Thread: engine only. */
+/* engine_speculate.h - the engine's use of drafts; engine_speculate.c explains the method.
+ * With speculation off no function has an effect.
+ * Thread: engine only. Memory: engine_draft_open() allocates all of it. */
 #pragma once
 #include "engine_private.h"
 
+/* Sets e->draft unless cfg.speculation is off. Returns 0 or -ENOMEM; engine_draft_close() follows in either
+ * case. */
 int engine_draft_open(struct engine *e, struct error *err);
-void engine_draft_close(struct engine *e); /* half open is fine */
+void engine_draft_close(struct engine *e); /* after a failed open too */
 
-/* Token `index` of what the slot's request generates has come. */
+/* Adds generated token `index` of the slot's request to its n-gram index. Index 0 begins the index. */
 void engine_draft_token(struct engine *e, uint32_t slot, uint32_t index, int32_t token);
-/* Step *f took `ms`; the engine slept until woken. */
+/* Notes the cost of step *f, which took `ms`; engine_draft_woken() notes when the engine thread last woke
+ * up. */
 void engine_draft_measure(struct engine *e, const struct flight *f, double ms, uint64_t now_ns);
 void engine_draft_woken(struct engine *e, uint64_t now_ns);
 
-/* Decides how many tokens each sequence drafts in a step of at most n_logits logit rows; the sum. */
+/* Decides how many tokens each sequence drafts in a step of at most n_logits logit rows. Returns their
+ * sum. */
 uint32_t engine_draft_plan(struct engine *e, uint32_t n_logits);
-/* By the plan; 0 while a step is in flight. Token `index` of the draft, from 0. */
+/* The number of tokens that the plan drafts for a slot; 0 while a step is in flight. engine_draft_at()
+ * returns draft token `index`, from 0. */
 uint32_t engine_draft_length(const struct engine *e, uint32_t slot);
 int32_t engine_draft_at(const struct engine *e, uint32_t slot, uint32_t index);
-/* So many of them have gone into the step. */
+/* Notes that n draft tokens of the slot are in the step. */
 void engine_draft_sent(struct engine *e, struct flight *f, uint32_t slot, uint32_t n);
-/* No further step now: the next one is to have drafts, or those in flight have. */
+/* True if no further step may be submitted now: the next one will have drafts, or the newest in flight
+ * has. */
 bool engine_draft_holds(struct engine *e);
-/* All results of *f are there: logit rows behind a wrong draft become `dropped`, their rows are taken back.
- */
+/* Judges the drafts of step *f, all of whose results have arrived: logit rows behind a wrong draft become
+ * `dropped`, and their rows are taken back. */
 void engine_draft_check(struct engine *e, struct flight *f);

@@ -1,3 +1,4 @@
+/* engine_spill.c - see engine_spill.h. Each page in transit has a place in the backend's transfer buffer. */
 #include "engine_spill.h"
 #include "kv/prefix_disk.h"
 
@@ -6,19 +7,19 @@
 #include <string.h>
 #include <time.h>
 
-#define PLACES       8   /* pages of the transfer buffer in use at most: on cpu they are memory once used */
-#define IDLE_EXPORTS 4   /* of them on their way to the disk while nothing runs */
-#define TOUCHES      256 /* pages that were hit and are on the disk already: so many in a round */
-#define PATIENCE_NS  2000000000ull /* for one page to come */
-#define LINGER_NS    1000000000ull /* that closing may take to write pages that are not on the disk yet */
-#define LINGER_NAP   1000000       /* ns, between rounds: the disk writes meanwhile */
+#define PLACES       8   /* most pages in the transfer buffer: on cpu each place becomes resident memory */
+#define IDLE_EXPORTS 4   /* most pages on their way to the disk while the engine is idle */
+#define TOUCHES      256 /* most pages per round that were hit and are on the disk already */
+#define PATIENCE_NS  2000000000ull /* most time to wait for one page */
+#define LINGER_NS    1000000000ull /* most time that closing waits for pages to be written */
+#define LINGER_NAP   1000000       /* ns between rounds, in which the disk writes */
 
 /* A page's place in the transfer buffer. */
 struct transfer {
     enum { FREE, EXPORTING, WRITING, READING, READY, IMPORTING } state;
     uint64_t step;        /* EXPORTING, IMPORTING */
-    uint32_t slot, index; /* READING, READY, IMPORTING: for which page of which sequence */
-    uint64_t admitted;    /* of that sequence: a slot is used again */
+    uint32_t slot, index; /* READING, READY, IMPORTING: the sequence and its page */
+    uint64_t admitted;    /* admission number of that sequence, because slots are reused */
     struct prefix_job job;
 };
 
@@ -40,18 +41,15 @@ static void wake(void *context)
 int engine_disk_open(struct engine *e, struct error *err)
 {
     struct backend_info info;
-    size_t size = 0;
-    struct backend *be = executor_backend(e->x);
-    uint8_t *bytes = be && be->ops->transfer ? be->ops->transfer(be, &size) : NULL;
     executor_info(e->x, &info);
-    size_t page = kv_page_size(&info.kv);
-    if (!e->cfg.disk || !e->cfg.prefix_cache || !bytes || page == 0 || size < page)
+    size_t page = kv_page_size(&info.kv), size = info.transfer_bytes;
+    if (!e->cfg.disk || !e->cfg.prefix_cache || !info.transfer || page == 0 || size < page)
         return 0;
     e->disk = calloc(1, sizeof *e->disk);
     if (!e->disk)
         return error_set(err, -ENOMEM, "no memory for the prefix cache on disk");
     e->disk->disk = e->cfg.disk;
-    e->disk->bytes = bytes;
+    e->disk->bytes = info.transfer;
     e->disk->page_bytes = page;
     e->disk->n_places = size / page < PLACES ? (uint32_t)(size / page) : PLACES;
     prefix_disk_attach(e->cfg.disk, wake, e);
@@ -97,16 +95,16 @@ static struct step_page_op page_op(const struct engine_disk *d, const struct tra
         .kind = kind, .page = page, .host_offset = (uint32_t)((size_t)(t - d->places) * d->page_bytes / 64)};
 }
 
-/* ---- back from the disk ---- */
+/* ---- import: from the disk ---- */
 
-/* The sequence the page is for, or NULL: it has ended. */
+/* The sequence that the page is for; NULL if it has ended. */
 static struct sequence *reader_of(struct engine *e, const struct transfer *t)
 {
     struct sequence *q = &e->seqs[t->slot];
     return q->r && q->admitted == t->admitted ? q : NULL;
 }
 
-/* The place that holds page `index` of the sequence in this state. */
+/* The place with page `index` of the sequence in this state, or NULL. */
 static struct transfer *find_page(struct engine *e, const struct sequence *q, uint32_t index, int state)
 {
     for (uint32_t i = 0; i < e->disk->n_places; i++) {
@@ -146,7 +144,7 @@ void engine_disk_begin(struct engine *e, uint32_t slot, uint64_t now_ns)
     q->restoring = end > n;
 }
 
-/* Asks for the sequence's next pages, as long as there are places. */
+/* Submits reads of the sequence's next pages while there are free places. */
 static void ask(struct engine *e, struct sequence *q)
 {
     struct engine_disk *d = e->disk;
@@ -173,11 +171,11 @@ static void take_finished(struct engine *e, uint64_t now_ns)
             continue;
         q->restore_ns = now_ns;
         if (job->rc < 0 && t->index < q->restore_end)
-            q->restore_end = t->index; /* the rest is computed */
+            q->restore_end = t->index; /* the rest of the prompt is computed */
     }
 }
 
-/* Places of sequences that have ended, or want no more of them. */
+/* Frees the places of sequences that have ended or no longer want the page. */
 static void drop_unwanted(struct engine *e)
 {
     for (uint32_t i = 0; i < e->disk->n_places; i++) {
@@ -219,7 +217,7 @@ static void build_imports(struct engine *e)
     }
 }
 
-/* Page `index` of the sequence is as if it had been computed. */
+/* Accepts imported page `index` of the sequence, as if it had been computed. */
 static void accept(struct engine *e, struct sequence *q, uint32_t slot, uint32_t index, uint64_t now_ns)
 {
     struct engine_request *r = q->r;
@@ -231,7 +229,7 @@ static void accept(struct engine *e, struct sequence *q, uint32_t slot, uint32_t
     atomic_store_explicit(&r->n_prompt_done, q->n_done, memory_order_release);
     count(&e->prompt_tokens, KV_PAGE_TOKENS);
     count(&e->cached_tokens, KV_PAGE_TOKENS);
-    e->room = true; /* somebody may have waited for it */
+    e->room = true; /* a queued request may wait for this page */
 }
 
 static void retire_imports(struct engine *e, uint64_t now_ns)
@@ -254,21 +252,21 @@ static void retire_imports(struct engine *e, uint64_t now_ns)
     }
 }
 
-/* ---- to the disk ---- */
+/* ---- export: to the disk ---- */
 
 static bool is_idle(const struct engine *e)
 {
     return e->n_live == 0 && e->queue.n == 0;
 }
 
-/* How many more pages may be on their way now. */
+/* The number of further pages that may be exported now. */
 static uint32_t exports_left(const struct engine *e)
 {
     uint32_t most = is_idle(e) ? IDLE_EXPORTS : 1, n = count_places(e->disk, EXPORTING, WRITING);
     return n < most && prefix_disk_writes(e->disk->disk) ? most - n : 0;
 }
 
-/* Pages that are on the disk already have just been used there too. */
+/* Marks pages that are on the disk already as used there, instead of writing them again. */
 static void touch_pages(struct engine *e)
 {
     struct kv_page_name name;
@@ -309,7 +307,7 @@ static void retire_exports(struct engine *e)
     }
 }
 
-/* ---- what the engine calls ---- */
+/* ---- called by the engine ---- */
 
 void engine_disk_move(struct engine *e, uint64_t now_ns)
 {
@@ -321,8 +319,8 @@ void engine_disk_move(struct engine *e, uint64_t now_ns)
     touch_pages(e);
 }
 
-/* Exports last: their pages are those that nothing in this step takes, and what a later step writes into them
- * comes after this step's ops. */
+/* Exports come last: no import or row of this step writes their pages, and later steps write them after this
+ * step's ops. */
 void engine_disk_build(struct engine *e)
 {
     if (!e->disk)
@@ -349,7 +347,7 @@ bool engine_disk_wants_step(const struct engine *e)
            (exports_left(e) > 0 && kv_cache_keep(e->kv, is_idle(e), &page, &name));
 }
 
-/* A last answer is often followed by the signal to stop, before the pages it left were sent out. */
+/* The signal to stop often follows the last answer, before its pages are exported. */
 bool engine_disk_lingers(const struct engine *e, uint64_t now_ns)
 {
     struct kv_page_name name;

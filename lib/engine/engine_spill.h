@@ -1,32 +1,35 @@
-/* engine_spill.h - how pages of the prefix cache go to the disk and come back while the engine runs.
+/* engine_spill.h - moves pages of the prefix cache to the disk and back while the engine runs.
  *
- * Out: pages that were hit, and when nothing else is to do all that nobody holds any more, are exported by a
- * step's page ops into the backend's transfer buffer and written from there by the disk's thread. Beside
- * running requests at most one page is on its way, else a few.
- * Back: a sequence that begins with pages the disk has is seated as usual and waits (`restoring`) while they
- * are read into the transfer buffer, imported by page ops and accepted, as if they had been computed. What
- * cannot be read, or not in time, is computed.
- * Thread: engine only. Memory: taken in engine_disk_open(). */
+ * Export: pages that were hit and, while the engine is idle, all published pages that no sequence holds are
+ * exported by a step's page ops into the backend's transfer buffer; the disk's thread writes them from there.
+ * Beside running requests at most one page is in transit, else a few. Import: a sequence whose prompt begins
+ * with pages on the disk gets its slot as usual and waits (`restoring`) while they are read into the transfer
+ * buffer, imported by page ops and accepted as if they had been computed. Pages that cannot be read in time
+ * are computed.
+ * Thread: engine only. Memory: allocated in engine_disk_open(). */
 #pragma once
 #include "engine_private.h"
 
-/* With cfg.disk, where pages can be exported; else e->disk stays NULL and the rest does nothing. */
+/* Sets e->disk if cfg.disk is set and the backend can export pages. Otherwise e->disk stays NULL and the
+ * other functions do nothing. Returns 0 or -ENOMEM. */
 int engine_disk_open(struct engine *e, struct error *err);
-/* Waits for what is being read or written. */
+/* Waits for the pages that are being read or written. e->disk may be NULL. */
 void engine_disk_close(struct engine *e);
 
-/* `slot` has just been seated with its hit in memory: more of its prompt may be on the disk. */
+/* Begins the restore of a sequence that has just got its slot and its hit in memory: more of its prompt may
+ * be on the disk. */
 void engine_disk_begin(struct engine *e, uint32_t slot, uint64_t now_ns);
-/* Takes what the disk has finished, asks for more. Once in every round. */
+/* Collects the jobs that the disk has finished and submits further reads. Call once per round of the
+ * engine. */
 void engine_disk_move(struct engine *e, uint64_t now_ns);
-/* Adds page ops to a step whose rows are complete. */
+/* Adds page ops to e->step, whose rows are complete. */
 void engine_disk_build(struct engine *e);
-/* After a step has retired. */
+/* Completes the imports and exports of retired steps. Call after each step. */
 void engine_disk_retire(struct engine *e, uint64_t now_ns);
-/* There is something to export or import now. */
+/* True if there is a page to export or import now. */
 bool engine_disk_wants_step(const struct engine *e);
-/* The engine is closing, nothing runs, and there are pages that should go to the disk first: one more round.
- * Not for longer than a second. */
+/* True if the engine, which is closing and idle, should do one more round because pages have yet to go to the
+ * disk; for at most a second. It sleeps a millisecond before it returns true. */
 bool engine_disk_lingers(const struct engine *e, uint64_t now_ns);
-/* Every running request waits for the disk. */
+/* True if there are running requests and every one waits for the disk. */
 bool engine_disk_waits(const struct engine *e);

@@ -1,17 +1,17 @@
-/* engine_step.c - the next step: one row of every decoding sequence, with drafts behind it where they pay,
- * then prefill chunks for as long as the step is expected to stay within step_ms. */
+/* engine_step.c - builds the next step: one row of every decoding sequence, with drafts behind it where they
+ * pay, then prefill chunks for as long as the step is expected to stay within step_ms. */
 #include "engine_spill.h"
 #include "engine_speculate.h"
 
 #include <assert.h>
 #include <string.h>
 
-#define MIN_PREFILL_ALONE 64  /* rows, whatever the time says: worth a walk over the weights */
-#define FIRST_PREFILL     64  /* rows as long as nothing has been measured */
-#define BESIDE_SHARE      0.7 /* of step_ms, for prefill beside texts: one step in 100 takes 1.4 times that */
-#define HEAD_ROOM         4   /* logit rows that decoding leaves to prefill, while there is some */
+#define MIN_PREFILL_ALONE 64  /* rows, whatever step_ms says: enough to pay for one pass over the weights */
+#define FIRST_PREFILL     64  /* rows until the cost is measured */
+#define BESIDE_SHARE      0.7 /* of step_ms for prefill beside texts: 1 step in 100 takes 1.4 times that */
+#define HEAD_ROOM         4   /* logit rows that decoding leaves to prefill, if there is any */
 
-/* ---- what a sequence needs in a step beside its rows ---- */
+/* ---- settings, pages and copies that a sequence's rows need ---- */
 
 static uint32_t history_wanted(const struct sequence *q)
 {
@@ -28,7 +28,8 @@ static bool settings_fit(const struct step *s, const struct sequence *q)
            s->n_history + history_wanted(q) <= STEP_MAX_HISTORY;
 }
 
-/* A new sequence takes its slot: settings, biases, and the tokens of its prefix hit that penalties count. */
+/* Sends a new sequence's settings: sampling, biases, and the tokens of its prefix hit that penalties
+ * count. */
 static void send_settings(struct step *s, struct sequence *q, uint32_t slot)
 {
     const struct engine_request *r = q->r;
@@ -49,7 +50,7 @@ static void send_settings(struct step *s, struct sequence *q, uint32_t slot)
     q->fresh = false;
 }
 
-/* How many of n further rows the step's table edits have room for. */
+/* Limits n further rows to those whose table edits fit into the step. */
 static uint32_t rows_with_pages(const struct step *s, const struct sequence *q, uint32_t n)
 {
     uint64_t covered = (uint64_t)(q->n_table + (STEP_MAX_EDITS - s->n_edits)) * KV_PAGE_TOKENS;
@@ -68,8 +69,8 @@ static void send_pages(struct engine *e, struct sequence *q, uint32_t slot, uint
             .slot = slot, .index = q->n_table, .page = kv_cache_page(e->kv, slot, q->n_table)};
 }
 
-/* A fork begins with the tokens of the prompt's partial page: page ops are done before the step's rows, and
- * the rows that filled the page were in steps before this one. */
+/* Sends the copy of the prompt's partial page, with which a fork begins. Page ops run before the step's rows,
+ * and the rows that filled the page were in earlier steps. */
 static void send_copy(struct engine *e, struct sequence *q, uint32_t slot)
 {
     struct step *s = &e->step;
@@ -118,7 +119,7 @@ static uint16_t ask_sample(struct step *s, struct flight *f, struct sequence *q,
     return (uint16_t)i;
 }
 
-/* What the logits of row `pos` are wanted for. */
+/* The use of the logits of the row at `pos`. */
 enum wanted { NOTHING, TARGET, SAMPLE };
 
 static enum wanted wanted_at(const struct engine_request *r, uint32_t pos)
@@ -167,7 +168,7 @@ static uint32_t add_rows(struct engine *e, struct flight *f, uint32_t slot, uint
     return fit;
 }
 
-/* ---- who gets how many ---- */
+/* ---- rows of each sequence ---- */
 
 static void add_decode(struct engine *e, struct flight *f, uint32_t n_logits)
 {
@@ -180,7 +181,7 @@ static void add_decode(struct engine *e, struct flight *f, uint32_t n_logits)
         f->n_decode += n_rows > 0;
         engine_draft_sent(e, f, slot, n_rows ? n_rows - 1 : 0);
     }
-    e->turn = i < n ? (e->turn + i) % n : e->turn; /* those left out begin the next step */
+    e->turn = i < n ? (e->turn + i) % n : e->turn; /* those left out come first in the next step */
 }
 
 static uint32_t remaining(const struct engine *e, uint32_t slot)
@@ -188,7 +189,8 @@ static uint32_t remaining(const struct engine *e, uint32_t slot)
     return e->seqs[slot].r->n_prompt - e->seqs[slot].n_rows;
 }
 
-/* Slots in prefill into e->order: the oldest first, the others by what is left of their prompt. */
+/* Lists the slots in prefill in e->order: the oldest first, the others by the rest of their prompt, shortest
+ * first. Returns their number. */
 static uint32_t list_prefill(struct engine *e)
 {
     uint32_t n = 0, oldest = 0;
@@ -211,7 +213,7 @@ static uint32_t list_prefill(struct engine *e)
     return n;
 }
 
-/* Of all rows together, in units of their price. */
+/* The depth of all rows together, in units of step_cost.h. */
 static double depth(const struct step *s)
 {
     uint64_t positions = 0;
@@ -220,13 +222,12 @@ static double depth(const struct step *s)
     return (double)positions / ROW_PRICE_DEPTH;
 }
 
-/* Rows of prefill that fit into the step and into its time, of `left` that there are. With nobody waiting for
- * the step it takes step_ms on average, and what two such steps would finish is finished in one: it is sooner
- * done. Beside running texts step_ms is what hardly any step should exceed; there all rows have one price, by
- * their depth, the running texts' and the drafts' too: what a step costs beyond its rows is paid by all of
- * them, and the price follows when their mixture changes. `start` is the first position of the deepest. A
- * step that leaves some of the prompts to later ones is planned with a number of rows that products have no
- * rest of. */
+/* The number of prefill rows that fit into the step and into its time, of `left` rows that there are. Without
+ * running texts a step takes step_ms on average, and prompts that two such steps would finish are finished in
+ * one, which is sooner. Beside running texts hardly any step should exceed step_ms. There all rows have one
+ * cost, by their depth, also those of the texts and of the drafts: they all pay for the fixed cost of a step,
+ * and the cost follows when the mixture changes. `start` is the first position of the deepest prompt. A step
+ * that leaves prompt rows to later ones has a number of rows without a remainder for the products. */
 static uint32_t prefill_rows(const struct engine *e, const struct flight *f, uint32_t left, uint32_t start)
 {
     double rows = FIRST_PREFILL, room = e->max_rows - e->step.n_rows, least = MIN_PREFILL_ALONE;
@@ -246,7 +247,7 @@ static uint32_t prefill_rows(const struct engine *e, const struct flight *f, uin
     return n < left && n > rest ? n - rest : n;
 }
 
-/* Of the sequences in e->order[n]. */
+/* The largest start position of the n sequences in e->order. */
 static uint32_t deepest(const struct engine *e, uint32_t n)
 {
     uint32_t most = 0;
@@ -301,7 +302,7 @@ bool engine_build(struct engine *e, struct flight *f)
         add_prefill(e, f, n_prefill);
     f->n_logits = s->n_logits;
     f->depth = depth(s);
-    /* Who runs makes progress. */
+    /* Every running request makes progress. */
     assert(s->n_rows > 0 || e->n_flights > 0 || e->n_live == 0 || engine_disk_waits(e));
     engine_disk_build(e);
     return s->n_rows > 0 || s->n_page_ops > 0;

@@ -1,22 +1,24 @@
-/* step_cost.h - what a row of a step costs, learnt from steps: so much, and more the deeper it stands in its
- * sequence, whose keys and values it reads. One average price lags behind a long prompt, each of whose chunks
- * is dearer than the one before, and steps get longer than planned.
+/* step_cost.h - a cost model of a step's rows, fitted to measured steps: a constant per row, and more the
+ * deeper the row stands in its sequence, whose keys and values it reads.
+ * One average cost would lag behind a long prompt, each of whose chunks costs more than the one before, and
+ * steps would get longer than planned.
  *
- * Plain values, no memory, no errors. Thread: the owner's. */
+ * Thread: one at a time (the engine). Memory: plain values, none is allocated. Errors: none. */
 #pragma once
 #include <stdint.h>
 
-#define ROW_PRICE_DEPTH                                                                                      \
-    4096.0 /* positions that are one unit of depth: about where reading costs what the rest does */
+/* The positions in one unit of depth: reading so many keys and values costs about what the rest of a row
+ * does. */
+#define ROW_PRICE_DEPTH 4096.0
 
-/* All zero: nothing known. */
+/* All zero: nothing is known. */
 struct row_price {
-    double row_ms;   /* at position 0 */
-    double depth_ms; /* more, per unit of depth */
+    double row_ms;   /* ms per row at position 0 */
+    double depth_ms; /* further ms per unit of depth */
 };
 
-/* `rows` rows, whose positions are together `depth` units, took ms. */
+/* Corrects the model: `rows` rows, whose positions sum to `depth` units, took ms. */
 void row_price_learn(struct row_price *p, double rows, double depth, double ms);
 
-/* How many rows from position `start` on are had for ms; 0 when there are none, or nothing is known. */
+/* The number of rows from position `start` on that take ms; 0 if ms is not positive or nothing is known. */
 double row_price_rows(const struct row_price *p, double ms, uint32_t start);

@@ -11,32 +11,32 @@ struct page {
     struct kv_key key;
     uint64_t salt;
     uint32_t holders;    /* sequences whose list names it */
-    uint32_t parent;     /* page before it, or NONE; of published pages */
+    uint32_t parent;     /* of a published page: the page before it, or NONE */
     uint32_t n_children; /* published pages whose parent it is */
     uint32_t chain;      /* next page of the same bucket, or NONE */
     uint32_t next, prev; /* eviction list (cached), or the free list (next only) */
     bool published;
-    bool seen_to; /* has been in a list and was kept: only another hit lists it again */
-    uint8_t keep; /* enum keep: the list it is in */
+    bool seen_to; /* it was kept once: only another hit lists it again */
+    uint8_t keep; /* enum keep: its list */
     uint32_t keep_next, keep_prev;
     int32_t ids[KV_PAGE_TOKENS];
 };
 
 enum keep { KEEP_NOT, KEEP_HIT, KEEP_RELEASED, KEEP_LISTS };
 
-struct ends { /* of a list of pages worth keeping */
+struct ends { /* ends of a list of pages worth keeping */
     uint32_t first, last;
 };
 
 struct sequence {
     bool live, publish;
     uint64_t salt;
-    struct kv_key key;   /* of its last published page, or of the salt */
-    uint32_t n_pages;    /* taken */
-    uint32_t n_reserved; /* still to be taken */
+    struct kv_key key;   /* key of its last published page, or of the salt */
+    uint32_t n_pages;    /* acquired */
+    uint32_t n_reserved; /* still to be acquired */
     uint32_t n_accepted; /* tokens */
-    uint32_t copied;     /* of a fork: the page it has copied, or NONE */
-    bool forked;         /* it has accepted nothing of its own: `key` is not known yet */
+    uint32_t copied;     /* of a fork: the page that it copied, or NONE */
+    bool forked;         /* it has accepted no tokens itself: `key` is not known yet */
     uint32_t *pages;     /* [max_pages] */
 };
 
@@ -51,7 +51,7 @@ struct kv_cache {
     struct page *pages;
     struct sequence *seqs;
     uint32_t *buckets;
-    uint32_t *lists; /* [n_seqs * max_pages], what sequence.pages point into */
+    uint32_t *lists; /* [n_seqs * max_pages], the memory of sequence.pages */
 };
 
 /* ---- open and close ---- */
@@ -78,8 +78,8 @@ static int take_memory(struct kv_cache *kv)
 int kv_cache_open(struct kv_cache **out, const struct kv_cache_config *cfg, struct error *err)
 {
     if (cfg->n_pages == 0 || cfg->n_seqs == 0 || cfg->n_ctx == 0)
-        return error_set(err, -EINVAL, "a KV cache of %u pages for %u sequences of %u tokens", cfg->n_pages,
-                         cfg->n_seqs, cfg->n_ctx);
+        return error_set(err, -EINVAL, "KV cache: %u pages, %u sequences of %u tokens: none may be 0",
+                         cfg->n_pages, cfg->n_seqs, cfg->n_ctx);
     struct kv_cache *kv = calloc(1, sizeof *kv);
     if (!kv)
         return error_set(err, -ENOMEM, "no memory for the page tables");
@@ -118,7 +118,8 @@ void kv_cache_close(struct kv_cache *kv)
 
 /* ---- keys ---- */
 
-/* Two independent multiply-and-fold lanes. They need not withstand an attacker: a hit is compared in full. */
+/* Two independent multiply-and-fold lanes. The hash need not withstand an attacker, because a hit is compared
+ * in full. */
 static uint64_t fold(uint64_t h, uint64_t v, uint64_t multiplier)
 {
     unsigned __int128 p = (unsigned __int128)(h ^ v) * multiplier;
@@ -200,8 +201,8 @@ static void keep_remove(struct kv_cache *kv, uint32_t page)
     p->keep = KEEP_NOT;
 }
 
-/* Pages that were hit go to the end: a hit lists parents first. Pages that are released go to the front:
- * children come first, and their parents before them. */
+/* Adds hit pages at the end: a hit lists parents first. Adds released pages at the front: children are
+ * released before their parents, so parents come first. */
 static void keep_add(struct kv_cache *kv, uint32_t page, enum keep which)
 {
     struct page *p = &kv->pages[page];
@@ -251,7 +252,7 @@ static void unpublish(struct kv_cache *kv, uint32_t page)
     p->published = false;
 }
 
-/* A page to write into: a free one, else the cached one that nobody has used for longest. */
+/* Acquires a page to write into: a free one, else the least recently used cached one. */
 static uint32_t take(struct kv_cache *kv)
 {
     uint32_t page = kv->free;
@@ -272,7 +273,8 @@ static uint32_t take(struct kv_cache *kv)
 
 /* ---- sequences ---- */
 
-/* Published pages that hold the beginning of the prompt, into `hit`; the key of the last. */
+/* Finds the published pages that hold a prefix of the prompt. Returns their number, the pages in `hit`, and
+ * the key of the last. */
 static uint32_t match(const struct kv_cache *kv, const struct kv_sequence *s, uint32_t *hit,
                       struct kv_key *key)
 {
@@ -378,14 +380,14 @@ uint32_t kv_cache_page(const struct kv_cache *kv, uint32_t seq, uint32_t index)
     return kv->seqs[seq].pages[index];
 }
 
-/* Page `index` of the sequence is full and all before it are published or shared. */
+/* Publishes page `index` of the sequence, which is full; all pages before it are published or shared. */
 static void publish(struct kv_cache *kv, struct sequence *q, uint32_t index)
 {
     uint32_t page = q->pages[index], parent = index ? q->pages[index - 1] : NONE;
     struct page *p = &kv->pages[page];
     struct kv_key key = kv_key_next(q->key, p->ids);
     if (find(kv, key, parent, q->salt, p->ids) != NONE) {
-        /* Its successors would hang on a parent that this sequence does not hold. */
+        /* A successor's parent would be a page that this sequence does not hold. */
         q->publish = false;
         return;
     }
@@ -402,7 +404,8 @@ static void publish(struct kv_cache *kv, struct sequence *q, uint32_t index)
     *bucket = page;
 }
 
-/* What a fork shares is published by the first, or not at all: by now it is known which. */
+/* Sets `key` and `publish` of a fork: by now the first sequence has published the shared pages, or never
+ * will. */
 static void know_parents(const struct kv_cache *kv, struct sequence *q)
 {
     q->forked = false;
@@ -445,9 +448,9 @@ void kv_cache_end(struct kv_cache *kv, uint32_t seq)
 {
     struct sequence *q = &kv->seqs[seq];
     assert(q->live);
-    if (q->copied != NONE) /* a child of the shared pages: before them */
+    if (q->copied != NONE) /* it is a child of the shared pages: release it before them */
         let_go(kv, q->copied);
-    while (q->n_pages > 0) /* the last first: children before parents */
+    while (q->n_pages > 0) /* in reverse order: children before parents */
         let_go(kv, q->pages[--q->n_pages]);
     kv->n_reserved -= q->n_reserved;
     q->n_reserved = 0;
@@ -498,7 +501,7 @@ static bool check_page(const struct kv_cache *kv, uint32_t page)
            (kv->pages[p->parent].published && kv->pages[p->parent].holders >= p->holders);
 }
 
-/* Every cached page once, children before parents, ends joined. */
+/* Checks the eviction list: every cached page once, children before parents, links consistent. */
 static bool check_list(const struct kv_cache *kv)
 {
     uint32_t n = 0, last = NONE;
@@ -512,7 +515,7 @@ static bool check_list(const struct kv_cache *kv)
     return n == kv->n_cached && last == kv->newest;
 }
 
-/* Its pages know that they are in it, and both ways through it agree. */
+/* Checks a list of pages worth keeping: its pages name it, and both directions agree. */
 static bool check_kept(const struct kv_cache *kv, enum keep which)
 {
     uint32_t n = 0, last = NONE;

@@ -25,8 +25,8 @@ struct prefix_disk {
     int dir;
     uint64_t place;
     size_t page_bytes;
-    uint64_t serial; /* of temporary files */
-    bool told;       /* that writing fails */
+    uint64_t serial; /* number of the last temporary file */
+    bool told;       /* the write failure has been reported */
     pthread_t thread;
 
     /* Guarded by lock. */
@@ -87,7 +87,7 @@ static struct prefix_job *pop(struct queue *q)
     return job;
 }
 
-/* ---- the thread: with lock held, which is let go for what takes time ---- */
+/* ---- the disk's thread: it holds lock, except during slow calls ---- */
 
 static void remove_file(struct prefix_disk *d, uint64_t place, struct kv_key key)
 {
@@ -96,7 +96,7 @@ static void remove_file(struct prefix_disk *d, uint64_t place, struct kv_key key
     unlinkat(d->dir, name, 0);
 }
 
-/* Makes room for `size` bytes more. */
+/* Removes the least recently used files until `size` more bytes fit into the budget. */
 static void evict(struct prefix_disk *d, uint64_t size)
 {
     const struct prefix_entry *e;
@@ -115,7 +115,7 @@ static void write_failed(struct prefix_disk *d, const struct error *why)
     atomic_fetch_add(&d->errors, 1);
     atomic_store(&d->paused_until_ns, clock_ns() + PREFIX_DISK_PAUSE_NS);
     if (!d->told)
-        report_file(d, why, "no pages are written for now");
+        report_file(d, why, "no pages are written for a minute");
     d->told = true;
 }
 
@@ -169,7 +169,7 @@ static int read_page(struct prefix_disk *d, struct prefix_job *job)
     return rc;
 }
 
-/* A file learns when its page was used. False: all know. */
+/* Writes the time of use of one page to its file. False: all files are up to date. */
 static bool stamp_one(struct prefix_disk *d)
 {
     const struct prefix_entry *e = prefix_index_stale(&d->index);
@@ -225,7 +225,7 @@ struct found {
 struct scan {
     struct found *found;
     size_t n, room, n_foreign;
-    char foreign[NAME_MAX + 1]; /* the first */
+    char foreign[NAME_MAX + 1]; /* name of the first foreign file */
 };
 
 static int add_found(struct scan *s, const struct found *f)
@@ -258,7 +258,7 @@ static int look_at(struct prefix_disk *d, struct scan *s, const char *name)
         return 0;
     }
     if (fstatat(d->dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
-        return 0; /* another process has just removed it */
+        return 0; /* another process has removed it */
     f.size = (uint64_t)st.st_size;
     f.stamp_ns = (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec;
     return add_found(s, &f);
@@ -311,9 +311,8 @@ static int scan(struct prefix_disk *d, struct error *err)
     if (s.n_foreign) {
         char words[2 * NAME_MAX];
         snprintf(words, sizeof words,
-                 "prefix cache: %zu file%s in its directory %s none of its own, %.200s%s: left alone",
-                 s.n_foreign, s.n_foreign == 1 ? "" : "s", s.n_foreign == 1 ? "is" : "are", s.foreign,
-                 s.n_foreign == 1 ? "" : " for one");
+                 "prefix cache: ignored %zu foreign file%s in its directory, first %.200s", s.n_foreign,
+                 s.n_foreign == 1 ? "" : "s", s.foreign);
         report(d, words);
     }
     pthread_mutex_lock(&d->lock);
@@ -328,7 +327,7 @@ static int open_dir(struct prefix_disk *d, struct error *err)
 {
     struct stat st;
     if (mkdir(d->cfg.dir, 0700) < 0 && errno != EEXIST)
-        return error_set(err, -errno, "%s: cannot be made: %s", d->cfg.dir, strerror(errno));
+        return error_set(err, -errno, "%s: cannot create the directory: %s", d->cfg.dir, strerror(errno));
     d->dir = open(d->cfg.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (d->dir < 0 || fstat(d->dir, &st) < 0)
         return error_set(err, -errno, "%s: %s", d->cfg.dir, strerror(errno));
@@ -340,7 +339,7 @@ static int open_dir(struct prefix_disk *d, struct error *err)
     return 0;
 }
 
-/* Signals are the event loop's. */
+/* Blocks all signals in the new thread: the event loop handles them. */
 static int start_thread(struct prefix_disk *d, struct error *err)
 {
     sigset_t all, before;
@@ -383,13 +382,13 @@ int prefix_disk_open(struct prefix_disk **out, const struct prefix_disk_config *
     pthread_cond_init(&d->quiet, NULL);
     int rc = prefix_file_size(d->page_bytes) <= cfg->budget
                  ? open_dir(d, err)
-                 : error_set(err, -EINVAL, "a budget of %llu bytes has no room for a page of %zu",
+                 : error_set(err, -EINVAL, "a budget of %llu bytes cannot hold a page of %zu bytes",
                              (unsigned long long)cfg->budget, prefix_file_size(d->page_bytes));
     if (rc == 0)
         rc = scan(d, err);
     if (rc == 0)
         rc = start_thread(d, err);
-    d->cfg.dir = d->cfg.order = NULL; /* the caller's: not kept */
+    d->cfg.dir = d->cfg.order = NULL; /* they belong to the caller */
     if (rc < 0) {
         disk_free(d);
         return rc;
@@ -410,7 +409,7 @@ void prefix_disk_close(struct prefix_disk *d)
     disk_free(d);
 }
 
-/* ---- the engine's side ---- */
+/* ---- called by the engine ---- */
 
 void prefix_disk_attach(struct prefix_disk *d, void (*wake)(void *context), void *context)
 {

@@ -16,7 +16,8 @@ _Static_assert(sizeof(struct kv_page_name) == 40 + 4 * KV_PAGE_TOKENS, "no paddi
 
 /* ---- sums and names ---- */
 
-/* Multiply and fold, 8 bytes at a time. It finds accidents; who can write here needs no forged sum. */
+/* Multiplies and folds 8 bytes at a time. It detects accidents only: an attacker who can write here needs no
+ * forged checksum. */
 static uint64_t fold(uint64_t h, uint64_t word)
 {
     unsigned __int128 p = (unsigned __int128)(h ^ word) * 0x9E3779B97F4A7C15u;
@@ -110,7 +111,7 @@ int prefix_file_write(int dir, const struct prefix_file *f, uint64_t serial, uin
     int fd = openat(dir, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
         return error_set(err, -errno, "%s: %s", temporary, strerror(errno));
-    flock(fd, LOCK_EX | LOCK_NB); /* a file system without locks leaves it to be swept: that spill is lost */
+    flock(fd, LOCK_EX | LOCK_NB); /* a file system without locks: a sweep may remove it */
     int rc = write_into(fd, f, stamp_ns);
     if (rc == 0 && renameat(dir, temporary, dir, name) < 0)
         rc = -errno;
@@ -138,7 +139,7 @@ static int check_file(int fd, const struct prefix_file *f, struct error *err)
     if (fstat(fd, &st) < 0)
         return error_set(err, -errno, "%s", strerror(errno));
     if (!S_ISREG(st.st_mode) || st.st_uid != geteuid())
-        return error_set(err, -EPERM, "not a plain file of this user's");
+        return error_set(err, -EPERM, "not a regular file of this user");
     if ((uint64_t)st.st_size != prefix_file_size(f->n_bytes))
         return error_set(err, -EBADMSG, "%lld bytes, %zu expected", (long long)st.st_size,
                          prefix_file_size(f->n_bytes));
@@ -156,7 +157,7 @@ static int read_parts(int fd, struct prefix_file_header *h, const struct prefix_
         if (n < 0 && errno != EINTR)
             return error_set(err, -errno, "%s", strerror(errno));
         if (n == 0)
-            return error_set(err, -EBADMSG, "it ends after %zu bytes", at);
+            return error_set(err, -EBADMSG, "file ends after %zu bytes", at);
         at += n > 0 ? (size_t)n : 0;
     }
     return 0;
@@ -176,10 +177,10 @@ int prefix_file_read_from(int fd, const struct prefix_file *f, struct error *err
         return error_set(err, -EBADMSG, "the header's checksum is wrong");
     if (h.version != PREFIX_FILE_VERSION || h.n_ids != KV_PAGE_TOKENS || h.n_bytes != f->n_bytes ||
         h.place != f->place)
-        return error_set(err, -EBADMSG, "the header is another file's");
+        return error_set(err, -EBADMSG, "the header belongs to another file");
     if (h.bytes_sum != prefix_file_sum(f->place, f->bytes, f->n_bytes))
         return error_set(err, -EBADMSG, "the checksum is wrong");
-    /* Whole, but of another page whose key happens to be the same: as good as none. */
+    /* A whole file, but of another page with the same key: a miss. */
     return memcmp(&h.name, f->name, sizeof h.name) == 0 ? 0 : -ENOENT;
 }
 

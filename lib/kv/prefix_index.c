@@ -76,9 +76,9 @@ static int make_room(struct prefix_index *x)
     return 0;
 }
 
-/* ---- the order ---- */
+/* ---- the order of use ---- */
 
-/* Before `next` in the order of going, or as the newest. */
+/* Inserts the entry just older than `next`, or as the newest. */
 static void insert(struct prefix_index *x, uint32_t i, uint32_t next)
 {
     struct prefix_entry *e = &x->entries[i];
@@ -141,7 +141,7 @@ const struct prefix_entry *prefix_index_stale(struct prefix_index *x)
     return e;
 }
 
-/* ---- coming and going ---- */
+/* ---- adding and removing ---- */
 
 int prefix_index_put(struct prefix_index *x, uint64_t place, struct kv_key key, struct kv_key parent,
                      uint64_t size, uint64_t stamp_ns)

@@ -76,7 +76,7 @@ uint32_t graph_n_launches(const struct graph *g)
     return n;
 }
 
-/* Validation. Every refusal goes through bad(), which names the node. */
+/* Validation. bad() names the node in every error. */
 
 static int bad(const struct graph *g, uint32_t i, struct error *err, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
@@ -101,7 +101,7 @@ static int check_inputs(const struct graph *g, uint32_t i, struct error *err)
 {
     const struct graph_node *n = &g->nodes[i];
     if ((unsigned)n->op >= GRAPH_N_OPS)
-        return bad(g, i, err, "there is no op %u", (unsigned)n->op);
+        return bad(g, i, err, "unknown op %u", (unsigned)n->op);
     uint32_t arity = ops[n->op].arity;
     for (uint32_t j = 0; j < 2; j++) {
         if (j >= arity && n->inputs[j] != GRAPH_NO_INPUT)
@@ -121,17 +121,17 @@ static int check_inputs(const struct graph *g, uint32_t i, struct error *err)
     return 0;
 }
 
-/* A weight that is there, of this shape, and of a type Hearth computes with. */
+/* Checks that a weight exists and has this shape and a supported type. */
 static int check_weight(const struct graph *g, uint32_t i, const char *what, uint32_t index, uint32_t n,
                         uint32_t k, struct error *err)
 {
     if (index == MODEL_NO_WEIGHT)
         return bad(g, i, err, "%s is missing", what);
     if (!g->model)
-        return 0; /* made by hand, to be walked and not computed */
+        return 0; /* a graph made by hand, which computes nothing */
     const struct weight *w = model_weight(g->model, index);
     if (!w)
-        return bad(g, i, err, "%s is number %u of %u", what, index, model_n_weights(g->model));
+        return bad(g, i, err, "%s is number %u, the model has %u", what, index, model_n_weights(g->model));
     if (w->n != n || w->k != k)
         return bad(g, i, err, "%s %s is [%u, %u], expected [%u, %u]", what, w->name, w->n, w->k, n, k);
     if (!quant_traits(w->type))
@@ -150,7 +150,7 @@ static int check_matrix(const struct graph *g, uint32_t i, uint32_t n, uint32_t 
         return bad(g, i, err, "weight type %s (%u) is not supported", quant_name(node->weight_type),
                    node->weight_type);
     if (g->model && model_weight(g->model, node->weight)->type != node->weight_type)
-        return bad(g, i, err, "says weight type %s, but %s is %s", quant_name(node->weight_type),
+        return bad(g, i, err, "names weight type %s, but %s is %s", quant_name(node->weight_type),
                    model_weight(g->model, node->weight)->name,
                    quant_name(model_weight(g->model, node->weight)->type));
     return 0;
@@ -170,7 +170,7 @@ static int check_embed(const struct graph *g, uint32_t i, struct error *err)
 {
     const struct graph_node *n = &g->nodes[i];
     if (input(g, n, 0)->op != GRAPH_NONE)
-        return bad(g, i, err, "input %s is no leaf", input(g, n, 0)->name);
+        return bad(g, i, err, "input %s is not a leaf", input(g, n, 0)->name);
     uint32_t n_vocab = g->model ? model_config(g->model)->n_vocab : 0;
     return check_matrix(g, i, n_vocab, n->width, err);
 }
@@ -196,14 +196,14 @@ static int check_mul_mat(const struct graph *g, uint32_t i, struct error *err)
     return rc < 0 || n->bias == MODEL_NO_WEIGHT ? rc : check_weight(g, i, "bias", n->bias, 1, n->width, err);
 }
 
-/* n_heads heads of `group` values make up the width. */
+/* Checks that n_heads heads of `group` values make up the width. */
 static int check_heads(const struct graph *g, uint32_t i, uint32_t n_heads, struct error *err)
 {
     const struct graph_node *n = &g->nodes[i];
     if (n->group == 0 || n->group % 2)
         return bad(g, i, err, "head length %u is not even and positive", n->group);
     if ((uint64_t)n_heads * n->group != n->width)
-        return bad(g, i, err, "%u heads of %u are not its width %u", n_heads, n->group, n->width);
+        return bad(g, i, err, "%u heads of %u do not make its width %u", n_heads, n->group, n->width);
     return 0;
 }
 
@@ -224,8 +224,7 @@ static int check_copy(const struct graph *g, uint32_t i, struct error *err)
         return bad(g, i, err, "layer %u of %u", n->layer, n_layers);
     for (uint32_t j = 0; rc == 0 && j < i; j++)
         if (g->nodes[j].op == GRAPH_COPY && g->nodes[j].layer == n->layer)
-            return bad(g, i, err, "layer %u's cache is written by node %s already", n->layer,
-                       g->nodes[j].name);
+            return bad(g, i, err, "node %s already writes the cache of layer %u", g->nodes[j].name, n->layer);
     return rc;
 }
 
@@ -245,8 +244,8 @@ static int check_soft_max(const struct graph *g, uint32_t i, struct error *err)
     if (n->n_kv_heads == 0 || n->n_heads % n->n_kv_heads)
         return bad(g, i, err, "%u heads cannot share %u key/value heads", n->n_heads, n->n_kv_heads);
     if ((uint64_t)n->n_kv_heads * n->group != copy->width)
-        return bad(g, i, err, "%u key/value heads of %u are not the width %u of %s", n->n_kv_heads, n->group,
-                   copy->width, copy->name);
+        return bad(g, i, err, "%u key/value heads of %u do not make the width %u of %s", n->n_kv_heads,
+                   n->group, copy->width, copy->name);
     if (!isfinite(n->scale) || n->scale <= 0)
         return bad(g, i, err, "scale is %g, expected a positive number", (double)n->scale);
     return 0;

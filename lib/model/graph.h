@@ -1,27 +1,29 @@
 /* clang-format off */
-/* graph.h - the model as the field draws it: tensor operations in topological order.
- * Built once per model by its architecture's file, then validated: order, arity, shapes, weight types; an
- * error names the node. The eager executor runs it node by node; program.h is the same model after fusion.
+/* graph.h - the graph of a model: tensor operations in topological order.
+ * The file of its architecture builds it once per model. Then it is validated: order, arity, shapes, weight
+ * types; an error names the node. The eager executor runs it node by node; program.h is the same model after
+ * fusion.
  *
- * Every node yields one value per row of a step: a vector of `width` floats. Row-independent except
- * attention, which also reads the KV cache. Node inputs are earlier nodes.
+ * Every node yields one value per row of a step: a vector of `width` floats. Rows are independent except in
+ * attention, which also reads the KV cache. Inputs of a node are earlier nodes.
  *
  *   op         inputs    weight         width     meaning
  *   NONE       -         -              any       a leaf (the step's tokens); runs nothing, counts no launch
  *   EMBED      NONE      [n_vocab, w]   n_embd    the token's row of the embedding
  *   RMS_NORM   x         gain [1, k]    as x      x / rms(x) * gain, over `group` values at a time (head_dim
  *                                                 for QK-norm, else the whole row)
- *   MUL_MAT    x         [w, k]         w         weight times x, plus bias [1, w] when there is one
+ *   MUL_MAT    x         [w, k]         w         weight times x, plus bias [1, w] if there is one
  *   ROPE       x         -              as x      rotates every head of head_dim values by the row's position
  *   COPY       k, v      -              kv width  appends the row's K and V to the cache of `layer`; yields k
  *   SOFT_MAX   q, copy   -              q width   attention of q over the row's past in the cache of `layer`
  *   ADD, MUL   a, b      -              as a      a + b, a * b
  *   SILU       x         -              as x      x * sigmoid(x)
- *   ARGMAX     logits    -              1         samples (greedy at temperature 0); only rows that ask for
+ *   ARGMAX     logits    -              1         samples (greedy at temperature 0); only rows that request
  *                                                 logits
  *
- * Nodes marked `head` (the output norm and what follows it) run only for rows that need logits.
- * Thread: one builder; immutable afterwards. */
+ * Nodes marked `head` (the output norm and the nodes after it) run only for rows that need logits.
+ * Thread: one builder; immutable after graph_open(), then any. Memory: the graph owns its nodes; the model
+ * must outlive it. */
 /* clang-format on */
 #pragma once
 #include "base/error.h"
@@ -49,7 +51,7 @@ struct graph_node {
     uint32_t inputs[2];           /* node indices; unused ones are GRAPH_NO_INPUT */
     uint32_t width;               /* floats per row */
     uint32_t k;                   /* input width of MUL_MAT; 0 otherwise */
-    uint32_t group;               /* RMS_NORM: values normed together; ROPE, COPY, SOFT_MAX: head_dim */
+    uint32_t group;               /* RMS_NORM: values normalised together; ROPE, COPY, SOFT_MAX: head_dim */
     uint32_t n_heads, n_kv_heads; /* SOFT_MAX; COPY: n_kv_heads; ROPE: n_heads */
     uint32_t layer;               /* of COPY and SOFT_MAX; elsewhere for names only */
     uint32_t weight;              /* MUL_MAT, EMBED; MODEL_NO_WEIGHT otherwise */
@@ -70,22 +72,23 @@ struct graph {
     bool failed; /* graph_add ran out of memory */
 };
 
-/* Builds and validates the graph of a model. */
+/* Builds and validates the graph of a model. -EINVAL, -EBADMSG or -ENOTSUP name the node or the tensor;
+ * -ENOMEM. */
 int graph_open(struct graph **out, const struct model *m, struct error *err);
 void graph_close(struct graph *g); /* NULL is fine */
 
-/* For builders: appends a node and returns its index; allocation failure is remembered and reported by
- * graph_validate. */
+/* For builders: appends a node and returns its index. On failure it sets `failed`, and graph_validate()
+ * reports it. */
 uint32_t graph_add(struct graph *g, struct graph_node node);
 
-/* Order, arity, shapes, types, weights: 0, or an error that names the node. Called by graph_open; also for
- * graphs made by hand in tests. */
+/* Checks order, arity, shapes, types and weights. Returns 0, or -EINVAL with words that name the node.
+ * graph_open() calls it; also for graphs made by hand in tests. */
 int graph_validate(const struct graph *g, struct error *err);
 
 const char *graph_op_name(enum graph_op op); /* "MUL_MAT" */
 /* The number of inputs an op takes: 0, 1 or 2. */
 uint32_t graph_op_arity(enum graph_op op);
-/* Nodes that run something: every op but NONE. */
+/* The number of nodes that run something: every op but NONE. */
 uint32_t graph_n_launches(const struct graph *g);
-/* One line per node, malloc'ed text, for `inspect --graph`. */
+/* One line per node for `inspect --graph`: malloc'ed text that the caller frees, or NULL. */
 char *graph_print(const struct graph *g);

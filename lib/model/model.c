@@ -53,13 +53,13 @@ static void copy_text(char *out, size_t size, const char *s, size_t len)
     out[n] = 0;
 }
 
-/* Keys: "<architecture>.<name>". */
+/* Reading keys "<architecture>.<name>". */
 
 struct reader {
     const struct gguf *g;
     const char *arch, *path;
     struct error *err;
-    int rc; /* the first failure; later calls do nothing */
+    int rc; /* the first failure, after which calls do nothing */
 };
 
 static const char *key_of(const struct reader *r, const char *name, char buf[96])
@@ -68,7 +68,7 @@ static const char *key_of(const struct reader *r, const char *name, char buf[96]
     return buf;
 }
 
-/* A number that may be absent; it keeps its default then. */
+/* Reads an optional number; if it is absent, *out keeps its default. */
 static void read_u32(struct reader *r, const char *name, uint32_t *out)
 {
     char key[96];
@@ -87,7 +87,7 @@ static void read_f32(struct reader *r, const char *name, float *out)
     r->rc = rc == -ENOENT ? 0 : rc;
 }
 
-/* A count without which there is no model. */
+/* Reads a required count, which must not be 0. */
 static void need_u32(struct reader *r, const char *name, uint32_t *out)
 {
     char key[96];
@@ -101,7 +101,7 @@ static void need_u32(struct reader *r, const char *name, uint32_t *out)
         r->rc = error_set(r->err, -EBADMSG, "%s: key %s is 0", r->path, key);
 }
 
-/* Numbers that are positive and finite by their nature. */
+/* Checks that a number is positive and finite. */
 static int check_f32(const struct reader *r, const char *name, double v)
 {
     if (isfinite(v) && v > 0)
@@ -127,7 +127,7 @@ static int read_rope_scaling(struct reader *r, struct model_config *c)
                          "factors of rope_freqs.weight)",
                          r->path, name);
     float factor = 1;
-    read_f32(r, "rope.scale_linear", &factor); /* the key's name before rope.scaling.factor */
+    read_f32(r, "rope.scale_linear", &factor); /* the older name of rope.scaling.factor */
     read_f32(r, "rope.scaling.factor", &factor);
     if (r->rc < 0)
         return r->rc;
@@ -182,8 +182,8 @@ static int read_heads(struct reader *r, struct model_config *c)
     return 0;
 }
 
-/* Keys that would change what a model computes, in ways Hearth does not: ignoring one gives wrong words. The
- * neutral value (0 always is) means the same as no key. */
+/* Refuses keys that change the arithmetic of a model in ways that Hearth does not support: ignoring one would
+ * give wrong results. 0 and the neutral value mean the same as no key. */
 static int refuse_unknown_arithmetic(struct reader *r, const struct model_config *c)
 {
     const struct {
@@ -248,7 +248,7 @@ static int read_config(struct model *m, struct error *err)
     return rc < 0 ? rc : read_rope(&r, c);
 }
 
-/* Names for people. */
+/* Names for display. */
 
 static void name_model(struct model *m)
 {
@@ -267,7 +267,7 @@ static void name_model(struct model *m)
     copy_text(c->name, sizeof c->name, file, len);
 }
 
-/* The kinds of file that general.file_type numbers. */
+/* The names of the values of general.file_type. */
 static const char *file_type_name(uint32_t type)
 {
     static const char *const names[] = {
@@ -283,7 +283,7 @@ static void name_quantization(struct model *m)
     uint32_t file_type;
     const char *name = NULL;
     if (gguf_get_u32(m->gguf, "general.file_type", &file_type, NULL) == 0)
-        name = file_type_name(file_type & ~1024u); /* 1024: the converter guessed */
+        name = file_type_name(file_type & ~1024u); /* 1024: flag that the converter guessed it */
     uint64_t count[64] = {0}, best = 0;
     for (uint32_t i = 0; !name && i < m->n_weights; i++)
         if (m->weights[i].n > 1 && m->weights[i].type < 64)
@@ -301,8 +301,7 @@ static int list_weights(struct model *m, struct error *err)
 {
     size_t n = gguf_n_tensors(m->gguf);
     if (n == 0 || n >= MODEL_NO_WEIGHT)
-        return error_set(err, -EBADMSG, "%s: %zu tensors, so this is no model that can run",
-                         gguf_path(m->gguf), n);
+        return error_set(err, -EBADMSG, "%s: %zu tensors: not a model that can run", gguf_path(m->gguf), n);
     m->weights = calloc(n, sizeof *m->weights);
     if (!m->weights)
         return error_set(err, -ENOMEM, "%s: no memory for %zu tensors", gguf_path(m->gguf), n);
@@ -317,7 +316,7 @@ static int list_weights(struct model *m, struct error *err)
         if (t->ne[0] <= UINT32_MAX && t->ne[1] <= UINT32_MAX && t->ne[2] == 1 && t->ne[3] == 1) {
             w->k = (uint32_t)t->ne[0];
             w->n = (uint32_t)t->ne[1];
-        } /* else 0 x 0: no shape that a model wants */
+        } /* else 0 x 0: a shape that no model wants */
     }
     return 0;
 }
@@ -326,10 +325,10 @@ uint32_t model_find_weight(const struct model *m, const char *name)
 {
     const struct gguf_tensor *t = gguf_find_tensor(m->gguf, name);
     return t ? (uint32_t)(t - gguf_tensor_at(m->gguf, 0))
-             : MODEL_NO_WEIGHT; /* weights are in the file's order */
+             : MODEL_NO_WEIGHT; /* weights have the file's order */
 }
 
-/* Whether Hearth can compute with this weight as it is used: matrices in whole blocks, vectors as F32. */
+/* Checks that Hearth can compute with this weight: matrices have whole blocks, vectors are F32. */
 static int check_type(const struct model *m, const struct weight *w, struct error *err)
 {
     const char *path = gguf_path(m->gguf);
@@ -341,8 +340,8 @@ static int check_type(const struct model *m, const struct weight *w, struct erro
         return error_set(err, -ENOTSUP, "%s: tensor %s is a vector of type %s, only F32 is supported", path,
                          w->name, t->name);
     if (w->n > 1 && (w->k % t->block || w->k % 32))
-        return error_set(err, -ENOTSUP, "%s: rows of tensor %s have %u values, no multiple of %u (%s)", path,
-                         w->name, w->k, t->block > 32 ? t->block : 32, t->name);
+        return error_set(err, -ENOTSUP, "%s: rows of tensor %s have %u values, not a multiple of %u (%s)",
+                         path, w->name, w->k, t->block > 32 ? t->block : 32, t->name);
     return 0;
 }
 
@@ -426,7 +425,7 @@ static int find_arch(struct model *m, struct error *err)
     return 0;
 }
 
-/* Drawing the graph once asks for every tensor the architecture has. */
+/* Checks every tensor of the architecture by building the graph once. */
 static int check_weights(const struct model *m, struct error *err)
 {
     struct graph *g = NULL;

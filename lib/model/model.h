@@ -17,7 +17,7 @@ struct model;
 #define MODEL_MAX_LAYERS   256
 #define MODEL_MAX_HEAD_DIM 256
 
-enum model_rope { MODEL_ROPE_NORM, MODEL_ROPE_NEOX }; /* pairs (2i, 2i+1), or (i, i + rope_dim/2) */
+enum model_rope { MODEL_ROPE_NORM, MODEL_ROPE_NEOX }; /* rotates pairs (2i, 2i+1), or (i, i + rope_dim/2) */
 
 /* A weight matrix [n, k] (n output values from k input values, rows of k contiguous), or a vector (n = 1, F32
  * only). */
@@ -38,33 +38,36 @@ struct model_config {
     uint32_t n_ctx_train;
     float norm_eps;
     enum model_rope rope;
-    uint32_t rope_dim; /* leading dimensions of a head that rotate; even, <= head_dim */
+    uint32_t rope_dim; /* number of leading dimensions of a head that rotate; even, <= head_dim */
     double rope_base;
-    double rope_scale;         /* linear scaling: angles are divided by this; 1 = none */
+    double rope_scale;         /* linear scaling: divisor of the angles; 1: none */
     const float *rope_factors; /* [rope_dim/2] divisors of the frequencies (rope_freqs.weight), or NULL */
-    bool tied;                 /* output weight is the token embedding */
-    uint32_t sliding_window; /* tokens attention looks back, 0 = all. Hearth attends to the whole past, so the
-                                executor refuses a context above it */
+    bool tied;                 /* the output weight is the token embedding */
+    /* Tokens that attention looks back; 0: all. Hearth attends to the whole past, so the executor refuses a
+     * context above it. */
+    uint32_t sliding_window;
 };
 
-/* Weights are numbered; the graph and the program refer to them by index. MODEL_NO_WEIGHT means absent. */
+/* Graph and program refer to weights by index. MODEL_NO_WEIGHT means absent. */
 #define MODEL_NO_WEIGHT UINT32_MAX
 
-/* One architecture: which keys and tensors it has. It reads like the paper's figure. */
+/* One architecture: its tensors and how they are joined. Its file reads like the figure of the paper. */
 struct arch {
     const char *name; /* general.architecture */
-    /* Adds every node of the model to the graph; `m` has its config filled. Errors name tensor, shape found
-     * and shape expected. */
+    /* Adds every node of the model to the graph; the configuration of `m` is complete. Errors name the
+     * tensor, its shape and the expected one. */
     int (*build)(const struct model *m, struct graph *g, struct error *err);
     enum model_rope rope;
 };
 extern const struct arch arch_llama, arch_qwen2, arch_qwen3;
+/* The architecture of this name, or NULL. */
 const struct arch *arch_find(const char *name, size_t len);
-/* "llama, qwen2, qwen3": for the error that refuses another one. */
+/* "llama, qwen2, qwen3", for the error that refuses another one. */
 const char *arch_names(void);
 
-/* Opens, checks and names everything a model needs. -ENOTSUP for an architecture, weight type or RoPE scaling
- * kind that is not supported (the words name it); -EBADMSG for what contradicts itself. */
+/* Maps the file and checks everything that the model needs. -ENOTSUP: an architecture, weight type or kind of
+ * RoPE scaling is not supported (the words name it); -EBADMSG: the file contradicts itself; or the error of
+ * opening it. */
 int model_open(struct model **out, const char *path, struct error *err);
 /* Nothing of the file is read any more: see gguf_release(). */
 void model_release(struct model *m);
@@ -80,8 +83,9 @@ uint32_t model_find_weight(const struct model *m, const char *name); /* or MODEL
 int model_read_weight(const struct model *m, uint32_t index, size_t at, void *out, size_t n,
                       struct error *err);
 
-/* For builders: the index of a weight that must exist with this shape [n, k] (a vector: n = 1), into *out.
- * `optional`: absent is fine and gives MODEL_NO_WEIGHT. Name is printf-like. */
+/* For builders: finds a weight that must exist with this shape [n, k] (a vector: n = 1) and sets *out to its
+ * index. With `optional` an absent weight gives MODEL_NO_WEIGHT. The name is printf-like. Returns 0, -EBADMSG
+ * or -ENOTSUP. */
 struct model_want {
     uint32_t n, k;
     bool optional;
@@ -94,6 +98,6 @@ int model_want(const struct model *m, uint32_t *out, struct model_want want, str
  */
 uint64_t model_hash(const struct model *m, uint64_t weights_sum);
 
-/* Cosine and sine of every position and pair: out[(pos * rope_dim/2 + i) * 2 + {0,1}], computed in double
- * without the C library's functions: the same bits on every machine (rope_table.c). */
+/* Computes cosine and sine of every position and pair: out[(pos * rope_dim/2 + i) * 2 + {0,1}], in double and
+ * without the C library's functions, so that every machine gets the same bits (rope_table.c). */
 void model_rope_table(const struct model_config *c, uint32_t n_ctx, float *out);

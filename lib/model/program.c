@@ -1,6 +1,6 @@
-/* Fusion. Each pattern is found by following the graph's edges from the node that names it: a norm whose
- * products are Q, K and V; a norm whose products are gate and up; an addition to the residual stream; the
- * norm before the logits. A value that fusing would swallow must have no other reader. */
+/* program.c - fuses a graph to a program. Each pattern is found by following the graph's edges from the node
+ * that begins it: a norm whose products are Q, K and V; a norm whose products are gate and up; an addition to
+ * the residual stream; the norm before the logits. A value inside a pattern must have no other reader. */
 #include "program.h"
 #include "graph.h"
 #include "model.h"
@@ -17,9 +17,9 @@
 struct fusion {
     const struct graph *g;
     struct program *p;
-    uint8_t *covered;                 /* per node */
-    uint32_t *n_readers;              /* per node */
-    uint32_t held[PROGRAM_N_BUFFERS]; /* the node whose value each buffer holds now */
+    uint8_t *covered;                 /* per node: an op covers it */
+    uint32_t *n_readers;              /* per node: nodes that read it */
+    uint32_t held[PROGRAM_N_BUFFERS]; /* node whose value each buffer holds */
     struct error *err;
 };
 
@@ -44,7 +44,7 @@ static uint32_t next_reader(const struct fusion *f, uint32_t i, uint32_t from)
     return NOBODY;
 }
 
-/* The one reader of node `i`, of this op; NOBODY if there are others. */
+/* The only reader of node `i` if it has this op; NOBODY if not, or if there are others. */
 static uint32_t sole_reader(const struct fusion *f, uint32_t i, enum graph_op op)
 {
     if (i == NOBODY || f->n_readers[i] != 1)
@@ -60,7 +60,7 @@ static void hold(struct fusion *f, enum program_buffer_index buffer, uint32_t no
     b->width = width > b->width ? width : b->width;
 }
 
-/* Appends an op that covers these nodes; the last of them names it. */
+/* Appends an op that covers these nodes; the last of them gives it its name and layer. */
 static struct program_op *emit(struct fusion *f, enum program_opcode opcode, const uint32_t *nodes,
                                uint32_t n_nodes)
 {
@@ -116,22 +116,22 @@ static int fuse_embed(struct fusion *f, uint32_t i)
     return 0;
 }
 
-/* The nodes between the products of Q, K, V and the attention's output. */
+/* The nodes from the products of Q, K, V to the attention's output. */
 struct attention {
     uint32_t product[3]; /* q, k, v */
     uint32_t head_norm[2], rope[2];
     uint32_t copy, soft_max;
 };
 
-/* From a product of Q or K to its RoPE, over the QK-norm if there is one. */
+/* Finds the RoPE of a product of Q or K, behind the QK-norm if there is one. */
 static uint32_t find_rope(const struct fusion *f, uint32_t product, uint32_t *head_norm)
 {
     *head_norm = sole_reader(f, product, GRAPH_RMS_NORM);
     return sole_reader(f, *head_norm == NOBODY ? product : *head_norm, GRAPH_ROPE);
 }
 
-/* Whether the three products of a norm end in one attention: v's sole reader is the COPY, which says where k
- * is; the COPY's is the SOFT_MAX, which says where q is. */
+/* True if the three products of a norm end in one attention. The only reader of v is the COPY, whose inputs
+ * give k; the only reader of the COPY is the SOFT_MAX, whose inputs give q. */
 static bool find_attention(const struct fusion *f, const uint32_t products[3], struct attention *a)
 {
     a->copy = a->soft_max = NOBODY;
@@ -148,7 +148,7 @@ static bool find_attention(const struct fusion *f, const uint32_t products[3], s
         return false;
     for (uint32_t i = 0; i < 2; i++)
         a->rope[i] = find_rope(f, a->product[i], &a->head_norm[i]);
-    if (a->rope[0] != NOBODY && a->rope[0] == node_at(f, a->copy)->inputs[0]) { /* the other way round */
+    if (a->rope[0] != NOBODY && a->rope[0] == node_at(f, a->copy)->inputs[0]) { /* q and k are swapped */
         struct attention b = *a;
         for (uint32_t i = 0; i < 2; i++) {
             a->product[i] = b.product[1 - i];
@@ -167,7 +167,7 @@ static int emit_attend(struct fusion *f, const struct attention *a, const struct
     bool normed = a->head_norm[0] != NOBODY;
     const struct graph_node *soft_max = node_at(f, a->soft_max);
     if (normed != (a->head_norm[1] != NOBODY))
-        return not_covered(f, a->soft_max, "only one of q and k is normed");
+        return not_covered(f, a->soft_max, "only one of q and k is normalised");
     uint32_t nodes[6] = {a->rope[0], a->rope[1], a->copy, a->soft_max, a->head_norm[0], a->head_norm[1]};
     struct program_op *op = emit(f, PROGRAM_ATTEND, nodes, normed ? 6 : 4);
     op->in = PROGRAM_QKV;
@@ -231,7 +231,7 @@ static int fuse_head(struct fusion *f, uint32_t norm, uint32_t product)
 {
     uint32_t sample = sole_reader(f, product, GRAPH_ARGMAX);
     if (sample == NOBODY || !node_at(f, norm)->head)
-        return not_covered(f, norm, "its product does not end in the choice of a token");
+        return not_covered(f, norm, "its product does not end in sampling");
     uint32_t nodes[2] = {norm, product};
     struct program_op *op = emit(f, PROGRAM_MATMUL, nodes, 2);
     op->in = PROGRAM_X;
@@ -246,14 +246,14 @@ static int fuse_head(struct fusion *f, uint32_t norm, uint32_t product)
     return 0;
 }
 
-/* A norm over the whole row, with everything up to the next product. */
+/* Fuses a norm over the whole row with all nodes up to the next product. */
 static int fuse_norm(struct fusion *f, uint32_t norm)
 {
     uint32_t products[3], n = 0;
     if (node_at(f, norm)->inputs[0] != f->held[PROGRAM_X])
         return not_covered(f, norm, "its input is not the residual stream");
     if (node_at(f, norm)->group != node_at(f, norm)->width)
-        return not_covered(f, norm, "it norms parts of the residual stream");
+        return not_covered(f, norm, "it normalises parts of the residual stream");
     for (uint32_t j = next_reader(f, norm, norm + 1); j != NOBODY; j = next_reader(f, norm, j + 1)) {
         if (node_at(f, j)->op != GRAPH_MUL_MAT || n == 3)
             return not_covered(f, j, "it reads a norm");
@@ -266,7 +266,7 @@ static int fuse_norm(struct fusion *f, uint32_t norm)
     return n == 1 ? fuse_head(f, norm, products[0]) : not_covered(f, norm, "nothing reads it");
 }
 
-/* A product that is added to the residual stream, in place. */
+/* Fuses a product with its addition to the residual stream, in place. */
 static int fuse_residual(struct fusion *f, uint32_t product)
 {
     const struct graph_node *n = node_at(f, product);
@@ -305,12 +305,12 @@ static int fuse(struct fusion *f)
         else if (op == GRAPH_MUL_MAT)
             rc = fuse_residual(f, i);
         else
-            rc = not_covered(f, i, "it stands alone");
+            rc = not_covered(f, i, "no pattern begins with it");
     }
     return rc;
 }
 
-/* The numbers a decoder needs that belong to the model, and where the buffers lie. */
+/* Sets the decoder's parameters of the model, and the offsets of the buffers. */
 static void fill_header(struct program *p, const struct model_config *c)
 {
     p->magic = PROGRAM_MAGIC;

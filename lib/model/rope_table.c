@@ -1,5 +1,6 @@
-/* The rotation table, from nothing but the basic operations of doubles and integers: the logarithms, powers,
- * sines and cosines of a C library differ in the last bit between versions and processors, these do not. */
+/* rope_table.c - the rotation table, computed with the basic operations of doubles and integers only:
+ * logarithms, powers, sines and cosines of a C library differ in the last bit between versions and
+ * processors. */
 #include "model.h"
 
 #include <assert.h>
@@ -12,7 +13,7 @@
 static_assert(FLT_EVAL_METHOD == 0, "every operation rounds to the width of its type");
 
 /* log2 of a positive normal number, relative error below 1e-15: x = 2^e * m with m in [sqrt(1/2), sqrt(2)),
- * then the series of atanh in s = (m-1)/(m+1), |s| < 0.172. */
+ * then the atanh series in s = (m-1)/(m+1), |s| < 0.172. */
 static double log2_of(double x)
 {
     uint64_t bits;
@@ -26,7 +27,7 @@ static double log2_of(double x)
     return (double)e + 2 * s * sum * 1.4426950408889634074;
 }
 
-/* 2^x for |x| < 1000, relative error below 1e-15: Taylor's series around the nearest whole number. */
+/* 2^x for |x| < 1000, relative error below 1e-15: the Taylor series around the nearest integer. */
 static double exp2_of(double x)
 {
     int64_t n = (int64_t)(x < 0 ? x - 0.5 : x + 0.5);
@@ -39,8 +40,8 @@ static double exp2_of(double x)
     return sum * scale;
 }
 
-/* The angle by which a pair turns from one position to the next, in units of 2^-64 turns: whole turns fall
- * away, and so does the reduction of large angles, since position * step wraps around as the angle does. */
+/* The angle between one position and the next, in units of 2^-64 turns: whole turns drop out, and large
+ * angles need no reduction, because position * step wraps around as the angle does. */
 static uint64_t step_of(const struct model_config *c, uint32_t i)
 {
     double frequency = exp2_of(-2.0 * i / c->rope_dim * log2_of(c->rope_base)) / c->rope_scale;
@@ -52,8 +53,8 @@ static uint64_t step_of(const struct model_config *c, uint32_t i)
     return (uint64_t)((turns - (double)(uint64_t)turns) * 0x1p64);
 }
 
-/* Cosine and sine of an angle in units of 2^-64 turns, absolute error below 1e-15: Taylor's series within an
- * eighth of a turn around the nearest quarter. */
+/* Cosine and sine of an angle in units of 2^-64 turns, absolute error below 1e-15: the Taylor series within
+ * an eighth of a turn around the nearest quarter. */
 static void turn(uint64_t angle, float *cosine, float *sine)
 {
     uint64_t quarter = (angle + ((uint64_t)1 << 61)) >> 62;

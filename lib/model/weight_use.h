@@ -1,5 +1,6 @@
-/* weight_use.h - what the graph wants of each of the model's weights: the backends pack matrices and keep
- * vectors as they are. */
+/* weight_use.h - the use of each of the model's weights in a graph: the backends pack matrices and keep
+ * vectors as they are.
+ * Thread: any; pure. Memory: the caller frees the result. */
 #pragma once
 #include <stdint.h>
 
@@ -7,5 +8,5 @@ struct graph;
 
 enum weight_use { WEIGHT_UNUSED, WEIGHT_VECTOR, WEIGHT_MATRIX };
 
-/* [model_n_weights()], enum weight_use each; malloc'ed, NULL when out of memory. */
+/* Returns an enum weight_use for each weight, [model_n_weights()], malloc'ed; NULL when out of memory. */
 uint8_t *weight_uses(const struct graph *g);

@@ -97,7 +97,7 @@ static void penalise(const struct sampler_input *in, const struct scratch *s)
     bool repetition = set->repetition_penalty != 1.0f;
     bool additive = set->presence_penalty != 0.0f || set->frequency_penalty != 0.0f;
 
-    /* The counts of these tokens alone are cleared: no pass over the vocabulary. */
+    /* Only the counts of these tokens are cleared, without a pass over the vocabulary. */
     for (uint32_t i = 0; i < n; i++)
         if ((uint32_t)window[i] < in->n_vocab)
             s->count[window[i]] = 0;
@@ -118,7 +118,7 @@ static void penalise(const struct sampler_input *in, const struct scratch *s)
     }
 }
 
-/* The logits that sampling starts from: the model's own where nothing changes them, else a changed copy. */
+/* The logits that sampling starts from: the model's own if nothing changes them, else an adjusted copy. */
 static const float *adjust(const struct sampler_input *in, const struct scratch *s)
 {
     const struct step_sampling *set = in->set;
@@ -139,7 +139,7 @@ static const float *adjust(const struct sampler_input *in, const struct scratch 
     return s->x;
 }
 
-/* ---- walks over the vocabulary ---- */
+/* ---- passes over the vocabulary ---- */
 
 /* Tells whether one of n logits is above the threshold; a NaN is not. Vectorises. */
 static inline bool any_above(const float *x, uint32_t n, float threshold)
@@ -183,7 +183,7 @@ static float find_max(const float *x, uint32_t n)
     return max;
 }
 
-/* The largest logit, ties by the smaller id; -1 when none is above -inf. */
+/* The id of the largest logit, ties by the smaller id; -1 if none is above -inf. */
 static int32_t find_largest(const float *x, uint32_t n)
 {
     float max = find_max(x, n);
@@ -263,8 +263,8 @@ static struct candidate median_of_three(const struct candidate *set, uint32_t n)
     return before(c, a) ? *a : before(c, b) ? *c : *b;
 }
 
-/* Moves the candidates that stand before the pivot, or are it, to the front; their number. The order is
- * strict, so the pivot is one of them and stands last among them. */
+/* Moves the pivot and the candidates that order before it to the front. Returns their number. The order is
+ * strict, so the pivot is the last among them. */
 static uint32_t partition(struct candidate *set, uint32_t n, struct candidate pivot)
 {
     uint32_t n_front = 0;
@@ -282,12 +282,11 @@ static uint64_t sum_mass(const struct candidate *set, uint32_t n)
     return sum;
 }
 
-/* Brings the shortest run of the order whose masses reach `need` to the front of the set, itself unordered,
- * and returns its length (>= 1). All masses are above 0; need <= their sum. Quickselect by mass: nothing is
- * sorted. */
+/* Moves the shortest run of the order whose masses reach `need` to the front of the set, unordered. Returns
+ * its length (>= 1). All masses are above 0; need <= their sum. Quickselect by mass: nothing is sorted. */
 static uint32_t select_mass(struct candidate *set, uint32_t n, uint64_t need)
 {
-    uint32_t low = 0, high = n; /* the run ends inside [low, high]; everything below `low` is in it */
+    uint32_t low = 0, high = n; /* the run ends inside [low, high] and contains all below `low` */
     while (high - low > 1) {
         struct candidate pivot = median_of_three(set + low, high - low);
         uint32_t n_front = partition(set + low, high - low, pivot);
@@ -584,7 +583,7 @@ static void keep_min_p(const struct sampler_loops *loops, struct tokens *set, fl
     set->n = kept;
 }
 
-/* ---- choice ---- */
+/* ---- sampling ---- */
 
 /* Gumbel noise lies in (-2.9, 16.7). A token further below the likeliest than this many temperatures loses
  * to it whatever their noise. */
@@ -592,7 +591,8 @@ static void keep_min_p(const struct sampler_loops *loops, struct tokens *set, fl
 #define NOISE_MAX   16.7f
 #define NOISE_STEPS 0x1p23f
 
-/* Below the distance at which a weight falls under 2^-40 (27.73), or under min_p, no filter keeps a token. */
+/* The distance below the largest logit beyond which no token can be sampled: its weight is under 2^-40
+ * (27.73) or under min_p, or its noise cannot make up for it. */
 static float reach(const struct step_sampling *set)
 {
     if (set->typical_p < 1.0f || set->top_p < 1.0f)
@@ -741,7 +741,7 @@ float sampler_logprob(const struct sampler_norm *norm, float logit)
     return (logit - norm->max) - norm->log2_sum * ARITH_LN2;
 }
 
-/* Puts (x, id) into a list of at most `room`, largest first; ids come ascending, so ties go behind. */
+/* Inserts (x, id) into a list of at most `room`, largest first. Ids come ascending, so ties go behind. */
 static uint32_t insert_top(struct step_top *list, uint32_t n, uint32_t room, float x, uint32_t id)
 {
     uint32_t at = n < room ? n : room - 1;

@@ -1,5 +1,7 @@
-/* sampler_loops.h - the sampler's loops over many values, once per instruction set, all of the same bits.
- * sampler_template.h is their source; sampler.c holds the plain ones and chooses by CPUID. */
+/* sampler_loops.h - the sampler's loops over many values, compiled once per instruction set, with the same
+ * bits.
+ * Their source is sampler_template.h; sampler.c has the plain ones and selects by CPUID.
+ * Thread: any; the tables are constant, the loops pure. Memory: none is allocated. */
 #pragma once
 #include <stdint.h>
 
@@ -41,7 +43,7 @@ struct sampler_loops {
 };
 
 extern const struct sampler_loops sampler_loops_plain, sampler_loops_avx2, sampler_loops_avx512;
-/* The fastest this processor has. */
+/* The fastest loops that this processor supports. */
 const struct sampler_loops *sampler_loops_best(void);
-/* Number `index`, slowest first, or NULL behind the last one this processor has: for tests. */
+/* The loops number `index`, slowest first; NULL beyond the last that this processor supports. For tests. */
 const struct sampler_loops *sampler_loops_at(uint32_t index);

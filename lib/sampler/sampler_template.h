@@ -1,5 +1,7 @@
-/* sampler_template.h - source of the loops in sampler_loops.h. Included once per instruction set, with
- * SAMPLER_LOOPS the table's name and SAMPLER_ISA the set's; the compiler's vectoriser does the rest. */
+/* sampler_template.h - the source of the loops in sampler_loops.h.
+ * Included once per instruction set, with SAMPLER_LOOPS the table's name and SAMPLER_ISA the set's; the
+ * compiler vectorises it.
+ * Thread: any; all functions are pure. */
 #include "abi/arith.h"
 #include "sampler_loops.h"
 

@@ -2,12 +2,12 @@
 
 #include <stddef.h>
 
-#define PRIOR_TRIES 4.0f /* weight of all sequences' odds in those of one */
-#define PLAIN_STEPS 64   /* for which the cost of a step without drafts is believed */
-#define DRAFT_STEPS 512  /* with drafts; less when it was seen a few times only */
-#define FIRST_STEPS 24   /* twice as many when it was seen once, and so on */
-#define FIRST_SLOPE 0.06 /* of a step: what a drafted row is taken to cost before one was tried */
-#define WORTH       1.03 /* times the tokens per millisecond, below which no draft is worth the trouble */
+#define PRIOR_TRIES 4.0f /* weight of the odds of all sequences in those of one */
+#define PLAIN_STEPS 64   /* steps for which the cost of a step without drafts is valid */
+#define DRAFT_STEPS 512  /* the same for a step with drafts that was seen five times or more */
+#define FIRST_STEPS 24   /* the same for one seen n times: FIRST_STEPS << n */
+#define FIRST_SLOPE 0.06 /* of a step's time: the assumed cost of a draft row until one is measured */
+#define WORTH       1.03 /* factor on the tokens per millisecond without drafts that a plan must exceed */
 
 /* ---- odds ---- */
 
@@ -60,7 +60,7 @@ void draft_costs_note(struct draft_costs *c, uint32_t n_rows, uint32_t n_draft, 
     struct draft_cost *cost = n_draft ? &c->drafted[n_rows] : &c->plain[n_rows];
     bool known = is_known(c, cost);
     float value = (float)ms;
-    if (known && value > 2 * cost->ms) /* a hiccup is no reason to change one's mind at once */
+    if (known && value > 2 * cost->ms) /* limits the effect of a single outlier */
         value = 2 * cost->ms;
     cost->ms = known ? 0.75f * cost->ms + 0.25f * value : value;
     cost->noted = ++c->n_steps;
@@ -72,7 +72,8 @@ static double between(double x, double x0, double y0, double x1, double y1)
     return y0 + (y1 - y0) * (x - x0) / (x1 - x0);
 }
 
-/* Few rows more or less cost nearly the same where there are many. */
+/* Interpolates between known costs within a quarter of n_rows: a few rows more or less cost nearly the
+ * same. */
 double draft_cost_plain(const struct draft_costs *c, uint32_t n_rows)
 {
     uint32_t reach = n_rows / 4, low = n_rows, high = n_rows;
@@ -109,7 +110,7 @@ double draft_cost(const struct draft_costs *c, uint32_t n_rows, uint32_t n_draft
     return ms > base ? ms : base;
 }
 
-/* Further than to twice what is known nobody goes at once. */
+/* The largest number of draft rows whose cost is known; a plan goes at most to twice that. */
 static uint32_t known_drafts(const struct draft_costs *c, uint32_t n_rows)
 {
     uint32_t n = STEP_MAX_LOGITS;
@@ -129,7 +130,7 @@ static double step_cost(const struct draft_costs *c, const struct draft_step *st
     return n_draft ? draft_cost(c, step->n_rows, n_draft) : draft_cost_plain(c, step->n_rows);
 }
 
-/* The chain whose next token is the likeliest to count, or NULL. */
+/* The chain whose next token is the most likely to count, or NULL. */
 static struct draft_chain *likeliest(struct draft_chain *chains, uint32_t n_chains)
 {
     struct draft_chain *best = NULL;
@@ -139,7 +140,7 @@ static struct draft_chain *likeliest(struct draft_chain *chains, uint32_t n_chai
     return best;
 }
 
-/* One token more for the chain; what the step gains by it. */
+/* Adds one token to the chain. Returns the expected gain of the step in tokens. */
 static float extend(struct draft_chain *chain, const struct draft_odds *all)
 {
     float reach = chain->reach;

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CANDIDATES  8 /* places looked at for the longest common past */
-#define LONG_ENOUGH 8 /* a source that was right for so long goes on behind one token that differs */
+#define CANDIDATES  8 /* most places compared for the longest match */
+#define LONG_ENOUGH 8 /* a source with a match of so many tokens continues behind one token that differs */
 #define MIN_BUCKETS 64
 
 static uint32_t buckets_for(uint32_t n)
@@ -63,7 +63,7 @@ static uint32_t *bucket(const struct lookup *l, int i)
     return &l->after[i][(h >> 32) & l->mask];
 }
 
-/* The end of the sequence becomes a place that can be found. */
+/* Adds the end of the sequence to the index. */
 static void remember(struct lookup *l)
 {
     if (l->n >= 2)
@@ -93,7 +93,7 @@ static void consider(struct lookup *l, uint32_t place)
     l->length = length;
 }
 
-/* A place behind what the sequence ends with now. */
+/* Sets the source to a place behind an earlier occurrence of the last tokens, if there is one. */
 static void find(struct lookup *l)
 {
     l->expects = false;

@@ -4,7 +4,7 @@
 set -u
 cd "$(dirname "$0")/../.."
 table=$(sed '1,/^# table$/d; s/^# //' "$0")
-found=$(git grep -n '#include ["<]' -- daemon lib kernels | awk -F: -v files="$(git ls-files daemon lib kernels)" -v table="$table" '
+found=$(git grep -n '#include ["<]' -- 'daemon/*.[ch]' 'lib/*.[ch]' 'kernels/*.[ch]' | awk -F: -v files="$(git ls-files daemon lib kernels)" -v table="$table" '
     function room(path, parts) { return split(path, parts, "/") > 2 ? parts[1] "/" parts[2] : parts[1] }
     function folder(path) { sub("/[^/]*$", "", path); return path }
     BEGIN {
@@ -48,7 +48,7 @@ exit 1
 # lib/speculation: lib/base kernels/abi
 # lib/kv: lib/base kernels/abi
 # lib/backend: lib/base lib/model kernels/abi
-# lib/engine: lib/base lib/model lib/kv lib/sampler lib/speculation lib/backend kernels/abi
+# lib/engine: lib/base lib/model lib/kv lib/speculation lib/backend kernels/abi
 # lib/cpu: lib/base lib/gguf lib/model lib/sampler lib/backend kernels/abi
 # lib/cuda: lib/base lib/gguf lib/model lib/sampler lib/backend lib/cpu kernels/abi
 # daemon/base: lib/base

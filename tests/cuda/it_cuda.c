@@ -380,7 +380,7 @@ Test(cuda_load, a_driver_that_does_not_start_is_9_and_one_without_a_device_is_6)
 Test(cuda_load, a_device_that_is_not_there_is_6)
 {
     daemon_spawn((const char *[]){CUDA, "--cuda-device", "1", NULL});
-    expect_end(6, "there are 1 CUDA devices, not 1");
+    expect_end(6, "the CUDA driver has 1 devices, counted from 0; there is no device 1");
 }
 
 /* With a device that does not serve, that is a warning; with none it is not. */
@@ -494,7 +494,7 @@ Test(cuda_fault, a_grid_that_dies_in_a_step_ends_the_process_with_the_drivers_wo
 /* Whoever sees it first, engine or event loop, says how long the heartbeat has stood. */
 Test(cuda_fault, a_grid_that_stands_still_is_given_up_when_its_heartbeat_is_older_than_watchdog_ms)
 {
-    static const char words[] = "gives no sign of life since ";
+    static const char words[] = "is not responding: no heartbeat for ";
     expect_fault("stuck", (const char *[]){CUDA, "--watchdog-ms", "3000", NULL}, words);
     char *log = daemon_read_log();
     long age = atol(strstr(log, words) + strlen(words));

@@ -183,12 +183,9 @@ static void take_news(struct life *l)
 static struct circumstances random_circumstances(uint64_t seed)
 {
     static const char *const blocks[] = {"1", "2", "3"};
-    char delays[16];
     random_state = seed * 7919 + 1;
     setenv("SIMT_BLOCKS", blocks[below(3)], 1);
     setenv("SIMT_DEVICE_SM", below(2) ? "80" : "90", 1);
-    snprintf(delays, sizeof delays, "%u", below(2) ? 1 + below(1000) : 0);
-    setenv("HEARTH_CUDA_DELAYS", delays, 1);
     return (struct circumstances){.ops = &cuda_backend,
                                   .n_pages = 4 + below(6),
                                   .n_slots = 1 + below(5),

@@ -124,7 +124,8 @@ Test(cuda_load, what_it_cannot_do_is_refused_with_words)
     refused(&c, EXECUTOR_PERSISTENT, -ENODEV, "/nonexistent/libcuda.so");
     c = config;
     c.cuda_device = 1 + 1;
-    refused(&c, EXECUTOR_PERSISTENT, -ENODEV, "there are 1 CUDA devices, not 1");
+    refused(&c, EXECUTOR_PERSISTENT, -ENODEV,
+            "the CUDA driver has 1 devices, counted from 0; there is no device 1");
 }
 
 /* Its only device, by number; the library that is asked to keep kernels is told so by its environment. */
@@ -147,9 +148,9 @@ Test(cuda_load, models_that_only_the_cpu_serves_are_refused_with_the_reason)
 {
     static const struct {
         const char *shape, *words;
-    } cases[] = {{"tiny-llama-heads-48", "heads of 48 values; cuda takes 32, 64, 96 and 128"},
+    } cases[] = {{"tiny-llama-heads-48", "heads of 48 values; cuda supports 32, 64, 96 and 128"},
                  {"tiny-llama-heads-160", "heads of 160 values"},
-                 {"tiny-llama-words", "a vocabulary of 262208 tokens; cuda takes at most 262144"}};
+                 {"tiny-llama-words", "a vocabulary of 262208 tokens; cuda supports at most 262144"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char path[64];
         struct model *m = NULL;

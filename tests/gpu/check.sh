@@ -2,10 +2,10 @@
 # check.sh DIR [--first] - everything that needs a GPU, in at most eight minutes: DIR/report.json, DIR/report.md.
 #
 # Runs from a folder that pack.sh made (bin/ lib/ models/ data/ beside this file), or with GPU_BIN naming the programs
-# of a build tree. No internet, nothing to install: only the driver. Each part has its own time limit, so that one
-# that fails or hangs leaves the others. What must be right comes before any figure; exit code 0 only if it is.
-# --first: the first minute on a new machine. HEARTH_LIBCUDA: another driver, for example the emulated one, which has
-# no figures. GPU_PATIENCE: so many times longer may everything take. TMPDIR: where models of up to 5 GB are made, and removed at the end.
+# of a build tree. Needs only the driver: no internet, nothing to install. Each part has its own time limit, so that one
+# that fails or hangs does not stop the others. Parts of kind `right` come before figures; exit code 0 only if they pass.
+# --first: the first minute on a new machine. HEARTH_LIBCUDA: another driver, for example the emulated one, which gives
+# no figures. GPU_PATIENCE: factor for all time limits. TMPDIR: holds models of up to 5 GB until the end.
 set -u
 usage="usage: check.sh DIR [--first]"
 [ $# -ge 1 ] || { echo "$usage" >&2; exit 2; }
@@ -18,20 +18,20 @@ case "${2:-}" in
 esac
 here=$(cd "$(dirname "$0")" && pwd)
 bin=${GPU_BIN:-$here/bin}
-[ -x "$bin/gpu_bench" ] || { echo "check.sh: no programs in $bin; see README.md" >&2; exit 2; }
+[ -x "$bin/gpu_bench" ] || { echo "check.sh: $bin has no programs; see README.md" >&2; exit 2; }
 mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 2
 work=$(mktemp -d)
 made=$(mktemp -d) # models
 trap 'rm -rf "$work" "$made"' EXIT
 trap 'exit 130' INT TERM
-export CUDA_CACHE_PATH="$made/cache" # kernels are compiled once for all parts, wherever home is
+export CUDA_CACHE_PATH="$made/cache" # kernels are compiled once for all parts
 mkdir "$CUDA_CACHE_PATH"
 start=$(date +%s)
 patience=${GPU_PATIENCE:-1}
 budget=$((${GPU_BUDGET_S:-470} * patience))
 : >"$work/parts"
 
-# In a container the driver may lie where the loader does not look by itself.
+# In a container the driver may be outside the loader's search path.
 libraries=${LD_LIBRARY_PATH:-}
 if [ -z "${HEARTH_LIBCUDA:-}" ] && ! { /sbin/ldconfig -p || ldconfig -p; } 2>/dev/null | grep -q 'libcuda\.so\.1 '; then
     for place in ${GPU_DRIVER_PLACES:-/usr/local/nvidia/lib64 /usr/local/nvidia/lib /usr/lib64/nvidia /usr/lib/wsl/lib}; do
@@ -39,7 +39,7 @@ if [ -z "${HEARTH_LIBCUDA:-}" ] && ! { /sbin/ldconfig -p || ldconfig -p; } 2>/de
     done
 fi
 
-# Our programs find their libraries beside them; nobody else shall.
+# Runs one of this folder's programs with its libraries; other programs do not get them.
 own() {
     if [ -d "$here/lib" ]; then
         LD_LIBRARY_PATH="$here/lib${libraries:+:$libraries}" "$@"
@@ -66,7 +66,7 @@ part() {
     shift 3
     left=$(seconds_left)
     if [ "$left" -lt "$((limit / 4 + 2))" ]; then
-        echo "no time left for it: $left s of $budget" >"$work/$name.err"
+        echo "not enough time left: $left s of $budget s" >"$work/$name.err"
         note "$name" "$kind" "left-out" 0
         return 1
     fi
@@ -84,7 +84,7 @@ part() {
     [ $rc = 0 ]
 }
 
-# A command that prints watts and MHz, where there is one.
+# A command that prints watts and MHz, if nvidia-smi is present.
 smi=$(command -v nvidia-smi || ls /usr/local/nvidia/bin/nvidia-smi 2>/dev/null || true)
 GPU_POWER=""
 if [ -n "$smi" ] && [ -z "${HEARTH_LIBCUDA:-}" ]; then

@@ -1,6 +1,6 @@
-# check_models.sh - the part of check.sh that needs models; read by it. First the witnesses: no figure of a decoder that
-# computes something else. Then the figures, the most wanted first, since time may run out. Models in the shapes of real
-# ones are made here, and the largest only where disk, memory and time allow.
+# check_models.sh - the part of check.sh that needs models; sourced by it. The witnesses come first: figures of a decoder
+# that computes wrong results are worthless. Then the figures, the most important first, since time may run out. Models in
+# the shapes of real ones are made here, the largest only if disk, memory and time allow.
 
 emulated=""
 grep -q '"emulated": true' "$work/device.json" && emulated=1
@@ -23,22 +23,12 @@ for type in q8_0 bf16; do
     part "witness-$type" right 60 "$bin/gpu_witness" tokens "$data/tiny-qwen3-s11-q4_k_m.gguf" $sizes $type
 done
 
-# Every warp comes to its ops at another time: an order that a quiet device always has is not one to rely on.
-for seed in 1 2 3; do
-    sizes="8 64 4"
-    [ -z "$emulated" ] || sizes="1 2 1"
-    [ -z "$emulated" ] || [ $seed = 1 ] || continue
-    # shellcheck disable=SC2086 # several numbers
-    part "witness-delays-$seed" right 60 env HEARTH_CUDA_DELAYS=$seed "$bin/gpu_witness" tokens \
-        "$data/tiny-qwen3-s11-q4_k_m.gguf" $sizes
-done
-
-# make_model SHAPE MEGABYTES: $made/SHAPE.gguf; false where it cannot be.
+# make_model SHAPE MEGABYTES: makes $made/SHAPE.gguf; false if it does not fit.
 make_model() {
     free_disk=$(df -Pm "$made" | awk 'NR == 2 { print $4 }')
     free_memory=$(awk '/^MemAvailable/ { print int($2 / 1024) }' /proc/meminfo)
     if [ "$free_disk" -lt $(($2 + 200)) ] || [ "$free_memory" -lt $(($2 * 2)) ]; then
-        echo "$free_disk MB of disk and $free_memory MB of memory, for a file of $2 MB" >"$work/model-$1.err"
+        echo "a file of $2 MB does not fit: $free_disk MB of disk and $free_memory MB of memory are free" >"$work/model-$1.err"
         note "model-$1" figure left-out 0
         return 1
     fi

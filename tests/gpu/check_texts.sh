@@ -1,8 +1,8 @@
 #!/bin/sh
-# check_texts.sh BIN MODEL [PROMPTS TOKENS AT_ONCE] - whether two daemons serve the same texts, one with backend cuda and
-# one with cpu: PROMPTS (20) different prompts of TOKENS (256) tokens, AT_ONCE (8) clients, every other prompt sampled.
+# check_texts.sh BIN MODEL [PROMPTS TOKENS AT_ONCE] - checks that two daemons serve the same texts, one with backend cuda
+# and one with cpu: PROMPTS (20) different prompts of TOKENS (256) tokens, AT_ONCE (8) clients, every other prompt sampled.
 # HEARTH_LIBCUDA: another driver, for example the emulated one. Exit code 0 only if all texts are equal in every token,
-# none is cut short, and cuda needed one launch for all of them (or, as it then says, without curl). Its output is the record.
+# none is cut short, and cuda needed one launch for all of them (or if curl is missing: it prints SKIP). Its output is the record.
 set -eu
 bin=$1 model=$2 prompts=${3:-20} tokens=${4:-256} at_once=${5:-8}
 command -v curl >/dev/null || { echo "SKIP gpu_texts curl: not installed (package curl)"; exit 0; }
@@ -17,7 +17,7 @@ fail() {
     exit 1
 }
 
-# serve BACKEND: on a socket in $dir. A device that is only emulated may be slow, and nobody waits for it here.
+# serve BACKEND: starts the daemon on a socket in $dir. The limits are long because an emulated device may be slow.
 serve() {
     rm -f "$dir/socket"
     "$bin/hearthd" serve --config /dev/null --backend "$1" --libcuda "${HEARTH_LIBCUDA:-}" --model "$model" --port 0 \
@@ -25,12 +25,12 @@ serve() {
         --queue-timeout-ms 0 >"$dir/$1.log" 2>&1 &
     daemon=$!
     until curl -sf --unix-socket "$dir/socket" http://localhost/health/ready >"$dir/ready"; do
-        kill -0 $daemon 2>/dev/null || fail "no daemon with backend $1"
+        kill -0 $daemon 2>/dev/null || fail "the daemon with backend $1 did not start"
         sleep 0.05
     done
 }
 
-# figure PATTERN: what follows it in /stats.
+# figure PATTERN: prints the value that follows it in /stats.
 figure() {
     sed -n "s/.*$1\([^,}\"]*\).*/\1/p" "$dir/stats"
 }
@@ -47,13 +47,13 @@ body() {
         "$([ $(($1 % 2)) = 0 ] && echo 0 || echo 0.9)"
 }
 
-# texts BACKEND: text and tokens of every prompt, a line each, in the order of the prompts.
+# texts BACKEND: writes text and tokens of every prompt, a line each, in the order of the prompts.
 texts() {
     serve "$1"
     seq "$prompts" | xargs -P "$at_once" -I {} curl -s --unix-socket "$dir/socket" -d "@$dir/{}.body" -o "$dir/{}.reply" \
-        http://localhost/generate || fail "a request to backend $1 had no answer"
-    curl -s --unix-socket "$dir/socket" http://localhost/stats >"$dir/stats" || fail "backend $1 has gone"
-    { kill $daemon && wait $daemon; } || fail "backend $1 does not leave in order"
+        http://localhost/generate || fail "a request to backend $1 got no answer"
+    curl -s --unix-socket "$dir/socket" http://localhost/stats >"$dir/stats" || fail "backend $1 does not answer"
+    { kill $daemon && wait $daemon; } || fail "backend $1 does not exit cleanly"
     daemon=""
     for n in $(seq "$prompts"); do
         cat "$dir/$n.reply" >>"$dir/$1.log"
@@ -70,7 +70,7 @@ done
 echo "$(basename "$model"), $prompts prompts of $tokens tokens, $at_once at a time, greedy and sampled"
 texts cpu
 texts cuda
-[ "$launches" = 1 ] || fail "cuda needed $launches launches"
+[ "$launches" = 1 ] || fail "cuda needed $launches launches, expected 1"
 [ "$(sort -u "$dir/cpu.texts" | wc -l)" = "$prompts" ] || fail "texts of different prompts are alike"
 cmp "$dir/cpu.texts" "$dir/cuda.texts" || fail "the texts differ"
 echo "equal: $prompts of $prompts texts, in every token"

@@ -1,6 +1,8 @@
-/* gpu.h - a device for the programs that measure and try it: memory, launches, times, and how a part of the
- * measurement reports. Everything goes through lib/cuda/driver.h, so the same programs run on the emulated
- * driver (HEARTH_LIBCUDA), with small sizes and with null in the place of every figure. Thread: one. */
+/* gpu.h - a device for the measuring and testing programs: memory, launches, times, and the report of a part.
+ * Everything goes through lib/cuda/driver.h, so the same programs run on the emulated driver
+ * (HEARTH_LIBCUDA), with small sizes and null in place of every figure.
+ * Memory: gpu_release() frees what gpu_memory() and gpu_pinned() reserved.
+ * Thread: one. */
 #pragma once
 #include "cuda/driver.h"
 #include "cuda/ptx_image.h"
@@ -23,10 +25,10 @@ struct gpu {
     uint32_t n_memory, n_pinned;
 };
 
-int gpu_open(struct gpu *g, struct error *err); /* the driver that HEARTH_LIBCUDA names, or the system's */
+int gpu_open(struct gpu *g, struct error *err); /* the driver named by HEARTH_LIBCUDA, or the system's */
 void gpu_close(struct gpu *g);
 
-/* Zeroed device memory, and zeroed host memory that the device sees; until gpu_release(). */
+/* Reserves zeroed device memory, or zeroed host memory that the device can access, until gpu_release(). */
 int gpu_memory(struct gpu *g, uint64_t *address, size_t bytes, struct error *err);
 int gpu_pinned(struct gpu *g, void *host, uint64_t *address, size_t bytes, struct error *err); /* void ** */
 void gpu_release(struct gpu *g);
@@ -40,32 +42,32 @@ struct gpu_launch {
     bool whole; /* cooperative: all blocks at once, or an error */
     void *args;
 };
-/* Compiles kernel `name` of that source; shared_bytes: the most a launch will ask for. */
+/* Compiles kernel `name` of that source. shared_bytes: the most that a launch will request. */
 int gpu_function(struct gpu *g, const struct ptx_image *images, const char *source, const char *name,
                  size_t shared_bytes, void **function, struct error *err);
 int gpu_start(struct gpu *g, const struct gpu_launch *launch, struct error *err);
-/* Waits for all that was started; -ETIMEDOUT after the limit: then the kernel still runs. */
+/* Waits for all that was started. -ETIMEDOUT: the limit has passed; the kernel still runs. */
 int gpu_finish(struct gpu *g, double limit_s, struct error *err);
-/* Starts, waits, and tells how long the device was at it. */
+/* Starts a launch, waits, and sets the time that the device needed. */
 int gpu_time(struct gpu *g, const struct gpu_launch *launch, double *seconds, struct error *err);
 
-/* Keeps the device busy until its clocks have risen from idle; nothing on the emulator. */
+/* Keeps the device busy until its clocks have risen from idle; does nothing on the emulator. */
 int gpu_warm(struct gpu *g, struct error *err);
 
 /* Words shared with a running kernel. */
 void gpu_store(uint32_t *word, uint32_t value);
 uint32_t gpu_load(const uint32_t *word);
-/* Until *word == value; false after the limit. */
+/* Waits until *word == value. False: the limit has passed. */
 bool gpu_await(const struct gpu *g, const uint32_t *word, uint32_t value, double limit_s);
 void gpu_sleep(double seconds);
 
-/* A figure that only a GPU can give: null on the emulator. */
+/* Returns a figure that only a GPU can give; null on the emulator. */
 json_t *gpu_figure(const struct gpu *g, double value);
-double gpu_percentile(double *values, uint32_t n, double fraction); /* sorts them */
+double gpu_percentile(double *values, uint32_t n, double fraction); /* sorts values */
 
-/* A part of the measurement: fills in `out`; an error is what went wrong, or what came out wrong. */
+/* A part of the measurement: fills in `out`. Returns an error if something failed or a result is wrong. */
 typedef int gpu_part_fn(struct gpu *g, json_t *out, struct error *err);
 gpu_part_fn part_device, part_first, part_selftest, part_copy, part_stream, part_hop, part_echo, part_idle,
     part_product, part_calls;
-/* E6: one driver call beside a running kernel, in a process of its own. */
+/* E6: makes one driver call beside a running kernel, in a process of its own. */
 int part_calls_child(const char *name);

@@ -1,7 +1,7 @@
-/* gpu_bench - one part of the measurement of a GPU at a time, as JSON on stdout.
+/* gpu_bench.c - runs one part of the measurement of a GPU and prints JSON to stdout.
  *   gpu_bench PART
- * Exit code 0: the part ran and what it checks was right. HEARTH_LIBCUDA chooses the driver, GPU_POWER is a
- * command that prints watts (and more numbers, with commas) for the part `idle`. check.sh runs them all. */
+ * Exit code 0: the part ran and its checks passed. HEARTH_LIBCUDA selects the driver; GPU_POWER is a command
+ * that prints watts and MHz for the part `idle`. check.sh runs all parts. */
 #include "gpu.h"
 
 #include <errno.h>
@@ -12,15 +12,15 @@
 static const struct {
     const char *name, *what;
     gpu_part_fn *run;
-    bool no_gpu; /* it opens none itself */
+    bool no_gpu; /* the part opens no GPU itself */
 } parts[] = {
-    {"device", "what there is, and the registers of every kernel", part_device, false},
+    {"device", "device, driver, and the registers of every kernel", part_device, false},
     {"first", "ring echo, weight ring, grid barrier, park, relaunch, drain, abort", part_first, false},
     {"selftest", "mma fragments, IEEE rounding, f16, the functions of arith.h", part_selftest, false},
     {"copy", "copy bandwidth and plain reads", part_copy, false},
-    {"stream", "E1: what the weight ring reads", part_stream, false},
+    {"stream", "E1: read bandwidth of the weight ring", part_stream, false},
     {"hop", "E2: hop and grid barrier", part_hop, false},
-    {"echo", "E3: host to device and back, and even steps beside it", part_echo, false},
+    {"echo", "E3: round trips between host and device, evenness of steps beside them", part_echo, false},
     {"product", "E4: the matrix product on real shapes", part_product, false},
     {"idle", "E5: watts of a waiting kernel", part_idle, false},
     {"calls", "E6: which driver calls wait for a running kernel", part_calls, true},
@@ -44,7 +44,7 @@ static int run_part(size_t i, struct error *err, json_t *out)
     (void)puts("");
     (void)fflush(stdout);
     if (rc == -ETIMEDOUT)
-        _exit(1); /* a kernel still runs: what waits for it would wait forever */
+        _exit(1); /* a kernel still runs: waiting for it could take for ever */
     gpu_close(&g);
     return rc;
 }

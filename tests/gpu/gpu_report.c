@@ -1,8 +1,8 @@
-/* gpu_report - puts the parts of check.sh together.
+/* gpu_report.c - combines the parts of check.sh.
  *   gpu_report WORK OUT
- * WORK/parts has a line name|kind|result|seconds per part, WORK/NAME.json and WORK/NAME.err what it said.
+ * WORK/parts has a line name|kind|result|seconds per part; WORK/NAME.json and WORK/NAME.err are its output.
  * Writes OUT/report.json and OUT/report.md. Exit code 0: every part of kind `right` is ok, and there was one.
- * On the emulated driver every speed is null, whoever measured it. */
+ * On the emulated driver every speed is null, whichever program measured it. */
 #include "gpu_report.h"
 
 #include <stdlib.h>
@@ -37,7 +37,7 @@ static json_t *read_end(const char *work, const char *name)
         n = fread(text, 1, OUTPUT_END, f);
     if (f)
         (void)fclose(f);
-    for (size_t i = 0; i < n; i++) /* whatever a program printed: the report is UTF-8 */
+    for (size_t i = 0; i < n; i++) /* a program may print any bytes: the report is UTF-8 */
         if ((unsigned char)text[i] >= 0x80 || ((unsigned char)text[i] < ' ' && text[i] != '\n'))
             text[i] = '?';
     return json_stringn(text, n);
@@ -71,7 +71,7 @@ static json_t *read_parts(const char *work)
     return parts;
 }
 
-/* What nvidia-smi says of the device, one line; or null. */
+/* Returns nvidia-smi's line about the device, or null. */
 static json_t *read_smi(const char *work)
 {
     char path[4096], line[256] = "";
@@ -84,7 +84,7 @@ static json_t *read_smi(const char *work)
     return any ? json_string(line) : json_null();
 }
 
-/* ---- looking ---- */
+/* ---- parts ---- */
 
 json_t *report_part(json_t *report, const char *name)
 {
@@ -121,7 +121,7 @@ static bool is_emulated(json_t *report)
 
 /* ---- speeds ---- */
 
-/* hearthd bench measures whatever driver it gets: here its speeds go where the driver is emulated. */
+/* Removes speeds that hearthd bench measured on the emulated driver. */
 static void forget_speeds(json_t *rows)
 {
     static const char *const keys[] = {"tokens_per_s", "sd", "fraction"};
@@ -131,7 +131,7 @@ static void forget_speeds(json_t *rows)
         json_object_set_new(row, keys[k], json_null());
 }
 
-/* The number behind `mark` in a test's name: "tg128@d512@b8". */
+/* Returns the number after `mark` in a test's name, such as "tg128@d512@b8". */
 static int named(const char *test, const char *mark, int otherwise)
 {
     const char *at = strstr(test, mark);
@@ -167,7 +167,7 @@ static void add_speed(json_t *report, json_t *to, const char *model, json_t *row
     json_array_append_new(to, out);
 }
 
-/* Parts named bench-MODEL-EXECUTOR. */
+/* Collects the parts named bench-MODEL-EXECUTOR. */
 json_t *report_speed(json_t *report)
 {
     json_t *speed = json_array(), *part, *row;
@@ -189,7 +189,7 @@ json_t *report_speed(json_t *report)
     return speed;
 }
 
-/* The best that anything read: the weight ring, or plain loads. */
+/* Returns the best read bandwidth: the weight ring's, or that of plain loads. */
 static double read_ceiling(json_t *report)
 {
     double ring = report_number(report, "stream", "best_gbps"),
@@ -197,7 +197,7 @@ static double read_ceiling(json_t *report)
     return ring > plain ? ring : plain;
 }
 
-/* The products beside what the ring reads when nothing is behind it. */
+/* Adds to each product its fraction of the ring's bandwidth without computation. */
 static void compare_products(json_t *report)
 {
     size_t i;
@@ -211,7 +211,7 @@ static void compare_products(json_t *report)
     }
 }
 
-/* ---- all of it ---- */
+/* ---- the report ---- */
 
 static bool passed(json_t *report)
 {
@@ -272,7 +272,7 @@ int main(int argc, char **argv)
     if (table)
         written = fclose(table) == 0 && written;
     bool right = json_is_true(json_object_get(report, "passed"));
-    (void)printf("%s: %s\n", argv[2], right ? "all that must be right is" : "FAILED: see report.md");
+    (void)printf("%s: %s\n", argv[2], right ? "all parts of kind right passed" : "FAILED: see report.md");
     json_decref(report);
     return !written || !right;
 }

@@ -1,8 +1,8 @@
-/* gpu_serve - hearthd with backend cuda as a client sees it: time to first token, launches, watts, park and
- * relaunch, the end.
+/* gpu_serve.c - measures hearthd with backend cuda from a client's side: time to first token, launches,
+ * watts, park and relaunch, exit.
  *   gpu_serve HEARTHD MODEL
  * Starts HEARTHD on a Unix socket of its own and stops it again. JSON on stdout; exit code 0 only if the
- * daemon became ready, served, launched once per park and left with 0. HEARTH_LIBCUDA and GPU_POWER as for
+ * daemon became ready, served, launched once per park and exited with 0. HEARTH_LIBCUDA and GPU_POWER as for
  * gpu_bench. */
 #include "base/clock.h"
 #include "base/error.h"
@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #define REPLY_BYTES ((size_t)1 << 20)
-#define READY_S     200 /* for the weights of the largest model, packed */
+#define READY_S     200 /* includes packing the weights of the largest model */
 
 struct serve {
     char folder[64], socket[96];
@@ -64,7 +64,7 @@ static int start(struct serve *s, const char *program, const char *model, struct
     return 0;
 }
 
-/* The exit code, or -1. */
+/* Stops the daemon; returns its exit code, or -1. */
 static int stop(struct serve *s)
 {
     int status = -1;
@@ -93,7 +93,8 @@ static int dial(const struct serve *s)
     return fd;
 }
 
-/* Sends and reads to the end; *first_s: until the first event of a stream. The status, or -1. */
+/* Sends a request and reads the answer to its end. *first_s: time until the first event of a stream. Returns
+ * the status, or -1. */
 static int ask(struct serve *s, const char *method, const char *path, const char *body, double *first_s)
 {
     char head[256];
@@ -145,7 +146,7 @@ static int await_ready(struct serve *s, struct error *err)
     return 0;
 }
 
-/* One streamed request of n_prompt tokens. */
+/* Makes one streamed request of n_prompt tokens. */
 static int request(struct serve *s, int n_prompt, uint32_t salt, double *first_s, struct error *err)
 {
     char body[8192];
@@ -164,7 +165,7 @@ static int request(struct serve *s, int n_prompt, uint32_t salt, double *first_s
     return 0;
 }
 
-/* ---- what is measured ---- */
+/* ---- measurements ---- */
 
 static json_t *figure(const struct serve *s, double value)
 {
@@ -194,7 +195,8 @@ static int first_tokens(struct serve *s, const char *key, int n_prompt, json_t *
     return 0;
 }
 
-/* Launches since the start, as /stats counts them; also wants the decoder in that state (NULL: any). */
+/* Reads the number of launches since the start from /stats; fails unless the decoder is in that state (NULL:
+ * any). */
 static int count_launches(struct serve *s, const char *state, json_int_t *launches, struct error *err)
 {
     json_t *all = stats(s), *decoder = json_object_get(all, "decoder");
@@ -202,7 +204,7 @@ static int count_launches(struct serve *s, const char *state, json_int_t *launch
     int rc = 0;
     *launches = json_integer_value(json_object_get(decoder, "launches"));
     if (!decoder)
-        rc = error_set(err, -EIO, "no /stats");
+        rc = error_set(err, -EIO, "/stats did not answer");
     else if (state && (!is || strcmp(is, state) != 0))
         rc = -EAGAIN;
     json_decref(all);
@@ -216,7 +218,7 @@ static void put_watts(json_t *list, const char *state)
     json_array_append_new(list, row);
 }
 
-/* Nothing to do: full speed, then backed off, then gone; and back with the next request. */
+/* Idle daemon: full speed, then backed off, then parked; and running again with the next request. */
 static int idle_and_return(struct serve *s, json_int_t launches, json_t *out, struct error *err)
 {
     json_t *watts = json_array();
@@ -268,7 +270,7 @@ static int measure(struct serve *s, json_t *out, struct error *err)
     json_object_set_new(out, "launches", json_integer(launches));
     json_object_set_new(out, "tokens", json_integer(tokens));
     if (launches != 1)
-        return error_set(err, -EIO, "%lld launches for %lld tokens: a resident decoder needs one",
+        return error_set(err, -EIO, "%lld launches for %lld tokens: the persistent decoder needs one",
                          (long long)launches, (long long)tokens);
     return idle_and_return(s, launches, out, err);
 }
@@ -293,7 +295,7 @@ int main(int argc, char **argv)
     int code = stop(&s);
     json_object_set_new(out, "exit_code", json_integer(code));
     if (rc == 0 && code != 0)
-        rc = error_set(&err, -EIO, "hearthd left with %d", code);
+        rc = error_set(&err, -EIO, "hearthd exited with %d", code);
     (void)unlink(s.socket);
     (void)rmdir(s.folder);
     json_object_set_new(out, "ok", json_boolean(rc == 0));

@@ -1,10 +1,10 @@
-/* gpu_witness - says whether backend cuda computes what backend cpu does, before anybody asks how fast.
- *   gpu_witness first DIR TOKENS                     one of the recorded models, and where to look if it
- * fails gpu_witness golden DIR                           logits of the recorded models (DIR/NAME.json)
+/* gpu_witness.c - checks that backend cuda computes what backend cpu does, before its speed is measured.
+ *   gpu_witness first DIR TOKENS     one of the recorded models; if it fails, where to look
+ *   gpu_witness golden DIR           logits of the recorded models (DIR/NAME.json)
  *   gpu_witness tokens MODEL PROMPTS TOKENS AT_ONCE [KV_TYPE]  texts of random prompts, greedy and sampled
- * Both with every executor of the device. Logits and log-probabilities must be equal in every bit, and
- * recorded ones within the bounds that cpu keeps; JSON on stdout, exit code 0 only if all is. HEARTH_LIBCUDA
- * chooses the driver. */
+ * golden and tokens use every executor of the device. Logits and log-probabilities must be equal in every
+ * bit, and recorded ones within cpu's bounds. JSON on stdout; exit code 0 only if all checks pass.
+ * HEARTH_LIBCUDA selects the driver. */
 #include "support/golden.h"
 #include "base/clock.h"
 #include "engine/engine.h"
@@ -14,7 +14,7 @@
 #include <errno.h>
 #include <semaphore.h>
 
-#define WORST_ERROR 0.045 /* at a position; of int8 against float64 weights, golden.h */
+#define WORST_ERROR 0.045 /* most at a position; int8 against float64 weights, golden.h */
 #define MEAN_ERROR  0.030
 #define CHUNK       24 /* prompt tokens of a step */
 
@@ -48,7 +48,7 @@ static void put_device(json_t *out, const struct executor *x)
 
 /* ---- golden ---- */
 
-/* Rows [first, last) of slot 0 with their logits. */
+/* Makes a step of rows [first, last) of slot 0 with their logits. */
 static void make_step(struct step *s, const int32_t *tokens, uint32_t first, uint32_t last)
 {
     s->n_rows = s->n_logits = s->n_edits = 0;
@@ -180,8 +180,8 @@ static int try_kind(const struct golden *g, enum executor_kind kind, const float
     return rc;
 }
 
-/* The real decoder on a small model; if it fails, whether its kernels are to blame or what holds them
- * together. */
+/* Runs the real decoder on a small model; if it fails, finds out whether its kernels or its synchronisation
+ * are wrong. */
 static int witness_first(char **argv, json_t *out, struct error *err)
 {
     struct golden g;
@@ -200,7 +200,7 @@ static int witness_first(char **argv, json_t *out, struct error *err)
         struct error said = *err;
         int alone = try_kind(&g, EXECUTOR_EAGER, cpu, out, rows, &nodes);
         error_set(err, rc,
-                  alone == 0 ? "%.220s. Node by node all is right: look at the resident loop (waits, ring, "
+                  alone == 0 ? "%.220s. Node by node all is right: look at the persistent loop (waits, ring, "
                                "words in host memory; parts first and hop)"
                              : "%.150s. Node by node: %.150s. Look at the driver (part device), or the "
                                "numbers (part selftest)",
@@ -213,7 +213,7 @@ static int witness_first(char **argv, json_t *out, struct error *err)
 
 /* ---- tokens ---- */
 
-struct texts { /* what is generated, once per backend and executor */
+struct texts { /* the generated texts of one backend and executor */
     uint32_t n, n_tokens, n_ctx, at_once, n_vocab;
     enum kv_type kv_type;
     int32_t *prompts; /* [n][MAX_PROMPT] */
@@ -306,7 +306,7 @@ static int write_texts(struct texts *t, const struct model *m, const struct back
     return rc;
 }
 
-/* The first token that is not the same, as words. */
+/* Describes the first token that differs. */
 static int compare(const struct texts *t, const struct engine_token *want, const char *kind,
                    struct error *err)
 {
@@ -343,7 +343,7 @@ static int compare_executors(struct texts *t, const struct model *m, json_t *out
     return first_error;
 }
 
-/* kv: the cache's type by name, or NULL: f16. */
+/* kv: name of the cache type, or NULL: f16. */
 static int witness_tokens(char **argv, const char *kv, json_t *out, struct error *err)
 {
     struct texts t = {.n = (uint32_t)atoi(argv[1]),

@@ -1,7 +1,7 @@
 #!/bin/sh
-# on_emulator.sh DIR [--first] - check.sh on the emulated driver (HEARTH_LIBCUDA): every part must be ok, there must be no
-# figure of speed, and a device that fails must be told from one that works. The programs are those of GPU_BIN, or with
-# GPU_PACK, a build tree, those that pack.sh takes out of it, from the folder that would go to another machine.
+# on_emulator.sh DIR [--first] - runs check.sh on the emulated driver (HEARTH_LIBCUDA): every part must be ok, the report
+# must have no figure of speed, and a failing device must be reported. The programs are those of GPU_BIN; with GPU_PACK, a
+# build tree, they come from the folder that pack.sh makes for another machine.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 out=$1
@@ -15,7 +15,7 @@ fail() {
 if [ -n "${GPU_PACK:-}" ]; then
     folder=$out-packed
     log=$("$here/pack.sh" "$GPU_PACK" "$folder" 2>&1) || { echo "FAILED  pack.sh: $log"; exit 1; }
-    # Nothing but the C library is the machine's own. (A library that is missing has no path.)
+    # Only the C library may be this machine's. (A missing library has no path.)
     foreign=$(LD_LIBRARY_PATH="$folder/lib" ldd "$folder"/bin/* | awk '$2 == "=>" && index($3, "'"$folder"'/lib/") != 1 { print $1 }' |
         grep -vE '^(libc|libm|libdl|libpthread|librt)\.so\.' | sort -u)
     [ -z "$foreign" ] || { echo "FAILED  pack.sh leaves behind: $foreign"; exit 1; }
@@ -23,27 +23,27 @@ if [ -n "${GPU_PACK:-}" ]; then
     unset GPU_BIN
 fi
 "$here/check.sh" "$@" || fail "exit code $?"
-grep -q '^# Hearth on SIMT emulator' "$out/report.md" || fail "the report does not say what it is of"
-grep -E '"result": "(failed|timeout|left-out)"' "$out/report.json" && fail "not every part is ok"
+grep -q '^# Hearth on SIMT emulator' "$out/report.md" || fail "the report does not name the emulator"
+grep -E '"result": "(failed|timeout|left-out)"' "$out/report.json" && fail "a part is not ok"
 figures='"([a-z0-9_]*(_us|gbps|_ns)|us|ns|watts|sm_mhz|tokens_per_s|[a-z_]*(median|min|max|after_park)_ms|ready_s)": [-0-9]'
-grep -E "$figures" "$out/report.json" && fail "a figure of the emulator's speed"
+grep -E "$figures" "$out/report.json" && fail "the report has a figure of the emulator's speed"
 
 [ "${2:-}" = --first ] || exit 0
-# The third launch does not come about: `first` must fail, the parts after it must have run, and the code must tell.
+# With a failing third launch `first` must fail, the parts after it must run, and the exit code must not be 0.
 if SIMT_FAULT=launch:3 "$here/check.sh" "$out/broken" --first >"$out/log" 2>&1; then
     cat "$out/log"
     fail "a kernel that cannot be launched passes"
 fi
-grep -qE '^first +failed' "$out/log" || fail "the part that fails is not named"
-grep -qE '^echo ' "$out/log" || fail "a part that fails takes the others along"
-grep -q 'cuLaunch' "$out/broken/report.md" || fail "the report does not say why"
-# With no time there is nothing but left-out parts, each of them named, and that is no success.
+grep -qE '^first +failed' "$out/log" || fail "the failed part is not named"
+grep -qE '^echo ' "$out/log" || fail "a failed part stops the others"
+grep -q 'cuLaunch' "$out/broken/report.md" || fail "the report has no reason"
+# With no time left every part is left out and named, and the check must fail.
 if GPU_PATIENCE=1 GPU_BUDGET_S=1 "$here/check.sh" "$out/late" --first >"$out/log" 2>&1; then
-    fail "a check that had no time passes"
+    fail "a check without time passes"
 fi
-[ "$(grep -c 'left-out  *0 s' "$out/log")" = 8 ] || fail "not every part is left out: $(cat "$out/log")"
-[ "$(grep -c '"result": "left-out"' "$out/late/report.json")" = 8 ] || fail "the report does not say what was left out"
-# Watts, from a program that gives them for the second field only.
+[ "$(grep -c 'left-out  *0 s' "$out/log")" = 8 ] || fail "a part is not left out: $(cat "$out/log")"
+[ "$(grep -c '"result": "left-out"' "$out/late/report.json")" = 8 ] || fail "the report does not list the parts left out"
+# Watts from a program that has only the second field.
 mkdir -p "$out/smi"
 cat >"$out/smi/nvidia-smi" <<'END'
 #!/bin/sh
@@ -57,9 +57,9 @@ END
 chmod +x "$out/smi/nvidia-smi"
 LD_LIBRARY_PATH="$here/lib" GPU_POWER="$out/smi/nvidia-smi -i 0 --query-gpu=power.draw,clocks.sm" "${GPU_BIN:-$here/bin}/gpu_bench" idle \
     >"$out/idle.json" 2>&1 || fail "idle: $(cat "$out/idle.json")"
-grep -qE '"watts": 101\.5' "$out/idle.json" || fail "watts are not what nvidia-smi says: $(cat "$out/idle.json")"
-grep -qE '"sm_mhz": 1980' "$out/idle.json" || fail "nor is the clock"
-# The driver where only check.sh looks. Not where there is a real one: that would be found first.
+grep -qE '"watts": 101\.5' "$out/idle.json" || fail "watts are not nvidia-smi's: $(cat "$out/idle.json")"
+grep -qE '"sm_mhz": 1980' "$out/idle.json" || fail "the clock is not nvidia-smi's: $(cat "$out/idle.json")"
+# A driver in a place that only check.sh searches. Skipped if there is a real one: it would be found first.
 if { /sbin/ldconfig -p || ldconfig -p; } 2>/dev/null | grep -q 'libcuda\.so\.1 '; then
     exit 0
 fi
@@ -70,5 +70,5 @@ ln -s "$HEARTH_LIBCUDA" "$out/driver/libcuda.so.1"
     : >"$out/smi/asked"
     PATH=$out/smi:$PATH GPU_DRIVER_PLACES="$out/nowhere $out/driver" GPU_BUDGET_S=60 "$here/check.sh" "$out/placed" --first >"$out/log" 2>&1
 )
-grep -qE '^device +ok' "$out/log" || fail "a driver that lies elsewhere is not found: $(cat "$out/log")"
-[ "$(grep -cE 'power\.draw(\.instant)?,clocks\.sm' "$out/smi/asked")" = 2 ] || fail "it does not ask for watts: $(cat "$out/smi/asked")"
+grep -qE '^device +ok' "$out/log" || fail "the driver in another place is not found: $(cat "$out/log")"
+[ "$(grep -cE 'power\.draw(\.instant)?,clocks\.sm' "$out/smi/asked")" = 2 ] || fail "nvidia-smi was not asked for watts: $(cat "$out/smi/asked")"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# pack.sh BUILD FOLDER - the programs of a build tree and the libraries that they need, in one folder that runs on
-# another machine of this architecture with no older C library: FOLDER/check.sh DIR. The system's own (libc, libm,
-# the loader) are not taken along; the driver's libcuda is the other machine's.
+# pack.sh BUILD FOLDER - copies the programs of a build tree and the libraries that they need to a folder that runs on
+# another machine of this architecture with no older C library: FOLDER/check.sh DIR. System libraries (libc, libm,
+# the loader) and the driver's libcuda are not copied: the other machine has its own.
 set -eu
 [ $# = 2 ] || { echo "usage: pack.sh BUILD FOLDER" >&2; exit 2; }
 build=$1

@@ -1,6 +1,6 @@
 /* part_calls.c - E6: which driver calls wait for a kernel that does not end. Each call is made in a process
- * of its own beside a grid that fills the device; a call that has not come back after LIMIT_S "waits", and
- * its process then lets the kernel go. */
+ * of its own beside a grid that fills the device. A call that has not returned after LIMIT_S "waits"; its
+ * process then ends the kernel. */
 #include "gpu.h"
 #include "base/clock.h"
 #include "gpu/kernels/gpu_kernels.h"
@@ -17,7 +17,7 @@
 #define LIMIT_S 5
 #define BYTES   4096
 
-/* Everything that a call may need, made before the kernel starts. */
+/* Everything that a call may need, created before the kernel starts. */
 struct beside {
     struct gpu g;
     struct idle_host *host;
@@ -106,7 +106,7 @@ static int set_up(struct beside *b, void **function, struct error *err)
     return rc < 0 ? rc : CUDA_TRY(&g->driver, err, cuEventCreate, &b->event, CUDA_EVENT_DEFAULT);
 }
 
-/* Lets the kernel go once the call has had its time. */
+/* Ends the kernel after the call's time limit. */
 static void *release_late(void *host)
 {
     gpu_sleep(LIMIT_S);
@@ -128,11 +128,11 @@ static int start_kernel(struct beside *b, void *function, struct error *err)
     if (rc == 0 && !gpu_await(&b->g, &b->host->running, 1, 10))
         rc = error_set(err, -ETIMEDOUT, "the idle kernel did not start");
     if (rc == 0 && pthread_create(&thread, NULL, release_late, b->host) != 0)
-        rc = error_set(err, -ENOMEM, "no thread");
+        rc = error_set(err, -ENOMEM, "a thread could not be started");
     return rc;
 }
 
-/* The child: one line, "<us> <waited> <result>". */
+/* The child: prints one line, "<us> <waited> <result>". */
 int part_calls_child(const char *name)
 {
     static struct beside b;
@@ -157,19 +157,19 @@ int part_calls_child(const char *name)
     (void)fflush(stdout);
     gpu_store(&b.host->stop, 1);
     rc = gpu_finish(&b.g, 10, &err);
-    /* The emulated driver ends the kernel where a GPU would make the call wait. Half of what this process
-     * holds has been freed by the call: no tidy end. */
+    /* The emulated driver ends the kernel when a GPU would make the call wait. The call has freed half of
+     * what this process holds: exit without cleaning up. */
     _exit(rc < 0 && !b.g.emulated);
 }
 
-/* Asked of the library's name: this process may not open a context, its children would inherit half of it. */
+/* Uses the library's name: this process may not open a context, half of which its children would inherit. */
 static bool is_emulated(void)
 {
     const char *path = getenv("HEARTH_LIBCUDA");
     return path && strstr(path, "simt");
 }
 
-/* Runs one child; false: it did not end, or said nothing. */
+/* Runs one child. False: it did not end, or printed nothing. */
 static bool run_child(const char *name, double *us, int *waited, int *result)
 {
     int pipe_ends[2];
@@ -179,7 +179,7 @@ static bool run_child(const char *name, double *us, int *waited, int *result)
     pid_t pid = fork();
     if (pid == 0) {
         (void)dup2(pipe_ends[1], STDOUT_FILENO);
-        (void)alarm(LIMIT_S + (is_emulated() ? 400 : 20)); /* its own end, whatever the driver does */
+        (void)alarm(LIMIT_S + (is_emulated() ? 400 : 20)); /* ends the child, whatever the driver does */
         execl("/proc/self/exe", "gpu_bench", "call", name, (char *)NULL);
         _exit(127);
     }
@@ -209,7 +209,7 @@ int part_calls(struct gpu *g, json_t *out, struct error *err)
         json_object_set_new(row, "us", ended && !waited && !emulated ? json_real(us) : json_null());
         json_array_append_new(rows, row);
         if (!ended)
-            rc = error_set(err, -EIO, "%s: its process did not end well", calls[i].call);
+            rc = error_set(err, -EIO, "%s: its process failed", calls[i].call);
     }
     return rc;
 }

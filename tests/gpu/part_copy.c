@@ -1,5 +1,5 @@
-/* part_copy.c - the ceilings: device memory read and copied by plain loads, copied by the driver, and the way
- * over the bus. Copy bandwidth counts bytes read and bytes written. */
+/* part_copy.c - the ceilings: device memory read and copied by plain loads, copied by the driver, and the
+ * bus. Copy bandwidth counts bytes read and bytes written. */
 #include "gpu.h"
 #include "base/clock.h"
 #include "gpu/kernels/gpu_kernels.h"
@@ -24,7 +24,7 @@ static uint32_t copy_pattern(uint32_t i)
     return v ^ v >> 15;
 }
 
-/* The best of some rounds: other work on the machine only ever adds time. */
+/* Returns the best of some rounds: other work on the machine only adds time. */
 static int time_kernel(struct copy *c, const char *name, double *best, struct error *err)
 {
     struct copy_args args = {.to = c->to, .from = c->from, .n_words = c->bytes / 16};
@@ -41,7 +41,7 @@ static int time_kernel(struct copy *c, const char *name, double *best, struct er
     return rc;
 }
 
-/* The driver's own copy. A call that Hearth itself has no use for: looked up here. */
+/* Times the driver's own copy. Hearth does not use this call, so it is looked up here. */
 static int time_driver(struct copy *c, double *best, struct error *err)
 {
     struct cuda_driver *d = &c->g->driver;
@@ -69,7 +69,7 @@ static int time_driver(struct copy *c, double *best, struct error *err)
     return rc;
 }
 
-/* After `move`, the beginning and the end of what arrived. */
+/* Checks the beginning and the end of the destination after `move`. */
 static int check_copy(struct copy *c, struct error *err)
 {
     enum { N = 4096 };
@@ -80,14 +80,15 @@ static int check_copy(struct copy *c, struct error *err)
         int rc = gpu_read(c->g, words, c->to + first * 4, sizeof words, err);
         for (size_t i = 0; rc == 0 && i < N; i++)
             if (words[i] != copy_pattern((uint32_t)(first + i)))
-                rc = error_set(err, -EIO, "word %zu of the copy is %08x", first + i, words[i]);
+                rc =
+                    error_set(err, -EIO, "word %zu of the copy is %08x, which is wrong", first + i, words[i]);
         if (rc < 0)
             return rc;
     }
     return 0;
 }
 
-/* The sum of all words, thread by thread in the device's words. */
+/* Checks the sum of all words, thread by thread, from the device's sums. */
 static int check_read(struct copy *c, struct error *err)
 {
     size_t n = (size_t)c->n_blocks * COPY_THREADS;
@@ -98,10 +99,10 @@ static int check_read(struct copy *c, struct error *err)
     for (size_t i = 0; rc == 0 && i < c->bytes / 4; i++)
         sum -= copy_pattern((uint32_t)i);
     free(sums);
-    return rc == 0 && sum ? error_set(err, -EIO, "what was read adds up to something else") : rc;
+    return rc == 0 && sum ? error_set(err, -EIO, "the sum of the words read is wrong") : rc;
 }
 
-/* Pinned host memory to the device and back, GB/s: how fast weights can come. */
+/* Measures pinned host memory to the device and back, GB/s: the fastest that weights can be loaded. */
 static int time_bus(struct copy *c, double rates[2], struct error *err)
 {
     struct cuda_driver *d = &c->g->driver;

@@ -1,11 +1,11 @@
-/* part_device.c - what device and driver this is, and what its compiler made of every kernel. */
+/* part_device.c - the device, the driver, and its compiler's registers and local memory for every kernel. */
 #include "gpu.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-/* The names of the kernels in a PTX text, one after the other: moves *at, false at the end. */
+/* Finds the next kernel name in a PTX text: moves *at; false at the end. */
 static bool next_entry(const char **at, char *name, size_t room)
 {
     static const char word[] = ".visible .entry ";
@@ -38,7 +38,7 @@ static int put_kernel(struct gpu *g, void *module, const char *source, const cha
     return rc;
 }
 
-/* Every source once: the image that this device would get. */
+/* Handles every source once: the image that this device would use. */
 static int put_kernels(struct gpu *g, const struct ptx_image *images, json_t *rows, struct error *err)
 {
     for (const struct ptx_image *i = images; i->name; i++) {

@@ -1,5 +1,5 @@
-/* part_echo.c - E3: a word to the device and back, what a look at host memory costs the device, and whether
- * steps stay even while the border warp looks and the host asks. */
+/* part_echo.c - E3: round trip of a word to the device, cost of a poll of host memory on the device, and
+ * whether steps stay even while the I/O warp polls and the host asks. */
 #include "gpu.h"
 #include "base/clock.h"
 #include "gpu/kernels/gpu_kernels.h"
@@ -12,7 +12,7 @@ struct echo {
     struct echo_host *host;
     struct echo_args args;
     struct gpu_launch launch;
-    double *times; /* of asks, or of steps; n_times of room */
+    double *times; /* times of asks, or of steps; room for n_times */
     uint32_t n_times, asked;
 };
 
@@ -32,7 +32,7 @@ static int ask(struct echo *e, double *us, struct error *err)
     uint64_t begin = clock_ns();
     gpu_store(&e->host->asked, ++e->asked);
     if (!gpu_await(e->g, &e->host->answered, e->asked, 10))
-        return error_set(err, -ETIMEDOUT, "question %u got no answer", e->asked);
+        return error_set(err, -ETIMEDOUT, "request %u got no answer", e->asked);
     *us = (double)(clock_ns() - begin) * 1e-3;
     return 0;
 }
@@ -45,7 +45,7 @@ static void put_percentiles(const struct echo *e, json_t *to, uint32_t n)
     json_object_set_new(to, "max_us", gpu_figure(e->g, e->times[n - 1]));
 }
 
-/* One block, nothing else going on. */
+/* Measures round trips with one block and no other work. */
 static int round_trips(struct echo *e, json_t *out, struct error *err)
 {
     uint32_t n = e->g->emulated ? 20 : 5000;
@@ -67,7 +67,7 @@ static int round_trips(struct echo *e, json_t *out, struct error *err)
     return 0;
 }
 
-/* Steps of 32 grid barriers; the first ones warm up. */
+/* Measures steps of 32 grid barriers; the first ones warm up. */
 static int even_steps(struct echo *e, const char *what, bool polls, bool asks, json_t *rows,
                       struct error *err)
 {
@@ -77,7 +77,7 @@ static int even_steps(struct echo *e, const char *what, bool polls, bool asks, j
     int rc = ns ? start(e, e->g->device.n_sms, n, polls, err) : error_set(err, -ENOMEM, "out of memory");
     for (uint32_t i = 0; rc == 0 && asks && i < (e->g->emulated ? 3 : 2000); i++) {
         if (e->g->driver.cuStreamQuery(e->g->stream) != CUDA_NOT_READY)
-            break; /* the steps are over, and with them the answers */
+            break; /* the steps are over, and no more answers come */
         if (ask(e, &ignored, NULL) < 0)
             break;
     }
@@ -126,11 +126,11 @@ int part_echo(struct gpu *g, json_t *out, struct error *err)
     if (rc == 0)
         rc = round_trips(&e, out, err);
     if (rc == 0)
-        rc = even_steps(&e, "no looks at the host", false, false, rows, err);
+        rc = even_steps(&e, "no polls of the host", false, false, rows, err);
     if (rc == 0)
-        rc = even_steps(&e, "border warp looks", true, false, rows, err);
+        rc = even_steps(&e, "I/O warp polls", true, false, rows, err);
     if (rc == 0)
-        rc = even_steps(&e, "border warp looks, host asks", true, true, rows, err);
+        rc = even_steps(&e, "I/O warp polls, host asks", true, true, rows, err);
     free(e.times);
     return rc;
 }

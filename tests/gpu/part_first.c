@@ -1,4 +1,4 @@
-/* part_first.c - the decoder's skeleton on this device: does everything that it rests on work at all? */
+/* part_first.c - runs the decoder's skeleton on this device: checks that its basic mechanisms work at all. */
 #include "gpu.h"
 #include "base/clock.h"
 #include "gpu/kernels/gpu_kernels.h"
@@ -11,10 +11,10 @@ struct first {
     struct first_host *host;
     struct first_args args;
     struct gpu_launch launch;
-    uint32_t sum, total, asked; /* sum of all words; what the device's total must be; steps asked for */
+    uint32_t sum, total, asked; /* sum of all words; expected total on the device; steps asked for */
 };
 
-/* Distinct words, and their sum. */
+/* Fills memory with distinct words and computes their sum. */
 static int fill_words(struct first *f, size_t n, struct error *err)
 {
     uint32_t *words = malloc(n * sizeof *words);
@@ -68,11 +68,11 @@ static int launch(struct first *f, uint32_t park_ms, struct error *err)
     return rc < 0 ? rc : gpu_start(f->g, &f->launch, err);
 }
 
-/* The kernel says that it has gone, and the driver agrees. */
+/* Waits until the kernel reports its end and the driver confirms it. */
 static int await_end(struct first *f, const char *why, struct error *err)
 {
     if (!gpu_await(f->g, &f->host->left, f->args.launch, 10))
-        return error_set(err, -ETIMEDOUT, "the kernel did not leave: %s", why);
+        return error_set(err, -ETIMEDOUT, "the kernel did not end: %s", why);
     return gpu_finish(f->g, 10, err);
 }
 
@@ -88,7 +88,7 @@ static int step(struct first *f, double *seconds, struct error *err)
     *seconds = (double)(clock_ns() - start) * 1e-9;
     f->total += f->sum;
     if (gpu_load(&h->answer) != (f->total ^ key))
-        return error_set(err, -EIO, "step %u: the sum is %08x, not %08x", f->asked,
+        return error_set(err, -EIO, "step %u: the sum is %08x, expected %08x", f->asked,
                          gpu_load(&h->answer) ^ key, f->total);
     if (gpu_load(&h->wrong))
         return error_set(err, -EIO, "step %u: %u blocks did not see their neighbour's mark", f->asked,
@@ -114,7 +114,7 @@ static int leave(struct first *f, enum first_stop how, const char *why, struct e
     return await_end(f, why, err);
 }
 
-/* Steps that are answered right, then a drain. */
+/* Runs steps whose answers must be right, then a drain. */
 static int try_steps(struct first *f, json_t *out, struct error *err)
 {
     uint32_t n = f->g->emulated ? 6 : 2000;
@@ -129,7 +129,7 @@ static int try_steps(struct first *f, json_t *out, struct error *err)
     return rc;
 }
 
-/* It leaves by itself when nothing comes, and a new launch goes on where it was. */
+/* Checks that it parks when nothing comes, and that a new launch continues from there. */
 static int try_park(struct first *f, json_t *out, struct error *err)
 {
     double ignored, begin, relaunch_s = 0;
@@ -148,7 +148,7 @@ static int try_park(struct first *f, json_t *out, struct error *err)
     return rc;
 }
 
-/* One block stays away from the barrier: abort must still end the grid, and the next launch be whole. */
+/* Keeps one block away from the barrier: abort must still end the grid, and the next launch must work. */
 static int try_abort(struct first *f, struct error *err)
 {
     double ignored;
@@ -159,10 +159,10 @@ static int try_abort(struct first *f, struct error *err)
     gpu_store(&f->host->asked, ++f->asked);
     gpu_sleep(0.02);
     if (gpu_load(&f->host->answered) == f->asked)
-        return error_set(err, -EIO, "a step ended although a block never came to the barrier");
+        return error_set(err, -EIO, "a step ended although a block did not reach the barrier");
     rc = leave(f, FIRST_ABORT, "abort", err);
     f->args.missing = UINT32_MAX;
-    if (rc == 0) /* the step that was cut off left its mark in the total */
+    if (rc == 0) /* the aborted step has added to the total */
         rc = gpu_read(f->g, &f->total, f->args.total, sizeof f->total, err);
     if (rc == 0)
         rc = launch(f, 60000, err);

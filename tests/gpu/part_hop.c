@@ -1,4 +1,4 @@
-/* part_hop.c - E2: what one wait costs, block to block and all to all. */
+/* part_hop.c - E2: the cost of one wait, block to block and all to all. */
 #include "gpu.h"
 #include "gpu/kernels/gpu_kernels.h"
 

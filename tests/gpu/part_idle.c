@@ -1,5 +1,5 @@
-/* part_idle.c - E5: what a kernel that waits costs in watts, by how long it sleeps between two looks. The
- * watts come from the command in GPU_POWER ("watts, more numbers"); without it only the looks are counted. */
+/* part_idle.c - E5: watts of a waiting kernel, by how long it sleeps between two polls. The watts come from
+ * the command in GPU_POWER ("watts, MHz"); without it only the polls are counted. */
 #include "gpu.h"
 #include "gpu/kernels/gpu_kernels.h"
 #include "power.h"
@@ -19,14 +19,14 @@ static int measure(struct gpu *g, struct idle_host *host, struct gpu_launch *lau
         return rc;
     if (!gpu_await(g, &host->running, 1, 10))
         return error_set(err, -ETIMEDOUT, "the idle kernel did not start");
-    gpu_sleep(g->emulated ? 0.005 : 1.5); /* what power meters average over */
+    gpu_sleep(g->emulated ? 0.005 : 1.5); /* averaging time of power meters */
     power_put(row);
     gpu_store(&host->stop, 1);
     rc = gpu_finish(g, 10, err);
     if (rc == 0)
         rc = gpu_read(g, polls, args->polls, sizeof polls, err);
     if (rc == 0 && !polls[0])
-        rc = error_set(err, -EIO, "the idle kernel never looked");
+        rc = error_set(err, -EIO, "the idle kernel never polled");
     if (rc == 0)
         json_object_set_new(row, "look_ns", gpu_figure(g, (double)polls[1] / (double)polls[0]));
     return rc;

@@ -1,5 +1,5 @@
-/* part_product.c - E4: the decoder's matrix product alone, on the shapes of real models: how near to what the
- * weight ring can read? The weights are a pattern, not a model's: what comes out is nobody's. */
+/* part_product.c - E4: the decoder's matrix product alone, on the shapes of real models, compared with what
+ * the weight ring can read. The weights are a pattern, not a model's. */
 #include "gpu.h"
 #include "cuda/pack.h"
 #include "cuda/plan.h"
@@ -32,13 +32,13 @@ static const struct shape small_shapes[] = {
 
 struct product_bench {
     struct gpu *g;
-    size_t bytes; /* of the weights' memory */
+    size_t bytes; /* bytes of the weights' memory */
     uint64_t tiles;
     struct product_loop_args args;
     void *function;
 };
 
-/* The op as the decoder would plan it, in a program that also has the model's widest product. */
+/* Plans the op as the decoder would, in a program that also has the model's widest product. */
 static int plan_shape(struct product_bench *b, const struct shape *shape, struct error *err)
 {
     struct decoder_matrix m[2];
@@ -53,7 +53,7 @@ static int plan_shape(struct product_bench *b, const struct shape *shape, struct
         for (uint32_t i = 0; i < 2; i++)
             program->ops[i] =
                 (struct program_op){.opcode = PROGRAM_MATMUL, .n_weights = 1, .k = m[i].k, .weight = {i}};
-        rc = plan_open(&plan, program, m, NULL, &device, err);
+        rc = plan_open(&plan, program, m, &device, err);
     }
     if (rc == 0) {
         struct product_loop_args *a = &b->args;
@@ -73,7 +73,7 @@ static int plan_shape(struct product_bench *b, const struct shape *shape, struct
     return rc;
 }
 
-/* Enough products that the weights come from memory, and that a launch is nothing beside them. */
+/* Chooses so many products that the weights come from memory and the launch takes a negligible share. */
 static void choose_repeats(struct product_bench *b)
 {
     uint64_t fit = b->bytes / b->args.copy_bytes;
@@ -136,7 +136,7 @@ static int measure_shape(struct product_bench *b, const struct shape *shape, jso
     return rc;
 }
 
-/* Weights that are neither zero nor all the same, and columns of ones. */
+/* Fills in weights that are neither zero nor all equal, and columns of ones. */
 static int fill(struct product_bench *b, size_t in_floats, struct error *err)
 {
     struct copy_args args = {.to = b->tiles, .n_words = b->bytes / 16};

@@ -1,4 +1,4 @@
-/* part_selftest.c - the device's arithmetic against integer and IEEE oracles, bit by bit. */
+/* part_selftest.c - compares the device's arithmetic with integer and IEEE reference results, bit by bit. */
 #include "gpu.h"
 #include "abi/arith.h"
 #include "base/half.h"
@@ -45,7 +45,7 @@ static uint32_t count_wrong(const uint8_t *tile, const int32_t *answers)
 
 /* ---- floats ---- */
 
-/* Bits of every kind: anything at all, subnormal, next to 1, halves of integers, and what exp2 gets. */
+/* Returns bits of every kind: arbitrary, subnormal, near 1, halves of integers, inputs of exp2. */
 static uint32_t input(uint64_t *random, uint32_t kind)
 {
     uint32_t bits = next(random);
@@ -61,8 +61,7 @@ static uint32_t input(uint64_t *random, uint32_t kind)
     case 4:
         return arith_to_bits((float)((int32_t)bits >> 8) * 0x1p-16f); /* -128 .. 128 */
     default:
-        return (bits & 0x807fffffu) |
-               (0x38000000u + (bits >> 3 & 0x0f800000u)); /* what f16 can hold, about */
+        return (bits & 0x807fffffu) | (0x38000000u + (bits >> 3 & 0x0f800000u)); /* about the range of f16 */
     }
 }
 
@@ -109,15 +108,15 @@ static const char *const float_names[SELFTEST_N_FLOATS] = {
     "fmaf", "division", "square root", "product and sum", "rint",         "exp2",
     "log2", "silu",     "to f16",      "from f16",        "flushed fmaf", "dp4a"};
 
-/* What arith.h leaves open of a flushed fmaf: whether a result that rounds up to the least normal number was
- * subnormal. */
+/* The case that arith.h leaves open for a flushed fmaf: a result that rounds up to the least normal number
+ * may count as subnormal. */
 static bool open_end(uint32_t want, uint32_t got, uint32_t x, uint32_t y, uint32_t z)
 {
     double exact = fma((double)arith_from_bits(x), (double)arith_from_bits(y), (double)arith_from_bits(z));
     return (want & 0x7fffffffu) == 0x00800000u && got == (want & 0x80000000u) && fabs(exact) < 0x1p-126;
 }
 
-/* NaNs are equal to each other: their payload is nobody's promise. */
+/* All NaNs are equal: their payload is unspecified. */
 static bool same(enum selftest_float what, uint32_t a, uint32_t b)
 {
     if (what == SELFTEST_DP4A)
@@ -169,7 +168,7 @@ static void make_inputs(struct selftest *s)
     for (size_t i = 0; i < s->args.n_tiles * (size_t)SELFTEST_TILE_BYTES; i++)
         s->tiles[i] = (uint8_t)next(&random);
     for (uint32_t i = 0; i < s->args.n_inputs; i++)
-        for (uint32_t k = 0; k < 3; k++) /* pairs of kinds change with i, f16 patterns run through */
+        for (uint32_t k = 0; k < 3; k++) /* kinds are paired by i; f16 patterns run through all values */
             s->inputs[k * s->args.n_inputs + i] = input(&random, k == 0 ? i : k == 1 ? i / 6 : i / 36);
 }
 
@@ -182,7 +181,7 @@ static int compare(const struct selftest *s, json_t *out, struct error *err)
     json_object_set_new(out, "mma_tiles", json_integer(s->args.n_tiles));
     json_object_set_new(out, "mma_wrong", json_integer(wrong_mma));
     if (wrong_mma)
-        error_set(err, -EIO, "%u values of the mma words are wrong", wrong_mma);
+        error_set(err, -EIO, "%u results of the mma instructions are wrong", wrong_mma);
     json_t *list = json_object();
     for (uint32_t k = 0; k < SELFTEST_N_FLOATS; k++) {
         uint32_t wrong = 0;
@@ -193,8 +192,8 @@ static int compare(const struct selftest *s, json_t *out, struct error *err)
                 (k == SELFTEST_FLUSHED && open_end(want, got, x, y, z)))
                 continue;
             if (!wrong++)
-                error_set(err, -EIO, "%s of %08x %08x %08x is %08x, not %08x", float_names[k], x, y, z, got,
-                          want);
+                error_set(err, -EIO, "%s of %08x %08x %08x is %08x, expected %08x", float_names[k], x, y, z,
+                          got, want);
         }
         json_object_set_new(list, float_names[k], json_integer(wrong));
         wrong_all += wrong;

@@ -1,5 +1,5 @@
-/* part_stream.c - E1: what the weight ring reads when nothing is behind it, by depth and size of its stages;
- * and what grid barriers cost it, with producers that run on and with producers that wait too. */
+/* part_stream.c - E1: read bandwidth of the weight ring without computation, by depth and size of its stages;
+ * and the cost of grid barriers, with producers that continue and with producers that wait too. */
 #include "gpu.h"
 #include "gpu/kernels/gpu_kernels.h"
 
@@ -10,7 +10,7 @@
 
 struct stream {
     struct gpu *g;
-    size_t bytes; /* of the buffer */
+    size_t bytes; /* bytes of the buffer */
     uint32_t *words, *sums;
     uint64_t data, sums_at, counters;
     uint32_t n_crew;
@@ -21,12 +21,12 @@ struct stream {
 struct setting {
     uint32_t n_stages, chunk_bytes;
     enum stream_mode mode;
-    size_t burst_bytes; /* of all blocks, between two barriers */
+    size_t burst_bytes; /* bytes of all blocks between two barriers */
 };
 
 static const char *const mode_names[STREAM_N_MODES] = {"continuous", "barriers", "stopped"};
 
-/* What thread `thread` of a block adds up. */
+/* Returns the expected sum of a block's thread `thread`. */
 static uint32_t stream_expected(const struct stream *s, const struct stream_args *a, uint32_t n_blocks,
                                 uint32_t block, uint32_t thread)
 {
@@ -44,12 +44,12 @@ static int check(struct stream *s, const struct stream_args *a, struct error *er
     int rc = gpu_read(s->g, s->sums, s->sums_at, n * sizeof *s->sums, err);
     for (uint32_t i = 0; rc == 0 && i < n; i += s->g->emulated ? 1 : 37)
         if (s->sums[i] != stream_expected(s, a, n_blocks, i / s->n_crew, i % s->n_crew))
-            rc = error_set(err, -EIO, "%u stages of %u bytes, %s: thread %u of block %u read something else",
+            rc = error_set(err, -EIO, "%u stages of %u bytes, %s: thread %u of block %u read wrong bytes",
                            a->n_stages, a->chunk_bytes, mode_names[a->mode], i % s->n_crew, i / s->n_crew);
     return rc;
 }
 
-/* How the buffer is cut for a setting; whole bursts for every block. */
+/* Divides the buffer for a setting: whole bursts for every block. */
 static struct stream_args cut(const struct stream *s, const struct setting *set)
 {
     uint32_t n = s->g->device.n_sms;
@@ -79,7 +79,7 @@ static int measure(struct stream *s, const struct setting *set, json_t *rows, st
                                 .args = &a};
     double best = 1e9;
     if (launch.shared_bytes > s->g->device.shared_per_block || !a.n_chunks)
-        return 0; /* this device has no room for it */
+        return 0; /* it does not fit this device */
     for (int i = 0; i < (s->g->emulated ? 1 : ROUNDS); i++) {
         double seconds;
         int rc = gpu_clear(s->g, s->counters, (size_t)2 * GPU_LINE * 4, err);

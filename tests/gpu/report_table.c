@@ -39,11 +39,12 @@ static void print_head(json_t *report, FILE *f)
                   (int)json_integer_value(json_object_get(d, "sms")),
                   json_number_value(json_object_get(d, "memory_bytes")) / (1 << 30), text_of(report, "smi"));
     if (emulated)
-        (void)fputs("**SIMT emulator: the driver is a test double. There are no figures of speed.**\n\n", f);
+        (void)fputs("**SIMT emulator: the driver is a test double. The report has no figures of speed.**\n\n",
+                    f);
     (void)fprintf(f, "**%s**\n\n",
                   json_is_true(json_object_get(report, "passed"))
-                      ? "Everything that must be right is."
-                      : "NOT RIGHT: see the parts of kind `right` below.");
+                      ? "All parts of kind `right` passed."
+                      : "FAILED: see the parts of kind `right` below.");
 }
 
 static void print_parts(json_t *report, FILE *f)
@@ -121,19 +122,19 @@ static void print_lines(json_t *report, FILE *f)
     static const struct {
         const char *what, *part, *path, *unit;
     } lines[] = {
-        {"memory bus, as the driver says", "device", "bus_gbps", "GB/s"},
+        {"memory bus, according to the driver", "device", "bus_gbps", "GB/s"},
         {"copy, plain loads and stores (read and written)", "copy", "copy_gbps", "GB/s"},
-        {"copy, the driver's", "copy", "driver_copy_gbps", "GB/s"},
+        {"copy, by the driver", "copy", "driver_copy_gbps", "GB/s"},
         {"read, plain loads", "copy", "read_gbps", "GB/s"},
-        {"read, the weight ring (E1, the best)", "stream", "best_gbps", "GB/s"},
+        {"read, weight ring (E1, best setting)", "stream", "best_gbps", "GB/s"},
         {"fill", "copy", "fill_gbps", "GB/s"},
         {"host to device", "copy", "to_device_gbps", "GB/s"},
         {"device to host", "copy", "to_host_gbps", "GB/s"},
-        {"first kernel: a step of 80 KiB per block, asked to answered", "first", "step_us", "µs"},
+        {"first kernel: a step of 80 KiB per block, request to answer", "first", "step_us", "µs"},
         {"first kernel: relaunch to answer", "first", "relaunch_to_answer_us", "µs"},
         {"ring round trip, median (E3)", "echo", "round_trip.median_us", "µs"},
-        {"ring round trip, 99 of 100 below", "echo", "round_trip.p99_us", "µs"},
-        {"a look at host memory", "echo", "poll_ns", "ns"},
+        {"ring round trip, 99th percentile", "echo", "round_trip.p99_us", "µs"},
+        {"a poll of host memory", "echo", "poll_ns", "ns"},
         {"time to first token over HTTP, median", "serve", "ttft.median_ms", "ms"},
         {"time to first token after a park", "serve", "ttft_after_park_ms", "ms"},
         {"launches while serving", "serve", "launches", ""},
@@ -193,7 +194,7 @@ void report_print(json_t *report, FILE *f)
     print_rows(report, f, "E2: hops", "hop", "rows", hop);
     print_rows(report, f, "E3: steps of 32 grid barriers", "echo", "steps", steps);
     print_rows(report, f, "E4: products alone", "product", "rows", products);
-    print_rows(report, f, "E5: a kernel that waits", "idle", "rows", watts);
+    print_rows(report, f, "E5: a waiting kernel", "idle", "rows", watts);
     print_rows(report, f, "E6: driver calls beside a running kernel", "calls", "rows", calls);
     print_rows(report, f, "Kernels", "device", "kernels", kernels);
 }

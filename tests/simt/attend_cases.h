@@ -1,5 +1,6 @@
-/* attend_cases.h - made sequences and steps for the attention kernels, run on the emulator, and what lib/cpu
- * makes of them: results and cache must be the same in every bit. */
+/* attend_cases.h - sequences and steps for the attention kernels, generated from a seed, run on the emulator
+ * and compared with lib/cpu: results and cache must be the same in every bit.
+ * Thread: one per case. */
 #pragma once
 #include "simt/attend/attend_grid.h"
 #include "emulator.h"
@@ -8,14 +9,14 @@
 #define ATTEND_CASE_SLOTS 5
 #define ATTEND_CASE_STEPS 8
 
-/* What a case is made from; the rest follows from its number. */
+/* Parameters of a case; the rest follows from its number. */
 struct attend_shape {
     uint32_t head_dim, n_kv_heads, ratio, type;
     uint32_t rope_dim, neox, normed;
     uint32_t n_blocks, n_warps, work_bytes;
     uint32_t n_ctx, max_rows;
-    uint32_t n_steps, before; /* tokens in the cache at first, at most */
-    uint32_t chunk;           /* rows of a prefill chunk, at most; 0: lone rows only */
+    uint32_t n_steps, before; /* most tokens in the cache at the start */
+    uint32_t chunk;           /* most rows of a prefill chunk; 0: lone rows only */
 };
 
 struct attend_case {
@@ -36,8 +37,8 @@ struct attend_case {
 
 void attend_case_open(struct attend_case *c, struct attend_shape shape, uint64_t number);
 void attend_case_close(struct attend_case *c);
-/* All steps by "attend_grid", or by the kernels of the nodes one after the other. A wrong result is a report
- * too. 0, or -1 with the report. */
+/* Runs all steps by "attend_grid", or by the nodes' kernels one after the other. A wrong result is a report
+ * too. Returns 0, or -1 with the report. */
 int attend_case_run_grid(struct attend_case *c, uint32_t sm, uint64_t seed, int mute,
                          struct simt_report *report);
 int attend_case_run_nodes(struct attend_case *c, uint32_t sm, uint64_t seed, int mute,

@@ -1,5 +1,6 @@
-/* attending.c - the kernels of attend.h and of the nodes around it against lib/cpu, to the bit: made
- * sequences, head sizes, groups of heads, cache types, lengths, chunks, page tables, grids and schedules.
+/* attending.c - the kernels of attend.h and of the nodes around it compared with lib/cpu, bit for bit:
+ * generated sequences, head sizes, groups of heads, cache types, lengths, chunks, page tables, grids and
+ * schedules.
  *
  *   simt_attending FIRST END
  *   ATTEND_CASE=n simt_attending      case n alone, with its report */

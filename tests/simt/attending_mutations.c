@@ -1,4 +1,4 @@
-/* attending_mutations.c - every synchronisation of attention and of the nodes' kernels taken away in turn;
+/* attending_mutations.c - removes every synchronisation of attention and of the nodes' kernels in turn;
  * mutation_suite.h has the rules. */
 #include "attend_cases.h"
 #include "mutation_suite.h"

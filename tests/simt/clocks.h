@@ -1,15 +1,16 @@
 /* clocks.h - vector clocks, shared by reference.
  *
  * A column is one sequential agent: a GPU thread, or the asynchronous copies of one thread. An agent's epoch
- * counts its releases. A clock says of each column up to which epoch all is known to have happened before.
- * Clocks are shared and copied on change, so that a barrier of 512 threads makes one clock and 512
- * references. */
+ * counts its releases. A clock has, for each column, the epoch up to which all accesses are known to have
+ * happened before. Clocks are shared and copied on change, so that a barrier of 512 threads makes one clock
+ * and 512 references.
+ * Thread: one per pool; the owner of a reference calls clock_drop(). */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
 
 struct clock {
-    uint32_t refs, n; /* columns it has; all further ones are 0 */
+    uint32_t refs, n; /* columns it has; further ones are 0 */
     struct clock *next_free;
     uint32_t at[];
 };
@@ -24,13 +25,13 @@ struct clock_pool {
     } joined[CLOCK_JOINED];
 };
 
-/* What one agent knows. `async`: the part that is visible to the async proxy too. */
+/* An agent's knowledge. `async`: the part that is also visible to the async proxy. */
 struct knowledge {
     struct clock *seen, *async;
 };
 
 void clock_pool_close(struct clock_pool *pool);  /* all clocks must have been dropped */
-void clock_pool_forget(struct clock_pool *pool); /* recent joins */
+void clock_pool_forget(struct clock_pool *pool); /* forgets recent joins */
 static inline uint32_t clock_at(const struct clock *c, uint32_t column)
 {
     return c && column < c->n ? c->at[column] : 0;

@@ -1,4 +1,4 @@
-/* collectives.c - where threads of a block or lanes of a warp meet, and what is wrong when they do not. */
+/* collectives.c - meetings of a block's threads or a warp's lanes, and the faults in them. */
 #include "machine.h"
 
 #include <string.h>

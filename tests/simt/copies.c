@@ -1,4 +1,5 @@
-/* copies.c - mbarriers, and copies that land late, in any order, into memory that holds poison until then. */
+/* copies.c - mbarriers, and copies that land late, in any order; until then their destination holds
+ * poison. */
 #include "machine.h"
 
 #include <stdlib.h>

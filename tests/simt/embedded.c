@@ -1,4 +1,4 @@
-/* embedded.c - the PTX that hearth_embed_ptx() put into this program against the files it came from.
+/* embedded.c - compares the PTX that hearth_embed_ptx() put into this program with the files it came from.
  *   simt_embedded DIRECTORY   the directory of the toys' PTX; it may hold none (no clang with the NVPTX
  * target) */
 #include "cuda/ptx_image.h"

@@ -1,15 +1,15 @@
 /* emulator.h - a GPU in one host thread, for kernels compiled for the host through kernels/device/simt.h.
  *
- * Every GPU thread is a fiber. A machine runs one grid at a time, on the calling thread (several machines may
- * run on several threads at once), in an order that follows from the seed alone. Plain accesses of the
- * kernels arrive through the compiler's load and store callbacks and are checked against vector clocks: two
- * accesses to the same byte, one of them a write, that no synchronisation orders are a report, whatever order
- * this run took. Also reported: memory that is not the kernel's, shared memory read before it was written,
- * collectives that not all lanes reach at the same place, waits that can never end. The first report ends the
- * run.
+ * Every GPU thread is a fiber. A machine runs one grid at a time, in an order that follows from the seed
+ * alone. Plain accesses of the kernels arrive through the compiler's load and store callbacks and are checked
+ * against vector clocks: two accesses to the same byte, one of them a write, that no synchronisation orders
+ * are a report, whatever order this run took. Also reported: accesses outside the kernel's memory, shared
+ * memory read before it was written, collectives that not all lanes reach at the same place, waits that can
+ * never end. The first report ends the run.
  *
- * Device memory is host memory: what a kernel may touch is announced with simt_map(). Muting: every site (one
- * use of a word of simt.h) has up to two mutable aspects; mutation n is the n-th of them in link order. */
+ * Device memory is host memory; simt_map() announces what a kernel may access. Muting: every site (one use of
+ * an intrinsic of simt.h) has up to two mutable aspects; mutation n is the n-th of them in link order.
+ * Thread: a machine runs on the calling thread; several machines may run on several threads at once. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,10 +23,10 @@ struct simt_machine;
 
 enum simt_schedule {
     SIMT_UNIFORM,      /* any fiber that can run */
-    SIMT_STARVE_BLOCK, /* one block gets to run only rarely */
+    SIMT_STARVE_BLOCK, /* one block seldom runs */
     SIMT_WARP_AHEAD,   /* one warp runs whenever it can */
-    SIMT_N_SCHEDULES,  /* with this value the seed decides */
-    SIMT_IN_ORDER,     /* the lanes of a warp in turn, each as far as it gets: the cheapest */
+    SIMT_N_SCHEDULES,  /* with this value the seed selects one */
+    SIMT_IN_ORDER,     /* the lanes of a warp in turn, each until it must wait: the fastest */
 };
 
 enum simt_map_flags {
@@ -34,14 +34,13 @@ enum simt_map_flags {
     SIMT_MAP_HOST = 2, /* shared with the host while the kernel runs: ordered accesses at sys scope only */
 };
 
-/* What goes on beside a grid whose host does not just wait for it. Then the kernel's timer follows real time
- * (more slowly while the emulator is at work), and a grid that only waits for the host sleeps between its
- * looks. */
+/* Outside world of a grid whose host acts while it runs. The kernel's timer then follows real time (more
+ * slowly while the emulator is busy), and a grid that only waits for the host sleeps between its polls. */
 struct simt_outside {
     _Atomic bool stop; /* set by any thread: the run ends at once, reported as "stopped" */
     bool (*armed)(
-        void); /* asked now and then; the steps of the next two count from when it is true; NULL: always */
-    uint64_t stuck_at; /* from this step on no thread gets to run, until `stop`; 0: never */
+        void); /* called now and then; stuck_at and fault_at count from when it returns true; NULL: always */
+    uint64_t stuck_at; /* from this step on no thread runs, until `stop`; 0: never */
     uint64_t fault_at; /* the run ends with this step, reported as "fault"; 0: never */
 };
 
@@ -50,34 +49,35 @@ struct simt_launch {
     const void *args;   /* kernel->args_size bytes; copied */
     uint32_t n_threads; /* per block, whole warps, no more than the kernel's; 0: the kernel's */
     uint32_t n_blocks;
-    uint32_t n_resident; /* so many blocks at a time, a new one when one has ended; 0: all at once */
+    uint32_t n_resident; /* blocks resident at a time; 0: all */
     size_t shared_bytes; /* dynamic shared memory per block */
     uint64_t seed;
     enum simt_schedule schedule;
     int mute;                     /* mutation number, or -1 */
-    struct simt_outside *outside; /* NULL: nothing but the grid moves, and the seed decides everything */
+    struct simt_outside *outside; /* NULL: only the grid acts, and the seed decides everything */
 };
 
 struct simt_report {
     char kind[16]; /* "race", "bounds", "uninitialised", "collective", "hang", "mbarrier", "scope", "misuse";
                     * with simt_outside "stopped", "fault" */
     char text[900];
-    const void *pc[2]; /* of the kernel's accesses, or NULL */
-    uint64_t steps;    /* of the scheduler; set in every case */
+    const void *pc[2]; /* in the kernel's code, or NULL */
+    uint64_t steps;    /* steps of the scheduler; always set */
 };
 
 struct simt_machine *simt_open(void); /* NULL: out of memory */
 void simt_close(struct simt_machine *m);
 void simt_map(struct simt_machine *m, void *memory, size_t size, uint32_t flags, const char *name);
 void simt_unmap_all(struct simt_machine *m);
-/* Runs the grid to its end. 0, or -1 with the report filled in. */
+/* Runs the grid to its end. Returns 0, or -1 with the report filled in. */
 int simt_run(struct simt_machine *m, const struct simt_launch *launch, struct simt_report *report);
 void simt_report_print(const struct simt_report *report,
-                       FILE *to); /* with lines of source where addr2line is there */
+                       FILE *to); /* with source lines if addr2line is installed */
 
-/* The linked kernels and mutations. A kernel of that name compiled for that generation, or NULL. */
+/* The linked kernels and mutations. simt_find_kernel() returns the kernel of that name for that generation,
+ * or NULL. */
 const struct simt_kernel *simt_find_kernel(const char *name, uint32_t sm);
 int simt_n_mutations(void);
 const struct simt_site *simt_mutation(int n, enum simt_aspect *aspect);
-/* "weight_ring.h:88 mbar_try_wait dropped in toys/ring.c" */
+/* Writes a mutation's name, such as "weight_ring.h:88 mbar_try_wait dropped in toys/ring.c". */
 void simt_mutation_text(int n, char *out, size_t size);

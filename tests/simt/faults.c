@@ -1,5 +1,5 @@
-/* faults.c - each fault of faults/faults.h is reported as what it is, on every seed, and what is right
- * passes. */
+/* faults.c - checks that each fault of faults/faults.h is reported with its kind, on every seed, and that
+ * correct code passes. */
 #include "emulator.h"
 #include "simt/faults/faults.h"
 

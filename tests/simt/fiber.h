@@ -1,8 +1,9 @@
-/* fiber.h - switching between stacks of one host thread: a few instructions on x86-64, ucontext elsewhere. */
+/* fiber.h - switching between stacks of one host thread: a few instructions on x86-64, ucontext elsewhere.
+ * Thread: all fibers of a set belong to one thread. Memory: fiber_stack_close() releases the stack. */
 #pragma once
 #include <stddef.h>
 
-#if defined(__x86_64__) && !defined(FIBER_UCONTEXT) /* the define is for trying the other way */
+#if defined(__x86_64__) && !defined(FIBER_UCONTEXT) /* define FIBER_UCONTEXT to test the other way */
 #define FIBER_ASSEMBLY 1
 #else
 #include <ucontext.h>
@@ -19,12 +20,12 @@ struct fiber {
     void *asan_fake_stack;
 };
 
-/* A stack of `size` bytes with an unmapped page below it. 0, or -1. */
+/* Reserves a stack of `size` bytes with an unmapped page below it. Returns 0, or -1. */
 int fiber_stack_open(struct fiber *f, size_t size);
 void fiber_stack_close(struct fiber *f);
-/* The next switch to `f` calls entry(), which must never return. Whatever ran on that stack before is
- * forgotten. */
+/* Makes the next switch to `f` call entry(), which must never return. What ran on that stack before is
+ * lost. */
 void fiber_start(struct fiber *f, void (*entry)(void));
 void fiber_switch(struct fiber *from, struct fiber *to);
-/* The first thing a fresh fiber does, and the host thread after the switch back. */
+/* Must be called first in a fresh fiber, and in the host thread after the switch back. */
 void fiber_arrived(struct fiber *self);

@@ -1,6 +1,6 @@
-/* libcuda_test.c - the emulated driver through lib/cuda: memory, streams, events, graphs, grids beside their
- * host, and every way in which it fails when told to. HEARTH_LIBCUDA names the library; the race detector is
- * in one of the two. */
+/* libcuda_test.c - tests the emulated driver through lib/cuda: memory, streams, events, graphs, grids beside
+ * their host, and every failure that it can be asked for. HEARTH_LIBCUDA names the library; one of the two
+ * has the race detector. */
 #include "cuda/driver.h"
 #include "simt/libcuda/kernels/driver_kernels.h"
 #include "cuda/ptx_image.h"

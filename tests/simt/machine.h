@@ -1,6 +1,7 @@
-/* machine.h - the inside of the emulator: its threads, warps, blocks, copies, and who schedules them.
- * scheduler.c runs the grid, collectives.c lets threads meet, memory.c checks accesses and orders them,
- * copies.c holds mbarriers and asynchronous copies, report.c words and mutations. */
+/* machine.h - internals of the emulator: its threads, warps, blocks and copies, and their scheduling.
+ * scheduler.c runs the grid, collectives.c lets threads meet, memory.c checks and orders accesses, copies.c
+ * has mbarriers and asynchronous copies, report.c texts and mutations.
+ * Thread: a machine belongs to the thread that runs its grid. */
 #pragma once
 #include "clocks.h"
 #include "emulator.h"
@@ -8,7 +9,7 @@
 #include "shadow.h"
 
 #ifndef SIMT_SM
-#define SIMT_SM 90 /* simt_host.h wants one; the emulator itself does both */
+#define SIMT_SM 90 /* simt_host.h requires one; the emulator handles both generations */
 #endif
 #include "device/simt.h"
 #undef simt_thread
@@ -16,7 +17,7 @@
 #undef simt_warp
 
 #define SIMT_BARRIERS 16
-/* The fast emulator: no clocks, no shadow, no poison, copies that land at once. */
+/* The fast emulator: no clocks, no shadow, no poison; copies land at once. */
 #ifdef SIMT_FAST
 #define SIMT_CHECKED false
 #else
@@ -26,7 +27,7 @@
 #define SIMT_CARVES    64  /* parts of shared memory per block */
 #define SIMT_MBARRIERS 256 /* per block */
 #define SIMT_LOOKS     8
-#define SIMT_GUARD     64 /* bytes on both sides of a part of shared memory, which nothing may touch */
+#define SIMT_GUARD     64 /* guard bytes on both sides of a part of shared memory */
 
 struct region {
     uintptr_t start, end;
@@ -40,32 +41,32 @@ struct thread {
     struct fiber fiber;
     struct block *block;
     struct warp *warp;
-    uint32_t index; /* in the block; its column is its place in machine.threads */
+    uint32_t index; /* index in the block; its column is its index in machine.threads */
     uint32_t column, epoch;
-    uint32_t copy_column, copy_epoch; /* of its asynchronous copies; column 0: none yet */
+    uint32_t copy_column, copy_epoch; /* those of its asynchronous copies; column 0: none yet */
     struct knowledge knows;
-    struct knowledge loose;  /* learned by relaxed loads: counts from the next fence on */
-    struct knowledge fenced; /* what its last fence makes relaxed stores carry */
+    struct knowledge loose;  /* learned by relaxed loads: valid from the next fence on */
+    struct knowledge fenced; /* what relaxed stores carry since its last fence */
     enum thread_state state;
-    uint32_t ready_slot;        /* where in machine.ready, while ready */
-    const struct simt_site *at; /* the last word it called */
+    uint32_t ready_slot;        /* index in machine.ready, while ready */
+    const struct simt_site *at; /* the last intrinsic it called */
     struct look {
         const struct simt_site *at;
         uint64_t value;
-    } looks[SIMT_LOOKS]; /* what its last polls saw, and where */
+    } looks[SIMT_LOOKS]; /* value and place of its last polls */
     uint32_t next_look;
-    bool idle;                /* it would only look again */
+    bool idle;                /* it would only poll again */
     uint32_t group;           /* cp.async: groups committed */
     uint32_t group_epoch[16]; /* copy_epoch when group i % 16 was committed */
-    uint32_t oldest_copy;     /* epoch of the first of its cp.async in flight; 0: none */
-    void *deposit;            /* what it brings to a meeting of its warp */
+    uint32_t oldest_copy;     /* epoch of its oldest cp.async in flight; 0: none */
+    void *deposit;            /* its argument to a collective of its warp */
     bool barrier_answer;
 };
 
 struct warp {
     uint32_t n_arrived, n_done;
     const struct simt_site *site;
-    uint32_t barrier_arrived; /* lanes at the barrier that the warp is at */
+    uint32_t barrier_arrived; /* lanes that have reached the warp's barrier */
     uint32_t barrier_id;
     const struct simt_site *barrier_site;
 };
@@ -81,7 +82,7 @@ struct mbarrier {
     uint32_t arrivals, pending, phase;
     int64_t tx;
     struct access init;
-    struct knowledge now, ended; /* gathered in this phase; of the last one that ended */
+    struct knowledge now, ended; /* gathered in this phase; of the phase that ended last */
 };
 
 struct carve {
@@ -101,12 +102,12 @@ struct block {
     uint32_t n_done;
 };
 
-struct copy { /* in flight */
+struct copy { /* a copy in flight */
     char *dst;
     const char *src;
     uint32_t bytes, epoch, group;
     struct thread *issuer;
-    struct mbarrier *mbar; /* complete_tx there; NULL: cp.async */
+    struct mbarrier *mbar; /* receives complete_tx; NULL: cp.async */
 };
 
 struct late_arrival { /* cp.async.mbarrier.arrive: due when the issuer's copies up to this epoch have landed
@@ -134,36 +135,36 @@ struct machine_launch {
     enum simt_schedule schedule;
     const struct simt_site *muted;
     uint32_t muted_aspects;
-    uint32_t victim; /* starved block's place, or the first column of the favoured warp */
+    uint32_t victim; /* the starved block's index, or the first column of the favoured warp */
     struct simt_outside *outside;
 };
 
 struct simt_machine {
     struct fiber host;
     struct machine_launch launch;
-    struct thread *threads; /* of the blocks that are resident; grows only */
+    struct thread *threads; /* threads of the resident blocks; only grows */
     uint32_t n_threads, room_threads;
-    struct block *blocks; /* resident: a place is taken by one block after the other */
+    struct block *blocks; /* resident blocks: a slot serves one block after the other */
     uint32_t n_blocks, next_block;
     struct warp *warps;
-    uint32_t n_columns, room_columns;
+    uint32_t n_columns;
     struct clock_pool clocks;
     struct shadow *shadow;
     struct thread *running, **ready;
-    uint32_t n_ready, n_idle; /* n_idle: those of the ready ones that would only look again */
-    uint32_t n_done;          /* threads of blocks that no other takes the place of */
-    uint32_t n_passes;        /* from lane to lane, without the scheduler */
+    uint32_t n_ready, n_idle; /* n_idle: ready threads that would only poll again */
+    uint32_t n_done;          /* threads of blocks that no other block replaces */
+    uint32_t n_passes;        /* switches from lane to lane, without the scheduler */
     uint64_t random, steps, progress_step, slept_ns;
-    bool armed; /* the faults that `outside` asks for are due; the steps before that are: */
+    bool armed; /* the faults of `outside` are due; steps before that: */
     uint64_t unarmed_steps;
-    uint32_t naps; /* since the last progress */
+    uint32_t naps; /* number of naps since the last progress */
     struct machine_clock {
         uint64_t ns, real_ns, steps,
-            napped_ns; /* what it shows; real time, steps and naps when last looked at */
+            napped_ns; /* value of the timer; real time, steps and naps at its last update */
     } clock;
-    struct region *regions, *last_region; /* by address; the one that was found last */
+    struct region *regions, *last_region; /* by address; the one found last */
     uint32_t n_regions, room_regions;
-    uintptr_t constants, constants_end; /* this program: the kernels' tables are in it */
+    uintptr_t constants, constants_end; /* this program's image: it has the kernels' constant tables */
     struct copy *copies;
     uint32_t n_copies, room_copies;
     struct late_arrival *late;
@@ -171,39 +172,38 @@ struct simt_machine {
     struct released *released[RELEASED_BUCKETS];
     struct simt_report *report;
     bool reported;
-    bool host_polled; /* an idle look went to memory that the host writes: waiting is no fault */
+    bool host_polled; /* an idle poll read memory that the host writes: waiting is no fault */
     bool time_polled; /* the timer was read: a deadline may end the waiting */
 };
 
-extern _Thread_local struct simt_machine *simt_machine; /* the one that runs a grid on this thread, or NULL */
+extern _Thread_local struct simt_machine *simt_machine; /* runs a grid on this thread, or NULL */
 
 /* scheduler.c */
-void machine_yield(struct simt_machine *m); /* others may run; the thread stays ready */
-void machine_rest(struct simt_machine *m);  /* the same where it has nothing to do at the moment */
-void machine_block(struct simt_machine *m); /* until machine_wake() */
+void machine_yield(struct simt_machine *m); /* lets others run; the thread stays ready */
+void machine_rest(struct simt_machine *m);  /* the same, for a thread that has nothing to do now */
+void machine_block(struct simt_machine *m); /* blocks the thread until machine_wake() */
 void machine_wake(struct simt_machine *m, struct thread *t);
 uint32_t machine_random(struct simt_machine *m, uint32_t below);
-/* Notes an unsuccessful look (`value`), or progress; then yields. */
+/* Records an unsuccessful poll (`value`) or progress; then yields. */
 void machine_poll(struct simt_machine *m, const struct simt_site *at, bool done, uint64_t value);
 void machine_progress(struct simt_machine *m);
 uint64_t machine_time(struct simt_machine *m); /* ns */
 bool machine_mutes(const struct simt_machine *m, const struct simt_site *at, enum simt_aspect aspect);
-struct thread *machine_enter(const struct simt_site *at); /* the calling thread; notes where it is */
+struct thread *machine_enter(const struct simt_site *at); /* the calling thread; records its place */
 
 /* memory.c */
 void memory_access(struct simt_machine *m, const void *p, size_t size, bool write, bool strong,
                    const void *pc);
-void memory_check_host_scope(struct simt_machine *m, const void *p, enum simt_scope scope);
 struct accessor memory_accessor(const struct thread *t, bool strong, const void *pc);
 void memory_report_race(struct simt_machine *m, const void *p, size_t size, bool write,
                         const struct access *mine, const struct access *other, bool other_is_write);
 const struct region *memory_region(struct simt_machine *m, const void *p, size_t size, const struct thread *t,
                                    bool *is_shared);
-void memory_forget(struct simt_machine *m);                      /* all releases */
-void memory_drop_block(struct simt_machine *m, struct block *b); /* its shared memory */
+void memory_forget(struct simt_machine *m);                      /* forgets all releases */
+void memory_drop_block(struct simt_machine *m, struct block *b); /* removes its shared memory */
 void memory_find_constants(struct simt_machine *m);
 void thread_next_epoch(struct simt_machine *m, struct thread *t);
-/* What t has done and knows, to be handed on. The caller drops it. */
+/* Returns what t has done and knows, to be passed on. The caller drops it. */
 struct knowledge thread_release(struct simt_machine *m, struct thread *t);
 
 /* copies.c */
@@ -214,7 +214,7 @@ void copies_drop(struct simt_machine *m); /* at the end of a run */
 /* report.c */
 void report_fault(struct simt_machine *m, const char *kind, const void *pc0, const void *pc1, const char *fmt,
                   ...) __attribute__((format(printf, 5, 6), noreturn));
-/* For the scheduler, on the host's stack: fills in the report and comes back. */
+/* For the scheduler, on the host's stack: fills in the report and returns. */
 void report_note(struct simt_machine *m, const char *kind, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 const char *report_where(const struct simt_site *at, char *out, size_t size);

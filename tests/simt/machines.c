@@ -1,5 +1,5 @@
-/* machines.c - a seed is a run: the same steps and the same report each time, with or without a fault, and
- * also while another machine runs another grid on another thread. */
+/* machines.c - checks that a seed determines a run: the same steps and the same report each time, with or
+ * without a fault, also while another machine runs another grid on another thread. */
 #include "toy_cases.h"
 #include "device/simt.h"
 

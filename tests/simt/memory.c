@@ -1,5 +1,5 @@
-/* memory.c - accesses of the kernels: whose memory, ordered against whom, and what ordered accesses hand on.
- */
+/* memory.c - accesses of the kernels: checks the memory's owner and the order, and passes on what ordered
+ * accesses release. */
 #include "machine.h"
 
 #include <link.h>

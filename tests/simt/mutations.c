@@ -1,4 +1,5 @@
-/* mutations.c - that the emulator bites, on the toys; mutation_suite.h has the rules. */
+/* mutations.c - shows on the toys that the emulator finds removed synchronisation; mutation_suite.h has the
+ * rules. */
 #include "mutation_suite.h"
 #include "toy_cases.h"
 

@@ -1,6 +1,6 @@
-/* nodes.c - the kernels of single nodes against lib/cpu/ops/ops_scalar.c, to the bit: odd widths, in place,
- * gathered rows; and that they refuse and tell what is out of range. Attention and append: attending.c too.
- */
+/* nodes.c - the kernels of single nodes compared with lib/cpu/ops/ops_scalar.c, bit for bit: odd widths, in
+ * place, gathered rows; and their reports of indices out of range. attending.c also has attention and
+ * append. */
 #include "cpu/ops/ops.h"
 #include "emulator.h"
 #include "device/dependency.h"

@@ -1,10 +1,9 @@
-/* product_cases.c - as many random products' programs as asked for (product_case.h).
+/* product_cases.c - runs a number of random programs of products (product_case.h).
  *
  *   product_cases [first seed] [seeds] [long]
  *
- * long: and every type with the row lengths of real models, whose first value is a huge one in every second
- * case: a kernel that loses or overwrites it (as one of the sources that Hearth is specified by did) shows.
- */
+ * long: also every type with the row lengths of real models; in every second case the first value is huge, so
+ * that a kernel that loses or overwrites it is found (one of the sources that Hearth is specified by did). */
 #include "product_case.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* product_nodes.c - as many cases of the nodes MUL_MAT and EMBED as asked for (product_node_case.h).
+/* product_nodes.c - runs a number of cases of the nodes MUL_MAT and EMBED (product_node_case.h).
  *
- *   product_nodes [first seed] [seeds] [long]: and rows of real models' lengths */
+ *   product_nodes [first seed] [seeds] [long]: long: also rows of real models' lengths */
 #include "product_node_case.h"
 
 #include <stdlib.h>

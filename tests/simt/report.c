@@ -1,4 +1,4 @@
-/* report.c - the words of a report, and the numbers of the mutations. */
+/* report.c - the text of a report, and the numbers of the mutations. */
 #include "machine.h"
 
 #include <dlfcn.h>

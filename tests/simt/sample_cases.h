@@ -1,13 +1,13 @@
-/* sample_cases.h - steps to sample with made logits, run by the kernels of sample.h on the emulator, and what
- * lib/cpu/sample_rows.c answers to them. */
+/* sample_cases.h - steps to sample, with generated logits, run by the kernels of sample.h on the emulator and
+ * by the reference, lib/cpu/sample_rows.c. Thread: one per case. */
 #pragma once
 #include "emulator.h"
 #include "abi/sample_layout.h"
 
-/* What a case is made from; the rest follows from its number. */
+/* Parameters of a case; the rest follows from its number. */
 struct sample_shape {
     uint32_t n_vocab, n_logits;
-    uint32_t n_blocks, n_warps; /* of the crew */
+    uint32_t n_blocks, n_warps; /* n_warps: compute warps */
 };
 
 struct sample_case {
@@ -30,6 +30,6 @@ struct sample_case {
 
 void sample_case_open(struct sample_case *c, struct sample_shape shape, uint64_t number);
 void sample_case_close(struct sample_case *c);
-/* One run of "sample_grid" or "argmax"; a wrong result is a report too. 0, or -1 with the report. */
+/* Runs "sample_grid" or "argmax" once; a wrong result is a report too. Returns 0, or -1 with the report. */
 int sample_case_run(struct sample_case *c, const char *kernel, uint32_t sm, uint64_t seed, int mute,
                     struct simt_report *report);

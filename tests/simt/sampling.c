@@ -1,6 +1,7 @@
-/* sampling.c - the kernels of sample.h against lib/sampler/sampler.h, to the bit, on made steps of all kinds.
+/* sampling.c - the kernels of sample.h compared with lib/sampler/sampler.h, bit for bit, on generated steps
+ * of all kinds.
  *
- *   simt_sampling [first case] [behind the last]
+ *   simt_sampling [first case] [end]
  *   SAMPLE_CASE=n simt_sampling      case n alone, with its report */
 #include "sample_cases.h"
 

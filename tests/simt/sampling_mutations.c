@@ -1,9 +1,8 @@
-/* sampling_mutations.c - each synchronisation of the sampling kernels taken away in turn: one of a hundred
- * made steps must fail. There is none that cannot be seen.
+/* sampling_mutations.c - removes each synchronisation of the sampling kernels in turn: one of a hundred
+ * generated steps must fail. None is exempt.
  *
- *   SIMT_MUTE=n simt_sampling_mutations      runs steps with mutation n until one fails, and prints the
- * report
- */
+ *   SIMT_MUTE=n simt_sampling_mutations   runs steps with mutation n until one fails, and prints the
+ * report */
 #include "sample_cases.h"
 #include "device/simt.h"
 

@@ -1,4 +1,4 @@
-/* scheduler.c - threads of the grid as fibers, picked by a seeded random number generator. */
+/* scheduler.c - runs the grid's threads as fibers; a seeded random number generator picks the next one. */
 #include "machine.h"
 
 #include <stdatomic.h>

@@ -1,20 +1,21 @@
-/* simt_host.h - the words of kernels/device/simt.h as calls into the emulator; included by simt.h only.
- * Each use of a word is a site: a place with a name and a number, so that reports can say where, and so that
- * one site at a time can be muted (emulator.h). Kernels see no more of the emulator than this. */
+/* simt_host.h - the intrinsics of kernels/device/simt.h as calls into the emulator; included by simt.h only.
+ * Each use of an intrinsic is a site with a name and a number, so that reports can name it and one site at a
+ * time can be muted (emulator.h). Kernels see no more of the emulator than this.
+ * Thread: the fibers of a grid. */
 #pragma once
 
 #define SIMT_GLOBAL
 #define SIMT_SHARED
 
-/* What muting can take from a site: the whole effect, or the order it gives while its value stays. */
+/* What muting removes from a site: its whole effect, or its ordering while the value stays. */
 enum simt_aspect { SIMT_WHOLE = 1, SIMT_ACQUIRE = 2, SIMT_RELEASE = 4 };
 enum simt_scope { SIMT_GPU, SIMT_SYS };
 enum simt_shuffle { SIMT_INDEX, SIMT_XOR, SIMT_BALLOT };
 
 struct simt_site {
-    const char *word, *file, *function, *kernel_file; /* where it stands, and the source that includes that */
+    const char *word, *file, *function, *kernel_file; /* place of the use, and the source that includes it */
     uint32_t line, sm;
-    uint32_t aspects; /* what can be muted */
+    uint32_t aspects; /* aspects that can be muted */
 };
 
 struct simt_kernel {
@@ -117,7 +118,7 @@ static inline int32_t simt_dp4a(uint32_t a, uint32_t b, int32_t c)
     return (int32_t)sum;
 }
 
-/* The pointer's type is checked by giving it to a typed parameter. */
+/* Checks the pointer's type by passing it to a typed parameter. */
 static inline const uint32_t *simt_emu_p32(const uint32_t *p)
 {
     return p;
@@ -177,6 +178,6 @@ static inline const uint64_t *simt_emu_p64(const uint64_t *p)
 
 #define simt_prefetch_l2(p) simt_emu_prefetch(p)
 #define simt_opaque(v)      (v)
-#define SIMT_LOOK_SPINS     8 /* a turn costs the emulator a switch */
+#define SIMT_LOOK_SPINS     8 /* each turn costs the emulator a switch */
 #define simt_nanosleep(ns)  simt_emu_nanosleep(ns)
 #define simt_globaltimer()  simt_emu_globaltimer()

@@ -1,4 +1,5 @@
-/* toy_cases.h - a launch of each toy with its buffers, and what its output must be. */
+/* toy_cases.h - a launch of each toy kernel with its buffers, and its expected output. Thread: one per
+ * case. */
 #pragma once
 #include "emulator.h"
 
@@ -26,5 +27,5 @@ extern const uint32_t n_toy_kinds;
 
 void toy_open(struct toy_case *c, const struct toy_kind *kind);
 void toy_close(struct toy_case *c);
-/* Runs it once; a wrong result is a report too. 0, or -1 with the report. */
+/* Runs it once; a wrong result is a report too. Returns 0, or -1 with the report. */
 int toy_run(struct toy_case *c, uint32_t sm, uint64_t seed, int mute, struct simt_report *report);

@@ -338,7 +338,7 @@ static inline int fake_poll(struct backend *be, struct step_result *out, int max
 
 static inline void fake_info(const struct backend *be, struct backend_info *out)
 {
-    const struct fake *f = (const struct fake *)be;
+    struct fake *f = (struct fake *)be;
     *out = (struct backend_info){.name = "fake",
                                  .device = "none",
                                  .isa = "none",
@@ -347,14 +347,9 @@ static inline void fake_info(const struct backend *be, struct backend_info *out)
                                  .kv = fake_layout,
                                  .kv_order = "fake",
                                  .shares_pages = !f->alone,
+                                 .transfer = f->transfer,
+                                 .transfer_bytes = sizeof f->transfer,
                                  .default_step_ms = 50};
-}
-
-static inline void *fake_transfer(struct backend *be, size_t *size)
-{
-    struct fake *f = (struct fake *)be;
-    *size = sizeof f->transfer;
-    return f->transfer;
 }
 
 static inline void fake_close(struct backend *be)
@@ -369,12 +364,8 @@ static inline void fake_close(struct backend *be)
     free(f);
 }
 
-static const struct backend_ops fake_ops = {.name = "fake",
-                                            .submit = fake_submit,
-                                            .poll = fake_poll,
-                                            .transfer = fake_transfer,
-                                            .info = fake_info,
-                                            .close = fake_close};
+static const struct backend_ops fake_ops = {
+    .name = "fake", .submit = fake_submit, .poll = fake_poll, .info = fake_info, .close = fake_close};
 
 static inline struct fake *fake_open(uint32_t n_pages, uint32_t n_slots, const int32_t *end_tokens,
                                      uint32_t n_end)

@@ -2,6 +2,7 @@
  * Bits are random, scales are chosen: values have mean 0 and a given root mean square, so activations stay
  * finite and logits vary. The same seed gives the same bytes. Thread: a struct belongs to its caller. */
 #pragma once
+#include "abi/arith.h"
 #include "base/half.h"
 #include "gguf/quant.h"
 
@@ -109,7 +110,7 @@ static inline void random_blocks_init(struct random_blocks *r, uint32_t type, fl
     }
     for (int i = 0; i < 4096; i++) { /* uniform: sqrt(3) times the root mean square at the ends */
         float f = 1.7320508f * rms * ((float)i + 0.5f - 2048) / 2048;
-        r->halves[i] = type == QUANT_BF16 ? bf16_from_float(f) : half_from_float(f);
+        r->halves[i] = type == QUANT_BF16 ? arith_bf16(f) : half_from_float(f);
     }
 }
 

@@ -1,4 +1,4 @@
-/* matmul.c - which kernels this CPU runs. */
+/* matmul.c - selects the kernel table for this CPU. */
 #include "matmul.h"
 
 #include <errno.h>
@@ -28,6 +28,7 @@ const struct matmul_kernels *matmul_find(const char *isa, struct error *err)
             error_set(err, -ENOTSUP, "isa %s: this CPU or its operating system does not support it", isa);
             return NULL;
         }
-    error_set(err, -EINVAL, "isa %s: not known; auto, avx512vnni, avxvnni, avx2 or scalar", isa ? isa : "");
+    error_set(err, -EINVAL, "isa %s: unknown, must be auto, avx512vnni, avxvnni, avx2 or scalar",
+              isa ? isa : "");
     return NULL;
 }

@@ -1,4 +1,5 @@
-/* matmul_256.h - what matmul_template.h wants of 256-bit vectors; dot() comes from the including file. */
+/* matmul_256.h - the 256-bit vector operations that matmul_template.h uses; the including file defines dot().
+ * Thread: any; all functions are pure. */
 #include "abi/arith.h"
 
 #include <immintrin.h>
@@ -41,7 +42,7 @@
         _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p))), 16))
 #define vi_bcast(p)   _mm256_set1_epi32(load_i32(p))
 #define vi_set16(x)   _mm256_set1_epi16(x)
-#define vi_pair(a, b) _mm256_blend_epi16(a, b, 0xaa) /* the lower halves of a, the upper ones of b */
+#define vi_pair(a, b) _mm256_blend_epi16(a, b, 0xaa) /* the lower halves of a, the upper halves of b */
 
 static inline int load_i32(const void *p)
 {
@@ -50,28 +51,29 @@ static inline int load_i32(const void *p)
     return v;
 }
 
-/* Left by n bits (right when negative); bits that cross bytes are masked off by the caller. */
+/* Shifts left by n bits (right if negative). The caller masks off bits that cross bytes. */
 static inline __attribute__((always_inline)) __m256i vi_shift(__m256i v, int n)
 {
     return n >= 0 ? _mm256_slli_epi16(v, n) : _mm256_srli_epi16(v, -n);
 }
 
-/* Nibbles to bytes whose upper halves the caller masks off: 16 low ones, then their 16 high ones. */
+/* Spreads nibbles to bytes: 16 low nibbles, then their 16 high ones. The caller masks off the upper
+ * halves. */
 static inline __attribute__((always_inline)) __m256i vi_nibbles(const uint8_t *p)
 {
     __m256i v = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)p));
     return _mm256_srlv_epi32(v, _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4));
 }
 
-/* The lower half of each 32-bit number in both halves. */
+/* Copies the lower half of each 32-bit number to both halves. */
 static inline __attribute__((always_inline)) __m256i vi_twice(__m256i v)
 {
     const __m128i twice = _mm_setr_epi8(0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13);
     return _mm256_shuffle_epi8(v, _mm256_broadcastsi128_si256(twice));
 }
 
-/* arith_quantise() of 32-byte aligned x; sum: of either half. Bits compare as integers for the largest, as
- * there: a NaN is larger than all numbers. */
+/* arith_quantise() of 32-byte aligned x; sum: of each half. The largest value is found by comparing bits as
+ * integers, as there: a NaN is larger than all numbers. */
 static inline __attribute__((always_inline)) float quantise_block(const float *x, int8_t *q, int32_t sum[2])
 {
     __m256i top4 = _mm256_setzero_si256(), magnitude = _mm256_set1_epi32(0x7fffffff), v[4];

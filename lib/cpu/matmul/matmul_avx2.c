@@ -6,15 +6,15 @@
 #define PAIR_SUMS 1
 #include "matmul_256.h"
 
-/* Products of u8 and s8, added up in twos; Q8_0, which is signed here, multiplies |w| by x with w's sign: at
+/* Products of u8 and s8, summed in pairs. Q8_0, which is signed here, multiplies |w| by x with w's sign: at
  * most 2 * 128 * 127 = 32,512. */
 static inline __attribute__((always_inline)) __m256i products(bool is_signed, __m256i w, __m256i x)
 {
     return is_signed ? _mm256_maddubs_epi16(_mm256_sign_epi8(w, w), _mm256_sign_epi8(x, w))
                      : _mm256_maddubs_epi16(w, x);
 }
-/* One after the other: a compiler that is free to add in another order keeps all products until then, more
- * than there are registers. */
+/* Keeps the additions in order: a compiler that may reorder them keeps all products until then, more than
+ * there are registers. */
 static inline __attribute__((always_inline)) __m256i pairs_add(__m256i sum, __m256i pairs)
 {
     sum = _mm256_add_epi16(sum, pairs);

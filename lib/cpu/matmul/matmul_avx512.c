@@ -52,14 +52,14 @@ static inline int load_i32(const void *p)
     return v;
 }
 
-/* Left by n bits (right when negative); bits that cross bytes are masked off by the caller. */
+/* Shifts left by n bits (right if negative). The caller masks off bits that cross bytes. */
 static inline __attribute__((always_inline)) __m512i vi_shift(__m512i v, int n)
 {
     return n >= 0 ? _mm512_slli_epi16(v, (unsigned)n) : _mm512_srli_epi16(v, (unsigned)-n);
 }
 
-/* Nibbles to bytes whose upper halves the caller masks off: of 16 at a time the low ones, then the high ones.
- */
+/* Spreads nibbles to bytes, 16 at a time: the low ones, then the high ones. The caller masks off the upper
+ * halves. */
 static inline __attribute__((always_inline)) __m512i vi_nibbles(const uint8_t *p)
 {
     __m512i v = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)(const void *)p));
@@ -67,8 +67,8 @@ static inline __attribute__((always_inline)) __m512i vi_nibbles(const uint8_t *p
     return _mm512_srlv_epi32(v, _mm512_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4, 0, 0, 0, 0, 4, 4, 4, 4));
 }
 
-/* arith_quantise() of 16-byte aligned x; sum: of either half. Bits compare as integers for the largest, as
- * there: a NaN is larger than all numbers. */
+/* arith_quantise() of 16-byte aligned x; sum: of each half. The largest value is found by comparing bits as
+ * integers, as there: a NaN is larger than all numbers. */
 static inline __attribute__((always_inline)) float quantise_block(const float *x, int8_t *q, int32_t sum[2])
 {
     __m512 x0 = _mm512_load_ps(x), x1 = _mm512_load_ps(x + 16);
@@ -79,7 +79,7 @@ static inline __attribute__((always_inline)) float quantise_block(const float *x
     bool finite = top < 0x7f800000u, tiny = top < 0x0d800000u;
     float amax = arith_from_bits(top);
     __m512 inverse = _mm512_set1_ps(finite && !tiny ? 127.0f / amax : 0.0f);
-    __mmask16 keep = finite ? 0xffff : 0; /* NaN times 0 would not be 0 */
+    __mmask16 keep = finite ? 0xffff : 0; /* NaN times 0 is not 0 */
     __m512i q0 = _mm512_maskz_cvtps_epi32(keep, _mm512_mul_ps(x0, inverse));
     __m512i q1 = _mm512_maskz_cvtps_epi32(keep, _mm512_mul_ps(x1, inverse));
     __m256i bytes = _mm256_set_m128i(_mm512_cvtepi32_epi8(q1), _mm512_cvtepi32_epi8(q0));

@@ -1,5 +1,6 @@
-/* matmul_floats.h - the product of weights that are floats, with activations that are not quantised; part of
- * matmul_template.h, whose vectors, scratch and put_chunk() it uses. */
+/* matmul_floats.h - the product of float weights with unquantised activations; part of matmul_template.h,
+ * whose vectors, scratch and put_chunk() it uses.
+ * Thread: any; pure but for the scratch. */
 INLINE vf float_weights(uint32_t kind, const uint8_t *tile, uint32_t column, uint32_t o)
 {
     size_t i = (size_t)column * MATMUL_ROWS + o;
@@ -8,7 +9,7 @@ INLINE vf float_weights(uint32_t kind, const uint8_t *tile, uint32_t column, uin
                                 : vf_bf16(tile + 2 * i);
 }
 
-/* Super-block of two row vectors of floats times W columns, unquantised. */
+/* A super-block of two row vectors of floats times W unquantised columns. */
 INLINE void float_panel(uint32_t kind, uint32_t W, const uint8_t *const tile[2], const struct matmul_panel *p,
                         uint32_t column, uint32_t n, float total[][2][LANES])
 {

@@ -1,4 +1,4 @@
-/* matmul_pack.c - weights from the file's blocks into tiles of 16 rows, and back (matmul_pack.h). */
+/* matmul_pack.c - converts weights from the file's blocks to tiles of 16 rows, and back (matmul_pack.h). */
 #include "matmul_pack.h"
 
 #include <assert.h>
@@ -12,7 +12,8 @@ uint32_t matmul_kind_of(uint32_t type)
     return kind;
 }
 
-/* File block -> struct matmul_super. The 6-bit scales and minima of Q4_K and Q5_K: 12 bytes for 8 of each. */
+/* Reading a file's block into struct matmul_super. This reads the 6-bit scales and minima of Q4_K and Q5_K:
+ * 12 bytes for 8 of each. */
 static void read_scales_k(const uint8_t *p, struct matmul_super *s)
 {
     for (int j = 0; j < 4; j++) {
@@ -105,7 +106,7 @@ static void read_nibbles(const uint8_t *p, const uint8_t *high, uint8_t *q)
     }
 }
 
-/* The types with blocks of 32: block j of a super-block. */
+/* Reads block j of a super-block, for the types with blocks of 32. */
 static void read_block(uint32_t kind, const uint8_t *p, uint32_t j, struct matmul_super *s)
 {
     uint8_t *q = s->q + j * ARITH_BLOCK;
@@ -161,7 +162,8 @@ static void merge_u32(uint8_t *p, uint32_t v)
     memcpy(p, &v, sizeof v);
 }
 
-/* Of 6 bits: of every four steps three lie in vectors of their own, the fourth in their upper bits. */
+/* Writes values of 6 bits: of every four steps three have vectors of their own, whose upper bits hold the
+ * fourth. */
 static void write_six(const uint8_t *q, uint8_t *row)
 {
     for (uint32_t i = 0; i < 3; i++)
@@ -185,7 +187,8 @@ static void read_six(const uint8_t *row, uint8_t *q)
     }
 }
 
-/* One block of one row into a tile's block (zeroed before). Four columns move as one 32-bit word. */
+/* Writes one block of one row into a tile's block, which is zeroed before. Four columns move as one 32-bit
+ * word. */
 static void write_values(uint32_t bits, const uint8_t *q, uint8_t *block, uint32_t row)
 {
     if (bits == 6) {
@@ -237,7 +240,7 @@ static void read_values(uint32_t bits, const uint8_t *block, uint32_t row, uint8
     }
 }
 
-/* Scales of a tile; `p` is where they begin. */
+/* Writes the scales of a tile, which begin at `p`. */
 static void write_scales(uint32_t kind, uint32_t n_blocks, const struct matmul_super *s, uint8_t *p,
                          uint32_t row)
 {
@@ -338,7 +341,7 @@ size_t matmul_pack_size(uint32_t type, uint32_t n, uint32_t k, struct error *err
 {
     uint32_t kind = matmul_kind_of(type);
     if (kind == MATMUL_N_KINDS) {
-        error_set(err, -ENOTSUP, "weight type %s is not one the cpu multiplies", quant_name(type));
+        error_set(err, -ENOTSUP, "weight type %s is not supported on cpu", quant_name(type));
         return 0;
     }
     uint32_t block = quant_traits(type)->block > ARITH_BLOCK ? quant_traits(type)->block : ARITH_BLOCK;
@@ -426,7 +429,7 @@ bool matmul_is_float(const struct matmul_matrix *m)
     return matmul_traits[m->kind].fold == MATMUL_FOLD_FLOAT;
 }
 
-/* One row of an integer tile as floats, in the order of operations of quant_dequantise(). */
+/* Converts one row of an integer tile to floats, in the order of operations of quant_dequantise(). */
 static void row_of_tile(uint32_t kind, const struct matmul_super *s, uint32_t n_blocks, float *out)
 {
     const struct matmul_traits *t = &matmul_traits[kind];

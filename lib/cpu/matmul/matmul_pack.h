@@ -1,9 +1,10 @@
-/* matmul_pack.h - how packed weights and quantised activations lie in memory: shared by packing and by the
- * kernels; lib/cuda/pack.c reads blocks of a file through it too.
+/* matmul_pack.h - the memory layout of packed weights and quantised activations, shared by packing and
+ * kernels; lib/cuda/pack.c reads the blocks of a file through it too.
+ * Thread: any; all functions are pure. Memory: the caller's. Errors: none.
  *
- * WEIGHTS  A matrix is cut into groups of 16 rows, a group into tiles of one super-block (256 columns; the
- * last tile of a row may hold fewer blocks of 32). A group begins with d and dmin of all its super-blocks, 16
- * f16 each, so that whole tiles are whole cache lines. A tile keeps the size it has in the file:
+ * WEIGHTS  A matrix is split into groups of 16 rows, a group into tiles of one super-block (256 columns; the
+ * last tile of a row may have fewer blocks of 32). A group begins with d and dmin of all its super-blocks, 16
+ * f16 each, so that whole tiles are whole cache lines. A tile has the size that it has in the file:
  *   for each block of 32 columns: the 8 steps of 4 columns x 16 rows, a step being 64 bytes (byte 4 r + i =
  *     row r, column 4 t + i), as nibbles (step 2 i in the low, step 2 i + 1 in the high nibbles of vector
  *     i), then 2-bit planes (bits 2 (t % 4) of vector t / 4), then a 1-bit plane (bit t); of 6 bits, every
@@ -11,10 +12,9 @@
  *   then the scales of all blocks, 16 rows side by side.
  * Values are stored unsigned, `zero` above their meaning (Q8_0: 128).
  *
- * ACTIVATIONS  Super-block after super-block, int8 first, scales behind; in either, columns lie in panels of
- * 8 (the last one as wide as what is left), and in a panel side by side: a kernel that multiplies a tile with
- * all columns walks one stream of addresses. Unquantised values, when kept, follow behind, panel after panel.
- */
+ * ACTIVATIONS  Super-block by super-block, first int8, then scales. In each, columns form panels of 8 (the
+ * last one may be narrower), and a panel's columns are adjacent: a kernel that multiplies a tile with all
+ * columns reads one stream of addresses. Unquantised values, if kept, follow at the end, panel by panel. */
 #pragma once
 #include "abi/arith.h"
 #include "base/half.h"
@@ -45,7 +45,7 @@ enum matmul_kind {
     MATMUL_N_KINDS
 };
 
-/* How a super-block's float value is folded from its integer sums (arith.h). */
+/* Defines how the integer sums of a super-block are folded to its float value (arith.h). */
 enum matmul_fold {
     MATMUL_FOLD_K,     /* Q4_K Q5_K: a scale and a minimum per 32, d and dmin */
     MATMUL_FOLD_K16,   /* Q6_K Q3_K: a signed scale per 16, d */
@@ -58,12 +58,12 @@ enum matmul_fold {
 struct matmul_traits {
     uint8_t type;         /* enum quant_type */
     uint8_t fold;         /* enum matmul_fold */
-    uint8_t bits;         /* of a stored value: 8, or 4 and 2 and 1 summed; floats 16 or 32 */
-    uint8_t zero;         /* stored minus meant */
+    uint8_t bits;         /* bits of a stored value: 8, or a sum of 4, 2 and 1; floats: 16 or 32 */
+    uint8_t zero;         /* stored value minus its meaning */
     uint16_t scale_size;  /* bytes of scales per block and 16 rows */
     uint16_t global_size; /* bytes of d and dmin per 16 rows */
 };
-/* In the header so that kernels instantiated for a kind see constants. */
+/* Defined in the header so that kernels instantiated for a kind see constants. */
 static const struct matmul_traits matmul_traits[MATMUL_N_KINDS] = {
     [MATMUL_Q4_K] = {QUANT_Q4_K, MATMUL_FOLD_K, 4, 0, 24, 64},
     [MATMUL_Q5_K] = {QUANT_Q5_K, MATMUL_FOLD_K, 5, 0, 24, 64},
@@ -85,7 +85,7 @@ static inline uint32_t matmul_min(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* Bytes of the values of one block of 32 columns x 16 rows. */
+/* The bytes of the values of one block of 32 columns x 16 rows. */
 static inline size_t matmul_block_size(const struct matmul_traits *t)
 {
     return (size_t)t->bits * (ARITH_BLOCK * MATMUL_ROWS / 8);
@@ -96,7 +96,7 @@ static inline size_t matmul_tile_size(const struct matmul_traits *t, uint32_t n_
     return n_blocks * (matmul_block_size(t) + t->scale_size);
 }
 
-/* Bytes at the beginning of a group: d and dmin of its super-blocks. */
+/* The bytes at the start of a group, for d and dmin of its super-blocks. */
 static inline size_t matmul_globals_size(const struct matmul_traits *t, uint32_t n_super)
 {
     return ((size_t)n_super * t->global_size + 63) / 64 * 64;
@@ -107,13 +107,13 @@ static inline uint32_t matmul_n_super(uint32_t k)
     return (k + ARITH_SUPER - 1) / ARITH_SUPER;
 }
 
-/* Blocks in super-block `super` of a row of k. */
+/* The number of blocks in super-block `super` of a row of k values. */
 static inline uint32_t matmul_n_blocks(uint32_t k, uint32_t super)
 {
     return matmul_min(MATMUL_SUPER_BLOCKS, k / ARITH_BLOCK - super * MATMUL_SUPER_BLOCKS);
 }
 
-/* Super-blocks in the first half of the row. */
+/* The number of super-blocks in the first half of the row. */
 static inline uint32_t matmul_half(uint32_t n_super)
 {
     return (n_super + 1) / 2;
@@ -126,13 +126,13 @@ static inline const uint8_t *matmul_tile(const struct matmul_matrix *m, uint32_t
            super * matmul_tile_size(t, MATMUL_SUPER_BLOCKS);
 }
 
-/* d and dmin of a tile. */
+/* The address of d and dmin of a tile. */
 static inline const uint8_t *matmul_globals(const struct matmul_matrix *m, uint32_t group, uint32_t super)
 {
     return m->data + group * m->group_size + (size_t)super * matmul_traits[m->kind].global_size;
 }
 
-/* One row of one super-block, spread out: the form between a file's block and a tile. */
+/* One row of one super-block, expanded: the form between a file's block and a tile. */
 struct matmul_super {
     uint8_t q[ARITH_SUPER]; /* stored values */
     int8_t scale[16];       /* K types: per 32 or per 16 */
@@ -143,30 +143,30 @@ struct matmul_super {
 
 /* The kind of a quant type, or MATMUL_N_KINDS. */
 uint32_t matmul_kind_of(uint32_t type);
-/* Reads a super-block of n_blocks blocks of one row as they stand in a GGUF file; integer kinds only. What
- * lies beyond n_blocks is left alone. */
+/* Reads a super-block of n_blocks blocks of one row from the format of a GGUF file; integer kinds only.
+ * Fields beyond n_blocks do not change. */
 void matmul_super_read(uint32_t kind, const uint8_t *p, uint32_t n_blocks, struct matmul_super *out);
 /* Reads row `row` of super-block `super` of an integer matrix. */
 void matmul_tile_read(const struct matmul_matrix *m, uint32_t row, uint32_t super, struct matmul_super *out);
-/* Value `column` of row `row` of a float tile. */
+/* Returns value `column` of row `row` of a float tile. */
 float matmul_tile_float(uint32_t kind, const uint8_t *tile, uint32_t row, uint32_t column);
 
 /* Super-block `super` of the columns [8 p, 8 p + width) of an input. Arrays are [index][width]; blocks j and
- * values k count from the super-block's first. */
+ * values k count from the start of the super-block. */
 struct matmul_panel {
     uint32_t width;
     int8_t *q;  /* [k/4][width][4] */
     float *a;   /* [j]: scale */
     float *b;   /* [j]: scale * sum of the block's int8 */
     float *b16; /* [2 j + half]: the same of half-blocks */
-    int32_t *n; /* [j]: -128 * sum of the block's int8: where sums over values with zero 128 start */
-    /* [2 j + half]: -32 * that of half-blocks: where they start with zero 32. Kernels that add up pairs have
-     * at [2 j] minus both sums, 16 bits each. */
+    int32_t *n; /* [j]: -128 * sum of the block's int8: the start of sums over values with zero 128 */
+    /* [2 j + half]: -32 * sum of the half-block's int8: the start of sums with zero 32. Kernels that sum
+     * pairs store at [2 j] the negative of both sums, 16 bits each. */
     int32_t *n16;
     float *x; /* [k]: unquantised */
 };
 
-/* Of one column's super-block: scales and sums, and bytes in all. */
+/* Per column and super-block: the number of scales and sums, and the bytes of all. */
 #define MATMUL_COLUMN_SCALES (MATMUL_SUPER_BLOCKS * 7)
 #define MATMUL_COLUMN_SUPER  (ARITH_SUPER + MATMUL_COLUMN_SCALES * 4)
 
@@ -188,7 +188,7 @@ static inline struct matmul_panel matmul_panel(const struct matmul_input *in, ui
     return v;
 }
 
-/* From one whole panel to the next. */
+/* Moves from one whole panel to the next. */
 static inline void matmul_panel_next(struct matmul_panel *p)
 {
     size_t scales = (size_t)MATMUL_PANEL * MATMUL_COLUMN_SCALES;
@@ -200,7 +200,7 @@ static inline void matmul_panel_next(struct matmul_panel *p)
     p->n16 += scales;
 }
 
-/* Writes block j of a column, quantised by the caller, to its place in a panel. */
+/* Writes block j of a column, which the caller has quantised, to its place in a panel. */
 static inline void matmul_panel_put(const struct matmul_panel *p, uint32_t column, uint32_t j, float a,
                                     const int8_t q[ARITH_BLOCK], int32_t sum0, int32_t sum1)
 {

@@ -1,14 +1,13 @@
-/* matmul_quantise.h - quantising activations, block after block, for one vector width; included once per
- * instruction set, after what matmul_template.h wants of one and
- *
- *   quantise_block(x, q, sum)   arith_quantise() of 32 aligned values; sum: of either half of q
- */
+/* matmul_quantise.h - quantises activations block by block, for one vector width.
+ * Included once per instruction set, after the vector operations of matmul_template.h and
+ *   quantise_block(x, q, sum)   arith_quantise() of 32 aligned values; sum: of each half of q
+ * Thread: any; members of a team write disjoint super-blocks. */
 #pragma once
 #include "matmul_pack.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Block j of column c of a panel, from x[] * gain[] at that block. */
+/* Quantises block j of column c of a panel, from x[] * gain[] of that block. */
 static void quantise_one(const struct matmul_panel *p, uint32_t c, uint32_t j, const float *x,
                          const float *gain)
 {
@@ -26,7 +25,7 @@ static void quantise_one(const struct matmul_panel *p, uint32_t c, uint32_t j, c
 #endif
 }
 
-/* A super-block of all columns of a panel, value k of them being its first. */
+/* Quantises a super-block of all columns of a panel; k is its first value. */
 static void quantise_super(const struct matmul_panel *p, uint32_t n_blocks, size_t k, const float *const *x,
                            const float *gain)
 {
@@ -37,7 +36,7 @@ static void quantise_super(const struct matmul_panel *p, uint32_t n_blocks, size
         }
 }
 
-/* Its unquantised values. */
+/* Stores the unquantised values of a super-block. */
 static void keep_floats(const struct matmul_panel *p, uint32_t n, size_t k, const float *const *x,
                         const float *gain)
 {

@@ -1,7 +1,8 @@
-/* matmul_quantise_512.h - quantising activations eight blocks of 32 values at a time, on 512-bit vectors:
- * what is one number of a block (largest value, scale, sums) is a lane of a vector then. The eight are block
- * j of eight columns, or all blocks of one column's super-block. Bits are those of quantise_block(), which
- * stays for blocks with values that are not finite. */
+/* matmul_quantise_512.h - quantises activations eight blocks of 32 values at a time, on 512-bit vectors: a
+ * number per block (largest value, scale, sums) becomes a lane of a vector.
+ * The eight are block j of eight columns, or all blocks of one column's super-block. The bits are those of
+ * quantise_block(), which serves blocks with values that are not finite.
+ * Thread: as matmul_quantise.h. */
 #pragma once
 #include "matmul_quantise.h"
 
@@ -16,8 +17,8 @@ struct eight_source { /* block i is x[i][0..31] * gain[i][0..31] */
 
 struct eight {
     __m512i q[4];     /* [two steps][block]: 4 int8 each */
-    __m512i pairs[4]; /* two blocks each, in the order that eight_narrow() leaves */
-    __m256i sum[2];   /* [block], of either half */
+    __m512i pairs[4]; /* two blocks each, in the order of eight_narrow() */
+    __m256i sum[2];   /* [block], of each half */
     __m256 a;         /* [block] */
 };
 
@@ -27,7 +28,8 @@ INLINE __m512 eight_load(const struct eight_source *s, int block, int i)
     return s->has_gain ? _mm512_mul_ps(v, _mm512_loadu_ps(s->gain[block] + i)) : v;
 }
 
-/* Lane i: the largest of the 16 lanes of m[i]. Halves fold onto each other, two vectors becoming one. */
+/* Lane i of the result: the largest of the 16 lanes of m[i]. Halves fold onto each other, and two vectors
+ * become one. */
 INLINE __m256i eight_largest(__m512i m[EIGHT])
 {
 #pragma GCC unroll 4
@@ -54,8 +56,8 @@ INLINE __m256i eight_tops(const struct eight_source *s)
     return eight_largest(m);
 }
 
-/* Two blocks, multiplied and rounded to bytes: dwords of 4 values, in 128-bit lane i those of steps i and 4 +
- * i of the first block, then of the second. */
+/* Multiplies two blocks and rounds them to bytes: dwords of 4 values, in 128-bit lane i those of steps i and
+ * 4 + i of the first block, then of the second. */
 INLINE __m512i eight_narrow(const struct eight_source *s, const float *inverse, int block)
 {
     __m512i v[2];
@@ -72,7 +74,7 @@ INLINE __m512i eight_narrow(const struct eight_source *s, const float *inverse, 
 #define EIGHT_PICK(a, b, which)                                                                              \
     _mm512_castps_si512(_mm512_shuffle_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), which))
 
-/* From blocks of steps to steps of blocks, of one half of the steps; and their sums. */
+/* Transposes blocks of steps to steps of blocks, for one half of the steps, and sums them. */
 INLINE void eight_turn(struct eight *e, int half, __m512i low, __m512i high)
 {
     __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
@@ -84,7 +86,7 @@ INLINE void eight_turn(struct eight *e, int half, __m512i low, __m512i high)
     e->sum[half] = _mm256_add_epi32(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64(sum, 1));
 }
 
-/* False when a value is not finite. */
+/* Quantises eight blocks. False if a value is not finite. */
 INLINE bool eight_quantise(const struct eight_source *s, struct eight *e)
 {
     __m256i top = eight_tops(s);
@@ -104,7 +106,7 @@ INLINE bool eight_quantise(const struct eight_source *s, struct eight *e)
     return true;
 }
 
-/* What matmul_panel_put() stores beside q, of eight blocks. */
+/* The numbers that matmul_panel_put() stores beside q, of eight blocks. */
 struct eight_scales {
     __m256 b, b16[2];
     __m256i n, n16[2];
@@ -124,7 +126,7 @@ INLINE struct eight_scales eight_scales(const struct eight *e)
     return s;
 }
 
-/* Block j of a panel's columns. */
+/* Writes block j of the columns of a panel. */
 INLINE void eight_put_columns(const struct matmul_panel *p, uint32_t j, const struct eight *e)
 {
     uint32_t w = p->width;
@@ -149,7 +151,7 @@ INLINE void eight_put_columns(const struct matmul_panel *p, uint32_t j, const st
     }
 }
 
-/* All blocks of the only column of a panel. */
+/* Writes all blocks of the only column of a panel. */
 INLINE void eight_put_blocks(const struct matmul_panel *p, const struct eight *e)
 {
     __m512i in_order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
@@ -172,10 +174,10 @@ INLINE bool eight_block(const struct matmul_panel *p, uint32_t j, size_t k, cons
 {
     struct eight_source s = {.has_gain = gain};
     struct eight e;
-    for (uint32_t i = 0; i < EIGHT; i++) { /* of a narrow panel the last column again and again */
+    for (uint32_t i = 0; i < EIGHT; i++) { /* a narrow panel repeats its last column */
         s.x[i] = x[i < p->width ? i : p->width - 1] + k;
         s.gain[i] = gain ? gain + k : NULL;
-        /* A super-block ahead: rows lie apart, and what is read of one at a time is short. */
+        /* Prefetches a super-block ahead: rows lie apart, and each read of one is short. */
         __builtin_prefetch((const void *)((uintptr_t)s.x[i] + 1024));
         __builtin_prefetch((const void *)((uintptr_t)s.x[i] + 1088));
     }
@@ -185,7 +187,7 @@ INLINE bool eight_block(const struct matmul_panel *p, uint32_t j, size_t k, cons
     return true;
 }
 
-/* n_blocks may be fewer than eight: the last one stands for what is missing. */
+/* n_blocks may be fewer than eight: the last block is repeated. */
 INLINE bool eight_super(const struct matmul_panel *p, uint32_t n_blocks, const float *x, const float *gain)
 {
     struct eight_source s = {.has_gain = gain};

@@ -1,5 +1,5 @@
-/* matmul_scalar.c - the matrix product in plain C, written down from kernels/abi/arith.h: the reference of
- * the vector kernels, and the kernel of CPUs that have none of their own. */
+/* matmul_scalar.c - the matrix product in plain C, as kernels/abi/arith.h states it: the reference of the
+ * vector kernels, and the kernel of CPUs without one. */
 #include "matmul_pack.h"
 
 static bool supported(void)
@@ -36,7 +36,7 @@ static void quantise(struct matmul_input *in, uint32_t panel, uint32_t first, ui
     }
 }
 
-/* sum of q*x over 16 values of one column, from value i of the row on; x lies in panels. */
+/* Sums q*x over 16 values of one column, from value i of the row on; x is stored in panels. */
 static int32_t dot16(const struct matmul_super *s, int32_t zero, const struct matmul_panel *p,
                      uint32_t column, uint32_t i)
 {
@@ -46,7 +46,7 @@ static int32_t dot16(const struct matmul_super *s, int32_t zero, const struct ma
     return sum;
 }
 
-/* The value of super-block s of one row and one column (arith.h). */
+/* Returns the value of super-block s of one row and one column (arith.h). */
 static float super_value(uint32_t kind, const struct matmul_super *s, const struct matmul_panel *p,
                          uint32_t column, uint32_t n_blocks)
 {

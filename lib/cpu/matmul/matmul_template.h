@@ -1,33 +1,34 @@
 /* clang-format off */
-/* matmul_template.h - the matrix product for one vector width; included once per instruction set, after
- * these:
+/* matmul_template.h - the matrix product for one vector width.
+ * Included once per instruction set, after these definitions:
  *
  *   LANES            f32 per vector (16 or 8); a "row vector" is LANES rows side by side
- *   PAIR_SUMS        1 when products are added up in 16 bits, in pairs, before they are widened: pairs_of(),
- *                    pairs_add(), pairs_sum(), pairs_widen(); 0: dot() adds four of them in 32 bits
+ *   PAIR_SUMS        1: products are summed in 16 bits, in pairs, before they are widened: pairs_of(), pairs_add(),
+ *                    pairs_sum(), pairs_widen(); 0: dot() sums four of them in 32 bits
  *   PANEL_COLUMNS    columns of the panel kernel: 2 * PANEL_COLUMNS accumulators and 3 more fit the registers
- *   PANEL_UNPACKS    1 when panels unpack weights on their way, as most types then are fastest
+ *   PANEL_UNPACKS    1: panels unpack weights on the way, as most types are fastest so
  *   DIRECT_COLUMNS   up to this many columns, at most 8, weights are unpacked in registers
  *   vi, vf           vectors of integers and of floats, and the vi_*, vf_*, dot() used below
- *   QUANTISE_SUPER   quantise_super(), or what does the same faster
+ *   QUANTISE_SUPER   quantise_super(), or a faster equivalent
  *
- * Two shapes serve all types. Few columns (decode): one group at a time, a block of 32 columns of 16 rows is
- * unpacked into 8 registers and meets every column (with sums of pairs: both row vectors of a group, a step at
- * a time); it runs as fast as memory reads. Many columns (batches, prefill): 2 row vectors x PANEL_COLUMNS
- * accumulators stay in registers over a block, and weights are unpacked a step at a time between the products
- * of the step before; where that is too much work for every panel, the first one leaves the tile spread out in
- * L1 for those that follow. */
+ * Two shapes serve all types. Few columns (decode): a block of 32 columns of 16 rows is unpacked into 8
+ * registers and multiplied with every column, one group at a time (with sums of pairs: both row vectors of a
+ * group, a step at a time); it runs as fast as memory reads. Many columns (batches, prefill): 2 row vectors x
+ * PANEL_COLUMNS accumulators stay in registers over a block, and weights are unpacked a step at a time
+ * between the products of the step before. Where that is too much work for every panel, the first one stores
+ * the expanded tile in the L1 cache for the others.
+ * Thread: any; all functions are pure but for the caller's scratch. */
 /* clang-format on */
 #include "matmul_unpack.h"
 
-#define ROW_VECTORS (MATMUL_ROWS / LANES) /* per group */
-#define PAIR_GROUPS (2 / ROW_VECTORS)     /* groups under the two row vectors of a panel */
-/* How far ahead of its tile weights are fetched: when they are unpacked in registers, and in a panel, which
- * takes memory for short moments only. Half of it costs a tenth with eight columns, and with one where memory
- * is fast. Twice as far gains nothing, and before a run knew what is read next it cost a twentieth of a
- * model's step where memory is slow: what lies behind a piece of work may be somebody else's, or used much
- * later. AVX2 by itself takes longer to multiply what is unpacked in registers, and half is far enough: 1 to
- * 4 % of a model's step (decode-epyc-zen3). */
+#define ROW_VECTORS (MATMUL_ROWS / LANES) /* row vectors per group */
+#define PAIR_GROUPS (2 / ROW_VECTORS)     /* groups of the two row vectors of a panel */
+/* The distance in bytes by which weights are prefetched ahead of their tile: when they are unpacked in
+ * registers, and in a panel, which reads memory for short moments only. Half of it costs a tenth with eight
+ * columns, and with one column where memory is fast. Twice as far gains nothing; before a run knew the next
+ * weights it cost a twentieth of a model's step where memory is slow, because the memory behind a piece of
+ * work may belong to another member or be used much later. AVX2 alone takes longer to multiply weights that
+ * are unpacked in registers, and half is far enough: 1 to 4 % of a model's step (decode-epyc-zen3). */
 #define DIRECT_AHEAD (PAIR_SUMS ? 4352 : 8704)
 #define PANEL_AHEAD  13056
 
@@ -36,36 +37,37 @@ struct scratch {
     float total[2][MATMUL_CHUNK][2][LANES]; /* [half of K][column][row vector][lane] */
 };
 
-/* Columns of a panel kernel. */
+/* The columns of a panel kernel. */
 INLINE uint32_t panel_columns(uint32_t kind)
 {
     return has_halves(kind) ? PANEL_COLUMNS / 2 : PANEL_COLUMNS;
 }
 
-/* Whether every panel unpacks weights itself, between products that keep the multipliers busy. Otherwise the
- * first one spreads out its tile: cheaper where unpacking is much work. (Eight columns of a type with
- * half-blocks, one half after the other, with the first half's products kept in the L1 cache: as fast as this
- * with eight columns, a tenth slower with many.) */
+/* True if every panel unpacks weights itself, between products that keep the multipliers busy. Otherwise the
+ * first one stores its expanded tile, which is cheaper where unpacking is much work. (Tried: eight columns of
+ * a type with half-blocks, one half after the other, with the first half's products in the L1 cache: as fast
+ * as this with eight columns, a tenth slower with many.) */
 INLINE bool panel_unpacks(uint32_t kind)
 {
     return PANEL_UNPACKS && matmul_traits[kind].fold != MATMUL_FOLD_K16;
 }
 
-/* The activations of step t, `x` being those of the block's first. */
+/* The activations of step t; `x` is the first step of the block. */
 INLINE vi step_of(const int8_t *x, size_t width, uint32_t t)
 {
     return vi_bcast(x + t * width * 4);
 }
 
 #if PAIR_SUMS
-/* Steps whose products fit 16 bits together: a pair of them is at most 2 * 127 times the largest value. */
+/* The number of steps whose products fit 16 bits together: a pair of them is at most 2 * 127 times the
+ * largest value. */
 INLINE uint32_t run_steps(uint32_t kind)
 {
     uint32_t bits = matmul_traits[kind].bits, n = bits == 8 ? 1 : 32767 / (254 * ((1u << bits) - 1));
     return n >= 8 && !has_halves(kind) ? 8 : n >= 4 ? 4 : n >= 2 ? 2 : 1;
 }
 
-/* What the pairs of step t of block `slot` of e are widened by. */
+/* The multiplier that widens the pairs of step t of block `slot` of e. */
 INLINE vi multiplier(uint32_t kind, const struct expanded *e, uint32_t slot, uint32_t t)
 {
     if (!has_whole_scales(kind))
@@ -73,8 +75,8 @@ INLINE vi multiplier(uint32_t kind, const struct expanded *e, uint32_t slot, uin
     return vi_load(e->scale[has_halves(kind) ? 2 * slot + t / 4 : slot]);
 }
 
-/* Where the integer sum over block j, which is block `slot` of e, starts: -zero * sum of x, scaled as the sum
- * is. */
+/* The start of the integer sum over block j, which is block `slot` of e: -zero * sum of x, scaled like the
+ * sum. */
 INLINE vi start(uint32_t kind, const struct expanded *e, uint32_t slot, const struct matmul_panel *p,
                 size_t width, uint32_t column, uint32_t j)
 {
@@ -85,7 +87,7 @@ INLINE vi start(uint32_t kind, const struct expanded *e, uint32_t slot, const st
                        has_halves(kind) ? vi_load(e->min[slot]) : vi_set16((short)zero));
 }
 #else
-/* Where the integer sum over block j (half h of it) starts: -zero * sum of x. */
+/* The start of the integer sum over block j (its half h): -zero * sum of x. */
 INLINE vi start(uint32_t kind, const struct matmul_panel *p, size_t width, uint32_t column, size_t j,
                 uint32_t h)
 {
@@ -95,7 +97,8 @@ INLINE vi start(uint32_t kind, const struct matmul_panel *p, size_t width, uint3
 }
 #endif
 
-/* The scaled sum of block `slot` of e, s[j] * I[j] (arith.h), from its sums: of each half, or the first. */
+/* The scaled sum of block `slot` of e, s[j] * I[j] (arith.h), from the sums of its halves, or from `low`
+ * alone. */
 INLINE vf scaled(uint32_t kind, const struct expanded *e, uint32_t slot, vi low, vi high)
 {
     if (PAIR_SUMS && has_whole_scales(kind))
@@ -131,7 +134,7 @@ INLINE vf minima(uint32_t fold, const struct expanded *e, const struct matmul_pa
     return m;
 }
 
-/* One block, unpacked in registers, times one column: the new value of chain c. */
+/* Multiplies one block, unpacked in registers, with one column. Returns the new value of chain c. */
 INLINE vf direct_block(uint32_t kind, const vi w[MATMUL_STEPS], const struct expanded *e,
                        const struct matmul_panel *p, uint32_t column, uint32_t j, vf c)
 {
@@ -147,15 +150,16 @@ INLINE vf direct_block(uint32_t kind, const vi w[MATMUL_STEPS], const struct exp
 }
 #endif
 
-/* A tile's share of its group. */
+/* The bytes of a tile in its group, with its d and dmin. */
 INLINE size_t super_size(uint32_t kind)
 {
     return matmul_tile_size(&matmul_traits[kind], MATMUL_SUPER_BLOCKS) + matmul_traits[kind].global_size;
 }
 
-/* What lies `distance` after the beginning of a tile, skipping the groups that others of `n_groups` row
- * vectors walk at the same time; behind group `last`, what is read next. It may lie far beyond the matrix,
- * where fetching does nothing and no pointer may be: an address. */
+/* The address `distance` bytes after the start of a tile, without the groups that the other of `n_groups` row
+ * vectors compute at the same time; beyond group `last`, in the weights that are read next. It may be far
+ * outside the matrix, where prefetching has no effect and a pointer would be undefined: so it is an
+ * integer. */
 INLINE uintptr_t ahead_of(uint32_t kind, const struct matmul_matrix *m, const struct matmul_input *in,
                           uint32_t group, uint32_t last, uint32_t super, uint32_t n_groups, size_t distance)
 {
@@ -167,17 +171,17 @@ INLINE uintptr_t ahead_of(uint32_t kind, const struct matmul_matrix *m, const st
     return in->next && at >= end ? (uintptr_t)in->next + (at - end) : (uintptr_t)m->data + at;
 }
 
-/* What is fetched at each of n occasions while a tile is multiplied, in bytes. */
+/* The bytes to prefetch at each of n places while a tile is multiplied. */
 INLINE size_t prefetch_part(uint32_t kind, uint32_t n)
 {
     return (super_size(kind) / n + 63) / 64 * 64;
 }
 
-/* Scales of the blocks of a row vector's tile, which begin at p. */
+/* Expands the scales of the blocks of a row vector's tile, which begin at p. */
 INLINE void expand_scales(uint32_t kind, const uint8_t *p, uint32_t n_blocks, uint32_t o,
                           const uint8_t bytes[2][MATMUL_SUPER_BLOCKS * MATMUL_ROWS], struct expanded *e)
 {
-    if (matmul_traits[kind].global_size) /* whole super-blocks always */
+    if (matmul_traits[kind].global_size) /* these types always have whole super-blocks */
 #pragma GCC unroll 8
         for (uint32_t j = 0; j < MATMUL_SUPER_BLOCKS; j++)
             expand_block_scales(kind, p, MATMUL_SUPER_BLOCKS, o, j, bytes, j, e);
@@ -186,7 +190,7 @@ INLINE void expand_scales(uint32_t kind, const uint8_t *p, uint32_t n_blocks, ui
             expand_block_scales(kind, p, n_blocks, o, j, bytes, j, e);
 }
 
-/* Rows [row, row + LANES) of one column, which lie at `out`; rows beyond n are left alone. */
+/* Stores rows [row, row + LANES) of one column at `out`; rows beyond n are not written. */
 INLINE void put(const struct matmul_matrix *m, uint32_t row, float *out, vf v)
 {
     if (row + LANES <= m->n) {
@@ -199,25 +203,24 @@ INLINE void put(const struct matmul_matrix *m, uint32_t row, float *out, vf v)
         out[l] = lanes[l];
 }
 
-/* What one tile meets: the panels of a chunk of columns, and the memory that is asked for on the way. */
+/* The work on one tile: the panels of a chunk of columns, and the memory to prefetch meanwhile. */
 struct chunk {
     const struct matmul_input *in;
     uint32_t column, end, super, n_blocks;
-    bool fresh;                          /* the first super-block of its half of K: totals begin with it */
-    const uint8_t *tile[2], *globals[2]; /* of each row vector, when they are unpacked on the way */
-    /* Of each group: weights of later tiles, of which `part` bytes are asked for at every block of a panel.
-     */
+    bool fresh;                          /* the first super-block of its half of K: totals start here */
+    const uint8_t *tile[2], *globals[2]; /* of each row vector, to unpack on the way */
+    /* For each group: weights of later tiles, of which every block of a panel prefetches `part` bytes. */
     uintptr_t ahead[2];
     size_t part;
-    float *out; /* output of the chunk's first column when the last super-block is met, else NULL */
+    float *out; /* output of the chunk's first column at the last super-block, else NULL */
     size_t stride;
 };
 
-/* How a panel comes by its weights: it unpacks them; it unpacks them and spreads out the tile for the panels
- * that follow; they are spread out. */
+/* The source of a panel's weights: it unpacks them; it unpacks them and stores the expanded tile for the
+ * panels that follow; it reads the expanded tile. */
 enum weights_from { FROM_TILE, FROM_TILE_SPREADING, FROM_SPREAD };
 
-/* Step t of block j of row vector r. */
+/* The weights of step t of block j of row vector r. */
 INLINE vi panel_weights(uint32_t kind, enum weights_from from, const struct chunk *x, struct expanded *e,
                         uint32_t j, uint32_t r, uint32_t t)
 {
@@ -230,9 +233,10 @@ INLINE vi panel_weights(uint32_t kind, enum weights_from from, const struct chun
     return w;
 }
 
-/* panel_sums(): block j, the sums of two row vectors and W columns, one or two (halves) of each. */
+/* panel_sums() computes the sums of block j for two row vectors and W columns, one or two (halves) of
+ * each. */
 #if PAIR_SUMS
-/* The same where the block's scales are those of block `slot` of e. */
+/* The same, with the scales of block `slot` of e. */
 INLINE void pair_sums(uint32_t kind, enum weights_from from, uint32_t W, size_t width, const struct chunk *x,
                       struct expanded *e, uint32_t slot, const struct matmul_panel *p, uint32_t column,
                       uint32_t j, vi sum[2][2][PANEL_COLUMNS])
@@ -302,8 +306,8 @@ INLINE void panel_sums(uint32_t kind, enum weights_from from, uint32_t W, size_t
 }
 #endif
 
-/* Minimum i of e, of a block or a half of one, into the chains of two row vectors and W columns; b: the
- * columns' factors of it. Side by side, to hide the latency of one chain. */
+/* Adds minimum i of e, of a block or a half of one, to the chains of two row vectors and W columns; b: the
+ * columns' factors. The columns run side by side, to hide the latency of one chain. */
 INLINE void chain_minimum(uint32_t W, const struct expanded *e, uint32_t i, const float *b,
                           vf m[2][PANEL_COLUMNS])
 {
@@ -316,13 +320,13 @@ INLINE void chain_minimum(uint32_t W, const struct expanded *e, uint32_t i, cons
     }
 }
 
-/* How many minima a block has. */
+/* The number of minima of a block. */
 INLINE uint32_t minima_of(uint32_t fold)
 {
     return fold == MATMUL_FOLD_K16M ? 2 : fold == MATMUL_FOLD_K || fold == MATMUL_FOLD_SM ? 1 : 0;
 }
 
-/* The chains over n_blocks blocks. */
+/* Computes the chains over n_blocks blocks. */
 INLINE void panel_minima(uint32_t fold, uint32_t W, const struct expanded *e, const struct matmul_panel *p,
                          size_t width, uint32_t column, uint32_t n_blocks, vf m[2][PANEL_COLUMNS])
 {
@@ -338,8 +342,8 @@ INLINE void panel_minima(uint32_t fold, uint32_t W, const struct expanded *e, co
 #if PAIR_SUMS
 _Static_assert(DIRECT_COLUMNS <= PANEL_COLUMNS && ROW_VECTORS == 2, "room for the sums of a group");
 
-/* Sums over block j of a group, whose scales are block `slot` of e[row vector], times the W columns of a
- * panel: they join the chains c[row vector][column]. */
+/* Adds the sums over block j of a group, whose scales are block `slot` of e[row vector], times the W columns
+ * of a panel to the chains c[row vector][column]. */
 INLINE void direct_block(uint32_t kind, uint32_t W, const struct chunk *x, struct expanded *e, uint32_t slot,
                          const struct matmul_panel *p, uint32_t j, vf c[2][PANEL_COLUMNS])
 {
@@ -360,7 +364,7 @@ INLINE void direct_fetch(const struct chunk *x, uint32_t j)
         __builtin_prefetch((const void *)(x->ahead[0] + j * x->part + i), 0, 0);
 }
 
-/* All blocks of a group, with scales that lie expanded in e. */
+/* Multiplies all blocks of a group, with scales expanded in e. */
 INLINE void direct_expanded(uint32_t kind, uint32_t W, const struct chunk *x, const uint8_t *scales,
                             const struct matmul_panel *p, struct expanded *e, vf c[2][PANEL_COLUMNS],
                             vf min[2][PANEL_COLUMNS])
@@ -375,7 +379,8 @@ INLINE void direct_expanded(uint32_t kind, uint32_t W, const struct chunk *x, co
     panel_minima(matmul_traits[kind].fold, W, e, p, W, 0, x->n_blocks, min);
 }
 
-/* All blocks of a group, with scales that are made in registers, one block's at a time as block 0 of own. */
+/* Multiplies all blocks of a group, with scales expanded in registers, one block at a time as block 0 of
+ * own. */
 INLINE void direct_in_place(uint32_t kind, uint32_t W, const struct chunk *x, const uint8_t *scales,
                             const struct matmul_panel *p, const struct expanded *e, struct expanded own[2],
                             vf c[2][PANEL_COLUMNS], vf min[2][PANEL_COLUMNS])
@@ -393,10 +398,10 @@ INLINE void direct_in_place(uint32_t kind, uint32_t W, const struct chunk *x, co
     }
 }
 
-/* Super-block of a group times the W columns of a panel, its only ones; values are added to total[row
- * vector][column]. What a panel decides on its way for any number of columns is decided here, and with few
- * columns a block's scales are made in registers, where they are used: with one column both would be half of
- * all instructions. */
+/* Multiplies a super-block of a group with the W columns of a panel, which has no others, and adds the values
+ * to total[row vector][column]. Constants that a panel decides at run time, for any number of columns, are
+ * fixed here; with few columns a block's scales are expanded in registers, where they are used. With one
+ * column both would be half of all instructions. */
 INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m, uint32_t group,
                         uint32_t super, const struct matmul_panel *p, uintptr_t ahead, struct expanded *e,
                         float total[2][MATMUL_PANEL][LANES])
@@ -408,7 +413,7 @@ INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m
                             .ahead = {ahead},
                             .part = prefetch_part(kind, MATMUL_SUPER_BLOCKS)};
     const uint8_t *scales = tile + n_blocks * matmul_block_size(&matmul_traits[kind]);
-    /* Not where they take more registers than there are, nor where making them one by one is more work. */
+    /* Not where that needs too many registers, nor where expanding them one by one is more work. */
     const bool in_place = kind != MATMUL_Q3_K && (W == 1 || (W == 2 && fold != MATMUL_FOLD_K16));
     struct expanded own[2], *to = in_place ? own : e;
     vf c[2][PANEL_COLUMNS], min[2][PANEL_COLUMNS];
@@ -417,7 +422,7 @@ INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m
         c[0][i] = c[1][i] = min[0][i] = min[1][i] = vf_zero();
     if (fold == MATMUL_FOLD_K) {
         expand_bytes(scales, e->bytes);
-        /* Loaded from there: a compiler that remembers them takes each out of a vector instead. */
+        /* Forces loads: otherwise the compiler keeps the vector and extracts each byte from it. */
         __asm__("" : "+m"(e->bytes));
     }
     if (in_place)
@@ -434,7 +439,8 @@ INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m
     }
 }
 #else
-/* Super-block of one row vector times the W columns of a panel; values are added to total[column]. */
+/* Multiplies a super-block of one row vector with the W columns of a panel and adds the values to
+ * total[column]. */
 INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m, uint32_t group,
                         uint32_t super, uint32_t o, const struct matmul_panel *p, uintptr_t ahead,
                         struct expanded *e, float total[MATMUL_PANEL][LANES])
@@ -449,7 +455,7 @@ INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m
     for (uint32_t i = 0; i < W; i++)
         c[i] = vf_zero();
     const uint8_t *scales = tile + n_blocks * block_size;
-    if (fold == MATMUL_FOLD_K && o == 0) /* of the whole group */
+    if (fold == MATMUL_FOLD_K && o == 0) /* for the whole group */
         expand_bytes(scales, e->bytes);
     expand_scales(kind, scales, n_blocks, o, e->bytes, e);
     expand_globals(kind, matmul_globals(m, group, super), o, e);
@@ -493,8 +499,9 @@ INLINE void direct(uint32_t kind, uint32_t W, const struct matmul_matrix *m, con
     }
 }
 
-/* A little at a time: fetches that wait for each other hold up the loads behind them. Few panels use a tile
- * soon, and it need not pass through the second-level cache; many would push it out of the first before. */
+/* Prefetches a little at a time: prefetches that wait for each other delay the loads behind them. Few panels
+ * use a tile soon, so it skips the second-level cache; many panels would evict it from the first one before
+ * its use. */
 INLINE void chunk_fetch(const struct chunk *x, uint32_t panel_index, uint32_t j)
 {
     size_t first = (panel_index * MATMUL_SUPER_BLOCKS + j) * x->part;
@@ -506,7 +513,8 @@ INLINE void chunk_fetch(const struct chunk *x, uint32_t panel_index, uint32_t j)
                 __builtin_prefetch((const void *)(x->ahead[g] + first + i), 0, 2);
 }
 
-/* The scales of block j, while its values are unpacked; with the first also those of the super-block. */
+/* Expands the scales of block j while its values are unpacked; with the first block also those of the
+ * super-block. */
 INLINE void panel_scales(uint32_t kind, const struct chunk *x, uint32_t j, struct expanded *e)
 {
     for (uint32_t r = 0; r < 2; r++) {
@@ -521,8 +529,8 @@ INLINE void panel_scales(uint32_t kind, const struct chunk *x, uint32_t j, struc
     }
 }
 
-/* Super-block of two row vectors times W columns of a panel, beginning with `column`. Where pairs are
- * widened by scales, these are unpacked a block ahead: what is stored is not at hand at once. */
+/* Multiplies a super-block of two row vectors with W columns of a panel from `column` on. Where scales widen
+ * pairs, they are unpacked a block ahead: stored values are not available at once. */
 INLINE void panel(uint32_t kind, enum weights_from from, uint32_t W, size_t width, struct expanded *e,
                   const struct matmul_panel *p, uint32_t column, const struct chunk *x, uint32_t panel_index,
                   float total[][2][LANES])
@@ -567,8 +575,8 @@ INLINE void chunk_fetch_out(const struct chunk *x, uint32_t panel_index, uint32_
             __builtin_prefetch(x->out + (panel_index * MATMUL_PANEL + c) * x->stride + g * MATMUL_ROWS, 1);
 }
 
-/* The last panel of an input may be narrower. Every number of columns is its own code: sums live in registers
- * only when their number is a constant. */
+/* The last panel of an input may be narrower. Each number of columns has its own code: sums stay in registers
+ * only if their number is a constant. */
 INLINE void panel_any(uint32_t kind, enum weights_from from, struct expanded *e, const struct matmul_panel *p,
                       const struct chunk *x, uint32_t panel_index, float total[][2][LANES])
 {
@@ -593,7 +601,7 @@ INLINE void panel_any(uint32_t kind, enum weights_from from, struct expanded *e,
     }
 }
 
-/* All panels of a chunk. Whole ones follow each other in memory. */
+/* Multiplies a tile with all panels of a chunk. Whole panels are adjacent in memory. */
 INLINE void chunk_panels(uint32_t kind, struct expanded *e, const struct chunk *x, float total[][2][LANES])
 {
     const uint32_t W = panel_columns(kind);
@@ -637,7 +645,7 @@ PANEL_OF(Q4_0)
 PANEL_OF(Q4_1)
 PANEL_OF(Q5_1)
 
-/* A tile against all panels of a chunk. */
+/* Calls chunk_panels() for the kind of weights. */
 INLINE void chunk_super(uint32_t kind, const struct chunk *x, bool second, struct scratch *s)
 {
     float(*total)[2][LANES] = s->total[second];
@@ -674,8 +682,8 @@ INLINE void chunk_super(uint32_t kind, const struct chunk *x, bool second, struc
     }
 }
 
-/* Output of a chunk: half 0 + half 1 of K, for the groups g .. g + n_groups - 1 under the row vectors; `out`
- * is the first row of group g. */
+/* Writes the output of a chunk: half 0 + half 1 of K, for the groups g .. g + n_groups - 1 of the row
+ * vectors; `out` is the first row of group g. */
 static void put_chunk(const struct matmul_matrix *m, uint32_t g, uint32_t n_groups, uint32_t chunk,
                       uint32_t end, float *out, size_t stride, const struct scratch *s)
 {
@@ -687,9 +695,9 @@ static void put_chunk(const struct matmul_matrix *m, uint32_t g, uint32_t n_grou
         }
 }
 
-/* Groups in steps of a pair; a last single group is computed twice and written once. (Chunks of columns as
- * the outer loop, so that an input larger than the L2 cache is read once, gain nothing: it streams in time.)
- */
+/* Computes groups in pairs; a last single group is computed twice and written once. (Tried: chunks of columns
+ * as the outer loop, so that an input larger than the L2 cache is read once. It gains nothing: the input
+ * streams in time.) */
 INLINE void panels(uint32_t kind, const struct matmul_matrix *m, const struct matmul_input *in,
                    uint32_t first, uint32_t last, float *out, size_t stride, struct scratch *s)
 {
@@ -720,10 +728,10 @@ INLINE void panels(uint32_t kind, const struct matmul_matrix *m, const struct ma
         }
 }
 
-/* Up to so many columns a block is unpacked in registers, for each row vector anew: more than two only where
- * there is nothing to unpack, or where a panel would unpack twice (eight columns of 6 bits: a sixth slower in
- * the cache, but as much faster from slow memory). With sums of pairs both row vectors of a group are
- * unpacked together, and there is no such limit. */
+/* The number of columns up to which a block is unpacked in registers, again for each row vector: more than
+ * two only where there is nothing to unpack, or where a panel would unpack twice (eight columns of 6 bits: a
+ * sixth slower from the cache, but as much faster from slow memory). With sums of pairs both row vectors of a
+ * group are unpacked together, and there is no such limit. */
 INLINE uint32_t direct_columns(uint32_t kind)
 {
     uint32_t bits = matmul_traits[kind].bits;

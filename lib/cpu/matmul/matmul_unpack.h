@@ -1,37 +1,38 @@
-/* matmul_unpack.h - packed weights and their scales into vectors, for one vector width; included by
- * matmul_template.h, whose vi_* and vf_* it uses. */
+/* matmul_unpack.h - unpacks weights and their scales into vectors, for one vector width; included by
+ * matmul_template.h, whose vi_* and vf_* it uses.
+ * Thread: any; all functions are pure. */
 #include "matmul_pack.h"
 
-/* A tile spread out: one row vector's values and scales, in the L1 cache. */
+/* An expanded tile: the values and scales of one row vector, in the L1 cache. */
 struct expanded {
     uint8_t q[MATMUL_SUPER_BLOCKS * MATMUL_STEPS][4 * LANES];
-    /* Per block, or per half-block. With pair sums, scales that are whole numbers are what pairs_sum()
-     * multiplies by, and `min` of types without minima is by block what it multiplies the sums of x by. */
+    /* Per block or per half-block. With pair sums, integer scales are the multipliers of pairs_sum(), and
+     * `min` of types without minima holds, per block, the multipliers of the sums of x. */
     float scale[16][LANES], min[16][LANES];
     float d[LANES], dmin[LANES];
-    uint8_t bytes[2][MATMUL_SUPER_BLOCKS * MATMUL_ROWS]; /* Q4_K Q5_K: scales, minima of the whole group */
+    uint8_t bytes[2][MATMUL_SUPER_BLOCKS * MATMUL_ROWS]; /* Q4_K Q5_K: scales and minima of the whole group */
 } __attribute__((aligned(64)));
 
-/* Scales per 16 columns of weights: a block has two sums. */
+/* True if a scale covers 16 columns of weights, so that a block has two sums. */
 INLINE bool has_halves(uint32_t kind)
 {
     return matmul_traits[kind].fold == MATMUL_FOLD_K16 || matmul_traits[kind].fold == MATMUL_FOLD_K16M;
 }
 
-/* Scales are whole numbers, with a float per super-block above them. */
+/* True if scales are integers, with a float per super-block above them. */
 INLINE bool has_whole_scales(uint32_t kind)
 {
     uint32_t fold = matmul_traits[kind].fold;
     return fold == MATMUL_FOLD_K || fold == MATMUL_FOLD_K16 || fold == MATMUL_FOLD_K16M;
 }
 
-/* The zero that values are unpacked with when they have one, so that sums start where the panels say. */
+/* The zero of unpacked values, where a type has one: sums start at the value that the panels have for it. */
 INLINE uint32_t zero_of(uint32_t kind)
 {
     return has_halves(kind) ? 32 : 128;
 }
 
-/* Step t of four of 6 bits. */
+/* Unpacks step t of four, of 6 bits. */
 INLINE vi unpack_six(const uint8_t *p, int t)
 {
     if (t < 3)
@@ -40,7 +41,7 @@ INLINE vi unpack_six(const uint8_t *p, int t)
     return vi_or(vi_or(vi_and(a, vi_set8(3)), vi_and(b, vi_set8(12))), vi_and(c, vi_set8(48)));
 }
 
-/* Step t of a block: 4 columns x LANES rows. `p` is the block plus the row vector's offset. */
+/* Unpacks step t of a block: 4 columns x LANES rows. `p` is the block plus the row vector's offset. */
 INLINE vi unpack_step(uint32_t kind, const uint8_t *p, int t)
 {
     uint32_t bits = matmul_traits[kind].bits, zero = matmul_traits[kind].zero;
@@ -50,7 +51,7 @@ INLINE vi unpack_step(uint32_t kind, const uint8_t *p, int t)
     if (bits == 6)
         return unpack_six(p + 192 * (t / 4), t % 4);
     vi w = vi_set(0);
-    int n = 0; /* bits so far */
+    int n = 0; /* bits unpacked so far */
     if (bits & 4) {
         w = vi_and(t % 2 ? vi_shift(vi_load(p + 64 * (t / 2)), -4) : vi_load(p + 64 * (t / 2)), vi_set8(15));
         n = 4;
@@ -75,7 +76,8 @@ INLINE void unpack(uint32_t kind, const uint8_t *p, vi w[MATMUL_STEPS])
 }
 #endif
 
-/* Six-bit scales and minima of a group, `p` being where they begin, to a byte each; 4 * LANES at a time. */
+/* Unpacks the six-bit scales and minima of a group, which begin at `p`, to a byte each; 4 * LANES at a
+ * time. */
 INLINE void expand_bytes(const uint8_t *p, uint8_t bytes[2][MATMUL_SUPER_BLOCKS * MATMUL_ROWS])
 {
 #pragma GCC unroll 4
@@ -87,7 +89,7 @@ INLINE void expand_bytes(const uint8_t *p, uint8_t bytes[2][MATMUL_SUPER_BLOCKS 
     }
 }
 
-/* A scale that is a whole number, for LANES rows. */
+/* Stores an integer scale for LANES rows. */
 INLINE void put_scale(float *to, vi v)
 {
 #if PAIR_SUMS
@@ -97,7 +99,7 @@ INLINE void put_scale(float *to, vi v)
 #endif
 }
 
-/* One of the 6 bits of Q3_K: half-block i. */
+/* The 6-bit scale of Q3_K of half-block i. */
 INLINE vi scale_of_three(const uint8_t *p, uint32_t o, uint32_t i)
 {
     vi low = vi_and(vi_srl(vi_u8x(p + 16 * (i / 2) + o), 4 * (i % 2)), vi_set(15));
@@ -105,7 +107,7 @@ INLINE vi scale_of_three(const uint8_t *p, uint32_t o, uint32_t i)
     return vi_add(vi_or(low, vi_sll(high, 4)), vi_set(-32));
 }
 
-/* Those of half-blocks: block j, as block `slot` of e. */
+/* Expands the scales of the half-blocks of block j, as block `slot` of e. */
 INLINE void expand_half_scales(uint32_t kind, const uint8_t *p, uint32_t o, uint32_t j, uint32_t slot,
                                struct expanded *e)
 {
@@ -129,8 +131,8 @@ INLINE void expand_half_scales(uint32_t kind, const uint8_t *p, uint32_t o, uint
 #endif
 }
 
-/* Scales of block j of a tile, `p` being where those of all blocks begin, as block `slot` of e; o: the first
- * row; bytes: of its group, when the type has them. */
+/* Expands the scales of block j of a tile, as block `slot` of e. `p`: the scales of all blocks; o: the first
+ * row; bytes: of its group, if the type has them. */
 INLINE void expand_block_scales(uint32_t kind, const uint8_t *p, uint32_t n_blocks, uint32_t o, uint32_t j,
                                 const uint8_t bytes[2][MATMUL_SUPER_BLOCKS * MATMUL_ROWS], uint32_t slot,
                                 struct expanded *e)
@@ -148,7 +150,7 @@ INLINE void expand_block_scales(uint32_t kind, const uint8_t *p, uint32_t n_bloc
     }
 }
 
-/* Those of the whole super-block. */
+/* Expands the scales of the whole super-block. */
 INLINE void expand_globals(uint32_t kind, const uint8_t *p, uint32_t o, struct expanded *e)
 {
     if (matmul_traits[kind].global_size)

@@ -5,8 +5,8 @@
 #include <assert.h>
 #include <stdbool.h>
 
-#define UNIT  2  /* groups dealt together: kernels for many rows take them in pairs */
-#define PIECE 16 /* units at most: what they yield for a few rows is stored from the first-level cache */
+#define UNIT  2  /* groups dealt together: kernels for many rows compute them in pairs */
+#define PIECE 16 /* most units of a piece: for a few rows their results stay in the first-level cache */
 
 static_assert(PRODUCT_OWN_ROWS <= MATMUL_PANEL, "own rows are one panel");
 static_assert(PRODUCT_TILE >= 2 * UNIT * MATMUL_ROWS * STEP_MAX_ROWS,
@@ -18,7 +18,7 @@ struct job {
     const struct product_scratch *own;
     struct matmul_input input;
     const float *factors; /* [n_rows] */
-    uint32_t end;         /* of the member's own groups: what it takes behind them it takes from others */
+    uint32_t end;         /* end of the member's own groups: later ones belong to others */
 };
 
 static bool wants_floats(const struct product *p)
@@ -42,7 +42,7 @@ static float factor_of(const struct job *j, uint32_t row)
     return p->factors ? p->factors[p->gather ? p->gather[row] : row] : 1.0f;
 }
 
-/* Super-blocks [first, last) of a panel of rows. */
+/* Quantises super-blocks [first, last) of a panel of rows. */
 static void quantise_panel(struct job *j, uint32_t panel, uint32_t first, uint32_t last)
 {
     const float *x[MATMUL_PANEL];
@@ -51,8 +51,8 @@ static void quantise_panel(struct job *j, uint32_t panel, uint32_t first, uint32
     j->shared->kernels->quantise(&j->input, panel, first, last, x, j->p->gain, wants_floats(j->p));
 }
 
-/* Dealt by super-blocks: members that shared one would write to the same cache lines. The rows' factors go
- * with them in turn. */
+/* Quantises all rows, dealt by super-blocks: members that share one would write to the same cache lines. The
+ * rows' factors are dealt with them in turn. */
 static void quantise_dealt(struct job *j, struct team *team, uint32_t member, float *factors)
 {
     uint32_t n_super = matmul_input_supers(&j->input), n_panels = matmul_input_panels(&j->input);
@@ -65,8 +65,8 @@ static void quantise_dealt(struct job *j, struct team *team, uint32_t member, fl
     }
 }
 
-/* Products of groups [first, last) of one matrix into tile[row][stride]; returns how many of its rows that
- * are. next: as in struct matmul_input. */
+/* Computes the products of groups [first, last) of one matrix into tile[row][stride]. Returns the number of
+ * their rows. next: as in struct matmul_input. */
 static uint32_t multiply(const struct job *j, const struct matmul_matrix *m, uint32_t first, uint32_t last,
                          const uint8_t *next, float *tile, size_t stride)
 {
@@ -100,7 +100,7 @@ static void finish_one(const struct job *j, uint32_t matrix, uint32_t first, uin
     }
 }
 
-/* Gate and up of the same columns, so that both are at hand when they are multiplied. */
+/* Computes gate and up of the same columns, so that both are in the cache when they are multiplied. */
 static void finish_gated(const struct job *j, uint32_t first, uint32_t last)
 {
     const struct product *p = j->p;
@@ -116,7 +116,7 @@ static void finish_gated(const struct job *j, uint32_t first, uint32_t last)
                                p->bias[1] ? p->bias[1] + start : NULL);
 }
 
-/* The groups of all matrices, one after the other; those of gate and up go together. */
+/* Computes groups [first, last), counted over all matrices; those of gate and up go together. */
 static void do_piece(const struct job *j, uint32_t first, uint32_t last)
 {
     const struct product *p = j->p;
@@ -143,8 +143,8 @@ static uint32_t count_groups(const struct product *p)
     return n;
 }
 
-/* Units per piece: what the tile holds, but several pieces for each member, so that there is something to
- * take over from one that is late. */
+/* Units per piece: as many as the tile holds, but several pieces for each member, so that others can take
+ * over from a slow one. */
 static uint32_t chunk_of(const struct product *p, uint32_t n_units, uint32_t n_members)
 {
     uint32_t per_row = UNIT * MATMUL_ROWS * (p->epilogue == PROGRAM_SWIGLU ? 2 : 1);
@@ -166,7 +166,7 @@ const uint8_t *product_begin(const struct product *p, const struct team *team, u
     return group_at(p->matrices[i], group);
 }
 
-/* Tried without gain: fetching the first weights before quantising, and rows of the output before they are
+/* Tried without gain: prefetching the first weights before quantising, and rows of the output before they are
  * stored. */
 void product_run(const struct product *p, const struct product_shared *shared,
                  const struct product_scratch *own, struct team *team, uint32_t member)

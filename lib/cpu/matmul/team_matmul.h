@@ -1,6 +1,8 @@
-/* team_matmul.h - a matrix op of a step, done by the whole team: rows are quantised, multiplied with up to
- * three matrices that share them, and finished (norm factor, bias, then stored, added or gated). Thread:
- * every member calls product_run() with the same product. */
+/* team_matmul.h - a matrix op of a step, computed by the whole team: it quantises rows, multiplies them with
+ * up to three matrices that share them, and finishes the products (norm factor, bias, then store, add or
+ * gate).
+ * Thread: every member calls product_run() with the same product. Memory: the caller's; a product refers to
+ * it. Errors: none. */
 #pragma once
 #include "base/error.h"
 #include "matmul.h"
@@ -18,15 +20,15 @@ struct product {
     uint32_t n_rows;
     struct rows in;
     const uint16_t *gather; /* product row i reads row gather[i] of `in`; NULL: row i */
-    const float *gain;      /* of a norm over the input, or NULL */
+    const float *gain;      /* gain of a norm over the input, or NULL */
     float eps;
-    const float *factors; /* by row of `in`: without a gain, multiplied after the product; NULL: 1 */
+    const float *factors; /* per row of `in`, without a gain: applied after the product; NULL: 1 */
     struct rows out;
-    uint32_t out_col[3]; /* where each output starts in a row; RESIDUAL and SWIGLU use the first */
-    const uint8_t *next; /* product_begin() of what the member multiplies after this, or NULL */
+    uint32_t out_col[3]; /* first column of each output in a row; RESIDUAL and SWIGLU use the first */
+    const uint8_t *next; /* product_begin() of the member's next product, or NULL */
 };
 
-/* One for the team. */
+/* Shared by the team. */
 struct product_shared {
     const struct matmul_kernels *kernels;
     const struct ops *ops;
@@ -36,20 +38,21 @@ struct product_shared {
 
 /* One per member. */
 struct product_scratch {
-    void *input; /* of PRODUCT_OWN_ROWS rows */
+    void *input; /* for PRODUCT_OWN_ROWS rows */
     float *tile; /* PRODUCT_TILE floats */
     void *kernel;
 };
 
-/* Up to this many rows every member quantises for itself what it needs, which is cheaper than a barrier. */
+/* Up to this many rows every member quantises all rows for itself, which is cheaper than a barrier. */
 #define PRODUCT_OWN_ROWS 2
-/* Products of one piece of work before they are finished: stays in the second-level cache. */
+/* Floats of one piece of work before it is finished: they stay in the second-level cache. */
 #define PRODUCT_TILE 65536
 
-/* Where the weights begin that a member of the team multiplies first: matrices, n_matrices and epilogue of
- * `p` say it. */
+/* The address of the weights that a member of the team multiplies first. Uses matrices, n_matrices and
+ * epilogue of `p`. */
 const uint8_t *product_begin(const struct product *p, const struct team *team, uint32_t member);
 
-/* No barrier at the end; one between quantising and multiplying when there are many rows. */
+/* Computes the product. It ends without a barrier; with more than PRODUCT_OWN_ROWS rows there is one between
+ * quantising and multiplying. */
 void product_run(const struct product *p, const struct product_shared *shared,
                  const struct product_scratch *own, struct team *team, uint32_t member);

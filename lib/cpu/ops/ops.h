@@ -1,9 +1,10 @@
 /* clang-format off */
-/* ops.h - everything a step computes besides matrix products, one table per instruction set.
- * All tables give the same bits (kernels/abi/arith.h): ops_template.h is compiled once per instruction set over a
- * vector of 1, 8 or 16 floats. Thread: all functions are pure.
+/* ops.h - all computations of a step besides matrix products, as one table per instruction set.
+ * All tables give the same bits (kernels/abi/arith.h): ops_template.h is compiled once per instruction set
+ * over a vector of 1, 8 or 16 floats.
+ * Thread: any; all functions are pure. Memory: none is allocated. Errors: none.
  *
- * Order inside a KV tile on the cpu (kernels/abi/kv_layout.h leaves it to us), T = 16 tokens:
+ * Order inside a KV tile on the cpu (kernels/abi/kv_layout.h leaves it to the backend), T = 16 tokens:
  *
  *   f16   keys    [64/T][head_dim][T]         a vector of tokens is multiplied by one element of q; the dimensions
  *                                             stand in the order in which the tree over lanes adds them (struct
@@ -15,8 +16,8 @@
  *         values  [16][head_dim][4]           four tokens
  *         scales (f16), of both: [blocks][64], blocks = ceil(head_dim / 32)
  *
- * A q8_0 element is what arith_quantise() gives for its block (a short last block padded with zeros), its scale
- * rounded to f16. */
+ * A q8_0 element is the result of arith_quantise() for its block (a short last block padded with zeros), with
+ * the scale rounded to f16. */
 /* clang-format on */
 #pragma once
 #include "abi/kv_layout.h"
@@ -28,18 +29,19 @@
 #define OPS_MAX_HEAD_DIM 256
 #define OPS_MIN_PADDED   32
 
-/* The row length of queries and outputs: head_dim rounded up. */
+/* The row length, in floats, of queries and outputs: head_dim rounded up. */
 static inline uint32_t ops_padded(uint32_t head_dim)
 {
     return (head_dim + OPS_MIN_PADDED - 1) / OPS_MIN_PADDED * OPS_MIN_PADDED;
 }
 
-/* The order of keys' dimensions: lane by lane (d % 32) in the order of the tree's leaves, d ascending inside
- * a lane. */
+/* The order of the dimensions of keys: lane by lane (d % 32) in the order of the tree's leaves, d ascending
+ * inside a lane. */
 struct ops_order {
     uint16_t dims[OPS_MAX_HEAD_DIM];
-    uint16_t start[33]; /* where each leaf's lane begins */
+    uint16_t start[33]; /* first index of each leaf's lane */
 };
+/* Fills the order for heads of head_dim values. */
 void ops_order_set(struct ops_order *order, uint32_t head_dim);
 
 /* The online softmax of one query over one split: maximum, sum and weighted values so far. */
@@ -48,58 +50,58 @@ struct ops_fold {
     float *out; /* [ops_padded(head_dim)], 64-byte aligned */
 };
 
-/* One page of one kv head, and who attends to it. */
+/* One page of one kv head, and a query that attends to it. */
 struct ops_page {
     const struct kv_layout *kv;
     const struct ops_order *order;
     const uint8_t *keys, *values; /* tiles */
-    const uint8_t *next;          /* the keys that will be wanted after this page: a hint */
+    const uint8_t *next;          /* the keys to prefetch, needed after this page; a hint */
 };
 struct ops_query {
-    const void *q; /* what query() made */
+    const void *q; /* result of query() */
     struct ops_fold *fold;
-    uint32_t n_tokens; /* it sees the first 1..64 of the page */
+    uint32_t n_tokens; /* it sees this many tokens of the page, 1..64 */
 };
 
 struct ops {
     const char *name;
     float (*rms_inverse)(const float *x, uint32_t n, float eps);
-    /* x = x * r * gain with r = 1/rms(x): the norm of one head. */
+    /* Normalises one head: x = x * r * gain with r = 1/rms(x). */
     void (*norm_head)(float *x, const float *gain, uint32_t n, float eps);
     /* Rotates one head in place; cosines and sines: [rope_dim / 2] of the row's position. */
     void (*rope)(float *x, const float *cosines, const float *sines, uint32_t rope_dim, bool neox);
 
-    /* Epilogues of a product y[n]: times r, plus bias (or NULL); then stored, added to out, or gated. */
+    /* Epilogues of a product y[n]: multiply by r, add the bias (or NULL); then store, add to out, or gate. */
     void (*store)(float *out, const float *y, uint32_t n, float r, const float *bias);
     void (*residual)(float *out, const float *y, uint32_t n, float r, const float *bias);
     void (*swiglu)(float *out, const float *gate, const float *up, uint32_t n, float r,
                    const float *gate_bias, const float *up_bias);
-    /* The same, for the eager executor: out[i] = a[i] op b[i]. */
+    /* Single nodes of the eager executor: out[i] = a[i] op b[i]. */
     void (*add)(float *out, const float *a, const float *b, uint32_t n);
     void (*mul)(float *out, const float *a, const float *b, uint32_t n);
     void (*silu)(float *out, const float *a, uint32_t n);
 
-    /* A query of head_dim floats times factor (scale * log2 e), in the form that fold() wants: at most
+    /* Converts a query of head_dim floats, times factor (scale * log2 e), to the form of fold(): at most
      * ops_padded(head_dim) * 4 bytes. */
     void (*query)(const struct kv_layout *kv, const struct ops_order *order, void *to, const float *from,
                   float factor);
-    /* Writes token `t` (0..63) of a tile. Two members may write two tokens of one tile at once. */
+    /* Writes token `t` (0..63) of a tile. Two members may write two tokens of one tile at the same time. */
     void (*append)(const struct kv_layout *kv, const struct ops_order *order, uint8_t *tile,
                    enum kv_which which, uint32_t t, const float *x);
-    /* Asks memory for the lines that it will write to. */
+    /* Prefetches the lines that append() will write. */
     void (*append_fetch)(const struct kv_layout *kv, uint8_t *tile, enum kv_which which, uint32_t t);
     /* Folds a page into every query's fold. */
     void (*fold)(const struct ops_page *page, const struct ops_query *queries, uint32_t n_queries);
-    /* out[head_dim] from the folds of n splits, ascending. */
+    /* Merges the folds of n splits, ascending, to out[head_dim]. */
     void (*merge)(float *out, const struct ops_fold *folds, uint32_t n, uint32_t head_dim);
 
-    /* Index of the largest logit (the smallest of equals), or -1 when one is not finite. */
+    /* The index of the largest logit (the smallest of equals), or -1 if a logit is not finite. */
     int32_t (*argmax)(const float *logits, uint32_t n);
 };
 
 extern const struct ops ops_scalar;
 #if defined(__x86_64__)
-extern const struct ops ops_avx2, ops_avx512, ops_bf16_avx512; /* the last one with instructions for bf16 */
+extern const struct ops ops_avx2, ops_avx512, ops_bf16_avx512; /* ops_bf16_avx512: with bf16 instructions */
 #endif
-/* The table that goes with a matmul table's name; the best of them for this CPU. */
+/* The best table for this CPU that matches a matmul table's name. */
 const struct ops *ops_find(const char *matmul_name);

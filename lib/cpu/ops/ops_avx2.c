@@ -1,4 +1,4 @@
-/* The operations of ops.h on vectors of 8 floats. */
+/* ops_avx2.c - the operations of ops.h on vectors of 8 floats. */
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include "abi/arith.h"
 #include "base/half.h"
@@ -69,7 +69,7 @@ static inline float vec_largest(struct vec a)
     return _mm_cvtss_f32(m);
 }
 
-/* The xor tree over the lanes (arith.h), and lane 0. */
+/* Sums the lanes by the xor tree (arith.h). */
 static inline float vec_tree(struct vec a)
 {
     __m128 y = _mm_add_ps(_mm256_castps256_ps128(a.f), _mm256_extractf128_ps(a.f, 1));
@@ -82,8 +82,8 @@ static inline float vec_first(struct vec a)
     return _mm256_cvtss_f32(a.f);
 }
 
-/* arith_exp2() lane by lane: min and max return their second operand when one is a NaN, as the comparisons
- * there do. */
+/* arith_exp2() lane by lane: min and max return their second operand if one is a NaN, as the comparisons in
+ * arith.h do. */
 static inline struct vec vec_exp2(struct vec x)
 {
     __m256 c = _mm256_min_ps(x.f, _mm256_set1_ps(126.0f));
@@ -193,11 +193,11 @@ static inline struct ints ints_all(const void *p)
 
 static inline struct ints ints_start(int32_t sum)
 {
-    (void)sum; /* nothing is left of what was added to the keys */
+    (void)sum; /* ints_dot_keys() undoes the addition to the keys */
     return ints_zero();
 }
 
-/* Unsigned bytes up to 127 by signed ones: no sum of two products is too large for 16 bits. */
+/* Multiplies unsigned bytes up to 127 by signed ones: a sum of two products always fits 16 bits. */
 static inline struct ints ints_dot_values(struct ints sum, struct ints sevens, struct ints values)
 {
     __m256i pairs = _mm256_maddubs_epi16(sevens.i, values.i);

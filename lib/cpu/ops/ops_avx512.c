@@ -1,4 +1,5 @@
-/* The operations of ops.h on vectors of 16 floats; ops_bf16_avx512.c has them with instructions for bf16. */
+/* ops_avx512.c - the operations of ops.h on vectors of 16 floats; ops_bf16_avx512.c compiles it with bf16
+ * instructions. */
 #if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__) && defined(__AVX512VNNI__)
 #include "abi/arith.h"
 #include "base/half.h"
@@ -71,7 +72,7 @@ static inline float vec_largest(struct vec a)
     return _mm512_reduce_max_ps(a.f);
 }
 
-/* The xor tree over the lanes (arith.h), and lane 0. */
+/* Sums the lanes by the xor tree (arith.h). */
 static inline float vec_tree(struct vec a)
 {
     __m256 x = _mm256_add_ps(_mm512_castps512_ps256(a.f), _mm512_extractf32x8_ps(a.f, 1));
@@ -85,8 +86,8 @@ static inline float vec_first(struct vec a)
     return _mm512_cvtss_f32(a.f);
 }
 
-/* arith_exp2() lane by lane: min and max return their second operand when one is a NaN, as the comparisons
- * there do. */
+/* arith_exp2() lane by lane: min and max return their second operand if one is a NaN, as the comparisons in
+ * arith.h do. */
 static inline struct vec vec_exp2(struct vec x)
 {
     __m512 c = _mm512_min_ps(x.f, _mm512_set1_ps(126.0f));
@@ -158,7 +159,7 @@ static inline struct vec vec_dot2(struct vec sum, struct pairs a, struct pairs b
     return (struct vec){_mm512_dpbf16_ps(sum.f, (__m512bh)a.i, (__m512bh)b.i)};
 }
 
-/* These instructions flush whatever the mode is. */
+/* These instructions flush in any mode. */
 static inline uint32_t flush_begin(void)
 {
     return 0;
@@ -219,7 +220,7 @@ static inline struct ints ints_all(const void *p)
     return (struct ints){_mm512_set1_epi32(four)};
 }
 
-/* Where a dot product with keys begins; sum: of the query's values. */
+/* The start of a dot product with keys; sum: of the query's values. */
 static inline struct ints ints_start(int32_t sum)
 {
     return (struct ints){_mm512_set1_epi32(-128 * sum)};
@@ -264,7 +265,7 @@ static inline uint32_t ints_largest(struct ints a)
     return _mm512_reduce_max_epu32(a.i);
 }
 
-/* Numbers of 14 bits as two bytes, and their sums back. */
+/* Splits numbers of 14 bits into two bytes of seven bits; ints_join_sevens() joins their sums. */
 static inline void ints_store_sevens(uint8_t *high, uint8_t *low, struct ints a)
 {
     __m512i l = _mm512_and_si512(a.i, _mm512_set1_epi32(127));
@@ -277,7 +278,7 @@ static inline struct ints ints_join_sevens(struct ints high, struct ints low)
     return (struct ints){_mm512_add_epi32(_mm512_slli_epi32(high.i, 7), low.i)};
 }
 
-/* Writes byte `quarter` of WIDTH lanes, and nothing else. */
+/* Writes byte `quarter` of WIDTH lanes and no other byte. */
 static inline void ints_store_quarter(uint8_t *p, const int8_t *elements, uint32_t quarter)
 {
     __m512i wide = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)elements));

@@ -1,11 +1,12 @@
 /* ops_bf16.h - attention over a bf16 cache (arith.h, "ATTENTION OVER A BF16 CACHE"); part of ops_template.h.
- * Of an instruction set it needs pairs: vectors of WIDTH 32-bit lanes, each two bf16, the first one in the
- * low half; and vec_dot2(), which adds a lane's two products as arith.h says. Where that is made of ordinary
- * FMAs, all of it runs with subnormal numbers flushed. Beyond the FMAs of arith.h this changes no result: the
- * sum of a score's two chains, and what exp2 makes of it, differ only where both give exp2 an argument so
- * small that it yields 1. */
+ * An instruction set provides pairs: vectors of WIDTH 32-bit lanes of two bf16 each, the first in the low
+ * half; and vec_dot2(), which adds a lane's two products as arith.h says. Where vec_dot2() consists of
+ * ordinary FMAs, all of this file runs with subnormal numbers flushed. Beyond the FMAs of arith.h that
+ * changes no result: the sum of a score's two chains, and exp2 of it, differ only where both give exp2 an
+ * argument so small that the result is 1.
+ * Thread: any; all functions are pure. */
 
-/* Queries are bf16 too, in the order of dimensions. */
+/* Queries are bf16 too, in order of dimensions. */
 static void query_bf16(uint16_t *to, const float *from, uint32_t n, float factor)
 {
     uint32_t d = 0;
@@ -15,7 +16,8 @@ static void query_bf16(uint16_t *to, const float *from, uint32_t n, float factor
         to[d] = arith_bf16(from[d] * factor);
 }
 
-/* Two members may append the two tokens of a pair of values at once: each writes its own elements only. */
+/* Two members may append the two tokens of a pair of values at the same time: each writes its own elements
+ * only. */
 static void append_bf16(uint32_t n, uint16_t *tile, enum kv_which which, uint32_t t, const float *x)
 {
     _Alignas(64) uint16_t row[OPS_MAX_HEAD_DIM];
@@ -41,11 +43,11 @@ static void append_bf16(uint32_t n, uint16_t *tile, enum kv_which which, uint32_
 /* --- scores --- */
 
 struct pair_dots {
-    const uint16_t *keys; /* of the first token */
+    const uint16_t *keys; /* keys of the first token */
     const uint16_t *q[MAX_BATCH];
     uint32_t n_pairs;
     uint32_t next;        /* elements from one vector of tokens to the next */
-    const uint8_t *ahead; /* what to fetch meanwhile, as much as is read here; or NULL */
+    const uint8_t *ahead; /* memory to prefetch meanwhile, as much as is read here; or NULL */
 };
 
 INLINE void pair_dot_step(const struct pair_dots *x, uint32_t i, int n, int m, struct vec *sums)
@@ -60,14 +62,14 @@ INLINE void pair_dot_step(const struct pair_dots *x, uint32_t i, int n, int m, s
     }
 }
 
-/* Lines [i * n, (i + 1) * n) of what is fetched, one after the other as they lie in memory. */
+/* Prefetches lines [i * n, (i + 1) * n), in the order of memory. */
 INLINE void pair_dots_fetch(const struct pair_dots *x, uint32_t i, int n)
 {
     if (x->ahead)
         fetch(x->ahead + (size_t)i * (size_t)n * 64, (size_t)n * 64);
 }
 
-/* Few sums: both chains run beside each other, else one would wait for itself. */
+/* With few sums both chains run side by side; otherwise one would wait for its own latency. */
 INLINE void pair_dots(const struct pair_dots *x, int n, int m, struct vec *sums)
 {
     struct vec second[MAX_BATCH * DOT_VECS];
@@ -96,7 +98,7 @@ INLINE void pair_dots(const struct pair_dots *x, int n, int m, struct vec *sums)
         sums[j] = vec_add(sums[j], second[j]);
 }
 
-/* Scores of m vectors of tokens from token t on. */
+/* Computes the scores of m vectors of tokens from token t on. */
 INLINE void score_bf16_some(struct pair_dots x, const struct ops_page *page, uint32_t t, bool first, int n,
                             int m, float s[][KV_PAGE_TOKENS])
 {
@@ -126,8 +128,8 @@ INLINE void scores_bf16(struct pair_dots x, const struct ops_page *page, uint32_
 
 /* --- values --- */
 
-/* Pairs [first, last) into dimensions [d, d + m * WIDTH) of n queries; `half`: of one more pair the first
- * token. factor: of what is there, or NULL. */
+/* Folds pairs [first, last) into dimensions [d, d + m * WIDTH) of n queries; `half`: also the first token of
+ * one more pair. factor: of the earlier sums, or NULL. */
 struct pair_sums {
     const uint16_t *values;
     float *out[MAX_BATCH];
@@ -160,7 +162,7 @@ INLINE void pair_values(const struct pair_sums *x, uint32_t d, const uint8_t *ah
             struct vec before = vec_load(x->out[j] + d + i * WIDTH);
             o[j * m + i] = x->factor ? vec_mul(before, x->factor[j]) : before;
         }
-    /* A page that is not full is followed by all of the next one. */
+    /* Even a short page prefetches all of the next one. */
     uint32_t all = KV_PAGE_TOKENS / 2, share = x->last ? (all + x->last - 1) / x->last : 0;
     for (uint32_t pair = x->first; pair < x->last; pair++) {
         if (ahead && pair * share < all)
@@ -174,7 +176,7 @@ INLINE void pair_values(const struct pair_sums *x, uint32_t d, const uint8_t *ah
             vec_store(x->out[j] + d + i * WIDTH, o[j * m + i]);
 }
 
-/* The dimensions behind the last whole vector, of one query. */
+/* The dimensions behind the last whole vector, for one query. */
 static void pair_values_rest(const struct pair_sums *x, int j, uint32_t d)
 {
     const uint16_t *w = x->weights[j];
@@ -206,7 +208,8 @@ INLINE void values_bf16(const struct pair_sums *x, int n)
             pair_values_rest(x, j, d);
 }
 
-/* n queries at once. They may see different numbers of tokens: what all see is folded together. */
+/* Folds a page into n queries. They may see different numbers of tokens: those that all see are folded
+ * together. */
 INLINE void fold_bf16_batch(const struct ops_page *page, uint32_t head_dim, const struct ops_query *queries,
                             bool first, int n)
 {
@@ -258,7 +261,7 @@ INLINE void fold_bf16_sized(const struct ops_page *page, const struct ops_query 
         fold_bf16_batch(page, head_dim, q, q == queries, 1);
 }
 
-/* Calls, so that no arithmetic moves across the change of mode. */
+/* Not inlined, so that no arithmetic moves across the change of mode. */
 __attribute__((noinline)) static void fold_bf16_128(const struct ops_page *page,
                                                     const struct ops_query *queries, uint32_t n)
 {

@@ -1,4 +1,4 @@
-/* The operations of ops.h on vectors of 16 floats, for CPUs that multiply pairs of bf16. */
+/* ops_bf16_avx512.c - the operations of ops.h on vectors of 16 floats, for CPUs with bf16 dot products. */
 #if defined(__AVX512BF16__)
 #include "ops_avx512.c"
 #else

@@ -1,6 +1,8 @@
-/* ops_f16.h - attention over an f16 cache, in float; part of ops_template.h. */
+/* ops_f16.h - attention over an f16 cache, in float; part of ops_template.h.
+ * Thread: any; all functions are pure. */
 
-/* Where token t's keys begin in a tile; the next dimension in order is TOKEN_BLOCK elements further. */
+/* The first element of token t's keys in a tile; the next dimension in order is TOKEN_BLOCK elements
+ * further. */
 INLINE size_t key_start(uint32_t head_dim, uint32_t t)
 {
     return (size_t)(t / TOKEN_BLOCK) * head_dim * TOKEN_BLOCK + t % TOKEN_BLOCK;
@@ -30,23 +32,24 @@ static void append_f16(const struct kv_layout *kv, const struct ops_order *order
         to[i * TOKEN_BLOCK] = row[order->dims[i]];
 }
 
-/* Dot products of a batch of queries with the WIDTH tokens of a page that begin at `token`. */
+/* The dot products of a batch of queries with the WIDTH tokens of a page from `token` on. */
 struct dots {
-    uint32_t count; /* elements per lane where all lanes have as many, else 0 */
+    uint32_t count; /* elements per lane if all lanes have as many, else 0 */
     const struct ops_order *order;
-    const uint16_t *keys; /* of the first of the tokens */
+    const uint16_t *keys; /* keys of the first token */
     const float *q[MAX_BATCH];
     uint32_t next;        /* elements from one vector of tokens to the next */
-    const uint8_t *ahead; /* what to fetch meanwhile, as much as is read here; or NULL */
+    const uint8_t *ahead; /* memory to prefetch meanwhile, as much as is read here; or NULL */
 };
 
-/* Sums of one part of the tree: of query j and the w-th vector of tokens at [j][w]. */
+/* The sums of one part of the tree: [j][w] is query j and the w-th vector of tokens. */
 struct dot_sums {
     struct vec v[MAX_BATCH][DOT_VECS];
 };
 
-/* One lane: its elements lie together, ascending. With two vectors of tokens (m) every broadcast of a query
- * serves two products: loads, of which a core does as many as products, would be the limit. */
+/* Sums one lane, whose elements are adjacent and ascending. With two vectors of tokens (m) every broadcast of
+ * a query serves two products: otherwise loads, of which a core does as many as products, would be the
+ * limit. */
 INLINE void dot_leaf(const struct dots *x, uint32_t leaf, int n, int m, struct dot_sums *out)
 {
     uint32_t at = x->count ? leaf * x->count : x->order->start[leaf];
@@ -71,7 +74,7 @@ INLINE void dot_leaf(const struct dots *x, uint32_t leaf, int n, int m, struct d
     }
 }
 
-/* The xor tree over lanes, depth first, so that few partial sums are alive. Leaves are numbered in that
+/* The xor tree over lanes, depth first, so that few partial sums are live. Leaves are numbered in that
  * order. */
 #define DOT_NODE(name, child, width)                                                                         \
     INLINE void name(const struct dots *x, uint32_t leaf, int n, int m, struct dot_sums *out)                \
@@ -91,8 +94,8 @@ DOT_NODE(dot_2, dot_leaf, 1)
 DOT_NODE(dot_4, dot_2, 2)
 #undef DOT_NODE
 
-/* The whole tree: eighths of it in a loop, since the code of all 32 leaves would be large, and no more sums
- * than those of an eighth stay in registers. */
+/* The whole tree: its eighths in a loop, because the code of all 32 leaves would be large, and only the sums
+ * of one eighth fit into registers. */
 INLINE void dot_all(const struct dots *x, int n, int m, struct dot_sums *out)
 {
     struct dot_sums part[8];
@@ -105,7 +108,7 @@ INLINE void dot_all(const struct dots *x, int n, int m, struct dot_sums *out)
     *out = part[0];
 }
 
-/* Scores of m vectors of tokens from token t on. */
+/* Computes the scores of m vectors of tokens from token t on. */
 INLINE void score_some(struct dots x, const struct ops_page *page, uint32_t t, bool first, int n, int m,
                        float s[][KV_PAGE_TOKENS])
 {
@@ -113,8 +116,8 @@ INLINE void score_some(struct dots x, const struct ops_page *page, uint32_t t, b
     struct dot_sums v;
     x.keys = (const uint16_t *)(const void *)page->keys + start;
     x.ahead = first ? page->values + start * 2 : NULL;
-    /* Hides that the queries stay the same: else their broadcasts, a vector for every element, are made
-     * before the loop and kept on the stack. */
+    /* Hides from the compiler that the queries do not change: otherwise it makes their broadcasts, a vector
+     * per element, before the loop and keeps them on the stack. */
     for (int j = 0; j < n; j++)
         __asm__("" : "+r"(x.q[j]));
     dot_all(&x, n, m, &v);
@@ -123,8 +126,8 @@ INLINE void score_some(struct dots x, const struct ops_page *page, uint32_t t, b
             vec_store(&s[j][t + (uint32_t)w * WIDTH], v.v[j][w]);
 }
 
-/* Scores of at least n_tokens tokens for n queries. Four vectors at a time are the fastest for two queries,
- * but the end of a page that is not full is not read for nothing. */
+/* Computes the scores of at least n_tokens tokens for n queries. Four vectors at a time are the fastest for
+ * two queries, but the unused end of a page is not read. */
 INLINE void scores(struct dots x, const struct ops_page *page, uint32_t n_tokens, bool first, int n,
                    float s[][KV_PAGE_TOKENS])
 {
@@ -137,7 +140,8 @@ INLINE void scores(struct dots x, const struct ops_page *page, uint32_t n_tokens
         score_some(x, page, t, first, n, 2, s);
 }
 
-/* Tokens [first, last) into dimensions [d, d + m * WIDTH) of n queries. factor: of what is there, or NULL. */
+/* Folds tokens [first, last) into dimensions [d, d + m * WIDTH) of n queries. factor: of the earlier sums, or
+ * NULL. */
 INLINE void fold_values(const struct ops_page *page, float *const out[], float w[][KV_PAGE_TOKENS],
                         const struct vec *factor, uint32_t first, uint32_t last, uint32_t d,
                         const uint8_t *ahead, int n, int m)
@@ -163,7 +167,7 @@ INLINE void fold_values(const struct ops_page *page, float *const out[], float w
             vec_store(out[j] + d + i * WIDTH, o[j * m + i]);
 }
 
-/* The dimensions behind the last whole vector, of one query. */
+/* The dimensions behind the last whole vector, for one query. */
 static void fold_values_rest(const struct ops_page *page, float *out, const float *w, float factor,
                              uint32_t first, uint32_t last, uint32_t d)
 {
@@ -192,7 +196,8 @@ INLINE void fold_tokens(const struct ops_page *page, float *const out[], float w
             fold_values_rest(page, out[j], w[j], factor ? vec_first(factor[j]) : 1.0f, first, last, d);
 }
 
-/* n queries at once. They may see different numbers of tokens: what all see is folded together. */
+/* Folds a page into n queries. They may see different numbers of tokens: those that all see are folded
+ * together. */
 INLINE void fold_batch(const struct ops_page *page, uint32_t count, const struct ops_query *queries,
                        bool first, int n)
 {
@@ -215,7 +220,7 @@ INLINE void fold_batch(const struct ops_page *page, uint32_t count, const struct
             fold_tokens(page, &out[j], &w[j], NULL, least, queries[j].n_tokens, NULL, 1);
 }
 
-/* A function for each of the common head sizes, which the compiler then knows. */
+/* One function per common head size, which is then a constant for the compiler. */
 #define FOLD_BATCHES(name, count)                                                                            \
     static __attribute__((noinline)) void name(const struct ops_page *page, const struct ops_query *queries, \
                                                uint32_t n)                                                   \

@@ -1,11 +1,13 @@
 /* ops_q8.h - attention over a q8_0 cache, in integers (arith.h, "ATTENTION OVER A Q8_0 CACHE"); part of
- * ops_template.h. Of an instruction set it needs ints: vectors of WIDTH 32-bit lanes, or of four bytes in
- * each of them. Keys lie in the tile with 128 added (x86 multiplies unsigned by signed bytes), for which a
- * dot product begins with what that adds. Stale elements may be anything: their weights are 0. */
+ * ops_template.h.
+ * An instruction set provides ints: vectors of WIDTH 32-bit lanes, or of four bytes in each lane. Keys are
+ * stored with 128 added (x86 multiplies unsigned by signed bytes); a dot product starts at the sum that
+ * corrects for it. Stale elements may have any value: their weights are 0.
+ * Thread: any; all functions are pure. */
 
 enum { MAX_BLOCKS = OPS_MAX_HEAD_DIM / ARITH_BLOCK };
 
-/* Bytes of a token's keys: whole lanes of four. */
+/* Lanes of four bytes in a token's keys. */
 static uint32_t quads_of(uint32_t head_dim)
 {
     return (head_dim + 3) / 4;
@@ -16,7 +18,7 @@ static uint32_t blocks_of(uint32_t head_dim)
     return (head_dim + ARITH_BLOCK - 1) / ARITH_BLOCK;
 }
 
-/* A query, as ops_query has it; q goes on to blocks * 32. */
+/* A query in the form of ops_query; q has blocks * 32 values. */
 struct q8_query {
     float scales[MAX_BLOCKS];
     int32_t sums[MAX_BLOCKS];
@@ -24,7 +26,7 @@ struct q8_query {
 };
 _Static_assert(sizeof(struct q8_query) + ARITH_BLOCK <= OPS_MIN_PADDED * sizeof(float), "the shortest head");
 
-/* A head's blocks, quantised: blocks * 32 values. */
+/* Quantises the blocks of a head: blocks * 32 values. */
 static void quantise_head(const float *x, uint32_t n, float factor, int8_t *q, float *scales)
 {
     for (uint32_t first = 0; first < n; first += ARITH_BLOCK) {
@@ -73,7 +75,7 @@ static void append_q8(const struct kv_layout *kv, uint8_t *tile, enum kv_which w
         to[4 * d + t % 4] = (uint8_t)row[d];
 }
 
-/* A page's scales as floats, [blocks][64]. */
+/* The scales of a page as floats, [blocks][64]. */
 struct page_scales {
     _Alignas(64) float keys[MAX_BLOCKS * KV_PAGE_TOKENS];
     _Alignas(64) float values[MAX_BLOCKS * KV_PAGE_TOKENS];
@@ -82,15 +84,15 @@ struct page_scales {
 /* --- scores --- */
 
 struct quad_dots {
-    const uint8_t *keys; /* of the first token */
-    const float *scales; /* likewise */
+    const uint8_t *keys; /* keys of the first token */
+    const float *scales; /* their scales */
     const struct q8_query *q[MAX_BATCH];
     uint32_t n_quads;
     uint32_t next;        /* bytes from one vector of tokens to the next */
-    const uint8_t *ahead; /* what to fetch meanwhile, as much as is read here; or NULL */
+    const uint8_t *ahead; /* memory to prefetch meanwhile, as much as is read here; or NULL */
 };
 
-/* Block b of n dot products with m vectors of tokens. */
+/* Adds block b of n dot products with m vectors of tokens. */
 INLINE void quad_block(const struct quad_dots *x, uint32_t b, int n, int m, struct vec *s)
 {
     struct ints dots[MAX_BATCH * DOT_VECS];
@@ -121,7 +123,7 @@ INLINE void quad_block(const struct quad_dots *x, uint32_t b, int n, int m, stru
         }
 }
 
-/* Scores of m vectors of tokens from token t on. */
+/* Computes the scores of m vectors of tokens from token t on. */
 INLINE void score_q8_some(struct quad_dots x, const struct ops_page *page, const struct page_scales *scales,
                           uint32_t t, bool first, int n, int m, float s[][KV_PAGE_TOKENS])
 {
@@ -142,7 +144,7 @@ INLINE void score_q8_some(struct quad_dots x, const struct ops_page *page, const
 INLINE void scores_q8(struct quad_dots x, const struct ops_page *page, const struct page_scales *scales,
                       uint32_t n_tokens, bool first, int n, float s[][KV_PAGE_TOKENS])
 {
-    const int m = n > 2 ? DOT_VECS / 2 : DOT_VECS; /* the sums of a block and of all fit into registers */
+    const int m = n > 2 ? DOT_VECS / 2 : DOT_VECS; /* all sums fit into registers */
     uint32_t t = 0;
     x.next = WIDTH == TOKEN_BLOCK ? x.n_quads * TOKEN_BLOCK * 4 : WIDTH * 4;
     for (; t + (uint32_t)(m - 1) * WIDTH < n_tokens; t += (uint32_t)m * WIDTH)
@@ -153,14 +155,14 @@ INLINE void scores_q8(struct quad_dots x, const struct ops_page *page, const str
 
 /* --- values --- */
 
-/* A query's weights for a page: the upper and the lower seven bits. */
+/* The weights of a query for a page: the upper and the lower seven bits. */
 struct q8_weights {
     _Alignas(64) uint8_t high[MAX_BLOCKS][KV_PAGE_TOKENS];
     _Alignas(64) uint8_t low[MAX_BLOCKS][KV_PAGE_TOKENS];
     float steps[MAX_BLOCKS];
 };
 
-/* Those of block b: w[64], the values' scales [64]. */
+/* Quantises the weights of block b from w[64] and the values' scales [64]. */
 INLINE void quantise_weights(struct q8_weights *to, uint32_t b, const float *w, const float *scales)
 {
     enum { N = KV_PAGE_TOKENS / WIDTH };
@@ -185,11 +187,11 @@ struct quad_sums {
     float *out[MAX_BATCH];
     const struct q8_weights *weights[MAX_BATCH];
     const struct vec *factor;
-    uint32_t head_dim, n_quads; /* of tokens */
+    uint32_t head_dim, n_quads; /* groups of four tokens */
     const uint8_t *ahead;
 };
 
-/* Dimensions [d, d + m * WIDTH) of one block of n queries. */
+/* Folds the values into dimensions [d, d + m * WIDTH), all of one block, of n queries. */
 INLINE void quad_values(const struct quad_sums *x, uint32_t d, int n, int m)
 {
     struct ints high[MAX_BATCH * 2], low[MAX_BATCH * 2];
@@ -200,7 +202,7 @@ INLINE void quad_values(const struct quad_sums *x, uint32_t d, int n, int m)
         struct ints v[2];
         for (int i = 0; i < m; i++)
             v[i] = ints_load(x->values + ((size_t)quad * x->head_dim + d + (size_t)i * WIDTH) * 4);
-        if (x->ahead && d % ARITH_BLOCK == 0) /* a share of a quad's bytes with each block */
+        if (x->ahead && d % ARITH_BLOCK == 0) /* each block prefetches a share of the quad's bytes */
             fetch(x->ahead + ((size_t)quad * n_blocks + b) * ARITH_BLOCK * 4, ARITH_BLOCK * 4);
         for (int j = 0; j < n; j++) {
             struct ints h = ints_all(x->weights[j]->high[b] + 4 * quad);
@@ -219,7 +221,7 @@ INLINE void quad_values(const struct quad_sums *x, uint32_t d, int n, int m)
         }
 }
 
-/* The dimensions behind the last whole vector, of one query. */
+/* The dimensions behind the last whole vector, for one query. */
 static void quad_values_rest(const struct quad_sums *x, int j, uint32_t d)
 {
     for (; d < x->head_dim; d++) {
@@ -245,7 +247,7 @@ INLINE void values_q8(const struct quad_sums *x, int n)
             quad_values_rest(x, j, d);
 }
 
-/* n queries at once. */
+/* Folds a page into n queries. */
 INLINE void fold_q8_batch(const struct ops_page *page, const struct page_scales *scales, uint32_t head_dim,
                           const struct ops_query *queries, bool first, int n)
 {
@@ -281,7 +283,7 @@ INLINE void fold_q8_by(const struct ops_page *page, const struct ops_query *quer
         vec_store(scales.keys + i, vec_from_half(keys + i));
         vec_store(scales.values + i, vec_from_half(values + i));
     }
-    if (page->next) { /* else all wait for the next page's scales */
+    if (page->next) { /* else every query waits for the next page's scales */
         fetch(page->next + kv_tile_elements(page->kv), blocks_of(head_dim) * KV_PAGE_TOKENS * 2);
         fetch(page->next + kv_tile_size(page->kv) + kv_tile_elements(page->kv),
               blocks_of(head_dim) * KV_PAGE_TOKENS * 2);

@@ -1,4 +1,4 @@
-/* The operations of ops.h in plain C: a vector is one float. */
+/* ops_scalar.c - the operations of ops.h in plain C: a vector is one float. */
 #include "abi/arith.h"
 #include "base/half.h"
 
@@ -62,7 +62,7 @@ static inline float vec_largest(struct vec a)
     return a.f;
 }
 
-/* The xor tree over the lanes (arith.h), and lane 0. */
+/* Sums the lanes by the xor tree (arith.h). */
 static inline float vec_tree(struct vec a)
 {
     return a.f;
@@ -109,13 +109,13 @@ static inline struct pairs pairs_all(const uint16_t *p)
     return pairs_load(p);
 }
 
-/* The low elements alone; the others are 0. */
+/* Keeps the low elements; the others become 0. */
 static inline struct pairs pairs_first(struct pairs a)
 {
     return (struct pairs){a.low, 0};
 }
 
-/* Writes the low (0) or the high (1) elements of WIDTH pairs, and nothing else. */
+/* Writes the low (0) or the high (1) elements of WIDTH pairs and nothing else. */
 static inline void pairs_store_half(uint16_t *p, const uint16_t *elements, uint32_t half)
 {
     p[half] = *elements;
@@ -127,7 +127,7 @@ static inline struct vec vec_dot2(struct vec sum, struct pairs a, struct pairs b
     return (struct vec){arith_fma_flushed(arith_from_bf16(a.low), arith_from_bf16(b.low), f)};
 }
 
-/* Subnormal numbers are flushed from here to the end. */
+/* arith_fma_flushed() flushes subnormal numbers: no mode is needed. */
 static inline uint32_t flush_begin(void)
 {
     return 0;
@@ -163,13 +163,13 @@ static inline struct ints ints_all(const void *p)
     return ints_load(p);
 }
 
-/* Where a dot product with keys begins; sum: of the query's values. */
+/* The start of a dot product with keys; sum: of the query's values. */
 static inline struct ints ints_start(int32_t sum)
 {
     return (struct ints){.i = -128 * sum};
 }
 
-/* Unsigned by signed bytes. */
+/* Multiplies unsigned by signed bytes. */
 static inline struct ints ints_dot_keys(struct ints sum, struct ints keys, struct ints q)
 {
     for (int i = 0; i < 4; i++)
@@ -187,7 +187,7 @@ static inline struct vec vec_from_ints(struct ints a)
     return (struct vec){(float)a.i};
 }
 
-/* To nearest. */
+/* Rounds to nearest. */
 static inline struct ints ints_from_vec(struct vec a)
 {
     return (struct ints){.i = (int32_t)__builtin_rintf(a.f)};
@@ -210,7 +210,7 @@ static inline uint32_t ints_largest(struct ints a)
     return a.whole;
 }
 
-/* Numbers of 14 bits as two bytes, and their sums back. */
+/* Splits numbers of 14 bits into two bytes of seven bits; ints_join_sevens() joins their sums. */
 static inline void ints_store_sevens(uint8_t *high, uint8_t *low, struct ints a)
 {
     *high = (uint8_t)(a.i >> 7);
@@ -222,13 +222,13 @@ static inline struct ints ints_join_sevens(struct ints high, struct ints low)
     return (struct ints){.i = high.i * 128 + low.i};
 }
 
-/* Writes byte `quarter` of WIDTH lanes, and nothing else. */
+/* Writes byte `quarter` of WIDTH lanes and no other byte. */
 static inline void ints_store_quarter(uint8_t *p, const int8_t *elements, uint32_t quarter)
 {
     p[quarter] = (uint8_t)*elements;
 }
 
-/* Whether any lane is an infinity or a NaN. */
+/* True if any lane is an infinity or a NaN. */
 static inline bool vec_any_not_finite(struct vec v)
 {
     return (arith_to_bits(v.f) & 0x7f800000u) == 0x7f800000u;

@@ -1,6 +1,8 @@
 /* ops_template.h - the operations of ops.h over a vector of WIDTH floats; included once per instruction set,
- * after struct vec and its operations. Lanes of a vector are tokens or dimensions, never a changed order of
- * additions: each expression is the one in kernels/abi/arith.h. */
+ * after struct vec and its operations.
+ * Lanes of a vector are tokens or dimensions, never a changed order of additions: each expression is the one
+ * in kernels/abi/arith.h.
+ * Thread: any; all functions are pure. */
 #include "ops.h"
 
 #include <math.h>
@@ -64,7 +66,7 @@ static void rope(float *x, const float *cosines, const float *sines, uint32_t ro
         arith_rope(&x[i], &x[half + i], cosines[i], sines[i]);
 }
 
-/* A product's factor and bias, at column i. */
+/* Applies factor and bias to a product, at column i. */
 INLINE struct vec finished(const float *y, uint32_t i, struct vec r, const float *bias)
 {
     struct vec v = vec_mul(vec_load(y + i), r);
@@ -141,16 +143,16 @@ static void silu(float *out, const float *a, uint32_t n)
 
 enum { MAX_BATCH = 4, DOT_VECS = WIDTH == 16 ? 4 : 2, MAX_VALUE_VECS = WIDTH == 16 ? 16 : 8 };
 
-/* Fetching ahead is spread over the arithmetic: each tile is a run of its own in memory, too short for the
- * hardware to notice, and a burst of fetches would leave memory idle afterwards. */
+/* Prefetches are spread over the arithmetic: each tile is a separate run in memory, too short for the
+ * hardware prefetcher, and a burst of prefetches would leave memory idle afterwards. */
 INLINE void fetch(const uint8_t *p, size_t size)
 {
     for (size_t i = 0; i < size; i += 64)
         __builtin_prefetch(p + i);
 }
 
-/* Scores to weights, for n queries; factor[j]: of what query j had folded before. Each stage takes all
- * queries before the next begins: what one waits for hides behind the others. */
+/* Turns the scores of n queries into weights; factor[j] rescales the earlier sums of query j. Each stage runs
+ * over all queries before the next, so that the latency of one query hides behind the others. */
 INLINE void soften(const struct ops_query *queries, float w[][KV_PAGE_TOKENS], int n, struct vec *factor)
 {
     float max[MAX_BATCH];
@@ -236,7 +238,7 @@ static void append(const struct kv_layout *kv, const struct ops_order *order, ui
 
 static void append_fetch(const struct kv_layout *kv, uint8_t *tile, enum kv_which which, uint32_t t)
 {
-    size_t row = kv_tile_elements(kv) / KV_PAGE_TOKENS; /* bytes of a token */
+    size_t row = kv_tile_elements(kv) / KV_PAGE_TOKENS; /* bytes per token */
     size_t together = which == KV_KEYS ? TOKEN_BLOCK : kv->type == KV_F16 ? 1 : kv->type == KV_BF16 ? 2 : 4;
     const uint8_t *first = tile + t / together * together * row;
     for (size_t i = 0; i < together * row; i += 64)
@@ -247,7 +249,7 @@ static void append_fetch(const struct kv_layout *kv, uint8_t *tile, enum kv_whic
 
 static int32_t argmax(const float *logits, uint32_t n)
 {
-    enum { CHUNK = 1024 }; /* the place of the maximum is searched in one chunk only */
+    enum { CHUNK = 1024 }; /* only one chunk is searched for the position of the maximum */
     float best = -ARITH_INF;
     uint32_t best_chunk = 0;
     for (uint32_t first = 0; first < n; first += CHUNK) {

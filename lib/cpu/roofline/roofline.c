@@ -42,7 +42,7 @@ static double int8_plain(uint64_t n)
 
 static const struct roofline_loops plain = {read_plain, int8_plain};
 
-/* The loops of the instruction set that matmul_find("auto") multiplies with. */
+/* The loops of the instruction set that matmul_find("auto") selects. */
 static const struct roofline_loops *loops(void)
 {
 #if defined(__x86_64__)
@@ -57,7 +57,7 @@ static const struct roofline_loops *loops(void)
     return &plain;
 }
 
-/* What the process may use, read before the first thread (which hands its own set on) is pinned. */
+/* The CPUs that the process may use, read before the first thread is pinned (threads inherit the set). */
 static cpu_set_t allowed;
 
 static void read_allowed(void)
@@ -95,20 +95,20 @@ struct worker {
     pthread_t thread;
     uint32_t i;
     uint8_t *memory;
-    double work; /* of one round */
+    double work; /* bytes or operations of one round */
     double began[ROOFLINE_MAX_ROUNDS], ended[ROOFLINE_MAX_ROUNDS];
     volatile uint64_t sink;
 };
 
 struct roofline {
     const struct roofline_loops *loops;
-    pthread_mutex_t opening;         /* held until all threads are there, or it is clear that not */
-    bool incomplete;                 /* they are not: nobody waits for the others */
-    pthread_barrier_t task_barrier;  /* workers and caller */
-    pthread_barrier_t round_barrier; /* workers */
+    pthread_mutex_t opening;         /* held until all threads have started or one has failed */
+    bool incomplete;                 /* not all threads started: those that did end at once */
+    pthread_barrier_t task_barrier;  /* of workers and caller */
+    pthread_barrier_t round_barrier; /* of workers */
     uint32_t n_threads, n_rounds;
     uint8_t *memory;
-    size_t size; /* each worker's share of it */
+    size_t size; /* bytes of each worker's share */
     enum task task;
     struct worker workers[];
 };
@@ -137,7 +137,7 @@ static void *work(void *argument)
     if (incomplete)
         return NULL;
     roofline_pin(w->i);
-    memset(w->memory, 1, r->size); /* by the thread that reads it: its pages lie near its CPU */
+    memset(w->memory, 1, r->size); /* by the thread that reads it: its pages are then near its CPU */
     for (;;) {
         pthread_barrier_wait(&r->task_barrier);
         if (r->task == END)
@@ -148,7 +148,8 @@ static void *work(void *argument)
     }
 }
 
-/* From the first thread's beginning to the last one's end: with more threads than CPUs none sees both. */
+/* The seconds from the first thread's start to the last one's end: with more threads than CPUs no thread sees
+ * both. */
 static double round_seconds(const struct roofline *r, uint32_t round)
 {
     double began = r->workers[0].began[round], ended = r->workers[0].ended[round];
@@ -160,7 +161,7 @@ static double round_seconds(const struct roofline *r, uint32_t round)
     return ended - began;
 }
 
-/* Work per second of all threads together, in the best round. */
+/* The work per second of all threads together, in the best round. */
 static double measure(struct roofline *r, enum task task, uint32_t n_rounds)
 {
     assert(n_rounds >= 1 && n_rounds <= ROOFLINE_MAX_ROUNDS);

@@ -1,7 +1,10 @@
-/* roofline.h - what this machine could do at best: the two ceilings that every speed figure is printed
- * beside. Decode is limited by reading the weights, prefill by int8 products. Threads are pinned, one per CPU
- * the process may use, and sleep between two measurements. Machines that others share have ceilings that move
- * within a second: what is compared with them is best measured between two short looks. Thread: one. */
+/* roofline.h - measures the two limits of this machine that every speed figure is printed beside: reading
+ * memory, which limits decode, and int8 products, which limit prefill.
+ * Its threads are pinned, one per CPU that the process may use, and sleep between measurements. The limits of
+ * shared machines change within a second: measure shortly before and after the figure that is compared with
+ * them.
+ * Thread: one at a time; roofline_pin() from any. Memory: roofline_open() allocates a gigabyte. Errors: NULL
+ * or a negative errno. */
 #pragma once
 #include <stdint.h>
 
@@ -10,17 +13,17 @@
 
 struct roofline;
 
-/* Takes n_threads (1 to ROOFLINE_MAX_THREADS) threads and a gigabyte that they read. NULL: out of memory or
- * threads. */
+/* Starts n_threads (1 to ROOFLINE_MAX_THREADS) threads and maps a gigabyte that they read. NULL: out of
+ * memory or threads. */
 struct roofline *roofline_open(uint32_t n_threads);
-/* NULL is allowed. */
+/* NULL is fine. */
 void roofline_close(struct roofline *r);
-/* 10^9 bytes per second that all threads together read from memory, streaming: the best of 1 to
- * ROOFLINE_MAX_ROUNDS rounds over the gigabyte, since other work on the machine only takes away. */
+/* Returns the 10^9 bytes per second that all threads together stream from memory: the best of 1 to
+ * ROOFLINE_MAX_ROUNDS rounds over the gigabyte, because other work on the machine only lowers it. */
 double roofline_read_gbps(struct roofline *r, uint32_t n_rounds);
-/* 10^12 int8 operations per second (a multiply and an add are two), operands in registers; of rounds of about
- * ten milliseconds the best. */
+/* Returns the 10^12 int8 operations per second (a multiply and an add are two) with operands in registers:
+ * the best of n_rounds rounds of about ten milliseconds. */
 double roofline_int8_tops(struct roofline *r, uint32_t n_rounds);
-/* Pins the calling thread to the i-th CPU that the process could use when this was first called; 0, or a
+/* Pins the calling thread to the i-th CPU that the process could use at the first call. Returns 0 or a
  * negative errno. */
 int roofline_pin(uint32_t i);

@@ -1,4 +1,5 @@
-/* roofline_256.h - the reading loop on 256-bit vectors. */
+/* roofline_256.h - the read loop of roofline.c on 256-bit vectors.
+ * Thread: any; pure. */
 #include "roofline_loops.h"
 
 static uint64_t read(const void *p, size_t size)

@@ -1,12 +1,13 @@
+/* roofline_avx2.c - the loops of roofline.c on 256-bit vectors without VNNI. */
 #if defined(__x86_64__)
 #include <immintrin.h>
 
 #include "roofline_256.h"
 
-/* Eight pairs of products add up in 16 bits before they are widened, as many as weights of 4 bits allow: the
- * most that this instruction set does. (A loop that widened every pair had half of it on a Zen 3.) The empty
- * asm keeps the products, all alike, inside the loop, and in the order that needs one register for each sum.
- */
+/* Sums eight pairs of products in 16 bits before they are widened, as many as weights of 4 bits allow: the
+ * maximum of this instruction set. (A loop that widened every pair reached half of it on a Zen 3.) The empty
+ * asm keeps the products, which are all equal, inside the loop and in the order that needs one register per
+ * sum. */
 static double int8(uint64_t n)
 {
     __m256i sum[4], pairs[4], w = _mm256_set1_epi8(3), x = _mm256_set1_epi8(-2), one = _mm256_set1_epi16(1);

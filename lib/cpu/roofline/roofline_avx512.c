@@ -1,3 +1,4 @@
+/* roofline_avx512.c - the loops of roofline.c on 512-bit vectors with VNNI. */
 #include "roofline_loops.h"
 
 #if defined(__x86_64__)
@@ -17,9 +18,9 @@ static uint64_t read(const void *p, size_t size)
     return (uint64_t)_mm512_reduce_add_epi64(sum[0]);
 }
 
-/* 16 accumulators: more than latency (5) times two per cycle. Every loop over them is unrolled, or gcc keeps
- * the array in memory too, with stores in every round; and none is known to begin like the others, or all
- * would be one. tests/checks/roofline.sh looks at what came of it. */
+/* 16 accumulators: more than latency (5) times two per cycle. Every loop over them is unrolled, because
+ * otherwise gcc keeps the array in memory too, with stores in every round; and the compiler must not know
+ * that they start equal, or it merges them into one. tests/checks/roofline.sh checks the compiled loop. */
 static double int8(uint64_t n)
 {
     __m512i sum[16], w = _mm512_set1_epi8(3), x = _mm512_set1_epi8(-2);

@@ -1,3 +1,4 @@
+/* roofline_avxvnni.c - the loops of roofline.c on 256-bit vectors with VNNI. */
 #if defined(__x86_64__)
 #include <immintrin.h>
 

@@ -1,11 +1,12 @@
-/* roofline_loops.h - the two inner loops of roofline.c for one instruction set. */
+/* roofline_loops.h - the two inner loops of roofline.c for one instruction set.
+ * Thread: any; pure. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
 
 struct roofline_loops {
     uint64_t (*read)(const void *p,
-                     size_t size); /* 64-byte aligned, size a multiple of 1,024; any sum of it */
+                     size_t size); /* 64-byte aligned, size a multiple of 1,024; returns any checksum */
     double (*int8)(uint64_t n);    /* n rounds; returns the operations done */
 };
 extern const struct roofline_loops roofline_avx512, roofline_avxvnni, roofline_avx2;

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A node of this builder's place, with nothing but its name. */
+/* A node with the builder's layer and the box's name, and no inputs or weights. */
 static struct graph_node box_node(const struct arch_builder *b, enum graph_op op, const char *box)
 {
     struct graph_node node = {.op = op,
@@ -40,7 +40,7 @@ static uint32_t add(struct arch_builder *b, struct graph_node node)
     if (b->rc < 0)
         return 0;
     uint32_t index = graph_add(b->g, node);
-    if (b->g->failed) /* widths would be missing from here on */
+    if (b->g->failed) /* later calls would miss its width */
         b->rc = error_set(b->err, -ENOMEM, "%s: no memory for the graph", gguf_path(model_gguf(b->m)));
     return index;
 }

@@ -1,7 +1,8 @@
-/* arch.h - the vocabulary in which arch_*.c draw a model: one call per box of the figure.
- * Every call adds nodes to the graph and returns the index of the last one; what a box needs of the file
- * (tensor "<prefix>.<box>.weight", its bias) is looked up and checked. The first failure is kept in the
- * builder, the calls after it add nothing useful, and arch_end() returns it. */
+/* arch.h - the building blocks of an architecture: one call per box of its figure.
+ * Every call adds nodes to the graph and returns the index of the last one. It finds and checks the tensors
+ * of its box ("<prefix>.<box>.weight" and the bias). The builder keeps the first failure: the calls after it
+ * add nothing useful, and arch_end() returns it.
+ * Thread: one at a time, inside arch.build. Memory: the graph's. */
 #pragma once
 #include "model/graph.h"
 
@@ -9,24 +10,26 @@ struct arch_builder {
     const struct model *m;
     struct graph *g;
     struct error *err;
-    uint32_t layer; /* set by the architecture for each layer: boxes are named "blk.<layer>.<box>" */
-    bool outside;   /* set after the last layer: boxes are named "<box>", and run for logit rows only */
+    uint32_t layer; /* the architecture sets it for each layer: boxes are named "blk.<layer>.<box>" */
+    bool outside;   /* set after the last layer: boxes are named "<box>" and run for logit rows only */
     int rc;
 };
 
 enum arch_bias { ARCH_NO_BIAS, ARCH_BIAS, ARCH_MAY_HAVE_BIAS };
 
+/* The tokens and their rows of the embedding. */
 uint32_t arch_embed(struct arch_builder *b);
-/* The whole row, or every head by itself (QK-norm). */
+/* RMS norm of the whole row, or of every head by itself (QK-norm). */
 uint32_t arch_norm(struct arch_builder *b, uint32_t x, const char *box);
 uint32_t arch_head_norm(struct arch_builder *b, uint32_t x, const char *box);
-/* x times the weight [n, width of x]. */
+/* The weight [n, width of x] times x, plus the bias. */
 uint32_t arch_linear(struct arch_builder *b, uint32_t x, uint32_t n, enum arch_bias bias, const char *box);
 uint32_t arch_rope(struct arch_builder *b, uint32_t x, const char *box);
-/* Appends k and v to the layer's cache and lets q attend to all of it. */
+/* Appends k and v to the layer's cache; q attends to all of it. */
 uint32_t arch_attention(struct arch_builder *b, uint32_t q, uint32_t k, uint32_t v);
 uint32_t arch_add(struct arch_builder *b, uint32_t x, uint32_t y, const char *box);
 /* down(silu(gate(x)) * up(x)). */
 uint32_t arch_swiglu(struct arch_builder *b, uint32_t x, enum arch_bias bias);
-/* Output norm, output weight (or the embedding again, when tied), choice of a token. */
+/* Output norm, output weight (the embedding, if tied) and sampling. Returns the first error of all calls, or
+ * 0. */
 int arch_end(struct arch_builder *b, uint32_t x);

@@ -1,5 +1,5 @@
-/* Llama 2 and 3, Mistral, SmolLM2, TinyLlama: RoPE turns pairs of neighbours (the converter permutes the rows
- * of Q and K to that end), stretched by the factors of rope_freqs.weight where the file has them. */
+/* llama.c - Llama 2 and 3, Mistral, SmolLM2, TinyLlama: RoPE rotates pairs of neighbours (the converter
+ * permutes the rows of Q and K for that), scaled by the factors of rope_freqs.weight if the file has them. */
 #include "arch.h"
 
 static uint32_t attention(struct arch_builder *b, uint32_t x)

@@ -1,4 +1,5 @@
-/* Qwen 2 and 2.5: Q, K and V have biases; RoPE turns element i with element i + rope_dim/2 of a head. */
+/* qwen2.c - Qwen 2 and 2.5: Q, K and V have biases; RoPE rotates element i with element i + rope_dim/2 of a
+ * head. */
 #include "arch.h"
 
 static uint32_t attention(struct arch_builder *b, uint32_t x)

@@ -1,5 +1,5 @@
-/* Qwen 3 (dense): no biases; every head of Q and K is normed by itself before RoPE, which turns element i
- * with element i + rope_dim/2. A head may be wider than n_embd / n_heads. */
+/* qwen3.c - Qwen 3 (dense): no biases; every head of Q and K is normalised by itself before RoPE, which
+ * rotates element i with element i + rope_dim/2. A head may be wider than n_embd / n_heads. */
 #include "arch.h"
 
 static uint32_t attention(struct arch_builder *b, uint32_t x)

@@ -1,5 +1,5 @@
-/* copy.c - memory as fast as plain loads and stores go: fill, read, copy. See gpu_kernels.h.
- * Any grid of COPY_THREADS threads; n_words is a multiple of COPY_CHUNK. */
+/* copy.c - fills, reads and copies memory as fast as plain loads and stores can. See gpu_kernels.h. Any grid
+ * of COPY_THREADS threads; n_words is a multiple of COPY_CHUNK. */
 #include "gpu_kernels.h"
 #include "device/simt.h"
 

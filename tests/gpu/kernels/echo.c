@@ -1,6 +1,7 @@
-/* echo.c - host to device and back, and whether steps run evenly beside it. See gpu_kernels.h.
- * n_crew threads and a border warp per block. The crews walk n_steps steps of n_barriers grid barriers each,
- * and block 0 notes how long each took; its border warp meanwhile echoes `asked` into `answered`. */
+/* echo.c - round trips between host and device, and how evenly steps run beside them. See gpu_kernels.h.
+ * n_crew compute threads and an I/O warp per block. The compute warps run n_steps steps of n_barriers grid
+ * barriers each, and block 0 records the time of each; its I/O warp meanwhile echoes `asked` into
+ * `answered`. */
 #include "guard.h"
 
 static SIMT_GLOBAL uint32_t *word(const struct echo_args *args, enum echo_word which)

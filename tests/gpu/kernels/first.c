@@ -1,8 +1,8 @@
-/* first.c - the skeleton of the persistent decoder, for the first minute on a new GPU. See gpu_kernels.h.
- * One block per SM, launched as a whole: n_crew threads, a producer warp, a border warp. In a step the
- * producers stream all words through their rings, the crews add them up and meet at a grid barrier, where
- * each block looks at its neighbour's mark; block 0 then hands the sum to its border warp, which alone
- * touches host memory. tests/gpu/part_first.c knows the sums. */
+/* first.c - the skeleton of the persistent decoder, for the first minute on a new GPU. See gpu_kernels.h. One
+ * block per SM, launched cooperatively: n_crew compute threads, a producer warp, an I/O warp. In a step the
+ * producers stream all words through their rings; the compute warps add them up and meet at a grid barrier,
+ * where each block checks its neighbour's mark; block 0 then passes the sum to its I/O warp, the only warp
+ * that accesses host memory. tests/gpu/part_first.c has the expected sums. */
 #include "guard.h"
 #include "device/weight_ring.h"
 
@@ -19,7 +19,7 @@ struct first_crew {
     struct flow_guard guard;
 };
 
-/* Adds up the block's words. False: leave. */
+/* Adds up the block's words. False: end. */
 static bool add_pieces(struct first_crew *f, uint32_t *sum)
 {
     const struct first_args *args = f->args;
@@ -38,7 +38,7 @@ static bool add_pieces(struct first_crew *f, uint32_t *sum)
     return !crew_any(&f->crew, !go);
 }
 
-/* All blocks meet; what each wrote before is there for its neighbour after. False: aborted. */
+/* Waits for all blocks; what each wrote before is then visible to its neighbour. False: aborted. */
 static bool meet(struct first_crew *f, uint32_t step)
 {
     const struct first_args *args = f->args;
@@ -56,13 +56,13 @@ static bool meet(struct first_crew *f, uint32_t step)
     return true;
 }
 
-/* Waits for a step; false: there will be none. Nobody gives up here: the border warp may wait long. */
+/* Waits for a step, without a deadline: the I/O warp may wait long. False: there will be none. */
 static bool published(const struct first_args *args, uint32_t step, bool whole_crew)
 {
     struct flow_guard guard = gpu_guard(args->counters, FIRST_GUARD);
     guard.deadline_ns = 0;
     bool go = whole_crew ? flow_wait(word(args, FIRST_PUBLISHED), step, &guard, args->n_crew)
-                         : flow_wait_warp(word(args, FIRST_PUBLISHED), step, &guard);
+                         : gpu_wait_warp(word(args, FIRST_PUBLISHED), step, &guard);
     return go && simt_ld_relaxed_gpu(word(args, FIRST_LEAVE)) != step;
 }
 
@@ -93,7 +93,8 @@ static void produce(struct first_crew *f)
     ring_close(&f->ring, &f->at);
 }
 
-/* Until the host asks for step number `step`; false: it wants us gone, or has wanted nothing for park_us. */
+/* Waits until the host asks for step number `step`. False: the host asks to end, or has asked for nothing for
+ * park_us. */
 static bool next_step(const struct first_args *args, uint32_t step)
 {
     SIMT_GLOBAL struct first_host *host = GPU_AT(struct first_host, args->host);
@@ -106,7 +107,7 @@ static bool next_step(const struct first_args *args, uint32_t step)
     return true;
 }
 
-/* False: the host said abort before the step was done, or the blocks gave up. */
+/* False: the host aborted before the step was done, or the blocks gave up. */
 static bool finish_step(const struct first_args *args, uint32_t step, const struct flow_guard *guard)
 {
     SIMT_GLOBAL struct first_host *host = GPU_AT(struct first_host, args->host);

@@ -1,17 +1,19 @@
-/* gpu_kernels.h - the kernels that measure and try a GPU: their parameters, for host and device.
- * Addresses are uint64_t, as in kernels/abi/device_abi.h. Words that several blocks poll stand GPU_LINE
- * apart, are cleared by the host before a launch and counted up from there; the line of FLOW_WORDS after them
- * says why a grid gave up. The crew's size is a parameter, so that a few small blocks in the emulator run the
- * same code; a GPU gets the decoder's.
+/* gpu_kernels.h - the kernels that measure and test a GPU: their parameters, for host and device. Addresses
+ * are uint64_t, as in kernels/abi/device_abi.h. Words that several blocks poll stand GPU_LINE apart; the host
+ * clears them before a launch and they count up from there; the line of FLOW_WORDS after them records why a
+ * grid gave up. The number of compute threads is a parameter, so that a few small blocks in the emulator run
+ * the same code; a GPU gets the decoder's.
  *
- *   first     the decoder's skeleton: ring echo, weight ring, grid barrier, park, abort; compute nothing
- *   selftest  what the arithmetic rests on: mma fragments, rounding, arith.h's functions
- *   copy      fill, read and copy memory: the ceilings of everything else
+ *   first     the decoder's skeleton: ring echo, weight ring, grid barrier, park, abort; computes nothing
+ *   selftest  the basis of the arithmetic: mma fragments, rounding, arith.h's functions
+ *   copy      fills, reads and copies memory: the ceilings of everything else
  *   stream    the weight ring alone (E1): continuous, with grid barriers beside it, or stopped by them
  *   hop       one block to the next, and all to all (E2)
  *   echo      host to device and back, and how evenly steps run while both sides poll (E3)
- *   product   the decoder's matrix product, over and over, with nothing to wait for (E4)
- *   idle      a grid that waits for the host, asleep for so long between two looks (E5, E6) */
+ *   product   the decoder's matrix product, repeated, with nothing to wait for (E4)
+ *   idle      a grid that waits for the host and sleeps for a given time between two polls (E5, E6)
+ *
+ * Thread: the host fills these before a launch; kernels only read them. */
 #pragma once
 #include "abi/device_abi.h"
 
@@ -19,14 +21,14 @@
 
 #define GPU_AT(type, address) ((SIMT_GLOBAL type *)(uintptr_t)(address))
 #define GPU_LINE              32            /* u32: 128 bytes */
-#define GPU_DEADLINE_NS       5000000000ull /* of one wait: then the grid gives up */
+#define GPU_DEADLINE_NS       5000000000ull /* longest wait; after it the grid gives up */
 
 /* ---- first ---- */
 
 enum first_stop { FIRST_RUN, FIRST_DRAIN, FIRST_ABORT };
 enum first_word { FIRST_PUBLISHED, FIRST_ARRIVED, FIRST_DONE, FIRST_LEAVE, FIRST_GUARD, FIRST_N_WORDS };
 
-struct first_host { /* pinned; the host's words and the device's, 128 bytes apart */
+struct first_host { /* pinned; the host's and the device's words, 128 bytes apart */
     uint32_t asked, key, stop, pad0[29];
     uint32_t answered, answer, left, wrong, pad1[28];
 };
@@ -36,11 +38,11 @@ struct first_args {
     uint64_t host;     /* struct first_host */
     uint64_t words;    /* u32 [n_blocks][n_pieces * piece_bytes / 4] */
     uint64_t marks;    /* u32 [2][n_blocks] */
-    uint64_t total;    /* u32 [2]: sum of all words, step upon step; marks that were wrong */
+    uint64_t total;    /* u32 [2]: sum of all words over all steps; number of wrong marks */
     uint64_t counters; /* u32 [FIRST_N_WORDS][GPU_LINE] */
     uint32_t n_pieces, piece_bytes, n_stages, n_crew;
     uint32_t launch, park_us;
-    uint32_t missing; /* the block that never comes to the barrier; >= n_blocks: none */
+    uint32_t missing; /* the block that stays away from the barrier; >= n_blocks: none */
     uint32_t first_step;
 };
 #define FIRST_SHARED(n_stages, piece_bytes) ((n_stages) * ((piece_bytes) + 16))
@@ -72,13 +74,13 @@ struct selftest_args {
     uint32_t n_tiles, n_inputs;
 };
 #define SELFTEST_TILE_BYTES (16 * 32 + 8 * 32 + 16 * 8 * 4)
-#define SELFTEST_ANSWERS    (3 * 16 * 8) /* of a tile */
+#define SELFTEST_ANSWERS    (3 * 16 * 8) /* answers of one tile */
 
 /* ---- copy ---- */
 
 #define COPY_THREADS 512
 #define COPY_AHEAD   8                           /* loads of 16 bytes that a thread has in flight */
-#define COPY_CHUNK   (COPY_AHEAD * COPY_THREADS) /* 16-byte words of a block at a time */
+#define COPY_CHUNK   (COPY_AHEAD * COPY_THREADS) /* 16-byte words that a block copies at a time */
 struct copy_args {
     uint64_t to, from; /* 16-byte words; read: `to` is u32 [n_blocks][COPY_THREADS], a sum per thread */
     uint64_t n_words;  /* a multiple of COPY_CHUNK */
@@ -88,12 +90,12 @@ struct copy_args {
 
 enum stream_mode {
     STREAM_CONTINUOUS,
-    STREAM_BARRIERS, /* the crews meet after every burst; the producers run on */
-    STREAM_STOPPED,  /* the producers wait for the barriers too */
+    STREAM_BARRIERS, /* compute warps meet after every burst; producers continue */
+    STREAM_STOPPED,  /* producers wait for the barriers too */
     STREAM_N_MODES,
 };
 struct stream_args {
-    uint64_t data;     /* [n_chunks][chunk_bytes]: chunk i is block i % n_blocks's */
+    uint64_t data;     /* [n_chunks][chunk_bytes]: chunk i belongs to block i % n_blocks */
     uint64_t sums;     /* u32 [n_blocks][n_crew] */
     uint64_t counters; /* u32 [2][GPU_LINE]: barrier, then flow_word */
     uint32_t n_chunks; /* a multiple of n_blocks */
@@ -121,17 +123,17 @@ struct echo_host { /* pinned */
 struct echo_args {
     uint64_t host;                /* struct echo_host */
     uint64_t counters;            /* u32 [ECHO_N_WORDS][GPU_LINE] */
-    uint64_t times;               /* u64 [n_steps]: of block 0's clock, ns */
-    uint64_t polls;               /* u64 [2]: looks at host memory, and for how many ns */
+    uint64_t times;               /* u64 [n_steps]: block 0's clock, ns */
+    uint64_t polls;               /* u64 [2]: number of polls of host memory, and their time in ns */
     uint32_t n_steps, n_barriers; /* n_steps 0: only the echo, until the host says stop */
     uint32_t n_crew;
-    uint32_t polls_host; /* block 0's border warp looks at host memory while the steps run */
+    uint32_t polls_host; /* block 0's I/O warp polls host memory while the steps run */
 };
 
 /* ---- product ---- */
 
 struct product_loop_args {
-    uint64_t tiles;    /* [n_copies] matrices of copy_bytes, as tile.h has them */
+    uint64_t tiles;    /* [n_copies] matrices of copy_bytes, in tile.h's layout */
     uint64_t in, out;  /* float [8][k], [8][n] */
     uint64_t panels;   /* wide products: activation_panel_bytes(8, k) twice */
     uint64_t factors;  /* wide products: float [8] */
@@ -142,7 +144,7 @@ struct product_loop_args {
     uint32_t n_groups, group_tiles, stage_supers; /* schedule.h */
     uint32_t n_columns;                           /* 1 to 8 */
     uint32_t n_copies, n_rounds, n_crew;
-    uint32_t quantises; /* before every product, as the decoder does; else once */
+    uint32_t quantises; /* quantise before every product, as the decoder does; else once */
     uint32_t reserved;
 };
 
@@ -153,9 +155,10 @@ struct idle_host { /* pinned */
     uint32_t running, left, pad1[30];
 };
 struct idle_args {
-    uint64_t host;     /* struct idle_host */
-    uint64_t counters; /* u32 [2][GPU_LINE]: the others' mirror of stop, blocks that have started */
-    uint64_t polls;    /* u64 [2]: looks of block 0 at host memory, and for how many ns */
+    uint64_t host; /* struct idle_host */
+    uint64_t
+        counters;   /* u32 [2][GPU_LINE]: mirror of `stop` for the other blocks, blocks that have started */
+    uint64_t polls; /* u64 [2]: number of block 0's polls of host memory, and their time in ns */
     uint32_t sleep_ns, mirror_ns;
 };
 #define IDLE_THREADS 512

@@ -1,7 +1,7 @@
-/* hop.c - what it costs to tell another block that something is done. See gpu_kernels.h.
- * HOP_CHAIN: a token goes round all blocks n_rounds times, each passing it on with flow_signal() to a
- * flow_wait(): n_rounds * n_blocks hops. HOP_BARRIER: all blocks signal one counter and wait for all,
- * n_rounds times. With n_crew 32 it is the bare signal. */
+/* hop.c - the cost of signalling another block. See gpu_kernels.h. HOP_CHAIN: a token visits all blocks
+ * n_rounds times; each passes it on with flow_signal() to a flow_wait(): n_rounds * n_blocks hops.
+ * HOP_BARRIER: all blocks signal one counter and wait for all, n_rounds times. With n_crew 32 it is the bare
+ * signal. */
 #include "guard.h"
 
 static uint32_t chain(const struct hop_args *args, SIMT_GLOBAL uint32_t *counters,

@@ -1,6 +1,6 @@
-/* idle.c - a grid that waits: block 0 looks at host memory, the others at its mirror. See gpu_kernels.h.
- * It says in host memory when all blocks have started, and ends once `stop` is set. The launch asks for all
- * shared memory, as the decoder's does, so that no other kernel fits beside it. */
+/* idle.c - a waiting grid: block 0 polls host memory, the others its mirror. See gpu_kernels.h. It reports in
+ * host memory when all blocks have started, and ends once `stop` is set. The launch requests all shared
+ * memory, as the decoder's does, so that no other kernel fits beside it. */
 #include "gpu_kernels.h"
 #include "device/simt.h"
 

@@ -1,8 +1,8 @@
-/* product_loop.c - the decoder's matrix product alone: the weights of many layers after one another, as one
- * block per SM streams them, but with nothing to wait for between two products; only where the columns are
- * too many for a block's work area do the blocks meet, as the decoder's do. See gpu_kernels.h. n_crew threads
- * and a producer warp. Floor: n_rounds * n_copies * copy_bytes bytes, once. That products are right is the
- * business of tests/simt and of the witness parts; here the same functions are only timed. */
+/* product_loop.c - the decoder's matrix product alone: the weights of many layers one after another, as one
+ * block per SM streams them, with nothing to wait for between two products; the blocks meet only if the
+ * columns do not fit a block's work area, as the decoder's do. See gpu_kernels.h. n_crew compute threads and
+ * a producer warp. Floor: n_rounds * n_copies * copy_bytes bytes, once. This only times the products;
+ * tests/simt and the witness parts check their results. */
 #include "guard.h"
 #include "matmul/product.h"
 
@@ -57,7 +57,8 @@ SIMT_INLINE void stream(const struct product_loop_args *args, const struct ring 
     ring_close(ring, &at);
 }
 
-/* All blocks have come here: what they wrote is there, what they read may be written. False: leave. */
+/* Waits until all blocks have arrived: their writes are visible, and their input may be overwritten. False:
+ * end. */
 SIMT_INLINE bool meet(const struct product_loop_args *args, const struct flow_guard *guard, uint32_t *target)
 {
     SIMT_GLOBAL uint32_t *counter = GPU_AT(uint32_t, args->counters) + GPU_LINE;
@@ -66,7 +67,7 @@ SIMT_INLINE bool meet(const struct product_loop_args *args, const struct flow_gu
     return flow_wait(counter, *target, guard, args->n_crew);
 }
 
-/* The columns into the block's work area, or by all blocks together into memory. False: leave. */
+/* Quantises the columns into the block's work area, or by all blocks together into memory. False: end. */
 SIMT_INLINE bool quantise(const struct product_loop_args *args, SIMT_SHARED struct product *p, bool is_wide,
                           SIMT_SHARED char *work, const struct flow_guard *guard, uint32_t *target)
 {
@@ -98,7 +99,7 @@ SIMT_INLINE void compute(const struct product_loop_args *args, const struct ring
     crew_sync(&crew);
     bool is_wide = product_is_wide(args->n_columns, args->k, p->forms, args->shared.work_bytes);
     for (uint32_t i = 0; i < args->n_rounds * args->n_copies; i++) {
-        crew_sync(&crew); /* all have done with the columns and the fold area */
+        crew_sync(&crew); /* no thread uses the columns or the fold area any more */
         if ((i == 0 || args->quantises) && !quantise(args, p, is_wide, work, guard, &target))
             return;
         if (!product_run(p, &place, &crew))

@@ -1,7 +1,7 @@
-/* stream.c - the weight ring with nothing behind it: how fast bytes can come in. See gpu_kernels.h.
- * One block per SM: n_crew threads and a producer warp. The crew only touches a stage (16 bytes per thread),
- * so that the copies are the limit: reads n_rounds * n_chunks * chunk_bytes bytes. Must match
- * stream_expected() in tests/gpu/part_stream.c. */
+/* stream.c - read bandwidth of the weight ring without computation. See gpu_kernels.h. One block per SM:
+ * n_crew compute threads and a producer warp. The compute threads read only 16 bytes each of a stage, so that
+ * the copies are the limit: n_rounds * n_chunks * chunk_bytes bytes. Must match stream_expected() in
+ * tests/gpu/part_stream.c. */
 #include "guard.h"
 #include "device/weight_ring.h"
 
@@ -10,7 +10,7 @@ static SIMT_GLOBAL uint32_t *barrier(const struct stream_args *args)
     return GPU_AT(uint32_t, args->counters);
 }
 
-/* False: leave. */
+/* False: end. */
 static bool fill_all(const struct stream_args *args, const struct ring *ring, struct ring_place *at,
                      const struct flow_guard *guard)
 {
@@ -24,13 +24,13 @@ static bool fill_all(const struct stream_args *args, const struct ring *ring, st
                 continue;
             in_burst = 0;
             n_bursts++;
-            if (args->mode == STREAM_STOPPED && !flow_wait_warp(barrier(args), n_bursts * n, guard))
+            if (args->mode == STREAM_STOPPED && !gpu_wait_warp(barrier(args), n_bursts * n, guard))
                 return false;
         }
     return true;
 }
 
-/* One burst. False: leave. */
+/* Consumes one burst. False: end. */
 static bool take_burst(const struct stream_args *args, const struct ring *ring, struct ring_place *at,
                        const struct flow_guard *guard, uint32_t *sum)
 {

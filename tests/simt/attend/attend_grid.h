@@ -1,6 +1,7 @@
-/* attend_grid.h - the phases of attend.h over a grid, as the persistent decoder calls them: a few steps, one
- * attention each, ordered by hops. Between steps every block copies a share of the results away and writes a
- * share of the next step's q, k and v, as the products around an attention do. */
+/* attend_grid.h - kernel attend_grid: the phases of attend.h over a grid, in the persistent decoder's order:
+ * a few steps, one attention each, separated by hops. Between steps every block copies a share of the results
+ * away and writes a share of the next step's q, k and v, as the products around an attention do.
+ * Thread: filled by the host before the launch. */
 #pragma once
 #include "abi/attend_layout.h"
 

@@ -1,7 +1,7 @@
-/* mutations.c - what holds the persistent decoder together, with its real ops, taken away in turn: the loop,
- * the ring, the flow, the products and what stands between ops; ../mutation_suite.h has the rules. What is
- * inside an attention or a sampling, simt_attending_mutations and simt_sampling_mutations show on shapes made
- * for it. */
+/* mutations.c - removes in turn every synchronisation of the persistent decoder with its real ops: the loop,
+ * the ring, the dependency counters, the products and the hops between ops; ../mutation_suite.h has the
+ * rules. simt_attending_mutations and simt_sampling_mutations cover the inside of attention and sampling, on
+ * shapes made for it. */
 #include "simt/mutation_suite.h"
 #include "small_run.h"
 

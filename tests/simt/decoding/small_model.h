@@ -1,7 +1,8 @@
-/* small_model.h - a transformer so small that the real persistent decoder runs on the emulator in no time:
- * one layer of everything (biases, QK-norm, RoPE, two query heads for a kv head, a tied head), weights of
- * several types, and steps of every kind. Its answers are compared with those of a run in which nothing can
- * go wrong; that these are the right ones is what tests/cuda shows. */
+/* small_model.h - a transformer small enough for the real persistent decoder on the emulator: one layer with
+ * biases, QK-norm, RoPE, two query heads per kv head, a tied head and weights of several types, and steps of
+ * every kind. Its results are compared with those of a run whose threads take turns in order; tests/cuda
+ * shows that those results are right.
+ * Thread: one per model. */
 #pragma once
 #include "simt/resident/rig.h"
 #include "simt/resident/toy_feed.h"
@@ -13,13 +14,13 @@ struct small_model {
     struct decoder_matrix matrices[SMALL_WEIGHTS];
     uint64_t vectors[SMALL_WEIGHTS];
     struct kv_layout layout;
-    void *memory[SMALL_WEIGHTS + 2]; /* of the weights; cosines and sines */
+    void *memory[SMALL_WEIGHTS + 2]; /* memory of the weights; then cosines and sines */
     size_t sizes[SMALL_WEIGHTS + 2];
 };
 
 void small_model_open(struct small_model *m);
 void small_model_close(struct small_model *m);
-/* The rig for it. It must not outlive the model. */
+/* Opens a rig for the model. The rig must not outlive it. */
 void small_rig_open(struct rig *r, const struct small_model *m, uint32_t n_blocks, uint32_t n_stages);
-/* The next step of a feed, with settings of sampling that a sampler can work with. */
+/* Makes the next step of a feed, with valid sampling settings. */
 void small_feed_next(struct toy_feed *feed, struct step *step);

@@ -1,5 +1,6 @@
-/* faults.h - one kernel with one fault at a time, for the emulator's own tests. The name says what it does;
- * the kind is what must be reported, "" for what is right and must pass. */
+/* faults.h - kernel with one fault at a time, for the emulator's own tests. The name describes the fault; the
+ * kind is the expected report, "" for correct code that must pass.
+ * Thread: filled by the host before the launch. */
 #pragma once
 #include "device/simt.h"
 

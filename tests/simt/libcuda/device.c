@@ -1,4 +1,4 @@
-/* device.c - the device, its one context, and how every call begins and ends. */
+/* device.c - the device, its one context, and the common begin and end of every call. */
 #include "calls.h"
 
 #include <stdio.h>

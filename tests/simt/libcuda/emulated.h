@@ -1,11 +1,11 @@
-/* emulated.h - the inside of libcuda-simt.so: one device, its context, memory and streams.
+/* emulated.h - internals of libcuda-simt.so: one device, its context, memory and streams.
  *
  * A test double of the driver for programs that load it (HEARTH_LIBCUDA). Every stream has a thread, which
- * runs grids on a machine of its own (emulator.h), copies and fills, in order. Checked: what a real driver
- * checks, and what it would answer by waiting for ever (misuse). A report of the emulator, or a misuse, is
- * printed to stderr and poisons the context: every grid ends, every later call returns
- * CUDA_ERROR_ILLEGAL_ADDRESS. Thread: all fields are under `emulated.lock`, which call_begin() takes and
- * call_end() gives back. */
+ * runs grids on a machine of its own (emulator.h), copies and fills, in order. It checks what a real driver
+ * checks, and calls that a real driver would answer by waiting for ever (misuse). A report of the emulator,
+ * or a misuse, is printed to stderr and poisons the context: every grid ends, every later call returns
+ * CUDA_ERROR_ILLEGAL_ADDRESS.
+ * Thread: all fields are under `emulated.lock`, which call_begin() takes and call_end() releases. */
 #pragma once
 #include "cuda/driver.h"
 #include "simt/emulator.h"
@@ -13,7 +13,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-enum emulated_result { /* besides those of driver.h */
+enum emulated_result { /* beyond those of driver.h */
                        RESULT_INVALID_VALUE = 1,
                        RESULT_NOT_INITIALIZED = 3,
                        RESULT_INVALID_DEVICE = 101,
@@ -40,8 +40,8 @@ enum object_kind {
     OBJECT_EXEC
 };
 
-/* What handles point to. All of a context are in one list, so that a wrong handle is seen and nothing
- * outlives it. */
+/* Target of handles. All objects of a context are in one list, so that a wrong handle is detected and all are
+ * freed with the context. */
 struct object {
     enum object_kind kind;
     struct object *next;
@@ -74,7 +74,7 @@ struct buffer {
     char name[32];
 };
 
-/* A copy of memory that was not pinned, on its way: cuMemcpyHtoD has returned. */
+/* A copy from memory that was not pinned, still in flight after cuMemcpyHtoD has returned. */
 struct late_copy {
     struct late_copy *next;
     void *to;
@@ -84,7 +84,7 @@ struct late_copy {
 
 enum work_kind { WORK_GRID, WORK_COPY, WORK_FILL, WORK_RECORD };
 
-/* Queued on a stream, or a node of a graph. */
+/* Work queued on a stream, or a node of a graph. */
 struct work {
     struct work *next;
     enum work_kind kind;
@@ -120,56 +120,56 @@ struct stream {
 
 struct emulated {
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* work came, or work was done */
+    pthread_cond_t changed; /* work was added or done */
     bool initialised;
-    unsigned n_retained; /* of the context; it lives while this is not 0 */
-    int sticky;          /* what every call returns from now on; 0: the context is well */
+    unsigned n_retained; /* references to the context; it lives while this is not 0 */
+    int sticky;          /* result of every later call; 0: the context is intact */
     struct object *objects;
     struct buffer *buffers;
-    struct late_copy *late; /* the oldest first */
+    struct late_copy *late; /* oldest first */
     size_t used_bytes;
-    unsigned n_cooperative; /* grids queued or running that were launched as a whole */
+    unsigned n_cooperative; /* cooperative grids, queued or running */
     unsigned n_grids;       /* all grids queued or running */
     uint64_t n_launches;
     struct { /* from the environment, at cuInit() */
         uint32_t n_sms, sm;
-        uint32_t threads; /* that a block may have, as it is told; kernels with more run all the same */
+        uint32_t threads; /* threads per block that the device reports; kernels with more run all the same */
         size_t shared_per_block, memory_bytes;
         uint64_t seed;
         enum simt_schedule schedule;
         int mute, time_limit, integrated;
-        bool pins_managed; /* what is pinned is managed memory, it says */
+        bool pins_managed; /* reports pinned memory as managed */
     } settings;
 };
 
 extern struct emulated emulated;
-extern _Thread_local bool emulated_current; /* the context is this thread's */
+extern _Thread_local bool emulated_current; /* the context is current on this thread */
 
-/* Takes the lock. 0, or what the call must return at once (the lock is then not held). */
+/* Takes the lock. Returns 0, or what the call must return at once; the lock is then not held. */
 int call_begin(void);
-int call_end(int result); /* gives the lock back; returns result */
-/* The same for a call that a GPU would answer only after all grids have ended, if ever: misuse while one runs
- * that was launched as a whole, else waits for those that run. */
+int call_end(int result); /* releases the lock; returns result */
+/* As call_begin(), for a call that a GPU would answer only after all grids have ended, if ever: misuse while
+ * a cooperative grid runs, otherwise waits for the running grids. */
 int call_begin_alone(const char *call);
 
 void *object_open(enum object_kind kind, size_t size);         /* NULL: out of memory */
-void *object_check(const void *handle, enum object_kind kind); /* NULL: not one of ours */
-void object_close(struct object *o);                           /* frees it with what it owns */
+void *object_check(const void *handle, enum object_kind kind); /* NULL: no handle of this kind */
+void object_close(struct object *o);                           /* frees it and what it owns */
 void emulated_poison(int result);                              /* ends all grids */
 void emulated_settings_read(void);
-unsigned long long emulated_number(const char *name, unsigned long long otherwise); /* of the environment */
+unsigned long long emulated_number(const char *name, unsigned long long otherwise); /* from the environment */
 
 /* memory.c */
-struct buffer *buffer_of(const void *p, size_t bytes); /* the one that holds all these bytes, or NULL */
+struct buffer *buffer_of(const void *p, size_t bytes); /* the one that contains all these bytes, or NULL */
 void buffers_close(void);
-void buffers_map(struct simt_machine *m); /* announces all */
+void buffers_map(struct simt_machine *m); /* announces all buffers */
 void late_copies_arrive(void);
 
 /* stream.c */
-int stream_add(struct stream *s, const struct work *w); /* or to the graph that it captures */
+int stream_add(struct stream *s, const struct work *w); /* or to the graph being captured */
 bool stream_idle(const struct stream *s);
-bool streams_captured_here(void);  /* this thread captures: calls that allocate are not for it */
-void stream_end(struct stream *s); /* ends and joins the thread; the lock is given up meanwhile */
+bool streams_captured_here(void);  /* this thread is capturing: it may not allocate */
+void stream_end(struct stream *s); /* ends and joins the thread; releases the lock meanwhile */
 void work_free(struct work *first);
 struct work *work_copy(const struct work *w);
 
@@ -192,6 +192,6 @@ enum fault {
 };
 void faults_read(void);
 bool fault_is_armed(
-    void); /* whether steps and queries count yet: SIMT_FAULT_WHEN is not set, or that file is there */
-int fault_due(enum fault f);                      /* counts; the result that this call must fail with, or 0 */
-uint64_t fault_number(enum fault f, int *result); /* 0: not asked for */
+    void); /* returns whether steps and queries count yet: SIMT_FAULT_WHEN is unset, or that file exists */
+int fault_due(enum fault f); /* counts a call; returns the result with which it must fail, or 0 */
+uint64_t fault_number(enum fault f, int *result); /* 0: not requested */

@@ -1,4 +1,4 @@
-/* fault.c - failures that the environment asks for. */
+/* fault.c - failures requested by the environment. */
 #include "emulated.h"
 
 #include <stdio.h>

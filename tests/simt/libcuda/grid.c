@@ -1,4 +1,4 @@
-/* grid.c - one launch, on the machine of its stream. */
+/* grid.c - runs one launch, on the machine of its stream. */
 #include "emulated.h"
 #include "device/simt.h"
 

@@ -1,5 +1,4 @@
-/* memory.c - device memory and pinned memory: both are memory of the process, filled with what is no number.
- */
+/* memory.c - device memory and pinned memory: both are memory of the process, filled with NaNs. */
 #include "calls.h"
 
 #include <stdint.h>

@@ -1,4 +1,4 @@
-/* module.c - modules: PTX that must look like ours, and whose kernels are those that this library was linked
+/* module.c - modules: the PTX must look like Hearth's; its kernels are those that this library was linked
  * with. */
 #include "calls.h"
 #include "device/simt.h"

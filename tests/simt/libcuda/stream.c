@@ -1,4 +1,4 @@
-/* stream.c - streams, each with a thread that does its work in order; events; captures. */
+/* stream.c - streams, each with a thread that runs its work in order; events; captures. */
 #include "calls.h"
 
 #include <signal.h>

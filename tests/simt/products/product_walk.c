@@ -1,6 +1,6 @@
-/* product_walk.c - the products of a program, one op after the other as in the persistent decoder, without
- * border and without anything else. The program has MATMUL ops only; `steps` is the step, in device memory.
- */
+/* product_walk.c - runs the products of a program, one op after the other as in the persistent decoder,
+ * without the I/O warp and everything else. The program has MATMUL ops only; `steps` is the step, in device
+ * memory. */
 #include "matmul/product.h"
 
 #define PRODUCT_WALK_THREADS (DECODER_MAX_CREW + SIMT_LANES)

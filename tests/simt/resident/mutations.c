@@ -1,5 +1,5 @@
-/* mutations.c - every synchronisation of the resident loop, and of what stands around and between the nodes
- * of a step where each is a launch, taken away in turn; ../mutation_suite.h has the rules. */
+/* mutations.c - removes in turn every synchronisation of the persistent loop, and of the kernels around the
+ * nodes of a step when each node is a launch; ../mutation_suite.h has the rules. */
 #include "border_run.h"
 #include "simt/mutation_suite.h"
 #include "toy_run.h"

@@ -1,4 +1,5 @@
-/* program_build.h - ops put into a program by hand, for models that no file holds. */
+/* program_build.h - adds ops to a program by hand, for models that are in no file. Thread: one per
+ * program. */
 #pragma once
 #include "abi/device_abi.h"
 #include "abi/program_ops.h"
@@ -11,7 +12,7 @@ static inline struct program_op *program_add(struct program *p, uint32_t opcode,
     return op;
 }
 
-/* One product of matrices [first, first + n), which are weights of these numbers. */
+/* Adds one product of matrices [first, first + n), whose weights have the same numbers. */
 static inline struct program_op *program_add_product(struct program *p, const struct decoder_matrix *matrices,
                                                      uint32_t in, uint32_t out, uint32_t epilogue,
                                                      uint32_t first, uint32_t n)

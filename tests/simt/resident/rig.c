@@ -148,7 +148,7 @@ static void open_program(struct rig *r)
     r->program = must(malloc(size));
     memcpy(r->program, c->program, size);
     plan_flow(r->program, c->device.n_blocks);
-    if (plan_open(&r->plan, c->program, c->matrices, &c->layout, &c->device, &err) < 0) {
+    if (plan_open(&r->plan, c->program, c->matrices, &c->device, &err) < 0) {
         fprintf(stderr, "%s\n", err.text);
         abort();
     }

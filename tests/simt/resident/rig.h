@@ -1,5 +1,6 @@
-/* rig.h - a decoder's memory and one launch of it on the emulator, without a backend: what the host side of
- * the persistent decoder does, in the open, so that a test can do it wrong. */
+/* rig.h - a decoder's memory and one launch of it on the emulator, without a backend. It does the host side
+ * of the persistent decoder in the open, so that a test can do it wrong.
+ * Thread: the test's; `outside` may be set by another. */
 #pragma once
 #include "abi/device_abi.h"
 #include "simt/emulator.h"
@@ -9,14 +10,14 @@
 
 struct rig_config {
     const char *kernel;
-    const struct program *program;         /* the flow is filled in a copy */
+    const struct program *program;         /* the dependencies are filled in a copy */
     const struct decoder_matrix *matrices; /* [n_weights], tiles included */
     const uint64_t *vectors;               /* [n_weights] */
     uint32_t n_weights;
     struct kv_layout layout;
     uint32_t n_slots, n_ctx, n_pages, max_rows, logits_stride;
     struct plan_device device;
-    uint32_t n_stages; /* of the ring; 0: as planned */
+    uint32_t n_stages; /* stages of the ring; 0: as planned */
 };
 
 struct rig {
@@ -29,29 +30,29 @@ struct rig {
     struct step *steps;
     struct step_result *results; /* [DECODER_RING][STEP_MAX_LOGITS] */
     char *transfer;
-    struct simt_outside *outside; /* of the next launches; NULL: the seed decides everything */
+    struct simt_outside *outside; /* for the next launches; NULL: the seed decides everything */
     struct rig_buffer {
         void *memory;
         size_t size;
-        bool kept;    /* contents are the model's */
-        bool cleared; /* before each launch */
+        bool kept;    /* the model owns the contents */
+        bool cleared; /* cleared before each launch */
     } buffers[RIG_BUFFERS];
     uint32_t n_buffers;
 };
 
 void rig_open(struct rig *r, const struct rig_config *config);
 void rig_close(struct rig *r);
-/* As after load(): nothing was ever submitted. */
+/* Restores the state after load(): nothing was submitted yet. */
 void rig_reset(struct rig *r);
-/* Memory of the model that the kernel reads: the packed weights, the gains. */
+/* Announces memory of the model that the kernel reads: packed weights, gains. */
 void rig_map(struct rig *r, void *memory, size_t size, const char *name);
 
-/* The next place in the ring, zeroed; rig_submit() makes it known. */
+/* Returns the next place in the ring, zeroed; rig_submit() submits it. */
 struct step *rig_step(struct rig *r);
 void rig_submit(struct rig *r);
-/* Results of the `back`th step before the newest one finished. */
+/* Returns the results of the `back`th step before the newest finished one. */
 const struct step_result *rig_results(const struct rig *r, uint32_t back);
 
-/* One launch, to its end: 0, or -1 with the report. */
+/* Runs one launch to its end. Returns 0, or -1 with the report. */
 int rig_launch(struct rig *r, uint32_t sm, uint64_t seed, enum simt_schedule schedule, int mute,
                struct simt_report *report);

@@ -1,5 +1,6 @@
-/* The resident loop (kernels/persistent/persistent_loop.h, io_warp.h) under the toy decoder, on the emulator:
- * what it answers and how it deals with a host that stops it, leaves it alone, or sends it nonsense. */
+/* test_resident.c - tests the persistent loop (kernels/persistent/persistent_loop.h, io_warp.h) under the toy
+ * decoder, on the emulator: its results, and its behaviour with a host that stops it, leaves it idle, or
+ * sends it invalid steps. */
 #include "toy_run.h"
 #include "device/dependency.h"
 
@@ -34,9 +35,8 @@ Test(resident, answers_are_the_references_for_any_number_of_blocks_and_stages)
         toy_run_open(&r, n_blocks, 2 + n_blocks % 3);
         for (uint64_t seed = 0; seed < 4; seed++)
             for (uint32_t sm = 80; sm <= 90; sm += 10) {
-                /* A single block loses itself: nobody is left to notice but the border. */
+                /* A lost single block: only the I/O warp is left to notice. */
                 struct toy_run *one = &r;
-                one->rig.args.delays = (uint32_t)seed; /* warps that come late change nothing */
                 cr_expect(n_blocks == 1 || toy_run_seed(one, 3, sm, seed, -1, &report) == 0,
                           "%u blocks sm_%u seed %llu: %s: %s", n_blocks, sm, (unsigned long long)seed,
                           report.kind, report.text);

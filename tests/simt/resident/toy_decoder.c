@@ -21,6 +21,29 @@ SIMT_INLINE bool toy_embed(struct walk *w)
 
 /* --- MATMUL --- */
 
+/* A run of a group (abi/schedule.h): tiles of one of the op's matrices. */
+struct toy_tiles {
+    uint32_t part, first_tile, n_tiles;
+};
+
+SIMT_INLINE uint32_t toy_n_runs(const SIMT_GLOBAL struct schedule_op *s)
+{
+    return s->paired ? 2 : 1;
+}
+
+/* Run `index` of a group. n_tiles[i]: tiles of the op's matrix i, n_parts of them. */
+SIMT_INLINE struct toy_tiles toy_tiles_of(const SIMT_GLOBAL struct schedule_op *s, uint32_t group,
+                                          uint32_t index, const uint32_t n_tiles[3], uint32_t n_parts)
+{
+    uint32_t part = index;
+    if (!s->paired)
+        for (part = 0; part + 1 < n_parts && group >= s->part[part + 1].first_group;)
+            part++;
+    uint32_t first = (group - s->part[part].first_group) * s->group_tiles;
+    uint32_t left = n_tiles[part] - first;
+    return (struct toy_tiles){part, first, left < s->group_tiles ? left : s->group_tiles};
+}
+
 /* Adds each row's words of the super-block tiles in the next stages to lane `row` of the warp that has them.
  * Tiles of a group follow one another: part `tile` of the fold is that tile's. False: leave. */
 SIMT_INLINE bool toy_take(struct walk *w, uint32_t n_tiles, uint32_t n_supers, uint32_t stage_supers)
@@ -60,7 +83,7 @@ SIMT_INLINE uint32_t toy_product(const struct walk *w, const SIMT_GLOBAL uint32_
     return toy_mix(weights, row);
 }
 
-SIMT_INLINE void toy_store(struct walk *w, const struct schedule_run *run)
+SIMT_INLINE void toy_store(struct walk *w, const struct toy_tiles *run)
 {
     uint32_t n = w->op->n[run->part];
     for (uint32_t i = simt_thread(); i < run->n_tiles * 16 * w->n_rows; i += w->crew.n_threads) {
@@ -87,8 +110,8 @@ SIMT_INLINE bool toy_matmul(struct walk *w)
         return false;
     uint32_t block = simt_block(), n_blocks = simt_n_blocks();
     for (uint32_t g = schedule_first(plan, block, n_blocks); g < plan->n_groups; g += n_blocks)
-        for (uint32_t r = 0; r < schedule_n_runs(plan); r++) {
-            struct schedule_run run = schedule_run_of(plan, g, r, n_tiles, w->op->n_weights);
+        for (uint32_t r = 0; r < toy_n_runs(plan); r++) {
+            struct toy_tiles run = toy_tiles_of(plan, g, r, n_tiles, w->op->n_weights);
             if (!toy_take(w, run.n_tiles, matrices[w->op->weight[run.part]].n_supers,
                           plan->part[run.part].stage_supers))
                 return false;
@@ -106,8 +129,8 @@ SIMT_INLINE bool toy_stream(struct stream *s)
         n_tiles[i] = i < s->op->n_weights ? matrices[s->op->weight[i]].n_tiles : 0;
     uint32_t block = simt_block(), n_blocks = simt_n_blocks();
     for (uint32_t g = schedule_first(s->plan, block, n_blocks); g < s->plan->n_groups; g += n_blocks)
-        for (uint32_t r = 0; r < schedule_n_runs(s->plan); r++) {
-            struct schedule_run run = schedule_run_of(s->plan, g, r, n_tiles, s->op->n_weights);
+        for (uint32_t r = 0; r < toy_n_runs(s->plan); r++) {
+            struct toy_tiles run = toy_tiles_of(s->plan, g, r, n_tiles, s->op->n_weights);
             const SIMT_GLOBAL struct decoder_matrix *m = &matrices[s->op->weight[run.part]];
             const SIMT_GLOBAL char *from =
                 DECODER_AT(const char, m->tiles) + (size_t)run.first_tile * m->n_supers * TOY_SUPER_BYTES;

@@ -1,5 +1,5 @@
-/* toy_model.h - the toy decoder's program and weights, and what it must answer, computed without any of it.
- */
+/* toy_model.h - the toy decoder's program and weights, and a reference that computes its results
+ * independently. Thread: one per model. */
 #pragma once
 #include "rig.h"
 #include "toy_decoder.h"
@@ -21,10 +21,10 @@ struct toy_model {
 
 void toy_model_open(struct toy_model *m);
 void toy_model_close(struct toy_model *m);
-/* The rig for it. */
+/* Opens a rig for the model. */
 void toy_rig_open(struct rig *r, const struct toy_model *m, uint32_t n_blocks, uint32_t n_stages);
 
-/* The reference: everything that steps change. */
+/* State of the reference: everything that steps change. */
 struct toy_state {
     const struct toy_model *model;
     uint32_t tables[TOY_SLOTS][(TOY_N_CTX + 63) / 64];
@@ -32,12 +32,12 @@ struct toy_state {
     uint32_t start[TOY_SLOTS];
     struct step_sampling sampling[TOY_SLOTS];
     struct step_bias biases[TOY_SLOTS][STEP_MAX_BIAS];
-    char *kv, *transfer; /* pages; TOY_PAGES and 4 of them */
+    char *kv, *transfer; /* pages: TOY_PAGES, and 4 */
 };
 
 void toy_state_open(struct toy_state *s, const struct toy_model *m);
 void toy_state_close(struct toy_state *s);
-/* Runs a step; results[n_logits] is what the decoder must answer. */
+/* Runs a step; results[n_logits] is what the decoder must return. */
 void toy_state_run(struct toy_state *s, const struct step *step, struct step_result *results);
-/* Whether the rig's answer is that. */
+/* Returns whether the rig's results equal the reference's. */
 bool toy_same(const struct step_result *got, const struct step_result *want, uint32_t n);

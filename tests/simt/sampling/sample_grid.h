@@ -1,9 +1,10 @@
-/* sample_grid.h - sampling as the persistent decoder does it, without the rest of the decoder: several
- * blocks, a crew beside a warp that takes no part, hops between the phases. */
+/* sample_grid.h - sampling as in the persistent decoder, without the rest of it: several blocks, compute
+ * warps beside a warp that takes no part, hops between the phases. Thread: filled by the host before the
+ * launch. */
 #pragma once
 #include "abi/sample_layout.h"
 
-#define SAMPLE_GRID_CREW     256 /* threads at most; a warp more is launched */
+#define SAMPLE_GRID_CREW     256 /* most compute threads; one warp more is launched */
 #define SAMPLE_GRID_COUNTERS 2
 
 struct sample_grid_args {

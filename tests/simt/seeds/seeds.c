@@ -1,9 +1,9 @@
-/* seeds.c - each phase of the decoder under many schedules: every run is checked for races and the like, and
- * its result against the cpu's (or a run in which all threads take turns). Of a phase there are many cases,
- * and of each case 25 schedules.
+/* seeds.c - runs each phase of the decoder under many schedules, checks every run for races and other faults,
+ * and compares its result with the cpu's (or with a run in which all threads take turns). A phase has many
+ * cases, a case 25 schedules.
  *
- *   simt_seeds [PHASES [FIRST]]    all phases, or those, separated by commas; from that seed on
- *   SIMT_SEEDS=n                   so many seeds of each phase (1000) */
+ *   simt_seeds [PHASES [FIRST]]    all phases, or those listed, separated by commas; from that seed on
+ *   SIMT_SEEDS=n                   seeds per phase (1000) */
 #include "simt/attend_cases.h"
 #include "simt/product_case.h"
 #include "simt/product_node_case.h"

@@ -2,6 +2,18 @@
 #include "toys.h"
 #include "device/weight_ring.h"
 
+/* The producer's wait, by its whole warp. False: end. */
+SIMT_INLINE bool wait_warp(const SIMT_GLOBAL uint32_t *counter, uint32_t target,
+                           const struct flow_guard *guard)
+{
+    bool go = true;
+    if (simt_lane() == 0)
+        go = flow_poll(counter, target, guard);
+    go = simt_ballot(go) == 0xffffffffu;
+    simt_syncwarp();
+    return go;
+}
+
 /* False: leave. */
 static bool stream(const struct weight_ring_args *args, const struct ring *ring, struct ring_place *at,
                    const struct flow_guard *guard)
@@ -15,7 +27,7 @@ static bool stream(const struct weight_ring_args *args, const struct ring *ring,
                 return false;
         if (r == 0)
             continue;
-        if (!flow_wait_warp(args->counter, r * n, guard))
+        if (!wait_warp(args->counter, r * n, guard))
             return false;
         uint32_t segment = (r - 1) % 2 * n + (block + 1) % n;
         if (!ring_fill(ring, at, args->segments + segment * WEIGHT_RING_BYTES, WEIGHT_RING_BYTES, guard))

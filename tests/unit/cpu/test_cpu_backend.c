@@ -390,14 +390,20 @@ Test(cpu_backend, a_copied_page_attends_like_the_original)
     decoder_run_close(&r);
 }
 
+static struct backend_info info_of(const struct decoder_run *r)
+{
+    struct backend_info info;
+    executor_info(r->x, &info);
+    return info;
+}
+
 Test(cpu_backend, an_exported_page_comes_back_as_it_was)
 {
     make_tokens();
     struct decoder_run_config c = {.path = files[2], .kv_type = KV_Q8_0};
     struct decoder_run r;
     decoder_run_open(&r, &c);
-    size_t size = 0;
-    cr_assert_not_null(cpu_backend.transfer(executor_backend(r.x), &size));
+    cr_assert_not_null(info_of(&r).transfer);
     decoder_run_feed(&r, 0, tokens, 20, 20, NULL);
     r.step->page_ops[r.step->n_page_ops++] =
         (struct step_page_op){.kind = STEP_PAGE_EXPORT, .page = 0, .host_offset = 64};
@@ -554,9 +560,9 @@ static void expect_nan_stays_in_its_row(uint32_t n_healthy)
     struct decoder_run_config c = {.path = files[2], .n_threads = 2};
     struct decoder_run r;
     decoder_run_open(&r, &c);
-    size_t size = 0;
-    uint8_t *transfer = cpu_backend.transfer(executor_backend(r.x), &size);
-    memset(transfer, 0xff, size / STEP_MAX_PAGE_OPS); /* one page of f16 NaNs */
+    struct backend_info info = info_of(&r);
+    uint8_t *transfer = info.transfer;
+    memset(transfer, 0xff, info.transfer_bytes / STEP_MAX_PAGE_OPS); /* one page of f16 NaNs */
     r.step->page_ops[r.step->n_page_ops++] = (struct step_page_op){.kind = STEP_PAGE_IMPORT, .page = 9};
     r.step->edits[r.step->n_edits++] = (struct step_table_edit){.slot = 1, .page = 9};
     r.n_mapped[1] = 1;
@@ -587,8 +593,7 @@ Test(cpu_backend, garbage_behind_a_row_in_its_page_is_not_read)
         struct decoder_run_config c = {.path = files[2], .kv_type = (enum kv_type)type};
         struct decoder_run r;
         decoder_run_open(&r, &c);
-        size_t size = 0;
-        memset(cpu_backend.transfer(executor_backend(r.x), &size), 0xff, size / STEP_MAX_PAGE_OPS);
+        memset(info_of(&r).transfer, 0xff, info_of(&r).transfer_bytes / STEP_MAX_PAGE_OPS);
         r.step->page_ops[r.step->n_page_ops++] = (struct step_page_op){.kind = STEP_PAGE_IMPORT, .page = 0};
         float *expected = decoder_run_logits(&c, tokens, 20, 20), *got = calloc(20 * r.n_vocab, sizeof *got);
         decoder_run_feed(&r, 0, tokens, 20, 3, got);

@@ -231,12 +231,12 @@ Test(cuda_device, the_one_asked_for_is_not_replaced_by_another)
 Test(cuda_device, without_cooperative_launches_is_refused)
 {
     setenv("FAKE_CUDA_COOPERATIVE", "0", 1);
-    device_refused(-1, -ENODEV, "Test Device 0 (device 0) has no cooperative launches");
+    device_refused(-1, -ENODEV, "Test Device 0 (device 0) does not support cooperative launches");
 }
 
 Test(cuda_device, an_ordinal_that_is_not_there_is_refused)
 {
-    device_refused(2, -ENODEV, "there are 2 CUDA devices, not 2");
+    device_refused(2, -ENODEV, "the CUDA driver has 2 devices, counted from 0; there is no device 2");
 }
 
 Test(cuda_device, no_device_is_said_so)

@@ -42,7 +42,6 @@ struct model {
     struct program *program;
     struct decoder_matrix matrices[8];
     uint32_t n_matrices;
-    struct kv_layout kv;
     uint64_t state;
     uint32_t type; /* of all matrices; TILE_NONE: mixed */
 };
@@ -90,7 +89,7 @@ static struct program_op *add_product(struct model *m, uint32_t epilogue, uint32
 
 static void open_model(struct model *m, const struct shape *s, uint32_t type, uint64_t seed)
 {
-    *m = (struct model){.kv = {LAYERS, s->n_kv_heads, s->head_dim, KV_F16}, .state = seed, .type = type};
+    *m = (struct model){.state = seed, .type = type};
     m->program = calloc(1, sizeof *m->program + 32 * sizeof *m->program->ops);
     cr_assert(m->program);
     uint32_t q = s->n_heads * s->head_dim, kv = s->n_kv_heads * s->head_dim;
@@ -116,7 +115,7 @@ static void open_plan(struct plan *p, const struct model *m, uint32_t n_blocks, 
 {
     struct error err = {0};
     const struct plan_device device = {n_blocks, DECODER_MAX_CREW, shared_bytes};
-    int rc = plan_open(p, m->program, m->matrices, &m->kv, &device, &err);
+    int rc = plan_open(p, m->program, m->matrices, &device, &err);
     cr_assert_eq(rc, 0, "%s", err.text);
 }
 
@@ -230,7 +229,7 @@ Test(cuda_schedule, a_model_that_does_not_fit_is_refused_with_both_numbers)
     struct error err = {0};
     const struct plan_device device = {4, 64, 48 * 1024};
     open_model(&m, &shapes[0], TILE_F32, 0);
-    cr_assert_eq(plan_open(&p, m.program, m.matrices, &m.kv, &device, &err), -ENOTSUP);
+    cr_assert_eq(plan_open(&p, m.program, m.matrices, &device, &err), -ENOTSUP);
     cr_assert(strstr(err.text, "16384") && strstr(err.text, "49152"), "%s", err.text);
     free(m.program);
 }
@@ -243,7 +242,7 @@ Test(cuda_schedule, a_program_with_more_ops_than_a_word_can_count_is_refused)
     const struct plan_device device = {4, 64, 227 * 1024};
     open_model(&m, &shapes[0], TILE_NONE, 0);
     m.program->n_ops = DECODER_MAX_OPS + 1;
-    cr_assert_eq(plan_open(&p, m.program, m.matrices, &m.kv, &device, &err), -ENOTSUP);
+    cr_assert_eq(plan_open(&p, m.program, m.matrices, &device, &err), -ENOTSUP);
     cr_assert(strstr(err.text, "4097") && strstr(err.text, "4096"), "%s", err.text);
     free(m.program);
 }

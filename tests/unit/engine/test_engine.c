@@ -392,7 +392,7 @@ Test(engine, a_decoder_that_answers_one_row_twice_and_another_not_is_at_fault)
         check_tokens(r[i]);
     }
     cr_assert(engine_fault(rig->e, &why));
-    cr_expect(strstr(why.text, "the decoder answered token"), "%s", why.text);
+    cr_expect(strstr(why.text, "the decoder returned token"), "%s", why.text);
     for (int i = 0; i < 2; i++)
         request_free(r[i]);
     rig_close(rig);

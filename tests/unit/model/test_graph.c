@@ -128,7 +128,7 @@ Test(graph, refuses_an_op_that_does_not_exist)
 {
     struct graph *g = tail();
     g->nodes[V].op = GRAPH_N_OPS;
-    refused(g, "v", "no op 11");
+    refused(g, "v", "unknown op 11");
 }
 
 Test(graph, refuses_widths_that_do_not_fit)
@@ -193,7 +193,7 @@ Test(graph, refuses_heads_that_do_not_make_up_the_width)
 {
     struct graph *g = tail();
     g->nodes[ATTENTION].n_heads = 8;
-    refused(g, "attention", "8 heads of 64 are not its width 256");
+    refused(g, "attention", "8 heads of 64 do not make its width 256");
     g = tail();
     g->nodes[COPY].group = 63;
     refused(g, "cache", "head length 63 is not even");
@@ -205,7 +205,7 @@ Test(graph, refuses_heads_that_do_not_make_up_the_width)
     refused(g, "attention", "4 heads cannot share 0");
     g = tail();
     g->nodes[ATTENTION].n_kv_heads = 1;
-    refused(g, "attention", "are not the width 128 of cache");
+    refused(g, "attention", "do not make the width 128 of cache");
 }
 
 Test(graph, refuses_attention_that_does_not_read_its_own_layers_cache)
@@ -227,7 +227,7 @@ Test(graph, refuses_two_writers_of_one_layers_cache)
     struct graph_node again = g->nodes[COPY];
     (void)snprintf(again.name, sizeof again.name, "again");
     graph_add(g, again);
-    refused(g, "again", "layer 0's cache is written by node cache already");
+    refused(g, "again", "node cache already writes the cache of layer 0");
 }
 
 Test(graph, refuses_nodes_for_every_row_that_read_logit_rows)
@@ -249,7 +249,7 @@ Test(graph, embedding_reads_a_leaf)
     struct graph_node embed = node(GRAPH_EMBED, "embed", 256, ADD, GRAPH_NO_INPUT);
     embed.weight = 0;
     graph_add(g, embed);
-    refused(g, "embed", "input sum is no leaf");
+    refused(g, "embed", "input sum is not a leaf");
 }
 
 Test(graph, remembers_that_it_ran_out_of_memory)
@@ -361,10 +361,10 @@ Test(graph, of_a_model_refuses_a_weight_of_another_shape_or_type_than_the_models
     refused(g, "blk.0.attn_q", "weight blk.0.ffn_down.weight is [256, 512], expected [256, 256]");
     cr_assert_eq(graph_open(&g, m, NULL), 0);
     g->nodes[3].weight_type = QUANT_Q4_K;
-    refused(g, "blk.0.attn_q", "says weight type Q4_K, but blk.0.attn_q.weight is Q8_0");
+    refused(g, "blk.0.attn_q", "names weight type Q4_K, but blk.0.attn_q.weight is Q8_0");
     cr_assert_eq(graph_open(&g, m, NULL), 0);
     g->nodes[3].weight = 100000;
-    refused(g, "blk.0.attn_q", "weight is number 100000 of");
+    refused(g, "blk.0.attn_q", "weight is number 100000, the model has");
     model_close(m);
 }
 

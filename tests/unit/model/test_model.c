@@ -175,7 +175,7 @@ Test(model, ignores_tensors_it_has_no_use_for)
 Test(model, refuses_rows_that_are_no_multiple_of_32)
 {
     refused(
-        LLAMA, -ENOTSUP, "token_embd.weight have 48 values, no multiple of 32",
+        LLAMA, -ENOTSUP, "token_embd.weight have 48 values, not a multiple of 32",
         EDITS(SET_U32("llama.embedding_length", 48), SET_TENSOR("token_embd.weight", QUANT_F32, 48, 512)));
 }
 
