@@ -22,27 +22,26 @@ static const struct command {
     const char *arguments, *help;
     const char *usage; /* NULL: the command answers --help by itself */
 } commands[] = {
-    {"serve", cmd_serve, "[flags]", "load a model and serve it over HTTP (what hearthd does by itself)",
-     NULL},
-    {"run", cmd_run, "--model FILE \"prompt\"", "generate once, print as it comes", NULL},
-    {"bench", cmd_bench, "--model FILE", "speed beside the limits of this machine", NULL},
-    {"inspect", cmd_inspect, "MODEL", "what is in a GGUF file, and the memory it will take",
+    {"serve", cmd_serve, "[flags]", "load a model and serve it over HTTP (the default)", NULL},
+    {"run", cmd_run, "--model FILE \"prompt\"", "generate one text and print it as it is generated", NULL},
+    {"bench", cmd_bench, "--model FILE", "measure speed against the limits of this machine", NULL},
+    {"inspect", cmd_inspect, "MODEL", "show what is in a GGUF file and the memory it needs",
      "hearthd inspect MODEL [--graph] [--program] [--json]\n"
      "\n"
-     "  --graph     the model as operations in order\n"
-     "  --program   the same after fusion, as the decoder walks it\n"
-     "  --json      one object instead of a table"},
-    {"tokenize", cmd_tokenize, "--model FILE", "text on stdin, token ids on stdout",
+     "  --graph     the graph: the model's operations in order\n"
+     "  --program   the program: the operations after fusion, as the decoder runs them\n"
+     "  --json      one JSON object instead of a table"},
+    {"tokenize", cmd_tokenize, "--model FILE", "turn text on stdin into token ids on stdout",
      "hearthd tokenize --model FILE [--no-special] [--ids] < TEXT\n"
      "\n"
-     "Prints [1, 2, 3]. A file with a vocabulary and no tensors is enough.\n"
-     "  --no-special   no BOS or EOS, and special-token text stays text\n"
-     "  --ids          ids alone, which is what it prints anyway"},
-    {"stats", cmd_stats, "[URL]", "the figures of a running daemon as a table", NULL},
-    {"ps", cmd_ps, "[URL]", "the requests that a running daemon works on", NULL},
-    {"check-config", cmd_check_config, "[--config FILE]", "say what is wrong with a configuration", NULL},
-    {"help", cmd_help, "[COMMAND]", "this, or a command's own help (--help)", NULL},
-    {"version", cmd_version, "", "the version (--version)", "hearthd version"},
+     "Prints [1, 2, 3]. The file needs a vocabulary, but no tensors.\n"
+     "  --no-special   add no BOS or EOS; names of special tokens stay text\n"
+     "  --ids          print the ids only (the default)"},
+    {"stats", cmd_stats, "[URL]", "show the figures of a running daemon", NULL},
+    {"ps", cmd_ps, "[URL]", "list the requests of a running daemon", NULL},
+    {"check-config", cmd_check_config, "[--config FILE]", "check a configuration", NULL},
+    {"help", cmd_help, "[COMMAND]", "show this list, or a command's help (--help)", NULL},
+    {"version", cmd_version, "", "print the version (--version)", "hearthd version"},
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 
@@ -71,7 +70,7 @@ static void print_overview(void)
     for (size_t i = 0; i < N_COMMANDS; i++)
         printf("  %-12s %-24s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
     puts("\n`hearthd serve --help` lists every flag; each is also a line of " CONFIG_FILE "\n"
-         "and a variable HEARTH_<KEY>. `hearthd --print-config` shows what is in force.");
+         "and an environment variable HEARTH_<KEY>. `hearthd --print-config` shows the values in force.");
 }
 
 static int cmd_help(int argc, char **argv)

@@ -118,7 +118,7 @@ static bool is_there(struct request *r)
 {
     if (r->server->admin)
         return true;
-    api_fail(&r->error, 404, "not_found", NULL, "models are not swapped here");
+    api_fail(&r->error, 404, "not_found", NULL, "this server cannot swap models");
     request_fail(r, &r->error);
     return false;
 }

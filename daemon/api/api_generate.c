@@ -87,9 +87,9 @@ static int add_stop(struct field_reader *r, const struct field *f, const json_t 
         return api_invalid(r->err, f->name, "%s must be a string or an array of strings (got %s)", f->name,
                            field_got(value));
     if (!len)
-        return api_invalid(r->err, f->name, "%s must not hold an empty string", f->name);
+        return api_invalid(r->err, f->name, "%s must not contain an empty string", f->name);
     if (len > GENERATE_MAX_STOP)
-        return api_invalid(r->err, f->name, "%s may hold strings of at most %d bytes (got one of %zu)",
+        return api_invalid(r->err, f->name, "%s may contain strings of at most %d bytes (got one of %zu)",
                            f->name, GENERATE_MAX_STOP, len);
     struct text_stop *stop = &p->stops[p->n_stops];
     stop->s = arena_copy(r->arena, json_string_value(value), len);
@@ -109,7 +109,7 @@ static int read_stop(struct field_reader *r, const struct field *f, const json_t
     if (!json_is_array(value))
         return add_stop(r, f, value);
     if (json_array_size(value) > GENERATE_MAX_STOPS)
-        return api_invalid(r->err, f->name, "%s may hold at most %d strings (got %zu)", f->name,
+        return api_invalid(r->err, f->name, "%s may have at most %d strings (got %zu)", f->name,
                            GENERATE_MAX_STOPS, json_array_size(value));
     for (size_t i = 0; i < json_array_size(value); i++)
         if (add_stop(r, f, json_array_get(value, i)) < 0)
@@ -125,7 +125,7 @@ static int read_stop_ids(struct field_reader *r, const struct field *f, const js
         return api_invalid(r->err, f->name, "%s must be an array of token ids (got %s)", f->name,
                            field_got(value));
     if (json_array_size(value) > GENERATE_MAX_STOP_IDS)
-        return api_invalid(r->err, f->name, "%s may hold at most %d ids (got %zu)", f->name,
+        return api_invalid(r->err, f->name, "%s may have at most %d ids (got %zu)", f->name,
                            GENERATE_MAX_STOP_IDS, json_array_size(value));
     int rc = read_ids(r, f->name, value, &p->stop_ids, &n);
     p->n_stop_ids = (uint32_t)n;
@@ -160,7 +160,7 @@ static int read_bias(struct field_reader *r, const struct field *f, const json_t
                            field_got(value));
     size_t n = json_object_size(value);
     if (n > STEP_MAX_BIAS)
-        return api_invalid(r->err, f->name, "logit_bias may hold at most %d entries (got %zu)", STEP_MAX_BIAS,
+        return api_invalid(r->err, f->name, "logit_bias may have at most %d entries (got %zu)", STEP_MAX_BIAS,
                            n);
     p->biases = arena_array(r->arena, n, sizeof *p->biases);
     if (!p->biases)
@@ -184,9 +184,10 @@ int read_max_tokens(struct field_reader *r, const struct field *f, const json_t 
     if (field_integer(r, f->name, value, 0, max, &n) < 0)
         return -1;
     if (p->has_max_tokens && p->max_tokens != n)
-        return api_invalid(r->err, f->name,
-                           "max_tokens and max_completion_tokens are one thing, but %u and %lld are given",
-                           p->max_tokens, (long long)n);
+        return api_invalid(
+            r->err, f->name,
+            "max_tokens and max_completion_tokens are the same field, but %u and %lld are given",
+            p->max_tokens, (long long)n);
     p->max_tokens = (uint32_t)n;
     p->has_max_tokens = true;
     return 0;

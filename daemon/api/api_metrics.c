@@ -88,11 +88,11 @@ static void put_requests(struct buf *out, const struct server *s, const struct e
     for (int i = 0; i < STATS_REJECTS; i++)
         put_labelled(out, "hearth_rejects_total", "type", stats_reject_names[i], c->rejects[i]);
     put_head(out, "hearth_finish_total", "counter",
-             "Texts of replies, by finish_reason; a request with n has n.");
+             "Generated texts, by finish_reason; a request with n counts n times.");
     for (int i = 0; i < STATS_FINISHES; i++)
         put_labelled(out, "hearth_finish_total", "reason", stats_finish_names[i], c->finishes[i]);
     put_count(out, "gauge", "hearth_requests_running", "Requests that hold a slot.", e->running);
-    put_count(out, "gauge", "hearth_requests_waiting", "Requests that wait for one.", server_n_waiting(s));
+    put_count(out, "gauge", "hearth_requests_waiting", "Requests that wait for a slot.", server_n_waiting(s));
     put_count(out, "gauge", "hearth_queue_limit", "Requests that may wait.", s->cfg->queue_limit);
     put_count(out, "gauge", "hearth_connections", "Open connections.", s->n_connections);
     put_count(out, "gauge", "hearth_body_bytes", "Memory held by request bodies.", s->body_bytes);
@@ -102,23 +102,25 @@ static void put_tokens(struct buf *out, const struct engine_stats *e)
 {
     put_count(out, "counter", "hearth_prompt_tokens_total", "Prompt tokens of accepted requests.",
               e->prompt_tokens);
-    put_count(out, "counter", "hearth_prompt_cached_tokens_total",
-              "Of these, tokens found in the prefix cache.", e->cached_tokens);
+    put_count(out, "counter", "hearth_prompt_cached_tokens_total", "Prompt tokens found in the prefix cache.",
+              e->cached_tokens);
     put_count(out, "counter", "hearth_generated_tokens_total", "Generated tokens.", e->generated_tokens);
-    put_value(out, "gauge", "hearth_prompt_tokens_per_second", "Over the last ten seconds.",
-              e->prompt_tokens_per_s);
-    put_value(out, "gauge", "hearth_tokens_per_second", "Over the last ten seconds.", e->tokens_per_s);
+    put_value(out, "gauge", "hearth_prompt_tokens_per_second",
+              "Prompt tokens per second over the last ten seconds.", e->prompt_tokens_per_s);
+    put_value(out, "gauge", "hearth_tokens_per_second",
+              "Generated tokens per second over the last ten seconds.", e->tokens_per_s);
 }
 
 static void put_latencies(struct buf *out, const struct stats *c)
 {
-    put_histogram(out, "hearth_queue_seconds", "From acceptance to a slot.", &c->queue);
-    put_histogram(out, "hearth_ttft_seconds", "From acceptance to the first token.", &c->ttft);
-    put_histogram(out, "hearth_inter_token_seconds", "Between two tokens of a request.", &c->inter_token);
-    put_histogram(out, "hearth_request_seconds", "From acceptance to the end of a completed request.",
+    put_histogram(out, "hearth_queue_seconds", "Time from acceptance to a slot.", &c->queue);
+    put_histogram(out, "hearth_ttft_seconds", "Time from acceptance to the first token.", &c->ttft);
+    put_histogram(out, "hearth_inter_token_seconds", "Time between two tokens of a request.",
+                  &c->inter_token);
+    put_histogram(out, "hearth_request_seconds", "Time from acceptance to the end of a completed request.",
                   &c->total);
     put_histogram(out, "hearth_reject_seconds",
-                  "From a refused request's headers to its reply, or to where it was cut off.", &c->reject);
+                  "Time from a refused request's headers to its reply or disconnection.", &c->reject);
 }
 
 /* Without a disk there are none of these. */
@@ -138,14 +140,15 @@ static void put_disk(struct buf *out, const struct engine_stats *e)
 static void put_speculation(struct buf *out, const struct engine_stats *e)
 {
     put_count(out, "counter", "hearth_draft_tokens_total", "Tokens drafted by prompt lookup.", e->drafted);
-    put_count(out, "counter", "hearth_draft_tokens_accepted_total", "Of these, tokens that came.",
+    put_count(out, "counter", "hearth_draft_tokens_accepted_total", "Drafted tokens that were accepted.",
               e->accepted);
     put_count(out, "counter", "hearth_draft_steps_total", "Steps with drafted tokens.", e->draft_steps);
-    put_count(out, "counter", "hearth_draft_steps_saved_total",
-              "Steps that the same tokens would have needed more.", e->steps_saved);
-    put_count(out, "counter", "hearth_draft_requests_total", "Requests that drafted.", e->draft_requests);
+    put_count(out, "counter", "hearth_draft_steps_saved_total", "Steps saved by accepted drafts.",
+              e->steps_saved);
+    put_count(out, "counter", "hearth_draft_requests_total", "Requests with drafted tokens.",
+              e->draft_requests);
     put_count(out, "counter", "hearth_draft_requests_off_total",
-              "Of these, requests for which it did not pay.", e->turned_off);
+              "Requests that stopped drafting because it did not pay.", e->turned_off);
 }
 
 static void put_decoder(struct buf *out, const struct server *s, const struct engine_stats *e)
@@ -158,16 +161,17 @@ static void put_decoder(struct buf *out, const struct server *s, const struct en
     bool running = b.state == BACKEND_RUNNING;
     double age = running && now > b.heartbeat_ns ? (double)(now - b.heartbeat_ns) / 1e9 : 0;
     put_count(out, "counter", "hearth_kernel_launches_total",
-              "Launches of GPU kernels, or starts of the resident cpu team.", b.launches);
-    put_count(out, "counter", "hearth_kernel_parks_total", "Times the decoder left an idle GPU.", b.parks);
+              "Launches of GPU kernels, or starts of the resident cpu threads.", b.launches);
+    put_count(out, "counter", "hearth_kernel_parks_total", "Times the decoder's kernel left an idle GPU.",
+              b.parks);
     put_count(out, "counter", "hearth_steps_total", "Steps of the decoder.", e->steps);
     put_value(
         out, "counter", "hearth_decoder_busy_seconds_total",
-        "Time inside steps, on a GPU from submit to the end as the host sees it; 0 on cpu node by node.",
+        "Time in steps; on a GPU from submit until the host sees the end; 0 on cpu with executor eager.",
         (double)b.busy_ns / 1e9);
     put_value(out, "gauge", "hearth_heartbeat_age_seconds",
-              "Since the decoder's last sign of life; 0 while nothing runs.", age);
-    put_head(out, "hearth_decoder_state", "gauge", "1 for the state the decoder is in.");
+              "Time since the decoder's last heartbeat; 0 while nothing runs.", age);
+    put_head(out, "hearth_decoder_state", "gauge", "1 for the state of the decoder.");
     for (size_t i = 0; i < sizeof states / sizeof *states; i++)
         put_labelled(out, "hearth_decoder_state", "state", states[i], (size_t)b.state == i);
     put_count(out, "gauge", "hearth_kv_pages", "Pages of the KV cache.", e->pages_total);
@@ -176,9 +180,9 @@ static void put_decoder(struct buf *out, const struct server *s, const struct en
               e->pages_cached);
     put_count(out, "gauge", "hearth_kv_bytes", "Bytes of the KV cache.", e->kv_bytes);
     put_count(out, "gauge", "hearth_device_memory_bytes", "Memory the decoder uses.", b.memory_used);
-    put_count(out, "gauge", "hearth_device_scratch_bytes", "Part of it that holds activations.",
+    put_count(out, "gauge", "hearth_device_scratch_bytes", "Memory the decoder uses for activations.",
               b.scratch_bytes);
-    put_head(out, "hearth_model_info", "gauge", "1, with the model and where it runs in the labels.");
+    put_head(out, "hearth_model_info", "gauge", "1, with the model, backend and device in the labels.");
     buf_puts(out, "hearth_model_info{model=\"");
     put_label_text(out, model_config(s->model->model)->name);
     buf_puts(out, "\",quantization=\"");
@@ -206,18 +210,17 @@ static void put_process(struct buf *out, const struct server *s)
 {
     static const enum server_state states[] = {SERVER_LOADING, SERVER_READY, SERVER_DRAINING, SERVER_STALLED,
                                                SERVER_SUSPENDED};
-    put_head(out, "hearth_state", "gauge", "1 for the state /health shows.");
+    put_head(out, "hearth_state", "gauge", "1 for the state that /health shows.");
     for (size_t i = 0; i < sizeof states / sizeof *states; i++)
         put_labelled(out, "hearth_state", "state", server_state_name(states[i]), s->state == states[i]);
     if (s->admin) {
         struct swap_view v;
         s->admin->view(s->admin_context, &v);
-        put_head(out, "hearth_model_swaps_total", "counter",
-                 "Models loaded in place of another, or fetched back.");
+        put_head(out, "hearth_model_swaps_total", "counter", "Model swaps, by outcome.");
         put_labelled(out, "hearth_model_swaps_total", "outcome", "done", v.n_done);
         put_labelled(out, "hearth_model_swaps_total", "outcome", "failed", v.n_failed);
     }
-    put_value(out, "gauge", "hearth_uptime_seconds", "Since the start.",
+    put_value(out, "gauge", "hearth_uptime_seconds", "Time since the start.",
               (double)(clock_ns() - s->stats.started_ns) / 1e9);
     put_count(out, "gauge", "hearth_process_anonymous_bytes", "The process's own resident memory (RssAnon).",
               anonymous_memory());

@@ -126,7 +126,7 @@ static int read_tool_choice(struct field_reader *r, const struct field *f, const
 static int read_no_prompt(struct field_reader *r, const struct field *f, const json_t *value)
 {
     (void)value;
-    return api_invalid(r->err, f->name, "a chat takes messages, not %s", f->name);
+    return api_invalid(r->err, f->name, "a chat needs messages, not %s", f->name);
 }
 
 #define COMMON_FIELDS                                                                                        \
@@ -200,19 +200,18 @@ static int completion_prepare(struct generation *g, struct api_error *err)
     const struct params *p = &g->p;
     if (!p->has_best_of || p->best_of == p->n)
         return 0;
-    return api_invalid(err, "best_of", "best_of must be %u, as n is (got %u)", p->n, p->best_of);
+    return api_invalid(err, "best_of", "best_of must be equal to n, %u (got %u)", p->n, p->best_of);
 }
 
 /* What is given and would have no effect is refused, as an unknown field is. */
 static int check_template(const struct chat_template *c, const struct chat *chat, struct api_error *err)
 {
     if (!c)
-        return api_invalid(err, "chat_template",
-                           "the model has no chat_template, and no ChatML tokens either");
+        return api_invalid(err, "chat_template", "the model has neither a chat_template nor ChatML tokens");
     if (chat->tools.kind != JINJA_UNDEFINED && !chat_template_reads(c, "tools"))
-        return api_invalid(err, "tools", "tools: the model's chat_template has no place for them");
+        return api_invalid(err, "tools", "the model's chat_template does not support tools");
     if (chat->documents.kind != JINJA_UNDEFINED && !chat_template_reads(c, "documents"))
-        return api_invalid(err, "documents", "documents: the model's chat_template has no place for them");
+        return api_invalid(err, "documents", "the model's chat_template does not support documents");
     return 0;
 }
 
@@ -223,8 +222,10 @@ static int refuse_render(struct generation *g, int rc, const struct error *words
     if (rc == -E2BIG)
         return generation_too_long(g, err);
     if (rc == -EINVAL)
-        return api_invalid(err, "messages", "the model's chat_template refuses this: %s", words->text);
-    return api_invalid(err, "chat_template", "the model's chat_template cannot write this: %s", words->text);
+        return api_invalid(err, "messages", "the model's chat_template rejects the messages: %s",
+                           words->text);
+    return api_invalid(err, "chat_template", "the model's chat_template cannot render the messages: %s",
+                       words->text);
 }
 
 /* The file's BOS comes first, whether the template writes it or not. */

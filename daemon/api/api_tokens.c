@@ -124,7 +124,7 @@ static size_t most_ids(const struct request *r)
 
 static int too_many_ids(struct request *r)
 {
-    return api_invalid(&r->error, "tokens", "tokens may hold at most %zu ids (n_ctx + 4096)", most_ids(r));
+    return api_invalid(&r->error, "tokens", "tokens may have at most %zu ids (n_ctx + 4096)", most_ids(r));
 }
 
 static int32_t *read_ids(struct request *r, const json_t *tokens, size_t *n)

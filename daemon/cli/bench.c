@@ -216,7 +216,7 @@ static int batch_run(struct bench_batch *b, struct offline *o, struct error *err
         if (b->requests[i].finish != ENGINE_LENGTH && b->requests[i].finish != ENGINE_EOS)
             rc = engine_fault(o->engine, err)
                      ? err->code
-                     : error_set(err, -EIO, "request %u of the benchmark ended with %d", i,
+                     : error_set(err, -EIO, "benchmark request %u ended with code %d", i,
                                  (int)b->requests[i].finish);
     return rc;
 }
@@ -247,7 +247,7 @@ static int check_fit(const struct offline *o, const struct bench_test *test, str
 
     bench_test_name(test, name, sizeof name);
     if (needed > engine_n_ctx(o->engine))
-        return error_set(err, -EINVAL, "%s needs %u tokens of context, there are %u; see --n-ctx", name,
+        return error_set(err, -EINVAL, "%s needs %u tokens of context, the context has %u; see --n-ctx", name,
                          needed, engine_n_ctx(o->engine));
     return 0;
 }

@@ -12,9 +12,9 @@ void bench_print_roofline(const struct bench_roofline *roofline, uint32_t thread
         fprintf(f, "limits of this machine, %u thread%s: %.1f GB/s read, %.2f int8 TOPS\n", threads,
                 threads == 1 ? "" : "s", roofline->read_gbps, roofline->int8_tops);
     else if (roofline->read_gbps > 0)
-        fprintf(f, "limit of this device, as its driver says: %.1f GB/s read\n", roofline->read_gbps);
+        fprintf(f, "limit of this device, as reported by its driver: %.1f GB/s read\n", roofline->read_gbps);
     else
-        fprintf(f, "the driver does not say how fast this device reads\n");
+        fprintf(f, "the driver does not report how fast this device reads\n");
 }
 
 static void print_speed(const struct bench_row *row, bool emulated, FILE *f)
@@ -85,7 +85,7 @@ static void print_ops(const struct bench_ops *all, const struct bench_report *re
     struct bench_op sum = {.name = "all", .us = total_us(all)};
 
     if (all->steps == 0) {
-        fprintf(f, "\n%s: no ops, its prompts are computed in between\n", all->test);
+        fprintf(f, "\n%s: no table of ops, since prompts are computed between its steps\n", all->test);
         return;
     }
     fprintf(f, "\n%s, executor %s%s, a step of %.1f rows (mean of %llu)\n", all->test,
@@ -103,11 +103,11 @@ static void print_ops(const struct bench_ops *all, const struct bench_report *re
     }
     print_op(&sum, all, sum.us, report->emulated, f);
     if (report->threads > 1 && all->executor == EXECUTOR_PERSISTENT)
-        fprintf(f, "EMBED begins a step: its time holds the waking of the threads.\n");
+        fprintf(f, "EMBED is the first op of a step: its time includes waking the threads.\n");
     if (all->executor == EXECUTOR_PERSISTENT)
-        fprintf(f, "Norms, rotations and sums are part of the ops that they are fused with.\n");
-    fprintf(f,
-            "MB are weights, and keys and values where a text goes on: what comes from memory every time.\n");
+        fprintf(f, "Norms, rotations and sums are counted with the ops that they are fused with.\n");
+    fprintf(f, "MB counts what a step reads from memory: weights and, while a text is generated, keys and "
+               "values.\n");
 }
 
 void bench_print_table(const struct bench_report *report, FILE *f)
@@ -122,7 +122,7 @@ void bench_print_table(const struct bench_report *report, FILE *f)
     fprintf(f, "%s · %s %s · %.2f M parameters, %.2f MiB · %s\n", mc->name, mc->arch, mc->quantization,
             (double)mc->n_params / 1e6, bytes / (1 << 20), device);
     if (report->emulated)
-        fprintf(f, "SIMT emulator: not a GPU, and so no speeds\n");
+        fprintf(f, "SIMT emulator, not a GPU: no speeds are shown\n");
     else
         bench_print_roofline(report->roofline, report->threads, f);
     long cache = read_cache_kib();

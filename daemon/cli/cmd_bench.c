@@ -27,7 +27,8 @@ static int refuse_list(const struct list_option *o, const char *text, struct err
     if (o->n_max == 1)
         return error_set(err, -EINVAL, "%s takes one number, %u to %u (got %s)", o->flag, o->min, o->max,
                          log_quote(text));
-    return error_set(err, -EINVAL, "%s must be %u to %u, or up to %u of them with commas (got %s)", o->flag,
+    return error_set(err, -EINVAL,
+                     "%s must be %u to %u, or up to %u such numbers separated by commas (got %s)", o->flag,
                      o->min, o->max, o->n_max, log_quote(text));
 }
 
@@ -84,21 +85,23 @@ static void usage(void)
 {
     puts("hearthd bench --model FILE [flags]\n"
          "\n"
-         "Measures prompt tokens per second (pp) and generated tokens per second (tg), and says how much of\n"
-         "this machine's limit that is: reading memory for tg, int8 products for pp. Medians.\n"
+         "Measures prompt tokens per second (pp) and generated tokens per second (tg), as medians, and "
+         "compares\n"
+         "them with this machine's limits: memory reads for tg, int8 products for pp.\n"
          "\n"
-         "  -p 512        prompt lengths, with commas; 0: none\n"
-         "  -n 128        lengths of text; 0: none\n"
-         "  -d 0          text after so many tokens of context\n"
-         "  -b 1          sequences at once; with -d also after so many tokens each\n"
-         "  -r 5          repetitions, after one that does not count\n"
-         "  --roofline    the limits; without --model nothing else\n"
-         "  --ops         also what every op of a step takes, reads and computes, and how much of the limit\n"
-         "                that is; where the executor cannot tell, node by node (executor eager)\n"
-         "  --executors   every test with every executor the backend has, and what each launches per token\n"
-         "  --json        one object on stdout and nothing else\n"
+         "  -p 512        prompt lengths, separated by commas; 0: none\n"
+         "  -n 128        tokens to generate; 0: none\n"
+         "  -d 0          tokens of context before the generated ones\n"
+         "  -b 1          sequences at once; with -d, also after each of its contexts\n"
+         "  -r 5          repetitions, after one warm-up\n"
+         "  --roofline    the limits; without --model, only these\n"
+         "  --ops         also the time, bytes and operations of every op of a step, and its share of the\n"
+         "                limit; if the executor cannot time its ops, of executor eager\n"
+         "  --executors   every test with every executor of the backend, and its launches per token\n"
+         "  --json        one JSON object on stdout and nothing else\n"
          "\n"
-         "and of `hearthd serve`: --model --backend --threads --isa --executor --n-ctx --kv-type --step-ms "
+         "Flags of `hearthd serve` that work here: --model --backend --threads --isa --executor --n-ctx "
+         "--kv-type --step-ms "
          "--steps-in-flight");
 }
 
@@ -160,7 +163,7 @@ static struct roofline *open_roofline(uint32_t threads, struct error *err)
 {
     struct roofline *r = roofline_open(threads);
     if (!r)
-        error_set(err, -ENOMEM, "out of memory: the limits are measured with a gigabyte");
+        error_set(err, -ENOMEM, "out of memory: measuring the limits needs 1 GiB");
     return r;
 }
 

@@ -55,7 +55,7 @@ static int check(const struct config *c)
         return command_fail(&err);
     if (check_named(c, &err) < 0)
         return command_fail_config(&err);
-    printf("%s: ok\n", c->file[0] ? c->file : "no file, environment and flags");
+    printf("%s: ok\n", c->file[0] ? c->file : "environment and flags, without a file");
     return EXIT_CLEAN;
 }
 
@@ -63,10 +63,10 @@ static void usage(void)
 {
     puts("hearthd check-config [--config FILE] [flags]\n"
          "\n"
-         "Checks file, environment and flags as `hearthd serve` would read them, and says what is wrong;\n"
-         "also whether the model they name is there, and whether the host, the place of the Unix socket,\n"
-         "the key files, the certificate and the chat template they name can be used.\n"
-         "  --sample   print a file with every key, commented, at its default\n"
+         "Checks the file, environment and flags as `hearthd serve` would read them, and reports an error.\n"
+         "Also checks that the model exists, and that the host, the path of the Unix socket, the key files,\n"
+         "the certificate and the chat template can be used.\n"
+         "  --sample   print a file with every key, explained, with its default\n"
          "  --man      print the manual page of the keys");
 }
 

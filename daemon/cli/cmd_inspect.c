@@ -184,7 +184,7 @@ static void print_model(const struct inspection *in)
     if (c->sliding_window)
         printf("  window        %u tokens: a larger context is refused\n", c->sliding_window);
     printf("  vocabulary    %u tokens, output weight %s\n", c->n_vocab,
-           c->tied ? "tied to the embedding" : "of its own");
+           c->tied ? "tied to the embedding" : "separate");
     printf("  program       %u ops for %u graph nodes\n", in->program->n_ops, graph_n_launches(in->graph));
 }
 

@@ -9,9 +9,9 @@ static void usage(void)
 {
     puts("hearthd ps [URL]\n"
          "\n"
-         "The requests that a running daemon works on or that wait there, oldest last; no prompt is shown.\n"
-         "URL is http://host:port or unix:/path; by itself the place where this machine's configuration\n"
-         "lets it listen. A key comes from HEARTHD_KEY or, on this machine, the configured key files.");
+         "Lists the requests that run or wait in a daemon, oldest last, without their prompts.\n"
+         "URL is http://host:port or unix:/path (default: the address in this machine's configuration).\n"
+         "The API key comes from HEARTHD_KEY or, for a daemon on this machine, from its key files.");
 }
 
 static int ps(struct config *cfg, void *options, struct error *err)

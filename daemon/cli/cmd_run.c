@@ -39,7 +39,7 @@ static const struct run_number {
 } numbers[] = {
 #define IN(field) offsetof(struct run_options, field)
     {"--max-tokens", RUN_UINT, IN(max_tokens), 1, 1048576, "tokens to generate (256, or what fits)"},
-    {"--temperature", RUN_FLOAT, IN(sampling.temperature), 0, 2, "0: always the likeliest (0.8)"},
+    {"--temperature", RUN_FLOAT, IN(sampling.temperature), 0, 2, "0: always the likeliest token (0.8)"},
     {"--top-k", RUN_INT, IN(sampling.top_k), 0, 1048576, "0: off (40)"},
     {"--top-p", RUN_FLOAT, IN(sampling.top_p), 0, 1, "1: off (0.95)"},
     {"--min-p", RUN_FLOAT, IN(sampling.min_p), 0, 1, "0: off (0.05)"},
@@ -102,7 +102,8 @@ static bool is_flag(const char *flag, int argc, char **argv, const char **value,
 static int set_prompt(struct run_options *o, const char *text, struct error *err)
 {
     if (o->prompt)
-        return error_set(err, -EINVAL, "one prompt only: quote it (second one is %s)", log_quote(text));
+        return error_set(err, -EINVAL, "only one prompt is allowed: quote it (the second one is %s)",
+                         log_quote(text));
     o->prompt = text;
     return 0;
 }
@@ -153,17 +154,18 @@ static void usage(void)
 {
     puts("hearthd run --model FILE \"prompt\" [flags]\n"
          "\n"
-         "Continues the prompt (or stdin, when none is given or it is -) and prints the text as it comes;\n"
-         "timings go to stderr. Ctrl-C stops. What follows -- is the prompt, even if it begins with -.\n");
+         "Continues the prompt and prints the text as it is generated; timings go to stderr. Ctrl-C stops.\n"
+         "Without a prompt, or with -, the prompt is read from stdin. After -- a prompt may begin with -.\n");
     for (size_t i = 0; i < N_NUMBERS; i++)
         printf("  %-21s %s\n", numbers[i].flag, numbers[i].help);
     puts("  --seed                0 to 2^53-1 (random; printed at the end)\n"
          "  -n                    --max-tokens\n"
          "  -h                    --help\n"
          "  --ignore-eos          go on after an end token\n"
-         "  --no-special          no BOS, and special-token text stays text\n"
+         "  --no-special          add no BOS; names of special tokens stay text\n"
          "\n"
-         "and of `hearthd serve`: --model --threads --isa --backend --executor --arithmetic --n-ctx "
+         "Flags of `hearthd serve` that work here: --model --threads --isa --backend --executor --arithmetic "
+         "--n-ctx "
          "--kv-type");
 }
 
@@ -187,7 +189,8 @@ static int read_stdin(char **out, size_t *n, struct error *err)
     }
     if (!text || got > 0) {
         free(text);
-        return error_set(err, -ENOMEM, "the prompt on stdin is longer than %u bytes or memory", MAX_STDIN);
+        return error_set(err, -ENOMEM, "the prompt on stdin is longer than %u bytes, or than memory allows",
+                         MAX_STDIN);
     }
     *out = text;
     *n = length;
@@ -210,7 +213,7 @@ static int encode_prompt(const struct run_options *o, const struct tokenizer *t,
         rc = tokenizer_encode(t, text ? text : o->prompt, n, flags, 0, ids, n_ids, err);
     free(text);
     if (rc == 0 && *n_ids >= n_ctx)
-        return error_set(err, -EINVAL, "the prompt has %zu tokens, the context %u; see --n-ctx", *n_ids,
+        return error_set(err, -EINVAL, "the prompt has %zu tokens, the context has %u; see --n-ctx", *n_ids,
                          n_ctx);
     if (rc == 0 && *n_ids == 0)
         return error_set(err, -EINVAL, "the prompt is empty: give one as an argument or on stdin");
@@ -319,7 +322,7 @@ static void print_timings(const struct runtime *r, const struct engine_request *
                 (double)(q->first_ns - q->started_ns) / 1e6,
                 per_second(q->n_prompt, q->started_ns, q->first_ns));
     else
-        fprintf(stderr, "prompt   %6u tokens, %u of them read, no text\n", q->n_prompt,
+        fprintf(stderr, "prompt   %6u tokens, %u of them computed, no text\n", q->n_prompt,
                 atomic_load(&q->n_prompt_done));
     if (n > 1)
         fprintf(stderr, "text     %6u tokens  %9.1f ms  %9.1f tokens/s\n", n,
@@ -353,7 +356,7 @@ static int run_prompt(struct offline *o, const struct run_options *opt, const in
     if (!out)
         return error_set(err, -ENOMEM, "out of memory");
     int rc = wanted > room
-                 ? error_set(err, -EINVAL, "%zu prompt tokens and --max-tokens %u are over the context of %u",
+                 ? error_set(err, -EINVAL, "%zu prompt tokens and --max-tokens %u exceed the context of %u",
                              n_ids, wanted, n_ctx)
                  : engine_submit(o->engine, &q, err);
     if (rc == 0) {

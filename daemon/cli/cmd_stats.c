@@ -9,9 +9,9 @@ static void usage(void)
 {
     puts("hearthd stats [URL]\n"
          "\n"
-         "The figures of a running daemon as a table. URL is http://host:port or unix:/path; by itself the\n"
-         "place where this machine's configuration lets it listen. A key comes from HEARTHD_KEY or, on this\n"
-         "machine, the configured key files.");
+         "Shows the figures of a running daemon as a table.\n"
+         "URL is http://host:port or unix:/path (default: the address in this machine's configuration).\n"
+         "The API key comes from HEARTHD_KEY or, for a daemon on this machine, from its key files.");
 }
 
 static int stats(struct config *cfg, void *options, struct error *err)

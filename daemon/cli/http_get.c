@@ -28,7 +28,7 @@ static int split_url(const char *url, struct place *out, struct error *err)
         return 0;
     }
     if (strncmp(url, "https://", 8) == 0)
-        return error_set(err, -EINVAL, "%s: https is not spoken here: ask its http address, or unix:/path",
+        return error_set(err, -EINVAL, "%s: https is not supported: use the http address, or unix:/path",
                          url);
     const char *host = strncmp(url, "http://", 7) == 0 ? url + 7 : url;
     char *end = NULL;
@@ -38,7 +38,7 @@ static int split_url(const char *url, struct place *out, struct error *err)
     const char *rest = host + n + (bracket && host[n] == ']');
     unsigned long port = rest[0] == ':' ? strtoul(rest + 1, &end, 10) : 80;
     if (n == 0 || n >= sizeof out->host || port < 1 || port > 65535 || (end && *end && *end != '/'))
-        return error_set(err, -EINVAL, "%s is no url; expected http://host:port or unix:/path",
+        return error_set(err, -EINVAL, "%s is not a URL: expected http://host:port or unix:/path",
                          log_quote(url));
     memcpy(out->host, host, n);
     snprintf(out->port, sizeof out->port, "%lu", port);

@@ -14,7 +14,7 @@ int ask_take_url(void *context, int argc, char **argv, struct error *err)
     if (argv[0][0] == '-')
         return 0;
     if (*url)
-        return error_set(err, -EINVAL, "one URL only");
+        return error_set(err, -EINVAL, "only one URL is allowed");
     *url = argv[0];
     return 1;
 }
@@ -73,7 +73,7 @@ int ask_daemon(const struct config *c, const char *url, const char *path, json_t
     json_error_t where;
 
     if (!url && !c->unix_socket[0] && !c->port)
-        return error_set(err, -EINVAL, "port is any: say which one it became (--port), or the daemon's URL");
+        return error_set(err, -EINVAL, "port is any: give the port in use (--port), or the daemon's URL");
     configured_url(c, configured, sizeof configured);
     url = url ? url : configured;
     /* Keys in files are this machine's daemons': whoever is elsewhere is not to learn them. */
@@ -86,10 +86,10 @@ int ask_daemon(const struct config *c, const char *url, const char *path, json_t
     free(body);
     if (status == 401)
         return error_set(err, -EPROTO, "%s%s: %s (HEARTHD_KEY=...)", url, path,
-                         used ? "the key is not known there" : "a key is needed");
+                         used ? "the daemon does not know this key" : "a key is needed");
     if (status != 200)
         return error_set(err, -EPROTO, "%s%s: status %d", url, path, status);
-    return *out ? 0 : error_set(err, -EPROTO, "%s%s: no JSON: %s", url, path, where.text);
+    return *out ? 0 : error_set(err, -EPROTO, "%s%s: the reply is not JSON: %s", url, path, where.text);
 }
 
 const json_t *ask_member(const json_t *answer, const char *path)

@@ -72,13 +72,13 @@ static char *read_piece(char *out, int room, void *context)
             r->at_start = r->in_line = false;
         }
         if (c == '\0') {
-            file_error(r, "holds a NUL byte: not a text file");
+            file_error(r, "contains a NUL byte: not a text file");
             continue;
         }
         if (!r->in_line && !isspace(c)) {
             r->in_line = true;
             if (c == '[')
-                file_error(r, "sections are not used here");
+                file_error(r, "sections are not supported");
         }
         out[n++] = (char)c;
         if (c == '\n') {
@@ -108,7 +108,7 @@ static int take_pair(void *context, const char *section, const char *name, const
     }
     struct config_origin *origin = origin_of(r->c, key);
     if (origin->kind == CONFIG_FROM_FILE) {
-        snprintf(words, sizeof words, "%s was set in line %d already", name, origin->line);
+        snprintf(words, sizeof words, "%s is already set in line %d", name, origin->line);
         return file_error(r, words);
     }
     if (config_parse(r->c, key, value, &inner) < 0) {

@@ -27,7 +27,9 @@ static void print_origin(const struct config *c, const struct config_key *key, F
 
 void config_print(const struct config *c, FILE *f)
 {
-    fputs("# What hearthd runs with. A comment says where a value came from; the others are defaults.\n", f);
+    fputs("# The values in force. A comment names the source of a value; values without a comment are "
+          "defaults.\n",
+          f);
     for (size_t i = 0; i < config_n_keys; i++) {
         const struct config_key *key = &config_keys[i];
         char *value = config_format(c, key);
@@ -96,14 +98,15 @@ void config_help(FILE *f)
 
 void config_sample(FILE *f)
 {
-    fputs("# hearthd.conf - every key of hearthd, at its default.\n"
+    fputs("# hearthd.conf - every key of hearthd with its default.\n"
           "#\n"
           "# Lines are `key = value`; # and ; begin a comment line; there are no sections. Sizes take K, M "
           "or G,\n"
-          "# lists are separated by commas, times are milliseconds. A variable HEARTH_<KEY> overrides this "
-          "file\n"
-          "# and a flag --key-with-dashes overrides both. `hearthd check-config` checks it,\n"
-          "# `hearthd --print-config` shows what is in force and where it came from.\n",
+          "# commas separate the items of a list, times are milliseconds. An environment variable "
+          "HEARTH_<KEY>\n"
+          "# overrides this file, and a flag --key-with-dashes overrides both. `hearthd check-config` "
+          "checks\n"
+          "# this file, `hearthd --print-config` shows the values in force and their sources.\n",
           f);
     for (size_t i = 0; i < config_n_keys; i++) {
         const struct config_key *key = &config_keys[i];
@@ -137,15 +140,15 @@ void config_man(FILE *f)
           ".TH HEARTHD.CONF 5 \"\" \"Hearth " HEARTH_VERSION "\" \"Hearth\"\n"
           ".SH NAME\nhearthd.conf \\- configuration of the Hearth inference daemon\n"
           ".SH DESCRIPTION\n"
-          "Lines are\n.IR key \" = \" value ;\n"
-          "# and ; begin a comment line, and only there; there are no sections. Sizes take K, M or G, lists "
-          "are "
-          "separated by commas, times are milliseconds.\n"
-          "A key that nobody knows is an error that names file and line.\n"
+          "Lines are\n.IR key \" = \" value .\n"
+          "A line that begins with # or ; is a comment; elsewhere these are part of the value. There are no "
+          "sections. Sizes take K, M or G, commas separate the items of a list, times are milliseconds.\n"
+          "An unknown key is an error that names file and line.\n"
           ".PP\nThe file is\n.IR " CONFIG_FILE ",\nor the one of\n.BR \\-\\-config .\n"
-          "A variable HEARTH_KEY overrides it, and a flag \\-\\-key\\-with\\-dashes overrides both.\n"
+          "An environment variable HEARTH_KEY overrides it, and a flag \\-\\-key\\-with\\-dashes overrides "
+          "both.\n"
           ".B hearthd check\\-config\nchecks it,\n.B hearthd \\-\\-print\\-config\n"
-          "shows what is in force and where it came from.\n",
+          "shows the values in force and their sources.\n",
           f);
     for (size_t i = 0; i < config_n_keys; i++) {
         const struct config_key *key = &config_keys[i];

@@ -104,7 +104,7 @@ static int read_part_type(struct field_reader *r, const struct field *f, const j
     const char *name = field_path(r, f->name);
     if (json_is_string(value) && !strcmp(json_string_value(value), "text"))
         return 0;
-    return api_invalid(r->err, name, "%s must be \"text\": no other is supported (got %s)", name,
+    return api_invalid(r->err, name, "%s must be \"text\": no other type is supported (got %s)", name,
                        field_got_word(value));
 }
 
@@ -410,7 +410,7 @@ int read_template_variables(struct field_reader *r, const struct field *f, const
     json_object_foreach((json_t *)value, name, member)
     {
         if (chat_template_reserves(name))
-            return api_invalid(r->err, f->name, "%s: %s is given otherwise", f->name, name);
+            return api_invalid(r->err, f->name, "%s must not set %s", f->name, name);
     }
     if (!to_value(chat->arena, value, &all))
         return api_out_of_memory(r->err);

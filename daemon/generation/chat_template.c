@@ -250,7 +250,7 @@ int chat_template_open(struct chat_template **out, const char *choice, const str
         return has_chatml(t) ? open_source(out, chatml, strlen(chatml), t, err) : 0;
     int rc = open_source(out, source.s, source.len, t, &words);
     if (rc < 0)
-        return error_set(err, rc, "%s: chat template: %s (chat_template can name another)", gguf_path(g),
+        return error_set(err, rc, "%s: chat template: %s (chat_template can set another)", gguf_path(g),
                          words.text);
     return 0;
 }

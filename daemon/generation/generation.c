@@ -147,7 +147,7 @@ static int check_replies(const struct generation *g, struct error *words)
     if (!others || others + mine <= s->cfg->body_memory)
         return 0;
     return error_set(words, -EAGAIN,
-                     "body_memory, %llu bytes, has no room for prompt_logprobs beside other long replies",
+                     "body_memory, %llu bytes, has no room for these prompt_logprobs and other long replies",
                      (unsigned long long)s->cfg->body_memory);
 }
 

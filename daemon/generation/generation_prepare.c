@@ -45,10 +45,10 @@ static int context_exceeded(struct generation *g, struct api_error *err, size_t 
     err->n_ctx = n_ctx;
     if (n_prompt >= n_ctx)
         return api_fail(err, 400, "context_exceeded", prompt_param(g),
-                        "the prompt has %s%zu tokens, the context %u", estimated ? "at least " : "", n_prompt,
-                        n_ctx);
+                        "the prompt has %s%zu tokens, the context has %u", estimated ? "at least " : "",
+                        n_prompt, n_ctx);
     return api_fail(err, 400, "context_exceeded", "max_tokens",
-                    "%zu token%s of prompt and max_tokens %u are more than the context, %u", n_prompt,
+                    "%zu prompt token%s and max_tokens %u exceed the context of %u", n_prompt,
                     n_prompt == 1 ? "" : "s", g->p.max_tokens, n_ctx);
 }
 
@@ -235,9 +235,9 @@ static int read_params(struct generation *g, struct arena *scratch, struct api_e
     if (!g->body)
         return prompt.over ? generation_too_long(g, err) : -1;
     const struct field *tables[] = {g->dialect->fields, generate_fields};
-    const struct field_place elsewhere[] = {{renamed_fields, "here it is max_tokens"},
-                                            {dialect_completions.fields, "POST /v1/completions takes it"},
-                                            {dialect_chat.fields, "POST /v1/chat/completions takes it"},
+    const struct field_place elsewhere[] = {{renamed_fields, "use max_tokens"},
+                                            {dialect_completions.fields, "supported by POST /v1/completions"},
+                                            {dialect_chat.fields, "supported by POST /v1/chat/completions"},
                                             {0}};
     struct field_reader reader = {.out = &g->p,
                                   .arena = g->arena,

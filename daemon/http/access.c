@@ -45,7 +45,7 @@ static int add_key(struct keys *keys, const char *key, size_t n, struct error *e
         keys->room = room;
     }
     if (gnutls_hash_fast(GNUTLS_DIG_SHA256, key, n, keys->digests[keys->n]) < 0)
-        return error_set(err, -EIO, "keys: SHA-256 is not to be had");
+        return error_set(err, -EIO, "keys: SHA-256 is unavailable");
     keys->n++;
     return 0;
 }
@@ -84,8 +84,8 @@ static int read_lines(struct keys *keys, FILE *f, const char *path, struct error
     }
     free(line);
     if (rc == -EINVAL)
-        return error_set(err, rc, "%s:%d: a key is 1 to %d visible ASCII characters without blanks", path,
-                         number, MAX_KEY);
+        return error_set(err, rc, "%s:%d: a key must be 1 to %d visible ASCII characters without blanks",
+                         path, number, MAX_KEY);
     if (rc < 0 || (!ferror(f) && errno != ENOMEM))
         return rc;
     return error_set(err, errno ? -errno : -EIO, "%s: %s", path, errno ? strerror(errno) : "cannot be read");
@@ -105,7 +105,7 @@ static int read_file(struct keys *keys, const char *key, const char *path, const
     int rc = read_lines(keys, f, path, err);
     fclose(f);
     if (rc == 0 && keys->n == before)
-        return error_set(err, -EINVAL, "%s: there is no key in it", path);
+        return error_set(err, -EINVAL, "%s: contains no key", path);
     return rc;
 }
 
@@ -148,10 +148,10 @@ int access_reload(struct access *a, struct error *err)
     a->admins = admins;
     a->warning[0] = '\0';
     if (open)
-        snprintf(a->warning, sizeof a->warning, "%s is readable by everybody on this machine", open);
+        snprintf(a->warning, sizeof a->warning, "%s is readable by every user of this machine", open);
     else if (a->cfg->api_keys.n)
         snprintf(a->warning, sizeof a->warning,
-                 "api_keys can be seen in the process list; api_keys_file is for real use");
+                 "api_keys is visible in the process list: use api_keys_file in production");
     return 0;
 }
 
@@ -183,8 +183,8 @@ static int parse_proxy(const char *text, struct proxy *out, struct error *err)
     if (text[n] == '/' && isdigit((unsigned char)text[n + 1]))
         bits = strtoul(text + n + 1, &end, 10);
     if (!parse_address(text, n, &out->address) || bits > most || (text[n] == '/' && (!end || *end)))
-        return error_set(err, -EINVAL, "trusted_proxies: %.80s is no address and no network like 10.0.0.0/8",
-                         text);
+        return error_set(err, -EINVAL,
+                         "trusted_proxies: %.80s is neither an address nor a network like 10.0.0.0/8", text);
     out->bits = (unsigned)bits + (four ? 96 : 0);
     return 0;
 }
@@ -293,7 +293,7 @@ static int check_names(const struct config *cfg, struct error *err)
         if (strcmp(origin, "*") && strcmp(origin, "null") &&
             (!name || name == origin || !name[3] || strchr(name + 3, '/')))
             return error_set(err, -EINVAL,
-                             "cors_origins: %.80s is no origin like https://chat.example.org "
+                             "cors_origins: %.80s is not an origin like https://chat.example.org "
                              "(scheme and name, no path)",
                              origin);
     }
@@ -303,7 +303,7 @@ static int check_names(const struct config *cfg, struct error *err)
         if (strpbrk(host, "/:") && !parse_address(host, strlen(host), &address))
             return error_set(
                 err, -EINVAL,
-                "allowed_hosts: %.80s is no name like chat.example.org (no scheme, port or path)", host);
+                "allowed_hosts: %.80s is not a name like chat.example.org (no scheme, port or path)", host);
     }
     return 0;
 }

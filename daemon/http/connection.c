@@ -40,7 +40,7 @@ static void cut_body(struct connection *c)
     struct request *r = c->request;
     if (c->left || !r || r->phase != REQUEST_BODY)
         return;
-    api_fail(&r->error, 408, "timeout", NULL, "the body was not whole after body_timeout_ms, %u",
+    api_fail(&r->error, 408, "timeout", NULL, "the body was incomplete after body_timeout_ms, %u",
              c->server->cfg->body_timeout_ms);
     r->cut = true;
 }

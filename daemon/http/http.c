@@ -101,7 +101,7 @@ static int check_framing(const struct headers *h, struct api_error *e)
     else if (h->bad_name)
         words = "a blank in a header's name";
     else if (h->bad_value)
-        words = "a line's end or a NUL in a header's value";
+        words = "a line break or a NUL in a header's value";
     else if (h->n_hosts > 1)
         words = "more than one Host";
     else if (h->no_host)
@@ -129,7 +129,7 @@ static int check_route(struct request *r, struct api_error *e)
         r->allow = NULL;
         return 0;
     }
-    return api_fail(e, 405, "method_not_allowed", NULL, "%s does not take %.20s (it takes %s)", r->path,
+    return api_fail(e, 405, "method_not_allowed", NULL, "%s does not allow %.20s (allowed: %s)", r->path,
                     r->method, r->allow);
 }
 
@@ -139,7 +139,8 @@ static int check_place(struct request *r, const struct headers *h, struct api_er
     const struct access *a = r->server->access;
     if (h->host && r->connection->listener->port && !access_allows_host(a, h->host))
         return api_fail(e, 403, "forbidden", NULL,
-                        "Host %.100s is no address, not localhost and not in allowed_hosts", h->host);
+                        "Host %.100s is not allowed: use an IP address, localhost or a name in allowed_hosts",
+                        h->host);
     if (!h->origin)
         return 0;
     if (!access_allows_origin(a, h->origin, h->host))
@@ -158,10 +159,10 @@ static int check_key(struct request *r, const struct headers *h, struct api_erro
         return 0;
     if (r->route->admin && !r->server->cfg->admin_key_file[0])
         return api_fail(e, 401, "unauthorized", NULL,
-                        "this route needs the admin key, and there is none: admin_key_file is not set");
+                        "this route needs the admin key, but admin_key_file is not set");
     return api_fail(e, 401, "unauthorized", NULL, "%s, as Authorization: Bearer KEY",
                     r->route->admin ? "this route needs the admin key"
-                    : given         ? "this key is not known: a valid one is needed"
+                    : given         ? "unknown key: a valid one is needed"
                                     : "a key is needed");
 }
 
@@ -186,7 +187,7 @@ static int check_client(struct request *r, const struct headers *h, struct api_e
     e->retry_after_s =
         retry_after_s(s->cfg->client_limit, rate_per_s(&s->stats.finished, clock_ns() / 1000000000u));
     return api_fail(e, 429, "rate_limited", NULL,
-                    "this client has %u requests under way already (client_limit)", s->cfg->client_limit);
+                    "this client already has %u requests in progress (client_limit)", s->cfg->client_limit);
 }
 
 static int check_content(const struct request *r, const struct headers *h, struct api_error *e)
@@ -197,7 +198,7 @@ static int check_content(const struct request *r, const struct headers *h, struc
         return 0;
     if (encoding && *encoding && strcasecmp(encoding, "identity"))
         return api_fail(e, 415, "unsupported_media_type", NULL,
-                        "Content-Encoding %.60s is not accepted: send the body as it is", encoding);
+                        "Content-Encoding %.60s is not accepted: send the body without encoding", encoding);
     if (!type || !*type)
         return 0;
     size_t n = strcspn(type, "; \t");
@@ -205,7 +206,7 @@ static int check_content(const struct request *r, const struct headers *h, struc
         if (n == strlen(types[i]) && !strncasecmp(type, types[i], n))
             return 0;
     return api_fail(e, 415, "unsupported_media_type", NULL,
-                    "Content-Type %.60s is not accepted: application/json is", type);
+                    "Content-Type %.60s is not accepted: use application/json", type);
 }
 
 static int too_large(const struct server *s, struct api_error *e)
@@ -224,8 +225,9 @@ static int check_connections(const struct request *r, struct api_error *e)
         return 0;
     server_queue_full(s, e);
     e->close = true;
-    return api_fail(e, 503, "queue_full", NULL, "%u connection%s a request under way, max_connections is %u",
-                    n, n == 1 ? " has" : "s have", s->cfg->max_connections);
+    return api_fail(e, 503, "queue_full", NULL,
+                    "%u connection%s a request in progress, max_connections is %u", n,
+                    n == 1 ? " has" : "s have", s->cfg->max_connections);
 }
 
 static int check_state(struct request *r, struct api_error *e)
@@ -453,13 +455,14 @@ static bool grow_body(struct request *r, size_t n)
     if (cap == r->body_cap)
         return true;
     if (cap > s->cfg->body_memory) { /* not even alone: to try again would not help */
-        api_fail(&r->error, 413, "too_large", NULL, "the body takes %zu bytes, body_memory is %llu", cap,
-                 (unsigned long long)s->cfg->body_memory);
+        api_fail(&r->error, 413, "too_large", NULL, "the body needs %zu bytes of memory, body_memory is %llu",
+                 cap, (unsigned long long)s->cfg->body_memory);
         return false;
     }
     if (s->body_bytes + (cap - r->body_cap) > s->cfg->body_memory) {
         server_queue_full(s, &r->error);
-        api_fail(&r->error, 503, "queue_full", NULL, "body_memory, %llu bytes for all bodies, is used up",
+        api_fail(&r->error, 503, "queue_full", NULL,
+                 "body_memory, %llu bytes for all request bodies, is used up",
                  (unsigned long long)s->cfg->body_memory);
         return false;
     }
@@ -535,7 +538,7 @@ static enum MHD_Result go_on(struct request *r)
 static enum MHD_Result refuse_without_memory(const struct listener *l, struct MHD_Connection *mhd)
 {
     const struct server *s = l->owner;
-    log_warn("no memory for a request: it is refused");
+    log_warn("out of memory: a request is refused");
     return s->no_memory ? MHD_queue_response(mhd, 503, s->no_memory) : MHD_NO;
 }
 

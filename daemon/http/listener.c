@@ -43,7 +43,7 @@ int listener_bind_tcp(const struct sockaddr *addr, socklen_t len, struct error *
         int code = errno;
         close(fd);
         if (code == EADDRINUSE)
-            return error_set(err, -code, "%s: %s; ask who has it: ss -ltnp 'sport = :%s'", name,
+            return error_set(err, -code, "%s: %s; find the process: ss -ltnp 'sport = :%s'", name,
                              strerror(code), strrchr(name, ':') + 1);
         return error_set(err, -code, "%s: %s", name, strerror(code));
     }
@@ -57,7 +57,7 @@ static int unix_failed(const char *path, int code, struct error *err)
         return error_set(err, -code, "unix_socket %s: %s", path, strerror(code));
     if (lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode))
         return error_set(err, -EEXIST, "unix_socket %s: exists and is not a socket", path);
-    return error_set(err, -code, "unix_socket %s: another process listens on it; ask who: ss -lxp src %s",
+    return error_set(err, -code, "unix_socket %s: another process listens on it; find it: ss -lxp src %s",
                      path, path);
 }
 

@@ -153,7 +153,7 @@ bool request_has_room(struct request *r)
     r->out = (struct buf){.arena = &r->arena};
     server_queue_full(s, &r->error);
     api_fail(&r->error, 503, "queue_full", NULL,
-             "body_memory, %llu bytes, is used up by replies not yet taken",
+             "body_memory, %llu bytes, is used up by replies that clients have not read yet",
              (unsigned long long)s->cfg->body_memory);
     return false;
 }

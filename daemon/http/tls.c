@@ -152,7 +152,7 @@ static int check_pair(const struct identity *id, const char *certificate, const 
     if (rc < 0)
         return tls_error(err, key, rc);
     if (n_key != n_certificate || memcmp(of_key, of_certificate, n_key))
-        return error_set(err, -EINVAL, "%s is not the key of %s", key, certificate);
+        return error_set(err, -EINVAL, "%s is not the private key of %s", key, certificate);
     return 0;
 }
 

@@ -101,7 +101,7 @@ static int count_value(struct scan *c)
         c->limits->list->over = true;
         return -1;
     }
-    return api_invalid(c->err, NULL, "line %zu, column %zu: the body holds more than %zu values", c->line,
+    return api_invalid(c->err, NULL, "line %zu, column %zu: the body has more than %zu values", c->line,
                        c->at - c->line_start + 1, c->limits->max_values);
 }
 

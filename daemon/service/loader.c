@@ -95,8 +95,7 @@ static int load(struct loader *l, struct error *err)
     ec.context = l;
     rc = engine_open(&l->engine, l->runtime.executor, &ec, err);
     if (rc == 0 && engine_n_ctx(l->engine) < ec.n_ctx)
-        log_warn("requests may have %u tokens, not %u: kv_memory holds no more", engine_n_ctx(l->engine),
-                 ec.n_ctx);
+        log_warn("n_ctx is %u, not %u: kv_memory cannot hold more", engine_n_ctx(l->engine), ec.n_ctx);
     if (rc == 0)
         rc = warm_up(l, err);
     if (rc == 0)

@@ -82,9 +82,9 @@ static int missing(const char *path, struct error *err)
     if (slash == path)
         strcpy(dir, "/");
     if (stat(dir, &st) < 0)
-        return error_set(err, -ENOENT, "model %s: there is no directory %s", path, dir);
+        return error_set(err, -ENOENT, "model %s: directory %s does not exist", path, dir);
     if (pick_gguf(dir, slash ? slash + 1 : path, meant))
-        return error_set(err, -ENOENT, "model %s: no such file; the nearest there is %s", path,
+        return error_set(err, -ENOENT, "model %s: no such file; the nearest name is %s", path,
                          slash ? meant : meant + 2);
     return error_set(err, -ENOENT, "model %s: no such file, and no .gguf in %s", path, dir);
 }
@@ -118,7 +118,7 @@ int model_file_find(char out[PATH_MAX], const char *model, struct error *err)
     if (S_ISDIR(st.st_mode)) {
         char inside[PATH_MAX];
         bool found = pick_gguf(out, NULL, inside);
-        return error_set(err, -EISDIR, "model %s is a directory%s%s", out, found ? "; in it is " : "",
+        return error_set(err, -EISDIR, "model %s is a directory%s%s", out, found ? "; it contains " : "",
                          found ? strrchr(inside, '/') + 1 : "");
     }
     if (access(out, R_OK) < 0)
@@ -146,7 +146,7 @@ int model_file_below(char out[PATH_MAX], const char *dir, const char *word, stru
         !S_ISREG(st.st_mode)) {
         bool near = dir[0] && pick_gguf(dir, word, meant) && strcmp(strrchr(meant, '/') + 1, word) != 0;
         return error_set(err, -ENOENT, "no model %.200s below %s%s%s", word, dir[0] ? dir : "model_dir",
-                         near ? "; the nearest there is " : "", near ? strrchr(meant, '/') + 1 : "");
+                         near ? "; the nearest name is " : "", near ? strrchr(meant, '/') + 1 : "");
     }
     if (access(out, R_OK) < 0)
         return unreadable(out, errno, err);

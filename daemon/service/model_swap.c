@@ -87,7 +87,7 @@ static void on_closed(uv_work_t *work, int status)
         return;
     }
     if (sw->state == CLOSING)
-        log_info("the model is put away: memory and device are free");
+        log_info("the model is suspended: memory and device are free");
     sw->state = IDLE;
 }
 
@@ -105,7 +105,7 @@ static void close_old(struct swap *sw, struct loader **old)
 static void on_patience_over(uv_timer_t *timer)
 {
     struct swap *sw = timer->data;
-    log_info("requests did not end in time for the next model: cancelled");
+    log_info("requests did not finish in time for the next model: cancelled");
     server_cancel_leaving(sw->options.server);
 }
 
@@ -135,7 +135,7 @@ static void drain(struct swap *sw)
         on_left(sw);
         return;
     }
-    log_info("no request begins until the next model is there, running ones have %u ms", patience);
+    log_info("no request starts until a model is loaded; running ones have %u ms", patience);
     server_refuse_leaving(server);
     uv_timer_start(sw->timer, on_patience_over, patience, 0);
 }
@@ -181,7 +181,7 @@ static void give_up(struct swap *sw, const struct error *err)
         return;
     }
     ended(sw, err);
-    log_error("the model is not swapped: %s", err->text);
+    log_error("the model swap failed: %s", err->text);
     if (sw->suspended)
         server_set_state(sw->options.server, SERVER_SUSPENDED);
     else if (!sw->current)
@@ -196,7 +196,7 @@ static int check_size(const struct swap *sw, const struct loader *l, struct erro
     size_t size = gguf_file_size(model_gguf(l->runtime.model));
     if (!info.memory_total || size <= info.memory_total)
         return 0;
-    return error_set(err, -ENOMEM, "%s has %zu MiB, the device %llu in all", l->path, size >> 20,
+    return error_set(err, -ENOMEM, "%s has %zu MiB, the device has only %llu", l->path, size >> 20,
                      (unsigned long long)(info.memory_total >> 20));
 }
 
@@ -228,7 +228,7 @@ static void on_loaded(void *context)
     if (rc == 0)
         drain(sw);
     else if (rc == -ENOMEM && sw->state == LOADING && sw->current) {
-        log_info("no room beside the model that serves: %s", err.text);
+        log_info("not enough memory beside the current model: %s", err.text);
         drain(sw);
     } else
         give_up(sw, &err);
@@ -262,7 +262,7 @@ static void load_next(struct swap *sw, enum state state, const char *path)
 {
     struct error err = {0};
     sw->state = state;
-    log_info("%s %s", state == RESTORING ? "going back to" : "loading", path);
+    log_info("%s %s", state == RESTORING ? "restoring" : "loading", path);
     if (start_loader(sw, path, &err) < 0)
         give_up(sw, &err);
 }
@@ -274,10 +274,10 @@ static int check_idle(const struct swap *sw, struct error *err)
     if (sw->stopping)
         return error_set(err, -ESHUTDOWN, "the server is shutting down");
     if (sw->state == LEAVING)
-        return error_set(err, -EBUSY, "the last requests of the model before %s still run",
+        return error_set(err, -EBUSY, "the last requests of the model before %s are still running",
                          short_name(sw, sw->current->path));
     if (sw->state != IDLE)
-        return error_set(err, -EBUSY, "a model is being swapped already: %s",
+        return error_set(err, -EBUSY, "another model swap is in progress: %s",
                          short_name(sw, sw->want[0] ? sw->want : sw->back));
     return 0;
 }
@@ -326,7 +326,7 @@ static int swap_begin(void *context, const char *word, struct error *err)
     if (rc < 0)
         sw->state = IDLE;
     else
-        log_info("loading %s%s", path, sw->state == LOADING ? " beside the model that serves" : "");
+        log_info("loading %s%s", path, sw->state == LOADING ? " beside the current model" : "");
     return rc;
 }
 
@@ -341,7 +341,7 @@ static int swap_suspend(void *context, struct error *err)
     snprintf(sw->back, sizeof sw->back, "%s", sw->current->path);
     sw->want[0] = '\0';
     sw->suspended = true;
-    log_info("the model is being put away");
+    log_info("suspending the model");
     drain(sw);
     return 0;
 }

@@ -48,8 +48,9 @@ static uint32_t choose_n_ctx(const struct config *cfg, const struct model_config
     if (cfg->n_ctx == 0)
         return runtime_default_n_ctx(mc);
     if (cfg->n_ctx > mc->n_ctx_train)
-        log_warn("n_ctx %u is more than the %u the model was trained with: expect nonsense beyond",
-                 cfg->n_ctx, mc->n_ctx_train);
+        log_warn(
+            "n_ctx %u exceeds the %u tokens the model was trained with: text beyond them may be nonsense",
+            cfg->n_ctx, mc->n_ctx_train);
     return cfg->n_ctx;
 }
 
@@ -87,7 +88,7 @@ static int open_best(struct runtime *r, const struct config *cfg, const struct b
 
     if (rc == 0)
         return 0;
-    snprintf(r->why, sizeof r->why, "backend auto takes cpu: %s", why.text);
+    snprintf(r->why, sizeof r->why, "backend auto uses cpu: %s", why.text);
     if (rc != -ENODEV)
         log_warn("%s", r->why);
     return open_on(r, cfg, &cpu_backend, bc, err);

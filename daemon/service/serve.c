@@ -70,7 +70,7 @@ static void on_guard(uv_timer_t *timer)
 {
     struct serve *s = timer->data;
 
-    log_error("requests did not end in time, leaving them");
+    log_error("requests did not finish in time: exiting");
     _exit(s->exit_code);
 }
 
@@ -92,16 +92,17 @@ static void on_stop_signal(uv_signal_t *handle, int number)
     const char *name = number == SIGTERM ? "SIGTERM" : "SIGINT";
 
     if (s->phase == PHASE_LOADING) {
-        log_info("%s while loading: leaving", name);
+        log_info("%s while loading: exiting", name);
         uv_stop(&s->loop);
     } else if (s->phase == PHASE_READY) {
         struct server_load load = server_load(s->server);
-        log_info("%s: draining, %u running, %u waiting and refused, for at most %u ms (again: now)", name,
-                 load.running, load.waiting, s->cfg.drain_timeout_ms);
+        log_info(
+            "%s: draining, %u running, %u waiting and refused, for at most %u ms (a second signal cancels)",
+            name, load.running, load.waiting, s->cfg.drain_timeout_ms);
         swap_stop(s->swap);
         drain(s, s->cfg.drain_timeout_ms);
     } else if (s->phase == PHASE_DRAINING) {
-        log_info("%s again: cancelling what runs", name);
+        log_info("%s again: cancelling running requests", name);
         drain(s, 0);
     } else {
         log_info("%s again: the model is being closed", name);
@@ -320,12 +321,11 @@ static void on_reload(uv_signal_t *handle, int number)
     if (s->phase == PHASE_CLOSING)
         return;
     if (config_load(&again, &s->args, &err) < 0) {
-        log_error("SIGHUP: %s; everything stays as it was", err.text);
+        log_error("SIGHUP: %s; nothing was changed", err.text);
     } else {
-        log_info(
-            "SIGHUP: log_level is %s from here on; key files and certificate are read again; every other "
-            "key needs a restart",
-            config_log_level_name(again.log_level));
+        log_info("SIGHUP: log_level is now %s; key files and certificate are read again; other keys need a "
+                 "restart",
+                 config_log_level_name(again.log_level));
         log_set_level((enum log_level)again.log_level);
         server_reload(s->server);
     }
@@ -349,7 +349,7 @@ static void fit_descriptor_limit(struct config *cfg)
     uint32_t most = server_connections_within(limit.rlim_cur);
     if (cfg->max_connections <= most)
         return;
-    log_warn("max_connections is %u, not %u: this process may have no more than %llu files and sockets "
+    log_warn("max_connections is %u, not %u: this process may open at most %llu files and sockets "
              "(LimitNOFILE, ulimit -Hn)",
              most, cfg->max_connections, (unsigned long long)limit.rlim_cur);
     cfg->max_connections = most;
@@ -411,7 +411,7 @@ static int start(struct serve *s, struct error *err)
     struct error inner = {0};
 
     if (notify_open(&s->notify, &inner) < 0)
-        log_warn("%s; the service manager will not hear of this process", inner.text);
+        log_warn("%s; the service manager is not notified", inner.text);
     fit_descriptor_limit(&s->cfg);
     runtime_prepare(&s->cfg);
     int rc = model_file_find(s->path, s->cfg.model, err);
@@ -490,12 +490,11 @@ static void usage(void)
 {
     puts("hearthd serve [--config FILE] [flags]\n"
          "\n"
-         "Loads a GGUF model and serves it over HTTP until SIGTERM or SIGINT, which let running requests\n"
-         "finish; a second signal ends them. SIGHUP reads log_level, key files and the\n"
-         "certificate again.\n"
+         "Loads a GGUF model and serves it over HTTP until SIGTERM or SIGINT. Running requests then finish;\n"
+         "a second signal cancels them. SIGHUP reads log_level, the key files and the certificate again.\n"
          "\n"
          "  --config FILE         read FILE instead of " CONFIG_FILE "\n"
-         "  --print-config        show every key's value and where it came from, and leave");
+         "  --print-config        print every key's value and its source, and exit");
     config_help(stdout);
 }
 

@@ -137,7 +137,8 @@ static void warn(struct server *s, bool inherited)
     const char *place = open_place(s, inherited);
     if (place && !access_needs_key(s->access))
         snprintf(s->warning, sizeof s->warning,
-                 "listening on %.100s without keys: it is open to all who can reach this machine", place);
+                 "listening on %.100s without API keys: open to all clients that can reach this machine",
+                 place);
     else
         snprintf(s->warning, sizeof s->warning, "%s", access_warning(s->access));
 }
@@ -208,7 +209,7 @@ static int open_wake(struct server *s, struct error *err)
 {
     s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->wake_fd < 0)
-        return error_set(err, -errno, "cannot make an eventfd: %s", strerror(errno));
+        return error_set(err, -errno, "cannot create an eventfd: %s", strerror(errno));
     int rc = uv_poll_init(s->loop, &s->wake, s->wake_fd);
     if (rc < 0)
         return error_set(err, rc, "cannot watch an eventfd: %s", uv_strerror(rc));
@@ -383,14 +384,14 @@ void server_reload(struct server *s)
 {
     struct error err = {0};
     if (access_reload(s->access, &err) < 0)
-        log_error("keys: %s; those in use stay", err.text);
+        log_error("keys: %s; the current keys stay in use", err.text);
     else if (access_needs_key(s->access))
         log_info("keys: %u in use", access_n_keys(s->access));
     if (!s->cfg->tls_port)
         return;
     err = (struct error){0};
     if (tls_load(s->cfg->tls_certificate, s->cfg->tls_key, &err) < 0)
-        log_error("certificate: %s; the one in use stays: %s", err.text, tls_summary());
+        log_error("certificate: %s; the current one stays in use: %s", err.text, tls_summary());
     else
         log_info("certificate: %s", tls_summary());
 }
@@ -472,10 +473,10 @@ int server_refuses(const struct server *s, struct api_error *e)
     case SERVER_STALLED:
         e->retry_after_s = 1;
         e->close = s->draining;
-        return api_fail(e, 503, "stalled", NULL, "the decoder gives no sign of life");
+        return api_fail(e, 503, "stalled", NULL, "the decoder is not responding");
     case SERVER_SUSPENDED:
         e->retry_after_s = 60;
-        return api_fail(e, 503, "suspended", NULL, "the model is put away (POST /admin/resume)");
+        return api_fail(e, 503, "suspended", NULL, "the model is suspended (POST /admin/resume loads it)");
     case SERVER_READY:
         break;
     }
@@ -662,7 +663,7 @@ int server_end(struct server *s)
     if (s->state != SERVER_STALLED)
         s->state = SERVER_DRAINING;
     if (!run_down(s)) {
-        log_warn("the engine did not let go of its requests within %d ms", CLOSE_MS);
+        log_warn("the engine did not release its requests within %d ms", CLOSE_MS);
         return -ETIMEDOUT;
     }
     uv_timer_stop(&s->drain_timer);

@@ -392,7 +392,7 @@ static void expect_cpu(const char *fault, const char *words, bool is_warned)
     char *why = stats_text("device.why"), *log = daemon_read_log();
     cr_assert_not_null(strstr(why, words), "%s", why);
     cr_assert_not_null(strstr(log, words), "%s", log);
-    cr_assert_eq(strstr(log, "warning: backend auto takes cpu: ") != NULL, is_warned, "%s", log);
+    cr_assert_eq(strstr(log, "warning: backend auto uses cpu: ") != NULL, is_warned, "%s", log);
     free(why);
     free(log);
     daemon_stop();
@@ -637,7 +637,7 @@ Test(cuda_bench, a_table_of_the_emulator_says_that_it_shows_no_speeds)
 {
     struct process p;
     cr_assert_eq(PROCESS_RUN(&p, BENCH), 0, "%s", p.stderr_text);
-    expect_in(p.stdout_text, "SIMT emulator: not a GPU, and so no speeds");
+    expect_in(p.stdout_text, "SIMT emulator, not a GPU: no speeds");
     cr_assert_null(strstr(p.stdout_text, "±"), "%s", p.stdout_text);
     process_free(&p);
 }

@@ -128,7 +128,7 @@ Test(cuda_swap, a_model_that_does_not_fit_brings_the_old_one_back)
     admin_copy(DEMO_MODEL, "large.gguf", SIZE_MAX);
     char *before = ask("text");
     admin_not_swapped("large.gguf", "MiB");
-    expect_log("going back to");
+    expect_log("restoring");
     char *after = ask("text");
     cr_assert_str_eq(before, after);
     cr_assert(admin_is("model", "first.gguf"));
@@ -144,7 +144,7 @@ Test(cuda_swap, a_file_larger_than_the_device_costs_no_outage)
     cr_assert_eq(truncate(admin_copy(DEMO_MODEL, "large.gguf", SIZE_MAX), 16 << 20), 0);
     admin_not_swapped("large.gguf", "the device");
     char *log = daemon_read_log();
-    cr_assert_null(strstr(log, "going back to"), "%s", log);
+    cr_assert_null(strstr(log, "restoring"), "%s", log);
     free(log);
     free(ask("text"));
     finish();

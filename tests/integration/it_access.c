@@ -102,14 +102,14 @@ Test(access, a_hangup_reads_the_keys_again_and_a_broken_file_changes_nothing)
     kill(daemon_.pid, SIGHUP);
     for (int i = 0; i < 2000; i++) {
         char *log = daemon_read_log();
-        bool told = strstr(log, ":1: a key is 1 to 512 visible") != NULL;
+        bool told = strstr(log, ":1: a key must be 1 to 512 visible") != NULL;
         free(log);
         if (told)
             break;
         usleep(5000);
     }
     char *log = daemon_read_log();
-    cr_assert(strstr(log, ":1: a key is 1 to 512 visible"), "%s", log);
+    cr_assert(strstr(log, ":1: a key must be 1 to 512 visible"), "%s", log);
     free(log);
     expect("GET", "/stats", "x-api-key: gamma-key\r\n", NULL, 200);
     stop_with_keys();
@@ -220,7 +220,7 @@ Test(access, ps_shows_the_requests_of_its_key_and_no_prompt)
     run_ps("beta-key", text, sizeof text);
     cr_assert(strstr(text, "SECONDS") && !strstr(text, "gen-"), "%s", text);
     run_ps("no-key", text, sizeof text);
-    cr_assert(strstr(text, "the key is not known there"), "%s", text);
+    cr_assert(strstr(text, "the daemon does not know this key"), "%s", text);
     close(fd);
     stop_with_keys();
 }

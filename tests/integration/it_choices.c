@@ -175,7 +175,7 @@ DAEMON_TEST(choices, completions_give_them_as_the_dialect_says)
     check_openai(COMPLETE, "\"prompt\":\"Once\"", "text", NULL, "text");
     json_decref(ok(COMPLETE, "{\"prompt\":\"Once\",\"n\":2,\"best_of\":2,\"max_tokens\":2}"));
     expect_words(post(COMPLETE, "{\"prompt\":\"Once\",\"n\":2,\"best_of\":3}"), 400, "invalid_request",
-                 "best_of must be 2");
+                 "best_of must be equal to n, 2");
 }
 
 DAEMON_TEST(choices, chats_give_them_as_the_dialect_says)

@@ -131,7 +131,7 @@ Test(commands, run_reads_stdin_for_a_dash_and_takes_what_follows_two_as_it_is)
         process_free(&p);
     }
     cr_assert_eq(PROCESS_RUN(&p, "run", "--model", PROCESS_MODEL, "--", "Once", "-n"), 2);
-    expect_in(p.stderr_text, "quote it (second one is \"-n\")");
+    expect_in(p.stderr_text, "quote it (the second one is \"-n\")");
 }
 
 Test(commands, run_stops_at_ctrl_c_with_0)
@@ -172,7 +172,7 @@ Test(commands, run_cancelled_before_its_first_token_has_no_timings)
     wait_handles_sigint();
     process_signal(&p, SIGINT);
     cr_assert_eq(process_wait(&p), 0, "%s", p.stderr_text);
-    expect_in(p.stderr_text, "of them read, no text\nend cancelled");
+    expect_in(p.stderr_text, "of them computed, no text\nend cancelled");
     cr_assert_null(strstr(p.stderr_text, "tokens/s"));
 }
 
@@ -279,7 +279,8 @@ Test(commands, bench_refuses_lists_with_holes)
         struct process one;
         char got[96];
         cr_assert_eq(PROCESS_RUN(&one, "bench", "--model", PROCESS_MODEL, "-p", lists[i]), 2, "%s", lists[i]);
-        snprintf(got, sizeof got, "-p must be 0 to 1048576, or up to 8 of them with commas (got \"%s\")",
+        snprintf(got, sizeof got,
+                 "-p must be 0 to 1048576, or up to 8 such numbers separated by commas (got \"%s\")",
                  lists[i]);
         expect_in(one.stderr_text, got);
         process_free(&one);
@@ -393,7 +394,7 @@ Test(commands, what_is_no_url_is_2_and_nobody_is_asked)
     for (size_t i = 0; i < sizeof urls / sizeof *urls; i++) {
         struct process other;
         cr_assert_eq(PROCESS_RUN(&other, "stats", urls[i]), 2, "%s", urls[i]);
-        expect_in(other.stderr_text, "is no url; expected http://host:port or unix:/path");
+        expect_in(other.stderr_text, "is not a URL: expected http://host:port or unix:/path");
         process_free(&other);
     }
 }
@@ -404,7 +405,7 @@ Test(commands, a_port_that_is_any_is_no_place_to_ask)
     for (size_t i = 0; i < 2; i++) {
         struct process other;
         cr_assert_eq(PROCESS_RUN(&other, commands[i], "--port", "any"), 2);
-        expect_in(other.stderr_text, "port is any: say which one it became (--port), or the daemon's URL");
+        expect_in(other.stderr_text, "port is any: give the port in use (--port), or the daemon's URL");
         process_free(&other);
     }
 }

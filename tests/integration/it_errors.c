@@ -37,7 +37,7 @@ DAEMON_TEST(refuse, wrong_types_are_named)
     field("\"max_tokens\":1.5", "max_tokens must be an integer (got 1.5)");
     field("\"stop\":7", "stop must be a string or an array of strings (got 7)");
     field("\"stop\":[\"a\",7]", "stop must be a string or an array of strings (got 7)");
-    field("\"stop\":\"\"", "stop must not hold an empty string");
+    field("\"stop\":\"\"", "stop must not contain an empty string");
     field("\"logit_bias\":[]", "logit_bias must be an object");
     field("\"logit_bias\":{\"x\":1}", "logit_bias: \"x\" is not a token id");
     field("\"logit_bias\":{\"4096\":1}", "logit_bias: \"4096\" is not a token id between 0 and 4095");
@@ -59,11 +59,11 @@ DAEMON_TEST(refuse, unknown_fields_are_named)
 
 DAEMON_TEST(refuse, what_another_route_knows_is_told)
 {
-    field("\"max_completion_tokens\":9", "unknown field \"max_completion_tokens\" (here it is max_tokens)");
-    field("\"messages\":[]", "unknown field \"messages\" (POST /v1/chat/completions takes it)");
-    field("\"best_of\":1", "unknown field \"best_of\" (POST /v1/completions takes it)");
+    field("\"max_completion_tokens\":9", "unknown field \"max_completion_tokens\" (use max_tokens)");
+    field("\"messages\":[]", "unknown field \"messages\" (supported by POST /v1/chat/completions)");
+    field("\"best_of\":1", "unknown field \"best_of\" (supported by POST /v1/completions)");
     expect_words(post("/v1/completions", "{\"prompt\":\"a\",\"messages\":[]}"), 400, "invalid_request",
-                 "(POST /v1/chat/completions takes it)");
+                 "(supported by POST /v1/chat/completions)");
     expect_words(post("/v1/completions", "{\"prompt\":\"a\",\"stream_options\":{\"messages\":1}}"), 400,
                  "invalid_request", "unknown field \"stream_options.messages\" (known: ");
 }
@@ -183,7 +183,7 @@ DAEMON_TEST(refuse, too_many_ids_for_detokenize_are_named_with_the_limit)
     free(body);
     for (size_t i = 0; i < sizeof over / sizeof *over; i++) {
         body = array_of("tokens", over[i]);
-        expect_param("/detokenize", body, "tokens", "tokens may hold at most 5120 ids (n_ctx + 4096)");
+        expect_param("/detokenize", body, "tokens", "tokens may have at most 5120 ids (n_ctx + 4096)");
         free(body);
     }
 }

@@ -53,7 +53,7 @@ DAEMON_TEST(health, a_ready_daemon_says_so_everywhere)
 DAEMON_TEST(health, cpu_without_a_driver_is_told_with_the_reason, "--backend", "auto", "--libcuda",
             "/nonexistent/libcuda.so")
 {
-    static const char why[] = "backend auto takes cpu: no CUDA driver: /nonexistent/libcuda.so";
+    static const char why[] = "backend auto uses cpu: no CUDA driver: /nonexistent/libcuda.so";
     struct reply r = get("/stats");
     json_t *root = reply_json(&r);
     char *log = daemon_read_log();

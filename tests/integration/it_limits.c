@@ -313,7 +313,7 @@ DAEMON_TEST(many, above_max_connections_health_and_figures_still_answer, "--max-
         reply_free(&r);
     }
     expect_words(post("/generate", "{\"prompt\":\"Once\"}"), 503, "queue_full",
-                 "4 connections have a request under way, max_connections is 4");
+                 "4 connections have a request in progress, max_connections is 4");
     end_four(fds);
     json_decref(generate("{\"prompt\":\"Once\",\"max_tokens\":1}"));
 }
@@ -504,8 +504,7 @@ Test(many, a_hard_limit_of_descriptors_lowers_what_is_accepted)
     expect_words(post("/generate", "{\"prompt\":\"Once\"}"), 503, "queue_full", "max_connections is 4");
     end_four(busy);
     char *log = daemon_read_log();
-    const char *words =
-        strstr(log, "max_connections is 4, not 1000: this process may have no more than 90 files");
+    const char *words = strstr(log, "max_connections is 4, not 1000: this process may open at most 90 files");
     cr_assert(words && !strstr(words + 1, "max_connections is"), "%s", log);
     free(log);
     for (int i = 0; i < 120; i++)

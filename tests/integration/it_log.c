@@ -186,14 +186,14 @@ Test(log_json, a_busy_session_is_one_object_a_line)
     snprintf(path, sizeof path, "%s/key", admin_dir);
     FILE *f = fopen(path, "w");
     cr_assert(f && fputs("two \"words\" \xff\n", f) >= 0 && fclose(f) == 0);
-    hang_up("those in use stay");
+    hang_up("the current keys stay");
     cr_assert_eq(daemon_end(SIGTERM), 0);
     read_lines();
     find("level", "info", "listening on ");
     find("level", "warn", "HEARTH_QUEUE_LIMT");
     find("level", "info", "SIGHUP: log_level");
-    find("level", "error", "those in use stay");
-    find("level", "error", "not swapped");
+    find("level", "error", "the current keys stay");
+    find("level", "error", "swap failed");
     find("level", "info", "SIGTERM: draining");
     find("level", "info", "bye");
     find("request", "one.two-three", "POST /v1/completions 200");
@@ -281,7 +281,7 @@ Test(log_json, so_are_the_words_of_a_start_that_fails)
 {
     admin_open();
     expect_last((const char *[]){"--log-format", "json", "--model", "/no/such\xff\"model.gguf", NULL}, 3,
-                "no directory");
+                "does not exist");
     expect_last(
         (const char *[]){"--log-format", "json", "--model", admin_copy(DEMO_MODEL, "cut.gguf", 100000), NULL},
         4, "cut.gguf");

@@ -98,7 +98,7 @@ DAEMON_TEST(memory, long_answers_that_are_not_taken_are_bounded_together, "--bod
     reply_free(&r);
     r = post("/tokenize", body);
     cr_assert_eq(r.status, 503, "%.200s", r.body);
-    cr_assert_not_null(strstr(r.body, "replies not yet taken"), "%s", r.body);
+    cr_assert_not_null(strstr(r.body, "replies that clients have not read"), "%s", r.body);
     reply_free(&r);
     r = post("/tokenize", "{\"content\":\"Once\"}"); /* short ones are none of them */
     cr_assert_eq(r.status, 200, "%s", r.body);
@@ -127,7 +127,7 @@ static void expect_no_room(void)
 {
     struct reply r = post("/generate", long_scores(false));
     cr_assert_eq(r.status, 503, "%.200s", r.body);
-    cr_assert_not_null(strstr(r.body, "has no room for prompt_logprobs"), "%s", r.body);
+    cr_assert_not_null(strstr(r.body, "has no room for these prompt_logprobs"), "%s", r.body);
     reply_free(&r);
     r = post("/generate", "{\"prompt\":\"Once\",\"max_tokens\":1,\"prompt_logprobs\":20}");
     cr_assert_eq(r.status, 200, "%s", r.body);

@@ -198,7 +198,7 @@ DAEMON_TEST(openai, labels_are_ignored_and_what_would_change_the_answer_is_refus
     expect_words(post(CHAT, "{" DOG ",\"frobnicate\":1}"), 400, "invalid_request", "unknown field");
     expect_words(post(COMPLETE, "{\"prompt\":\"a\",\"echo\":true}"), 400, "invalid_request", "echo");
     expect_words(post(COMPLETE, "{\"prompt\":\"a\",\"best_of\":2}"), 400, "invalid_request",
-                 "best_of must be 1");
+                 "best_of must be equal to n, 1");
     expect_words(post(COMPLETE, "{\"prompt\":\"a\",\"suffix\":\"b\"}"), 400, "invalid_request", "suffix");
 }
 
@@ -245,7 +245,7 @@ DAEMON_TEST(openai, messages_are_checked)
     expect_words(post(CHAT, "{\"messages\":[{\"role\":\"user\"}]}"), 400, "invalid_request",
                  "messages[0].content must be a string");
     expect_words(post(CHAT, "{" DOG ",\"top_logprobs\":2}"), 400, "invalid_request", "logprobs");
-    expect_words(post(CHAT, "{" DOG ",\"prompt\":\"a\"}"), 400, "invalid_request", "takes messages");
+    expect_words(post(CHAT, "{" DOG ",\"prompt\":\"a\"}"), 400, "invalid_request", "needs messages");
 }
 
 /* A second message after a good one, refused by these words and with this param. */
@@ -270,7 +270,7 @@ DAEMON_TEST(openai, what_is_wrong_with_a_message_has_its_place_and_value)
     message("{\"role\":\"user\",\"content\":null}", "messages[1].content", "(got null)");
     message("{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"image_url\"}]}",
             "messages[1].content[1].type",
-            "messages[1].content[1].type must be \"text\": no other is supported (got \"image_url\")");
+            "messages[1].content[1].type must be \"text\": no other type is supported (got \"image_url\")");
     message("{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}", "messages[1].content[0]",
             "messages[1].content[0].text must be a string");
     message("{\"role\":\"user\",\"content\":\"a\",\"foo\":1}", "messages[1].foo",

@@ -233,7 +233,7 @@ Test(swap, nothing_outside_of_model_dir_is_found)
     cr_assert_eq(mkdir(path, 0700), 0);
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         expect_words(admin_swap(words[i]), 404, "not_found", "no model ");
-    expect_words(admin_swap("b.gguf"), 404, "not_found", "the nearest there is a.gguf");
+    expect_words(admin_swap("b.gguf"), 404, "not_found", "the nearest name is a.gguf");
     expect_words(admin_post("/admin/model", "{}"), 400, "invalid_request", "model is missing");
     expect_words(admin_post("/admin/model", "{\"model\":7}"), 400, "invalid_request", "model must be");
     expect_words(admin_post("/admin/model", "{\"path\":\"a.gguf\"}"), 400, "invalid_request", "path");
@@ -429,7 +429,7 @@ Test(swap, where_both_do_not_fit_the_old_model_goes_first)
     admin_swapped("second.gguf");
     expect_stat("model.quantization", "Q8_0");
     char *log = daemon_read_log();
-    cr_assert(strstr(log, "no room beside"), "%s", log);
+    cr_assert(strstr(log, "not enough memory beside"), "%s", log);
     free(log);
     free(ask("text"));
     finish();
@@ -441,7 +441,7 @@ Test(swap, a_model_that_does_not_fit_at_all_brings_the_old_one_back)
     char *before = ask("text");
     admin_not_swapped("large.gguf", "");
     char *after = ask("text"), *log = daemon_read_log();
-    cr_assert(strstr(log, "going back to"), "%s", log);
+    cr_assert(strstr(log, "restoring"), "%s", log);
     cr_assert_str_eq(before, after);
     cr_assert(admin_is("model", "first.gguf"));
     free(before);
@@ -551,9 +551,9 @@ Test(suspend, memory_is_free_and_the_same_tokens_come_after)
     cr_assert_eq(r.status, 503);
     cr_assert_str_eq(r.body, "{\"status\":\"suspended\"}\n");
     reply_free(&r);
-    expect_words(post("/generate", STORY "4}"), 503, "suspended", "put away");
-    expect_words(get("/v1/models"), 503, "suspended", "put away");
-    expect_words(post("/tokenize", "{\"content\":\"x\"}"), 503, "suspended", "put away");
+    expect_words(post("/generate", STORY "4}"), 503, "suspended", "is suspended");
+    expect_words(get("/v1/models"), 503, "suspended", "is suspended");
+    expect_words(post("/tokenize", "{\"content\":\"x\"}"), 503, "suspended", "is suspended");
     expect_stat("state", "suspended");
     long long left = metric("hearth_process_anonymous_bytes");
     cr_assert_lt(left, held - (3 << 20), "%lld bytes with a model, %lld without", held, left);
@@ -576,9 +576,9 @@ Test(suspend, what_runs_may_finish_and_what_waits_is_refused)
     wait_stat("requests.waiting", 1);
     admin_expect(admin_post("/admin/suspend", ""), 202);
     client_read(second, &waiting, false);
-    expect_words(waiting, 503, "suspended", "put away");
+    expect_words(waiting, 503, "suspended", "is suspended");
     cr_assert(admin_is("state", "draining"));
-    expect_words(post("/generate", STORY "4}"), 503, "suspended", "put away");
+    expect_words(post("/generate", STORY "4}"), 503, "suspended", "is suspended");
     admin_expect(client_once(daemon_.port, "DELETE", "/requests/long", ADMIN_KEY, NULL), 202);
     while (reply_more(&r, fd))
         if (strstr(r.raw, "[DONE]"))

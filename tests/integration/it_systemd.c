@@ -162,7 +162,7 @@ Test(systemd, the_watchdog_is_not_fed_by_a_process_whose_decoder_hangs)
     process_serve(&p, &(struct process_start){.args = args, .env = env});
     notified("WATCHDOG=1");
     process_freeze_workers(&p);
-    expect_in(notified("no sign of life"), "STATUS=");
+    expect_in(notified("is not responding"), "STATUS=");
     cr_assert_eq(process_wait(&p), 9, "%s", p.stderr_text);
     char text[2048];
     ssize_t n;
@@ -244,9 +244,9 @@ Test(systemd, an_inherited_socket_that_all_can_reach_without_keys_or_tls_is_warn
     notified("READY=1");
     process_expect(&p, "nothing listens on tls_port 30443");
     process_expect(&p, "listening on http://0.0.0.0:");
-    process_expect(&p, "without keys");
+    process_expect(&p, "without API keys");
     cr_assert_eq(process_http(port, "/stats", NULL, reply, sizeof reply), 200);
-    expect_in(reply, "without keys");
+    expect_in(reply, "without API keys");
     close(fd);
 }
 

@@ -224,5 +224,5 @@ set_watchdog 3
 enter systemctl restart hearthd
 enter systemctl kill -s STOP --kill-who=main hearthd
 until_true restarted
-ok "without a sign of life it is ended and started again"
+ok "a process that is not responding is ended and started again"
 echo "$passed passed, systemd $(/lib/systemd/systemd --version | awk 'NR == 1 {print $2}')"

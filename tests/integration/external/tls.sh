@@ -65,7 +65,7 @@ echo "no certificate" >"$dir/broken"
 cp "$dir/cert.pem" "$dir/second.pem"
 cp "$dir/broken" "$dir/cert.pem"
 kill -HUP "$started"
-told() { grep -q "the one in use stays: second" "$dir/log"; }
+told() { grep -q "the current one stays in use: second" "$dir/log"; }
 until_true told || fail "a broken certificate is not told"
 healthy "$dir/second.pem" || fail "a broken certificate took the good one away"
 kill -TERM "$started"

@@ -157,7 +157,7 @@ Test(config, sections_are_refused)
     struct config c;
     struct error err = {0};
     cr_assert_eq(load_file(&c, "[server]\nport = 1\n", &err), -EINVAL);
-    assert_has(err.text, ":1: sections are not used here");
+    assert_has(err.text, ":1: sections are not supported");
     config_free(&c);
 }
 
@@ -166,7 +166,7 @@ Test(config, a_section_without_keys_is_refused_too)
     struct config c;
     struct error err = {0};
     cr_assert_eq(load_file(&c, "port = 1\n[server]\n", &err), -EINVAL);
-    assert_has(err.text, ":2: sections are not used here");
+    assert_has(err.text, ":2: sections are not supported");
     config_free(&c);
 }
 
@@ -175,7 +175,7 @@ Test(config, a_key_set_twice_in_one_file_names_the_first_line)
     struct config c;
     struct error err = {0};
     cr_assert_eq(load_file(&c, "port = 1\nslots = 2\nport = 3\n", &err), -EINVAL);
-    assert_has(err.text, ":3: port was set in line 1 already");
+    assert_has(err.text, ":3: port is already set in line 1");
     config_free(&c);
 }
 
@@ -344,9 +344,9 @@ Test(config, a_wrong_flag_value_names_the_flag)
 Test(config, a_value_that_no_line_of_the_file_can_say_is_refused)
 {
     static const char *const cases[][2] = {
-        {"--host=a\nport = 1", "--host must not hold control characters"},
-        {"--host=a\r", "--host must not hold control characters"},
-        {"--cors-origins=https://a, b\x7f", "--cors-origins must not hold control characters"},
+        {"--host=a\nport = 1", "--host must not contain control characters"},
+        {"--host=a\r", "--host must not contain control characters"},
+        {"--cors-origins=https://a, b\x7f", "--cors-origins must not contain control characters"},
         {"--model= a.gguf", "--model must not begin or end with white space"},
         {"--model=a.gguf ", "--model must not begin or end with white space"},
     };

@@ -36,7 +36,7 @@ static void close_keys(void)
 Test(key_file, one_that_everybody_can_read_is_warned_about_by_its_key, .fini = close_keys)
 {
     cr_assert_eq(open_keys("alpha\n", 6), 0);
-    cr_assert_str_eq(access_warning(a), "api_keys_file is readable by everybody on this machine");
+    cr_assert_str_eq(access_warning(a), "api_keys_file is readable by every user of this machine");
 }
 
 static bool is_user(const char *key)
@@ -66,7 +66,7 @@ Test(key_file, no_part_of_a_long_comment_is_a_key, .fini = close_keys)
 Test(key_file, a_nul_byte_ends_no_key, .fini = close_keys)
 {
     cr_assert_eq(open_keys("alpha\n# one\nbeta\0gamma\n", 23), -EINVAL);
-    cr_assert(strstr(err.text, ":3: a key is 1 to 512 visible ASCII"), "%s", err.text);
+    cr_assert(strstr(err.text, ":3: a key must be 1 to 512 visible ASCII"), "%s", err.text);
 }
 
 Test(key_file, the_longest_key_has_512_characters, .fini = close_keys)

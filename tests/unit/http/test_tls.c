@@ -130,7 +130,7 @@ Test(tls, a_key_of_another_certificate_is_refused_and_the_one_in_use_stays)
     cr_assert_eq(rename(key, old), 0);
     make_files("second");
     cr_assert_eq(tls_load(certificate, old, &err), -EINVAL);
-    cr_assert_not_null(strstr(err.text, "is not the key of"), "%s", err.text);
+    cr_assert_not_null(strstr(err.text, "is not the private key of"), "%s", err.text);
     cr_assert_eq(strncmp(tls_summary(), "first", 5), 0);
     close_dir();
 }

@@ -59,7 +59,7 @@ Test(model_file, a_typo_names_the_nearest_gguf_and_no_other_file)
     touch("llama-3.2-1b-q8_0.gguf");
     touch("lama-3.2-1b-q8_0.txt");
     cr_assert_eq(model_file_find(out, in("lama-3.2-1b-q8_0.gguf"), &err), -ENOENT);
-    cr_assert(strstr(err.text, "the nearest there is"), "%s", err.text);
+    cr_assert(strstr(err.text, "the nearest name is"), "%s", err.text);
     cr_assert(strstr(err.text, in("llama-3.2-1b-q8_0.gguf")), "%s", err.text);
 }
 
@@ -76,7 +76,7 @@ Test(model_file, a_missing_directory_is_named)
     char out[PATH_MAX];
     struct error err = {0};
     cr_assert_eq(model_file_find(out, in("sub/a.gguf"), &err), -ENOENT);
-    cr_assert(strstr(err.text, "there is no directory"), "%s", err.text);
+    cr_assert(strstr(err.text, "does not exist"), "%s", err.text);
 }
 
 Test(model_file, a_path_below_a_file_is_missing_too)
@@ -93,7 +93,7 @@ Test(model_file, a_directory_names_the_model_in_it)
     touch("b.gguf");
     touch("a.gguf");
     cr_assert_eq(model_file_find(out, directory, &err), -EISDIR);
-    cr_assert(strstr(err.text, "in it is a.gguf"), "%s", err.text);
+    cr_assert(strstr(err.text, "it contains a.gguf"), "%s", err.text);
 }
 
 Test(model_file, a_name_without_slash_is_looked_up_here)
@@ -103,7 +103,7 @@ Test(model_file, a_name_without_slash_is_looked_up_here)
     touch("model.gguf");
     cr_assert_eq(chdir(directory), 0);
     cr_assert_eq(model_file_find(out, "modle.gguf", &err), -ENOENT);
-    cr_assert(strstr(err.text, "nearest there is model.gguf"), "%s", err.text);
+    cr_assert(strstr(err.text, "nearest name is model.gguf"), "%s", err.text);
 }
 
 Test(model_file, a_path_that_is_too_long_is_refused)

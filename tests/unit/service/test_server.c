@@ -457,7 +457,7 @@ static void drain_now(void)
 
 static void fail_and_drain(void)
 {
-    server_fail(f.server, "the decoder gives no sign of life");
+    server_fail(f.server, "the decoder is not responding");
     drain_now();
 }
 

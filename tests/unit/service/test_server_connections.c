@@ -242,7 +242,7 @@ SERVER_TEST(place, is_held_while_a_request_waits_and_a_cancel_returns_it, "max_c
     struct reply r = post("/generate", ONCE);
     cr_assert_str_eq(reply_header(&r, "Connection"), "close");
     cr_assert_not_null(reply_header(&r, "Retry-After"));
-    expect_words(r, 503, "queue_full", "2 connections have a request under way, max_connections is 2");
+    expect_words(r, 503, "queue_full", "2 connections have a request in progress, max_connections is 2");
     expect_status("GET", "/health", "", NULL, 200);
     expect_status("GET", "/requests", "", NULL, 200);
     expect_status("OPTIONS", "/generate", "", NULL, 204);
