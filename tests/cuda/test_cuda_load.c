@@ -486,7 +486,7 @@ static void fails(const char *fault, enum executor_kind kind, const char *words)
     uint64_t done = 0;
     int rc = 0;
     setenv("SIMT_FAULT", fault, 1);
-    if (!strcmp(words, "no sign of life")) /* others may take their time, on a busy machine */
+    if (!strcmp(words, "is not responding")) /* others may take their time, on a busy machine */
         c.stall_ms = 2000;
     decoder_run_open(&r, &c);
     for (uint32_t i = 0; rc >= 0 && i < 200; i++) {
@@ -517,7 +517,7 @@ Test(cuda_fault, a_grid_that_dies)
 
 Test(cuda_fault, a_grid_that_stands_still)
 {
-    fails("stuck:600000", EXECUTOR_PERSISTENT, "no sign of life");
+    fails("stuck:600000", EXECUTOR_PERSISTENT, "is not responding");
 }
 
 /* Nor is one given up that nobody could look at: its process is stopped for longer than the limit. */

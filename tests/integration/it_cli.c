@@ -631,7 +631,7 @@ Test(cli, a_decoder_that_hangs_is_9)
     cr_assert(process_read_until(fd, "data: {", reply, sizeof reply), "%s", reply);
     process_freeze_workers(&p);
     cr_assert_eq(process_wait(&p), 9, "%s", p.stderr_text);
-    expect_in(p.stderr_text, "no sign of life");
+    expect_in(p.stderr_text, "is not responding");
     process_read_until(fd, "data: [DONE]", reply, sizeof reply);
     expect_in(reply, "event: error");
     close(fd);

@@ -137,7 +137,7 @@ Test(systemd, the_watchdog_is_not_fed_by_a_process_whose_decoder_hangs)
     process_serve(&p, &(struct process_start){.args = args, .env = env});
     notified("WATCHDOG=1");
     process_freeze_workers(&p);
-    expect_in(notified("no sign of life"), "STATUS=");
+    expect_in(notified("is not responding"), "STATUS=");
     cr_assert_eq(process_wait(&p), 9, "%s", p.stderr_text);
     char text[2048];
     ssize_t n;
