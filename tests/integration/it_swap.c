@@ -322,7 +322,7 @@ Test(swap, a_file_that_is_no_model_costs_nothing)
     finish();
 }
 
-/* The daemon of before mapped the file it loaded: the missing pages ended it by SIGBUS. */
+/* The pages that a mapped file lacks are SIGBUS to whoever reads them: the file is read instead. */
 Test(swap, a_file_that_is_cut_short_while_it_is_loaded_costs_nothing, .timeout = 600)
 {
     const char *key = admin_open();

@@ -705,6 +705,37 @@ Test(gguf, a_file_that_is_cut_short_after_it_was_opened_is_an_error_of_reading)
     free(file.p);
 }
 
+/* Puts a directory, which cannot be read, under the descriptor of the file at `path`. */
+static void break_descriptor_of(const char *path)
+{
+    int directory = open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    for (int fd = 3; fd < 64; fd++) {
+        char link[32], target[64] = "";
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        if (readlink(link, target, sizeof target - 1) > 0 && strcmp(target, path) == 0)
+            cr_assert_eq(dup2(directory, fd), fd);
+    }
+    close(directory);
+}
+
+Test(gguf, a_disk_that_fails_is_an_error_of_reading)
+{
+    struct gguf_bytes file = large_file();
+    char *path = temporary(file.p, file.n);
+    struct gguf *g = NULL;
+    struct error err = {0};
+    uint8_t byte;
+    cr_assert_eq(gguf_open(&g, path, NULL), 0);
+    break_descriptor_of(path);
+    cr_assert_eq(gguf_read(g, gguf_find_tensor(g, "large"), 0, &byte, 1, &err), -EIO);
+    assert_says(err, path);
+    assert_says(err, "cannot be read at byte");
+    assert_says(err, "Is a directory");
+    unlink(path);
+    gguf_close(g);
+    free(file.p);
+}
+
 Test(gguf, a_file_that_is_changed_after_it_was_opened_is_found_out)
 {
     struct gguf_bytes file = large_file();
