@@ -1,3 +1,4 @@
+/* jinja_builtin.c - finds filters, tests, functions and methods by name. */
 #include "jinja_builtin.h"
 
 static const struct jinja_builtin *find(const struct jinja_builtin *table, struct jinja_text name)
@@ -35,8 +36,8 @@ const struct jinja_builtin *jinja_find_method(struct jinja_text name, enum jinja
 
 bool jinja_is_method(struct jinja_text name)
 {
-    /* A list cannot be changed, and transformers says so only when it is tried: of Kimi K2's template most
-     * goes without. */
+    /* append() and pop() fail when they are called, as in transformers' immutable sandbox. They are no error
+     * of jinja_open(), as most of Kimi K2's template works without them. */
     return find(jinja_text_methods, name) || find(jinja_dict_methods, name) ||
            find(jinja_loop_methods, name) || jinja_text_is(name, "append") || jinja_text_is(name, "pop");
 }

@@ -1,4 +1,4 @@
-/* jinja_compare.c - equality, order, membership, and the operators of arithmetic. */
+/* jinja_compare.c - equality, order, membership, and arithmetic. */
 #include "jinja_run.h"
 
 #include <assert.h>
@@ -160,7 +160,7 @@ bool jinja_contains(struct jinja_run *r, const struct jinja_value *in, const str
         return true;
     case JINJA_TEXT:
         if (what->kind != JINJA_TEXT)
-            return jinja_fail(r, -EBADMSG, "%s is not in a string", jinja_kind_name(what));
+            return jinja_fail(r, -EBADMSG, "\"in\" a string needs a string, not %s", jinja_kind_name(what));
         *out = !what->text.len ||
                (in->text.len && memmem(in->text.s, in->text.len, what->text.s, what->text.len));
         return jinja_work_bytes(r, JINJA_SEARCH * in->text.len);
@@ -174,7 +174,7 @@ bool jinja_contains(struct jinja_run *r, const struct jinja_value *in, const str
                 return false;
         return true;
     default:
-        return jinja_fail(r, -EBADMSG, "nothing is in %s", jinja_kind_name(in));
+        return jinja_fail(r, -EBADMSG, "\"in\" needs a string, list or dict, not %s", jinja_kind_name(in));
     }
 }
 
@@ -203,7 +203,7 @@ bool jinja_compare(struct jinja_run *r, int op, const struct jinja_value *a, con
         if (!jinja_order(r, a, b, &order))
             return false;
         *out = holds(op, order);
-        if (a->kind == JINJA_FLOAT || b->kind == JINJA_FLOAT) /* not a number is neither */
+        if (a->kind == JINJA_FLOAT || b->kind == JINJA_FLOAT) /* no order holds for NaN */
             *out = *out && !(jinja_number(a) != jinja_number(a)) && !(jinja_number(b) != jinja_number(b));
         return true;
     }
@@ -240,11 +240,12 @@ bool jinja_limit_argument(struct jinja_run *r, const struct jinja_args *args, in
 
 bool jinja_range_next(struct jinja_range *range, int64_t *i)
 {
+    assert(range->step);
     if (range->step < 0 ? range->from <= range->to : range->from >= range->to)
         return false;
     *i = range->from;
     if (__builtin_add_overflow(range->from, range->step, &range->from))
-        range->from = range->to; /* the next one lies beyond 64 bits, so beyond the end */
+        range->from = range->to; /* the next one needs more than 64 bits, so it lies beyond `to` */
     return true;
 }
 
@@ -254,7 +255,7 @@ static bool cannot(struct jinja_run *r, int op, const struct jinja_value *a, con
     char sign[3] = {op > 255 ? (char)(op >> 8) : (char)op, op > 255 ? (char)op : 0, 0};
     if (unknown->kind == JINJA_UNDEFINED)
         return jinja_fail(r, -EBADMSG, "\"%.*s\" is undefined", (int)unknown->text.len, unknown->text.s);
-    return jinja_fail(r, -EBADMSG, "%s %s %s has no meaning", jinja_kind_name(a), sign, jinja_kind_name(b));
+    return jinja_fail(r, -EBADMSG, "%s %s %s is not supported", jinja_kind_name(a), sign, jinja_kind_name(b));
 }
 
 static int64_t power(int64_t base, int64_t exponent, bool *overflows)
@@ -269,7 +270,7 @@ static int64_t power(int64_t base, int64_t exponent, bool *overflows)
     return result;
 }
 
-/* Rounded down; the rest has the sign of b. b is neither 0 nor -1. */
+/* Divides and rounds down; *rest has the sign of b, which is neither 0 nor -1. */
 static int64_t floor_divide(int64_t a, int64_t b, int64_t *rest)
 {
     int64_t q = a / b, left = a % b;
@@ -291,7 +292,7 @@ bool jinja_round_integer(struct jinja_run *r, int64_t i, unsigned zeros, int64_t
     return !__builtin_mul_overflow(q, scale, out) || jinja_too_large(r);
 }
 
-/* As Python's divmod() has it: from the rest, which is exact, as a / b is not. */
+/* Divides and rounds down as Python's divmod(): from the rest, which is exact, while a / b is rounded. */
 static double floor_divide_floats(double a, double b, double *rest)
 {
     double left = fmod(a, b), q = (a - left) / b;
@@ -333,7 +334,7 @@ static bool floats(struct jinja_run *r, int op, double a, double b, struct jinja
         break;
     default:
         f = pow(a, b);
-        if (!isfinite(f) && isfinite(a) && isfinite(b)) /* Python refuses 0 ** -1 and 10.0 ** 400, too */
+        if (!isfinite(f) && isfinite(a) && isfinite(b)) /* as Python: 0 ** -1, 10.0 ** 400 */
             return jinja_fail(r, -EBADMSG, "a power that is no finite number");
     }
     *out = jinja_float(f);
@@ -356,7 +357,7 @@ static bool integers(struct jinja_run *r, int op, int64_t a, int64_t b, struct j
         overflows = __builtin_mul_overflow(a, b, &i);
     else if (op == OP_POWER)
         i = power(a, b, &overflows);
-    else if (b == -1) /* C leaves INT64_MIN / -1 undefined, and the rest with it */
+    else if (b == -1) /* INT64_MIN / -1 and INT64_MIN % -1 are undefined in C */
         overflows = op == OP_FLOOR && __builtin_sub_overflow(0, a, &i);
     else if (op == OP_FLOOR)
         i = floor_divide(a, b, &(int64_t){0});

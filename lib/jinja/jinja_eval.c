@@ -1,6 +1,7 @@
-/* jinja_eval.c - the value of an expression. */
+/* jinja_eval.c - evaluates expressions. */
 #include "jinja_run.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -79,7 +80,7 @@ bool jinja_attribute(struct jinja_run *r, const struct jinja_value *v, struct ji
     return true;
 }
 
-/* Python's index: from the end when negative; false when there is no such item. */
+/* Converts an index, which counts from the end when negative. Returns false when there is no such item. */
 static bool index_of(int64_t i, size_t n, size_t *out)
 {
     if (i < 0)
@@ -138,7 +139,7 @@ bool jinja_item(struct jinja_run *r, const struct jinja_value *v, const struct j
     }
 }
 
-/* A text of at most nine digits as the number that it is, else as it stands. */
+/* Converts a part of a path: up to nine digits become an integer, other texts stay. */
 static struct jinja_value path_key(const char *s, size_t n)
 {
     struct jinja_value number = jinja_int(0);
@@ -177,7 +178,7 @@ bool jinja_items(struct jinja_run *r, const struct jinja_value *v, struct jinja_
         return true;
     }
     if (v->kind != JINJA_UNDEFINED && v->kind != JINJA_TEXT && v->kind != JINJA_DICT)
-        return jinja_fail(r, -EBADMSG, "%s has no items", jinja_kind_name(v));
+        return jinja_fail(r, -EBADMSG, "%s is not iterable", jinja_kind_name(v));
     if (!jinja_open_list(r, &list))
         return false;
     *out = list.list;
@@ -224,11 +225,12 @@ static int64_t clamp(int64_t i, int64_t n, int64_t low, int64_t high)
     return i < low ? low : i > high ? high : i;
 }
 
-/* As Python's slice.indices(n). */
+/* Limits a slice to n items, as Python's slice.indices(n). */
 static void fit(struct slice *s, int64_t n)
 {
     struct jinja_range *range = &s->range;
     bool down = range->step < 0;
+    assert(n >= 0 && range->step != 0);
     int64_t low = down ? -1 : 0, high = down ? n - 1 : n;
     range->from = s->has_from ? clamp(range->from, n, low, high) : down ? high : low;
     range->to = s->has_to ? clamp(range->to, n, low, high) : down ? low : high;
@@ -290,7 +292,7 @@ static bool eval_slice(struct jinja_run *r, const struct jinja_node *n, struct j
         return slice_text(r, &v, s, out);
     if (v.kind == JINJA_LIST || v.kind == JINJA_TUPLE)
         return slice_list(r, &v, s, out);
-    return jinja_fail(r, -EBADMSG, "%s cannot be cut", jinja_kind_name(&v));
+    return jinja_fail(r, -EBADMSG, "%s cannot be sliced", jinja_kind_name(&v));
 }
 
 /* --- literals --- */
@@ -457,13 +459,13 @@ bool jinja_call_builtin(struct jinja_run *r, const struct jinja_builtin *b, cons
 static bool call_value(struct jinja_run *r, const struct jinja_value *callee, const struct jinja_list *args,
                        const struct jinja_dict *named, struct jinja_value *out)
 {
-    struct jinja_value nobody = undefined(jinja_text_of("self", 4));
+    struct jinja_value no_self = undefined(jinja_text_of("self", 4));
     const struct jinja_method *m = callee->object;
     switch (callee->kind) {
     case JINJA_MACRO:
         return jinja_call_macro(r, callee->object, args, named, out);
     case JINJA_FUNCTION:
-        return jinja_call_builtin(r, callee->object, &nobody, args, named, out);
+        return jinja_call_builtin(r, callee->object, &no_self, args, named, out);
     case JINJA_METHOD:
         return jinja_call_builtin(r, m->builtin, &m->self, args, named, out);
     case JINJA_UNDEFINED:
@@ -551,6 +553,7 @@ bool jinja_eval(struct jinja_run *r, const struct jinja_node *n, struct jinja_va
         return false;
     r->line = n->line;
     bool ok = eval_node(r, n, out);
+    assert(r->depth > 0);
     r->depth--;
     return ok;
 }

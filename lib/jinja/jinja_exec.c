@@ -1,14 +1,15 @@
-/* jinja_exec.c - statements, macros, and a render from beginning to end. */
+/* jinja_exec.c - runs statements and macros; renders a template. */
 #include "jinja_run.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
-enum step { STEP_ON, STEP_FAILED, STEP_BREAK, STEP_CONTINUE };
+enum step { STEP_ON, STEP_FAILED, STEP_BREAK, STEP_CONTINUE }; /* how a statement ended */
 
 static enum step run_body(struct jinja_run *r, const struct jinja_node *n);
 
-/* Names set in a body do not hold after it. */
+/* Runs a body in a scope of its own. */
 static enum step run_scope(struct jinja_run *r, const struct jinja_node *body)
 {
     struct jinja_frame *outer = r->frame;
@@ -29,7 +30,8 @@ static bool run_captured(struct jinja_run *r, const struct jinja_node *body, str
     return ok;
 }
 
-bool jinja_capture(struct jinja_run *r, const struct jinja_node *body, struct jinja_value *out)
+/* Renders a body in a scope of its own into a text. */
+static bool capture(struct jinja_run *r, const struct jinja_node *body, struct jinja_value *out)
 {
     struct jinja_frame *outer = r->frame;
     if (!jinja_open_frame(r, outer, &r->frame))
@@ -56,7 +58,7 @@ static bool assign_each(struct jinja_run *r, struct jinja_frame *f, const struct
         if (!assign(r, f, one, &items->items[i]))
             return false;
     if (one || i < items->n)
-        return jinja_fail(r, -EBADMSG, "%zu values for another number of names", items->n);
+        return jinja_fail(r, -EBADMSG, "%zu values cannot be assigned to another number of names", items->n);
     return true;
 }
 
@@ -81,13 +83,13 @@ static bool assign(struct jinja_run *r, struct jinja_frame *f, const struct jinj
     return jinja_assign(r, f, target->symbol, *value);
 }
 
-/* The body's text, through the filters of `filters` if there are any. */
+/* Renders a body into a text and applies `filters`, which may be NULL. */
 static bool capture_filtered(struct jinja_run *r, const struct jinja_node *body,
                              const struct jinja_node *filters, struct jinja_value *out)
 {
     const struct jinja_value *outer = r->block;
     struct jinja_value text;
-    if (!jinja_capture(r, body, &text))
+    if (!capture(r, body, &text))
         return false;
     *out = text;
     if (!filters)
@@ -112,7 +114,7 @@ static enum step run_if(struct jinja_run *r, const struct jinja_node *n)
     return STEP_ON;
 }
 
-/* The items that a loop's own condition lets through. */
+/* Replaces *items by those for which the loop's own condition holds. */
 static bool filter_items(struct jinja_run *r, const struct jinja_node *n, struct jinja_list **items)
 {
     struct jinja_frame *outer = r->frame;
@@ -223,7 +225,7 @@ static bool run_macro(struct jinja_run *r, const struct jinja_node *n)
     return make_macro(r, n, &v) && jinja_assign(r, r->frame, n->symbol, v);
 }
 
-/* The value of parameter i, from the arguments or its default; *n_named counts those that came by name. */
+/* Assigns parameter i from the arguments or its default. *n_named counts the named arguments used. */
 static bool parameter(struct jinja_run *r, const struct jinja_node *param, size_t i,
                       const struct jinja_list *args, const struct jinja_dict *named, size_t *n_named)
 {
@@ -264,7 +266,7 @@ bool jinja_call_macro(struct jinja_run *r, const struct jinja_macro *m, const st
     return ok;
 }
 
-/* {% call f(x) %}: f gets the body as the macro `caller`. */
+/* Runs {% call f(x) %}: the body is the macro `caller` of f. */
 static bool run_calling(struct jinja_run *r, const struct jinja_node *n)
 {
     struct jinja_list args = {0};
@@ -369,8 +371,10 @@ int jinja_render(const struct jinja *t, const struct jinja_input *in, struct are
     r.work_left = (uint64_t)r.limits.operations * JINJA_OPERATION * JINJA_BYTES;
     if (jinja_open_frame(&r, NULL, &r.frame) && give_variables(&r, in->variables) &&
         run_body(&r, t->body) != STEP_FAILED) {
+        assert(r.depth == 0 && r.out == &text && r.rc == 0); /* every evaluation and capture has ended */
         *out = jinja_written(&text).text;
         return 0;
     }
+    assert(r.depth == 0 && r.out == &text && r.rc < 0);
     return error_set(err, r.rc, "%s", words.text);
 }

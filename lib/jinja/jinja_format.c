@@ -1,4 +1,4 @@
-/* jinja_format.c - "%s and %05.2f" % values, and "{} and {name}".format(values). */
+/* jinja_format.c - formats values: "%s and %05.2f" % values, and "{} and {name}".format(values). */
 #include "jinja_run.h"
 
 #include <ctype.h>
@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
-struct spec { /* of one conversion */
+struct spec { /* one conversion */
     char flags[8];
-    int width, precision; /* -1: not given */
+    int width, precision; /* -1: absent */
     char letter;
 };
 
@@ -19,7 +19,7 @@ static bool unknown(struct jinja_run *r, struct jinja_text format)
                       (int)(format.len < 60 ? format.len : 60), format.s);
 }
 
-/* Digits at *at, at most three of them. */
+/* Reads up to three digits at *at. */
 static int read_count(struct jinja_text f, size_t *at)
 {
     int n = 0;
@@ -65,7 +65,7 @@ static bool put_padded(struct jinja_run *r, struct jinja_out *out, struct jinja_
     return left || jinja_put(r, out, text);
 }
 
-/* C would print a negative integer as a positive one of 64 bits, where Python writes "-ff". */
+/* Converts v for %d or %x. A negative integer is refused for %x, as C would print all 64 bits of it. */
 static bool integer_of(struct jinja_run *r, const struct jinja_value *v, const struct spec *s, int64_t *out)
 {
     bool real = v->kind == JINJA_FLOAT;
@@ -111,12 +111,12 @@ static bool put_value(struct jinja_run *r, struct jinja_out *out, const struct j
     if (!jinja_print(r, &text, s->letter == 's' ? v : &list))
         return false;
     struct jinja_text shown = jinja_written(&text).text;
-    if (s->letter == 'r') /* what a list shows of its only item */
+    if (s->letter == 'r') /* without the brackets of the list */
         shown = jinja_text_cut(shown, 1, shown.len - 1);
     return put_padded(r, out, shown, s);
 }
 
-/* %(name)s: the name, with *at behind the bracket. */
+/* Reads the name of %(name)s and moves *at behind the bracket. */
 static bool read_name(struct jinja_text f, size_t *at, struct jinja_text *name)
 {
     const char *end = *at < f.len && f.s[*at] == '(' ? memchr(f.s + *at, ')', f.len - *at) : NULL;
@@ -127,7 +127,7 @@ static bool read_name(struct jinja_text f, size_t *at, struct jinja_text *name)
     return true;
 }
 
-/* What stands behind the sign at *at: "%%", or a conversion of the next value or of a named one. */
+/* Writes the conversion behind a percent sign, at *at: "%%", or one of the next or a named value. */
 static bool put_conversion(struct jinja_run *r, struct jinja_out *out, struct jinja_text f, size_t *at,
                            const struct jinja_list *args, size_t *next, const struct jinja_dict *named)
 {
@@ -169,7 +169,7 @@ bool jinja_percent(struct jinja_run *r, struct jinja_text format, const struct j
 
 /* --- braces --- */
 
-/* "", "0", "name", each with ":05.2f" behind it or not. */
+/* Writes a field: "", "0" or "name", each with or without a ":05.2f". */
 static bool put_field(struct jinja_run *r, struct jinja_out *out, struct jinja_text field,
                       const struct jinja_list *args, size_t *next, const struct jinja_dict *named)
 {

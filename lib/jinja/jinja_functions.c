@@ -1,4 +1,4 @@
-/* jinja_functions.c - functions that every template has, and the methods of loops and dicts. */
+/* jinja_functions.c - the functions of every template, and the methods of loops and dicts. */
 #include "jinja_run.h"
 
 #include <errno.h>
@@ -31,12 +31,12 @@ FUNCTION(make_range)
     return true;
 }
 
-/* dict(a=1) or dict({..}, a=1), and the same for namespaces. */
+/* Fills a dict or namespace from arguments like (a=1) or ({..}, a=1). */
 static bool fill_dict(struct jinja_run *r, const struct jinja_args *args, struct jinja_value *out)
 {
     const struct jinja_dict *parts[] = {NULL, &args->named};
     if (args->more.n > 1 || (args->more.n && args->more.items[0].kind != JINJA_DICT))
-        return jinja_fail(r, -EBADMSG, "a dict can be made of a dict and named values only");
+        return jinja_fail(r, -EBADMSG, "dict and namespace take one dict and named values");
     if (args->more.n)
         parts[0] = args->more.items[0].dict;
     if (!jinja_open_dict(r, out))

@@ -1,5 +1,7 @@
+/* jinja_lex.c - the lexer: text between tags, strings, numbers, operators. */
 #include "jinja_lex.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -20,7 +22,7 @@ int jinja_lexer_open(struct jinja_lexer *l, struct arena *a, const char *source,
         if (!pair)
             copy[l->len++] = source[i] == '\r' ? '\n' : source[i];
     }
-    if (l->len && copy[l->len - 1] == '\n') /* as Jinja does: the last end of a line is not the text's */
+    if (l->len && copy[l->len - 1] == '\n') /* like Jinja: drop the line end at the end of the file */
         l->len--;
     copy[l->len] = '\0';
     return 0;
@@ -56,7 +58,7 @@ static size_t find(const struct jinja_lexer *l, size_t at, const char *word)
     return found ? (size_t)(found - l->s) : l->len;
 }
 
-/* Where the next tag or comment begins, or the end. */
+/* Returns the position of the next tag or comment, or the source's end. */
 static size_t find_tag(const struct jinja_lexer *l, size_t at)
 {
     while (at < l->len && !(l->s[at] == '{' && at + 1 < l->len && jinja_among(l->s[at + 1], "{%#")))
@@ -64,7 +66,8 @@ static size_t find_tag(const struct jinja_lexer *l, size_t at)
     return at;
 }
 
-/* The end of text [from, to) before a tag, of which `sign` is the character after its beginning. */
+/* Returns the end of the text [from, to) before a tag, without the white space that the tag removes. `sign`
+ * is the character behind the tag's two. */
 static size_t strip_before(const struct jinja_lexer *l, size_t from, size_t to, char sign, bool prints)
 {
     struct jinja_text text = jinja_text_of(l->s + from, to - from);
@@ -80,7 +83,7 @@ static size_t strip_before(const struct jinja_lexer *l, size_t from, size_t to, 
     return skip_space(l, start) >= to ? start : to;
 }
 
-/* Behind a tag that ends at `at` with the two characters `end`: -EAGAIN when it does not end here. */
+/* Moves behind the tag that ends at `at` with the two characters `end`. -EAGAIN when no tag ends here. */
 static int close_tag(struct jinja_lexer *l, size_t at, const char *end, bool trims)
 {
     char sign = at < l->len && (l->s[at] == '-' || (trims && l->s[at] == '+')) ? l->s[at] : 0;
@@ -101,7 +104,7 @@ static int skip_comment(struct jinja_lexer *l, size_t tag)
 {
     size_t end = find(l, tag + 2, "#}");
     if (end == l->len)
-        return broken(l, "a comment without an end", l->line);
+        return broken(l, "a comment is not closed", l->line);
     bool sign = end > tag + 2 && (l->s[end - 1] == '-' || l->s[end - 1] == '+');
     return close_tag(l, end - sign, "#}", true);
 }
@@ -111,7 +114,7 @@ static char sign_at(const struct jinja_lexer *l, size_t at)
     return at < l->len && (l->s[at] == '-' || l->s[at] == '+') ? l->s[at] : 0;
 }
 
-/* Behind "{% word" at `tag`, or 0 when another tag stands there. */
+/* Returns the position behind "{% word" when the tag at `tag` is this one, else 0. */
 static size_t tag_word(const struct jinja_lexer *l, size_t tag, const char *word)
 {
     size_t at = skip_space(l, tag + 2 + (sign_at(l, tag + 2) != 0));
@@ -121,12 +124,12 @@ static size_t tag_word(const struct jinja_lexer *l, size_t tag, const char *word
     return has(l, at, "%}") || (sign_at(l, at) && has(l, at + 1, "%}")) ? at : 0;
 }
 
-/* {% raw %}: everything up to {% endraw %} is text. */
+/* Reads the text between {% raw %} and {% endraw %} as it is. */
 static int read_raw(struct jinja_lexer *l, size_t after, struct jinja_token *out)
 {
     uint32_t line = l->line;
     if (close_tag(l, after, "%}", false) < 0)
-        return broken(l, "raw ends in an unknown way", line);
+        return broken(l, "the tag raw is not closed", line);
     size_t from = l->at, end = find(l, from, "{%"), at = 0;
     while (end < l->len && !(at = tag_word(l, end, "endraw")))
         end = find(l, end + 2, "{%");
@@ -139,7 +142,7 @@ static int read_raw(struct jinja_lexer *l, size_t after, struct jinja_token *out
     return close_tag(l, at, "%}", true);
 }
 
-/* Text up to the next tag, and comments; an empty text is no token. */
+/* Reads the text up to the next tag; skips comments. An empty text is no token. */
 static int read_data(struct jinja_lexer *l, struct jinja_token *out)
 {
     for (;;) {
@@ -150,7 +153,7 @@ static int read_data(struct jinja_lexer *l, struct jinja_token *out)
         if (to > from) {
             out->kind = TOKEN_DATA;
             out->text = jinja_text_of(l->s + from, to - from);
-            l->line_starting = false; /* what is left before the tag is gone */
+            l->line_starting = false; /* the tag is next, and its line has text before it */
             advance(l, tag);
             return 0;
         }
@@ -190,7 +193,7 @@ static size_t put_code(char *out, uint32_t c)
     return n;
 }
 
-/* \x41, \u0041, \U00000041: bytes read after the letter, 0 when there are not enough digits. */
+/* Reads the digits of \x41, \u0041 or \U00000041. Returns their number, or 0 when there are too few. */
 static size_t read_hex(const char *s, size_t n, size_t digits, uint32_t *code)
 {
     if (n < digits)
@@ -204,7 +207,8 @@ static size_t read_hex(const char *s, size_t n, size_t digits, uint32_t *code)
     return digits;
 }
 
-/* The escape behind a backslash: bytes read, and what it stands for is added at *o; 0: not known. */
+/* Replaces the escape behind a backslash: writes its character at *o. Returns the bytes read; 0: unknown
+ * escape. */
 static size_t unescape(const char *s, size_t n, char **o)
 {
     static const char letters[] = "ntrabfv\\'\"", means[] = "\n\t\r\a\b\f\v\\'\"";
@@ -229,7 +233,7 @@ static size_t unescape(const char *s, size_t n, char **o)
         read++;
     } else if (*s == 'N') {
         return 0;
-    } else { /* as in Python, the backslash stays */
+    } else { /* like Python: the backslash stays */
         *(*o)++ = '\\';
         *(*o)++ = *s;
         return 1;
@@ -245,8 +249,8 @@ static int read_string(struct jinja_lexer *l, struct jinja_token *out)
     while (end < l->len && l->s[end] != quote)
         end += l->s[end] == '\\' ? 2 : 1;
     if (end >= l->len)
-        return broken(l, "a string without an end", l->line);
-    char *text = arena_alloc(l->arena, end - from + 1), *o = text; /* an escape is never shorter */
+        return broken(l, "a string is not closed", l->line);
+    char *text = arena_alloc(l->arena, end - from + 1), *o = text; /* no escape becomes longer */
     if (!text)
         return error_set(l->err, -ENOMEM, "out of memory");
     for (size_t i = from; i < end;) {
@@ -274,7 +278,7 @@ static size_t count_digits(const struct jinja_lexer *l, size_t at)
     return n;
 }
 
-/* "1_000" without the marks, NUL-terminated; NULL when it is too long to be meant. */
+/* Copies "1_000" without its underscores, NUL-terminated. Returns NULL when the number is too long. */
 static const char *digits_of(const struct jinja_lexer *l, size_t from, size_t to, char room[64])
 {
     size_t n = 0;
@@ -317,7 +321,7 @@ static int read_number(struct jinja_lexer *l, struct jinja_token *out)
     else if (digits)
         out->integer = strtoll(digits, &end, base);
     if (!digits || *end || end == digits || (errno && !real))
-        return broken(l, "a number that cannot be read", l->line);
+        return broken(l, "a number is malformed or too large", l->line);
     out->kind = real ? TOKEN_FLOAT : TOKEN_INT;
     advance(l, at);
     return 0;
@@ -340,8 +344,9 @@ static int read_operator(struct jinja_lexer *l, struct jinja_token *out)
         return broken(l, "unexpected character \"%.1s\"", l->line, l->s + l->at);
     if (jinja_among(c, "([{")) {
         if (l->n_closers == JINJA_MAX_NESTING)
-            return error_set(l->err, -ENOTSUP, "line %u: more than %d brackets in one another", l->line,
+            return error_set(l->err, -ENOTSUP, "line %u: more than %d nested brackets", l->line,
                              JINJA_MAX_NESTING);
+        assert(l->n_closers < JINJA_MAX_NESTING);
         l->closers[l->n_closers++] = c == '(' ? ')' : c == '[' ? ']' : '}';
     } else if (jinja_among(c, ")]}")) {
         if (!l->n_closers || l->closers[l->n_closers - 1] != c)
@@ -359,7 +364,7 @@ static int read_in_tag(struct jinja_lexer *l, struct jinja_token *out)
     advance(l, skip_space(l, l->at));
     out->line = l->line;
     if (l->at >= l->len)
-        return broken(l, "a tag without an end", l->line);
+        return broken(l, "a tag is not closed", l->line);
     if (!l->n_closers && close_tag(l, l->at, block ? "%}" : "}}", block) == 0) {
         out->kind = block ? TOKEN_BLOCK_END : TOKEN_PRINT_END;
         l->within = TOKEN_DATA;

@@ -1,6 +1,7 @@
-/* jinja_list_filters.c - filters over lists, and those that choose a value. */
+/* jinja_list_filters.c - filters of lists, and filters that choose a value. */
 #include "jinja_run.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -13,7 +14,7 @@ static struct jinja_value undefined(const char *word)
     return (struct jinja_value){.kind = JINJA_UNDEFINED, .text = jinja_text_of(word, strlen(word))};
 }
 
-/* What Jinja makes as a generator, which is true however little comes out of it. */
+/* Opens a list that stands for a generator of Jinja, which is true even when it gives nothing. */
 static bool open_generated(struct jinja_run *r, struct jinja_value *out)
 {
     if (!jinja_open_list(r, out))
@@ -112,7 +113,7 @@ FILTER(reverse)
     return true;
 }
 
-/* The item, or what its attribute (argument `i`, if given) is. */
+/* Sets *out to the item, or to its attribute when argument i names one. */
 static bool part_of(struct jinja_run *r, const struct jinja_value *item, const struct jinja_args *args, int i,
                     struct jinja_value *out)
 {
@@ -159,7 +160,7 @@ static bool map_attribute(struct jinja_run *r, const struct jinja_value *item, c
     return true;
 }
 
-/* Arguments behind the first n. */
+/* Returns the arguments behind the first n. */
 static struct jinja_list behind(const struct jinja_list *l, size_t n)
 {
     return (struct jinja_list){.n = l->n - n, .items = l->items ? l->items + n : NULL};
@@ -177,7 +178,7 @@ FILTER(map)
             return jinja_fail(r, -EBADMSG, "map needs an attribute or the name of a filter");
         rest = behind(&args->more, 1);
     }
-    if (!open_generated(r, out) || !jinja_truth(v)) /* of nothing, whatever kind, comes nothing */
+    if (!open_generated(r, out) || !jinja_truth(v)) /* any false value gives an empty list */
         return out->list != NULL;
     if (!jinja_items(r, v, &items))
         return false;
@@ -192,7 +193,8 @@ FILTER(map)
     return true;
 }
 
-/* select and its kin: `path` tells whether the first argument is an attribute, `keep` what is kept. */
+/* select, reject, selectattr, rejectattr: keeps the items for which the test gives `keep`. With `path` the
+ * first argument names the attribute to test. */
 static bool choose(struct jinja_run *r, const struct jinja_value *v, const struct jinja_args *args, bool path,
                    bool keep, struct jinja_value *out)
 {
@@ -246,7 +248,8 @@ FILTER(rejectattr)
 
 /* --- by order --- */
 
-/* What an item is ordered by: its attribute, in small letters unless case counts. */
+/* Sets *out to the key by which an item is ordered: the item or its attribute, in small letters unless
+ * `cases`. */
 static bool order_key(struct jinja_run *r, const struct jinja_value *item, const struct jinja_args *args,
                       int attribute, bool cases, struct jinja_value *out)
 {
@@ -261,7 +264,7 @@ struct sorting {
     struct jinja_value key, item;
 };
 
-/* Runs of `width` from `from` into `to`, two by two; equal ones stay in order. */
+/* Merges neighbouring runs of `width` items from `from` into `to`. The sort is stable. */
 static bool merge(struct jinja_run *r, const struct sorting *from, struct sorting *to, size_t n, size_t width,
                   bool down)
 {
@@ -270,6 +273,7 @@ static bool merge(struct jinja_run *r, const struct sorting *from, struct sortin
         size_t end = start + 2 * width < n ? start + 2 * width : n;
         for (size_t k = start; k < end; k++) {
             int order = 0;
+            assert(a < middle || b < end);
             if (a < middle && b < end && !jinja_order(r, &from[a].key, &from[b].key, &order))
                 return false;
             bool left = a < middle && (b >= end || (down ? order >= 0 : order <= 0));

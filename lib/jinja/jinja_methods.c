@@ -1,4 +1,4 @@
-/* jinja_methods.c - the methods of strings, as Python has them. */
+/* jinja_methods.c - the methods of strings: Python's. */
 #include "jinja_run.h"
 
 #include <ctype.h>
@@ -14,7 +14,7 @@ static struct jinja_value text_value(struct jinja_text text)
     return (struct jinja_value){.kind = JINJA_TEXT, .text = text};
 }
 
-/* An argument that must be a string; `or_none`: None is as good as not given, and leaves *given false. */
+/* Reads an argument that must be a string. With `or_none` a None counts as absent, which leaves *out. */
 static bool text_argument(struct jinja_run *r, const struct jinja_args *args, int i, bool or_none,
                           struct jinja_text *out, bool *given)
 {
@@ -202,7 +202,7 @@ METHOD(removesuffix)
 
 /* --- splitting --- */
 
-/* The text [from, to) as an item of the list. */
+/* Appends the text [from, to) to the list. */
 static bool push_part(struct jinja_run *r, const struct jinja_value *list, struct jinja_text text,
                       size_t from, size_t to)
 {
@@ -331,7 +331,7 @@ METHOD(rsplit)
     return split_any(r, self, args, true, out);
 }
 
-/* Bytes of what ends a line, as Python's splitlines() has it, at s; 0 when nothing does. */
+/* Returns the bytes of the line end at s, by the rule of Python's splitlines(); 0 when there is none. */
 static size_t line_end(const char *s, size_t n)
 {
     static const char *const wide[] = {"\r\n", "\xc2\x85", "\xe2\x80\xa8", "\xe2\x80\xa9"};

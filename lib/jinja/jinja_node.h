@@ -1,4 +1,6 @@
-/* jinja_node.h - a template after parsing: a tree, its names numbered. Private to lib/jinja*.c. */
+/* jinja_node.h - a parsed template: a tree of nodes and a table of its names. Private to lib/jinja*.c.
+ * Thread: one thread parses; then the tree does not change, and any thread may read it. Memory: struct jinja
+ * owns nodes, names and source in its arena. */
 #pragma once
 #include "jinja.h"
 
@@ -13,41 +15,41 @@ enum jinja_node_kind {
     NODE_ATTR,    /* a.text */
     NODE_ITEM,    /* a[b] */
     NODE_SLICE,   /* a[b:c:d], each may be NULL */
-    NODE_CALL,    /* a(list): arguments, the named ones as NODE_KEYWORD last */
+    NODE_CALL,    /* a(list): arguments; named ones are NODE_KEYWORD and come last */
     NODE_KEYWORD, /* text=a */
     NODE_FILTER,  /* a | builtin(list) */
     NODE_TEST,    /* a is builtin(list) */
     NODE_NOT,
     NODE_NEGATIVE,
     NODE_POSITIVE,
-    NODE_BINARY,  /* a op b: the arithmetic ones */
+    NODE_BINARY,  /* a op b: arithmetic */
     NODE_AND,     /* a and b */
     NODE_OR,      /* a or b */
     NODE_COMPARE, /* a, then list of NODE_OPERAND */
     NODE_OPERAND, /* op a */
     NODE_CONCAT,  /* list, joined as texts */
     NODE_CHOICE,  /* a if b else c; c may be NULL */
-    NODE_BLOCK,   /* the text of the block that a filter is applied to */
+    NODE_BLOCK,   /* the text of the block to which a filter is applied */
     /* Statements; `list` is a body. */
     NODE_DATA,     /* text */
     NODE_PRINT,    /* a */
     NODE_IF,       /* list: NODE_BRANCH */
     NODE_BRANCH,   /* a: condition or NULL */
-    NODE_FOR,      /* for a in b if c; d: what else says */
+    NODE_FOR,      /* for a in b if c; d: NODE_SCOPE of its else, or NULL */
     NODE_SET,      /* set a = b */
-    NODE_CAPTURE,  /* set a | b: of the body's text; b may be NULL */
-    NODE_MACRO,    /* symbol; a: NODE_PARAMETERs; list: body */
+    NODE_CAPTURE,  /* set a | b, to the body's text; b may be NULL */
+    NODE_MACRO,    /* symbol; a: list of NODE_PARAM; list: body */
     NODE_PARAM,    /* symbol; a: default or NULL */
     NODE_CALLING,  /* call (c: a NODE_MACRO without a name) b */
-    NODE_FILTERED, /* filter b: of the body's text */
+    NODE_FILTERED, /* filter b, of the body's text */
     NODE_WITH,     /* a: list of NODE_SET; list: body */
     NODE_SCOPE,    /* generation */
     NODE_BREAK,
     NODE_CONTINUE,
-    NODE_MEMBER, /* target: symbol.text, of a namespace */
+    NODE_MEMBER, /* target of an assignment: symbol.text, of a namespace */
 };
 
-/* Operators, in tokens and nodes: a character, or two of them. */
+/* Operators of tokens and nodes: one character, or two. */
 #define JINJA_OP2(a, b) ((a) << 8 | (b))
 enum {
     OP_EQ = JINJA_OP2('=', '='),
@@ -66,7 +68,7 @@ struct jinja_node {
     enum jinja_node_kind kind;
     int op;
     uint32_t line, symbol;
-    unsigned depth; /* of the tree below */
+    unsigned depth; /* levels of the subtree, this node included */
     struct jinja_node *a, *b, *c, *d, *list, *next;
     struct jinja_value value;
     struct jinja_text text;
@@ -75,11 +77,11 @@ struct jinja_node {
 
 struct jinja_symbol {
     struct jinja_text name;
-    const struct jinja_builtin *function; /* of this name, or NULL */
-    uint32_t called_line;                 /* 0: nowhere called */
-    bool reads;                           /* its value is wanted somewhere */
-    bool assigned;                        /* and somewhere set */
-    bool asked;                           /* "is defined" of it */
+    const struct jinja_builtin *function; /* the builtin function of this name, or NULL */
+    uint32_t called_line;                 /* line of the first call; 0: never called */
+    bool reads;                           /* some expression reads it */
+    bool assigned;                        /* some statement assigns it */
+    bool asked;                           /* some expression tests whether it is defined */
 };
 
 struct jinja {

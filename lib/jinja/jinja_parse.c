@@ -1,7 +1,8 @@
-/* jinja_parse.c - statements, and opening and closing a template. */
+/* jinja_parse.c - parses statements; opens and closes a template. */
 #include "jinja_parse.h"
 #include "jinja_builtin.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,15 +125,14 @@ struct jinja_node *jinja_seal(struct jinja_parser *p, struct jinja_node *n)
         deepen(n, one);
     if (n->depth <= JINJA_MAX_NESTING)
         return n;
-    p->rc = error_set(p->err, -ENOTSUP, "line %u: more than %d levels in one another", n->line,
-                      JINJA_MAX_NESTING);
+    p->rc = error_set(p->err, -ENOTSUP, "line %u: more than %d nested levels", n->line, JINJA_MAX_NESTING);
     return NULL;
 }
 
 bool jinja_enter(struct jinja_parser *p)
 {
     if (!p->rc && p->depth == JINJA_MAX_NESTING)
-        p->rc = error_set(p->err, -ENOTSUP, "line %u: more than %d levels in one another", p->now.line,
+        p->rc = error_set(p->err, -ENOTSUP, "line %u: more than %d nested levels", p->now.line,
                           JINJA_MAX_NESTING);
     if (p->rc)
         return false;
@@ -142,6 +142,7 @@ bool jinja_enter(struct jinja_parser *p)
 
 void jinja_leave(struct jinja_parser *p)
 {
+    assert(p->depth > 0);
     p->depth--;
 }
 
@@ -172,8 +173,8 @@ uint32_t jinja_symbol(struct jinja_parser *p, struct jinja_text name)
 
 /* --- statements --- */
 
-/* Up to a tag that begins with one of `ends` (NULL-terminated), whose name is then the current token. At the
- * end of the template only where `ends` is NULL. */
+/* Parses up to a tag that begins with one of the names `ends` (NULL-terminated), which is then the current
+ * token, or up to the end of the template when `ends` is NULL. */
 static struct jinja_node *parse_body(struct jinja_parser *p, const char *const *ends);
 
 #define ENDS(...) ((const char *const[]){__VA_ARGS__, NULL})
@@ -185,7 +186,7 @@ static void end_tag(struct jinja_parser *p, const char *word)
     expect(p, TOKEN_BLOCK_END);
 }
 
-/* The body of a statement, behind the end of its tag, with its last tag. */
+/* Parses the rest of a statement: the end of its tag, its body, and its last tag. */
 static struct jinja_node *body_until(struct jinja_parser *p, const char *word)
 {
     expect(p, TOKEN_BLOCK_END);
@@ -266,7 +267,7 @@ static struct jinja_node *parse_set(struct jinja_parser *p)
     return n;
 }
 
-/* (a, b=1), appended to n->a. */
+/* Parses (a, b=1) into the list n->a. */
 static void parse_parameters(struct jinja_parser *p, struct jinja_node *n)
 {
     struct jinja_node **end = &n->a;
@@ -293,7 +294,7 @@ static void parse_parameters(struct jinja_parser *p, struct jinja_node *n)
     jinja_expect_op(p, ')');
 }
 
-/* Parameters count for how deep a macro is as its body does. */
+/* A macro's depth includes its parameters, which are a list in n->a. */
 static struct jinja_node *seal_macro(struct jinja_parser *p, struct jinja_node *n)
 {
     for (const struct jinja_node *one = n->a; one && !p->rc; one = one->next)
@@ -301,7 +302,7 @@ static struct jinja_node *seal_macro(struct jinja_parser *p, struct jinja_node *
     return jinja_seal(p, n);
 }
 
-/* A body of its own, in which no loop outside can be left. */
+/* Parses a macro's body, where break and continue do not leave an enclosing loop. */
 static struct jinja_node *macro_body(struct jinja_parser *p, const char *word)
 {
     unsigned n_loops = p->n_loops;
@@ -452,7 +453,7 @@ static struct jinja_node *parse_data(struct jinja_parser *p)
     return n;
 }
 
-/* Behind {%: whether this tag is one of `ends`. */
+/* Tells whether the current token is one of the names `ends`. */
 static bool at_end(const struct jinja_parser *p, const char *const *ends)
 {
     for (; ends && *ends; ends++)
@@ -461,7 +462,7 @@ static bool at_end(const struct jinja_parser *p, const char *const *ends)
     return false;
 }
 
-/* NULL also when there is nothing more up to the end of the body. */
+/* Parses the next statement; returns NULL at the end of the body, too. */
 static struct jinja_node *parse_next(struct jinja_parser *p, const char *const *ends)
 {
     switch (p->now.kind) {
@@ -494,7 +495,8 @@ static struct jinja_node *parse_body(struct jinja_parser *p, const char *const *
 
 /* --- the whole --- */
 
-/* A call of a name that nobody gives a value can only fail, unless the template asks first. */
+/* Refuses the call of a name that the template never assigns and never tests with "is defined": it can only
+ * fail. */
 static void check_calls(struct jinja_parser *p)
 {
     for (uint32_t i = 0; i < p->t->n_symbols && !p->rc; i++) {
@@ -517,6 +519,7 @@ static int parse(struct jinja *t, const char *source, size_t len, struct error *
         t->body = parse_body(&p, NULL);
     if (!p.rc)
         check_calls(&p);
+    assert(p.depth == 0 && p.n_loops == 0); /* every jinja_enter() had its jinja_leave() */
     return p.rc;
 }
 
@@ -525,7 +528,7 @@ int jinja_open(struct jinja **out, const char *source, size_t len, struct error 
     struct jinja *t = calloc(1, sizeof *t);
     if (!t)
         return error_set(err, -ENOMEM, "out of memory");
-    struct error words = {0}; /* the first error counts, also where the caller wants no words */
+    struct error words = {0}; /* keeps the first error, also when err is NULL */
     int rc = parse(t, source, len, &words);
     if (rc < 0) {
         jinja_close(t);

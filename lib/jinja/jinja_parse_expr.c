@@ -1,5 +1,5 @@
-/* jinja_parse_expr.c - expressions, by the grammar of Jinja's own parser: one function for each strength of
- * binding. */
+/* jinja_parse_expr.c - parses expressions by the grammar of Jinja's own parser: one function for each
+ * precedence. */
 #include "jinja_builtin.h"
 #include "jinja_parse.h"
 
@@ -8,7 +8,7 @@
 
 static struct jinja_node *parse_unary(struct jinja_parser *p, bool filters);
 
-/* Two parts and an operator between them. */
+/* Makes a node of an operator and its operands. */
 static struct jinja_node *join(struct jinja_parser *p, enum jinja_node_kind kind, int op,
                                struct jinja_node *a, struct jinja_node *b)
 {
@@ -50,7 +50,7 @@ static struct jinja_node *parse_name(struct jinja_parser *p)
     return n;
 }
 
-/* "a" "b" is "ab". */
+/* Parses string literals; neighbours are joined: "a" "b" is "ab". */
 static struct jinja_node *parse_strings(struct jinja_parser *p)
 {
     struct jinja_node *n = constant(p, jinja_string(p->now.text.s, p->now.text.len, false));
@@ -78,7 +78,7 @@ static struct jinja_node *parse_strings(struct jinja_parser *p)
     return n;
 }
 
-/* Items up to the bracket that closes them. */
+/* Parses the items of a list up to its closing bracket. */
 static struct jinja_node *parse_list(struct jinja_parser *p)
 {
     struct jinja_node *n = jinja_node(p, NODE_LIST), **end = n ? &n->list : NULL;
@@ -147,7 +147,7 @@ static struct jinja_node *parse_primary(struct jinja_parser *p)
 
 /* --- what follows them --- */
 
-/* Arguments up to the closing bracket, appended to *end. */
+/* Parses arguments up to the closing bracket and appends them to *end. */
 static void parse_arguments(struct jinja_parser *p, struct jinja_node **end)
 {
     bool named = false;
@@ -177,7 +177,7 @@ static void parse_arguments(struct jinja_parser *p, struct jinja_node **end)
     jinja_expect_op(p, ')');
 }
 
-/* What is called must be something that can be: said now, not when the line is reached. */
+/* Refuses an unknown method now, not when its line is rendered; check_calls() does so for functions. */
 static void check_callee(struct jinja_parser *p, const struct jinja_node *callee)
 {
     if (callee->kind == NODE_NAME) {
@@ -200,7 +200,7 @@ static struct jinja_node *parse_call(struct jinja_parser *p, struct jinja_node *
     return jinja_seal(p, n);
 }
 
-/* [b], or [b:c:d] with parts left out. */
+/* Parses [b], or [b:c:d] of which any part may be absent. */
 static struct jinja_node *parse_item(struct jinja_parser *p, struct jinja_node *object)
 {
     struct jinja_node *n = jinja_node(p, NODE_ITEM), *parts[3] = {0};
@@ -263,7 +263,7 @@ static struct jinja_node *parse_postfix(struct jinja_parser *p, struct jinja_nod
 
 /* --- filters and tests --- */
 
-/* Named arguments must be parameters, and there must not be too many others. */
+/* Refuses a named argument that is no parameter, and too many or too few arguments. */
 static void check_arguments(struct jinja_parser *p, const struct jinja_node *n, const char *kind)
 {
     const struct jinja_builtin *b = n->builtin;
@@ -282,7 +282,7 @@ static void check_arguments(struct jinja_parser *p, const struct jinja_node *n, 
                           b->n_required);
 }
 
-/* map('upper') and select('odd') name a filter or test in a string. */
+/* Refuses an unknown filter or test that is named by a string, as in map('upper') and select('odd'). */
 static void check_named(struct jinja_parser *p, const struct jinja_node *n)
 {
     bool attr = jinja_text_is(n->text, "selectattr") || jinja_text_is(n->text, "rejectattr");
@@ -323,7 +323,7 @@ struct jinja_node *jinja_parse_filters(struct jinja_parser *p, struct jinja_node
     return input;
 }
 
-/* Whether an argument without brackets follows: "is divisibleby 3". */
+/* Tells whether an argument without brackets follows, as in "is divisibleby 3". */
 static bool at_test_argument(const struct jinja_parser *p)
 {
     if (p->now.kind == TOKEN_STRING || p->now.kind == TOKEN_INT || p->now.kind == TOKEN_FLOAT)
@@ -333,8 +333,8 @@ static bool at_test_argument(const struct jinja_parser *p)
     return jinja_at_op(p, '[') || jinja_at_op(p, '{');
 }
 
-/* "if", "in", "not" and "is" after a test are the grammar's: Jinja would take them for an argument, and then
- * fail or test nonsense. */
+/* Tells whether the current token is a keyword that goes on after a test. Jinja would take "if", "in", "not"
+ * or "is" for the test's argument, and fail. */
 static bool at_word_of_grammar(const struct jinja_parser *p)
 {
     return jinja_at_name(p, "if") || jinja_at_name(p, "in") || jinja_at_name(p, "not") ||
@@ -422,7 +422,7 @@ static struct jinja_node *parse_product(struct jinja_parser *p)
     return n;
 }
 
-/* a ~ b ~ c */
+/* Parses a ~ b ~ c. */
 static struct jinja_node *parse_concat(struct jinja_parser *p)
 {
     struct jinja_node *n = parse_product(p);
@@ -451,7 +451,7 @@ static struct jinja_node *parse_sum(struct jinja_parser *p)
     return n;
 }
 
-/* The comparison that stands here, taken; 0: none. */
+/* Skips a comparison operator and returns it; 0 when there is none. */
 static int take_comparison(struct jinja_parser *p)
 {
     static const int ops[] = {OP_EQ, OP_NE, OP_LE, OP_GE, '<', '>'};
@@ -538,7 +538,7 @@ static bool at_tuple_end(const struct jinja_parser *p)
            jinja_at_op(p, ']') || jinja_at_name(p, "in") || jinja_at_op(p, '=');
 }
 
-/* One element, or with a comma behind it a tuple of them. */
+/* Parses one element, or a tuple of elements with commas. */
 static struct jinja_node *parse_elements(struct jinja_parser *p, bool flag,
                                          struct jinja_node *(*element)(struct jinja_parser *p, bool flag))
 {

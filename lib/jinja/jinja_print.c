@@ -1,4 +1,4 @@
-/* jinja_print.c - values as text: Python's str() and repr(), and JSON as json.dumps() writes it. */
+/* jinja_print.c - writes values as Python's str() and repr() do, and as JSON like json.dumps(). */
 #include "jinja_run.h"
 #include "base/utf8.h"
 
@@ -76,7 +76,8 @@ static bool put_number(struct jinja_run *r, struct jinja_out *out, const struct 
 
 /* --- texts in quotes --- */
 
-struct escaper { /* what a character becomes; 0: it stays */
+struct escaper { /* `escape` writes a character's escape to `to` and returns its length; 0: the character
+                    stays */
     size_t (*escape)(uint32_t c, size_t len, char quote, char *to);
     char quote;
 };
@@ -257,7 +258,7 @@ static bool put_text_json(struct jinja_run *r, struct jinja_out *out, struct jin
     return put_quoted(r, out, t, (struct escaper){j->style->ascii ? escape_ascii : escape_json, '"'});
 }
 
-/* Keys are texts in JSON, whatever they were. */
+/* Writes a key as a string, whatever its kind, as JSON has only strings for keys. */
 static bool put_key(struct jinja_run *r, struct jinja_out *out, const struct jinja_value *key,
                     const struct json *j)
 {

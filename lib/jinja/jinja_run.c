@@ -1,5 +1,7 @@
+/* jinja_run.c - the state of a render: errors, counting, names, and texts that grow. */
 #include "jinja_run.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -59,7 +61,7 @@ bool jinja_work_keys(struct jinja_run *r, const struct jinja_dict *d, const stru
 bool jinja_deeper(struct jinja_run *r)
 {
     if (r->depth == JINJA_MAX_FRAMES)
-        return jinja_fail(r, -ELOOP, "more than %d calls and expressions in one another", JINJA_MAX_FRAMES);
+        return jinja_fail(r, -ELOOP, "more than %d nested calls and expressions", JINJA_MAX_FRAMES);
     r->depth++;
     return true;
 }
@@ -135,8 +137,8 @@ bool jinja_open_frame(struct jinja_run *r, struct jinja_frame *outer, struct jin
     return true;
 }
 
-/* The variable of the innermost frame that has it, from `f` to the last or only in `f` itself; *n counts what
- * was passed by. */
+/* Finds a variable in frame f or, when `outside`, in the innermost frame that has it. *n counts the variables
+ * and frames that were passed. */
 static struct jinja_variable *find_variable(struct jinja_frame *f, uint32_t symbol, bool outside, size_t *n)
 {
     *n = 0;
@@ -167,6 +169,7 @@ bool jinja_assign(struct jinja_run *r, struct jinja_frame *f, uint32_t symbol, s
 
 bool jinja_look_up(struct jinja_run *r, uint32_t symbol, struct jinja_value *out)
 {
+    assert(symbol < r->t->n_symbols);
     const struct jinja_symbol *s = &r->t->symbols[symbol];
     size_t n;
     const struct jinja_variable *v = find_variable(r->frame, symbol, true, &n);
@@ -188,6 +191,7 @@ bool jinja_is_plain(struct jinja_text t, size_t i)
 
 static bool make_room(struct jinja_run *r, struct jinja_out *out, size_t n)
 {
+    assert(out->len <= out->max && out->len <= out->room);
     if (n > out->max - out->len)
         return jinja_fail(r, -E2BIG, "a text of more than %zu bytes", out->max);
     if (n <= out->room - out->len)
@@ -225,6 +229,7 @@ bool jinja_put(struct jinja_run *r, struct jinja_out *out, struct jinja_text tex
         return false;
     if (text.plain && !out->plain && !open_marks(r, out))
         return false;
+    assert(text.len <= out->room - out->len);
     memcpy(out->s + out->len, text.s, text.len);
     if (out->plain && text.plain && text.plain != jinja_all_plain)
         memcpy(out->plain + out->len, text.plain, text.len);

@@ -1,6 +1,7 @@
-/* jinja_run.h - a template while it is rendered: what was allowed, what is left of it, and where it writes.
- * Everything that fails returns false and has said so. Private to lib/jinja*.c. Thread: one render, one
- * thread. Memory: the caller's arena; nothing is given back before its end. */
+/* jinja_run.h - the state of one render: its limits, the work left, its names and its output. Private to
+ * lib/jinja*.c. A function that returns bool returns false on failure, with r->rc and the message set.
+ * Thread: a render belongs to one thread. Memory: all of it comes from the caller's arena and stays until the
+ * caller closes that. */
 #pragma once
 #include "jinja_builtin.h"
 
@@ -18,7 +19,7 @@
 
 struct jinja_out { /* a text that grows */
     char *s;
-    unsigned char *plain; /* NULL until a plain byte came */
+    unsigned char *plain; /* marks; NULL as long as no byte is plain */
     size_t len, room, max;
 };
 
@@ -28,7 +29,7 @@ struct jinja_variable {
     struct jinja_variable *next;
 };
 
-struct jinja_frame { /* names that hold here; what they do not have is looked for in `outer` */
+struct jinja_frame { /* a scope's variables; other names are looked up in `outer` */
     struct jinja_frame *outer;
     struct jinja_variable *variables;
 };
@@ -36,40 +37,40 @@ struct jinja_frame { /* names that hold here; what they do not have is looked fo
 struct jinja_run {
     const struct jinja *t;
     struct arena *arena;
-    size_t arena_start; /* bytes the arena had before */
+    size_t arena_start; /* the arena's bytes before the render */
     struct jinja_limits limits;
     uint64_t work_left; /* in bytes that are copied: JINJA_BYTES for one of work */
     unsigned depth;
     struct jinja_out *out;
     struct jinja_frame *frame;
-    const struct jinja_value *block; /* NODE_BLOCK */
+    const struct jinja_value *block; /* value of NODE_BLOCK */
     const struct tm *now;
     uint32_t line;
     struct error *err;
     int rc;
 };
 
-struct jinja_loop { /* of JINJA_LOOP */
+struct jinja_loop { /* object of JINJA_LOOP */
     const struct jinja_list *items;
     size_t i;
     unsigned depth;
 };
 
-struct jinja_macro { /* of JINJA_MACRO */
+struct jinja_macro { /* object of JINJA_MACRO */
     const struct jinja_node *node;
-    struct jinja_frame *frame; /* where it was made */
+    struct jinja_frame *frame; /* the scope of its definition */
 };
 
-struct jinja_method { /* of JINJA_METHOD */
+struct jinja_method { /* object of JINJA_METHOD */
     struct jinja_value self;
     const struct jinja_builtin *builtin;
 };
 
 /* --- failing and counting --- */
 
-/* Words with the line before them; false. */
+/* Sets the error: the line and the message. Returns false. */
 bool jinja_fail(struct jinja_run *r, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* The words alone. */
+/* Sets the error: the message alone. Returns false. */
 bool jinja_fail_with(struct jinja_run *r, int code, struct jinja_text words);
 bool jinja_work(struct jinja_run *r, size_t n);
 /* For n bytes that are copied or compared; nothing is lost by rounding. */
@@ -81,7 +82,7 @@ bool jinja_work_keys(struct jinja_run *r, const struct jinja_dict *d, const stru
 bool jinja_deeper(struct jinja_run *r); /* then r->depth-- */
 void *jinja_alloc(struct jinja_run *r, size_t n);
 bool jinja_push(struct jinja_run *r, struct jinja_list *list, struct jinja_value item);
-/* Replaces the value of a key that is there. */
+/* Sets the value of a key, which is added when new. */
 bool jinja_put_pair(struct jinja_run *r, struct jinja_dict *dict, struct jinja_value key,
                     struct jinja_value value);
 bool jinja_open_list(struct jinja_run *r, struct jinja_value *out);
@@ -99,11 +100,11 @@ bool jinja_put(struct jinja_run *r, struct jinja_out *out, struct jinja_text tex
 bool jinja_put_bytes(struct jinja_run *r, struct jinja_out *out, const char *s, size_t n, bool plain);
 bool jinja_is_plain(struct jinja_text t, size_t i);
 struct jinja_value jinja_written(const struct jinja_out *out);
-/* As str() and repr() have it. */
+/* Appends the value to out as str() writes it: nothing for an undefined value. */
 bool jinja_print(struct jinja_run *r, struct jinja_out *out, const struct jinja_value *v);
 bool jinja_to_text(struct jinja_run *r, const struct jinja_value *v, struct jinja_text *out);
 struct jinja_json_style {
-    int64_t indent;              /* -1: one line */
+    int64_t indent;              /* spaces per level; -1: all on one line */
     struct jinja_text item, key; /* separators */
     bool ascii, sorted;
 };
@@ -112,26 +113,26 @@ bool jinja_json(struct jinja_run *r, struct jinja_out *out, const struct jinja_v
 
 /* --- values --- */
 
-/* *out is written even by one that fails. */
+/* Writes *out on failure, too. */
 bool jinja_equal(struct jinja_run *r, const struct jinja_value *a, const struct jinja_value *b, bool *out);
-/* <0, 0, >0 as Python orders them; what has no order fails. */
+/* Sets *out to <0, 0 or >0 in Python's order; fails for values without an order. */
 bool jinja_order(struct jinja_run *r, const struct jinja_value *a, const struct jinja_value *b, int *out);
 bool jinja_contains(struct jinja_run *r, const struct jinja_value *in, const struct jinja_value *what,
                     bool *out);
-/* What a loop goes through: a dict's keys, a text's characters. */
+/* Sets *out to the items of a loop over v: a list's items, a dict's keys, a text's characters. */
 bool jinja_items(struct jinja_run *r, const struct jinja_value *v, struct jinja_list **out);
 bool jinja_is_number(const struct jinja_value *v);
 double jinja_number(const struct jinja_value *v);
-/* Of a bool or an integer. */
+/* Takes a bool or an integer. */
 int64_t jinja_integer(const struct jinja_value *v);
 bool jinja_attribute(struct jinja_run *r, const struct jinja_value *v, struct jinja_text name,
                      struct jinja_value *out);
 bool jinja_item(struct jinja_run *r, const struct jinja_value *v, const struct jinja_value *key,
                 struct jinja_value *out);
-/* "a.b.0", or an index. */
+/* Follows a path such as "a.b.0", or an index, from v. */
 bool jinja_path(struct jinja_run *r, const struct jinja_value *v, const struct jinja_value *path,
                 struct jinja_value *out);
-/* Fails with the words for an integer that 64 bits do not hold. */
+/* Sets the error for an integer that does not fit into 64 bits. Returns false. */
 bool jinja_too_large(struct jinja_run *r);
 /* Rounds f towards zero; fails when 64 bits do not hold the result, and for NaN. */
 bool jinja_truncate(struct jinja_run *r, double f, int64_t *out);
@@ -149,20 +150,21 @@ bool jinja_binary(struct jinja_run *r, int op, const struct jinja_value *a, cons
                   struct jinja_value *out);
 bool jinja_compare(struct jinja_run *r, int op, const struct jinja_value *a, const struct jinja_value *b,
                    bool *out);
-/* "%s" and "{}": `args` positional, `named` by name, either may be NULL. */
+/* Format a text with "%s" or with "{}" from positional and named arguments. jinja_percent() takes NULL for
+ * either. */
 bool jinja_percent(struct jinja_run *r, struct jinja_text format, const struct jinja_list *args,
                    const struct jinja_dict *named, struct jinja_value *out);
 bool jinja_braces(struct jinja_run *r, struct jinja_text format, const struct jinja_list *args,
                   const struct jinja_dict *named, struct jinja_value *out);
-/* A list of (key, value). */
+/* Sets *out to a list of (key, value). */
 bool jinja_pairs(struct jinja_run *r, const struct jinja_dict *d, struct jinja_value *out);
-/* Letters of ASCII in another case. */
+/* Changes the case of ASCII letters. */
 enum jinja_case { JINJA_LOWER, JINJA_UPPER, JINJA_CAPITAL, JINJA_TITLE, JINJA_TITLE_WORDS };
 bool jinja_recase(struct jinja_run *r, struct jinja_text text, enum jinja_case how, struct jinja_value *out);
-/* Where the line that begins at `from` ends, and behind what ends it (there too when nothing does) the next.
- */
+/* Returns the end of the line that begins at `from`, and sets *next to the beginning of the next line, behind
+ * the line end. Without a line end both are t.len. */
 size_t jinja_line(struct jinja_text t, size_t from, size_t *next);
-/* The ends taken off: white space, or the characters of `chars`. */
+/* Strips white space, or the characters of `chars`, from the ends. */
 bool jinja_trim(struct jinja_run *r, struct jinja_text text, const struct jinja_value *chars, bool left,
                 bool right, struct jinja_value *out);
 bool jinja_replace(struct jinja_run *r, struct jinja_text text, struct jinja_text old, struct jinja_text by,
@@ -171,7 +173,7 @@ bool jinja_replace(struct jinja_run *r, struct jinja_text text, struct jinja_tex
 /* --- running --- */
 
 bool jinja_eval(struct jinja_run *r, const struct jinja_node *n, struct jinja_value *out);
-/* Positional and named ones of a call; both are empty to begin with. */
+/* Evaluates the arguments of a call into two lists, which the caller has zeroed. */
 bool jinja_eval_arguments(struct jinja_run *r, const struct jinja_node *list, struct jinja_list *args,
                           struct jinja_dict *named);
 bool jinja_call_macro(struct jinja_run *r, const struct jinja_macro *m, const struct jinja_list *args,
@@ -180,5 +182,3 @@ bool jinja_call_macro(struct jinja_run *r, const struct jinja_macro *m, const st
 bool jinja_call_builtin(struct jinja_run *r, const struct jinja_builtin *b, const struct jinja_value *self,
                         const struct jinja_list *args, const struct jinja_dict *named,
                         struct jinja_value *out);
-/* A body's text. */
-bool jinja_capture(struct jinja_run *r, const struct jinja_node *body, struct jinja_value *out);

@@ -1,4 +1,4 @@
-/* jinja_tests.c - what may stand behind "is". */
+/* jinja_tests.c - the tests of "is". */
 #include "jinja_run.h"
 
 #include <ctype.h>
@@ -28,7 +28,7 @@ KIND_TEST(is_boolean, v->kind == JINJA_BOOL)
 KIND_TEST(is_true, v->kind == JINJA_BOOL && v->b)
 KIND_TEST(is_false, v->kind == JINJA_BOOL && !v->b)
 KIND_TEST(is_callable, v->kind >= JINJA_MACRO || v->kind == JINJA_UNDEFINED)
-/* As Jinja has it: whatever knows its length, and an undefined value knows that it is 0. */
+/* Jinja's rule: a sequence is a value with a length, and an undefined value has the length 0. */
 KIND_TEST(is_sequence, v->kind == JINJA_TEXT || (v->kind == JINJA_LIST && !v->list->generated) ||
                            v->kind == JINJA_TUPLE || v->kind == JINJA_DICT || v->kind == JINJA_UNDEFINED)
 KIND_TEST(is_iterable, v->kind == JINJA_TEXT || v->kind == JINJA_LIST || v->kind == JINJA_TUPLE ||
@@ -61,7 +61,7 @@ TEST(is_lower)
     return is_case(r, v, out, false);
 }
 
-/* Whether v divided by `by` leaves `wanted`. */
+/* Tells whether v % by is `wanted`. */
 static bool leaves(struct jinja_run *r, const struct jinja_value *v, const struct jinja_value *by,
                    double wanted, struct jinja_value *out)
 {
@@ -110,7 +110,7 @@ COMPARISON(is_gt, '>')
 COMPARISON(is_ge, OP_GE)
 COMPARISON(is_in, OP_IN)
 
-/* The same object: of what templates can see, equal and of one kind. */
+/* Compares kind and value: a template cannot tell equal values of one kind apart. */
 TEST(is_sameas)
 {
     bool yes = v->kind == args->values[0].kind;

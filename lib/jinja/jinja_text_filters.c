@@ -1,6 +1,7 @@
-/* jinja_text_filters.c - filters that give a text or a number. */
+/* jinja_text_filters.c - filters of texts and numbers. */
 #include "jinja_run.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
@@ -59,7 +60,7 @@ FILTER(replace)
     return jinja_replace(r, text, old, by, max, out);
 }
 
-/* & < > " ' for HTML. */
+/* Escapes & < > " ' for HTML. */
 FILTER(escape)
 {
     static const char signs[] = "&<>\"'", *const names[] = {"&amp;", "&lt;", "&gt;", "&#34;", "&#39;"};
@@ -112,18 +113,18 @@ FILTER(indent)
     text = v->text;
     if (!indentation(r, args, &by))
         return false;
-    if (text.len && text.s[text.len - 1] == '\r') /* Jinja ends the last line by \n, and \r\n is one end */
+    if (text.len && text.s[text.len - 1] == '\r') /* Jinja adds \n, and \r\n is one line end */
         text.len--;
     if (!jinja_work_bytes(r, JINJA_WALK * text.len))
         return false;
-    for (size_t from = 0, next; from <= text.len; from = next) { /* a text that ends a line begins another */
+    for (size_t from = 0, next; from <= text.len; from = next) { /* behind a line end there is a line */
         size_t end = jinja_line(text, from, &next);
         bool put = from ? blank || end > from : first;
         if (!jinja_work(r, 1) || (put && !jinja_put(r, &made, by)) ||
             !jinja_put(r, &made, jinja_text_cut(text, from, end)) ||
             (next > end && !jinja_put_bytes(r, &made, "\n", 1, jinja_is_plain(text, end))))
             return false;
-        next += next == end; /* the last one */
+        next += next == end; /* ends the loop after the last line */
     }
     *out = jinja_written(&made);
     return true;
@@ -138,7 +139,7 @@ FILTER(format)
 
 /* --- JSON --- */
 
-/* separators=(',', ':') */
+/* Reads the argument separators=(',', ':'). */
 static bool separators(struct jinja_run *r, const struct jinja_value *v, struct jinja_json_style *style)
 {
     bool pair = (v->kind == JINJA_TUPLE || v->kind == JINJA_LIST) && v->list->n == 2;
@@ -149,7 +150,7 @@ static bool separators(struct jinja_run *r, const struct jinja_value *v, struct 
     return true;
 }
 
-/* The arguments' order is that of transformers' tojson. */
+/* The arguments have the order of transformers' tojson. */
 FILTER(tojson)
 {
     struct jinja_out made = {.max = r->limits.memory};
@@ -188,7 +189,7 @@ static size_t copy_number(struct jinja_text text, char copy[MAX_DIGITS + 1])
     return text.len;
 }
 
-/* As Python's float(). */
+/* Reads a float like Python's float(). */
 static bool parse_float(struct jinja_text text, double *out)
 {
     char digits[MAX_DIGITS + 1], *end;
@@ -199,7 +200,7 @@ static bool parse_float(struct jinja_text text, double *out)
     return end == digits + n;
 }
 
-/* As Python's int(): 0, -EINVAL when the text is no integer, -ERANGE when it is one of more than 64 bits. */
+/* Reads an integer like Python's int(). -EINVAL: the text is none; -ERANGE: it needs more than 64 bits. */
 static int parse_integer(struct jinja_text text, int64_t *out)
 {
     char digits[MAX_DIGITS + 1], *end;
@@ -211,7 +212,7 @@ static int parse_integer(struct jinja_text text, int64_t *out)
     return end == digits + n ? -errno : -EINVAL;
 }
 
-/* As in Jinja, NaN leaves the default in *out, and infinity fails. */
+/* Like Jinja: NaN leaves the default in *out, and infinity fails. */
 static bool float_to_int(struct jinja_run *r, double f, struct jinja_value *out)
 {
     int64_t i = 0;
@@ -294,18 +295,18 @@ FILTER(absolute)
     return true;
 }
 
-#define ROUND_DIGITS                                                                                         \
-    160 /* that the nearest of a large number costs, where 309 are printed and few are read                  \
-         */
+/* Digits charged for a rounding: a large number prints 309, of which few are read. */
+#define ROUND_DIGITS 160
 
-/* To the nearest, halves of what the decimal digits say to the even one. */
+/* Rounds to the nearest; a half in decimal digits goes to the even digit. */
 static double nearest(double f, int digits)
 {
     char text[400];
     double scale = pow(10, -digits);
     if (digits < 0)
         return rint(f / scale) * scale;
-    snprintf(text, sizeof text, "%.*f", digits, f);
+    int n = snprintf(text, sizeof text, "%.*f", digits, f);
+    assert(n > 0 && (size_t)n < sizeof text); /* else the text is cut and reads as another number */
     return strtod(text, NULL);
 }
 

@@ -1,6 +1,8 @@
+/* jinja_value.c - values and texts of chat templates. */
 #include "jinja_value.h"
 #include "base/utf8.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -56,9 +58,10 @@ struct jinja_value jinja_dict_value(struct jinja_dict *dict)
     return (struct jinja_value){.kind = JINJA_DICT, .dict = dict};
 }
 
-/* Room for one more of `size` bytes each; NULL when there is none to be had. */
+/* Makes room for one more item of `size` bytes; NULL when memory has run out. */
 static void *grow(struct arena *a, void *items, size_t n, size_t *room, size_t size)
 {
+    assert(n <= *room);
     if (n < *room)
         return items;
     size_t wanted = *room * 2 + 4;
@@ -140,6 +143,7 @@ const char *jinja_kind_name(const struct jinja_value *v)
         [JINJA_FUNCTION] = "a function",
         [JINJA_METHOD] = "a method",
     };
+    assert((size_t)v->kind < sizeof names / sizeof *names);
     return names[v->kind];
 }
 
@@ -152,6 +156,7 @@ struct jinja_text jinja_text_of(const char *s, size_t len)
 
 struct jinja_text jinja_text_cut(struct jinja_text t, size_t from, size_t to)
 {
+    assert(from <= to && to <= t.len);
     if (t.plain && t.plain != jinja_all_plain)
         t.plain += from;
     if (from)

@@ -1,10 +1,10 @@
-/* jinja_value.h - what a chat template computes with: values as Python has them, texts that know where each
- * byte came from.
+/* jinja_value.h - the values of chat templates: Python's kinds, and texts that know the origin of each byte.
  *
- * A byte is *plain* when a user wrote it (a message's content, a tool's description), and no plain byte may
- * become part of a control token. Cutting and joining keep each byte's mark, so what a template makes of a
- * user's text stays the user's. Values are immutable once built, except namespaces, which only templates
- * make. Thread: any, for values nobody builds any more. Memory: of the arena they were built in. */
+ * A byte is *plain* when a user wrote it (a message's content, a tool's description). No plain byte may
+ * become part of a control token. Slicing and joining keep each byte's mark, so a user's text stays marked
+ * through any template. Thread: one thread builds a value; a finished value does not change, except a
+ * namespace, and any thread may read it. Memory: a value lies in the arena it was built in, or points to the
+ * caller's bytes (jinja_string()). */
 #pragma once
 #include "base/arena.h"
 
@@ -22,7 +22,7 @@ enum jinja_kind {
     JINJA_LIST,
     JINJA_TUPLE,
     JINJA_DICT,
-    /* Made by templates alone. */
+    /* Only templates make these. */
     JINJA_NAMESPACE,
     JINJA_LOOP,
     JINJA_MACRO,
@@ -30,10 +30,10 @@ enum jinja_kind {
     JINJA_METHOD,
 };
 
-struct jinja_text { /* not NUL-terminated; UTF-8, or bytes that a file claims to be UTF-8 */
+struct jinja_text { /* not NUL-terminated; UTF-8, though a model file may have other bytes */
     const char *s;
     size_t len;
-    const unsigned char *plain; /* 1 or 0 per byte; NULL: none is plain; jinja_all_plain: all are */
+    const unsigned char *plain; /* 1 or 0 per byte; NULL: no byte is plain; jinja_all_plain: every byte is */
 };
 extern const unsigned char jinja_all_plain[1];
 
@@ -46,17 +46,17 @@ struct jinja_value {
         bool b;
         int64_t i;
         double f;
-        struct jinja_text text; /* of JINJA_UNDEFINED: the name that had no value */
+        struct jinja_text text; /* for JINJA_UNDEFINED the name without a value */
         struct jinja_list *list;
-        struct jinja_dict *dict; /* also of a namespace */
-        const void *object;      /* loop, macro, function, method: the interpreter's */
+        struct jinja_dict *dict; /* of a dict or a namespace */
+        const void *object;      /* a loop, macro, function or method of the interpreter */
     };
 };
 
 struct jinja_list {
     size_t n, room;
     struct jinja_value *items;
-    bool generated; /* by map, select and their kin: true even when it is empty, and no sequence */
+    bool generated; /* by map, select or the like: as a generator it is true when empty, and no sequence */
 };
 
 struct jinja_pair {
@@ -72,42 +72,41 @@ struct jinja_value jinja_none(void);
 struct jinja_value jinja_bool(bool b);
 struct jinja_value jinja_int(int64_t i);
 struct jinja_value jinja_float(double f);
-/* The bytes are not copied. `plain`: a user wrote them. */
+/* Does not copy the bytes. `plain`: a user wrote them. */
 struct jinja_value jinja_string(const char *s, size_t len, bool plain);
 struct jinja_value jinja_word(const char *s); /* NUL-terminated, not plain */
 
-/* Empty ones; NULL when memory has run out. */
+/* Return an empty list or dict, or NULL when memory has run out. */
 struct jinja_list *jinja_list_open(struct arena *a);
 struct jinja_dict *jinja_dict_open(struct arena *a);
 struct jinja_value jinja_list_value(struct jinja_list *list);
 struct jinja_value jinja_dict_value(struct jinja_dict *dict);
 
-/* 0 or -ENOMEM. jinja_dict_add() does not look for the key: the caller knows that it is new. */
+/* Return 0 or -ENOMEM. jinja_dict_add() does not search for the key: the caller knows that it is new. */
 int jinja_list_add(struct arena *a, struct jinja_list *list, struct jinja_value item);
 int jinja_dict_add(struct arena *a, struct jinja_dict *dict, struct jinja_value key,
                    struct jinja_value value);
-/* The value of a text key, or NULL. */
+/* Returns the value of a text key, or NULL. */
 struct jinja_value *jinja_dict_find(const struct jinja_dict *dict, const char *key, size_t len);
 
-/* As Python takes it for true. */
+/* Tells whether Python takes the value for true. */
 bool jinja_truth(const struct jinja_value *v);
-const char *jinja_kind_name(const struct jinja_value *v); /* "a string", "undefined" */
+const char *jinja_kind_name(const struct jinja_value *v); /* "a string", "an undefined value" */
 
 /* --- texts --- */
 
-struct jinja_text jinja_text_of(const char *s, size_t len);
-struct jinja_text jinja_text_cut(struct jinja_text t, size_t from, size_t to); /* bytes */
+struct jinja_text jinja_text_of(const char *s, size_t len);                    /* no byte is plain */
+struct jinja_text jinja_text_cut(struct jinja_text t, size_t from, size_t to); /* bytes [from, to) */
 bool jinja_text_is(struct jinja_text t, const char *word);
 bool jinja_text_equal(struct jinja_text a, struct jinja_text b);
-/* Whether c is one of these letters; strchr() would find the NUL that ends them as well. */
+/* Tells whether c is one of the letters. strchr() would also find the NUL at their end. */
 bool jinja_among(char c, const char *letters);
-/* Bytes of the character at s (1..4); a byte that begins none counts as one. 0 only when n is 0. */
+/* Returns the bytes (1..4) of the character at s; a byte that begins none is a character. 0 for n == 0. */
 size_t jinja_char(const char *s, size_t n);
-/* Bytes of the white space, as Unicode has it, at s or before its end; 0 when there is none. */
+/* Return the bytes of one character of Unicode's white space at s, or before s + n; 0 without one. */
 size_t jinja_space(const char *s, size_t n);
 size_t jinja_space_before(const char *s, size_t n);
 struct jinja_text jinja_strip(struct jinja_text t, bool left, bool right);
-/* Characters. */
-size_t jinja_text_length(struct jinja_text t);
-/* The byte where character i begins; t.len when there are fewer. */
+size_t jinja_text_length(struct jinja_text t); /* characters */
+/* Returns the byte at which character i begins; t.len when there are fewer characters. */
 size_t jinja_text_at(struct jinja_text t, size_t i);
