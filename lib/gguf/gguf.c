@@ -523,7 +523,7 @@ static int read_header(struct reader *r, struct gguf *g, uint64_t *n_tensors, ui
 {
     if (g->size == 0)
         return fail(r, -EBADMSG, "the file is empty");
-    char magic[4];
+    char magic[4] = {0};
     int rc = take(r, magic, sizeof magic, "the magic number");
     if (rc == 0 && memcmp(magic, "GGUF", sizeof magic) != 0)
         return fail(r, -EBADMSG, "not a GGUF file: it does not begin with \"GGUF\"");
