@@ -1,5 +1,7 @@
 #!/bin/sh
-# run.sh - the whole test suite, in the order in which a fault is cheapest to find. `./dev test` calls it.
+# run.sh [--all] - the test suite, in the order in which a fault is cheapest to find. `./dev test` calls it. With --all the tests and
+# the longer runs too that README.md lists: before a release.
+# build-logs/times.txt has the seconds of each test; the longest are printed at the end, and each test that had to be tried again.
 # Every skipped test prints a line `SKIP <test>: <reason>`; a skip that tests/skips.txt does not list is a failure, and where
 # CI is set only those marked `ci` there may be skipped.
 set -u
@@ -8,12 +10,23 @@ LOGS=build-logs
 rm -rf "$LOGS"
 mkdir -p "$LOGS"
 JOBS=$(nproc)
+ALL=OFF
+kernels="" # --all: the sanitized tree has its own, sanitized too
+if [ "${1:-}" = --all ]; then
+    ALL=ON
+    kernels=-DHEARTH_KERNELS_FROM=
+fi
 failed=""
 started=$(date +%s)
 
 # A test that fails is tried twice more: one that talks to a daemon can lose to whatever else the machine does. One that
 # passes then is named, with what it said: it is to be mended. Many of them sleep most of their time: one more than there are cores.
 CTEST="--verbose -j $((JOBS + 1)) --repeat until-pass:3"
+
+# Each try of each test in a stage's log: "seconds stage test result".
+tries() {
+    sed -nE 's/^ *([0-9]+\/[0-9]+)? *Test +#[0-9]+: ([^ ]+) \.+( +|\*\*\*)([A-Za-z: ]*[A-Za-z]) +([0-9.]+) sec$/\5 '"$1"' \2 \4/p' "$LOGS/$1.log"
+}
 
 # Of each test in a log that failed at least once: the end of what it printed.
 failures() {
@@ -38,7 +51,9 @@ stage() {
 }
 
 configure_and_build() {
-    cmake --preset "$1" -G Ninja -DHEARTH_TESTS=ON && cmake --build --preset "$1" -j "$JOBS"
+    preset=$1
+    shift
+    cmake --preset "$preset" -G Ninja -DHEARTH_TESTS=ON -DHEARTH_ALL=$ALL "$@" && cmake --build --preset "$preset" -j "$JOBS"
 }
 
 # An ASan report in a child process must fail the suite even where the test itself passed. But what a failed assertion leaves
@@ -72,14 +87,15 @@ stage tests ctest --preset release $CTEST
 stage layers tests/checks/layers.sh
 stage links tests/checks/links.sh
 stage checklist tests/checks/checklist.sh
-if [ "${1:-all}" = all ]; then
-    stage build-asan configure_and_build asan
-    stage asan asan_tests
-    stage build-tsan configure_and_build tsan
-    stage tsan tsan_tests
-    stage build-fuzz configure_and_build fuzz
-    stage fuzz tests/fuzz/run.sh "${HEARTH_FUZZ_SECONDS:-20}" "$LOGS/fuzz"
-fi
+# shellcheck disable=SC2086 # no flag, or one
+stage build-asan configure_and_build asan $kernels
+stage asan asan_tests
+stage build-tsan configure_and_build tsan
+stage tsan tsan_tests
+stage build-fuzz configure_and_build fuzz
+seconds=5
+[ $ALL = OFF ] || seconds=20
+stage fuzz tests/fuzz/run.sh "${HEARTH_FUZZ_SECONDS:-$seconds}" "$LOGS/fuzz"
 
 # The written skip list against what was skipped.
 grep -rhoE 'SKIP [a-z0-9_.-]+( [a-z0-9_.-]+)?: .*' "$LOGS"/*.log | sort -u >"$LOGS/skipped.txt"
@@ -96,6 +112,14 @@ while IFS= read -r line; do
 done <"$LOGS/skipped.txt"
 
 passed=$(grep -rhE '^[0-9]+% tests passed' "$LOGS"/*.log | sed -E 's/.*, ([0-9]+) tests failed out of ([0-9]+)/\2 \1/' | awk '{n += $1 - $2; f += $2} END {print n + 0, f + 0}')
+for stage in tests asan tsan; do
+    tries $stage
+done | sort -rn >"$LOGS/times.txt"
+echo "the longest of $LOGS/times.txt, in seconds:"
+head -n 15 "$LOGS/times.txt" | sed 's/^/    /'
+# Of those that passed in the end the times that they had not.
+awk '$4 == "Passed" { ended[$2 " " $3] = 1; next } { n[$2 " " $3]++ }
+    END { for (test in n) if (test in ended) printf "retried: %s (%d)\n", test, n[test] }' "$LOGS/times.txt"
 echo "in $(($(date +%s) - started)) s"
 echo "${passed% *} passed, ${passed#* } failed, $skips skipped"
 if [ -n "$failed" ]; then

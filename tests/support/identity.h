@@ -6,7 +6,7 @@
 
 #include <criterion/criterion.h>
 #include <errno.h>
-#include <sched.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,8 +34,14 @@ struct rig {
     struct model *model;
     struct executor *x;
     struct engine *e;
+    sem_t news; /* posted when engine_next() has something */
     uint32_t n_vocab;
 };
+
+static inline void rig_wake(void *context)
+{
+    sem_post(&((struct rig *)context)->news);
+}
 
 /* False when this CPU lacks the instruction set. */
 static inline bool rig_open(struct rig *rig, const char *path, const struct circumstances *c,
@@ -48,6 +54,7 @@ static inline bool rig_open(struct rig *rig, const char *path, const struct circ
     struct backend_config b = {.n_threads = c->n_threads,
                                .isa = c->isa,
                                .libcuda = c->libcuda,
+                               .kv_memory = c->libcuda ? 24 << 20 : 0, /* the emulator fills all of it */
                                .stall_ms = 120000,
                                .n_slots = 8,
                                .n_ctx = N_CTX,
@@ -69,7 +76,10 @@ static inline bool rig_open(struct rig *rig, const char *path, const struct circ
                                 .prefix_cache = true,
                                 .speculation = c->speculation,
                                 .end_tokens = ends,
-                                .n_end_tokens = n_ends};
+                                .n_end_tokens = n_ends,
+                                .wake = rig_wake,
+                                .context = rig};
+    sem_init(&rig->news, 0, 0);
     cr_assert_eq(engine_open(&rig->e, rig->x, &cfg, &err), 0, "%s", err.text);
     return true;
 }
@@ -84,6 +94,7 @@ static inline void rig_close(struct rig *rig)
     engine_close(rig->e);
     executor_close(rig->x);
     model_close(rig->model);
+    sem_destroy(&rig->news);
 }
 
 struct answer {
@@ -123,11 +134,16 @@ static inline void prepare(struct answer *a, uint32_t n_vocab, uint32_t which)
                                            .penalty_last_n = 64};
 }
 
+static inline void wait_end(struct rig *rig, struct engine_request *r)
+{
+    while (atomic_load_explicit(&r->state, memory_order_acquire) != ENGINE_DONE)
+        if (!engine_next(rig->e))
+            sem_wait(&rig->news); /* a signal ends it early: then it is only asked once more */
+}
+
 static inline void wait_done(struct rig *rig, struct answer *a)
 {
-    while (atomic_load_explicit(&a->r.state, memory_order_acquire) != ENGINE_DONE)
-        if (!engine_next(rig->e))
-            sched_yield();
+    wait_end(rig, &a->r);
     cr_assert(a->r.finish == ENGINE_LENGTH || a->r.finish == ENGINE_EOS, "finish %d", a->r.finish);
 }
 

@@ -222,9 +222,7 @@ Test(demo, greedy_story_is_the_recorded_one)
     struct engine_request r = {.prompt = ids, .n_prompt = (uint32_t)n_ids, .max_tokens = 200, .out = out};
     r.sampling = (struct step_sampling){.top_p = 1, .typical_p = 1, .repetition_penalty = 1};
     cr_assert_eq(engine_submit(rig.e, &r, NULL), 0);
-    while (atomic_load_explicit(&r.state, memory_order_acquire) != ENGINE_DONE)
-        if (!engine_next(rig.e))
-            sched_yield();
+    wait_end(&rig, &r);
     for (uint32_t i = 0; i < atomic_load(&r.n_out); i++) {
         struct tokenizer_piece p = tokenizer_piece(t, out[i].token, false);
         memcpy(text + n_text, p.s, p.len);
