@@ -151,7 +151,7 @@ Test(tls, a_certificate_that_is_read_again_takes_no_memory)
 Test(tls, a_storm_of_new_certificates_is_bounded)
 {
     struct error err = {0};
-    char name[16];
+    char name[32];
     algorithm = GNUTLS_PK_ECDSA;
     open_dir();
     load("first");
