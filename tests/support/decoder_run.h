@@ -20,8 +20,7 @@ struct decoder_run_config {
     const struct backend_ops *ops; /* NULL: cpu */
     const char *libcuda;
     uint32_t n_threads, n_slots, n_ctx;
-    uint64_t kv_memory; /* 0: the backend's own choice; of an emulated device, whose memory is filled at
-                           first, 24 MB */
+    uint64_t kv_memory;
     uint32_t stall_ms;
     const int32_t *end_tokens;
     uint32_t n_end_tokens;
@@ -47,9 +46,7 @@ static inline void decoder_run_open(struct decoder_run *r, const struct decoder_
         .isa = c->isa ? c->isa : "auto",
         .libcuda = c->libcuda,
         .stall_ms = c->stall_ms ? c->stall_ms : 120000,
-        .kv_memory = c->kv_memory ? c->kv_memory
-                     : c->libcuda ? 24 << 20
-                                  : 0,
+        .kv_memory = c->kv_memory,
         .end_tokens = c->end_tokens,
         .n_end_tokens = c->n_end_tokens,
         .n_slots = c->n_slots ? c->n_slots : 8,
