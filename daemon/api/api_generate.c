@@ -281,41 +281,54 @@ static void put_entry(struct buf *out, const struct tokenizer *t, const struct e
     buf_puts(out, "]}");
 }
 
+static void put_logprob(struct buf *out, struct reply_list *l)
+{
+    const struct choice *c = l->of;
+    const struct engine_request *e = &c->e;
+    put_entry(out, c->g->model->tokenizer, &e->out[l->i], e->top + (size_t)l->i * e->n_top, e->n_top);
+}
+
 void put_logprobs(const struct choice *c, struct buf *out, uint32_t from, uint32_t to)
 {
-    const struct engine_request *e = &c->e;
     buf_puts(out, "[");
-    for (uint32_t i = from; i < to; i++) {
-        if (i > from)
-            buf_puts(out, ",");
-        put_entry(out, c->g->model->tokenizer, &e->out[i], e->top + (size_t)i * e->n_top, e->n_top);
-    }
+    put_items(c, from, to, put_logprob);
     buf_puts(out, "]");
+}
+
+static void put_prompt_logprob(struct buf *out, struct reply_list *l)
+{
+    const struct generation *g = l->of;
+    const struct engine_request *e = &g->choices->e;
+    struct engine_token token = {.token = e->prompt[l->i], .logprob = e->prompt_out[l->i].logprob};
+    put_entry(out, g->model->tokenizer, &token, e->prompt_top + (size_t)l->i * e->n_prompt_top,
+              e->n_prompt_top);
 }
 
 void put_prompt_logprobs(struct generation *g, struct buf *out)
 {
-    const struct engine_request *e = &g->choices->e;
+    struct reply_list list = {.i = 1,
+                              .to = g->choices->e.n_prompt,
+                              .between = ",",
+                              .begun = true,
+                              .put = put_prompt_logprob,
+                              .of = g};
     buf_puts(out, "[null");
-    for (uint32_t i = 1; i < e->n_prompt; i++) {
-        struct engine_token token = {.token = e->prompt[i], .logprob = e->prompt_out[i].logprob};
-        buf_puts(out, ",");
-        put_entry(out, g->model->tokenizer, &token, e->prompt_top + (size_t)i * e->n_prompt_top,
-                  e->n_prompt_top);
-    }
+    request_put_list(g->request, list, g->later);
     buf_puts(out, "]");
 }
 
 /* --- replies --- */
 
+static void put_id(struct buf *out, struct reply_list *l)
+{
+    const struct choice *c = l->of;
+    json_put_int(out, c->e.out[l->i].token);
+}
+
 static void put_tokens(struct buf *out, const struct choice *c, uint32_t from, uint32_t to)
 {
     buf_puts(out, ",\"tokens\":[");
-    for (uint32_t i = from; i < to; i++) {
-        if (i > from)
-            buf_puts(out, ",");
-        json_put_int(out, c->e.out[i].token);
-    }
+    put_items(c, from, to, put_id);
     buf_puts(out, "]");
 }
 
@@ -325,7 +338,7 @@ static void put_piece(const struct choice *c, struct buf *out, const struct piec
     if (c->g->n_choices > 1)
         buf_printf(out, "\"index\":%u,", c->index);
     buf_puts(out, "\"text\":");
-    json_put_string(out, piece->text, piece->len);
+    put_piece_text(c, piece);
     put_tokens(out, c, piece->from, piece->to);
     if (c->g->p.has_logprobs) {
         buf_puts(out, ",\"logprobs\":");

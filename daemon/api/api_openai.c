@@ -262,10 +262,14 @@ static int chat_prepare(struct generation *g, struct api_error *err)
     if (check_template(m->chat, &p->chat, err) < 0)
         return -1;
     p->chat.now = g->created;
-    size_t max = (size_t)m->n_ctx * tokenizer_max_piece(m->tokenizer);
+    struct jinja_limits limits = {.operations = generation_operations(g),
+                                  .output = (size_t)m->n_ctx * tokenizer_max_piece(m->tokenizer)};
     struct arena scratch = {0}; /* not the request's: it would keep all that the render made for long */
-    int rc = chat_template_render(m->chat, &p->chat, max, &scratch, &text, &words);
-    rc = rc < 0 ? refuse_render(g, rc, &words, err) : put_prompt_text(g, text, err);
+    int rc = chat_template_render(m->chat, &p->chat, limits, &scratch, &text, &words);
+    if (rc == -ELOOP && limits.operations)
+        rc = generation_is_too_dear(g);
+    else
+        rc = rc < 0 ? refuse_render(g, rc, &words, err) : put_prompt_text(g, text, err);
     arena_close(&scratch);
     return rc;
 }
@@ -327,12 +331,25 @@ static void put_token_key(struct buf *out, const struct generation *g, int32_t t
     buf_puts(out, "\"");
 }
 
-static void put_completion_top(struct buf *out, const struct choice *c, uint32_t i)
+static void put_key(struct buf *out, struct reply_list *l)
 {
+    const struct choice *c = l->of;
+    put_token_key(out, c->g, c->e.out[l->i].token);
+}
+
+static void put_logprob(struct buf *out, struct reply_list *l)
+{
+    const struct choice *c = l->of;
+    json_put_number(out, c->e.out[l->i].logprob, 7);
+}
+
+static void put_top(struct buf *out, struct reply_list *l)
+{
+    const struct choice *c = l->of;
     const struct engine_request *e = &c->e;
     buf_puts(out, "{");
     for (uint32_t k = 0; k < e->n_top; k++) {
-        const struct step_top *top = &e->top[(size_t)i * e->n_top + k];
+        const struct step_top *top = &e->top[(size_t)l->i * e->n_top + k];
         if (k)
             buf_puts(out, ",");
         put_token_key(out, c->g, top->token);
@@ -353,34 +370,31 @@ static size_t shown_len(const struct choice *c, uint32_t i)
     return n;
 }
 
+/* Offsets go on from token to token and from event to event. */
+static void put_offset(struct buf *out, struct reply_list *l)
+{
+    struct choice *c = (struct choice *)l->of;
+    json_put_uint(out, c->event_offset);
+    c->event_offset += shown_len(c, l->i);
+}
+
 static void put_completion_logprobs(struct buf *out, struct choice *c, const struct piece *piece)
 {
-    size_t offset = piece->from ? c->event_offset : 0;
+    static const struct {
+        const char *name;
+        void (*put)(struct buf *out, struct reply_list *l);
+    } lists[] = {{"{\"tokens\":[", put_key},
+                 {"],\"token_logprobs\":[", put_logprob},
+                 {"],\"top_logprobs\":[", put_top},
+                 {"],\"text_offset\":[", put_offset}};
     if (!c->g->p.has_logprobs) {
         buf_puts(out, "null");
         return;
     }
-    buf_puts(out, "{\"tokens\":[");
-    for (uint32_t i = piece->from; i < piece->to; i++) {
-        buf_puts(out, i > piece->from ? "," : "");
-        put_token_key(out, c->g, c->e.out[i].token);
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        buf_puts(out, lists[i].name);
+        put_items(c, piece->from, piece->to, lists[i].put);
     }
-    buf_puts(out, "],\"token_logprobs\":[");
-    for (uint32_t i = piece->from; i < piece->to; i++) {
-        buf_puts(out, i > piece->from ? "," : "");
-        json_put_number(out, c->e.out[i].logprob, 7);
-    }
-    buf_puts(out, "],\"top_logprobs\":[");
-    for (uint32_t i = piece->from; i < piece->to; i++) {
-        buf_puts(out, i > piece->from ? "," : "");
-        put_completion_top(out, c, i);
-    }
-    buf_puts(out, "],\"text_offset\":[");
-    for (uint32_t i = piece->from; i < piece->to; i++) {
-        buf_printf(out, "%s%zu", i > piece->from ? "," : "", offset);
-        offset += shown_len(c, i);
-    }
-    c->event_offset = offset;
     buf_puts(out, "]}");
 }
 
@@ -388,7 +402,7 @@ static void put_completion_choice(struct choice *c, struct buf *out, const struc
                                   const char *finish)
 {
     buf_printf(out, "{\"index\":%u,\"text\":", c->index);
-    json_put_string(out, piece->text, piece->len);
+    put_piece_text(c, piece);
     buf_puts(out, ",\"logprobs\":");
     put_completion_logprobs(out, c, piece);
     buf_puts(out, ",\"finish_reason\":");
@@ -470,26 +484,29 @@ static void put_chat_token(struct buf *out, const struct generation *g, int32_t 
     buf_puts(out, "]");
 }
 
+static void put_chat_logprob(struct buf *out, struct reply_list *l)
+{
+    const struct choice *c = l->of;
+    const struct engine_request *e = &c->e;
+    put_chat_token(out, c->g, e->out[l->i].token, e->out[l->i].logprob);
+    buf_puts(out, ",\"top_logprobs\":[");
+    for (uint32_t k = 0; k < e->n_top; k++) {
+        const struct step_top *top = &e->top[(size_t)l->i * e->n_top + k];
+        buf_puts(out, k ? "," : "");
+        put_chat_token(out, c->g, top->token, top->logprob);
+        buf_puts(out, "}");
+    }
+    buf_puts(out, "]}");
+}
+
 static void put_chat_logprobs(struct buf *out, const struct choice *c, const struct piece *piece)
 {
-    const struct engine_request *e = &c->e;
     if (!c->g->p.has_logprobs) {
         buf_puts(out, "null");
         return;
     }
     buf_puts(out, "{\"content\":[");
-    for (uint32_t i = piece->from; i < piece->to; i++) {
-        buf_puts(out, i > piece->from ? "," : "");
-        put_chat_token(out, c->g, e->out[i].token, e->out[i].logprob);
-        buf_puts(out, ",\"top_logprobs\":[");
-        for (uint32_t k = 0; k < e->n_top; k++) {
-            const struct step_top *top = &e->top[(size_t)i * e->n_top + k];
-            buf_puts(out, k ? "," : "");
-            put_chat_token(out, c->g, top->token, top->logprob);
-            buf_puts(out, "}");
-        }
-        buf_puts(out, "]}");
-    }
+    put_items(c, piece->from, piece->to, put_chat_logprob);
     buf_puts(out, "],\"refusal\":null}");
 }
 
@@ -497,7 +514,7 @@ static void put_message(const struct choice *c, struct buf *out)
 {
     struct piece whole = choice_whole(c);
     buf_printf(out, "{\"index\":%u,\"message\":{\"role\":\"assistant\",\"content\":", c->index);
-    json_put_string(out, whole.text, whole.len);
+    put_piece_text(c, &whole);
     buf_puts(out, ",\"refusal\":null},\"logprobs\":");
     put_chat_logprobs(out, c, &whole);
     buf_puts(out, ",\"finish_reason\":");
@@ -539,7 +556,7 @@ static void chat_delta(struct choice *c, struct buf *out, const struct piece *pi
 {
     open_chat_chunk(c, out);
     buf_puts(out, "{\"content\":");
-    json_put_string(out, piece->text, piece->len);
+    put_piece_text(c, piece);
     buf_puts(out, "},\"logprobs\":");
     put_chat_logprobs(out, c, piece);
     buf_puts(out, ",\"finish_reason\":null}]");

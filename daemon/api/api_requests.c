@@ -50,7 +50,7 @@ void api_requests(struct request *r)
     bool more = false;
     buf_puts(&r->out, "{\"requests\":[");
     for (const struct generation *g = r->server->generations; g; g = g->next) {
-        if (!is_visible(r, g) || g->state == GENERATION_FINISHED)
+        if (!is_visible(r, g) || g->state >= GENERATION_REPLYING)
             continue;
         if (more)
             buf_puts(&r->out, ",");

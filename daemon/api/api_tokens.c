@@ -62,7 +62,7 @@ static json_t *read_body(struct request *r, const struct field *fields, const st
     return body;
 }
 
-static void answered(struct request *r)
+static void answer(struct request *r)
 {
     server_give_model(r->server, r->model);
     r->model = NULL;
@@ -110,10 +110,35 @@ static void tokenize(struct request *r)
     json_decref(body);
 }
 
+static void answer_long(struct request *r)
+{
+    r->server->n_texts--;
+    answer(r);
+}
+
+/* On the spot, or when the body is large on the pool, as one of those that queue_limit lets wait. */
+static void work_on(struct request *r, void (*work)(struct request *))
+{
+    struct server *s = r->server;
+    bool is_long = r->body_len > REQUEST_INLINE_BODY;
+    if (is_long && server_admits_text(s, &r->error) < 0) {
+        request_drop_body(r);
+        request_fail(r, &r->error);
+        return;
+    }
+    r->model = server_take_model(s);
+    if (is_long) {
+        s->n_texts++;
+        request_wait_for(r, POOL_TEXT, work, answer_long);
+    } else {
+        work(r);
+        answer(r);
+    }
+}
+
 void api_tokenize(struct request *r)
 {
-    r->model = server_take_model(r->server);
-    request_prepare(r, tokenize, answered);
+    work_on(r, tokenize);
 }
 
 /* As many ids as a body can hold that is not there to cost memory. */
@@ -194,6 +219,5 @@ static void detokenize(struct request *r)
 
 void api_detokenize(struct request *r)
 {
-    r->model = server_take_model(r->server);
-    request_prepare(r, detokenize, answered);
+    work_on(r, detokenize);
 }

@@ -75,10 +75,9 @@ static bool is_plain(char c)
     return c >= 0x20 && c != '"' && c != '\\' && c != 0x7f;
 }
 
-void json_put_string(struct buf *b, const char *s, size_t n)
+void json_put_chars(struct buf *b, const char *s, size_t n)
 {
     size_t from = 0, i = 0;
-    buf_put(b, "\"", 1);
     while (i < n) {
         size_t len = utf8_char(s + i, n - i);
         if (len > 1 || (len == 1 && is_plain(s[i]))) {
@@ -93,6 +92,12 @@ void json_put_string(struct buf *b, const char *s, size_t n)
         from = ++i;
     }
     buf_put(b, s + from, n - from);
+}
+
+void json_put_string(struct buf *b, const char *s, size_t n)
+{
+    buf_put(b, "\"", 1);
+    json_put_chars(b, s, n);
     buf_put(b, "\"", 1);
 }
 

@@ -22,6 +22,8 @@ void buf_put(struct buf *b, const char *s, size_t n);
 void buf_puts(struct buf *b, const char *s);
 void buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* What stands between the quotes of a string. */
+void json_put_chars(struct buf *b, const char *s, size_t n);
 /* A string with its quotes. */
 void json_put_string(struct buf *b, const char *s, size_t n);
 void json_put_str(struct buf *b, const char *s); /* NULL is null */

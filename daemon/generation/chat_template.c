@@ -69,7 +69,7 @@ static int put_variables(const struct chat_template *c, const struct chat *chat,
     return rc;
 }
 
-int chat_template_render(const struct chat_template *c, const struct chat *chat, size_t max,
+int chat_template_render(const struct chat_template *c, const struct chat *chat, struct jinja_limits limits,
                          struct arena *arena, struct jinja_text *out, struct error *err)
 {
     struct jinja_dict variables = {0};
@@ -77,8 +77,7 @@ int chat_template_render(const struct chat_template *c, const struct chat *chat,
     struct tm now;
     if (put_variables(c, chat, arena, &variables) < 0)
         return error_set(err, -ENOMEM, "out of memory");
-    struct jinja_input in = {
-        .variables = &variables, .now = localtime_r(&seconds, &now), .limits = {.output = max}};
+    struct jinja_input in = {.variables = &variables, .now = localtime_r(&seconds, &now), .limits = limits};
     return jinja_render(c->program, &in, arena, out, err);
 }
 
@@ -122,7 +121,7 @@ static bool renders(const struct chat_template *c, struct arena *a, struct jinja
 {
     struct chat chat = {.messages = messages, .add_generation_prompt = true};
     struct jinja_text text;
-    return chat_template_render(c, &chat, 0, a, &text, NULL) == 0 && text.len &&
+    return chat_template_render(c, &chat, (struct jinja_limits){0}, a, &text, NULL) == 0 && text.len &&
            memmem(text.s, text.len, PROBE, strlen(PROBE));
 }
 

@@ -36,6 +36,6 @@ struct chat {            /* what is to be rendered; values that are JINJA_UNDEFI
 
 /* Whether a template gets its value from elsewhere than chat.variables. */
 bool chat_template_reserves(const char *variable);
-/* At most `max` bytes; codes of jinja_render(). */
-int chat_template_render(const struct chat_template *c, const struct chat *chat, size_t max,
+/* Within limits.operations and limits.output; codes of jinja_render(). */
+int chat_template_render(const struct chat_template *c, const struct chat *chat, struct jinja_limits limits,
                          struct arena *arena, struct jinja_text *out, struct error *err);

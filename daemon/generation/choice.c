@@ -12,11 +12,12 @@ int choice_open(struct choice *c, struct api_error *err)
     struct text_stop *stops = arena_array(a, n_stops, sizeof *stops);
     e->out = arena_array(a, e->max_tokens, sizeof *e->out);
     e->top = e->n_top ? arena_array(a, (size_t)e->max_tokens * e->n_top, sizeof *e->top) : NULL;
+    c->ends = c->g->p.stream ? arena_array(a, e->max_tokens, sizeof *c->ends) : NULL;
     if (e->want_prompt_logprobs) {
         e->prompt_out = arena_array(a, e->n_prompt, sizeof *e->prompt_out);
         e->prompt_top = arena_array(a, (size_t)e->n_prompt * e->n_prompt_top, sizeof *e->prompt_top);
     }
-    bool missing = !e->out || !stops || (e->n_top && !e->top) ||
+    bool missing = !e->out || !stops || (e->n_top && !e->top) || (c->g->p.stream && !c->ends) ||
                    (e->want_prompt_logprobs && (!e->prompt_out || !e->prompt_top));
     if (missing)
         return api_out_of_memory(err);
@@ -45,40 +46,6 @@ static bool ends_text(const struct choice *c, uint32_t i)
     return is_stop_id(g, token) || (!g->p.ignore_eos && tokenizer_is_end(g->model->tokenizer, token));
 }
 
-/* What the text has gained and no event has shown. */
-static struct piece unseen(const struct choice *c)
-{
-    return (struct piece){.text = c->text.out.p + c->event_text,
-                          .len = c->text.safe - c->event_text,
-                          .from = c->event_tokens,
-                          .to = c->n_tokens};
-}
-
-size_t choice_n_unshown(const struct choice *c)
-{
-    const struct params *p = &c->g->p;
-    return (size_t)(c->n_tokens - c->event_tokens) * (p->has_logprobs ? 2 + p->logprobs : 1);
-}
-
-static void shown(struct choice *c)
-{
-    c->event_text = c->text.safe;
-    c->event_tokens = c->n_tokens;
-    c->g->sent_ns = c->last_ns;
-}
-
-static void write_delta(struct choice *c)
-{
-    struct generation *g = c->g;
-    struct piece piece = unseen(c);
-    if ((!piece.len && choice_n_unshown(c) < GENERATE_INLINE_ENTRIES) || !g->request->connection)
-        return;
-    generation_begin(g);
-    g->dialect->delta(c, &g->request->out, &piece);
-    generation_wrote(g);
-    shown(c);
-}
-
 static void take_token(struct choice *c)
 {
     struct generation *g = c->g;
@@ -90,14 +57,12 @@ static void take_token(struct choice *c)
         engine_cancel(g->model->engine, &c->e);
     if (c->text.out.failed)
         generation_starve(g);
-    /* The text that goes with an end is left to the last event. */
-    else if (g->p.stream && !c->text.matched)
-        write_delta(c);
+    if (c->ends)
+        c->ends[i] = (uint32_t)c->text.safe;
 }
 
 void choice_take(struct choice *c)
 {
-    struct request *r = c->g->request;
     uint32_t n = atomic_load_explicit(&c->e.n_out, memory_order_acquire), n_new = n - c->n_tokens;
     if (!n_new || c->text.matched)
         return;
@@ -110,8 +75,114 @@ void choice_take(struct choice *c)
     c->last_ns = now;
     while (c->n_tokens < n && !c->text.matched)
         take_token(c);
-    if (c->g->p.stream && (r->out.len > r->out_at || r->out.failed))
-        request_resume(r);
+}
+
+size_t choice_n_bytes(const struct choice *c)
+{
+    const struct engine_request *e = &c->e;
+    size_t per_token = sizeof *e->out + e->n_top * sizeof *e->top + (c->ends ? sizeof *c->ends : 0);
+    return c->n_tokens * per_token + c->text.out.cap;
+}
+
+/* --- events --- */
+
+static size_t entries_per_token(const struct choice *c)
+{
+    const struct params *p = &c->g->p;
+    return p->has_logprobs ? 2 + p->logprobs : 1;
+}
+
+size_t choice_n_unshown(const struct choice *c)
+{
+    return (c->n_tokens - c->event_tokens) * entries_per_token(c);
+}
+
+/* Tokens [event_tokens, to) and the text up to byte `end`. */
+static struct piece unseen(const struct choice *c, uint32_t to, size_t end)
+{
+    return (struct piece){
+        .text = c->text.out.p + c->event_text, .len = end - c->event_text, .from = c->event_tokens, .to = to};
+}
+
+/* What its next event shows: all up to the first token that has text to show, so that it is the same whenever
+ * it is written. The text that goes with a stop string is left to the last event. */
+static bool next_piece(const struct choice *c, struct piece *out)
+{
+    uint32_t n = c->n_tokens - (c->text.matched != NULL);
+    for (uint32_t i = c->event_tokens; i < n; i++) {
+        size_t n_entries = (i + 1 - c->event_tokens) * entries_per_token(c);
+        *out = unseen(c, i + 1, c->ends[i]);
+        if (out->len || n_entries >= GENERATE_INLINE_ENTRIES)
+            return true;
+    }
+    return false;
+}
+
+static void shown(struct choice *c, const struct piece *piece)
+{
+    c->event_text += piece->len;
+    c->event_tokens = piece->to;
+    c->g->sent_ns = c->last_ns;
+}
+
+bool choice_tell(struct choice *c)
+{
+    struct generation *g = c->g;
+    struct piece piece;
+    bool more = next_piece(c, &piece);
+    if (!more && (!c->finish || c->told))
+        return false;
+    generation_begin(g);
+    if (!more)
+        piece = unseen(c, c->n_tokens, c->text.safe);
+    (more ? g->dialect->delta : g->dialect->end)(c, &g->request->out, &piece);
+    generation_wrote(g);
+    shown(c, &piece);
+    c->told |= !more;
+    return true;
+}
+
+#define FEW_ENTRIES 32 /* are written at once in any list */
+
+void put_items(const struct choice *c, uint32_t from, uint32_t to,
+               void (*put)(struct buf *out, struct reply_list *l))
+{
+    struct reply_list list = {.i = from, .to = to, .between = ",", .put = put, .of = c};
+    bool few = (to - from) * entries_per_token(c) <= FEW_ENTRIES;
+    request_put_list(c->g->request, list, c->g->later && !few);
+}
+
+#define CHUNK 1024 /* bytes of a text that are written at once */
+
+/* Where chunk i of the text begins: between two characters. */
+static size_t chunk_at(const struct choice *c, size_t i)
+{
+    size_t at = i * CHUNK;
+    while (at < c->text.safe && ((unsigned char)c->text.out.p[at] & 0xc0) == 0x80)
+        at++;
+    return at < c->text.safe ? at : c->text.safe;
+}
+
+static void put_chunk(struct buf *out, struct reply_list *l)
+{
+    const struct choice *c = l->of;
+    size_t at = chunk_at(c, l->i);
+    json_put_chars(out, c->text.out.p + at, chunk_at(c, l->i + (size_t)1) - at);
+}
+
+void put_piece_text(const struct choice *c, const struct piece *piece)
+{
+    struct request *r = c->g->request;
+    bool whole = piece->text == c->text.out.p && piece->len == c->text.safe;
+    if (!c->g->later || !whole || piece->len <= CHUNK) {
+        json_put_string(&r->out, piece->text, piece->len);
+        return;
+    }
+    struct reply_list list = {
+        .to = (uint32_t)((piece->len + CHUNK - 1) / CHUNK), .between = "", .put = put_chunk, .of = c};
+    buf_puts(&r->out, "\"");
+    request_put_list(r, list, true);
+    buf_puts(&r->out, "\"");
 }
 
 /* --- the end --- */
@@ -143,16 +214,6 @@ void choice_end(struct choice *c)
 {
     text_end(&c->text);
     c->finish = finish_reason(c);
-}
-
-void choice_tell_end(struct choice *c)
-{
-    struct generation *g = c->g;
-    struct piece piece = unseen(c);
-    g->dialect->end(c, &g->request->out, &piece);
-    (void)request_wrote(g->request); /* `out` remembers */
-    shown(c);
-    c->told = true;
 }
 
 bool choice_tells_last(const struct choice *c)

@@ -7,8 +7,9 @@
 #include <time.h>
 
 #define MS              1000000ull
-#define BYTES_PER_TOKEN 4  /* of a body: English text, and ids with their commas */
-#define BYTES_PER_ENTRY 64 /* of a reply: a token or an alternative, with its log-probability */
+#define POOL_BODY       65536 /* bytes that take no more than EFFORT_POOL may */
+#define DEAR_CHATS      64
+#define BYTES_PER_TOKEN 4 /* of a body: English text, and ids with their commas */
 
 static void unlink_generation(struct generation *g)
 {
@@ -30,6 +31,7 @@ static void leave(struct generation *g, enum generation_outcome outcome)
     g->state = GENERATION_FINISHED;
     if (g->outcome == GENERATION_NONE)
         g->outcome = outcome;
+    r->more = NULL;
     unlink_generation(g);
     server_give_model(s, g->model);
     if (r->connection)
@@ -44,6 +46,7 @@ static void fail(struct generation *g, const struct api_error *e, enum generatio
     g->outcome = outcome;
     if (!r->connection)
         return;
+    r->more = NULL; /* text that its client did not take so far goes with the rest */
     if (!g->started) {
         request_fail(r, e);
     } else {
@@ -125,31 +128,45 @@ static int check_queue_tokens(const struct generation *g, struct error *words)
                      (unsigned long long)s->cfg->queue_tokens);
 }
 
-/* Bytes of its reply that will come, however few tokens do. */
-static uint64_t promised(const struct generation *g)
+static size_t prompt_bytes(const struct generation *g)
 {
     const struct engine_request *e = &g->choices->e;
-    return e->want_prompt_logprobs ? (uint64_t)e->n_prompt * (1 + e->n_prompt_top) * BYTES_PER_ENTRY : 0;
+    size_t per_token = sizeof *e->prompt_out + e->n_prompt_top * sizeof *e->prompt_top;
+    return e->want_prompt_logprobs ? e->n_prompt * per_token : 0;
 }
 
-/* Megabytes at once, and memory of ours until the client has taken them: let in beside other long replies
- * only while all are within body_memory, alone always. */
+/* Bytes of log-probabilities that it may come to hold until its client has taken them. A text takes so little
+ * beside its KV cache that none is promised: it counts once it is there. */
+static size_t promised(const struct generation *g)
+{
+    const struct engine_request *e = &g->choices->e;
+    return prompt_bytes(g) + (size_t)g->n_choices * e->max_tokens * e->n_top * sizeof *e->top;
+}
+
+/* What it holds now that it has ended. */
+static size_t n_bytes(const struct generation *g)
+{
+    size_t n = prompt_bytes(g) + g->request->out.cap;
+    for (uint32_t i = 0; i < g->n_choices; i++)
+        n += choice_n_bytes(&g->choices[i]);
+    return n;
+}
+
+/* A request is let in beside others with long replies only while all are within body_memory, alone always. So
+ * one that was let in need not be given up for want of memory. */
 static int check_replies(const struct generation *g, struct error *words)
 {
     const struct server *s = g->server;
-    uint64_t mine = promised(g), others = s->reply_bytes;
-
-    if (mine <= REQUEST_LARGE_REPLY)
-        return 0;
-    for (const struct generation *other = s->generations; other; other = other->next)
-        if (other->state == GENERATION_SUBMITTED || other->state == GENERATION_REPLYING)
-            others += promised(other);
-    if (!others || others + mine <= s->cfg->body_memory)
+    size_t mine = promised(g);
+    if (mine <= REQUEST_LARGE_REPLY || !s->reply_bytes || s->reply_bytes + mine <= s->cfg->body_memory)
         return 0;
     return error_set(words, -EAGAIN,
-                     "body_memory, %llu bytes, has no room for these prompt_logprobs and other long replies",
-                     (unsigned long long)s->cfg->body_memory);
+                     "body_memory, %llu bytes, has no room for %zu bytes of log-probabilities beside the "
+                     "replies of others",
+                     (unsigned long long)s->cfg->body_memory, mine);
 }
+
+static void write_more(struct request *r);
 
 static void submit(struct generation *g)
 {
@@ -166,15 +183,34 @@ static void submit(struct generation *g)
     }
     struct request *r = g->request;
     g->state = GENERATION_SUBMITTED;
+    r->more = write_more;
+    request_hold(r, promised(g));
     r->phase = REQUEST_WAITING;
     request_suspend(r);
     if (g->p.stream && g->server->cfg->keepalive_ms)
         connection_start_ticks(r->connection, g->server->cfg->keepalive_ms);
 }
 
+static void prepare(struct generation *g);
+
+/* Where a chat was too dear for the loop the next ones may be, too: they are tried there again after a while.
+ */
+static void prepare_again(struct generation *g)
+{
+    if (g->effort == EFFORT_LOOP)
+        g->model->n_dear = DEAR_CHATS;
+    g->effort++;
+    g->too_dear = false;
+    prepare(g);
+}
+
 static void prepared(struct request *r)
 {
     struct generation *g = r->generation;
+    if (g->too_dear && r->connection && !g->cancelled && !g->refused) {
+        prepare_again(g);
+        return;
+    }
     g->server->n_preparing--;
     request_drop_body(r);
     if (!r->connection || g->cancelled) {
@@ -190,6 +226,30 @@ static void prepared(struct request *r)
     } else {
         submit(g);
     }
+}
+
+static void prepare(struct generation *g)
+{
+    struct request *r = g->request;
+    if (g->effort == EFFORT_LOOP) {
+        generation_prepare(r);
+        prepared(r);
+    } else {
+        request_wait_for(r, g->effort == EFFORT_POOL ? POOL_PROMPT : POOL_LONG_PROMPT, generation_prepare,
+                         prepared);
+    }
+}
+
+static enum generation_effort first_effort(const struct generation *g)
+{
+    size_t n = g->request->body_len;
+    if (n > POOL_BODY)
+        return EFFORT_LONG;
+    if (g->dialect == &dialect_chat && g->model->n_dear) {
+        g->model->n_dear--;
+        return EFFORT_POOL;
+    }
+    return n > REQUEST_INLINE_BODY ? EFFORT_POOL : EFFORT_LOOP;
 }
 
 void api_generate(struct request *r)
@@ -220,7 +280,8 @@ void api_generate(struct request *r)
     s->generations = g;
     s->n_active++;
     s->n_preparing++;
-    request_prepare(r, generation_prepare, prepared);
+    g->effort = first_effort(g);
+    prepare(g);
 }
 
 /* --- the stream --- */
@@ -253,6 +314,54 @@ void generation_wrote(struct generation *g)
 {
     if (!request_wrote(g->request))
         generation_starve(g);
+}
+
+/* What is still to be shown once the texts have ended. */
+static void write_last(struct generation *g)
+{
+    struct request *r = g->request;
+    for (uint32_t i = 0; i < g->n_choices; i++)
+        if (!g->choices[i].told)
+            return;
+    g->dialect->last(g, &r->out);
+    generation_wrote(g);
+    g->ended = r->stream_ended = true;
+}
+
+/* Events of a stream, in turns, as far as its client takes them. */
+static void write_events(struct generation *g)
+{
+    struct request *r = g->request;
+    for (bool more = true; more && !r->out.failed;) {
+        more = false;
+        for (uint32_t i = 0; i < g->n_choices; i++) {
+            if (request_n_ahead(r) >= REPLY_WINDOW)
+                return;
+            more |= choice_tell(&g->choices[i]);
+        }
+    }
+    if (g->state == GENERATION_REPLYING && !g->ended && !r->out.failed)
+        write_last(g);
+}
+
+/* The client has taken all that was written. */
+static void write_more(struct request *r)
+{
+    struct generation *g = r->generation;
+    if (g->p.stream && !g->ended)
+        write_events(g);
+    else if (g->ended && !r->lists)
+        leave(g, g->outcome);
+}
+
+static void show_news(struct generation *g)
+{
+    struct request *r = g->request;
+    if (!g->p.stream || !r->connection)
+        return;
+    write_events(g);
+    if (r->out.len > r->out_at || r->out.failed)
+        request_resume(r);
 }
 
 /* --- the end --- */
@@ -346,14 +455,20 @@ static void record(const struct generation *g)
         histogram_add(&stats->total, clock_ms_between(accepted, clock_ns()), 1);
 }
 
-static void finished(struct generation *g)
+/* The engine has let go of it. */
+static void settle(struct generation *g)
 {
     record(g);
     rate_add(&g->server->stats.finished, clock_ns() / 1000000000u);
+}
+
+static void finished(struct generation *g)
+{
+    settle(g);
     leave(g, g->outcome);
 }
 
-/* Tokens and alternatives that its end has still to show. */
+/* Tokens and alternatives that it has still to show. */
 static size_t n_entries(const struct generation *g)
 {
     const struct engine_request *e = &g->choices->e;
@@ -363,37 +478,17 @@ static size_t n_entries(const struct generation *g)
     return n;
 }
 
-static void write_reply(struct request *r)
+static void write_reply(struct generation *g)
 {
-    struct generation *g = r->generation;
-    if (!g->p.stream) {
-        g->dialect->reply(g, &r->out);
-        return;
-    }
-    for (uint32_t i = 0; i < g->n_choices; i++)
-        if (!g->choices[i].told)
-            choice_tell_end(&g->choices[i]);
-    g->dialect->last(g, &r->out);
-    (void)request_wrote(r); /* `out` remembers */
-}
-
-static void reply_written(struct request *r)
-{
-    struct generation *g = r->generation;
+    struct request *r = g->request;
+    g->dialect->reply(g, &r->out);
     if (r->out.failed)
         g->outcome = GENERATION_FAILED;
-    if (r->connection) {
-        if (g->p.stream) {
-            r->stream_ended = true;
-            request_hold(r);
-        } else {
-            request_reply(r, 200);
-        }
-        request_resume(r);
-    }
-    finished(g);
+    g->ended = true;
+    request_reply(r, 200);
 }
 
+/* A reply that is written, and taken as bytes, needs its generation no more. */
 static void finish_well(struct generation *g)
 {
     struct request *r = g->request;
@@ -401,14 +496,24 @@ static void finish_well(struct generation *g)
     for (uint32_t i = 0; i < g->n_choices; i++)
         if (!g->choices[i].finish)
             choice_end(&g->choices[i]);
+    settle(g);
     if (!r->connection) {
-        finished(g);
+        leave(g, g->outcome);
         return;
     }
-    if (g->p.stream)
-        generation_begin(g);
     g->state = GENERATION_REPLYING;
-    request_run(r, n_entries(g) > GENERATE_INLINE_ENTRIES, write_reply, reply_written);
+    g->later = n_entries(g) > GENERATE_INLINE_ENTRIES;
+    if (g->p.stream)
+        write_events(g);
+    else
+        write_reply(g);
+    request_hold(r, n_bytes(g));
+    connection_answered(r->connection);
+    request_resume(r);
+    if ((g->ended && !r->lists) || r->out.failed)
+        leave(g, g->outcome);
+    if (g->p.stream)
+        request_limit(r);
 }
 
 static bool out_of_memory(const struct generation *g)
@@ -437,14 +542,6 @@ static void finish(struct generation *g)
         finish_well(g);
 }
 
-static void tell_one_end(struct choice *c)
-{
-    generation_begin(c->g);
-    choice_tell_end(c);
-    generation_wrote(c->g);
-    request_resume(c->g->request);
-}
-
 /* One has ended and others go on, unless it has failed. What was cut short is left to the end of all: it may
  * be that there is nothing to show. */
 static void finish_one(struct choice *c)
@@ -454,8 +551,7 @@ static void finish_one(struct choice *c)
         cancel_choices(g);
     } else if (choice_ended_well(c)) {
         choice_end(c);
-        if (g->p.stream && g->request->connection)
-            tell_one_end(c);
+        show_news(g);
     } else if (c->e.finish == ENGINE_FAULT || c->e.finish == ENGINE_NOT_FINITE) {
         cancel_choices(g);
     }
@@ -465,8 +561,10 @@ void generation_news(struct choice *c)
 {
     struct generation *g = c->g;
     uint32_t state = atomic_load_explicit(&c->e.state, memory_order_acquire);
-    if (!g->abandoned)
+    if (!g->abandoned) {
         choice_take(c);
+        show_news(g);
+    }
     if (state != ENGINE_DONE || c->done)
         return;
     c->done = true;
@@ -483,6 +581,26 @@ void generation_cancel(struct generation *g)
     g->cancelled = true;
     if (g->state == GENERATION_SUBMITTED)
         cancel_choices(g);
+}
+
+static void forget_lists(struct request *r)
+{
+    r->lists = NULL;
+    leave(r->generation, r->generation->outcome);
+}
+
+/* While the pool writes items of it, it needs its memory, and its model. */
+void generation_drop(struct generation *g)
+{
+    struct request *r = g->request;
+    generation_cancel(g);
+    if (g->state != GENERATION_REPLYING)
+        return;
+    r->more = NULL;
+    if (r->writing)
+        r->dropped = forget_lists;
+    else
+        forget_lists(r);
 }
 
 void generation_abandon(struct generation *g, const char *words)
@@ -509,7 +627,7 @@ void generation_tick(struct generation *g)
     struct request *r = g->request;
     if (g->state != GENERATION_SUBMITTED || g->abandoned || now - g->sent_ns < every - every / 8)
         return;
-    if (r->out.len > r->out_at) /* the client does not take what there is */
+    if (request_n_ahead(r)) /* the client does not take what there is */
         return;
     generation_begin(g);
     buf_puts(&r->out, ": keep-alive\n\n");

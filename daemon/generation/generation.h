@@ -1,13 +1,16 @@
 /* generation.h - a generation: the request that asks the engine for tokens, in whatever dialect.
  *
- * accepted -> preparing (parse, validate, tokenise; on the pool when the body is large) -> submitted (queued,
- * prefill, decode) -> replying (its end is written; on the pool when that is long) -> finished, with exactly
+ * accepted -> preparing (parse, validate, tokenise; on the pool when that takes long) -> submitted (queued,
+ * prefill, decode) -> replying (the client takes what is still to be shown) -> finished, with exactly
  * one outcome. Its dialect reads the fields and words the reply;
  * everything between is common. A generation has one choice or several: texts of the same prompt with seeds
  * of their own, each of which ends by itself; it has finished when all have. A stream's 200 is sent with the
  * first text or keep-alive comment, so all trouble before that has a status of its own.
  *
- * Thread: loop, except generation's preparation and its reply, which touch nothing but its own memory.
+ * What a client takes slowly is kept as tokens, a tenth of their size as JSON or less, and written a window
+ * (REPLY_WINDOW) ahead of it.
+ *
+ * Thread: loop, except generation's preparation, which touches nothing but its own memory.
  * Memory: all in the request's arena. */
 #pragma once
 #include "chat_template.h"
@@ -22,10 +25,10 @@
 #define GENERATE_MAX_STOP_IDS 256
 #define GENERATE_MAX_TOKENS   256 /* default of /generate */
 #define GENERATE_MAX_CHOICES  ENGINE_MAX_CHOICES
-/* Tokens and alternatives, about 2 ms of writing: no more are written on the loop at once. What the end of a
- * generation has to show beyond them is written on the pool; and so that an event of a running stream is not
+/* Tokens and alternatives, about 64 KB and 0.5 ms of writing: no more are written at once. What a reply has
+ * to show beyond them is written as its client takes it; and so that an event of a running stream is not
  * more, tokens that have no text yet wait for it until they are so many, and then go without. */
-#define GENERATE_INLINE_ENTRIES 4096
+#define GENERATE_INLINE_ENTRIES 1024
 
 /* What a client may ask for: /generate's names. */
 struct params {
@@ -63,10 +66,18 @@ struct params {
     uint32_t best_of;
 };
 
+/* Where a generation is prepared. It begins where its body's size says; what turns out to be dearer there
+ * than its limits (generation_prepare.c) allow is begun again at the next. */
+enum generation_effort {
+    EFFORT_LOOP, /* about 2 ms at most */
+    EFFORT_POOL, /* about 20 ms at most: POOL_PROMPT */
+    EFFORT_LONG, /* POOL_LONG_PROMPT */
+};
+
 enum generation_state {
     GENERATION_PREPARING,
     GENERATION_SUBMITTED,
-    GENERATION_REPLYING,
+    GENERATION_REPLYING, /* the engine has let go of it; its client takes what it has still to show */
     GENERATION_FINISHED,
 };
 enum generation_outcome {
@@ -85,6 +96,7 @@ struct choice {
     struct text text;
 
     uint32_t n_tokens;     /* of e.out, taken into the text */
+    uint32_t *ends;        /* of a stream: [max_tokens] bytes of text that are safe with each of these */
     uint32_t event_tokens; /* of these, in events already */
     size_t event_text;     /* bytes of text in events already */
     size_t event_offset;   /* text_offset of the first token in no event yet */
@@ -103,6 +115,8 @@ struct generation {
     struct generation *next, *prev;
     enum generation_state state;
     enum generation_outcome outcome;
+    enum generation_effort effort;
+    bool too_dear;  /* its preparation exceeded what `effort` allows, and left nothing */
     bool cancelled; /* by the client's leaving, a drain's end, ... */
     bool refused;   /* before it ran the server stopped taking work: 503, as its state says */
     bool abandoned; /* answered with an error while the engine, which is stuck, still has it */
@@ -115,6 +129,8 @@ struct generation {
     uint32_t n_choices, n_running;
     uint64_t sent_ns; /* the newest event or comment was written */
     bool started;     /* of a stream: the 200 is on its way */
+    bool ended;       /* all that it has to show is written, or stands in lists */
+    bool later;       /* long lists are written as the client takes them */
 };
 
 /* A piece of a reply: bytes [text, text + len) and tokens [from, to) of a choice. */
@@ -132,10 +148,9 @@ struct dialect {
     /* Checks that concern several fields, and whatever makes ids out of something else than `prompt` (then it
      * sets p.ids). 0 or -1 with *err. May run on the pool. */
     int (*prepare)(struct generation *g, struct api_error *err);
-    /* May run on the pool. */
     void (*reply)(struct generation *g, struct buf *out);
     /* Events; each writes whole "data: ...\n\n" records: before all, text of a choice, its end, after all.
-     * `begin` may be NULL. The ends that come with that of all may run on the pool, and so does `last`. */
+     * `begin` may be NULL. */
     void (*begin)(struct generation *g, struct buf *out);
     void (*delta)(struct choice *c, struct buf *out, const struct piece *piece);
     void (*end)(struct choice *c, struct buf *out, const struct piece *piece);
@@ -150,8 +165,10 @@ int read_max_tokens(struct field_reader *r, const struct field *f, const json_t 
 
 /* The engine has something for it. */
 void generation_news(struct choice *c);
-/* In any state; idempotent. */
+/* What waits or runs; idempotent. */
 void generation_cancel(struct generation *g);
+/* Its client takes no more of it; in any state, idempotent. */
+void generation_drop(struct generation *g);
 /* No more work is taken: refused unless it runs already. */
 void generation_refuse(struct generation *g);
 /* Prompt tokens that wait, those of bodies that are still to be read estimated. */
@@ -166,8 +183,13 @@ void generation_log(const struct generation *g, struct log_access *line);
 /* Its texts that have ended, each by how, in whatever state it is. */
 void generation_count_ends(const struct generation *g, struct stats *stats);
 
-/* generation_prepare.c: fills g->p and the choices from the body, or r->error. May run on the pool. */
+/* generation_prepare.c: fills g->p and the choices from the body, or r->error, or says g->too_dear. May run
+ * on the pool. */
 void generation_prepare(struct request *r);
+/* Operations of a chat template that the preparation may take where it is; 0: all it has. */
+unsigned generation_operations(const struct generation *g);
+/* Ends a preparation that takes more than it may where it is: -1. */
+int generation_is_too_dear(struct generation *g);
 /* What holds for it: its own, else the configuration's, within its limits. 0: none. */
 uint64_t generation_timeout_ms(const struct generation *g);
 uint64_t generation_queue_timeout_ms(const struct generation *g);
@@ -190,16 +212,19 @@ size_t choice_n_unshown(const struct choice *c);
 
 /* choice.c: output room and text, once `e` is filled. 0 or -1 with *err. May run on the pool. */
 int choice_open(struct choice *c, struct api_error *err);
-/* Takes the tokens that are there into the text and, of a stream, into events. */
+/* Takes the tokens that are there into the text. */
 void choice_take(struct choice *c);
-/* Whether its text is whole, as far as the model goes; the engine has let go of it. */
+/* Tells if its text is whole, as far as the model goes; the engine has let go of it. */
 bool choice_ended_well(const struct choice *c);
 /* Its text ends here. */
 void choice_end(struct choice *c);
-/* Of a stream, after that: its last event. May run on the pool. */
-void choice_tell_end(struct choice *c);
-/* Whether all others have told theirs: what concerns all choices goes with it. */
+/* Of a stream: writes its next event, of the text that it has gained since the last one or of its end. False
+ * when there is none yet, or none any more. */
+bool choice_tell(struct choice *c);
+/* True when all others have told their ends: what concerns all choices goes with its own. */
 bool choice_tells_last(const struct choice *c);
+/* Bytes that it holds beside those of its reply. */
+size_t choice_n_bytes(const struct choice *c);
 /* What comes before the first event is written, and the 200 is on its way. */
 void generation_begin(struct generation *g);
 /* After each event or comment that was written: a stream without memory for it ends. */
@@ -208,6 +233,12 @@ void generation_wrote(struct generation *g);
 void generation_starve(struct generation *g);
 /* "text":"..." of one token, and "bytes":[...] when it is not valid UTF-8 by itself. */
 void put_token_text(struct buf *out, const struct tokenizer *t, int32_t token, const char *name);
-/* {"id":..,"text":..,"logprob":..,"top":[..]} of token i. */
+/* What follows is added to the request's `out`; long lists and texts of a reply as its client takes them. */
+/* Items [from, to) of a choice, one by one, with commas between them. */
+void put_items(const struct choice *c, uint32_t from, uint32_t to,
+               void (*put)(struct buf *out, struct reply_list *l));
+/* A piece's text as a string. */
+void put_piece_text(const struct choice *c, const struct piece *piece);
+/* {"id":..,"text":..,"logprob":..,"top":[..]} of each token. */
 void put_logprobs(const struct choice *c, struct buf *out, uint32_t from, uint32_t to);
 void put_prompt_logprobs(struct generation *g, struct buf *out);

@@ -11,6 +11,28 @@
 #define SEED_MASK ((1ull << 53) - 1)
 #define MS        1000000ull
 
+/* What a preparation may take: operations of the chat template, 60 ns each at worst an eighth (jinja.h);
+ * bytes that the template has written, which are tokenised at 10 to 20 MB/s. */
+static const struct limits {
+    unsigned operations; /* 0: as many as a template has */
+    size_t text;
+} limits_of[] = {
+    [EFFORT_LOOP] = {4096, (size_t)16 << 10},
+    [EFFORT_POOL] = {32768, (size_t)256 << 10},
+    [EFFORT_LONG] = {0, SIZE_MAX},
+};
+
+unsigned generation_operations(const struct generation *g)
+{
+    return limits_of[g->effort].operations;
+}
+
+int generation_is_too_dear(struct generation *g)
+{
+    g->too_dear = true;
+    return -1;
+}
+
 static void set_defaults(struct params *p)
 {
     *p = (struct params){
@@ -88,6 +110,8 @@ int generation_encode(struct generation *g, const char *text, size_t len, struct
     size_t at_least = n_before + (len + longest - 1) / (longest ? longest : 1);
     if (at_least > n_ctx)
         return context_exceeded(g, err, at_least, true);
+    if (len > limits_of[g->effort].text)
+        return generation_is_too_dear(g);
     int32_t *ids = NULL;
     struct error words = {0};
     int rc = tokenizer_encode(t, text, len, flags, n_ctx - n_before + 1, &ids, &n, &words);

@@ -99,14 +99,20 @@ static void on_watch(uv_poll_t *watch, int status, int events)
         connection_limit(c, LEFT_MS);
     if (!r || !r->watched)
         return;
+    connection_give_up(c);
+    server_run_listeners(r->server);
+}
+
+void connection_give_up(struct connection *c)
+{
+    struct request *r = c->request;
     r->gone = true;
     if (r->generation)
-        generation_cancel(r->generation);
+        generation_drop(r->generation);
     if (r->suspended)
         request_resume(r);
     else
         shutdown(c->fd, SHUT_RDWR); /* blocked in writing: libmicrohttpd sees the end now */
-    server_run_listeners(r->server);
 }
 
 static void on_watch_closed(uv_handle_t *handle)

@@ -253,6 +253,8 @@ static int check_headers(struct request *r, const struct headers *h)
         return -1;
     if (r->route->post && h->content_length > r->server->cfg->max_body)
         return too_large(r->server, e);
+    if (r->route->text && h->content_length > REQUEST_INLINE_BODY && server_admits_text(r->server, e) < 0)
+        return -1;
     return check_client(r, h, e);
 }
 
@@ -313,22 +315,34 @@ static enum MHD_Result queue(struct request *r, struct MHD_Response *response)
     return rc;
 }
 
-/* Gives libmicrohttpd a large reply piece by piece, so that it is seen whether its client takes it. */
-static ssize_t read_reply(void *cls, uint64_t pos, char *out, size_t max)
+/* Gives libmicrohttpd what there is of a stream, or of a reply that is large; with nothing to send it
+ * suspends, always. */
+static ssize_t read_stream(void *cls, uint64_t pos, char *out, size_t max)
 {
-    const struct request *r = cls;
-    size_t left = r->out.len - (size_t)pos, n = left < max ? left : max;
-    memcpy(out, r->out.p + pos, n);
-    connection_moved(r->connection);
-    return (ssize_t)n;
+    struct request *r = cls;
+    (void)pos;
+    size_t n = r->gone ? 0 : request_take(r, out, max);
+    if (r->gone)
+        return MHD_CONTENT_READER_END_WITH_ERROR;
+    if (n) {
+        connection_moved(r->connection);
+        return (ssize_t)n;
+    }
+    if (r->stream_ended && !r->writing)
+        return MHD_CONTENT_READER_END_OF_STREAM;
+    request_suspend(r);
+    return 0;
 }
 
-/* The bytes are the arena's, which lives until libmicrohttpd is done with the request. */
+/* Of a large reply it is seen how fast its client takes it. The bytes of a small one are the arena's, which
+ * lives until libmicrohttpd is done with the request. */
 static struct MHD_Response *make_response(struct request *r)
 {
-    if (r->out.len > REQUEST_LARGE_REPLY)
-        return MHD_create_response_from_callback(r->out.len, REPLY_BLOCK, read_reply, r, NULL);
-    return MHD_create_response_from_buffer(r->out.len, r->out.p ? r->out.p : "", MHD_RESPMEM_PERSISTENT);
+    uint64_t size = r->lists ? MHD_SIZE_UNKNOWN : r->out.len;
+    if (!r->lists && r->out.len <= REQUEST_LARGE_REPLY)
+        return MHD_create_response_from_buffer(r->out.len, r->out.p ? r->out.p : "", MHD_RESPMEM_PERSISTENT);
+    r->stream_ended = true;
+    return MHD_create_response_from_callback(size, REPLY_BLOCK, read_stream, r, NULL);
 }
 
 static enum MHD_Result queue_reply(struct request *r)
@@ -337,27 +351,11 @@ static enum MHD_Result queue_reply(struct request *r)
     if (response && r->out.len)
         add_header(response, "Content-Type", r->content_type ? r->content_type : "application/json");
     r->replied_ns = clock_ns();
-    request_hold(r);
+    if (!r->generation)
+        request_hold(r, r->out.cap);
+    request_limit(r);
     connection_answered(r->connection);
     return queue(r, response);
-}
-
-/* Gives libmicrohttpd what there is of a stream; with nothing to send it suspends, always. */
-static ssize_t read_stream(void *cls, uint64_t pos, char *out, size_t max)
-{
-    struct request *r = cls;
-    (void)pos;
-    if (r->gone)
-        return MHD_CONTENT_READER_END_WITH_ERROR;
-    size_t n = r->on_pool ? 0 : request_take(r, out, max);
-    if (n) {
-        connection_moved(r->connection);
-        return (ssize_t)n;
-    }
-    if (r->stream_ended)
-        return MHD_CONTENT_READER_END_OF_STREAM;
-    request_suspend(r);
-    return 0;
 }
 
 static enum MHD_Result queue_stream(struct request *r)
@@ -446,6 +444,14 @@ static enum MHD_Result take_headers(struct request *r, const char *version)
     return queue_reply(r); /* libmicrohttpd closes the connection after it */
 }
 
+/* Texts have half of it at most, so that generations still find room; one alone may have all. */
+static bool has_room_for_body(const struct request *r, size_t cap)
+{
+    const struct server *s = r->server;
+    uint64_t others = s->body_bytes - r->body_cap, texts = r->route->text ? s->text_bytes - r->body_cap : 0;
+    return others + cap <= s->cfg->body_memory && (!texts || texts + cap <= s->cfg->body_memory / 2);
+}
+
 static bool grow_body(struct request *r, size_t n)
 {
     struct server *s = r->server;
@@ -459,7 +465,7 @@ static bool grow_body(struct request *r, size_t n)
                  cap, (unsigned long long)s->cfg->body_memory);
         return false;
     }
-    if (s->body_bytes + (cap - r->body_cap) > s->cfg->body_memory) {
+    if (!has_room_for_body(r, cap)) {
         server_queue_full(s, &r->error);
         api_fail(&r->error, 503, "queue_full", NULL,
                  "body_memory, %llu bytes for all request bodies, is used up",
@@ -471,9 +477,8 @@ static bool grow_body(struct request *r, size_t n)
         api_out_of_memory(&r->error);
         return false;
     }
-    s->body_bytes += cap - r->body_cap;
+    request_count_body(r, cap);
     r->body = body;
-    r->body_cap = cap;
     return true;
 }
 
@@ -619,7 +624,7 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **context,
     r->mhd = NULL;
     r->suspended = false;
     if (r->generation)
-        generation_cancel(r->generation);
+        generation_drop(r->generation);
     if (r->next)
         r->next->prev = r->prev;
     if (r->prev)

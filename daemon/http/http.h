@@ -18,6 +18,7 @@
 #include "config/config.h"
 #include "engine/engine.h"
 #include "listener.h"
+#include "pool.h"
 #include "route.h"
 #include "service/server.h"
 #include "base/histogram.h"
@@ -81,10 +82,13 @@ struct server {
     struct generation *generations; /* accepted and not finished */
     uint32_t n_active;              /* of them */
     uint32_t n_preparing;           /* accepted, not submitted to the engine yet */
-    uint32_t n_pool;                /* jobs on the uv pool */
+    struct pool *pool;
+    uint32_t n_jobs;  /* on the pool */
+    uint32_t n_texts; /* of them: /tokenize and /detokenize */
     uint32_t n_connections;
     struct connection_list connections[CONNECTION_STATES];
     uint64_t body_bytes;  /* held by all bodies together */
+    uint64_t text_bytes;  /* of these, by those of /tokenize and /detokenize */
     uint64_t reply_bytes; /* held by all large replies that their clients have not taken yet */
 
     bool draining, closing;
@@ -115,6 +119,19 @@ enum request_phase {
     REQUEST_REPLY,   /* a reply is ready, not yet queued */
     REQUEST_STREAM,  /* a stream is ready, not yet queued */
     REQUEST_QUEUED,  /* the reply is libmicrohttpd's to send */
+};
+
+/* A list in a reply that is written on the pool as its client takes it: a long one is never held whole, and
+ * holds up no other request. */
+struct reply_list {
+    struct reply_list *next;
+    size_t at;           /* where in `out` it stands */
+    uint32_t i, to;      /* items [i, to) are still to come */
+    const char *between; /* what goes before each item but the first */
+    bool begun;          /* the next item is not the first */
+    /* Writes item l->i. What it reads must live, and stay as it is, until all are written. */
+    void (*put)(struct buf *out, struct reply_list *l);
+    const void *of; /* put's own */
 };
 
 struct request {
@@ -150,9 +167,19 @@ struct request {
     int status;
     struct api_error error;
     struct buf out;   /* its body, or the part of a stream not taken yet */
-    size_t out_held;  /* of it, in server.reply_bytes: once it is whole */
+    size_t held;      /* bytes in server.reply_bytes */
     size_t out_at;    /* of a stream: bytes taken */
     size_t out_whole; /* of a stream: the end of its newest whole event */
+    /* Lists that stand in `out` beside its bytes, by their place; and what of the first is written. */
+    struct reply_list *lists, *last_list;
+    struct buf items;
+    size_t items_at; /* bytes of it taken */
+    bool writing;    /* the pool has the lists and `items` */
+    /* Of a stream: writes what comes next, if anything does, when all of `out` is taken; or NULL. */
+    void (*more)(struct request *r);
+    void (*dropped)(struct request *r); /* once the pool has let go of the lists of one that was given up */
+    uint64_t n_taken;                   /* since its client's time was last set: see request_limit() */
+    bool limited;                       /* its client has its time to take it */
     bool stream_ended;
     bool cut_short;           /* the stream ends with the event that needs no memory */
     const char *allow;        /* header */
@@ -163,8 +190,7 @@ struct request {
 
     struct generation *generation; /* or NULL */
     struct server_model *model;    /* of a handler that works on the pool; else NULL */
-    bool on_pool;                  /* `work` is there */
-    uv_work_t pool_work;
+    struct pool_job job;
     void (*work)(struct request *);
     void (*worked)(struct request *);
 };
@@ -176,8 +202,14 @@ extern const char no_memory_reply[];
 /* Of a stream: a whole event stands at the end of `out`. False when there was no memory for it: what there is
  * of it is not sent, and the stream ends with an `event: error` instead. */
 bool request_wrote(struct request *r);
-/* Of a stream: moves what may be sent, at most `max` bytes; 0 when there is nothing. */
+/* Of a stream, or of a large reply: moves what may be sent, at most `max` bytes; 0 when there is nothing, or
+ * nothing yet (r->writing), or when no memory was left in the middle (r->gone). */
 size_t request_take(struct request *r, char *out, size_t max);
+#define REPLY_WINDOW 16384 /* bytes of a stream or of a list that are written ahead of what is taken */
+/* Bytes of a stream or list that are written and not taken. A list that has not come is a window full. */
+size_t request_n_ahead(const struct request *r);
+/* At the end of `out`: now, or `later`, on the pool, as the client takes it. */
+void request_put_list(struct request *r, struct reply_list list, bool later);
 /* Reply with r->error, or with *e (copied). */
 void request_fail(struct request *r, const struct api_error *e);
 /* The error object, with its newline. */
@@ -186,26 +218,33 @@ void api_error_put(struct buf *out, const struct api_error *e);
 void request_suspend(struct request *r);
 /* There is news (phase, out, gone): let libmicrohttpd look. */
 void request_resume(struct request *r);
+/* Counts that the body takes `cap` bytes now. */
+void request_count_body(struct request *r, size_t cap);
 /* Drops the body's memory. */
 void request_drop_body(struct request *r);
-/* For an answer that costs little but may be long: whether there is room for it beside the large replies that
- * others have not taken yet (body_memory; alone it always has). Else r->error is set, and what there was of
- * it is gone. */
+/* For an answer that costs little but may be long: tells if there is room for it beside the large replies
+ * that others have not taken yet (body_memory; alone it always has). Else r->error is set, and what there was
+ * of it is gone. */
 bool request_has_room(struct request *r);
-/* Once, when `out` is whole and the connection still there: a large one counts until it was taken, and has
- * its time for that. */
-void request_hold(struct request *r);
+/* Counts n bytes, instead of what was counted before, as held for the reply (body_memory) until the request
+ * ends. Less than a large reply is not counted. */
+void request_hold(struct request *r, size_t n);
 #define REQUEST_LARGE_REPLY (64 * 1024) /* bytes: more than a socket takes at once */
+/* The reply is whole: from now on its client must take max_body bytes of it per body_timeout_ms. */
+void request_limit(struct request *r);
 void request_ref(struct request *r);
-/* Calls `work`, which may touch the request's arena, body, out, error and generation only, then `worked`: on
- * the spot, or when it is long `work` on the pool, where nothing of `out` is sent meanwhile, and `worked` on
- * the loop. */
-void request_run(struct request *r, bool is_long, void (*work)(struct request *),
+/* Calls `work`, which may touch the request's arena, body, out, error and generation only, on the pool, then
+ * `worked` on the loop. */
+void request_run(struct request *r, enum pool_class class, void (*work)(struct request *),
                  void (*worked)(struct request *));
-/* The same from inside a handler, of what the body asks for: suspended while it is on the pool, on the spot
- * for a small body. */
-void request_prepare(struct request *r, void (*work)(struct request *), void (*worked)(struct request *));
-#define REQUEST_INLINE_BODY 4096 /* bytes: about 0.1 ms of parsing and tokenising */
+#define REQUEST_INLINE_BODY                                                                                  \
+    4096 /* bytes that are read on the loop: about 0.1 ms of parsing and tokenising                          \
+          */
+/* The same from inside a handler, or from `worked`: the request is suspended meanwhile. */
+void request_wait_for(struct request *r, enum pool_class class, void (*work)(struct request *),
+                      void (*worked)(struct request *));
+/* Hands jobs that have run back to their requests. */
+void server_take_jobs(struct server *s);
 void request_unref(struct request *r);
 
 /* connection.c. libmicrohttpd's callbacks: a connection has come or gone; a request line is there. */
@@ -226,6 +265,8 @@ void connection_moved(struct connection *c);
 /* Ends it unless this is called again, or the timer stopped, within `ms`, or soon when its peer has left
  * before its request was whole. */
 void connection_limit(struct connection *c, uint64_t ms);
+/* Its request gets no more: the connection is closed. */
+void connection_give_up(struct connection *c);
 /* Keep-alive ticks for a waiting request: generation_tick() every `ms`. */
 void connection_start_ticks(struct connection *c, uint64_t ms);
 void connection_stop_timer(struct connection *c);
@@ -248,6 +289,8 @@ uint32_t server_n_waiting(const struct server *s);
 int server_refuses(const struct server *s, struct api_error *e);
 /* The same, and when the queue is full. */
 int server_admits(struct server *s, struct api_error *e);
+/* The same for a text that is too long to be read on the spot (/tokenize, /detokenize). */
+int server_admits_text(struct server *s, struct api_error *e);
 /* server_model.c: the current model, for as long as its user wants to have it. */
 struct server_model *server_take_model(struct server *s);
 void server_give_model(struct server *s, struct server_model *m);

@@ -7,11 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <time.h>
-#include <unistd.h>
-
-#define POOL_NICE 5
 
 void make_id(char *out, const char *prefix)
 {
@@ -74,26 +70,142 @@ bool request_wrote(struct request *r)
     return !r->out.failed;
 }
 
+/* Bytes [r->out_at, the result) may be sent. */
+static size_t ready(const struct request *r)
+{
+    size_t end = r->out.failed ? r->out_whole : r->out.len;
+    return r->lists && r->lists->at < end ? r->lists->at : end;
+}
+
+static size_t take(const struct buf *from, size_t *at, size_t end, char *out, size_t max)
+{
+    size_t n = end - *at < max ? end - *at : max;
+    if (n)
+        memcpy(out, from->p + *at, n);
+    *at += n;
+    return n;
+}
+
+static void write_items(struct request *r)
+{
+    struct reply_list *l = r->lists;
+    for (; l->i < l->to && r->items.len < REPLY_WINDOW; l->i++) {
+        if (l->begun)
+            buf_puts(&r->items, l->between);
+        l->begun = true;
+        l->put(&r->items, l);
+    }
+}
+
+static void items_written(struct request *r)
+{
+    r->writing = false;
+    r->gone |= r->items.failed; /* half of it is sent: there is no way to tell but to end here */
+    if (r->lists->i == r->lists->to)
+        r->lists = r->lists->next;
+    if (r->dropped)
+        r->dropped(r);
+    if (r->connection)
+        request_resume(r);
+}
+
+/* The next items of the first list, whose turn it is. */
+static void begin_items(struct request *r)
+{
+    r->items.len = r->items_at = 0;
+    r->writing = true;
+    request_run(r, POOL_REPLY, write_items, items_written);
+}
+
+/* What there was no memory for, and what would come after it, is not sent. */
+static void end_short(struct request *r)
+{
+    take_fixed(r, no_memory_event);
+    r->cut_short = r->stream_ended = true;
+}
+
+/* More may be there to be sent now. */
+static bool go_on_writing(struct request *r)
+{
+    bool failed = r->out.failed && !r->cut_short;
+    if (failed && r->lists && r->lists->at > r->out_whole)
+        r->lists = NULL;
+    if (r->lists)
+        begin_items(r);
+    else if (failed)
+        end_short(r);
+    else if (r->more)
+        r->more(r);
+    return !r->writing && r->out_at < ready(r);
+}
+
+/* Its client takes it fast enough: it gets its time for the next bytes. */
+static void count_taken(struct request *r, size_t n)
+{
+    r->n_taken += n;
+    if (r->limited && r->n_taken >= r->server->cfg->max_body)
+        request_limit(r);
+}
+
 size_t request_take(struct request *r, char *out, size_t max)
 {
-    if (r->out.failed && r->out_at == r->out_whole && !r->cut_short) {
-        take_fixed(r, no_memory_event);
-        r->cut_short = r->stream_ended = true;
+    size_t n = 0;
+    while (n < max && !r->writing) {
+        if (r->items_at < r->items.len)
+            n += take(&r->items, &r->items_at, r->items.len, out + n, max - n);
+        else if (r->out_at < ready(r))
+            n += take(&r->out, &r->out_at, ready(r), out + n, max - n);
+        else if (n || !go_on_writing(r))
+            break;
     }
-    size_t n = (r->out.failed ? r->out_whole : r->out.len) - r->out_at;
-    n = n < max ? n : max;
-    if (n)
-        memcpy(out, r->out.p + r->out_at, n);
-    r->out_at += n;
-    if (r->out_at == r->out.len)
+    if (r->out_at == r->out.len && !r->lists)
         r->out.len = r->out_at = r->out_whole = 0;
+    count_taken(r, n);
     return n;
+}
+
+size_t request_n_ahead(const struct request *r)
+{
+    if (r->writing)
+        return REPLY_WINDOW;
+    size_t n = r->out.len - r->out_at + r->items.len - r->items_at;
+    return r->lists && n < REPLY_WINDOW ? REPLY_WINDOW : n;
+}
+
+/* All room that most items need is taken at once, while it can still be told that there is none. */
+static bool open_items(struct request *r)
+{
+    r->items.arena = &r->arena;
+    return r->items.cap || buf_room(&r->items, 2 * REPLY_WINDOW);
+}
+
+void request_put_list(struct request *r, struct reply_list list, bool later)
+{
+    struct reply_list *l = later && open_items(r) ? arena_alloc(&r->arena, sizeof *l) : NULL;
+    for (; !later && list.i < list.to; list.i++) {
+        if (list.begun)
+            buf_puts(&r->out, list.between);
+        list.begun = true;
+        list.put(&r->out, &list);
+    }
+    if (!later || list.i == list.to)
+        return;
+    if (!l) {
+        r->out.failed = true;
+        return;
+    }
+    list.at = r->out.len;
+    list.next = NULL;
+    *l = list;
+    *(r->lists ? &r->last_list->next : &r->lists) = l;
+    r->last_list = l;
 }
 
 void request_reply(struct request *r, int status)
 {
     if (r->out.failed) { /* no memory for the reply: its place is taken by one that needs none */
         take_fixed(r, no_memory_reply);
+        r->lists = NULL;
         r->error = (struct api_error){0};
         api_out_of_memory(&r->error);
         r->retry_after_s = r->error.retry_after_s;
@@ -109,6 +221,7 @@ void request_fail(struct request *r, const struct api_error *e)
     if (e != &r->error)
         r->error = *e;
     r->out.len = r->out_at = 0;
+    r->lists = NULL;
     api_error_put(&r->out, &r->error);
     r->retry_after_s = r->error.retry_after_s;
     r->close |= r->error.close;
@@ -135,12 +248,21 @@ void request_resume(struct request *r)
     MHD_resume_connection(r->mhd);
 }
 
+void request_count_body(struct request *r, size_t cap)
+{
+    struct server *s = r->server;
+    s->body_bytes = s->body_bytes - r->body_cap + cap;
+    if (r->route && r->route->text)
+        s->text_bytes = s->text_bytes - r->body_cap + cap;
+    r->body_cap = cap;
+}
+
 void request_drop_body(struct request *r)
 {
-    r->server->body_bytes -= r->body_cap;
+    request_count_body(r, 0);
     free(r->body);
     r->body = NULL;
-    r->body_len = r->body_cap = 0;
+    r->body_len = 0;
 }
 
 bool request_has_room(struct request *r)
@@ -158,16 +280,23 @@ bool request_has_room(struct request *r)
     return false;
 }
 
-/* A client that takes a large reply more slowly than it would have to send a body is cut: until then the
- * reply is memory of ours. */
-void request_hold(struct request *r)
+void request_hold(struct request *r, size_t n)
 {
-    const struct config *cfg = r->server->cfg;
-    if (r->out.cap <= REQUEST_LARGE_REPLY)
+    n = n > REQUEST_LARGE_REPLY ? n : 0;
+    r->server->reply_bytes += n;
+    r->server->reply_bytes -= r->held;
+    r->held = n;
+}
+
+/* A client that takes a large reply more slowly than it would have to send a body is cut: until then the
+ * reply takes memory here. */
+void request_limit(struct request *r)
+{
+    if (!r->held && !r->lists && !r->more)
         return;
-    r->out_held = r->out.cap;
-    r->server->reply_bytes += r->out_held;
-    connection_limit(r->connection, cfg->body_timeout_ms * (1 + r->out.cap / cfg->max_body));
+    r->limited = true;
+    r->n_taken = 0;
+    connection_limit(r->connection, r->server->cfg->body_timeout_ms);
 }
 
 void request_ref(struct request *r)
@@ -180,64 +309,50 @@ void request_unref(struct request *r)
     if (--r->refs)
         return;
     request_drop_body(r);
-    r->server->reply_bytes -= r->out_held;
+    r->server->reply_bytes -= r->held;
     arena_close(&r->arena);
     free(r);
 }
 
 /* --- work on the pool --- */
 
-/* A long prompt's tokenising gives way to the tokens of others; Linux keeps a nice value per thread. */
-static void give_way(void)
+static struct request *request_of(struct pool_job *job)
 {
-    static _Thread_local bool done;
-    if (!done)
-        setpriority(PRIO_PROCESS, (id_t)gettid(), POOL_NICE);
-    done = true;
+    return (struct request *)((char *)job - offsetof(struct request, job));
 }
 
-static void on_work(uv_work_t *work)
+static void run_job(struct pool_job *job)
 {
-    give_way();
-    struct request *r = work->data;
+    struct request *r = request_of(job);
     r->work(r);
 }
 
-static void on_worked(uv_work_t *work, int status)
-{
-    struct request *r = work->data;
-    (void)status; /* it is never cancelled */
-    r->server->n_pool--;
-    r->on_pool = false;
-    r->worked(r);
-    struct server *s = r->server;
-    request_unref(r);
-    server_run_listeners(s);
-}
-
-void request_run(struct request *r, bool is_long, void (*work)(struct request *),
+void request_run(struct request *r, enum pool_class class, void (*work)(struct request *),
                  void (*worked)(struct request *))
 {
-    if (!is_long) {
-        work(r);
-        worked(r);
-        return;
-    }
     r->work = work;
     r->worked = worked;
-    r->pool_work.data = r;
-    r->on_pool = true;
+    r->job.run = run_job;
     request_ref(r);
-    r->server->n_pool++;
-    uv_queue_work(r->server->loop, &r->pool_work, on_work, on_worked);
+    r->server->n_jobs++;
+    pool_add(r->server->pool, class, &r->job);
 }
 
-void request_prepare(struct request *r, void (*work)(struct request *), void (*worked)(struct request *))
+void request_wait_for(struct request *r, enum pool_class class, void (*work)(struct request *),
+                      void (*worked)(struct request *))
 {
-    bool is_long = r->body_len > REQUEST_INLINE_BODY;
-    if (is_long) {
-        r->phase = REQUEST_WAITING;
-        request_suspend(r);
+    r->phase = REQUEST_WAITING;
+    request_suspend(r);
+    request_run(r, class, work, worked);
+}
+
+void server_take_jobs(struct server *s)
+{
+    struct pool_job *job;
+    while ((job = pool_next(s->pool))) {
+        struct request *r = request_of(job);
+        s->n_jobs--;
+        r->worked(r);
+        request_unref(r);
     }
-    request_run(r, is_long, work, worked);
 }

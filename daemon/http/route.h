@@ -16,6 +16,7 @@ struct route {
     bool always;      /* answered while loading and draining: health */
     bool needs_model; /* 503 loading until there is one */
     bool work;        /* takes a place in the queue */
+    bool text;        /* the same while others' texts are read, if its own is long */
     bool open;        /* needs no key */
     bool admin;       /* needs the admin key */
     bool quiet;       /* not in the access log at info */

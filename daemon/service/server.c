@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <netdb.h>
-#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,8 +21,6 @@
 #define OTHER_DESCRIPTORS 192  /* of other things than connections: on cpu it has about 13, a driver many */
 #define CLOSE_MS          5000 /* how long server_end() waits for an engine that is stuck */
 #define FLUSH_MS          1000 /* after a drain's time is over: for last replies to leave */
-#define FEW_CORES         4
-#define POOL_THREADS      4 /* libuv's own number */
 #define MAX_LISTENERS     16
 
 /* --- listeners --- */
@@ -190,6 +187,7 @@ static void on_wake(uv_poll_t *wake, int status, int events)
     (void)events;
     (void)!read(s->wake_fd, &n, sizeof n); /* first: what is rung for after it comes back here */
     server_take_news(s);
+    server_take_jobs(s);
     server_run_listeners(s);
 }
 
@@ -228,11 +226,11 @@ void server_run_listeners(struct server *s)
 
 /* --- life --- */
 
-/* On few cores the pool must not take those of the decoder. Read by libuv at the pool's first work. */
-static void size_pool(void)
+/* What libuv's own threads have to do is to close models, one at a time (swap.c). Read by libuv at their
+ * first work. */
+static void size_libuv_pool(void)
 {
-    if (sysconf(_SC_NPROCESSORS_ONLN) <= FEW_CORES)
-        setenv("UV_THREADPOOL_SIZE", "1", 0);
+    setenv("UV_THREADPOOL_SIZE", "1", 0);
 }
 
 static void on_closed(uv_handle_t *handle)
@@ -255,7 +253,7 @@ static void no_work(uv_work_t *work)
 static void on_no_work(uv_work_t *work, int status)
 {
     (void)status;
-    ((struct server *)work->data)->n_pool--;
+    ((struct server *)work->data)->n_jobs--;
 }
 
 uint32_t server_connections_within(uint64_t n_descriptors)
@@ -275,35 +273,24 @@ static uint32_t highest_descriptor(const struct server *s)
                                                                            : most;
 }
 
-static void wait_for_all(void *go)
+static void no_thread(void *arg)
 {
-    while (sem_wait(go) < 0)
-        ;
+    (void)arg;
 }
 
-/* As many threads at once as the pool will have. Each leaves its memory to the one that comes after it. */
-static int try_threads(struct error *err)
+/* A thread, which leaves its memory to the one that comes after it. */
+static int try_thread(struct error *err)
 {
-    const char *given = getenv("UV_THREADPOOL_SIZE");
-    int wanted = given ? atoi(given) : POOL_THREADS, n = 0, rc = 0;
-    uv_thread_t threads[POOL_THREADS];
-    sem_t go;
-    sem_init(&go, 0, 0);
-    while (n < POOL_THREADS && (n < wanted || n == 0) && rc == 0) {
-        rc = uv_thread_create(&threads[n], wait_for_all, &go);
-        n += rc == 0;
-    }
-    for (int i = 0; i < n; i++)
-        sem_post(&go);
-    for (int i = 0; i < n; i++)
-        uv_thread_join(&threads[i]);
-    sem_destroy(&go);
-    return rc < 0 ? error_set(err, -ENOMEM, "cannot start the pool's threads: %s", uv_strerror(rc)) : 0;
+    uv_thread_t thread;
+    int rc = uv_thread_create(&thread, no_thread, NULL);
+    if (rc < 0)
+        return error_set(err, -ENOMEM, "cannot start a thread: %s", uv_strerror(rc));
+    uv_thread_join(&thread);
+    return 0;
 }
 
-/* libuv ends the process where it finds no memory for its table of descriptors, or for the pool's threads.
- * Both are taken here, at the start: the table by watching the highest descriptor that a connection can have.
- */
+/* libuv ends the process where it finds no memory for its table of descriptors, or for its thread. Both are
+ * taken here, at the start: the table by watching the highest descriptor that a connection can have. */
 static int reserve(struct server *s, struct error *err)
 {
     int fd = eventfd(0, EFD_CLOEXEC);
@@ -319,11 +306,11 @@ static int reserve(struct server *s, struct error *err)
         close(high);
     if (fd >= 0)
         close(fd);
-    int rc = try_threads(err);
+    int rc = try_thread(err);
     if (rc < 0)
         return rc;
     s->first_work.data = s;
-    s->n_pool += uv_queue_work(s->loop, &s->first_work, no_work, on_no_work) == 0;
+    s->n_jobs += uv_queue_work(s->loop, &s->first_work, no_work, on_no_work) == 0;
     return 0;
 }
 
@@ -350,7 +337,7 @@ int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, 
     s->wake_fd = -1;
     s->stats.started_ns = clock_ns();
     s->created = (int64_t)time(NULL);
-    size_pool();
+    size_libuv_pool();
     json_object_seed(0); /* from the system's randomness, before threads parse */
     json_count_failures();
     s->no_memory = http_no_memory_response();
@@ -361,6 +348,8 @@ int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, 
     int rc = reserve(s, err);
     if (rc == 0)
         rc = open_wake(s, err);
+    if (rc == 0)
+        rc = pool_open(&s->pool, server_wake, s, err);
     if (rc == 0)
         rc = access_open(&s->access, cfg, err);
     if (rc == 0)
@@ -483,16 +472,31 @@ int server_refuses(const struct server *s, struct api_error *e)
     return 0;
 }
 
+static int refuse_waiting(struct server *s, struct api_error *e, uint32_t n_more)
+{
+    server_queue_full(s, e);
+    e->queue_depth += n_more;
+    return api_fail(e, 503, "queue_full", NULL, "%u request%s waiting, queue_limit is %u", e->queue_depth,
+                    e->queue_depth == 1 ? " is" : "s are", e->queue_limit);
+}
+
+/* The first of the texts is being read, the others wait for it, and behind what waits to run: a generation
+ * never finds the queue full of them. */
+int server_admits_text(struct server *s, struct api_error *e)
+{
+    uint32_t n = s->n_texts ? s->n_texts - 1 : 0;
+    if (!s->n_texts || queue_depth(s, 0) + n < s->cfg->queue_limit)
+        return 0;
+    return refuse_waiting(s, e, n);
+}
+
 int server_admits(struct server *s, struct api_error *e)
 {
     if (server_refuses(s, e) < 0)
         return -1;
     uint32_t depth = queue_depth(s, 1);
-    if (depth > s->cfg->queue_limit) {
-        server_queue_full(s, e);
-        return api_fail(e, 503, "queue_full", NULL, "%u request%s waiting, queue_limit is %u", e->queue_depth,
-                        e->queue_depth == 1 ? " is" : "s are", e->queue_limit);
-    }
+    if (depth > s->cfg->queue_limit)
+        return refuse_waiting(s, e, 0);
     uint64_t tokens = depth ? generation_waiting_tokens(s) : 0;
     if (tokens < s->cfg->queue_tokens)
         return 0;
@@ -630,6 +634,8 @@ static void drop_requests(struct server *s)
     for (struct request *r = s->requests; r; r = next) {
         next = r->next;
         r->gone = true;
+        if (r->generation)
+            generation_drop(r->generation);
         request_resume(r);
     }
     server_run_listeners(s);
@@ -646,7 +652,7 @@ static bool run_down(struct server *s)
 {
     uint64_t until = clock_ns() + CLOSE_MS * 1000000ull;
     uv_timer_start(&s->drain_timer, on_close_timer, 20, 20); /* so that the loop comes back to look */
-    while (s->n_active || s->n_pool || any_suspended(s)) {
+    while (s->n_active || s->n_jobs || any_suspended(s)) {
         cancel_all(s);
         drop_requests(s);
         if (clock_ns() > until)
@@ -679,6 +685,7 @@ void server_free(struct server *s)
 {
     if (!s)
         return;
+    pool_close(s->pool);
     if (s->wake.data)
         uv_close((uv_handle_t *)&s->wake, on_closed);
     uv_close((uv_handle_t *)&s->drain_timer, on_closed);

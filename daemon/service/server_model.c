@@ -51,7 +51,7 @@ void server_set_model(struct server *s, const struct server_model *m)
         s->model = &s->models[s->leaving == s->models];
         *s->model = *m;
         s->model->n_ctx = engine_n_ctx(m->engine);
-        s->model->n_users = 0;
+        s->model->n_users = s->model->n_dear = 0;
         make_fingerprint(s->model, s->cfg);
     }
     if (s->leaving && !s->leaving->n_users)
@@ -130,7 +130,12 @@ void server_refuse_leaving(struct server *s)
 
 void server_cancel_leaving(struct server *s)
 {
-    for (struct generation *g = s->generations; g; g = g->next)
-        if (g->model == s->leaving)
+    struct generation *next;
+    for (struct generation *g = s->generations; g; g = next) {
+        next = g->next;
+        if (g->model == s->leaving && g->state == GENERATION_REPLYING && g->request->connection)
+            connection_give_up(g->request->connection);
+        else if (g->model == s->leaving)
             generation_cancel(g);
+    }
 }

@@ -82,9 +82,10 @@ static void prepare(struct generation *g)
         check_error(g->arena, &err);
         return;
     }
+    struct jinja_limits limits = {.output = (size_t)N_CTX * 1024};
     struct jinja_text text;
     struct arena scratch = {0};
-    CHECK(chat_template_render(f.model.chat, &g->p.chat, (size_t)N_CTX * 1024, &scratch, &text, NULL) == 0);
+    CHECK(chat_template_render(f.model.chat, &g->p.chat, limits, &scratch, &text, NULL) == 0);
     CHECK(n_controls(&g->p) == n_written(text));
     CHECK(g->p.n_ids <= N_CTX + 1);
     arena_close(&scratch);
@@ -109,6 +110,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                .arena = &a,
                                .dialect = &dialect_chat,
                                .created = 1700000000,
+                               .effort = EFFORT_LONG,
                                .p.chat.arena = &a};
         struct field_reader reader = {.out = &g.p, .arena = &a, .err = &err, .context = &f.model};
         dialect_chat.defaults(&g.p);

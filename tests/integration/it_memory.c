@@ -111,7 +111,7 @@ DAEMON_TEST(memory, long_answers_that_are_not_taken_are_bounded_together, "--bod
     free(body);
 }
 
-/* A prompt of 900 tokens, with 21 entries for each: more than a megabyte. */
+/* A prompt of 900 tokens, with 21 entries for each: 150 KB, and more than a megabyte as JSON. */
 static const char *long_scores(bool stream)
 {
     static char body[4096];
@@ -127,14 +127,14 @@ static void expect_no_room(void)
 {
     struct reply r = post("/generate", long_scores(false));
     cr_assert_eq(r.status, 503, "%.200s", r.body);
-    cr_assert_not_null(strstr(r.body, "has no room for these prompt_logprobs"), "%s", r.body);
+    cr_assert_not_null(strstr(r.body, "has no room for 151200 bytes of log-probabilities"), "%s", r.body);
     reply_free(&r);
     r = post("/generate", "{\"prompt\":\"Once\",\"max_tokens\":1,\"prompt_logprobs\":20}");
     cr_assert_eq(r.status, 200, "%s", r.body);
     reply_free(&r);
 }
 
-DAEMON_TEST(memory, scores_of_prompts_that_are_not_taken_are_bounded_together, "--body-memory", "1500K")
+DAEMON_TEST(memory, scores_of_prompts_that_are_not_taken_are_bounded_together, "--body-memory", "200K")
 {
     for (int stream = 0; stream < 2; stream++) {
         int fd = connect_narrow();
@@ -152,7 +152,7 @@ DAEMON_TEST(memory, scores_of_prompts_that_are_not_taken_are_bounded_together, "
     }
 }
 
-DAEMON_TEST(memory, and_so_are_those_that_are_still_to_come, LONG_CONTEXT, "--body-memory", "1500K")
+DAEMON_TEST(memory, and_so_are_those_that_are_still_to_come, LONG_CONTEXT, "--body-memory", "200K")
 {
     int first = client_connect(daemon_.port), second = client_connect(daemon_.port);
     client_request(first, "POST", "/generate", "",
@@ -168,6 +168,42 @@ DAEMON_TEST(memory, and_so_are_those_that_are_still_to_come, LONG_CONTEXT, "--bo
     cr_assert_eq(r.status, 200);
     reply_free(&r);
     close(second);
+}
+
+/* Of eight choices with 20 alternatives a token: 2.5 MB as JSON, 280 KB as the engine has them. */
+#define SCORED                                                                                               \
+    "\"max_tokens\":200,\"n\":8,\"ignore_eos\":true,\"temperature\":1,\"messages\":[{\"role\":\"user\","     \
+    "\"content\":\"Hi\"}],\"logprobs\":true,\"top_logprobs\":20"
+
+/* Private memory that so many take which have ended, and of which nothing is read. */
+static long long memory_of_unread(const char *body)
+{
+    int fds[WAITING];
+    long long before = own_memory(), ended = stat_number("requests.completed");
+    for (int i = 0; i < WAITING; i++) {
+        fds[i] = connect_narrow();
+        client_request(fds[i], "POST", "/v1/chat/completions", "", body);
+    }
+    while (stat_number("requests.waiting") || stat_number("requests.running"))
+        usleep(20000);
+    long long grown = own_memory() - before;
+    cr_assert_eq(stat_number("requests.completed"), ended, "they are not taken");
+    for (int i = 0; i < WAITING; i++)
+        close(fds[i]);
+    wait_connections(1);
+#ifdef __SANITIZE_ADDRESS__
+    grown = 0;
+#endif
+    return grown;
+}
+
+DAEMON_TEST(memory, log_probabilities_that_are_not_taken_stay_as_they_are, "--slots", "8", "--threads", "1")
+{
+    struct reply r = post("/v1/chat/completions", "{" SCORED "}"); /* what the first one takes is no growth */
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    reply_free(&r);
+    cr_assert_lt(memory_of_unread("{" SCORED "}"), 12ll << 20);
+    cr_assert_lt(memory_of_unread("{" SCORED ",\"stream\":true}"), 12ll << 20);
 }
 
 DAEMON_TEST(memory, a_long_answer_is_not_to_be_taken_in_drops, "--body-timeout-ms", "4000")

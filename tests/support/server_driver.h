@@ -6,6 +6,7 @@
 #include "generation/chat_template.h"
 #include "config/config.h"
 #include "gguf/gguf.h"
+#include "http/http.h"
 #include "http_client.h"
 #include "model/model.h"
 #include "tokenizer/tokenizer.h"
@@ -136,6 +137,55 @@ static inline void stop(void)
     tokenizer_close(f.tokenizer);
     model_close(f.model);
     config_free(&f.cfg);
+}
+
+/* --- the pool --- */
+
+static struct {
+    sem_t begun, end;
+    enum pool_class class;
+    struct request requests[POOL_MAX_THREADS]; /* whose jobs they are, for the server */
+} blocked;
+
+static inline void block(struct pool_job *job)
+{
+    (void)job;
+    sem_post(&blocked.begun);
+    sem_wait(&blocked.end);
+}
+
+/* These requests are no memory of the heap. */
+static inline void keep(struct request *r)
+{
+    request_ref(r);
+}
+
+static inline void queue_blocks(void)
+{
+    for (int i = 0; i < POOL_MAX_THREADS; i++) {
+        struct request *r = &blocked.requests[i];
+        *r = (struct request){.server = f.server, .refs = 1, .job.run = block, .worked = keep};
+        f.server->n_jobs++;
+        pool_add(f.server->pool, blocked.class, &r->job);
+    }
+}
+
+/* Takes the threads of a class until let_go(). Where that is one, the second job is the next for it. */
+static inline void take_pool(enum pool_class class)
+{
+    sem_init(&blocked.begun, 0, 0);
+    sem_init(&blocked.end, 0, 0);
+    blocked.class = class;
+    on_loop(queue_blocks);
+    sem_wait(&blocked.begun);
+    if (sysconf(_SC_NPROCESSORS_ONLN) > POOL_FEW_CORES)
+        sem_wait(&blocked.begun);
+}
+
+static inline void let_go(void)
+{
+    for (int i = 0; i < POOL_MAX_THREADS; i++)
+        sem_post(&blocked.end);
 }
 
 /* A test over a ready server with the keys and values that follow the name; at its end everything must be

@@ -1,0 +1,161 @@
+#include "pool.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+struct queue {
+    struct pool_job *first, **end;
+};
+
+struct worker {
+    struct pool *pool;
+    enum pool_class class;
+    pthread_t thread;
+};
+
+struct pool {
+    pthread_mutex_t lock;
+    pthread_cond_t came[POOL_N_CLASSES]; /* a job of this class, or the end */
+    struct queue waiting[POOL_N_CLASSES], done;
+    bool closing;
+    struct worker workers[POOL_N_CLASSES * POOL_MAX_THREADS];
+    unsigned n_workers;
+    void (*wake)(void *context);
+    void *context;
+};
+
+static void queue_open(struct queue *q)
+{
+    *q = (struct queue){.end = &q->first};
+}
+
+static void queue_add(struct queue *q, struct pool_job *job)
+{
+    job->next = NULL;
+    *q->end = job;
+    q->end = &job->next;
+}
+
+static struct pool_job *queue_take(struct queue *q)
+{
+    struct pool_job *job = q->first;
+    if (!job)
+        return NULL;
+    q->first = job->next;
+    if (!q->first)
+        q->end = &q->first;
+    return job;
+}
+
+/* --- the threads --- */
+
+/* Linux keeps a nice value per thread. */
+static void give_way(enum pool_class class)
+{
+    static const int nice_of[] = {
+        [POOL_PROMPT] = 5, [POOL_LONG_PROMPT] = 7, [POOL_REPLY] = 5, [POOL_TEXT] = 10};
+    setpriority(PRIO_PROCESS, (id_t)gettid(), nice_of[class]);
+}
+
+/* The next job of a class, or NULL at the end. Called and left with the lock held. */
+static struct pool_job *wait_for_job(struct pool *p, enum pool_class class)
+{
+    struct pool_job *job;
+    while (!(job = queue_take(&p->waiting[class])) && !p->closing)
+        pthread_cond_wait(&p->came[class], &p->lock);
+    return job;
+}
+
+static void *work(void *arg)
+{
+    const struct worker *w = arg;
+    struct pool *p = w->pool;
+    struct pool_job *job;
+    give_way(w->class);
+    pthread_mutex_lock(&p->lock);
+    while ((job = wait_for_job(p, w->class))) {
+        pthread_mutex_unlock(&p->lock);
+        job->run(job);
+        pthread_mutex_lock(&p->lock);
+        queue_add(&p->done, job);
+        pthread_mutex_unlock(&p->lock);
+        p->wake(p->context);
+        pthread_mutex_lock(&p->lock);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return NULL;
+}
+
+static int start(struct pool *p, enum pool_class class, struct error *err)
+{
+    struct worker *w = &p->workers[p->n_workers];
+    *w = (struct worker){.pool = p, .class = class};
+    if (pthread_create(&w->thread, NULL, work, w) != 0)
+        return error_set(err, -ENOMEM, "cannot start the pool's threads");
+    p->n_workers++;
+    return 0;
+}
+
+/* --- life --- */
+
+int pool_open(struct pool **out, void (*wake)(void *context), void *context, struct error *err)
+{
+    struct pool *p = calloc(1, sizeof *p);
+    int rc = p ? 0 : error_set(err, -ENOMEM, "out of memory"), n = 1;
+    if (!p)
+        return rc;
+    p->wake = wake;
+    p->context = context;
+    pthread_mutex_init(&p->lock, NULL);
+    queue_open(&p->done);
+    for (int i = 0; i < POOL_N_CLASSES; i++) {
+        pthread_cond_init(&p->came[i], NULL);
+        queue_open(&p->waiting[i]);
+    }
+    if (sysconf(_SC_NPROCESSORS_ONLN) > POOL_FEW_CORES)
+        n = POOL_MAX_THREADS;
+    for (int i = 0; i < POOL_N_CLASSES * n && rc == 0; i++)
+        rc = start(p, (enum pool_class)(i / n), err);
+    if (rc < 0) {
+        pool_close(p);
+        return rc;
+    }
+    *out = p;
+    return 0;
+}
+
+void pool_add(struct pool *p, enum pool_class class, struct pool_job *job)
+{
+    pthread_mutex_lock(&p->lock);
+    queue_add(&p->waiting[class], job);
+    pthread_cond_signal(&p->came[class]);
+    pthread_mutex_unlock(&p->lock);
+}
+
+struct pool_job *pool_next(struct pool *p)
+{
+    pthread_mutex_lock(&p->lock);
+    struct pool_job *job = queue_take(&p->done);
+    pthread_mutex_unlock(&p->lock);
+    return job;
+}
+
+void pool_close(struct pool *p)
+{
+    if (!p)
+        return;
+    pthread_mutex_lock(&p->lock);
+    p->closing = true;
+    for (int i = 0; i < POOL_N_CLASSES; i++)
+        pthread_cond_broadcast(&p->came[i]);
+    pthread_mutex_unlock(&p->lock);
+    for (unsigned i = 0; i < p->n_workers; i++)
+        pthread_join(p->workers[i].thread, NULL);
+    for (int i = 0; i < POOL_N_CLASSES; i++)
+        pthread_cond_destroy(&p->came[i]);
+    pthread_mutex_destroy(&p->lock);
+    free(p);
+}
