@@ -24,7 +24,9 @@ static void make(void)
     cfg.backend = CONFIG_CPU;
     cfg.slots = 1;
     cfg.threads = 1;
-    snprintf(path, sizeof path, "%s/m.gguf", temporary_dir());
+    char *dir = temporary_dir();
+    snprintf(path, sizeof path, "%s/m.gguf", dir);
+    free(dir);
     snprintf(command, sizeof command, "cp " HEARTH_TEST_DATA "/tiny-qwen3-s11-q4_k_m.gguf %s", path);
     cr_assert_eq(system(command), 0);
 }
