@@ -267,7 +267,7 @@ static int chat_prepare(struct generation *g, struct api_error *err)
     struct arena scratch = {0}; /* not the request's: it would keep all that the render made for long */
     int rc = chat_template_render(m->chat, &p->chat, limits, &scratch, &text, &words);
     if (rc == -ELOOP && limits.operations)
-        rc = generation_is_too_dear(g);
+        rc = generation_exceeded(g);
     else
         rc = rc < 0 ? refuse_render(g, rc, &words, err) : put_prompt_text(g, text, err);
     arena_close(&scratch);

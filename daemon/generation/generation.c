@@ -8,7 +8,7 @@
 
 #define MS              1000000ull
 #define POOL_BODY       65536 /* bytes that take no more than EFFORT_POOL may */
-#define DEAR_CHATS      64
+#define EXPENSIVE_CHATS 64
 #define BYTES_PER_TOKEN 4 /* of a body: English text, and ids with their commas */
 
 static void unlink_generation(struct generation *g)
@@ -23,7 +23,7 @@ static void unlink_generation(struct generation *g)
     s->n_active--;
 }
 
-/* The engine, or nobody, has it no more. */
+/* Called once the engine and the pool use g no longer. */
 static void leave(struct generation *g, enum generation_outcome outcome)
 {
     struct server *s = g->server;
@@ -46,7 +46,7 @@ static void fail(struct generation *g, const struct api_error *e, enum generatio
     g->outcome = outcome;
     if (!r->connection)
         return;
-    r->more = NULL; /* text that its client did not take so far goes with the rest */
+    r->more = NULL; /* events that the client has not taken yet are not written any more */
     if (!g->started) {
         request_fail(r, e);
     } else {
@@ -135,15 +135,15 @@ static size_t prompt_bytes(const struct generation *g)
     return e->want_prompt_logprobs ? e->n_prompt * per_token : 0;
 }
 
-/* Bytes of log-probabilities that it may come to hold until its client has taken them. A text takes so little
- * beside its KV cache that none is promised: it counts once it is there. */
+/* Bytes of log-probabilities that it may come to hold until its client has taken them. Text is not promised:
+ * it takes a thousandth of its KV cache, and counts once it is whole. */
 static size_t promised(const struct generation *g)
 {
     const struct engine_request *e = &g->choices->e;
     return prompt_bytes(g) + (size_t)g->n_choices * e->max_tokens * e->n_top * sizeof *e->top;
 }
 
-/* What it holds now that it has ended. */
+/* Bytes that it holds once it has ended. */
 static size_t n_bytes(const struct generation *g)
 {
     size_t n = prompt_bytes(g) + g->request->out.cap;
@@ -193,21 +193,20 @@ static void submit(struct generation *g)
 
 static void prepare(struct generation *g);
 
-/* Where a chat was too dear for the loop the next ones may be, too: they are tried there again after a while.
- */
+/* The chats that come next may be as expensive: so many of them are not tried on the loop. */
 static void prepare_again(struct generation *g)
 {
     if (g->effort == EFFORT_LOOP)
-        g->model->n_dear = DEAR_CHATS;
+        g->model->n_expensive = EXPENSIVE_CHATS;
     g->effort++;
-    g->too_dear = false;
+    g->exceeded = false;
     prepare(g);
 }
 
 static void prepared(struct request *r)
 {
     struct generation *g = r->generation;
-    if (g->too_dear && r->connection && !g->cancelled && !g->refused) {
+    if (g->exceeded && r->connection && !g->cancelled && !g->refused) {
         prepare_again(g);
         return;
     }
@@ -245,8 +244,8 @@ static enum generation_effort first_effort(const struct generation *g)
     size_t n = g->request->body_len;
     if (n > POOL_BODY)
         return EFFORT_LONG;
-    if (g->dialect == &dialect_chat && g->model->n_dear) {
-        g->model->n_dear--;
+    if (g->dialect == &dialect_chat && g->model->n_expensive) {
+        g->model->n_expensive--;
         return EFFORT_POOL;
     }
     return n > REQUEST_INLINE_BODY ? EFFORT_POOL : EFFORT_LOOP;
@@ -316,7 +315,7 @@ void generation_wrote(struct generation *g)
         generation_starve(g);
 }
 
-/* What is still to be shown once the texts have ended. */
+/* Writes what comes after the ends of all choices. */
 static void write_last(struct generation *g)
 {
     struct request *r = g->request;
@@ -328,7 +327,7 @@ static void write_last(struct generation *g)
     g->ended = r->stream_ended = true;
 }
 
-/* Events of a stream, in turns, as far as its client takes them. */
+/* Writes events of a stream, the choices in turns, a window ahead of the client. */
 static void write_events(struct generation *g)
 {
     struct request *r = g->request;
@@ -488,7 +487,7 @@ static void write_reply(struct generation *g)
     request_reply(r, 200);
 }
 
-/* A reply that is written, and taken as bytes, needs its generation no more. */
+/* A reply that is all bytes needs its generation no longer. */
 static void finish_well(struct generation *g)
 {
     struct request *r = g->request;
@@ -589,7 +588,7 @@ static void forget_lists(struct request *r)
     leave(r->generation, r->generation->outcome);
 }
 
-/* While the pool writes items of it, it needs its memory, and its model. */
+/* The pool reads the tokens and the model until it has written the items it is at. */
 void generation_drop(struct generation *g)
 {
     struct request *r = g->request;

@@ -66,7 +66,7 @@ struct params {
     uint32_t best_of;
 };
 
-/* Where a generation is prepared. It begins where its body's size says; what turns out to be dearer there
+/* Where a generation is prepared. It begins where its body's size says; what turns out to be more expensive
  * than its limits (generation_prepare.c) allow is begun again at the next. */
 enum generation_effort {
     EFFORT_LOOP, /* about 2 ms at most */
@@ -116,7 +116,7 @@ struct generation {
     enum generation_state state;
     enum generation_outcome outcome;
     enum generation_effort effort;
-    bool too_dear;  /* its preparation exceeded what `effort` allows, and left nothing */
+    bool exceeded;  /* its preparation exceeded what `effort` allows, and left nothing */
     bool cancelled; /* by the client's leaving, a drain's end, ... */
     bool refused;   /* before it ran the server stopped taking work: 503, as its state says */
     bool abandoned; /* answered with an error while the engine, which is stuck, still has it */
@@ -183,13 +183,13 @@ void generation_log(const struct generation *g, struct log_access *line);
 /* Its texts that have ended, each by how, in whatever state it is. */
 void generation_count_ends(const struct generation *g, struct stats *stats);
 
-/* generation_prepare.c: fills g->p and the choices from the body, or r->error, or says g->too_dear. May run
+/* generation_prepare.c: fills g->p and the choices from the body, or r->error, or says g->exceeded. May run
  * on the pool. */
 void generation_prepare(struct request *r);
 /* Operations of a chat template that the preparation may take where it is; 0: all it has. */
 unsigned generation_operations(const struct generation *g);
 /* Ends a preparation that takes more than it may where it is: -1. */
-int generation_is_too_dear(struct generation *g);
+int generation_exceeded(struct generation *g);
 /* What holds for it: its own, else the configuration's, within its limits. 0: none. */
 uint64_t generation_timeout_ms(const struct generation *g);
 uint64_t generation_queue_timeout_ms(const struct generation *g);

@@ -27,9 +27,9 @@ unsigned generation_operations(const struct generation *g)
     return limits_of[g->effort].operations;
 }
 
-int generation_is_too_dear(struct generation *g)
+int generation_exceeded(struct generation *g)
 {
-    g->too_dear = true;
+    g->exceeded = true;
     return -1;
 }
 
@@ -111,7 +111,7 @@ int generation_encode(struct generation *g, const char *text, size_t len, struct
     if (at_least > n_ctx)
         return context_exceeded(g, err, at_least, true);
     if (len > limits_of[g->effort].text)
-        return generation_is_too_dear(g);
+        return generation_exceeded(g);
     int32_t *ids = NULL;
     struct error words = {0};
     int rc = tokenizer_encode(t, text, len, flags, n_ctx - n_before + 1, &ids, &n, &words);

@@ -1,4 +1,4 @@
-/* pool.h - threads for what takes too long for the loop: reading bodies that are large or dear to read,
+/* pool.h - threads for what takes too long for the loop: reading bodies that are large or expensive to read,
  * writing long replies. A job has a class, and each class has threads of its own: no job ever waits for one
  * of another class, and the system shares the processors between them by their nice values, the decoder's
  * threads first. Jobs of one class begin in the order they came. A job that has run is handed back by

@@ -109,7 +109,7 @@ static void items_written(struct request *r)
         request_resume(r);
 }
 
-/* The next items of the first list, whose turn it is. */
+/* Lets the pool write the next items of the first list. */
 static void begin_items(struct request *r)
 {
     r->items.len = r->items_at = 0;
@@ -117,14 +117,14 @@ static void begin_items(struct request *r)
     request_run(r, POOL_REPLY, write_items, items_written);
 }
 
-/* What there was no memory for, and what would come after it, is not sent. */
+/* Sends an error in place of what there was no memory for, and nothing after it. */
 static void end_short(struct request *r)
 {
     take_fixed(r, no_memory_event);
     r->cut_short = r->stream_ended = true;
 }
 
-/* More may be there to be sent now. */
+/* Writes more; true when some of it can be sent now. */
 static bool go_on_writing(struct request *r)
 {
     bool failed = r->out.failed && !r->cut_short;
@@ -139,7 +139,7 @@ static bool go_on_writing(struct request *r)
     return !r->writing && r->out_at < ready(r);
 }
 
-/* Its client takes it fast enough: it gets its time for the next bytes. */
+/* A client that takes it fast enough gets its time for the next bytes. */
 static void count_taken(struct request *r, size_t n)
 {
     r->n_taken += n;
@@ -172,7 +172,7 @@ size_t request_n_ahead(const struct request *r)
     return r->lists && n < REPLY_WINDOW ? REPLY_WINDOW : n;
 }
 
-/* All room that most items need is taken at once, while it can still be told that there is none. */
+/* Takes the room that most items need, while the client can still be told that there is none. */
 static bool open_items(struct request *r)
 {
     r->items.arena = &r->arena;

@@ -39,8 +39,8 @@ struct server_model {
     /* The server's own. */
     uint32_t n_ctx; /* tokens a request may have in all */
     char fingerprint[20];
-    uint32_t n_users; /* requests that hold it */
-    uint32_t n_dear;  /* chats that are not tried on the loop, since another was too dear for it */
+    uint32_t n_users;     /* requests that hold it */
+    uint32_t n_expensive; /* chats that are not tried on the loop, as another took too long there */
 };
 
 /* Binds and listens: on `fds` (already listening sockets of a service manager, now the server's) when n_fds >

@@ -51,7 +51,7 @@ void server_set_model(struct server *s, const struct server_model *m)
         s->model = &s->models[s->leaving == s->models];
         *s->model = *m;
         s->model->n_ctx = engine_n_ctx(m->engine);
-        s->model->n_users = s->model->n_dear = 0;
+        s->model->n_users = s->model->n_expensive = 0;
         make_fingerprint(s->model, s->cfg);
     }
     if (s->leaving && !s->leaving->n_users)

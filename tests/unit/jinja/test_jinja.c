@@ -519,15 +519,15 @@ Test(jinja, bytes_that_are_walked_are_operations_too)
     for (size_t i = 0; i < sizeof walks / sizeof *walks; i++)
         expect_walks(walks[i], 900);
     static const char *const searches[] = {"'abc' in s", "s.find('b')", "s.count('ab')", "s.split('b')"};
-    static const char *const dear[] = {"s|length",     "s.isalpha()",  "s is upper",
-                                       "b.strip(' ')", "s.rfind('b')", "s.rsplit('b')",
-                                       "s|int",        "b|float",      "'%.3s' % s"};
+    static const char *const walked[] = {"s|length",     "s.isalpha()",  "s is upper",
+                                         "b.strip(' ')", "s.rfind('b')", "s.rsplit('b')",
+                                         "s|int",        "b|float",      "'%.3s' % s"};
     for (size_t i = 0; i < sizeof by_character / sizeof *by_character; i++)
         expect_walks(by_character[i], 60);
     for (size_t i = 0; i < sizeof searches / sizeof *searches; i++)
         expect_walks(searches[i], 60);
-    for (size_t i = 0; i < sizeof dear / sizeof *dear; i++)
-        expect_walks(dear[i], 15);
+    for (size_t i = 0; i < sizeof walked / sizeof *walked; i++)
+        expect_walks(walked[i], 15);
     /* From behind each place may be compared in full length. */
     expect_fails(LONG_TEXT "{{ s.rfind(s[900000:] + 'b') }}", NOTHING, -ELOOP, "100000 operations");
     expect_fails(LONG_TEXT "{{ s.rsplit(s[900000:] + 'b') }}", NOTHING, -ELOOP, "100000 operations");

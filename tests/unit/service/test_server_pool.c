@@ -51,7 +51,7 @@ static void expect_refused(int fd, int status, const char *type, const char *wor
 }
 
 static struct {
-    uint32_t n_texts, n_preparing, n_dear;
+    uint32_t n_texts, n_preparing, n_expensive;
     uint64_t n_cancelled;
 } seen;
 
@@ -59,7 +59,7 @@ static void look(void)
 {
     seen.n_texts = f.server->n_texts;
     seen.n_preparing = f.server->n_preparing;
-    seen.n_dear = f.server->model->n_dear;
+    seen.n_expensive = f.server->model->n_expensive;
     seen.n_cancelled = f.server->stats.cancelled;
 }
 
@@ -187,7 +187,7 @@ static void set_template(void)
 {
     f.server->model->chat = next_template;
     f.server->model->n_ctx = 100000;
-    f.server->model->n_dear = 0;
+    f.server->model->n_expensive = 0;
 }
 
 static void use_template(int i, const char *source)
@@ -223,7 +223,7 @@ static int send_chat(const char *content)
 }
 
 /* {{ messages[0].content }}, with much to do where that is "slow". */
-#define DEAR(work) "{% if messages[0].content == 'slow' %}" work "{% endif %}{{ messages[0].content }}"
+#define EXPENSIVE(work) "{% if messages[0].content == 'slow' %}" work "{% endif %}{{ messages[0].content }}"
 
 /* A body of a hundred bytes that takes the template long is prepared elsewhere, and again elsewhere when that
  * takes too long there. */
@@ -232,16 +232,16 @@ SERVER_TEST(pool, a_chat_is_prepared_where_its_template_takes_no_longer_than_it_
     static const struct {
         const char *source;
         enum pool_class class;
-    } dear[] = {
-        {DEAR("{% for i in range(3000) %}{% set x = i %}{% endfor %}"), POOL_PROMPT},
-        {DEAR("{% for i in range(30000) %}{% set x = i %}{% endfor %}"), POOL_LONG_PROMPT},
-        {DEAR("{% set x = ([2.2250738585072011e-308] * 1000)|string %}"), POOL_PROMPT},
-        {DEAR("{{ 'a' * 20000 }}"), POOL_PROMPT}, /* text that has to be tokenised */
+    } expensive[] = {
+        {EXPENSIVE("{% for i in range(3000) %}{% set x = i %}{% endfor %}"), POOL_PROMPT},
+        {EXPENSIVE("{% for i in range(30000) %}{% set x = i %}{% endfor %}"), POOL_LONG_PROMPT},
+        {EXPENSIVE("{% set x = ([2.2250738585072011e-308] * 1000)|string %}"), POOL_PROMPT},
+        {EXPENSIVE("{{ 'a' * 20000 }}"), POOL_PROMPT}, /* text that has to be tokenised */
     };
     for (int i = 0; i < 4; i++) {
-        use_template(i, dear[i].source);
+        use_template(i, expensive[i].source);
         expect_ok(send_chat("quick"));
-        take_pool(dear[i].class);
+        take_pool(expensive[i].class);
         int fd = send_chat("slow");
         wait_preparing(1);
         expect_ok(send_sized("/generate", "{\"prompt\":\"Once", 10, "\"}"));
@@ -253,16 +253,16 @@ SERVER_TEST(pool, a_chat_is_prepared_where_its_template_takes_no_longer_than_it_
     close_templates();
 }
 
-SERVER_TEST(pool, after_one_that_was_dear_chats_are_not_tried_on_the_loop_for_a_while)
+SERVER_TEST(pool, after_one_that_was_expensive_chats_are_not_tried_on_the_loop_for_a_while)
 {
-    use_template(0, DEAR("{% for i in range(3000) %}{% set x = i %}{% endfor %}"));
+    use_template(0, EXPENSIVE("{% for i in range(3000) %}{% set x = i %}{% endfor %}"));
     expect_ok(send_chat("slow"));
     take_pool(POOL_PROMPT);
     int fd = send_chat("quick");
     wait_preparing(1);
     let_go();
     expect_ok(fd);
-    for (seen.n_dear = 1; seen.n_dear; on_loop(look))
+    for (seen.n_expensive = 1; seen.n_expensive; on_loop(look))
         expect_ok(send_chat("quick"));
     take_pool(POOL_PROMPT);
     expect_ok(send_chat("quick"));
@@ -272,15 +272,16 @@ SERVER_TEST(pool, after_one_that_was_dear_chats_are_not_tried_on_the_loop_for_a_
 
 SERVER_TEST(pool, what_no_place_allows_is_a_400_once)
 {
-    use_template(0, DEAR("{% for i in range(99999) %}{% for k in range(999) %}{% endfor %}{% endfor %}"));
+    use_template(0,
+                 EXPENSIVE("{% for i in range(99999) %}{% for k in range(999) %}{% endfor %}{% endfor %}"));
     expect_refused(send_chat("slow"), 400, "invalid_request", "more than 100000 operations");
     close_templates();
 }
 
 /* The client leaves, or the id is cancelled, between two places. */
-SERVER_TEST(pool, a_dear_chat_that_is_given_up_is_not_prepared_again)
+SERVER_TEST(pool, a_expensive_chat_that_is_given_up_is_not_prepared_again)
 {
-    use_template(0, DEAR("{% for i in range(30000) %}{% set x = i %}{% endfor %}"));
+    use_template(0, EXPENSIVE("{% for i in range(30000) %}{% set x = i %}{% endfor %}"));
     take_pool(POOL_PROMPT);
     int fd = send_chat("slow");
     wait_preparing(1);
