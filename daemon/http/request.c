@@ -181,6 +181,8 @@ static bool open_items(struct request *r)
 
 void request_put_list(struct request *r, struct reply_list list, bool later)
 {
+    if (r->out.failed) /* what stands before the list is not sent: its generation may end now */
+        return;
     struct reply_list *l = later && open_items(r) ? arena_alloc(&r->arena, sizeof *l) : NULL;
     for (; !later && list.i < list.to; list.i++) {
         if (list.begun)
