@@ -5,7 +5,7 @@
  * before it left; at least one token always stays. No mutable state: the same inputs give the same token, on
  * every backend (kernels/abi/arith.h). Thread: pure; the scratch belongs to one caller at a time. Cost: one
  * pass over the vocabulary when 0 < top_k <= 1024, about ten over the tokens within e^-28 of the likeliest
- * with typical_p or top_p alone (152,000 tokens, Zen 5: 0.03 and 1 to 1.7 ms); nothing is sorted.
+ * with typical_p or top_p alone (152,000 tokens, Zen 4: 0.03 and 1 to 1.7 ms); nothing is sorted.
  *
  * THE FORMULAS, which every implementation follows to the bit. Sums of probabilities are sums of integers, so
  * they may be computed in any order. All arithmetic is f32, and every operation rounds once.
