@@ -1,4 +1,5 @@
 #include "kv_cache.h"
+#include "base/hash.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -48,6 +49,7 @@ struct kv_cache {
     bool keep;
     struct ends kept[KEEP_LISTS];
     uint32_t n_buckets; /* a power of two */
+    uint64_t seed;      /* of the buckets */
     struct page *pages;
     struct sequence *seqs;
     uint32_t *buckets;
@@ -89,6 +91,7 @@ int kv_cache_open(struct kv_cache **out, const struct kv_cache_config *cfg, stru
     kv->max_hit = cfg->max_hit ? cfg->max_hit : kv->max_pages;
     kv->free = kv->oldest = kv->newest = NONE;
     kv->keep = cfg->keep;
+    kv->seed = hash_seed();
     for (int i = 0; i < KEEP_LISTS; i++)
         kv->kept[i] = (struct ends){NONE, NONE};
     if (take_memory(kv) < 0) {
@@ -118,33 +121,23 @@ void kv_cache_close(struct kv_cache *kv)
 
 /* ---- keys ---- */
 
-/* Two independent multiply-and-fold lanes. The hash need not withstand an attacker, because a hit is compared
- * in full. */
-static uint64_t fold(uint64_t h, uint64_t v, uint64_t multiplier)
-{
-    unsigned __int128 p = (unsigned __int128)(h ^ v) * multiplier;
-    return (uint64_t)p ^ (uint64_t)(p >> 64);
-}
-
+/* Two hashes by different seeds. A hit is compared in full, so they need not withstand an attacker. */
 struct kv_key kv_key_next(struct kv_key parent, const int32_t *ids)
 {
-    struct kv_key k = {parent.a + 0x9E3779B97F4A7C15u, parent.b + 0xD1B54A32D192ED03u};
-    for (uint32_t i = 0; i < KV_PAGE_TOKENS; i++) {
-        k.a = fold(k.a, (uint32_t)ids[i] + 1u, 0xA0761D6478BD642Fu);
-        k.b = fold(k.b, (uint64_t)(uint32_t)ids[i] << 20 | (i + 1), 0xE7037ED1A0B428DBu);
-    }
-    return k;
+    const size_t n = KV_PAGE_TOKENS * sizeof *ids;
+    return (struct kv_key){hash_bytes(parent.a, ids, n), hash_bytes(parent.b, ids, n)};
 }
 
 struct kv_key kv_key_of_salt(uint64_t salt)
 {
-    return (struct kv_key){fold(salt, 0x243F6A8885A308D3u, 0x8EBC6AF09C88C6E3u),
-                           fold(salt, 0x13198A2E03707344u, 0x589965CC75374CC3u)};
+    return (struct kv_key){hash_word(1, salt), hash_word(2, salt)};
 }
 
+/* Keys are the same after a restart, as files are named by them; buckets are not, as clients choose the ids.
+ */
 static uint32_t *bucket_of(const struct kv_cache *kv, struct kv_key k)
 {
-    return &kv->buckets[k.a & (kv->n_buckets - 1)];
+    return &kv->buckets[hash_word(kv->seed, k.a) & (kv->n_buckets - 1)];
 }
 
 /* The published page with these ids after `parent`, or NONE. */

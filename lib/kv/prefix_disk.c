@@ -1,6 +1,7 @@
 #include "prefix_disk.h"
 #include "abi/arith.h"
 #include "base/clock.h"
+#include "base/hash.h"
 #include "prefix_file.h"
 #include "prefix_index.h"
 
@@ -67,7 +68,7 @@ static uint64_t place_of(const struct prefix_disk_config *cfg)
 {
     const uint64_t parts[] = {PREFIX_FILE_VERSION, ARITH_VERSION,    cfg->model,   cfg->kv.n_layers,
                               cfg->kv.n_kv_heads,  cfg->kv.head_dim, cfg->kv.type, KV_PAGE_TOKENS};
-    return prefix_file_sum(prefix_file_sum(0, parts, sizeof parts), cfg->order, strlen(cfg->order));
+    return hash_bytes(hash_bytes(0, parts, sizeof parts), cfg->order, strlen(cfg->order));
 }
 
 /* ---- queues ---- */
