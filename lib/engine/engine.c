@@ -134,7 +134,7 @@ static struct engine_news wait_for_news(struct engine *e)
 static void queue_all(struct engine *e, struct engine_request *inbox)
 {
     for (struct engine_request *r = inbox, *next; r; r = next) {
-        next = r->next_queued;
+        next = STAILQ_NEXT(r, submitted);
         engine_queue_add(&e->queue, r);
         engine_note_deadline(e, r, true);
         e->room = true;
@@ -262,8 +262,9 @@ int engine_open(struct engine **out, struct executor *x, const struct engine_con
     if (!e)
         return error_set(err, -ENOMEM, "no memory for the engine");
     e->x = x;
-    e->inbox_end = &e->inbox;
-    e->ready_end = &e->ready;
+    STAILQ_INIT(&e->inbox);
+    STAILQ_INIT(&e->ready);
+    engine_queue_open(&e->queue);
     e->next_deadline = UINT64_MAX;
     e->opened_ns = clock_ns();
     e->heartbeat_ns = e->opened_ns;

@@ -29,7 +29,7 @@ struct ends { /* ends of a list of pages worth keeping */
     uint32_t first, last;
 };
 
-struct sequence {
+struct page_list { /* of one sequence */
     bool live, publish;
     uint64_t salt;
     struct kv_key key;   /* key of its last published page, or of the salt */
@@ -51,7 +51,7 @@ struct kv_cache {
     uint32_t n_buckets; /* a power of two */
     uint64_t seed;      /* of the buckets */
     struct page *pages;
-    struct sequence *seqs;
+    struct page_list *seqs;
     uint32_t *buckets;
     uint32_t *lists; /* [n_seqs * max_pages], the memory of sequence.pages */
 };
@@ -286,22 +286,22 @@ static uint32_t match(const struct kv_cache *kv, const struct kv_sequence *s, ui
     return n;
 }
 
-static void begin(struct sequence *q, const struct kv_sequence *s, uint32_t n_reserved)
+static void begin(struct page_list *q, const struct kv_sequence *s, uint32_t n_reserved)
 {
-    *q = (struct sequence){.live = true,
-                           .publish = s->publish,
-                           .salt = s->salt,
-                           .key = kv_key_of_salt(s->salt),
-                           .n_reserved = n_reserved,
-                           .copied = NONE,
-                           .pages = q->pages};
+    *q = (struct page_list){.live = true,
+                            .publish = s->publish,
+                            .salt = s->salt,
+                            .key = kv_key_of_salt(s->salt),
+                            .n_reserved = n_reserved,
+                            .copied = NONE,
+                            .pages = q->pages};
 }
 
 int kv_cache_add(struct kv_cache *kv, uint32_t seq, const struct kv_sequence *s, uint32_t *n_cached)
 {
     assert(seq < kv->n_seqs && !kv->seqs[seq].live);
     assert(s->n_prompt > 0 && s->n_prompt <= s->n_tokens && kv_pages_for(s->n_tokens) <= kv->max_pages);
-    struct sequence *q = &kv->seqs[seq];
+    struct page_list *q = &kv->seqs[seq];
     struct kv_key key;
     uint32_t n_hit = match(kv, s, q->pages, &key), n_idle = 0;
     for (uint32_t i = 0; i < n_hit; i++)
@@ -337,8 +337,8 @@ int kv_cache_add_fork(struct kv_cache *kv, uint32_t seq, const struct kv_sequenc
 
 bool kv_cache_fork(struct kv_cache *kv, uint32_t seq, uint32_t of, uint32_t n_prompt, uint32_t *from)
 {
-    struct sequence *q = &kv->seqs[seq];
-    const struct sequence *first = &kv->seqs[of];
+    struct page_list *q = &kv->seqs[seq];
+    const struct page_list *first = &kv->seqs[of];
     uint32_t n_shared = kv_shared_pages(n_prompt);
     bool partial = (n_prompt - 1) % KV_PAGE_TOKENS != 0;
     assert(q->live && first->live && q->n_pages == 0 && first->n_pages >= n_shared + partial);
@@ -357,7 +357,7 @@ bool kv_cache_fork(struct kv_cache *kv, uint32_t seq, uint32_t of, uint32_t n_pr
 
 void kv_cache_grow(struct kv_cache *kv, uint32_t seq, uint32_t n_tokens)
 {
-    struct sequence *q = &kv->seqs[seq];
+    struct page_list *q = &kv->seqs[seq];
     assert(q->live);
     while (q->n_pages < kv_pages_for(n_tokens)) {
         assert(q->n_reserved > 0);
@@ -374,7 +374,7 @@ uint32_t kv_cache_page(const struct kv_cache *kv, uint32_t seq, uint32_t index)
 }
 
 /* Publishes page `index` of the sequence, which is full; all pages before it are published or shared. */
-static void publish(struct kv_cache *kv, struct sequence *q, uint32_t index)
+static void publish(struct kv_cache *kv, struct page_list *q, uint32_t index)
 {
     uint32_t page = q->pages[index], parent = index ? q->pages[index - 1] : NONE;
     struct page *p = &kv->pages[page];
@@ -399,7 +399,7 @@ static void publish(struct kv_cache *kv, struct sequence *q, uint32_t index)
 
 /* Sets `key` and `publish` of a fork: by now the first sequence has published the shared pages, or never
  * will. */
-static void know_parents(const struct kv_cache *kv, struct sequence *q)
+static void know_parents(const struct kv_cache *kv, struct page_list *q)
 {
     q->forked = false;
     if (q->n_accepted == 0)
@@ -411,7 +411,7 @@ static void know_parents(const struct kv_cache *kv, struct sequence *q)
 
 void kv_cache_accept(struct kv_cache *kv, uint32_t seq, const int32_t *ids, uint32_t n)
 {
-    struct sequence *q = &kv->seqs[seq];
+    struct page_list *q = &kv->seqs[seq];
     assert(q->live && q->n_accepted + n <= q->n_pages * KV_PAGE_TOKENS);
     if (q->forked)
         know_parents(kv, q);
@@ -439,7 +439,7 @@ static void let_go(struct kv_cache *kv, uint32_t page)
 
 void kv_cache_end(struct kv_cache *kv, uint32_t seq)
 {
-    struct sequence *q = &kv->seqs[seq];
+    struct page_list *q = &kv->seqs[seq];
     assert(q->live);
     if (q->copied != NONE) /* it is a child of the shared pages: release it before them */
         let_go(kv, q->copied);
@@ -470,7 +470,7 @@ static uint32_t count_holders(const struct kv_cache *kv, uint32_t page)
 {
     uint32_t n = 0;
     for (uint32_t s = 0; s < kv->n_seqs; s++) {
-        const struct sequence *q = &kv->seqs[s];
+        const struct page_list *q = &kv->seqs[s];
         for (uint32_t i = 0; q->live && i < q->n_pages; i++)
             n += q->pages[i] == page;
         n += q->live && q->copied == page;
