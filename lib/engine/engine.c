@@ -91,13 +91,13 @@ static bool keep_result(struct engine *e, const struct step_result *r, struct er
 }
 
 /* Runs the decoder and retires the finished steps. */
-static void poll_steps(struct engine *e)
+static void advance_steps(struct engine *e)
 {
     static_assert(MAX_FLIGHTS * STEP_MAX_LOGITS == 64, "results of all flights");
     struct step_result results[MAX_FLIGHTS * STEP_MAX_LOGITS];
     struct error why = {0};
     uint64_t done = 0;
-    int n = executor_poll(e->x, results, MAX_FLIGHTS * STEP_MAX_LOGITS, &done, &why);
+    int n = executor_advance(e->x, results, MAX_FLIGHTS * STEP_MAX_LOGITS, &done, &why);
     bool ok = n >= 0;
     for (int i = 0; ok && i < n; i++)
         ok = keep_result(e, &results[i], &why);
@@ -167,7 +167,7 @@ static void *engine_main(void *arg)
             ;
         engine_wake(e); /* requests that were cancelled or have started are reported before the step */
         if (e->n_flights > 0 || (news.pinged && !e->faulted)) /* a ping checks an idle device, too */
-            poll_steps(e);
+            advance_steps(e);
         engine_publish_stats(e);
         engine_wake(e);
         if (news.closing && e->n_flights == 0 && !engine_disk_lingers(e, now)) {

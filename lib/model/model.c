@@ -21,7 +21,11 @@ struct model {
     float *rope_factors;    /* what config.rope_factors points to */
 };
 
-static const struct arch *const archs[] = {&arch_llama, &arch_qwen2, &arch_qwen3};
+#define ARCHS(X)           X(llama) X(qwen2) X(qwen3)
+#define ARCH_ADDRESS(name) &arch_##name,
+#define ARCH_TEXT(name)    ", " #name
+
+static const struct arch *const archs[] = {ARCHS(ARCH_ADDRESS)};
 
 const struct arch *arch_find(const char *name, size_t len)
 {
@@ -33,7 +37,7 @@ const struct arch *arch_find(const char *name, size_t len)
 
 const char *arch_names(void)
 {
-    return "llama, qwen2, qwen3";
+    return &(ARCHS(ARCH_TEXT))[2]; /* behind the first comma */
 }
 
 /* Text of the file for people: whole characters as far as they fit; what a terminal obeys and what is no
