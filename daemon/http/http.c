@@ -351,8 +351,7 @@ static enum MHD_Result queue_reply(struct request *r)
     if (response && r->out.len)
         add_header(response, "Content-Type", r->content_type ? r->content_type : "application/json");
     r->replied_ns = clock_ns();
-    if (!r->generation)
-        request_hold(r, r->out.cap);
+    request_hold_reply(r);
     request_limit(r);
     connection_answered(r->connection);
     return queue(r, response);

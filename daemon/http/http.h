@@ -89,7 +89,7 @@ struct server {
     struct connection_list connections[CONNECTION_STATES];
     uint64_t body_bytes;  /* held by all bodies together */
     uint64_t text_bytes;  /* of these, by those of /tokenize and /detokenize */
-    uint64_t reply_bytes; /* held by all large replies that their clients have not taken yet */
+    uint64_t reply_bytes; /* held by all replies that their clients have not taken yet, or promised to them */
 
     bool draining, closing;
     bool lingers; /* drain_min_ms is not over */
@@ -172,9 +172,10 @@ struct request {
     size_t out_whole; /* of a stream: the end of its newest whole event */
     /* Lists that stand in `out` beside its bytes, by their place; and what of the first is written. */
     struct reply_list *lists, *last_list;
+    struct arena items_arena; /* of `items` alone, so that the pool allocates nothing beside the loop */
     struct buf items;
     size_t items_at; /* bytes of it taken */
-    bool writing;    /* the pool has the lists and `items` */
+    bool writing;    /* the pool has the lists, `items`, and all that the lists are made of */
     /* Of a stream: writes what comes next, if anything does, when all of `out` is taken; or NULL. */
     void (*more)(struct request *r);
     void (*dropped)(struct request *r); /* once the pool has let go of the lists of one that was given up */
@@ -227,8 +228,11 @@ void request_drop_body(struct request *r);
  * of it is gone. */
 bool request_has_room(struct request *r);
 /* Counts n bytes, instead of what was counted before, as held for the reply (body_memory) until the request
- * ends. Less than a large reply is not counted. */
+ * ends. */
 void request_hold(struct request *r, size_t n);
+/* The same of all memory that the request has, once its reply is whole or is made of what is there. When the
+ * replies of all clients then exceed body_memory, others that are not read are dropped. */
+void request_hold_reply(struct request *r);
 #define REQUEST_LARGE_REPLY (64 * 1024) /* bytes: more than a socket takes at once */
 /* The reply is whole: from now on its client must take max_body bytes of it per body_timeout_ms. */
 void request_limit(struct request *r);
@@ -265,6 +269,9 @@ void connection_moved(struct connection *c);
 /* Ends it unless this is called again, or the timer stopped, within `ms`, or soon when its peer has left
  * before its request was whole. */
 void connection_limit(struct connection *c, uint64_t ms);
+/* The replies of all clients exceed body_memory: closes connections whose clients have not read theirs, that
+ * which has moved no byte for longest first, but not `newest`. */
+void connection_drop_unread(const struct connection *newest);
 /* Its request gets no more: the connection is closed. */
 void connection_give_up(struct connection *c);
 /* Keep-alive ticks for a waiting request: generation_tick() every `ms`. */

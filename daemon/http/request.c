@@ -3,6 +3,7 @@
 #include "http.h"
 #include "base/log.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,7 +176,7 @@ size_t request_n_ahead(const struct request *r)
 /* Takes the room that most items need, while the client can still be told that there is none. */
 static bool open_items(struct request *r)
 {
-    r->items.arena = &r->arena;
+    r->items.arena = &r->items_arena;
     return r->items.cap || buf_room(&r->items, 2 * REPLY_WINDOW);
 }
 
@@ -270,8 +271,9 @@ void request_drop_body(struct request *r)
 bool request_has_room(struct request *r)
 {
     struct server *s = r->server;
-    if (r->out.cap <= REQUEST_LARGE_REPLY || !s->reply_bytes ||
-        s->reply_bytes + r->out.cap <= s->cfg->body_memory)
+    uint64_t others = s->reply_bytes - r->held;
+    if (r->arena.total <= REQUEST_LARGE_REPLY || others <= REQUEST_LARGE_REPLY ||
+        others + r->arena.total <= s->cfg->body_memory)
         return true;
     arena_close(&r->arena);
     r->out = (struct buf){.arena = &r->arena};
@@ -284,18 +286,23 @@ bool request_has_room(struct request *r)
 
 void request_hold(struct request *r, size_t n)
 {
-    n = n > REQUEST_LARGE_REPLY ? n : 0;
+    assert(r->server->reply_bytes >= r->held);
     r->server->reply_bytes += n;
     r->server->reply_bytes -= r->held;
     r->held = n;
 }
 
-/* A client that takes a large reply more slowly than it would have to send a body is cut: until then the
- * reply takes memory here. */
+void request_hold_reply(struct request *r)
+{
+    assert(!r->writing);
+    request_hold(r, r->arena.total + r->items_arena.total);
+    connection_drop_unread(r->connection);
+}
+
+/* A client that takes a reply more slowly than it would have to send a body is cut: until then the reply
+ * takes memory here. */
 void request_limit(struct request *r)
 {
-    if (!r->held && !r->lists && !r->more)
-        return;
     r->limited = true;
     r->n_taken = 0;
     connection_limit(r->connection, r->server->cfg->body_timeout_ms);
@@ -311,8 +318,9 @@ void request_unref(struct request *r)
     if (--r->refs)
         return;
     request_drop_body(r);
-    r->server->reply_bytes -= r->held;
+    request_hold(r, 0);
     arena_close(&r->arena);
+    arena_close(&r->items_arena);
     free(r);
 }
 
