@@ -577,6 +577,8 @@ void generation_cancel(struct generation *g)
     g->cancelled = true;
     if (g->state == GENERATION_SUBMITTED)
         cancel_choices(g);
+    else if (g->state == GENERATION_PREPARING)
+        request_cancel_work(g->request);
 }
 
 static void forget_lists(struct request *r)
@@ -611,6 +613,7 @@ void generation_refuse(struct generation *g)
 {
     if (g->state == GENERATION_PREPARING) {
         g->refused = true;
+        request_cancel_work(g->request);
     } else if (is_queued(g)) {
         g->refused = true;
         cancel_choices(g);

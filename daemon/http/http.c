@@ -177,13 +177,14 @@ static const struct sockaddr *peer_of(const struct request *r)
 static int check_client(struct request *r, const struct headers *h, struct api_error *e)
 {
     struct server *s = r->server;
-    if (!r->route->post || !r->route->needs_model || !s->cfg->client_limit)
+    if (!r->route->post || !r->route->needs_model)
         return 0;
-    uint64_t id = r->owner ? r->owner : access_client(s->access, peer_of(r), h->forwarded_for);
-    if (clients_enter(&s->clients, id, s->cfg->client_limit)) {
-        r->client = id;
+    r->client = r->owner ? r->owner : access_client(s->access, peer_of(r), h->forwarded_for);
+    if (!s->cfg->client_limit)
         return 0;
-    }
+    r->counted = clients_enter(&s->clients, r->client, s->cfg->client_limit);
+    if (r->counted)
+        return 0;
     e->retry_after_s =
         retry_after_s(s->cfg->client_limit, rate_per_s(&s->stats.finished, clock_ns() / 1000000000u));
     return api_fail(e, 429, "rate_limited", NULL,
@@ -616,7 +617,7 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **context,
     }
     write_log(r);
     count_outcome(s, r, code == MHD_REQUEST_TERMINATED_COMPLETED_OK);
-    if (r->client)
+    if (r->counted)
         clients_leave(&s->clients, r->client);
     connection_rest(c);
     r->connection = NULL;
@@ -624,6 +625,7 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **context,
     r->suspended = false;
     if (r->generation)
         generation_drop(r->generation);
+    request_cancel_work(r);
     if (r->next)
         r->next->prev = r->prev;
     if (r->prev)

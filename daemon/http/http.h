@@ -147,7 +147,8 @@ struct request {
     const char *origin;           /* of a page elsewhere that may ask; NULL: no CORS headers */
     uint64_t owner;               /* of the key it came with; 0: keys are not in use */
     bool admin;                   /* it came with the admin key */
-    uint64_t client;              /* counted in server.clients; 0: not */
+    uint64_t client;              /* key or address that it comes from; 0: not asked for */
+    bool counted;                 /* in server.clients */
     char id[65];                  /* X-Request-Id: the client's or ours */
     char address[ACCESS_ADDRESS]; /* the client's, behind trusted proxies too */
     enum request_phase phase;
@@ -192,6 +193,7 @@ struct request {
     struct generation *generation; /* or NULL */
     struct server_model *model;    /* of a handler that works on the pool; else NULL */
     struct pool_job job;
+    bool working; /* the pool has the job */
     void (*work)(struct request *);
     void (*worked)(struct request *);
 };
@@ -247,6 +249,8 @@ void request_run(struct request *r, enum pool_class class, void (*work)(struct r
 /* The same from inside a handler, or from `worked`: the request is suspended meanwhile. */
 void request_wait_for(struct request *r, enum pool_class class, void (*work)(struct request *),
                       void (*worked)(struct request *));
+/* The work is not needed any more: `worked` is called soon, without `work` if that has not begun. */
+void request_cancel_work(struct request *r);
 /* Hands jobs that have run back to their requests. */
 void server_take_jobs(struct server *s);
 void request_unref(struct request *r);

@@ -343,6 +343,8 @@ void request_run(struct request *r, enum pool_class class, void (*work)(struct r
     r->work = work;
     r->worked = worked;
     r->job.run = run_job;
+    r->job.client = r->client;
+    r->working = true;
     request_ref(r);
     r->server->n_jobs++;
     pool_add(r->server->pool, class, &r->job);
@@ -356,12 +358,19 @@ void request_wait_for(struct request *r, enum pool_class class, void (*work)(str
     request_run(r, class, work, worked);
 }
 
+void request_cancel_work(struct request *r)
+{
+    if (r->working)
+        pool_cancel(r->server->pool, &r->job);
+}
+
 void server_take_jobs(struct server *s)
 {
     struct pool_job *job;
     while ((job = pool_next(s->pool))) {
         struct request *r = request_of(job);
         s->n_jobs--;
+        r->working = false;
         r->worked(r);
         request_unref(r);
     }

@@ -25,6 +25,7 @@ static struct fake {
     _Atomic unsigned n_submitted, n_cancelled, n_tokens;
     struct engine_request last; /* a copy of the newest request's input */
     int32_t last_prompt[64];
+    uint64_t salts[FAKE_MAX]; /* of the requests in the order they came */
     struct server *server;
     uv_timer_t timer;
 } fake;
@@ -41,7 +42,7 @@ int engine_submit(struct engine *e, struct engine_request *r, struct error *err)
     (void)e;
     if (fake.submit_error)
         return error_set(err, fake.submit_error, "said no");
-    fake.n_submitted++;
+    fake.salts[fake.n_submitted++ % FAKE_MAX] = r->salt;
     memcpy(&fake.last, r, sizeof fake.last);
     memcpy(fake.last_prompt, r->prompt, (r->n_prompt < 64 ? r->n_prompt : 64) * sizeof *r->prompt);
     for (; r; r = r->next_choice) {
