@@ -75,6 +75,21 @@ void connection_stop_timer(struct connection *c)
     uv_timer_stop(&c->timer);
 }
 
+void connection_pause(struct connection *c)
+{
+    if (!uv_is_active((uv_handle_t *)&c->timer))
+        return;
+    c->paused_ms = uv_timer_get_due_in(&c->timer) + 1; /* 0 says that it was not stopped */
+    uv_timer_stop(&c->timer);
+}
+
+void connection_continue(struct connection *c)
+{
+    if (c->paused_ms)
+        connection_limit(c, c->paused_ms);
+    c->paused_ms = 0;
+}
+
 /* --- its peer's leaving --- */
 
 static void handle_closed(struct connection *c)
@@ -173,6 +188,7 @@ void connection_begin(struct connection *c, struct request *r)
 
 void connection_rest(struct connection *c)
 {
+    c->paused_ms = 0;
     c->request = NULL;
     c->idle = true;
     connection_limit(c, IDLE_MS);

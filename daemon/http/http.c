@@ -9,6 +9,7 @@
 #include <strings.h>
 
 #define CUT_FACTOR  8     /* times max_body: what is read to be thrown away */
+#define UNUSED_BODY 65536 /* bytes: what is read of a body that its method has no use for */
 #define FIRST_BODY  4096  /* the least body_memory */
 #define REPLY_BLOCK 16384 /* bytes of a stream, or of a large reply, that libmicrohttpd takes at once */
 
@@ -216,6 +217,30 @@ static int too_large(const struct server *s, struct api_error *e)
                     (unsigned long long)s->cfg->max_body);
 }
 
+static bool uses_no_body(const struct request *r)
+{
+    static const char *const methods[] = {"GET", "HEAD", "OPTIONS", "DELETE"};
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
+        if (!strcmp(r->method, methods[i]))
+            return true;
+    return false;
+}
+
+static int too_large_unused(const struct request *r, struct api_error *e)
+{
+    return api_fail(e, 413, "too_large", NULL, "%s has no use for a body: at most %d bytes of one are read",
+                    r->method, UNUSED_BODY);
+}
+
+/* Known to be too large before any of it has come. */
+static int check_unused(const struct request *r, const struct headers *h, struct api_error *e)
+{
+    if (!uses_no_body(r) || h->content_length <= UNUSED_BODY)
+        return 0;
+    e->close = e->at_once = true;
+    return too_large_unused(r, e);
+}
+
 /* Only a request whose body is read can wait or run: others take no place, and their connections may be
  * closed for new ones (connection.c). */
 static int check_connections(const struct request *r, struct api_error *e)
@@ -246,7 +271,8 @@ static int check_state(struct request *r, struct api_error *e)
 static int check_headers(struct request *r, const struct headers *h)
 {
     struct api_error *e = &r->error;
-    if (check_framing(h, e) < 0 || check_place(r, h, e) < 0 || check_route(r, e) < 0)
+    if (check_framing(h, e) < 0 || check_unused(r, h, e) < 0 || check_place(r, h, e) < 0 ||
+        check_route(r, e) < 0)
         return -1;
     if (!strcmp(r->method, "OPTIONS"))
         return 0;
@@ -487,8 +513,9 @@ static enum MHD_Result take_body(struct request *r, const char *data, size_t n)
     const struct config *cfg = r->server->cfg;
     connection_moved(r->connection);
     r->body_seen += n;
-    if (r->body_seen > CUT_FACTOR * cfg->max_body) {
-        too_large(r->server, &r->error);
+    bool unused = uses_no_body(r);
+    if (r->body_seen > (unused ? UNUSED_BODY : CUT_FACTOR * cfg->max_body)) {
+        unused ? too_large_unused(r, &r->error) : too_large(r->server, &r->error);
         r->cut = true;
         return MHD_NO;
     }

@@ -108,8 +108,9 @@ struct connection {
     uv_poll_t watch;  /* for the peer's leaving */
     struct request *request;
     bool has_watch;
-    bool left; /* the peer sends no more */
-    bool idle; /* between two requests */
+    bool left;          /* the peer sends no more */
+    bool idle;          /* between two requests */
+    uint64_t paused_ms; /* left of its time when that was stopped; 0: it was not */
     unsigned n_handles;
 };
 
@@ -281,6 +282,9 @@ void connection_give_up(struct connection *c);
 /* Keep-alive ticks for a waiting request: generation_tick() every `ms`. */
 void connection_start_ticks(struct connection *c, uint64_t ms);
 void connection_stop_timer(struct connection *c);
+/* Stops the time that connection_limit() gave, and lets the rest of it go on. */
+void connection_pause(struct connection *c);
+void connection_continue(struct connection *c);
 /* Looks for its peer's leaving once more. */
 void connection_watch(struct connection *c);
 

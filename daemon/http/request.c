@@ -66,6 +66,7 @@ static void take_fixed(struct request *r, const char *words)
 
 bool request_wrote(struct request *r)
 {
+    assert(!r->writing);
     if (!r->out.failed)
         r->out_whole = r->out.len;
     return !r->out.failed;
@@ -106,8 +107,11 @@ static void items_written(struct request *r)
         r->lists = r->lists->next;
     if (r->dropped)
         r->dropped(r);
-    if (r->connection)
-        request_resume(r);
+    if (!r->connection)
+        return;
+    if (r->limited)
+        connection_continue(r->connection);
+    request_resume(r);
 }
 
 /* Lets the pool write the next items of the first list. */
@@ -115,6 +119,8 @@ static void begin_items(struct request *r)
 {
     r->items.len = r->items_at = 0;
     r->writing = true;
+    if (r->limited) /* it is the pool that the client waits for */
+        connection_pause(r->connection);
     request_run(r, POOL_REPLY, write_items, items_written);
 }
 
@@ -182,7 +188,8 @@ static bool open_items(struct request *r)
 
 void request_put_list(struct request *r, struct reply_list list, bool later)
 {
-    if (r->out.failed) /* what stands before the list is not sent: its generation may end now */
+    assert(!r->writing); /* the pool reads the lists, and what they are made of is the arena's */
+    if (r->out.failed)   /* what stands before the list is not sent: its generation may end now */
         return;
     struct reply_list *l = later && open_items(r) ? arena_alloc(&r->arena, sizeof *l) : NULL;
     for (; !later && list.i < list.to; list.i++) {
@@ -206,6 +213,7 @@ void request_put_list(struct request *r, struct reply_list list, bool later)
 
 void request_reply(struct request *r, int status)
 {
+    assert(!r->writing);
     if (r->out.failed) { /* no memory for the reply: its place is taken by one that needs none */
         take_fixed(r, no_memory_reply);
         r->lists = NULL;
@@ -221,6 +229,7 @@ void request_reply(struct request *r, int status)
 
 void request_fail(struct request *r, const struct api_error *e)
 {
+    assert(!r->writing);
     if (e != &r->error)
         r->error = *e;
     r->out.len = r->out_at = 0;

@@ -137,6 +137,19 @@ SERVER_TEST(replies, a_client_that_leaves_costs_nothing_more)
     wait_rest();
 }
 
+/* The client's time is over while the pool has other things to do. */
+SERVER_TEST(replies, the_pool_s_time_is_not_the_client_s, "body_timeout_ms", "100")
+{
+    struct reply r;
+    int fd = send_for_long_reply("/generate", LONG);
+    usleep(400000);
+    let_go();
+    client_read(fd, &r, false);
+    cr_assert(r.status == 200 && !r.cut, "%d, %s", r.status, r.cut ? "cut" : "");
+    reply_free(&r);
+    close(fd);
+}
+
 static void drain_soon(void)
 {
     server_drain(f.server, 60000, NULL, NULL);
