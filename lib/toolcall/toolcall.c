@@ -155,6 +155,8 @@ static bool may_think(const struct toolcall_scanner *s, size_t i)
 
 static bool counts(const struct toolcall_scanner *s, const struct mark *m, size_t i, bool reasoning)
 {
+    if (s->no_calls && m->action >= MARK_CALL_END && m->action < MARK_HARMONY_HEADER)
+        return false;
     if (reasoning)
         return m->action == MARK_THINK_END || m->in_reasoning;
     return m->action != MARK_THINK || may_think(s, i);
@@ -225,6 +227,7 @@ static bool follow(struct toolcall_scanner *s, const struct mark *m)
         s->state = toolcall_harmony_between;
         break;
     case MARK_DROP:
+    case MARK_CALL_END:
     case MARK_THINK_END:
         toolcall_to_text(s);
         break;
@@ -344,7 +347,8 @@ struct toolcall_scanner *toolcall_open(struct arena *a, const struct toolcall_op
     s->tools = o->tools;
     s->emit = o->emit;
     s->user = o->user;
-    s->bare_ok = true;
+    s->no_calls = o->no_calls;
+    s->bare_ok = !o->no_calls;
     s->state = s->format->harmony ? toolcall_harmony_header : toolcall_text;
     open_buffers(s, a);
     for (const struct mark *m = s->format->marks; m->action; m++)

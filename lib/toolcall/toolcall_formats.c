@@ -42,251 +42,93 @@ static const struct tags minimax_tags = {
     .section_end = "</minimax:tool_call>",
 };
 
-#define THINK .think = "<think>", .think_end = "</think>"
-#define THINK_MARKS                                                                                          \
-    {"<think>", MARK_THINK, false},                                                                          \
-    {                                                                                                        \
-        "</think>", MARK_THINK_END, false                                                                    \
-    }
-#define CODER_MARKS                                                                                          \
-    {"<tool_call>", MARK_CALL, false}, {"</tool_call>", MARK_DROP, false},                                   \
-    {                                                                                                        \
-        "<function=", MARK_FUNCTION, false                                                                   \
-    }
-#define GLM_MARKS                                                                                            \
-    THINK_MARKS, {"<tool_call>", MARK_CALL, false},                                                          \
-    {                                                                                                        \
-        "</tool_call>", MARK_DROP, false                                                                     \
-    }
-#define MISTRAL_MARKS                                                                                        \
-    {"[TOOL_CALLS]", MARK_MISTRAL, false}, {"[THINK]", MARK_THINK, false},                                   \
-    {                                                                                                        \
-        "[/THINK]", MARK_THINK_END, false                                                                    \
-    }
-#define DEEPSEEK_MARKS                                                                                       \
-    THINK_MARKS, {"<｜tool▁calls▁begin｜>", MARK_SECTION, true},                                             \
-        {"<｜tool▁call▁begin｜>", MARK_DEEPSEEK, true}, {"<｜tool▁call▁end｜>", MARK_DROP, false},           \
-        {"<｜tool▁calls▁end｜>", MARK_DROP, false}, {"<|tool_calls_begin|>", MARK_SECTION, true},            \
-        {"<|tool_call_begin|>", MARK_DEEPSEEK, true}, {"<|tool_call_end|>", MARK_DROP, false},               \
-    {                                                                                                        \
-        "<|tool_calls_end|>", MARK_DROP, false                                                               \
-    }
+#define THINK    .think = "<think>", .think_end = "</think>"
+#define BRACKETS .think = "[THINK]", .think_end = "[/THINK]"
+
+/* clang-format off */
+#define THINK_MARKS {"<think>", MARK_THINK, false}, {"</think>", MARK_THINK_END, false}
+#define TOOL_CALL_MARKS {"<tool_call>", MARK_CALL, false}, {"</tool_call>", MARK_CALL_END, false}
+#define MISTRAL_MARKS {"[TOOL_CALLS]", MARK_MISTRAL, false}, {"[THINK]", MARK_THINK, false}, {"[/THINK]", MARK_THINK_END, false}
+/* With full-width bars and, as distills write them, with ASCII's. */
+#define DEEPSEEK_MARKS THINK_MARKS, \
+    {"<｜tool▁calls▁begin｜>", MARK_SECTION, true}, {"<｜tool▁call▁begin｜>", MARK_DEEPSEEK, true}, \
+    {"<｜tool▁call▁end｜>", MARK_CALL_END, false}, {"<｜tool▁calls▁end｜>", MARK_CALL_END, false}, \
+    {"<|tool_calls_begin|>", MARK_SECTION, true}, {"<|tool_call_begin|>", MARK_DEEPSEEK, true}, \
+    {"<|tool_call_end|>", MARK_CALL_END, false}, {"<|tool_calls_end|>", MARK_CALL_END, false}
 
 /* The order is that of choosing: the first whose marks are all in the template. */
 static const struct toolcall_format formats[] = {
-    {"harmony",
-     "gpt-oss: channels and recipients",
-     NULL,
-     NULL,
-     NULL,
-     false,
-     true,
-     {{"<|end|>", MARK_HARMONY_END, true},
-      {"<|return|>", MARK_HARMONY_END, true},
-      {"<|call|>", MARK_HARMONY_END, true},
-      {"<|start|>", MARK_HARMONY_HEADER, true},
-      {"<|channel|>", MARK_HARMONY_HEADER, true},
-      {"<|message|>", MARK_DROP, false},
-      {"<|constrain|>", MARK_DROP, false}},
-     {"<|channel|>", "<|message|>"}},
-    {"gemma4",
-     "Gemma 4: call:name{key:value}, reasoning in a channel",
-     "<|channel>thought",
-     "<channel|>",
-     NULL,
-     false,
-     false,
-     {{"<|channel>thought", MARK_THINK, false},
-      {"<channel|>", MARK_THINK_END, false},
-      {"<|tool_call>", MARK_GEMMA, false},
-      {"<tool_call|>", MARK_DROP, false},
-      {"<|\"|>", MARK_DROP, false}},
-     {"<|tool_call>", "call:"}},
-    {"deepseek-v3.2",
-     "DeepSeek V3.2, V4: DSML tags",
-     THINK,
-     &dsml_tags,
-     false,
-     false,
-     {THINK_MARKS,
-      {"<｜DSML｜function_calls>", MARK_SECTION, true},
-      {"<｜DSML｜tool_calls>", MARK_SECTION, true},
-      {"<｜DSML｜invoke name=\"", MARK_FUNCTION, true},
-      {"</｜DSML｜invoke>", MARK_DROP, false},
-      {"</｜DSML｜function_calls>", MARK_DROP, false},
-      {"</｜DSML｜tool_calls>", MARK_DROP, false}},
-     {"｜DSML｜"}},
-    {"deepseek-r1",
-     "DeepSeek R1, V3 and distills: type, name, fenced JSON",
-     THINK,
-     NULL,
-     false,
-     false,
-     {DEEPSEEK_MARKS},
-     {"<｜tool▁call▁begin｜>", "```json"}},
-    {"deepseek-v3.1",
-     "DeepSeek V3.1: name, separator, JSON",
-     THINK,
-     NULL,
-     false,
-     false,
-     {DEEPSEEK_MARKS},
-     {"<｜tool▁call▁begin｜>"}},
-    {"kimi-k2",
-     "Kimi K2: functions.name:0 and JSON",
-     THINK,
-     NULL,
-     false,
-     false,
-     {THINK_MARKS,
-      {"<|tool_calls_section_begin|>", MARK_SECTION, true},
-      {"<|tool_call_begin|>", MARK_KIMI, true},
-      {"<|tool_call_end|>", MARK_DROP, false},
-      {"<|tool_calls_section_end|>", MARK_DROP, false}},
-     {"<|tool_call_argument_begin|>"}},
-    {"command-r7b",
-     "Command R7B, Command A: a JSON list as action",
-     "<|START_THINKING|>",
-     "<|END_THINKING|>",
-     NULL,
-     false,
-     false,
-     {{"<|START_THINKING|>", MARK_THINK, false},
-      {"<|END_THINKING|>", MARK_THINK_END, false},
-      {"<|START_ACTION|>", MARK_CALL, false},
-      {"<|END_ACTION|>", MARK_DROP, false},
-      {"<|START_RESPONSE|>", MARK_DROP, false},
-      {"<|END_RESPONSE|>", MARK_DROP, false},
-      {"<|START_TEXT|>", MARK_DROP, false},
-      {"<|END_TEXT|>", MARK_DROP, false}},
-     {"<|START_ACTION|>"}},
-    {"minimax",
-     "MiniMax M2: <invoke name=...>",
-     THINK,
-     &minimax_tags,
-     false,
-     false,
-     {THINK_MARKS,
-      {"<minimax:tool_call>", MARK_SECTION, true},
-      {"</minimax:tool_call>", MARK_DROP, false},
-      {"<invoke name=\"", MARK_FUNCTION, true}},
-     {"<minimax:tool_call>"}},
-    {"lfm2",
-     "LFM2: Python calls in a list",
-     THINK,
-     NULL,
-     false,
-     false,
-     {THINK_MARKS, {"<|tool_call_start|>", MARK_LIST, false}, {"<|tool_call_end|>", MARK_DROP, false}},
-     {"<|tool_call_start|>"}},
-    {"glm-4.7",
-     "GLM-4.7 and later: the same without newlines",
-     THINK,
-     &glm_tags,
-     false,
-     false,
-     {GLM_MARKS},
-     {"<arg_key>", "</arg_key><arg_value>"}},
-    {"glm-4.6",
-     "GLM-4.5, 4.6: a name, arg_key and arg_value",
-     THINK,
-     &glm_tags,
-     false,
-     false,
-     {GLM_MARKS},
-     {"<arg_key>"}},
-    {"qwen3.5",
-     "Qwen3.5 and later: Qwen3-Coder's calls, reasoning",
-     THINK,
-     &coder_tags,
-     false,
-     false,
-     {THINK_MARKS, CODER_MARKS},
-     {"<function=", "<parameter=", "<think>"}},
-    {"qwen3-coder",
-     "Qwen3-Coder: <function=...><parameter=...>",
-     NULL,
-     NULL,
-     &coder_tags,
-     false,
-     false,
-     {CODER_MARKS},
-     {"<function=", "<parameter="}},
-    {"mistral-callid",
-     "Mistral Small 3.2: [TOOL_CALLS]name[CALL_ID]id[ARGS]{...}",
-     "[THINK]",
-     "[/THINK]",
-     NULL,
-     false,
-     false,
-     {MISTRAL_MARKS},
-     {"[CALL_ID]", "[ARGS]"}},
-    {"mistral-args",
-     "Devstral, Magistral, Ministral 3: [TOOL_CALLS]name[ARGS]{...}",
-     "[THINK]",
-     "[/THINK]",
-     NULL,
-     false,
-     false,
-     {MISTRAL_MARKS},
-     {"[TOOL_CALLS]", "[ARGS]"}},
-    {"mistral-nemo",
-     "Mistral 7B v0.3, Nemo: [TOOL_CALLS] and a JSON list",
-     "[THINK]",
-     "[/THINK]",
-     NULL,
-     false,
-     false,
-     {MISTRAL_MARKS},
-     {"[TOOL_CALLS]"}},
-    {"phi-4-mini",
-     "Phi-4-mini: JSON between <|tool_call|> and <|/tool_call|>",
-     THINK,
-     NULL,
-     false,
-     false,
-     {THINK_MARKS, {"<|tool_call|>", MARK_CALL, false}, {"<|/tool_call|>", MARK_DROP, false}},
-     {"<|tool_call|>", "<|/tool_call|>"}},
-    {"granite",
-     "Granite 3.x: <|tool_call|> and a JSON list; response tags",
-     THINK,
-     NULL,
-     false,
-     false,
-     {THINK_MARKS,
-      {"<|tool_call|>", MARK_CALL, false},
-      {"<response>", MARK_DROP, false},
-      {"</response>", MARK_DROP, false}},
-     {"<|tool_call|>"}},
-    {"hermes",
-     "Hermes 2/3, Qwen2.5, QwQ, Qwen3: JSON in <tool_call>",
-     THINK,
-     NULL,
-     false,
-     false,
-     {THINK_MARKS, {"<tool_call>", MARK_CALL, false}, {"</tool_call>", MARK_DROP, false}},
-     {"<tool_call>"}},
-    {"llama3-json",
-     "Llama 3.1 to 3.3: a bare JSON object with parameters",
-     NULL,
-     NULL,
-     NULL,
-     true,
-     false,
-     {{"<|python_tag|>", MARK_PYTHON, false},
-      {"<function=", MARK_LLAMA, false},
-      {"</function>", MARK_DROP, false}},
-     {"<|start_header_id|>", "parameters"}},
-    {"think",
-     "no calls; reasoning between <think> and </think>",
-     THINK,
-     NULL,
-     false,
-     false,
-     {THINK_MARKS},
-     {"<think>"}},
-    {"none", "no calls, no reasoning: all is text", NULL, NULL, NULL, false, false, {{0}}, {NULL}},
+    {.name = "harmony", .about = "gpt-oss: channels and recipients", .harmony = true,
+     .marks = {{"<|end|>", MARK_HARMONY_END, true}, {"<|return|>", MARK_HARMONY_END, true},
+               {"<|call|>", MARK_HARMONY_END, true}, {"<|start|>", MARK_HARMONY_HEADER, true},
+               {"<|channel|>", MARK_HARMONY_HEADER, true}, {"<|message|>", MARK_DROP, false},
+               {"<|constrain|>", MARK_DROP, false}},
+     .template_marks = {"<|channel|>", "<|message|>"}},
+    {.name = "gemma4", .about = "Gemma 4: call:name{key:value}, reasoning in a channel",
+     .think = "<|channel>thought", .think_end = "<channel|>",
+     .marks = {{"<|channel>thought", MARK_THINK, false}, {"<channel|>", MARK_THINK_END, false},
+               {"<|tool_call>", MARK_GEMMA, false}, {"<tool_call|>", MARK_CALL_END, false}, {"<|\"|>", MARK_DROP, false}},
+     .inner = {"<|channel>"}, .template_marks = {"<|tool_call>", "call:"}},
+    {.name = "deepseek-v3.2", .about = "DeepSeek V3.2, V4: DSML tags", THINK, .tags = &dsml_tags,
+     .marks = {THINK_MARKS, {"<｜DSML｜function_calls>", MARK_SECTION, true}, {"<｜DSML｜tool_calls>", MARK_SECTION, true},
+               {"<｜DSML｜invoke name=\"", MARK_FUNCTION, true}, {"</｜DSML｜invoke>", MARK_CALL_END, false},
+               {"</｜DSML｜function_calls>", MARK_CALL_END, false}, {"</｜DSML｜tool_calls>", MARK_CALL_END, false}},
+     .inner = {"｜DSML｜"}, .template_marks = {"｜DSML｜"}},
+    {.name = "deepseek-r1", .about = "DeepSeek R1, V3 and distills: type, name, fenced JSON", THINK,
+     .marks = {DEEPSEEK_MARKS}, .inner = {"<｜tool▁sep｜>", "<|tool_sep|>"},
+     .template_marks = {"<｜tool▁call▁begin｜>", "```json"}},
+    {.name = "deepseek-v3.1", .about = "DeepSeek V3.1: name, separator, JSON", THINK,
+     .marks = {DEEPSEEK_MARKS}, .inner = {"<｜tool▁sep｜>", "<|tool_sep|>"}, .template_marks = {"<｜tool▁call▁begin｜>"}},
+    {.name = "kimi-k2", .about = "Kimi K2: functions.name:0 and JSON", THINK,
+     .marks = {THINK_MARKS, {"<|tool_calls_section_begin|>", MARK_SECTION, true}, {"<|tool_call_begin|>", MARK_KIMI, true},
+               {"<|tool_call_end|>", MARK_CALL_END, false}, {"<|tool_calls_section_end|>", MARK_CALL_END, false}},
+     .inner = {"<|tool_call_argument_begin|>"}, .template_marks = {"<|tool_call_argument_begin|>"}},
+    {.name = "command-r7b", .about = "Command R7B, Command A: a JSON list as action",
+     .think = "<|START_THINKING|>", .think_end = "<|END_THINKING|>",
+     .marks = {{"<|START_THINKING|>", MARK_THINK, false}, {"<|END_THINKING|>", MARK_THINK_END, false},
+               {"<|START_ACTION|>", MARK_CALL, false}, {"<|END_ACTION|>", MARK_CALL_END, false},
+               {"<|START_RESPONSE|>", MARK_DROP, false}, {"<|END_RESPONSE|>", MARK_DROP, false},
+               {"<|START_TEXT|>", MARK_DROP, false}, {"<|END_TEXT|>", MARK_DROP, false}},
+     .template_marks = {"<|START_ACTION|>"}},
+    {.name = "minimax", .about = "MiniMax M2: <invoke name=...>", THINK, .tags = &minimax_tags,
+     .marks = {THINK_MARKS, {"<minimax:tool_call>", MARK_SECTION, true}, {"</minimax:tool_call>", MARK_CALL_END, false},
+               {"<invoke name=\"", MARK_FUNCTION, true}},
+     .template_marks = {"<minimax:tool_call>"}},
+    {.name = "lfm2", .about = "LFM2: Python calls in a list", THINK,
+     .marks = {THINK_MARKS, {"<|tool_call_start|>", MARK_LIST, false}, {"<|tool_call_end|>", MARK_CALL_END, false}},
+     .template_marks = {"<|tool_call_start|>"}},
+    {.name = "glm-4.7", .about = "GLM-4.7 and later: the same without newlines", THINK, .tags = &glm_tags,
+     .marks = {THINK_MARKS, TOOL_CALL_MARKS}, .template_marks = {"<arg_key>", "</arg_key><arg_value>"}},
+    {.name = "glm-4.6", .about = "GLM-4.5, 4.6: a name, arg_key and arg_value", THINK, .tags = &glm_tags,
+     .marks = {THINK_MARKS, TOOL_CALL_MARKS}, .template_marks = {"<arg_key>"}},
+    {.name = "qwen3.5", .about = "Qwen3.5 and later: Qwen3-Coder's calls, reasoning", THINK, .tags = &coder_tags,
+     .marks = {THINK_MARKS, TOOL_CALL_MARKS, {"<function=", MARK_FUNCTION, false}},
+     .template_marks = {"<function=", "<parameter=", "<think>"}},
+    {.name = "qwen3-coder", .about = "Qwen3-Coder: <function=...><parameter=...>", .tags = &coder_tags,
+     .marks = {TOOL_CALL_MARKS, {"<function=", MARK_FUNCTION, false}}, .template_marks = {"<function=", "<parameter="}},
+    {.name = "mistral-callid", .about = "Mistral Small 3.2: [TOOL_CALLS]name[CALL_ID]id[ARGS]{...}", BRACKETS,
+     .marks = {MISTRAL_MARKS}, .inner = {"[CALL_ID]", "[ARGS]"}, .template_marks = {"[CALL_ID]", "[ARGS]"}},
+    {.name = "mistral-args", .about = "Devstral, Magistral, Ministral 3: [TOOL_CALLS]name[ARGS]{...}", BRACKETS,
+     .marks = {MISTRAL_MARKS}, .inner = {"[CALL_ID]", "[ARGS]"}, .template_marks = {"[TOOL_CALLS]", "[ARGS]"}},
+    {.name = "mistral-nemo", .about = "Mistral 7B v0.3, Nemo: [TOOL_CALLS] and a JSON list", BRACKETS,
+     .marks = {MISTRAL_MARKS}, .template_marks = {"[TOOL_CALLS]"}},
+    {.name = "phi-4-mini", .about = "Phi-4-mini: JSON between <|tool_call|> and <|/tool_call|>", THINK,
+     .marks = {THINK_MARKS, {"<|tool_call|>", MARK_CALL, false}, {"<|/tool_call|>", MARK_CALL_END, false}},
+     .template_marks = {"<|tool_call|>", "<|/tool_call|>"}},
+    {.name = "granite", .about = "Granite 3.x: <|tool_call|> and a JSON list; response tags", THINK,
+     .marks = {THINK_MARKS, {"<|tool_call|>", MARK_CALL, false}, {"<response>", MARK_DROP, false},
+               {"</response>", MARK_DROP, false}},
+     .template_marks = {"<|tool_call|>"}},
+    {.name = "hermes", .about = "Hermes 2/3, Qwen2.5, QwQ, Qwen3: JSON in <tool_call>", THINK,
+     .marks = {THINK_MARKS, TOOL_CALL_MARKS}, .template_marks = {"<tool_call>"}},
+    {.name = "llama3-json", .about = "Llama 3.1 to 3.3: a bare JSON object with parameters", .bare = true,
+     .marks = {{"<|python_tag|>", MARK_PYTHON, false}, {"<function=", MARK_LLAMA, false}, {"</function>", MARK_CALL_END, false}},
+     .template_marks = {"<|start_header_id|>", "parameters"}},
+    {.name = "think", .about = "no calls; reasoning between <think> and </think>", THINK,
+     .marks = {THINK_MARKS}, .template_marks = {"<think>"}},
+    {.name = "none", .about = "no calls, no reasoning: all is text"},
 };
+/* clang-format on */
 #define N_FORMATS (sizeof formats / sizeof *formats)
 
 size_t toolcall_n_formats(void)
@@ -319,7 +161,19 @@ const char *toolcall_format_about(const struct toolcall_format *f)
 
 const char *toolcall_format_mark(const struct toolcall_format *f, size_t i)
 {
-    return f->marks[i].action ? f->marks[i].s : NULL;
+    size_t n = 0;
+    while (f->marks[n].action)
+        n++;
+    if (i < n)
+        return f->marks[i].s;
+    i -= n;
+    const struct tags none = {0}, *t = f->tags ? f->tags : &none;
+    const char *const rest[] = {t->param, t->key_end,  t->value,    t->value_end,
+                                t->close, f->inner[0], f->inner[1], f->inner[2]};
+    for (size_t k = 0; k < sizeof rest / sizeof *rest; k++)
+        if (rest[k] && *rest[k] && !i--)
+            return rest[k];
+    return NULL;
 }
 
 bool toolcall_format_reasons(const struct toolcall_format *f)

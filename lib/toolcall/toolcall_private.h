@@ -14,6 +14,7 @@ enum mark_action {
     MARK_DROP,
     MARK_THINK,
     MARK_THINK_END,
+    MARK_CALL_END, /* says nothing more than the call does */
     MARK_SECTION,  /* calls follow, each with a mark of its own */
     MARK_CALL,     /* JSON, or tags, follow */
     MARK_FUNCTION, /* a tagged function's name follows */
@@ -50,6 +51,7 @@ struct toolcall_format {
     bool harmony;
     struct mark marks[16];
     const char *template_marks[3]; /* all are in the templates that write it; else NULL: never chosen */
+    const char *inner[3];          /* marks inside of calls */
 };
 
 /* A JSON object that names a function and its arguments (toolcall_json.c). */
@@ -82,7 +84,7 @@ struct toolcall_scanner {
         const char *p;
         size_t n;
     } pending; /* bytes of `input` that no state has taken */
-    bool ended, cut;
+    bool ended, cut, no_calls;
     bool first[256]; /* bytes that marks begin with */
 
     struct bytes out; /* to be emitted: of one kind, whole characters */
