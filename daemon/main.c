@@ -37,6 +37,7 @@ static const struct command {
      "Prints [1, 2, 3]. The file needs a vocabulary, but no tensors.\n"
      "  --no-special   add no BOS or EOS; names of special tokens stay text\n"
      "  --ids          print the ids only (the default)"},
+    {"constrain", cmd_constrain, "--schema FILE", "check a text against a schema, regex or grammar", NULL},
     {"stats", cmd_stats, "[URL]", "show the figures of a running daemon", NULL},
     {"ps", cmd_ps, "[URL]", "list the requests of a running daemon", NULL},
     {"check-config", cmd_check_config, "[--config FILE]", "check a configuration", NULL},
