@@ -76,21 +76,21 @@ void *arena_array(struct arena *a, size_t n, size_t size)
     return __builtin_mul_overflow(n, size, &bytes) ? NULL : arena_zalloc(a, bytes);
 }
 
-static void *grow_large(struct arena *a, void *p, size_t n)
+static void *resize_large(struct arena *a, void *p, size_t n)
 {
     struct arena_block *b = block_of(p);
     size_t old = b->size;
-    assert(n > old && a->total >= old);
+    assert(a->total >= old);
     if (n > SIZE_MAX - sizeof *b)
         return NULL;
     LIST_REMOVE(b, of_arena);
-    struct arena_block *grown = realloc(b, sizeof *b + n);
-    LIST_INSERT_HEAD(&a->large, grown ? grown : b, of_arena);
-    if (!grown)
+    struct arena_block *resized = realloc(b, sizeof *b + n);
+    LIST_INSERT_HEAD(&a->large, resized ? resized : b, of_arena);
+    if (!resized)
         return NULL;
-    grown->size = n;
-    a->total += n - old;
-    return grown + 1;
+    resized->size = n;
+    a->total = a->total - old + n;
+    return resized + 1;
 }
 
 void *arena_grow(struct arena *a, void *p, size_t old, size_t n)
@@ -98,11 +98,17 @@ void *arena_grow(struct arena *a, void *p, size_t old, size_t n)
     if (n <= old)
         return p;
     if (p && old >= ARENA_LARGE)
-        return grow_large(a, p, n);
+        return resize_large(a, p, n);
     void *fresh = arena_alloc(a, n);
     if (fresh && old)
         memcpy(fresh, p, old);
     return fresh;
+}
+
+void *arena_shrink(struct arena *a, void *p, size_t old, size_t n)
+{
+    void *less = p && old >= ARENA_LARGE && n < old ? resize_large(a, p, n) : NULL;
+    return less ? less : p;
 }
 
 char *arena_copy(struct arena *a, const char *s, size_t n)

@@ -26,6 +26,9 @@ void *arena_array(struct arena *a, size_t n, size_t size);
 /* Makes room for n bytes in piece p, which arena_alloc() or arena_grow() returned for `old` bytes (p may be
  * NULL: a new piece). The result may be another address; NULL leaves p as it was. */
 void *arena_grow(struct arena *a, void *p, size_t old, size_t n);
+/* Gives back what piece p, of `old` bytes, has beyond its first n; a small piece stays as it is. The result
+ * may be another address. */
+void *arena_shrink(struct arena *a, void *p, size_t old, size_t n);
 /* Returns a NUL-terminated copy of n bytes, or NULL. */
 char *arena_copy(struct arena *a, const char *s, size_t n);
 /* Frees every piece; the arena is empty and usable again. */
