@@ -65,7 +65,7 @@ static int take_weight(struct exact *x, struct weight_reader *r, uint32_t index,
     const struct weight *w = model_weight(x->g->model, index);
     void *bytes = malloc(w->size), *values = x->keeps ? malloc((size_t)w->n * w->k * sizeof(float)) : bytes;
     int rc = bytes && values ? 0 : error_set(err, -ENOMEM, "exact: no memory for %s", w->name);
-    bool read = rc == 0 && weight_reader_groups(r, index, 0, weight_groups(x->g->model, index), bytes);
+    bool read = rc == 0 && weight_reader_groups(r, index, 0, weight_groups(x->g->model, index), bytes) == 0;
     if (read && x->keeps)
         quant_dequantise(w->type, bytes, values, (size_t)w->n * w->k);
     x->weights[index] = values;

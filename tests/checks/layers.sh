@@ -62,6 +62,6 @@ exit 1
 # daemon/schema: daemon/json daemon/http lib/base lib/grammar
 # daemon/api: daemon/base daemon/chat daemon/http daemon/json daemon/generation daemon/page lib/base lib/engine lib/gguf lib/model lib/toolcall
 # daemon/page:
-# daemon/service: daemon/base daemon/chat daemon/config daemon/http daemon/json daemon/generation daemon/cli lib/base lib/backend lib/cuda lib/engine lib/gguf lib/kv lib/model lib/tokenizer lib/toolcall kernels/abi
+# daemon/service: daemon/base daemon/chat daemon/config daemon/http daemon/json daemon/generation daemon/cli lib/base lib/backend lib/engine lib/gguf lib/kv lib/model lib/tokenizer lib/toolcall kernels/abi
 # daemon/cli: daemon/base daemon/chat daemon/config daemon/http daemon/json daemon/generation daemon/schema daemon/service lib/base lib/backend lib/cpu lib/engine lib/gguf lib/grammar lib/model lib/tokenizer lib/toolcall kernels/abi
 # daemon: daemon/base daemon/cli daemon/config
