@@ -10,7 +10,7 @@
  * freed when libmicrohttpd, the engine and the pool have all let go of it. */
 #pragma once
 #include "access.h"
-#include "api_error.h"
+#include "base/api_error.h"
 #include "base/arena.h"
 #include "base/buf.h"
 #include "client_limit.h"
