@@ -1,5 +1,4 @@
 /* request.c - one HTTP request: its reply, its suspension, its memory. */
-#include "generation/generation.h"
 #include "http.h"
 #include "base/log.h"
 
