@@ -14,6 +14,7 @@ static void put_model(struct buf *out, const struct server *s)
     json_put_str(out, c->arch);
     buf_puts(out, ",\"quantization\":");
     json_put_str(out, c->quantization);
+    buf_printf(out, ",\"chat_format\":\"%s\"", toolcall_format_name(s->model->format));
     buf_printf(out, ",\"parameters\":%llu,\"bytes\":%zu,\"n_layers\":%u,\"n_ctx\":%u,\"n_vocab\":%u}",
                (unsigned long long)c->n_params, gguf_file_size(model_gguf(s->model->model)), c->n_layers,
                s->model->n_ctx, c->n_vocab);

@@ -50,6 +50,7 @@ struct config {
     char *model;         /* "": the one in the install's models/, see model_file.c */
     char *model_dir;     /* "": where the model lies */
     char *chat_template; /* a file, "chatml", or "": the model's own */
+    char *chat_format;   /* "auto": by the template; else a name of toolcall.h */
     int backend;         /* enum config_backend */
     int executor;        /* enum executor_kind */
     int arithmetic;      /* enum backend_arithmetic */

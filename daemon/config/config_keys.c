@@ -26,6 +26,12 @@ static const char *const devices[] = {"auto", "0", "1",  "2",  "3",  "4",  "5", 
                                       "8",    "9", "10", "11", "12", "13", "14", "15", NULL};
 static const char *const unknowns[] = {"reject", "ignore", NULL};
 static const char *const speculations[] = {"auto", "off", NULL}; /* enum engine_speculation */
+/* The names of toolcall_formats.c. */
+static const char *const chat_formats[] = {
+    "auto",         "hermes",         "qwen3-coder", "qwen3.5",     "llama3-json",   "mistral-nemo",
+    "mistral-args", "mistral-callid", "harmony",     "deepseek-r1", "deepseek-v3.1", "deepseek-v3.2",
+    "glm-4.6",      "glm-4.7",        "gemma4",      "phi-4-mini",  "granite",       "command-r7b",
+    "kimi-k2",      "lfm2",           "minimax",     "think",       "none",          NULL};
 static const char *const yes_no[] = {"no", "yes", NULL};
 static const char *const levels[] = {"error", "warn", "info", "debug", NULL}; /* enum log_level */
 static const char *const formats[] = {"text", "json", NULL};                  /* enum log_format */
@@ -66,6 +72,8 @@ const struct config_key config_keys[] = {
      .help = "Directory that POST /admin/model may load other models from. Empty: the directory of the model."},
     {STRING(chat_template, ""),
      .help = "File with the Jinja chat template, or chatml. Empty: the model's own template, else chatml."},
+    {STRING(chat_format, "auto"), .choices = chat_formats,
+     .help = "How the model marks tool calls and reasoning in its text. auto: as its chat template shows; none: all is content."},
     {CHOICE(backend, "auto", backends), .help = "Device that runs the model. auto: cuda if a GPU can run it, else cpu; the log says why."},
     {CHOICE(executor, "persistent", executors),
      .help = "How steps run. persistent: one resident decoder; eager: node by node; graph: a captured CUDA graph (cuda only)."},

@@ -1,5 +1,6 @@
 #include "chat_messages.h"
 #include "base/buf.h"
+#include "chat/tool_list.h"
 #include "chat_template.h"
 #include "generation.h"
 
@@ -382,15 +383,40 @@ static int read_objects(struct field_reader *r, const struct field *f, const jso
     return to_value(a, value, out) ? 0 : api_out_of_memory(r->err);
 }
 
-int read_tools(struct field_reader *r, const struct field *f, const json_t *value)
+/* Adds the tools that are functions to `out`. Those of another type, which only their service can run, are
+ * passed over: they must not cost the request. */
+static int keep_functions(struct field_reader *r, const struct field *f, const json_t *value, json_t *out)
 {
-    struct chat *chat = &((struct params *)r->out)->chat;
+    if (!json_is_array(value))
+        return api_invalid(r->err, f->name, "%s must be an array (got %s)", f->name, field_got(value));
     for (size_t i = 0; i < json_array_size(value); i++) {
-        const json_t *function = json_object_get(json_array_get(value, i), "function");
+        json_t *tool = json_array_get(value, i);
+        const char *type = json_string_value(json_object_get(tool, "type"));
+        const json_t *function = json_object_get(tool, "function");
+        if (!json_is_object(tool))
+            return api_invalid(r->err, f->name, "%s[%zu] must be an object (got %s)", f->name, i,
+                               field_got(tool));
+        if (type && strcmp(type, "function"))
+            continue;
         if (!json_is_string(json_object_get(function, "name")))
             return api_invalid(r->err, f->name, "tools[%zu] must be an object with function.name", i);
+        if (json_array_append(out, tool) < 0)
+            return api_out_of_memory(r->err);
     }
-    return read_objects(r, f, value, chat->arena, &chat->tools);
+    return 0;
+}
+
+int read_tools(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    struct params *p = r->out;
+    json_t *functions = json_array();
+    int rc = functions ? keep_functions(r, f, value, functions) : api_out_of_memory(r->err);
+    if (rc == 0)
+        rc = read_objects(r, f, functions, p->chat.arena, &p->chat.tools);
+    if (rc == 0 && tool_list_read(r->arena, functions, &p->tools) < 0)
+        rc = api_out_of_memory(r->err);
+    json_decref(functions);
+    return rc;
 }
 
 int read_documents(struct field_reader *r, const struct field *f, const json_t *value)

@@ -11,6 +11,7 @@
 struct chat_template {
     struct jinja *program;
     const struct tokenizer *tokenizer;
+    const struct toolcall_format *format;
     bool wants_parts, wants_argument_text;
 };
 
@@ -79,6 +80,11 @@ int chat_template_render(const struct chat_template *c, const struct chat *chat,
         return error_set(err, -ENOMEM, "out of memory");
     struct jinja_input in = {.variables = &variables, .now = localtime_r(&seconds, &now), .limits = limits};
     return jinja_render(c->program, &in, arena, out, err);
+}
+
+const struct toolcall_format *chat_template_format(const struct chat_template *c)
+{
+    return c ? c->format : toolcall_format_find("none");
 }
 
 bool chat_template_reads(const struct chat_template *c, const char *variable)
@@ -175,6 +181,7 @@ static int open_source(struct chat_template **out, const char *source, size_t le
         return rc;
     }
     c->tokenizer = t;
+    c->format = toolcall_format_of_template(source, len);
     probe(c);
     *out = c;
     return 0;

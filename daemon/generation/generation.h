@@ -13,6 +13,7 @@
  * Thread: loop, except generation's preparation, which touches nothing but its own memory.
  * Memory: all in the request's arena. */
 #pragma once
+#include "answer.h"
 #include "chat_template.h"
 #include "engine/engine.h"
 #include "json/json_fields.h"
@@ -39,7 +40,12 @@ struct params {
     bool has_prompt;
     bool add_special, parse_special;
     struct chat chat; /* messages NULL: none */
-    bool no_tools;
+    bool no_tools, one_call;
+    struct toolcall_tools tools;          /* that calls are taken for */
+    const struct toolcall_format *format; /* of the text; NULL: the model's */
+    const char *prompt_end;               /* which may have opened the reasoning */
+    size_t prompt_end_len;
+    const char *reasoning_effort; /* for the template; NULL: not given */
 
     uint32_t max_tokens, min_tokens;
     bool has_max_tokens;
@@ -94,9 +100,11 @@ struct choice {
     uint32_t index;
     struct engine_request e; /* e.user is the choice */
     struct text text;
+    struct answer *answer; /* of a dialect with `event` */
 
-    uint32_t n_tokens;     /* of e.out, taken into the text */
-    uint32_t *ends;        /* of a stream: [max_tokens] bytes of text that are safe with each of these */
+    uint32_t n_tokens; /* of e.out, taken into the text */
+    uint32_t *ends; /* of a stream, and with an answer: [max_tokens] bytes of text that are safe with each of
+                       these */
     uint32_t event_tokens; /* of these, in events already */
     size_t event_text;     /* bytes of text in events already */
     size_t event_offset;   /* text_offset of the first token in no event yet */
@@ -155,6 +163,10 @@ struct dialect {
     void (*delta)(struct choice *c, struct buf *out, const struct piece *piece);
     void (*end)(struct choice *c, struct buf *out, const struct piece *piece);
     void (*last)(struct generation *g, struct buf *out);
+    /* Writes what the scanner found in a stream. NULL: the text is shown as it is. */
+    void (*event)(struct choice *c, struct buf *out, const struct toolcall_event *e);
+    bool whole_calls; /* its streams show a call when it is complete */
+    bool clamps;      /* max_tokens is a ceiling: what does not fit is cut off */
 };
 extern const struct dialect dialect_generate, dialect_completions, dialect_chat;
 
@@ -223,8 +235,8 @@ void choice_end(struct choice *c);
 bool choice_tell(struct choice *c);
 /* True when all others have told their ends: what concerns all choices goes with its own. */
 bool choice_tells_last(const struct choice *c);
-/* Bytes that it holds beside those of its reply. */
-size_t choice_n_bytes(const struct choice *c);
+/* The engine has let go of it: gives back the room for tokens that have not come. */
+void choice_trim(struct choice *c);
 /* What comes before the first event is written, and the 200 is on its way. */
 void generation_begin(struct generation *g);
 /* After each event or comment that was written: a stream without memory for it ends. */

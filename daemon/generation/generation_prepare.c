@@ -158,6 +158,8 @@ static int fit_context(struct generation *g, struct api_error *err)
         uint32_t wanted = p->max_tokens ? p->max_tokens : GENERATE_MAX_TOKENS;
         p->max_tokens = wanted < left ? wanted : left;
     }
+    if (p->max_tokens > left && g->dialect->clamps)
+        p->max_tokens = left;
     if (p->max_tokens > left)
         return context_exceeded(g, err, p->n_ids, false);
     if (p->min_tokens > p->max_tokens)

@@ -224,6 +224,20 @@ static void on_progress(uv_timer_t *timer)
                       s->notice.percent);
 }
 
+static void say_chat_format(const struct serve *s)
+{
+    bool unread;
+    const char *format = server_chat_format(s->server, &unread);
+
+    if (unread)
+        log_warn(
+            "chat format: %s; the chat template takes tools, but how it writes calls is not known: they stay "
+            "text (chat_format can name a format)",
+            format);
+    else
+        log_info("chat format: %s", format);
+}
+
 static void start_line(struct serve *s, char *line, size_t room)
 {
     struct loader *l = swap_current(s->swap);
@@ -236,6 +250,7 @@ static void start_line(struct serve *s, char *line, size_t room)
         log_info("%s", l->runtime.why);
     serve_start_line(&facts, line, room);
     log_info("%s", line);
+    say_chat_format(s);
 }
 
 static void say_ready(struct serve *s)

@@ -483,7 +483,7 @@ static void answers_help(const char *name, void *context)
 
 Test(commands, every_command_answers_help_with_0)
 {
-    cr_assert_eq(each_command(answers_help, NULL), 10);
+    cr_assert_eq(each_command(answers_help, NULL), 11);
 }
 
 /* The man page's text without roff's backslashes; to free. */
@@ -540,5 +540,49 @@ Test(commands, help_of_tokenize_names_all_its_flags)
     cr_assert_eq(PROCESS_RUN(&other, "tokenize", "--help"), 0);
     expect_in(other.stdout_text, "--no-special   ");
     expect_in(other.stdout_text, "--ids          ");
+    process_free(&other);
+}
+
+/* --- parse --- */
+
+#define PARSE(q, text, code, ...)                                                                            \
+    do {                                                                                                     \
+        PROCESS_START(q, "parse", __VA_ARGS__);                                                              \
+        process_feed(q, text);                                                                               \
+        cr_assert_eq(process_wait(q), code, "%s", (q)->stderr_text);                                         \
+    } while (0)
+
+Test(commands, parse_shows_what_a_client_gets_of_a_text)
+{
+    PARSE(&p,
+          "<think>\nHm.\n</think>\n\nYes.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": "
+          "[1]}}\n</tool_call>",
+          0, "--format", "hermes", "--by", "1");
+    cr_assert_str_eq(
+        p.stdout_text,
+        "{\"content\":\"Yes.\",\"reasoning\":\"Hm.\",\"tool_calls\":[{\"id\":null,\"name\":\"f\","
+        "\"arguments\":\"{\\\"a\\\": [1]}\"}],\"finish_reason\":\"tool_calls\"}\n");
+}
+
+Test(commands, parse_prints_each_delta_and_takes_what_the_prompt_opened)
+{
+    PARSE(&p, "ab</think>c", 0, "--format", "hermes", "--generation-prompt", "<think>", "--cut", "1",
+          "--length", "--deltas");
+    cr_assert_str_eq(p.stdout_text,
+                     "{\"reasoning\":\"a\"}\n{\"reasoning\":\"b\"}\n{\"content\":\"c\"}\n{\"content\":\"c\","
+                     "\"reasoning\":\"ab\",\"tool_calls\":[],\"finish_reason\":\"length\"}\n");
+}
+
+Test(commands, parse_names_the_formats_and_what_is_wrong)
+{
+    PARSE(&p, "", 2, "--format", "hermez");
+    expect_in(p.stderr_text, "--format must be one of harmony, gemma4, ");
+    expect_in(p.stderr_text, ", none (got \"hermez\")");
+    struct process other;
+    PARSE(&other, "", 2, "--format", "none", "--by", "0");
+    expect_in(other.stderr_text, "--by must be a count of bytes, 1 or more (got \"0\")");
+    process_free(&other);
+    PARSE(&other, "", 2, "--length");
+    expect_in(other.stderr_text, "--format or --model is missing");
     process_free(&other);
 }

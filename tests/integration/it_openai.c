@@ -215,8 +215,9 @@ DAEMON_TEST(openai, what_asks_for_nothing_passes_and_anything_else_is_named)
         {"\"tool_choice\":\"required\"",
          "tool_choice must be \"auto\" or \"none\": nothing else is supported (got \"required\")"},
         {"\"tool_choice\":{\"type\":\"function\"}", "(got an object)"},
-        {"\"reasoning_effort\":\"high\"", "reasoning_effort must be \"medium\" or \"none\""},
-        {"\"verbosity\":\"low\"", "verbosity must be \"medium\": nothing else is supported (got \"low\")"},
+        {"\"reasoning_effort\":\"huge\"",
+         "reasoning_effort must be none, minimal, low, medium, high, xhigh or max"},
+        {"\"chat_format\":\"nothing\"", "chat_format must be auto or the name of a format"},
     };
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         char body[256];

@@ -1,0 +1,248 @@
+/* Chats over HTTP: what the model writes (the fake engine's script) becomes content, reasoning and tool
+ * calls, in whole replies and in streams. */
+#include "support/server_driver.h"
+
+#define CHAT "/v1/chat/completions"
+
+static const char tools[] = "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"get_weather\","
+                            "\"parameters\":{\"type\":\"object\","
+                            "\"properties\":{\"city\":{\"type\":\"string\"}}}}},{\"type\":\"web_search\"}]";
+
+/* A server whose model has this template. */
+static void start_template(const char *source, const char *chat_format)
+{
+    char path[] = "/tmp/hearth-template-XXXXXX";
+    struct error err = {0};
+    const char *keys[] = {"chat_format", chat_format, NULL};
+    open_server(keys);
+    fake.n_ctx = 1024;
+    int fd = mkstemp(path);
+    cr_assert_geq(fd, 0);
+    cr_assert_eq(write(fd, source, strlen(source)), (ssize_t)strlen(source));
+    close(fd);
+    cr_assert_eq(chat_template_open(&f.chat, path, model_gguf(f.model), f.tokenizer, &err), 0, "%s",
+                 err.text);
+    unlink(path);
+    struct server_model m = {
+        .engine = (struct engine *)&fake, .tokenizer = f.tokenizer, .model = f.model, .chat = f.chat};
+    m.hash = model_hash(f.model, 0);
+    server_set_model(f.server, &m);
+    server_set_state(f.server, SERVER_READY);
+    pthread_create(&f.thread, NULL, run_loop, NULL);
+}
+
+#define HERMES                                                                                               \
+    "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ c.function.name }}={{ "             \
+    "c.function.arguments.city }}{% endfor %}{% endfor %}{% if tools %}<tool_call>{% endif %}"               \
+    "{% if add_generation_prompt %}:{% endif %}"
+#define THINKS                                                                                               \
+    "{% for m in messages %}{{ m.content }}{% endfor %}{% if tools %}<tool_call>{% endif %}<think>\n"
+
+#define ASK  "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]"
+#define CALL "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Be rn\"}}\n</tool_call>"
+
+static struct reply ask(const char *members)
+{
+    char body[2048];
+    snprintf(body, sizeof body, "{" ASK ",\"temperature\":0%s%s}", *members ? "," : "", members);
+    return client_once(f.port, "POST", CHAT, "", body);
+}
+
+static json_t *ask_whole(const char *members)
+{
+    struct reply r = ask(members);
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    json_t *root = reply_json(&r);
+    reply_free(&r);
+    return root;
+}
+
+static json_t *ask_with_tools(const char *more)
+{
+    char members[1024];
+    snprintf(members, sizeof members, "%s%s", tools, more);
+    return ask_whole(members);
+}
+
+/* --- whole replies --- */
+
+Test(chat, a_call_is_taken_out_of_the_text)
+{
+    start_template(HERMES, "auto");
+    script(" Let me see.\n" CALL "<|endoftext|>");
+    json_t *root = ask_with_tools("");
+    cr_assert_str_eq(json_text(root, "choices.0.message.content"), " Let me see.");
+    cr_assert_str_eq(json_text(root, "choices.0.message.tool_calls.0.type"), "function");
+    cr_assert_str_eq(json_text(root, "choices.0.message.tool_calls.0.function.name"), "get_weather");
+    cr_assert_str_eq(json_text(root, "choices.0.message.tool_calls.0.function.arguments"),
+                     "{\"city\": \"Be rn\"}");
+    cr_assert_eq(strlen(json_text(root, "choices.0.message.tool_calls.0.id")), 9);
+    cr_assert_str_eq(json_text(root, "choices.0.finish_reason"), "tool_calls");
+    json_decref(root);
+    script(CALL "\n" CALL "<|endoftext|>");
+    root = ask_with_tools("");
+    cr_assert(json_is_null(json_at(root, "choices.0.message.content")));
+    cr_assert_eq(json_array_size(json_at(root, "choices.0.message.tool_calls")), 2);
+    cr_assert_str_neq(json_text(root, "choices.0.message.tool_calls.0.id"),
+                      json_text(root, "choices.0.message.tool_calls.1.id"));
+    json_decref(root);
+    root = ask_with_tools(",\"parallel_tool_calls\":false");
+    cr_assert_eq(json_array_size(json_at(root, "choices.0.message.tool_calls")), 1);
+    json_decref(root);
+    stop();
+}
+
+Test(chat, what_is_no_call_is_content)
+{
+    start_template(HERMES, "auto");
+    script("a <tool_call> b {\"name\"<|endoftext|>");
+    json_t *root = ask_with_tools("");
+    cr_assert_str_eq(json_text(root, "choices.0.message.content"), "a <tool_call> b {\"name\"");
+    cr_assert_str_eq(json_text(root, "choices.0.finish_reason"), "stop");
+    json_decref(root);
+    stop();
+}
+
+Test(chat, without_tools_nothing_is_a_call)
+{
+    start_template(HERMES, "auto");
+    script(CALL "<|endoftext|>");
+    json_t *root = ask_whole("");
+    cr_assert_str_eq(json_text(root, "choices.0.message.content"), CALL);
+    json_decref(root);
+    root = ask_with_tools(",\"tool_choice\":\"none\"");
+    cr_assert_str_eq(json_text(root, "choices.0.message.content"), CALL);
+    cr_assert_str_eq(json_text(root, "choices.0.finish_reason"), "stop");
+    json_decref(root);
+    stop();
+}
+
+Test(chat, reasoning_that_the_prompt_opened_is_apart)
+{
+    start_template(THINKS, "auto");
+    script("Hmm.\n</think>\n\nYes.<|endoftext|>");
+    json_t *root = ask_whole("");
+    cr_assert_str_eq(json_text(root, "choices.0.message.reasoning_content"), "Hmm.");
+    cr_assert_str_eq(json_text(root, "choices.0.message.content"), "Yes.");
+    cr_assert_gt(json_number(root, "usage.completion_tokens_details.reasoning_tokens"), 0);
+    json_decref(root);
+    stop();
+}
+
+Test(chat, the_format_is_the_templates_or_the_configurations_or_the_requests)
+{
+    start_template(HERMES, "mistral-args");
+    script("[TOOL_CALLS]get_weather[ARGS]{\"city\": \"x\"}<|endoftext|>");
+    json_t *root = ask_with_tools("");
+    cr_assert_str_eq(json_text(root, "choices.0.message.tool_calls.0.function.arguments"),
+                     "{\"city\": \"x\"}");
+    json_decref(root);
+    root = ask_with_tools(",\"chat_format\":\"none\"");
+    cr_assert_str_eq(json_text(root, "choices.0.message.content"),
+                     "[TOOL_CALLS]get_weather[ARGS]{\"city\": \"x\"}");
+    json_decref(root);
+    expect_words(ask("\"chat_format\":\"x\""), 400, "invalid_request", "chat_format must be auto or");
+    stop();
+}
+
+Test(chat, a_call_that_max_tokens_cut_ends_with_length)
+{
+    start_template(HERMES, "auto");
+    script(CALL);
+    fake.finish = ENGINE_LENGTH;
+    fake.n_script -= 12;
+    json_t *root = ask_with_tools("");
+    cr_assert_str_eq(json_text(root, "choices.0.finish_reason"), "length");
+    json_decref(root);
+    stop();
+}
+
+Test(chat, max_tokens_beyond_the_context_is_what_fits)
+{
+    start_template(HERMES, "auto");
+    script(" Yes.<|endoftext|>");
+    json_decref(ask_whole("\"max_tokens\":32000"));
+    cr_assert_leq(fake.last.max_tokens, 1024);
+    stop();
+}
+
+/* --- streams --- */
+
+struct streamed {
+    char content[512], reasoning[512], arguments[512], name[64], id[64], finish[32];
+    int n_begun;
+};
+
+static void join(char *to, const json_t *delta, const char *name)
+{
+    const char *s = json_string_value(json_object_get(delta, name));
+    strcat(to, s ? s : "");
+}
+
+static void take_delta(struct streamed *s, const json_t *choice)
+{
+    const json_t *delta = json_object_get(choice, "delta");
+    const json_t *call = json_array_get(json_object_get(delta, "tool_calls"), 0);
+    const json_t *function = json_object_get(call, "function");
+    join(s->content, delta, "content");
+    join(s->reasoning, delta, "reasoning_content");
+    join(s->finish, choice, "finish_reason");
+    join(s->arguments, function, "arguments");
+    if (!json_object_get(function, "name"))
+        return;
+    join(s->name, function, "name");
+    join(s->id, call, "id");
+    cr_assert_str_eq(json_string_value(json_object_get(call, "type")), "function");
+    cr_assert_eq(json_integer_value(json_object_get(call, "index")), s->n_begun++);
+}
+
+static struct streamed ask_stream(const char *more)
+{
+    char members[1024];
+    struct streamed s = {0};
+    struct events e;
+    snprintf(members, sizeof members, "%s,\"stream\":true%s", tools, more);
+    struct reply r = ask(members);
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    events_read(&e, &r);
+    cr_assert(e.done && !e.error);
+    for (size_t i = 0; i < e.n; i++)
+        if (json_array_size(json_object_get(e.data[i], "choices")))
+            take_delta(&s, json_array_get(json_object_get(e.data[i], "choices"), 0));
+    events_free(&e);
+    reply_free(&r);
+    return s;
+}
+
+Test(chat, a_stream_says_what_the_whole_reply_says)
+{
+    start_template(THINKS, "auto");
+    script("Hm < m.\n</think>\n\nLet me see.\n" CALL "<|endoftext|>");
+    struct streamed s = ask_stream("");
+    cr_assert_str_eq(s.reasoning, "Hm < m.");
+    cr_assert_str_eq(s.content, "Let me see.");
+    cr_assert_str_eq(s.name, "get_weather");
+    cr_assert_eq(strlen(s.id), 9);
+    cr_assert_str_eq(s.arguments, "{\"city\": \"Be rn\"}");
+    cr_assert_str_eq(s.finish, "tool_calls");
+    cr_assert_eq(s.n_begun, 1);
+    stop();
+}
+
+Test(chat, a_stream_with_logprobs_has_each_tokens_once)
+{
+    start_template(HERMES, "auto");
+    script(" Yes. " CALL "<|endoftext|>");
+    char members[1024];
+    struct events e;
+    size_t n = 0;
+    snprintf(members, sizeof members, "%s,\"stream\":true,\"logprobs\":true", tools);
+    struct reply r = ask(members);
+    events_read(&e, &r);
+    for (size_t i = 0; i < e.n; i++)
+        n += json_array_size(json_object_get(json_at(e.data[i], "choices.0.logprobs"), "content"));
+    cr_assert_eq(n, fake.n_script, "%zu of %u tokens", n, fake.n_script);
+    events_free(&e);
+    reply_free(&r);
+    stop();
+}
