@@ -77,11 +77,16 @@ void choice_take(struct choice *c)
         take_token(c);
 }
 
-size_t choice_n_bytes(const struct choice *c)
+void choice_trim(struct choice *c)
 {
-    const struct engine_request *e = &c->e;
-    size_t per_token = sizeof *e->out + e->n_top * sizeof *e->top + (c->ends ? sizeof *c->ends : 0);
-    return c->n_tokens * per_token + c->text.out.cap;
+    struct engine_request *e = &c->e;
+    struct arena *a = c->g->arena;
+    size_t most = e->max_tokens, n = c->n_tokens;
+    e->out = arena_shrink(a, e->out, most * sizeof *e->out, n * sizeof *e->out);
+    if (e->top)
+        e->top = arena_shrink(a, e->top, most * e->n_top * sizeof *e->top, n * e->n_top * sizeof *e->top);
+    if (c->ends)
+        c->ends = arena_shrink(a, c->ends, most * sizeof *c->ends, n * sizeof *c->ends);
 }
 
 /* --- events --- */

@@ -140,25 +140,19 @@ static size_t prompt_bytes(const struct generation *g)
 static size_t promised(const struct generation *g)
 {
     const struct engine_request *e = &g->choices->e;
-    return prompt_bytes(g) + (size_t)g->n_choices * e->max_tokens * e->n_top * sizeof *e->top;
+    size_t per_token = e->want_logprobs ? sizeof *e->out + e->n_top * sizeof *e->top : 0;
+    return prompt_bytes(g) + (size_t)g->n_choices * e->max_tokens * per_token;
 }
 
-/* Bytes that it holds once it has ended. */
-static size_t n_bytes(const struct generation *g)
-{
-    size_t n = prompt_bytes(g) + g->request->out.cap;
-    for (uint32_t i = 0; i < g->n_choices; i++)
-        n += choice_n_bytes(&g->choices[i]);
-    return n;
-}
-
-/* A request is let in beside others with long replies only while all are within body_memory, alone always. So
- * one that was let in need not be given up for want of memory. */
+/* A request with log-probabilities is let in beside others' replies only while all are within three quarters
+ * of body_memory (the rest is for text), alone always. So one that was let in need not be given up for want
+ * of memory. */
 static int check_replies(const struct generation *g, struct error *words)
 {
     const struct server *s = g->server;
+    uint64_t most = s->cfg->body_memory - s->cfg->body_memory / 4;
     size_t mine = promised(g);
-    if (mine <= REQUEST_LARGE_REPLY || !s->reply_bytes || s->reply_bytes + mine <= s->cfg->body_memory)
+    if (!mine || s->reply_bytes <= REQUEST_LARGE_REPLY || s->reply_bytes + mine <= most)
         return 0;
     return error_set(words, -EAGAIN,
                      "body_memory, %llu bytes, has no room for %zu bytes of log-probabilities beside the "
@@ -492,9 +486,11 @@ static void finish_well(struct generation *g)
 {
     struct request *r = g->request;
     g->outcome = outcome_of(g);
-    for (uint32_t i = 0; i < g->n_choices; i++)
+    for (uint32_t i = 0; i < g->n_choices; i++) {
         if (!g->choices[i].finish)
             choice_end(&g->choices[i]);
+        choice_trim(&g->choices[i]);
+    }
     settle(g);
     if (!r->connection) {
         leave(g, g->outcome);
@@ -506,13 +502,14 @@ static void finish_well(struct generation *g)
         write_events(g);
     else
         write_reply(g);
-    request_hold(r, n_bytes(g));
+    if (g->p.stream) { /* of a whole reply queue_reply() sees to it */
+        request_hold_reply(r);
+        request_limit(r);
+    }
     connection_answered(r->connection);
     request_resume(r);
     if ((g->ended && !r->lists) || r->out.failed)
         leave(g, g->outcome);
-    if (g->p.stream)
-        request_limit(r);
 }
 
 static bool out_of_memory(const struct generation *g)
@@ -580,6 +577,8 @@ void generation_cancel(struct generation *g)
     g->cancelled = true;
     if (g->state == GENERATION_SUBMITTED)
         cancel_choices(g);
+    else if (g->state == GENERATION_PREPARING)
+        request_cancel_work(g->request);
 }
 
 static void forget_lists(struct request *r)
@@ -614,6 +613,7 @@ void generation_refuse(struct generation *g)
 {
     if (g->state == GENERATION_PREPARING) {
         g->refused = true;
+        request_cancel_work(g->request);
     } else if (is_queued(g)) {
         g->refused = true;
         cancel_choices(g);

@@ -223,8 +223,8 @@ void choice_end(struct choice *c);
 bool choice_tell(struct choice *c);
 /* True when all others have told their ends: what concerns all choices goes with its own. */
 bool choice_tells_last(const struct choice *c);
-/* Bytes that it holds beside those of its reply. */
-size_t choice_n_bytes(const struct choice *c);
+/* The engine has let go of it: gives back the room for tokens that have not come. */
+void choice_trim(struct choice *c);
 /* What comes before the first event is written, and the 200 is on its way. */
 void generation_begin(struct generation *g);
 /* After each event or comment that was written: a stream without memory for it ends. */

@@ -9,6 +9,7 @@
 #include <strings.h>
 
 #define CUT_FACTOR  8     /* times max_body: what is read to be thrown away */
+#define UNUSED_BODY 65536 /* bytes: what is read of a body that its method has no use for */
 #define FIRST_BODY  4096  /* the least body_memory */
 #define REPLY_BLOCK 16384 /* bytes of a stream, or of a large reply, that libmicrohttpd takes at once */
 
@@ -177,13 +178,14 @@ static const struct sockaddr *peer_of(const struct request *r)
 static int check_client(struct request *r, const struct headers *h, struct api_error *e)
 {
     struct server *s = r->server;
-    if (!r->route->post || !r->route->needs_model || !s->cfg->client_limit)
+    if (!r->route->post || !r->route->needs_model)
         return 0;
-    uint64_t id = r->owner ? r->owner : access_client(s->access, peer_of(r), h->forwarded_for);
-    if (clients_enter(&s->clients, id, s->cfg->client_limit)) {
-        r->client = id;
+    r->client = r->owner ? r->owner : access_client(s->access, peer_of(r), h->forwarded_for);
+    if (!s->cfg->client_limit)
         return 0;
-    }
+    r->counted = clients_enter(&s->clients, r->client, s->cfg->client_limit);
+    if (r->counted)
+        return 0;
     e->retry_after_s =
         retry_after_s(s->cfg->client_limit, rate_per_s(&s->stats.finished, clock_ns() / 1000000000u));
     return api_fail(e, 429, "rate_limited", NULL,
@@ -213,6 +215,30 @@ static int too_large(const struct server *s, struct api_error *e)
 {
     return api_fail(e, 413, "too_large", NULL, "the body is larger than max_body, %llu bytes",
                     (unsigned long long)s->cfg->max_body);
+}
+
+static bool uses_no_body(const struct request *r)
+{
+    static const char *const methods[] = {"GET", "HEAD", "OPTIONS", "DELETE"};
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
+        if (!strcmp(r->method, methods[i]))
+            return true;
+    return false;
+}
+
+static int too_large_unused(const struct request *r, struct api_error *e)
+{
+    return api_fail(e, 413, "too_large", NULL, "%s has no use for a body: at most %d bytes of one are read",
+                    r->method, UNUSED_BODY);
+}
+
+/* Known to be too large before any of it has come. */
+static int check_unused(const struct request *r, const struct headers *h, struct api_error *e)
+{
+    if (!uses_no_body(r) || h->content_length <= UNUSED_BODY)
+        return 0;
+    e->close = e->at_once = true;
+    return too_large_unused(r, e);
 }
 
 /* Only a request whose body is read can wait or run: others take no place, and their connections may be
@@ -245,7 +271,8 @@ static int check_state(struct request *r, struct api_error *e)
 static int check_headers(struct request *r, const struct headers *h)
 {
     struct api_error *e = &r->error;
-    if (check_framing(h, e) < 0 || check_place(r, h, e) < 0 || check_route(r, e) < 0)
+    if (check_framing(h, e) < 0 || check_unused(r, h, e) < 0 || check_place(r, h, e) < 0 ||
+        check_route(r, e) < 0)
         return -1;
     if (!strcmp(r->method, "OPTIONS"))
         return 0;
@@ -351,8 +378,7 @@ static enum MHD_Result queue_reply(struct request *r)
     if (response && r->out.len)
         add_header(response, "Content-Type", r->content_type ? r->content_type : "application/json");
     r->replied_ns = clock_ns();
-    if (!r->generation)
-        request_hold(r, r->out.cap);
+    request_hold_reply(r);
     request_limit(r);
     connection_answered(r->connection);
     return queue(r, response);
@@ -487,8 +513,9 @@ static enum MHD_Result take_body(struct request *r, const char *data, size_t n)
     const struct config *cfg = r->server->cfg;
     connection_moved(r->connection);
     r->body_seen += n;
-    if (r->body_seen > CUT_FACTOR * cfg->max_body) {
-        too_large(r->server, &r->error);
+    bool unused = uses_no_body(r);
+    if (r->body_seen > (unused ? UNUSED_BODY : CUT_FACTOR * cfg->max_body)) {
+        unused ? too_large_unused(r, &r->error) : too_large(r->server, &r->error);
         r->cut = true;
         return MHD_NO;
     }
@@ -617,7 +644,7 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **context,
     }
     write_log(r);
     count_outcome(s, r, code == MHD_REQUEST_TERMINATED_COMPLETED_OK);
-    if (r->client)
+    if (r->counted)
         clients_leave(&s->clients, r->client);
     connection_rest(c);
     r->connection = NULL;
@@ -625,6 +652,7 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **context,
     r->suspended = false;
     if (r->generation)
         generation_drop(r->generation);
+    request_cancel_work(r);
     if (r->next)
         r->next->prev = r->prev;
     if (r->prev)

@@ -89,7 +89,7 @@ struct server {
     struct connection_list connections[CONNECTION_STATES];
     uint64_t body_bytes;  /* held by all bodies together */
     uint64_t text_bytes;  /* of these, by those of /tokenize and /detokenize */
-    uint64_t reply_bytes; /* held by all large replies that their clients have not taken yet */
+    uint64_t reply_bytes; /* held by all replies that their clients have not taken yet, or promised to them */
 
     bool draining, closing;
     bool lingers; /* drain_min_ms is not over */
@@ -108,8 +108,9 @@ struct connection {
     uv_poll_t watch;  /* for the peer's leaving */
     struct request *request;
     bool has_watch;
-    bool left; /* the peer sends no more */
-    bool idle; /* between two requests */
+    bool left;          /* the peer sends no more */
+    bool idle;          /* between two requests */
+    uint64_t paused_ms; /* left of its time when that was stopped; 0: it was not */
     unsigned n_handles;
 };
 
@@ -147,7 +148,8 @@ struct request {
     const char *origin;           /* of a page elsewhere that may ask; NULL: no CORS headers */
     uint64_t owner;               /* of the key it came with; 0: keys are not in use */
     bool admin;                   /* it came with the admin key */
-    uint64_t client;              /* counted in server.clients; 0: not */
+    uint64_t client;              /* key or address that it comes from; 0: not asked for */
+    bool counted;                 /* in server.clients */
     char id[65];                  /* X-Request-Id: the client's or ours */
     char address[ACCESS_ADDRESS]; /* the client's, behind trusted proxies too */
     enum request_phase phase;
@@ -172,9 +174,10 @@ struct request {
     size_t out_whole; /* of a stream: the end of its newest whole event */
     /* Lists that stand in `out` beside its bytes, by their place; and what of the first is written. */
     struct reply_list *lists, *last_list;
+    struct arena items_arena; /* of `items` alone, so that the pool allocates nothing beside the loop */
     struct buf items;
     size_t items_at; /* bytes of it taken */
-    bool writing;    /* the pool has the lists and `items` */
+    bool writing;    /* the pool has the lists, `items`, and all that the lists are made of */
     /* Of a stream: writes what comes next, if anything does, when all of `out` is taken; or NULL. */
     void (*more)(struct request *r);
     void (*dropped)(struct request *r); /* once the pool has let go of the lists of one that was given up */
@@ -191,6 +194,7 @@ struct request {
     struct generation *generation; /* or NULL */
     struct server_model *model;    /* of a handler that works on the pool; else NULL */
     struct pool_job job;
+    bool working; /* the pool has the job */
     void (*work)(struct request *);
     void (*worked)(struct request *);
 };
@@ -227,8 +231,11 @@ void request_drop_body(struct request *r);
  * of it is gone. */
 bool request_has_room(struct request *r);
 /* Counts n bytes, instead of what was counted before, as held for the reply (body_memory) until the request
- * ends. Less than a large reply is not counted. */
+ * ends. */
 void request_hold(struct request *r, size_t n);
+/* The same of all memory that the request has, once its reply is whole or is made of what is there. When the
+ * replies of all clients then exceed body_memory, others that are not read are dropped. */
+void request_hold_reply(struct request *r);
 #define REQUEST_LARGE_REPLY (64 * 1024) /* bytes: more than a socket takes at once */
 /* The reply is whole: from now on its client must take max_body bytes of it per body_timeout_ms. */
 void request_limit(struct request *r);
@@ -243,6 +250,8 @@ void request_run(struct request *r, enum pool_class class, void (*work)(struct r
 /* The same from inside a handler, or from `worked`: the request is suspended meanwhile. */
 void request_wait_for(struct request *r, enum pool_class class, void (*work)(struct request *),
                       void (*worked)(struct request *));
+/* The work is not needed any more: `worked` is called soon, without `work` if that has not begun. */
+void request_cancel_work(struct request *r);
 /* Hands jobs that have run back to their requests. */
 void server_take_jobs(struct server *s);
 void request_unref(struct request *r);
@@ -265,11 +274,17 @@ void connection_moved(struct connection *c);
 /* Ends it unless this is called again, or the timer stopped, within `ms`, or soon when its peer has left
  * before its request was whole. */
 void connection_limit(struct connection *c, uint64_t ms);
+/* The replies of all clients exceed body_memory: closes connections whose clients have not read theirs, that
+ * which has moved no byte for longest first, but not `newest`. */
+void connection_drop_unread(const struct connection *newest);
 /* Its request gets no more: the connection is closed. */
 void connection_give_up(struct connection *c);
 /* Keep-alive ticks for a waiting request: generation_tick() every `ms`. */
 void connection_start_ticks(struct connection *c, uint64_t ms);
 void connection_stop_timer(struct connection *c);
+/* Stops the time that connection_limit() gave, and lets the rest of it go on. */
+void connection_pause(struct connection *c);
+void connection_continue(struct connection *c);
 /* Looks for its peer's leaving once more. */
 void connection_watch(struct connection *c);
 

@@ -636,6 +636,7 @@ static void drop_requests(struct server *s)
         r->gone = true;
         if (r->generation)
             generation_drop(r->generation);
+        request_cancel_work(r);
         request_resume(r);
     }
     server_run_listeners(s);
@@ -669,7 +670,10 @@ int server_end(struct server *s)
     if (s->state != SERVER_STALLED)
         s->state = SERVER_DRAINING;
     if (!run_down(s)) {
-        log_warn("the engine did not release its requests within %d ms", CLOSE_MS);
+        log_warn("%s within %d ms",
+                 s->n_jobs ? "the text of a request was not read or written to its end"
+                           : "the engine did not release its requests",
+                 CLOSE_MS);
         return -ETIMEDOUT;
     }
     uv_timer_stop(&s->drain_timer);

@@ -83,8 +83,8 @@ extern const struct arch arch_llama, arch_qwen2, arch_qwen3;
 extern const struct arch arch_qwen2moe, arch_qwen3moe, arch_glm4moe;
 /* The architecture of this name, or NULL. */
 const struct arch *arch_find(const char *name, size_t len);
-/* Writes the names of all, "llama, qwen2, …". */
-void arch_names(char *out, size_t size);
+/* The names of all, "llama, qwen2, …". */
+const char *arch_names(void);
 
 /* Maps the file and checks everything that the model needs. -ENOTSUP: an architecture, weight type or kind of
  * RoPE scaling is not supported (the words name it); -EBADMSG: the file contradicts itself; or the error of

@@ -111,7 +111,7 @@ static inline void decoder_run_step(struct decoder_run *r)
     r->step->id++;
     cr_assert_eq(executor_submit(r->x, r->step, &err), 0, "%s", err.text);
     do {
-        int got = executor_poll(r->x, r->results + n, STEP_MAX_LOGITS - (int)n, &done, &err);
+        int got = executor_advance(r->x, r->results + n, STEP_MAX_LOGITS - (int)n, &done, &err);
         cr_assert_geq(got, 0, "%s", err.text);
         n += (uint32_t)got;
     } while (done < r->step->id || n < r->step->n_logits);

@@ -366,12 +366,12 @@ Test(cpu_backend, two_steps_in_flight_run_in_their_order)
     cr_assert_eq(executor_submit(r.x, r.step, NULL), -EAGAIN);
     uint64_t done = 0;
     for (uint32_t i = 0; i < 2; i++) {
-        cr_assert_eq(executor_poll(r.x, r.results, STEP_MAX_LOGITS, &done, NULL), 1);
+        cr_assert_eq(executor_advance(r.x, r.results, STEP_MAX_LOGITS, &done, NULL), 1);
         cr_assert_eq(r.results[0].pos, 10 + i);
         cr_assert_eq(r.results[0].token, expected[i]);
         cr_assert_eq(done, r.results[0].step);
     }
-    cr_assert_eq(executor_poll(r.x, r.results, STEP_MAX_LOGITS, &done, NULL), 0);
+    cr_assert_eq(executor_advance(r.x, r.results, STEP_MAX_LOGITS, &done, NULL), 0);
     decoder_run_close(&r);
 }
 
@@ -500,7 +500,7 @@ Test(cpu_backend, a_bad_index_is_refused_by_name_and_nothing_is_done)
         cr_assert_not_null(strstr(err.text, bad_steps[i].names), "%s: %s", bad_steps[i].names, err.text);
     }
     uint64_t done = 0;
-    cr_assert_eq(executor_poll(r.x, r.results, STEP_MAX_LOGITS, &done, NULL), 0);
+    cr_assert_eq(executor_advance(r.x, r.results, STEP_MAX_LOGITS, &done, NULL), 0);
     cr_assert_eq(done, 0);
     memset(r.step, 0, sizeof *r.step);
     decoder_run_row(&r, 0, 0, tokens[0], true); /* the refused steps' edits were undone: page 0 is missing */
