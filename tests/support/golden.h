@@ -18,9 +18,10 @@
 /* Models in tests/data, and the others, which are beside the checkout (golden_shared). */
 static const char *const golden_data_names[] = {"tiny-llama3-s15-q4_k_m", "tiny-qwen2-odd-s13-q5_0",
                                                 "tiny-qwen3-s11-q4_k_m", "tiny-qwen3-s11-q8_0"};
-static const char *const golden_shared_names[] = {"tiny-llama-s14-q4_k_m", "tiny-qwen2-s12-q4_k_m",
-                                                  "tiny-qwen3-s11-f16",    "tiny-qwen3-s11-q4_0",
-                                                  "tiny-qwen3-s11-q5_k_m", "tiny-qwen3-s11-q6_k"};
+static const char *const golden_shared_names[] = {
+    "tiny-llama-s14-q4_k_m",  "tiny-qwen2-s12-q4_k_m", "tiny-qwen3-s11-f16",    "tiny-qwen3-s11-q4_0",
+    "tiny-qwen3-s11-q5_k_m",  "tiny-qwen3-s11-q6_k",   "tiny-qwen3-s87-iq1_s",  "tiny-qwen3-s87-iq2_xxs",
+    "tiny-qwen3-s87-iq3_xxs", "tiny-qwen3-s87-iq4_nl", "tiny-qwen3-s87-iq4_xs", "tiny-qwen3-s87-mxfp4all"};
 #define GOLDEN_N_DATA   (sizeof golden_data_names / sizeof *golden_data_names)
 #define GOLDEN_N_SHARED (sizeof golden_shared_names / sizeof *golden_shared_names)
 
