@@ -246,3 +246,66 @@ Test(chat, a_stream_with_logprobs_has_each_tokens_once)
     reply_free(&r);
     stop();
 }
+
+/* --- conversations as agents send them --- */
+
+static const char agents[] =
+    "{\"max_tokens\":1,\"messages\":["
+    "{\"role\":\"developer\",\"content\":[{\"type\":\"text\",\"text\":\"You "
+    "are\",\"cache_control\":{\"type\":\"x\"}}]},"
+    "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"hi\"}]},"
+    "{\"role\":\"assistant\",\"content\":null,\"reasoning\":\"hm\",\"tool_calls\":[{\"id\":\"toolu_"
+    "0123456789\","
+    "\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": 1}\"}}]},"
+    "{\"role\":\"tool\",\"tool_call_id\":\"toolu_0123456789\",\"content\":null},"
+    "{\"role\":\"system\",\"content\":\"late\"},"
+    "{\"role\":\"user\",\"content\":\"go\"},"
+    "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"x\",\"type\":\"function\","
+    "\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": \"}}]},"
+    "{\"role\":\"tool\",\"tool_call_id\":\"x\",\"content\":\"no\"},"
+    "{\"role\":\"assistant\",\"content\":\"ok\"},"
+    "{\"role\":\"user\",\"content\":\"x\"},"
+    "{\"role\":\"system\",\"content\":\"late again\"}],"
+    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":\"d\",\"parameters\":"
+    "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\",\"description\":\"an a\"}}}}}]}";
+
+static void expect_taken(const char *source)
+{
+    start_template(source, "auto");
+    script("x");
+    struct reply r = post(CHAT, agents);
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    reply_free(&r);
+    stop();
+}
+
+static void expect_file_takes(const char *name)
+{
+    char path[512];
+    static char source[65536];
+    snprintf(path, sizeof path, HEARTH_TEST_DATA "/templates/%s.jinja", name);
+    FILE *file = fopen(path, "r");
+    cr_assert(file, "%s", path);
+    source[fread(source, 1, sizeof source - 1, file)] = '\0';
+    fclose(file);
+    expect_taken(source);
+}
+
+Test(chat, an_agents_messages_are_taken_by_qwens_template)
+{
+    expect_file_takes("qwen3");
+}
+
+Test(chat, an_agents_messages_are_taken_by_mistrals_template)
+{
+    expect_file_takes("mistral");
+}
+
+Test(chat, an_agents_messages_are_taken_by_a_template_that_refuses_all_it_can)
+{
+    expect_taken(
+        "{{ tools|length }}{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+        "{{ raise_exception('late') }}{% endif %}{{ m.content.strip() }}{% for c in m.tool_calls %}"
+        "{% if c.id|length != 9 %}{{ raise_exception('id') }}{% endif %}{% endfor %}"
+        "{% if m.role == 'tool' and not m.name %}{{ raise_exception('name') }}{% endif %}{% endfor %}");
+}
