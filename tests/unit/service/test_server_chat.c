@@ -304,7 +304,7 @@ Test(chat, an_agents_messages_are_taken_by_mistrals_template)
 Test(chat, an_agents_messages_are_taken_by_a_template_that_refuses_all_it_can)
 {
     expect_taken(
-        "{{ tools|length }}{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+        "{% if tools %}x{% endif %}{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
         "{{ raise_exception('late') }}{% endif %}{{ m.content.strip() }}{% for c in m.tool_calls %}"
         "{% if c.id|length != 9 %}{{ raise_exception('id') }}{% endif %}{% endfor %}"
         "{% if m.role == 'tool' and not m.name %}{{ raise_exception('name') }}{% endif %}{% endfor %}");
