@@ -141,9 +141,10 @@ int chat_normalise(struct arena *a, const struct chat_template *c, struct jinja_
     int rc = out ? 0 : -ENOMEM;
     for (size_t i = 0; rc == 0 && i < (*messages)->n; i++) {
         struct jinja_value *message = &(*messages)->items[i];
-        rc = name_result(a, out, message);
-        if (rc == 0 && c && chat_template_wants_short_ids(c))
+        if (c && chat_template_wants_short_ids(c))
             rc = shorten_ids(a, message);
+        if (rc == 0)
+            rc = name_result(a, out, message);
         if (rc == 0)
             rc = fold(a, c, out, message);
     }
