@@ -52,6 +52,7 @@ static const struct command {
      "  --cut N         feed the text in two parts, cut at byte N\n"
      "  --by N          feed it N bytes at a time\n"
      "  --deltas        print each piece as it comes"},
+    {"constrain", cmd_constrain, "--schema FILE", "check a text against a schema, regex or grammar", NULL},
     {"stats", cmd_stats, "[URL]", "show the figures of a running daemon", NULL},
     {"ps", cmd_ps, "[URL]", "list the requests of a running daemon", NULL},
     {"check-config", cmd_check_config, "[--config FILE]", "check a configuration", NULL},

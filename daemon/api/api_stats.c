@@ -20,6 +20,40 @@ static void put_model(struct buf *out, const struct server *s)
                s->model->n_ctx, c->n_vocab);
 }
 
+static void put_choice(struct buf *out, const struct backend_choice *c)
+{
+    buf_printf(out, "{\"weights\":\"%s\",\"first\":%u,\"last\":", c->weights, c->first);
+    if (c->last == UINT32_MAX)
+        buf_puts(out, "null");
+    else
+        buf_printf(out, "%u", c->last);
+    buf_printf(out,
+               ",\"kernels\":\"%s\",\"shape\":\"%s\",\"hint\":\"%s\",\"ahead\":%u,\"measured\":%s,\"gain\":",
+               c->kernels, c->shape, c->hint, c->ahead, c->measured ? "true" : "false");
+    json_put_number(out, c->gain, 4);
+    buf_puts(out, ",\"GBps\":");
+    json_put_number(out, c->gbps, 4);
+    buf_puts(out, "}");
+}
+
+static void put_tuning(struct buf *out, const struct backend_tuning *t)
+{
+    if (!t) {
+        buf_puts(out, "null");
+        return;
+    }
+    buf_printf(out, "{\"source\":\"%s\",\"note\":", t->source);
+    json_put_str(out, t->note);
+    buf_puts(out, ",\"ms\":");
+    json_put_ms(out, t->ms);
+    buf_puts(out, ",\"choices\":[");
+    for (uint32_t i = 0; i < t->n_choices; i++) {
+        buf_puts(out, i ? "," : "");
+        put_choice(out, &t->choices[i]);
+    }
+    buf_puts(out, "]}");
+}
+
 static void put_device(struct buf *out, const struct server *s, const struct backend_info *b)
 {
     buf_puts(out, "{\"backend\":");
@@ -32,6 +66,8 @@ static void put_device(struct buf *out, const struct server *s, const struct bac
                b->n_threads, (unsigned long long)b->memory_used, (unsigned long long)b->memory_total,
                (unsigned long long)b->scratch_bytes);
     json_put_str(out, s->model->why ? s->model->why : "");
+    buf_puts(out, ",\"tuning\":");
+    put_tuning(out, b->tuning);
     buf_puts(out, "}");
 }
 

@@ -181,6 +181,30 @@ static json_t *ops_json(const struct bench_report *report, const struct bench_op
                      all->roofline.int8_tops, "ops", ops);
 }
 
+/* The variants of the cpu's products, as in /stats; null on other backends. */
+static json_t *tuning_json(const struct bench_report *report)
+{
+    struct backend_info info;
+    json_t *choices = json_array();
+
+    executor_info(report->runtime->executor, &info);
+    for (uint32_t i = 0; info.tuning && i < info.tuning->n_choices; i++) {
+        const struct backend_choice *c = &info.tuning->choices[i];
+        json_array_append_new(choices, json_pack("{s:s, s:I, s:o, s:s, s:s, s:s, s:I, s:b, s:f, s:f}",
+                                                 "weights", c->weights, "first", (json_int_t)c->first, "last",
+                                                 c->last == UINT32_MAX ? json_null() : json_integer(c->last),
+                                                 "kernels", c->kernels, "shape", c->shape, "hint", c->hint,
+                                                 "ahead", (json_int_t)c->ahead, "measured", c->measured,
+                                                 "gain", c->gain, "GBps", c->gbps));
+    }
+    if (!info.tuning) {
+        json_decref(choices);
+        return json_null();
+    }
+    return json_pack("{s:s, s:s?, s:f, s:o}", "source", info.tuning->source, "note", info.tuning->note, "ms",
+                     info.tuning->ms, "choices", choices);
+}
+
 void bench_print_json(const struct bench_report *report, FILE *f)
 {
     json_t *rows = json_array();
@@ -190,6 +214,8 @@ void bench_print_json(const struct bench_report *report, FILE *f)
     json_t *all = json_pack("{s:b, s:{s:o, s:f}, s:o}", "emulated", report->emulated, "roofline", "read_GBps",
                             speed(report, report->roofline->read_gbps), "int8_TOPS",
                             report->roofline->int8_tops, "rows", rows);
+    if (report->runtime)
+        json_object_set_new(all, "tuning", tuning_json(report));
     for (uint32_t i = 0; i < report->n_ops; i++) {
         if (i == 0)
             json_object_set_new(all, "ops", json_array());

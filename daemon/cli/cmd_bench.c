@@ -100,8 +100,8 @@ static void usage(void)
          "  --executors   every test with every executor of the backend, and its launches per token\n"
          "  --json        one JSON object on stdout and nothing else\n"
          "\n"
-         "Flags of `hearthd serve` that work here: --model --backend --threads --isa --executor --n-ctx "
-         "--kv-type --step-ms "
+         "Flags of `hearthd serve` that work here: --model --backend --threads --isa --cpu-tuning --executor "
+         "--n-ctx --kv-type --step-ms "
          "--steps-in-flight");
 }
 

@@ -1,5 +1,6 @@
 /* server_model.c - the model that requests run on, and the one before it that some still end on. */
 #include "abi/arith.h"
+#include "base/hash.h"
 #include "generation/generation.h"
 #include "http/http.h"
 #include "runtime.h"
@@ -8,8 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define FNV_PRIME 1099511628211ull
-
 /* Equal model file, arithmetic and KV type: equal text for equal parameters and seed. */
 static void make_fingerprint(struct server_model *m, const struct config *cfg)
 {
@@ -17,7 +16,7 @@ static void make_fingerprint(struct server_model *m, const struct config *cfg)
     const uint64_t parts[] = {ARITH_VERSION, (uint64_t)cfg->arithmetic,
                               (uint64_t)runtime_kv_type(cfg, m->model)};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        hash = (hash ^ (parts[i] + 1)) * FNV_PRIME;
+        hash = hash_word(hash, parts[i]);
     snprintf(m->fingerprint, sizeof m->fingerprint, "fp_%016llx", (unsigned long long)hash);
 }
 

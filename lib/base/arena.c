@@ -8,7 +8,7 @@
 #include <string.h>
 
 struct arena_block {
-    struct arena_block *next, *prev;
+    LIST_ENTRY(arena_block) of_arena;
     size_t size; /* bytes behind this header */
     size_t reserved;
 };
@@ -25,15 +25,6 @@ static struct arena_block *block_of(void *piece)
     return (struct arena_block *)piece - 1;
 }
 
-static void link_large(struct arena *a, struct arena_block *b)
-{
-    b->prev = NULL;
-    b->next = a->large;
-    if (a->large)
-        a->large->prev = b;
-    a->large = b;
-}
-
 static void *alloc_large(struct arena *a, size_t n, bool zero)
 {
     struct arena_block *b = NULL;
@@ -42,7 +33,7 @@ static void *alloc_large(struct arena *a, size_t n, bool zero)
     if (!b)
         return NULL;
     b->size = n;
-    link_large(a, b);
+    LIST_INSERT_HEAD(&a->large, b, of_arena);
     a->total += n;
     return b + 1;
 }
@@ -52,19 +43,18 @@ void *arena_alloc(struct arena *a, size_t n)
     if (n >= ARENA_LARGE)
         return alloc_large(a, n, false);
     n = round_up(n ? n : 1);
-    if (!a->small || a->used + n > a->small->size) {
-        struct arena_block *b = malloc(sizeof *b + ARENA_BLOCK);
+    struct arena_block *b = LIST_FIRST(&a->small);
+    if (!b || a->used + n > b->size) {
+        b = malloc(sizeof *b + ARENA_BLOCK);
         if (!b)
             return NULL;
         b->size = ARENA_BLOCK;
-        b->prev = NULL;
-        b->next = a->small;
-        a->small = b;
+        LIST_INSERT_HEAD(&a->small, b, of_arena);
         a->used = 0;
         a->total += ARENA_BLOCK;
     }
-    assert(a->used % ARENA_ALIGN == 0 && a->used + n <= a->small->size); /* else pieces overlap */
-    void *piece = (char *)(a->small + 1) + a->used;
+    assert(a->used % ARENA_ALIGN == 0 && a->used + n <= b->size); /* else pieces overlap */
+    void *piece = (char *)(b + 1) + a->used;
     a->used += n;
     return piece;
 }
@@ -91,18 +81,16 @@ static void *resize_large(struct arena *a, void *p, size_t n)
     struct arena_block *b = block_of(p);
     size_t old = b->size;
     assert(a->total >= old);
-    b = n <= SIZE_MAX - sizeof *b ? realloc(b, sizeof *b + n) : NULL;
-    if (!b)
+    if (n > SIZE_MAX - sizeof *b)
         return NULL;
-    b->size = n;
+    LIST_REMOVE(b, of_arena);
+    struct arena_block *resized = realloc(b, sizeof *b + n);
+    LIST_INSERT_HEAD(&a->large, resized ? resized : b, of_arena);
+    if (!resized)
+        return NULL;
+    resized->size = n;
     a->total = a->total - old + n;
-    if (b->next)
-        b->next->prev = b;
-    if (b->prev)
-        b->prev->next = b;
-    else
-        a->large = b;
-    return b + 1;
+    return resized + 1;
 }
 
 void *arena_grow(struct arena *a, void *p, size_t old, size_t n)
@@ -134,18 +122,12 @@ char *arena_copy(struct arena *a, const char *s, size_t n)
     return copy;
 }
 
-static void free_list(struct arena_block *b)
-{
-    while (b) {
-        struct arena_block *next = b->next;
-        free(b);
-        b = next;
-    }
-}
-
 void arena_close(struct arena *a)
 {
-    free_list(a->small);
-    free_list(a->large);
+    struct arena_block *b;
+    while ((b = LIST_FIRST(&a->small)) || (b = LIST_FIRST(&a->large))) {
+        LIST_REMOVE(b, of_arena);
+        free(b);
+    }
     *a = (struct arena){0};
 }

@@ -5,16 +5,15 @@
  * arena_close() frees them all. */
 #pragma once
 #include <stddef.h>
+#include <sys/queue.h>
 
 #define ARENA_BLOCK 4096
 #ifndef ARENA_LARGE      /* the fuzz build sets 1, so that the sanitizer sees a read past any piece */
 #define ARENA_LARGE 1024 /* a piece of this many bytes or more has its own allocation */
 #endif
 
-struct arena_block;
-
 struct arena { /* zero-initialised is an empty arena */
-    struct arena_block *small, *large;
+    LIST_HEAD(, arena_block) small, large;
     size_t used;  /* bytes of the newest small block */
     size_t total; /* bytes of all blocks and large pieces */
 };

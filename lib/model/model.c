@@ -1,6 +1,7 @@
 #include "model.h"
 #include "graph.h"
 #include "gguf/quant.h"
+#include "base/hash.h"
 #include "base/utf8.h"
 
 #include <errno.h>
@@ -20,7 +21,11 @@ struct model {
     float *rope_factors;    /* what config.rope_factors points to */
 };
 
-static const struct arch *const archs[] = {&arch_llama, &arch_qwen2, &arch_qwen3};
+#define ARCHS(X)           X(llama) X(qwen2) X(qwen3)
+#define ARCH_ADDRESS(name) &arch_##name,
+#define ARCH_TEXT(name)    ", " #name
+
+static const struct arch *const archs[] = {ARCHS(ARCH_ADDRESS)};
 
 const struct arch *arch_find(const char *name, size_t len)
 {
@@ -32,7 +37,7 @@ const struct arch *arch_find(const char *name, size_t len)
 
 const char *arch_names(void)
 {
-    return "llama, qwen2, qwen3";
+    return &(ARCHS(ARCH_TEXT))[2]; /* behind the first comma */
 }
 
 /* Text of the file for people: whole characters as far as they fit; what a terminal obeys and what is no
@@ -506,43 +511,22 @@ int model_read_weight(const struct model *m, uint32_t index, size_t at, void *ou
     return gguf_read(m->gguf, gguf_tensor_at(m->gguf, index), at, out, n, err);
 }
 
-/* One round per 8 bytes: multiply by an odd constant (2^64 / golden ratio) and fold the high bits down. */
-static uint64_t mix(uint64_t h, uint64_t word)
-{
-    h = (h ^ word) * 0x9e3779b97f4a7c15u;
-    return h ^ (h >> 29);
-}
-
-static uint64_t mix_bytes(uint64_t h, const void *data, size_t n)
-{
-    const uint8_t *p = data;
-    uint64_t word;
-    h = mix(h, n);
-    for (; n >= 8; p += 8, n -= 8) {
-        memcpy(&word, p, 8);
-        h = mix(h, word);
-    }
-    word = 0;
-    memcpy(&word, p, n);
-    return mix(h, word);
-}
-
 uint64_t model_hash(const struct model *m, uint64_t weights_sum)
 {
-    uint64_t h = 0x68656172746832u;
+    uint64_t h = 0;
     for (size_t i = 0; i < gguf_n_values(m->gguf); i++) {
         const struct gguf_value *v = gguf_value_at(m->gguf, i);
-        h = mix_bytes(h, v->key.s, v->key.len);
-        h = mix(h, (uint64_t)v->type << 32 | v->item_type);
-        h = mix_bytes(h, v->data, v->size);
+        h = hash_bytes(h, v->key.s, v->key.len);
+        h = hash_word(h, (uint64_t)v->type << 32 | v->item_type);
+        h = hash_bytes(h, v->data, v->size);
     }
     for (size_t i = 0; i < gguf_n_tensors(m->gguf); i++) {
         const struct gguf_tensor *t = gguf_tensor_at(m->gguf, i);
-        h = mix_bytes(h, t->name, strlen(t->name));
-        h = mix_bytes(h, t->ne, sizeof t->ne);
-        h = mix(h, t->type);
+        h = hash_bytes(h, t->name, strlen(t->name));
+        h = hash_bytes(h, t->ne, sizeof t->ne);
+        h = hash_word(h, t->type);
     }
     if (m->rope_factors)
-        h = mix_bytes(h, m->rope_factors, m->config.rope_dim / 2 * sizeof *m->rope_factors);
-    return mix(h, weights_sum);
+        h = hash_bytes(h, m->rope_factors, m->config.rope_dim / 2 * sizeof *m->rope_factors);
+    return hash_word(h, weights_sum);
 }

@@ -46,6 +46,7 @@ exit 1
 # lib/toolcall: lib/base
 # lib/model: lib/base lib/gguf kernels/abi
 # lib/sampler: lib/base kernels/abi
+# lib/grammar: lib/base
 # lib/speculation: lib/base kernels/abi
 # lib/kv: lib/base kernels/abi
 # lib/backend: lib/base lib/model kernels/abi
@@ -58,8 +59,9 @@ exit 1
 # daemon/http: daemon/base daemon/config daemon/json daemon/generation daemon/service lib/base lib/engine
 # daemon/chat: daemon/base daemon/http daemon/json lib/base lib/toolcall
 # daemon/generation: daemon/base daemon/chat daemon/config daemon/http daemon/json lib/base lib/engine lib/gguf lib/jinja lib/tokenizer lib/toolcall
+# daemon/schema: daemon/json daemon/http lib/base lib/grammar
 # daemon/api: daemon/base daemon/chat daemon/http daemon/json daemon/generation daemon/page lib/base lib/engine lib/gguf lib/model lib/toolcall
 # daemon/page:
 # daemon/service: daemon/base daemon/chat daemon/config daemon/http daemon/json daemon/generation daemon/cli lib/base lib/backend lib/cuda lib/engine lib/gguf lib/kv lib/model lib/tokenizer lib/toolcall kernels/abi
-# daemon/cli: daemon/base daemon/chat daemon/config daemon/http daemon/json daemon/generation daemon/service lib/base lib/backend lib/cpu lib/engine lib/gguf lib/model lib/tokenizer lib/toolcall kernels/abi
+# daemon/cli: daemon/base daemon/chat daemon/config daemon/http daemon/json daemon/generation daemon/schema daemon/service lib/base lib/backend lib/cpu lib/engine lib/gguf lib/grammar lib/model lib/tokenizer lib/toolcall kernels/abi
 # daemon: daemon/base daemon/cli daemon/config
