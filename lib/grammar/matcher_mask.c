@@ -1,6 +1,7 @@
 /* matcher_mask.c - which tokens may come next: a walk of the vocabulary's trie by the matcher's threads.
  * Inside a string most tokens are allowed, and which ones depends on the state alone: such masks are computed
  * once and remembered. What leaves the string is looked at anew each time, since it depends on the stack. */
+#include "grammar_builder.h"
 #include "matcher_private.h"
 
 #include <assert.h>
@@ -399,4 +400,23 @@ uint32_t matcher_mask(struct matcher *m, const struct vocabulary *v, uint32_t *m
     free(plain);
     free(level);
     return n;
+}
+
+int vocabulary_warm(struct vocabulary *v)
+{
+    struct builder b;
+    struct grammar *g = NULL;
+    struct matcher *m = NULL;
+    uint32_t *mask = calloc(vocabulary_mask_words(v) + 1, sizeof *mask);
+    builder_open(&b);
+    int rc = mask ? builder_finish(&b, builder_string(&b, 0, GRAMMAR_UNBOUNDED), &g, NULL) : -ENOMEM;
+    builder_close(&b);
+    if (rc == 0)
+        rc = matcher_open(&m, g);
+    if (rc == 0 && matcher_bytes(m, "\"", 1) == 1)
+        matcher_mask(m, v, mask);
+    matcher_close(m);
+    grammar_unref(g);
+    free(mask);
+    return rc;
 }

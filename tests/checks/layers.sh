@@ -49,14 +49,14 @@ exit 1
 # lib/speculation: lib/base kernels/abi
 # lib/kv: lib/base kernels/abi
 # lib/backend: lib/base lib/model kernels/abi
-# lib/engine: lib/base lib/model lib/kv lib/speculation lib/backend kernels/abi
+# lib/engine: lib/base lib/grammar lib/model lib/kv lib/speculation lib/backend kernels/abi
 # lib/cpu: lib/base lib/gguf lib/model lib/sampler lib/backend kernels/abi
 # lib/cuda: lib/base lib/gguf lib/model lib/sampler lib/backend lib/cpu kernels/abi
 # daemon/base: lib/base
 # daemon/config: daemon/base lib/base lib/backend
 # daemon/json: daemon/base daemon/http lib/base
 # daemon/http: daemon/base daemon/config daemon/json daemon/generation daemon/service lib/base lib/engine
-# daemon/generation: daemon/base daemon/config daemon/http daemon/json lib/base lib/engine lib/gguf lib/jinja lib/tokenizer
+# daemon/generation: daemon/base daemon/config daemon/http daemon/json daemon/schema lib/base lib/engine lib/gguf lib/grammar lib/jinja lib/tokenizer
 # daemon/schema: daemon/json daemon/http lib/base lib/grammar
 # daemon/api: daemon/base daemon/http daemon/json daemon/generation daemon/page lib/base lib/engine lib/gguf lib/model
 # daemon/page:
