@@ -104,9 +104,9 @@ static bool walk_node(struct trie_walk *w, uint32_t node, uint32_t depth)
     if (above->n == 0 ||
         (m->g->has_unique && !m->alone && !matcher_put_text(m, m->n_text - 1, (char)n->byte)))
         return false;
-    if (!matcher_step(m, above, n->byte, here) || (m->alone && here->n == 0))
+    if (!matcher_step(m, above, n->byte, here))
         return false;
-    set_token(w, n->token, here->n ? m->pool[here->first].count : 0);
+    set_token(w, n->token, here->n ? m->pool[here->first].count : here->exit_count);
     return true;
 }
 
