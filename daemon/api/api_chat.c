@@ -10,17 +10,6 @@
 
 /* --- fields --- */
 
-static int read_response_format(struct field_reader *r, const struct field *f, const json_t *value)
-{
-    const json_t *type = json_object_get(value, "type");
-    if (!json_is_object(value))
-        return api_invalid(r->err, f->name, "response_format must be an object (got %s)", field_got(value));
-    if (json_is_string(type) && !strcmp(json_string_value(type), "text"))
-        return 0;
-    return api_invalid(r->err, "response_format.type", "response_format.type must be \"text\" (got %s)",
-                       field_got_word(type));
-}
-
 static int read_modalities(struct field_reader *r, const struct field *f, const json_t *value)
 {
     if (!json_is_array(value))
@@ -90,7 +79,6 @@ const struct field chat_fields[] = {
     {.name = "max_completion_tokens", .kind = FIELD_CUSTOM, .read = read_max_tokens},
     {.name = "logprobs", .kind = FIELD_BOOL, .offset = AT(chat_logprobs)},
     {.name = "top_logprobs", .kind = FIELD_U32, .offset = AT(logprobs), .max = STEP_MAX_TOP},
-    {.name = "response_format", .kind = FIELD_CUSTOM, .read = read_response_format},
     {.name = "modalities", .kind = FIELD_CUSTOM, .read = read_modalities},
     {.name = "tools", .kind = FIELD_CUSTOM, .read = read_tools},
     {.name = "tool_choice", .kind = FIELD_CUSTOM, .read = read_tool_choice},

@@ -32,6 +32,7 @@ static void leave(struct generation *g, enum request_outcome outcome)
     if (g->outcome == OUTCOME_NONE)
         g->outcome = outcome;
     r->more = NULL;
+    constraint_leave(g);
     unlink_generation(g);
     server_give_model(s, g->model);
     if (r->connection)
@@ -411,7 +412,8 @@ static enum engine_finish spoilt_by(const struct generation *g)
         const struct choice *c = &g->choices[i];
         if (choice_ended_well(c) || c->n_tokens)
             shows = true;
-        if (!c->text.matched && (c->e.finish == ENGINE_FAULT || c->e.finish == ENGINE_NOT_FINITE))
+        if (!c->text.matched &&
+            (c->e.finish == ENGINE_FAULT || c->e.finish == ENGINE_NOT_FINITE || c->e.finish == ENGINE_STUCK))
             return c->e.finish;
     }
     return shows ? ENGINE_RUNNING : g->choices->e.finish;
@@ -446,6 +448,9 @@ static bool finish_badly(struct generation *g)
         return true;
     case ENGINE_NOT_FINITE:
         fail_with(g, 500, "internal", "the model's logits were not finite", OUTCOME_FAILED);
+        return true;
+    case ENGINE_STUCK:
+        fail_with(g, 500, "internal", "no token of the model can go on in the grammar", GENERATION_FAILED);
         return true;
     case ENGINE_QUEUE_TIMEOUT:
         fail_in_queue(g);
@@ -577,7 +582,8 @@ static void finish_one(struct choice *c)
     } else if (choice_ended_well(c)) {
         choice_end(c);
         show_news(g);
-    } else if (c->e.finish == ENGINE_FAULT || c->e.finish == ENGINE_NOT_FINITE) {
+    } else if (c->e.finish == ENGINE_FAULT || c->e.finish == ENGINE_NOT_FINITE ||
+               c->e.finish == ENGINE_STUCK) {
         cancel_choices(g);
     }
 }

@@ -15,6 +15,7 @@
 #pragma once
 #include "answer.h"
 #include "chat_template.h"
+#include "constraint.h"
 #include "engine/engine.h"
 #include "json/json_fields.h"
 #include "http/http.h"
@@ -66,6 +67,7 @@ struct params {
     bool has_timeout_ms, has_queue_timeout_ms;
     uint32_t timeout_ms, queue_timeout_ms;
     int32_t priority;
+    struct constraint constraint;
 
     /* The OpenAI dialect's own. */
     bool include_usage, chat_logprobs, has_best_of;
@@ -117,10 +119,11 @@ struct generation {
     enum generation_state state;
     enum request_outcome outcome;
     enum generation_effort effort;
-    bool exceeded;  /* its preparation exceeded what `effort` allows, and left nothing */
-    bool cancelled; /* by the client's leaving, a drain's end, ... */
-    bool refused;   /* before it ran the server stopped taking work: 503, as its state says */
-    bool abandoned; /* answered with an error while the engine, which is stuck, still has it */
+    struct grammar *grammar; /* of a constrained text; NULL: any text */
+    bool exceeded;           /* its preparation exceeded what `effort` allows, and left nothing */
+    bool cancelled;          /* by the client's leaving, a drain's end, ... */
+    bool refused;            /* before it ran the server stopped taking work: 503, as its state says */
+    bool abandoned;          /* answered with an error while the engine, which is stuck, still has it */
 
     char id[ID_RANDOM + 16];
     int64_t created; /* Unix seconds */

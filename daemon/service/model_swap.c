@@ -160,6 +160,7 @@ static void serve_next(struct swap *sw)
                              .executor = l->runtime.executor,
                              .why = l->runtime.why,
                              .hash = l->runtime.hash,
+                             .constraints = l->constraints,
                              .chat = l->chat};
     assert(l && !sw->old);
     sw->old = sw->current;

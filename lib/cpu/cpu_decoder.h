@@ -65,6 +65,9 @@ struct decoder {
     uint32_t n_vocab, n_pages;
     _Atomic uint64_t *op_ns; /* [n_ops]: time that each op of the program has taken so far */
 
+    const uint32_t *masks; /* of step_logit.mask: n_masks of mask_words each */
+    uint32_t n_masks, mask_words;
+
     /* Steps in flight: a ring, the oldest at ring_first. */
     struct step *ring[DECODER_RING];
     uint32_t ring_first, ring_n;

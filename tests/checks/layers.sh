@@ -50,7 +50,7 @@ exit 1
 # lib/speculation: lib/base kernels/abi
 # lib/kv: lib/base kernels/abi
 # lib/backend: lib/base lib/model kernels/abi
-# lib/engine: lib/base lib/model lib/kv lib/speculation lib/backend kernels/abi
+# lib/engine: lib/base lib/grammar lib/model lib/kv lib/speculation lib/backend kernels/abi
 # lib/cpu: lib/base lib/gguf lib/model lib/sampler lib/backend kernels/abi
 # lib/cuda: lib/base lib/gguf lib/model lib/sampler lib/backend lib/cpu/matmul kernels/abi
 # daemon/base: lib/base
@@ -58,7 +58,7 @@ exit 1
 # daemon/json: daemon/base lib/base
 # daemon/http: daemon/base daemon/config daemon/service lib/base lib/engine
 # daemon/chat: daemon/base daemon/json lib/base lib/toolcall
-# daemon/generation: daemon/base daemon/chat daemon/config daemon/http daemon/json lib/base lib/engine lib/gguf lib/jinja lib/tokenizer lib/toolcall
+# daemon/generation: daemon/base daemon/chat daemon/config daemon/http daemon/json daemon/schema lib/base lib/engine lib/gguf lib/grammar lib/jinja lib/tokenizer lib/toolcall
 # daemon/schema: daemon/base daemon/json lib/base lib/grammar
 # daemon/api: daemon/base daemon/chat daemon/http daemon/json daemon/generation daemon/page lib/base lib/engine lib/gguf lib/model lib/toolcall
 # daemon/page:

@@ -193,8 +193,8 @@ DAEMON_TEST(openai, labels_are_ignored_and_what_would_change_the_answer_is_refus
                          "\"response_format\":{\"type\":\"text\"},\"modalities\":[\"text\"],\"top_k\":5}"));
     expect_words(post(CHAT, "{" DOG ",\"tools\":[{\"type\":\"function\"}]}"), 400, "invalid_request",
                  "tools");
-    expect_words(post(CHAT, "{" DOG ",\"response_format\":{\"type\":\"json_object\"}}"), 400,
-                 "invalid_request", "response_format");
+    expect_words(post(CHAT, "{" DOG ",\"response_format\":{\"type\":\"xml\"}}"), 400, "invalid_request",
+                 "response_format");
     expect_words(post(CHAT, "{" DOG ",\"frobnicate\":1}"), 400, "invalid_request", "unknown field");
     expect_words(post(COMPLETE, "{\"prompt\":\"a\",\"echo\":true}"), 400, "invalid_request", "echo");
     expect_words(post(COMPLETE, "{\"prompt\":\"a\",\"best_of\":2}"), 400, "invalid_request",
@@ -286,8 +286,8 @@ DAEMON_TEST(openai, what_is_wrong_with_a_message_has_its_place_and_value)
 
 DAEMON_TEST(openai, what_is_wrong_inside_another_object_has_its_place)
 {
-    expect_words(post(CHAT, "{" DOG ",\"response_format\":{\"type\":\"json_object\"}}"), 400,
-                 "invalid_request", "response_format.type must be \"text\" (got \"json_object\")");
+    expect_words(post(CHAT, "{" DOG ",\"response_format\":{\"type\":\"xml\"}}"), 400, "invalid_request",
+                 "response_format.type must be \"text\", \"json_object\" or \"json_schema\" (got \"xml\")");
     expect_words(post(CHAT, "{" DOG ",\"modalities\":[\"text\",\"audio\"]}"), 400, "invalid_request",
                  "modalities[1] must be \"text\" (got \"audio\")");
     expect_words(post(COMPLETE, "{\"prompt\":[1,2,99999]}"), 400, "invalid_request",
