@@ -108,6 +108,21 @@
  * values of a token's head (a short last block padded with zeros), the scale rounded to f16 afterwards; it is
  * read as (float)q * scale.
  *
+ * EXPERTS  The router is a product in floats; route.h chooses n_used experts of a row: softmax without a bias
+ *   by the logits, else by probability + bias; the lowest number of equals. With p[e] = exp2((z[e] - max z) *
+ *   log2 e), or sigmoid(z[e]), a chosen expert's weight is
+ *
+ *     softmax             p[e] / sum of p over all experts, over lanes
+ *     normalised          p[e] / sum of p over the chosen, e ascending (sigmoid: at least 2^-14)
+ *
+ *   times the model's scale, rounded. Each chosen expert's product is a product as any other; then, with the
+ *   chosen experts' outputs y, bias included, e ascending from s = 0:
+ *
+ *     s = fmaf(weight, y, s)
+ *
+ *   The residual stream takes x + s; a shared expert's output is added after that, times sigmoid(its gate) if
+ *   it has one: x + y * sigmoid(g).
+ *
  * Changing a rule changes results: raise ARITH_VERSION (it is part of the system fingerprint).
  * Thread: any, host or device; pure functions. */
 /* clang-format on */
@@ -191,6 +206,11 @@ static inline float arith_log2(float x)
 static inline float arith_silu(float x)
 {
     return x / (1.0f + arith_exp2(-x * ARITH_LOG2E));
+}
+
+static inline float arith_sigmoid(float x)
+{
+    return 1.0f / (1.0f + arith_exp2(-x * ARITH_LOG2E));
 }
 
 /* Sums 32 values by the xor tree. Returns lane 0's value; all lanes hold the same one. Overwrites v. */

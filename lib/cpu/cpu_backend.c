@@ -199,6 +199,14 @@ void decoder_finish_step(struct decoder *d)
     atomic_store_explicit(&d->state, BACKEND_IDLE, memory_order_relaxed);
 }
 
+static void cpu_masks(struct backend *be, const uint32_t *masks, uint32_t n, uint32_t words)
+{
+    struct decoder *d = (struct decoder *)be;
+    d->masks = masks;
+    d->n_masks = n;
+    d->mask_words = words;
+}
+
 static int cpu_submit(struct backend *be, const struct step *step, struct error *err)
 {
     struct decoder *d = (struct decoder *)be;
@@ -224,8 +232,8 @@ static void run_oldest(struct decoder *d)
     atomic_store_explicit(&d->busy_ns, busy + clock_ns() - began, memory_order_relaxed);
 }
 
-static int cpu_poll(struct backend *be, struct step_result *out, int max, uint64_t *steps_done,
-                    struct error *err)
+static int cpu_advance(struct backend *be, struct step_result *out, int max, uint64_t *steps_done,
+                       struct error *err)
 {
     (void)err; /* a cpu has no device errors */
     struct decoder *d = (struct decoder *)be;
@@ -312,6 +320,7 @@ static void cpu_info(const struct backend *be, struct backend_info *out)
         .device = d->device,
         .isa = d->kernels->name,
         .n_threads = team_size(d->team),
+        .tuning = d->tuning.info.source ? &d->tuning.info : NULL,
         .max_rows = STEP_MAX_ROWS,
         .n_pages = d->n_pages,
         .shares_pages = d->cfg.arithmetic != BACKEND_EXACT,
@@ -348,7 +357,8 @@ const struct backend_ops cpu_backend = {
     .open = cpu_open,
     .load = cpu_load,
     .submit = cpu_submit,
-    .poll = cpu_poll,
+    .masks = cpu_masks,
+    .advance = cpu_advance,
     .program_ns = cpu_program_ns,
     .park = cpu_park,
     .logits = cpu_logits,

@@ -1,4 +1,5 @@
 #include "gguf_private.h"
+#include "base/hash.h"
 #include "quant.h"
 
 #include <assert.h>
@@ -11,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -116,21 +116,6 @@ int gguf_fail_value(const struct gguf *g, const struct gguf_value *v, struct err
 
 /* ---- index ---- */
 
-static uint64_t hash_bytes(uint64_t h, const char *s, size_t n)
-{
-    for (; n >= 8; s += 8, n -= 8) {
-        uint64_t word;
-        memcpy(&word, s, 8);
-        h = (h ^ word) * 0x9e3779b97f4a7c15u;
-        h ^= h >> 32;
-    }
-    uint64_t tail = n;
-    for (size_t i = 0; i < n; i++)
-        tail = tail << 8 | (uint8_t)s[i];
-    h = (h ^ tail) * 0x9e3779b97f4a7c15u;
-    return h ^ h >> 29;
-}
-
 static int index_open(struct index *x, size_t n_entries)
 {
     size_t n_slots = 16;
@@ -140,8 +125,7 @@ static int index_open(struct index *x, size_t n_entries)
     if (!x->slots)
         return -ENOMEM;
     x->mask = n_slots - 1;
-    if (getrandom(&x->seed, sizeof x->seed, GRND_NONBLOCK) != (ssize_t)sizeof x->seed)
-        x->seed = (uintptr_t)x->slots;
+    x->seed = hash_seed();
     return 0;
 }
 

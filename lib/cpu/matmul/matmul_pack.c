@@ -395,6 +395,8 @@ size_t matmul_pack_size(uint32_t type, uint32_t n, uint32_t k, struct error *err
         return 0;
     }
     uint32_t block = quant_traits(type)->block > ARITH_BLOCK ? quant_traits(type)->block : ARITH_BLOCK;
+    if (matmul_traits[kind].fold == MATMUL_FOLD_FLOAT)
+        block = 1;
     if (!n || !k || k % block) {
         error_set(err, -ENOTSUP, "a %s weight of %u rows of %u values: rows must be multiples of %u values",
                   quant_name(type), n, k, block);
@@ -418,7 +420,7 @@ void matmul_matrix_set(struct matmul_matrix *m, uint32_t type, uint32_t n, uint3
         .n_groups = (n + MATMUL_ROWS - 1) / MATMUL_ROWS,
         .group_size =
             (matmul_globals_size(t, n_super) + (n_super - 1) * matmul_tile_size(t, MATMUL_SUPER_BLOCKS) +
-             matmul_tile_size(t, matmul_n_blocks(k, n_super - 1)) + 63) /
+             matmul_tile_size(t, (matmul_n_values(k, n_super - 1) + ARITH_BLOCK - 1) / ARITH_BLOCK) + 63) /
             64 * 64,
         .data = packed,
     };
@@ -449,7 +451,7 @@ static void pack_float(const struct matmul_matrix *m, const uint8_t *rows, uint8
 {
     uint8_t *tile = out + (matmul_tile(m, group, super) - m->data);
     uint32_t n_rows = matmul_min(MATMUL_ROWS, m->n - group * MATMUL_ROWS);
-    uint32_t n_columns = matmul_n_blocks(m->k, super) * ARITH_BLOCK;
+    uint32_t n_columns = matmul_n_values(m->k, super);
     size_t size = matmul_traits[m->kind].bits / 8;
     for (uint32_t r = 0; r < n_rows; r++) {
         const uint8_t *from = rows + (r * (size_t)m->k + super * ARITH_SUPER) * size;
@@ -515,7 +517,7 @@ void matmul_row(const struct matmul_matrix *m, uint32_t row, float *out)
             matmul_tile_read(m, row, super, &s);
             row_of_tile(m->kind, &s, n_blocks, to);
         } else
-            for (uint32_t i = 0; i < n_blocks * ARITH_BLOCK; i++)
+            for (uint32_t i = 0; i < matmul_n_values(m->k, super); i++)
                 to[i] = matmul_tile_float(m->kind, tile, row % MATMUL_ROWS, i);
     }
 }

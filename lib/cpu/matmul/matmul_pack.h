@@ -140,10 +140,17 @@ static inline uint32_t matmul_n_super(uint32_t k)
     return (k + ARITH_SUPER - 1) / ARITH_SUPER;
 }
 
-/* The number of blocks in super-block `super` of a row of k values. */
+/* The number of whole blocks in super-block `super` of a row of k values. */
 static inline uint32_t matmul_n_blocks(uint32_t k, uint32_t super)
 {
     return matmul_min(MATMUL_SUPER_BLOCKS, k / ARITH_BLOCK - super * MATMUL_SUPER_BLOCKS);
+}
+
+/* The number of values in super-block `super` of a row of k values: of floats, whose last block may be short.
+ */
+static inline uint32_t matmul_n_values(uint32_t k, uint32_t super)
+{
+    return matmul_min(ARITH_SUPER, k - super * ARITH_SUPER);
 }
 
 /* The number of super-blocks in the first half of the row. */

@@ -8,7 +8,7 @@ static bool supported(void)
 }
 
 static void quantise_block(const struct matmul_panel *p, uint32_t column, uint32_t j, const float *x,
-                           const float *gain, bool floats)
+                           const float *gain)
 {
     float v[ARITH_BLOCK];
     int8_t q[ARITH_BLOCK];
@@ -19,8 +19,6 @@ static void quantise_block(const struct matmul_panel *p, uint32_t column, uint32
     for (uint32_t i = 0; i < ARITH_BLOCK; i++)
         sum[i / 16] += q[i];
     matmul_panel_put(p, column, j, a, q, sum[0], sum[1]);
-    for (uint32_t i = 0; floats && i < ARITH_BLOCK; i++)
-        p->x[(j * ARITH_BLOCK + i) * p->width + column] = v[i];
 }
 
 static void quantise(struct matmul_input *in, uint32_t panel, uint32_t first, uint32_t last,
@@ -28,11 +26,15 @@ static void quantise(struct matmul_input *in, uint32_t panel, uint32_t first, ui
 {
     for (uint32_t super = first; super < last; super++) {
         struct matmul_panel p = matmul_panel(in, panel, super);
-        for (uint32_t c = 0; c < p.width; c++)
+        size_t start = (size_t)super * ARITH_SUPER;
+        for (uint32_t c = 0; c < p.width; c++) {
             for (uint32_t j = 0; j < matmul_n_blocks(in->k, super); j++) {
-                size_t k = (size_t)super * ARITH_SUPER + j * ARITH_BLOCK;
-                quantise_block(&p, c, j, x[c] + k, gain ? gain + k : NULL, floats);
+                size_t k = start + j * ARITH_BLOCK;
+                quantise_block(&p, c, j, x[c] + k, gain ? gain + k : NULL);
             }
+            for (uint32_t i = 0; floats && i < matmul_n_values(in->k, super); i++)
+                p.x[i * p.width + c] = gain ? x[c][start + i] * gain[start + i] : x[c][start + i];
+        }
     }
 }
 
@@ -100,12 +102,12 @@ static void row_super(const struct matmul_matrix *m, const struct matmul_input *
     if (!matmul_is_float(m))
         matmul_tile_read(m, row, super, &s);
     else
-        for (uint32_t k = 0; k < n_blocks * ARITH_BLOCK; k++)
+        for (uint32_t k = 0; k < matmul_n_values(m->k, super); k++)
             w[k] = matmul_tile_float(m->kind, tile, row % MATMUL_ROWS, k);
     for (uint32_t c = first; c < end; c++) {
         struct matmul_panel p = matmul_panel(in, c / MATMUL_PANEL, super);
         uint32_t i = c % MATMUL_PANEL;
-        total[c - first] += matmul_is_float(m) ? float_value(w, &p, i, n_blocks * ARITH_BLOCK)
+        total[c - first] += matmul_is_float(m) ? float_value(w, &p, i, matmul_n_values(m->k, super))
                                                : super_value(m->kind, &s, &p, i, n_blocks);
     }
 }

@@ -259,6 +259,40 @@ Test(matmul, the_largest_sums_keep_the_bits_equal)
                 same_bits_at_the_ends(types[t], fills[f], c % 2 ? 1.0f : -1.0f, widths[c / 2]);
 }
 
+/* Every shape, every hint, and distances from none to beyond the matrix. */
+static void variants_same_bits(uint32_t type, uint32_t n, uint32_t k, uint32_t n_columns)
+{
+    static const uint32_t distances[] = {0, 64, 4352, 1000000};
+    struct product p;
+    product_open(&p, type, n, k, n_columns, false);
+    size_t size = (size_t)(n + 3) * n_columns;
+    float *want = aligned(sizeof(float) * size), *got = aligned(sizeof(float) * size);
+    product_run(&p, &matmul_scalar, want);
+    for (size_t t = 0; t < N_TABLES; t++)
+        for (uint32_t shape = 0; tables[t]->supported() && shape < MATMUL_N_SHAPES; shape++)
+            for (uint32_t i = 0; i < 2 * MATMUL_N_HINTS; i++) {
+                p.in.variant = (struct matmul_variant){.shape = (uint8_t)shape,
+                                                       .hint = (uint8_t)(i % MATMUL_N_HINTS),
+                                                       .ahead = distances[next() % 4]};
+                product_run(&p, tables[t], got);
+                expect_same(want, got, size, tables[t]->name, type, &p);
+            }
+    free(want);
+    free(got);
+    product_close(&p);
+}
+
+Test(matmul, every_variant_gives_the_same_bits)
+{
+    static const uint32_t widths[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 19, 33, 130};
+    for (size_t t = 0; t < N_TYPES; t++)
+        for (size_t c = 0; c < sizeof widths / sizeof *widths; c++) {
+            variants_same_bits(types[t], 40, 512, widths[c]);
+            if (fits(types[t], 224))
+                variants_same_bits(types[t], 17, 224, widths[c]);
+        }
+}
+
 Test(matmul, more_columns_than_a_chunk_keep_the_bits_equal)
 {
     for (size_t t = 0; t < N_TYPES; t++)

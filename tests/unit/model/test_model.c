@@ -212,9 +212,24 @@ Test(model, refuses_numbers_that_contradict_themselves)
     refused(QWEN3, -EBADMSG, "blk.3.attn_norm.weight is missing", EDITS(SET_U32("qwen3.block_count", 4)));
 }
 
+Test(model, every_architecture_stands_in_the_readme)
+{
+    char names[512], quoted[64], *next = NULL;
+    static char text[1 << 16];
+    FILE *f = fopen(HEARTH_SOURCE_DIR "/README.md", "r");
+    cr_assert(f);
+    text[fread(text, 1, sizeof text - 1, f)] = 0;
+    (void)fclose(f);
+    (void)snprintf(names, sizeof names, "%s", arch_names());
+    for (char *name = strtok_r(names, ", ", &next); name; name = strtok_r(NULL, ", ", &next)) {
+        (void)snprintf(quoted, sizeof quoted, "`%s`", name);
+        cr_expect_not_null(strstr(text, quoted), "README.md does not name %s", name);
+    }
+}
+
 Test(model, refuses_what_it_does_not_compute_with_words)
 {
-    refused(LLAMA, -ENOTSUP, "mixture of 8 experts", EDITS(SET_U32("llama.expert_count", 8)));
+    refused(LLAMA, -ENOTSUP, "llama.expert_count is 8", EDITS(SET_U32("llama.expert_count", 8)));
     refused(QWEN3, -ENOTSUP, "keys of length 64 beside values of length 32",
             EDITS(SET_U32("qwen3.attention.value_length", 32)));
     refused(QWEN3, -ENOTSUP, "head length 320 is not supported",

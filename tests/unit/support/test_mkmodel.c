@@ -140,6 +140,17 @@ Test(mkmodel, the_smaller_mixes_follow_their_own_rules)
     gguf_close(g);
 }
 
+Test(mkmodel, experts_are_one_tensor_and_layers_can_be_cut)
+{
+    struct gguf *g = made("--shape tiny-qwen3moe --quant q4_k_m --layers 1");
+    const struct gguf_tensor *t = gguf_find_tensor(g, "blk.0.ffn_down_exps.weight");
+    cr_assert(t && t->ne[0] == 160 && t->ne[1] == 256 && t->ne[2] == 8);
+    cr_assert_str_eq(type_of(g, "blk.0.ffn_gate_inp.weight"), "F32");
+    cr_assert_eq(u32(g, "qwen3moe.block_count"), 1);
+    cr_assert_null(gguf_find_tensor(g, "blk.1.attn_q.weight"));
+    gguf_close(g);
+}
+
 Test(mkmodel, rows_that_k_types_do_not_divide_take_a_smaller_block)
 {
     struct gguf *g = made("--shape tiny-qwen2-odd --quant q4_k_m"); /* rows of 224 and 608; 2 layers */
