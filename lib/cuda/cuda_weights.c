@@ -253,7 +253,9 @@ void cuda_weights_note(const struct cuda_weights *w, const struct graph *g, char
     static const struct {
         uint32_t type;
         const char *words;
-    } converted[] = {{QUANT_Q3_K, "Q3_K as Q6_K"}, {QUANT_Q4_1, "Q4_1 as Q5_1"}};
+    } converted[] = {{QUANT_Q3_K, "Q3_K as Q6_K"},     {QUANT_Q4_1, "Q4_1 as Q5_1"},
+                     {QUANT_IQ4_NL, "IQ4_NL as Q8_0"}, {QUANT_IQ3_S, "IQ3_S as Q6_K"},
+                     {QUANT_TQ1_0, "TQ1_0 as Q6_K"},   {QUANT_TQ2_0, "TQ2_0 as Q6_K"}};
     size_t n = 0;
     *out = '\0';
     for (size_t c = 0; c < sizeof converted / sizeof *converted; c++) {
