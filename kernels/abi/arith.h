@@ -22,7 +22,15 @@
  *     Q6_K Q3_K        sum sc * (q-zero) * x   1 (|I| < 2^24: exact)
  *     Q2_K             sum sc * q * x          1
  *     Q8_0 Q5_0 Q4_0   sum (q-zero) * x        the f16 scale as f32
+ *     IQ4_NL MXFP4     sum code * x            the f16 scale as f32; 2^(e-128)
+ *     IQ4_XS IQ1..IQ3  sum sc * code * x       1 (|I| < 2^24: exact)
+ *     TQ1_0 TQ2_0      sum (q-1) * x           1
  *     Q4_1 Q5_1        sum q * x               the f16 scale as f32
+ *
+ *   code: the integer of the type's codebook (lib/gguf/quant_codes.h). NVFP4 has two scales s0, s1 in a block,
+ *   of which s is the half of the E4M3 value, and sums I0, I1 of its halves:
+ *
+ *     c = fmaf(a[j], fmaf(s1, (float)I1, s0 * (float)I0), c)
  *
  *   For types with a minimum, over blocks j (Q2_K: half-blocks of 16) ascending, with
  *   b[j] = a[j] * (float)(sum of x's int8):
@@ -32,8 +40,9 @@
  *   The value of the super-block:
  *
  *     Q4_K Q5_K Q2_K   v = fmaf(d, c, -(dmin * m))
- *     Q6_K Q3_K        v = d * c
- *     Q8_0 Q5_0 Q4_0   v = c
+ *     Q6_K Q3_K TQ     v = d * c
+ *     IQ4_XS IQ1..IQ3  v = (d * unit) * c      unit, a power of two, is the codebook's
+ *     Q8_0 Q5_0 Q4_0   v = c, as for IQ4_NL MXFP4 NVFP4
  *     Q4_1 Q5_1        v = c + m
  *     F32 F16 BF16     v = c, x taken unquantised: c = fmaf(w[k], x[k], c), k ascending
  *

@@ -29,9 +29,12 @@ enum backend_arithmetic { BACKEND_INT8, BACKEND_EXACT };
 
 struct backend_config {
     enum backend_arithmetic arithmetic;
-    bool eager;          /* node by node: by dispatch(), or by the replay of a graph in submit() */
-    uint32_t n_threads;  /* cpu: threads; 0: as affinity and cgroup quota allow */
-    const char *isa;     /* cpu: "auto", "avx512", "avxvnni", "avx2", "scalar" */
+    bool eager;         /* node by node: by dispatch(), or by the replay of a graph in submit() */
+    uint32_t n_threads; /* cpu: threads; 0: as affinity and cgroup quota allow */
+    const char *isa;    /* cpu: "auto", "avx512", "avxvnni", "avx2", "scalar" */
+    /* cpu: "auto" (or NULL) times the variants of its products at load, "off" does not; else the name of a
+     * file that keeps the choice, and is written where there is none of this CPU */
+    const char *cpu_tuning;
     const char *libcuda; /* cuda */
     /* cuda: directory in which the driver caches compiled kernels; NULL or "": as the environment or the
      * driver's default says */
@@ -51,6 +54,25 @@ struct backend_config {
     void *context;
 };
 
+/* What a backend chose for products of one weight type with `first` to `last` rows of a step. */
+struct backend_choice {
+    const char *weights;      /* "Q4_K" */
+    uint32_t first, last;     /* UINT32_MAX: no limit */
+    const char *kernels;      /* "avx512vnni" */
+    const char *hint, *shape; /* "built": the constants */
+    uint32_t ahead;           /* bytes of prefetch distance; 0: as built */
+    bool measured;            /* at this start, or when the file was written */
+    double gain;              /* measured speed beside the constants; 1 where they were kept */
+    double gbps;              /* 10^9 bytes of weights read per second with it; 0: unknown */
+};
+struct backend_tuning {
+    const char *source; /* "off", "constants" (unmeasured), "measured", "file" */
+    const char *note;   /* why, as a sentence; or NULL */
+    double ms;          /* time that measuring took */
+    uint32_t n_choices;
+    const struct backend_choice *choices;
+};
+
 /* A snapshot for /stats. Its strings stay valid until close. */
 struct backend_info {
     const char *name;   /* "cpu" */
@@ -58,7 +80,8 @@ struct backend_info {
     const char *isa;    /* "avx512vnni", "sm_90" */
     const char *note;   /* a remark of load() that is no error, as a sentence; or NULL */
     uint32_t n_threads;
-    uint32_t max_rows; /* most rows of a step */
+    const struct backend_tuning *tuning; /* cpu; else NULL */
+    uint32_t max_rows;                   /* most rows of a step */
     uint32_t n_pages;
     bool shares_pages;        /* several tables may name a page; else no page ops and no prefix cache */
     uint32_t default_step_ms; /* ms; time budget of a step that suits this backend */

@@ -312,6 +312,7 @@ static void cpu_info(const struct backend *be, struct backend_info *out)
         .device = d->device,
         .isa = d->kernels->name,
         .n_threads = team_size(d->team),
+        .tuning = d->tuning.info.source ? &d->tuning.info : NULL,
         .max_rows = STEP_MAX_ROWS,
         .n_pages = d->n_pages,
         .shares_pages = d->cfg.arithmetic != BACKEND_EXACT,

@@ -4,6 +4,7 @@
  *   persistent.c   the fused program, run by the whole team (persistent)
  *   eager.c        the graph, node by node, with the same bits
  *   sample_rows.c  logits to results
+ *   cpu_tune.c     the variants of the products, timed in load()
  *   cpu_load.c     the memory of load(): weights, cache, scratch, tables
  * Thread: the engine's, which is member 0 of the team; info() reads the atomics from any thread. Memory:
  * allocated in open and load. */
@@ -18,6 +19,7 @@
 #include "model/program.h"
 #include "sampler/sampler.h"
 #include "slots.h"
+#include "tuning.h"
 #include "backend/step_check.h"
 #include "base/team.h"
 #include "weights.h"
@@ -55,6 +57,7 @@ struct decoder {
     struct step_checker *checker;
     struct attend attend;
     struct product_shared product;
+    struct tuning tuning;
     struct decoder_member *members; /* [team size] */
     struct rows buffers[PROGRAM_N_BUFFERS];
     struct eager *eager; /* if cfg.eager with int8 */
@@ -94,6 +97,9 @@ void decoder_finish_step(struct decoder *d);
  * allocated. */
 int decoder_load(struct decoder *d, struct error *err);
 void decoder_unload(struct decoder *d);
+
+/* cpu_tune.c: call when weights and scratch are in place. -EINVAL: the file of cfg.cpu_tuning is broken. */
+int decoder_tune(struct decoder *d, struct error *err);
 
 /* persistent.c: runs the whole program for the current step. */
 void decoder_walk(struct decoder *d);

@@ -92,7 +92,7 @@ static void place_scratch(struct decoder *d, struct scratch *s)
         m->product.input = scratch_take(s, larger(matmul_input_size(k, PRODUCT_OWN_ROWS), experts.own));
         m->experts = place_order(s, experts.n_used);
         m->product.tile = scratch_take(s, PRODUCT_TILE * sizeof(float));
-        m->product.kernel = scratch_take(s, d->kernels->scratch_size);
+        m->product.kernel = scratch_take(s, matmul_scratch_size());
         m->sampler = scratch_take(s, sampler_scratch_size(d->n_vocab));
         void *attend = scratch_take(s, attend_scratch_size(&d->attend));
         if (attend)
@@ -258,6 +258,8 @@ static int load_int8(struct decoder *d, const struct model_config *c, struct err
         rc = take_rope(d, c, err);
     if (rc == 0)
         rc = take_scratch(d, err);
+    if (rc == 0)
+        rc = decoder_tune(d, err);
     if (rc == 0 && d->cfg.eager)
         rc = eager_open(d, err);
     d->attend.pages = d->kv.data;

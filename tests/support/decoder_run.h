@@ -17,6 +17,7 @@ struct decoder_run_config {
     enum backend_arithmetic arithmetic;
     enum kv_type kv_type;
     const char *isa;
+    const char *cpu_tuning;
     const struct backend_ops *ops; /* NULL: cpu */
     const char *libcuda;
     uint32_t n_threads, n_slots, n_ctx;
@@ -44,6 +45,7 @@ static inline void decoder_run_open(struct decoder_run *r, const struct decoder_
         .arithmetic = c->arithmetic,
         .n_threads = c->n_threads ? c->n_threads : 1,
         .isa = c->isa ? c->isa : "auto",
+        .cpu_tuning = c->cpu_tuning,
         .libcuda = c->libcuda,
         .stall_ms = c->stall_ms ? c->stall_ms : 120000,
         .kv_memory = c->kv_memory,

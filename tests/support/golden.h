@@ -21,10 +21,10 @@ static const char *const golden_data_names[] = {
     "tiny-qwen3moe-s32-q4_k_m", "tiny-qwen2moe-s82-q4_k_m", "tiny-glm4moe-s72-q4_k_m",
 };
 static const char *const golden_shared_names[] = {
-    "tiny-llama-s14-q4_k_m", "tiny-qwen2-s12-q4_k_m", "tiny-qwen3-s11-f16",
-    "tiny-qwen3-s11-q4_0",   "tiny-qwen3-s11-q5_k_m", "tiny-qwen3-s11-q6_k",
-    "tiny-qwen3moe-s31-f16", "tiny-qwen2moe-s81-f16", "tiny-glm4moe-s71-f16",
-};
+    "tiny-llama-s14-q4_k_m", "tiny-qwen2-s12-q4_k_m", "tiny-qwen3-s11-f16",     "tiny-qwen3-s11-q4_0",
+    "tiny-qwen3-s11-q5_k_m", "tiny-qwen3-s11-q6_k",   "tiny-qwen3moe-s31-f16",  "tiny-qwen2moe-s81-f16",
+    "tiny-glm4moe-s71-f16",  "tiny-qwen3-s87-iq1_s",  "tiny-qwen3-s87-iq2_xxs", "tiny-qwen3-s87-iq3_xxs",
+    "tiny-qwen3-s87-iq4_nl", "tiny-qwen3-s87-iq4_xs", "tiny-qwen3-s87-mxfp4all"};
 #define GOLDEN_N_DATA   (sizeof golden_data_names / sizeof *golden_data_names)
 #define GOLDEN_N_SHARED (sizeof golden_shared_names / sizeof *golden_shared_names)
 

@@ -343,11 +343,15 @@ struct mix {
 };
 
 static const struct mix mixes[] = {
-    {"f32", QUANT_F32, 0},      {"f16", QUANT_F16, 1},      {"bf16", QUANT_BF16, 32},
-    {"q4_0", QUANT_Q4_0, 2},    {"q4_1", QUANT_Q4_1, 3},    {"q5_0", QUANT_Q5_0, 8},
-    {"q5_1", QUANT_Q5_1, 9},    {"q8_0", QUANT_Q8_0, 7},    {"q2_k", QUANT_Q2_K, 10},
-    {"q3_k_m", QUANT_Q3_K, 12}, {"q4_k_s", QUANT_Q4_K, 14}, {"q4_k_m", QUANT_Q4_K, 15},
-    {"q5_k_m", QUANT_Q5_K, 17}, {"q6_k", QUANT_Q6_K, 18},
+    {"f32", QUANT_F32, 0},          {"f16", QUANT_F16, 1},        {"bf16", QUANT_BF16, 32},
+    {"q4_0", QUANT_Q4_0, 2},        {"q4_1", QUANT_Q4_1, 3},      {"q5_0", QUANT_Q5_0, 8},
+    {"q5_1", QUANT_Q5_1, 9},        {"q8_0", QUANT_Q8_0, 7},      {"q2_k", QUANT_Q2_K, 10},
+    {"q3_k_m", QUANT_Q3_K, 12},     {"q4_k_s", QUANT_Q4_K, 14},   {"q4_k_m", QUANT_Q4_K, 15},
+    {"q5_k_m", QUANT_Q5_K, 17},     {"q6_k", QUANT_Q6_K, 18},     {"mxfp4", QUANT_MXFP4, 38},
+    {"nvfp4", QUANT_NVFP4, 39},     {"iq4_nl", QUANT_IQ4_NL, 25}, {"iq4_xs", QUANT_IQ4_XS, 30},
+    {"iq3_xxs", QUANT_IQ3_XXS, 23}, {"iq3_s", QUANT_IQ3_S, 26},   {"iq2_xxs", QUANT_IQ2_XXS, 19},
+    {"iq2_xs", QUANT_IQ2_XS, 20},   {"iq2_s", QUANT_IQ2_S, 28},   {"iq1_s", QUANT_IQ1_S, 24},
+    {"iq1_m", QUANT_IQ1_M, 31},     {"tq1_0", QUANT_TQ1_0, 36},   {"tq2_0", QUANT_TQ2_0, 37},
 };
 #define N_MIXES (sizeof mixes / sizeof *mixes)
 
@@ -430,8 +434,7 @@ static uint32_t attention_output_type(const struct mix *mix)
     return mix->file_type == 12 ? QUANT_Q4_K : mix->type;
 }
 
-/* Rows that blocks of 256 do not divide get the type of 32 that is next in size. (The quantiser takes IQ4_NL
- * for Q2_K and Q3_K; Q4_0 has the same size, and Hearth computes with it.) */
+/* Rows that blocks of 256 do not divide get the type of 32 that is next in size. */
 static uint32_t fitting_type(uint32_t type, uint64_t n_cols)
 {
     if (n_cols % quant_traits(type)->block == 0)
@@ -447,7 +450,7 @@ static uint32_t fitting_type(uint32_t type, uint64_t n_cols)
         type = QUANT_Q5_0;
         break;
     default:
-        type = QUANT_Q4_0;
+        type = QUANT_IQ4_NL;
         break;
     }
     return n_cols % quant_traits(type)->block == 0 ? type : QUANT_F16;

@@ -39,12 +39,12 @@ static void quantise(struct matmul_input *in, uint32_t panel, uint32_t first, ui
 }
 
 /* Sums q*x over 16 values of one column, from value i of the row on; x is stored in panels. */
-static int32_t dot16(const struct matmul_super *s, int32_t zero, const struct matmul_panel *p,
+static int32_t dot16(uint32_t kind, const struct matmul_super *s, const struct matmul_panel *p,
                      uint32_t column, uint32_t i)
 {
     int32_t sum = 0;
     for (uint32_t end = i + 16; i < end; i++)
-        sum += (s->q[i] - zero) * p->q[(i / 4 * p->width + column) * 4 + i % 4];
+        sum += matmul_value(kind, s->q[i]) * p->q[(i / 4 * p->width + column) * 4 + i % 4];
     return sum;
 }
 
@@ -53,18 +53,21 @@ static float super_value(uint32_t kind, const struct matmul_super *s, const stru
                          uint32_t column, uint32_t n_blocks)
 {
     const struct matmul_traits *t = &matmul_traits[kind];
-    float c = 0, m = 0, d = half_to_float(s->d), dmin = half_to_float(s->dmin);
+    float c = 0, m = 0, d = half_to_float(s->d) * matmul_unit(kind), dmin = half_to_float(s->dmin);
     for (uint32_t j = 0; j < n_blocks; j++) {
         uint32_t at = j * p->width + column;
-        int32_t i0 = dot16(s, t->zero, p, column, j * ARITH_BLOCK);
-        int32_t i1 = dot16(s, t->zero, p, column, j * ARITH_BLOCK + 16);
+        int32_t i0 = dot16(kind, s, p, column, j * ARITH_BLOCK);
+        int32_t i1 = dot16(kind, s, p, column, j * ARITH_BLOCK + 16);
         float scaled;
-        if (t->fold == MATMUL_FOLD_K)
+        if (t->fold == MATMUL_FOLD_K || t->fold == MATMUL_FOLD_K32)
             scaled = (float)(s->scale[j] * (i0 + i1));
         else if (t->fold == MATMUL_FOLD_K16 || t->fold == MATMUL_FOLD_K16M)
             scaled = (float)(s->scale[2 * j] * i0 + s->scale[2 * j + 1] * i1);
+        else if (t->fold == MATMUL_FOLD_S16)
+            scaled = __builtin_fmaf(quant_half_ue4m3((uint8_t)s->scale[2 * j + 1]), (float)i1,
+                                    quant_half_ue4m3((uint8_t)s->scale[2 * j]) * (float)i0);
         else
-            scaled = half_to_float(s->s[j]) * (float)(i0 + i1);
+            scaled = matmul_float_scale(kind, s, j) * (float)(i0 + i1);
         c = __builtin_fmaf(p->a[at], scaled, c);
         if (t->fold == MATMUL_FOLD_K)
             m = __builtin_fmaf(p->b[at], (float)s->min[j], m);
@@ -75,7 +78,7 @@ static float super_value(uint32_t kind, const struct matmul_super *s, const stru
     }
     if (t->fold == MATMUL_FOLD_K || t->fold == MATMUL_FOLD_K16M)
         return __builtin_fmaf(d, c, -(dmin * m));
-    if (t->fold == MATMUL_FOLD_K16)
+    if (t->fold == MATMUL_FOLD_K16 || t->fold == MATMUL_FOLD_K32)
         return d * c;
     return t->fold == MATMUL_FOLD_SM ? c + m : c;
 }

@@ -11,6 +11,7 @@
 #include "cpu/rows.h"
 
 struct team;
+struct tuning;
 
 struct product {
     const struct matmul_matrix *matrices[3];
@@ -33,6 +34,7 @@ struct product {
 /* Shared by the team. */
 struct product_shared {
     const struct matmul_kernels *kernels;
+    const struct tuning *tuning; /* variants, and tables instead of `kernels`; or NULL */
     const struct ops *ops;
     void *input; /* matmul_input_size(max k, max rows) */
     float *factors;

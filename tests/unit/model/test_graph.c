@@ -162,8 +162,8 @@ Test(graph, refuses_missing_weights_and_types_it_cannot_compute_with)
     g->nodes[NORM].gain = MODEL_NO_WEIGHT;
     refused(g, "norm", "gain is missing");
     g = tail();
-    g->nodes[GATE].weight_type = 23;
-    refused(g, "gate", "weight type IQ4_XS (23) is not supported");
+    g->nodes[GATE].weight_type = 41;
+    refused(g, "gate", "weight type Q1_0 (41) is not supported");
 }
 
 Test(graph, refuses_an_epsilon_or_a_scale_that_is_not_positive)

@@ -159,15 +159,15 @@ Test(model, names_a_tensor_of_the_wrong_shape_with_found_and_expected)
 
 Test(model, names_a_tensor_whose_type_is_not_computed_with)
 {
-    refused(QWEN3, -ENOTSUP, "blk.0.ffn_up.weight has type IQ4_XS",
-            EDITS(SET_TENSOR("blk.0.ffn_up.weight", 23, 256, 512)));
+    refused(QWEN3, -ENOTSUP, "blk.0.ffn_up.weight has type Q1_0",
+            EDITS(SET_TENSOR("blk.0.ffn_up.weight", 41, 256, 512)));
     refused(QWEN3, -ENOTSUP, "blk.0.attn_norm.weight is a vector of type F16",
             EDITS(SET_TENSOR("blk.0.attn_norm.weight", QUANT_F16, 256, 1)));
 }
 
 Test(model, ignores_tensors_it_has_no_use_for)
 {
-    struct model *m = edited(QWEN3, EDITS(SET_TENSOR("mtp.thing.weight", 23, 256, 4)));
+    struct model *m = edited(QWEN3, EDITS(SET_TENSOR("mtp.thing.weight", 41, 256, 4)));
     cr_assert_neq(model_find_weight(m, "mtp.thing.weight"), MODEL_NO_WEIGHT);
     model_close(m);
 }
