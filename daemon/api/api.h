@@ -24,3 +24,5 @@ void api_admin_model(struct request *r);
 void api_admin_suspend(struct request *r);
 void api_admin_resume(struct request *r);
 void api_generate(struct request *r); /* every dialect's generating route */
+/* An error in Anthropic's form. */
+void api_anthropic_put_error(struct buf *out, const struct api_error *e);

@@ -1,8 +1,10 @@
 /* api_chat.c - POST /v1/chat/completions: OpenAI's chats, with reasoning and tool calls taken out of the
  * text. Every field of the dialect's reference is known; /generate's own fields work too. */
+#include "api_chat.h"
 #include "api_openai_private.h"
 #include "generation/chat_messages.h"
 #include "generation/chat_prepare.h"
+#include "model/model.h"
 
 #include <string.h>
 
@@ -81,7 +83,7 @@ static int read_no_prompt(struct field_reader *r, const struct field *f, const j
     return api_invalid(r->err, f->name, "a chat needs messages, not %s", f->name);
 }
 
-static const struct field chat_fields[] = {
+const struct field chat_fields[] = {
     COMMON_FIELDS,
     {.name = "messages", .kind = FIELD_CUSTOM, .read = read_messages},
     {.name = "prompt", .kind = FIELD_CUSTOM, .read = read_no_prompt},
@@ -117,13 +119,13 @@ static const struct field chat_fields[] = {
 
 /* --- preparation --- */
 
-static void chat_defaults(struct params *p)
+void chat_defaults(struct params *p)
 {
     p->max_tokens = UINT32_MAX; /* the rest of the context */
     p->chat.add_generation_prompt = true;
 }
 
-static int prepare(struct generation *g, struct api_error *err)
+int chat_dialect_prepare(struct generation *g, struct api_error *err)
 {
     struct params *p = &g->p;
     if (!p->chat.messages)
@@ -135,6 +137,20 @@ static int prepare(struct generation *g, struct api_error *err)
 }
 
 /* --- replies --- */
+
+void chat_put_model(struct buf *out, const struct generation *g)
+{
+    json_put_str(out, model_config(g->model->model)->name);
+}
+
+void chat_put_input(struct buf *out, const struct answer_call *call)
+{
+    bool object = call->complete && call->arguments.len && *call->arguments.p == '{';
+    if (object)
+        buf_put(out, call->arguments.p, call->arguments.len);
+    else
+        buf_puts(out, "{}");
+}
 
 static void put_chat_token(struct buf *out, const struct generation *g, int32_t token, double logprob)
 {
@@ -324,7 +340,7 @@ const struct dialect dialect_chat = {
     .id_prefix = "chatcmpl-",
     .fields = chat_fields,
     .defaults = chat_defaults,
-    .prepare = prepare,
+    .prepare = chat_dialect_prepare,
     .reply = chat_reply,
     .begin = chat_begin,
     .delta = chat_delta,

@@ -51,7 +51,7 @@ static void fail(struct generation *g, const struct api_error *e, enum request_o
         request_fail(r, e);
     } else {
         buf_puts(&r->out, "event: error\ndata: ");
-        api_error_put(&r->out, e); /* ends with a newline */
+        request_put_error(r, e); /* ends with a newline */
         buf_puts(&r->out, "\n");
         request_wrote(r);
         r->stream_ended = true;
@@ -216,6 +216,11 @@ static void prepared(struct request *r)
         request_fail(r, &r->error);
         request_resume(r);
         leave(g, OUTCOME_NONE);
+    } else if (g->dialect->counts) {
+        g->dialect->reply(g, &r->out);
+        request_reply(r, 200);
+        request_resume(r);
+        leave(g, OUTCOME_COMPLETED);
     } else {
         submit(g);
     }
@@ -238,7 +243,7 @@ static enum generation_effort first_effort(const struct generation *g)
     size_t n = g->request->body_len;
     if (n > POOL_BODY)
         return EFFORT_LONG;
-    if (g->dialect == &dialect_chat && g->model->n_expensive) {
+    if (g->dialect->event && g->model->n_expensive) {
         g->model->n_expensive--;
         return EFFORT_POOL;
     }

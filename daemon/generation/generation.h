@@ -145,6 +145,10 @@ struct piece {
 struct dialect {
     const char *id_prefix;
     const struct field *fields; /* before the common ones, which hold as well */
+    /* Makes a chat of the body: OpenAI's members, which `fields` read (chat_json.h). A new reference, or NULL
+     * with *err. NULL: the body is read as it is. */
+    json_t *(*translate)(const json_t *body, struct api_error *err);
+    bool counts; /* `reply` is due once the prompt is prepared: nothing is generated */
     /* Defaults other than /generate's. */
     void (*defaults)(struct params *p);
     /* Checks that concern several fields, and whatever makes ids out of something else than `prompt` (then it
@@ -162,7 +166,8 @@ struct dialect {
     bool whole_calls; /* its streams show a call when it is complete */
     bool clamps;      /* max_tokens is a ceiling: what does not fit is cut off */
 };
-extern const struct dialect dialect_generate, dialect_completions, dialect_chat;
+extern const struct dialect dialect_generate, dialect_completions, dialect_chat, dialect_messages,
+    dialect_count;
 
 /* Rows that every dialect knows: /generate's own. */
 extern const struct field generate_fields[];

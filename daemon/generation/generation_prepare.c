@@ -260,6 +260,13 @@ static int read_params(struct generation *g, struct arena *scratch, struct api_e
     g->body = json_read(r->body, r->body_len, &limits, err);
     if (!g->body)
         return prompt.over ? generation_too_long(g, err) : -1;
+    if (g->dialect->translate) {
+        json_t *chat = g->dialect->translate(g->body, err);
+        json_decref(g->body);
+        g->body = chat;
+        if (!chat)
+            return -1;
+    }
     const struct field *tables[] = {g->dialect->fields, generate_fields};
     const struct field_place elsewhere[] = {{renamed_fields, "use max_tokens"},
                                             {dialect_completions.fields, "supported by POST /v1/completions"},

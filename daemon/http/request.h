@@ -148,6 +148,8 @@ void request_put_list(struct request *r, struct reply_list list, bool later);
 void request_fail(struct request *r, const struct api_error *e);
 /* The error object, with its newline. */
 void api_error_put(struct buf *out, const struct api_error *e);
+/* The same in the form of the route. */
+void request_put_error(struct request *r, const struct api_error *e);
 /* From inside a handler: no reply yet. Watches for the client's leaving. */
 void request_suspend(struct request *r);
 /* There is news (phase, out, gone): let libmicrohttpd look. */

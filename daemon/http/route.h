@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 
+struct api_error;
 struct dialect;
 struct request;
 
@@ -22,6 +23,8 @@ struct route {
     bool quiet;       /* not in the access log at info */
     void (*handle)(struct request *r);
     const struct dialect *dialect; /* of a generation */
+    /* Writes an error in the route's own form, with a newline; NULL: api_error_put(). */
+    void (*put_error)(struct buf *out, const struct api_error *e);
 };
 
 /* `routes` ends with a row without a path. NULL: there is none. */
