@@ -1,5 +1,6 @@
 /* api_admin.c - /admin/model, /admin/suspend, /admin/resume: which model is served. Each answers at once;
  * what was asked for goes on, and GET /admin/model says how far it is. */
+#include "admin.h"
 #include "api.h"
 #include "json/json_fields.h"
 #include "generation/generation.h"
@@ -43,13 +44,14 @@ static void put_last(struct buf *out, const struct swap_view *v)
 
 static void put_view(struct request *r)
 {
-    struct server *s = r->server;
+    struct http_server *s = r->server;
     struct buf *out = &r->out;
     struct swap_view v;
-    s->admin->view(s->admin_context, &v);
+    s->api->admin->view(s->api->admin_context, &v);
     buf_puts(out, "{\"model\":");
     json_put_str(out, v.serves);
-    buf_printf(out, ",\"status\":\"%s\",\"state\":\"%s\",\"next\":", server_state_name(s->state), v.state);
+    buf_printf(out, ",\"status\":\"%s\",\"state\":\"%s\",\"next\":", server_state_name(s->generator->state),
+               v.state);
     json_put_str(out, v.model);
     buf_puts(out, ",\"progress\":");
     json_put_number(out, v.progress, 4);
@@ -98,7 +100,7 @@ static void answer(struct request *r, int rc, const struct error *err)
 
 static void swap_model(struct request *r)
 {
-    const struct server *s = r->server;
+    const struct http_server *s = r->server;
     struct json_limits limits = {.max_values = 16, .max_depth = 2};
     struct swap_params p = {0};
     struct field_reader reader = {.out = &p, .arena = &r->arena, .err = &r->error};
@@ -110,14 +112,14 @@ static void swap_model(struct request *r)
     if (r->error.status)
         request_fail(r, &r->error);
     else
-        answer(r, s->admin->swap(s->admin_context, p.model, &err), &err);
+        answer(r, s->api->admin->swap(s->api->admin_context, p.model, &err), &err);
     json_decref(body);
 }
 
 /* A server whose model is another's matter knows none of these. */
 static bool is_there(struct request *r)
 {
-    if (r->server->admin)
+    if (r->server->api->admin)
         return true;
     api_fail(&r->error, 404, "not_found", NULL, "this server cannot swap models");
     request_fail(r, &r->error);
@@ -138,16 +140,16 @@ void api_admin_model(struct request *r)
 
 void api_admin_suspend(struct request *r)
 {
-    const struct server *s = r->server;
+    const struct http_server *s = r->server;
     struct error err = {0};
     if (is_there(r))
-        answer(r, s->admin->suspend(s->admin_context, &err), &err);
+        answer(r, s->api->admin->suspend(s->api->admin_context, &err), &err);
 }
 
 void api_admin_resume(struct request *r)
 {
-    const struct server *s = r->server;
+    const struct http_server *s = r->server;
     struct error err = {0};
     if (is_there(r))
-        answer(r, s->admin->resume(s->admin_context, &err), &err);
+        answer(r, s->api->admin->resume(s->api->admin_context, &err), &err);
 }

@@ -462,7 +462,7 @@ const struct dialect dialect_generate = {
 
 void api_generate(struct request *r)
 {
-    if (server_admits(r->server, &r->error) < 0)
+    if (generator_admits(r->server->generator, &r->error) < 0)
         request_fail(r, &r->error);
     else
         generation_open(r, r->route->dialect);

@@ -1,22 +1,23 @@
 /* api_health.c - GET /health, /health/live, /health/ready, /health/proxy. None of them asks the engine. */
 #include "api.h"
+#include "generation/generator.h"
 #include "http/http.h"
 
 static void reply_status(struct request *r, int status)
 {
-    struct server *s = r->server;
-    buf_printf(&r->out, "{\"status\":\"%s\"", server_state_name(s->state));
-    if (s->state == SERVER_LOADING)
-        buf_printf(&r->out, ",\"progress\":%.4f", atomic_load(&s->progress_ppm) / 1e6);
+    struct http_server *s = r->server;
+    buf_printf(&r->out, "{\"status\":\"%s\"", server_state_name(s->generator->state));
+    if (s->generator->state == SERVER_LOADING)
+        buf_printf(&r->out, ",\"progress\":%.4f", atomic_load(&s->generator->progress_ppm) / 1e6);
     buf_puts(&r->out, "}\n");
     if (status == 503)
-        r->retry_after_s = s->state == SERVER_LOADING ? 5 : 1;
+        r->retry_after_s = s->generator->state == SERVER_LOADING ? 5 : 1;
     request_reply(r, status);
 }
 
 void api_health(struct request *r)
 {
-    reply_status(r, r->server->state == SERVER_READY ? 200 : 503);
+    reply_status(r, r->server->generator->state == SERVER_READY ? 200 : 503);
 }
 
 void api_health_live(struct request *r)
@@ -28,6 +29,6 @@ void api_health_live(struct request *r)
 /* A proxy that sees 404 finishes what it has and sends nothing new. */
 void api_health_proxy(struct request *r)
 {
-    enum server_state state = r->server->state;
+    enum server_state state = r->server->generator->state;
     reply_status(r, state == SERVER_READY ? 200 : state == SERVER_DRAINING ? 404 : 503);
 }

@@ -1,6 +1,7 @@
 /* api_metrics.c - GET /metrics: the figures of /stats, and histograms, in Prometheus' text format. Every name
  * is one metric of one meaning; times are seconds, counters end in _total. With metrics_aliases the core
  * names that dashboards and autoscalers for vLLM read stand beside them, with the same values. */
+#include "admin.h"
 #include "api.h"
 #include "engine/engine.h"
 #include "generation/generation.h"
@@ -71,7 +72,7 @@ static void put_histogram(struct buf *out, const char *name, const char *help, c
 
 /* --- what is shown --- */
 
-static void put_requests(struct buf *out, const struct server *s, const struct engine_stats *e)
+static void put_requests(struct buf *out, const struct http_server *s, const struct engine_stats *e)
 {
     const struct stats *c = &s->stats;
     const struct {
@@ -93,7 +94,8 @@ static void put_requests(struct buf *out, const struct server *s, const struct e
     for (int i = 0; i < STATS_FINISHES; i++)
         put_labelled(out, "hearth_finish_total", "reason", stats_finish_names[i], c->finishes[i]);
     put_count(out, "gauge", "hearth_requests_running", "Requests that hold a slot.", e->running);
-    put_count(out, "gauge", "hearth_requests_waiting", "Requests that wait for a slot.", server_n_waiting(s));
+    put_count(out, "gauge", "hearth_requests_waiting", "Requests that wait for a slot.",
+              generator_load(s->generator).waiting);
     put_count(out, "gauge", "hearth_queue_limit", "Requests that may wait.", s->cfg->queue_limit);
     put_count(out, "gauge", "hearth_connections", "Open connections.", s->n_connections);
     put_count(out, "gauge", "hearth_body_bytes", "Memory held by request bodies.", s->body_bytes);
@@ -154,12 +156,12 @@ static void put_speculation(struct buf *out, const struct engine_stats *e)
               "Requests that stopped drafting because it did not pay.", e->turned_off);
 }
 
-static void put_decoder(struct buf *out, const struct server *s, const struct engine_stats *e)
+static void put_decoder(struct buf *out, const struct http_server *s, const struct engine_stats *e)
 {
     static const char *const states[] = {
         [BACKEND_IDLE] = "idle", [BACKEND_RUNNING] = "running", [BACKEND_PARKED] = "parked"};
     struct backend_info b;
-    executor_info(s->model->executor, &b);
+    executor_info(s->generator->model->executor, &b);
     uint64_t now = clock_ns();
     bool running = b.state == BACKEND_RUNNING;
     double age = running && now > b.heartbeat_ns ? (double)(now - b.heartbeat_ns) / 1e9 : 0;
@@ -187,12 +189,12 @@ static void put_decoder(struct buf *out, const struct server *s, const struct en
               b.scratch_bytes);
     put_head(out, "hearth_model_info", "gauge", "1, with the model, backend and device in the labels.");
     buf_puts(out, "hearth_model_info{model=\"");
-    put_label_text(out, model_config(s->model->model)->name);
+    put_label_text(out, model_config(s->generator->model->model)->name);
     buf_puts(out, "\",quantization=\"");
-    put_label_text(out, model_config(s->model->model)->quantization);
+    put_label_text(out, model_config(s->generator->model->model)->quantization);
     buf_printf(out, "\",backend=\"%s\",device=\"", b.name);
     put_label_text(out, b.device);
-    buf_printf(out, "\",fingerprint=\"%s\"} 1\n", s->model->fingerprint);
+    buf_printf(out, "\",fingerprint=\"%s\"} 1\n", s->generator->model->fingerprint);
 }
 
 /* RssAnon of /proc/self/status: what is the process's own, not its program file. */
@@ -209,16 +211,17 @@ static uint64_t anonymous_memory(void)
     return at ? strtoull(at + strlen(name), NULL, 10) * 1024 : 0;
 }
 
-static void put_process(struct buf *out, const struct server *s)
+static void put_process(struct buf *out, const struct http_server *s)
 {
     static const enum server_state states[] = {SERVER_LOADING, SERVER_READY, SERVER_DRAINING, SERVER_STALLED,
                                                SERVER_SUSPENDED};
     put_head(out, "hearth_state", "gauge", "1 for the state that /health shows.");
     for (size_t i = 0; i < sizeof states / sizeof *states; i++)
-        put_labelled(out, "hearth_state", "state", server_state_name(states[i]), s->state == states[i]);
-    if (s->admin) {
+        put_labelled(out, "hearth_state", "state", server_state_name(states[i]),
+                     s->generator->state == states[i]);
+    if (s->api->admin) {
         struct swap_view v;
-        s->admin->view(s->admin_context, &v);
+        s->api->admin->view(s->api->admin_context, &v);
         put_head(out, "hearth_model_swaps_total", "counter", "Model swaps, by outcome.");
         put_labelled(out, "hearth_model_swaps_total", "outcome", "done", v.n_done);
         put_labelled(out, "hearth_model_swaps_total", "outcome", "failed", v.n_failed);
@@ -238,11 +241,11 @@ static void put_alias_histogram(struct buf *out, const char *name, const struct 
     put_histogram(out, name, "Alias.", h);
 }
 
-static void put_aliases(struct buf *out, const struct server *s, const struct engine_stats *e)
+static void put_aliases(struct buf *out, const struct http_server *s, const struct engine_stats *e)
 {
     const struct stats *c = &s->stats;
     put_count(out, "gauge", "vllm:num_requests_running", "Alias.", e->running);
-    put_count(out, "gauge", "vllm:num_requests_waiting", "Alias.", server_n_waiting(s));
+    put_count(out, "gauge", "vllm:num_requests_waiting", "Alias.", generator_load(s->generator).waiting);
     put_value(out, "gauge", "vllm:kv_cache_usage_perc", "Alias: 0 to 1.",
               e->pages_total ? (double)e->pages_used / e->pages_total : 0);
     put_count(out, "counter", "vllm:num_preemptions_total", "Alias: an accepted request is never preempted.",
@@ -265,17 +268,17 @@ static void put_aliases(struct buf *out, const struct server *s, const struct en
 
 void api_metrics(struct request *r)
 {
-    struct server *s = r->server;
+    struct http_server *s = r->server;
     struct engine_stats e, own;
-    server_engine_stats(s, &e);
+    generator_stats(s->generator, &e);
     put_process(&r->out, s);
     put_requests(&r->out, s, &e);
     put_tokens(&r->out, &e);
     put_disk(&r->out, &e);
     put_speculation(&r->out, &e);
     put_latencies(&r->out, &s->stats);
-    if (s->model) {
-        engine_stats(s->model->engine, &own);
+    if (s->generator->model) {
+        engine_stats(s->generator->model->engine, &own);
         put_decoder(&r->out, s, &own);
     }
     if (s->cfg->metrics_aliases)

@@ -1,6 +1,7 @@
 /* api_openai.c - the OpenAI dialect: GET /v1/models, POST /v1/completions and /v1/chat/completions.
  * Every field of the dialect's reference is known: what only labels is ignored, what changes the answer works
  * or is refused by name; /generate's own fields work too. */
+#include "admin.h"
 #include "api.h"
 #include "api_openai_private.h"
 #include "generation/generation.h"
@@ -319,9 +320,9 @@ const struct dialect dialect_completions = {
 static void put_model(struct request *r)
 {
     buf_puts(&r->out, "{\"id\":");
-    json_put_str(&r->out, model_config(r->server->model->model)->name);
+    json_put_str(&r->out, model_config(r->server->generator->model->model)->name);
     buf_printf(&r->out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"hearth\"}",
-               (long long)r->server->created);
+               (long long)r->server->api->created);
 }
 
 void api_models(struct request *r)
@@ -334,7 +335,8 @@ void api_models(struct request *r)
 
 void api_model(struct request *r)
 {
-    const char *name = model_config(r->server->model->model)->name, *id = route_id(r->route, r->path);
+    const char *name = model_config(r->server->generator->model->model)->name,
+               *id = route_id(r->route, r->path);
     if (strcmp(id, name)) {
         api_fail(&r->error, 404, "not_found", "model", "no model %.100s (the loaded one is %.100s)", id,
                  name);

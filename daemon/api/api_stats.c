@@ -1,24 +1,25 @@
 /* api_stats.c - GET /stats: one JSON object with the figures of model, device, decoder, requests and cache.
  */
+#include "admin.h"
 #include "api.h"
 #include "engine/engine.h"
 #include "generation/generation.h"
 #include "gguf/gguf.h"
 #include "model/model.h"
 
-static void put_model(struct buf *out, const struct server *s)
+static void put_model(struct buf *out, const struct http_server *s)
 {
-    const struct model_config *c = model_config(s->model->model);
+    const struct model_config *c = model_config(s->generator->model->model);
     buf_puts(out, "{\"name\":");
     json_put_str(out, c->name);
     buf_puts(out, ",\"arch\":");
     json_put_str(out, c->arch);
     buf_puts(out, ",\"quantization\":");
     json_put_str(out, c->quantization);
-    buf_printf(out, ",\"chat_format\":\"%s\"", toolcall_format_name(s->model->format));
+    buf_printf(out, ",\"chat_format\":\"%s\"", toolcall_format_name(s->generator->model->format));
     buf_printf(out, ",\"parameters\":%llu,\"bytes\":%zu,\"n_layers\":%u,\"n_ctx\":%u,\"n_vocab\":%u}",
-               (unsigned long long)c->n_params, gguf_file_size(model_gguf(s->model->model)), c->n_layers,
-               s->model->n_ctx, c->n_vocab);
+               (unsigned long long)c->n_params, gguf_file_size(model_gguf(s->generator->model->model)),
+               c->n_layers, s->generator->model->n_ctx, c->n_vocab);
 }
 
 static void put_choice(struct buf *out, const struct backend_choice *c)
@@ -55,7 +56,7 @@ static void put_tuning(struct buf *out, const struct backend_tuning *t)
     buf_puts(out, "]}");
 }
 
-static void put_device(struct buf *out, const struct server *s, const struct backend_info *b)
+static void put_device(struct buf *out, const struct http_server *s, const struct backend_info *b)
 {
     buf_puts(out, "{\"backend\":");
     json_put_str(out, b->name);
@@ -66,20 +67,20 @@ static void put_device(struct buf *out, const struct server *s, const struct bac
     buf_printf(out, ",\"threads\":%u,\"memory_used\":%llu,\"memory_total\":%llu,\"scratch\":%llu,\"why\":",
                b->n_threads, (unsigned long long)b->memory_used, (unsigned long long)b->memory_total,
                (unsigned long long)b->scratch_bytes);
-    json_put_str(out, s->model->why ? s->model->why : "");
+    json_put_str(out, s->generator->model->why ? s->generator->model->why : "");
     buf_puts(out, ",\"tuning\":");
     put_tuning(out, b->tuning);
     buf_puts(out, "}");
 }
 
-static void put_decoder(struct buf *out, const struct server *s, const struct backend_info *b,
+static void put_decoder(struct buf *out, const struct http_server *s, const struct backend_info *b,
                         const struct engine_stats *e)
 {
     static const char *const names[] = {
         [BACKEND_IDLE] = "idle", [BACKEND_RUNNING] = "running", [BACKEND_PARKED] = "parked"};
     uint64_t now = clock_ns();
     buf_printf(out, "{\"executor\":\"%s\",\"arithmetic\":\"%s\",",
-               config_executor_name((int)executor_kind(s->model->executor)),
+               config_executor_name((int)executor_kind(s->generator->model->executor)),
                config_arithmetic_name(s->cfg->arithmetic));
     buf_printf(out, "\"launches\":%llu,\"parks\":%llu,\"steps\":%llu,\"tokens\":%llu,\"launches_per_token\":",
                (unsigned long long)b->launches, (unsigned long long)b->parks, (unsigned long long)e->steps,
@@ -126,12 +127,12 @@ static void put_speculation(struct buf *out, const struct engine_stats *e)
 }
 
 /* Of the current model alone. */
-static void put_loaded(struct buf *out, const struct server *s)
+static void put_loaded(struct buf *out, const struct http_server *s)
 {
     struct engine_stats own, *e = &own;
     struct backend_info b;
-    engine_stats(s->model->engine, e);
-    executor_info(s->model->executor, &b);
+    engine_stats(s->generator->model->engine, e);
+    executor_info(s->generator->model->executor, &b);
     buf_puts(out, "\"model\":");
     put_model(out, s);
     buf_puts(out, ",\"device\":");
@@ -146,11 +147,11 @@ static void put_loaded(struct buf *out, const struct server *s)
     put_speculation(out, e);
 }
 
-static void put_swap(struct buf *out, const struct server *s)
+static void put_swap(struct buf *out, const struct http_server *s)
 {
     struct swap_view v = {0};
-    if (s->admin)
-        s->admin->view(s->admin_context, &v);
+    if (s->api->admin)
+        s->api->admin->view(s->api->admin_context, &v);
     if (!v.model) {
         buf_puts(out, ",\"swap\":null");
         return;
@@ -173,11 +174,11 @@ static void put_percentiles(struct buf *out, const char *name, const struct hist
     buf_puts(out, "}");
 }
 
-static void put_traffic(struct buf *out, const struct server *s, const struct engine_stats *e)
+static void put_traffic(struct buf *out, const struct http_server *s, const struct engine_stats *e)
 {
     const struct stats *c = &s->stats;
     buf_printf(out, ",\"requests\":{\"running\":%u,\"waiting\":%u,\"queue_limit\":%u,", e->running,
-               server_n_waiting(s), s->cfg->queue_limit);
+               generator_load(s->generator).waiting, s->cfg->queue_limit);
     buf_printf(
         out, "\"completed\":%llu,\"failed\":%llu,\"rejected\":%llu,\"cancelled\":%llu,\"timed_out\":%llu}",
         (unsigned long long)c->completed, (unsigned long long)c->failed, (unsigned long long)c->rejected,
@@ -202,13 +203,13 @@ static void put_traffic(struct buf *out, const struct server *s, const struct en
 
 void api_stats(struct request *r)
 {
-    struct server *s = r->server;
+    struct http_server *s = r->server;
     struct engine_stats e;
     struct buf *out = &r->out;
     buf_printf(out, "{\"version\":\"%s\",\"uptime_s\":%.3f,\"state\":\"%s\",", HEARTH_VERSION,
-               (double)(clock_ns() - s->stats.started_ns) / 1e9, server_state_name(s->state));
-    server_engine_stats(s, &e);
-    if (s->model) {
+               (double)(clock_ns() - s->stats.started_ns) / 1e9, server_state_name(s->generator->state));
+    generator_stats(s->generator, &e);
+    if (s->generator->model) {
         put_loaded(out, s);
     } else {
         buf_puts(out, "\"model\":null,\"device\":null,\"decoder\":null,\"kv\":null,\"prefix_disk\":null,"
@@ -217,8 +218,8 @@ void api_stats(struct request *r)
     put_swap(out, s);
     put_traffic(out, s, &e);
     buf_puts(out, ",\"warnings\":[");
-    if (server_warning(s)[0])
-        json_put_str(out, server_warning(s));
+    if (s->api->warning[0])
+        json_put_str(out, s->api->warning);
     buf_puts(out, "]}\n");
     request_reply(r, 200);
 }

@@ -65,7 +65,7 @@ static json_t *read_body(struct request *r, const struct field *fields, const st
 
 static void answer(struct request *r)
 {
-    server_give_model(r->server, r->model);
+    generator_give_model(r->server->generator, r->model);
     r->model = NULL;
     request_drop_body(r);
     if (!r->connection || r->gone)
@@ -113,23 +113,23 @@ static void tokenize(struct request *r)
 
 static void answer_long(struct request *r)
 {
-    r->server->n_texts--;
+    r->server->generator->n_texts--;
     answer(r);
 }
 
 /* On the spot, or when the body is large on the pool, as one of those that queue_limit lets wait. */
 static void work_on(struct request *r, void (*work)(struct request *))
 {
-    struct server *s = r->server;
+    struct http_server *s = r->server;
     bool is_long = r->body_len > REQUEST_INLINE_BODY;
-    if (is_long && server_admits_text(s, &r->error) < 0) {
+    if (is_long && generator_admits_text(s->generator, &r->error) < 0) {
         request_drop_body(r);
         request_fail(r, &r->error);
         return;
     }
-    r->model = server_take_model(s);
+    r->model = generator_take_model(s->generator);
     if (is_long) {
-        s->n_texts++;
+        s->generator->n_texts++;
         request_wait_for(r, POOL_TEXT, work, answer_long);
     } else {
         work(r);

@@ -13,20 +13,20 @@
 
 static void unlink_generation(struct generation *g)
 {
-    struct server *s = g->server;
+    struct http_server *s = g->server;
     if (g->next)
         g->next->prev = g->prev;
     if (g->prev)
         g->prev->next = g->next;
     else
-        s->generations = g->next;
-    s->n_active--;
+        s->generator->generations = g->next;
+    s->generator->n_active--;
 }
 
 /* Called once the engine and the pool use g no longer. */
 static void leave(struct generation *g, enum request_outcome outcome)
 {
-    struct server *s = g->server;
+    struct http_server *s = g->server;
     struct request *r = g->request;
     g->state = GENERATION_FINISHED;
     if (g->outcome == OUTCOME_NONE)
@@ -34,11 +34,11 @@ static void leave(struct generation *g, enum request_outcome outcome)
     r->more = NULL;
     constraint_leave(g);
     unlink_generation(g);
-    server_give_model(s, g->model);
+    generator_give_model(s->generator, g->model);
     if (r->connection)
         connection_answered(r->connection);
     request_unref(r);
-    server_check_drained(s);
+    s->ops->ended(s);
 }
 
 static void fail(struct generation *g, const struct api_error *e, enum request_outcome outcome)
@@ -72,7 +72,7 @@ static void fail_with(struct generation *g, int status, const char *type, const 
 static void fail_refused(struct generation *g)
 {
     struct api_error e = {0};
-    int refused = server_refuses(g->server, &e);
+    int refused = generator_refuses(g->server->generator, &e);
     assert(refused < 0); /* ready again it is only after the last of these has got its answer */
     fail(g, &e, OUTCOME_NONE);
 }
@@ -80,9 +80,9 @@ static void fail_refused(struct generation *g)
 static void refuse_submit(struct generation *g, int rc, const struct error *words)
 {
     struct api_error e = {0};
-    struct server *s = g->server;
+    struct http_server *s = g->server;
     if (rc == -EAGAIN) {
-        server_queue_full(s, &e);
+        generator_queue_full(s->generator, &e);
         api_fail(&e, 503, "queue_full", NULL, "%s", words->text[0] ? words->text : "the queue is full");
     } else if (rc == -EINVAL) {
         api_invalid(&e, NULL, "%s", words->text);
@@ -98,7 +98,7 @@ static bool is_queued(const struct generation *g)
            atomic_load_explicit(&g->choices->e.state, memory_order_acquire) == ENGINE_QUEUED;
 }
 
-uint64_t generation_waiting_tokens(const struct server *s)
+uint64_t generation_waiting_tokens(const struct generator *s)
 {
     uint64_t n = 0;
     for (const struct generation *g = s->generations; g; g = g->next)
@@ -113,12 +113,12 @@ uint64_t generation_waiting_tokens(const struct server *s)
  * so is one that need not wait. */
 static int check_queue_tokens(const struct generation *g, struct error *words)
 {
-    const struct server *s = g->server;
+    const struct http_server *s = g->server;
     uint64_t waiting = 0;
 
     if (!engine_queue_depth(g->model->engine, 1))
         return 0;
-    for (const struct generation *other = s->generations; other; other = other->next)
+    for (const struct generation *other = s->generator->generations; other; other = other->next)
         if (is_queued(other))
             waiting += other->choices->e.n_prompt;
     if (waiting == 0 || waiting + g->choices->e.n_prompt <= s->cfg->queue_tokens)
@@ -150,7 +150,7 @@ static size_t promised(const struct generation *g)
  * of memory. */
 static int check_replies(const struct generation *g, struct error *words)
 {
-    const struct server *s = g->server;
+    const struct http_server *s = g->server;
     uint64_t most = s->cfg->body_memory - s->cfg->body_memory / 4;
     size_t mine = promised(g);
     if (!mine || s->reply_bytes <= REQUEST_LARGE_REPLY || s->reply_bytes + mine <= most)
@@ -205,7 +205,7 @@ static void prepared(struct request *r)
         prepare_again(g);
         return;
     }
-    g->server->n_preparing--;
+    g->server->generator->n_preparing--;
     request_drop_body(r);
     if (!r->connection || g->cancelled) {
         fail_with(g, 499, "cancelled", "the request was cancelled", OUTCOME_CANCELLED);
@@ -276,13 +276,13 @@ static const struct request_ops ops = {
 
 static void link_generation(struct generation *g)
 {
-    struct server *s = g->server;
-    g->next = s->generations;
+    struct http_server *s = g->server;
+    g->next = s->generator->generations;
     if (g->next)
         g->next->prev = g;
-    s->generations = g;
-    s->n_active++;
-    s->n_preparing++;
+    s->generator->generations = g;
+    s->generator->n_active++;
+    s->generator->n_preparing++;
 }
 
 void generation_open(struct request *r, const struct dialect *dialect)
@@ -295,7 +295,7 @@ void generation_open(struct request *r, const struct dialect *dialect)
     }
     g->request = r;
     g->server = r->server;
-    g->model = server_take_model(r->server);
+    g->model = generator_take_model(r->server->generator);
     g->arena = &r->arena;
     g->dialect = dialect;
     g->created = (int64_t)time(NULL);
@@ -442,7 +442,7 @@ static bool finish_badly(struct generation *g)
     struct error words = {0};
     switch (spoilt_by(g)) {
     case ENGINE_FAULT:
-        server_set_state(g->server, SERVER_STALLED); /* now, not when the watch comes by next */
+        generator_set_state(g->server->generator, SERVER_STALLED); /* now, not when the watch comes by next */
         engine_fault(g->model->engine, &words);
         fail_with(g, 500, "internal", words.text[0] ? words.text : "the decoder has failed", OUTCOME_FAILED);
         return true;

@@ -18,6 +18,7 @@
 #include "constraint.h"
 #include "engine/engine.h"
 #include "json/json_fields.h"
+#include "generator.h"
 #include "http/http.h"
 #include "json/json.h"
 #include "output_text.h"
@@ -111,7 +112,7 @@ struct choice {
 
 struct generation {
     struct request *request;
-    struct server *server;
+    struct http_server *server;
     struct server_model *model; /* it runs on, whatever is loaded meanwhile; its until it has finished */
     struct arena *arena;        /* the request's */
     const struct dialect *dialect;
@@ -187,7 +188,7 @@ void generation_drop(struct generation *g);
 /* No more work is taken: refused unless it runs already. */
 void generation_refuse(struct generation *g);
 /* Prompt tokens that wait, those of bodies that are still to be read estimated. */
-uint64_t generation_waiting_tokens(const struct server *s);
+uint64_t generation_waiting_tokens(const struct generator *s);
 /* Answers with a 500 (or an error event) now, without waiting for the engine to let go. */
 void generation_abandon(struct generation *g, const char *words);
 void generation_tick(struct generation *g);

@@ -25,7 +25,7 @@ static void on_tick(uv_timer_t *timer)
     struct connection *c = timer->data;
     if (c->request && c->request->ops)
         c->request->ops->tick(c->request);
-    server_run_listeners(c->server);
+    http_run_listeners(c->server);
 }
 
 static bool has_whole_request(const struct connection *c)
@@ -54,7 +54,7 @@ static void on_slow(uv_timer_t *timer)
         cut_body(c);
         shutdown(c->fd, SHUT_RDWR);
     }
-    server_run_listeners(c->server);
+    http_run_listeners(c->server);
 }
 
 void connection_limit(struct connection *c, uint64_t ms)
@@ -115,7 +115,7 @@ static void on_watch(uv_poll_t *watch, int status, int events)
     if (!r || !r->watched)
         return;
     connection_give_up(c);
-    server_run_listeners(r->server);
+    http_run_listeners(r->server);
 }
 
 void connection_give_up(struct connection *c)
@@ -217,7 +217,7 @@ void connection_moved(struct connection *c)
 /* --- room for others --- */
 
 /* The best to close of those that have moved nothing since then, replies to clients with a key left out. */
-static struct connection *find_still(const struct server *s, uint64_t since_ns)
+static struct connection *find_still(const struct http_server *s, uint64_t since_ns)
 {
     for (int state = CONNECTION_RESTING; state <= CONNECTION_REPLYING; state++) {
         struct connection *c = s->connections[state].first;
@@ -231,7 +231,7 @@ static struct connection *find_still(const struct server *s, uint64_t since_ns)
  * connection is closed. A client that is sending or reading right now loses its connection only when all
  * others are, too. A busy connection is never closed: there are at most max_connections of these, and so
  * always others. */
-static void make_room(struct server *s)
+static void make_room(struct http_server *s)
 {
     if (s->n_connections <= s->cfg->max_connections + SPARE_CONNECTIONS - ROOM)
         return;
@@ -252,7 +252,7 @@ static void make_room(struct server *s)
 static const enum connection_state reading[] = {CONNECTION_REPLYING, CONNECTION_KEYED};
 #define N_READING (sizeof reading / sizeof *reading)
 
-static uint64_t unread_bytes(const struct server *s)
+static uint64_t unread_bytes(const struct http_server *s)
 {
     uint64_t n = 0;
     for (size_t i = 0; i < N_READING; i++)
@@ -261,7 +261,7 @@ static uint64_t unread_bytes(const struct server *s)
     return n;
 }
 
-static struct connection *find_unread(const struct server *s, const struct connection *newest)
+static struct connection *find_unread(const struct http_server *s, const struct connection *newest)
 {
     for (size_t i = 0; i < N_READING; i++)
         for (struct connection *c = s->connections[reading[i]].first; c; c = c->next)
@@ -279,14 +279,14 @@ static void drop_unread(struct connection *c)
     request_hold(r, 0);
     set_state(c, CONNECTION_CUT);
     connection_give_up(c);
-    server_wake(c->server);
+    c->server->ops->wake(c->server);
 }
 
 /* A quarter of body_memory is theirs, so that what is promised to requests that still run drops no reply that
  * is being read; and never so little that short replies drop each other. */
 void connection_drop_unread(const struct connection *newest)
 {
-    struct server *s = newest->server;
+    struct http_server *s = newest->server;
     uint64_t theirs = s->cfg->body_memory / 4;
     if (s->reply_bytes <= s->cfg->body_memory)
         return;
@@ -310,7 +310,7 @@ static void on_timer_closed(uv_handle_t *handle)
 
 static void connection_open(struct listener *l, struct MHD_Connection *mhd, void **context)
 {
-    struct server *s = l->owner;
+    struct http_server *s = l->owner;
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
     struct connection *c = calloc(1, sizeof *c);
     if (!c || !info) { /* without it every request is refused */

@@ -11,7 +11,7 @@
 
 struct listener;
 struct request;
-struct server;
+struct http_server;
 
 /* Tells which connections may be closed to make room for another (connection.c). */
 enum connection_state {
@@ -31,7 +31,7 @@ struct connection_list {
 };
 
 struct connection {
-    struct server *server;
+    struct http_server *server;
     struct listener *listener;
     struct connection *next, *prev; /* of the same state */
     enum connection_state state;

@@ -176,7 +176,7 @@ static const struct sockaddr *peer_of(const struct request *r)
 /* Whatever a model works on counts: the pool, too, is everybody's. */
 static int check_client(struct request *r, const struct headers *h, struct api_error *e)
 {
-    struct server *s = r->server;
+    struct http_server *s = r->server;
     if (!r->route->post || !r->route->needs_model)
         return 0;
     r->client = r->owner ? r->owner : access_client(s->access, peer_of(r), h->forwarded_for);
@@ -210,7 +210,7 @@ static int check_content(const struct request *r, const struct headers *h, struc
                     "Content-Type %.60s is not accepted: use application/json", type);
 }
 
-static int too_large(const struct server *s, struct api_error *e)
+static int too_large(const struct http_server *s, struct api_error *e)
 {
     return api_fail(e, 413, "too_large", NULL, "the body is larger than max_body, %llu bytes",
                     (unsigned long long)s->cfg->max_body);
@@ -244,11 +244,11 @@ static int check_unused(const struct request *r, const struct headers *h, struct
  * closed for new ones (connection.c). */
 static int check_connections(const struct request *r, struct api_error *e)
 {
-    struct server *s = r->server;
+    struct http_server *s = r->server;
     uint32_t n = s->connections[CONNECTION_BUSY].n;
     if (!route_takes_body(r->route, r->method) || n < s->cfg->max_connections)
         return 0;
-    server_queue_full(s, e);
+    s->ops->queue_full(s, e);
     e->close = true;
     return api_fail(e, 503, "queue_full", NULL,
                     "%u connection%s a request in progress, max_connections is %u", n,
@@ -257,14 +257,14 @@ static int check_connections(const struct request *r, struct api_error *e)
 
 static int check_state(struct request *r, struct api_error *e)
 {
-    struct server *s = r->server;
+    struct http_server *s = r->server;
     if (r->route->always)
         return 0;
     if (check_connections(r, e) < 0)
         return -1;
-    if (r->route->needs_model && !s->model && server_refuses(s, e) < 0)
+    if (r->route->needs_model && s->ops->has_model(s, e) < 0)
         return -1;
-    return r->route->work ? server_admits(s, e) : 0;
+    return r->route->work ? s->ops->admits(s, e) : 0;
 }
 
 static int check_headers(struct request *r, const struct headers *h)
@@ -279,7 +279,8 @@ static int check_headers(struct request *r, const struct headers *h)
         return -1;
     if (r->route->post && h->content_length > r->server->cfg->max_body)
         return too_large(r->server, e);
-    if (r->route->text && h->content_length > REQUEST_INLINE_BODY && server_admits_text(r->server, e) < 0)
+    if (r->route->text && h->content_length > REQUEST_INLINE_BODY &&
+        r->server->ops->admits_text(r->server, e) < 0)
         return -1;
     return check_client(r, h, e);
 }
@@ -419,7 +420,7 @@ static struct request *request_open(struct listener *l, struct MHD_Connection *m
     struct request *r = c ? calloc(1, sizeof *r) : NULL;
     if (!r)
         return NULL;
-    struct server *s = l->owner;
+    struct http_server *s = l->owner;
     path = path_of(path);
     *r =
         (struct request){.server = s, .connection = c, .mhd = mhd, .refs = 1, .method = method, .path = path};
@@ -472,14 +473,14 @@ static enum MHD_Result take_headers(struct request *r, const char *version)
 /* Texts have half of it at most, so that generations still find room; one alone may have all. */
 static bool has_room_for_body(const struct request *r, size_t cap)
 {
-    const struct server *s = r->server;
+    const struct http_server *s = r->server;
     uint64_t others = s->body_bytes - r->body_cap, texts = r->route->text ? s->text_bytes - r->body_cap : 0;
     return others + cap <= s->cfg->body_memory && (!texts || texts + cap <= s->cfg->body_memory / 2);
 }
 
 static bool grow_body(struct request *r, size_t n)
 {
-    struct server *s = r->server;
+    struct http_server *s = r->server;
     size_t cap = r->body_cap ? r->body_cap : FIRST_BODY;
     while (cap < n)
         cap *= 2;
@@ -491,7 +492,7 @@ static bool grow_body(struct request *r, size_t n)
         return false;
     }
     if (!has_room_for_body(r, cap)) {
-        server_queue_full(s, &r->error);
+        s->ops->queue_full(s, &r->error);
         api_fail(&r->error, 503, "queue_full", NULL,
                  "body_memory, %llu bytes for all request bodies, is used up",
                  (unsigned long long)s->cfg->body_memory);
@@ -539,7 +540,7 @@ static void end_body(struct request *r)
         request_fail(r, &r->error);
     } else if (!strcmp(r->method, "OPTIONS")) {
         request_reply(r, 204);
-    } else if (r->route->needs_model && !r->server->model && server_refuses(r->server, &r->error) < 0) {
+    } else if (r->route->needs_model && r->server->ops->has_model(r->server, &r->error) < 0) {
         request_fail(r, &r->error); /* it went while the body came */
     } else {
         r->route->handle(r);
@@ -568,7 +569,7 @@ static enum MHD_Result go_on(struct request *r)
 /* The connection is closed after it, as with every reply to the first call. */
 static enum MHD_Result refuse_without_memory(const struct listener *l, struct MHD_Connection *mhd)
 {
-    const struct server *s = l->owner;
+    const struct http_server *s = l->owner;
     log_warn("out of memory: a request is refused");
     return s->no_memory ? MHD_queue_response(mhd, 503, s->no_memory) : MHD_NO;
 }
@@ -604,7 +605,7 @@ static void write_log(const struct request *r)
     log_access(quiet ? LOG_LEVEL_DEBUG : LOG_LEVEL_INFO, r->id, &line);
 }
 
-static void count_outcome(struct server *s, const struct request *r, bool sent)
+static void count_outcome(struct http_server *s, const struct request *r, bool sent)
 {
     if (!r->route || !r->route->work || !strcmp(r->method, "OPTIONS"))
         return;
@@ -630,7 +631,7 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **context,
     (void)mhd;
     if (!r)
         return;
-    struct server *s = r->server;
+    struct http_server *s = r->server;
     struct connection *c = r->connection;
     if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK)
         r->gone = true;
@@ -658,7 +659,7 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **context,
         s->requests = r->next;
     request_unref(r);
     *context = NULL;
-    server_check_drained(s);
+    s->ops->ended(s);
 }
 
 /* libmicrohttpd's words are about what strangers send, and quote it. */
@@ -691,3 +692,10 @@ const struct listener_callbacks http_callbacks = {
     .uri = connection_uri,
     .log = on_log,
 };
+
+void http_run_listeners(struct http_server *s)
+{
+    for (unsigned i = 0; i < s->n_listeners; i++)
+        if (s->listeners[i].dirty && !s->listeners[i].running)
+            listener_run(&s->listeners[i]);
+}

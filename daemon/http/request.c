@@ -269,7 +269,7 @@ void request_resume(struct request *r)
 
 void request_count_body(struct request *r, size_t cap)
 {
-    struct server *s = r->server;
+    struct http_server *s = r->server;
     s->body_bytes = s->body_bytes - r->body_cap + cap;
     if (r->route && r->route->text)
         s->text_bytes = s->text_bytes - r->body_cap + cap;
@@ -286,14 +286,14 @@ void request_drop_body(struct request *r)
 
 bool request_has_room(struct request *r)
 {
-    struct server *s = r->server;
+    struct http_server *s = r->server;
     uint64_t others = s->reply_bytes - r->held;
     if (r->arena.total <= REQUEST_LARGE_REPLY || others <= REQUEST_LARGE_REPLY ||
         others + r->arena.total <= s->cfg->body_memory)
         return true;
     arena_close(&r->arena);
     r->out = (struct buf){.arena = &r->arena};
-    server_queue_full(s, &r->error);
+    s->ops->queue_full(s, &r->error);
     api_fail(&r->error, 503, "queue_full", NULL,
              "body_memory, %llu bytes, is used up by replies that clients have not read yet",
              (unsigned long long)s->cfg->body_memory);
@@ -380,7 +380,7 @@ void request_cancel_work(struct request *r)
         pool_cancel(r->server->pool, &r->job);
 }
 
-void server_take_jobs(struct server *s)
+void http_take_jobs(struct http_server *s)
 {
     struct pool_job *job;
     while ((job = pool_next(s->pool))) {

@@ -22,7 +22,7 @@
 struct connection;
 struct log_access;
 struct request;
-struct server;
+struct http_server;
 struct server_model;
 struct stats;
 
@@ -65,7 +65,7 @@ struct reply_list {
 };
 
 struct request {
-    struct server *server;
+    struct http_server *server;
     struct connection *connection; /* NULL once libmicrohttpd is done with it */
     struct MHD_Connection *mhd;
     struct arena arena;

@@ -1,8 +1,8 @@
 /* server.c - the server as a whole: listeners, state, drain, end. */
 #include "api/api.h"
-#include "http/access.h"
 #include "generation/generation.h"
-#include "http/http.h"
+#include "http/access.h"
+#include "server_private.h"
 #include "base/log.h"
 #include "model/model.h"
 #include "http/tls.h"
@@ -28,8 +28,8 @@
 
 static struct listener *add_listener(struct server *s, int fd, bool tls)
 {
-    struct listener *l = &s->listeners[s->n_listeners++];
-    *l = (struct listener){.fd = fd, .owner = s, .tls = tls};
+    struct listener *l = &s->http.listeners[s->http.n_listeners++];
+    *l = (struct listener){.fd = fd, .owner = &s->http, .tls = tls};
     listener_name(l);
     return l;
 }
@@ -78,9 +78,9 @@ int server_check(const struct config *cfg, struct error *err)
 static int bind_host(struct server *s, uint32_t number, bool tls, struct error *err)
 {
     struct addrinfo *list = NULL;
-    unsigned before = s->n_listeners;
-    int rc = find_host(&list, s->cfg, number, err);
-    for (struct addrinfo *a = list; a && s->n_listeners < MAX_LISTENERS && rc == 0; a = a->ai_next) {
+    unsigned before = s->http.n_listeners;
+    int rc = find_host(&list, s->http.cfg, number, err);
+    for (struct addrinfo *a = list; a && s->http.n_listeners < MAX_LISTENERS && rc == 0; a = a->ai_next) {
         if (a->ai_family != AF_INET && a->ai_family != AF_INET6)
             continue;
         struct error words = {0};
@@ -89,7 +89,7 @@ static int bind_host(struct server *s, uint32_t number, bool tls, struct error *
             add_listener(s, fd, tls);
         else if (fd != -EAFNOSUPPORT && fd != -EADDRNOTAVAIL) /* a name may have addresses this host lacks */
             rc = error_set(err, fd, "%s://%s", tls ? "https" : "http", words.text);
-        else if (!a->ai_next && s->n_listeners == before)
+        else if (!a->ai_next && s->http.n_listeners == before)
             rc = error_set(err, fd, "%s://%s", tls ? "https" : "http", words.text);
     }
     freeaddrinfo(list);
@@ -98,17 +98,17 @@ static int bind_host(struct server *s, uint32_t number, bool tls, struct error *
 
 static int bind_unix(struct server *s, struct error *err)
 {
-    int fd = listener_bind_unix(s->cfg->unix_socket, err);
+    int fd = listener_bind_unix(s->http.cfg->unix_socket, err);
     if (fd < 0)
         return fd;
-    listener_own_path(add_listener(s, fd, false), s->cfg->unix_socket);
+    listener_own_path(add_listener(s, fd, false), s->http.cfg->unix_socket);
     return 0;
 }
 
 /* Whatever the configuration asks for. */
 static int bind_all(struct server *s, struct error *err)
 {
-    const struct config *cfg = s->cfg;
+    const struct config *cfg = s->http.cfg;
     warn_certificate(cfg);
     int rc = check_ports(cfg, err);
     if (rc == 0)
@@ -124,21 +124,21 @@ static int bind_all(struct server *s, struct error *err)
 /* Where others than this machine reach it, in the configuration's word or the inherited socket's; or NULL. */
 static const char *open_place(const struct server *s, bool inherited)
 {
-    for (unsigned i = 0; i < s->n_listeners; i++)
-        if (!listener_is_local(&s->listeners[i]))
-            return inherited ? s->listeners[i].where : s->cfg->host;
+    for (unsigned i = 0; i < s->http.n_listeners; i++)
+        if (!listener_is_local(&s->http.listeners[i]))
+            return inherited ? s->http.listeners[i].where : s->http.cfg->host;
     return NULL;
 }
 
 static void warn(struct server *s, bool inherited)
 {
     const char *place = open_place(s, inherited);
-    if (place && !access_needs_key(s->access))
+    if (place && !access_needs_key(s->http.access))
         snprintf(s->warning, sizeof s->warning,
                  "listening on %.100s without API keys: open to all clients that can reach this machine",
                  place);
     else
-        snprintf(s->warning, sizeof s->warning, "%s", access_warning(s->access));
+        snprintf(s->warning, sizeof s->warning, "%s", access_warning(s->http.access));
 }
 
 static int inherit(struct server *s, const int *fds, int n_fds, struct error *err)
@@ -153,10 +153,10 @@ static int inherit(struct server *s, const int *fds, int n_fds, struct error *er
 static int open_listeners(struct server *s, struct error *err)
 {
     struct listener_callbacks callbacks = http_callbacks;
-    callbacks.max_connections = s->cfg->max_connections + SPARE_CONNECTIONS;
-    callbacks.idle_timeout_s = s->cfg->body_timeout_ms / 1000 + 1;
-    for (unsigned i = 0; i < s->n_listeners; i++) {
-        int rc = listener_open(&s->listeners[i], s->loop, &callbacks, err);
+    callbacks.max_connections = s->http.cfg->max_connections + SPARE_CONNECTIONS;
+    callbacks.idle_timeout_s = s->http.cfg->body_timeout_ms / 1000 + 1;
+    for (unsigned i = 0; i < s->http.n_listeners; i++) {
+        int rc = listener_open(&s->http.listeners[i], s->http.loop, &callbacks, err);
         if (rc < 0)
             return rc;
     }
@@ -166,14 +166,14 @@ static int open_listeners(struct server *s, struct error *err)
 static int make_where(struct server *s, struct error *err)
 {
     size_t size = 1;
-    for (unsigned i = 0; i < s->n_listeners; i++)
-        size += strlen(s->listeners[i].where) + 2;
+    for (unsigned i = 0; i < s->http.n_listeners; i++)
+        size += strlen(s->http.listeners[i].where) + 2;
     s->where = calloc(1, size);
     if (!s->where)
         return error_set(err, -ENOMEM, "out of memory");
-    for (unsigned i = 0; i < s->n_listeners; i++) {
+    for (unsigned i = 0; i < s->http.n_listeners; i++) {
         strcat(s->where, i ? ", " : "");
-        strcat(s->where, s->listeners[i].where);
+        strcat(s->where, s->http.listeners[i].where);
     }
     return 0;
 }
@@ -187,9 +187,9 @@ static void on_wake(uv_poll_t *wake, int status, int events)
     (void)status;
     (void)events;
     (void)!read(s->wake_fd, &n, sizeof n); /* first: what is rung for after it comes back here */
-    server_take_news(s);
-    server_take_jobs(s);
-    server_run_listeners(s);
+    generator_take_news(&s->generator);
+    http_take_jobs(&s->http);
+    http_run_listeners(&s->http);
 }
 
 /* Of a full counter (EAGAIN) nothing is lost: the loop has not come to read it yet. */
@@ -209,20 +209,13 @@ static int open_wake(struct server *s, struct error *err)
     s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->wake_fd < 0)
         return error_set(err, -errno, "cannot create an eventfd: %s", strerror(errno));
-    int rc = uv_poll_init(s->loop, &s->wake, s->wake_fd);
+    int rc = uv_poll_init(s->http.loop, &s->wake, s->wake_fd);
     if (rc < 0)
         return error_set(err, rc, "cannot watch an eventfd: %s", uv_strerror(rc));
     s->wake.data = s;
-    s->n_handles++;
+    s->http.n_handles++;
     rc = uv_poll_start(&s->wake, UV_READABLE, on_wake);
     return rc < 0 ? error_set(err, rc, "cannot watch an eventfd: %s", uv_strerror(rc)) : 0;
-}
-
-void server_run_listeners(struct server *s)
-{
-    for (unsigned i = 0; i < s->n_listeners; i++)
-        if (s->listeners[i].dirty && !s->listeners[i].running)
-            listener_run(&s->listeners[i]);
 }
 
 /* --- life --- */
@@ -234,9 +227,11 @@ static void size_libuv_pool(void)
     setenv("UV_THREADPOOL_SIZE", "1", 0);
 }
 
+static void check_drained(struct server *s);
+
 static void on_closed(uv_handle_t *handle)
 {
-    ((struct server *)handle->data)->n_handles--;
+    ((struct server *)handle->data)->http.n_handles--;
 }
 
 static void ignore_poll(uv_poll_t *poll, int status, int events)
@@ -254,7 +249,7 @@ static void no_work(uv_work_t *work)
 static void on_no_work(uv_work_t *work, int status)
 {
     (void)status;
-    ((struct server *)work->data)->n_jobs--;
+    ((struct server *)work->data)->http.n_jobs--;
 }
 
 uint32_t server_connections_within(uint64_t n_descriptors)
@@ -269,7 +264,7 @@ uint32_t server_connections_within(uint64_t n_descriptors)
 static uint32_t highest_descriptor(const struct server *s)
 {
     struct rlimit limit;
-    uint32_t most = s->cfg->max_connections + SPARE_CONNECTIONS + OTHER_DESCRIPTORS;
+    uint32_t most = s->http.cfg->max_connections + SPARE_CONNECTIONS + OTHER_DESCRIPTORS;
     return getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur <= most ? (uint32_t)limit.rlim_cur - 1
                                                                            : most;
 }
@@ -296,9 +291,9 @@ static int reserve(struct server *s, struct error *err)
 {
     int fd = eventfd(0, EFD_CLOEXEC);
     int high = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, highest_descriptor(s)) : -1;
-    if (high >= 0 && uv_poll_init(s->loop, &s->reserve, high) == 0) {
+    if (high >= 0 && uv_poll_init(s->http.loop, &s->reserve, high) == 0) {
         s->reserve.data = s;
-        s->n_handles++;
+        s->http.n_handles++;
         uv_poll_start(&s->reserve, UV_READABLE, ignore_poll);
         uv_poll_stop(&s->reserve);
         uv_close((uv_handle_t *)&s->reserve, on_closed);
@@ -311,49 +306,100 @@ static int reserve(struct server *s, struct error *err)
     if (rc < 0)
         return rc;
     s->first_work.data = s;
-    s->n_jobs += uv_queue_work(s->loop, &s->first_work, no_work, on_no_work) == 0;
+    s->http.n_jobs += uv_queue_work(s->http.loop, &s->first_work, no_work, on_no_work) == 0;
     return 0;
 }
 
 static bool listeners_closed(const struct server *s)
 {
-    for (unsigned i = 0; i < s->n_listeners; i++)
-        if (s->listeners[i].n_handles)
+    for (unsigned i = 0; i < s->http.n_listeners; i++)
+        if (s->http.listeners[i].n_handles)
             return false;
     return true;
 }
+
+/* --- what http asks --- */
+
+static int ask_model(struct http_server *http, struct api_error *e)
+{
+    return http->generator->model ? 0 : generator_refuses(http->generator, e);
+}
+
+static int ask_admission(struct http_server *http, struct api_error *e)
+{
+    return generator_admits(http->generator, e);
+}
+
+static int ask_text_admission(struct http_server *http, struct api_error *e)
+{
+    return generator_admits_text(http->generator, e);
+}
+
+static void tell_queue(struct http_server *http, struct api_error *e)
+{
+    generator_queue_full(http->generator, e);
+}
+
+/* The http_server is the server's first member. */
+static struct server *server_of(struct http_server *http)
+{
+    return (struct server *)http;
+}
+
+static void take_end(struct http_server *http)
+{
+    check_drained(server_of(http));
+}
+
+static void take_wake(struct http_server *http)
+{
+    server_wake(server_of(http));
+}
+
+static const struct http_ops ops = {.has_model = ask_model,
+                                    .admits = ask_admission,
+                                    .admits_text = ask_text_admission,
+                                    .queue_full = tell_queue,
+                                    .ended = take_end,
+                                    .wake = take_wake};
 
 int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, const int *fds, int n_fds,
                 struct error *err)
 {
     struct server *s = calloc(1, sizeof *s);
     if (s)
-        s->listeners = calloc(MAX_LISTENERS, sizeof *s->listeners);
-    if (!s || !s->listeners) {
+        s->http.listeners = calloc(MAX_LISTENERS, sizeof *s->http.listeners);
+    if (!s || !s->http.listeners) {
         free(s);
         return error_set(err, -ENOMEM, "out of memory");
     }
-    s->loop = loop;
-    s->cfg = cfg;
-    s->routes = api_routes;
+    s->http.loop = loop;
+    s->http.cfg = cfg;
+    s->http.ops = &ops;
+    s->http.routes = api_routes;
+    s->http.generator = &s->generator;
+    s->http.api = &s->api;
+    s->generator.http = &s->http;
+    s->generator.cfg = cfg;
+    s->api.warning = s->warning;
     s->wake_fd = -1;
-    s->stats.started_ns = clock_ns();
-    s->created = (int64_t)time(NULL);
+    s->http.stats.started_ns = clock_ns();
+    s->api.created = (int64_t)time(NULL);
     size_libuv_pool();
     json_object_seed(0); /* from the system's randomness, before threads parse */
     json_count_failures();
-    s->no_memory = http_no_memory_response();
+    s->http.no_memory = http_no_memory_response();
     uv_timer_init(loop, &s->drain_timer);
     uv_timer_init(loop, &s->linger_timer);
     s->drain_timer.data = s->linger_timer.data = s;
-    s->n_handles = 2;
+    s->http.n_handles = 2;
     int rc = reserve(s, err);
     if (rc == 0)
         rc = open_wake(s, err);
     if (rc == 0)
-        rc = pool_open(&s->pool, server_wake, s, err);
+        rc = pool_open(&s->http.pool, server_wake, s, err);
     if (rc == 0)
-        rc = access_open(&s->access, cfg, err);
+        rc = access_open(&s->http.access, cfg, err);
     if (rc == 0)
         rc = n_fds > 0 ? inherit(s, fds, n_fds, err) : bind_all(s, err);
     if (rc == 0)
@@ -374,14 +420,14 @@ int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, 
 void server_reload(struct server *s)
 {
     struct error err = {0};
-    if (access_reload(s->access, &err) < 0)
+    if (access_reload(s->http.access, &err) < 0)
         log_error("keys: %s; the current keys stay in use", err.text);
-    else if (access_needs_key(s->access))
-        log_info("keys: %u in use", access_n_keys(s->access));
-    if (!s->cfg->tls_port)
+    else if (access_needs_key(s->http.access))
+        log_info("keys: %u in use", access_n_keys(s->http.access));
+    if (!s->http.cfg->tls_port)
         return;
     err = (struct error){0};
-    if (tls_load(s->cfg->tls_certificate, s->cfg->tls_key, &err) < 0)
+    if (tls_load(s->http.cfg->tls_certificate, s->http.cfg->tls_key, &err) < 0)
         log_error("certificate: %s; the current one stays in use: %s", err.text, tls_summary());
     else
         log_info("certificate: %s", tls_summary());
@@ -399,136 +445,46 @@ const char *server_where(const struct server *s)
 
 uint16_t server_port(const struct server *s)
 {
-    for (unsigned i = 0; i < s->n_listeners; i++)
-        if (s->listeners[i].port)
-            return s->listeners[i].port;
+    for (unsigned i = 0; i < s->http.n_listeners; i++)
+        if (s->http.listeners[i].port)
+            return s->http.listeners[i].port;
     return 0;
 }
 
 void server_set_progress(struct server *s, double fraction)
 {
     if (fraction >= 0 && fraction <= 1)
-        atomic_store(&s->progress_ppm, (uint32_t)(fraction * 1e6));
+        atomic_store(&s->generator.progress_ppm, (uint32_t)(fraction * 1e6));
 }
 
 void server_set_state(struct server *s, enum server_state state)
 {
-    if (!s->draining)
-        s->state = state;
+    generator_set_state(&s->generator, state);
 }
 
 enum server_state server_state(const struct server *s)
 {
-    return s->state;
-}
-
-const char *server_state_name(enum server_state state)
-{
-    static const char *const names[] = {[SERVER_LOADING] = "loading",
-                                        [SERVER_READY] = "ready",
-                                        [SERVER_DRAINING] = "draining",
-                                        [SERVER_STALLED] = "stalled",
-                                        [SERVER_SUSPENDED] = "suspended"};
-    return names[state];
+    return s->generator.state;
 }
 
 struct server_load server_load(const struct server *s)
 {
-    struct engine_stats e;
-    server_engine_stats(s, &e);
-    return (struct server_load){.running = e.running, .waiting = e.waiting + s->n_preparing};
-}
-
-uint32_t server_n_waiting(const struct server *s)
-{
-    return server_load(s).waiting;
-}
-
-/* As the engine counts them: a request that will find a free slot is none of them. */
-static uint32_t queue_depth(const struct server *s, uint32_t n_more)
-{
-    return s->model ? engine_queue_depth(s->model->engine, s->n_preparing + n_more) : 0;
-}
-
-int server_refuses(const struct server *s, struct api_error *e)
-{
-    switch (s->state) {
-    case SERVER_LOADING:
-        e->retry_after_s = 5;
-        return api_fail(e, 503, "loading", NULL, "the model is being loaded (%.0f %%)",
-                        atomic_load(&s->progress_ppm) / 1e4);
-    case SERVER_DRAINING:
-        e->retry_after_s = 1;
-        e->close = true;
-        return api_fail(e, 503, "draining", NULL, "the server is shutting down");
-    case SERVER_STALLED:
-        e->retry_after_s = 1;
-        e->close = s->draining;
-        return api_fail(e, 503, "stalled", NULL, "the decoder is not responding");
-    case SERVER_SUSPENDED:
-        e->retry_after_s = 60;
-        return api_fail(e, 503, "suspended", NULL, "the model is suspended (POST /admin/resume loads it)");
-    case SERVER_READY:
-        break;
-    }
-    return 0;
-}
-
-static int refuse_waiting(struct server *s, struct api_error *e, uint32_t n_more)
-{
-    server_queue_full(s, e);
-    e->queue_depth += n_more;
-    return api_fail(e, 503, "queue_full", NULL, "%u request%s waiting, queue_limit is %u", e->queue_depth,
-                    e->queue_depth == 1 ? " is" : "s are", e->queue_limit);
-}
-
-/* The first of the texts is being read, the others wait for it, and behind what waits to run: a generation
- * never finds the queue full of them. */
-int server_admits_text(struct server *s, struct api_error *e)
-{
-    uint32_t n = s->n_texts ? s->n_texts - 1 : 0;
-    if (!s->n_texts || queue_depth(s, 0) + n < s->cfg->queue_limit)
-        return 0;
-    return refuse_waiting(s, e, n);
-}
-
-int server_admits(struct server *s, struct api_error *e)
-{
-    if (server_refuses(s, e) < 0)
-        return -1;
-    uint32_t depth = queue_depth(s, 1);
-    if (depth > s->cfg->queue_limit)
-        return refuse_waiting(s, e, 0);
-    uint64_t tokens = depth ? generation_waiting_tokens(s) : 0;
-    if (tokens < s->cfg->queue_tokens)
-        return 0;
-    server_queue_full(s, e);
-    return api_fail(e, 503, "queue_full", NULL, "%llu prompt tokens are waiting, queue_tokens is %llu",
-                    (unsigned long long)tokens, (unsigned long long)s->cfg->queue_tokens);
-}
-
-void server_queue_full(struct server *s, struct api_error *e)
-{
-    e->has_queue = true;
-    e->queue_depth = queue_depth(s, 0);
-    e->queue_limit = s->cfg->queue_limit;
-    e->retry_after_s =
-        retry_after_s(e->queue_depth, rate_per_s(&s->stats.finished, clock_ns() / 1000000000u));
+    return generator_load(&s->generator);
 }
 
 void server_fail(struct server *s, const char *words)
 {
     server_set_state(s, SERVER_STALLED);
-    for (struct generation *g = s->generations; g; g = g->next)
+    for (struct generation *g = s->generator.generations; g; g = g->next)
         generation_abandon(g, words);
-    server_run_listeners(s);
+    http_run_listeners(&s->http);
 }
 
 /* --- drain --- */
 
 static void cancel_all(struct server *s)
 {
-    for (struct generation *g = s->generations; g; g = g->next)
+    for (struct generation *g = s->generator.generations; g; g = g->next)
         generation_cancel(g);
 }
 
@@ -543,17 +499,17 @@ static void finish_drain(struct server *s)
 
 static bool is_drained(const struct server *s)
 {
-    if (s->n_active || s->lingers)
+    if (s->generator.n_active || s->lingers)
         return false;
-    for (const struct request *r = s->requests; r; r = r->next)
+    for (const struct request *r = s->http.requests; r; r = r->next)
         if (r->phase != REQUEST_BODY) /* its reply is on the way */
             return false;
     return true;
 }
 
-void server_check_drained(struct server *s)
+static void check_drained(struct server *s)
 {
-    if (s->draining && s->drained && is_drained(s))
+    if (s->generator.draining && s->drained && is_drained(s))
         finish_drain(s);
 }
 
@@ -561,15 +517,15 @@ static void on_lingered(uv_timer_t *timer)
 {
     struct server *s = timer->data;
     s->lingers = false;
-    server_check_drained(s);
+    check_drained(s);
 }
 
 /* A proxy that asks /health/proxy every so often must have seen that this server drains before its port is
  * closed. With inherited sockets the port stays open. */
 static void linger(struct server *s, uint64_t timeout_ms)
 {
-    uint64_t ms = s->cfg->drain_min_ms < timeout_ms ? s->cfg->drain_min_ms : timeout_ms;
-    bool own = s->n_listeners && !s->listeners[0].inherited;
+    uint64_t ms = s->http.cfg->drain_min_ms < timeout_ms ? s->http.cfg->drain_min_ms : timeout_ms;
+    bool own = s->http.n_listeners && !s->http.listeners[0].inherited;
     s->lingers = own && ms > 0;
     if (s->lingers)
         uv_timer_start(&s->linger_timer, on_lingered, ms, 0);
@@ -587,19 +543,19 @@ static void on_drain_over(uv_timer_t *timer)
     struct server *s = timer->data;
     cancel_all(s);
     uv_timer_start(timer, on_flushed, FLUSH_MS, 0);
-    server_run_listeners(s);
+    http_run_listeners(&s->http);
 }
 
 static void begin_drain(struct server *s)
 {
     struct generation *next;
-    s->draining = true;
-    if (s->state != SERVER_STALLED) /* what ends for that says so until the end */
-        s->state = SERVER_DRAINING;
-    for (unsigned i = 0; i < s->n_listeners; i++)
-        if (s->listeners[i].inherited)
-            listener_quiesce(&s->listeners[i]);
-    for (struct generation *g = s->generations; g; g = next) {
+    s->generator.draining = true;
+    if (s->generator.state != SERVER_STALLED) /* what ends for that says so until the end */
+        s->generator.state = SERVER_DRAINING;
+    for (unsigned i = 0; i < s->http.n_listeners; i++)
+        if (s->http.listeners[i].inherited)
+            listener_quiesce(&s->http.listeners[i]);
+    for (struct generation *g = s->generator.generations; g; g = next) {
         next = g->next;
         generation_refuse(g);
     }
@@ -607,7 +563,7 @@ static void begin_drain(struct server *s)
 
 void server_drain(struct server *s, uint64_t timeout_ms, void (*done)(void *context), void *context)
 {
-    if (!s->draining) {
+    if (!s->generator.draining) {
         begin_drain(s); /* it serves what an inherited socket has accepted: nobody to tell yet */
         s->drained = done;
         s->drained_context = context;
@@ -624,7 +580,7 @@ void server_drain(struct server *s, uint64_t timeout_ms, void (*done)(void *cont
 
 static bool any_suspended(const struct server *s)
 {
-    for (const struct request *r = s->requests; r; r = r->next)
+    for (const struct request *r = s->http.requests; r; r = r->next)
         if (r->suspended)
             return true;
     return false;
@@ -633,7 +589,7 @@ static bool any_suspended(const struct server *s)
 static void drop_requests(struct server *s)
 {
     struct request *next;
-    for (struct request *r = s->requests; r; r = next) {
+    for (struct request *r = s->http.requests; r; r = next) {
         next = r->next;
         r->gone = true;
         if (r->ops)
@@ -641,7 +597,7 @@ static void drop_requests(struct server *s)
         request_cancel_work(r);
         request_resume(r);
     }
-    server_run_listeners(s);
+    http_run_listeners(&s->http);
 }
 
 static void on_close_timer(uv_timer_t *timer)
@@ -655,35 +611,35 @@ static bool run_down(struct server *s)
 {
     uint64_t until = clock_ns() + CLOSE_MS * 1000000ull;
     uv_timer_start(&s->drain_timer, on_close_timer, 20, 20); /* so that the loop comes back to look */
-    while (s->n_active || s->n_jobs || any_suspended(s)) {
+    while (s->generator.n_active || s->http.n_jobs || any_suspended(s)) {
         cancel_all(s);
         drop_requests(s);
         if (clock_ns() > until)
             return false;
-        uv_run(s->loop, UV_RUN_ONCE);
+        uv_run(s->http.loop, UV_RUN_ONCE);
     }
     return true;
 }
 
 int server_end(struct server *s)
 {
-    s->closing = s->draining = true;
+    s->closing = s->generator.draining = true;
     s->drained = NULL;
-    if (s->state != SERVER_STALLED)
-        s->state = SERVER_DRAINING;
+    if (s->generator.state != SERVER_STALLED)
+        s->generator.state = SERVER_DRAINING;
     if (!run_down(s)) {
         log_warn("%s within %d ms",
-                 s->n_jobs ? "the text of a request was not read or written to its end"
-                           : "the engine did not release its requests",
+                 s->http.n_jobs ? "the text of a request was not read or written to its end"
+                                : "the engine did not release its requests",
                  CLOSE_MS);
         return -ETIMEDOUT;
     }
     uv_timer_stop(&s->drain_timer);
-    for (unsigned i = 0; i < s->n_listeners; i++)
-        listener_close(&s->listeners[i]);
+    for (unsigned i = 0; i < s->http.n_listeners; i++)
+        listener_close(&s->http.listeners[i]);
     while (!listeners_closed(s))
-        uv_run(s->loop, UV_RUN_ONCE);
-    s->model = s->leaving = NULL; /* their engines may be closed from here on */
+        uv_run(s->http.loop, UV_RUN_ONCE);
+    s->generator.model = s->generator.leaving = NULL; /* their engines may be closed from here on */
     return 0;
 }
 
@@ -691,20 +647,20 @@ void server_free(struct server *s)
 {
     if (!s)
         return;
-    pool_close(s->pool);
+    pool_close(s->http.pool);
     if (s->wake.data)
         uv_close((uv_handle_t *)&s->wake, on_closed);
     uv_close((uv_handle_t *)&s->drain_timer, on_closed);
     uv_close((uv_handle_t *)&s->linger_timer, on_closed);
-    while (s->n_handles)
-        uv_run(s->loop, UV_RUN_ONCE);
+    while (s->http.n_handles)
+        uv_run(s->http.loop, UV_RUN_ONCE);
     if (s->wake_fd >= 0)
         close(s->wake_fd);
-    if (s->no_memory)
-        MHD_destroy_response(s->no_memory);
-    free(s->listeners);
-    access_close(s->access);
-    clients_free(&s->clients);
+    if (s->http.no_memory)
+        MHD_destroy_response(s->http.no_memory);
+    free(s->http.listeners);
+    access_close(s->http.access);
+    clients_free(&s->http.clients);
     tls_unload();
     free(s->where);
     free(s);

@@ -9,7 +9,9 @@
  * Thread: the one that runs the uv loop, except server_wake() (any thread) and server_set_progress() (any
  * thread). Memory: a request owns one arena, freed whole when its connection is done with it. */
 #pragma once
+#include "api/admin.h"
 #include "base/error.h"
+#include "generation/generator.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,29 +23,8 @@ struct config;
 struct engine;
 struct executor;
 struct model;
-struct server; /* opaque: the fields are in http.h */
+struct server; /* opaque: the fields are in server_private.h */
 struct tokenizer;
-
-enum server_state { SERVER_LOADING, SERVER_READY, SERVER_DRAINING, SERVER_STALLED, SERVER_SUSPENDED };
-
-/* What requests run on. The objects stay the caller's and must live until the model has been left or
- * server_end() has returned. */
-struct server_model {
-    struct engine *engine; /* opened with cfg.wake = server_wake, cfg.context = the server */
-    const struct tokenizer *tokenizer;
-    const struct model *model;
-    const struct executor *executor;  /* for /stats: executor_info() */
-    const char *why;                  /* for /stats: why the backend is not a better one, or "" */
-    uint64_t hash;                    /* model_hash(): part of the fingerprint */
-    struct constraints *constraints;  /* NULL: texts cannot be constrained */
-    const struct chat_template *chat; /* of /v1/chat/completions; NULL: there is none */
-    /* The server's own. */
-    const struct toolcall_format *format; /* how it marks tool calls and reasoning */
-    uint32_t n_ctx;                       /* tokens a request may have in all */
-    char fingerprint[20];
-    uint32_t n_users;     /* requests that hold it */
-    uint32_t n_expensive; /* chats that are not tried on the loop, as another took too long there */
-};
 
 /* Binds and listens: on `fds` (already listening sockets of a service manager, now the server's) when n_fds >
  * 0, which then replace host, port and unix_socket; else on every address of cfg->host at cfg->port (0: any)
@@ -89,33 +70,6 @@ void server_on_left(struct server *s, void (*left)(void *context), void *context
  * cancelled. */
 void server_refuse_leaving(struct server *s);
 void server_cancel_leaving(struct server *s);
-/* How swapping models stands. Strings hold until the next turn of the loop. */
-struct swap_view {
-    const char *state;  /* "idle", or what is being done */
-    const char *model;  /* which is being loaded, as a path below model_dir; NULL: none */
-    const char *serves; /* likewise; NULL: none does now */
-    double progress;    /* of the load, 0..1 */
-    uint64_t moves;     /* grows as the loading thread gets anywhere */
-    bool suspended;
-    /* The last swap that ended, if there was one. */
-    const char *last_model; /* NULL: none */
-    const char *last_error; /* NULL: it went well */
-    uint64_t last_ns;       /* CLOCK_MONOTONIC */
-    uint64_t n_done, n_failed;
-};
-
-/* Who does what /admin routes ask for. */
-struct server_admin {
-    /* Another model in place of the one that serves (or is put away). `word` is what an administrator wrote:
-     * a path below model_dir, or the start model by the path given there. -EBUSY: something is being done
-     * already; -ENOENT, -EACCES: there is no such model; -ESHUTDOWN; -ENOMEM. */
-    int (*swap)(void *context, const char *word, struct error *err);
-    /* Puts the model away: memory and device are free, the process stays. And fetches it back. 1: it is so
-     * already. */
-    int (*suspend)(void *context, struct error *err);
-    int (*resume)(void *context, struct error *err);
-    void (*view)(const void *context, struct swap_view *out);
-};
 /* Before the loop runs. */
 void server_set_admin(struct server *s, const struct server_admin *admin, void *context);
 /* What /health says and whether new requests are taken (only SERVER_READY takes them). DRAINING is set by
@@ -131,9 +85,6 @@ void server_wake(void *server);
  * it. What is left to do is server_drain(0) and the end of the process. */
 void server_fail(struct server *s, const char *words);
 
-struct server_load { /* requests as /stats counts them: of several choices each that runs */
-    uint32_t running, waiting;
-};
 struct server_load server_load(const struct server *s);
 
 /* Stops taking work: what is not running yet gets 503 draining, what runs may finish for `timeout_ms`, then

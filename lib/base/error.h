@@ -4,7 +4,7 @@
  * survives. Thread: any; a struct error belongs to one caller, and no state is shared. Memory: the text lies
  * in the struct.
  *
- * command_exit_code() turns these codes into exit codes of their own:
+ * exit_code_of() turns these codes into exit codes of their own:
  *   -ENOENT, -EACCES, -EISDIR  file missing or unreadable      -EBADMSG  file broken
  *   -ENOTSUP  file valid but not supported                     -ENODEV   no device or driver
  *   -ENOMEM   out of memory                                    -EINVAL   bad argument or configuration

@@ -45,7 +45,7 @@ static int submit(struct backend *be, const struct step *step, struct error *err
 static int advance_text(struct backend *be, struct step_result *out, int max, uint64_t *done,
                         struct error *err)
 {
-    int n = cpu_backend.poll(be, out, max, done, err);
+    int n = cpu_backend.advance(be, out, max, done, err);
     for (int i = 0; i < n; i++)
         out[i].token = text.tokens[out[i].pos + 1];
     return n;

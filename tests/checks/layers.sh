@@ -1,6 +1,7 @@
 #!/bin/sh
 # layers.sh - who may include whom, room by room: daemon -> lib -> kernels/abi. A room is a folder; the table names the rooms that each
-# may include beside its own; of lib/cpu two take one folder alone. A header NAME_private.h is included from its own folder alone.
+# may include beside its own, all of them in rows above, so that there is no circle; of lib/cpu two take one folder alone. A header
+# NAME_private.h is included from its own folder alone.
 set -u
 cd "$(dirname "$0")/../.."
 table=$(sed '1,/^# table$/d; s/^# //' "$0")
@@ -15,6 +16,8 @@ found=$(git grep -n '#include ["<]' -- 'daemon/*.[ch]' 'lib/*.[ch]' 'kernels/*.[
             split(rows[i], row, ": *")
             m = split(row[2], rooms, " ")
             for (k = 1; k <= m; k++) allowed[row[1], rooms[k]] = 1
+            for (k = 1; k <= m; k++) if (!(rooms[k] in above) && index(table, "\n" rooms[k] ":")) print row[1] " stands above " rooms[k] " in the table, which it includes"
+            above[row[1]] = 1
         }
     }
     $0 ~ /#include <(microhttpd|jansson|uv|ini|gnutls.*)\.h>/ && $1 !~ /^daemon/ { print $0 "  (a library of the daemon)" }
@@ -54,14 +57,14 @@ exit 1
 # lib/cpu: lib/base lib/gguf lib/model lib/sampler lib/backend kernels/abi
 # lib/cuda: lib/base lib/gguf lib/model lib/sampler lib/backend lib/cpu/matmul kernels/abi
 # daemon/base: lib/base
+# daemon/page:
 # daemon/config: daemon/base lib/base lib/backend
 # daemon/json: daemon/base lib/base
-# daemon/http: daemon/base daemon/config daemon/service lib/base lib/engine
+# daemon/http: daemon/base daemon/config lib/base
 # daemon/chat: daemon/base daemon/json lib/base lib/toolcall
-# daemon/generation: daemon/base daemon/chat daemon/config daemon/http daemon/json daemon/schema lib/base lib/engine lib/gguf lib/grammar lib/jinja lib/tokenizer lib/toolcall
 # daemon/schema: daemon/base daemon/json lib/base lib/grammar
+# daemon/generation: daemon/base daemon/chat daemon/config daemon/http daemon/json daemon/schema lib/base lib/engine lib/gguf lib/grammar lib/jinja lib/tokenizer lib/toolcall
 # daemon/api: daemon/base daemon/chat daemon/http daemon/json daemon/generation daemon/page lib/base lib/engine lib/gguf lib/model lib/toolcall
-# daemon/page:
 # daemon/service: daemon/api daemon/base daemon/chat daemon/config daemon/http daemon/json daemon/generation lib/base lib/backend lib/engine lib/gguf lib/kv lib/model lib/tokenizer lib/toolcall kernels/abi
 # daemon/cli: daemon/base daemon/chat daemon/config daemon/http daemon/json daemon/generation daemon/schema daemon/service lib/base lib/backend lib/cpu/roofline lib/engine lib/gguf lib/grammar lib/model lib/tokenizer lib/toolcall kernels/abi
 # daemon: daemon/base daemon/cli daemon/config

@@ -16,7 +16,7 @@ static const char *const names[] = {"",         "chatml", "llama3", "llama3_tool
 enum { N_TEMPLATES = sizeof names / sizeof *names };
 
 static struct {
-    struct server server;
+    struct http_server server;
     struct server_model model;
     struct gguf *gguf;
     struct tokenizer *tokenizer;

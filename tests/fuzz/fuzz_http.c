@@ -12,6 +12,7 @@ enum { CMD_TURN = 0xf8, CMD_KILO, CMD_NEXT, CMD_HALF_CLOSE, CMD_CLOSE, CMD_RESET
 #include "backend/executor.h"
 #include "fuzz_file.h"
 #include "generation/generation.h"
+#include "service/server_private.h"
 #include "base/log.h"
 #include "model/model.h"
 #include "tokenizer/tokenizer.h"
@@ -147,12 +148,12 @@ static void open_server(void)
     CHECK(uv_loop_init(&f.loop) == 0);
     CHECK(server_open(&f.server, &f.loop, &f.cfg, fds, 2, NULL) == 0);
     CHECK(access_open(&f.locked, &f.locked_cfg, NULL) == 0);
-    f.open = f.server->access;
+    f.open = f.server->http.access;
     fake.server = f.server;
     server_set_admin(f.server, &admin, NULL);
     set_script();
     set_model();
-    CHECK(f.server->model->n_ctx == fake.n_ctx); /* or every prompt would be too long */
+    CHECK(f.server->generator.model->n_ctx == fake.n_ctx); /* or every prompt would be too long */
     for (size_t i = 0; i < N_CLIENTS; i++) {
         clients[i].fd = -1;
         clients[i].in = malloc(MAX_REPLY + 1);
@@ -163,9 +164,9 @@ static void open_server(void)
 /* What the first byte says. Draining begins and ends by hand: server_drain() has no way back. */
 static void choose(uint8_t options)
 {
-    f.server->access = options & 2 ? f.locked : f.open;
+    f.server->http.access = options & 2 ? f.locked : f.open;
     fake.hold = options & 4;
-    f.server->state = options & 8 ? SERVER_LOADING : options & 16 ? SERVER_DRAINING : SERVER_READY;
+    f.server->generator.state = options & 8 ? SERVER_LOADING : options & 16 ? SERVER_DRAINING : SERVER_READY;
 }
 
 static void turn(void)
@@ -177,8 +178,8 @@ static void turn(void)
 static bool is_idle(void)
 {
     const struct server *s = f.server;
-    return !s->n_connections && !s->requests && !s->generations && !s->n_active && !s->n_preparing &&
-           !s->n_jobs && !s->body_bytes && !s->text_bytes && !s->reply_bytes && !s->n_texts && !fake.n_live;
+    return !s->http.n_connections && !s->http.requests && !s->generator.generations && !s->generator.n_active && !s->generator.n_preparing &&
+           !s->http.n_jobs && !s->http.body_bytes && !s->http.text_bytes && !s->http.reply_bytes && !s->generator.n_texts && !fake.n_live;
 }
 
 /* --- replies --- */
@@ -406,7 +407,7 @@ static void settle(void)
             usleep(500);
     }
     CHECK(n < MAX_SETTLES);
-    CHECK(!f.server->clients.n);
+    CHECK(!f.server->http.clients.n);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

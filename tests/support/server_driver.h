@@ -7,6 +7,7 @@
 #include "config/config.h"
 #include "gguf/gguf.h"
 #include "http/http.h"
+#include "service/server_private.h"
 #include "http_client.h"
 #include "model/model.h"
 #include "tokenizer/tokenizer.h"
@@ -164,9 +165,9 @@ static inline void queue_blocks(void)
 {
     for (int i = 0; i < POOL_MAX_THREADS; i++) {
         struct request *r = &blocked.requests[i];
-        *r = (struct request){.server = f.server, .refs = 1, .job.run = block, .worked = keep};
-        f.server->n_jobs++;
-        pool_add(f.server->pool, blocked.class, &r->job);
+        *r = (struct request){.server = &f.server->http, .refs = 1, .job.run = block, .worked = keep};
+        f.server->http.n_jobs++;
+        pool_add(f.server->http.pool, blocked.class, &r->job);
     }
 }
 

@@ -1,6 +1,7 @@
 /* What a connection may hold of the server: memory for a body, a place among max_connections, and its own
  * place when another connection needs one. */
 #include "http/http.h"
+#include "service/server_private.h"
 #include "support/server_driver.h"
 
 /* --- bodies --- */
@@ -67,9 +68,9 @@ static uint64_t body_bytes;
 static void count_halves(void)
 {
     n_halves = 0;
-    for (const struct request *r = f.server->requests; r; r = r->next)
+    for (const struct request *r = f.server->http.requests; r; r = r->next)
         n_halves += r->body_seen == strlen(PART);
-    body_bytes = f.server->body_bytes;
+    body_bytes = f.server->http.body_bytes;
 }
 
 static void expect_nothing_kept(bool chunked)
@@ -173,9 +174,9 @@ static uint32_t n_open, n_in[CONNECTION_STATES];
 
 static void count_connections(void)
 {
-    n_open = f.server->n_connections;
+    n_open = f.server->http.n_connections;
     for (int i = 0; i < CONNECTION_STATES; i++)
-        n_in[i] = f.server->connections[i].n;
+        n_in[i] = f.server->http.connections[i].n;
 }
 
 static void wait_connections(enum connection_state state, uint32_t n)
@@ -371,7 +372,7 @@ static const char *expected_id;
 
 static void look_for_id(void)
 {
-    for (const struct request *r = f.server->requests; r; r = r->next)
+    for (const struct request *r = f.server->http.requests; r; r = r->next)
         has_come |= !strcmp(r->id, expected_id);
 }
 
@@ -399,7 +400,7 @@ static uint64_t newest_ns;
 
 static void read_newest(void)
 {
-    newest_ns = f.server->connections[CONNECTION_REPLYING].last->moved_ns;
+    newest_ns = f.server->http.connections[CONNECTION_REPLYING].last->moved_ns;
 }
 
 /* Reads until libmicrohttpd takes the next piece. */

@@ -3,6 +3,7 @@
  * test_server_replies.c.) */
 #include "generation/generation.h"
 #include "http/http.h"
+#include "service/server_private.h"
 #include "support/server_driver.h"
 
 /* --- a client that leaves --- */
@@ -80,8 +81,8 @@ static uint32_t n_active;
 
 static void read_figures(void)
 {
-    counted = f.server->stats;
-    n_active = f.server->n_active;
+    counted = f.server->http.stats;
+    n_active = f.server->generator.n_active;
 }
 
 /* Waits until nothing is on its way. */

@@ -2,6 +2,7 @@
  * costs decides where it is read, and texts leave room for generations. */
 #include "generation/generation.h"
 #include "http/http.h"
+#include "service/server_private.h"
 #include "support/server_driver.h"
 
 /* A body of more than n bytes. */
@@ -57,10 +58,10 @@ static struct {
 
 static void look(void)
 {
-    seen.n_texts = f.server->n_texts;
-    seen.n_preparing = f.server->n_preparing;
-    seen.n_expensive = f.server->model->n_expensive;
-    seen.n_cancelled = f.server->stats.cancelled;
+    seen.n_texts = f.server->generator.n_texts;
+    seen.n_preparing = f.server->generator.n_preparing;
+    seen.n_expensive = f.server->generator.model->n_expensive;
+    seen.n_cancelled = f.server->http.stats.cancelled;
 }
 
 static void wait_texts(uint32_t n)
@@ -170,7 +171,7 @@ SERVER_TEST(pool, what_waits_is_refused_when_a_drain_begins)
 /* Lets the pool go once no text waits for it. */
 static void *let_go_later(void *arg)
 {
-    for (int i = 0; i < 100000 && __atomic_load_n(&f.server->n_texts, __ATOMIC_RELAXED); i++)
+    for (int i = 0; i < 100000 && __atomic_load_n(&f.server->generator.n_texts, __ATOMIC_RELAXED); i++)
         usleep(1000);
     let_go();
     return arg;
@@ -278,9 +279,9 @@ static const struct chat_template *next_template;
 
 static void set_template(void)
 {
-    f.server->model->chat = next_template;
-    f.server->model->n_ctx = 100000;
-    f.server->model->n_expensive = 0;
+    f.server->generator.model->chat = next_template;
+    f.server->generator.model->n_ctx = 100000;
+    f.server->generator.model->n_expensive = 0;
 }
 
 static void use_template(int i, const char *source)

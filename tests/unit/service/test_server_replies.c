@@ -2,6 +2,7 @@
  * and say what short ones say; a client that takes nothing costs no more than its tokens. */
 #include "generation/generation.h"
 #include "http/http.h"
+#include "service/server_private.h"
 #include "support/server_driver.h"
 
 /* 25 tokens. */
@@ -21,12 +22,12 @@ static struct {
 static void look(void)
 {
     const struct server *s = f.server;
-    const struct request *r = s->requests;
-    seen.replying = s->generations && s->generations->state == GENERATION_REPLYING;
-    seen.n_active = s->n_active;
-    seen.reply_bytes = s->reply_bytes;
+    const struct request *r = s->http.requests;
+    seen.replying = s->generator.generations && s->generator.generations->state == GENERATION_REPLYING;
+    seen.n_active = s->generator.n_active;
+    seen.reply_bytes = s->http.reply_bytes;
     seen.out_bytes = r ? r->out.cap + (r->writing ? 0 : r->items.cap) : 0;
-    seen.stats = s->stats;
+    seen.stats = s->http.stats;
     seen.all_bytes = seen.n_requests = 0;
     for (; r; r = r->next, seen.n_requests++)
         seen.all_bytes += r->arena.total + (r->writing ? 0 : r->items_arena.total);
@@ -177,7 +178,7 @@ static void on_left(void *context)
 
 static void leave_model(void)
 {
-    struct server_model next = *f.server->model;
+    struct server_model next = *f.server->generator.model;
     server_on_left(f.server, on_left, NULL);
     server_set_model(f.server, &next);
 }
@@ -326,7 +327,7 @@ static void long_script(void)
         fake.script[i] = fake.script[i % n];
     fake.n_script = 250;
     fake.n_ctx = 1024;
-    f.server->model->n_ctx = 1024;
+    f.server->generator.model->n_ctx = 1024;
 }
 
 SERVER_TEST(replies, a_long_reply_says_what_its_stream_says)
@@ -508,7 +509,7 @@ static void longer_script(void)
         fake.script[i] = fake.script[0];
     fake.n_script = 5000;
     fake.n_at_once = 500;
-    fake.n_ctx = f.server->model->n_ctx = 10000;
+    fake.n_ctx = f.server->generator.model->n_ctx = 10000;
 }
 
 /* Asks for text, and waits until it has ended; more of it than the buffers of both sides hold is left. */

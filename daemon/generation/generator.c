@@ -1,0 +1,98 @@
+/* generator.c - its state, and whether a request may begin. */
+#include "generator.h"
+#include "generation.h"
+
+const char *server_state_name(enum server_state state)
+{
+    static const char *const names[] = {[SERVER_LOADING] = "loading",
+                                        [SERVER_READY] = "ready",
+                                        [SERVER_DRAINING] = "draining",
+                                        [SERVER_STALLED] = "stalled",
+                                        [SERVER_SUSPENDED] = "suspended"};
+    return names[state];
+}
+
+void generator_set_state(struct generator *g, enum server_state state)
+{
+    if (!g->draining)
+        g->state = state;
+}
+
+struct server_load generator_load(const struct generator *g)
+{
+    struct engine_stats e;
+    generator_stats(g, &e);
+    return (struct server_load){.running = e.running, .waiting = e.waiting + g->n_preparing};
+}
+
+/* As the engine counts them: a request that will find a free slot is none of them. */
+static uint32_t queue_depth(const struct generator *g, uint32_t n_more)
+{
+    return g->model ? engine_queue_depth(g->model->engine, g->n_preparing + n_more) : 0;
+}
+
+int generator_refuses(const struct generator *g, struct api_error *e)
+{
+    switch (g->state) {
+    case SERVER_LOADING:
+        e->retry_after_s = 5;
+        return api_fail(e, 503, "loading", NULL, "the model is being loaded (%.0f %%)",
+                        atomic_load(&g->progress_ppm) / 1e4);
+    case SERVER_DRAINING:
+        e->retry_after_s = 1;
+        e->close = true;
+        return api_fail(e, 503, "draining", NULL, "the server is shutting down");
+    case SERVER_STALLED:
+        e->retry_after_s = 1;
+        e->close = g->draining;
+        return api_fail(e, 503, "stalled", NULL, "the decoder is not responding");
+    case SERVER_SUSPENDED:
+        e->retry_after_s = 60;
+        return api_fail(e, 503, "suspended", NULL, "the model is suspended (POST /admin/resume loads it)");
+    case SERVER_READY:
+        break;
+    }
+    return 0;
+}
+
+static int refuse_waiting(struct generator *g, struct api_error *e, uint32_t n_more)
+{
+    generator_queue_full(g, e);
+    e->queue_depth += n_more;
+    return api_fail(e, 503, "queue_full", NULL, "%u request%s waiting, queue_limit is %u", e->queue_depth,
+                    e->queue_depth == 1 ? " is" : "s are", e->queue_limit);
+}
+
+/* The first of the texts is being read, the others wait for it, and behind what waits to run: a generation
+ * never finds the queue full of them. */
+int generator_admits_text(struct generator *g, struct api_error *e)
+{
+    uint32_t n = g->n_texts ? g->n_texts - 1 : 0;
+    if (!g->n_texts || queue_depth(g, 0) + n < g->cfg->queue_limit)
+        return 0;
+    return refuse_waiting(g, e, n);
+}
+
+int generator_admits(struct generator *g, struct api_error *e)
+{
+    if (generator_refuses(g, e) < 0)
+        return -1;
+    uint32_t depth = queue_depth(g, 1);
+    if (depth > g->cfg->queue_limit)
+        return refuse_waiting(g, e, 0);
+    uint64_t tokens = depth ? generation_waiting_tokens(g) : 0;
+    if (tokens < g->cfg->queue_tokens)
+        return 0;
+    generator_queue_full(g, e);
+    return api_fail(e, 503, "queue_full", NULL, "%llu prompt tokens are waiting, queue_tokens is %llu",
+                    (unsigned long long)tokens, (unsigned long long)g->cfg->queue_tokens);
+}
+
+void generator_queue_full(struct generator *g, struct api_error *e)
+{
+    e->has_queue = true;
+    e->queue_depth = queue_depth(g, 0);
+    e->queue_limit = g->cfg->queue_limit;
+    e->retry_after_s =
+        retry_after_s(e->queue_depth, rate_per_s(&g->http->stats.finished, clock_ns() / 1000000000u));
+}
