@@ -344,7 +344,7 @@ size_t matmul_pack_size(uint32_t type, uint32_t n, uint32_t k, struct error *err
         error_set(err, -ENOTSUP, "weight type %s is not supported on cpu", quant_name(type));
         return 0;
     }
-    uint32_t block = quant_traits(type)->block > ARITH_BLOCK ? quant_traits(type)->block : ARITH_BLOCK;
+    uint32_t block = quant_traits(type)->block;
     if (!n || !k || k % block) {
         error_set(err, -ENOTSUP, "a %s weight of %u rows of %u values: rows must be multiples of %u values",
                   quant_name(type), n, k, block);
@@ -398,7 +398,7 @@ static void pack_float(const struct matmul_matrix *m, const uint8_t *rows, uint8
 {
     uint8_t *tile = out + (matmul_tile(m, group, super) - m->data);
     uint32_t n_rows = matmul_min(MATMUL_ROWS, m->n - group * MATMUL_ROWS);
-    uint32_t n_columns = matmul_n_blocks(m->k, super) * ARITH_BLOCK;
+    uint32_t n_columns = matmul_min(ARITH_SUPER, m->k - super * ARITH_SUPER);
     size_t size = matmul_traits[m->kind].bits / 8;
     for (uint32_t r = 0; r < n_rows; r++) {
         const uint8_t *from = rows + (r * (size_t)m->k + super * ARITH_SUPER) * size;
@@ -460,14 +460,15 @@ void matmul_row(const struct matmul_matrix *m, uint32_t row, float *out)
             matmul_tile_read(m, row, super, &s);
             row_of_tile(m->kind, &s, n_blocks, to);
         } else
-            for (uint32_t i = 0; i < n_blocks * ARITH_BLOCK; i++)
+            for (uint32_t i = 0; i < matmul_min(ARITH_SUPER, m->k - super * ARITH_SUPER); i++)
                 to[i] = matmul_tile_float(m->kind, tile, row % MATMUL_ROWS, i);
     }
 }
 
 size_t matmul_input_size(uint32_t k, uint32_t n_columns)
 {
-    return n_columns * ((size_t)matmul_n_super(k) * MATMUL_COLUMN_SUPER + (size_t)k * sizeof(float));
+    return n_columns * ((size_t)matmul_n_super(k) * MATMUL_COLUMN_SUPER +
+                        (size_t)matmul_row_blocks(k) * ARITH_BLOCK * sizeof(float));
 }
 
 uint32_t matmul_input_supers(const struct matmul_input *in)

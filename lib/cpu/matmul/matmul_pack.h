@@ -107,10 +107,17 @@ static inline uint32_t matmul_n_super(uint32_t k)
     return (k + ARITH_SUPER - 1) / ARITH_SUPER;
 }
 
+/* The number of blocks in a row of k values. Float weights may have a short last one: it is padded with
+ * zeros. */
+static inline uint32_t matmul_row_blocks(uint32_t k)
+{
+    return (k + ARITH_BLOCK - 1) / ARITH_BLOCK;
+}
+
 /* The number of blocks in super-block `super` of a row of k values. */
 static inline uint32_t matmul_n_blocks(uint32_t k, uint32_t super)
 {
-    return matmul_min(MATMUL_SUPER_BLOCKS, k / ARITH_BLOCK - super * MATMUL_SUPER_BLOCKS);
+    return matmul_min(MATMUL_SUPER_BLOCKS, matmul_row_blocks(k) - super * MATMUL_SUPER_BLOCKS);
 }
 
 /* The number of super-blocks in the first half of the row. */
@@ -184,7 +191,7 @@ static inline struct matmul_panel matmul_panel(const struct matmul_input *in, ui
     v.n = (int32_t *)(void *)(v.b16 + 2 * MATMUL_SUPER_BLOCKS * w);
     v.n16 = v.n + MATMUL_SUPER_BLOCKS * w;
     v.x = (float *)(void *)((int8_t *)in->data + quantised);
-    v.x += (size_t)in->k * first + (size_t)super * ARITH_SUPER * w;
+    v.x += (size_t)matmul_row_blocks(in->k) * ARITH_BLOCK * first + (size_t)super * ARITH_SUPER * w;
     return v;
 }
 

@@ -7,13 +7,14 @@ static bool supported(void)
     return true;
 }
 
-static void quantise_block(const struct matmul_panel *p, uint32_t column, uint32_t j, const float *x,
-                           const float *gain, bool floats)
+/* Of the block's values n are there; a short block is padded with zeros. */
+static void quantise_block(const struct matmul_panel *p, uint32_t column, uint32_t j, uint32_t n,
+                           const float *x, const float *gain, bool floats)
 {
-    float v[ARITH_BLOCK];
+    float v[ARITH_BLOCK] = {0};
     int8_t q[ARITH_BLOCK];
     int32_t sum[2] = {0, 0};
-    for (uint32_t i = 0; i < ARITH_BLOCK; i++)
+    for (uint32_t i = 0; i < n; i++)
         v[i] = gain ? x[i] * gain[i] : x[i];
     float a = arith_quantise(v, q);
     for (uint32_t i = 0; i < ARITH_BLOCK; i++)
@@ -31,7 +32,8 @@ static void quantise(struct matmul_input *in, uint32_t panel, uint32_t first, ui
         for (uint32_t c = 0; c < p.width; c++)
             for (uint32_t j = 0; j < matmul_n_blocks(in->k, super); j++) {
                 size_t k = (size_t)super * ARITH_SUPER + j * ARITH_BLOCK;
-                quantise_block(&p, c, j, x[c] + k, gain ? gain + k : NULL, floats);
+                quantise_block(&p, c, j, matmul_min(ARITH_BLOCK, in->k - (uint32_t)k), x[c] + k,
+                               gain ? gain + k : NULL, floats);
             }
     }
 }

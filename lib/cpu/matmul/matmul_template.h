@@ -784,9 +784,10 @@ static void quantise(struct matmul_input *in, uint32_t panel, uint32_t first, ui
         struct matmul_panel p = matmul_panel(in, panel, super);
         uint32_t n_blocks = matmul_n_blocks(in->k, super);
         size_t k = (size_t)super * ARITH_SUPER;
-        QUANTISE_SUPER(&p, n_blocks, k, x, gain);
+        if (in->k % ARITH_BLOCK == 0) /* else all weights are floats */
+            QUANTISE_SUPER(&p, n_blocks, k, x, gain);
         if (floats)
-            keep_floats(&p, n_blocks * ARITH_BLOCK, k, x, gain);
+            keep_floats(&p, matmul_min(ARITH_SUPER, in->k - (uint32_t)k), k, x, gain);
     }
 }
 

@@ -25,6 +25,8 @@ struct product {
     const float *factors; /* per row of `in`, without a gain: applied after the product; NULL: 1 */
     struct rows out;
     uint32_t out_col[3]; /* first column of each output in a row; RESIDUAL and SWIGLU use the first */
+    float scale;         /* STORE, RESIDUAL: factor of the finished product; 1: none */
+    float cap;           /* STORE: ops.soft_cap(); 0: none */
     const uint8_t *next; /* product_begin() of the member's next product, or NULL */
 };
 
