@@ -37,6 +37,22 @@ static const struct command {
      "Prints [1, 2, 3]. The file needs a vocabulary, but no tensors.\n"
      "  --no-special   add no BOS or EOS; names of special tokens stay text\n"
      "  --ids          print the ids only (the default)"},
+    {"parse", cmd_parse, "--format NAME", "split a model's raw text into content, reasoning and tool calls",
+     "hearthd parse --format NAME | --model FILE [--tools FILE] [--generation-prompt TEXT]\n"
+     "              [--length] [--cut N | --by N] [--deltas] < TEXT\n"
+     "\n"
+     "Prints {\"content\", \"reasoning\", \"tool_calls\" [{\"id\", \"name\", \"arguments\"}], "
+     "\"finish_reason\"}.\n"
+     "  --format NAME   hermes, qwen3-coder, llama3-json, mistral-nemo, harmony ...; a wrong name lists all\n"
+     "  --model FILE    choose the format by the model's chat template\n"
+     "  --tools FILE    OpenAI's list of tools: their schemas say which values are text\n"
+     "  --generation-prompt TEXT\n"
+     "                  the end of the prompt, which may have opened the reasoning\n"
+     "  --length        max_tokens cut the text\n"
+     "  --cut N         feed the text in two parts, cut at byte N\n"
+     "  --by N          feed it N bytes at a time\n"
+     "  --deltas        print each piece as it comes"},
+    {"constrain", cmd_constrain, "--schema FILE", "check a text against a schema, regex or grammar", NULL},
     {"stats", cmd_stats, "[URL]", "show the figures of a running daemon", NULL},
     {"ps", cmd_ps, "[URL]", "list the requests of a running daemon", NULL},
     {"check-config", cmd_check_config, "[--config FILE]", "check a configuration", NULL},

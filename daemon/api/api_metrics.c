@@ -1,6 +1,7 @@
 /* api_metrics.c - GET /metrics: the figures of /stats, and histograms, in Prometheus' text format. Every name
  * is one metric of one meaning; times are seconds, counters end in _total. With metrics_aliases the core
  * names that dashboards and autoscalers for vLLM read stand beside them, with the same values. */
+#include "api.h"
 #include "engine/engine.h"
 #include "generation/generation.h"
 #include "model/model.h"
@@ -96,6 +97,8 @@ static void put_requests(struct buf *out, const struct server *s, const struct e
     put_count(out, "gauge", "hearth_queue_limit", "Requests that may wait.", s->cfg->queue_limit);
     put_count(out, "gauge", "hearth_connections", "Open connections.", s->n_connections);
     put_count(out, "gauge", "hearth_body_bytes", "Memory held by request bodies.", s->body_bytes);
+    put_count(out, "gauge", "hearth_reply_bytes", "Memory held by replies, or promised to them.",
+              s->reply_bytes);
 }
 
 static void put_tokens(struct buf *out, const struct engine_stats *e)

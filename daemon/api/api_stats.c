@@ -1,5 +1,6 @@
 /* api_stats.c - GET /stats: one JSON object with the figures of model, device, decoder, requests and cache.
  */
+#include "api.h"
 #include "engine/engine.h"
 #include "generation/generation.h"
 #include "gguf/gguf.h"
@@ -14,9 +15,44 @@ static void put_model(struct buf *out, const struct server *s)
     json_put_str(out, c->arch);
     buf_puts(out, ",\"quantization\":");
     json_put_str(out, c->quantization);
+    buf_printf(out, ",\"chat_format\":\"%s\"", toolcall_format_name(s->model->format));
     buf_printf(out, ",\"parameters\":%llu,\"bytes\":%zu,\"n_layers\":%u,\"n_ctx\":%u,\"n_vocab\":%u}",
                (unsigned long long)c->n_params, gguf_file_size(model_gguf(s->model->model)), c->n_layers,
                s->model->n_ctx, c->n_vocab);
+}
+
+static void put_choice(struct buf *out, const struct backend_choice *c)
+{
+    buf_printf(out, "{\"weights\":\"%s\",\"first\":%u,\"last\":", c->weights, c->first);
+    if (c->last == UINT32_MAX)
+        buf_puts(out, "null");
+    else
+        buf_printf(out, "%u", c->last);
+    buf_printf(out,
+               ",\"kernels\":\"%s\",\"shape\":\"%s\",\"hint\":\"%s\",\"ahead\":%u,\"measured\":%s,\"gain\":",
+               c->kernels, c->shape, c->hint, c->ahead, c->measured ? "true" : "false");
+    json_put_number(out, c->gain, 4);
+    buf_puts(out, ",\"GBps\":");
+    json_put_number(out, c->gbps, 4);
+    buf_puts(out, "}");
+}
+
+static void put_tuning(struct buf *out, const struct backend_tuning *t)
+{
+    if (!t) {
+        buf_puts(out, "null");
+        return;
+    }
+    buf_printf(out, "{\"source\":\"%s\",\"note\":", t->source);
+    json_put_str(out, t->note);
+    buf_puts(out, ",\"ms\":");
+    json_put_ms(out, t->ms);
+    buf_puts(out, ",\"choices\":[");
+    for (uint32_t i = 0; i < t->n_choices; i++) {
+        buf_puts(out, i ? "," : "");
+        put_choice(out, &t->choices[i]);
+    }
+    buf_puts(out, "]}");
 }
 
 static void put_device(struct buf *out, const struct server *s, const struct backend_info *b)
@@ -31,6 +67,8 @@ static void put_device(struct buf *out, const struct server *s, const struct bac
                b->n_threads, (unsigned long long)b->memory_used, (unsigned long long)b->memory_total,
                (unsigned long long)b->scratch_bytes);
     json_put_str(out, s->model->why ? s->model->why : "");
+    buf_puts(out, ",\"tuning\":");
+    put_tuning(out, b->tuning);
     buf_puts(out, "}");
 }
 

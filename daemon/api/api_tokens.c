@@ -1,4 +1,5 @@
 /* api_tokens.c - POST /tokenize and /detokenize: text to ids and back, without the engine. */
+#include "api.h"
 #include "json/json_fields.h"
 #include "generation/generation.h"
 
@@ -67,7 +68,7 @@ static void answer(struct request *r)
     server_give_model(r->server, r->model);
     r->model = NULL;
     request_drop_body(r);
-    if (!r->connection)
+    if (!r->connection || r->gone)
         return;
     if (r->error.status || !request_has_room(r))
         request_fail(r, &r->error);

@@ -11,7 +11,7 @@ static void usage(void)
          "\n"
          "Lists the requests that run or wait in a daemon, oldest last, without their prompts.\n"
          "URL is http://host:port or unix:/path (default: the address in this machine's configuration).\n"
-         "The API key comes from HEARTHD_KEY or, for a daemon on this machine, from its key files.");
+         "The API key comes from HEARTHD_CLIENT_KEY or, for a daemon on this machine, from its key files.");
 }
 
 static int ps(struct config *cfg, void *options, struct error *err)

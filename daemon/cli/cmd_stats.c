@@ -11,7 +11,7 @@ static void usage(void)
          "\n"
          "Shows the figures of a running daemon as a table.\n"
          "URL is http://host:port or unix:/path (default: the address in this machine's configuration).\n"
-         "The API key comes from HEARTHD_KEY or, for a daemon on this machine, from its key files.");
+         "The API key comes from HEARTHD_CLIENT_KEY or, for a daemon on this machine, from its key files.");
 }
 
 static int stats(struct config *cfg, void *options, struct error *err)

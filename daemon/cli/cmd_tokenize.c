@@ -1,10 +1,10 @@
 #include "commands.h"
+#include "read_all.h"
 
 #include "gguf/gguf.h"
 #include "base/log.h"
 #include "tokenizer/tokenizer.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,36 +43,6 @@ static bool read_options(int argc, char **argv, struct tokenize_options *o)
     return o->model && optind == argc;
 }
 
-static int read_all(int fd, char **out, size_t *len, struct error *err)
-{
-    size_t room = 64 * 1024, n = 0;
-    char *text = malloc(room);
-    while (text) {
-        ssize_t got = read(fd, text + n, room - n);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0) {
-            int rc = error_set(err, -errno, "standard input: %s", strerror(errno));
-            free(text);
-            return rc;
-        }
-        if (!got) {
-            *out = text;
-            *len = n;
-            return 0;
-        }
-        n += (size_t)got;
-        if (n < room)
-            continue;
-        room *= 2;
-        char *grown = realloc(text, room);
-        if (!grown)
-            free(text);
-        text = grown;
-    }
-    return error_set(err, -ENOMEM, "standard input: out of memory after %zu bytes", n);
-}
-
 static int print_ids(const int32_t *ids, size_t n)
 {
     putchar('[');
@@ -109,7 +79,7 @@ int cmd_tokenize(int argc, char **argv)
     struct tokenizer_flags flags = {.add_special = !o.no_special, .parse_special = !o.no_special};
     if (rc >= 0)
         rc = tokenizer_encode(t, text, len, flags, 0, &ids, &n, &err);
-    int code = rc < 0 ? command_fail(&err) : print_ids(ids, n);
+    int code = rc < 0 ? exit_fail(&err) : print_ids(ids, n);
     free(ids);
     free(text);
     tokenizer_close(t);

@@ -56,7 +56,7 @@ static bool read_key(const char *path, char *out, size_t room)
 
 static const char *choose_key(const struct config *c, bool here, char *room, size_t size)
 {
-    const char *given = getenv("HEARTHD_KEY");
+    const char *given = getenv("HEARTHD_CLIENT_KEY");
 
     if (given && *given)
         return given;
@@ -85,7 +85,7 @@ int ask_daemon(const struct config *c, const char *url, const char *path, json_t
     *out = status == 200 ? json_loads(body, 0, &where) : NULL;
     free(body);
     if (status == 401)
-        return error_set(err, -EPROTO, "%s%s: %s (HEARTHD_KEY=...)", url, path,
+        return error_set(err, -EPROTO, "%s%s: %s (HEARTHD_CLIENT_KEY=...)", url, path,
                          used ? "the daemon does not know this key" : "a key is needed");
     if (status != 200)
         return error_set(err, -EPROTO, "%s%s: status %d", url, path, status);

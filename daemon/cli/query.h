@@ -9,7 +9,7 @@
 /* An `option` of struct config_arguments: takes the one URL of a command; *context is a const char *. */
 int ask_take_url(void *context, int argc, char **argv, struct error *err);
 /* GET `path` of the daemon at `url` ("http://host:port", "unix:/path"), or, when NULL, of the one that this
- * configuration describes. The key is $HEARTHD_KEY, else, on this machine, the first one that the
+ * configuration describes. The key is $HEARTHD_CLIENT_KEY, else, on this machine, the first one that the
  * configuration names and this user can read. *out is the caller's. -EPROTO: another status than 200, no
  * JSON. */
 int ask_daemon(const struct config *c, const char *url, const char *path, json_t **out, struct error *err);

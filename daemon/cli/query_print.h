@@ -1,5 +1,6 @@
 /* query_print.h - answers of a running daemon as tables for people. What a member lacks is 0 or "", and no
- * control character of an answer reaches the terminal. Any thread. */
+ * control character of an answer reaches the terminal.
+ * Thread: one at a time, as texts are built in static buffers. */
 #pragma once
 #include <jansson.h>
 #include <stdio.h>

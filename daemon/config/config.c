@@ -206,10 +206,12 @@ void config_warn(const struct config_arguments *args)
             warn_unknown(*variable, name);
 }
 
-/* Files of a driver's code: not for whoever starts a setuid process to name. */
-static bool names_code(const struct config_key *key)
+/* Files of a driver's code, and one that load() writes: not for the user who starts a setuid process to name.
+ */
+static bool names_file(const struct config_key *key)
 {
-    return strcmp(key->name, "libcuda") == 0 || strcmp(key->name, "cuda_cache") == 0;
+    return strcmp(key->name, "libcuda") == 0 || strcmp(key->name, "cuda_cache") == 0 ||
+           strcmp(key->name, "cpu_tuning") == 0;
 }
 
 static int read_variable(struct config *c, const char *variable, bool secure, struct error *err)
@@ -218,7 +220,7 @@ static int read_variable(struct config *c, const char *variable, bool secure, st
     char name[64];
 
     const struct config_key *key = is_ours(variable, name, &equals) ? config_find(name) : NULL;
-    if (!key || (secure && names_code(key)))
+    if (!key || (secure && names_file(key)))
         return 0;
     struct error inner = {0};
     if (config_parse(c, key, equals + 1, &inner) < 0)
@@ -324,7 +326,7 @@ static int apply_flags(struct config *c, const struct flag_use *uses, int n, boo
     for (int i = 0; i < n; i++) {
         const struct flag_use *use = &uses[i];
         struct error inner = {0};
-        if (!use->key || (secure && names_code(use->key)))
+        if (!use->key || (secure && names_file(use->key)))
             continue;
         if (config_parse(c, use->key, use->value, &inner) < 0)
             return error_set(err, inner.code, "%.*s %s", (int)strcspn(use->argument, "="), use->argument,

@@ -50,10 +50,12 @@ struct config {
     char *model;         /* "": the one in the install's models/, see model_file.c */
     char *model_dir;     /* "": where the model lies */
     char *chat_template; /* a file, "chatml", or "": the model's own */
+    char *chat_format;   /* "auto": by the template; else a name of toolcall.h */
     int backend;         /* enum config_backend */
     int executor;        /* enum executor_kind */
     int arithmetic;      /* enum backend_arithmetic */
     char *isa;           /* cpu: auto, avx512, avxvnni, avx2, scalar */
+    char *cpu_tuning;    /* cpu: auto, off, or a file */
     char *libcuda;       /* cuda */
     int cuda_device;     /* cuda; 1 + its number, 0: the one with the most memory */
     char *cuda_cache;    /* cuda; "": as the environment or the driver says */
@@ -99,7 +101,7 @@ struct config_arguments {
     char **argv;
     char **environ;
     const char *default_file; /* CONFIG_FILE, or NULL: no file unless --config */
-    bool secure;              /* AT_SECURE: --config, libcuda and cuda_cache are ignored */
+    bool secure;              /* AT_SECURE: --config, libcuda, cuda_cache and cpu_tuning are ignored */
     int (*option)(void *context, int argc, char **argv, struct error *err);
     void *context;
     /* Set by config_load(). */

@@ -20,11 +20,18 @@ static const char *const arithmetics[] = {"int8", "exact", NULL};              /
 static const char *const kv_types[] = {"f16", "q8_0", "bf16", "auto",
                                        NULL}; /* enum kv_type, CONFIG_KV_AUTO */
 static const char *const isas[] = {"auto", "avx512", "avxvnni", "avx2", "scalar", NULL};
+static const char *const tunings[] = {"auto", "off", NULL};
 /* Its place here is 1 + the device's number. */
 static const char *const devices[] = {"auto", "0", "1",  "2",  "3",  "4",  "5",  "6",  "7",
                                       "8",    "9", "10", "11", "12", "13", "14", "15", NULL};
 static const char *const unknowns[] = {"reject", "ignore", NULL};
 static const char *const speculations[] = {"auto", "off", NULL}; /* enum engine_speculation */
+/* The names of toolcall_formats.c. */
+static const char *const chat_formats[] = {
+    "auto",         "hermes",         "qwen3-coder", "qwen3.5",     "llama3-json",   "mistral-nemo",
+    "mistral-args", "mistral-callid", "harmony",     "deepseek-r1", "deepseek-v3.1", "deepseek-v3.2",
+    "glm-4.6",      "glm-4.7",        "gemma4",      "phi-4-mini",  "granite",       "command-r7b",
+    "kimi-k2",      "lfm2",           "minimax",     "think",       "none",          NULL};
 static const char *const yes_no[] = {"no", "yes", NULL};
 static const char *const levels[] = {"error", "warn", "info", "debug", NULL}; /* enum log_level */
 static const char *const formats[] = {"text", "json", NULL};                  /* enum log_format */
@@ -65,12 +72,17 @@ const struct config_key config_keys[] = {
      .help = "Directory that POST /admin/model may load other models from. Empty: the directory of the model."},
     {STRING(chat_template, ""),
      .help = "File with the Jinja chat template, or chatml. Empty: the model's own template, else chatml."},
+    {STRING(chat_format, "auto"), .choices = chat_formats,
+     .help = "How the model marks tool calls and reasoning in its text. auto: as its chat template shows; none: all is content."},
     {CHOICE(backend, "auto", backends), .help = "Device that runs the model. auto: cuda if a GPU can run it, else cpu; the log says why."},
     {CHOICE(executor, "persistent", executors),
      .help = "How steps run. persistent: one resident decoder; eager: node by node; graph: a captured CUDA graph (cuda only)."},
     {CHOICE(arithmetic, "int8", arithmetics),
      .help = "int8 is for serving; exact is the slow float reference (cpu with executor eager only)."},
     {STRING(isa, "auto"), .choices = isas, .help = "Instruction set of the cpu backend."},
+    {STRING(cpu_tuning, "auto"), .choices = tunings, .or_path = true, .allowed = "auto, off, or a path with a /",
+     .help = "auto times variants of the cpu's products at load, for at most 0.3 s, and takes the fastest. off: built-in constants. "
+             "A file keeps the choice for the CPU it was made on, and is written if there is none."},
     {STRING(libcuda, ""), .help = "CUDA driver library. Empty: libcuda.so.1. No effect on cpu."},
     {CHOICE(cuda_device, "auto", devices), .allowed = "auto or 0 to 15",
      .help = "Number of the GPU among those that CUDA_VISIBLE_DEVICES leaves visible. auto: the suitable GPU with the most memory."},
@@ -335,7 +347,7 @@ int config_parse(struct config *c, const struct config_key *key, const char *val
     void *field = field_of(c, key);
     int index = key->choices ? index_of(key->choices, value) : 0;
 
-    if (index < 0)
+    if (index < 0 && !(key->or_path && strchr(value, '/')))
         return refuse(key, value, err);
     switch (key->type) {
     case CONFIG_STRING:

@@ -21,6 +21,7 @@ struct config_key {
     uint64_t min, max;
     const char *zero;           /* what 0 is called ("auto", "none"), or NULL */
     const char *const *choices; /* NULL-terminated */
+    bool or_path;               /* beside its choices it takes any text with a / */
     const char *allowed;        /* the choices in fewer words than their list, or NULL */
     bool secret;
     const char *since;

@@ -145,7 +145,8 @@ void config_man(FILE *f)
           "sections. Sizes take K, M or G, commas separate the items of a list, times are milliseconds.\n"
           "An unknown key is an error that names file and line.\n"
           ".PP\nThe file is\n.IR " CONFIG_FILE ",\nor the one of\n.BR \\-\\-config .\n"
-          "An environment variable HEARTH_KEY overrides it, and a flag \\-\\-key\\-with\\-dashes overrides "
+          "An environment variable HEARTH_\\fIKEY\\fR overrides it, and a flag \\-\\-key\\-with\\-dashes "
+          "overrides "
           "both.\n"
           ".B hearthd check\\-config\nchecks it,\n.B hearthd \\-\\-print\\-config\n"
           "shows the values in force and their sources.\n",

@@ -6,6 +6,7 @@
 #include "base/arena.h"
 #include "base/error.h"
 #include "jinja/jinja.h"
+#include "toolcall/toolcall.h"
 
 struct chat_template; /* opaque: the fields are in chat_template.c */
 struct gguf;
@@ -20,10 +21,18 @@ void chat_template_close(struct chat_template *c); /* NULL is fine */
 /* Whether `choice` could be opened, as far as that can be told without a model. */
 int chat_template_check(const char *choice, struct error *err);
 
+/* How the model marks tool calls and reasoning, as its template shows; "none" without a template. */
+const struct toolcall_format *chat_template_format(const struct chat_template *c);
 bool chat_template_reads(const struct chat_template *c, const char *variable);
 /* How it wants what clients may give in two ways: found out when it was opened, by rendering both. */
 bool chat_template_wants_parts(const struct chat_template *c);         /* of a content, not its text */
 bool chat_template_wants_argument_text(const struct chat_template *c); /* of a call, not an object */
+
+bool chat_template_needs_content(const struct chat_template *c); /* a text beside calls, not none */
+/* It refuses a user's message behind another or behind a tool's result. */
+bool chat_template_folds_user(const struct chat_template *c);
+bool chat_template_takes_late_system(const struct chat_template *c); /* a system message behind others */
+bool chat_template_wants_short_ids(const struct chat_template *c);   /* of calls: 9 letters and digits */
 
 struct chat {            /* what is to be rendered; values that are JINJA_UNDEFINED are not given */
     struct arena *arena; /* of all of it, until it has been rendered */

@@ -12,18 +12,21 @@ int choice_open(struct choice *c, struct api_error *err)
     struct text_stop *stops = arena_array(a, n_stops, sizeof *stops);
     e->out = arena_array(a, e->max_tokens, sizeof *e->out);
     e->top = e->n_top ? arena_array(a, (size_t)e->max_tokens * e->n_top, sizeof *e->top) : NULL;
-    c->ends = c->g->p.stream ? arena_array(a, e->max_tokens, sizeof *c->ends) : NULL;
+    bool answers = c->g->dialect->event;
+    c->ends = c->g->p.stream || answers ? arena_array(a, e->max_tokens, sizeof *c->ends) : NULL;
     if (e->want_prompt_logprobs) {
         e->prompt_out = arena_array(a, e->n_prompt, sizeof *e->prompt_out);
         e->prompt_top = arena_array(a, (size_t)e->n_prompt * e->n_prompt_top, sizeof *e->prompt_top);
     }
-    bool missing = !e->out || !stops || (e->n_top && !e->top) || (c->g->p.stream && !c->ends) ||
+    bool missing = !e->out || !stops || (e->n_top && !e->top) || ((c->g->p.stream || answers) && !c->ends) ||
                    (e->want_prompt_logprobs && (!e->prompt_out || !e->prompt_top));
     if (missing)
         return api_out_of_memory(err);
     if (n_stops)
         memcpy(stops, c->index ? c->g->choices->text.stops : c->g->p.stops, n_stops * sizeof *stops);
-    return text_open(&c->text, a, stops, n_stops) < 0 ? api_out_of_memory(err) : 0;
+    if (text_open(&c->text, a, stops, n_stops) < 0)
+        return api_out_of_memory(err);
+    return answers ? answer_open(c, err) : 0;
 }
 
 /* --- tokens --- */
@@ -51,8 +54,10 @@ static void take_token(struct choice *c)
     struct generation *g = c->g;
     uint32_t i = c->n_tokens++;
     struct tokenizer_piece piece = {0};
+    int32_t token = c->e.out[i].token;
+    bool mark = c->answer && answer_shows_token(c->answer, token);
     if (!ends_text(c, i))
-        piece = tokenizer_piece(g->model->tokenizer, c->e.out[i].token, false);
+        piece = tokenizer_piece(g->model->tokenizer, token, mark);
     if (text_add(&c->text, piece.s, piece.len))
         engine_cancel(g->model->engine, &c->e);
     if (c->text.out.failed)
@@ -77,11 +82,16 @@ void choice_take(struct choice *c)
         take_token(c);
 }
 
-size_t choice_n_bytes(const struct choice *c)
+void choice_trim(struct choice *c)
 {
-    const struct engine_request *e = &c->e;
-    size_t per_token = sizeof *e->out + e->n_top * sizeof *e->top + (c->ends ? sizeof *c->ends : 0);
-    return c->n_tokens * per_token + c->text.out.cap;
+    struct engine_request *e = &c->e;
+    struct arena *a = c->g->arena;
+    size_t most = e->max_tokens, n = c->n_tokens;
+    e->out = arena_shrink(a, e->out, most * sizeof *e->out, n * sizeof *e->out);
+    if (e->top)
+        e->top = arena_shrink(a, e->top, most * e->n_top * sizeof *e->top, n * e->n_top * sizeof *e->top);
+    if (c->ends)
+        c->ends = arena_shrink(a, c->ends, most * sizeof *c->ends, n * sizeof *c->ends);
 }
 
 /* --- events --- */

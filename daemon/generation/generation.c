@@ -24,12 +24,12 @@ static void unlink_generation(struct generation *g)
 }
 
 /* Called once the engine and the pool use g no longer. */
-static void leave(struct generation *g, enum generation_outcome outcome)
+static void leave(struct generation *g, enum request_outcome outcome)
 {
     struct server *s = g->server;
     struct request *r = g->request;
     g->state = GENERATION_FINISHED;
-    if (g->outcome == GENERATION_NONE)
+    if (g->outcome == OUTCOME_NONE)
         g->outcome = outcome;
     r->more = NULL;
     unlink_generation(g);
@@ -40,7 +40,7 @@ static void leave(struct generation *g, enum generation_outcome outcome)
     server_check_drained(s);
 }
 
-static void fail(struct generation *g, const struct api_error *e, enum generation_outcome outcome)
+static void fail(struct generation *g, const struct api_error *e, enum request_outcome outcome)
 {
     struct request *r = g->request;
     g->outcome = outcome;
@@ -51,7 +51,7 @@ static void fail(struct generation *g, const struct api_error *e, enum generatio
         request_fail(r, e);
     } else {
         buf_puts(&r->out, "event: error\ndata: ");
-        api_error_put(&r->out, e); /* ends with a newline */
+        request_put_error(r, e); /* ends with a newline */
         buf_puts(&r->out, "\n");
         request_wrote(r);
         r->stream_ended = true;
@@ -60,7 +60,7 @@ static void fail(struct generation *g, const struct api_error *e, enum generatio
 }
 
 static void fail_with(struct generation *g, int status, const char *type, const char *words,
-                      enum generation_outcome outcome)
+                      enum request_outcome outcome)
 {
     struct api_error e = {0};
     api_fail(&e, status, type, NULL, "%s", words);
@@ -73,7 +73,7 @@ static void fail_refused(struct generation *g)
     struct api_error e = {0};
     int refused = server_refuses(g->server, &e);
     assert(refused < 0); /* ready again it is only after the last of these has got its answer */
-    fail(g, &e, GENERATION_NONE);
+    fail(g, &e, OUTCOME_NONE);
 }
 
 static void refuse_submit(struct generation *g, int rc, const struct error *words)
@@ -88,7 +88,7 @@ static void refuse_submit(struct generation *g, int rc, const struct error *word
     } else {
         api_fail(&e, 500, "internal", NULL, "%s", words->text[0] ? words->text : "the decoder has failed");
     }
-    fail(g, &e, rc == -EIO ? GENERATION_FAILED : GENERATION_NONE);
+    fail(g, &e, rc == -EIO ? OUTCOME_FAILED : OUTCOME_NONE);
 }
 
 static bool is_queued(const struct generation *g)
@@ -140,25 +140,19 @@ static size_t prompt_bytes(const struct generation *g)
 static size_t promised(const struct generation *g)
 {
     const struct engine_request *e = &g->choices->e;
-    return prompt_bytes(g) + (size_t)g->n_choices * e->max_tokens * e->n_top * sizeof *e->top;
+    size_t per_token = e->want_logprobs ? sizeof *e->out + e->n_top * sizeof *e->top : 0;
+    return prompt_bytes(g) + (size_t)g->n_choices * e->max_tokens * per_token;
 }
 
-/* Bytes that it holds once it has ended. */
-static size_t n_bytes(const struct generation *g)
-{
-    size_t n = prompt_bytes(g) + g->request->out.cap;
-    for (uint32_t i = 0; i < g->n_choices; i++)
-        n += choice_n_bytes(&g->choices[i]);
-    return n;
-}
-
-/* A request is let in beside others with long replies only while all are within body_memory, alone always. So
- * one that was let in need not be given up for want of memory. */
+/* A request with log-probabilities is let in beside others' replies only while all are within three quarters
+ * of body_memory (the rest is for text), alone always. So one that was let in need not be given up for want
+ * of memory. */
 static int check_replies(const struct generation *g, struct error *words)
 {
     const struct server *s = g->server;
+    uint64_t most = s->cfg->body_memory - s->cfg->body_memory / 4;
     size_t mine = promised(g);
-    if (mine <= REQUEST_LARGE_REPLY || !s->reply_bytes || s->reply_bytes + mine <= s->cfg->body_memory)
+    if (!mine || s->reply_bytes <= REQUEST_LARGE_REPLY || s->reply_bytes + mine <= most)
         return 0;
     return error_set(words, -EAGAIN,
                      "body_memory, %llu bytes, has no room for %zu bytes of log-probabilities beside the "
@@ -178,7 +172,7 @@ static void submit(struct generation *g)
         rc = engine_submit(g->model->engine, &g->choices->e, &words);
     if (rc < 0) {
         refuse_submit(g, rc, &words);
-        leave(g, GENERATION_NONE);
+        leave(g, OUTCOME_NONE);
         return;
     }
     struct request *r = g->request;
@@ -205,7 +199,7 @@ static void prepare_again(struct generation *g)
 
 static void prepared(struct request *r)
 {
-    struct generation *g = r->generation;
+    struct generation *g = r->context;
     if (g->exceeded && r->connection && !g->cancelled && !g->refused) {
         prepare_again(g);
         return;
@@ -213,15 +207,20 @@ static void prepared(struct request *r)
     g->server->n_preparing--;
     request_drop_body(r);
     if (!r->connection || g->cancelled) {
-        fail_with(g, 499, "cancelled", "the request was cancelled", GENERATION_CANCELLED);
-        leave(g, GENERATION_CANCELLED);
+        fail_with(g, 499, "cancelled", "the request was cancelled", OUTCOME_CANCELLED);
+        leave(g, OUTCOME_CANCELLED);
     } else if (g->refused) {
         fail_refused(g);
-        leave(g, GENERATION_NONE);
+        leave(g, OUTCOME_NONE);
     } else if (r->error.status) {
         request_fail(r, &r->error);
         request_resume(r);
-        leave(g, GENERATION_NONE);
+        leave(g, OUTCOME_NONE);
+    } else if (g->dialect->counts) {
+        g->dialect->reply(g, &r->out);
+        request_reply(r, 200);
+        request_resume(r);
+        leave(g, OUTCOME_COMPLETED);
     } else {
         submit(g);
     }
@@ -244,20 +243,49 @@ static enum generation_effort first_effort(const struct generation *g)
     size_t n = g->request->body_len;
     if (n > POOL_BODY)
         return EFFORT_LONG;
-    if (g->dialect == &dialect_chat && g->model->n_expensive) {
+    if (g->dialect->event && g->model->n_expensive) {
         g->model->n_expensive--;
         return EFFORT_POOL;
     }
     return n > REQUEST_INLINE_BODY ? EFFORT_POOL : EFFORT_LOOP;
 }
 
-void api_generate(struct request *r)
+static void drop_request(struct request *r)
 {
-    struct server *s = r->server;
-    if (server_admits(s, &r->error) < 0) {
-        request_fail(r, &r->error);
-        return;
-    }
+    generation_drop(r->context);
+}
+
+static void tick_request(struct request *r)
+{
+    generation_tick(r->context);
+}
+
+static void log_request(const struct request *r, struct log_access *line)
+{
+    generation_log(r->context, line);
+}
+
+static enum request_outcome count_request(const struct request *r, struct stats *stats)
+{
+    return generation_count(r->context, stats);
+}
+
+static const struct request_ops ops = {
+    .drop = drop_request, .tick = tick_request, .log = log_request, .count = count_request};
+
+static void link_generation(struct generation *g)
+{
+    struct server *s = g->server;
+    g->next = s->generations;
+    if (g->next)
+        g->next->prev = g;
+    s->generations = g;
+    s->n_active++;
+    s->n_preparing++;
+}
+
+void generation_open(struct request *r, const struct dialect *dialect)
+{
     struct generation *g = arena_zalloc(&r->arena, sizeof *g);
     if (!g) {
         api_out_of_memory(&r->error);
@@ -265,20 +293,16 @@ void api_generate(struct request *r)
         return;
     }
     g->request = r;
-    g->server = s;
-    g->model = server_take_model(s);
+    g->server = r->server;
+    g->model = server_take_model(r->server);
     g->arena = &r->arena;
-    g->dialect = r->route->dialect;
+    g->dialect = dialect;
     g->created = (int64_t)time(NULL);
-    make_id(g->id, g->dialect->id_prefix);
-    r->generation = g;
+    make_id(g->id, dialect->id_prefix);
+    r->context = g;
+    r->ops = &ops;
     request_ref(r);
-    g->next = s->generations;
-    if (g->next)
-        g->next->prev = g;
-    s->generations = g;
-    s->n_active++;
-    s->n_preparing++;
+    link_generation(g);
     g->effort = first_effort(g);
     prepare(g);
 }
@@ -305,7 +329,7 @@ static void cancel_choices(struct generation *g)
 
 void generation_starve(struct generation *g)
 {
-    g->outcome = GENERATION_FAILED;
+    g->outcome = OUTCOME_FAILED;
     cancel_choices(g);
 }
 
@@ -346,7 +370,7 @@ static void write_events(struct generation *g)
 /* The client has taken all that was written. */
 static void write_more(struct request *r)
 {
-    struct generation *g = r->generation;
+    struct generation *g = r->context;
     if (g->p.stream && !g->ended)
         write_events(g);
     else if (g->ended && !r->lists)
@@ -365,16 +389,16 @@ static void show_news(struct generation *g)
 
 /* --- the end --- */
 
-static enum generation_outcome outcome_of(const struct generation *g)
+static enum request_outcome outcome_of(const struct generation *g)
 {
-    enum generation_outcome outcome = GENERATION_COMPLETED;
+    enum request_outcome outcome = OUTCOME_COMPLETED;
     for (uint32_t i = 0; i < g->n_choices; i++) {
         const struct choice *c = &g->choices[i];
         if (choice_ended_well(c))
             continue;
         if (c->e.finish == ENGINE_CANCELLED)
-            return GENERATION_CANCELLED;
-        outcome = GENERATION_TIMED_OUT;
+            return OUTCOME_CANCELLED;
+        outcome = OUTCOME_TIMED_OUT;
     }
     return outcome;
 }
@@ -398,7 +422,7 @@ static void fail_late(struct generation *g, const char *limit, uint64_t ms, cons
 {
     char words[96];
     snprintf(words, sizeof words, "%s (%llu) passed before %s", limit, (unsigned long long)ms, before);
-    fail_with(g, 504, "timeout", words, GENERATION_TIMED_OUT);
+    fail_with(g, 504, "timeout", words, OUTCOME_TIMED_OUT);
 }
 
 static void fail_in_queue(struct generation *g)
@@ -418,11 +442,10 @@ static bool finish_badly(struct generation *g)
     case ENGINE_FAULT:
         server_set_state(g->server, SERVER_STALLED); /* now, not when the watch comes by next */
         engine_fault(g->model->engine, &words);
-        fail_with(g, 500, "internal", words.text[0] ? words.text : "the decoder has failed",
-                  GENERATION_FAILED);
+        fail_with(g, 500, "internal", words.text[0] ? words.text : "the decoder has failed", OUTCOME_FAILED);
         return true;
     case ENGINE_NOT_FINITE:
-        fail_with(g, 500, "internal", "the model's logits were not finite", GENERATION_FAILED);
+        fail_with(g, 500, "internal", "the model's logits were not finite", OUTCOME_FAILED);
         return true;
     case ENGINE_QUEUE_TIMEOUT:
         fail_in_queue(g);
@@ -434,7 +457,7 @@ static bool finish_badly(struct generation *g)
         if (g->refused)
             fail_refused(g);
         else
-            fail_with(g, 499, "cancelled", "the request was cancelled", GENERATION_CANCELLED);
+            fail_with(g, 499, "cancelled", "the request was cancelled", OUTCOME_CANCELLED);
         return true;
     default:
         return false;
@@ -450,7 +473,7 @@ static void record(const struct generation *g)
         histogram_add(&stats->queue, clock_ms_between(accepted, e->started_ns), 1);
     if (e->first_ns)
         histogram_add(&stats->ttft, clock_ms_between(accepted, e->first_ns), 1);
-    if (g->outcome == GENERATION_COMPLETED)
+    if (g->outcome == OUTCOME_COMPLETED)
         histogram_add(&stats->total, clock_ms_between(accepted, clock_ns()), 1);
 }
 
@@ -482,7 +505,7 @@ static void write_reply(struct generation *g)
     struct request *r = g->request;
     g->dialect->reply(g, &r->out);
     if (r->out.failed)
-        g->outcome = GENERATION_FAILED;
+        g->outcome = OUTCOME_FAILED;
     g->ended = true;
     request_reply(r, 200);
 }
@@ -492,9 +515,11 @@ static void finish_well(struct generation *g)
 {
     struct request *r = g->request;
     g->outcome = outcome_of(g);
-    for (uint32_t i = 0; i < g->n_choices; i++)
+    for (uint32_t i = 0; i < g->n_choices; i++) {
         if (!g->choices[i].finish)
             choice_end(&g->choices[i]);
+        choice_trim(&g->choices[i]);
+    }
     settle(g);
     if (!r->connection) {
         leave(g, g->outcome);
@@ -506,13 +531,14 @@ static void finish_well(struct generation *g)
         write_events(g);
     else
         write_reply(g);
-    request_hold(r, n_bytes(g));
+    if (g->p.stream) { /* of a whole reply queue_reply() sees to it */
+        request_hold_reply(r);
+        request_limit(r);
+    }
     connection_answered(r->connection);
     request_resume(r);
     if ((g->ended && !r->lists) || r->out.failed)
         leave(g, g->outcome);
-    if (g->p.stream)
-        request_limit(r);
 }
 
 static bool out_of_memory(const struct generation *g)
@@ -527,7 +553,7 @@ static void fail_without_memory(struct generation *g)
 {
     struct api_error e = {0};
     api_out_of_memory(&e);
-    fail(g, &e, GENERATION_FAILED);
+    fail(g, &e, OUTCOME_FAILED);
 }
 
 static void finish(struct generation *g)
@@ -570,7 +596,7 @@ void generation_news(struct choice *c)
     if (--g->n_running && !g->abandoned)
         finish_one(c);
     else if (!g->n_running && g->abandoned)
-        leave(g, GENERATION_FAILED);
+        leave(g, OUTCOME_FAILED);
     else if (!g->n_running)
         finish(g);
 }
@@ -580,12 +606,15 @@ void generation_cancel(struct generation *g)
     g->cancelled = true;
     if (g->state == GENERATION_SUBMITTED)
         cancel_choices(g);
+    else if (g->state == GENERATION_PREPARING)
+        request_cancel_work(g->request);
 }
 
 static void forget_lists(struct request *r)
 {
+    struct generation *g = r->context;
     r->lists = NULL;
-    leave(r->generation, r->generation->outcome);
+    leave(g, g->outcome);
 }
 
 /* The pool reads the tokens and the model until it has written the items it is at. */
@@ -607,13 +636,14 @@ void generation_abandon(struct generation *g, const char *words)
     if (g->state != GENERATION_SUBMITTED || g->abandoned)
         return;
     g->abandoned = true;
-    fail_with(g, 500, "internal", words, GENERATION_FAILED);
+    fail_with(g, 500, "internal", words, OUTCOME_FAILED);
 }
 
 void generation_refuse(struct generation *g)
 {
     if (g->state == GENERATION_PREPARING) {
         g->refused = true;
+        request_cancel_work(g->request);
     } else if (is_queued(g)) {
         g->refused = true;
         cancel_choices(g);
@@ -633,9 +663,4 @@ void generation_tick(struct generation *g)
     generation_wrote(g);
     g->sent_ns = now;
     request_resume(r);
-}
-
-enum generation_outcome generation_outcome(const struct generation *g)
-{
-    return g->outcome;
 }

@@ -13,6 +13,7 @@
  * Thread: loop, except generation's preparation, which touches nothing but its own memory.
  * Memory: all in the request's arena. */
 #pragma once
+#include "answer.h"
 #include "chat_template.h"
 #include "engine/engine.h"
 #include "json/json_fields.h"
@@ -39,7 +40,12 @@ struct params {
     bool has_prompt;
     bool add_special, parse_special;
     struct chat chat; /* messages NULL: none */
-    bool no_tools;
+    bool no_tools, one_call;
+    struct toolcall_tools tools;          /* that calls are taken for */
+    const struct toolcall_format *format; /* of the text; NULL: the model's */
+    const char *prompt_end;               /* which may have opened the reasoning */
+    size_t prompt_end_len;
+    const char *reasoning_effort; /* for the template; NULL: not given */
 
     uint32_t max_tokens, min_tokens;
     bool has_max_tokens;
@@ -80,13 +86,6 @@ enum generation_state {
     GENERATION_REPLYING, /* the engine has let go of it; its client takes what it has still to show */
     GENERATION_FINISHED,
 };
-enum generation_outcome {
-    GENERATION_NONE,
-    GENERATION_COMPLETED,
-    GENERATION_CANCELLED,
-    GENERATION_TIMED_OUT,
-    GENERATION_FAILED,
-};
 
 /* One text of a generation (choice.c). */
 struct choice {
@@ -94,9 +93,11 @@ struct choice {
     uint32_t index;
     struct engine_request e; /* e.user is the choice */
     struct text text;
+    struct answer *answer; /* of a dialect with `event` */
 
-    uint32_t n_tokens;     /* of e.out, taken into the text */
-    uint32_t *ends;        /* of a stream: [max_tokens] bytes of text that are safe with each of these */
+    uint32_t n_tokens; /* of e.out, taken into the text */
+    uint32_t *ends; /* of a stream, and with an answer: [max_tokens] bytes of text that are safe with each of
+                       these */
     uint32_t event_tokens; /* of these, in events already */
     size_t event_text;     /* bytes of text in events already */
     size_t event_offset;   /* text_offset of the first token in no event yet */
@@ -114,7 +115,7 @@ struct generation {
     const struct dialect *dialect;
     struct generation *next, *prev;
     enum generation_state state;
-    enum generation_outcome outcome;
+    enum request_outcome outcome;
     enum generation_effort effort;
     bool exceeded;  /* its preparation exceeded what `effort` allows, and left nothing */
     bool cancelled; /* by the client's leaving, a drain's end, ... */
@@ -143,6 +144,10 @@ struct piece {
 struct dialect {
     const char *id_prefix;
     const struct field *fields; /* before the common ones, which hold as well */
+    /* Makes a chat of the body: OpenAI's members, which `fields` read (chat_json.h). A new reference, or NULL
+     * with *err. NULL: the body is read as it is. */
+    json_t *(*translate)(const json_t *body, struct api_error *err);
+    bool counts; /* `reply` is due once the prompt is prepared: nothing is generated */
     /* Defaults other than /generate's. */
     void (*defaults)(struct params *p);
     /* Checks that concern several fields, and whatever makes ids out of something else than `prompt` (then it
@@ -155,14 +160,21 @@ struct dialect {
     void (*delta)(struct choice *c, struct buf *out, const struct piece *piece);
     void (*end)(struct choice *c, struct buf *out, const struct piece *piece);
     void (*last)(struct generation *g, struct buf *out);
+    /* Writes what the scanner found in a stream. NULL: the text is shown as it is. */
+    void (*event)(struct choice *c, struct buf *out, const struct toolcall_event *e);
+    bool whole_calls; /* its streams show a call when it is complete */
+    bool clamps;      /* max_tokens is a ceiling: what does not fit is cut off */
 };
-extern const struct dialect dialect_generate, dialect_completions, dialect_chat;
+extern const struct dialect dialect_generate, dialect_completions, dialect_chat, dialect_messages,
+    dialect_count;
 
 /* Rows that every dialect knows: /generate's own. */
 extern const struct field generate_fields[];
 /* max_tokens, under whatever name; given under two names it must be the same. */
 int read_max_tokens(struct field_reader *r, const struct field *f, const json_t *value);
 
+/* Takes the request over, whose body is there. */
+void generation_open(struct request *r, const struct dialect *dialect);
 /* The engine has something for it. */
 void generation_news(struct choice *c);
 /* What waits or runs; idempotent. */
@@ -176,12 +188,10 @@ uint64_t generation_waiting_tokens(const struct server *s);
 /* Answers with a 500 (or an error event) now, without waiting for the engine to let go. */
 void generation_abandon(struct generation *g, const char *words);
 void generation_tick(struct generation *g);
-enum generation_outcome generation_outcome(const struct generation *g);
 /* Its part of the access line, in whatever state it is. */
-struct log_access;
 void generation_log(const struct generation *g, struct log_access *line);
-/* Its texts that have ended, each by how, in whatever state it is. */
-void generation_count_ends(const struct generation *g, struct stats *stats);
+/* Its outcome; counts its texts that have ended, each by how, in whatever state it is. */
+enum request_outcome generation_count(const struct generation *g, struct stats *stats);
 
 /* generation_prepare.c: fills g->p and the choices from the body, or r->error, or says g->exceeded. May run
  * on the pool. */
@@ -223,8 +233,8 @@ void choice_end(struct choice *c);
 bool choice_tell(struct choice *c);
 /* True when all others have told their ends: what concerns all choices goes with its own. */
 bool choice_tells_last(const struct choice *c);
-/* Bytes that it holds beside those of its reply. */
-size_t choice_n_bytes(const struct choice *c);
+/* The engine has let go of it: gives back the room for tokens that have not come. */
+void choice_trim(struct choice *c);
 /* What comes before the first event is written, and the 200 is on its way. */
 void generation_begin(struct generation *g);
 /* After each event or comment that was written: a stream without memory for it ends. */

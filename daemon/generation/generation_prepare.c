@@ -158,6 +158,8 @@ static int fit_context(struct generation *g, struct api_error *err)
         uint32_t wanted = p->max_tokens ? p->max_tokens : GENERATE_MAX_TOKENS;
         p->max_tokens = wanted < left ? wanted : left;
     }
+    if (p->max_tokens > left && g->dialect->clamps)
+        p->max_tokens = left;
     if (p->max_tokens > left)
         return context_exceeded(g, err, p->n_ids, false);
     if (p->min_tokens > p->max_tokens)
@@ -258,6 +260,13 @@ static int read_params(struct generation *g, struct arena *scratch, struct api_e
     g->body = json_read(r->body, r->body_len, &limits, err);
     if (!g->body)
         return prompt.over ? generation_too_long(g, err) : -1;
+    if (g->dialect->translate) {
+        json_t *chat = g->dialect->translate(g->body, err);
+        json_decref(g->body);
+        g->body = chat;
+        if (!chat)
+            return -1;
+    }
     const struct field *tables[] = {g->dialect->fields, generate_fields};
     const struct field_place elsewhere[] = {{renamed_fields, "use max_tokens"},
                                             {dialect_completions.fields, "supported by POST /v1/completions"},
@@ -295,7 +304,7 @@ static int check_limits(const struct generation *g, struct api_error *err)
 
 void generation_prepare(struct request *r)
 {
-    struct generation *g = r->generation;
+    struct generation *g = r->context;
     struct api_error *err = &r->error;
     struct arena scratch = {0}; /* of what makes the prompt */
     if (read_params(g, &scratch, err) == 0 && check_limits(g, err) == 0 && make_ids(g, err) == 0 &&

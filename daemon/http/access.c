@@ -1,4 +1,5 @@
 #include "access.h"
+#include "base/hash.h"
 
 #include <arpa/inet.h>
 #include <ctype.h>
@@ -29,6 +30,7 @@ struct access {
     const struct config *cfg;
     struct keys users, admins;
     struct proxy *proxies;
+    uint64_t seed; /* of client numbers: no client can choose an address that has the number of another */
     char warning[200];
 };
 
@@ -219,12 +221,10 @@ static void take_forwarded(const struct access *a, const char *list, struct in6_
     }
 }
 
-static uint64_t mix(const uint8_t *bytes, size_t n)
+static uint64_t identify(uint64_t seed, const uint8_t *bytes, size_t n)
 {
-    uint64_t hash = 14695981039346656037ull; /* FNV-1a */
-    for (size_t i = 0; i < n; i++)
-        hash = (hash ^ bytes[i]) * 1099511628211ull;
-    return hash ? hash : 1;
+    uint64_t id = hash_bytes(seed, bytes, n);
+    return id ? id : 1;
 }
 
 static struct in6_addr find_address(const struct access *a, const struct sockaddr *peer,
@@ -253,7 +253,7 @@ static size_t client_bytes(const struct in6_addr *address)
 uint64_t access_client(const struct access *a, const struct sockaddr *peer, const char *forwarded_for)
 {
     struct in6_addr address = find_address(a, peer, forwarded_for);
-    return mix(address.s6_addr, client_bytes(&address));
+    return identify(a->seed, address.s6_addr, client_bytes(&address));
 }
 
 void access_address(const struct access *a, const struct sockaddr *peer, const char *forwarded_for,
@@ -314,6 +314,7 @@ int access_open(struct access **out, const struct config *cfg, struct error *err
     if (!a)
         return error_set(err, -ENOMEM, "access: out of memory");
     a->cfg = cfg;
+    a->seed = hash_seed();
     int rc = check_names(cfg, err);
     if (rc == 0)
         rc = read_proxies(a, err);
@@ -383,7 +384,7 @@ struct access_who access_identify(const struct access *a, const char *authorizat
     if (!user && !admin)
         return (struct access_who){.role = open};
     return (struct access_who){.role = admin ? ACCESS_ADMIN : ACCESS_USER,
-                               .owner = access_needs_key(a) ? mix(digest, DIGEST) : 0};
+                               .owner = access_needs_key(a) ? identify(0, digest, DIGEST) : 0};
 }
 
 static bool in_list(const struct config_list *list, const char *word, size_t n)

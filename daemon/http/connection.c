@@ -1,7 +1,7 @@
 /* connection.c - one client's connection: its time limits, its peer's leaving, its state, and which
  * connection makes room for another. */
-#include "generation/generation.h"
 #include "http.h"
+#include "base/log.h"
 
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -23,8 +23,8 @@ static bool has_unread(const struct connection *c)
 static void on_tick(uv_timer_t *timer)
 {
     struct connection *c = timer->data;
-    if (c->request && c->request->generation)
-        generation_tick(c->request->generation);
+    if (c->request && c->request->ops)
+        c->request->ops->tick(c->request);
     server_run_listeners(c->server);
 }
 
@@ -74,6 +74,21 @@ void connection_stop_timer(struct connection *c)
     uv_timer_stop(&c->timer);
 }
 
+void connection_pause(struct connection *c)
+{
+    if (!uv_is_active((uv_handle_t *)&c->timer))
+        return;
+    c->paused_ms = uv_timer_get_due_in(&c->timer) + 1; /* 0 says that it was not stopped */
+    uv_timer_stop(&c->timer);
+}
+
+void connection_continue(struct connection *c)
+{
+    if (c->paused_ms)
+        connection_limit(c, c->paused_ms);
+    c->paused_ms = 0;
+}
+
 /* --- its peer's leaving --- */
 
 static void handle_closed(struct connection *c)
@@ -107,8 +122,8 @@ void connection_give_up(struct connection *c)
 {
     struct request *r = c->request;
     r->gone = true;
-    if (r->generation)
-        generation_drop(r->generation);
+    if (r->ops)
+        r->ops->drop(r);
     if (r->suspended)
         request_resume(r);
     else
@@ -172,6 +187,7 @@ void connection_begin(struct connection *c, struct request *r)
 
 void connection_rest(struct connection *c)
 {
+    c->paused_ms = 0;
     c->request = NULL;
     c->idle = true;
     connection_limit(c, IDLE_MS);
@@ -229,6 +245,60 @@ static void make_room(struct server *s)
         return;
     set_state(c, CONNECTION_CUT);
     shutdown(c->fd, SHUT_RDWR);
+}
+
+/* --- memory for replies --- */
+
+static const enum connection_state reading[] = {CONNECTION_REPLYING, CONNECTION_KEYED};
+#define N_READING (sizeof reading / sizeof *reading)
+
+static uint64_t unread_bytes(const struct server *s)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < N_READING; i++)
+        for (const struct connection *c = s->connections[reading[i]].first; c; c = c->next)
+            n += c->request->held;
+    return n;
+}
+
+static struct connection *find_unread(const struct server *s, const struct connection *newest)
+{
+    for (size_t i = 0; i < N_READING; i++)
+        for (struct connection *c = s->connections[reading[i]].first; c; c = c->next)
+            if (c != newest && c->request->held)
+                return c;
+    return NULL;
+}
+
+/* Its memory goes in the loop's next turn, which server_wake() makes it take. */
+static void drop_unread(struct connection *c)
+{
+    struct request *r = c->request;
+    log_info("%s: its reply, %zu bytes, was dropped unread: the replies of all clients exceed body_memory",
+             r->id, r->held);
+    request_hold(r, 0);
+    set_state(c, CONNECTION_CUT);
+    connection_give_up(c);
+    server_wake(c->server);
+}
+
+/* A quarter of body_memory is theirs, so that what is promised to requests that still run drops no reply that
+ * is being read; and never so little that short replies drop each other. */
+void connection_drop_unread(const struct connection *newest)
+{
+    struct server *s = newest->server;
+    uint64_t theirs = s->cfg->body_memory / 4;
+    if (s->reply_bytes <= s->cfg->body_memory)
+        return;
+    if (theirs < REQUEST_LARGE_REPLY)
+        theirs = REQUEST_LARGE_REPLY;
+    struct connection *c;
+    for (uint64_t unread = unread_bytes(s); s->reply_bytes > s->cfg->body_memory && unread > theirs;) {
+        if (!(c = find_unread(s, newest)))
+            return;
+        unread -= c->request->held;
+        drop_unread(c);
+    }
 }
 
 /* --- what libmicrohttpd says --- */

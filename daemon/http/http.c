@@ -1,6 +1,5 @@
 /* http.c - between libmicrohttpd and requests: headers, bodies, replies. (Connections: connection.c.) */
 #include "http.h"
-#include "generation/generation.h"
 #include "base/log.h"
 
 #include <stdio.h>
@@ -9,6 +8,7 @@
 #include <strings.h>
 
 #define CUT_FACTOR  8     /* times max_body: what is read to be thrown away */
+#define UNUSED_BODY 65536 /* bytes: what is read of a body that its method has no use for */
 #define FIRST_BODY  4096  /* the least body_memory */
 #define REPLY_BLOCK 16384 /* bytes of a stream, or of a large reply, that libmicrohttpd takes at once */
 
@@ -121,7 +121,7 @@ static int check_route(struct request *r, struct api_error *e)
     }
     if (!r->route)
         return api_fail(e, 404, "not_found", NULL, "no route %.100s (the nearest is %s)", r->path,
-                        route_nearest(r->path));
+                        route_nearest(r->server->routes, r->path));
     r->allow = route_allow(r->route);
     if (options)
         return 0;
@@ -177,13 +177,14 @@ static const struct sockaddr *peer_of(const struct request *r)
 static int check_client(struct request *r, const struct headers *h, struct api_error *e)
 {
     struct server *s = r->server;
-    if (!r->route->post || !r->route->needs_model || !s->cfg->client_limit)
+    if (!r->route->post || !r->route->needs_model)
         return 0;
-    uint64_t id = r->owner ? r->owner : access_client(s->access, peer_of(r), h->forwarded_for);
-    if (clients_enter(&s->clients, id, s->cfg->client_limit)) {
-        r->client = id;
+    r->client = r->owner ? r->owner : access_client(s->access, peer_of(r), h->forwarded_for);
+    if (!s->cfg->client_limit)
         return 0;
-    }
+    r->counted = clients_enter(&s->clients, r->client, s->cfg->client_limit);
+    if (r->counted)
+        return 0;
     e->retry_after_s =
         retry_after_s(s->cfg->client_limit, rate_per_s(&s->stats.finished, clock_ns() / 1000000000u));
     return api_fail(e, 429, "rate_limited", NULL,
@@ -213,6 +214,30 @@ static int too_large(const struct server *s, struct api_error *e)
 {
     return api_fail(e, 413, "too_large", NULL, "the body is larger than max_body, %llu bytes",
                     (unsigned long long)s->cfg->max_body);
+}
+
+static bool uses_no_body(const struct request *r)
+{
+    static const char *const methods[] = {"GET", "HEAD", "OPTIONS", "DELETE"};
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
+        if (!strcmp(r->method, methods[i]))
+            return true;
+    return false;
+}
+
+static int too_large_unused(const struct request *r, struct api_error *e)
+{
+    return api_fail(e, 413, "too_large", NULL, "%s has no use for a body: at most %d bytes of one are read",
+                    r->method, UNUSED_BODY);
+}
+
+/* Known to be too large before any of it has come. */
+static int check_unused(const struct request *r, const struct headers *h, struct api_error *e)
+{
+    if (!uses_no_body(r) || h->content_length <= UNUSED_BODY)
+        return 0;
+    e->close = e->at_once = true;
+    return too_large_unused(r, e);
 }
 
 /* Only a request whose body is read can wait or run: others take no place, and their connections may be
@@ -245,7 +270,8 @@ static int check_state(struct request *r, struct api_error *e)
 static int check_headers(struct request *r, const struct headers *h)
 {
     struct api_error *e = &r->error;
-    if (check_framing(h, e) < 0 || check_place(r, h, e) < 0 || check_route(r, e) < 0)
+    if (check_framing(h, e) < 0 || check_unused(r, h, e) < 0 || check_place(r, h, e) < 0 ||
+        check_route(r, e) < 0)
         return -1;
     if (!strcmp(r->method, "OPTIONS"))
         return 0;
@@ -351,8 +377,7 @@ static enum MHD_Result queue_reply(struct request *r)
     if (response && r->out.len)
         add_header(response, "Content-Type", r->content_type ? r->content_type : "application/json");
     r->replied_ns = clock_ns();
-    if (!r->generation)
-        request_hold(r, r->out.cap);
+    request_hold_reply(r);
     request_limit(r);
     connection_answered(r->connection);
     return queue(r, response);
@@ -400,7 +425,7 @@ static struct request *request_open(struct listener *l, struct MHD_Connection *m
         (struct request){.server = s, .connection = c, .mhd = mhd, .refs = 1, .method = method, .path = path};
     r->opened_ns = clock_ns();
     r->out.arena = &r->arena;
-    r->route = route_find(path);
+    r->route = route_find(s->routes, path);
     connection_begin(c, r);
     r->next = s->requests;
     if (r->next)
@@ -487,8 +512,9 @@ static enum MHD_Result take_body(struct request *r, const char *data, size_t n)
     const struct config *cfg = r->server->cfg;
     connection_moved(r->connection);
     r->body_seen += n;
-    if (r->body_seen > CUT_FACTOR * cfg->max_body) {
-        too_large(r->server, &r->error);
+    bool unused = uses_no_body(r);
+    if (r->body_seen > (unused ? UNUSED_BODY : CUT_FACTOR * cfg->max_body)) {
+        unused ? too_large_unused(r, &r->error) : too_large(r->server, &r->error);
         r->cut = true;
         return MHD_NO;
     }
@@ -573,8 +599,8 @@ static void write_log(const struct request *r)
                               .status = r->gone && !r->status ? 499 : r->status,
                               .error = r->status >= 400 ? r->error.type : NULL,
                               .ms = (double)(clock_ns() - r->opened_ns) / 1e6};
-    if (r->generation)
-        generation_log(r->generation, &line);
+    if (r->ops)
+        r->ops->log(r, &line);
     log_access(quiet ? LOG_LEVEL_DEBUG : LOG_LEVEL_INFO, r->id, &line);
 }
 
@@ -582,15 +608,13 @@ static void count_outcome(struct server *s, const struct request *r, bool sent)
 {
     if (!r->route || !r->route->work || !strcmp(r->method, "OPTIONS"))
         return;
-    enum generation_outcome outcome = r->generation ? generation_outcome(r->generation) : GENERATION_NONE;
-    if (r->generation)
-        generation_count_ends(r->generation, &s->stats);
-    if (r->status == 499 || outcome == GENERATION_CANCELLED || !r->status ||
-        (!sent && outcome == GENERATION_NONE && !r->cut))
+    enum request_outcome outcome = r->ops ? r->ops->count(r, &s->stats) : OUTCOME_NONE;
+    if (r->status == 499 || outcome == OUTCOME_CANCELLED || !r->status ||
+        (!sent && outcome == OUTCOME_NONE && !r->cut))
         s->stats.cancelled++;
-    else if (r->status == 408 || r->status == 504 || outcome == GENERATION_TIMED_OUT)
+    else if (r->status == 408 || r->status == 504 || outcome == OUTCOME_TIMED_OUT)
         s->stats.timed_out++;
-    else if (r->status == 500 || outcome == GENERATION_FAILED)
+    else if (r->status == 500 || outcome == OUTCOME_FAILED)
         s->stats.failed++;
     else if (r->status == 200)
         s->stats.completed++;
@@ -617,14 +641,15 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **context,
     }
     write_log(r);
     count_outcome(s, r, code == MHD_REQUEST_TERMINATED_COMPLETED_OK);
-    if (r->client)
+    if (r->counted)
         clients_leave(&s->clients, r->client);
     connection_rest(c);
     r->connection = NULL;
     r->mhd = NULL;
     r->suspended = false;
-    if (r->generation)
-        generation_drop(r->generation);
+    if (r->ops)
+        r->ops->drop(r);
+    request_cancel_work(r);
     if (r->next)
         r->next->prev = r->prev;
     if (r->prev)

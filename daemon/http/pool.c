@@ -8,6 +8,7 @@
 
 struct queue {
     struct pool_job *first, **end;
+    uint64_t turn; /* of the job that began last */
 };
 
 struct worker {
@@ -39,6 +40,36 @@ static void queue_add(struct queue *q, struct pool_job *job)
     q->end = &job->next;
 }
 
+/* Behind the jobs of its turn, which is the one after that of its client's last job. */
+static void queue_add_in_turn(struct queue *q, struct pool_job *job)
+{
+    struct pool_job **at = &q->first;
+    job->turn = q->turn;
+    for (const struct pool_job *j = q->first; j; j = j->next)
+        if (j->client == job->client)
+            job->turn = j->turn + 1;
+    while (*at && (*at)->turn <= job->turn)
+        at = &(*at)->next;
+    job->next = *at;
+    *at = job;
+    if (!job->next)
+        q->end = &job->next;
+}
+
+/* False when it is not there. */
+static bool queue_remove(struct queue *q, struct pool_job *job)
+{
+    struct pool_job **at = &q->first;
+    while (*at && *at != job)
+        at = &(*at)->next;
+    if (!*at)
+        return false;
+    *at = job->next;
+    if (!*at)
+        q->end = at;
+    return true;
+}
+
 static struct pool_job *queue_take(struct queue *q)
 {
     struct pool_job *job = q->first;
@@ -47,6 +78,7 @@ static struct pool_job *queue_take(struct queue *q)
     q->first = job->next;
     if (!q->first)
         q->end = &q->first;
+    q->turn = job->turn;
     return job;
 }
 
@@ -130,9 +162,21 @@ int pool_open(struct pool **out, void (*wake)(void *context), void *context, str
 void pool_add(struct pool *p, enum pool_class class, struct pool_job *job)
 {
     pthread_mutex_lock(&p->lock);
-    queue_add(&p->waiting[class], job);
+    job->class = class;
+    queue_add_in_turn(&p->waiting[class], job);
     pthread_cond_signal(&p->came[class]);
     pthread_mutex_unlock(&p->lock);
+}
+
+void pool_cancel(struct pool *p, struct pool_job *job)
+{
+    pthread_mutex_lock(&p->lock);
+    bool waited = queue_remove(&p->waiting[job->class], job);
+    if (waited)
+        queue_add(&p->done, job);
+    pthread_mutex_unlock(&p->lock);
+    if (waited)
+        p->wake(p->context);
 }
 
 struct pool_job *pool_next(struct pool *p)

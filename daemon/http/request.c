@@ -1,8 +1,8 @@
 /* request.c - one HTTP request: its reply, its suspension, its memory. */
-#include "generation/generation.h"
 #include "http.h"
 #include "base/log.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,6 +65,7 @@ static void take_fixed(struct request *r, const char *words)
 
 bool request_wrote(struct request *r)
 {
+    assert(!r->writing);
     if (!r->out.failed)
         r->out_whole = r->out.len;
     return !r->out.failed;
@@ -105,8 +106,11 @@ static void items_written(struct request *r)
         r->lists = r->lists->next;
     if (r->dropped)
         r->dropped(r);
-    if (r->connection)
-        request_resume(r);
+    if (!r->connection)
+        return;
+    if (r->limited)
+        connection_continue(r->connection);
+    request_resume(r);
 }
 
 /* Lets the pool write the next items of the first list. */
@@ -114,6 +118,8 @@ static void begin_items(struct request *r)
 {
     r->items.len = r->items_at = 0;
     r->writing = true;
+    if (r->limited) /* it is the pool that the client waits for */
+        connection_pause(r->connection);
     request_run(r, POOL_REPLY, write_items, items_written);
 }
 
@@ -175,13 +181,14 @@ size_t request_n_ahead(const struct request *r)
 /* Takes the room that most items need, while the client can still be told that there is none. */
 static bool open_items(struct request *r)
 {
-    r->items.arena = &r->arena;
+    r->items.arena = &r->items_arena;
     return r->items.cap || buf_room(&r->items, 2 * REPLY_WINDOW);
 }
 
 void request_put_list(struct request *r, struct reply_list list, bool later)
 {
-    if (r->out.failed) /* what stands before the list is not sent: its generation may end now */
+    assert(!r->writing); /* the pool reads the lists, and what they are made of is the arena's */
+    if (r->out.failed)   /* what stands before the list is not sent: its generation may end now */
         return;
     struct reply_list *l = later && open_items(r) ? arena_alloc(&r->arena, sizeof *l) : NULL;
     for (; !later && list.i < list.to; list.i++) {
@@ -205,6 +212,7 @@ void request_put_list(struct request *r, struct reply_list list, bool later)
 
 void request_reply(struct request *r, int status)
 {
+    assert(!r->writing);
     if (r->out.failed) { /* no memory for the reply: its place is taken by one that needs none */
         take_fixed(r, no_memory_reply);
         r->lists = NULL;
@@ -218,13 +226,22 @@ void request_reply(struct request *r, int status)
     r->phase = REQUEST_REPLY;
 }
 
+void request_put_error(struct request *r, const struct api_error *e)
+{
+    if (r->route && r->route->put_error)
+        r->route->put_error(&r->out, e);
+    else
+        api_error_put(&r->out, e);
+}
+
 void request_fail(struct request *r, const struct api_error *e)
 {
+    assert(!r->writing);
     if (e != &r->error)
         r->error = *e;
     r->out.len = r->out_at = 0;
     r->lists = NULL;
-    api_error_put(&r->out, &r->error);
+    request_put_error(r, &r->error);
     r->retry_after_s = r->error.retry_after_s;
     r->close |= r->error.close;
     request_reply(r, r->error.status);
@@ -270,8 +287,9 @@ void request_drop_body(struct request *r)
 bool request_has_room(struct request *r)
 {
     struct server *s = r->server;
-    if (r->out.cap <= REQUEST_LARGE_REPLY || !s->reply_bytes ||
-        s->reply_bytes + r->out.cap <= s->cfg->body_memory)
+    uint64_t others = s->reply_bytes - r->held;
+    if (r->arena.total <= REQUEST_LARGE_REPLY || others <= REQUEST_LARGE_REPLY ||
+        others + r->arena.total <= s->cfg->body_memory)
         return true;
     arena_close(&r->arena);
     r->out = (struct buf){.arena = &r->arena};
@@ -284,18 +302,23 @@ bool request_has_room(struct request *r)
 
 void request_hold(struct request *r, size_t n)
 {
-    n = n > REQUEST_LARGE_REPLY ? n : 0;
+    assert(r->server->reply_bytes >= r->held);
     r->server->reply_bytes += n;
     r->server->reply_bytes -= r->held;
     r->held = n;
 }
 
-/* A client that takes a large reply more slowly than it would have to send a body is cut: until then the
- * reply takes memory here. */
+void request_hold_reply(struct request *r)
+{
+    assert(!r->writing);
+    request_hold(r, r->arena.total + r->items_arena.total);
+    connection_drop_unread(r->connection);
+}
+
+/* A client that takes a reply more slowly than it would have to send a body is cut: until then the reply
+ * takes memory here. */
 void request_limit(struct request *r)
 {
-    if (!r->held && !r->lists && !r->more)
-        return;
     r->limited = true;
     r->n_taken = 0;
     connection_limit(r->connection, r->server->cfg->body_timeout_ms);
@@ -311,8 +334,9 @@ void request_unref(struct request *r)
     if (--r->refs)
         return;
     request_drop_body(r);
-    r->server->reply_bytes -= r->held;
+    request_hold(r, 0);
     arena_close(&r->arena);
+    arena_close(&r->items_arena);
     free(r);
 }
 
@@ -335,6 +359,8 @@ void request_run(struct request *r, enum pool_class class, void (*work)(struct r
     r->work = work;
     r->worked = worked;
     r->job.run = run_job;
+    r->job.client = r->client;
+    r->working = true;
     request_ref(r);
     r->server->n_jobs++;
     pool_add(r->server->pool, class, &r->job);
@@ -348,12 +374,19 @@ void request_wait_for(struct request *r, enum pool_class class, void (*work)(str
     request_run(r, class, work, worked);
 }
 
+void request_cancel_work(struct request *r)
+{
+    if (r->working)
+        pool_cancel(r->server->pool, &r->job);
+}
+
 void server_take_jobs(struct server *s)
 {
     struct pool_job *job;
     while ((job = pool_next(s->pool))) {
         struct request *r = request_of(job);
         s->n_jobs--;
+        r->working = false;
         r->worked(r);
         request_unref(r);
     }

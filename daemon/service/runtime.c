@@ -114,6 +114,7 @@ static int open_executor(struct runtime *r, const struct config *cfg, const stru
     struct backend_config bc = {.arithmetic = (enum backend_arithmetic)cfg->arithmetic,
                                 .n_threads = cfg->threads,
                                 .isa = cfg->isa,
+                                .cpu_tuning = cfg->cpu_tuning,
                                 .libcuda = cfg->libcuda,
                                 .cuda_cache = cfg->cuda_cache,
                                 .cuda_device = (uint32_t)cfg->cuda_device,

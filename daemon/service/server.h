@@ -37,7 +37,8 @@ struct server_model {
     uint64_t hash;                    /* model_hash(): part of the fingerprint */
     const struct chat_template *chat; /* of /v1/chat/completions; NULL: there is none */
     /* The server's own. */
-    uint32_t n_ctx; /* tokens a request may have in all */
+    const struct toolcall_format *format; /* how it marks tool calls and reasoning */
+    uint32_t n_ctx;                       /* tokens a request may have in all */
     char fingerprint[20];
     uint32_t n_users;     /* requests that hold it */
     uint32_t n_expensive; /* chats that are not tried on the loop, as another took too long there */
@@ -75,6 +76,9 @@ void server_set_progress(struct server *s, double fraction);
  * none, in a state that takes no requests. The one before, if there was one, is left: see below; the one
  * before that must have been. */
 void server_set_model(struct server *s, const struct server_model *m);
+/* How the model marks tool calls and reasoning; `unread`: its template takes tools, but no format is known
+ * for the calls. */
+const char *server_chat_format(const struct server *s, bool *unread);
 /* Whether a model that requests no longer begin on is still in the hands of some that did. */
 bool server_is_leaving(const struct server *s);
 /* `left` is called from the loop once none has it any more: its objects may go. Never from inside a call of

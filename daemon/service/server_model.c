@@ -1,13 +1,13 @@
 /* server_model.c - the model that requests run on, and the one before it that some still end on. */
 #include "abi/arith.h"
+#include "base/hash.h"
 #include "generation/generation.h"
 #include "http/http.h"
 #include "runtime.h"
 
 #include <assert.h>
 #include <stdio.h>
-
-#define FNV_PRIME 1099511628211ull
+#include <string.h>
 
 /* Equal model file, arithmetic and KV type: equal text for equal parameters and seed. */
 static void make_fingerprint(struct server_model *m, const struct config *cfg)
@@ -16,8 +16,15 @@ static void make_fingerprint(struct server_model *m, const struct config *cfg)
     const uint64_t parts[] = {ARITH_VERSION, (uint64_t)cfg->arithmetic,
                               (uint64_t)runtime_kv_type(cfg, m->model)};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        hash = (hash ^ (parts[i] + 1)) * FNV_PRIME;
+        hash = hash_word(hash, parts[i]);
     snprintf(m->fingerprint, sizeof m->fingerprint, "fp_%016llx", (unsigned long long)hash);
+}
+
+/* The configuration's, else the template's. */
+static const struct toolcall_format *format_of(const struct config *cfg, const struct server_model *m)
+{
+    const char *name = cfg->chat_format;
+    return name && strcmp(name, "auto") ? toolcall_format_find(name) : chat_template_format(m->chat);
 }
 
 /* What goes on counting when an engine is gone. */
@@ -53,9 +60,17 @@ void server_set_model(struct server *s, const struct server_model *m)
         s->model->n_ctx = engine_n_ctx(m->engine);
         s->model->n_users = s->model->n_expensive = 0;
         make_fingerprint(s->model, s->cfg);
+        s->model->format = format_of(s->cfg, m);
     }
     if (s->leaving && !s->leaving->n_users)
         forget_leaving(s);
+}
+
+const char *server_chat_format(const struct server *s, bool *unread)
+{
+    const struct server_model *m = s->model;
+    *unread = m->chat && chat_template_reads(m->chat, "tools") && !toolcall_format_calls(m->format);
+    return toolcall_format_name(m->format);
 }
 
 bool server_is_leaving(const struct server *s)

@@ -11,6 +11,13 @@
  *              RESIDUAL   out += y_0 * scale
  *              SWIGLU     out = silu(y_0) * y_1
  *              GEGLU      out = gelu(y_0) * y_1
+ *              RESIDUAL with PROGRAM_GATED: out += y_0 * sigmoid(column gate_col of buffer `choice`)
+ *   ROUTE    chooses experts by the logits in columns [0, n_experts) of `in`; writes their numbers and weights to
+ *            the columns from out_col[0] of `out` (kernels/abi/route.h); bias[0] moves the choice
+ *   EXPERTS  MATMUL with the weights of the experts that ROUTE chose for the row, n_used outputs a row:
+ *              SWIGLU     out = silu(y_0) * y_1, each expert's in its own n[0] columns; the input is shared
+ *              RESIDUAL   out += sum of weight * y_0; each expert reads its own k columns of `in`
+ *            the choice stands in the columns from gate_col of buffer `choice`
  *   ATTEND   QK-norm (if gains), V-norm, RoPE, K and V appended to the cache, attention as the op's kind says;
  *            in = [q|k|v], out = heads; weight[0]: sinks
  *   ADD_NORM out = (out + in / rms(in) * gain) * scale, normalised over k values at a time; the scale is
@@ -18,9 +25,10 @@
  *   GATE     out = gelu(out) * in, in from column out_col[0] on; n[0] values
  *   SAMPLE   for logit rows: logits -> token, log-probabilities
  *
- * Seven buffers, in this order (enum program_buffer_index): x the residual stream, qkv = [q|k|v], attn, h the
- * gated FFN row, branch what is normalised before it is added, layers the embeddings of the token for each
- * layer, logits. All but the last lie in every row's scratch; logits exist once per logit row (at most
+ * Nine buffers, in this order (enum program_buffer_index): x the residual stream, qkv = [q|k|v], attn, h the
+ * gated FFN row (of all chosen experts), h2 that of the shared expert, choice = the router's logits, the shared
+ * expert's gate and the choice, branch what is normalised before it is added, layers the embeddings of the token
+ * for each layer, logits. All but the last lie in every row's scratch; logits exist once per logit row (at most
  * STEP_MAX_LOGITS of them), in an area of their own: offset 0, and not part of row_floats. An op with
  * PROGRAM_HEAD runs for logit rows only: its row i is step.logits[i], which reads buffer x of row
  * step.logits[i].row.
@@ -35,6 +43,8 @@
  * Thread: written once, when a model is loaded; read-only afterwards, by any thread. */
 /* clang-format on */
 #pragma once
+#include "route.h"
+
 #include <stdint.h>
 
 #define PROGRAM_MAGIC   0x31505248u /* "HRP1" */
@@ -49,12 +59,15 @@ enum program_opcode {
     PROGRAM_ADD_NORM,
     PROGRAM_GATE,
     PROGRAM_ALL_REDUCE, /* not emitted yet */
+    PROGRAM_ROUTE,
+    PROGRAM_EXPERTS,
 };
 enum program_epilogue { PROGRAM_STORE, PROGRAM_RESIDUAL, PROGRAM_SWIGLU, PROGRAM_GEGLU };
 enum program_flags {
     PROGRAM_HEAD = 1,   /* only rows that need logits */
-    PROGRAM_V_NORM = 2, /* ATTEND: every head of V is normalised, without a gain */
-    PROGRAM_CACHED = 4, /* ATTEND: K and V are in the cache already; in = [q] */
+    PROGRAM_GATED = 2,  /* MATMUL: the product of a row takes the sigmoid of its gate */
+    PROGRAM_V_NORM = 4, /* ATTEND: every head of V is normalised, without a gain */
+    PROGRAM_CACHED = 8, /* ATTEND: K and V are in the cache already; in = [q] */
 };
 
 enum program_buffer_index {
@@ -62,6 +75,8 @@ enum program_buffer_index {
     PROGRAM_QKV,
     PROGRAM_ATTN,
     PROGRAM_H,
+    PROGRAM_H2,
+    PROGRAM_CHOICE,
     PROGRAM_BRANCH,
     PROGRAM_LAYERS,
     PROGRAM_LOGITS, /* per logit row, not in a row's scratch */
@@ -90,13 +105,15 @@ struct program_op {
     float scale;                          /* ATTEND: of the scores; others: 1 where there is none */
     uint32_t wait, signal;                /* counter indices; wait is PROGRAM_NONE for the first op */
     uint32_t wait_arrivals, signal_units; /* per step; the backend fills them */
-    uint32_t node;    /* the last graph node this op covers, which names the op in errors and tables */
-    uint32_t n_nodes; /* number of graph nodes it covers */
-    uint32_t kind;    /* ATTEND: index of the model's kinds */
-    float cap;        /* MATMUL STORE: 0: none */
-    uint32_t reserved[1];
+    uint32_t node;           /* the last graph node this op covers, which names the op in errors and tables */
+    uint32_t n_nodes;        /* number of graph nodes it covers */
+    uint32_t gate_col;       /* column of buffer CHOICE: EXPERTS: the choice; PROGRAM_GATED: the gate */
+    struct route_rule route; /* ROUTE; EXPERTS: n_experts and n_used */
+    uint32_t kind;           /* ATTEND: index of the model's kinds */
+    float cap;               /* MATMUL STORE: 0: none */
+    uint32_t reserved[12];
 };
-_Static_assert(sizeof(struct program_op) == 128, "program_op");
+_Static_assert(sizeof(struct program_op) == 192, "program_op");
 
 struct program {
     uint32_t magic, version;

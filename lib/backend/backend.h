@@ -1,13 +1,13 @@
 /* backend.h - the table of operations of a backend, which runs a program: `cpu` or `cuda`, chosen once at
  * start.
  *
- * Life: open -> load -> (submit, poll)* -> close. load() allocates weights, KV cache and scratch; a step
- * allocates nothing. submit() copies the step into the backend's ring; poll() returns results in the order of
- * submission. Persistent executor: a decoder stays awake between steps (cuda: one kernel; cpu: a team of
- * threads; the polling engine thread is its member 0 and does its share of the work inside poll()). Eager
- * executor: begin(), dispatch() for every node, then poll() for the results. Graph executor: like eager, but
- * the backend captures the nodes' launches once (as a CUDA graph), and every submit() replays them, one
- * launch per step.
+ * Life: open -> load -> (submit, advance)* -> close. load() allocates weights, KV cache and scratch; a step
+ * allocates nothing. submit() copies the step into the backend's ring; advance() computes (cpu) or waits
+ * (cuda) and returns results in the order of submission. Persistent executor: a decoder stays awake between
+ * steps (cuda: one kernel; cpu: a team of threads, whose member 0 is the engine thread: it does its share of
+ * the work inside advance()). Eager executor: begin(), dispatch() for every node, then advance() for the
+ * results. Graph executor: like eager, but the backend captures the nodes' launches once (as a CUDA graph),
+ * and every submit() replays them, one launch per step.
  *
  * Thread: one at a time (open and load: the loader's; then the engine's); info() and program_ns() from any,
  * lock-free. Memory: a backend belongs to its executor, which closes it. Errors: a negative errno with words;
@@ -29,9 +29,12 @@ enum backend_arithmetic { BACKEND_INT8, BACKEND_EXACT };
 
 struct backend_config {
     enum backend_arithmetic arithmetic;
-    bool eager;          /* node by node: by dispatch(), or by the replay of a graph in submit() */
-    uint32_t n_threads;  /* cpu: threads; 0: as affinity and cgroup quota allow */
-    const char *isa;     /* cpu: "auto", "avx512", "avxvnni", "avx2", "scalar" */
+    bool eager;         /* node by node: by dispatch(), or by the replay of a graph in submit() */
+    uint32_t n_threads; /* cpu: threads; 0: as affinity and cgroup quota allow */
+    const char *isa;    /* cpu: "auto", "avx512", "avxvnni", "avx2", "scalar" */
+    /* cpu: "auto" (or NULL) times the variants of its products at load, "off" does not; else the name of a
+     * file that keeps the choice, and is written where there is none of this CPU */
+    const char *cpu_tuning;
     const char *libcuda; /* cuda */
     /* cuda: directory in which the driver caches compiled kernels; NULL or "": as the environment or the
      * driver's default says */
@@ -51,6 +54,25 @@ struct backend_config {
     void *context;
 };
 
+/* What a backend chose for products of one weight type with `first` to `last` rows of a step. */
+struct backend_choice {
+    const char *weights;      /* "Q4_K" */
+    uint32_t first, last;     /* UINT32_MAX: no limit */
+    const char *kernels;      /* "avx512vnni" */
+    const char *hint, *shape; /* "built": the constants */
+    uint32_t ahead;           /* bytes of prefetch distance; 0: as built */
+    bool measured;            /* at this start, or when the file was written */
+    double gain;              /* measured speed beside the constants; 1 where they were kept */
+    double gbps;              /* 10^9 bytes of weights read per second with it; 0: unknown */
+};
+struct backend_tuning {
+    const char *source; /* "off", "constants" (unmeasured), "measured", "file" */
+    const char *note;   /* why, as a sentence; or NULL */
+    double ms;          /* time that measuring took */
+    uint32_t n_choices;
+    const struct backend_choice *choices;
+};
+
 /* A snapshot for /stats. Its strings stay valid until close. */
 struct backend_info {
     const char *name;   /* "cpu" */
@@ -58,7 +80,8 @@ struct backend_info {
     const char *isa;    /* "avx512vnni", "sm_90" */
     const char *note;   /* a remark of load() that is no error, as a sentence; or NULL */
     uint32_t n_threads;
-    uint32_t max_rows; /* most rows of a step */
+    const struct backend_tuning *tuning; /* cpu; else NULL */
+    uint32_t max_rows;                   /* most rows of a step */
     uint32_t n_pages;
     bool shares_pages;        /* several tables may name a page; else no page ops and no prefix cache */
     uint32_t default_step_ms; /* ms; time budget of a step that suits this backend */
@@ -88,7 +111,7 @@ struct backend {
 /* EXECUTOR_EAGER: a step node by node. Thread: as submit(). */
 struct backend_node_ops {
     /* begin() applies the step's edits and page ops, dispatch() runs one graph node; call it for every node
-     * in order. poll() returns the results after the last. */
+     * in order. advance() returns the results after the last. */
     int (*begin)(struct backend *be, const struct step *step, struct error *err);
     int (*dispatch)(struct backend *be, uint32_t node, struct error *err);
     /* For a device that runs asynchronously (else both are NULL: the duration of the call is the node's).
@@ -112,11 +135,12 @@ struct backend_ops {
     int (*load)(struct backend *be, const struct program *prog, const struct graph *graph, struct error *err);
     /* Queues a step. -EAGAIN: the ring is full. -EINVAL: an index is out of range (nothing has changed). */
     int (*submit)(struct backend *be, const struct step *step, struct error *err);
-    /* Advances the work and returns up to `max` results. Returns their number; *steps_done, if not NULL, is
-     * the id of the newest finished step (a step without logit rows finishes without results). With no step
-     * in flight it checks that the device still exists, and returns at once. */
-    int (*poll)(struct backend *be, struct step_result *out, int max, uint64_t *steps_done,
-                struct error *err);
+    /* Advances the work, on cpu by computing the oldest step, and writes up to `max` results. Returns their
+     * number; *steps_done, if not NULL, is the id of the newest finished step (a step without logit rows
+     * finishes without results). With no step in flight it checks that the device still exists, and returns
+     * at once. */
+    int (*advance)(struct backend *be, struct step_result *out, int max, uint64_t *steps_done,
+                   struct error *err);
     /* Writes the time in ns that each op of the fused program has taken so far, n_ops of them. Any thread.
      * NULL: unknown for this backend. */
     void (*program_ns)(const struct backend *be, uint64_t *ns);

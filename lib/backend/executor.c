@@ -10,7 +10,7 @@
 
 #define MAX_STEPS 2 /* most steps in flight */
 
-/* Results of a finished step of eager that have not all been polled. */
+/* Results of a finished step of eager that have not all been taken. */
 struct finished {
     uint64_t step;
     uint32_t n_results, n_taken;
@@ -30,7 +30,7 @@ struct executor {
     struct executor_timing timing;
     struct finished finished[MAX_STEPS]; /* a ring; the oldest is at `first` */
     uint32_t first, n_finished;
-    uint64_t newest; /* id of the newest step whose results have all been polled */
+    uint64_t newest; /* id of the newest step whose results have all been taken */
 };
 
 static void add_time(struct executor_timing *t, const struct graph *g, uint32_t node, uint64_t ns)
@@ -156,7 +156,8 @@ static int collect(struct executor *x, const struct step *step, struct error *er
     uint64_t done = 0;
     int n;
     do {
-        n = x->ops->poll(x->be, f->results + f->n_results, (int)(STEP_MAX_LOGITS - f->n_results), &done, err);
+        n = x->ops->advance(x->be, f->results + f->n_results, (int)(STEP_MAX_LOGITS - f->n_results), &done,
+                            err);
         f->n_results += n > 0 ? (uint32_t)n : 0;
     } while (n > 0 && f->n_results < step->n_logits);
     if (n < 0)
@@ -203,7 +204,7 @@ int executor_submit(struct executor *x, const struct step *step, struct error *e
     return x->kind == EXECUTOR_EAGER ? submit_eager(x, step, err) : x->ops->submit(x->be, step, err);
 }
 
-static int poll_eager(struct executor *x, struct step_result *out, int max, uint64_t *steps_done)
+static int take_eager(struct executor *x, struct step_result *out, int max, uint64_t *steps_done)
 {
     int n = 0;
     while (x->n_finished > 0) {
@@ -221,11 +222,11 @@ static int poll_eager(struct executor *x, struct step_result *out, int max, uint
     return n;
 }
 
-int executor_poll(struct executor *x, struct step_result *out, int max, uint64_t *steps_done,
-                  struct error *err)
+int executor_advance(struct executor *x, struct step_result *out, int max, uint64_t *steps_done,
+                     struct error *err)
 {
-    return x->kind == EXECUTOR_EAGER ? poll_eager(x, out, max, steps_done)
-                                     : x->ops->poll(x->be, out, max, steps_done, err);
+    return x->kind == EXECUTOR_EAGER ? take_eager(x, out, max, steps_done)
+                                     : x->ops->advance(x->be, out, max, steps_done, err);
 }
 
 void executor_park(struct executor *x)

@@ -46,11 +46,11 @@ int executor_open(struct executor **out, enum executor_kind kind, const struct b
 int executor_wrap(struct executor **out, struct backend *be, struct error *err);
 void executor_close(struct executor *x); /* NULL is fine */
 
-/* As submit and poll of a backend. Eager runs the whole step inside submit and keeps the results of at most
- * two steps for poll (then -EAGAIN). */
+/* As submit and advance of a backend. Eager runs the whole step inside submit and keeps the results of at
+ * most two steps for advance (then -EAGAIN). */
 int executor_submit(struct executor *x, const struct step *step, struct error *err);
-int executor_poll(struct executor *x, struct step_result *out, int max, uint64_t *steps_done,
-                  struct error *err);
+int executor_advance(struct executor *x, struct step_result *out, int max, uint64_t *steps_done,
+                     struct error *err);
 /* Stops the decoder until the next step. Call while no step is in flight and none is expected. */
 void executor_park(struct executor *x);
 /* See backend_ops.logits. */

@@ -8,7 +8,7 @@
 #include <string.h>
 
 struct arena_block {
-    struct arena_block *next, *prev;
+    LIST_ENTRY(arena_block) of_arena;
     size_t size; /* bytes behind this header */
     size_t reserved;
 };
@@ -25,15 +25,6 @@ static struct arena_block *block_of(void *piece)
     return (struct arena_block *)piece - 1;
 }
 
-static void link_large(struct arena *a, struct arena_block *b)
-{
-    b->prev = NULL;
-    b->next = a->large;
-    if (a->large)
-        a->large->prev = b;
-    a->large = b;
-}
-
 static void *alloc_large(struct arena *a, size_t n, bool zero)
 {
     struct arena_block *b = NULL;
@@ -42,7 +33,7 @@ static void *alloc_large(struct arena *a, size_t n, bool zero)
     if (!b)
         return NULL;
     b->size = n;
-    link_large(a, b);
+    LIST_INSERT_HEAD(&a->large, b, of_arena);
     a->total += n;
     return b + 1;
 }
@@ -52,19 +43,18 @@ void *arena_alloc(struct arena *a, size_t n)
     if (n >= ARENA_LARGE)
         return alloc_large(a, n, false);
     n = round_up(n ? n : 1);
-    if (!a->small || a->used + n > a->small->size) {
-        struct arena_block *b = malloc(sizeof *b + ARENA_BLOCK);
+    struct arena_block *b = LIST_FIRST(&a->small);
+    if (!b || a->used + n > b->size) {
+        b = malloc(sizeof *b + ARENA_BLOCK);
         if (!b)
             return NULL;
         b->size = ARENA_BLOCK;
-        b->prev = NULL;
-        b->next = a->small;
-        a->small = b;
+        LIST_INSERT_HEAD(&a->small, b, of_arena);
         a->used = 0;
         a->total += ARENA_BLOCK;
     }
-    assert(a->used % ARENA_ALIGN == 0 && a->used + n <= a->small->size); /* else pieces overlap */
-    void *piece = (char *)(a->small + 1) + a->used;
+    assert(a->used % ARENA_ALIGN == 0 && a->used + n <= b->size); /* else pieces overlap */
+    void *piece = (char *)(b + 1) + a->used;
     a->used += n;
     return piece;
 }
@@ -86,23 +76,21 @@ void *arena_array(struct arena *a, size_t n, size_t size)
     return __builtin_mul_overflow(n, size, &bytes) ? NULL : arena_zalloc(a, bytes);
 }
 
-static void *grow_large(struct arena *a, void *p, size_t n)
+static void *resize_large(struct arena *a, void *p, size_t n)
 {
     struct arena_block *b = block_of(p);
     size_t old = b->size;
-    assert(n > old && a->total >= old);
-    b = n <= SIZE_MAX - sizeof *b ? realloc(b, sizeof *b + n) : NULL;
-    if (!b)
+    assert(a->total >= old);
+    if (n > SIZE_MAX - sizeof *b)
         return NULL;
-    b->size = n;
-    a->total += n - old;
-    if (b->next)
-        b->next->prev = b;
-    if (b->prev)
-        b->prev->next = b;
-    else
-        a->large = b;
-    return b + 1;
+    LIST_REMOVE(b, of_arena);
+    struct arena_block *resized = realloc(b, sizeof *b + n);
+    LIST_INSERT_HEAD(&a->large, resized ? resized : b, of_arena);
+    if (!resized)
+        return NULL;
+    resized->size = n;
+    a->total = a->total - old + n;
+    return resized + 1;
 }
 
 void *arena_grow(struct arena *a, void *p, size_t old, size_t n)
@@ -110,11 +98,17 @@ void *arena_grow(struct arena *a, void *p, size_t old, size_t n)
     if (n <= old)
         return p;
     if (p && old >= ARENA_LARGE)
-        return grow_large(a, p, n);
+        return resize_large(a, p, n);
     void *fresh = arena_alloc(a, n);
     if (fresh && old)
         memcpy(fresh, p, old);
     return fresh;
+}
+
+void *arena_shrink(struct arena *a, void *p, size_t old, size_t n)
+{
+    void *less = p && old >= ARENA_LARGE && n < old ? resize_large(a, p, n) : NULL;
+    return less ? less : p;
 }
 
 char *arena_copy(struct arena *a, const char *s, size_t n)
@@ -128,18 +122,12 @@ char *arena_copy(struct arena *a, const char *s, size_t n)
     return copy;
 }
 
-static void free_list(struct arena_block *b)
-{
-    while (b) {
-        struct arena_block *next = b->next;
-        free(b);
-        b = next;
-    }
-}
-
 void arena_close(struct arena *a)
 {
-    free_list(a->small);
-    free_list(a->large);
+    struct arena_block *b;
+    while ((b = LIST_FIRST(&a->small)) || (b = LIST_FIRST(&a->large))) {
+        LIST_REMOVE(b, of_arena);
+        free(b);
+    }
     *a = (struct arena){0};
 }

@@ -5,16 +5,15 @@
  * arena_close() frees them all. */
 #pragma once
 #include <stddef.h>
+#include <sys/queue.h>
 
 #define ARENA_BLOCK 4096
 #ifndef ARENA_LARGE      /* the fuzz build sets 1, so that the sanitizer sees a read past any piece */
 #define ARENA_LARGE 1024 /* a piece of this many bytes or more has its own allocation */
 #endif
 
-struct arena_block;
-
 struct arena { /* zero-initialised is an empty arena */
-    struct arena_block *small, *large;
+    LIST_HEAD(, arena_block) small, large;
     size_t used;  /* bytes of the newest small block */
     size_t total; /* bytes of all blocks and large pieces */
 };
@@ -27,6 +26,9 @@ void *arena_array(struct arena *a, size_t n, size_t size);
 /* Makes room for n bytes in piece p, which arena_alloc() or arena_grow() returned for `old` bytes (p may be
  * NULL: a new piece). The result may be another address; NULL leaves p as it was. */
 void *arena_grow(struct arena *a, void *p, size_t old, size_t n);
+/* Gives back what piece p, of `old` bytes, has beyond its first n; a small piece stays as it is. The result
+ * may be another address. */
+void *arena_shrink(struct arena *a, void *p, size_t old, size_t n);
 /* Returns a NUL-terminated copy of n bytes, or NULL. */
 char *arena_copy(struct arena *a, const char *s, size_t n);
 /* Frees every piece; the arena is empty and usable again. */

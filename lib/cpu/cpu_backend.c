@@ -230,8 +230,8 @@ static void run_oldest(struct decoder *d)
     atomic_store_explicit(&d->busy_ns, busy + clock_ns() - began, memory_order_relaxed);
 }
 
-static int cpu_poll(struct backend *be, struct step_result *out, int max, uint64_t *steps_done,
-                    struct error *err)
+static int cpu_advance(struct backend *be, struct step_result *out, int max, uint64_t *steps_done,
+                       struct error *err)
 {
     (void)err; /* a cpu has no device errors */
     struct decoder *d = (struct decoder *)be;
@@ -318,6 +318,7 @@ static void cpu_info(const struct backend *be, struct backend_info *out)
         .device = d->device,
         .isa = d->kernels->name,
         .n_threads = team_size(d->team),
+        .tuning = d->tuning.info.source ? &d->tuning.info : NULL,
         .max_rows = STEP_MAX_ROWS,
         .n_pages = d->n_pages,
         .shares_pages = d->cfg.arithmetic != BACKEND_EXACT,
@@ -354,7 +355,7 @@ const struct backend_ops cpu_backend = {
     .open = cpu_open,
     .load = cpu_load,
     .submit = cpu_submit,
-    .poll = cpu_poll,
+    .advance = cpu_advance,
     .program_ns = cpu_program_ns,
     .park = cpu_park,
     .logits = cpu_logits,

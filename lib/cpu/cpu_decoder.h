@@ -4,6 +4,7 @@
  *   persistent.c   the fused program, run by the whole team (persistent)
  *   eager.c        the graph, node by node, with the same bits
  *   sample_rows.c  logits to results
+ *   cpu_tune.c     the variants of the products, timed in load()
  *   cpu_load.c     the memory of load(): weights, cache, scratch, tables
  * Thread: the engine's, which is member 0 of the team; info() reads the atomics from any thread. Memory:
  * allocated in open and load. */
@@ -13,10 +14,12 @@
 #include "backend/backend.h"
 #include "model/graph.h"
 #include "base/memory.h"
+#include "cpu/matmul/team_experts.h"
 #include "cpu/matmul/team_matmul.h"
 #include "model/program.h"
 #include "sampler/sampler.h"
 #include "slots.h"
+#include "tuning.h"
 #include "backend/step_check.h"
 #include "base/team.h"
 #include "weights.h"
@@ -30,6 +33,7 @@ struct eager;
 
 struct decoder_member {
     struct product_scratch product;
+    struct experts_order *experts;
     struct attend_scratch attend[MODEL_MAX_KINDS];
     void *sampler;
 };
@@ -53,6 +57,7 @@ struct decoder {
     struct step_checker *checker;
     struct attend attend[MODEL_MAX_KINDS]; /* of the model's kinds of attention */
     struct product_shared product;
+    struct tuning tuning;
     struct decoder_member *members; /* [team size] */
     struct rows buffers[PROGRAM_N_BUFFERS];
     struct eager *eager; /* if cfg.eager with int8 */
@@ -95,6 +100,9 @@ void decoder_finish_step(struct decoder *d);
  * allocated. */
 int decoder_load(struct decoder *d, struct error *err);
 void decoder_unload(struct decoder *d);
+
+/* cpu_tune.c: call when weights and scratch are in place. -EINVAL: the file of cfg.cpu_tuning is broken. */
+int decoder_tune(struct decoder *d, struct error *err);
 
 /* persistent.c: runs the whole program for the current step. */
 void decoder_walk(struct decoder *d);

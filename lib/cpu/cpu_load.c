@@ -2,6 +2,7 @@
  * and tables. */
 #include "cpu_decoder.h"
 #include "reference.h"
+#include "gguf/quant.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -9,22 +10,22 @@
 
 /* Hands out parts of one block. Without a base it only counts, so that the same code computes the size and
  * the places. */
-struct arena {
+struct scratch {
     uint8_t *base;
     size_t used;
 };
 
-static void *arena_take(struct arena *a, size_t size)
+static void *scratch_take(struct scratch *s, size_t size)
 {
-    void *p = a->base ? a->base + a->used : NULL;
-    a->used += (size + 63) / 64 * 64;
+    void *p = s->base ? s->base + s->used : NULL;
+    s->used += (size + 63) / 64 * 64;
     return p;
 }
 
-static struct rows arena_rows(struct arena *a, uint32_t width, uint32_t n_rows)
+static struct rows scratch_rows(struct scratch *s, uint32_t width, uint32_t n_rows)
 {
     struct rows r = {.stride = rows_stride(width)};
-    r.data = arena_take(a, r.stride * n_rows * sizeof(float));
+    r.data = scratch_take(s, r.stride * n_rows * sizeof(float));
     return r;
 }
 
@@ -36,28 +37,68 @@ static uint32_t max_k(const struct graph *g)
     return k;
 }
 
-static void place_scratch(struct decoder *d, struct arena *a)
+/* Sizes that the mixtures of experts of a graph need, 0 without any. */
+struct experts_needs {
+    size_t shared, own; /* bytes of quantised columns: of a step, and of one row */
+    uint32_t n_used;
+};
+
+static struct experts_needs experts_needs(const struct graph *g)
+{
+    struct experts_needs needs = {0};
+    for (uint32_t i = 0; i < g->n_nodes; i++) {
+        const struct graph_node *n = &g->nodes[i];
+        if (n->op != GRAPH_MUL_MAT_ID)
+            continue;
+        uint32_t used = n->route.n_used;
+        bool floats = quant_traits(n->weight_type)->block == 1;
+        size_t shared = experts_input_size(n->k, STEP_MAX_ROWS * used, floats);
+        size_t own = experts_input_size(n->k, used, floats);
+        needs.shared = shared > needs.shared ? shared : needs.shared;
+        needs.own = own > needs.own ? own : needs.own;
+        needs.n_used = used > needs.n_used ? used : needs.n_used;
+    }
+    return needs;
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static struct experts_order *place_order(struct scratch *s, uint32_t n_used)
+{
+    struct experts_order *o = scratch_take(s, n_used ? sizeof *o : 0);
+    uint32_t *pairs = scratch_take(s, (size_t)STEP_MAX_ROWS * n_used * sizeof *pairs);
+    if (o && n_used)
+        o->pairs = pairs;
+    return o;
+}
+
+static void place_scratch(struct decoder *d, struct scratch *s)
 {
     uint32_t k = max_k(d->graph);
+    struct experts_needs experts = experts_needs(d->graph);
     for (uint32_t b = 0; b < PROGRAM_N_BUFFERS && !d->cfg.eager; b++)
-        d->buffers[b] = arena_rows(a, d->program->buffers[b].width,
-                                   b == PROGRAM_LOGITS ? STEP_MAX_LOGITS : STEP_MAX_ROWS);
-    d->product.input = arena_take(a, matmul_input_size(k, STEP_MAX_ROWS));
-    d->product.factors = arena_take(a, STEP_MAX_ROWS * sizeof(float));
+        d->buffers[b] = scratch_rows(s, d->program->buffers[b].width,
+                                     b == PROGRAM_LOGITS ? STEP_MAX_LOGITS : STEP_MAX_ROWS);
+    d->product.input = scratch_take(s, larger(matmul_input_size(k, STEP_MAX_ROWS), experts.shared));
+    d->product.factors = scratch_take(s, STEP_MAX_ROWS * sizeof(float));
     uint32_t n_kinds = model_config(d->graph->model)->n_kinds;
     for (uint32_t i = 0; i < n_kinds; i++) {
-        void *shared = arena_take(a, attend_shared_size(&d->attend[i], team_size(d->team)));
+        void *shared = scratch_take(s, attend_shared_size(&d->attend[i], team_size(d->team)));
         if (shared)
             attend_shared_set(&d->attend[i], team_size(d->team), shared);
     }
     for (uint32_t i = 0; i < team_size(d->team); i++) {
         struct decoder_member *m = &d->members[i];
-        m->product.input = arena_take(a, matmul_input_size(k, PRODUCT_OWN_ROWS));
-        m->product.tile = arena_take(a, PRODUCT_TILE * sizeof(float));
-        m->product.kernel = arena_take(a, d->kernels->scratch_size);
-        m->sampler = arena_take(a, sampler_scratch_size(d->n_vocab));
+        m->product.input = scratch_take(s, larger(matmul_input_size(k, PRODUCT_OWN_ROWS), experts.own));
+        m->experts = place_order(s, experts.n_used);
+        m->product.tile = scratch_take(s, PRODUCT_TILE * sizeof(float));
+        m->product.kernel = scratch_take(s, matmul_scratch_size());
+        m->sampler = scratch_take(s, sampler_scratch_size(d->n_vocab));
         for (uint32_t j = 0; j < n_kinds; j++) {
-            void *attend = arena_take(a, attend_scratch_size(&d->attend[j]));
+            void *attend = scratch_take(s, attend_scratch_size(&d->attend[j]));
             if (attend)
                 attend_scratch_set(&d->attend[j], &m->attend[j], attend);
         }
@@ -66,12 +107,12 @@ static void place_scratch(struct decoder *d, struct arena *a)
 
 static int take_scratch(struct decoder *d, struct error *err)
 {
-    struct arena counted = {0};
+    struct scratch counted = {0};
     place_scratch(d, &counted);
     int rc = memory_take(&d->scratch, counted.used, "activations", err);
     if (rc < 0)
         return rc;
-    struct arena placed = {.base = d->scratch.data};
+    struct scratch placed = {.base = d->scratch.data};
     place_scratch(d, &placed);
     return 0;
 }
@@ -120,7 +161,7 @@ static int check_fit(struct decoder *d, struct error *err)
     size_t weights = weights_size(d->graph, err);
     if (!weights)
         return err && err->code ? err->code : -ENOTSUP;
-    struct arena counted = {0};
+    struct scratch counted = {0};
     place_scratch(d, &counted);
     uint64_t kv = d->n_pages * (uint64_t)kv_page_size(decoder_kv(d)), available = memory_available();
     uint64_t rope = sizeof(float) * (uint64_t)all_table_floats(d, model_config(d->graph->model));
@@ -259,6 +300,8 @@ static int load_int8(struct decoder *d, const struct model_config *c, struct err
         rc = take_tables(d, c, err);
     if (rc == 0)
         rc = take_scratch(d, err);
+    if (rc == 0)
+        rc = decoder_tune(d, err);
     if (rc == 0 && d->cfg.eager)
         rc = eager_open(d, err);
     for (uint32_t i = 0; i < c->n_kinds; i++)

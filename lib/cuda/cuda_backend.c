@@ -16,7 +16,7 @@
  * changes. */
 #define KV_ORDER "cuda 2"
 
-#define SPIN_NS  10000u      /* poll() spins for this long, */
+#define SPIN_NS  10000u      /* advance() spins for this long, */
 #define SLEEP_NS 20000u      /* then sleeps this long between two looks, */
 #define POLL_NS  500000u     /* and returns to the engine after this long, which may have new requests */
 #define LEAVE_NS 5000000000u /* longest wait for the decoder to end; then its memory is abandoned */
@@ -279,8 +279,8 @@ static int hand_out(struct cuda_decoder *d, struct step_result *out, int max)
     return n;
 }
 
-static int cuda_poll(struct backend *be, struct step_result *out, int max, uint64_t *steps_done,
-                     struct error *err)
+static int cuda_advance(struct backend *be, struct step_result *out, int max, uint64_t *steps_done,
+                        struct error *err)
 {
     struct cuda_decoder *d = (struct cuda_decoder *)be;
     if (d->fault.code)
@@ -356,7 +356,7 @@ const struct backend_ops cuda_backend = {
     .open = cuda_open,
     .load = cuda_load,
     .submit = cuda_submit,
-    .poll = cuda_poll,
+    .advance = cuda_advance,
     .park = cuda_park,
     .logits = cuda_logits,
     .info = cuda_info,

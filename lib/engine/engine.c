@@ -91,13 +91,13 @@ static bool keep_result(struct engine *e, const struct step_result *r, struct er
 }
 
 /* Runs the decoder and retires the finished steps. */
-static void poll_steps(struct engine *e)
+static void advance_steps(struct engine *e)
 {
     static_assert(MAX_FLIGHTS * STEP_MAX_LOGITS == 64, "results of all flights");
     struct step_result results[MAX_FLIGHTS * STEP_MAX_LOGITS];
     struct error why = {0};
     uint64_t done = 0;
-    int n = executor_poll(e->x, results, MAX_FLIGHTS * STEP_MAX_LOGITS, &done, &why);
+    int n = executor_advance(e->x, results, MAX_FLIGHTS * STEP_MAX_LOGITS, &done, &why);
     bool ok = n >= 0;
     for (int i = 0; ok && i < n; i++)
         ok = keep_result(e, &results[i], &why);
@@ -134,7 +134,7 @@ static struct engine_news wait_for_news(struct engine *e)
 static void queue_all(struct engine *e, struct engine_request *inbox)
 {
     for (struct engine_request *r = inbox, *next; r; r = next) {
-        next = r->next_queued;
+        next = STAILQ_NEXT(r, submitted);
         engine_queue_add(&e->queue, r);
         engine_note_deadline(e, r, true);
         e->room = true;
@@ -167,7 +167,7 @@ static void *engine_main(void *arg)
             ;
         engine_wake(e); /* requests that were cancelled or have started are reported before the step */
         if (e->n_flights > 0 || (news.pinged && !e->faulted)) /* a ping checks an idle device, too */
-            poll_steps(e);
+            advance_steps(e);
         engine_publish_stats(e);
         engine_wake(e);
         if (news.closing && e->n_flights == 0 && !engine_disk_lingers(e, now)) {
@@ -262,8 +262,9 @@ int engine_open(struct engine **out, struct executor *x, const struct engine_con
     if (!e)
         return error_set(err, -ENOMEM, "no memory for the engine");
     e->x = x;
-    e->inbox_end = &e->inbox;
-    e->ready_end = &e->ready;
+    STAILQ_INIT(&e->inbox);
+    STAILQ_INIT(&e->ready);
+    engine_queue_open(&e->queue);
     e->next_deadline = UINT64_MAX;
     e->opened_ns = clock_ns();
     e->heartbeat_ns = e->opened_ns;

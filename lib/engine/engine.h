@@ -40,6 +40,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 struct engine;
 struct prefix_disk;
@@ -122,7 +123,8 @@ struct engine_request {
     _Atomic bool cancelled;
     _Atomic bool listed;
     bool ended; /* finish is set; engine_next() will make the state terminal */
-    struct engine_request *next_ready, *next_queued, *prev_queued;
+    STAILQ_ENTRY(engine_request) ready, submitted;
+    TAILQ_ENTRY(engine_request) queued;
     int64_t order;       /* key of the queue, smallest first */
     uint64_t blocked_ns; /* CLOCK_MONOTONIC; first in the queue and without room since then; 0: never */
     uint32_t slot;

@@ -133,10 +133,10 @@ void engine_admit(struct engine *e, uint64_t now_ns)
         return;
     e->room = false;
     uint32_t slot, looked = 0;
-    struct engine_request *r = e->queue.first, *next;
+    struct engine_request *r = TAILQ_FIRST(&e->queue.requests), *next;
     for (; r && find_slots(e, 1, &slot) && looked < MAX_LOOK; r = next) {
-        next = r->next_queued;
-        bool head = r == e->queue.first;
+        next = TAILQ_NEXT(r, queued);
+        bool head = r == TAILQ_FIRST(&e->queue.requests);
         enum outcome outcome = start(e, r, now_ns);
         looked += outcome != STARTED;
         if (outcome == NO_ROOM && head && !engine_queue_may_pass(r, now_ns))

@@ -111,8 +111,8 @@ static void sweep(struct engine *e,
                   uint64_t now_ns)
 {
     struct engine_request *next;
-    for (struct engine_request *r = e->queue.first; r; r = next) {
-        next = r->next_queued;
+    for (struct engine_request *r = TAILQ_FIRST(&e->queue.requests); r; r = next) {
+        next = TAILQ_NEXT(r, queued);
         enum engine_finish finish = reason(r, true, now_ns);
         if (finish != ENGINE_RUNNING)
             finish_queued(e, r, finish, now_ns);
@@ -176,7 +176,8 @@ void engine_end_due(struct engine *e, uint64_t now_ns)
         return;
     sweep(e, if_due, now_ns);
     e->next_deadline = UINT64_MAX;
-    for (const struct engine_request *r = e->queue.first; r; r = r->next_queued)
+    const struct engine_request *r;
+    TAILQ_FOREACH(r, &e->queue.requests, queued)
         engine_note_deadline(e, r, true);
     for (uint32_t i = 0; i < e->cfg.n_slots; i++)
         if (e->seqs[i].r)

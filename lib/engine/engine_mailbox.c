@@ -21,9 +21,7 @@ static void append_ready(struct engine *e, struct engine_request *r)
 {
     if (atomic_exchange_explicit(&r->listed, true, memory_order_relaxed))
         return;
-    r->next_ready = NULL;
-    *e->ready_end = r;
-    e->ready_end = &r->next_ready;
+    STAILQ_INSERT_TAIL(&e->ready, r, ready);
     e->news = true;
 }
 
@@ -45,12 +43,10 @@ void engine_list_ended(struct engine *e, struct engine_request *r)
 struct engine_request *engine_next(struct engine *e)
 {
     pthread_mutex_lock(&e->lock);
-    struct engine_request *r = e->ready;
+    struct engine_request *r = STAILQ_FIRST(&e->ready);
     bool ended = false;
     if (r) {
-        e->ready = r->next_ready;
-        if (!e->ready)
-            e->ready_end = &e->ready;
+        STAILQ_REMOVE_HEAD(&e->ready, ready);
         atomic_store_explicit(&r->listed, false, memory_order_relaxed);
         ended = r->ended;
     }
@@ -123,16 +119,13 @@ static void reset(struct engine_request *r, uint64_t now_ns)
     r->started_ns = r->first_ns = r->done_ns = 0;
     r->slot = NO_SLOT;
     r->n_together = 1;
-    r->next_queued = NULL;
 }
 
 /* Appends the choices as one entry of the queue or each by itself. Call with lock held. */
 static void append_inbox(struct engine *e, struct engine_request *r, bool together)
 {
-    for (; r; r = together ? NULL : r->next_choice) {
-        *e->inbox_end = r;
-        e->inbox_end = &r->next_queued;
-    }
+    for (; r; r = together ? NULL : r->next_choice)
+        STAILQ_INSERT_TAIL(&e->inbox, r, submitted);
 }
 
 int engine_submit(struct engine *e, struct engine_request *r, struct error *err)
@@ -206,18 +199,17 @@ struct engine_news engine_wait(struct engine *e, bool idle, bool sleep)
     bool slept = false;
     pthread_mutex_lock(&e->lock);
     atomic_store_explicit(&e->idle, idle, memory_order_relaxed);
-    while (sleep && !e->inbox && !e->cancelling && !e->pinged && !e->closing) {
+    while (sleep && STAILQ_EMPTY(&e->inbox) && !e->cancelling && !e->pinged && !e->closing) {
         sleep_until_rung(e, idle);
         slept = true;
         sleep = idle;
     }
-    struct engine_news n = {.inbox = e->inbox,
+    struct engine_news n = {.inbox = STAILQ_FIRST(&e->inbox),
                             .cancelling = e->cancelling,
                             .pinged = e->pinged,
                             .closing = e->closing,
                             .slept = slept};
-    e->inbox = NULL;
-    e->inbox_end = &e->inbox;
+    STAILQ_INIT(&e->inbox);
     e->cancelling = e->pinged = false;
     if (n.inbox)
         atomic_store_explicit(&e->idle, false, memory_order_relaxed);

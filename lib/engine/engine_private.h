@@ -91,8 +91,7 @@ struct engine {
     pthread_mutex_t lock;
     pthread_cond_t bell;
     bool sleeping, cancelling, pinged, closing;
-    struct engine_request *inbox, **inbox_end;
-    struct engine_request *ready, **ready_end;
+    STAILQ_HEAD(, engine_request) inbox, ready;
     struct error fault;
 
     /* Used by the engine thread only. */

@@ -1,24 +1,32 @@
 #include "engine_queue.h"
 
+#include <assert.h>
+
+void engine_queue_open(struct engine_queue *q)
+{
+    *q = (struct engine_queue){0};
+    TAILQ_INIT(&q->requests);
+}
+
 void engine_queue_add(struct engine_queue *q, struct engine_request *r)
 {
+    struct engine_request *before;
     r->order = (int64_t)r->queued_ns - (int64_t)r->priority * 1000000000;
     r->blocked_ns = 0;
-    struct engine_request *before = q->last;
-    while (before && before->order > r->order)
-        before = before->prev_queued;
-    r->prev_queued = before;
-    r->next_queued = before ? before->next_queued : q->first;
-    *(before ? &before->next_queued : &q->first) = r;
-    *(r->next_queued ? &r->next_queued->prev_queued : &q->last) = r;
+    TAILQ_FOREACH_REVERSE(before, &q->requests, engine_requests, queued)
+        if (before->order <= r->order)
+            break;
+    if (before)
+        TAILQ_INSERT_AFTER(&q->requests, before, r, queued);
+    else
+        TAILQ_INSERT_HEAD(&q->requests, r, queued);
     q->n++;
 }
 
 void engine_queue_remove(struct engine_queue *q, struct engine_request *r)
 {
-    *(r->prev_queued ? &r->prev_queued->next_queued : &q->first) = r->next_queued;
-    *(r->next_queued ? &r->next_queued->prev_queued : &q->last) = r->prev_queued;
-    r->next_queued = r->prev_queued = NULL;
+    assert(q->n > 0);
+    TAILQ_REMOVE(&q->requests, r, queued);
     q->n--;
 }
 

@@ -7,10 +7,11 @@
 #include "engine.h"
 
 struct engine_queue {
-    struct engine_request *first, *last;
+    TAILQ_HEAD(engine_requests, engine_request) requests;
     uint32_t n;
 };
 
+void engine_queue_open(struct engine_queue *q);                          /* empty */
 void engine_queue_add(struct engine_queue *q, struct engine_request *r); /* queued_ns is set */
 void engine_queue_remove(struct engine_queue *q, struct engine_request *r);
 

@@ -1,4 +1,5 @@
 #include "kv_cache.h"
+#include "base/hash.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -28,7 +29,7 @@ struct ends { /* ends of a list of pages worth keeping */
     uint32_t first, last;
 };
 
-struct sequence {
+struct page_list { /* of one sequence */
     bool live, publish;
     uint64_t salt;
     struct kv_key key;   /* key of its last published page, or of the salt */
@@ -48,8 +49,9 @@ struct kv_cache {
     bool keep;
     struct ends kept[KEEP_LISTS];
     uint32_t n_buckets; /* a power of two */
+    uint64_t seed;      /* of the buckets */
     struct page *pages;
-    struct sequence *seqs;
+    struct page_list *seqs;
     uint32_t *buckets;
     uint32_t *lists; /* [n_seqs * max_pages], the memory of sequence.pages */
 };
@@ -89,6 +91,7 @@ int kv_cache_open(struct kv_cache **out, const struct kv_cache_config *cfg, stru
     kv->max_hit = cfg->max_hit ? cfg->max_hit : kv->max_pages;
     kv->free = kv->oldest = kv->newest = NONE;
     kv->keep = cfg->keep;
+    kv->seed = hash_seed();
     for (int i = 0; i < KEEP_LISTS; i++)
         kv->kept[i] = (struct ends){NONE, NONE};
     if (take_memory(kv) < 0) {
@@ -118,33 +121,23 @@ void kv_cache_close(struct kv_cache *kv)
 
 /* ---- keys ---- */
 
-/* Two independent multiply-and-fold lanes. The hash need not withstand an attacker, because a hit is compared
- * in full. */
-static uint64_t fold(uint64_t h, uint64_t v, uint64_t multiplier)
-{
-    unsigned __int128 p = (unsigned __int128)(h ^ v) * multiplier;
-    return (uint64_t)p ^ (uint64_t)(p >> 64);
-}
-
+/* Two hashes by different seeds. A hit is compared in full, so they need not withstand an attacker. */
 struct kv_key kv_key_next(struct kv_key parent, const int32_t *ids)
 {
-    struct kv_key k = {parent.a + 0x9E3779B97F4A7C15u, parent.b + 0xD1B54A32D192ED03u};
-    for (uint32_t i = 0; i < KV_PAGE_TOKENS; i++) {
-        k.a = fold(k.a, (uint32_t)ids[i] + 1u, 0xA0761D6478BD642Fu);
-        k.b = fold(k.b, (uint64_t)(uint32_t)ids[i] << 20 | (i + 1), 0xE7037ED1A0B428DBu);
-    }
-    return k;
+    const size_t n = KV_PAGE_TOKENS * sizeof *ids;
+    return (struct kv_key){hash_bytes(parent.a, ids, n), hash_bytes(parent.b, ids, n)};
 }
 
 struct kv_key kv_key_of_salt(uint64_t salt)
 {
-    return (struct kv_key){fold(salt, 0x243F6A8885A308D3u, 0x8EBC6AF09C88C6E3u),
-                           fold(salt, 0x13198A2E03707344u, 0x589965CC75374CC3u)};
+    return (struct kv_key){hash_word(1, salt), hash_word(2, salt)};
 }
 
+/* Keys are the same after a restart, as files are named by them; buckets are not, as clients choose the ids.
+ */
 static uint32_t *bucket_of(const struct kv_cache *kv, struct kv_key k)
 {
-    return &kv->buckets[k.a & (kv->n_buckets - 1)];
+    return &kv->buckets[hash_word(kv->seed, k.a) & (kv->n_buckets - 1)];
 }
 
 /* The published page with these ids after `parent`, or NONE. */
@@ -293,22 +286,22 @@ static uint32_t match(const struct kv_cache *kv, const struct kv_sequence *s, ui
     return n;
 }
 
-static void begin(struct sequence *q, const struct kv_sequence *s, uint32_t n_reserved)
+static void begin(struct page_list *q, const struct kv_sequence *s, uint32_t n_reserved)
 {
-    *q = (struct sequence){.live = true,
-                           .publish = s->publish,
-                           .salt = s->salt,
-                           .key = kv_key_of_salt(s->salt),
-                           .n_reserved = n_reserved,
-                           .copied = NONE,
-                           .pages = q->pages};
+    *q = (struct page_list){.live = true,
+                            .publish = s->publish,
+                            .salt = s->salt,
+                            .key = kv_key_of_salt(s->salt),
+                            .n_reserved = n_reserved,
+                            .copied = NONE,
+                            .pages = q->pages};
 }
 
 int kv_cache_add(struct kv_cache *kv, uint32_t seq, const struct kv_sequence *s, uint32_t *n_cached)
 {
     assert(seq < kv->n_seqs && !kv->seqs[seq].live);
     assert(s->n_prompt > 0 && s->n_prompt <= s->n_tokens && kv_pages_for(s->n_tokens) <= kv->max_pages);
-    struct sequence *q = &kv->seqs[seq];
+    struct page_list *q = &kv->seqs[seq];
     struct kv_key key;
     uint32_t n_hit = match(kv, s, q->pages, &key), n_idle = 0;
     for (uint32_t i = 0; i < n_hit; i++)
@@ -344,8 +337,8 @@ int kv_cache_add_fork(struct kv_cache *kv, uint32_t seq, const struct kv_sequenc
 
 bool kv_cache_fork(struct kv_cache *kv, uint32_t seq, uint32_t of, uint32_t n_prompt, uint32_t *from)
 {
-    struct sequence *q = &kv->seqs[seq];
-    const struct sequence *first = &kv->seqs[of];
+    struct page_list *q = &kv->seqs[seq];
+    const struct page_list *first = &kv->seqs[of];
     uint32_t n_shared = kv_shared_pages(n_prompt);
     bool partial = (n_prompt - 1) % KV_PAGE_TOKENS != 0;
     assert(q->live && first->live && q->n_pages == 0 && first->n_pages >= n_shared + partial);
@@ -364,7 +357,7 @@ bool kv_cache_fork(struct kv_cache *kv, uint32_t seq, uint32_t of, uint32_t n_pr
 
 void kv_cache_grow(struct kv_cache *kv, uint32_t seq, uint32_t n_tokens)
 {
-    struct sequence *q = &kv->seqs[seq];
+    struct page_list *q = &kv->seqs[seq];
     assert(q->live);
     while (q->n_pages < kv_pages_for(n_tokens)) {
         assert(q->n_reserved > 0);
@@ -381,7 +374,7 @@ uint32_t kv_cache_page(const struct kv_cache *kv, uint32_t seq, uint32_t index)
 }
 
 /* Publishes page `index` of the sequence, which is full; all pages before it are published or shared. */
-static void publish(struct kv_cache *kv, struct sequence *q, uint32_t index)
+static void publish(struct kv_cache *kv, struct page_list *q, uint32_t index)
 {
     uint32_t page = q->pages[index], parent = index ? q->pages[index - 1] : NONE;
     struct page *p = &kv->pages[page];
@@ -406,7 +399,7 @@ static void publish(struct kv_cache *kv, struct sequence *q, uint32_t index)
 
 /* Sets `key` and `publish` of a fork: by now the first sequence has published the shared pages, or never
  * will. */
-static void know_parents(const struct kv_cache *kv, struct sequence *q)
+static void know_parents(const struct kv_cache *kv, struct page_list *q)
 {
     q->forked = false;
     if (q->n_accepted == 0)
@@ -418,7 +411,7 @@ static void know_parents(const struct kv_cache *kv, struct sequence *q)
 
 void kv_cache_accept(struct kv_cache *kv, uint32_t seq, const int32_t *ids, uint32_t n)
 {
-    struct sequence *q = &kv->seqs[seq];
+    struct page_list *q = &kv->seqs[seq];
     assert(q->live && q->n_accepted + n <= q->n_pages * KV_PAGE_TOKENS);
     if (q->forked)
         know_parents(kv, q);
@@ -446,7 +439,7 @@ static void let_go(struct kv_cache *kv, uint32_t page)
 
 void kv_cache_end(struct kv_cache *kv, uint32_t seq)
 {
-    struct sequence *q = &kv->seqs[seq];
+    struct page_list *q = &kv->seqs[seq];
     assert(q->live);
     if (q->copied != NONE) /* it is a child of the shared pages: release it before them */
         let_go(kv, q->copied);
@@ -477,7 +470,7 @@ static uint32_t count_holders(const struct kv_cache *kv, uint32_t page)
 {
     uint32_t n = 0;
     for (uint32_t s = 0; s < kv->n_seqs; s++) {
-        const struct sequence *q = &kv->seqs[s];
+        const struct page_list *q = &kv->seqs[s];
         for (uint32_t i = 0; q->live && i < q->n_pages; i++)
             n += q->pages[i] == page;
         n += q->live && q->copied == page;

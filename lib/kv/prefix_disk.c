@@ -1,6 +1,7 @@
 #include "prefix_disk.h"
 #include "abi/arith.h"
 #include "base/clock.h"
+#include "base/hash.h"
 #include "prefix_file.h"
 #include "prefix_index.h"
 
@@ -16,9 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-struct queue {
-    struct prefix_job *first, **end;
-};
+STAILQ_HEAD(queue, prefix_job);
 
 struct prefix_disk {
     struct prefix_disk_config cfg;
@@ -67,23 +66,14 @@ static uint64_t place_of(const struct prefix_disk_config *cfg)
 {
     const uint64_t parts[] = {PREFIX_FILE_VERSION, ARITH_VERSION,    cfg->model,   cfg->kv.n_layers,
                               cfg->kv.n_kv_heads,  cfg->kv.head_dim, cfg->kv.type, KV_PAGE_TOKENS};
-    return prefix_file_sum(prefix_file_sum(0, parts, sizeof parts), cfg->order, strlen(cfg->order));
-}
-
-/* ---- queues ---- */
-
-static void push(struct queue *q, struct prefix_job *job)
-{
-    job->next = NULL;
-    *q->end = job;
-    q->end = &job->next;
+    return hash_bytes(hash_bytes(0, parts, sizeof parts), cfg->order, strlen(cfg->order));
 }
 
 static struct prefix_job *pop(struct queue *q)
 {
-    struct prefix_job *job = q->first;
-    if (job && !(q->first = job->next))
-        q->end = &q->first;
+    struct prefix_job *job = STAILQ_FIRST(q);
+    if (job)
+        STAILQ_REMOVE_HEAD(q, queued);
     return job;
 }
 
@@ -187,7 +177,7 @@ static bool stamp_one(struct prefix_disk *d)
 static void run(struct prefix_disk *d, struct prefix_job *job)
 {
     job->rc = job->write ? write_page(d, job) : read_page(d, job);
-    push(&d->done, job);
+    STAILQ_INSERT_TAIL(&d->done, job, queued);
     d->n_jobs--;
     if (d->wake)
         d->wake(d->wake_context);
@@ -373,9 +363,9 @@ int prefix_disk_open(struct prefix_disk **out, const struct prefix_disk_config *
     d->place = place_of(cfg);
     d->page_bytes = kv_page_size(&cfg->kv);
     d->serial = realtime_ns();
-    d->reads.end = &d->reads.first;
-    d->writes.end = &d->writes.first;
-    d->done.end = &d->done.first;
+    STAILQ_INIT(&d->reads);
+    STAILQ_INIT(&d->writes);
+    STAILQ_INIT(&d->done);
     prefix_index_open(&d->index);
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->bell, NULL);
@@ -425,7 +415,7 @@ void prefix_disk_detach(struct prefix_disk *d)
     d->wake = NULL;
     while (d->n_jobs > 0)
         pthread_cond_wait(&d->quiet, &d->lock);
-    d->done = (struct queue){.end = &d->done.first};
+    STAILQ_INIT(&d->done);
     pthread_mutex_unlock(&d->lock);
 }
 
@@ -456,7 +446,7 @@ bool prefix_disk_writes(struct prefix_disk *d)
 void prefix_disk_submit(struct prefix_disk *d, struct prefix_job *job)
 {
     pthread_mutex_lock(&d->lock);
-    push(job->write ? &d->writes : &d->reads, job);
+    STAILQ_INSERT_TAIL(job->write ? &d->writes : &d->reads, job, queued);
     d->n_jobs++;
     pthread_cond_signal(&d->bell);
     pthread_mutex_unlock(&d->lock);

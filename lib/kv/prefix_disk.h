@@ -24,6 +24,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #define PREFIX_DISK_PAUSE_NS 60000000000ull /* pause after a failed write */
 
@@ -53,8 +54,8 @@ struct prefix_job {
     bool write;
     struct kv_page_name name;
     void *bytes;
-    int rc; /* 0 or a negative errno; -ENOENT: there is no such page */
-    struct prefix_job *next;
+    int rc;                          /* 0 or a negative errno; -ENOENT: there is no such page */
+    STAILQ_ENTRY(prefix_job) queued; /* private */
 };
 
 /* -EACCES, -EPERM ...: the directory cannot be used, or is not this user's alone. */

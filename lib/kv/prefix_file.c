@@ -1,4 +1,5 @@
 #include "prefix_file.h"
+#include "base/hash.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,30 +15,7 @@ static const char magic[8] = "HEARTHKV";
 _Static_assert(sizeof(struct prefix_file_header) == 24 + sizeof(struct kv_page_name) + 24, "no padding");
 _Static_assert(sizeof(struct kv_page_name) == 40 + 4 * KV_PAGE_TOKENS, "no padding");
 
-/* ---- sums and names ---- */
-
-/* Multiplies and folds 8 bytes at a time. It detects accidents only: an attacker who can write here needs no
- * forged checksum. */
-static uint64_t fold(uint64_t h, uint64_t word)
-{
-    unsigned __int128 p = (unsigned __int128)(h ^ word) * 0x9E3779B97F4A7C15u;
-    return ((uint64_t)p ^ (uint64_t)(p >> 64)) + 0xD1B54A32D192ED03u;
-}
-
-uint64_t prefix_file_sum(uint64_t sum, const void *data, size_t n)
-{
-    const uint8_t *p = data;
-    uint64_t word;
-    sum = fold(sum, n);
-    for (; n >= 8; p += 8, n -= 8) {
-        memcpy(&word, p, 8);
-        sum = fold(sum, word);
-    }
-    word = 0;
-    if (n)
-        memcpy(&word, p, n);
-    return fold(sum, word);
-}
+/* ---- names ---- */
 
 void prefix_file_name(char out[PREFIX_FILE_NAME], uint64_t place, struct kv_key key)
 {
@@ -67,9 +45,9 @@ static void set_header(struct prefix_file_header *h, const struct prefix_file *f
                                      .place = f->place,
                                      .name = *f->name,
                                      .n_bytes = f->n_bytes,
-                                     .bytes_sum = prefix_file_sum(f->place, f->bytes, f->n_bytes)};
+                                     .bytes_sum = hash_bytes(f->place, f->bytes, f->n_bytes)};
     memcpy(h->magic, magic, sizeof magic);
-    h->header_sum = prefix_file_sum(0, h, offsetof(struct prefix_file_header, header_sum));
+    h->header_sum = hash_bytes(0, h, offsetof(struct prefix_file_header, header_sum));
 }
 
 static int write_all(int fd, const void *data, size_t n)
@@ -173,12 +151,12 @@ int prefix_file_read_from(int fd, const struct prefix_file *f, struct error *err
         return rc;
     if (memcmp(h.magic, magic, sizeof magic) != 0)
         return error_set(err, -EBADMSG, "not a page of a prefix cache");
-    if (h.header_sum != prefix_file_sum(0, &h, offsetof(struct prefix_file_header, header_sum)))
+    if (h.header_sum != hash_bytes(0, &h, offsetof(struct prefix_file_header, header_sum)))
         return error_set(err, -EBADMSG, "the header's checksum is wrong");
     if (h.version != PREFIX_FILE_VERSION || h.n_ids != KV_PAGE_TOKENS || h.n_bytes != f->n_bytes ||
         h.place != f->place)
         return error_set(err, -EBADMSG, "the header belongs to another file");
-    if (h.bytes_sum != prefix_file_sum(f->place, f->bytes, f->n_bytes))
+    if (h.bytes_sum != hash_bytes(f->place, f->bytes, f->n_bytes))
         return error_set(err, -EBADMSG, "the checksum is wrong");
     /* A whole file, but of another page with the same key: a miss. */
     return memcmp(&h.name, f->name, sizeof h.name) == 0 ? 0 : -ENOENT;

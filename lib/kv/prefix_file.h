@@ -3,9 +3,9 @@
  *
  * A file is a header and the page's bytes (keys and values of 64 tokens, all layers). The header names the
  * arithmetic and model (`place`) and the tokens (`name`) that the bytes belong to, and carries checksums of
- * both parts: a file with any byte changed, missing or added is refused. A file is written under a temporary
- * name, flushed to the disk and then renamed. So a reader sees a whole file or none, and a writer that dies
- * leaves only its temporary file.
+ * both parts (hash_bytes()): a file with any byte changed, missing or added is refused. A file is written
+ * under a temporary name, flushed to the disk and then renamed. So a reader sees a whole file or none, and a
+ * writer that dies leaves only its temporary file.
  *
  * Names: 16 hex digits of the place, '-', 32 of the page's key, ".kv". Temporary names begin with ".tmp-";
  * their files are locked (flock) while the writer lives. Files have mode 0600 and the host's byte order.
@@ -19,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PREFIX_FILE_VERSION   1
+#define PREFIX_FILE_VERSION   2
 #define PREFIX_FILE_NAME      64 /* bytes of a name, with NUL */
 #define PREFIX_FILE_TEMPORARY ".tmp-"
 
@@ -40,9 +40,6 @@ struct prefix_file {
     void *bytes; /* [n_bytes] */
     size_t n_bytes;
 };
-
-/* Returns the checksum of the data, continued from the checksum `sum` of the data before it (0 at first). */
-uint64_t prefix_file_sum(uint64_t sum, const void *data, size_t n);
 
 void prefix_file_name(char out[PREFIX_FILE_NAME], uint64_t place, struct kv_key key);
 /* Parses such a name. False: it is no page's name. */

@@ -1,4 +1,5 @@
 #include "prefix_index.h"
+#include "base/hash.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -7,7 +8,8 @@
 
 void prefix_index_open(struct prefix_index *x)
 {
-    *x = (struct prefix_index){.free = NONE, .oldest = NONE, .newest = NONE, .stale = NONE};
+    *x = (struct prefix_index){
+        .free = NONE, .oldest = NONE, .newest = NONE, .stale = NONE, .seed = hash_seed()};
 }
 
 void prefix_index_close(struct prefix_index *x)
@@ -21,7 +23,7 @@ void prefix_index_close(struct prefix_index *x)
 
 static uint32_t *bucket_of(const struct prefix_index *x, uint64_t place, struct kv_key key)
 {
-    return &x->buckets[(key.a ^ place) & (x->n_buckets - 1)];
+    return &x->buckets[hash_word(place ^ x->seed, key.a) & (x->n_buckets - 1)];
 }
 
 static uint32_t find(const struct prefix_index *x, uint64_t place, struct kv_key key)

@@ -27,6 +27,7 @@ struct prefix_index {
     uint64_t bytes;
     uint32_t n;
     /* Private. */
+    uint64_t seed; /* of the buckets: other processes write names too */
     struct prefix_entry *entries;
     uint32_t n_entries, room, free;
     uint32_t *buckets;

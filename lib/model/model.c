@@ -1,6 +1,7 @@
 #include "model_private.h"
 #include "graph.h"
 #include "gguf/quant.h"
+#include "base/hash.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -22,10 +23,24 @@ struct model {
     float *rope_factors[2];        /* what the factors of config.kinds[0].rope point to */
 };
 
-static const struct arch *const archs[] = {
-    &arch_gemma2,   &arch_gemma3, &arch_gemma4, &arch_granite, &arch_llama,
-    &arch_mistral3, &arch_phi3,   &arch_qwen2,  &arch_qwen3,   &arch_smollm3,
-};
+#define ARCHS(X)                                                                                             \
+    X(llama, "llama")                                                                                        \
+    X(qwen2, "qwen2")                                                                                        \
+    X(qwen3, "qwen3")                                                                                        \
+    X(qwen2moe, "qwen2moe")                                                                                  \
+    X(qwen3moe, "qwen3moe")                                                                                  \
+    X(glm4moe, "glm4moe")                                                                                    \
+    X(gemma2, "gemma2")                                                                                      \
+    X(gemma3, "gemma3")                                                                                      \
+    X(gemma4, "gemma4")                                                                                      \
+    X(granite, "granite")                                                                                    \
+    X(mistral3, "mistral3")                                                                                  \
+    X(phi3, "phi3")                                                                                          \
+    X(smollm3, "smollm3")                                                                                    
+#define ARCH_ADDRESS(id, name) &arch_##id,
+#define ARCH_TEXT(id, name)    ", " name
+
+static const struct arch *const archs[] = {ARCHS(ARCH_ADDRESS)};
 
 const struct arch *arch_find(const char *name, size_t len)
 {
@@ -37,7 +52,7 @@ const struct arch *arch_find(const char *name, size_t len)
 
 const char *arch_names(void)
 {
-    return "gemma2, gemma3, gemma4, granite, llama, mistral3, phi3, qwen2, qwen3, smollm3";
+    return &(ARCHS(ARCH_TEXT))[2]; /* behind the first comma */
 }
 
 /* Names for display. */
@@ -63,9 +78,13 @@ static void name_model(struct model *m)
 static const char *file_type_name(uint32_t type)
 {
     static const char *const names[] = {
-        [0] = "F32",     [1] = "F16",     [2] = "Q4_0",    [3] = "Q4_1",    [7] = "Q8_0",    [8] = "Q5_0",
-        [9] = "Q5_1",    [10] = "Q2_K",   [11] = "Q3_K_S", [12] = "Q3_K_M", [13] = "Q3_K_L", [14] = "Q4_K_S",
-        [15] = "Q4_K_M", [16] = "Q5_K_S", [17] = "Q5_K_M", [18] = "Q6_K",   [21] = "Q2_K_S", [32] = "BF16",
+        [0] = "F32",     [1] = "F16",      [2] = "Q4_0",       [3] = "Q4_1",     [7] = "Q8_0",
+        [8] = "Q5_0",    [9] = "Q5_1",     [10] = "Q2_K",      [11] = "Q3_K_S",  [12] = "Q3_K_M",
+        [13] = "Q3_K_L", [14] = "Q4_K_S",  [15] = "Q4_K_M",    [16] = "Q5_K_S",  [17] = "Q5_K_M",
+        [18] = "Q6_K",   [21] = "Q2_K_S",  [32] = "BF16",      [19] = "IQ2_XXS", [20] = "IQ2_XS",
+        [22] = "IQ3_XS", [23] = "IQ3_XXS", [24] = "IQ1_S",     [25] = "IQ4_NL",  [26] = "IQ3_S",
+        [27] = "IQ3_M",  [28] = "IQ2_S",   [29] = "IQ2_M",     [30] = "IQ4_XS",  [31] = "IQ1_M",
+        [36] = "TQ1_0",  [37] = "TQ2_0",   [38] = "MXFP4_MOE", [39] = "NVFP4",
     };
     return type < sizeof names / sizeof *names ? names[type] : NULL;
 }
@@ -111,9 +130,12 @@ static int list_weights(struct model *m, struct error *err)
         w->size = t->size;
         w->tensor = i;
         m->config.n_params += t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
-        if (t->ne[0] <= UINT32_MAX && t->ne[1] <= UINT32_MAX && t->ne[2] == 1 && t->ne[3] == 1) {
+        w->n_experts = 1;
+        if (t->ne[0] <= UINT32_MAX && t->ne[1] <= UINT32_MAX && t->ne[2] <= ROUTE_MAX_EXPERTS &&
+            t->ne[1] * t->ne[2] <= UINT32_MAX && t->ne[3] == 1) {
             w->k = (uint32_t)t->ne[0];
-            w->n = (uint32_t)t->ne[1];
+            w->n = (uint32_t)(t->ne[1] * t->ne[2]);
+            w->n_experts = (uint32_t)t->ne[2];
         } /* else 0 x 0: a shape that no model wants */
     }
     return 0;
@@ -137,7 +159,7 @@ static void add_part(struct model *m, uint32_t tensor, uint32_t layer, const cha
     char *name = m->part_names[m->n_weights - m->n_tensors];
     bool vector = whole->n == 1;
     (void)snprintf(name, PART_NAME, "blk.%u.%s", layer, box);
-    *part = (struct weight){.name = name, .type = whole->type, .tensor = tensor};
+    *part = (struct weight){.name = name, .type = whole->type, .n_experts = 1, .tensor = tensor};
     part->n = vector ? 1 : n;
     part->k = vector ? n : whole->k;
     size_t row = vector ? quant_size(whole->type, 1) : quant_size(whole->type, whole->k);
@@ -198,19 +220,20 @@ static void split_fused(struct model *m)
 }
 
 /* Checks that Hearth can compute with this weight: matrices have whole blocks, vectors are F32. */
-static int check_type(const struct model *m, const struct weight *w, struct error *err)
+static int check_type(const struct model *m, const struct weight *w, const struct model_want *want,
+                      struct error *err)
 {
     const char *path = gguf_path(m->gguf);
     const struct quant_traits *t = quant_traits(w->type);
     if (!t)
         return error_set(err, -ENOTSUP, "%s: tensor %s has type %s (%u), which is not supported", path,
                          w->name, quant_name(w->type), w->type);
-    if (w->n == 1 && w->type != QUANT_F32)
-        return error_set(err, -ENOTSUP, "%s: tensor %s is a vector of type %s, only F32 is supported", path,
-                         w->name, t->name);
-    if (w->n > 1 && w->k % t->block)
+    if ((w->n == 1 || want->table) && w->type != QUANT_F32)
+        return error_set(err, -ENOTSUP, "%s: tensor %s is a %s of type %s, only F32 is supported", path,
+                         w->name, want->table ? "table" : "vector", t->name);
+    if (w->n > 1 && !want->table && (w->k % t->block || (w->k % 32 && !(want->any_k && t->block == 1))))
         return error_set(err, -ENOTSUP, "%s: rows of tensor %s have %u values, not a multiple of %u (%s)",
-                         path, w->name, w->k, t->block, t->name);
+                         path, w->name, w->k, t->block > 32 ? t->block : 32, t->name);
     return 0;
 }
 
@@ -227,15 +250,16 @@ int model_want(const struct model *m, uint32_t *out, struct model_want want, str
         return error_set(err, -EBADMSG, "%s: tensor %s is missing", gguf_path(m->gguf), name);
     if (index != MODEL_NO_WEIGHT) {
         const struct weight *w = &m->weights[index];
-        if (w->n != want.n || w->k != want.k) {
+        uint32_t n_experts = want.n_experts ? want.n_experts : 1;
+        if (w->n != want.n || w->k != want.k || w->n_experts != n_experts) {
             const struct gguf_tensor *t = gguf_tensor_at(m->gguf, w->tensor);
             return error_set(err, -EBADMSG,
                              "%s: tensor %s has shape [%" PRIu64 ", %" PRIu64 ", %" PRIu64 ", %" PRIu64
-                             "], expected [%u, %u, 1, 1]",
+                             "], expected [%u, %u, %u, 1]",
                              gguf_path(m->gguf), name, t->ne[0], t->ne[1], t->ne[2], t->ne[3], want.k,
-                             want.n);
+                             want.n / n_experts, n_experts);
         }
-        int rc = check_type(m, w, err);
+        int rc = check_type(m, w, &want, err);
         if (rc < 0)
             return rc;
     }
@@ -247,7 +271,7 @@ int model_want(const struct model *m, uint32_t *out, struct model_want want, str
 static int read_factors(struct model *m, const char *name, float **out, struct error *err)
 {
     uint32_t factors, n = m->config.kinds[0].rope.dim / 2;
-    int rc = model_want(m, &factors, (struct model_want){1, n, true}, err, "%s", name);
+    int rc = model_want(m, &factors, (struct model_want){.n = 1, .k = n, .optional = true}, err, "%s", name);
     if (rc < 0 || factors == MODEL_NO_WEIGHT)
         return rc;
     *out = malloc(n * sizeof **out);
@@ -422,45 +446,24 @@ struct kv_layout model_kv_layout(const struct model_config *c, uint32_t kind, ui
     return layout;
 }
 
-/* One round per 8 bytes: multiply by an odd constant (2^64 / golden ratio) and fold the high bits down. */
-static uint64_t mix(uint64_t h, uint64_t word)
-{
-    h = (h ^ word) * 0x9e3779b97f4a7c15u;
-    return h ^ (h >> 29);
-}
-
-static uint64_t mix_bytes(uint64_t h, const void *data, size_t n)
-{
-    const uint8_t *p = data;
-    uint64_t word;
-    h = mix(h, n);
-    for (; n >= 8; p += 8, n -= 8) {
-        memcpy(&word, p, 8);
-        h = mix(h, word);
-    }
-    word = 0;
-    memcpy(&word, p, n);
-    return mix(h, word);
-}
-
 uint64_t model_hash(const struct model *m, uint64_t weights_sum)
 {
-    uint64_t h = 0x68656172746832u;
+    uint64_t h = 0;
     for (size_t i = 0; i < gguf_n_values(m->gguf); i++) {
         const struct gguf_value *v = gguf_value_at(m->gguf, i);
-        h = mix_bytes(h, v->key.s, v->key.len);
-        h = mix(h, (uint64_t)v->type << 32 | v->item_type);
-        h = mix_bytes(h, v->data, v->size);
+        h = hash_bytes(h, v->key.s, v->key.len);
+        h = hash_word(h, (uint64_t)v->type << 32 | v->item_type);
+        h = hash_bytes(h, v->data, v->size);
     }
     for (size_t i = 0; i < gguf_n_tensors(m->gguf); i++) {
         const struct gguf_tensor *t = gguf_tensor_at(m->gguf, i);
-        h = mix_bytes(h, t->name, strlen(t->name));
-        h = mix_bytes(h, t->ne, sizeof t->ne);
-        h = mix(h, t->type);
+        h = hash_bytes(h, t->name, strlen(t->name));
+        h = hash_bytes(h, t->ne, sizeof t->ne);
+        h = hash_word(h, t->type);
     }
     for (size_t i = 0; i < 2; i++)
         if (m->rope_factors[i])
-            h = mix_bytes(h, m->rope_factors[i],
+            h = hash_bytes(h, m->rope_factors[i],
                           m->config.kinds[0].rope.dim / 2 * sizeof *m->rope_factors[i]);
-    return mix(h, weights_sum);
+    return hash_word(h, weights_sum);
 }

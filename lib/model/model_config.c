@@ -1,4 +1,5 @@
 /* model_config.c - the numbers of a model from the keys of its file. */
+#include "abi/route.h"
 #include "base/utf8.h"
 #include "config_reader.h"
 #include "model_private.h"
@@ -354,25 +355,106 @@ static int refuse_unknown_arithmetic(struct config_reader *r, const struct model
     return 0;
 }
 
+/* Experts. */
+
+static int bad_key(struct config_reader *r, int rc, const char *name, uint32_t value, const char *expected)
+{
+    return config_fail(r, rc, "%s.%s is %u, expected %s", r->arch, name, value, expected);
+}
+
+/* Checks the choice of experts against the limits of kernels/abi/route.h. */
+static int check_experts(struct config_reader *r, const struct model_experts *e)
+{
+    if (e->n_experts > ROUTE_MAX_EXPERTS)
+        return bad_key(r, -ENOTSUP, "expert_count", e->n_experts, "at most 512");
+    if (e->gating != ROUTE_SOFTMAX && e->gating != ROUTE_SIGMOID)
+        return bad_key(r, -ENOTSUP, "expert_gating_func", e->gating, "1 (softmax), 2 (sigmoid) or 3");
+    if (e->n_groups == 0 || e->n_experts % e->n_groups)
+        return bad_key(r, -EBADMSG, "expert_group_count", e->n_groups, "a divisor of expert_count");
+    if (e->n_groups_used == 0 || e->n_groups_used > e->n_groups)
+        return bad_key(r, -EBADMSG, "expert_group_used_count", e->n_groups_used, "1 to expert_group_count");
+    if (e->n_used == 0 || e->n_used > e->n_experts / e->n_groups * e->n_groups_used)
+        return bad_key(r, -EBADMSG, "expert_used_count", e->n_used, "1 to the number that can be chosen");
+    if (e->n_used > ROUTE_MAX_USED)
+        return bad_key(r, -ENOTSUP, "expert_used_count", e->n_used, "at most 32");
+    if (e->n_ff == 0 || e->n_ff > (1u << 20))
+        return bad_key(r, -EBADMSG, "expert_feed_forward_length", e->n_ff, "1 to 1048576");
+    if (e->n_ff_shared > (1u << 20))
+        return bad_key(r, -EBADMSG, "expert_shared_feed_forward_length", e->n_ff_shared, "at most 1048576");
+    if (!isfinite(e->scale) || e->scale <= 0)
+        return config_fail(r, -EBADMSG, "%s.expert_weights_scale is %g, expected a positive number",
+                         r->arch, (double)e->scale);
+    return 0;
+}
+
+/* A width that no key states follows from others. */
+static void read_expert_widths(struct config_reader *r, const struct arch *arch, struct model_config *c)
+{
+    struct model_experts *e = &c->experts;
+    uint32_t n_shared = 0;
+    e->n_ff = arch->wide_experts || !e->n_used ? c->n_ff : c->n_ff / e->n_used;
+    config_u32(r, "expert_feed_forward_length", &e->n_ff);
+    config_u32(r, "expert_shared_count", &n_shared);
+    e->n_ff_shared = n_shared < 64 ? n_shared * e->n_ff : UINT32_MAX;
+    config_u32(r, "expert_shared_feed_forward_length", &e->n_ff_shared);
+}
+
+static int read_experts(struct config_reader *r, const struct arch *arch, struct model_config *c)
+{
+    struct model_experts *e = &c->experts;
+    config_u32(r, "expert_count", &e->n_experts);
+    if (r->rc < 0)
+        return r->rc;
+    if (e->n_experts && !arch->gating)
+        return config_fail(r, -ENOTSUP, "%s.expert_count is %u: experts of this architecture are not supported",
+                           r->arch, e->n_experts);
+    if (!arch->gating)
+        return 0;
+    *e = (struct model_experts){
+        .gating = arch->gating, .normalise = arch->normalise, .n_groups = 1, .scale = 1};
+    config_need_u32(r, "expert_count", &e->n_experts);
+    config_need_u32(r, "expert_used_count", &e->n_used);
+    config_u32(r, "leading_dense_block_count", &e->n_dense);
+    config_u32(r, "expert_gating_func", &e->gating);
+    config_u32(r, "expert_group_count", &e->n_groups);
+    e->n_groups_used = e->n_groups;
+    config_u32(r, "expert_group_used_count", &e->n_groups_used);
+    config_bool(r, "expert_weights_norm", &e->normalise);
+    config_f32(r, "expert_weights_scale", &e->scale);
+    read_expert_widths(r, arch, c);
+    e->scale = e->scale == 0 ? 1 : e->scale; /* as no key */
+    e->gating = e->gating ? e->gating : arch->gating;
+    e->n_groups = e->n_groups ? e->n_groups : 1;
+    e->n_groups_used = e->n_groups_used ? e->n_groups_used : e->n_groups;
+    if (e->gating == 3) { /* softmax over the chosen logits: the same as normalised afterwards */
+        e->gating = ROUTE_SOFTMAX;
+        e->normalise = true;
+    }
+    return r->rc < 0 ? r->rc : check_experts(r, e);
+}
+
 int model_read_config(struct model_config *c, const struct gguf *g, const struct arch *arch,
                       struct error *err)
 {
     struct config_reader r = {.g = g, .arch = arch->name, .path = gguf_path(g), .err = err};
-    uint32_t experts = 0;
+    uint32_t n_drafts = 0;
     config_need_u32(&r, "block_count", &c->n_layers);
     config_need_u32(&r, "embedding_length", &c->n_embd);
     config_need_u32(&r, "context_length", &c->n_ctx_train);
     config_f32(&r, "attention.layer_norm_rms_epsilon", &c->norm_eps);
     config_u32(&r, "attention.sliding_window", &c->sliding_window);
-    config_u32(&r, "expert_count", &experts);
+    config_u32(&r, "nextn_predict_layers", &n_drafts);
     if (r.rc == 0 && c->n_layers > MODEL_MAX_LAYERS)
         config_fail(&r, -ENOTSUP, "%u layers, supported up to %u", c->n_layers, MODEL_MAX_LAYERS);
-    if (r.rc == 0 && experts)
-        config_fail(&r, -ENOTSUP, "a mixture of %u experts is not supported", experts);
+    if (r.rc == 0 && n_drafts >= c->n_layers)
+        config_fail(&r, -EBADMSG, "%s.nextn_predict_layers is %u of %u blocks", r.arch, n_drafts, c->n_layers);
+    c->n_layers -= n_drafts; /* the last blocks predict further tokens, the model's own needs none of them */
     c->rope = arch->rope;
     int rc = r.rc < 0 ? r.rc : read_heads(&r, c);
     if (rc == 0)
         rc = read_layers(&r, c);
+    if (rc == 0)
+        rc = read_experts(&r, arch, c);
     if (rc == 0)
         rc = check_sizes(&r, c);
     if (rc < 0)

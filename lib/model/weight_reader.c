@@ -1,49 +1,11 @@
 #include "weight_reader.h"
+#include "base/hash.h"
 #include "model.h"
 #include "gguf/quant.h"
 
 #include <string.h>
 
 #define AT_ONCE ((size_t)128 << 10) /* bytes: stays in a core's cache until it is packed */
-#define LANES   4                   /* independent chains, so that multiplications overlap */
-
-/* ---- the sum ---- */
-
-/* Multiply and fold: 16 bytes at a time, 18 GB/s of a core where they are in its cache. */
-static uint64_t fold(uint64_t a, uint64_t b)
-{
-    unsigned __int128 p = (unsigned __int128)a * b;
-    return (uint64_t)p ^ (uint64_t)(p >> 64);
-}
-
-static const uint64_t salts[LANES] = {0xa0761d6478bd642f, 0xe7037ed1a0b428db, 0x8ebc6af09c88c6e3,
-                                      0x589965cc75374cc3}; /* without structure */
-
-static void take_words(uint64_t lane[LANES], const uint64_t words[2 * LANES])
-{
-    for (int i = 0; i < LANES; i++)
-        lane[i] = fold(lane[i] ^ words[2 * i], words[2 * i + 1] ^ salts[i]);
-}
-
-/* Of a group of weight `index`, which begins `at` bytes from the weight's beginning. No secret: it tells
- * models apart, it does not withstand forgery. */
-static uint64_t sum_of(uint32_t index, size_t at, const uint8_t *p, size_t n)
-{
-    uint64_t lane[LANES], words[2 * LANES],
-        h = fold(fold(index ^ salts[0], at ^ salts[1]) ^ salts[2], n ^ salts[3]);
-    for (int i = 0; i < LANES; i++)
-        lane[i] = h + salts[i];
-    for (; n >= sizeof words; p += sizeof words, n -= sizeof words) {
-        memcpy(words, p, sizeof words);
-        take_words(lane, words);
-    }
-    memset(words, 0, sizeof words);
-    memcpy(words, p, n);
-    take_words(lane, words);
-    for (int i = 0; i < LANES; i++)
-        h = fold(h ^ lane[i], salts[i]);
-    return h;
-}
 
 /* ---- sizes ---- */
 
@@ -97,7 +59,7 @@ bool weight_reader_groups(struct weight_reader *r, uint32_t index, uint32_t firs
     if (model_read_weight(r->model, index, at, out, end - at, &why) < 0)
         return fail(r, &why);
     for (const uint8_t *p = out; at < end; at += group, p += group)
-        sum += sum_of(index, at, p, end - at < group ? end - at : group);
+        sum += hash_bytes(hash_word(index, at), p, end - at < group ? end - at : group);
     atomic_fetch_add_explicit(&r->sum, sum, memory_order_relaxed);
     return true;
 }

@@ -1,4 +1,5 @@
 #include "ngram_index.h"
+#include "base/hash.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -56,11 +57,10 @@ void lookup_begin(struct lookup *l, uint32_t n_max)
 static uint32_t *bucket(const struct lookup *l, int i)
 {
     const int32_t *end = l->tokens + l->n;
-    uint64_t h = (uint32_t)end[-1] * 0x9E3779B97F4A7C15u;
-    h = (h ^ (h >> 32) ^ (uint32_t)end[-2]) * 0xD1B54A32D192ED03u;
+    uint64_t h = hash_word((uint32_t)end[-1], (uint32_t)end[-2]);
     if (i)
-        h = (h ^ (h >> 32) ^ (uint32_t)end[-3]) * 0x9FB21C651E98DF25u;
-    return &l->after[i][(h >> 32) & l->mask];
+        h = hash_word(h, (uint32_t)end[-3]);
+    return &l->after[i][h & l->mask];
 }
 
 /* Adds the end of the sequence to the index. */

@@ -5,24 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Multiplies and folds eight bytes at a time. It has no random seed: a model file of colliding texts makes
- * only its own loading slow. */
+/* It has no random seed: a model file of colliding texts makes only its own loading slow. */
 static uint32_t text_hash(const char *s, size_t len)
 {
-    const uint64_t k = UINT64_C(0x9E3779B97F4A7C15);
-    uint64_t h = len * k, part;
-    for (; len >= sizeof part; s += sizeof part, len -= sizeof part) {
-        memcpy(&part, s, sizeof part);
-        h = (h ^ part) * k;
-        h ^= h >> 29;
-    }
-    part = 0;
-    for (size_t i = 0; i < len; i++)
-        part |= (uint64_t)(unsigned char)s[i] << 8 * i;
-    h = (h ^ part) * k;
-    h ^= h >> 32;
-    h *= k;
-    return (uint32_t)(h >> 32);
+    return (uint32_t)hash_bytes(0, s, len);
 }
 
 int text_pool_reserve(struct text_pool *p, size_t n_texts, size_t n_bytes)

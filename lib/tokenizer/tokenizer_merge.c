@@ -92,15 +92,9 @@ void merger_close(struct merger *m)
 
 /* ---- pairs that merge ---- */
 
-static uint32_t merge_hash(uint32_t left, uint32_t right)
-{
-    uint64_t h = (left * UINT64_C(0x9E3779B97F4A7C15) + right) * UINT64_C(0xC2B2AE3D27D4EB4F);
-    return (uint32_t)(h >> 32);
-}
-
 static uint32_t merge_rank(const struct tokenizer *t, uint32_t left, uint32_t right, uint32_t *symbol)
 {
-    for (uint32_t i = merge_hash(left, right) & t->merge_mask;; i = (i + 1) & t->merge_mask) {
+    for (uint32_t i = hash_word(left, right) & t->merge_mask;; i = (i + 1) & t->merge_mask) {
         const struct merge *slot = &t->merges[i];
         if (slot->left == NO_SYMBOL) /* checked first, as `left` may be NO_SYMBOL too */
             return NO_RANK;
@@ -113,7 +107,7 @@ static uint32_t merge_rank(const struct tokenizer *t, uint32_t left, uint32_t ri
 
 void merges_put(struct tokenizer *t, struct merge merge)
 {
-    uint32_t i = merge_hash(merge.left, merge.right) & t->merge_mask;
+    uint32_t i = hash_word(merge.left, merge.right) & t->merge_mask;
     for (; t->merges[i].left != NO_SYMBOL; i = (i + 1) & t->merge_mask)
         if (t->merges[i].left == merge.left && t->merges[i].right == merge.right)
             return;
@@ -513,16 +507,7 @@ static struct cached *cache_slot(const struct merger *m, const char *word, size_
 {
     if (!m->cache || len > CACHE_BYTES || len < 2)
         return NULL;
-    uint64_t h = len, part = 0;
-    for (; len >= sizeof part; word += sizeof part, len -= sizeof part) {
-        memcpy(&part, word, sizeof part);
-        h = (h ^ part) * UINT64_C(0x9E3779B97F4A7C15);
-        h ^= h >> 32;
-    }
-    part = 0;
-    memcpy(&part, word, len);
-    h = (h ^ part) * UINT64_C(0xC2B2AE3D27D4EB4F);
-    return &m->cache[h >> 32 & (CACHE_WORDS - 1)];
+    return &m->cache[hash_bytes(0, word, len) & (CACHE_WORDS - 1)];
 }
 
 int merger_word(struct merger *m, const char *word, size_t len)

@@ -6,6 +6,7 @@
 #pragma once
 #include "pretokenizer.h"
 #include "tokenizer.h"
+#include "base/hash.h"
 #include "base/utf8.h"
 
 #include <assert.h>
@@ -110,8 +111,7 @@ static inline bool token_is_plain(const struct tokenizer *t, uint32_t id)
 
 static inline uint64_t pair_bit(uint32_t left, uint32_t right)
 {
-    return ((left * UINT64_C(0x9E3779B97F4A7C15)) ^ (right * UINT64_C(0xC2B2AE3D27D4EB4F))) >>
-           (64 - PAIR_BITS);
+    return hash_round((uint64_t)left << 32 | right, UINT64_C(0x9E3779B97F4A7C15)) >> (64 - PAIR_BITS);
 }
 
 /* Returns the character at s and its length. A byte that is no UTF-8 is a character beyond Unicode's. */

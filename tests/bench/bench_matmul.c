@@ -1,8 +1,8 @@
 /* bench_matmul - the matrix product beside its two ceilings, measured in the same run: streaming reads and
  * int8 products. One line per weight type and number of columns: GB/s of weights read, TOP/s done, from the
  * best of the repeats, as the ceilings are (other work on the machine only ever slows down); the median
- * beside it; the time to quantise one column. bench_matmul [-t threads] [-r repeats] [-n rows] [-k values]
- * [-c columns] [-i isa] [TYPE...] */
+ * beside it; the time to quantise one column. -v: a line for every variant (matmul.h) as well.
+ * bench_matmul [-t threads] [-r repeats] [-n rows] [-k values] [-c columns] [-i isa] [-v] [TYPE...] */
 #include "cpu/matmul/matmul.h"
 #include "cpu/roofline/roofline.h"
 #include "gguf/quant.h"
@@ -20,10 +20,13 @@
 #define MAX_REPEATS 101
 #define MAX_COLUMNS 512
 
-static const uint32_t types[] = {QUANT_Q4_K, QUANT_Q6_K, QUANT_Q8_0, QUANT_Q5_K, QUANT_Q3_K,
-                                 QUANT_Q2_K, QUANT_Q5_0, QUANT_Q4_0, QUANT_Q4_1, QUANT_Q5_1,
-                                 QUANT_F16,  QUANT_BF16, QUANT_F32};
+static const uint32_t types[] = {
+    QUANT_Q4_K,   QUANT_Q6_K,   QUANT_Q8_0,    QUANT_Q5_K,  QUANT_Q3_K,    QUANT_Q2_K,   QUANT_Q5_0,
+    QUANT_Q4_0,   QUANT_Q4_1,   QUANT_Q5_1,    QUANT_F16,   QUANT_BF16,    QUANT_F32,    QUANT_MXFP4,
+    QUANT_IQ4_NL, QUANT_IQ4_XS, QUANT_IQ3_XXS, QUANT_IQ3_S, QUANT_IQ2_XXS, QUANT_IQ2_XS, QUANT_IQ2_S,
+    QUANT_IQ1_S,  QUANT_IQ1_M,  QUANT_TQ1_0,   QUANT_TQ2_0, QUANT_NVFP4};
 static uint32_t columns[] = {1, 2, 4, 8, 16, 32, 96};
+static bool all_variants; /* -v */
 static size_t n_counts = sizeof columns / sizeof *columns;
 
 struct bench {
@@ -134,22 +137,63 @@ static struct seconds timed(void (*job)(struct bench *, uint32_t), uint32_t repe
     return (struct seconds){seconds[0], seconds[repeats / 2]};
 }
 
-/* Random bytes, except that f16 scales, wherever they are, must be ordinary numbers: so no byte could be the
- * upper half of a huge one. Speed does not depend on the values. */
-static void random_weights(uint8_t *w, size_t size)
+static uint32_t next_random(void)
 {
-    uint64_t seed = 1;
-    for (size_t i = 0; i < size; i++) {
-        seed = seed * 6364136223846793005u + 1442695040888963407u;
-        w[i] = (uint8_t)(seed >> 56) & 0x3b;
+    static uint64_t seed = 1;
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(seed >> 33);
+}
+
+/* Writes numbers that a model could hold, +-1/16 to +-1/8: subnormal ones would cost some CPUs a hundred
+ * times as much as others. Integer types: random bytes, except that f16 scales, wherever they are, must be
+ * ordinary numbers too: so no byte could be the upper half of a huge one. */
+static void random_weights(uint32_t type, uint8_t *w, size_t size)
+{
+    size_t value = quant_traits(type)->block == 1 ? quant_traits(type)->block_size : 1;
+    for (size_t i = 0; i < size; i += value) {
+        uint32_t random = next_random(), bits = 0x3d800000u | (random & 0x807fffffu);
+        uint16_t half = (uint16_t)(0x2c00u | (random & 0x83ffu));
+        if (type == QUANT_F16)
+            memcpy(w + i, &half, value);
+        else if (value > 1) /* BF16 is the upper half of F32 */
+            memcpy(w + i, (uint8_t *)&bits + (sizeof bits - value), value);
+        else
+            w[i] = (uint8_t)(random >> 16) & 0x3b;
     }
+}
+
+static void print_speed(uint32_t type, uint32_t n_columns, struct seconds t, double gbps, double tops)
+{
+    double values = 2.0 * bench.m.n * bench.m.k * n_columns, done = values / t.best * 1e-12;
+    double read = (double)bench.m.n_groups * (double)bench.m.group_size / t.best * 1e-9;
+    printf("%-5s %3u columns  %8.3f ms (median %8.3f)  %6.2f GB/s (%.2f)  %6.3f TOP/s (%.2f)",
+           quant_name(type), n_columns, t.best * 1e3, t.median * 1e3, read, read / gbps, done, done / tops);
+}
+
+/* Times every hint, distance and shape. */
+static void bench_variants(uint32_t type, uint32_t n_columns, uint32_t repeats, double gbps, double tops)
+{
+    static const char *const hints[] = {"built", "none", "t0", "t1", "t2", "nta"};
+    static const char *const shapes[] = {"built", "direct", "panel", "spread"};
+    static const uint32_t distances[] = {2176, 4352, 8704, 13056, 26112};
+    for (uint32_t shape = 0; shape < MATMUL_N_SHAPES; shape++)
+        for (uint32_t hint = 0; hint < MATMUL_N_HINTS; hint++)
+            for (uint32_t d = 0; d < (hint > MATMUL_HINT_NONE ? 5 : 1); d++) {
+                bench.in.variant = (struct matmul_variant){
+                    .hint = (uint8_t)hint,
+                    .shape = (uint8_t)shape,
+                    .ahead = hint > MATMUL_HINT_NONE ? distances[d] : 0,
+                };
+                print_speed(type, n_columns, timed(job_run, repeats), gbps, tops);
+                printf("  %s, hint %s, %u ahead\n", shapes[shape], hints[hint], bench.in.variant.ahead);
+            }
 }
 
 static void bench_type(uint32_t type, uint32_t n, uint32_t k, uint32_t repeats, double gbps, double tops)
 {
     size_t size = quant_size(type, (size_t)n * k), pack_size = matmul_pack_size(type, n, k, NULL);
     uint8_t *weights = memory(size);
-    random_weights(weights, size);
+    random_weights(type, weights, size);
     bench.weights = weights;
     bench.packed = memory(pack_size);
     matmul_matrix_set(&bench.m, type, n, k, bench.packed);
@@ -163,11 +207,10 @@ static void bench_type(uint32_t type, uint32_t n, uint32_t k, uint32_t repeats, 
         double quantise = timed(job_quantise, repeats).best;
         timed(job_run, 1);
         struct seconds t = timed(job_run, repeats);
-        double read = (double)pack_size / t.best * 1e-9, done = 2.0 * n * k * columns[i] / t.best * 1e-12;
-        printf("%-5s %3u columns  %8.3f ms (median %8.3f)  %6.2f GB/s (%.2f)  %6.3f TOP/s (%.2f)  quantise "
-               "%.0f ns\n",
-               quant_name(type), columns[i], t.best * 1e3, t.median * 1e3, read, read / gbps, done,
-               done / tops, quantise / columns[i] * 1e9);
+        print_speed(type, columns[i], t, gbps, tops);
+        printf("  quantise %.0f ns\n", quantise / columns[i] * 1e9);
+        if (all_variants)
+            bench_variants(type, columns[i], repeats, gbps, tops);
         munmap(bench.out, sizeof(float) * n * columns[i]);
         munmap(bench.in.data, matmul_input_size(k, columns[i]));
     }
@@ -222,7 +265,7 @@ int main(int argc, char **argv)
     struct error err = {0};
     pthread_t threads[MAX_THREADS];
     bench.n_threads = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
-    for (int o; (o = getopt(argc, argv, "t:r:n:k:c:i:")) != -1;) {
+    for (int o; (o = getopt(argc, argv, "t:r:n:k:c:i:v")) != -1;) {
         uint32_t *to = o == 't'   ? &bench.n_threads
                        : o == 'r' ? &repeats
                        : o == 'n' ? &n
@@ -232,7 +275,9 @@ int main(int argc, char **argv)
             return 2;
         if (o == 'c')
             n_counts = 1;
-        if (o == 'i')
+        if (o == 'v')
+            all_variants = true;
+        else if (o == 'i')
             isa = optarg;
         else
             *to = (uint32_t)strtoul(optarg, NULL, 10);

@@ -42,7 +42,8 @@ static int submit(struct backend *be, const struct step *step, struct error *err
     return cpu_backend.submit(be, &said, err);
 }
 
-static int poll_text(struct backend *be, struct step_result *out, int max, uint64_t *done, struct error *err)
+static int advance_text(struct backend *be, struct step_result *out, int max, uint64_t *done,
+                        struct error *err)
 {
     int n = cpu_backend.poll(be, out, max, done, err);
     for (int i = 0; i < n; i++)
@@ -279,7 +280,7 @@ int main(int argc, char **argv)
                                  .n_ctx = text.n,
                                  .steps_in_flight = 2};
     ops.submit = submit;
-    ops.poll = poll_text;
+    ops.advance = advance_text;
     if (!m || executor_open(&x, EXECUTOR_PERSISTENT, &ops, &cfg, m, &err) < 0) {
         fprintf(stderr, "%s\n", err.text);
         return 1;

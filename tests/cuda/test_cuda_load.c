@@ -482,7 +482,7 @@ Test(cuda_step, an_index_out_of_range_is_refused_and_nothing_happens)
     cr_assert_eq(executor_submit(r.x, r.step, &err), -EINVAL);
     cr_assert(strstr(err.text, "token"), "%s", err.text);
     uint64_t done = 7;
-    cr_assert_eq(executor_poll(r.x, r.results, 1, &done, NULL), 0);
+    cr_assert_eq(executor_advance(r.x, r.results, 1, &done, NULL), 0);
     cr_assert_eq(done, 0);
     r.step->rows[0].token = 5;
     r.step->id = 0;
@@ -504,11 +504,11 @@ Test(cuda_step, a_third_step_in_flight_is_refused_for_now)
     }
     uint64_t done = 0;
     for (int n = 0; n < 2;)
-        n += executor_poll(r.x, r.results, 1, &done, NULL); /* one result at a time, in order */
+        n += executor_advance(r.x, r.results, 1, &done, NULL); /* one result at a time, in order */
     cr_assert_eq(done, 2);
     cr_assert_eq(executor_submit(r.x, r.step, NULL), 0);
     while (done < 3)
-        cr_assert_geq(executor_poll(r.x, r.results, 1, &done, NULL), 0);
+        cr_assert_geq(executor_advance(r.x, r.results, 1, &done, NULL), 0);
     decoder_run_close(&r);
 }
 
@@ -532,13 +532,13 @@ static void fails(const char *fault, enum executor_kind kind, const char *words)
         r.step->id = i + 1;
         rc = executor_submit(r.x, r.step, &err);
         while (rc >= 0 && done < i + 1)
-            rc = executor_poll(r.x, r.results, 1, &done, &err);
+            rc = executor_advance(r.x, r.results, 1, &done, &err);
         memset(r.step, 0, offsetof(struct step, rows));
     }
     cr_assert_eq(rc, -EIO);
     cr_assert_not_null(strstr(err.text, words), "\"%s\" does not say \"%s\"", err.text, words);
     if (kind == EXECUTOR_PERSISTENT) {
-        cr_assert_eq(executor_poll(r.x, r.results, 1, &done, &again), -EIO);
+        cr_assert_eq(executor_advance(r.x, r.results, 1, &done, &again), -EIO);
         cr_assert_not_null(strstr(again.text, words), "%s", again.text);
     }
     cr_assert_eq(executor_submit(r.x, r.step, NULL), -EIO);

@@ -178,7 +178,7 @@ static bool is_idle(void)
 {
     const struct server *s = f.server;
     return !s->n_connections && !s->requests && !s->generations && !s->n_active && !s->n_preparing &&
-           !s->n_jobs && !s->body_bytes && !s->text_bytes && !s->n_texts && !fake.n_live;
+           !s->n_jobs && !s->body_bytes && !s->text_bytes && !s->reply_bytes && !s->n_texts && !fake.n_live;
 }
 
 /* --- replies --- */

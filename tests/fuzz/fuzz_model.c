@@ -57,7 +57,7 @@ static void step(struct executor *x, const struct model_config *c)
     CHECK(executor_submit(x, &s, &err) == 0);
     int n = 0;
     while (n == 0)
-        n = executor_poll(x, out, STEP_MAX_LOGITS, NULL, &err);
+        n = executor_advance(x, out, STEP_MAX_LOGITS, NULL, &err);
     CHECK(n == 1 && out[0].pos == N_ROWS - 1);
     CHECK((out[0].flags & STEP_RESULT_NOT_FINITE) ||
           (out[0].token >= 0 && (uint32_t)out[0].token < c->n_vocab));

@@ -2,6 +2,7 @@
  * that was asked for. The first byte says whether the file's sums are put right before, so that what lies
  * behind them is reached. The bytes are also a file's name. */
 #include "fuzz.h"
+#include "base/hash.h"
 #include "kv/prefix_file.h"
 
 #include <sys/mman.h>
@@ -23,8 +24,8 @@ static void repair(uint8_t *file, size_t n)
     if (n < sizeof h)
         return;
     memcpy(&h, file, sizeof h);
-    h.bytes_sum = prefix_file_sum(PLACE, file + sizeof h, n - sizeof h);
-    h.header_sum = prefix_file_sum(0, &h, offsetof(struct prefix_file_header, header_sum));
+    h.bytes_sum = hash_bytes(PLACE, file + sizeof h, n - sizeof h);
+    h.header_sum = hash_bytes(0, &h, offsetof(struct prefix_file_header, header_sum));
     memcpy(file, &h, sizeof h);
 }
 

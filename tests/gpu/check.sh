@@ -1,18 +1,21 @@
 #!/bin/sh
-# check.sh DIR [--first] - everything that needs a GPU, in at most eight minutes: DIR/report.json, DIR/report.md.
+# check.sh DIR [--first|--report] - everything that needs a GPU, in at most eight minutes: DIR/report.json, DIR/report.md.
 #
 # Runs from a folder that pack.sh made (bin/ lib/ models/ data/ beside this file), or with GPU_BIN naming the programs
 # of a build tree. Needs only the driver: no internet, nothing to install. Each part has its own time limit, so that one
 # that fails or hangs does not stop the others. Parts of kind `right` come before figures; exit code 0 only if they pass.
-# --first: the first minute on a new machine. HEARTH_LIBCUDA: another driver, for example the emulated one, which gives
-# no figures. GPU_PATIENCE: factor for all time limits. TMPDIR: holds models of up to 5 GB until the end.
+# --first: the first minute on a new machine. --report: writes the report again from DIR/parts, of a run that was killed.
+# HEARTH_LIBCUDA: another driver, for example the emulated one, which gives no figures. GPU_PATIENCE: factor for all time
+# limits. TMPDIR: holds models of up to 5 GB until the end.
 set -u
-usage="usage: check.sh DIR [--first]"
+usage="usage: check.sh DIR [--first|--report]"
 [ $# -ge 1 ] || { echo "$usage" >&2; exit 2; }
 out=$1
 first=""
+again=""
 case "${2:-}" in
 --first) first=1 ;;
+--report) again=1 ;;
 "") ;;
 *) echo "$usage" >&2; exit 2 ;;
 esac
@@ -20,16 +23,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 bin=${GPU_BIN:-$here/bin}
 [ -x "$bin/gpu_bench" ] || { echo "check.sh: $bin has no programs; see README.md" >&2; exit 2; }
 mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 2
-work=$(mktemp -d)
-made=$(mktemp -d) # models
-trap 'rm -rf "$work" "$made"' EXIT
-trap 'exit 130' INT TERM
-export CUDA_CACHE_PATH="$made/cache" # kernels are compiled once for all parts
-mkdir "$CUDA_CACHE_PATH"
-start=$(date +%s)
-patience=${GPU_PATIENCE:-1}
-budget=$((${GPU_BUDGET_S:-470} * patience))
-: >"$work/parts"
+work=$out/parts # the output of each part, kept there as the part ends
 
 # In a container the driver may be outside the loader's search path.
 libraries=${LD_LIBRARY_PATH:-}
@@ -39,41 +33,88 @@ if [ -z "${HEARTH_LIBCUDA:-}" ] && ! { /sbin/ldconfig -p || ldconfig -p; } 2>/de
     done
 fi
 
-# Runs one of this folder's programs with its libraries; other programs do not get them.
+# The environment of this folder's programs; other programs do not get their libraries.
+path="$here/lib${libraries:+:$libraries}"
+[ -d "$here/lib" ] || path=$libraries
 own() {
-    if [ -d "$here/lib" ]; then
-        LD_LIBRARY_PATH="$here/lib${libraries:+:$libraries}" "$@"
-    elif [ -n "$libraries" ]; then
-        LD_LIBRARY_PATH="$libraries" "$@"
-    else
-        "$@"
-    fi
+    env ${path:+"LD_LIBRARY_PATH=$path"} "$@"
 }
+
+report() {
+    own "$bin/gpu_report" "$work" "$out"
+}
+
+if [ -n "$again" ]; then
+    [ -e "$work/parts" ] || { echo "check.sh: $work has no parts" >&2; exit 2; }
+    report
+    exit
+fi
+rm -rf "$work"
+mkdir "$work" || exit 2
+made=$(mktemp -d) # models
+child=""
+stop() {
+    [ -z "$child" ] || kill -s KILL -- "-$child" 2>/dev/null || kill -KILL "$child"
+    report
+    exit 130
+}
+trap 'rm -rf "$made"' EXIT
+trap stop INT TERM HUP
+export CUDA_CACHE_PATH="$made/cache" # kernels are compiled once for all parts
+mkdir "$CUDA_CACHE_PATH"
+start=$(date +%s)
+patience=${GPU_PATIENCE:-1}
+budget=$((${GPU_BUDGET_S:-470} * patience))
+shares=0 # seconds that the parts so far were planned to take
+: >"$work/parts"
 
 seconds_left() {
     echo $((start + budget - $(date +%s)))
 }
 
-# name|kind|result|seconds for the report; kind is `right` (must pass) or `figure`.
+# note NAME KIND RESULT SECONDS: adds a part that ended to the report; KIND is `right` (must pass) or `figure`.
 note() {
+    rm -f "$work/running"
     echo "$1|$2|$3|$4" >>"$work/parts"
     printf '%-24s %-10s %s s\n' "$1" "$3" "$4"
+    report >/dev/null
 }
 
-# part NAME KIND LIMIT COMMAND...: its stdout is its JSON, its stderr is kept for the report.
+# Waits for $child for at most $1 seconds, and sets rc: 124 if it still runs then. A process that hangs in the driver
+# survives SIGKILL, and timeout(1) would wait for it.
+wait_for_child() {
+    until=$(($(date +%s) + $1))
+    while kill -0 "$child" 2>/dev/null && [ "$(date +%s)" -le "$until" ]; do
+        sleep 0.1
+    done
+    if kill -0 "$child" 2>/dev/null; then
+        kill -s KILL -- "-$child" 2>/dev/null || kill -KILL "$child"
+        rc=124
+    else
+        wait "$child"
+        rc=$?
+    fi
+    child=""
+}
+
+# part NAME KIND SHARE COMMAND...: its stdout is its JSON, its stderr is kept for the report. SHARE is what it should
+# take, in seconds; it is stopped at twice that, or when the budget of the whole check is used.
 part() {
-    name=$1 kind=$2 limit=$(($3 * patience))
+    name=$1 kind=$2 limit=$(($3 * 2 * patience))
+    shares=$((shares + $3))
     shift 3
     left=$(seconds_left)
-    if [ "$left" -lt "$((limit / 4 + 2))" ]; then
+    if [ "$left" -lt "$((limit / 8 + 2))" ]; then
         echo "not enough time left: $left s of $budget s" >"$work/$name.err"
         note "$name" "$kind" "left-out" 0
         return 1
     fi
     [ "$left" -ge "$limit" ] || limit=$left
     begin=$(date +%s)
-    own timeout -k 5 "$limit" "$@" >"$work/$name.json" 2>"$work/$name.err"
-    rc=$?
+    echo "$name|$kind" >"$work/running"
+    env ${path:+"LD_LIBRARY_PATH=$path"} timeout -k 2 "$limit" "$@" >"$work/$name.json" 2>"$work/$name.err" &
+    child=$! # timeout, the leader of its process group
+    wait_for_child $((limit + 4))
     case $rc in
     0) result=ok ;;
     124 | 137) result=timeout ;;
@@ -100,18 +141,19 @@ export GPU_POWER
 data=$here/data
 [ -d "$data" ] || data=$here/../data
 
-part device figure 60 "$bin/gpu_bench" device
-part first right 60 "$bin/gpu_bench" first
-part selftest right 60 "$bin/gpu_bench" selftest
-part decoder right 120 "$bin/gpu_witness" first "$data" 6
-part copy figure 60 "$bin/gpu_bench" copy
-part stream figure 60 "$bin/gpu_bench" stream
-part hop figure 30 "$bin/gpu_bench" hop
-part echo figure 30 "$bin/gpu_bench" echo
+part device figure 10 "$bin/gpu_bench" device
+part first right 20 "$bin/gpu_bench" first
+part echo figure 10 "$bin/gpu_bench" echo
+part selftest right 20 "$bin/gpu_bench" selftest
+part decoder right 50 "$bin/gpu_witness" first "$data" 6
+[ -n "$first" ] || part product figure 25 "$bin/gpu_bench" product
+part hop figure 10 "$bin/gpu_bench" hop
+part copy figure 15 "$bin/gpu_bench" copy
+part stream figure 15 "$bin/gpu_bench" stream
 
 if [ -z "$first" ]; then
     # shellcheck source=/dev/null
     . "$here/check_models.sh"
 fi
-
-own "$bin/gpu_report" "$work" "$out"
+echo "planned: $shares s, taken: $(($(date +%s) - start)) s" | tee "$work/ended"
+report

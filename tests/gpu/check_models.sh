@@ -1,29 +1,12 @@
-# check_models.sh - the part of check.sh that needs models; sourced by it. The witnesses come first: figures of a decoder
-# that computes wrong results are worthless. Then the figures, the most important first, since time may run out. Models in
-# the shapes of real ones are made here, the largest only if disk, memory and time allow.
+# check_models.sh - the part of check.sh that needs models; sourced by it. What explains most comes first, since time may
+# run out: the small model, right and its figure, then the larger ones, then the other executors, which only compare.
+# Models in the shapes of real ones are made here, the largest only if disk, memory and time allow.
 
 emulated=""
 grep -q '"emulated": true' "$work/device.json" && emulated=1
 demo=$(ls "$here"/models/*.gguf "$here"/../../models/*.gguf 2>/dev/null | head -n 1)
 
-if [ -n "$emulated" ]; then
-    part witness-golden right 200 "$bin/gpu_witness" golden "$data"
-    part witness-tokens right 100 "$bin/gpu_witness" tokens "$data/tiny-qwen3-s11-q4_k_m.gguf" 3 4 2
-else
-    part witness-golden right 60 "$bin/gpu_witness" golden "$data"
-    part witness-tokens right 60 "$bin/gpu_witness" tokens "$demo" 20 256 8
-    part witness-steps right 60 "$bin/gpu_witness" tokens "$demo" 10 1000 1
-fi
-
-# The other types of cache.
-for type in q8_0 bf16; do
-    sizes="20 64 8"
-    [ -z "$emulated" ] || sizes="1 2 1"
-    # shellcheck disable=SC2086 # several numbers
-    part "witness-$type" right 60 "$bin/gpu_witness" tokens "$data/tiny-qwen3-s11-q4_k_m.gguf" $sizes $type
-done
-
-# make_model SHAPE MEGABYTES: makes $made/SHAPE.gguf; false if it does not fit.
+# make_model SHAPE MEGABYTES SHARE: makes $made/SHAPE.gguf; false if it does not fit.
 make_model() {
     free_disk=$(df -Pm "$made" | awk 'NR == 2 { print $4 }')
     free_memory=$(awk '/^MemAvailable/ { print int($2 / 1024) }' /proc/meminfo)
@@ -32,10 +15,10 @@ make_model() {
         note "model-$1" figure left-out 0
         return 1
     fi
-    part "model-$1" figure 100 "$bin/mkmodel" --shape "$1" --quant q4_k_m --out "$made/$1.gguf"
+    part "model-$1" figure "$3" "$bin/mkmodel" --shape "$1" --quant q4_k_m --out "$made/$1.gguf"
 }
 
-# bench MODEL FILE LIMIT EXECUTOR: batch 1 and 8, with 512 tokens of context and without.
+# bench MODEL FILE SHARE EXECUTOR: batch 1 and 8, with 512 tokens of context and without.
 bench() {
     sizes="-p 512 -n 128 -d 512 -b 8 -r 3"
     [ -z "$emulated" ] || sizes="-p 6 -n 2 -d 4 -b 2 -r 1"
@@ -44,31 +27,42 @@ bench() {
         --executor "$4" --n-ctx 1024 $sizes
 }
 
+part calls figure 25 "$bin/gpu_bench" calls
 if [ -n "$emulated" ]; then
+    part witness-golden right 100 "$bin/gpu_witness" golden "$data"
+    part witness-tokens right 50 "$bin/gpu_witness" tokens "$data/tiny-qwen3-s11-q4_k_m.gguf" 3 4 2
     cp "$data/tiny-llama3-s15-q4_k_m.gguf" "$made/tiny.gguf"
-    for executor in persistent graph eager; do
-        bench tiny "$made/tiny.gguf" 60 $executor
-    done
-    part serve right 60 "$bin/gpu_serve" "$bin/hearthd" "$made/tiny.gguf"
+    bench tiny "$made/tiny.gguf" 30 persistent
+    part serve right 30 "$bin/gpu_serve" "$bin/hearthd" "$made/tiny.gguf"
 else
-    for model in qwen3-0.6b:420 llama-3.2-1b:850; do
-        shape=${model%:*}
-        make_model "$shape" "${model#*:}" || continue
-        part "witness-$shape" right 60 "$bin/gpu_witness" tokens "$made/$shape.gguf" 8 16 8
-        bench "$shape" "$made/$shape.gguf" 60 persistent
-        [ "$shape" != qwen3-0.6b ] || part serve right 90 "$bin/gpu_serve" "$bin/hearthd" "$made/$shape.gguf"
+    part witness-golden right 20 "$bin/gpu_witness" golden "$data"
+    part witness-tokens right 15 "$bin/gpu_witness" tokens "$demo" 20 256 8
+    for model in qwen3-0.6b:420:5 llama-3.2-1b:850:10; do
+        shape=${model%%:*}
+        sizes=${model#*:}
+        make_model "$shape" "${sizes%:*}" "${sizes#*:}" || continue
+        part "witness-$shape" right 15 "$bin/gpu_witness" tokens "$made/$shape.gguf" 8 16 8
+        bench "$shape" "$made/$shape.gguf" 15 persistent
+        [ "$shape" != qwen3-0.6b ] || part serve right 30 "$bin/gpu_serve" "$bin/hearthd" "$made/$shape.gguf"
     done
-    if make_model qwen3-8b 5100; then
-        bench qwen3-8b "$made/qwen3-8b.gguf" 100 persistent
-        bench qwen3-8b "$made/qwen3-8b.gguf" 60 graph
+    if make_model qwen3-8b 5100 40; then
+        bench qwen3-8b "$made/qwen3-8b.gguf" 40 persistent
+        bench qwen3-8b "$made/qwen3-8b.gguf" 25 graph
         rm -f "$made/qwen3-8b.gguf"
     fi
-    for shape in qwen3-0.6b llama-3.2-1b; do
-        for executor in graph eager; do
-            [ ! -e "$made/$shape.gguf" ] || bench $shape "$made/$shape.gguf" 40 $executor
-        done
-    done
+    part witness-steps right 15 "$bin/gpu_witness" tokens "$demo" 10 1000 1
 fi
-part product figure 60 "$bin/gpu_bench" product
-part idle figure 40 "$bin/gpu_bench" idle
-part calls figure 90 "$bin/gpu_bench" calls
+
+# The other types of cache.
+for type in q8_0 bf16; do
+    sizes="20 64 8"
+    [ -z "$emulated" ] || sizes="1 2 1"
+    # shellcheck disable=SC2086 # several numbers
+    part "witness-$type" right 10 "$bin/gpu_witness" tokens "$data/tiny-qwen3-s11-q4_k_m.gguf" $sizes $type
+done
+part idle figure 20 "$bin/gpu_bench" idle
+for model in tiny qwen3-0.6b; do
+    for executor in graph eager; do
+        [ ! -e "$made/$model.gguf" ] || bench $model "$made/$model.gguf" 10 $executor
+    done
+done

@@ -1,8 +1,10 @@
 /* gpu_report.c - combines the parts of check.sh.
  *   gpu_report WORK OUT
  * WORK/parts has a line name|kind|result|seconds per part; WORK/NAME.json and WORK/NAME.err are its output.
- * Writes OUT/report.json and OUT/report.md. Exit code 0: every part of kind `right` is ok, and there was one.
- * On the emulated driver every speed is null, whichever program measured it. */
+ * WORK/running has name|kind of a part that has not ended; WORK/ended exists when there are no more parts.
+ * Replaces OUT/report.json and OUT/report.md as a whole. Exit code 0: no part is missing, every part of kind
+ * `right` is ok, and there was one. On the emulated driver every speed is null, whichever program measured
+ * it. */
 #include "gpu_report.h"
 
 #include <stdlib.h>
@@ -58,25 +60,45 @@ static void add_part(json_t *parts, const char *work, const char *line)
     json_array_append_new(parts, part);
 }
 
+static FILE *open_in(const char *work, const char *name)
+{
+    char path[4096];
+    (void)snprintf(path, sizeof path, "%s/%s", work, name);
+    return fopen(path, "re");
+}
+
+/* Adds the part that ran when the check was killed. */
+static void add_running(json_t *parts, const char *work)
+{
+    char line[128], full[160];
+    FILE *f = open_in(work, "running");
+    if (f && fgets(line, sizeof line, f)) {
+        line[strcspn(line, "\n")] = '\0';
+        (void)snprintf(full, sizeof full, "%s|interrupted|0", line);
+        add_part(parts, work, full);
+    }
+    if (f)
+        (void)fclose(f);
+}
+
 static json_t *read_parts(const char *work)
 {
-    char path[4096], line[256];
+    char line[256];
     json_t *parts = json_array();
-    (void)snprintf(path, sizeof path, "%s/parts", work);
-    FILE *f = fopen(path, "re");
+    FILE *f = open_in(work, "parts");
     while (f && fgets(line, sizeof line, f))
         add_part(parts, work, line);
     if (f)
         (void)fclose(f);
+    add_running(parts, work);
     return parts;
 }
 
-/* Returns nvidia-smi's line about the device, or null. */
-static json_t *read_smi(const char *work)
+/* Returns the first line of a file, or null. */
+static json_t *read_line(const char *work, const char *name)
 {
-    char path[4096], line[256] = "";
-    (void)snprintf(path, sizeof path, "%s/smi", work);
-    FILE *f = fopen(path, "re");
+    char line[256] = "";
+    FILE *f = open_in(work, name);
     bool any = f && fgets(line, sizeof line, f);
     if (f)
         (void)fclose(f);
@@ -223,7 +245,7 @@ static bool passed(json_t *report)
         n_right += right;
         n_ok += right && strcmp(json_string_value(json_object_get(part, "result")), "ok") == 0;
     }
-    return n_right > 0 && n_ok == n_right;
+    return n_right > 0 && n_ok == n_right && json_is_string(json_object_get(report, "ended"));
 }
 
 static json_t *make_report(const char *work)
@@ -231,8 +253,8 @@ static json_t *make_report(const char *work)
     char when[32];
     time_t now = time(NULL);
     (void)strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
-    json_t *report =
-        json_pack("{s:s, s:o, s:o}", "when", when, "smi", read_smi(work), "parts", read_parts(work));
+    json_t *report = json_pack("{s:s, s:o, s:o, s:o}", "when", when, "smi", read_line(work, "smi"), "ended",
+                               read_line(work, "ended"), "parts", read_parts(work));
     json_t *device = json_object_get(json_object_get(report_part(report, "device"), "data"), "device");
     json_object_set(report, "device", device ? device : json_null());
     json_object_set_new(report, "emulated", json_boolean(is_emulated(report)));
@@ -243,14 +265,39 @@ static json_t *make_report(const char *work)
     return report;
 }
 
+/* Opens OUT/NAME.new, which close_out() renames to OUT/NAME: a reader never sees half a report. */
 static FILE *open_out(const char *folder, const char *name)
 {
     char path[4096];
-    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    (void)snprintf(path, sizeof path, "%s/%s.new", folder, name);
     FILE *f = fopen(path, "we");
     if (!f)
         perror(path);
     return f;
+}
+
+static bool close_out(FILE *f, const char *folder, const char *name)
+{
+    char from[4096], to[4096];
+    (void)snprintf(from, sizeof from, "%s/%s.new", folder, name);
+    (void)snprintf(to, sizeof to, "%s/%s", folder, name);
+    if (f && fclose(f) == 0 && rename(from, to) == 0)
+        return true;
+    perror(to);
+    return false;
+}
+
+static bool write_report(json_t *report, const char *folder)
+{
+    FILE *json = open_out(folder, "report.json"), *table = open_out(folder, "report.md");
+    if (json) {
+        (void)json_dumpf(report, json, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+        (void)fputc('\n', json);
+    }
+    if (table)
+        report_print(report, table);
+    bool written = close_out(json, folder, "report.json");
+    return close_out(table, folder, "report.md") && written;
 }
 
 int main(int argc, char **argv)
@@ -260,17 +307,7 @@ int main(int argc, char **argv)
         return 2;
     }
     json_t *report = make_report(argv[1]);
-    FILE *json = open_out(argv[2], "report.json"), *table = open_out(argv[2], "report.md");
-    bool written = json && table;
-    if (written) {
-        written = json_dumpf(report, json, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) == 0;
-        (void)fputc('\n', json);
-        report_print(report, table);
-    }
-    if (json)
-        written = fclose(json) == 0 && written;
-    if (table)
-        written = fclose(table) == 0 && written;
+    bool written = write_report(report, argv[2]);
     bool right = json_is_true(json_object_get(report, "passed"));
     (void)printf("%s: %s\n", argv[2], right ? "all parts of kind right passed" : "FAILED: see report.md");
     json_decref(report);

@@ -41,10 +41,15 @@ static void print_head(json_t *report, FILE *f)
     if (emulated)
         (void)fputs("**SIMT emulator: the driver is a test double. The report has no figures of speed.**\n\n",
                     f);
-    (void)fprintf(f, "**%s**\n\n",
-                  json_is_true(json_object_get(report, "passed"))
-                      ? "All parts of kind `right` passed."
-                      : "FAILED: see the parts of kind `right` below.");
+    const char *ended = json_string_value(json_object_get(report, "ended"));
+    if (!ended)
+        (void)fputs("**NOT ENDED: the check still runs, or was stopped.**\n\n", f);
+    else
+        (void)fprintf(f, "**%s** (%s)\n\n",
+                      json_is_true(json_object_get(report, "passed"))
+                          ? "All parts of kind `right` passed."
+                          : "FAILED: see the parts of kind `right` below.",
+                      ended);
 }
 
 static void print_parts(json_t *report, FILE *f)

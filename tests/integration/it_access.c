@@ -193,8 +193,8 @@ Test(access, a_request_is_cancelled_by_its_id_and_only_by_its_owner)
 static void run_ps(const char *key, char *out, size_t room)
 {
     char command[400];
-    snprintf(command, sizeof command, "HEARTHD_KEY=%s " HEARTHD_BINARY " ps http://127.0.0.1:%u 2>&1", key,
-             daemon_.port);
+    snprintf(command, sizeof command, "HEARTHD_CLIENT_KEY=%s " HEARTHD_BINARY " ps http://127.0.0.1:%u 2>&1",
+             key, daemon_.port);
     FILE *f = popen(command, "r");
     cr_assert(f);
     out[fread(out, 1, room - 1, f)] = '\0';

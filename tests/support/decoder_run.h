@@ -17,6 +17,7 @@ struct decoder_run_config {
     enum backend_arithmetic arithmetic;
     enum kv_type kv_type;
     const char *isa;
+    const char *cpu_tuning;
     const struct backend_ops *ops; /* NULL: cpu */
     const char *libcuda;
     uint32_t n_threads, n_slots, n_ctx;
@@ -44,6 +45,7 @@ static inline void decoder_run_open(struct decoder_run *r, const struct decoder_
         .arithmetic = c->arithmetic,
         .n_threads = c->n_threads ? c->n_threads : 1,
         .isa = c->isa ? c->isa : "auto",
+        .cpu_tuning = c->cpu_tuning,
         .libcuda = c->libcuda,
         .stall_ms = c->stall_ms ? c->stall_ms : 120000,
         .kv_memory = c->kv_memory,
@@ -111,7 +113,7 @@ static inline void decoder_run_step(struct decoder_run *r)
     r->step->id++;
     cr_assert_eq(executor_submit(r->x, r->step, &err), 0, "%s", err.text);
     do {
-        int got = executor_poll(r->x, r->results + n, STEP_MAX_LOGITS - (int)n, &done, &err);
+        int got = executor_advance(r->x, r->results + n, STEP_MAX_LOGITS - (int)n, &done, &err);
         cr_assert_geq(got, 0, "%s", err.text);
         n += (uint32_t)got;
     } while (done < r->step->id || n < r->step->n_logits);

@@ -1,7 +1,7 @@
 /* fake_backend.h - a decoder without a model, for tests of the engine: its next token is a hash of the whole
  * sequence as it finds it through page table and pages. A page that is wrong or stale, a row that is missing
  * or out of place, a wrong LAST_SAMPLED, a wrong history: all give other tokens than fake_next() over the
- * true sequence. A page is FAKE_PAGE bytes, and can be exported and imported. Steps wait until poll(), and
+ * true sequence. A page is FAKE_PAGE bytes, and can be exported and imported. Steps wait until advance(), and
  * while fake.held until fake.allowed of them. A prompt that holds FAKE_POISON has logits that are not finite.
  */
 #pragma once
@@ -42,13 +42,13 @@ struct fake {
     uint64_t done;
     const int32_t *end_tokens;
     uint32_t n_end_tokens;
-    uint64_t fail_at;         /* poll fails at this step; 0: never */
+    uint64_t fail_at;         /* advance fails at this step; 0: never */
     uint64_t twice_at;        /* from this step on logit row 0 is answered twice and row 1 not; 0: never */
     uint32_t step_us, row_us; /* what a step takes, and each of its rows beyond the first */
-    _Atomic bool lost;        /* every poll fails, with nothing to do as well */
+    _Atomic bool lost;        /* every advance fails, with nothing to do as well */
     bool echo;     /* seven tokens of eight follow from the one before alone: the text repeats itself */
     bool alone;    /* a page serves one sequence only; set before the engine opens */
-    uint32_t lazy; /* one poll in `lazy` does nothing; 0: none */
+    uint32_t lazy; /* one advance in `lazy` does nothing; 0: none */
     uint32_t lazy_state;
     atomic_bool held;
     _Atomic uint32_t allowed;
@@ -306,8 +306,8 @@ static inline bool fake_may_run(struct fake *f)
     return f->lazy == 0 || (f->lazy_state >> 16) % f->lazy != 0;
 }
 
-static inline int fake_poll(struct backend *be, struct step_result *out, int max, uint64_t *steps_done,
-                            struct error *err)
+static inline int fake_advance(struct backend *be, struct step_result *out, int max, uint64_t *steps_done,
+                               struct error *err)
 {
     struct fake *f = (struct fake *)be;
     int n = 0, rc = 0;
@@ -365,7 +365,7 @@ static inline void fake_close(struct backend *be)
 }
 
 static const struct backend_ops fake_ops = {
-    .name = "fake", .submit = fake_submit, .poll = fake_poll, .info = fake_info, .close = fake_close};
+    .name = "fake", .submit = fake_submit, .advance = fake_advance, .info = fake_info, .close = fake_close};
 
 static inline struct fake *fake_open(uint32_t n_pages, uint32_t n_slots, const int32_t *end_tokens,
                                      uint32_t n_end)

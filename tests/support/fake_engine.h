@@ -16,14 +16,16 @@ static struct fake {
     _Atomic int submit_error;       /* what engine_submit returns */
     enum engine_finish finish;      /* after the script */
     enum engine_finish last_choice; /* the same, of the last choice; ENGINE_RUNNING: as `finish` */
-    int32_t script[256];            /* tokens every request gets */
+    int32_t script[256];            /* tokens every request gets, again from the first after the last */
     uint32_t n_script;
+    uint32_t n_at_once; /* tokens a millisecond; 0: one */
     struct engine_request *live[FAKE_MAX];
     struct engine_request *news[FAKE_MAX];
     unsigned n_live, n_news;
     _Atomic unsigned n_submitted, n_cancelled, n_tokens;
     struct engine_request last; /* a copy of the newest request's input */
     int32_t last_prompt[64];
+    uint64_t salts[FAKE_MAX]; /* of the requests in the order they came */
     struct server *server;
     uv_timer_t timer;
 } fake;
@@ -40,7 +42,7 @@ int engine_submit(struct engine *e, struct engine_request *r, struct error *err)
     (void)e;
     if (fake.submit_error)
         return error_set(err, fake.submit_error, "said no");
-    fake.n_submitted++;
+    fake.salts[fake.n_submitted++ % FAKE_MAX] = r->salt;
     memcpy(&fake.last, r, sizeof fake.last);
     memcpy(fake.last_prompt, r->prompt, (r->n_prompt < 64 ? r->n_prompt : 64) * sizeof *r->prompt);
     for (; r; r = r->next_choice) {
@@ -74,18 +76,24 @@ static void fake_end(unsigned i, enum engine_finish finish)
     fake.live[i] = fake.live[--fake.n_live];
 }
 
+static void fake_add(struct engine_request *r, uint32_t n)
+{
+    r->out[n] = (struct engine_token){.token = fake.script[n % 256], .logprob = -0.5f};
+    for (uint32_t k = 0; k < r->n_top; k++)
+        r->top[n * r->n_top + k] = (struct step_top){.token = (int32_t)k, .logprob = -1.0f - (float)k};
+    if (!n)
+        r->first_ns = fake_now();
+    atomic_store(&r->n_out, n + 1);
+    fake.n_tokens++;
+}
+
 static void fake_token(unsigned i)
 {
     struct engine_request *r = fake.live[i];
-    uint32_t n = r->n_out;
+    uint32_t n = r->n_out, end = n + (fake.n_at_once ? fake.n_at_once : 1);
     if (n < fake.n_script && n < r->max_tokens) {
-        r->out[n] = (struct engine_token){.token = fake.script[n], .logprob = -0.5f};
-        for (uint32_t k = 0; k < r->n_top; k++)
-            r->top[n * r->n_top + k] = (struct step_top){.token = (int32_t)k, .logprob = -1.0f - (float)k};
-        if (!n)
-            r->first_ns = fake_now();
-        atomic_store(&r->n_out, n + 1);
-        fake.n_tokens++;
+        for (; n < end && n < fake.n_script && n < r->max_tokens; n++)
+            fake_add(r, n);
         fake_news(r);
     } else if (n == r->max_tokens) {
         fake_end(i, ENGINE_LENGTH);

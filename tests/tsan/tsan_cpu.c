@@ -82,7 +82,7 @@ static void drain(struct executor *x, uint64_t until)
     struct step_result results[STEP_MAX_LOGITS];
     uint64_t done = 0;
     while (done < until)
-        if (executor_poll(x, results, STEP_MAX_LOGITS, &done, NULL) < 0)
+        if (executor_advance(x, results, STEP_MAX_LOGITS, &done, NULL) < 0)
             fail("poll");
 }
 

@@ -14,6 +14,14 @@ static const struct matmul_kernels *const tables[] = {
     &matmul_scalar,
 };
 
+size_t matmul_scratch_size(void)
+{
+    size_t size = 0;
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        size = tables[i]->scratch_size > size ? tables[i]->scratch_size : size;
+    return size;
+}
+
 const struct matmul_kernels *matmul_find(const char *isa, struct error *err)
 {
     size_t n = sizeof tables / sizeof *tables;

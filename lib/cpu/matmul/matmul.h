@@ -40,6 +40,29 @@ void matmul_row(const struct matmul_matrix *m, uint32_t row, float *out);
 /* True if this matrix multiplies floats (F32, F16, BF16 weights), which needs no quantised activations. */
 bool matmul_is_float(const struct matmul_matrix *m);
 
+/* Variants of a product: all give the same bits, and the machine decides which is fastest (tuning.h). The
+ * zero of each field stands for the constants that the kernels were built with. */
+enum matmul_hint { /* where prefetched weights go: the x86 instruction prefetch*, or none */
+                   MATMUL_HINT_BUILT,
+                   MATMUL_HINT_NONE,
+                   MATMUL_HINT_T0,
+                   MATMUL_HINT_T1,
+                   MATMUL_HINT_T2,
+                   MATMUL_HINT_NTA,
+                   MATMUL_N_HINTS
+};
+enum matmul_shape { /* a table without the named one takes MATMUL_SHAPE_BUILT */
+                    MATMUL_SHAPE_BUILT,
+                    MATMUL_SHAPE_DIRECT, /* unpacks a block in registers for all columns; up to 8 columns */
+                    MATMUL_SHAPE_PANEL,  /* unpacks weights again for every panel of columns */
+                    MATMUL_SHAPE_SPREAD, /* the first panel stores the unpacked weights for the others */
+                    MATMUL_N_SHAPES
+};
+struct matmul_variant {
+    uint8_t hint, shape; /* enum matmul_hint, enum matmul_shape */
+    uint32_t ahead;      /* bytes by which weights are prefetched; 0: as built */
+};
+
 /* Activations of n_columns rows of a step, in the layout of the kernels. One input serves every matrix of the
  * same k. */
 struct matmul_input {
@@ -48,6 +71,7 @@ struct matmul_input {
     /* The weights that the calling thread reads after those of a run, for prefetching; NULL: the weights that
      * follow in memory. */
     const uint8_t *next;
+    struct matmul_variant variant;
 };
 size_t matmul_input_size(uint32_t k, uint32_t n_columns);
 /* The number of super-blocks (of 256 values) and of panels that quantising is split into. */
@@ -70,6 +94,8 @@ struct matmul_kernels {
     size_t scratch_size; /* bytes of 64-byte aligned scratch that run() needs per thread */
 };
 extern const struct matmul_kernels matmul_avx512, matmul_avxvnni, matmul_avx2, matmul_scalar;
+/* The scratch_size that is enough for every table. */
+size_t matmul_scratch_size(void);
 /* Returns the best table that this CPU supports ("auto" or NULL), or the named one; NULL with *err set if it
  * is unknown or not supported. */
 const struct matmul_kernels *matmul_find(const char *isa, struct error *err);

@@ -36,14 +36,11 @@ static void quantise_super(const struct matmul_panel *p, uint32_t n_blocks, size
         }
 }
 
-/* Stores the n unquantised values of a super-block, and zeros up to the end of its last block. */
+/* Stores the unquantised values of a super-block. */
 static void keep_floats(const struct matmul_panel *p, uint32_t n, size_t k, const float *const *x,
                         const float *gain)
 {
-    for (uint32_t c = 0; c < p->width; c++) {
+    for (uint32_t c = 0; c < p->width; c++)
         for (uint32_t i = 0; i < n; i++)
             p->x[i * p->width + c] = gain ? x[c][k + i] * gain[k + i] : x[c][k + i];
-        for (uint32_t i = n; i % ARITH_BLOCK; i++)
-            p->x[i * p->width + c] = 0.0f;
-    }
 }

@@ -20,18 +20,10 @@
  * Thread: any; all functions are pure but for the caller's scratch. */
 /* clang-format on */
 #include "matmul_unpack.h"
+#include "matmul_fetch.h"
 
 #define ROW_VECTORS (MATMUL_ROWS / LANES) /* row vectors per group */
 #define PAIR_GROUPS (2 / ROW_VECTORS)     /* groups of the two row vectors of a panel */
-/* The distance in bytes by which weights are prefetched ahead of their tile: when they are unpacked in
- * registers, and in a panel, which reads memory for short moments only. Half of it costs a tenth with eight
- * columns, and with one column where memory is fast. Twice as far gains nothing; before a run knew the next
- * weights it cost a twentieth of a model's step where memory is slow, because the memory behind a piece of
- * work may belong to another member or be used much later. AVX2 alone takes longer to multiply weights that
- * are unpacked in registers, and half is far enough: 1 to 4 % of a model's step (decode-epyc-zen3). */
-#define DIRECT_AHEAD (PAIR_SUMS ? 4352 : 8704)
-#define PANEL_AHEAD  13056
-
 struct scratch {
     struct expanded e[2];
     float total[2][MATMUL_CHUNK][2][LANES]; /* [half of K][column][row vector][lane] */
@@ -43,10 +35,10 @@ INLINE uint32_t panel_columns(uint32_t kind)
     return has_halves(kind) ? PANEL_COLUMNS / 2 : PANEL_COLUMNS;
 }
 
-/* True if every panel unpacks weights itself, between products that keep the multipliers busy. Otherwise the
- * first one stores its expanded tile, which is cheaper where unpacking is much work. (Tried: eight columns of
- * a type with half-blocks, one half after the other, with the first half's products in the L1 cache: as fast
- * as this with eight columns, a tenth slower with many.) */
+/* True if every panel unpacks weights itself, between products that keep the multipliers busy, where a
+ * variant does not say. Otherwise the first one stores its expanded tile, which is cheaper where unpacking is
+ * much work. (Tried: eight columns of a type with half-blocks, one half after the other, with the first
+ * half's products in the L1 cache: as fast as this with eight columns, a tenth slower with many.) */
 INLINE bool panel_unpacks(uint32_t kind)
 {
     return PANEL_UNPACKS && matmul_traits[kind].fold != MATMUL_FOLD_K16;
@@ -63,7 +55,9 @@ INLINE vi step_of(const int8_t *x, size_t width, uint32_t t)
  * largest value. */
 INLINE uint32_t run_steps(uint32_t kind)
 {
-    uint32_t bits = matmul_traits[kind].bits, n = bits == 8 ? 1 : 32767 / (254 * ((1u << bits) - 1));
+    const struct matmul_traits *t = &matmul_traits[kind];
+    uint32_t largest = t->codes ? quant_codebooks[t->codes].largest + t->zero : (1u << t->bits) - 1;
+    uint32_t n = t->bits == 8 ? 1 : 32767 / (254 * largest);
     return n >= 8 && !has_halves(kind) ? 8 : n >= 4 ? 4 : n >= 2 ? 2 : 1;
 }
 
@@ -75,25 +69,32 @@ INLINE vi multiplier(uint32_t kind, const struct expanded *e, uint32_t slot, uin
     return vi_load(e->scale[has_halves(kind) ? 2 * slot + t / 4 : slot]);
 }
 
-/* The start of the integer sum over block j, which is block `slot` of e: -zero * sum of x, scaled like the
- * sum. */
+/* The start of the integer sum over block j (its half h), which is block `slot` of e: -zero * sum of x,
+ * scaled like the sum. */
 INLINE vi start(uint32_t kind, const struct expanded *e, uint32_t slot, const struct matmul_panel *p,
-                size_t width, uint32_t column, uint32_t j)
+                size_t width, uint32_t column, uint32_t j, uint32_t h)
 {
     uint32_t zero = matmul_traits[kind].zero;
     if (!zero || zero == 128)
         return vi_set(0);
+    if (!has_whole_scales(kind) &&
+        has_halves(kind)) /* of one half: the sum of the other is multiplied by 0 */
+        return pairs_widen(vi_bcast(p->n16 + 2 * j * width + column), vi_set((int)(h ? zero << 16 : zero)));
+    vi by = vi_set16((short)zero);
+    if (matmul_traits[kind].fold == MATMUL_FOLD_K32)
+        by = vi_shift(vi_load(e->scale[slot]), __builtin_ctz(zero));
     return pairs_widen(vi_bcast(p->n16 + 2 * j * width + column),
-                       has_halves(kind) ? vi_load(e->min[slot]) : vi_set16((short)zero));
+                       has_halves(kind) ? vi_load(e->min[slot]) : by);
 }
 #else
 /* The start of the integer sum over block j (its half h): -zero * sum of x. */
 INLINE vi start(uint32_t kind, const struct matmul_panel *p, size_t width, uint32_t column, size_t j,
                 uint32_t h)
 {
-    if (!matmul_traits[kind].zero)
+    if (!matmul_traits[kind].zero && !matmul_traits[kind].codes)
         return vi_set(0);
-    return vi_bcast(has_halves(kind) ? p->n16 + (2 * j + h) * width + column : p->n + j * width + column);
+    vi v = vi_bcast(has_halves(kind) ? p->n16 + (2 * j + h) * width + column : p->n + j * width + column);
+    return zero_of(kind) == 64 ? vi_add(v, v) : v;
 }
 #endif
 
@@ -114,7 +115,7 @@ INLINE vf super_value(uint32_t fold, vf c, vf m, const struct expanded *e)
 {
     if (fold == MATMUL_FOLD_K || fold == MATMUL_FOLD_K16M)
         return vf_fms(vf_load(e->d), c, vf_mul(vf_load(e->dmin), m));
-    if (fold == MATMUL_FOLD_K16)
+    if (fold == MATMUL_FOLD_K16 || fold == MATMUL_FOLD_K32)
         return vf_mul(vf_load(e->d), c);
     return fold == MATMUL_FOLD_SM ? vf_add(c, m) : c;
 }
@@ -149,33 +150,6 @@ INLINE vf direct_block(uint32_t kind, const vi w[MATMUL_STEPS], const struct exp
     return vf_fma(vf_bcast(p->a + j * p->width + column), scaled(kind, e, j, low, high), c);
 }
 #endif
-
-/* The bytes of a tile in its group, with its d and dmin. */
-INLINE size_t super_size(uint32_t kind)
-{
-    return matmul_tile_size(&matmul_traits[kind], MATMUL_SUPER_BLOCKS) + matmul_traits[kind].global_size;
-}
-
-/* The address `distance` bytes after the start of a tile, without the groups that the other of `n_groups` row
- * vectors compute at the same time; beyond group `last`, in the weights that are read next. It may be far
- * outside the matrix, where prefetching has no effect and a pointer would be undefined: so it is an
- * integer. */
-INLINE uintptr_t ahead_of(uint32_t kind, const struct matmul_matrix *m, const struct matmul_input *in,
-                          uint32_t group, uint32_t last, uint32_t super, uint32_t n_groups, size_t distance)
-{
-    size_t at = super * super_size(kind) + distance, skipped = 0;
-    for (size_t rest = at; rest >= m->group_size; rest -= m->group_size)
-        skipped += (n_groups - 1) * m->group_size;
-    at += group * m->group_size + skipped;
-    size_t end = last * m->group_size;
-    return in->next && at >= end ? (uintptr_t)in->next + (at - end) : (uintptr_t)m->data + at;
-}
-
-/* The bytes to prefetch at each of n places while a tile is multiplied. */
-INLINE size_t prefetch_part(uint32_t kind, uint32_t n)
-{
-    return (super_size(kind) / n + 63) / 64 * 64;
-}
 
 /* Expands the scales of the blocks of a row vector's tile, which begin at p. */
 INLINE void expand_scales(uint32_t kind, const uint8_t *p, uint32_t n_blocks, uint32_t o,
@@ -212,7 +186,9 @@ struct chunk {
     /* For each group: weights of later tiles, of which every block of a panel prefetches `part` bytes. */
     uintptr_t ahead[2];
     size_t part;
-    float *out; /* output of the chunk's first column at the last super-block, else NULL */
+    uint32_t hint; /* enum matmul_hint, not MATMUL_HINT_BUILT */
+    bool spread;   /* the first panel stores its expanded tile for the others */
+    float *out;    /* output of the chunk's first column at the last super-block, else NULL */
     size_t stride;
 };
 
@@ -247,9 +223,11 @@ INLINE void pair_sums(uint32_t kind, enum weights_from from, uint32_t W, size_t 
     for (uint32_t c = 0; c < W; c++)
 #pragma GCC unroll 2
         for (int r = 0; r < 2; r++)
-            sum[0][r][c] = sum[1][r][c] = start(kind, &e[r], slot, p, width, column + c, j);
+            for (uint32_t h = 0; h < 2; h++)
+                sum[h][r][c] = start(kind, &e[r], slot, p, width, column + c, j, h);
 #pragma GCC unroll 8
     for (uint32_t t = 0; t < MATMUL_STEPS; t += run) {
+        const uint32_t h = has_halves(kind) && !has_whole_scales(kind) ? t / 4 : 0;
         vi pairs[2][PANEL_COLUMNS];
 #pragma GCC unroll 8
         for (uint32_t i = 0; i < run; i++) {
@@ -267,7 +245,7 @@ INLINE void pair_sums(uint32_t kind, enum weights_from from, uint32_t W, size_t 
         for (uint32_t c = 0; c < W; c++)
 #pragma GCC unroll 2
             for (int r = 0; r < 2; r++)
-                sum[0][r][c] = pairs_sum(sum[0][r][c], pairs[r][c], multiplier(kind, &e[r], slot, t));
+                sum[h][r][c] = pairs_sum(sum[h][r][c], pairs[r][c], multiplier(kind, &e[r], slot, t));
     }
 }
 
@@ -357,13 +335,6 @@ INLINE void direct_block(uint32_t kind, uint32_t W, const struct chunk *x, struc
                              scaled(kind, &e[r], slot, sum[0][r][i], sum[1][r][i]), c[r][i]);
 }
 
-INLINE void direct_fetch(const struct chunk *x, uint32_t j)
-{
-#pragma GCC unroll 8
-    for (size_t i = 0; i < x->part; i += 64)
-        __builtin_prefetch((const void *)(x->ahead[0] + j * x->part + i), 0, 0);
-}
-
 /* Multiplies all blocks of a group, with scales expanded in e. */
 INLINE void direct_expanded(uint32_t kind, uint32_t W, const struct chunk *x, const uint8_t *scales,
                             const struct matmul_panel *p, struct expanded *e, vf c[2][PANEL_COLUMNS],
@@ -373,7 +344,7 @@ INLINE void direct_expanded(uint32_t kind, uint32_t W, const struct chunk *x, co
     for (uint32_t r = 0; r < 2; r++)
         expand_scales(kind, scales, x->n_blocks, r * LANES, e->bytes, &e[r]);
     for (uint32_t j = 0; j < x->n_blocks; j++) {
-        direct_fetch(x, j);
+        fetch(x->hint, x->ahead[0] + j * x->part, x->part);
         direct_block(kind, W, x, e, j, p, j, c);
     }
     panel_minima(matmul_traits[kind].fold, W, e, p, W, 0, x->n_blocks, min);
@@ -387,7 +358,7 @@ INLINE void direct_in_place(uint32_t kind, uint32_t W, const struct chunk *x, co
 {
     const uint32_t n_min = minima_of(matmul_traits[kind].fold);
     for (uint32_t j = 0; j < x->n_blocks; j++) {
-        direct_fetch(x, j);
+        fetch(x->hint, x->ahead[0] + j * x->part, x->part);
 #pragma GCC unroll 2
         for (uint32_t r = 0; r < 2; r++)
             expand_block_scales(kind, scales, x->n_blocks, r * LANES, j, e->bytes, 0, &own[r]);
@@ -403,13 +374,14 @@ INLINE void direct_in_place(uint32_t kind, uint32_t W, const struct chunk *x, co
  * fixed here; with few columns a block's scales are expanded in registers, where they are used. With one
  * column both would be half of all instructions. */
 INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m, uint32_t group,
-                        uint32_t super, const struct matmul_panel *p, uintptr_t ahead, struct expanded *e,
-                        float total[2][MATMUL_PANEL][LANES])
+                        uint32_t super, const struct matmul_panel *p, uint32_t hint, uintptr_t ahead,
+                        struct expanded *e, float total[2][MATMUL_PANEL][LANES])
 {
     const uint8_t *tile = matmul_tile(m, group, super);
     uint32_t n_blocks = matmul_n_blocks(m->k, super), fold = matmul_traits[kind].fold;
     const struct chunk x = {.tile = {tile, tile},
                             .n_blocks = n_blocks,
+                            .hint = hint,
                             .ahead = {ahead},
                             .part = prefetch_part(kind, MATMUL_SUPER_BLOCKS)};
     const uint8_t *scales = tile + n_blocks * matmul_block_size(&matmul_traits[kind]);
@@ -442,8 +414,8 @@ INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m
 /* Multiplies a super-block of one row vector with the W columns of a panel and adds the values to
  * total[column]. */
 INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m, uint32_t group,
-                        uint32_t super, uint32_t o, const struct matmul_panel *p, uintptr_t ahead,
-                        struct expanded *e, float total[MATMUL_PANEL][LANES])
+                        uint32_t super, uint32_t o, const struct matmul_panel *p, uint32_t hint,
+                        uintptr_t ahead, struct expanded *e, float total[MATMUL_PANEL][LANES])
 {
     const uint8_t *tile = matmul_tile(m, group, super);
     uint32_t n_blocks = matmul_n_blocks(m->k, super);
@@ -461,8 +433,8 @@ INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m
     expand_globals(kind, matmul_globals(m, group, super), o, e);
     for (uint32_t j = 0; j < n_blocks; j++) {
         vi w[MATMUL_STEPS];
-        for (size_t i = 0; o == 0 && i < part; i += 64)
-            __builtin_prefetch((const void *)(ahead + j * part + i), 0, 0);
+        if (o == 0)
+            fetch(hint, ahead + j * part, part);
         unpack(kind, tile + j * block_size + 4 * o, w);
 #pragma GCC unroll 8
         for (uint32_t i = 0; i < W; i++)
@@ -480,16 +452,19 @@ INLINE void direct(uint32_t kind, uint32_t W, const struct matmul_matrix *m, con
                    uint32_t first, uint32_t last, float *out, size_t stride, struct scratch *s)
 {
     uint32_t n_super = matmul_n_super(m->k), half = matmul_half(n_super);
+    const uint32_t hint = hint_of(in, MATMUL_HINT_NTA);
+    const size_t distance = distance_of(in, DIRECT_AHEAD);
     for (uint32_t g = first; g < last; g++, out += MATMUL_ROWS) {
         float total[2][ROW_VECTORS][MATMUL_PANEL][LANES] __attribute__((aligned(64))) = {0};
         for (uint32_t super = 0; super < n_super; super++) {
             struct matmul_panel p = matmul_panel(in, 0, super);
-            uintptr_t ahead = ahead_of(kind, m, in, g, last, super, 1, DIRECT_AHEAD);
+            uintptr_t ahead = ahead_of(kind, m, in, g, last, super, 1, distance);
 #if PAIR_SUMS
-            direct_tile(kind, W, m, g, super, &p, ahead, s->e, total[super >= half]);
+            direct_tile(kind, W, m, g, super, &p, hint, ahead, s->e, total[super >= half]);
 #else
             for (uint32_t r = 0; r < ROW_VECTORS; r++)
-                direct_tile(kind, W, m, g, super, r * LANES, &p, ahead, &s->e[0], total[super >= half][r]);
+                direct_tile(kind, W, m, g, super, r * LANES, &p, hint, ahead, &s->e[0],
+                            total[super >= half][r]);
 #endif
         }
         for (uint32_t r = 0; r < ROW_VECTORS; r++)
@@ -499,18 +474,12 @@ INLINE void direct(uint32_t kind, uint32_t W, const struct matmul_matrix *m, con
     }
 }
 
-/* Prefetches a little at a time: prefetches that wait for each other delay the loads behind them. Few panels
- * use a tile soon, so it skips the second-level cache; many panels would evict it from the first one before
- * its use. */
+/* Prefetches a little at a time: prefetches that wait for each other delay the loads behind them. */
 INLINE void chunk_fetch(const struct chunk *x, uint32_t panel_index, uint32_t j)
 {
     size_t first = (panel_index * MATMUL_SUPER_BLOCKS + j) * x->part;
     for (uint32_t g = 0; g < PAIR_GROUPS; g++)
-        for (size_t i = 0; i < x->part; i += 64)
-            if (x->part > 64)
-                __builtin_prefetch((const void *)(x->ahead[g] + first + i), 0, 0);
-            else
-                __builtin_prefetch((const void *)(x->ahead[g] + first + i), 0, 2);
+        fetch(x->hint, x->ahead[g] + first, x->part);
 }
 
 /* Expands the scales of block j while its values are unpacked; with the first block also those of the
@@ -602,84 +571,61 @@ INLINE void panel_any(uint32_t kind, enum weights_from from, struct expanded *e,
 }
 
 /* Multiplies a tile with all panels of a chunk. Whole panels are adjacent in memory. */
-INLINE void chunk_panels(uint32_t kind, struct expanded *e, const struct chunk *x, float total[][2][LANES])
+INLINE void chunk_panels(uint32_t kind, bool spread, struct expanded *e, const struct chunk *x,
+                         float total[][2][LANES])
 {
     const uint32_t W = panel_columns(kind);
+    const enum weights_from from = spread ? FROM_SPREAD : FROM_TILE;
     struct matmul_panel p = matmul_panel(x->in, x->column / MATMUL_PANEL, x->super);
     uint32_t n = x->end - x->column, i = 0, c = 0;
-    if (!panel_unpacks(kind) && n >= MATMUL_PANEL) {
+    if (spread) {
         panel(kind, FROM_TILE_SPREADING, W, MATMUL_PANEL, e, &p, 0, x, 0, total);
         c = W;
     }
     for (; i < n / MATMUL_PANEL; i++, c = 0, total += MATMUL_PANEL) {
         chunk_fetch_out(x, i, MATMUL_PANEL);
         for (; c < MATMUL_PANEL; c += W)
-            panel(kind, panel_unpacks(kind) ? FROM_TILE : FROM_SPREAD, W, MATMUL_PANEL, e, &p, c, x, i,
-                  total + c);
+            panel(kind, from, W, MATMUL_PANEL, e, &p, c, x, i, total + c);
         matmul_panel_next(&p);
     }
     if (n % MATMUL_PANEL == 0)
         return;
     p = matmul_panel(x->in, x->column / MATMUL_PANEL + i, x->super);
     chunk_fetch_out(x, i, p.width);
-    if (panel_unpacks(kind) || n < MATMUL_PANEL)
-        panel_any(kind, FROM_TILE, e, &p, x, i, total);
-    else
-        panel_any(kind, FROM_SPREAD, e, &p, x, i, total);
+    panel_any(kind, from, e, &p, x, i, total);
+}
+
+/* True if the first of the panels of n columns stores its expanded tile for the others. */
+INLINE bool spreads(uint32_t kind, uint32_t n, uint32_t shape)
+{
+    if (n < MATMUL_PANEL)
+        return false;
+    return shape == MATMUL_SHAPE_SPREAD || (shape != MATMUL_SHAPE_PANEL && !panel_unpacks(kind));
 }
 
 #define PANEL_OF(kind)                                                                                       \
     static __attribute__((noinline)) void panel_##kind(struct expanded *e, const struct chunk *x,            \
                                                        float total[][2][LANES])                              \
     {                                                                                                        \
-        chunk_panels(MATMUL_##kind, e, x, total);                                                            \
+        if (x->spread)                                                                                       \
+            chunk_panels(MATMUL_##kind, true, e, x, total);                                                  \
+        else                                                                                                 \
+            chunk_panels(MATMUL_##kind, false, e, x, total);                                                 \
     }
-PANEL_OF(Q4_K)
-PANEL_OF(Q5_K)
-PANEL_OF(Q6_K)
-PANEL_OF(Q3_K)
-PANEL_OF(Q2_K)
-PANEL_OF(Q8_0)
-PANEL_OF(Q5_0)
-PANEL_OF(Q4_0)
-PANEL_OF(Q4_1)
-PANEL_OF(Q5_1)
+EACH_KERNEL(PANEL_OF)
 
 /* Calls chunk_panels() for the kind of weights. */
 INLINE void chunk_super(uint32_t kind, const struct chunk *x, bool second, struct scratch *s)
 {
     float(*total)[2][LANES] = s->total[second];
+#define CHUNK_CASE(kind)                                                                                     \
+    case MATMUL_##kind:                                                                                      \
+        panel_##kind(s->e, x, total);                                                                        \
+        break;
     switch (kind) {
-    case MATMUL_Q4_K:
-        panel_Q4_K(s->e, x, total);
-        break;
-    case MATMUL_Q5_K:
-        panel_Q5_K(s->e, x, total);
-        break;
-    case MATMUL_Q6_K:
-        panel_Q6_K(s->e, x, total);
-        break;
-    case MATMUL_Q3_K:
-        panel_Q3_K(s->e, x, total);
-        break;
-    case MATMUL_Q2_K:
-        panel_Q2_K(s->e, x, total);
-        break;
-    case MATMUL_Q8_0:
-        panel_Q8_0(s->e, x, total);
-        break;
-    case MATMUL_Q5_0:
-        panel_Q5_0(s->e, x, total);
-        break;
-    case MATMUL_Q4_0:
-        panel_Q4_0(s->e, x, total);
-        break;
-    case MATMUL_Q4_1:
-        panel_Q4_1(s->e, x, total);
-        break;
-    default:
-        panel_Q5_1(s->e, x, total);
+        EACH_KERNEL(CHUNK_CASE)
     }
+#undef CHUNK_CASE
 }
 
 /* Writes the output of a chunk: half 0 + half 1 of K, for the groups g .. g + n_groups - 1 of the row
@@ -702,6 +648,7 @@ INLINE void panels(uint32_t kind, const struct matmul_matrix *m, const struct ma
                    uint32_t first, uint32_t last, float *out, size_t stride, struct scratch *s)
 {
     uint32_t n_super = matmul_n_super(m->k), half = matmul_half(n_super);
+    const size_t distance = distance_of(in, PANEL_AHEAD);
     for (uint32_t g = first; g < last; g += PAIR_GROUPS, out += PAIR_GROUPS * MATMUL_ROWS)
         for (uint32_t chunk = 0; chunk < in->n_columns; chunk += MATMUL_CHUNK) {
             uint32_t end = matmul_min(chunk + MATMUL_CHUNK, in->n_columns);
@@ -719,8 +666,12 @@ INLINE void panels(uint32_t kind, const struct matmul_matrix *m, const struct ma
                 x.fresh = super == 0 || super == half;
                 x.part = prefetch_part(kind,
                                        (end - chunk + MATMUL_PANEL - 1) / MATMUL_PANEL * MATMUL_SUPER_BLOCKS);
+                /* Few panels use a tile soon, so it skips the second-level cache; many panels would evict it
+                 * from the first one before its use. */
+                x.hint = hint_of(in, x.part > 64 ? MATMUL_HINT_NTA : MATMUL_HINT_T1);
+                x.spread = spreads(kind, end - chunk, in->variant.shape);
                 for (uint32_t i = 0; i < PAIR_GROUPS; i++)
-                    x.ahead[i] = ahead_of(kind, m, in, g + i, last, super, PAIR_GROUPS, PANEL_AHEAD);
+                    x.ahead[i] = ahead_of(kind, m, in, g + i, last, super, PAIR_GROUPS, distance);
                 x.out = super + 1 == n_super ? out + chunk * stride : NULL;
                 chunk_super(kind, &x, super >= half, s);
             }
@@ -728,21 +679,21 @@ INLINE void panels(uint32_t kind, const struct matmul_matrix *m, const struct ma
         }
 }
 
-/* The number of columns up to which a block is unpacked in registers, again for each row vector: more than
- * two only where there is nothing to unpack, or where a panel would unpack twice (eight columns of 6 bits: a
- * sixth slower from the cache, but as much faster from slow memory). With sums of pairs both row vectors of a
- * group are unpacked together, and there is no such limit. */
-INLINE uint32_t direct_columns(uint32_t kind)
+/* The number of columns up to which a block is unpacked in registers, again for each row vector, where a
+ * variant does not say: more than two only where there is nothing to unpack, or where a panel would unpack
+ * twice (eight columns of 6 bits: a sixth slower from the cache, but as much faster from slow memory). With
+ * sums of pairs both row vectors of a group are unpacked together, and there is no such limit. */
+INLINE uint32_t direct_columns(uint32_t kind, uint32_t shape)
 {
     uint32_t bits = matmul_traits[kind].bits;
-    if (PAIR_SUMS)
-        return DIRECT_COLUMNS;
-    return matmul_min(DIRECT_COLUMNS, bits == 6 ? 8 : bits == 8 ? 6 : 2);
+    if (shape == MATMUL_SHAPE_BUILT && !PAIR_SUMS)
+        return matmul_min(DIRECT_COLUMNS, bits == 6 ? 8 : bits == 8 ? 6 : 2);
+    return shape == MATMUL_SHAPE_BUILT || shape == MATMUL_SHAPE_DIRECT ? DIRECT_COLUMNS : 0;
 }
 
 #define DIRECT_CASE(kind, i)                                                                                 \
     case i:                                                                                                  \
-        if (i <= direct_columns(MATMUL_##kind)) {                                                            \
+        if (i <= DIRECT_COLUMNS) {                                                                           \
             direct(MATMUL_##kind, i, m, in, first, last, out, stride, s);                                    \
             return;                                                                                          \
         }                                                                                                    \
@@ -752,7 +703,7 @@ INLINE uint32_t direct_columns(uint32_t kind)
         const struct matmul_matrix *m, const struct matmul_input *in, uint32_t first, uint32_t last,         \
         float *out, size_t stride, struct scratch *s)                                                        \
     {                                                                                                        \
-        switch (in->n_columns) {                                                                             \
+        switch (in->n_columns <= direct_columns(MATMUL_##kind, in->variant.shape) ? in->n_columns : 0) {     \
             DIRECT_CASE(kind, 1)                                                                             \
             DIRECT_CASE(kind, 2)                                                                             \
             DIRECT_CASE(kind, 3)                                                                             \
@@ -764,16 +715,7 @@ INLINE uint32_t direct_columns(uint32_t kind)
         }                                                                                                    \
         panels(MATMUL_##kind, m, in, first, last, out, stride, s);                                           \
     }
-RUN_OF(Q4_K)
-RUN_OF(Q5_K)
-RUN_OF(Q6_K)
-RUN_OF(Q3_K)
-RUN_OF(Q2_K)
-RUN_OF(Q8_0)
-RUN_OF(Q5_0)
-RUN_OF(Q4_0)
-RUN_OF(Q4_1)
-RUN_OF(Q5_1)
+EACH_KERNEL(RUN_OF)
 
 #include "matmul_floats.h"
 
@@ -784,22 +726,24 @@ static void quantise(struct matmul_input *in, uint32_t panel, uint32_t first, ui
         struct matmul_panel p = matmul_panel(in, panel, super);
         uint32_t n_blocks = matmul_n_blocks(in->k, super);
         size_t k = (size_t)super * ARITH_SUPER;
-        if (in->k % ARITH_BLOCK == 0) /* else all weights are floats */
+        if (n_blocks)
             QUANTISE_SUPER(&p, n_blocks, k, x, gain);
         if (floats)
-            keep_floats(&p, matmul_min(ARITH_SUPER, in->k - (uint32_t)k), k, x, gain);
+            keep_floats(&p, matmul_n_values(in->k, super), k, x, gain);
     }
 }
 
+#define RUN_ENTRY(kind) [MATMUL_##kind] = run_##kind,
 static void run(const struct matmul_matrix *m, const struct matmul_input *in, uint32_t first, uint32_t last,
                 float *out, size_t stride, void *scratch)
 {
     static void (*const of[MATMUL_N_KINDS])(const struct matmul_matrix *, const struct matmul_input *,
                                             uint32_t, uint32_t, float *, size_t, struct scratch *) = {
-        [MATMUL_Q4_K] = run_Q4_K,  [MATMUL_Q5_K] = run_Q5_K,  [MATMUL_Q6_K] = run_Q6_K,
-        [MATMUL_Q3_K] = run_Q3_K,  [MATMUL_Q2_K] = run_Q2_K,  [MATMUL_Q8_0] = run_Q8_0,
-        [MATMUL_Q5_0] = run_Q5_0,  [MATMUL_Q4_0] = run_Q4_0,  [MATMUL_Q4_1] = run_Q4_1,
-        [MATMUL_Q5_1] = run_Q5_1,  [MATMUL_F16] = run_floats, [MATMUL_BF16] = run_floats,
+        EACH_KERNEL(RUN_ENTRY) /* the types without a kernel of their own differ in the file only */
+            [MATMUL_IQ2_S] = run_IQ2_XS,
+        [MATMUL_TQ1_0] = run_TQ2_0,
+        [MATMUL_F16] = run_floats,
+        [MATMUL_BF16] = run_floats,
         [MATMUL_F32] = run_floats,
     };
     of[m->kind](m, in, first, last, out, stride, scratch);

@@ -1,6 +1,8 @@
 #include "team_matmul.h"
+#include "abi/arith.h"
 #include "abi/step.h"
 #include "base/team.h"
+#include "cpu/tuning.h"
 
 #include <assert.h>
 #include <stdbool.h>
@@ -15,6 +17,7 @@ static_assert(PRODUCT_TILE >= 2 * UNIT * MATMUL_ROWS * STEP_MAX_ROWS,
 struct job {
     const struct product *p;
     const struct product_shared *shared;
+    const struct matmul_kernels *kernels;
     const struct product_scratch *own;
     struct matmul_input input;
     const float *factors; /* [n_rows] */
@@ -44,6 +47,8 @@ static float factor_of(const struct job *j, uint32_t row)
     const struct product *p = j->p;
     if (p->gain)
         return j->shared->ops->rms_inverse(row_of(p, row), j->input.k, p->eps);
+    if (p->gates.data)
+        return arith_sigmoid(row_at(p->gates, row)[0]);
     return p->factors ? p->factors[p->gather ? p->gather[row] : row] : 1.0f;
 }
 
@@ -53,7 +58,7 @@ static void quantise_panel(struct job *j, uint32_t panel, uint32_t first, uint32
     const float *x[MATMUL_PANEL];
     for (uint32_t c = 0, row = panel * MATMUL_PANEL; c < MATMUL_PANEL && row < j->p->n_rows; c++, row++)
         x[c] = row_of(j->p, row);
-    j->shared->kernels->quantise(&j->input, panel, first, last, x, j->p->gain, wants_floats(j->p));
+    j->kernels->quantise(&j->input, panel, first, last, x, j->p->gain, wants_floats(j->p));
 }
 
 /* Quantises all rows, dealt by super-blocks: members that share one would write to the same cache lines. The
@@ -78,7 +83,8 @@ static uint32_t multiply(const struct job *j, const struct matmul_matrix *m, uin
     uint32_t start = first * MATMUL_ROWS, end = last * MATMUL_ROWS < m->n ? last * MATMUL_ROWS : m->n;
     struct matmul_input input = j->input;
     input.next = next;
-    j->shared->kernels->run(m, &input, first, last, tile, stride, j->own->kernel);
+    input.variant = tuning_variant(j->shared->tuning, m->kind, input.n_columns);
+    j->kernels->run(m, &input, first, last, tile, stride, j->own->kernel);
     return end - start;
 }
 
@@ -188,6 +194,11 @@ const uint8_t *product_begin(const struct product *p, const struct team *team, u
     return group_at(p->matrices[i], group);
 }
 
+static const struct matmul_kernels *kernels_for(const struct product_shared *shared, uint32_t n_rows)
+{
+    return shared->tuning ? shared->tuning->kernels[tuning_class(n_rows)] : shared->kernels;
+}
+
 /* Tried without gain: prefetching the first weights before quantising, and rows of the output before they are
  * stored. */
 void product_run(const struct product *p, const struct product_shared *shared,
@@ -195,7 +206,7 @@ void product_run(const struct product *p, const struct product_shared *shared,
 {
     if (p->n_rows == 0)
         return;
-    struct job j = {.p = p, .shared = shared, .own = own};
+    struct job j = {.p = p, .shared = shared, .own = own, .kernels = kernels_for(shared, p->n_rows)};
     j.input = (struct matmul_input){.k = p->matrices[0]->k, .n_columns = p->n_rows};
     float own_factors[PRODUCT_OWN_ROWS];
     if (p->n_rows <= PRODUCT_OWN_ROWS) {

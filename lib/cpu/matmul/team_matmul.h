@@ -11,6 +11,7 @@
 #include "cpu/rows.h"
 
 struct team;
+struct tuning;
 
 struct product {
     const struct matmul_matrix *matrices[3];
@@ -23,6 +24,8 @@ struct product {
     const float *gain;      /* gain of a norm over the input, or NULL */
     float eps;
     const float *factors; /* per row of `in`, without a gain: applied after the product; NULL: 1 */
+    struct rows gates;    /* without a gain: a row's factor is the sigmoid of the first value of its row here;
+                             data    NULL: none */
     struct rows out;
     uint32_t out_col[3]; /* first column of each output in a row; RESIDUAL and SWIGLU use the first */
     float scale;         /* STORE, RESIDUAL: factor of the finished product; 1: none */
@@ -33,6 +36,7 @@ struct product {
 /* Shared by the team. */
 struct product_shared {
     const struct matmul_kernels *kernels;
+    const struct tuning *tuning; /* variants, and tables instead of `kernels`; or NULL */
     const struct ops *ops;
     void *input; /* matmul_input_size(max k, max rows) */
     float *factors;

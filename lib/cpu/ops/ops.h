@@ -84,6 +84,8 @@ struct ops {
     /* out[i] = a[i] * factor; out[i] = arith_cap(a[i] * (2 / cap * log2 e), cap). */
     void (*scale)(float *out, const float *a, uint32_t n, float factor);
     void (*soft_cap)(float *out, const float *a, uint32_t n, float cap);
+    /* Adds one expert's output to the sum of a row: out = fmaf(w, y, out). */
+    void (*add_scaled)(float *out, const float *y, uint32_t n, float w);
     /* Single nodes of the eager executor: out[i] = a[i] op b[i]. */
     void (*add)(float *out, const float *a, const float *b, uint32_t n);
     void (*mul)(float *out, const float *a, const float *b, uint32_t n);

@@ -172,6 +172,16 @@ static void soft_cap(float *out, const float *a, uint32_t n, float cap)
         out[i] = arith_cap(a[i] * factor, cap);
 }
 
+static void add_scaled(float *out, const float *y, uint32_t n, float w)
+{
+    struct vec weight = vec_all(w);
+    uint32_t i = 0;
+    for (; i + WIDTH <= n; i += WIDTH)
+        vec_store(out + i, vec_fma(weight, vec_load(y + i), vec_load(out + i)));
+    for (; i < n; i++)
+        out[i] = __builtin_fmaf(w, y[i], out[i]);
+}
+
 static void add(float *out, const float *a, const float *b, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -359,6 +369,7 @@ const struct ops OPS_TABLE = {
     .geglu = geglu,
     .scale = scale,
     .soft_cap = soft_cap,
+    .add_scaled = add_scaled,
     .add = add,
     .mul = mul,
     .silu = silu,

@@ -25,6 +25,8 @@ uint32_t arch_norm(struct arch_builder *b, uint32_t x, const char *box);
 uint32_t arch_head_norm(struct arch_builder *b, uint32_t x, const char *box);
 /* The same without a weight. */
 uint32_t arch_plain_head_norm(struct arch_builder *b, uint32_t x, const char *box);
+/* The same where the file has its gain; else x. */
+uint32_t arch_may_head_norm(struct arch_builder *b, uint32_t x, const char *box);
 /* The weight [n, width of x] times x, plus the bias. */
 uint32_t arch_linear(struct arch_builder *b, uint32_t x, uint32_t n, enum arch_bias bias, const char *box);
 /* Rotates the heads as the layer's kind says; a kind without rotation yields x. */
@@ -63,6 +65,13 @@ bool arch_has(const struct arch_builder *b, const char *name);
 uint32_t arch_layer_embeddings(struct arch_builder *b, uint32_t x);
 /* gelu(gate) times as many values of `of`, from column `col` on. */
 uint32_t arch_gated_part(struct arch_builder *b, uint32_t gate, uint32_t of, uint32_t col);
+/* The layer's mixture of experts over h, the norm of x, added to x; then the shared expert, if the model has
+ * one. */
+enum arch_expert_parts {
+    ARCH_SHARED_GATE = 1, /* ffn_gate_inp_shexp: the shared expert counts sigmoid(gate(h)) */
+    ARCH_CHOICE_BIAS = 2, /* exp_probs_b: moves the choice of experts */
+};
+uint32_t arch_experts(struct arch_builder *b, uint32_t x, uint32_t h, unsigned parts);
 /* Output norm, output weight (the embedding, if tied), logit_scale and logit_cap, and sampling. Returns the
  * first error of all calls, or 0. */
 int arch_end(struct arch_builder *b, uint32_t x);

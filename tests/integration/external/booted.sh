@@ -217,6 +217,8 @@ enter systemctl start hearthd@1.service
 own=$(enter curl -s http://127.0.0.1:8081/health --next -s --unix-socket /run/hearth-1/hearth.sock http://localhost/health)
 same "two instances" "$(health) $own" '{"status":"ready"} {"status":"ready"}
 {"status":"ready"}'
+same "who may enter its directories" "$(enter stat -c '%a %U' /var/lib/hearth/1 /var/lib/hearth/1/prefix /var/cache/hearth /run/hearth-1 | tr '\n' ' ')" \
+    "700 hearth 700 hearth 700 hearth 750 hearth "
 enter systemctl stop hearthd@1.service
 ok "an instance whose port another one has is given up after twenty starts; with one of its own it serves"
 

@@ -51,6 +51,10 @@ for unit in hearthd.service hearthd@0.service; do
         grep -qx "$line" "$root/lib/systemd/system/$unit" || { echo "$unit lacks $line"; status=1; }
     done
 done
+# An instance has state and a runtime directory of its own, which the modes above close; the driver's kernels are shared.
+for line in StateDirectory=hearth/%i RuntimeDirectory=hearth-%i CacheDirectory=hearth; do
+    grep -qx "$line" "$root/lib/systemd/system/hearthd@0.service" || { echo "hearthd@.service lacks $line"; status=1; }
+done
 
 # The installed daemon finds its model and accepts its configuration.
 binary=$(find "$root" -type f -path "*bin/hearthd")

@@ -10,12 +10,12 @@
 
 #define QWEN3 "tiny-qwen3-s11-q8_0"
 
-/* A backend of this test: eager over the oracle, greedy; submit and poll count their calls. */
+/* A backend of this test: eager over the oracle, greedy; submit and advance count their calls. */
 struct test_backend {
     struct backend base;
     struct exact *exact;
     struct backend_config config;
-    uint32_t n_submitted, n_polled, n_parked, fail_at, lost_at;
+    uint32_t n_submitted, n_advanced, n_parked, fail_at, lost_at;
     bool timed, has_no_clock;
     uint64_t step, n_own_launches;
     uint32_t n_results, n_taken;
@@ -50,12 +50,13 @@ static int test_submit(struct backend *b, const struct step *step, struct error 
     return 0;
 }
 
-static int test_poll(struct backend *b, struct step_result *out, int max, uint64_t *done, struct error *err)
+static int test_advance(struct backend *b, struct step_result *out, int max, uint64_t *done,
+                        struct error *err)
 {
     struct test_backend *be = (struct test_backend *)b;
     (void)err;
     int n = 0;
-    be->n_polled++;
+    be->n_advanced++;
     for (; be->n_taken < be->n_results && n < max; be->n_taken++)
         out[n++] = be->results[be->n_taken];
     *done = be->step;
@@ -144,7 +145,7 @@ static const struct backend_node_ops timed_nodes = {
 #define TEST_OPS(title, graph, exact)                                                                        \
     {                                                                                                        \
         .name = title, .has_graph = graph, .has_exact = exact, .park = test_park, .open = test_open,         \
-        .load = test_load, .submit = test_submit, .poll = test_poll, .nodes = &test_nodes,                   \
+        .load = test_load, .submit = test_submit, .advance = test_advance, .nodes = &test_nodes,             \
         .logits = test_logits, .info = test_info, .close = test_close                                        \
     }
 static const struct backend_ops cpu_like = TEST_OPS("oracle", false, true),
@@ -153,7 +154,7 @@ static const struct backend_ops with_clock = {.name = "clock",
                                               .has_exact = true,
                                               .open = test_open,
                                               .load = test_load,
-                                              .poll = test_poll,
+                                              .advance = test_advance,
                                               .nodes = &timed_nodes,
                                               .info = test_info,
                                               .close = test_close};
@@ -202,12 +203,12 @@ Test(executor, eager_gives_the_result_of_a_step)
     uint64_t done = 0;
     one_row(1, 0, 5, true);
     cr_assert_eq(executor_submit(x, &step, NULL), 0);
-    cr_assert_eq(executor_poll(x, &result, 1, &done, NULL), 1);
+    cr_assert_eq(executor_advance(x, &result, 1, &done, NULL), 1);
     cr_assert(done == 1 && result.step == 1 && result.slot == 0 && result.pos == 0);
     const float *logits = executor_logits(x, 0);
     for (int i = 0; i < N_VOCAB; i++)
         cr_assert(logits[i] <= logits[result.token]);
-    cr_assert_eq(executor_poll(x, &result, 1, &done, NULL), 0);
+    cr_assert_eq(executor_advance(x, &result, 1, &done, NULL), 0);
     executor_close(x);
 }
 
@@ -221,7 +222,7 @@ Test(executor, eager_counts_one_launch_for_each_node_of_each_step)
     for (uint64_t id = 1; id <= 3; id++) {
         one_row(id, (uint32_t)id - 1, 5, false);
         cr_assert_eq(executor_submit(x, &step, NULL), 0);
-        cr_assert_eq(executor_poll(x, NULL, 0, NULL, NULL), 0);
+        cr_assert_eq(executor_advance(x, NULL, 0, NULL, NULL), 0);
         executor_info(x, &info);
         cr_assert_eq(info.launches, id * n);
     }
@@ -257,10 +258,10 @@ Test(executor, eager_keeps_the_results_of_two_steps_in_order)
     cr_assert_eq(executor_submit(x, &step, NULL), 0);
     one_row(3, 2, STEP_LAST_SAMPLED, true);
     cr_assert_eq(executor_submit(x, &step, NULL), -EAGAIN);
-    cr_assert_eq(executor_poll(x, results, 1, &done, NULL), 1);
+    cr_assert_eq(executor_advance(x, results, 1, &done, NULL), 1);
     cr_assert(results[0].step == 1 && done == 1);
     cr_assert_eq(executor_submit(x, &step, NULL), 0);
-    cr_assert_eq(executor_poll(x, results, 2, &done, NULL), 2);
+    cr_assert_eq(executor_advance(x, results, 2, &done, NULL), 2);
     cr_assert(results[0].step == 2 && results[1].step == 3 && done == 3);
     executor_close(x);
 }
@@ -272,7 +273,7 @@ Test(executor, eager_says_that_a_step_without_logit_rows_is_done)
     uint64_t done = 0;
     one_row(7, 0, 5, false);
     cr_assert_eq(executor_submit(x, &step, NULL), 0);
-    cr_assert_eq(executor_poll(x, &result, 1, &done, NULL), 0);
+    cr_assert_eq(executor_advance(x, &result, 1, &done, NULL), 0);
     cr_assert_eq(done, 7);
     executor_close(x);
 }
@@ -319,7 +320,7 @@ Test(executor, takes_the_devices_times_where_the_backend_has_them)
     for (uint32_t i = 0; i < 4; i++) {
         one_row(i + 1, i, 5, true);
         cr_assert_eq(executor_submit(x, &step, NULL), 0);
-        cr_assert_eq(executor_poll(x, &(struct step_result){0}, 1, NULL, NULL), 1);
+        cr_assert_eq(executor_advance(x, &(struct step_result){0}, 1, NULL, NULL), 1);
         if (i == 1)
             cr_assert_eq(executor_time_ops(x, false, NULL), 0);
     }
@@ -358,9 +359,9 @@ Test(executor, persistent_hands_steps_to_the_backend_and_counts_its_launches)
     uint64_t done;
     one_row(1, 0, 5, true);
     cr_assert_eq(executor_submit(x, &step, NULL), 0);
-    cr_assert_eq(executor_poll(x, &result, 1, &done, NULL), 0);
+    cr_assert_eq(executor_advance(x, &result, 1, &done, NULL), 0);
     executor_info(x, &info);
-    cr_assert(be->n_submitted == 1 && be->n_polled == 1 && info.launches == 1 && info.ops_per_step == 7);
+    cr_assert(be->n_submitted == 1 && be->n_advanced == 1 && info.launches == 1 && info.ops_per_step == 7);
     cr_assert_eq(be->program, executor_program(x));
     cr_assert_not(be->config.eager);
     cr_assert_eq(executor_kind(x), EXECUTOR_PERSISTENT);

@@ -134,6 +134,18 @@ Test(config, a_value_out_of_range_names_line_value_and_range)
     config_free(&c);
 }
 
+Test(config, cpu_tuning_takes_two_words_or_a_path)
+{
+    struct config c;
+    struct error err = {0};
+    cr_assert_eq(load_file(&c, "cpu_tuning = /var/lib/hearth/tuning\n", NULL), 0);
+    cr_assert_str_eq(c.cpu_tuning, "/var/lib/hearth/tuning");
+    config_free(&c);
+    cr_assert_eq(load_file(&c, "cpu_tuning = of\n", &err), -EINVAL);
+    assert_has(err.text, "cpu_tuning must be auto, off, or a path with a / (got \"of\")");
+    config_free(&c);
+}
+
 Test(config, a_word_that_is_no_choice_lists_the_choices)
 {
     struct config c;
@@ -432,15 +444,18 @@ Test(config, a_missing_default_file_is_fine)
 Test(config, a_setuid_process_ignores_config_and_where_a_drivers_code_lies)
 {
     const char *path = file_with("port = 1\n");
-    char *argv[] = {"--config", (char *)path, "--slots=3", "--libcuda=/evil2.so", "--cuda-cache=/evil2"};
-    char *env[] = {"HEARTH_LIBCUDA=/evil.so", "HEARTH_CUDA_CACHE=/evil", NULL};
-    struct config_arguments args = {.argc = 5, .argv = argv, .environ = env, .secure = true};
+    char *argv[] = {
+        "--config",           (char *)path, "--slots=3", "--libcuda=/evil2.so", "--cuda-cache=/evil2",
+        "--cpu-tuning=/evil2"};
+    char *env[] = {"HEARTH_LIBCUDA=/evil.so", "HEARTH_CUDA_CACHE=/evil", "HEARTH_CPU_TUNING=/evil", NULL};
+    struct config_arguments args = {.argc = 6, .argv = argv, .environ = env, .secure = true};
     struct config c;
     cr_assert_eq(config_load(&c, &args, NULL), 0);
     cr_assert_eq(c.port, 8080);
     cr_assert_eq(c.slots, 3);
     cr_assert_str_eq(c.libcuda, "");
     cr_assert_str_eq(c.cuda_cache, "");
+    cr_assert_str_eq(c.cpu_tuning, "auto");
     unlink(path);
     config_free(&c);
 }

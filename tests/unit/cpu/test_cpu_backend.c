@@ -1,6 +1,7 @@
 /* The cpu backend's promise: the same bits however the work is cut, and nothing done on a bad index. */
 #include "support/decoder_run.h"
 #include "cpu/cpu_decoder.h"
+#include "cpu/matmul/matmul_pack.h"
 #include "sampler/sampler.h"
 
 #include <errno.h>
@@ -15,6 +16,9 @@ static const char *const files[] = {
     HEARTH_TEST_DATA "/tiny-qwen2-odd-s13-q5_0.gguf",
     HEARTH_TEST_DATA "/tiny-qwen3-s11-q4_k_m.gguf",
     HEARTH_TEST_DATA "/tiny-qwen3-s11-q8_0.gguf",
+    HEARTH_TEST_DATA "/tiny-qwen3moe-s32-q4_k_m.gguf",
+    HEARTH_TEST_DATA "/tiny-qwen2moe-s82-q4_k_m.gguf",
+    HEARTH_TEST_DATA "/tiny-glm4moe-s72-q4_k_m.gguf",
 };
 #define N_FILES (sizeof files / sizeof *files)
 
@@ -23,7 +27,7 @@ static int32_t tokens[512];
 static void make_tokens(void)
 {
     for (uint32_t i = 0; i < 512; i++)
-        tokens[i] = (int32_t)((i * 7919u + i * i * 31u + 5u) % 384u); /* 384: the smallest vocabulary */
+        tokens[i] = (int32_t)((i * 7919u + i * i * 31u + 5u) % 320u); /* 320: the smallest vocabulary */
 }
 
 static uint32_t vocabulary(const char *path)
@@ -129,6 +133,84 @@ Test(cpu_backend, avxvnni_gives_the_bits_of_scalar)
 Test(cpu_backend, avx512_gives_the_bits_of_scalar)
 {
     expect_isa_gives_scalar_bits("avx512");
+}
+
+static const char *tuning_file(void)
+{
+    static char name[64];
+    snprintf(name, sizeof name, "/tmp/hearth-test-cpu-tuning-%d", (int)getpid());
+    return name;
+}
+
+/* A table and a variant other than the constants for every class of columns. */
+static void write_choices(uint32_t n_threads)
+{
+    static struct tuning t;
+    static const char *const isas[TUNING_CLASSES] = {"avx2", "scalar", "avx2", "avx512vnni"};
+    tuning_init(&t, matmul_find("auto", NULL), n_threads);
+    for (uint32_t class = 0; class < TUNING_CLASSES; class ++) {
+        const struct matmul_kernels *table = matmul_find(isas[class], NULL);
+        t.kernels[class] = table ? table : t.kernels[class];
+        for (uint32_t kind = 0; kind < MATMUL_N_KINDS; kind++)
+            t.choice[kind][class] = (struct tuning_choice){
+                .variant = {.shape = (uint8_t)(1 + (kind + class) % 3), .hint = (uint8_t)(1 + kind % 5)},
+                .state = TUNING_MEASURED,
+                .gain = 1};
+    }
+    cr_assert_eq(tuning_write(&t, tuning_file(), NULL), 0);
+}
+
+Test(cpu_backend, kept_choices_give_the_bits_of_the_constants)
+{
+    write_choices(2);
+    for (uint32_t chunk = 1; chunk <= 27; chunk = chunk * 3)
+        expect_same_bits((struct decoder_run_config){.n_threads = 2, .cpu_tuning = "off"}, 32,
+                         (struct decoder_run_config){.n_threads = 2, .cpu_tuning = tuning_file()}, chunk);
+    unlink(tuning_file());
+}
+
+Test(cpu_backend, kept_choices_are_shown)
+{
+    struct decoder_run r;
+    struct backend_info info;
+    write_choices(1);
+    decoder_run_open(&r, &(struct decoder_run_config){.path = files[0], .cpu_tuning = tuning_file()});
+    executor_info(r.x, &info);
+    cr_assert_not_null(info.tuning);
+    cr_assert_str_eq(info.tuning->source, "file");
+    cr_assert_gt(info.tuning->n_choices, 0);
+    cr_assert_str_eq(info.tuning->choices[1].kernels, "scalar");
+    decoder_run_close(&r);
+    unlink(tuning_file());
+}
+
+Test(cpu_backend, a_broken_tuning_file_fails_the_load_by_name)
+{
+    struct model *m = NULL;
+    struct executor *x = NULL;
+    struct error err = {0};
+    struct backend_config cfg = {.n_threads = 1, .n_slots = 1, .n_ctx = 64, .cpu_tuning = tuning_file()};
+    FILE *f = fopen(tuning_file(), "w");
+    cr_assert_not_null(f);
+    fputs("hearth cpu tuning 1\ncpu\n", f);
+    fclose(f);
+    cr_assert_eq(model_open(&m, files[0], &err), 0);
+    cr_assert_eq(executor_open(&x, EXECUTOR_PERSISTENT, &cpu_backend, &cfg, m, &err), -EINVAL);
+    cr_assert_not_null(strstr(err.text, tuning_file()), "%s", err.text);
+    cr_assert_not_null(strstr(err.text, ":2: not \"cpu NAME\""), "%s", err.text);
+    model_close(m);
+    unlink(tuning_file());
+}
+
+Test(cpu_backend, small_weights_are_not_measured)
+{
+    struct decoder_run r;
+    struct backend_info info;
+    decoder_run_open(&r, &(struct decoder_run_config){.path = files[0]});
+    executor_info(r.x, &info);
+    cr_assert_str_eq(info.tuning->source, "constants");
+    cr_assert_not_null(strstr(info.tuning->note, "64 MiB"));
+    decoder_run_close(&r);
 }
 
 Test(cpu_backend, eager_gives_the_bits_of_persistent)
@@ -363,12 +445,12 @@ Test(cpu_backend, two_steps_in_flight_run_in_their_order)
     cr_assert_eq(executor_submit(r.x, r.step, NULL), -EAGAIN);
     uint64_t done = 0;
     for (uint32_t i = 0; i < 2; i++) {
-        cr_assert_eq(executor_poll(r.x, r.results, STEP_MAX_LOGITS, &done, NULL), 1);
+        cr_assert_eq(executor_advance(r.x, r.results, STEP_MAX_LOGITS, &done, NULL), 1);
         cr_assert_eq(r.results[0].pos, 10 + i);
         cr_assert_eq(r.results[0].token, expected[i]);
         cr_assert_eq(done, r.results[0].step);
     }
-    cr_assert_eq(executor_poll(r.x, r.results, STEP_MAX_LOGITS, &done, NULL), 0);
+    cr_assert_eq(executor_advance(r.x, r.results, STEP_MAX_LOGITS, &done, NULL), 0);
     decoder_run_close(&r);
 }
 
@@ -497,7 +579,7 @@ Test(cpu_backend, a_bad_index_is_refused_by_name_and_nothing_is_done)
         cr_assert_not_null(strstr(err.text, bad_steps[i].names), "%s: %s", bad_steps[i].names, err.text);
     }
     uint64_t done = 0;
-    cr_assert_eq(executor_poll(r.x, r.results, STEP_MAX_LOGITS, &done, NULL), 0);
+    cr_assert_eq(executor_advance(r.x, r.results, STEP_MAX_LOGITS, &done, NULL), 0);
     cr_assert_eq(done, 0);
     memset(r.step, 0, sizeof *r.step);
     decoder_run_row(&r, 0, 0, tokens[0], true); /* the refused steps' edits were undone: page 0 is missing */

@@ -628,7 +628,8 @@ Test(engine, figures_add_up)
 
 Test(engine_queue, larger_priority_goes_first_and_equals_in_order)
 {
-    struct engine_queue q = {0};
+    struct engine_queue q;
+    engine_queue_open(&q);
     struct engine_request r[4] = {{.priority = 0, .queued_ns = 1000},
                                   {.priority = 0, .queued_ns = 1001},
                                   {.priority = 5, .queued_ns = 1002},
@@ -637,25 +638,26 @@ Test(engine_queue, larger_priority_goes_first_and_equals_in_order)
     for (int i = 3; i >= 0; i--)
         engine_queue_add(&q, &r[i]);
     for (int i = 0; i < 4; i++) {
-        cr_assert_eq(q.first, &r[expected[i]]);
-        engine_queue_remove(&q, q.first);
+        cr_assert_eq(TAILQ_FIRST(&q.requests), &r[expected[i]]);
+        engine_queue_remove(&q, TAILQ_FIRST(&q.requests));
     }
     cr_assert_eq(q.n, 0);
-    cr_assert_null(q.last);
+    cr_assert(TAILQ_EMPTY(&q.requests));
 }
 
 Test(engine_queue, a_second_of_waiting_is_worth_one_priority)
 {
-    struct engine_queue q = {0};
+    struct engine_queue q;
+    engine_queue_open(&q);
     struct engine_request old = {.priority = 0, .queued_ns = 1},
                           young = {.priority = 3, .queued_ns = 2999999999u},
                           later = {.priority = 3, .queued_ns = 3000000002u};
     engine_queue_add(&q, &young);
     engine_queue_add(&q, &later);
     engine_queue_add(&q, &old);
-    cr_assert_eq(q.first, &young);
-    cr_assert_eq(young.next_queued, &old);
-    cr_assert_eq(q.last, &later);
+    cr_assert_eq(TAILQ_FIRST(&q.requests), &young);
+    cr_assert_eq(TAILQ_NEXT(&young, queued), &old);
+    cr_assert_eq(TAILQ_LAST(&q.requests, engine_requests), &later);
 }
 
 Test(engine_queue, who_has_no_room_is_passed_for_two_seconds_only)

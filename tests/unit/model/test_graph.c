@@ -128,7 +128,7 @@ Test(graph, refuses_an_op_that_does_not_exist)
 {
     struct graph *g = tail();
     g->nodes[V].op = GRAPH_N_OPS;
-    refused(g, "v", "unknown op 14");
+    refused(g, "v", "unknown op 18");
 }
 
 Test(graph, refuses_widths_that_do_not_fit)
@@ -159,8 +159,8 @@ Test(graph, refuses_missing_weights_and_types_it_cannot_compute_with)
     g->nodes[Q].weight = MODEL_NO_WEIGHT;
     refused(g, "q", "weight is missing");
     g = tail();
-    g->nodes[GATE].weight_type = 23;
-    refused(g, "gate", "weight type IQ4_XS (23) is not supported");
+    g->nodes[GATE].weight_type = 41;
+    refused(g, "gate", "weight type Q1_0 (41) is not supported");
 }
 
 Test(graph, refuses_a_factor_that_is_not_positive_and_a_part_that_is_too_wide)

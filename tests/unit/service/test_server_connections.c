@@ -129,6 +129,44 @@ LOCKED_TEST(body, of_others_leaves_body_memory_to_who_has_a_key, "body_memory", 
         close(fds[i]);
 }
 
+static const char *const bodiless[] = {"GET", "HEAD", "OPTIONS", "DELETE"};
+
+SERVER_TEST(body, that_a_method_has_no_use_for_is_refused_when_it_is_long)
+{
+    for (size_t i = 0; i < sizeof bodiless / sizeof *bodiless; i++) {
+        char text[256];
+        struct reply r;
+        int fd = client_connect(f.port);
+        snprintf(text, sizeof text, "%s /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 65537\r\n\r\n",
+                 bodiless[i]);
+        client_puts(fd, text);
+        client_read(fd, &r, i == 1);
+        cr_assert_eq(r.status, 413, "%s: %d", bodiless[i], r.status);
+        reply_free(&r);
+        close(fd);
+    }
+}
+
+SERVER_TEST(body, that_a_method_has_no_use_for_is_cut_when_it_goes_on)
+{
+    char kilobyte[1025];
+    memset(kilobyte, ' ', 1024);
+    kilobyte[1024] = '\0';
+    for (size_t i = 0; i < sizeof bodiless / sizeof *bodiless; i++) {
+        char byte, head[256];
+        int n = 0, fd = client_connect(f.port);
+        snprintf(head, sizeof head,
+                 "%s /health HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n", bodiless[i]);
+        client_puts(fd, head);
+        while (n < 20000 && client_puts(fd, "400\r\n") && client_puts(fd, kilobyte) &&
+               client_puts(fd, "\r\n"))
+            n++;
+        cr_assert_lt(n, 20000, "%s: it is read", bodiless[i]);
+        cr_assert_leq(recv(fd, &byte, 1, 0), 0, "%s: it was answered", bodiless[i]);
+        close(fd);
+    }
+}
+
 /* --- places --- */
 
 static uint32_t n_open, n_in[CONNECTION_STATES];

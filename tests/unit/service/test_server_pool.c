@@ -100,6 +100,99 @@ SERVER_TEST(pool, long_prompts_hold_up_no_short_one_and_no_text)
     expect_ok(prompt);
 }
 
+/* --- clients --- */
+
+static int send_long_as(const char *key)
+{
+    char header[64], *body = body_of("{\"prompt\":\"Once\",\"user\":\"", 100000, "\"}");
+    int fd = client_connect(f.port);
+    snprintf(header, sizeof header, "x-api-key: %s\r\n", key);
+    client_request(fd, "POST", "/v1/completions", header, body);
+    free(body);
+    return fd;
+}
+
+SERVER_TEST(pool, long_prompts_of_one_client_do_not_go_before_all_of_another, "api_keys", "one, two")
+{
+    int fds[4];
+    take_pool(POOL_LONG_PROMPT);
+    for (uint32_t i = 0; i < 4; i++) {
+        fds[i] = send_long_as(i < 3 ? "one" : "two");
+        wait_preparing(i + 1);
+    }
+    let_go();
+    for (int i = 0; i < 4; i++)
+        expect_ok(fds[i]);
+    uint64_t first = fake.salts[0], other = 0, at = 0;
+    for (uint64_t i = 1; i < 4; i++)
+        if (fake.salts[i] != first) {
+            other = fake.salts[i];
+            at = i;
+        }
+    cr_assert(other && at < 3, "it is number %llu", (unsigned long long)at);
+}
+
+SERVER_TEST(pool, a_text_that_waits_goes_when_its_client_leaves)
+{
+    take_pool(POOL_TEXT);
+    int text = send_text(100000);
+    wait_texts(1);
+    close(text);
+    wait_texts(0);
+    let_go();
+}
+
+SERVER_TEST(pool, a_prompt_that_waits_goes_when_its_client_leaves)
+{
+    take_pool(POOL_LONG_PROMPT);
+    int prompt = send_prompt(100000);
+    wait_preparing(1);
+    close(prompt);
+    wait_preparing(0);
+    let_go();
+}
+
+static void drain_at_once(void)
+{
+    server_drain(f.server, 60000, NULL, NULL);
+}
+
+SERVER_TEST(pool, what_waits_is_refused_when_a_drain_begins)
+{
+    take_pool(POOL_LONG_PROMPT);
+    int prompt = send_prompt(100000);
+    wait_preparing(1);
+    on_loop(drain_at_once);
+    expect_refused(prompt, 503, "draining", "shutting down");
+    let_go();
+}
+
+/* Lets the pool go once no text waits for it. */
+static void *let_go_later(void *arg)
+{
+    for (int i = 0; i < 100000 && __atomic_load_n(&f.server->n_texts, __ATOMIC_RELAXED); i++)
+        usleep(1000);
+    let_go();
+    return arg;
+}
+
+/* stop() expects an end within its time. */
+SERVER_TEST(pool, texts_that_wait_hold_up_no_end)
+{
+    pthread_t thread;
+    take_pool(POOL_TEXT);
+    for (uint32_t i = 0; i < 3; i++) {
+        send_text(100000);
+        wait_texts(i + 1);
+    }
+    on_loop(stop_loop);
+    pthread_join(f.thread, NULL);
+    pthread_create(&thread, NULL, let_go_later, NULL);
+    cr_assert_eq(server_end(f.server), 0);
+    pthread_join(thread, NULL);
+    pthread_create(&f.thread, NULL, run_loop, NULL); /* for stop() */
+}
+
 /* --- what texts may take --- */
 
 SERVER_TEST(pool, texts_that_wait_are_counted_by_queue_limit, "queue_limit", "1")

@@ -13,7 +13,8 @@ static struct {
     bool replying;
     uint32_t n_active, n_ahead;
     uint64_t reply_bytes;
-    size_t out_bytes;
+    size_t out_bytes, all_bytes;
+    unsigned n_requests;
     struct stats stats;
 } seen;
 
@@ -26,6 +27,9 @@ static void look(void)
     seen.reply_bytes = s->reply_bytes;
     seen.out_bytes = r ? r->out.cap + (r->writing ? 0 : r->items.cap) : 0;
     seen.stats = s->stats;
+    seen.all_bytes = seen.n_requests = 0;
+    for (; r; r = r->next, seen.n_requests++)
+        seen.all_bytes += r->arena.total + (r->writing ? 0 : r->items_arena.total);
 }
 
 static void wait_replying(void)
@@ -131,6 +135,19 @@ SERVER_TEST(replies, a_client_that_leaves_costs_nothing_more)
     cr_assert_eq(seen.n_active, 1, "the pool still reads its tokens");
     let_go();
     wait_rest();
+}
+
+/* The client's time is over while the pool has other things to do. */
+SERVER_TEST(replies, the_pool_s_time_is_not_the_client_s, "body_timeout_ms", "100")
+{
+    struct reply r;
+    int fd = send_for_long_reply("/generate", LONG);
+    usleep(400000);
+    let_go();
+    client_read(fd, &r, false);
+    cr_assert(r.status == 200 && !r.cut, "%d, %s", r.status, r.cut ? "cut" : "");
+    reply_free(&r);
+    close(fd);
 }
 
 static void drain_soon(void)
@@ -432,7 +449,7 @@ SERVER_TEST(replies, a_reply_that_is_not_taken_is_not_written)
 }
 
 /* The second would fit alone. */
-SERVER_TEST(replies, log_probabilities_to_come_are_within_body_memory_together, "body_memory", "400K")
+SERVER_TEST(replies, log_probabilities_to_come_are_within_body_memory_together, "body_memory", "600K")
 {
     char body[128];
     struct reply r;
@@ -443,9 +460,9 @@ SERVER_TEST(replies, log_probabilities_to_come_are_within_body_memory_together, 
     client_request(fd, "POST", "/generate", "", body);
     cr_assert(wait_for(&fake.n_submitted, 1));
     expect_words(post("/generate", body), 503, "queue_full",
-                 "has no room for 320000 bytes of log-probabilities");
+                 "has no room for 336000 bytes of log-probabilities");
     fake.hold = false;
-    /* Those that are few are none of them, nor is text alone, however much it may be. */
+    /* Text alone is none of them, however much it may be. */
     r = post("/generate", "{\"prompt\":\"Once\",\"max_tokens\":250,\"logprobs\":20}");
     cr_assert_eq(r.status, 200, "%s", r.body);
     reply_free(&r);
@@ -460,6 +477,69 @@ SERVER_TEST(replies, log_probabilities_to_come_are_within_body_memory_together, 
     r = post("/generate", body);
     cr_assert_eq(r.status, 200, "%s", r.body);
     reply_free(&r);
+}
+
+/* 42,000 bytes each: as short as they are, all are counted. */
+SERVER_TEST(replies, few_log_probabilities_to_come_are_within_body_memory_together, "body_memory", "100K")
+{
+    static const char body[] = "{\"prompt\":\"Once\",\"max_tokens\":250,\"logprobs\":20}";
+    int fds[2];
+    on_loop(long_script);
+    fake.hold = true;
+    for (unsigned i = 0; i < 2; i++) {
+        fds[i] = client_connect(f.port);
+        client_request(fds[i], "POST", "/generate", "", body);
+        cr_assert(wait_for(&fake.n_submitted, i + 1));
+    }
+    expect_words(post("/generate", body), 503, "queue_full",
+                 "has no room for 42000 bytes of log-probabilities");
+    fake.hold = false;
+    for (unsigned i = 0; i < 2; i++)
+        close(fds[i]);
+    wait_rest();
+}
+
+#define TEXTS "{\"prompt\":\"Once\",\"max_tokens\":5000,\"n\":8,\"ignore_eos\":true,\"stream\":%s}"
+
+static void longer_script(void)
+{
+    long_script();
+    for (int i = fake.n_script; i < 256; i++)
+        fake.script[i] = fake.script[0];
+    fake.n_script = 5000;
+    fake.n_at_once = 500;
+    fake.n_ctx = f.server->model->n_ctx = 10000;
+}
+
+/* Asks for text, and waits until it has ended; more of it than the buffers of both sides hold is left. */
+static int send_for_text(const char *stream, unsigned n_completed)
+{
+    char body[128];
+    int fd = client_connect_narrow(f.port);
+    snprintf(body, sizeof body, TEXTS, stream);
+    client_request(fd, "POST", "/generate", "", body);
+    for (seen.stats.total.n = 0; seen.stats.total.n < n_completed; usleep(1000))
+        on_loop(look);
+    return fd;
+}
+
+/* Half a megabyte each. */
+SERVER_TEST(replies, text_that_is_not_read_is_within_body_memory_together, "body_memory", "2M")
+{
+    struct reply r;
+    int fds[8];
+    on_loop(longer_script);
+    for (unsigned i = 0; i < 8; i++) {
+        fds[i] = send_for_text(i % 2 ? "true" : "false", i + 1);
+        cr_assert_leq(seen.all_bytes, 2u << 20, "%u replies hold %zu bytes", seen.n_requests, seen.all_bytes);
+    }
+    cr_assert_geq(seen.n_requests, 2, "no more are dropped than must be");
+    client_read(fds[7], &r, false); /* the newest is kept */
+    cr_assert(r.status == 200 && !r.cut && strstr(r.body, "[DONE]"));
+    reply_free(&r);
+    for (unsigned i = 0; i < 8; i++)
+        close(fds[i]);
+    wait_rest();
 }
 
 SERVER_TEST(replies, one_alone_may_be_more_than_body_memory, "body_memory", "100K")

@@ -1,0 +1,39 @@
+/* api_openai_private.h - what OpenAI's dialects share: readers of fields and parts of replies. Thread: loop;
+ * readers may run on the pool. */
+#pragma once
+#include "generation/generation.h"
+
+#define AT(field) offsetof(struct params, field)
+#define IGNORED(n)                                                                                           \
+    {                                                                                                        \
+        .name = n, .kind = FIELD_IGNORED                                                                     \
+    }
+#define INERT(n)                                                                                             \
+    {                                                                                                        \
+        .name = n, .kind = FIELD_CUSTOM, .read = openai_read_inert                                           \
+    }
+#define WORD(n)                                                                                              \
+    {                                                                                                        \
+        .name = n, .kind = FIELD_CUSTOM, .read = openai_read_word                                            \
+    }
+#define COMMON_FIELDS                                                                                        \
+    {.name = "model", .kind = FIELD_CUSTOM, .read = openai_read_model}, IGNORED("user"),                     \
+        {.name = "stream_options", .kind = FIELD_CUSTOM, .read = openai_read_stream_options},                \
+    {                                                                                                        \
+        .name = "max_tokens", .kind = FIELD_CUSTOM, .read = read_max_tokens                                  \
+    }
+
+int openai_read_inert(struct field_reader *r, const struct field *f, const json_t *value);
+int openai_read_word(struct field_reader *r, const struct field *f, const json_t *value);
+int openai_read_model(struct field_reader *r, const struct field *f, const json_t *value);
+int openai_read_stream_options(struct field_reader *r, const struct field *f, const json_t *value);
+
+/* {"id":..,"choices":[ */
+void openai_put_head(struct generation *g, struct buf *out, const char *object);
+void openai_put_usage(struct buf *out, const struct generation *g);
+/* The member prompt_logprobs, if it was asked for. */
+void openai_put_prompt(struct generation *g, struct buf *out);
+void openai_put_token_key(struct buf *out, const struct generation *g, int32_t token);
+void openai_close_chunk(const struct generation *g, struct buf *out);
+/* The usage event, if it was asked for, and [DONE]. */
+void openai_put_last(struct generation *g, struct buf *out, const char *object);

@@ -1,0 +1,165 @@
+/* cmd_constrain.c - tells whether a text is in the language of a schema, a regular expression or a grammar.
+ */
+#include "base/log.h"
+#include "commands.h"
+#include "grammar/matcher.h"
+#include "schema/schema.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { ACCEPTED = 0, REFUSED = 1, NOT_HELD = 3 }; /* exit codes of this command, as of grep */
+
+struct constrain_options {
+    const char *schema, *regex, *grammar;
+};
+
+static int usage(FILE *to, int code)
+{
+    fputs("usage: hearthd constrain --schema FILE | --regex REGEX | --grammar FILE  < TEXT\n"
+          "Prints `accepted` (exit code 0), or the byte where the text left the language (1); the keyword "
+          "and path of\n"
+          "a schema that cannot be held exactly (3).\n",
+          to);
+    return code;
+}
+
+/* 0; -1 for a wrong line; 1 for --help. */
+static int read_options(int argc, char **argv, struct constrain_options *o)
+{
+    static const struct option options[] = {{"schema", required_argument, NULL, 's'},
+                                            {"regex", required_argument, NULL, 'r'},
+                                            {"grammar", required_argument, NULL, 'g'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {0}};
+    *o = (struct constrain_options){0};
+    optind = 0;
+    for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+        if (c == 'h')
+            return 1;
+        if (c == 's')
+            o->schema = optarg;
+        else if (c == 'r')
+            o->regex = optarg;
+        else if (c == 'g')
+            o->grammar = optarg;
+        else
+            return -1;
+    }
+    if (optind != argc || (o->schema != NULL) + (o->regex != NULL) + (o->grammar != NULL) != 1) {
+        log_error("one of --schema, --regex and --grammar is needed");
+        return -1;
+    }
+    return 0;
+}
+
+static int read_all(int fd, const char *name, char **out, size_t *len, struct error *err)
+{
+    size_t room = 64 * 1024, n = 0;
+    char *text = malloc(room), *grown;
+    while (text) {
+        ssize_t got = read(fd, text + n, room - n);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0) {
+            *out = text;
+            *len = n;
+            if (got == 0)
+                return 0;
+            free(text);
+            return error_set(err, -errno, "%s: %s", name, strerror(errno));
+        }
+        n += (size_t)got;
+        if (n < room)
+            continue;
+        room *= 2;
+        grown = realloc(text, room);
+        if (!grown)
+            free(text);
+        text = grown;
+    }
+    return error_set(err, -ENOMEM, "%s: out of memory after %zu bytes", name, n);
+}
+
+static int compile(struct grammar **out, const struct constrain_options *o, struct error *err)
+{
+    char *text;
+    size_t n;
+    if (o->regex)
+        return grammar_from_regex(out, o->regex, strlen(o->regex), err);
+    const char *path = o->schema ? o->schema : o->grammar;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return error_set(err, -EINVAL, "%s: %s", path, strerror(errno));
+    int rc = read_all(fd, path, &text, &n, err);
+    close(fd);
+    if (rc < 0)
+        return rc;
+    rc = o->schema ? schema_compile_text(out, text, n, NULL, err) : grammar_from_gbnf(out, text, n, err);
+    free(text);
+    return rc;
+}
+
+/* Prints where the text left the language. A JSON text may end with one newline, as files do. */
+static int judge(struct grammar *g, const char *text, size_t n, bool json)
+{
+    struct matcher *m;
+    if (matcher_open(&m, g) < 0) {
+        log_error("out of memory");
+        return EXIT_MEMORY;
+    }
+    n -= json && n > 0 && text[n - 1] == '\n';
+    size_t taken = matcher_bytes(m, text, n);
+    bool end = matcher_can_end(m), failed = matcher_has_failed(m);
+    matcher_close(m);
+    if (failed)
+        puts("refused: the grammar is too ambiguous");
+    else if (taken < n)
+        printf("refused at byte %zu\n", taken);
+    else if (!end)
+        printf("refused at byte %zu: the text ends too early\n", taken);
+    else
+        puts("accepted");
+    int code = command_flush();
+    return code != EXIT_CLEAN ? code : failed ? NOT_HELD : taken == n && end ? ACCEPTED : REFUSED;
+}
+
+static int cannot_compile(const struct error *err)
+{
+    if (err->code == -ENOTSUP || err->code == -E2BIG) {
+        puts(err->text);
+        int code = command_flush();
+        return code != EXIT_CLEAN ? code : NOT_HELD;
+    }
+    if (err->code == -EDOM) { /* a language without texts refuses this one too */
+        printf("refused at byte 0: %s\n", err->text);
+        int code = command_flush();
+        return code != EXIT_CLEAN ? code : REFUSED;
+    }
+    return exit_fail(err);
+}
+
+int cmd_constrain(int argc, char **argv)
+{
+    struct constrain_options o;
+    struct error err = {0};
+    struct grammar *g = NULL;
+    char *text = NULL;
+    size_t n = 0;
+    int rc = read_options(argc, argv, &o);
+    if (rc != 0)
+        return rc > 0 ? usage(stdout, EXIT_CLEAN) : usage(stderr, EXIT_USAGE);
+    rc = compile(&g, &o, &err);
+    if (rc < 0)
+        return cannot_compile(&err);
+    rc = read_all(STDIN_FILENO, "standard input", &text, &n, &err);
+    int code = rc < 0 ? exit_fail(&err) : judge(g, text, n, o.schema != NULL);
+    free(text);
+    grammar_unref(g);
+    return code;
+}

@@ -1,0 +1,475 @@
+/* schema_emit.c - from nodes to rules of the grammar: scalars and objects; schema_array.c has arrays. */
+#include "schema_private.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define OPEN     UINT32_MAX
+#define MAX_TAIL 6 /* members without an order that may come in any: a state for each subset */
+
+uint32_t emit_node(struct compiler *c, uint32_t node)
+{
+    if (c->b.failed)
+        return 0;
+    if (c->nodes[node].start != OPEN)
+        return c->nodes[node].start;
+    uint32_t start = builder_state(&c->b);
+    c->nodes[node].start = start;
+    if (c->n_queue == c->queue_room) {
+        uint32_t more = c->queue_room ? 2 * c->queue_room : 64, *q = schema_take(c, more, sizeof *q);
+        if (!q)
+            return 0;
+        if (c->n_queue)
+            memcpy(q, c->queue, c->n_queue * sizeof *q);
+        c->queue = q;
+        c->queue_room = more;
+    }
+    c->queue[c->n_queue++] = node;
+    return start;
+}
+
+/* ---- scalars ---- */
+
+static void emit_string(struct compiler *c, const struct shape *s, uint32_t from, uint32_t to, json_t *where)
+{
+    struct builder *b = &c->b;
+    if (!s->text) {
+        if (s->min == 0 && s->max == OPEN && c->strings == 0)
+            c->strings = builder_string(b, 0, GRAMMAR_UNBOUNDED);
+        bool open = s->min == 0 && s->max == OPEN;
+        builder_call(b, from, open ? c->strings : builder_string(b, s->min, s->max), to, false);
+        return;
+    }
+    const struct dfa *text = dfa_length(&b->shop, s->text, s->min, s->max);
+    if (!text) {
+        schema_refuse(c, -ENOTSUP, where, s->max != OPEN ? "maxLength" : "minLength",
+                      "together with a pattern it needs too many states");
+        return;
+    }
+    uint32_t open = builder_state(b), close = builder_state(b);
+    builder_bytes(b, from, '"', '"', open, false);
+    builder_dfa(b, text, SPELL_JSON, open, close, true);
+    builder_bytes(b, close, '"', '"', to, false);
+}
+
+static void emit_text(struct compiler *c, uint32_t from, const char *text, uint32_t to)
+{
+    builder_empty(&c->b, builder_text(&c->b, from, text, strlen(text)), to);
+}
+
+/* ---- objects ---- */
+
+struct object {
+    const struct shape *s;
+    const uint32_t *chain; /* members in their order */
+    uint32_t n_chain;
+    uint32_t tail[MAX_TAIL]; /* members in any order; from n_members on: existences */
+    uint32_t n_tail;
+    uint32_t required_tail;  /* bits */
+    const struct dfa **keys; /* [n_classes]: without the named ones */
+    bool open;               /* a class has values */
+    uint32_t close;
+    uint32_t *choose, *behind; /* [n_chain + 1]: before and after a member */
+    uint32_t tail_choose[1 << MAX_TAIL], tail_behind[1 << MAX_TAIL];
+};
+
+static uint32_t required_from(const struct object *o, uint32_t i)
+{
+    uint32_t n = (uint32_t)__builtin_popcount(o->required_tail);
+    for (; i < o->n_chain; i++)
+        n += o->s->members[o->chain[i]].required;
+    return n;
+}
+
+static uint32_t possible_from(const struct object *o, uint32_t i)
+{
+    uint32_t n = o->n_tail;
+    for (; i < o->n_chain; i++)
+        n += o->s->members[o->chain[i]].node != SCHEMA_FALSE;
+    return o->open ? OPEN : n;
+}
+
+/* Bounds for the count of members when one was begun, `needed` are required and `possible` may still come. */
+static void bound_members(struct compiler *c, const struct object *o, uint32_t state, uint32_t needed,
+                          uint32_t possible)
+{
+    uint32_t max = o->s->max == OPEN ? OPEN : o->s->max > needed ? o->s->max - needed : 0;
+    uint32_t min = possible >= o->s->min ? 0 : o->s->min - possible;
+    builder_bounds(&c->b, state, min, max);
+}
+
+/* Reads : and a value, and goes to `behind`. */
+static void emit_value(struct compiler *c, uint32_t from, uint32_t node, uint32_t behind)
+{
+    uint32_t colon = builder_state(&c->b), value = builder_state(&c->b);
+    builder_bytes(&c->b, from, ':', ':', colon, false);
+    builder_bytes(&c->b, colon, ' ', ' ', value, false);
+    builder_empty(&c->b, colon, value);
+    builder_call(&c->b, value, emit_node(c, node), behind, false);
+}
+
+/* Reads a name and its closing quote behind the opening one. */
+static uint32_t emit_name(struct compiler *c, uint32_t from, const char *key)
+{
+    struct builder *b = &c->b;
+    uint32_t done = builder_state(b);
+    bool plain = true;
+    for (const char *k = key; *k; k++)
+        plain &= *k >= 0x20 && *k < 0x7f && *k != '"' && *k != '\\' && *k != '/';
+    uint32_t end = builder_state(b);
+    if (plain)
+        emit_text(c, from, key, end);
+    else
+        builder_dfa(b, dfa_utf8(&b->shop, key, strlen(key)), SPELL_JSON, from, end, false);
+    builder_bytes(b, end, '"', '"', done, false);
+    return done;
+}
+
+static void emit_class(struct compiler *c, const struct dfa *keys, uint32_t node, uint32_t open,
+                       uint32_t behind)
+{
+    struct builder *b = &c->b;
+    uint32_t close = builder_state(b), done = builder_state(b);
+    if (node == SCHEMA_FALSE)
+        return;
+    builder_dfa(b, keys, SPELL_JSON, open, close, true);
+    builder_bytes(b, close, '"', '"', done, false);
+    emit_value(c, done, node, behind);
+}
+
+/* A state behind the quote that opens a name; entering it counts a member. */
+static uint32_t open_name(struct compiler *c, const struct object *o, uint32_t from, uint32_t needed,
+                          uint32_t possible)
+{
+    uint32_t open = builder_state(&c->b);
+    builder_bytes(&c->b, from, '"', '"', open, true);
+    bound_members(c, o, open, needed, possible);
+    return open;
+}
+
+static void emit_chain(struct compiler *c, const struct object *o)
+{
+    for (uint32_t i = 0; i < o->n_chain; i++) {
+        const struct member *m = &o->s->members[o->chain[i]];
+        if (m->node != SCHEMA_FALSE) {
+            uint32_t open = open_name(c, o, o->choose[i], required_from(o, i + 1), possible_from(o, i + 1));
+            emit_value(c, emit_name(c, open, m->key), m->node, o->behind[i + 1]);
+        }
+        if (!m->required)
+            builder_empty(&c->b, o->choose[i], o->choose[i + 1]);
+    }
+    builder_empty(&c->b, o->choose[o->n_chain], o->tail_choose[0]);
+}
+
+static void emit_existence(struct compiler *c, const struct object *o, const struct existence *e,
+                           uint32_t open, uint32_t behind)
+{
+    for (uint32_t k = 0; k < o->s->n_classes; k++) {
+        const struct dfa *keys = dfa_combine(&c->b.shop, DFA_AND, o->keys[k], e->keys);
+        if (!keys)
+            builder_exhausted(&c->b);
+        else if (!dfa_is_none(keys))
+            emit_class(c, keys, node_and(c, o->s->classes[k].node, e->node), open, behind);
+    }
+}
+
+static void emit_tail(struct compiler *c, const struct object *o)
+{
+    uint32_t n = o->s->n_members;
+    for (uint32_t set = 0; set < 1u << o->n_tail && !c->b.failed; set++) {
+        uint32_t missing = (uint32_t)__builtin_popcount(o->required_tail & ~set);
+        uint32_t left = o->n_tail - (uint32_t)__builtin_popcount(set);
+        for (uint32_t i = 0; i < o->n_tail; i++) {
+            uint32_t bit = 1u << i, need = missing - ((o->required_tail & ~set & bit) != 0);
+            if (set & bit)
+                continue;
+            uint32_t open = open_name(c, o, o->tail_choose[set], need, o->open ? OPEN : left - 1);
+            if (o->tail[i] < n) {
+                const struct member *m = &o->s->members[o->tail[i]];
+                emit_value(c, emit_name(c, open, m->key), m->node, o->tail_behind[set | bit]);
+            } else
+                emit_existence(c, o, &o->s->exist[o->tail[i] - n], open, o->tail_behind[set | bit]);
+        }
+        if (!o->open)
+            continue;
+        uint32_t open = open_name(c, o, o->tail_choose[set], missing, OPEN);
+        for (uint32_t k = 0; k < o->s->n_classes; k++)
+            if (!dfa_is_none(o->keys[k]))
+                emit_class(c, o->keys[k], o->s->classes[k].node, open, o->tail_behind[set]);
+    }
+}
+
+/* Behind a member: a comma and what may come then, or the end. */
+static void emit_behind(struct compiler *c, const struct object *o, uint32_t behind, uint32_t choose,
+                        bool may_close)
+{
+    struct builder *b = &c->b;
+    uint32_t comma = builder_state(b);
+    builder_bytes(b, behind, ',', ',', comma, false);
+    if (o->s->max != OPEN)
+        builder_bounds(b, comma, 0, o->s->max ? o->s->max - 1 : 0);
+    builder_call(b, comma, c->space, choose, false);
+    if (may_close)
+        builder_empty(b, behind, o->close);
+}
+
+static bool open_object(struct compiler *c, struct object *o)
+{
+    struct builder *b = &c->b;
+    const struct shape *s = o->s;
+    o->choose = schema_take(c, o->n_chain + 1, sizeof *o->choose);
+    o->behind = schema_take(c, o->n_chain + 1, sizeof *o->behind);
+    o->keys = schema_take(c, s->n_classes, sizeof *o->keys);
+    if (!o->choose || !o->behind || !o->keys)
+        return false;
+    struct nfa names;
+    nfa_open(&names, &b->shop);
+    for (uint32_t i = 0; i < s->n_members; i++) {
+        const struct dfa *text = dfa_utf8(&b->shop, s->members[i].key, strlen(s->members[i].key));
+        uint32_t at = NFA_START;
+        for (uint32_t k = 0; text && k + 1 < text->n_states; k++) {
+            uint32_t to = nfa_state(&names);
+            nfa_edge(&names, at, text->edges[k].lo, text->edges[k].hi, to);
+            at = to;
+        }
+        nfa_empty(&names, at, NFA_ACCEPT);
+    }
+    const struct dfa *named = s->n_members ? nfa_dfa(&names) : NULL;
+    for (uint32_t k = 0; k < s->n_classes; k++) {
+        bool none = s->classes[k].node == SCHEMA_FALSE;
+        o->keys[k] = none || !s->n_members ? s->classes[k].keys
+                                           : dfa_combine(&b->shop, DFA_MINUS, s->classes[k].keys, named);
+        if (!o->keys[k])
+            return builder_exhausted(b) == 0;
+        o->open |= !none && !dfa_is_none(o->keys[k]);
+    }
+    for (uint32_t i = 0; i <= o->n_chain; i++) {
+        o->choose[i] = builder_state(b);
+        o->behind[i] = builder_state(b);
+    }
+    for (uint32_t i = 0; i < 1u << o->n_tail; i++) {
+        o->tail_choose[i] = builder_state(b);
+        o->tail_behind[i] = builder_state(b);
+    }
+    return !b->failed;
+}
+
+static void emit_members(struct compiler *c, struct object *o, uint32_t from, uint32_t to)
+{
+    struct builder *b = &c->b;
+    uint32_t brace = builder_state(b), before = builder_state(b), all = o->required_tail;
+    o->close = builder_state(b);
+    if (!open_object(c, o))
+        return;
+    builder_bytes(b, from, '{', '{', brace, false);
+    builder_call(b, brace, c->space, o->choose[0], false);
+    if (required_from(o, 0) == 0 && o->s->min == 0)
+        builder_bytes(b, brace, '}', '}', to, false);
+    builder_bounds(b, o->close, o->s->min, o->s->max);
+    builder_call(b, o->close, c->space, before, false);
+    builder_bytes(b, before, '}', '}', to, false);
+    emit_chain(c, o);
+    emit_tail(c, o);
+    for (uint32_t i = 1; i <= o->n_chain; i++)
+        emit_behind(c, o, o->behind[i], o->choose[i], required_from(o, i) == 0);
+    for (uint32_t set = 0; set < 1u << o->n_tail; set++)
+        emit_behind(c, o, o->tail_behind[set], o->tail_choose[set], (all & ~set) == 0);
+}
+
+/* ---- the order of members ---- */
+
+struct order {
+    const char **keys;
+    uint32_t n, room;
+    const json_t *seen[64];
+    uint32_t n_seen;
+};
+
+static void add_key(struct compiler *c, struct order *o, const char *key)
+{
+    for (uint32_t i = 0; i < o->n; i++)
+        if (!strcmp(o->keys[i], key))
+            return;
+    if (o->n == o->room) {
+        uint32_t more = o->room ? 2 * o->room : 16;
+        const char **k = schema_take(c, more, sizeof *k);
+        if (!k || !dfa_work(&c->b.shop, more))
+            return;
+        if (o->n)
+            memcpy(k, o->keys, o->n * sizeof *k);
+        o->keys = k;
+        o->room = more;
+    }
+    o->keys[o->n++] = key;
+}
+
+/* Own properties first, then those of the schemas in place. */
+static void collect(struct compiler *c, struct order *o, json_t *schema)
+{
+    static const char *const lists[] = {"allOf", "anyOf", "oneOf"};
+    static const char *const ones[] = {"if", "then", "else", "not"};
+    static const char *const maps[] = {"dependentSchemas", "dependencies"};
+    const char *key;
+    json_t *v;
+    size_t i;
+    for (uint32_t k = 0; k < o->n_seen; k++)
+        if (o->seen[k] == schema)
+            return;
+    if (!json_is_object(schema) || o->n_seen == 64 || c->b.failed)
+        return;
+    o->seen[o->n_seen++] = schema;
+    json_object_foreach(json_object_get(schema, "properties"), key, v) add_key(c, o, key);
+    json_object_foreach(json_object_get(schema, "const"), key, v) add_key(c, o, key);
+    json_array_foreach(json_object_get(schema, "enum"), i, v)
+    {
+        json_t *w;
+        json_object_foreach(v, key, w) add_key(c, o, key);
+    }
+    for (size_t k = 0; k < 3; k++)
+        json_array_foreach(json_object_get(schema, lists[k]), i, v) collect(c, o, v);
+    json_t *ref = json_object_get(schema, "$ref");
+    if (json_is_string(ref))
+        collect(c, o, refs_find(c, schema, json_string_value(ref)));
+    for (size_t k = 0; k < 4; k++)
+        collect(c, o, json_object_get(schema, ones[k]));
+    for (size_t k = 0; k < 2; k++)
+        json_object_foreach(json_object_get(schema, maps[k]), key, v) collect(c, o, v);
+}
+
+static bool in_order(const struct order *o, const char *key)
+{
+    for (uint32_t i = 0; i < o->n; i++)
+        if (!strcmp(o->keys[i], key))
+            return true;
+    return false;
+}
+
+static void emit_object(struct compiler *c, const struct shape *shape, const struct order *order,
+                        uint32_t from, uint32_t to)
+{
+    struct object o = {0};
+    struct shape *s = shape_copy(c, shape);
+    uint32_t *chain = s ? schema_take(c, order->n + s->n_members + s->n_exist, sizeof *chain) : NULL;
+    if (!chain)
+        return;
+    for (uint32_t i = 0; i < order->n; i++) {
+        int64_t m = shape_member(c, s, order->keys[i]);
+        if (m < 0)
+            return;
+        chain[o.n_chain++] = (uint32_t)m;
+    }
+    uint32_t loose = s->n_exist;
+    for (uint32_t i = 0; i < s->n_members; i++)
+        loose += !in_order(order, s->members[i].key) && s->members[i].node != SCHEMA_FALSE;
+    for (uint32_t i = 0; i < s->n_members; i++) {
+        if (in_order(order, s->members[i].key) || s->members[i].node == SCHEMA_FALSE)
+            continue;
+        if (loose > MAX_TAIL) /* too many subsets: these come in the schema's order */
+            chain[o.n_chain++] = i;
+        else {
+            o.required_tail |= (uint32_t)s->members[i].required << o.n_tail;
+            o.tail[o.n_tail++] = i;
+        }
+    }
+    if (o.n_tail + s->n_exist > MAX_TAIL) {
+        schema_refuse(c, -E2BIG, NULL, "not", "too many negated members at once");
+        return;
+    }
+    for (uint32_t i = 0; i < s->n_exist; i++) {
+        o.required_tail |= 1u << o.n_tail;
+        o.tail[o.n_tail++] = s->n_members + i;
+    }
+    o.s = s;
+    o.chain = chain;
+    emit_members(c, &o, from, to);
+}
+
+/* An existence may be met by a named member: one alternative for each, and one for unknown names. */
+static void emit_existing(struct compiler *c, const struct shape *s, const struct order *order, uint32_t from,
+                          uint32_t to, uint32_t at)
+{
+    if (at == s->n_exist || c->b.failed) {
+        emit_object(c, s, order, from, to);
+        return;
+    }
+    struct existence e = s->exist[at];
+    for (uint32_t i = 0; i < s->n_members; i++) {
+        struct shape *t = NULL;
+        if (dfa_accepts(e.keys, s->members[i].key, strlen(s->members[i].key)))
+            t = shape_copy(c, s);
+        if (!t)
+            continue;
+        t->members[i].node = node_and(c, t->members[i].node, e.node);
+        t->members[i].required = true;
+        t->exist = schema_take(c, s->n_exist, sizeof e);
+        if (!t->exist)
+            return;
+        for (uint32_t k = 0, n = 0; k < s->n_exist; k++)
+            if (k != at)
+                t->exist[n++] = s->exist[k];
+        t->n_exist--;
+        if (t->members[i].node != SCHEMA_FALSE)
+            emit_existing(c, t, order, from, to, at);
+    }
+    emit_existing(c, s, order, from, to, at + 1);
+}
+
+/* ---- nodes ---- */
+
+static json_t *where_of(const struct compiler *c, uint32_t node)
+{
+    return c->nodes[node].n_atoms ? c->nodes[node].atoms[0].schema : NULL;
+}
+
+static void emit_shape(struct compiler *c, const struct shape *s, const struct order *order, uint32_t from,
+                       uint32_t to, json_t *where)
+{
+    switch (s->kind) {
+    case KIND_NULL:
+        emit_text(c, from, "null", to);
+        break;
+    case KIND_FALSE:
+        emit_text(c, from, "false", to);
+        break;
+    case KIND_TRUE:
+        emit_text(c, from, "true", to);
+        break;
+    case KIND_NUMBER:
+        builder_dfa(&c->b, s->text ? s->text : c->numbers, SPELL_RAW, from, to, false);
+        break;
+    case KIND_STRING:
+        emit_string(c, s, from, to, where);
+        break;
+    case KIND_ARRAY:
+        emit_array(c, s, from, to, where);
+        break;
+    default: {
+        struct shape *t = shape_copy(c, s);
+        for (uint32_t i = 0; t && i < order->n; i++)
+            shape_member(c, t, order->keys[i]);
+        if (t)
+            emit_existing(c, t, order, from, to, 0);
+    }
+    }
+}
+
+static void emit_body(struct compiler *c, uint32_t node)
+{
+    uint32_t start = c->nodes[node].start, end = builder_state(&c->b);
+    struct set set = node == SCHEMA_TRUE ? set_any(c) : node_set(c, node);
+    struct order order = {0};
+    builder_final(&c->b, end);
+    if (set.failed && !c->b.failed)
+        schema_exhausted(c, where_of(c, node), "");
+    for (uint32_t i = 0; i < c->nodes[node].n_atoms; i++)
+        collect(c, &order, c->nodes[node].atoms[i].schema);
+    for (uint32_t i = 0; i < set.n && !c->b.failed; i++)
+        emit_shape(c, set.s[i], &order, start, end, where_of(c, node));
+}
+
+int emit_all(struct compiler *c)
+{
+    for (uint32_t i = 0; i < c->n_queue && !c->b.failed; i++)
+        emit_body(c, c->queue[i]);
+    return c->b.failed ? c->b.err.code : 0;
+}

@@ -1,0 +1,69 @@
+/* cpu_tune.c - the part of load() that chooses the variants of the products (tuning.h). */
+#include "cpu_decoder.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Lends the members' scratch, which no step uses yet. */
+static int measure(struct decoder *d, struct error *err)
+{
+    struct tuning_work work = {.team = d->team, .input = d->product.input, .tile_floats = PRODUCT_TILE};
+    const char *isa = d->cfg.isa ? d->cfg.isa : "auto";
+    work.members = calloc(team_size(d->team), sizeof *work.members);
+    if (!work.members)
+        return error_set(err, -ENOMEM, "cpu_tuning: out of memory");
+    for (uint32_t i = 0; i < team_size(d->team); i++) {
+        work.members[i].tile = d->members[i].product.tile;
+        work.members[i].kernel = d->members[i].product.kernel;
+    }
+    int rc = tuning_measure(&d->tuning, d->weights.matrices, d->weights.n, !strcmp(isa, "auto"), &work,
+                            TUNING_NS_OF((uint64_t)d->weights.block.size), err);
+    free(work.members);
+    return rc;
+}
+
+static bool any(const struct tuning *t, enum tuning_state state)
+{
+    for (uint32_t kind = 0; kind < TUNING_KINDS; kind++)
+        for (uint32_t class = 0; class < TUNING_CLASSES; class ++)
+            if (t->choice[kind][class].state == state)
+                return true;
+    return false;
+}
+
+/* Keeps what was measured. A file that cannot be written stops nothing: the next start measures again. */
+static void keep(struct tuning *t, const char *path)
+{
+    struct error err = {0};
+    if (any(t, TUNING_MEASURED) && tuning_write(t, path, &err) < 0)
+        snprintf(t->note, sizeof t->note, "%.180s", err.text);
+}
+
+int decoder_tune(struct decoder *d, struct error *err)
+{
+    struct tuning *t = &d->tuning;
+    const char *how = d->cfg.cpu_tuning ? d->cfg.cpu_tuning : "auto";
+    const char *path = strcmp(how, "auto") && strcmp(how, "off") ? how : NULL;
+    tuning_init(t, d->kernels, team_size(d->team));
+    d->product.tuning = t;
+    int rc = path ? tuning_read(t, path, err) : 0;
+    if (rc < 0)
+        return rc;
+    if (!strcmp(how, "off")) {
+        tuning_show(t, "off");
+        return 0;
+    }
+    if (d->weights.block.size < TUNING_MIN_BYTES && rc == 0) {
+        snprintf(t->note, sizeof t->note, "weights below %u MiB are not measured",
+                 (unsigned)(TUNING_MIN_BYTES >> 20));
+        tuning_show(t, "constants");
+        return 0;
+    }
+    rc = measure(d, err);
+    if (rc == 0 && path)
+        keep(t, path);
+    tuning_show(t, any(t, TUNING_MEASURED) ? "measured" : any(t, TUNING_KEPT) ? "file" : "constants");
+    return rc;
+}

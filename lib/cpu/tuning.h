@@ -1,0 +1,106 @@
+/* tuning.h - which variant of the matrix product (matmul.h) each weight type takes, by the number of columns.
+ * The right prefetch and shape depend on the machine; the bits of a product never do. So the backend times
+ * its variants at load, on the packed weights themselves and on all threads, and keeps what is faster than
+ * the constants that the kernels were built with.
+ *
+ * A variant is taken only if it beats those constants in at least TUNING_WINS of TUNING_DUELS alternating
+ * timings, and by TUNING_GAIN at the median: other work on the machine that makes timings noisy leaves the
+ * constants in place. Weights below TUNING_MIN_BYTES, and floats, which prefetch nothing, are not measured.
+ *
+ * A choice can be kept in a file of text, one line a choice; it counts for the CPU, instruction set and
+ * number of threads it was made with.
+ *
+ * Thread: the loader's fills it; constant afterwards, then any. Memory: the caller's. */
+#pragma once
+#include "backend/backend.h"
+#include "base/error.h"
+#include "cpu/matmul/matmul.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct team;
+struct weights;
+
+#define TUNING_CLASSES   4 /* of columns: 1, 2 to 4, 5 to 8, more */
+#define TUNING_KINDS     16
+#define TUNING_DUELS     9
+#define TUNING_WINS      8     /* by chance 1 of 50 */
+#define TUNING_GAIN      1.02f /* a smaller one is not worth a guess */
+#define TUNING_MIN_BYTES ((uint64_t)64 << 20)
+#define TUNING_MAX_NS    300000000u /* the longest time measuring takes, and of each byte of weights: */
+#define TUNING_NS_OF(bytes)                                                                                  \
+    ((bytes) / 4 < TUNING_MAX_NS ? (bytes) / 4 : TUNING_MAX_NS) /* 100 ms of 400 MB                          \
+                                                                 */
+
+enum tuning_state {
+    TUNING_BUILT,    /* the constants, unmeasured: off, too few weights of this type, or too little time */
+    TUNING_MEASURED, /* measured at this start; the variant may be the constants */
+    TUNING_KEPT,     /* from a file */
+};
+
+struct tuning_choice {
+    struct matmul_variant variant;
+    uint8_t state; /* enum tuning_state */
+    float gain;    /* speed beside the constants, 1 where they were kept */
+    float gbps;    /* weights read with the choice; 0: unknown */
+};
+
+struct tuning {
+    bool used[TUNING_KINDS];                                   /* the model has weights of this kind */
+    struct tuning_choice choice[TUNING_KINDS][TUNING_CLASSES]; /* [enum matmul_kind][class] */
+    const struct matmul_kernels *kernels[TUNING_CLASSES];      /* of a step with so many rows */
+    float kernels_gain[TUNING_CLASSES];
+    bool kept[TUNING_CLASSES]; /* kernels[] comes from a file */
+    const char *isa;           /* name of the table given to tuning_init() */
+    uint32_t n_threads;
+    uint64_t ns; /* time that measuring took */
+    char note[192];
+    struct backend_choice shown[TUNING_KINDS * TUNING_CLASSES]; /* for info() */
+    struct backend_tuning info;
+};
+
+/* The class of a number of columns, and its least and largest number (UINT32_MAX: no limit). */
+uint32_t tuning_class(uint32_t n_columns);
+uint32_t tuning_class_first(uint32_t class);
+uint32_t tuning_class_last(uint32_t class);
+
+/* Fills *t with the constants of `kernels`. */
+void tuning_init(struct tuning *t, const struct matmul_kernels *kernels, uint32_t n_threads);
+/* The variant for a product of a matrix with n_columns. t NULL: the constants. */
+struct matmul_variant tuning_variant(const struct tuning *t, uint32_t kind, uint32_t n_columns);
+
+/* The judgement on TUNING_DUELS pairs of times, of the constants and of a variant. Returns the variant's
+ * speed beside the constants at the median, or 0 if they stay. Pure. */
+float tuning_judge(const uint64_t built[TUNING_DUELS], const uint64_t variant[TUNING_DUELS]);
+
+struct tuning_work { /* what measuring uses; the contents are overwritten */
+    struct team *team;
+    void *input; /* matmul_input_size(largest k, TUNING_COLUMNS) bytes */
+    struct {
+        float *tile;  /* tile_floats */
+        void *kernel; /* the largest scratch_size of tables */
+    } * members;      /* [team_size] */
+    size_t tile_floats;
+};
+#define TUNING_COLUMNS 32 /* the largest number of columns that is measured */
+
+/* Measures what is TUNING_BUILT, for at most budget_ns. Tables other than `kernels` are tried where `tables`
+ * is set. Errors: -ENOMEM. */
+int tuning_measure(struct tuning *t, const struct matmul_matrix *matrices, uint32_t n_matrices, bool tables,
+                   struct tuning_work *work, uint64_t budget_ns, struct error *err);
+
+/* Reads the choices of a file. Returns 1 if it was taken; 0 if there is none or it was made on another CPU,
+ * with another instruction set or number of threads (t->note says which); -EINVAL with file and line if it is
+ * broken; another negative errno if it cannot be read. After an error *t is as tuning_init() left it. */
+int tuning_read(struct tuning *t, const char *path, struct error *err);
+/* Writes all choices that are not TUNING_BUILT, by way of a file beside it that is renamed. */
+int tuning_write(const struct tuning *t, const char *path, struct error *err);
+/* Family, model, stepping and name of this CPU, without spaces at the ends. */
+void tuning_cpu(char *text, size_t size);
+
+/* Sets t->info for /stats. source: "off", "measured", "file", or "constants" with t->note as the reason. */
+void tuning_show(struct tuning *t, const char *source);
+
+const char *tuning_hint_name(uint32_t hint);   /* "built", "none", "t0", ... */
+const char *tuning_shape_name(uint32_t shape); /* "built", "direct", "panel", "spread" */

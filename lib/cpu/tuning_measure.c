@@ -1,0 +1,415 @@
+/* tuning_measure.c - times the variants of the products on packed weights.
+ * A trial multiplies some groups of one matrix with all members of the team; successive trials go on through
+ * the weights of one shape, so that none finds its weights in a cache that the model's own steps would not
+ * find them in. Variants run in turn, round by round: a slow moment of the machine hits all of them. */
+#include "base/clock.h"
+#include "base/team.h"
+#include "matmul/matmul_pack.h"
+#include "tuning.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_CONTENDERS 6
+#define MAX_ROUNDS     TUNING_DUELS
+#define MAX_TRIALS     (MAX_CONTENDERS * MAX_ROUNDS)
+#define PIECE_GROUPS   32           /* groups of one call of run(), as product_run() deals them */
+#define MEMBER_BYTES   (128u << 10) /* least weights of a member in a trial */
+
+static const uint32_t class_columns[TUNING_CLASSES] = {1, 3, 8, TUNING_COLUMNS};
+/* Weights of a trial: about 0.03 to 0.1 ms of two cores. */
+static const uint32_t class_bytes[TUNING_CLASSES] = {1u << 20, 1u << 20, 768u << 10, 384u << 10};
+struct contender {
+    const struct matmul_kernels *kernels;
+    struct matmul_variant variant;
+    uint32_t input; /* index of bench.in */
+};
+
+struct place { /* in the weights: a matrix of the list and its group */
+    uint32_t matrix, group;
+};
+
+struct trial {
+    struct contender by;
+    struct place at, next;
+};
+
+struct bench {
+    struct tuning *t;
+    const struct tuning_work *work;
+    const struct matmul_matrix **list; /* matrices of one kind and shape */
+    uint32_t n_list, groups;           /* groups of a trial */
+    struct place cursor;
+    struct matmul_input in[2]; /* quantised by the table of the class, and by another */
+    struct trial trials[MAX_TRIALS + 1];
+    uint64_t began[MAX_TRIALS + 2];
+    uint32_t n_trials;
+    uint64_t deadline; /* no trials begin after it */
+};
+
+/* --- trials --- */
+
+static uint32_t part_of(const struct bench *b, uint32_t member)
+{
+    return (uint32_t)((uint64_t)(b->groups / 2) * member / team_size(b->work->team)) * 2;
+}
+
+static const uint8_t *address(const struct bench *b, struct place p, uint32_t member)
+{
+    const struct matmul_matrix *m = b->list[p.matrix];
+    return m->data + (p.group + part_of(b, member)) * m->group_size;
+}
+
+static void do_trial(const struct bench *b, const struct trial *trial, uint32_t member)
+{
+    const struct matmul_matrix *m = b->list[trial->at.matrix];
+    uint32_t first = trial->at.group + part_of(b, member), last = trial->at.group + part_of(b, member + 1);
+    struct matmul_input in = b->in[trial->by.input];
+    in.variant = trial->by.variant;
+    for (uint32_t end; first < last; first = end) {
+        end = matmul_min(first + PIECE_GROUPS, last);
+        in.next = end == last ? address(b, trial->next, member) : NULL;
+        trial->by.kernels->run(m, &in, first, end, b->work->members[member].tile,
+                               (size_t)(end - first) * MATMUL_ROWS, b->work->members[member].kernel);
+    }
+}
+
+static void run_trials(void *context, uint32_t member)
+{
+    struct bench *b = context;
+    for (uint32_t i = 0; i <= b->n_trials; i++) {
+        team_barrier(b->work->team, member);
+        if (member == 0)
+            b->began[i] = clock_ns();
+        if (i < b->n_trials)
+            do_trial(b, &b->trials[i], member);
+    }
+}
+
+static struct place next_place(const struct bench *b, struct place p)
+{
+    p.group += b->groups;
+    if (p.group + b->groups <= b->list[0]->n_groups)
+        return p;
+    return (struct place){.matrix = (p.matrix + 1) % b->n_list};
+}
+
+static void add_trial(struct bench *b, const struct contender *by)
+{
+    struct place next = next_place(b, b->cursor);
+    b->trials[b->n_trials++] = (struct trial){.by = *by, .at = b->cursor, .next = next};
+    b->cursor = next;
+}
+
+/* Runs n contenders in turn; each round another one begins. */
+static void race(struct bench *b, const struct contender *c, uint32_t n, uint32_t n_rounds,
+                 uint64_t ns[MAX_CONTENDERS][MAX_ROUNDS])
+{
+    b->n_trials = 0;
+    add_trial(b, &c[0]); /* wakes the team and warms its caches; not counted */
+    for (uint32_t round = 0; round < n_rounds; round++)
+        for (uint32_t i = 0; i < n; i++)
+            add_trial(b, &c[(i + round) % n]);
+    team_run(b->work->team, run_trials, b);
+    for (uint32_t round = 0; round < n_rounds; round++)
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t at = 1 + round * n + i;
+            ns[(i + round) % n][round] = b->began[at + 1] - b->began[at];
+        }
+}
+
+static int by_value(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static uint64_t median(const uint64_t *ns, uint32_t n)
+{
+    uint64_t sorted[MAX_ROUNDS];
+    memcpy(sorted, ns, n * sizeof *ns);
+    qsort(sorted, n, sizeof *sorted, by_value);
+    return sorted[n / 2];
+}
+
+/* The contender with the least median time; the first one where it is as good. */
+static uint32_t fastest(struct bench *b, const struct contender *c, uint32_t n, uint32_t n_rounds)
+{
+    uint64_t ns[MAX_CONTENDERS][MAX_ROUNDS], least = UINT64_MAX;
+    uint32_t best = 0;
+    race(b, c, n, n_rounds, ns);
+    for (uint32_t i = 0; i < n; i++)
+        if (median(ns[i], n_rounds) < least) {
+            least = median(ns[i], n_rounds);
+            best = i;
+        }
+    return best;
+}
+
+/* The judgement on two contenders (tuning_judge()); *winner_ns: the median time of the one to take. */
+static float duel(struct bench *b, const struct contender *built, const struct contender *other,
+                  uint64_t *winner_ns)
+{
+    const struct contender two[2] = {*built, *other};
+    uint64_t ns[MAX_CONTENDERS][MAX_ROUNDS];
+    race(b, two, 2, TUNING_DUELS, ns);
+    float gain = tuning_judge(ns[0], ns[1]);
+    *winner_ns = median(ns[gain > 0], TUNING_DUELS);
+    return gain;
+}
+
+/* --- a kind and a class --- */
+
+static uint32_t shapes_of(uint32_t class, struct contender c[MAX_CONTENDERS])
+{
+    static const uint8_t shapes[TUNING_CLASSES][2] = {
+        {0}, /* one column is never worth a panel */
+        {MATMUL_SHAPE_DIRECT, MATMUL_SHAPE_PANEL},
+        {MATMUL_SHAPE_DIRECT, MATMUL_SHAPE_PANEL},
+        {MATMUL_SHAPE_PANEL, MATMUL_SHAPE_SPREAD},
+    };
+    uint32_t n = 1;
+    for (uint32_t i = 0; i < 2 && shapes[class][i]; i++, n++) {
+        c[n] = c[0];
+        c[n].variant.shape = shapes[class][i];
+    }
+    return n;
+}
+
+static uint32_t hints_of(uint32_t class, struct contender c[MAX_CONTENDERS])
+{
+    (void)class;
+    for (uint32_t hint = MATMUL_HINT_NONE; hint < MATMUL_N_HINTS; hint++) {
+        c[hint] = c[0];
+        c[hint].variant.hint = (uint8_t)hint;
+    }
+    return MATMUL_N_HINTS;
+}
+
+static uint32_t distances_of(uint32_t class, struct contender c[MAX_CONTENDERS])
+{
+    static const uint32_t distances[] = {4352, 8704, 17408};
+    (void)class;
+    if (c[0].variant.hint == MATMUL_HINT_NONE)
+        return 1;
+    for (uint32_t i = 0; i < 3; i++) {
+        c[1 + i] = c[0];
+        c[1 + i].variant.ahead = distances[i];
+    }
+    return 4;
+}
+
+/* True if n trials of `one` ns each end before the deadline. */
+static bool in_time(const struct bench *b, uint64_t one, uint32_t n)
+{
+    return clock_ns() + one * n < b->deadline;
+}
+
+/* Finds the best shape, then its best hint, then the best distance of that. Returns false if time is short.
+ */
+static bool search(struct bench *b, uint32_t class, uint64_t one, uint32_t n_rounds,
+                   struct contender c[MAX_CONTENDERS])
+{
+    uint32_t (*const steps[])(uint32_t, struct contender *) = {shapes_of, hints_of, distances_of};
+    for (uint32_t i = 0; i < 3; i++) {
+        uint32_t n = steps[i](class, c);
+        if (!in_time(b, one, n * n_rounds + 1))
+            return false;
+        c[0] = c[n > 1 ? fastest(b, c, n, n_rounds) : 0];
+    }
+    return true;
+}
+
+/* Chooses the variant that the search finds if it stands against the constants. Nothing is chosen where that
+ * would take longer than share_ns, or past the deadline. */
+static void measure_cell(struct bench *b, uint32_t kind, uint32_t class, uint64_t share_ns)
+{
+    struct contender built = {.kernels = b->t->kernels[class]}, c[MAX_CONTENDERS] = {built};
+    struct tuning_choice *choice = &b->t->choice[kind][class];
+    uint64_t ns[MAX_CONTENDERS][MAX_ROUNDS];
+    const uint32_t n_contenders = 3 + MATMUL_N_HINTS + 4, n_duel = 2 * TUNING_DUELS + 1;
+    race(b, &built, 1, 3, ns);
+    uint64_t one = median(ns[0], 3);
+    uint32_t n_rounds = one * (5 * n_contenders + n_duel) <= share_ns ? 5 : 3;
+    if (one * (n_rounds * n_contenders + n_duel) > share_ns || !search(b, class, one, n_rounds, c))
+        return;
+    float gain = 0;
+    if (memcmp(&c[0].variant, &built.variant, sizeof built.variant)) {
+        if (!in_time(b, one, n_duel))
+            return;
+        gain = duel(b, &built, &c[0], &one);
+    }
+    choice->state = TUNING_MEASURED;
+    choice->variant = gain > 0 ? c[0].variant : built.variant;
+    choice->gain = gain > 0 ? gain : 1;
+    choice->gbps = (float)((double)b->groups * (double)b->list[0]->group_size / (double)(one ? one : 1));
+}
+
+/* --- inputs --- */
+
+/* Quantises columns of numbers as a model has them; all columns are the same. */
+static void quantise(const struct bench *b, const struct matmul_kernels *kernels, struct matmul_input *in)
+{
+    float *x = b->work->members[0].tile;
+    uint32_t seed = 1;
+    for (uint32_t i = 0; i < in->k; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        x[i] = (float)(seed >> 16) / 32768.0f - 1.0f;
+    }
+    const float *columns[MATMUL_PANEL];
+    for (uint32_t c = 0; c < MATMUL_PANEL; c++)
+        columns[c] = x;
+    for (uint32_t panel = 0; panel < matmul_input_panels(in); panel++)
+        kernels->quantise(in, panel, 0, matmul_input_supers(in), columns, NULL, false);
+}
+
+static size_t round64(size_t n)
+{
+    return (n + 63) / 64 * 64;
+}
+
+/* Sets the number of columns of a class: inputs and the groups of a trial. */
+static void set_class(struct bench *b, uint32_t class)
+{
+    uint32_t n = team_size(b->work->team), columns = class_columns[class];
+    const struct matmul_matrix *m = b->list[0];
+    for (uint32_t i = 0; i < 2; i++)
+        b->in[i] = (struct matmul_input){.k = m->k,
+                                         .n_columns = columns,
+                                         .data = (uint8_t *)b->work->input +
+                                                 i * round64(matmul_input_size(m->k, TUNING_COLUMNS))};
+    quantise(b, b->t->kernels[class], &b->in[0]);
+    uint64_t bytes =
+        class_bytes[class] > (uint64_t)n * MEMBER_BYTES ? class_bytes[class] : (uint64_t)n * MEMBER_BYTES;
+    uint64_t groups = bytes / m->group_size + 1;
+    b->groups = groups < m->n_groups ? (uint32_t)groups : m->n_groups;
+    b->groups -= b->groups % 2;
+}
+
+/* Takes another table for a class where its constants are faster than the best variant of the present one. */
+static bool try_tables(struct bench *b, uint32_t kind, uint32_t class)
+{
+    static const char *const names[] = {"avxvnni", "avx2"};
+    struct tuning_choice *choice = &b->t->choice[kind][class];
+    bool taken = false;
+    for (uint32_t i = 0; i < 2; i++) {
+        const struct matmul_kernels *other = matmul_find(names[i], NULL);
+        if (!other || other == b->t->kernels[class] || clock_ns() >= b->deadline)
+            continue;
+        quantise(b, other, &b->in[1]);
+        struct contender c[2] = {{.kernels = b->t->kernels[class], .variant = choice->variant},
+                                 {.kernels = other, .input = 1}};
+        uint64_t ns;
+        float gain = fastest(b, c, 2, 3) == 1 ? duel(b, &c[0], &c[1], &ns) : 0;
+        if (gain > 0) {
+            b->t->kernels[class] = other;
+            b->t->kernels_gain[class] *= choice->gain * gain;
+            *choice = (struct tuning_choice){.gain = 1};
+            quantise(b, other, &b->in[0]);
+            taken = true;
+        }
+    }
+    return taken;
+}
+
+/* --- kinds --- */
+
+static uint64_t bytes_of(const struct matmul_matrix *m)
+{
+    return (uint64_t)m->n_groups * m->group_size;
+}
+
+static bool same_shape(const struct matmul_matrix *a, const struct matmul_matrix *b)
+{
+    return a->kind == b->kind && a->n == b->n && a->k == b->k;
+}
+
+/* Lists the matrices of the shape that most bytes of this kind have. Returns the bytes of the kind. */
+static uint64_t list_kind(struct bench *b, uint32_t kind, const struct matmul_matrix *all, uint32_t n)
+{
+    uint64_t total = 0, most = 0;
+    const struct matmul_matrix *shape = NULL;
+    for (uint32_t i = 0; i < n; i++) {
+        if (!all[i].n_groups || all[i].kind != kind)
+            continue;
+        uint64_t sum = 0;
+        total += bytes_of(&all[i]);
+        for (uint32_t j = 0; j < n; j++)
+            sum += all[j].n_groups && same_shape(&all[i], &all[j]) ? bytes_of(&all[j]) : 0;
+        if (sum > most) {
+            most = sum;
+            shape = &all[i];
+        }
+    }
+    b->n_list = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (shape && all[i].n_groups && same_shape(shape, &all[i]))
+            b->list[b->n_list++] = &all[i];
+    b->cursor = (struct place){0};
+    return total;
+}
+
+/* True if the listed kind has products that variants differ in, and its shape fits the work's memory. */
+static bool measurable(const struct bench *b, uint64_t kind_bytes, uint64_t all_bytes)
+{
+    const struct matmul_matrix *m = b->n_list ? b->list[0] : NULL;
+    size_t tile = b->work->tile_floats;
+    return m && !matmul_is_float(m) && m->n_groups >= 2 && m->k <= tile &&
+           PIECE_GROUPS * MATMUL_ROWS * TUNING_COLUMNS <= tile && kind_bytes >= all_bytes / 50;
+}
+
+/* Measures the classes of the listed kind in its share of the time; what one leaves is for the next. */
+static void measure_kind(struct bench *b, uint32_t kind, bool tables, uint64_t ns)
+{
+    static const uint8_t order[TUNING_CLASSES] = {0, 3, 2, 1}; /* the most common steps first */
+    uint64_t end = clock_ns() + ns;
+    for (uint32_t i = 0; i < TUNING_CLASSES; i++) {
+        uint32_t class = order[i];
+        uint64_t now = clock_ns(), share = now < end ? (end - now) / (TUNING_CLASSES - i) : 0;
+        if (b->t->choice[kind][class].state != TUNING_BUILT || !share)
+            continue;
+        set_class(b, class);
+        measure_cell(b, kind, class, share);
+        if (b->t->choice[kind][class].state == TUNING_MEASURED && tables && !b->t->kept[class] &&
+            try_tables(b, kind, class))
+            measure_cell(b, kind, class, end > clock_ns() ? end - clock_ns() : 0);
+    }
+}
+
+static void measure_all(struct bench *b, const struct matmul_matrix *all, uint32_t n, bool tables,
+                        uint64_t budget_ns)
+{
+    uint64_t bytes[MATMUL_N_KINDS], sum = 0;
+    uint32_t largest = 0;
+    for (uint32_t kind = 0; kind < MATMUL_N_KINDS; kind++) {
+        bytes[kind] = list_kind(b, kind, all, n);
+        b->t->used[kind] = bytes[kind] > 0;
+        sum += bytes[kind];
+        largest = bytes[kind] > bytes[largest] ? kind : largest;
+    }
+    for (uint32_t i = 0; i < MATMUL_N_KINDS; i++) { /* the largest first: it chooses the tables */
+        uint32_t kind = i == 0 ? largest : i <= largest ? i - 1 : i;
+        list_kind(b, kind, all, n);
+        if (measurable(b, bytes[kind], sum))
+            measure_kind(b, kind, tables && i == 0,
+                         (uint64_t)((double)budget_ns * (double)bytes[kind] / (double)sum));
+    }
+}
+
+int tuning_measure(struct tuning *t, const struct matmul_matrix *matrices, uint32_t n_matrices, bool tables,
+                   struct tuning_work *work, uint64_t budget_ns, struct error *err)
+{
+    struct bench *b = calloc(1, sizeof *b);
+    const struct matmul_matrix **list = calloc(n_matrices ? n_matrices : 1, sizeof *list);
+    int rc = b && list ? 0 : error_set(err, -ENOMEM, "cpu_tuning: out of memory");
+    uint64_t began = clock_ns();
+    if (rc == 0) {
+        *b = (struct bench){.t = t, .work = work, .list = list, .deadline = began + budget_ns};
+        measure_all(b, matrices, n_matrices, tables, budget_ns);
+        t->ns = clock_ns() - began;
+    }
+    free(list);
+    free(b);
+    return rc;
+}

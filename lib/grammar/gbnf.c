@@ -1,0 +1,454 @@
+/* gbnf.c - llama.cpp's grammar language: rules of literals, classes, groups, alternatives and repetitions. */
+#include "base/utf8.h"
+#include "code_ranges.h"
+#include "grammar_builder.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_DEPTH  200
+#define MAX_RULES  10000
+#define MAX_REPEAT 1000000
+
+struct rule {
+    const char *name;
+    uint32_t start, end;
+    size_t used_at; /* byte of the first use */
+    bool defined;
+};
+
+struct parser {
+    struct builder *b;
+    const char *s;
+    size_t n, at;
+    unsigned depth;
+    struct rule *rules;
+    uint32_t n_rules, room;
+};
+
+struct span {
+    uint32_t in, out;
+};
+
+static bool fail_at(struct parser *p, size_t at, int code, const char *what, const char *name)
+{
+    size_t line = 1, column = 1;
+    for (size_t i = 0; i < at && i < p->n; i++) {
+        column = p->s[i] == '\n' ? 1 : column + 1;
+        line += p->s[i] == '\n';
+    }
+    builder_fail(p->b, code, "line %zu, column %zu: %s%s", line, column, what, name);
+    return false;
+}
+
+static bool fail(struct parser *p, const char *what)
+{
+    return fail_at(p, p->at, -EINVAL, what, "");
+}
+
+static bool going(const struct parser *p)
+{
+    return !p->b->failed && p->at < p->n;
+}
+
+static bool looking_at(const struct parser *p, const char *text)
+{
+    size_t len = strlen(text);
+    return p->n - p->at >= len && !memcmp(p->s + p->at, text, len);
+}
+
+static void skip_space(struct parser *p, bool newlines)
+{
+    while (p->at < p->n) {
+        char c = p->s[p->at];
+        if (c == '#')
+            while (p->at < p->n && p->s[p->at] != '\n')
+                p->at++;
+        else if (c == ' ' || c == '\t' || (newlines && (c == '\n' || c == '\r')))
+            p->at++;
+        else
+            return;
+    }
+}
+
+static bool take(struct parser *p, const char *text)
+{
+    bool is = !p->b->failed && looking_at(p, text);
+    p->at += is ? strlen(text) : 0;
+    return is;
+}
+
+/* ---- rules ---- */
+
+static bool is_name(char c)
+{
+    return isalnum((unsigned char)c) || c == '-' || c == '_';
+}
+
+static const char *take_name(struct parser *p)
+{
+    size_t from = p->at;
+    while (p->at < p->n && is_name(p->s[p->at]))
+        p->at++;
+    const char *name = arena_copy(&p->b->arena, p->s + from, p->at - from);
+    if (p->at == from)
+        fail(p, "a rule's name is expected");
+    return name ? name : "";
+}
+
+/* Finds or makes a rule. The search is linear; the number of rules and the work are bounded. */
+static uint32_t rule_of(struct parser *p, const char *name)
+{
+    for (uint32_t i = 0; i < p->n_rules; i++)
+        if (!strcmp(p->rules[i].name, name))
+            return i;
+    if (p->n_rules == p->room) {
+        uint32_t more = p->room ? 2 * p->room : 32;
+        struct rule *r = arena_grow(&p->b->arena, p->rules, p->room * sizeof *r, more * sizeof *r);
+        if (!r || p->n_rules >= MAX_RULES || !dfa_work(&p->b->shop, 100 * (uint64_t)more)) {
+            builder_fail(p->b, r ? -E2BIG : -ENOMEM, r ? "more than %d rules" : "out of memory", MAX_RULES);
+            return 0;
+        }
+        p->rules = r;
+        p->room = more;
+    }
+    p->rules[p->n_rules] = (struct rule){
+        .name = name, .start = builder_state(p->b), .end = builder_state(p->b), .used_at = p->at};
+    return p->n_rules++;
+}
+
+static const char *rule_name(const void *context, uint32_t state)
+{
+    const struct parser *p = context;
+    for (uint32_t i = 0; i < p->n_rules; i++)
+        if (p->rules[i].start == state)
+            return p->rules[i].name;
+    return NULL;
+}
+
+/* ---- elements ---- */
+
+static struct span new_span(struct parser *p)
+{
+    uint32_t in = builder_state(p->b);
+    return (struct span){in, builder_state(p->b)};
+}
+
+static int hex_digit(char c)
+{
+    if (isdigit((unsigned char)c))
+        return c - '0';
+    c = (char)(c | 32);
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+static uint32_t take_hex(struct parser *p, unsigned digits)
+{
+    uint32_t code = 0;
+    for (unsigned i = 0; i < digits; i++, p->at++) {
+        int d = p->at < p->n ? hex_digit(p->s[p->at]) : -1;
+        if (d < 0) {
+            fail(p, "a hex digit is expected");
+            return 0;
+        }
+        code = code * 16 + (uint32_t)d;
+    }
+    if (code > DFA_MAX_CODE || (code >= 0xd800 && code < 0xe000)) {
+        fail(p, "no such character");
+        return 0;
+    }
+    return code;
+}
+
+static uint32_t take_char(struct parser *p)
+{
+    if (!take(p, "\\")) {
+        size_t len = p->at < p->n ? utf8_char(p->s + p->at, p->n - p->at) : 0;
+        if (!len) {
+            fail(p, p->at < p->n ? "bytes that are not UTF-8" : "the end is too early");
+            return 0;
+        }
+        p->at += len;
+        return utf8_code(p->s + p->at - len, len);
+    }
+    if (!going(p)) {
+        fail(p, "a backslash at the end");
+        return 0;
+    }
+    char c = p->s[p->at++];
+    switch (c) {
+    case 'n':
+        return '\n';
+    case 't':
+        return '\t';
+    case 'r':
+        return '\r';
+    case 'x':
+        return take_hex(p, 2);
+    case 'u':
+        return take_hex(p, 4);
+    case 'U':
+        return take_hex(p, 8);
+    case '\\':
+    case '"':
+    case '[':
+    case ']':
+    case '-':
+    case '^':
+        return (uint32_t)c;
+    default:
+        p->at--;
+        fail(p, "an unknown escape");
+        return 0;
+    }
+}
+
+static struct span parse_literal(struct parser *p)
+{
+    struct span s = new_span(p);
+    uint32_t at = s.in;
+    while (going(p) && !looking_at(p, "\"")) {
+        uint32_t next = builder_state(p->b), code = take_char(p);
+        builder_codes(p->b, at, code, code, next, false);
+        at = next;
+    }
+    if (!take(p, "\""))
+        fail(p, "a literal without its closing quote");
+    builder_empty(p->b, at, s.out);
+    return s;
+}
+
+static void put_ranges(struct parser *p, struct span s, const struct code_ranges *set)
+{
+    for (size_t i = 0; i < set->n; i++)
+        builder_codes(p->b, s.in, set->r[i].lo, set->r[i].hi, s.out, false);
+}
+
+static struct span parse_class(struct parser *p)
+{
+    struct code_ranges set = {0};
+    struct span s = new_span(p);
+    bool inverted = take(p, "^");
+    while (going(p) && !looking_at(p, "]")) {
+        uint32_t lo = take_char(p), hi = lo;
+        if (looking_at(p, "-") && p->n - p->at > 1 && p->s[p->at + 1] != ']') {
+            p->at++;
+            hi = take_char(p);
+        }
+        if (hi < lo)
+            fail(p, "a range that runs backwards");
+        if (!ranges_add(&p->b->shop, &set, lo, hi))
+            builder_exhausted(p->b);
+    }
+    if (!take(p, "]"))
+        fail(p, "a class without ]");
+    ranges_sort(&set);
+    if (inverted && !ranges_invert(&p->b->shop, &set))
+        builder_exhausted(p->b);
+    put_ranges(p, s, &set);
+    return s;
+}
+
+static struct span parse_choice(struct parser *p, bool nested);
+
+static struct span parse_element(struct parser *p)
+{
+    struct span s = {0};
+    if (take(p, "\""))
+        return parse_literal(p);
+    if (take(p, "["))
+        return parse_class(p);
+    if (take(p, ".")) {
+        s = new_span(p);
+        builder_codes(p->b, s.in, 0, DFA_MAX_CODE, s.out, false);
+        return s;
+    }
+    if (take(p, "(")) {
+        if (++p->depth > MAX_DEPTH)
+            fail_at(p, p->at, -E2BIG, "more than 200 groups inside each other", "");
+        skip_space(p, true);
+        s = p->b->failed ? s : parse_choice(p, true);
+        p->depth--;
+        if (!take(p, ")"))
+            fail(p, "a group without )");
+        return s;
+    }
+    if (looking_at(p, "<") || looking_at(p, "!<")) {
+        fail_at(p, p->at, -ENOTSUP, "a token (<...>) is not supported", "");
+        return s;
+    }
+    uint32_t rule = rule_of(p, take_name(p));
+    s = new_span(p);
+    if (!p->b->failed)
+        builder_call(p->b, s.in, p->rules[rule].start, s.out, false);
+    return s;
+}
+
+/* ---- repetitions ---- */
+
+static bool take_number(struct parser *p, uint32_t *out)
+{
+    size_t from = p->at;
+    uint64_t v = 0;
+    for (; p->at < p->n && isdigit((unsigned char)p->s[p->at]); p->at++)
+        v = v <= MAX_REPEAT ? 10 * v + (uint64_t)(p->s[p->at] - '0') : v;
+    if (v > MAX_REPEAT)
+        fail_at(p, p->at, -E2BIG, "more than 1000000 repetitions", "");
+    *out = (uint32_t)v;
+    return p->at > from;
+}
+
+static bool take_repetition(struct parser *p, uint32_t *min, uint32_t *max)
+{
+    *min = 0;
+    *max = GRAMMAR_UNBOUNDED;
+    if (take(p, "*"))
+        return true;
+    if (take(p, "+"))
+        return *min = 1, true;
+    if (take(p, "?"))
+        return *max = 1, true;
+    if (!take(p, "{"))
+        return false;
+    skip_space(p, true);
+    bool low = take_number(p, min);
+    skip_space(p, true);
+    *max = *min;
+    if (take(p, ",")) {
+        skip_space(p, true);
+        if (!take_number(p, max))
+            *max = GRAMMAR_UNBOUNDED;
+        skip_space(p, true);
+    } else if (!low)
+        fail(p, "a number is expected");
+    if (!take(p, "}"))
+        fail(p, "a repetition without }");
+    if (*max < *min)
+        fail(p, "a repetition whose end is before its beginning");
+    return true;
+}
+
+/* Makes the element a rule, which another one calls and counts: a thousand repetitions are no more states
+ * than two. */
+static struct span counted(struct parser *p, struct span x, uint32_t min, uint32_t max)
+{
+    struct builder *b = p->b;
+    struct span s = new_span(p), rule = new_span(p);
+    uint32_t behind = builder_state(b), again = builder_state(b), enough = builder_state(b);
+    builder_final(b, x.out);
+    builder_final(b, rule.out);
+    builder_call(b, s.in, rule.in, s.out, false);
+    if (min == 0)
+        builder_empty(b, rule.in, rule.out);
+    if (max == 0)
+        return s;
+    builder_call(b, rule.in, x.in, behind, true);
+    builder_empty(b, behind, again);
+    builder_bounds(b, again, 0, max == GRAMMAR_UNBOUNDED ? max : max - 1);
+    builder_call(b, again, x.in, behind, true);
+    builder_empty(b, behind, enough);
+    builder_bounds(b, enough, min, max);
+    builder_empty(b, enough, rule.out);
+    return s;
+}
+
+static struct span repeated(struct parser *p, struct span x, uint32_t min, uint32_t max)
+{
+    bool loops = max == GRAMMAR_UNBOUNDED;
+    if (min > 1 || (max > 1 && !loops) || max == 0)
+        return counted(p, x, min, max);
+    struct span s = new_span(p);
+    builder_empty(p->b, s.in, x.in);
+    builder_empty(p->b, x.out, s.out);
+    if (min == 0)
+        builder_empty(p->b, s.in, s.out);
+    if (loops)
+        builder_empty(p->b, x.out, x.in);
+    return s;
+}
+
+static struct span parse_sequence(struct parser *p, bool nested)
+{
+    uint32_t in = builder_state(p->b), at = in, min, max;
+    while (going(p) && !looking_at(p, "|") && !looking_at(p, ")") && !looking_at(p, "\n") &&
+           !looking_at(p, "\r")) {
+        struct span x = parse_element(p);
+        skip_space(p, nested);
+        while (!p->b->failed && take_repetition(p, &min, &max)) {
+            x = repeated(p, x, min, max);
+            skip_space(p, nested);
+        }
+        builder_empty(p->b, at, x.in);
+        at = x.out;
+    }
+    return (struct span){in, at};
+}
+
+/* A line that begins with | goes on with the rule above it. */
+static bool goes_on(struct parser *p)
+{
+    size_t at = p->at;
+    skip_space(p, true);
+    bool is = looking_at(p, "|");
+    p->at = is ? p->at : at;
+    return is;
+}
+
+static struct span parse_choice(struct parser *p, bool nested)
+{
+    struct span s = new_span(p);
+    do {
+        skip_space(p, true);
+        struct span one = parse_sequence(p, nested);
+        builder_empty(p->b, s.in, one.in);
+        builder_empty(p->b, one.out, s.out);
+    } while (!p->b->failed && goes_on(p) && take(p, "|"));
+    return s;
+}
+
+static void parse_rule(struct parser *p)
+{
+    size_t at = p->at;
+    uint32_t r = rule_of(p, take_name(p));
+    skip_space(p, false);
+    if (!take(p, "::="))
+        fail(p, "::= is expected after a rule's name");
+    if (!p->b->failed && p->rules[r].defined)
+        fail_at(p, at, -EINVAL, "a second definition of rule ", p->rules[r].name);
+    if (p->b->failed)
+        return;
+    p->rules[r].defined = true;
+    struct span s = parse_choice(p, false);
+    builder_empty(p->b, p->rules[r].start, s.in);
+    builder_empty(p->b, s.out, p->rules[r].end);
+    builder_final(p->b, p->rules[r].end);
+    skip_space(p, false);
+    if (going(p) && !looking_at(p, "\n") && !looking_at(p, "\r"))
+        fail(p, "the end of the rule is expected");
+    skip_space(p, true);
+}
+
+int grammar_from_gbnf(struct grammar **out, const char *s, size_t n, struct error *err)
+{
+    struct builder b;
+    builder_open(&b);
+    struct parser p = {.b = &b, .s = s, .n = n};
+    uint32_t root = 0;
+    b.rule_name = rule_name;
+    b.context = &p;
+    skip_space(&p, true);
+    while (going(&p))
+        parse_rule(&p);
+    for (uint32_t i = 0; i < p.n_rules && !b.failed; i++)
+        if (!p.rules[i].defined)
+            fail_at(&p, p.rules[i].used_at, -EINVAL, "there is no rule ", p.rules[i].name);
+    while (!b.failed && root < p.n_rules && strcmp(p.rules[root].name, "root") != 0)
+        root++;
+    if (!b.failed && root == p.n_rules)
+        builder_fail(&b, -EINVAL, "there is no rule root");
+    int rc = builder_finish(&b, b.failed ? 0 : p.rules[root].start, out, err);
+    builder_close(&b);
+    return rc;
+}

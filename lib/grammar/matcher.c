@@ -1,0 +1,396 @@
+#include "matcher_private.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool fail(struct matcher *m)
+{
+    m->failed = true;
+    return false;
+}
+
+static bool room_for(void **p, uint32_t n, uint32_t *room, size_t size)
+{
+    if (n < *room)
+        return true;
+    uint32_t more = *room ? 2 * *room : 256;
+    void *q = realloc(*p, more * size);
+    if (!q)
+        return false;
+    *p = q;
+    *room = more;
+    return true;
+}
+
+/* ---- items that must differ ---- */
+
+bool matcher_put_text(struct matcher *m, size_t at, char byte)
+{
+    while (at >= m->text_room) {
+        size_t more = m->text_room ? 2 * m->text_room : 1024;
+        char *t = realloc(m->text, more);
+        if (!t)
+            return fail(m);
+        m->text = t;
+        m->text_room = more;
+    }
+    m->text[at] = byte;
+    return true;
+}
+
+/* The next item of an array of scalars: [*at, end) of the text; false behind the last whole one. */
+static bool next_item(const struct matcher *m, size_t *at, size_t end, size_t *item, size_t *len)
+{
+    while (*at < end &&
+           (m->text[*at] == ' ' || m->text[*at] == '\n' || m->text[*at] == ',' || m->text[*at] == '\t'))
+        ++*at;
+    *item = *at;
+    if (*at >= end)
+        return false;
+    bool quoted = m->text[*at] == '"';
+    for (++*at; *at < end; ++*at) {
+        char c = m->text[*at];
+        if (quoted && c == '\\')
+            ++*at;
+        else if (quoted ? c == '"' : c == ',' || c == ']' || c == ' ' || c == '\n' || c == '\t')
+            break;
+    }
+    *at += quoted;
+    *len = *at - *item;
+    return *at <= end;
+}
+
+/* Counts the items before text[from] that begin like text[from, to); `whole`: that equal it. `array` is where
+ * the array begins. */
+static uint32_t items_like(const struct matcher *m, size_t array, size_t from, size_t to, bool whole)
+{
+    size_t at = array + 1, item, len, n = to - from;
+    uint32_t like = 0;
+    while (at < from && next_item(m, &at, from, &item, &len))
+        like += (whole ? len == n : len >= n) && !memcmp(m->text + item, m->text + from, n);
+    return like;
+}
+
+/* Where the array of an item begins whose frame is `stack`. */
+static size_t array_of(const struct matcher *m, uint32_t stack)
+{
+    uint32_t below = m->frames[stack].below;
+    return below == NO_FRAME ? 0 : m->frames[below].mark;
+}
+
+static bool is_repeated(const struct matcher *m, uint32_t item)
+{
+    return items_like(m, array_of(m, item), m->frames[item].mark, m->n_text, true) > 0;
+}
+
+/* True when fewer texts are left from the state on than items have used. */
+static bool is_used_up(const struct matcher *m, const struct thread *t)
+{
+    uint32_t words = m->g->states[t->state].words;
+    if (words == DFA_INFINITE || t->stack == NO_FRAME)
+        return false;
+    return items_like(m, array_of(m, t->stack), m->frames[t->stack].mark, m->n_text, false) >= words;
+}
+
+/* ---- closure: what is reached without input ---- */
+
+static uint32_t depth_of(const struct matcher *m, uint32_t stack)
+{
+    return stack == NO_FRAME ? 0 : m->frames[stack].depth;
+}
+
+static bool may_enter(struct matcher *m, const struct thread *t)
+{
+    const struct grammar_state *s = &m->g->states[t->state];
+    if (m->alone) {
+        if (s->memo != GRAMMAR_NO_MEMO)
+            return true;
+        m->many_exits |= m->exit_state != NO_FRAME && m->exit_state != t->state;
+        m->exit_state = t->state;
+        return false;
+    }
+    if (t->count < s->min || t->count > s->max || depth_of(m, t->stack) + s->height > GRAMMAR_MAX_DEPTH)
+        return false;
+    return !m->g->has_unique || !is_used_up(m, t);
+}
+
+static bool add(struct matcher *m, struct config *c, struct thread t)
+{
+    if (!may_enter(m, &t)) {
+        if (m->alone) {
+            c->exits = true;
+            c->exit_count = t.count;
+        }
+        return true;
+    }
+    uint32_t known = m->turn_of[t.state] == m->turn ? m->head[t.state] : NO_FRAME;
+    for (uint32_t i = known; i != NO_FRAME; i = m->pool[i].next)
+        if (m->pool[i].count == t.count && m->pool[i].stack == t.stack)
+            return true;
+    if (c->n >= MATCHER_MAX_THREADS ||
+        !room_for((void **)&m->pool, m->n_pool, &m->pool_room, sizeof *m->pool))
+        return fail(m);
+    t.next = known;
+    m->turn_of[t.state] = m->turn;
+    m->head[t.state] = m->n_pool;
+    m->pool[m->n_pool++] = t;
+    c->n++;
+    return true;
+}
+
+static bool is_only_end(const struct grammar *g, uint32_t s)
+{
+    const struct grammar_state *a = &g->states[s], *b = a + 1;
+    return a->final && a->edge == b->edge && a->empty == b->empty && a->call == b->call && a->min == 0 &&
+           a->max == GRAMMAR_UNBOUNDED;
+}
+
+/* The frame of a call: an equal one of this closure, or a new one. A call after which the caller only ends
+ * needs none. */
+static bool push(struct matcher *m, const struct thread *t, const struct grammar_call *call, uint32_t since,
+                 uint32_t *out)
+{
+    uint32_t back = call->back;
+    if (!m->g->has_unique && is_only_end(m->g, back)) {
+        *out = t->stack;
+        return true;
+    }
+    struct frame f = {
+        .back = back, .count = t->count + call->counts, .below = t->stack, .mark = (uint32_t)m->n_text};
+    for (uint32_t i = m->n_frames; i-- > since;)
+        if (m->frames[i].back == back && m->frames[i].below == f.below && m->frames[i].count == f.count) {
+            *out = i;
+            return true;
+        }
+    if (!room_for((void **)&m->frames, m->n_frames, &m->frame_room, sizeof *m->frames))
+        return fail(m);
+    f.depth = depth_of(m, t->stack) + 1;
+    *out = m->n_frames;
+    m->frames[m->n_frames++] = f;
+    return true;
+}
+
+static bool end_frame(struct matcher *m, struct config *c, const struct thread *t)
+{
+    if (t->stack == NO_FRAME) {
+        c->can_end = true;
+        return true;
+    }
+    const struct frame *f = &m->frames[t->stack];
+    if (m->g->states[f->back].unique && is_repeated(m, t->stack))
+        return true;
+    return add(m, c, (struct thread){f->back, f->count, f->below, 0});
+}
+
+static bool close_over(struct matcher *m, struct config *c, uint32_t since)
+{
+    const struct grammar *g = m->g;
+    for (uint32_t i = 0; i < c->n; i++) {
+        struct thread t = m->pool[c->first + i];
+        const struct grammar_state *s = &g->states[t.state], *end = s + 1;
+        for (uint32_t k = s->empty; k < end->empty; k++)
+            if (!add(m, c, (struct thread){g->empties[k], t.count, t.stack, 0}))
+                return false;
+        for (uint32_t k = s->call; k < end->call; k++) {
+            uint32_t stack;
+            if (depth_of(m, t.stack) + 1 + g->states[g->calls[k].rule].height > GRAMMAR_MAX_DEPTH)
+                continue;
+            if (!push(m, &t, &g->calls[k], since, &stack) ||
+                !add(m, c, (struct thread){g->calls[k].rule, 0, stack, 0}))
+                return false;
+        }
+        if (s->final && !end_frame(m, c, &t))
+            return false;
+    }
+    return true;
+}
+
+/* Drops threads that only passed through. */
+static void compact(struct matcher *m, struct config *c)
+{
+    const struct grammar_state *s = m->g->states;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n; i++) {
+        struct thread t = m->pool[c->first + i];
+        if (s[t.state].edge != s[t.state + 1].edge)
+            m->pool[c->first + n++] = t;
+    }
+    c->n = n;
+    m->n_pool = c->first + n;
+}
+
+static void next_turn(struct matcher *m)
+{
+    if (++m->turn == 0) {
+        memset(m->turn_of, 0, m->g->n_states * sizeof *m->turn_of);
+        m->turn = 1;
+    }
+}
+
+bool matcher_start(struct matcher *m, struct thread t, struct config *to)
+{
+    *to = (struct config){.first = m->n_pool};
+    next_turn(m);
+    if (!add(m, to, t) || !close_over(m, to, m->n_frames))
+        return false;
+    compact(m, to);
+    return to->n > 0 || to->can_end || to->exits;
+}
+
+bool matcher_step(struct matcher *m, const struct config *from, uint8_t byte, struct config *to)
+{
+    const struct grammar *g = m->g;
+    uint32_t since = m->n_frames;
+    *to = (struct config){.first = m->n_pool};
+    next_turn(m);
+    for (uint32_t i = 0; i < from->n; i++) {
+        struct thread t = m->pool[from->first + i];
+        const struct grammar_edge *e = g->edges + g->states[t.state].edge;
+        const struct grammar_edge *end = g->edges + g->states[t.state + 1].edge;
+        for (; e < end && e->lo <= byte; e++)
+            if (byte <= e->hi && !add(m, to, (struct thread){e->to, t.count + e->counts, t.stack, 0}))
+                return false;
+    }
+    if (to->n == 0 && !to->exits)
+        return false;
+    if (!close_over(m, to, since))
+        return false;
+    compact(m, to);
+    return to->n > 0 || to->can_end || to->exits;
+}
+
+/* ---- the text so far ---- */
+
+int matcher_open(struct matcher **out, struct grammar *g)
+{
+    struct matcher *m = calloc(1, sizeof *m);
+    if (!m)
+        return -ENOMEM;
+    m->g = grammar_ref(g);
+    m->turn_of = calloc(g->n_states, sizeof *m->turn_of);
+    m->head = calloc(g->n_states, sizeof *m->head);
+    m->exit_state = NO_FRAME;
+    if (!m->turn_of || !m->head ||
+        (!matcher_start(m, (struct thread){g->start, 0, NO_FRAME, 0}, &m->now) && m->failed)) {
+        matcher_close(m);
+        return -ENOMEM;
+    }
+    *out = m;
+    return 0;
+}
+
+void matcher_close(struct matcher *m)
+{
+    if (!m)
+        return;
+    grammar_unref(m->g);
+    free(m->pool);
+    free(m->frames);
+    free(m->turn_of);
+    free(m->head);
+    free(m->text);
+    free(m);
+}
+
+/* Keeps the frames that threads still stand on; they move to the front, in order. */
+static void collect_frames(struct matcher *m)
+{
+    if (m->n_frames < 8192)
+        return;
+    uint32_t *moved = calloc(m->n_frames, sizeof *moved), n = 0;
+    if (!moved)
+        return;
+    for (uint32_t i = 0; i < m->now.n; i++)
+        for (uint32_t f = m->pool[i].stack; f != NO_FRAME && !moved[f]; f = m->frames[f].below)
+            moved[f] = 1;
+    for (uint32_t f = 0; f < m->n_frames; f++) {
+        if (!moved[f])
+            continue;
+        struct frame kept = m->frames[f];
+        if (kept.below != NO_FRAME)
+            kept.below = moved[kept.below] - 1;
+        moved[f] = n + 1;
+        m->frames[n++] = kept;
+    }
+    for (uint32_t i = 0; i < m->now.n; i++)
+        if (m->pool[i].stack != NO_FRAME)
+            m->pool[i].stack = moved[m->pool[i].stack] - 1;
+    m->n_frames = n;
+    free(moved);
+}
+
+static bool take_byte(struct matcher *m, uint8_t byte)
+{
+    struct config next;
+    uint32_t n_frames = m->n_frames;
+    if (m->failed || (m->g->has_unique && !matcher_put_text(m, m->n_text, (char)byte)))
+        return false;
+    m->n_text++;
+    if (!matcher_step(m, &m->now, byte, &next)) {
+        m->n_pool = m->now.n;
+        m->n_frames = n_frames;
+        m->n_text--;
+        return false;
+    }
+    memmove(m->pool, m->pool + next.first, next.n * sizeof *m->pool);
+    next.first = 0;
+    m->n_pool = next.n;
+    m->now = next;
+    collect_frames(m);
+    return true;
+}
+
+size_t matcher_bytes(struct matcher *m, const char *s, size_t n)
+{
+    size_t i = 0;
+    while (i < n && take_byte(m, (uint8_t)s[i]))
+        i++;
+    return i;
+}
+
+bool matcher_can_end(const struct matcher *m)
+{
+    return m->now.can_end && !m->failed;
+}
+
+bool matcher_must_end(const struct matcher *m)
+{
+    return m->now.can_end && m->now.n == 0;
+}
+
+bool matcher_has_failed(const struct matcher *m)
+{
+    return m->failed;
+}
+
+/* Tells whether bytes fit, without taking them. */
+static bool fits(struct matcher *m, const char *s, uint32_t n)
+{
+    struct config c = m->now;
+    uint32_t n_pool = m->n_pool, n_frames = m->n_frames;
+    size_t n_text = m->n_text;
+    bool ok = true;
+    for (uint32_t i = 0; i < n && ok; i++) {
+        struct config next;
+        ok = (!m->g->has_unique || matcher_put_text(m, m->n_text, s[i]));
+        m->n_text++;
+        ok = ok && matcher_step(m, &c, (uint8_t)s[i], &next);
+        c = next;
+    }
+    m->n_pool = n_pool;
+    m->n_frames = n_frames;
+    m->n_text = n_text;
+    return ok;
+}
+
+bool matcher_token(struct matcher *m, const struct vocabulary *v, int32_t token)
+{
+    for (uint32_t i = 0; i < v->n_ends; i++)
+        if (v->ends[i] == token)
+            return matcher_can_end(m);
+    if (m->failed || (uint32_t)token >= v->n_tokens || !v->bytes[token] ||
+        !fits(m, v->bytes[token], v->lens[token]))
+        return false;
+    return matcher_bytes(m, v->bytes[token], v->lens[token]) == v->lens[token];
+}

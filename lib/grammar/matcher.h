@@ -1,0 +1,32 @@
+/* matcher.h - a text on its way through a grammar: which bytes and which tokens may come next.
+ * A matcher holds the set of threads that the text so far allows; a thread is a state, a count and a stack of
+ * frames. Stacks share their lower parts. Thread: one at a time; the remembered masks of a grammar belong to
+ * the engine's thread. Memory: grows with ambiguity, up to MATCHER_MAX_THREADS threads; a matcher that would
+ * need more has failed: nothing is allowed any more. */
+#pragma once
+#include "grammar.h"
+#include "vocabulary.h"
+
+#define MATCHER_MAX_THREADS 4096
+
+struct matcher; /* opaque: matcher_private.h */
+
+int matcher_open(struct matcher **out, struct grammar *g); /* takes a reference; -ENOMEM */
+void matcher_close(struct matcher *m);                     /* NULL is fine */
+/* Takes bytes while they are in the language; returns how many. The rest was not taken. */
+size_t matcher_bytes(struct matcher *m, const char *s, size_t n);
+bool matcher_can_end(const struct matcher *m);    /* the text so far is in the language */
+bool matcher_must_end(const struct matcher *m);   /* and nothing can follow it */
+bool matcher_has_failed(const struct matcher *m); /* for lack of memory, or too many threads */
+/* Tells whether the token may come next, and takes it. An end token is taken where the text may end. */
+bool matcher_token(struct matcher *m, const struct vocabulary *v, int32_t token);
+/* Sets bit t of mask[vocabulary_mask_words()] exactly when token t may come next. Returns their number. */
+uint32_t matcher_mask(struct matcher *m, const struct vocabulary *v, uint32_t *mask);
+
+/* The remembered masks of a vocabulary (JSON strings) or of a grammar. */
+struct vocabulary_memos;
+int memo_store_open(struct vocabulary_memos **out);
+void memo_store_close(struct vocabulary_memos *s);
+/* Computes the masks of JSON strings that every grammar uses. Called once, before the vocabulary is shared.
+ */
+int vocabulary_warm(struct vocabulary *v);

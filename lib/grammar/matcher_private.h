@@ -1,0 +1,43 @@
+/* matcher_private.h - the threads and frames of a matcher, for matcher.c and matcher_mask.c. */
+#pragma once
+#include "matcher.h"
+
+#define NO_FRAME UINT32_MAX
+
+struct frame { /* where to go on when the language above ends */
+    uint32_t back, count, below;
+    uint32_t mark; /* bytes of text when it was called */
+    uint32_t depth;
+};
+struct thread {
+    uint32_t state, count, stack;
+    uint32_t next; /* of the same state in one closure */
+};
+struct config { /* threads [first, first + n) of the pool */
+    uint32_t first, n;
+    bool can_end;
+    bool exits; /* alone(): the part of the grammar was left, with `exit_count` */
+    uint32_t exit_count;
+};
+
+struct matcher {
+    struct grammar *g;
+    struct thread *pool;
+    uint32_t n_pool, pool_room;
+    struct frame *frames;
+    uint32_t n_frames, frame_room;
+    uint32_t *turn_of, *head; /* [n_states]: threads of the closure `turn`, by state */
+    uint32_t turn;
+    struct config now; /* the threads of the text so far: the front of the pool */
+    bool failed;
+    bool alone;          /* a walk inside one part: bounds are ignored, leaving it is recorded */
+    uint32_t exit_state; /* alone: where it left to; NO_FRAME: nowhere yet */
+    bool many_exits;
+    char *text; /* with unique items */
+    size_t n_text, text_room;
+};
+
+bool matcher_step(struct matcher *m, const struct config *from, uint8_t byte, struct config *to);
+/* Adds what a thread reaches without input to a fresh configuration at the end of the pool. */
+bool matcher_start(struct matcher *m, struct thread t, struct config *to);
+bool matcher_put_text(struct matcher *m, size_t at, char byte);

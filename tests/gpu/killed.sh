@@ -1,0 +1,81 @@
+#!/bin/sh
+# killed.sh DIR - kills check.sh on the emulated driver (HEARTH_LIBCUDA) at four moments and by two signals: every part that
+# had ended is in the report, and a program that survives SIGKILL does not hold up the parts after it. The programs are those of GPU_BIN.
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+out=$1
+export GPU_PATIENCE=10 # the machine may be busy with other tests
+rm -rf "$out"
+mkdir -p "$out"
+fail() {
+    echo "FAILED  $1"
+    exit 1
+}
+
+# Parts that check.sh printed, by the log.
+ended() {
+    awk '$2 ~ /^(ok|failed|timeout)$/ { print $1 }' "$out/log"
+}
+
+# in_report FOLDER NAMES...: the report is whole and has the parts.
+in_report() {
+    folder=$1
+    shift
+    [ "$(tail -c 2 "$folder/report.json")" = "}" ] || fail "$folder/report.json is not whole"
+    for name in "$@"; do
+        grep -q "\"part\": \"$name\"" "$folder/report.json" || fail "$folder/report.json lacks $name, which had ended"
+        [ -s "$folder/parts/$name.json" ] || fail "$folder/parts lacks $name.json"
+    done
+}
+
+# A timeout(1) that gives each part half a second more, so that the moments fall between parts and within them.
+mkdir "$out/slow"
+cat >"$out/slow/timeout" <<'END'
+#!/bin/sh
+sleep 0.5
+exec /usr/bin/timeout "$@"
+END
+chmod +x "$out/slow/timeout"
+
+# The moment is a number of parts that ended, and a fraction of a second that differs from run to run.
+for killed in KILL:1 TERM:2 KILL:3 TERM:4; do
+    signal=${killed%:*}
+    folder=$out/$killed
+    PATH=$out/slow:$PATH setsid "$here/check.sh" "$folder" --first >"$out/log" 2>&1 &
+    check=$!
+    tries=0
+    while [ "$(ended | wc -l)" -lt "${killed#*:}" ] && [ $tries -lt 3000 ]; do
+        sleep 0.1
+        tries=$((tries + 1))
+    done
+    sleep "0.$(date +%N | cut -c1-2)"
+    if [ "$signal" = KILL ]; then
+        kill -s KILL -- "-$check"
+        wait "$check" 2>/dev/null
+        # shellcheck disable=SC2046 # names; the last part may have ended between its line and the report
+        in_report "$folder" $(ended | sed '$d')
+        "$here/check.sh" "$folder" --report >/dev/null && fail "a killed check passes"
+    else
+        kill -TERM "$check"
+        wait "$check" 2>/dev/null && fail "a stopped check passes"
+    fi
+    # shellcheck disable=SC2046 # names
+    in_report "$folder" $(ended)
+    grep -q 'NOT ENDED' "$folder/report.md" || fail "$folder/report.md does not say that the check was stopped"
+done
+# The last one was stopped within a part or right after it.
+[ ! -e "$out/TERM:4/parts/running" ] || grep -q '"result": "interrupted"' "$out/TERM:4/report.json" || fail "the stopped part is not named"
+
+# A part that no signal ends: a timeout(1) that never returns for it.
+mkdir "$out/stuck"
+cat >"$out/stuck/timeout" <<'END'
+#!/bin/sh
+case "$*" in
+*" echo") setsid sleep 60 & wait ;;
+*) exec /usr/bin/timeout "$@" ;;
+esac
+END
+chmod +x "$out/stuck/timeout"
+PATH=$out/stuck:$PATH GPU_PATIENCE=1 GPU_BUDGET_S=120 "$here/check.sh" "$out/hung" --first >"$out/log" 2>&1
+grep -qE '^echo +timeout' "$out/log" || fail "the part that hangs is not named: $(cat "$out/log")"
+grep -qE '^stream +ok' "$out/log" || fail "a part that hangs stops the others: $(cat "$out/log")"

@@ -1,0 +1,298 @@
+/* The variants of the cpu's products: how a choice is judged, kept in a file, and measured. */
+#include "base/team.h"
+#include "cpu/matmul/matmul_pack.h"
+#include "cpu/tuning.h"
+#include "gguf/quant.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define FLOATS 65536
+
+static const struct matmul_kernels *best(void)
+{
+    return matmul_find("auto", NULL);
+}
+
+static void fill(uint64_t ns[TUNING_DUELS], uint64_t value)
+{
+    for (int i = 0; i < TUNING_DUELS; i++)
+        ns[i] = value;
+}
+
+Test(tuning, every_number_of_columns_has_its_class)
+{
+    static const uint32_t of[] = {0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 3};
+    for (uint32_t n = 1; n <= 10; n++)
+        cr_assert_eq(tuning_class(n), of[n], "%u columns", n);
+    cr_assert_eq(tuning_class(512), TUNING_CLASSES - 1);
+    for (uint32_t c = 0; c < TUNING_CLASSES; c++) {
+        cr_assert_eq(tuning_class(tuning_class_first(c)), c);
+        cr_assert_eq(tuning_class(tuning_class_last(c)), c);
+    }
+}
+
+Test(tuning, a_variant_that_wins_nearly_every_duel_is_taken)
+{
+    uint64_t built[TUNING_DUELS], variant[TUNING_DUELS];
+    fill(built, 1100);
+    fill(variant, 1000);
+    cr_assert_float_eq(tuning_judge(built, variant), 1.1, 1e-3);
+    variant[4] = 9000; /* one slow moment */
+    cr_assert_float_eq(tuning_judge(built, variant), 1.1, 1e-3);
+}
+
+Test(tuning, noisy_timings_leave_the_constants)
+{
+    uint64_t built[TUNING_DUELS], variant[TUNING_DUELS];
+    fill(built, 1100);
+    fill(variant, 1000);
+    variant[1] = variant[7] = 9000; /* faster at the median, but not nearly always */
+    cr_assert_eq(tuning_judge(built, variant), 0);
+}
+
+Test(tuning, a_small_gain_leaves_the_constants)
+{
+    uint64_t built[TUNING_DUELS], variant[TUNING_DUELS];
+    fill(built, 1010);
+    fill(variant, 1000);
+    cr_assert_eq(tuning_judge(built, variant), 0);
+    fill(variant, 1200);
+    cr_assert_eq(tuning_judge(built, variant), 0);
+}
+
+static const char *path(void)
+{
+    static char name[64];
+    snprintf(name, sizeof name, "/tmp/hearth-test-tuning-%d", (int)getpid());
+    return name;
+}
+
+static void write_file(const char *text)
+{
+    FILE *f = fopen(path(), "w");
+    cr_assert_not_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static struct tuning *made(void)
+{
+    static struct tuning t;
+    tuning_init(&t, best(), 2);
+    t.choice[MATMUL_Q4_K][0] = (struct tuning_choice){
+        .variant = {.hint = MATMUL_HINT_T1, .shape = MATMUL_SHAPE_DIRECT, .ahead = 4352},
+        .state = TUNING_MEASURED,
+        .gain = 1.25f,
+        .gbps = 30.5f};
+    t.choice[MATMUL_Q6_K][3] = (struct tuning_choice){.state = TUNING_MEASURED, .gain = 1, .gbps = 2};
+    t.kernels[1] = &matmul_scalar;
+    t.kernels_gain[1] = 1.5f;
+    return &t;
+}
+
+/* The file of made(), changed: `from` is replaced by `to`. */
+static void write_changed(const char *from, const char *to)
+{
+    char text[4096] = "", changed[8192];
+    cr_assert_eq(tuning_write(made(), path(), NULL), 0);
+    FILE *f = fopen(path(), "r");
+    text[fread(text, 1, sizeof text - 1, f)] = 0;
+    fclose(f);
+    char *at = strstr(text, from);
+    cr_assert_not_null(at, "%s in %s", from, text);
+    snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    write_file(changed);
+}
+
+Test(tuning, a_written_file_reads_back_with_every_choice)
+{
+    struct tuning read;
+    const struct tuning *t = made();
+    cr_assert_eq(tuning_write(t, path(), NULL), 0);
+    tuning_init(&read, best(), 2);
+    cr_assert_eq(tuning_read(&read, path(), NULL), 1);
+    unlink(path());
+    for (uint32_t kind = 0; kind < MATMUL_N_KINDS; kind++)
+        for (uint32_t c = 0; c < TUNING_CLASSES; c++) {
+            const struct tuning_choice *a = &t->choice[kind][c], *b = &read.choice[kind][c];
+            cr_assert_eq(memcmp(&a->variant, &b->variant, sizeof a->variant), 0);
+            cr_assert_eq(b->state, a->state == TUNING_MEASURED ? TUNING_KEPT : TUNING_BUILT);
+            cr_assert_eq(a->gain, b->gain);
+            cr_assert_eq(t->kernels[c], read.kernels[c]);
+        }
+}
+
+Test(tuning, no_file_is_no_error)
+{
+    struct tuning t;
+    tuning_init(&t, best(), 2);
+    cr_assert_eq(tuning_read(&t, "/tmp/hearth-test-no-such-tuning", NULL), 0);
+}
+
+static void ignored(const char *from, const char *to)
+{
+    struct tuning t;
+    write_changed(from, to);
+    tuning_init(&t, best(), 2);
+    cr_assert_eq(tuning_read(&t, path(), NULL), 0, "%s", to);
+    cr_assert_not_null(strstr(t.note, "another machine"), "%s", t.note);
+    cr_assert_eq(t.choice[MATMUL_Q4_K][0].state, TUNING_BUILT);
+    cr_assert_eq(t.kernels[1], best());
+    unlink(path());
+}
+
+Test(tuning, a_choice_of_another_cpu_isa_or_number_of_threads_is_ignored)
+{
+    char isa[64];
+    snprintf(isa, sizeof isa, "isa %s", best()->name);
+    ignored("\ncpu ", "\ncpu Other ");
+    ignored(isa, "isa other");
+    ignored("threads 2", "threads 3");
+}
+
+static void refused(const char *from, const char *to, const char *why)
+{
+    struct tuning t;
+    struct error err = {0};
+    write_changed(from, to);
+    tuning_init(&t, best(), 2);
+    cr_assert_eq(tuning_read(&t, path(), &err), -EINVAL, "%s", to);
+    cr_assert_not_null(strstr(err.text, path()), "%s", err.text);
+    cr_assert_not_null(strstr(err.text, why), "%s", err.text);
+    cr_assert_eq(t.choice[MATMUL_Q4_K][0].state, TUNING_BUILT);
+    unlink(path());
+}
+
+Test(tuning, a_broken_file_is_refused_with_its_line)
+{
+    refused("hearth cpu tuning 1", "hello", ":1: not \"hearth cpu tuning 1\"");
+    refused("\ncpu ", "\ngpu ", ":2: not \"cpu NAME\"");
+    refused("threads 2\n", "", ":4: not \"threads N\"");
+    refused("kernels 1 ", "kernels 3 ", ":5: columns begin at 1, 2, 5 or 9");
+    refused("kernels 2 scalar", "kernels 2 mmx", ":6: this CPU has no such kernels");
+    refused("Q4_K 1", "Q9_K 1", ":9: unknown weight type");
+    refused("Q4_K 1", "Q4_K 7", ":9: columns begin at");
+    refused("direct t1", "curved t1", ":9: a shape is");
+    refused("direct t1", "direct t9", ":9: a hint is");
+    refused(" 4352 ", " 99999999 ", ":9: a distance is at most");
+    refused(" 1.250 ", " nan ", ":9: gain or GB/s out of range");
+    refused("30.50\n", "30.50 more\n", ":9: not \"TYPE COLUMNS SHAPE HINT DISTANCE GAIN GBPS\"");
+}
+
+Test(tuning, a_file_that_ends_early_is_refused)
+{
+    struct tuning t;
+    struct error err = {0};
+    write_file("hearth cpu tuning 1\n");
+    tuning_init(&t, best(), 2);
+    cr_assert_eq(tuning_read(&t, path(), &err), -EINVAL);
+    cr_assert_not_null(strstr(err.text, "ends too early"), "%s", err.text);
+    unlink(path());
+}
+
+Test(tuning, a_place_that_cannot_be_written_is_an_error_with_words)
+{
+    struct error err = {0};
+    cr_assert_eq(tuning_write(made(), "/tmp/hearth-no-such-directory/tuning", &err), -ENOENT);
+    cr_assert_not_null(strstr(err.text, "/tmp/hearth-no-such-directory/tuning"), "%s", err.text);
+}
+
+static void *aligned(size_t size)
+{
+    void *p = aligned_alloc(64, (size + 63) / 64 * 64);
+    cr_assert_not_null(p);
+    memset(p, 0, (size + 63) / 64 * 64);
+    return p;
+}
+
+static struct matmul_matrix matrix(uint32_t type, uint32_t n, uint32_t k)
+{
+    struct matmul_matrix m;
+    uint8_t *rows = aligned(quant_size(type, (size_t)n * k)),
+            *packed = aligned(matmul_pack_size(type, n, k, NULL));
+    for (size_t i = 0; i < quant_size(type, (size_t)n * k); i++)
+        rows[i] = (uint8_t)(i * 7) & 0x3b;
+    matmul_matrix_set(&m, type, n, k, packed);
+    matmul_pack(type, n, k, rows, packed, 0, m.n_groups);
+    free(rows);
+    return m;
+}
+
+static void work_open(struct tuning_work *work, uint32_t n_threads)
+{
+    cr_assert_eq(team_open(&work->team, n_threads, NULL), 0);
+    work->input = aligned(2 * matmul_input_size(512, TUNING_COLUMNS) + 64);
+    work->members = calloc(n_threads, sizeof *work->members);
+    work->tile_floats = FLOATS;
+    for (uint32_t i = 0; i < n_threads; i++) {
+        work->members[i].tile = aligned(FLOATS * sizeof(float));
+        work->members[i].kernel = aligned(matmul_scratch_size());
+    }
+}
+
+static void work_close(struct tuning_work *work, uint32_t n_threads)
+{
+    for (uint32_t i = 0; i < n_threads; i++) {
+        free(work->members[i].tile);
+        free(work->members[i].kernel);
+    }
+    free(work->members);
+    free(work->input);
+    team_close(work->team);
+}
+
+/* Ample time, so that no cell is left out: which variant wins is the machine's affair. */
+static void measured(uint32_t n_threads)
+{
+    struct matmul_matrix all[] = {matrix(QUANT_Q4_K, 256, 512),
+                                  matrix(QUANT_Q6_K, 100, 256),
+                                  matrix(QUANT_Q4_K, 256, 512),
+                                  matrix(QUANT_F32, 64, 256),
+                                  {0}};
+    struct tuning_work work = {0};
+    struct tuning t;
+    work_open(&work, n_threads);
+    tuning_init(&t, best(), n_threads);
+    t.choice[MATMUL_Q4_K][2] = (struct tuning_choice){.state = TUNING_KEPT, .gain = 3};
+    cr_assert_eq(tuning_measure(&t, all, 5, true, &work, (uint64_t)60 * 1000000000u, NULL), 0);
+    for (uint32_t c = 0; c < TUNING_CLASSES; c++) {
+        cr_assert_eq(t.choice[MATMUL_Q4_K][c].state, c == 2 ? TUNING_KEPT : TUNING_MEASURED);
+        cr_assert_eq(t.choice[MATMUL_Q6_K][c].state, TUNING_MEASURED);
+        cr_assert_eq(t.choice[MATMUL_F32][c].state, TUNING_BUILT);
+        cr_assert_eq(t.choice[MATMUL_Q8_0][c].state, TUNING_BUILT);
+        cr_assert(t.kernels[c]->supported());
+    }
+    cr_assert(t.used[MATMUL_Q4_K] && t.used[MATMUL_Q6_K] && t.used[MATMUL_F32] && !t.used[MATMUL_Q8_0]);
+    tuning_show(&t, "measured");
+    cr_assert_eq(t.info.n_choices, 3 * TUNING_CLASSES);
+    work_close(&work, n_threads);
+    for (int i = 0; i < 4; i++)
+        free((void *)all[i].data);
+}
+
+Test(tuning, every_kind_and_class_of_a_model_is_measured)
+{
+    measured(1);
+    measured(3);
+}
+
+Test(tuning, without_time_the_constants_stay)
+{
+    struct matmul_matrix m = matrix(QUANT_Q4_K, 256, 512);
+    struct tuning_work work = {0};
+    struct tuning t;
+    work_open(&work, 2);
+    tuning_init(&t, best(), 2);
+    cr_assert_eq(tuning_measure(&t, &m, 1, true, &work, 0, NULL), 0);
+    for (uint32_t c = 0; c < TUNING_CLASSES; c++) {
+        cr_assert_eq(t.choice[MATMUL_Q4_K][c].state, TUNING_BUILT);
+        cr_assert_eq(t.kernels[c], best());
+    }
+    work_close(&work, 2);
+    free((void *)m.data);
+}

@@ -1,0 +1,121 @@
+/* The pool's order: clients take turns, and what is cancelled before it has begun is handed back as it is. */
+#include "http/pool.h"
+
+#include <criterion/criterion.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+static struct pool *pool;
+static sem_t begun, end, wakes;
+static atomic_uint n_run;
+
+struct work {
+    struct pool_job job;
+    unsigned number; /* in the order of beginning, from 1; 0: it has not run */
+};
+
+static void run(struct pool_job *job)
+{
+    ((struct work *)job)->number = ++n_run;
+}
+
+static void block(struct pool_job *job)
+{
+    (void)job;
+    sem_post(&begun);
+    sem_wait(&end);
+}
+
+static void wake(void *context)
+{
+    sem_post(context);
+}
+
+static struct pool_job blocks[POOL_MAX_THREADS];
+
+static int n_threads(void)
+{
+    return sysconf(_SC_NPROCESSORS_ONLN) > POOL_FEW_CORES ? POOL_MAX_THREADS : 1;
+}
+
+static void open_blocked(void)
+{
+    sem_init(&begun, 0, 0);
+    sem_init(&end, 0, 0);
+    sem_init(&wakes, 0, 0);
+    cr_assert_eq(pool_open(&pool, wake, &wakes, NULL), 0);
+    for (int i = 0; i < n_threads(); i++) {
+        blocks[i].run = block;
+        pool_add(pool, POOL_TEXT, &blocks[i]);
+        sem_wait(&begun);
+    }
+}
+
+static void add(struct work *w, uint64_t client)
+{
+    *w = (struct work){.job = {.run = run, .client = client}};
+    pool_add(pool, POOL_TEXT, &w->job);
+}
+
+/* Takes n jobs back; those of the end are among them. */
+static void finish(int n)
+{
+    for (int i = 0; i < n_threads(); i++)
+        sem_post(&end);
+    for (n += n_threads(); n; n--) {
+        sem_wait(&wakes);
+        cr_assert_not_null(pool_next(pool));
+    }
+    cr_assert_null(pool_next(pool));
+    pool_close(pool);
+}
+
+/* On two threads neighbours may change places. */
+Test(pool, clients_take_turns)
+{
+    struct work a[6], b[2], c[1];
+    open_blocked();
+    for (int i = 0; i < 6; i++)
+        add(&a[i], 1);
+    for (int i = 0; i < 2; i++)
+        add(&b[i], 2);
+    add(&c[0], 3);
+    finish(9);
+    cr_assert_leq(b[0].number, 3);
+    cr_assert_leq(c[0].number, 4);
+    cr_assert_leq(b[1].number, 6);
+    cr_assert_geq(a[5].number, 8);
+}
+
+Test(pool, a_client_that_comes_back_goes_behind_those_that_wait)
+{
+    struct work a[2], b[2];
+    open_blocked();
+    add(&a[0], 1);
+    add(&b[0], 2);
+    add(&b[1], 2);
+    add(&a[1], 1);
+    finish(4);
+    if (n_threads() == 1)
+        cr_assert(a[0].number == 1 && b[0].number == 2 && b[1].number == 3 && a[1].number == 4);
+    cr_assert_geq(a[1].number, 3);
+}
+
+Test(pool, a_cancelled_job_comes_back_at_once_and_has_not_run)
+{
+    struct work a[3];
+    open_blocked();
+    for (int i = 0; i < 3; i++)
+        add(&a[i], 1);
+    pool_cancel(pool, &a[2].job);
+    sem_wait(&wakes);
+    cr_assert_eq(pool_next(pool), &a[2].job);
+    pool_cancel(pool, &a[0].job);
+    sem_wait(&wakes);
+    cr_assert_eq(pool_next(pool), &a[0].job);
+    pool_cancel(pool, &blocks[0]); /* has begun */
+    cr_assert_null(pool_next(pool));
+    finish(1);
+    cr_assert(!a[0].number && a[1].number == 1 && !a[2].number);
+}

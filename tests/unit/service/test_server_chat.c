@@ -1,0 +1,408 @@
+/* Chats over HTTP: what the model writes (the fake engine's script) becomes content, reasoning and tool
+ * calls, in whole replies and in streams. */
+#include "support/server_driver.h"
+
+#define CHAT "/v1/chat/completions"
+
+static const char tools[] = "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"get_weather\","
+                            "\"parameters\":{\"type\":\"object\","
+                            "\"properties\":{\"city\":{\"type\":\"string\"}}}}},{\"type\":\"web_search\"}]";
+
+/* A server whose model has this template. */
+static void start_template(const char *source, const char *chat_format)
+{
+    char path[] = "/tmp/hearth-template-XXXXXX";
+    struct error err = {0};
+    const char *keys[] = {"chat_format", chat_format, NULL};
+    open_server(keys);
+    fake.n_ctx = 1024;
+    int fd = mkstemp(path);
+    cr_assert_geq(fd, 0);
+    cr_assert_eq(write(fd, source, strlen(source)), (ssize_t)strlen(source));
+    close(fd);
+    cr_assert_eq(chat_template_open(&f.chat, path, model_gguf(f.model), f.tokenizer, &err), 0, "%s",
+                 err.text);
+    unlink(path);
+    struct server_model m = {
+        .engine = (struct engine *)&fake, .tokenizer = f.tokenizer, .model = f.model, .chat = f.chat};
+    m.hash = model_hash(f.model, 0);
+    server_set_model(f.server, &m);
+    server_set_state(f.server, SERVER_READY);
+    pthread_create(&f.thread, NULL, run_loop, NULL);
+}
+
+#define HERMES                                                                                               \
+    "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ c.function.name }}={{ "             \
+    "c.function.arguments.city }}{% endfor %}{% endfor %}{% if tools %}<tool_call>{% endif %}"               \
+    "{% if add_generation_prompt %}:{% endif %}"
+#define THINKS                                                                                               \
+    "{% for m in messages %}{{ m.content }}{% endfor %}{% if tools %}<tool_call>{% endif %}<think>\n"
+
+#define ASK  "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]"
+#define CALL "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Be rn\"}}\n</tool_call>"
+
+static struct reply ask(const char *members)
+{
+    char body[2048];
+    snprintf(body, sizeof body, "{" ASK ",\"temperature\":0%s%s}", *members ? "," : "", members);
+    return client_once(f.port, "POST", CHAT, "", body);
+}
+
+static json_t *ask_whole(const char *members)
+{
+    struct reply r = ask(members);
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    json_t *root = reply_json(&r);
+    reply_free(&r);
+    return root;
+}
+
+static json_t *ask_with_tools(const char *more)
+{
+    char members[1024];
+    snprintf(members, sizeof members, "%s%s", tools, more);
+    return ask_whole(members);
+}
+
+/* --- whole replies --- */
+
+Test(chat, a_call_is_taken_out_of_the_text)
+{
+    start_template(HERMES, "auto");
+    script(" Let me see.\n" CALL "<|endoftext|>");
+    json_t *root = ask_with_tools("");
+    cr_assert_str_eq(json_text(root, "choices.0.message.content"), " Let me see.");
+    cr_assert_str_eq(json_text(root, "choices.0.message.tool_calls.0.type"), "function");
+    cr_assert_str_eq(json_text(root, "choices.0.message.tool_calls.0.function.name"), "get_weather");
+    cr_assert_str_eq(json_text(root, "choices.0.message.tool_calls.0.function.arguments"),
+                     "{\"city\": \"Be rn\"}");
+    cr_assert_eq(strlen(json_text(root, "choices.0.message.tool_calls.0.id")), 9);
+    cr_assert_str_eq(json_text(root, "choices.0.finish_reason"), "tool_calls");
+    json_decref(root);
+    script(CALL "\n" CALL "<|endoftext|>");
+    root = ask_with_tools("");
+    cr_assert(json_is_null(json_at(root, "choices.0.message.content")));
+    cr_assert_eq(json_array_size(json_at(root, "choices.0.message.tool_calls")), 2);
+    cr_assert_str_neq(json_text(root, "choices.0.message.tool_calls.0.id"),
+                      json_text(root, "choices.0.message.tool_calls.1.id"));
+    json_decref(root);
+    root = ask_with_tools(",\"parallel_tool_calls\":false");
+    cr_assert_eq(json_array_size(json_at(root, "choices.0.message.tool_calls")), 1);
+    json_decref(root);
+    stop();
+}
+
+Test(chat, what_is_no_call_is_content)
+{
+    start_template(HERMES, "auto");
+    script("a <tool_call> b {\"name\"<|endoftext|>");
+    json_t *root = ask_with_tools("");
+    cr_assert_str_eq(json_text(root, "choices.0.message.content"), "a <tool_call> b {\"name\"");
+    cr_assert_str_eq(json_text(root, "choices.0.finish_reason"), "stop");
+    json_decref(root);
+    stop();
+}
+
+Test(chat, without_tools_nothing_is_a_call)
+{
+    start_template(HERMES, "auto");
+    script(CALL "<|endoftext|>");
+    json_t *root = ask_whole("");
+    cr_assert_str_eq(json_text(root, "choices.0.message.content"), CALL);
+    json_decref(root);
+    root = ask_with_tools(",\"tool_choice\":\"none\"");
+    cr_assert_str_eq(json_text(root, "choices.0.message.content"), CALL);
+    cr_assert_str_eq(json_text(root, "choices.0.finish_reason"), "stop");
+    json_decref(root);
+    stop();
+}
+
+Test(chat, reasoning_that_the_prompt_opened_is_apart)
+{
+    start_template(THINKS, "auto");
+    script("Hmm.\n</think>\n\nYes.<|endoftext|>");
+    json_t *root = ask_whole("");
+    cr_assert_str_eq(json_text(root, "choices.0.message.reasoning_content"), "Hmm.");
+    cr_assert_str_eq(json_text(root, "choices.0.message.content"), "Yes.");
+    cr_assert_gt(json_number(root, "usage.completion_tokens_details.reasoning_tokens"), 0);
+    json_decref(root);
+    stop();
+}
+
+Test(chat, the_format_is_the_templates_or_the_configurations_or_the_requests)
+{
+    start_template(HERMES, "mistral-args");
+    script("[TOOL_CALLS]get_weather[ARGS]{\"city\": \"x\"}<|endoftext|>");
+    json_t *root = ask_with_tools("");
+    cr_assert_str_eq(json_text(root, "choices.0.message.tool_calls.0.function.arguments"),
+                     "{\"city\": \"x\"}");
+    json_decref(root);
+    root = ask_with_tools(",\"chat_format\":\"none\"");
+    cr_assert_str_eq(json_text(root, "choices.0.message.content"),
+                     "[TOOL_CALLS]get_weather[ARGS]{\"city\": \"x\"}");
+    json_decref(root);
+    expect_words(ask("\"chat_format\":\"x\""), 400, "invalid_request", "chat_format must be auto or");
+    stop();
+}
+
+Test(chat, a_call_that_max_tokens_cut_ends_with_length)
+{
+    start_template(HERMES, "auto");
+    script(CALL);
+    fake.finish = ENGINE_LENGTH;
+    fake.n_script -= 12;
+    json_t *root = ask_with_tools("");
+    cr_assert_str_eq(json_text(root, "choices.0.finish_reason"), "length");
+    json_decref(root);
+    stop();
+}
+
+Test(chat, max_tokens_beyond_the_context_is_what_fits)
+{
+    start_template(HERMES, "auto");
+    script(" Yes.<|endoftext|>");
+    json_decref(ask_whole("\"max_tokens\":32000"));
+    cr_assert_leq(fake.last.max_tokens, 1024);
+    stop();
+}
+
+/* --- streams --- */
+
+struct streamed {
+    char content[512], reasoning[512], arguments[512], name[64], id[64], finish[32];
+    int n_begun;
+};
+
+static void join(char *to, const json_t *delta, const char *name)
+{
+    const char *s = json_string_value(json_object_get(delta, name));
+    strcat(to, s ? s : "");
+}
+
+static void take_delta(struct streamed *s, const json_t *choice)
+{
+    const json_t *delta = json_object_get(choice, "delta");
+    const json_t *call = json_array_get(json_object_get(delta, "tool_calls"), 0);
+    const json_t *function = json_object_get(call, "function");
+    join(s->content, delta, "content");
+    join(s->reasoning, delta, "reasoning_content");
+    join(s->finish, choice, "finish_reason");
+    join(s->arguments, function, "arguments");
+    if (!json_object_get(function, "name"))
+        return;
+    join(s->name, function, "name");
+    join(s->id, call, "id");
+    cr_assert_str_eq(json_string_value(json_object_get(call, "type")), "function");
+    cr_assert_eq(json_integer_value(json_object_get(call, "index")), s->n_begun++);
+}
+
+static struct streamed ask_stream(const char *more)
+{
+    char members[1024];
+    struct streamed s = {0};
+    struct events e;
+    snprintf(members, sizeof members, "%s,\"stream\":true%s", tools, more);
+    struct reply r = ask(members);
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    events_read(&e, &r);
+    cr_assert(e.done && !e.error);
+    for (size_t i = 0; i < e.n; i++)
+        if (json_array_size(json_object_get(e.data[i], "choices")))
+            take_delta(&s, json_array_get(json_object_get(e.data[i], "choices"), 0));
+    events_free(&e);
+    reply_free(&r);
+    return s;
+}
+
+Test(chat, a_stream_says_what_the_whole_reply_says)
+{
+    start_template(THINKS, "auto");
+    script("Hm < m.\n</think>\n\nLet me see.\n" CALL "<|endoftext|>");
+    struct streamed s = ask_stream("");
+    cr_assert_str_eq(s.reasoning, "Hm < m.");
+    cr_assert_str_eq(s.content, "Let me see.");
+    cr_assert_str_eq(s.name, "get_weather");
+    cr_assert_eq(strlen(s.id), 9);
+    cr_assert_str_eq(s.arguments, "{\"city\": \"Be rn\"}");
+    cr_assert_str_eq(s.finish, "tool_calls");
+    cr_assert_eq(s.n_begun, 1);
+    stop();
+}
+
+Test(chat, a_stream_with_logprobs_has_each_tokens_once)
+{
+    start_template(HERMES, "auto");
+    script(" Yes. " CALL "<|endoftext|>");
+    char members[1024];
+    struct events e;
+    size_t n = 0;
+    snprintf(members, sizeof members, "%s,\"stream\":true,\"logprobs\":true", tools);
+    struct reply r = ask(members);
+    events_read(&e, &r);
+    for (size_t i = 0; i < e.n; i++)
+        n += json_array_size(json_object_get(json_at(e.data[i], "choices.0.logprobs"), "content"));
+    cr_assert_eq(n, fake.n_script, "%zu of %u tokens", n, fake.n_script);
+    events_free(&e);
+    reply_free(&r);
+    stop();
+}
+
+/* --- conversations as agents send them --- */
+
+static const char agents[] =
+    "{\"max_tokens\":1,\"messages\":["
+    "{\"role\":\"developer\",\"content\":[{\"type\":\"text\",\"text\":\"You "
+    "are\",\"cache_control\":{\"type\":\"x\"}}]},"
+    "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"hi\"}]},"
+    "{\"role\":\"assistant\",\"content\":null,\"reasoning\":\"hm\",\"tool_calls\":[{\"id\":\"toolu_"
+    "0123456789\","
+    "\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": 1}\"}}]},"
+    "{\"role\":\"tool\",\"tool_call_id\":\"toolu_0123456789\",\"content\":null},"
+    "{\"role\":\"system\",\"content\":\"late\"},"
+    "{\"role\":\"user\",\"content\":\"go\"},"
+    "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"x\",\"type\":\"function\","
+    "\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": \"}}]},"
+    "{\"role\":\"tool\",\"tool_call_id\":\"x\",\"content\":\"no\"},"
+    "{\"role\":\"assistant\",\"content\":\"ok\"},"
+    "{\"role\":\"user\",\"content\":\"x\"},"
+    "{\"role\":\"system\",\"content\":\"late again\"}],"
+    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":\"d\",\"parameters\":"
+    "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\",\"description\":\"an a\"}}}}}]}";
+
+static void expect_taken(const char *source)
+{
+    start_template(source, "auto");
+    script("x");
+    struct reply r = post(CHAT, agents);
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    reply_free(&r);
+    stop();
+}
+
+static void expect_file_takes(const char *name)
+{
+    char path[512];
+    static char source[65536];
+    snprintf(path, sizeof path, HEARTH_TEST_DATA "/templates/%s.jinja", name);
+    FILE *file = fopen(path, "r");
+    cr_assert(file, "%s", path);
+    source[fread(source, 1, sizeof source - 1, file)] = '\0';
+    fclose(file);
+    expect_taken(source);
+}
+
+Test(chat, an_agents_messages_are_taken_by_qwens_template)
+{
+    expect_file_takes("qwen3");
+}
+
+Test(chat, an_agents_messages_are_taken_by_mistrals_template)
+{
+    expect_file_takes("mistral");
+}
+
+Test(chat, an_agents_messages_are_taken_by_a_template_that_refuses_all_it_can)
+{
+    expect_taken(
+        "{% if tools %}x{% endif %}{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+        "{{ raise_exception('late') }}{% endif %}{{ m.content.strip() }}{% for c in m.tool_calls %}"
+        "{% if c.id|length != 9 %}{{ raise_exception('id') }}{% endif %}{% endfor %}"
+        "{% if m.role == 'tool' and not m.name %}{{ raise_exception('name') }}{% endif %}{% endfor %}");
+}
+
+/* --- Anthropic's dialect --- */
+
+static const char anthropic[] =
+    "{\"model\":\"m\",\"max_tokens\":32000,%s\"system\":[{\"type\":\"text\",\"text\":\"x-anthropic-billing-"
+    "header: a\"},"
+    "{\"type\":\"text\",\"text\":\"S\",\"cache_control\":{\"type\":\"ephemeral\"}}],\"thinking\":{\"type\":"
+    "\"adaptive\"},"
+    "\"tools\":[{\"name\":\"get_weather\",\"input_schema\":{\"type\":\"object\",\"properties\":{\"city\":{"
+    "\"type\":"
+    "\"string\"}}}},{\"type\":\"web_search_20250305\",\"name\":\"web_search\"}],\"metadata\":{\"user_id\":"
+    "\"u\"},"
+    "\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"hi\"}]},"
+    "{\"role\":\"assistant\",\"content\":[{\"type\":\"thinking\",\"thinking\":\"t\",\"signature\":\"\"},{"
+    "\"type\":\"tool_use\","
+    "\"id\":\"toolu_1\",\"name\":\"get_weather\",\"input\":{\"city\":\"x\"}}]},"
+    "{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"toolu_1\",\"content\":[{"
+    "\"type\":\"text\","
+    "\"text\":\"7\"}]},{\"type\":\"text\",\"text\":\"go\"}]},{\"role\":\"system\",\"content\":\"late\"}]}";
+
+static struct reply ask_anthropic(const char *path, const char *more)
+{
+    char body[4096];
+    snprintf(body, sizeof body, anthropic, more);
+    return post(path, body);
+}
+
+Test(chat, anthropics_messages_have_blocks)
+{
+    start_template(THINKS, "auto");
+    script("Hm.</think>Let me see. " CALL "<|endoftext|>");
+    struct reply r = ask_anthropic("/v1/messages?beta=true", "");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    json_t *root = reply_json(&r);
+    cr_assert_str_eq(json_text(root, "type"), "message");
+    cr_assert_str_eq(json_text(root, "content.0.thinking"), "Hm.");
+    cr_assert_str_eq(json_text(root, "content.1.text"), "Let me see. ");
+    cr_assert_str_eq(json_text(root, "content.2.name"), "get_weather");
+    cr_assert_str_eq(json_text(root, "content.2.input.city"), "Be rn");
+    cr_assert_str_eq(json_text(root, "stop_reason"), "tool_use");
+    cr_assert_gt(json_number(root, "usage.input_tokens"), 0);
+    json_decref(root);
+    reply_free(&r);
+    r = ask_anthropic("/v1/messages/count_tokens", "");
+    root = reply_json(&r);
+    cr_assert_eq((uint32_t)json_number(root, "input_tokens"), fake.last.n_prompt);
+    json_decref(root);
+    reply_free(&r);
+    stop();
+}
+
+Test(chat, anthropics_stream_opens_and_closes_each_block_in_order)
+{
+    static const char *const order[] = {"event: message_start\n",
+                                        "event: content_block_start\n",
+                                        "\"index\":0",
+                                        "thinking_delta",
+                                        "event: content_block_stop\n",
+                                        "event: content_block_start\n",
+                                        "\"index\":1",
+                                        "text_delta",
+                                        "event: content_block_stop\n",
+                                        "event: content_block_start\n",
+                                        "\"index\":2",
+                                        "\"input\":{}",
+                                        "input_json_delta",
+                                        "event: content_block_stop\n",
+                                        "event: message_delta\n",
+                                        "\"stop_reason\":\"tool_use\"",
+                                        "event: message_stop\n"};
+    start_template(THINKS, "auto");
+    script("Hm.</think>Let me see. " CALL "<|endoftext|>");
+    struct reply r = ask_anthropic("/v1/messages", "\"stream\":true,");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    const char *at = r.body;
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++)
+        cr_assert(at = strstr(at, order[i]), "no %s in %s", order[i], r.body);
+    cr_assert(!strstr(r.body, "[DONE]"));
+    reply_free(&r);
+    stop();
+}
+
+Test(chat, anthropics_errors_have_their_own_form)
+{
+    start_template(HERMES, "auto");
+    struct reply r =
+        post("/v1/messages",
+             "{\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]}");
+    json_t *root = reply_json(&r);
+    cr_assert_eq(r.status, 400);
+    cr_assert_str_eq(json_text(root, "type"), "error");
+    cr_assert_str_eq(json_text(root, "error.type"), "invalid_request_error");
+    cr_assert(strstr(json_text(root, "error.message"), "messages[0].content[0].type"), "%s", r.body);
+    json_decref(root);
+    reply_free(&r);
+    stop();
+}
