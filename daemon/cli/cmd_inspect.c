@@ -30,8 +30,7 @@ struct inspection_memory inspection_memory(const struct inspection *in)
 {
     const struct model_config *c = model_config(in->model);
     const struct config defaults = {.kv_type = CONFIG_KV_AUTO};
-    const struct kv_layout kv = {c->n_layers, c->n_kv_heads, c->head_dim,
-                                 runtime_kv_type(&defaults, in->model)};
+    const struct kv_layout kv = model_kv_layout(c, 0, runtime_kv_type(&defaults, in->model));
     struct inspection_memory m = {.kv_type = (int)kv.type, .kv_per_page = kv_page_size(&kv)};
     m.n_ctx = runtime_default_n_ctx(c);
     m.kv_per_token = m.kv_per_page / KV_PAGE_TOKENS;
@@ -182,8 +181,8 @@ static void print_model(const struct inspection *in)
                c->experts.n_experts, c->experts.n_ff, c->experts.n_ff_shared, c->experts.n_dense);
     printf("  attention     %u heads of %u on %u key/value heads\n", c->n_heads, c->head_dim, c->n_kv_heads);
     printf("  positions     %u, RoPE %s over %u, base %g, scale %g%s\n", c->n_ctx_train,
-           c->rope == MODEL_ROPE_NEOX ? "neox" : "norm", c->rope_dim, c->rope_base, c->rope_scale,
-           c->rope_factors ? ", with factors" : "");
+           c->rope == MODEL_ROPE_NEOX ? "neox" : "norm", c->kinds[0].rope.dim, c->kinds[0].rope.base,
+           c->kinds[0].rope.scale, c->kinds[0].rope.factors ? ", with factors" : "");
     if (c->sliding_window)
         printf("  window        %u tokens: a larger context is refused\n", c->sliding_window);
     printf("  vocabulary    %u tokens, output weight %s\n", c->n_vocab,

@@ -105,10 +105,10 @@ static json_t *numbers(const struct model *m)
         "feed_forward", (int)c->n_ff, "vocabulary", (int)c->n_vocab, "heads", (int)c->n_heads, "kv_heads",
         (int)c->n_kv_heads, "head_dim", (int)c->head_dim, "context", (json_int_t)c->n_ctx_train, "norm_eps",
         (double)c->norm_eps, "rope", c->rope == MODEL_ROPE_NEOX ? "neox" : "norm", "rope_dim",
-        (int)c->rope_dim, "rope_base", c->rope_base, "rope_scale", c->rope_scale, "rope_factors",
-        c->rope_factors != NULL, "tied", (int)c->tied, "sliding_window", (json_int_t)c->sliding_window,
-        "experts", (int)c->experts.n_experts, "experts_used", (int)c->experts.n_used, "expert_feed_forward",
-        (int)c->experts.n_ff);
+        (int)c->kinds[0].rope.dim, "rope_base", c->kinds[0].rope.base, "rope_scale", c->kinds[0].rope.scale,
+        "rope_factors", c->kinds[0].rope.factors != NULL, "tied", (int)c->tied, "sliding_window",
+        (json_int_t)c->sliding_window, "experts", (int)c->experts.n_experts, "experts_used",
+        (int)c->experts.n_used, "expert_feed_forward", (int)c->experts.n_ff);
 }
 
 static json_t *memory(const struct inspection *in)

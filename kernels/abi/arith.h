@@ -48,8 +48,9 @@
  *
  *   Super-block values are added ascending from 0 in two halves, [0, h) and [h, n) with h = (n+1)/2, then
  *   half 0 + half 1, so a device may give the halves to two blocks. Around it: a norm's gain is multiplied
- *   into x before quantising and 1/rms multiplies the product after it (y * r), then bias (y + b), then
- *   residual (x + y), each rounded.
+ *   into x before quantising and 1/rms multiplies the product after it (y * r), then bias (y + b), then a
+ *   factor (y * s), then residual (x + y) or a cap (arith_cap), each rounded. A norm whose result is added to
+ *   the residual stream is (y * r) * gain, added, and then a layer's factor: x * s.
  *
  * LANES  Sums of squares, of exponentials and attention scores run over 32 lanes: lane l folds elements l,
  *   l+32, l+64 ... ascending with fmaf from 0, then the xor tree: v[l] += v[l^16], ^8, ^4, ^2, ^1.
@@ -73,6 +74,15 @@
  *     out[d] = O[d] * (1 / L)
  *
  *   K and V are read as the cache type stores them, the row's own included.
+ *
+ *   A kind of attention may have, where w is its window and p the row's position:
+ *     factor   the query is multiplied by ((scale * log2 e) * (2 / cap)) * temperature[p]: without a cap or
+ *              without temperatures the factor is left out
+ *     cap      the score becomes arith_cap(s[t], cap * log2 e) before all else
+ *     window   t = max(0, p - w + 1)..p: pages without such a t are not read, and splits without such a page
+ *              do not exist; other tokens of a page that is read have the score -inf, so weight 0
+ *     sink     one more score of the head, b = sink * log2 e, without a value: M = max(m[i], b), and L begins
+ *              with exp2(b - M)
  *
  * ATTENTION OVER A BF16 CACHE  K, V, the scaled query and the weights w (once they have been summed) are
  *   rounded to bf16 (arith_bf16), and every multiplication and addition below is one FMA whose subnormal
@@ -207,6 +217,20 @@ static inline float arith_log2(float x)
 static inline float arith_silu(float x)
 {
     return x / (1.0f + arith_exp2(-x * ARITH_LOG2E));
+}
+
+/* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), as x * sigmoid(2 sqrt(2/pi) (...)). */
+#define ARITH_GELU_1 2.30220819813f /* 2 sqrt(2/pi) log2 e */
+#define ARITH_GELU_3 0.10294323958f /* times 0.044715 */
+static inline float arith_gelu(float x)
+{
+    return x / (1.0f + arith_exp2(x * __builtin_fmaf(x * x, -ARITH_GELU_3, -ARITH_GELU_1)));
+}
+
+/* c * tanh(x / c), where u = x * (2 / c) * log2 e. */
+static inline float arith_cap(float u, float c)
+{
+    return c - (2.0f * c) / (1.0f + arith_exp2(u));
 }
 
 static inline float arith_sigmoid(float x)

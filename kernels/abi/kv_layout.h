@@ -16,9 +16,13 @@
 enum kv_type { KV_F16, KV_Q8_0, KV_BF16, KV_N_TYPES };
 enum kv_which { KV_KEYS, KV_VALUES };
 
+/* The part of a page that belongs to the layers of one kind of attention: all of it unless page_bytes says
+ * otherwise. */
 struct kv_layout {
     uint32_t n_layers, n_kv_heads, head_dim;
-    uint32_t type; /* enum kv_type */
+    uint32_t type;       /* enum kv_type */
+    uint64_t page_bytes; /* of a whole page; 0: of the part, which is the page */
+    uint64_t at;         /* where the part begins in a page */
 };
 
 /* Bytes of one tile's elements; the scales follow them. */
@@ -34,14 +38,19 @@ static inline size_t kv_tile_size(const struct kv_layout *l)
     return kv_tile_elements(l) + scales;
 }
 
-static inline size_t kv_page_size(const struct kv_layout *l)
+static inline size_t kv_part_size(const struct kv_layout *l)
 {
     return kv_tile_size(l) * 2 * l->n_layers * l->n_kv_heads;
+}
+
+static inline size_t kv_page_size(const struct kv_layout *l)
+{
+    return l->page_bytes ? (size_t)l->page_bytes : kv_part_size(l);
 }
 
 static inline size_t kv_offset(const struct kv_layout *l, uint32_t page, uint32_t layer, uint32_t kv_head,
                                enum kv_which which)
 {
-    size_t tile = (((size_t)page * l->n_layers + layer) * l->n_kv_heads + kv_head) * 2 + (size_t)which;
-    return tile * kv_tile_size(l);
+    size_t tile = ((size_t)layer * l->n_kv_heads + kv_head) * 2 + (size_t)which;
+    return (size_t)page * kv_page_size(l) + (size_t)l->at + tile * kv_tile_size(l);
 }

@@ -4,12 +4,13 @@
  * indices, nothing is a pointer.
  *
  *   op       does, per row
- *   EMBED    out = embedding row of the token
+ *   EMBED    out = embedding row of the token * scale
  *   MATMUL   y_i = W_i * q8(in * gain) * r + bias_i for up to three matrices that share the input (QKV; gate
  *            and up), where r = 1/rms(in) when there is a gain, else no factor; then the epilogue:
- *              STORE      out_i = y_i
- *              RESIDUAL   out += y_0
+ *              STORE      out_i = y_i * scale, then capped if there is a cap
+ *              RESIDUAL   out += y_0 * scale
  *              SWIGLU     out = silu(y_0) * y_1
+ *              GEGLU      out = gelu(y_0) * y_1
  *              RESIDUAL with PROGRAM_GATED: out += y_0 * sigmoid(column gate_col of buffer `choice`)
  *   ROUTE    chooses experts by the logits in columns [0, n_experts) of `in`; writes their numbers and weights to
  *            the columns from out_col[0] of `out` (kernels/abi/route.h); bias[0] moves the choice
@@ -18,12 +19,17 @@
  *              SWIGLU_CLAMPED  the same with arith_swiglu_clamped()
  *              RESIDUAL   out += sum of weight * y_0; each expert reads its own k columns of `in`
  *            the choice stands in the columns from gate_col of buffer `choice`
- *   ATTEND   QK-norm (if gains), RoPE, K and V appended to the cache, attention; in = [q|k|v], out = heads
+ *   ATTEND   QK-norm (if gains), V-norm, RoPE, K and V appended to the cache, attention as the op's kind says;
+ *            in = [q|k|v], out = heads; weight[0]: sinks
+ *   ADD_NORM out = (out + in / rms(in) * gain) * scale, normalised over k values at a time; the scale is
+ *            weight[0]'s one value, if there is one
+ *   GATE     out = gelu(out) * in, in from column out_col[0] on; n[0] values
  *   SAMPLE   for logit rows: logits -> token, log-probabilities
  *
- * Seven buffers, in this order (enum program_buffer_index): x the residual stream, qkv = [q|k|v], attn, h the
+ * Nine buffers, in this order (enum program_buffer_index): x the residual stream, qkv = [q|k|v], attn, h the
  * gated FFN row (of all chosen experts), h2 that of the shared expert, choice = the router's logits, the shared
- * expert's gate and the choice, logits. All but the last lie in every row's scratch; logits exist once per logit row (at most
+ * expert's gate and the choice, branch what is normalised before it is added, layers the embeddings of the token
+ * for each layer, logits. All but the last lie in every row's scratch; logits exist once per logit row (at most
  * STEP_MAX_LOGITS of them), in an area of their own: offset 0, and not part of row_floats. An op with
  * PROGRAM_HEAD runs for logit rows only: its row i is step.logits[i], which reads buffer x of row
  * step.logits[i].row.
@@ -43,7 +49,7 @@
 #include <stdint.h>
 
 #define PROGRAM_MAGIC   0x31505248u /* "HRP1" */
-#define PROGRAM_VERSION 1
+#define PROGRAM_VERSION 2
 #define PROGRAM_NONE    UINT32_MAX
 
 enum program_opcode {
@@ -51,14 +57,24 @@ enum program_opcode {
     PROGRAM_MATMUL,
     PROGRAM_ATTEND,
     PROGRAM_SAMPLE,
+    PROGRAM_ADD_NORM,
+    PROGRAM_GATE,
     PROGRAM_ALL_REDUCE, /* not emitted yet */
     PROGRAM_ROUTE,
     PROGRAM_EXPERTS,
 };
-enum program_epilogue { PROGRAM_STORE, PROGRAM_RESIDUAL, PROGRAM_SWIGLU, PROGRAM_SWIGLU_CLAMPED };
+enum program_epilogue {
+    PROGRAM_STORE,
+    PROGRAM_RESIDUAL,
+    PROGRAM_SWIGLU,
+    PROGRAM_SWIGLU_CLAMPED,
+    PROGRAM_GEGLU,
+};
 enum program_flags {
-    PROGRAM_HEAD = 1,  /* only rows that need logits */
-    PROGRAM_GATED = 2, /* MATMUL: the product of a row takes the sigmoid of its gate */
+    PROGRAM_HEAD = 1,   /* only rows that need logits */
+    PROGRAM_GATED = 2,  /* MATMUL: the product of a row takes the sigmoid of its gate */
+    PROGRAM_V_NORM = 4, /* ATTEND: every head of V is normalised, without a gain */
+    PROGRAM_CACHED = 8, /* ATTEND: K and V are in the cache already; in = [q] */
 };
 
 enum program_buffer_index {
@@ -68,6 +84,8 @@ enum program_buffer_index {
     PROGRAM_H,
     PROGRAM_H2,
     PROGRAM_CHOICE,
+    PROGRAM_BRANCH,
+    PROGRAM_LAYERS,
     PROGRAM_LOGITS, /* per logit row, not in a row's scratch */
     PROGRAM_N_BUFFERS,
 };
@@ -80,9 +98,9 @@ struct program_buffer {
 struct program_op {
     uint16_t opcode, flags;
     uint16_t epilogue, n_weights;
-    uint32_t layer;
+    uint32_t layer;      /* ATTEND: number of the cache among those of its kind */
     uint32_t in, out;    /* buffer indices; PROGRAM_NONE for EMBED's in and SAMPLE's out */
-    uint32_t k;          /* MATMUL: input width */
+    uint32_t k;          /* MATMUL: input width; ADD_NORM: values normalised together */
     uint32_t weight[3];  /* model weight indices; EMBED: weight[0] */
     uint32_t n[3];       /* output width of each; ATTEND: of q, k, v; SAMPLE: n[0] = n_vocab */
     uint32_t bias[3];    /* weight indices or PROGRAM_NONE */
@@ -91,14 +109,16 @@ struct program_op {
     uint32_t gain;       /* MATMUL: norm gain or PROGRAM_NONE */
     uint32_t q_gain, k_gain;              /* ATTEND: per-head norm gains, both or neither (PROGRAM_NONE) */
     float eps;                            /* of the norm, or of the QK-norm */
-    float scale;                          /* ATTEND */
+    float scale;                          /* ATTEND: of the scores; others: 1 where there is none */
     uint32_t wait, signal;                /* counter indices; wait is PROGRAM_NONE for the first op */
     uint32_t wait_arrivals, signal_units; /* per step; the backend fills them */
     uint32_t node;           /* the last graph node this op covers, which names the op in errors and tables */
     uint32_t n_nodes;        /* number of graph nodes it covers */
     uint32_t gate_col;       /* column of buffer CHOICE: EXPERTS: the choice; PROGRAM_GATED: the gate */
     struct route_rule route; /* ROUTE; EXPERTS: n_experts and n_used */
-    uint32_t reserved[14];
+    uint32_t kind;           /* ATTEND: index of the model's kinds */
+    float cap;               /* MATMUL STORE: 0: none */
+    uint32_t reserved[12];
 };
 _Static_assert(sizeof(struct program_op) == 192, "program_op");
 

@@ -144,6 +144,8 @@ SIMT_INLINE void attend_room_args(SIMT_SHARED struct attend_args *to, const stru
     to->layout.n_kv_heads = in->layout.n_kv_heads;
     to->layout.head_dim = in->layout.head_dim;
     to->layout.type = in->layout.type;
+    to->layout.page_bytes = in->layout.page_bytes;
+    to->layout.at = in->layout.at;
     to->slots.tables = in->slots.tables;
     to->slots.n_slots = in->slots.n_slots;
     to->slots.n_ctx = in->slots.n_ctx;
@@ -211,8 +213,12 @@ SIMT_INLINE uint32_t attend_page_of(const SIMT_SHARED struct attend_room *room, 
 SIMT_INLINE SIMT_GLOBAL char *attend_tile_at(const SIMT_SHARED struct attend_room *room, uint32_t id,
                                              uint32_t kv_head, uint32_t which)
 {
-    struct kv_layout l = {room->in.layout.n_layers, room->in.layout.n_kv_heads, room->in.layout.head_dim,
-                          room->in.layout.type};
+    struct kv_layout l = {.n_layers = room->in.layout.n_layers,
+                          .n_kv_heads = room->in.layout.n_kv_heads,
+                          .head_dim = room->in.layout.head_dim,
+                          .type = room->in.layout.type,
+                          .page_bytes = room->in.layout.page_bytes,
+                          .at = room->in.layout.at};
     return DECODER_AT(char, room->in.kv) + kv_offset(&l, id, room->in.layer, kv_head, which);
 }
 

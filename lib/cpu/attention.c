@@ -114,6 +114,8 @@ void attend_plan(struct attend *a, const struct step *step, const struct slots *
 void attend_rope(const struct attend *a, uint32_t row, float *x, uint32_t n_heads)
 {
     size_t at = (size_t)a->step->rows[row].pos * (a->rope_dim / 2);
+    if (a->rope_dim == 0)
+        return;
     for (uint32_t h = 0; h < n_heads; h++)
         a->ops->rope(x + (size_t)h * a->kv.head_dim, a->cosines + at, a->sines + at, a->rope_dim, a->neox);
 }
@@ -146,14 +148,15 @@ struct walk { /* one call of attend_group or attend_split */
     struct attend_scratch *s;
     const struct attend_group *group;
     const struct step_row *rows;
-    uint32_t layer, kv_head, split; /* split: tokens per split */
-    struct ops_fold *folds;         /* [query][stride]; their outs [query][stride][padded] */
+    const struct attend_layer *layer;
+    uint32_t kv_head, split; /* split: tokens per split */
+    struct ops_fold *folds;  /* [query][stride]; their outs [query][stride][padded] */
     float *outs;
     size_t stride, padded;
 };
 
-static struct walk walk_of(const struct attend *a, struct attend_scratch *s, uint32_t layer, uint32_t group,
-                           uint32_t kv_head)
+static struct walk walk_of(const struct attend *a, struct attend_scratch *s, const struct attend_layer *layer,
+                           uint32_t group, uint32_t kv_head)
 {
     const struct attend_group *g = &a->groups[group];
     struct walk w = {.a = a, .s = s, .group = g, .rows = &a->step->rows[g->first]};
@@ -184,14 +187,23 @@ static struct ops_fold *fold_at(const struct walk *w, uint32_t query, uint32_t s
     return f;
 }
 
-static void scale_queries(const struct walk *w, float scale, struct rows q)
+/* The first token that a row at position `pos` sees. */
+static uint32_t first_seen(const struct attend *a, uint32_t pos)
+{
+    return a->window && pos >= a->window ? pos - a->window + 1 : 0;
+}
+
+static void scale_queries(const struct walk *w, struct rows q)
 {
     uint32_t ratio = w->a->ratio, head_dim = w->a->kv.head_dim;
-    float factor = scale * ARITH_LOG2E;
+    const float *temperatures = w->a->temperatures;
+    float whole = w->layer->scale * ARITH_LOG2E;
+    whole = w->a->cap > 0 ? whole * (2.0f / w->a->cap) : whole;
     for (uint32_t i = 0; i < w->group->n * ratio; i++) {
         const float *from =
             row_at(q, w->group->first + i / ratio) + ((size_t)w->kv_head * ratio + i % ratio) * head_dim;
         float *to = w->s->scaled + i * w->padded;
+        float factor = temperatures ? whole * temperatures[w->rows[i / ratio].pos] : whole;
         if (i + 2 * ratio < w->group->n * ratio)
             rows_prefetch(from + 2 * q.stride, head_dim);
         w->a->ops->query(&w->a->kv, &w->a->order, to, from, factor);
@@ -203,13 +215,12 @@ static void fold_page(const struct walk *w, uint32_t index, const struct ops_pag
 {
     const struct attend *a = w->a;
     uint32_t start = index * KV_PAGE_TOKENS, split = start / w->split, n = 0;
-    bool fresh = start % w->split == 0;
     for (uint32_t i = 0; i < w->group->n * a->ratio; i++) {
-        uint32_t pos = w->rows[i / a->ratio].pos, n_tokens = pos + 1 - start;
-        if (pos < start)
+        uint32_t pos = w->rows[i / a->ratio].pos, n_tokens = pos + 1 - start, seen = first_seen(a, pos);
+        if (pos < start || seen >= start + KV_PAGE_TOKENS)
             continue;
         struct ops_fold *f = fold_at(w, i, split);
-        if (fresh) {
+        if (start % w->split == 0 || seen >= start) {
             f->max = -ARITH_INF;
             f->sum = 0.0f;
             memset(f->out, 0, w->padded * sizeof(float));
@@ -217,26 +228,29 @@ static void fold_page(const struct walk *w, uint32_t index, const struct ops_pag
         w->s->queries[n++] = (struct ops_query){
             .q = w->s->scaled + i * w->padded,
             .fold = f,
+            .first = seen > start ? seen - start : 0,
             .n_tokens = n_tokens < KV_PAGE_TOKENS ? n_tokens : KV_PAGE_TOKENS,
         };
     }
     a->ops->fold(page, w->s->queries, n);
 }
 
-/* Folds pages [first, end) of the sequence, up to its last. */
+/* Folds pages [first, end) of the sequence, from the first one that a row sees up to its last. */
 static void fold_pages(const struct walk *w, uint32_t first, uint32_t end)
 {
     const struct attend *a = w->a;
     const uint32_t *table = slots_table(a->slots, w->rows[0].slot);
     uint32_t last = w->rows[w->group->n - 1].pos / KV_PAGE_TOKENS, head = w->kv_head;
-    for (uint32_t i = first; i < end && i <= last; i++) {
+    uint32_t seen = first_seen(a, w->rows[0].pos) / KV_PAGE_TOKENS;
+    for (uint32_t i = first > seen ? first : seen; i < end && i <= last; i++) {
         struct ops_page page = {.kv = &a->kv, .order = &a->order};
+        page.cap = a->cap * ARITH_LOG2E;
         /* The next head most likely follows the last page. */
         bool more = i < last;
-        page.next = tile_of(a, table[more ? i + 1 : 0], w->layer,
+        page.next = tile_of(a, table[more ? i + 1 : seen], w->layer->layer,
                             more || head + 1 == a->kv.n_kv_heads ? head : head + 1, KV_KEYS);
-        page.keys = tile_of(a, table[i], w->layer, head, KV_KEYS);
-        page.values = tile_of(a, table[i], w->layer, head, KV_VALUES);
+        page.keys = tile_of(a, table[i], w->layer->layer, head, KV_KEYS);
+        page.values = tile_of(a, table[i], w->layer->layer, head, KV_VALUES);
         fold_page(w, i, &page);
     }
 }
@@ -246,34 +260,39 @@ static void merge_queries(const struct walk *w, struct rows out)
     const struct attend *a = w->a;
     for (uint32_t i = 0; i < w->group->n * a->ratio; i++) {
         uint32_t row = i / a->ratio, head = w->kv_head * a->ratio + i % a->ratio;
-        a->ops->merge(row_at(out, w->group->first + row) + (size_t)head * a->kv.head_dim, fold_at(w, i, 0),
-                      n_splits(w->rows[row].pos), a->kv.head_dim);
+        uint32_t pos = w->rows[row].pos, first = first_seen(a, pos) / w->split;
+        float sink = w->layer->sinks ? w->layer->sinks[head] * ARITH_LOG2E : -ARITH_INF;
+        a->ops->merge(row_at(out, w->group->first + row) + (size_t)head * a->kv.head_dim,
+                      fold_at(w, i, first), n_splits(pos) - first, a->kv.head_dim, sink);
     }
 }
 
-void attend_group(const struct attend *a, struct attend_scratch *s, uint32_t layer, uint32_t group,
-                  uint32_t kv_head, float scale, struct rows q, struct rows out)
+void attend_group(const struct attend *a, struct attend_scratch *s, const struct attend_layer *layer,
+                  uint32_t group, uint32_t kv_head, struct rows q, struct rows out)
 {
     struct walk w = walk_of(a, s, layer, group, kv_head);
-    scale_queries(&w, scale, q);
+    scale_queries(&w, q);
     fold_pages(&w, 0, UINT32_MAX);
     merge_queries(&w, out);
 }
 
-void attend_split(const struct attend *a, struct attend_scratch *s, uint32_t layer, uint32_t split,
-                  uint32_t kv_head, float scale, struct rows q)
+void attend_split(const struct attend *a, struct attend_scratch *s, const struct attend_layer *layer,
+                  uint32_t split, uint32_t kv_head, struct rows q)
 {
     uint32_t group = 0;
     while (group + 1 < a->n_groups && a->groups[group + 1].first_split <= split)
         group++;
     struct walk w = walk_of(a, s, layer, group, kv_head);
     uint32_t pages = w.split / KV_PAGE_TOKENS, first = (split - a->groups[group].first_split) * pages;
-    scale_queries(&w, scale, q);
+    if ((first + pages) * KV_PAGE_TOKENS <= first_seen(a, w.rows[0].pos))
+        return;
+    scale_queries(&w, q);
     fold_pages(&w, first, first + pages);
 }
 
-void attend_merge(const struct attend *a, uint32_t group, uint32_t kv_head, struct rows out)
+void attend_merge(const struct attend *a, const struct attend_layer *layer, uint32_t group, uint32_t kv_head,
+                  struct rows out)
 {
-    struct walk w = walk_of(a, NULL, 0, group, kv_head);
+    struct walk w = walk_of(a, NULL, layer, group, kv_head);
     merge_queries(&w, out);
 }

@@ -21,15 +21,19 @@ struct attend_group {
     uint32_t first_split; /* its first split, counted over all groups */
 };
 
+/* One for each kind of attention of a model. */
 struct attend {
     const struct ops *ops;
-    struct kv_layout kv;
-    uint8_t *pages; /* the cache */
+    struct kv_layout kv; /* `layer` below is the number of a layer's cache in it */
+    uint8_t *pages;      /* the cache */
     struct ops_order order;
     uint32_t n_heads, ratio, max_rows_per_group, max_splits;
     uint32_t rope_dim;
     bool neox;
     const float *cosines, *sines; /* [n_ctx][rope_dim / 2] */
+    uint32_t window;              /* tokens that a row sees, its own included; 0: all */
+    float cap;                    /* of the scores; 0: none */
+    const float *temperatures;    /* [n_ctx]: factor of the queries by position; or NULL */
 
     /* State of the step that runs. */
     const struct step *step;
@@ -67,18 +71,25 @@ void attend_shared_set(struct attend *a, uint32_t n_members, void *memory);
  * them. */
 void attend_plan(struct attend *a, const struct step *step, const struct slots *slots, uint32_t n_members);
 
-/* Rotates n_heads heads of row `row`, stored at x. */
+/* Rotates n_heads heads of row `row`, stored at x, where the kind rotates. */
 void attend_rope(const struct attend *a, uint32_t row, float *x, uint32_t n_heads);
 /* Writes K and V of one head of row `row` to the cache. */
 void attend_append(const struct attend *a, uint32_t layer, uint32_t row, uint32_t kv_head, const float *k,
                    const float *v);
 /* Prefetches the memory that attend_append() of this row and head will write. */
 void attend_fetch(const struct attend *a, uint32_t layer, uint32_t row, uint32_t kv_head);
+/* An attention: its cache, the factor of its scores, and its sinks [n_heads] or NULL. */
+struct attend_layer {
+    uint32_t layer;
+    float scale;
+    const float *sinks;
+};
 /* Computes all query heads of `kv_head` for the rows of a group: q and out [n_heads * head_dim] per row. */
-void attend_group(const struct attend *a, struct attend_scratch *s, uint32_t layer, uint32_t group,
-                  uint32_t kv_head, float scale, struct rows q, struct rows out);
+void attend_group(const struct attend *a, struct attend_scratch *s, const struct attend_layer *layer,
+                  uint32_t group, uint32_t kv_head, struct rows q, struct rows out);
 /* attend_split() folds split number `split` (of n_splits) of its row; attend_merge() sums a row over its
  * splits. */
-void attend_split(const struct attend *a, struct attend_scratch *s, uint32_t layer, uint32_t split,
-                  uint32_t kv_head, float scale, struct rows q);
-void attend_merge(const struct attend *a, uint32_t group, uint32_t kv_head, struct rows out);
+void attend_split(const struct attend *a, struct attend_scratch *s, const struct attend_layer *layer,
+                  uint32_t split, uint32_t kv_head, struct rows q);
+void attend_merge(const struct attend *a, const struct attend_layer *layer, uint32_t group, uint32_t kv_head,
+                  struct rows out);

@@ -142,7 +142,7 @@ static int cpu_load(struct backend *be, const struct program *prog, const struct
 
 static void do_page_ops(struct decoder *d, const struct step *step)
 {
-    size_t size = kv_page_size(&d->attend.kv);
+    size_t size = kv_page_size(decoder_kv(d));
     uint8_t *pages = d->kv.data, *host = d->transfer.data;
     for (uint32_t i = 0; i < step->n_page_ops && pages; i++) {
         const struct step_page_op *op = &step->page_ops[i];
@@ -165,7 +165,12 @@ static void count_pages(struct decoder *d, const struct step *step)
         n = step->edits[i].page >= n ? step->edits[i].page + 1u : n;
     d->pages_used = n;
     if (d->ahead)
-        ahead_use(d->ahead, n * kv_page_size(&d->attend.kv));
+        ahead_use(d->ahead, n * kv_page_size(decoder_kv(d)));
+}
+
+const struct kv_layout *decoder_kv(const struct decoder *d)
+{
+    return &d->attend[0].kv;
 }
 
 void decoder_begin_step(struct decoder *d, const struct step *step)
@@ -181,7 +186,8 @@ void decoder_begin_step(struct decoder *d, const struct step *step)
     slots_take_rows(&d->slots, step, d->tokens);
     for (uint32_t i = 0; i < step->n_logits; i++)
         d->logit_rows[i] = step->logits[i].row;
-    attend_plan(&d->attend, step, &d->slots, team_size(d->team));
+    for (uint32_t i = 0; i < model_config(d->graph->model)->n_kinds; i++)
+        attend_plan(&d->attend[i], step, &d->slots, team_size(d->team));
 }
 
 void decoder_finish_step(struct decoder *d)
@@ -325,7 +331,7 @@ static void cpu_info(const struct backend *be, struct backend_info *out)
         .n_pages = d->n_pages,
         .shares_pages = d->cfg.arithmetic != BACKEND_EXACT,
         .default_step_ms = 50,
-        .kv = d->attend.kv,
+        .kv = *decoder_kv(d),
         .kv_order = ATTEND_KV_ORDER,
         .weights_sum = d->exact ? exact_weights_sum(d->exact) : d->weights.sum,
         .memory_used = d->weights.block.size + scratch + (d->ahead ? ahead_taken(d->ahead) : 0),
@@ -335,7 +341,7 @@ static void cpu_info(const struct backend *be, struct backend_info *out)
         .busy_ns = atomic_load_explicit(&d->busy_ns, memory_order_relaxed),
         .ops_per_step = d->program ? d->program->n_ops : 0,
         .transfer = d->transfer.data,
-        .transfer_bytes = d->transfer.data ? kv_page_size(&d->attend.kv) * STEP_MAX_PAGE_OPS : 0,
+        .transfer_bytes = d->transfer.data ? kv_page_size(decoder_kv(d)) * STEP_MAX_PAGE_OPS : 0,
         .heartbeat_ns = last_beat(d),
         .state = atomic_load_explicit(&d->state, memory_order_relaxed),
     };

@@ -34,7 +34,7 @@ struct eager;
 struct decoder_member {
     struct product_scratch product;
     struct experts_order *experts;
-    struct attend_scratch attend;
+    struct attend_scratch attend[MODEL_MAX_KINDS];
     void *sampler;
 };
 
@@ -55,7 +55,7 @@ struct decoder {
     struct ahead *ahead; /* prefault of kv */
     struct slots slots;
     struct step_checker *checker;
-    struct attend attend;
+    struct attend attend[MODEL_MAX_KINDS]; /* of the model's kinds of attention */
     struct product_shared product;
     struct tuning tuning;
     struct decoder_member *members; /* [team size] */
@@ -91,6 +91,9 @@ struct decoder {
  * slow machine, the pieces of work that members take count as progress; none is taken while all wait. */
 uint64_t decoder_beat(struct decoder *d);
 
+/* The layout of the pages: that of kind 0. */
+const struct kv_layout *decoder_kv(const struct decoder *d);
+
 /* Applies page operations, table edits, settings and tokens of a step; then its rows may run. */
 void decoder_begin_step(struct decoder *d, const struct step *step);
 /* Call after the last op: gives the sampled tokens to their slots and publishes the results. */
@@ -110,9 +113,10 @@ void decoder_walk(struct decoder *d);
 /* sample_rows.c: fills results[i] from logit row i. Any member, with its own sampler scratch. */
 void decoder_choose(struct decoder *d, uint32_t i, const float *logits, void *scratch);
 
-/* persistent.c: attention of a step that deals single splits (attend.n_splits). Every member calls it. */
-void decoder_attend_splits(struct decoder *d, uint32_t member, uint32_t layer, float scale, struct rows q,
-                           struct rows out);
+/* persistent.c: attention of kind `a` in a step that deals single splits (attend.n_splits). Every member
+ * calls it. */
+void decoder_attend_splits(struct decoder *d, uint32_t member, const struct attend *a,
+                           const struct attend_layer *layer, struct rows q, struct rows out);
 
 /* eager.c: buffers and execution of single nodes. eager_dispatch() runs one on the whole team. */
 int eager_open(struct decoder *d, struct error *err);

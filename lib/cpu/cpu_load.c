@@ -84,9 +84,12 @@ static void place_scratch(struct decoder *d, struct scratch *s)
                                      b == PROGRAM_LOGITS ? STEP_MAX_LOGITS : STEP_MAX_ROWS);
     d->product.input = scratch_take(s, larger(matmul_input_size(k, STEP_MAX_ROWS), experts.shared));
     d->product.factors = scratch_take(s, STEP_MAX_ROWS * sizeof(float));
-    void *shared = scratch_take(s, attend_shared_size(&d->attend, team_size(d->team)));
-    if (shared)
-        attend_shared_set(&d->attend, team_size(d->team), shared);
+    uint32_t n_kinds = model_config(d->graph->model)->n_kinds;
+    for (uint32_t i = 0; i < n_kinds; i++) {
+        void *shared = scratch_take(s, attend_shared_size(&d->attend[i], team_size(d->team)));
+        if (shared)
+            attend_shared_set(&d->attend[i], team_size(d->team), shared);
+    }
     for (uint32_t i = 0; i < team_size(d->team); i++) {
         struct decoder_member *m = &d->members[i];
         m->product.input = scratch_take(s, larger(matmul_input_size(k, PRODUCT_OWN_ROWS), experts.own));
@@ -94,9 +97,11 @@ static void place_scratch(struct decoder *d, struct scratch *s)
         m->product.tile = scratch_take(s, PRODUCT_TILE * sizeof(float));
         m->product.kernel = scratch_take(s, matmul_scratch_size());
         m->sampler = scratch_take(s, sampler_scratch_size(d->n_vocab));
-        void *attend = scratch_take(s, attend_scratch_size(&d->attend));
-        if (attend)
-            attend_scratch_set(&d->attend, &m->attend, attend);
+        for (uint32_t j = 0; j < n_kinds; j++) {
+            void *attend = scratch_take(s, attend_scratch_size(&d->attend[j]));
+            if (attend)
+                attend_scratch_set(&d->attend[j], &m->attend[j], attend);
+        }
     }
 }
 
@@ -123,7 +128,7 @@ static uint32_t slot_pages(const struct decoder *d)
  * most every slot's whole context. */
 static int choose_pages(struct decoder *d, struct error *err)
 {
-    uint64_t page = kv_page_size(&d->attend.kv), all = (uint64_t)d->cfg.n_slots * slot_pages(d);
+    uint64_t page = kv_page_size(decoder_kv(d)), all = (uint64_t)d->cfg.n_slots * slot_pages(d);
     uint64_t available = memory_available(), wanted = d->cfg.kv_memory;
     if (!wanted)
         wanted = all * page < available / 4 ? all * page : available / 4;
@@ -137,9 +142,18 @@ static int choose_pages(struct decoder *d, struct error *err)
     return 0;
 }
 
-static size_t rope_pairs(const struct decoder *d, const struct model_config *c)
+/* Floats of the tables that depend on positions: cosines, sines and temperatures of each kind. */
+static size_t table_floats(const struct decoder *d, const struct model_attention *kind)
 {
-    return (size_t)d->cfg.n_ctx * (c->rope_dim / 2);
+    return (size_t)d->cfg.n_ctx * (kind->rope.dim + (kind->temperature > 0 ? 1 : 0));
+}
+
+static size_t all_table_floats(const struct decoder *d, const struct model_config *c)
+{
+    size_t n = 16;
+    for (uint32_t i = 0; i < c->n_kinds; i++)
+        n += table_floats(d, &c->kinds[i]);
+    return n;
 }
 
 static int check_fit(struct decoder *d, struct error *err)
@@ -150,8 +164,8 @@ static int check_fit(struct decoder *d, struct error *err)
         return rc;
     struct scratch counted = {0};
     place_scratch(d, &counted);
-    uint64_t kv = d->n_pages * (uint64_t)kv_page_size(&d->attend.kv), available = memory_available();
-    uint64_t rope = 2 * sizeof(float) * (uint64_t)rope_pairs(d, model_config(d->graph->model));
+    uint64_t kv = d->n_pages * (uint64_t)kv_page_size(decoder_kv(d)), available = memory_available();
+    uint64_t rope = sizeof(float) * (uint64_t)all_table_floats(d, model_config(d->graph->model));
     uint64_t needed = weights + counted.used + rope + kv;
     if (needed > available)
         return error_set(
@@ -164,43 +178,71 @@ static int check_fit(struct decoder *d, struct error *err)
 }
 
 /* Stores cosines and sines apart, so that a vector of pairs is one load of each. */
-static int take_rope(struct decoder *d, const struct model_config *c, struct error *err)
+static int fill_rope(struct decoder *d, const struct model_rotation *rope, struct attend *a, float *to,
+                     struct error *err)
 {
-    size_t pairs = rope_pairs(d, c);
     struct memory_block table = {0};
-    int rc = memory_take(&d->rope, 2 * pairs * sizeof(float) + 64, "rotation table", err);
-    if (rc == 0)
-        rc = memory_take(&table, 2 * pairs * sizeof(float) + 64, "rotation table", err);
+    size_t pairs = (size_t)d->cfg.n_ctx * (rope->dim / 2);
+    int rc = memory_take(&table, 2 * pairs * sizeof(float) + 64, "rotation table", err);
     if (rc < 0)
         return rc;
-    model_rope_table(c, d->cfg.n_ctx, table.data);
+    model_rope_table(rope, d->cfg.n_ctx, table.data);
     const float *from = table.data;
-    float *cosines = d->rope.data, *sines = cosines + pairs;
+    float *cosines = to, *sines = to + pairs;
     for (size_t i = 0; i < pairs; i++) {
         cosines[i] = from[2 * i];
         sines[i] = from[2 * i + 1];
     }
     memory_give(&table);
-    d->attend.cosines = cosines;
-    d->attend.sines = sines;
+    a->cosines = cosines;
+    a->sines = sines;
     return 0;
+}
+
+static void fill_temperatures(const struct decoder *d, const struct model_attention *kind, struct attend *a,
+                              float *to)
+{
+    for (uint32_t pos = 0; pos < d->cfg.n_ctx; pos++)
+        to[pos] = model_temperature(kind, pos);
+    a->temperatures = to;
+}
+
+static int take_tables(struct decoder *d, const struct model_config *c, struct error *err)
+{
+    int rc = memory_take(&d->rope, all_table_floats(d, c) * sizeof(float), "rotation table", err);
+    float *at = d->rope.data;
+    for (uint32_t i = 0; i < c->n_kinds && rc == 0; at += table_floats(d, &c->kinds[i++])) {
+        const struct model_attention *kind = &c->kinds[i];
+        if (kind->rope.dim)
+            rc = fill_rope(d, &kind->rope, &d->attend[i], at, err);
+        if (kind->temperature > 0)
+            fill_temperatures(d, kind, &d->attend[i], at + (size_t)d->cfg.n_ctx * kind->rope.dim);
+    }
+    return rc;
+}
+
+static void set_kind(struct decoder *d, const struct model_config *c, uint32_t i)
+{
+    const struct model_attention *kind = &c->kinds[i];
+    struct attend *a = &d->attend[i];
+    a->ops = d->ops;
+    a->kv = model_kv_layout(c, i, d->cfg.kv_type);
+    a->n_heads = kind->n_heads;
+    a->rope_dim = kind->rope.dim;
+    a->neox = c->rope == MODEL_ROPE_NEOX;
+    a->window = kind->window;
+    a->cap = kind->cap;
+    attend_open(a, d->cfg.n_ctx);
 }
 
 static int set_shape(struct decoder *d, const struct model_config *c, struct error *err)
 {
-    if (c->head_dim > OPS_MAX_HEAD_DIM)
-        return error_set(err, -ENOTSUP, "heads of %u values, at most %u are supported on cpu", c->head_dim,
-                         OPS_MAX_HEAD_DIM);
-    struct attend *a = &d->attend;
-    a->ops = d->ops;
-    a->kv = (struct kv_layout){.n_layers = c->n_layers,
-                               .n_kv_heads = c->n_kv_heads,
-                               .head_dim = c->head_dim,
-                               .type = d->cfg.kv_type};
-    a->n_heads = c->n_heads;
-    a->rope_dim = c->rope_dim;
-    a->neox = c->rope == MODEL_ROPE_NEOX;
-    attend_open(a, d->cfg.n_ctx);
+    for (uint32_t i = 0; i < c->n_kinds; i++) {
+        if (c->kinds[i].head_dim > OPS_MAX_HEAD_DIM)
+            return error_set(err, -ENOTSUP, "heads of %u values, at most %u are supported on cpu",
+                             c->kinds[i].head_dim, OPS_MAX_HEAD_DIM);
+        set_kind(d, c, i);
+    }
     d->n_vocab = c->n_vocab;
     d->product.kernels = d->kernels;
     d->product.ops = d->ops;
@@ -218,7 +260,7 @@ static int take_slots(struct decoder *d, uint64_t transfer_bytes, struct error *
         .n_pages = d->n_pages,
         .max_rows = STEP_MAX_ROWS,
         .transfer_bytes = transfer_bytes,
-        .page_bytes = kv_page_size(&d->attend.kv),
+        .page_bytes = kv_page_size(decoder_kv(d)),
     };
     int rc = step_checker_open(&d->checker, &limits, err);
     return rc < 0 ? rc : slots_open(&d->slots, d->cfg.n_slots, d->cfg.n_ctx, err);
@@ -240,7 +282,7 @@ static int load_exact(struct decoder *d, struct error *err)
 
 static int load_int8(struct decoder *d, const struct model_config *c, struct error *err)
 {
-    uint64_t page = kv_page_size(&d->attend.kv), transfer = page * STEP_MAX_PAGE_OPS;
+    uint64_t page = kv_page_size(decoder_kv(d)), transfer = page * STEP_MAX_PAGE_OPS;
     int rc = choose_pages(d, err);
     if (rc == 0)
         rc = check_fit(d, err);
@@ -256,14 +298,15 @@ static int load_int8(struct decoder *d, const struct model_config *c, struct err
     if (rc == 0)
         rc = memory_take(&d->transfer, transfer, "page transfers", err);
     if (rc == 0)
-        rc = take_rope(d, c, err);
+        rc = take_tables(d, c, err);
     if (rc == 0)
         rc = take_scratch(d, err);
     if (rc == 0)
         rc = decoder_tune(d, err);
     if (rc == 0 && d->cfg.eager)
         rc = eager_open(d, err);
-    d->attend.pages = d->kv.data;
+    for (uint32_t i = 0; i < c->n_kinds; i++)
+        d->attend[i].pages = d->kv.data;
     return rc;
 }
 

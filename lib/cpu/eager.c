@@ -109,11 +109,16 @@ static float *input_at(const struct launch *l, uint32_t i, uint32_t row)
     return row_at(input_value(l, i)->rows, input_row(l, i, row));
 }
 
+static const float *vector_of(const struct decoder *d, uint32_t weight)
+{
+    return weight == MODEL_NO_WEIGHT ? NULL : d->weights.vectors[weight];
+}
+
 static void norm_row(const struct launch *l, uint32_t row)
 {
     const struct graph_node *n = l->node;
     const struct ops *ops = l->d->ops;
-    const float *x = input_at(l, 0, row), *gain = l->d->weights.vectors[n->gain];
+    const float *x = input_at(l, 0, row), *gain = vector_of(l->d, n->gain);
     float *out = row_at(l->out->rows, row);
     if (l->out->factors) {
         ops->mul(out, x, gain, n->width);
@@ -130,13 +135,9 @@ static void copy_row(const struct launch *l, uint32_t row)
     const struct graph_node *n = l->node;
     const float *k = input_at(l, 0, row), *v = input_at(l, 1, row);
     for (uint32_t h = 0; h < n->n_kv_heads; h++)
-        attend_append(&l->d->attend, n->layer, row, h, k + (size_t)h * n->group, v + (size_t)h * n->group);
+        attend_append(&l->d->attend[n->kind], n->cache, row, h, k + (size_t)h * n->group,
+                      v + (size_t)h * n->group);
     memcpy(row_at(l->out->rows, row), k, n->width * sizeof *k);
-}
-
-static const float *vector_of(const struct decoder *d, uint32_t weight)
-{
-    return weight == MODEL_NO_WEIGHT ? NULL : d->weights.vectors[weight];
 }
 
 static void sum_row(const struct launch *l, uint32_t row)
@@ -163,7 +164,7 @@ static void run_row(const struct launch *l, uint32_t row)
         break;
     case GRAPH_ROPE:
         memcpy(out, input_at(l, 0, row), n->width * sizeof *out);
-        attend_rope(&d->attend, row, out, n->n_heads);
+        attend_rope(&d->attend[n->kind], row, out, n->n_heads);
         break;
     case GRAPH_COPY:
         copy_row(l, row);
@@ -172,10 +173,20 @@ static void run_row(const struct launch *l, uint32_t row)
         d->ops->add(out, input_at(l, 0, row), input_at(l, 1, row), n->width);
         break;
     case GRAPH_MUL:
-        d->ops->mul(out, input_at(l, 0, row), input_at(l, 1, row), n->width);
+        d->ops->mul(out, input_at(l, 0, row), input_at(l, 1, row) + n->col, n->width);
         break;
     case GRAPH_SILU:
         d->ops->silu(out, input_at(l, 0, row), n->width);
+        break;
+    case GRAPH_GELU:
+        d->ops->gelu(out, input_at(l, 0, row), n->width);
+        break;
+    case GRAPH_SCALE:
+        d->ops->scale(out, input_at(l, 0, row), n->width,
+                      n->gain == MODEL_NO_WEIGHT ? n->scale : vector_of(d, n->gain)[0]);
+        break;
+    case GRAPH_SOFT_CAP:
+        d->ops->soft_cap(out, input_at(l, 0, row), n->width, n->scale);
         break;
     case GRAPH_ROUTE:
         route_row(&n->route, input_at(l, 0, row), vector_of(d, n->bias), out);
@@ -215,6 +226,7 @@ static void run_product(const struct launch *l)
         .gather = n->head && !d->graph->nodes[n->inputs[0]].head ? d->logit_rows : NULL,
         .factors = input_value(l, 0)->factors,
         .out = l->out->rows,
+        .scale = 1,
     };
     product_run(&p, &d->product, &d->members[l->member].product, d->team, l->member);
 }
@@ -245,15 +257,17 @@ static void run_attention(const struct launch *l)
 {
     struct decoder *d = l->d;
     const struct graph_node *n = l->node;
-    uint32_t n_groups = d->attend.n_groups;
-    if (d->attend.n_splits) {
-        decoder_attend_splits(d, l->member, n->layer, n->scale, input_value(l, 0)->rows, l->out->rows);
+    const struct attend *a = &d->attend[n->kind];
+    const struct attend_layer layer = {n->cache, n->scale, vector_of(d, n->gain)};
+    uint32_t n_groups = a->n_groups;
+    if (a->n_splits) {
+        decoder_attend_splits(d, l->member, a, &layer, input_value(l, 0)->rows, l->out->rows);
         return;
     }
     struct team_deal units = team_deal(d->team, l->member, n_groups * n->n_kv_heads, 1);
     for (uint32_t i, last; team_next(&units, &i, &last);)
-        attend_group(&d->attend, &d->members[l->member].attend, n->layer, i % n_groups, i / n_groups,
-                     n->scale, input_value(l, 0)->rows, l->out->rows);
+        attend_group(a, &d->members[l->member].attend[n->kind], &layer, i % n_groups, i / n_groups,
+                     input_value(l, 0)->rows, l->out->rows);
 }
 
 struct dispatch {

@@ -3,6 +3,7 @@
 #include "cpu_decoder.h"
 
 #include <assert.h>
+#include <string.h>
 
 /* The context of one member in the program. Every member makes the same decisions; an op ends with a
  * barrier. */
@@ -16,9 +17,12 @@ static void walk_embed(const struct walk *w, const struct program_op *op)
 {
     struct decoder *d = w->d;
     struct team_deal rows = team_deal(d->team, w->member, d->step->n_rows, 1);
-    for (uint32_t first, last; team_next(&rows, &first, &last);)
-        matmul_row(&d->weights.matrices[op->weight[0]], (uint32_t)d->tokens[first],
-                   row_at(d->buffers[op->out], first));
+    for (uint32_t first, last; team_next(&rows, &first, &last);) {
+        float *out = row_at(d->buffers[op->out], first);
+        matmul_row(&d->weights.matrices[op->weight[0]], (uint32_t)d->tokens[first], out);
+        if (op->scale != 1)
+            d->ops->scale(out, out, op->k, op->scale);
+    }
 }
 
 static const float *vector_of(const struct decoder *d, uint32_t weight)
@@ -99,6 +103,8 @@ static void walk_matmul(const struct walk *w, const struct program_op *op)
         .gain = vector_of(d, op->gain),
         .eps = op->eps,
         .out = d->buffers[op->out],
+        .scale = op->scale,
+        .cap = op->cap,
         .next = next_weights(w, op),
     };
     if (op->flags & PROGRAM_GATED)
@@ -111,23 +117,51 @@ static void walk_matmul(const struct walk *w, const struct program_op *op)
     product_run(&p, &d->product, &w->own->product, d->team, w->member);
 }
 
-/* Normalises, rotates and appends the heads of a row that belong to one kv head. */
+static const struct attend *attend_of(const struct walk *w, const struct program_op *op)
+{
+    return &w->d->attend[op->kind];
+}
+
+static struct attend_layer layer_of(const struct walk *w, const struct program_op *op)
+{
+    return (struct attend_layer){op->layer, op->scale, vector_of(w->d, op->weight[0])};
+}
+
+/* Normalises and rotates the queries of a row that belong to one kv head. */
+static void prepare_queries(const struct walk *w, const struct program_op *op, uint32_t row, uint32_t kv_head)
+{
+    const struct decoder *d = w->d;
+    const struct attend *a = attend_of(w, op);
+    uint32_t head_dim = a->kv.head_dim;
+    float *q = row_at(d->buffers[op->in], row) + op->out_col[0] + (size_t)kv_head * a->ratio * head_dim;
+    for (uint32_t h = 0; h < a->ratio && op->q_gain != PROGRAM_NONE; h++)
+        d->ops->norm_head(q + (size_t)h * head_dim, vector_of(d, op->q_gain), head_dim, op->eps);
+    attend_rope(a, row, q, a->ratio);
+}
+
+/* Normalises, rotates and appends the heads of a row that belong to one kv head. V may be K before its norm.
+ */
 static void prepare_heads(const struct walk *w, const struct program_op *op, uint32_t row, uint32_t kv_head)
 {
     const struct decoder *d = w->d;
-    const struct attend *a = &d->attend;
+    const struct attend *a = attend_of(w, op);
     uint32_t head_dim = a->kv.head_dim;
-    float *in = row_at(d->buffers[op->in], row);
-    float *q = in + op->out_col[0] + (size_t)kv_head * a->ratio * head_dim;
-    float *k = in + op->out_col[1] + (size_t)kv_head * head_dim;
-    if (op->q_gain != PROGRAM_NONE) {
-        for (uint32_t h = 0; h < a->ratio; h++)
-            d->ops->norm_head(q + (size_t)h * head_dim, vector_of(d, op->q_gain), head_dim, op->eps);
-        d->ops->norm_head(k, vector_of(d, op->k_gain), head_dim, op->eps);
+    const float *in = row_at(d->buffers[op->in], row) + (size_t)kv_head * head_dim;
+    prepare_queries(w, op, row, kv_head);
+    if (op->flags & PROGRAM_CACHED)
+        return;
+    _Alignas(64) float own_v[OPS_MAX_HEAD_DIM];
+    float *k = row_at(d->buffers[op->in], row) + op->out_col[1] + (size_t)kv_head * head_dim;
+    const float *v = in + op->out_col[2];
+    if (op->flags & PROGRAM_V_NORM) {
+        memcpy(own_v, v, head_dim * sizeof *v);
+        d->ops->norm_head(own_v, NULL, head_dim, op->eps);
+        v = own_v;
     }
-    attend_rope(a, row, q, a->ratio);
+    if (op->q_gain != PROGRAM_NONE)
+        d->ops->norm_head(k, vector_of(d, op->k_gain), head_dim, op->eps);
     attend_rope(a, row, k, 1);
-    attend_append(a, op->layer, row, kv_head, k, in + op->out_col[2] + (size_t)kv_head * head_dim);
+    attend_append(a, op->layer, row, kv_head, k, v);
 }
 
 /* Units between the prefetched and the prepared one: preparing a unit takes about as long as memory
@@ -138,10 +172,12 @@ static void prepare_heads(const struct walk *w, const struct program_op *op, uin
  * does the memory of the KV cache that it will write. */
 static void fetch_heads(const struct walk *w, const struct program_op *op, uint32_t row, uint32_t kv_head)
 {
-    const struct attend *a = &w->d->attend;
+    const struct attend *a = attend_of(w, op);
     uint32_t head_dim = a->kv.head_dim;
     const float *in = row_at(w->d->buffers[op->in], row);
     rows_prefetch(in + op->out_col[0] + (size_t)kv_head * a->ratio * head_dim, a->ratio * head_dim);
+    if (op->flags & PROGRAM_CACHED)
+        return;
     rows_prefetch(in + op->out_col[1] + (size_t)kv_head * head_dim, head_dim);
     rows_prefetch(in + op->out_col[2] + (size_t)kv_head * head_dim, head_dim);
     attend_fetch(a, op->layer, row, kv_head);
@@ -157,7 +193,7 @@ static struct rows queries_of(const struct walk *w, const struct program_op *op)
 static void prepare_all(const struct walk *w, const struct program_op *op)
 {
     struct decoder *d = w->d;
-    uint32_t n_rows = d->step->n_rows, n_units = n_rows * d->attend.kv.n_kv_heads;
+    uint32_t n_rows = d->step->n_rows, n_units = n_rows * attend_of(w, op)->kv.n_kv_heads;
     struct team_deal rows = team_deal(d->team, w->member, n_units, 8);
     for (uint32_t first, last; team_next(&rows, &first, &last);)
         for (uint32_t i = first; i < last; i++) {
@@ -173,14 +209,15 @@ static void prepare_all(const struct walk *w, const struct program_op *op)
 static void attend_alone(const struct walk *w, const struct program_op *op)
 {
     struct decoder *d = w->d;
-    struct attend *a = &d->attend;
+    const struct attend *a = attend_of(w, op);
+    struct attend_layer layer = layer_of(w, op);
     uint32_t n_heads = a->kv.n_kv_heads;
     struct team_deal units = team_deal(d->team, w->member, a->n_groups * n_heads, 1);
     for (uint32_t i, last; team_next(&units, &i, &last);) {
         if (i + 1 < a->n_groups * n_heads)
             fetch_heads(w, op, (i + 1) / n_heads, (i + 1) % n_heads);
         prepare_heads(w, op, i / n_heads, i % n_heads);
-        attend_group(a, &w->own->attend, op->layer, i / n_heads, i % n_heads, op->scale, queries_of(w, op),
+        attend_group(a, &w->own->attend[op->kind], &layer, i / n_heads, i % n_heads, queries_of(w, op),
                      d->buffers[op->out]);
     }
 }
@@ -189,26 +226,55 @@ static void attend_alone(const struct walk *w, const struct program_op *op)
 static void attend_together(const struct walk *w, const struct program_op *op)
 {
     struct decoder *d = w->d;
-    struct attend *a = &d->attend;
+    const struct attend *a = attend_of(w, op);
+    struct attend_layer layer = layer_of(w, op);
     struct team_deal units = team_deal(d->team, w->member, a->n_groups * a->kv.n_kv_heads, 1);
     for (uint32_t i, last; team_next(&units, &i, &last);)
-        attend_group(a, &w->own->attend, op->layer, i % a->n_groups, i / a->n_groups, op->scale,
+        attend_group(a, &w->own->attend[op->kind], &layer, i % a->n_groups, i / a->n_groups,
                      queries_of(w, op), d->buffers[op->out]);
 }
 
 static void walk_attend(const struct walk *w, const struct program_op *op)
 {
     struct decoder *d = w->d;
-    struct attend *a = &d->attend;
+    const struct attend *a = attend_of(w, op);
+    struct attend_layer layer = layer_of(w, op);
     if (a->lone_rows && !a->n_splits) {
         attend_alone(w, op);
         return;
     }
     prepare_all(w, op);
     if (a->n_splits)
-        decoder_attend_splits(d, w->member, op->layer, op->scale, queries_of(w, op), d->buffers[op->out]);
+        decoder_attend_splits(d, w->member, a, &layer, queries_of(w, op), d->buffers[op->out]);
     else
         attend_together(w, op);
+}
+
+static void walk_add_norm(const struct walk *w, const struct program_op *op)
+{
+    struct decoder *d = w->d;
+    const float *weight = vector_of(d, op->weight[0]);
+    float scale = weight ? weight[0] : op->scale;
+    struct team_deal rows = team_deal(d->team, w->member, d->step->n_rows, 1);
+    for (uint32_t i, last; team_next(&rows, &i, &last);) {
+        float *in = row_at(d->buffers[op->in], i), *out = row_at(d->buffers[op->out], i);
+        for (uint32_t at = 0; at < op->n[0]; at += op->k)
+            d->ops->norm_head(in + at, vector_of(d, op->gain), op->k, op->eps);
+        d->ops->add(out, out, in, op->n[0]);
+        if (scale != 1)
+            d->ops->scale(out, out, op->n[0], scale);
+    }
+}
+
+static void walk_gate(const struct walk *w, const struct program_op *op)
+{
+    struct decoder *d = w->d;
+    struct team_deal rows = team_deal(d->team, w->member, d->step->n_rows, 1);
+    for (uint32_t i, last; team_next(&rows, &i, &last);) {
+        float *out = row_at(d->buffers[op->out], i);
+        d->ops->gelu(out, out, op->n[0]);
+        d->ops->mul(out, out, row_at(d->buffers[op->in], i) + op->out_col[0], op->n[0]);
+    }
 }
 
 static void walk_sample(const struct walk *w, const struct program_op *op)
@@ -240,22 +306,28 @@ static void walk_op(const struct walk *w, const struct program_op *op)
     case PROGRAM_SAMPLE:
         walk_sample(w, op);
         break;
+    case PROGRAM_ADD_NORM:
+        walk_add_norm(w, op);
+        break;
+    case PROGRAM_GATE:
+        walk_gate(w, op);
+        break;
     case PROGRAM_ALL_REDUCE:
         assert(!"not emitted for one rank");
     }
 }
 
-void decoder_attend_splits(struct decoder *d, uint32_t member, uint32_t layer, float scale, struct rows q,
-                           struct rows out)
+void decoder_attend_splits(struct decoder *d, uint32_t member, const struct attend *a,
+                           const struct attend_layer *layer, struct rows q, struct rows out)
 {
-    const struct attend *a = &d->attend;
+    struct attend_scratch *scratch = &d->members[member].attend[a - d->attend];
     struct team_deal splits = team_deal(d->team, member, a->n_splits * a->kv.n_kv_heads, 1);
     for (uint32_t i, last; team_next(&splits, &i, &last);)
-        attend_split(a, &d->members[member].attend, layer, i % a->n_splits, i / a->n_splits, scale, q);
+        attend_split(a, scratch, layer, i % a->n_splits, i / a->n_splits, q);
     team_barrier(d->team, member);
     struct team_deal units = team_deal(d->team, member, a->n_groups * a->kv.n_kv_heads, 1);
     for (uint32_t i, last; team_next(&units, &i, &last);)
-        attend_merge(a, i % a->n_groups, i / a->n_groups, out);
+        attend_merge(a, layer, i % a->n_groups, i / a->n_groups, out);
 }
 
 static void walk_member(void *context, uint32_t member)

@@ -23,10 +23,10 @@ struct exact {
     const struct model_config *c;
     uint32_t n_slots, n_ctx, kv_width;
     struct slot_cache *slots;
-    float *rope;    /* [n_ctx][rope_dim / 2][cos, sin] */
-    float *row;     /* one dequantised weight row */
-    bool keeps;     /* weights are kept as floats, else as the file has them */
-    void **weights; /* per weight that is used; vectors are floats either way */
+    float *ropes[MODEL_MAX_KINDS]; /* [n_ctx][dim / 2][cos, sin] of each kind */
+    float *row;                    /* one dequantised weight row */
+    bool keeps;                    /* weights are kept as floats, else as the file has them */
+    void **weights;                /* per weight that is used; vectors are floats either way */
     uint64_t weights_sum;
     float **values;          /* per node: [rows][width] while somebody will still read it */
     uint32_t *last_use;      /* per node: the last node that reads it */
@@ -99,13 +99,25 @@ static int plan_nodes(struct exact *x, struct error *err)
         const struct graph_node *node = &x->g->nodes[i];
         for (uint32_t j = 0; j < graph_op_arity(node->op); j++)
             x->last_use[node->inputs[j]] = i;
-        if (node->op == GRAPH_COPY)
+        if (node->op == GRAPH_COPY && node->width > x->kv_width)
             x->kv_width = node->width;
         if (node->op == GRAPH_ARGMAX)
             x->logits_node = node->inputs[0];
     }
     if (x->logits_node != GRAPH_NO_INPUT)
         x->last_use[x->logits_node] = n; /* read after the step */
+    return 0;
+}
+
+static int take_ropes(struct exact *x)
+{
+    for (uint32_t i = 0; i < x->c->n_kinds; i++) {
+        const struct model_rotation *rope = &x->c->kinds[i].rope;
+        x->ropes[i] = malloc(((size_t)x->n_ctx * rope->dim + 1) * sizeof *x->ropes[i]);
+        if (!x->ropes[i])
+            return -ENOMEM;
+        model_rope_table(rope, x->n_ctx, x->ropes[i]);
+    }
     return 0;
 }
 
@@ -119,9 +131,8 @@ int exact_open(struct exact **out, const struct graph *g, uint32_t n_slots, uint
     x->n_slots = n_slots;
     x->n_ctx = n_ctx;
     x->slots = calloc(n_slots, sizeof *x->slots);
-    x->rope = malloc((size_t)n_ctx * x->c->rope_dim * sizeof *x->rope);
-    int rc = 0;
-    if (!x->slots || !x->rope)
+    int rc = take_ropes(x);
+    if (!x->slots || rc < 0)
         rc = error_set(err, -ENOMEM, "exact: no memory for %u slots and %u positions", n_slots, n_ctx);
     if (rc == 0)
         rc = plan_weights(x, err);
@@ -135,7 +146,6 @@ int exact_open(struct exact **out, const struct graph *g, uint32_t n_slots, uint
     }
     for (uint32_t i = 0; i < n_slots; i++)
         x->slots[i].sampled = -1;
-    model_rope_table(x->c, n_ctx, x->rope);
     *out = x;
     return 0;
 }
@@ -151,7 +161,8 @@ void exact_close(struct exact *x)
     for (uint32_t i = 0; x->weights && i < model_n_weights(x->g->model); i++)
         free(x->weights[i]);
     free(x->slots);
-    free(x->rope);
+    for (uint32_t i = 0; i < MODEL_MAX_KINDS; i++)
+        free(x->ropes[i]);
     free(x->row);
     free(x->weights);
     free(x->values);
@@ -300,14 +311,14 @@ static void rms_norm(const struct exact *x, const struct graph_node *n, uint32_t
         double mean = dot(in + g, in + g, n->group) / n->group;
         double r = 1.0 / sqrt(mean + (double)n->eps);
         for (uint32_t j = 0; j < n->group; j++)
-            out[g + j] = (float)((double)in[g + j] * r * (double)gain[j]);
+            out[g + j] = (float)((double)in[g + j] * r * (gain ? (double)gain[j] : 1.0));
     }
 }
 
 static void rope(const struct exact *x, const struct graph_node *n, uint32_t i, float *out)
 {
-    uint32_t pairs = x->c->rope_dim / 2;
-    const float *table = x->rope + (size_t)x->step->rows[i].pos * pairs * 2;
+    uint32_t pairs = x->c->kinds[n->kind].rope.dim / 2;
+    const float *table = x->ropes[n->kind] + (size_t)x->step->rows[i].pos * pairs * 2;
     memcpy(out, input_row(x, n, 0, i), n->width * sizeof *out);
     for (float *head = out; head < out + n->width; head += n->group)
         for (uint32_t p = 0; p < pairs; p++) {
@@ -334,21 +345,32 @@ static void copy(const struct exact *x, const struct graph_node *n, uint32_t i, 
     memcpy(out, input_row(x, n, 0, i), n->width * sizeof(float));
 }
 
-/* One head's attention to positions 0..pos of one key/value head. `w` has room for pos + 1 doubles. */
-static void attend(const struct exact *x, const struct graph_node *n, const struct step_row *r,
-                   const float *q, uint32_t kv_head, double *w, float *out)
+static double capped(double x, double cap)
 {
-    double top = -INFINITY, sum = 0;
-    size_t at = (size_t)kv_head * n->group;
-    for (uint32_t t = 0; t <= r->pos; t++) {
-        w[t] = dot(q, cached(x, r->slot, n->layer, 0, t) + at, n->group) * (double)n->scale;
+    return cap > 0 ? cap * tanh(x / cap) : x;
+}
+
+/* One head's attention to the positions that it sees of one key/value head. `w` has room for pos + 1
+ * doubles. */
+static void attend(const struct exact *x, const struct graph_node *n, const struct step_row *r,
+                   const float *q, uint32_t head, double *w, float *out)
+{
+    const struct model_attention *kind = &x->c->kinds[n->kind];
+    const float *sinks = vector(x, n->gain);
+    double scale = (double)n->scale * (double)model_temperature(kind, r->pos);
+    double top = sinks ? (double)sinks[head] : -INFINITY, sum = 0;
+    size_t at = (size_t)(head / (n->n_heads / n->n_kv_heads)) * n->group;
+    uint32_t first = kind->window && r->pos >= kind->window ? r->pos - kind->window + 1 : 0;
+    for (uint32_t t = first; t <= r->pos; t++) {
+        w[t] = capped(dot(q, cached(x, r->slot, n->layer, 0, t) + at, n->group) * scale, (double)kind->cap);
         top = w[t] > top ? w[t] : top;
     }
-    for (uint32_t t = 0; t <= r->pos; t++)
+    for (uint32_t t = first; t <= r->pos; t++)
         sum += w[t] = exp(w[t] - top);
+    sum += sinks ? exp((double)sinks[head] - top) : 0;
     for (uint32_t d = 0; d < n->group; d++) {
         double o = 0;
-        for (uint32_t t = 0; t <= r->pos; t++)
+        for (uint32_t t = first; t <= r->pos; t++)
             o += w[t] * (double)cached(x, r->slot, n->layer, 1, t)[at + d];
         out[d] = (float)(o / sum);
     }
@@ -362,8 +384,8 @@ static int run_soft_max(struct exact *x, uint32_t node)
         return -ENOMEM;
     for (uint32_t i = 0; i < rows_of(x, n); i++)
         for (uint32_t h = 0; h < n->n_heads; h++)
-            attend(x, n, &x->step->rows[i], input_row(x, n, 0, i) + (size_t)h * n->group,
-                   h / (n->n_heads / n->n_kv_heads), w, output_row(x, node, i) + (size_t)h * n->group);
+            attend(x, n, &x->step->rows[i], input_row(x, n, 0, i) + (size_t)h * n->group, h, w,
+                   output_row(x, node, i) + (size_t)h * n->group);
     free(w);
     return 0;
 }
@@ -379,7 +401,30 @@ static void mul(const struct exact *x, const struct graph_node *n, uint32_t i, f
 {
     const float *a = input_row(x, n, 0, i), *b = input_row(x, n, 1, i);
     for (uint32_t j = 0; j < n->width; j++)
-        out[j] = a[j] * b[j];
+        out[j] = a[j] * b[n->col + j];
+}
+
+static void scale(const struct exact *x, const struct graph_node *n, uint32_t i, float *out)
+{
+    const float *a = input_row(x, n, 0, i), *gain = vector(x, n->gain);
+    for (uint32_t j = 0; j < n->width; j++)
+        out[j] = a[j] * (gain ? gain[0] : n->scale);
+}
+
+static void soft_cap(const struct exact *x, const struct graph_node *n, uint32_t i, float *out)
+{
+    const float *a = input_row(x, n, 0, i);
+    for (uint32_t j = 0; j < n->width; j++)
+        out[j] = (float)capped((double)a[j], (double)n->scale);
+}
+
+static void gelu(const struct exact *x, const struct graph_node *n, uint32_t i, float *out)
+{
+    const float *a = input_row(x, n, 0, i);
+    for (uint32_t j = 0; j < n->width; j++) {
+        double v = (double)a[j];
+        out[j] = (float)(0.5 * v * (1 + tanh(0.79788456080286535588 * (v + 0.044715 * v * v * v))));
+    }
 }
 
 static void silu(const struct exact *x, const struct graph_node *n, uint32_t i, float *out)
@@ -537,6 +582,15 @@ static int run_node(struct exact *x, uint32_t node)
             break;
         case GRAPH_SILU:
             silu(x, n, i, out);
+            break;
+        case GRAPH_GELU:
+            gelu(x, n, i, out);
+            break;
+        case GRAPH_SCALE:
+            scale(x, n, i, out);
+            break;
+        case GRAPH_SOFT_CAP:
+            soft_cap(x, n, i, out);
             break;
         case GRAPH_ROUTE:
             route(x, n, i, out);

@@ -25,6 +25,31 @@ static uint32_t slot_pages(const struct cuda_decoder *d)
 
 /* --- model and device --- */
 
+/* Refuses a model by the first thing in it that no kernel computes yet. */
+static int check_program(const struct program *p, const struct model_config *c, struct error *err)
+{
+    const struct model_attention *kind = &c->kinds[0];
+    const char *missing = c->n_kinds > 1          ? "layers with attention of two kinds"
+                          : kind->window          ? "windows"
+                          : kind->cap > 0         ? "capped scores"
+                          : kind->temperature > 0 ? "temperatures of queries"
+                          : !kind->rope.dim       ? "attention without rotation"
+                                                  : NULL;
+    for (uint32_t i = 0; i < p->n_ops && !missing; i++) {
+        const struct program_op *op = &p->ops[i];
+        bool attend = op->opcode == PROGRAM_ATTEND;
+        missing = op->opcode == PROGRAM_ADD_NORM               ? "norms behind a product"
+                  : op->opcode == PROGRAM_GATE                 ? "embeddings for each layer"
+                  : op->epilogue == PROGRAM_GEGLU              ? "GELU"
+                  : attend && op->weight[0] != PROGRAM_NONE    ? "attention sinks"
+                  : !attend && (op->scale != 1 || op->cap > 0) ? "factors and caps of products"
+                                                               : NULL;
+    }
+    return missing
+               ? error_set(err, -ENOTSUP, "%s has %s, which backend cuda does not compute", c->arch, missing)
+               : 0;
+}
+
 /* Operations that only cpu computes so far. */
 static bool is_missing(enum graph_op op)
 {
@@ -44,6 +69,9 @@ static int check_model(const struct cuda_decoder *d, const struct model_config *
         if (is_missing(d->graph->nodes[i].op))
             return error_set(err, -ENOTSUP, "%s: cuda has no op %s yet; backend = cpu runs this model",
                              d->graph->nodes[i].name, graph_op_name(d->graph->nodes[i].op));
+    int rc = check_program(d->program, c, err);
+    if (rc < 0)
+        return rc;
     if (c->n_vocab > SAMPLE_MAX_VOCAB)
         return error_set(err, -ENOTSUP, "a vocabulary of %u tokens; cuda supports at most %u", c->n_vocab,
                          SAMPLE_MAX_VOCAB);
@@ -53,10 +81,7 @@ static int check_model(const struct cuda_decoder *d, const struct model_config *
 static void set_shape(struct cuda_decoder *d, const struct model_config *c)
 {
     struct decoder_args *a = &d->args;
-    a->layout = (struct kv_layout){.n_layers = c->n_layers,
-                                   .n_kv_heads = c->n_kv_heads,
-                                   .head_dim = c->head_dim,
-                                   .type = d->cfg.kv_type};
+    a->layout = model_kv_layout(c, 0, d->cfg.kv_type);
     a->slots.n_slots = d->cfg.n_slots;
     a->slots.n_ctx = d->cfg.n_ctx;
     a->slots.pages_per_slot = slot_pages(d);
@@ -135,7 +160,8 @@ static void *put_room(struct image *m, size_t size, uint64_t *address)
 static int put_rope(struct cuda_decoder *d, struct image *m, struct error *err)
 {
     const struct model_config *c = model_config(d->graph->model);
-    size_t pairs = (size_t)d->cfg.n_ctx * (c->rope_dim / 2);
+    const struct model_rotation *rope = &c->kinds[0].rope;
+    size_t pairs = (size_t)d->cfg.n_ctx * (rope->dim / 2);
     float *cosines = put_room(m, pairs * sizeof(float), &d->args.cosines);
     float *sines = put_room(m, pairs * sizeof(float), &d->args.sines);
     if (!m->bytes)
@@ -143,7 +169,7 @@ static int put_rope(struct cuda_decoder *d, struct image *m, struct error *err)
     float *table = malloc(2 * pairs * sizeof *table + 1);
     if (!table)
         return error_set(err, -ENOMEM, "RoPE table: out of memory");
-    model_rope_table(c, d->cfg.n_ctx, table);
+    model_rope_table(rope, d->cfg.n_ctx, table);
     for (size_t i = 0; i < pairs; i++) {
         cosines[i] = table[2 * i];
         sines[i] = table[2 * i + 1];

@@ -22,6 +22,9 @@ static const struct {
     [GRAPH_ADD] = {"ADD", 2},
     [GRAPH_MUL] = {"MUL", 2},
     [GRAPH_SILU] = {"SILU", 1},
+    [GRAPH_GELU] = {"GELU", 1},
+    [GRAPH_SCALE] = {"SCALE", 1},
+    [GRAPH_SOFT_CAP] = {"SOFT_CAP", 1},
     [GRAPH_ROUTE] = {"ROUTE", 1},
     [GRAPH_MUL_MAT_ID] = {"MUL_MAT_ID", 2},
     [GRAPH_EXPERT_SUM] = {"EXPERT_SUM", 2},
@@ -195,7 +198,7 @@ static int check_rms_norm(const struct graph *g, uint32_t i, struct error *err)
     if (!isfinite(n->eps) || n->eps <= 0)
         return bad(g, i, err, "eps is %g, expected a positive number", (double)n->eps);
     int rc = same_width(g, i, err);
-    return rc < 0 ? rc : check_weight(g, i, "gain", n->gain, 1, n->group, err);
+    return rc < 0 || n->gain == MODEL_NO_WEIGHT ? rc : check_weight(g, i, "gain", n->gain, 1, n->group, err);
 }
 
 static int check_mul_mat(const struct graph *g, uint32_t i, struct error *err)
@@ -240,6 +243,14 @@ static int check_copy(const struct graph *g, uint32_t i, struct error *err)
     return rc;
 }
 
+static int check_scale(const struct graph *g, uint32_t i, struct error *err)
+{
+    float scale = g->nodes[i].scale;
+    return isfinite(scale) && scale > 0
+               ? 0
+               : bad(g, i, err, "scale is %g, expected a positive number", (double)scale);
+}
+
 static int check_soft_max(const struct graph *g, uint32_t i, struct error *err)
 {
     const struct graph_node *n = &g->nodes[i], *q = input(g, n, 0), *copy = input(g, n, 1);
@@ -258,8 +269,35 @@ static int check_soft_max(const struct graph *g, uint32_t i, struct error *err)
     if ((uint64_t)n->n_kv_heads * n->group != copy->width)
         return bad(g, i, err, "%u key/value heads of %u do not make the width %u of %s", n->n_kv_heads,
                    n->group, copy->width, copy->name);
-    if (!isfinite(n->scale) || n->scale <= 0)
-        return bad(g, i, err, "scale is %g, expected a positive number", (double)n->scale);
+    rc = check_scale(g, i, err);
+    return rc < 0 || n->gain == MODEL_NO_WEIGHT ? rc
+                                                : check_weight(g, i, "sinks", n->gain, 1, n->n_heads, err);
+}
+
+static int check_factor(const struct graph *g, uint32_t i, struct error *err)
+{
+    const struct graph_node *n = &g->nodes[i];
+    int rc = same_width(g, i, err);
+    if (rc < 0)
+        return rc;
+    return n->gain == MODEL_NO_WEIGHT ? check_scale(g, i, err)
+                                      : check_weight(g, i, "factor", n->gain, 1, 1, err);
+}
+
+static int check_soft_cap(const struct graph *g, uint32_t i, struct error *err)
+{
+    int rc = same_width(g, i, err);
+    return rc < 0 ? rc : check_scale(g, i, err);
+}
+
+static int check_mul(const struct graph *g, uint32_t i, struct error *err)
+{
+    const struct graph_node *n = &g->nodes[i], *a = input(g, n, 0), *b = input(g, n, 1);
+    if (a->width != n->width)
+        return bad(g, i, err, "width is %u, but input %s has %u", n->width, a->name, a->width);
+    if (n->col > b->width || n->width > b->width - n->col)
+        return bad(g, i, err, "width is %u, but input %s has %u from column %u", n->width, b->name, b->width,
+                   n->col);
     return 0;
 }
 
@@ -350,8 +388,11 @@ static int check_node(const struct graph *g, uint32_t i, struct error *err)
         [GRAPH_COPY] = check_copy,
         [GRAPH_SOFT_MAX] = check_soft_max,
         [GRAPH_ADD] = same_width,
-        [GRAPH_MUL] = same_width,
+        [GRAPH_MUL] = check_mul,
         [GRAPH_SILU] = same_width,
+        [GRAPH_GELU] = same_width,
+        [GRAPH_SCALE] = check_factor,
+        [GRAPH_SOFT_CAP] = check_soft_cap,
         [GRAPH_ROUTE] = check_route,
         [GRAPH_MUL_MAT_ID] = check_mul_mat_id,
         [GRAPH_EXPERT_SUM] = check_expert_sum,
@@ -400,6 +441,12 @@ static void print_shape(FILE *f, const struct graph_node *n)
     if (n->op == GRAPH_SOFT_MAX)
         fprintf(f, "  layer %u, %u heads of %u on %u, scale %.6g", n->layer, n->n_heads, n->group,
                 n->n_kv_heads, (double)n->scale);
+    if (n->op == GRAPH_SOFT_MAX && n->gain != MODEL_NO_WEIGHT)
+        fputs(", sinks", f);
+    if ((n->op == GRAPH_SCALE || n->op == GRAPH_SOFT_CAP) && n->gain == MODEL_NO_WEIGHT)
+        fprintf(f, "  %.6g", (double)n->scale);
+    if (n->op == GRAPH_MUL && n->col)
+        fprintf(f, "  from column %u", n->col);
     if (n->head)
         fputs("  (logit rows)", f);
 }

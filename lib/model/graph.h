@@ -11,13 +11,19 @@
  *   NONE       -         -              any       a leaf (the step's tokens); runs nothing, counts no launch
  *   EMBED      NONE      [n_vocab, w]   n_embd    the token's row of the embedding
  *   RMS_NORM   x         gain [1, k]    as x      x / rms(x) * gain, over `group` values at a time (head_dim
- *                                                 for QK-norm, else the whole row)
+ *                                                 for QK-norm, else the whole row); without a gain x / rms(x)
  *   MUL_MAT    x         [w, k]         w         weight times x, plus bias [1, w] if there is one
  *   ROPE       x         -              as x      rotates every head of head_dim values by the row's position
  *   COPY       k, v      -              kv width  appends the row's K and V to the cache of `layer`; yields k
- *   SOFT_MAX   q, copy   -              q width   attention of q over the row's past in the cache of `layer`
- *   ADD, MUL   a, b      -              as a      a + b, a * b
+ *   SOFT_MAX   q, copy   gain [1, heads] q width  attention of q over the row's past in the cache of `layer`, as
+ *                                                 the kind says; gain: sinks, one more score of each head that
+ *                                                 has no value
+ *   ADD        a, b      -              as a      a + b
+ *   MUL        a, b      -              as a      a * b, b from column `col` on
  *   SILU       x         -              as x      x * sigmoid(x)
+ *   GELU       x         -              as x      0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
+ *   SCALE      x         gain [1, 1]    as x      x * scale, or x * gain
+ *   SOFT_CAP   x         -              as x      scale * tanh(x / scale)
  *   ROUTE      logits    bias [1, E]    2 U       chooses U of E experts: their numbers, ascending, then their
  *                                                 weights (kernels/abi/route.h); the bias is optional
  *   MUL_MAT_ID x, route  [E w/U, k]     w         each chosen expert's weight times x, or times its own part of x
@@ -50,6 +56,9 @@ enum graph_op {
     GRAPH_ADD,
     GRAPH_MUL,
     GRAPH_SILU,
+    GRAPH_GELU,
+    GRAPH_SCALE,
+    GRAPH_SOFT_CAP,
     GRAPH_ROUTE,
     GRAPH_MUL_MAT_ID,
     GRAPH_EXPERT_SUM,
@@ -66,13 +75,16 @@ struct graph_node {
     uint32_t k;                   /* input width of MUL_MAT and of an expert; 0 otherwise */
     uint32_t group;               /* RMS_NORM: values normalised together; ROPE, COPY, SOFT_MAX: head_dim */
     uint32_t n_heads, n_kv_heads; /* SOFT_MAX; COPY: n_kv_heads; ROPE: n_heads */
-    uint32_t layer;               /* of COPY and SOFT_MAX; elsewhere for names only */
-    uint32_t weight;              /* MUL_MAT, EMBED; MODEL_NO_WEIGHT otherwise */
+    uint32_t layer;  /* of COPY, and of the COPY whose cache SOFT_MAX reads; elsewhere for names only */
+    uint32_t kind;   /* ROPE, COPY, SOFT_MAX: index of model_config.kinds */
+    uint32_t cache;  /* COPY, SOFT_MAX: number of the cache among those of the kind */
+    uint32_t col;    /* MUL: column of its second input */
+    uint32_t weight; /* MUL_MAT, EMBED; MODEL_NO_WEIGHT otherwise */
     uint32_t weight_type;
     uint32_t bias;           /* MUL_MAT, MUL_MAT_ID, ROUTE, or MODEL_NO_WEIGHT */
-    uint32_t gain;           /* RMS_NORM */
+    uint32_t gain;           /* RMS_NORM, SOFT_MAX, SCALE, or MODEL_NO_WEIGHT */
     float eps;               /* RMS_NORM */
-    float scale;             /* SOFT_MAX: 1/sqrt(head_dim) */
+    float scale;             /* SOFT_MAX, SCALE, SOFT_CAP */
     struct route_rule route; /* ROUTE; MUL_MAT_ID and EXPERT_SUM: n_experts and n_used */
     bool head;               /* runs only for rows that need logits */
     char name[40];           /* "blk.3.attn_q" */

@@ -12,7 +12,7 @@ static uint32_t last_reader(const struct graph *g, uint32_t node)
 bool graph_is_deferred(const struct graph *g, uint32_t node)
 {
     const struct graph_node *n = &g->nodes[node];
-    if (n->op != GRAPH_RMS_NORM || n->group != n->width)
+    if (n->op != GRAPH_RMS_NORM || n->group != n->width || n->gain == MODEL_NO_WEIGHT)
         return false;
     bool read = false;
     for (uint32_t j = node + 1; j < g->n_nodes; j++)

@@ -6,16 +6,20 @@
 #pragma once
 #include "base/error.h"
 #include "gguf/gguf.h"
+#include "abi/kv_layout.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+struct config_reader;
 struct graph;
 struct model;
 
 #define MODEL_MAX_LAYERS   256
-#define MODEL_MAX_HEAD_DIM 256
+#define MODEL_MAX_HEAD_DIM 512
+#define MODEL_MAX_KINDS    2
+#define MODEL_OWN_CACHE    UINT32_MAX
 
 enum model_rope { MODEL_ROPE_NORM, MODEL_ROPE_NEOX }; /* rotates pairs (2i, 2i+1), or (i, i + rope_dim/2) */
 
@@ -28,6 +32,8 @@ struct weight {
     uint32_t n, k;
     uint32_t n_experts; /* 1: one matrix */
     size_t size;        /* bytes in the file */
+    uint32_t tensor;    /* of the file; weights may be rows of a fused tensor (attn_qkv), */
+    size_t at;          /* which begin at this byte of it */
 };
 
 /* The mixture of experts of a model's layers; n_experts 0: none. */
@@ -42,25 +48,62 @@ struct model_experts {
     float scale;
 };
 
+/* How the position turns the pairs of a head (rope_table.c has the formulas). */
+struct model_rotation {
+    uint32_t dim; /* leading dimensions of a head that rotate; even, <= head_dim; 0: none */
+    double base;
+    double scale;     /* divisor of the angles: of all, or with yarn of the slow ones; 1: none */
+    double magnitude; /* multiplies cosines and sines (rope.scaling.attn_factor); with yarn a further
+                         factor follows from scale */
+    bool yarn;
+    double beta_fast, beta_slow; /* yarn: turns within n_ctx_original where its ramp begins and ends */
+    double log_multiplier;       /* yarn */
+    uint32_t n_ctx_original;     /* yarn, longrope */
+    const float *factors;        /* [dim/2] divisors of the frequencies, or NULL */
+    const float *long_factors;   /* longrope: those of a context above n_ctx_original, or NULL */
+};
+
+/* A kind of attention layer. Layers of one kind differ in their weights only. */
+struct model_attention {
+    uint32_t n_heads, n_kv_heads, head_dim;
+    uint32_t window;   /* a position sees this many tokens, its own included; 0: all */
+    uint32_t n_caches; /* layers of the kind that have a cache of their own */
+    float scale;       /* of the scores */
+    float cap;         /* scores become cap * tanh(score / cap); 0: no cap */
+    float temperature; /* t: the query at position p is multiplied by 1 + t ln(1 + floor(p / c)) with */
+    uint32_t temperature_step; /* c; t = 0: it is not */
+    struct model_rotation rope;
+};
+
+struct model_layer {
+    uint32_t kind;  /* index of model_config.kinds */
+    uint32_t cache; /* its number among the caches of its kind; layers with one number share the cache. Before
+                       they are numbered: MODEL_OWN_CACHE, or the number that an earlier layer will have */
+    uint32_t n_ff;
+};
+
 struct model_config {
     char arch[32];
     char name[128];        /* general.name, else the file's name without .gguf */
     char quantization[16]; /* "Q4_K_M" from general.file_type, else the most frequent weight type */
     uint64_t n_params;
-    uint32_t n_layers, n_embd, n_ff, n_vocab;
-    uint32_t n_heads, n_kv_heads, head_dim;
+    uint32_t n_layers, n_embd, n_ff, n_vocab; /* n_ff: of the widest layer */
+    uint32_t n_heads, n_kv_heads, head_dim;   /* of kind 0 */
     uint32_t n_ctx_train;
     struct model_experts experts;
     float norm_eps;
     enum model_rope rope;
-    uint32_t rope_dim; /* number of leading dimensions of a head that rotate; even, <= head_dim */
-    double rope_base;
-    double rope_scale;         /* linear scaling: divisor of the angles; 1: none */
-    const float *rope_factors; /* [rope_dim/2] divisors of the frequencies (rope_freqs.weight), or NULL */
-    bool tied;                 /* the output weight is the token embedding */
-    /* Tokens that attention looks back; 0: all. Hearth attends to the whole past, so the executor refuses a
-     * context above it. */
-    uint32_t sliding_window;
+    bool tied; /* the output weight is the token embedding */
+    /* attention.sliding_window of an architecture that has no windows. Hearth then attends to the whole past,
+     * so the executor refuses a context above it. 0: none. */
+    uint32_t sliding_window; /* an architecture with windows sets it to 0 */
+    float embedding_scale, residual_scale,
+        logit_scale;       /* multiply token rows, branches and logits; 1: none */
+    float logit_cap;       /* logits become cap * tanh(logit / cap); 0: no cap */
+    uint32_t n_embd_layer; /* width of the per-layer embeddings; 0: none */
+    uint32_t n_kinds;      /* kinds of attention; kind 0 is that of layers that see the whole past */
+    struct model_attention kinds[MODEL_MAX_KINDS];
+    struct model_layer layers[MODEL_MAX_LAYERS];
 };
 
 /* Graph and program refer to weights by index. MODEL_NO_WEIGHT means absent. */
@@ -73,13 +116,16 @@ struct arch {
      * tensor, its shape and the expected one. */
     int (*build)(const struct model *m, struct graph *g, struct error *err);
     enum model_rope rope;
+    /* Reads the keys, and sets the rules, of this architecture alone (config_reader.h); NULL: none. */
+    int (*configure)(struct config_reader *r, struct model_config *c);
     /* Of an architecture with experts; the file's keys override both. 0: it has none. */
     uint32_t gating;
     bool normalise;
     bool wide_experts; /* without a key of its own an expert's width is feed_forward_length, not its n_used-th
                           part */
 };
-extern const struct arch arch_llama, arch_qwen2, arch_qwen3;
+extern const struct arch arch_gemma2, arch_gemma3, arch_gemma4, arch_granite, arch_llama, arch_mistral3,
+    arch_phi3, arch_qwen2, arch_qwen3, arch_smollm3;
 extern const struct arch arch_qwen2moe, arch_qwen3moe, arch_glm4moe;
 /* The architecture of this name, or NULL. */
 const struct arch *arch_find(const char *name, size_t len);
@@ -122,6 +168,11 @@ int model_want(const struct model *m, uint32_t *out, struct model_want want, str
  */
 uint64_t model_hash(const struct model *m, uint64_t weights_sum);
 
-/* Computes cosine and sine of every position and pair: out[(pos * rope_dim/2 + i) * 2 + {0,1}], in double and
- * without the C library's functions, so that every machine gets the same bits (rope_table.c). */
-void model_rope_table(const struct model_config *c, uint32_t n_ctx, float *out);
+/* Computes cosine and sine of every position and pair: out[(pos * dim/2 + i) * 2 + {0,1}], in double and
+ * without the C library's functions, so that every machine gets the same bits (rope_table.c). n_ctx chooses
+ * the factors of longrope too. */
+void model_rope_table(const struct model_rotation *r, uint32_t n_ctx, float *out);
+/* Where keys and values of the layers of a kind lie in a page whose elements have type kv_type. */
+struct kv_layout model_kv_layout(const struct model_config *c, uint32_t kind, uint32_t kv_type);
+/* The factor of the query at position `pos` (struct model_attention), computed in the same way. */
+float model_temperature(const struct model_attention *a, uint32_t pos);

@@ -1,6 +1,7 @@
 /* program.c - fuses a graph to a program. Each pattern is found by following the graph's edges from the node
- * that begins it: a norm whose products are Q, K and V; a norm whose products are gate and up; an addition to
- * the residual stream; the norm before the logits. A value inside a pattern must have no other reader. */
+ * that begins it: a norm whose products are Q, K and V; a norm whose products are gate and up; a product that
+ * is added to the residual stream, at once or behind a norm; the norm before the logits; the embeddings for
+ * each layer. A value inside a pattern must have no other reader. */
 #include "program.h"
 #include "graph.h"
 #include "model.h"
@@ -75,6 +76,7 @@ static struct program_op *emit(struct fusion *f, enum program_opcode opcode, con
                               .gain = PROGRAM_NONE,
                               .q_gain = PROGRAM_NONE,
                               .k_gain = PROGRAM_NONE,
+                              .scale = 1,
                               .wait = f->p->n_ops ? f->p->n_ops - 1 : PROGRAM_NONE,
                               .signal = f->p->n_ops};
     f->p->n_ops++;
@@ -107,143 +109,215 @@ static void set_norm(const struct fusion *f, struct program_op *op, uint32_t i)
     op->eps = node_at(f, i)->eps;
 }
 
+/* The node behind `i` if it alone reads it and multiplies it by a number: its factor goes to *scale. Else i.
+ */
+static uint32_t skip_scale(const struct fusion *f, uint32_t i, float *scale)
+{
+    uint32_t j = sole_reader(f, i, GRAPH_SCALE);
+    if (j == NOBODY || node_at(f, j)->gain != MODEL_NO_WEIGHT)
+        return i;
+    *scale = node_at(f, j)->scale;
+    return j;
+}
+
+/* The first embedding begins the residual stream, a second one the embeddings for each layer. */
 static int fuse_embed(struct fusion *f, uint32_t i)
 {
-    struct program_op *op = emit(f, PROGRAM_EMBED, &i, 1);
+    enum program_buffer_index out = f->p->n_ops == 0 ? PROGRAM_X : PROGRAM_LAYERS;
+    float scale = 1;
+    if (f->held[out] != NOBODY)
+        return not_covered(f, i, "it is the third embedding");
+    uint32_t nodes[2] = {i, skip_scale(f, i, &scale)};
+    struct program_op *op = emit(f, PROGRAM_EMBED, nodes, nodes[1] == i ? 1 : 2);
     op->n_weights = 1;
     op->weight[0] = node_at(f, i)->weight;
     op->n[0] = op->k = node_at(f, i)->width;
-    op->out = PROGRAM_X;
-    hold(f, PROGRAM_X, i, node_at(f, i)->width);
+    op->out = out;
+    op->scale = scale;
+    hold(f, out, nodes[1], node_at(f, i)->width);
     return 0;
 }
 
-/* The nodes from the products of Q, K, V to the attention's output. */
+/* The nodes between a product of Q, K or V and the attention: `end` is its SOFT_MAX or COPY, `last` the node
+ * that this reads. */
+struct head_chain {
+    uint32_t product, norm, rope, last, end;
+};
+
 struct attention {
-    uint32_t product[3]; /* q, k, v */
-    uint32_t head_norm[2], rope[2];
+    struct head_chain q, k, v;
     uint32_t copy, soft_max;
 };
 
-/* Finds the RoPE of a product of Q or K, behind the QK-norm if there is one. */
-static uint32_t find_rope(const struct fusion *f, uint32_t product, uint32_t *head_norm)
+static struct head_chain follow_heads(const struct fusion *f, uint32_t product, uint32_t reader)
 {
-    *head_norm = sole_reader(f, product, GRAPH_RMS_NORM);
-    return sole_reader(f, *head_norm == NOBODY ? product : *head_norm, GRAPH_ROPE);
+    struct head_chain c = {product, NOBODY, NOBODY, product, reader};
+    if (c.end != NOBODY && node_at(f, c.end)->op == GRAPH_RMS_NORM) {
+        c.norm = c.last = c.end;
+        c.end = f->n_readers[c.last] == 1 ? next_reader(f, c.last, c.last + 1) : NOBODY;
+    }
+    if (c.end != NOBODY && node_at(f, c.end)->op == GRAPH_ROPE) {
+        c.rope = c.last = c.end;
+        c.end = f->n_readers[c.last] == 1 ? next_reader(f, c.last, c.last + 1) : NOBODY;
+    }
+    return c;
 }
 
-/* True if the three products of a norm end in one attention. The only reader of v is the COPY, whose inputs
- * give k; the only reader of the COPY is the SOFT_MAX, whose inputs give q. */
-static bool find_attention(const struct fusion *f, const uint32_t products[3], struct attention *a)
+/* Sorts the chains from one product into q, k and v: a product may be both K and V. */
+static void sort_chains(const struct fusion *f, struct attention *a, uint32_t product)
 {
-    a->copy = a->soft_max = NOBODY;
-    for (uint32_t i = 0; i < 3; i++) {
-        uint32_t copy = sole_reader(f, products[i], GRAPH_COPY);
-        if (copy == NOBODY || node_at(f, copy)->inputs[1] != products[i])
+    for (uint32_t j = next_reader(f, product, product + 1); j != NOBODY; j = next_reader(f, product, j + 1)) {
+        struct head_chain c = follow_heads(f, product, j);
+        if (c.end == NOBODY)
             continue;
-        a->copy = copy;
-        a->product[2] = products[i];
-        a->product[0] = products[(i + 1) % 3];
-        a->product[1] = products[(i + 2) % 3];
+        const struct graph_node *end = node_at(f, c.end);
+        if (end->op == GRAPH_SOFT_MAX && end->inputs[0] == c.last)
+            a->q = c;
+        else if (end->op == GRAPH_COPY && end->inputs[0] == c.last)
+            a->k = c;
+        else if (end->op == GRAPH_COPY && end->inputs[1] == c.last)
+            a->v = c;
     }
-    if (a->copy == NOBODY || (a->soft_max = sole_reader(f, a->copy, GRAPH_SOFT_MAX)) == NOBODY)
+}
+
+/* True if the n products of a norm end in one attention: with one, in the cache of an earlier layer. */
+static bool find_attention(const struct fusion *f, const uint32_t *products, uint32_t n, struct attention *a)
+{
+    const struct head_chain none = {NOBODY, NOBODY, NOBODY, NOBODY, NOBODY};
+    a->q = a->k = a->v = none;
+    uint32_t n_readers = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        sort_chains(f, a, products[i]);
+        n_readers += f->n_readers[products[i]];
+    }
+    if (a->q.end == NOBODY || n_readers != (n == 1 ? 1 : 3))
         return false;
-    for (uint32_t i = 0; i < 2; i++)
-        a->rope[i] = find_rope(f, a->product[i], &a->head_norm[i]);
-    if (a->rope[0] != NOBODY && a->rope[0] == node_at(f, a->copy)->inputs[0]) { /* q and k are swapped */
-        struct attention b = *a;
-        for (uint32_t i = 0; i < 2; i++) {
-            a->product[i] = b.product[1 - i];
-            a->rope[i] = b.rope[1 - i];
-            a->head_norm[i] = b.head_norm[1 - i];
-        }
+    a->soft_max = a->q.end;
+    a->copy = node_at(f, a->soft_max)->inputs[1];
+    if (n == 1)
+        return f->covered[a->copy];
+    return a->k.end == a->copy && a->v.end == a->copy && a->v.rope == NOBODY;
+}
+
+/* Sets the norms of the heads. */
+static int set_head_norms(const struct fusion *f, const struct attention *a, struct program_op *op)
+{
+    uint32_t head_dim = node_at(f, a->soft_max)->group;
+    bool cached = op->flags & PROGRAM_CACHED;
+    if (!cached && (a->q.norm == NOBODY) != (a->k.norm == NOBODY))
+        return not_covered(f, a->soft_max, "only one of q and k is normalised");
+    if (a->v.norm != NOBODY) {
+        const struct graph_node *v = node_at(f, a->v.norm);
+        if (a->q.norm == NOBODY || v->gain != MODEL_NO_WEIGHT || v->group != head_dim ||
+            v->eps != node_at(f, a->q.norm)->eps)
+            return not_covered(f, a->v.norm, "the norms of q and v differ, or that of v has a gain");
+        op->flags |= PROGRAM_V_NORM;
     }
-    return a->rope[0] != NOBODY && a->rope[1] != NOBODY &&
-           sole_reader(f, a->rope[0], GRAPH_SOFT_MAX) == a->soft_max &&
-           sole_reader(f, a->rope[1], GRAPH_COPY) == a->copy &&
-           node_at(f, a->soft_max)->inputs[0] == a->rope[0] && node_at(f, a->copy)->inputs[0] == a->rope[1];
+    if (a->q.norm == NOBODY)
+        return 0;
+    const struct graph_node *q = node_at(f, a->q.norm), *k = cached ? q : node_at(f, a->k.norm);
+    if (q->eps != k->eps || q->group != head_dim || k->group != head_dim || q->gain == MODEL_NO_WEIGHT ||
+        k->gain == MODEL_NO_WEIGHT)
+        return not_covered(f, cached ? a->q.norm : a->k.norm, "the norms of q and k differ");
+    op->q_gain = q->gain;
+    op->k_gain = k->gain;
+    op->eps = q->eps;
+    return 0;
 }
 
 static int emit_attend(struct fusion *f, const struct attention *a, const struct program_op *qkv)
 {
-    bool normed = a->head_norm[0] != NOBODY;
     const struct graph_node *soft_max = node_at(f, a->soft_max);
-    if (normed != (a->head_norm[1] != NOBODY))
-        return not_covered(f, a->soft_max, "only one of q and k is normalised");
-    uint32_t nodes[6] = {a->rope[0], a->rope[1], a->copy, a->soft_max, a->head_norm[0], a->head_norm[1]};
-    struct program_op *op = emit(f, PROGRAM_ATTEND, nodes, normed ? 6 : 4);
+    bool cached = f->covered[a->copy],
+         rotates = model_config(f->g->model)->kinds[soft_max->kind].rope.dim > 0;
+    const uint32_t all[7] = {a->q.norm, a->k.norm, a->v.norm, a->q.rope, a->k.rope, a->copy, a->soft_max};
+    uint32_t nodes[7], n = 0;
+    for (uint32_t i = 0; i < 7; i++)
+        if (all[i] != NOBODY && !f->covered[all[i]])
+            nodes[n++] = all[i];
+    if ((a->q.rope != NOBODY) != rotates || (!cached && (a->k.rope != NOBODY) != rotates))
+        return not_covered(f, a->soft_max, "q and k do not rotate as the kind of attention says");
+    struct program_op *op = emit(f, PROGRAM_ATTEND, nodes, n);
     op->in = PROGRAM_QKV;
     op->out = PROGRAM_ATTN;
     op->scale = soft_max->scale;
+    op->kind = soft_max->kind;
+    op->layer = soft_max->cache;
+    op->weight[0] = soft_max->gain;
+    op->flags |= cached ? PROGRAM_CACHED : 0;
     memcpy(op->n, qkv->n, sizeof op->n);
     memcpy(op->out_col, qkv->out_col, sizeof op->out_col);
-    if (normed) {
-        const struct graph_node *q = node_at(f, a->head_norm[0]), *k = node_at(f, a->head_norm[1]);
-        if (q->eps != k->eps || q->group != soft_max->group || k->group != soft_max->group)
-            return not_covered(f, a->head_norm[1], "the norms of q and k differ");
-        op->q_gain = q->gain;
-        op->k_gain = k->gain;
-        op->eps = q->eps;
+    if (!cached && a->k.product == a->v.product) {
+        op->n[2] = op->n[1];
+        op->out_col[2] = op->out_col[1];
     }
     hold(f, PROGRAM_ATTN, a->soft_max, soft_max->width);
     f->held[PROGRAM_QKV] = NOBODY;
-    return 0;
+    return set_head_norms(f, a, op);
 }
 
-static int fuse_attention(struct fusion *f, uint32_t norm, const uint32_t products[3])
+static int fuse_attention(struct fusion *f, uint32_t norm, const uint32_t *products, uint32_t n)
 {
     struct attention a;
-    if (!find_attention(f, products, &a))
-        return not_covered(f, norm, "its three products do not end in one attention");
-    uint32_t nodes[4] = {norm, a.product[0], a.product[1], a.product[2]};
-    struct program_op *op = emit(f, PROGRAM_MATMUL, nodes, 4);
+    if (!find_attention(f, products, n, &a))
+        return not_covered(f, norm, "its products do not end in one attention");
+    uint32_t nodes[4] = {norm, a.q.product, a.k.product, a.v.product};
+    struct program_op *op = emit(f, PROGRAM_MATMUL, nodes, 1 + n);
     op->in = PROGRAM_X;
     op->out = PROGRAM_QKV;
     op->epilogue = PROGRAM_STORE;
     set_norm(f, op, norm);
-    for (uint32_t i = 0; i < 3; i++)
-        add_matrix(f, op, a.product[i]);
-    hold(f, PROGRAM_QKV, a.product[2], op->out_col[2] + op->n[2]);
+    for (uint32_t i = 0; i < n; i++)
+        add_matrix(f, op, nodes[1 + i]);
+    hold(f, PROGRAM_QKV, nodes[n], op->out_col[n - 1] + op->n[n - 1]);
     return emit_attend(f, &a, op);
 }
 
-/* Two products of a norm that end in one SILU and MUL, or in one SWIGLU_CLAMPED: then silu is NOBODY. */
-struct swiglu {
-    uint32_t gate, up, silu, gated;
+/* The activation of a gate, or NOBODY. */
+static uint32_t activation_of(const struct fusion *f, uint32_t product)
+{
+    uint32_t silu = sole_reader(f, product, GRAPH_SILU);
+    return silu != NOBODY ? silu : sole_reader(f, product, GRAPH_GELU);
+}
+
+/* Two products of a norm that end in one SILU or GELU, and MUL, or in one SWIGLU_CLAMPED: then active is
+ * NOBODY. */
+struct gated {
+    uint32_t gate, up, active, gated;
 };
 
-static bool find_clamped(const struct fusion *f, const uint32_t products[2], struct swiglu *s)
+static bool find_clamped(const struct fusion *f, const uint32_t products[2], struct gated *s)
 {
     uint32_t gated = sole_reader(f, products[0], GRAPH_SWIGLU_CLAMPED);
     if (gated == NOBODY || sole_reader(f, products[1], GRAPH_SWIGLU_CLAMPED) != gated)
         return false;
-    *s = (struct swiglu){node_at(f, gated)->inputs[0], node_at(f, gated)->inputs[1], NOBODY, gated};
+    *s = (struct gated){node_at(f, gated)->inputs[0], node_at(f, gated)->inputs[1], NOBODY, gated};
     return true;
 }
 
-static bool find_swiglu(const struct fusion *f, const uint32_t products[2], struct swiglu *s)
+static bool find_gated(const struct fusion *f, const uint32_t products[2], struct gated *s)
 {
-    uint32_t first = sole_reader(f, products[0], GRAPH_SILU),
-             second = sole_reader(f, products[1], GRAPH_SILU);
+    uint32_t first = activation_of(f, products[0]), second = activation_of(f, products[1]);
     bool swapped = first == NOBODY;
-    *s = (struct swiglu){products[swapped], products[!swapped], swapped ? second : first, NOBODY};
-    s->gated = sole_reader(f, s->silu, GRAPH_MUL);
-    return s->gated != NOBODY && sole_reader(f, s->up, GRAPH_MUL) == s->gated;
+    *s = (struct gated){products[swapped], products[!swapped], swapped ? second : first, NOBODY};
+    s->gated = sole_reader(f, s->active, GRAPH_MUL);
+    return s->gated != NOBODY && sole_reader(f, s->up, GRAPH_MUL) == s->gated && !node_at(f, s->gated)->col;
 }
 
 /* Emits gate and up to a buffer; `norm` is covered already if another op has its nodes. */
-static struct program_op *emit_swiglu(struct fusion *f, enum program_opcode opcode, uint32_t norm,
-                                      const struct swiglu *s, enum program_buffer_index out)
+static struct program_op *emit_gated(struct fusion *f, enum program_opcode opcode, uint32_t norm,
+                                     const struct gated *s, enum program_buffer_index out)
 {
     uint32_t nodes[5] = {s->gate, s->up, s->gated}, n = 3;
-    if (s->silu != NOBODY)
-        nodes[n++] = s->silu;
+    bool gelu = s->active != NOBODY && node_at(f, s->active)->op == GRAPH_GELU;
+    if (s->active != NOBODY)
+        nodes[n++] = s->active;
     if (!f->covered[norm])
         nodes[n++] = norm;
     struct program_op *op = emit(f, opcode, nodes, n);
     op->in = PROGRAM_X;
     op->out = out;
-    op->epilogue = s->silu == NOBODY ? PROGRAM_SWIGLU_CLAMPED : PROGRAM_SWIGLU;
+    op->epilogue = s->active == NOBODY ? PROGRAM_SWIGLU_CLAMPED : gelu ? PROGRAM_GEGLU : PROGRAM_SWIGLU;
     set_norm(f, op, norm);
     add_matrix(f, op, s->gate);
     add_matrix(f, op, s->up);
@@ -252,12 +326,12 @@ static struct program_op *emit_swiglu(struct fusion *f, enum program_opcode opco
     return op;
 }
 
-static int fuse_swiglu(struct fusion *f, uint32_t norm, const uint32_t products[2])
+static int fuse_gated(struct fusion *f, uint32_t norm, const uint32_t products[2])
 {
-    struct swiglu s;
-    if (!find_swiglu(f, products, &s))
-        return not_covered(f, norm, "its two products do not end in one SILU and MUL");
-    emit_swiglu(f, PROGRAM_MATMUL, norm, &s, PROGRAM_H);
+    struct gated s;
+    if (!find_gated(f, products, &s))
+        return not_covered(f, norm, "its two products do not end in one SILU or GELU, and MUL");
+    emit_gated(f, PROGRAM_MATMUL, norm, &s, PROGRAM_H);
     return 0;
 }
 
@@ -318,40 +392,52 @@ static void emit_route(struct fusion *f, uint32_t norm, const struct mixture *m)
 static int fuse_experts(struct fusion *f, uint32_t norm)
 {
     struct mixture m;
-    struct swiglu experts, shared = {0};
+    struct gated experts, shared = {0};
     uint32_t odd = find_mixture(f, norm, &m);
     if (odd != NOBODY)
         return not_covered(f, odd, "it has no part in a mixture of experts");
     if (m.route == NOBODY || m.n_experts != 2 ||
-        (!find_swiglu(f, m.experts, &experts) && !find_clamped(f, m.experts, &experts)) || m.n_shared == 1 ||
-        (m.n_shared == 2 && !find_swiglu(f, m.shared, &shared)))
+        (!find_gated(f, m.experts, &experts) && !find_clamped(f, m.experts, &experts)) || m.n_shared == 1 ||
+        (m.n_shared == 2 && !find_gated(f, m.shared, &shared)))
         return not_covered(f, norm, "its products are not those of a mixture of experts");
+    if (experts.active != NOBODY && node_at(f, experts.active)->op != GRAPH_SILU)
+        return not_covered(f, experts.active, "experts have a SILU");
     for (uint32_t i = 0; i < 2; i++)
         if (node_at(f, m.experts[i])->inputs[1] != m.route)
             return not_covered(f, m.experts[i], "its experts are chosen elsewhere");
     emit_route(f, norm, &m);
-    struct program_op *op = emit_swiglu(f, PROGRAM_EXPERTS, norm, &experts, PROGRAM_H);
+    struct program_op *op = emit_gated(f, PROGRAM_EXPERTS, norm, &experts, PROGRAM_H);
     op->route = node_at(f, experts.gate)->route;
     op->gate_col = f->choice_col;
     op->n[0] = op->n[1] = op->n[0] / op->route.n_used;
     if (m.n_shared)
-        emit_swiglu(f, PROGRAM_MATMUL, norm, &shared, PROGRAM_H2);
+        emit_gated(f, PROGRAM_MATMUL, norm, &shared, PROGRAM_H2);
     return 0;
 }
 
 static int fuse_head(struct fusion *f, uint32_t norm, uint32_t product)
 {
-    uint32_t sample = sole_reader(f, product, GRAPH_ARGMAX);
+    float scale = 1, cap = 0;
+    uint32_t nodes[4] = {norm, product}, n = 2, last = skip_scale(f, product, &scale);
+    if (last != product)
+        nodes[n++] = last;
+    uint32_t capped = sole_reader(f, last, GRAPH_SOFT_CAP);
+    if (capped != NOBODY) {
+        cap = node_at(f, capped)->scale;
+        nodes[n++] = last = capped;
+    }
+    uint32_t sample = sole_reader(f, last, GRAPH_ARGMAX);
     if (sample == NOBODY || !node_at(f, norm)->head)
         return not_covered(f, norm, "its product does not end in sampling");
-    uint32_t nodes[2] = {norm, product};
-    struct program_op *op = emit(f, PROGRAM_MATMUL, nodes, 2);
+    struct program_op *op = emit(f, PROGRAM_MATMUL, nodes, n);
     op->in = PROGRAM_X;
     op->out = PROGRAM_LOGITS;
     op->epilogue = PROGRAM_STORE;
+    op->scale = scale;
+    op->cap = cap;
     set_norm(f, op, norm);
     add_matrix(f, op, product);
-    hold(f, PROGRAM_LOGITS, product, op->n[0]);
+    hold(f, PROGRAM_LOGITS, last, op->n[0]);
     struct program_op *choice = emit(f, PROGRAM_SAMPLE, &sample, 1);
     choice->in = PROGRAM_LOGITS;
     choice->n[0] = op->n[0];
@@ -366,6 +452,8 @@ static int fuse_norm(struct fusion *f, uint32_t norm)
         return not_covered(f, norm, "its input is not the residual stream");
     if (node_at(f, norm)->group != node_at(f, norm)->width)
         return not_covered(f, norm, "it normalises parts of the residual stream");
+    if (node_at(f, norm)->gain == MODEL_NO_WEIGHT)
+        return not_covered(f, norm, "it has no gain");
     for (uint32_t j = next_reader(f, norm, norm + 1); j != NOBODY; j = next_reader(f, norm, j + 1))
         if (node_at(f, j)->op == GRAPH_MUL_MAT_ID)
             return fuse_experts(f, norm);
@@ -374,11 +462,83 @@ static int fuse_norm(struct fusion *f, uint32_t norm)
             return not_covered(f, j, "it reads a norm");
         products[n++] = j;
     }
-    if (n == 3)
-        return fuse_attention(f, norm, products);
-    if (n == 2)
-        return fuse_swiglu(f, norm, products);
-    return n == 1 ? fuse_head(f, norm, products[0]) : not_covered(f, norm, "nothing reads it");
+    if (n == 0)
+        return not_covered(f, norm, "nothing reads it");
+    if (n == 2 && (activation_of(f, products[0]) != NOBODY || activation_of(f, products[1]) != NOBODY))
+        return fuse_gated(f, norm, products);
+    return n == 1 && node_at(f, norm)->head ? fuse_head(f, norm, products[0])
+                                            : fuse_attention(f, norm, products, n);
+}
+
+/* The other input of an addition. */
+static uint32_t other_input(const struct fusion *f, uint32_t sum, uint32_t one)
+{
+    const uint32_t *in = node_at(f, sum)->inputs;
+    return in[0] == one ? in[1] : in[0];
+}
+
+/* Checks that an addition is to what `buffer` holds, which no later node reads. */
+static int check_sum(const struct fusion *f, uint32_t sum, uint32_t branch, enum program_buffer_index buffer)
+{
+    uint32_t x = other_input(f, sum, branch);
+    if (x == f->held[buffer] && next_reader(f, x, sum + 1) == NOBODY)
+        return 0;
+    return not_covered(f, sum, "it does not add to the residual stream");
+}
+
+/* Emits the product whose result a norm and an addition follow, and these two, with the factor behind them.
+ */
+static int fuse_branch(struct fusion *f, uint32_t product, enum program_buffer_index in,
+                       enum program_buffer_index out)
+{
+    float scale = 1, product_scale = 1;
+    uint32_t nodes[3] = {product, skip_scale(f, product, &product_scale)};
+    uint32_t norm = sole_reader(f, nodes[1], GRAPH_RMS_NORM), sum = sole_reader(f, norm, GRAPH_ADD);
+    if (sum == NOBODY)
+        return not_covered(f, product, "it is not added to the residual stream");
+    int rc = check_sum(f, sum, norm, out);
+    if (rc < 0)
+        return rc;
+    struct program_op *op = emit(f, PROGRAM_MATMUL, nodes, nodes[1] == product ? 1 : 2);
+    op->in = in;
+    op->out = PROGRAM_BRANCH;
+    op->scale = product_scale;
+    add_matrix(f, op, product);
+    hold(f, PROGRAM_BRANCH, norm, node_at(f, norm)->width);
+    uint32_t last = sole_reader(f, sum, GRAPH_SCALE), tail[3] = {norm, sum, last};
+    op = emit(f, PROGRAM_ADD_NORM, tail, last == NOBODY ? 2 : 3);
+    last = last == NOBODY ? sum : last;
+    op->in = PROGRAM_BRANCH;
+    op->out = out;
+    set_norm(f, op, norm);
+    op->k = node_at(f, norm)->group;
+    op->n[0] = node_at(f, norm)->width;
+    (void)skip_scale(f, sum, &scale);
+    op->scale = scale;
+    op->weight[0] = last == sum ? PROGRAM_NONE : node_at(f, last)->gain;
+    hold(f, out, last, op->n[0]);
+    return 0;
+}
+
+/* Fuses a product of the residual stream itself: its gate of the layer's embeddings. */
+static int fuse_gate(struct fusion *f, uint32_t product)
+{
+    uint32_t gelu = sole_reader(f, product, GRAPH_GELU), mul = sole_reader(f, gelu, GRAPH_MUL);
+    if (mul == NOBODY || node_at(f, mul)->inputs[0] != gelu ||
+        node_at(f, mul)->inputs[1] != f->held[PROGRAM_LAYERS])
+        return not_covered(f, product, "it is no gate of the layer's embeddings");
+    struct program_op *op = emit(f, PROGRAM_MATMUL, &product, 1);
+    op->in = PROGRAM_X;
+    op->out = PROGRAM_H;
+    add_matrix(f, op, product);
+    uint32_t nodes[2] = {gelu, mul};
+    op = emit(f, PROGRAM_GATE, nodes, 2);
+    op->in = PROGRAM_LAYERS;
+    op->out = PROGRAM_H;
+    op->n[0] = node_at(f, mul)->width;
+    op->out_col[0] = node_at(f, mul)->col;
+    hold(f, PROGRAM_H, mul, op->n[0]);
+    return 0;
 }
 
 /* The buffer that holds the input of a product whose result goes to the residual stream, or PROGRAM_NONE. */
@@ -402,42 +562,66 @@ static uint32_t find_between(const struct fusion *f, uint32_t product)
     return gate != NOBODY && f->gate != NOBODY && node_at(f, gate)->inputs[1] == f->gate ? gate : NOBODY;
 }
 
-/* Fuses a product, dense or of experts, with its addition to the residual stream, in place. */
-static int fuse_residual(struct fusion *f, uint32_t product)
+static int check_experts(const struct fusion *f, uint32_t product, uint32_t from, uint32_t between)
+{
+    uint32_t route = node_at(f, product)->inputs[1];
+    if (between != NOBODY && from == PROGRAM_H && route == f->held[PROGRAM_CHOICE] &&
+        node_at(f, between)->inputs[1] == route)
+        return 0;
+    return not_covered(f, product, "it is not summed by its experts' weights");
+}
+
+/* Emits a product, dense or of experts, that is added to the residual stream in place. */
+static void emit_residual(struct fusion *f, uint32_t product, uint32_t from, uint32_t last, float scale)
 {
     const struct graph_node *n = node_at(f, product);
     bool experts = n->op == GRAPH_MUL_MAT_ID;
-    uint32_t from = residual_input(f, product), between = find_between(f, product);
-    uint32_t last = between == NOBODY ? product : between, sum = sole_reader(f, last, GRAPH_ADD);
-    if (from == PROGRAM_NONE)
-        return not_covered(f, product, "its input is neither attention's output nor the gated row");
-    if (experts && (between == NOBODY || from != PROGRAM_H || n->inputs[1] != f->held[PROGRAM_CHOICE] ||
-                    node_at(f, between)->inputs[1] != n->inputs[1]))
-        return not_covered(f, product, "it is not summed by its experts' weights");
-    if (sum == NOBODY)
-        return not_covered(f, product, "it is not added to the residual stream");
-    const uint32_t *in = node_at(f, sum)->inputs;
-    uint32_t x = in[0] == last ? in[1] : in[0];
-    if (x != f->held[PROGRAM_X] || next_reader(f, x, sum + 1) != NOBODY)
-        return not_covered(f, sum, "it does not add to the residual stream");
-    uint32_t nodes[3] = {product, sum, between};
+    uint32_t sum = sole_reader(f, last, GRAPH_ADD), nodes[3] = {product, sum, last};
     struct program_op *op =
-        emit(f, experts ? PROGRAM_EXPERTS : PROGRAM_MATMUL, nodes, between == NOBODY ? 2 : 3);
+        emit(f, experts ? PROGRAM_EXPERTS : PROGRAM_MATMUL, nodes, last == product ? 2 : 3);
     op->in = from;
     op->out = PROGRAM_X;
     op->epilogue = PROGRAM_RESIDUAL;
+    op->scale = scale;
     add_matrix(f, op, product);
     if (experts) {
         op->route = n->route;
         op->n[0] = n->width / n->route.n_used;
         op->gate_col = f->choice_col;
-    } else if (between != NOBODY) {
+    } else if (node_at(f, last)->op == GRAPH_GATE) {
         op->flags |= PROGRAM_GATED;
         op->gate_col = f->gate_col;
     }
-    f->held[op->in] = NOBODY;
     hold(f, PROGRAM_X, sum, node_at(f, sum)->width);
-    return 0;
+}
+
+/* Fuses a product, dense or of experts, with its addition to the residual stream. */
+static int fuse_residual(struct fusion *f, uint32_t product)
+{
+    bool experts = node_at(f, product)->op == GRAPH_MUL_MAT_ID;
+    uint32_t from = residual_input(f, product), between = find_between(f, product);
+    float scale = 1;
+    uint32_t last = between == NOBODY ? skip_scale(f, product, &scale) : between;
+    uint32_t sum = sole_reader(f, last, GRAPH_ADD);
+    if (from == PROGRAM_NONE)
+        return not_covered(f, product, "its input is neither attention's output nor the gated row");
+    int rc = experts ? check_experts(f, product, from, between) : 0;
+    if (rc == 0 && sum == NOBODY)
+        rc = experts ? not_covered(f, product, "it is not added to the residual stream")
+                     : fuse_branch(f, product, from, PROGRAM_X);
+    else if (rc == 0 && (rc = check_sum(f, sum, last, PROGRAM_X)) == 0)
+        emit_residual(f, product, from, last, scale);
+    f->held[from] = NOBODY;
+    return rc;
+}
+
+static int fuse_product(struct fusion *f, uint32_t product)
+{
+    if (node_at(f, product)->inputs[0] != f->held[PROGRAM_X])
+        return fuse_residual(f, product);
+    return f->held[PROGRAM_LAYERS] == NOBODY || activation_of(f, product) != NOBODY
+               ? fuse_gate(f, product)
+               : fuse_branch(f, product, PROGRAM_X, PROGRAM_LAYERS);
 }
 
 static int fuse(struct fusion *f)
@@ -447,12 +631,12 @@ static int fuse(struct fusion *f)
         enum graph_op op = node_at(f, i)->op;
         if (f->covered[i] || op == GRAPH_NONE)
             continue;
-        if (op == GRAPH_EMBED && f->p->n_ops == 0)
+        if (op == GRAPH_EMBED)
             rc = fuse_embed(f, i);
         else if (op == GRAPH_RMS_NORM)
             rc = fuse_norm(f, i);
         else if (op == GRAPH_MUL_MAT || op == GRAPH_MUL_MAT_ID)
-            rc = fuse_residual(f, i);
+            rc = fuse_product(f, i);
         else
             rc = not_covered(f, i, "no pattern begins with it");
     }
@@ -473,7 +657,7 @@ static void fill_header(struct program *p, const struct model_config *c)
     p->n_heads = c->n_heads;
     p->n_kv_heads = c->n_kv_heads;
     p->head_dim = c->head_dim;
-    p->rope_dim = c->rope_dim;
+    p->rope_dim = c->kinds[0].rope.dim;
     p->rope_neox = c->rope == MODEL_ROPE_NEOX;
     p->n_ranks = 1;
     for (uint32_t b = 0; b < PROGRAM_LOGITS; b++) {
@@ -521,22 +705,23 @@ void program_close(struct program *p)
 const char *program_opcode_name(uint32_t opcode)
 {
     static const char *const names[] = {
-        [PROGRAM_EMBED] = "EMBED",     [PROGRAM_MATMUL] = "MATMUL",         [PROGRAM_ATTEND] = "ATTEND",
-        [PROGRAM_SAMPLE] = "SAMPLE",   [PROGRAM_ALL_REDUCE] = "ALL_REDUCE", [PROGRAM_ROUTE] = "ROUTE",
-        [PROGRAM_EXPERTS] = "EXPERTS",
+        [PROGRAM_EMBED] = "EMBED",   [PROGRAM_MATMUL] = "MATMUL",     [PROGRAM_ATTEND] = "ATTEND",
+        [PROGRAM_SAMPLE] = "SAMPLE", [PROGRAM_ADD_NORM] = "ADD_NORM", [PROGRAM_GATE] = "GATE",
+        [PROGRAM_ROUTE] = "ROUTE",   [PROGRAM_EXPERTS] = "EXPERTS",   [PROGRAM_ALL_REDUCE] = "ALL_REDUCE",
     };
     return opcode > 0 && opcode < sizeof names / sizeof *names ? names[opcode] : "?";
 }
 
 static const char *buffer_name(uint32_t buffer)
 {
-    static const char *const names[PROGRAM_N_BUFFERS] = {"x", "qkv", "attn", "h", "h2", "choice", "logits"};
+    static const char *const names[PROGRAM_N_BUFFERS] = {"x",      "qkv",    "attn",   "h",     "h2",
+                                                         "choice", "branch", "layers", "logits"};
     return buffer < PROGRAM_N_BUFFERS ? names[buffer] : "-";
 }
 
 static void print_op(FILE *f, const struct program_op *op, const struct graph *g)
 {
-    static const char *const epilogues[] = {"store", "residual", "swiglu", "swiglu clamped"};
+    static const char *const epilogues[] = {"store", "residual", "swiglu", "swiglu clamped", "geglu"};
     fprintf(f, "  %-6s -> %-6s", buffer_name(op->in), buffer_name(op->out));
     if (op->opcode == PROGRAM_MATMUL || op->opcode == PROGRAM_EXPERTS)
         fprintf(f, "  %-8s", epilogues[op->epilogue]);
@@ -550,8 +735,14 @@ static void print_op(FILE *f, const struct program_op *op, const struct graph *g
                 w ? w->k : 0, op->bias[i] == PROGRAM_NONE ? "" : " + bias");
     }
     if (op->opcode == PROGRAM_ATTEND)
-        fprintf(f, "  layer %u, q %u, k %u, v %u%s, scale %.6g", op->layer, op->n[0], op->n[1], op->n[2],
-                op->q_gain == PROGRAM_NONE ? "" : ", QK-norm", (double)op->scale);
+        fprintf(f, "  layer %u, q %u, k %u, v %u%s%s%s, scale %.6g", g->nodes[op->node].layer, op->n[0],
+                op->n[1], op->n[2], op->q_gain == PROGRAM_NONE ? "" : ", QK-norm",
+                op->flags & PROGRAM_V_NORM ? ", V-norm" : "", op->weight[0] == PROGRAM_NONE ? "" : ", sinks",
+                (double)op->scale);
+    else if (op->scale != 1)
+        fprintf(f, "  scale %.6g", (double)op->scale);
+    if (op->cap > 0)
+        fprintf(f, "  cap %.6g", (double)op->cap);
     if (op->flags & PROGRAM_HEAD)
         fputs("  (logit rows)", f);
 }

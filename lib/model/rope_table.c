@@ -40,13 +40,61 @@ static double exp2_of(double x)
     return sum * scale;
 }
 
+#define LN2 0.69314718055994530942
+#define PI  3.14159265358979323846
+
+/* YaRN (Peng et al., 2023): pairs below `low` keep their angle, those from `high` on are divided by the
+ * scale, between them a ramp. A pair's place is the one whose wave turns `beta` times within the original
+ * context. */
+struct yarn {
+    double low, high;
+};
+
+static double whole_below(double x)
+{
+    double n = (double)(int64_t)x;
+    return n > x ? n - 1 : n;
+}
+
+static double yarn_place(const struct model_rotation *r, double beta)
+{
+    return r->dim * log2_of(r->n_ctx_original / (beta * 2 * PI)) / (2 * log2_of(r->base));
+}
+
+static struct yarn yarn_of(const struct model_rotation *r)
+{
+    double low = whole_below(yarn_place(r, r->beta_fast)), high = -whole_below(-yarn_place(r, r->beta_slow));
+    low = low > 0 ? low : 0;
+    high = high < r->dim - 1 ? high : r->dim - 1;
+    return (struct yarn){low, high};
+}
+
+/* The part of pair i's angle that is not divided. */
+static double yarn_keep(const struct yarn *y, uint32_t i)
+{
+    double width = y->high - y->low > 0.001 ? y->high - y->low : 0.001, t = (i - y->low) / width;
+    return t < 0 ? 1 : t > 1 ? 0 : 1 - t;
+}
+
+/* The factor of cosines and sines: it is in queries and in keys, so scores grow by its square. */
+static double magnitude_of(const struct model_rotation *r)
+{
+    if (!r->yarn || r->scale <= 1)
+        return r->magnitude;
+    double log = 0.1 * LN2 * log2_of(r->scale);
+    return r->magnitude * (1 + log) / (1 + (r->log_multiplier > 0 ? r->log_multiplier * log : 0));
+}
+
 /* The angle between one position and the next, in units of 2^-64 turns: whole turns drop out, and large
  * angles need no reduction, because position * step wraps around as the angle does. */
-static uint64_t step_of(const struct model_config *c, uint32_t i)
+static uint64_t step_of(const struct model_rotation *r, const struct yarn *y, const float *factors,
+                        uint32_t i)
 {
-    double frequency = exp2_of(-2.0 * i / c->rope_dim * log2_of(c->rope_base)) / c->rope_scale;
-    if (c->rope_factors)
-        frequency /= (double)c->rope_factors[i];
+    double whole = exp2_of(-2.0 * i / r->dim * log2_of(r->base)), frequency = whole / r->scale;
+    if (r->yarn)
+        frequency = whole * yarn_keep(y, i) + frequency * (1 - yarn_keep(y, i));
+    if (factors)
+        frequency /= (double)factors[i];
     double turns = frequency * 0.15915494309189533577; /* 1 / 2 pi */
     if (!(turns < 0x1p52))
         return 0; /* whole turns only */
@@ -55,7 +103,7 @@ static uint64_t step_of(const struct model_config *c, uint32_t i)
 
 /* Cosine and sine of an angle in units of 2^-64 turns, absolute error below 1e-15: the Taylor series within
  * an eighth of a turn around the nearest quarter. */
-static void turn(uint64_t angle, float *cosine, float *sine)
+static void turn(uint64_t angle, double magnitude, float *cosine, float *sine)
 {
     uint64_t quarter = (angle + ((uint64_t)1 << 61)) >> 62;
     double r = (double)(int64_t)(angle - (quarter << 62)) * (6.28318530717958647693 * 0x1p-64), z = r * r;
@@ -77,18 +125,29 @@ static void turn(uint64_t angle, float *cosine, float *sine)
     c = c * z - 1 / 2.0;
     c = 1 + c * z;
     double x = quarter & 1 ? s : c, y = quarter & 1 ? c : s;
-    *cosine = (float)((quarter + 1) & 2 ? -x : x);
-    *sine = (float)(quarter & 2 ? -y : y);
+    *cosine = (float)(((quarter + 1) & 2 ? -x : x) * magnitude);
+    *sine = (float)((quarter & 2 ? -y : y) * magnitude);
 }
 
-void model_rope_table(const struct model_config *c, uint32_t n_ctx, float *out)
+void model_rope_table(const struct model_rotation *r, uint32_t n_ctx, float *out)
 {
     uint64_t step[MODEL_MAX_HEAD_DIM / 2];
-    uint32_t pairs = c->rope_dim / 2;
+    uint32_t pairs = r->dim / 2;
     assert(pairs <= MODEL_MAX_HEAD_DIM / 2);
+    const float *factors = r->long_factors && n_ctx > r->n_ctx_original ? r->long_factors : r->factors;
+    struct yarn y = {0};
+    if (r->yarn)
+        y = yarn_of(r);
     for (uint32_t i = 0; i < pairs; i++)
-        step[i] = step_of(c, i);
+        step[i] = step_of(r, &y, factors, i);
+    double magnitude = magnitude_of(r);
     for (uint32_t pos = 0; pos < n_ctx; pos++)
         for (uint32_t i = 0; i < pairs; i++, out += 2)
-            turn(pos * step[i], &out[0], &out[1]);
+            turn(pos * step[i], magnitude, &out[0], &out[1]);
+}
+
+float model_temperature(const struct model_attention *a, uint32_t pos)
+{
+    uint32_t steps = a->temperature_step ? pos / a->temperature_step : 0;
+    return (float)(1 + (double)a->temperature * LN2 * log2_of(1.0 + steps));
 }

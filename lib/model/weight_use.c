@@ -14,7 +14,8 @@ uint8_t *weight_uses(const struct graph *g)
             uses[node->weight] = WEIGHT_MATRIX;
         if ((product || node->op == GRAPH_ROUTE) && node->bias != MODEL_NO_WEIGHT)
             uses[node->bias] = WEIGHT_VECTOR;
-        if (node->op == GRAPH_RMS_NORM)
+        bool gain = node->op == GRAPH_RMS_NORM || node->op == GRAPH_SOFT_MAX || node->op == GRAPH_SCALE;
+        if (gain && node->gain != MODEL_NO_WEIGHT)
             uses[node->gain] = WEIGHT_VECTOR;
     }
     return uses;

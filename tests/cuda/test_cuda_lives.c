@@ -111,7 +111,8 @@ static void open_life(struct life *l, const struct circumstances *c)
     memset(l, 0, sizeof *l);
     cr_assert_eq(model_open(&l->model, MODEL, &err), 0, "%s", err.text);
     const struct model_config *m = model_config(l->model);
-    struct kv_layout kv = {m->n_layers, m->n_kv_heads, m->head_dim, KV_F16};
+    struct kv_layout kv = {
+        .n_layers = m->n_layers, .n_kv_heads = m->n_kv_heads, .head_dim = m->head_dim, .type = KV_F16};
     struct backend_config b = {.n_threads = 1,
                                .isa = "auto",
                                .libcuda = LIBCUDA,

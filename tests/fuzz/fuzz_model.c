@@ -17,8 +17,9 @@ static void check_config(const struct model_config *c)
     CHECK(c->n_layers >= 1 && c->n_layers <= MODEL_MAX_LAYERS && c->n_vocab >= 2);
     CHECK(c->n_kv_heads && c->n_heads % c->n_kv_heads == 0);
     CHECK(c->head_dim % 2 == 0 && c->head_dim <= MODEL_MAX_HEAD_DIM);
-    CHECK(c->rope_dim % 2 == 0 && c->rope_dim && c->rope_dim <= c->head_dim);
-    CHECK(isfinite(c->norm_eps) && c->norm_eps > 0 && isfinite(c->rope_base) && c->rope_base > 0);
+    CHECK(c->kinds[0].rope.dim % 2 == 0 && c->kinds[0].rope.dim <= c->head_dim);
+    CHECK(isfinite(c->norm_eps) && c->norm_eps > 0 && isfinite(c->kinds[0].rope.base) &&
+          c->kinds[0].rope.base > 0);
 }
 
 /* `hearthd inspect --graph --program`. */

@@ -78,7 +78,8 @@ static void make_args(struct attend_case *c, struct source *r)
     struct attend_args *a = &c->args.attend;
     uint32_t n_heads = s->n_kv_heads * s->ratio, per_slot = (s->n_ctx + 63) / 64;
     uint32_t n_pages = ATTEND_CASE_SLOTS * per_slot, half = s->rope_dim / 2;
-    a->layout = (struct kv_layout){2, s->n_kv_heads, s->head_dim, s->type};
+    a->layout = (struct kv_layout){
+        .n_layers = 2, .n_kv_heads = s->n_kv_heads, .head_dim = s->head_dim, .type = s->type};
     a->q_col = 4 * draw(r, 3);
     a->k_col = a->q_col + n_heads * s->head_dim;
     a->v_col = a->k_col + s->n_kv_heads * s->head_dim + 4 * draw(r, 3);

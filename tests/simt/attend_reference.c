@@ -100,6 +100,7 @@ void reference_step(struct reference *r, const struct attend_case *c, const stru
                     float *out)
 {
     struct attend *a = &r->a;
+    struct attend_layer layer = {1, r->scale, NULL};
     (void)c;
     attend_plan(a, step, &r->slots, 1);
     for (uint32_t row = 0; row < step->n_rows; row++)
@@ -107,7 +108,7 @@ void reference_step(struct reference *r, const struct attend_case *c, const stru
             prepare(r, in + row * r->in_stride, row, h);
     for (uint32_t g = 0; g < a->n_groups; g++)
         for (uint32_t h = 0; h < a->kv.n_kv_heads; h++)
-            attend_group(a, &r->scratch, 1, g, h, r->scale, (struct rows){in + r->q_col, r->in_stride},
+            attend_group(a, &r->scratch, &layer, g, h, (struct rows){in + r->q_col, r->in_stride},
                          (struct rows){out, r->out_stride});
 }
 

@@ -228,7 +228,7 @@ static struct attention_args attention_of(struct bench *b, char *pages, uint32_t
     a->in_stride = a->out_stride = STRIDE;
     a->kv = AT(pages);
     a->scratch = AT(scratch);
-    a->layout = (struct kv_layout){1, 1, 32, KV_F16};
+    a->layout = (struct kv_layout){.n_layers = 1, .n_kv_heads = 1, .head_dim = 32, .type = KV_F16};
     a->slots = (struct decoder_slots){
         .tables = AT(tables), .n_slots = 2, .n_ctx = 128, .pages_per_slot = 2, .n_pages = 4};
     a->max_rows = ROWS;
@@ -242,7 +242,7 @@ static struct attention_args attention_of(struct bench *b, char *pages, uint32_t
 /* Attention and append of rows whose slot, position or page does not exist. */
 static void check_places(struct bench *b, uint32_t seed)
 {
-    struct kv_layout layout = {1, 1, 32, KV_F16};
+    struct kv_layout layout = {.n_layers = 1, .n_kv_heads = 1, .head_dim = 32, .type = KV_F16};
     uint32_t *tables = (uint32_t *)room(b, 4, "tables"), *bad = tables + seed % 4;
     char *pages = (char *)room(b, 4 * kv_page_size(&layout) / 4, "pages");
     float *scratch = room(b, attend_scratch_bytes(ROWS, 2, 1, 32, 128) / 4, "scratch");

@@ -24,6 +24,11 @@ struct job {
     uint32_t end;         /* end of the member's own groups: later ones belong to others */
 };
 
+static bool is_gated(const struct product *p)
+{
+    return p->epilogue == PROGRAM_SWIGLU || p->epilogue == PROGRAM_GEGLU;
+}
+
 static bool wants_floats(const struct product *p)
 {
     for (uint32_t i = 0; i < p->n_matrices; i++)
@@ -88,6 +93,26 @@ static const uint8_t *group_at(const struct matmul_matrix *m, uint32_t group)
     return m->data + group * m->group_size;
 }
 
+/* Finishes a row of the products y: factor, bias, scale, then residual or cap. */
+static void finish_row(const struct job *j, float *out, float *y, uint32_t n, float r, const float *bias)
+{
+    const struct product *p = j->p;
+    const struct ops *ops = j->shared->ops;
+    bool residual = p->epilogue == PROGRAM_RESIDUAL;
+    if (residual && p->scale == 1) {
+        ops->residual(out, y, n, r, bias);
+        return;
+    }
+    float *to = residual ? y : out;
+    ops->store(to, y, n, r, bias);
+    if (p->scale != 1)
+        ops->scale(to, to, n, p->scale);
+    if (residual)
+        ops->add(out, out, to, n);
+    else if (p->cap > 0)
+        ops->soft_cap(to, to, n, p->cap);
+}
+
 static void finish_one(const struct job *j, uint32_t matrix, uint32_t first, uint32_t last,
                        const uint8_t *next)
 {
@@ -98,11 +123,7 @@ static void finish_one(const struct job *j, uint32_t matrix, uint32_t first, uin
     const float *bias = p->bias[matrix] ? p->bias[matrix] + start : NULL;
     for (uint32_t row = 0; row < p->n_rows; row++) {
         float *out = row_at(p->out, row) + p->out_col[matrix] + start;
-        const float *y = j->own->tile + row * stride;
-        if (p->epilogue == PROGRAM_RESIDUAL)
-            j->shared->ops->residual(out, y, n, j->factors[row], bias);
-        else
-            j->shared->ops->store(out, y, n, j->factors[row], bias);
+        finish_row(j, out, j->own->tile + row * stride, n, j->factors[row], bias);
     }
 }
 
@@ -116,17 +137,18 @@ static void finish_gated(const struct job *j, uint32_t first, uint32_t last)
     uint32_t start = first * MATMUL_ROWS;
     uint32_t n = multiply(j, p->matrices[0], first, last, group_at(p->matrices[1], first), gate, stride);
     multiply(j, p->matrices[1], first, last, next, up, stride);
+    const struct ops *ops = j->shared->ops;
     for (uint32_t row = 0; row < p->n_rows; row++)
-        j->shared->ops->swiglu(row_at(p->out, row) + p->out_col[0] + start, gate + row * stride,
-                               up + row * stride, n, j->factors[row], p->bias[0] ? p->bias[0] + start : NULL,
-                               p->bias[1] ? p->bias[1] + start : NULL);
+        (p->epilogue == PROGRAM_SWIGLU ? ops->swiglu : ops->geglu)(
+            row_at(p->out, row) + p->out_col[0] + start, gate + row * stride, up + row * stride, n,
+            j->factors[row], p->bias[0] ? p->bias[0] + start : NULL, p->bias[1] ? p->bias[1] + start : NULL);
 }
 
 /* Computes groups [first, last), counted over all matrices; those of gate and up go together. */
 static void do_piece(const struct job *j, uint32_t first, uint32_t last)
 {
     const struct product *p = j->p;
-    if (p->epilogue == PROGRAM_SWIGLU) {
+    if (is_gated(p)) {
         finish_gated(j, first, last);
         return;
     }
@@ -144,7 +166,7 @@ static void do_piece(const struct job *j, uint32_t first, uint32_t last)
 static uint32_t count_groups(const struct product *p)
 {
     uint32_t n = p->matrices[0]->n_groups;
-    for (uint32_t i = 1; p->epilogue != PROGRAM_SWIGLU && i < p->n_matrices; i++)
+    for (uint32_t i = 1; !is_gated(p) && i < p->n_matrices; i++)
         n += p->matrices[i]->n_groups;
     return n;
 }
@@ -153,7 +175,7 @@ static uint32_t count_groups(const struct product *p)
  * over from a slow one. */
 static uint32_t chunk_of(const struct product *p, uint32_t n_units, uint32_t n_members)
 {
-    uint32_t per_row = UNIT * MATMUL_ROWS * (p->epilogue == PROGRAM_SWIGLU ? 2 : 1);
+    uint32_t per_row = UNIT * MATMUL_ROWS * (is_gated(p) ? 2 : 1);
     uint32_t fits = PRODUCT_TILE / (per_row * p->n_rows), even = n_units / (n_members * 8);
     uint32_t chunk = fits < even ? fits : even;
     return !chunk ? 1 : chunk < PIECE ? chunk : PIECE;
@@ -167,7 +189,7 @@ static uint32_t count_units(const struct product *p)
 const uint8_t *product_begin(const struct product *p, const struct team *team, uint32_t member)
 {
     uint32_t group = team_part(team, member, count_units(p)) * UNIT, i = 0;
-    for (; p->epilogue != PROGRAM_SWIGLU && i + 1 < p->n_matrices && group >= p->matrices[i]->n_groups; i++)
+    for (; !is_gated(p) && i + 1 < p->n_matrices && group >= p->matrices[i]->n_groups; i++)
         group -= p->matrices[i]->n_groups;
     return group_at(p->matrices[i], group);
 }

@@ -28,6 +28,8 @@ struct product {
                              data    NULL: none */
     struct rows out;
     uint32_t out_col[3]; /* first column of each output in a row; RESIDUAL and SWIGLU use the first */
+    float scale;         /* STORE, RESIDUAL: factor of the finished product; 1: none */
+    float cap;           /* STORE: ops.soft_cap(); 0: none */
     const uint8_t *next; /* product_begin() of the member's next product, or NULL */
 };
 

@@ -26,13 +26,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define OPS_MAX_HEAD_DIM 256
-#define OPS_MIN_PADDED   32
+#define OPS_MAX_HEAD_DIM 512
+#define OPS_MIN_PADDED   64 /* a q8_0 query has scales and sums for the longest head */
 
-/* The row length, in floats, of queries and outputs: head_dim rounded up. */
+/* The row length, in floats, of queries and outputs: head_dim rounded up to 32s, at least OPS_MIN_PADDED. */
 static inline uint32_t ops_padded(uint32_t head_dim)
 {
-    return (head_dim + OPS_MIN_PADDED - 1) / OPS_MIN_PADDED * OPS_MIN_PADDED;
+    uint32_t whole = (head_dim + 31) / 32 * 32;
+    return whole > OPS_MIN_PADDED ? whole : OPS_MIN_PADDED;
 }
 
 /* The order of the dimensions of keys: lane by lane (d % 32) in the order of the tree's leaves, d ascending
@@ -56,17 +57,19 @@ struct ops_page {
     const struct ops_order *order;
     const uint8_t *keys, *values; /* tiles */
     const uint8_t *next;          /* the keys to prefetch, needed after this page; a hint */
+    float cap;                    /* scores become arith_cap(score, cap); 0: they do not */
 };
 struct ops_query {
     const void *q; /* result of query() */
     struct ops_fold *fold;
-    uint32_t n_tokens; /* it sees this many tokens of the page, 1..64 */
+    uint32_t first;    /* it sees tokens [first, n_tokens) of the page, */
+    uint32_t n_tokens; /* 1..64 */
 };
 
 struct ops {
     const char *name;
     float (*rms_inverse)(const float *x, uint32_t n, float eps);
-    /* Normalises one head: x = x * r * gain with r = 1/rms(x). */
+    /* Normalises one head: x = x * r * gain with r = 1/rms(x); without a gain (NULL) x * r. */
     void (*norm_head)(float *x, const float *gain, uint32_t n, float eps);
     /* Rotates one head in place; cosines and sines: [rope_dim / 2] of the row's position. */
     void (*rope)(float *x, const float *cosines, const float *sines, uint32_t rope_dim, bool neox);
@@ -78,12 +81,18 @@ struct ops {
                    const float *gate_bias, const float *up_bias);
     void (*swiglu_clamped)(float *out, const float *gate, const float *up, uint32_t n, float r,
                            const float *gate_bias, const float *up_bias);
+    void (*geglu)(float *out, const float *gate, const float *up, uint32_t n, float r, const float *gate_bias,
+                  const float *up_bias);
+    /* out[i] = a[i] * factor; out[i] = arith_cap(a[i] * (2 / cap * log2 e), cap). */
+    void (*scale)(float *out, const float *a, uint32_t n, float factor);
+    void (*soft_cap)(float *out, const float *a, uint32_t n, float cap);
     /* Adds one expert's output to the sum of a row: out = fmaf(w, y, out). */
     void (*add_scaled)(float *out, const float *y, uint32_t n, float w);
     /* Single nodes of the eager executor: out[i] = a[i] op b[i]. */
     void (*add)(float *out, const float *a, const float *b, uint32_t n);
     void (*mul)(float *out, const float *a, const float *b, uint32_t n);
     void (*silu)(float *out, const float *a, uint32_t n);
+    void (*gelu)(float *out, const float *a, uint32_t n);
 
     /* Converts a query of head_dim floats, times factor (scale * log2 e), to the form of fold(): at most
      * ops_padded(head_dim) * 4 bytes. */
@@ -96,8 +105,8 @@ struct ops {
     void (*append_fetch)(const struct kv_layout *kv, uint8_t *tile, enum kv_which which, uint32_t t);
     /* Folds a page into every query's fold. */
     void (*fold)(const struct ops_page *page, const struct ops_query *queries, uint32_t n_queries);
-    /* Merges the folds of n splits, ascending, to out[head_dim]. */
-    void (*merge)(float *out, const struct ops_fold *folds, uint32_t n, uint32_t head_dim);
+    /* Merges the folds of n splits, ascending, to out[head_dim]. sink: a further score; -infinity: none. */
+    void (*merge)(float *out, const struct ops_fold *folds, uint32_t n, uint32_t head_dim, float sink);
 
     /* The index of the largest logit (the smallest of equals), or -1 if a logit is not finite. */
     int32_t (*argmax)(const float *logits, uint32_t n);

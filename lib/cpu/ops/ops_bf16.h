@@ -230,7 +230,7 @@ INLINE void fold_bf16_batch(const struct ops_page *page, uint32_t head_dim, cons
         least = queries[j].n_tokens < least ? queries[j].n_tokens : least;
     }
     scores_bf16(dots, page, most, first, n, s);
-    soften(queries, s, n, factor);
+    soften(page, queries, s, n, factor);
     for (int j = 0; j < n; j++)
         for (uint32_t t = 0; t < KV_PAGE_TOKENS; t += WIDTH)
             vec_to_bf16(w[j] + t, vec_load(s[j] + t));

@@ -213,7 +213,7 @@ INLINE void fold_batch(const struct ops_page *page, uint32_t count, const struct
     }
     scores(x, page, most, first, n, w);
     struct vec factor[MAX_BATCH];
-    soften(queries, w, n, factor);
+    soften(page, queries, w, n, factor);
     fold_tokens(page, out, w, factor, 0, least, first ? page->next : NULL, n);
     for (int j = 0; j < n; j++)
         if (queries[j].n_tokens > least)

@@ -265,7 +265,7 @@ INLINE void fold_q8_batch(const struct ops_page *page, const struct page_scales 
         most = queries[j].n_tokens > most ? queries[j].n_tokens : most;
     }
     scores_q8(dots, page, scales, most, first, n, w);
-    soften(queries, w, n, factor);
+    soften(page, queries, w, n, factor);
     for (int j = 0; j < n; j++)
         for (uint32_t b = 0; b < blocks_of(head_dim); b++)
             quantise_weights(&weights[j], b, w[j], scales->values + b * KV_PAGE_TOKENS);

@@ -43,8 +43,10 @@ static float rms_inverse(const float *x, uint32_t n, float eps)
 static void norm_head(float *x, const float *gain, uint32_t n, float eps)
 {
     float r = rms_inverse(x, n, eps);
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n && gain; i++)
         x[i] = x[i] * r * gain[i];
+    for (uint32_t i = 0; i < n && !gain; i++)
+        x[i] = x[i] * r;
 }
 
 static void rope(float *x, const float *cosines, const float *sines, uint32_t rope_dim, bool neox)
@@ -125,6 +127,58 @@ static void swiglu_clamped(float *out, const float *gate, const float *up, uint3
         out[i] = arith_swiglu_clamped(finished_one(gate, i, r, gate_bias), finished_one(up, i, r, up_bias));
 }
 
+/* arith_gelu() lane by lane. */
+INLINE struct vec vec_gelu(struct vec x)
+{
+    struct vec a = vec_fma(vec_mul(x, x), vec_all(-ARITH_GELU_3), vec_all(-ARITH_GELU_1));
+    return vec_div(x, vec_add(vec_all(1.0f), vec_exp2(vec_mul(x, a))));
+}
+
+/* arith_cap() lane by lane. */
+INLINE struct vec vec_cap(struct vec u, float cap)
+{
+    struct vec e = vec_add(vec_all(1.0f), vec_exp2(u));
+    return vec_sub(vec_all(cap), vec_div(vec_all(2.0f * cap), e));
+}
+
+static void geglu(float *out, const float *gate, const float *up, uint32_t n, float r, const float *gate_bias,
+                  const float *up_bias)
+{
+    struct vec factor = vec_all(r);
+    uint32_t i = 0;
+    for (; i + WIDTH <= n; i += WIDTH) {
+        struct vec g = finished(gate, i, factor, gate_bias), u = finished(up, i, factor, up_bias);
+        vec_store(out + i, vec_mul(vec_gelu(g), u));
+    }
+    for (; i < n; i++)
+        out[i] = arith_gelu(finished_one(gate, i, r, gate_bias)) * finished_one(up, i, r, up_bias);
+}
+
+static void gelu(float *out, const float *a, uint32_t n)
+{
+    uint32_t i = 0;
+    for (; i + WIDTH <= n; i += WIDTH)
+        vec_store(out + i, vec_gelu(vec_load(a + i)));
+    for (; i < n; i++)
+        out[i] = arith_gelu(a[i]);
+}
+
+static void scale(float *out, const float *a, uint32_t n, float factor)
+{
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = a[i] * factor;
+}
+
+static void soft_cap(float *out, const float *a, uint32_t n, float cap)
+{
+    float factor = 2.0f / cap * ARITH_LOG2E;
+    uint32_t i = 0;
+    for (; i + WIDTH <= n; i += WIDTH)
+        vec_store(out + i, vec_cap(vec_mul(vec_load(a + i), vec_all(factor)), cap));
+    for (; i < n; i++)
+        out[i] = arith_cap(a[i] * factor, cap);
+}
+
 static void add_scaled(float *out, const float *y, uint32_t n, float w)
 {
     struct vec weight = vec_all(w);
@@ -168,12 +222,25 @@ INLINE void fetch(const uint8_t *p, size_t size)
         __builtin_prefetch(p + i);
 }
 
+/* Caps the scores of n queries, where there is a cap; those of tokens that a query does not see are not used.
+ */
+INLINE void cap_scores(float w[][KV_PAGE_TOKENS], int n, float cap)
+{
+    for (int j = 0; cap > 0 && j < n; j++)
+        for (uint32_t t = 0; t < KV_PAGE_TOKENS; t += WIDTH)
+            vec_store(w[j] + t, vec_cap(vec_load(w[j] + t), cap));
+}
+
 /* Turns the scores of n queries into weights; factor[j] rescales the earlier sums of query j. Each stage runs
  * over all queries before the next, so that the latency of one query hides behind the others. */
-INLINE void soften(const struct ops_query *queries, float w[][KV_PAGE_TOKENS], int n, struct vec *factor)
+INLINE void soften(const struct ops_page *page, const struct ops_query *queries, float w[][KV_PAGE_TOKENS],
+                   int n, struct vec *factor)
 {
     float max[MAX_BATCH];
+    cap_scores(w, n, page->cap);
     for (int j = 0; j < n; j++) {
+        for (uint32_t t = 0; t < queries[j].first; t++)
+            w[j][t] = -ARITH_INF;
         for (uint32_t t = queries[j].n_tokens; t < KV_PAGE_TOKENS; t++)
             w[j][t] = -ARITH_INF; /* weight 0 */
         struct vec top = vec_load(w[j]);
@@ -221,11 +288,13 @@ static void fold(const struct ops_page *page, const struct ops_query *queries, u
     (type == KV_F16 ? fold_f16 : type == KV_BF16 ? fold_bf16 : fold_q8)(page, queries, n);
 }
 
-static void merge(float *out, const struct ops_fold *folds, uint32_t n, uint32_t head_dim)
+static void merge(float *out, const struct ops_fold *folds, uint32_t n, uint32_t head_dim, float sink)
 {
-    float max = folds[0].max, sum = 0.0f;
+    float max = folds[0].max;
     for (uint32_t i = 1; i < n; i++)
         max = folds[i].max > max ? folds[i].max : max;
+    max = sink > max ? sink : max;
+    float sum = arith_exp2(sink - max);
     _Alignas(64) float o[OPS_MAX_HEAD_DIM] = {0};
     uint32_t padded = ops_padded(head_dim);
     for (uint32_t i = 0; i < n; i++) {
@@ -305,10 +374,14 @@ const struct ops OPS_TABLE = {
     .residual = residual,
     .swiglu = swiglu,
     .swiglu_clamped = swiglu_clamped,
+    .geglu = geglu,
+    .scale = scale,
+    .soft_cap = soft_cap,
     .add_scaled = add_scaled,
     .add = add,
     .mul = mul,
     .silu = silu,
+    .gelu = gelu,
     .query = query,
     .append = append,
     .append_fetch = append_fetch,

@@ -14,7 +14,7 @@ static struct graph_node box_node(const struct arch_builder *b, enum graph_op op
                               .weight = MODEL_NO_WEIGHT,
                               .bias = MODEL_NO_WEIGHT,
                               .gain = MODEL_NO_WEIGHT,
-                              .head = b->outside};
+                              .head = b->head};
     if (b->outside)
         (void)snprintf(node.name, sizeof node.name, "%s", box);
     else
@@ -63,7 +63,11 @@ uint32_t arch_embed(struct arch_builder *b)
     node.width = c->n_embd;
     node.weight = want(b, (struct model_want){.n = c->n_vocab, .k = c->n_embd}, node.name, "weight");
     node.weight_type = type_of(b, node.weight);
-    return add(b, node);
+    uint32_t x = add(b, node);
+    b->outside = true;
+    x = c->embedding_scale == 1 ? x : arch_scale(b, x, c->embedding_scale, "embd_scaled");
+    b->outside = false;
+    return x;
 }
 
 static uint32_t norm(struct arch_builder *b, uint32_t x, uint32_t group, const char *box)
@@ -84,7 +88,17 @@ uint32_t arch_norm(struct arch_builder *b, uint32_t x, const char *box)
 
 uint32_t arch_head_norm(struct arch_builder *b, uint32_t x, const char *box)
 {
-    return norm(b, x, model_config(b->m)->head_dim, box);
+    return norm(b, x, arch_kind(b)->head_dim, box);
+}
+
+uint32_t arch_plain_head_norm(struct arch_builder *b, uint32_t x, const char *box)
+{
+    struct graph_node node = box_node(b, GRAPH_RMS_NORM, box);
+    node.inputs[0] = x;
+    node.width = width_of(b, x);
+    node.group = arch_kind(b)->head_dim;
+    node.eps = model_config(b->m)->norm_eps;
+    return add(b, node);
 }
 
 uint32_t arch_may_head_norm(struct arch_builder *b, uint32_t x, const char *box)
@@ -108,34 +122,87 @@ uint32_t arch_linear(struct arch_builder *b, uint32_t x, uint32_t n, enum arch_b
     return add(b, node);
 }
 
-uint32_t arch_rope(struct arch_builder *b, uint32_t x, const char *box)
+/* Attention. */
+
+const struct model_attention *arch_kind(const struct arch_builder *b)
 {
-    struct graph_node node = box_node(b, GRAPH_ROPE, box);
+    const struct model_config *c = model_config(b->m);
+    return &c->kinds[c->layers[b->layer].kind];
+}
+
+uint32_t arch_q_width(const struct arch_builder *b)
+{
+    return arch_kind(b)->n_heads * arch_kind(b)->head_dim;
+}
+
+uint32_t arch_kv_width(const struct arch_builder *b)
+{
+    return arch_kind(b)->n_kv_heads * arch_kind(b)->head_dim;
+}
+
+/* A node of the layer's attention. */
+static struct graph_node kind_node(const struct arch_builder *b, enum graph_op op, uint32_t x,
+                                   const char *box)
+{
+    struct graph_node node = box_node(b, op, box);
     node.inputs[0] = x;
     node.width = width_of(b, x);
-    node.group = model_config(b->m)->head_dim;
+    node.group = arch_kind(b)->head_dim;
+    node.kind = model_config(b->m)->layers[b->layer].kind;
+    node.cache = model_config(b->m)->layers[b->layer].cache;
+    return node;
+}
+
+uint32_t arch_rope(struct arch_builder *b, uint32_t x, const char *box)
+{
+    struct graph_node node = kind_node(b, GRAPH_ROPE, x, box);
     node.n_heads = node.width / node.group;
+    return arch_kind(b)->rope.dim ? add(b, node) : x;
+}
+
+uint32_t arch_copy(struct arch_builder *b, uint32_t k, uint32_t v)
+{
+    struct graph_node node = kind_node(b, GRAPH_COPY, k, "kv_cache");
+    node.inputs[1] = v;
+    node.n_kv_heads = arch_kind(b)->n_kv_heads;
+    return add(b, node);
+}
+
+uint32_t arch_attend(struct arch_builder *b, uint32_t q, uint32_t copy, bool sinks)
+{
+    struct graph_node node = kind_node(b, GRAPH_SOFT_MAX, q, "attention");
+    const struct model_attention *kind = arch_kind(b);
+    node.inputs[1] = copy;
+    node.layer = copy < b->g->n_nodes ? b->g->nodes[copy].layer : b->layer;
+    node.n_heads = kind->n_heads;
+    node.n_kv_heads = kind->n_kv_heads;
+    node.scale = kind->scale;
+    if (sinks) {
+        char name[40];
+        (void)snprintf(name, sizeof name, "blk.%u.attn_sinks", b->layer);
+        node.gain = want(b, (struct model_want){.n = 1, .k = kind->n_heads}, name, "weight");
+    }
     return add(b, node);
 }
 
 uint32_t arch_attention(struct arch_builder *b, uint32_t q, uint32_t k, uint32_t v)
 {
-    const struct model_config *c = model_config(b->m);
-    struct graph_node copy = box_node(b, GRAPH_COPY, "kv_cache");
-    copy.inputs[0] = k;
-    copy.inputs[1] = v;
-    copy.width = width_of(b, k);
-    copy.group = c->head_dim;
-    copy.n_kv_heads = c->n_kv_heads;
-    struct graph_node node = box_node(b, GRAPH_SOFT_MAX, "attention");
-    node.inputs[0] = q;
-    node.inputs[1] = add(b, copy);
-    node.width = width_of(b, q);
-    node.group = c->head_dim;
-    node.n_heads = c->n_heads;
-    node.n_kv_heads = c->n_kv_heads;
-    node.scale = (float)(1.0 / sqrt(c->head_dim));
-    return add(b, node);
+    return arch_attend(b, q, arch_copy(b, k, v), false);
+}
+
+uint32_t arch_heads(struct arch_builder *b, uint32_t x, struct arch_heads heads)
+{
+    uint32_t q = arch_linear(b, x, arch_q_width(b), heads.bias, "attn_q");
+    uint32_t k = arch_linear(b, x, arch_kv_width(b), heads.bias, "attn_k");
+    uint32_t v = arch_linear(b, x, arch_kv_width(b), heads.bias, "attn_v");
+    if (heads.normed) {
+        q = arch_head_norm(b, q, "attn_q_norm");
+        k = arch_head_norm(b, k, "attn_k_norm");
+    }
+    q = arch_rope(b, q, "q_rope");
+    k = arch_rope(b, k, "k_rope");
+    uint32_t out = arch_attend(b, q, arch_copy(b, k, v), heads.sinks);
+    return arch_linear(b, out, model_config(b->m)->n_embd, heads.bias, "attn_output");
 }
 
 /* A node without weights, as wide as its first input. */
@@ -153,14 +220,92 @@ uint32_t arch_add(struct arch_builder *b, uint32_t x, uint32_t y, const char *bo
     return plain(b, GRAPH_ADD, x, y, box);
 }
 
-uint32_t arch_swiglu(struct arch_builder *b, uint32_t x, enum arch_bias bias)
+uint32_t arch_scale(struct arch_builder *b, uint32_t x, float scale, const char *box)
+{
+    uint32_t node = plain(b, GRAPH_SCALE, x, GRAPH_NO_INPUT, box);
+    if (b->rc == 0)
+        b->g->nodes[node].scale = scale;
+    return node;
+}
+
+uint32_t arch_residual(struct arch_builder *b, uint32_t x, uint32_t y, const char *box)
+{
+    float scale = model_config(b->m)->residual_scale;
+    return arch_add(b, x, scale == 1 ? y : arch_scale(b, y, scale, "residual_scaled"), box);
+}
+
+static uint32_t gated(struct arch_builder *b, uint32_t x, enum arch_bias bias, enum graph_op op,
+                      const char *box)
 {
     const struct model_config *c = model_config(b->m);
-    uint32_t gate = arch_linear(b, x, c->n_ff, bias, "ffn_gate");
-    uint32_t up = arch_linear(b, x, c->n_ff, bias, "ffn_up");
-    uint32_t silu = plain(b, GRAPH_SILU, gate, GRAPH_NO_INPUT, "ffn_silu");
-    uint32_t gated = plain(b, GRAPH_MUL, silu, up, "ffn_gated");
-    return arch_linear(b, gated, c->n_embd, bias, "ffn_down");
+    uint32_t n_ff = c->layers[b->layer].n_ff;
+    uint32_t gate = arch_linear(b, x, n_ff, bias, "ffn_gate");
+    uint32_t up = arch_linear(b, x, n_ff, bias, "ffn_up");
+    uint32_t active = plain(b, op, gate, GRAPH_NO_INPUT, box);
+    uint32_t product = plain(b, GRAPH_MUL, active, up, "ffn_gated");
+    return arch_linear(b, product, c->n_embd, bias, "ffn_down");
+}
+
+uint32_t arch_swiglu(struct arch_builder *b, uint32_t x, enum arch_bias bias)
+{
+    return gated(b, x, bias, GRAPH_SILU, "ffn_silu");
+}
+
+uint32_t arch_geglu(struct arch_builder *b, uint32_t x, enum arch_bias bias)
+{
+    return gated(b, x, bias, GRAPH_GELU, "ffn_gelu");
+}
+
+bool arch_has(const struct arch_builder *b, const char *name)
+{
+    char full[64];
+    (void)snprintf(full, sizeof full, "blk.%u.%s", b->layer, name);
+    return model_find_weight(b->m, full) != MODEL_NO_WEIGHT;
+}
+
+uint32_t arch_layer_scale(struct arch_builder *b, uint32_t x, const char *box)
+{
+    struct graph_node node = box_node(b, GRAPH_SCALE, box);
+    node.inputs[0] = x;
+    node.width = width_of(b, x);
+    node.gain = want(b, (struct model_want){.n = 1, .k = 1, .optional = true}, node.name, "weight");
+    return node.gain == MODEL_NO_WEIGHT ? x : add(b, node);
+}
+
+/* The token's rows of per_layer_token_embd. */
+static uint32_t layer_rows(struct arch_builder *b, uint32_t width)
+{
+    const struct model_config *c = model_config(b->m);
+    struct graph_node node = box_node(b, GRAPH_EMBED, "per_layer_token_embd");
+    node.width = width;
+    node.inputs[0] = 0; /* the tokens are the first node of every graph */
+    node.weight = want(b, (struct model_want){.n = c->n_vocab, .k = width}, node.name, "weight");
+    node.weight_type = type_of(b, node.weight);
+    return arch_scale(b, add(b, node), sqrtf((float)c->n_embd_layer), "per_layer_rows");
+}
+
+uint32_t arch_layer_embeddings(struct arch_builder *b, uint32_t x)
+{
+    const struct model_config *c = model_config(b->m);
+    uint32_t width = c->n_layers * c->n_embd_layer;
+    b->outside = true;
+    uint32_t rows = layer_rows(b, width);
+    uint32_t projected = arch_linear(b, x, width, ARCH_NO_BIAS, "per_layer_model_proj");
+    projected = arch_scale(b, projected, 1 / sqrtf((float)c->n_embd), "per_layer_projected");
+    projected = norm(b, projected, c->n_embd_layer, "per_layer_proj_norm");
+    uint32_t sum = arch_add(b, projected, rows, "per_layer_sum");
+    sum = arch_scale(b, sum, (float)sqrt(0.5), "per_layer_embd");
+    b->outside = false;
+    return sum;
+}
+
+uint32_t arch_gated_part(struct arch_builder *b, uint32_t gate, uint32_t of, uint32_t col)
+{
+    uint32_t active = plain(b, GRAPH_GELU, gate, GRAPH_NO_INPUT, "embd_gelu");
+    uint32_t part = plain(b, GRAPH_MUL, active, of, "embd_gated");
+    if (b->rc == 0)
+        b->g->nodes[part].col = col;
+    return part;
 }
 
 /* The choice of experts, by the router's logits of h. */
@@ -266,7 +411,7 @@ uint32_t arch_experts(struct arch_builder *b, uint32_t x, uint32_t h, unsigned p
 int arch_end(struct arch_builder *b, uint32_t x)
 {
     const struct model_config *c = model_config(b->m);
-    b->outside = true;
+    b->outside = b->head = true;
     uint32_t h = arch_norm(b, x, "output_norm");
     struct graph_node output = box_node(b, GRAPH_MUL_MAT, "output");
     output.inputs[0] = h;
@@ -277,8 +422,16 @@ int arch_end(struct arch_builder *b, uint32_t x)
     output.weight_type = type_of(b, output.weight);
     output.bias =
         want(b, (struct model_want){.n = 1, .k = c->n_vocab, .optional = true}, output.name, "bias");
+    uint32_t logits = add(b, output);
+    if (c->logit_scale != 1)
+        logits = arch_scale(b, logits, c->logit_scale, "logits_scaled");
+    if (c->logit_cap > 0) {
+        logits = plain(b, GRAPH_SOFT_CAP, logits, GRAPH_NO_INPUT, "logits_capped");
+        if (b->rc == 0)
+            b->g->nodes[logits].scale = c->logit_cap;
+    }
     struct graph_node choice = box_node(b, GRAPH_ARGMAX, "sample");
-    choice.inputs[0] = add(b, output);
+    choice.inputs[0] = logits;
     choice.width = 1;
     (void)add(b, choice);
     return b->rc;

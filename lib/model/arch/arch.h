@@ -11,27 +11,60 @@ struct arch_builder {
     struct graph *g;
     struct error *err;
     uint32_t layer; /* the architecture sets it for each layer: boxes are named "blk.<layer>.<box>" */
-    bool outside;   /* set after the last layer: boxes are named "<box>" and run for logit rows only */
+    bool outside;   /* set outside of layers: boxes are named "<box>" */
+    bool head;      /* set after the last layer: nodes run for logit rows only */
     int rc;
 };
 
 enum arch_bias { ARCH_NO_BIAS, ARCH_BIAS, ARCH_MAY_HAVE_BIAS };
 
-/* The tokens and their rows of the embedding. */
+/* The tokens and their rows of the embedding, times embedding_scale. */
 uint32_t arch_embed(struct arch_builder *b);
 /* RMS norm of the whole row, or of every head by itself (QK-norm). */
 uint32_t arch_norm(struct arch_builder *b, uint32_t x, const char *box);
 uint32_t arch_head_norm(struct arch_builder *b, uint32_t x, const char *box);
+/* The same without a weight. */
+uint32_t arch_plain_head_norm(struct arch_builder *b, uint32_t x, const char *box);
 /* The same where the file has its gain; else x. */
 uint32_t arch_may_head_norm(struct arch_builder *b, uint32_t x, const char *box);
 /* The weight [n, width of x] times x, plus the bias. */
 uint32_t arch_linear(struct arch_builder *b, uint32_t x, uint32_t n, enum arch_bias bias, const char *box);
+/* Rotates the heads as the layer's kind says; a kind without rotation yields x. */
 uint32_t arch_rope(struct arch_builder *b, uint32_t x, const char *box);
-/* Appends k and v to the layer's cache; q attends to all of it. */
+/* The kind of attention of the layer, and the widths of its queries and of its keys. */
+const struct model_attention *arch_kind(const struct arch_builder *b);
+uint32_t arch_q_width(const struct arch_builder *b);
+uint32_t arch_kv_width(const struct arch_builder *b);
+/* Appends k and v to the layer's cache; q attends to what the layer's kind sees of it. */
 uint32_t arch_attention(struct arch_builder *b, uint32_t q, uint32_t k, uint32_t v);
+/* The parts of arch_attention(): q attends to the cache that COPY node `copy` appends to. With sinks it wants
+ * "attn_sinks". */
+uint32_t arch_copy(struct arch_builder *b, uint32_t k, uint32_t v);
+uint32_t arch_attend(struct arch_builder *b, uint32_t q, uint32_t copy, bool sinks);
+/* The whole of the usual attention of normed rows: q, k, v, norms of their heads, rotation, attention,
+ * output. */
+struct arch_heads {
+    enum arch_bias bias;
+    bool normed, sinks;
+};
+uint32_t arch_heads(struct arch_builder *b, uint32_t x, struct arch_heads heads);
 uint32_t arch_add(struct arch_builder *b, uint32_t x, uint32_t y, const char *box);
+/* x + y * residual_scale. */
+uint32_t arch_residual(struct arch_builder *b, uint32_t x, uint32_t y, const char *box);
+uint32_t arch_scale(struct arch_builder *b, uint32_t x, float scale, const char *box);
 /* down(silu(gate(x)) * up(x)). */
 uint32_t arch_swiglu(struct arch_builder *b, uint32_t x, enum arch_bias bias);
+/* down(gelu(gate(x)) * up(x)). */
+uint32_t arch_geglu(struct arch_builder *b, uint32_t x, enum arch_bias bias);
+/* x times the one number of tensor "<box>.weight", if the file has it. */
+uint32_t arch_layer_scale(struct arch_builder *b, uint32_t x, const char *box);
+/* True if the file has "blk.<layer>.<name>". */
+bool arch_has(const struct arch_builder *b, const char *name);
+/* The embeddings of the token for all layers, [n_layers * n_embd_layer]: what the scaled embedding `x`
+ * projects to, normalised for each layer, plus the token's rows, over sqrt(2). */
+uint32_t arch_layer_embeddings(struct arch_builder *b, uint32_t x);
+/* gelu(gate) times as many values of `of`, from column `col` on. */
+uint32_t arch_gated_part(struct arch_builder *b, uint32_t gate, uint32_t of, uint32_t col);
 /* The layer's mixture of experts over h, the norm of x, added to x; then the shared expert, if the model has
  * one. */
 enum arch_expert_parts {
@@ -41,6 +74,6 @@ enum arch_expert_parts {
     ARCH_CHOICE_BIAS = 2, /* exp_probs_b: moves the choice of experts */
 };
 uint32_t arch_experts(struct arch_builder *b, uint32_t x, uint32_t h, unsigned parts);
-/* Output norm, output weight (the embedding, if tied) and sampling. Returns the first error of all calls, or
- * 0. */
+/* Output norm, output weight (the embedding, if tied), logit_scale and logit_cap, and sampling. Returns the
+ * first error of all calls, or 0. */
 int arch_end(struct arch_builder *b, uint32_t x);

@@ -30,6 +30,7 @@ struct bench {
     void *scratch_memory;
     float *keys, *values; /* [n_kv_heads][N_TOKENS][head_dim], as the cache gives them back */
     float *q, *out;       /* [N_ROWS][n_heads * head_dim] */
+    const float *sinks;
 };
 
 static uint32_t seed;
@@ -128,10 +129,11 @@ static void bench_run(struct bench *b)
     b->step->n_rows = N_ROWS;
     attend_plan(&b->a, b->step, &b->slots, 1);
     size_t stride = 2 * b->ratio * b->head_dim;
+    struct attend_layer layer = {1, 1.0f / sqrtf((float)b->head_dim), b->sinks};
     for (uint32_t g = 0; g < b->a.n_groups; g++)
         for (uint32_t h = 0; h < 2; h++)
-            attend_group(&b->a, &b->scratch, 1, g, h, 1.0f / sqrtf((float)b->head_dim),
-                         (struct rows){b->q, stride}, (struct rows){b->out, stride});
+            attend_group(&b->a, &b->scratch, &layer, g, h, (struct rows){b->q, stride},
+                         (struct rows){b->out, stride});
 }
 
 /* The text of arith.h, for one query. */
@@ -139,6 +141,8 @@ struct literal {
     const float *q, *keys, *values;
     uint32_t head_dim;
     enum kv_type type;
+    uint32_t window;
+    float cap, sink; /* in base 2 */
     float m, l, o[OPS_MAX_HEAD_DIM];
 };
 
@@ -226,11 +230,14 @@ static void literal_values(struct literal *x, const float *w, const float *v, ui
     }
 }
 
-static void literal_page(struct literal *x, uint32_t first, uint32_t n)
+/* Tokens of the page before `seen` are not. */
+static void literal_page(struct literal *x, uint32_t first, uint32_t n, uint32_t seen)
 {
     float s[ARITH_PAGE], w[ARITH_PAGE] = {0}, top = x->m, lanes[ARITH_LANES] = {0};
     for (uint32_t t = 0; t < n; t++) {
         s[t] = literal_score(x, x->keys + (size_t)(first + t) * x->head_dim);
+        s[t] = x->cap > 0 ? arith_cap(s[t], x->cap) : s[t];
+        s[t] = first + t < seen ? -INFINITY : s[t];
         top = s[t] > top ? s[t] : top;
     }
     float f = arith_exp2(x->m - top);
@@ -250,15 +257,18 @@ static void literal_attention(const struct literal *of, uint32_t pos, float *out
     uint32_t head_dim = of->head_dim;
     static struct literal parts[64];
     uint32_t split = arith_split(pos), n = 0;
-    for (uint32_t first = 0; first <= pos; first += split, n++) {
+    uint32_t seen = of->window && pos >= of->window ? pos - of->window + 1 : 0;
+    for (uint32_t first = seen / split * split; first <= pos; first += split, n++) {
         parts[n] = *of;
         parts[n].m = -INFINITY;
         for (uint32_t t = first; t <= pos && t < first + split; t += ARITH_PAGE)
-            literal_page(&parts[n], t, pos + 1 - t < ARITH_PAGE ? pos + 1 - t : ARITH_PAGE);
+            if (t + ARITH_PAGE > seen)
+                literal_page(&parts[n], t, pos + 1 - t < ARITH_PAGE ? pos + 1 - t : ARITH_PAGE, seen);
     }
-    float top = -INFINITY, sum = 0;
+    float top = of->sink;
     for (uint32_t i = 0; i < n; i++)
         top = parts[i].m > top ? parts[i].m : top;
+    float sum = arith_exp2(of->sink - top);
     memset(out, 0, head_dim * sizeof *out);
     for (uint32_t i = 0; i < n; i++) {
         float e = arith_exp2(parts[i].m - top);
@@ -274,8 +284,10 @@ static void check_literal(const struct bench *b, const char *what)
 {
     uint32_t n = b->head_dim, n_heads = 2 * b->ratio;
     float scaled[OPS_MAX_HEAD_DIM], expected[OPS_MAX_HEAD_DIM];
-    float factor = 1.0f / sqrtf((float)n) * ARITH_LOG2E;
+    float whole = 1.0f / sqrtf((float)n) * ARITH_LOG2E;
+    whole = b->a.cap > 0 ? whole * (2.0f / b->a.cap) : whole;
     for (uint32_t i = 0; i < N_ROWS * n_heads; i++) {
+        float factor = b->a.temperatures ? whole * b->a.temperatures[positions[i / n_heads]] : whole;
         uint32_t kv = i % n_heads / b->ratio;
         for (uint32_t d = 0; d < n; d++)
             scaled[d] = b->q[(size_t)i * n + d] * factor;
@@ -283,6 +295,9 @@ static void check_literal(const struct bench *b, const char *what)
                              .keys = b->keys + (size_t)kv * N_TOKENS * n,
                              .values = b->values + (size_t)kv * N_TOKENS * n,
                              .head_dim = n,
+                             .window = b->a.window,
+                             .cap = b->a.cap * ARITH_LOG2E,
+                             .sink = b->sinks ? b->sinks[i % n_heads] * ARITH_LOG2E : -INFINITY,
                              .type = b->type};
         literal_attention(&of, positions[i / n_heads], expected);
         cr_assert(memcmp(expected, b->out + (size_t)i * n, n * sizeof(float)) == 0,
@@ -388,6 +403,37 @@ Test(attention, scalar_equals_the_rules_in_every_bit)
         check_literal(&b, "scalar");
         bench_close(&b);
     }
+}
+
+/* Everything that a kind of attention may have, alone and together; heads up to the longest. */
+static void check_kinds(const struct ops *ops, const char *isa, enum kv_type type, uint32_t n_shapes)
+{
+    static const uint32_t shapes[][2] = {{64, 4}, {512, 1}, {192, 2}, {32, 3}};
+    static float sinks[8], temperatures[N_TOKENS];
+    for (uint32_t i = 0; i < N_TOKENS; i++)
+        temperatures[i] = 1.0f + (float)(i / 16) * 0.01f;
+    for (uint32_t i = 0; i < 8; i++)
+        sinks[i] = (float)i * 1.5f - 3.0f;
+    for (uint32_t i = 0; i < n_shapes; i++)
+        for (uint32_t what = i || n_shapes == 1 ? 15 : 1; what < 16; what++) {
+            struct bench b;
+            bench_open(&b, ops, shapes[i][0], shapes[i][1], type);
+            b.a.window = what & 1 ? 100 : 0;
+            b.a.cap = what & 2 ? 0.8f : 0;
+            b.sinks = what & 4 ? sinks : NULL;
+            b.a.temperatures = what & 8 ? temperatures : NULL;
+            bench_run(&b);
+            check_literal(&b, isa);
+            bench_close(&b);
+        }
+}
+
+Test(attention, windows_caps_sinks_and_temperatures_follow_the_rules_in_every_bit)
+{
+    static const char *const isas[] = {"auto", "avx2", "scalar"};
+    for (int i = 0; i < 3; i++)
+        for (int type = 0; type < KV_N_TYPES && table(isas[i]); type++)
+            check_kinds(table(isas[i]), isas[i], (enum kv_type)type, i ? 1 : 4);
 }
 
 static uint32_t random_bits(void)

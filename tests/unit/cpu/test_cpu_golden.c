@@ -69,3 +69,47 @@ Test(cpu_golden, f16_weights_stay_within_two_thousandths)
         if (strstr(golden_shared_names[i], "-f16"))
             check_type(dir, golden_shared_names[i], KV_F16, 2e-3, 2e-3);
 }
+
+/* Weights of a family: argmax must be the reference's where it leads by 0.3. */
+static void check_family(const char *dir, const char *name)
+{
+    struct golden g;
+    double sum = 0;
+    cr_assert(golden_open(&g, dir, name), "%s/%s", dir, name);
+    struct decoder_run_config c = {.path = g.model, .kind = EXECUTOR_PERSISTENT, .n_threads = 2};
+    float *logits = decoder_run_logits(&c, g.tokens, g.n_tokens, 32);
+    for (uint32_t pos = 0; pos < g.n_tokens; pos++) {
+        const float *row = logits + (size_t)pos * g.n_vocab;
+        double error = golden_error(&g, pos, row);
+        uint32_t best = 0;
+        sum += error;
+        cr_expect(error <= GOLDEN_FAMILY_WORST, "%s position %u: error %.4f", name, pos, error);
+        for (uint32_t i = 1; i < g.n_vocab; i++)
+            best = row[i] > row[best] ? i : best;
+        if (g.float_weights && g.top[pos][0].logit - g.top[pos][1].logit > 0.3)
+            cr_expect_eq((int32_t)best, g.top[pos][0].token, "%s, position %u", name, pos);
+    }
+    double mean = sum / g.n_tokens;
+    cr_expect(mean <= (g.float_weights ? GOLDEN_FAMILY_MEAN_F16 : GOLDEN_FAMILY_MEAN), "%s: %.4f", name,
+              mean);
+    printf("%s: mean error %.4f\n", name, mean);
+    free(logits);
+    golden_close(&g);
+}
+
+Test(cpu_golden, families_stay_within_their_bounds)
+{
+    for (size_t i = 0; i < GOLDEN_N_DATA_FAMILIES; i++)
+        check_family(HEARTH_TEST_DATA, golden_data_families[i]);
+}
+
+Test(cpu_golden, families_stay_within_their_bounds_on_the_files_beside_the_checkout)
+{
+    const char *dir = golden_shared();
+    if (!dir) {
+        printf("SKIP test_cpu_golden shared-golden: ../shared/golden is not here\n");
+        return;
+    }
+    for (size_t i = 0; i < GOLDEN_N_SHARED_FAMILIES; i++)
+        check_family(dir, golden_shared_families[i]);
+}

@@ -81,6 +81,8 @@ Test(exact, agrees_with_the_recorded_logits)
 {
     for (size_t i = 0; i < GOLDEN_N_DATA; i++)
         check_golden(HEARTH_TEST_DATA, golden_data_names[i]);
+    for (size_t i = 0; i < GOLDEN_N_DATA_FAMILIES; i++)
+        check_golden(HEARTH_TEST_DATA, golden_data_families[i]);
 }
 
 Test(exact, agrees_with_all_recorded_logits_beside_the_checkout)
@@ -93,6 +95,8 @@ Test(exact, agrees_with_all_recorded_logits_beside_the_checkout)
     }
     for (size_t i = 0; i < GOLDEN_N_SHARED; i++)
         check_golden(dir, golden_shared_names[i]);
+    for (size_t i = 0; i < GOLDEN_N_SHARED_FAMILIES; i++)
+        check_golden(dir, golden_shared_families[i]);
 }
 
 /* ---- the cache, the rows, the errors: on one small model ---- */

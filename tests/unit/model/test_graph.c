@@ -128,7 +128,9 @@ Test(graph, refuses_an_op_that_does_not_exist)
 {
     struct graph *g = tail();
     g->nodes[V].op = GRAPH_N_OPS;
-    refused(g, "v", "unknown op 16");
+    char words[32];
+    (void)snprintf(words, sizeof words, "unknown op %d", GRAPH_N_OPS);
+    refused(g, "v", words);
 }
 
 Test(graph, refuses_widths_that_do_not_fit)
@@ -159,11 +161,24 @@ Test(graph, refuses_missing_weights_and_types_it_cannot_compute_with)
     g->nodes[Q].weight = MODEL_NO_WEIGHT;
     refused(g, "q", "weight is missing");
     g = tail();
-    g->nodes[NORM].gain = MODEL_NO_WEIGHT;
-    refused(g, "norm", "gain is missing");
-    g = tail();
     g->nodes[GATE].weight_type = 41;
     refused(g, "gate", "weight type Q1_0 (41) is not supported");
+}
+
+Test(graph, refuses_a_factor_that_is_not_positive_and_a_part_that_is_too_wide)
+{
+    struct graph *g = tail();
+    struct graph_node scale = node(GRAPH_SCALE, "scaled", 1000, LOGITS, GRAPH_NO_INPUT);
+    scale.head = true;
+    graph_add(g, scale);
+    refused(g, "scaled", "scale is 0");
+    g = tail();
+    scale.op = GRAPH_SOFT_CAP;
+    graph_add(g, scale);
+    refused(g, "scaled", "scale is 0");
+    g = tail();
+    g->nodes[GATED].col = 1;
+    refused(g, "gated", "input gate has 512 from column 1");
 }
 
 Test(graph, refuses_an_epsilon_or_a_scale_that_is_not_positive)

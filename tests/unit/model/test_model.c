@@ -60,9 +60,9 @@ Test(model, reads_the_numbers_of_a_llama)
     cr_assert_str_eq(c->quantization, "Q4_K_M");
     cr_assert(c->n_layers == 2 && c->n_embd == 256 && c->n_ff == 512 && c->n_vocab == 512);
     cr_assert(c->n_heads == 4 && c->n_kv_heads == 2 && c->head_dim == 64 && c->n_ctx_train == 2048);
-    cr_assert(c->rope == MODEL_ROPE_NORM && c->rope_dim == 64 && c->rope_base == 500000 &&
-              c->rope_scale == 1);
-    cr_assert_not_null(c->rope_factors);
+    cr_assert(c->rope == MODEL_ROPE_NORM && c->kinds[0].rope.dim == 64 && c->kinds[0].rope.base == 500000 &&
+              c->kinds[0].rope.scale == 1);
+    cr_assert_not_null(c->kinds[0].rope.factors);
     cr_assert(c->tied);
     cr_assert_eq(c->n_params, 1312032u);
     model_close(m);
@@ -75,7 +75,8 @@ Test(model, reads_the_numbers_of_a_qwen2_whose_rows_are_no_multiple_of_256)
     cr_assert_str_eq(c->arch, "qwen2");
     cr_assert(c->n_embd == 224 && c->n_ff == 608 && c->n_heads == 7 && c->n_kv_heads == 1 &&
               c->head_dim == 32);
-    cr_assert(c->rope == MODEL_ROPE_NEOX && c->rope_dim == 32 && c->tied && !c->rope_factors);
+    cr_assert(c->rope == MODEL_ROPE_NEOX && c->kinds[0].rope.dim == 32 && c->tied &&
+              !c->kinds[0].rope.factors);
     model_close(m);
 }
 
@@ -98,7 +99,7 @@ Test(model, takes_the_head_length_from_the_embedding_when_no_key_says_it)
         edited(LLAMA, EDITS(DROP_KEY("llama.attention.key_length"), DROP_KEY("llama.attention.value_length"),
                             DROP_KEY("llama.rope.dimension_count")));
     cr_assert_eq(model_config(m)->head_dim, 64);
-    cr_assert_eq(model_config(m)->rope_dim, 64);
+    cr_assert_eq(model_config(m)->kinds[0].rope.dim, 64);
     model_close(m);
 }
 
@@ -134,7 +135,7 @@ Test(model, missing_file_is_enoent)
 Test(model, refuses_another_architecture_and_says_which_it_knows)
 {
     refused(LLAMA, -ENOTSUP, "\"mamba\"", EDITS(SET_STR("general.architecture", "mamba")));
-    refused(LLAMA, -ENOTSUP, "llama, qwen2, qwen3", EDITS(SET_STR("general.architecture", "mamba")));
+    refused(LLAMA, -ENOTSUP, "granite, llama, mistral3", EDITS(SET_STR("general.architecture", "mamba")));
     refused(LLAMA, -EBADMSG, "general.architecture", EDITS(DROP_KEY("general.architecture")));
 }
 
@@ -172,27 +173,21 @@ Test(model, ignores_tensors_it_has_no_use_for)
     model_close(m);
 }
 
-Test(model, refuses_rows_that_are_no_multiple_of_32)
-{
-    refused(
-        LLAMA, -ENOTSUP, "token_embd.weight have 48 values, not a multiple of 32",
-        EDITS(SET_U32("llama.embedding_length", 48), SET_TENSOR("token_embd.weight", QUANT_F32, 48, 512)));
-}
-
 Test(model, refuses_rope_scaling_kinds_by_name_and_knows_linear)
 {
-    refused(LLAMA, -ENOTSUP, "\"yarn\"", EDITS(SET_STR("llama.rope.scaling.type", "yarn")));
-    refused(LLAMA, -ENOTSUP, "\"longrope\"", EDITS(SET_STR("llama.rope.scaling.type", "longrope")));
+    refused(LLAMA, -ENOTSUP, "\"su\"", EDITS(SET_STR("llama.rope.scaling.type", "su")));
+    refused(LLAMA, -EBADMSG, "rope_factors_long.weight is missing",
+            EDITS(SET_STR("llama.rope.scaling.type", "longrope")));
     struct model *m = edited(
         LLAMA, EDITS(SET_STR("llama.rope.scaling.type", "linear"), SET_F32("llama.rope.scaling.factor", 4)));
-    cr_assert_eq(model_config(m)->rope_scale, 4.0);
+    cr_assert_eq(model_config(m)->kinds[0].rope.scale, 4.0);
     model_close(m);
     m = edited(LLAMA,
                EDITS(SET_STR("llama.rope.scaling.type", "none"), SET_F32("llama.rope.scaling.factor", 4)));
-    cr_assert_eq(model_config(m)->rope_scale, 1.0);
+    cr_assert_eq(model_config(m)->kinds[0].rope.scale, 1.0);
     model_close(m);
     m = edited(LLAMA, EDITS(SET_F32("llama.rope.scale_linear", 2)));
-    cr_assert_eq(model_config(m)->rope_scale, 2.0);
+    cr_assert_eq(model_config(m)->kinds[0].rope.scale, 2.0);
     model_close(m);
     refused(LLAMA, -EBADMSG, "rope.scaling.factor", EDITS(SET_F32("llama.rope.scaling.factor", -1)));
 }
@@ -232,8 +227,8 @@ Test(model, refuses_what_it_does_not_compute_with_words)
     refused(LLAMA, -ENOTSUP, "llama.expert_count is 8", EDITS(SET_U32("llama.expert_count", 8)));
     refused(QWEN3, -ENOTSUP, "keys of length 64 beside values of length 32",
             EDITS(SET_U32("qwen3.attention.value_length", 32)));
-    refused(QWEN3, -ENOTSUP, "head length 320 is not supported",
-            EDITS(SET_U32("qwen3.attention.key_length", 320), SET_U32("qwen3.attention.value_length", 320)));
+    refused(QWEN3, -ENOTSUP, "head length 576 is not supported",
+            EDITS(SET_U32("qwen3.attention.key_length", 576), SET_U32("qwen3.attention.value_length", 576)));
     refused(QWEN3, -ENOTSUP, "300 layers, supported up to 256", EDITS(SET_U32("qwen3.block_count", 300)));
 }
 
@@ -244,6 +239,61 @@ Test(model, refuses_keys_that_would_change_what_it_computes)
     refused(LLAMA, -ENOTSUP, "softcapping = 30", EDITS(SET_F32("llama.final_logit_softcapping", 30)));
     model_close(
         edited(LLAMA, EDITS(SET_F32("llama.attention.scale", 0.125f), SET_F32("llama.logit_scale", 1))));
+}
+
+#define DATA(name) HEARTH_TEST_DATA "/" name ".gguf"
+
+static struct model *data_model(const char *path)
+{
+    struct model *m = NULL;
+    struct error err = {0};
+    cr_assert_eq(model_open(&m, path, &err), 0, "%s", err.text);
+    return m;
+}
+
+Test(model, of_gemma3_has_windows_in_five_of_six_layers_with_a_rotation_of_their_own)
+{
+    struct model *m = data_model(DATA("tiny-gemma3-s38-q4_0"));
+    const struct model_config *c = model_config(m);
+    cr_assert(c->n_kinds == 2 && c->kinds[0].window == 0 && c->kinds[1].window > 0);
+    cr_assert(c->kinds[0].rope.base == 1e6);
+    cr_assert(c->kinds[1].rope.base == 1e4 && c->kinds[1].rope.scale == 1);
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        cr_assert_eq(c->layers[i].kind, i % 6 < 5);
+    cr_assert_eq(c->kinds[0].n_caches + c->kinds[1].n_caches, c->n_layers);
+    model_close(m);
+}
+
+Test(model, of_gemma4_shares_caches_among_the_last_layers_of_a_kind)
+{
+    struct model *m = data_model(DATA("tiny-gemma4-e-s54-f16"));
+    const struct model_config *c = model_config(m);
+    static const uint32_t kinds[] = {1, 1, 0, 1, 1, 0}, caches[] = {0, 1, 0, 1, 1, 0};
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        cr_assert(c->layers[i].kind == kinds[i] && c->layers[i].cache == caches[i], "layer %u", i);
+    struct kv_layout full = model_kv_layout(c, 0, KV_F16), window = model_kv_layout(c, 1, KV_F16);
+    cr_assert_eq(full.n_layers, 1);
+    cr_assert_eq(window.n_layers, 2);
+    cr_assert_eq(window.at, kv_part_size(&full));
+    cr_assert_eq(kv_page_size(&full), kv_part_size(&full) + kv_part_size(&window));
+    cr_assert_eq(kv_page_size(&full), kv_page_size(&window));
+    model_close(m);
+}
+
+Test(model, of_phi3_has_the_parts_of_its_fused_tensors)
+{
+    struct model *m = data_model(DATA("tiny-phi3-s52-q4_k_m"));
+    const struct model_config *c = model_config(m);
+    const struct weight *q = model_weight(m, model_find_weight(m, "blk.1.attn_q.weight"));
+    const struct weight *v = model_weight(m, model_find_weight(m, "blk.1.attn_v.weight"));
+    const struct weight *up = model_weight(m, model_find_weight(m, "blk.1.ffn_up.weight"));
+    cr_assert(q && v && up && q->tensor == v->tensor);
+    cr_assert_eq(q->n, c->n_heads * c->head_dim);
+    cr_assert_eq(q->at, 0);
+    cr_assert_eq(v->at + v->size, gguf_tensor_at(model_gguf(m), v->tensor)->size);
+    cr_assert_eq(up->n, c->n_ff);
+    cr_assert_eq(up->at, up->size);
+    model_close(m);
 }
 
 Test(model, keeps_huge_counts_from_overflowing)
@@ -299,7 +349,7 @@ Test(model, hash_changes_with_the_factors_of_the_rotation)
 Test(model, rope_table_turns_by_position_over_scale_and_factor)
 {
     const float factors[2] = {1, 8};
-    struct model_config c = {.rope_dim = 4, .rope_base = 10000, .rope_scale = 2, .rope_factors = factors};
+    struct model_rotation c = {.dim = 4, .base = 10000, .scale = 2, .magnitude = 1, .factors = factors};
     float table[100 * 4];
     model_rope_table(&c, 100, table);
     cr_assert(table[0] == 1 && table[1] == 0 && table[2] == 1 && table[3] == 0);

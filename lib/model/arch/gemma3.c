@@ -1,0 +1,54 @@
+/* gemma3.c - Gemma 3: norms before and after attention and feed-forward; every head of Q and K is normalised;
+ * five of six layers see a window and rotate by a base of their own, without the scaling of the full layers.
+ */
+#include "arch.h"
+#include "model/config_reader.h"
+
+#include <math.h>
+
+static int configure(struct config_reader *r, struct model_config *c)
+{
+    struct model_attention *full = &c->kinds[0], *window = &c->kinds[1];
+    float base = 10000;
+    c->embedding_scale = sqrtf((float)c->n_embd);
+    if (c->n_layers == 62) /* the 27B alone; no key says so */
+        full->scale = 1 / sqrtf((float)c->n_embd / (float)c->n_heads);
+    config_factor(r, "final_logit_softcapping", &c->logit_cap);
+    config_factor(r, "rope.freq_base_swa", &base);
+    c->sliding_window = 0;
+    if (config_windows(r, c, 6)) {
+        window->rope.base = (double)base;
+        window->rope.scale = 1;
+    }
+    return r->rc;
+}
+
+static uint32_t attention(struct arch_builder *b, uint32_t x)
+{
+    uint32_t h = arch_norm(b, x, "attn_norm");
+    uint32_t out = arch_heads(b, h, (struct arch_heads){.normed = true});
+    out = arch_norm(b, out, "post_attention_norm");
+    return arch_add(b, x, out, "attn_residual");
+}
+
+static uint32_t feed_forward(struct arch_builder *b, uint32_t x)
+{
+    uint32_t h = arch_norm(b, x, "ffn_norm");
+    uint32_t out = arch_geglu(b, h, ARCH_NO_BIAS);
+    out = arch_norm(b, out, "post_ffw_norm");
+    return arch_add(b, x, out, "ffn_residual");
+}
+
+static int build(const struct model *m, struct graph *g, struct error *err)
+{
+    struct arch_builder b = {.m = m, .g = g, .err = err};
+    uint32_t x = arch_embed(&b);
+    for (b.layer = 0; b.layer < model_config(m)->n_layers; b.layer++) {
+        x = attention(&b, x);
+        x = feed_forward(&b, x);
+    }
+    return arch_end(&b, x);
+}
+
+const struct arch arch_gemma3 = {
+    .name = "gemma3", .build = build, .rope = MODEL_ROPE_NEOX, .configure = configure};
