@@ -424,7 +424,7 @@ static bool fits(struct matcher *m, const char *s, uint32_t n)
     size_t n_text = m->n_text;
     bool ok = true;
     for (uint32_t i = 0; i < n && ok; i++) {
-        struct config next;
+        struct config next = {0};
         ok = (!m->g->has_unique || matcher_put_text(m, m->n_text, s[i]));
         m->n_text++;
         ok = ok && matcher_step(m, &c, (uint8_t)s[i], &next);
