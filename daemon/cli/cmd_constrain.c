@@ -109,10 +109,13 @@ static int compile(struct grammar **out, const struct constrain_options *o, stru
 static int judge(struct grammar *g, const char *text, size_t n, bool json)
 {
     struct matcher *m;
-    if (matcher_open(&m, g) < 0) {
+    int rc = matcher_open(&m, g);
+    if (rc == -E2BIG)
+        puts("refused: the grammar is too ambiguous");
+    else if (rc < 0)
         log_error("out of memory");
-        return EXIT_MEMORY;
-    }
+    if (rc < 0)
+        return rc == -E2BIG ? NOT_HELD : EXIT_MEMORY;
     n -= json && n > 0 && text[n - 1] == '\n';
     size_t taken = matcher_bytes(m, text, n);
     bool end = matcher_can_end(m), failed = matcher_has_failed(m);

@@ -298,7 +298,11 @@ int constraint_begin(struct generation *g, struct engine_request *e, struct api_
     if (!g->grammar)
         return 0;
     e->vocabulary = g->model->constraints->vocabulary;
-    return matcher_open(&e->constraint, g->grammar) < 0 ? api_out_of_memory(err) : 0;
+    int rc = matcher_open(&e->constraint, g->grammar);
+    if (rc == -E2BIG)
+        return api_invalid(err, g->p.constraint.field, "%s: too ambiguous, more than %d alternatives at once",
+                           g->p.constraint.field, MATCHER_MAX_THREADS);
+    return rc < 0 ? api_out_of_memory(err) : 0;
 }
 
 void constraint_leave(struct generation *g)

@@ -73,7 +73,6 @@ static void set_words(struct compiler *c, uint32_t first, uint32_t first_edge, u
     for (uint32_t i = first_edge; i < b->n_edges; i++)
         at[n] += b->edges[i].from >= first;
     /* Only states that a byte leads to: there all texts with the same beginning meet. */
-    b->states[first].words = count_paths(c, first, to, first, at, list, known);
     for (uint32_t i = first_edge; i < b->n_edges; i++) {
         const struct builder_edge *e = &b->edges[i];
         if (e->kind == BUILDER_BYTES && e->from >= first)

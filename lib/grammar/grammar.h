@@ -47,6 +47,7 @@ struct grammar_state {
 struct grammar_part { /* a string that is counted: `min` to leave it, `max` to go on */
     uint32_t min, max;
     uint32_t exit; /* the state behind its last character */
+    bool counts;   /* its characters are what the frame counts */
 };
 
 struct vocabulary_memos;

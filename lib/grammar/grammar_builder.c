@@ -375,7 +375,7 @@ uint32_t builder_dfa(struct builder *b, const struct dfa *a, enum builder_spelli
         builder_exhausted(b);
         return to;
     }
-    uint32_t first = builder_state(b), before = b->n_states;
+    uint32_t first = builder_state(b), before = b->n_states, any = 0;
     for (uint32_t s = 1; s < a->n_states; s++)
         builder_state(b);
     builder_empty(b, from, first);
@@ -390,9 +390,19 @@ uint32_t builder_dfa(struct builder *b, const struct dfa *a, enum builder_spelli
         }
         if (a->accept[s])
             builder_empty(b, first + s, to);
+        bool anything = a->accept[s] && a->first[s + 1] - a->first[s] == 1 && a->edges[a->first[s]].to == s &&
+                        a->edges[a->first[s]].lo == 0 && a->edges[a->first[s]].hi == DFA_MAX_CODE;
+        if (memo && spell == SPELL_JSON && anything)
+            any = first + s;
     }
     for (uint32_t s = before - 1; memo && !b->failed && s < b->n_states; s++)
         b->states[s].memo = b->n_memos++;
+    if (any && make_room(b, (void **)&b->parts, b->n_parts, &b->part_room, sizeof *b->parts)) {
+        /* From here on any string goes: the mask is that of the inside of all strings. */
+        b->parts[b->n_parts] = (struct grammar_part){0, GRAMMAR_UNBOUNDED, to, false};
+        b->states[any].memo = 0;
+        b->states[any].part = b->n_parts++;
+    }
     return first;
 }
 
@@ -409,7 +419,7 @@ uint32_t builder_string(struct builder *b, uint32_t min, uint32_t max)
     builder_empty(b, end, close);
     if (!make_room(b, (void **)&b->parts, b->n_parts, &b->part_room, sizeof *b->parts))
         return start;
-    b->parts[b->n_parts] = (struct grammar_part){min, max, close};
+    b->parts[b->n_parts] = (struct grammar_part){min, max, close, true};
     for (uint32_t s = body; s < b->n_states; s++) {
         builder_bounds(b, s, s == end ? min : 0, max);
         b->states[s].memo = s - body; /* the first keys are theirs: every string numbers its states alike */

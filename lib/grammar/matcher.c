@@ -128,8 +128,8 @@ static bool add(struct matcher *m, struct config *c, struct thread t)
     for (uint32_t i = known; i != NO_FRAME; i = m->pool[i].next)
         if (m->pool[i].count == t.count && m->pool[i].stack == t.stack)
             return true;
-    if (c->n >= MATCHER_MAX_THREADS ||
-        !room_for((void **)&m->pool, m->n_pool, &m->pool_room, sizeof *m->pool))
+    m->too_many |= c->n >= MATCHER_MAX_THREADS;
+    if (m->too_many || !room_for((void **)&m->pool, m->n_pool, &m->pool_room, sizeof *m->pool))
         return fail(m);
     t.next = known;
     m->turn_of[t.state] = m->turn;
@@ -272,10 +272,50 @@ bool matcher_start(struct matcher *m, struct thread t, struct config *to)
     return to->n > 0 || to->can_end || to->exits;
 }
 
+/* The edge of a state that reads a byte, when there is exactly one. */
+static const struct grammar_edge *only_edge(const struct grammar *g, uint32_t state, uint8_t byte)
+{
+    const struct grammar_edge *e = g->edges + g->states[state].edge, *found = NULL;
+    const struct grammar_edge *end = g->edges + g->states[state + 1].edge;
+    for (; e < end && e->lo <= byte; e++) {
+        if (byte > e->hi)
+            continue;
+        if (found)
+            return NULL;
+        found = e;
+    }
+    return found;
+}
+
+/* Inside a part one thread usually becomes one thread, without a closure: tens of millions of steps are made
+ * so. False: take the way of all others. */
+static bool step_alone(struct matcher *m, const struct config *from, uint8_t byte, struct config *to)
+{
+    const struct grammar *g = m->g;
+    struct thread t = m->pool[from->first];
+    const struct grammar_edge *e = only_edge(g, t.state, byte);
+    if (!e || m->n_pool >= m->pool_room)
+        return false;
+    const struct grammar_state *s = &g->states[e->to], *end = s + 1;
+    uint32_t n_empty = end->empty - s->empty;
+    bool leaves = n_empty == 1 && g->states[g->empties[s->empty]].memo == GRAMMAR_NO_MEMO;
+    if (s->memo == GRAMMAR_NO_MEMO || s->final || s->call != end->call || (n_empty && !leaves))
+        return false;
+    t.state = e->to;
+    t.count += e->counts;
+    *to = (struct config){
+        .first = m->n_pool, .n = s->edge != end->edge, .exits = leaves, .exit_count = t.count};
+    if (to->n)
+        m->pool[m->n_pool++] = t;
+    return true;
+}
+
 bool matcher_step(struct matcher *m, const struct config *from, uint8_t byte, struct config *to)
 {
     const struct grammar *g = m->g;
     uint32_t since = m->n_frames;
+    if (m->alone && from->n == 1 && step_alone(m, from, byte, to))
+        return to->n > 0 || to->exits;
     *to = (struct config){.first = m->n_pool};
     next_turn(m);
     for (uint32_t i = 0; i < from->n; i++) {
@@ -307,8 +347,9 @@ int matcher_open(struct matcher **out, struct grammar *g)
     m->exit_state = NO_FRAME;
     if (!m->turn_of || !m->head ||
         (!matcher_start(m, (struct thread){g->start, 0, NO_FRAME, 0}, &m->now) && m->failed)) {
+        int rc = m->too_many ? -E2BIG : -ENOMEM;
         matcher_close(m);
-        return -ENOMEM;
+        return rc;
     }
     *out = m;
     return 0;
@@ -424,7 +465,7 @@ static bool fits(struct matcher *m, const char *s, uint32_t n)
     size_t n_text = m->n_text;
     bool ok = true;
     for (uint32_t i = 0; i < n && ok; i++) {
-        struct config next;
+        struct config next = {0};
         ok = (!m->g->has_unique || matcher_put_text(m, m->n_text, s[i]));
         m->n_text++;
         ok = ok && matcher_step(m, &c, (uint8_t)s[i], &next);

@@ -11,8 +11,9 @@
 
 struct matcher; /* opaque: matcher_private.h */
 
-int matcher_open(struct matcher **out, struct grammar *g); /* takes a reference; -ENOMEM */
-void matcher_close(struct matcher *m);                     /* NULL is fine */
+int matcher_open(struct matcher **out,
+                 struct grammar *g);   /* takes a reference; -ENOMEM, -E2BIG: too many threads */
+void matcher_close(struct matcher *m); /* NULL is fine */
 /* Takes bytes while they are in the language; returns how many. The rest was not taken. */
 size_t matcher_bytes(struct matcher *m, const char *s, size_t n);
 bool matcher_can_end(const struct matcher *m);    /* the text so far is in the language */

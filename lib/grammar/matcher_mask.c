@@ -298,7 +298,7 @@ static bool apply(struct trie_walk *w, const struct memo *o, struct thread t)
 {
     struct matcher *m = w->m;
     const struct grammar_state *s = &m->g->states[t.state];
-    struct grammar_part part = {0, GRAMMAR_UNBOUNDED, 0};
+    struct grammar_part part = {0, GRAMMAR_UNBOUNDED, 0, false};
     if (s->part != GRAMMAR_UNBOUNDED)
         part = m->g->parts[s->part];
     uint32_t n_pool = m->n_pool, n_frames = m->n_frames, n_links = m->n_links;
@@ -320,7 +320,7 @@ static bool apply(struct trie_walk *w, const struct memo *o, struct thread t)
     bool tried = false, opened = false;
     for (uint32_t i = 0; i < o->n_exits && !m->failed; i++) {
         uint32_t count = t.count + o->exits[i].count, node = o->exits[i].node;
-        if (s->part == GRAMMAR_UNBOUNDED)
+        if (!part.counts)
             count = t.count;
         if (count < part.min || count > part.max)
             continue;

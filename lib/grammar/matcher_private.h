@@ -39,6 +39,7 @@ struct matcher {
     uint32_t turn;
     struct config now; /* the threads of the text so far: the front of the pool */
     bool failed;
+    bool too_many;       /* failed for more threads than MATCHER_MAX_THREADS */
     bool alone;          /* a walk inside one part: bounds are ignored, leaving it is recorded */
     uint32_t exit_state; /* alone: where it left to; NO_FRAME: nowhere yet */
     bool many_exits;

@@ -172,6 +172,10 @@ Test(matcher, masks_of_unique_items_are_what_fits)
                        "null,\"é\"]}}"),
              30, 16);
     walk_all(of_schema("{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"type\":\"string\"}}"), 10, 14);
+    walk_all(
+        of_schema(
+            "{\"type\":\"array\",\"uniqueItems\":true,\"minItems\":3,\"items\":{\"enum\":[1,\"b\",null]}}"),
+        40, 20);
 }
 
 Test(matcher, masks_of_recursion_are_what_fits)
