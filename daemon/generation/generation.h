@@ -156,6 +156,7 @@ struct dialect {
     json_t *(*translate)(const json_t *body, struct api_error *err);
     /* Errors in its own form; NULL: the common one. */
     void (*put_error)(struct buf *out, const struct api_error *e);
+    bool lines;  /* its stream is lines of JSON, not events */
     bool counts; /* `reply` is due once the prompt is prepared: nothing is generated */
     /* Defaults other than /generate's. */
     void (*defaults)(struct params *p);
@@ -175,7 +176,7 @@ struct dialect {
     bool clamps;      /* max_tokens is a ceiling: what does not fit is cut off */
 };
 extern const struct dialect dialect_generate, dialect_completions, dialect_chat, dialect_messages,
-    dialect_count;
+    dialect_count, dialect_ollama_chat, dialect_ollama_generate;
 
 /* Rows that every dialect knows: /generate's own. */
 extern const struct field generate_fields[];

@@ -51,4 +51,8 @@ void api_detokenize(struct request *r);
 void api_admin_model(struct request *r);
 void api_admin_suspend(struct request *r);
 void api_admin_resume(struct request *r);
+void api_ollama_tags(struct request *r);
+void api_ollama_ps(struct request *r);
+void api_ollama_show(struct request *r);
+void api_ollama_version(struct request *r);
 void api_generate(struct request *r); /* every dialect's generating route */
