@@ -1,5 +1,6 @@
 /* api_anthropic.c - Anthropic's dialect: POST /v1/messages and /v1/messages/count_tokens. The body is
  * translated into a chat; members that are not known are labels or features of their service and pass. */
+#include "api.h"
 #include "api_chat.h"
 #include "model/model.h"
 
@@ -342,7 +343,7 @@ static void last(struct generation *g, struct buf *out)
 
 /* --- errors --- */
 
-static void put_error(struct buf *out, const struct api_error *e)
+void api_anthropic_put_error(struct buf *out, const struct api_error *e)
 {
     static const struct {
         int status;
@@ -361,7 +362,7 @@ static void put_error(struct buf *out, const struct api_error *e)
 
 #define COMMON                                                                                               \
     .id_prefix = "msg_", .fields = chat_fields, .defaults = chat_defaults, .translate = translate,           \
-    .prepare = chat_dialect_prepare, .event = event, .clamps = true, .put_error = put_error
+    .prepare = chat_dialect_prepare, .event = event, .clamps = true
 
 const struct dialect dialect_messages = {COMMON,         .reply = reply, .begin = begin,
                                          .delta = delta, .end = end,     .last = last};

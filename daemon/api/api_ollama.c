@@ -1,7 +1,9 @@
 /* api_ollama.c - Ollama's dialect: POST /api/chat and /api/generate in lines of JSON, and what its clients
  * ask about the model: tags, ps, show, version. Every name is the loaded model's. Options without effect
  * here, and members that are not known, pass. Durations are nanoseconds. */
+#include "api.h"
 #include "api_chat.h"
+#include "base/api_error.h"
 #include "gguf/gguf.h"
 #include "model/model.h"
 
@@ -254,7 +256,7 @@ static void last(struct generation *g, struct buf *out)
     (void)out;
 }
 
-static void put_error(struct buf *out, const struct api_error *e)
+void api_ollama_put_error(struct buf *out, const struct api_error *e)
 {
     buf_puts(out, "{\"error\":");
     json_put_str(out, e->message);
@@ -263,8 +265,8 @@ static void put_error(struct buf *out, const struct api_error *e)
 
 #define COMMON                                                                                               \
     .id_prefix = "ollama-", .fields = chat_fields, .defaults = chat_defaults,                                \
-    .prepare = chat_dialect_prepare, .event = event, .whole_calls = true, .clamps = true,                    \
-    .put_error = put_error, .lines = true, .reply = reply, .delta = delta, .end = end, .last = last
+    .prepare = chat_dialect_prepare, .event = event, .whole_calls = true, .clamps = true, .reply = reply,    \
+    .delta = delta, .end = end, .last = last
 
 const struct dialect dialect_ollama_chat = {COMMON, .translate = translate_chat};
 const struct dialect dialect_ollama_generate = {COMMON, .translate = translate_generate};

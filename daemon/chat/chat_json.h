@@ -3,7 +3,7 @@
  * memory is remembered (`failed`). Thread: any. Memory: `body` is the caller's reference; strings are shared.
  */
 #pragma once
-#include "http/api_error.h"
+#include "base/api_error.h"
 
 #include <jansson.h>
 #include <stdbool.h>

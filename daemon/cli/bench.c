@@ -91,6 +91,15 @@ static double fraction_of(double limit, double tokens_per_s, double cost)
     return limit > 0 ? tokens_per_s * cost / limit : 0;
 }
 
+void bench_roofline_add(struct bench_roofline *to, const struct bench_roofline *from, double share)
+{
+    to->read_gbps += share * from->read_gbps;
+    to->int8_tops += share * from->int8_tops;
+    to->f32_tflops += share * from->f32_tflops;
+    to->bf16_tflops += share * from->bf16_tflops;
+    to->amx_tops += share * from->amx_tops;
+}
+
 void bench_compare(struct bench_row *row, const double *rates, const struct bench_roofline *looks, uint32_t n)
 {
     double read[BENCH_MAX_REPS], int8[BENCH_MAX_REPS];

@@ -30,6 +30,9 @@ struct bench_options {
 struct bench_roofline { /* 0: unknown */
     double read_gbps;   /* 10^9 bytes per second */
     double int8_tops;   /* 10^12 operations per second */
+    double f32_tflops;  /* 10^12 operations of fused multiply-adds per second */
+    double bf16_tflops; /* the same of dot products of bf16 */
+    double amx_tops;    /* int8 products of tiles, which no product uses: shown with the limits alone */
 };
 
 /* What one token costs, by the shapes of the model. */
@@ -60,6 +63,7 @@ struct bench_op {
     double us;
     double bytes; /* read: weights, and keys and values where texts are continued */
     double int8_ops, float_ops;
+    bool bf16; /* the float operations are dot products of bf16 where the machine has them */
 };
 
 #define BENCH_MAX_OPS 48
@@ -96,10 +100,13 @@ int bench_measure(struct offline *o, const struct bench_test *test, uint32_t rep
  * after prompts, which are computed in between and would be counted in. */
 int bench_measure_ops(struct offline *o, const struct bench_test *test, uint32_t repetitions,
                       const struct bench_limits *limits, struct bench_ops *out, struct error *err);
-/* What is nearer: *fraction of the limit it names, "read" or "int8"; NULL: neither limit or neither work is
- * known. */
+/* What is nearest: *fraction of the limit it names, "read", "int8", "f32" or "bf16"; NULL: no limit or no
+ * work is known. */
+
 const char *bench_op_bound(const struct bench_op *op, const struct bench_roofline *roofline,
                            double *fraction);
+/* Adds `share` of each limit. */
+void bench_roofline_add(struct bench_roofline *to, const struct bench_roofline *from, double share);
 void bench_test_name(const struct bench_test *test, char *out, size_t room);
 struct bench_cost bench_cost(const struct offline *o, const struct bench_test *test);
 /* Sets a row's limits, bound and fraction from the tokens per second of n >= 1 repetitions and the n + 1

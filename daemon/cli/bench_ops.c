@@ -14,6 +14,7 @@
 /* Per step. */
 struct work {
     double rows, logit_rows, past; /* past: tokens before a row, on average */
+    bool bf16;                     /* the KV cache is */
     double kv_bytes;               /* of one token's keys and values in all layers; 0: caches give them */
 };
 
@@ -59,6 +60,7 @@ static void add_attention(struct bench_op *op, const struct work *work, uint32_t
 {
     op->bytes += work->kv_bytes * work->past * work->rows / n_layers;
     op->float_ops += 4.0 * width * work->past * work->rows;
+    op->bf16 = work->bf16;
 }
 
 static void add_program_op(struct bench_ops *all, const struct graph *g, const struct program *p, uint32_t i,
@@ -105,11 +107,25 @@ static void add_node(struct bench_ops *all, const struct graph *g, uint32_t i, c
 
 const char *bench_op_bound(const struct bench_op *op, const struct bench_roofline *roofline, double *fraction)
 {
-    double read = op->us > 0 && roofline->read_gbps > 0 ? op->bytes / op->us * 1e-3 / roofline->read_gbps : 0;
-    double int8 =
-        op->us > 0 && roofline->int8_tops > 0 ? op->int8_ops / op->us * 1e-6 / roofline->int8_tops : 0;
-    *fraction = read > int8 ? read : int8;
-    return *fraction <= 0 ? NULL : read > int8 ? "read" : "int8";
+    bool bf16 = op->bf16 && roofline->bf16_tflops > 0;
+    const struct {
+        const char *name;
+        double work, limit; /* per second, in the same unit */
+    } bounds[] = {
+        {"read", op->bytes * 1e-9, roofline->read_gbps},
+        {"int8", op->int8_ops * 1e-12, roofline->int8_tops},
+        {bf16 ? "bf16" : "f32", op->float_ops * 1e-12, bf16 ? roofline->bf16_tflops : roofline->f32_tflops}};
+    const char *nearest = NULL;
+    *fraction = 0;
+    for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++) {
+        double reached =
+            op->us > 0 && bounds[i].limit > 0 ? bounds[i].work / op->us * 1e6 / bounds[i].limit : 0;
+        if (reached > *fraction) {
+            *fraction = reached;
+            nearest = bounds[i].name;
+        }
+    }
+    return nearest;
 }
 
 /* ---- measuring ---- */
@@ -144,8 +160,7 @@ static struct bench_roofline look(void *context)
     struct watch *w = context;
     note(w, w->n_looks++ ? &w->last : &w->first);
     struct bench_roofline now = w->limits ? w->limits->look(w->limits->context) : (struct bench_roofline){0};
-    w->sum.read_gbps += now.read_gbps;
-    w->sum.int8_tops += now.int8_tops;
+    bench_roofline_add(&w->sum, &now, 1);
     return now;
 }
 
@@ -161,6 +176,7 @@ static void gather(struct bench_ops *out, const struct watch *w, const struct be
     struct work work = {.rows = rows / steps,
                         .logit_rows = texts * (test->n_tokens + 1) / steps,
                         .past = test->depth + test->n_tokens / 2.0,
+                        .bf16 = info.kv.type == KV_BF16,
                         .kv_bytes = test->prefill ? 0 : (double)kv_page_size(&info.kv) / KV_PAGE_TOKENS};
     out->rows = work.rows;
     for (uint32_t i = 0; i < w->n_times; i++) {
@@ -192,7 +208,7 @@ int bench_measure_ops(struct offline *o, const struct bench_test *test, uint32_t
         rc = bench_measure(o, test, repetitions, &(struct bench_limits){look, &w}, &row, err);
     if (rc == 0) {
         out->steps = w.last.steps - w.first.steps;
-        out->roofline = (struct bench_roofline){w.sum.read_gbps / w.n_looks, w.sum.int8_tops / w.n_looks};
+        bench_roofline_add(&out->roofline, &w.sum, 1.0 / w.n_looks);
         gather(out, &w, test, repetitions);
     }
     free(w.first.ns);

@@ -1,16 +1,29 @@
 /* A benchmark's figures as a table and as one JSON object. */
 #include "bench.h"
+#include "cpu/roofline/roofline.h"
 #include "model/model.h"
 
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
+static void print_machine(const struct bench_roofline *roofline, uint32_t threads, FILE *f)
+{
+    fprintf(f, "limits of this machine, %u thread%s: %.1f GB/s read, %.2f int8 TOPS (%s)", threads,
+            threads == 1 ? "" : "s", roofline->read_gbps, roofline->int8_tops, roofline_unit());
+    if (roofline->f32_tflops > 0)
+        fprintf(f, ", %.2f f32 TFLOPS", roofline->f32_tflops);
+    if (roofline->bf16_tflops > 0)
+        fprintf(f, ", %.2f bf16 TFLOPS", roofline->bf16_tflops);
+    if (roofline->amx_tops > 0)
+        fprintf(f, ", %.2f int8 TOPS (AMX, not used)", roofline->amx_tops);
+    fputc('\n', f);
+}
+
 void bench_print_roofline(const struct bench_roofline *roofline, uint32_t threads, FILE *f)
 {
     if (threads)
-        fprintf(f, "limits of this machine, %u thread%s: %.1f GB/s read, %.2f int8 TOPS\n", threads,
-                threads == 1 ? "" : "s", roofline->read_gbps, roofline->int8_tops);
+        print_machine(roofline, threads, f);
     else if (roofline->read_gbps > 0)
         fprintf(f, "limit of this device, as reported by its driver: %.1f GB/s read\n", roofline->read_gbps);
     else
@@ -25,13 +38,16 @@ static void print_speed(const struct bench_row *row, bool emulated, FILE *f)
         fprintf(f, "%11.2f ± %-9.2f", row->tokens_per_s, row->sd);
 }
 
-/* Ends a line. bound: "read", "int8", or NULL where there is nothing to compare with. */
+/* Ends a line. bound: "read", "int8", "f32", "bf16", or NULL where there is nothing to compare with. */
 static void print_limit(const char *bound, double fraction, const struct bench_roofline *roofline, FILE *f)
 {
     if (bound && strcmp(bound, "read") == 0 && roofline->read_gbps > 0)
         fprintf(f, "   %5.1f %% of %.1f GB/s read\n", 100 * fraction, roofline->read_gbps);
     else if (bound && strcmp(bound, "int8") == 0)
         fprintf(f, "   %5.1f %% of %.2f int8 TOPS\n", 100 * fraction, roofline->int8_tops);
+    else if (bound)
+        fprintf(f, "   %5.1f %% of %.2f %s TFLOPS\n", 100 * fraction,
+                bound[0] == 'b' ? roofline->bf16_tflops : roofline->f32_tflops, bound);
     else
         fprintf(f, "   -\n");
 }
@@ -175,10 +191,11 @@ static json_t *ops_json(const struct bench_report *report, const struct bench_op
 
     for (uint32_t i = 0; i < all->n; i++)
         json_array_append_new(ops, op_json(report, all, &all->ops[i]));
-    return json_pack("{s:s, s:s, s:I, s:f, s:o, s:f, s:o}", "test", all->test, "executor",
+    return json_pack("{s:s, s:s, s:I, s:f, s:o, s:f, s:f, s:f, s:o}", "test", all->test, "executor",
                      config_executor_name(all->executor), "steps", (json_int_t)all->steps, "rows_per_step",
                      all->rows, "read_GBps", speed(report, all->roofline.read_gbps), "int8_TOPS",
-                     all->roofline.int8_tops, "ops", ops);
+                     all->roofline.int8_tops, "f32_TFLOPS", all->roofline.f32_tflops, "bf16_TFLOPS",
+                     all->roofline.bf16_tflops, "ops", ops);
 }
 
 /* The variants of the cpu's products, as in /stats; null on other backends. */
@@ -211,9 +228,14 @@ void bench_print_json(const struct bench_report *report, FILE *f)
 
     for (uint32_t i = 0; i < report->n_rows; i++)
         json_array_append_new(rows, row_json(report, &report->rows[i]));
-    json_t *all = json_pack("{s:b, s:{s:o, s:f}, s:o}", "emulated", report->emulated, "roofline", "read_GBps",
-                            speed(report, report->roofline->read_gbps), "int8_TOPS",
-                            report->roofline->int8_tops, "rows", rows);
+    json_t *limits = json_pack("{s:o, s:f, s:s}", "read_GBps", speed(report, report->roofline->read_gbps),
+                               "int8_TOPS", report->roofline->int8_tops, "int8_unit", roofline_unit());
+    if (!report->runtime)
+        json_object_update_new(
+            limits, json_pack("{s:f, s:f, s:f}", "f32_TFLOPS", report->roofline->f32_tflops, "bf16_TFLOPS",
+                              report->roofline->bf16_tflops, "amx_TOPS", report->roofline->amx_tops));
+    json_t *all =
+        json_pack("{s:b, s:o, s:o}", "emulated", report->emulated, "roofline", limits, "rows", rows);
     if (report->runtime)
         json_object_set_new(all, "tuning", tuning_json(report));
     for (uint32_t i = 0; i < report->n_ops; i++) {

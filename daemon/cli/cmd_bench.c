@@ -170,8 +170,17 @@ static struct roofline *open_roofline(uint32_t threads, struct error *err)
 /* The limits of the threads that the model gets. */
 static struct bench_roofline look_at_machine(void *roofline)
 {
-    return (struct bench_roofline){roofline_read_gbps(roofline, LOOK_ROUNDS),
-                                   roofline_int8_tops(roofline, LOOK_ROUNDS)};
+    return (struct bench_roofline){.read_gbps = roofline_read_gbps(roofline, LOOK_ROUNDS),
+                                   .int8_tops = roofline_int8_tops(roofline, LOOK_ROUNDS)};
+}
+
+/* With the units of attention, for --ops. */
+static struct bench_roofline look_at_units(void *roofline)
+{
+    struct bench_roofline all = look_at_machine(roofline);
+    all.f32_tflops = roofline_f32_tflops(roofline, LOOK_ROUNDS);
+    all.bf16_tflops = roofline_bf16_tflops(roofline, LOOK_ROUNDS);
+    return all;
 }
 
 /* Those of its device. */
@@ -232,6 +241,8 @@ static int run_ops(struct offline *o, const struct config *cfg, const struct ben
         rc = limits_open(&limits, o, err);
     if (rc < 0)
         return rc;
+    if (limits.roofline)
+        limits.look.look = look_at_units;
     for (uint32_t i = 0; i < plan->n && rc == 0; i++) {
         rc = bench_measure_ops(o, &plan->tests[i], opt->repetitions, &limits.look, &ops[report->n_ops], err);
         report->n_ops += rc == 0;
@@ -253,10 +264,8 @@ static void describe_machine(const struct offline *o, struct bench_report *repor
 /* Over all rows. */
 static void mean_limits(const struct bench_report *report, struct bench_roofline *out)
 {
-    for (uint32_t i = 0; i < report->n_rows; i++) {
-        out->read_gbps += report->rows[i].roofline.read_gbps / report->n_rows;
-        out->int8_tops += report->rows[i].roofline.int8_tops / report->n_rows;
-    }
+    for (uint32_t i = 0; i < report->n_rows; i++)
+        bench_roofline_add(out, &report->rows[i].roofline, 1.0 / report->n_rows);
 }
 
 /* The tests once more with every other executor that the backend has. */
@@ -323,8 +332,11 @@ static int bench(struct config *cfg, void *options, struct error *err)
     struct roofline *r = open_roofline(threads, err);
     if (!r)
         return -ENOMEM;
-    struct bench_roofline roofline = {roofline_read_gbps(r, ROOFLINE_MAX_ROUNDS),
-                                      roofline_int8_tops(r, ROOFLINE_MAX_ROUNDS)};
+    struct bench_roofline roofline = {.read_gbps = roofline_read_gbps(r, ROOFLINE_MAX_ROUNDS),
+                                      .int8_tops = roofline_int8_tops(r, ROOFLINE_MAX_ROUNDS),
+                                      .f32_tflops = roofline_f32_tflops(r, ROOFLINE_MAX_ROUNDS),
+                                      .bf16_tflops = roofline_bf16_tflops(r, ROOFLINE_MAX_ROUNDS),
+                                      .amx_tops = roofline_amx_tops(r, ROOFLINE_MAX_ROUNDS)};
     struct bench_report report = {.roofline = &roofline, .threads = threads};
     roofline_close(r);
     if (opt->json)

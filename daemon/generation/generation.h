@@ -86,13 +86,6 @@ enum generation_state {
     GENERATION_REPLYING, /* the engine has let go of it; its client takes what it has still to show */
     GENERATION_FINISHED,
 };
-enum generation_outcome {
-    GENERATION_NONE,
-    GENERATION_COMPLETED,
-    GENERATION_CANCELLED,
-    GENERATION_TIMED_OUT,
-    GENERATION_FAILED,
-};
 
 /* One text of a generation (choice.c). */
 struct choice {
@@ -122,7 +115,7 @@ struct generation {
     const struct dialect *dialect;
     struct generation *next, *prev;
     enum generation_state state;
-    enum generation_outcome outcome;
+    enum request_outcome outcome;
     enum generation_effort effort;
     bool exceeded;  /* its preparation exceeded what `effort` allows, and left nothing */
     bool cancelled; /* by the client's leaving, a drain's end, ... */
@@ -154,9 +147,6 @@ struct dialect {
     /* Makes a chat of the body: OpenAI's members, which `fields` read (chat_json.h). A new reference, or NULL
      * with *err. NULL: the body is read as it is. */
     json_t *(*translate)(const json_t *body, struct api_error *err);
-    /* Errors in its own form; NULL: the common one. */
-    void (*put_error)(struct buf *out, const struct api_error *e);
-    bool lines;  /* its stream is lines of JSON, not events */
     bool counts; /* `reply` is due once the prompt is prepared: nothing is generated */
     /* Defaults other than /generate's. */
     void (*defaults)(struct params *p);
@@ -183,6 +173,8 @@ extern const struct field generate_fields[];
 /* max_tokens, under whatever name; given under two names it must be the same. */
 int read_max_tokens(struct field_reader *r, const struct field *f, const json_t *value);
 
+/* Takes the request over, whose body is there. */
+void generation_open(struct request *r, const struct dialect *dialect);
 /* The engine has something for it. */
 void generation_news(struct choice *c);
 /* What waits or runs; idempotent. */
@@ -196,12 +188,10 @@ uint64_t generation_waiting_tokens(const struct server *s);
 /* Answers with a 500 (or an error event) now, without waiting for the engine to let go. */
 void generation_abandon(struct generation *g, const char *words);
 void generation_tick(struct generation *g);
-enum generation_outcome generation_outcome(const struct generation *g);
 /* Its part of the access line, in whatever state it is. */
-struct log_access;
 void generation_log(const struct generation *g, struct log_access *line);
-/* Its texts that have ended, each by how, in whatever state it is. */
-void generation_count_ends(const struct generation *g, struct stats *stats);
+/* Its outcome; counts its texts that have ended, each by how, in whatever state it is. */
+enum request_outcome generation_count(const struct generation *g, struct stats *stats);
 
 /* generation_prepare.c: fills g->p and the choices from the body, or r->error, or says g->exceeded. May run
  * on the pool. */

@@ -304,7 +304,7 @@ static int check_limits(const struct generation *g, struct api_error *err)
 
 void generation_prepare(struct request *r)
 {
-    struct generation *g = r->generation;
+    struct generation *g = r->context;
     struct api_error *err = &r->error;
     struct arena scratch = {0}; /* of what makes the prompt */
     if (read_params(g, &scratch, err) == 0 && check_limits(g, err) == 0 && make_ids(g, err) == 0 &&

@@ -1,5 +1,4 @@
 /* request.c - one HTTP request: its reply, its suspension, its memory. */
-#include "generation/generation.h"
 #include "http.h"
 #include "base/log.h"
 
@@ -229,9 +228,8 @@ void request_reply(struct request *r, int status)
 
 void request_put_error(struct request *r, const struct api_error *e)
 {
-    const struct dialect *d = r->route ? r->route->dialect : NULL;
-    if (d && d->put_error)
-        d->put_error(&r->out, e);
+    if (r->route && r->route->put_error)
+        r->route->put_error(&r->out, e);
     else
         api_error_put(&r->out, e);
 }

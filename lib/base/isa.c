@@ -4,6 +4,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 /* Bits of the CPUID words, from the manuals of Intel and AMD. */
@@ -18,7 +20,10 @@ enum leaf7_ebx {
 #define AVX512VL (1u << 31)
 enum leaf7_ecx { AVX512VBMI = 1 << 1, AVX512VNNI = 1 << 11 };
 enum leaf7_1_eax { AVXVNNI = 1 << 4, AVX512BF16 = 1 << 5 };
-enum xcr0 { YMM = 0x6, ZMM = 0xe6 };
+enum leaf7_edx { AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25 };
+enum xcr0 { YMM = 0x6, ZMM = 0xe6, TILES = 0x60000 };
+#define ARCH_REQ_XCOMP_PERM 0x1023 /* asm/prctl.h of Linux 5.16 */
+#define XFEATURE_XTILEDATA  18
 
 static bool has_all(uint64_t word, uint64_t bits)
 {
@@ -36,6 +41,8 @@ uint32_t isa_of(const struct isa_words *w)
     if (!has_all(w->leaf7_ebx, AVX512F | AVX512DQ | AVX512BW | AVX512VL) ||
         !has_all(w->leaf7_ecx, AVX512VBMI | AVX512VNNI) || !has_all(w->xcr0, ZMM))
         return sets;
+    if (has_all(w->leaf7_edx, AMX_TILE | AMX_INT8) && has_all(w->xcr0, TILES))
+        sets |= ISA_AMX_INT8;
     return sets | ISA_AVX512 | (w->leaf7_1_eax & AVX512BF16 ? ISA_AVX512_BF16 : 0);
 }
 
@@ -48,12 +55,14 @@ static void read_sets(void)
     uint32_t a, b, c, d;
     if (!__get_cpuid(1, &a, &b, &w.leaf1_ecx, &d) || !(w.leaf1_ecx & OSXSAVE))
         return;
-    if (__get_cpuid_count(7, 0, &a, &w.leaf7_ebx, &w.leaf7_ecx, &d) && a >= 1)
+    if (__get_cpuid_count(7, 0, &a, &w.leaf7_ebx, &w.leaf7_ecx, &w.leaf7_edx) && a >= 1)
         __get_cpuid_count(7, 1, &w.leaf7_1_eax, &b, &c, &d);
     uint32_t low, high;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     w.xcr0 = (uint64_t)high << 32 | low;
     sets = isa_of(&w);
+    if (sets & ISA_AMX_INT8 && syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA))
+        sets &= ~(uint32_t)ISA_AMX_INT8;
 #endif
 }
 

@@ -12,15 +12,17 @@ enum isa_set {
     ISA_AVXVNNI = 1 << 1,     /* *_avxvnni.c */
     ISA_AVX512 = 1 << 2,      /* *_avx512.c */
     ISA_AVX512_BF16 = 1 << 3, /* *_bf16_avx512.c */
+    ISA_AMX_INT8 = 1 << 4,    /* *_amx.c; the kernel must also permit the process its tiles */
 };
 
-/* True if this machine has the set. */
+/* True if this machine has the set. The first call asks the kernel for AMX's tiles where there are any. */
 bool isa_has(enum isa_set set);
 
 /* The CPUID words that detection reads, and xcr0: the register states that the operating system saves. */
 struct isa_words {
     uint32_t leaf1_ecx, leaf7_ebx, leaf7_ecx, leaf7_1_eax;
     uint64_t xcr0;
+    uint32_t leaf7_edx;
 };
 
 /* The sets (a mask of enum isa_set) of a machine with these words. Pure; split off so that tests can pass

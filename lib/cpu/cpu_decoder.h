@@ -14,6 +14,7 @@
 #include "backend/backend.h"
 #include "model/graph.h"
 #include "base/memory.h"
+#include "cpu/matmul/team_experts.h"
 #include "cpu/matmul/team_matmul.h"
 #include "model/program.h"
 #include "sampler/sampler.h"
@@ -32,6 +33,7 @@ struct eager;
 
 struct decoder_member {
     struct product_scratch product;
+    struct experts_order *experts;
     struct attend_scratch attend;
     void *sampler;
 };

@@ -1,4 +1,5 @@
 #include "roofline.h"
+#include "base/isa.h"
 #include "cpu/matmul/matmul.h"
 #include "roofline_loops.h"
 
@@ -40,7 +41,18 @@ static double int8_plain(uint64_t n)
     return (double)(n / 16) * 8 * 2;
 }
 
-static const struct roofline_loops plain = {read_plain, int8_plain};
+static double f32_plain(uint64_t n)
+{
+    float sum[8] = {0};
+    for (uint64_t i = 0; i < n / 16; i++)
+        for (int l = 0; l < 8; l++) {
+            sum[l] = sum[l] * 0.5f + 0.5f;
+            __asm__ volatile("" : "+m"(sum[l]));
+        }
+    return (double)(n / 16) * 8 * 2;
+}
+
+static const struct roofline_loops plain = {read_plain, int8_plain, f32_plain};
 
 /* The loops of the instruction set that matmul_find("auto") selects. */
 static const struct roofline_loops *loops(void)
@@ -88,7 +100,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-enum task { READ, INT8, END };
+enum task { READ, INT8, F32, BF16, AMX, END };
 
 struct worker {
     struct roofline *shared;
@@ -110,6 +122,7 @@ struct roofline {
     uint8_t *memory;
     size_t size; /* bytes of each worker's share */
     enum task task;
+    double (*compute)(uint64_t n); /* the loop of a task other than READ */
     struct worker workers[];
 };
 
@@ -118,8 +131,8 @@ static void work_round(struct worker *w, uint32_t round)
     struct roofline *r = w->shared;
     pthread_barrier_wait(&r->round_barrier);
     w->began[round] = now();
-    if (r->task == INT8) {
-        w->work = r->loops->int8(INT8_ROUNDS);
+    if (r->task != READ) {
+        w->work = r->compute(INT8_ROUNDS);
     } else {
         w->sink = r->loops->read(w->memory, r->size);
         w->work = (double)r->size;
@@ -161,11 +174,33 @@ static double round_seconds(const struct roofline *r, uint32_t round)
     return ended - began;
 }
 
-/* The work per second of all threads together, in the best round. */
+/* The loop of a unit; NULL: this machine lacks it. */
+static double (*loop_of(const struct roofline *r, enum task task))(uint64_t)
+{
+    switch (task) {
+    case INT8:
+        return r->loops->int8;
+    case F32:
+        return r->loops->f32;
+#if defined(__x86_64__)
+    case BF16:
+        return isa_has(ISA_AVX512_BF16) ? roofline_bf16 : NULL;
+    case AMX:
+        return isa_has(ISA_AMX_INT8) ? roofline_amx : NULL;
+#endif
+    default:
+        return NULL;
+    }
+}
+
+/* The work per second of all threads together, in the best round. 0: there is no such unit. */
 static double measure(struct roofline *r, enum task task, uint32_t n_rounds)
 {
     assert(n_rounds >= 1 && n_rounds <= ROOFLINE_MAX_ROUNDS);
     r->task = task;
+    r->compute = loop_of(r, task);
+    if (task != READ && !r->compute)
+        return 0;
     r->n_rounds = n_rounds;
     pthread_barrier_wait(&r->task_barrier);
     pthread_barrier_wait(&r->task_barrier);
@@ -244,4 +279,29 @@ double roofline_read_gbps(struct roofline *r, uint32_t n_rounds)
 double roofline_int8_tops(struct roofline *r, uint32_t n_rounds)
 {
     return measure(r, INT8, n_rounds) * 1e-12;
+}
+
+double roofline_f32_tflops(struct roofline *r, uint32_t n_rounds)
+{
+    return measure(r, F32, n_rounds) * 1e-12;
+}
+
+double roofline_bf16_tflops(struct roofline *r, uint32_t n_rounds)
+{
+    return measure(r, BF16, n_rounds) * 1e-12;
+}
+
+double roofline_amx_tops(struct roofline *r, uint32_t n_rounds)
+{
+    return measure(r, AMX, n_rounds) * 1e-12;
+}
+
+const char *roofline_unit(void)
+{
+#if defined(__x86_64__)
+    const struct roofline_loops *l = loops();
+    if (l != &plain)
+        return l == &roofline_avx512 ? "AVX-512 VNNI" : l == &roofline_avxvnni ? "AVX-VNNI" : "AVX2";
+#endif
+    return "plain C";
 }

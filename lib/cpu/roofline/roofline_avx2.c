@@ -34,5 +34,5 @@ static double int8(uint64_t n)
     return (double)n * 8 * 4 * 32 * 2;
 }
 
-const struct roofline_loops roofline_avx2 = {read, int8};
+const struct roofline_loops roofline_avx2 = {read, int8, f32};
 #endif

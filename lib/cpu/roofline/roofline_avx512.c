@@ -39,5 +39,23 @@ static double int8(uint64_t n)
     return (double)n * 16 * 64 * 2;
 }
 
-const struct roofline_loops roofline_avx512 = {read, int8};
+static double f32(uint64_t n)
+{
+    __m512 sum[12], x = _mm512_set1_ps(0.5f);
+#pragma GCC unroll 12
+    for (int i = 0; i < 12; i++) {
+        sum[i] = _mm512_setzero_ps();
+        __asm__ volatile("" : "+v"(sum[i]));
+    }
+    for (uint64_t round = 0; round < n; round++)
+#pragma GCC unroll 12
+        for (int i = 0; i < 12; i++)
+            sum[i] = _mm512_fmadd_ps(sum[i], x, x);
+#pragma GCC unroll 12
+    for (int i = 0; i < 12; i++)
+        __asm__ volatile("" ::"v"(sum[i]));
+    return (double)n * 12 * 16 * 2;
+}
+
+const struct roofline_loops roofline_avx512 = {read, int8, f32};
 #endif

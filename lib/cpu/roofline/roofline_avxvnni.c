@@ -23,5 +23,5 @@ static double int8(uint64_t n)
     return (double)n * 12 * 32 * 2;
 }
 
-const struct roofline_loops roofline_avxvnni = {read, int8};
+const struct roofline_loops roofline_avxvnni = {read, int8, f32};
 #endif

@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ALL_512 (ISA_AVX512 | ISA_AVX512_BF16)
+#define ALL_512 (ISA_AVX512 | ISA_AVX512_BF16 | ISA_AMX_INT8)
 #define ALL     (ISA_AVX2 | ISA_AVXVNNI | ALL_512)
 
-static const struct isa_words full = {UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT64_MAX};
+static const struct isa_words full = {UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT64_MAX, UINT32_MAX};
 
 Test(isa, a_machine_with_every_feature_has_every_set)
 {
@@ -39,6 +39,10 @@ static const struct feature features[] = {
     {"upper halves of zmm", {.xcr0 = 1u << 6}, ALL_512},
     {"zmm16 to zmm31", {.xcr0 = 1u << 7}, ALL_512},
     {"avx512bf16", {.leaf7_1_eax = 1u << 5}, ISA_AVX512_BF16},
+    {"amx-tile", {.leaf7_edx = 1u << 24}, ISA_AMX_INT8},
+    {"amx-int8", {.leaf7_edx = 1u << 25}, ISA_AMX_INT8},
+    {"configuration of tiles", {.xcr0 = 1u << 17}, ISA_AMX_INT8},
+    {"tiles", {.xcr0 = 1u << 18}, ISA_AMX_INT8},
 };
 
 Test(isa, a_set_is_lost_with_any_feature_that_its_files_are_compiled_for)
@@ -50,6 +54,7 @@ Test(isa, a_set_is_lost_with_any_feature_that_its_files_are_compiled_for)
         w.leaf7_ecx &= ~bit.leaf7_ecx;
         w.leaf7_1_eax &= ~bit.leaf7_1_eax;
         w.xcr0 &= ~bit.xcr0;
+        w.leaf7_edx &= ~bit.leaf7_edx;
         cr_assert_eq(isa_of(&w), ALL & ~features[i].lost, "without %s: %x", features[i].name, isa_of(&w));
     }
 }
@@ -77,13 +82,15 @@ static bool linux_has(const char *const *names, size_t n)
 
 Test(isa, this_machine_has_what_linux_says)
 {
-    static const char *const names[] = {"fma",        "f16c",        "avx2",     "bmi2",
-                                        "avx512f",    "avx512dq",    "avx512bw", "avx512vl",
-                                        "avx512vbmi", "avx512_vnni", "avx_vnni", "avx512_bf16"};
+    static const char *const names[] = {"fma",      "f16c",        "avx2",     "bmi2",       "avx512f",
+                                        "avx512dq", "avx512bw",    "avx512vl", "avx512vbmi", "avx512_vnni",
+                                        "avx_vnni", "avx512_bf16", "amx_tile", "amx_int8"};
     bool avx2 = linux_has(names, 4), avx512 = linux_has(names, 10);
     cr_assert_eq(isa_has(ISA_AVX2), avx2);
     cr_assert_eq(isa_has(ISA_AVX512), avx512);
     cr_assert_eq(isa_has(ISA_AVXVNNI), avx2 && linux_has(names + 10, 1));
     cr_assert_eq(isa_has(ISA_AVX512_BF16), avx512 && linux_has(names + 11, 1));
+    if (!linux_has(names + 12, 2)) /* a kernel may refuse them, too */
+        cr_assert(!isa_has(ISA_AMX_INT8));
 }
 #endif

@@ -12,6 +12,11 @@ static const char *name_of(struct bench_test test)
     return name;
 }
 
+#define LOOK(read, int8)                                                                                     \
+    {                                                                                                        \
+        .read_gbps = (read), .int8_tops = (int8)                                                             \
+    }
+
 Test(bench, tests_are_named_as_the_manual_says)
 {
     cr_assert_str_eq(name_of((struct bench_test){true, 512, 0, 1}), "pp512");
@@ -55,7 +60,7 @@ Test(bench, the_nearer_limit_is_the_bound)
 
 Test(bench, a_repetition_is_compared_with_the_mean_of_the_limits_around_it)
 {
-    struct bench_roofline looks[] = {{40, 2}, {60, 1}, {100, 1}, {20, 2}};
+    struct bench_roofline looks[] = {LOOK(40, 2), LOOK(60, 1), LOOK(100, 1), LOOK(20, 2)};
     struct bench_row row = {.cost = {.bytes = 4e8, .int8_ops = 1e8}};
     bench_compare(&row, (double[]){100, 120, 150}, looks, 3); /* 0.8, 0.6 and 1 of 50, 80 and 60 */
     cr_assert_lt(fabs(row.fraction - 0.8), 1e-12);
@@ -65,7 +70,7 @@ Test(bench, a_repetition_is_compared_with_the_mean_of_the_limits_around_it)
 
 Test(bench, an_unknown_limit_bounds_nothing)
 {
-    struct bench_roofline looks[] = {{0, 0}, {0, 0}};
+    struct bench_roofline looks[] = {LOOK(0, 0), LOOK(0, 0)};
     struct bench_row row = {.cost = {.bytes = 4e8, .int8_ops = 1e8}};
     bench_compare(&row, (double[]){100}, looks, 1);
     cr_assert_eq(row.fraction, 0);
@@ -83,5 +88,13 @@ Test(bench, an_op_is_compared_with_the_limit_that_is_nearer)
     cr_assert_str_eq(bench_op_bound(&multiplies, &limits, &fraction), "int8");
     cr_assert_lt(fabs(fraction - 0.75), 1e-12);
     cr_assert_null(bench_op_bound(&neither, &limits, &fraction));
+    limits.f32_tflops = 20; /* neither reaches 10 of them */
+    cr_assert_str_eq(bench_op_bound(&neither, &limits, &fraction), "f32");
+    cr_assert_lt(fabs(fraction - 0.5), 1e-12);
+    limits.bf16_tflops = 40;
+    cr_assert_str_eq(bench_op_bound(&neither, &limits, &fraction), "f32");
+    neither.bf16 = true;
+    cr_assert_str_eq(bench_op_bound(&neither, &limits, &fraction), "bf16");
+    cr_assert_lt(fabs(fraction - 0.25), 1e-12);
     cr_assert_null(bench_op_bound(&reads, &(struct bench_roofline){0}, &fraction));
 }
