@@ -24,5 +24,11 @@ void api_admin_model(struct request *r);
 void api_admin_suspend(struct request *r);
 void api_admin_resume(struct request *r);
 void api_generate(struct request *r); /* every dialect's generating route */
+void api_ollama_tags(struct request *r);
+void api_ollama_ps(struct request *r);
+void api_ollama_show(struct request *r);
+void api_ollama_version(struct request *r);
+/* An error in Ollama's form. */
+void api_ollama_put_error(struct buf *out, const struct api_error *e);
 /* An error in Anthropic's form. */
 void api_anthropic_put_error(struct buf *out, const struct api_error *e);

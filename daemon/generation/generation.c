@@ -51,9 +51,9 @@ static void fail(struct generation *g, const struct api_error *e, enum request_o
     if (!g->started) {
         request_fail(r, e);
     } else {
-        buf_puts(&r->out, "event: error\ndata: ");
+        buf_puts(&r->out, g->request->route->lines ? "" : "event: error\ndata: ");
         request_put_error(r, e); /* ends with a newline */
-        buf_puts(&r->out, "\n");
+        buf_puts(&r->out, g->request->route->lines ? "" : "\n");
         request_wrote(r);
         r->stream_ended = true;
     }
@@ -660,6 +660,8 @@ void generation_tick(struct generation *g)
 {
     uint64_t now = clock_ns(), every = g->server->cfg->keepalive_ms * MS;
     struct request *r = g->request;
+    if (g->request->route->lines) /* they have no comments */
+        return;
     if (g->state != GENERATION_SUBMITTED || g->abandoned || now - g->sent_ns < every - every / 8)
         return;
     if (request_n_ahead(r)) /* the client does not take what there is */

@@ -170,7 +170,7 @@ struct dialect {
     bool clamps;      /* max_tokens is a ceiling: what does not fit is cut off */
 };
 extern const struct dialect dialect_generate, dialect_completions, dialect_chat, dialect_messages,
-    dialect_count;
+    dialect_count, dialect_ollama_chat, dialect_ollama_generate;
 
 /* Rows that every dialect knows: /generate's own. */
 extern const struct field generate_fields[];

@@ -389,7 +389,7 @@ static enum MHD_Result queue_stream(struct request *r)
     struct MHD_Response *response =
         MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, REPLY_BLOCK, read_stream, r, NULL);
     if (response) {
-        add_header(response, "Content-Type", "text/event-stream");
+        add_header(response, "Content-Type", r->route->lines ? "application/x-ndjson" : "text/event-stream");
         add_header(response, "Cache-Control", "no-cache");
         add_header(response, "X-Accel-Buffering", "no");
     }

@@ -69,14 +69,22 @@ void toolcall_put(struct toolcall_scanner *s, enum toolcall_kind kind, const cha
     }
 }
 
+/* A name is one event: each byte in it that is no UTF-8 becomes a question mark. */
+static void mend_name(struct bytes *name)
+{
+    for (size_t i = 0; i < name->n;) {
+        i += utf8_valid(name->p + i, name->n - i);
+        if (i < name->n)
+            name->p[i++] = '?';
+    }
+}
+
 void toolcall_begin_call(struct toolcall_scanner *s)
 {
     flush(s, true);
     s->out_kind = TOOLCALL_ARGUMENTS;
-    bytes_put(&s->out, s->name.p, s->name.n); /* for its UTF-8 */
-    size_t n = utf8_valid(s->out.p, s->out.n);
-    send(s, TOOLCALL_BEGIN, s->out.p, n);
-    s->out.n = 0;
+    mend_name(&s->name);
+    send(s, TOOLCALL_BEGIN, s->name.p, s->name.n);
     s->held.n = 0;
     s->n_calls++;
 }
@@ -252,7 +260,7 @@ static bool scan(struct toolcall_scanner *s, bool reasoning)
         return false;
     s->held.n = 0;
     s->in_reasoning = reasoning;
-    toolcall_hold(s, at - e + strlen(m->s));
+    toolcall_hold(s, at - e + (m->action == MARK_HARMONY_HEADER ? 0 : strlen(m->s)));
     return follow(s, m);
 }
 

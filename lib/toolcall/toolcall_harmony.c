@@ -71,19 +71,26 @@ static int begins_header(const struct toolcall_scanner *s)
     return mark > to ? mark : to;
 }
 
-/* Where the text begins. */
+/* Where the text begins, or at <|start|> or <|channel|>. */
 bool toolcall_harmony_header(struct toolcall_scanner *s)
 {
-    const char *end = s->pending.n ? memmem(s->pending.p, s->pending.n, message, strlen(message)) : NULL;
-    if (end)
-        return follow_header(s, (size_t)(end - s->pending.p));
-    bool begun = s->held.n || begins_header(s) >= 0;
-    if (!begun || s->pending.n > MAX_HEADER) {
+    size_t n = s->pending.n;
+    int begins = begins_header(s);
+    const char *end = n ? memmem(s->pending.p, n, message, strlen(message)) : NULL;
+    size_t length = end ? (size_t)(end - s->pending.p) : n;
+    if (begins > 0 && end && length <= MAX_HEADER)
+        return follow_header(s, length);
+    if (begins > 0 && length > MAX_HEADER) { /* none is so long: its mark is text */
+        size_t mark = toolcall_blanks(s, 0) + 2;
+        toolcall_put(s, TOOLCALL_TEXT, s->pending.p, mark);
+        toolcall_take(s, mark);
+    }
+    if (begins < 0 || length > MAX_HEADER) {
         s->state = toolcall_text;
         return true;
     }
     if (s->ended) /* a header without a body says nothing */
-        toolcall_take(s, s->pending.n);
+        toolcall_take(s, n);
     return false;
 }
 
@@ -96,8 +103,6 @@ bool toolcall_harmony_between(struct toolcall_scanner *s)
         return false;
     int starts = toolcall_match(s, 0, start), in = toolcall_match(s, 0, channel);
     if (starts > 0 || in > 0) {
-        s->held.n = 0;
-        toolcall_hold(s, starts > 0 ? strlen(start) : 0);
         s->state = toolcall_harmony_header;
         return true;
     }

@@ -382,6 +382,27 @@ Test(toolcall, bytes_that_are_no_utf8_are_replaced_at_every_cut)
     }
 }
 
+Test(toolcall, a_channel_that_begins_in_a_text_is_followed)
+{
+    struct parsed *p =
+        scan("harmony", "ab<|channel|>analysis<|message|>cd<|end|><|start|>assistant<|message|>e", false);
+    expect_bytes(&p->reasoning, "cd");
+    expect_bytes(&p->content, "ab\n\ne");
+    parsed_close(p);
+    expect_content("harmony", "a <|message|>b", "a b");
+}
+
+Test(toolcall, a_name_that_is_no_utf8_is_mended)
+{
+    struct parsed *p = scan("gemma4",
+                            "<|tool_call>\xe3"
+                            "f{a:1}<tool_call|>",
+                            false);
+    cr_assert_eq(p->n_calls, 1);
+    expect_bytes(&p->calls[0].name, "?f");
+    parsed_close(p);
+}
+
 Test(toolcall, a_text_of_openers_takes_linear_time)
 {
     size_t n = 0, cap = 1 << 20;

@@ -1,0 +1,353 @@
+/* api_ollama.c - Ollama's dialect: POST /api/chat and /api/generate in lines of JSON, and what its clients
+ * ask about the model: tags, ps, show, version. Every name is the loaded model's. Options without effect
+ * here, and members that are not known, pass. Durations are nanoseconds. */
+#include "api.h"
+#include "api_chat.h"
+#include "base/api_error.h"
+#include "gguf/gguf.h"
+#include "model/model.h"
+
+#include <string.h>
+#include <time.h>
+
+#define VERSION "0.18.3" /* clients want one that is high enough; see API.md */
+
+/* --- the body --- */
+
+static const char *text_of(const json_t *object, const char *name)
+{
+    return json_string_value(json_object_get(object, name));
+}
+
+static void read_message(struct chat_json *c, size_t i, const json_t *given)
+{
+    const char *role = text_of(given, "role"), *content = text_of(given, "content");
+    const char *thinking = text_of(given, "thinking"), *tool = text_of(given, "tool_name");
+    const json_t *calls = json_object_get(given, "tool_calls");
+    char path[48];
+    snprintf(path, sizeof path, "messages[%zu].images", i);
+    if (json_array_size(json_object_get(given, "images")))
+        api_invalid(c->err, path, "%s is not supported: the model reads text only", path);
+    json_t *message = chat_json_message(c, role ? role : "");
+    chat_json_put(c, message, "content", json_string(content ? content : ""));
+    if (thinking && *thinking)
+        chat_json_text(c, message, "reasoning_content", thinking);
+    if (tool)
+        chat_json_put(c, message, "name", json_string(tool));
+    if (text_of(given, "tool_call_id"))
+        chat_json_put(c, message, "tool_call_id", json_string(text_of(given, "tool_call_id")));
+    for (size_t k = 0; k < json_array_size(calls); k++) {
+        const json_t *call = json_array_get(calls, k), *function = json_object_get(call, "function");
+        const char *name = text_of(function, "name");
+        if (name)
+            chat_json_call(c, message, text_of(call, "id"), name, json_object_get(function, "arguments"));
+    }
+}
+
+/* A negative num_predict is no limit, a negative seed none. */
+static void read_options(struct chat_json *c, const json_t *options)
+{
+    static const char *const same[] = {"temperature",
+                                       "temperature",
+                                       "top_p",
+                                       "top_p",
+                                       "top_k",
+                                       "top_k",
+                                       "min_p",
+                                       "min_p",
+                                       "typical_p",
+                                       "typical_p",
+                                       "repeat_penalty",
+                                       "repetition_penalty",
+                                       "presence_penalty",
+                                       "presence_penalty",
+                                       "frequency_penalty",
+                                       "frequency_penalty",
+                                       "stop",
+                                       "stop",
+                                       NULL};
+    static const char *const counts[][2] = {
+        {"num_predict", "max_tokens"}, {"seed", "seed"}, {"repeat_last_n", "penalty_last_n"}};
+    chat_json_copy(c, options, same);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        const json_t *value = json_object_get(options, counts[i][0]);
+        if (json_is_integer(value) && json_integer_value(value) >= 0)
+            chat_json_set(c, counts[i][1], json_integer(json_integer_value(value)));
+    }
+}
+
+static void read_think(struct chat_json *c, json_t *think)
+{
+    if (json_is_boolean(think))
+        chat_json_set(c, "reasoning_effort", json_string(json_is_true(think) ? "high" : "none"));
+    else if (json_is_string(think))
+        chat_json_set(c, "reasoning_effort", json_incref(think));
+}
+
+static void read_common(struct chat_json *c, const json_t *body)
+{
+    const json_t *format = json_object_get(body, "format"), *stream = json_object_get(body, "stream");
+    const json_t *tools = json_object_get(body, "tools");
+    if (format && !json_is_null(format) && !(json_is_string(format) && !json_string_length(format)))
+        api_invalid(c->err, "format", "format is not supported (got %s)", field_got_word(format));
+    read_options(c, json_object_get(body, "options"));
+    read_think(c, json_object_get(body, "think"));
+    chat_json_set(c, "stream", json_boolean(!json_is_false(stream)));
+    for (size_t i = 0; i < json_array_size(tools); i++)
+        if (json_array_append(c->tools, json_array_get(tools, i)) < 0)
+            c->failed = true;
+}
+
+static json_t *translate_chat(const json_t *body, struct api_error *err)
+{
+    const json_t *messages = json_object_get(body, "messages");
+    struct chat_json c;
+    if (!chat_json_open(&c, err))
+        return NULL;
+    read_common(&c, body);
+    for (size_t i = 0; i < json_array_size(messages); i++)
+        read_message(&c, i, json_array_get(messages, i));
+    return chat_json_close(&c);
+}
+
+/* A prompt is a user's message; an empty one only asks for the model to be there. */
+static json_t *translate_generate(const json_t *body, struct api_error *err)
+{
+    const char *system = text_of(body, "system"), *prompt = text_of(body, "prompt");
+    struct chat_json c;
+    if (!chat_json_open(&c, err))
+        return NULL;
+    read_common(&c, body);
+    if (json_is_true(json_object_get(body, "raw")) || json_string_length(json_object_get(body, "suffix")))
+        api_invalid(err, "raw",
+                    "raw and suffix are not supported: POST /v1/completions takes a prompt as it is");
+    if (system && *system)
+        chat_json_text(&c, chat_json_message(&c, "system"), "content", system);
+    chat_json_text(&c, chat_json_message(&c, "user"), "content", prompt ? prompt : "");
+    if (!prompt || !*prompt)
+        chat_json_set(&c, "max_tokens", json_integer(0));
+    return chat_json_close(&c);
+}
+
+/* --- parts of replies --- */
+
+static void put_time(struct buf *out, time_t seconds, long ns)
+{
+    struct tm t;
+    char text[32];
+    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", gmtime_r(&seconds, &t));
+    buf_printf(out, "\"%s.%09ldZ\"", text, ns);
+}
+
+static void open_line(struct buf *out, const struct generation *g)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    buf_puts(out, "{\"model\":");
+    chat_put_model(out, g);
+    buf_puts(out, ",\"created_at\":");
+    put_time(out, now.tv_sec, now.tv_nsec);
+}
+
+static bool chats(const struct generation *g)
+{
+    return g->dialect == &dialect_ollama_chat;
+}
+
+static void put_calls(struct buf *out, const struct answer *a, uint32_t from)
+{
+    buf_puts(out, ",\"tool_calls\":[");
+    for (uint32_t i = from; i < a->n_calls; i++) {
+        const struct answer_call *call = &a->calls[i];
+        buf_printf(out, "%s{\"id\":\"%s\",\"function\":{\"index\":%u,\"name\":", i > from ? "," : "",
+                   call->id, i);
+        json_put_string(out, call->name.p, call->name.len);
+        buf_puts(out, ",\"arguments\":");
+        chat_put_input(out, call);
+        buf_puts(out, "}}");
+    }
+    buf_puts(out, "]");
+}
+
+/* The members of one line: text or thinking, and calls from number `from` on. */
+static void put_text(struct buf *out, const struct choice *c, const struct buf *text,
+                     const struct buf *thinking, uint32_t from)
+{
+    bool chat = chats(c->g);
+    buf_puts(out, chat ? ",\"message\":{\"role\":\"assistant\",\"content\":" : ",\"response\":");
+    json_put_string(out, text->p ? text->p : "", text->len);
+    if (thinking->len) {
+        buf_puts(out, ",\"thinking\":");
+        json_put_string(out, thinking->p, thinking->len);
+    }
+    if (chat && from < c->answer->n_calls)
+        put_calls(out, c->answer, from);
+    buf_puts(out, chat ? "}" : "");
+}
+
+static uint64_t ns_of(double ms)
+{
+    return ms > 0 ? (uint64_t)(ms * 1e6) : 0;
+}
+
+static void close_last(struct buf *out, const struct choice *c)
+{
+    struct timings t;
+    const struct engine_request *e = &c->e;
+    bool cut = !strcmp(answer_finish(c), "length");
+    generation_timings(c->g, &t);
+    buf_printf(out, ",\"done\":true,\"done_reason\":\"%s\"",
+               c->n_tokens == 0 && e->max_tokens == 0 ? "load"
+               : cut                                  ? "length"
+                                                      : "stop");
+    if (!chats(c->g))
+        buf_puts(out, ",\"context\":[]");
+    buf_printf(
+        out,
+        ",\"total_duration\":%llu,\"load_duration\":0,\"prompt_eval_count\":%u,\"prompt_eval_duration\":%llu,"
+        "\"eval_count\":%u,\"eval_duration\":%llu}\n",
+        (unsigned long long)ns_of(t.ttft_ms + t.decode_ms), e->n_prompt,
+        (unsigned long long)ns_of(t.prefill_ms), c->n_tokens, (unsigned long long)ns_of(t.decode_ms));
+}
+
+static void reply(struct generation *g, struct buf *out)
+{
+    struct choice *c = g->choices;
+    answer_take_whole(c);
+    open_line(out, g);
+    put_text(out, c, &c->answer->content, &c->answer->reasoning, 0);
+    close_last(out, c);
+}
+
+/* --- the stream --- */
+
+/* A call is one line, once it is whole. */
+static void event(struct choice *c, struct buf *out, const struct toolcall_event *e)
+{
+    struct answer *a = c->answer;
+    const struct buf piece = {.p = (char *)e->s, .len = e->n}, none = {0};
+    bool call = e->kind == TOOLCALL_END;
+    if (e->kind != TOOLCALL_TEXT && e->kind != TOOLCALL_REASONING && !call)
+        return;
+    open_line(out, c->g);
+    put_text(out, c, e->kind == TOOLCALL_TEXT ? &piece : &none,
+             e->kind == TOOLCALL_REASONING ? &piece : &none, call ? a->n_calls - 1 : a->n_calls);
+    buf_puts(out, ",\"done\":false}\n");
+}
+
+static void delta(struct choice *c, struct buf *out, const struct piece *piece)
+{
+    (void)out;
+    answer_take(c, piece, false);
+}
+
+static void end(struct choice *c, struct buf *out, const struct piece *piece)
+{
+    const struct buf none = {0};
+    answer_take(c, piece, true);
+    open_line(out, c->g);
+    put_text(out, c, &none, &none, c->answer->n_calls);
+    close_last(out, c);
+}
+
+static void last(struct generation *g, struct buf *out)
+{
+    (void)g;
+    (void)out;
+}
+
+void api_ollama_put_error(struct buf *out, const struct api_error *e)
+{
+    buf_puts(out, "{\"error\":");
+    json_put_str(out, e->message);
+    buf_puts(out, "}\n");
+}
+
+#define COMMON                                                                                               \
+    .id_prefix = "ollama-", .fields = chat_fields, .defaults = chat_defaults,                                \
+    .prepare = chat_dialect_prepare, .event = event, .whole_calls = true, .clamps = true, .reply = reply,    \
+    .delta = delta, .end = end, .last = last
+
+const struct dialect dialect_ollama_chat = {COMMON, .translate = translate_chat};
+const struct dialect dialect_ollama_generate = {COMMON, .translate = translate_generate};
+
+/* --- the model --- */
+
+static void put_size(struct buf *out, uint64_t n_params)
+{
+    double billions = (double)n_params / 1e9;
+    if (billions >= 1)
+        buf_printf(out, "\"%.1fB\"", billions);
+    else
+        buf_printf(out, "\"%.2fM\"", billions * 1e3);
+}
+
+static void put_details(struct buf *out, const struct model_config *m)
+{
+    buf_puts(out, "\"details\":{\"parent_model\":\"\",\"format\":\"gguf\",\"family\":");
+    json_put_str(out, m->arch);
+    buf_puts(out, ",\"families\":[");
+    json_put_str(out, m->arch);
+    buf_puts(out, "],\"parameter_size\":");
+    put_size(out, m->n_params);
+    buf_puts(out, ",\"quantization_level\":");
+    json_put_str(out, m->quantization);
+    buf_puts(out, "}");
+}
+
+static void put_model(struct request *r, bool running)
+{
+    const struct server_model *model = r->server->model;
+    const struct model_config *m = model_config(model->model);
+    struct buf *out = &r->out;
+    size_t size = gguf_file_size(model_gguf(model->model));
+    buf_puts(out, "{\"models\":[{\"name\":");
+    json_put_str(out, m->name);
+    buf_puts(out, ",\"model\":");
+    json_put_str(out, m->name);
+    buf_puts(out,
+             running ? ",\"expires_at\":\"2318-01-01T00:00:00Z\",\"modified_at\":" : ",\"modified_at\":");
+    put_time(out, (time_t)r->server->created, 0);
+    buf_printf(out, ",\"size\":%zu,\"digest\":\"%016llx\",", size, (unsigned long long)model->hash);
+    put_details(out, m);
+    if (running)
+        buf_printf(out, ",\"size_vram\":0,\"context_length\":%u", model->n_ctx);
+    buf_puts(out, "}]}\n");
+    request_reply(r, 200);
+}
+
+void api_ollama_tags(struct request *r)
+{
+    put_model(r, false);
+}
+
+void api_ollama_ps(struct request *r)
+{
+    put_model(r, true);
+}
+
+void api_ollama_version(struct request *r)
+{
+    buf_puts(&r->out, "{\"version\":\"" VERSION "\"}\n");
+    request_reply(r, 200);
+}
+
+void api_ollama_show(struct request *r)
+{
+    const struct server_model *model = r->server->model;
+    const struct model_config *m = model_config(model->model);
+    struct buf *out = &r->out;
+    bool tools =
+        model->chat && chat_template_reads(model->chat, "tools") && toolcall_format_calls(model->format);
+    buf_puts(out, "{\"license\":\"\",\"modelfile\":\"\",\"parameters\":\"\",\"template\":\"\",");
+    put_details(out, m);
+    buf_puts(out, ",\"model_info\":{\"general.architecture\":");
+    json_put_str(out, m->arch);
+    buf_printf(out, ",\"general.parameter_count\":%llu,\"%s.context_length\":%u,\"%s.embedding_length\":%u}",
+               (unsigned long long)m->n_params, m->arch, model->n_ctx, m->arch, m->n_embd);
+    buf_printf(out, ",\"capabilities\":[\"completion\"%s%s],\"modified_at\":", tools ? ",\"tools\"" : "",
+               toolcall_format_reasons(model->format) ? ",\"thinking\"" : "");
+    put_time(out, (time_t)r->server->created, 0);
+    buf_puts(out, "}\n");
+    request_reply(r, 200);
+}
