@@ -1,5 +1,6 @@
 /* api_admin.c - /admin/model, /admin/suspend, /admin/resume: which model is served. Each answers at once;
  * what was asked for goes on, and GET /admin/model says how far it is. */
+#include "api.h"
 #include "json/json_fields.h"
 #include "generation/generation.h"
 

@@ -1,23 +1,14 @@
 /* api_chat.c - POST /v1/chat/completions: OpenAI's chats, with reasoning and tool calls taken out of the
  * text. Every field of the dialect's reference is known; /generate's own fields work too. */
+#include "api_chat.h"
 #include "api_openai_private.h"
 #include "generation/chat_messages.h"
 #include "generation/chat_prepare.h"
+#include "model/model.h"
 
 #include <string.h>
 
 /* --- fields --- */
-
-static int read_response_format(struct field_reader *r, const struct field *f, const json_t *value)
-{
-    const json_t *type = json_object_get(value, "type");
-    if (!json_is_object(value))
-        return api_invalid(r->err, f->name, "response_format must be an object (got %s)", field_got(value));
-    if (json_is_string(type) && !strcmp(json_string_value(type), "text"))
-        return 0;
-    return api_invalid(r->err, "response_format.type", "response_format.type must be \"text\" (got %s)",
-                       field_got_word(type));
-}
 
 static int read_modalities(struct field_reader *r, const struct field *f, const json_t *value)
 {
@@ -81,14 +72,13 @@ static int read_no_prompt(struct field_reader *r, const struct field *f, const j
     return api_invalid(r->err, f->name, "a chat needs messages, not %s", f->name);
 }
 
-static const struct field chat_fields[] = {
+const struct field chat_fields[] = {
     COMMON_FIELDS,
     {.name = "messages", .kind = FIELD_CUSTOM, .read = read_messages},
     {.name = "prompt", .kind = FIELD_CUSTOM, .read = read_no_prompt},
     {.name = "max_completion_tokens", .kind = FIELD_CUSTOM, .read = read_max_tokens},
     {.name = "logprobs", .kind = FIELD_BOOL, .offset = AT(chat_logprobs)},
     {.name = "top_logprobs", .kind = FIELD_U32, .offset = AT(logprobs), .max = STEP_MAX_TOP},
-    {.name = "response_format", .kind = FIELD_CUSTOM, .read = read_response_format},
     {.name = "modalities", .kind = FIELD_CUSTOM, .read = read_modalities},
     {.name = "tools", .kind = FIELD_CUSTOM, .read = read_tools},
     {.name = "tool_choice", .kind = FIELD_CUSTOM, .read = read_tool_choice},
@@ -117,13 +107,13 @@ static const struct field chat_fields[] = {
 
 /* --- preparation --- */
 
-static void chat_defaults(struct params *p)
+void chat_defaults(struct params *p)
 {
     p->max_tokens = UINT32_MAX; /* the rest of the context */
     p->chat.add_generation_prompt = true;
 }
 
-static int prepare(struct generation *g, struct api_error *err)
+int chat_dialect_prepare(struct generation *g, struct api_error *err)
 {
     struct params *p = &g->p;
     if (!p->chat.messages)
@@ -135,6 +125,20 @@ static int prepare(struct generation *g, struct api_error *err)
 }
 
 /* --- replies --- */
+
+void chat_put_model(struct buf *out, const struct generation *g)
+{
+    json_put_str(out, model_config(g->model->model)->name);
+}
+
+void chat_put_input(struct buf *out, const struct answer_call *call)
+{
+    bool object = call->complete && call->arguments.len && *call->arguments.p == '{';
+    if (object)
+        buf_put(out, call->arguments.p, call->arguments.len);
+    else
+        buf_puts(out, "{}");
+}
 
 static void put_chat_token(struct buf *out, const struct generation *g, int32_t token, double logprob)
 {
@@ -324,7 +328,7 @@ const struct dialect dialect_chat = {
     .id_prefix = "chatcmpl-",
     .fields = chat_fields,
     .defaults = chat_defaults,
-    .prepare = prepare,
+    .prepare = chat_dialect_prepare,
     .reply = chat_reply,
     .begin = chat_begin,
     .delta = chat_delta,

@@ -1,4 +1,5 @@
 /* api_generate.c - POST /generate: its fields, which every other dialect knows too, and its replies. */
+#include "api.h"
 #include "generation/generation.h"
 #include "model/model.h"
 #include "base/utf8.h"
@@ -458,3 +459,11 @@ static void last(struct generation *g, struct buf *out)
 
 const struct dialect dialect_generate = {
     .id_prefix = "gen-", .reply = reply, .delta = delta, .end = end, .last = last};
+
+void api_generate(struct request *r)
+{
+    if (server_admits(r->server, &r->error) < 0)
+        request_fail(r, &r->error);
+    else
+        generation_open(r, r->route->dialect);
+}

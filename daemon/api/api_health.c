@@ -1,4 +1,5 @@
 /* api_health.c - GET /health, /health/live, /health/ready, /health/proxy. None of them asks the engine. */
+#include "api.h"
 #include "http/http.h"
 
 static void reply_status(struct request *r, int status)

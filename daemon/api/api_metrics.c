@@ -1,6 +1,7 @@
 /* api_metrics.c - GET /metrics: the figures of /stats, and histograms, in Prometheus' text format. Every name
  * is one metric of one meaning; times are seconds, counters end in _total. With metrics_aliases the core
  * names that dashboards and autoscalers for vLLM read stand beside them, with the same values. */
+#include "api.h"
 #include "engine/engine.h"
 #include "generation/generation.h"
 #include "model/model.h"

@@ -1,6 +1,7 @@
 /* api_openai.c - the OpenAI dialect: GET /v1/models, POST /v1/completions and /v1/chat/completions.
  * Every field of the dialect's reference is known: what only labels is ignored, what changes the answer works
  * or is refused by name; /generate's own fields work too. */
+#include "api.h"
 #include "api_openai_private.h"
 #include "generation/generation.h"
 #include "model/model.h"

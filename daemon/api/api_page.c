@@ -1,4 +1,5 @@
 /* api_page.c - GET /: the page. */
+#include "api.h"
 #include "generation/generation.h"
 #include "page/page.h"
 

@@ -1,5 +1,6 @@
 /* api_stats.c - GET /stats: one JSON object with the figures of model, device, decoder, requests and cache.
  */
+#include "api.h"
 #include "engine/engine.h"
 #include "generation/generation.h"
 #include "gguf/gguf.h"

@@ -1,4 +1,5 @@
 /* api_tokens.c - POST /tokenize and /detokenize: text to ids and back, without the engine. */
+#include "api.h"
 #include "json/json_fields.h"
 #include "generation/generation.h"
 

@@ -52,7 +52,7 @@ static int check(const struct config *c)
     struct error err = {0};
 
     if (c->model[0] && model_file_find(path, c->model, &err) < 0)
-        return command_fail(&err);
+        return exit_fail(&err);
     if (check_named(c, &err) < 0)
         return command_fail_config(&err);
     printf("%s: ok\n", c->file[0] ? c->file : "environment and flags, without a file");

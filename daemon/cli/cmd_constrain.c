@@ -141,7 +141,7 @@ static int cannot_compile(const struct error *err)
         int code = command_flush();
         return code != EXIT_CLEAN ? code : REFUSED;
     }
-    return command_fail(err);
+    return exit_fail(err);
 }
 
 int cmd_constrain(int argc, char **argv)
@@ -158,7 +158,7 @@ int cmd_constrain(int argc, char **argv)
     if (rc < 0)
         return cannot_compile(&err);
     rc = read_all(STDIN_FILENO, "standard input", &text, &n, &err);
-    int code = rc < 0 ? command_fail(&err) : judge(g, text, n, o.schema != NULL);
+    int code = rc < 0 ? exit_fail(&err) : judge(g, text, n, o.schema != NULL);
     free(text);
     grammar_unref(g);
     return code;

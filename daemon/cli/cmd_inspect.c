@@ -260,16 +260,16 @@ static int show(const struct inspect_options *o, struct inspection *in, struct e
     struct error err = {0};
     in->error = why->code ? why->text : NULL;
     if (why->code && !o->json && (o->graph || o->program))
-        return command_fail(why);
+        return exit_fail(why);
     int rc = o->json ? inspection_print_json(in) : print_inspection(in);
     if (rc < 0 && !ferror(stdout)) {
         error_set(&err, rc, "%s: out of memory", o->path);
-        (void)command_fail(&err);
+        (void)exit_fail(&err);
         return EXIT_INTERNAL;
     }
     if (command_flush() != EXIT_CLEAN)
         return EXIT_INTERNAL;
-    return why->code ? command_fail(why) : EXIT_CLEAN;
+    return why->code ? exit_fail(why) : EXIT_CLEAN;
 }
 
 int cmd_inspect(int argc, char **argv)
@@ -283,7 +283,7 @@ int cmd_inspect(int argc, char **argv)
     struct graph *graph = NULL;
     struct program *program = NULL;
     if (gguf_open(&g, o.path, &err) < 0)
-        return command_fail(&err);
+        return exit_fail(&err);
     struct inspection in = {.path = o.path, .gguf = g, .show_graph = o.graph, .show_program = o.program};
     int rc = model_open(&m, o.path, &err);
     if (rc == 0)

@@ -288,5 +288,5 @@ int cmd_parse(int argc, char **argv)
         rc = parse(&o, &p, text, n, &err);
     free(text);
     arena_close(&p.arena);
-    return rc < 0 ? command_fail(&err) : command_flush();
+    return rc < 0 ? exit_fail(&err) : command_flush();
 }

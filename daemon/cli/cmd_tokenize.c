@@ -79,7 +79,7 @@ int cmd_tokenize(int argc, char **argv)
     struct tokenizer_flags flags = {.add_special = !o.no_special, .parse_special = !o.no_special};
     if (rc >= 0)
         rc = tokenizer_encode(t, text, len, flags, 0, &ids, &n, &err);
-    int code = rc < 0 ? command_fail(&err) : print_ids(ids, n);
+    int code = rc < 0 ? exit_fail(&err) : print_ids(ids, n);
     free(ids);
     free(text);
     tokenizer_close(t);

@@ -8,42 +8,6 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
-int command_exit_code(int code)
-{
-    switch (-code) {
-    case 0:
-        return EXIT_CLEAN;
-    case EINVAL:
-        return EXIT_USAGE;
-    case ENOENT:
-    case EACCES:
-    case EISDIR:
-    case ENOTDIR:
-        return EXIT_MODEL_MISSING;
-    case EBADMSG:
-        return EXIT_MODEL_BROKEN;
-    case ENOTSUP:
-        return EXIT_MODEL_UNSUPPORTED;
-    case ENODEV:
-        return EXIT_NO_DEVICE;
-    case ENOMEM:
-    case EAGAIN: /* of a thread: no memory for it, or as many as there may be */
-        return EXIT_MEMORY;
-    case EADDRINUSE:
-        return EXIT_ADDRESS;
-    case EIO:
-        return EXIT_FAULT;
-    default:
-        return EXIT_INTERNAL;
-    }
-}
-
-int command_fail(const struct error *err)
-{
-    log_error("%s", err->text);
-    return command_exit_code(err->code);
-}
-
 int command_fail_config(const struct error *err)
 {
     log_error("%s", err->text);
@@ -71,7 +35,7 @@ int command_run_configured(const struct command_configured *c, void *options, in
     else if (args.print_config)
         config_print(&cfg, stdout);
     else if (c->run(&cfg, options, &err) < 0)
-        rc = command_fail(&err);
+        rc = exit_fail(&err);
     config_free(&cfg);
     return rc;
 }

@@ -93,6 +93,8 @@ static void collect(struct answer *a, const struct toolcall_event *e)
         buf_put(&call->name, e->s, e->n);
     if (e->kind == TOOLCALL_ARGUMENTS && calls)
         buf_put(&call->arguments, e->s, e->n);
+    if (e->kind == TOOLCALL_END)
+        call->complete = true;
     a->failed |=
         a->content.failed || a->reasoning.failed || (call && (call->name.failed || call->arguments.failed));
 }

@@ -20,6 +20,7 @@ struct api_error;
 struct answer_call {
     char id[ANSWER_ID + 1];
     struct buf name, arguments;
+    bool complete;
 };
 
 struct answer {
@@ -33,6 +34,8 @@ struct answer {
     uint32_t n_reasoning_tokens;
     const struct piece *piece; /* that is being fed */
     bool reasoning_last, failed, ended;
+    int block; /* of a stream in blocks: what is open, as its dialect says; 0: nothing */
+    uint32_t n_blocks;
     bool passed_over; /* the call that is being read is one too many */
 };
 

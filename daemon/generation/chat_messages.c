@@ -1,10 +1,12 @@
 #include "chat_messages.h"
 #include "base/buf.h"
+#include "chat_normalise.h"
 #include "chat/tool_list.h"
 #include "chat_template.h"
 #include "generation.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define IGNORED(n)                                                                                           \
@@ -123,7 +125,11 @@ static int read_part_text(struct field_reader *r, const struct field *f, const j
 static int read_part(const struct field_reader *r, size_t i, const json_t *part, struct buf *text)
 {
     static const struct field type = CUSTOM("type", read_part_type);
-    static const struct field rows[] = {IGNORED("type"), CUSTOM("text", read_part_text), {0}};
+    static const struct field rows[] = {IGNORED("type"),
+                                        CUSTOM("text", read_part_text),
+                                        IGNORED("cache_control"),
+                                        IGNORED("prompt_cache_breakpoint"),
+                                        {0}};
     const struct field *tables[] = {rows};
     struct field_reader inner = *r;
     char within[64];
@@ -214,8 +220,7 @@ static int read_nothing(struct field_reader *r, const struct field *f, const jso
 /* --- calls of tools --- */
 
 /* The arguments of a call are an object, written as JSON in a string; most templates want the object. */
-static int parse_arguments(struct field_reader *r, const char *name, const json_t *text,
-                           struct jinja_value *out)
+static int parse_arguments(struct field_reader *r, const json_t *text, struct jinja_value *out)
 {
     const struct chat_template *c = template_of(r);
     size_t len = json_string_length(text);
@@ -227,11 +232,32 @@ static int parse_arguments(struct field_reader *r, const char *name, const json_
     json_t *object = json_read(json_string_value(text), len, &limits, &words);
     if (!object && words.status != 400)
         return api_out_of_memory(r->err);
-    if (!object)
-        return api_invalid(r->err, name, "%s must be a JSON object in a string: %s", name, words.message);
+    if (!object) /* a call that was cut short comes back in each later request: it is the template's to show
+                  */
+        return 0;
     bool ok = to_value(r->arena, object, out);
     json_decref(object);
     return ok ? 0 : api_out_of_memory(r->err);
+}
+
+/* For a template that wants them as text. */
+static int write_arguments(struct field_reader *r, const json_t *object, struct jinja_value *out)
+{
+    const struct chat_template *c = template_of(r);
+    if (!c || !chat_template_wants_argument_text(c))
+        return 0;
+    char *text = json_dumps(object, 0);
+    bool ok = text && copy_string(r->arena, text, strlen(text), out);
+    free(text);
+    return ok ? 0 : api_out_of_memory(r->err);
+}
+
+/* Of a function that takes none. */
+static struct jinja_value no_arguments(const struct field_reader *r)
+{
+    const struct chat_template *c = template_of(r);
+    struct jinja_dict *none = jinja_dict_open(r->arena);
+    return !none || (c && chat_template_wants_argument_text(c)) ? jinja_word("{}") : jinja_dict_value(none);
 }
 
 /* {"id", "type": "function", "function": {"name", "arguments"}}, with the arguments parsed. */
@@ -239,17 +265,21 @@ static int read_call(struct field_reader *r, const char *within, const json_t *c
 {
     const json_t *function = json_object_get(call, "function");
     const json_t *arguments = json_object_get(function, "arguments");
-    char name[96];
-    snprintf(name, sizeof name, "%s.function.arguments", within);
     if (!json_is_string(json_object_get(function, "name")))
         return api_invalid(r->err, within, "%s must be an object with function.name and function.arguments",
                            within);
     if (!to_value(r->arena, call, out))
         return api_out_of_memory(r->err);
+    struct jinja_value *made = jinja_dict_find(out->dict, "function", 8);
+    if (!arguments)
+        return jinja_dict_add(r->arena, made->dict, jinja_word("arguments"), no_arguments(r)) < 0
+                   ? api_out_of_memory(r->err)
+                   : 0;
+    if (json_is_object(arguments))
+        return write_arguments(r, arguments, jinja_dict_find(made->dict, "arguments", 9));
     if (!json_is_string(arguments))
         return 0;
-    struct jinja_value *made = jinja_dict_find(out->dict, "function", 8);
-    return parse_arguments(r, name, arguments, jinja_dict_find(made->dict, "arguments", 9));
+    return parse_arguments(r, arguments, jinja_dict_find(made->dict, "arguments", 9));
 }
 
 static int read_calls(struct field_reader *r, const struct field *f, const json_t *value)
@@ -286,8 +316,12 @@ static const struct field message_fields[] = {
     TEXT("name", name),
     TEXT("tool_call_id", tool_call_id),
     TEXT("reasoning_content", reasoning),
+    TEXT("reasoning", reasoning),
     CUSTOM("tool_calls", read_calls),
     IGNORED("annotations"),
+    IGNORED("reasoning_details"),
+    IGNORED("cache_control"),
+    IGNORED("prompt_cache_breakpoint"),
     CUSTOM("refusal", read_nothing),
     CUSTOM("audio", read_nothing),
     CUSTOM("function_call", read_nothing),
@@ -315,6 +349,13 @@ static int put_message(struct field_reader *r, const struct message *m, struct j
     return jinja_list_add(r->arena, list, jinja_dict_value(d)) < 0 ? api_out_of_memory(r->err) : 0;
 }
 
+/* Beside calls of tools: none is what most templates ask for, an empty text what some need. */
+static struct jinja_value no_content(const struct field_reader *r)
+{
+    const struct chat_template *c = template_of(r);
+    return c && chat_template_needs_content(c) ? jinja_string("", 0, true) : jinja_none();
+}
+
 static int read_message(struct field_reader *r, size_t i, const json_t *value, struct jinja_list *list)
 {
     const struct field *tables[] = {message_fields};
@@ -330,11 +371,12 @@ static int read_message(struct field_reader *r, size_t i, const json_t *value, s
         return -1;
     if (!m.role)
         return api_invalid(r->err, field_path(&inner, "role"), "%s.role is missing", within);
-    if (m.content.kind == JINJA_UNDEFINED && strcmp(m.role, "assistant"))
+    bool may_be_empty = !strcmp(m.role, "assistant") || !strcmp(m.role, "tool");
+    if (m.content.kind == JINJA_UNDEFINED && !may_be_empty)
         return api_invalid(r->err, field_path(&inner, "content"),
                            "%s.content must be a string or an array of text parts (got null)", within);
     if (m.content.kind == JINJA_UNDEFINED) /* null beside a call of a tool is what templates ask for */
-        m.content = m.tool_calls.kind == JINJA_UNDEFINED ? jinja_string("", 0, true) : jinja_none();
+        m.content = m.tool_calls.kind == JINJA_UNDEFINED ? jinja_string("", 0, true) : no_content(r);
     return put_message(r, &m, list);
 }
 
@@ -363,7 +405,7 @@ int read_messages(struct field_reader *r, const struct field *f, const json_t *v
     for (size_t i = 0; i < n; i++)
         if (read_message(&inner, i, json_array_get(value, i), chat->messages) < 0)
             return -1;
-    return 0;
+    return chat_normalise(chat->arena, template_of(r), &chat->messages) < 0 ? api_out_of_memory(r->err) : 0;
 }
 
 /* --- what else a template reads --- */

@@ -12,7 +12,8 @@ struct chat_template {
     struct jinja *program;
     const struct tokenizer *tokenizer;
     const struct toolcall_format *format;
-    bool wants_parts, wants_argument_text;
+    bool wants_parts, wants_argument_text, takes_late_system, wants_short_ids;
+    bool needs_content, folds_user;
 };
 
 static const char chatml[] =
@@ -102,6 +103,26 @@ bool chat_template_wants_argument_text(const struct chat_template *c)
     return c->wants_argument_text;
 }
 
+bool chat_template_needs_content(const struct chat_template *c)
+{
+    return c->needs_content;
+}
+
+bool chat_template_folds_user(const struct chat_template *c)
+{
+    return c->folds_user;
+}
+
+bool chat_template_takes_late_system(const struct chat_template *c)
+{
+    return c->takes_late_system;
+}
+
+bool chat_template_wants_short_ids(const struct chat_template *c)
+{
+    return c->wants_short_ids;
+}
+
 /* --- what it wants --- */
 
 #define PROBE "a probe"
@@ -139,19 +160,69 @@ static bool shows_content(const struct chat_template *c, struct arena *a, struct
     return all.kind == JINJA_LIST && renders(c, a, all.list);
 }
 
-/* Whether a call of a function shows when its arguments are this. */
-static bool shows_call(const struct chat_template *c, struct arena *a, struct jinja_value content,
-                       struct jinja_value arguments)
+struct probed_call {                 /* how messages are written */
+    struct jinja_value asked, other; /* with the probe, without */
+    struct jinja_value beside;       /* a call */
+    struct jinja_value arguments;
+    const char *id;
+};
+
+/* s system, u user, a assistant, c assistant with a call, t its result; a capital letter has the probe. */
+static struct jinja_value message_of(struct arena *a, const struct probed_call *p, char letter)
 {
-    struct jinja_value function = pair(a, "name", jinja_word("f"), "arguments", arguments);
+    bool probe = letter < 'a', calls = letter == 'c', result = letter == 't';
+    letter |= 32;
+    struct jinja_value role = jinja_word(letter == 's'   ? "system"
+                                         : letter == 'u' ? "user"
+                                         : result        ? "tool"
+                                                         : "assistant");
+    struct jinja_value m = pair(a, "role", role, "content", calls ? p->beside : probe ? p->asked : p->other);
+    if (m.kind == JINJA_DICT && result &&
+        (put(a, m.dict, "tool_call_id", jinja_word(p->id)) < 0 ||
+         put(a, m.dict, "name", jinja_word("f")) < 0))
+        return (struct jinja_value){0};
+    if (m.kind != JINJA_DICT || !calls)
+        return m;
+    struct jinja_value function = pair(a, "name", jinja_word("f"), "arguments", p->arguments);
     struct jinja_value call = pair(a, "type", jinja_word("function"), "function", function);
-    struct jinja_value said = pair(a, "role", jinja_word("assistant"), "content", jinja_word(""));
-    struct jinja_value asked = pair(a, "role", jinja_word("user"), "content", content);
-    struct jinja_value calls = list_of(a, call), all = list_of(a, asked);
-    bool ok = calls.kind == JINJA_LIST && all.kind == JINJA_LIST && said.kind == JINJA_DICT &&
-              put(a, call.dict, "id", jinja_word("call00000")) == 0 &&
-              put(a, said.dict, "tool_calls", calls) == 0 && jinja_list_add(a, all.list, said) == 0;
-    return ok && renders(c, a, all.list);
+    struct jinja_value list = list_of(a, call);
+    bool ok = list.kind == JINJA_LIST && put(a, call.dict, "id", jinja_word(p->id)) == 0 &&
+              put(a, m.dict, "tool_calls", list) == 0;
+    return ok ? m : (struct jinja_value){0};
+}
+
+/* Tells if the message with the probe shows in a conversation of these. */
+static bool shows(const struct chat_template *c, struct arena *a, const struct probed_call *p,
+                  const char *letters)
+{
+    struct jinja_list *all = jinja_list_open(a);
+    for (; all && *letters; letters++) {
+        struct jinja_value m = message_of(a, p, *letters);
+        if (m.kind != JINJA_DICT || jinja_list_add(a, all, m) < 0)
+            return false;
+    }
+    return all && renders(c, a, all);
+}
+
+/* The usual call, then one thing after the other as most templates do not need it. */
+static void probe_calls(struct chat_template *c, struct arena *a, const struct probed_call *usual)
+{
+    static const char called[] = "Uct";
+    struct probed_call p = *usual, other = p;
+    other.arguments = jinja_word("{\"x\": 1}");
+    c->wants_argument_text = !shows(c, a, &p, called) && shows(c, a, &other, called);
+    if (c->wants_argument_text)
+        p = other;
+    bool usually = shows(c, a, &p, called);
+    other = p;
+    other.id = "call_0123456789abcdef";
+    c->wants_short_ids = usually && !shows(c, a, &other, called);
+    other = p;
+    other.beside = jinja_none();
+    c->needs_content = usually && !shows(c, a, &other, called);
+    c->folds_user = (shows(c, a, &p, "ucta") && !shows(c, a, &p, "uctU")) ||
+                    (shows(c, a, &p, "U") && !shows(c, a, &p, "uU"));
+    c->takes_late_system = shows(c, a, &p, "suaSu");
 }
 
 /* A probe that cannot be made for want of memory leaves the usual ways. */
@@ -160,10 +231,15 @@ static void probe(struct chat_template *c)
     struct arena a = {0};
     struct jinja_value text = jinja_word(PROBE);
     struct jinja_value parts = list_of(&a, pair(&a, "type", jinja_word("text"), "text", text));
-    struct jinja_value object = pair(&a, "x", text, "y", jinja_int(1)), written = jinja_word("{\"x\": 1}");
     c->wants_parts = !shows_content(c, &a, text) && shows_content(c, &a, parts);
-    struct jinja_value content = c->wants_parts ? parts : text;
-    c->wants_argument_text = !shows_call(c, &a, content, object) && shows_call(c, &a, content, written);
+    struct jinja_value x = jinja_word("x"),
+                       part = list_of(&a, pair(&a, "type", jinja_word("text"), "text", x));
+    struct probed_call usual = {.asked = c->wants_parts ? parts : text,
+                                .other = c->wants_parts ? part : x,
+                                .beside = jinja_word(""),
+                                .arguments = pair(&a, "x", text, "y", jinja_int(1)),
+                                .id = "call00000"};
+    probe_calls(c, &a, &usual);
     arena_close(&a);
 }
 

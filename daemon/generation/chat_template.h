@@ -28,6 +28,12 @@ bool chat_template_reads(const struct chat_template *c, const char *variable);
 bool chat_template_wants_parts(const struct chat_template *c);         /* of a content, not its text */
 bool chat_template_wants_argument_text(const struct chat_template *c); /* of a call, not an object */
 
+bool chat_template_needs_content(const struct chat_template *c); /* a text beside calls, not none */
+/* It refuses a user's message behind another or behind a tool's result. */
+bool chat_template_folds_user(const struct chat_template *c);
+bool chat_template_takes_late_system(const struct chat_template *c); /* a system message behind others */
+bool chat_template_wants_short_ids(const struct chat_template *c);   /* of calls: 9 letters and digits */
+
 struct chat {            /* what is to be rendered; values that are JINJA_UNDEFINED are not given */
     struct arena *arena; /* of all of it, until it has been rendered */
     struct jinja_list *messages;

@@ -24,14 +24,15 @@ static void unlink_generation(struct generation *g)
 }
 
 /* Called once the engine and the pool use g no longer. */
-static void leave(struct generation *g, enum generation_outcome outcome)
+static void leave(struct generation *g, enum request_outcome outcome)
 {
     struct server *s = g->server;
     struct request *r = g->request;
     g->state = GENERATION_FINISHED;
-    if (g->outcome == GENERATION_NONE)
+    if (g->outcome == OUTCOME_NONE)
         g->outcome = outcome;
     r->more = NULL;
+    constraint_leave(g);
     unlink_generation(g);
     server_give_model(s, g->model);
     if (r->connection)
@@ -40,7 +41,7 @@ static void leave(struct generation *g, enum generation_outcome outcome)
     server_check_drained(s);
 }
 
-static void fail(struct generation *g, const struct api_error *e, enum generation_outcome outcome)
+static void fail(struct generation *g, const struct api_error *e, enum request_outcome outcome)
 {
     struct request *r = g->request;
     g->outcome = outcome;
@@ -51,7 +52,7 @@ static void fail(struct generation *g, const struct api_error *e, enum generatio
         request_fail(r, e);
     } else {
         buf_puts(&r->out, "event: error\ndata: ");
-        api_error_put(&r->out, e); /* ends with a newline */
+        request_put_error(r, e); /* ends with a newline */
         buf_puts(&r->out, "\n");
         request_wrote(r);
         r->stream_ended = true;
@@ -60,7 +61,7 @@ static void fail(struct generation *g, const struct api_error *e, enum generatio
 }
 
 static void fail_with(struct generation *g, int status, const char *type, const char *words,
-                      enum generation_outcome outcome)
+                      enum request_outcome outcome)
 {
     struct api_error e = {0};
     api_fail(&e, status, type, NULL, "%s", words);
@@ -73,7 +74,7 @@ static void fail_refused(struct generation *g)
     struct api_error e = {0};
     int refused = server_refuses(g->server, &e);
     assert(refused < 0); /* ready again it is only after the last of these has got its answer */
-    fail(g, &e, GENERATION_NONE);
+    fail(g, &e, OUTCOME_NONE);
 }
 
 static void refuse_submit(struct generation *g, int rc, const struct error *words)
@@ -88,7 +89,7 @@ static void refuse_submit(struct generation *g, int rc, const struct error *word
     } else {
         api_fail(&e, 500, "internal", NULL, "%s", words->text[0] ? words->text : "the decoder has failed");
     }
-    fail(g, &e, rc == -EIO ? GENERATION_FAILED : GENERATION_NONE);
+    fail(g, &e, rc == -EIO ? OUTCOME_FAILED : OUTCOME_NONE);
 }
 
 static bool is_queued(const struct generation *g)
@@ -172,7 +173,7 @@ static void submit(struct generation *g)
         rc = engine_submit(g->model->engine, &g->choices->e, &words);
     if (rc < 0) {
         refuse_submit(g, rc, &words);
-        leave(g, GENERATION_NONE);
+        leave(g, OUTCOME_NONE);
         return;
     }
     struct request *r = g->request;
@@ -199,7 +200,7 @@ static void prepare_again(struct generation *g)
 
 static void prepared(struct request *r)
 {
-    struct generation *g = r->generation;
+    struct generation *g = r->context;
     if (g->exceeded && r->connection && !g->cancelled && !g->refused) {
         prepare_again(g);
         return;
@@ -207,15 +208,20 @@ static void prepared(struct request *r)
     g->server->n_preparing--;
     request_drop_body(r);
     if (!r->connection || g->cancelled) {
-        fail_with(g, 499, "cancelled", "the request was cancelled", GENERATION_CANCELLED);
-        leave(g, GENERATION_CANCELLED);
+        fail_with(g, 499, "cancelled", "the request was cancelled", OUTCOME_CANCELLED);
+        leave(g, OUTCOME_CANCELLED);
     } else if (g->refused) {
         fail_refused(g);
-        leave(g, GENERATION_NONE);
+        leave(g, OUTCOME_NONE);
     } else if (r->error.status) {
         request_fail(r, &r->error);
         request_resume(r);
-        leave(g, GENERATION_NONE);
+        leave(g, OUTCOME_NONE);
+    } else if (g->dialect->counts) {
+        g->dialect->reply(g, &r->out);
+        request_reply(r, 200);
+        request_resume(r);
+        leave(g, OUTCOME_COMPLETED);
     } else {
         submit(g);
     }
@@ -238,20 +244,49 @@ static enum generation_effort first_effort(const struct generation *g)
     size_t n = g->request->body_len;
     if (n > POOL_BODY)
         return EFFORT_LONG;
-    if (g->dialect == &dialect_chat && g->model->n_expensive) {
+    if (g->dialect->event && g->model->n_expensive) {
         g->model->n_expensive--;
         return EFFORT_POOL;
     }
     return n > REQUEST_INLINE_BODY ? EFFORT_POOL : EFFORT_LOOP;
 }
 
-void api_generate(struct request *r)
+static void drop_request(struct request *r)
 {
-    struct server *s = r->server;
-    if (server_admits(s, &r->error) < 0) {
-        request_fail(r, &r->error);
-        return;
-    }
+    generation_drop(r->context);
+}
+
+static void tick_request(struct request *r)
+{
+    generation_tick(r->context);
+}
+
+static void log_request(const struct request *r, struct log_access *line)
+{
+    generation_log(r->context, line);
+}
+
+static enum request_outcome count_request(const struct request *r, struct stats *stats)
+{
+    return generation_count(r->context, stats);
+}
+
+static const struct request_ops ops = {
+    .drop = drop_request, .tick = tick_request, .log = log_request, .count = count_request};
+
+static void link_generation(struct generation *g)
+{
+    struct server *s = g->server;
+    g->next = s->generations;
+    if (g->next)
+        g->next->prev = g;
+    s->generations = g;
+    s->n_active++;
+    s->n_preparing++;
+}
+
+void generation_open(struct request *r, const struct dialect *dialect)
+{
     struct generation *g = arena_zalloc(&r->arena, sizeof *g);
     if (!g) {
         api_out_of_memory(&r->error);
@@ -259,20 +294,16 @@ void api_generate(struct request *r)
         return;
     }
     g->request = r;
-    g->server = s;
-    g->model = server_take_model(s);
+    g->server = r->server;
+    g->model = server_take_model(r->server);
     g->arena = &r->arena;
-    g->dialect = r->route->dialect;
+    g->dialect = dialect;
     g->created = (int64_t)time(NULL);
-    make_id(g->id, g->dialect->id_prefix);
-    r->generation = g;
+    make_id(g->id, dialect->id_prefix);
+    r->context = g;
+    r->ops = &ops;
     request_ref(r);
-    g->next = s->generations;
-    if (g->next)
-        g->next->prev = g;
-    s->generations = g;
-    s->n_active++;
-    s->n_preparing++;
+    link_generation(g);
     g->effort = first_effort(g);
     prepare(g);
 }
@@ -299,7 +330,7 @@ static void cancel_choices(struct generation *g)
 
 void generation_starve(struct generation *g)
 {
-    g->outcome = GENERATION_FAILED;
+    g->outcome = OUTCOME_FAILED;
     cancel_choices(g);
 }
 
@@ -340,7 +371,7 @@ static void write_events(struct generation *g)
 /* The client has taken all that was written. */
 static void write_more(struct request *r)
 {
-    struct generation *g = r->generation;
+    struct generation *g = r->context;
     if (g->p.stream && !g->ended)
         write_events(g);
     else if (g->ended && !r->lists)
@@ -359,16 +390,16 @@ static void show_news(struct generation *g)
 
 /* --- the end --- */
 
-static enum generation_outcome outcome_of(const struct generation *g)
+static enum request_outcome outcome_of(const struct generation *g)
 {
-    enum generation_outcome outcome = GENERATION_COMPLETED;
+    enum request_outcome outcome = OUTCOME_COMPLETED;
     for (uint32_t i = 0; i < g->n_choices; i++) {
         const struct choice *c = &g->choices[i];
         if (choice_ended_well(c))
             continue;
         if (c->e.finish == ENGINE_CANCELLED)
-            return GENERATION_CANCELLED;
-        outcome = GENERATION_TIMED_OUT;
+            return OUTCOME_CANCELLED;
+        outcome = OUTCOME_TIMED_OUT;
     }
     return outcome;
 }
@@ -381,7 +412,8 @@ static enum engine_finish spoilt_by(const struct generation *g)
         const struct choice *c = &g->choices[i];
         if (choice_ended_well(c) || c->n_tokens)
             shows = true;
-        if (!c->text.matched && (c->e.finish == ENGINE_FAULT || c->e.finish == ENGINE_NOT_FINITE))
+        if (!c->text.matched &&
+            (c->e.finish == ENGINE_FAULT || c->e.finish == ENGINE_NOT_FINITE || c->e.finish == ENGINE_STUCK))
             return c->e.finish;
     }
     return shows ? ENGINE_RUNNING : g->choices->e.finish;
@@ -392,7 +424,7 @@ static void fail_late(struct generation *g, const char *limit, uint64_t ms, cons
 {
     char words[96];
     snprintf(words, sizeof words, "%s (%llu) passed before %s", limit, (unsigned long long)ms, before);
-    fail_with(g, 504, "timeout", words, GENERATION_TIMED_OUT);
+    fail_with(g, 504, "timeout", words, OUTCOME_TIMED_OUT);
 }
 
 static void fail_in_queue(struct generation *g)
@@ -412,11 +444,13 @@ static bool finish_badly(struct generation *g)
     case ENGINE_FAULT:
         server_set_state(g->server, SERVER_STALLED); /* now, not when the watch comes by next */
         engine_fault(g->model->engine, &words);
-        fail_with(g, 500, "internal", words.text[0] ? words.text : "the decoder has failed",
-                  GENERATION_FAILED);
+        fail_with(g, 500, "internal", words.text[0] ? words.text : "the decoder has failed", OUTCOME_FAILED);
         return true;
     case ENGINE_NOT_FINITE:
-        fail_with(g, 500, "internal", "the model's logits were not finite", GENERATION_FAILED);
+        fail_with(g, 500, "internal", "the model's logits were not finite", OUTCOME_FAILED);
+        return true;
+    case ENGINE_STUCK:
+        fail_with(g, 500, "internal", "no token of the model can go on in the grammar", GENERATION_FAILED);
         return true;
     case ENGINE_QUEUE_TIMEOUT:
         fail_in_queue(g);
@@ -428,7 +462,7 @@ static bool finish_badly(struct generation *g)
         if (g->refused)
             fail_refused(g);
         else
-            fail_with(g, 499, "cancelled", "the request was cancelled", GENERATION_CANCELLED);
+            fail_with(g, 499, "cancelled", "the request was cancelled", OUTCOME_CANCELLED);
         return true;
     default:
         return false;
@@ -444,7 +478,7 @@ static void record(const struct generation *g)
         histogram_add(&stats->queue, clock_ms_between(accepted, e->started_ns), 1);
     if (e->first_ns)
         histogram_add(&stats->ttft, clock_ms_between(accepted, e->first_ns), 1);
-    if (g->outcome == GENERATION_COMPLETED)
+    if (g->outcome == OUTCOME_COMPLETED)
         histogram_add(&stats->total, clock_ms_between(accepted, clock_ns()), 1);
 }
 
@@ -476,7 +510,7 @@ static void write_reply(struct generation *g)
     struct request *r = g->request;
     g->dialect->reply(g, &r->out);
     if (r->out.failed)
-        g->outcome = GENERATION_FAILED;
+        g->outcome = OUTCOME_FAILED;
     g->ended = true;
     request_reply(r, 200);
 }
@@ -524,7 +558,7 @@ static void fail_without_memory(struct generation *g)
 {
     struct api_error e = {0};
     api_out_of_memory(&e);
-    fail(g, &e, GENERATION_FAILED);
+    fail(g, &e, OUTCOME_FAILED);
 }
 
 static void finish(struct generation *g)
@@ -548,7 +582,8 @@ static void finish_one(struct choice *c)
     } else if (choice_ended_well(c)) {
         choice_end(c);
         show_news(g);
-    } else if (c->e.finish == ENGINE_FAULT || c->e.finish == ENGINE_NOT_FINITE) {
+    } else if (c->e.finish == ENGINE_FAULT || c->e.finish == ENGINE_NOT_FINITE ||
+               c->e.finish == ENGINE_STUCK) {
         cancel_choices(g);
     }
 }
@@ -567,7 +602,7 @@ void generation_news(struct choice *c)
     if (--g->n_running && !g->abandoned)
         finish_one(c);
     else if (!g->n_running && g->abandoned)
-        leave(g, GENERATION_FAILED);
+        leave(g, OUTCOME_FAILED);
     else if (!g->n_running)
         finish(g);
 }
@@ -583,8 +618,9 @@ void generation_cancel(struct generation *g)
 
 static void forget_lists(struct request *r)
 {
+    struct generation *g = r->context;
     r->lists = NULL;
-    leave(r->generation, r->generation->outcome);
+    leave(g, g->outcome);
 }
 
 /* The pool reads the tokens and the model until it has written the items it is at. */
@@ -606,7 +642,7 @@ void generation_abandon(struct generation *g, const char *words)
     if (g->state != GENERATION_SUBMITTED || g->abandoned)
         return;
     g->abandoned = true;
-    fail_with(g, 500, "internal", words, GENERATION_FAILED);
+    fail_with(g, 500, "internal", words, OUTCOME_FAILED);
 }
 
 void generation_refuse(struct generation *g)
@@ -633,9 +669,4 @@ void generation_tick(struct generation *g)
     generation_wrote(g);
     g->sent_ns = now;
     request_resume(r);
-}
-
-enum generation_outcome generation_outcome(const struct generation *g)
-{
-    return g->outcome;
 }

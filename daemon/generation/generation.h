@@ -15,6 +15,7 @@
 #pragma once
 #include "answer.h"
 #include "chat_template.h"
+#include "constraint.h"
 #include "engine/engine.h"
 #include "json/json_fields.h"
 #include "http/http.h"
@@ -66,6 +67,7 @@ struct params {
     bool has_timeout_ms, has_queue_timeout_ms;
     uint32_t timeout_ms, queue_timeout_ms;
     int32_t priority;
+    struct constraint constraint;
 
     /* The OpenAI dialect's own. */
     bool include_usage, chat_logprobs, has_best_of;
@@ -85,13 +87,6 @@ enum generation_state {
     GENERATION_SUBMITTED,
     GENERATION_REPLYING, /* the engine has let go of it; its client takes what it has still to show */
     GENERATION_FINISHED,
-};
-enum generation_outcome {
-    GENERATION_NONE,
-    GENERATION_COMPLETED,
-    GENERATION_CANCELLED,
-    GENERATION_TIMED_OUT,
-    GENERATION_FAILED,
 };
 
 /* One text of a generation (choice.c). */
@@ -122,12 +117,13 @@ struct generation {
     const struct dialect *dialect;
     struct generation *next, *prev;
     enum generation_state state;
-    enum generation_outcome outcome;
+    enum request_outcome outcome;
     enum generation_effort effort;
-    bool exceeded;  /* its preparation exceeded what `effort` allows, and left nothing */
-    bool cancelled; /* by the client's leaving, a drain's end, ... */
-    bool refused;   /* before it ran the server stopped taking work: 503, as its state says */
-    bool abandoned; /* answered with an error while the engine, which is stuck, still has it */
+    struct grammar *grammar; /* of a constrained text; NULL: any text */
+    bool exceeded;           /* its preparation exceeded what `effort` allows, and left nothing */
+    bool cancelled;          /* by the client's leaving, a drain's end, ... */
+    bool refused;            /* before it ran the server stopped taking work: 503, as its state says */
+    bool abandoned;          /* answered with an error while the engine, which is stuck, still has it */
 
     char id[ID_RANDOM + 16];
     int64_t created; /* Unix seconds */
@@ -151,6 +147,10 @@ struct piece {
 struct dialect {
     const char *id_prefix;
     const struct field *fields; /* before the common ones, which hold as well */
+    /* Makes a chat of the body: OpenAI's members, which `fields` read (chat_json.h). A new reference, or NULL
+     * with *err. NULL: the body is read as it is. */
+    json_t *(*translate)(const json_t *body, struct api_error *err);
+    bool counts; /* `reply` is due once the prompt is prepared: nothing is generated */
     /* Defaults other than /generate's. */
     void (*defaults)(struct params *p);
     /* Checks that concern several fields, and whatever makes ids out of something else than `prompt` (then it
@@ -168,13 +168,16 @@ struct dialect {
     bool whole_calls; /* its streams show a call when it is complete */
     bool clamps;      /* max_tokens is a ceiling: what does not fit is cut off */
 };
-extern const struct dialect dialect_generate, dialect_completions, dialect_chat;
+extern const struct dialect dialect_generate, dialect_completions, dialect_chat, dialect_messages,
+    dialect_count;
 
 /* Rows that every dialect knows: /generate's own. */
 extern const struct field generate_fields[];
 /* max_tokens, under whatever name; given under two names it must be the same. */
 int read_max_tokens(struct field_reader *r, const struct field *f, const json_t *value);
 
+/* Takes the request over, whose body is there. */
+void generation_open(struct request *r, const struct dialect *dialect);
 /* The engine has something for it. */
 void generation_news(struct choice *c);
 /* What waits or runs; idempotent. */
@@ -188,12 +191,10 @@ uint64_t generation_waiting_tokens(const struct server *s);
 /* Answers with a 500 (or an error event) now, without waiting for the engine to let go. */
 void generation_abandon(struct generation *g, const char *words);
 void generation_tick(struct generation *g);
-enum generation_outcome generation_outcome(const struct generation *g);
 /* Its part of the access line, in whatever state it is. */
-struct log_access;
 void generation_log(const struct generation *g, struct log_access *line);
-/* Its texts that have ended, each by how, in whatever state it is. */
-void generation_count_ends(const struct generation *g, struct stats *stats);
+/* Its outcome; counts its texts that have ended, each by how, in whatever state it is. */
+enum request_outcome generation_count(const struct generation *g, struct stats *stats);
 
 /* generation_prepare.c: fills g->p and the choices from the body, or r->error, or says g->exceeded. May run
  * on the pool. */

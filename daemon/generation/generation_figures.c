@@ -22,13 +22,13 @@ static const char *worst_finish(const struct generation *g)
 static const char *log_finish(const struct generation *g)
 {
     switch (g->outcome) {
-    case GENERATION_COMPLETED: /* the client may have left while its reply was written */
+    case OUTCOME_COMPLETED: /* the client may have left while its reply was written */
         return g->request->gone && !g->request->status ? "cancelled" : worst_finish(g);
-    case GENERATION_TIMED_OUT:
+    case OUTCOME_TIMED_OUT:
         return "timeout";
-    case GENERATION_CANCELLED:
+    case OUTCOME_CANCELLED:
         return "cancelled";
-    case GENERATION_FAILED:
+    case OUTCOME_FAILED:
         return "error";
     default: /* a client that leaves is seen here before the engine lets go */
         return g->request->gone ? "cancelled" : NULL;
@@ -41,11 +41,12 @@ static bool has_choices(const struct generation *g)
     return g->state != GENERATION_PREPARING && g->n_choices;
 }
 
-void generation_count_ends(const struct generation *g, struct stats *stats)
+enum request_outcome generation_count(const struct generation *g, struct stats *stats)
 {
     for (uint32_t i = 0; has_choices(g) && i < g->n_choices; i++)
         if (g->choices[i].finish)
             stats_count_finish(stats, g->choices[i].finish);
+    return g->outcome;
 }
 
 void generation_log(const struct generation *g, struct log_access *line)

@@ -241,7 +241,7 @@ static int make_choices(struct generation *g, struct api_error *err)
         c->index = i;
         fill_request(c);
         c->e.next_choice = i + 1 < n ? &c[1].e : NULL;
-        if (choice_open(c, err) < 0)
+        if (constraint_begin(g, &c->e, err) < 0 || choice_open(c, err) < 0)
             return -1;
     }
     g->n_choices = g->n_running = n;
@@ -260,7 +260,14 @@ static int read_params(struct generation *g, struct arena *scratch, struct api_e
     g->body = json_read(r->body, r->body_len, &limits, err);
     if (!g->body)
         return prompt.over ? generation_too_long(g, err) : -1;
-    const struct field *tables[] = {g->dialect->fields, generate_fields};
+    if (g->dialect->translate) {
+        json_t *chat = g->dialect->translate(g->body, err);
+        json_decref(g->body);
+        g->body = chat;
+        if (!chat)
+            return -1;
+    }
+    const struct field *tables[] = {g->dialect->fields, generate_fields, constraint_fields};
     const struct field_place elsewhere[] = {{renamed_fields, "use max_tokens"},
                                             {dialect_completions.fields, "supported by POST /v1/completions"},
                                             {dialect_chat.fields, "supported by POST /v1/chat/completions"},
@@ -276,7 +283,7 @@ static int read_params(struct generation *g, struct arena *scratch, struct api_e
     if (g->dialect->defaults)
         g->dialect->defaults(&g->p);
     size_t skip = !g->dialect->fields;
-    return fields_read(&reader, g->body, tables + skip, 2 - skip);
+    return fields_read(&reader, g->body, tables + skip, 3 - skip);
 }
 
 /* What only who has the admin key may ask for. */
@@ -297,11 +304,11 @@ static int check_limits(const struct generation *g, struct api_error *err)
 
 void generation_prepare(struct request *r)
 {
-    struct generation *g = r->generation;
+    struct generation *g = r->context;
     struct api_error *err = &r->error;
     struct arena scratch = {0}; /* of what makes the prompt */
-    if (read_params(g, &scratch, err) == 0 && check_limits(g, err) == 0 && make_ids(g, err) == 0 &&
-        fit_context(g, err) == 0) {
+    if (read_params(g, &scratch, err) == 0 && check_limits(g, err) == 0 && constraint_prepare(g, err) == 0 &&
+        make_ids(g, err) == 0 && fit_context(g, err) == 0) {
         if (!g->p.has_seed && getrandom(&g->p.seed, sizeof g->p.seed, 0) != sizeof g->p.seed)
             g->p.seed = clock_ns();
         g->p.seed &= SEED_MASK;
@@ -312,4 +319,5 @@ void generation_prepare(struct request *r)
     g->body = NULL;
     g->p.prompt = NULL; /* went with the tree */
     g->p.chat = (struct chat){0};
+    g->p.constraint.value = NULL;
 }

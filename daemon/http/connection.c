@@ -1,6 +1,5 @@
 /* connection.c - one client's connection: its time limits, its peer's leaving, its state, and which
  * connection makes room for another. */
-#include "generation/generation.h"
 #include "http.h"
 #include "base/log.h"
 
@@ -24,8 +23,8 @@ static bool has_unread(const struct connection *c)
 static void on_tick(uv_timer_t *timer)
 {
     struct connection *c = timer->data;
-    if (c->request && c->request->generation)
-        generation_tick(c->request->generation);
+    if (c->request && c->request->ops)
+        c->request->ops->tick(c->request);
     server_run_listeners(c->server);
 }
 
@@ -123,8 +122,8 @@ void connection_give_up(struct connection *c)
 {
     struct request *r = c->request;
     r->gone = true;
-    if (r->generation)
-        generation_drop(r->generation);
+    if (r->ops)
+        r->ops->drop(r);
     if (r->suspended)
         request_resume(r);
     else

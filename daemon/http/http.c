@@ -1,6 +1,5 @@
 /* http.c - between libmicrohttpd and requests: headers, bodies, replies. (Connections: connection.c.) */
 #include "http.h"
-#include "generation/generation.h"
 #include "base/log.h"
 
 #include <stdio.h>
@@ -122,7 +121,7 @@ static int check_route(struct request *r, struct api_error *e)
     }
     if (!r->route)
         return api_fail(e, 404, "not_found", NULL, "no route %.100s (the nearest is %s)", r->path,
-                        route_nearest(r->path));
+                        route_nearest(r->server->routes, r->path));
     r->allow = route_allow(r->route);
     if (options)
         return 0;
@@ -426,7 +425,7 @@ static struct request *request_open(struct listener *l, struct MHD_Connection *m
         (struct request){.server = s, .connection = c, .mhd = mhd, .refs = 1, .method = method, .path = path};
     r->opened_ns = clock_ns();
     r->out.arena = &r->arena;
-    r->route = route_find(path);
+    r->route = route_find(s->routes, path);
     connection_begin(c, r);
     r->next = s->requests;
     if (r->next)
@@ -600,8 +599,8 @@ static void write_log(const struct request *r)
                               .status = r->gone && !r->status ? 499 : r->status,
                               .error = r->status >= 400 ? r->error.type : NULL,
                               .ms = (double)(clock_ns() - r->opened_ns) / 1e6};
-    if (r->generation)
-        generation_log(r->generation, &line);
+    if (r->ops)
+        r->ops->log(r, &line);
     log_access(quiet ? LOG_LEVEL_DEBUG : LOG_LEVEL_INFO, r->id, &line);
 }
 
@@ -609,15 +608,13 @@ static void count_outcome(struct server *s, const struct request *r, bool sent)
 {
     if (!r->route || !r->route->work || !strcmp(r->method, "OPTIONS"))
         return;
-    enum generation_outcome outcome = r->generation ? generation_outcome(r->generation) : GENERATION_NONE;
-    if (r->generation)
-        generation_count_ends(r->generation, &s->stats);
-    if (r->status == 499 || outcome == GENERATION_CANCELLED || !r->status ||
-        (!sent && outcome == GENERATION_NONE && !r->cut))
+    enum request_outcome outcome = r->ops ? r->ops->count(r, &s->stats) : OUTCOME_NONE;
+    if (r->status == 499 || outcome == OUTCOME_CANCELLED || !r->status ||
+        (!sent && outcome == OUTCOME_NONE && !r->cut))
         s->stats.cancelled++;
-    else if (r->status == 408 || r->status == 504 || outcome == GENERATION_TIMED_OUT)
+    else if (r->status == 408 || r->status == 504 || outcome == OUTCOME_TIMED_OUT)
         s->stats.timed_out++;
-    else if (r->status == 500 || outcome == GENERATION_FAILED)
+    else if (r->status == 500 || outcome == OUTCOME_FAILED)
         s->stats.failed++;
     else if (r->status == 200)
         s->stats.completed++;
@@ -650,8 +647,8 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **context,
     r->connection = NULL;
     r->mhd = NULL;
     r->suspended = false;
-    if (r->generation)
-        generation_drop(r->generation);
+    if (r->ops)
+        r->ops->drop(r);
     request_cancel_work(r);
     if (r->next)
         r->next->prev = r->prev;

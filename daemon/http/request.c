@@ -1,5 +1,4 @@
 /* request.c - one HTTP request: its reply, its suspension, its memory. */
-#include "generation/generation.h"
 #include "http.h"
 #include "base/log.h"
 
@@ -227,6 +226,14 @@ void request_reply(struct request *r, int status)
     r->phase = REQUEST_REPLY;
 }
 
+void request_put_error(struct request *r, const struct api_error *e)
+{
+    if (r->route && r->route->put_error)
+        r->route->put_error(&r->out, e);
+    else
+        api_error_put(&r->out, e);
+}
+
 void request_fail(struct request *r, const struct api_error *e)
 {
     assert(!r->writing);
@@ -234,7 +241,7 @@ void request_fail(struct request *r, const struct api_error *e)
         r->error = *e;
     r->out.len = r->out_at = 0;
     r->lists = NULL;
-    api_error_put(&r->out, &r->error);
+    request_put_error(r, &r->error);
     r->retry_after_s = r->error.retry_after_s;
     r->close |= r->error.close;
     request_reply(r, r->error.status);

@@ -1,64 +1,8 @@
 #include "route.h"
-#include "generation/generation.h"
 #include "base/suggest.h"
 
+#include <stdint.h>
 #include <string.h>
-
-static const struct route routes[] = {
-    {.path = "/", .open = true, .quiet = true, .handle = api_page},
-    {.path = "/generate",
-     .post = true,
-     .body = true,
-     .needs_model = true,
-     .work = true,
-     .handle = api_generate,
-     .dialect = &dialect_generate},
-    {.path = "/v1/completions",
-     .post = true,
-     .body = true,
-     .needs_model = true,
-     .work = true,
-     .handle = api_generate,
-     .dialect = &dialect_completions},
-    {.path = "/v1/chat/completions",
-     .post = true,
-     .body = true,
-     .needs_model = true,
-     .work = true,
-     .handle = api_generate,
-     .dialect = &dialect_chat},
-    {.path = "/v1/models", .needs_model = true, .handle = api_models},
-    {.path = "/v1/models/{id}", .needs_model = true, .handle = api_model},
-    {.path = "/tokenize",
-     .post = true,
-     .body = true,
-     .needs_model = true,
-     .text = true,
-     .handle = api_tokenize},
-    {.path = "/detokenize",
-     .post = true,
-     .body = true,
-     .needs_model = true,
-     .text = true,
-     .handle = api_detokenize},
-    {.path = "/admin/model",
-     .post = true,
-     .both = true,
-     .body = true,
-     .admin = true,
-     .handle = api_admin_model},
-    {.path = "/admin/suspend", .post = true, .admin = true, .handle = api_admin_suspend},
-    {.path = "/admin/resume", .post = true, .admin = true, .handle = api_admin_resume},
-    {.path = "/requests", .handle = api_requests},
-    {.path = "/requests/{id}", .remove = true, .handle = api_cancel},
-    {.path = "/stats", .quiet = true, .handle = api_stats},
-    {.path = "/metrics", .quiet = true, .handle = api_metrics},
-    {.path = "/health", .always = true, .open = true, .quiet = true, .handle = api_health},
-    {.path = "/health/live", .always = true, .open = true, .quiet = true, .handle = api_health_live},
-    {.path = "/health/ready", .always = true, .open = true, .quiet = true, .handle = api_health},
-    {.path = "/health/proxy", .always = true, .open = true, .quiet = true, .handle = api_health_proxy},
-};
-#define N_ROUTES (sizeof routes / sizeof *routes)
 
 /* {id} stands for the rest, which may hold slashes, but not for nothing. */
 static bool matches(const char *pattern, const char *path)
@@ -67,11 +11,11 @@ static bool matches(const char *pattern, const char *path)
     return pattern[n] ? !strncmp(pattern, path, n) && path[n] : !strcmp(pattern, path);
 }
 
-const struct route *route_find(const char *path)
+const struct route *route_find(const struct route *routes, const char *path)
 {
-    for (size_t i = 0; i < N_ROUTES; i++)
-        if (matches(routes[i].path, path))
-            return &routes[i];
+    for (; routes->path; routes++)
+        if (matches(routes->path, path))
+            return routes;
     return NULL;
 }
 
@@ -80,15 +24,15 @@ const char *route_id(const struct route *route, const char *path)
     return path + strcspn(route->path, "{");
 }
 
-const char *route_nearest(const char *path)
+const char *route_nearest(const struct route *routes, const char *path)
 {
-    const char *nearest = routes[0].path;
+    const char *nearest = routes->path;
     size_t best = SIZE_MAX;
-    for (size_t i = 0; i < N_ROUTES; i++) {
-        size_t d = nearest_distance(path, routes[i].path);
+    for (; routes->path; routes++) {
+        size_t d = nearest_distance(path, routes->path);
         if (d < best) {
             best = d;
-            nearest = routes[i].path;
+            nearest = routes->path;
         }
     }
     return nearest;

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 
+struct api_error;
 struct dialect;
 struct request;
 
@@ -22,33 +23,18 @@ struct route {
     bool quiet;       /* not in the access log at info */
     void (*handle)(struct request *r);
     const struct dialect *dialect; /* of a generation */
+    /* Writes an error in the route's own form, with a newline; NULL: api_error_put(). */
+    void (*put_error)(struct buf *out, const struct api_error *e);
 };
 
-const struct route *route_find(const char *path);
+/* `routes` ends with a row without a path. NULL: there is none. */
+const struct route *route_find(const struct route *routes, const char *path);
 /* What stands for {id} in a path that the route was found for. */
 const char *route_id(const struct route *route, const char *path);
 /* The known path most like this one. */
-const char *route_nearest(const char *path);
+const char *route_nearest(const struct route *routes, const char *path);
 /* Value of an Allow header. */
 const char *route_allow(const struct route *route);
 bool route_takes(const struct route *route, const char *method);
 /* True when the handler reads the body of such a request: that of any other is thrown away as it comes. */
 bool route_takes_body(const struct route *route, const char *method);
-
-/* Handlers: api_*.c. */
-void api_health(struct request *r);
-void api_health_live(struct request *r);
-void api_health_proxy(struct request *r);
-void api_stats(struct request *r);
-void api_page(struct request *r);
-void api_metrics(struct request *r);
-void api_requests(struct request *r);
-void api_cancel(struct request *r);
-void api_models(struct request *r);
-void api_model(struct request *r);
-void api_tokenize(struct request *r);
-void api_detokenize(struct request *r);
-void api_admin_model(struct request *r);
-void api_admin_suspend(struct request *r);
-void api_admin_resume(struct request *r);
-void api_generate(struct request *r); /* every dialect's generating route */

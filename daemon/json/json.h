@@ -3,7 +3,7 @@
  * escapes; nesting is bounded; NUL and lone surrogates in strings are refused in our own words. Thread: any.
  */
 #pragma once
-#include "http/api_error.h"
+#include "base/api_error.h"
 
 #include <jansson.h>
 #include <stdbool.h>

@@ -3,7 +3,7 @@
  * error that names it and where it is known, or the nearest known one. Errors name the field, what is allowed
  * and what came; never the text of a string that may be a prompt. Thread: any. */
 #pragma once
-#include "http/api_error.h"
+#include "base/api_error.h"
 #include "base/arena.h"
 
 #include <jansson.h>

@@ -58,6 +58,7 @@ int schema_refuse(struct compiler *c, int code, const json_t *schema, const char
         return code;
     if (schema && !find_path(c->root, schema, path, 1, sizeof path))
         snprintf(path, sizeof path, "#");
+    c->named = true;
     if (c->why && !c->why->keyword[0]) {
         snprintf(c->why->keyword, sizeof c->why->keyword, "%s", keyword);
         snprintf(c->why->path, sizeof c->why->path, "%s", path);
@@ -144,6 +145,16 @@ static bool open_compiler(struct compiler *c)
     return !b->failed && read_dialect(c) == 0 && refs_open(c) == 0;
 }
 
+/* A limit that was met between keywords gets the name of the schema that was being read. */
+static void name_limit(struct compiler *c)
+{
+    if (c->b.err.code != -E2BIG || c->named)
+        return;
+    c->b.failed = false;
+    c->b.err.code = 0;
+    schema_exhausted(c, c->where, "");
+}
+
 int schema_compile(struct grammar **out, json_t *schema, struct schema_refusal *why, struct error *err)
 {
     struct compiler c = {.root = schema, .why = why};
@@ -155,6 +166,8 @@ int schema_compile(struct grammar **out, json_t *schema, struct schema_refusal *
         start = emit_node(&c, node_of_schema(&c, schema));
         emit_all(&c);
     }
+    if (c.b.failed)
+        name_limit(&c);
     int rc = builder_finish(&c.b, start, out, err);
     json_decref(c.made);
     builder_close(&c.b);
@@ -166,10 +179,13 @@ int schema_compile_text(struct grammar **out, const char *s, size_t n, struct sc
 {
     struct json_limits limits = {.max_values = MAX_VALUES, .max_depth = MAX_DEPTH};
     struct api_error refused = {0};
+    size_t flags = JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES;
     json_error_t where;
     if (json_scan(s, n, &limits, &refused) < 0)
         return error_set(err, -E2BIG, "%s", refused.message);
-    json_t *schema = json_loadb(s, n, JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &where);
+    json_t *schema = json_loadb(s, n, flags, &where);
+    if (!schema && strstr(where.text, "too big")) /* integers beyond 64 bits are as exact as a double */
+        schema = json_loadb(s, n, flags | JSON_DECODE_INT_AS_REAL, &where);
     if (!schema)
         return error_set(err, -EINVAL, "line %d, column %d: %s", where.line, where.column, where.text);
     int rc = schema_compile(out, schema, why, err);

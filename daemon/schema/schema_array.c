@@ -72,8 +72,13 @@ static void set_words(struct compiler *c, uint32_t first, uint32_t first_edge, u
     at[n] = 0;
     for (uint32_t i = first_edge; i < b->n_edges; i++)
         at[n] += b->edges[i].from >= first;
-    for (uint32_t s = first; s < first + n; s++)
-        b->states[s].words = count_paths(c, s, to, first, at, list, known);
+    /* Only states that a byte leads to: there all texts with the same beginning meet. */
+    b->states[first].words = count_paths(c, first, to, first, at, list, known);
+    for (uint32_t i = first_edge; i < b->n_edges; i++) {
+        const struct builder_edge *e = &b->edges[i];
+        if (e->kind == BUILDER_BYTES && e->from >= first)
+            b->states[e->to].words = count_paths(c, e->to, to, first, at, list, known);
+    }
 }
 
 /* Puts one kind of item between `from` and `to`; returns how many there are, OPEN without end. */

@@ -458,6 +458,7 @@ static void emit_body(struct compiler *c, uint32_t node)
     uint32_t start = c->nodes[node].start, end = builder_state(&c->b);
     struct set set = node == SCHEMA_TRUE ? set_any(c) : node_set(c, node);
     struct order order = {0};
+    c->where = where_of(c, node);
     builder_final(&c->b, end);
     if (set.failed && !c->b.failed)
         schema_exhausted(c, where_of(c, node), "");

@@ -22,7 +22,7 @@
 #define LABEL   "[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
 #define HOST    LABEL "(?:\\." LABEL ")*"
 #define PCT     "%[0-9a-fA-F]{2}"
-#define UCHAR   "a-zA-Z0-9._~!$&'()*+,;=-"
+#define UCHAR   "-a-zA-Z0-9._~!$&'()*+,;="
 #define AUTH    "(?:(?:[" UCHAR ":]|" PCT ")*@)?(?:\\[" IPV6 "\\]|(?:[" UCHAR "]|" PCT ")*)(?::[0-9]*)?"
 #define PCHAR   "(?:[" UCHAR ":@]|" PCT ")"
 #define TAIL    "(?:\\?(?:[" UCHAR ":@/?]|" PCT ")*)?(?:#(?:[" UCHAR ":@/?]|" PCT ")*)?"
@@ -50,6 +50,11 @@ static const char *const formats[][2] = {
      "0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S))?|T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:["
      "0-9]+S)?|[0-9]+S))"},
 };
+
+bool format_is_irregular(const char *name)
+{
+    return !strcmp(name, "regex");
+}
 
 const char *format_regex(const char *name)
 {

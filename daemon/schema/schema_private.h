@@ -6,7 +6,7 @@
 #include "grammar/grammar_builder.h"
 #include "schema.h"
 
-#define SCHEMA_MAX_SHAPES 512 /* of one set */
+#define SCHEMA_MAX_SHAPES 200 /* of one set */
 #define SCHEMA_MAX_NODES  20000
 #define SCHEMA_TRUE       0 /* the node that allows everything */
 #define SCHEMA_FALSE      1
@@ -97,6 +97,8 @@ struct compiler {
     bool assert_formats;
     bool exact; /* unevaluated* is used: alternatives are told apart */
     unsigned depth;
+    json_t *where;                /* the schema that is being read */
+    bool named;                   /* the first error names a keyword */
     uint32_t any, space, strings; /* rules; strings: the unbounded one */
     uint32_t *queue, n_queue, queue_room;
 };
@@ -143,10 +145,13 @@ const struct dfa *number_multiple(struct compiler *c, json_t *value); /* NULL al
 
 /* schema_format.c */
 const char *format_regex(const char *name); /* NULL: an annotation */
+bool format_is_irregular(const char *name); /* it asserts what no automaton can hold */
 
 /* schema_ref.c */
 int refs_open(struct compiler *c);
 json_t *refs_find(struct compiler *c, json_t *from, const char *ref);
+/* True when a dynamic reference can only mean the target that refs_find() found. */
+bool refs_is_static(struct compiler *c, const json_t *target, const char *ref);
 
 /* schema_emit.c: the rule of a node; its body is made later, from the queue. */
 uint32_t emit_node(struct compiler *c, uint32_t node);

@@ -285,6 +285,8 @@ static struct set read_strings(struct compiler *c, struct set all, json_t *schem
                        schema, "pattern");
     const char *regex =
         json_is_string(format) && c->assert_formats ? format_regex(json_string_value(format)) : NULL;
+    if (json_is_string(format) && c->assert_formats && format_is_irregular(json_string_value(format)))
+        return refused(c, schema, "format", "regular expressions are not a regular language");
     if (regex && !all.failed)
         all =
             and_text(c, all, KIND_STRING,
@@ -327,7 +329,7 @@ static bool read_contains(struct compiler *c, json_t *schema, struct shape *s)
     if (!s->contains)
         return false;
     s->contains[0] = k;
-    s->n_contains = k.min > 0 || k.max != OPEN;
+    s->n_contains = k.min > 0 || k.max != OPEN || c->exact;
     return true;
 }
 
@@ -626,11 +628,11 @@ static struct set read_ref(struct compiler *c, struct set all, json_t *schema, c
         return all;
     if (!json_is_string(ref))
         return invalid(c, schema, keyword, "it must be a string");
-    if (keyword[1] != 'r')
-        return refused(c, schema, keyword, "its target depends on the way to it");
     json_t *target = refs_find(c, schema, json_string_value(ref));
     if (!target)
         return refused(c, schema, keyword, "its target is not in this document");
+    if (keyword[1] != 'r' && !refs_is_static(c, target, json_string_value(ref)))
+        return refused(c, schema, keyword, "its target depends on the way to it");
     return set_and(c, all, schema_set(c, target, false));
 }
 
@@ -708,6 +710,7 @@ struct set schema_set(struct compiler *c, json_t *schema, bool negated)
         return m->set;
     if (m->schema)
         return refused(c, schema, "$ref", "it refers to itself without going into a member or an item");
+    c->where = schema;
     m->schema = schema;
     m->state = 1;
     c->n_memos[negated]++;

@@ -200,3 +200,18 @@ json_t *refs_find(struct compiler *c, json_t *from, const char *ref)
         return find_pointer(c->resources[found].root, fragment);
     return find_anchor(c, found, fragment);
 }
+
+bool refs_is_static(struct compiler *c, const json_t *target, const char *ref)
+{
+    const char *name = json_string_value(json_object_get(target, "$dynamicAnchor"));
+    size_t at = strcspn(ref, "#"), n = 0;
+    if (json_is_true(json_object_get(target, "$recursiveAnchor")) && !ref[at + 1])
+        return c->n_resources == 1;
+    if (!name || !ref[at] || strcmp(ref + at + 1, name) != 0)
+        return true;
+    for (uint32_t i = 0; i <= c->owner_mask; i++) {
+        const char *other = json_string_value(json_object_get(c->owners[i].object, "$dynamicAnchor"));
+        n += other && !strcmp(other, name);
+    }
+    return n == 1;
+}

@@ -1,4 +1,5 @@
 #include "loader.h"
+#include "generation/constraint.h"
 #include "generation/chat_template.h"
 #include "base/log.h"
 #include "model/model.h"
@@ -63,6 +64,8 @@ static void drop(struct loader *l)
     l->disk = NULL;
     chat_template_close(l->chat);
     l->chat = NULL;
+    constraints_close(l->constraints);
+    l->constraints = NULL;
     runtime_close(&l->runtime);
 }
 
@@ -96,6 +99,8 @@ static int load(struct loader *l, struct error *err)
     rc = engine_open(&l->engine, l->runtime.executor, &ec, err);
     if (rc == 0 && engine_n_ctx(l->engine) < ec.n_ctx)
         log_warn("n_ctx is %u, not %u: kv_memory cannot hold more", engine_n_ctx(l->engine), ec.n_ctx);
+    if (rc == 0 && engine_constrains(l->engine))
+        rc = constraints_open(&l->constraints, l->runtime.tokenizer, err);
     if (rc == 0)
         rc = warm_up(l, err);
     if (rc == 0)

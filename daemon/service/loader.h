@@ -17,6 +17,7 @@
 #include <uv.h>
 
 struct chat_template;
+struct constraints;
 struct prefix_disk;
 
 struct loader_options {
@@ -34,6 +35,7 @@ struct loader {
     struct runtime runtime;
     struct engine *engine;
     struct chat_template *chat;
+    struct constraints *constraints; /* NULL: the backend cannot constrain */
     struct prefix_disk *disk; /* the engine's; or NULL */
     /* Private. */
     struct loader_options options;

@@ -158,6 +158,7 @@ static void serve_next(struct swap *sw)
                              .executor = l->runtime.executor,
                              .why = l->runtime.why,
                              .hash = l->runtime.hash,
+                             .constraints = l->constraints,
                              .chat = l->chat};
     sw->old = sw->current;
     sw->current = l;

@@ -1,6 +1,7 @@
 /* hearthd serve: the life of the daemon. Bind, load beside the loop, warm up, say READY, watch, drain. */
 #include "backend/backend.h"
-#include "cli/commands.h"
+#include "base/exit_code.h"
+#include "serve.h"
 #include "config/config.h"
 #include "engine/engine.h"
 #include "backend/executor.h"
@@ -37,8 +38,8 @@ enum phase {
 };
 
 struct serve {
-    struct config cfg;
-    struct config_arguments args; /* kept: SIGHUP reads them again */
+    struct config *cfg;
+    struct config_arguments *args; /* SIGHUP reads them again */
     char path[PATH_MAX];
     struct notify notify;
     uv_loop_t loop;
@@ -98,9 +99,9 @@ static void on_stop_signal(uv_signal_t *handle, int number)
         struct server_load load = server_load(s->server);
         log_info(
             "%s: draining, %u running, %u waiting and refused, for at most %u ms (a second signal cancels)",
-            name, load.running, load.waiting, s->cfg.drain_timeout_ms);
+            name, load.running, load.waiting, s->cfg->drain_timeout_ms);
         swap_stop(s->swap);
-        drain(s, s->cfg.drain_timeout_ms);
+        drain(s, s->cfg->drain_timeout_ms);
     } else if (s->phase == PHASE_DRAINING) {
         log_info("%s again: cancelling running requests", name);
         drain(s, 0);
@@ -156,7 +157,7 @@ static bool look_at(struct serve *s, struct watch *w, struct loader *l, struct e
     if (!l)
         return true;
     if (w->loader != l)
-        *w = (struct watch){.loader = l, .dog.limit_ns = s->cfg.watchdog_ms * 1000000ull};
+        *w = (struct watch){.loader = l, .dog.limit_ns = s->cfg->watchdog_ms * 1000000ull};
     engine_stats(l->engine, &stats);
     executor_info(l->runtime.executor, &info);
     if (stats.faulted) {
@@ -202,8 +203,8 @@ static uint64_t watch_interval_ms(const struct serve *s)
 {
     uint64_t ms = 1000;
 
-    if (s->cfg.watchdog_ms && s->cfg.watchdog_ms / 5 < ms)
-        ms = s->cfg.watchdog_ms / 5;
+    if (s->cfg->watchdog_ms && s->cfg->watchdog_ms / 5 < ms)
+        ms = s->cfg->watchdog_ms / 5;
     if (s->notify.watchdog_us && s->notify.watchdog_us / 2000 < ms)
         ms = s->notify.watchdog_us / 2000;
     return ms > 50 ? ms : 50;
@@ -217,7 +218,7 @@ static void on_progress(uv_timer_t *timer)
     struct swap_view v;
 
     swap_view(s->swap, &v);
-    if (s->cfg.log_format == LOG_TEXT)
+    if (s->cfg->log_format == LOG_TEXT)
         serve_show_progress(v.progress);
     if (load_notice_due(&s->notice, v.progress, v.moves, uv_hrtime()))
         notify_status(&s->notify, "EXTEND_TIMEOUT_USEC=" LOAD_EXTEND_US, "Loading %s, %u %%", s->path,
@@ -243,7 +244,7 @@ static void start_line(struct serve *s, char *line, size_t room)
     struct loader *l = swap_current(s->swap);
     struct serve_facts facts = {.where = server_where(s->server),
                                 .runtime = &l->runtime,
-                                .slots = s->cfg.slots,
+                                .slots = s->cfg->slots,
                                 .n_ctx = engine_n_ctx(l->engine)};
 
     if (l->runtime.why[0])
@@ -258,7 +259,7 @@ static void say_ready(struct serve *s)
     char line[512], curl[512];
 
     start_line(s, line, sizeof line);
-    serve_curl_line(server_where(s->server), s->cfg.api_keys.n > 0 || s->cfg.api_keys_file[0], curl,
+    serve_curl_line(server_where(s->server), s->cfg->api_keys.n > 0 || s->cfg->api_keys_file[0], curl,
                     sizeof curl);
     log_info("%s", curl);
     notify_state(&s->notify, "READY=1", "%s", line);
@@ -288,7 +289,7 @@ static void on_lost(void *context, const struct error *err)
     struct serve *s = context;
 
     serve_hide_progress();
-    s->exit_code = command_fail(err);
+    s->exit_code = exit_fail(err);
     if (s->phase != PHASE_LOADING)
         s->exit_code = EXIT_INTERNAL;
     notify_status(&s->notify, "", "%s", err->text);
@@ -335,7 +336,7 @@ static void on_reload(uv_signal_t *handle, int number)
     (void)number;
     if (s->phase == PHASE_CLOSING)
         return;
-    if (config_load(&again, &s->args, &err) < 0) {
+    if (config_load(&again, s->args, &err) < 0) {
         log_error("SIGHUP: %s; nothing was changed", err.text);
     } else {
         log_info("SIGHUP: log_level is now %s; key files and certificate are read again; other keys need a "
@@ -409,11 +410,11 @@ static int bind_early(struct serve *s, struct error *err)
     if (n > 0)
         log_info("%d socket%s from the service manager replace%s host, port and unix_socket", n,
                  n == 1 ? "" : "s", n == 1 ? "s" : "");
-    if (n > 0 && s->cfg.tls_port)
+    if (n > 0 && s->cfg->tls_port)
         log_warn("nothing listens on tls_port %u: sockets from the service manager speak HTTP without TLS",
-                 s->cfg.tls_port);
+                 s->cfg->tls_port);
     struct error inner = {0};
-    int rc = server_open(&s->server, &s->loop, &s->cfg, fds, n, &inner);
+    int rc = server_open(&s->server, &s->loop, s->cfg, fds, n, &inner);
     if (rc < 0) /* an address that cannot be had is a matter of configuration, whatever the errno */
         return error_set(err, rc == -ENOMEM || rc == -EADDRINUSE ? rc : -EINVAL, "%s", inner.text);
     if (server_warning(s->server)[0])
@@ -427,9 +428,9 @@ static int start(struct serve *s, struct error *err)
 
     if (notify_open(&s->notify, &inner) < 0)
         log_warn("%s; the service manager is not notified", inner.text);
-    fit_descriptor_limit(&s->cfg);
-    runtime_prepare(&s->cfg);
-    int rc = model_file_find(s->path, s->cfg.model, err);
+    fit_descriptor_limit(s->cfg);
+    runtime_prepare(s->cfg);
+    int rc = model_file_find(s->path, s->cfg->model, err);
     starts = true;
     if (rc == 0)
         rc = open_loop(s, err);
@@ -437,7 +438,7 @@ static int start(struct serve *s, struct error *err)
         rc = bind_early(s, err);
     starts = false;
     struct swap_options options = {.loop = &s->loop,
-                                   .cfg = &s->cfg,
+                                   .cfg = s->cfg,
                                    .server = s->server,
                                    .serves = on_serves,
                                    .lost = on_lost,
@@ -486,13 +487,13 @@ static void finish(struct serve *s)
     notify_close(&s->notify);
 }
 
-static int serve(struct serve *s)
+static int run(struct serve *s)
 {
     struct error err = {0};
 
     if (start(s, &err) < 0) {
         notify_status(&s->notify, "", "%s", err.text);
-        return command_fail(&err); /* the process ends: what is open goes with it */
+        return exit_fail(&err); /* the process ends: what is open goes with it */
     }
     uv_run(&s->loop, UV_RUN_DEFAULT);
     finish(s);
@@ -501,44 +502,12 @@ static int serve(struct serve *s)
     return s->exit_code;
 }
 
-static void usage(void)
-{
-    puts("hearthd serve [--config FILE] [flags]\n"
-         "\n"
-         "Loads a GGUF model and serves it over HTTP until SIGTERM or SIGINT. Running requests then finish;\n"
-         "a second signal cancels them. SIGHUP reads log_level, the key files and the certificate again.\n"
-         "\n"
-         "  --config FILE         read FILE instead of " CONFIG_FILE "\n"
-         "  --print-config        print every key's value and its source, and exit");
-    config_help(stdout);
-}
-
-int cmd_serve(int argc, char **argv)
+int serve(struct config *cfg, struct config_arguments *args)
 {
     static struct serve s;
-    struct error err = {0};
-
+    s.cfg = cfg;
+    s.args = args;
     s.notify.fd = -1;
     s.notice.percent = UINT32_MAX;
-    s.args = (struct config_arguments){.argc = argc - 1,
-                                       .argv = argv + 1,
-                                       .environ = environ,
-                                       .default_file = CONFIG_FILE,
-                                       .secure = getauxval(AT_SECURE) != 0};
-    if (config_load(&s.cfg, &s.args, &err) < 0) {
-        config_warn(&s.args);
-        config_free(&s.cfg);
-        return command_fail_config(&err);
-    }
-    log_open((enum log_level)s.cfg.log_level, (enum log_format)s.cfg.log_format);
-    config_warn(&s.args);
-    int rc = EXIT_CLEAN;
-    if (s.args.help)
-        usage();
-    else if (s.args.print_config)
-        config_print(&s.cfg, stdout);
-    else
-        rc = serve(&s);
-    config_free(&s.cfg);
-    return rc;
+    return run(&s);
 }

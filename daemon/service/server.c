@@ -1,4 +1,5 @@
 /* server.c - the server as a whole: listeners, state, drain, end. */
+#include "api/api.h"
 #include "http/access.h"
 #include "generation/generation.h"
 #include "http/http.h"
@@ -334,6 +335,7 @@ int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, 
     }
     s->loop = loop;
     s->cfg = cfg;
+    s->routes = api_routes;
     s->wake_fd = -1;
     s->stats.started_ns = clock_ns();
     s->created = (int64_t)time(NULL);
@@ -634,8 +636,8 @@ static void drop_requests(struct server *s)
     for (struct request *r = s->requests; r; r = next) {
         next = r->next;
         r->gone = true;
-        if (r->generation)
-            generation_drop(r->generation);
+        if (r->ops)
+            r->ops->drop(r);
         request_cancel_work(r);
         request_resume(r);
     }

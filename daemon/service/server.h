@@ -35,6 +35,7 @@ struct server_model {
     const struct executor *executor;  /* for /stats: executor_info() */
     const char *why;                  /* for /stats: why the backend is not a better one, or "" */
     uint64_t hash;                    /* model_hash(): part of the fingerprint */
+    struct constraints *constraints;  /* NULL: texts cannot be constrained */
     const struct chat_template *chat; /* of /v1/chat/completions; NULL: there is none */
     /* The server's own. */
     const struct toolcall_format *format; /* how it marks tool calls and reasoning */

@@ -22,7 +22,15 @@
  *     Q6_K Q3_K        sum sc * (q-zero) * x   1 (|I| < 2^24: exact)
  *     Q2_K             sum sc * q * x          1
  *     Q8_0 Q5_0 Q4_0   sum (q-zero) * x        the f16 scale as f32
+ *     IQ4_NL MXFP4     sum code * x            the f16 scale as f32; 2^(e-128)
+ *     IQ4_XS IQ1..IQ3  sum sc * code * x       1 (|I| < 2^24: exact)
+ *     TQ1_0 TQ2_0      sum (q-1) * x           1
  *     Q4_1 Q5_1        sum q * x               the f16 scale as f32
+ *
+ *   code: the integer of the type's codebook (lib/gguf/quant_codes.h). NVFP4 has two scales s0, s1 in a block,
+ *   of which s is the half of the E4M3 value, and sums I0, I1 of its halves:
+ *
+ *     c = fmaf(a[j], fmaf(s1, (float)I1, s0 * (float)I0), c)
  *
  *   For types with a minimum, over blocks j (Q2_K: half-blocks of 16) ascending, with
  *   b[j] = a[j] * (float)(sum of x's int8):
@@ -32,8 +40,9 @@
  *   The value of the super-block:
  *
  *     Q4_K Q5_K Q2_K   v = fmaf(d, c, -(dmin * m))
- *     Q6_K Q3_K        v = d * c
- *     Q8_0 Q5_0 Q4_0   v = c
+ *     Q6_K Q3_K TQ     v = d * c
+ *     IQ4_XS IQ1..IQ3  v = (d * unit) * c      unit, a power of two, is the codebook's
+ *     Q8_0 Q5_0 Q4_0   v = c, as for IQ4_NL MXFP4 NVFP4
  *     Q4_1 Q5_1        v = c + m
  *     F32 F16 BF16     v = c, x taken unquantised: c = fmaf(w[k], x[k], c), k ascending
  *
@@ -98,6 +107,21 @@
  * QK-NORM of a head: (x * r) * gain, r = 1/rms over the head. A q8_0 cache holds arith_quantise() of every 32
  * values of a token's head (a short last block padded with zeros), the scale rounded to f16 afterwards; it is
  * read as (float)q * scale.
+ *
+ * EXPERTS  The router is a product in floats; route.h chooses n_used experts of a row: softmax without a bias
+ *   by the logits, else by probability + bias; the lowest number of equals. With p[e] = exp2((z[e] - max z) *
+ *   log2 e), or sigmoid(z[e]), a chosen expert's weight is
+ *
+ *     softmax             p[e] / sum of p over all experts, over lanes
+ *     normalised          p[e] / sum of p over the chosen, e ascending (sigmoid: at least 2^-14)
+ *
+ *   times the model's scale, rounded. Each chosen expert's product is a product as any other; then, with the
+ *   chosen experts' outputs y, bias included, e ascending from s = 0:
+ *
+ *     s = fmaf(weight, y, s)
+ *
+ *   The residual stream takes x + s; a shared expert's output is added after that, times sigmoid(its gate) if
+ *   it has one: x + y * sigmoid(g).
  *
  * Changing a rule changes results: raise ARITH_VERSION (it is part of the system fingerprint).
  * Thread: any, host or device; pure functions. */
@@ -182,6 +206,11 @@ static inline float arith_log2(float x)
 static inline float arith_silu(float x)
 {
     return x / (1.0f + arith_exp2(-x * ARITH_LOG2E));
+}
+
+static inline float arith_sigmoid(float x)
+{
+    return 1.0f / (1.0f + arith_exp2(-x * ARITH_LOG2E));
 }
 
 /* Sums 32 values by the xor tree. Returns lane 0's value; all lanes hold the same one. Overwrites v. */

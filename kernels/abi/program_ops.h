@@ -10,11 +10,19 @@
  *              STORE      out_i = y_i
  *              RESIDUAL   out += y_0
  *              SWIGLU     out = silu(y_0) * y_1
+ *              RESIDUAL with PROGRAM_GATED: out += y_0 * sigmoid(column gate_col of buffer `choice`)
+ *   ROUTE    chooses experts by the logits in columns [0, n_experts) of `in`; writes their numbers and weights to
+ *            the columns from out_col[0] of `out` (kernels/abi/route.h); bias[0] moves the choice
+ *   EXPERTS  MATMUL with the weights of the experts that ROUTE chose for the row, n_used outputs a row:
+ *              SWIGLU     out = silu(y_0) * y_1, each expert's in its own n[0] columns; the input is shared
+ *              RESIDUAL   out += sum of weight * y_0; each expert reads its own k columns of `in`
+ *            the choice stands in the columns from gate_col of buffer `choice`
  *   ATTEND   QK-norm (if gains), RoPE, K and V appended to the cache, attention; in = [q|k|v], out = heads
  *   SAMPLE   for logit rows: logits -> token, log-probabilities
  *
- * Five buffers, in this order (enum program_buffer_index): x the residual stream, qkv = [q|k|v], attn, h the
- * gated FFN row, logits. The first four lie in every row's scratch; logits exist once per logit row (at most
+ * Seven buffers, in this order (enum program_buffer_index): x the residual stream, qkv = [q|k|v], attn, h the
+ * gated FFN row (of all chosen experts), h2 that of the shared expert, choice = the router's logits, the shared
+ * expert's gate and the choice, logits. All but the last lie in every row's scratch; logits exist once per logit row (at most
  * STEP_MAX_LOGITS of them), in an area of their own: offset 0, and not part of row_floats. An op with
  * PROGRAM_HEAD runs for logit rows only: its row i is step.logits[i], which reads buffer x of row
  * step.logits[i].row.
@@ -29,6 +37,8 @@
  * Thread: written once, when a model is loaded; read-only afterwards, by any thread. */
 /* clang-format on */
 #pragma once
+#include "route.h"
+
 #include <stdint.h>
 
 #define PROGRAM_MAGIC   0x31505248u /* "HRP1" */
@@ -41,10 +51,13 @@ enum program_opcode {
     PROGRAM_ATTEND,
     PROGRAM_SAMPLE,
     PROGRAM_ALL_REDUCE, /* not emitted yet */
+    PROGRAM_ROUTE,
+    PROGRAM_EXPERTS,
 };
 enum program_epilogue { PROGRAM_STORE, PROGRAM_RESIDUAL, PROGRAM_SWIGLU };
 enum program_flags {
-    PROGRAM_HEAD = 1, /* only rows that need logits */
+    PROGRAM_HEAD = 1,  /* only rows that need logits */
+    PROGRAM_GATED = 2, /* MATMUL: the product of a row takes the sigmoid of its gate */
 };
 
 enum program_buffer_index {
@@ -52,6 +65,8 @@ enum program_buffer_index {
     PROGRAM_QKV,
     PROGRAM_ATTN,
     PROGRAM_H,
+    PROGRAM_H2,
+    PROGRAM_CHOICE,
     PROGRAM_LOGITS, /* per logit row, not in a row's scratch */
     PROGRAM_N_BUFFERS,
 };
@@ -78,11 +93,13 @@ struct program_op {
     float scale;                          /* ATTEND */
     uint32_t wait, signal;                /* counter indices; wait is PROGRAM_NONE for the first op */
     uint32_t wait_arrivals, signal_units; /* per step; the backend fills them */
-    uint32_t node;    /* the last graph node this op covers, which names the op in errors and tables */
-    uint32_t n_nodes; /* number of graph nodes it covers */
-    uint32_t reserved[3];
+    uint32_t node;           /* the last graph node this op covers, which names the op in errors and tables */
+    uint32_t n_nodes;        /* number of graph nodes it covers */
+    uint32_t gate_col;       /* column of buffer CHOICE: EXPERTS: the choice; PROGRAM_GATED: the gate */
+    struct route_rule route; /* ROUTE; EXPERTS: n_experts and n_used */
+    uint32_t reserved[14];
 };
-_Static_assert(sizeof(struct program_op) == 128, "program_op");
+_Static_assert(sizeof(struct program_op) == 192, "program_op");
 
 struct program {
     uint32_t magic, version;

@@ -306,3 +306,12 @@ const struct executor_timing *executor_timing(const struct executor *x)
 {
     return &x->timing;
 }
+
+bool executor_masks(struct executor *x, const uint32_t *masks, uint32_t n, uint32_t words)
+{
+    struct backend *be = executor_backend(x);
+    if (!be->ops->masks)
+        return false;
+    be->ops->masks(be, masks, n, words);
+    return true;
+}

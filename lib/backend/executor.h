@@ -51,6 +51,8 @@ void executor_close(struct executor *x); /* NULL is fine */
 int executor_submit(struct executor *x, const struct step *step, struct error *err);
 int executor_advance(struct executor *x, struct step_result *out, int max, uint64_t *steps_done,
                      struct error *err);
+/* See backend_ops.masks. False: the backend has none. Between steps. */
+bool executor_masks(struct executor *x, const uint32_t *masks, uint32_t n, uint32_t words);
 /* Stops the decoder until the next step. Call while no step is in flight and none is expected. */
 void executor_park(struct executor *x);
 /* See backend_ops.logits. */

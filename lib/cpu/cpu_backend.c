@@ -199,6 +199,14 @@ void decoder_finish_step(struct decoder *d)
     atomic_store_explicit(&d->state, BACKEND_IDLE, memory_order_relaxed);
 }
 
+static void cpu_masks(struct backend *be, const uint32_t *masks, uint32_t n, uint32_t words)
+{
+    struct decoder *d = (struct decoder *)be;
+    d->masks = masks;
+    d->n_masks = n;
+    d->mask_words = words;
+}
+
 static int cpu_submit(struct backend *be, const struct step *step, struct error *err)
 {
     struct decoder *d = (struct decoder *)be;
@@ -349,6 +357,7 @@ const struct backend_ops cpu_backend = {
     .open = cpu_open,
     .load = cpu_load,
     .submit = cpu_submit,
+    .masks = cpu_masks,
     .advance = cpu_advance,
     .program_ns = cpu_program_ns,
     .park = cpu_park,

@@ -14,6 +14,7 @@
 #include "backend/backend.h"
 #include "model/graph.h"
 #include "base/memory.h"
+#include "cpu/matmul/team_experts.h"
 #include "cpu/matmul/team_matmul.h"
 #include "model/program.h"
 #include "sampler/sampler.h"
@@ -32,6 +33,7 @@ struct eager;
 
 struct decoder_member {
     struct product_scratch product;
+    struct experts_order *experts;
     struct attend_scratch attend;
     void *sampler;
 };
@@ -62,6 +64,9 @@ struct decoder {
     struct exact *exact; /* if cfg.eager with exact */
     uint32_t n_vocab, n_pages;
     _Atomic uint64_t *op_ns; /* [n_ops]: time that each op of the program has taken so far */
+
+    const uint32_t *masks; /* of step_logit.mask: n_masks of mask_words each */
+    uint32_t n_masks, mask_words;
 
     /* Steps in flight: a ring, the oldest at ring_first. */
     struct step *ring[DECODER_RING];

@@ -2,6 +2,7 @@
  * and tables. */
 #include "cpu_decoder.h"
 #include "reference.h"
+#include "gguf/quant.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -36,20 +37,60 @@ static uint32_t max_k(const struct graph *g)
     return k;
 }
 
+/* Sizes that the mixtures of experts of a graph need, 0 without any. */
+struct experts_needs {
+    size_t shared, own; /* bytes of quantised columns: of a step, and of one row */
+    uint32_t n_used;
+};
+
+static struct experts_needs experts_needs(const struct graph *g)
+{
+    struct experts_needs needs = {0};
+    for (uint32_t i = 0; i < g->n_nodes; i++) {
+        const struct graph_node *n = &g->nodes[i];
+        if (n->op != GRAPH_MUL_MAT_ID)
+            continue;
+        uint32_t used = n->route.n_used;
+        bool floats = quant_traits(n->weight_type)->block == 1;
+        size_t shared = experts_input_size(n->k, STEP_MAX_ROWS * used, floats);
+        size_t own = experts_input_size(n->k, used, floats);
+        needs.shared = shared > needs.shared ? shared : needs.shared;
+        needs.own = own > needs.own ? own : needs.own;
+        needs.n_used = used > needs.n_used ? used : needs.n_used;
+    }
+    return needs;
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static struct experts_order *place_order(struct scratch *s, uint32_t n_used)
+{
+    struct experts_order *o = scratch_take(s, n_used ? sizeof *o : 0);
+    uint32_t *pairs = scratch_take(s, (size_t)STEP_MAX_ROWS * n_used * sizeof *pairs);
+    if (o && n_used)
+        o->pairs = pairs;
+    return o;
+}
+
 static void place_scratch(struct decoder *d, struct scratch *s)
 {
     uint32_t k = max_k(d->graph);
+    struct experts_needs experts = experts_needs(d->graph);
     for (uint32_t b = 0; b < PROGRAM_N_BUFFERS && !d->cfg.eager; b++)
         d->buffers[b] = scratch_rows(s, d->program->buffers[b].width,
                                      b == PROGRAM_LOGITS ? STEP_MAX_LOGITS : STEP_MAX_ROWS);
-    d->product.input = scratch_take(s, matmul_input_size(k, STEP_MAX_ROWS));
+    d->product.input = scratch_take(s, larger(matmul_input_size(k, STEP_MAX_ROWS), experts.shared));
     d->product.factors = scratch_take(s, STEP_MAX_ROWS * sizeof(float));
     void *shared = scratch_take(s, attend_shared_size(&d->attend, team_size(d->team)));
     if (shared)
         attend_shared_set(&d->attend, team_size(d->team), shared);
     for (uint32_t i = 0; i < team_size(d->team); i++) {
         struct decoder_member *m = &d->members[i];
-        m->product.input = scratch_take(s, matmul_input_size(k, PRODUCT_OWN_ROWS));
+        m->product.input = scratch_take(s, larger(matmul_input_size(k, PRODUCT_OWN_ROWS), experts.own));
+        m->experts = place_order(s, experts.n_used);
         m->product.tile = scratch_take(s, PRODUCT_TILE * sizeof(float));
         m->product.kernel = scratch_take(s, matmul_scratch_size());
         m->sampler = scratch_take(s, sampler_scratch_size(d->n_vocab));

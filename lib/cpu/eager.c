@@ -134,6 +134,21 @@ static void copy_row(const struct launch *l, uint32_t row)
     memcpy(row_at(l->out->rows, row), k, n->width * sizeof *k);
 }
 
+static const float *vector_of(const struct decoder *d, uint32_t weight)
+{
+    return weight == MODEL_NO_WEIGHT ? NULL : d->weights.vectors[weight];
+}
+
+static void sum_row(const struct launch *l, uint32_t row)
+{
+    const struct graph_node *n = l->node;
+    const float *y = input_at(l, 0, row), *weights = input_at(l, 1, row) + n->route.n_used;
+    float *out = row_at(l->out->rows, row);
+    memset(out, 0, n->width * sizeof *out);
+    for (uint32_t u = 0; u < n->route.n_used; u++)
+        l->d->ops->add_scaled(out, y + (size_t)u * n->width, n->width, weights[u]);
+}
+
 static void run_row(const struct launch *l, uint32_t row)
 {
     const struct graph_node *n = l->node;
@@ -162,11 +177,21 @@ static void run_row(const struct launch *l, uint32_t row)
     case GRAPH_SILU:
         d->ops->silu(out, input_at(l, 0, row), n->width);
         break;
+    case GRAPH_ROUTE:
+        route_row(&n->route, input_at(l, 0, row), vector_of(d, n->bias), out);
+        break;
+    case GRAPH_EXPERT_SUM:
+        sum_row(l, row);
+        break;
+    case GRAPH_GATE:
+        d->ops->store(out, input_at(l, 0, row), n->width, arith_sigmoid(input_at(l, 1, row)[0]), NULL);
+        break;
     case GRAPH_ARGMAX:
         decoder_choose(d, row, input_at(l, 0, row), d->members[l->member].sampler);
         break;
     case GRAPH_NONE:
     case GRAPH_MUL_MAT:
+    case GRAPH_MUL_MAT_ID:
     case GRAPH_SOFT_MAX:
     case GRAPH_N_OPS:
         break;
@@ -179,7 +204,7 @@ static void run_product(const struct launch *l)
     const struct graph_node *n = l->node;
     struct product p = {
         .matrices = {&d->weights.matrices[n->weight]},
-        .bias = {n->bias == MODEL_NO_WEIGHT ? NULL : d->weights.vectors[n->bias]},
+        .bias = {vector_of(d, n->bias)},
         .n_matrices = 1,
         .epilogue = PROGRAM_STORE,
         .n_rows = l->n_rows,
@@ -189,6 +214,28 @@ static void run_product(const struct launch *l)
         .out = l->out->rows,
     };
     product_run(&p, &d->product, &d->members[l->member].product, d->team, l->member);
+}
+
+static void run_experts(const struct launch *l)
+{
+    struct decoder *d = l->d;
+    const struct graph_node *n = l->node;
+    struct experts x = {
+        .matrices = {&d->weights.matrices[n->weight]},
+        .bias = {vector_of(d, n->bias)},
+        .n_matrices = 1,
+        .end = EXPERTS_STORE,
+        .n_experts = n->route.n_experts,
+        .n_used = n->route.n_used,
+        .n_rows = l->n_rows,
+        .in = input_value(l, 0)->rows,
+        .own_input = d->graph->nodes[n->inputs[0]].width != n->k,
+        .choice = input_value(l, 1)->rows,
+        .factors = input_value(l, 0)->factors,
+        .out = l->out->rows,
+    };
+    const struct decoder_member *own = &d->members[l->member];
+    experts_run(&x, &d->product, &own->product, own->experts, d->team, l->member);
 }
 
 static void run_attention(const struct launch *l)
@@ -220,6 +267,10 @@ static void dispatch_member(void *context, uint32_t member)
     l.n_rows = l.node->head ? d->step->n_logits : d->step->n_rows;
     if (l.node->op == GRAPH_MUL_MAT) {
         run_product(&l);
+        return;
+    }
+    if (l.node->op == GRAPH_MUL_MAT_ID) {
+        run_experts(&l);
         return;
     }
     if (l.node->op == GRAPH_SOFT_MAX) {

@@ -34,13 +34,54 @@ static const uint8_t *next_weights(const struct walk *w, const struct program_op
     uint32_t i = (uint32_t)(op - program->ops);
     do
         i = i + 1 < program->n_ops ? i + 1 : 0;
-    while (program->ops[i].opcode != PROGRAM_MATMUL ||
+    while (!program->ops[i].n_weights || program->ops[i].opcode == PROGRAM_EMBED ||
            (program->ops[i].flags & PROGRAM_HEAD && !d->step->n_logits));
     const struct program_op *next = &program->ops[i];
+    if (next->opcode == PROGRAM_EXPERTS) /* which ones is not known yet, or they follow one another */
+        return NULL;
     struct product p = {.n_matrices = next->n_weights, .epilogue = next->epilogue};
     for (uint32_t m = 0; m < next->n_weights; m++)
         p.matrices[m] = &d->weights.matrices[next->weight[m]];
     return product_begin(&p, d->team, w->member);
+}
+
+static struct rows columns_from(struct rows r, uint32_t column)
+{
+    return (struct rows){.data = r.data + column, .stride = r.stride};
+}
+
+static void walk_route(const struct walk *w, const struct program_op *op)
+{
+    struct decoder *d = w->d;
+    struct team_deal rows = team_deal(d->team, w->member, d->step->n_rows, 1);
+    for (uint32_t row, last; team_next(&rows, &row, &last);)
+        route_row(&op->route, row_at(d->buffers[op->in], row), vector_of(d, op->bias[0]),
+                  row_at(d->buffers[op->out], row) + op->out_col[0]);
+}
+
+static void walk_experts(const struct walk *w, const struct program_op *op)
+{
+    struct decoder *d = w->d;
+    bool add = op->epilogue == PROGRAM_RESIDUAL;
+    struct experts x = {
+        .n_matrices = op->n_weights,
+        .end = add ? EXPERTS_ADD : EXPERTS_SWIGLU,
+        .n_experts = op->route.n_experts,
+        .n_used = op->route.n_used,
+        .n_rows = d->step->n_rows,
+        .in = d->buffers[op->in],
+        .own_input = add,
+        .choice = columns_from(d->buffers[PROGRAM_CHOICE], op->gate_col),
+        .gain = vector_of(d, op->gain),
+        .eps = op->eps,
+        .out = d->buffers[op->out],
+        .next = next_weights(w, op),
+    };
+    for (uint32_t i = 0; i < op->n_weights; i++) {
+        x.matrices[i] = &d->weights.matrices[op->weight[i]];
+        x.bias[i] = vector_of(d, op->bias[i]);
+    }
+    experts_run(&x, &d->product, &w->own->product, w->own->experts, d->team, w->member);
 }
 
 static void walk_matmul(const struct walk *w, const struct program_op *op)
@@ -58,6 +99,8 @@ static void walk_matmul(const struct walk *w, const struct program_op *op)
         .out = d->buffers[op->out],
         .next = next_weights(w, op),
     };
+    if (op->flags & PROGRAM_GATED)
+        p.gates = columns_from(d->buffers[PROGRAM_CHOICE], op->gate_col);
     for (uint32_t i = 0; i < op->n_weights; i++) {
         p.matrices[i] = &d->weights.matrices[op->weight[i]];
         p.bias[i] = vector_of(d, op->bias[i]);
@@ -182,6 +225,12 @@ static void walk_op(const struct walk *w, const struct program_op *op)
         break;
     case PROGRAM_MATMUL:
         walk_matmul(w, op);
+        break;
+    case PROGRAM_ROUTE:
+        walk_route(w, op);
+        break;
+    case PROGRAM_EXPERTS:
+        walk_experts(w, op);
         break;
     case PROGRAM_ATTEND:
         walk_attend(w, op);

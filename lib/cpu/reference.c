@@ -389,6 +389,104 @@ static void silu(const struct exact *x, const struct graph_node *n, uint32_t i, 
         out[j] = (float)((double)a[j] / (1.0 + exp(-(double)a[j])));
 }
 
+/* The choice in doubles; ties and the order of the chosen are those of kernels/abi/route.h. */
+static void probabilities(const struct route_rule *r, const float *logits, double *p)
+{
+    double top = -INFINITY, sum = 0;
+    for (uint32_t e = 0; e < r->n_experts; e++)
+        top = fmax(top, (double)logits[e]);
+    for (uint32_t e = 0; e < r->n_experts; e++)
+        sum += p[e] =
+            r->gating == ROUTE_SIGMOID ? 1 / (1 + exp(-(double)logits[e])) : exp((double)logits[e] - top);
+    for (uint32_t e = 0; e < r->n_experts && r->gating == ROUTE_SOFTMAX; e++)
+        p[e] /= sum;
+}
+
+/* The largest value in [first, last) that is not -infinity becomes it. Returns its index, the lowest of
+ * equals. */
+static uint32_t take_best(double *value, uint32_t first, uint32_t last, double *taken)
+{
+    uint32_t best = first;
+    for (uint32_t e = first; e < last; e++)
+        best = value[e] > value[best] ? e : best;
+    *taken = value[best];
+    value[best] = -INFINITY;
+    return best;
+}
+
+static void drop_groups(const struct route_rule *r, double *value)
+{
+    double score[ROUTE_MAX_EXPERTS], copy[ROUTE_MAX_EXPERTS], first, second = 0;
+    bool kept[ROUTE_MAX_EXPERTS] = {false};
+    uint32_t size = r->n_experts / r->n_groups;
+    memcpy(copy, value, r->n_experts * sizeof *copy);
+    for (uint32_t g = 0; g < r->n_groups; g++) {
+        take_best(copy, g * size, (g + 1) * size, &first);
+        if (size > 1)
+            take_best(copy, g * size, (g + 1) * size, &second);
+        score[g] = first + second;
+    }
+    for (uint32_t i = 0; i < r->n_groups_used; i++)
+        kept[take_best(score, 0, r->n_groups, &first)] = true;
+    for (uint32_t e = 0; e < r->n_experts; e++)
+        value[e] = kept[e / size] ? value[e] : -INFINITY;
+}
+
+static void route(const struct exact *x, const struct graph_node *n, uint32_t i, float *out)
+{
+    const struct route_rule *r = &n->route;
+    const float *bias = vector(x, n->bias);
+    double p[ROUTE_MAX_EXPERTS], value[ROUTE_MAX_EXPERTS], sum = 0, ignored;
+    bool chosen[ROUTE_MAX_EXPERTS] = {false};
+    probabilities(r, input_row(x, n, 0, i), p);
+    for (uint32_t e = 0; e < r->n_experts; e++)
+        value[e] = p[e] + (bias ? (double)bias[e] : 0.0);
+    if (r->n_groups > 1)
+        drop_groups(r, value);
+    for (uint32_t u = 0; u < r->n_used; u++)
+        chosen[take_best(value, 0, r->n_experts, &ignored)] = true;
+    for (uint32_t e = 0; e < r->n_experts; e++)
+        sum += chosen[e] ? p[e] : 0.0;
+    sum = !r->normalise ? 1.0 : sum > 0x1p-14 ? sum : 0x1p-14;
+    for (uint32_t e = 0, u = 0; e < r->n_experts; e++)
+        if (chosen[e]) {
+            out[u] = (float)e;
+            out[r->n_used + u++] = (float)(p[e] / sum * (double)r->scale);
+        }
+}
+
+static void mul_mat_id(struct exact *x, const struct graph_node *n, uint32_t i, float *out)
+{
+    const float *in = input_row(x, n, 0, i), *choice = input_row(x, n, 1, i), *bias = vector(x, n->bias);
+    uint32_t width = n->width / n->route.n_used;
+    bool own = x->g->nodes[n->inputs[0]].width != n->k; /* each expert has its part of the input */
+    for (uint32_t u = 0; u < n->route.n_used; u++)
+        for (uint32_t o = 0; o < width; o++) {
+            uint32_t row = (uint32_t)choice[u] * width + o;
+            double y = dot(weight_row(x, n->weight, row), in + (own ? (size_t)u * n->k : 0), n->k);
+            out[u * width + o] = (float)(y + (bias ? (double)bias[row] : 0.0));
+        }
+}
+
+static void expert_sum(const struct exact *x, const struct graph_node *n, uint32_t i, float *out)
+{
+    const float *in = input_row(x, n, 0, i), *weights = input_row(x, n, 1, i) + n->route.n_used;
+    for (uint32_t j = 0; j < n->width; j++) {
+        double sum = 0;
+        for (uint32_t u = 0; u < n->route.n_used; u++)
+            sum += (double)weights[u] * (double)in[(size_t)u * n->width + j];
+        out[j] = (float)sum;
+    }
+}
+
+static void gate(const struct exact *x, const struct graph_node *n, uint32_t i, float *out)
+{
+    const float *a = input_row(x, n, 0, i);
+    double factor = 1.0 / (1.0 + exp(-(double)input_row(x, n, 1, i)[0]));
+    for (uint32_t j = 0; j < n->width; j++)
+        out[j] = (float)((double)a[j] * factor);
+}
+
 static void argmax(struct exact *x, const struct graph_node *n, uint32_t i, float *out)
 {
     const float *logits = input_row(x, n, 0, i);
@@ -430,6 +528,18 @@ static int run_node(struct exact *x, uint32_t node)
             break;
         case GRAPH_SILU:
             silu(x, n, i, out);
+            break;
+        case GRAPH_ROUTE:
+            route(x, n, i, out);
+            break;
+        case GRAPH_MUL_MAT_ID:
+            mul_mat_id(x, n, i, out);
+            break;
+        case GRAPH_EXPERT_SUM:
+            expert_sum(x, n, i, out);
+            break;
+        case GRAPH_GATE:
+            gate(x, n, i, out);
             break;
         case GRAPH_ARGMAX:
             argmax(x, n, i, out);

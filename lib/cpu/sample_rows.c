@@ -15,6 +15,9 @@ static int32_t pick(const struct decoder *d, const struct step_row *row, const s
 {
     const struct slot *slot = &d->slots.slot[row->slot];
     bool bans = want->flags & STEP_BAN_END;
+    const uint32_t *mask = NULL;
+    if (want->mask && want->mask <= d->n_masks && d->mask_words >= (d->n_vocab + 31) / 32)
+        mask = d->masks + (size_t)(want->mask - 1) * d->mask_words;
     uint32_t start = slot->history_start, n = row->pos + 1;
     struct sampler_input in = {
         .logits = logits,
@@ -26,6 +29,7 @@ static int32_t pick(const struct decoder *d, const struct step_row *row, const s
         .banned = bans ? d->end_tokens : NULL,
         .n_banned = bans ? d->cfg.n_end_tokens : 0,
         .position = row->pos + 1,
+        .mask = mask,
     };
     return sampler_pick(&in, scratch);
 }
@@ -41,7 +45,7 @@ void decoder_choose(struct decoder *d, uint32_t i, const float *logits, void *sc
     r->token = want->target >= 0 ? want->target : 0;
     if (largest >= 0 && want->target < 0) {
         bool bans = (want->flags & STEP_BAN_END) && d->cfg.n_end_tokens;
-        bool plain = is_plain_greedy(&d->slots.slot[row->slot].sampling, bans);
+        bool plain = !want->mask && is_plain_greedy(&d->slots.slot[row->slot].sampling, bans);
         r->token = plain ? largest : pick(d, row, want, logits, scratch);
     }
     if (largest < 0) {

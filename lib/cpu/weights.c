@@ -117,7 +117,7 @@ static void copy_weight(struct weights *w, struct pack_job *job, uint8_t use, ui
 {
     const struct weight *from = model_weight(job->reader->model, job->index);
     if (use == WEIGHT_VECTOR) {
-        weight_reader_groups(job->reader, job->index, 0, 1, out);
+        weight_reader_groups(job->reader, job->index, 0, weight_groups(job->reader->model, job->index), out);
         w->vectors[job->index] = (const void *)out;
         return;
     }

@@ -25,6 +25,12 @@ static uint32_t slot_pages(const struct cuda_decoder *d)
 
 /* --- model and device --- */
 
+/* Operations that only cpu computes so far. */
+static bool is_missing(enum graph_op op)
+{
+    return op == GRAPH_ROUTE || op == GRAPH_MUL_MAT_ID || op == GRAPH_EXPERT_SUM || op == GRAPH_GATE;
+}
+
 static int check_model(const struct cuda_decoder *d, const struct model_config *c, struct error *err)
 {
     for (uint32_t i = 0; i < d->cfg.n_end_tokens; i++)
@@ -33,6 +39,10 @@ static int check_model(const struct cuda_decoder *d, const struct model_config *
                              c->n_vocab);
     if (c->head_dim % 32 || c->head_dim < 32 || c->head_dim > 128)
         return error_set(err, -ENOTSUP, "heads of %u values; cuda supports 32, 64, 96 and 128", c->head_dim);
+    for (uint32_t i = 0; i < d->graph->n_nodes; i++)
+        if (is_missing(d->graph->nodes[i].op))
+            return error_set(err, -ENOTSUP, "%s: cuda has no op %s yet; backend = cpu runs this model",
+                             d->graph->nodes[i].name, graph_op_name(d->graph->nodes[i].op));
     if (c->n_vocab > SAMPLE_MAX_VOCAB)
         return error_set(err, -ENOTSUP, "a vocabulary of %u tokens; cuda supports at most %u", c->n_vocab,
                          SAMPLE_MAX_VOCAB);

@@ -23,7 +23,7 @@ static const struct form {
 int cuda_pack_layout(uint32_t type, uint32_t n, uint32_t k, struct decoder_matrix *out, struct error *err)
 {
     uint32_t kind = matmul_kind_of(type);
-    if (kind == MATMUL_N_KINDS)
+    if (kind == MATMUL_N_KINDS || forms[kind].tile == TILE_NONE)
         return error_set(err, -ENOTSUP, "weight type %s is not supported on cuda", quant_name(type));
     uint32_t block = quant_traits(type)->block > ARITH_BLOCK ? quant_traits(type)->block : ARITH_BLOCK;
     if (!n || !k || k % block)

@@ -165,7 +165,7 @@ static void *engine_main(void *arg)
         engine_admit(e, now);
         engine_publish_stats(e);
         while (!e->faulted && e->n_flights < e->cfg.steps_in_flight && !engine_draft_holds(e) &&
-               submit_next(e))
+               !engine_constrain_holds(e) && submit_next(e))
             ;
         engine_wake(e); /* requests that were cancelled or have started are reported before the step */
         if (e->n_flights > 0 || (news.pinged && !e->faulted)) /* a ping checks an idle device, too */
@@ -229,6 +229,9 @@ static int take_memory(struct engine *e, struct error *err)
     if (e->cfg.n_end_tokens)
         memcpy(e->end_tokens, e->cfg.end_tokens, e->cfg.n_end_tokens * sizeof *e->end_tokens);
     e->cfg.end_tokens = e->end_tokens;
+    int rc = engine_constrain_open(e, err);
+    if (rc < 0)
+        return rc;
     return engine_draft_open(e, err);
 }
 
@@ -250,6 +253,7 @@ static void engine_free(struct engine *e)
     engine_disk_close(e); /* first: the disk's thread rings the bell */
     pthread_mutex_destroy(&e->lock);
     pthread_cond_destroy(&e->bell);
+    engine_constrain_close(e);
     engine_draft_close(e);
     kv_cache_close(e->kv);
     free(e->seqs);

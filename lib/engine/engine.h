@@ -23,6 +23,10 @@
  * last prompt token again for logits of their own. Until the fork they end with the first choice; afterwards
  * each ends by itself. The tokens of a choice are those that it would have alone.
  *
+ * A constrained request gets a mask of the tokens that may come next with every row that samples. The mask
+ * follows from its text alone, so its tokens do not depend on the other requests either. It has one step in
+ * flight and no drafts, and the steps beside it wait for its token.
+ *
  * Where a text repeats tokens of itself or of its prompt, a step holds draft rows of that sequence too (see
  * engine_speculate.c). Such a sequence, and those that run beside it, have one step in flight.
  *
@@ -45,6 +49,8 @@
 struct engine;
 struct prefix_disk;
 struct tokenizer;
+struct matcher;
+struct vocabulary;
 
 enum engine_state {
     ENGINE_NEW,
@@ -64,6 +70,7 @@ enum engine_finish {
     ENGINE_CANCELLED,
     ENGINE_FAULT,      /* decoder fault: the whole engine stops, see engine_fault() */
     ENGINE_NOT_FINITE, /* this request's logits were not finite */
+    ENGINE_STUCK,      /* no token can follow in this request's grammar */
 };
 
 struct engine_token { /* one per sampled token, also for the end token */
@@ -97,8 +104,12 @@ struct engine_request {
     const int32_t *stop_ids;
     uint32_t n_stop_ids;
     struct step_sampling sampling;
-    const struct step_bias *biases;          /* sampling.n_bias of them */
-    uint64_t salt;                           /* requests share prefixes only if their salts are equal */
+    const struct step_bias *biases; /* sampling.n_bias of them */
+    uint64_t salt;                  /* requests share prefixes only if their salts are equal */
+    /* A text that must stay in a language: the matcher at its beginning, which the engine's thread uses until
+     * the request is terminal; NULL: any text. */
+    struct matcher *constraint;
+    const struct vocabulary *vocabulary;
     int32_t priority;                        /* larger first; +1 per second waited */
     uint64_t queue_deadline_ns, deadline_ns; /* CLOCK_MONOTONIC; 0: none */
     void *user;                              /* for the caller */
@@ -156,6 +167,8 @@ int engine_open(struct engine **out, struct executor *x, const struct engine_con
  * engine_next() has not returned. NULL is fine. */
 void engine_close(struct engine *e);
 
+/* True if requests may have a constraint: the backend uses masks. Any thread. */
+bool engine_constrains(const struct engine *e);
 /* Queues the request. One that finds a free slot does not count against queue_limit: n_slots + queue_limit
  * requests are accepted at once, fewer when pages are short. Every choice counts, but a request with several
  * choices is accepted when there is room for one of them, because a short queue would otherwise never accept

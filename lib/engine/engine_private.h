@@ -129,6 +129,8 @@ struct engine {
     struct row_price beside;
     double text_ms[ENGINE_TEXT_CLASSES]; /* a step of texts alone, by engine_text_class() */
     struct step step;
+    uint32_t *masks; /* [n_slots][mask_words]; NULL: the backend cannot constrain */
+    uint32_t mask_words;
 
     /* Figures, written by the engine thread (n_open and rejected also by engine_submit()). */
     _Atomic bool faulted, idle;
@@ -145,11 +147,18 @@ static inline void count(_Atomic uint64_t *figure, uint64_t n)
     atomic_fetch_add_explicit(figure, n, memory_order_relaxed);
 }
 
+/* True if a constrained sequence's next mask is not known yet: its last token is in flight. */
+static inline bool engine_constraint_waits(const struct sequence *q)
+{
+    return q->r->constraint && q->n_samples > atomic_load_explicit(&q->r->n_out, memory_order_relaxed);
+}
+
 /* engine_decodes: the next step may hold a row of it that samples a token. engine_prefills: it may hold rows
  * of its prompt. */
 static inline bool engine_decodes(const struct sequence *q)
 {
-    return q->r && q->n_rows >= q->r->n_prompt && q->n_samples < q->r->max_tokens;
+    return q->r && q->n_rows >= q->r->n_prompt && q->n_samples < q->r->max_tokens &&
+           !engine_constraint_waits(q);
 }
 
 static inline bool engine_prefills(const struct sequence *q)
@@ -205,6 +214,16 @@ void engine_note_deadline(struct engine *e, const struct engine_request *r, bool
 /* Records a decoder fault and ends every request with ENGINE_FAULT. */
 void engine_fail(struct engine *e, const struct error *why);
 
+/* engine_constrain.c: takes the memory of the masks, if the backend uses them. 0 or -ENOMEM. */
+int engine_constrain_open(struct engine *e, struct error *err);
+void engine_constrain_close(struct engine *e);
+/* Writes the mask of a slot's next token; 0: no token may follow. Otherwise the number for step_logit.mask.
+ */
+uint32_t engine_constrain_mask(struct engine *e, uint32_t slot);
+/* Takes a sampled token into the matcher; false when it has none of the language. */
+bool engine_constrain_token(const struct engine_request *r, int32_t token);
+/* True if no further step may be submitted now: a constrained sequence waits for its token. */
+bool engine_constrain_holds(const struct engine *e);
 /* engine_admit.c: moves requests from the queue into slots. */
 void engine_admit(struct engine *e, uint64_t now_ns);
 /* engine_step.c: fills e->step and *f with the next step's work; false when there is none. */

@@ -39,6 +39,10 @@ static void take_sample(struct engine *e, struct sequence *q, uint32_t index,
                         const struct step_result *result, uint64_t now_ns)
 {
     struct engine_request *r = q->r;
+    if (!engine_constrain_token(r, result->token)) { /* there was no mask: nothing may follow */
+        engine_end(e, q, ENGINE_STUCK, now_ns);
+        return;
+    }
     r->out[index] = (struct engine_token){result->token, r->want_logprobs ? result->logprob : 0.0f};
     if (r->want_logprobs && r->n_top)
         take_tops(r->top + (size_t)index * r->n_top, result, r->n_top);

@@ -128,7 +128,8 @@ static uint32_t list_chains(struct engine *e, uint32_t *n_decode)
             continue;
         ++*n_decode;
         d->n = 0;
-        if (!atomic_load_explicit(&q->r->n_out, memory_order_relaxed) || !d->index.expects)
+        if (!atomic_load_explicit(&q->r->n_out, memory_order_relaxed) || !d->index.expects ||
+            q->r->constraint)
             continue; /* its first token is in flight */
         all->slots[n] = slot;
         all->chains[n++] =

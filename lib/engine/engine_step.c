@@ -105,8 +105,9 @@ static uint16_t ask_target(struct step *s, struct flight *f, const struct sequen
     return (uint16_t)i;
 }
 
-static uint16_t ask_sample(struct step *s, struct flight *f, struct sequence *q, uint32_t slot)
+static uint16_t ask_sample(struct engine *e, struct flight *f, struct sequence *q, uint32_t slot)
 {
+    struct step *s = &e->step;
     const struct engine_request *r = q->r;
     uint32_t index = q->n_samples++, i = s->n_logits++;
     uint32_t flags = r->want_logprobs ? STEP_LOGPROB : 0;
@@ -116,6 +117,9 @@ static uint16_t ask_sample(struct step *s, struct flight *f, struct sequence *q,
                                        .target = -1,
                                        .flags = flags,
                                        .n_top = (uint16_t)(r->want_logprobs ? r->n_top : 0)};
+    /* A text that cannot go on is sampled without a mask and ends when the step retires. */
+    if (r->constraint)
+        s->logits[i].mask = engine_constrain_mask(e, slot);
     f->asked[i] = (struct asked){.slot = slot, .index = index, .target = false};
     return (uint16_t)i;
 }
@@ -158,7 +162,7 @@ static uint32_t add_rows(struct engine *e, struct flight *f, uint32_t slot, uint
                                .token = token_at(e, slot, q->n_rows),
                                .logit_index = STEP_NO_LOGITS};
         if (wanted != NOTHING)
-            row.logit_index = wanted == TARGET ? ask_target(s, f, q, slot) : ask_sample(s, f, q, slot);
+            row.logit_index = wanted == TARGET ? ask_target(s, f, q, slot) : ask_sample(e, f, q, slot);
         s->rows[s->n_rows++] = row;
         q->n_rows++;
     }

@@ -54,6 +54,8 @@ struct gguf {
     char *names; /* of the tensors, NUL-terminated, one behind the other */
     struct index value_index;
     struct index tensor_index;
+    struct gguf **parts; /* the other parts of a split model */
+    uint32_t n_parts;
 };
 
 /* Position in the file, and the key or tensor that an error names. */
@@ -535,40 +537,12 @@ static int check_alignment(const struct reader *r, struct gguf *g)
     return 0;
 }
 
-/* Returns N for a name that ends in "-00001-of-N.gguf", else 0. */
-static unsigned split_count_of(const char *path)
-{
-    size_t n = strlen(path);
-    const char *tail = "-00001-of-00000.gguf";
-    unsigned part, count;
-    int end = 0;
-    if (n < strlen(tail) || sscanf(path + n - strlen(tail), "-%5u-of-%5u.gguf%n", &part, &count, &end) != 2 ||
-        end != (int)strlen(tail))
-        return 0;
-    return count;
-}
-
-static int refuse_split(const struct reader *r, const struct gguf *g)
-{
-    uint32_t count = 0;
-    int rc = gguf_get_u32(g, "split.count", &count, r->err);
-    if (rc < 0 && rc != -ENOENT)
-        return rc;
-    if (rc == -ENOENT)
-        count = split_count_of(g->path);
-    if (count > 1)
-        return fail(r, -ENOTSUP, "one of %u parts of a split model; merge the parts into one file first",
-                    count);
-    return 0;
-}
-
 static int read_file(struct gguf *g, struct error *err)
 {
     struct reader r = {.g = g, .err = err};
     uint64_t n_tensors = 0, n_values = 0;
     int rc = read_header(&r, g, &n_tensors, &n_values);
-    if (rc < 0 || (rc = read_values(&r, g, n_values)) < 0 || (rc = refuse_split(&r, g)) < 0 ||
-        (rc = check_alignment(&r, g)) < 0)
+    if (rc < 0 || (rc = read_values(&r, g, n_values)) < 0 || (rc = check_alignment(&r, g)) < 0)
         return rc;
     return read_tensor_table(&r, g, n_tensors);
 }
@@ -612,8 +586,7 @@ static void trim(struct gguf *g)
     }
 }
 
-/* `bytes` NULL: the file at `path`. */
-static int open_any(struct gguf **out, const char *path, const void *bytes, size_t size, struct error *err)
+int gguf_open_one(struct gguf **out, const char *path, const void *bytes, size_t size, struct error *err)
 {
     struct gguf *g = calloc(1, sizeof *g);
     if (!g || !(g->path = strdup(path))) {
@@ -635,18 +608,38 @@ static int open_any(struct gguf **out, const char *path, const void *bytes, size
     return 0;
 }
 
-int gguf_open(struct gguf **out, const char *path, struct error *err)
+int gguf_adopt(struct gguf *g, struct gguf **parts, uint32_t n_parts, struct error *err)
 {
-    return open_any(out, path, NULL, 0, err);
-}
-
-int gguf_open_memory(struct gguf **out, const char *path, const void *bytes, size_t size, struct error *err)
-{
-    return open_any(out, path, bytes ? bytes : "", size, err);
+    size_t n = g->n_tensors, i = g->n_tensors;
+    g->parts = parts;
+    g->n_parts = n_parts;
+    for (uint32_t p = 0; p < n_parts; p++)
+        n += parts[p]->n_tensors;
+    struct gguf_tensor *all = realloc(g->tensors, (n ? n : 1) * sizeof *all);
+    g->tensors = all ? all : g->tensors;
+    free(g->tensor_index.slots);
+    g->tensor_index.slots = NULL;
+    if (!all || index_open(&g->tensor_index, n) < 0)
+        return error_set(err, -ENOMEM, "%s: out of memory", short_path(g->path));
+    for (uint32_t p = 0; p < n_parts; p++)
+        for (size_t k = 0; k < parts[p]->n_tensors; k++) {
+            all[i] = parts[p]->tensors[k];
+            all[i++].part = p + 1;
+        }
+    for (g->n_tensors = 0; g->n_tensors < n; g->n_tensors++) {
+        uint32_t *slot = index_slot(&g->tensor_index, g, tensor_name(g, g->n_tensors), tensor_name);
+        if (*slot)
+            return error_set(err, -EBADMSG, "%s: tensor '%s' is in two parts", short_path(g->path),
+                             all[g->n_tensors].name);
+        *slot = (uint32_t)g->n_tensors + 1;
+    }
+    return 0;
 }
 
 void gguf_release(struct gguf *g)
 {
+    for (uint32_t i = 0; i < g->n_parts; i++)
+        gguf_release(g->parts[i]);
     if (g->fd >= 0)
         close(g->fd);
     if (g->reserved)
@@ -665,6 +658,9 @@ void gguf_close(struct gguf *g)
     if (!g)
         return;
     gguf_release(g);
+    for (uint32_t i = 0; i < g->n_parts; i++)
+        gguf_close(g->parts[i]);
+    free(g->parts);
     free(g->tensor_index.slots);
     free(g->tensors);
     free(g->names);
@@ -676,6 +672,8 @@ int gguf_read(const struct gguf *g, const struct gguf_tensor *t, size_t at, void
               struct error *err)
 {
     struct error why = {0};
+    assert(t->part <= g->n_parts);
+    g = t->part ? g->parts[t->part - 1] : g;
     assert(g->bytes && at <= t->size && n <= t->size - at);
     if (g->fd < 0) {
         memcpy(out, g->bytes + t->offset + at, n);
@@ -688,6 +686,11 @@ int gguf_read(const struct gguf *g, const struct gguf_tensor *t, size_t at, void
 int gguf_check_unchanged(const struct gguf *g, struct error *err)
 {
     struct stat st;
+    for (uint32_t i = 0; i < g->n_parts; i++) {
+        int rc = gguf_check_unchanged(g->parts[i], err);
+        if (rc < 0)
+            return rc;
+    }
     if (g->fd < 0)
         return 0;
     if (fstat(g->fd, &st) < 0)
@@ -712,7 +715,15 @@ uint32_t gguf_version(const struct gguf *g)
 
 size_t gguf_file_size(const struct gguf *g)
 {
-    return g->size;
+    size_t size = g->size;
+    for (uint32_t i = 0; i < g->n_parts; i++)
+        size += g->parts[i]->size;
+    return size;
+}
+
+uint32_t gguf_n_parts(const struct gguf *g)
+{
+    return 1 + g->n_parts;
 }
 
 size_t gguf_n_values(const struct gguf *g)

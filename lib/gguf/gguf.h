@@ -1,10 +1,10 @@
 /* gguf.h - a GGUF file (v2, v3), read and checked.
  * Everything that comes out of gguf_open() has been checked against the file's size: lengths, counts,
  * offsets, types, alignment, overflow, overlap; a broken file is an error that names file and tensor or key,
- * and what was expected. Split files are refused with words. Nothing is mapped: a file that is cut short, is
- * replaced in place or cannot be read any longer is an error of the call that reads, never a signal.
- * Thread: immutable after open until gguf_release(); any thread may read. Memory: the metadata is held,
- * tensors are not; pointers stay valid until gguf_release() or gguf_close(). */
+ * and what was expected. A split model is opened by its first part, as one file. Nothing is mapped: a file
+ * that is cut short, is replaced in place or cannot be read any longer is an error of the call that reads,
+ * never a signal. Thread: immutable after open until gguf_release(); any thread may read. Memory: the
+ * metadata is held, tensors are not; pointers stay valid until gguf_release() or gguf_close(). */
 #pragma once
 #include "base/error.h"
 
@@ -50,22 +50,27 @@ struct gguf_tensor {
     uint32_t n_dims;
     uint64_t ne[4];  /* ne[0] varies fastest: a weight matrix [rows, cols] has ne = {cols, rows}; absent dims
                         are 1 */
-    uint64_t offset; /* of its bytes in the file, aligned as the file says */
+    uint64_t offset; /* of its bytes in its file, aligned as the file says */
+    uint32_t part;   /* of a split model, from 0 */
     size_t size;     /* bytes; 0: of a type whose size is not known */
 };
 
-/* -EBADMSG: broken; -ENOTSUP: version 1, big-endian, split, with nested arrays or with very much metadata;
- * -EIO: it cannot be read to its end; -EISDIR, or what open(2) says. */
+/* -EBADMSG: broken; -ENOTSUP: version 1, big-endian, with nested arrays or with very much metadata; -EIO: it
+ * cannot be read to its end; -EISDIR, or what open(2) says.
+ * A model in N parts is opened by the first, NAME-00001-of-N.gguf, whose keys are the model's; the others lie
+ * beside it. -ENOENT: parts are missing, which the words name; -EINVAL: `path` is another part; -EBADMSG: the
+ * parts' numbers (split.no, split.count, split.tensors.count) contradict each other. */
 int gguf_open(struct gguf **out, const char *path, struct error *err);
 
-/* The same for the bytes of a file in memory. The caller owns them and must keep them until gguf_close().
- * `path` is the name for errors and gguf_path(). */
+/* The same for the bytes of a file in memory, which is whole (a part: -ENOTSUP). The caller owns them and
+ * must keep them until gguf_close(). `path` is the name for errors and gguf_path(). */
 int gguf_open_memory(struct gguf **out, const char *path, const void *bytes, size_t size, struct error *err);
 void gguf_close(struct gguf *g); /* NULL is fine */
 
 const char *gguf_path(const struct gguf *g);
 uint32_t gguf_version(const struct gguf *g);
-size_t gguf_file_size(const struct gguf *g);
+size_t gguf_file_size(const struct gguf *g); /* of all parts */
+uint32_t gguf_n_parts(const struct gguf *g); /* 1: not split */
 size_t gguf_n_values(const struct gguf *g);
 const struct gguf_value *gguf_value_at(const struct gguf *g, size_t i);
 size_t gguf_n_tensors(const struct gguf *g);

@@ -19,12 +19,25 @@ enum quant_type {
     QUANT_Q4_K = 12,
     QUANT_Q5_K = 13,
     QUANT_Q6_K = 14,
+    QUANT_IQ2_XXS = 16,
+    QUANT_IQ2_XS = 17,
+    QUANT_IQ3_XXS = 18,
+    QUANT_IQ1_S = 19,
+    QUANT_IQ4_NL = 20,
+    QUANT_IQ3_S = 21,
+    QUANT_IQ2_S = 22,
+    QUANT_IQ4_XS = 23,
+    QUANT_IQ1_M = 29,
     QUANT_BF16 = 30,
+    QUANT_TQ1_0 = 34,
+    QUANT_TQ2_0 = 35,
+    QUANT_MXFP4 = 39,
+    QUANT_NVFP4 = 40,
 };
 
 struct quant_traits {
     const char *name;    /* "Q4_K" */
-    uint32_t block;      /* values per block: 1, 32 or 256 */
+    uint32_t block;      /* values per block: 1, 32, 64 or 256 */
     uint32_t block_size; /* bytes per block */
 };
 

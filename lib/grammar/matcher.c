@@ -75,7 +75,7 @@ static uint32_t items_like(const struct matcher *m, size_t array, size_t from, s
 /* Where the array of an item begins whose frame is `stack`. */
 static size_t array_of(const struct matcher *m, uint32_t stack)
 {
-    uint32_t below = m->frames[stack].below;
+    uint32_t below = m->links[m->frames[stack].links].below;
     return below == NO_FRAME ? 0 : m->frames[below].mark;
 }
 
@@ -146,29 +146,58 @@ static bool is_only_end(const struct grammar *g, uint32_t s)
            a->max == GRAMMAR_UNBOUNDED;
 }
 
-/* The frame of a call: an equal one of this closure, or a new one. A call after which the caller only ends
- * needs none. */
-static bool push(struct matcher *m, const struct thread *t, const struct grammar_call *call, uint32_t since,
-                 uint32_t *out)
+static bool add_link(struct matcher *m, uint32_t frame, struct link l)
 {
-    uint32_t back = call->back;
-    if (!m->g->has_unique && is_only_end(m->g, back)) {
-        *out = t->stack;
-        return true;
-    }
-    struct frame f = {
-        .back = back, .count = t->count + call->counts, .below = t->stack, .mark = (uint32_t)m->n_text};
-    for (uint32_t i = m->n_frames; i-- > since;)
-        if (m->frames[i].back == back && m->frames[i].below == f.below && m->frames[i].count == f.count) {
-            *out = i;
+    if (!room_for((void **)&m->links, m->n_links, &m->link_room, sizeof *m->links))
+        return fail(m);
+    l.next = m->frames[frame].links;
+    m->frames[frame].links = m->n_links;
+    m->links[m->n_links++] = l;
+    return true;
+}
+
+static bool has_link(const struct matcher *m, uint32_t frame, const struct link *l)
+{
+    for (uint32_t i = m->frames[frame].links; i != NO_FRAME; i = m->links[i].next)
+        if (m->links[i].back == l->back && m->links[i].below == l->below && m->links[i].count == l->count)
             return true;
-        }
+    return false;
+}
+
+/* The frame of this closure for a rule, or NO_FRAME. Items that must differ belong to one array, so there
+ * callers do not share. */
+static uint32_t find_frame(const struct matcher *m, uint32_t rule, const struct link *l, uint32_t since)
+{
+    for (uint32_t i = m->n_frames; i-- > since;)
+        if (m->frames[i].rule == rule && (!m->g->has_unique || has_link(m, i, l)))
+            return i;
+    return NO_FRAME;
+}
+
+/* The frame of a call: that of this closure for the rule, or a new one. A call after which the caller only
+ * ends needs none. */
+static bool push(struct matcher *m, struct config *c, const struct thread *t, const struct grammar_call *call,
+                 uint32_t since, uint32_t *out)
+{
+    *out = t->stack;
+    if (!m->g->has_unique && is_only_end(m->g, call->back))
+        return true;
+    struct link l = {.back = call->back, .count = t->count + call->counts, .below = t->stack};
+    *out = find_frame(m, call->rule, &l, since);
+    if (*out != NO_FRAME) {
+        if (has_link(m, *out, &l))
+            return true;
+        bool ended = m->frames[*out].ended == m->turn;
+        return add_link(m, *out, l) && (!ended || add(m, c, (struct thread){l.back, l.count, l.below, 0}));
+    }
     if (!room_for((void **)&m->frames, m->n_frames, &m->frame_room, sizeof *m->frames))
         return fail(m);
-    f.depth = depth_of(m, t->stack) + 1;
     *out = m->n_frames;
-    m->frames[m->n_frames++] = f;
-    return true;
+    m->frames[m->n_frames++] = (struct frame){.rule = call->rule,
+                                              .links = NO_FRAME,
+                                              .mark = (uint32_t)m->n_text,
+                                              .depth = depth_of(m, t->stack) + 1};
+    return add_link(m, *out, l);
 }
 
 static bool end_frame(struct matcher *m, struct config *c, const struct thread *t)
@@ -177,10 +206,15 @@ static bool end_frame(struct matcher *m, struct config *c, const struct thread *
         c->can_end = true;
         return true;
     }
-    const struct frame *f = &m->frames[t->stack];
-    if (m->g->states[f->back].unique && is_repeated(m, t->stack))
-        return true;
-    return add(m, c, (struct thread){f->back, f->count, f->below, 0});
+    m->frames[t->stack].ended = m->turn;
+    for (uint32_t i = m->frames[t->stack].links; i != NO_FRAME; i = m->links[i].next) {
+        struct link l = m->links[i];
+        if (m->g->states[l.back].unique && is_repeated(m, t->stack))
+            continue;
+        if (!add(m, c, (struct thread){l.back, l.count, l.below, 0}))
+            return false;
+    }
+    return true;
 }
 
 static bool close_over(struct matcher *m, struct config *c, uint32_t since)
@@ -196,7 +230,7 @@ static bool close_over(struct matcher *m, struct config *c, uint32_t since)
             uint32_t stack;
             if (depth_of(m, t.stack) + 1 + g->states[g->calls[k].rule].height > GRAMMAR_MAX_DEPTH)
                 continue;
-            if (!push(m, &t, &g->calls[k], since, &stack) ||
+            if (!push(m, c, &t, &g->calls[k], since, &stack) ||
                 !add(m, c, (struct thread){g->calls[k].rule, 0, stack, 0}))
                 return false;
         }
@@ -287,49 +321,67 @@ void matcher_close(struct matcher *m)
     grammar_unref(m->g);
     free(m->pool);
     free(m->frames);
+    free(m->links);
     free(m->turn_of);
     free(m->head);
     free(m->text);
     free(m);
 }
 
-/* Keeps the frames that threads still stand on; they move to the front, in order. */
+/* Keeps the frames that threads still stand on, and their links; they move to the front, in order. A frame
+ * lies behind those below it, so one pass down marks all. */
 static void collect_frames(struct matcher *m)
 {
-    if (m->n_frames < 8192)
+    if (m->n_frames < 8192 && m->n_links < 16384)
         return;
-    uint32_t *moved = calloc(m->n_frames, sizeof *moved), n = 0;
-    if (!moved)
-        return;
-    for (uint32_t i = 0; i < m->now.n; i++)
-        for (uint32_t f = m->pool[i].stack; f != NO_FRAME && !moved[f]; f = m->frames[f].below)
-            moved[f] = 1;
-    for (uint32_t f = 0; f < m->n_frames; f++) {
+    uint32_t *moved = calloc(m->n_frames + 1, sizeof *moved), n = 0, n_links = 0;
+    struct link *links = malloc((m->n_links + 1) * sizeof *links);
+    for (uint32_t i = 0; moved && links && i < m->now.n; i++)
+        if (m->pool[i].stack != NO_FRAME)
+            moved[m->pool[i].stack] = 1;
+    for (uint32_t f = m->n_frames; moved && links && f-- > 0;)
+        for (uint32_t i = moved[f] ? m->frames[f].links : NO_FRAME; i != NO_FRAME; i = m->links[i].next)
+            if (m->links[i].below != NO_FRAME)
+                moved[m->links[i].below] = 1;
+    for (uint32_t f = 0; moved && links && f < m->n_frames; f++) {
         if (!moved[f])
             continue;
         struct frame kept = m->frames[f];
-        if (kept.below != NO_FRAME)
-            kept.below = moved[kept.below] - 1;
+        uint32_t first = NO_FRAME;
+        for (uint32_t i = kept.links; i != NO_FRAME; i = m->links[i].next) {
+            links[n_links] = m->links[i];
+            links[n_links].next = first;
+            if (links[n_links].below != NO_FRAME)
+                links[n_links].below = moved[links[n_links].below] - 1;
+            first = n_links++;
+        }
+        kept.links = first;
         moved[f] = n + 1;
         m->frames[n++] = kept;
     }
-    for (uint32_t i = 0; i < m->now.n; i++)
+    for (uint32_t i = 0; moved && links && i < m->now.n; i++)
         if (m->pool[i].stack != NO_FRAME)
             m->pool[i].stack = moved[m->pool[i].stack] - 1;
-    m->n_frames = n;
+    if (moved && links) {
+        memcpy(m->links, links, n_links * sizeof *links);
+        m->n_links = n_links;
+        m->n_frames = n;
+    }
+    free(links);
     free(moved);
 }
 
 static bool take_byte(struct matcher *m, uint8_t byte)
 {
     struct config next;
-    uint32_t n_frames = m->n_frames;
+    uint32_t n_frames = m->n_frames, n_links = m->n_links;
     if (m->failed || (m->g->has_unique && !matcher_put_text(m, m->n_text, (char)byte)))
         return false;
     m->n_text++;
     if (!matcher_step(m, &m->now, byte, &next)) {
         m->n_pool = m->now.n;
         m->n_frames = n_frames;
+        m->n_links = n_links;
         m->n_text--;
         return false;
     }
@@ -368,7 +420,7 @@ bool matcher_has_failed(const struct matcher *m)
 static bool fits(struct matcher *m, const char *s, uint32_t n)
 {
     struct config c = m->now;
-    uint32_t n_pool = m->n_pool, n_frames = m->n_frames;
+    uint32_t n_pool = m->n_pool, n_frames = m->n_frames, n_links = m->n_links;
     size_t n_text = m->n_text;
     bool ok = true;
     for (uint32_t i = 0; i < n && ok; i++) {
@@ -380,6 +432,7 @@ static bool fits(struct matcher *m, const char *s, uint32_t n)
     }
     m->n_pool = n_pool;
     m->n_frames = n_frames;
+    m->n_links = n_links;
     m->n_text = n_text;
     return ok;
 }

@@ -1,6 +1,7 @@
 /* matcher_mask.c - which tokens may come next: a walk of the vocabulary's trie by the matcher's threads.
  * Inside a string most tokens are allowed, and which ones depends on the state alone: such masks are computed
  * once and remembered. What leaves the string is looked at anew each time, since it depends on the stack. */
+#include "grammar_builder.h"
 #include "matcher_private.h"
 
 #include <assert.h>
@@ -103,9 +104,9 @@ static bool walk_node(struct trie_walk *w, uint32_t node, uint32_t depth)
     if (above->n == 0 ||
         (m->g->has_unique && !m->alone && !matcher_put_text(m, m->n_text - 1, (char)n->byte)))
         return false;
-    if (!matcher_step(m, above, n->byte, here) || (m->alone && here->n == 0))
+    if (!matcher_step(m, above, n->byte, here))
         return false;
-    set_token(w, n->token, here->n ? m->pool[here->first].count : 0);
+    set_token(w, n->token, here->n ? m->pool[here->first].count : here->exit_count);
     return true;
 }
 
@@ -113,16 +114,18 @@ static bool walk_node(struct trie_walk *w, uint32_t node, uint32_t depth)
 static void walk(struct trie_walk *w, uint32_t node, uint32_t end, uint32_t depth)
 {
     struct matcher *m = w->m;
-    uint32_t ends[256], top = 0, pools[256], frames[256];
+    uint32_t ends[256], top = 0, pools[256], frames[256], links[256];
     size_t n_text = m->n_text;
     ends[0] = end;
     pools[0] = m->n_pool;
     frames[0] = m->n_frames;
+    links[0] = m->n_links;
     while (!m->failed) {
         while (node == ends[top]) { /* done below: back to the level above */
             if (top == 0) {
                 m->n_pool = pools[0];
                 m->n_frames = frames[0];
+                m->n_links = links[0];
                 m->n_text = n_text;
                 return;
             }
@@ -130,18 +133,21 @@ static void walk(struct trie_walk *w, uint32_t node, uint32_t end, uint32_t dept
         }
         m->n_pool = pools[top];
         m->n_frames = frames[top];
+        m->n_links = links[top];
         m->n_text = n_text + top + 1;
         if (top < 255 && walk_node(w, node, depth + top + 1) && w->v->nodes[node].end > node + 1) {
             top++;
             ends[top] = w->v->nodes[node].end;
             pools[top] = m->n_pool;
             frames[top] = m->n_frames;
+            links[top] = m->n_links;
             node++;
         } else
             node = w->v->nodes[node].end;
     }
     m->n_pool = pools[0];
     m->n_frames = frames[0];
+    m->n_links = links[0];
     m->n_text = n_text;
 }
 
@@ -295,7 +301,7 @@ static bool apply(struct trie_walk *w, const struct memo *o, struct thread t)
     struct grammar_part part = {0, GRAMMAR_UNBOUNDED, 0};
     if (s->part != GRAMMAR_UNBOUNDED)
         part = m->g->parts[s->part];
-    uint32_t n_pool = m->n_pool, n_frames = m->n_frames;
+    uint32_t n_pool = m->n_pool, n_frames = m->n_frames, n_links = m->n_links;
     /* A shared memo knows the state of another grammar. */
     uint32_t exit = s->part != GRAMMAR_UNBOUNDED ? part.exit : o->exit_state;
     if (!o->byte_exit) {
@@ -305,6 +311,7 @@ static bool apply(struct trie_walk *w, const struct memo *o, struct thread t)
             return false;
         m->n_pool = n_pool;
         m->n_frames = n_frames;
+        m->n_links = n_links;
         add_counted(o, w->v, part.max - t.count, w->mask);
         return true;
     }
@@ -335,6 +342,7 @@ static bool apply(struct trie_walk *w, const struct memo *o, struct thread t)
     }
     m->n_pool = n_pool;
     m->n_frames = n_frames;
+    m->n_links = n_links;
     return !m->failed;
 }
 
@@ -392,4 +400,23 @@ uint32_t matcher_mask(struct matcher *m, const struct vocabulary *v, uint32_t *m
     free(plain);
     free(level);
     return n;
+}
+
+int vocabulary_warm(struct vocabulary *v)
+{
+    struct builder b;
+    struct grammar *g = NULL;
+    struct matcher *m = NULL;
+    uint32_t *mask = calloc(vocabulary_mask_words(v) + 1, sizeof *mask);
+    builder_open(&b);
+    int rc = mask ? builder_finish(&b, builder_string(&b, 0, GRAMMAR_UNBOUNDED), &g, NULL) : -ENOMEM;
+    builder_close(&b);
+    if (rc == 0)
+        rc = matcher_open(&m, g);
+    if (rc == 0 && matcher_bytes(m, "\"", 1) == 1)
+        matcher_mask(m, v, mask);
+    matcher_close(m);
+    grammar_unref(g);
+    free(mask);
+    return rc;
 }

@@ -4,10 +4,17 @@
 
 #define NO_FRAME UINT32_MAX
 
-struct frame { /* where to go on when the language above ends */
-    uint32_t back, count, below;
-    uint32_t mark; /* bytes of text when it was called */
+/* A language that was called at one place of the text, by one caller or several: what follows its end.
+ * Callers share it, so alternatives with common parts cost no more than their sum. */
+struct frame {
+    uint32_t rule, links; /* the first of its links */
+    uint32_t mark;        /* bytes of text when it was called */
     uint32_t depth;
+    uint32_t ended; /* the closure in which it ended without input */
+};
+struct link { /* a caller: where to go on, in which frame */
+    uint32_t back, count, below;
+    uint32_t next;
 };
 struct thread {
     uint32_t state, count, stack;
@@ -26,6 +33,8 @@ struct matcher {
     uint32_t n_pool, pool_room;
     struct frame *frames;
     uint32_t n_frames, frame_room;
+    struct link *links;
+    uint32_t n_links, link_room;
     uint32_t *turn_of, *head; /* [n_states]: threads of the closure `turn`, by state */
     uint32_t turn;
     struct config now; /* the threads of the text so far: the front of the pool */

@@ -12,10 +12,21 @@ static const struct {
     const char *name;
     uint32_t arity;
 } ops[GRAPH_N_OPS] = {
-    [GRAPH_NONE] = {"NONE", 0},         [GRAPH_EMBED] = {"EMBED", 1},   [GRAPH_RMS_NORM] = {"RMS_NORM", 1},
-    [GRAPH_MUL_MAT] = {"MUL_MAT", 1},   [GRAPH_ROPE] = {"ROPE", 1},     [GRAPH_COPY] = {"COPY", 2},
-    [GRAPH_SOFT_MAX] = {"SOFT_MAX", 2}, [GRAPH_ADD] = {"ADD", 2},       [GRAPH_MUL] = {"MUL", 2},
-    [GRAPH_SILU] = {"SILU", 1},         [GRAPH_ARGMAX] = {"ARGMAX", 1},
+    [GRAPH_NONE] = {"NONE", 0},
+    [GRAPH_EMBED] = {"EMBED", 1},
+    [GRAPH_RMS_NORM] = {"RMS_NORM", 1},
+    [GRAPH_MUL_MAT] = {"MUL_MAT", 1},
+    [GRAPH_ROPE] = {"ROPE", 1},
+    [GRAPH_COPY] = {"COPY", 2},
+    [GRAPH_SOFT_MAX] = {"SOFT_MAX", 2},
+    [GRAPH_ADD] = {"ADD", 2},
+    [GRAPH_MUL] = {"MUL", 2},
+    [GRAPH_SILU] = {"SILU", 1},
+    [GRAPH_ROUTE] = {"ROUTE", 1},
+    [GRAPH_MUL_MAT_ID] = {"MUL_MAT_ID", 2},
+    [GRAPH_EXPERT_SUM] = {"EXPERT_SUM", 2},
+    [GRAPH_GATE] = {"GATE", 2},
+    [GRAPH_ARGMAX] = {"ARGMAX", 1},
 };
 
 const char *graph_op_name(enum graph_op op)
@@ -251,6 +262,73 @@ static int check_soft_max(const struct graph *g, uint32_t i, struct error *err)
     return 0;
 }
 
+static int check_route(const struct graph *g, uint32_t i, struct error *err)
+{
+    const struct graph_node *n = &g->nodes[i];
+    const struct route_rule *r = &n->route;
+    if (r->n_experts == 0 || r->n_experts > ROUTE_MAX_EXPERTS || input(g, n, 0)->width != r->n_experts)
+        return bad(g, i, err, "chooses of %u experts (at most %u), input %s has %u", r->n_experts,
+                   ROUTE_MAX_EXPERTS, input(g, n, 0)->name, input(g, n, 0)->width);
+    if (r->n_groups == 0 || r->n_experts % r->n_groups || r->n_groups_used == 0 ||
+        r->n_groups_used > r->n_groups)
+        return bad(g, i, err, "%u of %u groups of %u experts", r->n_groups_used, r->n_groups, r->n_experts);
+    uint32_t most = r->n_experts / r->n_groups * r->n_groups_used;
+    most = most < ROUTE_MAX_USED ? most : ROUTE_MAX_USED;
+    if (r->n_used == 0 || r->n_used > most || n->width != 2u * r->n_used)
+        return bad(g, i, err, "%u experts of at most %u, width %u", r->n_used, most, n->width);
+    if (r->gating != ROUTE_SOFTMAX && r->gating != ROUTE_SIGMOID)
+        return bad(g, i, err, "gating function %u is not known", r->gating);
+    if (!isfinite(r->scale))
+        return bad(g, i, err, "scale is %g", (double)r->scale);
+    return n->bias == MODEL_NO_WEIGHT ? 0 : check_weight(g, i, "bias", n->bias, 1, r->n_experts, err);
+}
+
+/* Checks that input 1 is the choice that the node names. */
+static int check_choice(const struct graph *g, uint32_t i, struct error *err)
+{
+    const struct graph_node *n = &g->nodes[i], *route = input(g, n, 1);
+    if (route->op != GRAPH_ROUTE || route->route.n_experts != n->route.n_experts ||
+        route->route.n_used != n->route.n_used)
+        return bad(g, i, err, "input %s is not the choice of %u of %u experts", route->name, n->route.n_used,
+                   n->route.n_experts);
+    return 0;
+}
+
+static int check_mul_mat_id(const struct graph *g, uint32_t i, struct error *err)
+{
+    const struct graph_node *n = &g->nodes[i];
+    uint32_t used = n->route.n_used, in = input(g, n, 0)->width;
+    int rc = check_choice(g, i, err);
+    if (rc < 0)
+        return rc;
+    if (n->width % used || (n->k != in && (uint64_t)n->k * used != in))
+        return bad(g, i, err, "width %u, k %u, %u experts used, but input %s has %u", n->width, n->k, used,
+                   input(g, n, 0)->name, in);
+    rc = check_matrix(g, i, n->width / used * n->route.n_experts, n->k, err);
+    return rc < 0 || n->bias == MODEL_NO_WEIGHT
+               ? rc
+               : check_weight(g, i, "bias", n->bias, n->route.n_experts, n->width / used, err);
+}
+
+static int check_expert_sum(const struct graph *g, uint32_t i, struct error *err)
+{
+    const struct graph_node *n = &g->nodes[i], *x = input(g, n, 0);
+    int rc = check_choice(g, i, err);
+    if (rc == 0 && (uint64_t)n->width * n->route.n_used != x->width)
+        return bad(g, i, err, "%u outputs of width %u, but input %s has %u", n->route.n_used, n->width,
+                   x->name, x->width);
+    return rc;
+}
+
+static int check_gate(const struct graph *g, uint32_t i, struct error *err)
+{
+    const struct graph_node *n = &g->nodes[i];
+    if (input(g, n, 0)->width != n->width || input(g, n, 1)->width != 1)
+        return bad(g, i, err, "width is %u, but its inputs have %u and %u (1 expected)", n->width,
+                   input(g, n, 0)->width, input(g, n, 1)->width);
+    return 0;
+}
+
 static int check_argmax(const struct graph *g, uint32_t i, struct error *err)
 {
     const struct graph_node *n = &g->nodes[i];
@@ -264,9 +342,19 @@ static int check_argmax(const struct graph *g, uint32_t i, struct error *err)
 static int check_node(const struct graph *g, uint32_t i, struct error *err)
 {
     static int (*const checks[GRAPH_N_OPS])(const struct graph *, uint32_t, struct error *) = {
-        [GRAPH_EMBED] = check_embed,   [GRAPH_RMS_NORM] = check_rms_norm, [GRAPH_MUL_MAT] = check_mul_mat,
-        [GRAPH_ROPE] = check_rope,     [GRAPH_COPY] = check_copy,         [GRAPH_SOFT_MAX] = check_soft_max,
-        [GRAPH_ADD] = same_width,      [GRAPH_MUL] = same_width,          [GRAPH_SILU] = same_width,
+        [GRAPH_EMBED] = check_embed,
+        [GRAPH_RMS_NORM] = check_rms_norm,
+        [GRAPH_MUL_MAT] = check_mul_mat,
+        [GRAPH_ROPE] = check_rope,
+        [GRAPH_COPY] = check_copy,
+        [GRAPH_SOFT_MAX] = check_soft_max,
+        [GRAPH_ADD] = same_width,
+        [GRAPH_MUL] = same_width,
+        [GRAPH_SILU] = same_width,
+        [GRAPH_ROUTE] = check_route,
+        [GRAPH_MUL_MAT_ID] = check_mul_mat_id,
+        [GRAPH_EXPERT_SUM] = check_expert_sum,
+        [GRAPH_GATE] = check_gate,
         [GRAPH_ARGMAX] = check_argmax,
     };
     int rc = check_inputs(g, i, err);
@@ -289,10 +377,18 @@ int graph_validate(const struct graph *g, struct error *err)
 
 static void print_shape(FILE *f, const struct graph_node *n)
 {
-    if (n->op == GRAPH_MUL_MAT || n->op == GRAPH_EMBED)
+    if (n->op == GRAPH_MUL_MAT || n->op == GRAPH_EMBED || n->op == GRAPH_MUL_MAT_ID)
         fprintf(f, "  %s", quant_name(n->weight_type));
     if (n->op == GRAPH_MUL_MAT)
         fprintf(f, " [%u, %u]%s", n->width, n->k, n->bias == MODEL_NO_WEIGHT ? "" : " + bias");
+    if (n->op == GRAPH_MUL_MAT_ID)
+        fprintf(f, " %u of %u x [%u, %u]%s", n->route.n_used, n->route.n_experts, n->width / n->route.n_used,
+                n->k, n->bias == MODEL_NO_WEIGHT ? "" : " + bias");
+    if (n->op == GRAPH_ROUTE)
+        fprintf(f, "  %u of %u, %s%s%s, scale %g", n->route.n_used, n->route.n_experts,
+                n->route.gating == ROUTE_SIGMOID ? "sigmoid" : "softmax",
+                n->route.normalise ? ", normalised" : "", n->bias == MODEL_NO_WEIGHT ? "" : ", biased choice",
+                (double)n->route.scale);
     if (n->op == GRAPH_RMS_NORM)
         fprintf(f, "  over %u, eps %g", n->group, (double)n->eps);
     if (n->op == GRAPH_ROPE)

@@ -18,6 +18,12 @@
  *   SOFT_MAX   q, copy   -              q width   attention of q over the row's past in the cache of `layer`
  *   ADD, MUL   a, b      -              as a      a + b, a * b
  *   SILU       x         -              as x      x * sigmoid(x)
+ *   ROUTE      logits    bias [1, E]    2 U       chooses U of E experts: their numbers, ascending, then their
+ *                                                 weights (kernels/abi/route.h); the bias is optional
+ *   MUL_MAT_ID x, route  [E w/U, k]     w         each chosen expert's weight times x, or times its own part of x
+ *                                                 if x is U k wide, plus its bias [E, w/U] if there is one
+ *   EXPERT_SUM x, route  -              x / U     sum of the chosen experts' parts of x times their weights
+ *   GATE       x, g      -              as x      x * sigmoid(g), g of width 1
  *   ARGMAX     logits    -              1         samples (greedy at temperature 0); only rows that request
  *                                                 logits
  *
@@ -28,6 +34,7 @@
 #pragma once
 #include "base/error.h"
 #include "model.h"
+#include "abi/route.h"
 
 #include <stdint.h>
 
@@ -42,6 +49,10 @@ enum graph_op {
     GRAPH_ADD,
     GRAPH_MUL,
     GRAPH_SILU,
+    GRAPH_ROUTE,
+    GRAPH_MUL_MAT_ID,
+    GRAPH_EXPERT_SUM,
+    GRAPH_GATE,
     GRAPH_ARGMAX,
     GRAPH_N_OPS,
 };
@@ -50,18 +61,19 @@ struct graph_node {
     enum graph_op op;
     uint32_t inputs[2];           /* node indices; unused ones are GRAPH_NO_INPUT */
     uint32_t width;               /* floats per row */
-    uint32_t k;                   /* input width of MUL_MAT; 0 otherwise */
+    uint32_t k;                   /* input width of MUL_MAT and of an expert; 0 otherwise */
     uint32_t group;               /* RMS_NORM: values normalised together; ROPE, COPY, SOFT_MAX: head_dim */
     uint32_t n_heads, n_kv_heads; /* SOFT_MAX; COPY: n_kv_heads; ROPE: n_heads */
     uint32_t layer;               /* of COPY and SOFT_MAX; elsewhere for names only */
     uint32_t weight;              /* MUL_MAT, EMBED; MODEL_NO_WEIGHT otherwise */
     uint32_t weight_type;
-    uint32_t bias; /* MUL_MAT, or MODEL_NO_WEIGHT */
-    uint32_t gain; /* RMS_NORM */
-    float eps;     /* RMS_NORM */
-    float scale;   /* SOFT_MAX: 1/sqrt(head_dim) */
-    bool head;     /* runs only for rows that need logits */
-    char name[40]; /* "blk.3.attn_q" */
+    uint32_t bias;           /* MUL_MAT, MUL_MAT_ID, ROUTE, or MODEL_NO_WEIGHT */
+    uint32_t gain;           /* RMS_NORM */
+    float eps;               /* RMS_NORM */
+    float scale;             /* SOFT_MAX: 1/sqrt(head_dim) */
+    struct route_rule route; /* ROUTE; MUL_MAT_ID and EXPERT_SUM: n_experts and n_used */
+    bool head;               /* runs only for rows that need logits */
+    char name[40];           /* "blk.3.attn_q" */
 };
 #define GRAPH_NO_INPUT UINT32_MAX
 

@@ -18,7 +18,8 @@ bool graph_is_deferred(const struct graph *g, uint32_t node)
     for (uint32_t j = node + 1; j < g->n_nodes; j++)
         if (g->nodes[j].inputs[0] == node || g->nodes[j].inputs[1] == node) {
             read = true;
-            if (g->nodes[j].op != GRAPH_MUL_MAT)
+            bool product = g->nodes[j].op == GRAPH_MUL_MAT || g->nodes[j].op == GRAPH_MUL_MAT_ID;
+            if (!product || g->nodes[j].inputs[0] != node)
                 return false;
         }
     return read;

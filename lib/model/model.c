@@ -21,9 +21,15 @@ struct model {
     float *rope_factors;    /* what config.rope_factors points to */
 };
 
-#define ARCHS(X)           X(llama) X(qwen2) X(qwen3)
-#define ARCH_ADDRESS(name) &arch_##name,
-#define ARCH_TEXT(name)    ", " #name
+#define ARCHS(X)                                                                                             \
+    X(llama, "llama")                                                                                        \
+    X(qwen2, "qwen2")                                                                                        \
+    X(qwen3, "qwen3")                                                                                        \
+    X(qwen2moe, "qwen2moe")                                                                                  \
+    X(qwen3moe, "qwen3moe")                                                                                  \
+    X(glm4moe, "glm4moe")
+#define ARCH_ADDRESS(id, name) &arch_##id,
+#define ARCH_TEXT(id, name)    ", " name
 
 static const struct arch *const archs[] = {ARCHS(ARCH_ADDRESS)};
 
@@ -216,6 +222,92 @@ static int refuse_unknown_arithmetic(struct reader *r, const struct model_config
     return 0;
 }
 
+static void read_bool(struct reader *r, const char *name, bool *out)
+{
+    char key[96];
+    if (r->rc < 0)
+        return;
+    int rc = gguf_get_bool(r->g, key_of(r, name, key), out, r->err);
+    r->rc = rc == -ENOENT ? 0 : rc;
+}
+
+static int bad_key(const struct reader *r, int rc, const char *name, uint32_t value, const char *expected)
+{
+    return error_set(r->err, rc, "%s: %s.%s is %u, expected %s", r->path, r->arch, name, value, expected);
+}
+
+/* Checks the choice of experts against the limits of kernels/abi/route.h. */
+static int check_experts(const struct reader *r, const struct model_experts *e)
+{
+    if (e->n_experts > ROUTE_MAX_EXPERTS)
+        return bad_key(r, -ENOTSUP, "expert_count", e->n_experts, "at most 512");
+    if (e->gating != ROUTE_SOFTMAX && e->gating != ROUTE_SIGMOID)
+        return bad_key(r, -ENOTSUP, "expert_gating_func", e->gating, "1 (softmax), 2 (sigmoid) or 3");
+    if (e->n_groups == 0 || e->n_experts % e->n_groups)
+        return bad_key(r, -EBADMSG, "expert_group_count", e->n_groups, "a divisor of expert_count");
+    if (e->n_groups_used == 0 || e->n_groups_used > e->n_groups)
+        return bad_key(r, -EBADMSG, "expert_group_used_count", e->n_groups_used, "1 to expert_group_count");
+    if (e->n_used == 0 || e->n_used > e->n_experts / e->n_groups * e->n_groups_used)
+        return bad_key(r, -EBADMSG, "expert_used_count", e->n_used, "1 to the number that can be chosen");
+    if (e->n_used > ROUTE_MAX_USED)
+        return bad_key(r, -ENOTSUP, "expert_used_count", e->n_used, "at most 32");
+    if (e->n_ff == 0 || e->n_ff > (1u << 20))
+        return bad_key(r, -EBADMSG, "expert_feed_forward_length", e->n_ff, "1 to 1048576");
+    if (e->n_ff_shared > (1u << 20))
+        return bad_key(r, -EBADMSG, "expert_shared_feed_forward_length", e->n_ff_shared, "at most 1048576");
+    if (!isfinite(e->scale) || e->scale <= 0)
+        return error_set(r->err, -EBADMSG, "%s: %s.expert_weights_scale is %g, expected a positive number",
+                         r->path, r->arch, (double)e->scale);
+    return 0;
+}
+
+/* A width that no key states follows from others. */
+static void read_expert_widths(struct reader *r, const struct arch *arch, struct model_config *c)
+{
+    struct model_experts *e = &c->experts;
+    uint32_t n_shared = 0;
+    e->n_ff = arch->wide_experts || !e->n_used ? c->n_ff : c->n_ff / e->n_used;
+    read_u32(r, "expert_feed_forward_length", &e->n_ff);
+    read_u32(r, "expert_shared_count", &n_shared);
+    e->n_ff_shared = n_shared < 64 ? n_shared * e->n_ff : UINT32_MAX;
+    read_u32(r, "expert_shared_feed_forward_length", &e->n_ff_shared);
+}
+
+static int read_experts(struct reader *r, const struct arch *arch, struct model_config *c)
+{
+    struct model_experts *e = &c->experts;
+    read_u32(r, "expert_count", &e->n_experts);
+    if (r->rc < 0)
+        return r->rc;
+    if (e->n_experts && !arch->gating)
+        return error_set(r->err, -ENOTSUP,
+                         "%s: %s.expert_count is %u: experts of this architecture are not supported", r->path,
+                         r->arch, e->n_experts);
+    if (!arch->gating)
+        return 0;
+    *e = (struct model_experts){
+        .gating = arch->gating, .normalise = arch->normalise, .n_groups = 1, .scale = 1};
+    need_u32(r, "expert_count", &e->n_experts);
+    need_u32(r, "expert_used_count", &e->n_used);
+    read_u32(r, "leading_dense_block_count", &e->n_dense);
+    read_u32(r, "expert_gating_func", &e->gating);
+    read_u32(r, "expert_group_count", &e->n_groups);
+    e->n_groups_used = e->n_groups;
+    read_u32(r, "expert_group_used_count", &e->n_groups_used);
+    read_bool(r, "expert_weights_norm", &e->normalise);
+    read_f32(r, "expert_weights_scale", &e->scale);
+    read_expert_widths(r, arch, c);
+    e->scale = e->scale == 0 ? 1 : e->scale; /* as no key */
+    e->gating = e->gating ? e->gating : arch->gating;
+    e->n_groups = e->n_groups ? e->n_groups : 1;
+    e->n_groups_used = e->n_groups_used ? e->n_groups_used : e->n_groups;
+    if (e->gating == 3) { /* softmax over the chosen logits: the same as normalised afterwards */
+        e->gating = ROUTE_SOFTMAX;
+        e->normalise = true;
+    }
+    return r->rc < 0 ? r->rc : check_experts(r, e);
+}
+
 static int check_sizes(struct reader *r, const struct model_config *c)
 {
     if (c->n_layers > MODEL_MAX_LAYERS)
@@ -232,20 +324,24 @@ static int read_config(struct model *m, struct error *err)
 {
     struct model_config *c = &m->config;
     struct reader r = {.g = m->gguf, .arch = m->arch->name, .path = gguf_path(m->gguf), .err = err};
-    uint32_t experts = 0;
+    uint32_t n_drafts = 0;
     need_u32(&r, "block_count", &c->n_layers);
     need_u32(&r, "embedding_length", &c->n_embd);
     need_u32(&r, "feed_forward_length", &c->n_ff);
     need_u32(&r, "context_length", &c->n_ctx_train);
     read_f32(&r, "attention.layer_norm_rms_epsilon", &c->norm_eps);
     read_u32(&r, "attention.sliding_window", &c->sliding_window);
-    read_u32(&r, "expert_count", &experts);
+    read_u32(&r, "nextn_predict_layers", &n_drafts);
     if (r.rc < 0)
         return r.rc;
-    if (experts)
-        return error_set(err, -ENOTSUP, "%s: a mixture of %u experts is not supported", r.path, experts);
+    if (n_drafts >= c->n_layers)
+        return error_set(err, -EBADMSG, "%s: %s.nextn_predict_layers is %u of %u blocks", r.path, r.arch,
+                         n_drafts, c->n_layers);
+    c->n_layers -= n_drafts; /* the last blocks predict further tokens, the model's own needs none of them */
     c->rope = m->arch->rope;
-    int rc = read_heads(&r, c);
+    int rc = read_experts(&r, m->arch, c);
+    if (rc == 0)
+        rc = read_heads(&r, c);
     if (rc == 0)
         rc = check_sizes(&r, c);
     if (rc == 0)
@@ -276,9 +372,13 @@ static void name_model(struct model *m)
 static const char *file_type_name(uint32_t type)
 {
     static const char *const names[] = {
-        [0] = "F32",     [1] = "F16",     [2] = "Q4_0",    [3] = "Q4_1",    [7] = "Q8_0",    [8] = "Q5_0",
-        [9] = "Q5_1",    [10] = "Q2_K",   [11] = "Q3_K_S", [12] = "Q3_K_M", [13] = "Q3_K_L", [14] = "Q4_K_S",
-        [15] = "Q4_K_M", [16] = "Q5_K_S", [17] = "Q5_K_M", [18] = "Q6_K",   [21] = "Q2_K_S", [32] = "BF16",
+        [0] = "F32",     [1] = "F16",      [2] = "Q4_0",       [3] = "Q4_1",     [7] = "Q8_0",
+        [8] = "Q5_0",    [9] = "Q5_1",     [10] = "Q2_K",      [11] = "Q3_K_S",  [12] = "Q3_K_M",
+        [13] = "Q3_K_L", [14] = "Q4_K_S",  [15] = "Q4_K_M",    [16] = "Q5_K_S",  [17] = "Q5_K_M",
+        [18] = "Q6_K",   [21] = "Q2_K_S",  [32] = "BF16",      [19] = "IQ2_XXS", [20] = "IQ2_XS",
+        [22] = "IQ3_XS", [23] = "IQ3_XXS", [24] = "IQ1_S",     [25] = "IQ4_NL",  [26] = "IQ3_S",
+        [27] = "IQ3_M",  [28] = "IQ2_S",   [29] = "IQ2_M",     [30] = "IQ4_XS",  [31] = "IQ1_M",
+        [36] = "TQ1_0",  [37] = "TQ2_0",   [38] = "MXFP4_MOE", [39] = "NVFP4",
     };
     return type < sizeof names / sizeof *names ? names[type] : NULL;
 }
@@ -318,9 +418,12 @@ static int list_weights(struct model *m, struct error *err)
         w->type = t->type;
         w->size = t->size;
         m->config.n_params += t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
-        if (t->ne[0] <= UINT32_MAX && t->ne[1] <= UINT32_MAX && t->ne[2] == 1 && t->ne[3] == 1) {
+        w->n_experts = 1;
+        if (t->ne[0] <= UINT32_MAX && t->ne[1] <= UINT32_MAX && t->ne[2] <= ROUTE_MAX_EXPERTS &&
+            t->ne[1] * t->ne[2] <= UINT32_MAX && t->ne[3] == 1) {
             w->k = (uint32_t)t->ne[0];
-            w->n = (uint32_t)t->ne[1];
+            w->n = (uint32_t)(t->ne[1] * t->ne[2]);
+            w->n_experts = (uint32_t)t->ne[2];
         } /* else 0 x 0: a shape that no model wants */
     }
     return 0;
@@ -334,17 +437,18 @@ uint32_t model_find_weight(const struct model *m, const char *name)
 }
 
 /* Checks that Hearth can compute with this weight: matrices have whole blocks, vectors are F32. */
-static int check_type(const struct model *m, const struct weight *w, struct error *err)
+static int check_type(const struct model *m, const struct weight *w, const struct model_want *want,
+                      struct error *err)
 {
     const char *path = gguf_path(m->gguf);
     const struct quant_traits *t = quant_traits(w->type);
     if (!t)
         return error_set(err, -ENOTSUP, "%s: tensor %s has type %s (%u), which is not supported", path,
                          w->name, quant_name(w->type), w->type);
-    if (w->n == 1 && w->type != QUANT_F32)
-        return error_set(err, -ENOTSUP, "%s: tensor %s is a vector of type %s, only F32 is supported", path,
-                         w->name, t->name);
-    if (w->n > 1 && (w->k % t->block || w->k % 32))
+    if ((w->n == 1 || want->table) && w->type != QUANT_F32)
+        return error_set(err, -ENOTSUP, "%s: tensor %s is a %s of type %s, only F32 is supported", path,
+                         w->name, want->table ? "table" : "vector", t->name);
+    if (w->n > 1 && !want->table && (w->k % t->block || (w->k % 32 && !(want->any_k && t->block == 1))))
         return error_set(err, -ENOTSUP, "%s: rows of tensor %s have %u values, not a multiple of %u (%s)",
                          path, w->name, w->k, t->block > 32 ? t->block : 32, t->name);
     return 0;
@@ -363,15 +467,16 @@ int model_want(const struct model *m, uint32_t *out, struct model_want want, str
         return error_set(err, -EBADMSG, "%s: tensor %s is missing", gguf_path(m->gguf), name);
     if (index != MODEL_NO_WEIGHT) {
         const struct weight *w = &m->weights[index];
-        if (w->n != want.n || w->k != want.k) {
+        uint32_t n_experts = want.n_experts ? want.n_experts : 1;
+        if (w->n != want.n || w->k != want.k || w->n_experts != n_experts) {
             const struct gguf_tensor *t = gguf_tensor_at(m->gguf, index);
             return error_set(err, -EBADMSG,
                              "%s: tensor %s has shape [%" PRIu64 ", %" PRIu64 ", %" PRIu64 ", %" PRIu64
-                             "], expected [%u, %u, 1, 1]",
+                             "], expected [%u, %u, %u, 1]",
                              gguf_path(m->gguf), name, t->ne[0], t->ne[1], t->ne[2], t->ne[3], want.k,
-                             want.n);
+                             want.n / n_experts, n_experts);
         }
-        int rc = check_type(m, w, err);
+        int rc = check_type(m, w, &want, err);
         if (rc < 0)
             return rc;
     }
@@ -383,7 +488,8 @@ static int read_rope_factors(struct model *m, struct error *err)
 {
     struct model_config *c = &m->config;
     uint32_t factors, n = c->rope_dim / 2;
-    int rc = model_want(m, &factors, (struct model_want){1, n, true}, err, "rope_freqs.weight");
+    int rc = model_want(m, &factors, (struct model_want){.n = 1, .k = n, .optional = true}, err,
+                        "rope_freqs.weight");
     if (rc < 0 || factors == MODEL_NO_WEIGHT)
         return rc;
     m->rope_factors = malloc(n * sizeof *m->rope_factors);

@@ -20,12 +20,26 @@ struct model;
 enum model_rope { MODEL_ROPE_NORM, MODEL_ROPE_NEOX }; /* rotates pairs (2i, 2i+1), or (i, i + rope_dim/2) */
 
 /* A weight matrix [n, k] (n output values from k input values, rows of k contiguous), or a vector (n = 1, F32
- * only). */
+ * only). The matrices of n_experts experts are one weight: rows [e n / n_experts, (e + 1) n / n_experts) are
+ * those of expert e. */
 struct weight {
     const char *name; /* "blk.3.attn_q.weight" */
     uint32_t type;    /* enum quant_type */
     uint32_t n, k;
-    size_t size; /* bytes in the file */
+    uint32_t n_experts; /* 1: one matrix */
+    size_t size;        /* bytes in the file */
+};
+
+/* The mixture of experts of a model's layers; n_experts 0: none. */
+struct model_experts {
+    uint32_t n_experts, n_used;
+    uint32_t n_ff;        /* width of an expert */
+    uint32_t n_ff_shared; /* width of the expert that computes every row; 0: none */
+    uint32_t n_dense;     /* leading layers without experts */
+    uint32_t gating;      /* key expert_gating_func: 1 softmax, 2 sigmoid */
+    uint32_t n_groups, n_groups_used;
+    bool normalise; /* the chosen experts' weights add up to 1 before `scale` */
+    float scale;
 };
 
 struct model_config {
@@ -36,6 +50,7 @@ struct model_config {
     uint32_t n_layers, n_embd, n_ff, n_vocab;
     uint32_t n_heads, n_kv_heads, head_dim;
     uint32_t n_ctx_train;
+    struct model_experts experts;
     float norm_eps;
     enum model_rope rope;
     uint32_t rope_dim; /* number of leading dimensions of a head that rotate; even, <= head_dim */
@@ -58,11 +73,17 @@ struct arch {
      * tensor, its shape and the expected one. */
     int (*build)(const struct model *m, struct graph *g, struct error *err);
     enum model_rope rope;
+    /* Of an architecture with experts; the file's keys override both. 0: it has none. */
+    uint32_t gating;
+    bool normalise;
+    bool wide_experts; /* without a key of its own an expert's width is feed_forward_length, not its n_used-th
+                          part */
 };
 extern const struct arch arch_llama, arch_qwen2, arch_qwen3;
+extern const struct arch arch_qwen2moe, arch_qwen3moe, arch_glm4moe;
 /* The architecture of this name, or NULL. */
 const struct arch *arch_find(const char *name, size_t len);
-/* "llama, qwen2, qwen3", for the error that refuses another one. */
+/* The names of all, "llama, qwen2, …". */
 const char *arch_names(void);
 
 /* Maps the file and checks everything that the model needs. -ENOTSUP: an architecture, weight type or kind of
@@ -89,6 +110,9 @@ int model_read_weight(const struct model *m, uint32_t index, size_t at, void *ou
 struct model_want {
     uint32_t n, k;
     bool optional;
+    uint32_t n_experts; /* n rows are those of so many experts; 0: one matrix */
+    bool table;         /* F32 only, as a vector is */
+    bool any_k;         /* rows of floats may have any length, not only multiples of 32 */
 };
 int model_want(const struct model *m, uint32_t *out, struct model_want want, struct error *err,
                const char *fmt, ...) __attribute__((format(printf, 5, 6)));

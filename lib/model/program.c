@@ -19,7 +19,9 @@ struct fusion {
     struct program *p;
     uint8_t *covered;                 /* per node: an op covers it */
     uint32_t *n_readers;              /* per node: nodes that read it */
-    uint32_t held[PROGRAM_N_BUFFERS]; /* node whose value each buffer holds */
+    uint32_t held[PROGRAM_N_BUFFERS]; /* node whose value each buffer holds; CHOICE: the ROUTE */
+    uint32_t gate, gate_col;          /* the shared expert's gate, and its column of CHOICE */
+    uint32_t choice_col;              /* column of the choice there */
     struct error *err;
 };
 
@@ -205,25 +207,121 @@ static int fuse_attention(struct fusion *f, uint32_t norm, const uint32_t produc
     return emit_attend(f, &a, op);
 }
 
-static int fuse_swiglu(struct fusion *f, uint32_t norm, const uint32_t products[2])
+/* Two products of a norm that end in one SILU and MUL. */
+struct swiglu {
+    uint32_t gate, up, silu, gated;
+};
+
+static bool find_swiglu(const struct fusion *f, const uint32_t products[2], struct swiglu *s)
 {
     uint32_t first = sole_reader(f, products[0], GRAPH_SILU),
              second = sole_reader(f, products[1], GRAPH_SILU);
     bool swapped = first == NOBODY;
-    uint32_t gate = products[swapped], up = products[!swapped], silu = swapped ? second : first;
-    uint32_t gated = sole_reader(f, silu, GRAPH_MUL);
-    if (gated == NOBODY || sole_reader(f, up, GRAPH_MUL) != gated)
-        return not_covered(f, norm, "its two products do not end in one SILU and MUL");
-    uint32_t nodes[5] = {norm, gate, up, silu, gated};
-    struct program_op *op = emit(f, PROGRAM_MATMUL, nodes, 5);
+    *s = (struct swiglu){products[swapped], products[!swapped], swapped ? second : first, NOBODY};
+    s->gated = sole_reader(f, s->silu, GRAPH_MUL);
+    return s->gated != NOBODY && sole_reader(f, s->up, GRAPH_MUL) == s->gated;
+}
+
+/* Emits gate and up to a buffer; `norm` is covered already if another op has its nodes. */
+static struct program_op *emit_swiglu(struct fusion *f, enum program_opcode opcode, uint32_t norm,
+                                      const struct swiglu *s, enum program_buffer_index out)
+{
+    uint32_t nodes[5] = {s->gate, s->up, s->silu, s->gated, norm};
+    struct program_op *op = emit(f, opcode, nodes, f->covered[norm] ? 4 : 5);
     op->in = PROGRAM_X;
-    op->out = PROGRAM_H;
+    op->out = out;
     op->epilogue = PROGRAM_SWIGLU;
     set_norm(f, op, norm);
-    add_matrix(f, op, gate);
-    add_matrix(f, op, up);
+    add_matrix(f, op, s->gate);
+    add_matrix(f, op, s->up);
     op->out_col[1] = 0;
-    hold(f, PROGRAM_H, gated, node_at(f, gated)->width);
+    hold(f, out, s->gated, node_at(f, s->gated)->width);
+    return op;
+}
+
+static int fuse_swiglu(struct fusion *f, uint32_t norm, const uint32_t products[2])
+{
+    struct swiglu s;
+    if (!find_swiglu(f, products, &s))
+        return not_covered(f, norm, "its two products do not end in one SILU and MUL");
+    emit_swiglu(f, PROGRAM_MATMUL, norm, &s, PROGRAM_H);
+    return 0;
+}
+
+/* The readers of the norm before a mixture of experts. */
+struct mixture {
+    uint32_t router, route;
+    uint32_t gate;       /* of the shared expert, a product of width 1, or NOBODY */
+    uint32_t experts[2]; /* gate and up */
+    uint32_t shared[2];
+    uint32_t n_experts, n_shared; /* counts of the two */
+};
+
+/* Returns NOBODY, or the reader that has no place in the mixture. */
+static uint32_t find_mixture(const struct fusion *f, uint32_t norm, struct mixture *m)
+{
+    *m = (struct mixture){.router = NOBODY, .route = NOBODY, .gate = NOBODY};
+    for (uint32_t j = next_reader(f, norm, norm + 1); j != NOBODY; j = next_reader(f, norm, j + 1)) {
+        const struct graph_node *n = node_at(f, j);
+        bool product = n->op == GRAPH_MUL_MAT;
+        if (n->op == GRAPH_MUL_MAT_ID && n->inputs[0] == norm && m->n_experts < 2)
+            m->experts[m->n_experts++] = j;
+        else if (product && m->router == NOBODY && sole_reader(f, j, GRAPH_ROUTE) != NOBODY)
+            m->route = next_reader(f, m->router = j, j + 1);
+        else if (product && m->gate == NOBODY && n->width == 1 && sole_reader(f, j, GRAPH_GATE) != NOBODY)
+            m->gate = j;
+        else if (product && m->n_shared < 2)
+            m->shared[m->n_shared++] = j;
+        else
+            return j;
+    }
+    return NOBODY;
+}
+
+/* Emits the router's product and the choice. */
+static void emit_route(struct fusion *f, uint32_t norm, const struct mixture *m)
+{
+    uint32_t nodes[3] = {norm, m->router, m->gate};
+    struct program_op *op = emit(f, PROGRAM_MATMUL, nodes, m->gate == NOBODY ? 2 : 3);
+    op->in = PROGRAM_X;
+    op->out = PROGRAM_CHOICE;
+    op->epilogue = PROGRAM_STORE;
+    set_norm(f, op, norm);
+    add_matrix(f, op, m->router);
+    if (m->gate != NOBODY)
+        add_matrix(f, op, m->gate);
+    f->gate = m->gate;
+    f->gate_col = op->out_col[1];
+    uint32_t column = (op->n[0] + op->n[1] + 3) / 4 * 4;
+    struct program_op *route = emit(f, PROGRAM_ROUTE, &m->route, 1);
+    route->in = route->out = PROGRAM_CHOICE;
+    route->route = node_at(f, m->route)->route;
+    route->bias[0] = node_at(f, m->route)->bias;
+    route->out_col[0] = column;
+    f->choice_col = column;
+    hold(f, PROGRAM_CHOICE, m->route, column + node_at(f, m->route)->width);
+}
+
+static int fuse_experts(struct fusion *f, uint32_t norm)
+{
+    struct mixture m;
+    struct swiglu experts, shared = {0};
+    uint32_t odd = find_mixture(f, norm, &m);
+    if (odd != NOBODY)
+        return not_covered(f, odd, "it has no part in a mixture of experts");
+    if (m.route == NOBODY || m.n_experts != 2 || !find_swiglu(f, m.experts, &experts) || m.n_shared == 1 ||
+        (m.n_shared == 2 && !find_swiglu(f, m.shared, &shared)))
+        return not_covered(f, norm, "its products are not those of a mixture of experts");
+    for (uint32_t i = 0; i < 2; i++)
+        if (node_at(f, m.experts[i])->inputs[1] != m.route)
+            return not_covered(f, m.experts[i], "its experts are chosen elsewhere");
+    emit_route(f, norm, &m);
+    struct program_op *op = emit_swiglu(f, PROGRAM_EXPERTS, norm, &experts, PROGRAM_H);
+    op->route = node_at(f, experts.gate)->route;
+    op->gate_col = f->choice_col;
+    op->n[0] = op->n[1] = op->n[0] / op->route.n_used;
+    if (m.n_shared)
+        emit_swiglu(f, PROGRAM_MATMUL, norm, &shared, PROGRAM_H2);
     return 0;
 }
 
@@ -254,6 +352,9 @@ static int fuse_norm(struct fusion *f, uint32_t norm)
         return not_covered(f, norm, "its input is not the residual stream");
     if (node_at(f, norm)->group != node_at(f, norm)->width)
         return not_covered(f, norm, "it normalises parts of the residual stream");
+    for (uint32_t j = next_reader(f, norm, norm + 1); j != NOBODY; j = next_reader(f, norm, j + 1))
+        if (node_at(f, j)->op == GRAPH_MUL_MAT_ID)
+            return fuse_experts(f, norm);
     for (uint32_t j = next_reader(f, norm, norm + 1); j != NOBODY; j = next_reader(f, norm, j + 1)) {
         if (node_at(f, j)->op != GRAPH_MUL_MAT || n == 3)
             return not_covered(f, j, "it reads a norm");
@@ -266,26 +367,60 @@ static int fuse_norm(struct fusion *f, uint32_t norm)
     return n == 1 ? fuse_head(f, norm, products[0]) : not_covered(f, norm, "nothing reads it");
 }
 
-/* Fuses a product with its addition to the residual stream, in place. */
+/* The buffer that holds the input of a product whose result goes to the residual stream, or PROGRAM_NONE. */
+static uint32_t residual_input(const struct fusion *f, uint32_t product)
+{
+    static const uint32_t buffers[] = {PROGRAM_ATTN, PROGRAM_H, PROGRAM_H2};
+    uint32_t input = node_at(f, product)->inputs[0];
+    for (uint32_t i = 0; i < sizeof buffers / sizeof *buffers && f->n_readers[input] == 1; i++)
+        if (f->held[buffers[i]] == input)
+            return buffers[i];
+    return PROGRAM_NONE;
+}
+
+/* The node between a product and its addition to the residual stream, or NOBODY: a shared expert's gate, or
+ * the sum of experts. */
+static uint32_t find_between(const struct fusion *f, uint32_t product)
+{
+    if (node_at(f, product)->op == GRAPH_MUL_MAT_ID)
+        return sole_reader(f, product, GRAPH_EXPERT_SUM);
+    uint32_t gate = sole_reader(f, product, GRAPH_GATE);
+    return gate != NOBODY && f->gate != NOBODY && node_at(f, gate)->inputs[1] == f->gate ? gate : NOBODY;
+}
+
+/* Fuses a product, dense or of experts, with its addition to the residual stream, in place. */
 static int fuse_residual(struct fusion *f, uint32_t product)
 {
     const struct graph_node *n = node_at(f, product);
-    bool attn = n->inputs[0] == f->held[PROGRAM_ATTN];
-    uint32_t sum = sole_reader(f, product, GRAPH_ADD);
-    if ((!attn && n->inputs[0] != f->held[PROGRAM_H]) || f->n_readers[n->inputs[0]] != 1)
+    bool experts = n->op == GRAPH_MUL_MAT_ID;
+    uint32_t from = residual_input(f, product), between = find_between(f, product);
+    uint32_t last = between == NOBODY ? product : between, sum = sole_reader(f, last, GRAPH_ADD);
+    if (from == PROGRAM_NONE)
         return not_covered(f, product, "its input is neither attention's output nor the gated row");
+    if (experts && (between == NOBODY || from != PROGRAM_H || n->inputs[1] != f->held[PROGRAM_CHOICE] ||
+                    node_at(f, between)->inputs[1] != n->inputs[1]))
+        return not_covered(f, product, "it is not summed by its experts' weights");
     if (sum == NOBODY)
         return not_covered(f, product, "it is not added to the residual stream");
     const uint32_t *in = node_at(f, sum)->inputs;
-    uint32_t x = in[0] == product ? in[1] : in[0];
+    uint32_t x = in[0] == last ? in[1] : in[0];
     if (x != f->held[PROGRAM_X] || next_reader(f, x, sum + 1) != NOBODY)
         return not_covered(f, sum, "it does not add to the residual stream");
-    uint32_t nodes[2] = {product, sum};
-    struct program_op *op = emit(f, PROGRAM_MATMUL, nodes, 2);
-    op->in = attn ? PROGRAM_ATTN : PROGRAM_H;
+    uint32_t nodes[3] = {product, sum, between};
+    struct program_op *op =
+        emit(f, experts ? PROGRAM_EXPERTS : PROGRAM_MATMUL, nodes, between == NOBODY ? 2 : 3);
+    op->in = from;
     op->out = PROGRAM_X;
     op->epilogue = PROGRAM_RESIDUAL;
     add_matrix(f, op, product);
+    if (experts) {
+        op->route = n->route;
+        op->n[0] = n->width / n->route.n_used;
+        op->gate_col = f->choice_col;
+    } else if (between != NOBODY) {
+        op->flags |= PROGRAM_GATED;
+        op->gate_col = f->gate_col;
+    }
     f->held[op->in] = NOBODY;
     hold(f, PROGRAM_X, sum, node_at(f, sum)->width);
     return 0;
@@ -302,7 +437,7 @@ static int fuse(struct fusion *f)
             rc = fuse_embed(f, i);
         else if (op == GRAPH_RMS_NORM)
             rc = fuse_norm(f, i);
-        else if (op == GRAPH_MUL_MAT)
+        else if (op == GRAPH_MUL_MAT || op == GRAPH_MUL_MAT_ID)
             rc = fuse_residual(f, i);
         else
             rc = not_covered(f, i, "no pattern begins with it");
@@ -335,7 +470,9 @@ static void fill_header(struct program *p, const struct model_config *c)
 
 int program_open(struct program **out, const struct graph *g, struct error *err)
 {
-    struct fusion f = {.g = g, .err = err, .held = {NOBODY, NOBODY, NOBODY, NOBODY, NOBODY}};
+    struct fusion f = {.g = g, .err = err, .gate = NOBODY};
+    for (uint32_t b = 0; b < PROGRAM_N_BUFFERS; b++)
+        f.held[b] = NOBODY;
     f.p = calloc(1, sizeof *f.p + g->n_nodes * sizeof *f.p->ops);
     f.covered = calloc(g->n_nodes + 1, sizeof *f.covered);
     f.n_readers = calloc(g->n_nodes + 1, sizeof *f.n_readers);
@@ -370,15 +507,16 @@ void program_close(struct program *p)
 const char *program_opcode_name(uint32_t opcode)
 {
     static const char *const names[] = {
-        [PROGRAM_EMBED] = "EMBED",   [PROGRAM_MATMUL] = "MATMUL",         [PROGRAM_ATTEND] = "ATTEND",
-        [PROGRAM_SAMPLE] = "SAMPLE", [PROGRAM_ALL_REDUCE] = "ALL_REDUCE",
+        [PROGRAM_EMBED] = "EMBED",     [PROGRAM_MATMUL] = "MATMUL",         [PROGRAM_ATTEND] = "ATTEND",
+        [PROGRAM_SAMPLE] = "SAMPLE",   [PROGRAM_ALL_REDUCE] = "ALL_REDUCE", [PROGRAM_ROUTE] = "ROUTE",
+        [PROGRAM_EXPERTS] = "EXPERTS",
     };
     return opcode > 0 && opcode < sizeof names / sizeof *names ? names[opcode] : "?";
 }
 
 static const char *buffer_name(uint32_t buffer)
 {
-    static const char *const names[PROGRAM_N_BUFFERS] = {"x", "qkv", "attn", "h", "logits"};
+    static const char *const names[PROGRAM_N_BUFFERS] = {"x", "qkv", "attn", "h", "h2", "choice", "logits"};
     return buffer < PROGRAM_N_BUFFERS ? names[buffer] : "-";
 }
 
@@ -386,8 +524,10 @@ static void print_op(FILE *f, const struct program_op *op, const struct graph *g
 {
     static const char *const epilogues[] = {"store", "residual", "swiglu"};
     fprintf(f, "  %-6s -> %-6s", buffer_name(op->in), buffer_name(op->out));
-    if (op->opcode == PROGRAM_MATMUL)
+    if (op->opcode == PROGRAM_MATMUL || op->opcode == PROGRAM_EXPERTS)
         fprintf(f, "  %-8s", epilogues[op->epilogue]);
+    if (op->route.n_used)
+        fprintf(f, "  %u of %u experts", op->route.n_used, op->route.n_experts);
     if (op->gain != PROGRAM_NONE)
         fprintf(f, "  norm(eps %g)", (double)op->eps);
     for (uint32_t i = 0; i < op->n_weights; i++) {

@@ -9,9 +9,10 @@ uint8_t *weight_uses(const struct graph *g)
     uint8_t *uses = calloc(n ? n : 1, 1);
     for (uint32_t i = 0; uses && i < g->n_nodes; i++) {
         const struct graph_node *node = &g->nodes[i];
-        if (node->op == GRAPH_EMBED || node->op == GRAPH_MUL_MAT)
+        bool product = node->op == GRAPH_MUL_MAT || node->op == GRAPH_MUL_MAT_ID;
+        if (node->op == GRAPH_EMBED || product)
             uses[node->weight] = WEIGHT_MATRIX;
-        if (node->op == GRAPH_MUL_MAT && node->bias != MODEL_NO_WEIGHT)
+        if ((product || node->op == GRAPH_ROUTE) && node->bias != MODEL_NO_WEIGHT)
             uses[node->bias] = WEIGHT_VECTOR;
         if (node->op == GRAPH_RMS_NORM)
             uses[node->gain] = WEIGHT_VECTOR;

@@ -118,6 +118,16 @@ static void penalise(const struct sampler_input *in, const struct scratch *s)
     }
 }
 
+/* Constrained text often allows a few tokens only: 32 excluded ones are passed at once. */
+static void copy_masked(const struct sampler_input *in, float *x)
+{
+    for (uint32_t at = 0; at < in->n_vocab; at += 32) {
+        uint32_t bits = in->mask[at / 32], n = in->n_vocab - at < 32 ? in->n_vocab - at : 32;
+        for (uint32_t i = 0; i < n; i++)
+            x[at + i] = bits >> i & 1 ? in->logits[at + i] : -ARITH_INF;
+    }
+}
+
 /* The logits that sampling starts from: the model's own if nothing changes them, else an adjusted copy. */
 static const float *adjust(const struct sampler_input *in, const struct scratch *s)
 {
@@ -125,9 +135,12 @@ static const float *adjust(const struct sampler_input *in, const struct scratch 
     bool penalties =
         set->repetition_penalty != 1.0f || set->presence_penalty != 0.0f || set->frequency_penalty != 0.0f;
     penalties = penalties && set->penalty_last_n > 0 && in->n_history > 0;
-    if (set->n_bias == 0 && in->n_banned == 0 && !penalties)
+    if (set->n_bias == 0 && in->n_banned == 0 && !penalties && !in->mask)
         return in->logits;
-    memcpy(s->x, in->logits, in->n_vocab * sizeof *s->x);
+    if (in->mask)
+        copy_masked(in, s->x);
+    else
+        memcpy(s->x, in->logits, in->n_vocab * sizeof *s->x);
     for (uint32_t i = 0; i < set->n_bias; i++)
         if ((uint32_t)in->biases[i].token < in->n_vocab)
             s->x[in->biases[i].token] += in->biases[i].bias;

@@ -20,9 +20,11 @@
 #define MAX_REPEATS 101
 #define MAX_COLUMNS 512
 
-static const uint32_t types[] = {QUANT_Q4_K, QUANT_Q6_K, QUANT_Q8_0, QUANT_Q5_K, QUANT_Q3_K,
-                                 QUANT_Q2_K, QUANT_Q5_0, QUANT_Q4_0, QUANT_Q4_1, QUANT_Q5_1,
-                                 QUANT_F16,  QUANT_BF16, QUANT_F32};
+static const uint32_t types[] = {
+    QUANT_Q4_K,   QUANT_Q6_K,   QUANT_Q8_0,    QUANT_Q5_K,  QUANT_Q3_K,    QUANT_Q2_K,   QUANT_Q5_0,
+    QUANT_Q4_0,   QUANT_Q4_1,   QUANT_Q5_1,    QUANT_F16,   QUANT_BF16,    QUANT_F32,    QUANT_MXFP4,
+    QUANT_IQ4_NL, QUANT_IQ4_XS, QUANT_IQ3_XXS, QUANT_IQ3_S, QUANT_IQ2_XXS, QUANT_IQ2_XS, QUANT_IQ2_S,
+    QUANT_IQ1_S,  QUANT_IQ1_M,  QUANT_TQ1_0,   QUANT_TQ2_0, QUANT_NVFP4};
 static uint32_t columns[] = {1, 2, 4, 8, 16, 32, 96};
 static bool all_variants; /* -v */
 static size_t n_counts = sizeof columns / sizeof *columns;

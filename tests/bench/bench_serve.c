@@ -25,6 +25,7 @@
  * time is that of the recv() that brought its event. client_cpu is the part of one core that this program
  * took. One thread, which sleeps in poll(). */
 #include "base/clock.h"
+#include "support/http_socket.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -96,20 +97,6 @@ static double percentile(double *values, uint32_t n, double fraction)
     qsort(values, n, sizeof *values, ascending);
     uint32_t at = (uint32_t)(fraction * n);
     return n ? values[at < n ? at : n - 1] : 0;
-}
-
-static int connect_to(uint16_t port)
-{
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port)};
-    int on = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (fd < 0)
-        die("socket");
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if (connect(fd, (struct sockaddr *)&to, sizeof to) == 0)
-        return fd;
-    close(fd);
-    return -1;
 }
 
 /* ---- streams ---- */
@@ -219,7 +206,7 @@ static void wave(uint32_t number)
     uint32_t open = b.n;
     for (uint32_t i = 0; i < b.n; i++) {
         make_request(&b.streams[i]);
-        b.fds[i] = (struct pollfd){.fd = connect_to(b.port), .events = POLLIN | POLLOUT};
+        b.fds[i] = (struct pollfd){.fd = client_dial(b.port), .events = POLLIN | POLLOUT};
         if (b.fds[i].fd < 0)
             die("connect");
     }
@@ -343,7 +330,7 @@ static int send_long(uint32_t n_tokens)
 {
     size_t room = 8 * (size_t)n_tokens + 256, n = 0;
     char *body = malloc(room), *out = malloc(room + 256);
-    int fd = connect_to(b.port);
+    int fd = client_dial(b.port);
     if (!body || !out || fd < 0)
         die("the long prompt");
     n += (size_t)snprintf(body, room, "{\"max_tokens\":1,\"prompt\":[5");
@@ -379,7 +366,7 @@ static void start_streams(void)
 {
     for (uint32_t i = 0; i < b.n; i++) {
         make_request(&b.streams[i]);
-        b.fds[i] = (struct pollfd){.fd = connect_to(b.port), .events = POLLIN};
+        b.fds[i] = (struct pollfd){.fd = client_dial(b.port), .events = POLLIN};
         if (b.fds[i].fd < 0)
             die("connect");
         b.streams[i].began_ns = clock_ns();
@@ -443,7 +430,7 @@ static void stop(int signal)
 static bool asks(uint16_t port, const char *path)
 {
     char out[128], reply[64] = "";
-    int fd = connect_to(port),
+    int fd = client_dial(port),
         n = snprintf(out, sizeof out, "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
                      path);
     if (fd < 0)

@@ -1,23 +1,27 @@
 #!/bin/sh
-# ptx_gate.sh EXPECTED CLANG_MAJOR DIRECTORY... - what must hold of the kernels' PTX, checked without a GPU.
+# ptx_gate.sh [--all] EXPECTED CLANG_MAJOR DIRECTORY... - what must hold of the kernels' PTX, checked without a GPU.
 #
 # Each *_smNN.ptx: .version and .target as the oldest driver wants them, launch bounds written, memory named by its
 # space, ordered accesses with order and scope, no non-coherent load, no call, no local memory; the counts of
 # barriers, ordered accesses, copies and mma as EXPECTED has them (a barrier that the compiler duplicated shows
-# there), no float operation that ptxas may fuse with its neighbour. ptxas then assembles it for every generation that
-# will run it: no warning, no spill, no stack, and registers
-# within what the block size leaves.
+# there), no float operation that ptxas may fuse with its neighbour. ptxas then assembles it for the oldest and the newest
+# generation that will run it, with --all also for those between: no warning, no spill, no stack, and registers within what
+# the block size leaves. A file that has passed is not assembled again: a stamp in its directory names the hash of it, of this
+# script and of ptxas.
 #
 # EXPECTED has a line per file: name, then word=count. `ptx_gate.sh --print EXPECTED CLANG_MAJOR DIRECTORY...` writes
 # such lines. They hold for clang 19; with another the counts are not compared.
 set -u
 print=""
+all=""
 [ "$1" = --print ] && { print=1; shift; }
+[ "$1" = --all ] && { all=1; shift; }
 expected=$1
 clang=$2
 shift 2
 status=0
 n_files=0
+self=$0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -70,16 +74,25 @@ assemble() {
     name=$1 ptx=$2 sm=$3
     limit=$(budget "$ptx")
     case $sm in # a device takes the newest it can: the older PTX is for the older devices alone
-    80) generations="80 86 89" ;;
-    *) generations="90 100 120" ;;
+    80) generations="80${all:+ 86} 89" ;;
+    *) generations="90${all:+ 100} 120" ;;
     esac
     for generation in $generations; do
+        stamp="$(dirname "$ptx")/.$name.$generation.assembled"
+        hash=$({ "$ptxas" --version && cat "$ptx" "$self"; } | sha256sum)
+        if [ "$(cat "$stamp" 2>/dev/null)" = "$hash" ]; then
+            echo "ok      $name on sm_$generation: as before"
+            continue
+        fi
+        before=$status
+        status=0
         "$ptxas" -v -arch=sm_$generation "$ptx" -o "$work/cubin" >"$work/log" 2>&1 || fail "$name: ptxas for sm_$generation: $(head -n 3 "$work/log")"
         grep -iE 'warning' "$work/log" && fail "$name: ptxas warns for sm_$generation"
         grep -E 'spill|stack' "$work/log" | grep -vE '^ *0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads' && fail "$name: stack or spills on sm_$generation"
         used=$(sed -nE 's/.*Used ([0-9]+) registers.*/\1/p' "$work/log" | sort -n | tail -n 1)
         [ "${used:-999}" -le "${limit:-0}" ] || fail "$name: ${used:-no count of} registers on sm_$generation, of $limit"
-        echo "ok      $name on sm_$generation: $used of $limit registers"
+        [ $status != 0 ] || { echo "$hash" >"$stamp"; echo "ok      $name on sm_$generation: $used of $limit registers"; }
+        status=$((before | status))
     done
 }
 

@@ -1,6 +1,7 @@
 /* hearthd as a service: the test plays systemd, with a notify socket, a listening socket, a watchdog and the
  * journal's variable. */
 #include "process.h"
+#include "support/http_client.h"
 
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
@@ -176,7 +177,7 @@ Test(systemd, the_watchdog_is_not_fed_by_a_process_whose_decoder_hangs)
 static void ask_admin(uint16_t port, const char *path, const char *status)
 {
     char text[4096] = "";
-    int fd = process_connect(port);
+    int fd = client_connect(port);
     int n =
         snprintf(text, sizeof text,
                  "POST %s HTTP/1.1\r\nHost: localhost\r\nx-api-key: boss\r\nContent-Length: 0\r\n\r\n", path);

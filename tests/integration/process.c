@@ -1,4 +1,5 @@
 #include "process.h"
+#include "support/http_client.h"
 
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
@@ -217,35 +218,12 @@ void process_freeze_workers(struct process *p)
     cr_assert_gt(n, 0, "no thread could be stopped");
 }
 
-/* ---- a small HTTP client ---- */
-
-int process_connect(uint16_t port)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
-    struct timeval patience = {PATIENCE_MS / 1000, 0};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    cr_assert_eq(connect(fd, (struct sockaddr *)&address, sizeof address), 0, "connect to port %u: %s", port,
-                 strerror(errno));
-    return fd;
-}
+/* ---- requests ---- */
 
 int process_request(uint16_t port, const char *path, const char *body)
 {
-    char head[512];
-    int fd = process_connect(port);
-    int n =
-        body ? snprintf(
-                   head, sizeof head,
-                   "POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n",
-                   path, strlen(body))
-             : snprintf(head, sizeof head, "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
-                        path);
-    cr_assert_eq(send(fd, head, (size_t)n, MSG_NOSIGNAL), n);
-    if (body)
-        cr_assert_eq(send(fd, body, strlen(body), MSG_NOSIGNAL), (ssize_t)strlen(body));
+    int fd = client_connect(port);
+    cr_assert(client_request(fd, body ? "POST" : "GET", path, "Connection: close\r\n", body));
     return fd;
 }
 

@@ -47,8 +47,6 @@ void process_free(struct process *p);
 /* Stops every thread of the process but the first one, as a decoder that hangs would. */
 void process_freeze_workers(struct process *p);
 
-/* A TCP connection to 127.0.0.1. */
-int process_connect(uint16_t port);
 /* Sends a request and leaves the connection open; `body` NULL is a GET. */
 int process_request(uint16_t port, const char *path, const char *body);
 /* Reads from a connection until `text` has come or it ends; appends to out. False when it ended before. */

@@ -16,11 +16,15 @@
 #define GOLDEN_TOP        8
 
 /* Models in tests/data, and the others, which are beside the checkout (golden_shared). */
-static const char *const golden_data_names[] = {"tiny-llama3-s15-q4_k_m", "tiny-qwen2-odd-s13-q5_0",
-                                                "tiny-qwen3-s11-q4_k_m", "tiny-qwen3-s11-q8_0"};
-static const char *const golden_shared_names[] = {"tiny-llama-s14-q4_k_m", "tiny-qwen2-s12-q4_k_m",
-                                                  "tiny-qwen3-s11-f16",    "tiny-qwen3-s11-q4_0",
-                                                  "tiny-qwen3-s11-q5_k_m", "tiny-qwen3-s11-q6_k"};
+static const char *const golden_data_names[] = {
+    "tiny-llama3-s15-q4_k_m",   "tiny-qwen2-odd-s13-q5_0",  "tiny-qwen3-s11-q4_k_m",   "tiny-qwen3-s11-q8_0",
+    "tiny-qwen3moe-s32-q4_k_m", "tiny-qwen2moe-s82-q4_k_m", "tiny-glm4moe-s72-q4_k_m",
+};
+static const char *const golden_shared_names[] = {
+    "tiny-llama-s14-q4_k_m", "tiny-qwen2-s12-q4_k_m", "tiny-qwen3-s11-f16",     "tiny-qwen3-s11-q4_0",
+    "tiny-qwen3-s11-q5_k_m", "tiny-qwen3-s11-q6_k",   "tiny-qwen3moe-s31-f16",  "tiny-qwen2moe-s81-f16",
+    "tiny-glm4moe-s71-f16",  "tiny-qwen3-s87-iq1_s",  "tiny-qwen3-s87-iq2_xxs", "tiny-qwen3-s87-iq3_xxs",
+    "tiny-qwen3-s87-iq4_nl", "tiny-qwen3-s87-iq4_xs", "tiny-qwen3-s87-mxfp4all"};
 #define GOLDEN_N_DATA   (sizeof golden_data_names / sizeof *golden_data_names)
 #define GOLDEN_N_SHARED (sizeof golden_shared_names / sizeof *golden_shared_names)
 
@@ -38,6 +42,12 @@ struct golden {
     struct golden_top top[GOLDEN_MAX_TOKENS][GOLDEN_TOP];
     float *logits; /* [n_tokens][n_vocab] */
 };
+
+/* True for a model with operations that cuda lacks: it refuses them by name. */
+static inline bool golden_is_cpu_only(const char *name)
+{
+    return strstr(name, "moe") != NULL;
+}
 
 /* The directory of all golden files, or NULL when it is not here: then the test prints its SKIP line. */
 static inline const char *golden_shared(void)

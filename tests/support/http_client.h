@@ -1,7 +1,8 @@
 /* http_client.h - a small HTTP/1.1 client for tests: sockets, whole replies, chunked bodies, and everything a
- * well-behaved library would not send. Timeouts are only there so that a hang becomes a failure. */
+ * well-behaved library would not send. */
 #pragma once
-#include <arpa/inet.h>
+#include "http_socket.h"
+
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <jansson.h>
@@ -16,8 +17,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define CLIENT_TIMEOUT_S 300 /* the machine may be busy */
-
 struct reply {
     int status; /* 0: the connection ended before a reply */
     char *head; /* status line and headers */
@@ -30,15 +29,8 @@ struct reply {
 
 static inline int client_connect(uint16_t port)
 {
-    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons(port)};
-    struct timeval limit = {.tv_sec = CLIENT_TIMEOUT_S};
-    int yes = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    cr_assert_geq(fd, 0);
-    cr_assert_eq(connect(fd, (struct sockaddr *)&addr, sizeof addr), 0, "connect: %s", strerror(errno));
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    int fd = client_dial(port);
+    cr_assert_geq(fd, 0, "connect to port %u: %s", port, strerror(errno));
     return fd;
 }
 
@@ -54,42 +46,6 @@ static inline int client_connect_narrow(uint16_t port)
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     cr_assert_eq(connect(fd, (struct sockaddr *)&addr, sizeof addr), 0, "connect: %s", strerror(errno));
     return fd;
-}
-
-/* False when the other side has closed. */
-static inline bool client_send(int fd, const char *bytes, size_t n)
-{
-    while (n) {
-        ssize_t sent = send(fd, bytes, n, MSG_NOSIGNAL);
-        if (sent < 0 && errno == EINTR) /* with a time limit even a stop and a continue interrupt */
-            continue;
-        if (sent <= 0)
-            return false;
-        bytes += sent;
-        n -= (size_t)sent;
-    }
-    return true;
-}
-
-static inline bool client_puts(int fd, const char *text)
-{
-    return client_send(fd, text, strlen(text));
-}
-
-/* METHOD path with a body (NULL: none) and further header lines ("A: b\r\n", may be ""). */
-static inline bool client_request(int fd, const char *method, const char *path, const char *headers,
-                                  const char *body)
-{
-    char head[1024];
-    size_t len = body ? strlen(body) : 0;
-    int n = body ? snprintf(head, sizeof head,
-                            "%s %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                            "Content-Length: %zu\r\n%s\r\n",
-                            method, path, len, headers)
-                 : snprintf(head, sizeof head, "%s %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n", method, path,
-                            headers);
-    cr_assert_lt((size_t)n, sizeof head);
-    return client_send(fd, head, (size_t)n) && client_send(fd, body, len);
 }
 
 /* The value of a header, or NULL; valid until the next call. */

@@ -19,32 +19,320 @@ struct shape {
     bool tied;
     float rope_factor; /* Llama 3's scaling of low frequencies; 0: none */
     const struct made_vocab *vocab;
+    struct {
+        uint32_t n, n_used, ffn;
+    } experts; /* of every layer; n 0: dense */
 };
 
 static const struct shape shapes[] = {
-    {"qwen3-0.6b", "qwen3", 28, 1024, 3072, 16, 8, 128, 151936, 40960, 1e6f, 1e-6f, true, 0, &vocab_chatml},
-    {"qwen3-1.7b", "qwen3", 28, 2048, 6144, 16, 8, 128, 151936, 40960, 1e6f, 1e-6f, true, 0, &vocab_chatml},
-    {"qwen3-4b", "qwen3", 36, 2560, 9728, 32, 8, 128, 151936, 40960, 1e6f, 1e-6f, true, 0, &vocab_chatml},
-    {"qwen3-8b", "qwen3", 36, 4096, 12288, 32, 8, 128, 151936, 40960, 1e6f, 1e-6f, false, 0, &vocab_chatml},
-    {"llama-3.2-1b", "llama", 16, 2048, 8192, 32, 8, 64, 128256, 131072, 5e5f, 1e-5f, true, 32,
-     &vocab_llama3},
-    {"llama-3.1-8b", "llama", 32, 4096, 14336, 32, 8, 128, 128256, 131072, 5e5f, 1e-5f, false, 8,
-     &vocab_llama3},
-    {"qwen2.5-0.5b", "qwen2", 24, 896, 4864, 14, 2, 64, 151936, 32768, 1e6f, 1e-6f, true, 0, &vocab_chatml},
-    {"qwen2.5-7b", "qwen2", 28, 3584, 18944, 28, 4, 128, 152064, 32768, 1e6f, 1e-6f, false, 0, &vocab_chatml},
+    {"qwen3-0.6b",
+     "qwen3",
+     28,
+     1024,
+     3072,
+     16,
+     8,
+     128,
+     151936,
+     40960,
+     1e6f,
+     1e-6f,
+     true,
+     0,
+     &vocab_chatml,
+     {0, 0, 0}},
+    {"qwen3-1.7b",
+     "qwen3",
+     28,
+     2048,
+     6144,
+     16,
+     8,
+     128,
+     151936,
+     40960,
+     1e6f,
+     1e-6f,
+     true,
+     0,
+     &vocab_chatml,
+     {0, 0, 0}},
+    {"qwen3-4b",
+     "qwen3",
+     36,
+     2560,
+     9728,
+     32,
+     8,
+     128,
+     151936,
+     40960,
+     1e6f,
+     1e-6f,
+     true,
+     0,
+     &vocab_chatml,
+     {0, 0, 0}},
+    {"qwen3-8b",
+     "qwen3",
+     36,
+     4096,
+     12288,
+     32,
+     8,
+     128,
+     151936,
+     40960,
+     1e6f,
+     1e-6f,
+     false,
+     0,
+     &vocab_chatml,
+     {0, 0, 0}},
+    {"llama-3.2-1b",
+     "llama",
+     16,
+     2048,
+     8192,
+     32,
+     8,
+     64,
+     128256,
+     131072,
+     5e5f,
+     1e-5f,
+     true,
+     32,
+     &vocab_llama3,
+     {0, 0, 0}},
+    {"llama-3.1-8b",
+     "llama",
+     32,
+     4096,
+     14336,
+     32,
+     8,
+     128,
+     128256,
+     131072,
+     5e5f,
+     1e-5f,
+     false,
+     8,
+     &vocab_llama3,
+     {0, 0, 0}},
+    {"qwen2.5-0.5b",
+     "qwen2",
+     24,
+     896,
+     4864,
+     14,
+     2,
+     64,
+     151936,
+     32768,
+     1e6f,
+     1e-6f,
+     true,
+     0,
+     &vocab_chatml,
+     {0, 0, 0}},
+    {"qwen2.5-7b",
+     "qwen2",
+     28,
+     3584,
+     18944,
+     28,
+     4,
+     128,
+     152064,
+     32768,
+     1e6f,
+     1e-6f,
+     false,
+     0,
+     &vocab_chatml,
+     {0, 0, 0}},
+    {"qwen3-30b-a3b",
+     "qwen3moe",
+     48,
+     2048,
+     6144,
+     32,
+     4,
+     128,
+     151936,
+     40960,
+     1e6f,
+     1e-6f,
+     false,
+     0,
+     &vocab_chatml,
+     {128, 8, 768}},
     /* Small ones; "odd" has rows that K types do not divide, "deep" enough layers for every rule of the
        mixes. */
-    {"tiny-qwen3", "qwen3", 3, 256, 512, 4, 2, 64, 512, 2048, 1e4f, 1e-6f, false, 0, &vocab_chatml},
-    {"tiny-qwen3-tied", "qwen3", 3, 256, 512, 4, 2, 128, 512, 2048, 1e6f, 1e-6f, true, 0, &vocab_chatml},
-    {"tiny-qwen3-deep", "qwen3", 16, 256, 256, 4, 1, 64, 512, 2048, 1e6f, 1e-6f, true, 0, &vocab_chatml},
-    {"tiny-qwen2", "qwen2", 3, 256, 512, 4, 2, 64, 512, 2048, 1e6f, 1e-6f, true, 0, &vocab_chatml},
-    {"tiny-qwen2-odd", "qwen2", 2, 224, 608, 7, 1, 32, 384, 2048, 1e6f, 1e-6f, true, 0, &vocab_chatml},
-    {"tiny-llama", "llama", 3, 256, 512, 4, 4, 64, 512, 2048, 1e4f, 1e-5f, false, 0, &vocab_llama3},
+    {"tiny-qwen3",
+     "qwen3",
+     3,
+     256,
+     512,
+     4,
+     2,
+     64,
+     512,
+     2048,
+     1e4f,
+     1e-6f,
+     false,
+     0,
+     &vocab_chatml,
+     {0, 0, 0}},
+    {"tiny-qwen3-tied",
+     "qwen3",
+     3,
+     256,
+     512,
+     4,
+     2,
+     128,
+     512,
+     2048,
+     1e6f,
+     1e-6f,
+     true,
+     0,
+     &vocab_chatml,
+     {0, 0, 0}},
+    {"tiny-qwen3-deep",
+     "qwen3",
+     16,
+     256,
+     256,
+     4,
+     1,
+     64,
+     512,
+     2048,
+     1e6f,
+     1e-6f,
+     true,
+     0,
+     &vocab_chatml,
+     {0, 0, 0}},
+    {"tiny-qwen2", "qwen2", 3, 256, 512, 4, 2, 64, 512, 2048, 1e6f, 1e-6f, true, 0, &vocab_chatml, {0, 0, 0}},
+    {"tiny-qwen2-odd",
+     "qwen2",
+     2,
+     224,
+     608,
+     7,
+     1,
+     32,
+     384,
+     2048,
+     1e6f,
+     1e-6f,
+     true,
+     0,
+     &vocab_chatml,
+     {0, 0, 0}},
+    {"tiny-qwen3moe",
+     "qwen3moe",
+     2,
+     256,
+     512,
+     4,
+     2,
+     64,
+     512,
+     2048,
+     1e4f,
+     1e-6f,
+     false,
+     0,
+     &vocab_chatml,
+     {8, 3, 160}},
+    {"tiny-llama",
+     "llama",
+     3,
+     256,
+     512,
+     4,
+     4,
+     64,
+     512,
+     2048,
+     1e4f,
+     1e-5f,
+     false,
+     0,
+     &vocab_llama3,
+     {0, 0, 0}},
     /* For cpu alone. */
-    {"tiny-llama-heads-48", "llama", 2, 192, 256, 4, 2, 48, 512, 2048, 1e4f, 1e-5f, true, 0, &vocab_llama3},
-    {"tiny-llama-heads-160", "llama", 2, 320, 256, 2, 1, 160, 512, 2048, 1e4f, 1e-5f, true, 0, &vocab_llama3},
-    {"tiny-llama-words", "llama", 1, 32, 32, 1, 1, 32, 262208, 2048, 1e4f, 1e-5f, true, 0, &vocab_llama3},
-    {"tiny-llama3", "llama", 2, 256, 512, 4, 2, 64, 512, 2048, 5e5f, 1e-5f, true, 8, &vocab_llama3},
+    {"tiny-llama-heads-48",
+     "llama",
+     2,
+     192,
+     256,
+     4,
+     2,
+     48,
+     512,
+     2048,
+     1e4f,
+     1e-5f,
+     true,
+     0,
+     &vocab_llama3,
+     {0, 0, 0}},
+    {"tiny-llama-heads-160",
+     "llama",
+     2,
+     320,
+     256,
+     2,
+     1,
+     160,
+     512,
+     2048,
+     1e4f,
+     1e-5f,
+     true,
+     0,
+     &vocab_llama3,
+     {0, 0, 0}},
+    {"tiny-llama-words",
+     "llama",
+     1,
+     32,
+     32,
+     1,
+     1,
+     32,
+     262208,
+     2048,
+     1e4f,
+     1e-5f,
+     true,
+     0,
+     &vocab_llama3,
+     {0, 0, 0}},
+    {"tiny-llama3",
+     "llama",
+     2,
+     256,
+     512,
+     4,
+     2,
+     64,
+     512,
+     2048,
+     5e5f,
+     1e-5f,
+     true,
+     8,
+     &vocab_llama3,
+     {0, 0, 0}},
 };
 #define N_SHAPES (sizeof shapes / sizeof *shapes)
 
@@ -55,11 +343,15 @@ struct mix {
 };
 
 static const struct mix mixes[] = {
-    {"f32", QUANT_F32, 0},      {"f16", QUANT_F16, 1},      {"bf16", QUANT_BF16, 32},
-    {"q4_0", QUANT_Q4_0, 2},    {"q4_1", QUANT_Q4_1, 3},    {"q5_0", QUANT_Q5_0, 8},
-    {"q5_1", QUANT_Q5_1, 9},    {"q8_0", QUANT_Q8_0, 7},    {"q2_k", QUANT_Q2_K, 10},
-    {"q3_k_m", QUANT_Q3_K, 12}, {"q4_k_s", QUANT_Q4_K, 14}, {"q4_k_m", QUANT_Q4_K, 15},
-    {"q5_k_m", QUANT_Q5_K, 17}, {"q6_k", QUANT_Q6_K, 18},
+    {"f32", QUANT_F32, 0},          {"f16", QUANT_F16, 1},        {"bf16", QUANT_BF16, 32},
+    {"q4_0", QUANT_Q4_0, 2},        {"q4_1", QUANT_Q4_1, 3},      {"q5_0", QUANT_Q5_0, 8},
+    {"q5_1", QUANT_Q5_1, 9},        {"q8_0", QUANT_Q8_0, 7},      {"q2_k", QUANT_Q2_K, 10},
+    {"q3_k_m", QUANT_Q3_K, 12},     {"q4_k_s", QUANT_Q4_K, 14},   {"q4_k_m", QUANT_Q4_K, 15},
+    {"q5_k_m", QUANT_Q5_K, 17},     {"q6_k", QUANT_Q6_K, 18},     {"mxfp4", QUANT_MXFP4, 38},
+    {"nvfp4", QUANT_NVFP4, 39},     {"iq4_nl", QUANT_IQ4_NL, 25}, {"iq4_xs", QUANT_IQ4_XS, 30},
+    {"iq3_xxs", QUANT_IQ3_XXS, 23}, {"iq3_s", QUANT_IQ3_S, 26},   {"iq2_xxs", QUANT_IQ2_XXS, 19},
+    {"iq2_xs", QUANT_IQ2_XS, 20},   {"iq2_s", QUANT_IQ2_S, 28},   {"iq1_s", QUANT_IQ1_S, 24},
+    {"iq1_m", QUANT_IQ1_M, 31},     {"tq1_0", QUANT_TQ1_0, 36},   {"tq2_0", QUANT_TQ2_0, 37},
 };
 #define N_MIXES (sizeof mixes / sizeof *mixes)
 
@@ -73,6 +365,7 @@ enum role {
     ROLE_GATE,
     ROLE_UP,
     ROLE_DOWN,
+    ROLE_ROUTER,
     ROLE_VECTOR,
     ROLE_ROPE
 };
@@ -81,14 +374,15 @@ struct tensor {
     char name[64];
     enum role role;
     uint32_t type;
-    uint64_t n_cols, n_rows; /* n_rows 0: a vector */
+    uint64_t n_cols, n_rows; /* n_rows 0: a vector; of all experts */
+    uint32_t n_experts;      /* 0: one matrix */
     float centre, rms;       /* of the values; a vector's are centre plus or minus rms */
 };
 
 struct made_model {
     const struct shape *shape;
     const struct mix *mix;
-    uint32_t n_vocab, n_ctx;
+    uint32_t n_vocab, n_ctx, n_layers;
     uint64_t seed;
     struct tensor *tensors;
     size_t n_tensors;
@@ -140,8 +434,7 @@ static uint32_t attention_output_type(const struct mix *mix)
     return mix->file_type == 12 ? QUANT_Q4_K : mix->type;
 }
 
-/* Rows that blocks of 256 do not divide get the type of 32 that is next in size. (The quantiser takes IQ4_NL
- * for Q2_K and Q3_K; Q4_0 has the same size, and Hearth computes with it.) */
+/* Rows that blocks of 256 do not divide get the type of 32 that is next in size. */
 static uint32_t fitting_type(uint32_t type, uint64_t n_cols)
 {
     if (n_cols % quant_traits(type)->block == 0)
@@ -157,7 +450,7 @@ static uint32_t fitting_type(uint32_t type, uint64_t n_cols)
         type = QUANT_Q5_0;
         break;
     default:
-        type = QUANT_Q4_0;
+        type = QUANT_IQ4_NL;
         break;
     }
     return n_cols % quant_traits(type)->block == 0 ? type : QUANT_F16;
@@ -166,6 +459,8 @@ static uint32_t fitting_type(uint32_t type, uint64_t n_cols)
 static uint32_t matrix_type(const struct made_model *m, enum role role, uint32_t layer, uint64_t n_cols)
 {
     const struct mix *mix = m->mix;
+    if (role == ROLE_ROUTER)
+        return QUANT_F32;
     if (quant_traits(mix->type)->block == 1)
         return mix->type;
     uint32_t type = mix->type;
@@ -231,10 +526,33 @@ static void add_attention(struct made_model *m, int i)
         add_vector(m, "attn_k.bias", i, kv, 0, 0.3f);
         add_vector(m, "attn_v.bias", i, kv, 0, 0.1f);
     }
-    if (strcmp(s->arch, "qwen3") == 0) {
+    if (strncmp(s->arch, "qwen3", 5) == 0) {
         add_vector(m, "attn_q_norm.weight", i, s->head_dim, 1, 0.1f);
         add_vector(m, "attn_k_norm.weight", i, s->head_dim, 1, 0.1f);
     }
+}
+
+static void add_experts(struct made_model *m, const char *name, int i, enum role role, uint64_t n_cols,
+                        uint64_t n_rows)
+{
+    add_matrix(m, name, i, role, n_cols, n_rows * m->shape->experts.n);
+    m->tensors[m->n_tensors - 1].n_experts = m->shape->experts.n;
+}
+
+static void add_feed_forward(struct made_model *m, int i)
+{
+    const struct shape *s = m->shape;
+    add_vector(m, "ffn_norm.weight", i, s->hidden, 1, 0.1f);
+    if (s->experts.n) {
+        add_matrix(m, "ffn_gate_inp.weight", i, ROLE_ROUTER, s->hidden, s->experts.n);
+        add_experts(m, "ffn_gate_exps.weight", i, ROLE_GATE, s->hidden, s->experts.ffn);
+        add_experts(m, "ffn_up_exps.weight", i, ROLE_UP, s->hidden, s->experts.ffn);
+        add_experts(m, "ffn_down_exps.weight", i, ROLE_DOWN, s->experts.ffn, s->hidden);
+        return;
+    }
+    add_matrix(m, "ffn_gate.weight", i, ROLE_GATE, s->hidden, s->ffn);
+    add_matrix(m, "ffn_up.weight", i, ROLE_UP, s->hidden, s->ffn);
+    add_matrix(m, "ffn_down.weight", i, ROLE_DOWN, s->ffn, s->hidden);
 }
 
 static void list_tensors(struct made_model *m)
@@ -246,12 +564,9 @@ static void list_tensors(struct made_model *m)
         t->n_cols = s->head_dim / 2;
         t->type = QUANT_F32;
     }
-    for (int i = 0; i < (int)s->n_layers; i++) {
+    for (int i = 0; i < (int)m->n_layers; i++) {
         add_attention(m, i);
-        add_vector(m, "ffn_norm.weight", i, s->hidden, 1, 0.1f);
-        add_matrix(m, "ffn_gate.weight", i, ROLE_GATE, s->hidden, s->ffn);
-        add_matrix(m, "ffn_up.weight", i, ROLE_UP, s->hidden, s->ffn);
-        add_matrix(m, "ffn_down.weight", i, ROLE_DOWN, s->ffn, s->hidden);
+        add_feed_forward(m, i);
     }
     add_vector(m, "output_norm.weight", -1, s->hidden, 1, 0.1f);
     if (!s->tied)
@@ -275,7 +590,7 @@ static void write_keys(const struct made_model *m, struct gguf_write *w)
     gguf_write_str(w, "general.architecture", s->arch);
     gguf_write_str(w, "general.type", "model");
     gguf_write_str(w, "general.name", name);
-    gguf_write_u32(w, arch_key(s, "block_count"), s->n_layers);
+    gguf_write_u32(w, arch_key(s, "block_count"), m->n_layers);
     gguf_write_u32(w, arch_key(s, "context_length"), m->n_ctx);
     gguf_write_u32(w, arch_key(s, "embedding_length"), s->hidden);
     gguf_write_u32(w, arch_key(s, "feed_forward_length"), s->ffn);
@@ -286,6 +601,11 @@ static void write_keys(const struct made_model *m, struct gguf_write *w)
     if (strcmp(s->arch, "qwen2") != 0) { /* there the head size is hidden / heads, and files do not say it */
         gguf_write_u32(w, arch_key(s, "attention.key_length"), s->head_dim);
         gguf_write_u32(w, arch_key(s, "attention.value_length"), s->head_dim);
+    }
+    if (s->experts.n) {
+        gguf_write_u32(w, arch_key(s, "expert_count"), s->experts.n);
+        gguf_write_u32(w, arch_key(s, "expert_used_count"), s->experts.n_used);
+        gguf_write_u32(w, arch_key(s, "expert_feed_forward_length"), s->experts.ffn);
     }
     if (strcmp(s->arch, "llama") == 0) {
         gguf_write_u32(w, arch_key(s, "vocab_size"), m->n_vocab);
@@ -389,8 +709,12 @@ static int write_model(const struct made_model *m, const char *path)
     write_keys(m, &w);
     for (size_t i = 0; i < m->n_tensors; i++) {
         const struct tensor *t = &m->tensors[i];
-        uint64_t ne[2] = {t->n_cols, t->n_rows};
-        (void)gguf_write_tensor(&w, t->name, t->type, t->n_rows ? 2 : 1, ne, tensor_size(t));
+        uint64_t ne[3] = {t->n_cols, t->n_experts ? t->n_rows / t->n_experts : t->n_rows, t->n_experts};
+        (void)gguf_write_tensor(&w, t->name, t->type,
+                                t->n_experts ? 3
+                                : t->n_rows  ? 2
+                                             : 1,
+                                ne, tensor_size(t));
     }
     gguf_write_head(&w, &head);
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
@@ -410,7 +734,7 @@ static int usage(void)
 {
     (void)fprintf(stderr,
                   "usage: mkmodel --shape SHAPE --quant MIX --out FILE [--seed N] [--tokenizer VOCAB.gguf] "
-                  "[--n-ctx N]\nshapes:");
+                  "[--n-ctx N] [--layers N]\nshapes:");
     for (size_t i = 0; i < N_SHAPES; i++)
         (void)fprintf(stderr, " %s", shapes[i].name);
     (void)fprintf(stderr, "\nmixes:");
@@ -454,6 +778,8 @@ static int run(struct made_model *m, const char *tokenizer, const char *out)
         return 1;
     if (!m->n_ctx)
         m->n_ctx = m->shape->n_ctx;
+    if (!m->n_layers || m->n_layers > m->shape->n_layers)
+        m->n_layers = m->shape->n_layers;
     list_tensors(m);
     int rc = write_model(m, out);
     if (rc < 0) {
@@ -466,13 +792,10 @@ static int run(struct made_model *m, const char *tokenizer, const char *out)
 int main(int argc, char **argv)
 {
     static const struct option options[] = {
-        {"shape", required_argument, NULL, 's'},
-        {"quant", required_argument, NULL, 'q'},
-        {"out", required_argument, NULL, 'o'},
-        {"seed", required_argument, NULL, 'r'},
-        {"tokenizer", required_argument, NULL, 't'},
-        {"n-ctx", required_argument, NULL, 'c'},
-        {0},
+        {"shape", required_argument, NULL, 's'},     {"quant", required_argument, NULL, 'q'},
+        {"out", required_argument, NULL, 'o'},       {"seed", required_argument, NULL, 'r'},
+        {"tokenizer", required_argument, NULL, 't'}, {"n-ctx", required_argument, NULL, 'c'},
+        {"layers", required_argument, NULL, 'l'},    {0},
     };
     struct made_model m = {.seed = 1};
     const char *shape = NULL, *mix = NULL, *out = NULL, *tokenizer = NULL;
@@ -492,6 +815,9 @@ int main(int argc, char **argv)
             break;
         case 't':
             tokenizer = optarg;
+            break;
+        case 'l': /* the first N of the shape's layers */
+            m.n_layers = (uint32_t)strtoul(optarg, NULL, 10);
             break;
         case 'c':
             m.n_ctx = (uint32_t)strtoul(optarg, NULL, 10);

@@ -5,12 +5,11 @@
 #include "config/config.h"
 #include "engine/engine.h"
 #include "support/fake_backend.h"
+#include "support/http_socket.h"
 #include "model/model.h"
 #include "service/server.h"
 #include "tokenizer/tokenizer.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <sys/socket.h>
@@ -27,30 +26,17 @@ static bool drained;
 
 static int dial(void)
 {
-    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons(port)};
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (fd < 0 || connect(fd, (struct sockaddr *)&addr, sizeof addr) < 0)
+    int fd = client_dial(port);
+    if (fd < 0)
         abort();
     return fd;
-}
-
-static void send_all(int fd, const char *bytes, size_t n)
-{
-    while (n) {
-        ssize_t sent = send(fd, bytes, n, MSG_NOSIGNAL);
-        if (sent <= 0)
-            return;
-        bytes += sent;
-        n -= (size_t)sent;
-    }
 }
 
 /* Every third body is long enough for the pool, and every seventh reply. */
 static void ask(int fd, uint32_t i)
 {
     static const char spaces[] = "                                                                ";
-    char head[256], body[N_LONG + 256];
+    char body[N_LONG + 256];
     bool long_reply = i % 7 == 0;
     int n =
         snprintf(body, sizeof body,
@@ -60,12 +46,8 @@ static void ask(int fd, uint32_t i)
                  long_reply ? 8 : 1, long_reply ? "true" : "false");
     for (int k = 0; i % 3 == 0 && k < N_LONG; k += 64)
         n += snprintf(body + n, sizeof body - (size_t)n, "%s", spaces);
-    n += snprintf(body + n, sizeof body - (size_t)n, "}");
-    int m = snprintf(
-        head, sizeof head,
-        "POST /generate HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n", n);
-    send_all(fd, head, (size_t)m);
-    send_all(fd, body, (size_t)n);
+    snprintf(body + n, sizeof body - (size_t)n, "}");
+    client_request(fd, "POST", "/generate", "Connection: close\r\n", body);
 }
 
 static void check_reply(int fd)
@@ -90,7 +72,7 @@ static void *client(void *arg)
         close(fd);
         if (i % 10 == 0) {
             fd = dial();
-            send_all(fd, "GET /stats HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 59);
+            client_request(fd, "GET", "/stats", "Connection: close\r\n", NULL);
             check_reply(fd);
             close(fd);
         }

@@ -5,9 +5,8 @@
 #include "config/config.h"
 #include "service/server.h"
 #include "service/model_swap.h"
+#include "support/http_socket.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,27 +26,14 @@ static struct swap *swap;
 static pthread_t clients[N_CLIENTS];
 static bool drained;
 
-static int dial(void)
-{
-    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons(port)};
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (fd < 0 || connect(fd, (struct sockaddr *)&addr, sizeof addr) < 0)
-        abort();
-    return fd;
-}
-
 /* Sends; `out` gets the reply, whole unless `leave`. Returns the status, 0 for one that left. */
 static int ask(const char *method, const char *path, const char *body, bool leave, char *out, size_t room)
 {
-    char head[1024];
     size_t n = 0;
-    int fd = dial();
-    int m = snprintf(head, sizeof head,
-                     "%s %s HTTP/1.1\r\nHost: localhost\r\nx-api-key: boss\r\nConnection: close\r\n"
-                     "Content-Length: %zu\r\n\r\n%s",
-                     method, path, strlen(body), body);
-    ssize_t got = send(fd, head, (size_t)m, MSG_NOSIGNAL);
+    int fd = client_dial(port);
+    if (fd < 0)
+        abort();
+    ssize_t got = client_request(fd, method, path, "x-api-key: boss\r\nConnection: close\r\n", body);
     while (!leave && n + 1 < room && (got = recv(fd, out + n, room - n - 1, 0)) > 0)
         n += (size_t)got;
     out[n] = '\0';

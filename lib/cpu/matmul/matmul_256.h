@@ -21,11 +21,16 @@
 #define vi_add8        _mm256_add_epi8
 #define vi_load(p)     _mm256_loadu_si256((const __m256i *)(const void *)(p))
 #define vi_store(p, v) _mm256_store_si256((__m256i *)(void *)(p), v)
+#define vi_max         _mm256_max_epi32
+#define vi_lookup      _mm256_shuffle_epi8
 #define vi_sll         _mm256_slli_epi32
 #define vi_srl(v, n)   _mm256_srli_epi32(v, (int)(n))
 #define vi_u8x(p)      _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(p)))
 #define vi_s8x(p)      _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(p)))
+#define vi_sixteen(p)  _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)(p)))
 #define vf_zero        _mm256_setzero_ps
+#define vf_set(x)      _mm256_set1_ps(x)
+#define vf_bits        _mm256_castsi256_ps
 #define vf_of          _mm256_cvtepi32_ps
 #define vf_load        _mm256_load_ps
 #define vf_loadu(p)    _mm256_loadu_ps((const float *)(const void *)(p))

@@ -6,8 +6,8 @@
 #define PAIR_SUMS 1
 #include "matmul_256.h"
 
-/* Products of u8 and s8, summed in pairs. Q8_0, which is signed here, multiplies |w| by x with w's sign: at
- * most 2 * 128 * 127 = 32,512. */
+/* Products of u8 and s8, summed in pairs. Q8_0 and IQ4, which are signed here, multiply |w| by x with w's
+ * sign: at most 2 * 128 * 127 = 32,512. */
 static inline __attribute__((always_inline)) __m256i products(bool is_signed, __m256i w, __m256i x)
 {
     return is_signed ? _mm256_maddubs_epi16(_mm256_sign_epi8(w, w), _mm256_sign_epi8(x, w))
@@ -28,8 +28,9 @@ static inline __attribute__((always_inline)) __m256i pairs_sum(__m256i sum, __m2
     __asm__("" : "+x"(sum));
     return sum;
 }
-#define pairs_of(kind, w, x) products(matmul_traits[kind].bits == 8, w, x)
-#define pairs_widen          _mm256_madd_epi16
+#define pairs_of(kind, w, x)                                                                                 \
+    products(matmul_traits[kind].bits == 8 || (matmul_traits[kind].codes && !matmul_traits[kind].zero), w, x)
+#define pairs_widen _mm256_madd_epi16
 
 #include "matmul_quantise.h"
 #define QUANTISE_SUPER quantise_super

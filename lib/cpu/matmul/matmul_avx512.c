@@ -12,33 +12,38 @@
 #define DIRECT_COLUMNS 8
 #define PAIR_SUMS      0
 
-#define vi          __m512i
-#define vf          __m512
-#define vi_set(x)   _mm512_set1_epi32(x)
-#define vi_set8(x)  _mm512_set1_epi8(x)
-#define vi_and      _mm512_and_si512
-#define vi_or       _mm512_or_si512
-#define vi_xor      _mm512_xor_si512
-#define vi_add      _mm512_add_epi32
-#define vi_add8     _mm512_add_epi8
-#define vi_load(p)  _mm512_loadu_si512(p)
-#define vi_store    _mm512_store_si512
-#define vi_sll      _mm512_slli_epi32
-#define vi_srl      _mm512_srli_epi32
-#define vi_u8x(p)   _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p)))
-#define vi_s8x(p)   _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p)))
-#define vf_zero     _mm512_setzero_ps
-#define vf_of       _mm512_cvtepi32_ps
-#define vf_load     _mm512_load_ps
-#define vf_loadu(p) _mm512_loadu_ps(p)
-#define vf_store    _mm512_store_ps
-#define vf_storeu   _mm512_storeu_ps
-#define vf_bcast(p) _mm512_set1_ps(*(p))
-#define vf_add      _mm512_add_ps
-#define vf_mul      _mm512_mul_ps
-#define vf_fma      _mm512_fmadd_ps
-#define vf_fms      _mm512_fmsub_ps
-#define vf_half(p)  _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p)))
+#define vi            __m512i
+#define vf            __m512
+#define vi_set(x)     _mm512_set1_epi32(x)
+#define vi_set8(x)    _mm512_set1_epi8(x)
+#define vi_and        _mm512_and_si512
+#define vi_or         _mm512_or_si512
+#define vi_xor        _mm512_xor_si512
+#define vi_add        _mm512_add_epi32
+#define vi_add8       _mm512_add_epi8
+#define vi_load(p)    _mm512_loadu_si512(p)
+#define vi_store      _mm512_store_si512
+#define vi_max        _mm512_max_epi32
+#define vi_lookup     _mm512_shuffle_epi8
+#define vi_sll        _mm512_slli_epi32
+#define vi_srl        _mm512_srli_epi32
+#define vi_u8x(p)     _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p)))
+#define vi_s8x(p)     _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p)))
+#define vi_sixteen(p) _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)(p)))
+#define vf_zero       _mm512_setzero_ps
+#define vf_set(x)     _mm512_set1_ps(x)
+#define vf_bits       _mm512_castsi512_ps
+#define vf_of         _mm512_cvtepi32_ps
+#define vf_load       _mm512_load_ps
+#define vf_loadu(p)   _mm512_loadu_ps(p)
+#define vf_store      _mm512_store_ps
+#define vf_storeu     _mm512_storeu_ps
+#define vf_bcast(p)   _mm512_set1_ps(*(p))
+#define vf_add        _mm512_add_ps
+#define vf_mul        _mm512_mul_ps
+#define vf_fma        _mm512_fmadd_ps
+#define vf_fms        _mm512_fmsub_ps
+#define vf_half(p)    _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p)))
 #define vf_bf16(p)                                                                                           \
     _mm512_castsi512_ps(_mm512_slli_epi32(                                                                   \
         _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(p))), 16))

@@ -61,7 +61,7 @@ INLINE void floats(uint32_t kind, const struct matmul_matrix *m, const struct ma
             memset(s->total[1], 0, (end - chunk) * sizeof s->total[1][0]);
             for (uint32_t super = 0; super < n_super; super++) {
                 const uint8_t *tile[2] = {matmul_tile(m, g, super), matmul_tile(m, g + n_groups - 1, super)};
-                float_super(kind, tile, in, chunk, end, super, matmul_n_blocks(m->k, super) * ARITH_BLOCK,
+                float_super(kind, tile, in, chunk, end, super, matmul_n_values(m->k, super),
                             s->total[super >= matmul_half(n_super)]);
             }
             put_chunk(m, g, n_groups, chunk, end, out, stride, s);

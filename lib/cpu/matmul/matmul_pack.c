@@ -106,10 +106,39 @@ static void read_nibbles(const uint8_t *p, const uint8_t *high, uint8_t *q)
     }
 }
 
+/* Blocks of 64 values: four scales, and eight bytes of codes for each. */
+static void read_nvfp4(const uint8_t *p, uint32_t n_blocks, struct matmul_super *s)
+{
+    for (uint32_t i = 0; i < 2 * n_blocks; i++) {
+        const uint8_t *block = p + i / 4 * 36, *codes = block + 4 + i % 4 * 8;
+        s->scale[i] = (int8_t)quant_ue4m3(block[i % 4]);
+        for (uint32_t l = 0; l < 8; l++) {
+            s->q[16 * i + l] = codes[l] & 15;
+            s->q[16 * i + 8 + l] = codes[l] >> 4;
+        }
+    }
+}
+
+/* Blocks of 256 values with a codebook. */
+static void read_coded(uint32_t kind, const uint8_t *p, struct matmul_super *s)
+{
+    struct quant_codes c;
+    quant_read_codes(matmul_traits[kind].type, p, &c);
+    memcpy(s->q, c.code, sizeof s->q);
+    for (uint32_t i = 0; i < 16; i++)
+        s->scale[i] = matmul_traits[kind].fold == MATMUL_FOLD_K16 ? c.scale[i] : c.scale[2 * i % 16];
+    s->d = c.d;
+}
+
 /* Reads block j of a super-block, for the types with blocks of 32. */
 static void read_block(uint32_t kind, const uint8_t *p, uint32_t j, struct matmul_super *s)
 {
     uint8_t *q = s->q + j * ARITH_BLOCK;
+    if (kind == MATMUL_MXFP4) {
+        s->s[j] = p[0];
+        read_nibbles(p + 1, NULL, q);
+        return;
+    }
     memcpy(&s->s[j], p, 2);
     if (kind == MATMUL_Q4_1 || kind == MATMUL_Q5_1)
         memcpy(&s->m[j], p + 2, 2);
@@ -126,8 +155,15 @@ static void read_block(uint32_t kind, const uint8_t *p, uint32_t j, struct matmu
 
 void matmul_super_read(uint32_t kind, const uint8_t *p, uint32_t n_blocks, struct matmul_super *s)
 {
-    uint32_t size = quant_traits(matmul_traits[kind].type)->block_size;
+    const struct quant_traits *t = quant_traits(matmul_traits[kind].type);
+    if (quant_codebook(matmul_traits[kind].type) && t->block == ARITH_SUPER) {
+        read_coded(kind, p, s);
+        return;
+    }
     switch (kind) {
+    case MATMUL_NVFP4:
+        read_nvfp4(p, n_blocks, s);
+        break;
     case MATMUL_Q4_K:
         read_q4_k(p, s);
         break;
@@ -145,7 +181,7 @@ void matmul_super_read(uint32_t kind, const uint8_t *p, uint32_t n_blocks, struc
         break;
     default:
         for (uint32_t j = 0; j < n_blocks; j++)
-            read_block(kind, p + j * size, j, s);
+            read_block(kind, p + j * t->block_size, j, s);
     }
 }
 
@@ -260,6 +296,12 @@ static void write_scales(uint32_t kind, uint32_t n_blocks, const struct matmul_s
     else if (fold == MATMUL_FOLD_K16 || fold == MATMUL_FOLD_K16M)
         for (uint32_t i = 0; i < 16; i++)
             p[16 * i + row] = (uint8_t)(s->scale[i] | (fold == MATMUL_FOLD_K16M ? s->min[i] << 4 : 0));
+    else if (fold == MATMUL_FOLD_K32 || fold == MATMUL_FOLD_S16)
+        for (uint32_t i = 0; i < n_blocks * matmul_traits[kind].scale_size / 16; i++)
+            p[16 * i + row] = (uint8_t)s->scale[i];
+    else if (kind == MATMUL_MXFP4)
+        for (uint32_t j = 0; j < n_blocks; j++)
+            p[16 * j + row] = (uint8_t)s->s[j];
     else
         for (uint32_t j = 0; j < n_blocks; j++) {
             memcpy(p + 32 * j + 2 * row, &s->s[j], 2);
@@ -297,6 +339,14 @@ static void read_scales(uint32_t kind, uint32_t n_blocks, const uint8_t *p, uint
             s->scale[i] = (int8_t)(fold == MATMUL_FOLD_K16M ? v & 15 : v);
             s->min[i] = v >> 4;
         }
+    else if (fold == MATMUL_FOLD_K32 || fold == MATMUL_FOLD_S16)
+        for (uint32_t i = 0; i < 16; i++) {
+            bool has = i < n_blocks * matmul_traits[kind].scale_size / 16;
+            s->scale[i] = has ? (int8_t)p[16 * i + row] : 1;
+        }
+    else if (kind == MATMUL_MXFP4)
+        for (uint32_t j = 0; j < n_blocks; j++)
+            s->s[j] = p[16 * j + row];
     else
         for (uint32_t j = 0; j < n_blocks; j++) {
             memcpy(&s->s[j], p + 32 * j + 2 * row, 2);
@@ -345,6 +395,8 @@ size_t matmul_pack_size(uint32_t type, uint32_t n, uint32_t k, struct error *err
         return 0;
     }
     uint32_t block = quant_traits(type)->block > ARITH_BLOCK ? quant_traits(type)->block : ARITH_BLOCK;
+    if (matmul_traits[kind].fold == MATMUL_FOLD_FLOAT)
+        block = 1;
     if (!n || !k || k % block) {
         error_set(err, -ENOTSUP, "a %s weight of %u rows of %u values: rows must be multiples of %u values",
                   quant_name(type), n, k, block);
@@ -366,9 +418,10 @@ void matmul_matrix_set(struct matmul_matrix *m, uint32_t type, uint32_t n, uint3
         .n = n,
         .k = k,
         .n_groups = (n + MATMUL_ROWS - 1) / MATMUL_ROWS,
-        .group_size = matmul_globals_size(t, n_super) +
-                      (n_super - 1) * matmul_tile_size(t, MATMUL_SUPER_BLOCKS) +
-                      matmul_tile_size(t, matmul_n_blocks(k, n_super - 1)),
+        .group_size =
+            (matmul_globals_size(t, n_super) + (n_super - 1) * matmul_tile_size(t, MATMUL_SUPER_BLOCKS) +
+             matmul_tile_size(t, (matmul_n_values(k, n_super - 1) + ARITH_BLOCK - 1) / ARITH_BLOCK) + 63) /
+            64 * 64,
         .data = packed,
     };
 }
@@ -398,7 +451,7 @@ static void pack_float(const struct matmul_matrix *m, const uint8_t *rows, uint8
 {
     uint8_t *tile = out + (matmul_tile(m, group, super) - m->data);
     uint32_t n_rows = matmul_min(MATMUL_ROWS, m->n - group * MATMUL_ROWS);
-    uint32_t n_columns = matmul_n_blocks(m->k, super) * ARITH_BLOCK;
+    uint32_t n_columns = matmul_n_values(m->k, super);
     size_t size = matmul_traits[m->kind].bits / 8;
     for (uint32_t r = 0; r < n_rows; r++) {
         const uint8_t *from = rows + (r * (size_t)m->k + super * ARITH_SUPER) * size;
@@ -433,12 +486,16 @@ bool matmul_is_float(const struct matmul_matrix *m)
 static void row_of_tile(uint32_t kind, const struct matmul_super *s, uint32_t n_blocks, float *out)
 {
     const struct matmul_traits *t = &matmul_traits[kind];
-    float d = half_to_float(s->d), dmin = half_to_float(s->dmin);
+    float d = half_to_float(s->d) * matmul_unit(kind), dmin = half_to_float(s->dmin);
     for (uint32_t i = 0; i < n_blocks * ARITH_BLOCK; i++) {
-        float q = (float)(s->q[i] - t->zero);
+        float q = (float)matmul_value(kind, s->q[i]);
         uint32_t sub = t->fold == MATMUL_FOLD_K ? i / 32 : i / 16, j = i / 32;
         if (t->fold == MATMUL_FOLD_S)
-            out[i] = half_to_float(s->s[j]) * q;
+            out[i] = matmul_float_scale(kind, s, j) * q;
+        else if (t->fold == MATMUL_FOLD_S16)
+            out[i] = quant_half_ue4m3((uint8_t)s->scale[sub]) * q;
+        else if (t->fold == MATMUL_FOLD_K32)
+            out[i] = d * (float)s->scale[j] * q;
         else if (t->fold == MATMUL_FOLD_SM)
             out[i] = half_to_float(s->s[j]) * q + half_to_float(s->m[j]);
         else if (t->fold == MATMUL_FOLD_K16)
@@ -460,7 +517,7 @@ void matmul_row(const struct matmul_matrix *m, uint32_t row, float *out)
             matmul_tile_read(m, row, super, &s);
             row_of_tile(m->kind, &s, n_blocks, to);
         } else
-            for (uint32_t i = 0; i < n_blocks * ARITH_BLOCK; i++)
+            for (uint32_t i = 0; i < matmul_n_values(m->k, super); i++)
                 to[i] = matmul_tile_float(m->kind, tile, row % MATMUL_ROWS, i);
     }
 }

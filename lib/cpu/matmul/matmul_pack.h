@@ -4,13 +4,14 @@
  *
  * WEIGHTS  A matrix is split into groups of 16 rows, a group into tiles of one super-block (256 columns; the
  * last tile of a row may have fewer blocks of 32). A group begins with d and dmin of all its super-blocks, 16
- * f16 each, so that whole tiles are whole cache lines. A tile has the size that it has in the file:
+ * f16 each, so that whole tiles are whole cache lines, as whole groups are. A tile has the size that it has
+ * in the file, or a few percent more; the types with grids have their codes (quant_codes.h), which take more:
  *   for each block of 32 columns: the 8 steps of 4 columns x 16 rows, a step being 64 bytes (byte 4 r + i =
  *     row r, column 4 t + i), as nibbles (step 2 i in the low, step 2 i + 1 in the high nibbles of vector
  *     i), then 2-bit planes (bits 2 (t % 4) of vector t / 4), then a 1-bit plane (bit t); of 6 bits, every
  *     four steps are three vectors of one step each, whose upper 2 bits are the fourth, lowest first
  *   then the scales of all blocks, 16 rows side by side.
- * Values are stored unsigned, `zero` above their meaning (Q8_0: 128).
+ * Values are stored unsigned, `zero` above their meaning (Q8_0: 128); or they are codes.
  *
  * ACTIVATIONS  Super-block by super-block, first int8, then scales. In each, columns form panels of 8 (the
  * last one may be narrower), and a panel's columns are adjacent: a kernel that multiplies a tile with all
@@ -20,6 +21,7 @@
 #include "base/half.h"
 #include "matmul.h"
 #include "gguf/quant.h"
+#include "gguf/quant_codes.h"
 
 #include <assert.h>
 #include <string.h>
@@ -39,6 +41,19 @@ enum matmul_kind {
     MATMUL_Q4_0,
     MATMUL_Q4_1,
     MATMUL_Q5_1,
+    MATMUL_MXFP4,
+    MATMUL_IQ4_NL,
+    MATMUL_IQ4_XS,
+    MATMUL_IQ3_XXS,
+    MATMUL_IQ3_S,
+    MATMUL_IQ2_XXS,
+    MATMUL_IQ2_XS,
+    MATMUL_IQ2_S,
+    MATMUL_IQ1_S,
+    MATMUL_IQ1_M,
+    MATMUL_TQ1_0,
+    MATMUL_TQ2_0,
+    MATMUL_NVFP4,
     MATMUL_F16,
     MATMUL_BF16,
     MATMUL_F32,
@@ -48,20 +63,25 @@ enum matmul_kind {
 /* Defines how the integer sums of a super-block are folded to its float value (arith.h). */
 enum matmul_fold {
     MATMUL_FOLD_K,     /* Q4_K Q5_K: a scale and a minimum per 32, d and dmin */
-    MATMUL_FOLD_K16,   /* Q6_K Q3_K: a signed scale per 16, d */
+    MATMUL_FOLD_K32,   /* IQ4_XS and most with grids: a signed scale per 32, d; TQ1_0 TQ2_0: d */
+    MATMUL_FOLD_K16,   /* Q6_K Q3_K, IQ2_XS IQ2_S IQ1_M: a signed scale per 16, d */
     MATMUL_FOLD_K16M,  /* Q2_K: a scale and a minimum per 16, d and dmin */
-    MATMUL_FOLD_S,     /* Q8_0 Q5_0 Q4_0: an f16 scale per 32 */
+    MATMUL_FOLD_S,     /* Q8_0 Q5_0 Q4_0, IQ4_NL MXFP4: a float scale per 32 */
+    MATMUL_FOLD_S16,   /* NVFP4: a float scale per 16 */
     MATMUL_FOLD_SM,    /* Q4_1 Q5_1: an f16 scale and minimum per 32 */
     MATMUL_FOLD_FLOAT, /* F32 F16 BF16 */
 };
 
 struct matmul_traits {
-    uint8_t type;         /* enum quant_type */
-    uint8_t fold;         /* enum matmul_fold */
-    uint8_t bits;         /* bits of a stored value: 8, or a sum of 4, 2 and 1; floats: 16 or 32 */
-    uint8_t zero;         /* stored value minus its meaning */
+    uint8_t type; /* enum quant_type */
+    uint8_t fold; /* enum matmul_fold */
+    uint8_t bits; /* bits of a stored value: 8, or a sum of 4, 2 and 1; floats: 16 or 32 */
+    /* Stored value minus its meaning. Of codes: what kernels of unsigned pairs add to their meaning; 0: they
+     * multiply signed values. With integer scales: a power of two. */
+    uint8_t zero;
     uint16_t scale_size;  /* bytes of scales per block and 16 rows */
     uint16_t global_size; /* bytes of d and dmin per 16 rows */
+    uint8_t codes;        /* enum quant_codebook: stored values are codes */
 };
 /* Defined in the header so that kernels instantiated for a kind see constants. */
 static const struct matmul_traits matmul_traits[MATMUL_N_KINDS] = {
@@ -75,6 +95,19 @@ static const struct matmul_traits matmul_traits[MATMUL_N_KINDS] = {
     [MATMUL_Q4_0] = {QUANT_Q4_0, MATMUL_FOLD_S, 4, 8, 32, 0},
     [MATMUL_Q4_1] = {QUANT_Q4_1, MATMUL_FOLD_SM, 4, 0, 64, 0},
     [MATMUL_Q5_1] = {QUANT_Q5_1, MATMUL_FOLD_SM, 5, 0, 64, 0},
+    [MATMUL_MXFP4] = {QUANT_MXFP4, MATMUL_FOLD_S, 4, 12, 16, 0, QUANT_CODES_FP4},
+    [MATMUL_IQ4_NL] = {QUANT_IQ4_NL, MATMUL_FOLD_S, 4, 0, 32, 0, QUANT_CODES_IQ4},
+    [MATMUL_IQ4_XS] = {QUANT_IQ4_XS, MATMUL_FOLD_K32, 4, 0, 16, 32, QUANT_CODES_IQ4},
+    [MATMUL_IQ3_XXS] = {QUANT_IQ3_XXS, MATMUL_FOLD_K32, 4, 64, 16, 32, QUANT_CODES_IQ3_XXS},
+    [MATMUL_IQ3_S] = {QUANT_IQ3_S, MATMUL_FOLD_K32, 4, 16, 16, 32, QUANT_CODES_IQ3_S},
+    [MATMUL_IQ2_XXS] = {QUANT_IQ2_XXS, MATMUL_FOLD_K32, 3, 64, 16, 32, QUANT_CODES_IQ2},
+    [MATMUL_IQ2_XS] = {QUANT_IQ2_XS, MATMUL_FOLD_K16, 3, 64, 32, 32, QUANT_CODES_IQ2},
+    [MATMUL_IQ2_S] = {QUANT_IQ2_S, MATMUL_FOLD_K16, 3, 64, 32, 32, QUANT_CODES_IQ2},
+    [MATMUL_IQ1_S] = {QUANT_IQ1_S, MATMUL_FOLD_K32, 3, 16, 16, 32, QUANT_CODES_IQ1},
+    [MATMUL_IQ1_M] = {QUANT_IQ1_M, MATMUL_FOLD_K16, 3, 16, 32, 32, QUANT_CODES_IQ1},
+    [MATMUL_TQ1_0] = {QUANT_TQ1_0, MATMUL_FOLD_K32, 2, 1, 0, 32, QUANT_CODES_NONE},
+    [MATMUL_TQ2_0] = {QUANT_TQ2_0, MATMUL_FOLD_K32, 2, 1, 0, 32, QUANT_CODES_NONE},
+    [MATMUL_NVFP4] = {QUANT_NVFP4, MATMUL_FOLD_S16, 4, 16, 32, 0, QUANT_CODES_FP4},
     [MATMUL_F16] = {QUANT_F16, MATMUL_FOLD_FLOAT, 16, 0, 0, 0},
     [MATMUL_BF16] = {QUANT_BF16, MATMUL_FOLD_FLOAT, 16, 0, 0, 0},
     [MATMUL_F32] = {QUANT_F32, MATMUL_FOLD_FLOAT, 32, 0, 0, 0},
@@ -107,10 +140,17 @@ static inline uint32_t matmul_n_super(uint32_t k)
     return (k + ARITH_SUPER - 1) / ARITH_SUPER;
 }
 
-/* The number of blocks in super-block `super` of a row of k values. */
+/* The number of whole blocks in super-block `super` of a row of k values. */
 static inline uint32_t matmul_n_blocks(uint32_t k, uint32_t super)
 {
     return matmul_min(MATMUL_SUPER_BLOCKS, k / ARITH_BLOCK - super * MATMUL_SUPER_BLOCKS);
+}
+
+/* The number of values in super-block `super` of a row of k values: of floats, whose last block may be short.
+ */
+static inline uint32_t matmul_n_values(uint32_t k, uint32_t super)
+{
+    return matmul_min(ARITH_SUPER, k - super * ARITH_SUPER);
 }
 
 /* The number of super-blocks in the first half of the row. */
@@ -135,11 +175,31 @@ static inline const uint8_t *matmul_globals(const struct matmul_matrix *m, uint3
 /* One row of one super-block, expanded: the form between a file's block and a tile. */
 struct matmul_super {
     uint8_t q[ARITH_SUPER]; /* stored values */
-    int8_t scale[16];       /* K types: per 32 or per 16 */
+    int8_t scale[16];       /* K types: per 32 or per 16; NVFP4: per 16, as in the file */
     uint8_t min[16];
     uint16_t d, dmin;    /* K types, f16 */
-    uint16_t s[8], m[8]; /* others: scale and minimum of a block, f16 */
+    uint16_t s[8], m[8]; /* others: scale (f16; MXFP4: exponent) and minimum (f16) of a block */
 };
+
+/* The meaning of a stored value. */
+static inline int32_t matmul_value(uint32_t kind, uint32_t stored)
+{
+    const struct matmul_traits *t = &matmul_traits[kind];
+    return t->codes ? quant_codebooks[t->codes].value[stored & 15] : (int32_t)stored - t->zero;
+}
+
+/* The scale of block j, of the kinds with float scales per 32. */
+static inline float matmul_float_scale(uint32_t kind, const struct matmul_super *s, uint32_t j)
+{
+    return kind == MATMUL_MXFP4 ? quant_half_e8m0(s->s[j]) : half_to_float(s->s[j]);
+}
+
+/* The factor of a super-block: d, in the unit of its values. */
+static inline float matmul_unit(uint32_t kind)
+{
+    const struct matmul_traits *t = &matmul_traits[kind];
+    return t->codes && t->global_size ? quant_codebooks[t->codes].unit : 1.0f;
+}
 
 /* The kind of a quant type, or MATMUL_N_KINDS. */
 uint32_t matmul_kind_of(uint32_t type);

@@ -8,7 +8,7 @@ static bool supported(void)
 }
 
 static void quantise_block(const struct matmul_panel *p, uint32_t column, uint32_t j, const float *x,
-                           const float *gain, bool floats)
+                           const float *gain)
 {
     float v[ARITH_BLOCK];
     int8_t q[ARITH_BLOCK];
@@ -19,8 +19,6 @@ static void quantise_block(const struct matmul_panel *p, uint32_t column, uint32
     for (uint32_t i = 0; i < ARITH_BLOCK; i++)
         sum[i / 16] += q[i];
     matmul_panel_put(p, column, j, a, q, sum[0], sum[1]);
-    for (uint32_t i = 0; floats && i < ARITH_BLOCK; i++)
-        p->x[(j * ARITH_BLOCK + i) * p->width + column] = v[i];
 }
 
 static void quantise(struct matmul_input *in, uint32_t panel, uint32_t first, uint32_t last,
@@ -28,21 +26,25 @@ static void quantise(struct matmul_input *in, uint32_t panel, uint32_t first, ui
 {
     for (uint32_t super = first; super < last; super++) {
         struct matmul_panel p = matmul_panel(in, panel, super);
-        for (uint32_t c = 0; c < p.width; c++)
+        size_t start = (size_t)super * ARITH_SUPER;
+        for (uint32_t c = 0; c < p.width; c++) {
             for (uint32_t j = 0; j < matmul_n_blocks(in->k, super); j++) {
-                size_t k = (size_t)super * ARITH_SUPER + j * ARITH_BLOCK;
-                quantise_block(&p, c, j, x[c] + k, gain ? gain + k : NULL, floats);
+                size_t k = start + j * ARITH_BLOCK;
+                quantise_block(&p, c, j, x[c] + k, gain ? gain + k : NULL);
             }
+            for (uint32_t i = 0; floats && i < matmul_n_values(in->k, super); i++)
+                p.x[i * p.width + c] = gain ? x[c][start + i] * gain[start + i] : x[c][start + i];
+        }
     }
 }
 
 /* Sums q*x over 16 values of one column, from value i of the row on; x is stored in panels. */
-static int32_t dot16(const struct matmul_super *s, int32_t zero, const struct matmul_panel *p,
+static int32_t dot16(uint32_t kind, const struct matmul_super *s, const struct matmul_panel *p,
                      uint32_t column, uint32_t i)
 {
     int32_t sum = 0;
     for (uint32_t end = i + 16; i < end; i++)
-        sum += (s->q[i] - zero) * p->q[(i / 4 * p->width + column) * 4 + i % 4];
+        sum += matmul_value(kind, s->q[i]) * p->q[(i / 4 * p->width + column) * 4 + i % 4];
     return sum;
 }
 
@@ -51,18 +53,21 @@ static float super_value(uint32_t kind, const struct matmul_super *s, const stru
                          uint32_t column, uint32_t n_blocks)
 {
     const struct matmul_traits *t = &matmul_traits[kind];
-    float c = 0, m = 0, d = half_to_float(s->d), dmin = half_to_float(s->dmin);
+    float c = 0, m = 0, d = half_to_float(s->d) * matmul_unit(kind), dmin = half_to_float(s->dmin);
     for (uint32_t j = 0; j < n_blocks; j++) {
         uint32_t at = j * p->width + column;
-        int32_t i0 = dot16(s, t->zero, p, column, j * ARITH_BLOCK);
-        int32_t i1 = dot16(s, t->zero, p, column, j * ARITH_BLOCK + 16);
+        int32_t i0 = dot16(kind, s, p, column, j * ARITH_BLOCK);
+        int32_t i1 = dot16(kind, s, p, column, j * ARITH_BLOCK + 16);
         float scaled;
-        if (t->fold == MATMUL_FOLD_K)
+        if (t->fold == MATMUL_FOLD_K || t->fold == MATMUL_FOLD_K32)
             scaled = (float)(s->scale[j] * (i0 + i1));
         else if (t->fold == MATMUL_FOLD_K16 || t->fold == MATMUL_FOLD_K16M)
             scaled = (float)(s->scale[2 * j] * i0 + s->scale[2 * j + 1] * i1);
+        else if (t->fold == MATMUL_FOLD_S16)
+            scaled = __builtin_fmaf(quant_half_ue4m3((uint8_t)s->scale[2 * j + 1]), (float)i1,
+                                    quant_half_ue4m3((uint8_t)s->scale[2 * j]) * (float)i0);
         else
-            scaled = half_to_float(s->s[j]) * (float)(i0 + i1);
+            scaled = matmul_float_scale(kind, s, j) * (float)(i0 + i1);
         c = __builtin_fmaf(p->a[at], scaled, c);
         if (t->fold == MATMUL_FOLD_K)
             m = __builtin_fmaf(p->b[at], (float)s->min[j], m);
@@ -73,7 +78,7 @@ static float super_value(uint32_t kind, const struct matmul_super *s, const stru
     }
     if (t->fold == MATMUL_FOLD_K || t->fold == MATMUL_FOLD_K16M)
         return __builtin_fmaf(d, c, -(dmin * m));
-    if (t->fold == MATMUL_FOLD_K16)
+    if (t->fold == MATMUL_FOLD_K16 || t->fold == MATMUL_FOLD_K32)
         return d * c;
     return t->fold == MATMUL_FOLD_SM ? c + m : c;
 }
@@ -97,12 +102,12 @@ static void row_super(const struct matmul_matrix *m, const struct matmul_input *
     if (!matmul_is_float(m))
         matmul_tile_read(m, row, super, &s);
     else
-        for (uint32_t k = 0; k < n_blocks * ARITH_BLOCK; k++)
+        for (uint32_t k = 0; k < matmul_n_values(m->k, super); k++)
             w[k] = matmul_tile_float(m->kind, tile, row % MATMUL_ROWS, k);
     for (uint32_t c = first; c < end; c++) {
         struct matmul_panel p = matmul_panel(in, c / MATMUL_PANEL, super);
         uint32_t i = c % MATMUL_PANEL;
-        total[c - first] += matmul_is_float(m) ? float_value(w, &p, i, n_blocks * ARITH_BLOCK)
+        total[c - first] += matmul_is_float(m) ? float_value(w, &p, i, matmul_n_values(m->k, super))
                                                : super_value(m->kind, &s, &p, i, n_blocks);
     }
 }

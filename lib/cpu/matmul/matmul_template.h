@@ -55,7 +55,9 @@ INLINE vi step_of(const int8_t *x, size_t width, uint32_t t)
  * largest value. */
 INLINE uint32_t run_steps(uint32_t kind)
 {
-    uint32_t bits = matmul_traits[kind].bits, n = bits == 8 ? 1 : 32767 / (254 * ((1u << bits) - 1));
+    const struct matmul_traits *t = &matmul_traits[kind];
+    uint32_t largest = t->codes ? quant_codebooks[t->codes].largest + t->zero : (1u << t->bits) - 1;
+    uint32_t n = t->bits == 8 ? 1 : 32767 / (254 * largest);
     return n >= 8 && !has_halves(kind) ? 8 : n >= 4 ? 4 : n >= 2 ? 2 : 1;
 }
 
@@ -67,25 +69,32 @@ INLINE vi multiplier(uint32_t kind, const struct expanded *e, uint32_t slot, uin
     return vi_load(e->scale[has_halves(kind) ? 2 * slot + t / 4 : slot]);
 }
 
-/* The start of the integer sum over block j, which is block `slot` of e: -zero * sum of x, scaled like the
- * sum. */
+/* The start of the integer sum over block j (its half h), which is block `slot` of e: -zero * sum of x,
+ * scaled like the sum. */
 INLINE vi start(uint32_t kind, const struct expanded *e, uint32_t slot, const struct matmul_panel *p,
-                size_t width, uint32_t column, uint32_t j)
+                size_t width, uint32_t column, uint32_t j, uint32_t h)
 {
     uint32_t zero = matmul_traits[kind].zero;
     if (!zero || zero == 128)
         return vi_set(0);
+    if (!has_whole_scales(kind) &&
+        has_halves(kind)) /* of one half: the sum of the other is multiplied by 0 */
+        return pairs_widen(vi_bcast(p->n16 + 2 * j * width + column), vi_set((int)(h ? zero << 16 : zero)));
+    vi by = vi_set16((short)zero);
+    if (matmul_traits[kind].fold == MATMUL_FOLD_K32)
+        by = vi_shift(vi_load(e->scale[slot]), __builtin_ctz(zero));
     return pairs_widen(vi_bcast(p->n16 + 2 * j * width + column),
-                       has_halves(kind) ? vi_load(e->min[slot]) : vi_set16((short)zero));
+                       has_halves(kind) ? vi_load(e->min[slot]) : by);
 }
 #else
 /* The start of the integer sum over block j (its half h): -zero * sum of x. */
 INLINE vi start(uint32_t kind, const struct matmul_panel *p, size_t width, uint32_t column, size_t j,
                 uint32_t h)
 {
-    if (!matmul_traits[kind].zero)
+    if (!matmul_traits[kind].zero && !matmul_traits[kind].codes)
         return vi_set(0);
-    return vi_bcast(has_halves(kind) ? p->n16 + (2 * j + h) * width + column : p->n + j * width + column);
+    vi v = vi_bcast(has_halves(kind) ? p->n16 + (2 * j + h) * width + column : p->n + j * width + column);
+    return zero_of(kind) == 64 ? vi_add(v, v) : v;
 }
 #endif
 
@@ -106,7 +115,7 @@ INLINE vf super_value(uint32_t fold, vf c, vf m, const struct expanded *e)
 {
     if (fold == MATMUL_FOLD_K || fold == MATMUL_FOLD_K16M)
         return vf_fms(vf_load(e->d), c, vf_mul(vf_load(e->dmin), m));
-    if (fold == MATMUL_FOLD_K16)
+    if (fold == MATMUL_FOLD_K16 || fold == MATMUL_FOLD_K32)
         return vf_mul(vf_load(e->d), c);
     return fold == MATMUL_FOLD_SM ? vf_add(c, m) : c;
 }
@@ -214,9 +223,11 @@ INLINE void pair_sums(uint32_t kind, enum weights_from from, uint32_t W, size_t 
     for (uint32_t c = 0; c < W; c++)
 #pragma GCC unroll 2
         for (int r = 0; r < 2; r++)
-            sum[0][r][c] = sum[1][r][c] = start(kind, &e[r], slot, p, width, column + c, j);
+            for (uint32_t h = 0; h < 2; h++)
+                sum[h][r][c] = start(kind, &e[r], slot, p, width, column + c, j, h);
 #pragma GCC unroll 8
     for (uint32_t t = 0; t < MATMUL_STEPS; t += run) {
+        const uint32_t h = has_halves(kind) && !has_whole_scales(kind) ? t / 4 : 0;
         vi pairs[2][PANEL_COLUMNS];
 #pragma GCC unroll 8
         for (uint32_t i = 0; i < run; i++) {
@@ -234,7 +245,7 @@ INLINE void pair_sums(uint32_t kind, enum weights_from from, uint32_t W, size_t 
         for (uint32_t c = 0; c < W; c++)
 #pragma GCC unroll 2
             for (int r = 0; r < 2; r++)
-                sum[0][r][c] = pairs_sum(sum[0][r][c], pairs[r][c], multiplier(kind, &e[r], slot, t));
+                sum[h][r][c] = pairs_sum(sum[h][r][c], pairs[r][c], multiplier(kind, &e[r], slot, t));
     }
 }
 
@@ -601,52 +612,20 @@ INLINE bool spreads(uint32_t kind, uint32_t n, uint32_t shape)
         else                                                                                                 \
             chunk_panels(MATMUL_##kind, false, e, x, total);                                                 \
     }
-PANEL_OF(Q4_K)
-PANEL_OF(Q5_K)
-PANEL_OF(Q6_K)
-PANEL_OF(Q3_K)
-PANEL_OF(Q2_K)
-PANEL_OF(Q8_0)
-PANEL_OF(Q5_0)
-PANEL_OF(Q4_0)
-PANEL_OF(Q4_1)
-PANEL_OF(Q5_1)
+EACH_KERNEL(PANEL_OF)
 
 /* Calls chunk_panels() for the kind of weights. */
 INLINE void chunk_super(uint32_t kind, const struct chunk *x, bool second, struct scratch *s)
 {
     float(*total)[2][LANES] = s->total[second];
+#define CHUNK_CASE(kind)                                                                                     \
+    case MATMUL_##kind:                                                                                      \
+        panel_##kind(s->e, x, total);                                                                        \
+        break;
     switch (kind) {
-    case MATMUL_Q4_K:
-        panel_Q4_K(s->e, x, total);
-        break;
-    case MATMUL_Q5_K:
-        panel_Q5_K(s->e, x, total);
-        break;
-    case MATMUL_Q6_K:
-        panel_Q6_K(s->e, x, total);
-        break;
-    case MATMUL_Q3_K:
-        panel_Q3_K(s->e, x, total);
-        break;
-    case MATMUL_Q2_K:
-        panel_Q2_K(s->e, x, total);
-        break;
-    case MATMUL_Q8_0:
-        panel_Q8_0(s->e, x, total);
-        break;
-    case MATMUL_Q5_0:
-        panel_Q5_0(s->e, x, total);
-        break;
-    case MATMUL_Q4_0:
-        panel_Q4_0(s->e, x, total);
-        break;
-    case MATMUL_Q4_1:
-        panel_Q4_1(s->e, x, total);
-        break;
-    default:
-        panel_Q5_1(s->e, x, total);
+        EACH_KERNEL(CHUNK_CASE)
     }
+#undef CHUNK_CASE
 }
 
 /* Writes the output of a chunk: half 0 + half 1 of K, for the groups g .. g + n_groups - 1 of the row
@@ -742,16 +721,7 @@ INLINE uint32_t direct_columns(uint32_t kind, uint32_t shape)
         }                                                                                                    \
         panels(MATMUL_##kind, m, in, first, last, out, stride, s);                                           \
     }
-RUN_OF(Q4_K)
-RUN_OF(Q5_K)
-RUN_OF(Q6_K)
-RUN_OF(Q3_K)
-RUN_OF(Q2_K)
-RUN_OF(Q8_0)
-RUN_OF(Q5_0)
-RUN_OF(Q4_0)
-RUN_OF(Q4_1)
-RUN_OF(Q5_1)
+EACH_KERNEL(RUN_OF)
 
 #include "matmul_floats.h"
 
@@ -762,21 +732,24 @@ static void quantise(struct matmul_input *in, uint32_t panel, uint32_t first, ui
         struct matmul_panel p = matmul_panel(in, panel, super);
         uint32_t n_blocks = matmul_n_blocks(in->k, super);
         size_t k = (size_t)super * ARITH_SUPER;
-        QUANTISE_SUPER(&p, n_blocks, k, x, gain);
+        if (n_blocks)
+            QUANTISE_SUPER(&p, n_blocks, k, x, gain);
         if (floats)
-            keep_floats(&p, n_blocks * ARITH_BLOCK, k, x, gain);
+            keep_floats(&p, matmul_n_values(in->k, super), k, x, gain);
     }
 }
 
+#define RUN_ENTRY(kind) [MATMUL_##kind] = run_##kind,
 static void run(const struct matmul_matrix *m, const struct matmul_input *in, uint32_t first, uint32_t last,
                 float *out, size_t stride, void *scratch)
 {
     static void (*const of[MATMUL_N_KINDS])(const struct matmul_matrix *, const struct matmul_input *,
                                             uint32_t, uint32_t, float *, size_t, struct scratch *) = {
-        [MATMUL_Q4_K] = run_Q4_K,  [MATMUL_Q5_K] = run_Q5_K,  [MATMUL_Q6_K] = run_Q6_K,
-        [MATMUL_Q3_K] = run_Q3_K,  [MATMUL_Q2_K] = run_Q2_K,  [MATMUL_Q8_0] = run_Q8_0,
-        [MATMUL_Q5_0] = run_Q5_0,  [MATMUL_Q4_0] = run_Q4_0,  [MATMUL_Q4_1] = run_Q4_1,
-        [MATMUL_Q5_1] = run_Q5_1,  [MATMUL_F16] = run_floats, [MATMUL_BF16] = run_floats,
+        EACH_KERNEL(RUN_ENTRY) /* the types without a kernel of their own differ in the file only */
+            [MATMUL_IQ2_S] = run_IQ2_XS,
+        [MATMUL_TQ1_0] = run_TQ2_0,
+        [MATMUL_F16] = run_floats,
+        [MATMUL_BF16] = run_floats,
         [MATMUL_F32] = run_floats,
     };
     of[m->kind](m, in, first, last, out, stride, scratch);

@@ -3,6 +3,30 @@
  * Thread: any; all functions are pure. */
 #include "matmul_pack.h"
 
+/* The kinds of integer weights that have a kernel. */
+#define EACH_KERNEL(X)                                                                                       \
+    X(Q4_K)                                                                                                  \
+    X(Q5_K)                                                                                                  \
+    X(Q6_K)                                                                                                  \
+    X(Q3_K)                                                                                                  \
+    X(Q2_K)                                                                                                  \
+    X(Q8_0)                                                                                                  \
+    X(Q5_0)                                                                                                  \
+    X(Q4_0)                                                                                                  \
+    X(Q4_1)                                                                                                  \
+    X(Q5_1)                                                                                                  \
+    X(MXFP4)                                                                                                 \
+    X(IQ4_NL)                                                                                                \
+    X(IQ4_XS)                                                                                                \
+    X(IQ3_XXS)                                                                                               \
+    X(IQ3_S)                                                                                                 \
+    X(IQ2_XXS)                                                                                               \
+    X(IQ2_XS)                                                                                                \
+    X(IQ1_S)                                                                                                 \
+    X(IQ1_M)                                                                                                 \
+    X(TQ2_0)                                                                                                 \
+    X(NVFP4)
+
 /* An expanded tile: the values and scales of one row vector, in the L1 cache. */
 struct expanded {
     uint8_t q[MATMUL_SUPER_BLOCKS * MATMUL_STEPS][4 * LANES];
@@ -16,20 +40,30 @@ struct expanded {
 /* True if a scale covers 16 columns of weights, so that a block has two sums. */
 INLINE bool has_halves(uint32_t kind)
 {
-    return matmul_traits[kind].fold == MATMUL_FOLD_K16 || matmul_traits[kind].fold == MATMUL_FOLD_K16M;
+    uint32_t fold = matmul_traits[kind].fold;
+    return fold == MATMUL_FOLD_K16 || fold == MATMUL_FOLD_K16M || fold == MATMUL_FOLD_S16;
 }
 
 /* True if scales are integers, with a float per super-block above them. */
 INLINE bool has_whole_scales(uint32_t kind)
 {
     uint32_t fold = matmul_traits[kind].fold;
-    return fold == MATMUL_FOLD_K || fold == MATMUL_FOLD_K16 || fold == MATMUL_FOLD_K16M;
+    return fold == MATMUL_FOLD_K || fold == MATMUL_FOLD_K32 || fold == MATMUL_FOLD_K16 ||
+           fold == MATMUL_FOLD_K16M;
 }
 
 /* The zero of unpacked values, where a type has one: sums start at the value that the panels have for it. */
 INLINE uint32_t zero_of(uint32_t kind)
 {
-    return has_halves(kind) ? 32 : 128;
+    return !has_halves(kind) ? 128 : matmul_traits[kind].codes ? 64 : 32;
+}
+
+/* The values of 16 codes, above their zero where kernels multiply unsigned values. */
+INLINE vi codebook(uint32_t kind)
+{
+    vi v = vi_sixteen(quant_codebooks[matmul_traits[kind].codes].value);
+    uint32_t zero = PAIR_SUMS ? matmul_traits[kind].zero : zero_of(kind);
+    return zero ? vi_add8(v, vi_set8((char)zero)) : v;
 }
 
 /* Unpacks step t of four, of 6 bits. */
@@ -63,6 +97,8 @@ INLINE vi unpack_step(uint32_t kind, const uint8_t *p, int t)
     }
     if (bits & 1) /* never alone */
         w = vi_or(w, vi_and(vi_shift(vi_load(one), n - t), vi_set8((char)(1 << n))));
+    if (matmul_traits[kind].codes)
+        return vi_lookup(codebook(kind), w);
     return !PAIR_SUMS && zero && zero != zero_of(kind) ? vi_add8(w, vi_set8((char)(zero_of(kind) - zero)))
                                                        : w;
 }
@@ -115,7 +151,9 @@ INLINE void expand_half_scales(uint32_t kind, const uint8_t *p, uint32_t o, uint
         uint32_t to = i + 2 * (slot - j);
         if (kind == MATMUL_Q3_K)
             put_scale(e->scale[to], scale_of_three(p, o, i));
-        else if (kind == MATMUL_Q6_K)
+        else if (kind == MATMUL_NVFP4)
+            vf_store(e->scale[to], vf_mul(vf_bits(vi_sll(vi_u8x(p + 16 * i + o), 20)), vf_set(0x1p119f)));
+        else if (matmul_traits[kind].fold == MATMUL_FOLD_K16)
             put_scale(e->scale[to], vi_s8x(p + 16 * i + o));
         else {
             vi v = vi_u8x(p + 16 * i + o);
@@ -126,7 +164,7 @@ INLINE void expand_half_scales(uint32_t kind, const uint8_t *p, uint32_t o, uint
 #if PAIR_SUMS
     if (matmul_traits[kind].fold == MATMUL_FOLD_K16) {
         vi both = vi_pair(vi_load(e->scale[2 * slot]), vi_load(e->scale[2 * slot + 1]));
-        vi_store(e->min[slot], vi_shift(both, matmul_traits[kind].zero == 32 ? 5 : 2));
+        vi_store(e->min[slot], vi_shift(both, __builtin_ctz(matmul_traits[kind].zero)));
     }
 #endif
 }
@@ -143,7 +181,12 @@ INLINE void expand_block_scales(uint32_t kind, const uint8_t *p, uint32_t n_bloc
         vf_store(e->min[slot], vf_of(vi_u8x(bytes[1] + 16 * j + o)));
     } else if (has_halves(kind))
         expand_half_scales(kind, p, o, j, slot, e);
-    else {
+    else if (fold == MATMUL_FOLD_K32)
+        put_scale(e->scale[slot], matmul_traits[kind].scale_size ? vi_s8x(p + 16 * j + o) : vi_set(1));
+    else if (kind == MATMUL_MXFP4) { /* quant_half_e8m0() */
+        vi bits = vi_max(vi_sll(vi_u8x(p + 16 * j + o), 23), vi_set(0x00400000));
+        vf_store(e->scale[slot], vf_mul(vf_bits(bits), vf_set(0.5f)));
+    } else {
         vf_store(e->scale[slot], vf_half(p + 32 * j + 2 * o));
         if (fold == MATMUL_FOLD_SM)
             vf_store(e->min[slot], vf_half(p + 32 * (n_blocks + j) + 2 * o));
@@ -154,7 +197,8 @@ INLINE void expand_block_scales(uint32_t kind, const uint8_t *p, uint32_t n_bloc
 INLINE void expand_globals(uint32_t kind, const uint8_t *p, uint32_t o, struct expanded *e)
 {
     if (matmul_traits[kind].global_size)
-        vf_store(e->d, vf_half(p + 2 * o));
+        vf_store(e->d, matmul_unit(kind) == 1.0f ? vf_half(p + 2 * o)
+                                                 : vf_mul(vf_half(p + 2 * o), vf_set(matmul_unit(kind))));
     if (matmul_traits[kind].global_size > 32)
         vf_store(e->dmin, vf_half(p + 32 + 2 * o));
 }

@@ -1,4 +1,5 @@
 #include "team_matmul.h"
+#include "abi/arith.h"
 #include "abi/step.h"
 #include "base/team.h"
 #include "cpu/tuning.h"
@@ -41,6 +42,8 @@ static float factor_of(const struct job *j, uint32_t row)
     const struct product *p = j->p;
     if (p->gain)
         return j->shared->ops->rms_inverse(row_of(p, row), j->input.k, p->eps);
+    if (p->gates.data)
+        return arith_sigmoid(row_at(p->gates, row)[0]);
     return p->factors ? p->factors[p->gather ? p->gather[row] : row] : 1.0f;
 }
 

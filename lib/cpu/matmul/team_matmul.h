@@ -24,6 +24,8 @@ struct product {
     const float *gain;      /* gain of a norm over the input, or NULL */
     float eps;
     const float *factors; /* per row of `in`, without a gain: applied after the product; NULL: 1 */
+    struct rows gates;    /* without a gain: a row's factor is the sigmoid of the first value of its row here;
+                             data    NULL: none */
     struct rows out;
     uint32_t out_col[3]; /* first column of each output in a row; RESIDUAL and SWIGLU use the first */
     const uint8_t *next; /* product_begin() of the member's next product, or NULL */

@@ -118,6 +118,16 @@ static void swiglu(float *out, const float *gate, const float *up, uint32_t n, f
         out[i] = arith_silu(finished_one(gate, i, r, gate_bias)) * finished_one(up, i, r, up_bias);
 }
 
+static void add_scaled(float *out, const float *y, uint32_t n, float w)
+{
+    struct vec weight = vec_all(w);
+    uint32_t i = 0;
+    for (; i + WIDTH <= n; i += WIDTH)
+        vec_store(out + i, vec_fma(weight, vec_load(y + i), vec_load(out + i)));
+    for (; i < n; i++)
+        out[i] = __builtin_fmaf(w, y[i], out[i]);
+}
+
 static void add(float *out, const float *a, const float *b, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -287,6 +297,7 @@ const struct ops OPS_TABLE = {
     .store = store,
     .residual = residual,
     .swiglu = swiglu,
+    .add_scaled = add_scaled,
     .add = add,
     .mul = mul,
     .silu = silu,

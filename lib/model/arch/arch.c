@@ -87,16 +87,24 @@ uint32_t arch_head_norm(struct arch_builder *b, uint32_t x, const char *box)
     return norm(b, x, model_config(b->m)->head_dim, box);
 }
 
+uint32_t arch_may_head_norm(struct arch_builder *b, uint32_t x, const char *box)
+{
+    char name[64];
+    (void)snprintf(name, sizeof name, "blk.%u.%s.weight", b->layer, box);
+    return model_find_weight(b->m, name) == MODEL_NO_WEIGHT ? x : arch_head_norm(b, x, box);
+}
+
 uint32_t arch_linear(struct arch_builder *b, uint32_t x, uint32_t n, enum arch_bias bias, const char *box)
 {
     struct graph_node node = box_node(b, GRAPH_MUL_MAT, box);
     node.inputs[0] = x;
     node.width = n;
     node.k = width_of(b, x);
-    node.weight = want(b, (struct model_want){.n = n, .k = node.k}, node.name, "weight");
+    node.weight = want(b, (struct model_want){.n = n, .k = node.k, .any_k = true}, node.name, "weight");
     node.weight_type = type_of(b, node.weight);
     if (bias != ARCH_NO_BIAS)
-        node.bias = want(b, (struct model_want){1, n, bias == ARCH_MAY_HAVE_BIAS}, node.name, "bias");
+        node.bias = want(b, (struct model_want){.n = 1, .k = n, .optional = bias == ARCH_MAY_HAVE_BIAS},
+                         node.name, "bias");
     return add(b, node);
 }
 
@@ -155,6 +163,94 @@ uint32_t arch_swiglu(struct arch_builder *b, uint32_t x, enum arch_bias bias)
     return arch_linear(b, gated, c->n_embd, bias, "ffn_down");
 }
 
+/* The choice of experts, by the router's logits of h. */
+static uint32_t route(struct arch_builder *b, uint32_t h, bool biased)
+{
+    const struct model_experts *e = &model_config(b->m)->experts;
+    uint32_t logits = arch_linear(b, h, e->n_experts, ARCH_NO_BIAS, "ffn_gate_inp");
+    struct graph_node node = box_node(b, GRAPH_ROUTE, "exp_probs_b");
+    node.inputs[0] = logits;
+    node.width = 2 * e->n_used;
+    node.route = (struct route_rule){.n_experts = (uint16_t)e->n_experts,
+                                     .n_used = (uint16_t)e->n_used,
+                                     .n_groups = (uint16_t)e->n_groups,
+                                     .n_groups_used = (uint16_t)e->n_groups_used,
+                                     .gating = (uint16_t)e->gating,
+                                     .normalise = e->normalise,
+                                     .scale = e->scale};
+    if (biased)
+        node.bias = want(b, (struct model_want){.n = 1, .k = e->n_experts}, node.name, "bias");
+    (void)snprintf(node.name, sizeof node.name, "blk.%u.ffn_route", b->layer);
+    return add(b, node);
+}
+
+/* The chosen experts' weights [n, k] times x, or times their own parts of x. */
+static uint32_t by_expert(struct arch_builder *b, uint32_t x, uint32_t choice, uint32_t n, uint32_t k,
+                          const char *box)
+{
+    const struct model_experts *e = &model_config(b->m)->experts;
+    struct graph_node node = box_node(b, GRAPH_MUL_MAT_ID, box);
+    node.inputs[0] = x;
+    node.inputs[1] = choice;
+    node.width = n * e->n_used;
+    node.k = k;
+    node.route.n_experts = (uint16_t)e->n_experts;
+    node.route.n_used = (uint16_t)e->n_used;
+    struct model_want shape = {.n = n * e->n_experts, .k = k, .n_experts = e->n_experts, .any_k = true};
+    node.weight = want(b, shape, node.name, "weight");
+    node.weight_type = type_of(b, node.weight);
+    return add(b, node);
+}
+
+static uint32_t sum_experts(struct arch_builder *b, uint32_t x, uint32_t choice)
+{
+    const struct model_config *c = model_config(b->m);
+    struct graph_node node = box_node(b, GRAPH_EXPERT_SUM, "ffn_moe");
+    node.inputs[0] = x;
+    node.inputs[1] = choice;
+    node.width = c->n_embd;
+    node.route.n_experts = (uint16_t)c->experts.n_experts;
+    node.route.n_used = (uint16_t)c->experts.n_used;
+    return add(b, node);
+}
+
+/* The shared expert's gated row; its product follows the addition of the others. */
+static uint32_t shared_gated(struct arch_builder *b, uint32_t h)
+{
+    uint32_t n_ff = model_config(b->m)->experts.n_ff_shared;
+    uint32_t gate = arch_linear(b, h, n_ff, ARCH_NO_BIAS, "ffn_gate_shexp");
+    uint32_t up = arch_linear(b, h, n_ff, ARCH_NO_BIAS, "ffn_up_shexp");
+    uint32_t silu = plain(b, GRAPH_SILU, gate, GRAPH_NO_INPUT, "ffn_silu_shexp");
+    return plain(b, GRAPH_MUL, silu, up, "ffn_gated_shexp");
+}
+
+static uint32_t add_shared(struct arch_builder *b, uint32_t x, uint32_t gated, uint32_t factor)
+{
+    uint32_t out = arch_linear(b, gated, model_config(b->m)->n_embd, ARCH_NO_BIAS, "ffn_down_shexp");
+    if (factor != GRAPH_NO_INPUT)
+        out = plain(b, GRAPH_GATE, out, factor, "ffn_shexp");
+    return arch_add(b, x, out, "ffn_shared_residual");
+}
+
+uint32_t arch_experts(struct arch_builder *b, uint32_t x, uint32_t h, unsigned parts)
+{
+    const struct model_config *c = model_config(b->m);
+    const struct model_experts *e = &c->experts;
+    uint32_t shared = GRAPH_NO_INPUT, factor = GRAPH_NO_INPUT;
+    uint32_t choice = route(b, h, parts & ARCH_CHOICE_BIAS);
+    uint32_t gate = by_expert(b, h, choice, e->n_ff, c->n_embd, "ffn_gate_exps");
+    uint32_t up = by_expert(b, h, choice, e->n_ff, c->n_embd, "ffn_up_exps");
+    if (e->n_ff_shared)
+        shared = shared_gated(b, h);
+    if (e->n_ff_shared && parts & ARCH_SHARED_GATE)
+        factor = arch_linear(b, h, 1, ARCH_NO_BIAS, "ffn_gate_inp_shexp");
+    uint32_t silu = plain(b, GRAPH_SILU, gate, GRAPH_NO_INPUT, "ffn_silu");
+    uint32_t gated = plain(b, GRAPH_MUL, silu, up, "ffn_gated");
+    uint32_t down = by_expert(b, gated, choice, c->n_embd, e->n_ff, "ffn_down_exps");
+    uint32_t out = arch_add(b, x, sum_experts(b, down, choice), "ffn_residual");
+    return shared == GRAPH_NO_INPUT ? out : add_shared(b, out, shared, factor);
+}
+
 int arch_end(struct arch_builder *b, uint32_t x)
 {
     const struct model_config *c = model_config(b->m);
@@ -167,7 +263,8 @@ int arch_end(struct arch_builder *b, uint32_t x)
     output.weight = want(b, (struct model_want){.n = c->n_vocab, .k = c->n_embd},
                          c->tied ? "token_embd" : "output", "weight");
     output.weight_type = type_of(b, output.weight);
-    output.bias = want(b, (struct model_want){1, c->n_vocab, true}, output.name, "bias");
+    output.bias =
+        want(b, (struct model_want){.n = 1, .k = c->n_vocab, .optional = true}, output.name, "bias");
     struct graph_node choice = box_node(b, GRAPH_ARGMAX, "sample");
     choice.inputs[0] = add(b, output);
     choice.width = 1;

@@ -16,6 +16,9 @@ static const char *const files[] = {
     HEARTH_TEST_DATA "/tiny-qwen2-odd-s13-q5_0.gguf",
     HEARTH_TEST_DATA "/tiny-qwen3-s11-q4_k_m.gguf",
     HEARTH_TEST_DATA "/tiny-qwen3-s11-q8_0.gguf",
+    HEARTH_TEST_DATA "/tiny-qwen3moe-s32-q4_k_m.gguf",
+    HEARTH_TEST_DATA "/tiny-qwen2moe-s82-q4_k_m.gguf",
+    HEARTH_TEST_DATA "/tiny-glm4moe-s72-q4_k_m.gguf",
 };
 #define N_FILES (sizeof files / sizeof *files)
 
@@ -24,7 +27,7 @@ static int32_t tokens[512];
 static void make_tokens(void)
 {
     for (uint32_t i = 0; i < 512; i++)
-        tokens[i] = (int32_t)((i * 7919u + i * i * 31u + 5u) % 384u); /* 384: the smallest vocabulary */
+        tokens[i] = (int32_t)((i * 7919u + i * i * 31u + 5u) % 320u); /* 320: the smallest vocabulary */
 }
 
 static uint32_t vocabulary(const char *path)

@@ -1,6 +1,7 @@
 #include "abi/arith.h"
 #include "cpu/matmul/matmul.h"
 #include "gguf/quant.h"
+#include "support/block_scales.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -8,9 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const uint32_t types[] = {QUANT_Q4_K, QUANT_Q5_K, QUANT_Q6_K, QUANT_Q3_K, QUANT_Q2_K,
-                                 QUANT_Q8_0, QUANT_Q5_0, QUANT_Q4_0, QUANT_Q4_1, QUANT_Q5_1,
-                                 QUANT_F16,  QUANT_BF16, QUANT_F32};
+static const uint32_t types[] = {
+    QUANT_Q4_K,   QUANT_Q5_K,   QUANT_Q6_K,    QUANT_Q3_K,  QUANT_Q2_K,    QUANT_Q8_0,   QUANT_Q5_0,
+    QUANT_Q4_0,   QUANT_Q4_1,   QUANT_Q5_1,    QUANT_F16,   QUANT_BF16,    QUANT_F32,    QUANT_MXFP4,
+    QUANT_IQ4_NL, QUANT_IQ4_XS, QUANT_IQ3_XXS, QUANT_IQ3_S, QUANT_IQ2_XXS, QUANT_IQ2_XS, QUANT_IQ2_S,
+    QUANT_IQ1_S,  QUANT_IQ1_M,  QUANT_TQ1_0,   QUANT_TQ2_0, QUANT_NVFP4};
 #define N_TYPES (sizeof types / sizeof *types)
 
 static const struct matmul_kernels *const tables[] = {
@@ -47,33 +50,25 @@ static void *aligned(size_t size)
     return p;
 }
 
-/* Where a type keeps its f16 scales: random bits there would mostly be huge, infinite or NaN. */
-static void set_half(uint8_t *p, uint16_t extreme)
+static uint16_t random_half(bool extreme)
 {
     static const uint16_t some[] = {0, 0x8000, 1, 0x7bff, 0xfbff, 0x0400};
     uint16_t h = (uint16_t)(0x1c00 + next() % 0x1800 + (next() % 8 == 0 ? 0x8000 : 0));
     if (extreme && next() % 4 == 0)
         h = some[next() % 6];
-    memcpy(p, &h, 2);
+    return h;
 }
 
 static void random_weights(uint32_t type, uint8_t *w, size_t size, bool extreme)
 {
-    static const int scale_at[32][2] = {
-        [QUANT_Q4_K] = {0, 2},   [QUANT_Q5_K] = {0, 2},  [QUANT_Q6_K] = {208, -1}, [QUANT_Q3_K] = {108, -1},
-        [QUANT_Q2_K] = {80, 82}, [QUANT_Q8_0] = {0, -1}, [QUANT_Q5_0] = {0, -1},   [QUANT_Q4_0] = {0, -1},
-        [QUANT_Q4_1] = {0, 2},   [QUANT_Q5_1] = {0, 2}};
     for (size_t i = 0; i < size; i++)
         w[i] = extreme && next() % 64 == 0 ? (uint8_t)(next() % 2 ? 0xff : 0x80) : (uint8_t)next();
     size_t block = quant_traits(type)->block_size;
     if (quant_traits(type)->block > 1)
         for (size_t i = 0; i < size; i += block)
-            for (int s = 0; s < 2; s++)
-                if (scale_at[type][s] >= 0)
-                    set_half(w + i + scale_at[type][s], extreme);
-    if (type == QUANT_F16)
-        for (size_t i = 0; i < size; i += 2)
-            set_half(w + i, extreme);
+            block_scales_put(type, w + i, random_half(extreme), random_half(extreme));
+    for (size_t i = 0; type == QUANT_F16 && i < size; i += 2)
+        memcpy(w + i, &(uint16_t){random_half(extreme)}, 2);
     for (size_t i = 0; (type == QUANT_F32 || type == QUANT_BF16) && i < size; i += block) {
         float f = uniform();
         memcpy(w + i, (uint8_t *)&f + (4 - block), block);
@@ -232,17 +227,10 @@ static void same_bits_at_the_ends(uint32_t type, uint8_t fill, float x, uint32_t
     struct product p;
     product_open(&p, type, 17, 512, n_columns, false);
     size_t size = quant_size(type, 17 * 512), row = (size_t)17 + 3;
-    uint8_t *random = aligned(size);
-    memcpy(random, p.weights, size);
     memset(p.weights, fill, size);
-    static const int scales_at[32][2] = {
-        /* d and dmin, or what else must stay an ordinary number */
-        [QUANT_Q4_K] = {0, 4},  [QUANT_Q5_K] = {0, 4}, [QUANT_Q6_K] = {192, 18}, [QUANT_Q3_K] = {108, 2},
-        [QUANT_Q2_K] = {80, 4}, [QUANT_Q8_0] = {0, 2}, [QUANT_Q5_0] = {0, 2},    [QUANT_Q4_0] = {0, 2},
-        [QUANT_Q4_1] = {0, 4},  [QUANT_Q5_1] = {0, 4}};
-    size_t block = quant_traits(type)->block_size, at = (size_t)scales_at[type][0];
+    size_t block = quant_traits(type)->block_size;
     for (size_t i = 0; i < size; i += block)
-        memcpy(p.weights + i + at, random + i + at, (size_t)scales_at[type][1]);
+        block_scales_put(type, p.weights + i, random_half(false), random_half(false));
     for (size_t i = 0; type == QUANT_Q6_K && i < size; i += block)
         for (size_t s = 192; s < 208; s++)
             p.weights[i + s] = next() % 4 ? 0x7f : 0x80;
@@ -256,7 +244,6 @@ static void same_bits_at_the_ends(uint32_t type, uint8_t fill, float x, uint32_t
             product_run(&p, tables[t], got);
             expect_same(want, got, row * n_columns, tables[t]->name, type, &p);
         }
-    free(random);
     free(want);
     free(got);
     product_close(&p);
@@ -423,10 +410,36 @@ Test(matmul, an_infinite_activation_spoils_its_own_column_only)
     product_close(&p);
 }
 
-Test(matmul, a_pack_is_as_large_as_the_file_for_whole_groups)
+/* The types with codes: bits per weight of 512 columns by 32 rows. */
+static double packed_bits(uint32_t type)
+{
+    switch (type) {
+    case QUANT_MXFP4:
+        return 4.25;
+    case QUANT_IQ4_XS:
+    case QUANT_IQ3_XXS:
+    case QUANT_IQ3_S:
+        return 4.25 + 0.0625;
+    case QUANT_IQ2_XXS:
+    case QUANT_IQ1_S:
+        return 3.25 + 0.0625;
+    case QUANT_IQ2_XS:
+    case QUANT_IQ2_S:
+    case QUANT_IQ1_M:
+        return 3.5 + 0.0625;
+    case QUANT_TQ1_0:
+    case QUANT_TQ2_0:
+        return 2 + 0.0625;
+    default:
+        return (double)quant_size(type, 256) * 8 / 256;
+    }
+}
+
+Test(matmul, a_pack_of_whole_groups_is_as_large_as_the_file_or_as_its_codes)
 {
     for (size_t t = 0; t < N_TYPES; t++)
-        cr_assert_eq(matmul_pack_size(types[t], 32, 512, NULL), quant_size(types[t], 32 * 512));
+        cr_assert_eq((double)matmul_pack_size(types[t], 32, 512, NULL), packed_bits(types[t]) * 32 * 512 / 8,
+                     "%s", quant_name(types[t]));
 }
 
 Test(matmul, a_row_that_is_not_whole_blocks_is_refused_with_words)
@@ -442,8 +455,8 @@ Test(matmul, a_row_that_is_not_whole_blocks_is_refused_with_words)
 Test(matmul, an_unknown_weight_type_is_refused_by_name)
 {
     struct error err = {0};
-    cr_assert_eq(matmul_pack_size(23, 16, 256, &err), 0);
-    cr_assert_not_null(strstr(err.text, "IQ4_XS"));
+    cr_assert_eq(matmul_pack_size(41, 16, 256, &err), 0);
+    cr_assert_not_null(strstr(err.text, "Q1_0"));
 }
 
 Test(matmul, an_unknown_instruction_set_is_refused)

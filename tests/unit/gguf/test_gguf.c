@@ -304,11 +304,11 @@ Test(gguf, many_names_are_all_found)
 Test(gguf, a_tensor_of_a_type_without_traits_is_kept_without_data)
 {
     struct gguf_write w = {0};
-    (void)gguf_write_tensor(&w, "iq", 23, 1, (uint64_t[]){256}, 136);
+    (void)gguf_write_tensor(&w, "iq", 41, 1, (uint64_t[]){256}, 136);
     tensor_f32(&w, "next", 4);
     struct gguf *g = opened(&w);
     const struct gguf_tensor *t = gguf_find_tensor(g, "iq");
-    cr_assert(t && t->type == 23 && t->size == 0 && t->ne[0] == 256);
+    cr_assert(t && t->type == 41 && t->size == 0 && t->ne[0] == 256);
     cr_assert_eq(gguf_find_tensor(g, "next")->size, 16);
 }
 
@@ -565,7 +565,7 @@ Test(gguf, a_tensor_of_unknown_size_inside_another_is_refused)
     struct error err;
     struct gguf_write w = {.data_size = 512};
     raw_tensor(&w, "f32", QUANT_F32, 1, (uint64_t[]){64}, 0);
-    raw_tensor(&w, "iq", 23, 1, (uint64_t[]){256}, 64);
+    raw_tensor(&w, "iq", 41, 1, (uint64_t[]){256}, 64);
     cr_assert_eq(refused(&w, &err), -EBADMSG);
     assert_says(err, "tensor 'iq': overlaps tensor 'f32'");
 }

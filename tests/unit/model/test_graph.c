@@ -128,7 +128,7 @@ Test(graph, refuses_an_op_that_does_not_exist)
 {
     struct graph *g = tail();
     g->nodes[V].op = GRAPH_N_OPS;
-    refused(g, "v", "unknown op 11");
+    refused(g, "v", "unknown op 15");
 }
 
 Test(graph, refuses_widths_that_do_not_fit)
@@ -162,8 +162,8 @@ Test(graph, refuses_missing_weights_and_types_it_cannot_compute_with)
     g->nodes[NORM].gain = MODEL_NO_WEIGHT;
     refused(g, "norm", "gain is missing");
     g = tail();
-    g->nodes[GATE].weight_type = 23;
-    refused(g, "gate", "weight type IQ4_XS (23) is not supported");
+    g->nodes[GATE].weight_type = 41;
+    refused(g, "gate", "weight type Q1_0 (41) is not supported");
 }
 
 Test(graph, refuses_an_epsilon_or_a_scale_that_is_not_positive)

@@ -246,3 +246,163 @@ Test(chat, a_stream_with_logprobs_has_each_tokens_once)
     reply_free(&r);
     stop();
 }
+
+/* --- conversations as agents send them --- */
+
+static const char agents[] =
+    "{\"max_tokens\":1,\"messages\":["
+    "{\"role\":\"developer\",\"content\":[{\"type\":\"text\",\"text\":\"You "
+    "are\",\"cache_control\":{\"type\":\"x\"}}]},"
+    "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"hi\"}]},"
+    "{\"role\":\"assistant\",\"content\":null,\"reasoning\":\"hm\",\"tool_calls\":[{\"id\":\"toolu_"
+    "0123456789\","
+    "\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": 1}\"}}]},"
+    "{\"role\":\"tool\",\"tool_call_id\":\"toolu_0123456789\",\"content\":null},"
+    "{\"role\":\"system\",\"content\":\"late\"},"
+    "{\"role\":\"user\",\"content\":\"go\"},"
+    "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"x\",\"type\":\"function\","
+    "\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": \"}}]},"
+    "{\"role\":\"tool\",\"tool_call_id\":\"x\",\"content\":\"no\"},"
+    "{\"role\":\"assistant\",\"content\":\"ok\"},"
+    "{\"role\":\"user\",\"content\":\"x\"},"
+    "{\"role\":\"system\",\"content\":\"late again\"}],"
+    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":\"d\",\"parameters\":"
+    "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\",\"description\":\"an a\"}}}}}]}";
+
+static void expect_taken(const char *source)
+{
+    start_template(source, "auto");
+    script("x");
+    struct reply r = post(CHAT, agents);
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    reply_free(&r);
+    stop();
+}
+
+static void expect_file_takes(const char *name)
+{
+    char path[512];
+    static char source[65536];
+    snprintf(path, sizeof path, HEARTH_TEST_DATA "/templates/%s.jinja", name);
+    FILE *file = fopen(path, "r");
+    cr_assert(file, "%s", path);
+    source[fread(source, 1, sizeof source - 1, file)] = '\0';
+    fclose(file);
+    expect_taken(source);
+}
+
+Test(chat, an_agents_messages_are_taken_by_qwens_template)
+{
+    expect_file_takes("qwen3");
+}
+
+Test(chat, an_agents_messages_are_taken_by_mistrals_template)
+{
+    expect_file_takes("mistral");
+}
+
+Test(chat, an_agents_messages_are_taken_by_a_template_that_refuses_all_it_can)
+{
+    expect_taken(
+        "{% if tools %}x{% endif %}{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+        "{{ raise_exception('late') }}{% endif %}{{ m.content.strip() }}{% for c in m.tool_calls %}"
+        "{% if c.id|length != 9 %}{{ raise_exception('id') }}{% endif %}{% endfor %}"
+        "{% if m.role == 'tool' and not m.name %}{{ raise_exception('name') }}{% endif %}{% endfor %}");
+}
+
+/* --- Anthropic's dialect --- */
+
+static const char anthropic[] =
+    "{\"model\":\"m\",\"max_tokens\":32000,%s\"system\":[{\"type\":\"text\",\"text\":\"x-anthropic-billing-"
+    "header: a\"},"
+    "{\"type\":\"text\",\"text\":\"S\",\"cache_control\":{\"type\":\"ephemeral\"}}],\"thinking\":{\"type\":"
+    "\"adaptive\"},"
+    "\"tools\":[{\"name\":\"get_weather\",\"input_schema\":{\"type\":\"object\",\"properties\":{\"city\":{"
+    "\"type\":"
+    "\"string\"}}}},{\"type\":\"web_search_20250305\",\"name\":\"web_search\"}],\"metadata\":{\"user_id\":"
+    "\"u\"},"
+    "\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"hi\"}]},"
+    "{\"role\":\"assistant\",\"content\":[{\"type\":\"thinking\",\"thinking\":\"t\",\"signature\":\"\"},{"
+    "\"type\":\"tool_use\","
+    "\"id\":\"toolu_1\",\"name\":\"get_weather\",\"input\":{\"city\":\"x\"}}]},"
+    "{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"toolu_1\",\"content\":[{"
+    "\"type\":\"text\","
+    "\"text\":\"7\"}]},{\"type\":\"text\",\"text\":\"go\"}]},{\"role\":\"system\",\"content\":\"late\"}]}";
+
+static struct reply ask_anthropic(const char *path, const char *more)
+{
+    char body[4096];
+    snprintf(body, sizeof body, anthropic, more);
+    return post(path, body);
+}
+
+Test(chat, anthropics_messages_have_blocks)
+{
+    start_template(THINKS, "auto");
+    script("Hm.</think>Let me see. " CALL "<|endoftext|>");
+    struct reply r = ask_anthropic("/v1/messages?beta=true", "");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    json_t *root = reply_json(&r);
+    cr_assert_str_eq(json_text(root, "type"), "message");
+    cr_assert_str_eq(json_text(root, "content.0.thinking"), "Hm.");
+    cr_assert_str_eq(json_text(root, "content.1.text"), "Let me see. ");
+    cr_assert_str_eq(json_text(root, "content.2.name"), "get_weather");
+    cr_assert_str_eq(json_text(root, "content.2.input.city"), "Be rn");
+    cr_assert_str_eq(json_text(root, "stop_reason"), "tool_use");
+    cr_assert_gt(json_number(root, "usage.input_tokens"), 0);
+    json_decref(root);
+    reply_free(&r);
+    r = ask_anthropic("/v1/messages/count_tokens", "");
+    root = reply_json(&r);
+    cr_assert_eq((uint32_t)json_number(root, "input_tokens"), fake.last.n_prompt);
+    json_decref(root);
+    reply_free(&r);
+    stop();
+}
+
+Test(chat, anthropics_stream_opens_and_closes_each_block_in_order)
+{
+    static const char *const order[] = {"event: message_start\n",
+                                        "event: content_block_start\n",
+                                        "\"index\":0",
+                                        "thinking_delta",
+                                        "event: content_block_stop\n",
+                                        "event: content_block_start\n",
+                                        "\"index\":1",
+                                        "text_delta",
+                                        "event: content_block_stop\n",
+                                        "event: content_block_start\n",
+                                        "\"index\":2",
+                                        "\"input\":{}",
+                                        "input_json_delta",
+                                        "event: content_block_stop\n",
+                                        "event: message_delta\n",
+                                        "\"stop_reason\":\"tool_use\"",
+                                        "event: message_stop\n"};
+    start_template(THINKS, "auto");
+    script("Hm.</think>Let me see. " CALL "<|endoftext|>");
+    struct reply r = ask_anthropic("/v1/messages", "\"stream\":true,");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    const char *at = r.body;
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++)
+        cr_assert(at = strstr(at, order[i]), "no %s in %s", order[i], r.body);
+    cr_assert(!strstr(r.body, "[DONE]"));
+    reply_free(&r);
+    stop();
+}
+
+Test(chat, anthropics_errors_have_their_own_form)
+{
+    start_template(HERMES, "auto");
+    struct reply r =
+        post("/v1/messages",
+             "{\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]}");
+    json_t *root = reply_json(&r);
+    cr_assert_eq(r.status, 400);
+    cr_assert_str_eq(json_text(root, "type"), "error");
+    cr_assert_str_eq(json_text(root, "error.type"), "invalid_request_error");
+    cr_assert(strstr(json_text(root, "error.message"), "messages[0].content[0].type"), "%s", r.body);
+    json_decref(root);
+    reply_free(&r);
+    stop();
+}

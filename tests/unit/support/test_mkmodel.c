@@ -54,7 +54,8 @@ static const char *type_of(const struct gguf *g, const char *tensor)
 
 Test(random_blocks, every_type_has_mean_0_and_the_root_mean_square_asked_for)
 {
-    const uint32_t types[] = {0, 1, 2, 3, 6, 7, 8, 10, 11, 12, 13, 14, 30};
+    const uint32_t types[] = {0,  1,  2,  3,  6,  7,  8,  10, 11, 12, 13, 14, 16,
+                              17, 18, 19, 20, 21, 22, 23, 29, 30, 34, 35, 39, 40};
     enum { N = 1 << 18 };
     uint8_t *packed = malloc(4 * N);
     float *values = malloc(N * sizeof *values);
@@ -81,8 +82,10 @@ Test(mkmodel, every_small_model_opens_in_every_mix)
 {
     const char *shapes[] = {"tiny-qwen3",     "tiny-qwen3-tied", "tiny-qwen2",
                             "tiny-qwen2-odd", "tiny-llama",      "tiny-llama3"};
-    const char *mixes[] = {"f32",  "f16",  "bf16",   "q4_0",   "q4_1",   "q5_0",   "q5_1",
-                           "q8_0", "q2_k", "q3_k_m", "q4_k_s", "q4_k_m", "q5_k_m", "q6_k"};
+    const char *mixes[] = {"f32",    "f16",   "bf16",   "q4_0",   "q4_1",    "q5_0",   "q5_1",
+                           "q8_0",   "q2_k",  "q3_k_m", "q4_k_s", "q4_k_m",  "q5_k_m", "q6_k",
+                           "mxfp4",  "nvfp4", "iq4_nl", "iq4_xs", "iq3_xxs", "iq3_s",  "iq2_xxs",
+                           "iq2_xs", "iq2_s", "iq1_s",  "iq1_m",  "tq1_0",   "tq2_0"};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         for (size_t k = 0; k < sizeof mixes / sizeof *mixes; k++) {
             char arguments[128];
@@ -137,6 +140,17 @@ Test(mkmodel, the_smaller_mixes_follow_their_own_rules)
     gguf_close(g);
 }
 
+Test(mkmodel, experts_are_one_tensor_and_layers_can_be_cut)
+{
+    struct gguf *g = made("--shape tiny-qwen3moe --quant q4_k_m --layers 1");
+    const struct gguf_tensor *t = gguf_find_tensor(g, "blk.0.ffn_down_exps.weight");
+    cr_assert(t && t->ne[0] == 160 && t->ne[1] == 256 && t->ne[2] == 8);
+    cr_assert_str_eq(type_of(g, "blk.0.ffn_gate_inp.weight"), "F32");
+    cr_assert_eq(u32(g, "qwen3moe.block_count"), 1);
+    cr_assert_null(gguf_find_tensor(g, "blk.1.attn_q.weight"));
+    gguf_close(g);
+}
+
 Test(mkmodel, rows_that_k_types_do_not_divide_take_a_smaller_block)
 {
     struct gguf *g = made("--shape tiny-qwen2-odd --quant q4_k_m"); /* rows of 224 and 608; 2 layers */
@@ -145,7 +159,7 @@ Test(mkmodel, rows_that_k_types_do_not_divide_take_a_smaller_block)
     cr_assert_str_eq(type_of(g, "token_embd.weight"), "Q8_0");
     gguf_close(g);
     g = made("--shape tiny-qwen2-odd --quant q2_k");
-    cr_assert_str_eq(type_of(g, "blk.0.attn_q.weight"), "Q4_0");
+    cr_assert_str_eq(type_of(g, "blk.0.attn_q.weight"), "IQ4_NL");
     gguf_close(g);
 }
 

@@ -1,0 +1,369 @@
+/* api_anthropic.c - Anthropic's dialect: POST /v1/messages and /v1/messages/count_tokens. The body is
+ * translated into a chat; members that are not known are labels or features of their service and pass. */
+#include "api.h"
+#include "api_chat.h"
+#include "model/model.h"
+
+#include <string.h>
+
+/* --- the body --- */
+
+/* Claude Code's billing header: a nonce in it would spoil every prefix hit. */
+static bool is_label(const char *text)
+{
+    static const char label[] = "x-anthropic-";
+    return !strncmp(text, label, sizeof label - 1);
+}
+
+static const char *text_of(const json_t *object, const char *name)
+{
+    return json_string_value(json_object_get(object, name));
+}
+
+static bool is_type(const json_t *block, const char *type)
+{
+    const char *given = text_of(block, "type");
+    return given && !strcmp(given, type);
+}
+
+/* Text of a string or of blocks, added to a message's content. Images and documents are refused by name. */
+static void read_text(struct chat_json *c, json_t *message, const json_t *content, const char *path)
+{
+    if (json_is_string(content) && !is_label(json_string_value(content)))
+        chat_json_text(c, message, "content", json_string_value(content));
+    for (size_t i = 0; i < json_array_size(content); i++) {
+        const json_t *block = json_array_get(content, i);
+        const char *text = text_of(block, "text");
+        if (is_type(block, "image") || is_type(block, "document"))
+            api_invalid(c->err, path, "%s[%zu].type must be \"text\": the model reads text only (got \"%s\")",
+                        path, i, text_of(block, "type"));
+        else if (is_type(block, "text") && text && !is_label(text))
+            chat_json_text(c, message, "content", text);
+    }
+}
+
+static void read_system(struct chat_json *c, const json_t *system)
+{
+    if (!json_is_string(system) && !json_array_size(system))
+        return;
+    json_t *message = chat_json_message(c, "system");
+    read_text(c, message, system, "system");
+    if (!json_object_get(message, "content"))
+        json_array_clear(c->messages);
+}
+
+/* Results come first: each is a message of its own. */
+static void read_user(struct chat_json *c, const json_t *content, const char *path)
+{
+    bool others = json_is_string(content);
+    for (size_t i = 0; i < json_array_size(content); i++) {
+        const json_t *block = json_array_get(content, i);
+        others |= !is_type(block, "tool_result");
+        if (!is_type(block, "tool_result"))
+            continue;
+        json_t *message = chat_json_message(c, "tool"), *id = json_object_get(block, "tool_use_id");
+        if (json_is_string(id))
+            chat_json_put(c, message, "tool_call_id", json_incref(id));
+        if (json_is_true(json_object_get(block, "is_error")))
+            chat_json_text(c, message, "content", "Error:");
+        read_text(c, message, json_object_get(block, "content"), path);
+    }
+    if (!others)
+        return;
+    json_t *message = chat_json_message(c, "user");
+    chat_json_put(c, message, "content", json_string(""));
+    read_text(c, message, content, path);
+}
+
+static void read_assistant(struct chat_json *c, const json_t *content, const char *path)
+{
+    json_t *message = chat_json_message(c, "assistant");
+    read_text(c, message, content, path);
+    for (size_t i = 0; i < json_array_size(content); i++) {
+        const json_t *block = json_array_get(content, i);
+        const char *thinking = text_of(block, "thinking"), *name = text_of(block, "name");
+        if (is_type(block, "thinking") && thinking)
+            chat_json_text(c, message, "reasoning_content", thinking);
+        if (is_type(block, "tool_use") && name)
+            chat_json_call(c, message, text_of(block, "id"), name, json_object_get(block, "input"));
+    }
+}
+
+static void read_message(struct chat_json *c, size_t i, const json_t *given)
+{
+    const char *role = text_of(given, "role");
+    const json_t *content = json_object_get(given, "content");
+    char path[48];
+    snprintf(path, sizeof path, "messages[%zu].content", i);
+    if (!json_is_string(content) && !json_is_array(content)) {
+        api_invalid(c->err, path, "%s must be a string or an array of blocks (got %s)", path,
+                    field_got(content));
+    } else if (role && !strcmp(role, "user")) {
+        read_user(c, content, path);
+    } else if (role && !strcmp(role, "assistant")) {
+        read_assistant(c, content, path);
+    } else if (role && !strcmp(role, "system")) {
+        read_text(c, chat_json_message(c, "system"), content, path);
+    } else {
+        snprintf(path, sizeof path, "messages[%zu].role", i);
+        api_invalid(c->err, path, "%s must be user, assistant or system (got %s)", path,
+                    field_got_word(json_object_get(given, "role")));
+    }
+}
+
+/* Tools that only Anthropic's servers run have a type and no schema. */
+static void read_tools_of(struct chat_json *c, const json_t *tools)
+{
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *tool = json_array_get(tools, i), *schema = json_object_get(tool, "input_schema");
+        const char *name = text_of(tool, "name");
+        if (name && schema)
+            chat_json_tool(c, name, json_object_get(tool, "description"), schema);
+    }
+}
+
+static void read_choice(struct chat_json *c, const json_t *choice)
+{
+    const char *type = text_of(choice, "type");
+    if (json_is_true(json_object_get(choice, "disable_parallel_tool_use")))
+        chat_json_set(c, "parallel_tool_calls", json_false());
+    if (!type)
+        return;
+    if (strcmp(type, "auto") && strcmp(type, "none"))
+        api_invalid(c->err, "tool_choice.type",
+                    "tool_choice.type must be \"auto\" or \"none\": nothing else is supported (got %s)",
+                    field_got_word(json_object_get(choice, "type")));
+    chat_json_set(c, "tool_choice", json_string(type));
+}
+
+static void read_thinking(struct chat_json *c, const json_t *body)
+{
+    const json_t *thinking = json_object_get(body, "thinking");
+    json_t *effort = json_object_get(json_object_get(body, "output_config"), "effort");
+    if (is_type(thinking, "disabled"))
+        chat_json_set(c, "reasoning_effort", json_string("none"));
+    else if (json_is_string(effort))
+        chat_json_set(c, "reasoning_effort", json_incref(effort));
+    else if (is_type(thinking, "enabled"))
+        chat_json_set(c, "reasoning_effort", json_string("high"));
+}
+
+static json_t *translate(const json_t *body, struct api_error *err)
+{
+    static const char *const same[] = {"max_tokens",     "max_tokens", "temperature", "temperature", "top_p",
+                                       "top_p",          "top_k",      "top_k",       "stream",      "stream",
+                                       "stop_sequences", "stop",       NULL};
+    const json_t *messages = json_object_get(body, "messages");
+    struct chat_json c;
+    if (!chat_json_open(&c, err))
+        return NULL;
+    read_system(&c, json_object_get(body, "system"));
+    if (!json_array_size(messages))
+        api_invalid(err, "messages", "messages must be an array of at least one message (got %s)",
+                    field_got(messages));
+    for (size_t i = 0; i < json_array_size(messages) && !err->status; i++)
+        read_message(&c, i, json_array_get(messages, i));
+    read_tools_of(&c, json_object_get(body, "tools"));
+    read_choice(&c, json_object_get(body, "tool_choice"));
+    read_thinking(&c, body);
+    chat_json_copy(&c, body, same);
+    return chat_json_close(&c);
+}
+
+/* --- replies --- */
+
+static const char *stop_reason(const struct choice *c)
+{
+    const char *finish = answer_finish(c);
+    if (!strcmp(finish, "length"))
+        return "max_tokens";
+    return c->answer->n_calls ? "tool_use" : c->text.matched ? "stop_sequence" : "end_turn";
+}
+
+static void put_stop(struct buf *out, const struct choice *c)
+{
+    buf_printf(out, "\"stop_reason\":\"%s\",\"stop_sequence\":", stop_reason(c));
+    if (c->text.matched)
+        json_put_string(out, c->text.matched->s, c->text.matched->len);
+    else
+        buf_puts(out, "null");
+}
+
+/* What was read from the cache is not counted as input. */
+static void put_usage(struct buf *out, const struct generation *g, uint32_t n_output)
+{
+    const struct engine_request *e = &g->choices->e;
+    buf_printf(
+        out,
+        "\"usage\":{\"input_tokens\":%u,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":%u,"
+        "\"output_tokens\":%u}",
+        e->n_prompt - e->n_cached, e->n_cached, n_output);
+}
+
+static void put_head(struct buf *out, const struct generation *g)
+{
+    buf_printf(out, "{\"id\":\"%s\",\"type\":\"message\",\"role\":\"assistant\",\"model\":", g->id);
+    chat_put_model(out, g);
+    buf_puts(out, ",\"content\":[");
+}
+
+static void put_text_block(struct buf *out, const char *type, const char *name, const struct buf *text)
+{
+    if (!text->len)
+        return;
+    buf_printf(out, "%s{\"type\":\"%s\",\"%s\":", out->p[out->len - 1] == '[' ? "" : ",", type, name);
+    json_put_string(out, text->p, text->len);
+    buf_puts(out, !strcmp(type, "text") ? ",\"citations\":null}" : ",\"signature\":\"\"}");
+}
+
+static void put_content(struct buf *out, const struct answer *a)
+{
+    put_text_block(out, "thinking", "thinking", &a->reasoning);
+    put_text_block(out, "text", "text", &a->content);
+    for (uint32_t i = 0; i < a->n_calls; i++) {
+        const struct answer_call *call = &a->calls[i];
+        buf_printf(out, "%s{\"type\":\"tool_use\",\"id\":\"toolu_%s\",\"name\":",
+                   out->p[out->len - 1] == '[' ? "" : ",", call->id);
+        json_put_string(out, call->name.p, call->name.len);
+        buf_puts(out, ",\"input\":");
+        chat_put_input(out, call);
+        buf_puts(out, "}");
+    }
+}
+
+static void reply(struct generation *g, struct buf *out)
+{
+    struct choice *c = g->choices;
+    answer_take_whole(c);
+    put_head(out, g);
+    if (!out->failed)
+        put_content(out, c->answer);
+    buf_puts(out, "],");
+    put_stop(out, c);
+    buf_puts(out, ",");
+    put_usage(out, g, c->n_tokens);
+    buf_puts(out, "}\n");
+}
+
+static void count(struct generation *g, struct buf *out)
+{
+    buf_printf(out, "{\"input_tokens\":%u}\n", g->choices->e.n_prompt);
+}
+
+/* --- the stream --- */
+
+/* Blocks follow each other: 0 none is open, else the kind of the open one plus 1. */
+static void stop_block(struct answer *a, struct buf *out)
+{
+    if (!a->block)
+        return;
+    buf_printf(out, "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":%u}\n\n",
+               a->n_blocks - 1);
+    a->block = 0;
+}
+
+static void start_block(struct answer *a, struct buf *out, enum toolcall_kind kind)
+{
+    stop_block(a, out);
+    a->block = (int)kind + 1;
+    buf_printf(
+        out,
+        "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":%u,\"content_block\":",
+        a->n_blocks++);
+    if (kind == TOOLCALL_TEXT) {
+        buf_puts(out, "{\"type\":\"text\",\"text\":\"\",\"citations\":null}");
+    } else if (kind == TOOLCALL_REASONING) {
+        buf_puts(out, "{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}");
+    } else {
+        const struct answer_call *call = &a->calls[a->n_calls - 1];
+        buf_printf(out, "{\"type\":\"tool_use\",\"id\":\"toolu_%s\",\"name\":", call->id);
+        json_put_string(out, call->name.p, call->name.len);
+        buf_puts(out, ",\"input\":{}}");
+    }
+    buf_puts(out, "}\n\n");
+}
+
+static void put_delta(struct answer *a, struct buf *out, const struct toolcall_event *e)
+{
+    static const char *const deltas[] = {
+        [TOOLCALL_TEXT] = "{\"type\":\"text_delta\",\"text\":",
+        [TOOLCALL_REASONING] = "{\"type\":\"thinking_delta\",\"thinking\":",
+        [TOOLCALL_ARGUMENTS] = "{\"type\":\"input_json_delta\",\"partial_json\":",
+    };
+    buf_printf(
+        out, "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":%u,\"delta\":%s",
+        a->n_blocks - 1, deltas[e->kind]);
+    json_put_string(out, e->s, e->n);
+    buf_puts(out, "}}\n\n");
+}
+
+static void event(struct choice *c, struct buf *out, const struct toolcall_event *e)
+{
+    struct answer *a = c->answer;
+    bool text = e->kind == TOOLCALL_TEXT || e->kind == TOOLCALL_REASONING;
+    if (e->kind == TOOLCALL_BEGIN || (text && a->block != (int)e->kind + 1))
+        start_block(a, out, e->kind);
+    if (e->kind == TOOLCALL_END)
+        stop_block(a, out);
+    else if (e->kind != TOOLCALL_BEGIN)
+        put_delta(a, out, e);
+}
+
+static void begin(struct generation *g, struct buf *out)
+{
+    buf_puts(out, "event: message_start\ndata: {\"type\":\"message_start\",\"message\":");
+    put_head(out, g);
+    buf_puts(out, "],\"stop_reason\":null,\"stop_sequence\":null,");
+    put_usage(out, g, 0);
+    buf_puts(out, "}}\n\n");
+}
+
+static void delta(struct choice *c, struct buf *out, const struct piece *piece)
+{
+    (void)out;
+    answer_take(c, piece, false);
+}
+
+static void end(struct choice *c, struct buf *out, const struct piece *piece)
+{
+    answer_take(c, piece, true);
+    stop_block(c->answer, out);
+    buf_puts(out, "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{");
+    put_stop(out, c);
+    buf_puts(out, "},");
+    put_usage(out, c->g, c->n_tokens);
+    buf_puts(out, "}\n\n");
+}
+
+static void last(struct generation *g, struct buf *out)
+{
+    (void)g;
+    buf_puts(out, "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
+}
+
+/* --- errors --- */
+
+void api_anthropic_put_error(struct buf *out, const struct api_error *e)
+{
+    static const struct {
+        int status;
+        const char *type;
+    } types[] = {{400, "invalid_request_error"}, {401, "authentication_error"}, {403, "permission_error"},
+                 {404, "not_found_error"},       {413, "request_too_large"},    {429, "rate_limit_error"},
+                 {503, "overloaded_error"},      {504, "timeout_error"}};
+    const char *type = e->status < 500 ? "invalid_request_error" : "api_error";
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (types[i].status == e->status)
+            type = types[i].type;
+    buf_printf(out, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":", type);
+    json_put_str(out, e->message);
+    buf_puts(out, "}}\n");
+}
+
+#define COMMON                                                                                               \
+    .id_prefix = "msg_", .fields = chat_fields, .defaults = chat_defaults, .translate = translate,           \
+    .prepare = chat_dialect_prepare, .event = event, .clamps = true
+
+const struct dialect dialect_messages = {COMMON,         .reply = reply, .begin = begin,
+                                         .delta = delta, .end = end,     .last = last};
+const struct dialect dialect_count = {COMMON, .reply = count, .counts = true};

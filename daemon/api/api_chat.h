@@ -1,0 +1,12 @@
+/* api_chat.h - what the dialects that are translated into chats share with OpenAI's. Thread: loop or pool. */
+#pragma once
+#include "chat/chat_json.h"
+#include "generation/generation.h"
+
+extern const struct field chat_fields[];
+void chat_defaults(struct params *p);
+int chat_dialect_prepare(struct generation *g, struct api_error *err);
+/* The call's arguments if they are a whole JSON object, else {}: for replies that hold an object. */
+void chat_put_input(struct buf *out, const struct answer_call *call);
+/* The name of the loaded model, as a string. */
+void chat_put_model(struct buf *out, const struct generation *g);

@@ -1,0 +1,35 @@
+/* chat_json.h - the one form of a chat that all dialects are read into: the members of OpenAI's chats, as
+ * JSON. A dialect's reader builds it with these; chat_messages.c makes it what templates read. Running out of
+ * memory is remembered (`failed`). Thread: any. Memory: `body` is the caller's reference; strings are shared.
+ */
+#pragma once
+#include "http/api_error.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+
+struct chat_json {
+    json_t *body, *messages, *tools; /* the latter two belong to body */
+    struct api_error *err;
+    bool failed;
+};
+
+/* False without memory. */
+bool chat_json_open(struct chat_json *c, struct api_error *err);
+/* The finished body, or NULL with *err; closes c. */
+json_t *chat_json_close(struct chat_json *c);
+
+/* Sets a member: of the body, or of `object`. The value's reference is taken. */
+void chat_json_set(struct chat_json *c, const char *name, json_t *value);
+void chat_json_put(struct chat_json *c, json_t *object, const char *name, json_t *value);
+/* Copies members of `from` that are there and not null: {name there, name here, ..., NULL}. */
+void chat_json_copy(struct chat_json *c, const json_t *from, const char *const *names);
+
+/* Adds a message; a borrowed reference, or NULL when it failed, which the others accept. */
+json_t *chat_json_message(struct chat_json *c, const char *role);
+/* Adds a text to its content, or to another member, on lines of its own. */
+void chat_json_text(struct chat_json *c, json_t *message, const char *name, const char *text);
+/* Adds a call; arguments as an object or a text, id may be NULL. */
+void chat_json_call(struct chat_json *c, json_t *message, const char *id, const char *name,
+                    const json_t *arguments);
+void chat_json_tool(struct chat_json *c, const char *name, const json_t *description, const json_t *schema);

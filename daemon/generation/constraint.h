@@ -1,0 +1,45 @@
+/* constraint.h - texts that must stay in a language: the fields that ask for one, in the words of each
+ * dialect, and the grammars that were compiled for a model, kept by content. Compiling happens on the pool: a
+ * hostile schema costs its own request only. Fields: response_format (text, json_object, json_schema),
+ * json_schema, grammar (GBNF), regex, guided_json, guided_regex, guided_choice, guided_grammar,
+ * structured_outputs {json, regex, choice, grammar, json_object}. A request may have one of them. Thread:
+ * constraints_open and constraints_close from the loader's, with no request left; the others from any.
+ * Memory: the cache holds CONSTRAINT_CACHE grammars, the least recently used goes first. */
+#pragma once
+#include "base/error.h"
+#include "json/json_fields.h"
+
+#define CONSTRAINT_CACHE 32
+
+struct constraints; /* of one model */
+struct engine_request;
+struct generation;
+struct tokenizer;
+
+enum constraint_kind {
+    CONSTRAINT_NONE,
+    CONSTRAINT_SCHEMA,
+    CONSTRAINT_OBJECT,
+    CONSTRAINT_REGEX,
+    CONSTRAINT_GBNF,
+    CONSTRAINT_CHOICE
+};
+
+struct constraint { /* of a request's body, while it is read */
+    enum constraint_kind kind;
+    const char *field;   /* that asked for it, for words */
+    const json_t *value; /* the body's */
+};
+
+extern const struct field constraint_fields[];
+
+/* -ENOMEM. */
+int constraints_open(struct constraints **out, const struct tokenizer *t, struct error *err);
+void constraints_close(struct constraints *c); /* NULL is fine */
+
+/* Finds or compiles the grammar that the request asks for. 0, or -1 with *err, or with g->exceeded: it must
+ * be compiled on the pool. */
+int constraint_prepare(struct generation *g, struct api_error *err);
+/* Gives a choice its matcher; constraint_leave() frees those of all choices. 0 or -1 with *err. */
+int constraint_begin(struct generation *g, struct engine_request *e, struct api_error *err);
+void constraint_leave(struct generation *g);

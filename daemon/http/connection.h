@@ -1,0 +1,80 @@
+/* connection.h - one client's connection: its time limits, its peer's leaving, its state, and which
+ * connection makes room for another. Thread: loop. Memory: from libmicrohttpd's notice of its coming until
+ * libuv has closed its handles after that of its going. */
+#pragma once
+#include <microhttpd.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#define SPARE_CONNECTIONS 64 /* beside max_connections busy ones, so that health still gets an answer */
+
+struct listener;
+struct request;
+struct server;
+
+/* Tells which connections may be closed to make room for another (connection.c). */
+enum connection_state {
+    CONNECTION_RESTING,    /* it has no request, or not all of its headers */
+    CONNECTION_DISCARDING, /* its client sends a body that is thrown away */
+    CONNECTION_REPLYING,   /* its client, which has no key, takes the reply */
+    CONNECTION_KEYED,      /* the same of a client with a key */
+    CONNECTION_BUSY,       /* its request was accepted: it comes in, waits or runs; max_connections */
+    CONNECTION_CUT,        /* it was closed to make room: libmicrohttpd will see its end */
+    CONNECTION_STATES
+};
+
+/* The connections of one state; the first has moved no byte for longest. */
+struct connection_list {
+    struct connection *first, *last;
+    uint32_t n;
+};
+
+struct connection {
+    struct server *server;
+    struct listener *listener;
+    struct connection *next, *prev; /* of the same state */
+    enum connection_state state;
+    uint64_t moved_ns; /* CLOCK_MONOTONIC: it came to this state, or moved bytes in it */
+    int fd;
+    uv_timer_t timer; /* header, then body, then keep-alive comments: one at a time */
+    uv_poll_t watch;  /* for the peer's leaving */
+    struct request *request;
+    bool has_watch;
+    bool left;          /* the peer sends no more */
+    bool idle;          /* between two requests */
+    uint64_t paused_ms; /* left of its time when that was stopped; 0: it was not */
+    unsigned n_handles;
+};
+
+/* Libmicrohttpd's callbacks: a connection has come or gone; a request line is there. */
+void connection_notify(void *cls, struct MHD_Connection *mhd, void **context,
+                       enum MHD_ConnectionNotificationCode code);
+void *connection_uri(void *cls, const char *uri, struct MHD_Connection *mhd);
+struct connection *connection_of(struct MHD_Connection *mhd); /* NULL: there was no memory for it */
+/* It has a request from here to there. */
+void connection_begin(struct connection *c, struct request *r);
+void connection_rest(struct connection *c);
+/* The headers are there: the request was accepted, or its body is thrown away. */
+void connection_accept(struct connection *c);
+void connection_discard(struct connection *c);
+/* The reply is whole: all that is left is its client's to take. */
+void connection_answered(struct connection *c);
+/* libmicrohttpd has brought bytes of the body, or taken some of the reply. */
+void connection_moved(struct connection *c);
+/* Ends it unless this is called again, or the timer stopped, within `ms`, or soon when its peer has left
+ * before its request was whole. */
+void connection_limit(struct connection *c, uint64_t ms);
+/* The replies of all clients exceed body_memory: closes connections whose clients have not read theirs, that
+ * which has moved no byte for longest first, but not `newest`. */
+void connection_drop_unread(const struct connection *newest);
+/* Its request gets no more: the connection is closed. */
+void connection_give_up(struct connection *c);
+/* Keep-alive ticks for a waiting request: ops->tick() every `ms`. */
+void connection_start_ticks(struct connection *c, uint64_t ms);
+void connection_stop_timer(struct connection *c);
+/* Stops the time that connection_limit() gave, and lets the rest of it go on. */
+void connection_pause(struct connection *c);
+void connection_continue(struct connection *c);
+/* Looks for its peer's leaving once more. */
+void connection_watch(struct connection *c);

@@ -1,0 +1,128 @@
+/* Constrained texts over HTTP: every field that asks for one, what is refused, and that nothing beside them
+ * matters. */
+#include "grammar/matcher.h"
+#include "harness.h"
+#include "schema/schema.h"
+
+#define CHAT "/v1/chat/completions"
+#define HI   "\"messages\":[{\"role\":\"user\",\"content\":\"Tell me.\"}],\"seed\":7,\"max_tokens\":200"
+#define PERSON                                                                                               \
+    "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":12},\"age\":{"         \
+    "\"type\":"                                                                                              \
+    "\"integer\",\"minimum\":3,\"maximum\":12},\"tags\":{\"type\":\"array\",\"items\":{\"enum\":[\"a\","     \
+    "\"b\","                                                                                                 \
+    "\"c\"]},\"uniqueItems\":true,\"maxItems\":3}},\"required\":[\"name\",\"age\",\"tags\"],"                \
+    "\"additionalProperties\":false}"
+
+static json_t *ok(const char *path, const char *body)
+{
+    struct reply r = post(path, body);
+    cr_assert_eq(r.status, 200, "%d: %s", r.status, r.body);
+    json_t *root = reply_json(&r);
+    reply_free(&r);
+    return root;
+}
+
+static void expect_valid(const char *schema, const char *text)
+{
+    struct grammar *g;
+    struct matcher *m;
+    cr_assert_eq(schema_compile_text(&g, schema, strlen(schema), NULL, NULL), 0);
+    cr_assert_eq(matcher_open(&m, g), 0);
+    cr_assert_eq(matcher_bytes(m, text, strlen(text)), strlen(text), "%s", text);
+    cr_assert(matcher_can_end(m), "%s", text);
+    matcher_close(m);
+    grammar_unref(g);
+}
+
+DAEMON_TEST(constrain, response_format_gives_json_of_the_schema)
+{
+    json_t *root =
+        ok(CHAT, "{" HI ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"p\","
+                 "\"strict\":true,\"schema\":" PERSON "}}}");
+    cr_assert_str_eq(json_text(root, "choices.0.finish_reason"), "stop");
+    expect_valid(PERSON, json_text(root, "choices.0.message.content"));
+    json_decref(root);
+}
+
+DAEMON_TEST(constrain, every_field_that_asks_for_a_language_is_obeyed)
+{
+    static const char *const asks[] = {"\"regex\":\"(yes|no)\"",
+                                       "\"guided_regex\":\"yes|no\"",
+                                       "\"grammar\":\"root ::= \\\"yes\\\" | \\\"no\\\"\"",
+                                       "\"guided_grammar\":\"root ::= \\\"yes\\\" | \\\"no\\\"\"",
+                                       "\"guided_choice\":[\"yes\",\"no\"]",
+                                       "\"structured_outputs\":{\"choice\":[\"yes\",\"no\"]}",
+                                       "\"structured_outputs\":{\"regex\":\"yes|no\"}"};
+    for (size_t i = 0; i < sizeof asks / sizeof *asks; i++) {
+        char body[256];
+        snprintf(body, sizeof body, "{\"prompt\":\"Once\",\"seed\":%zu,%s}", i, asks[i]);
+        json_t *root = ok("/generate", body);
+        const char *text = json_text(root, "text");
+        cr_assert(!strcmp(text, "yes") || !strcmp(text, "no"), "%s: %s", asks[i], text);
+        cr_assert_str_eq(json_text(root, "finish_reason"), "eos");
+        json_decref(root);
+    }
+    static const char *const schemas[] = {
+        "\"json_schema\":{\"const\":[1]}", "\"guided_json\":{\"const\":[1]}",
+        "\"response_format\":{\"type\":\"json_object\",\"schema\":{\"const\":[1]}}"};
+    for (size_t i = 0; i < 3; i++) {
+        char body[256];
+        snprintf(body, sizeof body, "{\"prompt\":\"Once\",\"temperature\":0,%s}", schemas[i]);
+        json_t *root = ok("/generate", body);
+        expect_valid("{\"const\":[1]}", json_text(root, "text"));
+        json_decref(root);
+    }
+}
+
+DAEMON_TEST(constrain, a_text_that_was_cut_is_a_beginning_of_the_language)
+{
+    json_t *root = ok(CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"max_tokens\":8,"
+                            "\"response_format\":{\"type\":\"json_object\"}}");
+    cr_assert_eq(json_text(root, "choices.0.message.content")[0], '{');
+    json_decref(root);
+}
+
+DAEMON_TEST(constrain, what_cannot_be_held_is_a_400_with_keyword_and_path)
+{
+    expect_words(
+        post("/generate",
+             "{\"prompt\":\"a\",\"json_schema\":{\"properties\":{\"x\":{\"type\":\"array\",\"uniqueItems\":"
+             "true}}}}"),
+        400, "invalid_request", "uniqueItems at #/properties/x cannot be held exactly");
+    expect_words(post("/generate", "{\"prompt\":\"a\",\"regex\":\"a(?<=b)\"}"), 400, "invalid_request",
+                 "a lookbehind");
+    expect_words(post("/generate", "{\"prompt\":\"a\",\"grammar\":\"root ::= root \\\"a\\\"\"}"), 400,
+                 "invalid_request", "left recursion: rule root");
+    expect_words(post("/generate", "{\"prompt\":\"a\",\"regex\":\"a\",\"json_schema\":{}}"), 400,
+                 "invalid_request", "one constraint is allowed");
+    expect_words(
+        post("/generate",
+             "{\"prompt\":\"a\",\"json_schema\":{\"type\":\"integer\",\"minimum\":3,\"maximum\":2}}"),
+        400, "invalid_request", "no text satisfies it");
+    expect_words(post(CHAT, "{" HI ",\"response_format\":{\"type\":\"xml\"}}"), 400, "invalid_request",
+                 "response_format.type must be");
+}
+
+DAEMON_TEST(constrain, a_regex_bomb_costs_its_own_request_only)
+{
+    expect_words(post("/generate", "{\"prompt\":\"a\",\"regex\":\"(a|b)*a(a|b){30}\"}"), 400,
+                 "invalid_request", "too large an automaton");
+    expect_words(
+        post("/generate", "{\"prompt\":\"a\",\"regex\":\"((((a{1,999}){1,999}){1,999}){1,999}){1,999}\"}"),
+        400, "invalid_request", "too large an automaton");
+    json_decref(ok("/generate", "{\"prompt\":\"a\",\"max_tokens\":1}"));
+}
+
+DAEMON_TEST(constrain, several_choices_and_equal_seeds_give_what_each_gives_alone)
+{
+    json_t *both = ok("/generate", "{\"prompt\":\"Once\",\"seed\":5,\"n\":2,\"json_schema\":" PERSON
+                                   ",\"max_tokens\":200}");
+    json_t *second =
+        ok("/generate", "{\"prompt\":\"Once\",\"seed\":6,\"json_schema\":" PERSON ",\"max_tokens\":200}");
+    cr_assert_str_eq(json_text(both, "choices.1.text"), json_text(second, "text"));
+    expect_valid(PERSON, json_text(both, "choices.0.text"));
+    expect_valid(PERSON, json_text(second, "text"));
+    json_decref(both);
+    json_decref(second);
+}

@@ -1,0 +1,192 @@
+/* The masks of a grammar, against the plain definition: a token is in the mask exactly when its bytes fit. */
+#include "grammar/matcher.h"
+#include "schema/schema.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Every byte, and tokens that span the parts of a JSON text. */
+static const char *const words[] = {
+    "\"",      "\",",   "\",\"",   "\":",     "\":\"", "\": ",    "\"}",  "\"]",   "{\"",      "[\"",
+    "\": {\"", "},{\"", "}]",      "name",    "age",   "ame\"",   "true", "false", "null",     "alse,",
+    "12",      "345",   "0.5",     "e+1",     "-1",    ", ",      "\n  ", "\n\t",  "hello",    "hel",
+    "lo\"",    "\\n",   "\\\"",    "\\",      "u00",   "é",       "日本", "\xe6",  "\x97\xa5", "\xf0\x9f",
+    "😀",       " a",    "ab",      "abc",     "abab",  "b\",\"a", "x1",   "a\"",   "b\"",      "a\",\"b\"",
+    "2020",    "-0",    "the cat", " sat on", "ing",   "\"a\"",   "\"b",  "1,2",   "],[",      "]]",
+    "yes",     "no",    "maybe",   "a\":1",   "}}"};
+#define N_WORDS  (sizeof words / sizeof *words)
+#define N_TOKENS (256 + (int)N_WORDS + 1)
+#define END      (N_TOKENS - 1)
+
+static char bytes[256];
+
+static const char *piece(const void *context, int32_t token, uint32_t *len)
+{
+    (void)context;
+    if (token == END)
+        return NULL;
+    *len = token < 256 ? 1 : (uint32_t)strlen(words[token - 256]);
+    return token < 256 ? &bytes[token] : words[token - 256];
+}
+
+static struct vocabulary *open_vocabulary(bool warm)
+{
+    struct vocabulary *v;
+    int32_t end = END;
+    for (int i = 0; i < 256; i++)
+        bytes[i] = (char)i;
+    cr_assert_eq(vocabulary_open(&v, N_TOKENS, piece, NULL, &end, 1, NULL), 0);
+    if (warm)
+        cr_assert_eq(vocabulary_warm(v), 0);
+    return v;
+}
+
+/* What the mask must be, from the text alone: a fresh matcher for each token. */
+static bool fits(struct grammar *g, const struct vocabulary *v, const char *text, size_t n, int32_t token)
+{
+    struct matcher *m;
+    cr_assert_eq(matcher_open(&m, g), 0);
+    cr_assert_eq(matcher_bytes(m, text, n), n);
+    bool ok = token == END ? matcher_can_end(m)
+                           : matcher_bytes(m, v->bytes[token], v->lens[token]) == v->lens[token];
+    matcher_close(m);
+    return ok;
+}
+
+static uint32_t next(uint32_t *seed)
+{
+    *seed = *seed * 1664525u + 1013904223u;
+    return *seed >> 8;
+}
+
+/* Walks at random through the language; every mask is checked, and every walk can be brought to an end. */
+static void walk(struct grammar *g, const struct vocabulary *v, uint32_t seed, unsigned steps)
+{
+    struct matcher *m;
+    uint32_t mask[(N_TOKENS + 31) / 32];
+    char text[4096];
+    size_t n = 0;
+    cr_assert_eq(matcher_open(&m, g), 0);
+    for (unsigned i = 0; i < steps && n + 64 < sizeof text; i++) {
+        uint32_t n_allowed = matcher_mask(m, v, mask), count = 0;
+        cr_assert_gt(n_allowed, 0, "a dead end after %.*s", (int)n, text);
+        for (int32_t t = 0; t < N_TOKENS; t++) {
+            bool in = mask[t / 32] >> (t % 32) & 1;
+            count += in;
+            cr_assert_eq(in, fits(g, v, text, n, t), "token %d (%s) after %.*s: mask says %d", t,
+                         t < 256    ? "byte"
+                         : t == END ? "end"
+                                    : words[t - 256],
+                         (int)n, text, in);
+        }
+        cr_assert_eq(count, n_allowed);
+        int32_t pick = -1;
+        for (uint32_t k = next(&seed) % n_allowed + 1; k > 0; k--)
+            do
+                pick++;
+            while (!(mask[pick / 32] >> (pick % 32) & 1));
+        cr_assert(matcher_token(m, v, pick));
+        if (pick == END)
+            break;
+        memcpy(text + n, v->bytes[pick], v->lens[pick]);
+        n += v->lens[pick];
+    }
+    matcher_close(m);
+}
+
+static void walk_all(struct grammar *g, unsigned walks, unsigned steps)
+{
+    struct vocabulary *v = open_vocabulary(true);
+    for (unsigned i = 0; i < walks; i++)
+        walk(g, v, i, steps);
+    vocabulary_close(v);
+    grammar_unref(g);
+}
+
+static struct grammar *of_schema(const char *text)
+{
+    struct grammar *g = NULL;
+    struct error err = {0};
+    cr_assert_eq(schema_compile_text(&g, text, strlen(text), NULL, &err), 0, "%s", err.text);
+    return g;
+}
+
+static struct grammar *of_regex(const char *text)
+{
+    struct grammar *g = NULL;
+    struct error err = {0};
+    cr_assert_eq(grammar_from_regex(&g, text, strlen(text), &err), 0, "%s", err.text);
+    return g;
+}
+
+static struct grammar *of_gbnf(const char *text)
+{
+    struct grammar *g = NULL;
+    struct error err = {0};
+    cr_assert_eq(grammar_from_gbnf(&g, text, strlen(text), &err), 0, "%s", err.text);
+    return g;
+}
+
+Test(matcher, masks_of_a_regex_are_what_fits)
+{
+    walk_all(of_regex("(ab|[a-z]{2,5} )*\\d{2}(é|日.)?"), 20, 12);
+}
+
+Test(matcher, masks_of_a_choice_are_what_fits)
+{
+    struct grammar *g;
+    const char *texts[] = {"yes", "no", "maybe", "ab", "abc"};
+    size_t lens[] = {3, 2, 5, 2, 3};
+    cr_assert_eq(grammar_from_choice(&g, texts, lens, 5, NULL), 0);
+    walk_all(g, 10, 6);
+}
+
+Test(matcher, masks_of_any_json_are_what_fits)
+{
+    walk_all(of_schema("{}"), 30, 14);
+}
+
+Test(matcher, masks_of_bounded_strings_are_what_fits)
+{
+    walk_all(
+        of_schema("{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"minLength\":2,"
+                  "\"maxLength\":"
+                  "5},\"age\":{\"type\":\"integer\",\"minimum\":3,\"maximum\":345}},\"required\":[\"name\"],"
+                  "\"maxProperties\":3}"),
+        30, 20);
+}
+
+Test(matcher, masks_of_patterns_are_what_fits)
+{
+    walk_all(of_schema("{\"type\":\"array\",\"items\":{\"anyOf\":[{\"type\":\"string\",\"pattern\":\"^a[bc]*$"
+                       "\"},{\"type\":"
+                       "\"string\",\"maxLength\":3},{\"const\":\"日本\"}]},\"minItems\":2,\"maxItems\":4}"),
+             20, 14);
+}
+
+Test(matcher, masks_of_unique_items_are_what_fits)
+{
+    walk_all(of_schema("{\"type\":\"array\",\"uniqueItems\":true,\"minItems\":2,\"items\":{\"enum\":[\"a\","
+                       "\"b\",\"ab\",1,12,"
+                       "null,\"é\"]}}"),
+             30, 16);
+    walk_all(of_schema("{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"type\":\"string\"}}"), 10, 14);
+}
+
+Test(matcher, masks_of_recursion_are_what_fits)
+{
+    walk_all(
+        of_schema("{\"$ref\":\"#/$defs/"
+                  "n\",\"$defs\":{\"n\":{\"type\":\"object\",\"properties\":{\"name\":{\"const\":\"x1\"},"
+                  "\"a\":{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/n\"}}},\"required\":[\"name\"],"
+                  "\"additionalProperties\":false}}}"),
+        20, 16);
+}
+
+Test(matcher, masks_of_gbnf_are_what_fits)
+{
+    walk_all(of_gbnf("root ::= (item \", \"){1,3} item\nitem ::= [a-c]+ | \"(\" root \")\" | \"\\\"\" "
+                     "[^\"]{0,3} \"\\\"\""),
+             20, 14);
+}

@@ -1,0 +1,200 @@
+/* The choice of experts, the keys of their models, and their ops in the program. */
+#include "abi/route.h"
+#include "model/program.h"
+#include "model/graph.h"
+#include "support/variant.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define QWEN3MOE "tiny-qwen3moe-s32-q4_k_m"
+#define QWEN2MOE "tiny-qwen2moe-s82-q4_k_m"
+#define GLM4MOE  "tiny-glm4moe-s72-q4_k_m"
+
+static struct route_rule rule(uint16_t n_experts, uint16_t n_used, enum route_gating gating, bool normalise)
+{
+    return (struct route_rule){.n_experts = n_experts,
+                               .n_used = n_used,
+                               .n_groups = 1,
+                               .n_groups_used = 1,
+                               .gating = (uint16_t)gating,
+                               .normalise = normalise,
+                               .scale = 1};
+}
+
+static void expect_chosen(const float *out, const uint32_t *expected, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        cr_expect_eq((uint32_t)out[i], expected[i], "expert %u is %g, expected %u", i, (double)out[i],
+                     expected[i]);
+}
+
+Test(route, the_largest_are_chosen_and_listed_ascending)
+{
+    struct route_rule r = rule(6, 3, ROUTE_SOFTMAX, true);
+    const float logits[6] = {0.5f, 3, -1, 2, 2.5f, 0};
+    float out[6];
+    route_row(&r, logits, NULL, out);
+    expect_chosen(out, (const uint32_t[]){1, 3, 4}, 3);
+    double sum = exp(3) + exp(2) + exp(2.5);
+    cr_expect_float_eq(out[3], exp(3) / sum, 1e-6);
+    cr_expect_float_eq(out[4], exp(2) / sum, 1e-6);
+    cr_expect_float_eq(out[5], exp(2.5) / sum, 1e-6);
+}
+
+Test(route, of_equals_the_lowest_number_wins)
+{
+    struct route_rule r = rule(40, 3, ROUTE_SOFTMAX, true);
+    float logits[40] = {0}, out[6];
+    logits[37] = 1;
+    route_row(&r, logits, NULL, out);
+    expect_chosen(out, (const uint32_t[]){0, 1, 37}, 3);
+    r.gating = ROUTE_SIGMOID;
+    route_row(&r, logits, NULL, out);
+    expect_chosen(out, (const uint32_t[]){0, 1, 37}, 3);
+}
+
+Test(route, without_normalising_a_weight_is_the_share_of_all_experts)
+{
+    struct route_rule r = rule(4, 1, ROUTE_SOFTMAX, false);
+    const float logits[4] = {0, 1, 0, 0};
+    float out[2];
+    r.scale = 2;
+    route_row(&r, logits, NULL, out);
+    cr_expect_float_eq(out[1], 2 * exp(1) / (3 + exp(1)), 1e-6);
+}
+
+Test(route, a_bias_moves_the_choice_and_not_the_weight)
+{
+    struct route_rule r = rule(4, 2, ROUTE_SIGMOID, false);
+    const float logits[4] = {2, 1, 0, -1}, bias[4] = {0, 0, 0, 5};
+    float out[4];
+    route_row(&r, logits, bias, out);
+    expect_chosen(out, (const uint32_t[]){0, 3}, 2);
+    cr_expect_float_eq(out[2], 1 / (1 + exp(-2)), 1e-6);
+    cr_expect_float_eq(out[3], 1 / (1 + exp(1)), 1e-6);
+}
+
+Test(route, weights_that_are_almost_zero_are_divided_by_no_less_than_2_to_the_minus_14)
+{
+    struct route_rule r = rule(2, 1, ROUTE_SIGMOID, true);
+    const float logits[2] = {-20, -21};
+    float out[2];
+    route_row(&r, logits, NULL, out);
+    cr_expect_float_eq(out[1], exp(-20) * 16384, 1e-9);
+}
+
+Test(route, a_group_counts_by_its_two_best)
+{
+    struct route_rule r = rule(8, 2, ROUTE_SIGMOID, false);
+    const float logits[8] = {9, -9, -9, -9, 1, 1, 1, -9}; /* one best expert; a better pair */
+    float out[4];
+    r.n_groups = 2;
+    r.n_groups_used = 1;
+    route_row(&r, logits, NULL, out);
+    expect_chosen(out, (const uint32_t[]){4, 5}, 2);
+    r.n_groups_used = 2;
+    route_row(&r, logits, NULL, out);
+    expect_chosen(out, (const uint32_t[]){0, 4}, 2);
+}
+
+Test(route, logits_that_are_no_numbers_give_valid_experts_and_weights_that_are_none)
+{
+    struct route_rule r = rule(8, 3, ROUTE_SOFTMAX, true);
+    float logits[8], out[6];
+    for (uint32_t e = 0; e < 8; e++)
+        logits[e] = NAN;
+    route_row(&r, logits, NULL, out);
+    expect_chosen(out, (const uint32_t[]){0, 1, 2}, 3);
+    cr_expect(isnan(out[3]) && isnan(out[4]) && isnan(out[5]));
+}
+
+static int open_edited(struct model **m, const char *base, const struct variant_edit *edits, size_t n,
+                       struct error *err)
+{
+    char path[64];
+    variant_write(path, base, edits, n);
+    int rc = model_open(m, path, err);
+    unlink(path);
+    return rc;
+}
+
+static void refused(const char *base, int code, const char *words, const struct variant_edit *edits, size_t n)
+{
+    struct error err = {0};
+    struct model *m = NULL;
+    int rc = open_edited(&m, base, edits, n, &err);
+    cr_expect_eq(rc, code, "%d: %s", rc, err.text);
+    cr_expect_not_null(strstr(err.text, words), "\"%s\" does not say \"%s\"", err.text, words);
+    model_close(m);
+}
+
+Test(experts, keys_that_contradict_one_another_are_refused_by_name)
+{
+    refused(QWEN3MOE, -EBADMSG, "expert_used_count is 7", EDITS(SET_U32("qwen3moe.expert_used_count", 7)));
+    refused(QWEN3MOE, -EBADMSG, "expert_used_count is missing",
+            EDITS(DROP_KEY("qwen3moe.expert_used_count")));
+    refused(QWEN3MOE, -EBADMSG, "expert_count is 0", EDITS(SET_U32("qwen3moe.expert_count", 0)));
+    refused(QWEN3MOE, -ENOTSUP, "expert_count is 513", EDITS(SET_U32("qwen3moe.expert_count", 513)));
+    refused(QWEN3MOE, -ENOTSUP, "expert_gating_func is 4", EDITS(SET_U32("qwen3moe.expert_gating_func", 4)));
+    refused(QWEN3MOE, -EBADMSG, "expert_group_count is 4", EDITS(SET_U32("qwen3moe.expert_group_count", 4)));
+    refused(QWEN3MOE, -EBADMSG, "expert_group_used_count is 3",
+            EDITS(SET_U32("qwen3moe.expert_group_count", 2), SET_U32("qwen3moe.expert_group_used_count", 3)));
+    refused(QWEN3MOE, -EBADMSG, "expert_weights_scale is -1",
+            EDITS(SET_F32("qwen3moe.expert_weights_scale", -1)));
+    refused(QWEN3MOE, -EBADMSG, "ffn_gate_exps.weight has shape [256, 32, 6, 1], expected [256, 64, 6, 1]",
+            EDITS(SET_U32("qwen3moe.expert_feed_forward_length", 64)));
+    refused(GLM4MOE, -EBADMSG, "nextn_predict_layers is 4",
+            EDITS(SET_U32("glm4moe.nextn_predict_layers", 4)));
+    refused(GLM4MOE, -EBADMSG, "exp_probs_b.bias is missing", EDITS(DROP_TENSOR("blk.1.exp_probs_b.bias")));
+    refused(QWEN2MOE, -EBADMSG, "ffn_gate_inp_shexp.weight is missing",
+            EDITS(DROP_TENSOR("blk.0.ffn_gate_inp_shexp.weight")));
+}
+
+Test(experts, a_width_without_a_key_is_a_part_of_the_dense_one)
+{
+    struct model *m = NULL;
+    struct error err = {0};
+    cr_assert_eq(open_edited(&m, QWEN3MOE,
+                             EDITS(SET_U32("qwen3moe.feed_forward_length", 96),
+                                   DROP_KEY("qwen3moe.expert_feed_forward_length")),
+                             &err),
+                 0, "%s", err.text);
+    cr_assert_eq(model_config(m)->experts.n_ff, 32);
+    model_close(m);
+}
+
+/* The opcodes and epilogues of a layer's feed-forward in the program of a file. */
+static void expect_ops(const char *base, const char *expected)
+{
+    struct error err = {0};
+    struct model *m = NULL;
+    struct graph *g = NULL;
+    struct program *p = NULL;
+    char path[512];
+    (void)snprintf(path, sizeof path, HEARTH_TEST_DATA "/%s.gguf", base);
+    cr_assert_eq(model_open(&m, path, &err), 0, "%s", err.text);
+    cr_assert_eq(graph_open(&g, m, &err), 0, "%s", err.text);
+    cr_assert_eq(program_open(&p, g, &err), 0, "%s", err.text);
+    char found[400] = "";
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (p->ops[i].layer == 1 && !(p->ops[i].flags & PROGRAM_HEAD)) {
+            size_t used = strlen(found);
+            (void)snprintf(found + used, sizeof found - used, "%s%u%s ",
+                           program_opcode_name(p->ops[i].opcode), p->ops[i].epilogue,
+                           p->ops[i].flags & PROGRAM_GATED ? "g" : "");
+        }
+    cr_expect_str_eq(found, expected);
+    program_close(p);
+    graph_close(g);
+    model_close(m);
+}
+
+Test(experts, a_layer_becomes_the_router_the_choice_and_two_products)
+{
+    expect_ops(QWEN3MOE, "MATMUL0 ATTEND0 MATMUL1 MATMUL0 ROUTE0 EXPERTS2 EXPERTS1 ");
+    expect_ops(QWEN2MOE, "MATMUL0 ATTEND0 MATMUL1 MATMUL0 ROUTE0 EXPERTS2 MATMUL2 EXPERTS1 MATMUL1g ");
+    expect_ops(GLM4MOE, "MATMUL0 ATTEND0 MATMUL1 MATMUL0 ROUTE0 EXPERTS2 MATMUL2 EXPERTS1 MATMUL1 ");
+}

@@ -1,0 +1,173 @@
+/* JSON schemas as grammars: which texts they accept, and what is refused by name. */
+#include "grammar/matcher.h"
+#include "schema/schema.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool accepts(const char *schema, const char *text)
+{
+    struct grammar *g = NULL;
+    struct matcher *m;
+    struct error err = {0};
+    int rc = schema_compile_text(&g, schema, strlen(schema), NULL, &err);
+    if (rc == -EDOM)
+        return false;
+    cr_assert_eq(rc, 0, "%s: %s", schema, err.text);
+    cr_assert_eq(matcher_open(&m, g), 0);
+    bool all = matcher_bytes(m, text, strlen(text)) == strlen(text) && matcher_can_end(m);
+    matcher_close(m);
+    grammar_unref(g);
+    return all;
+}
+
+static void check(const char *schema, const char *const *valid, const char *const *invalid)
+{
+    for (; *valid; valid++)
+        cr_expect(accepts(schema, *valid), "%s must accept %s", schema, *valid);
+    for (; *invalid; invalid++)
+        cr_expect_not(accepts(schema, *invalid), "%s must refuse %s", schema, *invalid);
+}
+#define TEXTS(...)                                                                                           \
+    (const char *const[])                                                                                    \
+    {                                                                                                        \
+        __VA_ARGS__ __VA_OPT__(, ) NULL                                                                      \
+    }
+
+Test(schema, numbers_are_bounded_digit_by_digit)
+{
+    check("{\"type\":\"integer\",\"minimum\":-9007199254740991,\"maximum\":9007199254740991}",
+          TEXTS("0", "-9007199254740991", "9007199254740991", "5.0"),
+          TEXTS("9007199254740992", "-9007199254740992", "1.5", "01", "1e3"));
+    check("{\"exclusiveMinimum\":-0.25,\"maximum\":12.5}", TEXTS("0", "-0", "-0.2", "12.50", "9.99"),
+          TEXTS("-0.25", "-0.250", "12.51", "13", "100"));
+    check("{\"type\":\"number\",\"multipleOf\":0.01}", TEXTS("1.25", "3", "-0.5", "1.250"),
+          TEXTS("1.255", "0.001"));
+    check("{\"type\":\"integer\",\"multipleOf\":7}", TEXTS("0", "49", "-14", "7.0"), TEXTS("1", "48", "7.5"));
+}
+
+Test(schema, strings_count_characters_and_match_decoded)
+{
+    check("{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}",
+          TEXTS("\"ab\"", "\"日本語\"", "\"\\u00e9\\n\"", "\"😀😀\""),
+          TEXTS("\"a\"", "\"abcd\"", "\"日本語x\""));
+    check("{\"type\":\"string\",\"pattern\":\"^\\\"a\\\\\\\\$\"}", TEXTS("\"\\\"a\\\\\""),
+          TEXTS("\"a\"", "\"\\\"a\""));
+    check("{\"pattern\":\"b\"}", TEXTS("\"abc\"", "1", "{}"), TEXTS("\"ac\""));
+    check("{\"type\":\"string\",\"maxLength\":524288}", TEXTS("\"\""), TEXTS("1"));
+}
+
+Test(schema, members_come_in_order_and_whitespace_is_bounded)
+{
+    const char *schema =
+        "{\"properties\":{\"b\":{\"type\":\"integer\"},\"a\":{\"type\":\"null\"}},\"required\":[\"a\"]}";
+    check(schema,
+          TEXTS("{\"b\":1,\"a\":null}", "{\"a\":null}", "{\"b\": 1, \"a\": null}",
+                "{\n  \"a\": null,\n  \"x\": [1]\n}"),
+          TEXTS("{\"a\":null,\"b\":1}", "{\"b\":1}", "{\"x\":1,\"a\":null}", "{  \"a\":null}",
+                "{\"a\":null} "));
+}
+
+Test(schema, alternatives_exclude_each_other_where_they_must)
+{
+    check("{\"oneOf\":[{\"type\":\"integer\"},{\"minimum\":2}]}", TEXTS("1", "2.5", "\"a\""),
+          TEXTS("3", "1.5"));
+    check("{\"oneOf\":[{\"properties\":{\"k\":{\"const\":\"x\"},\"v\":{\"type\":\"integer\"}},\"required\":["
+          "\"k\",\"v\"]},{"
+          "\"properties\":{\"k\":{\"const\":\"y\"},\"v\":{\"type\":\"string\"}},\"required\":[\"k\",\"v\"]}],"
+          "\"type\":\"object\"}",
+          TEXTS("{\"k\":\"x\",\"v\":1}", "{\"k\":\"y\",\"v\":\"s\"}"),
+          TEXTS("{\"k\":\"x\",\"v\":\"s\"}", "{\"k\":\"z\",\"v\":1}"));
+    check("{\"not\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"}}}}",
+          TEXTS("{\"a\":1}", "1"), TEXTS("{}", "{\"a\":\"s\"}", "{\"b\":1}"));
+    check("{\"type\":\"object\",\"if\":{\"properties\":{\"a\":{\"const\":1}},\"required\":[\"a\"]},\"then\":{"
+          "\"required\":[\"b\"]},"
+          "\"else\":{\"maxProperties\":1}}",
+          TEXTS("{\"a\":1,\"b\":2}", "{\"a\":2}", "{}"), TEXTS("{\"a\":1}", "{\"a\":2,\"b\":1}"));
+}
+
+Test(schema, arrays_count_differ_and_contain)
+{
+    check("{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":1,\"maxItems\":1000,"
+          "\"uniqueItems\":true}",
+          TEXTS("[1]", "[1,2,12]"), TEXTS("[]", "[1,1]", "[1,2,1]"));
+    check("{\"type\":\"array\",\"contains\":{\"type\":\"string\"},\"minContains\":2,\"maxItems\":4}",
+          TEXTS("[\"a\",1,\"b\"]"), TEXTS("[\"a\",1]", "[1,2,3]", "[\"a\",\"b\",1,2,3]"));
+    check("{\"prefixItems\":[{\"const\":1},{\"const\":2}],\"items\":false}", TEXTS("[]", "[1]", "[1,2]"),
+          TEXTS("[2]", "[1,2,3]"));
+}
+
+Test(schema, recursion_goes_as_deep_as_its_limit_and_comes_back)
+{
+    const char *schema = "{\"type\":\"array\",\"items\":{\"$ref\":\"#\"}}";
+    char text[402] = "";
+    check(schema, TEXTS("[]", "[[],[[]]]"), TEXTS("[1]", "[[}"));
+    memset(text, '[', 60);
+    memset(text + 60, ']', 60);
+    cr_assert(accepts(schema, text));
+    memset(text, '[', 200);
+    memset(text + 200, ']', 200);
+    cr_assert_not(accepts(schema, text));
+}
+
+static void refuses(const char *schema, int code, const char *keyword, const char *path)
+{
+    struct grammar *g = NULL;
+    struct schema_refusal why;
+    struct error err = {0};
+    cr_expect_eq(schema_compile_text(&g, schema, strlen(schema), &why, &err), code, "%s: %s", schema,
+                 err.text);
+    cr_expect_str_eq(why.keyword, keyword, "%s", err.text);
+    cr_expect_str_eq(why.path, path, "%s", err.text);
+    cr_expect(strstr(err.text, keyword) && strstr(err.text, path), "%s", err.text);
+}
+
+Test(schema, what_is_not_held_is_named_with_its_path)
+{
+    refuses("{\"properties\":{\"a\":{\"items\":{},\"uniqueItems\":true}}}", -ENOTSUP, "uniqueItems",
+            "#/properties/a");
+    refuses("{\"items\":{\"pattern\":\"(?<=a)b\"}}", -ENOTSUP, "pattern", "#/items");
+    refuses("{\"anyOf\":[{\"$ref\":\"http://example.com/x\"}]}", -ENOTSUP, "$ref", "#/anyOf/0");
+    refuses("{\"multipleOf\":0.123456789}", -ENOTSUP, "multipleOf", "#");
+    refuses("{\"$ref\":\"#\"}", -ENOTSUP, "$ref", "#");
+    refuses("{\"properties\":{\"a\":{\"type\":\"intger\"}}}", -EINVAL, "type", "#/properties/a");
+    refuses("{\"minLength\":-1}", -EINVAL, "minLength", "#");
+    refuses("{\"pattern\":\"(a|b)*a(a|b){40}\"}", -E2BIG, "pattern", "#");
+}
+
+/* n copies of `part` with their numbers, between two texts. */
+static char *many(const char *before, const char *part, const char *after, unsigned n)
+{
+    size_t room = strlen(before) + strlen(after) + n * (strlen(part) + 16) + 1, len;
+    char *s = malloc(room);
+    len = (size_t)sprintf(s, "%s", before);
+    for (unsigned i = 0; i < n; i++)
+        len += (size_t)sprintf(s + len, part, i, i);
+    sprintf(s + len, "%s", after);
+    return s;
+}
+
+/* Hostile schemas end in bounded work, compiled or refused; the limits are counts, so this does not depend on
+ * the machine. */
+Test(schema, deep_wide_and_recursive_schemas_are_bounded, .timeout = 120)
+{
+    char *all[] = {
+        many("", "{\"items\":", "1", 150),
+        many("{\"properties\":{", "\"k%u\":{\"type\":\"string\",\"pattern\":\"^a{1,200}b%u\"},", "\"z\":{}}}",
+             2000),
+        many("{\"anyOf\":[", "{\"required\":[\"k%u\",\"j%u\"]},", "{}]}", 3000),
+        many("{\"allOf\":[", "{\"anyOf\":[{\"required\":[\"a%u\"]},{\"required\":[\"b%u\"]}]},", "{}]}", 60),
+        many("{\"oneOf\":[", "{\"properties\":{\"a%u\":{\"$ref\":\"#\"},\"b%u\":{\"$ref\":\"#\"}}},", "{}]}",
+             60),
+        many("{\"patternProperties\":{", "\"a%u.*b%u.*c\":{\"type\":\"string\"},", "\"x\":{}}}", 40)};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        struct grammar *g = NULL;
+        struct error err = {0};
+        int rc = schema_compile_text(&g, all[i], strlen(all[i]), NULL, &err);
+        cr_expect(rc == 0 || err.text[0]);
+        grammar_unref(g);
+        free(all[i]);
+    }
+}
