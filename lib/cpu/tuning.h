@@ -23,7 +23,7 @@ struct team;
 struct weights;
 
 #define TUNING_CLASSES   4 /* of columns: 1, 2 to 4, 5 to 8, more */
-#define TUNING_KINDS     16
+#define TUNING_KINDS     32
 #define TUNING_DUELS     9
 #define TUNING_WINS      8     /* by chance 1 of 50 */
 #define TUNING_GAIN      1.02f /* a smaller one is not worth a guess */
