@@ -1,6 +1,7 @@
 #include "buf.h"
 #include "base/utf8.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,6 +9,7 @@
 
 char *buf_room(struct buf *b, size_t n)
 {
+    assert(b->len <= b->cap);
     if (b->failed)
         return NULL;
     if (n <= b->cap - b->len)
@@ -128,6 +130,7 @@ void json_put_int(struct buf *b, int64_t v)
 
 void json_put_number(struct buf *b, double v, int digits)
 {
+    assert(digits > 0 && digits <= 17); /* no double has more */
     if (isfinite(v))
         buf_printf(b, "%.*g", digits, v);
     else

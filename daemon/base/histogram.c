@@ -27,6 +27,7 @@ void histogram_add(struct histogram *h, double ms, uint64_t n)
 
 double histogram_percentile(const struct histogram *h, double fraction)
 {
+    assert(fraction >= 0 && fraction <= 1);
     double wanted = fraction * (double)h->n, below = 0;
     for (int i = 0; i < HISTOGRAM_BUCKETS && h->n; i++) {
         double here = (double)h->buckets[i];
@@ -42,6 +43,7 @@ double histogram_percentile(const struct histogram *h, double fraction)
 /* Forgets the seconds that have gone by since the last call. */
 static void move_on(struct rate *r, uint64_t now_s)
 {
+    assert(now_s >= r->second); /* else all seconds would be forgotten */
     if (now_s - r->second >= RATE_SECONDS)
         memset(r->counts, 0, sizeof r->counts);
     else

@@ -1,6 +1,7 @@
-/* notify.h - systemd's side of a service, spoken by hand: readiness and status to $NOTIFY_SOCKET, listening
- * sockets from $LISTEN_FDS, the watchdog's interval. Everything is a no-op without the variables.
- * Thread: one; messages may be sent from any once notify_open() has returned. */
+/* notify.h - systemd's side of a service, without libsystemd, whose sd_notify() waits for a busy manager and
+ * which is a library more for one datagram: readiness and status to $NOTIFY_SOCKET, listening sockets from
+ * $LISTEN_FDS, the watchdog's interval. Everything is a no-op without the variables. Thread: one; messages
+ * may be sent from any once notify_open() has returned. */
 #pragma once
 #include "base/error.h"
 

@@ -28,6 +28,11 @@ bool bench_is_int8(uint32_t type)
     return type != QUANT_F32 && type != QUANT_F16 && type != QUANT_BF16; /* those are multiplied as floats */
 }
 
+double bench_experts_read(const struct route_rule *r, double rows)
+{
+    return 1 - pow(1 - (double)r->n_used / r->n_experts, rows);
+}
+
 struct bench_cost bench_cost(const struct offline *o, const struct bench_test *test)
 {
     const struct graph *g = executor_graph(o->runtime.executor);
@@ -35,6 +40,8 @@ struct bench_cost bench_cost(const struct offline *o, const struct bench_test *t
     double weights = 0, row = 0, ops = 0, attention_width = 0;
 
     executor_info(o->runtime.executor, &info);
+    uint32_t chunk = test->n_tokens < info.max_rows ? test->n_tokens : info.max_rows;
+    double sharers = test->prefill ? chunk : test->batch;
     for (uint32_t i = 0; i < g->n_nodes; i++) {
         const struct graph_node *node = &g->nodes[i];
         attention_width += node->op == GRAPH_SOFT_MAX ? node->width : 0;
@@ -43,13 +50,13 @@ struct bench_cost bench_cost(const struct offline *o, const struct bench_test *t
         const struct weight *w = model_weight(g->model, node->weight);
         if (node->op == GRAPH_EMBED)
             row += (double)w->size / w->n;
-        if (node->op != GRAPH_MUL_MAT)
+        if (node->op != GRAPH_MUL_MAT && node->op != GRAPH_MUL_MAT_ID)
             continue;
-        weights += (double)w->size;
-        ops += bench_is_int8(w->type) ? 2.0 * w->n * w->k : 0;
+        const struct route_rule *experts = node->op == GRAPH_MUL_MAT_ID ? &node->route : NULL;
+        double used = experts ? (double)experts->n_used / experts->n_experts : 1;
+        weights += (double)w->size * (experts ? bench_experts_read(experts, sharers) : 1);
+        ops += bench_is_int8(w->type) ? 2.0 * w->n * w->k * used : 0;
     }
-    uint32_t chunk = test->n_tokens < info.max_rows ? test->n_tokens : info.max_rows;
-    double sharers = test->prefill ? chunk : test->batch;
     double past = test->depth + test->n_tokens / 2.0;
     double kv = (double)kv_page_size(&info.kv) / KV_PAGE_TOKENS * past;
     /* A chunk's rows read each other's keys and values out of caches: only decoding pays for the past. */

@@ -1,6 +1,7 @@
 /* bench.h - speed of a model on this machine, beside the two limits of the machine measured in the same run.
  * The whole path is measured: requests through the engine, as the server sends them. Thread: one. */
 #pragma once
+#include "abi/route.h"
 #include "config/config.h"
 #include "base/error.h"
 #include "local_engine.h"
@@ -134,3 +135,5 @@ void bench_print_json(const struct bench_report *report, FILE *f);
 bool bench_is_emulated(const struct offline *o);
 /* Whether products with weights of this type (enum quant_type) are of integers. */
 bool bench_is_int8(uint32_t type);
+/* The share of the experts' weights that rows, which choose as if by chance, are expected to read. */
+double bench_experts_read(const struct route_rule *r, double rows);

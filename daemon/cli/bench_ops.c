@@ -56,6 +56,13 @@ static void add_product(struct bench_op *op, const struct weight *w, double rows
     *(bench_is_int8(w->type) ? &op->int8_ops : &op->float_ops) += 2.0 * w->n * w->k * rows;
 }
 
+static void add_experts(struct bench_op *op, const struct weight *w, const struct route_rule *r, double rows)
+{
+    double part = (double)r->n_used / r->n_experts;
+    op->bytes += (double)w->size * bench_experts_read(r, rows);
+    *(bench_is_int8(w->type) ? &op->int8_ops : &op->float_ops) += 2.0 * w->n * w->k * part * rows;
+}
+
 static void add_attention(struct bench_op *op, const struct work *work, uint32_t width, uint32_t n_layers)
 {
     op->bytes += work->kv_bytes * work->past * work->rows / n_layers;
@@ -69,7 +76,7 @@ static void add_program_op(struct bench_ops *all, const struct graph *g, const s
     const struct program_op *op = &p->ops[i];
     char name[sizeof all->ops->name] = "";
     snprintf(name, sizeof name, "%s", program_opcode_name(op->opcode));
-    for (uint32_t m = 0; op->opcode == PROGRAM_MATMUL && m < op->n_weights; m++)
+    for (uint32_t m = 0; op->opcode != PROGRAM_EMBED && m < op->n_weights; m++)
         put_part(name, sizeof name, model_weight(g->model, op->weight[m])->name);
     struct bench_op *out = find(all, name);
     out->n++;
@@ -80,6 +87,8 @@ static void add_program_op(struct bench_ops *all, const struct graph *g, const s
         if (!(op->flags & PROGRAM_HEAD) || work->logit_rows > 0)
             add_product(out, model_weight(g->model, op->weight[m]),
                         op->flags & PROGRAM_HEAD ? work->logit_rows : work->rows);
+    for (uint32_t m = 0; op->opcode == PROGRAM_EXPERTS && m < op->n_weights; m++)
+        add_experts(out, model_weight(g->model, op->weight[m]), &op->route, work->rows);
     if (op->opcode == PROGRAM_ATTEND)
         add_attention(out, work, op->n[0], p->n_layers);
 }
@@ -92,7 +101,7 @@ static void add_node(struct bench_ops *all, const struct graph *g, uint32_t i, c
     if (node->op == GRAPH_NONE)
         return;
     snprintf(name, sizeof name, "%s", graph_op_name(node->op));
-    if (node->op == GRAPH_MUL_MAT)
+    if (node->op == GRAPH_MUL_MAT || node->op == GRAPH_MUL_MAT_ID)
         put_part(name, sizeof name, node->name);
     struct bench_op *out = find(all, name);
     out->n++;
@@ -101,6 +110,8 @@ static void add_node(struct bench_ops *all, const struct graph *g, uint32_t i, c
         add_gather(out, model_weight(g->model, node->weight), work->rows);
     if (node->op == GRAPH_MUL_MAT && (!node->head || work->logit_rows > 0))
         add_product(out, model_weight(g->model, node->weight), node->head ? work->logit_rows : work->rows);
+    if (node->op == GRAPH_MUL_MAT_ID)
+        add_experts(out, model_weight(g->model, node->weight), &node->route, work->rows);
     if (node->op == GRAPH_SOFT_MAX)
         add_attention(out, work, node->width, model_config(g->model)->n_layers);
 }

@@ -177,6 +177,9 @@ static void print_model(const struct inspection *in)
     printf("\n  architecture  %s, %s, %.1f million parameters\n", c->arch, c->quantization,
            (double)c->n_params / 1e6);
     printf("  layers        %u of width %u, feed-forward %u\n", c->n_layers, c->n_embd, c->n_ff);
+    if (c->experts.n_experts)
+        printf("  experts       %u of %u of width %u, shared %u, dense layers %u\n", c->experts.n_used,
+               c->experts.n_experts, c->experts.n_ff, c->experts.n_ff_shared, c->experts.n_dense);
     printf("  attention     %u heads of %u on %u key/value heads\n", c->n_heads, c->head_dim, c->n_kv_heads);
     printf("  positions     %u, RoPE %s over %u, base %g, scale %g%s\n", c->n_ctx_train,
            c->rope == MODEL_ROPE_NEOX ? "neox" : "norm", c->rope_dim, c->rope_base, c->rope_scale,

@@ -1,4 +1,6 @@
-/* http_get.h - one GET of a running hearthd, for the commands that ask it something. Blocking; any thread. */
+/* http_get.h - one GET of a running hearthd, for the commands that ask it something. Not libcurl: the daemon
+ * itself asks over a connection that is open already, and would load twenty libraries more for it. Blocking;
+ * any thread. */
 #pragma once
 #include "base/error.h"
 

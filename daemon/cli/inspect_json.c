@@ -98,15 +98,17 @@ static json_t *tensors(const struct gguf *g)
 static json_t *numbers(const struct model *m)
 {
     const struct model_config *c = model_config(m);
-    return json_pack("{s:o,s:s,s:s,s:I,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:I,s:f,s:s,s:i,s:f,s:f,s:b,s:b,s:I}",
-                     "name", text(c->name, strlen(c->name)), "architecture", c->arch, "quantization",
-                     c->quantization, "parameters", (json_int_t)c->n_params, "layers", (int)c->n_layers,
-                     "embedding", (int)c->n_embd, "feed_forward", (int)c->n_ff, "vocabulary", (int)c->n_vocab,
-                     "heads", (int)c->n_heads, "kv_heads", (int)c->n_kv_heads, "head_dim", (int)c->head_dim,
-                     "context", (json_int_t)c->n_ctx_train, "norm_eps", (double)c->norm_eps, "rope",
-                     c->rope == MODEL_ROPE_NEOX ? "neox" : "norm", "rope_dim", (int)c->rope_dim, "rope_base",
-                     c->rope_base, "rope_scale", c->rope_scale, "rope_factors", c->rope_factors != NULL,
-                     "tied", (int)c->tied, "sliding_window", (json_int_t)c->sliding_window);
+    return json_pack(
+        "{s:o,s:s,s:s,s:I,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:I,s:f,s:s,s:i,s:f,s:f,s:b,s:b,s:I,s:i,s:i,s:i}",
+        "name", text(c->name, strlen(c->name)), "architecture", c->arch, "quantization", c->quantization,
+        "parameters", (json_int_t)c->n_params, "layers", (int)c->n_layers, "embedding", (int)c->n_embd,
+        "feed_forward", (int)c->n_ff, "vocabulary", (int)c->n_vocab, "heads", (int)c->n_heads, "kv_heads",
+        (int)c->n_kv_heads, "head_dim", (int)c->head_dim, "context", (json_int_t)c->n_ctx_train, "norm_eps",
+        (double)c->norm_eps, "rope", c->rope == MODEL_ROPE_NEOX ? "neox" : "norm", "rope_dim",
+        (int)c->rope_dim, "rope_base", c->rope_base, "rope_scale", c->rope_scale, "rope_factors",
+        c->rope_factors != NULL, "tied", (int)c->tied, "sliding_window", (json_int_t)c->sliding_window,
+        "experts", (int)c->experts.n_experts, "experts_used", (int)c->experts.n_used, "expert_feed_forward",
+        (int)c->experts.n_ff);
 }
 
 static json_t *memory(const struct inspection *in)

@@ -1,6 +1,7 @@
 #include "json_fields.h"
 #include "base/suggest.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -79,6 +80,8 @@ int field_integer(struct field_reader *r, const char *name, const json_t *value,
 static int read_integer(struct field_reader *r, const struct field *f, const json_t *value, void *out)
 {
     int64_t v;
+    assert(f->min <= f->max &&
+           (f->kind != FIELD_U32 || f->max <= UINT32_MAX)); /* the value fits its member */
     if (field_integer(r, field_path(r, f->name), value, f->min, f->max, &v) < 0)
         return -1;
     if (f->kind == FIELD_U64)
@@ -166,8 +169,10 @@ static int unknown(struct field_reader *r, const struct field *const *tables, si
     const char *names[MAX_NAMES];
     size_t n = 0;
     for (size_t t = 0; t < n_tables; t++)
-        for (const struct field *f = tables[t]; f->name && n < MAX_NAMES; f++)
+        for (const struct field *f = tables[t]; f->name; f++) {
+            assert(n < MAX_NAMES);
             names[n++] = f->name;
+        }
     const char *meant = nearest(name, names, n), *path = field_path(r, name);
     const char *words = known_elsewhere(r, name);
     if (words)

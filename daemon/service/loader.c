@@ -7,6 +7,7 @@
 #include "prefix_store.h"
 #include "tokenizer/tokenizer.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,6 +75,7 @@ static int load(struct loader *l, struct error *err)
     struct runtime_progress progress = {set_progress, l};
     const struct config *cfg = l->options.cfg;
     struct engine_config ec;
+    assert(!l->engine && !l->disk);
     int rc = runtime_read(&l->runtime, cfg, l->path, err);
 
     if (rc < 0)
@@ -178,6 +180,7 @@ double loader_progress(const struct loader *l)
 int loader_finish(struct loader *l, struct error *err)
 {
     uv_thread_join(&l->thread);
+    assert(atomic_load(&l->warm)); /* the engine wakes the server from now on */
     uv_close((uv_handle_t *)l->finished, on_closed);
     return l->rc < 0 ? error_set(err, l->rc, "%s", l->err.text) : 0;
 }

@@ -8,6 +8,7 @@
 #include "model_file.h"
 #include "server.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -94,6 +95,7 @@ static void on_closed(uv_work_t *work, int status)
 /* Nobody has it any more. Giving back its memory takes a while: the loop does not wait for that. */
 static void close_old(struct swap *sw, struct loader **old)
 {
+    assert(*old && !sw->closing);
     sw->closing = *old;
     *old = NULL;
     sw->work.data = sw;
@@ -160,6 +162,7 @@ static void serve_next(struct swap *sw)
                              .hash = l->runtime.hash,
                              .constraints = l->constraints,
                              .chat = l->chat};
+    assert(l && !sw->old);
     sw->old = sw->current;
     sw->current = l;
     sw->next = NULL;
@@ -212,6 +215,7 @@ static void on_loaded(void *context)
 {
     struct swap *sw = context;
     struct error err = {0};
+    assert(sw->next && sw->loading);
     int rc = loader_finish(sw->next, &err);
     sw->loading = false;
     uv_timer_stop(sw->timer);
@@ -244,6 +248,7 @@ static int start_loader(struct swap *sw, const char *path, struct error *err)
                                      .wake_context = sw->options.server,
                                      .done = on_loaded,
                                      .done_context = sw};
+    assert(!sw->next && !sw->loading); /* one load at a time */
     sw->next = calloc(1, sizeof *sw->next);
     if (!sw->next)
         return error_set(err, -ENOMEM, "%s: out of memory", path);

@@ -1,5 +1,4 @@
 #include "runtime.h"
-#include "cuda/driver.h"
 #include "engine/engine.h"
 #include "backend/executor.h"
 #include "base/log.h"
@@ -16,7 +15,7 @@
 void runtime_prepare(const struct config *cfg)
 {
     if (cfg->backend != CONFIG_CPU)
-        cuda_driver_environment(cfg->cuda_cache);
+        cuda_backend.prepare(cfg->cuda_cache);
 }
 
 /* NULL: the best that works. */

@@ -44,6 +44,7 @@ static void add_counts(struct engine_stats *sum, const struct engine_stats *e)
 static void forget_leaving(struct server *s)
 {
     struct engine_stats e;
+    assert(s->leaving && s->leaving->n_users == 0); /* its engine is closed next */
     engine_stats(s->leaving->engine, &e);
     add_counts(&s->past, &e);
     s->leaving = NULL;
@@ -92,12 +93,14 @@ void server_set_admin(struct server *s, const struct server_admin *admin, void *
 
 struct server_model *server_take_model(struct server *s)
 {
+    assert(s->model); /* server_admits() has said so */
     s->model->n_users++;
     return s->model;
 }
 
 void server_give_model(struct server *s, struct server_model *m)
 {
+    assert(m->n_users > 0 && (m == s->model || m == s->leaving));
     if (!--m->n_users && m == s->leaving)
         server_wake(s); /* not here: its engine may be the one whose news are being taken */
 }
@@ -135,6 +138,7 @@ void server_engine_stats(const struct server *s, struct engine_stats *out)
 
 void server_refuse_leaving(struct server *s)
 {
+    assert(s->leaving); /* else it would take those that have no model yet */
     struct generation *next;
     for (struct generation *g = s->generations; g; g = next) {
         next = g->next;
@@ -145,6 +149,7 @@ void server_refuse_leaving(struct server *s)
 
 void server_cancel_leaving(struct server *s)
 {
+    assert(s->leaving);
     struct generation *next;
     for (struct generation *g = s->generations; g; g = next) {
         next = g->next;

@@ -120,6 +120,7 @@
  *
  *     s = fmaf(weight, y, s)
  *
+ *   An expert's row is silu(g) * u; gpt-oss clamps both and uses arith_swiglu_clamped() instead.
  *   The residual stream takes x + s; a shared expert's output is added after that, times sigmoid(its gate) if
  *   it has one: x + y * sigmoid(g).
  *
@@ -211,6 +212,14 @@ static inline float arith_silu(float x)
 static inline float arith_sigmoid(float x)
 {
     return 1.0f / (1.0f + arith_exp2(-x * ARITH_LOG2E));
+}
+
+/* gpt-oss's gate: a clamped g times sigmoid(1.702 g), times a clamped u plus 1. */
+static inline float arith_swiglu_clamped(float g, float u)
+{
+    g = g > 7.0f ? 7.0f : g;
+    u = u > 7.0f ? 7.0f : u < -7.0f ? -7.0f : u;
+    return g / (1.0f + arith_exp2(g * (-1.702f * ARITH_LOG2E))) * (u + 1.0f);
 }
 
 /* Sums 32 values by the xor tree. Returns lane 0's value; all lanes hold the same one. Overwrites v. */

@@ -15,6 +15,7 @@
  *            the columns from out_col[0] of `out` (kernels/abi/route.h); bias[0] moves the choice
  *   EXPERTS  MATMUL with the weights of the experts that ROUTE chose for the row, n_used outputs a row:
  *              SWIGLU     out = silu(y_0) * y_1, each expert's in its own n[0] columns; the input is shared
+ *              SWIGLU_CLAMPED  the same with arith_swiglu_clamped()
  *              RESIDUAL   out += sum of weight * y_0; each expert reads its own k columns of `in`
  *            the choice stands in the columns from gate_col of buffer `choice`
  *   ATTEND   QK-norm (if gains), RoPE, K and V appended to the cache, attention; in = [q|k|v], out = heads
@@ -54,7 +55,7 @@ enum program_opcode {
     PROGRAM_ROUTE,
     PROGRAM_EXPERTS,
 };
-enum program_epilogue { PROGRAM_STORE, PROGRAM_RESIDUAL, PROGRAM_SWIGLU };
+enum program_epilogue { PROGRAM_STORE, PROGRAM_RESIDUAL, PROGRAM_SWIGLU, PROGRAM_SWIGLU_CLAMPED };
 enum program_flags {
     PROGRAM_HEAD = 1,  /* only rows that need logits */
     PROGRAM_GATED = 2, /* MATMUL: the product of a row takes the sigmoid of its gate */

@@ -16,10 +16,10 @@
  *   pairs   (2 bits)  [half 2][lane 32][block of the half 4]: word r in bits 2r, 2r+1 of a byte   1024 bytes
  *   bits    (1 bit)   [lane 32][pair of blocks 4]: word r of block 2 p + e in bit 4 e + r          512 bytes
  *
- * Signed types (Q6_K, Q5_0, Q4_0) hold value - zero in two's complement: the upper four bits in the nibble,
- * the rest in the smaller plane. A product puts it at the top of a byte, which multiplies it by 4, 8 or 16,
- * and divides the float sum by the same factor (a power of two: exact). Unsigned types have the low four bits
- * in the nibble.
+ * Signed types (Q6_K, Q5_0, Q4_0, MXFP4) hold value - zero in two's complement: the upper four bits in the
+ * nibble, the rest in the smaller plane. A product puts it at the top of a byte, which multiplies it by 4, 8
+ * or 16, and divides the float sum by the same factor (a power of two: exact). Unsigned types have the low
+ * four bits in the nibble.
  *
  *   type   planes            then, by row of 16                                             bytes bits/weight
  *   Q4_K   nibbles           {d, dmin f16; 12 bytes of 6-bit scales and minimums, below}     2304   4.5
@@ -30,6 +30,7 @@
  *   Q5_0   nibbles, bits     8 f16 scales                                                    2816   5.5
  *   Q4_0   nibbles           8 f16 scales                                                    2304   4.5
  *   Q5_1   nibbles, bits     8 f16 scales; then of all rows 8 f16 minimums                   3072   6
+ *   MXFP4  nibbles, bits     8 bf16 scales: powers of two beyond f16                         2816   5.5
  *   F16    [column / 8][row 16][column % 8]                                                  8192   16
  *   BF16   the same                                                                          8192   16
  *   F32    [column / 4][row 16][column % 4]                                                 16384   32
@@ -38,8 +39,8 @@
  * s | m << 4, of block 4 h + i; byte i of word 2 holds the high two bits, s | m << 2, of block i, then of
  * block 4 + i. So each half of a tile has its scales in two words.
  *
- * GGUF's Q3_K becomes Q6_K, and Q4_1 becomes Q5_1: the same formula over wider values; no bit of a result
- * changes.
+ * GGUF's Q3_K, IQ3_S, TQ1_0 and TQ2_0 become Q6_K, Q4_1 becomes Q5_1, IQ4_NL becomes Q8_0: the same formula
+ * over wider values; no bit of a result changes.
  *
  * ACTIVATIONS  of up to 8 columns (rows of a step) lie in a panel, super-block after super-block, each of
  * activation_super_bytes():
@@ -68,6 +69,7 @@ enum tile_type {
     TILE_Q5_0,
     TILE_Q4_0,
     TILE_Q5_1,
+    TILE_MXFP4,
     TILE_F16,
     TILE_BF16,
     TILE_F32,
@@ -83,7 +85,7 @@ enum tile_type {
 static inline bool tile_has_nibbles(uint32_t type)
 {
     return type == TILE_Q4_K || type == TILE_Q5_K || type == TILE_Q6_K || type == TILE_Q5_0 ||
-           type == TILE_Q4_0 || type == TILE_Q5_1;
+           type == TILE_Q4_0 || type == TILE_Q5_1 || type == TILE_MXFP4;
 }
 
 static inline bool tile_has_pairs(uint32_t type)
@@ -93,7 +95,7 @@ static inline bool tile_has_pairs(uint32_t type)
 
 static inline bool tile_has_bits(uint32_t type)
 {
-    return type == TILE_Q5_K || type == TILE_Q5_0 || type == TILE_Q5_1;
+    return type == TILE_Q5_K || type == TILE_Q5_0 || type == TILE_Q5_1 || type == TILE_MXFP4;
 }
 
 static inline bool tile_is_float(uint32_t type)

@@ -21,7 +21,7 @@ SIMT_INLINE uint32_t embed_word(uint32_t type, const SIMT_GLOBAL char *tile, uin
     if (type == TILE_Q8_0)
         return *(const SIMT_GLOBAL uint32_t *)(mine + j * 512 + r * 4);
     uint32_t n_small = tile_has_pairs(type) ? 2 : tile_has_bits(type) ? 1 : 0, small = 0;
-    bool high = type == TILE_Q6_K || type == TILE_Q5_0 || type == TILE_Q4_0;
+    bool high = type == TILE_Q6_K || type == TILE_Q5_0 || type == TILE_Q4_0 || type == TILE_MXFP4;
     if (tile_has_pairs(type))
         small = *(const SIMT_GLOBAL uint32_t *)(plane + j / 4 * 512 + j % 4 * 4) >> 2 * r & 0x03030303u;
     else if (tile_has_bits(type))
@@ -58,7 +58,7 @@ SIMT_INLINE void embed_scale(uint32_t type, const SIMT_GLOBAL char *tile, uint32
         *scale = f16_to_float(d[0]) * (float)(bytes[i] & 15);
         *min = f16_to_float(d[1]) * (float)(bytes[i] >> 4);
     } else {
-        *scale = f16_to_float(halves[j]);
+        *scale = type == TILE_MXFP4 ? arith_from_bits((uint32_t)halves[j] << 16) : f16_to_float(halves[j]);
         if (type == TILE_Q5_1)
             *min = f16_to_float(((const SIMT_GLOBAL uint16_t *)(after + row * TILE_ROW_SCALES))[j]);
     }
@@ -77,7 +77,8 @@ SIMT_INLINE simt_u4 embed_quad(uint32_t type, const SIMT_GLOBAL char *tile, uint
             out[e] = type == TILE_F16 ? arith_to_bits(f16_to_float(h[e])) : (uint32_t)h[e] << 16;
         return out;
     }
-    bool is_signed = type == TILE_Q6_K || type == TILE_Q8_0 || type == TILE_Q5_0 || type == TILE_Q4_0;
+    bool is_signed = type == TILE_Q6_K || type == TILE_Q8_0 || type == TILE_Q5_0 || type == TILE_Q4_0 ||
+                     type == TILE_MXFP4;
     uint32_t word = embed_word(type, tile, row, quad);
     float scale, min;
     embed_scale(type, tile, row, quad, &scale, &min);

@@ -437,6 +437,7 @@ SIMT_INLINE void product_multiply(const bool is_far, const SIMT_SHARED struct pr
         PRODUCT_CASE(TILE_Q8_0);
         PRODUCT_CASE(TILE_Q5_0);
         PRODUCT_CASE(TILE_Q4_0);
+        PRODUCT_CASE(TILE_MXFP4);
         PRODUCT_CASE(TILE_Q5_1);
         PRODUCT_CASE(TILE_F16);
         PRODUCT_CASE(TILE_BF16);

@@ -111,7 +111,10 @@ SIMT_INLINE void tile_read_d(const uint32_t type, const SIMT_SHARED char *tile, 
 /* The factor by which the sums of a type are too large. */
 SIMT_INLINE float tile_excess(const uint32_t type)
 {
-    return type == TILE_Q6_K ? 4.0f : type == TILE_Q5_0 ? 8.0f : type == TILE_Q4_0 ? 16.0f : 1.0f;
+    return type == TILE_Q6_K                         ? 4.0f
+           : type == TILE_Q5_0 || type == TILE_MXFP4 ? 8.0f
+           : type == TILE_Q4_0                       ? 16.0f
+                                                     : 1.0f;
 }
 
 /* Extracts the scales of block i, or of its half-block h for types with scales per 16. Integer scales are
@@ -134,7 +137,8 @@ SIMT_INLINE void tile_scale_of(const uint32_t type, const struct tile_scales *s,
             out->s[row] = (float)(byte & 15);
             out->min[row] = (float)(byte >> 4 & 15);
         } else {
-            out->s[row] = f16_to_float(s->word[row][i / 2] >> 16 * (i % 2) & 0xffffu);
+            uint32_t bits = s->word[row][i / 2] >> 16 * (i % 2) & 0xffffu;
+            out->s[row] = type == TILE_MXFP4 ? arith_from_bits(bits << 16) : f16_to_float(bits);
             if (type == TILE_Q5_1)
                 out->min[row] = f16_to_float(s->min[row][i / 2] >> 16 * (i % 2) & 0xffffu);
         }
@@ -151,7 +155,7 @@ SIMT_INLINE uint32_t tile_move(uint32_t w, uint32_t bit, uint32_t to, uint32_t m
 SIMT_INLINE void tile_unpack(const uint32_t type, const uint32_t nibbles[4], uint32_t small, uint32_t e,
                              uint32_t a[4])
 {
-    bool high = type == TILE_Q6_K || type == TILE_Q5_0 || type == TILE_Q4_0;
+    bool high = type == TILE_Q6_K || type == TILE_Q5_0 || type == TILE_Q4_0 || type == TILE_MXFP4;
 #pragma unroll
     for (uint32_t r = 0; r < 4; r++) {
         uint32_t w = 0;
@@ -163,7 +167,7 @@ SIMT_INLINE void tile_unpack(const uint32_t type, const uint32_t nibbles[4], uin
             w |= tile_move(small, 2 * r, 2, 0x0c0c0c0cu);
         if (type == TILE_Q2_K)
             w = small >> 2 * r & 0x03030303u;
-        if (type == TILE_Q5_0)
+        if (type == TILE_Q5_0 || type == TILE_MXFP4)
             w |= tile_move(small, 4 * e + r, 3, 0x08080808u);
         if (type == TILE_Q5_K || type == TILE_Q5_1)
             w |= tile_move(small, 4 * e + r, 4, 0x10101010u);

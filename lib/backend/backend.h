@@ -127,6 +127,9 @@ struct backend_ops {
     bool has_graph; /* it supports EXECUTOR_GRAPH: submit() replays a step captured once */
     bool has_exact; /* it supports BACKEND_EXACT */
     const struct backend_node_ops *nodes; /* for EXECUTOR_EAGER; NULL: it has none */
+    /* Prepares the environment of this process for the backend's driver; `cache` as cuda_cache. Call before
+     * other threads start. NULL: nothing to do. */
+    void (*prepare)(const char *cache);
     /* -ENODEV: this machine has no such device. */
     int (*open)(struct backend **out, const struct backend_config *cfg, struct error *err);
     /* Reads and packs the weights, allocates KV cache and scratch, starts the decoder. Nothing of the model's

@@ -3,6 +3,7 @@
 #include "model/model.h"
 #include "model/program.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -119,6 +120,7 @@ int executor_wrap(struct executor **out, struct backend *be, struct error *err)
     struct executor *x = calloc(1, sizeof *x);
     if (!x)
         return error_set(err, -ENOMEM, "no memory for the executor");
+    assert(be->ops);
     x->kind = EXECUTOR_PERSISTENT;
     x->ops = be->ops;
     x->be = be;
@@ -159,6 +161,7 @@ static int collect(struct executor *x, const struct step *step, struct error *er
         n = x->ops->advance(x->be, f->results + f->n_results, (int)(STEP_MAX_LOGITS - f->n_results), &done,
                             err);
         f->n_results += n > 0 ? (uint32_t)n : 0;
+        assert(f->n_results <= STEP_MAX_LOGITS); /* the backend keeps to the room that it is given */
     } while (n > 0 && f->n_results < step->n_logits);
     if (n < 0)
         return n;
@@ -225,8 +228,10 @@ static int take_eager(struct executor *x, struct step_result *out, int max, uint
 int executor_advance(struct executor *x, struct step_result *out, int max, uint64_t *steps_done,
                      struct error *err)
 {
-    return x->kind == EXECUTOR_EAGER ? take_eager(x, out, max, steps_done)
-                                     : x->ops->advance(x->be, out, max, steps_done, err);
+    int n = x->kind == EXECUTOR_EAGER ? take_eager(x, out, max, steps_done)
+                                      : x->ops->advance(x->be, out, max, steps_done, err);
+    assert(n <= max);
+    return n;
 }
 
 void executor_park(struct executor *x)

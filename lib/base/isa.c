@@ -8,7 +8,8 @@
 #include <unistd.h>
 #endif
 
-/* Bits of the CPUID words, from the manuals of Intel and AMD. */
+/* Bits of the CPUID words, from the manuals of Intel and AMD. Not __builtin_cpu_supports(): isa_of() is
+ * tested with the words of CPUs that no test machine has. */
 enum leaf1_ecx { FMA = 1 << 12, OSXSAVE = 1 << 27, F16C = 1 << 29 };
 enum leaf7_ebx {
     AVX2 = 1 << 5,

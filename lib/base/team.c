@@ -137,6 +137,7 @@ static void word_advance(struct signal_word *w)
 
 void team_barrier(struct team *t, uint32_t member)
 {
+    assert(member < t->n_members);
     struct member *m = &t->members[member];
     m->phase++;
     /* No member takes units by this counter any more: all have passed the barrier before the last. */
@@ -154,7 +155,7 @@ void team_barrier(struct team *t, uint32_t member)
 
 struct team_deal team_deal(struct team *t, uint32_t member, uint32_t n, uint32_t chunk)
 {
-    assert(chunk > 0);
+    assert(chunk > 0 && member < t->n_members);
     return (struct team_deal){.team = t, .member = member, .n = n, .chunk = chunk};
 }
 

@@ -144,9 +144,10 @@ static size_t rope_pairs(const struct decoder *d, const struct model_config *c)
 
 static int check_fit(struct decoder *d, struct error *err)
 {
-    size_t weights = weights_size(d->graph, err);
-    if (!weights)
-        return err && err->code ? err->code : -ENOTSUP;
+    size_t weights = 0;
+    int rc = weights_size(d->graph, &weights, err);
+    if (rc < 0)
+        return rc;
     struct scratch counted = {0};
     place_scratch(d, &counted);
     uint64_t kv = d->n_pages * (uint64_t)kv_page_size(&d->attend.kv), available = memory_available();

@@ -183,6 +183,9 @@ static void run_row(const struct launch *l, uint32_t row)
     case GRAPH_EXPERT_SUM:
         sum_row(l, row);
         break;
+    case GRAPH_SWIGLU_CLAMPED:
+        d->ops->swiglu_clamped(out, input_at(l, 0, row), input_at(l, 1, row), n->width, 1.0f, NULL, NULL);
+        break;
     case GRAPH_GATE:
         d->ops->store(out, input_at(l, 0, row), n->width, arith_sigmoid(input_at(l, 1, row)[0]), NULL);
         break;

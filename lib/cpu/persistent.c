@@ -65,7 +65,9 @@ static void walk_experts(const struct walk *w, const struct program_op *op)
     bool add = op->epilogue == PROGRAM_RESIDUAL;
     struct experts x = {
         .n_matrices = op->n_weights,
-        .end = add ? EXPERTS_ADD : EXPERTS_SWIGLU,
+        .end = add                                      ? EXPERTS_ADD
+               : op->epilogue == PROGRAM_SWIGLU_CLAMPED ? EXPERTS_SWIGLU_CLAMPED
+                                                        : EXPERTS_SWIGLU,
         .n_experts = op->route.n_experts,
         .n_used = op->route.n_used,
         .n_rows = d->step->n_rows,

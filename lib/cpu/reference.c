@@ -65,7 +65,7 @@ static int take_weight(struct exact *x, struct weight_reader *r, uint32_t index,
     const struct weight *w = model_weight(x->g->model, index);
     void *bytes = malloc(w->size), *values = x->keeps ? malloc((size_t)w->n * w->k * sizeof(float)) : bytes;
     int rc = bytes && values ? 0 : error_set(err, -ENOMEM, "exact: no memory for %s", w->name);
-    bool read = rc == 0 && weight_reader_groups(r, index, 0, weight_groups(x->g->model, index), bytes);
+    bool read = rc == 0 && weight_reader_groups(r, index, 0, weight_groups(x->g->model, index), bytes) == 0;
     if (read && x->keeps)
         quant_dequantise(w->type, bytes, values, (size_t)w->n * w->k);
     x->weights[index] = values;
@@ -487,6 +487,15 @@ static void gate(const struct exact *x, const struct graph_node *n, uint32_t i, 
         out[j] = (float)((double)a[j] * factor);
 }
 
+static void swiglu_clamped(const struct exact *x, const struct graph_node *n, uint32_t i, float *out)
+{
+    const float *a = input_row(x, n, 0, i), *b = input_row(x, n, 1, i);
+    for (uint32_t j = 0; j < n->width; j++) {
+        double g = fmin((double)a[j], 7.0), u = fmax(fmin((double)b[j], 7.0), -7.0);
+        out[j] = (float)(g / (1.0 + exp(-1.702 * g)) * (u + 1.0));
+    }
+}
+
 static void argmax(struct exact *x, const struct graph_node *n, uint32_t i, float *out)
 {
     const float *logits = input_row(x, n, 0, i);
@@ -540,6 +549,9 @@ static int run_node(struct exact *x, uint32_t node)
             break;
         case GRAPH_GATE:
             gate(x, n, i, out);
+            break;
+        case GRAPH_SWIGLU_CLAMPED:
+            swiglu_clamped(x, n, i, out);
             break;
         case GRAPH_ARGMAX:
             argmax(x, n, i, out);

@@ -1,5 +1,6 @@
 #include "slots.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +34,8 @@ void slots_close(struct slots *s)
 static void slot_take(struct slots *s, const struct step *step, const struct step_slot *from)
 {
     struct slot *slot = &s->slot[from->slot];
+    assert(from->slot < s->n_slots && from->n_history <= from->start &&
+           from->start <= s->n_ctx); /* step_check() */
     slot->sampling = from->sampling;
     slot->history_start = from->start - from->n_history;
     memcpy(s->history + (size_t)from->slot * s->n_ctx + slot->history_start,
@@ -45,6 +48,7 @@ void slots_apply(struct slots *s, const struct step *step)
 {
     for (uint32_t i = 0; i < step->n_edits; i++) {
         const struct step_table_edit *e = &step->edits[i];
+        assert(e->slot < s->n_slots && e->index < s->pages_per_slot);
         s->tables[(size_t)e->slot * s->pages_per_slot + e->index] = e->page;
     }
     for (uint32_t i = 0; i < step->n_slots; i++)
@@ -55,6 +59,7 @@ void slots_take_rows(struct slots *s, const struct step *step, int32_t *tokens)
 {
     for (uint32_t i = 0; i < step->n_rows; i++) {
         const struct step_row *row = &step->rows[i];
+        assert(row->slot < s->n_slots && row->pos < s->n_ctx);
         tokens[i] = row->token == STEP_LAST_SAMPLED ? s->slot[row->slot].last_sampled : row->token;
         s->history[(size_t)row->slot * s->n_ctx + row->pos] = tokens[i];
     }

@@ -5,6 +5,7 @@
 #include "model/weight_reader.h"
 #include "model/weight_use.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -18,42 +19,36 @@ static size_t round64(size_t n)
     return (n + 63) / 64 * 64;
 }
 
-/* The bytes of one weight's copy, or 0 with *err set. */
-static size_t copy_size(const struct weight *w, uint8_t use, struct error *err)
+/* Adds the bytes of one weight's copy. */
+static int add_size(const struct weight *w, uint8_t use, size_t *sum, struct error *err)
 {
-    if (use == WEIGHT_VECTOR)
-        return round64((size_t)w->n * w->k * sizeof(float));
     struct error why = {0};
-    size_t size = matmul_pack_size(w->type, w->n, w->k, &why);
+    size_t size = use == WEIGHT_VECTOR ? (size_t)w->n * w->k * sizeof(float)
+                                       : matmul_pack_size(w->type, w->n, w->k, &why);
     if (!size)
-        error_set(err, why.code ? why.code : -ENOTSUP, "%s: %s", w->name, why.text);
-    return round64(size);
+        return error_set(err, why.code ? why.code : -ENOTSUP, "%s: %s", w->name, why.text);
+    *sum += round64(size);
+    return 0;
 }
 
-static size_t sum_sizes(const struct graph *g, const uint8_t *uses, struct error *err)
+static int sum_sizes(const struct graph *g, const uint8_t *uses, size_t *size, struct error *err)
 {
     size_t sum = 0;
-    for (uint32_t i = 0; i < model_n_weights(g->model); i++) {
-        if (uses[i] == WEIGHT_UNUSED)
-            continue;
-        size_t size = copy_size(model_weight(g->model, i), uses[i], err);
-        if (!size)
-            return 0;
-        sum += size;
-    }
-    return sum;
+    int rc = 0;
+    for (uint32_t i = 0; i < model_n_weights(g->model) && rc == 0; i++)
+        if (uses[i] != WEIGHT_UNUSED)
+            rc = add_size(model_weight(g->model, i), uses[i], &sum, err);
+    if (rc == 0)
+        *size = sum;
+    return rc;
 }
 
-size_t weights_size(const struct graph *g, struct error *err)
+int weights_size(const struct graph *g, size_t *size, struct error *err)
 {
     uint8_t *uses = weight_uses(g);
-    if (!uses) {
-        error_set(err, -ENOMEM, "weights: out of memory");
-        return 0;
-    }
-    size_t size = sum_sizes(g, uses, err);
+    int rc = uses ? sum_sizes(g, uses, size, err) : error_set(err, -ENOMEM, "weights: out of memory");
     free(uses);
-    return size;
+    return rc;
 }
 
 /* Where the file's bytes of the groups that a member packs lie meanwhile. */
@@ -104,7 +99,7 @@ static void pack_member(void *context, uint32_t member)
     struct team_deal deal =
         team_deal(job->team, member, job->n_groups, weight_groups_at_once(job->reader->model, job->index));
     for (uint32_t first, last; team_next(&deal, &first, &last);) {
-        if (!weight_reader_groups(job->reader, job->index, first, last, rows))
+        if (weight_reader_groups(job->reader, job->index, first, last, rows) < 0)
             return;
         matmul_pack(w->type, w->n, w->k, rows, job->out, first, last);
         atomic_fetch_add_explicit(&job->n_packed, last - first, memory_order_relaxed);
@@ -135,7 +130,9 @@ static void copy_all(struct weights *w, struct weight_reader *reader, const uint
     for (uint32_t i = 0; i < w->n && !reader->failed; i++) {
         if (uses[i] == WEIGHT_UNUSED)
             continue;
-        size_t size = copy_size(model_weight(reader->model, i), uses[i], NULL);
+        size_t size = 0;
+        int rc = add_size(model_weight(reader->model, i), uses[i], &size, NULL);
+        assert(rc == 0); /* weights_size() has counted it */
         struct pack_job job = {.team = team,
                                .reader = reader,
                                .buffers = buffers,
@@ -155,10 +152,10 @@ static int fill(struct weights *w, const struct graph *g, const uint8_t *uses, s
 {
     struct weight_reader reader;
     struct pack_buffers buffers = {0};
-    size_t total = sum_sizes(g, uses, err);
-    if (!total)
-        return err && err->code ? err->code : -ENOTSUP;
-    int rc = memory_take(&w->block, total, "weights", err);
+    size_t total = 0;
+    int rc = sum_sizes(g, uses, &total, err);
+    if (rc == 0)
+        rc = memory_take(&w->block, total, "weights", err);
     if (rc == 0)
         rc = take_buffers(&buffers, g, uses, team_size(team), err);
     if (rc == 0) {

@@ -20,8 +20,8 @@ struct weights {
     uint64_t sum; /* of what was read (weight_reader.h) */
 };
 
-/* The bytes that the weights of a graph take, or 0 with *err set. */
-size_t weights_size(const struct graph *g, struct error *err);
+/* Sets *size to the bytes that the weights of a graph take. -ENOTSUP: one cannot be packed; -ENOMEM. */
+int weights_size(const struct graph *g, size_t *size, struct error *err);
 
 struct weights_progress {
     void (*report)(void *context, double fraction); /* may be NULL */

@@ -353,6 +353,7 @@ const struct backend_ops cuda_backend = {
     .name = "cuda",
     .has_graph = true,
     .nodes = &cuda_nodes,
+    .prepare = cuda_driver_environment,
     .open = cuda_open,
     .load = cuda_load,
     .submit = cuda_submit,

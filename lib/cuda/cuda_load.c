@@ -28,7 +28,8 @@ static uint32_t slot_pages(const struct cuda_decoder *d)
 /* Operations that only cpu computes so far. */
 static bool is_missing(enum graph_op op)
 {
-    return op == GRAPH_ROUTE || op == GRAPH_MUL_MAT_ID || op == GRAPH_EXPERT_SUM || op == GRAPH_GATE;
+    return op == GRAPH_ROUTE || op == GRAPH_MUL_MAT_ID || op == GRAPH_EXPERT_SUM || op == GRAPH_GATE ||
+           op == GRAPH_SWIGLU_CLAMPED;
 }
 
 static int check_model(const struct cuda_decoder *d, const struct model_config *c, struct error *err)

@@ -98,7 +98,7 @@ static void pack_member(void *context, uint32_t member)
         team_deal(u->team, member, job->n_tiles, weight_groups_at_once(u->reader.model, job->index));
     for (uint32_t first, last; team_next(&deal, &first, &last);) {
         uint32_t from = job->first_tile + first, to = job->first_tile + last;
-        if (!weight_reader_groups(&u->reader, job->index, from, to, rows))
+        if (weight_reader_groups(&u->reader, job->index, from, to, rows) < 0)
             return;
         cuda_pack(w->type, w->n, w->k, rows, job->out + first * bytes, from, to);
         uint32_t n = atomic_fetch_add_explicit(&job->n_packed, last - first, memory_order_relaxed);
@@ -148,7 +148,7 @@ static int send_matrix(struct upload *u, uint32_t index, const struct decoder_ma
 static int send_vector(struct upload *u, uint32_t index, uint64_t to, struct error *err)
 {
     int rc = next_half(u, err);
-    if (rc < 0 || !weight_reader_groups(&u->reader, index, 0, 1, u->staging[u->half].data))
+    if (rc < 0 || weight_reader_groups(&u->reader, index, 0, 1, u->staging[u->half].data) < 0)
         return rc;
     return send_half(u, to, model_weight(u->reader.model, index)->size, err);
 }
@@ -253,7 +253,9 @@ void cuda_weights_note(const struct cuda_weights *w, const struct graph *g, char
     static const struct {
         uint32_t type;
         const char *words;
-    } converted[] = {{QUANT_Q3_K, "Q3_K as Q6_K"}, {QUANT_Q4_1, "Q4_1 as Q5_1"}};
+    } converted[] = {{QUANT_Q3_K, "Q3_K as Q6_K"},     {QUANT_Q4_1, "Q4_1 as Q5_1"},
+                     {QUANT_IQ4_NL, "IQ4_NL as Q8_0"}, {QUANT_IQ3_S, "IQ3_S as Q6_K"},
+                     {QUANT_TQ1_0, "TQ1_0 as Q6_K"},   {QUANT_TQ2_0, "TQ2_0 as Q6_K"}};
     size_t n = 0;
     *out = '\0';
     for (size_t c = 0; c < sizeof converted / sizeof *converted; c++) {

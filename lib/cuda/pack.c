@@ -11,14 +11,18 @@ static const struct form {
     uint8_t tile, bits;
     bool is_signed;
 } forms[MATMUL_N_KINDS] = {
-    [MATMUL_Q4_K] = {TILE_Q4_K, 4, false}, [MATMUL_Q5_K] = {TILE_Q5_K, 5, false},
-    [MATMUL_Q6_K] = {TILE_Q6_K, 6, true},  [MATMUL_Q3_K] = {TILE_Q6_K, 6, true},
-    [MATMUL_Q2_K] = {TILE_Q2_K, 2, false}, [MATMUL_Q8_0] = {TILE_Q8_0, 8, true},
-    [MATMUL_Q5_0] = {TILE_Q5_0, 5, true},  [MATMUL_Q4_0] = {TILE_Q4_0, 4, true},
-    [MATMUL_Q4_1] = {TILE_Q5_1, 5, false}, [MATMUL_Q5_1] = {TILE_Q5_1, 5, false},
-    [MATMUL_F16] = {TILE_F16, 16, true},   [MATMUL_BF16] = {TILE_BF16, 16, true},
-    [MATMUL_F32] = {TILE_F32, 32, true},
+    [MATMUL_Q4_K] = {TILE_Q4_K, 4, false},  [MATMUL_Q5_K] = {TILE_Q5_K, 5, false},
+    [MATMUL_Q6_K] = {TILE_Q6_K, 6, true},   [MATMUL_Q3_K] = {TILE_Q6_K, 6, true},
+    [MATMUL_Q2_K] = {TILE_Q2_K, 2, false},  [MATMUL_Q8_0] = {TILE_Q8_0, 8, true},
+    [MATMUL_Q5_0] = {TILE_Q5_0, 5, true},   [MATMUL_Q4_0] = {TILE_Q4_0, 4, true},
+    [MATMUL_Q4_1] = {TILE_Q5_1, 5, false},  [MATMUL_Q5_1] = {TILE_Q5_1, 5, false},
+    [MATMUL_MXFP4] = {TILE_MXFP4, 5, true}, [MATMUL_IQ4_NL] = {TILE_Q8_0, 8, true},
+    [MATMUL_IQ3_S] = {TILE_Q6_K, 6, true},  [MATMUL_TQ1_0] = {TILE_Q6_K, 6, true},
+    [MATMUL_TQ2_0] = {TILE_Q6_K, 6, true},  [MATMUL_F16] = {TILE_F16, 16, true},
+    [MATMUL_BF16] = {TILE_BF16, 16, true},  [MATMUL_F32] = {TILE_F32, 32, true},
 };
+
+#define MXFP4_NONE 256 /* in place of an exponent: a block that the row does not have */
 
 int cuda_pack_layout(uint32_t type, uint32_t n, uint32_t k, struct decoder_matrix *out, struct error *err)
 {
@@ -82,8 +86,10 @@ static void put_six_bits(uint8_t *p, const struct matmul_super *s)
     }
 }
 
-static void put_scales(uint32_t tile_type, uint8_t *scales, uint32_t row, const struct matmul_super *s)
+static void put_scales(uint32_t kind, uint8_t *scales, uint32_t row, const struct matmul_super *s)
 {
+    uint32_t tile_type = forms[kind].tile;
+    bool per_block = matmul_traits[kind].fold == MATMUL_FOLD_K32;
     uint8_t *mine = scales + row * TILE_ROW_SCALES, *after = scales + TILE_ROWS * TILE_ROW_SCALES;
     switch (tile_type) {
     case TILE_Q4_K:
@@ -93,7 +99,8 @@ static void put_scales(uint32_t tile_type, uint8_t *scales, uint32_t row, const 
         put_six_bits(mine + 4, s);
         break;
     case TILE_Q6_K:
-        memcpy(mine, s->scale, 16);
+        for (int i = 0; i < 16; i++)
+            mine[i] = (uint8_t)s->scale[per_block ? i / 2 : i];
         memcpy(after + 2 * row, &s->d, 2);
         break;
     case TILE_Q2_K:
@@ -106,6 +113,12 @@ static void put_scales(uint32_t tile_type, uint8_t *scales, uint32_t row, const 
         memcpy(after + row * TILE_ROW_SCALES, s->m, 16);
         memcpy(mine, s->s, 16);
         break;
+    case TILE_MXFP4: /* a power of two, subnormal ones too, has its bits in the upper half */
+        for (uint32_t j = 0; j < 8; j++) {
+            uint32_t bits = s->s[j] == MXFP4_NONE ? 0 : arith_to_bits(matmul_float_scale(kind, s, j)) >> 16;
+            memcpy(mine + 2 * j, &(uint16_t){(uint16_t)bits}, 2);
+        }
+        break;
     default:
         memcpy(mine, s->s, 16);
     }
@@ -116,11 +129,13 @@ static void pack_integer_row(uint32_t kind, const uint8_t *src, uint32_t n_block
 {
     const struct form *f = &forms[kind];
     struct matmul_super s = {0};
+    for (uint32_t j = n_blocks; j < 8; j++)
+        s.s[j] = kind == MATMUL_MXFP4 ? MXFP4_NONE : 0;
     matmul_super_read(kind, src, n_blocks, &s);
-    uint32_t zero = f->is_signed ? matmul_traits[kind].zero : 0, mask = (1u << f->bits) - 1;
+    uint32_t mask = (1u << f->bits) - 1;
     for (uint32_t c = 0; c < n_blocks * ARITH_BLOCK; c++)
-        put_value(f, tile, row, c, ((uint32_t)s.q[c] - zero) & mask);
-    put_scales(f->tile, tile + tile_scales(f->tile), row, &s);
+        put_value(f, tile, row, c, (f->is_signed ? (uint32_t)matmul_value(kind, s.q[c]) : s.q[c]) & mask);
+    put_scales(kind, tile + tile_scales(f->tile), row, &s);
 }
 
 static void pack_float_row(uint32_t size, const uint8_t *src, uint32_t n_columns, uint8_t *tile, uint32_t row)

@@ -2,6 +2,7 @@
 #include "abi/sample_layout.h"
 #include "abi/tile.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -30,6 +31,7 @@ static uint32_t least(uint32_t a, uint32_t b)
 
 static uint32_t stage_supers(const struct decoder_matrix *m, uint32_t stage_bytes)
 {
+    assert(m->super_bytes > 0 && m->super_bytes <= stage_bytes); /* a stage without a tile would never end */
     return least(SCHEDULE_MAX_SUPERS, stage_bytes / m->super_bytes);
 }
 
@@ -119,6 +121,7 @@ static uint32_t lay_out(struct decoder_shared *s, const struct needs *n, uint32_
     s->work = s->stages + s->n_stages * s->stage_bytes;
     s->work_bytes = room - s->work;
     s->total = room;
+    assert(s->work < room && s->fold + s->fold_bytes <= s->stages); /* the parts do not overlap */
     return s->n_stages;
 }
 
@@ -154,6 +157,7 @@ int plan_open(struct plan *out, const struct program *program, const struct deco
                      .n_counters = program->n_ops * DECODER_PHASES + DECODER_N_COUNTERS};
     struct needs needs;
     uint32_t next_block = 0;
+    assert(device->n_blocks > 0);
     if (program->n_ops > DECODER_MAX_OPS)
         return error_set(err, -ENOTSUP, "the model has %u ops a step, cuda supports at most %d",
                          program->n_ops, DECODER_MAX_OPS);

@@ -2,6 +2,8 @@
  * tokens are reserved. */
 #include "engine_spill.h"
 
+#include <assert.h>
+
 #define MAX_LOOK 32 /* queued requests examined per call, besides those that start */
 
 /* Finds up to n free slots. Returns their number, and the slots in `out`. */
@@ -64,6 +66,7 @@ static bool reserve(struct engine *e, const struct kv_sequence *s, const uint32_
 
 static struct sequence *seat(struct engine *e, struct engine_request *r, uint32_t slot, uint64_t now_ns)
 {
+    assert(!e->seqs[slot].busy && e->n_live < e->cfg.n_slots);
     e->seqs[slot] =
         (struct sequence){.r = r, .busy = true, .fresh = true, .admitted = ++e->n_admitted, .first = NO_SLOT};
     r->slot = slot;
@@ -96,6 +99,7 @@ static void seat_all(struct engine *e, struct engine_request *r, const uint32_t 
     engine_disk_begin(e, slots[0], now_ns);
     for (uint32_t i = 1; i < n; i++) {
         choices[i] = choices[i - 1]->next_choice;
+        assert(choices[i]);
         seat(e, choices[i], slots[i], now_ns)->first = slots[0];
     }
     for (uint32_t i = n; i-- > 0;) /* the first choice last: its end would end the others */

@@ -52,6 +52,7 @@ static void count_finish(struct engine *e, enum engine_finish finish)
 static void finish_request(struct engine *e, struct engine_request *r, enum engine_finish finish,
                            uint64_t now_ns)
 {
+    assert(r->finish == ENGINE_RUNNING && finish != ENGINE_RUNNING); /* once */
     r->finish = finish;
     r->done_ns = now_ns;
     count_finish(e, finish);
@@ -74,6 +75,7 @@ void engine_release(struct engine *e, uint32_t slot)
 static void end_choices(struct engine *e, uint32_t slot, enum engine_finish finish, uint64_t now_ns)
 {
     struct sequence *q = &e->seqs[slot];
+    assert(q->first == NO_SLOT || e->seqs[q->first].n_waiting > 0);
     if (q->first != NO_SLOT)
         e->seqs[q->first].n_waiting--;
     q->first = NO_SLOT;
@@ -85,6 +87,7 @@ static void end_choices(struct engine *e, uint32_t slot, enum engine_finish fini
 void engine_end(struct engine *e, struct sequence *q, enum engine_finish finish, uint64_t now_ns)
 {
     struct engine_request *r = q->r;
+    assert(r && q == &e->seqs[r->slot] && e->n_live > 0);
     q->r = NULL;
     e->n_live--;
     end_choices(e, r->slot, finish, now_ns);

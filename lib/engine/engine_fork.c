@@ -1,6 +1,8 @@
 /* engine_fork.c - forks of one prompt: the first choice computes it, the others continue from its pages. */
 #include "engine_private.h"
 
+#include <assert.h>
+
 bool engine_can_fork(const struct engine *e, const struct engine_request *r, uint32_t n)
 {
     uint32_t n_shared = kv_shared_pages(r->n_prompt), n_pages = kv_pages_for(r->n_prompt + r->max_tokens);
@@ -21,4 +23,5 @@ void engine_fork(struct engine *e, uint32_t slot)
         q->n_done = kv_shared_pages(q->r->n_prompt) * KV_PAGE_TOKENS; /* it accepts the rest itself */
         e->seqs[slot].n_waiting--;
     }
+    assert(e->seqs[slot].n_waiting == 0); /* each one that waited has its pages */
 }

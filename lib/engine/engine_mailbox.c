@@ -49,6 +49,7 @@ struct engine_request *engine_next(struct engine *e)
         STAILQ_REMOVE_HEAD(&e->ready, ready);
         atomic_store_explicit(&r->listed, false, memory_order_relaxed);
         ended = r->ended;
+        assert(!ended || r->finish != ENGINE_RUNNING);
     }
     pthread_mutex_unlock(&e->lock);
     /* The state becomes terminal here, not in the engine thread: a caller that sees DONE may free the

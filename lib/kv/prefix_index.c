@@ -1,6 +1,7 @@
 #include "prefix_index.h"
 #include "base/hash.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -83,6 +84,7 @@ static int make_room(struct prefix_index *x)
 /* Inserts the entry just older than `next`, or as the newest. */
 static void insert(struct prefix_index *x, uint32_t i, uint32_t next)
 {
+    assert(next != i);
     struct prefix_entry *e = &x->entries[i];
     e->newer = next;
     e->older = next == NONE ? x->newest : x->entries[next].older;
@@ -187,6 +189,7 @@ void prefix_index_remove(struct prefix_index *x, uint64_t place, struct kv_key k
     if (e->stale)
         forget_stale(x, i);
     take_out(x, i);
+    assert(x->n > 0 && x->bytes >= e->size);
     x->n--;
     x->bytes -= e->size;
     e->used = false;

@@ -26,6 +26,7 @@ static const struct {
     [GRAPH_MUL_MAT_ID] = {"MUL_MAT_ID", 2},
     [GRAPH_EXPERT_SUM] = {"EXPERT_SUM", 2},
     [GRAPH_GATE] = {"GATE", 2},
+    [GRAPH_SWIGLU_CLAMPED] = {"SWIGLU_CLAMPED", 2},
     [GRAPH_ARGMAX] = {"ARGMAX", 1},
 };
 
@@ -355,6 +356,7 @@ static int check_node(const struct graph *g, uint32_t i, struct error *err)
         [GRAPH_MUL_MAT_ID] = check_mul_mat_id,
         [GRAPH_EXPERT_SUM] = check_expert_sum,
         [GRAPH_GATE] = check_gate,
+        [GRAPH_SWIGLU_CLAMPED] = same_width,
         [GRAPH_ARGMAX] = check_argmax,
     };
     int rc = check_inputs(g, i, err);

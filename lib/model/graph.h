@@ -23,6 +23,7 @@
  *   MUL_MAT_ID x, route  [E w/U, k]     w         each chosen expert's weight times x, or times its own part of x
  *                                                 if x is U k wide, plus its bias [E, w/U] if there is one
  *   EXPERT_SUM x, route  -              x / U     sum of the chosen experts' parts of x times their weights
+ *   SWIGLU_CLAMPED g, u  -              as g      arith_swiglu_clamped() of both
  *   GATE       x, g      -              as x      x * sigmoid(g), g of width 1
  *   ARGMAX     logits    -              1         samples (greedy at temperature 0); only rows that request
  *                                                 logits
@@ -53,6 +54,7 @@ enum graph_op {
     GRAPH_MUL_MAT_ID,
     GRAPH_EXPERT_SUM,
     GRAPH_GATE,
+    GRAPH_SWIGLU_CLAMPED,
     GRAPH_ARGMAX,
     GRAPH_N_OPS,
 };

@@ -207,10 +207,19 @@ static int fuse_attention(struct fusion *f, uint32_t norm, const uint32_t produc
     return emit_attend(f, &a, op);
 }
 
-/* Two products of a norm that end in one SILU and MUL. */
+/* Two products of a norm that end in one SILU and MUL, or in one SWIGLU_CLAMPED: then silu is NOBODY. */
 struct swiglu {
     uint32_t gate, up, silu, gated;
 };
+
+static bool find_clamped(const struct fusion *f, const uint32_t products[2], struct swiglu *s)
+{
+    uint32_t gated = sole_reader(f, products[0], GRAPH_SWIGLU_CLAMPED);
+    if (gated == NOBODY || sole_reader(f, products[1], GRAPH_SWIGLU_CLAMPED) != gated)
+        return false;
+    *s = (struct swiglu){node_at(f, gated)->inputs[0], node_at(f, gated)->inputs[1], NOBODY, gated};
+    return true;
+}
 
 static bool find_swiglu(const struct fusion *f, const uint32_t products[2], struct swiglu *s)
 {
@@ -226,11 +235,15 @@ static bool find_swiglu(const struct fusion *f, const uint32_t products[2], stru
 static struct program_op *emit_swiglu(struct fusion *f, enum program_opcode opcode, uint32_t norm,
                                       const struct swiglu *s, enum program_buffer_index out)
 {
-    uint32_t nodes[5] = {s->gate, s->up, s->silu, s->gated, norm};
-    struct program_op *op = emit(f, opcode, nodes, f->covered[norm] ? 4 : 5);
+    uint32_t nodes[5] = {s->gate, s->up, s->gated}, n = 3;
+    if (s->silu != NOBODY)
+        nodes[n++] = s->silu;
+    if (!f->covered[norm])
+        nodes[n++] = norm;
+    struct program_op *op = emit(f, opcode, nodes, n);
     op->in = PROGRAM_X;
     op->out = out;
-    op->epilogue = PROGRAM_SWIGLU;
+    op->epilogue = s->silu == NOBODY ? PROGRAM_SWIGLU_CLAMPED : PROGRAM_SWIGLU;
     set_norm(f, op, norm);
     add_matrix(f, op, s->gate);
     add_matrix(f, op, s->up);
@@ -309,7 +322,8 @@ static int fuse_experts(struct fusion *f, uint32_t norm)
     uint32_t odd = find_mixture(f, norm, &m);
     if (odd != NOBODY)
         return not_covered(f, odd, "it has no part in a mixture of experts");
-    if (m.route == NOBODY || m.n_experts != 2 || !find_swiglu(f, m.experts, &experts) || m.n_shared == 1 ||
+    if (m.route == NOBODY || m.n_experts != 2 ||
+        (!find_swiglu(f, m.experts, &experts) && !find_clamped(f, m.experts, &experts)) || m.n_shared == 1 ||
         (m.n_shared == 2 && !find_swiglu(f, m.shared, &shared)))
         return not_covered(f, norm, "its products are not those of a mixture of experts");
     for (uint32_t i = 0; i < 2; i++)
@@ -522,7 +536,7 @@ static const char *buffer_name(uint32_t buffer)
 
 static void print_op(FILE *f, const struct program_op *op, const struct graph *g)
 {
-    static const char *const epilogues[] = {"store", "residual", "swiglu"};
+    static const char *const epilogues[] = {"store", "residual", "swiglu", "swiglu clamped"};
     fprintf(f, "  %-6s -> %-6s", buffer_name(op->in), buffer_name(op->out));
     if (op->opcode == PROGRAM_MATMUL || op->opcode == PROGRAM_EXPERTS)
         fprintf(f, "  %-8s", epilogues[op->epilogue]);

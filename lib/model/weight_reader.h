@@ -24,9 +24,10 @@ struct weight_reader {
 };
 
 void weight_reader_open(struct weight_reader *r, const struct model *m);
-/* Rows of groups [first, last) of weight `index`, as they lie in the file, into `out`. False: this or an
- * earlier read has failed, and nothing more need be read. */
-bool weight_reader_groups(struct weight_reader *r, uint32_t index, uint32_t first, uint32_t last, void *out);
+/* Reads rows of groups [first, last) of weight `index`, as they lie in the file, into `out`. Returns 0 or a
+ * negative errno, -ECANCELED if an earlier read has failed: nothing more need be read. The words of the first
+ * failure are weight_reader_close()'s. */
+int weight_reader_groups(struct weight_reader *r, uint32_t index, uint32_t first, uint32_t last, void *out);
 /* Once no thread reads any longer: 0 with the sum, or why one has failed. */
 int weight_reader_close(struct weight_reader *r, uint64_t *sum, struct error *err);
 

@@ -7,6 +7,7 @@
 #define SAMPLER_ISA   "plain"
 #include "sampler_template.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define BLOCK   64   /* tokens that are walked together, and skipped together when none can matter */
@@ -698,6 +699,7 @@ static int32_t choose(const struct sampler_loops *loops, const struct step_sampl
 
 int32_t sampler_pick(const struct sampler_input *in, void *scratch)
 {
+    assert(in->n_vocab > 0 && in->n_vocab <= INT32_MAX); /* a token is an int32_t */
     struct scratch s = scratch_split(scratch, in->n_vocab);
     const struct step_sampling *set = in->set;
     const struct sampler_loops *loops = sampler_loops_best();
@@ -768,6 +770,7 @@ void sampler_top(const float *logits, uint32_t n_vocab, const struct sampler_nor
                  struct step_top *out)
 {
     uint32_t n = 0;
+    assert(n_top <= STEP_MAX_TOP);
     float threshold = -ARITH_INF;
     for (uint32_t at = 0; at < n_vocab && n_top > 0; at += BLOCK) {
         uint32_t end = at + BLOCK < n_vocab ? at + BLOCK : n_vocab;

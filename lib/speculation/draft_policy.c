@@ -1,5 +1,6 @@
 #include "draft_policy.h"
 
+#include <assert.h>
 #include <stddef.h>
 
 #define PRIOR_TRIES 4.0f /* weight of the odds of all sequences in those of one */
@@ -32,6 +33,7 @@ void draft_odds_open(struct draft_odds *all)
 void draft_odds_note(struct draft_odds *o, uint32_t length, bool right, float memory)
 {
     uint32_t class = class_of(length);
+    assert(memory >= 1);
     float keep = 1 - 1 / memory;
     o->tries[class] = o->tries[class] * keep + 1;
     o->hits[class] = o->hits[class] * keep + (right ? 1.0f : 0.0f);
@@ -41,7 +43,9 @@ float draft_odds_of(const struct draft_odds *own, const struct draft_odds *all, 
 {
     uint32_t class = class_of(length);
     float prior = all->tries[class] > 0 ? all->hits[class] / all->tries[class] : 0;
-    return (own->hits[class] + PRIOR_TRIES * prior) / (own->tries[class] + PRIOR_TRIES);
+    float odds = (own->hits[class] + PRIOR_TRIES * prior) / (own->tries[class] + PRIOR_TRIES);
+    assert(odds >= 0 && odds <= 1); /* also no NaN, with which every plan would be the best */
+    return odds;
 }
 
 /* ---- costs ---- */
@@ -93,6 +97,7 @@ double draft_cost(const struct draft_costs *c, uint32_t n_rows, uint32_t n_draft
 {
     double base = draft_cost_plain(c, n_rows), low_ms = base, ms;
     uint32_t n = n_rows + n_draft, low = n, high = n;
+    assert(n <= STEP_MAX_LOGITS);
     while (low > n_rows && !is_known(c, &c->drafted[low]))
         low--;
     while (high <= STEP_MAX_LOGITS && !is_known(c, &c->drafted[high]))
@@ -114,6 +119,7 @@ double draft_cost(const struct draft_costs *c, uint32_t n_rows, uint32_t n_draft
 static uint32_t known_drafts(const struct draft_costs *c, uint32_t n_rows)
 {
     uint32_t n = STEP_MAX_LOGITS;
+    assert(n_rows <= n);
     while (n > n_rows && !is_known(c, &c->drafted[n]))
         n--;
     return n - n_rows;

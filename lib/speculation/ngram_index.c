@@ -119,6 +119,7 @@ void lookup_add(struct lookup *l, int32_t token)
     bool right = l->expects && l->tokens[l->source] == token;
     uint32_t behind = l->source + 1, length = l->length;
     bool trusted = l->expects && length >= LONG_ENOUGH;
+    assert(l->n <= l->n_max && l->n_max <= l->capacity);
     if (l->n == l->n_max) {
         l->expects = false;
         return;
@@ -140,7 +141,7 @@ void lookup_add(struct lookup *l, int32_t token)
 
 void lookup_draft(const struct lookup *l, int32_t *out, uint32_t n)
 {
-    assert(l->expects);
+    assert(l->expects && l->source < l->n);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t place = l->source + i;
         out[i] = place < l->n ? l->tokens[place] : out[place - l->n];

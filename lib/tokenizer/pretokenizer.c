@@ -44,6 +44,15 @@
     "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" CONTRACTIONS "?|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER     \
     "*" CONTRACTIONS "?|\\p{N}{1,3}| ?[^" WS "\\p{L}\\p{N}]+[\\r\\n/]*|" LINES SPACES
 
+/* Kimi's: runs of Han first; words have none. The letters of UPPER and LOWER that are not Han, said by all
+ * others: a look-ahead at each letter would need PCRE2's stack. */
+#define KIMI_UPPER "[^\\p{Han}\\p{Ll}\\p{N}\\p{P}\\p{S}\\p{Z}\\p{C}]"
+#define KIMI_LOWER "[^\\p{Han}\\p{Lu}\\p{Lt}\\p{N}\\p{P}\\p{S}\\p{Z}\\p{C}]"
+#define KIMI                                                                                                 \
+    "\\p{Han}+|[^\\r\\n\\p{L}\\p{N}]?" KIMI_UPPER "*" KIMI_LOWER "+" CONTRACTIONS                            \
+    "?|[^\\r\\n\\p{L}\\p{N}]?" KIMI_UPPER "+" KIMI_LOWER "*" CONTRACTIONS                                    \
+    "?|\\p{N}{1,3}|" PUNCTUATION LINES SPACES
+
 #define PORO " ?[^(" WS "|.,!?\\x{2026}\\x{3002}\\x{ff0c}\\x{3001}\\x{964}\\x{6d4}\\x{60c})]+"
 
 #define DEEPSEEK_CJK  "[\\x{800}-\\x{9fa5}\\x{ac00}-\\x{d7ff}]+"
@@ -104,6 +113,7 @@ static const struct pretokenizer_kind kinds[] = {
      .patterns = {"\\p{N}{1,3}", DEEPSEEK3_CJK, DEEPSEEK3_WORDS}},
     {.names = " tekken ", .patterns = {TEKKEN}, .ignore_merges = true, .add_bos = true},
     {.names = " gpt-4o llama4 kanana2 minimax-m2 ", .patterns = {GPT4O}},
+    {.names = " kimi-k2 ", .patterns = {KIMI}},
     {.names = " poro-chat bloom gpt3-finnish ", .patterns = {PORO}},
     {.names = " viking ", .patterns = {PORO, "\\p{N}"}},
     {.names = " chameleon ",

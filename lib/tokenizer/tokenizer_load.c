@@ -478,7 +478,7 @@ static int32_t token_named(const struct tokenizer *t, const char *text)
 static const char *const end_markers[] = {
     "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot|>",
     "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "<end_of_turn>", "<end_of_utterance>", "<EOT>",
-    "_<EOT>", "[EOT]", "[EOS]", "<eos>", "</s>", "<turn|>", "[e~[", DEEPSEEK_END,
+    "_<EOT>", "[EOT]", "[EOS]", "<eos>", "</s>", "<turn|>", "<|tool_response>", "[e~[", DEEPSEEK_END,
     /* code models put these between files */
     "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "<|fim_repo|>"};
 
@@ -516,8 +516,10 @@ static int load_ends(struct tokenizer *t, const struct gguf *g, struct error *er
     /* If a message can end in a call, <|end|> closes only one of several messages. */
     bool calls = (token_named(t, "<|return|>") >= 0 && token_named(t, "<|call|>") >= 0) ||
                  (token_named(t, "<|calls|>") >= 0 && token_named(t, "<|flush|>") >= 0);
+    /* Where the model waits for a tool's response, </s> is a token of other texts (Gemma 4). */
+    bool waits = token_named(t, "<|tool_response>") >= 0;
     for (size_t i = 0; i < N_MARKERS; i++)
-        if (!calls || strcmp(end_markers[i], "<|end|>"))
+        if (!(calls && !strcmp(end_markers[i], "<|end|>")) && !(waits && !strcmp(end_markers[i], "</s>")))
             add_end(t, token_named(t, end_markers[i]));
     return 0;
 }

@@ -3,6 +3,7 @@
 #include "cpu/ops/ops.h"
 #include "cuda/pack.h"
 #include "gguf/quant.h"
+#include "support/block_scales.h"
 
 #include "abi/schedule.h"
 
@@ -13,9 +14,9 @@
 #define MAX_OPS  3
 #define MAX_ROWS 40
 
-static const uint32_t types[] = {QUANT_Q4_K, QUANT_Q6_K, QUANT_Q8_0, QUANT_Q5_K, QUANT_Q5_0,
-                                 QUANT_Q4_0, QUANT_Q2_K, QUANT_Q3_K, QUANT_Q4_1, QUANT_Q5_1,
-                                 QUANT_F16,  QUANT_BF16, QUANT_F32};
+static const uint32_t types[] = {QUANT_Q4_K, QUANT_Q6_K,  QUANT_Q8_0,   QUANT_Q5_K,  QUANT_Q5_0, QUANT_Q4_0,
+                                 QUANT_Q2_K, QUANT_Q3_K,  QUANT_Q4_1,   QUANT_Q5_1,  QUANT_F16,  QUANT_BF16,
+                                 QUANT_F32,  QUANT_MXFP4, QUANT_IQ4_NL, QUANT_IQ3_S, QUANT_TQ1_0};
 #define N_TYPES (sizeof types / sizeof *types)
 
 static uint64_t state;
@@ -92,21 +93,15 @@ static uint64_t address(const void *p)
 
 /* --- random weights and rows --- */
 
-static void set_half(uint8_t *p, bool extreme)
+static uint16_t random_half(bool extreme)
 {
     static const uint16_t some[] = {0, 0x8000, 1, 0x7bff, 0xfbff, 0x0400};
     uint16_t h = (uint16_t)(0x1c00 + below(0x1800) + (below(8) == 0 ? 0x8000 : 0));
-    if (extreme && below(4) == 0)
-        h = some[below(6)];
-    memcpy(p, &h, 2);
+    return extreme && below(4) == 0 ? some[below(6)] : h;
 }
 
 static void random_weights(uint32_t type, uint8_t *w, size_t size, bool extreme)
 {
-    static const int scale_at[32][2] = {
-        [QUANT_Q4_K] = {0, 2},   [QUANT_Q5_K] = {0, 2},  [QUANT_Q6_K] = {208, -1}, [QUANT_Q3_K] = {108, -1},
-        [QUANT_Q2_K] = {80, 82}, [QUANT_Q8_0] = {0, -1}, [QUANT_Q5_0] = {0, -1},   [QUANT_Q4_0] = {0, -1},
-        [QUANT_Q4_1] = {0, 2},   [QUANT_Q5_1] = {0, 2},  [QUANT_F16] = {0, -1}};
     size_t block = quant_traits(type)->block_size;
     for (size_t i = 0; i < size; i++)
         w[i] = extreme && below(64) == 0 ? (uint8_t)(below(2) ? 0xff : 0x80) : (uint8_t)below(256);
@@ -114,9 +109,10 @@ static void random_weights(uint32_t type, uint8_t *w, size_t size, bool extreme)
         float f = uniform();
         if (type == QUANT_F32 || type == QUANT_BF16)
             memcpy(w + i, (uint8_t *)&f + (4 - block), block);
-        for (int s = 0; s < 2 && type != QUANT_F32 && type != QUANT_BF16; s++)
-            if (scale_at[type][s] >= 0)
-                set_half(w + i + scale_at[type][s], extreme);
+        else if (type == QUANT_F16)
+            memcpy(w + i, &(uint16_t){random_half(extreme)}, 2);
+        else
+            block_scales_put(type, w + i, random_half(extreme), random_half(extreme));
     }
 }
 

@@ -217,6 +217,11 @@ static const float *bias_of(const struct job *j, uint32_t matrix, uint32_t activ
     return bias ? bias + (size_t)j->order->expert[active] * j->n + start : NULL;
 }
 
+static bool is_gated(const struct experts *x)
+{
+    return x->end == EXPERTS_SWIGLU || x->end == EXPERTS_SWIGLU_CLAMPED;
+}
+
 /* Computes one expert's products for all of its columns and writes each pair's. */
 static void finish_pairs(const struct job *j, uint32_t active, const struct span *s, uint32_t unit,
                          const uint8_t *next)
@@ -224,7 +229,7 @@ static void finish_pairs(const struct job *j, uint32_t active, const struct span
     const struct experts *x = j->x;
     const struct ops *ops = j->shared->ops;
     uint32_t stride = tile_stride(s), columns = n_columns(j, active);
-    bool gated = x->end == EXPERTS_SWIGLU;
+    bool gated = is_gated(x);
     float *gate = j->own->tile, *up = gate + (size_t)stride * columns;
     const float *bias[2] = {bias_of(j, 0, active, s->start), bias_of(j, 1, active, s->start)};
     multiply(j, 0, active, s, gated ? unit_at(j, 1, active, unit) : next, gate);
@@ -235,7 +240,8 @@ static void finish_pairs(const struct job *j, uint32_t active, const struct span
         float *out = row_at(x->out, row) + (size_t)(pair % x->n_used) * j->n + s->start;
         size_t at = (size_t)c * stride + s->skip;
         if (gated)
-            ops->swiglu(out, gate + at, up + at, s->n, j->factors[row], bias[0], bias[1]);
+            (x->end == EXPERTS_SWIGLU ? ops->swiglu : ops->swiglu_clamped)(out, gate + at, up + at, s->n,
+                                                                           j->factors[row], bias[0], bias[1]);
         else
             ops->store(out, gate + at, s->n, j->factors[row], bias[0]);
     }
@@ -244,7 +250,7 @@ static void finish_pairs(const struct job *j, uint32_t active, const struct span
 /* Computes units [first, last), counted over all active experts, in parts that the tile holds. */
 static void do_pairs(const struct job *j, uint32_t first, uint32_t last)
 {
-    uint32_t n_tiles = j->x->end == EXPERTS_SWIGLU ? 2 : 1;
+    uint32_t n_tiles = is_gated(j->x) ? 2 : 1;
     while (first < last) {
         uint32_t active = first / j->n_units, unit = first % j->n_units;
         uint32_t fits = PRODUCT_TILE / (UNIT * MATMUL_ROWS * n_tiles * n_columns(j, active));

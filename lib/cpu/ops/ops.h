@@ -76,6 +76,8 @@ struct ops {
     void (*residual)(float *out, const float *y, uint32_t n, float r, const float *bias);
     void (*swiglu)(float *out, const float *gate, const float *up, uint32_t n, float r,
                    const float *gate_bias, const float *up_bias);
+    void (*swiglu_clamped)(float *out, const float *gate, const float *up, uint32_t n, float r,
+                           const float *gate_bias, const float *up_bias);
     /* Adds one expert's output to the sum of a row: out = fmaf(w, y, out). */
     void (*add_scaled)(float *out, const float *y, uint32_t n, float w);
     /* Single nodes of the eager executor: out[i] = a[i] op b[i]. */

@@ -118,6 +118,13 @@ static void swiglu(float *out, const float *gate, const float *up, uint32_t n, f
         out[i] = arith_silu(finished_one(gate, i, r, gate_bias)) * finished_one(up, i, r, up_bias);
 }
 
+static void swiglu_clamped(float *out, const float *gate, const float *up, uint32_t n, float r,
+                           const float *gate_bias, const float *up_bias)
+{
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = arith_swiglu_clamped(finished_one(gate, i, r, gate_bias), finished_one(up, i, r, up_bias));
+}
+
 static void add_scaled(float *out, const float *y, uint32_t n, float w)
 {
     struct vec weight = vec_all(w);
@@ -297,6 +304,7 @@ const struct ops OPS_TABLE = {
     .store = store,
     .residual = residual,
     .swiglu = swiglu,
+    .swiglu_clamped = swiglu_clamped,
     .add_scaled = add_scaled,
     .add = add,
     .mul = mul,

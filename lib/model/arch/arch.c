@@ -164,10 +164,11 @@ uint32_t arch_swiglu(struct arch_builder *b, uint32_t x, enum arch_bias bias)
 }
 
 /* The choice of experts, by the router's logits of h. */
-static uint32_t route(struct arch_builder *b, uint32_t h, bool biased)
+static uint32_t route(struct arch_builder *b, uint32_t h, unsigned parts)
 {
     const struct model_experts *e = &model_config(b->m)->experts;
-    uint32_t logits = arch_linear(b, h, e->n_experts, ARCH_NO_BIAS, "ffn_gate_inp");
+    enum arch_bias bias = parts & ARCH_EXPERT_BIAS ? ARCH_BIAS : ARCH_NO_BIAS;
+    uint32_t logits = arch_linear(b, h, e->n_experts, bias, "ffn_gate_inp");
     struct graph_node node = box_node(b, GRAPH_ROUTE, "exp_probs_b");
     node.inputs[0] = logits;
     node.width = 2 * e->n_used;
@@ -178,7 +179,7 @@ static uint32_t route(struct arch_builder *b, uint32_t h, bool biased)
                                      .gating = (uint16_t)e->gating,
                                      .normalise = e->normalise,
                                      .scale = e->scale};
-    if (biased)
+    if (parts & ARCH_CHOICE_BIAS)
         node.bias = want(b, (struct model_want){.n = 1, .k = e->n_experts}, node.name, "bias");
     (void)snprintf(node.name, sizeof node.name, "blk.%u.ffn_route", b->layer);
     return add(b, node);
@@ -186,7 +187,7 @@ static uint32_t route(struct arch_builder *b, uint32_t h, bool biased)
 
 /* The chosen experts' weights [n, k] times x, or times their own parts of x. */
 static uint32_t by_expert(struct arch_builder *b, uint32_t x, uint32_t choice, uint32_t n, uint32_t k,
-                          const char *box)
+                          bool bias, const char *box)
 {
     const struct model_experts *e = &model_config(b->m)->experts;
     struct graph_node node = box_node(b, GRAPH_MUL_MAT_ID, box);
@@ -199,6 +200,10 @@ static uint32_t by_expert(struct arch_builder *b, uint32_t x, uint32_t choice, u
     struct model_want shape = {.n = n * e->n_experts, .k = k, .n_experts = e->n_experts, .any_k = true};
     node.weight = want(b, shape, node.name, "weight");
     node.weight_type = type_of(b, node.weight);
+    if (bias) {
+        struct model_want table = {.n = e->n_experts, .k = n, .table = true};
+        node.bias = want(b, table, node.name, "bias");
+    }
     return add(b, node);
 }
 
@@ -232,21 +237,28 @@ static uint32_t add_shared(struct arch_builder *b, uint32_t x, uint32_t gated, u
     return arch_add(b, x, out, "ffn_shared_residual");
 }
 
+static uint32_t gated_row(struct arch_builder *b, uint32_t gate, uint32_t up)
+{
+    uint32_t silu = plain(b, GRAPH_SILU, gate, GRAPH_NO_INPUT, "ffn_silu");
+    return plain(b, GRAPH_MUL, silu, up, "ffn_gated");
+}
+
 uint32_t arch_experts(struct arch_builder *b, uint32_t x, uint32_t h, unsigned parts)
 {
     const struct model_config *c = model_config(b->m);
     const struct model_experts *e = &c->experts;
     uint32_t shared = GRAPH_NO_INPUT, factor = GRAPH_NO_INPUT;
-    uint32_t choice = route(b, h, parts & ARCH_CHOICE_BIAS);
-    uint32_t gate = by_expert(b, h, choice, e->n_ff, c->n_embd, "ffn_gate_exps");
-    uint32_t up = by_expert(b, h, choice, e->n_ff, c->n_embd, "ffn_up_exps");
+    uint32_t choice = route(b, h, parts);
+    bool bias = parts & ARCH_EXPERT_BIAS;
+    uint32_t gate = by_expert(b, h, choice, e->n_ff, c->n_embd, bias, "ffn_gate_exps");
+    uint32_t up = by_expert(b, h, choice, e->n_ff, c->n_embd, bias, "ffn_up_exps");
     if (e->n_ff_shared)
         shared = shared_gated(b, h);
     if (e->n_ff_shared && parts & ARCH_SHARED_GATE)
         factor = arch_linear(b, h, 1, ARCH_NO_BIAS, "ffn_gate_inp_shexp");
-    uint32_t silu = plain(b, GRAPH_SILU, gate, GRAPH_NO_INPUT, "ffn_silu");
-    uint32_t gated = plain(b, GRAPH_MUL, silu, up, "ffn_gated");
-    uint32_t down = by_expert(b, gated, choice, c->n_embd, e->n_ff, "ffn_down_exps");
+    uint32_t gated =
+        parts & ARCH_CLAMPED ? plain(b, GRAPH_SWIGLU_CLAMPED, gate, up, "ffn_gated") : gated_row(b, gate, up);
+    uint32_t down = by_expert(b, gated, choice, c->n_embd, e->n_ff, bias, "ffn_down_exps");
     uint32_t out = arch_add(b, x, sum_experts(b, down, choice), "ffn_residual");
     return shared == GRAPH_NO_INPUT ? out : add_shared(b, out, shared, factor);
 }

@@ -36,6 +36,8 @@ uint32_t arch_swiglu(struct arch_builder *b, uint32_t x, enum arch_bias bias);
  * one. */
 enum arch_expert_parts {
     ARCH_SHARED_GATE = 1, /* ffn_gate_inp_shexp: the shared expert counts sigmoid(gate(h)) */
+    ARCH_EXPERT_BIAS = 4, /* the router and the experts have biases */
+    ARCH_CLAMPED = 8,     /* arith_swiglu_clamped() in place of silu(gate) * up */
     ARCH_CHOICE_BIAS = 2, /* exp_probs_b: moves the choice of experts */
 };
 uint32_t arch_experts(struct arch_builder *b, uint32_t x, uint32_t h, unsigned parts);

@@ -1,5 +1,6 @@
 /* The cpu backend's promise: the same bits however the work is cut, and nothing done on a bad index. */
 #include "support/decoder_run.h"
+#include "support/made_model.h"
 #include "cpu/cpu_decoder.h"
 #include "cpu/matmul/matmul_pack.h"
 #include "sampler/sampler.h"
@@ -12,12 +13,9 @@
 #define N 80 /* tokens: over a page's border */
 
 static const char *const files[] = {
-    HEARTH_TEST_DATA "/tiny-llama3-s15-q4_k_m.gguf",
-    HEARTH_TEST_DATA "/tiny-qwen2-odd-s13-q5_0.gguf",
-    HEARTH_TEST_DATA "/tiny-qwen3-s11-q4_k_m.gguf",
-    HEARTH_TEST_DATA "/tiny-qwen3-s11-q8_0.gguf",
-    HEARTH_TEST_DATA "/tiny-qwen3moe-s32-q4_k_m.gguf",
-    HEARTH_TEST_DATA "/tiny-qwen2moe-s82-q4_k_m.gguf",
+    HEARTH_TEST_DATA "/tiny-llama3-s15-q4_k_m.gguf",   HEARTH_TEST_DATA "/tiny-qwen2-odd-s13-q5_0.gguf",
+    HEARTH_TEST_DATA "/tiny-qwen3-s11-q4_k_m.gguf",    HEARTH_TEST_DATA "/tiny-qwen3-s11-q8_0.gguf",
+    HEARTH_TEST_DATA "/tiny-qwen3moe-s32-q4_k_m.gguf", HEARTH_TEST_DATA "/tiny-qwen2moe-s82-q4_k_m.gguf",
     HEARTH_TEST_DATA "/tiny-glm4moe-s72-q4_k_m.gguf",
 };
 #define N_FILES (sizeof files / sizeof *files)
@@ -246,23 +244,48 @@ Test(cpu_backend, pages_in_any_order_give_the_same_bits)
     expect_same_bits((struct decoder_run_config){0}, 32, (struct decoder_run_config){.page_shift = 5}, 19);
 }
 
+/* The last logits of a prompt of 300 tokens in one step equal those of single rows. */
+static void expect_whole_prompt(struct decoder_run_config c, struct decoder_run_config c_single)
+{
+    struct decoder_run whole;
+    decoder_run_open(&whole, &c);
+    uint32_t n = 300, n_vocab = whole.n_vocab;
+    for (uint32_t pos = 0; pos < n; pos++)
+        decoder_run_row(&whole, 0, pos, tokens[pos], pos >= n - STEP_MAX_LOGITS);
+    decoder_run_step(&whole);
+    float *single = decoder_run_logits(&c_single, tokens, n, 1);
+    for (uint32_t j = 0; j < STEP_MAX_LOGITS; j++)
+        expect_same(single + (size_t)(n - STEP_MAX_LOGITS + j) * n_vocab, executor_logits(whole.x, j),
+                    n_vocab, c.path);
+    free(single);
+    decoder_run_close(&whole);
+}
+
 Test(cpu_backend, a_whole_prompt_at_once_gives_the_bits_of_single_rows)
 {
     make_tokens();
     for (uint32_t i = 0; i < N_FILES; i++) {
         struct decoder_run_config c = {.path = files[i], .n_threads = 2, .n_ctx = 512};
-        struct decoder_run whole;
-        decoder_run_open(&whole, &c);
-        uint32_t n = 300, n_vocab = whole.n_vocab;
-        for (uint32_t pos = 0; pos < n; pos++)
-            decoder_run_row(&whole, 0, pos, tokens[pos], pos >= n - STEP_MAX_LOGITS);
-        decoder_run_step(&whole);
-        float *single = decoder_run_logits(&c, tokens, n, 1);
-        for (uint32_t j = 0; j < STEP_MAX_LOGITS; j++)
-            expect_same(single + (size_t)(n - STEP_MAX_LOGITS + j) * n_vocab, executor_logits(whole.x, j),
-                        n_vocab, files[i]);
-        free(single);
-        decoder_run_close(&whole);
+        expect_whole_prompt(c, c);
+    }
+}
+
+/* Experts of 160 rows are several units of work. A prompt of one token sends almost all rows to the same
+ * experts, whose products do not fit the tile at once. */
+Test(cpu_backend, wide_experts_give_the_bits_of_single_rows)
+{
+    static const char *const quants[] = {"q4_k_m", "q4_1", "f16"};
+    for (uint32_t i = 0; i < 2 * sizeof quants / sizeof *quants; i++) {
+        char path[64];
+        make_tokens();
+        for (uint32_t t = 0; i % 2 && t < 512; t++)
+            tokens[t] = 7;
+        made_model("tiny-qwen3moe", quants[i / 2], path);
+        struct decoder_run_config c = {.path = path, .n_threads = 1 + 4 * (i % 3), .n_ctx = 512};
+        struct decoder_run_config single = {
+            .path = path, .n_threads = 2, .n_ctx = 512, .kind = EXECUTOR_EAGER};
+        expect_whole_prompt(c, single);
+        unlink(path);
     }
 }
 

@@ -1,6 +1,7 @@
 #include "cuda/pack.h"
 #include "base/half.h"
 #include "gguf/quant.h"
+#include "support/block_scales.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -9,9 +10,10 @@
 
 #include "abi/device_abi.h"
 
-static const uint32_t types[] = {QUANT_Q4_K, QUANT_Q5_K, QUANT_Q6_K, QUANT_Q3_K, QUANT_Q2_K,
-                                 QUANT_Q8_0, QUANT_Q5_0, QUANT_Q4_0, QUANT_Q4_1, QUANT_Q5_1,
-                                 QUANT_F16,  QUANT_BF16, QUANT_F32};
+static const uint32_t types[] = {QUANT_Q4_K,  QUANT_Q5_K,  QUANT_Q6_K, QUANT_Q3_K,  QUANT_Q2_K,
+                                 QUANT_Q8_0,  QUANT_Q5_0,  QUANT_Q4_0, QUANT_Q4_1,  QUANT_Q5_1,
+                                 QUANT_F16,   QUANT_BF16,  QUANT_F32,  QUANT_MXFP4, QUANT_IQ4_NL,
+                                 QUANT_IQ3_S, QUANT_TQ1_0, QUANT_TQ2_0};
 #define N_TYPES (sizeof types / sizeof *types)
 
 static uint64_t state = 1;
@@ -50,11 +52,11 @@ static int32_t stored(uint32_t type, const uint8_t *tile, uint32_t row, uint32_t
     if (type == TILE_Q6_K || type == TILE_Q2_K) {
         small = at[j / 4 * 512 + lane * 16 + j % 4 * 4 + byte] >> 2 * r & 3;
         n_small = 2;
-    } else if (type == TILE_Q5_K || type == TILE_Q5_0 || type == TILE_Q5_1) {
+    } else if (type == TILE_Q5_K || type == TILE_Q5_0 || type == TILE_Q5_1 || type == TILE_MXFP4) {
         small = at[lane * 16 + j / 2 * 4 + byte] >> (j % 2 * 4 + r) & 1;
         n_small = 1;
     }
-    if (type == TILE_Q6_K || type == TILE_Q5_0 || type == TILE_Q4_0)
+    if (type == TILE_Q6_K || type == TILE_Q5_0 || type == TILE_Q4_0 || type == TILE_MXFP4)
         return ((int32_t)(nibble << n_small | small) ^ (8 << n_small)) - (8 << n_small);
     return (int32_t)(type == TILE_Q2_K ? small : nibble | small << 4);
 }
@@ -99,6 +101,9 @@ static float value(uint32_t type, const uint8_t *tile, uint32_t row, uint32_t co
     case TILE_Q5_1:
         mine = scales - 512 + row * 16;
         return read_half(mine + 2 * j) * q + read_half(mine + 256 + 2 * j);
+    case TILE_MXFP4:
+        mine = scales - 256 + row * 16;
+        return bf16_to_float((uint16_t)read_u16(mine + 2 * j)) * q;
     default:
         mine = scales - 256 + row * 16;
         return read_half(mine + 2 * j) * q;
@@ -116,15 +121,11 @@ static void random_weights(uint32_t type, uint8_t *w, size_t size)
     if (type == QUANT_F32 || type == QUANT_BF16 || type == QUANT_F16)
         for (size_t i = step - 1; i < size; i += step)
             w[i] &= 0xbf;
-    static const int scale_at[32][2] = {
-        [QUANT_Q4_K] = {0, 2},   [QUANT_Q5_K] = {0, 2},  [QUANT_Q6_K] = {208, -1}, [QUANT_Q3_K] = {108, -1},
-        [QUANT_Q2_K] = {80, 82}, [QUANT_Q8_0] = {0, -1}, [QUANT_Q5_0] = {0, -1},   [QUANT_Q4_0] = {0, -1},
-        [QUANT_Q4_1] = {0, 2},   [QUANT_Q5_1] = {0, 2}};
     size_t block = quant_traits(type)->block_size;
     for (size_t i = 0; block > 4 && i < size; i += block)
-        for (int s = 0; s < 2; s++)
-            if (scale_at[type][s] >= 0)
-                w[i + (size_t)scale_at[type][s] + 1] &= 0xbf;
+        block_scales_put(type, w + i, (uint16_t)(next() & 0xbfff), (uint16_t)(next() & 0xbfff));
+    for (size_t i = 0; type == QUANT_MXFP4 && i < size; i += 17 * 5) /* the ends of the exponents too */
+        w[i] = next() % 2 ? (uint8_t)(next() % 3) : 254;
 }
 
 static void check(uint32_t type, uint32_t n, uint32_t k)

@@ -128,7 +128,7 @@ Test(graph, refuses_an_op_that_does_not_exist)
 {
     struct graph *g = tail();
     g->nodes[V].op = GRAPH_N_OPS;
-    refused(g, "v", "unknown op 15");
+    refused(g, "v", "unknown op 16");
 }
 
 Test(graph, refuses_widths_that_do_not_fit)

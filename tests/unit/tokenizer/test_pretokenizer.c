@@ -1,4 +1,5 @@
 #include "tokenizer/pretokenizer.h"
+#include "support/tokenizer_fixture.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -114,6 +115,47 @@ Test(pretokenizer, knows_names_whole_only)
     cr_assert_null(pretokenizer_find(longer, sizeof longer));
 }
 
+/* FNV-1a over the words of 500 texts of mixed scripts and code, a 256 after each, as the regular expressions
+ * of the models' tokenizer.json (deepseek-v3, refact: several, one after the other) cut them in node's
+ * engine. */
+static const struct {
+    const char *kind;
+    uint64_t hash;
+} engine_splits[] = {
+    {"gpt-4o", 0x753e491b63af0eebu}, {"tekken", 0xf9da14b734534181u},      {"qwen2", 0xbe38916b8c8eebddu},
+    {"qwen35", 0x4c083234621045e3u}, {"glm4", 0x326c699d66bf9251u},        {"dbrx", 0x326c699d66bf9251u},
+    {"refact", 0x83e3da5bf49d0809u}, {"deepseek-v3", 0xe254c2b1b0c15787u}, {"kimi-k2", 0xbcc23984145dfabbu},
+};
+
+static int hash_word(void *context, const char *word, size_t len)
+{
+    uint64_t *h = context;
+    for (size_t i = 0; i < len; i++)
+        *h = (*h ^ (uint8_t)word[i]) * 0x100000001b3u;
+    *h = (*h ^ 256) * 0x100000001b3u;
+    return 0;
+}
+
+Test(pretokenizer, cuts_mixed_texts_as_another_engine_does)
+{
+    char *texts = fixture_read(HEARTH_TEST_DATA "/tokenizer/split-texts.txt");
+    cr_assert_not_null(texts);
+    for (size_t k = 0; k < sizeof engine_splits / sizeof engine_splits[0]; k++) {
+        struct pretokenizer *p = open_kind(engine_splits[k].kind);
+        struct pretokenizer_splitter s;
+        uint64_t h = 0xcbf29ce484222325u;
+        cr_assert_eq(pretokenizer_splitter_open(&s, p, hash_word, &h), 0);
+        for (const char *at = texts, *end; *at; at = *end ? end + 1 : end) {
+            end = at + strcspn(at, "\x1e");
+            cr_assert_eq(pretokenizer_split(&s, at, (size_t)(end - at)), 0);
+        }
+        cr_expect_eq(h, engine_splits[k].hash, "%s", engine_splits[k].kind);
+        pretokenizer_splitter_close(&s);
+        pretokenizer_close(p);
+    }
+    free(texts);
+}
+
 struct position {
     const char *next;
 };
@@ -132,7 +174,7 @@ Test(pretokenizer, is_linear_and_loses_nothing_for_every_kind)
     static const char *const names[] = {
         "default", "llama-bpe",    "qwen2",     "qwen35",         "gpt-2",       "starcoder",
         "falcon",  "deepseek-llm", "tekken",    "deepseek-coder", "deepseek-v3", "gpt-4o",
-        "bloom",   "viking",       "chameleon", "seed-coder",     "minicpm5"};
+        "bloom",   "viking",       "chameleon", "seed-coder",     "minicpm5",    "kimi-k2"};
     static const char *const texts[] = {" ",  "\n", " \n",  "a",   "A",      "aA",           "0",   "!", "'s",
                                         "\t", "a ", "\x01", "IMG", "\u4e2d", "\u00e9\u0301", "\xFF"};
     size_t size = 1 << 19;

@@ -338,6 +338,19 @@ Test(tokenizer_open, ends_at_eot_and_eom_and_at_known_markers)
     tokenizer_close(t);
 }
 
+Test(tokenizer_open, does_not_end_at_s_where_a_model_waits_for_tools)
+{
+    struct vocabulary v = small_bpe;
+    v.tokens[5] = "</s>";
+    struct tokenizer *t = open_vocabulary(&v);
+    cr_assert(tokenizer_is_end(t, 5));
+    tokenizer_close(t);
+    v.tokens[6] = "<|tool_response>";
+    t = open_vocabulary(&v);
+    cr_assert(tokenizer_is_end(t, 6) && !tokenizer_is_end(t, 5));
+    tokenizer_close(t);
+}
+
 Test(tokenizer_open, merges_spm_text_by_score)
 {
     struct tokenizer *t = open_vocabulary(&small_spm);
