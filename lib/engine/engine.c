@@ -34,6 +34,8 @@ static void measure(struct engine *e, const struct flight *f, uint64_t now_ns)
     if (f->n_spans > 0 && f->n_prefill == 0 &&
         (f->n_draft == 0 || e->decode_ms <= 0)) /* n_spans 0: page ops alone */
         blend(&e->decode_ms, ms);
+    if (f->n_decode > 0 && f->n_prefill == 0 && f->n_draft == 0)
+        blend(&e->text_ms[engine_text_class(f->n_decode)], ms);
     if (f->n_prefill < (f->n_decode ? ENGINE_LEAST_CHUNK : 16))
         return;
     uint32_t n_rows = f->n_prefill + f->n_decode + f->n_draft;

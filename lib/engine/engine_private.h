@@ -53,6 +53,16 @@ struct sequence {
 #define ENGINE_PREFILL_BESIDE 16
 #define ENGINE_LEAST_CHUNK    (ENGINE_PREFILL_BESIDE - ENGINE_ROWS_TOGETHER + 1)
 
+/* Classes of the number of texts in a step: 1, 2, 3 to 4, 5 to 8 ... up to STEP_MAX_LOGITS. */
+#define ENGINE_TEXT_CLASSES 7
+static inline uint32_t engine_text_class(uint32_t n)
+{
+    uint32_t at = 0;
+    while (at + 1 < ENGINE_TEXT_CLASSES && n > 1u << at)
+        at++;
+    return at;
+}
+
 /* A step in flight, and the meaning of its rows and results. */
 struct flight {
     uint64_t id;
@@ -117,6 +127,7 @@ struct engine {
      * rows alone. `beside` is the cost of a row of any kind where prefill runs beside texts. */
     double decode_ms, prefill_row_ms;
     struct row_price beside;
+    double text_ms[ENGINE_TEXT_CLASSES]; /* a step of texts alone, by engine_text_class() */
     struct step step;
     uint32_t *masks; /* [n_slots][mask_words]; NULL: the backend cannot constrain */
     uint32_t mask_words;

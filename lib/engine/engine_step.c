@@ -4,6 +4,7 @@
 #include "engine_speculate.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #define MIN_PREFILL_ALONE 64  /* rows, whatever step_ms says: enough to pay for one pass over the weights */
@@ -226,17 +227,29 @@ static double depth(const struct step *s)
     return (double)positions / ROW_PRICE_DEPTH;
 }
 
+/* The time of a step of prefill beside n texts: step_ms, or twice what the texts take alone where that is
+ * more. With step_ms alone, prompts beside many texts would get the fewest rows, and every few of them would
+ * cost a whole step of all texts. While n texts are not measured, fewer stand for them. */
+static double beside_ms(const struct engine *e, uint32_t n)
+{
+    double alone = 0;
+    for (uint32_t i = engine_text_class(n) + 1; i > 0 && alone <= 0; i--)
+        alone = e->text_ms[i - 1];
+    return BESIDE_SHARE * fmax(e->cfg.step_ms, 2 * alone);
+}
+
 /* The number of prefill rows that fit into the step and into its time, of `left` rows that there are. Without
  * running texts a step takes step_ms on average, and prompts that two such steps would finish are finished in
- * one, which is sooner. Beside running texts hardly any step should exceed step_ms. There all rows have one
- * cost, by their depth, also those of the texts and of the drafts: they all pay for the fixed cost of a step,
- * and the cost follows when the mixture changes. `start` is the first position of the deepest prompt. A step
- * that leaves prompt rows to later ones has a number of rows without a remainder for the products. */
+ * one, which is sooner. Beside running texts hardly any step should exceed step_ms, or twice what the texts
+ * take alone. There all rows have one cost, by their depth, also those of the texts and of the drafts: they
+ * all pay for the fixed cost of a step, and the cost follows when the mixture changes. `start` is the first
+ * position of the deepest prompt. A step that leaves prompt rows to later ones has a number of rows without a
+ * remainder for the products. */
 static uint32_t prefill_rows(const struct engine *e, const struct flight *f, uint32_t left, uint32_t start)
 {
     double rows = FIRST_PREFILL, room = e->max_rows - e->step.n_rows, least = MIN_PREFILL_ALONE;
     bool beside = f->n_decode > 0;
-    double ms = e->cfg.step_ms * (beside ? BESIDE_SHARE : 1);
+    double ms = beside ? beside_ms(e, f->n_decode) : e->cfg.step_ms;
     if (beside && e->beside.row_ms > 0)
         rows = row_price_rows(
             &e->beside, ms - e->beside.row_ms * e->step.n_rows - e->beside.depth_ms * depth(&e->step), start);

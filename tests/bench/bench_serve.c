@@ -5,6 +5,10 @@
  *       N_GEN tokens of text; WAVES times, with half a second of rest before each, after one wave that does
  *       not count.
  *
+ *   bench_serve poisson PORT N N_PROMPT N_GEN PER_MINUTE
+ *       N such requests, each over its own connection, that arrive at random: PER_MINUTE of them a minute on
+ *       average, with exponential times between them.
+ *
  *   bench_serve beside PORT N N_LONG GAPS
  *       N streams, and when all of them run prompts of N_LONG token ids, one after the other: the times
  * between the streams' tokens from then until the prompt is done with which there are GAPS of them; without
@@ -25,6 +29,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -174,6 +179,27 @@ static void send_more(struct stream *s, struct pollfd *p)
         p->events = POLLIN;
 }
 
+/* Sends and reads what can be. Returns the number of streams that have ended. */
+static uint32_t serve_ready(void)
+{
+    uint32_t ended = 0;
+    for (uint32_t i = 0; i < b.n; i++) {
+        struct stream *s = &b.streams[i];
+        if (b.fds[i].fd < 0)
+            continue;
+        if (b.fds[i].revents & POLLOUT && s->sent < s->n_out)
+            send_more(s, &b.fds[i]);
+        if (b.fds[i].revents & (POLLIN | POLLHUP | POLLERR))
+            read_more(s, b.fds[i].fd);
+        if (s->done) {
+            close(b.fds[i].fd);
+            b.fds[i].fd = -1;
+            ended++;
+        }
+    }
+    return ended;
+}
+
 /* Of connections that are open, as those of a pool are. */
 static void wave(uint32_t number)
 {
@@ -191,20 +217,45 @@ static void wave(uint32_t number)
     while (open > 0) {
         if (poll(b.fds, b.n, 60000) <= 0)
             die("no news for a minute");
-        for (uint32_t i = 0; i < b.n; i++) {
-            struct stream *s = &b.streams[i];
-            if (b.fds[i].revents & POLLOUT && s->sent < s->n_out)
-                send_more(s, &b.fds[i]);
-            if (b.fds[i].revents & (POLLIN | POLLHUP | POLLERR))
-                read_more(s, b.fds[i].fd);
-            if (s->done && b.fds[i].fd >= 0) {
-                close(b.fds[i].fd);
-                b.fds[i].fd = -1;
-                open--;
-            }
-        }
+        open -= serve_ready();
     }
     b.rates[number] = (double)b.n * (b.n_prompt + b.n_gen) * 1e9 / (double)(clock_ns() - began);
+}
+
+/* The time to the next arrival of a Poisson process. */
+static uint64_t next_arrival_ns(uint32_t per_minute)
+{
+    b.random = b.random * 1664525u + 1013904223u;
+    double uniform = ((double)(b.random >> 8) + 0.5) / (1 << 24);
+    return (uint64_t)(-log(uniform) * 60e9 / per_minute);
+}
+
+static void arrive(uint32_t i)
+{
+    make_request(&b.streams[i]);
+    b.fds[i] = (struct pollfd){.fd = connect_to(b.port), .events = POLLIN | POLLOUT};
+    if (b.fds[i].fd < 0)
+        die("connect");
+    b.streams[i].began_ns = clock_ns();
+}
+
+static void poisson_wave(uint32_t per_minute)
+{
+    uint64_t began = clock_ns(), due = began;
+    uint32_t arrived = 0, done = 0;
+    for (uint32_t i = 0; i < b.n; i++)
+        b.fds[i].fd = -1;
+    while (done < b.n) {
+        for (; arrived < b.n && clock_ns() >= due; due += next_arrival_ns(per_minute))
+            arrive(arrived++);
+        uint64_t now = clock_ns();
+        int wait_ms = arrived == b.n ? 60000 : now < due ? (int)((due - now) / 1000000) : 0;
+        if (poll(b.fds, b.n, wait_ms) < 0 || (arrived == b.n && wait_ms && clock_ns() - now > 60000000000u))
+            die("no news for a minute");
+        done += serve_ready();
+    }
+    b.rates[0] = (double)b.n * (b.n_prompt + b.n_gen) * 1e9 / (double)(clock_ns() - began);
+    b.n_waves = 1;
 }
 
 static double cpu_seconds(void)
@@ -215,16 +266,38 @@ static double cpu_seconds(void)
            (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 }
 
-static void streams(void)
+static void take_memory(void)
 {
     size_t events = (size_t)b.n * (b.n_gen + 2) * (b.n_waves + 1);
-    double busy = 0;
     b.streams = calloc(b.n, sizeof *b.streams);
     b.gaps_ms = calloc(events, sizeof *b.gaps_ms);
     b.ttft_ms = calloc(events, sizeof *b.ttft_ms);
     b.beyond_ms = calloc(events, sizeof *b.beyond_ms);
     if (!b.streams || !b.gaps_ms || !b.ttft_ms || !b.beyond_ms)
         die("memory");
+}
+
+static void print_times(void)
+{
+    printf("inter_token_p50_ms %.3f\ninter_token_p99_ms %.3f\n", percentile(b.gaps_ms, b.n_gaps, 0.5),
+           percentile(b.gaps_ms, b.n_gaps, 0.99));
+    printf("ttft_p50_ms %.3f\nttft_p95_ms %.3f\nttft_p99_ms %.3f\n", percentile(b.ttft_ms, b.n_ttft, 0.5),
+           percentile(b.ttft_ms, b.n_ttft, 0.95), percentile(b.ttft_ms, b.n_ttft, 0.99));
+}
+
+static void poisson(uint32_t per_minute)
+{
+    b.n_waves = 1;
+    take_memory();
+    poisson_wave(per_minute);
+    printf("tokens_per_s %.1f\n", b.rates[0]);
+    print_times();
+}
+
+static void streams(void)
+{
+    double busy = 0;
+    take_memory();
     wave(0);
     b.n_gaps = b.n_ttft = b.n_beyond = 0;
     double cpu = cpu_seconds();
@@ -236,10 +309,8 @@ static void streams(void)
     printf("tokens_per_s %.1f\n", percentile(b.rates, b.n_waves, 0.5));
     printf("events %u\nttft_beyond_prefill_p50_ms %.3f\n", b.n_gaps + b.n_ttft,
            percentile(b.beyond_ms, b.n_beyond, 0.5));
-    printf("inter_token_p50_ms %.3f\ninter_token_p99_ms %.3f\n", percentile(b.gaps_ms, b.n_gaps, 0.5),
-           percentile(b.gaps_ms, b.n_gaps, 0.99));
-    printf("ttft_p50_ms %.3f\nttft_p99_ms %.3f\nclient_cpu %.4f\n", percentile(b.ttft_ms, b.n_ttft, 0.5),
-           percentile(b.ttft_ms, b.n_ttft, 0.99), cpu);
+    print_times();
+    printf("client_cpu %.4f\n", cpu);
 }
 
 /* ---- streams beside a long prompt ---- */
@@ -454,6 +525,12 @@ int main(int argc, char **argv)
         b.n_gen = number(argv[5], 4096);
         b.n_waves = number(argv[6], MAX_WAVES);
         streams();
+    } else if (argc == 7 && strcmp(argv[1], "poisson") == 0) {
+        b.port = (uint16_t)number(argv[2], 65535);
+        b.n = number(argv[3], MAX_STREAMS);
+        b.n_prompt = number(argv[4], 4096);
+        b.n_gen = number(argv[5], 4096);
+        poisson(number(argv[6], 1000000));
     } else if (argc == 6 && strcmp(argv[1], "beside") == 0) {
         b.port = (uint16_t)number(argv[2], 65535);
         b.n = number(argv[3], MAX_STREAMS);
@@ -468,7 +545,8 @@ int main(int argc, char **argv)
     } else if (argc > 3 && strcmp(argv[1], "start") == 0) {
         starts(number(argv[2], MAX_WAVES), argv + 3);
     } else {
-        fprintf(stderr, "usage: bench_serve streams PORT N N_PROMPT N_GEN WAVES | beside PORT N N_LONG GAPS |"
+        fprintf(stderr, "usage: bench_serve streams PORT N N_PROMPT N_GEN WAVES | poisson PORT N N_PROMPT "
+                        "N_GEN PER_MINUTE | beside PORT N N_LONG GAPS |"
                         " health PORT | start N COMMAND...\n");
         return 2;
     }

@@ -6,7 +6,7 @@
 #   tests/bench/suite.sh text prefill                 some
 #   tests/bench/suite.sh -o tests/bench/results/x     also into x.txt, and as JSON into x.json
 #
-# Parts: text depth prefill streams:N[:STEP_MS] ttft overhead memory start type:QUANT shape:SHAPE isa:ISA threads:N
+# Parts: text depth prefill streams:N[:STEP_MS] poisson ttft overhead memory start type:QUANT shape:SHAPE isa:ISA threads:N
 #
 # BIN: where hearthd, mkmodel, bench_serve and bench_hops are. MODELS: where the models are made, once (random weights; build/bench).
 # MEASURE: a command put before every part, e.g. one that keeps the machine quiet meanwhile.
@@ -20,7 +20,7 @@ bin=${BIN:-$top/build/bin}
 models=${MODELS:-$top/build/bench}
 demo=$top/models/hearth-stories-6m-q4_k_m.gguf
 tab=$(printf '\t')
-all="text depth prefill streams:8 streams:16 streams:32 streams:8:200 streams:16:200 streams:32:200 ttft overhead memory start
+all="text depth prefill streams:8 streams:16 streams:32 streams:8:200 streams:16:200 streams:32:200 poisson ttft overhead memory start
      type:q8_0 type:q6_k type:q5_k_m type:q4_0 type:f16 type:bf16 shape:llama-3.2-1b shape:qwen2.5-0.5b isa:avx2 threads:1 threads:4"
 
 # ---- rows: name, measured, limit, what is compared, sense, required, aim, remark ----
@@ -103,7 +103,16 @@ part_streams() {
     row "$n concurrent streams${step:+, step_ms $step}" "$speed tokens/s" "" "$speed" '>=' "$required" $aim "128 + 64 tokens, prompt and text; clients took $(calc "100*$(seen client_cpu)" %.1f) % of a core"
     p50=$(seen inter_token_p50_ms) required=-
     [ "$1" != 8 ] || required=14
-    row "  inter-token p50" "$p50 ms" "" "$p50" '<=' $required - "p99 $(seen inter_token_p99_ms) ms; TTFT p50 $(seen ttft_p50_ms), p99 $(seen ttft_p99_ms) ms"
+    row "  inter-token p50" "$p50 ms" "" "$p50" '<=' $required - "p99 $(seen inter_token_p99_ms) ms; TTFT p50 $(seen ttft_p50_ms), p95 $(seen ttft_p95_ms), p99 $(seen ttft_p99_ms) ms"
+}
+part_poisson() { # requests that arrive at random, at 0.7 of what eight streams get
+    serve --model "$(model qwen3-0.6b q4_k_m)" --speculation off --kv-memory 1G
+    clients 8 128 64 2
+    per_minute=$(calc "0.7*60*$(seen tokens_per_s)/192" %.0f)
+    "$bin/bench_serve" poisson "$port" 48 128 64 "$per_minute" >"$dir/clients"
+    stop
+    row "requests at random, $per_minute a minute" "$(seen tokens_per_s) tokens/s" "" "" - - - \
+        "128 + 64 tokens, 0.7 of what 8 streams get; TTFT p50 $(seen ttft_p50_ms), p95 $(seen ttft_p95_ms) ms; inter-token p50 $(seen inter_token_p50_ms), p99 $(seen inter_token_p99_ms) ms"
 }
 part_ttft() { # the prefill is that of the same request: its speed moves with the host from minute to minute
     bench --model "$(model qwen3-0.6b q4_k_m)" -p 128 -n 0 -r 9
@@ -199,9 +208,9 @@ print_table() {
         }' "$rows"
 }
 print_json() {
-    awk -F "$tab" -v cpu="$cpu" -v commit="$commit" -v date="$date" -v command="$command" "$verdict"'
+    awk -F "$tab" -v cpu="$cpu" -v limits="$limits" -v tuning="$tuning" -v commit="$commit" -v date="$date" -v command="$command" "$verdict"'
         function number(v) { return v ~ /^-?[0-9.]+$/ ? v + 0 : "null" }
-        BEGIN { printf "{\"cpu\":\"%s\",\"commit\":\"%s\",\"date\":\"%s\",\"command\":\"%s\",\"rows\":[", cpu, commit, date, command }
+        BEGIN { printf "{\"cpu\":\"%s\",\"limits\":\"%s\",\"tuning\":\"%s\",\"commit\":\"%s\",\"date\":\"%s\",\"command\":\"%s\",\"rows\":[", cpu, limits, tuning, commit, date, command }
         { sub(/^ */, "", $1) }
         /^! / { marks = marks sprintf("%s\n{\"behind\":\"%s\",\"mark\":\"%s\"}", (marks == "" ? "" : ","), last, substr($1, 3)); next }
         {
@@ -222,7 +231,7 @@ usage() { sed -n '2,/^# No part/s/^# \{0,1\}//p' "$0"; }
 is_count() { case $1 in '' | *[!0-9]* | 0*) return 1 ;; esac; }
 is_part() { # before anything is made or measured
     case $1 in
-    text | depth | prefill | ttft | overhead | memory | start) ;;
+    text | depth | prefill | poisson | ttft | overhead | memory | start) ;;
     streams:*:*) is_count "$(echo "$1" | cut -d: -f2)" && is_count "$(echo "$1" | cut -d: -f3-)" ;;
     streams:* | threads:*) is_count "${1#*:}" ;;
     isa:auto | isa:avx512 | isa:avxvnni | isa:avx2 | isa:scalar) ;;
@@ -264,10 +273,17 @@ done
 cpuinfo() { sed -n "s/^$1[^:]*: //p" /proc/cpuinfo | head -n 1; }
 isa=$(cpuinfo flags | tr ' ' '\n' | awk '{ has[$1] } END { print "avx512_vnni" in has ? "avx512 vnni" : "avx_vnni" in has ? "avx2 vnni" : "avx2" in has ? "avx2" : "no avx2" }')
 cpu="$(cpuinfo 'model name') (family $(cpuinfo 'cpu family') model $(cpuinfo 'model	'), $isa), $(nproc) CPUs"
+limits=$(${MEASURE:-} "$bin/hearthd" bench --config /dev/null --roofline | head -n 1)
+# The variants that a load of the model takes beside the built-in constants, and how much faster they were.
+${MEASURE:-} "$bin/hearthd" bench --config /dev/null --json --model "$(model qwen3-0.6b q4_k_m)" -p 0 -n 1 -r 1 >"$dir/bench.json"
+tuning=$(tr '{' '\n' <"$dir/bench.json" | sed -n 's|^"weights": "\([^"]*\)", "first": \([0-9]*\), "last": \([0-9a-z]*\), "kernels": "\([^"]*\)", "shape": "\([^"]*\)", "hint": "\([^"]*\)", "ahead": \([0-9]*\), "measured": true, "gain": \([0-9.]*\).*|\1 \2-\3 \4 \5 \6 \7 \8|p' |
+    awk '{ sub("-null", "+", $2); printf "%s%s columns %s: %s, %s, hint %s, %s ahead, x %.2f", (NR > 1 ? "; " : ""), $1, $2, $3, $4, $5, $6, $7 }')
 date=$(date -u +%Y-%m-%d)
 commit=$(git -C "$top" describe --always --dirty 2>/dev/null || echo unknown)
 {
     echo "$cpu · commit $commit · $date · $command"
+    echo "$limits"
+    echo "tuning: ${tuning:-none}"
     echo
     print_table
 } >"$dir/table"

@@ -53,7 +53,8 @@ enum matmul_hint { /* where prefetched weights go: the x86 instruction prefetch*
 };
 enum matmul_shape { /* a table without the named one takes MATMUL_SHAPE_BUILT */
                     MATMUL_SHAPE_BUILT,
-                    MATMUL_SHAPE_DIRECT, /* unpacks a block in registers for all columns; up to 8 columns */
+                    MATMUL_SHAPE_DIRECT, /* unpacks a block in registers for all columns; up to 4 to 8 columns
+                                          */
                     MATMUL_SHAPE_PANEL,  /* unpacks weights again for every panel of columns */
                     MATMUL_SHAPE_SPREAD, /* the first panel stores the unpacked weights for the others */
                     MATMUL_N_SHAPES

@@ -683,17 +683,23 @@ INLINE void panels(uint32_t kind, const struct matmul_matrix *m, const struct ma
  * variant does not say: more than two only where there is nothing to unpack, or where a panel would unpack
  * twice (eight columns of 6 bits: a sixth slower from the cache, but as much faster from slow memory). With
  * sums of pairs both row vectors of a group are unpacked together, and there is no such limit. */
-INLINE uint32_t direct_columns(uint32_t kind, uint32_t shape)
+INLINE uint32_t built_columns(uint32_t kind)
 {
     uint32_t bits = matmul_traits[kind].bits;
-    if (shape == MATMUL_SHAPE_BUILT && !PAIR_SUMS)
-        return matmul_min(DIRECT_COLUMNS, bits == 6 ? 8 : bits == 8 ? 6 : 2);
-    return shape == MATMUL_SHAPE_BUILT || shape == MATMUL_SHAPE_DIRECT ? DIRECT_COLUMNS : 0;
+    return PAIR_SUMS ? DIRECT_COLUMNS : matmul_min(DIRECT_COLUMNS, bits == 6 ? 8 : bits == 8 ? 6 : 2);
+}
+
+/* The same for a shape. More than four columns have code only where they are built so: it takes long to
+ * compile, and a panel was faster everywhere else. */
+INLINE uint32_t direct_columns(uint32_t kind, uint32_t shape)
+{
+    uint32_t built = built_columns(kind);
+    return shape == MATMUL_SHAPE_BUILT ? built : shape == MATMUL_SHAPE_DIRECT ? (built > 4 ? built : 4) : 0;
 }
 
 #define DIRECT_CASE(kind, i)                                                                                 \
     case i:                                                                                                  \
-        if (i <= DIRECT_COLUMNS) {                                                                           \
+        if (i <= direct_columns(MATMUL_##kind, MATMUL_SHAPE_DIRECT)) {                                       \
             direct(MATMUL_##kind, i, m, in, first, last, out, stride, s);                                    \
             return;                                                                                          \
         }                                                                                                    \

@@ -137,6 +137,37 @@ Test(engine_fair, steps_beside_a_text_are_planned_with_time_to_spare)
     rig_close(rig);
 }
 
+/* A step of texts alone takes longer than step_ms here. Prompts beside them may use as much time again, and
+ * do not pay for a whole step with the fewest rows. */
+Test(engine_fair, prompts_beside_slow_texts_get_as_much_time_as_the_texts)
+{
+    const uint32_t step_us = 60000, row_us = 500; /* 48 rows make 0.7 of 120 ms; 16 are the fewest */
+    struct rig *rig = rig_open(usual);
+    rig->fake->step_us = step_us;
+    rig->fake->row_us = row_us;
+    struct engine_request *text = request_new(some_prompt(1), 5, 900),
+                          *big = request_new(some_prompt(2), 1000, 1);
+    text->ignore_eos = true;
+    submit(rig, text);
+    wait_out(rig, text, 4);
+    submit(rig, big);
+    wait_done(rig, big);
+    check_tokens(big);
+    uint32_t most = 0, n_both = 0, last = step_of(rig, big->slot, big->n_prompt - 1);
+    for (uint32_t i = 0; i < last; i++) {
+        uint32_t n = rig->fake->log[i].rows_of[big->slot];
+        n_both += n && rig->fake->log[i].rows_of[text->slot];
+        if (n_both > 6) /* the cost of a row is known by then */
+            most = n > most ? n : most;
+    }
+    cr_assert_gt(most, 24, "%u rows at most in %u steps", most, n_both);
+    engine_cancel(rig->e, text);
+    wait_done(rig, text);
+    request_free(text);
+    request_free(big);
+    rig_close(rig);
+}
+
 Test(engine_fair, a_short_prompt_does_not_wait_for_a_long_one)
 {
     struct rig *rig = rig_open(usual);
