@@ -297,7 +297,7 @@ static void put_details(struct buf *out, const struct model_config *m)
 
 static void put_model(struct request *r, bool running)
 {
-    const struct server_model *model = r->server->model;
+    const struct server_model *model = r->server->generator->model;
     const struct model_config *m = model_config(model->model);
     struct buf *out = &r->out;
     size_t size = gguf_file_size(model_gguf(model->model));
@@ -307,7 +307,7 @@ static void put_model(struct request *r, bool running)
     json_put_str(out, m->name);
     buf_puts(out,
              running ? ",\"expires_at\":\"2318-01-01T00:00:00Z\",\"modified_at\":" : ",\"modified_at\":");
-    put_time(out, (time_t)r->server->created, 0);
+    put_time(out, (time_t)r->server->api->created, 0);
     buf_printf(out, ",\"size\":%zu,\"digest\":\"%016llx\",", size, (unsigned long long)model->hash);
     put_details(out, m);
     if (running)
@@ -334,7 +334,7 @@ void api_ollama_version(struct request *r)
 
 void api_ollama_show(struct request *r)
 {
-    const struct server_model *model = r->server->model;
+    const struct server_model *model = r->server->generator->model;
     const struct model_config *m = model_config(model->model);
     struct buf *out = &r->out;
     bool tools =
@@ -347,7 +347,7 @@ void api_ollama_show(struct request *r)
                (unsigned long long)m->n_params, m->arch, model->n_ctx, m->arch, m->n_embd);
     buf_printf(out, ",\"capabilities\":[\"completion\"%s%s],\"modified_at\":", tools ? ",\"tools\"" : "",
                toolcall_format_reasons(model->format) ? ",\"thinking\"" : "");
-    put_time(out, (time_t)r->server->created, 0);
+    put_time(out, (time_t)r->server->api->created, 0);
     buf_puts(out, "}\n");
     request_reply(r, 200);
 }

@@ -450,7 +450,7 @@ static bool finish_badly(struct generation *g)
         fail_with(g, 500, "internal", "the model's logits were not finite", OUTCOME_FAILED);
         return true;
     case ENGINE_STUCK:
-        fail_with(g, 500, "internal", "no token of the model can go on in the grammar", GENERATION_FAILED);
+        fail_with(g, 500, "internal", "no token of the model can go on in the grammar", OUTCOME_FAILED);
         return true;
     case ENGINE_QUEUE_TIMEOUT:
         fail_in_queue(g);
