@@ -1,6 +1,7 @@
 /* api_ollama.c - Ollama's dialect: POST /api/chat and /api/generate in lines of JSON, and what its clients
  * ask about the model: tags, ps, show, version. Every name is the loaded model's. Options without effect
  * here, and members that are not known, pass. Durations are nanoseconds. */
+#include "admin.h"
 #include "api.h"
 #include "api_chat.h"
 #include "base/api_error.h"

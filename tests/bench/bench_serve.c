@@ -233,7 +233,7 @@ static uint64_t next_arrival_ns(uint32_t per_minute)
 static void arrive(uint32_t i)
 {
     make_request(&b.streams[i]);
-    b.fds[i] = (struct pollfd){.fd = connect_to(b.port), .events = POLLIN | POLLOUT};
+    b.fds[i] = (struct pollfd){.fd = client_dial(b.port), .events = POLLIN | POLLOUT};
     if (b.fds[i].fd < 0)
         die("connect");
     b.streams[i].began_ns = clock_ns();
