@@ -1,6 +1,7 @@
 #include "runtime.h"
 #include "engine/engine.h"
 #include "backend/executor.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "model/model.h"
 #include "gguf/quant.h"
@@ -143,7 +144,8 @@ int runtime_load(struct runtime *r, const struct config *cfg, const struct runti
     if (rc < 0)
         return rc;
     executor_info(r->executor, &info);
-    r->hash = model_hash(r->model, info.weights_sum);
+    r->hash = hash_word(model_hash(r->model, info.weights_sum),
+                        model_takes_long_factors(&model_config(r->model)->kinds[0].rope, r->n_ctx));
     model_release(r->model);
     return 0;
 }

@@ -172,6 +172,9 @@ uint64_t model_hash(const struct model *m, uint64_t weights_sum);
  * without the C library's functions, so that every machine gets the same bits (rope_table.c). n_ctx chooses
  * the factors of longrope too. */
 void model_rope_table(const struct model_rotation *r, uint32_t n_ctx, float *out);
+/* Returns whether a context of this many tokens takes the long factors of longrope (struct model_rotation):
+ * the same text has other keys then, so model_hash() alone does not name them. */
+bool model_takes_long_factors(const struct model_rotation *r, uint32_t n_ctx);
 /* Where keys and values of the layers of a kind lie in a page whose elements have type kv_type. */
 struct kv_layout model_kv_layout(const struct model_config *c, uint32_t kind, uint32_t kv_type);
 /* The factor of the query at position `pos` (struct model_attention), computed in the same way. */

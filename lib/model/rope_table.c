@@ -129,12 +129,17 @@ static void turn(uint64_t angle, double magnitude, float *cosine, float *sine)
     *sine = (float)((quarter & 2 ? -y : y) * magnitude);
 }
 
+bool model_takes_long_factors(const struct model_rotation *r, uint32_t n_ctx)
+{
+    return r->long_factors && n_ctx > r->n_ctx_original;
+}
+
 void model_rope_table(const struct model_rotation *r, uint32_t n_ctx, float *out)
 {
     uint64_t step[MODEL_MAX_HEAD_DIM / 2];
     uint32_t pairs = r->dim / 2;
     assert(pairs <= MODEL_MAX_HEAD_DIM / 2);
-    const float *factors = r->long_factors && n_ctx > r->n_ctx_original ? r->long_factors : r->factors;
+    const float *factors = model_takes_long_factors(r, n_ctx) ? r->long_factors : r->factors;
     struct yarn y = {0};
     if (r->yarn)
         y = yarn_of(r);

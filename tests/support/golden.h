@@ -59,10 +59,14 @@ struct golden {
     float *logits; /* [n_tokens][n_vocab] */
 };
 
-/* True for a model with operations that cuda lacks: it refuses them by name. */
+/* True for a model with operations or weight types that cuda lacks: it refuses them by name. */
 static inline bool golden_is_cpu_only(const char *name)
 {
-    return strstr(name, "moe") != NULL;
+    static const char *const parts[] = {"moe", "-iq1_", "-iq2_", "-iq3_xxs", "-iq4_xs"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (strstr(name, parts[i]))
+            return true;
+    return false;
 }
 
 /* The directory of all golden files, or NULL when it is not here: then the test prints its SKIP line. */

@@ -142,6 +142,8 @@ Test(rope_table, a_context_above_the_original_takes_the_long_factors)
     cr_assert_float_eq(table[31 * 4], 1.19 * cos(31), 1e-6);
     model_rope_table(&r, 33, table);
     cr_assert_float_eq(table[31 * 4], 1.19 * cos(31.0 / 2), 1e-6);
+    cr_assert_not(model_takes_long_factors(&r, 32));
+    cr_assert(model_takes_long_factors(&r, 33), "keys of the two are kept apart on disk");
 }
 
 Test(rope_table, temperature_grows_with_the_logarithm_of_whole_steps)
