@@ -445,6 +445,11 @@ void *simt_emu_carve(const struct simt_site *at, size_t offset, size_t bytes)
     return memory + SIMT_GUARD;
 }
 
+size_t simt_emu_shared_bytes(void)
+{
+    return simt_machine->launch.shared_bytes;
+}
+
 void memory_drop_block(struct simt_machine *m, struct block *b)
 {
     for (uint32_t i = 0; i < b->n_carves; i++) {

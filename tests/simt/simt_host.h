@@ -48,6 +48,7 @@ uint32_t simt_emu_n_threads(void);
 uint32_t simt_emu_block(void);
 uint32_t simt_emu_n_blocks(void);
 void *simt_emu_carve(const struct simt_site *at, size_t offset, size_t bytes);
+size_t simt_emu_shared_bytes(void); /* of the block's dynamic shared memory */
 bool simt_emu_bar(const struct simt_site *at, uint32_t id, uint32_t n, bool p);
 void simt_emu_syncwarp(const struct simt_site *at);
 uint32_t simt_emu_shuffle(const struct simt_site *at, enum simt_shuffle how, uint32_t v, uint32_t arg);

@@ -2,6 +2,7 @@
  * with. */
 #include "calls.h"
 #include "device/simt.h"
+#include "ptx/ptx_text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,6 +48,10 @@ static int read_ptx(const char *text, uint32_t *sm, char *words, size_t size)
     if (*sm > emulated.settings.sm) {
         snprintf(words, size, "ptxas fatal   : sm_%u is later than the device", *sm);
         return RESULT_NO_BINARY;
+    }
+    if (ptx_text_linked && !ptx_text_linked(text)) {
+        snprintf(words, size, "ptxas fatal   : this text was not translated; build the driver again");
+        return CUDA_INVALID_PTX;
     }
     return 0;
 }

@@ -3,7 +3,8 @@
  * memory. */
 #include "matmul/product.h"
 
-#define PRODUCT_WALK_THREADS (DECODER_MAX_CREW + SIMT_LANES)
+#define PRODUCT_WALK_THREADS 480 /* a number, which the PTX needs */
+_Static_assert(PRODUCT_WALK_THREADS == DECODER_MAX_CREW + SIMT_LANES, "the I/O warp is one more");
 
 SIMT_INLINE void produce(const struct decoder_args *args, struct walk *w)
 {

@@ -10,7 +10,10 @@ static bool hop(const struct sample_grid_args *args, const struct crew *crew, ui
     return flow_wait(counter, simt_n_blocks(), &guard, crew->n_threads);
 }
 
-SIMT_KERNEL(sample_grid, struct sample_grid_args, SAMPLE_GRID_CREW + 32, 1)
+#define SAMPLE_GRID_THREADS 288 /* a number, which the PTX needs */
+_Static_assert(SAMPLE_GRID_THREADS == SAMPLE_GRID_CREW + SIMT_LANES, "one warp more");
+
+SIMT_KERNEL(sample_grid, struct sample_grid_args, SAMPLE_GRID_THREADS, 1)
 {
     struct sample s = {args.in, simt_carve(args.in.work, SAMPLE_WORK_BYTES)};
     struct crew crew = crew_of(simt_n_threads() - SIMT_LANES);
