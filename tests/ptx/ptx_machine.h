@@ -20,6 +20,8 @@
 #define PTX_SHARED(a) (shared + ((a)-PTX_ARENA))
 #define PTX_GLOBAL(a) ((char *)(uintptr_t)(a))
 
+#define PTX_LOOK_SPINS 1024 /* SIMT_LOOK_SPINS of simt_ptx.h, which the PTX was compiled with */
+
 /* An entry with its launch bound and the bytes of its parameter, which each thread has a copy of. */
 #define PTX_ENTRY(name_, threads_, bytes_)                                                                   \
     static void name_(const char *parameter, char *shared);                                                  \
@@ -30,7 +32,7 @@
         name_(parameter, simt_emu_carve(SIMT_SITE("arena", 0), 0, simt_emu_shared_bytes()));                 \
     }                                                                                                        \
     static struct simt_kernel name_##_kernel __attribute__((section("simt_kernels"), aligned(8), used)) = {  \
-        #name_, __BASE_FILE__, name_##_run, bytes_, threads_, SIMT_SM};                                      \
+        #name_, __BASE_FILE__, name_##_run, bytes_, threads_, SIMT_SM, PTX_LOOK_SPINS};                      \
     static void name_(const char *parameter __attribute__((unused)), char *shared __attribute__((unused)))
 
 /* The text that was translated. */

@@ -313,7 +313,7 @@ static bool waits_too_long(const struct simt_machine *m)
     uint64_t steps = m->steps - m->progress_step;
     if (m->launch.outside && may_wait(m))
         return steps > LIVE_STEPS + 4ull * m->n_ready;
-    return steps > HANG_STEPS + 100ull * m->n_threads;
+    return steps > HANG_STEPS + (100ull + 2 * m->launch.kernel->look_spins) * m->n_threads;
 }
 
 /* What comes from outside: false when it ends the run. */

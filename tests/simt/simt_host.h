@@ -23,6 +23,7 @@ struct simt_kernel {
     void (*run)(const void *args);
     size_t args_size;
     uint32_t threads, sm;
+    uint32_t look_spins; /* polls of a waiting thread between two looks at the abort word */
 };
 
 /* Both tables are linker sections: __start_/__stop_ are their ends. */
@@ -40,7 +41,7 @@ struct simt_kernel {
         name_(*(const args_type *)args);                                                                     \
     }                                                                                                        \
     static struct simt_kernel name_##_kernel __attribute__((section("simt_kernels"), aligned(8), used)) = {  \
-        #name_, __BASE_FILE__, name_##_run, sizeof(args_type), threads_, SIMT_SM};                           \
+        #name_, __BASE_FILE__, name_##_run, sizeof(args_type), threads_, SIMT_SM, SIMT_LOOK_SPINS};          \
     static void name_(args_type args)
 
 uint32_t simt_emu_thread(void);
