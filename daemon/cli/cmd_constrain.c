@@ -1,5 +1,6 @@
 /* cmd_constrain.c - tells whether a text is in the language of a schema, a regular expression or a grammar.
  */
+#include "base/escape.h"
 #include "base/log.h"
 #include "commands.h"
 #include "grammar/matcher.h"
@@ -132,15 +133,23 @@ static int judge(struct grammar *g, const char *text, size_t n, bool json)
     return code != EXIT_CLEAN ? code : failed ? NOT_HELD : taken == n && end ? ACCEPTED : REFUSED;
 }
 
+/* The words hold parts of the schema, which may come from anywhere. */
+static void put_reason(const char *before, const struct error *err)
+{
+    fputs(before, stdout);
+    escape_print(stdout, err->text, strlen(err->text), ESCAPE_LINE);
+    putchar('\n');
+}
+
 static int cannot_compile(const struct error *err)
 {
     if (err->code == -ENOTSUP || err->code == -E2BIG) {
-        puts(err->text);
+        put_reason("", err);
         int code = command_flush();
         return code != EXIT_CLEAN ? code : NOT_HELD;
     }
     if (err->code == -EDOM) { /* a language without texts refuses this one too */
-        printf("refused at byte 0: %s\n", err->text);
+        put_reason("refused at byte 0: ", err);
         int code = command_flush();
         return code != EXIT_CLEAN ? code : REFUSED;
     }

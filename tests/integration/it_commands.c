@@ -588,3 +588,20 @@ Test(commands, parse_names_the_formats_and_what_is_wrong)
     expect_in(other.stderr_text, "--format or --model is missing");
     process_free(&other);
 }
+
+/* A schema may come from anywhere: what the answer quotes of it must not reach the terminal as it is. */
+Test(commands, constrain_escapes_what_it_quotes)
+{
+    char path[] = "/tmp/hearth-schema-XXXXXX";
+    const char schema[] =
+        "{\"properties\": {\"a\\u001b[31m\": {\"propertyNames\": {\"pattern\": \"(?<=a)b\"}}}}";
+    int fd = mkstemp(path);
+    cr_assert(fd >= 0 && write(fd, schema, sizeof schema - 1) == (ssize_t)sizeof schema - 1);
+    close(fd);
+    PROCESS_START(&p, "constrain", "--schema", path);
+    process_feed(&p, "x");
+    cr_assert_eq(process_wait(&p), 3, "%s", p.stderr_text);
+    unlink(path);
+    cr_assert(!strchr(p.stdout_text, '\033'), "an escape sequence reaches the terminal");
+    expect_in(p.stdout_text, "#/properties/a\\x1b[31m/propertyNames");
+}
