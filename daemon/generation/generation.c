@@ -56,6 +56,8 @@ static void fail(struct generation *g, const struct api_error *e, enum request_o
         buf_puts(&r->out, g->request->route->lines ? "" : "\n");
         request_wrote(r);
         r->stream_ended = true;
+        request_hold_reply(r); /* of a whole reply queue_reply() sees to it */
+        request_limit(r);
     }
     request_resume(r);
 }

@@ -18,19 +18,19 @@ static struct client **find(struct clients *c, uint64_t id)
     return at;
 }
 
-bool clients_enter(struct clients *c, uint64_t id, uint32_t limit)
+enum client_entry clients_enter(struct clients *c, uint64_t id, uint32_t limit)
 {
     if (!c->buckets && !(c->buckets = calloc(BUCKETS, sizeof(struct client *))))
-        return true;
+        return CLIENT_UNCOUNTED;
     struct client **at = find(c, id);
     if (*at && (*at)->n >= limit)
-        return false;
+        return CLIENT_REFUSED;
     if (!*at && !(*at = calloc(1, sizeof **at)))
-        return true;
+        return CLIENT_UNCOUNTED;
     c->n += (*at)->n == 0;
     (*at)->id = id;
     (*at)->n++;
-    return true;
+    return CLIENT_COUNTED;
 }
 
 void clients_leave(struct clients *c, uint64_t id)

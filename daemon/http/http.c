@@ -182,8 +182,9 @@ static int check_client(struct request *r, const struct headers *h, struct api_e
     r->client = r->owner ? r->owner : access_client(s->access, peer_of(r), h->forwarded_for);
     if (!s->cfg->client_limit)
         return 0;
-    r->counted = clients_enter(&s->clients, r->client, s->cfg->client_limit);
-    if (r->counted)
+    enum client_entry entry = clients_enter(&s->clients, r->client, s->cfg->client_limit);
+    r->counted = entry == CLIENT_COUNTED;
+    if (entry != CLIENT_REFUSED)
         return 0;
     e->retry_after_s =
         retry_after_s(s->cfg->client_limit, rate_per_s(&s->stats.finished, clock_ns() / 1000000000u));

@@ -6,9 +6,14 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#define TURN_CLIENTS 64 /* clients of a turn that are remembered; those behind them wait for the next turn   \
+                         */
+
 struct queue {
     struct pool_job *first, **end;
     uint64_t turn; /* of the job that began last */
+    uint64_t begun[TURN_CLIENTS];
+    unsigned n_begun; /* clients with a job of this turn that has begun */
 };
 
 struct worker {
@@ -40,11 +45,21 @@ static void queue_add(struct queue *q, struct pool_job *job)
     q->end = &job->next;
 }
 
-/* Behind the jobs of its turn, which is the one after that of its client's last job. */
+/* True when the client may have had its job of this turn. */
+static bool has_begun(const struct queue *q, uint64_t client)
+{
+    for (unsigned i = 0; i < q->n_begun; i++)
+        if (q->begun[i] == client)
+            return true;
+    return q->n_begun == TURN_CLIENTS;
+}
+
+/* Behind the jobs of its turn, which is the one after that of its client's last job, begun or waiting: a
+ * client that adds a job whenever one has begun goes behind all that wait in this turn. */
 static void queue_add_in_turn(struct queue *q, struct pool_job *job)
 {
     struct pool_job **at = &q->first;
-    job->turn = q->turn;
+    job->turn = q->turn + has_begun(q, job->client);
     for (const struct pool_job *j = q->first; j; j = j->next)
         if (j->client == job->client)
             job->turn = j->turn + 1;
@@ -78,7 +93,19 @@ static struct pool_job *queue_take(struct queue *q)
     q->first = job->next;
     if (!q->first)
         q->end = &q->first;
+    return job;
+}
+
+static struct pool_job *queue_take_in_turn(struct queue *q)
+{
+    struct pool_job *job = queue_take(q);
+    if (!job)
+        return NULL;
+    if (job->turn != q->turn)
+        q->n_begun = 0;
     q->turn = job->turn;
+    if (q->n_begun < TURN_CLIENTS)
+        q->begun[q->n_begun++] = job->client;
     return job;
 }
 
@@ -96,7 +123,7 @@ static void give_way(enum pool_class class)
 static struct pool_job *wait_for_job(struct pool *p, enum pool_class class)
 {
     struct pool_job *job;
-    while (!(job = queue_take(&p->waiting[class])) && !p->closing)
+    while (!(job = queue_take_in_turn(&p->waiting[class])) && !p->closing)
         pthread_cond_wait(&p->came[class], &p->lock);
     return job;
 }

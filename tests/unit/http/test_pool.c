@@ -102,6 +102,65 @@ Test(pool, a_client_that_comes_back_goes_behind_those_that_wait)
     cr_assert_geq(a[1].number, 3);
 }
 
+/* --- clients that add a job whenever one has begun --- */
+
+#define MOST_CLIENTS 80
+#define MOST_ROUNDS  8
+
+static struct work patient[4], restless[MOST_CLIENTS][MOST_ROUNDS];
+
+static void run_until_told(struct pool_job *job)
+{
+    run(job);
+    block(job);
+}
+
+static void add_long(struct work *w, uint64_t client)
+{
+    *w = (struct work){.job = {.run = run_until_told, .client = client}};
+    pool_add(pool, POOL_TEXT, &w->job);
+}
+
+/* One job of every client at first, the next of each while the one before it runs. A job ends only when all
+ * threads have one, so each has its number before the next begins. */
+static void run_rounds(int n_clients, int n_rounds)
+{
+    int added[MOST_CLIENTS] = {0};
+    for (int i = 0; i < n_clients; i++)
+        add_long(&restless[i][added[i]++], 2 + (uint64_t)i);
+    for (int n = 4 + n_clients * n_rounds; n; n--) {
+        sem_post(&end);
+        sem_wait(&begun);
+        for (int i = 0; i < n_clients; i++)
+            if (added[i] < n_rounds && restless[i][added[i] - 1].number)
+                add_long(&restless[i][added[i]++], 2 + (uint64_t)i);
+    }
+    finish(4 + n_clients * n_rounds);
+}
+
+/* Client 1 has four jobs at once, each of which waits for one of every other client. */
+static void expect_turns(int n_clients, int n_rounds)
+{
+    open_blocked();
+    for (int i = 0; i < 4; i++)
+        add_long(&patient[i], 1);
+    run_rounds(n_clients, n_rounds);
+    for (int i = 0; i < 4; i++) {
+        unsigned most = (unsigned)(i * (n_clients + 1) + 1);
+        cr_assert_leq(patient[i].number, most, "job %d began as number %u", i, patient[i].number);
+    }
+}
+
+Test(pool, clients_that_come_back_at_once_starve_no_other)
+{
+    expect_turns(2, MOST_ROUNDS);
+}
+
+Test(pool, clients_that_come_back_at_once_starve_no_other_when_they_are_many)
+{
+    expect_turns(MOST_CLIENTS, MOST_ROUNDS);
+}
+
 Test(pool, a_cancelled_job_comes_back_at_once_and_has_not_run)
 {
     struct work a[3];

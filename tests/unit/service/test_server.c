@@ -622,6 +622,29 @@ SERVER_TEST(state, a_drain_is_a_503_that_a_client_with_a_large_body_sees)
     free(body);
 }
 
+static size_t n_of_body;
+
+static void look_at_body(void)
+{
+    n_of_body = f.server->http.requests ? f.server->http.requests->body_len : 0;
+}
+
+SERVER_TEST(state, a_drain_refuses_a_generation_whose_body_is_still_coming)
+{
+    struct reply r;
+    int fd = client_connect(f.port);
+    client_puts(fd, "POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 17\r\n\r\n{\"prompt\"");
+    for (n_of_body = 0; !n_of_body; usleep(1000))
+        on_loop(look_at_body);
+    on_loop(drain_long);
+    client_puts(fd, ":\"Once\"}");
+    client_read(fd, &r, false);
+    cr_assert_str_eq(reply_header(&r, "Connection"), "close");
+    free(expect_error(r, 503, "draining"));
+    cr_assert_eq(fake.n_submitted, 0);
+    close(fd);
+}
+
 SERVER_TEST(state, closing_with_requests_in_every_phase_leaves_nothing_open)
 {
     int fds[6];

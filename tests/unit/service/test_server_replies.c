@@ -11,7 +11,7 @@
 #define LONG "{\"prompt\":\"Once\",\"max_tokens\":25,\"n\":8,\"logprobs\":20}"
 
 static struct {
-    bool replying;
+    bool replying, limited;
     uint32_t n_active, n_ahead;
     uint64_t reply_bytes;
     size_t out_bytes, all_bytes;
@@ -27,6 +27,7 @@ static void look(void)
     seen.n_active = s->generator.n_active;
     seen.reply_bytes = s->http.reply_bytes;
     seen.out_bytes = r ? r->out.cap + (r->writing ? 0 : r->items.cap) : 0;
+    seen.limited = r && r->limited;
     seen.stats = s->http.stats;
     seen.all_bytes = seen.n_requests = 0;
     for (; r; r = r->next, seen.n_requests++)
@@ -561,6 +562,33 @@ SERVER_TEST(replies, a_long_reply_is_not_to_be_taken_in_drops, "body_timeout_ms"
     int fd = send_for_much("false");
     while (recv(fd, byte, sizeof byte, 0) > 0)
         usleep(20000);
+    wait_rest();
+    close(fd);
+}
+
+/* --- streams that failed --- */
+
+/* More of it was there to write than the buffers of both sides hold. */
+SERVER_TEST(replies, a_stream_that_failed_is_held_and_has_its_time_like_one_that_ended)
+{
+    char body[128];
+    struct reply r;
+    on_loop(long_script);
+    fake.n_script = 240; /* of 250 */
+    fake.finish = ENGINE_FAULT;
+    int fd = client_connect_narrow(f.port);
+    snprintf(body, sizeof body, MUCH, "true");
+    client_request(fd, "POST", "/generate", "", body);
+    cr_assert(wait_for(&fake.n_submitted, 1));
+    for (seen.n_active = 1; seen.n_active; usleep(1000))
+        on_loop(look);
+    cr_assert_eq(seen.n_requests, 1);
+    cr_assert(seen.limited);
+    cr_assert_eq(seen.reply_bytes, seen.all_bytes, "%llu bytes of %zu", (unsigned long long)seen.reply_bytes,
+                 seen.all_bytes);
+    client_read(fd, &r, false);
+    cr_assert(!r.cut && strstr(r.body, "event: error"));
+    reply_free(&r);
     wait_rest();
     close(fd);
 }
