@@ -114,6 +114,21 @@ DAEMON_TEST(constrain, a_regex_bomb_costs_its_own_request_only)
     json_decref(ok("/generate", "{\"prompt\":\"a\",\"max_tokens\":1}"));
 }
 
+/* 300 rules with one language, which each of 8 choices walks. */
+DAEMON_TEST(constrain, a_grammar_too_ambiguous_for_a_mask_costs_its_own_request_only)
+{
+    static char body[16384];
+    size_t n = (size_t)snprintf(body, sizeof body, "{\"prompt\":\"a\",\"n\":8,\"grammar\":\"root ::= r0");
+    for (int i = 1; i < 300; i++)
+        n += (size_t)snprintf(body + n, sizeof body - n, "|r%d", i);
+    for (int i = 0; i < 300; i++)
+        n += (size_t)snprintf(body + n, sizeof body - n, "\\nr%d ::= [a-z] r%d \\\"i\\\" | \\\"!\\\"", i, i);
+    snprintf(body + n, sizeof body - n, "\"}");
+    for (int i = 0; i < 2; i++)
+        expect_words(post("/generate", body), 400, "invalid_request", "grammar: too ambiguous");
+    json_decref(ok("/generate", "{\"prompt\":\"a\",\"max_tokens\":1,\"regex\":\"a+\"}"));
+}
+
 DAEMON_TEST(constrain, several_choices_and_equal_seeds_give_what_each_gives_alone)
 {
     json_t *both = ok("/generate", "{\"prompt\":\"Once\",\"seed\":5,\"n\":2,\"json_schema\":" PERSON
