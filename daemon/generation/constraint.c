@@ -263,14 +263,10 @@ static int refuse(const struct constraint *c, int rc, const struct error *words,
     return api_invalid(err, c->field, "%s: %s", c->field, words->text);
 }
 
-int constraint_prepare(struct generation *g, struct api_error *err)
+static int find_or_compile(struct generation *g, struct api_error *err)
 {
     struct constraint *c = &g->p.constraint;
     struct constraints *all = g->model->constraints;
-    if (c->kind == CONSTRAINT_NONE || g->grammar)
-        return 0;
-    if (!all)
-        return api_invalid(err, c->field, "%s: backend cuda cannot constrain texts yet", c->field);
     char *text =
         c->kind == CONSTRAINT_OBJECT ? strdup("{}") : json_dumps(c->value, JSON_COMPACT | JSON_ENCODE_ANY);
     struct error words = {0};
@@ -286,8 +282,19 @@ int constraint_prepare(struct generation *g, struct api_error *err)
     if (!g->grammar && (rc = compile(&g->grammar, c, &words)) == 0)
         cache_add(all, c->kind, text, g->grammar);
     free(text);
-    if (rc < 0)
-        return refuse(c, rc, &words, err);
+    return rc < 0 ? refuse(c, rc, &words, err) : 0;
+}
+
+int constraint_prepare(struct generation *g, struct api_error *err)
+{
+    const struct constraint *c = &g->p.constraint;
+    if (c->kind == CONSTRAINT_NONE)
+        return 0;
+    if (!g->model->constraints)
+        return api_invalid(err, c->field, "%s: backend cuda cannot constrain texts yet", c->field);
+    if (!g->grammar &&
+        find_or_compile(g, err) < 0) /* a second preparation reads the fields, not the grammar */
+        return -1;
     g->p.ignore_eos = false; /* a text whose grammar has ended ends */
     g->p.min_tokens = 0;
     return 0;

@@ -1,5 +1,6 @@
 /* generation.c - the way of a generation from its acceptance to its outcome, on the loop. */
 #include "generation.h"
+#include "grammar/matcher.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -438,6 +439,25 @@ static void fail_in_queue(struct generation *g)
         fail_late(g, "timeout_ms", generation_timeout_ms(g), "the request could run");
 }
 
+/* A grammar that has run out of tokens, or its matcher out of work or memory. */
+static void fail_stuck(struct generation *g)
+{
+    const char *field = g->p.constraint.field;
+    for (uint32_t i = 0; i < g->n_choices; i++) {
+        const struct matcher *m = g->choices[i].e.constraint;
+        struct api_error e = {0};
+        if (g->choices[i].e.finish != ENGINE_STUCK || !matcher_has_failed(m))
+            continue;
+        if (matcher_is_ambiguous(m))
+            api_invalid(&e, field, "%s: too ambiguous, too many alternatives at once", field);
+        else
+            api_out_of_memory(&e);
+        fail(g, &e, OUTCOME_FAILED);
+        return;
+    }
+    fail_with(g, 500, "internal", "no token of the model can go on in the grammar", OUTCOME_FAILED);
+}
+
 /* An end without a text to show; true when it was answered. */
 static bool finish_badly(struct generation *g)
 {
@@ -452,7 +472,7 @@ static bool finish_badly(struct generation *g)
         fail_with(g, 500, "internal", "the model's logits were not finite", OUTCOME_FAILED);
         return true;
     case ENGINE_STUCK:
-        fail_with(g, 500, "internal", "no token of the model can go on in the grammar", OUTCOME_FAILED);
+        fail_stuck(g);
         return true;
     case ENGINE_QUEUE_TIMEOUT:
         fail_in_queue(g);

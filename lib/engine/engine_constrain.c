@@ -30,7 +30,12 @@ void engine_constrain_close(struct engine *e)
 uint32_t engine_constrain_mask(struct engine *e, uint32_t slot)
 {
     const struct engine_request *r = e->seqs[slot].r;
-    return matcher_mask(r->constraint, r->vocabulary, e->masks + (size_t)slot * e->mask_words) ? slot + 1 : 0;
+    uint64_t from = clock_ns();
+    uint32_t n = matcher_mask(r->constraint, r->vocabulary, e->masks + (size_t)slot * e->mask_words);
+    uint64_t now = clock_ns();
+    e->masks_ns += now - from;
+    atomic_store_explicit(&e->heartbeat_ns, now, memory_order_relaxed);
+    return n ? slot + 1 : 0;
 }
 
 bool engine_constrain_token(const struct engine_request *r, int32_t token)

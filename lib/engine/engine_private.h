@@ -131,6 +131,7 @@ struct engine {
     struct step step;
     uint32_t *masks; /* [n_slots][mask_words]; NULL: the backend cannot constrain */
     uint32_t mask_words;
+    uint64_t masks_ns; /* time that the masks of the texts, or of the prompts, of this step have taken */
 
     /* Figures, written by the engine thread (n_open and rejected also by engine_submit()). */
     _Atomic bool faulted, idle;

@@ -10,7 +10,8 @@
 #define MIN_PREFILL_ALONE 64  /* rows, whatever step_ms says: enough to pay for one pass over the weights */
 #define FIRST_PREFILL     64  /* rows until the cost is measured */
 #define BESIDE_SHARE      0.7 /* of step_ms for prefill beside texts: 1 step in 100 takes 1.4 times that */
-#define HEAD_ROOM         4   /* logit rows that decoding leaves to prefill, if there is any */
+#define MASKS_NS          20000000 /* then the masks of further slots are left to the next step */
+#define HEAD_ROOM         4        /* logit rows that decoding leaves to prefill, if there is any */
 
 /* ---- settings, pages and copies that a sequence's rows need ---- */
 
@@ -144,8 +145,9 @@ static uint32_t add_rows(struct engine *e, struct flight *f, uint32_t slot, uint
     n = rows_with_pages(s, q, n);
     uint32_t n_logits = s->n_logits, fit = 0;
     for (; fit < n; fit++) {
-        n_logits += wanted_at(q->r, q->n_rows + fit) != NOTHING;
-        if (n_logits > STEP_MAX_LOGITS)
+        enum wanted wanted = wanted_at(q->r, q->n_rows + fit);
+        n_logits += wanted != NOTHING;
+        if (n_logits > STEP_MAX_LOGITS || (wanted == SAMPLE && q->r->constraint && e->masks_ns > MASKS_NS))
             break;
     }
     if (fit == 0)
@@ -177,16 +179,18 @@ static uint32_t add_rows(struct engine *e, struct flight *f, uint32_t slot, uint
 
 static void add_decode(struct engine *e, struct flight *f, uint32_t n_logits)
 {
-    uint32_t n = e->cfg.n_slots, i = 0;
+    uint32_t n = e->cfg.n_slots, i = 0, left = n;
     for (; i < n && e->step.n_logits < n_logits; i++) {
         uint32_t slot = (e->turn + i) % n;
         if (!engine_decodes(&e->seqs[slot]))
             continue;
         uint32_t n_rows = add_rows(e, f, slot, 1 + engine_draft_length(e, slot));
         f->n_decode += n_rows > 0;
+        left = n_rows == 0 && left == n ? i : left;
         engine_draft_sent(e, f, slot, n_rows ? n_rows - 1 : 0);
     }
-    e->turn = i < n ? (e->turn + i) % n : e->turn; /* those left out come first in the next step */
+    left = left < i ? left : i;
+    e->turn = (e->turn + left) % n; /* those left out come first in the next step */
 }
 
 static uint32_t remaining(const struct engine *e, uint32_t slot)
@@ -314,7 +318,9 @@ bool engine_build(struct engine *e, struct flight *f)
     uint32_t n_logits = n_prefill ? STEP_MAX_LOGITS - HEAD_ROOM : STEP_MAX_LOGITS;
     if (e->n_flights == 0)
         engine_draft_plan(e, n_logits);
+    e->masks_ns = 0;
     add_decode(e, f, n_logits);
+    e->masks_ns = 0; /* of the prompts at least the oldest gets its mask, whatever the texts took */
     if (n_prefill)
         add_prefill(e, f, n_prefill);
     f->n_logits = s->n_logits;

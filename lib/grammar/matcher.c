@@ -10,6 +10,17 @@ static bool fail(struct matcher *m)
     return false;
 }
 
+bool matcher_work(struct matcher *m, uint64_t steps)
+{
+    if (steps <= m->work) {
+        m->work -= steps;
+        return true;
+    }
+    m->work = 0;
+    m->ambiguous = true;
+    return fail(m);
+}
+
 static bool room_for(void **p, uint32_t n, uint32_t *room, size_t size)
 {
     if (n < *room)
@@ -63,10 +74,12 @@ static bool next_item(const struct matcher *m, size_t *at, size_t end, size_t *i
 
 /* Counts the items before text[from] that begin like text[from, to); `whole`: that equal it. `array` is where
  * the array begins. */
-static uint32_t items_like(const struct matcher *m, size_t array, size_t from, size_t to, bool whole)
+static uint32_t items_like(struct matcher *m, size_t array, size_t from, size_t to, bool whole)
 {
     size_t at = array + 1, item, len, n = to - from;
     uint32_t like = 0;
+    if (!matcher_work(m, (from - array) / 8))
+        return 0;
     while (at < from && next_item(m, &at, from, &item, &len))
         like += (whole ? len == n : len >= n) && !memcmp(m->text + item, m->text + from, n);
     return like;
@@ -79,13 +92,13 @@ static size_t array_of(const struct matcher *m, uint32_t stack)
     return below == NO_FRAME ? 0 : m->frames[below].mark;
 }
 
-static bool is_repeated(const struct matcher *m, uint32_t item)
+static bool is_repeated(struct matcher *m, uint32_t item)
 {
     return items_like(m, array_of(m, item), m->frames[item].mark, m->n_text, true) > 0;
 }
 
 /* True when fewer texts are left from the state on than items have used. */
-static bool is_used_up(const struct matcher *m, const struct thread *t)
+static bool is_used_up(struct matcher *m, const struct thread *t)
 {
     uint32_t words = m->g->states[t->state].words;
     if (words == DFA_INFINITE || t->stack == NO_FRAME)
@@ -125,11 +138,13 @@ static bool add(struct matcher *m, struct config *c, struct thread t)
         return true;
     }
     uint32_t known = m->turn_of[t.state] == m->turn ? m->head[t.state] : NO_FRAME;
-    for (uint32_t i = known; i != NO_FRAME; i = m->pool[i].next)
+    uint32_t n_seen = 1;
+    for (uint32_t i = known; i != NO_FRAME; i = m->pool[i].next, n_seen++)
         if (m->pool[i].count == t.count && m->pool[i].stack == t.stack)
-            return true;
-    m->too_many |= c->n >= MATCHER_MAX_THREADS;
-    if (m->too_many || !room_for((void **)&m->pool, m->n_pool, &m->pool_room, sizeof *m->pool))
+            return matcher_work(m, n_seen);
+    m->ambiguous |= c->n >= MATCHER_MAX_THREADS;
+    if (m->ambiguous || !matcher_work(m, n_seen) ||
+        !room_for((void **)&m->pool, m->n_pool, &m->pool_room, sizeof *m->pool))
         return fail(m);
     t.next = known;
     m->turn_of[t.state] = m->turn;
@@ -156,9 +171,9 @@ static bool add_link(struct matcher *m, uint32_t frame, struct link l)
     return true;
 }
 
-static bool has_link(const struct matcher *m, uint32_t frame, const struct link *l)
+static bool has_link(struct matcher *m, uint32_t frame, const struct link *l)
 {
-    for (uint32_t i = m->frames[frame].links; i != NO_FRAME; i = m->links[i].next)
+    for (uint32_t i = m->frames[frame].links; i != NO_FRAME && matcher_work(m, 1); i = m->links[i].next)
         if (m->links[i].back == l->back && m->links[i].below == l->below && m->links[i].count == l->count)
             return true;
     return false;
@@ -166,9 +181,9 @@ static bool has_link(const struct matcher *m, uint32_t frame, const struct link 
 
 /* The frame of this closure for a rule, or NO_FRAME. Items that must differ belong to one array, so there
  * callers do not share. */
-static uint32_t find_frame(const struct matcher *m, uint32_t rule, const struct link *l, uint32_t since)
+static uint32_t find_frame(struct matcher *m, uint32_t rule, const struct link *l, uint32_t since)
 {
-    for (uint32_t i = m->n_frames; i-- > since;)
+    for (uint32_t i = m->n_frames; i-- > since && matcher_work(m, 1);)
         if (m->frames[i].rule == rule && (!m->g->has_unique || has_link(m, i, l)))
             return i;
     return NO_FRAME;
@@ -314,6 +329,8 @@ bool matcher_step(struct matcher *m, const struct config *from, uint8_t byte, st
 {
     const struct grammar *g = m->g;
     uint32_t since = m->n_frames;
+    if (!matcher_work(m, 1 + from->n))
+        return false;
     if (m->alone && from->n == 1 && step_alone(m, from, byte, to))
         return to->n > 0 || to->exits;
     *to = (struct config){.first = m->n_pool};
@@ -323,7 +340,8 @@ bool matcher_step(struct matcher *m, const struct config *from, uint8_t byte, st
         const struct grammar_edge *e = g->edges + g->states[t.state].edge;
         const struct grammar_edge *end = g->edges + g->states[t.state + 1].edge;
         for (; e < end && e->lo <= byte; e++)
-            if (byte <= e->hi && !add(m, to, (struct thread){e->to, t.count + e->counts, t.stack, 0}))
+            if (!matcher_work(m, 1) ||
+                (byte <= e->hi && !add(m, to, (struct thread){e->to, t.count + e->counts, t.stack, 0})))
                 return false;
     }
     if (to->n == 0 && !to->exits)
@@ -345,9 +363,10 @@ int matcher_open(struct matcher **out, struct grammar *g)
     m->turn_of = calloc(g->n_states, sizeof *m->turn_of);
     m->head = calloc(g->n_states, sizeof *m->head);
     m->exit_state = NO_FRAME;
+    m->work = MATCHER_WORK;
     if (!m->turn_of || !m->head ||
         (!matcher_start(m, (struct thread){g->start, 0, NO_FRAME, 0}, &m->now) && m->failed)) {
-        int rc = m->too_many ? -E2BIG : -ENOMEM;
+        int rc = m->ambiguous ? -E2BIG : -ENOMEM;
         matcher_close(m);
         return rc;
     }
@@ -419,7 +438,7 @@ static bool take_byte(struct matcher *m, uint8_t byte)
     if (m->failed || (m->g->has_unique && !matcher_put_text(m, m->n_text, (char)byte)))
         return false;
     m->n_text++;
-    if (!matcher_step(m, &m->now, byte, &next)) {
+    if (!matcher_step(m, &m->now, byte, &next) || m->failed) {
         m->n_pool = m->now.n;
         m->n_frames = n_frames;
         m->n_links = n_links;
@@ -436,10 +455,12 @@ static bool take_byte(struct matcher *m, uint8_t byte)
 
 size_t matcher_bytes(struct matcher *m, const char *s, size_t n)
 {
-    size_t i = 0;
-    while (i < n && take_byte(m, (uint8_t)s[i]))
-        i++;
-    return i;
+    for (size_t i = 0; i < n; i++) {
+        m->work = MATCHER_WORK;
+        if (!take_byte(m, (uint8_t)s[i]))
+            return i;
+    }
+    return n;
 }
 
 bool matcher_can_end(const struct matcher *m)
@@ -455,6 +476,11 @@ bool matcher_must_end(const struct matcher *m)
 bool matcher_has_failed(const struct matcher *m)
 {
     return m->failed;
+}
+
+bool matcher_is_ambiguous(const struct matcher *m)
+{
+    return m->ambiguous;
 }
 
 /* Tells whether bytes fit, without taking them. */
@@ -475,7 +501,7 @@ static bool fits(struct matcher *m, const char *s, uint32_t n)
     m->n_frames = n_frames;
     m->n_links = n_links;
     m->n_text = n_text;
-    return ok;
+    return ok && !m->failed;
 }
 
 bool matcher_token(struct matcher *m, const struct vocabulary *v, int32_t token)
@@ -483,8 +509,12 @@ bool matcher_token(struct matcher *m, const struct vocabulary *v, int32_t token)
     for (uint32_t i = 0; i < v->n_ends; i++)
         if (v->ends[i] == token)
             return matcher_can_end(m);
+    m->work = MATCHER_WORK;
     if (m->failed || (uint32_t)token >= v->n_tokens || !v->bytes[token] ||
         !fits(m, v->bytes[token], v->lens[token]))
         return false;
-    return matcher_bytes(m, v->bytes[token], v->lens[token]) == v->lens[token];
+    for (uint32_t i = 0; i < v->lens[token]; i++)
+        if (!take_byte(m, (uint8_t)v->bytes[token][i]))
+            return false;
+    return true;
 }

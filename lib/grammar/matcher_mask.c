@@ -302,6 +302,8 @@ static bool apply(struct trie_walk *w, const struct memo *o, struct thread t)
     if (s->part != GRAMMAR_UNBOUNDED)
         part = m->g->parts[s->part];
     uint32_t n_pool = m->n_pool, n_frames = m->n_frames, n_links = m->n_links;
+    if (!matcher_work(m, o->n_exits + w->v->n_tokens / (o->counts ? 8 : 32)))
+        return false;
     /* A shared memo knows the state of another grammar. */
     uint32_t exit = s->part != GRAMMAR_UNBOUNDED ? part.exit : o->exit_state;
     if (!o->byte_exit) {
@@ -377,6 +379,7 @@ uint32_t matcher_mask(struct matcher *m, const struct vocabulary *v, uint32_t *m
 {
     uint32_t n_words = vocabulary_mask_words(v), n_plain = 0, n = 0;
     memset(mask, 0, n_words * sizeof *mask);
+    m->work = MATCHER_WORK + (uint64_t)MATCHER_WORK_NODE * v->n_nodes;
     struct thread *plain = malloc((m->now.n + 1) * sizeof *plain);
     struct config *level = calloc(v->max_len + 2 > 258 ? v->max_len + 2 : 258, sizeof *level);
     struct trie_walk w = {.m = m, .v = v, .mask = mask, .level = level};

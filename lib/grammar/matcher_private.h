@@ -39,7 +39,8 @@ struct matcher {
     uint32_t turn;
     struct config now; /* the threads of the text so far: the front of the pool */
     bool failed;
-    bool too_many;       /* failed for more threads than MATCHER_MAX_THREADS */
+    bool ambiguous;      /* failed for more threads than MATCHER_MAX_THREADS, or for lack of work */
+    uint64_t work;       /* steps left of this walk */
     bool alone;          /* a walk inside one part: bounds are ignored, leaving it is recorded */
     uint32_t exit_state; /* alone: where it left to; NO_FRAME: nowhere yet */
     bool many_exits;
@@ -47,6 +48,8 @@ struct matcher {
     size_t n_text, text_room;
 };
 
+/* Takes steps of the walk's work; false when it is spent: the matcher has failed. */
+bool matcher_work(struct matcher *m, uint64_t steps);
 bool matcher_step(struct matcher *m, const struct config *from, uint8_t byte, struct config *to);
 /* Adds what a thread reaches without input to a fresh configuration at the end of the pool. */
 bool matcher_start(struct matcher *m, struct thread t, struct config *to);

@@ -4,6 +4,8 @@
 #include "harness.h"
 #include "schema/schema.h"
 
+#include <unistd.h>
+
 #define CHAT "/v1/chat/completions"
 #define HI   "\"messages\":[{\"role\":\"user\",\"content\":\"Tell me.\"}],\"seed\":7,\"max_tokens\":200"
 #define PERSON                                                                                               \
@@ -112,6 +114,44 @@ DAEMON_TEST(constrain, a_regex_bomb_costs_its_own_request_only)
         post("/generate", "{\"prompt\":\"a\",\"regex\":\"((((a{1,999}){1,999}){1,999}){1,999}){1,999}\"}"),
         400, "invalid_request", "too large an automaton");
     json_decref(ok("/generate", "{\"prompt\":\"a\",\"max_tokens\":1}"));
+}
+
+/* The template's loop takes more operations than the event loop gives a prompt, so a chat whose grammar is
+ * known is prepared twice. */
+Test(constrain, a_chat_that_is_prepared_twice_ends_with_its_grammar)
+{
+    char path[] = "/tmp/hearth-template-XXXXXX";
+    int fd = mkstemp(path);
+    cr_assert_geq(dprintf(fd,
+                          "{{ messages[0]['content'] }}{%% for i in range(2500) %%}{%% if i == -1 %%}x{%% "
+                          "endif %%}{%% endfor %%}"),
+                  0);
+    close(fd);
+    daemon_start((const char *[]){"--chat-template", path, NULL});
+    unlink(path);
+    for (int i = 0; i < 2; i++) {
+        json_t *root = ok(CHAT, "{" HI ",\"regex\":\"yes|no\",\"ignore_eos\":true,\"min_tokens\":20}");
+        const char *text = json_text(root, "choices.0.message.content");
+        cr_assert(!strcmp(text, "yes") || !strcmp(text, "no"), "%s", text);
+        cr_assert_str_eq(json_text(root, "choices.0.finish_reason"), "stop");
+        json_decref(root);
+    }
+    daemon_stop();
+}
+
+/* 300 rules with one language, which each of 8 choices walks. */
+DAEMON_TEST(constrain, a_grammar_too_ambiguous_for_a_mask_costs_its_own_request_only)
+{
+    static char body[16384];
+    size_t n = (size_t)snprintf(body, sizeof body, "{\"prompt\":\"a\",\"n\":8,\"grammar\":\"root ::= r0");
+    for (int i = 1; i < 300; i++)
+        n += (size_t)snprintf(body + n, sizeof body - n, "|r%d", i);
+    for (int i = 0; i < 300; i++)
+        n += (size_t)snprintf(body + n, sizeof body - n, "\\nr%d ::= [a-z] r%d \\\"i\\\" | \\\"!\\\"", i, i);
+    snprintf(body + n, sizeof body - n, "\"}");
+    for (int i = 0; i < 2; i++)
+        expect_words(post("/generate", body), 400, "invalid_request", "grammar: too ambiguous");
+    json_decref(ok("/generate", "{\"prompt\":\"a\",\"max_tokens\":1,\"regex\":\"a+\"}"));
 }
 
 DAEMON_TEST(constrain, several_choices_and_equal_seeds_give_what_each_gives_alone)

@@ -3,6 +3,7 @@
 #include "schema/schema.h"
 
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -193,4 +194,38 @@ Test(matcher, masks_of_gbnf_are_what_fits)
     walk_all(of_gbnf("root ::= (item \", \"){1,3} item\nitem ::= [a-c]+ | \"(\" root \")\" | \"\\\"\" "
                      "[^\"]{0,3} \"\\\"\""),
              20, 14);
+}
+
+/* 400 rules with one language: every byte of the trie is taken by all of their threads. */
+static void write_ambiguous(char *out, size_t room)
+{
+    size_t n = (size_t)snprintf(out, room, "root ::= r0");
+    for (int i = 1; i < 400; i++)
+        n += (size_t)snprintf(out + n, room - n, " | r%d", i);
+    for (int i = 0; i < 400; i++)
+        n += (size_t)snprintf(out + n, room - n, "\nr%d ::= [a-z] r%d \"i\" | \"!\"", i, i);
+    cr_assert_lt(n, room);
+}
+
+Test(matcher, a_mask_that_takes_too_many_steps_fails)
+{
+    static char text[32768];
+    uint32_t mask[(N_TOKENS + 31) / 32];
+    struct matcher *m;
+    write_ambiguous(text, sizeof text);
+    struct grammar *g = of_gbnf(text);
+    struct vocabulary *v = open_vocabulary(true);
+    cr_assert_eq(matcher_open(&m, g), 0);
+    cr_assert_eq(matcher_mask(m, v, mask), 0);
+    cr_assert(matcher_has_failed(m));
+    cr_assert(matcher_is_ambiguous(m));
+    cr_assert_not(matcher_token(m, v, 'a'));
+    cr_assert_eq(matcher_bytes(m, "a", 1), 0);
+    matcher_close(m);
+    cr_assert_eq(matcher_open(&m, g), 0, "the next text begins with all of its steps");
+    cr_assert_eq(matcher_bytes(m, "a!i", 3), 3);
+    cr_assert_not(matcher_has_failed(m));
+    matcher_close(m);
+    grammar_unref(g);
+    vocabulary_close(v);
 }
