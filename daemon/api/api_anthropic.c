@@ -192,15 +192,16 @@ static void put_stop(struct buf *out, const struct choice *c)
         buf_puts(out, "null");
 }
 
-/* What was read from the cache is not counted as input. */
+/* What was read from the cache is not counted as input; a stream that a keep-alive began does not know it
+ * yet, and its end says it. */
 static void put_usage(struct buf *out, const struct generation *g, uint32_t n_output)
 {
-    const struct engine_request *e = &g->choices->e;
+    uint32_t n_prompt = g->choices->e.n_prompt, n_cached = generation_n_cached(g);
     buf_printf(
         out,
         "\"usage\":{\"input_tokens\":%u,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":%u,"
         "\"output_tokens\":%u}",
-        e->n_prompt - e->n_cached, e->n_cached, n_output);
+        n_prompt - n_cached, n_cached, n_output);
 }
 
 static void put_head(struct buf *out, const struct generation *g)
