@@ -26,11 +26,12 @@ static bool is_type(const json_t *block, const char *type)
     return given && !strcmp(given, type);
 }
 
-/* Text of a string or of blocks, added to a message's content. Images and documents are refused by name. */
+/* Sets a message's content to the text of a string or of blocks, behind what is gathered. Images and
+ * documents are refused by name. */
 static void read_text(struct chat_json *c, json_t *message, const json_t *content, const char *path)
 {
     if (json_is_string(content) && !is_label(json_string_value(content)))
-        chat_json_text(c, message, "content", json_string_value(content));
+        chat_json_gather(c, json_string_value(content));
     for (size_t i = 0; i < json_array_size(content); i++) {
         const json_t *block = json_array_get(content, i);
         const char *text = text_of(block, "text");
@@ -38,8 +39,9 @@ static void read_text(struct chat_json *c, json_t *message, const json_t *conten
             api_invalid(c->err, path, "%s[%zu].type must be \"text\": the model reads text only (got \"%s\")",
                         path, i, text_of(block, "type"));
         else if (is_type(block, "text") && text && !is_label(text))
-            chat_json_text(c, message, "content", text);
+            chat_json_gather(c, text);
     }
+    chat_json_text(c, message, "content");
 }
 
 static void read_system(struct chat_json *c, const json_t *system)
@@ -65,7 +67,7 @@ static void read_user(struct chat_json *c, const json_t *content, const char *pa
         if (json_is_string(id))
             chat_json_put(c, message, "tool_call_id", json_incref(id));
         if (json_is_true(json_object_get(block, "is_error")))
-            chat_json_text(c, message, "content", "Error:");
+            chat_json_gather(c, "Error:");
         read_text(c, message, json_object_get(block, "content"), path);
     }
     if (!others)
@@ -83,10 +85,11 @@ static void read_assistant(struct chat_json *c, const json_t *content, const cha
         const json_t *block = json_array_get(content, i);
         const char *thinking = text_of(block, "thinking"), *name = text_of(block, "name");
         if (is_type(block, "thinking") && thinking)
-            chat_json_text(c, message, "reasoning_content", thinking);
+            chat_json_gather(c, thinking);
         if (is_type(block, "tool_use") && name)
             chat_json_call(c, message, text_of(block, "id"), name, json_object_get(block, "input"));
     }
+    chat_json_text(c, message, "reasoning_content");
 }
 
 static void read_message(struct chat_json *c, size_t i, const json_t *given)
@@ -189,15 +192,16 @@ static void put_stop(struct buf *out, const struct choice *c)
         buf_puts(out, "null");
 }
 
-/* What was read from the cache is not counted as input. */
+/* What was read from the cache is not counted as input; a stream that a keep-alive began does not know it
+ * yet, and its end says it. */
 static void put_usage(struct buf *out, const struct generation *g, uint32_t n_output)
 {
-    const struct engine_request *e = &g->choices->e;
+    uint32_t n_prompt = g->choices->e.n_prompt, n_cached = generation_n_cached(g);
     buf_printf(
         out,
         "\"usage\":{\"input_tokens\":%u,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":%u,"
         "\"output_tokens\":%u}",
-        e->n_prompt - e->n_cached, e->n_cached, n_output);
+        n_prompt - n_cached, n_cached, n_output);
 }
 
 static void put_head(struct buf *out, const struct generation *g)

@@ -32,7 +32,7 @@ static void read_message(struct chat_json *c, size_t i, const json_t *given)
     json_t *message = chat_json_message(c, role ? role : "");
     chat_json_put(c, message, "content", json_string(content ? content : ""));
     if (thinking && *thinking)
-        chat_json_text(c, message, "reasoning_content", thinking);
+        chat_json_put(c, message, "reasoning_content", json_string(thinking));
     if (tool)
         chat_json_put(c, message, "name", json_string(tool));
     if (text_of(given, "tool_call_id"))
@@ -123,8 +123,8 @@ static json_t *translate_generate(const json_t *body, struct api_error *err)
         api_invalid(err, "raw",
                     "raw and suffix are not supported: POST /v1/completions takes a prompt as it is");
     if (system && *system)
-        chat_json_text(&c, chat_json_message(&c, "system"), "content", system);
-    chat_json_text(&c, chat_json_message(&c, "user"), "content", prompt ? prompt : "");
+        chat_json_put(&c, chat_json_message(&c, "system"), "content", json_string(system));
+    chat_json_put(&c, chat_json_message(&c, "user"), "content", json_string(prompt ? prompt : ""));
     if (!prompt || !*prompt)
         chat_json_set(&c, "max_tokens", json_integer(0));
     return chat_json_close(&c);

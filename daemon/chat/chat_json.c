@@ -18,6 +18,7 @@ bool chat_json_open(struct chat_json *c, struct api_error *err)
 
 json_t *chat_json_close(struct chat_json *c)
 {
+    arena_close(&c->arena);
     if (c->failed)
         api_out_of_memory(c->err);
     if (!c->err->status)
@@ -57,11 +58,23 @@ json_t *chat_json_message(struct chat_json *c, const char *role)
     return message;
 }
 
-void chat_json_text(struct chat_json *c, json_t *message, const char *name, const char *text)
+void chat_json_gather(struct chat_json *c, const char *text)
 {
-    const char *before = json_string_value(json_object_get(message, name));
-    json_t *joined = before && *before ? json_sprintf("%s\n%s", before, text) : json_string(text);
-    chat_json_put(c, message, name, joined);
+    c->text.arena = &c->arena;
+    if (c->text.len)
+        buf_puts(&c->text, "\n");
+    buf_puts(&c->text, text);
+    c->gathered = true;
+}
+
+void chat_json_text(struct chat_json *c, json_t *message, const char *name)
+{
+    if (!c->gathered)
+        return;
+    c->failed |= c->text.failed;
+    chat_json_put(c, message, name, json_stringn(c->text.p ? c->text.p : "", c->text.len));
+    c->text.len = 0;
+    c->gathered = false;
 }
 
 void chat_json_call(struct chat_json *c, json_t *message, const char *id, const char *name,

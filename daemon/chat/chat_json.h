@@ -1,9 +1,10 @@
 /* chat_json.h - the one form of a chat that all dialects are read into: the members of OpenAI's chats, as
  * JSON. A dialect's reader builds it with these; chat_messages.c makes it what templates read. Running out of
- * memory is remembered (`failed`). Thread: any. Memory: `body` is the caller's reference; strings are shared.
- */
+ * memory is remembered (`failed`). Thread: any. Memory: `body` is the caller's reference; strings are shared;
+ * chat_json_close() frees what was gathered. */
 #pragma once
 #include "base/api_error.h"
+#include "base/buf.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -12,6 +13,9 @@ struct chat_json {
     json_t *body, *messages, *tools; /* the latter two belong to body */
     struct api_error *err;
     bool failed;
+    struct arena arena; /* of `text` */
+    struct buf text;    /* gathered for the next member */
+    bool gathered;      /* be it an empty text */
 };
 
 /* False without memory. */
@@ -27,8 +31,10 @@ void chat_json_copy(struct chat_json *c, const json_t *from, const char *const *
 
 /* Adds a message; a borrowed reference, or NULL when it failed, which the others accept. */
 json_t *chat_json_message(struct chat_json *c, const char *role);
-/* Adds a text to its content, or to another member, on lines of its own. */
-void chat_json_text(struct chat_json *c, json_t *message, const char *name, const char *text);
+/* Gathers a text, on lines of its own. It is copied; a member that has many takes them all at once. */
+void chat_json_gather(struct chat_json *c, const char *text);
+/* Sets a member to the texts gathered since the last call; without any it stays as it is. */
+void chat_json_text(struct chat_json *c, json_t *message, const char *name);
 /* Adds a call; arguments as an object or a text, id may be NULL. */
 void chat_json_call(struct chat_json *c, json_t *message, const char *id, const char *name,
                     const json_t *arguments);

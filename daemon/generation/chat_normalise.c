@@ -19,30 +19,58 @@ static bool is_role(const struct jinja_value *message, const char *role)
 
 /* --- messages where a template takes none --- */
 
-static int join_text(struct arena *a, struct jinja_text *to, struct jinja_text from)
+/* A text and those of n messages behind it, each behind an empty line; `out` has room, or is NULL to count.
+ */
+static size_t put_texts(char *out, struct jinja_text first, const struct jinja_value *messages, size_t n)
 {
-    size_t gap = to->len && from.len ? 2 : 0, n = to->len + gap + from.len;
-    char *s = arena_alloc(a, n + 1);
+    size_t len = first.len;
+    if (out)
+        memcpy(out, first.s, first.len);
+    for (size_t i = 0; i < n; i++) {
+        const struct jinja_value *content = member(&messages[i], "content");
+        if (!content || content->kind != JINJA_TEXT || !content->text.len)
+            continue;
+        size_t gap = len ? 2 : 0;
+        if (out) {
+            memcpy(out + len, "\n\n", gap);
+            memcpy(out + len + gap, content->text.s, content->text.len);
+        }
+        len += gap + content->text.len;
+    }
+    return len;
+}
+
+/* One copy for all of them: the arena frees none that a longer one replaces. */
+static int join_texts(struct arena *a, struct jinja_text *to, const struct jinja_value *messages, size_t n)
+{
+    size_t len = put_texts(NULL, *to, messages, n);
+    char *s = arena_alloc(a, len);
     if (!s)
         return -ENOMEM;
-    memcpy(s, to->s, to->len);
-    memcpy(s + to->len, "\n\n", gap);
-    memcpy(s + to->len + gap, from.s, from.len);
-    *to = jinja_string(s, n, true).text;
+    put_texts(s, *to, messages, n);
+    *to = jinja_string(s, len, true).text;
     return 0;
 }
 
-/* Adds a message's content, text or parts, to another's. */
-static int join_content(struct arena *a, struct jinja_value *to, const struct jinja_value *from)
+static int join_parts(struct arena *a, struct jinja_list *to, const struct jinja_value *messages, size_t n)
 {
-    if (to->kind == JINJA_TEXT && from->kind == JINJA_TEXT)
-        return join_text(a, &to->text, from->text);
-    if (to->kind != JINJA_LIST || from->kind != JINJA_LIST)
-        return 0;
-    for (size_t i = 0; i < from->list->n; i++)
-        if (jinja_list_add(a, to->list, from->list->items[i]) < 0)
-            return -ENOMEM;
+    for (size_t i = 0; i < n; i++) {
+        const struct jinja_value *content = member(&messages[i], "content");
+        for (size_t k = 0; content && content->kind == JINJA_LIST && k < content->list->n; k++)
+            if (jinja_list_add(a, to, content->list->items[k]) < 0)
+                return -ENOMEM;
+    }
     return 0;
+}
+
+/* Adds the contents of n messages, texts or parts, to the content of the one before. */
+static int join(struct arena *a, const struct jinja_value *message, const struct jinja_value *messages,
+                size_t n)
+{
+    struct jinja_value *to = member(message, "content");
+    if (n && to && to->kind == JINJA_TEXT)
+        return join_texts(a, &to->text, messages, n);
+    return n && to && to->kind == JINJA_LIST ? join_parts(a, to->list, messages, n) : 0;
 }
 
 /* Tells if a template refuses the message behind the last one. */
@@ -57,20 +85,27 @@ static bool is_refused(const struct chat_template *c, const struct jinja_value *
            chat_template_folds_user(c);
 }
 
-/* What would be refused becomes part of the message before; behind an answer, a user's. */
-static int fold(struct arena *a, const struct chat_template *c, struct jinja_list *out,
-                struct jinja_value *message)
+/* Counts the messages, of n, that become part of the one before: all that would be refused behind it. */
+static size_t run_length(const struct chat_template *c, const struct jinja_value *before,
+                         const struct jinja_value *messages, size_t n)
 {
-    struct jinja_value *last = out->n ? &out->items[out->n - 1] : NULL;
-    if (!is_refused(c, last, message))
-        return jinja_list_add(a, out, *message);
-    if (is_role(last, "assistant")) {
-        *member(message, "role") = jinja_word("user");
-        return jinja_list_add(a, out, *message);
-    }
-    struct jinja_value *to = member(last, "content");
-    const struct jinja_value *from = member(message, "content");
-    return to && from ? join_content(a, to, from) : 0;
+    size_t run = 0;
+    while (run < n && !is_role(before, "assistant") && is_refused(c, before, &messages[run]))
+        run++;
+    return run;
+}
+
+/* Adds the first of n messages, with those that become part of it, and says in *n how many they were. What
+ * would be refused behind an answer becomes a user's. */
+static int add_run(struct arena *a, const struct chat_template *c, struct jinja_list *out,
+                   struct jinja_value *messages, size_t *n)
+{
+    const struct jinja_value *last = out->n ? &out->items[out->n - 1] : NULL;
+    if (is_refused(c, last, messages))
+        *member(messages, "role") = jinja_word("user");
+    *n = 1 + run_length(c, messages, messages + 1, *n - 1);
+    int rc = join(a, messages, messages + 1, *n - 1);
+    return rc < 0 ? rc : jinja_list_add(a, out, *messages);
 }
 
 /* --- calls and their results --- */
@@ -139,14 +174,15 @@ int chat_normalise(struct arena *a, const struct chat_template *c, struct jinja_
 {
     struct jinja_list *out = jinja_list_open(a);
     int rc = out ? 0 : -ENOMEM;
-    for (size_t i = 0; rc == 0 && i < (*messages)->n; i++) {
+    for (size_t i = 0, n; rc == 0 && i < (*messages)->n; i += n) {
         struct jinja_value *message = &(*messages)->items[i];
+        n = (*messages)->n - i;
         if (c && chat_template_wants_short_ids(c))
             rc = shorten_ids(a, message);
         if (rc == 0)
             rc = name_result(a, out, message);
         if (rc == 0)
-            rc = fold(a, c, out, message);
+            rc = add_run(a, c, out, message, &n);
     }
     if (rc == 0)
         *messages = out;

@@ -220,6 +220,8 @@ struct timings {
 };
 void generation_timings(const struct generation *g, struct timings *out);
 uint32_t generation_n_tokens(const struct generation *g); /* of all choices; any state */
+/* Prompt tokens from the cache; 0 until a token has come or the engine is done: it may be writing them. */
+uint32_t generation_n_cached(const struct generation *g);
 struct piece choice_whole(const struct choice *c);
 /* Tokens and alternatives in no event yet; of a whole reply, all. */
 size_t choice_n_unshown(const struct choice *c);

@@ -61,8 +61,7 @@ void generation_log(const struct generation *g, struct log_access *line)
     const struct choice *first = g->choices;
     line->prompt_tokens = first->e.n_prompt;
     line->tokens = generation_n_tokens(g);
-    if (g->state == GENERATION_FINISHED || first->n_tokens) /* until then the engine may be writing it */
-        line->cached_tokens = first->e.n_cached;
+    line->cached_tokens = generation_n_cached(g);
 }
 
 /* --- what replies are made of --- */
@@ -99,6 +98,14 @@ void generation_timings(const struct generation *g, struct timings *t)
     t->decode_ms = clock_ms_between(first_ns, done_ns);
     if (t->decode_ms > 0 && n_tokens > g->n_choices)
         t->tokens_per_s = (n_tokens - g->n_choices) / t->decode_ms * 1e3;
+}
+
+uint32_t generation_n_cached(const struct generation *g)
+{
+    const struct engine_request *e = &g->choices->e;
+    bool known = atomic_load_explicit(&e->n_out, memory_order_acquire) ||
+                 atomic_load_explicit(&e->state, memory_order_acquire) == ENGINE_DONE;
+    return known ? e->n_cached : 0;
 }
 
 uint32_t generation_n_tokens(const struct generation *g)

@@ -54,6 +54,8 @@ void api_error_put(struct buf *out, const struct api_error *e)
     "{\"error\":{\"type\":\"queue_full\",\"message\":\"out of memory\",\"param\":null,\"code\":503}}\n"
 const char no_memory_reply[] = NO_MEMORY;
 static const char no_memory_event[] = "event: error\ndata: " NO_MEMORY "\n";
+/* In the form of api_ollama_put_error(). */
+static const char no_memory_line[] = "{\"error\":\"out of memory\"}\n";
 
 /* `failed` stays, so that nothing is added to what is not the arena's. */
 static void take_fixed(struct request *r, const char *words)
@@ -126,7 +128,7 @@ static void begin_items(struct request *r)
 /* Sends an error in place of what there was no memory for, and nothing after it. */
 static void end_short(struct request *r)
 {
-    take_fixed(r, no_memory_event);
+    take_fixed(r, r->route->lines ? no_memory_line : no_memory_event);
     r->cut_short = r->stream_ended = true;
 }
 

@@ -19,6 +19,7 @@ static struct fake {
     int32_t script[256];            /* tokens every request gets, again from the first after the last */
     uint32_t n_script;
     uint32_t n_at_once; /* tokens a millisecond; 0: one */
+    uint32_t n_cached;  /* tokens of every prompt, found before the first of its text */
     struct engine_request *live[FAKE_MAX];
     struct engine_request *news[FAKE_MAX];
     unsigned n_live, n_news;
@@ -47,6 +48,7 @@ int engine_submit(struct engine *e, struct engine_request *r, struct error *err)
     memcpy(fake.last_prompt, r->prompt, (r->n_prompt < 64 ? r->n_prompt : 64) * sizeof *r->prompt);
     for (; r; r = r->next_choice) {
         r->queued_ns = fake_now();
+        r->n_cached = fake.n_cached;
         atomic_store(&r->state, ENGINE_QUEUED);
         fake.live[fake.n_live++] = r;
     }

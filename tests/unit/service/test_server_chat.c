@@ -391,6 +391,27 @@ Test(chat, anthropics_stream_opens_and_closes_each_block_in_order)
     stop();
 }
 
+/* The engine may be writing the number then. */
+SERVER_TEST(chat, anthropics_stream_that_a_keep_alive_began_counts_the_cache_at_its_end, "keepalive_ms",
+            "100")
+{
+    fake.n_cached = 1;
+    fake.hold = true;
+    int fd = client_connect(f.port);
+    struct reply r = {0};
+    client_request(fd, "POST", "/v1/messages", "", "{\"max_tokens\":50,\"stream\":true," ASK "}");
+    while (!r.raw || !strstr(r.raw, ": keep-alive"))
+        cr_assert(reply_more(&r, fd));
+    cr_assert(strstr(r.raw, "\"cache_read_input_tokens\":0,"), "%s", r.raw);
+    fake.hold = false;
+    while (!strstr(r.raw, "event: message_stop"))
+        cr_assert(reply_more(&r, fd));
+    const char *end = strstr(r.raw, "event: message_delta");
+    cr_assert(end && strstr(end, "\"cache_read_input_tokens\":1,"), "%s", r.raw);
+    reply_free(&r);
+    close(fd);
+}
+
 Test(chat, anthropics_errors_have_their_own_form)
 {
     start_template(HERMES, "auto");

@@ -592,3 +592,24 @@ SERVER_TEST(replies, a_stream_that_failed_is_held_and_has_its_time_like_one_that
     wait_rest();
     close(fd);
 }
+
+/* --- without memory --- */
+
+static const char *cut_short(bool lines)
+{
+    static char out[256];
+    struct route route = {.lines = lines};
+    struct request r = {.route = &route, .out.failed = true};
+    size_t n = request_take(&r, out, sizeof out - 1);
+    out[n] = '\0';
+    cr_assert(r.stream_ended);
+    return out;
+}
+
+Test(no_memory, ends_a_stream_in_the_form_of_its_route)
+{
+    const char *event = cut_short(false);
+    cr_assert(!strncmp(event, "event: error\ndata: {", 20) && !strcmp(event + strlen(event) - 3, "}\n\n"),
+              "%s", event);
+    cr_assert_str_eq(cut_short(true), "{\"error\":\"out of memory\"}\n");
+}
