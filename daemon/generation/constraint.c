@@ -12,12 +12,14 @@ struct cached {
     enum constraint_kind kind;
     char *text; /* what it was compiled from */
     struct grammar *grammar;
+    size_t bytes; /* of text and grammar */
     uint64_t used;
 };
 struct constraints {
     struct vocabulary *vocabulary;
     pthread_mutex_t lock; /* of what follows */
     struct cached cache[CONSTRAINT_CACHE];
+    size_t bytes, room; /* of all entries; what they may take */
     uint64_t clock;
 };
 
@@ -145,7 +147,7 @@ static const char *piece(const void *context, int32_t token, uint32_t *len)
     return p.s;
 }
 
-int constraints_open(struct constraints **out, const struct tokenizer *t, struct error *err)
+int constraints_open(struct constraints **out, const struct tokenizer *t, size_t room, struct error *err)
 {
     const int32_t *ends;
     struct constraints *c = calloc(1, sizeof *c);
@@ -160,6 +162,7 @@ int constraints_open(struct constraints **out, const struct tokenizer *t, struct
         free(c);
         return rc;
     }
+    c->room = room;
     pthread_mutex_init(&c->lock, NULL);
     *out = c;
     return 0;
@@ -195,21 +198,43 @@ static struct grammar *cache_find(struct constraints *c, enum constraint_kind ki
     return found;
 }
 
+static void cache_drop(struct constraints *c, struct cached *e)
+{
+    c->bytes -= e->bytes;
+    free(e->text);
+    grammar_unref(e->grammar);
+    *e = (struct cached){0};
+}
+
+/* A free entry, after the least recently used ones have made room for `bytes`. */
+static struct cached *cache_make_room(struct constraints *c, size_t bytes)
+{
+    for (;;) {
+        struct cached *empty = NULL, *oldest = NULL;
+        for (int i = 0; i < CONSTRAINT_CACHE; i++) {
+            struct cached *e = &c->cache[i];
+            if (!e->grammar)
+                empty = e;
+            else if (!oldest || e->used < oldest->used)
+                oldest = e;
+        }
+        if (empty && c->bytes + bytes <= c->room)
+            return empty;
+        cache_drop(c, oldest);
+    }
+}
+
 static void cache_add(struct constraints *c, enum constraint_kind kind, const char *text, struct grammar *g)
 {
-    char *copy = strdup(text);
+    size_t bytes = g->arena.total + strlen(text) + 1;
+    char *copy = bytes <= c->room / CONSTRAINT_SHARE ? strdup(text) : NULL;
     if (!copy)
         return;
     pthread_mutex_lock(&c->lock);
-    struct cached *oldest = &c->cache[0];
-    for (int i = 1; i < CONSTRAINT_CACHE; i++)
-        if (c->cache[i].used < oldest->used)
-            oldest = &c->cache[i];
-    struct cached old = *oldest;
-    *oldest = (struct cached){kind, copy, grammar_ref(g), ++c->clock};
+    struct cached *e = cache_make_room(c, bytes);
+    *e = (struct cached){kind, copy, grammar_ref(g), bytes, ++c->clock};
+    c->bytes += bytes;
     pthread_mutex_unlock(&c->lock);
-    free(old.text);
-    grammar_unref(old.grammar);
 }
 
 /* ---- compiling ---- */

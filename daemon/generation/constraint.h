@@ -4,12 +4,15 @@
  * json_schema, grammar (GBNF), regex, guided_json, guided_regex, guided_choice, guided_grammar,
  * structured_outputs {json, regex, choice, grammar, json_object}. A request may have one of them. Thread:
  * constraints_open and constraints_close from the loader's, with no request left; the others from any.
- * Memory: the cache holds CONSTRAINT_CACHE grammars, the least recently used goes first. */
+ * Memory: the cache holds at most CONSTRAINT_CACHE grammars and a number of bytes of them and their texts;
+ * the least recently used goes first, and a grammar larger than 1/CONSTRAINT_SHARE of the bytes is not kept.
+ */
 #pragma once
 #include "base/error.h"
 #include "json/json_fields.h"
 
 #define CONSTRAINT_CACHE 32
+#define CONSTRAINT_SHARE 8
 
 struct constraints; /* of one model */
 struct engine_request;
@@ -33,8 +36,8 @@ struct constraint { /* of a request's body, while it is read */
 
 extern const struct field constraint_fields[];
 
-/* -ENOMEM. */
-int constraints_open(struct constraints **out, const struct tokenizer *t, struct error *err);
+/* `room`: the bytes of the cache. -ENOMEM. */
+int constraints_open(struct constraints **out, const struct tokenizer *t, size_t room, struct error *err);
 void constraints_close(struct constraints *c); /* NULL is fine */
 
 /* Finds or compiles the grammar that the request asks for. 0, or -1 with *err, or with g->exceeded: it must

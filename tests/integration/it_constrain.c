@@ -139,6 +139,28 @@ Test(constrain, a_chat_that_is_prepared_twice_ends_with_its_grammar)
     daemon_stop();
 }
 
+/* A literal of 15,000 bytes takes more than half a MB as a grammar; the cache has 256 KB. */
+static void ask_long_literal(int i)
+{
+    static char body[16384];
+    char letters[15001];
+    memset(letters, 'a', sizeof letters - 1);
+    letters[sizeof letters - 1] = 0;
+    snprintf(body, sizeof body, "{\"prompt\":\"a\",\"max_tokens\":1,\"grammar\":\"root ::= \\\"%s%d\\\"\"}",
+             letters, i);
+    json_decref(ok("/generate", body));
+}
+
+DAEMON_TEST(constrain, kept_grammars_take_a_share_of_body_memory, "--body-memory", "1M")
+{
+    ask_long_literal(100);
+    long long before = own_memory();
+    for (int i = 101; i < 128; i++)
+        ask_long_literal(i);
+    long long grown = own_memory() - before;
+    cr_assert_lt(grown, 6 << 20, "grown by %lld bytes", grown);
+}
+
 /* 300 rules with one language, which each of 8 choices walks. */
 DAEMON_TEST(constrain, a_grammar_too_ambiguous_for_a_mask_costs_its_own_request_only)
 {
