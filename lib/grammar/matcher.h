@@ -4,7 +4,7 @@
  * the engine's thread. Memory: grows with ambiguity, up to MATCHER_MAX_THREADS threads. Time: counted in
  * steps (a thread, an edge or a comparison; 3 to 10 ns each, 20 ns on a busy machine). A byte, a token or a
  * closure takes at most MATCHER_WORK steps (20 to 40 ms), a mask MATCHER_WORK_NODE more for each node of the
- * trie: 6 million at 4,096 tokens, 25 million (0.1 to 0.25 s) at 150,000, where llama.cpp's JSON grammar
+ * trie: 4.5 million at 4,096 tokens, 25 million (0.1 to 0.25 s) at 150,000, where llama.cpp's JSON grammar
  * takes 5 million in a string. A matcher that would need more has failed: nothing is allowed any more. */
 #pragma once
 #include "grammar.h"
