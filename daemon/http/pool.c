@@ -6,8 +6,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define TURN_CLIENTS 64 /* clients of a turn that are remembered; those behind them wait for the next turn   \
-                         */
+#define TURN_CLIENTS                                                                                         \
+    64 /* clients of a turn that are remembered; those behind them wait for the next turn                    \
+        */
 
 struct queue {
     struct pool_job *first, **end;

@@ -36,7 +36,7 @@ struct loader {
     struct engine *engine;
     struct chat_template *chat;
     struct constraints *constraints; /* NULL: the backend cannot constrain */
-    struct prefix_disk *disk; /* the engine's; or NULL */
+    struct prefix_disk *disk;        /* the engine's; or NULL */
     /* Private. */
     struct loader_options options;
     char path[PATH_MAX];

@@ -138,9 +138,9 @@ struct backend_ops {
     int (*load)(struct backend *be, const struct program *prog, const struct graph *graph, struct error *err);
     /* Queues a step. -EAGAIN: the ring is full. -EINVAL: an index is out of range (nothing has changed). */
     int (*submit)(struct backend *be, const struct step *step, struct error *err);
-    /* Names the memory of the masks that step_logit.mask refers to: `n` masks of `words` 32-bit words, bit t of
-     * a mask set where token t may be sampled. A mask stays as it is while a step that uses it is in flight;
-     * one without tokens is never used. NULL: this backend cannot constrain. */
+    /* Names the memory of the masks that step_logit.mask refers to: `n` masks of `words` 32-bit words, bit t
+     * of a mask set where token t may be sampled. A mask stays as it is while a step that uses it is in
+     * flight; one without tokens is never used. NULL: this backend cannot constrain. */
     void (*masks)(struct backend *be, const uint32_t *masks, uint32_t n, uint32_t words);
     /* Advances the work, on cpu by computing the oldest step, and writes up to `max` results. Returns their
      * number; *steps_done, if not NULL, is the id of the newest finished step (a step without logit rows

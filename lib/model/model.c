@@ -36,7 +36,7 @@ struct model {
     X(granite, "granite")                                                                                    \
     X(mistral3, "mistral3")                                                                                  \
     X(phi3, "phi3")                                                                                          \
-    X(smollm3, "smollm3")                                                                                    
+    X(smollm3, "smollm3")
 #define ARCH_ADDRESS(id, name) &arch_##id,
 #define ARCH_TEXT(id, name)    ", " name
 
@@ -464,6 +464,6 @@ uint64_t model_hash(const struct model *m, uint64_t weights_sum)
     for (size_t i = 0; i < 2; i++)
         if (m->rope_factors[i])
             h = hash_bytes(h, m->rope_factors[i],
-                          m->config.kinds[0].rope.dim / 2 * sizeof *m->rope_factors[i]);
+                           m->config.kinds[0].rope.dim / 2 * sizeof *m->rope_factors[i]);
     return hash_word(h, weights_sum);
 }

@@ -382,8 +382,8 @@ static int check_experts(struct config_reader *r, const struct model_experts *e)
     if (e->n_ff_shared > (1u << 20))
         return bad_key(r, -EBADMSG, "expert_shared_feed_forward_length", e->n_ff_shared, "at most 1048576");
     if (!isfinite(e->scale) || e->scale <= 0)
-        return config_fail(r, -EBADMSG, "%s.expert_weights_scale is %g, expected a positive number",
-                         r->arch, (double)e->scale);
+        return config_fail(r, -EBADMSG, "%s.expert_weights_scale is %g, expected a positive number", r->arch,
+                           (double)e->scale);
     return 0;
 }
 
@@ -406,8 +406,9 @@ static int read_experts(struct config_reader *r, const struct arch *arch, struct
     if (r->rc < 0)
         return r->rc;
     if (e->n_experts && !arch->gating)
-        return config_fail(r, -ENOTSUP, "%s.expert_count is %u: experts of this architecture are not supported",
-                           r->arch, e->n_experts);
+        return config_fail(r, -ENOTSUP,
+                           "%s.expert_count is %u: experts of this architecture are not supported", r->arch,
+                           e->n_experts);
     if (!arch->gating)
         return 0;
     *e = (struct model_experts){
@@ -447,7 +448,8 @@ int model_read_config(struct model_config *c, const struct gguf *g, const struct
     if (r.rc == 0 && c->n_layers > MODEL_MAX_LAYERS)
         config_fail(&r, -ENOTSUP, "%u layers, supported up to %u", c->n_layers, MODEL_MAX_LAYERS);
     if (r.rc == 0 && n_drafts >= c->n_layers)
-        config_fail(&r, -EBADMSG, "%s.nextn_predict_layers is %u of %u blocks", r.arch, n_drafts, c->n_layers);
+        config_fail(&r, -EBADMSG, "%s.nextn_predict_layers is %u of %u blocks", r.arch, n_drafts,
+                    c->n_layers);
     c->n_layers -= n_drafts; /* the last blocks predict further tokens, the model's own needs none of them */
     c->rope = arch->rope;
     int rc = r.rc < 0 ? r.rc : read_heads(&r, c);
