@@ -15,14 +15,9 @@ static bool is_label(const char *text)
     return !strncmp(text, label, sizeof label - 1);
 }
 
-static const char *text_of(const json_t *object, const char *name)
-{
-    return json_string_value(json_object_get(object, name));
-}
-
 static bool is_type(const json_t *block, const char *type)
 {
-    const char *given = text_of(block, "type");
+    const char *given = chat_json_word(block, "type");
     return given && !strcmp(given, type);
 }
 
@@ -34,10 +29,10 @@ static void read_text(struct chat_json *c, json_t *message, const json_t *conten
         chat_json_gather(c, json_string_value(content));
     for (size_t i = 0; i < json_array_size(content); i++) {
         const json_t *block = json_array_get(content, i);
-        const char *text = text_of(block, "text");
+        const char *text = chat_json_word(block, "text");
         if (is_type(block, "image") || is_type(block, "document"))
             api_invalid(c->err, path, "%s[%zu].type must be \"text\": the model reads text only (got \"%s\")",
-                        path, i, text_of(block, "type"));
+                        path, i, chat_json_word(block, "type"));
         else if (is_type(block, "text") && text && !is_label(text))
             chat_json_gather(c, text);
     }
@@ -68,7 +63,9 @@ static void read_user(struct chat_json *c, const json_t *content, const char *pa
             chat_json_put(c, message, "tool_call_id", json_incref(id));
         if (json_is_true(json_object_get(block, "is_error")))
             chat_json_gather(c, "Error:");
-        read_text(c, message, json_object_get(block, "content"), path);
+        char inner[128];
+        (void)snprintf(inner, sizeof inner, "%s[%zu].content", path, i);
+        read_text(c, message, json_object_get(block, "content"), inner);
     }
     if (!others)
         return;
@@ -83,18 +80,18 @@ static void read_assistant(struct chat_json *c, const json_t *content, const cha
     read_text(c, message, content, path);
     for (size_t i = 0; i < json_array_size(content); i++) {
         const json_t *block = json_array_get(content, i);
-        const char *thinking = text_of(block, "thinking"), *name = text_of(block, "name");
+        const char *thinking = chat_json_word(block, "thinking"), *name = chat_json_word(block, "name");
         if (is_type(block, "thinking") && thinking)
             chat_json_gather(c, thinking);
         if (is_type(block, "tool_use") && name)
-            chat_json_call(c, message, text_of(block, "id"), name, json_object_get(block, "input"));
+            chat_json_call(c, message, chat_json_word(block, "id"), name, json_object_get(block, "input"));
     }
     chat_json_text(c, message, "reasoning_content");
 }
 
 static void read_message(struct chat_json *c, size_t i, const json_t *given)
 {
-    const char *role = text_of(given, "role");
+    const char *role = chat_json_word(given, "role");
     const json_t *content = json_object_get(given, "content");
     char path[48];
     snprintf(path, sizeof path, "messages[%zu].content", i);
@@ -119,7 +116,7 @@ static void read_tools_of(struct chat_json *c, const json_t *tools)
 {
     for (size_t i = 0; i < json_array_size(tools); i++) {
         const json_t *tool = json_array_get(tools, i), *schema = json_object_get(tool, "input_schema");
-        const char *name = text_of(tool, "name");
+        const char *name = chat_json_word(tool, "name");
         if (name && schema)
             chat_json_tool(c, name, json_object_get(tool, "description"), schema);
     }
@@ -127,7 +124,7 @@ static void read_tools_of(struct chat_json *c, const json_t *tools)
 
 static void read_choice(struct chat_json *c, const json_t *choice)
 {
-    const char *type = text_of(choice, "type");
+    const char *type = chat_json_word(choice, "type");
     if (json_is_true(json_object_get(choice, "disable_parallel_tool_use")))
         chat_json_set(c, "parallel_tool_calls", json_false());
     if (!type)

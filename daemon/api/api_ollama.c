@@ -15,15 +15,10 @@
 
 /* --- the body --- */
 
-static const char *text_of(const json_t *object, const char *name)
-{
-    return json_string_value(json_object_get(object, name));
-}
-
 static void read_message(struct chat_json *c, size_t i, const json_t *given)
 {
-    const char *role = text_of(given, "role"), *content = text_of(given, "content");
-    const char *thinking = text_of(given, "thinking"), *tool = text_of(given, "tool_name");
+    const char *role = chat_json_word(given, "role"), *content = chat_json_word(given, "content");
+    const char *thinking = chat_json_word(given, "thinking"), *tool = chat_json_word(given, "tool_name");
     const json_t *calls = json_object_get(given, "tool_calls");
     char path[48];
     snprintf(path, sizeof path, "messages[%zu].images", i);
@@ -35,13 +30,14 @@ static void read_message(struct chat_json *c, size_t i, const json_t *given)
         chat_json_put(c, message, "reasoning_content", json_string(thinking));
     if (tool)
         chat_json_put(c, message, "name", json_string(tool));
-    if (text_of(given, "tool_call_id"))
-        chat_json_put(c, message, "tool_call_id", json_string(text_of(given, "tool_call_id")));
+    if (chat_json_word(given, "tool_call_id"))
+        chat_json_put(c, message, "tool_call_id", json_string(chat_json_word(given, "tool_call_id")));
     for (size_t k = 0; k < json_array_size(calls); k++) {
         const json_t *call = json_array_get(calls, k), *function = json_object_get(call, "function");
-        const char *name = text_of(function, "name");
+        const char *name = chat_json_word(function, "name");
         if (name)
-            chat_json_call(c, message, text_of(call, "id"), name, json_object_get(function, "arguments"));
+            chat_json_call(c, message, chat_json_word(call, "id"), name,
+                           json_object_get(function, "arguments"));
     }
 }
 
@@ -114,7 +110,7 @@ static json_t *translate_chat(const json_t *body, struct api_error *err)
 /* A prompt is a user's message; an empty one only asks for the model to be there. */
 static json_t *translate_generate(const json_t *body, struct api_error *err)
 {
-    const char *system = text_of(body, "system"), *prompt = text_of(body, "prompt");
+    const char *system = chat_json_word(body, "system"), *prompt = chat_json_word(body, "prompt");
     struct chat_json c;
     if (!chat_json_open(&c, err))
         return NULL;

@@ -1,4 +1,4 @@
-/* api_openai.c - the OpenAI dialect: GET /v1/models, POST /v1/completions and /v1/chat/completions.
+/* api_openai.c - the OpenAI dialect: GET /v1/models, POST /v1/completions (its chats: api_chat.c).
  * Every field of the dialect's reference is known: what only labels is ignored, what changes the answer works
  * or is refused by name; /generate's own fields work too. */
 #include "admin.h"
@@ -27,19 +27,11 @@ int openai_read_inert(struct field_reader *r, const struct field *f, const json_
 /* The same of a member that takes one of a few words: false, or those that ask for nothing. */
 int openai_read_word(struct field_reader *r, const struct field *f, const json_t *value)
 {
-    static const struct {
-        const char *name, *inert[2], *known;
-    } words[] = {{"tool_choice", {"auto", "none"}, "\"auto\" or \"none\""},
-                 {"function_call", {"auto", "none"}, "\"auto\" or \"none\""}};
     const char *given = json_string_value(value);
-    size_t i = 0;
-    while (strcmp(f->name, words[i].name))
-        i++;
-    if (json_is_false(value) ||
-        (given && (!strcmp(given, words[i].inert[0]) || !strcmp(given, words[i].inert[1]))))
+    if (json_is_false(value) || (given && (!strcmp(given, "auto") || !strcmp(given, "none"))))
         return 0;
-    return api_invalid(r->err, f->name, "%s must be %s: nothing else is supported (got %s)", f->name,
-                       words[i].known, field_got_word(value));
+    return api_invalid(r->err, f->name, "%s must be \"auto\" or \"none\": nothing else is supported (got %s)",
+                       f->name, field_got_word(value));
 }
 
 /* Whatever the name, it is the loaded model that answers. */
@@ -90,7 +82,7 @@ static const struct field completion_fields[] = {
     {0},
 };
 
-/* --- chat --- */
+/* --- preparation --- */
 
 static void completion_defaults(struct params *p)
 {
@@ -146,16 +138,11 @@ void openai_put_head(struct generation *g, struct buf *out, const char *object)
     buf_printf(out, ",\"system_fingerprint\":\"%s\",\"choices\":[", g->model->fingerprint);
 }
 
-static struct tokenizer_piece piece_of(const struct generation *g, int32_t token)
-{
-    return tokenizer_piece(g->model->tokenizer, token, true);
-}
-
 /* The token's text, or the dialect's bytes:\xe2\x80 where it is not valid UTF-8 by itself: a key must differ.
  */
 void openai_put_token_key(struct buf *out, const struct generation *g, int32_t token)
 {
-    struct tokenizer_piece piece = piece_of(g, token);
+    struct tokenizer_piece piece = tokenizer_piece(g->model->tokenizer, token, true);
     if (utf8_valid(piece.s, piece.len) == piece.len) {
         json_put_string(out, piece.s, piece.len);
         return;

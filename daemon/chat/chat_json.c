@@ -2,6 +2,11 @@
 
 #include <string.h>
 
+const char *chat_json_word(const json_t *object, const char *name)
+{
+    return json_string_value(json_object_get(object, name));
+}
+
 bool chat_json_open(struct chat_json *c, struct api_error *err)
 {
     *c = (struct chat_json){.err = err, .body = json_object()};

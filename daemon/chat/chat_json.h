@@ -18,6 +18,8 @@ struct chat_json {
     bool gathered;      /* be it an empty text */
 };
 
+/* The member's text, or NULL when it is no text. */
+const char *chat_json_word(const json_t *object, const char *name);
 /* False without memory. */
 bool chat_json_open(struct chat_json *c, struct api_error *err);
 /* The finished body, or NULL with *err; closes c. */

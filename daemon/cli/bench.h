@@ -103,7 +103,6 @@ int bench_measure_ops(struct offline *o, const struct bench_test *test, uint32_t
                       const struct bench_limits *limits, struct bench_ops *out, struct error *err);
 /* What is nearest: *fraction of the limit it names, "read", "int8", "f32" or "bf16"; NULL: no limit or no
  * work is known. */
-
 const char *bench_op_bound(const struct bench_op *op, const struct bench_roofline *roofline,
                            double *fraction);
 /* Adds `share` of each limit. */

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "commands.h"
 #include "grammar/matcher.h"
+#include "read_all.h"
 #include "schema/schema.h"
 
 #include <errno.h>
@@ -59,34 +60,6 @@ static int read_options(int argc, char **argv, struct constrain_options *o)
     return 0;
 }
 
-static int read_all(int fd, const char *name, char **out, size_t *len, struct error *err)
-{
-    size_t room = 64 * 1024, n = 0;
-    char *text = malloc(room), *grown;
-    while (text) {
-        ssize_t got = read(fd, text + n, room - n);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0) {
-            *out = text;
-            *len = n;
-            if (got == 0)
-                return 0;
-            free(text);
-            return error_set(err, -errno, "%s: %s", name, strerror(errno));
-        }
-        n += (size_t)got;
-        if (n < room)
-            continue;
-        room *= 2;
-        grown = realloc(text, room);
-        if (!grown)
-            free(text);
-        text = grown;
-    }
-    return error_set(err, -ENOMEM, "%s: out of memory after %zu bytes", name, n);
-}
-
 static int compile(struct grammar **out, const struct constrain_options *o, struct error *err)
 {
     char *text;
@@ -99,8 +72,8 @@ static int compile(struct grammar **out, const struct constrain_options *o, stru
         return error_set(err, -EINVAL, "%s: %s", path, strerror(errno));
     int rc = read_all(fd, path, &text, &n, err);
     close(fd);
-    if (rc < 0)
-        return rc;
+    if (rc < 0) /* of a file that cannot be read: not what a schema cannot hold */
+        return err->code = rc == -ENOMEM ? rc : -EINVAL;
     rc = o->schema ? schema_compile_text(out, text, n, NULL, err) : grammar_from_gbnf(out, text, n, err);
     free(text);
     return rc;

@@ -283,7 +283,7 @@ int cmd_parse(int argc, char **argv)
     if (!read_options(argc, argv, &o))
         return usage();
     p.deltas = o.deltas;
-    int rc = read_all(STDIN_FILENO, &text, &n, &err);
+    int rc = read_all(STDIN_FILENO, "standard input", &text, &n, &err);
     if (rc == 0)
         rc = parse(&o, &p, text, n, &err);
     free(text);

@@ -75,7 +75,7 @@ int cmd_tokenize(int argc, char **argv)
     size_t len = 0, n = 0;
     int rc = open_tokenizer(&t, o.model, &err);
     if (rc >= 0)
-        rc = read_all(STDIN_FILENO, &text, &len, &err);
+        rc = read_all(STDIN_FILENO, "standard input", &text, &len, &err);
     struct tokenizer_flags flags = {.add_special = !o.no_special, .parse_special = !o.no_special};
     if (rc >= 0)
         rc = tokenizer_encode(t, text, len, flags, 0, &ids, &n, &err);

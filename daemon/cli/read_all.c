@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-int read_all(int fd, char **out, size_t *len, struct error *err)
+int read_all(int fd, const char *name, char **out, size_t *len, struct error *err)
 {
     size_t room = 64 * 1024, n = 0;
     char *text = malloc(room);
@@ -14,7 +14,7 @@ int read_all(int fd, char **out, size_t *len, struct error *err)
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0) {
-            int rc = error_set(err, -errno, "standard input: %s", strerror(errno));
+            int rc = error_set(err, -errno, "%s: %s", name, strerror(errno));
             free(text);
             return rc;
         }
@@ -32,5 +32,5 @@ int read_all(int fd, char **out, size_t *len, struct error *err)
             free(text);
         text = grown;
     }
-    return error_set(err, -ENOMEM, "standard input: out of memory after %zu bytes", n);
+    return error_set(err, -ENOMEM, "%s: out of memory after %zu bytes", name, n);
 }

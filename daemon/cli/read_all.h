@@ -5,5 +5,5 @@
 
 #include <stddef.h>
 
-/* -ENOMEM, or the errno of read(). */
-int read_all(int fd, char **out, size_t *len, struct error *err);
+/* -ENOMEM, or the errno of read(); `name` is what the words call the source. */
+int read_all(int fd, const char *name, char **out, size_t *len, struct error *err);

@@ -149,8 +149,7 @@ void answer_take(struct choice *c, const struct piece *piece, bool last)
     if (last)
         end(c);
     c->answer->piece = NULL;
-    if (c->answer->failed)
-        generation_starve(c->g);
+    c->g->request->out.failed |= c->answer->failed; /* the stream ends with the event that needs no memory */
 }
 
 void answer_take_whole(struct choice *c)

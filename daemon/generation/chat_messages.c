@@ -252,7 +252,7 @@ static int write_arguments(struct field_reader *r, const json_t *object, struct 
     return ok ? 0 : api_out_of_memory(r->err);
 }
 
-/* Of a function that takes none. */
+/* Returns the arguments of a function that takes none. */
 static struct jinja_value no_arguments(const struct field_reader *r)
 {
     const struct chat_template *c = template_of(r);

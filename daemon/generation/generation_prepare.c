@@ -154,6 +154,10 @@ static int fit_context(struct generation *g, struct api_error *err)
     if (p->n_ids > n_ctx || (p->n_ids == n_ctx && !only_cache))
         return context_exceeded(g, err, p->n_ids, false);
     uint32_t left = n_ctx - (uint32_t)p->n_ids;
+    if (g->dialect->counts) { /* nothing comes: room for it would count against others */
+        p->max_tokens = p->min_tokens = 0;
+        return 0;
+    }
     if (!p->has_max_tokens) {
         uint32_t wanted = p->max_tokens ? p->max_tokens : GENERATE_MAX_TOKENS;
         p->max_tokens = wanted < left ? wanted : left;

@@ -270,7 +270,7 @@ static struct connection *find_unread(const struct http_server *s, const struct 
     return NULL;
 }
 
-/* Its memory goes in the loop's next turn, which server_wake() makes it take. */
+/* Its memory goes in the loop's next turn, which ops->wake() makes it take. */
 static void drop_unread(struct connection *c)
 {
     struct request *r = c->request;

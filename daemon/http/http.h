@@ -17,7 +17,7 @@ struct api;
 struct generator;
 struct http_server;
 
-/* What those who answer the requests say to them; each `s` is the http_server that they share. */
+/* The answers of the layers above to http's questions; each `s` is the http_server that they share. */
 struct http_ops {
     int (*has_model)(struct http_server *s, struct api_error *e);   /* 0, or -1 and why there is none */
     int (*admits)(struct http_server *s, struct api_error *e);      /* 0, or -1: no request for tokens */

@@ -43,7 +43,7 @@ enum request_outcome {
     OUTCOME_FAILED,
 };
 
-/* What a request that its handler answers later has to do meanwhile. */
+/* The callbacks of a request that its handler answers later. */
 struct request_ops {
     void (*drop)(struct request *r); /* its client takes no more of it; idempotent */
     void (*tick)(struct request *r); /* keep-alive: see connection_start_ticks() */

@@ -117,7 +117,6 @@ struct set set_one(struct compiler *c, struct shape *s);
 struct set set_and(struct compiler *c, struct set a, struct set b);
 struct set set_or(struct compiler *c, struct set a, struct set b);
 struct set set_not(struct compiler *c, struct set a);
-bool set_is_any(const struct compiler *c, struct set a);
 struct shape *shape_new(struct compiler *c, enum kind kind);
 struct shape *shape_copy(struct compiler *c, const struct shape *s);
 /* The member's index, made from its class when it is not there; -1 on failure. */

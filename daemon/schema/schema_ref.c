@@ -205,7 +205,7 @@ bool refs_is_static(struct compiler *c, const json_t *target, const char *ref)
 {
     const char *name = json_string_value(json_object_get(target, "$dynamicAnchor"));
     size_t at = strcspn(ref, "#"), n = 0;
-    if (json_is_true(json_object_get(target, "$recursiveAnchor")) && !ref[at + 1])
+    if (json_is_true(json_object_get(target, "$recursiveAnchor")) && !(ref[at] && ref[at + 1]))
         return c->n_resources == 1;
     if (!name || !ref[at] || strcmp(ref + at + 1, name) != 0)
         return true;

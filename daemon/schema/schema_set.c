@@ -76,30 +76,6 @@ struct set set_any(struct compiler *c)
     return a.s ? a : set_failed();
 }
 
-static bool shape_is_any(const struct compiler *c, const struct shape *s)
-{
-    if (s->text || s->min > 0 || s->max != OPEN || s->unique || s->n_contains || s->n_exist || s->n_prefix)
-        return false;
-    if (s->kind == KIND_ARRAY)
-        return s->rest.node == SCHEMA_TRUE;
-    for (uint32_t i = 0; i < s->n_members; i++)
-        if (s->members[i].required || s->members[i].node != SCHEMA_TRUE)
-            return false;
-    for (uint32_t i = 0; i < s->n_classes; i++)
-        if (s->classes[i].node != SCHEMA_TRUE)
-            return false;
-    return c != NULL;
-}
-
-bool set_is_any(const struct compiler *c, struct set a)
-{
-    unsigned kinds = 0;
-    for (uint32_t i = 0; i < a.n; i++)
-        if (shape_is_any(c, a.s[i]))
-            kinds |= 1u << a.s[i]->kind;
-    return kinds == (1u << N_KINDS) - 1;
-}
-
 /* ---- members ---- */
 
 static int64_t find_member(const struct shape *s, const char *key)

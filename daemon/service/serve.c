@@ -7,7 +7,6 @@
 #include "backend/executor.h"
 #include "load_notice.h"
 #include "base/log.h"
-#include "model/model.h"
 #include "model_file.h"
 #include "base/notify.h"
 #include "serve_text.h"
@@ -22,7 +21,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/auxv.h>
 #include <sys/resource.h>
 #include <unistd.h>
 

@@ -4,7 +4,6 @@
 #include "http/access.h"
 #include "server_private.h"
 #include "base/log.h"
-#include "model/model.h"
 #include "http/tls.h"
 
 #include <errno.h>

@@ -8,6 +8,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Returns n rounded up to whole cache lines of 64 bytes. */
+static inline size_t round64(size_t n)
+{
+    return (n + 63) / 64 * 64;
+}
+
 struct memory_block {
     void *data; /* zeroed, page-aligned; physical memory is committed at first touch */
     size_t size;

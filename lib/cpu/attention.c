@@ -1,5 +1,6 @@
 #include "attention.h"
 #include "abi/arith.h"
+#include "base/memory.h"
 
 #include <assert.h>
 #include <string.h>
@@ -26,11 +27,6 @@ void attend_open(struct attend *a, uint32_t n_ctx)
 static size_t max_queries(const struct attend *a)
 {
     return (size_t)a->max_rows_per_group * a->ratio;
-}
-
-static size_t round64(size_t n)
-{
-    return (n + 63) / 64 * 64;
 }
 
 size_t attend_scratch_size(const struct attend *a)

@@ -484,8 +484,10 @@ static void route(const struct exact *x, const struct graph_node *n, uint32_t i,
     double p[ROUTE_MAX_EXPERTS], value[ROUTE_MAX_EXPERTS], sum = 0, ignored;
     bool chosen[ROUTE_MAX_EXPERTS] = {false};
     probabilities(r, input_row(x, n, 0, i), p);
-    for (uint32_t e = 0; e < r->n_experts; e++)
-        value[e] = p[e] + (bias ? (double)bias[e] : 0.0);
+    for (uint32_t e = 0; e < r->n_experts; e++) { /* as in route.h, what is no number is chosen last */
+        double v = p[e] + (bias ? (double)bias[e] : 0.0);
+        value[e] = isfinite(v) ? v : -1e300;
+    }
     if (r->n_groups > 1)
         drop_groups(r, value);
     for (uint32_t u = 0; u < r->n_used; u++)

@@ -20,7 +20,6 @@
 #include <stdint.h>
 
 struct team;
-struct weights;
 
 #define TUNING_CLASSES   4 /* of columns: 1, 2 to 4, 5 to 8, more */
 #define TUNING_KINDS     32
@@ -28,10 +27,10 @@ struct weights;
 #define TUNING_WINS      8     /* by chance 1 of 50 */
 #define TUNING_GAIN      1.02f /* a smaller one is not worth a guess */
 #define TUNING_MIN_BYTES ((uint64_t)64 << 20)
-#define TUNING_MAX_NS    300000000u /* the longest time measuring takes, and of each byte of weights: */
-#define TUNING_NS_OF(bytes)                                                                                  \
-    ((bytes) / 4 < TUNING_MAX_NS ? (bytes) / 4 : TUNING_MAX_NS) /* 100 ms of 400 MB                          \
-                                                                 */
+#define TUNING_MAX_NS    300000000u
+/* The longest time that measuring takes: a quarter of a nanosecond for each byte of weights (400 MB: 100 ms).
+ */
+#define TUNING_NS_OF(bytes) ((bytes) / 4 < TUNING_MAX_NS ? (bytes) / 4 : TUNING_MAX_NS)
 
 enum tuning_state {
     TUNING_BUILT,    /* the constants, unmeasured: off, too few weights of this type, or too little time */

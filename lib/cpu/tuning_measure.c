@@ -3,6 +3,7 @@
  * the weights of one shape, so that none finds its weights in a cache that the model's own steps would not
  * find them in. Variants run in turn, round by round: a slow moment of the machine hits all of them. */
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/team.h"
 #include "matmul/matmul_pack.h"
 #include "tuning.h"
@@ -262,11 +263,6 @@ static void quantise(const struct bench *b, const struct matmul_kernels *kernels
         columns[c] = x;
     for (uint32_t panel = 0; panel < matmul_input_panels(in); panel++)
         kernels->quantise(in, panel, 0, matmul_input_supers(in), columns, NULL, false);
-}
-
-static size_t round64(size_t n)
-{
-    return (n + 63) / 64 * 64;
 }
 
 /* Sets the number of columns of a class: inputs and the groups of a trial. */

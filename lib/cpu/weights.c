@@ -1,6 +1,7 @@
 #include "weights.h"
 #include "model/graph.h"
 #include "model/model.h"
+#include "base/memory.h"
 #include "base/team.h"
 #include "model/weight_reader.h"
 #include "model/weight_use.h"
@@ -13,11 +14,6 @@
 #include <string.h>
 
 _Static_assert(MATMUL_ROWS == WEIGHT_GROUP, "groups are read as they are packed");
-
-static size_t round64(size_t n)
-{
-    return (n + 63) / 64 * 64;
-}
 
 /* Adds the bytes of one weight's copy. */
 static int add_size(const struct weight *w, uint8_t use, size_t *sum, struct error *err)

@@ -65,7 +65,7 @@ static void part_path(const struct gguf *g, uint32_t no, uint32_t count, char ou
 /* Names the parts that are not there, as many as fit. */
 static int check_present(const struct gguf *g, uint32_t count, struct error *err)
 {
-    char path[PATH_MAX], names[200] = "";
+    char path[PATH_MAX], first[PATH_MAX], names[200] = "";
     uint32_t n_missing = 0;
     size_t n = 0;
     for (uint32_t no = 1; no < count; no++) {
@@ -73,14 +73,15 @@ static int check_present(const struct gguf *g, uint32_t count, struct error *err
         const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
         if (access(path, F_OK) == 0)
             continue;
-        n_missing++;
+        if (n_missing++ == 0)
+            (void)snprintf(first, sizeof first, "%s", path);
         if (n + strlen(name) + 6 < sizeof names)
             n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", name);
     }
     if (!n_missing)
         return 0;
     return error_set(err, -ENOENT, "%u of the model's %u parts missing: %s", n_missing, count,
-                     names[0] ? names : path);
+                     names[0] ? names : first);
 }
 
 static int check_first(const struct gguf *g, const struct split *s, struct error *err)

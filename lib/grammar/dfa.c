@@ -640,12 +640,6 @@ bool dfa_is_none(const struct dfa *a)
     return !a->accept[0] && a->first[1] == a->first[0];
 }
 
-bool dfa_is_all(const struct dfa *a)
-{
-    return a->n_states == 1 && a->accept[0] && a->first[1] == 1 && a->edges[0].lo == 0 &&
-           a->edges[0].hi == DFA_MAX_CODE;
-}
-
 int64_t dfa_next(const struct dfa *a, uint32_t state, uint32_t code)
 {
     uint32_t low = a->first[state], high = a->first[state + 1];

@@ -72,11 +72,10 @@ const struct dfa *dfa_length(struct dfa_workshop *shop, const struct dfa *a, uin
 const struct dfa *dfa_strip(struct dfa_workshop *shop, const struct dfa *a);
 
 bool dfa_is_none(const struct dfa *a);
-bool dfa_is_all(const struct dfa *a);
 bool dfa_accepts(const struct dfa *a, const char *utf8, size_t n);
 /* The number of texts, DFA_INFINITE for as many as that or more. */
 uint32_t dfa_count(struct dfa_workshop *shop, const struct dfa *a);
 /* The state that `code` leads to, or -1. */
 int64_t dfa_next(const struct dfa *a, uint32_t state, uint32_t code);
-/* Takes one step of the budget; false when it is spent. */
+/* Takes steps of the budget; false when it is spent. */
 bool dfa_work(struct dfa_workshop *shop, uint64_t steps);

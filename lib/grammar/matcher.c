@@ -116,13 +116,8 @@ static uint32_t depth_of(const struct matcher *m, uint32_t stack)
 static bool may_enter(struct matcher *m, const struct thread *t)
 {
     const struct grammar_state *s = &m->g->states[t->state];
-    if (m->alone) {
-        if (s->memo != GRAMMAR_NO_MEMO)
-            return true;
-        m->many_exits |= m->exit_state != NO_FRAME && m->exit_state != t->state;
-        m->exit_state = t->state;
-        return false;
-    }
+    if (m->alone)
+        return s->memo != GRAMMAR_NO_MEMO;
     if (t->count < s->min || t->count > s->max || depth_of(m, t->stack) + s->height > GRAMMAR_MAX_DEPTH)
         return false;
     return !m->g->has_unique || !is_used_up(m, t);
@@ -362,7 +357,6 @@ int matcher_open(struct matcher **out, struct grammar *g)
     m->g = grammar_ref(g);
     m->turn_of = calloc(g->n_states, sizeof *m->turn_of);
     m->head = calloc(g->n_states, sizeof *m->head);
-    m->exit_state = NO_FRAME;
     m->work = MATCHER_WORK;
     if (!m->turn_of || !m->head ||
         (!matcher_start(m, (struct thread){g->start, 0, NO_FRAME, 0}, &m->now) && m->failed)) {
@@ -466,11 +460,6 @@ size_t matcher_bytes(struct matcher *m, const char *s, size_t n)
 bool matcher_can_end(const struct matcher *m)
 {
     return m->now.can_end && !m->failed;
-}
-
-bool matcher_must_end(const struct matcher *m)
-{
-    return m->now.can_end && m->now.n == 0;
 }
 
 bool matcher_has_failed(const struct matcher *m)

@@ -22,7 +22,6 @@ void matcher_close(struct matcher *m); /* NULL is fine */
 /* Takes bytes while they are in the language; returns how many. The rest was not taken. */
 size_t matcher_bytes(struct matcher *m, const char *s, size_t n);
 bool matcher_can_end(const struct matcher *m);      /* the text so far is in the language */
-bool matcher_must_end(const struct matcher *m);     /* and nothing can follow it */
 bool matcher_has_failed(const struct matcher *m);   /* for lack of memory, or: */
 bool matcher_is_ambiguous(const struct matcher *m); /* for too many threads or too much work */
 /* Tells whether the token may come next, and takes it. An end token is taken where the text may end. */

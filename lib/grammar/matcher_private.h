@@ -23,7 +23,7 @@ struct thread {
 struct config { /* threads [first, first + n) of the pool */
     uint32_t first, n;
     bool can_end;
-    bool exits; /* alone(): the part of the grammar was left, with `exit_count` */
+    bool exits; /* the part of the grammar was left, with `exit_count` */
     uint32_t exit_count;
 };
 
@@ -39,12 +39,10 @@ struct matcher {
     uint32_t turn;
     struct config now; /* the threads of the text so far: the front of the pool */
     bool failed;
-    bool ambiguous;      /* failed for more threads than MATCHER_MAX_THREADS, or for lack of work */
-    uint64_t work;       /* steps left of this walk */
-    bool alone;          /* a walk inside one part: bounds are ignored, leaving it is recorded */
-    uint32_t exit_state; /* alone: where it left to; NO_FRAME: nowhere yet */
-    bool many_exits;
-    char *text; /* with unique items */
+    bool ambiguous; /* failed for more threads than MATCHER_MAX_THREADS, or for lack of work */
+    uint64_t work;  /* steps left of this walk */
+    bool alone;     /* a walk inside one part: bounds are ignored */
+    char *text;     /* with unique items */
     size_t n_text, text_room;
 };
 

@@ -23,7 +23,7 @@ struct vocabulary {
     int32_t *ends;
     const char **bytes; /* [n_tokens]: of each token, NULL for one that is not in the trie */
     uint32_t *lens;
-    struct vocabulary_memos *strings; /* grammar_mask.c: of memo keys that all grammars share */
+    struct vocabulary_memos *strings; /* matcher_mask.c: of memo keys that all grammars share */
 };
 
 /* `piece` gives a token's bytes, which must outlive the vocabulary; NULL (or no bytes) leaves it out.

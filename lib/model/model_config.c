@@ -199,6 +199,9 @@ static int read_rope_scaling(struct config_reader *r, struct model_config *c)
             shown);
     if (rope->yarn && rope->n_ctx_original == 0)
         return config_fail(r, -EBADMSG, "%s.rope.scaling.original_context_length is 0", r->arch);
+    if (rope->yarn && rope->base <= 1)
+        return config_fail(r, -EBADMSG, "%s.rope.freq_base is %g, expected more than 1 with yarn", r->arch,
+                           rope->base);
     return read_scale(r, rope);
 }
 

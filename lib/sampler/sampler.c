@@ -119,7 +119,6 @@ static void penalise(const struct sampler_input *in, const struct scratch *s)
     }
 }
 
-/* Constrained text often allows a few tokens only: 32 excluded ones are passed at once. */
 static void copy_masked(const struct sampler_input *in, float *x)
 {
     for (uint32_t at = 0; at < in->n_vocab; at += 32) {

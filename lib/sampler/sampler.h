@@ -10,22 +10,26 @@
  * THE FORMULAS, which every implementation follows to the bit. Sums of probabilities are sums of integers, so
  * they may be computed in any order. All arithmetic is f32, and every operation rounds once.
  *
- *   adjust    x[i] = logit[i], or -inf where the mask has no bit; each bias in its order: x = x + bias; a
- * banned end token: x = -inf. Then once for every distinct token among the last penalty_last_n of the
- * history, c times in it: x = x > 0 ? x / repetition : x * repetition;  x = x - fmaf(frequency, (float)c,
- * presence). Each of the two operations is skipped when its penalties are neutral (1; 0 and 0). NaN counts as
- * -inf, more than 3e38 as 3e38. A token at -inf is excluded; if none is left, the result is the largest of
- * the model's own logits. greedy    not (temperature > 0): the largest x, ties by the smaller id. No filter
- * applies. top_k     > 0: the top_k largest, ties by the smaller id. weights   of a set S, with m = max x in
- * S: w[i] = arith_exp2((x[i] - m) * ARITH_LOG2E), mass[i] = trunc(w[i] * 2^40) as a 64-bit integer, total =
- * sum of mass[i]. need(p)   P = trunc(min(p, 1) * 2^24); need = floor(total * P / 2^24), exactly (split total
- * in two). typical_p < 1: E = sum of trunc(w[i] * (m - x[i]) * 2^40); mean = (float)E / (float)total; d[i] =
- * |(m - x[i]) - mean|  (the surprise less the entropy: ln Z cancels); the shortest list in the order (d
- * ascending, id ascending) with sum of mass >= need(typical_p). top_p     < 1: the shortest list in the order
- * (x descending, id ascending) with mass >= need(top_p). Both keep at least one token, and none of mass 0
- * (less than 2^-40 of the likeliest). min_p     > 0: w[i] >= min_p, and always the likeliest. sample    with
- * m = max x of the remaining set: the largest (x[i] - m) / temperature + arith_gumbel(seed, position, i),
- * ties by the smaller id. */
+ *   adjust    x[i] = logit[i], or -inf where the mask has no bit;
+ *             each bias in its order: x = x + bias; a banned end token: x = -inf.
+ *             Then once for every distinct token among the last penalty_last_n of the history, c times in it:
+ *             x = x > 0 ? x / repetition : x * repetition;  x = x - fmaf(frequency, (float)c, presence).
+ *             Each of the two operations is skipped when its penalties are neutral (1; 0 and 0).
+ *             NaN counts as -inf, more than 3e38 as 3e38. A token at -inf is excluded; if none is left, the
+ *             result is the largest of the model's own logits.
+ *   greedy    not (temperature > 0): the largest x, ties by the smaller id. No filter applies.
+ *   top_k     > 0: the top_k largest, ties by the smaller id.
+ *   weights   of a set S, with m = max x in S: w[i] = arith_exp2((x[i] - m) * ARITH_LOG2E),
+ *             mass[i] = trunc(w[i] * 2^40) as a 64-bit integer, total = sum of mass[i].
+ *   need(p)   P = trunc(min(p, 1) * 2^24); need = floor(total * P / 2^24), exactly (split total in two).
+ *   typical_p < 1: E = sum of trunc(w[i] * (m - x[i]) * 2^40); mean = (float)E / (float)total;
+ *             d[i] = |(m - x[i]) - mean|  (the surprise less the entropy: ln Z cancels);
+ *             the shortest list in the order (d ascending, id ascending) with sum of mass >= need(typical_p).
+ *   top_p     < 1: the shortest list in the order (x descending, id ascending) with mass >= need(top_p).
+ *             Both keep at least one token, and none of mass 0 (less than 2^-40 of the likeliest).
+ *   min_p     > 0: w[i] >= min_p, and always the likeliest.
+ *   sample    with m = max x of the remaining set: the largest (x[i] - m) / temperature +
+ *             arith_gumbel(seed, position, i), ties by the smaller id. */
 #pragma once
 #include "abi/step.h"
 

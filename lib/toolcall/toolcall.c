@@ -63,7 +63,6 @@ void toolcall_put(struct toolcall_scanner *s, enum toolcall_kind kind, const cha
     s->any[kind == TOOLCALL_REASONING] = true;
     bytes_put(out, p, n);
     if (kind == TOOLCALL_TEXT) {
-        s->any_text = true;
         s->bare_ok = false;
         s->last = p[n - 1];
     }
@@ -156,7 +155,7 @@ const struct toolcall_tool *toolcall_find_tool(const struct toolcall_scanner *s,
 /* Reasoning begins a message or a line: elsewhere its mark is quoted. */
 static bool may_think(const struct toolcall_scanner *s, size_t i)
 {
-    if (!s->any_text && toolcall_blanks(s, 0) >= i)
+    if (!s->any[false] && toolcall_blanks(s, 0) >= i)
         return true;
     return (i ? s->pending.p[i - 1] : s->last) == '\n';
 }
@@ -252,7 +251,7 @@ static bool scan(struct toolcall_scanner *s, bool reasoning)
     size_t at = 0;
     const struct mark *m = find_mark(s, reasoning, &at);
     size_t e = m || !s->ended ? before_newlines(s, at) : at;
-    if (!reasoning && !s->any_text && toolcall_blanks(s, 0) >= e && (m || (!s->ended && at < MAX_LEADING)))
+    if (!reasoning && !s->any[false] && toolcall_blanks(s, 0) >= e && (m || (!s->ended && at < MAX_LEADING)))
         e = 0;
     toolcall_put(s, reasoning ? TOOLCALL_REASONING : TOOLCALL_TEXT, s->pending.p, e);
     toolcall_take(s, e);
@@ -400,9 +399,4 @@ int toolcall_end(struct toolcall_scanner *s, bool cut)
     run(s);
     flush(s, true);
     return failed(s) ? -ENOMEM : 0;
-}
-
-unsigned toolcall_n_calls(const struct toolcall_scanner *s)
-{
-    return s->n_calls;
 }

@@ -82,5 +82,3 @@ struct toolcall_scanner *toolcall_open(struct arena *a, const struct toolcall_op
 int toolcall_feed(struct toolcall_scanner *s, const char *bytes, size_t n);
 /* No more bytes come. `cut`: the model was stopped in the middle, so that nothing is completed for it. */
 int toolcall_end(struct toolcall_scanner *s, bool cut);
-/* Calls that have begun. */
-unsigned toolcall_n_calls(const struct toolcall_scanner *s);

@@ -42,8 +42,8 @@ static const struct tags minimax_tags = {
     .section_end = "</minimax:tool_call>",
 };
 
-#define THINK    .think = "<think>", .think_end = "</think>"
-#define BRACKETS .think = "[THINK]", .think_end = "[/THINK]"
+#define THINK    .think = "<think>"
+#define BRACKETS .think = "[THINK]"
 
 /* clang-format off */
 #define THINK_MARKS {"<think>", MARK_THINK, false}, {"</think>", MARK_THINK_END, false}
@@ -65,7 +65,7 @@ static const struct toolcall_format formats[] = {
                {"<|constrain|>", MARK_DROP, false}},
      .template_marks = {"<|channel|>", "<|message|>"}},
     {.name = "gemma4", .about = "Gemma 4: call:name{key:value}, reasoning in a channel",
-     .think = "<|channel>thought", .think_end = "<channel|>",
+     .think = "<|channel>thought",
      .marks = {{"<|channel>thought", MARK_THINK, false}, {"<channel|>", MARK_THINK_END, false},
                {"<|tool_call>", MARK_GEMMA, false}, {"<tool_call|>", MARK_CALL_END, false}, {"<|\"|>", MARK_DROP, false}},
      .inner = {"<|channel>"}, .template_marks = {"<|tool_call>", "call:"}},
@@ -84,7 +84,7 @@ static const struct toolcall_format formats[] = {
                {"<|tool_call_end|>", MARK_CALL_END, false}, {"<|tool_calls_section_end|>", MARK_CALL_END, false}},
      .inner = {"<|tool_call_argument_begin|>"}, .template_marks = {"<|tool_call_argument_begin|>"}},
     {.name = "command-r7b", .about = "Command R7B, Command A: a JSON list as action",
-     .think = "<|START_THINKING|>", .think_end = "<|END_THINKING|>",
+     .think = "<|START_THINKING|>",
      .marks = {{"<|START_THINKING|>", MARK_THINK, false}, {"<|END_THINKING|>", MARK_THINK_END, false},
                {"<|START_ACTION|>", MARK_CALL, false}, {"<|END_ACTION|>", MARK_CALL_END, false},
                {"<|START_RESPONSE|>", MARK_DROP, false}, {"<|END_RESPONSE|>", MARK_DROP, false},

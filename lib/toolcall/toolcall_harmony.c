@@ -49,7 +49,7 @@ static bool follow_header(struct toolcall_scanner *s, size_t n)
         to += prefix;
         n_to -= prefix;
     }
-    bool calls = n_to && n_to <= TOOLCALL_MAX_NAME && !is_word(to, n_to, "assistant") &&
+    bool calls = !s->no_calls && n_to && n_to <= TOOLCALL_MAX_NAME && !is_word(to, n_to, "assistant") &&
                  !is_word(to, n_to, "user") && !is_word(to, n_to, "all");
     s->name.n = s->held.n = 0;
     s->joins = true;

@@ -45,9 +45,9 @@ struct tags {
 
 struct toolcall_format {
     const char *name, *about;
-    const char *think, *think_end; /* NULL: its models do not reason */
-    const struct tags *tags;       /* NULL: calls are JSON */
-    bool bare;                     /* a call may stand without a mark where the text begins */
+    const char *think;       /* the mark that begins its reasoning; NULL: its models do not reason */
+    const struct tags *tags; /* NULL: calls are JSON */
+    bool bare;               /* a call may stand without a mark where the text begins */
     bool harmony;
     struct mark marks[16];
     const char *template_marks[3]; /* all are in the templates that write it; else NULL: never chosen */
@@ -89,8 +89,7 @@ struct toolcall_scanner {
 
     struct bytes out; /* to be emitted: of one kind, whole characters */
     enum toolcall_kind out_kind;
-    char last;     /* byte of text */
-    bool any_text; /* was emitted since the message or a reasoning began */
+    char last; /* byte of text */
     bool skip_blanks, skip_fence, bare_ok;
     bool joins;        /* a channel begins: its text stands apart from what came before */
     bool any[2];       /* text, reasoning was emitted */

@@ -605,3 +605,9 @@ Test(commands, constrain_escapes_what_it_quotes)
     cr_assert(!strchr(p.stdout_text, '\033'), "an escape sequence reaches the terminal");
     expect_in(p.stdout_text, "#/properties/a\\x1b[31m/propertyNames");
 }
+
+Test(commands, constrain_says_that_a_file_cannot_be_read)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "constrain", "--schema", "/tmp"), 2, "%s", p.stderr_text);
+    expect_in(p.stderr_text, "/tmp: Is a directory");
+}

@@ -1,5 +1,6 @@
 #include "team_experts.h"
 #include "abi/step.h"
+#include "base/memory.h"
 #include "base/team.h"
 #include "matmul_pack.h"
 
@@ -24,11 +25,6 @@ struct job {
 static bool wants_floats(const struct experts *x)
 {
     return matmul_is_float(x->matrices[0]) || (x->n_matrices > 1 && matmul_is_float(x->matrices[1]));
-}
-
-static size_t round64(size_t n)
-{
-    return (n + 63) / 64 * 64;
 }
 
 static size_t columns_size(uint32_t k, uint32_t n_columns, bool floats)

@@ -24,8 +24,9 @@ struct product {
     const float *gain;      /* gain of a norm over the input, or NULL */
     float eps;
     const float *factors; /* per row of `in`, without a gain: applied after the product; NULL: 1 */
-    struct rows gates;    /* without a gain: a row's factor is the sigmoid of the first value of its row here;
-                             data    NULL: none */
+    /* Without a gain: the factor of a row is the sigmoid of the first value of its row here; data NULL: none.
+     */
+    struct rows gates;
     struct rows out;
     uint32_t out_col[3]; /* first column of each output in a row; RESIDUAL and SWIGLU use the first */
     float scale;         /* STORE, RESIDUAL: factor of the finished product; 1: none */

@@ -13,8 +13,8 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#define READ_TOTAL  ((size_t)1 << 30)
-#define INT8_ROUNDS 1000000u
+#define READ_TOTAL     ((size_t)1 << 30)
+#define COMPUTE_ROUNDS 1000000u
 
 static uint64_t read_plain(const void *p, size_t size)
 {
@@ -132,7 +132,7 @@ static void work_round(struct worker *w, uint32_t round)
     pthread_barrier_wait(&r->round_barrier);
     w->began[round] = now();
     if (r->task != READ) {
-        w->work = r->compute(INT8_ROUNDS);
+        w->work = r->compute(COMPUTE_ROUNDS);
     } else {
         w->sink = r->loops->read(w->memory, r->size);
         w->work = (double)r->size;

@@ -4,7 +4,6 @@
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
-#include <string.h>
 
 #define AMX __attribute__((target("amx-tile,amx-int8")))
 

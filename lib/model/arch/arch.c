@@ -436,3 +436,21 @@ int arch_end(struct arch_builder *b, uint32_t x)
     (void)add(b, choice);
     return b->rc;
 }
+
+static uint32_t dense_layer(struct arch_builder *b, uint32_t x)
+{
+    uint32_t h = arch_norm(b, x, "attn_norm");
+    uint32_t out = arch_heads(b, h, (struct arch_heads){.bias = ARCH_MAY_HAVE_BIAS});
+    x = arch_residual(b, x, out, "attn_residual");
+    out = arch_swiglu(b, arch_norm(b, x, "ffn_norm"), ARCH_MAY_HAVE_BIAS);
+    return arch_residual(b, x, out, "ffn_residual");
+}
+
+int arch_build_dense(const struct model *m, struct graph *g, struct error *err)
+{
+    struct arch_builder b = {.m = m, .g = g, .err = err};
+    uint32_t x = arch_embed(&b);
+    for (b.layer = 0; b.layer < model_config(m)->n_layers; b.layer++)
+        x = dense_layer(&b, x);
+    return arch_end(&b, x);
+}

@@ -74,6 +74,9 @@ enum arch_expert_parts {
     ARCH_CHOICE_BIAS = 2, /* exp_probs_b: moves the choice of experts */
 };
 uint32_t arch_experts(struct arch_builder *b, uint32_t x, uint32_t h, unsigned parts);
+/* A whole model of Llama's layers: attention and a gated feed-forward, each behind a norm, added to x times
+ * residual_scale. */
+int arch_build_dense(const struct model *m, struct graph *g, struct error *err);
 /* Output norm, output weight (the embedding, if tied), logit_scale and logit_cap, and sampling. Returns the
  * first error of all calls, or 0. */
 int arch_end(struct arch_builder *b, uint32_t x);

@@ -2,37 +2,4 @@
  * permutes the rows of Q and K for that), scaled by the factors of rope_freqs.weight if the file has them. */
 #include "arch.h"
 
-static uint32_t attention(struct arch_builder *b, uint32_t x)
-{
-    const struct model_config *c = model_config(b->m);
-    uint32_t kv = c->n_kv_heads * c->head_dim;
-    uint32_t h = arch_norm(b, x, "attn_norm");
-    uint32_t q = arch_linear(b, h, c->n_heads * c->head_dim, ARCH_MAY_HAVE_BIAS, "attn_q");
-    uint32_t k = arch_linear(b, h, kv, ARCH_MAY_HAVE_BIAS, "attn_k");
-    uint32_t v = arch_linear(b, h, kv, ARCH_MAY_HAVE_BIAS, "attn_v");
-    q = arch_rope(b, q, "q_rope");
-    k = arch_rope(b, k, "k_rope");
-    uint32_t heads = arch_attention(b, q, k, v);
-    uint32_t out = arch_linear(b, heads, c->n_embd, ARCH_MAY_HAVE_BIAS, "attn_output");
-    return arch_add(b, x, out, "attn_residual");
-}
-
-static uint32_t feed_forward(struct arch_builder *b, uint32_t x)
-{
-    uint32_t h = arch_norm(b, x, "ffn_norm");
-    uint32_t out = arch_swiglu(b, h, ARCH_MAY_HAVE_BIAS);
-    return arch_add(b, x, out, "ffn_residual");
-}
-
-static int build(const struct model *m, struct graph *g, struct error *err)
-{
-    struct arch_builder b = {.m = m, .g = g, .err = err};
-    uint32_t x = arch_embed(&b);
-    for (b.layer = 0; b.layer < model_config(m)->n_layers; b.layer++) {
-        x = attention(&b, x);
-        x = feed_forward(&b, x);
-    }
-    return arch_end(&b, x);
-}
-
-const struct arch arch_llama = {.name = "llama", .build = build, .rope = MODEL_ROPE_NORM};
+const struct arch arch_llama = {.name = "llama", .build = arch_build_dense, .rope = MODEL_ROPE_NORM};

@@ -3,9 +3,11 @@
 #include "config/config_keys.h"
 #include "base/team.h"
 #include "service/runtime.h"
+#include "toolcall/toolcall.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -73,6 +75,21 @@ Test(config, every_default_is_a_value_the_key_accepts)
         free(text);
     }
     config_free(&c);
+}
+
+Test(config, chat_format_takes_every_format_that_the_scanner_has)
+{
+    for (size_t i = 0; i < toolcall_n_formats(); i++) {
+        struct config c;
+        struct error err = {0};
+        char line[128];
+        snprintf(line, sizeof line, "chat_format = %s\n", toolcall_format_name(toolcall_format_at(i)));
+        cr_expect_eq(load_file(&c, line, &err), 0, "%s", err.text);
+        config_free(&c);
+    }
+    for (size_t i = 0; i < config_n_keys; i++)
+        for (size_t k = 1; !strcmp(config_keys[i].name, "chat_format") && config_keys[i].choices[k]; k++)
+            cr_expect(toolcall_format_find(config_keys[i].choices[k]), "%s", config_keys[i].choices[k]);
 }
 
 Test(config, a_file_sets_keys_and_passes_over_comments)

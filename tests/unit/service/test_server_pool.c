@@ -373,7 +373,7 @@ SERVER_TEST(pool, what_no_place_allows_is_a_400_once)
 }
 
 /* The client leaves, or the id is cancelled, between two places. */
-SERVER_TEST(pool, a_expensive_chat_that_is_given_up_is_not_prepared_again)
+SERVER_TEST(pool, an_expensive_chat_that_is_given_up_is_not_prepared_again)
 {
     use_template(0, EXPENSIVE("{% for i in range(30000) %}{% set x = i %}{% endfor %}"));
     take_pool(POOL_PROMPT);

@@ -392,6 +392,30 @@ Test(toolcall, a_channel_that_begins_in_a_text_is_followed)
     expect_content("harmony", "a <|message|>b", "a b");
 }
 
+/* Nothing was offered: no format makes a call of what looks like one. */
+Test(toolcall, without_tools_nothing_is_a_call)
+{
+    static const char *const texts[][2] = {
+        {"harmony", "<|channel|>commentary to=functions.f<|message|>{\"a\": 1}<|call|>"},
+        {"hermes", "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>"},
+        {"mistral-args", "[TOOL_CALLS]f[ARGS]{\"a\": 1}"},
+        {"qwen3-coder", "<tool_call>\n<function=f>\n</function>\n</tool_call>"},
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct parsed p = {0};
+        p.content.arena = p.reasoning.arena = &p.arena;
+        struct toolcall_options o = {
+            .format = toolcall_format_find(texts[i][0]), .no_calls = true, .emit = parsed_event, .user = &p};
+        struct toolcall_scanner *s = toolcall_open(&p.arena, &o);
+        cr_assert(s);
+        cr_assert_eq(toolcall_feed(s, texts[i][1], strlen(texts[i][1])), 0);
+        cr_assert_eq(toolcall_end(s, false), 0);
+        cr_expect_eq(p.n_calls, 0, "%s", texts[i][0]);
+        cr_expect_gt(p.content.n, 0, "%s", texts[i][0]);
+        arena_close(&p.arena);
+    }
+}
+
 Test(toolcall, a_name_that_is_no_utf8_is_mended)
 {
     struct parsed *p = scan("gemma4",
