@@ -33,7 +33,9 @@ struct model {
     X(gemma2, "gemma2")                                                                                      \
     X(gemma3, "gemma3")                                                                                      \
     X(gemma4, "gemma4")                                                                                      \
+    X(gptoss, "gpt-oss")                                                                                     \
     X(granite, "granite")                                                                                    \
+    X(granitemoe, "granitemoe")                                                                              \
     X(mistral3, "mistral3")                                                                                  \
     X(phi3, "phi3")                                                                                          \
     X(smollm3, "smollm3")
@@ -320,6 +322,8 @@ static int read_vocab(struct model *m, struct error *err)
         return error_set(err, -EBADMSG, "%s: tensor token_embd.weight has %u rows, expected 2 to %u",
                          gguf_path(m->gguf), c->n_vocab, 1u << 24);
     c->tied = model_find_weight(m, "output.weight") == MODEL_NO_WEIGHT;
+    if (c->tied && m->arch->untied)
+        return error_set(err, -EBADMSG, "%s: tensor output.weight is missing", gguf_path(m->gguf));
     split_fused(m);
     return read_rope_factors(m, err);
 }

@@ -123,9 +123,11 @@ struct arch {
     bool normalise;
     bool wide_experts; /* without a key of its own an expert's width is feed_forward_length, not its n_used-th
                           part */
+    bool untied;       /* output.weight is required */
 };
 extern const struct arch arch_gemma2, arch_gemma3, arch_gemma4, arch_granite, arch_llama, arch_mistral3,
     arch_phi3, arch_qwen2, arch_qwen3, arch_smollm3;
+extern const struct arch arch_gptoss, arch_granitemoe;
 extern const struct arch arch_qwen2moe, arch_qwen3moe, arch_glm4moe;
 /* The architecture of this name, or NULL. */
 const struct arch *arch_find(const char *name, size_t len);

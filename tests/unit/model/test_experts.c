@@ -12,6 +12,7 @@
 #define QWEN3MOE "tiny-qwen3moe-s32-q4_k_m"
 #define QWEN2MOE "tiny-qwen2moe-s82-q4_k_m"
 #define GLM4MOE  "tiny-glm4moe-s72-q4_k_m"
+#define GPTOSS   "tiny-gptoss-s34-mxfp4"
 
 static struct route_rule rule(uint16_t n_experts, uint16_t n_used, enum route_gating gating, bool normalise)
 {
@@ -151,6 +152,19 @@ Test(experts, keys_that_contradict_one_another_are_refused_by_name)
     refused(GLM4MOE, -EBADMSG, "exp_probs_b.bias is missing", EDITS(DROP_TENSOR("blk.1.exp_probs_b.bias")));
     refused(QWEN2MOE, -EBADMSG, "ffn_gate_inp_shexp.weight is missing",
             EDITS(DROP_TENSOR("blk.0.ffn_gate_inp_shexp.weight")));
+    refused(QWEN2MOE, -EBADMSG, "output.weight is missing", EDITS(DROP_TENSOR("output.weight")));
+}
+
+Test(experts, what_gpt_oss_adds_is_required)
+{
+    refused(GPTOSS, -EBADMSG, "output.weight is missing", EDITS(DROP_TENSOR("output.weight")));
+    refused(GPTOSS, -EBADMSG, "attn_sinks.weight is missing", EDITS(DROP_TENSOR("blk.1.attn_sinks.weight")));
+    refused(GPTOSS, -EBADMSG, "attn_output.bias is missing", EDITS(DROP_TENSOR("blk.3.attn_output.bias")));
+    refused(GPTOSS, -EBADMSG, "ffn_gate_inp.bias is missing", EDITS(DROP_TENSOR("blk.0.ffn_gate_inp.bias")));
+    refused(GPTOSS, -EBADMSG, "ffn_down_exps.bias is missing",
+            EDITS(DROP_TENSOR("blk.0.ffn_down_exps.bias")));
+    refused(GPTOSS, -EBADMSG, "attention.sliding_window is missing",
+            EDITS(DROP_KEY("gpt-oss.attention.sliding_window")));
 }
 
 Test(experts, a_width_without_a_key_is_a_part_of_the_dense_one)
@@ -196,5 +210,6 @@ Test(experts, a_layer_becomes_the_router_the_choice_and_two_products)
 {
     expect_ops(QWEN3MOE, "MATMUL0 ATTEND0 MATMUL1 MATMUL0 ROUTE0 EXPERTS2 EXPERTS1 ");
     expect_ops(QWEN2MOE, "MATMUL0 ATTEND0 MATMUL1 MATMUL0 ROUTE0 EXPERTS2 MATMUL2 EXPERTS1 MATMUL1g ");
+    expect_ops(GPTOSS, "MATMUL0 ATTEND0 MATMUL1 MATMUL0 ROUTE0 EXPERTS3 EXPERTS1 ");
     expect_ops(GLM4MOE, "MATMUL0 ATTEND0 MATMUL1 MATMUL0 ROUTE0 EXPERTS2 MATMUL2 EXPERTS1 MATMUL1 ");
 }
