@@ -205,6 +205,31 @@ uint32_t arch_heads(struct arch_builder *b, uint32_t x, struct arch_heads heads)
     return arch_linear(b, out, model_config(b->m)->n_embd, heads.bias, "attn_output");
 }
 
+uint32_t arch_head_linear(struct arch_builder *b, uint32_t x, struct arch_head_product p, const char *box)
+{
+    struct graph_node node = box_node(b, GRAPH_MUL_MAT_HEADS, box);
+    uint32_t part = width_of(b, x) / p.n_heads;
+    node.inputs[0] = x;
+    node.n_heads = p.n_heads;
+    node.k = p.k;
+    node.col = p.col;
+    node.keep = part > p.col + p.k ? part - p.col - p.k : 0;
+    node.width = p.n_heads * (node.keep + p.n);
+    struct model_want shape = {.n = p.n_heads * p.n, .k = p.k, .n_experts = p.n_heads, .any_k = true};
+    node.weight = want(b, shape, node.name, "weight");
+    node.weight_type = type_of(b, node.weight);
+    return add(b, node);
+}
+
+uint32_t arch_join(struct arch_builder *b, uint32_t x, uint32_t y, const char *box)
+{
+    struct graph_node node = box_node(b, GRAPH_JOIN, box);
+    node.inputs[0] = x;
+    node.inputs[1] = y;
+    node.width = width_of(b, x) + width_of(b, y);
+    return add(b, node);
+}
+
 /* A node without weights, as wide as its first input. */
 static uint32_t plain(struct arch_builder *b, enum graph_op op, uint32_t x, uint32_t y, const char *box)
 {

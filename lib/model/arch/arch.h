@@ -48,6 +48,14 @@ struct arch_heads {
     bool normed, sinks;
 };
 uint32_t arch_heads(struct arch_builder *b, uint32_t x, struct arch_heads heads);
+/* The weight of each of n_heads heads [n, k] times its part of x: the k values from column `col` of the part
+ * on. What is behind them stays in front of the n products. */
+struct arch_head_product {
+    uint32_t n_heads, n, k, col;
+};
+uint32_t arch_head_linear(struct arch_builder *b, uint32_t x, struct arch_head_product p, const char *box);
+/* x, then y. */
+uint32_t arch_join(struct arch_builder *b, uint32_t x, uint32_t y, const char *box);
 uint32_t arch_add(struct arch_builder *b, uint32_t x, uint32_t y, const char *box);
 /* x + y * residual_scale. */
 uint32_t arch_residual(struct arch_builder *b, uint32_t x, uint32_t y, const char *box);
