@@ -13,11 +13,14 @@
  *              GEGLU      out = gelu(y_0) * y_1
  *              RESIDUAL with PROGRAM_GATED: out += y_0 * sigmoid(column gate_col of buffer `choice`)
  *   ROUTE    chooses experts by the logits in columns [0, n_experts) of `in`; writes their numbers and weights to
- *            the columns from out_col[0] of `out` (kernels/abi/route.h); bias[0] moves the choice
+ *            the columns from out_col[0] of `out` (kernels/abi/route.h); bias[0] moves the choice, weight[0] has
+ *            factors of the weights
  *   EXPERTS  MATMUL with the weights of the experts that ROUTE chose for the row, n_used outputs a row:
  *              SWIGLU     out = silu(y_0) * y_1, each expert's in its own n[0] columns; the input is shared
  *              SWIGLU_CLAMPED  the same with arith_swiglu_clamped()
+ *              GEGLU      out = gelu(y_0) * y_1
  *              RESIDUAL   out += sum of weight * y_0; each expert reads its own k columns of `in`
+ *              STORE      out = that sum
  *            the choice stands in the columns from gate_col of buffer `choice`
  *   ATTEND   QK-norm (if gains), V-norm, RoPE, K and V appended to the cache, attention as the op's kind says;
  *            in = [q|k|v], out = heads; weight[0]: sinks
@@ -81,6 +84,7 @@ enum program_flags {
     PROGRAM_HEAD = 1,   /* only rows that need logits */
     PROGRAM_GATED = 2,  /* MATMUL: the product of a row takes the sigmoid of its gate */
     PROGRAM_V_NORM = 4, /* ATTEND: every head of V is normalised, without a gain */
+    PROGRAM_SET = 16,   /* ADD_NORM: `out` is set to what would be added to it */
     PROGRAM_CACHED = 8, /* ATTEND: K and V are in the cache already; in = [q] */
 };
 

@@ -115,3 +115,10 @@ static inline void route_row(const struct route_rule *r, const float *logits, co
     for (uint32_t i = 0; i < r->n_used; i++)
         out[r->n_used + i] = out[r->n_used + i] / total * r->scale;
 }
+
+/* Multiplies the weights of a choice by the factors [n_experts] of its experts. */
+static inline void route_factors(const struct route_rule *r, const float *factors, float *out)
+{
+    for (uint32_t i = 0; i < r->n_used; i++)
+        out[r->n_used + i] = out[r->n_used + i] * factors[(uint32_t)out[i]];
+}

@@ -201,6 +201,8 @@ static void run_row(const struct launch *l, uint32_t row)
         break;
     case GRAPH_ROUTE:
         route_row(&n->route, input_at(l, 0, row), vector_of(d, n->bias), out);
+        if (n->gain != MODEL_NO_WEIGHT)
+            route_factors(&n->route, vector_of(d, n->gain), out);
         break;
     case GRAPH_EXPERT_SUM:
         sum_row(l, row);

@@ -59,25 +59,30 @@ static void walk_route(const struct walk *w, const struct program_op *op)
 {
     struct decoder *d = w->d;
     struct team_deal rows = team_deal(d->team, w->member, d->step->n_rows, 1);
-    for (uint32_t row, last; team_next(&rows, &row, &last);)
-        route_row(&op->route, row_at(d->buffers[op->in], row), vector_of(d, op->bias[0]),
-                  row_at(d->buffers[op->out], row) + op->out_col[0]);
+    for (uint32_t row, last; team_next(&rows, &row, &last);) {
+        float *out = row_at(d->buffers[op->out], row) + op->out_col[0];
+        route_row(&op->route, row_at(d->buffers[op->in], row), vector_of(d, op->bias[0]), out);
+        if (op->weight[0] != PROGRAM_NONE)
+            route_factors(&op->route, vector_of(d, op->weight[0]), out);
+    }
 }
 
 static void walk_experts(const struct walk *w, const struct program_op *op)
 {
     struct decoder *d = w->d;
-    bool add = op->epilogue == PROGRAM_RESIDUAL;
+    static const enum experts_end ends[] = {
+        [PROGRAM_STORE] = EXPERTS_SUM,     [PROGRAM_RESIDUAL] = EXPERTS_ADD,
+        [PROGRAM_SWIGLU] = EXPERTS_SWIGLU, [PROGRAM_SWIGLU_CLAMPED] = EXPERTS_SWIGLU_CLAMPED,
+        [PROGRAM_GEGLU] = EXPERTS_GEGLU,
+    };
     struct experts x = {
         .n_matrices = op->n_weights,
-        .end = add                                      ? EXPERTS_ADD
-               : op->epilogue == PROGRAM_SWIGLU_CLAMPED ? EXPERTS_SWIGLU_CLAMPED
-                                                        : EXPERTS_SWIGLU,
+        .end = ends[op->epilogue],
         .n_experts = op->route.n_experts,
         .n_used = op->route.n_used,
         .n_rows = d->step->n_rows,
         .in = d->buffers[op->in],
-        .own_input = add,
+        .own_input = op->epilogue == PROGRAM_RESIDUAL || op->epilogue == PROGRAM_STORE,
         .choice = columns_from(d->buffers[PROGRAM_CHOICE], op->gate_col),
         .gain = vector_of(d, op->gain),
         .eps = op->eps,
@@ -290,7 +295,10 @@ static void walk_add_norm(const struct walk *w, const struct program_op *op)
         float *in = row_at(d->buffers[op->in], i), *out = row_at(d->buffers[op->out], i);
         for (uint32_t at = 0; at < op->n[0]; at += op->k)
             d->ops->norm_head(in + at, vector_of(d, op->gain), op->k, op->eps);
-        d->ops->add(out, out, in, op->n[0]);
+        if (op->flags & PROGRAM_SET)
+            memcpy(out, in, op->n[0] * sizeof *out);
+        else
+            d->ops->add(out, out, in, op->n[0]);
         if (scale != 1)
             d->ops->scale(out, out, op->n[0], scale);
     }

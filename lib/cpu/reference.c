@@ -480,7 +480,7 @@ static void drop_groups(const struct route_rule *r, double *value)
 static void route(const struct exact *x, const struct graph_node *n, uint32_t i, float *out)
 {
     const struct route_rule *r = &n->route;
-    const float *bias = vector(x, n->bias);
+    const float *bias = vector(x, n->bias), *gain = vector(x, n->gain);
     double p[ROUTE_MAX_EXPERTS], value[ROUTE_MAX_EXPERTS], sum = 0, ignored;
     bool chosen[ROUTE_MAX_EXPERTS] = {false};
     probabilities(r, input_row(x, n, 0, i), p);
@@ -498,7 +498,7 @@ static void route(const struct exact *x, const struct graph_node *n, uint32_t i,
     for (uint32_t e = 0, u = 0; e < r->n_experts; e++)
         if (chosen[e]) {
             out[u] = (float)e;
-            out[r->n_used + u++] = (float)(p[e] / sum * (double)r->scale);
+            out[r->n_used + u++] = (float)(p[e] / sum * (double)r->scale * (gain ? (double)gain[e] : 1.0));
         }
 }
 

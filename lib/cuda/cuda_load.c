@@ -39,6 +39,7 @@ static int check_program(const struct program *p, const struct model_config *c, 
         const struct program_op *op = &p->ops[i];
         bool attend = op->opcode == PROGRAM_ATTEND;
         missing = op->opcode == PROGRAM_ADD_NORM               ? "norms behind a product"
+                  : op->flags & PROGRAM_SET                    ? "branches side by side"
                   : op->opcode == PROGRAM_GATE                 ? "embeddings for each layer"
                   : op->epilogue == PROGRAM_GEGLU              ? "GELU"
                   : attend && op->weight[0] != PROGRAM_NONE    ? "attention sinks"

@@ -321,7 +321,10 @@ static int check_route(const struct graph *g, uint32_t i, struct error *err)
         return bad(g, i, err, "gating function %u is not known", r->gating);
     if (!isfinite(r->scale))
         return bad(g, i, err, "scale is %g", (double)r->scale);
-    return n->bias == MODEL_NO_WEIGHT ? 0 : check_weight(g, i, "bias", n->bias, 1, r->n_experts, err);
+    int rc = n->bias == MODEL_NO_WEIGHT ? 0 : check_weight(g, i, "bias", n->bias, 1, r->n_experts, err);
+    return rc < 0 || n->gain == MODEL_NO_WEIGHT
+               ? rc
+               : check_weight(g, i, "factors", n->gain, 1, r->n_experts, err);
 }
 
 /* Checks that input 1 is the choice that the node names. */

@@ -24,8 +24,9 @@
  *   GELU       x         -              as x      0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
  *   SCALE      x         gain [1, 1]    as x      x * scale, or x * gain
  *   SOFT_CAP   x         -              as x      scale * tanh(x / scale)
- *   ROUTE      logits    bias [1, E]    2 U       chooses U of E experts: their numbers, ascending, then their
- *                                                 weights (kernels/abi/route.h); the bias is optional
+ *   ROUTE      logits    bias, gain     2 U       chooses U of E experts: their numbers, ascending, then their
+ *                        [1, E]                   weights (kernels/abi/route.h), times each one's gain; bias and
+ *                                                 gain are optional
  *   MUL_MAT_ID x, route  [E w/U, k]     w         each chosen expert's weight times x, or times its own part of x
  *                                                 if x is U k wide, plus its bias [E, w/U] if there is one
  *   MUL_MAT_HEADS x      [H w, k]       H part    the matrix of each of n_heads heads times its part of x: of a
@@ -89,7 +90,7 @@ struct graph_node {
     uint32_t weight; /* products, EMBED; MODEL_NO_WEIGHT otherwise */
     uint32_t weight_type;
     uint32_t bias;           /* MUL_MAT, MUL_MAT_ID, ROUTE, or MODEL_NO_WEIGHT */
-    uint32_t gain;           /* RMS_NORM, SOFT_MAX, SCALE, or MODEL_NO_WEIGHT */
+    uint32_t gain;           /* RMS_NORM, SOFT_MAX, SCALE, ROUTE, or MODEL_NO_WEIGHT */
     float eps;               /* RMS_NORM */
     float scale;             /* SOFT_MAX, SCALE, SOFT_CAP */
     struct route_rule route; /* ROUTE; MUL_MAT_ID and EXPERT_SUM: n_experts and n_used */

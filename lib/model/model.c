@@ -112,7 +112,8 @@ static void name_quantization(struct model *m)
 
 /* Weights. */
 
-#define PARTS_PER_LAYER 8 /* q, k, v and their biases, gate, up; or attn_kv_a, attn_k_rope */
+#define PARTS_PER_LAYER                                                                                      \
+    10 /* q, k, v and their biases, gate, up, those of experts; or attn_kv_a, attn_k_rope */
 
 static int list_weights(struct model *m, struct error *err)
 {
@@ -223,6 +224,24 @@ static void split_gate_up(struct model *m, uint32_t layer)
     add_part(m, fused, layer, "ffn_up.weight", n_ff, n_ff);
 }
 
+/* Adds gate and up of a tensor whose experts have the rows of both, gate's first. */
+static void split_expert_gate_up(struct model *m, uint32_t layer)
+{
+    static const char *const boxes[] = {"ffn_gate_exps.weight", "ffn_up_exps.weight"};
+    uint32_t fused = layer_tensor(m, layer, "ffn_gate_up_exps.weight"), n_ff = m->config.experts.n_ff;
+    if (fused == MODEL_NO_WEIGHT || !quant_traits(m->weights[fused].type) ||
+        m->weights[fused].n_experts < 2 || m->weights[fused].n != 2 * n_ff * m->weights[fused].n_experts)
+        return; /* then ffn_gate_exps is missing */
+    for (uint32_t i = 0; i < 2; i++) {
+        add_part(m, fused, layer, boxes[i], i * n_ff, n_ff);
+        struct weight *part = &m->weights[m->n_weights - 1];
+        part->stride = 2 * part->size;
+        part->n_experts = m->weights[fused].n_experts;
+        part->n *= part->n_experts;
+        part->size *= part->n_experts;
+    }
+}
+
 static void split_fused(struct model *m)
 {
     for (uint32_t i = 0; i < m->config.n_layers; i++) {
@@ -232,6 +251,7 @@ static void split_fused(struct model *m)
         }
         split_gate_up(m, i);
         split_latent(m, i);
+        split_expert_gate_up(m, i);
     }
 }
 
@@ -440,7 +460,19 @@ int model_read_weight(const struct model *m, uint32_t index, size_t at, void *ou
                       struct error *err)
 {
     const struct weight *w = &m->weights[index];
-    return gguf_read(m->gguf, gguf_tensor_at(m->gguf, w->tensor), w->at + at, out, n, err);
+    const struct gguf_tensor *t = gguf_tensor_at(m->gguf, w->tensor);
+    size_t of_expert = w->stride ? w->size / w->n_experts : w->size, from = w->at;
+    int rc = 0;
+    if (!w->stride)
+        return gguf_read(m->gguf, t, from + at, out, n, err);
+    for (uint8_t *to = out; n > 0 && rc == 0;) {
+        size_t skip = at % of_expert, some = of_expert - skip < n ? of_expert - skip : n;
+        rc = gguf_read(m->gguf, t, from + at / of_expert * w->stride + skip, to, some, err);
+        to += some;
+        at += some;
+        n -= some;
+    }
+    return rc;
 }
 
 static struct kv_layout kind_layout(const struct model_config *c, uint32_t kind, uint32_t kv_type)

@@ -33,7 +33,8 @@ struct weight {
     uint32_t n_experts; /* 1: one matrix */
     size_t size;        /* bytes in the file */
     uint32_t tensor;    /* of the file; weights may be rows of a fused tensor (attn_qkv), */
-    size_t at;          /* which begin at this byte of it */
+    size_t at;          /* which begin at this byte of it, */
+    size_t stride;      /* and those of expert e at e * stride behind; 0: they lie together */
 };
 
 /* The mixture of experts of a model's layers; n_experts 0: none. */
@@ -131,6 +132,7 @@ struct arch {
     /* Of an architecture with experts; the file's keys override both. 0: it has none. */
     uint32_t gating;
     bool normalise;
+    bool may_have_experts; /* without a key expert_count it has none */
     bool wide_experts; /* without a key of its own an expert's width is feed_forward_length, not its n_used-th
                           part */
     bool untied;       /* output.weight is required */

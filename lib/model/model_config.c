@@ -412,7 +412,7 @@ static int read_experts(struct config_reader *r, const struct arch *arch, struct
         return config_fail(r, -ENOTSUP,
                            "%s.expert_count is %u: experts of this architecture are not supported", r->arch,
                            e->n_experts);
-    if (!arch->gating)
+    if (!arch->gating || (arch->may_have_experts && !e->n_experts))
         return 0;
     *e = (struct model_experts){
         .gating = arch->gating, .normalise = arch->normalise, .n_groups = 1, .scale = 1};

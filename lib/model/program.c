@@ -350,8 +350,14 @@ static uint32_t find_mixture(const struct fusion *f, uint32_t norm, struct mixtu
 /* Emits the router's product and the choice. */
 static void emit_route(struct fusion *f, uint32_t norm, const struct mixture *m)
 {
-    uint32_t nodes[3] = {norm, m->router, m->gate};
-    struct program_op *op = fusion_emit(f, PROGRAM_MATMUL, nodes, m->gate == NOBODY ? 2 : 3);
+    float scale = 1;
+    uint32_t nodes[4] = {norm, m->router}, n = 2, scaled = skip_scale(f, m->router, &scale);
+    if (m->gate != NOBODY)
+        nodes[n++] = m->gate;
+    if (scaled != m->router)
+        nodes[n++] = scaled;
+    struct program_op *op = fusion_emit(f, PROGRAM_MATMUL, nodes, n);
+    op->scale = scale;
     op->in = PROGRAM_X;
     op->out = PROGRAM_CHOICE;
     op->epilogue = PROGRAM_STORE;
@@ -366,6 +372,7 @@ static void emit_route(struct fusion *f, uint32_t norm, const struct mixture *m)
     route->in = route->out = PROGRAM_CHOICE;
     route->route = fusion_node(f, m->route)->route;
     route->bias[0] = fusion_node(f, m->route)->bias;
+    route->weight[0] = fusion_node(f, m->route)->gain;
     route->out_col[0] = column;
     f->choice_col = column;
     fusion_hold(f, PROGRAM_CHOICE, m->route, column + fusion_node(f, m->route)->width);
@@ -378,16 +385,17 @@ static int fuse_experts(struct fusion *f, uint32_t norm)
     uint32_t odd = find_mixture(f, norm, &m);
     if (odd != NOBODY)
         return fusion_refuse(f, odd, "it has no part in a mixture of experts");
+    bool routed = m.route == NOBODY && f->held[PROGRAM_CHOICE] != NOBODY; /* by a router of another norm */
+    m.route = routed ? f->held[PROGRAM_CHOICE] : m.route;
     if (m.route == NOBODY || m.n_experts != 2 ||
         (!find_gated(f, m.experts, &experts) && !find_clamped(f, m.experts, &experts)) || m.n_shared == 1 ||
         (m.n_shared == 2 && !find_gated(f, m.shared, &shared)))
         return fusion_refuse(f, norm, "its products are not those of a mixture of experts");
-    if (experts.active != NOBODY && fusion_node(f, experts.active)->op != GRAPH_SILU)
-        return fusion_refuse(f, experts.active, "experts have a SILU");
     for (uint32_t i = 0; i < 2; i++)
         if (fusion_node(f, m.experts[i])->inputs[1] != m.route)
             return fusion_refuse(f, m.experts[i], "its experts are chosen elsewhere");
-    emit_route(f, norm, &m);
+    if (!routed)
+        emit_route(f, norm, &m);
     struct program_op *op = emit_gated(f, PROGRAM_EXPERTS, norm, &experts, PROGRAM_H);
     op->route = fusion_node(f, experts.gate)->route;
     op->gate_col = f->choice_col;
@@ -452,6 +460,13 @@ static int fuse_norm(struct fusion *f, uint32_t norm)
         return fusion_latent(f, norm, products, n);
     if (n == 2 && (activation_of(f, products[0]) != NOBODY || activation_of(f, products[1]) != NOBODY))
         return fuse_gated(f, norm, products);
+    float scale;
+    struct mixture m = {.router = products[0], .gate = NOBODY};
+    m.route = n == 1 ? fusion_sole_reader(f, skip_scale(f, products[0], &scale), GRAPH_ROUTE) : NOBODY;
+    if (m.route != NOBODY) {
+        emit_route(f, norm, &m);
+        return 0;
+    }
     return n == 1 && fusion_node(f, norm)->head ? fuse_head(f, norm, products[0])
                                                 : fuse_attention(f, norm, products, n);
 }
@@ -464,7 +479,7 @@ static uint32_t other_input(const struct fusion *f, uint32_t sum, uint32_t one)
 }
 
 /* Checks that an addition is to what `buffer` holds, which no later node reads. */
-static int check_sum(const struct fusion *f, uint32_t sum, uint32_t branch, enum program_buffer_index buffer)
+int fusion_check_sum(const struct fusion *f, uint32_t sum, uint32_t branch, enum program_buffer_index buffer)
 {
     uint32_t x = other_input(f, sum, branch);
     if (x == f->held[buffer] && fusion_next_reader(f, x, sum + 1) == NOBODY)
@@ -472,30 +487,14 @@ static int check_sum(const struct fusion *f, uint32_t sum, uint32_t branch, enum
     return fusion_refuse(f, sum, "it does not add to the residual stream");
 }
 
-/* Emits the product whose result a norm and an addition follow, and these two, with the factor behind them.
- */
-static int fuse_branch(struct fusion *f, uint32_t product, enum program_buffer_index in,
-                       enum program_buffer_index out)
+void fusion_add_norm(struct fusion *f, enum program_buffer_index in, enum program_buffer_index out,
+                     uint32_t norm, uint32_t sum)
 {
-    float scale = 1, product_scale = 1;
-    uint32_t nodes[3] = {product, skip_scale(f, product, &product_scale)};
-    uint32_t norm = fusion_sole_reader(f, nodes[1], GRAPH_RMS_NORM),
-             sum = fusion_sole_reader(f, norm, GRAPH_ADD);
-    if (sum == NOBODY)
-        return fusion_refuse(f, product, "it is not added to the residual stream");
-    int rc = check_sum(f, sum, norm, out);
-    if (rc < 0)
-        return rc;
-    struct program_op *op = fusion_emit(f, PROGRAM_MATMUL, nodes, nodes[1] == product ? 1 : 2);
-    op->in = in;
-    op->out = PROGRAM_BRANCH;
-    op->scale = product_scale;
-    fusion_add_matrix(f, op, product);
-    fusion_hold(f, PROGRAM_BRANCH, norm, fusion_node(f, norm)->width);
+    float scale = 1;
     uint32_t last = fusion_sole_reader(f, sum, GRAPH_SCALE), tail[3] = {norm, sum, last};
-    op = fusion_emit(f, PROGRAM_ADD_NORM, tail, last == NOBODY ? 2 : 3);
+    struct program_op *op = fusion_emit(f, PROGRAM_ADD_NORM, tail, last == NOBODY ? 2 : 3);
     last = last == NOBODY ? sum : last;
-    op->in = PROGRAM_BRANCH;
+    op->in = in;
     op->out = out;
     fusion_set_norm(f, op, norm);
     op->k = fusion_node(f, norm)->group;
@@ -504,6 +503,28 @@ static int fuse_branch(struct fusion *f, uint32_t product, enum program_buffer_i
     op->scale = scale;
     op->weight[0] = last == sum ? PROGRAM_NONE : fusion_node(f, last)->gain;
     fusion_hold(f, out, last, op->n[0]);
+}
+
+/* Emits the product whose result a norm and an addition follow, and these two. */
+static int fuse_branch(struct fusion *f, uint32_t product, enum program_buffer_index in,
+                       enum program_buffer_index out)
+{
+    float scale = 1;
+    uint32_t nodes[2] = {product, skip_scale(f, product, &scale)};
+    uint32_t norm = fusion_sole_reader(f, nodes[1], GRAPH_RMS_NORM),
+             sum = fusion_sole_reader(f, norm, GRAPH_ADD);
+    if (sum == NOBODY)
+        return fusion_refuse(f, product, "it is not added to the residual stream");
+    int rc = fusion_check_sum(f, sum, norm, out);
+    if (rc < 0)
+        return rc;
+    struct program_op *op = fusion_emit(f, PROGRAM_MATMUL, nodes, nodes[1] == product ? 1 : 2);
+    op->in = in;
+    op->out = PROGRAM_BRANCH;
+    op->scale = scale;
+    fusion_add_matrix(f, op, product);
+    fusion_hold(f, PROGRAM_BRANCH, norm, fusion_node(f, norm)->width);
+    fusion_add_norm(f, PROGRAM_BRANCH, out, norm, sum);
     return 0;
 }
 
@@ -593,10 +614,12 @@ static int fuse_residual(struct fusion *f, uint32_t product)
     if (from == PROGRAM_NONE)
         return fusion_refuse(f, product, "its input is neither attention's output nor the gated row");
     int rc = experts ? check_experts(f, product, from, between) : 0;
-    if (rc == 0 && sum == NOBODY)
+    if (rc == 0 && fusion_is_parallel(f, last))
+        rc = fusion_parallel(f, product, last, from);
+    else if (rc == 0 && sum == NOBODY)
         rc = experts ? fusion_refuse(f, product, "it is not added to the residual stream")
                      : fuse_branch(f, product, from, PROGRAM_X);
-    else if (rc == 0 && (rc = check_sum(f, sum, last, PROGRAM_X)) == 0)
+    else if (rc == 0 && (rc = fusion_check_sum(f, sum, last, PROGRAM_X)) == 0)
         emit_residual(f, product, from, last, scale);
     f->held[from] = NOBODY;
     return rc;

@@ -37,7 +37,18 @@ struct program_op *fusion_emit(struct fusion *f, enum program_opcode opcode, con
 void fusion_add_matrix(const struct fusion *f, struct program_op *op, uint32_t i);
 void fusion_set_norm(const struct fusion *f, struct program_op *op, uint32_t i);
 
+/* The sum adds `branch` to what the buffer holds, which nothing else reads later; or -ENOTSUP. */
+int fusion_check_sum(const struct fusion *f, uint32_t sum, uint32_t branch, enum program_buffer_index buffer);
+/* Emits the norm of a buffer and its addition to another, with the factor behind it. */
+void fusion_add_norm(struct fusion *f, enum program_buffer_index in, enum program_buffer_index out,
+                     uint32_t norm, uint32_t sum);
+
 /* program_latent.c: the attention over a compressed cache, from the norm before it up to its output's
  * products. */
 bool fusion_is_latent(const struct fusion *f, const uint32_t *products, uint32_t n);
 int fusion_latent(struct fusion *f, uint32_t norm, const uint32_t *products, uint32_t n);
+
+/* program_parallel.c: a product, or the sum of experts, that ends in node `last` and is one of two branches
+ * side by side. */
+bool fusion_is_parallel(const struct fusion *f, uint32_t last);
+int fusion_parallel(struct fusion *f, uint32_t product, uint32_t last, uint32_t from);

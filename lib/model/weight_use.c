@@ -14,7 +14,8 @@ uint8_t *weight_uses(const struct graph *g)
             uses[node->weight] = WEIGHT_MATRIX;
         if ((product || node->op == GRAPH_ROUTE) && node->bias != MODEL_NO_WEIGHT)
             uses[node->bias] = WEIGHT_VECTOR;
-        bool gain = node->op == GRAPH_RMS_NORM || node->op == GRAPH_SOFT_MAX || node->op == GRAPH_SCALE;
+        bool gain = node->op == GRAPH_RMS_NORM || node->op == GRAPH_SOFT_MAX || node->op == GRAPH_SCALE ||
+                    node->op == GRAPH_ROUTE;
         if (gain && node->gain != MODEL_NO_WEIGHT)
             uses[node->gain] = WEIGHT_VECTOR;
     }

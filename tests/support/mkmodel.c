@@ -256,8 +256,12 @@ static void add_mixture(struct made_model *m, int i)
 {
     const struct shape *s = m->shape;
     add_matrix(m, "ffn_gate_inp.weight", i, ROLE_ROUTER, s->hidden, s->experts.n);
-    add_experts(m, "ffn_gate_exps.weight", i, ROLE_GATE, s->hidden, s->experts.ffn);
-    add_experts(m, "ffn_up_exps.weight", i, ROLE_UP, s->hidden, s->experts.ffn);
+    if (is_gemma(s)) { /* one tensor */
+        add_experts(m, "ffn_gate_up_exps.weight", i, ROLE_GATE, s->hidden, 2 * s->experts.ffn);
+    } else {
+        add_experts(m, "ffn_gate_exps.weight", i, ROLE_GATE, s->hidden, s->experts.ffn);
+        add_experts(m, "ffn_up_exps.weight", i, ROLE_UP, s->hidden, s->experts.ffn);
+    }
     add_experts(m, "ffn_down_exps.weight", i, ROLE_DOWN, s->experts.ffn, s->hidden);
     if (is_arch(s, "gpt-oss")) {
         add_vector(m, "ffn_gate_inp.bias", i, s->experts.n, 0, 0.1f);

@@ -216,7 +216,12 @@ static const float *bias_of(const struct job *j, uint32_t matrix, uint32_t activ
 
 static bool is_gated(const struct experts *x)
 {
-    return x->end == EXPERTS_SWIGLU || x->end == EXPERTS_SWIGLU_CLAMPED;
+    return x->end == EXPERTS_SWIGLU || x->end == EXPERTS_SWIGLU_CLAMPED || x->end == EXPERTS_GEGLU;
+}
+
+static bool is_summed(const struct experts *x)
+{
+    return x->end == EXPERTS_SUM || x->end == EXPERTS_ADD;
 }
 
 /* Computes one expert's products for all of its columns and writes each pair's. */
@@ -238,8 +243,10 @@ static void finish_pairs(const struct job *j, uint32_t active, const struct span
         float *out = row_at(x->out, row) + (size_t)(pair % x->n_used) * part + x->out_col + s->start;
         size_t at = (size_t)c * stride + s->skip;
         if (gated)
-            (x->end == EXPERTS_SWIGLU ? ops->swiglu : ops->swiglu_clamped)(out, gate + at, up + at, s->n,
-                                                                           j->factors[row], bias[0], bias[1]);
+            (x->end == EXPERTS_SWIGLU ? ops->swiglu
+             : x->end == EXPERTS_GEGLU
+                 ? ops->geglu
+                 : ops->swiglu_clamped)(out, gate + at, up + at, s->n, j->factors[row], bias[0], bias[1]);
         else
             ops->store(out, gate + at, s->n, j->factors[row], bias[0]);
     }
@@ -297,14 +304,15 @@ static void do_sums(const struct job *j, uint32_t first, uint32_t last)
         add_expert(j, a, &s, next, sums, y);
     }
     for (uint32_t row = 0; row < x->n_rows; row++)
-        j->shared->ops->residual(row_at(x->out, row) + s.start, sums + (size_t)row * s.n, s.n, 1.0f, NULL);
+        (x->end == EXPERTS_SUM ? j->shared->ops->store : j->shared->ops->residual)(
+            row_at(x->out, row) + s.start, sums + (size_t)row * s.n, s.n, 1.0f, NULL);
 }
 
 /* Units per piece: several pieces for each member; of sums, as many as the tile holds for all rows. */
 static uint32_t chunk_of(const struct job *j, uint32_t n_units, uint32_t n_members)
 {
     uint32_t even = n_units / (n_members * 8), fits = PIECE;
-    if (j->x->end == EXPERTS_ADD)
+    if (is_summed(j->x))
         fits = matmul_min(PIECE, PRODUCT_TILE / (2 * UNIT * MATMUL_ROWS * j->x->n_rows));
     uint32_t chunk = matmul_min(fits, even);
     return chunk ? chunk : 1;
@@ -321,7 +329,7 @@ static void open_job(struct job *j, float *own_factor)
     j->one_input = alone && !x->own_input;
     j->input = alone ? j->own->input : j->shared->input;
     j->factors = alone ? own_factor : j->shared->factors;
-    assert(x->end != EXPERTS_ADD || j->n % MATMUL_ROWS == 0);
+    assert(!is_summed(x) || j->n % MATMUL_ROWS == 0);
 }
 
 void experts_run(const struct experts *x, const struct product_shared *shared,
@@ -340,9 +348,9 @@ void experts_run(const struct experts *x, const struct product_shared *shared,
         quantise_dealt(&j, team, member);
         team_barrier(team, member);
     }
-    uint32_t n_units = j.n_units * (x->end == EXPERTS_ADD ? 1 : order->n_active);
+    uint32_t n_units = j.n_units * (is_summed(x) ? 1 : order->n_active);
     j.end = team_part(team, member + 1, n_units);
     struct team_deal pieces = team_deal(team, member, n_units, chunk_of(&j, n_units, team_size(team)));
     for (uint32_t first, last; team_next(&pieces, &first, &last);)
-        (x->end == EXPERTS_ADD ? do_sums : do_pairs)(&j, first, last);
+        (is_summed(x) ? do_sums : do_pairs)(&j, first, last);
 }

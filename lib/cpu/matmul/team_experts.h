@@ -15,7 +15,9 @@ enum experts_end {
     EXPERTS_STORE,          /* columns [u n, (u + 1) n) of the row of out = y of expert u */
     EXPERTS_SWIGLU,         /* the same of silu(y_0) * y_1 */
     EXPERTS_SWIGLU_CLAMPED, /* the same with arith_swiglu_clamped() */
-    EXPERTS_ADD,            /* out += sum of weight * y, experts ascending; out has n columns */
+    EXPERTS_GEGLU,          /* the same of gelu(y_0) * y_1 */
+    EXPERTS_SUM,            /* out = sum of weight * y, experts ascending; out has n columns */
+    EXPERTS_ADD,            /* out += that sum */
 };
 
 struct experts {

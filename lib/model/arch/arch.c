@@ -333,13 +333,11 @@ uint32_t arch_gated_part(struct arch_builder *b, uint32_t gate, uint32_t of, uin
     return part;
 }
 
-/* The choice of experts, by the router's logits of h. */
-static uint32_t route(struct arch_builder *b, uint32_t h, unsigned parts)
+/* The choice of experts, by the router's logits. */
+static uint32_t route(struct arch_builder *b, uint32_t logits, unsigned parts)
 {
     const struct model_config *c = model_config(b->m);
     const struct model_experts *e = &c->experts;
-    enum arch_bias bias = parts & ARCH_EXPERT_BIAS ? ARCH_BIAS : ARCH_NO_BIAS;
-    uint32_t logits = arch_linear(b, h, e->n_experts, bias, "ffn_gate_inp");
     struct graph_node node = box_node(b, GRAPH_ROUTE, "exp_probs_b");
     node.inputs[0] = logits;
     node.width = 2 * e->n_used;
@@ -352,6 +350,10 @@ static uint32_t route(struct arch_builder *b, uint32_t h, unsigned parts)
                                      .scale = e->scale * c->residual_scale};
     if (parts & ARCH_CHOICE_BIAS)
         node.bias = want(b, (struct model_want){.n = 1, .k = e->n_experts}, node.name, "bias");
+    (void)snprintf(node.name, sizeof node.name, "blk.%u.ffn_down_exps", b->layer);
+    if (parts & ARCH_FACTORS)
+        node.gain =
+            want(b, (struct model_want){.n = 1, .k = e->n_experts, .optional = true}, node.name, "scale");
     (void)snprintf(node.name, sizeof node.name, "blk.%u.ffn_route", b->layer);
     return add(b, node);
 }
@@ -419,8 +421,9 @@ uint32_t arch_experts(struct arch_builder *b, uint32_t x, uint32_t h, unsigned p
     const struct model_config *c = model_config(b->m);
     const struct model_experts *e = &c->experts;
     uint32_t shared = GRAPH_NO_INPUT, factor = GRAPH_NO_INPUT;
-    uint32_t choice = route(b, h, parts);
     bool bias = parts & ARCH_EXPERT_BIAS;
+    uint32_t logits = arch_linear(b, h, e->n_experts, bias ? ARCH_BIAS : ARCH_NO_BIAS, "ffn_gate_inp");
+    uint32_t choice = route(b, logits, parts);
     uint32_t gate = by_expert(b, h, choice, e->n_ff, c->n_embd, bias, "ffn_gate_exps");
     uint32_t up = by_expert(b, h, choice, e->n_ff, c->n_embd, bias, "ffn_up_exps");
     if (e->n_ff_shared)
@@ -432,6 +435,32 @@ uint32_t arch_experts(struct arch_builder *b, uint32_t x, uint32_t h, unsigned p
     uint32_t down = by_expert(b, gated, choice, c->n_embd, e->n_ff, bias, "ffn_down_exps");
     uint32_t out = arch_add(b, x, sum_experts(b, down, choice), "ffn_residual");
     return shared == GRAPH_NO_INPUT ? out : add_shared(b, out, shared, factor);
+}
+
+uint32_t arch_router(struct arch_builder *b, uint32_t x)
+{
+    const struct model_config *c = model_config(b->m);
+    struct graph_node node = box_node(b, GRAPH_RMS_NORM, "ffn_gate_inp");
+    node.inputs[0] = x;
+    node.width = node.group = c->n_embd;
+    node.eps = c->norm_eps;
+    node.gain = want(b, (struct model_want){.n = 1, .k = c->n_embd}, node.name, "scale");
+    (void)snprintf(node.name, sizeof node.name, "blk.%u.ffn_router_norm", b->layer);
+    uint32_t logits = arch_linear(b, add(b, node), c->experts.n_experts, ARCH_NO_BIAS, "ffn_gate_inp");
+    logits = arch_scale(b, logits, 1 / sqrtf((float)c->n_embd), "ffn_router_scaled");
+    return route(b, logits, ARCH_FACTORS);
+}
+
+uint32_t arch_gelu_experts(struct arch_builder *b, uint32_t h, uint32_t choice)
+{
+    const struct model_config *c = model_config(b->m);
+    uint32_t n_ff = c->experts.n_ff;
+    uint32_t gate = by_expert(b, h, choice, n_ff, c->n_embd, false, "ffn_gate_exps");
+    uint32_t up = by_expert(b, h, choice, n_ff, c->n_embd, false, "ffn_up_exps");
+    uint32_t active = plain(b, GRAPH_GELU, gate, GRAPH_NO_INPUT, "ffn_gelu_exps");
+    uint32_t gated = plain(b, GRAPH_MUL, active, up, "ffn_gated_exps");
+    uint32_t down = by_expert(b, gated, choice, c->n_embd, n_ff, false, "ffn_down_exps");
+    return sum_experts(b, down, choice);
 }
 
 int arch_end(struct arch_builder *b, uint32_t x)

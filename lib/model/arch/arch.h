@@ -80,8 +80,13 @@ enum arch_expert_parts {
     ARCH_EXPERT_BIAS = 4, /* the router and the experts have biases */
     ARCH_CLAMPED = 8,     /* arith_swiglu_clamped() in place of silu(gate) * up */
     ARCH_CHOICE_BIAS = 2, /* exp_probs_b: moves the choice of experts */
+    ARCH_FACTORS = 16,    /* ffn_down_exps.scale, if the file has it: factors of the experts' weights */
 };
 uint32_t arch_experts(struct arch_builder *b, uint32_t x, uint32_t h, unsigned parts);
+/* Gemma 4's parts of a mixture: the choice of experts by x, normalised with a gain of the router's own and
+ * over sqrt(n_embd); and what the chosen experts make of h, with GELU. */
+uint32_t arch_router(struct arch_builder *b, uint32_t x);
+uint32_t arch_gelu_experts(struct arch_builder *b, uint32_t h, uint32_t choice);
 /* A whole model of Llama's layers: attention and a gated feed-forward or experts, each behind a norm, added
  * to x times residual_scale. */
 int arch_build_llama(const struct model *m, struct graph *g, struct error *err);

@@ -1,7 +1,8 @@
-/* gemma4.c - Gemma 4 (dense): as Gemma 3, and: windowed and full layers have heads of their own size; values
- * are normalised without a weight, and are the keys before their norm where there is no attn_v; scores are
- * not scaled; the last layers read the cache of an earlier layer of their kind; a layer's output has a
- * factor, and small models add an embedding of the token for each layer. */
+/* gemma4.c - Gemma 4, dense and with experts: as Gemma 3, and: windowed and full layers have heads of their
+ * own size; values are normalised without a weight, and are the keys before their norm where there is no
+ * attn_v; scores are not scaled; the last layers read the cache of an earlier layer of their kind; a layer's
+ * output has a factor, and small models add an embedding of the token for each layer. Experts compute beside
+ * the dense feed-forward; each of the two is normalised before they are added. */
 #include "arch.h"
 #include "model/config_reader.h"
 
@@ -87,6 +88,11 @@ static uint32_t feed_forward(struct arch_builder *b, uint32_t x)
 {
     uint32_t h = arch_norm(b, x, "ffn_norm");
     uint32_t out = arch_geglu(b, h, ARCH_NO_BIAS);
+    if (model_config(b->m)->experts.n_experts) {
+        uint32_t dense = arch_norm(b, out, "post_ffw_norm_1"), choice = arch_router(b, x);
+        uint32_t experts = arch_gelu_experts(b, arch_norm(b, x, "pre_ffw_norm_2"), choice);
+        out = arch_add(b, dense, arch_norm(b, experts, "post_ffw_norm_2"), "ffn_sum");
+    }
     return arch_add(b, x, arch_norm(b, out, "post_ffw_norm"), "ffn_residual");
 }
 
@@ -114,5 +120,10 @@ static int build(const struct model *m, struct graph *g, struct error *err)
     return arch_end(&b, x);
 }
 
-const struct arch arch_gemma4 = {
-    .name = "gemma4", .build = build, .rope = MODEL_ROPE_NEOX, .configure = configure};
+const struct arch arch_gemma4 = {.name = "gemma4",
+                                 .build = build,
+                                 .rope = MODEL_ROPE_NEOX,
+                                 .configure = configure,
+                                 .gating = ROUTE_SOFTMAX,
+                                 .normalise = true,
+                                 .may_have_experts = true};

@@ -2,6 +2,7 @@
 #include "abi/route.h"
 #include "model/program.h"
 #include "model/graph.h"
+#include "support/made_model.h"
 #include "support/variant.h"
 
 #include <errno.h>
@@ -236,4 +237,38 @@ Test(experts, a_layer_becomes_the_router_the_choice_and_two_products)
                "MATMUL0 MATMUL0 HEADS0 JOIN0 ATTEND0 HEADS0 MATMUL1 MATMUL0 ROUTE0 EXPERTS2 MATMUL2 "
                "EXPERTS1 MATMUL1 ");
     expect_ops(GLM4MOE, "MATMUL0 ATTEND0 MATMUL1 MATMUL0 ROUTE0 EXPERTS2 MATMUL2 EXPERTS1 MATMUL1 ");
+}
+
+/* Bytes [at, at + n) of a weight are those of the tensor from expert's slab to expert's slab. */
+static void expect_slabs(const struct model *m, const char *name, size_t first_row)
+{
+    const struct weight *w = model_weight(m, model_find_weight(m, name));
+    cr_assert_not_null(w);
+    const struct gguf_tensor *t = gguf_tensor_at(model_gguf(m), w->tensor);
+    size_t slab = w->size / w->n_experts, row = w->size / w->n;
+    uint8_t *found = malloc(w->size), *whole = malloc(t->size);
+    cr_assert_eq(gguf_read(model_gguf(m), t, 0, whole, t->size, NULL), 0);
+    for (size_t at = 0, n = 1; at < w->size; at += n, n = n * 3 + 7) { /* pieces across experts too */
+        n = w->size - at < n ? w->size - at : n;
+        cr_assert_eq(model_read_weight(m, model_find_weight(m, name), at, found + at, n, NULL), 0);
+    }
+    for (uint32_t e = 0; e < w->n_experts; e++)
+        cr_assert_eq(memcmp(found + e * slab, whole + e * 2 * slab + first_row * row, slab), 0,
+                     "%s, expert %u", name, e);
+    free(found);
+    free(whole);
+}
+
+Test(experts, gate_and_up_in_one_tensor_are_read_slab_by_slab)
+{
+    char path[64];
+    struct error err = {0};
+    struct model *m = NULL;
+    made_model("tiny-gemma4moe", "q4_0", path);
+    int rc = model_open(&m, path, &err);
+    unlink(path);
+    cr_assert_eq(rc, 0, "%s", err.text);
+    expect_slabs(m, "blk.1.ffn_gate_exps.weight", 0);
+    expect_slabs(m, "blk.1.ffn_up_exps.weight", model_config(m)->experts.n_ff);
+    model_close(m);
 }
