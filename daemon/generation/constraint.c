@@ -337,12 +337,45 @@ int constraint_begin(struct generation *g, struct engine_request *e, struct api_
     return rc < 0 ? api_out_of_memory(err) : 0;
 }
 
+size_t constraint_uncounted(const struct generation *g)
+{
+    size_t n = g->grammar ? grammar_bytes(g->grammar) : 0, counted = n ? g->grammar->share.n_counted : 0;
+    return n > counted ? n - counted : 0; /* a matcher on the pool may have gone since they were counted */
+}
+
+/* What a grammar holds counts once for all requests that share it. */
+static void count(struct generation *g, size_t n)
+{
+    struct grammar_share *share = &g->grammar->share;
+    g->server->reply_bytes += n;
+    g->server->reply_bytes -= share->n_counted;
+    share->n_counted = n;
+}
+
+void constraint_count(struct generation *g)
+{
+    if (!g->grammar)
+        return;
+    g->grammar->share.n_users += !g->shares_grammar;
+    g->shares_grammar = true;
+    count(g, grammar_bytes(g->grammar));
+}
+
+static void stop_counting(struct generation *g)
+{
+    if (!g->shares_grammar)
+        return;
+    g->shares_grammar = false;
+    count(g, --g->grammar->share.n_users ? grammar_bytes(g->grammar) : 0);
+}
+
 void constraint_leave(struct generation *g)
 {
     for (uint32_t i = 0; g->grammar && g->choices && i < g->p.n; i++) {
         matcher_close(g->choices[i].e.constraint);
         g->choices[i].e.constraint = NULL;
     }
+    stop_counting(g);
     grammar_unref(g->grammar);
     g->grammar = NULL;
 }

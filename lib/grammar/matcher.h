@@ -1,7 +1,8 @@
 /* matcher.h - a text on its way through a grammar: which bytes and which tokens may come next.
  * A matcher holds the set of threads that the text so far allows; a thread is a state, a count and a stack of
  * frames. Stacks share their lower parts. Thread: one at a time; the remembered masks of a grammar belong to
- * the engine's thread. Memory: grows with ambiguity, up to MATCHER_MAX_THREADS threads. Time: counted in
+ * the engine's thread. Memory: grows with ambiguity, up to MATCHER_MAX_THREADS threads and MATCHER_BYTES; it
+ * counts in grammar_bytes(), and so do the grammar's remembered masks, at most 8 MB. Time: counted in
  * steps (a thread, an edge or a comparison; 3 to 10 ns each, 20 ns on a busy machine). A byte, a token or a
  * closure takes at most MATCHER_WORK steps (20 to 40 ms), a mask MATCHER_WORK_NODE more for each node of the
  * trie: 4.5 million at 4,096 tokens, 25 million (0.1 to 0.25 s) at 150,000, where llama.cpp's JSON grammar
@@ -11,6 +12,7 @@
 #include "vocabulary.h"
 
 #define MATCHER_MAX_THREADS 4096
+#define MATCHER_BYTES       (16u << 20) /* beside the text, which items that must differ keep */
 #define MATCHER_WORK        (4u * 1000 * 1000)
 #define MATCHER_WORK_NODE   64
 

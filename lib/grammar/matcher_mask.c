@@ -9,8 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_MEMOS                                                                                            \
-    256 /* of a grammar: 19 KB each for 150,000 tokens, and 150 KB more where characters count */
+#define MAX_MEMOS 256 /* of a grammar */
+#define MEMO_BYTES                                                                                           \
+    (8 << 20) /* of a grammar's: 19 KB each for 150,000 tokens, 170 KB where characters count */
 
 struct exit_node { /* a node whose byte leaves the part */
     uint32_t node;
@@ -30,6 +31,7 @@ struct vocabulary_memos {
     const struct vocabulary *of;
     struct memo **memo; /* by key */
     uint32_t n, n_made;
+    size_t n_bytes; /* of all */
 };
 
 int memo_store_open(struct vocabulary_memos **out)
@@ -235,6 +237,25 @@ fail:
     return NULL;
 }
 
+static size_t memo_bytes(const struct memo *o, const struct vocabulary *v)
+{
+    return sizeof *o + (vocabulary_mask_words(v) + 1) * sizeof *o->mask + (o->counts ? v->n_tokens + 1 : 0) +
+           o->exit_room * sizeof *o->exits;
+}
+
+static void memo_take(struct matcher *m, struct vocabulary_memos *s, size_t n)
+{
+    s->n_bytes += n;
+    if (s == m->g->memos)
+        grammar_take(m->g, n);
+}
+
+/* Those of JSON strings are of a known number, and of the vocabulary. */
+static bool has_room(const struct matcher *m, const struct vocabulary_memos *s)
+{
+    return s->n_made < MAX_MEMOS && (s != m->g->memos || s->n_bytes < MEMO_BYTES);
+}
+
 /* The memo of a state, made now if there is room; NULL: walk. */
 static const struct memo *memo_of(struct matcher *m, const struct vocabulary *v, uint32_t state,
                                   struct config *level)
@@ -247,13 +268,18 @@ static const struct memo *memo_of(struct matcher *m, const struct vocabulary *v,
         s->n = s == v->strings ? GRAMMAR_STRING_MEMOS : m->g->n_memos;
         s->memo = calloc(s->n, sizeof *s->memo);
         s->of = v;
+        if (s->memo)
+            memo_take(m, s, s->n * sizeof *s->memo);
     }
     if (!s->memo || s->of != v)
         return NULL;
-    if (!s->memo[key] && s->n_made < MAX_MEMOS) {
+    if (!s->memo[key] && has_room(m, s)) {
         uint32_t n_pool = m->n_pool;
         s->memo[key] = memo_make(m, v, state, level);
-        s->n_made += s->memo[key] != NULL;
+        if (s->memo[key]) {
+            s->n_made++;
+            memo_take(m, s, memo_bytes(s->memo[key], v));
+        }
         m->n_pool = n_pool;
     }
     return s->memo[key] && !s->memo[key]->useless ? s->memo[key] : NULL;
@@ -370,6 +396,7 @@ static bool reserve_pool(struct matcher *m, uint32_t n)
     struct thread *p = realloc(m->pool, (2 * m->pool_room + n) * sizeof *p);
     if (!p)
         return false;
+    matcher_take(m, (m->pool_room + n) * sizeof *p);
     m->pool = p;
     m->pool_room = 2 * m->pool_room + n;
     return true;

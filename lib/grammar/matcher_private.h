@@ -44,7 +44,11 @@ struct matcher {
     bool alone;     /* a walk inside one part: bounds are ignored */
     char *text;     /* with unique items */
     size_t n_text, text_room;
+    size_t n_bytes; /* of all of it, counted in the grammar */
 };
+
+/* Counts memory that the matcher has taken. */
+void matcher_take(struct matcher *m, size_t n);
 
 /* Takes steps of the walk's work; false when it is spent: the matcher has failed. */
 bool matcher_work(struct matcher *m, uint64_t steps);
