@@ -383,6 +383,7 @@ void matcher_close(struct matcher *m)
 {
     if (!m)
         return;
+    matcher_stop_mask(m);
     grammar_give(m->g, m->n_bytes);
     grammar_unref(m->g);
     free(m->pool);
@@ -461,6 +462,7 @@ static bool take_byte(struct matcher *m, uint8_t byte)
 
 size_t matcher_bytes(struct matcher *m, const char *s, size_t n)
 {
+    matcher_stop_mask(m);
     for (size_t i = 0; i < n; i++) {
         m->work = MATCHER_WORK;
         if (!take_byte(m, (uint8_t)s[i]))
@@ -510,6 +512,7 @@ bool matcher_token(struct matcher *m, const struct vocabulary *v, int32_t token)
     for (uint32_t i = 0; i < v->n_ends; i++)
         if (v->ends[i] == token)
             return matcher_can_end(m);
+    matcher_stop_mask(m);
     m->work = MATCHER_WORK;
     if (m->failed || (uint32_t)token >= v->n_tokens || !v->bytes[token] ||
         !fits(m, v->bytes[token], v->lens[token]))
