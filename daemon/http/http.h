@@ -19,9 +19,10 @@ struct http_server;
 
 /* The answers of the layers above to http's questions; each `s` is the http_server that they share. */
 struct http_ops {
-    int (*has_model)(struct http_server *s, struct api_error *e);   /* 0, or -1 and why there is none */
-    int (*admits)(struct http_server *s, struct api_error *e);      /* 0, or -1: no request for tokens */
-    int (*admits_text)(struct http_server *s, struct api_error *e); /* the same of a long text */
+    int (*has_model)(struct http_server *s, struct api_error *e); /* 0, or -1 and why there is none */
+    int (*admits)(struct http_server *s, struct api_error *e);    /* 0, or -1: no request for tokens */
+    int (*admits_text)(struct http_server *s, bool is_long,
+                       struct api_error *e); /* the same of /tokenize and /detokenize */
     void (*queue_full)(struct http_server *s, struct api_error *e); /* depth, limit, Retry-After */
     void (*ended)(struct http_server *s);                           /* a request or generation has */
     void (*wake)(struct http_server *s); /* makes the loop take a turn; any thread */
