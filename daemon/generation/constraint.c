@@ -101,7 +101,9 @@ static int read_response_format(struct field_reader *r, const struct field *f, c
 {
     const char *type = json_string_value(json_object_get(value, "type"));
     const json_t *named = json_object_get(value, "json_schema"), *schema = json_object_get(value, "schema");
-    static const struct field row = {.name = "response_format.json_schema.schema"};
+    static const struct field rows[] = {{.name = "response_format.json_schema.schema"},
+                                        {.name = "response_format.schema"}};
+    const struct field *row = &rows[schema != NULL];
     if (!json_is_object(value))
         return api_invalid(r->err, f->name, "response_format must be an object (got %s)", field_got(value));
     if (type && !strcmp(type, "text"))
@@ -111,10 +113,10 @@ static int read_response_format(struct field_reader *r, const struct field *f, c
         if (!named && !schema)
             return api_invalid(r->err, "response_format.json_schema",
                                "response_format.json_schema is missing");
-        return schema ? read_schema(r, &row, schema) : ask(r, row.name, CONSTRAINT_SCHEMA, json_true());
+        return schema ? read_schema(r, row, schema) : ask(r, row->name, CONSTRAINT_SCHEMA, json_true());
     }
     if (type && !strcmp(type, "json_object"))
-        return schema ? read_schema(r, &row, schema) : ask(r, f->name, CONSTRAINT_OBJECT, value);
+        return schema ? read_schema(r, row, schema) : ask(r, f->name, CONSTRAINT_OBJECT, value);
     return api_invalid(r->err, "response_format.type",
                        "response_format.type must be \"text\", \"json_object\" or \"json_schema\" (got %s)",
                        field_got_word(json_object_get(value, "type")));
@@ -270,12 +272,12 @@ static int compile(struct grammar **out, const struct constraint *c, struct erro
         return compile_choice(out, c->value, err);
     case CONSTRAINT_OBJECT:
         object = json_pack("{s:s}", "type", "object");
-        rc = object ? schema_compile(out, object, NULL, err) : -ENOMEM;
+        rc = object ? schema_compile(out, object, err) : -ENOMEM;
         json_decref(object);
         return rc;
     default: /* a copy: jansson counts references without a lock, and the compiler's are its own */
         object = json_deep_copy(c->value);
-        rc = object ? schema_compile(out, object, NULL, err) : -ENOMEM;
+        rc = object ? schema_compile(out, object, err) : -ENOMEM;
         json_decref(object);
         return rc;
     }

@@ -120,7 +120,7 @@ static struct grammar *of_schema(const char *text)
 {
     struct grammar *g = NULL;
     struct error err = {0};
-    cr_assert_eq(schema_compile_text(&g, text, strlen(text), NULL, &err), 0, "%s", err.text);
+    cr_assert_eq(schema_compile_text(&g, text, strlen(text), &err), 0, "%s", err.text);
     return g;
 }
 
@@ -266,4 +266,32 @@ Test(matcher, a_token_drops_a_mask_that_is_being_made)
     }
     grammar_unref(g);
     vocabulary_close(v);
+}
+
+Test(matcher, a_pattern_may_hold_a_zero_byte)
+{
+    struct grammar *g = NULL;
+    struct matcher *m;
+    cr_assert_eq(grammar_from_regex(&g, "a\0+[\0]", 6, NULL), 0);
+    cr_assert_eq(matcher_open(&m, g), 0);
+    cr_assert_eq(matcher_bytes(m, "a\0\0\0", 4), 4);
+    cr_assert(matcher_can_end(m));
+    matcher_close(m);
+    grammar_unref(g);
+}
+
+/* Rules are found by name at once; searched one by one these would take minutes. */
+Test(matcher, a_grammar_of_many_rules_and_uses_is_compiled)
+{
+    enum { RULES = 16000, USES = 60000 };
+    char *text = malloc(64 * RULES + 16 * USES), *at = text + sprintf(text, "root ::= r0");
+    struct grammar *g = NULL;
+    struct error err = {0};
+    for (int i = 0; i < USES; i++)
+        at += sprintf(at, " r%d", RULES - 1 - i % 100);
+    for (int i = 0; i < RULES; i++)
+        at += sprintf(at, "\nr%d ::= \"a\"", i);
+    cr_assert_eq(grammar_from_gbnf(&g, text, (size_t)(at - text), &err), 0, "%s", err.text);
+    grammar_unref(g);
+    free(text);
 }
