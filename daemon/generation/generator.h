@@ -77,7 +77,7 @@ int generator_admits_text(struct generator *g, bool is_long, struct api_error *e
 /* Depth, limit and Retry-After of a queue_full. */
 void generator_queue_full(struct generator *g, struct api_error *e);
 
-/* generator_model.c. New requests run on *m (copied) from here on; NULL: on none. */
+/* New requests run on *m (copied) from here on; NULL: on none. */
 void generator_set_model(struct generator *g, const struct server_model *m);
 /* The current model, for as long as its user wants to have it. */
 struct server_model *generator_take_model(struct generator *g);

@@ -693,10 +693,3 @@ const struct listener_callbacks http_callbacks = {
     .uri = connection_uri,
     .log = on_log,
 };
-
-void http_run_listeners(struct http_server *s)
-{
-    for (unsigned i = 0; i < s->n_listeners; i++)
-        if (s->listeners[i].dirty && !s->listeners[i].running)
-            listener_run(&s->listeners[i]);
-}

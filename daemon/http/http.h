@@ -60,5 +60,3 @@ void http_take_jobs(struct http_server *s);
 struct MHD_Response *http_no_memory_response(void);
 /* The callbacks of every listener. */
 extern const struct listener_callbacks http_callbacks;
-/* Runs the listeners on which something was resumed. */
-void http_run_listeners(struct http_server *s);

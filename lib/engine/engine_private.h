@@ -1,8 +1,7 @@
 /* engine_private.h - the engine's state, shared by its parts: engine.c (the thread and its rounds),
  * engine_mailbox.c (the state that threads share), engine_admit.c (queue to slot), engine_fork.c (choices of
- * one prompt), engine_step.c (slots to step), engine_retire.c (results to requests), engine_end.c (ends of
- * requests), engine_stats.c (figures), engine_speculate.c (drafts), engine_spill.c (pages to the disk and
- * back).
+ * one prompt), engine_step.c (slots to step, results to requests), engine_end.c (ends of requests),
+ * engine_stats.c (figures), engine_speculate.c (drafts), engine_spill.c (pages to the disk and back).
  * Thread: engine only, except the fields guarded by `lock` and the atomics. Memory: engine_open() allocates
  * all. */
 #pragma once
@@ -229,10 +228,10 @@ bool engine_constrain_pending(const struct engine *e);
 bool engine_constrain_token(const struct engine_request *r, int32_t token);
 /* True if no further step may be submitted now: a constrained sequence waits for its token. */
 bool engine_constrain_holds(const struct engine *e);
-/* engine_admit.c: moves requests from the queue into slots. */
+/* engine_admit.c: queues what has come in; moves requests from the queue into slots. */
+void engine_enqueue(struct engine *e, struct engine_request *inbox);
 void engine_admit(struct engine *e, uint64_t now_ns);
-/* engine_step.c: fills e->step and *f with the next step's work; false when there is none. */
-bool engine_build(struct engine *e, struct flight *f);
-/* engine_retire.c: applies the results of a finished step. False if they are invalid; *why names the reason.
- */
-bool engine_retire(struct engine *e, struct flight *f, uint64_t now_ns, struct error *why);
+/* engine_step.c: builds the next step and submits it; false when there is none, or no room for it. */
+bool engine_submit_step(struct engine *e);
+/* Runs the decoder and retires the finished steps. */
+void engine_advance(struct engine *e);
