@@ -14,6 +14,7 @@
 #include "model/graph.h"
 #include "base/memory.h"
 #include "cpu/matmul/team_experts.h"
+#include "cpu/matmul/team_heads.h"
 #include "cpu/matmul/team_matmul.h"
 #include "model/program.h"
 #include "sampler/sampler.h"

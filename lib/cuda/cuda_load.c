@@ -54,7 +54,7 @@ static int check_program(const struct program *p, const struct model_config *c, 
 static bool is_missing(enum graph_op op)
 {
     return op == GRAPH_ROUTE || op == GRAPH_MUL_MAT_ID || op == GRAPH_EXPERT_SUM || op == GRAPH_GATE ||
-           op == GRAPH_SWIGLU_CLAMPED;
+           op == GRAPH_SWIGLU_CLAMPED || op == GRAPH_MUL_MAT_HEADS || op == GRAPH_JOIN;
 }
 
 static int check_model(const struct cuda_decoder *d, const struct model_config *c, struct error *err)
