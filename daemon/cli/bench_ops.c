@@ -70,14 +70,24 @@ static void add_attention(struct bench_op *op, const struct work *work, uint32_t
     op->bf16 = work->bf16;
 }
 
+static void put_op_name(char out[BENCH_OP_NAME], const struct graph *g, const struct program_op *op)
+{
+    snprintf(out, BENCH_OP_NAME, "%s", program_opcode_name(op->opcode));
+    for (uint32_t m = 0; op->opcode != PROGRAM_EMBED && m < op->n_weights; m++)
+        put_part(out, BENCH_OP_NAME, model_weight(g->model, op->weight[m])->name);
+}
+
+void bench_op_name(const struct executor *x, uint32_t i, char out[BENCH_OP_NAME])
+{
+    put_op_name(out, executor_graph(x), &executor_program(x)->ops[i]);
+}
+
 static void add_program_op(struct bench_ops *all, const struct graph *g, const struct program *p, uint32_t i,
                            const struct work *work, double us)
 {
     const struct program_op *op = &p->ops[i];
-    char name[sizeof all->ops->name] = "";
-    snprintf(name, sizeof name, "%s", program_opcode_name(op->opcode));
-    for (uint32_t m = 0; op->opcode != PROGRAM_EMBED && m < op->n_weights; m++)
-        put_part(name, sizeof name, model_weight(g->model, op->weight[m])->name);
+    char name[BENCH_OP_NAME];
+    put_op_name(name, g, op);
     struct bench_op *out = find(all, name);
     out->n++;
     out->us += us;

@@ -340,6 +340,7 @@ void decoder_unload(struct decoder *d)
     free(d->members);
     free(d->op_ns);
     d->op_ns = NULL;
+    trace_close(&d->trace);
     d->checker = NULL;
     d->eager = NULL;
     d->exact = NULL;

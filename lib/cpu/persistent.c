@@ -1,5 +1,6 @@
 /* persistent.c - runs the fused program with the whole team: every member executes every op on its share of
  * the units. */
+#include "base/clock.h"
 #include "cpu_decoder.h"
 
 #include <assert.h>
@@ -374,13 +375,56 @@ void decoder_attend_splits(struct decoder *d, uint32_t member, const struct atte
         attend_merge(a, layer, i % a->n_groups, i / a->n_groups, out);
 }
 
+/* Begins the member's mark of an op, in which its waits are noted from now on. */
+static void note_begin(const struct walk *w, uint32_t op, uint64_t now_ns)
+{
+    const struct trace *t = &w->d->trace;
+    w->own->op = op;
+    if (t->marks && op < t->n_ops)
+        *trace_mark(t, w->member, op) = (struct trace_mark){.begin_ns = now_ns};
+}
+
+static void note_end(const struct walk *w, uint32_t op)
+{
+    const struct trace *t = &w->d->trace;
+    if (!t->marks)
+        return;
+    uint64_t now_ns = clock_ns();
+    trace_mark(t, w->member, op)->end_ns = now_ns;
+    note_begin(w, op + 1, now_ns);
+}
+
+/* A barrier that ends an op is a wait of the next one, since it is behind note_end(). */
+static void note_wait(void *context, uint32_t member, uint64_t begin_ns, uint64_t end_ns)
+{
+    struct decoder *d = context;
+    uint32_t op = d->members[member].op;
+    if (op < d->trace.n_ops)
+        trace_wait(trace_mark(&d->trace, member, op), begin_ns, end_ns);
+}
+
+int decoder_trace(struct decoder *d, bool on, struct error *err)
+{
+    trace_close(&d->trace);
+    team_watch(d->team, NULL, NULL);
+    if (!on)
+        return 0;
+    int rc = trace_open(&d->trace, team_size(d->team), d->program->n_ops, err);
+    if (rc == 0)
+        team_watch(d->team, note_wait, d);
+    return rc;
+}
+
 static void walk_member(void *context, uint32_t member)
 {
     struct decoder *d = context;
     struct walk w = {.d = d, .member = member, .own = &d->members[member]};
     uint64_t start = member == 0 ? decoder_beat(d) : 0;
+    if (d->trace.marks)
+        note_begin(&w, 0, clock_ns());
     for (uint32_t i = 0; i < d->program->n_ops; i++) {
         walk_op(&w, &d->program->ops[i]);
+        note_end(&w, i);
         team_barrier(d->team, member);
         if (member > 0)
             continue;
@@ -394,5 +438,6 @@ static void walk_member(void *context, uint32_t member)
 
 void decoder_walk(struct decoder *d)
 {
+    d->trace.step = d->step->id;
     team_run(d->team, walk_member, d);
 }

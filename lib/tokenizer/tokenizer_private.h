@@ -129,24 +129,6 @@ static inline uint32_t spm_character(const char *s, size_t left, size_t *len)
 /* tokenizer_load.c: loads the vocabulary, all but `always` and `parsed`. */
 int tokenizer_load(struct tokenizer *t, const struct gguf *g, struct error *err);
 
-/* tokenizer_specials.c */
-struct fragment {
-    size_t at, len;
-    int32_t token; /* -1: text to encode */
-};
-
-struct fragments {
-    struct fragment *list;
-    size_t n, room;
-};
-
-int specials_open(struct specials *s, const struct tokenizer *t, uint32_t attrs);
-void specials_close(struct specials *s);
-/* Cuts text at its special tokens, the longest first, then the leftmost. Where `plain` (may be NULL) marks a
- * byte of the token's text, only a user-defined one is cut. The caller frees out->list. -ENOMEM. */
-int specials_cut(const struct specials *s, const struct tokenizer *t, const char *text, size_t len,
-                 const unsigned char *plain, struct fragments *out);
-
 /* tokenizer_merge.c */
 struct id_list { /* the ids of an encode so far; `max` 0: no limit */
     int32_t *ids;
