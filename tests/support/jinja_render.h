@@ -56,7 +56,7 @@ static inline struct jinja_value value_of(const json_t *j)
 }
 
 /* 2024-07-26 01:02:03 */
-static const struct tm test_now = {
+static struct tm test_now = {
     .tm_year = 124, .tm_mon = 6, .tm_mday = 26, .tm_hour = 1, .tm_min = 2, .tm_sec = 3, .tm_wday = 5};
 
 static inline int render_bytes(const char *template, size_t len, const char *json)
