@@ -118,7 +118,7 @@
  * values of a token's head (a short last block padded with zeros), the scale rounded to f16 afterwards; it is
  * read as (float)q * scale.
  *
- * EXPERTS  The router is a product in floats; route.h chooses n_used experts of a row: softmax without a bias
+ * EXPERTS  The router is a product in floats; route.h chooses n_used experts of a row: without groups and a bias
  *   by the logits, else by probability + bias; the lowest number of equals. With p[e] = exp2((z[e] - max z) *
  *   log2 e), or sigmoid(z[e]), a chosen expert's weight is
  *

@@ -95,8 +95,9 @@ static inline void route_row(const struct route_rule *r, const float *logits, co
     float p[ROUTE_MAX_EXPERTS], value[ROUTE_MAX_EXPERTS];
     struct route_set gone = {{0}}, chosen = {{0}};
     float total = route_probabilities(r, logits, p), sum = 0.0f;
+    bool by_logits = !bias && r->n_groups == 1; /* then the order is the same */
     for (uint32_t e = 0; e < r->n_experts; e++)
-        value[e] = bias ? p[e] / total + bias[e] : logits[e];
+        value[e] = by_logits ? logits[e] : bias ? p[e] / total + bias[e] : p[e] / total;
     if (r->n_groups > 1)
         route_drop_groups(r, value, &gone);
     for (uint32_t i = 0; i < r->n_used; i++) {

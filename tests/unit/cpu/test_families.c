@@ -2,6 +2,7 @@
 #include "support/decoder_run.h"
 #include "support/golden.h"
 #include "support/made_model.h"
+#include "support/variant.h"
 
 enum { N_TOKENS = 200, N_LONG = 700, N_VOCAB = 320 };
 
@@ -164,5 +165,15 @@ Test(families, gemma4_with_experts_gives_the_same_bits_and_agrees_with_exact)
     unlink(path);
     made_model("tiny-gemma4moe", "q4_0", path);
     check_family(path, KV_F16);
+    unlink(path);
+}
+
+/* Groups are then chosen by probabilities alone. */
+Test(families, choose_groups_without_a_bias_as_exact_does)
+{
+    char path[64];
+    variant_write(path, "tiny-deepseek2-s74-f16",
+                  EDITS(DROP_TENSOR("blk.1.exp_probs_b.bias"), DROP_TENSOR("blk.2.exp_probs_b.bias")));
+    check_exact(path, 2e-2, 48);
     unlink(path);
 }

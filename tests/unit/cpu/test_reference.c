@@ -326,3 +326,35 @@ Test(exact, refuses_a_step_with_page_operations)
     cr_assert_not_null(strstr(err.text, "page operations"), "%s", err.text);
     oracle_close(&o);
 }
+
+/* The file's router of layer 1 says no numbers. */
+static struct oracle with_broken_router(void)
+{
+    char path[64];
+    struct gguf *g = NULL;
+    variant_write(path, "tiny-deepseek2-s74-f16", NULL, 0);
+    cr_assert_eq(gguf_open(&g, path, NULL), 0);
+    const struct gguf_tensor *t = gguf_find_tensor(g, "blk.1.ffn_gate_inp.weight");
+    cr_assert(t && t->type == QUANT_F32);
+    uint8_t *bytes = malloc(t->size);
+    memset(bytes, 0xff, t->size); /* NaN */
+    FILE *f = fopen(path, "r+b");
+    cr_assert(f && fseek(f, (long)t->offset, SEEK_SET) == 0 && fwrite(bytes, t->size, 1, f) == 1);
+    (void)fclose(f);
+    free(bytes);
+    gguf_close(g);
+    struct oracle o = oracle_open(path, 1, 64);
+    unlink(path);
+    return o;
+}
+
+Test(exact, chooses_valid_experts_when_the_router_says_no_numbers)
+{
+    struct oracle o = with_broken_router();
+    const int32_t tokens[] = {5, 91, 200, 17};
+    fill_step(tokens, 0, 0, 4);
+    cr_assert_gt(run(&o, NULL), 0);
+    for (uint32_t i = 0; i < 4; i++)
+        cr_assert(isnan(exact_logits(o.x, i)[0]), "position %u", i);
+    oracle_close(&o);
+}

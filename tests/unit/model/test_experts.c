@@ -103,6 +103,21 @@ Test(route, a_group_counts_by_its_two_best)
     expect_chosen(out, (const uint32_t[]){0, 4}, 2);
 }
 
+/* By logits the first group's two would have the larger sum, by probabilities the second's. */
+Test(route, without_a_bias_a_group_counts_by_probabilities)
+{
+    struct route_rule r = rule(4, 1, ROUTE_SOFTMAX, true);
+    const float logits[4] = {1, 1, 2, -9};
+    float out[2];
+    r.n_groups = 2;
+    r.n_groups_used = 1;
+    route_row(&r, logits, NULL, out);
+    expect_chosen(out, (const uint32_t[]){2}, 1);
+    r.gating = ROUTE_SIGMOID;
+    route_row(&r, logits, NULL, out);
+    expect_chosen(out, (const uint32_t[]){0}, 1);
+}
+
 Test(route, logits_that_are_no_numbers_give_valid_experts_and_weights_that_are_none)
 {
     struct route_rule r = rule(8, 3, ROUTE_SOFTMAX, true);
