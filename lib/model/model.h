@@ -146,6 +146,9 @@ extern const struct arch arch_qwen2moe, arch_qwen3moe, arch_glm4moe;
 const struct arch *arch_find(const char *name, size_t len);
 /* The names of all, "llama, qwen2, …". */
 const char *arch_names(void);
+/* The same for the README: "`llama` (Llama 2 and 3, …), `qwen2`, …"; malloc'ed text that the caller frees, or
+ * NULL. */
+char *arch_list(void);
 
 /* Maps the file and checks everything that the model needs. -ENOTSUP: an architecture, weight type or kind of
  * RoPE scaling is not supported (the words name it); -EBADMSG: the file contradicts itself; or the error of

@@ -135,7 +135,8 @@ Test(model, missing_file_is_enoent)
 Test(model, refuses_another_architecture_and_says_which_it_knows)
 {
     refused(LLAMA, -ENOTSUP, "\"mamba\"", EDITS(SET_STR("general.architecture", "mamba")));
-    refused(LLAMA, -ENOTSUP, "gpt-oss, granite, granitemoe, mistral3, phi3", EDITS(SET_STR("general.architecture", "mamba")));
+    refused(LLAMA, -ENOTSUP, "gpt-oss, granite, granitemoe, mistral3, phi3",
+            EDITS(SET_STR("general.architecture", "mamba")));
     refused(LLAMA, -EBADMSG, "general.architecture", EDITS(DROP_KEY("general.architecture")));
 }
 
@@ -372,4 +373,25 @@ Test(model, open_survives_every_allocation_failing)
         model_close(m);
     }
     cr_assert_gt(n, 4);
+}
+
+/* The whole of a file, with single spaces for line ends. */
+static char *read_flat(const char *path)
+{
+    FILE *f = fopen(path, "re");
+    cr_assert_not_null(f, "%s", path);
+    char *text = calloc(1, 1 << 16);
+    size_t n = fread(text, 1, (1 << 16) - 1, f);
+    (void)fclose(f);
+    for (size_t i = 0; i < n; i++)
+        text[i] = text[i] == '\n' ? ' ' : text[i];
+    return text;
+}
+
+Test(model, architectures_stand_in_the_readme)
+{
+    char *list = arch_list(), *readme = read_flat(HEARTH_SOURCE_DIR "/README.md");
+    cr_assert_not_null(strstr(readme, list), "README.md does not say: %s", list);
+    free(list);
+    free(readme);
 }
