@@ -214,9 +214,33 @@ static void add_biases(struct made_model *m, int i, uint64_t q, uint64_t kv)
     add_vector(m, "attn_v.bias", i, kv, 0, 0.1f);
 }
 
+static void add_heads_matrix(struct made_model *m, const char *name, int i, uint64_t n_cols, uint64_t n_rows)
+{
+    add_matrix(m, name, i, ROLE_K, n_cols, n_rows * m->shape->n_heads);
+    m->tensors[m->n_tensors - 1].n_experts = m->shape->n_heads;
+}
+
+/* As DeepSeek V2 Lite: queries in one product. */
+static void add_latent_attention(struct made_model *m, int i)
+{
+    const struct shape *s = m->shape;
+    uint64_t rank = s->latent.rank, n = s->n_heads;
+    add_vector(m, "attn_norm.weight", i, s->hidden, 1, 0.1f);
+    add_matrix(m, "attn_q.weight", i, ROLE_Q, s->hidden, n * (s->latent.key + s->latent.rotated));
+    add_matrix(m, "attn_kv_a_mqa.weight", i, ROLE_K, s->hidden, rank + s->latent.rotated);
+    add_vector(m, "attn_kv_a_norm.weight", i, rank, 1, 0.1f);
+    add_heads_matrix(m, "attn_k_b.weight", i, s->latent.key, rank);
+    add_heads_matrix(m, "attn_v_b.weight", i, rank, s->latent.value);
+    add_matrix(m, "attn_output.weight", i, ROLE_O, n * s->latent.value, s->hidden);
+}
+
 static void add_attention(struct made_model *m, int i)
 {
     const struct shape *s = m->shape;
+    if (s->latent.rank) {
+        add_latent_attention(m, i);
+        return;
+    }
     uint32_t head_dim = is_windowed(s, i) && s->window_head_dim ? s->window_head_dim : s->head_dim;
     uint64_t q = (uint64_t)s->n_heads * head_dim, kv = (uint64_t)s->n_kv_heads * head_dim;
     add_vector(m, "attn_norm.weight", i, s->hidden, 1, 0.1f);
@@ -287,9 +311,10 @@ static void add_feed_forward(struct made_model *m, int i)
         add_vector(m, "post_ffw_norm.weight", i, s->hidden, 1, 0.1f);
     if (is_arch(s, "gemma4"))
         add_vector(m, "layer_output_scale.weight", i, 1, 0.8f, 0.1f);
-    if (s->experts.n)
+    bool dense = is_arch(s, "deepseek2") && i == 0;
+    if (s->experts.n && !dense)
         add_mixture(m, i);
-    if (s->experts.n && !is_gemma(s))
+    if (s->experts.n && !is_gemma(s) && !dense)
         return;
     add_matrix(m, "ffn_gate.weight", i, ROLE_GATE, s->hidden, s->ffn);
     add_matrix(m, "ffn_up.weight", i, ROLE_UP, s->hidden, s->ffn);
@@ -349,6 +374,16 @@ static void write_yarn(const struct shape *s, struct gguf_write *w)
     gguf_write_u32(w, arch_key(s, "rope.scaling.original_context_length"), s->yarn.n_ctx);
 }
 
+/* Keys beside the lengths of the cache. */
+static void write_latent(const struct shape *s, struct gguf_write *w)
+{
+    gguf_write_u32(w, arch_key(s, "attention.kv_lora_rank"), s->latent.rank);
+    gguf_write_u32(w, arch_key(s, "attention.key_length_mla"), s->latent.key + s->latent.rotated);
+    gguf_write_u32(w, arch_key(s, "attention.value_length_mla"), s->latent.value);
+    gguf_write_u32(w, arch_key(s, "rope.dimension_count"), s->latent.rotated);
+    gguf_write_u32(w, arch_key(s, "leading_dense_block_count"), 1);
+}
+
 static void write_keys(const struct made_model *m, struct gguf_write *w)
 {
     const struct shape *s = m->shape;
@@ -367,7 +402,8 @@ static void write_keys(const struct made_model *m, struct gguf_write *w)
     gguf_write_f32(w, arch_key(s, "attention.layer_norm_rms_epsilon"), s->eps);
     if (strcmp(s->arch, "qwen2") != 0) { /* there the head size is hidden / heads, and files do not say it */
         gguf_write_u32(w, arch_key(s, "attention.key_length"), s->head_dim);
-        gguf_write_u32(w, arch_key(s, "attention.value_length"), s->head_dim);
+        gguf_write_u32(w, arch_key(s, "attention.value_length"),
+                       s->latent.rank ? s->latent.rank : s->head_dim);
     }
     if (s->experts.n) {
         gguf_write_u32(w, arch_key(s, "expert_count"), s->experts.n);
@@ -378,6 +414,8 @@ static void write_keys(const struct made_model *m, struct gguf_write *w)
         write_windows(m, w);
     if (s->yarn.factor > 0)
         write_yarn(s, w);
+    if (s->latent.rank)
+        write_latent(s, w);
     if (strcmp(s->arch, "llama") == 0) {
         gguf_write_u32(w, arch_key(s, "vocab_size"), m->n_vocab);
         gguf_write_u32(w, arch_key(s, "rope.dimension_count"), s->head_dim);

@@ -18,6 +18,9 @@ struct shape {
         float factor;
         uint32_t n_ctx; /* original */
     } yarn;             /* factor 0: none */
+    struct {
+        uint32_t rank, rotated, key, value; /* key: without what is rotated */
+    } latent;                               /* deepseek2: head_dim is rank + rotated, n_kv_heads 1 */
 };
 
 static const struct shape shapes[] = {
@@ -194,6 +197,21 @@ static const struct shape shapes[] = {
      .experts = {.n = 128, .n_used = 8, .ffn = 704},
      .window = 1024,
      .window_head_dim = 256},
+    {.name = "deepseek-v2-lite",
+     .arch = "deepseek2",
+     .n_layers = 27,
+     .hidden = 2048,
+     .ffn = 10944,
+     .n_heads = 16,
+     .n_kv_heads = 1,
+     .head_dim = 576,
+     .n_vocab = 102400,
+     .n_ctx = 163840,
+     .rope_base = 1e4f,
+     .eps = 1e-6f,
+     .vocab = &vocab_chatml,
+     .experts = {.n = 64, .n_used = 6, .ffn = 1408},
+     .latent = {.rank = 512, .rotated = 64, .key = 128, .value = 128}},
     /* Small ones; "odd" has rows that K types do not divide, "deep" enough layers for every rule of the
        mixes. */
     {.name = "tiny-qwen3",
@@ -293,6 +311,21 @@ static const struct shape shapes[] = {
      .eps = 1e-5f,
      .vocab = &vocab_llama3},
     /* For cpu alone. */
+    {.name = "tiny-deepseek-lite",
+     .arch = "deepseek2",
+     .n_layers = 3,
+     .hidden = 128,
+     .ffn = 96,
+     .n_heads = 4,
+     .n_kv_heads = 1,
+     .head_dim = 80,
+     .n_vocab = 320,
+     .n_ctx = 2048,
+     .rope_base = 1e4f,
+     .eps = 1e-6f,
+     .vocab = &vocab_chatml,
+     .experts = {.n = 8, .n_used = 3, .ffn = 32},
+     .latent = {.rank = 64, .rotated = 16, .key = 32, .value = 32}},
     {.name = "tiny-gpt-oss",
      .arch = "gpt-oss",
      .n_layers = 2,

@@ -177,3 +177,13 @@ Test(families, choose_groups_without_a_bias_as_exact_does)
     check_exact(path, 2e-2, 48);
     unlink(path);
 }
+
+/* The golden files have a second product for the queries. */
+Test(families, deepseek_lite_whose_queries_are_one_product_gives_the_same_bits_and_agrees_with_exact)
+{
+    char path[64];
+    made_model("tiny-deepseek-lite", "f16", path);
+    check_family(path, KV_F16);
+    check_exact(path, 2e-2, 48);
+    unlink(path);
+}
