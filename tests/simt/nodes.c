@@ -235,7 +235,7 @@ static struct attention_args attention_of(struct bench *b, char *pages, uint32_t
     a->ready = 1;
     a->n_heads = 2;
     a->scale = 0.2f;
-    a->work_bytes = ATTEND_MIN_WORK;
+    a->work_bytes = attend_min_work(32);
     return args;
 }
 
