@@ -46,7 +46,8 @@ enum attend_stat { ATTEND_MAX, ATTEND_SUM, ATTEND_FACTOR, ATTEND_POS };
  * (struct arith_weights). Returns the number of blocks for which there is room. */
 SIMT_INLINE uint32_t attend_step_blocks(const bool general, uint32_t head_dim)
 {
-    return (general ? head_dim : ATTEND_PLAIN_HEAD_DIM) / ARITH_BLOCK;
+    uint32_t blocks = (general ? head_dim : ATTEND_PLAIN_HEAD_DIM) / ARITH_BLOCK;
+    return (blocks + 1) / 2 * 2; /* whole 16 bytes */
 }
 
 struct attend_room {
