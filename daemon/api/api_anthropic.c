@@ -118,7 +118,8 @@ static void read_tools_of(struct chat_json *c, const json_t *tools)
         const json_t *tool = json_array_get(tools, i), *schema = json_object_get(tool, "input_schema");
         const char *name = chat_json_word(tool, "name");
         if (name && schema)
-            chat_json_tool(c, name, json_object_get(tool, "description"), schema);
+            chat_json_tool(c, name, json_object_get(tool, "description"), schema,
+                           json_object_get(tool, "strict"));
     }
 }
 

@@ -47,7 +47,9 @@ struct params {
     const struct toolcall_format *format; /* of the text; NULL: the model's */
     const char *prompt_end;               /* which may have opened the reasoning */
     size_t prompt_end_len;
-    const char *reasoning_effort; /* for the template; NULL: not given */
+    const char *reasoning_effort;  /* for the template; NULL: not given */
+    const char *const *namespaces; /* [n_namespaces] of tools: see api_responses.c */
+    uint32_t n_namespaces;
 
     uint32_t max_tokens, min_tokens;
     bool has_max_tokens;
@@ -147,7 +149,8 @@ struct piece {
 
 struct dialect {
     const char *id_prefix;
-    const struct field *fields; /* before the common ones, which hold as well */
+    const struct field *fields;     /* before the common ones, which hold as well */
+    const struct field *own_fields; /* and before these, of what `translate` writes; or NULL */
     /* Makes a chat of the body: OpenAI's members, which `fields` read (chat_json.h). A new reference, or NULL
      * with *err. NULL: the body is read as it is. */
     json_t *(*translate)(const json_t *body, struct api_error *err);
@@ -166,11 +169,12 @@ struct dialect {
     void (*last)(struct generation *g, struct buf *out);
     /* Writes what the scanner found in a stream. NULL: the text is shown as it is. */
     void (*event)(struct choice *c, struct buf *out, const struct toolcall_event *e);
-    bool whole_calls; /* its streams show a call when it is complete */
-    bool clamps;      /* max_tokens is a ceiling: what does not fit is cut off */
+    bool whole_calls;  /* its streams show a call when it is complete */
+    bool whole_events; /* `event` is called for whole replies too */
+    bool clamps;       /* max_tokens is a ceiling: what does not fit is cut off */
 };
 extern const struct dialect dialect_generate, dialect_completions, dialect_chat, dialect_messages,
-    dialect_count, dialect_ollama_chat, dialect_ollama_generate;
+    dialect_count, dialect_ollama_chat, dialect_ollama_generate, dialect_responses;
 
 /* Rows that every dialect knows: /generate's own. */
 extern const struct field generate_fields[];

@@ -271,7 +271,14 @@ static int read_params(struct generation *g, struct arena *scratch, struct api_e
         if (!chat)
             return -1;
     }
-    const struct field *tables[] = {g->dialect->fields, generate_fields, constraint_fields};
+    const struct field *tables[4];
+    size_t n_tables = 0;
+    if (g->dialect->own_fields)
+        tables[n_tables++] = g->dialect->own_fields;
+    if (g->dialect->fields)
+        tables[n_tables++] = g->dialect->fields;
+    tables[n_tables++] = generate_fields;
+    tables[n_tables++] = constraint_fields;
     const struct field_place elsewhere[] = {{renamed_fields, "use max_tokens"},
                                             {dialect_completions.fields, "supported by POST /v1/completions"},
                                             {dialect_chat.fields, "supported by POST /v1/chat/completions"},
@@ -286,8 +293,7 @@ static int read_params(struct generation *g, struct arena *scratch, struct api_e
     g->p.chat.arena = scratch;
     if (g->dialect->defaults)
         g->dialect->defaults(&g->p);
-    size_t skip = !g->dialect->fields;
-    return fields_read(&reader, g->body, tables + skip, 3 - skip);
+    return fields_read(&reader, g->body, tables, n_tables);
 }
 
 /* What only who has the admin key may ask for. */
