@@ -130,11 +130,16 @@ static void read_choice(struct chat_json *c, const json_t *choice)
         chat_json_set(c, "parallel_tool_calls", json_false());
     if (!type)
         return;
-    if (strcmp(type, "auto") && strcmp(type, "none"))
+    const char *name = chat_json_word(choice, "name");
+    if (!strcmp(type, "tool") && name)
+        chat_json_set(c, "tool_choice",
+                      json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", name));
+    else if (strcmp(type, "auto") && strcmp(type, "none") && strcmp(type, "any"))
         api_invalid(c->err, "tool_choice.type",
-                    "tool_choice.type must be \"auto\" or \"none\": nothing else is supported (got %s)",
+                    "tool_choice.type must be auto, any, none, or tool with a name (got %s)",
                     field_got_word(json_object_get(choice, "type")));
-    chat_json_set(c, "tool_choice", json_string(type));
+    else
+        chat_json_set(c, "tool_choice", json_string(type));
 }
 
 static void read_thinking(struct chat_json *c, const json_t *body)

@@ -449,7 +449,7 @@ static void put_usage(struct buf *out, const struct generation *g)
 static void put_settings(struct buf *out, const struct params *p)
 {
     buf_puts(out, ",\"error\":null,\"instructions\":null,\"metadata\":{},\"tools\":[],\"tool_choice\":");
-    buf_puts(out, p->no_tools ? "\"none\"" : "\"auto\"");
+    buf_puts(out, p->no_tools ? "\"none\"" : p->choice.forced ? "\"required\"" : "\"auto\"");
     buf_printf(out, ",\"parallel_tool_calls\":%s,\"max_output_tokens\":", p->one_call ? "false" : "true");
     json_put_uint(out, p->max_tokens);
     buf_puts(out, ",\"temperature\":");

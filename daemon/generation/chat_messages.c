@@ -452,12 +452,12 @@ int read_tools(struct field_reader *r, const struct field *f, const json_t *valu
 {
     struct params *p = r->out;
     json_t *functions = json_array();
+    p->tool_list = functions;
     int rc = functions ? keep_functions(r, f, value, functions) : api_out_of_memory(r->err);
     if (rc == 0)
         rc = read_objects(r, f, functions, p->chat.arena, &p->chat.tools);
     if (rc == 0 && tool_list_read(r->arena, functions, &p->tools) < 0)
         rc = api_out_of_memory(r->err);
-    json_decref(functions);
     return rc;
 }
 

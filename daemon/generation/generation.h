@@ -33,6 +33,13 @@
  * more, tokens that have no text yet wait for it until they are so many, and then go without. */
 #define GENERATE_INLINE_ENTRIES 1024
 
+/* Calls that a client insists on. */
+struct tool_choice {
+    bool forced;      /* at least one call must come */
+    const char *one;  /* the only function that may be called; NULL: any, or those of `of` */
+    const json_t *of; /* an array of tools, the body's; NULL: any */
+};
+
 /* What a client may ask for: /generate's names. */
 struct params {
     const char *prompt; /* a string's bytes, or NULL: then ids */
@@ -43,7 +50,9 @@ struct params {
     bool add_special, parse_special;
     struct chat chat; /* messages NULL: none */
     bool no_tools, one_call;
-    struct toolcall_tools tools;          /* that calls are taken for */
+    struct tool_choice choice;
+    json_t *tool_list;           /* the functions among the body's tools, while it is prepared; owned */
+    struct toolcall_tools tools; /* that calls are taken for */
     const struct toolcall_format *format; /* of the text; NULL: the model's */
     const char *prompt_end;               /* which may have opened the reasoning */
     size_t prompt_end_len;

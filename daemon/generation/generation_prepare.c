@@ -317,8 +317,9 @@ void generation_prepare(struct request *r)
     struct generation *g = r->context;
     struct api_error *err = &r->error;
     struct arena scratch = {0}; /* of what makes the prompt */
-    if (read_params(g, &scratch, err) == 0 && check_limits(g, err) == 0 && constraint_prepare(g, err) == 0 &&
-        make_ids(g, err) == 0 && fit_context(g, err) == 0) {
+    /* What a text may be depends on what its prompt has opened. */
+    if (read_params(g, &scratch, err) == 0 && check_limits(g, err) == 0 && make_ids(g, err) == 0 &&
+        constraint_prepare(g, err) == 0 && fit_context(g, err) == 0) {
         if (!g->p.has_seed && getrandom(&g->p.seed, sizeof g->p.seed, 0) != sizeof g->p.seed)
             g->p.seed = clock_ns();
         g->p.seed &= SEED_MASK;
@@ -330,4 +331,7 @@ void generation_prepare(struct request *r)
     g->p.prompt = NULL; /* went with the tree */
     g->p.chat = (struct chat){0};
     g->p.constraint.value = NULL;
+    json_decref(g->p.tool_list);
+    g->p.tool_list = NULL;
+    g->p.choice.of = NULL;
 }

@@ -129,7 +129,7 @@ static uint32_t emit_space(struct builder *b)
     return start;
 }
 
-static bool open_compiler(struct compiler *c)
+bool schema_begin(struct compiler *c)
 {
     struct builder *b = &c->b;
     c->made = json_array();
@@ -162,7 +162,7 @@ int schema_compile(struct grammar **out, json_t *schema, struct schema_refusal *
         *why = (struct schema_refusal){0};
     builder_open(&c.b);
     uint32_t start = 0;
-    if (open_compiler(&c)) {
+    if (schema_begin(&c)) {
         start = emit_node(&c, node_of_schema(&c, schema));
         emit_all(&c);
     }

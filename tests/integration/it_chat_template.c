@@ -168,7 +168,7 @@ Test(chat_template, what_a_template_has_no_place_for_is_refused)
                  "tools[0] must be an object");
     expect_words(post(CHAT, "{\"tool_choice\":\"required\"," MESSAGES(SAID("user", "a")) "}"), 400,
                  "invalid_request",
-                 "tool_choice must be \"auto\" or \"none\": nothing else is supported (got \"required\")");
+                 "tool_choice needs tools: none of them is a function");
     end();
 }
 
