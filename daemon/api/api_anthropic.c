@@ -154,6 +154,24 @@ static void read_thinking(struct chat_json *c, const json_t *body)
         chat_json_set(c, "reasoning_effort", json_string("high"));
 }
 
+/* An answer that the client has begun is gone on with. */
+static void read_prefill(struct chat_json *c, const json_t *messages)
+{
+    size_t n = json_array_size(messages);
+    const char *role = n ? chat_json_word(json_array_get(messages, n - 1), "role") : NULL;
+    if (role && !strcmp(role, "assistant"))
+        chat_json_set(c, "continue_final_message", json_true());
+}
+
+static void read_format(struct chat_json *c, const json_t *body)
+{
+    const json_t *format = json_object_get(json_object_get(body, "output_config"), "format");
+    json_t *schema = json_object_get(format, "schema");
+    if (is_type(format, "json_schema") && schema)
+        chat_json_set(c, "response_format",
+                      json_pack("{s:s, s:{s:O}}", "type", "json_schema", "json_schema", "schema", schema));
+}
+
 static json_t *translate(const json_t *body, struct api_error *err)
 {
     static const char *const same[] = {"max_tokens",     "max_tokens", "temperature", "temperature", "top_p",
@@ -172,6 +190,8 @@ static json_t *translate(const json_t *body, struct api_error *err)
     read_tools_of(&c, json_object_get(body, "tools"));
     read_choice(&c, json_object_get(body, "tool_choice"));
     read_thinking(&c, body);
+    read_prefill(&c, messages);
+    read_format(&c, body);
     chat_json_copy(&c, body, same);
     return chat_json_close(&c);
 }
@@ -363,7 +383,11 @@ void api_anthropic_put_error(struct buf *out, const struct api_error *e)
         if (types[i].status == e->status)
             type = types[i].type;
     buf_printf(out, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":", type);
-    json_put_str(out, e->message);
+    if (e->has_context) /* as their service words it: agents look for it and compact the conversation */
+        buf_printf(out, "\"prompt is too long: %llu tokens > %u maximum\"",
+                   (unsigned long long)e->n_prompt_tokens, e->n_ctx);
+    else
+        json_put_str(out, e->message);
     buf_puts(out, "}}\n");
 }
 

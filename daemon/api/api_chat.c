@@ -127,6 +127,7 @@ const struct field chat_fields[] = {
     {.name = "tool_choice", .kind = FIELD_CUSTOM, .read = read_tool_choice},
     {.name = "documents", .kind = FIELD_CUSTOM, .read = read_documents},
     {.name = "chat_template_kwargs", .kind = FIELD_CUSTOM, .read = read_template_variables},
+    {.name = "continue_final_message", .kind = FIELD_BOOL, .offset = AT(continues)},
     {.name = "add_generation_prompt", .kind = FIELD_BOOL, .offset = AT(chat.add_generation_prompt)},
     INERT("functions"),
     WORD("function_call"),

@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 /* --- fields --- */
 
@@ -81,6 +82,31 @@ static const struct field completion_fields[] = {
     INERT("suffix"),
     {0},
 };
+
+/* --- errors --- */
+
+/* With the sentence and the code that clients look for where a prompt does not fit. */
+void api_openai_put_error(struct buf *out, const struct api_error *e)
+{
+    if (!e->has_context) {
+        api_error_put(out, e);
+        return;
+    }
+    struct buf words = {.arena = out->arena};
+    buf_printf(&words,
+               "This model's maximum context length is %u tokens. However, you requested %s%llu tokens: %s",
+               e->n_ctx, e->estimated ? "at least " : "", (unsigned long long)e->n_prompt_tokens, e->message);
+    buf_puts(out, "{\"error\":{\"type\":");
+    json_put_str(out, e->type);
+    buf_puts(out, ",\"message\":");
+    json_put_string(out, words.p ? words.p : "", words.len);
+    buf_puts(out, ",\"param\":");
+    json_put_str(out, e->param);
+    buf_puts(out, ",\"code\":\"context_length_exceeded\"");
+    api_error_put_context(out, e);
+    buf_puts(out, "}}\n");
+    out->failed |= words.failed;
+}
 
 /* --- preparation --- */
 
@@ -304,19 +330,32 @@ const struct dialect dialect_completions = {
     .last = completion_last,
 };
 
+/* What OpenAI's and Anthropic's clients read, and the context's length under vLLM's and other names. */
 static void put_model(struct request *r)
 {
+    const struct server_model *m = r->server->generator->model;
+    time_t created = (time_t)r->server->api->created;
+    char when[32];
+    struct tm t;
+    strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&created, &t));
     buf_puts(&r->out, "{\"id\":");
-    json_put_str(&r->out, model_config(r->server->generator->model->model)->name);
-    buf_printf(&r->out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"hearth\"}",
-               (long long)r->server->api->created);
+    json_put_str(&r->out, model_config(m->model)->name);
+    buf_printf(&r->out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"hearth\"", (long long)created);
+    buf_puts(&r->out, ",\"type\":\"model\",\"display_name\":");
+    json_put_str(&r->out, model_config(m->model)->name);
+    buf_printf(&r->out, ",\"created_at\":\"%s\",\"max_model_len\":%u,\"context_length\":%u}", when, m->n_ctx,
+               m->n_ctx);
 }
 
 void api_models(struct request *r)
 {
     buf_puts(&r->out, "{\"object\":\"list\",\"data\":[");
     put_model(r);
-    buf_puts(&r->out, "]}\n");
+    buf_puts(&r->out, "],\"has_more\":false,\"first_id\":");
+    json_put_str(&r->out, model_config(r->server->generator->model->model)->name);
+    buf_puts(&r->out, ",\"last_id\":");
+    json_put_str(&r->out, model_config(r->server->generator->model->model)->name);
+    buf_puts(&r->out, "}\n");
     request_reply(r, 200);
 }
 

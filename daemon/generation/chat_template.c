@@ -1,4 +1,5 @@
 #include "chat_template.h"
+#include "toolcall/toolcall_writing.h"
 #include "gguf/gguf.h"
 #include "tokenizer/tokenizer.h"
 
@@ -13,7 +14,7 @@ struct chat_template {
     const struct tokenizer *tokenizer;
     const struct toolcall_format *format;
     bool wants_parts, wants_argument_text, takes_late_system, wants_short_ids;
-    bool needs_content, folds_user;
+    bool needs_content, folds_user, shows_reasoning;
 };
 
 static const char chatml[] =
@@ -106,6 +107,11 @@ bool chat_template_wants_argument_text(const struct chat_template *c)
 bool chat_template_needs_content(const struct chat_template *c)
 {
     return c->needs_content;
+}
+
+bool chat_template_shows_reasoning(const struct chat_template *c)
+{
+    return c->shows_reasoning;
 }
 
 bool chat_template_folds_user(const struct chat_template *c)
@@ -258,6 +264,8 @@ static int open_source(struct chat_template **out, const char *source, size_t le
     }
     c->tokenizer = t;
     c->format = toolcall_format_of_template(source, len);
+    const char *think = toolcall_reasoning_of(c->format).open;
+    c->shows_reasoning = think && memmem(source, len, think, strlen(think));
     probe(c);
     *out = c;
     return 0;

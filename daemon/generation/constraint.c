@@ -324,14 +324,16 @@ static json_t *names_of(const struct tool_choice *choice)
 }
 
 /* What its prompt says of reasoning: open, closed (none comes), or nothing: then it may come. */
-static enum tool_grammar_reasoning reasoning_of(const struct params *p)
+static enum tool_grammar_reasoning reasoning_of(const struct generation *g)
 {
+    const struct params *p = &g->p;
     struct toolcall_reasoning r = toolcall_reasoning_of(p->format);
     if (toolcall_reasoning_is_open(p->format, p->prompt_end, p->prompt_end_len))
         return REASONING_OPEN;
     bool closed = r.close && memmem(p->prompt_end, p->prompt_end_len, r.close, strlen(r.close));
     bool off = p->reasoning_effort && !strcmp(p->reasoning_effort, "none");
-    return r.close && !closed && !off ? REASONING_POSSIBLE : REASONING_NONE;
+    bool shows = p->format == g->model->format && chat_template_shows_reasoning(g->model->chat);
+    return r.close && shows && !closed && !off ? REASONING_POSSIBLE : REASONING_NONE;
 }
 
 /* The compiler's references are its own: jansson counts without a lock. */
@@ -344,7 +346,7 @@ static int compile_calls(struct grammar **out, const struct generation *g, struc
                                      .tools = &p->tools,
                                      .only = names,
                                      .one = p->one_call,
-                                     .reasoning = reasoning_of(p),
+                                     .reasoning = reasoning_of(g),
                                      .is_control = is_control,
                                      .context = g->model->constraints};
     int rc = list ? tool_grammar_compile(out, &o, err) : -ENOMEM;
@@ -364,7 +366,7 @@ static char *key_of(const struct generation *g)
         return json_dumps(c->value, JSON_COMPACT | JSON_ENCODE_ANY);
     json_t *names = names_of(&p->choice);
     json_t *all = json_pack("[s, b, i, O?, O]", toolcall_format_name(p->format), p->one_call,
-                            (int)reasoning_of(p), names, p->tool_list);
+                            (int)reasoning_of(g), names, p->tool_list);
     char *key = all ? json_dumps(all, JSON_COMPACT) : NULL;
     json_decref(names);
     json_decref(all);

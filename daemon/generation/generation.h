@@ -48,8 +48,8 @@ struct params {
     size_t n_ids;
     bool has_prompt;
     bool add_special, parse_special;
-    struct chat chat; /* messages NULL: none */
-    bool no_tools, one_call;
+    struct chat chat;                   /* messages NULL: none */
+    bool no_tools, one_call, continues; /* the last message, an assistant's, is the begun answer */
     struct tool_choice choice;
     json_t *tool_list;           /* the functions among the body's tools, while it is prepared; owned */
     struct toolcall_tools tools; /* that calls are taken for */
@@ -187,6 +187,7 @@ extern const struct dialect dialect_generate, dialect_completions, dialect_chat,
 
 /* Rows that every dialect knows: /generate's own. */
 extern const struct field generate_fields[];
+int read_prompt(struct field_reader *r, const struct field *f, const json_t *value);
 /* max_tokens, under whatever name; given under two names it must be the same. */
 int read_max_tokens(struct field_reader *r, const struct field *f, const json_t *value);
 

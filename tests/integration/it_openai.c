@@ -27,6 +27,9 @@ DAEMON_TEST(openai, models_lists_the_loaded_model)
     cr_assert_str_eq(json_text(root, "object"), "list");
     cr_assert_eq(json_array_size(json_at(root, "data")), 1);
     cr_assert_str_eq(json_text(root, "data.0.object"), "model");
+    cr_assert_str_eq(json_text(root, "data.0.display_name"), json_text(root, "data.0.id"));
+    cr_assert_eq(json_number(root, "data.0.max_model_len"), 1024);
+    cr_assert_str_eq(json_text(root, "last_id"), json_text(root, "data.0.id"));
     json_decref(root);
     reply_free(&r);
 }
@@ -212,8 +215,7 @@ DAEMON_TEST(openai, what_asks_for_nothing_passes_and_anything_else_is_named)
     } refused[] = {
         {"\"web_search_options\":{}", "web_search_options is not supported (got an object)"},
         {"\"audio\":{}", "audio is not supported (got an object)"},
-        {"\"tool_choice\":\"required\"",
-         "tool_choice needs tools: none of them is a function"},
+        {"\"tool_choice\":\"required\"", "tool_choice needs tools: none of them is a function"},
         {"\"tool_choice\":{\"type\":\"function\"}", "(got an object)"},
         {"\"reasoning_effort\":\"huge\"",
          "reasoning_effort must be none, minimal, low, medium, high, xhigh or max"},

@@ -699,6 +699,51 @@ Test(chat, a_response_that_was_cut_is_incomplete)
     stop();
 }
 
+/* --- answers that a client has begun --- */
+
+Test(chat, an_answer_that_the_client_has_begun_is_gone_on_with)
+{
+#define BEGUN                                                                                                \
+    "\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"On<|im_end|>" \
+    "\"}]"
+    start_template(
+        "{% for m in messages %}[{{ m.content }}]{% endfor %}{% if add_generation_prompt %}:{% endif %}",
+        "auto");
+    script("ce<|endoftext|>");
+    struct reply r = post("/v1/messages", "{\"max_tokens\":5," BEGUN "}");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    expect_prompt("[a]:On<|im_end|>");
+    cr_assert_gt(fake.last.n_prompt, 5, "the begun text holds no control token");
+    reply_free(&r);
+    r = post(CHAT, "{\"continue_final_message\":true,\"add_generation_prompt\":false," BEGUN "}");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    expect_prompt("[a]:On<|im_end|>");
+    reply_free(&r);
+    r = post(CHAT, "{" BEGUN "}");
+    expect_prompt("[a][On<|im_end|>]:");
+    reply_free(&r);
+    stop();
+}
+
+Test(chat, ollamas_raw_prompt_is_taken_as_it_is)
+{
+    start_template(HERMES, "auto");
+    script(" Yes.<tool_call><|endoftext|>");
+    struct reply r =
+        post("/api/generate", "{\"prompt\":\"a b\",\"raw\":true,\"system\":\"s\",\"stream\":false}");
+    json_t *root = reply_json(&r);
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    cr_assert_str_eq(json_text(root, "response"), " Yes.<tool_call>");
+    expect_prompt("a b");
+    json_decref(root);
+    reply_free(&r);
+    r = post("/api/chat", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"format\":\"yaml\"}");
+    cr_assert_eq(r.status, 400);
+    cr_assert(strstr(r.body, "format must be"), "%s", r.body);
+    reply_free(&r);
+    stop();
+}
+
 Test(chat, responses_refuse_what_needs_a_store)
 {
     static const struct {
