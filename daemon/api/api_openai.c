@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -69,6 +70,15 @@ static int read_completion_logprobs(struct field_reader *r, const struct field *
     return 0;
 }
 
+static int read_suffix(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    struct params *p = r->out;
+    if (!json_is_string(value))
+        return api_invalid(r->err, f->name, "%s must be a string (got %s)", f->name, field_got(value));
+    p->infill.suffix = (struct fim_text){json_string_value(value), json_string_length(value)};
+    return 0;
+}
+
 static const struct field completion_fields[] = {
     COMMON_FIELDS,
     {.name = "logprobs", .kind = FIELD_CUSTOM, .read = read_completion_logprobs},
@@ -78,8 +88,8 @@ static const struct field completion_fields[] = {
      .min = 1,
      .max = GENERATE_MAX_CHOICES,
      .given = AT(has_best_of)},
-    INERT("echo"),
-    INERT("suffix"),
+    {.name = "echo", .kind = FIELD_BOOL, .offset = AT(echoes)},
+    {.name = "suffix", .kind = FIELD_CUSTOM, .read = read_suffix},
     {0},
 };
 
@@ -115,13 +125,42 @@ static void completion_defaults(struct params *p)
     p->max_tokens = 16;
 }
 
+/* The prompt's text as it was given, or that of its ids. */
+static int keep_prompt(struct generation *g, struct api_error *err)
+{
+    struct params *p = &g->p;
+    char *text = NULL;
+    int rc = 0;
+    p->echo_len = p->prompt_len;
+    if (!p->prompt)
+        rc = tokenizer_detokenise(g->model->tokenizer, p->ids, p->n_ids, true, &text, &p->echo_len, NULL);
+    if (rc == 0 && (p->prompt || text))
+        p->echo = arena_copy(g->arena, p->prompt ? p->prompt : text, p->echo_len);
+    free(text);
+    return p->echo ? 0 : api_out_of_memory(err);
+}
+
+static int put_suffix(struct generation *g, struct api_error *err)
+{
+    struct params *p = &g->p;
+    struct fim_text prefix = {p->prompt, p->prompt_len};
+    if (!p->prompt)
+        return api_invalid(err, "suffix", "suffix needs a prompt that is a string");
+    p->prompt = NULL; /* its ids are there */
+    return fim_prompt_put(g, prefix, p->infill.suffix, NULL, 0, "suffix", err);
+}
+
 /* Choosing among more texts than are shown is not offered. */
 static int completion_prepare(struct generation *g, struct api_error *err)
 {
     const struct params *p = &g->p;
-    if (!p->has_best_of || p->best_of == p->n)
-        return 0;
-    return api_invalid(err, "best_of", "best_of must be equal to n, %u (got %u)", p->n, p->best_of);
+    if (p->has_best_of && p->best_of != p->n)
+        return api_invalid(err, "best_of", "best_of must be equal to n, %u (got %u)", p->n, p->best_of);
+    if (p->echoes && p->has_logprobs)
+        return api_invalid(err, "echo", "echo has no log-probabilities: prompt_logprobs gives the prompt's");
+    if (p->echoes && p->has_prompt && keep_prompt(g, err) < 0)
+        return -1;
+    return p->infill.suffix.len ? put_suffix(g, err) : 0;
 }
 
 /* --- replies --- */
@@ -246,11 +285,25 @@ static void put_completion_logprobs(struct buf *out, struct choice *c, const str
     buf_puts(out, "]}");
 }
 
+/* The first text of a choice stands behind the prompt, if that is to be echoed. */
+static void put_text(struct choice *c, struct buf *out, const struct piece *piece)
+{
+    const struct params *p = &c->g->p;
+    if (!p->echo || c->event_text || c->event_tokens) {
+        put_piece_text(c, piece);
+        return;
+    }
+    buf_puts(out, "\"");
+    json_put_chars(out, p->echo, p->echo_len);
+    json_put_chars(out, piece->text, piece->len);
+    buf_puts(out, "\"");
+}
+
 static void put_completion_choice(struct choice *c, struct buf *out, const struct piece *piece,
                                   const char *finish)
 {
     buf_printf(out, "{\"index\":%u,\"text\":", c->index);
-    put_piece_text(c, piece);
+    put_text(c, out, piece);
     buf_puts(out, ",\"logprobs\":");
     put_completion_logprobs(out, c, piece);
     buf_puts(out, ",\"finish_reason\":");

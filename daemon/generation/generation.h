@@ -17,6 +17,7 @@
 #include "chat_template.h"
 #include "constraint.h"
 #include "engine/engine.h"
+#include "fim_prompt.h"
 #include "json/json_fields.h"
 #include "generator.h"
 #include "http/http.h"
@@ -38,6 +39,12 @@ struct tool_choice {
     bool forced;      /* at least one call must come */
     const char *one;  /* the only function that may be called; NULL: any, or those of `of` */
     const json_t *of; /* an array of tools, the body's; NULL: any */
+};
+
+struct infill { /* a text in the middle; the body's strings, while it is prepared */
+    struct fim_text prefix, prompt, suffix; /* `prompt` is what was typed behind the prefix */
+    struct fim_file *files;
+    size_t n_files;
 };
 
 /* What a client may ask for: /generate's names. */
@@ -80,6 +87,11 @@ struct params {
     uint32_t timeout_ms, queue_timeout_ms;
     int32_t priority;
     struct constraint constraint;
+
+    struct infill infill;
+    const char *echo; /* [echo_len]: the prompt's text, which the reply begins with; or NULL */
+    size_t echo_len;
+    bool echoes;
 
     /* The OpenAI dialect's own. */
     bool include_usage, chat_logprobs, has_best_of;
@@ -183,7 +195,8 @@ struct dialect {
     bool clamps;       /* max_tokens is a ceiling: what does not fit is cut off */
 };
 extern const struct dialect dialect_generate, dialect_completions, dialect_chat, dialect_messages,
-    dialect_count, dialect_ollama_chat, dialect_ollama_generate, dialect_responses;
+    dialect_count, dialect_ollama_chat, dialect_ollama_generate, dialect_responses, dialect_llama,
+    dialect_infill, dialect_template;
 
 /* Rows that every dialect knows: /generate's own. */
 extern const struct field generate_fields[];
@@ -211,6 +224,8 @@ void generation_log(const struct generation *g, struct log_access *line);
 /* Its outcome; counts its texts that have ended, each by how, in whatever state it is. */
 enum request_outcome generation_count(const struct generation *g, struct stats *stats);
 
+/* What holds where nothing is asked. */
+void generation_defaults(struct params *p);
 /* generation_prepare.c: fills g->p and the choices from the body, or r->error, or says g->exceeded. May run
  * on the pool. */
 void generation_prepare(struct request *r);

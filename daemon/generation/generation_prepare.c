@@ -33,7 +33,7 @@ int generation_exceeded(struct generation *g)
     return -1;
 }
 
-static void set_defaults(struct params *p)
+void generation_defaults(struct params *p)
 {
     *p = (struct params){
         .add_special = true,
@@ -289,7 +289,7 @@ static int read_params(struct generation *g, struct arena *scratch, struct api_e
                                   .ignore_unknown = g->server->cfg->unknown_fields == CONFIG_IGNORE,
                                   .elsewhere = elsewhere,
                                   .context = g->model};
-    set_defaults(&g->p);
+    generation_defaults(&g->p);
     g->p.chat.arena = scratch;
     if (g->dialect->defaults)
         g->dialect->defaults(&g->p);
@@ -333,5 +333,6 @@ void generation_prepare(struct request *r)
     g->p.constraint.value = NULL;
     json_decref(g->p.tool_list);
     g->p.tool_list = NULL;
+    g->p.infill = (struct infill){0};
     g->p.choice.of = NULL;
 }
