@@ -264,7 +264,7 @@ static json_t *own_schema(const json_t *function, size_t tool, struct error *err
     schema = json_is_object(given) ? json_deep_copy(given) : json_object();
     if (schema && !json_object_get(schema, "type"))
         json_object_set_new(schema, "type", json_string("object"));
-    int rc = schema ? schema_compile(&g, schema, NULL, strict ? err : NULL) : -ENOMEM;
+    int rc = schema ? schema_compile(&g, schema, strict ? err : NULL) : -ENOMEM;
     grammar_unref(g);
     if (rc < 0 && (strict || rc == -ENOMEM)) {
         json_decref(schema);
