@@ -310,7 +310,7 @@ static int compile_choice(struct grammar **out, const json_t *list, struct error
     return rc;
 }
 
-/* The names that may be called, as a new array; NULL with *names untouched: all may. */
+/* The names that may be called, as a new array; NULL: all may. */
 static json_t *names_of(const struct tool_choice *choice)
 {
     json_t *names = choice->one || choice->of ? json_array() : NULL;
@@ -325,10 +325,13 @@ static json_t *names_of(const struct tool_choice *choice)
     return names;
 }
 
-/* What its prompt says of reasoning: open, closed (none comes), or nothing: then it may come. */
+/* What its prompt says of reasoning: open, closed (none comes), or nothing: then it may come. Texts that are
+ * no chat's have none. */
 static enum tool_grammar_reasoning reasoning_of(const struct generation *g)
 {
     const struct params *p = &g->p;
+    if (!p->format)
+        return REASONING_NONE;
     struct toolcall_reasoning r = toolcall_reasoning_of(p->format);
     if (toolcall_reasoning_is_open(p->format, p->prompt_end, p->prompt_end_len))
         return REASONING_OPEN;
@@ -357,13 +360,42 @@ static int compile_calls(struct grammar **out, const struct generation *g, struc
     return rc;
 }
 
+/* A model that reasons does so before the JSON, which it would else have to write without a thought. */
+static int compile_schema(struct grammar **out, const struct generation *g, json_t *schema, struct error *err)
+{
+    struct tool_grammar_options o = {.format = g->p.format,
+                                     .reasoning = reasoning_of(g),
+                                     .is_control = is_control,
+                                     .context = g->model->constraints};
+    if (!schema)
+        return -ENOMEM;
+    int rc = o.reasoning == REASONING_NONE ? schema_compile(out, schema, err)
+                                           : tool_grammar_of_schema(out, &o, schema, err);
+    json_decref(schema);
+    return rc;
+}
+
+static char *key_of_schema(const struct generation *g)
+{
+    const struct constraint *c = &g->p.constraint;
+    char *text =
+        c->kind == CONSTRAINT_OBJECT ? strdup("{}") : json_dumps(c->value, JSON_COMPACT | JSON_ENCODE_ANY);
+    char *key = NULL;
+    int n = -1;
+    if (!text || reasoning_of(g) == REASONING_NONE)
+        return text;
+    n = asprintf(&key, "%s %d %s", toolcall_format_name(g->p.format), (int)reasoning_of(g), text);
+    free(text);
+    return n < 0 ? NULL : key;
+}
+
 /* What the grammar is known by; to be freed. NULL: out of memory. */
 static char *key_of(const struct generation *g)
 {
     const struct params *p = &g->p;
     const struct constraint *c = &p->constraint;
-    if (c->kind == CONSTRAINT_OBJECT)
-        return strdup("{}");
+    if (c->kind == CONSTRAINT_OBJECT || c->kind == CONSTRAINT_SCHEMA)
+        return key_of_schema(g);
     if (c->kind != CONSTRAINT_CALLS)
         return json_dumps(c->value, JSON_COMPACT | JSON_ENCODE_ANY);
     json_t *names = names_of(&p->choice);
@@ -379,8 +411,6 @@ static int compile(struct grammar **out, const struct generation *g, struct erro
 {
     const struct constraint *c = &g->p.constraint;
     const char *s = json_string_value(c->value);
-    json_t *object;
-    int rc;
     switch (c->kind) {
     case CONSTRAINT_CALLS:
         return compile_calls(out, g, err);
@@ -391,15 +421,9 @@ static int compile(struct grammar **out, const struct generation *g, struct erro
     case CONSTRAINT_CHOICE:
         return compile_choice(out, c->value, err);
     case CONSTRAINT_OBJECT:
-        object = json_pack("{s:s}", "type", "object");
-        rc = object ? schema_compile(out, object, err) : -ENOMEM;
-        json_decref(object);
-        return rc;
+        return compile_schema(out, g, json_pack("{s:s}", "type", "object"), err);
     default: /* a copy: jansson counts references without a lock, and the compiler's are its own */
-        object = json_deep_copy(c->value);
-        rc = object ? schema_compile(out, object, err) : -ENOMEM;
-        json_decref(object);
-        return rc;
+        return compile_schema(out, g, json_deep_copy(c->value), err);
     }
 }
 

@@ -7,9 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MAX_NAME   256
-#define MAX_LENGTH 256 /* characters of a text without quotes whose length is limited; longer ones are not   \
-                        */
+#define MAX_NAME 256
+#define MAX_LENGTH                                                                                           \
+    256 /* characters of a text without quotes whose length is limited; longer ones are not                  \
+         */
 
 struct writer {
     struct compiler c; /* whose root has all schemas: {"$defs": {"0": .., "1": ..}} */
@@ -298,25 +299,48 @@ static json_t *all_schemas(const struct tool_grammar_options *o, struct error *e
     return NULL;
 }
 
+/* Opens the builder on the root's schemas, and puts the reasoning. Returns the state behind it. */
+static uint32_t open_writer(struct writer *x, uint32_t *start)
+{
+    builder_open(&x->c.b);
+    *start = builder_state(&x->c.b);
+    return schema_begin(&x->c) ? put_reasoning(x, *start) : *start;
+}
+
+static int close_writer(struct writer *x, uint32_t start, uint32_t end, struct grammar **out,
+                        struct error *err)
+{
+    builder_final(&x->c.b, end);
+    emit_all(&x->c);
+    int rc = builder_finish(&x->c.b, start, out, err);
+    json_decref(x->c.made);
+    builder_close(&x->c.b);
+    return rc;
+}
+
 int tool_grammar_compile(struct grammar **out, const struct tool_grammar_options *o, struct error *err)
 {
     struct error words = {0};
     struct writer x = {.o = o, .w = toolcall_writing_of(o->format)};
+    uint32_t start;
     if (!x.w)
         return error_set(err, -ENOTSUP, "calls in the format %s cannot be forced",
                          toolcall_format_name(o->format));
     x.c.root = all_schemas(o, &words);
     if (!x.c.root)
         return error_set(err, words.code, "%s", words.text);
-    builder_open(&x.c.b);
-    uint32_t start = builder_state(&x.c.b);
-    if (schema_begin(&x.c)) {
-        builder_final(&x.c.b, put_calls(&x, put_reasoning(&x, start)));
-        emit_all(&x.c);
-    }
-    int rc = builder_finish(&x.c.b, start, out, err);
-    json_decref(x.c.made);
+    uint32_t end = put_calls(&x, open_writer(&x, &start));
+    int rc = close_writer(&x, start, end, out, err);
     json_decref(x.c.root);
-    builder_close(&x.c.b);
     return rc;
+}
+
+int tool_grammar_of_schema(struct grammar **out, const struct tool_grammar_options *o, json_t *schema,
+                           struct error *err)
+{
+    struct writer x = {.o = o, .c.root = schema};
+    uint32_t start, end = open_writer(&x, &start);
+    if (!x.c.b.failed)
+        end = put_value(&x, end, schema);
+    return close_writer(&x, start, end, out, err);
 }

@@ -103,9 +103,10 @@ Test(tool_choice, the_named_function_is_called_in_every_dialect)
                    "{\"name\":\"stop\"}}]}}");
     cr_assert_str_eq(json_text(root, CALL ".name"), "stop");
     json_decref(root);
-    root = ask("/v1/messages", ASK
-               ",\"max_tokens\":400,\"tools\":[{\"name\":\"weather\",\"input_schema\":" SCHEMA "}],"
-               "\"tool_choice\":{\"type\":\"tool\",\"name\":\"weather\",\"disable_parallel_tool_use\":true}");
+    root = ask("/v1/messages", SAID
+               ",\"max_tokens\":400,\"thinking\":{\"type\":\"disabled\"},\"tools\":[{\"name\":\"weather\","
+               "\"input_schema\":" SCHEMA "}],\"tool_choice\":{\"type\":\"tool\",\"name\":\"weather\","
+               "\"disable_parallel_tool_use\":true}");
     expect_call(json_text(root, "content.0.name"), json_at(root, "content.0.input"));
     cr_assert_str_eq(json_text(root, "stop_reason"), "tool_use");
     json_decref(root);
@@ -145,5 +146,23 @@ Test(tool_choice, a_choice_that_cannot_be_met_is_refused_by_name)
         cr_assert(strstr(r.body, "\"param\":\"tool_choice\""), "%s", r.body);
         reply_free(&r);
     }
+    end();
+}
+
+/* The random model cannot end its reasoning, so its text is all of it; without one it is the schema's. */
+Test(tool_choice, a_format_waits_for_the_end_of_the_reasoning_that_the_prompt_opened)
+{
+    start();
+    json_t *root =
+        ask(CHAT, SAID ",\"reasoning_effort\":\"high\",\"max_tokens\":20,\"response_format\":{\"type\":"
+                       "\"json_schema\",\"json_schema\":{\"schema\":{\"enum\":[7]}}}");
+    cr_assert_str_eq(json_text(root, "choices.0.finish_reason"), "length");
+    cr_assert_str_eq(json_text(root, "choices.0.message.content"), "");
+    cr_assert_neq(strlen(json_text(root, "choices.0.message.reasoning_content")), 0);
+    json_decref(root);
+    root = ask(CHAT, ASK ",\"max_tokens\":20,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{"
+                         "\"schema\":{\"enum\":[7]}}}");
+    cr_assert_str_eq(json_text(root, "choices.0.message.content"), "7");
+    json_decref(root);
     end();
 }

@@ -196,6 +196,24 @@ Test(tool_grammar, reasoning_comes_first_where_the_prompt_lets_it)
     close_tools();
 }
 
+Test(tool_grammar, a_schemas_text_stands_behind_the_reasoning)
+{
+    struct tool_grammar_options o = {
+        .format = toolcall_format_find("hermes"), .reasoning = REASONING_OPEN, .is_control = none_is_control};
+    json_t *schema = json_pack("{s:[s,s], s:{}}", "enum", "a", "b", "$defs");
+    struct grammar *g = NULL;
+    struct matcher *m = NULL;
+    cr_assert_eq(tool_grammar_of_schema(&g, &o, schema, NULL), 0);
+    cr_assert_eq(matcher_open(&m, g), 0);
+    const char *text = "\"a\"? Or b.</think>\n\n\"b\"", *bad = "\"b\"";
+    cr_assert_eq(matcher_bytes(m, text, strlen(text)), strlen(text));
+    cr_assert(matcher_can_end(m));
+    cr_assert_eq(matcher_bytes(m, bad, strlen(bad)), 0);
+    matcher_close(m);
+    grammar_unref(g);
+    json_decref(schema);
+}
+
 Test(tool_grammar, a_tagged_text_ends_at_its_tag_and_keeps_its_length)
 {
     open_tools(tools_text);
