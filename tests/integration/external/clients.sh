@@ -1,9 +1,10 @@
 #!/bin/sh
-# clients.sh HEARTHD MODEL - runs clients from npm, unmodified, against the real daemon: openai with the model's own template, then all
-# with one that has tools.
+# clients.sh HEARTHD MODEL REQUESTS - runs clients from npm, unmodified, against the real daemon: openai with the model's own template,
+# then all with one that has tools; last the requests of programs that are no libraries, as they were captured in the folder REQUESTS.
 set -eu
 hearthd=$1
 model=$2
+requests=$3
 here=$(cd "$(dirname "$0")" && pwd)
 if ! command -v npm >/dev/null || ! command -v node >/dev/null; then
     echo "SKIP it_clients npm: node and npm are not installed"
@@ -44,3 +45,8 @@ for client in openai_tools anthropic ollama ai langchain huggingface; do
     echo "# $client"
     (cd "$work" && node $client.mjs "$url") || { tail -n 20 "$log"; exit 1; }
 done
+if [ ! -d "$requests" ]; then
+    echo "SKIP it_clients shared-language: no $requests"
+    exit 0
+fi
+(cd "$work" && node replay.mjs "$url" "$requests") || { tail -n 20 "$log"; exit 1; }
