@@ -4,6 +4,7 @@
 #include "admin.h"
 #include "api.h"
 #include "api_chat.h"
+#include "api_openai_private.h"
 #include "base/api_error.h"
 #include "gguf/gguf.h"
 #include "model/model.h"
@@ -127,11 +128,13 @@ static json_t *translate_generate(const json_t *body, struct api_error *err)
     if (!chat_json_open(&c, err))
         return NULL;
     read_common(&c, body);
-    if (json_string_length(json_object_get(body, "suffix")))
-        api_invalid(err, "suffix", "suffix is not supported (got a string)");
-    if (json_is_true(json_object_get(body, "raw")) && prompt && *prompt) {
+    json_t *suffix = json_object_get(body, "suffix");
+    bool fills = json_string_length(suffix) > 0;
+    if ((fills || json_is_true(json_object_get(body, "raw"))) && prompt && *prompt) {
         json_object_del(c.body, "messages");
         chat_json_set(&c, "prompt", json_string(prompt));
+        if (fills)
+            chat_json_set(&c, "suffix", json_incref(suffix));
         return chat_json_close(&c);
     }
     if (system && *system)
@@ -144,16 +147,17 @@ static json_t *translate_generate(const json_t *body, struct api_error *err)
 
 static const struct field own_fields[] = {
     {.name = "prompt", .kind = FIELD_CUSTOM, .read = read_prompt}, /* a raw one */
+    {.name = "suffix", .kind = FIELD_CUSTOM, .read = openai_read_suffix},
     {0},
 };
 
-/* A raw prompt's text is shown as it is. */
+/* The text of a raw prompt, or of one with a suffix, is shown as it is. */
 static int prepare(struct generation *g, struct api_error *err)
 {
     if (!g->p.has_prompt)
         return chat_dialect_prepare(g, err);
     g->p.format = toolcall_format_find("none");
-    return 0;
+    return g->p.infill.suffix.len ? openai_put_suffix(g, err) : 0;
 }
 
 /* --- parts of replies --- */

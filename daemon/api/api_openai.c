@@ -70,7 +70,7 @@ static int read_completion_logprobs(struct field_reader *r, const struct field *
     return 0;
 }
 
-static int read_suffix(struct field_reader *r, const struct field *f, const json_t *value)
+int openai_read_suffix(struct field_reader *r, const struct field *f, const json_t *value)
 {
     struct params *p = r->out;
     if (!json_is_string(value))
@@ -89,7 +89,7 @@ static const struct field completion_fields[] = {
      .max = GENERATE_MAX_CHOICES,
      .given = AT(has_best_of)},
     {.name = "echo", .kind = FIELD_BOOL, .offset = AT(echoes)},
-    {.name = "suffix", .kind = FIELD_CUSTOM, .read = read_suffix},
+    {.name = "suffix", .kind = FIELD_CUSTOM, .read = openai_read_suffix},
     {0},
 };
 
@@ -140,7 +140,7 @@ static int keep_prompt(struct generation *g, struct api_error *err)
     return p->echo ? 0 : api_out_of_memory(err);
 }
 
-static int put_suffix(struct generation *g, struct api_error *err)
+int openai_put_suffix(struct generation *g, struct api_error *err)
 {
     struct params *p = &g->p;
     struct fim_text prefix = {p->prompt, p->prompt_len};
@@ -160,7 +160,7 @@ static int completion_prepare(struct generation *g, struct api_error *err)
         return api_invalid(err, "echo", "echo has no log-probabilities: prompt_logprobs gives the prompt's");
     if (p->echoes && p->has_prompt && keep_prompt(g, err) < 0)
         return -1;
-    return p->infill.suffix.len ? put_suffix(g, err) : 0;
+    return p->infill.suffix.len ? openai_put_suffix(g, err) : 0;
 }
 
 /* --- replies --- */

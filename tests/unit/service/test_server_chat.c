@@ -699,6 +699,18 @@ Test(chat, a_response_that_was_cut_is_incomplete)
     stop();
 }
 
+Test(chat, a_tool_without_a_description_does_not_cost_the_request)
+{
+    start_template(
+        "{% for t in tools %}{{ t.function.name + ':' + t.function.description + '.' }}{% endfor %}"
+        "{{ messages[0].content }}",
+        "auto");
+    script("x<|endoftext|>");
+    json_decref(ask_with_tools(""));
+    expect_prompt("get_weather:.a");
+    stop();
+}
+
 /* --- answers that a client has begun --- */
 
 Test(chat, an_answer_that_the_client_has_begun_is_gone_on_with)
@@ -736,6 +748,10 @@ Test(chat, ollamas_raw_prompt_is_taken_as_it_is)
     cr_assert_str_eq(json_text(root, "response"), " Yes.<tool_call>");
     expect_prompt("a b");
     json_decref(root);
+    reply_free(&r);
+    r = post("/api/generate", "{\"prompt\":\"a\",\"suffix\":\"b\"}");
+    cr_assert_eq(r.status, 501);
+    cr_assert(strstr(r.body, "suffix needs a model with tokens"), "%s", r.body);
     reply_free(&r);
     r = post("/api/chat", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"format\":\"yaml\"}");
     cr_assert_eq(r.status, 400);
