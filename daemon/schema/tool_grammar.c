@@ -254,19 +254,37 @@ static uint32_t put_reasoning(struct writer *x, uint32_t from)
 
 /* ---- schemas ---- */
 
+/* Tells if a schema can be held exactly, within what is left of the work that all of them may take. */
+static int try_schema(json_t *schema, uint64_t *work, struct error *err)
+{
+    struct compiler c = {.root = schema};
+    struct grammar *g = NULL;
+    uint32_t start = 0;
+    builder_open(&c.b);
+    c.b.shop.work = *work;
+    if (schema_begin(&c)) {
+        start = emit_node(&c, node_of_schema(&c, schema));
+        emit_all(&c);
+    }
+    int rc = builder_finish(&c.b, start, &g, err);
+    *work = c.b.shop.work;
+    grammar_unref(rc == 0 ? g : NULL);
+    json_decref(c.made);
+    builder_close(&c.b);
+    return rc;
+}
+
 /* A copy that is a resource of its own, so that its references stay inside; any object where it cannot be
  * held and need not. */
-static json_t *own_schema(const json_t *function, size_t tool, struct error *err)
+static json_t *own_schema(const json_t *function, size_t tool, uint64_t *work, struct error *err)
 {
     json_t *given = json_object_get(function, "parameters"), *schema;
     bool strict = json_is_true(json_object_get(function, "strict"));
-    struct grammar *g = NULL;
     char id[32];
     schema = json_is_object(given) ? json_deep_copy(given) : json_object();
     if (schema && !json_object_get(schema, "type"))
         json_object_set_new(schema, "type", json_string("object"));
-    int rc = schema ? schema_compile(&g, schema, strict ? err : NULL) : -ENOMEM;
-    grammar_unref(g);
+    int rc = schema ? try_schema(schema, work, strict ? err : NULL) : -ENOMEM;
     if (rc < 0 && (strict || rc == -ENOMEM)) {
         json_decref(schema);
         return NULL;
@@ -284,12 +302,13 @@ static json_t *own_schema(const json_t *function, size_t tool, struct error *err
 static json_t *all_schemas(const struct tool_grammar_options *o, struct error *err)
 {
     json_t *root = json_object(), *defs = json_object();
+    uint64_t work = GRAMMAR_WORK;
     bool ok = root && defs && json_object_set_new(root, "$defs", defs) == 0;
     for (size_t i = 0; ok && i < o->tools->n; i++) {
         char key[24];
         const json_t *tool = json_array_get(o->list, i);
         snprintf(key, sizeof key, "%zu", i);
-        json_t *schema = own_schema(json_object_get(tool, "function"), i, err);
+        json_t *schema = own_schema(json_object_get(tool, "function"), i, &work, err);
         ok = schema && json_object_set_new(defs, key, schema) == 0;
     }
     if (ok)

@@ -275,6 +275,44 @@ Test(tool_grammar, a_schema_that_cannot_be_held_is_any_object_unless_the_tool_is
     cr_assert(strstr(err.text, "uniqueItems"), "%s", err.text);
 }
 
+/* Functions f0, f1, ... whose schema takes work: a text of its member must match one pattern of some. */
+static void open_costly_tools(int n_tools)
+{
+    json_t *all = json_array();
+    for (int i = 0; i < n_tools; i++) {
+        json_t *any = json_array();
+        char name[16];
+        for (int k = 0; k < 12; k++) {
+            char pattern[32];
+            snprintf(pattern, sizeof pattern, "^%c(a|b)*a(a|b){9}$", 'c' + k);
+            json_array_append_new(any, json_pack("{s:s}", "pattern", pattern));
+        }
+        snprintf(name, sizeof name, "f%d", i);
+        json_array_append_new(all, json_pack("{s:s,s:{s:s,s:{s:s,s:{s:{s:o}}}}}", "type", "function",
+                                             "function", "name", name, "parameters", "type", "object",
+                                             "properties", "x", "anyOf", any));
+    }
+    char *text = json_dumps(all, 0);
+    open_tools(text);
+    free(text);
+    json_decref(all);
+}
+
+/* All schemas together take one compilation's work: those behind it are any object. */
+Test(tool_grammar, many_costly_schemas_share_the_work_of_one)
+{
+    open_costly_tools(2);
+    struct tool_grammar_options o = options_of("hermes");
+    expect_refused(&o, CALL("f1", "{\"x\": \"z\"}"));
+    close_tools();
+    arena = (struct arena){0};
+    open_costly_tools(200);
+    o = options_of("hermes");
+    expect_refused(&o, CALL("f1", "{\"x\": \"z\"}"));
+    expect_taken(&o, CALL("f199", "{\"x\": \"z\"}"));
+    close_tools();
+}
+
 Test(tool_grammar, what_cannot_be_written_is_refused_by_name)
 {
     struct error err = {0};
