@@ -108,3 +108,27 @@ DAEMON_TEST(llama, bad_input_is_refused_by_name)
         reply_free(&r);
     }
 }
+
+/* --- small facts of other servers --- */
+
+DAEMON_TEST(peers, the_facts_that_clients_ask_first)
+{
+    json_t *root = ok("/version", NULL);
+    cr_assert(json_is_string(json_at(root, "version")));
+    json_decref(root);
+    root = ok("/load", NULL);
+    cr_assert_eq(json_number(root, "server_load"), 0);
+    json_decref(root);
+    root = ok("/info", NULL);
+    cr_assert_eq(json_number(root, "max_total_tokens"), 1024);
+    json_decref(root);
+    json_decref(ok("/ping", NULL));
+    root = ok("/tokenize", "{\"model\":\"m\",\"prompt\":\"Once upon a time\",\"add_special_tokens\":false}");
+    cr_assert_eq(json_number(root, "count"), 4);
+    cr_assert_eq(json_array_size(json_at(root, "tokens")), 4);
+    cr_assert_eq(json_number(root, "max_model_len"), 1024);
+    json_decref(root);
+    struct reply r = post("/tokenize", "{\"prompt\":\"a\",\"content\":\"b\"}");
+    cr_assert_eq(r.status, 400);
+    reply_free(&r);
+}
