@@ -75,7 +75,7 @@ Test(families, give_the_same_bits_for_each_executor_thread_count_chunk_and_instr
 
 Test(families, beside_the_checkout_give_the_same_bits_too)
 {
-    static const char *const names[] = {"tiny-mistral3-s59-q4_k_m", "tiny-smollm3-s67-f16",
+    static const char *const names[] = {"tiny-phi3-s52-q4_k_m", "tiny-smollm3-s67-f16",
                                         "tiny-granitemoe-s64-q4_k_m"};
     if (!golden_shared()) {
         printf("SKIP test_families shared-golden: ../shared/golden is not here\n");
