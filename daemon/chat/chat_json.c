@@ -34,6 +34,8 @@ json_t *chat_json_close(struct chat_json *c)
 
 void chat_json_put(struct chat_json *c, json_t *object, const char *name, json_t *value)
 {
+    if (!object)
+        json_decref(value);
     if (!object || json_object_set_new(object, name, value) < 0)
         c->failed = true;
 }

@@ -104,6 +104,8 @@ static json_t *parameters_of(const struct writer *x, size_t tool)
 static uint32_t put_value(struct writer *x, uint32_t from, json_t *schema)
 {
     uint32_t to = builder_state(&x->c.b);
+    if (x->c.b.failed) /* the compiler may not even have been opened */
+        return from;
     builder_call(&x->c.b, from, emit_node(&x->c, node_of_schema(&x->c, schema)), to, false);
     return to;
 }
@@ -222,7 +224,7 @@ static uint32_t put_calls(struct writer *x, uint32_t from)
     struct builder *b = &x->c.b;
     uint32_t start = builder_state(b), end = builder_state(b);
     builder_empty(b, put_text(x, from, x->w->begin, strlen(x->w->begin)), start);
-    for (size_t i = 0; i < x->o->tools->n; i++)
+    for (size_t i = 0; i < x->o->tools->n && !b->failed; i++)
         if (may_call(x, x->o->tools->list[i].name))
             builder_empty(b, put_call(x, start, i), end);
     if (x->w->between && !x->o->one) {
@@ -313,6 +315,8 @@ static json_t *all_schemas(const struct tool_grammar_options *o, struct error *e
     }
     if (ok)
         return root;
+    if (!root)
+        json_decref(defs);
     json_decref(root);
     error_set(err, -ENOMEM, "out of memory");
     return NULL;
@@ -358,8 +362,6 @@ int tool_grammar_of_schema(struct grammar **out, const struct tool_grammar_optio
                            struct error *err)
 {
     struct writer x = {.o = o, .c.root = schema};
-    uint32_t start, end = open_writer(&x, &start);
-    if (!x.c.b.failed)
-        end = put_value(&x, end, schema);
+    uint32_t start, end = put_value(&x, open_writer(&x, &start), schema);
     return close_writer(&x, start, end, out, err);
 }

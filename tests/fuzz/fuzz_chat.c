@@ -118,6 +118,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             check_error(&a, &err);
         else
             prepare(&g);
+        json_decref(g.p.tool_list);
     } else {
         check_error(&a, &err);
     }

@@ -50,18 +50,29 @@ static void read_fields(const struct dialect *d, const json_t *body, struct aren
 {
     struct params p = {.temperature = 0.8f, .top_p = 1, .chat.arena = a};
     struct api_error err = {0};
-    const struct field *tables[] = {d->fields, generate_fields};
-    size_t skip = !d->fields;
+    const struct field *tables[3];
+    size_t n_tables = 0;
     struct field_reader reader = {.out = &p, .arena = a, .err = &err, .context = model()};
-    if (fields_read(&reader, body, tables + skip, 2 - skip) < 0)
+    json_t *chat = d->translate ? d->translate(body, &err) : json_incref((json_t *)body);
+    if (d->own_fields)
+        tables[n_tables++] = d->own_fields;
+    if (d->fields)
+        tables[n_tables++] = d->fields;
+    tables[n_tables++] = generate_fields;
+    if (!chat || fields_read(&reader, chat, tables, n_tables) < 0)
         check_error(a, &err);
     else
         check_params(&p);
+    json_decref(p.tool_list);
+    json_decref(chat);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-    const struct dialect *const dialects[] = {&dialect_generate, &dialect_completions, &dialect_chat};
+    const struct dialect *const dialects[] = {
+        &dialect_generate,  &dialect_completions, &dialect_chat,
+        &dialect_messages,  &dialect_ollama_chat, &dialect_ollama_generate,
+        &dialect_responses, &dialect_llama,       &dialect_infill};
     static const struct json_limits limits = {.max_values = 5000, .max_depth = JSON_MAX_DEPTH_IN_BODY};
     struct arena a = {0};
     struct api_error err = {0};
@@ -69,7 +80,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         return 0;
     json_t *body = json_read((const char *)data + 1, n - 1, &limits, &err);
     if (body)
-        read_fields(dialects[data[0] % 3], body, &a);
+        read_fields(dialects[data[0] % (sizeof dialects / sizeof *dialects)], body, &a);
     else
         check_error(&a, &err);
     json_decref(body);

@@ -306,10 +306,10 @@ Test(tool_grammar, many_costly_schemas_share_the_work_of_one)
     expect_refused(&o, CALL("f1", "{\"x\": \"z\"}"));
     close_tools();
     arena = (struct arena){0};
-    open_costly_tools(200);
+    open_costly_tools(100);
     o = options_of("hermes");
     expect_refused(&o, CALL("f1", "{\"x\": \"z\"}"));
-    expect_taken(&o, CALL("f199", "{\"x\": \"z\"}"));
+    expect_taken(&o, CALL("f99", "{\"x\": \"z\"}"));
     close_tools();
 }
 
