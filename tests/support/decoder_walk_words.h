@@ -190,6 +190,11 @@ uint64_t simt_emu_globaltimer(void)
     return 0;
 }
 
+uint64_t simt_emu_clock(void)
+{
+    return 0;
+}
+
 void simt_emu_nanosleep(uint32_t ns)
 {
     (void)ns;

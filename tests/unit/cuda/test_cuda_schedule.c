@@ -67,7 +67,7 @@ static uint32_t add_matrix(struct model *m, uint32_t n, uint32_t k)
 static struct program_op *add_op(struct model *m, uint32_t opcode)
 {
     struct program_op *op = &m->program->ops[m->program->n_ops++];
-    *op = (struct program_op){.opcode = (uint16_t)opcode};
+    *op = (struct program_op){.opcode = (uint16_t)opcode, .scale = 1};
     return op;
 }
 
