@@ -57,10 +57,11 @@ SIMT_INLINE bool walk_wait_counter(struct walk *w, uint32_t counter)
 
 /* --- what thread 0 notes for the host --- */
 
-SIMT_INLINE void walk_note_place(const struct decoder_args *args, uint32_t place)
+/* word: of the block's line in `places`. */
+SIMT_INLINE void walk_note_place(const struct decoder_args *args, uint32_t word, uint32_t value)
 {
     if (simt_thread() == 0)
-        simt_st_relaxed_gpu(DECODER_AT(uint32_t, args->places) + simt_block() * DECODER_LINE, place);
+        simt_st_relaxed_gpu(DECODER_AT(uint32_t, args->places) + simt_block() * DECODER_LINE + word, value);
 }
 
 SIMT_INLINE SIMT_GLOBAL struct decoder_mark *walk_mark(const struct walk *w)

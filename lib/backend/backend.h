@@ -79,7 +79,9 @@ struct backend_info {
     const char *name;   /* "cpu" */
     const char *device; /* "AMD EPYC ..." */
     const char *isa;    /* "avx512vnni", "sm_90" */
-    const char *note;   /* a remark of load() that is no error, as a sentence; or NULL */
+    /* After a fault that is a hang: where each part of the decoder stood, in lines; or NULL. */
+    const char *account;
+    const char *note; /* a remark of load() that is no error, as a sentence; or NULL */
     uint32_t n_threads;
     const struct backend_tuning *tuning; /* cpu; else NULL */
     uint32_t max_rows;                   /* most rows of a step */

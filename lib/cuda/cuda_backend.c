@@ -335,6 +335,7 @@ static void cuda_info(const struct backend *be, struct backend_info *out)
         .device = d->device.name,
         .isa = d->isa,
         .note = *d->note ? d->note : NULL,
+        .account = atomic_load_explicit(&d->account, memory_order_acquire),
         .max_rows = d->max_rows,
         .n_pages = d->n_pages,
         .shares_pages = true,

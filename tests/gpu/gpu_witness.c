@@ -38,6 +38,16 @@ static int open_executor(struct executor **x, const struct backend_ops *ops, enu
     return executor_open(x, kind, ops, &cfg, m, err);
 }
 
+/* Where a decoder that hung stood, for the report. */
+static void say_account(const struct executor *x)
+{
+    struct backend_info info = {0};
+    if (x)
+        executor_info(x, &info);
+    if (info.account)
+        (void)fputs(info.account, stderr);
+}
+
 static void put_device(json_t *out, const struct executor *x)
 {
     struct backend_info info;
@@ -96,6 +106,7 @@ static int make_logits(const struct golden *g, const struct backend_ops *ops, en
     }
     if (rc == 0 && ops != &cpu_backend)
         put_device(report, x);
+    say_account(x);
     executor_close(x);
     model_close(m);
     free(s);
@@ -303,6 +314,7 @@ static int write_texts(struct texts *t, const struct model *m, const struct back
     engine_close(e);
     if (rc == 0 && ops != &cpu_backend)
         put_device(report, x);
+    say_account(x);
     executor_close(x);
     sem_destroy(&news);
     return rc;

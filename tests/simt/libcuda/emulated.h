@@ -188,6 +188,7 @@ enum fault {
     FAULT_QUERY,
     FAULT_STEP,
     FAULT_STUCK,
+    FAULT_LOST,
     N_FAULTS
 };
 void faults_read(void);
