@@ -123,6 +123,11 @@ struct backend_node_ops {
      * that is allocated here and kept until close. No step may be in flight. */
     int (*time)(struct backend *be, bool on, struct error *err);
     int (*node_ns)(struct backend *be, uint32_t node, uint64_t *ns, struct error *err);
+    /* Copies out[width], a row of the value of the node that was dispatched last: row of the step, or of its
+     * logits if the node is `head`. *factor: the 1/rms that a norm leaves to the products behind it, else 1.
+     * Waits for the device. The node is not NONE and not ARGMAX. -ENOTSUP: arithmetic exact. */
+    int (*value)(struct backend *be, uint32_t node, uint32_t row, float *out, float *factor,
+                 struct error *err);
 };
 
 struct backend_ops {

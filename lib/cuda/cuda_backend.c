@@ -209,6 +209,14 @@ static int cuda_node_ns(struct backend *be, uint32_t node, uint64_t *ns, struct 
     return d->fault.code ? fault(d, err) : cuda_nodes_ns(d, node, ns, err);
 }
 
+static int cuda_value(struct backend *be, uint32_t node, uint32_t row, float *out, float *factor,
+                      struct error *err)
+{
+    struct cuda_decoder *d = (struct cuda_decoder *)be;
+    assert(d->checker && d->cfg.eager);
+    return d->fault.code ? fault(d, err) : cuda_nodes_value(d, node, row, out, factor, err);
+}
+
 /* --- results --- */
 
 static void rest(uint64_t waited_ns)
@@ -361,8 +369,11 @@ static void cuda_info(const struct backend *be, struct backend_info *out)
     };
 }
 
-static const struct backend_node_ops cuda_nodes = {
-    .begin = cuda_begin, .dispatch = cuda_dispatch, .time = cuda_time_nodes, .node_ns = cuda_node_ns};
+static const struct backend_node_ops cuda_nodes = {.begin = cuda_begin,
+                                                   .dispatch = cuda_dispatch,
+                                                   .time = cuda_time_nodes,
+                                                   .node_ns = cuda_node_ns,
+                                                   .value = cuda_value};
 
 const struct backend_ops cuda_backend = {
     .name = "cuda",

@@ -140,6 +140,8 @@ int cuda_nodes_dispatch(struct cuda_decoder *d, uint32_t node, struct error *err
  * must have been timed. */
 int cuda_nodes_time(struct cuda_decoder *d, bool on, struct error *err);
 int cuda_nodes_ns(struct cuda_decoder *d, uint32_t node, uint64_t *ns, struct error *err);
+int cuda_nodes_value(struct cuda_decoder *d, uint32_t node, uint32_t row, float *out, float *factor,
+                     struct error *err);
 /* Runs the whole step in one launch. */
 int cuda_nodes_replay(struct cuda_decoder *d, struct error *err);
 
