@@ -83,6 +83,9 @@ struct backend_info {
     const char *account;
     const char *note; /* a remark of load() that is no error, as a sentence; or NULL */
     uint32_t n_threads;
+    /* cuda: the most of any kernel, as the driver compiled it: registers, and bytes of local memory, of a
+     * thread. Local memory is spilled registers: the kernels are slow. Else 0. */
+    uint32_t registers, local_bytes;
     const struct backend_tuning *tuning; /* cpu; else NULL */
     uint32_t max_rows;                   /* most rows of a step */
     uint32_t n_pages;

@@ -344,6 +344,8 @@ static void cuda_info(const struct backend *be, struct backend_info *out)
         .isa = d->isa,
         .note = *d->note ? d->note : NULL,
         .account = atomic_load_explicit(&d->account, memory_order_acquire),
+        .registers = d->kernels.registers,
+        .local_bytes = d->kernels.local_bytes,
         .max_rows = d->max_rows,
         .n_pages = d->n_pages,
         .shares_pages = true,
