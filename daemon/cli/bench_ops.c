@@ -93,7 +93,8 @@ static void add_program_op(struct bench_ops *all, const struct graph *g, const s
     out->us += us;
     if (op->opcode == PROGRAM_EMBED)
         add_gather(out, model_weight(g->model, op->weight[0]), work->rows);
-    for (uint32_t m = 0; op->opcode == PROGRAM_MATMUL && m < op->n_weights; m++)
+    for (uint32_t m = 0; (op->opcode == PROGRAM_MATMUL || op->opcode == PROGRAM_HEADS) && m < op->n_weights;
+         m++)
         if (!(op->flags & PROGRAM_HEAD) || work->logit_rows > 0)
             add_product(out, model_weight(g->model, op->weight[m]),
                         op->flags & PROGRAM_HEAD ? work->logit_rows : work->rows);
@@ -111,14 +112,15 @@ static void add_node(struct bench_ops *all, const struct graph *g, uint32_t i, c
     if (node->op == GRAPH_NONE)
         return;
     snprintf(name, sizeof name, "%s", graph_op_name(node->op));
-    if (node->op == GRAPH_MUL_MAT || node->op == GRAPH_MUL_MAT_ID)
+    bool product = node->op == GRAPH_MUL_MAT || node->op == GRAPH_MUL_MAT_HEADS;
+    if (product || node->op == GRAPH_MUL_MAT_ID)
         put_part(name, sizeof name, node->name);
     struct bench_op *out = find(all, name);
     out->n++;
     out->us += us;
     if (node->op == GRAPH_EMBED)
         add_gather(out, model_weight(g->model, node->weight), work->rows);
-    if (node->op == GRAPH_MUL_MAT && (!node->head || work->logit_rows > 0))
+    if (product && (!node->head || work->logit_rows > 0))
         add_product(out, model_weight(g->model, node->weight), node->head ? work->logit_rows : work->rows);
     if (node->op == GRAPH_MUL_MAT_ID)
         add_experts(out, model_weight(g->model, node->weight), &node->route, work->rows);

@@ -1,9 +1,8 @@
 /* cpu_decoder.h - the state of the cpu decoder, shared by the files of the backend.
  * Private to lib/cpu.
- *   cpu_backend.c  the table: open, load, ring of steps, results, info
+ *   cpu_backend.c  the table: open, load, ring of steps, logits to results, info
  *   persistent.c   the fused program, run by the whole team (persistent)
  *   eager.c        the graph, node by node, with the same bits
- *   sample_rows.c  logits to results
  *   cpu_tune.c     the variants of the products, timed in load()
  *   cpu_load.c     the memory of load(): weights, cache, scratch, tables
  * Thread: the engine's, which is member 0 of the team; info() reads the atomics from any thread. Memory:
@@ -16,6 +15,7 @@
 #include "model/graph.h"
 #include "base/memory.h"
 #include "cpu/matmul/team_experts.h"
+#include "cpu/matmul/team_heads.h"
 #include "cpu/matmul/team_matmul.h"
 #include "model/program.h"
 #include "sampler/sampler.h"
@@ -115,7 +115,7 @@ void decoder_walk(struct decoder *d);
 /* Opens or closes d->trace. Between two steps. */
 int decoder_trace(struct decoder *d, bool on, struct error *err);
 
-/* sample_rows.c: fills results[i] from logit row i. Any member, with its own sampler scratch. */
+/* Fills results[i] from logit row i. Any member, with its own sampler scratch. */
 void decoder_choose(struct decoder *d, uint32_t i, const float *logits, void *scratch);
 
 /* persistent.c: attention of kind `a` in a step that deals single splits (attend.n_splits). Every member

@@ -42,7 +42,8 @@ static const uint8_t *next_weights(const struct walk *w, const struct program_op
     while (!program->ops[i].n_weights || program->ops[i].opcode == PROGRAM_EMBED ||
            (program->ops[i].flags & PROGRAM_HEAD && !d->step->n_logits));
     const struct program_op *next = &program->ops[i];
-    if (next->opcode == PROGRAM_EXPERTS) /* which ones is not known yet, or they follow one another */
+    if (next->opcode == PROGRAM_EXPERTS ||
+        next->opcode == PROGRAM_HEADS) /* which ones is not known yet, or they follow one another */
         return NULL;
     struct product p = {.n_matrices = next->n_weights, .epilogue = next->epilogue};
     for (uint32_t m = 0; m < next->n_weights; m++)
@@ -89,6 +90,35 @@ static void walk_experts(const struct walk *w, const struct program_op *op)
         x.bias[i] = vector_of(d, op->bias[i]);
     }
     experts_run(&x, &d->product, &w->own->product, w->own->experts, d->team, w->member);
+}
+
+static void walk_heads(const struct walk *w, const struct program_op *op)
+{
+    struct decoder *d = w->d;
+    struct heads h = {
+        .matrix = &d->weights.matrices[op->weight[0]],
+        .n_heads = op->n[1],
+        .n_rows = d->step->n_rows,
+        .col = op->out_col[1],
+        .keep = op->n[2],
+        .in = d->buffers[op->in],
+        .out = columns_from(d->buffers[op->out], op->out_col[0]),
+        .next = next_weights(w, op),
+    };
+    heads_run(&h, &d->product, &w->own->product, w->own->experts, d->team, w->member);
+}
+
+static void walk_join(const struct walk *w, const struct program_op *op)
+{
+    struct decoder *d = w->d;
+    struct team_deal rows = team_deal(d->team, w->member, d->step->n_rows, 1);
+    for (uint32_t i, last; team_next(&rows, &i, &last);) {
+        const float *in = row_at(d->buffers[op->in], i);
+        float *out = row_at(d->buffers[op->out], i) + op->out_col[2];
+        memcpy(out, in + op->out_col[0], op->n[0] * sizeof *out);
+        memcpy(out + op->n[0], in + op->out_col[1], op->n[1] * sizeof *out);
+        d->ops->norm_head(out + op->n[0], vector_of(d, op->gain), op->n[1], op->eps);
+    }
 }
 
 static void walk_matmul(const struct walk *w, const struct program_op *op)
@@ -300,6 +330,12 @@ static void walk_op(const struct walk *w, const struct program_op *op)
         break;
     case PROGRAM_EXPERTS:
         walk_experts(w, op);
+        break;
+    case PROGRAM_HEADS:
+        walk_heads(w, op);
+        break;
+    case PROGRAM_JOIN:
+        walk_join(w, op);
         break;
     case PROGRAM_ATTEND:
         walk_attend(w, op);
