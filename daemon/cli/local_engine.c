@@ -61,10 +61,22 @@ int offline_pause(struct offline *o, const struct config *cfg,
     return rc < 0 ? rc : start_engine(o, cfg, err);
 }
 
+/* Where a decoder that hung stood; the error itself is the command's. */
+static void print_account(const struct offline *o)
+{
+    struct backend_info info = {0};
+
+    if (o->runtime.executor)
+        executor_info(o->runtime.executor, &info);
+    if (info.account)
+        fprintf(stderr, "%s", info.account);
+}
+
 void offline_close(struct offline *o)
 {
     engine_close(o->engine);
     o->engine = NULL;
+    print_account(o);
     runtime_close(&o->runtime);
 }
 

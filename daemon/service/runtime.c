@@ -75,6 +75,11 @@ static int open_on(struct runtime *r, const struct config *cfg, const struct bac
     executor_info(r->executor, &info);
     if (info.note)
         log_info("%s", info.note);
+    if (info.registers)
+        log_debug("the driver compiled the kernels with up to %u registers", info.registers);
+    if (info.local_bytes)
+        log_warn("the driver's compiler spills: %u bytes of local memory in a kernel's thread, which is slow",
+                 info.local_bytes);
     return 0;
 }
 

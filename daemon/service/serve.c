@@ -108,6 +108,16 @@ static void on_stop_signal(uv_signal_t *handle, int number)
     }
 }
 
+/* NULL is fine. */
+static void log_lines(const char *text)
+{
+    while (text && *text) {
+        int n = (int)strcspn(text, "\n");
+        log_error("%.*s", n, text);
+        text += n + (text[n] == '\n');
+    }
+}
+
 /* The decoder is gone: what runs gets an error, the process ends, the service manager starts it again. */
 static void give_up(struct serve *s, const char *words)
 {
@@ -161,6 +171,7 @@ static bool look_at(struct serve *s, struct watch *w, struct loader *l, struct e
     if (stats.faulted) {
         struct error err = {0};
         engine_fault(l->engine, &err);
+        log_lines(info.account);
         give_up(s, err.text);
         return false;
     }

@@ -57,10 +57,11 @@ SIMT_INLINE bool walk_wait_counter(struct walk *w, uint32_t counter)
 
 /* --- what thread 0 notes for the host --- */
 
-SIMT_INLINE void walk_note_place(const struct decoder_args *args, uint32_t place)
+/* word: of the block's line in `places`. */
+SIMT_INLINE void walk_note_place(const struct decoder_args *args, uint32_t word, uint32_t value)
 {
     if (simt_thread() == 0)
-        simt_st_relaxed_gpu(DECODER_AT(uint32_t, args->places) + simt_block() * DECODER_LINE, place);
+        simt_st_relaxed_gpu(DECODER_AT(uint32_t, args->places) + simt_block() * DECODER_LINE + word, value);
 }
 
 SIMT_INLINE SIMT_GLOBAL struct decoder_mark *walk_mark(const struct walk *w)
@@ -69,9 +70,10 @@ SIMT_INLINE SIMT_GLOBAL struct decoder_mark *walk_mark(const struct walk *w)
     return DECODER_AT(struct decoder_mark, w->args->trace) + (size_t)simt_block() * n_ops + w->index;
 }
 
+/* On sm_80 never: with these notes the decoder, which has 128 registers, would spill two. */
 SIMT_INLINE bool walk_notes_times(const struct walk *w)
 {
-    return w->args->trace && simt_thread() == 0;
+    return SIMT_SM >= 90 && w->args->trace && simt_thread() == 0;
 }
 
 SIMT_INLINE void walk_note_begin(const struct walk *w)

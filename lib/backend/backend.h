@@ -79,8 +79,13 @@ struct backend_info {
     const char *name;   /* "cpu" */
     const char *device; /* "AMD EPYC ..." */
     const char *isa;    /* "avx512vnni", "sm_90" */
-    const char *note;   /* a remark of load() that is no error, as a sentence; or NULL */
+    /* After a fault that is a hang: where each part of the decoder stood, in lines; or NULL. */
+    const char *account;
+    const char *note; /* a remark of load() that is no error, as a sentence; or NULL */
     uint32_t n_threads;
+    /* cuda: the most of any kernel, as the driver compiled it: registers, and bytes of local memory, of a
+     * thread. Local memory is spilled registers: the kernels are slow. Else 0. */
+    uint32_t registers, local_bytes;
     const struct backend_tuning *tuning; /* cpu; else NULL */
     uint32_t max_rows;                   /* most rows of a step */
     uint32_t n_pages;
@@ -121,6 +126,11 @@ struct backend_node_ops {
      * that is allocated here and kept until close. No step may be in flight. */
     int (*time)(struct backend *be, bool on, struct error *err);
     int (*node_ns)(struct backend *be, uint32_t node, uint64_t *ns, struct error *err);
+    /* Copies out[width], a row of the value of the node that was dispatched last: row of the step, or of its
+     * logits if the node is `head`. *factor: the 1/rms that a norm leaves to the products behind it, else 1.
+     * Waits for the device. The node is not NONE and not ARGMAX. -ENOTSUP: arithmetic exact. */
+    int (*value)(struct backend *be, uint32_t node, uint32_t row, float *out, float *factor,
+                 struct error *err);
 };
 
 struct backend_ops {

@@ -366,6 +366,16 @@ static int cpu_dispatch(struct backend *be, uint32_t node, struct error *err)
     return rc;
 }
 
+static int cpu_value(struct backend *be, uint32_t node, uint32_t row, float *out, float *factor,
+                     struct error *err)
+{
+    const struct decoder *d = (const struct decoder *)be;
+    if (!d->eager)
+        return error_set(err, -ENOTSUP, "arithmetic exact keeps no values of nodes");
+    eager_value(d, node, row, out, factor);
+    return 0;
+}
+
 /* --- accessors --- */
 
 static void cpu_park(struct backend *be)
@@ -437,7 +447,8 @@ static int cpu_traced(struct backend *be, struct trace *out, struct error *err)
     return 0;
 }
 
-static const struct backend_node_ops cpu_nodes = {.begin = cpu_begin, .dispatch = cpu_dispatch};
+static const struct backend_node_ops cpu_nodes = {
+    .begin = cpu_begin, .dispatch = cpu_dispatch, .value = cpu_value};
 
 const struct backend_ops cpu_backend = {
     .name = "cpu",

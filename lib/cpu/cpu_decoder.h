@@ -129,3 +129,5 @@ void eager_close(struct eager *e);        /* NULL is fine */
 size_t eager_size(const struct eager *e); /* bytes */
 struct rows eager_logits(const struct eager *e, const struct graph *g);
 void eager_dispatch(struct decoder *d, uint32_t node);
+/* See backend_node_ops.value. */
+void eager_value(const struct decoder *d, uint32_t node, uint32_t row, float *out, float *factor);

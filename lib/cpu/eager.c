@@ -85,6 +85,13 @@ struct rows eager_logits(const struct eager *e, const struct graph *g)
     return e->values[g->nodes[g->n_nodes - 1].inputs[0]].rows;
 }
 
+void eager_value(const struct decoder *d, uint32_t node, uint32_t row, float *out, float *factor)
+{
+    const struct value *v = &d->eager->values[node];
+    memcpy(out, row_at(v->rows, row), d->graph->nodes[node].width * sizeof *out);
+    *factor = v->factors ? v->factors[row] : 1;
+}
+
 struct launch { /* one node on one member */
     struct decoder *d;
     const struct graph_node *node;

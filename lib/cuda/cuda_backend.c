@@ -209,6 +209,14 @@ static int cuda_node_ns(struct backend *be, uint32_t node, uint64_t *ns, struct 
     return d->fault.code ? fault(d, err) : cuda_nodes_ns(d, node, ns, err);
 }
 
+static int cuda_value(struct backend *be, uint32_t node, uint32_t row, float *out, float *factor,
+                      struct error *err)
+{
+    struct cuda_decoder *d = (struct cuda_decoder *)be;
+    assert(d->checker && d->cfg.eager);
+    return d->fault.code ? fault(d, err) : cuda_nodes_value(d, node, row, out, factor, err);
+}
+
 /* --- results --- */
 
 static void rest(uint64_t waited_ns)
@@ -335,6 +343,9 @@ static void cuda_info(const struct backend *be, struct backend_info *out)
         .device = d->device.name,
         .isa = d->isa,
         .note = *d->note ? d->note : NULL,
+        .account = atomic_load_explicit(&d->account, memory_order_acquire),
+        .registers = d->kernels.registers,
+        .local_bytes = d->kernels.local_bytes,
         .max_rows = d->max_rows,
         .n_pages = d->n_pages,
         .shares_pages = true,
@@ -360,8 +371,11 @@ static void cuda_info(const struct backend *be, struct backend_info *out)
     };
 }
 
-static const struct backend_node_ops cuda_nodes = {
-    .begin = cuda_begin, .dispatch = cuda_dispatch, .time = cuda_time_nodes, .node_ns = cuda_node_ns};
+static const struct backend_node_ops cuda_nodes = {.begin = cuda_begin,
+                                                   .dispatch = cuda_dispatch,
+                                                   .time = cuda_time_nodes,
+                                                   .node_ns = cuda_node_ns,
+                                                   .value = cuda_value};
 
 const struct backend_ops cuda_backend = {
     .name = "cuda",

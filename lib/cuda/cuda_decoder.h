@@ -6,6 +6,7 @@
  *   cuda_resident.c  the persistent decoder: launch, park, relaunch, end
  *   cuda_nodes.c     the graph, one launch per node (eager), and the same captured and replayed (graph)
  *   cuda_trace.c     the times of a step
+ *   cuda_account.c   where every block stood when the kernel failed
  *   cuda_watch.c     device health, and the messages about failures
  *
  * Memory: all memory, modules, functions and streams are acquired in load(), before the first launch: while
@@ -61,6 +62,8 @@ struct cuda_decoder {
     struct decoder_args args;
     uint32_t n_threads;      /* threads of a block */
     struct cuda_block marks; /* of a trace, once one was asked for */
+    void *copies;            /* a stream beside the kernel's, and a copy of `cleared`: for the account */
+    struct cuda_pinned standing;
     struct decoder_kind kinds[MODEL_MAX_KINDS];
 
     struct cuda_nodes *nodes; /* set if cfg.eager */
@@ -76,7 +79,8 @@ struct cuda_decoder {
     uint32_t fresh_exports; /* those of the newest finished step, until the next submit */
     uint64_t steps_done;    /* id of the newest finished step */
 
-    struct error fault; /* once its code is set, every call fails with it */
+    struct error fault;    /* once its code is set, every call fails with it */
+    char *_Atomic account; /* of cuda_account(); freed in cuda_unload() */
     uint64_t beat_ns, looked_ns, silent_ns, queried_ns, busy_since_ns;
     uint32_t beat;
 
@@ -139,12 +143,19 @@ int cuda_nodes_dispatch(struct cuda_decoder *d, uint32_t node, struct error *err
  * must have been timed. */
 int cuda_nodes_time(struct cuda_decoder *d, bool on, struct error *err);
 int cuda_nodes_ns(struct cuda_decoder *d, uint32_t node, uint64_t *ns, struct error *err);
+int cuda_nodes_value(struct cuda_decoder *d, uint32_t node, uint32_t row, float *out, float *factor,
+                     struct error *err);
 /* Runs the whole step in one launch. */
 int cuda_nodes_replay(struct cuda_decoder *d, struct error *err);
 
 /* cuda_trace.c: see backend_ops. The kernel is launched again for the next step. */
 int cuda_trace(struct cuda_decoder *d, bool on, struct error *err);
 int cuda_traced(struct cuda_decoder *d, struct trace *out, struct error *err);
+
+/* cuda_account.c: call once the decoder has failed by a wait that did not end. Gives the blocks that can end
+ * time for that, copies what all have noted and makes d->account of it, if the device still copies; at most
+ * 1 s. */
+void cuda_account(struct cuda_decoder *d);
 
 /* cuda_watch.c */
 /* cuStreamQuery() on any thread: CUDA_NOT_READY while something of this process runs. */
@@ -156,6 +167,8 @@ void cuda_watch_begin(struct cuda_decoder *d);
 int cuda_watch(struct cuda_decoder *d, uint64_t now_ns);
 /* Checks a device that has nothing to do: it may fail all the same. */
 int cuda_watch_idle(struct cuda_decoder *d, uint64_t now_ns);
+/* Writes the name of an op, such as "op 12 (MATMUL, blk.1.ffn_down)". */
+void cuda_name_op(const struct cuda_decoder *d, uint32_t op, char *out, size_t room);
 /* Sets the fault that every later call returns. Returns rc. */
 int cuda_fail(struct cuda_decoder *d, int rc, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Returns when the heartbeat last moved. Thread: any; for info(). */

@@ -63,6 +63,20 @@ static int open_module(struct cuda_kernels *out, enum cuda_kernel k, const char 
     return rc;
 }
 
+/* Notes what the driver's compiler gave a kernel. */
+static int note_size(struct cuda_kernels *out, enum cuda_kernel k, const struct cuda_driver *driver,
+                     struct error *err)
+{
+    int registers = 0, local = 0;
+    int rc =
+        CUDA_TRY(driver, err, cuFuncGetAttribute, &registers, CUDA_FUNCTION_REGISTERS, out->functions[k]);
+    if (rc == 0)
+        rc = CUDA_TRY(driver, err, cuFuncGetAttribute, &local, CUDA_FUNCTION_LOCAL, out->functions[k]);
+    out->registers = (uint32_t)registers > out->registers ? (uint32_t)registers : out->registers;
+    out->local_bytes = (uint32_t)local > out->local_bytes ? (uint32_t)local : out->local_bytes;
+    return rc;
+}
+
 int cuda_kernels_open(struct cuda_kernels *out, const struct cuda_driver *driver,
                       const struct cuda_device *device, bool eager,
                       void (*progress)(void *context, double fraction), void *context, struct error *err)
@@ -77,6 +91,8 @@ int cuda_kernels_open(struct cuda_kernels *out, const struct cuda_driver *driver
         if (rc == 0)
             rc = CUDA_TRY(driver, err, cuModuleGetFunction, &out->functions[k],
                           out->modules[out->n_modules - 1], kernels[k].entry);
+        if (rc == 0)
+            rc = note_size(out, k, driver, err);
         if (rc == 0 && progress)
             progress(context, (double)(k + 1) / CUDA_N_KERNELS);
     }

@@ -29,6 +29,7 @@ struct cuda_kernels {
     void *functions[CUDA_N_KERNELS]; /* NULL: not used by this executor */
     void *modules[CUDA_N_KERNELS];
     uint32_t n_modules;
+    uint32_t registers, local_bytes; /* of a thread: the most of any of them */
 };
 
 /* Checks that `images` have all kernels of the executor for the device. -ENODEV names the first missing

@@ -415,7 +415,7 @@ static int choose_pages(struct cuda_decoder *d, struct error *err)
 static int take_pinned(struct cuda_decoder *d, struct error *err)
 {
     struct decoder_args *a = &d->args;
-    uint64_t page = kv_page_size(&a->layout), n = TRANSFER_BYTES / page;
+    uint64_t unused, page = kv_page_size(&a->layout), n = TRANSFER_BYTES / page;
     n = n < 1 ? 1 : n > STEP_MAX_PAGE_OPS ? STEP_MAX_PAGE_OPS : n;
     const struct {
         struct cuda_pinned *memory;
@@ -429,6 +429,7 @@ static int take_pinned(struct cuda_decoder *d, struct error *err)
         {&d->exported, &a->exported, (size_t)STEP_MAX_LOGITS * a->buffers.logits_stride * sizeof(float),
          "exported logits"},
         {&d->transfer, &a->transfer, n * page, "page transfers"},
+        {&d->standing, &unused, d->cleared.size, "an account of the blocks"},
     };
     int rc = 0;
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted && rc == 0; i++) {
@@ -513,6 +514,8 @@ int cuda_load_all(struct cuda_decoder *d, struct error *err)
     if (rc == 0)
         rc = CUDA_TRY(&d->driver, err, cuStreamCreate, &d->stream, CUDA_STREAM_NON_BLOCKING);
     if (rc == 0)
+        rc = CUDA_TRY(&d->driver, err, cuStreamCreate, &d->copies, CUDA_STREAM_NON_BLOCKING);
+    if (rc == 0)
         rc = cuda_kernels_open(&d->kernels, &d->driver, &d->device, d->cfg.eager, report_jit, d, err);
     d->resident = d->kernels.functions[CUDA_DECODER];
     if (rc == 0 && d->resident)
@@ -528,15 +531,19 @@ void cuda_unload(struct cuda_decoder *d)
     struct cuda_block *blocks[] = {&d->tables, &d->scratch, &d->pages, &d->marks};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         cuda_block_give(blocks[i], driver);
-    struct cuda_pinned *pinned[] = {&d->control, &d->steps, &d->results, &d->exported, &d->transfer};
+    struct cuda_pinned *pinned[] = {&d->control,  &d->steps,    &d->results,
+                                    &d->exported, &d->transfer, &d->standing};
     for (size_t i = 0; i < sizeof pinned / sizeof *pinned; i++)
         cuda_pinned_give(pinned[i], driver);
+    if (d->copies)
+        driver->cuStreamDestroy(d->copies);
     if (d->stream)
         driver->cuStreamDestroy(d->stream);
+    free(atomic_exchange(&d->account, NULL));
     cuda_kernels_close(&d->kernels, driver);
     plan_close(&d->plan);
     step_checker_close(d->checker);
     d->nodes = NULL;
-    d->stream = d->resident = NULL;
+    d->stream = d->copies = d->resident = NULL;
     d->checker = NULL;
 }

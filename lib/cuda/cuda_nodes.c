@@ -46,6 +46,7 @@ struct launch { /* launch of a node */
 
 struct cuda_nodes {
     struct cuda_block values; /* of all nodes, and factors of norms */
+    struct value *outputs;    /* [n_nodes] */
     struct launch *launches;  /* [n_nodes] */
     uint32_t n_nodes;
     struct launch begin, end;
@@ -389,8 +390,9 @@ int cuda_nodes_open(struct cuda_decoder *d, struct error *err)
 {
     uint32_t n = d->graph->n_nodes;
     struct cuda_nodes *x = d->nodes = calloc(1, sizeof *x);
-    struct value *values = calloc(n, sizeof *values);
+    struct value *values = NULL;
     if (x) {
+        values = x->outputs = calloc(n, sizeof *values);
         x->launches = calloc(n, sizeof *x->launches);
         x->n_nodes = n;
     }
@@ -405,7 +407,6 @@ int cuda_nodes_open(struct cuda_decoder *d, struct error *err)
         make_border(d);
         rc = make_nodes(d, values, err);
     }
-    free(values);
     return rc;
 }
 
@@ -431,6 +432,7 @@ void cuda_nodes_close(struct cuda_nodes *x, const struct cuda_driver *driver)
         driver->cuGraphDestroy(x->graph);
     close_marks(x, driver);
     cuda_block_give(&x->values, driver);
+    free(x->outputs);
     free(x->launches);
     free(x);
 }
@@ -545,6 +547,23 @@ int cuda_nodes_ns(struct cuda_decoder *d, uint32_t node, uint64_t *ns, struct er
     }
     *ns = (uint64_t)((double)ms * 1e6);
     return 0;
+}
+
+/* --- the value of a node --- */
+
+int cuda_nodes_value(struct cuda_decoder *d, uint32_t node, uint32_t row, float *out, float *factor,
+                     struct error *err)
+{
+    const struct value *v = &d->nodes->outputs[node];
+    int rc = CUDA_TRY(&d->driver, err, cuStreamSynchronize, d->stream);
+    *factor = 1;
+    if (rc == 0)
+        rc = CUDA_TRY(&d->driver, err, cuMemcpyDtoH, out, v->data + (uint64_t)row * v->stride * sizeof *out,
+                      d->graph->nodes[node].width * sizeof *out);
+    if (rc == 0 && v->factors)
+        rc = CUDA_TRY(&d->driver, err, cuMemcpyDtoH, factor, v->factors + row * sizeof *factor,
+                      sizeof *factor);
+    return rc;
 }
 
 /* --- graph: captured and replayed --- */

@@ -40,8 +40,7 @@ uint64_t cuda_last_beat(struct cuda_decoder *d)
     return atomic_load_explicit(&d->heartbeat_ns, memory_order_relaxed);
 }
 
-/* Writes the name of an op, such as "op 12 (MATMUL, blk.1.ffn_down)". */
-static void name_op(const struct cuda_decoder *d, uint32_t op, char *out, size_t room)
+void cuda_name_op(const struct cuda_decoder *d, uint32_t op, char *out, size_t room)
 {
     const struct program *p = d->program;
     if (op < p->n_ops && p->ops[op].node < d->graph->n_nodes)
@@ -67,12 +66,14 @@ static int kernel_failed(struct cuda_decoder *d, uint32_t failure)
 {
     const uint32_t *e = cuda_control(d)->error;
     char op[96];
-    name_op(d, e[3], op, sizeof op);
+    cuda_name_op(d, e[3], op, sizeof op);
     switch (failure) {
     case DECODER_DEADLINE:
-        return cuda_fail(
-            d, -EIO, "%s: a wait in %s, block %u, took longer than %llu ms: word %u is %u, expected %u",
-            d->device.name, op, e[4], (unsigned long long)(d->args.deadline_ns / 1000000), e[0], e[1], e[2]);
+        cuda_fail(d, -EIO, "%s: a wait in %s, block %u, took longer than %llu ms: word %u is %u, expected %u",
+                  d->device.name, op, e[4], (unsigned long long)(d->args.deadline_ns / 1000000), e[0], e[1],
+                  e[2]);
+        cuda_account(d);
+        return -EIO;
     case DECODER_RANGE:
         return cuda_fail(d, -EIO, "%s: the decoder refused a step: %s is %u, the limit is %u", d->device.name,
                          range_name(e[0]), e[1], e[2]);
@@ -141,8 +142,10 @@ static int check_beat(struct cuda_decoder *d, uint64_t now_ns)
     d->beat = beat;
     if (d->silent_ns < d->stall_ns)
         return 0;
-    return cuda_fail(d, -EIO, "%s is not responding: no heartbeat for %llu ms", d->device.name,
-                     (unsigned long long)((now_ns - d->beat_ns) / 1000000));
+    cuda_fail(d, -EIO, "%s is not responding: no heartbeat for %llu ms", d->device.name,
+              (unsigned long long)((now_ns - d->beat_ns) / 1000000));
+    cuda_account(d);
+    return -EIO;
 }
 
 int cuda_watch(struct cuda_decoder *d, uint64_t now_ns)

@@ -502,6 +502,14 @@ Test(cuda_fault, a_grid_that_stands_still_is_given_up_when_its_heartbeat_is_olde
     free(log);
 }
 
+Test(cuda_fault, a_block_that_hangs_is_named_in_the_log)
+{
+    expect_fault("lost", (const char *[]){CUDA, "--watchdog-ms", "3000", NULL}, "block 1, still there");
+    char *log = daemon_read_log();
+    cr_assert_not_null(strstr(log, " of 3 blocks have signalled"), "%s", log);
+    free(log);
+}
+
 Test(cuda_fault, a_device_that_is_lost_is_an_error_to_the_request)
 {
     expect_fault("query", (const char *[]){CUDA, NULL}, "cuStreamQuery");

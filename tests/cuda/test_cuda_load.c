@@ -283,6 +283,22 @@ Test(cuda_load, info_says_what_the_driver_and_the_model_are)
     decoder_run_close(&r);
 }
 
+Test(cuda_load, registers_that_the_drivers_compiler_spills_are_in_info)
+{
+    struct decoder_run r;
+    struct decoder_run_config c = {.path = MODEL, .ops = &cuda_backend, .libcuda = LIBCUDA};
+    struct backend_info info;
+    setenv("SIMT_MEMORY_MB", "64", 1);
+    for (uint32_t local = 0; local <= 48; local += 48) {
+        setenv("SIMT_LOCAL", local ? "48" : "0", 1);
+        decoder_run_open(&r, &c);
+        executor_info(r.x, &info);
+        cr_assert(info.registers > 0 && info.local_bytes == local, "%u, %u", info.registers,
+                  info.local_bytes);
+        decoder_run_close(&r);
+    }
+}
+
 /* Pages that are chosen with 64 MiB free, and the bytes of one. */
 static uint64_t pages_chosen(uint32_t n_ctx, size_t *page)
 {

@@ -3,6 +3,8 @@
 #include "support/decoder_run.h"
 #include "support/trace_check.h"
 
+#include <errno.h>
+
 #define MODEL HEARTH_TEST_DATA "/tiny-qwen3-s11-q4_k_m.gguf"
 
 static void open_run(struct decoder_run *r)
@@ -70,6 +72,19 @@ Test(cuda_trace, ops_that_a_step_has_no_rows_for_have_no_times, .timeout = 1200)
     decoder_run_close(&r);
 }
 
+Test(cuda_trace, a_device_whose_kernel_keeps_none_is_refused, .timeout = 1200)
+{
+    struct decoder_run r;
+    struct error err = {0};
+    setenv("SIMT_DEVICE_SM", "80", 1);
+    open_run(&r);
+    cr_assert_eq(executor_trace(r.x, true, &err), -ENOTSUP);
+    cr_assert_not_null(strstr(err.text, "needs compute capability 9.0"), "%s", err.text);
+    run_rows(&r, 0, 1, true);
+    cr_assert_eq(launches(&r), 1);
+    decoder_run_close(&r);
+}
+
 Test(cuda_trace, without_notes_the_kernel_stays, .timeout = 1200)
 {
     struct decoder_run r;
@@ -82,5 +97,64 @@ Test(cuda_trace, without_notes_the_kernel_stays, .timeout = 1200)
     run_rows(&r, 2, 1, true);
     run_rows(&r, 3, 1, true);
     cr_assert_eq(launches(&r), 3);
+    decoder_run_close(&r);
+}
+
+/* ---- where the blocks stood ---- */
+
+/* Steps until one fails; a hang must be noticed soon. */
+static void run_until_it_hangs(struct decoder_run *r, struct backend_info *info, struct error *err)
+{
+    struct decoder_run_config c = {
+        .path = MODEL, .ops = &cuda_backend, .libcuda = LIBCUDA, .n_slots = 2, .stall_ms = 2000};
+    uint64_t done = 0;
+    int rc = 0;
+    setenv("SIMT_MEMORY_MB", "64", 1);
+    decoder_run_open(r, &c);
+    for (uint32_t i = 0; rc >= 0 && i < 200; i++) {
+        decoder_run_row(r, 0, i, 5, true);
+        r->step->id = i + 1;
+        rc = executor_submit(r->x, r->step, err);
+        while (rc >= 0 && done < i + 1)
+            rc = executor_advance(r->x, r->results, 1, &done, err);
+        memset(r->step, 0, offsetof(struct step, rows));
+    }
+    cr_assert_eq(rc, -EIO);
+    executor_info(r->x, info);
+    cr_assert_not_null(info->account, "%s", err->text);
+}
+
+static void expect_in_account(const struct backend_info *info, const char *words)
+{
+    cr_assert_not_null(strstr(info->account, words), "no \"%s\" in\n%s", words, info->account);
+}
+
+/* The first failure's record names a block that waits; the account names the one that it waits for. */
+Test(cuda_account, a_block_that_hangs_is_named_with_its_op_and_so_are_the_others, .timeout = 1200)
+{
+    struct decoder_run r;
+    struct backend_info info;
+    struct error err = {0};
+    setenv("SIMT_FAULT", "lost:600000", 1);
+    run_until_it_hangs(&r, &info, &err);
+    cr_assert(strstr(err.text, "took longer than 1000 ms") || strstr(err.text, "is not responding"), "%s",
+              err.text); /* on a busy machine the host may be the first to see it */
+    expect_in_account(&info, "): block 1, still there\n");
+    expect_in_account(&info, "): block 0, 2\n"); /* which ended when they were told to */
+    expect_in_account(&info, ": 2 of 3 blocks have signalled (counter ");
+    cr_assert_eq(strncmp(info.account, "op ", 3), 0, "%s", info.account);
+    decoder_run_close(&r);
+}
+
+Test(cuda_account, of_a_grid_that_stands_still_all_blocks_are_named, .timeout = 1200)
+{
+    struct decoder_run r;
+    struct backend_info info;
+    struct error err = {0};
+    setenv("SIMT_FAULT", "stuck:600000", 1);
+    run_until_it_hangs(&r, &info, &err);
+    cr_assert_not_null(strstr(err.text, "is not responding"), "%s", err.text);
+    expect_in_account(&info, ", still there\n");
+    cr_assert_null(strstr(info.account, "not begun"), "%s", info.account);
     decoder_run_close(&r);
 }

@@ -3,6 +3,7 @@
  * every logit must be the same in every bit; with every executor, any number of blocks, both cache types,
  * either device generation. */
 #include "support/decoder_run.h"
+#include "support/node_compare.h"
 
 #include <math.h>
 
@@ -180,6 +181,14 @@ static void expect_same_result(const struct step_result *a, const struct step_re
     cr_assert(memcmp(a->top, b->top, a->n_top * sizeof a->top[0]) == 0, "step %u: alternatives", step);
 }
 
+static bool differs(const struct twin *t, uint32_t n_logits)
+{
+    for (uint32_t i = 0; i < n_logits; i++)
+        if (memcmp(executor_logits(t->cpu.x, i), executor_logits(t->cuda.x, i), t->n_vocab * sizeof(float)))
+            return true;
+    return false;
+}
+
 static void compare(struct twin *t, uint32_t n_logits)
 {
     for (uint32_t i = 0; i < n_logits; i++) {
@@ -201,34 +210,72 @@ struct circumstances {
     uint32_t n_steps;
 };
 
-static void live(const struct circumstances *c, uint64_t seed)
+static void open_twin(struct twin *t, const struct circumstances *c, enum executor_kind cpu_kind,
+                      enum executor_kind cuda_kind)
 {
-    static struct step step;
+    static const int32_t ends[] = {0, 3, 100, 200};
     char path[512];
-    struct twin t = {.step = &step};
     (void)snprintf(path, sizeof path, HEARTH_TEST_DATA "/%s.gguf", c->file);
     setenv("SIMT_BLOCKS", c->blocks, 1);
     setenv("SIMT_DEVICE_SM", c->sm, 1);
-    struct decoder_run_config cfg = {
-        .path = path, .n_slots = N_SLOTS, .n_ctx = N_CTX, .kv_type = c->kv_type, .n_threads = 2};
-    static const int32_t ends[] = {0, 3, 100, 200};
-    cfg.kv_memory = 64 << 20; /* more than the pages that are used */
-    cfg.end_tokens = ends;
-    cfg.n_end_tokens = 4;
-    decoder_run_open(&t.cpu, &cfg);
+    struct decoder_run_config cfg = {.path = path,
+                                     .kind = cpu_kind,
+                                     .n_slots = N_SLOTS,
+                                     .n_ctx = N_CTX,
+                                     .kv_type = c->kv_type,
+                                     .n_threads = 2,
+                                     .kv_memory = 64 << 20, /* more than the pages that are used */
+                                     .end_tokens = ends,
+                                     .n_end_tokens = 4};
+    decoder_run_open(&t->cpu, &cfg);
     cfg.ops = &cuda_backend;
     cfg.libcuda = LIBCUDA;
-    cfg.kind = c->kind;
-    decoder_run_open(&t.cuda, &cfg);
-    cr_assert(t.cpu.n_pages >= N_PAGES + 2 && t.cuda.n_pages >= N_PAGES + 2, "%u, %u", t.cpu.n_pages,
-              t.cuda.n_pages);
-    t.n_vocab = t.cpu.n_vocab;
+    cfg.kind = cuda_kind;
+    decoder_run_open(&t->cuda, &cfg);
+    cr_assert(t->cpu.n_pages >= N_PAGES + 2 && t->cuda.n_pages >= N_PAGES + 2, "%u, %u", t->cpu.n_pages,
+              t->cuda.n_pages);
+    t->n_vocab = t->cpu.n_vocab;
+}
+
+/* The same steps once more, node by node on both: the first node that differs. */
+static void explain(const struct circumstances *c, uint64_t seed)
+{
+    static struct step step;
+    static struct twin t;
+    struct node_difference d = {0};
+    struct error err = {0};
+    char words[400] = "node by node nothing differs";
+    t = (struct twin){.step = &step};
+    open_twin(&t, c, EXECUTOR_EAGER, EXECUTOR_EAGER);
+    random_state = seed;
+    for (; t.n_steps < c->n_steps && !d.found && err.code == 0; t.n_steps++) {
+        memset(&step, 0, sizeof step);
+        build(&t);
+        step.id = t.n_steps + 1;
+        node_compare(t.cpu.x, t.cuda.x, &step, &d, &err);
+        (void)below(10); /* as live() */
+    }
+    if (d.found)
+        node_difference_say(&d, executor_graph(t.cpu.x), words, sizeof words);
+    (void)fprintf(stderr, "%s, sm_%s: %s\n", c->file, c->sm, err.code ? err.text : words);
+    node_difference_close(&d);
+    decoder_run_close(&t.cpu);
+    decoder_run_close(&t.cuda);
+}
+
+static void live(const struct circumstances *c, uint64_t seed)
+{
+    static struct step step;
+    struct twin t = {.step = &step};
+    open_twin(&t, c, EXECUTOR_PERSISTENT, c->kind);
     random_state = seed;
     for (; t.n_steps < c->n_steps; t.n_steps++) {
         memset(&step, 0, sizeof step);
         build(&t);
         run_copy(&t.cpu, &step);
         run_copy(&t.cuda, &step);
+        if (differs(&t, step.n_logits))
+            explain(c, seed);
         compare(&t, step.n_logits);
         if (below(10) == 0)
             executor_park(t.cuda.x);

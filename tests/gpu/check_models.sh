@@ -18,13 +18,15 @@ make_model() {
     part "model-$1" figure "$3" "$bin/mkmodel" --shape "$1" --quant q4_k_m --out "$made/$1.gguf"
 }
 
-# bench MODEL FILE SHARE EXECUTOR: batch 1 and 8, with 512 tokens of context and without.
+# bench MODEL FILE SHARE EXECUTOR: batch 1 and 8, with 512 tokens of context and without. The persistent executor's last
+# steps come back as $out/trace-MODEL.json.
 bench() {
-    sizes="-p 512 -n 128 -d 512 -b 8 -r 3"
-    [ -z "$emulated" ] || sizes="-p 6 -n 2 -d 4 -b 2 -r 1"
-    # shellcheck disable=SC2086 # several flags
-    part "bench-$1-$4" figure "$3" "$bin/hearthd" bench --config /dev/null --json --model "$2" --backend cuda \
-        --executor "$4" --n-ctx 1024 $sizes
+    model=$1 file=$2 share=$3 by=$4
+    set -- -p 512 -n 128 -d 512 -b 8 -r 3
+    [ -z "$emulated" ] || set -- -p 6 -n 2 -d 4 -b 2 -r 1
+    [ "$by" != persistent ] || ! grep -qE '"capability": (9|1[0-9])[0-9]' "$work/device.json" || set -- "$@" --trace "$out/trace-$model.json"
+    part "bench-$model-$by" figure "$share" "$bin/hearthd" bench --config /dev/null --json --model "$file" --backend cuda \
+        --executor "$by" --n-ctx 1024 "$@"
 }
 
 part calls figure 25 "$bin/gpu_bench" calls
@@ -37,9 +39,9 @@ if [ -n "$emulated" ]; then
 else
     part witness-golden right 20 "$bin/gpu_witness" golden "$data"
     part witness-tokens right 15 "$bin/gpu_witness" tokens "$demo" 20 256 8
-    for model in qwen3-0.6b:420:5 llama-3.2-1b:850:10; do
-        shape=${model%%:*}
-        sizes=${model#*:}
+    for wanted in qwen3-0.6b:420:5 llama-3.2-1b:850:10; do
+        shape=${wanted%%:*}
+        sizes=${wanted#*:}
         make_model "$shape" "${sizes%:*}" "${sizes#*:}" || continue
         part "witness-$shape" right 15 "$bin/gpu_witness" tokens "$made/$shape.gguf" 8 16 8
         bench "$shape" "$made/$shape.gguf" 15 persistent
@@ -61,8 +63,8 @@ for type in q8_0 bf16; do
     part "witness-$type" right 10 "$bin/gpu_witness" tokens "$data/tiny-qwen3-s11-q4_k_m.gguf" $sizes $type
 done
 part idle figure 20 "$bin/gpu_bench" idle
-for model in tiny qwen3-0.6b; do
+for shape in tiny qwen3-0.6b; do
     for executor in graph eager; do
-        [ ! -e "$made/$model.gguf" ] || bench $model "$made/$model.gguf" 10 $executor
+        [ ! -e "$made/$shape.gguf" ] || bench $shape "$made/$shape.gguf" 10 $executor
     done
 done

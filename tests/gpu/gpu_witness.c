@@ -6,6 +6,7 @@
  * bit, and recorded ones within cpu's bounds. JSON on stdout; exit code 0 only if all checks pass.
  * HEARTH_LIBCUDA selects the driver. */
 #include "support/golden.h"
+#include "support/node_compare.h"
 #include "base/clock.h"
 #include "engine/engine.h"
 #include "backend/executor.h"
@@ -36,6 +37,16 @@ static int open_executor(struct executor **x, const struct backend_ops *ops, enu
                                  .steps_in_flight = 2,
                                  .park_after_ms = 30000};
     return executor_open(x, kind, ops, &cfg, m, err);
+}
+
+/* Where a decoder that hung stood, for the report. */
+static void say_account(const struct executor *x)
+{
+    struct backend_info info = {0};
+    if (x)
+        executor_info(x, &info);
+    if (info.account)
+        (void)fputs(info.account, stderr);
 }
 
 static void put_device(json_t *out, const struct executor *x)
@@ -96,6 +107,7 @@ static int make_logits(const struct golden *g, const struct backend_ops *ops, en
     }
     if (rc == 0 && ops != &cpu_backend)
         put_device(report, x);
+    say_account(x);
     executor_close(x);
     model_close(m);
     free(s);
@@ -130,6 +142,64 @@ static int judge(const struct golden *g, const char *kind, const float *cpu, con
     return 0;
 }
 
+/* ---- where a wrong number comes from ---- */
+
+static json_t *bits_of(const struct node_operand *o)
+{
+    char *text = malloc((size_t)o->width * 9 + 1);
+    if (!text || !o->row) {
+        free(text);
+        return json_null();
+    }
+    for (uint32_t i = 0; i < o->width; i++)
+        (void)snprintf(text + (size_t)i * 9, 10, "%08x ", node_bits(o->row[i]));
+    json_t *value = json_stringn(text, (size_t)o->width * 9 - 1);
+    free(text);
+    return value;
+}
+
+/* Writes the difference with the whole rows that the node read, so that the kernel can be run on them. */
+static void put_difference(json_t *report, const struct node_difference *d, const struct graph *g,
+                           struct error *err)
+{
+    char words[400];
+    json_t *inputs = json_array();
+    node_difference_say(d, g, words, sizeof words);
+    for (uint32_t i = 0; i < d->n_inputs; i++)
+        json_array_append_new(inputs,
+                              json_pack("{s:s, s:f, s:o}", "node", g->nodes[d->inputs[i].node].name, "factor",
+                                        (double)d->inputs[i].factor, "bits", bits_of(&d->inputs[i])));
+    json_object_set_new(report, "difference", json_pack("{s:s, s:o}", "says", words, "inputs", inputs));
+    (void)error_set(err, -EIO, "%.300s", words);
+}
+
+/* Runs the tokens on cpu and cuda node by node, in steps as make_logits() does. *err names the first node
+ * that differs; without one it stays as it is. */
+static int locate(const struct golden *g, json_t *report, struct error *err)
+{
+    struct model *m = NULL;
+    struct executor *cpu = NULL, *cuda = NULL;
+    struct node_difference d = {0};
+    struct step *s = calloc(1, sizeof *s);
+    int rc = s ? model_open(&m, g->model, err) : error_set(err, -ENOMEM, "out of memory");
+    if (rc == 0)
+        rc = open_executor(&cpu, &cpu_backend, EXECUTOR_EAGER, KV_F16, m, 8, 256, err);
+    if (rc == 0)
+        rc = open_executor(&cuda, &cuda_backend, EXECUTOR_EAGER, KV_F16, m, 8, 256, err);
+    for (uint32_t first = 0; rc == 0 && first < g->n_tokens && !d.found; first += CHUNK) {
+        make_step(s, g->tokens, first, first + CHUNK < g->n_tokens ? first + CHUNK : g->n_tokens);
+        rc = node_compare(cpu, cuda, s, &d, err);
+    }
+    if (d.found)
+        put_difference(report, &d, executor_graph(cpu), err);
+    node_difference_close(&d);
+    executor_close(cuda);
+    executor_close(cpu);
+    model_close(m);
+    free(s);
+    return rc;
+}
+
 static int check_golden(const char *directory, const char *name, json_t *out, json_t *rows, struct error *err)
 {
     struct golden g;
@@ -144,6 +214,11 @@ static int check_golden(const char *directory, const char *name, json_t *out, js
         if (one == 0)
             one = judge(&g, kind_names[kinds[k]], cpu, cuda, rows, err);
         free(cuda);
+        if (one < 0 && !json_object_get(out, "difference")) {
+            struct error where = {0};
+            locate(&g, out, &where);
+            (void)fprintf(stderr, "%s\n", where.code ? where.text : "node by node nothing differs");
+        }
         first_error = first_error ? first_error : one;
     }
     free(cpu);
@@ -201,6 +276,11 @@ static int witness_first(char **argv, json_t *out, struct error *err)
     if (rc < 0 && cpu) {
         struct error said = *err;
         int alone = try_kind(&g, EXECUTOR_EAGER, cpu, out, rows, &nodes);
+        if (alone < 0) {
+            struct error where = {0};
+            locate(&g, out, &where);
+            nodes = where.code ? where : nodes;
+        }
         error_set(err, rc,
                   alone == 0 ? "%.220s. Node by node all is right: look at the persistent loop (waits, ring, "
                                "words in host memory; parts first and hop)"
@@ -303,6 +383,7 @@ static int write_texts(struct texts *t, const struct model *m, const struct back
     engine_close(e);
     if (rc == 0 && ops != &cpu_backend)
         put_device(report, x);
+    say_account(x);
     executor_close(x);
     sem_destroy(&news);
     return rc;

@@ -28,7 +28,11 @@ grep -E '"result": "(failed|timeout|left-out)"' "$out/report.json" && fail "a pa
 figures='"([a-z0-9_]*(_us|gbps|_ns)|us|ns|watts|sm_mhz|tokens_per_s|[a-z_]*(median|min|max|after_park)_ms|ready_s)": [-0-9]'
 grep -E "$figures" "$out/report.json" && fail "the report has a figure of the emulator's speed"
 
-[ "${2:-}" = --first ] || exit 0
+if [ "${2:-}" != --first ]; then
+    grep -q '^bench-tiny-persistent, tg2, 3 blocks:' "$out/report.md" || fail "the report has no step by its blocks"
+    [ "$(grep -c '"cat":"work"' "$out/trace-tiny.json")" -gt 100 ] || fail "trace-tiny.json has no ops"
+    exit 0
+fi
 # With a failing third launch `first` must fail, the parts after it must run, and the exit code must not be 0.
 if SIMT_FAULT=launch:3 "$here/check.sh" "$out/broken" --first >"$out/log" 2>&1; then
     cat "$out/log"

@@ -179,6 +179,47 @@ static void print_rows(json_t *report, FILE *f, const char *title, const char *p
     (void)fputc('\n', f);
 }
 
+/* Who waited for whom in one step of a test of hearthd bench. */
+static void print_trace(json_t *trace, const char *part, FILE *f)
+{
+    size_t i;
+    json_t *op;
+    (void)fprintf(f,
+                  "\n%s, %s, %d blocks:\n\n| op | n | wait µs | work µs | skew µs | last block | in |\n"
+                  "|---|---|---|---|---|---|---|\n",
+                  part, text_of(trace, "test"), (int)json_integer_value(json_object_get(trace, "members")));
+    json_array_foreach(json_object_get(trace, "ops"), i, op)
+    {
+        (void)fprintf(f, "| %s |", text_of(op, "op"));
+        cell(f, json_object_get(op, "n"), 0, 1);
+        cell(f, json_object_get(op, "wait_us"), 2, 1);
+        cell(f, json_object_get(op, "work_us"), 2, 1);
+        cell(f, json_object_get(op, "skew_us"), 2, 1);
+        cell(f, json_object_get(op, "last"), 0, 1);
+        cell(f, json_object_get(op, "n_last"), 0, 1);
+        (void)fputc('\n', f);
+    }
+}
+
+static void print_traces(json_t *report, FILE *f)
+{
+    size_t i, k;
+    json_t *part, *trace;
+    bool any = false;
+    json_array_foreach(json_object_get(report, "parts"), i, part)
+    {
+        json_array_foreach(json_object_get(json_object_get(part, "data"), "traces"), k, trace)
+        {
+            if (!any)
+                (void)fputs("\n## One step, by its blocks\n\nMedians over the layers; trace-*.json has every "
+                            "block, for ui.perfetto.dev.\n",
+                            f);
+            any = true;
+            print_trace(trace, text_of(part, "part"), f);
+        }
+    }
+}
+
 void report_print(json_t *report, FILE *f)
 {
     static const char *const stream[] = {"mode", "stages", "stage_bytes", "burst_bytes", "gbps", NULL};
@@ -193,6 +234,7 @@ void report_print(json_t *report, FILE *f)
     print_parts(report, f);
     print_targets(report, f);
     print_speed(report, f);
+    print_traces(report, f);
     print_lines(report, f);
     print_rows(report, f, "Watts of the daemon", "serve", "watts", watts);
     print_rows(report, f, "E1: the weight ring", "stream", "rows", stream);

@@ -1,9 +1,11 @@
 /* ptx_to_c.c - translates Hearth's PTX to C, so that the artifact itself runs on the emulator of tests/simt.
- *   ptx_to_c IN.ptx OUT.c
+ *   ptx_to_c IN.ptx OUT.c [MUTATIONS]
  * One C function per entry, one statement per instruction, registers as locals. An instruction OPCODE with
  * its dots as underscores becomes a call of ptx_OPCODE, which ptx_machine.h defines with its section of the
  * PTX ISA: one that is not there does not compile. This program knows only which operands an instruction
  * writes, reads and addresses.
+ * MUTATIONS (mutations.txt says its form) names instructions that are to be done wrongly, one at a time: each
+ * is translated both ways, and `int ptx_mutation`, the number of a row, chooses.
  * `#line` names the PTX, so that reports of the emulator do. Section numbers are those of PTX ISA 8.0. */
 #include "ptx_text.h"
 
@@ -19,6 +21,7 @@
 #define MAX_PIECES   4 /* elements of a vector operand {a, b, c, d} */
 #define MAX_CLASSES  64
 #define MAX_TEXT     4096
+#define MAX_MUTATED  64
 
 /* A declared register, or a range of them: %r<12> declares %r0 to %r11. */
 struct register_class {
@@ -43,6 +46,16 @@ struct instruction {
     int n_operands;
 };
 
+/* A row of MUTATIONS that is about this file. */
+struct mutation {
+    int number;       /* of the row, from 1 */
+    char opcode[128]; /* of the instruction; the `nth` one with it, from 1 */
+    int nth, seen;
+    char action[16];   /* "drop", "opcode" or "swap" */
+    char becomes[128]; /* opcode: the other one */
+    int operand, a, b; /* swap: two pieces of an operand */
+};
+
 static struct translation {
     const char *path, *file; /* of the PTX; file: without the folder */
     FILE *out;
@@ -51,6 +64,8 @@ static struct translation {
     int n_classes, n_outer; /* n_outer: classes of the entry, without those of an inner scope */
     char parameter[128];    /* the entry's one parameter */
     int depth;              /* of braces */
+    struct mutation mutations[MAX_MUTATED];
+    int n_mutations;
 } t;
 
 static _Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -411,6 +426,87 @@ static void put_instruction(const struct instruction *in)
         put_plain(in);
 }
 
+/* ---- mutations ---- */
+
+static void set_opcode(struct instruction *in, char *opcode)
+{
+    in->opcode = opcode;
+    if (strlen(opcode) >= sizeof in->mangled)
+        fail("an opcode of %zu bytes", strlen(opcode));
+    for (size_t i = 0, k = 0; i <= strlen(opcode); i++)
+        if (opcode[i] != ':')
+            in->mangled[k++] = opcode[i] == '.' ? '_' : opcode[i];
+    in->type = strrchr(opcode, '.') ? strrchr(opcode, '.') + 1 : "";
+}
+
+static void put_mutant(const struct instruction *in, struct mutation *m)
+{
+    struct instruction mutant = *in;
+    struct operand *o = &mutant.operands[m->operand];
+    put("if (ptx_mutation == %d) {\n", m->number);
+    if (strcmp(m->action, "opcode") == 0)
+        set_opcode(&mutant, m->becomes);
+    if (strcmp(m->action, "swap") == 0) {
+        if (m->a >= o->n_pieces || m->b >= o->n_pieces)
+            fail("mutation %d: the operand has %d pieces", m->number, o->n_pieces);
+        o->pieces[m->a] = in->operands[m->operand].pieces[m->b];
+        o->pieces[m->b] = in->operands[m->operand].pieces[m->a];
+    }
+    if (strcmp(m->action, "drop") != 0)
+        put_instruction(&mutant);
+    put("} else\n");
+}
+
+/* Writes an instruction, and before it the mutant that a row wants of it. */
+static void put_both(const struct instruction *in)
+{
+    for (int i = 0; i < t.n_mutations; i++)
+        if (strcmp(t.mutations[i].opcode, in->opcode) == 0 && ++t.mutations[i].seen == t.mutations[i].nth)
+            put_mutant(in, &t.mutations[i]);
+    put("{\n");
+    put_instruction(in);
+    put("}\n");
+}
+
+/* Reads the rows of this file from MUTATIONS. */
+static void read_mutations(const char *path)
+{
+    char line[512], file[96];
+    int number = 0;
+    FILE *f = fopen(path, "r");
+    if (!f) {
+        perror(path);
+        exit(1);
+    }
+    while (fgets(line, sizeof line, f)) {
+        struct mutation m = {0};
+        if (*line == '#' || *line == '\n')
+            continue;
+        m.number = ++number;
+        if (sscanf(line, "%95s %127s %d %15s", file, m.opcode, &m.nth, m.action) != 4)
+            fail("%s: row %d is not FILE OPCODE N ACTION", path, number);
+        const char *rest = strstr(line, m.action) + strlen(m.action);
+        if ((strcmp(m.action, "opcode") == 0 && sscanf(rest, "%127s", m.becomes) != 1) ||
+            (strcmp(m.action, "swap") == 0 && sscanf(rest, "%d %d %d", &m.operand, &m.a, &m.b) != 3) ||
+            m.operand < 0 || m.operand >= MAX_OPERANDS)
+            fail("%s: row %d: %s without its values", path, number, m.action);
+        if (strncmp(t.file, file, strlen(file)) != 0 || t.file[strlen(file)] != '.')
+            continue;
+        if (t.n_mutations == MAX_MUTATED)
+            fail("more than %d mutations", MAX_MUTATED);
+        t.mutations[t.n_mutations++] = m;
+    }
+    (void)fclose(f);
+}
+
+static void check_mutations(void)
+{
+    for (int i = 0; i < t.n_mutations; i++)
+        if (t.mutations[i].seen < t.mutations[i].nth)
+            fail("mutation %d: the file has %d of %s", t.mutations[i].number, t.mutations[i].seen,
+                 t.mutations[i].opcode);
+}
+
 /* ---- reading ---- */
 
 static int split(char *text, char *parts[], int n_max)
@@ -460,20 +556,14 @@ static void read_instruction(char *text)
         *text++ = '\0';
         text = trim(text);
     }
-    in.opcode = text;
     char *rest = text + strcspn(text, " \t\n");
     if (*rest)
         *rest++ = '\0';
-    if (strlen(in.opcode) >= sizeof in.mangled)
-        fail("an opcode of %zu bytes", strlen(in.opcode));
-    for (size_t i = 0, k = 0; i <= strlen(in.opcode); i++)
-        if (in.opcode[i] != ':')
-            in.mangled[k++] = in.opcode[i] == '.' ? '_' : in.opcode[i];
-    in.type = strrchr(in.opcode, '.') ? strrchr(in.opcode, '.') + 1 : "";
+    set_opcode(&in, text);
     in.n_operands = split(rest, parts, MAX_OPERANDS);
     for (int i = 0; i < in.n_operands; i++)
         in.operands[i] = read_operand(parts[i]);
-    put_instruction(&in);
+    t.n_mutations ? put_both(&in) : put_instruction(&in);
 }
 
 /* .reg, section 5.1: `.reg .b32 %r<5>` or `.reg .pred p, q`. */
@@ -515,10 +605,13 @@ static long number_after(const char *text, const char *word)
 static void read_entry(char *text)
 {
     char name[64];
-    char *open = strchr(text, '('), *size = strchr(text, '['), *parameter = size;
-    if (!open || !size || sscanf(text, ".visible .entry %63[^( \n]", name) != 1 || strchr(open, ','))
-        if (!open || !size || strchr(open, ',') < strchr(open, ')'))
-            fail("an entry that is not of one parameter");
+    const char *open = strchr(text, '('), *close = strchr(text, ')'), *size = strchr(text, '['),
+               *comma = strchr(text, ',');
+    bool one =
+        open && close && size && size < close && !(comma && comma < close); /* .maxntid has commas too */
+    if (!one || sscanf(text, ".visible .entry %63[^( \n]", name) != 1)
+        fail("an entry that is not of one parameter");
+    const char *parameter = size;
     while (!isspace((unsigned char)parameter[-1]))
         parameter--;
     (void)snprintf(t.parameter, sizeof t.parameter, "%.*s", (int)(size - parameter), parameter);
@@ -622,13 +715,15 @@ static char *read_file(const char *path)
 
 int main(int argc, char **argv)
 {
-    if (argc != 3) {
-        (void)fprintf(stderr, "usage: ptx_to_c IN.ptx OUT.c\n");
+    if (argc != 3 && argc != 4) {
+        (void)fprintf(stderr, "usage: ptx_to_c IN.ptx OUT.c [MUTATIONS]\n");
         return 2;
     }
     t.path = argv[1];
     t.file = strrchr(argv[1], '/') ? strrchr(argv[1], '/') + 1 : argv[1];
     t.line = 1;
+    if (argc == 4)
+        read_mutations(argv[3]);
     t.out = fopen(argv[2], "w");
     if (!t.out) {
         perror(argv[2]);
@@ -637,7 +732,10 @@ int main(int argc, char **argv)
     char *text = read_file(argv[1]);
     long sm = number_after(text, ".target sm_");
     put("#define SIMT_SM %ld\n#include \"ptx/ptx_machine.h\"\n", sm);
+    if (argc == 4)
+        put("#include \"ptx/ptx_mutants.h\"\n");
     read_ptx(text);
+    check_mutations();
     struct ptx_text identity = ptx_text_of(text);
     put("PTX_TEXT(UINT64_C(%llu), UINT64_C(%llu))\n", (unsigned long long)identity.hash,
         (unsigned long long)identity.size);

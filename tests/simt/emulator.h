@@ -41,6 +41,7 @@ struct simt_outside {
     bool (*armed)(
         void); /* called now and then; stuck_at and fault_at count from when it returns true; NULL: always */
     uint64_t stuck_at; /* from this step on no thread runs, until `stop`; 0: never */
+    uint64_t lost_at;  /* from this step on no thread of block 1 runs; 0: never */
     uint64_t fault_at; /* the run ends with this step, reported as "fault"; 0: never */
 };
 

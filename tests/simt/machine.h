@@ -155,6 +155,7 @@ struct simt_machine {
     uint32_t n_done;          /* threads of blocks that no other block replaces */
     uint32_t n_passes;        /* switches from lane to lane, without the scheduler */
     uint64_t random, steps, progress_step, slept_ns;
+    bool lost;  /* block 1: see simt_outside.lost_at */
     bool armed; /* the faults of `outside` are due; steps before that: */
     uint64_t unarmed_steps;
     uint32_t naps; /* number of naps since the last progress */

@@ -305,7 +305,7 @@ static void nap(struct simt_machine *m)
 /* Nothing but polls for a long time. */
 static bool may_wait(const struct simt_machine *m)
 {
-    return m->host_polled || (m->time_polled && (m->launch.outside || m->naps < TIME_NAPS));
+    return m->lost || m->host_polled || (m->time_polled && (m->launch.outside || m->naps < TIME_NAPS));
 }
 
 static bool waits_too_long(const struct simt_machine *m)
@@ -314,6 +314,19 @@ static bool waits_too_long(const struct simt_machine *m)
     if (m->launch.outside && may_wait(m))
         return steps > LIVE_STEPS + 4ull * m->n_ready;
     return steps > HANG_STEPS + (100ull + 2 * m->launch.kernel->look_spins) * m->n_threads;
+}
+
+/* No thread of block 1 runs any more. */
+static void lose_block(struct simt_machine *m)
+{
+    m->lost = true;
+    for (uint32_t i = 0; i < m->n_threads; i++) {
+        struct thread *t = &m->threads[i];
+        if (t->block->index != 1 || t->state != THREAD_READY)
+            continue;
+        take_from_ready(m, t);
+        t->state = THREAD_BLOCKED;
+    }
 }
 
 /* What comes from outside: false when it ends the run. */
@@ -327,6 +340,8 @@ static bool goes_on(struct simt_machine *m)
     uint64_t steps = m->armed ? m->steps - m->unarmed_steps : 0;
     if (o->fault_at && steps >= o->fault_at)
         report_note(m, "fault", "asked for at step %llu", (unsigned long long)o->fault_at);
+    if (o->lost_at && steps >= o->lost_at && !m->lost)
+        lose_block(m);
     bool stuck = o->stuck_at && steps >= o->stuck_at;
     while (stuck && !atomic_load_explicit(&o->stop, memory_order_acquire))
         nanosleep(&(struct timespec){.tv_nsec = 20 * NAP_NS}, NULL);
@@ -519,7 +534,7 @@ int simt_run(struct simt_machine *m, const struct simt_launch *launch, struct si
     }
     m->random = (launch->seed + 1) * 0x9E3779B97F4A7C15u;
     m->steps = m->progress_step = m->slept_ns = m->naps = 0;
-    m->armed = false;
+    m->armed = m->lost = false;
     m->clock = (struct machine_clock){.ns = real_ns(), .real_ns = real_ns()};
     m->host_polled = m->time_polled = false;
     shadow_reset(m->shadow, (uint32_t)(m->random >> 32));

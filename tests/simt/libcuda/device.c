@@ -48,6 +48,7 @@ void emulated_settings_read(void)
     emulated.settings.shared_per_block = emulated_number("SIMT_SHARED_KB", 99) * 1024;
     emulated.settings.memory_bytes = emulated_number("SIMT_MEMORY_MB", 256) << 20;
     emulated.settings.time_limit = emulated_number("SIMT_TIME_LIMIT", 0) != 0;
+    emulated.settings.local_bytes = (uint32_t)emulated_number("SIMT_LOCAL", 0);
     emulated.settings.integrated = emulated_number("SIMT_INTEGRATED", 0) != 0;
     emulated.settings.pins_managed = emulated_number("SIMT_MANAGED", 0) != 0;
     emulated.settings.seed = emulated_number("SIMT_SEED", 1);

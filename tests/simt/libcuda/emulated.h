@@ -138,6 +138,7 @@ struct emulated {
         uint64_t seed;
         enum simt_schedule schedule;
         int mute, time_limit, integrated;
+        uint32_t local_bytes;
         bool pins_managed; /* reports pinned memory as managed */
     } settings;
 };
@@ -188,6 +189,7 @@ enum fault {
     FAULT_QUERY,
     FAULT_STEP,
     FAULT_STUCK,
+    FAULT_LOST,
     N_FAULTS
 };
 void faults_read(void);

@@ -20,6 +20,7 @@ static const struct {
     [FAULT_QUERY] = {"query", RESULT_UNKNOWN},
     [FAULT_STEP] = {"step", RESULT_ILLEGAL_ADDRESS},
     [FAULT_STUCK] = {"stuck", 0},
+    [FAULT_LOST] = {"lost", 0},
 };
 
 static struct {

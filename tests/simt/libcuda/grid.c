@@ -18,6 +18,7 @@ void grid_run(struct stream *s, const struct work *w)
     pthread_mutex_unlock(&emulated.lock);
     s->outside.armed = fault_is_armed;
     s->outside.stuck_at = fault_number(FAULT_STUCK, &nothing);
+    s->outside.lost_at = fault_number(FAULT_LOST, &nothing);
     s->outside.fault_at = fault_number(FAULT_STEP, &fault_result);
     struct simt_launch launch = {.kernel = w->grid.kernel,
                                  .args = w->grid.args,

@@ -139,7 +139,7 @@ int cuFuncGetAttribute(int *value, int attribute, void *function)
         return call_end(RESULT_INVALID_HANDLE);
     switch (attribute) {
     case CUDA_FUNCTION_LOCAL:
-        *value = 0;
+        *value = (int)emulated.settings.local_bytes;
         break;
     case CUDA_FUNCTION_REGISTERS:
         *value = 64;
