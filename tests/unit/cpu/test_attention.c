@@ -335,7 +335,7 @@ static void check_double(const struct bench *b)
 
 static const struct ops *table(const char *isa)
 {
-    const struct matmul_kernels *kernels = matmul_find(isa, NULL);
+    const struct matmul_kernels *kernels = matmul_find(isa);
     return kernels ? ops_find(kernels->name) : NULL;
 }
 
