@@ -68,10 +68,12 @@ static int refuse_waiting(struct generator *g, struct api_error *e, uint32_t n_m
 
 /* The first of the texts is being read, the others wait for it, and behind what waits to run: a generation
  * never finds the queue full of them. */
-int generator_admits_text(struct generator *g, struct api_error *e)
+int generator_admits_text(struct generator *g, bool is_long, struct api_error *e)
 {
     uint32_t n = g->n_texts ? g->n_texts - 1 : 0;
-    if (!g->n_texts || queue_depth(g, 0) + n < g->cfg->queue_limit)
+    if (g->draining)
+        return generator_refuses(g, e);
+    if (!is_long || !g->n_texts || queue_depth(g, 0) + n < g->cfg->queue_limit)
         return 0;
     return refuse_waiting(g, e, n);
 }

@@ -71,8 +71,9 @@ void generator_set_state(struct generator *g, enum server_state state);
 int generator_refuses(const struct generator *g, struct api_error *e);
 /* The same, and when the queue is full. */
 int generator_admits(struct generator *g, struct api_error *e);
-/* The same for a text that is too long to be read on the spot (/tokenize, /detokenize). */
-int generator_admits_text(struct generator *g, struct api_error *e);
+/* The same for a text of /tokenize and /detokenize: a drain refuses each, a full queue one that is too long
+ * to be read on the spot. */
+int generator_admits_text(struct generator *g, bool is_long, struct api_error *e);
 /* Depth, limit and Retry-After of a queue_full. */
 void generator_queue_full(struct generator *g, struct api_error *e);
 

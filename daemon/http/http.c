@@ -280,8 +280,8 @@ static int check_headers(struct request *r, const struct headers *h)
         return -1;
     if (r->route->post && h->content_length > r->server->cfg->max_body)
         return too_large(r->server, e);
-    if (r->route->text && h->content_length > REQUEST_INLINE_BODY &&
-        r->server->ops->admits_text(r->server, e) < 0)
+    bool is_long = h->content_length > REQUEST_INLINE_BODY;
+    if (r->route->text && r->server->ops->admits_text(r->server, is_long, e) < 0)
         return -1;
     return check_client(r, h, e);
 }

@@ -329,9 +329,9 @@ static int ask_admission(struct http_server *http, struct api_error *e)
     return generator_admits(http->generator, e);
 }
 
-static int ask_text_admission(struct http_server *http, struct api_error *e)
+static int ask_text_admission(struct http_server *http, bool is_long, struct api_error *e)
 {
-    return generator_admits_text(http->generator, e);
+    return generator_admits_text(http->generator, is_long, e);
 }
 
 static void tell_queue(struct http_server *http, struct api_error *e)

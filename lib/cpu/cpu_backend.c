@@ -420,6 +420,23 @@ static void cpu_program_ns(const struct backend *be, uint64_t *ns)
         ns[i] = atomic_load_explicit(&d->op_ns[i], memory_order_relaxed);
 }
 
+static int cpu_trace(struct backend *be, bool on, struct error *err)
+{
+    return decoder_trace((struct decoder *)be, on, err);
+}
+
+static int cpu_traced(struct backend *be, struct trace *out, struct error *err)
+{
+    const struct trace *t = &((const struct decoder *)be)->trace;
+    assert(t->marks);
+    int rc = trace_open(out, t->n_members, t->n_ops, err);
+    if (rc < 0)
+        return rc;
+    memcpy(out->marks, t->marks, (size_t)t->n_members * t->n_ops * sizeof *t->marks);
+    out->step = t->step;
+    return 0;
+}
+
 static const struct backend_node_ops cpu_nodes = {.begin = cpu_begin, .dispatch = cpu_dispatch};
 
 const struct backend_ops cpu_backend = {
@@ -432,6 +449,8 @@ const struct backend_ops cpu_backend = {
     .masks = cpu_masks,
     .advance = cpu_advance,
     .program_ns = cpu_program_ns,
+    .trace = cpu_trace,
+    .traced = cpu_traced,
     .park = cpu_park,
     .logits = cpu_logits,
     .info = cpu_info,

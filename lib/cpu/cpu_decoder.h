@@ -11,9 +11,11 @@
 #include "prefault.h"
 #include "attention.h"
 #include "backend/backend.h"
+#include "backend/trace.h"
 #include "model/graph.h"
 #include "base/memory.h"
 #include "cpu/matmul/team_experts.h"
+#include "cpu/matmul/team_heads.h"
 #include "cpu/matmul/team_matmul.h"
 #include "model/program.h"
 #include "sampler/sampler.h"
@@ -35,6 +37,7 @@ struct decoder_member {
     struct experts_order *experts;
     struct attend_scratch attend[MODEL_MAX_KINDS];
     void *sampler;
+    uint32_t op; /* the op that it is in, as a trace counts: from the end of the previous one */
 };
 
 struct decoder {
@@ -62,6 +65,7 @@ struct decoder {
     struct eager *eager; /* if cfg.eager with int8 */
     struct exact *exact; /* if cfg.eager with exact */
     uint32_t n_vocab, n_pages;
+    struct trace trace;      /* of the newest step with rows; closed: none is wanted */
     _Atomic uint64_t *op_ns; /* [n_ops]: time that each op of the program has taken so far */
 
     const uint32_t *masks; /* of step_logit.mask: n_masks of mask_words each */
@@ -108,6 +112,8 @@ int decoder_tune(struct decoder *d, struct error *err);
 
 /* persistent.c: runs the whole program for the current step. */
 void decoder_walk(struct decoder *d);
+/* Opens or closes d->trace. Between two steps. */
+int decoder_trace(struct decoder *d, bool on, struct error *err);
 
 /* Fills results[i] from logit row i. Any member, with its own sampler scratch. */
 void decoder_choose(struct decoder *d, uint32_t i, const float *logits, void *scratch);

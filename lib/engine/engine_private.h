@@ -28,6 +28,8 @@ struct sequence {
     uint32_t n_done;    /* positions below it are computed and their step is retired */
     uint32_t n_table;   /* page table entries that were sent */
     uint32_t n_samples; /* tokens requested from the decoder: received or in flight */
+    bool masked;        /* of a constrained text: the mask of its next token is made */
+    uint32_t mask;      /* its number for step_logit.mask, 0: no token may follow */
     uint64_t last_step; /* id of the newest step that names it; 0: none */
     uint64_t admitted;  /* sequence number of its admission */
 
@@ -130,7 +132,7 @@ struct engine {
     struct step step;
     uint32_t *masks; /* [n_slots][mask_words]; NULL: the backend cannot constrain */
     uint32_t mask_words;
-    uint64_t masks_ns; /* time that the masks of the texts, or of the prompts, of this step have taken */
+    uint32_t mask_turn; /* the slot whose mask is the next to go on with */
 
     /* Figures, written by the engine thread (n_open and rejected also by engine_submit()). */
     _Atomic bool faulted, idle;
@@ -153,12 +155,12 @@ static inline bool engine_constraint_waits(const struct sequence *q)
     return q->r->constraint && q->n_samples > atomic_load_explicit(&q->r->n_out, memory_order_relaxed);
 }
 
-/* engine_decodes: the next step may hold a row of it that samples a token. engine_prefills: it may hold rows
- * of its prompt. */
+/* engine_decodes: the next step may hold a row of it that samples a token: its mask is made. engine_prefills:
+ * it may hold rows of its prompt. */
 static inline bool engine_decodes(const struct sequence *q)
 {
     return q->r && q->n_rows >= q->r->n_prompt && q->n_samples < q->r->max_tokens &&
-           !engine_constraint_waits(q);
+           !engine_constraint_waits(q) && (!q->r->constraint || q->masked);
 }
 
 static inline bool engine_prefills(const struct sequence *q)
@@ -217,9 +219,11 @@ void engine_fail(struct engine *e, const struct error *why);
 /* engine_constrain.c: takes the memory of the masks, if the backend uses them. 0 or -ENOMEM. */
 int engine_constrain_open(struct engine *e, struct error *err);
 void engine_constrain_close(struct engine *e);
-/* Writes the mask of a slot's next token; 0: no token may follow. Otherwise the number for step_logit.mask.
- */
-uint32_t engine_constrain_mask(struct engine *e, uint32_t slot);
+/* Makes the masks of next tokens, the slots in turns, for as long as a step may wait for them; what is not
+ * complete then goes on at the next step. */
+void engine_constrain_masks(struct engine *e);
+/* True if a mask is still to be made. */
+bool engine_constrain_pending(const struct engine *e);
 /* Takes a sampled token into the matcher; false when it has none of the language. */
 bool engine_constrain_token(const struct engine_request *r, int32_t token);
 /* True if no further step may be submitted now: a constrained sequence waits for its token. */

@@ -12,8 +12,7 @@
 #define MIN_PREFILL_ALONE 64  /* rows, whatever step_ms says: enough to pay for one pass over the weights */
 #define FIRST_PREFILL     64  /* rows until the cost is measured */
 #define BESIDE_SHARE      0.7 /* of step_ms for prefill beside texts: 1 step in 100 takes 1.4 times that */
-#define MASKS_NS          20000000 /* then the masks of further slots are left to the next step */
-#define HEAD_ROOM         4        /* logit rows that decoding leaves to prefill, if there is any */
+#define HEAD_ROOM         4   /* logit rows that decoding leaves to prefill, if there is any */
 
 /* ---- settings, pages and copies that a sequence's rows need ---- */
 
@@ -122,7 +121,8 @@ static uint16_t ask_sample(struct engine *e, struct flight *f, struct sequence *
                                        .n_top = (uint16_t)(r->want_logprobs ? r->n_top : 0)};
     /* A text that cannot go on is sampled without a mask and ends when the step retires. */
     if (r->constraint)
-        s->logits[i].mask = engine_constrain_mask(e, slot);
+        s->logits[i].mask = q->mask;
+    q->masked = false;
     f->asked[i] = (struct asked){.slot = slot, .index = index, .target = false};
     return (uint16_t)i;
 }
@@ -149,7 +149,7 @@ static uint32_t add_rows(struct engine *e, struct flight *f, uint32_t slot, uint
     for (; fit < n; fit++) {
         enum wanted wanted = wanted_at(q->r, q->n_rows + fit);
         n_logits += wanted != NOTHING;
-        if (n_logits > STEP_MAX_LOGITS || (wanted == SAMPLE && q->r->constraint && e->masks_ns > MASKS_NS))
+        if (n_logits > STEP_MAX_LOGITS || (wanted == SAMPLE && q->r->constraint && !q->masked))
             break;
     }
     if (fit == 0)
@@ -319,17 +319,17 @@ static bool build(struct engine *e, struct flight *f)
     f->id = s->id;
     f->n_prefill = f->n_decode = f->n_draft = f->n_spans = f->n_logits = f->n_results = 0;
     uint32_t n_logits = n_prefill ? STEP_MAX_LOGITS - HEAD_ROOM : STEP_MAX_LOGITS;
+    engine_constrain_masks(e);
     if (e->n_flights == 0)
         engine_draft_plan(e, n_logits);
-    e->masks_ns = 0;
     add_decode(e, f, n_logits);
-    e->masks_ns = 0; /* of the prompts at least the oldest gets its mask, whatever the texts took */
     if (n_prefill)
         add_prefill(e, f, n_prefill);
     f->n_logits = s->n_logits;
     f->depth = depth(s);
     /* Every running request makes progress. */
-    assert(s->n_rows > 0 || e->n_flights > 0 || e->n_live == 0 || engine_disk_waits(e));
+    assert(s->n_rows > 0 || e->n_flights > 0 || e->n_live == 0 || engine_disk_waits(e) ||
+           engine_constrain_pending(e));
     engine_disk_build(e);
     return s->n_rows > 0 || s->n_page_ops > 0;
 }

@@ -363,8 +363,9 @@ static size_t escape_spaces(const char *text, size_t len, bool prefix, char *out
     return (size_t)(o - out);
 }
 
-/* SPM merges over the whole text. It is cut between two characters that are neighbours in no token: no merge
- * spans them, so the ids are the same, and the words are short enough for the cache of words. */
+/* SPM merges over the whole text, Gemma 4's BPE over runs of line ends and what lies between. It is cut
+ * between two characters that are neighbours in no symbol: no merge spans them, so the ids are the same, and
+ * the words are short enough for the cache of words. */
 static int encode_spm(struct encoder *e, const char *text, size_t len, bool prefix)
 {
     const uint64_t *pairs = e->t->pairs;
@@ -375,7 +376,8 @@ static int encode_spm(struct encoder *e, const char *text, size_t len, bool pref
     for (size_t i = 0; rc >= 0 && i < end; i += n) {
         uint32_t code = spm_character(s + i, end - i, &n);
         uint64_t bit = pair_bit(before, code);
-        if (i && !(pairs[bit / 64] >> bit % 64 & 1)) {
+        bool line = e->t->merges && (before == '\n') != (code == '\n');
+        if (i && (line || !(pairs[bit / 64] >> bit % 64 & 1))) {
             rc = merger_word(e->merger, s + from, i - from);
             from = i;
         }

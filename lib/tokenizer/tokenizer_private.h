@@ -50,7 +50,8 @@ struct specials { /* texts that become their token anywhere in a text */
 };
 
 struct tokenizer {
-    bool spm, space_prefix, add_bos, add_eos, ignore_merges;
+    bool spm; /* characters merge, with escaped spaces: by scores, or where there are `merges` by these */
+    bool space_prefix, add_bos, add_eos, ignore_merges;
     uint32_t n_vocab;
     int32_t bos, eos, unknown;
     int32_t *ends;
@@ -66,12 +67,13 @@ struct tokenizer {
     struct specials parsed;  /* user-defined, control and unknown tokens */
     int32_t byte_token[256]; /* token of a single byte, or -1 */
 
+    struct merge *merges; /* of both kinds of BPE; SPM: NULL */
+    uint32_t merge_mask;
+
     /* byte-level BPE */
     struct pretokenizer *pre;
     struct text_map by_piece; /* filled only with ignore_merges */
     uint32_t byte_symbol[256];
-    struct merge *merges;
-    uint32_t merge_mask;
 
     /* SPM: a pair merges when its text is a token, the best score first */
     uint32_t *rank; /* of each token; equal scores have equal ranks */
