@@ -1,5 +1,5 @@
 /* api_requests.c - GET /requests lists what waits and runs; DELETE /requests/{id} ends one, by the id of its
- * reply or by its X-Request-Id, in whatever phase it is. Requests of other keys are as unknown as those that
+ * reply or by its X-Request-Id, in any phase. Requests of other keys are as unknown as those that
  * never were; the admin key sees all. No prompt and no text is shown. */
 #include "api.h"
 #include "generation/generation.h"

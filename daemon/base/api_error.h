@@ -10,7 +10,7 @@ struct api_error {
     char message[400];
     uint32_t retry_after_s; /* 0: no Retry-After */
     bool close;             /* the connection ends with this reply */
-    bool at_once;           /* answered without reading the body, whose end nobody can be sure of */
+    bool at_once;           /* answered without reading the body, whose end is uncertain */
     /* context_exceeded: */
     bool has_context, estimated;
     uint64_t n_prompt_tokens;

@@ -410,7 +410,8 @@ static enum request_outcome outcome_of(const struct generation *g)
     return outcome;
 }
 
-/* What leaves nothing to show: a choice that failed, or an end before any choice had a token. */
+/* Returns the end that leaves nothing to show: a choice that failed, or an end before any choice had a token.
+ */
 static enum engine_finish spoilt_by(const struct generation *g)
 {
     bool shows = false;

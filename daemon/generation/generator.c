@@ -104,7 +104,7 @@ void generator_queue_full(struct generator *g, struct api_error *e)
 
 /* --- models --- */
 
-/* What goes on counting when an engine is gone. */
+/* Adds the counters that outlive an engine. */
 static void add_counts(struct engine_stats *sum, const struct engine_stats *e)
 {
     sum->prompt_tokens += e->prompt_tokens;

@@ -22,8 +22,8 @@ struct toolcall_format;
 
 enum server_state { SERVER_LOADING, SERVER_READY, SERVER_DRAINING, SERVER_STALLED, SERVER_SUSPENDED };
 
-/* What requests run on. The objects stay the caller's and must live until the model has been left or
- * server_end() has returned. */
+/* The model that requests run on. The objects stay the caller's and must live until the model has been left
+ * or server_end() has returned. */
 struct server_model {
     struct engine *engine; /* opened with cfg.wake = server_wake, cfg.context = the server */
     const struct tokenizer *tokenizer;
@@ -87,6 +87,6 @@ void generator_take_news(struct generator *g);
 /* Figures of the current model's engine (zeros: there is none), with what counts up and what runs and waits
  * summed over all models there were. */
 void generator_stats(const struct generator *g, struct engine_stats *out);
-/* Of the model that is being left: refuses what waits, or cancels all. */
+/* Refuse the waiting requests of the model that is being left, or cancel all. */
 void generator_refuse_leaving(struct generator *g);
 void generator_cancel_leaving(struct generator *g);

@@ -13,7 +13,7 @@
 
 /* --- time limits --- */
 
-/* What its sender left behind, and libmicrohttpd has not taken yet. */
+/* True if its sender left bytes behind that libmicrohttpd has not taken yet. */
 static bool has_unread(const struct connection *c)
 {
     char byte;
@@ -33,7 +33,7 @@ static bool has_whole_request(const struct connection *c)
     return c->request && c->request->phase != REQUEST_BODY;
 }
 
-/* There is no reply to whoever is still sending; the log and the counters are to know better than that the
+/* A client that is still sending gets no reply; the log and the counters should know better than that the
  * client left. */
 static void cut_body(struct connection *c)
 {

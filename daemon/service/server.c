@@ -45,7 +45,7 @@ static int find_host(struct addrinfo **out, const struct config *cfg, uint32_t n
     return rc ? error_set(err, -EINVAL, "host %s: %s", cfg->host, gai_strerror(rc)) : 0;
 }
 
-/* A certificate that nobody will be shown: whoever names one wants HTTPS. */
+/* A certificate that no client will see: an operator who names one wants HTTPS. */
 static void warn_certificate(const struct config *cfg)
 {
     if (!cfg->tls_port && (cfg->tls_certificate[0] || cfg->tls_key[0]))
@@ -104,7 +104,7 @@ static int bind_unix(struct server *s, struct error *err)
     return 0;
 }
 
-/* Whatever the configuration asks for. */
+/* Binds all that the configuration asks for. */
 static int bind_all(struct server *s, struct error *err)
 {
     const struct config *cfg = s->http.cfg;
@@ -191,7 +191,7 @@ static void on_wake(uv_poll_t *wake, int status, int events)
     listener_run_dirty(s->http.listeners, s->http.n_listeners);
 }
 
-/* Of a full counter (EAGAIN) nothing is lost: the loop has not come to read it yet. */
+/* A full counter (EAGAIN) loses nothing: the loop has not come to read it yet. */
 void server_wake(void *server)
 {
     const uint64_t one = 1;
@@ -259,7 +259,7 @@ uint32_t server_connections_within(uint64_t n_descriptors)
     return most < UINT32_MAX ? (uint32_t)most : UINT32_MAX;
 }
 
-/* What a connection's descriptor may be at most. */
+/* The largest descriptor that a connection may have. */
 static uint32_t highest_descriptor(const struct server *s)
 {
     struct rlimit limit;
@@ -563,7 +563,7 @@ static void begin_drain(struct server *s)
 void server_drain(struct server *s, uint64_t timeout_ms, void (*done)(void *context), void *context)
 {
     if (!s->generator.draining) {
-        begin_drain(s); /* it serves what an inherited socket has accepted: nobody to tell yet */
+        begin_drain(s); /* it serves what an inherited socket has accepted: no client to tell yet */
         s->drained = done;
         s->drained_context = context;
     } else if (uv_timer_get_due_in(&s->drain_timer) <= timeout_ms) {

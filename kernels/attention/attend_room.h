@@ -37,7 +37,7 @@ struct attend_place {
 
 enum attend_stat { ATTEND_MAX, ATTEND_SUM, ATTEND_FACTOR, ATTEND_POS };
 
-/* How a query's weights are quantised for each block of q8_0 values. */
+/* The quantisation of a query's weights for each block of q8_0 values. */
 struct attend_steps {
     float inverse[ATTEND_MAX_HEAD_DIM / ARITH_BLOCK], step[ATTEND_MAX_HEAD_DIM / ARITH_BLOCK];
 };

@@ -50,7 +50,7 @@ int weights_size(const struct graph *g, size_t *size, struct error *err)
     return rc;
 }
 
-/* Where the file's bytes of the groups that a member packs lie meanwhile. */
+/* Buffer for the file's bytes of the groups that a member packs. */
 struct pack_buffers {
     struct memory_block block;
     size_t size; /* of each member's */

@@ -559,7 +559,7 @@ Test(cuda_fault, a_grid_that_stands_still)
     fails("stuck:600000", EXECUTOR_PERSISTENT, "is not responding");
 }
 
-/* Nor is one given up that nobody could look at: its process is stopped for longer than the limit. */
+/* Nor is one given up that no thread could look at: its process is stopped for longer than the limit. */
 Test(cuda_fault, a_process_that_was_stopped_goes_on)
 {
     struct decoder_run r;

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A graph made by hand, without a model: weights are numbers that nobody looks up. */
+/* A graph made by hand, without a model: weights are numbers that are never looked up. */
 
 static struct graph_node node(enum graph_op op, const char *name, uint32_t width, uint32_t a, uint32_t b)
 {

@@ -1,5 +1,5 @@
-/* What a connection may hold of the server: memory for a body, a place among max_connections, and its own
- * place when another connection needs one. */
+/* The resources of the server that a connection may hold: memory for a body, a place among max_connections,
+ * and its own place when another connection needs one. */
 #include "http/http.h"
 #include "service/server_private.h"
 #include "support/server_driver.h"
@@ -208,7 +208,7 @@ static int ask_for_pages(const char *id)
     return fd;
 }
 
-/* What a client without a key can do to hold a connection. */
+/* The ways that a client without a key has to hold a connection. */
 static int hold_without_key(int way)
 {
     static const char *const halves[] = {

@@ -189,7 +189,8 @@ static void cancel_leaving(void)
     server_cancel_leaving(f.server);
 }
 
-/* The tokens' texts are the model's: it stays until they are written, or nobody is to get them any more. */
+/* The tokens' texts are the model's: it stays until they are written, or no client is to get them any more.
+ */
 SERVER_TEST(replies, a_model_that_is_replaced_waits_for_them_or_cuts_them_off)
 {
     for (int cut = 0; cut < 2; cut++) {
@@ -236,7 +237,7 @@ SERVER_TEST(replies, a_stream_tells_of_its_prompt_once)
     }
 }
 
-/* What is written at once stays small, whatever the model says. */
+/* The part that is written at once stays small, for any text of the model. */
 SERVER_TEST(replies, tokens_without_text_come_in_pieces)
 {
     struct events e;
@@ -287,7 +288,7 @@ static const struct dialect_of {
      "delta.content"},
 };
 
-/* What an event says of a choice; NULL when it is of another, or of all. */
+/* Returns what an event says of a choice; NULL when it is of another, or of all. */
 static json_t *choice_in(const json_t *event, long long index)
 {
     json_t *choices = json_object_get(event, "choices");
