@@ -117,7 +117,7 @@ struct generation {
         *model;          /* it runs on, even if another is loaded meanwhile; its until it has finished */
     struct arena *arena; /* the request's */
     const struct dialect *dialect;
-    struct generation *next, *prev;
+    LIST_ENTRY(generation) link; /* of generator.generations */
     enum generation_state state;
     enum request_outcome outcome;
     enum generation_effort effort;

@@ -190,8 +190,8 @@ void generator_refuse_leaving(struct generator *g)
 {
     assert(g->leaving); /* else it would take those that have no model yet */
     struct generation *next;
-    for (struct generation *it = g->generations; it; it = next) {
-        next = it->next;
+    for (struct generation *it = LIST_FIRST(&g->generations); it; it = next) {
+        next = LIST_NEXT(it, link);
         if (it->model == g->leaving)
             generation_refuse(it);
     }
@@ -201,8 +201,8 @@ void generator_cancel_leaving(struct generator *g)
 {
     assert(g->leaving); /* else it would take those that have no model yet */
     struct generation *next;
-    for (struct generation *it = g->generations; it; it = next) {
-        next = it->next;
+    for (struct generation *it = LIST_FIRST(&g->generations); it; it = next) {
+        next = LIST_NEXT(it, link);
         if (it->model == g->leaving && it->state == GENERATION_REPLYING && it->request->connection)
             connection_give_up(it->request->connection);
         else if (it->model == g->leaving)

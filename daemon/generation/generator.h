@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 struct api_error;
 struct chat_template;
@@ -53,10 +54,10 @@ struct generator {
     struct engine_stats past;      /* figures of those that are gone: what counts up */
     void (*left)(void *context);   /* see server_on_left() */
     void *left_context;
-    struct generation *generations; /* accepted and not finished */
-    uint32_t n_active;              /* of them */
-    uint32_t n_preparing;           /* accepted, not submitted to the engine yet */
-    uint32_t n_texts;               /* /tokenize and /detokenize on the pool */
+    LIST_HEAD(, generation) generations; /* accepted and not finished */
+    uint32_t n_active;                   /* of them */
+    uint32_t n_preparing;                /* accepted, not submitted to the engine yet */
+    uint32_t n_texts;                    /* /tokenize and /detokenize on the pool */
 };
 
 struct server_load { /* requests as /stats counts them: of several choices each that runs */

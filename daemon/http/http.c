@@ -429,10 +429,7 @@ static struct request *request_open(struct listener *l, struct MHD_Connection *m
     r->out.arena = &r->arena;
     r->route = route_find(s->routes, path);
     connection_begin(c, r);
-    r->next = s->requests;
-    if (r->next)
-        r->next->prev = r;
-    s->requests = r;
+    LIST_INSERT_HEAD(&s->requests, r, link);
     return r;
 }
 
@@ -652,12 +649,7 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **context,
     if (r->ops)
         r->ops->drop(r);
     request_cancel_work(r);
-    if (r->next)
-        r->next->prev = r->prev;
-    if (r->prev)
-        r->prev->next = r->next;
-    else
-        s->requests = r->next;
+    LIST_REMOVE(r, link);
     request_unref(r);
     *context = NULL;
     s->ops->ended(s);

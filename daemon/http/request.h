@@ -16,6 +16,7 @@
 #include "route.h"
 
 #include <microhttpd.h>
+#include <sys/queue.h>
 
 #define ID_RANDOM 22 /* characters, 131 bits */
 
@@ -69,8 +70,8 @@ struct request {
     struct connection *connection; /* NULL once libmicrohttpd is done with it */
     struct MHD_Connection *mhd;
     struct arena arena;
-    struct request *next, *prev;
-    unsigned refs; /* libmicrohttpd, engine, pool */
+    LIST_ENTRY(request) link; /* of server.requests */
+    unsigned refs;            /* libmicrohttpd, engine, pool */
 
     const struct route *route; /* NULL: none */
     const char *method, *path;

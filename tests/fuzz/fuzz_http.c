@@ -178,7 +178,7 @@ static void turn(void)
 static bool is_idle(void)
 {
     const struct server *s = f.server;
-    return !s->http.n_connections && !s->http.requests && !s->generator.generations &&
+    return !s->http.n_connections && LIST_EMPTY(&s->http.requests) && LIST_EMPTY(&s->generator.generations) &&
            !s->generator.n_active && !s->generator.n_preparing && !s->http.n_jobs && !s->http.body_bytes &&
            !s->http.text_bytes && !s->http.reply_bytes && !s->generator.n_texts && !fake.n_live;
 }

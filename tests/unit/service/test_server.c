@@ -649,7 +649,8 @@ static size_t n_of_body;
 
 static void look_at_body(void)
 {
-    n_of_body = f.server->http.requests ? f.server->http.requests->body_len : 0;
+    const struct request *r = LIST_FIRST(&f.server->http.requests);
+    n_of_body = r ? r->body_len : 0;
 }
 
 SERVER_TEST(state, a_drain_refuses_a_generation_whose_body_is_still_coming)

@@ -68,7 +68,7 @@ static uint64_t body_bytes;
 static void count_halves(void)
 {
     n_halves = 0;
-    for (const struct request *r = f.server->http.requests; r; r = r->next)
+    for (const struct request *r = LIST_FIRST(&f.server->http.requests); r; r = LIST_NEXT(r, link))
         n_halves += r->body_seen == strlen(PART);
     body_bytes = f.server->http.body_bytes;
 }
@@ -372,7 +372,7 @@ static const char *expected_id;
 
 static void look_for_id(void)
 {
-    for (const struct request *r = f.server->http.requests; r; r = r->next)
+    for (const struct request *r = LIST_FIRST(&f.server->http.requests); r; r = LIST_NEXT(r, link))
         has_come |= !strcmp(r->id, expected_id);
 }
 
@@ -400,7 +400,8 @@ static uint64_t newest_ns;
 
 static void read_newest(void)
 {
-    newest_ns = f.server->http.connections[CONNECTION_REPLYING].last->moved_ns;
+    newest_ns =
+        TAILQ_LAST(&f.server->http.connections[CONNECTION_REPLYING].queue, connection_queue)->moved_ns;
 }
 
 /* Reads until libmicrohttpd takes the next piece. */

@@ -22,15 +22,16 @@ static struct {
 static void look(void)
 {
     const struct server *s = f.server;
-    const struct request *r = s->http.requests;
-    seen.replying = s->generator.generations && s->generator.generations->state == GENERATION_REPLYING;
+    const struct request *r = LIST_FIRST(&s->http.requests);
+    const struct generation *g = LIST_FIRST(&s->generator.generations);
+    seen.replying = g && g->state == GENERATION_REPLYING;
     seen.n_active = s->generator.n_active;
     seen.reply_bytes = s->http.reply_bytes;
     seen.out_bytes = r ? r->out.cap + (r->writing ? 0 : r->items.cap) : 0;
     seen.limited = r && r->limited;
     seen.stats = s->http.stats;
     seen.all_bytes = seen.n_requests = 0;
-    for (; r; r = r->next, seen.n_requests++)
+    for (; r; r = LIST_NEXT(r, link), seen.n_requests++)
         seen.all_bytes += r->arena.total + (r->writing ? 0 : r->items_arena.total);
 }
 
