@@ -23,7 +23,7 @@ struct executor_timing {
 
 /* Eager execution of a graph: calls `dispatch` (one launch) for every node but NONE, in order. Returns the
  * number of launches or the first error, whose words begin with the node's name; no node after it runs.
- * `timing` may be NULL. The graph must be validated. */
+ * `timing` may be NULL, its node_ns not. The graph must be validated. */
 struct executor_walk {
     int (*dispatch)(void *context, uint32_t node, struct error *err);
     void *context;
