@@ -1,4 +1,5 @@
-/* api_error.h - a refusal or failure as a client sees it: an HTTP status and the object API.md shows. */
+/* api_error.h - a refusal or failure as a client sees it: an HTTP status and the object API.md shows. Thread:
+ * any; one at a time for an error. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 /* buf.h - bytes that grow at the end, and JSON written into them by hand.
  * Running out of memory is remembered (`failed`) and everything after it is dropped, so a writer checks once,
  * at its end. The output of the JSON writers is always valid: UTF-8 that is not becomes U+FFFD, a number that
- * is not finite becomes null. Memory: the arena's. */
+ * is not finite becomes null. Thread: one at a time. Memory: the arena's. */
 #pragma once
 #include "base/arena.h"
 

@@ -1,5 +1,5 @@
 /* toolcall_private.h - the scanner's state. A state is a function that takes bytes from the front of
- * `pending`: it returns false when it needs more of them, or `ended`. */
+ * `pending`: it returns false when it needs more of them, or `ended`. Thread: one at a time. */
 #pragma once
 #include "bytes.h"
 #include "json_repair.h"
