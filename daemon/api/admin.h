@@ -6,7 +6,7 @@
 
 struct error;
 
-/* How swapping models stands. Strings hold until the next turn of the loop. */
+/* The state of a swap of models. Strings hold until the next turn of the loop. */
 struct swap_view {
     const char *state;  /* "idle", or what is being done */
     const char *model;  /* which is being loaded, as a path below model_dir; NULL: none */

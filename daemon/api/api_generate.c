@@ -174,7 +174,7 @@ static int read_bias(struct field_reader *r, const struct field *f, const json_t
     return 0;
 }
 
-/* What is over the context is refused with the prompt's length, when that is known. */
+/* A prompt over the context is refused with the prompt's length, when that is known. */
 int read_max_tokens(struct field_reader *r, const struct field *f, const json_t *value)
 {
     const struct server_model *m = r->context;
@@ -377,7 +377,7 @@ static void put_timings(struct buf *out, const struct generation *g)
     put_ms(out, "tokens_per_s", t.tokens_per_s, "}");
 }
 
-/* What concerns all choices. */
+/* Writes what concerns all choices. */
 static void put_end(struct generation *g, struct buf *out)
 {
     const struct engine_request *e = &g->choices->e;

@@ -404,14 +404,14 @@ static bool runs(const struct request *r, const struct generation *g)
 /* Requests of other keys are as unknown as in GET /requests: their slots look free. */
 void api_llama_slots(struct request *r)
 {
-    const struct generation *g = r->server->generator->generations;
+    const struct generation *g = LIST_FIRST(&r->server->generator->generations);
     uint32_t n = r->server->cfg->slots, n_ctx = r->server->generator->model->n_ctx;
     buf_puts(&r->out, "[");
     for (uint32_t i = 0; i < n; i++) {
         while (g && !runs(r, g))
-            g = g->next;
+            g = LIST_NEXT(g, link);
         put_slot(&r->out, i, n_ctx, g);
-        g = g ? g->next : NULL;
+        g = g ? LIST_NEXT(g, link) : NULL;
     }
     buf_puts(&r->out, "]\n");
     request_reply(r, 200);

@@ -36,7 +36,7 @@ int openai_read_word(struct field_reader *r, const struct field *f, const json_t
                        f->name, field_got_word(value));
 }
 
-/* Whatever the name, it is the loaded model that answers. */
+/* The loaded model answers under any name. */
 int openai_read_model(struct field_reader *r, const struct field *f, const json_t *value)
 {
     if (json_is_string(value))

@@ -1,5 +1,5 @@
 /* api_requests.c - GET /requests lists what waits and runs; DELETE /requests/{id} ends one, by the id of its
- * reply or by its X-Request-Id, in whatever phase it is. Requests of other keys are as unknown as those that
+ * reply or by its X-Request-Id, in any phase. Requests of other keys are as unknown as those that
  * never were; the admin key sees all. No prompt and no text is shown. */
 #include "api.h"
 #include "generation/generation.h"
@@ -50,7 +50,8 @@ void api_requests(struct request *r)
     uint64_t now = clock_ns();
     bool more = false;
     buf_puts(&r->out, "{\"requests\":[");
-    for (const struct generation *g = r->server->generator->generations; g; g = g->next) {
+    for (const struct generation *g = LIST_FIRST(&r->server->generator->generations); g;
+         g = LIST_NEXT(g, link)) {
         if (!is_visible(r, g) || g->state >= GENERATION_REPLYING)
             continue;
         if (more)
@@ -67,7 +68,7 @@ void api_requests(struct request *r)
 
 static struct generation *find(struct request *r, const char *id)
 {
-    for (struct generation *g = r->server->generator->generations; g; g = g->next) {
+    for (struct generation *g = LIST_FIRST(&r->server->generator->generations); g; g = LIST_NEXT(g, link)) {
         bool named = !strcmp(g->id, id) || !strcmp(g->request->id, id);
         if (named && g->state < GENERATION_REPLYING && is_visible(r, g))
             return g;

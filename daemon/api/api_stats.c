@@ -126,7 +126,7 @@ static void put_speculation(struct buf *out, const struct engine_stats *e)
                (unsigned long long)e->draft_requests, (unsigned long long)e->turned_off);
 }
 
-/* Of the current model alone. */
+/* Counts the current model alone. */
 static void put_loaded(struct buf *out, const struct http_server *s)
 {
     struct engine_stats own, *e = &own;

@@ -1,4 +1,5 @@
-/* api_error.h - a refusal or failure as a client sees it: an HTTP status and the object API.md shows. */
+/* api_error.h - a refusal or failure as a client sees it: an HTTP status and the object API.md shows. Thread:
+ * any; one at a time for an error. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -10,7 +11,7 @@ struct api_error {
     char message[400];
     uint32_t retry_after_s; /* 0: no Retry-After */
     bool close;             /* the connection ends with this reply */
-    bool at_once;           /* answered without reading the body, whose end nobody can be sure of */
+    bool at_once;           /* answered without reading the body, whose end is uncertain */
     /* context_exceeded: */
     bool has_context, estimated;
     uint64_t n_prompt_tokens;

@@ -1,7 +1,7 @@
 /* buf.h - bytes that grow at the end, and JSON written into them by hand.
  * Running out of memory is remembered (`failed`) and everything after it is dropped, so a writer checks once,
- * at its end. What the json writers produce is always valid: UTF-8 that is not becomes U+FFFD, a number that
- * is not finite becomes null. Memory: the arena's. */
+ * at its end. The output of the JSON writers is always valid: UTF-8 that is not becomes U+FFFD, a number that
+ * is not finite becomes null. Thread: one at a time. Memory: the arena's. */
 #pragma once
 #include "base/arena.h"
 
@@ -22,7 +22,7 @@ void buf_put(struct buf *b, const char *s, size_t n);
 void buf_puts(struct buf *b, const char *s);
 void buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* What stands between the quotes of a string. */
+/* Writes the characters between the quotes of a string. */
 void json_put_chars(struct buf *b, const char *s, size_t n);
 /* A string with its quotes. */
 void json_put_string(struct buf *b, const char *s, size_t n);

@@ -1,8 +1,8 @@
 /* log.h - one line per event on stderr: text, or JSON objects, or text with journald's priorities when stderr
- * is the journal. Never prompt text. What could break a line or a terminal is escaped here (escape.h),
- * wherever it came from; foreign words (ids, names, User-Agents) go through log_quote() so that a reader sees
- * where they begin and end. Thread: any. A line is one write(2) that never waits: lines for which there is no
- * room are left out and counted. Memory: none is allocated; a line is cut at LOG_MAX_LINE bytes. */
+ * is the journal. Never prompt text. Bytes that could break a line or a terminal are escaped here (escape.h),
+ * wherever they came from; foreign words (ids, names, User-Agents) go through log_quote() so that a reader
+ * sees where they begin and end. Thread: any. A line is one write(2) that never waits: lines for which there
+ * is no room are left out and counted. Memory: none is allocated; a line is cut at LOG_MAX_LINE bytes. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -33,7 +33,7 @@ struct log_access {
     int status;
     const char *error; /* the type of the refusal or failure; NULL: none */
     double ms;
-    /* Of a generation; finish NULL: it was none, or came to nothing. */
+    /* Figures of a generation; finish NULL: it was none, or came to nothing. */
     const char *finish;
     const char *choices[LOG_MAX_CHOICES]; /* each one's, where there are several */
     uint32_t n_choices;

@@ -17,7 +17,7 @@
 
 #define LISTEN_FDS_START 3
 #define MAX_LISTEN_FDS   64
-#define STATE_WAIT_MS    1000 /* for a manager that is busy: its queue is short, and everybody's */
+#define STATE_WAIT_MS    1000 /* for a manager that is busy: its queue is short, and all services share it */
 
 static bool env_number(const char *name, uint64_t *out)
 {

@@ -1,6 +1,6 @@
 /* A benchmark's figures as a table and as one JSON object. */
 #include "bench.h"
-#include "cpu/roofline/roofline.h"
+#include "roofline/roofline.h"
 #include "model/model.h"
 
 #include <jansson.h>

@@ -1,7 +1,7 @@
 /* hearthd bench: prompts and text through the engine, tokens per second beside the machine's limits. */
 #include "bench.h"
 #include "commands.h"
-#include "cpu/roofline/roofline.h"
+#include "roofline/roofline.h"
 #include "base/team.h"
 #include "backend/executor.h"
 #include "base/log.h"
@@ -165,14 +165,6 @@ static int time_ops(struct executor *x, struct error *err)
 
 #define LOOK_ROUNDS 4 /* of tens of milliseconds each */
 
-static struct roofline *open_roofline(uint32_t threads, struct error *err)
-{
-    struct roofline *r = roofline_open(threads);
-    if (!r)
-        error_set(err, -ENOMEM, "out of memory: measuring the limits needs 1 GiB");
-    return r;
-}
-
 /* The limits of the threads that the model gets. */
 static struct bench_roofline look_at_machine(void *roofline)
 {
@@ -206,8 +198,9 @@ static int limits_open(struct limits *l, const struct offline *o, struct error *
 {
     *l = (struct limits){0};
     executor_info(o->runtime.executor, &l->info);
-    if (!l->info.memory_total && !(l->roofline = open_roofline(l->info.n_threads, err)))
-        return -ENOMEM;
+    int rc = l->info.memory_total ? 0 : roofline_open(&l->roofline, l->info.n_threads, err);
+    if (rc < 0)
+        return rc;
     if (l->roofline)
         l->look = (struct bench_limits){look_at_machine, l->roofline};
     else
@@ -370,9 +363,10 @@ static int bench(struct config *cfg, void *options, struct error *err)
         return bench_model(cfg, opt, err);
     uint32_t threads = cfg->threads ? cfg->threads : team_cores();
     threads = threads < ROOFLINE_MAX_THREADS ? threads : ROOFLINE_MAX_THREADS;
-    struct roofline *r = open_roofline(threads, err);
-    if (!r)
-        return -ENOMEM;
+    struct roofline *r;
+    int rc = roofline_open(&r, threads, err);
+    if (rc < 0)
+        return rc;
     struct bench_roofline roofline = {.read_gbps = roofline_read_gbps(r, ROOFLINE_MAX_ROUNDS),
                                       .int8_tops = roofline_int8_tops(r, ROOFLINE_MAX_ROUNDS),
                                       .f32_tflops = roofline_f32_tflops(r, ROOFLINE_MAX_ROUNDS),

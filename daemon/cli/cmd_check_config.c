@@ -13,7 +13,7 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
-/* What to print instead of checking. */
+/* The text that is printed instead of a check. */
 enum show { SHOW_NOTHING, SHOW_SAMPLE, SHOW_MAN };
 
 static int take_show(void *context, int argc, char **argv, struct error *err)
@@ -29,7 +29,7 @@ static int take_show(void *context, int argc, char **argv, struct error *err)
     return 1;
 }
 
-/* What the values name, in serve's order: keys, addresses, places to listen, certificate, template. */
+/* Checks what the values name, in serve's order: keys, addresses, places to listen, certificate, template. */
 static int check_named(const struct config *c, struct error *err)
 {
     struct access *access = NULL;

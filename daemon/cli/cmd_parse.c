@@ -27,7 +27,7 @@ struct call {
     struct buf id, name, arguments;
 };
 
-/* What was parsed so far. */
+/* The parts that were parsed so far. */
 struct parsed {
     struct arena arena;
     struct buf content, reasoning, line;

@@ -240,7 +240,7 @@ static void flush_text(void)
         output_error = errno;
 }
 
-/* What a model writes may hold commands to a terminal; a file or a pipe gets it as it is. */
+/* A model's text may hold commands to a terminal; a file or a pipe gets it as it is. */
 static void print_text(const char *text, size_t n)
 {
     if (isatty(STDOUT_FILENO))

@@ -1,5 +1,6 @@
 /* commands.h - the subcommands of hearthd. Each takes its own arguments, argv[0] being the subcommand's name,
- * prints its result on stdout and everything else on stderr, and returns the process's exit code. */
+ * prints its result on stdout and everything else on stderr, and returns the process's exit code. Thread:
+ * main. */
 #pragma once
 #include "base/error.h"
 #include "base/exit_code.h"

@@ -1,4 +1,4 @@
-/* inspect.h - what `hearthd inspect` has found out about a model file, and the same as JSON. */
+/* inspect.h - what `hearthd inspect` has found out about a model file, and the same as JSON. Thread: main. */
 #pragma once
 #include "gguf/gguf.h"
 

@@ -19,7 +19,7 @@ int ask_take_url(void *context, int argc, char **argv, struct error *err)
     return 1;
 }
 
-/* Where the configured daemon listens; the socket first, since its path needs no guess. */
+/* Finds where the configured daemon listens; the socket first, since its path needs no guess. */
 static void configured_url(const struct config *c, char *out, size_t room)
 {
     const char *host = strcmp(c->host, "0.0.0.0") == 0 ? "127.0.0.1"
@@ -76,7 +76,7 @@ int ask_daemon(const struct config *c, const char *url, const char *path, json_t
         return error_set(err, -EINVAL, "port is any: give the port in use (--port), or the daemon's URL");
     configured_url(c, configured, sizeof configured);
     url = url ? url : configured;
-    /* Keys in files are this machine's daemons': whoever is elsewhere is not to learn them. */
+    /* Keys in files are this machine's daemons': no other machine may learn them. */
     bool here = strcmp(url, configured) == 0 || http_is_local(url);
     const char *used = choose_key(c, here, key, sizeof key);
     int status = http_get(url, path, used, &body, err);

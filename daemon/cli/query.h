@@ -1,5 +1,5 @@
 /* query.h - for the commands that ask a running daemon: where it is, with which key, and its answer as JSON.
- * Blocking. */
+ * Blocking. Thread: main. */
 #pragma once
 #include "config/config.h"
 #include "base/error.h"

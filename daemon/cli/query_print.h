@@ -1,4 +1,4 @@
-/* query_print.h - answers of a running daemon as tables for people. What a member lacks is 0 or "", and no
+/* query_print.h - answers of a running daemon as tables for people. A missing member is 0 or "", and no
  * control character of an answer reaches the terminal.
  * Thread: one at a time, as texts are built in static buffers. */
 #pragma once

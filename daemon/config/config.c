@@ -186,7 +186,7 @@ static void warn_unknown(const char *variable, const char *key)
              meant ? "; did you mean " PREFIX : "", upper, meant ? "?" : "");
 }
 
-/* Whether it is spelt like a key of ours: then that key, and where its value begins. */
+/* True if it is spelt like a key of ours: writes that key, and where its value begins. */
 static bool is_ours(const char *variable, char name[64], const char **equals)
 {
     const char *start = variable + strlen(PREFIX);
@@ -251,7 +251,7 @@ static bool split_flag(const char *argument, struct flag *out)
     return true;
 }
 
-/* What one argument of the command line means; `taken` arguments, 0 when it is not one of ours. */
+/* The use of one argument of the command line; `taken` arguments, 0 when it is not one of ours. */
 struct flag_use {
     const struct config_key *key; /* or NULL */
     bool config, help, print_config;

@@ -93,9 +93,9 @@ struct config {
     struct config_origin origins[CONFIG_MAX_KEYS]; /* in table order */
 };
 
-/* What a command takes beside the keys. `option` is asked for every argument that is not a key's flag:
- * it returns how many arguments it took (argv[0] is this one, argc are left), 0 when it does not know it,
- * or a negative errno with *err set. */
+/* The flags that a command takes beside the keys. `option` is asked for every argument that is not a key's
+ * flag: it returns how many arguments it took (argv[0] is this one, argc are left), 0 when it does not know
+ * it, or a negative errno with *err set. */
 struct config_arguments {
     int argc; /* without the program's and the command's name */
     char **argv;
@@ -111,8 +111,8 @@ struct config_arguments {
 /* Fills *out from all sources. -EINVAL: a key or value is wrong; -ENOENT, -EACCES: the file of --config.
  * *out is to be freed either way. */
 int config_load(struct config *out, struct config_arguments *args, struct error *err);
-/* Logs what config_load() passed over: a HEARTH_ variable that is no key may be somebody else's, or a typing
- * error. On its own, since only what was loaded says how to log. */
+/* Logs what config_load() passed over: a HEARTH_ variable that is no key may belong to another program, or be
+ * a typing error. On its own, since only what was loaded says how to log. */
 void config_warn(const struct config_arguments *args);
 /* The defaults alone. */
 int config_defaults(struct config *out, struct error *err);

@@ -7,7 +7,7 @@
 
 #define MAX_PROMPT_END 64 /* bytes that may open the reasoning */
 
-/* What is given and would have no effect is refused, as an unknown field is. */
+/* Refuses fields that would have no effect, as unknown ones are. */
 static int check_template(const struct chat_template *c, const struct chat *chat, struct api_error *err)
 {
     if (!c)

@@ -163,7 +163,7 @@ static bool renders(const struct chat_template *c, struct arena *a, struct jinja
            memmem(text.s, text.len, PROBE, strlen(PROBE));
 }
 
-/* Whether a user's message shows when its content is this. */
+/* True if a user's message shows when its content is this. */
 static bool shows_content(const struct chat_template *c, struct arena *a, struct jinja_value content)
 {
     struct jinja_value message = pair(a, "role", jinja_word("user"), "content", content);

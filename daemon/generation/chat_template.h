@@ -18,10 +18,10 @@ struct tokenizer;
 int chat_template_open(struct chat_template **out, const char *choice, const struct gguf *g,
                        const struct tokenizer *t, struct error *err);
 void chat_template_close(struct chat_template *c); /* NULL is fine */
-/* Whether `choice` could be opened, as far as that can be told without a model. */
+/* True if `choice` could be opened, as far as that can be told without a model. */
 int chat_template_check(const char *choice, struct error *err);
 
-/* How the model marks tool calls and reasoning, as its template shows; "none" without a template. */
+/* The marks of tool calls and reasoning that the template shows; "none" without a template. */
 const struct toolcall_format *chat_template_format(const struct chat_template *c);
 bool chat_template_reads(const struct chat_template *c, const char *variable);
 /* How it wants what clients may give in two ways: found out when it was opened, by rendering both. */
@@ -46,7 +46,7 @@ struct chat {            /* what is to be rendered; values that are JINJA_UNDEFI
     int64_t now; /* Unix seconds */
 };
 
-/* Whether a template gets its value from elsewhere than chat.variables. */
+/* True if a template gets its value from elsewhere than chat.variables. */
 bool chat_template_reserves(const char *variable);
 /* Within limits.operations and limits.output; codes of jinja_render(). */
 int chat_template_render(const struct chat_template *c, const struct chat *chat, struct jinja_limits limits,

@@ -8,7 +8,7 @@ int choice_open(struct choice *c, struct api_error *err)
     struct engine_request *e = &c->e;
     struct arena *a = c->g->arena;
     uint32_t n_stops = c->g->p.n_stops;
-    /* How far the text has come into a stop string is each choice's own. */
+    /* Each choice keeps how far its text has come into a stop string. */
     struct text_stop *stops = arena_array(a, n_stops, sizeof *stops);
     e->out = arena_array(a, e->max_tokens, sizeof *e->out);
     e->top = e->n_top ? arena_array(a, (size_t)e->max_tokens * e->n_top, sizeof *e->top) : NULL;
@@ -114,8 +114,8 @@ static struct piece unseen(const struct choice *c, uint32_t to, size_t end)
         .text = c->text.out.p + c->event_text, .len = end - c->event_text, .from = c->event_tokens, .to = to};
 }
 
-/* What its next event shows: all up to the first token that has text to show, so that it is the same whenever
- * it is written. The text that goes with a stop string is left to the last event. */
+/* Finds what its next event shows: all up to the first token that has text to show, so that it is the same
+ * whenever it is written. The text that goes with a stop string is left to the last event. */
 static bool next_piece(const struct choice *c, struct piece *out)
 {
     uint32_t n = c->n_tokens - (c->text.matched != NULL);
@@ -164,7 +164,7 @@ void put_items(const struct choice *c, uint32_t from, uint32_t to,
 
 #define CHUNK 1024 /* bytes of a text that are written at once */
 
-/* Where chunk i of the text begins: between two characters. */
+/* Returns where chunk i of the text begins: between two characters. */
 static size_t chunk_at(const struct choice *c, size_t i)
 {
     size_t at = i * CHUNK;

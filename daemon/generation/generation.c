@@ -15,12 +15,7 @@
 static void unlink_generation(struct generation *g)
 {
     struct http_server *s = g->server;
-    if (g->next)
-        g->next->prev = g->prev;
-    if (g->prev)
-        g->prev->next = g->next;
-    else
-        s->generator->generations = g->next;
+    LIST_REMOVE(g, link);
     s->generator->n_active--;
 }
 
@@ -103,8 +98,9 @@ static bool is_queued(const struct generation *g)
 
 uint64_t generation_waiting_tokens(const struct generator *s)
 {
+    const struct generation *g;
     uint64_t n = 0;
-    for (const struct generation *g = s->generations; g; g = g->next)
+    LIST_FOREACH(g, &s->generations, link)
         if (is_queued(g))
             n += g->choices->e.n_prompt;
         else if (g->state == GENERATION_PREPARING)
@@ -117,11 +113,12 @@ uint64_t generation_waiting_tokens(const struct generator *s)
 static int check_queue_tokens(const struct generation *g, struct error *words)
 {
     const struct http_server *s = g->server;
+    const struct generation *other;
     uint64_t waiting = 0;
 
     if (!engine_queue_depth(g->model->engine, 1))
         return 0;
-    for (const struct generation *other = s->generator->generations; other; other = other->next)
+    LIST_FOREACH(other, &s->generator->generations, link)
         if (is_queued(other))
             waiting += other->choices->e.n_prompt;
     if (waiting == 0 || waiting + g->choices->e.n_prompt <= s->cfg->queue_tokens)
@@ -283,10 +280,7 @@ static const struct request_ops ops = {
 static void link_generation(struct generation *g)
 {
     struct http_server *s = g->server;
-    g->next = s->generator->generations;
-    if (g->next)
-        g->next->prev = g;
-    s->generator->generations = g;
+    LIST_INSERT_HEAD(&s->generator->generations, g, link);
     s->generator->n_active++;
     s->generator->n_preparing++;
 }
@@ -410,7 +404,8 @@ static enum request_outcome outcome_of(const struct generation *g)
     return outcome;
 }
 
-/* What leaves nothing to show: a choice that failed, or an end before any choice had a token. */
+/* Returns the end that leaves nothing to show: a choice that failed, or an end before any choice had a token.
+ */
 static enum engine_finish spoilt_by(const struct generation *g)
 {
     bool shows = false;

@@ -1,4 +1,4 @@
-/* generation.h - a generation: the request that asks the engine for tokens, in whatever dialect.
+/* generation.h - a generation: the request that asks the engine for tokens, in any dialect.
  *
  * accepted -> preparing (parse, validate, tokenise; on the pool when that takes long) -> submitted (queued,
  * prefill, decode) -> replying (the client takes what is still to be shown) -> finished, with exactly
@@ -47,7 +47,7 @@ struct infill { /* a text in the middle; the body's strings, while it is prepare
     size_t n_files;
 };
 
-/* What a client may ask for: /generate's names. */
+/* The settings that a client may ask for: /generate's names. */
 struct params {
     const char *prompt; /* a string's bytes, or NULL: then ids */
     size_t prompt_len;
@@ -136,10 +136,11 @@ struct choice {
 struct generation {
     struct request *request;
     struct http_server *server;
-    struct server_model *model; /* it runs on, whatever is loaded meanwhile; its until it has finished */
-    struct arena *arena;        /* the request's */
+    struct server_model
+        *model;          /* it runs on, even if another is loaded meanwhile; its until it has finished */
+    struct arena *arena; /* the request's */
     const struct dialect *dialect;
-    struct generation *next, *prev;
+    LIST_ENTRY(generation) link; /* of generator.generations */
     enum generation_state state;
     enum request_outcome outcome;
     enum generation_effort effort;
@@ -179,7 +180,7 @@ struct dialect {
     bool counts; /* `reply` is due once the prompt is prepared: nothing is generated */
     /* Defaults other than /generate's. */
     void (*defaults)(struct params *p);
-    /* Checks that concern several fields, and whatever makes ids out of something else than `prompt` (then it
+    /* Checks that concern several fields, and the making of ids out of something else than `prompt` (then it
      * sets p.ids). 0 or -1 with *err. May run on the pool. */
     int (*prepare)(struct generation *g, struct api_error *err);
     void (*reply)(struct generation *g, struct buf *out);
@@ -202,14 +203,14 @@ extern const struct dialect dialect_generate, dialect_completions, dialect_chat,
 /* Rows that every dialect knows: /generate's own. */
 extern const struct field generate_fields[];
 int read_prompt(struct field_reader *r, const struct field *f, const json_t *value);
-/* max_tokens, under whatever name; given under two names it must be the same. */
+/* max_tokens, under any of its names; given under two names it must be the same. */
 int read_max_tokens(struct field_reader *r, const struct field *f, const json_t *value);
 
 /* Takes the request over, whose body is there. */
 void generation_open(struct request *r, const struct dialect *dialect);
 /* The engine has something for it. */
 void generation_news(struct choice *c);
-/* What waits or runs; idempotent. */
+/* Cancels it in any state; idempotent. */
 void generation_cancel(struct generation *g);
 /* Its client takes no more of it; in any state, idempotent. */
 void generation_drop(struct generation *g);
@@ -220,12 +221,12 @@ uint64_t generation_waiting_tokens(const struct generator *s);
 /* Answers with a 500 (or an error event) now, without waiting for the engine to let go. */
 void generation_abandon(struct generation *g, const char *words);
 void generation_tick(struct generation *g);
-/* Its part of the access line, in whatever state it is. */
+/* Its part of the access line, in any state. */
 void generation_log(const struct generation *g, struct log_access *line);
-/* Its outcome; counts its texts that have ended, each by how, in whatever state it is. */
+/* Its outcome; counts its texts that have ended, each by how, in any state. */
 enum request_outcome generation_count(const struct generation *g, struct stats *stats);
 
-/* What holds where nothing is asked. */
+/* Sets what holds where nothing is asked. */
 void generation_defaults(struct params *p);
 /* generation_prepare.c: fills g->p and the choices from the body, or r->error, or says g->exceeded. May run
  * on the pool. */
@@ -234,7 +235,7 @@ void generation_prepare(struct request *r);
 unsigned generation_operations(const struct generation *g);
 /* Ends a preparation that takes more than it may where it is: -1. */
 int generation_exceeded(struct generation *g);
-/* What holds for it: its own, else the configuration's, within its limits. 0: none. */
+/* Returns the limit that holds for it: its own, else the configuration's, within its limits. 0: none. */
 uint64_t generation_timeout_ms(const struct generation *g);
 uint64_t generation_queue_timeout_ms(const struct generation *g);
 /* Encodes text into p.ids (appending), refusing what cannot fit the context. */
@@ -244,7 +245,7 @@ int generation_encode(struct generation *g, const char *text, size_t len, struct
 int generation_too_long(struct generation *g, struct api_error *err);
 int generation_append_id(struct generation *g, int32_t id, struct api_error *err);
 
-/* What replies are made of. */
+/* The parts of replies. */
 struct timings {
     double queue_ms, prefill_ms, ttft_ms, decode_ms, prompt_tokens_per_s, tokens_per_s;
 };

@@ -6,7 +6,7 @@
 
 _Static_assert(GENERATE_MAX_CHOICES <= LOG_MAX_CHOICES, "a line has room for all");
 
-/* Of choices that all ended well: the end that says most about them, a limit before a stop before eos. */
+/* Returns the end that says most about choices that all ended well: a limit before a stop before eos. */
 static const char *worst_finish(const struct generation *g)
 {
     static const char *const worst[] = {"length", "stop"};

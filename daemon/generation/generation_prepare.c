@@ -1,6 +1,6 @@
 /* generation_prepare.c - from a body to what the engine is asked: fields read and checked against the limits,
- * the prompt as ids, room for what comes out. On the pool when the body is large; until it is done the
- * generation is nobody else's. */
+ * the prompt as ids, room for what comes out. On the pool when the body is large; until it is done no other
+ * thread has the generation. */
 #include "generation.h"
 
 #include <errno.h>
@@ -252,7 +252,7 @@ static int make_choices(struct generation *g, struct api_error *err)
     return 0;
 }
 
-/* What another dialect calls otherwise. */
+/* Fields that another dialect calls otherwise. */
 static const struct field renamed_fields[] = {{.name = "max_completion_tokens"}, {0}};
 
 static int read_params(struct generation *g, struct arena *scratch, struct api_error *err)
@@ -296,7 +296,7 @@ static int read_params(struct generation *g, struct arena *scratch, struct api_e
     return fields_read(&reader, g->body, tables, n_tables);
 }
 
-/* What only who has the admin key may ask for. */
+/* Checks what only a client with the admin key may ask for. */
 static int check_limits(const struct generation *g, struct api_error *err)
 {
     const struct config *cfg = g->server->cfg;

@@ -104,7 +104,7 @@ void generator_queue_full(struct generator *g, struct api_error *e)
 
 /* --- models --- */
 
-/* What goes on counting when an engine is gone. */
+/* Adds the counters that outlive an engine. */
 static void add_counts(struct engine_stats *sum, const struct engine_stats *e)
 {
     sum->prompt_tokens += e->prompt_tokens;
@@ -190,8 +190,8 @@ void generator_refuse_leaving(struct generator *g)
 {
     assert(g->leaving); /* else it would take those that have no model yet */
     struct generation *next;
-    for (struct generation *it = g->generations; it; it = next) {
-        next = it->next;
+    for (struct generation *it = LIST_FIRST(&g->generations); it; it = next) {
+        next = LIST_NEXT(it, link);
         if (it->model == g->leaving)
             generation_refuse(it);
     }
@@ -201,8 +201,8 @@ void generator_cancel_leaving(struct generator *g)
 {
     assert(g->leaving); /* else it would take those that have no model yet */
     struct generation *next;
-    for (struct generation *it = g->generations; it; it = next) {
-        next = it->next;
+    for (struct generation *it = LIST_FIRST(&g->generations); it; it = next) {
+        next = LIST_NEXT(it, link);
         if (it->model == g->leaving && it->state == GENERATION_REPLYING && it->request->connection)
             connection_give_up(it->request->connection);
         else if (it->model == g->leaving)

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 struct api_error;
 struct chat_template;
@@ -22,8 +23,8 @@ struct toolcall_format;
 
 enum server_state { SERVER_LOADING, SERVER_READY, SERVER_DRAINING, SERVER_STALLED, SERVER_SUSPENDED };
 
-/* What requests run on. The objects stay the caller's and must live until the model has been left or
- * server_end() has returned. */
+/* The model that requests run on. The objects stay the caller's and must live until the model has been left
+ * or server_end() has returned. */
 struct server_model {
     struct engine *engine; /* opened with cfg.wake = server_wake, cfg.context = the server */
     const struct tokenizer *tokenizer;
@@ -53,10 +54,10 @@ struct generator {
     struct engine_stats past;      /* figures of those that are gone: what counts up */
     void (*left)(void *context);   /* see server_on_left() */
     void *left_context;
-    struct generation *generations; /* accepted and not finished */
-    uint32_t n_active;              /* of them */
-    uint32_t n_preparing;           /* accepted, not submitted to the engine yet */
-    uint32_t n_texts;               /* /tokenize and /detokenize on the pool */
+    LIST_HEAD(, generation) generations; /* accepted and not finished */
+    uint32_t n_active;                   /* of them */
+    uint32_t n_preparing;                /* accepted, not submitted to the engine yet */
+    uint32_t n_texts;                    /* /tokenize and /detokenize on the pool */
 };
 
 struct server_load { /* requests as /stats counts them: of several choices each that runs */
@@ -87,6 +88,6 @@ void generator_take_news(struct generator *g);
 /* Figures of the current model's engine (zeros: there is none), with what counts up and what runs and waits
  * summed over all models there were. */
 void generator_stats(const struct generator *g, struct engine_stats *out);
-/* Of the model that is being left: refuses what waits, or cancels all. */
+/* Refuse the waiting requests of the model that is being left, or cancel all. */
 void generator_refuse_leaving(struct generator *g);
 void generator_cancel_leaving(struct generator *g);

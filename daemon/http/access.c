@@ -93,7 +93,7 @@ static int read_lines(struct keys *keys, FILE *f, const char *path, struct error
     return error_set(err, errno ? -errno : -EIO, "%s: %s", path, errno ? strerror(errno) : "cannot be read");
 }
 
-/* *open: becomes the key of a file that somebody besides owner and group can read. */
+/* *open: becomes the key of a file that users besides owner and group can read. */
 static int read_file(struct keys *keys, const char *key, const char *path, const char **open,
                      struct error *err)
 {
@@ -242,7 +242,7 @@ static struct in6_addr find_address(const struct access *a, const struct sockadd
     return address;
 }
 
-/* Bytes of the address that tell clients apart. Of IPv6 one customer has a whole /64 at least. Over a Unix
+/* Bytes of the address that tell clients apart. With IPv6 one customer has a whole /64 at least. Over a Unix
  * socket the address is empty, and all of it counts, so that it is no network of TCP clients. */
 static size_t client_bytes(const struct in6_addr *address)
 {
@@ -284,7 +284,7 @@ static int read_proxies(struct access *a, struct error *err)
     return 0;
 }
 
-/* What no browser ever says would stand there for nothing, and its pages would be refused without a reason.
+/* A form that no browser sends would match nothing, and its pages would be refused without a reason.
  */
 static int check_names(const struct config *cfg, struct error *err)
 {
@@ -405,7 +405,7 @@ static bool is_origin(const char *origin)
     return *origin;
 }
 
-/* Whether a page that this very server has sent is asking, over TLS or not. */
+/* True if a page that this server has sent is asking, over TLS or not. */
 static bool is_own(const char *origin, const char *host)
 {
     size_t scheme = !strncasecmp(origin, "https://", 8) ? 8 : !strncasecmp(origin, "http://", 7) ? 7 : 0;

@@ -19,10 +19,10 @@ void access_close(struct access *a); /* NULL is fine */
 /* Reads the key files again; on an error everything stays as it was. */
 int access_reload(struct access *a, struct error *err);
 
-/* Whether a request without a key is refused. */
+/* True if a request without a key is refused. */
 bool access_needs_key(const struct access *a);
 uint32_t access_n_keys(const struct access *a); /* the admin key not counted */
-/* What an operator should know about the keys, or "". */
+/* A warning about the keys for the operator, or "". */
 const char *access_warning(const struct access *a);
 
 enum access_role { ACCESS_NOBODY, ACCESS_USER, ACCESS_ADMIN };
@@ -33,9 +33,9 @@ struct access_who {
 /* From the request's headers, either may be NULL: `Authorization: Bearer KEY`, `x-api-key: KEY`. */
 struct access_who access_identify(const struct access *a, const char *authorization, const char *x_api_key);
 
-/* Whether a browser's page from `origin` may ask, `host` being the request's Host (or NULL). */
+/* True if a browser's page from `origin` may ask, `host` being the request's Host (or NULL). */
 bool access_allows_origin(const struct access *a, const char *origin, const char *host);
-/* Whether the Host names this server: an address, localhost, or one of allowed_hosts. Else a page elsewhere
+/* True if the Host names this server: an address, localhost, or one of allowed_hosts. Else a page elsewhere
  * may have had its name pointed here (DNS rebinding). */
 bool access_allows_host(const struct access *a, const char *host);
 

@@ -5,7 +5,7 @@
 
 struct client;
 struct clients {
-    struct client **buckets; /* of a chained hash table; NULL: nobody yet */
+    struct client **buckets; /* of a chained hash table; NULL: no client yet */
     uint32_t n;              /* clients with requests; for tests: none must stay */
 };
 

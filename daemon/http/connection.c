@@ -13,7 +13,7 @@
 
 /* --- time limits --- */
 
-/* What its sender left behind, and libmicrohttpd has not taken yet. */
+/* True if its sender left bytes behind that libmicrohttpd has not taken yet. */
 static bool has_unread(const struct connection *c)
 {
     char byte;
@@ -33,7 +33,7 @@ static bool has_whole_request(const struct connection *c)
     return c->request && c->request->phase != REQUEST_BODY;
 }
 
-/* There is no reply to whoever is still sending; the log and the counters are to know better than that the
+/* A client that is still sending gets no reply; the log and the counters should know better than that the
  * client left. */
 static void cut_body(struct connection *c)
 {
@@ -154,8 +154,7 @@ void connection_watch(struct connection *c)
 static void unlink_connection(struct connection *c)
 {
     struct connection_list *list = &c->server->connections[c->state];
-    *(c->next ? &c->next->prev : &list->last) = c->prev;
-    *(c->prev ? &c->prev->next : &list->first) = c->next;
+    TAILQ_REMOVE(&list->queue, c, link);
     list->n--;
 }
 
@@ -164,10 +163,7 @@ static void link_connection(struct connection *c, enum connection_state state)
     struct connection_list *list = &c->server->connections[state];
     c->state = state;
     c->moved_ns = clock_ns();
-    c->next = NULL;
-    c->prev = list->last;
-    *(c->prev ? &c->prev->next : &list->first) = c;
-    list->last = c;
+    TAILQ_INSERT_TAIL(&list->queue, c, link);
     list->n++;
 }
 
@@ -220,7 +216,7 @@ void connection_moved(struct connection *c)
 static struct connection *find_still(const struct http_server *s, uint64_t since_ns)
 {
     for (int state = CONNECTION_RESTING; state <= CONNECTION_REPLYING; state++) {
-        struct connection *c = s->connections[state].first;
+        struct connection *c = TAILQ_FIRST(&s->connections[state].queue);
         if (c && c->moved_ns <= since_ns)
             return c;
     }
@@ -240,7 +236,7 @@ static void make_room(struct http_server *s)
     if (!c)
         c = find_still(s, now);
     if (!c)
-        c = s->connections[CONNECTION_KEYED].first;
+        c = TAILQ_FIRST(&s->connections[CONNECTION_KEYED].queue);
     if (!c)
         return;
     set_state(c, CONNECTION_CUT);
@@ -254,17 +250,19 @@ static const enum connection_state reading[] = {CONNECTION_REPLYING, CONNECTION_
 
 static uint64_t unread_bytes(const struct http_server *s)
 {
+    const struct connection *c;
     uint64_t n = 0;
     for (size_t i = 0; i < N_READING; i++)
-        for (const struct connection *c = s->connections[reading[i]].first; c; c = c->next)
+        TAILQ_FOREACH(c, &s->connections[reading[i]].queue, link)
             n += c->request->held;
     return n;
 }
 
 static struct connection *find_unread(const struct http_server *s, const struct connection *newest)
 {
+    struct connection *c;
     for (size_t i = 0; i < N_READING; i++)
-        for (struct connection *c = s->connections[reading[i]].first; c; c = c->next)
+        TAILQ_FOREACH(c, &s->connections[reading[i]].queue, link)
             if (c != newest && c->request->held)
                 return c;
     return NULL;

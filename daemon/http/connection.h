@@ -5,6 +5,7 @@
 #include <microhttpd.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/queue.h>
 #include <uv.h>
 
 #define SPARE_CONNECTIONS 64 /* beside max_connections busy ones, so that health still gets an answer */
@@ -26,14 +27,14 @@ enum connection_state {
 
 /* The connections of one state; the first has moved no byte for longest. */
 struct connection_list {
-    struct connection *first, *last;
+    TAILQ_HEAD(connection_queue, connection) queue;
     uint32_t n;
 };
 
 struct connection {
     struct http_server *server;
     struct listener *listener;
-    struct connection *next, *prev; /* of the same state */
+    TAILQ_ENTRY(connection) link; /* of the same state */
     enum connection_state state;
     uint64_t moved_ns; /* CLOCK_MONOTONIC: it came to this state, or moved bytes in it */
     int fd;

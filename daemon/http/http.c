@@ -86,7 +86,7 @@ static void take_id(struct request *r, const char *given)
         make_id(r->id, "req-");
 }
 
-/* What could make two parsers in a row disagree about where a request ends. */
+/* Refuses what could make two parsers in a row disagree about where a request ends. */
 static int check_framing(const struct headers *h, struct api_error *e)
 {
     const char *words = NULL;
@@ -133,7 +133,7 @@ static int check_route(struct request *r, struct api_error *e)
                     r->method, r->allow);
 }
 
-/* Where the request says it comes from and goes to. Over a Unix socket a Host means nothing. */
+/* Checks where the request says it comes from and goes to. Over a Unix socket a Host means nothing. */
 static int check_place(struct request *r, const struct headers *h, struct api_error *e)
 {
     const struct access *a = r->server->access;
@@ -173,7 +173,7 @@ static const struct sockaddr *peer_of(const struct request *r)
     return info ? info->client_addr : NULL;
 }
 
-/* Whatever a model works on counts: the pool, too, is everybody's. */
+/* All work for a model counts: clients share the pool, too. */
 static int check_client(struct request *r, const struct headers *h, struct api_error *e)
 {
     struct http_server *s = r->server;
@@ -362,8 +362,8 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *out, size_t max)
     return 0;
 }
 
-/* Of a large reply it is seen how fast its client takes it. The bytes of a small one are the arena's, which
- * lives until libmicrohttpd is done with the request. */
+/* A large reply is sent by callback, which sees how fast its client takes it. The bytes of a small one are
+ * the arena's, which lives until libmicrohttpd is done with the request. */
 static struct MHD_Response *make_response(struct request *r)
 {
     uint64_t size = r->lists ? MHD_SIZE_UNKNOWN : r->out.len;
@@ -429,10 +429,7 @@ static struct request *request_open(struct listener *l, struct MHD_Connection *m
     r->out.arena = &r->arena;
     r->route = route_find(s->routes, path);
     connection_begin(c, r);
-    r->next = s->requests;
-    if (r->next)
-        r->next->prev = r;
-    s->requests = r;
+    LIST_INSERT_HEAD(&s->requests, r, link);
     return r;
 }
 
@@ -652,12 +649,7 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **context,
     if (r->ops)
         r->ops->drop(r);
     request_cancel_work(r);
-    if (r->next)
-        r->next->prev = r->prev;
-    if (r->prev)
-        r->prev->next = r->next;
-    else
-        s->requests = r->next;
+    LIST_REMOVE(r, link);
     request_unref(r);
     *context = NULL;
     s->ops->ended(s);

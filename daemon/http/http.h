@@ -44,8 +44,8 @@ struct http_server {
     unsigned n_handles;             /* of the server and of its connections: all closed before it is freed */
 
     struct stats stats;
-    struct clients clients;   /* when client_limit is on */
-    struct request *requests; /* in the hands of libmicrohttpd */
+    struct clients clients;        /* when client_limit is on */
+    LIST_HEAD(, request) requests; /* in the hands of libmicrohttpd */
     uint32_t n_connections;
     struct connection_list connections[CONNECTION_STATES];
     uint64_t body_bytes;  /* held by all bodies together */

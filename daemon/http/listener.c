@@ -61,7 +61,7 @@ static int unix_failed(const char *path, int code, struct error *err)
                      path, path);
 }
 
-/* A socket file that nobody listens on is left over from a crash. */
+/* A socket file without a listener is left over from a crash. */
 static bool is_stale(const struct sockaddr_un *addr)
 {
     struct stat st;
@@ -123,7 +123,8 @@ int listener_bind_unix(const char *path, struct error *err)
     if (fd < 0)
         return error_set(err, -errno, "unix_socket %s: %s", path, strerror(errno));
     int rc = bind_path(fd, &addr);
-    /* Whoever reaches the socket may use it, whatever the umask: its directory is what keeps others out. */
+    /* A process that reaches the socket may use it under any umask: its directory is what keeps others out.
+     */
     if (rc == 0 && (listen(fd, BACKLOG) < 0 || chmod(path, 0666) < 0))
         rc = -errno;
     if (rc == 0)

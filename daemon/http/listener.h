@@ -34,7 +34,7 @@ struct listener {
     void *owner;
 };
 
-/* What libmicrohttpd calls; `cls` of each is the listener. */
+/* The callbacks of libmicrohttpd; `cls` of each is the listener. */
 struct listener_callbacks {
     MHD_AccessHandlerCallback request;
     MHD_RequestCompletedCallback completed;
@@ -48,14 +48,14 @@ struct listener_callbacks {
 /* Sockets: each returns a listening descriptor or a negative errno with words that name the address. */
 int listener_bind_tcp(const struct sockaddr *addr, socklen_t len, struct error *err);
 int listener_bind_unix(const char *path, struct error *err);
-/* 0, or what listener_bind_unix() would say of the path alone, whoever may listen on it. */
+/* 0, or what listener_bind_unix() would say of the path alone, even if a process listens on it. */
 int listener_check_unix(const char *path, struct error *err);
 /* Closing removes the file of this Unix socket, if it still is the one that was bound. */
 void listener_own_path(struct listener *l, const char *path);
 /* Fills `where` and `port` from the socket. */
 void listener_name(struct listener *l);
 
-/* Whether only this machine reaches it. */
+/* True if only this machine reaches it. */
 bool listener_is_local(const struct listener *l);
 
 /* `l` has fd, inherited, owner set and must not move afterwards. On failure nothing is left but the fd. */

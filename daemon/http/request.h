@@ -16,6 +16,7 @@
 #include "route.h"
 
 #include <microhttpd.h>
+#include <sys/queue.h>
 
 #define ID_RANDOM 22 /* characters, 131 bits */
 
@@ -34,7 +35,7 @@ enum request_phase {
     REQUEST_QUEUED,  /* the reply is libmicrohttpd's to send */
 };
 
-/* How a request for tokens ended. */
+/* The end of a request for tokens. */
 enum request_outcome {
     OUTCOME_NONE, /* as its status says */
     OUTCOME_COMPLETED,
@@ -59,7 +60,7 @@ struct reply_list {
     uint32_t i, to;      /* items [i, to) are still to come */
     const char *between; /* what goes before each item but the first */
     bool begun;          /* the next item is not the first */
-    /* Writes item l->i. What it reads must live, and stay as it is, until all are written. */
+    /* Writes item l->i. All that it reads must live, and stay as it is, until all are written. */
     void (*put)(struct buf *out, struct reply_list *l);
     const void *of; /* put's own */
 };
@@ -69,8 +70,8 @@ struct request {
     struct connection *connection; /* NULL once libmicrohttpd is done with it */
     struct MHD_Connection *mhd;
     struct arena arena;
-    struct request *next, *prev;
-    unsigned refs; /* libmicrohttpd, engine, pool */
+    LIST_ENTRY(request) link; /* of server.requests */
+    unsigned refs;            /* libmicrohttpd, engine, pool */
 
     const struct route *route; /* NULL: none */
     const char *method, *path;
@@ -107,7 +108,7 @@ struct request {
     struct buf items;
     size_t items_at; /* bytes of it taken */
     bool writing;    /* the pool has the lists, `items`, and all that the lists are made of */
-    /* Of a stream: writes what comes next, if anything does, when all of `out` is taken; or NULL. */
+    /* In a stream: writes what comes next, if anything does, when all of `out` is taken; or NULL. */
     void (*more)(struct request *r);
     void (*dropped)(struct request *r); /* once the pool has let go of the lists of one that was given up */
     uint64_t n_taken;                   /* since its client's time was last set: see request_limit() */
@@ -133,10 +134,10 @@ struct request {
 void request_reply(struct request *r, int status);
 /* That 503's body, which needs no memory. */
 extern const char no_memory_reply[];
-/* Of a stream: a whole event stands at the end of `out`. False when there was no memory for it: what there is
+/* In a stream: a whole event stands at the end of `out`. False when there was no memory for it: what there is
  * of it is not sent, and the stream ends with an `event: error` instead. */
 bool request_wrote(struct request *r);
-/* Of a stream, or of a large reply: moves what may be sent, at most `max` bytes; 0 when there is nothing, or
+/* In a stream, or in a large reply: moves what may be sent, at most `max` bytes; 0 when there is nothing, or
  * nothing yet (r->writing), or when no memory was left in the middle (r->gone). */
 size_t request_take(struct request *r, char *out, size_t max);
 #define REPLY_WINDOW 16384 /* bytes of a stream or of a list that are written ahead of what is taken */

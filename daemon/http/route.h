@@ -30,7 +30,7 @@ struct route {
 
 /* `routes` ends with a row without a path. NULL: there is none. */
 const struct route *route_find(const struct route *routes, const char *path);
-/* What stands for {id} in a path that the route was found for. */
+/* Returns the part of a path that stands for {id} in its route. */
 const char *route_id(const struct route *route, const char *path);
 /* The known path most like this one. */
 const char *route_nearest(const struct route *routes, const char *path);

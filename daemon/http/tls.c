@@ -95,7 +95,7 @@ static int tls_error(struct error *err, const char *path, int rc)
                      (int)(n && words[n - 1] == '.' ? n - 1 : n), words);
 }
 
-/* What GnuTLS does not tell is why a file cannot be read. */
+/* GnuTLS does not tell why a file cannot be read. */
 static int read_pem(gnutls_datum_t *pem, const char *name, const char *path, struct error *err)
 {
     errno = 0;

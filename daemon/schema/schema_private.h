@@ -1,7 +1,7 @@
 /* schema_private.h - a schema's normal form. A value set is a union of shapes; a shape is what one type may
  * be. Sets are closed under and, or, not, so every in-place keyword is algebra on sets; the members and items
  * of a shape are nodes: conjunctions of schemas, positive or negated, which become rules of the grammar. All
- * lies in the builder's arena. */
+ * lies in the builder's arena. Thread: that of schema_compile(). */
 #pragma once
 #include "grammar/grammar_builder.h"
 #include "schema.h"

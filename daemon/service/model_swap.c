@@ -22,7 +22,7 @@ enum state {
     CHECKING,  /* the file is read, the current model serves */
     LOADING,   /* beside the current one, or as the first */
     DRAINING,  /* no request begins, those that run end */
-    CLOSING,   /* nobody has the old model, the pool closes it */
+    CLOSING,   /* no request has the old model, the pool closes it */
     REPLACING, /* nothing serves, the new one is loaded */
     RESTORING, /* nothing serves, the old one is loaded again */
     LEAVING,   /* the new one serves, the last requests of the old one end; then it is closed */
@@ -92,7 +92,7 @@ static void on_closed(uv_work_t *work, int status)
     sw->state = IDLE;
 }
 
-/* Nobody has it any more. Giving back its memory takes a while: the loop does not wait for that. */
+/* No request has it any more. Giving back its memory takes a while: the loop does not wait for that. */
 static void close_old(struct swap *sw, struct loader **old)
 {
     assert(*old && !sw->closing);
@@ -175,7 +175,7 @@ static void serve_next(struct swap *sw)
         close_old(sw, &sw->old);
 }
 
-/* The model asked for cannot be had. What there was before serves on, or is fetched back. */
+/* The model asked for cannot be had. The model before serves on, or is loaded again. */
 static void give_up(struct swap *sw, const struct error *err)
 {
     bool lost = !sw->back[0] || sw->state == RESTORING;
@@ -192,7 +192,7 @@ static void give_up(struct swap *sw, const struct error *err)
         load_next(sw, RESTORING, sw->back);
 }
 
-/* Whether it is larger than the whole device, which nothing that is closed before will help. */
+/* Refuses a model that is larger than the whole device: closing the present one does not help. */
 static int check_size(const struct swap *sw, const struct loader *l, struct error *err)
 {
     struct backend_info info;

@@ -42,7 +42,7 @@ void swap_stop(struct swap *sw);
  * nothing but the process's end ends it. */
 bool swap_close(struct swap *sw);
 
-/* What requests run on, and what the last ones of the model before still run on; NULL: none. */
+/* The model that requests run on, and the one that the last requests before it still run on; NULL: none. */
 struct loader *swap_current(const struct swap *sw);
 struct loader *swap_leaving(const struct swap *sw);
 

@@ -30,10 +30,10 @@ struct runtime_progress { /* called on the opening thread; fraction 0..1 */
     void *context;
 };
 
-/* What has to happen before the program has a second thread. */
+/* Call it before the program has a second thread. */
 void runtime_prepare(const struct config *cfg);
 
-/* Whether executor, backend and arithmetic go together, as far as the configuration alone says it: with
+/* Checks that executor, backend and arithmetic go together, as far as the configuration alone says it: with
  * backend auto it is the machine that decides. */
 int runtime_check(const struct config *cfg, struct error *err);
 

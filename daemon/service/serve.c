@@ -156,7 +156,8 @@ static void send_status(struct serve *s, const struct engine_stats *stats)
                       stats->tokens_per_s);
 }
 
-/* Whether engine and decoder live, and the engine's figures added to *sum; else the process is ending. */
+/* Checks that engine and decoder live, and adds the engine's figures to *sum; else the process is
+ * ending. */
 static bool look_at(struct serve *s, struct watch *w, struct loader *l, struct engine_stats *sum)
 {
     struct engine_stats stats;
@@ -358,7 +359,7 @@ static void on_reload(uv_signal_t *handle, int number)
 }
 
 /* systemd's soft limit is 1,024 descriptors, which is less than max_connections needs. Where the hard one is,
- * too, connections that nobody can accept would keep health from being answered. */
+ * too, connections that cannot be accepted would keep health from being answered. */
 static void fit_descriptor_limit(struct config *cfg)
 {
     struct rlimit limit;

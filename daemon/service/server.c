@@ -45,7 +45,7 @@ static int find_host(struct addrinfo **out, const struct config *cfg, uint32_t n
     return rc ? error_set(err, -EINVAL, "host %s: %s", cfg->host, gai_strerror(rc)) : 0;
 }
 
-/* A certificate that nobody will be shown: whoever names one wants HTTPS. */
+/* A certificate that no client will see: an operator who names one wants HTTPS. */
 static void warn_certificate(const struct config *cfg)
 {
     if (!cfg->tls_port && (cfg->tls_certificate[0] || cfg->tls_key[0]))
@@ -104,7 +104,7 @@ static int bind_unix(struct server *s, struct error *err)
     return 0;
 }
 
-/* Whatever the configuration asks for. */
+/* Binds all that the configuration asks for. */
 static int bind_all(struct server *s, struct error *err)
 {
     const struct config *cfg = s->http.cfg;
@@ -191,7 +191,7 @@ static void on_wake(uv_poll_t *wake, int status, int events)
     listener_run_dirty(s->http.listeners, s->http.n_listeners);
 }
 
-/* Of a full counter (EAGAIN) nothing is lost: the loop has not come to read it yet. */
+/* A full counter (EAGAIN) loses nothing: the loop has not come to read it yet. */
 void server_wake(void *server)
 {
     const uint64_t one = 1;
@@ -259,7 +259,7 @@ uint32_t server_connections_within(uint64_t n_descriptors)
     return most < UINT32_MAX ? (uint32_t)most : UINT32_MAX;
 }
 
-/* What a connection's descriptor may be at most. */
+/* The largest descriptor that a connection may have. */
 static uint32_t highest_descriptor(const struct server *s)
 {
     struct rlimit limit;
@@ -372,6 +372,8 @@ int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, 
         free(s);
         return error_set(err, -ENOMEM, "out of memory");
     }
+    for (int state = 0; state < CONNECTION_STATES; state++)
+        TAILQ_INIT(&s->http.connections[state].queue);
     s->http.loop = loop;
     s->http.cfg = cfg;
     s->http.ops = &ops;
@@ -474,7 +476,7 @@ struct server_load server_load(const struct server *s)
 void server_fail(struct server *s, const char *words)
 {
     server_set_state(s, SERVER_STALLED);
-    for (struct generation *g = s->generator.generations; g; g = g->next)
+    for (struct generation *g = LIST_FIRST(&s->generator.generations); g; g = LIST_NEXT(g, link))
         generation_abandon(g, words);
     listener_run_dirty(s->http.listeners, s->http.n_listeners);
 }
@@ -483,7 +485,7 @@ void server_fail(struct server *s, const char *words)
 
 static void cancel_all(struct server *s)
 {
-    for (struct generation *g = s->generator.generations; g; g = g->next)
+    for (struct generation *g = LIST_FIRST(&s->generator.generations); g; g = LIST_NEXT(g, link))
         generation_cancel(g);
 }
 
@@ -500,7 +502,7 @@ static bool is_drained(const struct server *s)
 {
     if (s->generator.n_active || s->lingers)
         return false;
-    for (const struct request *r = s->http.requests; r; r = r->next)
+    for (const struct request *r = LIST_FIRST(&s->http.requests); r; r = LIST_NEXT(r, link))
         if (r->phase != REQUEST_BODY) /* its reply is on the way */
             return false;
     return true;
@@ -554,8 +556,8 @@ static void begin_drain(struct server *s)
     for (unsigned i = 0; i < s->http.n_listeners; i++)
         if (s->http.listeners[i].inherited)
             listener_quiesce(&s->http.listeners[i]);
-    for (struct generation *g = s->generator.generations; g; g = next) {
-        next = g->next;
+    for (struct generation *g = LIST_FIRST(&s->generator.generations); g; g = next) {
+        next = LIST_NEXT(g, link);
         generation_refuse(g);
     }
 }
@@ -563,7 +565,7 @@ static void begin_drain(struct server *s)
 void server_drain(struct server *s, uint64_t timeout_ms, void (*done)(void *context), void *context)
 {
     if (!s->generator.draining) {
-        begin_drain(s); /* it serves what an inherited socket has accepted: nobody to tell yet */
+        begin_drain(s); /* it serves what an inherited socket has accepted: no client to tell yet */
         s->drained = done;
         s->drained_context = context;
     } else if (uv_timer_get_due_in(&s->drain_timer) <= timeout_ms) {
@@ -579,7 +581,7 @@ void server_drain(struct server *s, uint64_t timeout_ms, void (*done)(void *cont
 
 static bool any_suspended(const struct server *s)
 {
-    for (const struct request *r = s->http.requests; r; r = r->next)
+    for (const struct request *r = LIST_FIRST(&s->http.requests); r; r = LIST_NEXT(r, link))
         if (r->suspended)
             return true;
     return false;
@@ -588,8 +590,8 @@ static bool any_suspended(const struct server *s)
 static void drop_requests(struct server *s)
 {
     struct request *next;
-    for (struct request *r = s->http.requests; r; r = next) {
-        next = r->next;
+    for (struct request *r = LIST_FIRST(&s->http.requests); r; r = next) {
+        next = LIST_NEXT(r, link);
         r->gone = true;
         if (r->ops)
             r->ops->drop(r);

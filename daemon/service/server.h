@@ -34,17 +34,18 @@ struct tokenizer;
 int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, const int *fds, int n_fds,
                 struct error *err);
 
-/* How many connections at once so many descriptors hold, beside those for health and other things. */
+/* Returns how many connections at once so many descriptors hold, beside those for health and other things. */
 uint32_t server_connections_within(uint64_t n_descriptors);
 
-/* Whether server_open() could listen where the configuration says, as far as can be seen without doing so:
- * the same errors of a host that has no address, of one port for two and of a unix_socket with no place to be
- * in; the same warning of a certificate that nothing shows. */
+/* Checks that server_open() could listen where the configuration says, as far as can be seen without doing
+ * so: the same errors of a host that has no address, of one port for two and of a unix_socket with no place
+ * to be in; the same warning of a certificate that nothing shows. */
 int server_check(const struct config *cfg, struct error *err);
 
-/* Where it listens, for people: "http://127.0.0.1:8080", "unix:/run/hearth.sock", "a, b" for several. */
+/* Returns where it listens, for people: "http://127.0.0.1:8080", "unix:/run/hearth.sock", "a, b" for several.
+ */
 const char *server_where(const struct server *s);
-/* What an operator should know about how it listens, or "". */
+/* A warning about how it listens, for the operator, or "". */
 const char *server_warning(const struct server *s);
 /* The port of the first TCP listener, 0 when there is none. */
 uint16_t server_port(const struct server *s);
@@ -52,28 +53,28 @@ uint16_t server_port(const struct server *s);
 /* Reads key files and certificate again; what is broken is logged and stays as it was. */
 void server_reload(struct server *s);
 
-/* How much of the model is loaded, 0..1; any thread. */
+/* Sets how much of the model is loaded, 0..1; any thread. */
 void server_set_progress(struct server *s, double fraction);
-/* What requests run on from here on; the struct is copied. Before SERVER_READY there must be one. NULL: on
- * none, in a state that takes no requests. The one before, if there was one, is left: see below; the one
- * before that must have been. */
+/* Sets the model that requests run on from here on; the struct is copied. Before SERVER_READY there must be
+ * one. NULL: on none, in a state that takes no requests. The one before, if there was one, is left: see
+ * below; the one before that must have been. */
 void server_set_model(struct server *s, const struct server_model *m);
-/* How the model marks tool calls and reasoning; `unread`: its template takes tools, but no format is known
- * for the calls. */
+/* Returns how the model marks tool calls and reasoning; `unread`: its template takes tools, but no format is
+ * known for the calls. */
 const char *server_chat_format(const struct server *s, bool *unread);
-/* Whether a model that requests no longer begin on is still in the hands of some that did. */
+/* True if requests still run on a model that new ones no longer begin on. */
 bool server_is_leaving(const struct server *s);
 /* `left` is called from the loop once none has it any more: its objects may go. Never from inside a call of
  * the server's. Once, before the first model is replaced. */
 void server_on_left(struct server *s, void (*left)(void *context), void *context);
-/* Of the model that is being left: what waits is refused as the server's state says, or all that runs is
+/* For the model that is being left: what waits is refused as the server's state says, or all that runs is
  * cancelled. */
 void server_refuse_leaving(struct server *s);
 void server_cancel_leaving(struct server *s);
 /* Before the loop runs. */
 void server_set_admin(struct server *s, const struct server_admin *admin, void *context);
-/* What /health says and whether new requests are taken (only SERVER_READY takes them). DRAINING is set by
- * server_drain(). STALLED fails nothing that runs; the caller may go back to READY. */
+/* Sets what /health says and whether new requests are taken (only SERVER_READY takes them). DRAINING is set
+ * by server_drain(). STALLED fails nothing that runs; the caller may go back to READY. */
 void server_set_state(struct server *s, enum server_state state);
 enum server_state server_state(const struct server *s);
 
@@ -81,8 +82,8 @@ enum server_state server_state(const struct server *s);
  * coalesces. `server` is a struct server *. */
 void server_wake(void *server);
 
-/* The decoder is stuck: STALLED, and whatever runs or waits gets an error now, though the engine still holds
- * it. What is left to do is server_drain(0) and the end of the process. */
+/* The decoder is stuck: STALLED, and all that runs or waits gets an error now, though the engine still holds
+ * it. The caller then calls server_drain(0) and the end of the process. */
 void server_fail(struct server *s, const char *words);
 
 struct server_load server_load(const struct server *s);
@@ -98,6 +99,6 @@ void server_drain(struct server *s, uint64_t timeout_ms, void (*done)(void *cont
  * is closed; after a return of 0 the server uses no model any longer. -ETIMEDOUT: the engine does not let go
  * of its requests; then nothing may be freed, only the process ended. */
 int server_end(struct server *s);
-/* After server_end(), and after whoever may call server_wake() is gone: frees. Runs the loop once more. NULL
- * is fine. */
+/* After server_end(), and after the last thread that calls server_wake(): frees. Runs the loop once more.
+ * NULL is fine. */
 void server_free(struct server *s);

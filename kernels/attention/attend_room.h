@@ -42,8 +42,8 @@ struct attend_place {
 
 enum attend_stat { ATTEND_MAX, ATTEND_SUM, ATTEND_FACTOR, ATTEND_POS };
 
-/* How a query's weights are quantised for each block of q8_0 values: float [2][blocks], inverses, then steps
- * (struct arith_weights). Returns the number of blocks for which there is room. */
+/* The quantisation of a query's weights for each block of q8_0 values: float [2][blocks], inverses, then
+ * steps (struct arith_weights). Returns the number of blocks for which there is room. */
 SIMT_INLINE uint32_t attend_step_blocks(const bool general, uint32_t head_dim)
 {
     uint32_t blocks = (general ? head_dim : ATTEND_PLAIN_HEAD_DIM) / ARITH_BLOCK;

@@ -24,7 +24,7 @@ struct sample {
 #define SAMPLE_SIEVE  25104 /* struct sample_sieve, 64 bytes */
 _Static_assert(SAMPLE_SIEVE + 64 <= SAMPLE_WORK_BYTES, "work area");
 
-/* How a row gets its token. Rows from SAMPLE_DIRECT on take part in sample_draw(). */
+/* The way that a row gets its token. Rows from SAMPLE_DIRECT on take part in sample_draw(). */
 enum sample_way {
     SAMPLE_NOTHING, /* a target, or indices out of range */
     SAMPLE_GREEDY,

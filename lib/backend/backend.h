@@ -55,7 +55,7 @@ struct backend_config {
     void *context;
 };
 
-/* What a backend chose for products of one weight type with `first` to `last` rows of a step. */
+/* A backend's choice for products of one weight type with `first` to `last` rows of a step. */
 struct backend_choice {
     const char *weights;      /* "Q4_K" */
     uint32_t first, last;     /* UINT32_MAX: no limit */

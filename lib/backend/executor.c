@@ -34,14 +34,6 @@ struct executor {
     uint64_t newest; /* id of the newest step whose results have all been taken */
 };
 
-static void add_time(struct executor_timing *t, const struct graph *g, uint32_t node, uint64_t ns)
-{
-    t->launches[g->nodes[node].op]++;
-    t->ns[g->nodes[node].op] += ns;
-    if (t->node_ns)
-        t->node_ns[node] += ns;
-}
-
 int executor_walk(const struct graph *g, const struct executor_walk *walk, struct error *err)
 {
     int launches = 0;
@@ -57,7 +49,7 @@ int executor_walk(const struct graph *g, const struct executor_walk *walk, struc
                              why.code ? why.text : strerror(-rc));
         launches++;
         if (walk->timing)
-            add_time(walk->timing, g, i, clock_ns() - start);
+            walk->timing->node_ns[i] += clock_ns() - start;
     }
     return launches;
 }
@@ -182,7 +174,7 @@ static int add_times(struct executor *x, struct error *err)
         int rc = x->ops->nodes->node_ns(x->be, i, &ns, err);
         if (rc < 0)
             return rc;
-        add_time(&x->timing, x->graph, i, ns);
+        x->timing.node_ns[i] += ns;
     }
     return 0;
 }

@@ -15,17 +15,15 @@ enum executor_kind { EXECUTOR_PERSISTENT, EXECUTOR_EAGER, EXECUTOR_GRAPH /* cuda
 
 struct executor;
 
-/* Eager only: time in ns and launches of each op kind, since timing was first turned on. */
+/* Eager only: time in ns of each node, since timing was first turned on. */
 struct executor_timing {
-    bool by_device; /* from the device's start of a node to its end; else the duration of the call */
-    uint64_t launches[GRAPH_N_OPS];
-    uint64_t ns[GRAPH_N_OPS];
-    uint64_t *node_ns; /* [n_nodes] time in ns of each node, or NULL */
+    bool by_device;    /* from the device's start of a node to its end; else the duration of the call */
+    uint64_t *node_ns; /* [n_nodes]; NULL: timing was never turned on */
 };
 
 /* Eager execution of a graph: calls `dispatch` (one launch) for every node but NONE, in order. Returns the
  * number of launches or the first error, whose words begin with the node's name; no node after it runs.
- * `timing` may be NULL. The graph must be validated. */
+ * `timing` may be NULL, its node_ns not. The graph must be validated. */
 struct executor_walk {
     int (*dispatch)(void *context, uint32_t node, struct error *err);
     void *context;

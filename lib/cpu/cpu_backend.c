@@ -103,17 +103,17 @@ static int cpu_open(struct backend **out, const struct backend_config *cfg, stru
     if (rc < 0)
         return rc;
     const char *isa = cfg->isa && strcmp(cfg->isa, "avx512") == 0 ? "avx512vnni" : cfg->isa;
-    const struct matmul_kernels *kernels = matmul_find(isa, err);
-    if (!kernels)
-        return err && err->code ? err->code : -ENOTSUP;
+    rc = matmul_check_isa(isa, err);
+    if (rc < 0)
+        return rc;
     struct decoder *d = calloc(1, sizeof *d);
     if (!d)
         return error_set(err, -ENOMEM, "cpu backend: out of memory");
     d->base.ops = &cpu_backend;
     d->cfg = *cfg;
     d->cfg.steps_in_flight = cfg->steps_in_flight ? cfg->steps_in_flight : DECODER_RING;
-    d->kernels = kernels;
-    d->ops = ops_find(kernels->name);
+    d->kernels = matmul_find(isa);
+    d->ops = ops_find(d->kernels->name);
     read_device_name(d->device, sizeof d->device);
     rc = take_ring(d, err);
     if (rc == 0)

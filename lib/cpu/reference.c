@@ -28,7 +28,7 @@ struct exact {
     bool keeps;                    /* weights are kept as floats, else as the file has them */
     void **weights;                /* per weight that is used; vectors are floats either way */
     uint64_t weights_sum;
-    float **values;          /* per node: [rows][width] while somebody will still read it */
+    float **values;          /* per node: [rows][width] while a node will still read it */
     uint32_t *last_use;      /* per node: the last node that reads it */
     const struct step *step; /* valid until its last dispatch */
     uint32_t n_logits;       /* logit rows of that step */

@@ -90,7 +90,7 @@ static int read_kernels(const struct reader *r, const char *line)
     if (sscanf(line, "kernels %u %15s %f%n", &first, name, &gain, &end) != 3 || line[end])
         return broken(r, "not \"kernels COLUMNS NAME GAIN\"");
     int class = find_class(first);
-    const struct matmul_kernels *kernels = matmul_find(name, NULL);
+    const struct matmul_kernels *kernels = matmul_find(name);
     if (class < 0)
         return broken(r, "columns begin at 1, 2, 5 or 9");
     if (!kernels)

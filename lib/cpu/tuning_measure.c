@@ -290,7 +290,7 @@ static bool try_tables(struct bench *b, uint32_t kind, uint32_t class)
     struct tuning_choice *choice = &b->t->choice[kind][class];
     bool taken = false;
     for (uint32_t i = 0; i < 2; i++) {
-        const struct matmul_kernels *other = matmul_find(names[i], NULL);
+        const struct matmul_kernels *other = matmul_find(names[i]);
         if (!other || other == b->t->kernels[class] || clock_ns() >= b->deadline)
             continue;
         quantise(b, other, &b->in[1]);

@@ -19,11 +19,14 @@ _Static_assert(MATMUL_ROWS == WEIGHT_GROUP, "groups are read as they are packed"
 static int add_size(const struct weight *w, uint8_t use, size_t *sum, struct error *err)
 {
     struct error why = {0};
-    size_t size = use == WEIGHT_VECTOR ? (size_t)w->n * w->k * sizeof(float)
-                                       : matmul_pack_size(w->type, w->n, w->k, &why);
-    if (!size)
-        return error_set(err, why.code ? why.code : -ENOTSUP, "%s: %s", w->name, why.text);
-    *sum += round64(size);
+    if (use == WEIGHT_VECTOR) {
+        *sum += round64((size_t)w->n * w->k * sizeof(float));
+        return 0;
+    }
+    int rc = matmul_check_weight(w->type, w->n, w->k, &why);
+    if (rc < 0)
+        return error_set(err, rc, "%s: %s", w->name, why.text);
+    *sum += round64(matmul_pack_size(w->type, w->n, w->k));
     return 0;
 }
 
@@ -47,7 +50,7 @@ int weights_size(const struct graph *g, size_t *size, struct error *err)
     return rc;
 }
 
-/* Where the file's bytes of the groups that a member packs lie meanwhile. */
+/* Buffer for the file's bytes of the groups that a member packs. */
 struct pack_buffers {
     struct memory_block block;
     size_t size; /* of each member's */

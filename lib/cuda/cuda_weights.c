@@ -182,7 +182,8 @@ static void upload_close(struct upload *u)
     free(u->rows);
 }
 
-/* What one half must hold at least: STAGING_BYTES or all there is, one tile of every matrix, every vector. */
+/* The least that one half must hold: STAGING_BYTES or all there is, one tile of every matrix, every vector.
+ */
 static size_t half_size(const struct cuda_weights *w, const struct model *m)
 {
     size_t half = w->block.size < STAGING_BYTES ? w->block.size : STAGING_BYTES;

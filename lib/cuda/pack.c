@@ -1,33 +1,42 @@
 #include "pack.h"
-#include "cpu/matmul/matmul_pack.h"
-
+#include "abi/arith.h"
 #include "abi/device_abi.h"
+#include "gguf/quant_super.h"
 
 #include <assert.h>
 #include <errno.h>
 
-/* Tile type and bits per value of each kind. */
+/* Tile type and bits per value of each quant type. */
 static const struct form {
     uint8_t tile, bits;
     bool is_signed;
-} forms[MATMUL_N_KINDS] = {
-    [MATMUL_Q4_K] = {TILE_Q4_K, 4, false},  [MATMUL_Q5_K] = {TILE_Q5_K, 5, false},
-    [MATMUL_Q6_K] = {TILE_Q6_K, 6, true},   [MATMUL_Q3_K] = {TILE_Q6_K, 6, true},
-    [MATMUL_Q2_K] = {TILE_Q2_K, 2, false},  [MATMUL_Q8_0] = {TILE_Q8_0, 8, true},
-    [MATMUL_Q5_0] = {TILE_Q5_0, 5, true},   [MATMUL_Q4_0] = {TILE_Q4_0, 4, true},
-    [MATMUL_Q4_1] = {TILE_Q5_1, 5, false},  [MATMUL_Q5_1] = {TILE_Q5_1, 5, false},
-    [MATMUL_MXFP4] = {TILE_MXFP4, 5, true}, [MATMUL_IQ4_NL] = {TILE_Q8_0, 8, true},
-    [MATMUL_IQ3_S] = {TILE_Q6_K, 6, true},  [MATMUL_TQ1_0] = {TILE_Q6_K, 6, true},
-    [MATMUL_TQ2_0] = {TILE_Q6_K, 6, true},  [MATMUL_F16] = {TILE_F16, 16, true},
-    [MATMUL_BF16] = {TILE_BF16, 16, true},  [MATMUL_F32] = {TILE_F32, 32, true},
+    bool widens; /* its scales are of 32 values, the tile's of 16 */
+} forms[] = {
+    [QUANT_Q4_K] = {TILE_Q4_K, 4, false},
+    [QUANT_Q5_K] = {TILE_Q5_K, 5, false},
+    [QUANT_Q6_K] = {TILE_Q6_K, 6, true},
+    [QUANT_Q3_K] = {TILE_Q6_K, 6, true},
+    [QUANT_Q2_K] = {TILE_Q2_K, 2, false},
+    [QUANT_Q8_0] = {TILE_Q8_0, 8, true},
+    [QUANT_Q5_0] = {TILE_Q5_0, 5, true},
+    [QUANT_Q4_0] = {TILE_Q4_0, 4, true},
+    [QUANT_Q4_1] = {TILE_Q5_1, 5, false},
+    [QUANT_Q5_1] = {TILE_Q5_1, 5, false},
+    [QUANT_MXFP4] = {TILE_MXFP4, 5, true},
+    [QUANT_IQ4_NL] = {TILE_Q8_0, 8, true},
+    [QUANT_IQ3_S] = {TILE_Q6_K, 6, true, .widens = true},
+    [QUANT_TQ1_0] = {TILE_Q6_K, 6, true, .widens = true},
+    [QUANT_TQ2_0] = {TILE_Q6_K, 6, true, .widens = true},
+    [QUANT_F16] = {TILE_F16, 16, true},
+    [QUANT_BF16] = {TILE_BF16, 16, true},
+    [QUANT_F32] = {TILE_F32, 32, true},
 };
 
 #define MXFP4_NONE 256 /* in place of an exponent: a block that the row does not have */
 
 int cuda_pack_layout(uint32_t type, uint32_t n, uint32_t k, struct decoder_matrix *out, struct error *err)
 {
-    uint32_t kind = matmul_kind_of(type);
-    if (kind == MATMUL_N_KINDS || forms[kind].tile == TILE_NONE)
+    if (type >= sizeof forms / sizeof *forms || forms[type].tile == TILE_NONE)
         return error_set(err, -ENOTSUP, "weight type %s is not supported on cuda", quant_name(type));
     uint32_t block = quant_traits(type)->block > ARITH_BLOCK ? quant_traits(type)->block : ARITH_BLOCK;
     if (!n || !k || k % block)
@@ -35,12 +44,12 @@ int cuda_pack_layout(uint32_t type, uint32_t n, uint32_t k, struct decoder_matri
                          "a %s weight of %u rows of %u values: rows must be multiples of %u values",
                          quant_name(type), n, k, block);
     *out = (struct decoder_matrix){
-        .type = forms[kind].tile,
+        .type = forms[type].tile,
         .n = n,
         .k = k,
         .n_tiles = (n + TILE_ROWS - 1) / TILE_ROWS,
         .n_supers = tile_supers(k),
-        .super_bytes = tile_super_bytes(forms[kind].tile),
+        .super_bytes = tile_super_bytes(forms[type].tile),
     };
     return 0;
 }
@@ -76,7 +85,7 @@ static void put_value(const struct form *f, uint8_t *tile, uint32_t row, uint32_
         merge_u8(plane + lane * 16 + j / 2 * 4 + byte, low << (j % 2 * 4 + r));
 }
 
-static void put_six_bits(uint8_t *p, const struct matmul_super *s)
+static void put_six_bits(uint8_t *p, const struct quant_super *s)
 {
     for (int i = 0; i < 4; i++) {
         int scale[2] = {s->scale[i], s->scale[i + 4]}, min[2] = {s->min[i], s->min[i + 4]};
@@ -86,10 +95,9 @@ static void put_six_bits(uint8_t *p, const struct matmul_super *s)
     }
 }
 
-static void put_scales(uint32_t kind, uint8_t *scales, uint32_t row, const struct matmul_super *s)
+static void put_scales(uint32_t type, uint8_t *scales, uint32_t row, const struct quant_super *s)
 {
-    uint32_t tile_type = forms[kind].tile;
-    bool per_block = matmul_traits[kind].fold == MATMUL_FOLD_K32;
+    uint32_t tile_type = forms[type].tile;
     uint8_t *mine = scales + row * TILE_ROW_SCALES, *after = scales + TILE_ROWS * TILE_ROW_SCALES;
     switch (tile_type) {
     case TILE_Q4_K:
@@ -100,7 +108,7 @@ static void put_scales(uint32_t kind, uint8_t *scales, uint32_t row, const struc
         break;
     case TILE_Q6_K:
         for (int i = 0; i < 16; i++)
-            mine[i] = (uint8_t)s->scale[per_block ? i / 2 : i];
+            mine[i] = (uint8_t)s->scale[forms[type].widens ? i / 2 : i];
         memcpy(after + 2 * row, &s->d, 2);
         break;
     case TILE_Q2_K:
@@ -115,7 +123,7 @@ static void put_scales(uint32_t kind, uint8_t *scales, uint32_t row, const struc
         break;
     case TILE_MXFP4: /* a power of two, subnormal ones too, has its bits in the upper half */
         for (uint32_t j = 0; j < 8; j++) {
-            uint32_t bits = s->s[j] == MXFP4_NONE ? 0 : arith_to_bits(matmul_float_scale(kind, s, j)) >> 16;
+            uint32_t bits = s->s[j] == MXFP4_NONE ? 0 : arith_to_bits(quant_super_scale(type, s, j)) >> 16;
             memcpy(mine + 2 * j, &(uint16_t){(uint16_t)bits}, 2);
         }
         break;
@@ -124,18 +132,19 @@ static void put_scales(uint32_t kind, uint8_t *scales, uint32_t row, const struc
     }
 }
 
-static void pack_integer_row(uint32_t kind, const uint8_t *src, uint32_t n_blocks, uint8_t *tile,
+static void pack_integer_row(uint32_t type, const uint8_t *src, uint32_t n_blocks, uint8_t *tile,
                              uint32_t row)
 {
-    const struct form *f = &forms[kind];
-    struct matmul_super s = {0};
+    const struct form *f = &forms[type];
+    struct quant_super s = {0};
     for (uint32_t j = n_blocks; j < 8; j++)
-        s.s[j] = kind == MATMUL_MXFP4 ? MXFP4_NONE : 0;
-    matmul_super_read(kind, src, n_blocks, &s);
+        s.s[j] = type == QUANT_MXFP4 ? MXFP4_NONE : 0;
+    quant_super_read(type, src, n_blocks, &s);
     uint32_t mask = (1u << f->bits) - 1;
     for (uint32_t c = 0; c < n_blocks * ARITH_BLOCK; c++)
-        put_value(f, tile, row, c, (f->is_signed ? (uint32_t)matmul_value(kind, s.q[c]) : s.q[c]) & mask);
-    put_scales(kind, tile + tile_scales(f->tile), row, &s);
+        put_value(f, tile, row, c,
+                  (f->is_signed ? (uint32_t)quant_super_value(type, s.q[c]) : s.q[c]) & mask);
+    put_scales(type, tile + tile_scales(f->tile), row, &s);
 }
 
 static void pack_float_row(uint32_t size, const uint8_t *src, uint32_t n_columns, uint8_t *tile, uint32_t row)
@@ -151,7 +160,6 @@ void cuda_pack(uint32_t type, uint32_t n, uint32_t k, const void *rows, void *ou
     struct decoder_matrix m;
     int rc = cuda_pack_layout(type, n, k, &m, NULL);
     assert(rc == 0 && first <= last && last <= m.n_tiles);
-    uint32_t kind = matmul_kind_of(type);
     size_t row_size = quant_size(type, k), tile_bytes = (size_t)m.n_supers * m.super_bytes;
     memset(out, 0, (last - first) * tile_bytes);
     for (uint32_t tile = first; tile < last; tile++)
@@ -161,10 +169,10 @@ void cuda_pack(uint32_t type, uint32_t n, uint32_t k, const void *rows, void *ou
                                       ((size_t)(tile - first) * TILE_ROWS + row) * row_size +
                                       super * quant_size(type, TILE_COLUMNS);
                 uint8_t *to = (uint8_t *)out + (tile - first) * tile_bytes + (size_t)super * m.super_bytes;
-                uint32_t n_blocks = matmul_n_blocks(k, super);
+                uint32_t left = k / ARITH_BLOCK - super * 8, n_blocks = left < 8 ? left : 8;
                 if (tile_is_float(m.type))
-                    pack_float_row(forms[kind].bits / 8, from, n_blocks * ARITH_BLOCK, to, row);
+                    pack_float_row(forms[type].bits / 8, from, n_blocks * ARITH_BLOCK, to, row);
                 else
-                    pack_integer_row(kind, from, n_blocks, to, row);
+                    pack_integer_row(type, from, n_blocks, to, row);
             }
 }

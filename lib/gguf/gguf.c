@@ -576,7 +576,7 @@ static int open_file(struct gguf *g, struct error *err)
     return g->size ? reserve(g, err) : 0;
 }
 
-/* What was reserved for more metadata than there is. */
+/* Gives back what was reserved for more metadata than there is. */
 static void trim(struct gguf *g)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), used = (g->n_read + page - 1) / page * page;

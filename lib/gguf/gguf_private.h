@@ -10,7 +10,7 @@ const char *gguf_type_name(uint32_t type); /* "u8", ...; "?" for an unknown one 
 int gguf_fail_value(const struct gguf *g, const struct gguf_value *v, struct error *err, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Reads one file, whatever part of a model it is; bytes NULL: the file at `path`. */
+/* Reads one file, any part of a model; bytes NULL: the file at `path`. */
 int gguf_open_one(struct gguf **out, const char *path, const void *bytes, size_t size, struct error *err);
 /* Gives g the other parts and their tensors. The array (malloc) and the parts are g's from here on, also on
  * failure. */

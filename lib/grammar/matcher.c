@@ -95,7 +95,7 @@ static uint32_t items_like(struct matcher *m, size_t array, size_t from, size_t 
     return like;
 }
 
-/* Where the array of an item begins whose frame is `stack`. */
+/* Returns where the array of an item begins whose frame is `stack`. */
 static size_t array_of(const struct matcher *m, uint32_t stack)
 {
     uint32_t below = m->links[m->frames[stack].links].below;

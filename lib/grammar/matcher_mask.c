@@ -1,6 +1,7 @@
 /* matcher_mask.c - which tokens may come next: a walk of the vocabulary's trie by the matcher's threads.
  * Inside a string most tokens are allowed, and which ones depends on the state alone: such masks are computed
- * once and remembered. What leaves the string is looked at anew each time, since it depends on the stack. */
+ * once and remembered. A byte that leaves the string is looked at anew each time, since it depends on the
+ * stack. */
 #include "grammar_builder.h"
 #include "matcher_private.h"
 
@@ -62,7 +63,7 @@ void memo_store_close(struct vocabulary_memos *s)
 
 /* ---- walking the trie ---- */
 
-/* What a walk has put on the pool, and takes back. */
+/* The items that a walk has put on the pool, and takes back. */
 struct mark {
     uint32_t n_pool, n_frames, n_links;
 };

@@ -37,7 +37,7 @@ static bool begins_word(unsigned char before, enum jinja_case how)
 
 bool jinja_recase(struct jinja_run *r, struct jinja_text text, enum jinja_case how, struct jinja_value *out)
 {
-    /* Of the titles each letter looks at the one before. */
+    /* In a title each letter looks at the one before. */
     size_t times = how >= JINJA_TITLE ? 3 * JINJA_WALK : JINJA_WALK;
     char *s = jinja_work_bytes(r, times * text.len) ? jinja_alloc(r, text.len + 1) : NULL;
     if (!s)

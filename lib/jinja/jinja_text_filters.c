@@ -241,7 +241,7 @@ static bool text_to_int(struct jinja_run *r, struct jinja_text text, struct jinj
     return true;
 }
 
-/* What is read as a number is walked from end to end. */
+/* Text that is read as a number is walked from end to end. */
 static bool walk_text(struct jinja_run *r, const struct jinja_value *v)
 {
     return v->kind != JINJA_TEXT || jinja_work_bytes(r, JINJA_WALK * v->text.len);

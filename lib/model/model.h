@@ -58,7 +58,7 @@ struct model_latent {
     uint32_t key_dim, value_dim; /* of a head: keys without their rotated values; values */
 };
 
-/* How the position turns the pairs of a head (rope_table.c has the formulas). */
+/* The rotation of the pairs of a head by position (rope_table.c has the formulas). */
 struct model_rotation {
     uint32_t dim; /* leading dimensions of a head that rotate; even, <= head_dim; 0: none */
     double base;

@@ -21,7 +21,7 @@ struct candidate {
     uint64_t mass;
 };
 
-/* Tokens still in play. Of more than FEW the ids ascend. */
+/* Tokens still in play. With more than FEW the ids ascend. */
 struct tokens {
     uint32_t n;
     float *x;
@@ -50,7 +50,7 @@ const struct sampler_loops *sampler_loops_best(void)
     return best;
 }
 
-/* What a caller's scratch is made of. */
+/* The parts of a caller's scratch. */
 struct scratch {
     struct tokens set;     /* [n_vocab] each */
     struct candidate *few; /* [2 * FEW] */
@@ -419,7 +419,7 @@ static uint32_t find_bucket(const uint64_t sum[BUCKETS], uint64_t *need)
     return b;
 }
 
-/* How many tokens a bucket has, and their smallest and largest key. */
+/* Finds the number of tokens in a bucket, and their smallest and largest key. */
 static uint32_t find_bounds(const struct order *o, const struct tokens *set,
                             const struct sampler_range *range, uint32_t b, float *low, float *high)
 {
@@ -437,7 +437,7 @@ static uint32_t find_bounds(const struct order *o, const struct tokens *set,
     return n_all;
 }
 
-/* Of one key the ids decide, and they ascend. */
+/* Among tokens of one key the ids decide, and they ascend. */
 static struct candidate cut_equal(const struct order *o, const struct tokens *set, float same, bool unit,
                                   uint64_t need)
 {
@@ -674,7 +674,7 @@ static void choose_among(const struct sampler_loops *loops, const struct sampler
             *best = (struct choice){score[i], some_id[i]};
 }
 
-/* Of a block none is scored but those whose noise is great enough to reach the best so far from the block's
+/* In a block only tokens are scored whose noise is great enough to reach the best so far from the block's
  * largest logit. */
 static int32_t choose(const struct sampler_loops *loops, const struct step_sampling *set, uint32_t position,
                       const struct tokens *t)

@@ -37,8 +37,8 @@ struct sampler_loops {
     /* score[i] = (x[i] - max) / temperature + arith_gumbel(seed, position, id[i]) */
     void (*scores)(const float *x, const uint32_t *id, uint32_t n, const struct sampler_noise *noise,
                    float *score);
-    /* How many values of arith_gumbel() are greater, of the 2^23 it can have, or as many as that: 0 is the
-     * greatest. */
+    /* The number of values of arith_gumbel() that are greater, of the 2^23 it can have, or as many as that: 0
+     * is the greatest. */
     void (*ranks)(const uint32_t *id, uint32_t n, const struct sampler_noise *noise, uint32_t *rank);
 };
 

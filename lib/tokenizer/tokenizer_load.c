@@ -122,8 +122,8 @@ static int load_attrs(struct tokenizer *t, const struct gguf *g, struct error *e
     return 0;
 }
 
-/* Maps every text to its token. Of tokens with one text the last is taken, but never a control token instead
- * of a plain one. */
+/* Maps every text to its token. Among tokens with one text the last is taken, but never a control token
+ * instead of a plain one. */
 static int map_texts(struct tokenizer *t, const struct gguf *g, struct error *err)
 {
     if (text_map_reserve(&t->by_text, t->n_vocab) < 0)

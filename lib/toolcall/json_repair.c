@@ -413,7 +413,7 @@ static int between_byte(struct json_repair *r, char c)
     return rc < 0 ? JSON_REPAIR_STOP : rc;
 }
 
-/* An opening <|"|>. What begins like it and is none ends the value, for closers do. */
+/* An opening <|"|>. Text that begins like it and is none ends the value, for closers do. */
 static enum json_repair_result delimiter_byte(struct json_repair *r, char c)
 {
     if (c != gemma_quote[r->n_delimiter])

@@ -1,5 +1,5 @@
 /* json_repair.h - the arguments that a model writes, made JSON as they come, byte by byte.
- * What is JSON already passes unchanged: numbers keep their digits, blanks and the order of keys stay.
+ * Valid JSON passes unchanged: numbers keep their digits, blanks and the order of keys stay.
  * Repaired are: single quotes, True, False, None, words without quotes, control characters in strings, bad
  * escapes, commas too many or missing, values and closing brackets that are missing. A run of blanks between
  * tokens is cut at 64. The output at any time is the beginning of the final output. At most a word, an escape

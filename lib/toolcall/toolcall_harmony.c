@@ -73,7 +73,7 @@ static int begins_header(const struct toolcall_scanner *s)
     return mark > to ? mark : to;
 }
 
-/* Where the text begins, or at <|start|> or <|channel|>. */
+/* At the beginning of the text, or at <|start|> or <|channel|>. */
 bool toolcall_harmony_header(struct toolcall_scanner *s)
 {
     size_t n = s->pending.n;

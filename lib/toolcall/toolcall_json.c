@@ -38,7 +38,7 @@ static void begin(struct toolcall_scanner *s)
     toolcall_put_id(s);
 }
 
-/* Where the arguments are written: kept until the name is known. */
+/* Returns the buffer of the arguments, kept until the name is known. */
 static struct bytes *arguments(struct toolcall_scanner *s)
 {
     return s->envelope.begun ? toolcall_arguments(s) : &s->envelope.args;

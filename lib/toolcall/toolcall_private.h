@@ -1,5 +1,5 @@
 /* toolcall_private.h - the scanner's state. A state is a function that takes bytes from the front of
- * `pending`: it returns false when it needs more of them, or `ended`. */
+ * `pending`: it returns false when it needs more of them, or `ended`. Thread: one at a time. */
 #pragma once
 #include "bytes.h"
 #include "json_repair.h"
@@ -36,7 +36,7 @@ struct mark {
     bool in_reasoning; /* it ends the reasoning */
 };
 
-/* How a call is written in tags: open NAME open_end (param KEY key_end ... value VALUE value_end)* close. */
+/* The syntax of a call in tags: open NAME open_end (param KEY key_end ... value VALUE value_end)* close. */
 struct tags {
     const char *open, *open_end, *close;
     const char *param, *key_end, *value, *value_end;

@@ -232,7 +232,7 @@ static bool key(struct toolcall_scanner *s)
     return true;
 }
 
-/* Between parameters. What is no tag of the call ends it. */
+/* Between parameters. Text that is no tag of the call ends it. */
 static bool body(struct toolcall_scanner *s)
 {
     const struct tags *t = s->format->tags;

@@ -106,7 +106,7 @@ static const char *long_body(unsigned long number)
     return body;
 }
 
-/* What must be refused, and how. */
+/* The requests that must be refused, and how. */
 static const struct bad {
     const char *request, *body;
     int status;

@@ -4,7 +4,7 @@
  * beside it; the time to quantise one column. -v: a line for every variant (matmul.h) as well.
  * bench_matmul [-t threads] [-r repeats] [-n rows] [-k values] [-c columns] [-i isa] [-v] [TYPE...] */
 #include "cpu/matmul/matmul.h"
-#include "cpu/roofline/roofline.h"
+#include "roofline/roofline.h"
 #include "gguf/quant.h"
 
 #include <pthread.h>
@@ -191,7 +191,7 @@ static void bench_variants(uint32_t type, uint32_t n_columns, uint32_t repeats, 
 
 static void bench_type(uint32_t type, uint32_t n, uint32_t k, uint32_t repeats, double gbps, double tops)
 {
-    size_t size = quant_size(type, (size_t)n * k), pack_size = matmul_pack_size(type, n, k, NULL);
+    size_t size = quant_size(type, (size_t)n * k), pack_size = matmul_pack_size(type, n, k);
     uint8_t *weights = memory(size);
     random_weights(type, weights, size);
     bench.weights = weights;
@@ -282,7 +282,7 @@ int main(int argc, char **argv)
         else
             *to = (uint32_t)strtoul(optarg, NULL, 10);
     }
-    bench.kernels = matmul_find(isa, &err);
+    bench.kernels = matmul_check_isa(isa, &err) < 0 ? NULL : matmul_find(isa);
     if (!bench.kernels || !bench.n_threads || bench.n_threads > MAX_THREADS || !repeats ||
         repeats > MAX_REPEATS) {
         fprintf(stderr, "bench_matmul: %s\n",
@@ -290,9 +290,11 @@ int main(int argc, char **argv)
         return 2;
     }
     print_cpu();
-    struct roofline *roofline = roofline_open(bench.n_threads);
-    if (!roofline)
+    struct roofline *roofline;
+    if (roofline_open(&roofline, bench.n_threads, &err) < 0) {
+        fprintf(stderr, "bench_matmul: %s\n", err.text);
         return 1;
+    }
     double gbps = roofline_read_gbps(roofline, ROOFLINE_MAX_ROUNDS),
            tops = roofline_int8_tops(roofline, ROOFLINE_MAX_ROUNDS);
     roofline_close(roofline);

@@ -91,7 +91,7 @@ static int ascending(const void *a, const void *b_)
     return (x > y) - (x < y);
 }
 
-/* Of n values, which it sorts; 0 of none. */
+/* Returns a quantile of n values, which it sorts; 0 of none. */
 static double percentile(double *values, uint32_t n, double fraction)
 {
     qsort(values, n, sizeof *values, ascending);
@@ -137,7 +137,7 @@ static void note_event(struct stream *s, uint64_t now)
     s->last_ns = now;
 }
 
-/* What the first token took beyond the prefill that the daemon tells of in the last event. */
+/* Notes the time of the first token beyond the prefill that the daemon tells of in the last event. */
 static void note_prefill(const struct stream *s, const char *event)
 {
     const char *at = strstr(event, "\"prefill_ms\":");
@@ -200,7 +200,7 @@ static uint32_t serve_ready(void)
     return ended;
 }
 
-/* Of connections that are open, as those of a pool are. */
+/* Sends a wave over connections that are open, as those of a pool are. */
 static void wave(uint32_t number)
 {
     uint32_t open = b.n;

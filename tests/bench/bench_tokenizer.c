@@ -36,7 +36,7 @@ static uint32_t next_random(uint64_t *state)
     return (uint32_t)(*state >> 33);
 }
 
-/* A word nobody has seen before, now and then: prose has names and slips that no cache holds. */
+/* A new word, now and then: prose has names and slips that no cache holds. */
 static size_t put_new_word(char *out, uint64_t *state)
 {
     static const char *const parts[] = {"ka",  "ri",  "ven", "tor", "al", "mis",

@@ -9,7 +9,7 @@
 #define CUDA  "--backend", "cuda", "--libcuda", LIBCUDA, "--slots", "4", "--n-ctx", "256"
 #define STORY "{\"prompt\":\"Once upon a time\",\"temperature\":0,\"ignore_eos\":true,\"max_tokens\":"
 
-/* What the recorded greedy story begins with. */
+/* The beginning of the recorded greedy story. */
 static void expect_story(const char *text)
 {
     char recorded[2048] = {0};
@@ -290,7 +290,7 @@ static long long now_ns(void)
 }
 
 #define WINDOW_US 1000000
-#define IDLE_CORE 0.005 /* of one core, whatever state the daemon is idle in */
+#define IDLE_CORE 0.005 /* of one core, in any state that the daemon is idle in */
 
 /* Half a percent of a core at most, the device's threads included or not. */
 static void expect_no_processor_used(bool with_device)
@@ -491,7 +491,7 @@ Test(cuda_fault, a_grid_that_dies_in_a_step_ends_the_process_with_the_drivers_wo
     expect_fault("step", (const char *[]){CUDA, NULL}, "CUDA_ERROR_ILLEGAL_ADDRESS");
 }
 
-/* Whoever sees it first, engine or event loop, says how long the heartbeat has stood. */
+/* The first to see it, engine or event loop, says how long the heartbeat has stood. */
 Test(cuda_fault, a_grid_that_stands_still_is_given_up_when_its_heartbeat_is_older_than_watchdog_ms)
 {
     static const char words[] = "is not responding: no heartbeat for ";
@@ -515,7 +515,7 @@ Test(cuda_fault, a_device_that_is_lost_is_an_error_to_the_request)
     expect_fault("query", (const char *[]){CUDA, NULL}, "cuStreamQuery");
 }
 
-/* Nobody asks for a token, and still nobody is sent to a device that has gone. */
+/* No client asks for a token, and still none is sent to a device that has gone. */
 static void expect_fault_while_idle(const char *fault, const char *words)
 {
     fault_prepare(fault);

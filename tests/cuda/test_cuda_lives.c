@@ -135,7 +135,7 @@ static void close_life(struct life *l)
     model_close(l->model);
 }
 
-/* What each request gives alone on the cpu. */
+/* The tokens that each request gives alone on the cpu. */
 static const struct one *reference(void)
 {
     static struct life l;
@@ -164,7 +164,7 @@ static void check_tokens(const struct one *o, const struct one *want)
         cr_assert_eq(n, want->r.max_tokens);
 }
 
-/* Whoever has news; nobody ends twice. */
+/* Takes the requests that have news; none ends twice. */
 static void take_news(struct life *l)
 {
     struct engine_request *r;

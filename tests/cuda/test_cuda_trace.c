@@ -1,4 +1,4 @@
-/* What the blocks of the persistent kernel note for the host, on the emulated driver. */
+/* The notes of the blocks of the persistent kernel for the host, on the emulated driver. */
 #include "model/program.h"
 #include "support/decoder_run.h"
 #include "support/trace_check.h"

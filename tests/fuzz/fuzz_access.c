@@ -60,7 +60,7 @@ static void read_keys(const char *text, size_t n)
     config_free(&c);
 }
 
-/* Only who has the key gets in, whatever surrounds it. */
+/* Only a client with the key gets in, with any bytes around it. */
 static void check_identity(const struct access *a, const char *authorization, const char *x_api_key)
 {
     struct access_who who = access_identify(a, authorization, x_api_key);

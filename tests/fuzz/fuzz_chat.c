@@ -1,5 +1,5 @@
 /* fuzz_chat - any bytes as the body of a chat, written by a model's template and made tokens. The first byte
- * chooses the template. Whatever users write, the control tokens of the prompt are those that the template
+ * chooses the template. For any text of users the control tokens of the prompt are those that the template
  * wrote. */
 #include "base/buf.h"
 #include "generation/chat_template.h"

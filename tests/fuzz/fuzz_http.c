@@ -1,5 +1,5 @@
 /* fuzz_http - any bytes into the real server's sockets: libmicrohttpd, routes, fields, replies and streams,
- * over an engine that says the same few words to everybody. However a client cuts, floods or leaves, every
+ * over an engine that says the same few words to all. However a client cuts, floods or leaves, every
  * reply is well formed, none is a 500, and when all connections are closed nothing is left of them.
  *
  * The first byte chooses: bit 0 TCP instead of the Unix socket, bit 1 keys are needed ("sesame", "master" for
@@ -161,7 +161,7 @@ static void open_server(void)
     }
 }
 
-/* What the first byte says. Draining begins and ends by hand: server_drain() has no way back. */
+/* Sets what the first byte says. Draining begins and ends by hand: server_drain() has no way back. */
 static void choose(uint8_t options)
 {
     f.server->http.access = options & 2 ? f.locked : f.open;
@@ -178,7 +178,7 @@ static void turn(void)
 static bool is_idle(void)
 {
     const struct server *s = f.server;
-    return !s->http.n_connections && !s->http.requests && !s->generator.generations &&
+    return !s->http.n_connections && LIST_EMPTY(&s->http.requests) && LIST_EMPTY(&s->generator.generations) &&
            !s->generator.n_active && !s->generator.n_preparing && !s->http.n_jobs && !s->http.body_bytes &&
            !s->http.text_bytes && !s->http.reply_bytes && !s->generator.n_texts && !fake.n_live;
 }
@@ -222,7 +222,7 @@ static void check_json(const char *body, size_t n, int status)
         fprintf(stderr, "%s in %.*s\n", words.text, (int)n, body);
     CHECK(root);
     const json_t *error = json_object_get(root, "error");
-    if (status >= 400 && !json_object_get(root, "status")) { /* which /health has, whatever it says */
+    if (status >= 400 && !json_object_get(root, "status")) { /* which /health has in all its answers */
         CHECK(json_is_string(json_object_get(error, "message")));
         CHECK(json_integer_value(json_object_get(error, "code")) == status);
     }

@@ -179,7 +179,7 @@ static bool run_child(const char *name, double *us, int *waited, int *result)
     pid_t pid = fork();
     if (pid == 0) {
         (void)dup2(pipe_ends[1], STDOUT_FILENO);
-        (void)alarm(LIMIT_S + (is_emulated() ? 400 : 20)); /* ends the child, whatever the driver does */
+        (void)alarm(LIMIT_S + (is_emulated() ? 400 : 20)); /* ends the child even if the driver hangs */
         execl("/proc/self/exe", "gpu_bench", "call", name, (char *)NULL);
         _exit(127);
     }

@@ -189,7 +189,7 @@ Test(access, a_request_is_cancelled_by_its_id_and_only_by_its_owner)
     stop_with_keys();
 }
 
-/* What `hearthd ps` prints with a key. */
+/* Runs `hearthd ps` with a key and returns its output. */
 static void run_ps(const char *key, char *out, size_t room)
 {
     char command[400];

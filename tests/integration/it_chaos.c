@@ -1,4 +1,4 @@
-/* What goes wrong around a daemon that is in order: a full disk, a log that nobody reads, a clock that jumps,
+/* Faults around a daemon that is in order: a full disk, a log without a reader, a clock that jumps,
  * a process that is stopped for a while, a client that takes nothing. tests/bench/chaos.sh has what needs
  * root.
  */
@@ -225,7 +225,7 @@ DAEMON_TEST(chaos, a_process_that_was_stopped_goes_on, "--watchdog-ms", "2000")
 
 /* --- a client that takes nothing --- */
 
-/* What is left in the buffers, then the end of the connection; not the end of the stream. */
+/* Reads what is left in the buffers, then the end of the connection; not the end of the stream. */
 static void expect_cut(int fd)
 {
     struct reply r = {0};

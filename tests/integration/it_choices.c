@@ -16,7 +16,7 @@ static json_t *ok(const char *path, const char *body)
     return root;
 }
 
-/* What the choice with this seed is when it is asked for alone; to decref. */
+/* Returns the choice with this seed, asked for alone; to decref. */
 static json_t *alone(const char *fields, long long seed)
 {
     char body[512];

@@ -29,7 +29,7 @@ static void end(void)
 
 TestSuite(cli, .fini = end, .timeout = 1200);
 
-/* A file of the test's own, removed by nobody but /tmp. */
+/* A file of the test's own, which stays in /tmp. */
 static const char *file_with(const void *bytes, size_t n)
 {
     static char path[64];

@@ -206,7 +206,7 @@ Test(life, a_unix_socket_answers_and_is_removed)
     rmdir(path);
 }
 
-/* Somebody removes a socket in use and starts another daemon on its path. */
+/* An operator removes a socket in use and starts another daemon on its path. */
 Test(life, a_unix_socket_of_another_process_stays)
 {
     struct sockaddr_un addr = {.sun_family = AF_UNIX};

@@ -1,4 +1,4 @@
-/* What no client should send, and every client sees answered or cut: large bodies, deep nesting, many
+/* Requests that no client should send, answered or cut: large bodies, deep nesting, many
  * headers, slow senders, too many connections. */
 #include "harness.h"
 

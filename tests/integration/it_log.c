@@ -1,4 +1,4 @@
-/* log_format = json: whatever happens and whatever bytes come, each line of the log is one JSON object with
+/* log_format = json: in all events and with any bytes, each line of the log is one JSON object with
  * the members that log.h and the README name. */
 #include "admin.h"
 

@@ -1,5 +1,5 @@
-/* What a client can make the daemon hold: room for answers that have not begun, what a chat was made of,
- * answers that are not taken. */
+/* The memory that a client can make the daemon hold: room for answers that have not begun, what a chat was
+ * made of, answers that are not taken. */
 #include "harness.h"
 
 #include <poll.h>

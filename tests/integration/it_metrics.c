@@ -174,7 +174,7 @@ struct query {
     unsigned n_metrics, n_labels;
 };
 
-/* Whether a line of the scrape is of this metric and, when `label` is not "", has that label; with `value`
+/* True if a line of the scrape is of this metric and, when `label` is not "", has that label; with `value`
  * (its quotes included) that value too. */
 static bool scraped(const char *scrape, const char *metric, const char *label, const char *value)
 {

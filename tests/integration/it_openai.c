@@ -385,7 +385,7 @@ static int copy_model(char path[64])
     return to;
 }
 
-/* A page of a mapped file that is cut off is SIGBUS to whoever reads it. */
+/* A page of a mapped file that is cut off is SIGBUS to its reader. */
 Test(openai, a_model_file_cut_short_after_the_load_hurts_nobody)
 {
     char path[64];

@@ -26,7 +26,7 @@ static void starve_from(enum starve_whose whose, long n, bool all_later)
     starve->fails_at[whose] = n;
 }
 
-/* How many allocations failed. */
+/* Returns the number of allocations that failed. */
 static long feed(void)
 {
     starve->fails_at[STARVE_OURS] = starve->fails_at[STARVE_THEIRS] = -1;
@@ -50,7 +50,7 @@ static int send_running(const char *headers, const char *body)
     return fd;
 }
 
-/* What is held once the connections of before are gone: the same number for a while. */
+/* Returns the memory held once the connections of before are gone: the same number for a while. */
 static long steady_held(void)
 {
     long held = starve->n_held;
@@ -107,7 +107,7 @@ static void check_whole(const struct scene *s, const struct reply *r, const char
         check_stream(r, where);
 }
 
-/* Of the libraries' allocations: cut at any place is allowed, a wrong answer is not. */
+/* For the libraries' allocations: a cut at any place is allowed, a wrong answer is not. */
 static void check_theirs(const struct scene *s, const struct reply *r, const char *where)
 {
     if (r->status && !r->cut)

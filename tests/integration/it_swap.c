@@ -322,7 +322,7 @@ Test(swap, a_file_that_is_no_model_costs_nothing)
     finish();
 }
 
-/* The pages that a mapped file lacks are SIGBUS to whoever reads them: the file is read instead. */
+/* The pages that a mapped file lacks are SIGBUS to their reader: the file is read instead. */
 Test(swap, a_file_that_is_cut_short_while_it_is_loaded_costs_nothing, .timeout = 600)
 {
     const char *key = admin_open();
@@ -397,7 +397,7 @@ Test(swap, nor_does_the_oracle)
     check_file_of_serving_model("eager", "exact");
 }
 
-/* What the process may map from here on: so much more than now. */
+/* Limits what the process may map from here on: so much more than now. */
 static void limit_memory(size_t more)
 {
     char path[64], line[128];
@@ -452,7 +452,7 @@ Test(swap, a_model_that_does_not_fit_at_all_brings_the_old_one_back)
 
 /* ---- the prefix cache ---- */
 
-/* What of a prompt of 401 tokens was found, on this model. */
+/* Returns the cached part of a prompt of 401 tokens on this model. */
 static long long cached(void)
 {
     char body[4096], *at = body + sprintf(body, "{\"prompt\":[1");

@@ -61,7 +61,7 @@ SIMT_INLINE uint32_t ptx_bits(float f)
     {                                                                                                        \
         return (type)(expression);                                                                           \
     }
-/* add, sub, mul.lo: modulo 2^n, whatever the sign. */
+/* add, sub, mul.lo: modulo 2^n, for both signs. */
 PTX_OP2(add_s16, uint16_t, a + b)
 PTX_OP2(add_s32, uint32_t, a + b)
 PTX_OP2(add_s64, uint64_t, a + b)

@@ -21,7 +21,7 @@ static char
 static uint32_t host[4];
 static uint64_t pointers[1];
 
-/* What run `seed` reports: a kind, or "". */
+/* Returns what run `seed` reports: a kind, or "". */
 static int run(struct simt_machine *m, uint32_t which, uint32_t sm, uint64_t seed, struct simt_report *report)
 {
     struct faults_args args = {which, words, constant, host, pointers};

@@ -40,7 +40,7 @@ void fiber_stack_close(struct fiber *f)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
 #ifdef FIBER_ASAN
-    /* Whoever gets these addresses next, a mapped file say, must not find a stack's red zones in the shadow.
+    /* The next user of these addresses, a mapped file say, must not find a stack's red zones in the shadow.
      */
     if (f->stack)
         __asan_unpoison_memory_region(f->stack, f->stack_size);

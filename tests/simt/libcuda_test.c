@@ -94,7 +94,7 @@ static bool is_checked(void)
     return !strstr(getenv("HEARTH_LIBCUDA"), "fast");
 }
 
-/* What the emulator said on stderr. */
+/* The emulator has said these words on stderr. */
 static void expect_words(const char *words)
 {
     char text[2000];

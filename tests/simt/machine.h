@@ -117,7 +117,7 @@ struct late_arrival { /* cp.async.mbarrier.arrive: due when the issuer's copies 
     uint32_t epoch;
 };
 
-/* What ordered accesses to one address have released. */
+/* The knowledge that ordered accesses to one address have released. */
 struct released {
     uintptr_t address;
     struct knowledge knows;

@@ -90,7 +90,7 @@ static const struct carve *carve_of(const struct block *b, uintptr_t at, size_t 
     return NULL;
 }
 
-/* NULL for shared memory of t's block (*is_shared) and for what is nobody's (!*is_shared). */
+/* NULL for shared memory of t's block (*is_shared) and for memory that no allocation has (!*is_shared). */
 const struct region *memory_region(struct simt_machine *m, const void *p, size_t size, const struct thread *t,
                                    bool *is_shared)
 {
@@ -190,7 +190,7 @@ void memory_access(struct simt_machine *m, const void *p, size_t size, bool writ
                      "store of %zu bytes by block %u thread %u to %s, which is read-only", size,
                      t->block->index, t->index, region->name);
     if (region && (region->flags & SIMT_MAP_READ_ONLY))
-        return; /* nobody writes it: no read of it races */
+        return; /* no thread writes it: no read of it races */
     struct accessor by = memory_accessor(t, strong, pc);
     struct access other = {0};
     bool other_is_write = false;
@@ -226,7 +226,7 @@ PLAIN(8)
 PLAIN(16)
 #pragma GCC visibility pop
 
-/* What an ordered access may touch. */
+/* Checks that an ordered access touches memory that it may. */
 static void check_ordered(struct simt_machine *m, const struct thread *t, const void *p, uint32_t size,
                           enum simt_scope scope, bool write)
 {

@@ -56,7 +56,7 @@ static uint32_t first_failure(const struct mutation_suite *suite, int mutation, 
     return seed;
 }
 
-/* Whether the list has a line with this key and a reason. */
+/* True if the list has a line with this key and a reason. */
 static bool has_line(const char *key)
 {
     char line[512];
@@ -118,7 +118,7 @@ static bool is_elsewhere(const struct mutation_suite *suite, int mutation)
     return false;
 }
 
-/* Whether SIMT_GENERATIONS=one leaves it to the other generation, which has the same use of the word. Odd and
+/* True if SIMT_GENERATIONS=one leaves it to the other generation, which has the same use of the word. Odd and
  * even lines take turns. */
 static bool is_left_to_twin(int mutation)
 {

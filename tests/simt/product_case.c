@@ -149,7 +149,7 @@ static void open_weight(struct product_case *c, struct weight *w, uint32_t type,
     *w = (struct weight){.type = type, .n = n};
     w->src = buffer(quant_size(type, (size_t)n * c->k));
     random_weights(type, w->src.data, w->src.size, extreme);
-    w->cpu = buffer(matmul_pack_size(type, n, c->k, NULL));
+    w->cpu = buffer(matmul_pack_size(type, n, c->k));
     matmul_matrix_set(&w->matrix, type, n, c->k, w->cpu.data);
     matmul_pack(type, n, c->k, w->src.data, w->cpu.data, 0, w->matrix.n_groups);
     int rc = cuda_pack_layout(type, n, c->k, m, NULL);

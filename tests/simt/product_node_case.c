@@ -144,7 +144,7 @@ static int launch(struct node_case *c, const char *kernel, const void *args, uin
 static void want_products(struct node_case *c, bool head, bool gathered, bool factors, bool bias)
 {
     uint32_t n_rows = head ? c->n_logits : c->n_rows;
-    size_t pack = matmul_pack_size(c->type, c->n, c->k, NULL), size = matmul_input_size(c->k, n_rows);
+    size_t pack = matmul_pack_size(c->type, c->n, c->k), size = matmul_input_size(c->k, n_rows);
     void *packed = aligned_alloc(64, (pack + 63) / 64 * 64), *data = aligned_alloc(64, (size + 63) / 64 * 64);
     float *y = calloc((size_t)n_rows * c->n, 4);
     struct matmul_matrix m;

@@ -30,7 +30,7 @@ struct walk_fill {
     uint32_t bytes;
 };
 
-/* What was taken of a matrix of an op in this step. */
+/* The parts of a matrix of an op that were taken in this step. */
 struct walk_taken {
     uint8_t *supers; /* [n_tiles x n_supers]: where a stage begins, its length; else 0 */
     uint8_t *tiles;  /* [n_tiles]: how often finished */
@@ -285,7 +285,7 @@ static void fleet_close(void)
     free(fleet.staged);
 }
 
-/* Whether a step runs an op. */
+/* True if a step runs an op. */
 static bool walk_runs(const struct walk_step *s, const struct program_op *op)
 {
     return s->n_rows && (!(op->flags & PROGRAM_HEAD) || s->n_logits);
@@ -342,7 +342,7 @@ static void fleet_check_step(const struct walk_step *s)
                 walk_check_taken(&fleet.taken[i][j], walk_runs(s, &fleet.program->ops[i]), i);
 }
 
-/* Goes on until the word has the value, or until nobody moves. */
+/* Goes on until the word has the value, or until no block moves. */
 static void fleet_run_until(const uint32_t *word, uint32_t value)
 {
     while (*word != value && !fleet.words.wrong[0])

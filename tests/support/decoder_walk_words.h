@@ -255,7 +255,7 @@ void simt_emu_bulk_copy(const struct simt_site *at, void *dst, const void *src, 
     words_mbar_settle(b);
 }
 
-/* What the walk has no use for. */
+/* The words that the walk does not use. */
 void simt_emu_cp_async16(const struct simt_site *at, void *dst, const void *src)
 {
     (void)at;

@@ -157,7 +157,7 @@ static inline void wait_news(struct rig *rig)
     cr_assert_eq(rc, 0, "the engine had no news for %d s", PATIENCE_S);
 }
 
-/* In a loop that waits since `since_ns` for what nobody wakes us for. */
+/* In a loop that waits since `since_ns` for an event that wakes no thread. */
 static inline void wait_a_little(uint64_t since_ns)
 {
     cr_assert_lt(clock_ns() - since_ns, PATIENCE_S * 1000000000ull, "nothing has happened for %d s",
@@ -197,7 +197,7 @@ static inline bool is_end(const struct engine_request *r, int32_t token, uint32_
     return end && n >= r->min_tokens;
 }
 
-/* What the request's tokens must be, and how many of them, when nothing interrupts it. */
+/* Writes the tokens that the request must give, and returns their number, when nothing interrupts it. */
 static inline uint32_t expected_tokens(const struct engine_request *r, int32_t *out,
                                        enum engine_finish *finish)
 {

@@ -54,7 +54,7 @@ struct fake {
     _Atomic uint32_t allowed;
     bool broken; /* what was asked makes no sense: the first reason */
     const char *why;
-    /* What the steps looked like. */
+    /* The shapes of the steps. */
     _Atomic uint32_t n_log;
     struct fake_log {
         uint32_t n_rows, n_logits;

@@ -155,10 +155,10 @@ static inline double golden_deviation(const struct golden *g, uint32_t pos)
     return sqrt(squares / g->n_vocab - mean * mean);
 }
 
-/* Whether the reference's best token must be everybody's at a position: it leads the next one by 0.05. Logits
- * where weights are floats; with activations of 8 bits standard deviations of the logits, which is what their
- * error is measured in. (Of the recorded files 0.05 logits would be missed in two places, by leads of 0.051
- * and 0.071 logits where the deviation is 1.57 and 1.47: 0.032 and 0.049 of it.) */
+/* True if the reference's best token must be that of all executors at a position: it leads the next one by
+ * 0.05. Logits where weights are floats; with activations of 8 bits standard deviations of the logits, which
+ * is what their error is measured in. (Of the recorded files 0.05 logits would be missed in two places, by
+ * leads of 0.051 and 0.071 logits where the deviation is 1.57 and 1.47: 0.032 and 0.049 of it.) */
 static inline bool golden_is_clear(const struct golden *g, uint32_t pos)
 {
     double lead = g->top[pos][0].logit - g->top[pos][1].logit;

@@ -1,6 +1,6 @@
 /* guarded.h - memory that ends at a page without access.
  *
- * A kernel that reads or writes a cache line behind its data ends the process, whatever it was compiled with:
+ * A kernel that reads or writes a cache line behind its data ends the process, however it was compiled with:
  * this takes the place of AddressSanitizer where sanitized SIMD code takes minutes to compile. One thread; at
  * most GUARDED_LIVE areas at a time.
  */

@@ -84,7 +84,7 @@ static inline bool rig_open(struct rig *rig, const char *path, const struct circ
     return true;
 }
 
-/* Whatever was asked of it, in the end no page is held. */
+/* After any requests no page is held in the end. */
 static inline void rig_close(struct rig *rig)
 {
     struct engine_stats s;

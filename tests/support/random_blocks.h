@@ -42,7 +42,7 @@ static inline int random_between(uint64_t *state, int min, int max)
     return min + (int)((random_u64(state) >> 32) % (uint64_t)(max - min + 1));
 }
 
-/* What goes into a type's scales, and how large its values are when d is 1. */
+/* The contents of a type's scales, and the size of its values when d is 1. */
 struct random_layout {
     float mean; /* dmin = mean * d makes the values' mean 0 */
     bool sign;  /* d of either sign: the quants' own mean is not 0 */

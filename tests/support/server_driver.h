@@ -64,7 +64,7 @@ static inline void set_model(void)
     server_set_state(f.server, SERVER_READY);
 }
 
-/* What the fake engine will say. */
+/* Sets what the fake engine will say. */
 static inline void script(const char *text)
 {
     int32_t *ids = NULL;

@@ -115,7 +115,7 @@ static inline void variant_put_tensor(struct variant *v, const struct gguf *g, c
     uint64_t ne[3] = {set ? e->cols : old->ne[0], set ? e->rows : old->ne[1], set ? 1 : old->ne[2]};
     uint32_t type = set ? e->u32 : old->type;
     size_t size = quant_size(type, (size_t)(ne[0] * ne[1] * ne[2]));
-    size = size ? size : 64; /* of a type whose size nobody knows */
+    size = size ? size : 64; /* of a type whose size is unknown */
     put_padding(&v->data, 32);
     gguf_write_tensor(&v->w, set ? e->name : old->name, type, ne[2] > 1 ? 3 : ne[1] > 1 ? 2 : 1, ne, size);
     size_t at = v->data.n, kept = old && old->size < size ? old->size : old ? size : 0;

@@ -24,7 +24,7 @@ static void fail(const char *what)
 
 struct sums {
     struct team *team;
-    uint32_t taken[UNITS]; /* by whoever got the unit */
+    uint32_t taken[UNITS]; /* by the member that got the unit */
     uint32_t seen[16];
 };
 

@@ -208,8 +208,8 @@ int main(void)
     if (!mkdtemp(dir))
         return 1;
     bool ok = life(NULL) && life_on_disk(dir, &stats);
-    /* Whether a page gets to the disk, and is asked for before it has been computed again, is the scheduler's
-     * choice. */
+    /* The scheduler chooses if a page gets to the disk, and is asked for before it has been computed again.
+     */
     stats.hits = 0;
     for (int i = 0; i < MAX_LIVES && ok && stats.hits == 0; i++)
         ok = life_on_disk(dir, &stats);

@@ -66,7 +66,7 @@ static void *client(void *arg)
         int fd = dial();
         ask(fd, who * N_REQUESTS + i);
         if (i % 5 == 4)
-            usleep(i * 50); /* and leaves, in whatever phase it is */
+            usleep(i * 50); /* and leaves, in any phase */
         else
             check_reply(fd);
         close(fd);

@@ -22,21 +22,34 @@ size_t matmul_scratch_size(void)
     return size;
 }
 
-const struct matmul_kernels *matmul_find(const char *isa, struct error *err)
+static const struct matmul_kernels *named(const char *isa)
 {
-    size_t n = sizeof tables / sizeof *tables;
-    if (!isa || !strcmp(isa, "auto"))
-        for (size_t i = 0; i < n; i++)
-            if (tables[i]->supported())
-                return tables[i];
-    for (size_t i = 0; i < n; i++)
-        if (isa && !strcmp(tables[i]->name, isa)) {
-            if (tables[i]->supported())
-                return tables[i];
-            error_set(err, -ENOTSUP, "isa %s: this CPU or its operating system does not support it", isa);
-            return NULL;
-        }
-    error_set(err, -EINVAL, "isa %s: unknown, must be auto, avx512vnni, avxvnni, avx2 or scalar",
-              isa ? isa : "");
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        if (!strcmp(tables[i]->name, isa))
+            return tables[i];
     return NULL;
+}
+
+static bool is_auto(const char *isa)
+{
+    return !isa || !strcmp(isa, "auto");
+}
+
+const struct matmul_kernels *matmul_find(const char *isa)
+{
+    if (!is_auto(isa))
+        return named(isa) && named(isa)->supported() ? named(isa) : NULL;
+    size_t i = 0;
+    while (!tables[i]->supported()) /* the last one is, everywhere */
+        i++;
+    return tables[i];
+}
+
+int matmul_check_isa(const char *isa, struct error *err)
+{
+    if (matmul_find(isa))
+        return 0;
+    if (named(isa))
+        return error_set(err, -ENOTSUP, "isa %s: this CPU or its operating system does not support it", isa);
+    return error_set(err, -EINVAL, "isa %s: unknown, must be auto, avx512vnni, avxvnni, avx2 or scalar", isa);
 }

@@ -25,9 +25,11 @@ struct matmul_matrix { /* a packed weight */
     const uint8_t *data; /* n_groups * group_size bytes, 64-byte aligned */
 };
 
-/* The bytes of the packed weight; 0 with *err set if the type is not supported or k is not a multiple of
- * 32. */
-size_t matmul_pack_size(uint32_t type, uint32_t n, uint32_t k, struct error *err);
+/* 0 if such a weight can be packed; -ENOTSUP: the type is not supported, or k is not a multiple of its block.
+ */
+int matmul_check_weight(uint32_t type, uint32_t n, uint32_t k, struct error *err);
+/* The bytes of the packed weight, which matmul_check_weight() accepts. */
+size_t matmul_pack_size(uint32_t type, uint32_t n, uint32_t k);
 /* Packs groups [first, last) of a weight, whose `rows` of the file these are, into out (the start of the
  * whole pack); several threads may share one matrix. */
 void matmul_pack(uint32_t type, uint32_t n, uint32_t k, const void *rows, void *out, uint32_t first,
@@ -97,6 +99,8 @@ struct matmul_kernels {
 extern const struct matmul_kernels matmul_avx512, matmul_avxvnni, matmul_avx2, matmul_scalar;
 /* The scratch_size that is enough for every table. */
 size_t matmul_scratch_size(void);
-/* Returns the best table that this CPU supports ("auto" or NULL), or the named one; NULL with *err set if it
- * is unknown or not supported. */
-const struct matmul_kernels *matmul_find(const char *isa, struct error *err);
+/* Returns the best table that this CPU supports ("auto" or NULL), or the named one; NULL if it is unknown or
+ * not supported. */
+const struct matmul_kernels *matmul_find(const char *isa);
+/* 0 if matmul_find() finds a table; -EINVAL: the name is unknown; -ENOTSUP: this CPU does not support it. */
+int matmul_check_isa(const char *isa, struct error *err);

@@ -12,179 +12,6 @@ uint32_t matmul_kind_of(uint32_t type)
     return kind;
 }
 
-/* Reading a file's block into struct matmul_super. This reads the 6-bit scales and minima of Q4_K and Q5_K:
- * 12 bytes for 8 of each. */
-static void read_scales_k(const uint8_t *p, struct matmul_super *s)
-{
-    for (int j = 0; j < 4; j++) {
-        s->scale[j] = p[j] & 63;
-        s->min[j] = p[j + 4] & 63;
-        s->scale[j + 4] = (int8_t)((p[j + 8] & 15) | (p[j] >> 6) << 4);
-        s->min[j + 4] = (uint8_t)((p[j + 8] >> 4) | (p[j + 4] >> 6) << 4);
-    }
-}
-
-static void read_q4_k(const uint8_t *p, struct matmul_super *s)
-{
-    memcpy(&s->d, p, 2);
-    memcpy(&s->dmin, p + 2, 2);
-    read_scales_k(p + 4, s);
-    const uint8_t *q = p + 16;
-    for (int c = 0; c < 4; c++)
-        for (int l = 0; l < 32; l++) {
-            s->q[64 * c + l] = q[32 * c + l] & 15;
-            s->q[64 * c + 32 + l] = q[32 * c + l] >> 4;
-        }
-}
-
-static void read_q5_k(const uint8_t *p, struct matmul_super *s)
-{
-    memcpy(&s->d, p, 2);
-    memcpy(&s->dmin, p + 2, 2);
-    read_scales_k(p + 4, s);
-    const uint8_t *high = p + 16, *q = p + 48;
-    for (int c = 0; c < 4; c++)
-        for (int l = 0; l < 32; l++) {
-            s->q[64 * c + l] = (uint8_t)((q[32 * c + l] & 15) | (high[l] >> (2 * c) & 1) << 4);
-            s->q[64 * c + 32 + l] = (uint8_t)((q[32 * c + l] >> 4) | (high[l] >> (2 * c + 1) & 1) << 4);
-        }
-}
-
-static void read_q6_k(const uint8_t *p, struct matmul_super *s)
-{
-    for (int c = 0; c < 2; c++) {
-        const uint8_t *low = p + 64 * c, *high = p + 128 + 32 * c;
-        uint8_t *q = s->q + 128 * c;
-        for (int l = 0; l < 32; l++) {
-            q[l] = (uint8_t)((low[l] & 15) | (high[l] & 3) << 4);
-            q[l + 32] = (uint8_t)((low[l + 32] & 15) | (high[l] >> 2 & 3) << 4);
-            q[l + 64] = (uint8_t)((low[l] >> 4) | (high[l] >> 4 & 3) << 4);
-            q[l + 96] = (uint8_t)((low[l + 32] >> 4) | (high[l] >> 6) << 4);
-        }
-    }
-    memcpy(s->scale, p + 192, 16);
-    memcpy(&s->d, p + 208, 2);
-}
-
-static void read_q3_k(const uint8_t *p, struct matmul_super *s)
-{
-    const uint8_t *high = p, *low = p + 32, *scales = p + 96;
-    for (int c = 0; c < 2; c++)
-        for (int j = 0; j < 4; j++)
-            for (int l = 0; l < 32; l++)
-                s->q[128 * c + 32 * j + l] =
-                    (uint8_t)((low[32 * c + l] >> (2 * j) & 3) | (high[l] >> (4 * c + j) & 1) << 2);
-    for (int i = 0; i < 16; i++) {
-        int nibble = i < 8 ? scales[i] & 15 : scales[i - 8] >> 4;
-        s->scale[i] = (int8_t)((nibble | (scales[8 + i % 4] >> (2 * (i / 4)) & 3) << 4) - 32);
-    }
-    memcpy(&s->d, p + 108, 2);
-}
-
-static void read_q2_k(const uint8_t *p, struct matmul_super *s)
-{
-    for (int i = 0; i < 16; i++) {
-        s->scale[i] = p[i] & 15;
-        s->min[i] = p[i] >> 4;
-    }
-    for (int c = 0; c < 2; c++)
-        for (int j = 0; j < 4; j++)
-            for (int l = 0; l < 32; l++)
-                s->q[128 * c + 32 * j + l] = p[16 + 32 * c + l] >> (2 * j) & 3;
-    memcpy(&s->d, p + 80, 2);
-    memcpy(&s->dmin, p + 82, 2);
-}
-
-static void read_nibbles(const uint8_t *p, const uint8_t *high, uint8_t *q)
-{
-    uint32_t bits = 0;
-    if (high)
-        memcpy(&bits, high, 4);
-    for (int l = 0; l < 16; l++) {
-        q[l] = (uint8_t)((p[l] & 15) | (bits >> l & 1) << 4);
-        q[l + 16] = (uint8_t)((p[l] >> 4) | (bits >> (l + 16) & 1) << 4);
-    }
-}
-
-/* Blocks of 64 values: four scales, and eight bytes of codes for each. */
-static void read_nvfp4(const uint8_t *p, uint32_t n_blocks, struct matmul_super *s)
-{
-    for (uint32_t i = 0; i < 2 * n_blocks; i++) {
-        const uint8_t *block = p + i / 4 * 36, *codes = block + 4 + i % 4 * 8;
-        s->scale[i] = (int8_t)quant_ue4m3(block[i % 4]);
-        for (uint32_t l = 0; l < 8; l++) {
-            s->q[16 * i + l] = codes[l] & 15;
-            s->q[16 * i + 8 + l] = codes[l] >> 4;
-        }
-    }
-}
-
-/* Blocks of 256 values with a codebook. */
-static void read_coded(uint32_t kind, const uint8_t *p, struct matmul_super *s)
-{
-    struct quant_codes c;
-    quant_read_codes(matmul_traits[kind].type, p, &c);
-    memcpy(s->q, c.code, sizeof s->q);
-    for (uint32_t i = 0; i < 16; i++)
-        s->scale[i] = matmul_traits[kind].fold == MATMUL_FOLD_K16 ? c.scale[i] : c.scale[2 * i % 16];
-    s->d = c.d;
-}
-
-/* Reads block j of a super-block, for the types with blocks of 32. */
-static void read_block(uint32_t kind, const uint8_t *p, uint32_t j, struct matmul_super *s)
-{
-    uint8_t *q = s->q + j * ARITH_BLOCK;
-    if (kind == MATMUL_MXFP4) {
-        s->s[j] = p[0];
-        read_nibbles(p + 1, NULL, q);
-        return;
-    }
-    memcpy(&s->s[j], p, 2);
-    if (kind == MATMUL_Q4_1 || kind == MATMUL_Q5_1)
-        memcpy(&s->m[j], p + 2, 2);
-    if (kind == MATMUL_Q8_0)
-        for (int l = 0; l < ARITH_BLOCK; l++)
-            q[l] = p[2 + l] ^ 0x80;
-    else if (kind == MATMUL_Q5_0)
-        read_nibbles(p + 6, p + 2, q);
-    else if (kind == MATMUL_Q5_1)
-        read_nibbles(p + 8, p + 4, q);
-    else
-        read_nibbles(p + (kind == MATMUL_Q4_1 ? 4 : 2), NULL, q);
-}
-
-void matmul_super_read(uint32_t kind, const uint8_t *p, uint32_t n_blocks, struct matmul_super *s)
-{
-    const struct quant_traits *t = quant_traits(matmul_traits[kind].type);
-    if (quant_codebook(matmul_traits[kind].type) && t->block == ARITH_SUPER) {
-        read_coded(kind, p, s);
-        return;
-    }
-    switch (kind) {
-    case MATMUL_NVFP4:
-        read_nvfp4(p, n_blocks, s);
-        break;
-    case MATMUL_Q4_K:
-        read_q4_k(p, s);
-        break;
-    case MATMUL_Q5_K:
-        read_q5_k(p, s);
-        break;
-    case MATMUL_Q6_K:
-        read_q6_k(p, s);
-        break;
-    case MATMUL_Q3_K:
-        read_q3_k(p, s);
-        break;
-    case MATMUL_Q2_K:
-        read_q2_k(p, s);
-        break;
-    default:
-        for (uint32_t j = 0; j < n_blocks; j++)
-            read_block(kind, p + j * t->block_size, j, s);
-    }
-}
-
 static uint32_t load_u32(const uint8_t *p)
 {
     uint32_t v;
@@ -277,7 +104,7 @@ static void read_values(uint32_t bits, const uint8_t *block, uint32_t row, uint8
 }
 
 /* Writes the scales of a tile, which begin at `p`. */
-static void write_scales(uint32_t kind, uint32_t n_blocks, const struct matmul_super *s, uint8_t *p,
+static void write_scales(uint32_t kind, uint32_t n_blocks, const struct quant_super *s, uint8_t *p,
                          uint32_t row)
 {
     uint32_t fold = matmul_traits[kind].fold;
@@ -310,7 +137,7 @@ static void write_scales(uint32_t kind, uint32_t n_blocks, const struct matmul_s
         }
 }
 
-static void write_globals(uint32_t kind, const struct matmul_super *s, uint8_t *p, uint32_t row)
+static void write_globals(uint32_t kind, const struct quant_super *s, uint8_t *p, uint32_t row)
 {
     if (matmul_traits[kind].global_size)
         memcpy(p + 2 * row, &s->d, 2);
@@ -319,7 +146,7 @@ static void write_globals(uint32_t kind, const struct matmul_super *s, uint8_t *
 }
 
 static void read_scales(uint32_t kind, uint32_t n_blocks, const uint8_t *p, uint32_t row,
-                        struct matmul_super *s)
+                        struct quant_super *s)
 {
     uint32_t fold = matmul_traits[kind].fold;
     if (fold == MATMUL_FOLD_K)
@@ -355,7 +182,7 @@ static void read_scales(uint32_t kind, uint32_t n_blocks, const uint8_t *p, uint
         }
 }
 
-static void read_globals(uint32_t kind, const uint8_t *p, uint32_t row, struct matmul_super *s)
+static void read_globals(uint32_t kind, const uint8_t *p, uint32_t row, struct quant_super *s)
 {
     if (matmul_traits[kind].global_size)
         memcpy(&s->d, p + 2 * row, 2);
@@ -363,7 +190,7 @@ static void read_globals(uint32_t kind, const uint8_t *p, uint32_t row, struct m
         memcpy(&s->dmin, p + 32 + 2 * row, 2);
 }
 
-void matmul_tile_read(const struct matmul_matrix *m, uint32_t row, uint32_t super, struct matmul_super *out)
+void matmul_tile_read(const struct matmul_matrix *m, uint32_t row, uint32_t super, struct quant_super *out)
 {
     const struct matmul_traits *t = &matmul_traits[m->kind];
     uint32_t n_blocks = matmul_n_blocks(m->k, super), r = row % MATMUL_ROWS, group = row / MATMUL_ROWS;
@@ -387,21 +214,23 @@ float matmul_tile_float(uint32_t kind, const uint8_t *tile, uint32_t row, uint32
     return kind == MATMUL_F16 ? half_to_float(h) : bf16_to_float(h);
 }
 
-size_t matmul_pack_size(uint32_t type, uint32_t n, uint32_t k, struct error *err)
+int matmul_check_weight(uint32_t type, uint32_t n, uint32_t k, struct error *err)
 {
     uint32_t kind = matmul_kind_of(type);
-    if (kind == MATMUL_N_KINDS) {
-        error_set(err, -ENOTSUP, "weight type %s is not supported on cpu", quant_name(type));
-        return 0;
-    }
+    if (kind == MATMUL_N_KINDS)
+        return error_set(err, -ENOTSUP, "weight type %s is not supported on cpu", quant_name(type));
     uint32_t block = quant_traits(type)->block > ARITH_BLOCK ? quant_traits(type)->block : ARITH_BLOCK;
     if (matmul_traits[kind].fold == MATMUL_FOLD_FLOAT)
         block = 1;
-    if (!n || !k || k % block) {
-        error_set(err, -ENOTSUP, "a %s weight of %u rows of %u values: rows must be multiples of %u values",
-                  quant_name(type), n, k, block);
-        return 0;
-    }
+    if (!n || !k || k % block)
+        return error_set(err, -ENOTSUP,
+                         "a %s weight of %u rows of %u values: rows must be multiples of %u values",
+                         quant_name(type), n, k, block);
+    return 0;
+}
+
+size_t matmul_pack_size(uint32_t type, uint32_t n, uint32_t k)
+{
     struct matmul_matrix m;
     matmul_matrix_set(&m, type, n, k, NULL);
     return m.n_groups * m.group_size;
@@ -436,9 +265,9 @@ static void pack_integer(const struct matmul_matrix *m, const uint8_t *rows, uin
     uint32_t n_blocks = matmul_n_blocks(m->k, super);
     uint32_t n_rows = matmul_min(MATMUL_ROWS, m->n - group * MATMUL_ROWS);
     size_t row_size = quant_size(m->type, m->k), offset = super * quant_size(m->type, ARITH_SUPER);
-    struct matmul_super s = {0};
+    struct quant_super s = {0};
     for (uint32_t r = 0; r < n_rows; r++) {
-        matmul_super_read(m->kind, rows + r * row_size + offset, n_blocks, &s);
+        quant_super_read(m->type, rows + r * row_size + offset, n_blocks, &s);
         for (uint32_t j = 0; j < n_blocks; j++)
             write_values(t->bits, s.q + j * ARITH_BLOCK, tile + j * matmul_block_size(t), r);
         write_scales(m->kind, n_blocks, &s, tile + n_blocks * matmul_block_size(t), r);
@@ -483,15 +312,15 @@ bool matmul_is_float(const struct matmul_matrix *m)
 }
 
 /* Converts one row of an integer tile to floats, in the order of operations of quant_dequantise(). */
-static void row_of_tile(uint32_t kind, const struct matmul_super *s, uint32_t n_blocks, float *out)
+static void row_of_tile(uint32_t kind, const struct quant_super *s, uint32_t n_blocks, float *out)
 {
     const struct matmul_traits *t = &matmul_traits[kind];
     float d = half_to_float(s->d) * matmul_unit(kind), dmin = half_to_float(s->dmin);
     for (uint32_t i = 0; i < n_blocks * ARITH_BLOCK; i++) {
-        float q = (float)matmul_value(kind, s->q[i]);
+        float q = (float)quant_super_value(matmul_traits[kind].type, s->q[i]);
         uint32_t sub = t->fold == MATMUL_FOLD_K ? i / 32 : i / 16, j = i / 32;
         if (t->fold == MATMUL_FOLD_S)
-            out[i] = matmul_float_scale(kind, s, j) * q;
+            out[i] = quant_super_scale(matmul_traits[kind].type, s, j) * q;
         else if (t->fold == MATMUL_FOLD_S16)
             out[i] = quant_half_ue4m3((uint8_t)s->scale[sub]) * q;
         else if (t->fold == MATMUL_FOLD_K32)
@@ -511,7 +340,7 @@ void matmul_row(const struct matmul_matrix *m, uint32_t row, float *out)
     for (uint32_t super = 0; super < matmul_n_super(m->k); super++) {
         const uint8_t *tile = matmul_tile(m, row / MATMUL_ROWS, super);
         uint32_t n_blocks = matmul_n_blocks(m->k, super);
-        struct matmul_super s = {0};
+        struct quant_super s = {0};
         float *to = out + super * ARITH_SUPER;
         if (!matmul_is_float(m)) {
             matmul_tile_read(m, row, super, &s);

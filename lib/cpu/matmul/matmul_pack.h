@@ -1,5 +1,5 @@
 /* matmul_pack.h - the memory layout of packed weights and quantised activations, shared by packing and
- * kernels; lib/cuda/pack.c reads the blocks of a file through it too.
+ * kernels.
  * Thread: any; all functions are pure. Memory: the caller's. Errors: none.
  *
  * WEIGHTS  A matrix is split into groups of 16 rows, a group into tiles of one super-block (256 columns; the
@@ -21,7 +21,7 @@
 #include "base/half.h"
 #include "matmul.h"
 #include "gguf/quant.h"
-#include "gguf/quant_codes.h"
+#include "gguf/quant_super.h"
 
 #include <assert.h>
 #include <string.h>
@@ -172,28 +172,6 @@ static inline const uint8_t *matmul_globals(const struct matmul_matrix *m, uint3
     return m->data + group * m->group_size + (size_t)super * matmul_traits[m->kind].global_size;
 }
 
-/* One row of one super-block, expanded: the form between a file's block and a tile. */
-struct matmul_super {
-    uint8_t q[ARITH_SUPER]; /* stored values */
-    int8_t scale[16];       /* K types: per 32 or per 16; NVFP4: per 16, as in the file */
-    uint8_t min[16];
-    uint16_t d, dmin;    /* K types, f16 */
-    uint16_t s[8], m[8]; /* others: scale (f16; MXFP4: exponent) and minimum (f16) of a block */
-};
-
-/* The meaning of a stored value. */
-static inline int32_t matmul_value(uint32_t kind, uint32_t stored)
-{
-    const struct matmul_traits *t = &matmul_traits[kind];
-    return t->codes ? quant_codebooks[t->codes].value[stored & 15] : (int32_t)stored - t->zero;
-}
-
-/* The scale of block j, of the kinds with float scales per 32. */
-static inline float matmul_float_scale(uint32_t kind, const struct matmul_super *s, uint32_t j)
-{
-    return kind == MATMUL_MXFP4 ? quant_half_e8m0(s->s[j]) : half_to_float(s->s[j]);
-}
-
 /* The factor of a super-block: d, in the unit of its values. */
 static inline float matmul_unit(uint32_t kind)
 {
@@ -203,11 +181,8 @@ static inline float matmul_unit(uint32_t kind)
 
 /* The kind of a quant type, or MATMUL_N_KINDS. */
 uint32_t matmul_kind_of(uint32_t type);
-/* Reads a super-block of n_blocks blocks of one row from the format of a GGUF file; integer kinds only.
- * Fields beyond n_blocks do not change. */
-void matmul_super_read(uint32_t kind, const uint8_t *p, uint32_t n_blocks, struct matmul_super *out);
 /* Reads row `row` of super-block `super` of an integer matrix. */
-void matmul_tile_read(const struct matmul_matrix *m, uint32_t row, uint32_t super, struct matmul_super *out);
+void matmul_tile_read(const struct matmul_matrix *m, uint32_t row, uint32_t super, struct quant_super *out);
 /* Returns value `column` of row `row` of a float tile. */
 float matmul_tile_float(uint32_t kind, const uint8_t *tile, uint32_t row, uint32_t column);
 

@@ -39,17 +39,18 @@ static void quantise(struct matmul_input *in, uint32_t panel, uint32_t first, ui
 }
 
 /* Sums q*x over 16 values of one column, from value i of the row on; x is stored in panels. */
-static int32_t dot16(uint32_t kind, const struct matmul_super *s, const struct matmul_panel *p,
+static int32_t dot16(uint32_t kind, const struct quant_super *s, const struct matmul_panel *p,
                      uint32_t column, uint32_t i)
 {
     int32_t sum = 0;
     for (uint32_t end = i + 16; i < end; i++)
-        sum += matmul_value(kind, s->q[i]) * p->q[(i / 4 * p->width + column) * 4 + i % 4];
+        sum += quant_super_value(matmul_traits[kind].type, s->q[i]) *
+               p->q[(i / 4 * p->width + column) * 4 + i % 4];
     return sum;
 }
 
 /* Returns the value of super-block s of one row and one column (arith.h). */
-static float super_value(uint32_t kind, const struct matmul_super *s, const struct matmul_panel *p,
+static float super_value(uint32_t kind, const struct quant_super *s, const struct matmul_panel *p,
                          uint32_t column, uint32_t n_blocks)
 {
     const struct matmul_traits *t = &matmul_traits[kind];
@@ -67,7 +68,7 @@ static float super_value(uint32_t kind, const struct matmul_super *s, const stru
             scaled = __builtin_fmaf(quant_half_ue4m3((uint8_t)s->scale[2 * j + 1]), (float)i1,
                                     quant_half_ue4m3((uint8_t)s->scale[2 * j]) * (float)i0);
         else
-            scaled = matmul_float_scale(kind, s, j) * (float)(i0 + i1);
+            scaled = quant_super_scale(matmul_traits[kind].type, s, j) * (float)(i0 + i1);
         c = __builtin_fmaf(p->a[at], scaled, c);
         if (t->fold == MATMUL_FOLD_K)
             m = __builtin_fmaf(p->b[at], (float)s->min[j], m);
@@ -97,7 +98,7 @@ static void row_super(const struct matmul_matrix *m, const struct matmul_input *
 {
     const uint8_t *tile = matmul_tile(m, row / MATMUL_ROWS, super);
     uint32_t n_blocks = matmul_n_blocks(m->k, super);
-    struct matmul_super s = {0};
+    struct quant_super s = {0};
     float w[ARITH_SUPER];
     if (!matmul_is_float(m))
         matmul_tile_read(m, row, super, &s);

@@ -10,7 +10,7 @@
 #include "abi/route.h"
 #include "team_matmul.h"
 
-/* How the experts' products y end. */
+/* The end of the experts' products y. */
 enum experts_end {
     EXPERTS_STORE,          /* columns [u n, (u + 1) n) of the row of out = y of expert u */
     EXPERTS_SWIGLU,         /* the same of silu(y_0) * y_1 */

@@ -49,7 +49,7 @@ struct arch_heads {
 };
 uint32_t arch_heads(struct arch_builder *b, uint32_t x, struct arch_heads heads);
 /* The weight of each of n_heads heads [n, k] times its part of x: the k values from column `col` of the part
- * on. What is behind them stays in front of the n products. */
+ * on. The values behind them stay in front of the n products. */
 struct arch_head_product {
     uint32_t n_heads, n, k, col;
 };

@@ -7,7 +7,7 @@
 #define MAX_STEPS 2
 #define N_PLAIN   (sizeof((struct small_run *)0)->answers / sizeof(struct small_answer *))
 
-/* What a feed's steps leave behind. */
+/* The state that a feed's steps leave behind. */
 struct small_answer {
     uint64_t feed;
     bool fails;
@@ -112,7 +112,7 @@ static void submit(struct small_run *r, uint64_t number, struct small_answer *ou
         r->rig.control->submitted += r->n_steps;
 }
 
-/* What the launch says when it has left. */
+/* Checks the words of the launch when it has left. */
 static int check_words(const struct small_run *r, const struct small_answer *out, struct simt_report *report)
 {
     const struct decoder_control *c = r->rig.control;
@@ -147,7 +147,7 @@ static int run_steps(struct small_run *r, uint64_t number, uint32_t sm, uint64_t
     return 0;
 }
 
-/* What the feed's steps must leave behind, or NULL with the report. */
+/* Returns the state that the feed's steps must leave behind, or NULL with the report. */
 static const struct small_answer *answer(struct small_run *r, uint64_t feed, struct simt_report *report)
 {
     struct small_answer **place = &r->answers[feed % N_PLAIN];

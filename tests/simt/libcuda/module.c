@@ -191,7 +191,7 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n_blocks, void *function, i
     return call_end(CUDA_SUCCESS);
 }
 
-/* What a device refuses. */
+/* Returns the error of a launch that a device refuses. */
 static int check_launch(const struct function *f, uint32_t n_blocks, uint32_t n_threads,
                         uint32_t shared_bytes, bool cooperative)
 {

@@ -11,10 +11,10 @@
 #define FLAT_THREADS  64
 #define WIDTH         8
 
-/* What is wrong with the last step. */
+/* The fault of the last step. */
 enum damage { NONE, NO_SLOT, TOO_MANY_ROWS, NO_LOGIT, N_DAMAGES };
 
-/* How its kernels are run. */
+/* The way that its kernels are run. */
 struct manner {
     uint32_t sm;
     uint64_t seed;
@@ -95,7 +95,7 @@ static int launch_nodes(struct border_run *r, const struct manner *m, struct sim
     return rc < 0 ? rc : launch_flat(r, "silu", BORDER_SILU, 3, m, report);
 }
 
-/* What a sample node leaves. */
+/* Writes the output of a sample node. */
 static void sample(struct border_run *r, uint32_t n_logits)
 {
     struct step_result *results = (struct step_result *)(uintptr_t)r->rig.args.buffers.results;
@@ -127,7 +127,7 @@ static int run_step(struct border_run *r, enum damage how, const struct manner *
     return launch_border(r, "step_end", SIMT_LANES, m, report);
 }
 
-/* What the host is told. */
+/* Checks the words to the host. */
 static int check_words(const struct border_run *r, uint32_t n_steps, enum damage how,
                        struct simt_report *report)
 {

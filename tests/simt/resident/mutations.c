@@ -18,7 +18,7 @@ static void *must(void *p)
     return p;
 }
 
-/* What a subject is, by its index: enum border_kernel, or the toy. */
+/* The kind of a subject, by its index: enum border_kernel, or the toy. */
 #define TOY (BORDER_SILU + 1)
 
 struct context {

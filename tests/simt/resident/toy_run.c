@@ -23,7 +23,7 @@ static int wrong(struct simt_report *report, const char *what)
     return -1;
 }
 
-/* What every launch that left in order has said. */
+/* Checks the words of a launch that left in order. */
 static int check_words(const struct rig *r, struct simt_report *report)
 {
     const struct decoder_control *c = r->control;
@@ -84,7 +84,7 @@ static int run_lost(struct toy_run *r, uint32_t sm, uint64_t seed, int mute, str
         return -1;
     if (c->failed != DECODER_DEADLINE || c->left != r->rig.args.launch)
         return wrong(report, "a block was lost, and nobody said so");
-    /* Nobody waits for the end of the last op with rows: it is the border that misses the step's. */
+    /* No block waits for the end of the last op with rows: it is the border that misses the step's. */
     uint32_t n_ops = program->n_ops, at = op + 1 < n_ops - 2 ? op : n_ops - 1;
     uint32_t end = at * DECODER_PHASES * DECODER_LINE, inner = end + DECODER_LINE;
     if ((c->error[0] != end && c->error[0] != inner) || c->error[1] >= c->error[2] || c->error[3] < at ||

@@ -41,7 +41,7 @@ static void produce(const struct weight_ring_args *args, const struct ring *ring
 {
     struct ring_place at = {0, 0};
     if (stream(args, ring, &at, guard))
-        ring_fill(ring, &at, args->weights, WEIGHT_RING_BYTES, guard); /* which nobody takes */
+        ring_fill(ring, &at, args->weights, WEIGHT_RING_BYTES, guard); /* which no warp takes */
     ring_close(ring, &at);
 }
 

@@ -292,17 +292,26 @@ Test(executor, eager_stops_at_the_first_error_and_names_the_node)
     executor_close(x);
 }
 
-Test(executor, times_ops_once_switched_on)
+/* The number of nodes that have taken some time. */
+static uint32_t n_timed(const struct executor *x)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < executor_graph(x)->n_nodes; i++)
+        n += executor_timing(x)->node_ns[i] > 0;
+    return n;
+}
+
+Test(executor, times_nodes_once_switched_on)
 {
     struct executor *x = open_with(EXECUTOR_EAGER, &cpu_like, &config);
     one_row(1, 0, 5, true);
     cr_assert_eq(executor_submit(x, &step, NULL), 0);
-    cr_assert_eq(executor_timing(x)->launches[GRAPH_MUL_MAT], 0);
+    cr_assert_null(executor_timing(x)->node_ns);
     cr_assert_eq(executor_time_ops(x, true, NULL), 0);
+    cr_assert_eq(n_timed(x), 0);
     one_row(2, 1, 5, true);
     cr_assert_eq(executor_submit(x, &step, NULL), 0);
-    cr_assert_eq(executor_timing(x)->launches[GRAPH_MUL_MAT], 3 * 7 + 1);
-    cr_assert_gt(executor_timing(x)->ns[GRAPH_MUL_MAT], 0);
+    cr_assert_gt(n_timed(x), 0);
     executor_close(x);
 }
 
@@ -311,11 +320,6 @@ Test(executor, takes_the_devices_times_where_the_backend_has_them)
     struct executor *x = open_with(EXECUTOR_EAGER, &with_clock, &config);
     const struct executor_timing *timing = executor_timing(x);
     const struct graph *g = executor_graph(x);
-    uint64_t ns[GRAPH_N_OPS] = {0}, launches[GRAPH_N_OPS] = {0};
-    for (uint32_t i = 0; i < g->n_nodes; i++) {
-        ns[g->nodes[i].op] += g->nodes[i].op == GRAPH_NONE ? 0 : 2000 * i;
-        launches[g->nodes[i].op] += g->nodes[i].op == GRAPH_NONE ? 0 : 2;
-    }
     cr_assert_eq(executor_time_ops(x, true, NULL), 0);
     for (uint32_t i = 0; i < 4; i++) {
         one_row(i + 1, i, 5, true);
@@ -324,8 +328,9 @@ Test(executor, takes_the_devices_times_where_the_backend_has_them)
         if (i == 1)
             cr_assert_eq(executor_time_ops(x, false, NULL), 0);
     }
-    cr_assert(timing->by_device && memcmp(timing->ns, ns, sizeof ns) == 0);
-    cr_assert_eq(memcmp(timing->launches, launches, sizeof launches), 0);
+    cr_assert(timing->by_device);
+    for (uint32_t i = 0; i < g->n_nodes; i++)
+        cr_assert_eq(timing->node_ns[i], g->nodes[i].op == GRAPH_NONE ? 0 : 2000 * i);
     executor_close(x);
 }
 
@@ -339,7 +344,7 @@ Test(executor, a_device_that_has_no_times_is_an_error)
     cr_assert_str_eq(err.text, "no clock");
     one_row(1, 0, 5, true);
     cr_assert_eq(executor_submit(x, &step, NULL), 0); /* and nothing is timed */
-    cr_assert_eq(executor_timing(x)->launches[GRAPH_MUL_MAT], 0);
+    cr_assert_eq(n_timed(x), 0);
     be->has_no_clock = false;
     be->lost_at = 3;
     cr_assert_eq(executor_time_ops(x, true, NULL), 0);

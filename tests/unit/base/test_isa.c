@@ -60,7 +60,7 @@ Test(isa, a_set_is_lost_with_any_feature_that_its_files_are_compiled_for)
 }
 
 #if defined(__x86_64__)
-/* Whether /proc/cpuinfo has all these flags: Linux hides those whose registers it does not keep. */
+/* True if /proc/cpuinfo has all these flags: Linux hides those whose registers it does not keep. */
 static bool linux_has(const char *const *names, size_t n)
 {
     static char line[16384];

@@ -1,4 +1,4 @@
-/* Log lines: one per event, whatever bytes came in. */
+/* Log lines: one per event, for any bytes that came in. */
 #include "base/log.h"
 
 #include <criterion/criterion.h>

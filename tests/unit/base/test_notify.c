@@ -120,7 +120,7 @@ static void *read_late(void *context)
     return NULL;
 }
 
-/* Whether READY=1 came though the queue was full when it was sent. */
+/* True if READY=1 came though the queue was full when it was sent. */
 static bool comes_late(const struct notify *n, int fd)
 {
     pthread_t reader;

@@ -526,7 +526,7 @@ Test(config, what_print_writes_reads_back_to_the_same)
     config_free(&again);
 }
 
-/* Else a daemon started with what was printed would let in whoever says "(set)". */
+/* Else a daemon started with what was printed would let in a client that says "(set)". */
 Test(config, print_masks_keys_with_a_line_that_reads_back_to_none)
 {
     char *argv[] = {"--api-keys=alpha, beta", "--slots=3"};

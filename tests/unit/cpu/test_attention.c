@@ -53,7 +53,7 @@ static void *aligned(size_t size)
     return p;
 }
 
-/* What the cache type makes of a row of K or V. */
+/* Turns a row of K or V into the values that the cache type keeps. */
 static void store_as(enum kv_type type, float *x, uint32_t n)
 {
     for (uint32_t first = 0; first < n; first += ARITH_BLOCK) {
@@ -211,7 +211,7 @@ static float literal_score(const struct literal *x, const float *k)
     return arith_tree(v);
 }
 
-/* What n tokens from v on add to the sums of all dimensions. */
+/* Adds n tokens from v on to the sums of all dimensions. */
 static void literal_values(struct literal *x, const float *w, const float *v, uint32_t n)
 {
     static uint16_t w_bf16[ARITH_PAGE], v_bf16[ARITH_PAGE * OPS_MAX_HEAD_DIM];
@@ -335,7 +335,7 @@ static void check_double(const struct bench *b)
 
 static const struct ops *table(const char *isa)
 {
-    const struct matmul_kernels *kernels = matmul_find(isa, NULL);
+    const struct matmul_kernels *kernels = matmul_find(isa);
     return kernels ? ops_find(kernels->name) : NULL;
 }
 

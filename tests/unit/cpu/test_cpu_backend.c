@@ -151,9 +151,9 @@ static void write_choices(uint32_t n_threads)
 {
     static struct tuning t;
     static const char *const isas[TUNING_CLASSES] = {"avx2", "scalar", "avx2", "avx512vnni"};
-    tuning_init(&t, matmul_find("auto", NULL), n_threads);
+    tuning_init(&t, matmul_find("auto"), n_threads);
     for (uint32_t class = 0; class < TUNING_CLASSES; class ++) {
-        const struct matmul_kernels *table = matmul_find(isas[class], NULL);
+        const struct matmul_kernels *table = matmul_find(isas[class]);
         t.kernels[class] = table ? table : t.kernels[class];
         for (uint32_t kind = 0; kind < MATMUL_N_KINDS; kind++)
             t.choice[kind][class] = (struct tuning_choice){

@@ -15,7 +15,7 @@ static bool resident(const void *p)
     return mincore(page, 1, &seen) == 0 && seen & 1;
 }
 
-/* Whether this kernel can do it at all. */
+/* True if this kernel can do it at all. */
 static bool able(void)
 {
     struct memory_block b;

@@ -15,7 +15,7 @@
 
 static const struct matmul_kernels *best(void)
 {
-    return matmul_find("auto", NULL);
+    return matmul_find("auto");
 }
 
 static void fill(uint64_t ns[TUNING_DUELS], uint64_t value)
@@ -213,8 +213,7 @@ static void *aligned(size_t size)
 static struct matmul_matrix matrix(uint32_t type, uint32_t n, uint32_t k)
 {
     struct matmul_matrix m;
-    uint8_t *rows = aligned(quant_size(type, (size_t)n * k)),
-            *packed = aligned(matmul_pack_size(type, n, k, NULL));
+    uint8_t *rows = aligned(quant_size(type, (size_t)n * k)), *packed = aligned(matmul_pack_size(type, n, k));
     for (size_t i = 0; i < quant_size(type, (size_t)n * k); i++)
         rows[i] = (uint8_t)(i * 7) & 0x3b;
     matmul_matrix_set(&m, type, n, k, packed);

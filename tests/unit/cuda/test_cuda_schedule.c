@@ -1,5 +1,5 @@
-/* The persistent decoder's plan (lib/cuda/plan.h, kernels/abi/schedule.h): whatever the model and the device,
- * every byte of a weight is fetched once a step, every output is computed once, each wait is for the arrivals
+/* The persistent decoder's plan (lib/cuda/plan.h, kernels/abi/schedule.h): for all models and devices, every
+ * byte of a weight is fetched once a step, every output is computed once, each wait is for the arrivals
  * before it, and nobody waits for ever. The decoder's own code walks the plans (decoder_walk.h). */
 #include "support/decoder_walk.h"
 #include "cuda/plan.h"
@@ -253,7 +253,7 @@ Test(cuda_schedule, a_program_with_more_ops_than_a_word_can_count_is_refused)
 static const struct walk_step steps[] = {{9, 2, false}, {3, 0, true}, {0, 0, false}, {1, 1, true}};
 #define N_STEPS (sizeof steps / sizeof *steps)
 
-/* What a copy may be, for every product of a plan. */
+/* Checks the copies of every product of a plan. */
 static void check_stages(const struct model *m, const struct plan *p)
 {
     for (uint32_t i = 0; i < p->n_ops; i++)
@@ -284,8 +284,8 @@ static void walk(struct model *m, uint32_t n_blocks, const struct device *d, enu
     plan_close(&p);
 }
 
-/* As it is planned, and with a ring of one stage, which is the hardest: whoever gets through that one gets
- * through a deeper one. */
+/* As it is planned, and with a ring of one stage, which is the hardest: a walk that ends with that one ends
+ * with a deeper one. */
 Test(cuda_schedule,
      on_any_number_of_blocks_all_is_fetched_and_finished_once_and_nobody_waits_too_long_or_short,
      .timeout = 1200)

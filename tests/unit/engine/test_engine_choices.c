@@ -45,7 +45,7 @@ static void check_once(uint32_t n_prompt, bool cache)
         check_tokens(r[i]);
         cr_assert_eq(atomic_load(&r[i]->n_prompt_done), n_prompt);
     }
-    /* The prompt, its last token again for every further choice, and the tokens but the last, which nobody
+    /* The prompt, its last token again for every further choice, and the tokens but the last, which no row
      * computes further (rows of the steps in flight at the end aside: a length is known beforehand). */
     cr_assert_eq(atomic_load(&rig->fake->n_rows), n_prompt + MAX - 1 + MAX * 29, "prompt of %u", n_prompt);
     cr_assert_eq(atomic_load(&rig->fake->n_copies), (n_prompt - 1) % KV_PAGE_TOKENS ? MAX - 1 : 0);

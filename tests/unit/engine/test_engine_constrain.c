@@ -1,4 +1,4 @@
-/* Masks of constrained texts beside other texts: whatever a mask takes, the others go on. */
+/* Masks of constrained texts beside other texts: the others go on however long a mask takes. */
 #include "engine/engine_private.h"
 #include "grammar/matcher.h"
 #include "support/engine_driver.h"

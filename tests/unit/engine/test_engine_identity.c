@@ -1,5 +1,5 @@
-/* The promise in the large: a request's tokens and log-probabilities are the same bits whatever runs beside
- * it, however its prompt is cut, after a prefix hit, with one or two steps in flight, by any executor, thread
+/* The promise in the large: a request's tokens and log-probabilities are the same bits beside any others,
+ * however its prompt is cut, after a prefix hit, with one or two steps in flight, by any executor, thread
  * count and instruction set. Each KV type and each model has a reference of its own: the request alone, the
  * slow way. */
 #include "support/identity.h"

@@ -1,4 +1,4 @@
-/* What speculation is worth, and whether it goes on: by what rows cost, on a decoder whose steps take the
+/* The worth of speculation, and whether it goes on: by what rows cost, on a decoder whose steps take the
  * time they are told; and where all drafts are sent that have room. */
 #include "support/engine_driver.h"
 
@@ -26,7 +26,7 @@ static struct engine_stats speculate(uint32_t step_us, uint32_t row_us)
 Test(engine_worth, rows_that_cost_a_step_each_turn_a_request_off)
 {
     struct engine_stats s = speculate(1000, 1000);
-    cr_assert_eq(s.draft_requests, 1); /* nobody knows what a row costs before one was tried */
+    cr_assert_eq(s.draft_requests, 1); /* the cost of a row is unknown before one was tried */
     cr_assert_eq(s.turned_off, 1, "%lu", (unsigned long)s.turned_off);
     cr_assert_lt(s.drafted, 100, "%lu drafted", (unsigned long)s.drafted);
 }

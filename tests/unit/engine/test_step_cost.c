@@ -1,4 +1,4 @@
-/* What rows cost, learnt from steps: prompts whose every chunk is as long as the price says, and what it
+/* The cost of rows, learnt from steps: prompts whose every chunk is as long as the price says, and what it
  * took. */
 #include "engine/step_cost.h"
 

@@ -265,7 +265,8 @@ Test(chat_template, macros_that_call_themselves)
     expect_raise("macros", "{\"messages\":[]}", "nothing was said");
 }
 
-/* Control tokens of a template are its own, whatever surrounds them; contents are the user's to the byte. */
+/* Control tokens of a template are its own, with any text around them; contents are the user's to the byte.
+ */
 Test(chat_template, every_form_marks_what_users_wrote)
 {
     static const char *const names[] = {"chatml", "llama2",   "llama3", "llama3_tools", "mistral",

@@ -40,7 +40,7 @@ static int refused(struct gguf_write *w, struct error *err)
 
 #define assert_says(err, part) cr_assert_not_null(strstr((err).text, part), "%s", (err).text)
 
-/* What a test has opened with opened(), until it ends. */
+/* The files that a test has opened with opened(), until it ends. */
 static struct {
     struct gguf *g;
     uint8_t *bytes;

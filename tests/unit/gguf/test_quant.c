@@ -17,7 +17,7 @@ static uint32_t random_u32(void)
     return (uint32_t)(random_state >> 33);
 }
 
-/* What the bits of a binary16 mean, from the standard's definition. */
+/* Returns the value of the bits of a binary16, from the standard's definition. */
 static double half_value(unsigned h)
 {
     int exponent = h >> 10 & 31;

@@ -43,7 +43,7 @@ static struct vocabulary *open_vocabulary(bool warm)
     return v;
 }
 
-/* What the mask must be, from the text alone: a fresh matcher for each token. */
+/* True if the mask must have the token, from the text alone: a fresh matcher for each token. */
 static bool fits(struct grammar *g, const struct vocabulary *v, const char *text, size_t n, int32_t token)
 {
     struct matcher *m;

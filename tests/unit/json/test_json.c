@@ -117,7 +117,7 @@ Test(json, values_are_counted_before_parsing)
     cr_assert(strstr(err.message, "more than 5 values"), "%s", err.message);
 }
 
-/* Whether the words about too many values are left to the caller. */
+/* True if the words about too many values are left to the caller. */
 static bool is_over(const char *text)
 {
     struct json_list list = {.name = "p", .max = 3};

@@ -9,8 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-/* A graph made by hand, without a model: weights are numbers that nobody looks up. */
+/* A graph made by hand, without a model: weights are numbers that are never looked up. */
 
 static struct graph_node node(enum graph_op op, const char *name, uint32_t width, uint32_t a, uint32_t b)
 {
@@ -329,6 +330,7 @@ static int record(void *context, uint32_t i, struct error *err)
     if (i == log->fail_at)
         return error_set(err, -EIO, "the kernel fell over");
     log->nodes[log->n++] = i;
+    usleep(1); /* some time, which the clock can see */
     return 0;
 }
 
@@ -365,16 +367,16 @@ Test(walk, stops_at_the_first_error_and_names_the_node)
     graph_close(g);
 }
 
-Test(walk, counts_launches_and_time_of_each_kind_of_op)
+Test(walk, adds_the_time_of_each_node_that_is_launched)
 {
     struct graph *g = layer();
     struct log log = {.fail_at = GRAPH_NO_INPUT};
-    struct executor_timing timing = {0};
+    uint64_t ns[16] = {0};
+    struct executor_timing timing = {.node_ns = ns};
+    cr_assert_leq(g->n_nodes, 16);
     cr_assert_eq(executor_walk(g, &(struct executor_walk){record, &log, &timing}, NULL), 7);
-    cr_assert_eq(timing.launches[GRAPH_MUL_MAT], 3);
-    cr_assert_eq(timing.launches[GRAPH_SOFT_MAX], 1);
-    cr_assert_eq(timing.launches[GRAPH_NONE], 0);
-    cr_assert_eq(timing.ns[GRAPH_NONE], 0);
+    for (uint32_t i = 0; i < g->n_nodes; i++)
+        cr_assert_eq(ns[i] > 0, g->nodes[i].op != GRAPH_NONE, "node %u", i);
     graph_close(g);
 }
 

@@ -57,7 +57,7 @@ static void refused(struct fused *f, const char *name)
     fused_close(f);
 }
 
-/* How often a weight index stands in the program, in any role. */
+/* Returns how often a weight index stands in the program, in any role. */
 static uint32_t uses_in_program(const struct program *p, uint32_t weight)
 {
     uint32_t n = 0;

@@ -28,7 +28,7 @@ static struct model *opened(const char *path)
     return m;
 }
 
-/* Of every weight, in pieces of `step` groups, the last piece first when `backwards`. */
+/* Reads every weight, in pieces of `step` groups, the last piece first when `backwards`. */
 static uint64_t sum_in_pieces(const struct model *m, uint32_t step, bool backwards)
 {
     struct weight_reader r;
@@ -192,7 +192,7 @@ static void *cut_and_mend(void *context)
     return NULL;
 }
 
-/* Whatever the reader meets, it is an error or bytes: never a signal. */
+/* The reader returns an error or bytes for any file: never a signal. */
 Test(weight_reader, a_file_cut_short_at_any_moment_ends_no_process, .timeout = 300)
 {
     char path[40];

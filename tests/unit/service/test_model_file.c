@@ -114,7 +114,7 @@ Test(model_file, a_path_that_is_too_long_is_refused)
     cr_assert_eq(model_file_find(out, path, NULL), -ENOENT);
 }
 
-/* As a user that permissions hold for: root, which reads everything, becomes nobody. */
+/* As a user that permissions hold for: root, which reads everything, becomes the user nobody. */
 Test(model_file, a_file_that_may_not_be_read_names_the_user_who_cannot)
 {
     char out[PATH_MAX];

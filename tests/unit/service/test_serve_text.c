@@ -1,4 +1,4 @@
-/* What the daemon tells a person at start. */
+/* The words of the daemon to a person at start. */
 #include "service/serve_text.h"
 
 #include <criterion/criterion.h>

@@ -332,7 +332,7 @@ SERVER_TEST(end, the_engine_may_say_that_the_queue_is_full)
 
 /* --- the access line --- */
 
-/* stderr becomes a file that nobody else has. */
+/* stderr becomes a file that no other process has. */
 static int catch_log(void)
 {
     int fd = memfd_create("log", 0);
@@ -577,7 +577,7 @@ SERVER_TEST(state, a_drain_without_time_cancels_what_runs)
     cr_assert(wait_drained());
 }
 
-/* The process ends for it at once; who looks meanwhile must not take that for somebody's SIGTERM. */
+/* The process ends for it at once; a reader meanwhile must not take that for a SIGTERM. */
 SERVER_TEST(state, a_decoder_that_hangs_is_stalled_until_the_end)
 {
     static const char *const routes[] = {"/health", "/health/ready", "/health/proxy"};
@@ -649,7 +649,8 @@ static size_t n_of_body;
 
 static void look_at_body(void)
 {
-    n_of_body = f.server->http.requests ? f.server->http.requests->body_len : 0;
+    const struct request *r = LIST_FIRST(&f.server->http.requests);
+    n_of_body = r ? r->body_len : 0;
 }
 
 SERVER_TEST(state, a_drain_refuses_a_generation_whose_body_is_still_coming)

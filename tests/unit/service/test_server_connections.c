@@ -1,5 +1,5 @@
-/* What a connection may hold of the server: memory for a body, a place among max_connections, and its own
- * place when another connection needs one. */
+/* The resources of the server that a connection may hold: memory for a body, a place among max_connections,
+ * and its own place when another connection needs one. */
 #include "http/http.h"
 #include "service/server_private.h"
 #include "support/server_driver.h"
@@ -68,7 +68,7 @@ static uint64_t body_bytes;
 static void count_halves(void)
 {
     n_halves = 0;
-    for (const struct request *r = f.server->http.requests; r; r = r->next)
+    for (const struct request *r = LIST_FIRST(&f.server->http.requests); r; r = LIST_NEXT(r, link))
         n_halves += r->body_seen == strlen(PART);
     body_bytes = f.server->http.body_bytes;
 }
@@ -208,7 +208,7 @@ static int ask_for_pages(const char *id)
     return fd;
 }
 
-/* What a client without a key can do to hold a connection. */
+/* The ways that a client without a key has to hold a connection. */
 static int hold_without_key(int way)
 {
     static const char *const halves[] = {
@@ -372,7 +372,7 @@ static const char *expected_id;
 
 static void look_for_id(void)
 {
-    for (const struct request *r = f.server->http.requests; r; r = r->next)
+    for (const struct request *r = LIST_FIRST(&f.server->http.requests); r; r = LIST_NEXT(r, link))
         has_come |= !strcmp(r->id, expected_id);
 }
 
@@ -400,7 +400,8 @@ static uint64_t newest_ns;
 
 static void read_newest(void)
 {
-    newest_ns = f.server->http.connections[CONNECTION_REPLYING].last->moved_ns;
+    newest_ns =
+        TAILQ_LAST(&f.server->http.connections[CONNECTION_REPLYING].queue, connection_queue)->moved_ns;
 }
 
 /* Reads until libmicrohttpd takes the next piece. */

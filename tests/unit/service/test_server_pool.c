@@ -1,5 +1,5 @@
-/* What is read on the pool, over an engine of the test's own: no class of work waits for another, what a body
- * costs decides where it is read, and texts leave room for generations. */
+/* Bodies that are read on the pool, over an engine of the test's own: no class of work waits for another,
+ * what a body costs decides where it is read, and texts leave room for generations. */
 #include "generation/generation.h"
 #include "http/http.h"
 #include "service/server_private.h"

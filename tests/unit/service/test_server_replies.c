@@ -22,15 +22,16 @@ static struct {
 static void look(void)
 {
     const struct server *s = f.server;
-    const struct request *r = s->http.requests;
-    seen.replying = s->generator.generations && s->generator.generations->state == GENERATION_REPLYING;
+    const struct request *r = LIST_FIRST(&s->http.requests);
+    const struct generation *g = LIST_FIRST(&s->generator.generations);
+    seen.replying = g && g->state == GENERATION_REPLYING;
     seen.n_active = s->generator.n_active;
     seen.reply_bytes = s->http.reply_bytes;
     seen.out_bytes = r ? r->out.cap + (r->writing ? 0 : r->items.cap) : 0;
     seen.limited = r && r->limited;
     seen.stats = s->http.stats;
     seen.all_bytes = seen.n_requests = 0;
-    for (; r; r = r->next, seen.n_requests++)
+    for (; r; r = LIST_NEXT(r, link), seen.n_requests++)
         seen.all_bytes += r->arena.total + (r->writing ? 0 : r->items_arena.total);
 }
 
@@ -189,7 +190,8 @@ static void cancel_leaving(void)
     server_cancel_leaving(f.server);
 }
 
-/* The tokens' texts are the model's: it stays until they are written, or nobody is to get them any more. */
+/* The tokens' texts are the model's: it stays until they are written, or no client is to get them any more.
+ */
 SERVER_TEST(replies, a_model_that_is_replaced_waits_for_them_or_cuts_them_off)
 {
     for (int cut = 0; cut < 2; cut++) {
@@ -236,7 +238,7 @@ SERVER_TEST(replies, a_stream_tells_of_its_prompt_once)
     }
 }
 
-/* What is written at once stays small, whatever the model says. */
+/* The part that is written at once stays small, for any text of the model. */
 SERVER_TEST(replies, tokens_without_text_come_in_pieces)
 {
     struct events e;
@@ -287,7 +289,7 @@ static const struct dialect_of {
      "delta.content"},
 };
 
-/* What an event says of a choice; NULL when it is of another, or of all. */
+/* Returns what an event says of a choice; NULL when it is of another, or of all. */
 static json_t *choice_in(const json_t *event, long long index)
 {
     json_t *choices = json_object_get(event, "choices");

@@ -1,4 +1,4 @@
-/* What an index expects next, against a search through all that came before. */
+/* The tokens that an index expects next, against a search through all that came before. */
 #include "speculation/ngram_index.h"
 
 #include <criterion/criterion.h>

@@ -1,6 +1,5 @@
 #include "roofline.h"
 #include "base/isa.h"
-#include "cpu/matmul/matmul.h"
 #include "roofline_loops.h"
 
 #include <assert.h>
@@ -54,16 +53,15 @@ static double f32_plain(uint64_t n)
 
 static const struct roofline_loops plain = {read_plain, int8_plain, f32_plain};
 
-/* The loops of the instruction set that matmul_find("auto") selects. */
+/* The loops of the best instruction set, as matmul_find("auto") selects it. */
 static const struct roofline_loops *loops(void)
 {
 #if defined(__x86_64__)
-    const struct matmul_kernels *table = matmul_find("auto", NULL);
-    if (table == &matmul_avx512)
+    if (isa_has(ISA_AVX512))
         return &roofline_avx512;
-    if (table == &matmul_avxvnni)
+    if (isa_has(ISA_AVXVNNI))
         return &roofline_avxvnni;
-    if (table == &matmul_avx2)
+    if (isa_has(ISA_AVX2))
         return &roofline_avx2;
 #endif
     return &plain;
@@ -224,12 +222,12 @@ static void free_all(struct roofline *r)
     free(r);
 }
 
-struct roofline *roofline_open(uint32_t n_threads)
+int roofline_open(struct roofline **out, uint32_t n_threads, struct error *err)
 {
     assert(n_threads >= 1 && n_threads <= ROOFLINE_MAX_THREADS);
     struct roofline *r = calloc(1, sizeof *r + n_threads * sizeof r->workers[0]);
     if (!r)
-        return NULL;
+        return error_set(err, -ENOMEM, "roofline: out of memory");
     r->loops = loops();
     r->n_threads = n_threads;
     r->size = READ_TOTAL / n_threads / 4096 * 4096;
@@ -239,7 +237,7 @@ struct roofline *roofline_open(uint32_t n_threads)
     pthread_barrier_init(&r->round_barrier, NULL, n_threads);
     if (r->memory == MAP_FAILED) {
         free_all(r);
-        return NULL;
+        return error_set(err, -ENOMEM, "out of memory: measuring the limits needs 1 GiB");
     }
     madvise(r->memory, r->size * n_threads, MADV_HUGEPAGE);
     uint32_t n = 0;
@@ -252,12 +250,14 @@ struct roofline *roofline_open(uint32_t n_threads)
     }
     r->incomplete = n < n_threads;
     pthread_mutex_unlock(&r->opening);
-    if (n == n_threads)
-        return r;
+    if (n == n_threads) {
+        *out = r;
+        return 0;
+    }
     while (n--)
         pthread_join(r->workers[n].thread, NULL);
     free_all(r);
-    return NULL;
+    return error_set(err, -EAGAIN, "measuring the limits needs %u threads", n_threads);
 }
 
 void roofline_close(struct roofline *r)

@@ -11,5 +11,5 @@ struct roofline_loops {
     double (*f32)(uint64_t n);     /* the same of fused multiply-adds */
 };
 extern const struct roofline_loops roofline_avx512, roofline_avxvnni, roofline_avx2;
-/* Of units beside the vectors; NULL: not compiled. To be called where isa_has() says so. */
+/* Loops of units beside the vectors; NULL: not compiled. To be called where isa_has() says so. */
 extern double (*const roofline_bf16)(uint64_t n), (*const roofline_amx)(uint64_t n);

@@ -2,9 +2,10 @@
  * which limits decode; int8 products, which limit prefill; and the units of attention. Its threads are
  * pinned, one per CPU that the process may use, and sleep between measurements. The limits of shared machines
  * change within a second: measure shortly before and after the figure that is compared with them. Thread: one
- * at a time; roofline_pin() from any. Memory: roofline_open() allocates a gigabyte. Errors: NULL or a
- * negative errno. */
+ * at a time; roofline_pin() from any. Memory: roofline_open() allocates a gigabyte. */
 #pragma once
+#include "base/error.h"
+
 #include <stdint.h>
 
 #define ROOFLINE_MAX_THREADS 256
@@ -12,9 +13,9 @@
 
 struct roofline;
 
-/* Starts n_threads (1 to ROOFLINE_MAX_THREADS) threads and maps a gigabyte that they read. NULL: out of
- * memory or threads. */
-struct roofline *roofline_open(uint32_t n_threads);
+/* Starts n_threads (1 to ROOFLINE_MAX_THREADS) threads and maps a gigabyte that they read. -ENOMEM; -EAGAIN:
+ * the system starts no more threads. */
+int roofline_open(struct roofline **out, uint32_t n_threads, struct error *err);
 /* NULL is fine. */
 void roofline_close(struct roofline *r);
 /* Returns the 10^9 bytes per second that all threads together stream from memory: the best of 1 to
