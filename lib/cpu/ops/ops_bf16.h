@@ -4,9 +4,11 @@
  * ordinary FMAs, all of this file runs with subnormal numbers flushed. Beyond the FMAs of arith.h that
  * changes no result: the sum of a score's two chains, and exp2 of it, differ only where both give exp2 an
  * argument so small that the result is 1.
- * VDPBF16PS gives the rule's bits, which were made for it. Two faster ways do not: a tile product (AMX's
- * TDPBF16PS) sums the even and the odd elements apart and adds both sums at the end, and an f16 cache loses
- * three bits of each element in bf16. Thread: any; all functions are pure. */
+ * VDPBF16PS gives the rule's bits; the rule was made for it. Two faster ways do not give theirs: a tile
+ * product (AMX's TDPBF16PS) sums the even and the odd elements apart and adds both sums at the end; and of an
+ * f16 cache, bf16 products would lose three bits of each element.
+ *
+ * Thread: any; all functions are pure. */
 
 /* Queries are bf16 too, in order of dimensions. */
 static void query_bf16(uint16_t *to, const float *from, uint32_t n, float factor)

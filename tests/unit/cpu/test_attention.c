@@ -465,6 +465,42 @@ Test(attention, rows_of_a_prompt_follow_the_rules_in_every_bit_whatever_their_nu
     }
 }
 
+/* Deals the splits of one row, whose window is `window`, to two members. */
+static void check_splits(uint32_t window, uint32_t expected, bool dealt)
+{
+    static const uint32_t pos[] = {4199};
+    struct bench b;
+    bench_open(&b, table("auto"), 64, 2, KV_F16);
+    b.positions = pos;
+    b.n_rows = 1;
+    b.a.window = window;
+    void *shared = aligned(attend_shared_size(&b.a, 2));
+    attend_shared_set(&b.a, 2, shared);
+    b.step->rows[0] = (struct step_row){.pos = pos[0]};
+    b.step->n_rows = 1;
+    attend_plan(&b.a, b.step, &b.slots, 2);
+    cr_assert_eq(b.a.n_splits, dealt ? expected : 0, "window %u: %u splits", window, b.a.n_splits);
+    struct attend_layer layer = {1, 1.0f / 8, NULL};
+    struct rows q = {b.q, 2 * b.ratio * 64}, out = {b.out, 2 * b.ratio * 64};
+    for (uint32_t h = 0; h < 2 && dealt; h++) {
+        for (uint32_t i = 0; i < b.a.n_splits; i++)
+            attend_split(&b.a, &b.scratch, &layer, i, h, q);
+        attend_merge(&b.a, &layer, 0, h, out);
+    }
+    if (dealt)
+        check_literal(&b, "dealt");
+    free(shared);
+    bench_close(&b);
+}
+
+Test(attention, a_window_deals_the_splits_that_it_sees_and_no_others)
+{
+    check_splits(0, 17, true); /* splits of 256 tokens */
+    check_splits(1000, 5, true);
+    check_splits(600, 3, true);
+    check_splits(100, 0, false); /* a barrier would cost more */
+}
+
 static uint32_t random_bits(void)
 {
     uint32_t high = seed = seed * 1664525u + 1013904223u;
