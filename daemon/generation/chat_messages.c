@@ -349,11 +349,15 @@ static int put_message(struct field_reader *r, const struct message *m, struct j
     return jinja_list_add(r->arena, list, jinja_dict_value(d)) < 0 ? api_out_of_memory(r->err) : 0;
 }
 
-/* Beside calls of tools: none is what most templates ask for, an empty text what some need. */
-static struct jinja_value no_content(const struct field_reader *r)
+/* Without a content: beside calls of tools none is what most templates ask for, an empty text what some need,
+ * and what stands in a message without calls. */
+static int put_no_content(struct field_reader *r, struct message *m)
 {
     const struct chat_template *c = template_of(r);
-    return c && chat_template_needs_content(c) ? jinja_string("", 0, true) : jinja_none();
+    m->content = jinja_none();
+    if (m->tool_calls.kind != JINJA_UNDEFINED && !(c && chat_template_needs_content(c)))
+        return 0;
+    return put_content(r, m, "", 0);
 }
 
 static int read_message(struct field_reader *r, size_t i, const json_t *value, struct jinja_list *list)
@@ -375,8 +379,8 @@ static int read_message(struct field_reader *r, size_t i, const json_t *value, s
     if (m.content.kind == JINJA_UNDEFINED && !may_be_empty)
         return api_invalid(r->err, field_path(&inner, "content"),
                            "%s.content must be a string or an array of text parts (got null)", within);
-    if (m.content.kind == JINJA_UNDEFINED) /* null beside a call of a tool is what templates ask for */
-        m.content = m.tool_calls.kind == JINJA_UNDEFINED ? jinja_string("", 0, true) : no_content(r);
+    if (m.content.kind == JINJA_UNDEFINED && put_no_content(&inner, &m) < 0)
+        return -1;
     return put_message(r, &m, list);
 }
 
@@ -431,10 +435,11 @@ static int keep_functions(struct field_reader *r, const struct field *f, const j
 {
     if (!json_is_array(value))
         return api_invalid(r->err, f->name, "%s must be an array (got %s)", f->name, field_got(value));
+    const struct chat_template *c = template_of(r);
     for (size_t i = 0; i < json_array_size(value); i++) {
         json_t *tool = json_array_get(value, i);
         const char *type = json_string_value(json_object_get(tool, "type"));
-        const json_t *function = json_object_get(tool, "function");
+        json_t *function = json_object_get(tool, "function");
         if (!json_is_object(tool))
             return api_invalid(r->err, f->name, "%s[%zu] must be an object (got %s)", f->name, i,
                                field_got(tool));
@@ -442,7 +447,9 @@ static int keep_functions(struct field_reader *r, const struct field *f, const j
             continue;
         if (!json_is_string(json_object_get(function, "name")))
             return api_invalid(r->err, f->name, "tools[%zu] must be an object with function.name", i);
-        if (json_array_append(out, tool) < 0)
+        bool lacks = c && chat_template_needs_descriptions(c) && !json_object_get(function, "description");
+        if ((lacks && json_object_set_new(function, "description", json_string("")) < 0) ||
+            json_array_append(out, tool) < 0)
             return api_out_of_memory(r->err);
     }
     return 0;
@@ -452,12 +459,12 @@ int read_tools(struct field_reader *r, const struct field *f, const json_t *valu
 {
     struct params *p = r->out;
     json_t *functions = json_array();
+    p->tool_list = functions;
     int rc = functions ? keep_functions(r, f, value, functions) : api_out_of_memory(r->err);
     if (rc == 0)
         rc = read_objects(r, f, functions, p->chat.arena, &p->chat.tools);
     if (rc == 0 && tool_list_read(r->arena, functions, &p->tools) < 0)
         rc = api_out_of_memory(r->err);
-    json_decref(functions);
     return rc;
 }
 

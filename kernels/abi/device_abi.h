@@ -65,6 +65,16 @@ struct decoder_slots {
 };
 _Static_assert(sizeof(struct decoder_slots) == 64, "decoder_slots");
 
+/* A kind of attention, for ATTEND ops with PROGRAM_GENERAL: struct model_attention. */
+struct decoder_kind {
+    uint64_t cosines, sines; /* float [n_ctx][rope_dim / 2] */
+    uint64_t temperatures;   /* float [n_ctx], or 0 */
+    struct kv_layout layout;
+    uint32_t n_heads, rope_dim;
+    uint32_t window; /* tokens that a position sees; 0: all */
+    float cap;       /* of the scores; 0: none */
+};
+
 /* One published step: what blocks read while it runs. Written by the I/O warp before `published`. */
 struct decoder_step {
     uint32_t lone_rows; /* no two rows of the step share a slot */
@@ -143,12 +153,30 @@ enum decoder_range {
     DECODER_RANGE_ROW,       /* slot, position or logit index */
 };
 
+/* What a block does, in its word of `places`; else 1 + the index of the op that it runs. */
+enum decoder_place {
+    DECODER_PLACE_NONE,               /* it has not begun */
+    DECODER_PLACE_STEP = 0x80000000u, /* it waits for the next step, or does a step's page ops */
+    DECODER_PLACE_LEFT,               /* it has ended */
+};
+
+/* Times of a block in an op, in ticks of its SM's clock; they are of step `step`. A wait that the op did not
+ * need has times before `begin`, of an earlier step. */
+struct decoder_mark {
+    uint64_t step;     /* its id; another one: the op did not run in this step */
+    uint64_t begin_ns; /* global timer at `begin` */
+    uint64_t begin, end;
+    uint64_t wait[DECODER_PHASES][2]; /* begin and end: for the previous op, and for phases inside the op */
+};
+_Static_assert(sizeof(struct decoder_mark) == 96, "decoder_mark");
+
 struct decoder_args {
     uint64_t program;        /* struct program, program_ops.h */
     uint64_t plan;           /* struct schedule_op [n_ops], schedule.h */
     uint64_t matrices;       /* struct decoder_matrix [n_weights] */
     uint64_t vectors;        /* u64 [n_weights]: address of the floats of a gain or bias, or 0 */
-    uint64_t cosines, sines; /* float [n_ctx][rope_dim / 2] */
+    uint64_t cosines, sines; /* float [n_ctx][rope_dim / 2] of kind 0 */
+    uint64_t kinds;          /* struct decoder_kind [] by op->kind */
     uint64_t kv;             /* pages, kv_layout.h; order inside a tile: kv_tile.h */
     uint64_t transfer;       /* pinned: pages to export or import */
     uint64_t end_tokens;     /* i32 [n_end_tokens]: tokens that STEP_BAN_END bans */
@@ -157,12 +185,14 @@ struct decoder_args {
     uint64_t published;  /* u32: steps of this launch published so far */
     uint64_t abort_word; /* u32 [DECODER_LINE]: enum flow_word; not 0: end at the next wait */
     uint64_t progress;   /* u32: ops done by block 0, for the heartbeat */
+    uint64_t places;     /* u32 [n_blocks][DECODER_LINE]: enum decoder_place */
+    uint64_t trace;      /* struct decoder_mark [n_blocks][n_ops]; 0: no times are noted */
     uint64_t staged;     /* struct decoder_step + struct step [DECODER_RING], staged_stride apart */
     uint64_t control;    /* struct decoder_control, pinned */
     uint64_t steps;      /* struct step [DECODER_RING], pinned, step_stride apart */
     uint64_t results;    /* struct step_result [DECODER_RING][STEP_MAX_LOGITS], pinned */
     uint64_t exported;   /* float [STEP_MAX_LOGITS][logits_stride], pinned: logits of rows with STEP_EXPORT */
-    struct kv_layout layout;
+    struct kv_layout layout; /* of kind 0; the page's size is that of all */
     struct decoder_slots slots;
     struct decoder_buffers buffers;
     struct decoder_shared shared;

@@ -24,6 +24,11 @@
  *   ADD_NORM out = (out + in / rms(in) * gain) * scale, normalised over k values at a time; the scale is
  *            weight[0]'s one value, if there is one
  *   GATE     out = gelu(out) * in, in from column out_col[0] on; n[0] values
+ *   HEADS    the products of n[1] heads with matrices [n[0], k] of their own: of each part of col + k + keep values
+ *            (out_col[1], n[2]) it multiplies the k from `col` on; the last `keep` stand before the products in
+ *            `out`, whose parts have keep + n[0] values, from column out_col[0] on
+ *   JOIN     out from column out_col[2] on = the n[0] values of `in` from column out_col[0] on, then the n[1] from
+ *            out_col[1] on, normalised with the gain
  *   SAMPLE   for logit rows: logits -> token, log-probabilities
  *
  * Nine buffers, in this order (enum program_buffer_index): x the residual stream, qkv = [q|k|v], attn, h the
@@ -62,6 +67,8 @@ enum program_opcode {
     PROGRAM_ALL_REDUCE, /* not emitted yet */
     PROGRAM_ROUTE,
     PROGRAM_EXPERTS,
+    PROGRAM_HEADS,
+    PROGRAM_JOIN,
 };
 enum program_epilogue {
     PROGRAM_STORE,
@@ -71,10 +78,11 @@ enum program_epilogue {
     PROGRAM_GEGLU,
 };
 enum program_flags {
-    PROGRAM_HEAD = 1,   /* only rows that need logits */
-    PROGRAM_GATED = 2,  /* MATMUL: the product of a row takes the sigmoid of its gate */
-    PROGRAM_V_NORM = 4, /* ATTEND: every head of V is normalised, without a gain */
-    PROGRAM_CACHED = 8, /* ATTEND: K and V are in the cache already; in = [q] */
+    PROGRAM_HEAD = 1,     /* only rows that need logits */
+    PROGRAM_GATED = 2,    /* MATMUL: the product of a row takes the sigmoid of its gate */
+    PROGRAM_V_NORM = 4,   /* ATTEND: every head of V is normalised, without a gain */
+    PROGRAM_CACHED = 8,   /* ATTEND: K and V are in the cache already; in = [q] */
+    PROGRAM_GENERAL = 16, /* ATTEND, set by backend cuda: more than the plain attention (attend.h) */
 };
 
 enum program_buffer_index {
@@ -121,6 +129,12 @@ struct program_op {
     uint32_t reserved[12];
 };
 _Static_assert(sizeof(struct program_op) == 192, "program_op");
+
+/* Whether an epilogue joins two products of the same rows: gate and up. */
+static inline bool program_is_gated(uint32_t epilogue)
+{
+    return epilogue >= PROGRAM_SWIGLU;
+}
 
 struct program {
     uint32_t magic, version;

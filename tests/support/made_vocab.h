@@ -5,7 +5,8 @@
 
 #include <stdio.h>
 
-enum { TOKEN_NORMAL = 1, TOKEN_CONTROL = 3, TOKEN_UNUSED = 5 };
+/* The file format's types of tokens. */
+enum { MADE_NORMAL = 1, MADE_CONTROL = 3, MADE_UNUSED = 5 };
 
 struct made_vocab { /* what is special about a family's vocabulary */
     const char *pre;
@@ -38,6 +39,32 @@ static const struct made_vocab vocab_llama3 = {
                      "'<|end_header_id|>\n\n' + "
                      "m['content'] + '<|eot_id|>' }}{% endfor %}{% if add_generation_prompt %}"
                      "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}",
+};
+
+static const struct made_vocab vocab_harmony = {
+    .pre = "gpt-4o",
+    .special = {"<|startoftext|>", "<|return|>", "<|call|>", "<|start|>", "<|message|>", "<|end|>",
+                "<|channel|>"},
+    .eos = 1,
+    .bos = 0,
+    .eot = 1,
+    .chat_template =
+        "{% for m in messages %}{{ '<|start|>' + m['role'] + '<|message|>' + m['content'] + '<|end|>' }}"
+        "{% endfor %}{% if add_generation_prompt %}{{ '<|start|>assistant' }}{% endif %}",
+};
+
+/* Not the SPM vocabulary of the real files: a byte-level one with their marks. */
+static const struct made_vocab vocab_gemma = {
+    .pre = "gpt-2",
+    .special = {"<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>"},
+    .eos = 0,
+    .bos = 1,
+    .eot = 3,
+    .add_bos = true,
+    .chat_template =
+        "{{ bos_token }}{% for m in messages %}{{ '<start_of_turn>' + m['role'] + '\n' + m['content'] + "
+        "'<end_of_turn>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% "
+        "endif %}",
 };
 
 /* The character that byte-level vocabularies write for a byte: itself where it is printable in Latin-1, else
@@ -112,10 +139,10 @@ static inline void made_vocab_write(struct gguf_write *w, const struct made_voca
     }
     for (uint32_t i = 0; i < n_words; i++)
         put_word(&tokens, &merges, i);
-    put_types(&types, TOKEN_NORMAL, 256 + n_words);
+    put_types(&types, MADE_NORMAL, 256 + n_words);
     for (uint32_t i = 0; i < n_special; i++)
         put_str(&tokens, v->special[i]);
-    put_types(&types, TOKEN_CONTROL, n_special);
+    put_types(&types, MADE_CONTROL, n_special);
 
     uint32_t first = n_vocab - n_special;
     gguf_write_str(w, "tokenizer.ggml.model", "gpt2");
@@ -143,7 +170,7 @@ static inline void put_unused_tokens(struct gguf_bytes *items, const char *key, 
             (void)snprintf(name, sizeof name, "[PAD%u]", (unsigned)i);
             put_str(items, name);
         } else {
-            put_u32(items, strcmp(key, "tokenizer.ggml.token_type") == 0 ? TOKEN_UNUSED : 0);
+            put_u32(items, strcmp(key, "tokenizer.ggml.token_type") == 0 ? MADE_UNUSED : 0);
         }
     }
 }

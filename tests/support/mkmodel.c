@@ -1,7 +1,7 @@
 /* mkmodel - writes a GGUF file with random weights in the shape of a real model, for tests and measurements.
  * Hyper-parameters, tensor names and the mix of weight types are those of the real files. The same arguments
  * give the same bytes. */
-#include "made_vocab.h"
+#include "mkmodel_shapes.h"
 #include "random_blocks.h"
 
 #include <errno.h>
@@ -11,330 +11,6 @@
 #include <unistd.h>
 
 #define CHUNK ((size_t)4 << 20) /* bytes made and written at a time, about */
-
-struct shape {
-    const char *name, *arch;
-    uint32_t n_layers, hidden, ffn, n_heads, n_kv_heads, head_dim, n_vocab, n_ctx;
-    float rope_base, eps;
-    bool tied;
-    float rope_factor; /* Llama 3's scaling of low frequencies; 0: none */
-    const struct made_vocab *vocab;
-    struct {
-        uint32_t n, n_used, ffn;
-    } experts; /* of every layer; n 0: dense */
-};
-
-static const struct shape shapes[] = {
-    {"qwen3-0.6b",
-     "qwen3",
-     28,
-     1024,
-     3072,
-     16,
-     8,
-     128,
-     151936,
-     40960,
-     1e6f,
-     1e-6f,
-     true,
-     0,
-     &vocab_chatml,
-     {0, 0, 0}},
-    {"qwen3-1.7b",
-     "qwen3",
-     28,
-     2048,
-     6144,
-     16,
-     8,
-     128,
-     151936,
-     40960,
-     1e6f,
-     1e-6f,
-     true,
-     0,
-     &vocab_chatml,
-     {0, 0, 0}},
-    {"qwen3-4b",
-     "qwen3",
-     36,
-     2560,
-     9728,
-     32,
-     8,
-     128,
-     151936,
-     40960,
-     1e6f,
-     1e-6f,
-     true,
-     0,
-     &vocab_chatml,
-     {0, 0, 0}},
-    {"qwen3-8b",
-     "qwen3",
-     36,
-     4096,
-     12288,
-     32,
-     8,
-     128,
-     151936,
-     40960,
-     1e6f,
-     1e-6f,
-     false,
-     0,
-     &vocab_chatml,
-     {0, 0, 0}},
-    {"llama-3.2-1b",
-     "llama",
-     16,
-     2048,
-     8192,
-     32,
-     8,
-     64,
-     128256,
-     131072,
-     5e5f,
-     1e-5f,
-     true,
-     32,
-     &vocab_llama3,
-     {0, 0, 0}},
-    {"llama-3.1-8b",
-     "llama",
-     32,
-     4096,
-     14336,
-     32,
-     8,
-     128,
-     128256,
-     131072,
-     5e5f,
-     1e-5f,
-     false,
-     8,
-     &vocab_llama3,
-     {0, 0, 0}},
-    {"qwen2.5-0.5b",
-     "qwen2",
-     24,
-     896,
-     4864,
-     14,
-     2,
-     64,
-     151936,
-     32768,
-     1e6f,
-     1e-6f,
-     true,
-     0,
-     &vocab_chatml,
-     {0, 0, 0}},
-    {"qwen2.5-7b",
-     "qwen2",
-     28,
-     3584,
-     18944,
-     28,
-     4,
-     128,
-     152064,
-     32768,
-     1e6f,
-     1e-6f,
-     false,
-     0,
-     &vocab_chatml,
-     {0, 0, 0}},
-    {"qwen3-30b-a3b",
-     "qwen3moe",
-     48,
-     2048,
-     6144,
-     32,
-     4,
-     128,
-     151936,
-     40960,
-     1e6f,
-     1e-6f,
-     false,
-     0,
-     &vocab_chatml,
-     {128, 8, 768}},
-    /* Small ones; "odd" has rows that K types do not divide, "deep" enough layers for every rule of the
-       mixes. */
-    {"tiny-qwen3",
-     "qwen3",
-     3,
-     256,
-     512,
-     4,
-     2,
-     64,
-     512,
-     2048,
-     1e4f,
-     1e-6f,
-     false,
-     0,
-     &vocab_chatml,
-     {0, 0, 0}},
-    {"tiny-qwen3-tied",
-     "qwen3",
-     3,
-     256,
-     512,
-     4,
-     2,
-     128,
-     512,
-     2048,
-     1e6f,
-     1e-6f,
-     true,
-     0,
-     &vocab_chatml,
-     {0, 0, 0}},
-    {"tiny-qwen3-deep",
-     "qwen3",
-     16,
-     256,
-     256,
-     4,
-     1,
-     64,
-     512,
-     2048,
-     1e6f,
-     1e-6f,
-     true,
-     0,
-     &vocab_chatml,
-     {0, 0, 0}},
-    {"tiny-qwen2", "qwen2", 3, 256, 512, 4, 2, 64, 512, 2048, 1e6f, 1e-6f, true, 0, &vocab_chatml, {0, 0, 0}},
-    {"tiny-qwen2-odd",
-     "qwen2",
-     2,
-     224,
-     608,
-     7,
-     1,
-     32,
-     384,
-     2048,
-     1e6f,
-     1e-6f,
-     true,
-     0,
-     &vocab_chatml,
-     {0, 0, 0}},
-    {"tiny-qwen3moe",
-     "qwen3moe",
-     2,
-     256,
-     512,
-     4,
-     2,
-     64,
-     512,
-     2048,
-     1e4f,
-     1e-6f,
-     false,
-     0,
-     &vocab_chatml,
-     {8, 3, 160}},
-    {"tiny-llama",
-     "llama",
-     3,
-     256,
-     512,
-     4,
-     4,
-     64,
-     512,
-     2048,
-     1e4f,
-     1e-5f,
-     false,
-     0,
-     &vocab_llama3,
-     {0, 0, 0}},
-    /* For cpu alone. */
-    {"tiny-llama-heads-48",
-     "llama",
-     2,
-     192,
-     256,
-     4,
-     2,
-     48,
-     512,
-     2048,
-     1e4f,
-     1e-5f,
-     true,
-     0,
-     &vocab_llama3,
-     {0, 0, 0}},
-    {"tiny-llama-heads-160",
-     "llama",
-     2,
-     320,
-     256,
-     2,
-     1,
-     160,
-     512,
-     2048,
-     1e4f,
-     1e-5f,
-     true,
-     0,
-     &vocab_llama3,
-     {0, 0, 0}},
-    {"tiny-llama-words",
-     "llama",
-     1,
-     32,
-     32,
-     1,
-     1,
-     32,
-     262208,
-     2048,
-     1e4f,
-     1e-5f,
-     true,
-     0,
-     &vocab_llama3,
-     {0, 0, 0}},
-    {"tiny-llama3",
-     "llama",
-     2,
-     256,
-     512,
-     4,
-     2,
-     64,
-     512,
-     2048,
-     5e5f,
-     1e-5f,
-     true,
-     8,
-     &vocab_llama3,
-     {0, 0, 0}},
-};
-#define N_SHAPES (sizeof shapes / sizeof *shapes)
 
 struct mix {
     const char *name;
@@ -464,6 +140,9 @@ static uint32_t matrix_type(const struct made_model *m, enum role role, uint32_t
     if (quant_traits(mix->type)->block == 1)
         return mix->type;
     uint32_t type = mix->type;
+    if (type == QUANT_MXFP4 && strcmp(m->shape->arch, "gpt-oss") == 0 && role != ROLE_GATE &&
+        role != ROLE_UP && role != ROLE_DOWN)
+        return fitting_type(QUANT_Q8_0, n_cols); /* only experts are MXFP4 */
     bool is_output = role == ROLE_OUTPUT || (role == ROLE_EMBD && m->shape->tied);
     if (is_output && type != QUANT_Q8_0)
         type = QUANT_Q6_K;
@@ -512,24 +191,51 @@ static void add_vector(struct made_model *m, const char *name, int layer, uint64
     t->rms = spread;
 }
 
+static bool is_arch(const struct shape *s, const char *name)
+{
+    return strcmp(s->arch, name) == 0;
+}
+
+static bool is_gemma(const struct shape *s)
+{
+    return is_arch(s, "gemma3") || is_arch(s, "gemma4");
+}
+
+/* gpt-oss: every second layer is full, Gemma: every sixth. */
+static bool is_windowed(const struct shape *s, int i)
+{
+    return s->window && (is_arch(s, "gpt-oss") ? i % 2 == 0 : i % 6 < 5);
+}
+
+static void add_biases(struct made_model *m, int i, uint64_t q, uint64_t kv)
+{
+    add_vector(m, "attn_q.bias", i, q, 0, 0.3f);
+    add_vector(m, "attn_k.bias", i, kv, 0, 0.3f);
+    add_vector(m, "attn_v.bias", i, kv, 0, 0.1f);
+}
+
 static void add_attention(struct made_model *m, int i)
 {
     const struct shape *s = m->shape;
-    uint64_t q = (uint64_t)s->n_heads * s->head_dim, kv = (uint64_t)s->n_kv_heads * s->head_dim;
+    uint32_t head_dim = is_windowed(s, i) && s->window_head_dim ? s->window_head_dim : s->head_dim;
+    uint64_t q = (uint64_t)s->n_heads * head_dim, kv = (uint64_t)s->n_kv_heads * head_dim;
     add_vector(m, "attn_norm.weight", i, s->hidden, 1, 0.1f);
     add_matrix(m, "attn_q.weight", i, ROLE_Q, s->hidden, q);
     add_matrix(m, "attn_k.weight", i, ROLE_K, s->hidden, kv);
     add_matrix(m, "attn_v.weight", i, ROLE_V, s->hidden, kv);
     add_matrix(m, "attn_output.weight", i, ROLE_O, q, s->hidden);
-    if (strcmp(s->arch, "qwen2") == 0) {
-        add_vector(m, "attn_q.bias", i, q, 0, 0.3f);
-        add_vector(m, "attn_k.bias", i, kv, 0, 0.3f);
-        add_vector(m, "attn_v.bias", i, kv, 0, 0.1f);
+    if (is_arch(s, "qwen2") || is_arch(s, "gpt-oss"))
+        add_biases(m, i, q, kv);
+    if (is_arch(s, "gpt-oss")) {
+        add_vector(m, "attn_output.bias", i, s->hidden, 0, 0.1f);
+        add_vector(m, "attn_sinks.weight", i, s->n_heads, 0, 1);
     }
-    if (strncmp(s->arch, "qwen3", 5) == 0) {
-        add_vector(m, "attn_q_norm.weight", i, s->head_dim, 1, 0.1f);
-        add_vector(m, "attn_k_norm.weight", i, s->head_dim, 1, 0.1f);
+    if (strncmp(s->arch, "qwen3", 5) == 0 || is_gemma(s)) {
+        add_vector(m, "attn_q_norm.weight", i, head_dim, 1, 0.1f);
+        add_vector(m, "attn_k_norm.weight", i, head_dim, 1, 0.1f);
     }
+    if (is_gemma(s))
+        add_vector(m, "post_attention_norm.weight", i, s->hidden, 1, 0.1f);
 }
 
 static void add_experts(struct made_model *m, const char *name, int i, enum role role, uint64_t n_cols,
@@ -539,17 +245,48 @@ static void add_experts(struct made_model *m, const char *name, int i, enum role
     m->tensors[m->n_tensors - 1].n_experts = m->shape->experts.n;
 }
 
+/* A table of floats, one row for each expert. */
+static void add_expert_bias(struct made_model *m, const char *name, int i, uint64_t n)
+{
+    add_matrix(m, name, i, ROLE_ROUTER, n, m->shape->experts.n);
+    m->tensors[m->n_tensors - 1].rms = 0.1f;
+}
+
+static void add_mixture(struct made_model *m, int i)
+{
+    const struct shape *s = m->shape;
+    add_matrix(m, "ffn_gate_inp.weight", i, ROLE_ROUTER, s->hidden, s->experts.n);
+    add_experts(m, "ffn_gate_exps.weight", i, ROLE_GATE, s->hidden, s->experts.ffn);
+    add_experts(m, "ffn_up_exps.weight", i, ROLE_UP, s->hidden, s->experts.ffn);
+    add_experts(m, "ffn_down_exps.weight", i, ROLE_DOWN, s->experts.ffn, s->hidden);
+    if (is_arch(s, "gpt-oss")) {
+        add_vector(m, "ffn_gate_inp.bias", i, s->experts.n, 0, 0.1f);
+        add_expert_bias(m, "ffn_gate_exps.bias", i, s->experts.ffn);
+        add_expert_bias(m, "ffn_up_exps.bias", i, s->experts.ffn);
+        add_expert_bias(m, "ffn_down_exps.bias", i, s->hidden);
+    }
+    if (is_gemma(s)) { /* the factors of the router's input are a norm's gain */
+        add_vector(m, "ffn_gate_inp.scale", i, s->hidden, sqrtf((float)s->hidden), 1);
+        add_vector(m, "ffn_down_exps.scale", i, s->experts.n, 1, 0.3f);
+        add_vector(m, "pre_ffw_norm_2.weight", i, s->hidden, 1, 0.1f);
+        add_vector(m, "post_ffw_norm_1.weight", i, s->hidden, 1, 0.1f);
+        add_vector(m, "post_ffw_norm_2.weight", i, s->hidden, 1, 0.1f);
+    }
+}
+
 static void add_feed_forward(struct made_model *m, int i)
 {
     const struct shape *s = m->shape;
-    add_vector(m, "ffn_norm.weight", i, s->hidden, 1, 0.1f);
-    if (s->experts.n) {
-        add_matrix(m, "ffn_gate_inp.weight", i, ROLE_ROUTER, s->hidden, s->experts.n);
-        add_experts(m, "ffn_gate_exps.weight", i, ROLE_GATE, s->hidden, s->experts.ffn);
-        add_experts(m, "ffn_up_exps.weight", i, ROLE_UP, s->hidden, s->experts.ffn);
-        add_experts(m, "ffn_down_exps.weight", i, ROLE_DOWN, s->experts.ffn, s->hidden);
+    add_vector(m, is_arch(s, "gpt-oss") ? "post_attention_norm.weight" : "ffn_norm.weight", i, s->hidden, 1,
+               0.1f);
+    if (is_gemma(s))
+        add_vector(m, "post_ffw_norm.weight", i, s->hidden, 1, 0.1f);
+    if (is_arch(s, "gemma4"))
+        add_vector(m, "layer_output_scale.weight", i, 1, 0.8f, 0.1f);
+    if (s->experts.n)
+        add_mixture(m, i);
+    if (s->experts.n && !is_gemma(s))
         return;
-    }
     add_matrix(m, "ffn_gate.weight", i, ROLE_GATE, s->hidden, s->ffn);
     add_matrix(m, "ffn_up.weight", i, ROLE_UP, s->hidden, s->ffn);
     add_matrix(m, "ffn_down.weight", i, ROLE_DOWN, s->ffn, s->hidden);
@@ -582,6 +319,32 @@ static const char *arch_key(const struct shape *s, const char *suffix)
     return key;
 }
 
+/* One bool a layer in the files of Gemma 4. */
+static void write_windows(const struct made_model *m, struct gguf_write *w)
+{
+    const struct shape *s = m->shape;
+    uint8_t pattern[256] = {0};
+    for (uint32_t i = 0; i < m->n_layers; i++)
+        pattern[i] = is_windowed(s, (int)i);
+    gguf_write_u32(w, arch_key(s, "attention.sliding_window"), s->window);
+    if (!is_arch(s, "gemma4"))
+        return;
+    uint32_t dim = s->window_head_dim ? s->window_head_dim : s->head_dim;
+    gguf_write_array(w, arch_key(s, "attention.sliding_window_pattern"), GGUF_BOOL, m->n_layers, pattern,
+                     m->n_layers);
+    gguf_write_u32(w, arch_key(s, "attention.key_length_swa"), dim);
+    gguf_write_u32(w, arch_key(s, "attention.value_length_swa"), dim);
+    gguf_write_u32(w, arch_key(s, "rope.dimension_count"), s->head_dim);
+    gguf_write_u32(w, arch_key(s, "rope.dimension_count_swa"), dim);
+}
+
+static void write_yarn(const struct shape *s, struct gguf_write *w)
+{
+    gguf_write_str(w, arch_key(s, "rope.scaling.type"), "yarn");
+    gguf_write_f32(w, arch_key(s, "rope.scaling.factor"), s->yarn.factor);
+    gguf_write_u32(w, arch_key(s, "rope.scaling.original_context_length"), s->yarn.n_ctx);
+}
+
 static void write_keys(const struct made_model *m, struct gguf_write *w)
 {
     const struct shape *s = m->shape;
@@ -607,6 +370,10 @@ static void write_keys(const struct made_model *m, struct gguf_write *w)
         gguf_write_u32(w, arch_key(s, "expert_used_count"), s->experts.n_used);
         gguf_write_u32(w, arch_key(s, "expert_feed_forward_length"), s->experts.ffn);
     }
+    if (s->window)
+        write_windows(m, w);
+    if (s->yarn.factor > 0)
+        write_yarn(s, w);
     if (strcmp(s->arch, "llama") == 0) {
         gguf_write_u32(w, arch_key(s, "vocab_size"), m->n_vocab);
         gguf_write_u32(w, arch_key(s, "rope.dimension_count"), s->head_dim);
@@ -773,7 +540,7 @@ static int open_tokenizer(struct made_model *m, const char *path)
 
 static int run(struct made_model *m, const char *tokenizer, const char *out)
 {
-    m->tensors = calloc(3 + 16 * (size_t)m->shape->n_layers, sizeof *m->tensors);
+    m->tensors = calloc(3 + 24 * (size_t)m->shape->n_layers, sizeof *m->tensors);
     if (!m->tensors || open_tokenizer(m, tokenizer) < 0)
         return 1;
     if (!m->n_ctx)

@@ -48,6 +48,14 @@ struct arch_heads {
     bool normed, sinks;
 };
 uint32_t arch_heads(struct arch_builder *b, uint32_t x, struct arch_heads heads);
+/* The weight of each of n_heads heads [n, k] times its part of x: the k values from column `col` of the part
+ * on. What is behind them stays in front of the n products. */
+struct arch_head_product {
+    uint32_t n_heads, n, k, col;
+};
+uint32_t arch_head_linear(struct arch_builder *b, uint32_t x, struct arch_head_product p, const char *box);
+/* x, then y. */
+uint32_t arch_join(struct arch_builder *b, uint32_t x, uint32_t y, const char *box);
 uint32_t arch_add(struct arch_builder *b, uint32_t x, uint32_t y, const char *box);
 /* x + y * residual_scale. */
 uint32_t arch_residual(struct arch_builder *b, uint32_t x, uint32_t y, const char *box);
@@ -65,8 +73,8 @@ bool arch_has(const struct arch_builder *b, const char *name);
 uint32_t arch_layer_embeddings(struct arch_builder *b, uint32_t x);
 /* gelu(gate) times as many values of `of`, from column `col` on. */
 uint32_t arch_gated_part(struct arch_builder *b, uint32_t gate, uint32_t of, uint32_t col);
-/* The layer's mixture of experts over h, the norm of x, added to x; then the shared expert, if the model has
- * one. */
+/* The layer's mixture of experts over h, the norm of x, added to x times residual_scale, which the weights of
+ * the choice contain; then the shared expert, if the model has one. */
 enum arch_expert_parts {
     ARCH_SHARED_GATE = 1, /* ffn_gate_inp_shexp: the shared expert counts sigmoid(gate(h)) */
     ARCH_EXPERT_BIAS = 4, /* the router and the experts have biases */
@@ -74,9 +82,9 @@ enum arch_expert_parts {
     ARCH_CHOICE_BIAS = 2, /* exp_probs_b: moves the choice of experts */
 };
 uint32_t arch_experts(struct arch_builder *b, uint32_t x, uint32_t h, unsigned parts);
-/* A whole model of Llama's layers: attention and a gated feed-forward, each behind a norm, added to x times
- * residual_scale. */
-int arch_build_dense(const struct model *m, struct graph *g, struct error *err);
+/* A whole model of Llama's layers: attention and a gated feed-forward or experts, each behind a norm, added
+ * to x times residual_scale. */
+int arch_build_llama(const struct model *m, struct graph *g, struct error *err);
 /* Output norm, output weight (the embedding, if tied), logit_scale and logit_cap, and sampling. Returns the
  * first error of all calls, or 0. */
 int arch_end(struct arch_builder *b, uint32_t x);

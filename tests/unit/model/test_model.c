@@ -135,7 +135,7 @@ Test(model, missing_file_is_enoent)
 Test(model, refuses_another_architecture_and_says_which_it_knows)
 {
     refused(LLAMA, -ENOTSUP, "\"mamba\"", EDITS(SET_STR("general.architecture", "mamba")));
-    refused(LLAMA, -ENOTSUP, "granite, mistral3, phi3", EDITS(SET_STR("general.architecture", "mamba")));
+    refused(LLAMA, -ENOTSUP, "gpt-oss, granite, granitemoe, mistral3, phi3", EDITS(SET_STR("general.architecture", "mamba")));
     refused(LLAMA, -EBADMSG, "general.architecture", EDITS(DROP_KEY("general.architecture")));
 }
 
