@@ -66,7 +66,13 @@ void attend_shared_set(struct attend *a, uint32_t n_members, void *memory)
     a->shared_outs = (void *)((uint8_t *)memory + round64(n * sizeof(struct ops_fold)));
 }
 
-/* Numbers the splits of all groups if single splits will be dealt. */
+/* The first token that a row at position `pos` sees. */
+static uint32_t first_seen(const struct attend *a, uint32_t pos)
+{
+    return a->window && pos >= a->window ? pos - a->window + 1 : 0;
+}
+
+/* Numbers the splits that all groups see if single splits will be dealt. */
 static void plan_splits(struct attend *a, uint32_t n_members)
 {
     uint32_t n = 0, longest = 0;
@@ -74,10 +80,10 @@ static void plan_splits(struct attend *a, uint32_t n_members)
     for (uint32_t i = 0; i < a->n_groups; i++) {
         if (a->groups[i].n > 1)
             return;
-        uint32_t pos = a->step->rows[a->groups[i].first].pos;
+        uint32_t pos = a->step->rows[a->groups[i].first].pos, seen = first_seen(a, pos);
         a->groups[i].first_split = n;
-        n += n_splits(pos);
-        longest = pos > longest ? pos : longest;
+        n += n_splits(pos) - seen / arith_split(pos);
+        longest = pos - seen > longest ? pos - seen : longest;
     }
     if (n_members > 1 && a->n_groups * a->kv.n_kv_heads < WHOLE_UNITS * n_members &&
         longest / KV_PAGE_TOKENS >= SPLIT_PAGES)
@@ -146,7 +152,8 @@ struct walk { /* one call of attend_group or attend_split */
     const struct step_row *rows;
     const struct attend_layer *layer;
     uint32_t kv_head, split; /* split: tokens per split */
-    struct ops_fold *folds;  /* [query][stride]; their outs [query][stride][padded] */
+    uint32_t first;          /* number of the first split that the group sees */
+    struct ops_fold *folds;  /* [query][stride], from split `first` on; their outs [query][stride][padded] */
     float *outs;
     size_t stride, padded;
 };
@@ -160,6 +167,7 @@ static struct walk walk_of(const struct attend *a, struct attend_scratch *s, con
     w.layer = layer;
     w.kv_head = kv_head;
     w.split = arith_split(last);
+    w.first = first_seen(a, w.rows[0].pos) / w.split;
     w.padded = ops_padded(a->kv.head_dim);
     if (a->n_splits) {
         size_t first = (size_t)kv_head * a->ratio * a->n_splits + g->first_split;
@@ -169,7 +177,7 @@ static struct walk walk_of(const struct attend *a, struct attend_scratch *s, con
         return w;
     }
     assert(n_splits(last) <= a->max_splits);
-    w.stride = n_splits(last);
+    w.stride = n_splits(last) - w.first;
     w.folds = s->folds;
     w.outs = s->outs;
     return w;
@@ -177,16 +185,10 @@ static struct walk walk_of(const struct attend *a, struct attend_scratch *s, con
 
 static struct ops_fold *fold_at(const struct walk *w, uint32_t query, uint32_t split)
 {
-    size_t index = (size_t)query * w->stride + split;
+    size_t index = (size_t)query * w->stride + split - w->first;
     struct ops_fold *f = &w->folds[index];
     f->out = w->outs + index * w->padded;
     return f;
-}
-
-/* The first token that a row at position `pos` sees. */
-static uint32_t first_seen(const struct attend *a, uint32_t pos)
-{
-    return a->window && pos >= a->window ? pos - a->window + 1 : 0;
 }
 
 static void scale_queries(const struct walk *w, struct rows q)
@@ -279,9 +281,8 @@ void attend_split(const struct attend *a, struct attend_scratch *s, const struct
     while (group + 1 < a->n_groups && a->groups[group + 1].first_split <= split)
         group++;
     struct walk w = walk_of(a, s, layer, group, kv_head);
-    uint32_t pages = w.split / KV_PAGE_TOKENS, first = (split - a->groups[group].first_split) * pages;
-    if ((first + pages) * KV_PAGE_TOKENS <= first_seen(a, w.rows[0].pos))
-        return;
+    uint32_t pages = w.split / KV_PAGE_TOKENS;
+    uint32_t first = (w.first + split - a->groups[group].first_split) * pages;
     scale_queries(&w, q);
     fold_pages(&w, first, first + pages);
 }

@@ -103,6 +103,42 @@ static inline struct vec vec_exp2(struct vec x)
     return (struct vec){_mm256_blendv_ps(r, x.f, _mm256_cmp_ps(x.f, x.f, _CMP_UNORD_Q))};
 }
 
+/* The same for numbers that are at most 0 and NaNs, where less work is enough in some instruction sets. */
+static inline struct vec vec_exp2_falling(struct vec x)
+{
+    return vec_exp2(x);
+}
+
+/* Adds, or takes the larger of, the halves and quarters of 8 vectors by the xor tree (arith.h): lane j of the
+ * result is vector j's. Each step of the tree halves the number of vectors. */
+#define TREES(op, v)                                                                                         \
+    do {                                                                                                     \
+        for (int j = 0; j < 4; j++)                                                                          \
+            (v)[j].f = op(_mm256_permute2f128_ps((v)[j].f, (v)[j + 4].f, 0x20),                              \
+                          _mm256_permute2f128_ps((v)[j].f, (v)[j + 4].f, 0x31));                             \
+        for (int j = 0; j < 2; j++)                                                                          \
+            (v)[j].f = op(_mm256_shuffle_ps((v)[j].f, (v)[j + 2].f, 0x44),                                   \
+                          _mm256_shuffle_ps((v)[j].f, (v)[j + 2].f, 0xee));                                  \
+        (v)[0].f =                                                                                           \
+            op(_mm256_shuffle_ps((v)[0].f, (v)[1].f, 0x88), _mm256_shuffle_ps((v)[0].f, (v)[1].f, 0xdd));    \
+        const __m256i order = _mm256_setr_epi32(0, 2, 1, 3, 4, 6, 5, 7);                                     \
+        (v)[0].f = _mm256_permutevar8x32_ps((v)[0].f, order);                                                \
+    } while (0)
+
+/* Both overwrite v. */
+static inline struct vec vec_trees(struct vec v[WIDTH])
+{
+    TREES(_mm256_add_ps, v);
+    return v[0];
+}
+
+static inline struct vec vec_largests(struct vec v[WIDTH])
+{
+    TREES(_mm256_max_ps, v);
+    return v[0];
+}
+#undef TREES
+
 static inline struct vec vec_from_half(const uint16_t *p)
 {
     return (struct vec){_mm256_cvtph_ps(_mm_loadu_si128((const void *)p))};

@@ -86,6 +86,18 @@ static inline float vec_first(struct vec a)
     return _mm512_cvtss_f32(a.f);
 }
 
+/* The polynomial of arith_exp2(). */
+static inline __m512 exp2_part(__m512 f)
+{
+    __m512 p = _mm512_set1_ps(0x1.444p-13f);
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.5f48cp-10f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.3b2a1cp-7f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.c6aeccp-5f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.ebfbep-3f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.62e43p-1f));
+    return _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
+}
+
 /* arith_exp2() lane by lane: min and max return their second operand if one is a NaN, as the comparisons in
  * arith.h do. */
 static inline struct vec vec_exp2(struct vec x)
@@ -93,14 +105,7 @@ static inline struct vec vec_exp2(struct vec x)
     __m512 c = _mm512_min_ps(x.f, _mm512_set1_ps(126.0f));
     c = _mm512_max_ps(c, _mm512_set1_ps(-125.0f));
     __m512 n = _mm512_roundscale_ps(c, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    __m512 f = _mm512_sub_ps(c, n);
-    __m512 p = _mm512_set1_ps(0x1.444p-13f);
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.5f48cp-10f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.3b2a1cp-7f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.c6aeccp-5f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.ebfbep-3f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.62e43p-1f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
+    __m512 p = exp2_part(_mm512_sub_ps(c, n));
     __m512i e = _mm512_slli_epi32(_mm512_cvtps_epi32(n), 23);
     __m512i r = _mm512_add_epi32(_mm512_castps_si512(p), e);
     __mmask16 tiny = _mm512_cmp_ps_mask(x.f, _mm512_set1_ps(-125.0f), _CMP_LT_OQ);
@@ -108,6 +113,48 @@ static inline struct vec vec_exp2(struct vec x)
     __mmask16 nan = _mm512_cmp_ps_mask(x.f, x.f, _CMP_UNORD_Q);
     return (struct vec){_mm512_mask_mov_ps(_mm512_castsi512_ps(r), nan, x.f)};
 }
+
+/* arith_exp2() lane by lane, of numbers that are at most 0 and of NaNs. */
+static inline struct vec vec_exp2_falling(struct vec x)
+{
+    __mmask16 seen = _mm512_cmp_ps_mask(x.f, _mm512_set1_ps(-125.0f), _CMP_NLT_UQ);
+    __m512 c = _mm512_max_ps(_mm512_set1_ps(-125.0f), x.f); /* a NaN stays one to the end */
+    __m512 n = _mm512_roundscale_ps(c, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    return (struct vec){_mm512_maskz_scalef_ps(seen, exp2_part(_mm512_sub_ps(c, n)), n)};
+}
+
+/* Adds, or takes the larger of, the halves, quarters, ... of 16 vectors by the xor tree (arith.h): lane j of
+ * the result is vector j's. Each step of the tree halves the number of vectors. */
+#define TREES(op, v)                                                                                         \
+    do {                                                                                                     \
+        for (int j = 0; j < 8; j++)                                                                          \
+            (v)[j].f = op(_mm512_shuffle_f32x4((v)[j].f, (v)[j + 8].f, 0x44),                                \
+                          _mm512_shuffle_f32x4((v)[j].f, (v)[j + 8].f, 0xee));                               \
+        for (int j = 0; j < 4; j++)                                                                          \
+            (v)[j].f = op(_mm512_shuffle_f32x4((v)[j].f, (v)[j + 4].f, 0x88),                                \
+                          _mm512_shuffle_f32x4((v)[j].f, (v)[j + 4].f, 0xdd));                               \
+        for (int j = 0; j < 2; j++)                                                                          \
+            (v)[j].f = op(_mm512_shuffle_ps((v)[j].f, (v)[j + 2].f, 0x44),                                   \
+                          _mm512_shuffle_ps((v)[j].f, (v)[j + 2].f, 0xee));                                  \
+        (v)[0].f =                                                                                           \
+            op(_mm512_shuffle_ps((v)[0].f, (v)[1].f, 0x88), _mm512_shuffle_ps((v)[0].f, (v)[1].f, 0xdd));    \
+        const __m512i order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);       \
+        (v)[0].f = _mm512_permutexvar_ps(order, (v)[0].f);                                                   \
+    } while (0)
+
+/* Both overwrite v. */
+static inline struct vec vec_trees(struct vec v[WIDTH])
+{
+    TREES(_mm512_add_ps, v);
+    return v[0];
+}
+
+static inline struct vec vec_largests(struct vec v[WIDTH])
+{
+    TREES(_mm512_max_ps, v);
+    return v[0];
+}
+#undef TREES
 
 static inline struct vec vec_from_half(const uint16_t *p)
 {

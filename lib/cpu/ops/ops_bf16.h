@@ -4,6 +4,10 @@
  * ordinary FMAs, all of this file runs with subnormal numbers flushed. Beyond the FMAs of arith.h that
  * changes no result: the sum of a score's two chains, and exp2 of it, differ only where both give exp2 an
  * argument so small that the result is 1.
+ * VDPBF16PS gives the rule's bits; the rule was made for it. Two faster ways do not give theirs: a tile
+ * product (AMX's TDPBF16PS) sums the even and the odd elements apart and adds both sums at the end; and of an
+ * f16 cache, bf16 products would lose three bits of each element.
+ *
  * Thread: any; all functions are pure. */
 
 /* Queries are bf16 too, in order of dimensions. */
@@ -46,8 +50,8 @@ struct pair_dots {
     const uint16_t *keys; /* keys of the first token */
     const uint16_t *q[MAX_BATCH];
     uint32_t n_pairs;
-    uint32_t next;        /* elements from one vector of tokens to the next */
-    const uint8_t *ahead; /* memory to prefetch meanwhile, as much as is read here; or NULL */
+    uint32_t next; /* elements from one vector of tokens to the next */
+    struct ahead ahead;
 };
 
 INLINE void pair_dot_step(const struct pair_dots *x, uint32_t i, int n, int m, struct vec *sums)
@@ -62,11 +66,12 @@ INLINE void pair_dot_step(const struct pair_dots *x, uint32_t i, int n, int m, s
     }
 }
 
-/* Prefetches lines [i * n, (i + 1) * n), in the order of memory. */
-INLINE void pair_dots_fetch(const struct pair_dots *x, uint32_t i, int n)
+/* Prefetches beside pair i: of all, so many lines in the order of memory. */
+INLINE void pair_dots_fetch(const struct pair_dots *x, uint32_t i, int n, int lines)
 {
-    if (x->ahead)
-        fetch(x->ahead + (size_t)i * (size_t)n * 64, (size_t)n * 64);
+    ahead_step(&x->ahead, i, n);
+    if (x->ahead.all)
+        fetch(x->ahead.all + (size_t)i * (size_t)lines * 64, (size_t)lines * 64);
 }
 
 /* With few sums both chains run side by side; otherwise one would wait for its own latency. */
@@ -78,7 +83,7 @@ INLINE void pair_dots(const struct pair_dots *x, int n, int m, struct vec *sums)
         sums[j] = second[j] = vec_all(0.0f);
     if (n * m <= 8) {
         for (; i < x->n_pairs - half; i++) {
-            pair_dots_fetch(x, i, 2 * m);
+            pair_dots_fetch(x, i, n, 2 * m);
             pair_dot_step(x, i, n, m, sums);
             pair_dot_step(x, half + i, n, m, second);
         }
@@ -86,11 +91,11 @@ INLINE void pair_dots(const struct pair_dots *x, int n, int m, struct vec *sums)
             pair_dot_step(x, i, n, m, sums);
     } else {
         for (; i < half; i++) {
-            pair_dots_fetch(x, i, m);
+            pair_dots_fetch(x, i, n, m);
             pair_dot_step(x, i, n, m, sums);
         }
         for (; i < x->n_pairs; i++) {
-            pair_dots_fetch(x, i, m);
+            pair_dots_fetch(x, i, n, m);
             pair_dot_step(x, i, n, m, second);
         }
     }
@@ -98,32 +103,35 @@ INLINE void pair_dots(const struct pair_dots *x, int n, int m, struct vec *sums)
         sums[j] = vec_add(sums[j], second[j]);
 }
 
-/* Computes the scores of m vectors of tokens from token t on. */
-INLINE void score_bf16_some(struct pair_dots x, const struct ops_page *page, uint32_t t, bool first, int n,
-                            int m, float s[][KV_PAGE_TOKENS])
+/* Computes the scores of m vectors of tokens from token t on, for queries [at, at + n) of the job. */
+INLINE void score_bf16_some(const struct fold_job *job, struct pair_dots x, uint32_t t, uint32_t at, int n,
+                            int m)
 {
     struct vec sums[MAX_BATCH * DOT_VECS];
     size_t start = (size_t)(t / TOKEN_BLOCK) * x.n_pairs * 2 * TOKEN_BLOCK + t % TOKEN_BLOCK * 2;
-    x.keys = (const uint16_t *)(const void *)page->keys + start;
-    x.ahead = first ? page->values + start * 2 : NULL;
+    x.keys = (const uint16_t *)(const void *)job->page->keys + start;
+    x.ahead =
+        ahead_tokens(x.ahead, start * 2, t, (uint32_t)m * WIDTH, n * m <= 8 ? x.n_pairs / 2 : x.n_pairs);
     for (int j = 0; j < n; j++)
         __asm__("" : "+r"(x.q[j])); /* as in score_some() */
     pair_dots(&x, n, m, sums);
     for (int j = 0; j < n; j++)
         for (int w = 0; w < m; w++)
-            vec_store(&s[j][t + (uint32_t)w * WIDTH], sums[j * m + w]);
+            vec_store(&job->weights->w[at + (uint32_t)j][t + (uint32_t)w * WIDTH], sums[j * m + w]);
 }
 
-INLINE void scores_bf16(struct pair_dots x, const struct ops_page *page, uint32_t n_tokens, bool first, int n,
-                        float s[][KV_PAGE_TOKENS])
+INLINE void scores_bf16(const struct fold_job *job, uint32_t head_dim, uint32_t at, int n)
 {
     enum { M = DOT_VECS };
-    uint32_t t = 0;
+    struct pair_dots x = {.n_pairs = head_dim / 2, .ahead = ahead_of(job, at, job->page->values, 1)};
+    uint32_t most = most_tokens(job->queries + at, n), t = 0;
+    for (int j = 0; j < n; j++)
+        x.q[j] = job->queries[at + (uint32_t)j].q;
     x.next = WIDTH == TOKEN_BLOCK ? x.n_pairs * 2 * TOKEN_BLOCK : 2 * WIDTH;
-    for (; t + (M - 1) * WIDTH < n_tokens; t += M * WIDTH)
-        score_bf16_some(x, page, t, first, n, M, s);
-    for (; t < n_tokens; t += WIDTH)
-        score_bf16_some(x, page, t, first, n, 1, s);
+    for (; t + (M - 1) * WIDTH < most; t += M * WIDTH)
+        score_bf16_some(job, x, t, at, n, M);
+    for (; t < most; t += WIDTH)
+        score_bf16_some(job, x, t, at, n, 1);
 }
 
 /* --- values --- */
@@ -134,10 +142,10 @@ struct pair_sums {
     const uint16_t *values;
     float *out[MAX_BATCH];
     const uint16_t *weights[MAX_BATCH];
-    const struct vec *factor;
+    const float *factor;
     uint32_t head_dim, first, last;
     bool half;
-    const uint8_t *ahead;
+    struct ahead ahead; /* a step is a pair */
 };
 
 INLINE void pair_values_step(const struct pair_sums *x, uint32_t pair, bool half, uint32_t d, int n, int m,
@@ -154,19 +162,21 @@ INLINE void pair_values_step(const struct pair_sums *x, uint32_t pair, bool half
     }
 }
 
-INLINE void pair_values(const struct pair_sums *x, uint32_t d, const uint8_t *ahead, int n, int m)
+INLINE void pair_values(const struct pair_sums *x, uint32_t d, int n, int m)
 {
     struct vec o[MAX_VALUE_VECS];
     for (int j = 0; j < n; j++)
         for (int i = 0; i < m; i++) {
             struct vec before = vec_load(x->out[j] + d + i * WIDTH);
-            o[j * m + i] = x->factor ? vec_mul(before, x->factor[j]) : before;
+            o[j * m + i] = x->factor ? vec_mul(before, vec_all(x->factor[j])) : before;
         }
     /* Even a short page prefetches all of the next one. */
     uint32_t all = KV_PAGE_TOKENS / 2, share = x->last ? (all + x->last - 1) / x->last : 0;
     for (uint32_t pair = x->first; pair < x->last; pair++) {
-        if (ahead && pair * share < all)
-            fetch(ahead + (size_t)pair * share * x->head_dim * 4, (size_t)share * x->head_dim * 4);
+        if (d == 0)
+            ahead_step(&x->ahead, pair, n);
+        if (x->ahead.all && d == 0 && pair * share < all)
+            fetch(x->ahead.all + (size_t)pair * share * x->head_dim * 4, (size_t)share * x->head_dim * 4);
         pair_values_step(x, pair, false, d, n, m, o);
     }
     if (x->half)
@@ -181,7 +191,7 @@ static void pair_values_rest(const struct pair_sums *x, int j, uint32_t d)
 {
     const uint16_t *w = x->weights[j];
     for (; d < x->head_dim; d++) {
-        float o = x->out[j][d] * (x->factor ? vec_first(x->factor[j]) : 1.0f);
+        float o = x->out[j][d] * (x->factor ? x->factor[j] : 1.0f);
         for (uint32_t pair = x->first; pair < x->last + x->half; pair++) {
             const uint16_t *v = x->values + ((size_t)pair * x->head_dim + d) * 2;
             bool both = pair < x->last;
@@ -200,47 +210,37 @@ INLINE void values_bf16(const struct pair_sums *x, int n)
     m = m < WIDE ? m : WIDE;
     uint32_t d = 0;
     for (; d + (uint32_t)m * WIDTH <= x->head_dim; d += (uint32_t)m * WIDTH)
-        pair_values(x, d, d == 0 ? x->ahead : NULL, n, m);
+        pair_values(x, d, n, m);
     for (; d + WIDTH <= x->head_dim; d += WIDTH)
-        pair_values(x, d, NULL, n, 1);
+        pair_values(x, d, n, 1);
     if (d < x->head_dim)
         for (int j = 0; j < n; j++)
             pair_values_rest(x, j, d);
 }
 
-/* Folds a page into n queries. They may see different numbers of tokens: those that all see are folded
- * together. */
-INLINE void fold_bf16_batch(const struct ops_page *page, uint32_t head_dim, const struct ops_query *queries,
-                            bool first, int n)
+/* Adds the values to the sums of queries [at, at + n). They may see different numbers of tokens: those that
+ * all see are folded together. */
+INLINE void sums_bf16(const struct fold_job *job, uint32_t head_dim, uint32_t at, int n)
 {
-    _Alignas(64) float s[MAX_BATCH][KV_PAGE_TOKENS];
-    _Alignas(64) uint16_t w[MAX_BATCH][KV_PAGE_TOKENS];
-    struct pair_dots dots = {.n_pairs = head_dim / 2};
-    struct vec factor[MAX_BATCH];
-    struct pair_sums sums = {.values = (const uint16_t *)(const void *)page->values,
-                             .factor = factor,
+    const struct ops_query *queries = job->queries + at;
+    struct pair_sums sums = {.values = (const uint16_t *)(const void *)job->page->values,
+                             .factor = job->weights->factor + at,
                              .head_dim = head_dim,
-                             .ahead = first ? page->next : NULL};
+                             .ahead = ahead_of(job, at, job->page->next, KV_PAGE_TOKENS / 2)};
     uint32_t most = 0, least = KV_PAGE_TOKENS;
     for (int j = 0; j < n; j++) {
-        dots.q[j] = queries[j].q;
         sums.out[j] = queries[j].fold->out;
-        sums.weights[j] = w[j];
+        sums.weights[j] = job->weights->bf16[at + (uint32_t)j];
         most = queries[j].n_tokens > most ? queries[j].n_tokens : most;
         least = queries[j].n_tokens < least ? queries[j].n_tokens : least;
     }
-    scores_bf16(dots, page, most, first, n, s);
-    soften(page, queries, s, n, factor);
-    for (int j = 0; j < n; j++)
-        for (uint32_t t = 0; t < KV_PAGE_TOKENS; t += WIDTH)
-            vec_to_bf16(w[j] + t, vec_load(s[j] + t));
     sums.last = least / 2;
     sums.half = most == least && least % 2;
     values_bf16(&sums, n);
     for (int j = 0; j < n && most > least; j++) {
         struct pair_sums own = {.values = sums.values,
                                 .out = {sums.out[j]},
-                                .weights = {w[j]},
+                                .weights = {sums.weights[j]},
                                 .head_dim = head_dim,
                                 .first = sums.last,
                                 .last = queries[j].n_tokens / 2,
@@ -252,13 +252,14 @@ INLINE void fold_bf16_batch(const struct ops_page *page, uint32_t head_dim, cons
 INLINE void fold_bf16_sized(const struct ops_page *page, const struct ops_query *queries, uint32_t n,
                             uint32_t head_dim)
 {
-    const struct ops_query *q = queries, *end = queries + n;
-    for (; WIDTH > 8 && end - q >= 4; q += 4)
-        fold_bf16_batch(page, head_dim, q, q == queries, 4);
-    for (; end - q >= 2; q += 2)
-        fold_bf16_batch(page, head_dim, q, q == queries, 2);
-    if (q < end)
-        fold_bf16_batch(page, head_dim, q, q == queries, 1);
+    struct page_weights weights;
+    struct fold_job job = {.page = page, .weights = &weights};
+    for (uint32_t done = 0; done < n; done += job.n) {
+        fold_part(&job, queries, n, done);
+        IN_BATCHES(scores_bf16, &job, head_dim, job.n);
+        soften(&job, true);
+        IN_BATCHES(sums_bf16, &job, head_dim, job.n);
+    }
 }
 
 /* Not inlined, so that no arithmetic moves across the change of mode. */

@@ -38,8 +38,8 @@ struct dots {
     const struct ops_order *order;
     const uint16_t *keys; /* keys of the first token */
     const float *q[MAX_BATCH];
-    uint32_t next;        /* elements from one vector of tokens to the next */
-    const uint8_t *ahead; /* memory to prefetch meanwhile, as much as is read here; or NULL */
+    uint32_t next;      /* elements from one vector of tokens to the next */
+    struct ahead ahead; /* a step is an eighth of the tree */
 };
 
 /* The sums of one part of the tree: [j][w] is query j and the w-th vector of tokens. */
@@ -55,9 +55,9 @@ INLINE void dot_leaf(const struct dots *x, uint32_t leaf, int n, int m, struct d
     uint32_t at = x->count ? leaf * x->count : x->order->start[leaf];
     uint32_t end = x->count ? at + x->count : x->order->start[leaf + 1];
     const uint32_t size = 2 * TOKEN_BLOCK;
-    if (x->ahead)
+    if (x->ahead.all)
         for (int w = 0; w < m; w++)
-            fetch(x->ahead + (size_t)w * x->next * size / TOKEN_BLOCK + (size_t)at * size,
+            fetch(x->ahead.all + (size_t)w * x->next * size / TOKEN_BLOCK + (size_t)at * size,
                   (size_t)(end - at) * size);
     for (int j = 0; j < n; j++)
         for (int w = 0; w < m; w++)
@@ -100,22 +100,24 @@ INLINE void dot_all(const struct dots *x, int n, int m, struct dot_sums *out)
 {
     struct dot_sums part[8];
 #pragma GCC unroll 1
-    for (uint32_t i = 0; i < 8; i++)
+    for (uint32_t i = 0; i < 8; i++) {
+        ahead_step(&x->ahead, i, n);
         dot_4(x, i * 4, n, m, &part[i]);
+    }
     for (uint32_t width = 1; width < 8; width *= 2)
         for (uint32_t i = 0; i < 8; i += 2 * width)
             dot_add(&part[i], &part[i + width], n, m);
     *out = part[0];
 }
 
-/* Computes the scores of m vectors of tokens from token t on. */
-INLINE void score_some(struct dots x, const struct ops_page *page, uint32_t t, bool first, int n, int m,
-                       float s[][KV_PAGE_TOKENS])
+/* Computes the scores of m vectors of tokens from token t on, for queries [at, at + n) of the job. */
+INLINE void score_some(const struct fold_job *job, struct dots x, uint32_t t, uint32_t at, int n, int m)
 {
-    size_t start = key_start(page->kv->head_dim, t);
+    uint32_t head_dim = job->page->kv->head_dim;
+    size_t start = key_start(head_dim, t);
     struct dot_sums v;
-    x.keys = (const uint16_t *)(const void *)page->keys + start;
-    x.ahead = first ? page->values + start * 2 : NULL;
+    x.keys = (const uint16_t *)(const void *)job->page->keys + start;
+    x.ahead = ahead_tokens(x.ahead, start * 2, t, (uint32_t)m * WIDTH, 8);
     /* Hides from the compiler that the queries do not change: otherwise it makes their broadcasts, a vector
      * per element, before the loop and keeps them on the stack. */
     for (int j = 0; j < n; j++)
@@ -123,120 +125,135 @@ INLINE void score_some(struct dots x, const struct ops_page *page, uint32_t t, b
     dot_all(&x, n, m, &v);
     for (int j = 0; j < n; j++)
         for (int w = 0; w < m; w++)
-            vec_store(&s[j][t + (uint32_t)w * WIDTH], v.v[j][w]);
+            vec_store(&job->weights->w[at + (uint32_t)j][t + (uint32_t)w * WIDTH], v.v[j][w]);
 }
 
-/* Computes the scores of at least n_tokens tokens for n queries. Four vectors at a time are the fastest for
- * two queries, but the unused end of a page is not read. */
-INLINE void scores(struct dots x, const struct ops_page *page, uint32_t n_tokens, bool first, int n,
-                   float s[][KV_PAGE_TOKENS])
+/* Computes the scores of queries [at, at + n). count: as in struct dots. Four vectors at a time are the
+ * fastest for two queries, but the unused end of a page is not read. */
+INLINE void scores_f16(const struct fold_job *job, uint32_t count, uint32_t at, int n)
 {
     const bool by_four = DOT_VECS > 2 && n == 2;
-    uint32_t t = 0, head_dim = page->kv->head_dim;
+    uint32_t t = 0, head_dim = job->page->kv->head_dim, most = most_tokens(job->queries + at, n);
+    struct dots x = {
+        .count = count, .order = job->page->order, .ahead = ahead_of(job, at, job->page->values, 1)};
+    for (int j = 0; j < n; j++)
+        x.q[j] = job->queries[at + (uint32_t)j].q;
     x.next = (uint32_t)(key_start(head_dim, WIDTH) - key_start(head_dim, 0));
-    for (; by_four && t + 2 * WIDTH < n_tokens; t += DOT_VECS * WIDTH)
-        score_some(x, page, t, first, n, DOT_VECS, s);
-    for (; t < n_tokens; t += 2 * WIDTH)
-        score_some(x, page, t, first, n, 2, s);
+    for (; by_four && t + 2 * WIDTH < most; t += DOT_VECS * WIDTH)
+        score_some(job, x, t, at, n, DOT_VECS);
+    for (; t < most; t += 2 * WIDTH)
+        score_some(job, x, t, at, n, 2);
 }
 
-/* Folds tokens [first, last) into dimensions [d, d + m * WIDTH) of n queries. factor: of the earlier sums, or
- * NULL. */
-INLINE void fold_values(const struct ops_page *page, float *const out[], float w[][KV_PAGE_TOKENS],
-                        const struct vec *factor, uint32_t first, uint32_t last, uint32_t d,
-                        const uint8_t *ahead, int n, int m)
+/* The values of tokens [first, last), to be folded into n queries. */
+struct token_sums {
+    const struct ops_page *page;
+    float *out[MAX_BATCH];
+    const float *weights[MAX_BATCH];
+    const float *factor; /* of the earlier sums, or NULL */
+    uint32_t first, last;
+    struct ahead ahead; /* a step is a token */
+};
+
+/* Folds dimensions [d, d + m * WIDTH). */
+INLINE void fold_values(const struct token_sums *x, uint32_t d, int n, int m)
 {
-    const uint32_t head_dim = page->kv->head_dim, row = head_dim * 2;
-    const uint16_t *values = (const void *)page->values;
+    const uint32_t head_dim = x->page->kv->head_dim, row = head_dim * 2;
+    const uint16_t *values = (const void *)x->page->values;
     struct vec o[MAX_VALUE_VECS];
     for (int j = 0; j < n; j++)
-        for (int i = 0; i < m; i++)
-            o[j * m + i] = factor ? vec_mul(vec_load(out[j] + d + i * WIDTH), factor[j])
-                                  : vec_load(out[j] + d + i * WIDTH);
-    for (uint32_t t = first; t < last; t++) {
-        if (ahead)
-            fetch(ahead + t * row, row);
+        for (int i = 0; i < m; i++) {
+            struct vec before = vec_load(x->out[j] + d + i * WIDTH);
+            o[j * m + i] = x->factor ? vec_mul(before, vec_all(x->factor[j])) : before;
+        }
+    for (uint32_t t = x->first; t < x->last; t++) {
+        if (d == 0)
+            ahead_step(&x->ahead, t, n);
+        if (x->ahead.all && d == 0)
+            fetch(x->ahead.all + t * row, row);
         for (int i = 0; i < m; i++) {
             struct vec v = vec_from_half(values + t * head_dim + d + i * WIDTH);
             for (int j = 0; j < n; j++)
-                o[j * m + i] = vec_fma(vec_all(w[j][t]), v, o[j * m + i]);
+                o[j * m + i] = vec_fma(vec_all(x->weights[j][t]), v, o[j * m + i]);
         }
     }
     for (int j = 0; j < n; j++)
         for (int i = 0; i < m; i++)
-            vec_store(out[j] + d + i * WIDTH, o[j * m + i]);
+            vec_store(x->out[j] + d + i * WIDTH, o[j * m + i]);
 }
 
 /* The dimensions behind the last whole vector, for one query. */
-static void fold_values_rest(const struct ops_page *page, float *out, const float *w, float factor,
-                             uint32_t first, uint32_t last, uint32_t d)
+static void fold_values_rest(const struct token_sums *x, int j, uint32_t d)
 {
-    uint32_t n = page->kv->head_dim;
-    const uint16_t *values = (const void *)page->values;
-    for (; d < n; d++) {
-        out[d] = out[d] * factor;
-        for (uint32_t t = first; t < last; t++)
-            out[d] = __builtin_fmaf(w[t], half_to_float(values[t * n + d]), out[d]);
+    uint32_t n = x->page->kv->head_dim;
+    const uint16_t *values = (const void *)x->page->values;
+    for (float *out = x->out[j]; d < n; d++) {
+        out[d] = out[d] * (x->factor ? x->factor[j] : 1.0f);
+        for (uint32_t t = x->first; t < x->last; t++)
+            out[d] = __builtin_fmaf(x->weights[j][t], half_to_float(values[t * n + d]), out[d]);
     }
 }
 
-INLINE void fold_tokens(const struct ops_page *page, float *const out[], float w[][KV_PAGE_TOKENS],
-                        const struct vec *factor, uint32_t first, uint32_t last, const uint8_t *ahead, int n)
+INLINE void fold_tokens(const struct token_sums *x, int n)
 {
     enum { WIDE = 8 };
     int m = n > 1 ? MAX_VALUE_VECS / n : WIDE;
     m = m < WIDE ? m : WIDE;
-    uint32_t d = 0, head_dim = page->kv->head_dim;
+    uint32_t d = 0, head_dim = x->page->kv->head_dim;
     for (; d + (uint32_t)m * WIDTH <= head_dim; d += (uint32_t)m * WIDTH)
-        fold_values(page, out, w, factor, first, last, d, d == 0 ? ahead : NULL, n, m);
+        fold_values(x, d, n, m);
     for (; d + WIDTH <= head_dim; d += WIDTH)
-        fold_values(page, out, w, factor, first, last, d, NULL, n, 1);
+        fold_values(x, d, n, 1);
     if (d < head_dim)
         for (int j = 0; j < n; j++)
-            fold_values_rest(page, out[j], w[j], factor ? vec_first(factor[j]) : 1.0f, first, last, d);
+            fold_values_rest(x, j, d);
 }
 
-/* Folds a page into n queries. They may see different numbers of tokens: those that all see are folded
- * together. */
-INLINE void fold_batch(const struct ops_page *page, uint32_t count, const struct ops_query *queries,
-                       bool first, int n)
+/* Adds the values to the sums of queries [at, at + n). They may see different numbers of tokens: those that
+ * all see are folded together. */
+INLINE void sums_f16(const struct fold_job *job, uint32_t count, uint32_t at, int n)
 {
-    _Alignas(64) float w[MAX_BATCH][KV_PAGE_TOKENS];
-    struct dots x = {.count = count, .order = page->order};
-    float *out[MAX_BATCH];
-    uint32_t most = 0, least = KV_PAGE_TOKENS;
+    const struct ops_query *queries = job->queries + at;
+    struct token_sums sums = {.page = job->page,
+                              .factor = job->weights->factor + at,
+                              .last = KV_PAGE_TOKENS,
+                              .ahead = ahead_of(job, at, job->page->next, KV_PAGE_TOKENS)};
+    (void)count;
     for (int j = 0; j < n; j++) {
-        x.q[j] = queries[j].q;
-        out[j] = queries[j].fold->out;
-        most = queries[j].n_tokens > most ? queries[j].n_tokens : most;
-        least = queries[j].n_tokens < least ? queries[j].n_tokens : least;
+        sums.out[j] = queries[j].fold->out;
+        sums.weights[j] = job->weights->w[at + (uint32_t)j];
+        sums.last = queries[j].n_tokens < sums.last ? queries[j].n_tokens : sums.last;
     }
-    scores(x, page, most, first, n, w);
-    struct vec factor[MAX_BATCH];
-    soften(page, queries, w, n, factor);
-    fold_tokens(page, out, w, factor, 0, least, first ? page->next : NULL, n);
-    for (int j = 0; j < n; j++)
-        if (queries[j].n_tokens > least)
-            fold_tokens(page, &out[j], &w[j], NULL, least, queries[j].n_tokens, NULL, 1);
+    fold_tokens(&sums, n);
+    for (int j = 0; j < n; j++) {
+        struct token_sums own = {.page = job->page,
+                                 .out = {sums.out[j]},
+                                 .weights = {sums.weights[j]},
+                                 .first = sums.last,
+                                 .last = queries[j].n_tokens};
+        if (own.last > own.first)
+            fold_tokens(&own, 1);
+    }
 }
 
 /* One function per common head size, which is then a constant for the compiler. */
-#define FOLD_BATCHES(name, count)                                                                            \
+#define FOLD_SIZED(name, count)                                                                              \
     static __attribute__((noinline)) void name(const struct ops_page *page, const struct ops_query *queries, \
                                                uint32_t n)                                                   \
     {                                                                                                        \
-        const struct ops_query *q = queries, *end = queries + n;                                             \
-        for (; WIDTH > 8 && end - q >= 4; q += 4)                                                            \
-            fold_batch(page, count, q, q == queries, 4);                                                     \
-        for (; end - q >= 2; q += 2)                                                                         \
-            fold_batch(page, count, q, q == queries, 2);                                                     \
-        if (q < end)                                                                                         \
-            fold_batch(page, count, q, q == queries, 1);                                                     \
+        struct page_weights weights;                                                                         \
+        struct fold_job job = {.page = page, .weights = &weights};                                           \
+        for (uint32_t done = 0; done < n; done += job.n) {                                                   \
+            fold_part(&job, queries, n, done);                                                               \
+            IN_BATCHES(scores_f16, &job, count, job.n);                                                      \
+            soften(&job, false);                                                                             \
+            IN_BATCHES(sums_f16, &job, count, job.n);                                                        \
+        }                                                                                                    \
     }
-FOLD_BATCHES(fold_f16_128, 4)
-FOLD_BATCHES(fold_f16_64, 2)
-FOLD_BATCHES(fold_f16_any, 0)
-#undef FOLD_BATCHES
+FOLD_SIZED(fold_f16_128, 4)
+FOLD_SIZED(fold_f16_64, 2)
+FOLD_SIZED(fold_f16_any, 0)
+#undef FOLD_SIZED
 
 static void fold_f16(const struct ops_page *page, const struct ops_query *queries, uint32_t n)
 {

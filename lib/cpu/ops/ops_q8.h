@@ -81,6 +81,11 @@ struct page_scales {
     _Alignas(64) float values[MAX_BLOCKS * KV_PAGE_TOKENS];
 };
 
+struct q8_job {
+    struct fold_job job;
+    struct page_scales scales;
+};
+
 /* --- scores --- */
 
 struct quad_dots {
@@ -88,8 +93,8 @@ struct quad_dots {
     const float *scales; /* their scales */
     const struct q8_query *q[MAX_BATCH];
     uint32_t n_quads;
-    uint32_t next;        /* bytes from one vector of tokens to the next */
-    const uint8_t *ahead; /* memory to prefetch meanwhile, as much as is read here; or NULL */
+    uint32_t next;      /* bytes from one vector of tokens to the next */
+    struct ahead ahead; /* a step is a block */
 };
 
 /* Adds block b of n dot products with m vectors of tokens. */
@@ -101,13 +106,14 @@ INLINE void quad_block(const struct quad_dots *x, uint32_t b, int n, int m, stru
     for (int j = 0; j < n; j++)
         for (int w = 0; w < m; w++)
             dots[j * m + w] = ints_start(x->q[j]->sums[b]);
+    ahead_step(&x->ahead, b, n);
     for (uint32_t i = first; i < end; i++) {
         struct ints k[DOT_VECS];
         for (int w = 0; w < m; w++) {
             size_t at = (size_t)w * x->next + (size_t)i * TOKEN_BLOCK * 4;
             k[w] = ints_load(x->keys + at);
-            if (x->ahead)
-                fetch(x->ahead + at, 64);
+            if (x->ahead.all)
+                fetch(x->ahead.all + at, 64);
         }
         for (int j = 0; j < n; j++) {
             struct ints q = ints_all(x->q[j]->q + 4 * i);
@@ -123,34 +129,39 @@ INLINE void quad_block(const struct quad_dots *x, uint32_t b, int n, int m, stru
         }
 }
 
-/* Computes the scores of m vectors of tokens from token t on. */
-INLINE void score_q8_some(struct quad_dots x, const struct ops_page *page, const struct page_scales *scales,
-                          uint32_t t, bool first, int n, int m, float s[][KV_PAGE_TOKENS])
+/* Computes the scores of m vectors of tokens from token t on, for queries [at, at + n) of the job. */
+INLINE void score_q8_some(const struct fold_job *job, struct quad_dots x, uint32_t t, uint32_t at, int n,
+                          int m)
 {
     struct vec sums[MAX_BATCH * DOT_VECS];
     size_t start = ((size_t)(t / TOKEN_BLOCK) * x.n_quads * TOKEN_BLOCK + t % TOKEN_BLOCK) * 4;
-    x.keys = page->keys + start;
-    x.scales = scales->keys + t;
-    x.ahead = first ? page->values + start : NULL;
+    x.keys = job->page->keys + start;
+    x.scales += t;
+    x.ahead = ahead_tokens(x.ahead, start, t, (uint32_t)m * WIDTH, (x.n_quads + 7) / 8);
     for (int j = 0; j < n * m; j++)
         sums[j] = vec_all(0.0f);
     for (uint32_t b = 0; b * (ARITH_BLOCK / 4) < x.n_quads; b++)
         quad_block(&x, b, n, m, sums);
     for (int j = 0; j < n; j++)
         for (int w = 0; w < m; w++)
-            vec_store(&s[j][t + (uint32_t)w * WIDTH], sums[j * m + w]);
+            vec_store(&job->weights->w[at + (uint32_t)j][t + (uint32_t)w * WIDTH], sums[j * m + w]);
 }
 
-INLINE void scores_q8(struct quad_dots x, const struct ops_page *page, const struct page_scales *scales,
-                      uint32_t n_tokens, bool first, int n, float s[][KV_PAGE_TOKENS])
+INLINE void scores_q8(const struct q8_job *q8, uint32_t head_dim, uint32_t at, int n)
 {
+    const struct fold_job *job = &q8->job;
     const int m = n > 2 ? DOT_VECS / 2 : DOT_VECS; /* all sums fit into registers */
-    uint32_t t = 0;
+    struct quad_dots x = {.n_quads = quads_of(head_dim),
+                          .scales = q8->scales.keys,
+                          .ahead = ahead_of(job, at, job->page->values, 1)};
+    uint32_t most = most_tokens(job->queries + at, n), t = 0;
+    for (int j = 0; j < n; j++)
+        x.q[j] = job->queries[at + (uint32_t)j].q;
     x.next = WIDTH == TOKEN_BLOCK ? x.n_quads * TOKEN_BLOCK * 4 : WIDTH * 4;
-    for (; t + (uint32_t)(m - 1) * WIDTH < n_tokens; t += (uint32_t)m * WIDTH)
-        score_q8_some(x, page, scales, t, first, n, m, s);
-    for (; t < n_tokens; t += WIDTH)
-        score_q8_some(x, page, scales, t, first, n, 1, s);
+    for (; t + (uint32_t)(m - 1) * WIDTH < most; t += (uint32_t)m * WIDTH)
+        score_q8_some(job, x, t, at, n, m);
+    for (; t < most; t += WIDTH)
+        score_q8_some(job, x, t, at, n, 1);
 }
 
 /* --- values --- */
@@ -186,9 +197,9 @@ struct quad_sums {
     const uint8_t *values;
     float *out[MAX_BATCH];
     const struct q8_weights *weights[MAX_BATCH];
-    const struct vec *factor;
+    const float *factor;
     uint32_t head_dim, n_quads; /* groups of four tokens */
-    const uint8_t *ahead;
+    struct ahead ahead;         /* a step is a block of dimensions */
 };
 
 /* Folds the values into dimensions [d, d + m * WIDTH), all of one block, of n queries. */
@@ -198,12 +209,14 @@ INLINE void quad_values(const struct quad_sums *x, uint32_t d, int n, int m)
     uint32_t b = d / ARITH_BLOCK, n_blocks = blocks_of(x->head_dim);
     for (int j = 0; j < n * m; j++)
         high[j] = low[j] = ints_zero();
+    if (d % ARITH_BLOCK == 0)
+        ahead_step(&x->ahead, b, n);
     for (uint32_t quad = 0; quad < x->n_quads; quad++) {
         struct ints v[2];
         for (int i = 0; i < m; i++)
             v[i] = ints_load(x->values + ((size_t)quad * x->head_dim + d + (size_t)i * WIDTH) * 4);
-        if (x->ahead && d % ARITH_BLOCK == 0) /* each block prefetches a share of the quad's bytes */
-            fetch(x->ahead + ((size_t)quad * n_blocks + b) * ARITH_BLOCK * 4, ARITH_BLOCK * 4);
+        if (x->ahead.all && d % ARITH_BLOCK == 0) /* each block prefetches a share of the quad's bytes */
+            fetch(x->ahead.all + ((size_t)quad * n_blocks + b) * ARITH_BLOCK * 4, ARITH_BLOCK * 4);
         for (int j = 0; j < n; j++) {
             struct ints h = ints_all(x->weights[j]->high[b] + 4 * quad);
             struct ints l = ints_all(x->weights[j]->low[b] + 4 * quad);
@@ -217,7 +230,8 @@ INLINE void quad_values(const struct quad_sums *x, uint32_t d, int n, int m)
         for (int i = 0; i < m; i++) {
             float *o = x->out[j] + d + i * WIDTH;
             struct vec sum = vec_from_ints(ints_join_sevens(high[j * m + i], low[j * m + i]));
-            vec_store(o, vec_fma(sum, vec_all(x->weights[j]->steps[b]), vec_mul(vec_load(o), x->factor[j])));
+            vec_store(o, vec_fma(sum, vec_all(x->weights[j]->steps[b]),
+                                 vec_mul(vec_load(o), vec_all(x->factor[j]))));
         }
 }
 
@@ -230,8 +244,7 @@ static void quad_values_rest(const struct quad_sums *x, int j, uint32_t d)
         for (uint32_t t = 0; t < 4 * x->n_quads; t++)
             sum += (x->weights[j]->high[b][t] << 7 | x->weights[j]->low[b][t]) *
                    (int8_t)x->values[((size_t)(t / 4) * x->head_dim + d) * 4 + t % 4];
-        x->out[j][d] =
-            __builtin_fmaf((float)sum, x->weights[j]->steps[b], x->out[j][d] * vec_first(x->factor[j]));
+        x->out[j][d] = __builtin_fmaf((float)sum, x->weights[j]->steps[b], x->out[j][d] * x->factor[j]);
     }
 }
 
@@ -247,54 +260,57 @@ INLINE void values_q8(const struct quad_sums *x, int n)
             quad_values_rest(x, j, d);
 }
 
-/* Folds a page into n queries. */
-INLINE void fold_q8_batch(const struct ops_page *page, const struct page_scales *scales, uint32_t head_dim,
-                          const struct ops_query *queries, bool first, int n)
+/* Quantises the weights of queries [at, at + n) and adds the values to their sums. */
+INLINE void sums_q8(const struct q8_job *q8, uint32_t head_dim, uint32_t at, int n)
 {
-    _Alignas(64) float w[MAX_BATCH][KV_PAGE_TOKENS];
+    const struct fold_job *job = &q8->job;
+    const struct ops_query *queries = job->queries + at;
     struct q8_weights weights[MAX_BATCH];
-    struct vec factor[MAX_BATCH];
-    struct quad_dots dots = {.n_quads = quads_of(head_dim)};
-    struct quad_sums sums = {
-        .values = page->values, .factor = factor, .head_dim = head_dim, .ahead = first ? page->next : NULL};
-    uint32_t most = 0;
+    uint32_t n_blocks = blocks_of(head_dim), n_quads = (most_tokens(queries, n) + 3) / 4;
+    struct quad_sums sums = {.values = job->page->values,
+                             .factor = job->weights->factor + at,
+                             .head_dim = head_dim,
+                             .n_quads = n_quads,
+                             .ahead = ahead_of(job, at, job->page->next, blocks_of(head_dim))};
     for (int j = 0; j < n; j++) {
-        dots.q[j] = queries[j].q;
         sums.out[j] = queries[j].fold->out;
         sums.weights[j] = &weights[j];
-        most = queries[j].n_tokens > most ? queries[j].n_tokens : most;
+        for (uint32_t b = 0; b < n_blocks; b++)
+            quantise_weights(&weights[j], b, job->weights->w[at + (uint32_t)j],
+                             q8->scales.values + b * KV_PAGE_TOKENS);
     }
-    scores_q8(dots, page, scales, most, first, n, w);
-    soften(page, queries, w, n, factor);
-    for (int j = 0; j < n; j++)
-        for (uint32_t b = 0; b < blocks_of(head_dim); b++)
-            quantise_weights(&weights[j], b, w[j], scales->values + b * KV_PAGE_TOKENS);
-    sums.n_quads = (most + 3) / 4;
     values_q8(&sums, n);
+}
+
+/* Reads the page's scales and prefetches the next page's, for which every query would wait. */
+INLINE void read_scales(struct page_scales *to, const struct ops_page *page, uint32_t n_blocks)
+{
+    size_t elements = kv_tile_elements(page->kv), size = n_blocks * KV_PAGE_TOKENS * 2;
+    const uint16_t *keys = (const void *)(page->keys + elements);
+    const uint16_t *values = (const void *)(page->values + elements);
+    for (uint32_t i = 0; i < n_blocks * KV_PAGE_TOKENS; i += WIDTH) {
+        vec_store(to->keys + i, vec_from_half(keys + i));
+        vec_store(to->values + i, vec_from_half(values + i));
+    }
+    if (page->next) {
+        fetch(page->next + elements, size);
+        fetch(page->next + kv_tile_size(page->kv) + elements, size);
+    }
 }
 
 INLINE void fold_q8_by(const struct ops_page *page, const struct ops_query *queries, uint32_t n,
                        uint32_t head_dim)
 {
-    struct page_scales scales;
-    const uint16_t *keys = (const void *)(page->keys + kv_tile_elements(page->kv));
-    const uint16_t *values = (const void *)(page->values + kv_tile_elements(page->kv));
-    for (uint32_t i = 0; i < blocks_of(head_dim) * KV_PAGE_TOKENS; i += WIDTH) {
-        vec_store(scales.keys + i, vec_from_half(keys + i));
-        vec_store(scales.values + i, vec_from_half(values + i));
+    struct page_weights weights;
+    struct q8_job q8;
+    q8.job = (struct fold_job){.page = page, .weights = &weights};
+    read_scales(&q8.scales, page, blocks_of(head_dim));
+    for (uint32_t done = 0; done < n; done += q8.job.n) {
+        fold_part(&q8.job, queries, n, done);
+        IN_BATCHES(scores_q8, &q8, head_dim, q8.job.n);
+        soften(&q8.job, false);
+        IN_BATCHES(sums_q8, &q8, head_dim, q8.job.n);
     }
-    if (page->next) { /* else every query waits for the next page's scales */
-        fetch(page->next + kv_tile_elements(page->kv), blocks_of(head_dim) * KV_PAGE_TOKENS * 2);
-        fetch(page->next + kv_tile_size(page->kv) + kv_tile_elements(page->kv),
-              blocks_of(head_dim) * KV_PAGE_TOKENS * 2);
-    }
-    const struct ops_query *q = queries, *end = queries + n;
-    for (; WIDTH > 8 && end - q >= 4; q += 4)
-        fold_q8_batch(page, &scales, head_dim, q, q == queries, 4);
-    for (; end - q >= 2; q += 2)
-        fold_q8_batch(page, &scales, head_dim, q, q == queries, 2);
-    if (q < end)
-        fold_q8_batch(page, &scales, head_dim, q, q == queries, 1);
 }
 
 static void fold_q8(const struct ops_page *page, const struct ops_query *queries, uint32_t n)

@@ -68,6 +68,17 @@ static inline float vec_tree(struct vec a)
     return a.f;
 }
 
+/* The sum and the largest of the lanes of WIDTH vectors. */
+static inline struct vec vec_trees(struct vec v[WIDTH])
+{
+    return v[0];
+}
+
+static inline struct vec vec_largests(struct vec v[WIDTH])
+{
+    return v[0];
+}
+
 static inline float vec_first(struct vec a)
 {
     return a.f;
@@ -76,6 +87,12 @@ static inline float vec_first(struct vec a)
 static inline struct vec vec_exp2(struct vec x)
 {
     return (struct vec){arith_exp2(x.f)};
+}
+
+/* The same for numbers that are at most 0 and NaNs, where less work is enough in some instruction sets. */
+static inline struct vec vec_exp2_falling(struct vec x)
+{
+    return vec_exp2(x);
 }
 
 static inline struct vec vec_from_half(const uint16_t *p)

@@ -12,15 +12,6 @@
 
 enum { LANE_VECS = ARITH_LANES / WIDTH, TOKEN_BLOCK = 16 };
 
-/* arith_tree(): whole vectors first, then inside the last one. */
-INLINE float lanes_sum(struct vec v[LANE_VECS])
-{
-    for (int w = LANE_VECS / 2; w; w /= 2)
-        for (int j = 0; j < w; j++)
-            v[j] = vec_add(v[j], v[j + w]);
-    return vec_tree(v[0]);
-}
-
 static float rms_inverse(const float *x, uint32_t n, float eps)
 {
     struct vec v[LANE_VECS];
@@ -210,61 +201,212 @@ static void silu(float *out, const float *a, uint32_t n)
         out[i] = arith_silu(a[i]);
 }
 
-/* --- attention: several queries share every load of a key or value --- */
+/* --- attention: several queries share every load of a key or value ---
+ * A page is folded in three stages: the scores of all queries, batch by batch; their weights; then the
+ * values, batch by batch. So the keys stay in the first-level cache for all batches, and after them the
+ * values; one batch after the other would read both again from the second level. */
 
-enum { MAX_BATCH = 4, DOT_VECS = WIDTH == 16 ? 4 : 2, MAX_VALUE_VECS = WIDTH == 16 ? 16 : 8 };
+enum {
+    MAX_BATCH = 4,
+    FULL_BATCH = WIDTH > 8 ? 4 : 2,
+    DOT_VECS = WIDTH == 16 ? 4 : 2,
+    MAX_VALUE_VECS = WIDTH == 16 ? 16 : 8
+};
 
-/* Prefetches are spread over the arithmetic: each tile is a separate run in memory, too short for the
- * hardware prefetcher, and a burst of prefetches would leave memory idle afterwards. */
+/* The queries that go through the stages together; batches of which one prefetches for all. */
+enum { FOLD_QUERIES = 32, FEW_BATCHES = 3 };
+
+/* Their scores, then their weights; factor rescales a query's earlier sums. */
+struct page_weights {
+    _Alignas(64) float w[FOLD_QUERIES][KV_PAGE_TOKENS];
+    _Alignas(64) uint16_t bf16[FOLD_QUERIES][KV_PAGE_TOKENS]; /* the weights; of a bf16 cache alone */
+    _Alignas(64) float factor[FOLD_QUERIES];
+};
+
+/* Calls batch(context, size, first query, number) for n queries. The number is a constant for the compiler.
+ */
+#define IN_BATCHES(batch, context, size, n)                                                                  \
+    do {                                                                                                     \
+        uint32_t at_ = 0, n_ = (n);                                                                          \
+        for (; WIDTH > 8 && n_ - at_ >= 4; at_ += 4)                                                         \
+            batch(context, size, at_, 4);                                                                    \
+        for (; n_ - at_ >= 2; at_ += 2)                                                                      \
+            batch(context, size, at_, 2);                                                                    \
+        if (at_ < n_)                                                                                        \
+            batch(context, size, at_, 1);                                                                    \
+    } while (0)
+
 INLINE void fetch(const uint8_t *p, size_t size)
 {
     for (size_t i = 0; i < size; i += 64)
         __builtin_prefetch(p + i);
 }
 
-/* Caps the scores of n queries, where there is a cap; those of tokens that a query does not see are not used.
+/* The number of batches that IN_BATCHES() makes of n queries: the index of the one that begins with query n.
  */
-INLINE void cap_scores(float w[][KV_PAGE_TOKENS], int n, float cap)
+INLINE uint32_t batch_index(uint32_t n)
 {
-    for (int j = 0; cap > 0 && j < n; j++)
-        for (uint32_t t = 0; t < KV_PAGE_TOKENS; t += WIDTH)
-            vec_store(w[j] + t, vec_cap(vec_load(w[j] + t), cap));
+    return WIDTH > 8 ? n / 4 + n % 4 / 2 + n % 2 : n / 2 + n % 2;
 }
 
-/* Turns the scores of n queries into weights; factor[j] rescales the earlier sums of query j. Each stage runs
- * over all queries before the next, so that the latency of one query hides behind the others. */
-INLINE void soften(const struct ops_page *page, const struct ops_query *queries, float w[][KV_PAGE_TOKENS],
-                   int n, struct vec *factor)
+/* Caps the scores of a query, where there is a cap, and hides the tokens that it does not see: their score is
+ * -infinity, so their weight 0. Returns the largest score of each lane. */
+INLINE struct vec finish_scores(const struct ops_query *q, float *w, float cap)
 {
-    float max[MAX_BATCH];
-    cap_scores(w, n, page->cap);
-    for (int j = 0; j < n; j++) {
-        for (uint32_t t = 0; t < queries[j].first; t++)
-            w[j][t] = -ARITH_INF;
-        for (uint32_t t = queries[j].n_tokens; t < KV_PAGE_TOKENS; t++)
-            w[j][t] = -ARITH_INF; /* weight 0 */
-        struct vec top = vec_load(w[j]);
-        for (uint32_t t = WIDTH; t < KV_PAGE_TOKENS; t += WIDTH)
-            top = vec_max(top, vec_load(w[j] + t));
-        float page_max = vec_largest(top), before = queries[j].fold->max;
-        max[j] = before > page_max ? before : page_max;
+    for (uint32_t t = 0; cap > 0 && t < KV_PAGE_TOKENS; t += WIDTH)
+        vec_store(w + t, vec_cap(vec_load(w + t), cap));
+    for (uint32_t t = 0; t < q->first; t++)
+        w[t] = -ARITH_INF;
+    for (uint32_t t = q->n_tokens; t < KV_PAGE_TOKENS; t++)
+        w[t] = -ARITH_INF;
+    struct vec top = vec_load(w);
+    for (uint32_t t = WIDTH; t < KV_PAGE_TOKENS; t += WIDTH)
+        top = vec_max(top, vec_load(w + t));
+    return top;
+}
+
+/* Turns a query's scores into weights, also rounded to bf16 if `bf16` is not NULL. Returns their sum, as far
+ * as the lanes of one vector. */
+INLINE struct vec weigh(float *w, uint16_t *bf16, float max)
+{
+    struct vec lanes[LANE_VECS];
+    for (uint32_t t = 0; t < KV_PAGE_TOKENS; t += WIDTH) {
+        struct vec e = vec_exp2_falling(vec_sub(vec_load(w + t), vec_all(max)));
+        vec_store(w + t, e);
+        if (bf16)
+            vec_to_bf16(bf16 + t, e);
+        uint32_t l = t % ARITH_LANES / WIDTH;
+        lanes[l] = t < ARITH_LANES ? e : vec_add(lanes[l], e);
     }
+    for (int n = LANE_VECS / 2; n; n /= 2)
+        for (int j = 0; j < n; j++)
+            lanes[j] = vec_add(lanes[j], lanes[j + n]);
+    return lanes[0];
+}
+
+/* Turns a query's scores into weights. */
+INLINE void soften_one(const struct ops_page *page, const struct ops_query *q, float *w, uint16_t *bf16,
+                       float *factor)
+{
+    struct ops_fold *f = q->fold;
+    float page_max = vec_largest(finish_scores(q, w, page->cap));
+    float max = f->max > page_max ? f->max : page_max;
+    *factor = vec_first(vec_exp2(vec_all(f->max - max)));
+    f->sum = __builtin_fmaf(f->sum, *factor, vec_tree(weigh(w, bf16, max)));
+    f->max = max;
+}
+
+/* The same for n queries, n <= WIDTH. What is one number a query is computed for all queries at once, lane j
+ * being query j. */
+INLINE void soften_wide(const struct ops_page *page, const struct ops_query *queries, uint32_t n,
+                        float w[][KV_PAGE_TOKENS], uint16_t bf16[][KV_PAGE_TOKENS], float *factor)
+{
+    _Alignas(64) float max[WIDTH] = {0}, sum[WIDTH] = {0};
+    struct vec of[WIDTH];
+    for (uint32_t j = 0; j < n; j++) {
+        of[j] = finish_scores(&queries[j], w[j], page->cap);
+        max[j] = queries[j].fold->max;
+        sum[j] = queries[j].fold->sum;
+    }
+    for (uint32_t j = n; j < WIDTH; j++)
+        of[j] = vec_all(0.0f);
+    struct vec before = vec_load(max), after = vec_max(before, vec_largests(of));
+    struct vec f = vec_exp2(vec_sub(before, after));
+    vec_store(factor, f);
+    vec_store(max, after);
+    for (uint32_t j = 0; j < n; j++)
+        of[j] = weigh(w[j], bf16 ? bf16[j] : NULL, max[j]);
+    vec_store(sum, vec_fma(vec_load(sum), f, vec_trees(of)));
+    for (uint32_t j = 0; j < n; j++) {
+        queries[j].fold->max = max[j];
+        queries[j].fold->sum = sum[j];
+    }
+}
+
+/* The queries of one call of a fold that go through the stages together. */
+struct fold_job {
+    const struct ops_page *page;
+    const struct ops_query *queries;
+    uint32_t n, n_batches;
+    bool first; /* of the page: these prefetch */
+    struct page_weights *weights;
+};
+
+/* Takes the next queries of n. */
+INLINE void fold_part(struct fold_job *job, const struct ops_query *queries, uint32_t n, uint32_t done)
+{
+    job->queries = queries + done;
+    job->n = n - done < FOLD_QUERIES ? n - done : FOLD_QUERIES;
+    job->n_batches = batch_index(job->n);
+    job->first = done == 0;
+}
+
+/* Prefetches are spread over the arithmetic: each tile is a separate run in memory, too short for the
+ * hardware prefetcher, and a burst of prefetches would leave memory idle meanwhile. Of few batches the loops
+ * of the first one prefetch all of the next tile; of many, each has a part of it, in equal steps. */
+struct ahead {
+    const uint8_t *all;  /* or NULL */
+    const uint8_t *part; /* or NULL */
+    uint32_t size, step; /* bytes of the part, and of each of its steps */
+};
+
+/* What the batch of query `at` prefetches of a tile. */
+INLINE struct ahead ahead_of(const struct fold_job *job, uint32_t at, const uint8_t *tile, uint32_t n_steps)
+{
+    struct ahead a = {0};
+    if (job->n_batches <= FEW_BATCHES) {
+        a.all = job->first && at == 0 ? tile : NULL;
+    } else if (job->first && tile) {
+        a.size = (uint32_t)kv_tile_elements(job->page->kv) / job->n_batches;
+        a.part = tile + (size_t)batch_index(at) * a.size;
+        a.step = (a.size + n_steps - 1) / n_steps;
+    }
+    return a;
+}
+
+/* What of it belongs to n_tokens tokens from t on, whose keys begin at byte `start`. */
+INLINE struct ahead ahead_tokens(struct ahead a, size_t start, uint32_t t, uint32_t n_tokens,
+                                 uint32_t n_steps)
+{
+    a.all = a.all ? a.all + start : NULL;
+    if (a.part) {
+        a.part += a.size * t / KV_PAGE_TOKENS;
+        a.step = (a.size * n_tokens / KV_PAGE_TOKENS + n_steps - 1) / n_steps;
+    }
+    return a;
+}
+
+/* Prefetches the lines that begin in a step of a batch of n: of a line that several steps share, only one
+ * does. Few queries have no parts, and their loops no check for one. */
+INLINE void ahead_step(const struct ahead *a, uint32_t step, int n)
+{
+    if (n < FULL_BATCH || !a->part)
+        return;
+    uintptr_t p = (uintptr_t)a->part + (size_t)step * a->step, end = p + a->step;
+    for (p = (p + 63) & ~(uintptr_t)63; p < end; p += 64)
+        __builtin_prefetch((const void *)p);
+}
+
+/* The largest number of tokens that a query of the batch sees. */
+INLINE uint32_t most_tokens(const struct ops_query *queries, int n)
+{
+    uint32_t most = 0;
     for (int j = 0; j < n; j++)
-        factor[j] = vec_exp2(vec_all(queries[j].fold->max - max[j]));
-    for (int j = 0; j < n; j++) {
-        struct vec lanes[LANE_VECS];
-        for (int l = 0; l < LANE_VECS; l++)
-            lanes[l] = vec_all(0.0f);
-        for (uint32_t t = 0; t < KV_PAGE_TOKENS; t += WIDTH) {
-            struct vec e = vec_exp2(vec_sub(vec_load(w[j] + t), vec_all(max[j])));
-            vec_store(w[j] + t, e);
-            uint32_t l = t % ARITH_LANES / WIDTH;
-            lanes[l] = vec_add(lanes[l], e);
-        }
-        struct ops_fold *f = queries[j].fold;
-        f->sum = __builtin_fmaf(f->sum, vec_first(factor[j]), lanes_sum(lanes));
-        f->max = max[j];
+        most = queries[j].n_tokens > most ? queries[j].n_tokens : most;
+    return most;
+}
+
+/* Turns the scores of a job into weights; `bf16`: rounded, too. */
+INLINE void soften(const struct fold_job *job, bool bf16)
+{
+    struct page_weights *p = job->weights;
+    uint32_t i = 0;
+    for (uint32_t n; n = job->n - i, WIDTH > 1 && n > WIDTH / 2; i += n) {
+        n = n < WIDTH ? n : WIDTH;
+        soften_wide(job->page, job->queries + i, n, p->w + i, bf16 ? p->bf16 + i : NULL, p->factor + i);
     }
+    for (; i < job->n; i++)
+        soften_one(job->page, &job->queries[i], p->w[i], bf16 ? p->bf16[i] : NULL, &p->factor[i]);
 }
 
 #include "ops_f16.h"

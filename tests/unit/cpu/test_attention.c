@@ -18,10 +18,13 @@
 #define N_TOKENS 4200
 
 static const uint32_t positions[] = {0, 1, 15, 63, 64, 65, 127, 128, 1023, 1024, 1025, 4095, 4096, 4199};
-#define N_ROWS (sizeof positions / sizeof *positions)
+#define N_POSITIONS (sizeof positions / sizeof *positions)
+#define N_ROWS      (b->n_rows)
+#define MAX_ROWS    40
 
 struct bench {
-    uint32_t head_dim, ratio, n_kv_heads;
+    uint32_t head_dim, ratio, n_kv_heads, n_rows;
+    const uint32_t *positions; /* of the rows */
     enum kv_type type;
     struct attend a;
     struct attend_scratch scratch;
@@ -29,7 +32,7 @@ struct bench {
     struct step *step;
     void *scratch_memory;
     float *keys, *values; /* [n_kv_heads][N_TOKENS][head_dim], as the cache gives them back */
-    float *q, *out;       /* [N_ROWS][n_heads * head_dim] */
+    float *q, *out;       /* [MAX_ROWS][n_heads * head_dim] */
     const float *sinks;
 };
 
@@ -73,6 +76,8 @@ static void bench_open(struct bench *b, const struct ops *ops, uint32_t head_dim
                        enum kv_type type)
 {
     *b = (struct bench){.head_dim = head_dim, .ratio = ratio, .n_kv_heads = 2, .type = type};
+    b->positions = positions;
+    b->n_rows = N_POSITIONS;
     seed = head_dim * 100 + ratio;
     b->a.ops = ops;
     b->a.kv = (struct kv_layout){.n_layers = 2, .n_kv_heads = 2, .head_dim = head_dim, .type = type};
@@ -89,8 +94,8 @@ static void bench_open(struct bench *b, const struct ops *ops, uint32_t head_dim
     size_t n = (size_t)N_TOKENS * head_dim;
     b->keys = aligned(2 * n * sizeof(float));
     b->values = aligned(2 * n * sizeof(float));
-    b->q = aligned(N_ROWS * 2 * ratio * head_dim * sizeof(float));
-    b->out = aligned(N_ROWS * 2 * ratio * head_dim * sizeof(float));
+    b->q = aligned((size_t)MAX_ROWS * 2 * ratio * head_dim * sizeof(float));
+    b->out = aligned((size_t)MAX_ROWS * 2 * ratio * head_dim * sizeof(float));
     b->a.step = b->step;
     b->a.slots = &b->slots;
     b->step->n_rows = 1;
@@ -106,7 +111,7 @@ static void bench_open(struct bench *b, const struct ops *ops, uint32_t head_dim
             store_as(type, k, head_dim);
             store_as(type, v, head_dim);
         }
-    for (uint32_t i = 0; i < N_ROWS * 2 * ratio * head_dim; i++)
+    for (uint32_t i = 0; i < MAX_ROWS * 2 * ratio * head_dim; i++)
         b->q[i] = noise();
 }
 
@@ -125,7 +130,7 @@ static void bench_close(struct bench *b)
 static void bench_run(struct bench *b)
 {
     for (uint32_t i = 0; i < N_ROWS; i++)
-        b->step->rows[i] = (struct step_row){.pos = positions[i]};
+        b->step->rows[i] = (struct step_row){.pos = b->positions[i]};
     b->step->n_rows = N_ROWS;
     attend_plan(&b->a, b->step, &b->slots, 1);
     size_t stride = 2 * b->ratio * b->head_dim;
@@ -287,7 +292,7 @@ static void check_literal(const struct bench *b, const char *what)
     float whole = 1.0f / sqrtf((float)n) * ARITH_LOG2E;
     whole = b->a.cap > 0 ? whole * (2.0f / b->a.cap) : whole;
     for (uint32_t i = 0; i < N_ROWS * n_heads; i++) {
-        float factor = b->a.temperatures ? whole * b->a.temperatures[positions[i / n_heads]] : whole;
+        float factor = b->a.temperatures ? whole * b->a.temperatures[b->positions[i / n_heads]] : whole;
         uint32_t kv = i % n_heads / b->ratio;
         for (uint32_t d = 0; d < n; d++)
             scaled[d] = b->q[(size_t)i * n + d] * factor;
@@ -299,10 +304,10 @@ static void check_literal(const struct bench *b, const char *what)
                              .cap = b->a.cap * ARITH_LOG2E,
                              .sink = b->sinks ? b->sinks[i % n_heads] * ARITH_LOG2E : -INFINITY,
                              .type = b->type};
-        literal_attention(&of, positions[i / n_heads], expected);
+        literal_attention(&of, b->positions[i / n_heads], expected);
         cr_assert(memcmp(expected, b->out + (size_t)i * n, n * sizeof(float)) == 0,
                   "%s, head_dim %u, ratio %u, position %u, head %u", what, n, b->ratio,
-                  positions[i / n_heads], i % n_heads);
+                  b->positions[i / n_heads], i % n_heads);
     }
 }
 
@@ -311,7 +316,7 @@ static void check_double(const struct bench *b)
     uint32_t n = b->head_dim, n_heads = 2 * b->ratio;
     double *w = malloc(N_TOKENS * sizeof *w);
     for (uint32_t i = 0; i < N_ROWS * n_heads; i++) {
-        uint32_t pos = positions[i / n_heads];
+        uint32_t pos = b->positions[i / n_heads];
         size_t base = (size_t)(i % n_heads / b->ratio) * N_TOKENS * n;
         double sum = 0, worst = 0;
         for (uint32_t t = 0; t <= pos; t++) {
@@ -434,6 +439,66 @@ Test(attention, windows_caps_sinks_and_temperatures_follow_the_rules_in_every_bi
     for (int i = 0; i < 3; i++)
         for (int type = 0; type < KV_N_TYPES && table(isas[i]); type++)
             check_kinds(table(isas[i]), isas[i], (enum kv_type)type, i ? 1 : 4);
+}
+
+/* Rows of a prompt, one after the other: batches and stages of every number of queries, of which some see
+ * more of the last page than others; with 40 heads to a kv head more than go through the stages together. */
+Test(attention, rows_of_a_prompt_follow_the_rules_in_every_bit_whatever_their_number)
+{
+    static const uint32_t heads[][2] = {{64, 1}, {128, 3}, {72, 2}, {32, 40}};
+    static const char *const isas[] = {"auto", "avx2", "scalar"};
+    uint32_t rows[MAX_ROWS];
+    for (uint32_t i = 0; i < MAX_ROWS; i++)
+        rows[i] = 165 + i; /* the page ends at 191 */
+    for (uint32_t i = 0; i < 3 * KV_N_TYPES * 4; i++) {
+        struct bench b;
+        const char *isa = isas[i % 3];
+        if (!table(isa))
+            continue;
+        bench_open(&b, table(isa), heads[i / 3 % 4][0], heads[i / 3 % 4][1], (enum kv_type)(i / 12));
+        b.positions = rows;
+        for (b.n_rows = 1; b.n_rows <= MAX_ROWS; b.n_rows += b.n_rows < 19 && i % 3 < 2 ? 1 : 7) {
+            bench_run(&b);
+            check_literal(&b, isa);
+        }
+        bench_close(&b);
+    }
+}
+
+/* Deals the splits of one row, whose window is `window`, to two members. */
+static void check_splits(uint32_t window, uint32_t expected, bool dealt)
+{
+    static const uint32_t pos[] = {4199};
+    struct bench b;
+    bench_open(&b, table("auto"), 64, 2, KV_F16);
+    b.positions = pos;
+    b.n_rows = 1;
+    b.a.window = window;
+    void *shared = aligned(attend_shared_size(&b.a, 2));
+    attend_shared_set(&b.a, 2, shared);
+    b.step->rows[0] = (struct step_row){.pos = pos[0]};
+    b.step->n_rows = 1;
+    attend_plan(&b.a, b.step, &b.slots, 2);
+    cr_assert_eq(b.a.n_splits, dealt ? expected : 0, "window %u: %u splits", window, b.a.n_splits);
+    struct attend_layer layer = {1, 1.0f / 8, NULL};
+    struct rows q = {b.q, 2 * b.ratio * 64}, out = {b.out, 2 * b.ratio * 64};
+    for (uint32_t h = 0; h < 2 && dealt; h++) {
+        for (uint32_t i = 0; i < b.a.n_splits; i++)
+            attend_split(&b.a, &b.scratch, &layer, i, h, q);
+        attend_merge(&b.a, &layer, 0, h, out);
+    }
+    if (dealt)
+        check_literal(&b, "dealt");
+    free(shared);
+    bench_close(&b);
+}
+
+Test(attention, a_window_deals_the_splits_that_it_sees_and_no_others)
+{
+    check_splits(0, 17, true); /* splits of 256 tokens */
+    check_splits(1000, 5, true);
+    check_splits(600, 3, true);
+    check_splits(100, 0, false); /* a barrier would cost more */
 }
 
 static uint32_t random_bits(void)
