@@ -54,7 +54,8 @@ static int check_program(const struct program *p, const struct model_config *c, 
 static bool is_missing(enum graph_op op)
 {
     return op == GRAPH_ROUTE || op == GRAPH_MUL_MAT_ID || op == GRAPH_EXPERT_SUM || op == GRAPH_GATE ||
-           op == GRAPH_SWIGLU_CLAMPED;
+           op == GRAPH_SWIGLU_CLAMPED || op == GRAPH_SIGMOID || op == GRAPH_SSM_CONV || op == GRAPH_L2_NORM ||
+           op == GRAPH_DELTA_GATE || op == GRAPH_DELTA_NET;
 }
 
 static int check_model(const struct cuda_decoder *d, const struct model_config *c, struct error *err)

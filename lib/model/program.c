@@ -2,9 +2,7 @@
  * that begins it: a norm whose products are Q, K and V; a norm whose products are gate and up; a product that
  * is added to the residual stream, at once or behind a norm; the norm before the logits; the embeddings for
  * each layer. A value inside a pattern must have no other reader. */
-#include "program.h"
-#include "graph.h"
-#include "model.h"
+#include "program_fusion.h"
 #include "gguf/quant.h"
 
 #include <assert.h>
@@ -12,102 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define NOBODY UINT32_MAX
-
-struct fusion {
-    const struct graph *g;
-    struct program *p;
-    uint8_t *covered;                 /* per node: an op covers it */
-    uint32_t *n_readers;              /* per node: nodes that read it */
-    uint32_t held[PROGRAM_N_BUFFERS]; /* node whose value each buffer holds; CHOICE: the ROUTE */
-    uint32_t gate, gate_col;          /* the shared expert's gate, and its column of CHOICE */
-    uint32_t choice_col;              /* column of the choice there */
-    struct error *err;
-};
-
-static const struct graph_node *node_at(const struct fusion *f, uint32_t i)
-{
-    return &f->g->nodes[i];
-}
-
-static int not_covered(const struct fusion *f, uint32_t i, const char *why)
-{
-    return error_set(f->err, -ENOTSUP, "graph node %u %s (%s): no pattern covers it: %s", i,
-                     node_at(f, i)->name, graph_op_name(node_at(f, i)->op), why);
-}
-
-/* The next reader of node `i` after `from`, or NOBODY. */
-static uint32_t next_reader(const struct fusion *f, uint32_t i, uint32_t from)
-{
-    for (uint32_t j = from; j < f->g->n_nodes; j++)
-        for (uint32_t k = 0; k < graph_op_arity(node_at(f, j)->op); k++)
-            if (node_at(f, j)->inputs[k] == i)
-                return j;
-    return NOBODY;
-}
-
-/* The only reader of node `i` if it has this op; NOBODY if not, or if there are others. */
-static uint32_t sole_reader(const struct fusion *f, uint32_t i, enum graph_op op)
-{
-    if (i == NOBODY || f->n_readers[i] != 1)
-        return NOBODY;
-    uint32_t j = next_reader(f, i, i + 1);
-    return j != NOBODY && node_at(f, j)->op == op ? j : NOBODY;
-}
-
-static void hold(struct fusion *f, enum program_buffer_index buffer, uint32_t node, uint32_t width)
-{
-    struct program_buffer *b = &f->p->buffers[buffer];
-    f->held[buffer] = node;
-    b->width = width > b->width ? width : b->width;
-}
-
-/* Appends an op that covers these nodes; the last of them gives it its name and layer. */
-static struct program_op *emit(struct fusion *f, enum program_opcode opcode, const uint32_t *nodes,
-                               uint32_t n_nodes)
-{
-    struct program_op *op = &f->p->ops[f->p->n_ops];
-    *op = (struct program_op){.opcode = (uint16_t)opcode,
-                              .in = PROGRAM_NONE,
-                              .out = PROGRAM_NONE,
-                              .weight = {PROGRAM_NONE, PROGRAM_NONE, PROGRAM_NONE},
-                              .bias = {PROGRAM_NONE, PROGRAM_NONE, PROGRAM_NONE},
-                              .gain = PROGRAM_NONE,
-                              .q_gain = PROGRAM_NONE,
-                              .k_gain = PROGRAM_NONE,
-                              .scale = 1,
-                              .wait = f->p->n_ops ? f->p->n_ops - 1 : PROGRAM_NONE,
-                              .signal = f->p->n_ops};
-    f->p->n_ops++;
-    for (uint32_t i = 0; i < n_nodes; i++) {
-        assert(!f->covered[nodes[i]]);
-        f->covered[nodes[i]] = 1;
-        op->node = nodes[i] > op->node ? nodes[i] : op->node;
-    }
-    op->n_nodes = n_nodes;
-    op->layer = node_at(f, op->node)->layer;
-    op->flags = node_at(f, op->node)->head ? PROGRAM_HEAD : 0;
-    return op;
-}
-
-/* Adds the weight of a MUL_MAT node to a MATMUL op. */
-static void add_matrix(const struct fusion *f, struct program_op *op, uint32_t i)
-{
-    const struct graph_node *n = node_at(f, i);
-    uint32_t w = op->n_weights++;
-    op->k = n->k;
-    op->weight[w] = n->weight;
-    op->bias[w] = n->bias;
-    op->n[w] = n->width;
-    op->out_col[w] = w ? op->out_col[w - 1] + op->n[w - 1] : 0;
-}
-
-static void set_norm(const struct fusion *f, struct program_op *op, uint32_t i)
-{
-    op->gain = node_at(f, i)->gain;
-    op->eps = node_at(f, i)->eps;
-}
 
 /* The node behind `i` if it alone reads it and multiplies it by a number: its factor goes to *scale. Else i.
  */
@@ -447,7 +349,7 @@ static int fuse_head(struct fusion *f, uint32_t norm, uint32_t product)
 /* Fuses a norm over the whole row with all nodes up to the next product. */
 static int fuse_norm(struct fusion *f, uint32_t norm)
 {
-    uint32_t products[3], n = 0;
+    uint32_t products[3], n = 0, gate = NOBODY;
     if (node_at(f, norm)->inputs[0] != f->held[PROGRAM_X])
         return not_covered(f, norm, "its input is not the residual stream");
     if (node_at(f, norm)->group != node_at(f, norm)->width)
@@ -457,17 +359,25 @@ static int fuse_norm(struct fusion *f, uint32_t norm)
     for (uint32_t j = next_reader(f, norm, norm + 1); j != NOBODY; j = next_reader(f, norm, j + 1))
         if (node_at(f, j)->op == GRAPH_MUL_MAT_ID)
             return fuse_experts(f, norm);
+        else if (sole_reader(f, j, GRAPH_SSM_CONV) != NOBODY)
+            return fuse_delta(f, norm);
     for (uint32_t j = next_reader(f, norm, norm + 1); j != NOBODY; j = next_reader(f, norm, j + 1)) {
-        if (node_at(f, j)->op != GRAPH_MUL_MAT || n == 3)
+        bool gates = gate == NOBODY && sole_reader(f, j, GRAPH_SIGMOID) != NOBODY;
+        if (node_at(f, j)->op != GRAPH_MUL_MAT || (n == 3 && !gates))
             return not_covered(f, j, "it reads a norm");
-        products[n++] = j;
+        if (gates)
+            gate = j;
+        else
+            products[n++] = j;
     }
     if (n == 0)
         return not_covered(f, norm, "nothing reads it");
     if (n == 2 && (activation_of(f, products[0]) != NOBODY || activation_of(f, products[1]) != NOBODY))
         return fuse_gated(f, norm, products);
-    return n == 1 && node_at(f, norm)->head ? fuse_head(f, norm, products[0])
-                                            : fuse_attention(f, norm, products, n);
+    if (n == 1 && node_at(f, norm)->head)
+        return fuse_head(f, norm, products[0]);
+    int rc = fuse_attention(f, norm, products, n);
+    return rc == 0 && gate != NOBODY ? fuse_output_gate(f, norm, gate) : rc;
 }
 
 /* The other input of an addition. */
@@ -705,9 +615,10 @@ void program_close(struct program *p)
 const char *program_opcode_name(uint32_t opcode)
 {
     static const char *const names[] = {
-        [PROGRAM_EMBED] = "EMBED",   [PROGRAM_MATMUL] = "MATMUL",     [PROGRAM_ATTEND] = "ATTEND",
-        [PROGRAM_SAMPLE] = "SAMPLE", [PROGRAM_ADD_NORM] = "ADD_NORM", [PROGRAM_GATE] = "GATE",
-        [PROGRAM_ROUTE] = "ROUTE",   [PROGRAM_EXPERTS] = "EXPERTS",   [PROGRAM_ALL_REDUCE] = "ALL_REDUCE",
+        [PROGRAM_EMBED] = "EMBED",     [PROGRAM_MATMUL] = "MATMUL",         [PROGRAM_ATTEND] = "ATTEND",
+        [PROGRAM_SAMPLE] = "SAMPLE",   [PROGRAM_ADD_NORM] = "ADD_NORM",     [PROGRAM_GATE] = "GATE",
+        [PROGRAM_CONV] = "CONV",       [PROGRAM_DELTA] = "DELTA",           [PROGRAM_ROUTE] = "ROUTE",
+        [PROGRAM_EXPERTS] = "EXPERTS", [PROGRAM_ALL_REDUCE] = "ALL_REDUCE",
     };
     return opcode > 0 && opcode < sizeof names / sizeof *names ? names[opcode] : "?";
 }
@@ -721,7 +632,8 @@ static const char *buffer_name(uint32_t buffer)
 
 static void print_op(FILE *f, const struct program_op *op, const struct graph *g)
 {
-    static const char *const epilogues[] = {"store", "residual", "swiglu", "swiglu clamped", "geglu"};
+    static const char *const epilogues[] = {"store", "residual",   "swiglu",       "swiglu clamped",
+                                            "geglu", "times silu", "times sigmoid"};
     fprintf(f, "  %-6s -> %-6s", buffer_name(op->in), buffer_name(op->out));
     if (op->opcode == PROGRAM_MATMUL || op->opcode == PROGRAM_EXPERTS)
         fprintf(f, "  %-8s", epilogues[op->epilogue]);

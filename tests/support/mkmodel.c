@@ -10,6 +10,9 @@
 #include <math.h>
 #include <unistd.h>
 
+#define DELTA_TAPS     4
+#define DELTA_INTERVAL 4
+
 #define CHUNK ((size_t)4 << 20) /* bytes made and written at a time, about */
 
 struct shape {
@@ -22,6 +25,10 @@ struct shape {
     struct {
         uint32_t n, n_used, ffn;
     } experts; /* of every layer; n 0: dense */
+    struct {
+        uint32_t n_key_heads, n_value_heads, dim;
+    } delta;        /* of all layers but every fourth; n_key_heads 0: none */
+    uint32_t n_rot; /* 0: head_dim */
 };
 
 static const struct shape shapes[] = {
@@ -169,6 +176,85 @@ static const struct shape shapes[] = {
      0,
      &vocab_chatml,
      {128, 8, 768}},
+    {.name = "qwen3.5-4b",
+     .arch = "qwen35",
+     .n_layers = 32,
+     .hidden = 2560,
+     .ffn = 9216,
+     .n_heads = 16,
+     .n_kv_heads = 4,
+     .head_dim = 256,
+     .n_vocab = 248320,
+     .n_ctx = 262144,
+     .rope_base = 1e7f,
+     .eps = 1e-6f,
+     .tied = true,
+     .vocab = &vocab_chatml,
+     .delta = {16, 32, 128},
+     .n_rot = 64},
+    {.name = "qwen3-next-80b-a3b",
+     .arch = "qwen3next",
+     .n_layers = 48,
+     .hidden = 2048,
+     .ffn = 5120,
+     .n_heads = 16,
+     .n_kv_heads = 2,
+     .head_dim = 256,
+     .n_vocab = 151936,
+     .n_ctx = 262144,
+     .rope_base = 1e7f,
+     .eps = 1e-6f,
+     .vocab = &vocab_chatml,
+     .experts = {512, 10, 512},
+     .delta = {16, 32, 128},
+     .n_rot = 64},
+    {.name = "tiny-qwen35",
+     .arch = "qwen35",
+     .n_layers = 4,
+     .hidden = 256,
+     .ffn = 512,
+     .n_heads = 4,
+     .n_kv_heads = 2,
+     .head_dim = 64,
+     .n_vocab = 512,
+     .n_ctx = 2048,
+     .rope_base = 1e7f,
+     .eps = 1e-6f,
+     .vocab = &vocab_chatml,
+     .delta = {2, 6, 48},
+     .n_rot = 16},
+    {.name = "tiny-qwen35moe",
+     .arch = "qwen35moe",
+     .n_layers = 4,
+     .hidden = 256,
+     .ffn = 512,
+     .n_heads = 4,
+     .n_kv_heads = 2,
+     .head_dim = 64,
+     .n_vocab = 512,
+     .n_ctx = 2048,
+     .rope_base = 1e7f,
+     .eps = 1e-6f,
+     .vocab = &vocab_chatml,
+     .experts = {8, 3, 160},
+     .delta = {2, 4, 32},
+     .n_rot = 16},
+    {.name = "tiny-qwen3next",
+     .arch = "qwen3next",
+     .n_layers = 4,
+     .hidden = 256,
+     .ffn = 512,
+     .n_heads = 4,
+     .n_kv_heads = 2,
+     .head_dim = 64,
+     .n_vocab = 512,
+     .n_ctx = 2048,
+     .rope_base = 1e7f,
+     .eps = 1e-6f,
+     .vocab = &vocab_chatml,
+     .experts = {8, 3, 160},
+     .delta = {2, 4, 64},
+     .n_rot = 16},
     /* Small ones; "odd" has rows that K types do not divide, "deep" enough layers for every rule of the
        mixes. */
     {"tiny-qwen3",
@@ -366,6 +452,7 @@ enum role {
     ROLE_UP,
     ROLE_DOWN,
     ROLE_ROUTER,
+    ROLE_TABLE,
     ROLE_VECTOR,
     ROLE_ROPE
 };
@@ -459,7 +546,7 @@ static uint32_t fitting_type(uint32_t type, uint64_t n_cols)
 static uint32_t matrix_type(const struct made_model *m, enum role role, uint32_t layer, uint64_t n_cols)
 {
     const struct mix *mix = m->mix;
-    if (role == ROLE_ROUTER)
+    if (role == ROLE_ROUTER || role == ROLE_TABLE)
         return QUANT_F32;
     if (quant_traits(mix->type)->block == 1)
         return mix->type;
@@ -517,7 +604,7 @@ static void add_attention(struct made_model *m, int i)
     const struct shape *s = m->shape;
     uint64_t q = (uint64_t)s->n_heads * s->head_dim, kv = (uint64_t)s->n_kv_heads * s->head_dim;
     add_vector(m, "attn_norm.weight", i, s->hidden, 1, 0.1f);
-    add_matrix(m, "attn_q.weight", i, ROLE_Q, s->hidden, q);
+    add_matrix(m, "attn_q.weight", i, ROLE_Q, s->hidden, s->delta.n_key_heads ? 2 * q : q);
     add_matrix(m, "attn_k.weight", i, ROLE_K, s->hidden, kv);
     add_matrix(m, "attn_v.weight", i, ROLE_V, s->hidden, kv);
     add_matrix(m, "attn_output.weight", i, ROLE_O, q, s->hidden);
@@ -532,6 +619,28 @@ static void add_attention(struct made_model *m, int i)
     }
 }
 
+/* A layer without attention. The decays of trained models are slow: a softplus of about e^-4. */
+static void add_delta_net(struct made_model *m, int i)
+{
+    const struct shape *s = m->shape;
+    uint32_t keys = s->delta.n_key_heads * s->delta.dim, heads = s->delta.n_value_heads;
+    uint32_t values = heads * s->delta.dim;
+    add_vector(m, "attn_norm.weight", i, s->hidden, 1, 0.1f);
+    add_matrix(m, "attn_qkv.weight", i, ROLE_Q, s->hidden, 2 * keys + values);
+    add_matrix(m, "attn_gate.weight", i, ROLE_GATE, s->hidden, values);
+    if (strcmp(s->arch, "qwen3next") == 0) {
+        add_matrix(m, "ssm_ba.weight", i, ROLE_GATE, s->hidden, 2 * heads);
+    } else {
+        add_matrix(m, "ssm_beta.weight", i, ROLE_GATE, s->hidden, heads);
+        add_matrix(m, "ssm_alpha.weight", i, ROLE_GATE, s->hidden, heads);
+    }
+    add_matrix(m, "ssm_conv1d.weight", i, ROLE_TABLE, DELTA_TAPS, 2 * keys + values);
+    add_vector(m, "ssm_a", i, heads, -4, 3);
+    add_vector(m, "ssm_dt.bias", i, heads, -4, 1);
+    add_vector(m, "ssm_norm.weight", i, s->delta.dim, 1, 0.1f);
+    add_matrix(m, "ssm_out.weight", i, ROLE_O, values, s->hidden);
+}
+
 static void add_experts(struct made_model *m, const char *name, int i, enum role role, uint64_t n_cols,
                         uint64_t n_rows)
 {
@@ -542,7 +651,14 @@ static void add_experts(struct made_model *m, const char *name, int i, enum role
 static void add_feed_forward(struct made_model *m, int i)
 {
     const struct shape *s = m->shape;
-    add_vector(m, "ffn_norm.weight", i, s->hidden, 1, 0.1f);
+    add_vector(m, s->delta.n_key_heads ? "post_attention_norm.weight" : "ffn_norm.weight", i, s->hidden, 1,
+               0.1f);
+    if (s->experts.n && s->delta.n_key_heads) {
+        add_vector(m, "ffn_gate_inp_shexp.weight", i, s->hidden, 0, 0.1f);
+        add_matrix(m, "ffn_gate_shexp.weight", i, ROLE_GATE, s->hidden, s->experts.ffn);
+        add_matrix(m, "ffn_up_shexp.weight", i, ROLE_UP, s->hidden, s->experts.ffn);
+        add_matrix(m, "ffn_down_shexp.weight", i, ROLE_DOWN, s->experts.ffn, s->hidden);
+    }
     if (s->experts.n) {
         add_matrix(m, "ffn_gate_inp.weight", i, ROLE_ROUTER, s->hidden, s->experts.n);
         add_experts(m, "ffn_gate_exps.weight", i, ROLE_GATE, s->hidden, s->experts.ffn);
@@ -565,7 +681,10 @@ static void list_tensors(struct made_model *m)
         t->type = QUANT_F32;
     }
     for (int i = 0; i < (int)m->n_layers; i++) {
-        add_attention(m, i);
+        if (s->delta.n_key_heads && (i + 1) % DELTA_INTERVAL)
+            add_delta_net(m, i);
+        else
+            add_attention(m, i);
         add_feed_forward(m, i);
     }
     add_vector(m, "output_norm.weight", -1, s->hidden, 1, 0.1f);
@@ -580,6 +699,21 @@ static const char *arch_key(const struct shape *s, const char *suffix)
     static char key[128];
     (void)snprintf(key, sizeof key, "%s.%s", s->arch, suffix);
     return key;
+}
+
+static void write_delta_keys(const struct shape *s, struct gguf_write *w)
+{
+    if (!s->delta.n_key_heads)
+        return;
+    gguf_write_u32(w, arch_key(s, "rope.dimension_count"), s->n_rot);
+    gguf_write_u32(w, arch_key(s, "ssm.conv_kernel"), DELTA_TAPS);
+    gguf_write_u32(w, arch_key(s, "ssm.state_size"), s->delta.dim);
+    gguf_write_u32(w, arch_key(s, "ssm.group_count"), s->delta.n_key_heads);
+    gguf_write_u32(w, arch_key(s, "ssm.time_step_rank"), s->delta.n_value_heads);
+    gguf_write_u32(w, arch_key(s, "ssm.inner_size"), s->delta.n_value_heads * s->delta.dim);
+    gguf_write_u32(w, arch_key(s, "full_attention_interval"), DELTA_INTERVAL);
+    if (s->experts.n)
+        gguf_write_u32(w, arch_key(s, "expert_shared_feed_forward_length"), s->experts.ffn);
 }
 
 static void write_keys(const struct made_model *m, struct gguf_write *w)
@@ -607,6 +741,7 @@ static void write_keys(const struct made_model *m, struct gguf_write *w)
         gguf_write_u32(w, arch_key(s, "expert_used_count"), s->experts.n_used);
         gguf_write_u32(w, arch_key(s, "expert_feed_forward_length"), s->experts.ffn);
     }
+    write_delta_keys(s, w);
     if (strcmp(s->arch, "llama") == 0) {
         gguf_write_u32(w, arch_key(s, "vocab_size"), m->n_vocab);
         gguf_write_u32(w, arch_key(s, "rope.dimension_count"), s->head_dim);
@@ -773,7 +908,7 @@ static int open_tokenizer(struct made_model *m, const char *path)
 
 static int run(struct made_model *m, const char *tokenizer, const char *out)
 {
-    m->tensors = calloc(3 + 16 * (size_t)m->shape->n_layers, sizeof *m->tensors);
+    m->tensors = calloc(3 + 24 * (size_t)m->shape->n_layers, sizeof *m->tensors);
     if (!m->tensors || open_tokenizer(m, tokenizer) < 0)
         return 1;
     if (!m->n_ctx)

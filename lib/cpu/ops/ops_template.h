@@ -267,6 +267,7 @@ INLINE void soften(const struct ops_page *page, const struct ops_query *queries,
     }
 }
 
+#include "ops_delta.h"
 #include "ops_f16.h"
 #include "ops_bf16.h"
 #include "ops_q8.h"
@@ -374,6 +375,11 @@ const struct ops OPS_TABLE = {
     .residual = residual,
     .swiglu = swiglu,
     .swiglu_clamped = swiglu_clamped,
+    .gate_silu = gate_silu,
+    .gate_sigmoid = gate_sigmoid,
+    .sigmoid = sigmoid,
+    .convolve = convolve,
+    .delta = delta,
     .geglu = geglu,
     .scale = scale,
     .soft_cap = soft_cap,
