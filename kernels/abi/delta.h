@@ -1,16 +1,17 @@
-/* delta.h - gated delta nets (Yang, Kautz, Hatamizadeh 2024): the recurrent layers of Qwen 3.5 and Qwen 3
- * Next.
+/* clang-format off */
+/* delta.h - gated delta nets (Yang, Kautz, Hatamizadeh 2024): the recurrent layers of Qwen 3.5 and Qwen 3 Next.
  *
- * A row has the channels of n_key_heads queries, as many keys, and n_value_heads values, in this order. A
- * causal convolution of n_taps rows runs over each channel. Every value head has a state of key_dim x
- * value_dim floats, zero before position 0, that one row after another changes; no rule depends on how rows
- * are cut into steps. The state of a layer is
+ * A row has the channels of n_key_heads queries, as many keys, and n_value_heads values, in this order. A causal
+ * convolution of n_taps rows runs over each channel. Every value head has a state of key_dim x value_dim floats,
+ * zero before position 0, that one row after another changes; no rule depends on how rows are cut into steps.
+ * The state of a layer is
  *
- *   mix    [n_taps - 1][channels]                              the last rows before the convolution, oldest
- * first heads  [n_value_heads][value_dim / 16][key_dim][16]        16 columns of a head lie together
+ *   mix    [heads of q, k and v][n_taps - 1][dim]         the last rows before the convolution, oldest first
+ *   heads  [n_value_heads][value_dim / 16][key_dim][16]   16 columns of a head lie together
  *
- * The formulas and the order of the sums stand in arith.h; delta_head() is their reference for one head and
- * row. Units: floats. Thread: any, host or device; pure functions but for the state that they are given. */
+ * The formulas and the order of the sums stand in arith.h; delta_head() is their reference for one head and row.
+ * Units: floats. Thread: any, host or device; pure functions but for the state that they are given. */
+/* clang-format on */
 #pragma once
 #include "arith.h"
 

@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#define FETCH_HEADS 2 /* heads between the prefetched and the convolved one */
+
 /* ---- memory ---- */
 
 static size_t taps_floats(const struct delta_shape *s)
@@ -18,14 +20,36 @@ size_t delta_size(const struct delta_shape *shape, uint32_t n_layers, uint32_t n
                     : 0;
 }
 
-/* Transposes a layer's taps, so that a vector of channels is one load. */
+/* The first channel of a head, and the number of its channels. */
+static uint32_t head_begin(const struct delta_shape *s, uint32_t head)
+{
+    uint32_t keys = 2 * s->n_key_heads;
+    return head < keys ? head * s->key_dim : keys * s->key_dim + (head - keys) * s->value_dim;
+}
+
+static uint32_t head_width(const struct delta_shape *s, uint32_t head)
+{
+    return head < 2 * s->n_key_heads ? s->key_dim : s->value_dim;
+}
+
+/* Where the taps of a head stand. */
+static float *taps_of(const struct delta_net *d, uint32_t layer, uint32_t head)
+{
+    return (float *)d->taps.data + layer * taps_floats(&d->shape) +
+           (size_t)head_begin(&d->shape, head) * d->shape.n_taps;
+}
+
+/* Transposes a layer's taps, head by head, so that a vector of channels is one load. */
 static void take_taps(const struct delta_net *d, uint32_t layer, const float *from)
 {
-    uint32_t channels = delta_channels(&d->shape), n_taps = d->shape.n_taps;
-    float *to = (float *)d->taps.data + layer * taps_floats(&d->shape);
-    for (uint32_t c = 0; c < channels; c++)
-        for (uint32_t j = 0; j < n_taps; j++)
-            to[(size_t)j * channels + c] = from[(size_t)c * n_taps + j];
+    uint32_t n_taps = d->shape.n_taps;
+    for (uint32_t h = 0; h < delta_n_heads(&d->shape); h++) {
+        uint32_t width = head_width(&d->shape, h);
+        float *to = taps_of(d, layer, h);
+        for (uint32_t c = 0; c < width; c++, from += n_taps)
+            for (uint32_t j = 0; j < n_taps; j++)
+                to[(size_t)j * width + c] = from[j];
+    }
 }
 
 int delta_open(struct delta_net *d, const struct graph *g, const struct weights *w, uint32_t n_slots,
@@ -70,26 +94,34 @@ void delta_plan(struct delta_net *d, const struct step *step)
     }
 }
 
-/* The first channel of a head, and the number of its channels. */
-static uint32_t head_begin(const struct delta_shape *s, uint32_t head)
+/* The rows of a head before a step, oldest first. */
+static float *mix_of(const struct delta_net *d, uint32_t slot, uint32_t layer, uint32_t head)
 {
-    uint32_t keys = 2 * s->n_key_heads;
-    return head < keys ? head * s->key_dim : keys * s->key_dim + (head - keys) * s->value_dim;
+    return state_of(d, slot, layer) + (size_t)head_begin(&d->shape, head) * (d->shape.n_taps - 1);
 }
 
-static uint32_t head_width(const struct delta_shape *s, uint32_t head)
-{
-    return head < 2 * s->n_key_heads ? s->key_dim : s->value_dim;
-}
+struct convolution {
+    const struct delta_net *d;
+    const struct delta_group *group;
+    uint32_t column, width; /* of the head's channels */
+    float *old;             /* [n_taps - 1][width] */
+    struct rows in;
+};
 
-/* Row `at` of a group's channels from `column` on: a negative one stands in the state. */
-static const float *mix_row(const struct delta_net *d, const struct delta_group *g, const float *state,
-                            int at, uint32_t column, struct rows in)
+/* The head's channels in row `at` of the group; a negative one is older. */
+static const float *mix_row(const struct convolution *c, int at)
 {
     if (at >= 0)
-        return row_at(in, g->first + (uint32_t)at) + column;
-    uint32_t old = d->shape.n_taps - 1 - (uint32_t)-at;
-    return state + (size_t)old * delta_channels(&d->shape) + column;
+        return row_at(c->in, c->group->first + (uint32_t)at) + c->column;
+    return c->old + (size_t)((int)c->d->shape.n_taps - 1 + at) * c->width;
+}
+
+/* A head's memory is too short a run for the hardware to foresee. */
+static void fetch_head(const struct delta_net *d, uint32_t slot, uint32_t layer, uint32_t head)
+{
+    uint32_t width = head_width(&d->shape, head);
+    rows_prefetch(mix_of(d, slot, layer, head), (d->shape.n_taps - 1) * width);
+    rows_prefetch(taps_of(d, layer, head), d->shape.n_taps * width);
 }
 
 /* Rows are convolved from the last to the first, since an output may overwrite its row: no earlier one needs
@@ -98,24 +130,25 @@ void delta_convolve(const struct delta_net *d, uint32_t layer, uint32_t group, u
                     struct rows out)
 {
     const struct delta_group *g = &d->groups[group];
-    const struct delta_shape *s = &d->shape;
-    uint32_t column = head_begin(s, head), width = head_width(s, head), channels = delta_channels(s);
-    float *state = state_of(d, g->slot, layer), last[DELTA_MAX_TAPS - 1][DELTA_MAX_DIM];
-    const float *rows[DELTA_MAX_TAPS];
-    int n_old = (int)s->n_taps - 1;
-    for (int j = 0; j < n_old && g->begins; j++)
-        memset(state + (size_t)j * channels + column, 0, width * sizeof *state);
+    const struct convolution c = {
+        d, g, head_begin(&d->shape, head), head_width(&d->shape, head), mix_of(d, g->slot, layer, head), in};
+    float last[(DELTA_MAX_TAPS - 1) * DELTA_MAX_DIM];
+    const float *rows[DELTA_MAX_TAPS], *taps = taps_of(d, layer, head);
+    int n_old = (int)d->shape.n_taps - 1;
+    size_t old_bytes = (size_t)n_old * c.width * sizeof *last;
+    if (head + FETCH_HEADS < delta_n_heads(&d->shape))
+        fetch_head(d, g->slot, layer, head + FETCH_HEADS);
+    if (g->begins)
+        memset(c.old, 0, old_bytes);
     for (int j = 0; j < n_old; j++)
-        memcpy(last[j], mix_row(d, g, state, (int)g->n - n_old + j, column, in), width * sizeof **last);
+        memcpy(last + (size_t)j * c.width, mix_row(&c, (int)g->n - n_old + j), c.width * sizeof *last);
     for (int i = (int)g->n - 1; i >= 0; i--) {
         for (int j = 0; j <= n_old; j++)
-            rows[j] = mix_row(d, g, state, i - n_old + j, column, in);
-        d->ops->convolve(row_at(out, g->first + (uint32_t)i) + column, rows,
-                         (const float *)d->taps.data + layer * taps_floats(s) + column, channels, s->n_taps,
-                         width);
+            rows[j] = mix_row(&c, i - n_old + j);
+        d->ops->convolve(row_at(out, g->first + (uint32_t)i) + c.column, rows, taps, d->shape.n_taps,
+                         c.width);
     }
-    for (int j = 0; j < n_old; j++)
-        memcpy(state + (size_t)j * channels + column, last[j], width * sizeof *state);
+    memcpy(c.old, last, old_bytes);
 }
 
 void delta_unit_head(const struct delta_net *d, uint32_t head, float *x, float eps)

@@ -25,7 +25,7 @@ struct delta_net {
     struct delta_shape shape;
     uint32_t n_layers;          /* 0: the model has no recurrent layers */
     struct memory_block states; /* [n_slots][n_layers] */
-    struct memory_block taps;   /* [n_layers][n_taps][channels] */
+    struct memory_block taps;   /* [n_layers][heads of q, k and v][n_taps][their dims] */
 
     uint32_t n_groups; /* of the step that runs */
     struct delta_group groups[STEP_MAX_ROWS];

@@ -110,10 +110,9 @@ struct ops {
     void (*gelu)(float *out, const float *a, uint32_t n);
     void (*sigmoid)(float *out, const float *a, uint32_t n);
 
-    /* n channels of a convolution: out[i] = sum over j of taps[j * tap_stride + i] * rows[j][i], j < n_taps
+    /* n channels of a convolution: out[i] = sum over j of taps[j * n + i] * rows[j][i], j < n_taps
      * ascending. out may be one of the rows. */
-    void (*convolve)(float *out, const float *const *rows, const float *taps, size_t tap_stride,
-                     uint32_t n_taps, uint32_t n);
+    void (*convolve)(float *out, const float *const *rows, const float *taps, uint32_t n_taps, uint32_t n);
     /* delta_head() of every row, in order. */
     void (*delta)(const struct ops_delta *d);
 

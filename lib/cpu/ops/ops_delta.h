@@ -38,13 +38,12 @@ static void sigmoid(float *out, const float *a, uint32_t n)
         out[i] = arith_sigmoid(a[i]);
 }
 
-static void convolve(float *out, const float *const *rows, const float *taps, size_t tap_stride,
-                     uint32_t n_taps, uint32_t n)
+static void convolve(float *out, const float *const *rows, const float *taps, uint32_t n_taps, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i += WIDTH) { /* n is a multiple of DELTA_COLUMNS */
         struct vec sum = vec_all(0.0f);
         for (uint32_t j = 0; j < n_taps; j++)
-            sum = vec_fma(vec_load(taps + j * tap_stride + i), vec_load(rows[j] + i), sum);
+            sum = vec_fma(vec_load(taps + (size_t)j * n + i), vec_load(rows[j] + i), sum);
         vec_store(out + i, sum);
     }
 }
