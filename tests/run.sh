@@ -87,6 +87,7 @@ stage tests ctest --preset release $CTEST
 stage layers tests/checks/layers.sh
 stage links tests/checks/links.sh
 stage checklist tests/checks/checklist.sh
+stage trace tests/checks/trace.sh
 # shellcheck disable=SC2086 # no flag, or one
 stage build-asan configure_and_build asan $kernels
 stage asan asan_tests

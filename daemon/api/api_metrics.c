@@ -99,8 +99,8 @@ static void put_requests(struct buf *out, const struct http_server *s, const str
     put_count(out, "gauge", "hearth_queue_limit", "Requests that may wait.", s->cfg->queue_limit);
     put_count(out, "gauge", "hearth_connections", "Open connections.", s->n_connections);
     put_count(out, "gauge", "hearth_body_bytes", "Memory held by request bodies.", s->body_bytes);
-    put_count(out, "gauge", "hearth_reply_bytes", "Memory held by replies, or promised to them.",
-              s->reply_bytes);
+    put_count(out, "gauge", "hearth_reply_bytes",
+              "Memory held by replies and compiled grammars, or promised to them.", s->reply_bytes);
 }
 
 static void put_tokens(struct buf *out, const struct engine_stats *e)

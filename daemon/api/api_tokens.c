@@ -122,7 +122,7 @@ static void work_on(struct request *r, void (*work)(struct request *))
 {
     struct http_server *s = r->server;
     bool is_long = r->body_len > REQUEST_INLINE_BODY;
-    if (is_long && generator_admits_text(s->generator, &r->error) < 0) {
+    if (generator_admits_text(s->generator, is_long, &r->error) < 0) {
         request_drop_body(r);
         request_fail(r, &r->error);
         return;

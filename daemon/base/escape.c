@@ -4,7 +4,19 @@
 #include <stdint.h>
 #include <string.h>
 
-#define MAX_PIECE 8 /* bytes of one escaped character, with the NUL */
+#define MAX_PIECE 13 /* bytes of one escaped character, with the NUL */
+
+/* Writes a character as an escape, in JSON as a pair of surrogates where it needs one; returns its bytes. */
+static size_t put_code(char piece[MAX_PIECE], uint32_t code, bool byte, bool json)
+{
+    uint32_t above = code - 0x10000;
+    int n = byte             ? snprintf(piece, MAX_PIECE, "\\x%02x", (unsigned)code)
+            : code < 0x10000 ? snprintf(piece, MAX_PIECE, "\\u%04x", (unsigned)code)
+            : json ? snprintf(piece, MAX_PIECE, "\\u%04x\\u%04x", (unsigned)(0xd800 + (above >> 10)),
+                              (unsigned)(0xdc00 + (above & 0x3ff)))
+                   : snprintf(piece, MAX_PIECE, "\\U%08x", (unsigned)code);
+    return (size_t)n;
+}
 
 /* The character at `s` as it is written, into `piece`; its bytes in the text. */
 static size_t escape_one(char piece[MAX_PIECE], size_t *written, const char *s, size_t len,
@@ -15,7 +27,7 @@ static size_t escape_one(char piece[MAX_PIECE], size_t *written, const char *s, 
     bool stays = style == ESCAPE_TEXT && (code == '\n' || code == '\t');
     if (!taken || (utf8_is_obeyed(code) && !stays)) {
         bool byte = style != ESCAPE_JSON && (!taken || code < 0x80);
-        *written = (size_t)snprintf(piece, MAX_PIECE, byte ? "\\x%02x" : "\\u%04x", (unsigned)code);
+        *written = put_code(piece, code, byte, style == ESCAPE_JSON);
         return taken ? taken : 1;
     }
     bool quoted = style == ESCAPE_QUOTED || style == ESCAPE_JSON;

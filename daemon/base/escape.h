@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 enum escape_style {
-    ESCAPE_LINE,   /* a byte as \xNN, a character as \uNNNN */
+    ESCAPE_LINE,   /* a byte as \xNN, a character as \uNNNN or \UNNNNNNNN */
     ESCAPE_QUOTED, /* the same, and \" and \\: for use between quotes */
     ESCAPE_JSON,   /* between the quotes of JSON; a byte that is no UTF-8 is shown as if it were Latin-1 */
     ESCAPE_TEXT,   /* as ESCAPE_LINE, but newlines and tabs stay: several lines */

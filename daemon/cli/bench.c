@@ -50,7 +50,7 @@ struct bench_cost bench_cost(const struct offline *o, const struct bench_test *t
         const struct weight *w = model_weight(g->model, node->weight);
         if (node->op == GRAPH_EMBED)
             row += (double)w->size / w->n;
-        if (node->op != GRAPH_MUL_MAT && node->op != GRAPH_MUL_MAT_ID)
+        if (node->op != GRAPH_MUL_MAT && node->op != GRAPH_MUL_MAT_HEADS && node->op != GRAPH_MUL_MAT_ID)
             continue;
         const struct route_rule *experts = node->op == GRAPH_MUL_MAT_ID ? &node->route : NULL;
         double used = experts ? (double)experts->n_used / experts->n_experts : 1;

@@ -26,6 +26,7 @@ struct bench_options {
     uint32_t repetitions;
     bool roofline; /* given: without a model, only that */
     bool ops, executors, json;
+    const char *trace; /* a file, or NULL */
 };
 
 struct bench_roofline { /* 0: unknown */
@@ -58,9 +59,10 @@ struct bench_row {
 
 /* What the ops of one kind and part of the layer do in a step, all layers together: of the fused program, or
  * the graph's nodes where it is run node by node. */
+#define BENCH_OP_NAME 72
 struct bench_op {
-    char name[72]; /* "MATMUL attn_q+attn_k+attn_v" */
-    uint32_t n;    /* of them */
+    char name[BENCH_OP_NAME]; /* "MATMUL attn_q+attn_k+attn_v" */
+    uint32_t n;               /* of them */
     double us;
     double bytes; /* read: weights, and keys and values where texts are continued */
     double int8_ops, float_ops;
@@ -78,6 +80,22 @@ struct bench_ops {
     struct bench_roofline roofline;
     uint32_t n;
     struct bench_op ops[BENCH_MAX_OPS];
+};
+
+/* How the members of the decoder did the ops of one kind in one step: medians over the layers. */
+struct bench_traced_op {
+    char name[BENCH_OP_NAME];
+    uint32_t n;              /* layers */
+    double wait_us, work_us; /* of the median member */
+    double skew_us;          /* from the median member's end to the last one's */
+    uint32_t last, n_last;   /* the member that was last most often; in how many of the layers */
+};
+
+struct bench_trace {
+    char test[48];
+    uint64_t step;
+    uint32_t n_members, n;
+    struct bench_traced_op ops[BENCH_MAX_OPS];
 };
 
 struct bench_test { /* one row to be measured */
@@ -101,6 +119,23 @@ int bench_measure(struct offline *o, const struct bench_test *test, uint32_t rep
  * after prompts, which are computed in between and would be counted in. */
 int bench_measure_ops(struct offline *o, const struct bench_test *test, uint32_t repetitions,
                       const struct bench_limits *limits, struct bench_ops *out, struct error *err);
+/* Writes the name of op i of the fused program, for a person. */
+void bench_op_name(const struct executor *x, uint32_t i, char out[BENCH_OP_NAME]);
+
+/* A file of Chrome's trace format. */
+struct bench_trace_file {
+    FILE *f; /* NULL: closed */
+    const char *path;
+    bool blocks; /* members are blocks of a kernel, not threads */
+    uint32_t n_tests;
+    uint64_t n_events;
+};
+int bench_trace_open(struct bench_trace_file *to, const char *path, struct error *err);
+int bench_trace_close(struct bench_trace_file *to, struct error *err); /* a closed one is fine */
+/* Runs one test with the decoder's notes on and adds its last step to the file. -ENOTSUP: the executor keeps
+ * none. */
+int bench_trace(struct offline *o, const struct config *cfg, const struct bench_test *test,
+                struct bench_trace_file *to, struct bench_trace *out, struct error *err);
 /* What is nearest: *fraction of the limit it names, "read", "int8", "f32" or "bf16"; NULL: no limit or no
  * work is known. */
 const char *bench_op_bound(const struct bench_op *op, const struct bench_roofline *roofline,
@@ -126,6 +161,8 @@ struct bench_report {
     uint32_t n_rows;
     const struct bench_ops *ops; /* of the tests, when they were asked for */
     uint32_t n_ops;
+    const struct bench_trace *traces;
+    uint32_t n_traces;
 };
 void bench_print_roofline(const struct bench_roofline *roofline, uint32_t threads, FILE *f);
 void bench_print_table(const struct bench_report *report, FILE *f);

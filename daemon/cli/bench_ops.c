@@ -71,20 +71,31 @@ static void add_attention(struct bench_op *op, const struct work *work, uint32_t
     op->bf16 = work->bf16;
 }
 
+static void put_op_name(char out[BENCH_OP_NAME], const struct graph *g, const struct program_op *op)
+{
+    snprintf(out, BENCH_OP_NAME, "%s", program_opcode_name(op->opcode));
+    for (uint32_t m = 0; op->opcode != PROGRAM_EMBED && m < op->n_weights; m++)
+        put_part(out, BENCH_OP_NAME, model_weight(g->model, op->weight[m])->name);
+}
+
+void bench_op_name(const struct executor *x, uint32_t i, char out[BENCH_OP_NAME])
+{
+    put_op_name(out, executor_graph(x), &executor_program(x)->ops[i]);
+}
+
 static void add_program_op(struct bench_ops *all, const struct graph *g, const struct program *p, uint32_t i,
                            const struct work *work, double us)
 {
     const struct program_op *op = &p->ops[i];
-    char name[sizeof all->ops->name] = "";
-    snprintf(name, sizeof name, "%s", program_opcode_name(op->opcode));
-    for (uint32_t m = 0; op->opcode != PROGRAM_EMBED && m < op->n_weights; m++)
-        put_part(name, sizeof name, model_weight(g->model, op->weight[m])->name);
+    char name[BENCH_OP_NAME];
+    put_op_name(name, g, op);
     struct bench_op *out = find(all, name);
     out->n++;
     out->us += us;
     if (op->opcode == PROGRAM_EMBED)
         add_gather(out, model_weight(g->model, op->weight[0]), work->rows);
-    for (uint32_t m = 0; op->opcode == PROGRAM_MATMUL && m < op->n_weights; m++)
+    for (uint32_t m = 0; (op->opcode == PROGRAM_MATMUL || op->opcode == PROGRAM_HEADS) && m < op->n_weights;
+         m++)
         if (!(op->flags & PROGRAM_HEAD) || work->logit_rows > 0)
             add_product(out, model_weight(g->model, op->weight[m]),
                         op->flags & PROGRAM_HEAD ? work->logit_rows : work->rows);
@@ -104,14 +115,15 @@ static void add_node(struct bench_ops *all, const struct graph *g, uint32_t i, c
     if (node->op == GRAPH_NONE)
         return;
     snprintf(name, sizeof name, "%s", graph_op_name(node->op));
-    if (node->op == GRAPH_MUL_MAT || node->op == GRAPH_MUL_MAT_ID)
+    bool product = node->op == GRAPH_MUL_MAT || node->op == GRAPH_MUL_MAT_HEADS;
+    if (product || node->op == GRAPH_MUL_MAT_ID)
         put_part(name, sizeof name, node->name);
     struct bench_op *out = find(all, name);
     out->n++;
     out->us += us;
     if (node->op == GRAPH_EMBED)
         add_gather(out, model_weight(g->model, node->weight), work->rows);
-    if (node->op == GRAPH_MUL_MAT && (!node->head || work->logit_rows > 0))
+    if (product && (!node->head || work->logit_rows > 0))
         add_product(out, model_weight(g->model, node->weight), node->head ? work->logit_rows : work->rows);
     if (node->op == GRAPH_MUL_MAT_ID)
         add_experts(out, model_weight(g->model, node->weight), &node->route, work->rows);

@@ -126,6 +126,23 @@ static void print_ops(const struct bench_ops *all, const struct bench_report *re
                "values.\n");
 }
 
+static void print_trace(const struct bench_trace *t, const struct bench_report *report, FILE *f)
+{
+    const char *member = report->threads ? "thread" : "block";
+
+    fprintf(f, "\n%s, its last step as %u %s%s saw it: medians over the layers\n", t->test, t->n_members,
+            member, t->n_members == 1 ? "" : "s");
+    fprintf(f, "%-30s %4s%s   last\n", "op", "n",
+            report->emulated ? "" : "    wait us    work us    skew us");
+    for (uint32_t i = 0; i < t->n; i++) {
+        const struct bench_traced_op *op = &t->ops[i];
+        fprintf(f, "%-30s %4u", op->name, op->n);
+        if (!report->emulated)
+            fprintf(f, " %10.1f %10.1f %10.1f", op->wait_us, op->work_us, op->skew_us);
+        fprintf(f, "   %s %u (%u of %u)\n", member, op->last, op->n_last, op->n);
+    }
+}
+
 void bench_print_table(const struct bench_report *report, FILE *f)
 {
     const struct model_config *mc = model_config(report->runtime->model);
@@ -151,6 +168,8 @@ void bench_print_table(const struct bench_report *report, FILE *f)
         print_row(&report->rows[i], report->emulated, f);
     for (uint32_t i = 0; i < report->n_ops; i++)
         print_ops(&report->ops[i], report, f);
+    for (uint32_t i = 0; i < report->n_traces; i++)
+        print_trace(&report->traces[i], report, f);
 }
 
 /* A speed, or null where it is an emulator's. */
@@ -198,6 +217,22 @@ static json_t *ops_json(const struct bench_report *report, const struct bench_op
                      all->roofline.bf16_tflops, "ops", ops);
 }
 
+/* The ops of one kind in one step of a test, as its members saw them. */
+static json_t *trace_json(const struct bench_report *report, const struct bench_trace *t)
+{
+    json_t *ops = json_array();
+
+    for (uint32_t i = 0; i < t->n; i++) {
+        const struct bench_traced_op *op = &t->ops[i];
+        json_array_append_new(
+            ops, json_pack("{s:s, s:i, s:o, s:o, s:o, s:i, s:i}", "op", op->name, "n", (int)op->n, "wait_us",
+                           speed(report, op->wait_us), "work_us", speed(report, op->work_us), "skew_us",
+                           speed(report, op->skew_us), "last", (int)op->last, "n_last", (int)op->n_last));
+    }
+    return json_pack("{s:s, s:I, s:i, s:o}", "test", t->test, "step", (json_int_t)t->step, "members",
+                     (int)t->n_members, "ops", ops);
+}
+
 /* The variants of the cpu's products, as in /stats; null on other backends. */
 static json_t *tuning_json(const struct bench_report *report)
 {
@@ -242,6 +277,11 @@ void bench_print_json(const struct bench_report *report, FILE *f)
         if (i == 0)
             json_object_set_new(all, "ops", json_array());
         json_array_append_new(json_object_get(all, "ops"), ops_json(report, &report->ops[i]));
+    }
+    for (uint32_t i = 0; i < report->n_traces; i++) {
+        if (i == 0)
+            json_object_set_new(all, "traces", json_array());
+        json_array_append_new(json_object_get(all, "traces"), trace_json(report, &report->traces[i]));
     }
     json_dumpf(all, f, JSON_REAL_PRECISION(7));
     fputc('\n', f);

@@ -70,6 +70,10 @@ static int take_option(void *context, int argc, char **argv, struct error *err)
     for (size_t i = 0; i < sizeof switches / sizeof *switches; i++)
         if (strcmp(argv[0], switches[i].flag) == 0)
             return *switches[i].on = true;
+    if (strcmp(argv[0], "--trace") == 0) {
+        o->trace = argc > 1 ? argv[1] : "";
+        return *o->trace ? 2 : error_set(err, -EINVAL, "--trace needs a file");
+    }
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         if (strcmp(argv[0], lists[i].flag) != 0)
             continue;
@@ -97,6 +101,8 @@ static void usage(void)
          "  --roofline    the limits; without --model, only these\n"
          "  --ops         also the time, bytes and operations of every op of a step, and its share of the\n"
          "                limit; if the executor cannot time its ops, of executor eager\n"
+         "  --trace FILE  also the last step of each test as its threads or blocks saw it: a table of wait,\n"
+         "                work and skew, and FILE in Chrome's trace format (ui.perfetto.dev shows it)\n"
          "  --executors   every test with every executor of the backend, and its launches per token\n"
          "  --json        one JSON object on stdout and nothing else\n"
          "\n"
@@ -251,6 +257,32 @@ static int run_ops(struct offline *o, const struct config *cfg, const struct ben
     return rc;
 }
 
+/* Refuses --trace before anything is measured, or opens its file. */
+static int open_trace(struct bench_trace_file *file, const struct config *cfg,
+                      const struct bench_options *opt, struct error *err)
+{
+    if (!opt->trace)
+        return 0;
+    if (cfg->executor != EXECUTOR_PERSISTENT)
+        return error_set(err, -EINVAL, "--trace: only executor persistent can be traced");
+    return bench_trace_open(file, opt->trace, err);
+}
+
+/* Traces every test, once more. */
+static int run_traces(struct offline *o, const struct config *cfg, const struct bench_plan *plan,
+                      struct bench_trace_file *file, struct bench_report *report, struct bench_trace *traces,
+                      struct error *err)
+{
+    int rc = 0;
+
+    for (uint32_t i = 0; i < plan->n && rc == 0; i++) {
+        rc = bench_trace(o, cfg, &plan->tests[i], file, &traces[report->n_traces], err);
+        report->n_traces += rc == 0;
+    }
+    int closed = bench_trace_close(file, err);
+    return rc < 0 ? rc : closed;
+}
+
 /* What the limits belong to. */
 static void describe_machine(const struct offline *o, struct bench_report *report)
 {
@@ -293,8 +325,10 @@ static int bench_model(struct config *cfg, const struct bench_options *opt, stru
 {
     static struct bench_row rows[BENCH_MAX_ROWS];
     static struct bench_ops ops[BENCH_MAX_TESTS];
+    static struct bench_trace traces[BENCH_MAX_TESTS];
     struct bench_roofline roofline = {0};
-    struct bench_report report = {.roofline = &roofline, .rows = rows, .ops = ops};
+    struct bench_report report = {.roofline = &roofline, .rows = rows, .ops = ops, .traces = traces};
+    struct bench_trace_file file = {0};
     struct bench_plan plan;
     struct offline o = {0};
 
@@ -304,11 +338,17 @@ static int bench_model(struct config *cfg, const struct bench_options *opt, stru
     cfg->slots = largest(&opt->batch, 1);
     cfg->speculation = ENGINE_SPECULATE_OFF; /* the text says nothing, and a row is to be a token */
     cfg->park_after_ms = 0;                  /* while limits are measured the decoder is idle, and stays */
-    int rc = offline_open(&o, cfg, err);
-    if (rc < 0)
+    int rc = open_trace(&file, cfg, opt, err);
+    if (rc == 0)
+        rc = offline_open(&o, cfg, err);
+    if (rc < 0) {
+        bench_trace_close(&file, NULL);
         return rc;
+    }
     describe_machine(&o, &report);
     rc = run_tests(&o, &plan, opt, &report, rows, err);
+    if (rc == 0 && opt->trace)
+        rc = run_traces(&o, cfg, &plan, &file, &report, traces, err);
     if (rc == 0 && opt->ops)
         rc = run_ops(&o, cfg, &plan, opt, &report, ops, err);
     if (rc == 0 && opt->executors)
@@ -317,6 +357,7 @@ static int bench_model(struct config *cfg, const struct bench_options *opt, stru
     mean_limits(&report, &roofline);
     if (rc == 0)
         (opt->json ? bench_print_json : bench_print_table)(&report, stdout);
+    bench_trace_close(&file, NULL); /* if a test failed */
     offline_close(&o);
     return rc;
 }

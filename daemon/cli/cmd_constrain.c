@@ -74,7 +74,7 @@ static int compile(struct grammar **out, const struct constrain_options *o, stru
     close(fd);
     if (rc < 0) /* of a file that cannot be read: not what a schema cannot hold */
         return err->code = rc == -ENOMEM ? rc : -EINVAL;
-    rc = o->schema ? schema_compile_text(out, text, n, NULL, err) : grammar_from_gbnf(out, text, n, err);
+    rc = o->schema ? schema_compile_text(out, text, n, err) : grammar_from_gbnf(out, text, n, err);
     free(text);
     return rc;
 }

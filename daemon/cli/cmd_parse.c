@@ -183,7 +183,8 @@ static void print_delta(struct parsed *p, const struct toolcall_event *e)
     buf_printf(&p->line, of_call ? "\"%s\":" : "{\"%s\":", members[e->kind]);
     json_put_string(&p->line, e->s, e->n);
     buf_puts(&p->line, of_call ? "}]}" : "}");
-    printf("%.*s\n", (int)p->line.len, p->line.p);
+    if (!p->line.failed)
+        printf("%.*s\n", (int)p->line.len, p->line.p);
 }
 
 static void take_event(void *user, const struct toolcall_event *e)
@@ -214,7 +215,7 @@ static void put_or_null(struct buf *out, const struct buf *text)
         buf_puts(out, "null");
 }
 
-static void print_result(struct parsed *p, bool length)
+static void write_result(struct parsed *p, bool length)
 {
     struct buf *out = &p->line;
     out->len = 0;
@@ -234,7 +235,14 @@ static void print_result(struct parsed *p, bool length)
         buf_puts(out, "}");
     }
     buf_printf(out, "],\"finish_reason\":\"%s\"}", length ? "length" : p->n_calls ? "tool_calls" : "stop");
-    printf("%.*s\n", (int)out->len, out->p);
+}
+
+static bool has_failed(const struct parsed *p)
+{
+    bool failed = p->failed || p->content.failed || p->reasoning.failed || p->line.failed;
+    for (size_t i = 0; i < p->n_calls; i++)
+        failed |= p->calls[i].id.failed || p->calls[i].name.failed || p->calls[i].arguments.failed;
+    return failed;
 }
 
 /* --- the run --- */
@@ -267,9 +275,11 @@ static int parse(const struct parse_options *o, struct parsed *p, const char *te
     options.prompt_len = strlen(options.prompt);
     struct toolcall_scanner *s = toolcall_open(&p->arena, &options);
     rc = s ? feed(s, o, text, n) : -ENOMEM;
-    if (rc < 0 || p->failed)
+    if (rc == 0)
+        write_result(p, o->length);
+    if (rc < 0 || has_failed(p))
         return error_set(err, -ENOMEM, "out of memory");
-    print_result(p, o->length);
+    printf("%.*s\n", (int)p->line.len, p->line.p);
     return 0;
 }
 

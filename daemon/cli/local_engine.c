@@ -15,11 +15,20 @@ void offline_interrupt(struct offline *o)
     sem_post(&o->news);
 }
 
+static int start_engine(struct offline *o, const struct config *cfg, struct error *err)
+{
+    struct engine_config ec;
+
+    runtime_engine_config(&o->runtime, cfg, &ec);
+    ec.wake = on_news;
+    ec.context = o;
+    return engine_open(&o->engine, o->runtime.executor, &ec, err);
+}
+
 int offline_open_with(struct offline *o, const struct config *cfg,
                       int (*prepare)(struct executor *x, struct error *err), struct error *err)
 {
     char path[PATH_MAX];
-    struct engine_config ec;
 
     *o = (struct offline){0};
     int rc = model_file_find(path, cfg->model, err);
@@ -30,11 +39,8 @@ int offline_open_with(struct offline *o, const struct config *cfg,
     sem_init(&o->news, 0, 0);
     if (prepare)
         rc = prepare(o->runtime.executor, err);
-    runtime_engine_config(&o->runtime, cfg, &ec);
-    ec.wake = on_news;
-    ec.context = o;
     if (rc == 0)
-        rc = engine_open(&o->engine, o->runtime.executor, &ec, err);
+        rc = start_engine(o, cfg, err);
     if (rc < 0)
         offline_close(o);
     return rc;
@@ -43,6 +49,16 @@ int offline_open_with(struct offline *o, const struct config *cfg,
 int offline_open(struct offline *o, const struct config *cfg, struct error *err)
 {
     return offline_open_with(o, cfg, NULL, err);
+}
+
+int offline_pause(struct offline *o, const struct config *cfg,
+                  int (*look)(void *context, struct executor *x, struct error *err), void *context,
+                  struct error *err)
+{
+    engine_close(o->engine);
+    o->engine = NULL;
+    int rc = look(context, o->runtime.executor, err);
+    return rc < 0 ? rc : start_engine(o, cfg, err);
 }
 
 void offline_close(struct offline *o)

@@ -1,4 +1,5 @@
 #include "answer.h"
+#include "base/hash.h"
 #include "generation.h"
 
 #include <string.h>
@@ -52,15 +53,12 @@ int answer_open(struct choice *c, struct api_error *err)
 /* --- events --- */
 
 /* An id that no other call has: of letters and digits, from the reply's own. */
-static void make_call_id(struct answer *a, char id[ANSWER_ID + 1])
+static void make_call_id(struct answer *a, char id[CALL_ID + 1])
 {
-    static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-    uint64_t hash = 14695981039346656037ull ^ ((uint64_t)a->choice->index << 32 | a->n_calls);
-    for (const char *s = a->choice->g->id; *s; s++)
-        hash = (hash ^ (unsigned char)*s) * 1099511628211ull;
-    for (int i = 0; i < ANSWER_ID; i++, hash /= 62)
-        id[i] = digits[hash % 62];
-    id[ANSWER_ID] = '\0';
+    const char *reply = a->choice->g->id;
+    uint64_t number = (uint64_t)a->choice->index << 32 | a->n_calls;
+    call_id_write(id, hash_bytes(hash_word(0, number), reply, strlen(reply)));
+    id[CALL_ID] = '\0';
 }
 
 static struct answer_call *begin_call(struct answer *a)

@@ -2,15 +2,13 @@
  * (dialect.event). Fed piece by piece, a stream's events go to the dialect at once; a whole reply's are
  * collected. Thread: loop, but answer_open(), which may run on the pool. Memory: the arena's. */
 #pragma once
+#include "call_id.h"
 #include "base/buf.h"
 #include "toolcall/toolcall.h"
 
 #include <stdint.h>
 
 #define ANSWER_MAX_MARKS 32
-#define ANSWER_ID                                                                                            \
-    9 /* characters of a call's id: as many as Mistral's templates demand, letters and digits                \
-       */
 
 struct choice;
 struct generation;
@@ -18,7 +16,7 @@ struct piece;
 struct api_error;
 
 struct answer_call {
-    char id[ANSWER_ID + 1];
+    char id[CALL_ID + 1];
     struct buf name, arguments;
     bool complete;
 };

@@ -349,11 +349,15 @@ static int put_message(struct field_reader *r, const struct message *m, struct j
     return jinja_list_add(r->arena, list, jinja_dict_value(d)) < 0 ? api_out_of_memory(r->err) : 0;
 }
 
-/* Beside calls of tools: none is what most templates ask for, an empty text what some need. */
-static struct jinja_value no_content(const struct field_reader *r)
+/* Without a content: beside calls of tools none is what most templates ask for, an empty text what some need,
+ * and what stands in a message without calls. */
+static int put_no_content(struct field_reader *r, struct message *m)
 {
     const struct chat_template *c = template_of(r);
-    return c && chat_template_needs_content(c) ? jinja_string("", 0, true) : jinja_none();
+    m->content = jinja_none();
+    if (m->tool_calls.kind != JINJA_UNDEFINED && !(c && chat_template_needs_content(c)))
+        return 0;
+    return put_content(r, m, "", 0);
 }
 
 static int read_message(struct field_reader *r, size_t i, const json_t *value, struct jinja_list *list)
@@ -375,8 +379,8 @@ static int read_message(struct field_reader *r, size_t i, const json_t *value, s
     if (m.content.kind == JINJA_UNDEFINED && !may_be_empty)
         return api_invalid(r->err, field_path(&inner, "content"),
                            "%s.content must be a string or an array of text parts (got null)", within);
-    if (m.content.kind == JINJA_UNDEFINED) /* null beside a call of a tool is what templates ask for */
-        m.content = m.tool_calls.kind == JINJA_UNDEFINED ? jinja_string("", 0, true) : no_content(r);
+    if (m.content.kind == JINJA_UNDEFINED && put_no_content(&inner, &m) < 0)
+        return -1;
     return put_message(r, &m, list);
 }
 

@@ -1,10 +1,10 @@
 #include "chat_normalise.h"
+#include "base/hash.h"
+#include "call_id.h"
 #include "chat_template.h"
 
 #include <errno.h>
 #include <string.h>
-
-#define SHORT_ID 9 /* letters and digits: all that Mistral's templates take */
 
 static struct jinja_value *member(const struct jinja_value *v, const char *name)
 {
@@ -116,24 +116,19 @@ static bool is_short_id(struct jinja_text t)
     while (n < t.len && ((t.s[n] >= '0' && t.s[n] <= '9') || (t.s[n] >= 'A' && t.s[n] <= 'Z') ||
                          (t.s[n] >= 'a' && t.s[n] <= 'z')))
         n++;
-    return n == t.len && n == SHORT_ID;
+    return n == t.len && n == CALL_ID;
 }
 
 /* The same short id for the same long one. */
 static int shorten(struct arena *a, struct jinja_value *id)
 {
-    static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-    uint64_t hash = 14695981039346656037ull;
     if (!id || id->kind != JINJA_TEXT || is_short_id(id->text))
         return 0;
-    for (size_t i = 0; i < id->text.len; i++)
-        hash = (hash ^ (unsigned char)id->text.s[i]) * 1099511628211ull;
-    char *s = arena_alloc(a, SHORT_ID);
+    char *s = arena_alloc(a, CALL_ID);
     if (!s)
         return -ENOMEM;
-    for (int i = 0; i < SHORT_ID; i++, hash /= 62)
-        s[i] = digits[hash % 62];
-    *id = jinja_string(s, SHORT_ID, true);
+    call_id_write(s, hash_bytes(0, id->text.s, id->text.len));
+    *id = jinja_string(s, CALL_ID, true);
     return 0;
 }
 
@@ -146,33 +141,84 @@ static int shorten_ids(struct arena *a, const struct jinja_value *message)
     return rc;
 }
 
-/* The name of the function that the call with this id, of the messages before, called. */
-static const struct jinja_value *called_name(const struct jinja_list *before, struct jinja_text id)
+/* The newest call of each id: by its name a result is named. Open addressing; a chat may have as many calls
+ * and results as its body has values. */
+struct known_call {
+    struct jinja_text id;
+    const struct jinja_value *name; /* of its function; NULL: it has none */
+    size_t message;                 /* its number, from 1; 0: an empty slot */
+};
+struct known_calls {
+    struct arena *arena;
+    struct known_call *slots;
+    size_t n, mask; /* slots NULL: none yet */
+    uint64_t seed;
+};
+
+static struct known_call *slot_of(const struct known_calls *k, struct jinja_text id)
 {
-    for (size_t m = before->n; m--;) {
-        const struct jinja_value *calls = member(&before->items[m], "tool_calls");
-        for (size_t i = 0; calls && calls->kind == JINJA_LIST && i < calls->list->n; i++) {
-            const struct jinja_value *call = &calls->list->items[i], *other = member(call, "id");
-            const struct jinja_value *function = member(call, "function");
-            if (other && other->kind == JINJA_TEXT && jinja_text_equal(other->text, id))
-                return function ? member(function, "name") : NULL;
-        }
-    }
-    return NULL;
+    size_t i = hash_bytes(k->seed, id.s, id.len) & k->mask;
+    while (k->slots[i].message && !jinja_text_equal(k->slots[i].id, id))
+        i = (i + 1) & k->mask;
+    return &k->slots[i];
 }
 
-static int name_result(struct arena *a, const struct jinja_list *before, struct jinja_value *message)
+static int make_room(struct known_calls *k)
+{
+    struct known_calls grown = {.arena = k->arena, .n = k->n, .mask = k->slots ? 2 * k->mask + 1 : 15};
+    if (k->slots && k->n <= k->mask / 2)
+        return 0;
+    grown.seed = k->slots ? k->seed : hash_seed();
+    grown.slots = arena_array(k->arena, grown.mask + 1, sizeof *grown.slots);
+    if (!grown.slots)
+        return -ENOMEM;
+    for (size_t i = 0; k->slots && i <= k->mask; i++)
+        if (k->slots[i].message)
+            *slot_of(&grown, k->slots[i].id) = k->slots[i];
+    *k = grown;
+    return 0;
+}
+
+/* Of two calls of one message with one id the first counts. */
+static int note_call(struct known_calls *k, const struct jinja_value *call, size_t number)
+{
+    const struct jinja_value *id = member(call, "id"), *function = member(call, "function");
+    if (!id || id->kind != JINJA_TEXT)
+        return 0;
+    if (make_room(k) < 0)
+        return -ENOMEM;
+    struct known_call *slot = slot_of(k, id->text);
+    if (slot->message == number)
+        return 0;
+    k->n += !slot->message;
+    *slot = (struct known_call){id->text, function ? member(function, "name") : NULL, number};
+    return 0;
+}
+
+static int note_calls(struct known_calls *k, const struct jinja_value *message, size_t number)
+{
+    const struct jinja_value *calls = member(message, "tool_calls");
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && calls && calls->kind == JINJA_LIST && i < calls->list->n; i++)
+        rc = note_call(k, &calls->list->items[i], number);
+    return rc;
+}
+
+static int name_result(struct known_calls *k, struct jinja_value *message)
 {
     const struct jinja_value *id = member(message, "tool_call_id");
-    if (!is_role(message, "tool") || !id || id->kind != JINJA_TEXT || member(message, "name"))
+    if (!k->slots || !is_role(message, "tool") || !id || id->kind != JINJA_TEXT || member(message, "name"))
         return 0;
-    const struct jinja_value *name = called_name(before, id->text);
-    return name ? jinja_dict_add(a, message->dict, jinja_word("name"), *name) : 0;
+    const struct known_call *call = slot_of(k, id->text);
+    return call->message && call->name
+               ? jinja_dict_add(k->arena, message->dict, jinja_word("name"), *call->name)
+               : 0;
 }
 
 int chat_normalise(struct arena *a, const struct chat_template *c, struct jinja_list **messages)
 {
     struct jinja_list *out = jinja_list_open(a);
+    struct known_calls calls = {.arena = a};
     int rc = out ? 0 : -ENOMEM;
     for (size_t i = 0, n; rc == 0 && i < (*messages)->n; i += n) {
         struct jinja_value *message = &(*messages)->items[i];
@@ -180,9 +226,11 @@ int chat_normalise(struct arena *a, const struct chat_template *c, struct jinja_
         if (c && chat_template_wants_short_ids(c))
             rc = shorten_ids(a, message);
         if (rc == 0)
-            rc = name_result(a, out, message);
+            rc = name_result(&calls, message);
         if (rc == 0)
             rc = add_run(a, c, out, message, &n);
+        if (rc == 0)
+            rc = note_calls(&calls, message, i + 1);
     }
     if (rc == 0)
         *messages = out;

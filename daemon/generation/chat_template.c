@@ -233,10 +233,12 @@ static void probe(struct chat_template *c)
     struct jinja_value parts = list_of(&a, pair(&a, "type", jinja_word("text"), "text", text));
     c->wants_parts = !shows_content(c, &a, text) && shows_content(c, &a, parts);
     struct jinja_value x = jinja_word("x"),
-                       part = list_of(&a, pair(&a, "type", jinja_word("text"), "text", x));
+                       part = list_of(&a, pair(&a, "type", jinja_word("text"), "text", x)),
+                       none = jinja_word(""),
+                       no_text = list_of(&a, pair(&a, "type", jinja_word("text"), "text", none));
     struct probed_call usual = {.asked = c->wants_parts ? parts : text,
                                 .other = c->wants_parts ? part : x,
-                                .beside = jinja_word(""),
+                                .beside = c->wants_parts ? no_text : none,
                                 .arguments = pair(&a, "x", text, "y", jinja_int(1)),
                                 .id = "call00000"};
     probe_calls(c, &a, &usual);

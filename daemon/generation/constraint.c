@@ -101,7 +101,9 @@ static int read_response_format(struct field_reader *r, const struct field *f, c
 {
     const char *type = json_string_value(json_object_get(value, "type"));
     const json_t *named = json_object_get(value, "json_schema"), *schema = json_object_get(value, "schema");
-    static const struct field row = {.name = "response_format.json_schema.schema"};
+    static const struct field rows[] = {{.name = "response_format.json_schema.schema"},
+                                        {.name = "response_format.schema"}};
+    const struct field *row = &rows[schema != NULL];
     if (!json_is_object(value))
         return api_invalid(r->err, f->name, "response_format must be an object (got %s)", field_got(value));
     if (type && !strcmp(type, "text"))
@@ -111,10 +113,10 @@ static int read_response_format(struct field_reader *r, const struct field *f, c
         if (!named && !schema)
             return api_invalid(r->err, "response_format.json_schema",
                                "response_format.json_schema is missing");
-        return schema ? read_schema(r, &row, schema) : ask(r, row.name, CONSTRAINT_SCHEMA, json_true());
+        return schema ? read_schema(r, row, schema) : ask(r, row->name, CONSTRAINT_SCHEMA, json_true());
     }
     if (type && !strcmp(type, "json_object"))
-        return schema ? read_schema(r, &row, schema) : ask(r, f->name, CONSTRAINT_OBJECT, value);
+        return schema ? read_schema(r, row, schema) : ask(r, f->name, CONSTRAINT_OBJECT, value);
     return api_invalid(r->err, "response_format.type",
                        "response_format.type must be \"text\", \"json_object\" or \"json_schema\" (got %s)",
                        field_got_word(json_object_get(value, "type")));
@@ -270,12 +272,12 @@ static int compile(struct grammar **out, const struct constraint *c, struct erro
         return compile_choice(out, c->value, err);
     case CONSTRAINT_OBJECT:
         object = json_pack("{s:s}", "type", "object");
-        rc = object ? schema_compile(out, object, NULL, err) : -ENOMEM;
+        rc = object ? schema_compile(out, object, err) : -ENOMEM;
         json_decref(object);
         return rc;
     default: /* a copy: jansson counts references without a lock, and the compiler's are its own */
         object = json_deep_copy(c->value);
-        rc = object ? schema_compile(out, object, NULL, err) : -ENOMEM;
+        rc = object ? schema_compile(out, object, err) : -ENOMEM;
         json_decref(object);
         return rc;
     }
@@ -337,12 +339,45 @@ int constraint_begin(struct generation *g, struct engine_request *e, struct api_
     return rc < 0 ? api_out_of_memory(err) : 0;
 }
 
+size_t constraint_uncounted(const struct generation *g)
+{
+    size_t n = g->grammar ? grammar_bytes(g->grammar) : 0, counted = n ? g->grammar->share.n_counted : 0;
+    return n > counted ? n - counted : 0; /* a matcher on the pool may have gone since they were counted */
+}
+
+/* What a grammar holds counts once for all requests that share it. */
+static void count(struct generation *g, size_t n)
+{
+    struct grammar_share *share = &g->grammar->share;
+    g->server->reply_bytes += n;
+    g->server->reply_bytes -= share->n_counted;
+    share->n_counted = n;
+}
+
+void constraint_count(struct generation *g)
+{
+    if (!g->grammar)
+        return;
+    g->grammar->share.n_users += !g->shares_grammar;
+    g->shares_grammar = true;
+    count(g, grammar_bytes(g->grammar));
+}
+
+static void stop_counting(struct generation *g)
+{
+    if (!g->shares_grammar)
+        return;
+    g->shares_grammar = false;
+    count(g, --g->grammar->share.n_users ? grammar_bytes(g->grammar) : 0);
+}
+
 void constraint_leave(struct generation *g)
 {
     for (uint32_t i = 0; g->grammar && g->choices && i < g->p.n; i++) {
         matcher_close(g->choices[i].e.constraint);
         g->choices[i].e.constraint = NULL;
     }
+    stop_counting(g);
     grammar_unref(g->grammar);
     g->grammar = NULL;
 }

@@ -43,6 +43,12 @@ void constraints_close(struct constraints *c); /* NULL is fine */
 /* Finds or compiles the grammar that the request asks for. 0, or -1 with *err, or with g->exceeded: it must
  * be compiled on the pool. */
 int constraint_prepare(struct generation *g, struct api_error *err);
+/* Bytes that the request's grammar, masks and matchers hold and that are not counted in reply_bytes yet: what
+ * another request counts already is shared. Loop. */
+size_t constraint_uncounted(const struct generation *g);
+/* Counts all of them there, from now to constraint_leave(); called again it counts what they have grown by.
+ * Loop. */
+void constraint_count(struct generation *g);
 /* Gives a choice its matcher; constraint_leave() frees those of all choices. 0 or -1 with *err. */
 int constraint_begin(struct generation *g, struct engine_request *e, struct api_error *err);
 void constraint_leave(struct generation *g);

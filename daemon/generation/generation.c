@@ -148,20 +148,22 @@ static size_t promised(const struct generation *g)
     return prompt_bytes(g) + (size_t)g->n_choices * e->max_tokens * per_token;
 }
 
-/* A request with log-probabilities is let in beside others' replies only while all are within three quarters
- * of body_memory (the rest is for text), alone always. So one that was let in need not be given up for want
- * of memory. */
+/* A request with log-probabilities or a grammar is let in beside others' replies only while all are within
+ * three quarters of body_memory (the rest is for text), alone always. So one that was let in need not be
+ * given up for want of memory. */
 static int check_replies(const struct generation *g, struct error *words)
 {
     const struct http_server *s = g->server;
     uint64_t most = s->cfg->body_memory - s->cfg->body_memory / 4;
-    size_t mine = promised(g);
+    size_t grammar = constraint_uncounted(g), mine = promised(g) + grammar;
     if (!mine || s->reply_bytes <= REQUEST_LARGE_REPLY || s->reply_bytes + mine <= most)
         return 0;
     return error_set(words, -EAGAIN,
-                     "body_memory, %llu bytes, has no room for %zu bytes of log-probabilities beside the "
-                     "replies of others",
-                     (unsigned long long)s->cfg->body_memory, mine);
+                     "body_memory, %llu bytes, has no room for %zu bytes of %s beside the replies of others",
+                     (unsigned long long)s->cfg->body_memory, mine,
+                     !grammar          ? "log-probabilities"
+                     : mine == grammar ? "a compiled grammar"
+                                       : "log-probabilities and a compiled grammar");
 }
 
 static void write_more(struct request *r);
@@ -183,6 +185,7 @@ static void submit(struct generation *g)
     g->state = GENERATION_SUBMITTED;
     r->more = write_more;
     request_hold(r, promised(g));
+    constraint_count(g);
     r->phase = REQUEST_WAITING;
     request_suspend(r);
     if (g->p.stream && g->server->cfg->keepalive_ms)
@@ -504,9 +507,10 @@ static void record(const struct generation *g)
         histogram_add(&stats->total, clock_ms_between(accepted, clock_ns()), 1);
 }
 
-/* The engine has let go of it. */
+/* The engine has let go of it: its reply needs no grammar. */
 static void settle(struct generation *g)
 {
+    constraint_leave(g);
     record(g);
     rate_add(&g->server->stats.finished, clock_ns() / 1000000000u);
 }
@@ -614,6 +618,7 @@ void generation_news(struct choice *c)
 {
     struct generation *g = c->g;
     uint32_t state = atomic_load_explicit(&c->e.state, memory_order_acquire);
+    constraint_count(g);
     if (!g->abandoned) {
         choice_take(c);
         show_news(g);

@@ -121,6 +121,7 @@ struct generation {
     enum request_outcome outcome;
     enum generation_effort effort;
     struct grammar *grammar; /* of a constrained text; NULL: any text */
+    bool shares_grammar;     /* it counts what the grammar holds */
     bool exceeded;           /* its preparation exceeded what `effort` allows, and left nothing */
     bool cancelled;          /* by the client's leaving, a drain's end, ... */
     bool refused;            /* before it ran the server stopped taking work: 503, as its state says */

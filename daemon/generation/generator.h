@@ -71,12 +71,13 @@ void generator_set_state(struct generator *g, enum server_state state);
 int generator_refuses(const struct generator *g, struct api_error *e);
 /* The same, and when the queue is full. */
 int generator_admits(struct generator *g, struct api_error *e);
-/* The same for a text that is too long to be read on the spot (/tokenize, /detokenize). */
-int generator_admits_text(struct generator *g, struct api_error *e);
+/* The same for a text of /tokenize and /detokenize: a drain refuses each, a full queue one that is too long
+ * to be read on the spot. */
+int generator_admits_text(struct generator *g, bool is_long, struct api_error *e);
 /* Depth, limit and Retry-After of a queue_full. */
 void generator_queue_full(struct generator *g, struct api_error *e);
 
-/* generator_model.c. New requests run on *m (copied) from here on; NULL: on none. */
+/* New requests run on *m (copied) from here on; NULL: on none. */
 void generator_set_model(struct generator *g, const struct server_model *m);
 /* The current model, for as long as its user wants to have it. */
 struct server_model *generator_take_model(struct generator *g);

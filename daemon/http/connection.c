@@ -25,7 +25,7 @@ static void on_tick(uv_timer_t *timer)
     struct connection *c = timer->data;
     if (c->request && c->request->ops)
         c->request->ops->tick(c->request);
-    http_run_listeners(c->server);
+    listener_run_dirty(c->server->listeners, c->server->n_listeners);
 }
 
 static bool has_whole_request(const struct connection *c)
@@ -54,7 +54,7 @@ static void on_slow(uv_timer_t *timer)
         cut_body(c);
         shutdown(c->fd, SHUT_RDWR);
     }
-    http_run_listeners(c->server);
+    listener_run_dirty(c->server->listeners, c->server->n_listeners);
 }
 
 void connection_limit(struct connection *c, uint64_t ms)
@@ -115,7 +115,7 @@ static void on_watch(uv_poll_t *watch, int status, int events)
     if (!r || !r->watched)
         return;
     connection_give_up(c);
-    http_run_listeners(r->server);
+    listener_run_dirty(r->server->listeners, r->server->n_listeners);
 }
 
 void connection_give_up(struct connection *c)

@@ -280,8 +280,8 @@ static int check_headers(struct request *r, const struct headers *h)
         return -1;
     if (r->route->post && h->content_length > r->server->cfg->max_body)
         return too_large(r->server, e);
-    if (r->route->text && h->content_length > REQUEST_INLINE_BODY &&
-        r->server->ops->admits_text(r->server, e) < 0)
+    bool is_long = h->content_length > REQUEST_INLINE_BODY;
+    if (r->route->text && r->server->ops->admits_text(r->server, is_long, e) < 0)
         return -1;
     return check_client(r, h, e);
 }
@@ -693,10 +693,3 @@ const struct listener_callbacks http_callbacks = {
     .uri = connection_uri,
     .log = on_log,
 };
-
-void http_run_listeners(struct http_server *s)
-{
-    for (unsigned i = 0; i < s->n_listeners; i++)
-        if (s->listeners[i].dirty && !s->listeners[i].running)
-            listener_run(&s->listeners[i]);
-}

@@ -19,9 +19,10 @@ struct http_server;
 
 /* The answers of the layers above to http's questions; each `s` is the http_server that they share. */
 struct http_ops {
-    int (*has_model)(struct http_server *s, struct api_error *e);   /* 0, or -1 and why there is none */
-    int (*admits)(struct http_server *s, struct api_error *e);      /* 0, or -1: no request for tokens */
-    int (*admits_text)(struct http_server *s, struct api_error *e); /* the same of a long text */
+    int (*has_model)(struct http_server *s, struct api_error *e); /* 0, or -1 and why there is none */
+    int (*admits)(struct http_server *s, struct api_error *e);    /* 0, or -1: no request for tokens */
+    int (*admits_text)(struct http_server *s, bool is_long,
+                       struct api_error *e); /* the same of /tokenize and /detokenize */
     void (*queue_full)(struct http_server *s, struct api_error *e); /* depth, limit, Retry-After */
     void (*ended)(struct http_server *s);                           /* a request or generation has */
     void (*wake)(struct http_server *s); /* makes the loop take a turn; any thread */
@@ -49,7 +50,8 @@ struct http_server {
     struct connection_list connections[CONNECTION_STATES];
     uint64_t body_bytes;  /* held by all bodies together */
     uint64_t text_bytes;  /* of these, by those of /tokenize and /detokenize */
-    uint64_t reply_bytes; /* held by all replies that their clients have not taken yet, or promised to them */
+    uint64_t reply_bytes; /* held by all replies that their clients have not taken yet, or promised to them,
+                             and by grammars of requests that wait or run */
 };
 
 /* Hands jobs that have run back to their requests. */
@@ -58,5 +60,3 @@ void http_take_jobs(struct http_server *s);
 struct MHD_Response *http_no_memory_response(void);
 /* The callbacks of every listener. */
 extern const struct listener_callbacks http_callbacks;
-/* Runs the listeners on which something was resumed. */
-void http_run_listeners(struct http_server *s);

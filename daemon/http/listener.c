@@ -214,6 +214,13 @@ void listener_run(struct listener *l)
         uv_timer_stop(&l->timer);
 }
 
+void listener_run_dirty(struct listener *l, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        if (l[i].dirty && !l[i].running)
+            listener_run(&l[i]);
+}
+
 static struct MHD_Daemon *start(struct listener *l, const struct listener_callbacks *c)
 {
     unsigned flags =

@@ -63,6 +63,8 @@ int listener_open(struct listener *l, uv_loop_t *loop, const struct listener_cal
                   struct error *err);
 /* Lets libmicrohttpd do what there is to do; not from inside its callbacks (then it is noted). */
 void listener_run(struct listener *l);
+/* Runs those of n listeners on which something was resumed. */
+void listener_run_dirty(struct listener *l, unsigned n);
 /* New connections stay in the backlog. */
 void listener_quiesce(struct listener *l);
 /* Closes connections, socket and handles. No connection may be suspended. `n_handles` is 0 once the loop has

@@ -1,4 +1,5 @@
 #include "schema.h"
+#include "base/hash.h"
 #include "grammar/regex.h"
 #include "json/json.h"
 #include "schema_private.h"
@@ -59,10 +60,6 @@ int schema_refuse(struct compiler *c, int code, const json_t *schema, const char
     if (schema && !find_path(c->root, schema, path, 1, sizeof path))
         snprintf(path, sizeof path, "#");
     c->named = true;
-    if (c->why && !c->why->keyword[0]) {
-        snprintf(c->why->keyword, sizeof c->why->keyword, "%s", keyword);
-        snprintf(c->why->path, sizeof c->why->path, "%s", path);
-    }
     if (code == -EINVAL)
         return builder_fail(&c->b, code, "%s at %s: %s", keyword, path, why);
     return builder_fail(&c->b, code, "%s at %s cannot be held exactly: %s", keyword, path, why);
@@ -102,6 +99,8 @@ static int read_dialect(struct compiler *c)
     const char *uri = json_string_value(json_object_get(c->root, "$schema"));
     c->exact = has_key(c->root, "unevaluatedProperties") || has_key(c->root, "unevaluatedItems");
     c->assert_formats = true;
+    if (!uri && json_object_get(c->root, "$schema"))
+        return schema_refuse(c, -EINVAL, c->root, "$schema", "it must be a string");
     if (!uri)
         return 0;
     bool known = strstr(uri, "json-schema.org/") != NULL;
@@ -155,11 +154,9 @@ static void name_limit(struct compiler *c)
     schema_exhausted(c, c->where, "");
 }
 
-int schema_compile(struct grammar **out, json_t *schema, struct schema_refusal *why, struct error *err)
+int schema_compile(struct grammar **out, json_t *schema, struct error *err)
 {
-    struct compiler c = {.root = schema, .why = why};
-    if (why)
-        *why = (struct schema_refusal){0};
+    struct compiler c = {.root = schema, .seed = hash_seed()};
     builder_open(&c.b);
     uint32_t start = 0;
     if (open_compiler(&c)) {
@@ -174,8 +171,7 @@ int schema_compile(struct grammar **out, json_t *schema, struct schema_refusal *
     return rc;
 }
 
-int schema_compile_text(struct grammar **out, const char *s, size_t n, struct schema_refusal *why,
-                        struct error *err)
+int schema_compile_text(struct grammar **out, const char *s, size_t n, struct error *err)
 {
     struct json_limits limits = {.max_values = MAX_VALUES, .max_depth = MAX_DEPTH};
     struct api_error refused = {0};
@@ -188,7 +184,7 @@ int schema_compile_text(struct grammar **out, const char *s, size_t n, struct sc
         schema = json_loadb(s, n, flags | JSON_DECODE_INT_AS_REAL, &where);
     if (!schema)
         return error_set(err, -EINVAL, "line %d, column %d: %s", where.line, where.column, where.text);
-    int rc = schema_compile(out, schema, why, err);
+    int rc = schema_compile(out, schema, err);
     json_decref(schema);
     return rc;
 }

@@ -11,13 +11,7 @@
 
 #include <jansson.h>
 
-struct schema_refusal { /* why a schema was refused, beside the words; empty strings where it is not known */
-    char keyword[48];
-    char path[256]; /* a JSON pointer, as a fragment: #/properties/x */
-};
-
-/* 0, -EINVAL (no schema), -EDOM (nothing satisfies it), -ENOTSUP, -E2BIG, -ENOMEM. `why` may be NULL. */
-int schema_compile(struct grammar **out, json_t *schema, struct schema_refusal *why, struct error *err);
+/* 0, -EINVAL (no schema), -EDOM (nothing satisfies it), -ENOTSUP, -E2BIG, -ENOMEM. */
+int schema_compile(struct grammar **out, json_t *schema, struct error *err);
 /* The same from text, which is refused when it is deeper or larger than json_scan()'s limits here. */
-int schema_compile_text(struct grammar **out, const char *s, size_t n, struct schema_refusal *why,
-                        struct error *err);
+int schema_compile_text(struct grammar **out, const char *s, size_t n, struct error *err);

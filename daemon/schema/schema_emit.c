@@ -279,29 +279,10 @@ static void emit_members(struct compiler *c, struct object *o, uint32_t from, ui
 /* ---- the order of members ---- */
 
 struct order {
-    const char **keys;
-    uint32_t n, room;
+    struct shape keys; /* its members: the keys in their order */
     const json_t *seen[64];
     uint32_t n_seen;
 };
-
-static void add_key(struct compiler *c, struct order *o, const char *key)
-{
-    for (uint32_t i = 0; i < o->n; i++)
-        if (!strcmp(o->keys[i], key))
-            return;
-    if (o->n == o->room) {
-        uint32_t more = o->room ? 2 * o->room : 16;
-        const char **k = schema_take(c, more, sizeof *k);
-        if (!k || !dfa_work(&c->b.shop, more))
-            return;
-        if (o->n)
-            memcpy(k, o->keys, o->n * sizeof *k);
-        o->keys = k;
-        o->room = more;
-    }
-    o->keys[o->n++] = key;
-}
 
 /* Own properties first, then those of the schemas in place. */
 static void collect(struct compiler *c, struct order *o, json_t *schema)
@@ -317,13 +298,16 @@ static void collect(struct compiler *c, struct order *o, json_t *schema)
             return;
     if (!json_is_object(schema) || o->n_seen == 64 || c->b.failed)
         return;
+    json_t *list = json_object_get(schema, "enum");
+    if (!dfa_work(&c->b.shop, 1 + json_array_size(list)))
+        return;
     o->seen[o->n_seen++] = schema;
-    json_object_foreach(json_object_get(schema, "properties"), key, v) add_key(c, o, key);
-    json_object_foreach(json_object_get(schema, "const"), key, v) add_key(c, o, key);
-    json_array_foreach(json_object_get(schema, "enum"), i, v)
+    json_object_foreach(json_object_get(schema, "properties"), key, v) shape_member(c, &o->keys, key);
+    json_object_foreach(json_object_get(schema, "const"), key, v) shape_member(c, &o->keys, key);
+    json_array_foreach(list, i, v)
     {
         json_t *w;
-        json_object_foreach(v, key, w) add_key(c, o, key);
+        json_object_foreach(v, key, w) shape_member(c, &o->keys, key);
     }
     for (size_t k = 0; k < 3; k++)
         json_array_foreach(json_object_get(schema, lists[k]), i, v) collect(c, o, v);
@@ -336,33 +320,26 @@ static void collect(struct compiler *c, struct order *o, json_t *schema)
         json_object_foreach(json_object_get(schema, maps[k]), key, v) collect(c, o, v);
 }
 
-static bool in_order(const struct order *o, const char *key)
-{
-    for (uint32_t i = 0; i < o->n; i++)
-        if (!strcmp(o->keys[i], key))
-            return true;
-    return false;
-}
-
-static void emit_object(struct compiler *c, const struct shape *shape, const struct order *order,
-                        uint32_t from, uint32_t to)
+static void emit_object(struct compiler *c, const struct shape *shape, struct order *order, uint32_t from,
+                        uint32_t to)
 {
     struct object o = {0};
     struct shape *s = shape_copy(c, shape);
-    uint32_t *chain = s ? schema_take(c, order->n + s->n_members + s->n_exist, sizeof *chain) : NULL;
+    uint32_t *chain =
+        s ? schema_take(c, order->keys.n_members + s->n_members + s->n_exist, sizeof *chain) : NULL;
     if (!chain)
         return;
-    for (uint32_t i = 0; i < order->n; i++) {
-        int64_t m = shape_member(c, s, order->keys[i]);
+    for (uint32_t i = 0; i < order->keys.n_members; i++) {
+        int64_t m = shape_member(c, s, order->keys.members[i].key);
         if (m < 0)
             return;
         chain[o.n_chain++] = (uint32_t)m;
     }
     uint32_t loose = s->n_exist;
     for (uint32_t i = 0; i < s->n_members; i++)
-        loose += !in_order(order, s->members[i].key) && s->members[i].node != SCHEMA_FALSE;
+        loose += shape_find(c, &order->keys, s->members[i].key) < 0 && s->members[i].node != SCHEMA_FALSE;
     for (uint32_t i = 0; i < s->n_members; i++) {
-        if (in_order(order, s->members[i].key) || s->members[i].node == SCHEMA_FALSE)
+        if (shape_find(c, &order->keys, s->members[i].key) >= 0 || s->members[i].node == SCHEMA_FALSE)
             continue;
         if (loose > MAX_TAIL) /* too many subsets: these come in the schema's order */
             chain[o.n_chain++] = i;
@@ -385,7 +362,7 @@ static void emit_object(struct compiler *c, const struct shape *shape, const str
 }
 
 /* An existence may be met by a named member: one alternative for each, and one for unknown names. */
-static void emit_existing(struct compiler *c, const struct shape *s, const struct order *order, uint32_t from,
+static void emit_existing(struct compiler *c, const struct shape *s, struct order *order, uint32_t from,
                           uint32_t to, uint32_t at)
 {
     if (at == s->n_exist || c->b.failed) {
@@ -421,7 +398,7 @@ static json_t *where_of(const struct compiler *c, uint32_t node)
     return c->nodes[node].n_atoms ? c->nodes[node].atoms[0].schema : NULL;
 }
 
-static void emit_shape(struct compiler *c, const struct shape *s, const struct order *order, uint32_t from,
+static void emit_shape(struct compiler *c, const struct shape *s, struct order *order, uint32_t from,
                        uint32_t to, json_t *where)
 {
     switch (s->kind) {
@@ -445,8 +422,8 @@ static void emit_shape(struct compiler *c, const struct shape *s, const struct o
         break;
     default: {
         struct shape *t = shape_copy(c, s);
-        for (uint32_t i = 0; t && i < order->n; i++)
-            shape_member(c, t, order->keys[i]);
+        for (uint32_t i = 0; t && i < order->keys.n_members; i++)
+            shape_member(c, t, order->keys.members[i].key);
         if (t)
             emit_existing(c, t, order, from, to, 0);
     }

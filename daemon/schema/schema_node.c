@@ -120,16 +120,17 @@ uint32_t node_and(struct compiler *c, uint32_t a, uint32_t b)
 /* A schema that is what a node of several atoms allows. */
 static json_t *write_schema(struct compiler *c, const struct node *n)
 {
-    json_t *all = json_array(), *schema = json_object();
-    for (uint32_t i = 0; i < n->n_atoms; i++) {
+    json_t *all = json_array(), *schema = json_pack("{s:O}", "allOf", all);
+    bool ok = schema != NULL;
+    for (uint32_t i = 0; ok && i < n->n_atoms; i++) {
         json_t *one = n->atoms[i].negated ? json_pack("{s:O}", "not", n->atoms[i].schema)
                                           : json_incref(n->atoms[i].schema);
-        json_array_append_new(all, one);
+        ok = json_array_append_new(all, one) == 0;
     }
-    json_object_set_new(schema, "allOf", all);
-    if (json_array_append_new(c->made, schema) < 0)
-        return NULL;
-    return schema;
+    json_decref(all);
+    ok = ok && json_array_append(c->made, schema) == 0;
+    json_decref(schema); /* it is among those made */
+    return ok ? schema : NULL;
 }
 
 uint32_t node_not(struct compiler *c, uint32_t a)

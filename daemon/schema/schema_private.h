@@ -38,17 +38,22 @@ struct item {
 struct contains {
     uint32_t node, from, min, max;
 };
+struct member_index { /* members by key: open addressing */
+    uint32_t *slots;  /* their numbers from 1, 0: empty */
+    uint32_t n, mask; /* the first n members are in it */
+};
 struct shape {
     enum kind kind;
-    const struct dfa *text; /* of a number or a string's characters; NULL: all */
-    uint32_t min, max;      /* characters, items, members */
-    struct member *members;
-    struct key_class *classes; /* disjoint; together all keys */
+    const struct dfa *text;     /* of a number or a string's characters; NULL: all */
+    uint32_t min, max;          /* characters, items, members */
+    struct member *members;     /* [member_room] */
+    struct member_index by_key; /* of this shape alone: a copy makes its own */
+    struct key_class *classes;  /* disjoint; together all keys */
     struct existence *exist;
     struct item *prefix;
     struct item rest;
     struct contains *contains;
-    uint32_t n_members, n_classes, n_exist, n_prefix, n_contains;
+    uint32_t n_members, member_room, n_classes, n_exist, n_prefix, n_contains;
     bool unique;
 };
 struct set {
@@ -78,20 +83,30 @@ struct owner { /* which resource an object of the document belongs to */
     uint32_t resource;
 };
 
+struct anchor { /* an object that a reference can name */
+    const char *name;
+    uint32_t resource; /* it lies in, or ANY_RESOURCE: of a dynamic anchor */
+    json_t *object;
+    uint32_t n; /* objects with this dynamic anchor */
+};
+#define ANY_RESOURCE UINT32_MAX
+
 struct compiler {
     struct builder b;
     json_t *root;
-    json_t *made; /* schemas that the compiler wrote itself */
-    struct schema_refusal *why;
+    json_t *made;  /* schemas that the compiler wrote itself */
+    uint64_t seed; /* of hashes of keys, which a client chooses */
     struct node *nodes;
     uint32_t n_nodes, node_room;
     uint32_t *node_slots, node_mask;
     struct memo_set *memos[2]; /* positive, negated: open addressing */
     uint32_t n_memos[2], memo_mask[2];
     struct resource *resources;
-    uint32_t n_resources;
+    uint32_t n_resources, resource_room;
     struct owner *owners;
     uint32_t owner_mask;
+    struct anchor *anchors; /* open addressing; made when the first is asked for */
+    uint32_t anchor_mask;
     const struct dfa *all, *numbers, *decimals, *integers;
     bool old_refs; /* drafts 4 to 7: $ref hides its siblings */
     bool assert_formats;
@@ -119,6 +134,8 @@ struct set set_or(struct compiler *c, struct set a, struct set b);
 struct set set_not(struct compiler *c, struct set a);
 struct shape *shape_new(struct compiler *c, enum kind kind);
 struct shape *shape_copy(struct compiler *c, const struct shape *s);
+/* The member's index, or -1. */
+int64_t shape_find(struct compiler *c, struct shape *s, const char *key);
 /* The member's index, made from its class when it is not there; -1 on failure. */
 int64_t shape_member(struct compiler *c, struct shape *s, const char *key);
 /* Applies a node to every key of a class language that is not evaluated, or to all when `only_rest` is false.
@@ -135,6 +152,9 @@ struct set node_set(struct compiler *c, uint32_t node);
 /* schema_read.c */
 struct set schema_set(struct compiler *c, json_t *schema, bool negated);
 struct set schema_literal(struct compiler *c, json_t *value, json_t *schema);
+
+/* schema_keywords.c: false when a keyword has another JSON type than it must have; it is refused by name. */
+bool keywords_fit(struct compiler *c, json_t *schema);
 
 /* schema_number.c */
 const struct dfa *number_text(struct compiler *c, const char *regex);

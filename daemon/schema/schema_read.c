@@ -240,7 +240,8 @@ static struct set read_numbers(struct compiler *c, struct set all, json_t *schem
     return and_text(c, all, KIND_NUMBER, text, schema, "multipleOf");
 }
 
-/* A count, which may be written 2.0. *out is kept when the keyword is missing. */
+/* A count, which may be written 2.0. *out is kept when the keyword is missing. No text has four billion of
+ * anything: a maximum of so many is none. */
 static bool read_count(struct compiler *c, json_t *schema, const char *keyword, uint32_t *out)
 {
     json_t *v = json_object_get(schema, keyword);
@@ -251,7 +252,7 @@ static bool read_count(struct compiler *c, json_t *schema, const char *keyword, 
         schema_refuse(c, -EINVAL, schema, keyword, "it must be a whole number from 0");
         return false;
     }
-    *out = x < 4e9 ? (uint32_t)x : OPEN - 1;
+    *out = x < 4e9 ? (uint32_t)x : !strncmp(keyword, "max", 3) ? OPEN : OPEN - 1;
     return true;
 }
 
@@ -397,7 +398,7 @@ static bool read_required(struct compiler *c, json_t *schema, struct shape *s)
     json_t *v;
     json_array_foreach(json_object_get(schema, "required"), i, v)
     {
-        int64_t m = json_is_string(v) ? shape_member(c, s, json_string_value(v)) : -1;
+        int64_t m = shape_member(c, s, json_string_value(v));
         if (m < 0)
             return false;
         s->members[m].required = true;
@@ -455,8 +456,6 @@ static struct set read_objects(struct compiler *c, struct set all, json_t *schem
         any |= json_object_get(schema, words[i]) != NULL;
     if (!any || all.failed)
         return all;
-    if (json_is_boolean(json_object_get(schema, "required")))
-        return refused(c, schema, "required", "draft 3 is not supported");
     if (!s || !read_patterns(c, schema, s) || !read_properties(c, schema, s))
         return too_large(c, schema, "properties");
     read_additional(c, schema, s);
@@ -561,7 +560,7 @@ static struct set required_set(struct compiler *c, json_t *names)
     json_t *v;
     json_array_foreach(names, i, v)
     {
-        int64_t m = s && json_is_string(v) ? shape_member(c, s, json_string_value(v)) : -1;
+        int64_t m = s ? shape_member(c, s, json_string_value(v)) : -1;
         if (m < 0)
             return set_failed();
         s->members[m].required = true;
@@ -629,9 +628,11 @@ static struct set read_ref(struct compiler *c, struct set all, json_t *schema, c
     if (!json_is_string(ref))
         return invalid(c, schema, keyword, "it must be a string");
     json_t *target = refs_find(c, schema, json_string_value(ref));
+    if (!target && !c->b.shop.work) /* the search has ended early */
+        return too_large(c, schema, keyword);
     if (!target)
         return refused(c, schema, keyword, "its target is not in this document");
-    if (keyword[1] != 'r' && !refs_is_static(c, target, json_string_value(ref)))
+    if (strcmp(keyword, "$ref") != 0 && !refs_is_static(c, target, json_string_value(ref)))
         return refused(c, schema, keyword, "its target depends on the way to it");
     return set_and(c, all, schema_set(c, target, false));
 }
@@ -659,10 +660,14 @@ static struct set read_schema(struct compiler *c, json_t *schema)
         return set_none();
     if (!json_is_object(schema))
         return invalid(c, schema, "schema", "it must be an object, true or false");
+    if (json_is_boolean(json_object_get(schema, "required")))
+        return refused(c, schema, "required", "draft 3 is not supported");
     json_t *type = json_object_get(schema, "type"), *list = json_object_get(schema, "enum");
     json_t *value = json_object_get(schema, "const");
     if (c->old_refs && json_object_get(schema, "$ref"))
         return read_ref(c, set_any(c), schema, "$ref");
+    if (!keywords_fit(c, schema))
+        return set_failed();
     struct set all = type ? read_type(c, schema, type) : set_any(c);
     if (list && !all.failed)
         all = set_and(c, all, literals(c, schema, list));

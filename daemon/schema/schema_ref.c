@@ -1,4 +1,5 @@
 /* schema_ref.c - the targets of $ref: pointers, anchors and the ids of schemas in the same document. */
+#include "base/hash.h"
 #include "schema_private.h"
 
 #include <ctype.h>
@@ -63,14 +64,23 @@ static size_t count_objects(const json_t *v)
 
 static uint32_t add_resource(struct compiler *c, json_t *root, const char *uri)
 {
-    struct resource *r = schema_take(c, c->n_resources + 1, sizeof *r);
     char *copy = arena_copy(&c->b.arena, uri, strlen(uri));
-    if (!r || !copy)
+    if (c->n_resources == c->resource_room) {
+        uint32_t more = c->resource_room ? 2 * c->resource_room : 4;
+        struct resource *r = schema_take(c, more, sizeof *r);
+        if (!r)
+            return 0;
+        if (c->n_resources)
+            memcpy(r, c->resources, c->n_resources * sizeof *r);
+        c->resources = r;
+        c->resource_room = more;
+    }
+    c->b.shop.no_memory |= !copy;
+    if (!copy) {
+        builder_exhausted(&c->b);
         return 0;
-    if (c->n_resources)
-        memcpy(r, c->resources, c->n_resources * sizeof *r);
-    r[c->n_resources] = (struct resource){root, copy};
-    c->resources = r;
+    }
+    c->resources[c->n_resources] = (struct resource){root, copy};
     return c->n_resources++;
 }
 
@@ -163,22 +173,65 @@ static json_t *find_pointer(json_t *v, const char *pointer)
     return *pointer ? NULL : v;
 }
 
-/* The object of a resource with this anchor (draft 4 to 7: an id that is only a fragment). */
+/* ---- anchors ---- */
+
+static struct anchor *anchor_slot(const struct compiler *c, uint32_t resource, const char *name)
+{
+    uint64_t h = hash_bytes(c->seed ^ resource, name, strlen(name));
+    for (;; h++) {
+        struct anchor *a = &c->anchors[h & c->anchor_mask];
+        if (!a->name || (a->resource == resource && !strcmp(a->name, name)))
+            return a;
+    }
+}
+
+static void add_anchor(struct compiler *c, uint32_t resource, const char *name, const json_t *object)
+{
+    struct anchor *a = name ? anchor_slot(c, resource, name) : NULL;
+    if (!a)
+        return;
+    a->n++;
+    if (!a->name)
+        *a = (struct anchor){name, resource, (json_t *)object, 1};
+}
+
+/* An id that is only a fragment: an anchor up to draft 7. */
+static const char *fragment_id(const struct compiler *c, const json_t *object)
+{
+    const char *id = c->old_refs ? json_string_value(json_object_get(object, "$id")) : NULL;
+    id = id ? id : json_string_value(json_object_get(object, "id"));
+    return id && id[0] == '#' ? id + 1 : NULL;
+}
+
+static void add_anchors(struct compiler *c, const struct owner *o)
+{
+    const char *dynamic = json_string_value(json_object_get(o->object, "$dynamicAnchor"));
+    add_anchor(c, o->resource, json_string_value(json_object_get(o->object, "$anchor")), o->object);
+    add_anchor(c, o->resource, dynamic, o->object);
+    add_anchor(c, ANY_RESOURCE, dynamic, o->object);
+    add_anchor(c, o->resource, fragment_id(c, o->object), o->object);
+}
+
+static bool open_anchors(struct compiler *c)
+{
+    if (c->anchors)
+        return true;
+    size_t size =
+        4 * ((size_t)c->owner_mask + 1); /* of the owners' slots at most half hold one, with 4 names */
+    c->anchors = schema_take(c, size, sizeof *c->anchors);
+    c->anchor_mask = (uint32_t)size - 1;
+    if (!c->anchors || !dfa_work(&c->b.shop, 16 * size / 4))
+        return false;
+    for (uint32_t i = 0; i <= c->owner_mask; i++)
+        if (c->owners[i].object)
+            add_anchors(c, &c->owners[i]);
+    return true;
+}
+
+/* The object of a resource with this anchor. */
 static json_t *find_anchor(struct compiler *c, uint32_t resource, const char *name)
 {
-    for (uint32_t i = 0; i <= c->owner_mask; i++) {
-        const struct owner *o = &c->owners[i];
-        if (!o->object || o->resource != resource)
-            continue;
-        const char *a = json_string_value(json_object_get(o->object, "$anchor"));
-        const char *d = json_string_value(json_object_get(o->object, "$dynamicAnchor"));
-        const char *id = json_string_value(json_object_get(o->object, c->old_refs ? "$id" : "$anchor"));
-        id = id ? id : json_string_value(json_object_get(o->object, "id"));
-        if ((a && !strcmp(a, name)) || (d && !strcmp(d, name)) ||
-            (id && id[0] == '#' && !strcmp(id + 1, name)))
-            return (json_t *)o->object;
-    }
-    return NULL;
+    return open_anchors(c) ? anchor_slot(c, resource, name)->object : NULL;
 }
 
 json_t *refs_find(struct compiler *c, json_t *from, const char *ref)
@@ -190,7 +243,7 @@ json_t *refs_find(struct compiler *c, json_t *from, const char *ref)
     resolve(c->resources[base].uri, ref, n, uri);
     if (n == 0)
         found = base;
-    for (uint32_t i = 0; found == UINT32_MAX && i < c->n_resources; i++)
+    for (uint32_t i = 0; found == UINT32_MAX && i < c->n_resources && dfa_work(&c->b.shop, 1); i++)
         if (!strcmp(c->resources[i].uri, uri))
             found = i;
     if (found == UINT32_MAX)
@@ -204,14 +257,10 @@ json_t *refs_find(struct compiler *c, json_t *from, const char *ref)
 bool refs_is_static(struct compiler *c, const json_t *target, const char *ref)
 {
     const char *name = json_string_value(json_object_get(target, "$dynamicAnchor"));
-    size_t at = strcspn(ref, "#"), n = 0;
+    size_t at = strcspn(ref, "#");
     if (json_is_true(json_object_get(target, "$recursiveAnchor")) && !(ref[at] && ref[at + 1]))
         return c->n_resources == 1;
     if (!name || !ref[at] || strcmp(ref + at + 1, name) != 0)
         return true;
-    for (uint32_t i = 0; i <= c->owner_mask; i++) {
-        const char *other = json_string_value(json_object_get(c->owners[i].object, "$dynamicAnchor"));
-        n += other && !strcmp(other, name);
-    }
-    return n == 1;
+    return open_anchors(c) && anchor_slot(c, ANY_RESOURCE, name)->n == 1;
 }

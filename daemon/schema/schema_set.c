@@ -1,4 +1,5 @@
 /* schema_set.c - the algebra of value sets: and, or, not. */
+#include "base/hash.h"
 #include "schema_private.h"
 
 #include <errno.h>
@@ -42,6 +43,8 @@ struct shape *shape_copy(struct compiler *c, const struct shape *s)
         return NULL;
     *t = *s;
     t->members = m;
+    t->member_room = t->n_members;
+    t->by_key = (struct member_index){0};
     t->classes = k;
     t->prefix = p;
     if (s->n_members)
@@ -78,8 +81,40 @@ struct set set_any(struct compiler *c)
 
 /* ---- members ---- */
 
-static int64_t find_member(const struct shape *s, const char *key)
+#define FEW_MEMBERS 16 /* are searched one by one */
+
+static uint32_t *slot_of(const struct compiler *c, struct shape *s, const char *key)
 {
+    const struct member_index *x = &s->by_key;
+    uint64_t h = hash_bytes(c->seed, key, strlen(key));
+    while (x->slots[h & x->mask] && strcmp(s->members[x->slots[h & x->mask] - 1].key, key) != 0)
+        h++;
+    return &x->slots[h & x->mask];
+}
+
+/* Brings the members that came since into the index. */
+static bool index_members(struct compiler *c, struct shape *s)
+{
+    struct member_index *x = &s->by_key;
+    if (x->n == s->n_members)
+        return true;
+    if (!x->slots || 2 * s->n_members > x->mask) {
+        uint32_t size = 64;
+        while (size <= 3 * s->n_members)
+            size *= 2;
+        *x = (struct member_index){.slots = schema_take(c, size, sizeof *x->slots), .mask = size - 1};
+    }
+    if (!x->slots || !dfa_work(&c->b.shop, s->n_members - x->n))
+        return false;
+    for (; x->n < s->n_members; x->n++)
+        *slot_of(c, s, s->members[x->n].key) = x->n + 1;
+    return true;
+}
+
+int64_t shape_find(struct compiler *c, struct shape *s, const char *key)
+{
+    if (s->n_members > FEW_MEMBERS && index_members(c, s))
+        return (int64_t)*slot_of(c, s, key) - 1;
     for (uint32_t i = 0; i < s->n_members; i++)
         if (!strcmp(s->members[i].key, key))
             return i;
@@ -94,19 +129,30 @@ static const struct key_class *class_of(const struct shape *s, const char *key)
     return NULL;
 }
 
-int64_t shape_member(struct compiler *c, struct shape *s, const char *key)
+static bool room_for_member(struct compiler *c, struct shape *s)
 {
-    int64_t known = find_member(s, key);
-    if (known >= 0)
-        return known;
-    struct member *m = schema_take(c, s->n_members + 1, sizeof *m);
-    if (!m || !dfa_work(&c->b.shop, s->n_members + strlen(key) * (s->n_classes + 1)))
-        return -1;
+    if (s->n_members < s->member_room)
+        return true;
+    uint32_t more = s->member_room ? 2 * s->member_room : 4;
+    struct member *m = schema_take(c, more, sizeof *m);
+    if (!m)
+        return false;
     if (s->n_members)
         memcpy(m, s->members, s->n_members * sizeof *m);
-    const struct key_class *k = class_of(s, key);
-    m[s->n_members] = (struct member){key, k ? k->node : SCHEMA_FALSE, false, k && k->evaluated};
     s->members = m;
+    s->member_room = more;
+    return true;
+}
+
+int64_t shape_member(struct compiler *c, struct shape *s, const char *key)
+{
+    int64_t known = shape_find(c, s, key);
+    if (known >= 0)
+        return known;
+    if (!room_for_member(c, s) || !dfa_work(&c->b.shop, 1 + strlen(key) * (s->n_classes + 1)))
+        return -1;
+    const struct key_class *k = class_of(s, key);
+    s->members[s->n_members] = (struct member){key, k ? k->node : SCHEMA_FALSE, false, k && k->evaluated};
     return s->n_members++;
 }
 
@@ -160,7 +206,10 @@ static uint32_t discriminate(struct compiler *c, uint32_t node)
 
 static bool and_members(struct compiler *c, struct shape *to, const struct shape *a, const struct shape *b)
 {
-    struct shape left = *a, right = *b;
+    struct shape left = *a, right = *b; /* which add to members of their own */
+    left.member_room = left.n_members;
+    right.member_room = right.n_members;
+    left.by_key = right.by_key = (struct member_index){0};
     for (uint32_t i = 0; i < b->n_members; i++)
         if (shape_member(c, &left, b->members[i].key) < 0)
             return false;
@@ -169,12 +218,12 @@ static bool and_members(struct compiler *c, struct shape *to, const struct shape
             return false;
     struct member *m = schema_take(c, left.n_members, sizeof *m);
     for (uint32_t i = 0; m && i < left.n_members; i++) {
-        const struct member *x = &left.members[i], *y = &right.members[find_member(&right, x->key)];
+        const struct member *x = &left.members[i], *y = &right.members[shape_find(c, &right, x->key)];
         m[i] = (struct member){x->key, discriminate(c, node_and(c, x->node, y->node)),
                                x->required || y->required, x->evaluated || y->evaluated};
     }
     to->members = m;
-    to->n_members = left.n_members;
+    to->n_members = to->member_room = left.n_members;
     return m != NULL;
 }
 

@@ -188,7 +188,7 @@ static void on_wake(uv_poll_t *wake, int status, int events)
     (void)!read(s->wake_fd, &n, sizeof n); /* first: what is rung for after it comes back here */
     generator_take_news(&s->generator);
     http_take_jobs(&s->http);
-    http_run_listeners(&s->http);
+    listener_run_dirty(s->http.listeners, s->http.n_listeners);
 }
 
 /* Of a full counter (EAGAIN) nothing is lost: the loop has not come to read it yet. */
@@ -329,9 +329,9 @@ static int ask_admission(struct http_server *http, struct api_error *e)
     return generator_admits(http->generator, e);
 }
 
-static int ask_text_admission(struct http_server *http, struct api_error *e)
+static int ask_text_admission(struct http_server *http, bool is_long, struct api_error *e)
 {
-    return generator_admits_text(http->generator, e);
+    return generator_admits_text(http->generator, is_long, e);
 }
 
 static void tell_queue(struct http_server *http, struct api_error *e)
@@ -476,7 +476,7 @@ void server_fail(struct server *s, const char *words)
     server_set_state(s, SERVER_STALLED);
     for (struct generation *g = s->generator.generations; g; g = g->next)
         generation_abandon(g, words);
-    http_run_listeners(&s->http);
+    listener_run_dirty(s->http.listeners, s->http.n_listeners);
 }
 
 /* --- drain --- */
@@ -542,7 +542,7 @@ static void on_drain_over(uv_timer_t *timer)
     struct server *s = timer->data;
     cancel_all(s);
     uv_timer_start(timer, on_flushed, FLUSH_MS, 0);
-    http_run_listeners(&s->http);
+    listener_run_dirty(s->http.listeners, s->http.n_listeners);
 }
 
 static void begin_drain(struct server *s)
@@ -596,7 +596,7 @@ static void drop_requests(struct server *s)
         request_cancel_work(r);
         request_resume(r);
     }
-    http_run_listeners(&s->http);
+    listener_run_dirty(s->http.listeners, s->http.n_listeners);
 }
 
 static void on_close_timer(uv_timer_t *timer)

@@ -143,6 +143,23 @@ enum decoder_range {
     DECODER_RANGE_ROW,       /* slot, position or logit index */
 };
 
+/* What a block does, in its word of `places`; else 1 + the index of the op that it runs. */
+enum decoder_place {
+    DECODER_PLACE_NONE,               /* it has not begun */
+    DECODER_PLACE_STEP = 0x80000000u, /* it waits for the next step, or does a step's page ops */
+    DECODER_PLACE_LEFT,               /* it has ended */
+};
+
+/* Times of a block in an op, in ticks of its SM's clock; they are of step `step`. A wait that the op did not
+ * need has times before `begin`, of an earlier step. */
+struct decoder_mark {
+    uint64_t step;     /* its id; another one: the op did not run in this step */
+    uint64_t begin_ns; /* global timer at `begin` */
+    uint64_t begin, end;
+    uint64_t wait[DECODER_PHASES][2]; /* begin and end: for the previous op, and for phases inside the op */
+};
+_Static_assert(sizeof(struct decoder_mark) == 96, "decoder_mark");
+
 struct decoder_args {
     uint64_t program;        /* struct program, program_ops.h */
     uint64_t plan;           /* struct schedule_op [n_ops], schedule.h */
@@ -157,6 +174,8 @@ struct decoder_args {
     uint64_t published;  /* u32: steps of this launch published so far */
     uint64_t abort_word; /* u32 [DECODER_LINE]: enum flow_word; not 0: end at the next wait */
     uint64_t progress;   /* u32: ops done by block 0, for the heartbeat */
+    uint64_t places;     /* u32 [n_blocks][DECODER_LINE]: enum decoder_place */
+    uint64_t trace;      /* struct decoder_mark [n_blocks][n_ops]; 0: no times are noted */
     uint64_t staged;     /* struct decoder_step + struct step [DECODER_RING], staged_stride apart */
     uint64_t control;    /* struct decoder_control, pinned */
     uint64_t steps;      /* struct step [DECODER_RING], pinned, step_stride apart */

@@ -29,6 +29,11 @@
  *   ADD_NORM out = (out + in / rms(in) * gain) * scale, normalised over k values at a time; the scale is
  *            weight[0]'s one value, if there is one
  *   GATE     out = gelu(out) * in, in from column out_col[0] on; n[0] values
+ *   HEADS    the products of n[1] heads with matrices [n[0], k] of their own: of each part of col + k + keep values
+ *            (out_col[1], n[2]) it multiplies the k from `col` on; the last `keep` stand before the products in
+ *            `out`, whose parts have keep + n[0] values, from column out_col[0] on
+ *   JOIN     out from column out_col[2] on = the n[0] values of `in` from column out_col[0] on, then the n[1] from
+ *            out_col[1] on, normalised with the gain
  *   SAMPLE   for logit rows: logits -> token, log-probabilities
  *
  * Nine buffers, in this order (enum program_buffer_index): x the residual stream, qkv = [q|k|v], attn, h the
@@ -67,6 +72,8 @@ enum program_opcode {
     PROGRAM_ALL_REDUCE, /* not emitted yet */
     PROGRAM_ROUTE,
     PROGRAM_EXPERTS,
+    PROGRAM_HEADS,
+    PROGRAM_JOIN,
     PROGRAM_CONV,
     PROGRAM_DELTA,
 };

@@ -55,10 +55,65 @@ SIMT_INLINE bool walk_wait_counter(struct walk *w, uint32_t counter)
     return flow_wait(walk_counter(w, counter), target, &w->guard, w->crew.n_threads);
 }
 
+/* --- what thread 0 notes for the host --- */
+
+SIMT_INLINE void walk_note_place(const struct decoder_args *args, uint32_t place)
+{
+    if (simt_thread() == 0)
+        simt_st_relaxed_gpu(DECODER_AT(uint32_t, args->places) + simt_block() * DECODER_LINE, place);
+}
+
+SIMT_INLINE SIMT_GLOBAL struct decoder_mark *walk_mark(const struct walk *w)
+{
+    uint32_t n_ops = w->args->n_counters / DECODER_PHASES;
+    return DECODER_AT(struct decoder_mark, w->args->trace) + (size_t)simt_block() * n_ops + w->index;
+}
+
+SIMT_INLINE bool walk_notes_times(const struct walk *w)
+{
+    return w->args->trace && simt_thread() == 0;
+}
+
+SIMT_INLINE void walk_note_begin(const struct walk *w)
+{
+    if (!walk_notes_times(w))
+        return;
+    SIMT_GLOBAL struct decoder_mark *m = walk_mark(w);
+    m->begin_ns = simt_globaltimer();
+    m->begin = simt_clock();
+}
+
+SIMT_INLINE void walk_note_end(const struct walk *w)
+{
+    if (!walk_notes_times(w))
+        return;
+    SIMT_GLOBAL struct decoder_mark *m = walk_mark(w);
+    m->end = simt_clock();
+    m->step = w->step->id;
+}
+
+/* edge: 0 for the begin of a wait, 1 for its end. */
+SIMT_INLINE void walk_note_wait(const struct walk *w, uint32_t phase, uint32_t edge)
+{
+    if (walk_notes_times(w))
+        walk_mark(w)->wait[phase][edge] = simt_clock();
+}
+
+/* --- waits --- */
+
+/* Waits for `counter`, as the op's wait number `phase`. */
+SIMT_INLINE bool walk_wait_noted(struct walk *w, uint32_t counter, uint32_t phase)
+{
+    walk_note_wait(w, phase, 0);
+    bool go = walk_wait_counter(w, counter);
+    walk_note_wait(w, phase, 1);
+    return go;
+}
+
 /* Waits until earlier ops' output may be read and their input overwritten. False: end. */
 SIMT_INLINE bool walk_wait(struct walk *w)
 {
-    return w->before == WALK_NOTHING || walk_wait_counter(w, w->before);
+    return w->before == WALK_NOTHING || walk_wait_noted(w, w->before, 0);
 }
 
 /* Signals the end of this block's part of a phase, 1 to DECODER_PHASES - 1 (0 is the op's end, which the loop
@@ -71,7 +126,7 @@ SIMT_INLINE void walk_signal(struct walk *w, uint32_t phase)
 /* Waits until all blocks have signalled the phase. False: end. */
 SIMT_INLINE bool walk_wait_for(struct walk *w, uint32_t phase)
 {
-    return walk_wait_counter(w, w->index * DECODER_PHASES + phase);
+    return walk_wait_noted(w, w->index * DECODER_PHASES + phase, phase);
 }
 
 SIMT_INLINE bool walk_meet(struct walk *w, uint32_t phase)

@@ -53,11 +53,13 @@
  *            simt_mbar_try_wait(m, parity)         acquire; true once the phase of that parity has ended
  *
  * REGISTERS  simt_opaque(v)           returns v and hides its value from the compiler, so that what depends
- * on it is computed in place, not ahead of loops and branches, where it would occupy registers PREFETCH
- * simt_prefetch_l2(p)      starts loading a line of global memory into L2 TIME       simt_nanosleep(ns)
- * simt_globaltimer() SIMT_LOOK_SPINS: turns of a polling loop between two looks at what seldom changes ENDING
- * there is no trap: it would destroy the context. A kernel that cannot continue records why and returns; its
- * waits also watch an abort word (dependency.h).
+ *            on it is computed in place, not ahead of loops and branches, where it would occupy registers
+ * PREFETCH   simt_prefetch_l2(p)      starts loading a line of global memory into L2
+ * TIME       simt_nanosleep(ns) simt_globaltimer()
+ *            simt_clock()             ticks of this SM; other SMs have other origins
+ *            SIMT_LOOK_SPINS          turns of a polling loop between two looks at what seldom changes
+ * ENDING     there is no trap: it would destroy the context. A kernel that cannot continue records why and
+ *            returns; its waits also watch an abort word (dependency.h).
  *
  * Fragments of m16n8k32 (PTX ISA, g = lane / 4, t = lane % 4): a[0] = row g, k 4t..4t+3; a[1] = row g+8, the
  * same k; a[2], a[3] = these rows at k 16+4t..; b[0] = column g, k 4t..; b[1] = column g, k 16+4t..; c[0],

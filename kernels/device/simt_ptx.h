@@ -255,3 +255,10 @@ SIMT_INLINE uint64_t simt_globaltimer(void)
     __asm__ volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)::"memory");
     return t;
 }
+
+SIMT_INLINE uint64_t simt_clock(void)
+{
+    uint64_t t;
+    __asm__ volatile("mov.u64 %0, %%clock64;" : "=l"(t)::"memory");
+    return t;
+}

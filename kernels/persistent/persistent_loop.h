@@ -151,6 +151,7 @@ SIMT_INLINE bool resident_begin(const struct decoder_args *args, uint32_t *at)
     struct walk w = resident_walk(args, result, &nowhere);
     struct gate gate = gate_at(resident_gate(args));
     bool go = true;
+    walk_note_place(args, DECODER_PLACE_STEP);
     if (simt_thread() == 0)
         go = resident_poll(&w, gate.word[GATE_STEPS]);
     if (crew_any(&w.crew, !go))
@@ -181,6 +182,8 @@ SIMT_INLINE bool resident_run_op(const struct decoder_args *args, uint32_t at, s
 {
     struct walk w = resident_walk(args, at, place);
     w.n_rows = resident_rows(&w, at);
+    walk_note_place(args, w.index + 1);
+    walk_note_begin(&w);
     if (w.n_rows && !ops(&w))
         return false;
     *place = w.place;
@@ -194,6 +197,8 @@ SIMT_INLINE void resident_end_op(const struct decoder_args *args, uint32_t at, c
     bool ran = resident_runs(&w, at);
     if (ran || w.index + 1 == resident_n_ops(args))
         walk_signal_counter(&w, w.index * DECODER_PHASES);
+    if (ran)
+        walk_note_end(&w);
     if (ran && simt_block() == 0 && simt_thread() == 0)
         simt_red_relaxed_gpu_add(DECODER_AT(uint32_t, args->progress), 1);
 }
@@ -284,6 +289,7 @@ SIMT_INLINE void resident_open(const struct decoder_args *args)
 SIMT_INLINE void resident_close(const struct decoder_args *args)
 {
     simt_bar_sync(RESIDENT_BAR, simt_n_threads());
+    walk_note_place(args, DECODER_PLACE_LEFT);
     uint32_t left = DECODER_AT(const struct program, args->program)->n_ops * DECODER_PHASES + DECODER_LEFT;
     if (simt_thread() == 0)
         simt_red_release_gpu_add(DECODER_AT(uint32_t, args->counters) + left * DECODER_LINE, 1);

@@ -1,5 +1,5 @@
 /* sample.h - from logits to struct step_result, bit for bit as in lib/sampler/sampler.h and
- * lib/cpu/sample_rows.c.
+ * lib/cpu/cpu_backend.c.
  *
  * Three phases; the caller orders them (a grid hop between two, all blocks arriving; sample_op.h):
  *

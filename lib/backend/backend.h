@@ -24,6 +24,7 @@
 struct graph;
 struct model;
 struct program;
+struct trace;
 
 enum backend_arithmetic { BACKEND_INT8, BACKEND_EXACT };
 
@@ -155,6 +156,12 @@ struct backend_ops {
     /* Writes the time in ns that each op of the fused program has taken so far, n_ops of them. Any thread.
      * NULL: unknown for this backend. */
     void (*program_ns)(const struct backend *be, uint64_t *ns);
+    /* Persistent executor: turns the notes of trace.h on or off, from the next step on; they cost little, but
+     * something. traced() writes those of the newest step that had rows; the caller closes *out. The notes
+     * are on, and no step is in flight. Both NULL: this backend keeps none. -ENOMEM, or the device's error.
+     */
+    int (*trace)(struct backend *be, bool on, struct error *err);
+    int (*traced)(struct backend *be, struct trace *out, struct error *err);
     /* Stops the decoder until the next submit (cuda). It does so by itself after park_after_ms without a
      * step; a host that knows that none will come calls this (executor_park()). No step may be in flight. On
      * cpu the team sleeps on its futex anyway. */

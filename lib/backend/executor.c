@@ -293,6 +293,25 @@ bool executor_program_ns(const struct executor *x, uint64_t *ns)
     return true;
 }
 
+static int check_trace(const struct executor *x, struct error *err)
+{
+    if (x->kind == EXECUTOR_PERSISTENT && x->ops->trace)
+        return 0;
+    return error_set(err, -ENOTSUP, "only executor persistent can be traced");
+}
+
+int executor_trace(struct executor *x, bool on, struct error *err)
+{
+    int rc = check_trace(x, err);
+    return rc < 0 ? rc : x->ops->trace(x->be, on, err);
+}
+
+int executor_traced(struct executor *x, struct trace *out, struct error *err)
+{
+    int rc = check_trace(x, err);
+    return rc < 0 ? rc : x->ops->traced(x->be, out, err);
+}
+
 int executor_time_ops(struct executor *x, bool on, struct error *err)
 {
     if (on && !x->timing.node_ns)

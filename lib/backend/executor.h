@@ -9,6 +9,7 @@
 #pragma once
 #include "backend.h"
 #include "model/graph.h"
+#include "trace.h"
 
 enum executor_kind { EXECUTOR_PERSISTENT, EXECUTOR_EAGER, EXECUTOR_GRAPH /* cuda only */ };
 
@@ -69,6 +70,11 @@ void executor_info(const struct executor *x, struct backend_info *out); /* launc
  * them, to `ns`, which may be NULL. False: this executor does not measure it (all but persistent on cpu).
  * While a step runs the values may mix two steps. The first op includes the time to wake the team. */
 bool executor_program_ns(const struct executor *x, uint64_t *ns);
+
+/* Turns the notes of trace.h on or off, between two steps. -ENOTSUP: this executor keeps none (all but
+ * persistent). executor_traced() returns those of the newest step with rows; call trace_close() on them. */
+int executor_trace(struct executor *x, bool on, struct error *err);
+int executor_traced(struct executor *x, struct trace *out, struct error *err);
 
 /* Turns timing on or off. Eager, between two steps. Returns 0, -ENOMEM, or the backend's error. */
 int executor_time_ops(struct executor *x, bool on, struct error *err);

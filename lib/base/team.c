@@ -46,6 +46,8 @@ struct team {
     bool leaving;
     void (*work)(void *context, uint32_t member);
     void *context;
+    void (*waited)(void *context, uint32_t member, uint64_t begin_ns, uint64_t end_ns); /* or NULL */
+    void *watcher;                                                                      /* its context */
     struct signal_word runs;    /* counts team_run() */
     struct signal_word barrier; /* counts completed barriers */
     _Alignas(64) atomic_uint arrived;
@@ -135,7 +137,7 @@ static void word_advance(struct signal_word *w)
         syscall(SYS_futex, &w->value, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-void team_barrier(struct team *t, uint32_t member)
+static void meet(struct team *t, uint32_t member)
 {
     assert(member < t->n_members);
     struct member *m = &t->members[member];
@@ -151,6 +153,22 @@ void team_barrier(struct team *t, uint32_t member)
     }
     atomic_store_explicit(&t->arrived, 0, memory_order_relaxed);
     word_advance(&t->barrier);
+}
+
+void team_barrier(struct team *t, uint32_t member)
+{
+    uint64_t begin_ns = t->waited ? clock_ns() : 0;
+    meet(t, member);
+    if (begin_ns)
+        t->waited(t->watcher, member, begin_ns, clock_ns());
+}
+
+void team_watch(struct team *t,
+                void (*waited)(void *context, uint32_t member, uint64_t begin_ns, uint64_t end_ns),
+                void *context)
+{
+    t->waited = waited;
+    t->watcher = context;
 }
 
 struct team_deal team_deal(struct team *t, uint32_t member, uint32_t n, uint32_t chunk)
@@ -206,7 +224,7 @@ static void *member_main(void *arg)
         if (t->leaving)
             return NULL;
         t->work(t->context, m->index);
-        team_barrier(t, m->index);
+        meet(t, m->index);
     }
 }
 
@@ -218,7 +236,7 @@ void team_run(struct team *t, void (*work)(void *context, uint32_t member), void
     if (t->n_members > 1)
         word_advance(&t->runs);
     work(context, 0);
-    team_barrier(t, 0);
+    meet(t, 0);
 }
 
 static uint32_t affinity_count(void)

@@ -46,6 +46,12 @@ void team_run(struct team *t, void (*work)(void *context, uint32_t member), void
  * after it. */
 void team_barrier(struct team *t, uint32_t member);
 
+/* Calls waited(context, member, begin_ns, end_ns), on the member, after each barrier inside work. NULL: no
+ * more. Between two runs. */
+void team_watch(struct team *t,
+                void (*waited)(void *context, uint32_t member, uint64_t begin_ns, uint64_t end_ns),
+                void *context);
+
 /* Called inside work: shares out the units [0, n) in pieces of at most `chunk` (> 0). At most one deal
  * between two barriers, with the same n and chunk for every member. */
 struct team_deal {

@@ -20,5 +20,8 @@ size_t utf8_invalid(const char *s, size_t n);
 uint32_t utf8_code(const char *s, size_t len);
 
 /* Characters that a terminal or a reader of lines obeys instead of showing them: control characters (C0, DEL,
- * C1), line and paragraph separators, marks and overrides of the direction of writing. */
+ * C1), line and paragraph separators, marks and overrides of the direction of writing; and those that no
+ * reader can see: other format characters, blanks without width, fillers, tags (Unicode 15, categories Cf and
+ * Default_Ignorable_Code_Point). Joiners and the variation selectors of the BMP are not among them: they
+ * change how their neighbours look, in emoji and in several scripts. */
 bool utf8_is_obeyed(uint32_t code);

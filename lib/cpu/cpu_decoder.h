@@ -1,9 +1,8 @@
 /* cpu_decoder.h - the state of the cpu decoder, shared by the files of the backend.
  * Private to lib/cpu.
- *   cpu_backend.c  the table: open, load, ring of steps, results, info
+ *   cpu_backend.c  the table: open, load, ring of steps, logits to results, info
  *   persistent.c   the fused program, run by the whole team (persistent)
  *   eager.c        the graph, node by node, with the same bits
- *   sample_rows.c  logits to results
  *   cpu_tune.c     the variants of the products, timed in load()
  *   cpu_load.c     the memory of load(): weights, cache, scratch, tables
  * Thread: the engine's, which is member 0 of the team; info() reads the atomics from any thread. Memory:
@@ -13,9 +12,11 @@
 #include "attention.h"
 #include "delta_net.h"
 #include "backend/backend.h"
+#include "backend/trace.h"
 #include "model/graph.h"
 #include "base/memory.h"
 #include "cpu/matmul/team_experts.h"
+#include "cpu/matmul/team_heads.h"
 #include "cpu/matmul/team_matmul.h"
 #include "model/program.h"
 #include "sampler/sampler.h"
@@ -37,6 +38,7 @@ struct decoder_member {
     struct experts_order *experts;
     struct attend_scratch attend[MODEL_MAX_KINDS];
     void *sampler;
+    uint32_t op; /* the op that it is in, as a trace counts: from the end of the previous one */
 };
 
 struct decoder {
@@ -65,6 +67,7 @@ struct decoder {
     struct eager *eager; /* if cfg.eager with int8 */
     struct exact *exact; /* if cfg.eager with exact */
     uint32_t n_vocab, n_pages;
+    struct trace trace;      /* of the newest step with rows; closed: none is wanted */
     _Atomic uint64_t *op_ns; /* [n_ops]: time that each op of the program has taken so far */
 
     const uint32_t *masks; /* of step_logit.mask: n_masks of mask_words each */
@@ -111,8 +114,10 @@ int decoder_tune(struct decoder *d, struct error *err);
 
 /* persistent.c: runs the whole program for the current step. */
 void decoder_walk(struct decoder *d);
+/* Opens or closes d->trace. Between two steps. */
+int decoder_trace(struct decoder *d, bool on, struct error *err);
 
-/* sample_rows.c: fills results[i] from logit row i. Any member, with its own sampler scratch. */
+/* Fills results[i] from logit row i. Any member, with its own sampler scratch. */
 void decoder_choose(struct decoder *d, uint32_t i, const float *logits, void *scratch);
 
 /* persistent.c: attention of kind `a` in a step that deals single splits (attend.n_splits). Every member

@@ -37,7 +37,8 @@ static uint32_t max_k(const struct graph *g)
     return k;
 }
 
-/* Sizes that the mixtures of experts of a graph need, 0 without any. */
+/* Sizes that the mixtures of experts of a graph, and heads with matrices of their own, need; 0 without any.
+ */
 struct experts_needs {
     size_t shared, own; /* bytes of quantised columns: of a step, and of one row */
     uint32_t n_used;
@@ -48,9 +49,9 @@ static struct experts_needs experts_needs(const struct graph *g)
     struct experts_needs needs = {0};
     for (uint32_t i = 0; i < g->n_nodes; i++) {
         const struct graph_node *n = &g->nodes[i];
-        if (n->op != GRAPH_MUL_MAT_ID)
+        if (n->op != GRAPH_MUL_MAT_ID && n->op != GRAPH_MUL_MAT_HEADS)
             continue;
-        uint32_t used = n->route.n_used;
+        uint32_t used = n->op == GRAPH_MUL_MAT_ID ? n->route.n_used : n->n_heads;
         bool floats = quant_traits(n->weight_type)->block == 1;
         size_t shared = experts_input_size(n->k, STEP_MAX_ROWS * used, floats);
         size_t own = experts_input_size(n->k, used, floats);
@@ -347,6 +348,7 @@ void decoder_unload(struct decoder *d)
     free(d->members);
     free(d->op_ns);
     d->op_ns = NULL;
+    trace_close(&d->trace);
     d->checker = NULL;
     d->eager = NULL;
     d->exact = NULL;

@@ -140,6 +140,14 @@ static void copy_row(const struct launch *l, uint32_t row)
     memcpy(row_at(l->out->rows, row), k, n->width * sizeof *k);
 }
 
+static void join_row(const struct launch *l, uint32_t row)
+{
+    uint32_t first = l->d->graph->nodes[l->node->inputs[0]].width;
+    float *out = row_at(l->out->rows, row);
+    memcpy(out, input_at(l, 0, row), first * sizeof *out);
+    memcpy(out + first, input_at(l, 1, row), (l->node->width - first) * sizeof *out);
+}
+
 static void sum_row(const struct launch *l, uint32_t row)
 {
     const struct graph_node *n = l->node;
@@ -188,6 +196,9 @@ static void run_row(const struct launch *l, uint32_t row)
     case GRAPH_SOFT_CAP:
         d->ops->soft_cap(out, input_at(l, 0, row), n->width, n->scale);
         break;
+    case GRAPH_JOIN:
+        join_row(l, row);
+        break;
     case GRAPH_ROUTE:
         route_row(&n->route, input_at(l, 0, row), vector_of(d, n->bias), out);
         break;
@@ -218,6 +229,7 @@ static void run_row(const struct launch *l, uint32_t row)
     case GRAPH_NONE:
     case GRAPH_MUL_MAT:
     case GRAPH_MUL_MAT_ID:
+    case GRAPH_MUL_MAT_HEADS:
     case GRAPH_SOFT_MAX:
     case GRAPH_SSM_CONV:
     case GRAPH_DELTA_NET:
@@ -265,6 +277,23 @@ static void run_experts(const struct launch *l)
     };
     const struct decoder_member *own = &d->members[l->member];
     experts_run(&x, &d->product, &own->product, own->experts, d->team, l->member);
+}
+
+static void run_heads(const struct launch *l)
+{
+    struct decoder *d = l->d;
+    const struct graph_node *n = l->node;
+    struct heads h = {
+        .matrix = &d->weights.matrices[n->weight],
+        .n_heads = n->n_heads,
+        .n_rows = l->n_rows,
+        .col = n->col,
+        .keep = n->keep,
+        .in = input_value(l, 0)->rows,
+        .out = l->out->rows,
+    };
+    const struct decoder_member *own = &d->members[l->member];
+    heads_run(&h, &d->product, &own->product, own->experts, d->team, l->member);
 }
 
 static void run_attention(const struct launch *l)
@@ -321,6 +350,10 @@ static void dispatch_member(void *context, uint32_t member)
     }
     if (l.node->op == GRAPH_MUL_MAT_ID) {
         run_experts(&l);
+        return;
+    }
+    if (l.node->op == GRAPH_MUL_MAT_HEADS) {
+        run_heads(&l);
         return;
     }
     if (l.node->op == GRAPH_SOFT_MAX) {

@@ -1,5 +1,6 @@
 /* persistent.c - runs the fused program with the whole team: every member executes every op on its share of
  * the units. */
+#include "base/clock.h"
 #include "cpu_decoder.h"
 
 #include <assert.h>
@@ -41,7 +42,8 @@ static const uint8_t *next_weights(const struct walk *w, const struct program_op
     while (!program->ops[i].n_weights || program->ops[i].opcode == PROGRAM_EMBED ||
            (program->ops[i].flags & PROGRAM_HEAD && !d->step->n_logits));
     const struct program_op *next = &program->ops[i];
-    if (next->opcode == PROGRAM_EXPERTS) /* which ones is not known yet, or they follow one another */
+    if (next->opcode == PROGRAM_EXPERTS ||
+        next->opcode == PROGRAM_HEADS) /* which ones is not known yet, or they follow one another */
         return NULL;
     struct product p = {.n_matrices = next->n_weights, .epilogue = next->epilogue};
     for (uint32_t m = 0; m < next->n_weights; m++)
@@ -88,6 +90,35 @@ static void walk_experts(const struct walk *w, const struct program_op *op)
         x.bias[i] = vector_of(d, op->bias[i]);
     }
     experts_run(&x, &d->product, &w->own->product, w->own->experts, d->team, w->member);
+}
+
+static void walk_heads(const struct walk *w, const struct program_op *op)
+{
+    struct decoder *d = w->d;
+    struct heads h = {
+        .matrix = &d->weights.matrices[op->weight[0]],
+        .n_heads = op->n[1],
+        .n_rows = d->step->n_rows,
+        .col = op->out_col[1],
+        .keep = op->n[2],
+        .in = d->buffers[op->in],
+        .out = columns_from(d->buffers[op->out], op->out_col[0]),
+        .next = next_weights(w, op),
+    };
+    heads_run(&h, &d->product, &w->own->product, w->own->experts, d->team, w->member);
+}
+
+static void walk_join(const struct walk *w, const struct program_op *op)
+{
+    struct decoder *d = w->d;
+    struct team_deal rows = team_deal(d->team, w->member, d->step->n_rows, 1);
+    for (uint32_t i, last; team_next(&rows, &i, &last);) {
+        const float *in = row_at(d->buffers[op->in], i);
+        float *out = row_at(d->buffers[op->out], i) + op->out_col[2];
+        memcpy(out, in + op->out_col[0], op->n[0] * sizeof *out);
+        memcpy(out + op->n[0], in + op->out_col[1], op->n[1] * sizeof *out);
+        d->ops->norm_head(out + op->n[0], vector_of(d, op->gain), op->n[1], op->eps);
+    }
 }
 
 static void walk_matmul(const struct walk *w, const struct program_op *op)
@@ -345,6 +376,12 @@ static void walk_op(const struct walk *w, const struct program_op *op)
     case PROGRAM_EXPERTS:
         walk_experts(w, op);
         break;
+    case PROGRAM_HEADS:
+        walk_heads(w, op);
+        break;
+    case PROGRAM_JOIN:
+        walk_join(w, op);
+        break;
     case PROGRAM_ATTEND:
         walk_attend(w, op);
         break;
@@ -381,13 +418,56 @@ void decoder_attend_splits(struct decoder *d, uint32_t member, const struct atte
         attend_merge(a, layer, i % a->n_groups, i / a->n_groups, out);
 }
 
+/* Begins the member's mark of an op, in which its waits are noted from now on. */
+static void note_begin(const struct walk *w, uint32_t op, uint64_t now_ns)
+{
+    const struct trace *t = &w->d->trace;
+    w->own->op = op;
+    if (t->marks && op < t->n_ops)
+        *trace_mark(t, w->member, op) = (struct trace_mark){.begin_ns = now_ns};
+}
+
+static void note_end(const struct walk *w, uint32_t op)
+{
+    const struct trace *t = &w->d->trace;
+    if (!t->marks)
+        return;
+    uint64_t now_ns = clock_ns();
+    trace_mark(t, w->member, op)->end_ns = now_ns;
+    note_begin(w, op + 1, now_ns);
+}
+
+/* A barrier that ends an op is a wait of the next one, since it is behind note_end(). */
+static void note_wait(void *context, uint32_t member, uint64_t begin_ns, uint64_t end_ns)
+{
+    struct decoder *d = context;
+    uint32_t op = d->members[member].op;
+    if (op < d->trace.n_ops)
+        trace_wait(trace_mark(&d->trace, member, op), begin_ns, end_ns);
+}
+
+int decoder_trace(struct decoder *d, bool on, struct error *err)
+{
+    trace_close(&d->trace);
+    team_watch(d->team, NULL, NULL);
+    if (!on)
+        return 0;
+    int rc = trace_open(&d->trace, team_size(d->team), d->program->n_ops, err);
+    if (rc == 0)
+        team_watch(d->team, note_wait, d);
+    return rc;
+}
+
 static void walk_member(void *context, uint32_t member)
 {
     struct decoder *d = context;
     struct walk w = {.d = d, .member = member, .own = &d->members[member]};
     uint64_t start = member == 0 ? decoder_beat(d) : 0;
+    if (d->trace.marks)
+        note_begin(&w, 0, clock_ns());
     for (uint32_t i = 0; i < d->program->n_ops; i++) {
         walk_op(&w, &d->program->ops[i]);
+        note_end(&w, i);
         team_barrier(d->team, member);
         if (member > 0)
             continue;
@@ -401,5 +481,6 @@ static void walk_member(void *context, uint32_t member)
 
 void decoder_walk(struct decoder *d)
 {
+    d->trace.step = d->step->id;
     team_run(d->team, walk_member, d);
 }

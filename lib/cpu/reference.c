@@ -533,6 +533,24 @@ static void mul_mat_id(struct exact *x, const struct graph_node *n, uint32_t i, 
         }
 }
 
+static void mul_mat_heads(struct exact *x, const struct graph_node *n, uint32_t i, float *out)
+{
+    uint32_t part = n->col + n->k + n->keep, width = n->width / n->n_heads - n->keep;
+    for (uint32_t h = 0; h < n->n_heads; h++, out += n->keep + width) {
+        const float *in = input_row(x, n, 0, i) + (size_t)h * part;
+        memcpy(out, in + n->col + n->k, n->keep * sizeof *out);
+        for (uint32_t o = 0; o < width; o++)
+            out[n->keep + o] = (float)dot(weight_row(x, n->weight, h * width + o), in + n->col, n->k);
+    }
+}
+
+static void join(const struct exact *x, const struct graph_node *n, uint32_t i, float *out)
+{
+    uint32_t first = x->g->nodes[n->inputs[0]].width;
+    memcpy(out, input_row(x, n, 0, i), first * sizeof *out);
+    memcpy(out + first, input_row(x, n, 1, i), (n->width - first) * sizeof *out);
+}
+
 static void expert_sum(const struct exact *x, const struct graph_node *n, uint32_t i, float *out)
 {
     const float *in = input_row(x, n, 0, i), *weights = input_row(x, n, 1, i) + n->route.n_used;
@@ -645,6 +663,12 @@ static int run_node(struct exact *x, uint32_t node)
             break;
         case GRAPH_MUL_MAT_ID:
             mul_mat_id(x, n, i, out);
+            break;
+        case GRAPH_MUL_MAT_HEADS:
+            mul_mat_heads(x, n, i, out);
+            break;
+        case GRAPH_JOIN:
+            join(x, n, i, out);
             break;
         case GRAPH_EXPERT_SUM:
             expert_sum(x, n, i, out);

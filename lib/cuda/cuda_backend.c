@@ -303,6 +303,20 @@ static void cuda_park(struct backend *be)
         cuda_fail(d, -EIO, "the decoder on %s does not end", d->device.name);
 }
 
+static int cuda_set_trace(struct backend *be, bool on, struct error *err)
+{
+    struct cuda_decoder *d = (struct cuda_decoder *)be;
+    assert(d->resident && !cuda_in_flight(d));
+    return cuda_trace(d, on, err);
+}
+
+static int cuda_get_trace(struct backend *be, struct trace *out, struct error *err)
+{
+    struct cuda_decoder *d = (struct cuda_decoder *)be;
+    assert(d->args.trace && !cuda_in_flight(d));
+    return cuda_traced(d, out, err);
+}
+
 static const float *cuda_logits(struct backend *be, uint32_t index)
 {
     const struct cuda_decoder *d = (const struct cuda_decoder *)be;
@@ -358,6 +372,8 @@ const struct backend_ops cuda_backend = {
     .load = cuda_load,
     .submit = cuda_submit,
     .advance = cuda_advance,
+    .trace = cuda_set_trace,
+    .traced = cuda_get_trace,
     .park = cuda_park,
     .logits = cuda_logits,
     .info = cuda_info,

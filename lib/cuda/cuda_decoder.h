@@ -5,6 +5,7 @@
  *   cuda_weights.c   the packed copy of the weights, and its upload
  *   cuda_resident.c  the persistent decoder: launch, park, relaunch, end
  *   cuda_nodes.c     the graph, one launch per node (eager), and the same captured and replayed (graph)
+ *   cuda_trace.c     the times of a step
  *   cuda_watch.c     device health, and the messages about failures
  *
  * Memory: all memory, modules, functions and streams are acquired in load(), before the first launch: while
@@ -19,6 +20,7 @@
 #include "driver.h"
 #include "model/graph.h"
 #include "plan.h"
+#include "backend/trace.h"
 #include "model/program.h"
 #include "backend/step_check.h"
 
@@ -57,7 +59,8 @@ struct cuda_decoder {
     /* The persistent kernel. */
     void *resident; /* its function; NULL: node by node */
     struct decoder_args args;
-    uint32_t n_threads; /* threads of a block */
+    uint32_t n_threads;      /* threads of a block */
+    struct cuda_block marks; /* of a trace, once one was asked for */
 
     struct cuda_nodes *nodes; /* set if cfg.eager */
 
@@ -135,6 +138,10 @@ int cuda_nodes_time(struct cuda_decoder *d, bool on, struct error *err);
 int cuda_nodes_ns(struct cuda_decoder *d, uint32_t node, uint64_t *ns, struct error *err);
 /* Runs the whole step in one launch. */
 int cuda_nodes_replay(struct cuda_decoder *d, struct error *err);
+
+/* cuda_trace.c: see backend_ops. The kernel is launched again for the next step. */
+int cuda_trace(struct cuda_decoder *d, bool on, struct error *err);
+int cuda_traced(struct cuda_decoder *d, struct trace *out, struct error *err);
 
 /* cuda_watch.c */
 /* cuStreamQuery() on any thread: CUDA_NOT_READY while something of this process runs. */

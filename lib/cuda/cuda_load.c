@@ -54,8 +54,9 @@ static int check_program(const struct program *p, const struct model_config *c, 
 static bool is_missing(enum graph_op op)
 {
     return op == GRAPH_ROUTE || op == GRAPH_MUL_MAT_ID || op == GRAPH_EXPERT_SUM || op == GRAPH_GATE ||
-           op == GRAPH_SWIGLU_CLAMPED || op == GRAPH_SIGMOID || op == GRAPH_SSM_CONV || op == GRAPH_L2_NORM ||
-           op == GRAPH_DELTA_GATE || op == GRAPH_DELTA_NET;
+           op == GRAPH_SWIGLU_CLAMPED || op == GRAPH_MUL_MAT_HEADS || op == GRAPH_JOIN ||
+           op == GRAPH_SIGMOID || op == GRAPH_SSM_CONV || op == GRAPH_L2_NORM || op == GRAPH_DELTA_GATE ||
+           op == GRAPH_DELTA_NET;
 }
 
 static int check_model(const struct cuda_decoder *d, const struct model_config *c, struct error *err)
@@ -275,7 +276,8 @@ static void place_scratch(struct cuda_decoder *d, struct cuda_arena *a)
     x->published = cuda_arena_take(a, 256);
     x->abort_word = cuda_arena_take(a, 256);
     x->progress = cuda_arena_take(a, 256);
-    d->cleared.size = (size_t)(x->progress + 256 - x->counters);
+    x->places = cuda_arena_take(a, (size_t)d->n_blocks * DECODER_LINE * sizeof(uint32_t));
+    d->cleared.size = (size_t)(x->places - x->counters) + d->n_blocks * DECODER_LINE * sizeof(uint32_t);
 }
 
 static size_t scratch_size(struct cuda_decoder *d)
@@ -476,7 +478,7 @@ void cuda_unload(struct cuda_decoder *d)
     const struct cuda_driver *driver = &d->driver;
     cuda_nodes_close(d->nodes, driver);
     cuda_weights_close(&d->weights, driver);
-    struct cuda_block *blocks[] = {&d->tables, &d->scratch, &d->pages};
+    struct cuda_block *blocks[] = {&d->tables, &d->scratch, &d->pages, &d->marks};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         cuda_block_give(blocks[i], driver);
     struct cuda_pinned *pinned[] = {&d->control, &d->steps, &d->results, &d->exported, &d->transfer};

@@ -29,6 +29,8 @@ int cuda_resident_launch(struct cuda_decoder *d, struct error *err)
     int rc = CUDA_TRY(&d->driver, err, cuCtxSetCurrent, d->device.context);
     if (rc == 0)
         rc = CUDA_TRY(&d->driver, err, cuMemsetD8Async, d->cleared.address, 0, d->cleared.size, d->stream);
+    if (rc == 0 && a->trace)
+        rc = CUDA_TRY(&d->driver, err, cuMemsetD8Async, a->trace, 0, d->marks.size, d->stream);
     if (rc == 0)
         rc = CUDA_TRY(&d->driver, err, cuLaunchCooperativeKernel, d->resident, d->n_blocks, 1, 1,
                       d->n_threads, 1, 1, a->shared.total, d->stream, parameters);

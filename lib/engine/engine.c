@@ -1,4 +1,4 @@
-/* engine.c - the engine's thread: its rounds, the steps in flight, open and close. */
+/* engine.c - the engine's thread: its rounds, open and close. */
 #include "engine_spill.h"
 #include "engine_speculate.h"
 #include "model/program.h"
@@ -8,117 +8,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- steps ---- */
-
-static double ms_between(uint64_t from, uint64_t to)
-{
-    return to > from ? (double)(to - from) / 1e6 : 0;
-}
-
-static void blend(double *average, double value)
-{
-    *average = *average > 0 ? 0.7 * *average + 0.3 * value : value;
-}
-
-/* Learns the cost of a finished step, which sizes the next ones. Chunks shorter than the planned ones say
- * little about the cost of a row. The shortest planned ones must count, or a cost that was measured too high
- * would stay. */
-static void measure(struct engine *e, const struct flight *f, uint64_t now_ns)
-{
-    uint64_t start = f->started_ns > e->retired_ns ? f->started_ns : e->retired_ns;
-    double ms = ms_between(start, now_ns);
-    if (executor_kind(e->x) == EXECUTOR_EAGER)
-        ms = (double)f->submit_ns / 1e6;
-    engine_draft_measure(e, f, ms, now_ns);
-    if (f->n_spans > 0 && f->n_prefill == 0 &&
-        (f->n_draft == 0 || e->decode_ms <= 0)) /* n_spans 0: page ops alone */
-        blend(&e->decode_ms, ms);
-    if (f->n_decode > 0 && f->n_prefill == 0 && f->n_draft == 0)
-        blend(&e->text_ms[engine_text_class(f->n_decode)], ms);
-    if (f->n_prefill < (f->n_decode ? ENGINE_LEAST_CHUNK : 16))
-        return;
-    uint32_t n_rows = f->n_prefill + f->n_decode + f->n_draft;
-    if (f->n_decode)
-        row_price_learn(&e->beside, n_rows, f->depth, ms);
-    else
-        blend(&e->prefill_row_ms, ms / n_rows);
-}
-
-static bool submit_next(struct engine *e)
-{
-    struct flight *f = &e->flights[(e->first_flight + e->n_flights) % MAX_FLIGHTS];
-    if (!e->built && !engine_build(e, f))
-        return false;
-    struct error why = {0};
-    e->last_id = f->id;
-    f->started_ns = clock_ns();
-    int rc = executor_submit(e->x, &e->step, &why);
-    f->submit_ns = clock_ns() - f->started_ns;
-    e->built =
-        rc == -EAGAIN && e->n_flights > 0; /* the decoder holds fewer steps than the engine: retry later */
-    if (e->built)
-        return false;
-    if (rc < 0) {
-        error_set(&why, rc, "step %llu: submit: %s", (unsigned long long)f->id, strerror(-rc));
-        engine_fail(e, &why);
-        return false;
-    }
-    e->n_flights++;
-    count(&e->steps, 1);
-    return true;
-}
-
-static struct flight *find_flight(struct engine *e, uint64_t id)
-{
-    for (uint32_t i = 0; i < e->n_flights; i++) {
-        struct flight *f = &e->flights[(e->first_flight + i) % MAX_FLIGHTS];
-        if (f->id == id)
-            return f;
-    }
-    return NULL;
-}
-
-static bool keep_result(struct engine *e, const struct step_result *r, struct error *why)
-{
-    struct flight *f = find_flight(e, r->step);
-    if (!f || r->logit_index >= f->n_logits || f->n_results == f->n_logits) {
-        error_set(why, -EIO, "the decoder gave a result for logit row %u of step %llu, which is not running",
-                  r->logit_index, (unsigned long long)r->step);
-        return false;
-    }
-    f->results[r->logit_index] = *r;
-    f->n_results++;
-    return true;
-}
-
-/* Runs the decoder and retires the finished steps. */
-static void advance_steps(struct engine *e)
-{
-    static_assert(MAX_FLIGHTS * STEP_MAX_LOGITS == 64, "results of all flights");
-    struct step_result results[MAX_FLIGHTS * STEP_MAX_LOGITS];
-    struct error why = {0};
-    uint64_t done = 0;
-    int n = executor_advance(e->x, results, MAX_FLIGHTS * STEP_MAX_LOGITS, &done, &why);
-    bool ok = n >= 0;
-    for (int i = 0; ok && i < n; i++)
-        ok = keep_result(e, &results[i], &why);
-    while (ok && e->n_flights > 0) {
-        struct flight *f = &e->flights[e->first_flight];
-        if (f->id > done || f->n_results < f->n_logits)
-            break;
-        uint64_t now = clock_ns();
-        measure(e, f, now);
-        e->retired_ns = now;
-        e->first_flight = (e->first_flight + 1) % MAX_FLIGHTS;
-        e->n_flights--;
-        ok = engine_retire(e, f, now, &why);
-    }
-    if (!ok) {
-        error_set(&why, n < 0 ? n : -EIO, "the decoder failed: %s", strerror(n < 0 ? -n : EIO));
-        engine_fail(e, &why);
-    }
-}
 
 /* ---- the thread ---- */
 
@@ -133,16 +22,6 @@ static struct engine_news wait_for_news(struct engine *e)
     return news;
 }
 
-static void queue_all(struct engine *e, struct engine_request *inbox)
-{
-    for (struct engine_request *r = inbox, *next; r; r = next) {
-        next = STAILQ_NEXT(r, submitted);
-        engine_queue_add(&e->queue, r);
-        engine_note_deadline(e, r, true);
-        e->room = true;
-    }
-}
-
 static void *engine_main(void *arg)
 {
     struct engine *e = arg;
@@ -151,7 +30,7 @@ static void *engine_main(void *arg)
         struct engine_news news = wait_for_news(e);
         uint64_t now = clock_ns();
         atomic_store_explicit(&e->heartbeat_ns, now, memory_order_relaxed);
-        queue_all(e, news.inbox);
+        engine_enqueue(e, news.inbox);
         if (news.closing && !e->closing_ns)
             e->closing_ns = now;
         if (news.closing)
@@ -165,11 +44,11 @@ static void *engine_main(void *arg)
         engine_admit(e, now);
         engine_publish_stats(e);
         while (!e->faulted && e->n_flights < e->cfg.steps_in_flight && !engine_draft_holds(e) &&
-               !engine_constrain_holds(e) && submit_next(e))
+               !engine_constrain_holds(e) && engine_submit_step(e))
             ;
         engine_wake(e); /* requests that were cancelled or have started are reported before the step */
         if (e->n_flights > 0 || (news.pinged && !e->faulted)) /* a ping checks an idle device, too */
-            advance_steps(e);
+            engine_advance(e);
         engine_publish_stats(e);
         engine_wake(e);
         if (news.closing && e->n_flights == 0 && !engine_disk_lingers(e, now)) {

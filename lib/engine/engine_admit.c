@@ -1,5 +1,5 @@
-/* engine_admit.c - admission: moves requests from the queue into slots, in order, once pages for all their
- * tokens are reserved. */
+/* engine_admit.c - admission: queues new requests, and moves requests from the queue into slots, in order,
+ * once pages for all their tokens are reserved. */
 #include "engine_spill.h"
 
 #include <assert.h>
@@ -129,6 +129,16 @@ static enum outcome start(struct engine *e, struct engine_request *r, uint64_t n
     count(&e->cached_tokens, n_cached);
     seat_all(e, r, slots, n_cached, now_ns);
     return STARTED;
+}
+
+void engine_enqueue(struct engine *e, struct engine_request *inbox)
+{
+    for (struct engine_request *r = inbox, *next; r; r = next) {
+        next = STAILQ_NEXT(r, submitted);
+        engine_queue_add(&e->queue, r);
+        engine_note_deadline(e, r, true);
+        e->room = true;
+    }
 }
 
 void engine_admit(struct engine *e, uint64_t now_ns)

@@ -6,6 +6,9 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#define MASKS_NS  10000000 /* that a step waits for masks, whatever they take */
+#define MASK_PART 100000   /* steps of a matcher, about 1 ms */
+
 int engine_constrain_open(struct engine *e, struct error *err)
 {
     uint32_t words = (e->n_vocab + 31) / 32;
@@ -27,15 +30,41 @@ void engine_constrain_close(struct engine *e)
     e->masks = NULL;
 }
 
-uint32_t engine_constrain_mask(struct engine *e, uint32_t slot)
+/* True if the mask of its next token is known to be needed, and not made yet. */
+static bool wants_mask(const struct sequence *q)
 {
-    const struct engine_request *r = e->seqs[slot].r;
-    uint64_t from = clock_ns();
-    uint32_t n = matcher_mask(r->constraint, r->vocabulary, e->masks + (size_t)slot * e->mask_words);
-    uint64_t now = clock_ns();
-    e->masks_ns += now - from;
-    atomic_store_explicit(&e->heartbeat_ns, now, memory_order_relaxed);
-    return n ? slot + 1 : 0;
+    return q->r && q->r->constraint && !q->masked && q->n_samples < q->r->max_tokens &&
+           !engine_constraint_waits(q);
+}
+
+bool engine_constrain_pending(const struct engine *e)
+{
+    for (uint32_t slot = 0; e->masks && slot < e->cfg.n_slots; slot++)
+        if (wants_mask(&e->seqs[slot]))
+            return true;
+    return false;
+}
+
+static void make_part(struct engine *e, uint32_t slot)
+{
+    struct sequence *q = &e->seqs[slot];
+    uint32_t n = 0, *mask = e->masks + (size_t)slot * e->mask_words;
+    q->masked = matcher_mask_part(q->r->constraint, q->r->vocabulary, mask, MASK_PART, &n);
+    q->mask = n ? slot + 1 : 0;
+}
+
+void engine_constrain_masks(struct engine *e)
+{
+    uint64_t from = clock_ns(), now = from;
+    while (engine_constrain_pending(e) && now - from < MASKS_NS) {
+        uint32_t slot = e->mask_turn;
+        e->mask_turn = (slot + 1) % e->cfg.n_slots;
+        if (!wants_mask(&e->seqs[slot]))
+            continue;
+        make_part(e, slot);
+        now = clock_ns();
+        atomic_store_explicit(&e->heartbeat_ns, now, memory_order_relaxed);
+    }
 }
 
 bool engine_constrain_token(const struct engine_request *r, int32_t token)

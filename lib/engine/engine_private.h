@@ -1,8 +1,7 @@
 /* engine_private.h - the engine's state, shared by its parts: engine.c (the thread and its rounds),
  * engine_mailbox.c (the state that threads share), engine_admit.c (queue to slot), engine_fork.c (choices of
- * one prompt), engine_step.c (slots to step), engine_retire.c (results to requests), engine_end.c (ends of
- * requests), engine_stats.c (figures), engine_speculate.c (drafts), engine_spill.c (pages to the disk and
- * back).
+ * one prompt), engine_step.c (slots to step, results to requests), engine_end.c (ends of requests),
+ * engine_stats.c (figures), engine_speculate.c (drafts), engine_spill.c (pages to the disk and back).
  * Thread: engine only, except the fields guarded by `lock` and the atomics. Memory: engine_open() allocates
  * all. */
 #pragma once
@@ -29,6 +28,8 @@ struct sequence {
     uint32_t n_done;    /* positions below it are computed and their step is retired */
     uint32_t n_table;   /* page table entries that were sent */
     uint32_t n_samples; /* tokens requested from the decoder: received or in flight */
+    bool masked;        /* of a constrained text: the mask of its next token is made */
+    uint32_t mask;      /* its number for step_logit.mask, 0: no token may follow */
     uint64_t last_step; /* id of the newest step that names it; 0: none */
     uint64_t admitted;  /* sequence number of its admission */
 
@@ -131,7 +132,7 @@ struct engine {
     struct step step;
     uint32_t *masks; /* [n_slots][mask_words]; NULL: the backend cannot constrain */
     uint32_t mask_words;
-    uint64_t masks_ns; /* time that the masks of the texts, or of the prompts, of this step have taken */
+    uint32_t mask_turn; /* the slot whose mask is the next to go on with */
 
     /* Figures, written by the engine thread (n_open and rejected also by engine_submit()). */
     _Atomic bool faulted, idle;
@@ -154,12 +155,12 @@ static inline bool engine_constraint_waits(const struct sequence *q)
     return q->r->constraint && q->n_samples > atomic_load_explicit(&q->r->n_out, memory_order_relaxed);
 }
 
-/* engine_decodes: the next step may hold a row of it that samples a token. engine_prefills: it may hold rows
- * of its prompt. */
+/* engine_decodes: the next step may hold a row of it that samples a token: its mask is made. engine_prefills:
+ * it may hold rows of its prompt. */
 static inline bool engine_decodes(const struct sequence *q)
 {
     return q->r && q->n_rows >= q->r->n_prompt && q->n_samples < q->r->max_tokens &&
-           !engine_constraint_waits(q);
+           !engine_constraint_waits(q) && (!q->r->constraint || q->masked);
 }
 
 static inline bool engine_prefills(const struct sequence *q)
@@ -218,17 +219,19 @@ void engine_fail(struct engine *e, const struct error *why);
 /* engine_constrain.c: takes the memory of the masks, if the backend uses them. 0 or -ENOMEM. */
 int engine_constrain_open(struct engine *e, struct error *err);
 void engine_constrain_close(struct engine *e);
-/* Writes the mask of a slot's next token; 0: no token may follow. Otherwise the number for step_logit.mask.
- */
-uint32_t engine_constrain_mask(struct engine *e, uint32_t slot);
+/* Makes the masks of next tokens, the slots in turns, for as long as a step may wait for them; what is not
+ * complete then goes on at the next step. */
+void engine_constrain_masks(struct engine *e);
+/* True if a mask is still to be made. */
+bool engine_constrain_pending(const struct engine *e);
 /* Takes a sampled token into the matcher; false when it has none of the language. */
 bool engine_constrain_token(const struct engine_request *r, int32_t token);
 /* True if no further step may be submitted now: a constrained sequence waits for its token. */
 bool engine_constrain_holds(const struct engine *e);
-/* engine_admit.c: moves requests from the queue into slots. */
+/* engine_admit.c: queues what has come in; moves requests from the queue into slots. */
+void engine_enqueue(struct engine *e, struct engine_request *inbox);
 void engine_admit(struct engine *e, uint64_t now_ns);
-/* engine_step.c: fills e->step and *f with the next step's work; false when there is none. */
-bool engine_build(struct engine *e, struct flight *f);
-/* engine_retire.c: applies the results of a finished step. False if they are invalid; *why names the reason.
- */
-bool engine_retire(struct engine *e, struct flight *f, uint64_t now_ns, struct error *why);
+/* engine_step.c: builds the next step and submits it; false when there is none, or no room for it. */
+bool engine_submit_step(struct engine *e);
+/* Runs the decoder and retires the finished steps. */
+void engine_advance(struct engine *e);

@@ -1,17 +1,18 @@
-/* engine_step.c - builds the next step: one row of every decoding sequence, with drafts behind it where they
- * pay, then prefill chunks for as long as the step is expected to stay within step_ms. */
+/* engine_step.c - a step's way: built, submitted, computed, retired. It has one row of every decoding
+ * sequence, with drafts behind it where they pay, then prefill chunks for as long as it is expected to stay
+ * within step_ms. When its results are there, its tokens become final, pages are published, requests end. */
 #include "engine_spill.h"
 #include "engine_speculate.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <math.h>
 #include <string.h>
 
 #define MIN_PREFILL_ALONE 64  /* rows, whatever step_ms says: enough to pay for one pass over the weights */
 #define FIRST_PREFILL     64  /* rows until the cost is measured */
 #define BESIDE_SHARE      0.7 /* of step_ms for prefill beside texts: 1 step in 100 takes 1.4 times that */
-#define MASKS_NS          20000000 /* then the masks of further slots are left to the next step */
-#define HEAD_ROOM         4        /* logit rows that decoding leaves to prefill, if there is any */
+#define HEAD_ROOM         4   /* logit rows that decoding leaves to prefill, if there is any */
 
 /* ---- settings, pages and copies that a sequence's rows need ---- */
 
@@ -120,7 +121,8 @@ static uint16_t ask_sample(struct engine *e, struct flight *f, struct sequence *
                                        .n_top = (uint16_t)(r->want_logprobs ? r->n_top : 0)};
     /* A text that cannot go on is sampled without a mask and ends when the step retires. */
     if (r->constraint)
-        s->logits[i].mask = engine_constrain_mask(e, slot);
+        s->logits[i].mask = q->mask;
+    q->masked = false;
     f->asked[i] = (struct asked){.slot = slot, .index = index, .target = false};
     return (uint16_t)i;
 }
@@ -147,7 +149,7 @@ static uint32_t add_rows(struct engine *e, struct flight *f, uint32_t slot, uint
     for (; fit < n; fit++) {
         enum wanted wanted = wanted_at(q->r, q->n_rows + fit);
         n_logits += wanted != NOTHING;
-        if (n_logits > STEP_MAX_LOGITS || (wanted == SAMPLE && q->r->constraint && e->masks_ns > MASKS_NS))
+        if (n_logits > STEP_MAX_LOGITS || (wanted == SAMPLE && q->r->constraint && !q->masked))
             break;
     }
     if (fit == 0)
@@ -307,7 +309,8 @@ static void add_prefill(struct engine *e, struct flight *f, uint32_t n)
     }
 }
 
-bool engine_build(struct engine *e, struct flight *f)
+/* Fills e->step and *f with the next step's work; false when there is none. */
+static bool build(struct engine *e, struct flight *f)
 {
     struct step *s = &e->step;
     uint32_t n_prefill = list_prefill(e);
@@ -316,17 +319,255 @@ bool engine_build(struct engine *e, struct flight *f)
     f->id = s->id;
     f->n_prefill = f->n_decode = f->n_draft = f->n_spans = f->n_logits = f->n_results = 0;
     uint32_t n_logits = n_prefill ? STEP_MAX_LOGITS - HEAD_ROOM : STEP_MAX_LOGITS;
+    engine_constrain_masks(e);
     if (e->n_flights == 0)
         engine_draft_plan(e, n_logits);
-    e->masks_ns = 0;
     add_decode(e, f, n_logits);
-    e->masks_ns = 0; /* of the prompts at least the oldest gets its mask, whatever the texts took */
     if (n_prefill)
         add_prefill(e, f, n_prefill);
     f->n_logits = s->n_logits;
     f->depth = depth(s);
     /* Every running request makes progress. */
-    assert(s->n_rows > 0 || e->n_flights > 0 || e->n_live == 0 || engine_disk_waits(e));
+    assert(s->n_rows > 0 || e->n_flights > 0 || e->n_live == 0 || engine_disk_waits(e) ||
+           engine_constrain_pending(e));
     engine_disk_build(e);
     return s->n_rows > 0 || s->n_page_ops > 0;
+}
+
+bool engine_submit_step(struct engine *e)
+{
+    struct flight *f = &e->flights[(e->first_flight + e->n_flights) % MAX_FLIGHTS];
+    if (!e->built && !build(e, f))
+        return false;
+    struct error why = {0};
+    e->last_id = f->id;
+    f->started_ns = clock_ns();
+    int rc = executor_submit(e->x, &e->step, &why);
+    f->submit_ns = clock_ns() - f->started_ns;
+    e->built =
+        rc == -EAGAIN && e->n_flights > 0; /* the decoder holds fewer steps than the engine: retry later */
+    if (e->built)
+        return false;
+    if (rc < 0) {
+        error_set(&why, rc, "step %llu: submit: %s", (unsigned long long)f->id, strerror(-rc));
+        engine_fail(e, &why);
+        return false;
+    }
+    e->n_flights++;
+    count(&e->steps, 1);
+    return true;
+}
+
+/* ---- a finished step ---- */
+
+static double ms_between(uint64_t from, uint64_t to)
+{
+    return to > from ? (double)(to - from) / 1e6 : 0;
+}
+
+static void blend(double *average, double value)
+{
+    *average = *average > 0 ? 0.7 * *average + 0.3 * value : value;
+}
+
+/* Learns the cost of a finished step, which sizes the next ones. Chunks shorter than the planned ones say
+ * little about the cost of a row. The shortest planned ones must count, or a cost that was measured too high
+ * would stay. */
+static void measure(struct engine *e, const struct flight *f, uint64_t now_ns)
+{
+    uint64_t start = f->started_ns > e->retired_ns ? f->started_ns : e->retired_ns;
+    double ms = ms_between(start, now_ns);
+    if (executor_kind(e->x) == EXECUTOR_EAGER)
+        ms = (double)f->submit_ns / 1e6;
+    engine_draft_measure(e, f, ms, now_ns);
+    if (f->n_spans > 0 && f->n_prefill == 0 &&
+        (f->n_draft == 0 || e->decode_ms <= 0)) /* n_spans 0: page ops alone */
+        blend(&e->decode_ms, ms);
+    if (f->n_decode > 0 && f->n_prefill == 0 && f->n_draft == 0)
+        blend(&e->text_ms[engine_text_class(f->n_decode)], ms);
+    if (f->n_prefill < (f->n_decode ? ENGINE_LEAST_CHUNK : 16))
+        return;
+    uint32_t n_rows = f->n_prefill + f->n_decode + f->n_draft;
+    if (f->n_decode)
+        row_price_learn(&e->beside, n_rows, f->depth, ms);
+    else
+        blend(&e->prefill_row_ms, ms / n_rows);
+}
+
+/* Returns -EIO if a result does not answer its request. A decoder that does otherwise is broken, and none of
+ * its results can be trusted. */
+static int check_result(const struct engine *e, const struct flight *f, const struct step_result *result,
+                        struct error *why)
+{
+    const struct asked *a = &f->asked[result->logit_index];
+    bool in_range = result->token >= 0 && (e->n_vocab == 0 || (uint32_t)result->token < e->n_vocab);
+    if (result->step == f->id && result->slot == a->slot &&
+        ((result->flags & STEP_RESULT_NOT_FINITE) || in_range))
+        return 0;
+    return error_set(
+        why, -EIO, "step %llu: the decoder returned token %d for slot %u of step %llu, slot %u was expected",
+        (unsigned long long)f->id, (int)result->token, result->slot, (unsigned long long)result->step,
+        a->slot);
+}
+
+static void take_tops(struct step_top *out, const struct step_result *result, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = i < result->n_top ? result->top[i] : (struct step_top){.token = -1};
+}
+
+static void take_target(struct engine_request *r, uint32_t index, const struct step_result *result)
+{
+    r->prompt_out[index] = (struct engine_token){r->prompt[index], result->logprob};
+    if (r->n_prompt_top)
+        take_tops(r->prompt_top + (size_t)index * r->n_prompt_top, result, r->n_prompt_top);
+}
+
+static void take_sample(struct engine *e, struct sequence *q, uint32_t index,
+                        const struct step_result *result, uint64_t now_ns)
+{
+    struct engine_request *r = q->r;
+    if (!engine_constrain_token(r, result->token)) { /* there was no mask: nothing may follow */
+        engine_end(e, q, ENGINE_STUCK, now_ns);
+        return;
+    }
+    r->out[index] = (struct engine_token){result->token, r->want_logprobs ? result->logprob : 0.0f};
+    if (r->want_logprobs && r->n_top)
+        take_tops(r->top + (size_t)index * r->n_top, result, r->n_top);
+    if (index == 0)
+        r->first_ns = now_ns;
+    atomic_store_explicit(&r->n_out, index + 1, memory_order_release);
+    engine_count_tokens(e, now_ns, 0, 1);
+    engine_draft_token(e, r->slot, index, result->token);
+    if (engine_ends(e, r, result->token, index))
+        engine_end(e, q, ENGINE_EOS, now_ns);
+    else if (index + 1 == r->max_tokens)
+        engine_end(e, q, ENGINE_LENGTH, now_ns);
+    else
+        engine_list(e, r);
+}
+
+/* Accepts the sequence's rows of a finished step, up to position `end`; their tokens are final. */
+static void accept_rows(struct engine *e, struct sequence *q, uint32_t slot, uint32_t end, uint64_t now_ns)
+{
+    const struct engine_request *r = q->r;
+    uint32_t n_prompt = end < r->n_prompt ? end : r->n_prompt;
+    if (q->n_done < n_prompt) {
+        kv_cache_accept(e->kv, slot, r->prompt + q->n_done, n_prompt - q->n_done);
+        if (!q->forked) /* forks share one prompt, which counts once */
+            engine_count_tokens(e, now_ns, n_prompt - q->n_done, 0);
+        q->n_done = n_prompt;
+        e->room = true; /* a queued request may wait for these pages */
+    }
+    for (; q->n_done < end; q->n_done++)
+        kv_cache_accept(e->kv, slot, &r->out[q->n_done - r->n_prompt].token, 1);
+}
+
+/* Publishes the progress of the prompt, after its targets are stored. Ends a request that only fills the
+ * cache. */
+static void publish_progress(struct engine *e, struct sequence *q, uint64_t now_ns)
+{
+    struct engine_request *r = q->r;
+    uint32_t n_prompt = q->n_done < r->n_prompt ? q->n_done : r->n_prompt;
+    if (atomic_load_explicit(&r->n_prompt_done, memory_order_relaxed) == n_prompt)
+        return;
+    atomic_store_explicit(&r->n_prompt_done, n_prompt, memory_order_release);
+    if (n_prompt < r->n_prompt)
+        return;
+    atomic_store_explicit(&r->state, ENGINE_DECODE, memory_order_release);
+    if (r->max_tokens == 0)
+        engine_end(e, q, ENGINE_LENGTH, now_ns);
+}
+
+static void fail_not_finite(struct engine *e, struct flight *f, uint64_t now_ns)
+{
+    for (uint32_t i = 0; i < f->n_logits; i++) {
+        struct sequence *q = &e->seqs[f->asked[i].slot];
+        if (q->r && !f->asked[i].dropped && (f->results[i].flags & STEP_RESULT_NOT_FINITE))
+            engine_end(e, q, ENGINE_NOT_FINITE, now_ns);
+    }
+}
+
+/* Applies the results of a finished step. -EIO if they are invalid. */
+static int retire(struct engine *e, struct flight *f, uint64_t now_ns, struct error *why)
+{
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < f->n_logits; i++)
+        rc = check_result(e, f, &f->results[i], why);
+    if (rc < 0)
+        return rc;
+    engine_draft_check(e, f);
+    fail_not_finite(e, f, now_ns); /* first: pages of such a sequence must not be published */
+    for (uint32_t i = 0; i < f->n_spans; i++) {
+        uint32_t slot = f->spans[i].slot;
+        if (e->seqs[slot].r)
+            accept_rows(e, &e->seqs[slot], slot, f->spans[i].end, now_ns);
+    }
+    for (uint32_t i = 0; i < f->n_logits; i++) {
+        const struct asked *a = &f->asked[i];
+        if (a->target && e->seqs[a->slot].r)
+            take_target(e->seqs[a->slot].r, a->index, &f->results[i]);
+    }
+    e->retired = f->id;
+    for (uint32_t i = 0; i < f->n_spans; i++)
+        if (e->seqs[f->spans[i].slot].r)
+            publish_progress(e, &e->seqs[f->spans[i].slot], now_ns);
+    for (uint32_t i = 0; i < f->n_logits; i++) {
+        const struct asked *a = &f->asked[i];
+        if (!a->target && !a->dropped && e->seqs[a->slot].r)
+            take_sample(e, &e->seqs[a->slot], a->index, &f->results[i], now_ns);
+    }
+    for (uint32_t i = 0; i < f->n_spans; i++) /* those that ended earlier and waited for this step */
+        engine_release(e, f->spans[i].slot);
+    engine_disk_retire(e, now_ns);
+    return 0;
+}
+
+static struct flight *find_flight(struct engine *e, uint64_t id)
+{
+    for (uint32_t i = 0; i < e->n_flights; i++) {
+        struct flight *f = &e->flights[(e->first_flight + i) % MAX_FLIGHTS];
+        if (f->id == id)
+            return f;
+    }
+    return NULL;
+}
+
+static int keep_result(struct engine *e, const struct step_result *r, struct error *why)
+{
+    struct flight *f = find_flight(e, r->step);
+    if (!f || r->logit_index >= f->n_logits || f->n_results == f->n_logits)
+        return error_set(why, -EIO,
+                         "the decoder gave a result for logit row %u of step %llu, which is not running",
+                         r->logit_index, (unsigned long long)r->step);
+    f->results[r->logit_index] = *r;
+    f->n_results++;
+    return 0;
+}
+
+void engine_advance(struct engine *e)
+{
+    static_assert(MAX_FLIGHTS * STEP_MAX_LOGITS == 64, "results of all flights");
+    struct step_result results[MAX_FLIGHTS * STEP_MAX_LOGITS];
+    struct error why = {0};
+    uint64_t done = 0;
+    int n = executor_advance(e->x, results, MAX_FLIGHTS * STEP_MAX_LOGITS, &done, &why);
+    int rc = n < 0 ? n : 0;
+    for (int i = 0; rc == 0 && i < n; i++)
+        rc = keep_result(e, &results[i], &why);
+    while (rc == 0 && e->n_flights > 0) {
+        struct flight *f = &e->flights[e->first_flight];
+        if (f->id > done || f->n_results < f->n_logits)
+            break;
+        uint64_t now = clock_ns();
+        measure(e, f, now);
+        e->retired_ns = now;
+        e->first_flight = (e->first_flight + 1) % MAX_FLIGHTS;
+        e->n_flights--;
+        rc = retire(e, f, now, &why);
+    }
+    if (rc < 0) {
+        error_set(&why, rc, "the decoder failed: %s", strerror(-rc));
+        engine_fail(e, &why);
+    }
 }

@@ -1,4 +1,5 @@
 /* gbnf.c - llama.cpp's grammar language: rules of literals, classes, groups, alternatives and repetitions. */
+#include "base/hash.h"
 #include "base/utf8.h"
 #include "code_ranges.h"
 #include "grammar_builder.h"
@@ -11,6 +12,7 @@
 #define MAX_DEPTH  200
 #define MAX_RULES  10000
 #define MAX_REPEAT 1000000
+#define SLOTS      (1 << 15) /* more than twice MAX_RULES */
 
 struct rule {
     const char *name;
@@ -26,6 +28,8 @@ struct parser {
     unsigned depth;
     struct rule *rules;
     uint32_t n_rules, room;
+    uint32_t *slots; /* [SLOTS] rules by name: their numbers from 1, 0: empty; open addressing */
+    uint64_t seed;   /* of the hashes of names, which a client chooses */
 };
 
 struct span {
@@ -98,12 +102,20 @@ static const char *take_name(struct parser *p)
     return name ? name : "";
 }
 
-/* Finds or makes a rule. The search is linear; the number of rules and the work are bounded. */
+static uint32_t *slot_of(const struct parser *p, const char *name)
+{
+    uint64_t h = hash_bytes(p->seed, name, strlen(name));
+    while (p->slots[h & (SLOTS - 1)] && strcmp(p->rules[p->slots[h & (SLOTS - 1)] - 1].name, name) != 0)
+        h++;
+    return &p->slots[h & (SLOTS - 1)];
+}
+
+/* Finds or makes a rule. */
 static uint32_t rule_of(struct parser *p, const char *name)
 {
-    for (uint32_t i = 0; i < p->n_rules; i++)
-        if (!strcmp(p->rules[i].name, name))
-            return i;
+    uint32_t *slot = slot_of(p, name);
+    if (*slot)
+        return *slot - 1;
     if (p->n_rules == p->room) {
         uint32_t more = p->room ? 2 * p->room : 32;
         struct rule *r = arena_grow(&p->b->arena, p->rules, p->room * sizeof *r, more * sizeof *r);
@@ -116,6 +128,7 @@ static uint32_t rule_of(struct parser *p, const char *name)
     }
     p->rules[p->n_rules] = (struct rule){
         .name = name, .start = builder_state(p->b), .end = builder_state(p->b), .used_at = p->at};
+    *slot = p->n_rules + 1;
     return p->n_rules++;
 }
 
@@ -434,10 +447,13 @@ int grammar_from_gbnf(struct grammar **out, const char *s, size_t n, struct erro
 {
     struct builder b;
     builder_open(&b);
-    struct parser p = {.b = &b, .s = s, .n = n};
+    struct parser p = {.b = &b, .s = s, .n = n, .seed = hash_seed()};
     uint32_t root = 0;
     b.rule_name = rule_name;
     b.context = &p;
+    p.slots = arena_array(&b.arena, SLOTS, sizeof *p.slots);
+    if (!p.slots)
+        builder_fail(&b, -ENOMEM, "out of memory");
     skip_space(&p, true);
     while (going(&p))
         parse_rule(&p);

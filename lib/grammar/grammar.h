@@ -52,6 +52,12 @@ struct grammar_part { /* a string that is counted: `min` to leave it, `max` to g
 
 struct vocabulary_memos;
 
+/* Of the callers who count what the grammar holds once for all its users; zero at first. */
+struct grammar_share {
+    uint32_t n_users;
+    size_t n_counted; /* bytes */
+};
+
 struct grammar {
     struct arena arena;
     uint32_t n_states, start, n_memos;
@@ -63,10 +69,17 @@ struct grammar {
     bool has_unique;
     struct vocabulary_memos *memos; /* masks remembered by the engine's thread (matcher.h) */
     atomic_uint n_refs;
+    atomic_size_t n_bytes; /* of its arena, its remembered masks and its matchers */
+    struct grammar_share share;
 };
 
 struct grammar *grammar_ref(struct grammar *g);
 void grammar_unref(struct grammar *g); /* NULL is fine; the last reference frees it */
+/* Bytes that it holds now, with its remembered masks and its matchers, which grow with their texts. */
+size_t grammar_bytes(const struct grammar *g);
+/* Counts memory that is taken for it, or given back. */
+void grammar_take(struct grammar *g, size_t n);
+void grammar_give(struct grammar *g, size_t n);
 
 /* From end to end, as UTF-8. Errors as regex_compile(). */
 int grammar_from_regex(struct grammar **out, const char *s, size_t n, struct error *err);

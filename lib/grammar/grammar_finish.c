@@ -252,6 +252,15 @@ static void grammar_free(struct grammar *g)
     free(g);
 }
 
+/* The moves of each kind took room for the edges of all kinds. */
+static void shrink(struct grammar *g, size_t room, const uint32_t n[3])
+{
+    struct arena *a = &g->arena;
+    g->edges = arena_shrink(a, g->edges, room * sizeof *g->edges, (n[0] + 1) * sizeof *g->edges);
+    g->empties = arena_shrink(a, g->empties, room * sizeof *g->empties, (n[1] + 1) * sizeof *g->empties);
+    g->calls = arena_shrink(a, g->calls, room * sizeof *g->calls, (n[2] + 1) * sizeof *g->calls);
+}
+
 static bool fill(struct finisher *f, struct grammar *g, uint32_t n, const uint32_t *number)
 {
     struct builder *b = f->b;
@@ -281,6 +290,7 @@ static bool fill(struct finisher *f, struct grammar *g, uint32_t n, const uint32
         copy_edges(f, g, s, number, at);
     }
     g->states[n] = (struct grammar_state){.edge = at[0], .empty = at[1], .call = at[2]};
+    shrink(g, (size_t)b->n_edges + 1, at);
     return true;
 }
 
@@ -295,6 +305,7 @@ static int lay_out(struct finisher *f, uint32_t start, struct grammar **out)
     }
     g->start = 0;
     atomic_init(&g->n_refs, 1);
+    atomic_init(&g->n_bytes, sizeof *g + g->arena.total);
     *out = g;
     return 0;
 }
@@ -328,4 +339,19 @@ void grammar_unref(struct grammar *g)
     if (!g || atomic_fetch_sub_explicit(&g->n_refs, 1, memory_order_acq_rel) != 1)
         return;
     grammar_free(g);
+}
+
+size_t grammar_bytes(const struct grammar *g)
+{
+    return atomic_load_explicit(&g->n_bytes, memory_order_relaxed);
+}
+
+void grammar_take(struct grammar *g, size_t n)
+{
+    atomic_fetch_add_explicit(&g->n_bytes, n, memory_order_relaxed);
+}
+
+void grammar_give(struct grammar *g, size_t n)
+{
+    atomic_fetch_sub_explicit(&g->n_bytes, n, memory_order_relaxed);
 }

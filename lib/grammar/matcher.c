@@ -21,14 +21,23 @@ bool matcher_work(struct matcher *m, uint64_t steps)
     return fail(m);
 }
 
-static bool room_for(void **p, uint32_t n, uint32_t *room, size_t size)
+void matcher_take(struct matcher *m, size_t n)
+{
+    m->n_bytes += n;
+    grammar_take(m->g, n);
+}
+
+static bool room_for(struct matcher *m, void **p, uint32_t n, uint32_t *room, size_t size)
 {
     if (n < *room)
         return true;
     uint32_t more = *room ? 2 * *room : 256;
-    void *q = realloc(*p, more * size);
+    size_t grown = (more - *room) * size;
+    m->ambiguous |= m->n_bytes + grown > MATCHER_BYTES;
+    void *q = m->ambiguous ? NULL : realloc(*p, more * size);
     if (!q)
         return false;
+    matcher_take(m, grown);
     *p = q;
     *room = more;
     return true;
@@ -43,6 +52,7 @@ bool matcher_put_text(struct matcher *m, size_t at, char byte)
         char *t = realloc(m->text, more);
         if (!t)
             return fail(m);
+        matcher_take(m, more - m->text_room);
         m->text = t;
         m->text_room = more;
     }
@@ -139,7 +149,7 @@ static bool add(struct matcher *m, struct config *c, struct thread t)
             return matcher_work(m, n_seen);
     m->ambiguous |= c->n >= MATCHER_MAX_THREADS;
     if (m->ambiguous || !matcher_work(m, n_seen) ||
-        !room_for((void **)&m->pool, m->n_pool, &m->pool_room, sizeof *m->pool))
+        !room_for(m, (void **)&m->pool, m->n_pool, &m->pool_room, sizeof *m->pool))
         return fail(m);
     t.next = known;
     m->turn_of[t.state] = m->turn;
@@ -158,7 +168,7 @@ static bool is_only_end(const struct grammar *g, uint32_t s)
 
 static bool add_link(struct matcher *m, uint32_t frame, struct link l)
 {
-    if (!room_for((void **)&m->links, m->n_links, &m->link_room, sizeof *m->links))
+    if (!room_for(m, (void **)&m->links, m->n_links, &m->link_room, sizeof *m->links))
         return fail(m);
     l.next = m->frames[frame].links;
     m->frames[frame].links = m->n_links;
@@ -200,7 +210,7 @@ static bool push(struct matcher *m, struct config *c, const struct thread *t, co
         bool ended = m->frames[*out].ended == m->turn;
         return add_link(m, *out, l) && (!ended || add(m, c, (struct thread){l.back, l.count, l.below, 0}));
     }
-    if (!room_for((void **)&m->frames, m->n_frames, &m->frame_room, sizeof *m->frames))
+    if (!room_for(m, (void **)&m->frames, m->n_frames, &m->frame_room, sizeof *m->frames))
         return fail(m);
     *out = m->n_frames;
     m->frames[m->n_frames++] = (struct frame){.rule = call->rule,
@@ -358,6 +368,7 @@ int matcher_open(struct matcher **out, struct grammar *g)
     m->turn_of = calloc(g->n_states, sizeof *m->turn_of);
     m->head = calloc(g->n_states, sizeof *m->head);
     m->work = MATCHER_WORK;
+    matcher_take(m, sizeof *m + g->n_states * (sizeof *m->turn_of + sizeof *m->head));
     if (!m->turn_of || !m->head ||
         (!matcher_start(m, (struct thread){g->start, 0, NO_FRAME, 0}, &m->now) && m->failed)) {
         int rc = m->ambiguous ? -E2BIG : -ENOMEM;
@@ -372,6 +383,8 @@ void matcher_close(struct matcher *m)
 {
     if (!m)
         return;
+    matcher_stop_mask(m);
+    grammar_give(m->g, m->n_bytes);
     grammar_unref(m->g);
     free(m->pool);
     free(m->frames);
@@ -449,6 +462,7 @@ static bool take_byte(struct matcher *m, uint8_t byte)
 
 size_t matcher_bytes(struct matcher *m, const char *s, size_t n)
 {
+    matcher_stop_mask(m);
     for (size_t i = 0; i < n; i++) {
         m->work = MATCHER_WORK;
         if (!take_byte(m, (uint8_t)s[i]))
@@ -498,6 +512,7 @@ bool matcher_token(struct matcher *m, const struct vocabulary *v, int32_t token)
     for (uint32_t i = 0; i < v->n_ends; i++)
         if (v->ends[i] == token)
             return matcher_can_end(m);
+    matcher_stop_mask(m);
     m->work = MATCHER_WORK;
     if (m->failed || (uint32_t)token >= v->n_tokens || !v->bytes[token] ||
         !fits(m, v->bytes[token], v->lens[token]))

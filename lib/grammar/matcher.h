@@ -1,17 +1,19 @@
 /* matcher.h - a text on its way through a grammar: which bytes and which tokens may come next.
  * A matcher holds the set of threads that the text so far allows; a thread is a state, a count and a stack of
  * frames. Stacks share their lower parts. Thread: one at a time; the remembered masks of a grammar belong to
- * the engine's thread. Memory: grows with ambiguity, up to MATCHER_MAX_THREADS threads. Time: counted in
+ * the engine's thread. Memory: grows with ambiguity, up to MATCHER_MAX_THREADS threads and MATCHER_BYTES; it
+ * counts in grammar_bytes(), and so do the grammar's remembered masks, at most 8 MB. Time: counted in
  * steps (a thread, an edge or a comparison; 3 to 10 ns each, 20 ns on a busy machine). A byte, a token or a
- * closure takes at most MATCHER_WORK steps (20 to 40 ms), a mask MATCHER_WORK_NODE more for each node of the
- * trie: 4.5 million at 4,096 tokens, 25 million (0.1 to 0.25 s) at 150,000, where llama.cpp's JSON grammar
+ * closure takes at most MATCHER_WORK steps (5 to 10 ms), a mask MATCHER_WORK_NODE more for each node of the
+ * trie: 1.5 million at 4,096 tokens, 22 million (0.1 to 0.25 s) at 150,000, where llama.cpp's JSON grammar
  * takes 5 million in a string. A matcher that would need more has failed: nothing is allowed any more. */
 #pragma once
 #include "grammar.h"
 #include "vocabulary.h"
 
 #define MATCHER_MAX_THREADS 4096
-#define MATCHER_WORK        (4u * 1000 * 1000)
+#define MATCHER_BYTES       (16u << 20) /* beside the text, which items that must differ keep */
+#define MATCHER_WORK        (1000 * 1000)
 #define MATCHER_WORK_NODE   64
 
 struct matcher; /* opaque: matcher_private.h */
@@ -28,6 +30,11 @@ bool matcher_is_ambiguous(const struct matcher *m); /* for too many threads or t
 bool matcher_token(struct matcher *m, const struct vocabulary *v, int32_t token);
 /* Sets bit t of mask[vocabulary_mask_words()] exactly when token t may come next. Returns their number. */
 uint32_t matcher_mask(struct matcher *m, const struct vocabulary *v, uint32_t *mask);
+/* The same in parts, of about `steps` steps each (a memo is made whole: up to two for each node of the trie):
+ * false until the mask is complete, then true with its number of tokens in *n. The mask stays the same
+ * memory; a byte or token that is taken before drops it. */
+bool matcher_mask_part(struct matcher *m, const struct vocabulary *v, uint32_t *mask, uint64_t steps,
+                       uint32_t *n);
 
 /* The remembered masks of a vocabulary (JSON strings) or of a grammar. */
 struct vocabulary_memos;

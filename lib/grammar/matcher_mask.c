@@ -9,8 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_MEMOS                                                                                            \
-    256 /* of a grammar: 19 KB each for 150,000 tokens, and 150 KB more where characters count */
+#define MAX_MEMOS 256 /* of a grammar */
+#define MEMO_BYTES                                                                                           \
+    (8 << 20) /* of a grammar's: 19 KB each for 150,000 tokens, 170 KB where characters count */
 
 struct exit_node { /* a node whose byte leaves the part */
     uint32_t node;
@@ -30,6 +31,7 @@ struct vocabulary_memos {
     const struct vocabulary *of;
     struct memo **memo; /* by key */
     uint32_t n, n_made;
+    size_t n_bytes; /* of all */
 };
 
 int memo_store_open(struct vocabulary_memos **out)
@@ -60,6 +62,25 @@ void memo_store_close(struct vocabulary_memos *s)
 
 /* ---- walking the trie ---- */
 
+/* What a walk has put on the pool, and takes back. */
+struct mark {
+    uint32_t n_pool, n_frames, n_links;
+};
+
+static struct mark mark(const struct matcher *m)
+{
+    return (struct mark){m->n_pool, m->n_frames, m->n_links};
+}
+
+static void go_back(struct matcher *m, struct mark to)
+{
+    m->n_pool = to.n_pool;
+    m->n_frames = to.n_frames;
+    m->n_links = to.n_links;
+}
+
+#define MAX_LEVELS 256
+
 struct trie_walk {
     struct matcher *m;
     const struct vocabulary *v;
@@ -67,6 +88,12 @@ struct trie_walk {
     struct memo *memo;    /* being made, or NULL */
     uint8_t exit_byte;    /* of the memo */
     struct config *level; /* [max_len + 1] */
+    uint64_t pause;       /* with less work left the walk pauses */
+    /* Where it is: `node` is next; nodes at the levels [0, top] end at ends[]. */
+    uint32_t node, top;
+    uint32_t ends[MAX_LEVELS];
+    struct mark marks[MAX_LEVELS];
+    size_t n_text;
 };
 
 static void set_token(const struct trie_walk *w, int32_t token, uint32_t count)
@@ -110,45 +137,48 @@ static bool walk_node(struct trie_walk *w, uint32_t node, uint32_t depth)
     return true;
 }
 
-/* Walks the nodes [node, end), children of a node whose configuration is level[depth]. */
-static void walk(struct trie_walk *w, uint32_t node, uint32_t end, uint32_t depth)
+/* Prepares to walk the nodes [node, end), children of a node whose configuration is level[0]. */
+static void walk_begin(struct trie_walk *w, uint32_t node, uint32_t end)
+{
+    w->node = node;
+    w->top = 0;
+    w->ends[0] = end;
+    w->marks[0] = mark(w->m);
+    w->n_text = w->m->n_text;
+}
+
+/* Looks at the next node, and goes below it or behind it. */
+static void walk_on(struct trie_walk *w)
 {
     struct matcher *m = w->m;
-    uint32_t ends[256], top = 0, pools[256], frames[256], links[256];
-    size_t n_text = m->n_text;
-    ends[0] = end;
-    pools[0] = m->n_pool;
-    frames[0] = m->n_frames;
-    links[0] = m->n_links;
+    uint32_t node = w->node, end = w->v->nodes[node].end;
+    go_back(m, w->marks[w->top]);
+    m->n_text = w->n_text + w->top + 1;
+    if (w->top < MAX_LEVELS - 1 && walk_node(w, node, w->top + 1) && end > node + 1) {
+        w->top++;
+        w->ends[w->top] = end;
+        w->marks[w->top] = mark(m);
+        w->node++;
+    } else
+        w->node = end;
+}
+
+/* True when all is walked, or the matcher has failed; false when the walk pauses: called again it goes on. */
+static bool walk(struct trie_walk *w)
+{
+    struct matcher *m = w->m;
     while (!m->failed) {
-        while (node == ends[top]) { /* done below: back to the level above */
-            if (top == 0) {
-                m->n_pool = pools[0];
-                m->n_frames = frames[0];
-                m->n_links = links[0];
-                m->n_text = n_text;
-                return;
-            }
-            top--;
-        }
-        m->n_pool = pools[top];
-        m->n_frames = frames[top];
-        m->n_links = links[top];
-        m->n_text = n_text + top + 1;
-        if (top < 255 && walk_node(w, node, depth + top + 1) && w->v->nodes[node].end > node + 1) {
-            top++;
-            ends[top] = w->v->nodes[node].end;
-            pools[top] = m->n_pool;
-            frames[top] = m->n_frames;
-            links[top] = m->n_links;
-            node++;
-        } else
-            node = w->v->nodes[node].end;
+        while (w->top > 0 && w->node == w->ends[w->top]) /* done below: back to the level above */
+            w->top--;
+        if (w->node == w->ends[w->top])
+            break;
+        if (m->work < w->pause)
+            return false;
+        walk_on(w);
     }
-    m->n_pool = pools[0];
-    m->n_frames = frames[0];
-    m->n_links = links[0];
-    m->n_text = n_text;
+    go_back(m, w->marks[0]);
+    m->n_text = w->n_text;
+    return true;
 }
 
 /* ---- remembered masks ---- */
@@ -209,7 +239,7 @@ static struct memo *memo_make(struct matcher *m, const struct vocabulary *v, uin
     }
     bool many;
     o->exit_state = find_exit(m->g, state, &many);
-    struct trie_walk w = {m, v, o->mask, o, 0, level};
+    struct trie_walk w = {.m = m, .v = v, .mask = o->mask, .memo = o, .level = level};
     o->byte_exit = o->exit_state != NO_FRAME && reads_one_byte(m->g, o->exit_state, &w.exit_byte);
     o->useless = many;
     if (many)
@@ -221,7 +251,8 @@ static struct memo *memo_make(struct matcher *m, const struct vocabulary *v, uin
     if (matcher_start(m, (struct thread){state, 0, NO_FRAME, 0}, &level[0])) {
         if (!o->byte_exit)
             w.memo = o->counts ? o : NULL;
-        walk(&w, 0, v->n_nodes, 0);
+        walk_begin(&w, 0, v->n_nodes);
+        walk(&w);
     }
     m->alone = false;
     if (m->failed)
@@ -233,6 +264,25 @@ static struct memo *memo_make(struct matcher *m, const struct vocabulary *v, uin
 fail:
     memo_free(o);
     return NULL;
+}
+
+static size_t memo_bytes(const struct memo *o, const struct vocabulary *v)
+{
+    return sizeof *o + (vocabulary_mask_words(v) + 1) * sizeof *o->mask + (o->counts ? v->n_tokens + 1 : 0) +
+           o->exit_room * sizeof *o->exits;
+}
+
+static void memo_take(struct matcher *m, struct vocabulary_memos *s, size_t n)
+{
+    s->n_bytes += n;
+    if (s == m->g->memos)
+        grammar_take(m->g, n);
+}
+
+/* Those of JSON strings are of a known number, and of the vocabulary. */
+static bool has_room(const struct matcher *m, const struct vocabulary_memos *s)
+{
+    return s->n_made < MAX_MEMOS && (s != m->g->memos || s->n_bytes < MEMO_BYTES);
 }
 
 /* The memo of a state, made now if there is room; NULL: walk. */
@@ -247,14 +297,19 @@ static const struct memo *memo_of(struct matcher *m, const struct vocabulary *v,
         s->n = s == v->strings ? GRAMMAR_STRING_MEMOS : m->g->n_memos;
         s->memo = calloc(s->n, sizeof *s->memo);
         s->of = v;
+        if (s->memo)
+            memo_take(m, s, s->n * sizeof *s->memo);
     }
     if (!s->memo || s->of != v)
         return NULL;
-    if (!s->memo[key] && s->n_made < MAX_MEMOS) {
-        uint32_t n_pool = m->n_pool;
+    if (!s->memo[key] && has_room(m, s)) {
+        struct mark before = mark(m);
         s->memo[key] = memo_make(m, v, state, level);
-        s->n_made += s->memo[key] != NULL;
-        m->n_pool = n_pool;
+        if (s->memo[key]) {
+            s->n_made++;
+            memo_take(m, s, memo_bytes(s->memo[key], v));
+        }
+        go_back(m, before);
     }
     return s->memo[key] && !s->memo[key]->useless ? s->memo[key] : NULL;
 }
@@ -276,91 +331,114 @@ static void add_counted(const struct memo *o, const struct vocabulary *v, uint32
     }
 }
 
-/* Walks what is below a node, from level[0]; items that must differ need the bytes that led there. */
-static void walk_below(struct trie_walk *w, uint32_t node)
+/* ---- the mask ---- */
+
+/* A mask that is being made: first by the memos of the threads that have one, then by a walk of the whole
+ * trie for the others. It pauses between two threads and inside walks. */
+struct mask_job {
+    struct trie_walk w;
+    enum { MASK_THREADS, MASK_EXITS, MASK_BELOW, MASK_PLAIN } at;
+    uint32_t next;        /* thread of the text so far */
+    struct thread *plain; /* threads without a memo */
+    uint32_t n_plain;
+    /* Of the memo that is applied: its thread, the next of its exits, what is before and behind them. */
+    const struct memo *memo;
+    struct thread thread;
+    struct grammar_part part;
+    uint32_t exit_state, exit;
+    bool tried, opened;
+    struct config outside;
+    struct mark mark;
+    size_t n_text;
+    struct mark begun; /* what the matcher was before */
+    size_t begun_text;
+};
+
+/* Begins to walk what is below a node, from `outside`; items that must differ need the bytes that led there.
+ */
+static void begin_below(struct mask_job *j, uint32_t node)
 {
-    struct matcher *m = w->m;
-    const struct vocabulary_node *nodes = w->v->nodes;
-    size_t n_text = m->n_text;
+    struct matcher *m = j->w.m;
+    const struct vocabulary_node *nodes = j->w.v->nodes;
     uint32_t with_token = node;
+    j->n_text = m->n_text;
     while (nodes[with_token].token < 0)
         with_token++;
-    const char *bytes = w->v->bytes[nodes[with_token].token];
+    const char *bytes = j->w.v->bytes[nodes[with_token].token];
     for (uint32_t i = 0; m->g->has_unique && i < nodes[node].depth; i++)
         if (!matcher_put_text(m, m->n_text++, bytes[i]))
             return;
-    walk(w, node + 1, nodes[node].end, 0);
-    m->n_text = n_text;
+    j->w.level[0] = j->outside;
+    walk_begin(&j->w, node + 1, nodes[node].end);
+    j->at = MASK_BELOW;
 }
 
-/* Adds what a memo says for one thread. False: it does not fit here, and the trie must be walked. */
-static bool apply(struct trie_walk *w, const struct memo *o, struct thread t)
+/* Behind the byte nothing depends on the count, so one configuration serves all exits. */
+static bool opens(struct mask_job *j, uint32_t count, uint32_t node)
 {
-    struct matcher *m = w->m;
-    const struct grammar_state *s = &m->g->states[t.state];
-    struct grammar_part part = {0, GRAMMAR_UNBOUNDED, 0, false};
-    if (s->part != GRAMMAR_UNBOUNDED)
-        part = m->g->parts[s->part];
-    uint32_t n_pool = m->n_pool, n_frames = m->n_frames, n_links = m->n_links;
-    if (!matcher_work(m, o->n_exits + w->v->n_tokens / (o->counts ? 8 : 32)))
-        return false;
-    /* A shared memo knows the state of another grammar. */
-    uint32_t exit = s->part != GRAMMAR_UNBOUNDED ? part.exit : o->exit_state;
-    if (!o->byte_exit) {
-        struct config behind;
-        if (exit != NO_FRAME && matcher_start(m, (struct thread){exit, t.count, t.stack, 0}, &behind) &&
-            behind.n)
-            return false;
-        m->n_pool = n_pool;
-        m->n_frames = n_frames;
-        m->n_links = n_links;
-        add_counted(o, w->v, part.max - t.count, w->mask);
-        return true;
-    }
-    add_counted(o, w->v, part.max - t.count, w->mask);
-    struct config outside = {0};
-    bool tried = false, opened = false;
-    for (uint32_t i = 0; i < o->n_exits && !m->failed; i++) {
-        uint32_t count = t.count + o->exits[i].count, node = o->exits[i].node;
-        if (!part.counts)
-            count = t.count;
-        if (count < part.min || count > part.max)
-            continue;
-        if (!tried) { /* behind the byte nothing depends on the count, so one configuration serves all */
-            tried = true;
-            struct config at = {0};
-            m->n_text++;
-            opened = matcher_start(m, (struct thread){exit, count, t.stack, 0}, &at) &&
-                     matcher_step(m, &at, w->v->nodes[node].byte, &outside);
-            m->n_text--;
-        }
-        if (!opened)
-            break;
-        set_token(w, w->v->nodes[node].token, 0);
-        if (w->v->nodes[node].end > node + 1) {
-            w->level[0] = outside;
-            walk_below(w, node);
-        }
-    }
-    m->n_pool = n_pool;
-    m->n_frames = n_frames;
-    m->n_links = n_links;
-    return !m->failed;
+    struct matcher *m = j->w.m;
+    struct config at = {0};
+    if (j->tried)
+        return j->opened;
+    j->tried = true;
+    m->n_text++;
+    j->opened = matcher_start(m, (struct thread){j->exit_state, count, j->thread.stack, 0}, &at) &&
+                matcher_step(m, &at, j->w.v->nodes[node].byte, &j->outside);
+    m->n_text--;
+    return j->opened;
 }
 
-/* ---- the mask ---- */
-
-static void add_plain(struct trie_walk *w, const struct thread *plain, uint32_t n)
+/* Takes the tokens of the next exit. */
+static void take_exit(struct mask_job *j)
 {
-    struct matcher *m = w->m;
-    uint32_t n_pool = m->n_pool;
-    if (n == 0)
+    const struct memo *o = j->memo;
+    const struct exit_node *e = &o->exits[j->exit++];
+    uint32_t count = j->thread.count + (j->part.counts ? e->count : 0);
+    if (count < j->part.min || count > j->part.max)
         return;
-    w->level[0] = (struct config){.first = n_pool, .n = n};
-    for (uint32_t i = 0; i < n; i++)
-        m->pool[m->n_pool++] = plain[i];
-    walk(w, 0, w->v->n_nodes, 0);
-    m->n_pool = n_pool;
+    if (!opens(j, count, e->node)) {
+        j->exit = o->n_exits;
+        return;
+    }
+    set_token(&j->w, j->w.v->nodes[e->node].token, 0);
+    if (j->w.v->nodes[e->node].end > e->node + 1)
+        begin_below(j, e->node);
+}
+
+/* True if something may follow where a memo without exits ends: then the trie must be walked. */
+static bool goes_on(struct mask_job *j)
+{
+    struct matcher *m = j->w.m;
+    struct config behind;
+    bool on =
+        j->exit_state != NO_FRAME &&
+        matcher_start(m, (struct thread){j->exit_state, j->thread.count, j->thread.stack, 0}, &behind) &&
+        behind.n;
+    go_back(m, j->mark);
+    return on;
+}
+
+/* Takes what a memo says for one thread. False: it does not fit here, and the trie must be walked. */
+static bool apply(struct mask_job *j, const struct memo *o, struct thread t)
+{
+    struct matcher *m = j->w.m;
+    const struct vocabulary *v = j->w.v;
+    const struct grammar_state *s = &m->g->states[t.state];
+    bool has_part = s->part != GRAMMAR_UNBOUNDED;
+    if (!matcher_work(m, o->n_exits + v->n_tokens / (o->counts ? 8 : 32)))
+        return false;
+    j->memo = o;
+    j->thread = t;
+    j->part = has_part ? m->g->parts[s->part] : (struct grammar_part){0, GRAMMAR_UNBOUNDED, 0, false};
+    j->exit_state = has_part ? j->part.exit : o->exit_state; /* a shared memo knows that of another grammar */
+    j->mark = mark(m);
+    if (!o->byte_exit && goes_on(j))
+        return false;
+    add_counted(o, v, j->part.max - t.count, j->w.mask);
+    j->exit = 0;
+    j->tried = j->opened = false;
+    j->at = o->byte_exit ? MASK_EXITS : MASK_THREADS;
+    return true;
 }
 
 static bool reserve_pool(struct matcher *m, uint32_t n)
@@ -370,29 +448,91 @@ static bool reserve_pool(struct matcher *m, uint32_t n)
     struct thread *p = realloc(m->pool, (2 * m->pool_room + n) * sizeof *p);
     if (!p)
         return false;
+    matcher_take(m, (m->pool_room + n) * sizeof *p);
     m->pool = p;
     m->pool_room = 2 * m->pool_room + n;
     return true;
 }
 
-uint32_t matcher_mask(struct matcher *m, const struct vocabulary *v, uint32_t *mask)
+static void take_thread(struct mask_job *j)
 {
-    uint32_t n_words = vocabulary_mask_words(v), n_plain = 0, n = 0;
-    memset(mask, 0, n_words * sizeof *mask);
-    m->work = MATCHER_WORK + (uint64_t)MATCHER_WORK_NODE * v->n_nodes;
-    struct thread *plain = malloc((m->now.n + 1) * sizeof *plain);
-    struct config *level = calloc(v->max_len + 2 > 258 ? v->max_len + 2 : 258, sizeof *level);
-    struct trie_walk w = {.m = m, .v = v, .mask = mask, .level = level};
-    if (!plain || !level || !reserve_pool(m, m->now.n))
+    struct matcher *m = j->w.m;
+    struct thread t = m->pool[m->now.first + j->next++];
+    const struct memo *o = memo_of(m, j->w.v, t.state, j->w.level);
+    if (!o || !apply(j, o, t))
+        j->plain[j->n_plain++] = t;
+}
+
+static void begin_plain(struct mask_job *j)
+{
+    struct matcher *m = j->w.m;
+    j->at = MASK_PLAIN;
+    j->mark = mark(m);
+    if (!reserve_pool(m, j->n_plain))
         m->failed = true;
-    for (uint32_t i = 0; i < m->now.n && !m->failed; i++) {
-        struct thread t = m->pool[m->now.first + i];
-        const struct memo *o = memo_of(m, v, t.state, level);
-        if (!o || !apply(&w, o, t))
-            plain[n_plain++] = t;
+    if (m->failed)
+        return;
+    j->w.level[0] = (struct config){.first = m->n_pool, .n = j->n_plain};
+    for (uint32_t i = 0; i < j->n_plain; i++)
+        m->pool[m->n_pool++] = j->plain[i];
+    walk_begin(&j->w, 0, j->n_plain ? j->w.v->n_nodes : 0);
+}
+
+/* Goes on with the mask; true when it is made, or the matcher has failed. */
+static bool go_on(struct mask_job *j)
+{
+    struct matcher *m = j->w.m;
+    while (!m->failed && m->work >= j->w.pause) {
+        if (j->at == MASK_THREADS && j->next < m->now.n) {
+            take_thread(j);
+        } else if (j->at == MASK_THREADS) {
+            begin_plain(j);
+        } else if (j->at == MASK_EXITS && j->exit < j->memo->n_exits) {
+            take_exit(j);
+        } else if (j->at == MASK_EXITS) {
+            go_back(m, j->mark);
+            j->at = MASK_THREADS;
+        } else if (j->at == MASK_BELOW && walk(&j->w)) {
+            m->n_text = j->n_text;
+            j->at = MASK_EXITS;
+        } else if (j->at == MASK_PLAIN && walk(&j->w)) {
+            return true;
+        }
     }
-    if (!m->failed && reserve_pool(m, n_plain))
-        add_plain(&w, plain, n_plain);
+    return m->failed;
+}
+
+static struct mask_job *job_open(struct matcher *m, const struct vocabulary *v, uint32_t *mask)
+{
+    struct mask_job *j = calloc(1, sizeof *j);
+    if (!j)
+        return NULL;
+    j->w = (struct trie_walk){.m = m, .v = v, .mask = mask};
+    j->plain = malloc((m->now.n + 1) * sizeof *j->plain);
+    j->w.level = calloc(v->max_len + 2 > 258 ? v->max_len + 2 : 258, sizeof *j->w.level);
+    m->job = j;
+    j->begun = mark(m);
+    j->begun_text = m->n_text;
+    return j->plain && j->w.level && reserve_pool(m, m->now.n) ? j : NULL;
+}
+
+void matcher_stop_mask(struct matcher *m)
+{
+    struct mask_job *j = m->job;
+    if (!j)
+        return;
+    go_back(m, j->begun);
+    m->n_text = j->begun_text;
+    free(j->plain);
+    free(j->w.level);
+    free(j);
+    m->job = NULL;
+}
+
+/* Adds the end tokens and counts all. */
+static uint32_t end_mask(struct matcher *m, const struct vocabulary *v, uint32_t *mask)
+{
+    uint32_t n_words = vocabulary_mask_words(v), n = 0;
     for (uint32_t i = 0; m->now.can_end && i < v->n_ends; i++)
         if ((uint32_t)v->ends[i] < v->n_tokens)
             mask[v->ends[i] / 32] |= 1u << (v->ends[i] % 32);
@@ -400,8 +540,32 @@ uint32_t matcher_mask(struct matcher *m, const struct vocabulary *v, uint32_t *m
         memset(mask, 0, n_words * sizeof *mask);
     for (uint32_t i = 0; i < n_words; i++)
         n += (uint32_t)__builtin_popcount(mask[i]);
-    free(plain);
-    free(level);
+    return n;
+}
+
+bool matcher_mask_part(struct matcher *m, const struct vocabulary *v, uint32_t *mask, uint64_t steps,
+                       uint32_t *n)
+{
+    if (!m->job) {
+        memset(mask, 0, vocabulary_mask_words(v) * sizeof *mask);
+        m->work = MATCHER_WORK + (uint64_t)MATCHER_WORK_NODE * v->n_nodes;
+        if (!job_open(m, v, mask))
+            m->failed = true;
+    }
+    if (!m->failed) {
+        m->job->w.pause = m->work > steps ? m->work - steps : 0;
+        if (!go_on(m->job))
+            return false;
+    }
+    matcher_stop_mask(m);
+    *n = end_mask(m, v, mask);
+    return true;
+}
+
+uint32_t matcher_mask(struct matcher *m, const struct vocabulary *v, uint32_t *mask)
+{
+    uint32_t n = 0;
+    matcher_mask_part(m, v, mask, UINT64_MAX, &n);
     return n;
 }
 

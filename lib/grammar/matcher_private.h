@@ -44,11 +44,18 @@ struct matcher {
     bool alone;     /* a walk inside one part: bounds are ignored */
     char *text;     /* with unique items */
     size_t n_text, text_room;
+    struct mask_job *job; /* the mask that is being made, or NULL */
+    size_t n_bytes;       /* of all of it, counted in the grammar */
 };
+
+/* Counts memory that the matcher has taken. */
+void matcher_take(struct matcher *m, size_t n);
 
 /* Takes steps of the walk's work; false when it is spent: the matcher has failed. */
 bool matcher_work(struct matcher *m, uint64_t steps);
 bool matcher_step(struct matcher *m, const struct config *from, uint8_t byte, struct config *to);
 /* Adds what a thread reaches without input to a fresh configuration at the end of the pool. */
 bool matcher_start(struct matcher *m, struct thread t, struct config *to);
+/* Drops a mask that is being made. */
+void matcher_stop_mask(struct matcher *m);
 bool matcher_put_text(struct matcher *m, size_t at, char byte);

@@ -44,6 +44,12 @@ static bool at_end(const struct parser *p)
     return p->at >= p->n || p->rc < 0;
 }
 
+/* A NUL, which a pattern may hold, is none of them. */
+static bool is_one_of(char c, const char *set)
+{
+    return c && strchr(set, c);
+}
+
 static bool looking_at(const struct parser *p, const char *text)
 {
     size_t len = strlen(text);
@@ -250,7 +256,7 @@ static uint32_t class_item(struct parser *p, struct code_ranges *set, bool *whol
         return 8;
     if (take(p, "-"))
         return '-';
-    if (!at_end(p) && strchr("dDwWsSpP", p->s[p->at])) {
+    if (!at_end(p) && is_one_of(p->s[p->at], "dDwWsSpP")) {
         char c = p->s[p->at++];
         *whole = add_class_escape(p, c, set);
         return 0;
@@ -326,7 +332,7 @@ static struct span parse_backslash(struct parser *p)
     struct code_ranges set = {0};
     if (looking_at(p, "b") || looking_at(p, "B"))
         fail(p, -ENOTSUP, "a word boundary (\\b)");
-    if (!at_end(p) && strchr("dDwWsSpP", p->s[p->at])) {
+    if (!at_end(p) && is_one_of(p->s[p->at], "dDwWsSpP")) {
         char c = p->s[p->at++];
         add_class_escape(p, c, &set);
         return set_span(p, &set);
@@ -349,7 +355,7 @@ static struct span parse_atom(struct parser *p)
         return symbol_span(p, DFA_BEGIN, DFA_BEGIN);
     if (take(p, "$"))
         return symbol_span(p, DFA_END, DFA_END);
-    if (strchr("*+?", p->s[p->at]))
+    if (is_one_of(p->s[p->at], "*+?"))
         fail(p, -EINVAL, "a quantifier without anything before it");
     uint32_t code = take_code(p);
     return symbol_span(p, code, code);
@@ -439,7 +445,7 @@ static struct span parse_item(struct parser *p)
         return s;
     take(p, "?"); /* lazy: the same texts */
     struct span all = repeat(p, s, from, to, min, max);
-    if (!at_end(p) && strchr("*+?", p->s[p->at]))
+    if (!at_end(p) && is_one_of(p->s[p->at], "*+?"))
         fail(p, -EINVAL, "a quantifier after a quantifier");
     return all;
 }

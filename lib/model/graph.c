@@ -27,6 +27,8 @@ static const struct {
     [GRAPH_SOFT_CAP] = {"SOFT_CAP", 1},
     [GRAPH_ROUTE] = {"ROUTE", 1},
     [GRAPH_MUL_MAT_ID] = {"MUL_MAT_ID", 2},
+    [GRAPH_MUL_MAT_HEADS] = {"MUL_MAT_HEADS", 1},
+    [GRAPH_JOIN] = {"JOIN", 2},
     [GRAPH_EXPERT_SUM] = {"EXPERT_SUM", 2},
     [GRAPH_GATE] = {"GATE", 2},
     [GRAPH_SWIGLU_CLAMPED] = {"SWIGLU_CLAMPED", 2},
@@ -355,6 +357,28 @@ static int check_mul_mat_id(const struct graph *g, uint32_t i, struct error *err
                : check_weight(g, i, "bias", n->bias, n->route.n_experts, n->width / used, err);
 }
 
+static int check_mul_mat_heads(const struct graph *g, uint32_t i, struct error *err)
+{
+    const struct graph_node *n = &g->nodes[i];
+    uint64_t part = (uint64_t)n->col + n->k + n->keep;
+    if (n->n_heads == 0 || n->n_heads > ROUTE_MAX_EXPERTS || n->n_heads * part != input(g, n, 0)->width)
+        return bad(g, i, err, "%u heads of %llu (at most %u heads) do not make the width %u of %s",
+                   n->n_heads, (unsigned long long)part, ROUTE_MAX_EXPERTS, input(g, n, 0)->width,
+                   input(g, n, 0)->name);
+    if (n->width % n->n_heads || n->width / n->n_heads <= n->keep)
+        return bad(g, i, err, "width is %u for %u heads that keep %u", n->width, n->n_heads, n->keep);
+    return check_matrix(g, i, n->width - n->n_heads * n->keep, n->k, err);
+}
+
+static int check_join(const struct graph *g, uint32_t i, struct error *err)
+{
+    const struct graph_node *n = &g->nodes[i];
+    if ((uint64_t)input(g, n, 0)->width + input(g, n, 1)->width != n->width)
+        return bad(g, i, err, "width is %u, but its inputs have %u and %u", n->width, input(g, n, 0)->width,
+                   input(g, n, 1)->width);
+    return 0;
+}
+
 static int check_expert_sum(const struct graph *g, uint32_t i, struct error *err)
 {
     const struct graph_node *n = &g->nodes[i], *x = input(g, n, 0);
@@ -479,6 +503,8 @@ static int check_node(const struct graph *g, uint32_t i, struct error *err)
         [GRAPH_SOFT_CAP] = check_soft_cap,
         [GRAPH_ROUTE] = check_route,
         [GRAPH_MUL_MAT_ID] = check_mul_mat_id,
+        [GRAPH_MUL_MAT_HEADS] = check_mul_mat_heads,
+        [GRAPH_JOIN] = check_join,
         [GRAPH_EXPERT_SUM] = check_expert_sum,
         [GRAPH_GATE] = check_gate,
         [GRAPH_SWIGLU_CLAMPED] = same_width,
@@ -516,6 +542,9 @@ static void print_shape(FILE *f, const struct graph_node *n)
     if (n->op == GRAPH_MUL_MAT_ID)
         fprintf(f, " %u of %u x [%u, %u]%s", n->route.n_used, n->route.n_experts, n->width / n->route.n_used,
                 n->k, n->bias == MODEL_NO_WEIGHT ? "" : " + bias");
+    if (n->op == GRAPH_MUL_MAT_HEADS)
+        fprintf(f, "  %s %u heads [%u, %u]", quant_name(n->weight_type), n->n_heads,
+                n->width / n->n_heads - n->keep, n->k);
     if (n->op == GRAPH_ROUTE)
         fprintf(f, "  %u of %u, %s%s%s, scale %g", n->route.n_used, n->route.n_experts,
                 n->route.gating == ROUTE_SIGMOID ? "sigmoid" : "softmax",

@@ -28,6 +28,10 @@
  *                                                 weights (kernels/abi/route.h); the bias is optional
  *   MUL_MAT_ID x, route  [E w/U, k]     w         each chosen expert's weight times x, or times its own part of x
  *                                                 if x is U k wide, plus its bias [E, w/U] if there is one
+ *   MUL_MAT_HEADS x      [H w, k]       H part    the matrix of each of n_heads heads times its part of x: of a
+ *                                                 part's col + k + keep values it multiplies the k from `col`
+ *                                                 on; the last `keep` stand before the w products
+ *   JOIN       a, b      -              both      a, then b
  *   EXPERT_SUM x, route  -              x / U     sum of the chosen experts' parts of x times their weights
  *   SWIGLU_CLAMPED g, u  -              as g      arith_swiglu_clamped() of both
  *   GATE       x, g      -              as x      x * sigmoid(g), g of width 1
@@ -68,6 +72,8 @@ enum graph_op {
     GRAPH_SOFT_CAP,
     GRAPH_ROUTE,
     GRAPH_MUL_MAT_ID,
+    GRAPH_MUL_MAT_HEADS,
+    GRAPH_JOIN,
     GRAPH_EXPERT_SUM,
     GRAPH_GATE,
     GRAPH_SWIGLU_CLAMPED,
@@ -84,24 +90,25 @@ struct graph_node {
     enum graph_op op;
     uint32_t inputs[2];           /* node indices; unused ones are GRAPH_NO_INPUT */
     uint32_t width;               /* floats per row */
-    uint32_t k;                   /* input width of MUL_MAT and of an expert; 0 otherwise */
+    uint32_t k;                   /* input width of MUL_MAT, of an expert and of a head; 0 otherwise */
     uint32_t group;               /* RMS_NORM: values normalised together; ROPE, COPY, SOFT_MAX: head_dim */
-    uint32_t n_heads, n_kv_heads; /* SOFT_MAX; COPY: n_kv_heads; ROPE: n_heads */
+    uint32_t n_heads, n_kv_heads; /* SOFT_MAX; COPY: n_kv_heads; ROPE, MUL_MAT_HEADS: n_heads */
     uint32_t layer;  /* of COPY, and of the COPY whose cache SOFT_MAX reads; elsewhere for names only */
     uint32_t kind;   /* ROPE, COPY, SOFT_MAX: index of model_config.kinds */
-    uint32_t cache;  /* COPY, SOFT_MAX: number of the cache among those of the kind; SSM_CONV, DELTA_NET: of the
-                        layer among the recurrent ones */
-    uint32_t col;    /* MUL: column of its second input */
-    uint32_t weight; /* MUL_MAT, EMBED; MODEL_NO_WEIGHT otherwise */
+    uint32_t cache;  /* COPY, SOFT_MAX: number of the cache among those of the kind; SSM_CONV, DELTA_NET: of
+                        the  layer among the recurrent ones */
+    uint32_t col;    /* MUL: column of its second input; MUL_MAT_HEADS */
+    uint32_t keep;   /* MUL_MAT_HEADS */
+    uint32_t weight; /* products, EMBED; MODEL_NO_WEIGHT otherwise */
     uint32_t weight_type;
-    uint32_t bias;           /* MUL_MAT, MUL_MAT_ID, ROUTE, DELTA_GATE, or MODEL_NO_WEIGHT */
-    uint32_t gain;           /* RMS_NORM, SOFT_MAX, SCALE, SSM_CONV, DELTA_GATE, or MODEL_NO_WEIGHT */
-    float eps;               /* RMS_NORM, L2_NORM */
-    float scale;             /* SOFT_MAX, SCALE, SOFT_CAP */
-    struct route_rule route; /* ROUTE; MUL_MAT_ID and EXPERT_SUM: n_experts and n_used */
+    uint32_t bias;            /* MUL_MAT, MUL_MAT_ID, ROUTE, DELTA_GATE, or MODEL_NO_WEIGHT */
+    uint32_t gain;            /* RMS_NORM, SOFT_MAX, SCALE, SSM_CONV, DELTA_GATE, or MODEL_NO_WEIGHT */
+    float eps;                /* RMS_NORM, L2_NORM */
+    float scale;              /* SOFT_MAX, SCALE, SOFT_CAP */
+    struct route_rule route;  /* ROUTE; MUL_MAT_ID and EXPERT_SUM: n_experts and n_used */
     struct delta_shape delta; /* SSM_CONV, L2_NORM, DELTA_GATE, DELTA_NET */
-    bool head;               /* runs only for rows that need logits */
-    char name[40];           /* "blk.3.attn_q" */
+    bool head;                /* runs only for rows that need logits */
+    char name[40];            /* "blk.3.attn_q" */
 };
 #define GRAPH_NO_INPUT UINT32_MAX
 

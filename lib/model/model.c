@@ -33,10 +33,13 @@ struct model {
     X(qwen35moe, "qwen35moe")                                                                                \
     X(qwen3next, "qwen3next")                                                                                \
     X(glm4moe, "glm4moe")                                                                                    \
+    X(deepseek2, "deepseek2")                                                                                \
     X(gemma2, "gemma2")                                                                                      \
     X(gemma3, "gemma3")                                                                                      \
     X(gemma4, "gemma4")                                                                                      \
+    X(gptoss, "gpt-oss")                                                                                     \
     X(granite, "granite")                                                                                    \
+    X(granitemoe, "granitemoe")                                                                              \
     X(mistral3, "mistral3")                                                                                  \
     X(phi3, "phi3")                                                                                          \
     X(smollm3, "smollm3")
@@ -112,8 +115,9 @@ static void name_quantization(struct model *m)
 
 /* Weights. */
 
-#define PARTS_PER_LAYER                                                                                      \
-    10 /* q, its gate, k, v and the biases of q, k and v, gate, up; of experts: gate, up */
+/* q, its gate, k, v and the biases of q, k and v, gate, up; of experts: gate, up; or attn_kv_a, attn_k_rope
+ */
+#define PARTS_PER_LAYER 12
 
 static int list_weights(struct model *m, struct error *err)
 {
@@ -229,6 +233,18 @@ static void split_qkv(struct model *m, uint32_t layer, const char *suffix)
     }
 }
 
+/* Adds the two parts of attn_kv_a_mqa: the rows of what is compressed, then those of the rotated key. */
+static void split_latent(struct model *m, uint32_t layer)
+{
+    const struct model_latent *l = &m->config.latent;
+    uint32_t fused = layer_tensor(m, layer, "attn_kv_a_mqa.weight");
+    if (!l->rank || fused == MODEL_NO_WEIGHT || m->weights[fused].n != l->rank + l->rotated ||
+        !quant_traits(m->weights[fused].type))
+        return; /* then attn_kv_a is missing */
+    add_part(m, fused, layer, "attn_kv_a.weight", 0, l->rank);
+    add_part(m, fused, layer, "attn_k_rope.weight", l->rank, l->rotated);
+}
+
 /* Adds gate and up of an ffn_up that has the rows of both, gate's first. */
 static void split_gate_up(struct model *m, uint32_t layer)
 {
@@ -272,6 +288,7 @@ static void split_fused(struct model *m)
             split_attention(m, i);
         split_gate_up(m, i);
         split_experts(m, i);
+        split_latent(m, i);
     }
 }
 
@@ -376,6 +393,8 @@ static int read_vocab(struct model *m, struct error *err)
         return error_set(err, -EBADMSG, "%s: tensor token_embd.weight has %u rows, expected 2 to %u",
                          gguf_path(m->gguf), c->n_vocab, 1u << 24);
     c->tied = model_find_weight(m, "output.weight") == MODEL_NO_WEIGHT;
+    if (c->tied && m->arch->untied)
+        return error_set(err, -EBADMSG, "%s: tensor output.weight is missing", gguf_path(m->gguf));
     split_fused(m);
     return read_rope_factors(m, err);
 }

@@ -18,7 +18,7 @@ struct graph;
 struct model;
 
 #define MODEL_MAX_LAYERS   256
-#define MODEL_MAX_HEAD_DIM 512
+#define MODEL_MAX_HEAD_DIM 576
 #define MODEL_MAX_KINDS    2
 #define MODEL_OWN_CACHE    UINT32_MAX
 
@@ -48,6 +48,15 @@ struct model_experts {
     uint32_t n_groups, n_groups_used;
     bool normalise; /* the chosen experts' weights add up to 1 before `scale` */
     float scale;
+};
+
+/* Attention over a compressed cache (MLA): per token it holds `rotated` values that turn with the position,
+ * and the `rank` values from which every head's keys and values follow. A head's query is `rotated` + `rank`
+ * wide: what it multiplies with keys is moved to it (attn_k_b). rank 0: none. */
+struct model_latent {
+    uint32_t rank, rotated;
+    uint32_t q_rank;             /* queries are made from so many values; 0: from the row itself */
+    uint32_t key_dim, value_dim; /* of a head: keys without their rotated values; values */
 };
 
 /* How the position turns the pairs of a head (rope_table.c has the formulas). */
@@ -95,6 +104,7 @@ struct model_config {
     uint32_t n_heads, n_kv_heads, head_dim;   /* of kind 0 */
     uint32_t n_ctx_train;
     struct model_experts experts;
+    struct model_latent latent;
     float norm_eps;
     enum model_rope rope;
     bool tied; /* the output weight is the token embedding */
@@ -130,9 +140,12 @@ struct arch {
     bool normalise;
     bool wide_experts; /* without a key of its own an expert's width is feed_forward_length, not its n_used-th
                           part */
+    bool untied;       /* output.weight is required */
+    bool latent;       /* attention over a compressed cache: key and value lengths are those of the cache */
 };
 extern const struct arch arch_gemma2, arch_gemma3, arch_gemma4, arch_granite, arch_llama, arch_mistral3,
     arch_phi3, arch_qwen2, arch_qwen3, arch_smollm3;
+extern const struct arch arch_deepseek2, arch_gptoss, arch_granitemoe;
 extern const struct arch arch_qwen2moe, arch_qwen3moe, arch_glm4moe;
 extern const struct arch arch_qwen35, arch_qwen35moe, arch_qwen3next;
 /* The architecture of this name, or NULL. */
@@ -157,6 +170,9 @@ uint32_t model_find_weight(const struct model *m, const char *name); /* or MODEL
 /* Bytes [at, at + n) of a weight into `out`; any thread. Errors of gguf_read(). */
 int model_read_weight(const struct model *m, uint32_t index, size_t at, void *out, size_t n,
                       struct error *err);
+
+/* The growth of scores with a context stretched `scale` times (YaRN): 1 + 0.1 k ln(scale). */
+double model_yarn_growth(double scale, double k);
 
 /* For builders: finds a weight that must exist with this shape [n, k] (a vector: n = 1) and sets *out to its
  * index. With `optional` an absent weight gives MODEL_NO_WEIGHT. The name is printf-like. Returns 0, -EBADMSG

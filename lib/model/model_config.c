@@ -252,7 +252,7 @@ static int read_rope(struct config_reader *r, struct model_config *c)
 
 /* Heads. */
 
-static int read_heads(struct config_reader *r, struct model_config *c)
+static int read_heads(struct config_reader *r, const struct arch *arch, struct model_config *c)
 {
     config_need_u32(r, "attention.head_count", &c->n_heads);
     c->n_kv_heads = c->n_heads;
@@ -272,7 +272,7 @@ static int read_heads(struct config_reader *r, struct model_config *c)
                            c->n_heads);
     c->head_dim = key_length ? key_length : c->n_embd / c->n_heads;
     value_length = value_length ? value_length : c->head_dim;
-    if (value_length != c->head_dim)
+    if (value_length != c->head_dim && !arch->latent)
         return config_fail(r, -ENOTSUP, "keys of length %u beside values of length %u are not supported",
                            c->head_dim, value_length);
     if (c->head_dim % 2 || c->head_dim > MODEL_MAX_HEAD_DIM)
@@ -479,7 +479,7 @@ int model_read_config(struct model_config *c, const struct gguf *g, const struct
                     c->n_layers);
     c->n_layers -= n_drafts; /* the last blocks predict further tokens, the model's own needs none of them */
     c->rope = arch->rope;
-    int rc = r.rc < 0 ? r.rc : read_heads(&r, c);
+    int rc = r.rc < 0 ? r.rc : read_heads(&r, arch, c);
     if (rc == 0)
         rc = read_layers(&r, c);
     if (rc == 0)

@@ -3,6 +3,8 @@
  * is added to the residual stream, at once or behind a norm; the norm before the logits; the embeddings for
  * each layer. A value inside a pattern must have no other reader. */
 #include "program_fusion.h"
+#include "program.h"
+#include "model.h"
 #include "gguf/quant.h"
 
 #include <assert.h>
@@ -11,14 +13,88 @@
 #include <stdlib.h>
 #include <string.h>
 
+int fusion_refuse(const struct fusion *f, uint32_t i, const char *why)
+{
+    return error_set(f->err, -ENOTSUP, "graph node %u %s (%s): no pattern covers it: %s", i,
+                     fusion_node(f, i)->name, graph_op_name(fusion_node(f, i)->op), why);
+}
+
+uint32_t fusion_next_reader(const struct fusion *f, uint32_t i, uint32_t from)
+{
+    for (uint32_t j = from; j < f->g->n_nodes; j++)
+        for (uint32_t k = 0; k < graph_op_arity(fusion_node(f, j)->op); k++)
+            if (fusion_node(f, j)->inputs[k] == i)
+                return j;
+    return NOBODY;
+}
+
+uint32_t fusion_sole_reader(const struct fusion *f, uint32_t i, enum graph_op op)
+{
+    if (i == NOBODY || f->n_readers[i] != 1)
+        return NOBODY;
+    uint32_t j = fusion_next_reader(f, i, i + 1);
+    return j != NOBODY && fusion_node(f, j)->op == op ? j : NOBODY;
+}
+
+void fusion_hold(struct fusion *f, enum program_buffer_index buffer, uint32_t node, uint32_t width)
+{
+    struct program_buffer *b = &f->p->buffers[buffer];
+    f->held[buffer] = node;
+    b->width = width > b->width ? width : b->width;
+}
+
+struct program_op *fusion_emit(struct fusion *f, enum program_opcode opcode, const uint32_t *nodes,
+                               uint32_t n_nodes)
+{
+    struct program_op *op = &f->p->ops[f->p->n_ops];
+    *op = (struct program_op){.opcode = (uint16_t)opcode,
+                              .in = PROGRAM_NONE,
+                              .out = PROGRAM_NONE,
+                              .weight = {PROGRAM_NONE, PROGRAM_NONE, PROGRAM_NONE},
+                              .bias = {PROGRAM_NONE, PROGRAM_NONE, PROGRAM_NONE},
+                              .gain = PROGRAM_NONE,
+                              .q_gain = PROGRAM_NONE,
+                              .k_gain = PROGRAM_NONE,
+                              .scale = 1,
+                              .wait = f->p->n_ops ? f->p->n_ops - 1 : PROGRAM_NONE,
+                              .signal = f->p->n_ops};
+    f->p->n_ops++;
+    for (uint32_t i = 0; i < n_nodes; i++) {
+        assert(!f->covered[nodes[i]]);
+        f->covered[nodes[i]] = 1;
+        op->node = nodes[i] > op->node ? nodes[i] : op->node;
+    }
+    op->n_nodes = n_nodes;
+    op->layer = fusion_node(f, op->node)->layer;
+    op->flags = fusion_node(f, op->node)->head ? PROGRAM_HEAD : 0;
+    return op;
+}
+
+void fusion_add_matrix(const struct fusion *f, struct program_op *op, uint32_t i)
+{
+    const struct graph_node *n = fusion_node(f, i);
+    uint32_t w = op->n_weights++;
+    op->k = n->k;
+    op->weight[w] = n->weight;
+    op->bias[w] = n->bias;
+    op->n[w] = n->width;
+    op->out_col[w] = w ? op->out_col[w - 1] + op->n[w - 1] : 0;
+}
+
+void fusion_set_norm(const struct fusion *f, struct program_op *op, uint32_t i)
+{
+    op->gain = fusion_node(f, i)->gain;
+    op->eps = fusion_node(f, i)->eps;
+}
+
 /* The node behind `i` if it alone reads it and multiplies it by a number: its factor goes to *scale. Else i.
  */
 static uint32_t skip_scale(const struct fusion *f, uint32_t i, float *scale)
 {
-    uint32_t j = sole_reader(f, i, GRAPH_SCALE);
-    if (j == NOBODY || node_at(f, j)->gain != MODEL_NO_WEIGHT)
+    uint32_t j = fusion_sole_reader(f, i, GRAPH_SCALE);
+    if (j == NOBODY || fusion_node(f, j)->gain != MODEL_NO_WEIGHT)
         return i;
-    *scale = node_at(f, j)->scale;
+    *scale = fusion_node(f, j)->scale;
     return j;
 }
 
@@ -28,15 +104,15 @@ static int fuse_embed(struct fusion *f, uint32_t i)
     enum program_buffer_index out = f->p->n_ops == 0 ? PROGRAM_X : PROGRAM_LAYERS;
     float scale = 1;
     if (f->held[out] != NOBODY)
-        return not_covered(f, i, "it is the third embedding");
+        return fusion_refuse(f, i, "it is the third embedding");
     uint32_t nodes[2] = {i, skip_scale(f, i, &scale)};
-    struct program_op *op = emit(f, PROGRAM_EMBED, nodes, nodes[1] == i ? 1 : 2);
+    struct program_op *op = fusion_emit(f, PROGRAM_EMBED, nodes, nodes[1] == i ? 1 : 2);
     op->n_weights = 1;
-    op->weight[0] = node_at(f, i)->weight;
-    op->n[0] = op->k = node_at(f, i)->width;
+    op->weight[0] = fusion_node(f, i)->weight;
+    op->n[0] = op->k = fusion_node(f, i)->width;
     op->out = out;
     op->scale = scale;
-    hold(f, out, nodes[1], node_at(f, i)->width);
+    fusion_hold(f, out, nodes[1], fusion_node(f, i)->width);
     return 0;
 }
 
@@ -54,13 +130,13 @@ struct attention {
 static struct head_chain follow_heads(const struct fusion *f, uint32_t product, uint32_t reader)
 {
     struct head_chain c = {product, NOBODY, NOBODY, product, reader};
-    if (c.end != NOBODY && node_at(f, c.end)->op == GRAPH_RMS_NORM) {
+    if (c.end != NOBODY && fusion_node(f, c.end)->op == GRAPH_RMS_NORM) {
         c.norm = c.last = c.end;
-        c.end = f->n_readers[c.last] == 1 ? next_reader(f, c.last, c.last + 1) : NOBODY;
+        c.end = f->n_readers[c.last] == 1 ? fusion_next_reader(f, c.last, c.last + 1) : NOBODY;
     }
-    if (c.end != NOBODY && node_at(f, c.end)->op == GRAPH_ROPE) {
+    if (c.end != NOBODY && fusion_node(f, c.end)->op == GRAPH_ROPE) {
         c.rope = c.last = c.end;
-        c.end = f->n_readers[c.last] == 1 ? next_reader(f, c.last, c.last + 1) : NOBODY;
+        c.end = f->n_readers[c.last] == 1 ? fusion_next_reader(f, c.last, c.last + 1) : NOBODY;
     }
     return c;
 }
@@ -68,11 +144,12 @@ static struct head_chain follow_heads(const struct fusion *f, uint32_t product, 
 /* Sorts the chains from one product into q, k and v: a product may be both K and V. */
 static void sort_chains(const struct fusion *f, struct attention *a, uint32_t product)
 {
-    for (uint32_t j = next_reader(f, product, product + 1); j != NOBODY; j = next_reader(f, product, j + 1)) {
+    for (uint32_t j = fusion_next_reader(f, product, product + 1); j != NOBODY;
+         j = fusion_next_reader(f, product, j + 1)) {
         struct head_chain c = follow_heads(f, product, j);
         if (c.end == NOBODY)
             continue;
-        const struct graph_node *end = node_at(f, c.end);
+        const struct graph_node *end = fusion_node(f, c.end);
         if (end->op == GRAPH_SOFT_MAX && end->inputs[0] == c.last)
             a->q = c;
         else if (end->op == GRAPH_COPY && end->inputs[0] == c.last)
@@ -95,7 +172,7 @@ static bool find_attention(const struct fusion *f, const uint32_t *products, uin
     if (a->q.end == NOBODY || n_readers != (n == 1 ? 1 : 3))
         return false;
     a->soft_max = a->q.end;
-    a->copy = node_at(f, a->soft_max)->inputs[1];
+    a->copy = fusion_node(f, a->soft_max)->inputs[1];
     if (n == 1)
         return f->covered[a->copy];
     return a->k.end == a->copy && a->v.end == a->copy && a->v.rope == NOBODY;
@@ -104,23 +181,23 @@ static bool find_attention(const struct fusion *f, const uint32_t *products, uin
 /* Sets the norms of the heads. */
 static int set_head_norms(const struct fusion *f, const struct attention *a, struct program_op *op)
 {
-    uint32_t head_dim = node_at(f, a->soft_max)->group;
+    uint32_t head_dim = fusion_node(f, a->soft_max)->group;
     bool cached = op->flags & PROGRAM_CACHED;
     if (!cached && (a->q.norm == NOBODY) != (a->k.norm == NOBODY))
-        return not_covered(f, a->soft_max, "only one of q and k is normalised");
+        return fusion_refuse(f, a->soft_max, "only one of q and k is normalised");
     if (a->v.norm != NOBODY) {
-        const struct graph_node *v = node_at(f, a->v.norm);
+        const struct graph_node *v = fusion_node(f, a->v.norm);
         if (a->q.norm == NOBODY || v->gain != MODEL_NO_WEIGHT || v->group != head_dim ||
-            v->eps != node_at(f, a->q.norm)->eps)
-            return not_covered(f, a->v.norm, "the norms of q and v differ, or that of v has a gain");
+            v->eps != fusion_node(f, a->q.norm)->eps)
+            return fusion_refuse(f, a->v.norm, "the norms of q and v differ, or that of v has a gain");
         op->flags |= PROGRAM_V_NORM;
     }
     if (a->q.norm == NOBODY)
         return 0;
-    const struct graph_node *q = node_at(f, a->q.norm), *k = cached ? q : node_at(f, a->k.norm);
+    const struct graph_node *q = fusion_node(f, a->q.norm), *k = cached ? q : fusion_node(f, a->k.norm);
     if (q->eps != k->eps || q->group != head_dim || k->group != head_dim || q->gain == MODEL_NO_WEIGHT ||
         k->gain == MODEL_NO_WEIGHT)
-        return not_covered(f, cached ? a->q.norm : a->k.norm, "the norms of q and k differ");
+        return fusion_refuse(f, cached ? a->q.norm : a->k.norm, "the norms of q and k differ");
     op->q_gain = q->gain;
     op->k_gain = k->gain;
     op->eps = q->eps;
@@ -129,7 +206,7 @@ static int set_head_norms(const struct fusion *f, const struct attention *a, str
 
 static int emit_attend(struct fusion *f, const struct attention *a, const struct program_op *qkv)
 {
-    const struct graph_node *soft_max = node_at(f, a->soft_max);
+    const struct graph_node *soft_max = fusion_node(f, a->soft_max);
     bool cached = f->covered[a->copy],
          rotates = model_config(f->g->model)->kinds[soft_max->kind].rope.dim > 0;
     const uint32_t all[7] = {a->q.norm, a->k.norm, a->v.norm, a->q.rope, a->k.rope, a->copy, a->soft_max};
@@ -138,8 +215,8 @@ static int emit_attend(struct fusion *f, const struct attention *a, const struct
         if (all[i] != NOBODY && !f->covered[all[i]])
             nodes[n++] = all[i];
     if ((a->q.rope != NOBODY) != rotates || (!cached && (a->k.rope != NOBODY) != rotates))
-        return not_covered(f, a->soft_max, "q and k do not rotate as the kind of attention says");
-    struct program_op *op = emit(f, PROGRAM_ATTEND, nodes, n);
+        return fusion_refuse(f, a->soft_max, "q and k do not rotate as the kind of attention says");
+    struct program_op *op = fusion_emit(f, PROGRAM_ATTEND, nodes, n);
     op->in = PROGRAM_QKV;
     op->out = PROGRAM_ATTN;
     op->scale = soft_max->scale;
@@ -153,7 +230,7 @@ static int emit_attend(struct fusion *f, const struct attention *a, const struct
         op->n[2] = op->n[1];
         op->out_col[2] = op->out_col[1];
     }
-    hold(f, PROGRAM_ATTN, a->soft_max, soft_max->width);
+    fusion_hold(f, PROGRAM_ATTN, a->soft_max, soft_max->width);
     f->held[PROGRAM_QKV] = NOBODY;
     return set_head_norms(f, a, op);
 }
@@ -162,24 +239,24 @@ static int fuse_attention(struct fusion *f, uint32_t norm, const uint32_t *produ
 {
     struct attention a;
     if (!find_attention(f, products, n, &a))
-        return not_covered(f, norm, "its products do not end in one attention");
+        return fusion_refuse(f, norm, "its products do not end in one attention");
     uint32_t nodes[4] = {norm, a.q.product, a.k.product, a.v.product};
-    struct program_op *op = emit(f, PROGRAM_MATMUL, nodes, 1 + n);
+    struct program_op *op = fusion_emit(f, PROGRAM_MATMUL, nodes, 1 + n);
     op->in = PROGRAM_X;
     op->out = PROGRAM_QKV;
     op->epilogue = PROGRAM_STORE;
-    set_norm(f, op, norm);
+    fusion_set_norm(f, op, norm);
     for (uint32_t i = 0; i < n; i++)
-        add_matrix(f, op, nodes[1 + i]);
-    hold(f, PROGRAM_QKV, nodes[n], op->out_col[n - 1] + op->n[n - 1]);
+        fusion_add_matrix(f, op, nodes[1 + i]);
+    fusion_hold(f, PROGRAM_QKV, nodes[n], op->out_col[n - 1] + op->n[n - 1]);
     return emit_attend(f, &a, op);
 }
 
 /* The activation of a gate, or NOBODY. */
 static uint32_t activation_of(const struct fusion *f, uint32_t product)
 {
-    uint32_t silu = sole_reader(f, product, GRAPH_SILU);
-    return silu != NOBODY ? silu : sole_reader(f, product, GRAPH_GELU);
+    uint32_t silu = fusion_sole_reader(f, product, GRAPH_SILU);
+    return silu != NOBODY ? silu : fusion_sole_reader(f, product, GRAPH_GELU);
 }
 
 /* Two products of a norm that end in one SILU or GELU, and MUL, or in one SWIGLU_CLAMPED: then active is
@@ -190,10 +267,10 @@ struct gated {
 
 static bool find_clamped(const struct fusion *f, const uint32_t products[2], struct gated *s)
 {
-    uint32_t gated = sole_reader(f, products[0], GRAPH_SWIGLU_CLAMPED);
-    if (gated == NOBODY || sole_reader(f, products[1], GRAPH_SWIGLU_CLAMPED) != gated)
+    uint32_t gated = fusion_sole_reader(f, products[0], GRAPH_SWIGLU_CLAMPED);
+    if (gated == NOBODY || fusion_sole_reader(f, products[1], GRAPH_SWIGLU_CLAMPED) != gated)
         return false;
-    *s = (struct gated){node_at(f, gated)->inputs[0], node_at(f, gated)->inputs[1], NOBODY, gated};
+    *s = (struct gated){fusion_node(f, gated)->inputs[0], fusion_node(f, gated)->inputs[1], NOBODY, gated};
     return true;
 }
 
@@ -202,8 +279,9 @@ static bool find_gated(const struct fusion *f, const uint32_t products[2], struc
     uint32_t first = activation_of(f, products[0]), second = activation_of(f, products[1]);
     bool swapped = first == NOBODY;
     *s = (struct gated){products[swapped], products[!swapped], swapped ? second : first, NOBODY};
-    s->gated = sole_reader(f, s->active, GRAPH_MUL);
-    return s->gated != NOBODY && sole_reader(f, s->up, GRAPH_MUL) == s->gated && !node_at(f, s->gated)->col;
+    s->gated = fusion_sole_reader(f, s->active, GRAPH_MUL);
+    return s->gated != NOBODY && fusion_sole_reader(f, s->up, GRAPH_MUL) == s->gated &&
+           !fusion_node(f, s->gated)->col;
 }
 
 /* Emits gate and up to a buffer; `norm` is covered already if another op has its nodes. */
@@ -211,20 +289,20 @@ static struct program_op *emit_gated(struct fusion *f, enum program_opcode opcod
                                      const struct gated *s, enum program_buffer_index out)
 {
     uint32_t nodes[5] = {s->gate, s->up, s->gated}, n = 3;
-    bool gelu = s->active != NOBODY && node_at(f, s->active)->op == GRAPH_GELU;
+    bool gelu = s->active != NOBODY && fusion_node(f, s->active)->op == GRAPH_GELU;
     if (s->active != NOBODY)
         nodes[n++] = s->active;
     if (!f->covered[norm])
         nodes[n++] = norm;
-    struct program_op *op = emit(f, opcode, nodes, n);
+    struct program_op *op = fusion_emit(f, opcode, nodes, n);
     op->in = PROGRAM_X;
     op->out = out;
     op->epilogue = s->active == NOBODY ? PROGRAM_SWIGLU_CLAMPED : gelu ? PROGRAM_GEGLU : PROGRAM_SWIGLU;
-    set_norm(f, op, norm);
-    add_matrix(f, op, s->gate);
-    add_matrix(f, op, s->up);
+    fusion_set_norm(f, op, norm);
+    fusion_add_matrix(f, op, s->gate);
+    fusion_add_matrix(f, op, s->up);
     op->out_col[1] = 0;
-    hold(f, out, s->gated, node_at(f, s->gated)->width);
+    fusion_hold(f, out, s->gated, fusion_node(f, s->gated)->width);
     return op;
 }
 
@@ -232,7 +310,7 @@ static int fuse_gated(struct fusion *f, uint32_t norm, const uint32_t products[2
 {
     struct gated s;
     if (!find_gated(f, products, &s))
-        return not_covered(f, norm, "its two products do not end in one SILU or GELU, and MUL");
+        return fusion_refuse(f, norm, "its two products do not end in one SILU or GELU, and MUL");
     emit_gated(f, PROGRAM_MATMUL, norm, &s, PROGRAM_H);
     return 0;
 }
@@ -250,14 +328,16 @@ struct mixture {
 static uint32_t find_mixture(const struct fusion *f, uint32_t norm, struct mixture *m)
 {
     *m = (struct mixture){.router = NOBODY, .route = NOBODY, .gate = NOBODY};
-    for (uint32_t j = next_reader(f, norm, norm + 1); j != NOBODY; j = next_reader(f, norm, j + 1)) {
-        const struct graph_node *n = node_at(f, j);
+    for (uint32_t j = fusion_next_reader(f, norm, norm + 1); j != NOBODY;
+         j = fusion_next_reader(f, norm, j + 1)) {
+        const struct graph_node *n = fusion_node(f, j);
         bool product = n->op == GRAPH_MUL_MAT;
         if (n->op == GRAPH_MUL_MAT_ID && n->inputs[0] == norm && m->n_experts < 2)
             m->experts[m->n_experts++] = j;
-        else if (product && m->router == NOBODY && sole_reader(f, j, GRAPH_ROUTE) != NOBODY)
-            m->route = next_reader(f, m->router = j, j + 1);
-        else if (product && m->gate == NOBODY && n->width == 1 && sole_reader(f, j, GRAPH_GATE) != NOBODY)
+        else if (product && m->router == NOBODY && fusion_sole_reader(f, j, GRAPH_ROUTE) != NOBODY)
+            m->route = fusion_next_reader(f, m->router = j, j + 1);
+        else if (product && m->gate == NOBODY && n->width == 1 &&
+                 fusion_sole_reader(f, j, GRAPH_GATE) != NOBODY)
             m->gate = j;
         else if (product && m->n_shared < 2)
             m->shared[m->n_shared++] = j;
@@ -271,24 +351,24 @@ static uint32_t find_mixture(const struct fusion *f, uint32_t norm, struct mixtu
 static void emit_route(struct fusion *f, uint32_t norm, const struct mixture *m)
 {
     uint32_t nodes[3] = {norm, m->router, m->gate};
-    struct program_op *op = emit(f, PROGRAM_MATMUL, nodes, m->gate == NOBODY ? 2 : 3);
+    struct program_op *op = fusion_emit(f, PROGRAM_MATMUL, nodes, m->gate == NOBODY ? 2 : 3);
     op->in = PROGRAM_X;
     op->out = PROGRAM_CHOICE;
     op->epilogue = PROGRAM_STORE;
-    set_norm(f, op, norm);
-    add_matrix(f, op, m->router);
+    fusion_set_norm(f, op, norm);
+    fusion_add_matrix(f, op, m->router);
     if (m->gate != NOBODY)
-        add_matrix(f, op, m->gate);
+        fusion_add_matrix(f, op, m->gate);
     f->gate = m->gate;
     f->gate_col = op->out_col[1];
     uint32_t column = (op->n[0] + op->n[1] + 3) / 4 * 4;
-    struct program_op *route = emit(f, PROGRAM_ROUTE, &m->route, 1);
+    struct program_op *route = fusion_emit(f, PROGRAM_ROUTE, &m->route, 1);
     route->in = route->out = PROGRAM_CHOICE;
-    route->route = node_at(f, m->route)->route;
-    route->bias[0] = node_at(f, m->route)->bias;
+    route->route = fusion_node(f, m->route)->route;
+    route->bias[0] = fusion_node(f, m->route)->bias;
     route->out_col[0] = column;
     f->choice_col = column;
-    hold(f, PROGRAM_CHOICE, m->route, column + node_at(f, m->route)->width);
+    fusion_hold(f, PROGRAM_CHOICE, m->route, column + fusion_node(f, m->route)->width);
 }
 
 static int fuse_experts(struct fusion *f, uint32_t norm)
@@ -297,19 +377,19 @@ static int fuse_experts(struct fusion *f, uint32_t norm)
     struct gated experts, shared = {0};
     uint32_t odd = find_mixture(f, norm, &m);
     if (odd != NOBODY)
-        return not_covered(f, odd, "it has no part in a mixture of experts");
+        return fusion_refuse(f, odd, "it has no part in a mixture of experts");
     if (m.route == NOBODY || m.n_experts != 2 ||
         (!find_gated(f, m.experts, &experts) && !find_clamped(f, m.experts, &experts)) || m.n_shared == 1 ||
         (m.n_shared == 2 && !find_gated(f, m.shared, &shared)))
-        return not_covered(f, norm, "its products are not those of a mixture of experts");
-    if (experts.active != NOBODY && node_at(f, experts.active)->op != GRAPH_SILU)
-        return not_covered(f, experts.active, "experts have a SILU");
+        return fusion_refuse(f, norm, "its products are not those of a mixture of experts");
+    if (experts.active != NOBODY && fusion_node(f, experts.active)->op != GRAPH_SILU)
+        return fusion_refuse(f, experts.active, "experts have a SILU");
     for (uint32_t i = 0; i < 2; i++)
-        if (node_at(f, m.experts[i])->inputs[1] != m.route)
-            return not_covered(f, m.experts[i], "its experts are chosen elsewhere");
+        if (fusion_node(f, m.experts[i])->inputs[1] != m.route)
+            return fusion_refuse(f, m.experts[i], "its experts are chosen elsewhere");
     emit_route(f, norm, &m);
     struct program_op *op = emit_gated(f, PROGRAM_EXPERTS, norm, &experts, PROGRAM_H);
-    op->route = node_at(f, experts.gate)->route;
+    op->route = fusion_node(f, experts.gate)->route;
     op->gate_col = f->choice_col;
     op->n[0] = op->n[1] = op->n[0] / op->route.n_used;
     if (m.n_shared)
@@ -323,24 +403,24 @@ static int fuse_head(struct fusion *f, uint32_t norm, uint32_t product)
     uint32_t nodes[4] = {norm, product}, n = 2, last = skip_scale(f, product, &scale);
     if (last != product)
         nodes[n++] = last;
-    uint32_t capped = sole_reader(f, last, GRAPH_SOFT_CAP);
+    uint32_t capped = fusion_sole_reader(f, last, GRAPH_SOFT_CAP);
     if (capped != NOBODY) {
-        cap = node_at(f, capped)->scale;
+        cap = fusion_node(f, capped)->scale;
         nodes[n++] = last = capped;
     }
-    uint32_t sample = sole_reader(f, last, GRAPH_ARGMAX);
-    if (sample == NOBODY || !node_at(f, norm)->head)
-        return not_covered(f, norm, "its product does not end in sampling");
-    struct program_op *op = emit(f, PROGRAM_MATMUL, nodes, n);
+    uint32_t sample = fusion_sole_reader(f, last, GRAPH_ARGMAX);
+    if (sample == NOBODY || !fusion_node(f, norm)->head)
+        return fusion_refuse(f, norm, "its product does not end in sampling");
+    struct program_op *op = fusion_emit(f, PROGRAM_MATMUL, nodes, n);
     op->in = PROGRAM_X;
     op->out = PROGRAM_LOGITS;
     op->epilogue = PROGRAM_STORE;
     op->scale = scale;
     op->cap = cap;
-    set_norm(f, op, norm);
-    add_matrix(f, op, product);
-    hold(f, PROGRAM_LOGITS, last, op->n[0]);
-    struct program_op *choice = emit(f, PROGRAM_SAMPLE, &sample, 1);
+    fusion_set_norm(f, op, norm);
+    fusion_add_matrix(f, op, product);
+    fusion_hold(f, PROGRAM_LOGITS, last, op->n[0]);
+    struct program_op *choice = fusion_emit(f, PROGRAM_SAMPLE, &sample, 1);
     choice->in = PROGRAM_LOGITS;
     choice->n[0] = op->n[0];
     return 0;
@@ -350,40 +430,41 @@ static int fuse_head(struct fusion *f, uint32_t norm, uint32_t product)
 static int fuse_norm(struct fusion *f, uint32_t norm)
 {
     uint32_t products[3], n = 0, gate = NOBODY;
-    if (node_at(f, norm)->inputs[0] != f->held[PROGRAM_X])
-        return not_covered(f, norm, "its input is not the residual stream");
-    if (node_at(f, norm)->group != node_at(f, norm)->width)
-        return not_covered(f, norm, "it normalises parts of the residual stream");
-    if (node_at(f, norm)->gain == MODEL_NO_WEIGHT)
-        return not_covered(f, norm, "it has no gain");
-    for (uint32_t j = next_reader(f, norm, norm + 1); j != NOBODY; j = next_reader(f, norm, j + 1))
-        if (node_at(f, j)->op == GRAPH_MUL_MAT_ID)
+    if (fusion_node(f, norm)->inputs[0] != f->held[PROGRAM_X])
+        return fusion_refuse(f, norm, "its input is not the residual stream");
+    if (fusion_node(f, norm)->group != fusion_node(f, norm)->width)
+        return fusion_refuse(f, norm, "it normalises parts of the residual stream");
+    if (fusion_node(f, norm)->gain == MODEL_NO_WEIGHT)
+        return fusion_refuse(f, norm, "it has no gain");
+    for (uint32_t j = fusion_next_reader(f, norm, norm + 1); j != NOBODY;
+         j = fusion_next_reader(f, norm, j + 1))
+        if (fusion_node(f, j)->op == GRAPH_MUL_MAT_ID)
             return fuse_experts(f, norm);
-        else if (sole_reader(f, j, GRAPH_SSM_CONV) != NOBODY)
-            return fuse_delta(f, norm);
-    for (uint32_t j = next_reader(f, norm, norm + 1); j != NOBODY; j = next_reader(f, norm, j + 1)) {
-        bool gates = gate == NOBODY && sole_reader(f, j, GRAPH_SIGMOID) != NOBODY;
-        if (node_at(f, j)->op != GRAPH_MUL_MAT || (n == 3 && !gates))
-            return not_covered(f, j, "it reads a norm");
-        if (gates)
-            gate = j;
-        else
-            products[n++] = j;
+        else if (fusion_sole_reader(f, j, GRAPH_SSM_CONV) != NOBODY)
+            return fusion_delta(f, norm);
+    for (uint32_t j = fusion_next_reader(f, norm, norm + 1); j != NOBODY;
+         j = fusion_next_reader(f, norm, j + 1)) {
+        bool gates = gate == NOBODY && fusion_sole_reader(f, j, GRAPH_SIGMOID) != NOBODY;
+        if (fusion_node(f, j)->op != GRAPH_MUL_MAT || (n == 3 && !gates))
+            return fusion_refuse(f, j, "it reads a norm");
+        *(gates ? &gate : &products[n++]) = j;
     }
     if (n == 0)
-        return not_covered(f, norm, "nothing reads it");
+        return fusion_refuse(f, norm, "nothing reads it");
+    if (fusion_is_latent(f, products, n))
+        return fusion_latent(f, norm, products, n);
     if (n == 2 && (activation_of(f, products[0]) != NOBODY || activation_of(f, products[1]) != NOBODY))
         return fuse_gated(f, norm, products);
-    if (n == 1 && node_at(f, norm)->head)
+    if (n == 1 && fusion_node(f, norm)->head)
         return fuse_head(f, norm, products[0]);
     int rc = fuse_attention(f, norm, products, n);
-    return rc == 0 && gate != NOBODY ? fuse_output_gate(f, norm, gate) : rc;
+    return rc == 0 && gate != NOBODY ? fusion_output_gate(f, norm, gate) : rc;
 }
 
 /* The other input of an addition. */
 static uint32_t other_input(const struct fusion *f, uint32_t sum, uint32_t one)
 {
-    const uint32_t *in = node_at(f, sum)->inputs;
+    const uint32_t *in = fusion_node(f, sum)->inputs;
     return in[0] == one ? in[1] : in[0];
 }
 
@@ -391,9 +472,9 @@ static uint32_t other_input(const struct fusion *f, uint32_t sum, uint32_t one)
 static int check_sum(const struct fusion *f, uint32_t sum, uint32_t branch, enum program_buffer_index buffer)
 {
     uint32_t x = other_input(f, sum, branch);
-    if (x == f->held[buffer] && next_reader(f, x, sum + 1) == NOBODY)
+    if (x == f->held[buffer] && fusion_next_reader(f, x, sum + 1) == NOBODY)
         return 0;
-    return not_covered(f, sum, "it does not add to the residual stream");
+    return fusion_refuse(f, sum, "it does not add to the residual stream");
 }
 
 /* Emits the product whose result a norm and an addition follow, and these two, with the factor behind them.
@@ -403,51 +484,52 @@ static int fuse_branch(struct fusion *f, uint32_t product, enum program_buffer_i
 {
     float scale = 1, product_scale = 1;
     uint32_t nodes[3] = {product, skip_scale(f, product, &product_scale)};
-    uint32_t norm = sole_reader(f, nodes[1], GRAPH_RMS_NORM), sum = sole_reader(f, norm, GRAPH_ADD);
+    uint32_t norm = fusion_sole_reader(f, nodes[1], GRAPH_RMS_NORM),
+             sum = fusion_sole_reader(f, norm, GRAPH_ADD);
     if (sum == NOBODY)
-        return not_covered(f, product, "it is not added to the residual stream");
+        return fusion_refuse(f, product, "it is not added to the residual stream");
     int rc = check_sum(f, sum, norm, out);
     if (rc < 0)
         return rc;
-    struct program_op *op = emit(f, PROGRAM_MATMUL, nodes, nodes[1] == product ? 1 : 2);
+    struct program_op *op = fusion_emit(f, PROGRAM_MATMUL, nodes, nodes[1] == product ? 1 : 2);
     op->in = in;
     op->out = PROGRAM_BRANCH;
     op->scale = product_scale;
-    add_matrix(f, op, product);
-    hold(f, PROGRAM_BRANCH, norm, node_at(f, norm)->width);
-    uint32_t last = sole_reader(f, sum, GRAPH_SCALE), tail[3] = {norm, sum, last};
-    op = emit(f, PROGRAM_ADD_NORM, tail, last == NOBODY ? 2 : 3);
+    fusion_add_matrix(f, op, product);
+    fusion_hold(f, PROGRAM_BRANCH, norm, fusion_node(f, norm)->width);
+    uint32_t last = fusion_sole_reader(f, sum, GRAPH_SCALE), tail[3] = {norm, sum, last};
+    op = fusion_emit(f, PROGRAM_ADD_NORM, tail, last == NOBODY ? 2 : 3);
     last = last == NOBODY ? sum : last;
     op->in = PROGRAM_BRANCH;
     op->out = out;
-    set_norm(f, op, norm);
-    op->k = node_at(f, norm)->group;
-    op->n[0] = node_at(f, norm)->width;
+    fusion_set_norm(f, op, norm);
+    op->k = fusion_node(f, norm)->group;
+    op->n[0] = fusion_node(f, norm)->width;
     (void)skip_scale(f, sum, &scale);
     op->scale = scale;
-    op->weight[0] = last == sum ? PROGRAM_NONE : node_at(f, last)->gain;
-    hold(f, out, last, op->n[0]);
+    op->weight[0] = last == sum ? PROGRAM_NONE : fusion_node(f, last)->gain;
+    fusion_hold(f, out, last, op->n[0]);
     return 0;
 }
 
 /* Fuses a product of the residual stream itself: its gate of the layer's embeddings. */
 static int fuse_gate(struct fusion *f, uint32_t product)
 {
-    uint32_t gelu = sole_reader(f, product, GRAPH_GELU), mul = sole_reader(f, gelu, GRAPH_MUL);
-    if (mul == NOBODY || node_at(f, mul)->inputs[0] != gelu ||
-        node_at(f, mul)->inputs[1] != f->held[PROGRAM_LAYERS])
-        return not_covered(f, product, "it is no gate of the layer's embeddings");
-    struct program_op *op = emit(f, PROGRAM_MATMUL, &product, 1);
+    uint32_t gelu = fusion_sole_reader(f, product, GRAPH_GELU), mul = fusion_sole_reader(f, gelu, GRAPH_MUL);
+    if (mul == NOBODY || fusion_node(f, mul)->inputs[0] != gelu ||
+        fusion_node(f, mul)->inputs[1] != f->held[PROGRAM_LAYERS])
+        return fusion_refuse(f, product, "it is no gate of the layer's embeddings");
+    struct program_op *op = fusion_emit(f, PROGRAM_MATMUL, &product, 1);
     op->in = PROGRAM_X;
     op->out = PROGRAM_H;
-    add_matrix(f, op, product);
+    fusion_add_matrix(f, op, product);
     uint32_t nodes[2] = {gelu, mul};
-    op = emit(f, PROGRAM_GATE, nodes, 2);
+    op = fusion_emit(f, PROGRAM_GATE, nodes, 2);
     op->in = PROGRAM_LAYERS;
     op->out = PROGRAM_H;
-    op->n[0] = node_at(f, mul)->width;
-    op->out_col[0] = node_at(f, mul)->col;
-    hold(f, PROGRAM_H, mul, op->n[0]);
+    op->n[0] = fusion_node(f, mul)->width;
+    op->out_col[0] = fusion_node(f, mul)->col;
+    fusion_hold(f, PROGRAM_H, mul, op->n[0]);
     return 0;
 }
 
@@ -455,7 +537,7 @@ static int fuse_gate(struct fusion *f, uint32_t product)
 static uint32_t residual_input(const struct fusion *f, uint32_t product)
 {
     static const uint32_t buffers[] = {PROGRAM_ATTN, PROGRAM_H, PROGRAM_H2};
-    uint32_t input = node_at(f, product)->inputs[0];
+    uint32_t input = fusion_node(f, product)->inputs[0];
     for (uint32_t i = 0; i < sizeof buffers / sizeof *buffers && f->n_readers[input] == 1; i++)
         if (f->held[buffers[i]] == input)
             return buffers[i];
@@ -466,58 +548,58 @@ static uint32_t residual_input(const struct fusion *f, uint32_t product)
  * the sum of experts. */
 static uint32_t find_between(const struct fusion *f, uint32_t product)
 {
-    if (node_at(f, product)->op == GRAPH_MUL_MAT_ID)
-        return sole_reader(f, product, GRAPH_EXPERT_SUM);
-    uint32_t gate = sole_reader(f, product, GRAPH_GATE);
-    return gate != NOBODY && f->gate != NOBODY && node_at(f, gate)->inputs[1] == f->gate ? gate : NOBODY;
+    if (fusion_node(f, product)->op == GRAPH_MUL_MAT_ID)
+        return fusion_sole_reader(f, product, GRAPH_EXPERT_SUM);
+    uint32_t gate = fusion_sole_reader(f, product, GRAPH_GATE);
+    return gate != NOBODY && f->gate != NOBODY && fusion_node(f, gate)->inputs[1] == f->gate ? gate : NOBODY;
 }
 
 static int check_experts(const struct fusion *f, uint32_t product, uint32_t from, uint32_t between)
 {
-    uint32_t route = node_at(f, product)->inputs[1];
+    uint32_t route = fusion_node(f, product)->inputs[1];
     if (between != NOBODY && from == PROGRAM_H && route == f->held[PROGRAM_CHOICE] &&
-        node_at(f, between)->inputs[1] == route)
+        fusion_node(f, between)->inputs[1] == route)
         return 0;
-    return not_covered(f, product, "it is not summed by its experts' weights");
+    return fusion_refuse(f, product, "it is not summed by its experts' weights");
 }
 
 /* Emits a product, dense or of experts, that is added to the residual stream in place. */
 static void emit_residual(struct fusion *f, uint32_t product, uint32_t from, uint32_t last, float scale)
 {
-    const struct graph_node *n = node_at(f, product);
+    const struct graph_node *n = fusion_node(f, product);
     bool experts = n->op == GRAPH_MUL_MAT_ID;
-    uint32_t sum = sole_reader(f, last, GRAPH_ADD), nodes[3] = {product, sum, last};
+    uint32_t sum = fusion_sole_reader(f, last, GRAPH_ADD), nodes[3] = {product, sum, last};
     struct program_op *op =
-        emit(f, experts ? PROGRAM_EXPERTS : PROGRAM_MATMUL, nodes, last == product ? 2 : 3);
+        fusion_emit(f, experts ? PROGRAM_EXPERTS : PROGRAM_MATMUL, nodes, last == product ? 2 : 3);
     op->in = from;
     op->out = PROGRAM_X;
     op->epilogue = PROGRAM_RESIDUAL;
     op->scale = scale;
-    add_matrix(f, op, product);
+    fusion_add_matrix(f, op, product);
     if (experts) {
         op->route = n->route;
         op->n[0] = n->width / n->route.n_used;
         op->gate_col = f->choice_col;
-    } else if (node_at(f, last)->op == GRAPH_GATE) {
+    } else if (fusion_node(f, last)->op == GRAPH_GATE) {
         op->flags |= PROGRAM_GATED;
         op->gate_col = f->gate_col;
     }
-    hold(f, PROGRAM_X, sum, node_at(f, sum)->width);
+    fusion_hold(f, PROGRAM_X, sum, fusion_node(f, sum)->width);
 }
 
 /* Fuses a product, dense or of experts, with its addition to the residual stream. */
 static int fuse_residual(struct fusion *f, uint32_t product)
 {
-    bool experts = node_at(f, product)->op == GRAPH_MUL_MAT_ID;
+    bool experts = fusion_node(f, product)->op == GRAPH_MUL_MAT_ID;
     uint32_t from = residual_input(f, product), between = find_between(f, product);
     float scale = 1;
     uint32_t last = between == NOBODY ? skip_scale(f, product, &scale) : between;
-    uint32_t sum = sole_reader(f, last, GRAPH_ADD);
+    uint32_t sum = fusion_sole_reader(f, last, GRAPH_ADD);
     if (from == PROGRAM_NONE)
-        return not_covered(f, product, "its input is neither attention's output nor the gated row");
+        return fusion_refuse(f, product, "its input is neither attention's output nor the gated row");
     int rc = experts ? check_experts(f, product, from, between) : 0;
     if (rc == 0 && sum == NOBODY)
-        rc = experts ? not_covered(f, product, "it is not added to the residual stream")
+        rc = experts ? fusion_refuse(f, product, "it is not added to the residual stream")
                      : fuse_branch(f, product, from, PROGRAM_X);
     else if (rc == 0 && (rc = check_sum(f, sum, last, PROGRAM_X)) == 0)
         emit_residual(f, product, from, last, scale);
@@ -527,7 +609,7 @@ static int fuse_residual(struct fusion *f, uint32_t product)
 
 static int fuse_product(struct fusion *f, uint32_t product)
 {
-    if (node_at(f, product)->inputs[0] != f->held[PROGRAM_X])
+    if (fusion_node(f, product)->inputs[0] != f->held[PROGRAM_X])
         return fuse_residual(f, product);
     return f->held[PROGRAM_LAYERS] == NOBODY || activation_of(f, product) != NOBODY
                ? fuse_gate(f, product)
@@ -538,7 +620,7 @@ static int fuse(struct fusion *f)
 {
     int rc = 0;
     for (uint32_t i = 0; i < f->g->n_nodes && rc == 0; i++) {
-        enum graph_op op = node_at(f, i)->op;
+        enum graph_op op = fusion_node(f, i)->op;
         if (f->covered[i] || op == GRAPH_NONE)
             continue;
         if (op == GRAPH_EMBED)
@@ -548,7 +630,7 @@ static int fuse(struct fusion *f)
         else if (op == GRAPH_MUL_MAT || op == GRAPH_MUL_MAT_ID)
             rc = fuse_product(f, i);
         else
-            rc = not_covered(f, i, "no pattern begins with it");
+            rc = fusion_refuse(f, i, "no pattern begins with it");
     }
     return rc;
 }
@@ -615,10 +697,11 @@ void program_close(struct program *p)
 const char *program_opcode_name(uint32_t opcode)
 {
     static const char *const names[] = {
-        [PROGRAM_EMBED] = "EMBED",     [PROGRAM_MATMUL] = "MATMUL",         [PROGRAM_ATTEND] = "ATTEND",
-        [PROGRAM_SAMPLE] = "SAMPLE",   [PROGRAM_ADD_NORM] = "ADD_NORM",     [PROGRAM_GATE] = "GATE",
-        [PROGRAM_CONV] = "CONV",       [PROGRAM_DELTA] = "DELTA",           [PROGRAM_ROUTE] = "ROUTE",
-        [PROGRAM_EXPERTS] = "EXPERTS", [PROGRAM_ALL_REDUCE] = "ALL_REDUCE",
+        [PROGRAM_EMBED] = "EMBED",   [PROGRAM_MATMUL] = "MATMUL",     [PROGRAM_ATTEND] = "ATTEND",
+        [PROGRAM_SAMPLE] = "SAMPLE", [PROGRAM_ADD_NORM] = "ADD_NORM", [PROGRAM_GATE] = "GATE",
+        [PROGRAM_ROUTE] = "ROUTE",   [PROGRAM_EXPERTS] = "EXPERTS",   [PROGRAM_ALL_REDUCE] = "ALL_REDUCE",
+        [PROGRAM_HEADS] = "HEADS",   [PROGRAM_JOIN] = "JOIN",         [PROGRAM_CONV] = "CONV",
+        [PROGRAM_DELTA] = "DELTA",
     };
     return opcode > 0 && opcode < sizeof names / sizeof *names ? names[opcode] : "?";
 }

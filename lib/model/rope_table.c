@@ -85,6 +85,11 @@ static double magnitude_of(const struct model_rotation *r)
     return r->magnitude * (1 + log) / (1 + (r->log_multiplier > 0 ? r->log_multiplier * log : 0));
 }
 
+double model_yarn_growth(double scale, double k)
+{
+    return scale > 1 ? 1 + 0.1 * k * LN2 * log2_of(scale) : 1;
+}
+
 /* The angle between one position and the next, in units of 2^-64 turns: whole turns drop out, and large
  * angles need no reduction, because position * step wraps around as the angle does. */
 static uint64_t step_of(const struct model_rotation *r, const struct yarn *y, const float *factors,

@@ -10,7 +10,7 @@ uint8_t *weight_uses(const struct graph *g)
     for (uint32_t i = 0; uses && i < g->n_nodes; i++) {
         const struct graph_node *node = &g->nodes[i];
         bool product = node->op == GRAPH_MUL_MAT || node->op == GRAPH_MUL_MAT_ID;
-        if (node->op == GRAPH_EMBED || product)
+        if (node->op == GRAPH_EMBED || node->op == GRAPH_MUL_MAT_HEADS || product)
             uses[node->weight] = WEIGHT_MATRIX;
         if ((product || node->op == GRAPH_ROUTE || node->op == GRAPH_DELTA_GATE) &&
             node->bias != MODEL_NO_WEIGHT)

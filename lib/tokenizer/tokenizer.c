@@ -1,4 +1,5 @@
-/* tokenizer.c - opens a tokenizer, answers about its tokens, and encodes. */
+/* tokenizer.c - opens a tokenizer, answers about its tokens, encodes text, and decodes the bytes of tokens.
+ */
 #include "tokenizer.h"
 
 #include "tokenizer_private.h"
@@ -9,6 +10,211 @@
 #include <string.h>
 
 #define MAX_TEXT ((size_t)1 << 30) /* positions fit 32 bits even when every byte is an escaped space */
+
+/* ---- special tokens: their texts are found in a text, which is cut there ---- */
+
+struct fragment {
+    size_t at, len;
+    int32_t token; /* -1: text to encode */
+};
+
+struct fragments {
+    struct fragment *list;
+    size_t n, room;
+};
+
+static void set_bit(uint64_t *bits, unsigned i)
+{
+    bits[i / 64] |= UINT64_C(1) << i % 64;
+}
+
+static bool has_bit(const uint64_t *bits, unsigned i)
+{
+    return bits[i / 64] >> i % 64 & 1;
+}
+
+static int longer_first(const void *a, const void *b)
+{
+    const struct special_length *x = a, *y = b;
+    return (x->len < y->len) - (x->len > y->len);
+}
+
+static void merge_equal_lengths(struct specials *s)
+{
+    qsort(s->lengths, s->n_lengths, sizeof *s->lengths, longer_first);
+    size_t n = 0;
+    for (size_t i = 0; i < s->n_lengths; i++) {
+        struct special_length *one = &s->lengths[i];
+        if (!n || s->lengths[n - 1].len != one->len) {
+            s->lengths[n++] = *one;
+            continue;
+        }
+        for (size_t k = 0; k < sizeof one->last / sizeof one->last[0]; k++)
+            s->lengths[n - 1].last[k] |= one->last[k];
+    }
+    s->n_lengths = n;
+}
+
+static void note_start(struct specials *s, const unsigned char *text, size_t len)
+{
+    if (len > 1)
+        set_bit(s->starts, text[0] << 8 | text[1]);
+    else
+        for (unsigned next = 0; next < 256; next++)
+            set_bit(s->starts, text[0] << 8 | next);
+}
+
+static int specials_open(struct specials *s, const struct tokenizer *t, uint32_t attrs)
+{
+    size_t n = 0;
+    for (uint32_t id = 0; id < t->n_vocab; id++)
+        n += (t->attr[id] & attrs) != 0;
+    s->lengths = calloc(n + 1, sizeof *s->lengths);
+    if (!s->lengths || text_map_reserve(&s->map, n) < 0)
+        return -ENOMEM;
+    for (uint32_t id = 0; id < t->n_vocab; id++) {
+        size_t len;
+        const char *text = text_at(&t->text, id, &len);
+        if (!(t->attr[id] & attrs) || !len)
+            continue;
+        text_map_put(&s->map, &t->text, id, false);
+        note_start(s, (const unsigned char *)text, len);
+        s->lengths[s->n_lengths].len = len;
+        set_bit(s->lengths[s->n_lengths++].last, (unsigned char)text[len - 1]);
+    }
+    merge_equal_lengths(s);
+    return 0;
+}
+
+static void specials_close(struct specials *s)
+{
+    free(s->lengths);
+    free(s->map.slots);
+}
+
+static bool may_start(const struct specials *s, const char *text, size_t left)
+{
+    unsigned next = left > 1 ? (unsigned char)text[1] : 0;
+    return has_bit(s->starts, (unsigned)(unsigned char)text[0] << 8 | next);
+}
+
+/* Returns the special token of this length at text, or NO_SYMBOL. */
+static uint32_t special_at(const struct specials *s, const struct tokenizer *t,
+                           const struct special_length *l, const char *text, size_t left)
+{
+    if (l->len > left || !has_bit(l->last, (unsigned char)text[l->len - 1]))
+        return NO_SYMBOL;
+    return text_map_find(&s->map, &t->text, text, l->len);
+}
+
+static int fragments_add(struct fragments *f, size_t at, size_t len, int32_t token)
+{
+    if (!len)
+        return 0;
+    if (f->n == f->room) {
+        size_t room = f->room * 2 + 8;
+        struct fragment *list = realloc(f->list, room * sizeof *list);
+        if (!list)
+            return -ENOMEM;
+        f->list = list;
+        f->room = room;
+    }
+    f->list[f->n++] = (struct fragment){at, len, token};
+    return 0;
+}
+
+/* Marks the lengths of special tokens that the text has; false for none. A text without special tokens costs
+ * this one pass only. */
+static bool lengths_in(const struct specials *s, const struct tokenizer *t, const char *text, size_t len,
+                       bool *occurs)
+{
+    size_t n_left = s->n_lengths;
+    for (size_t i = 0; i < len && n_left; i++) {
+        if (!may_start(s, text + i, len - i))
+            continue;
+        for (size_t k = 0; k < s->n_lengths; k++) {
+            if (occurs[k] || special_at(s, t, &s->lengths[k], text + i, len - i) == NO_SYMBOL)
+                continue;
+            occurs[k] = true;
+            n_left--;
+        }
+    }
+    return n_left < s->n_lengths;
+}
+
+/* Tells whether text with these marks may become this token. */
+static bool may_become(const struct tokenizer *t, uint32_t id, const unsigned char *plain, size_t len)
+{
+    return !plain || t->attr[id] & TOKEN_USER || !memchr(plain, 1, len);
+}
+
+static int cut_text(const struct specials *s, const struct tokenizer *t, const char *text,
+                    const unsigned char *plain, struct fragment f, const struct special_length *l,
+                    struct fragments *out)
+{
+    size_t from = f.at, end = f.at + f.len;
+    int rc = 0;
+    assert(l->len); /* else the search would not move on */
+    for (size_t i = f.at; rc >= 0 && i + l->len <= end;) {
+        uint32_t id = NO_SYMBOL;
+        if (may_start(s, text + i, end - i))
+            id = special_at(s, t, l, text + i, end - i);
+        if (id == NO_SYMBOL || !may_become(t, id, plain ? plain + i : NULL, l->len)) {
+            i++;
+            continue;
+        }
+        rc = fragments_add(out, from, i - from, -1);
+        if (rc >= 0)
+            rc = fragments_add(out, i, l->len, (int32_t)id);
+        from = i += l->len;
+    }
+    return rc < 0 ? rc : fragments_add(out, from, end - from, -1);
+}
+
+/* Cuts every fragment of text at the special tokens of one length. */
+static int cut_all(const struct specials *s, const struct tokenizer *t, const char *text,
+                   const unsigned char *plain, const struct special_length *l, struct fragments *f)
+{
+    struct fragments cut = {0};
+    int rc = 0;
+    for (size_t i = 0; rc >= 0 && i < f->n; i++) {
+        struct fragment *one = &f->list[i];
+        rc = one->token < 0 ? cut_text(s, t, text, plain, *one, l, &cut)
+                            : fragments_add(&cut, one->at, one->len, one->token);
+    }
+    if (rc < 0) {
+        free(cut.list);
+        return rc;
+    }
+    free(f->list);
+    *f = cut;
+    return 0;
+}
+
+/* Cuts text at its special tokens, the longest first, then the leftmost. Where `plain` (may be NULL) marks a
+ * byte of the token's text, only a user-defined one is cut. The caller frees
+ * out->list. -ENOMEM. */
+static int specials_cut(const struct specials *s, const struct tokenizer *t, const char *text, size_t len,
+                        const unsigned char *plain, struct fragments *out)
+{
+    *out = (struct fragments){0};
+    int rc = fragments_add(out, 0, len, -1);
+    bool *occurs = calloc(s->n_lengths + 1, sizeof *occurs);
+    if (!occurs)
+        rc = -ENOMEM;
+    if (rc >= 0 && lengths_in(s, t, text, len, occurs))
+        for (size_t k = 0; rc >= 0 && k < s->n_lengths; k++)
+            if (occurs[k])
+                rc = cut_all(s, t, text, plain, &s->lengths[k], out);
+    free(occurs);
+    if (rc < 0) {
+        free(out->list);
+        *out = (struct fragments){0};
+    }
+    return rc;
+}
+
+/* ---- open, close, and answers about tokens ---- */
 
 int tokenizer_open(struct tokenizer **out, const struct gguf *g, struct error *err)
 {
@@ -157,8 +363,9 @@ static size_t escape_spaces(const char *text, size_t len, bool prefix, char *out
     return (size_t)(o - out);
 }
 
-/* SPM merges over the whole text. It is cut between two characters that are neighbours in no token: no merge
- * spans them, so the ids are the same, and the words are short enough for the cache of words. */
+/* SPM merges over the whole text, Gemma 4's BPE over runs of line ends and what lies between. It is cut
+ * between two characters that are neighbours in no symbol: no merge spans them, so the ids are the same, and
+ * the words are short enough for the cache of words. */
 static int encode_spm(struct encoder *e, const char *text, size_t len, bool prefix)
 {
     const uint64_t *pairs = e->t->pairs;
@@ -169,7 +376,8 @@ static int encode_spm(struct encoder *e, const char *text, size_t len, bool pref
     for (size_t i = 0; rc >= 0 && i < end; i += n) {
         uint32_t code = spm_character(s + i, end - i, &n);
         uint64_t bit = pair_bit(before, code);
-        if (i && !(pairs[bit / 64] >> bit % 64 & 1)) {
+        bool line = e->t->merges && (before == '\n') != (code == '\n');
+        if (i && (line || !(pairs[bit / 64] >> bit % 64 & 1))) {
             rc = merger_word(e->merger, s + from, i - from);
             from = i;
         }
@@ -256,5 +464,114 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, st
     }
     *out = e.ids.ids;
     *n = e.ids.n;
+    return 0;
+}
+
+/* ---- decoding: bytes of tokens become valid UTF-8, piece by piece or as a whole text ---- */
+
+/* Returns the length of a character that begins with this byte; 0 when none does. */
+static size_t length_of(unsigned char first)
+{
+    return first < 0x80 ? 1 : first < 0xC2 ? 0 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : first < 0xF5 ? 4 : 0;
+}
+
+/* Tells whether `byte` may follow the held ones. Only a second byte has narrower limits than 80..BF: they
+ * exclude over-long forms, surrogates and code points above U+10FFFF. */
+static bool may_follow(const struct tokenizer_decoder *d, unsigned char byte)
+{
+    unsigned char low = 0x80, high = 0xBF;
+    if (d->n_held == 1) {
+        low = d->held[0] == 0xE0 ? 0xA0 : d->held[0] == 0xF0 ? 0x90 : 0x80;
+        high = d->held[0] == 0xED ? 0x9F : d->held[0] == 0xF4 ? 0x8F : 0xBF;
+    }
+    return byte >= low && byte <= high;
+}
+
+static size_t put_replacement(char *out)
+{
+    memcpy(out, "\xEF\xBF\xBD", 3);
+    return 3;
+}
+
+/* The held bytes are always the beginning of a character, so they are one maximal ill-formed part. */
+size_t tokenizer_decode_flush(struct tokenizer_decoder *d, char *out)
+{
+    if (!d->n_held)
+        return 0;
+    d->n_held = 0;
+    return put_replacement(out);
+}
+
+static size_t begin(struct tokenizer_decoder *d, unsigned char byte, char *out)
+{
+    size_t len = length_of(byte);
+    if (!len)
+        return put_replacement(out);
+    if (len == 1) {
+        *out = (char)byte;
+        return 1;
+    }
+    d->held[0] = byte;
+    d->n_held = 1;
+    return 0;
+}
+
+size_t tokenizer_decode(struct tokenizer_decoder *d, const char *bytes, size_t n, char *out)
+{
+    size_t o = 0, i = 0;
+    if (n && d->drop_space) {
+        d->drop_space = false;
+        i = bytes[0] == ' ';
+    }
+    for (; i < n; i++) {
+        unsigned char byte = (unsigned char)bytes[i];
+        if (d->n_held && may_follow(d, byte)) {
+            assert(d->n_held < sizeof d->held);
+            d->held[d->n_held++] = byte;
+            if (d->n_held < length_of(d->held[0]))
+                continue;
+            memcpy(out + o, d->held, d->n_held);
+            o += d->n_held;
+            d->n_held = 0;
+            continue;
+        }
+        o += tokenizer_decode_flush(d, out + o);
+        o += begin(d, byte, out + o);
+    }
+    return o;
+}
+
+/* Tells whether the encoder put a space before this text: it puts none before a special or user-defined
+ * token. */
+static bool begins_with_space(const struct tokenizer *t, const int32_t *ids, size_t n)
+{
+    size_t i = 0;
+    while (i < n && tokenizer_attr(t, ids[i]) & (TOKEN_CONTROL | TOKEN_UNKNOWN))
+        i++;
+    return tokenizer_drops_space(t) && i < n && !(tokenizer_attr(t, ids[i]) & TOKEN_USER);
+}
+
+int tokenizer_detokenise(const struct tokenizer *t, const int32_t *ids, size_t n, bool special, char **out,
+                         size_t *len, struct error *err)
+{
+    size_t n_bytes = 0;
+    for (size_t i = 0; i < n; i++)
+        if (__builtin_add_overflow(n_bytes, tokenizer_piece(t, ids[i], special).len, &n_bytes) ||
+            n_bytes > SIZE_MAX / 8)
+            return error_set(err, -E2BIG, "detokenise: %zu tokens give more text than memory can hold", n);
+    char *text = malloc(TOKENIZER_DECODE_ROOM(n_bytes) + 1);
+    if (!text)
+        return error_set(err, -ENOMEM, "detokenise: out of memory for %zu bytes", n_bytes);
+    struct tokenizer_decoder d = {.drop_space = begins_with_space(t, ids, n)};
+    size_t o = 0;
+    for (size_t i = 0; i < n; i++) {
+        struct tokenizer_piece piece = tokenizer_piece(t, ids[i], special);
+        o += tokenizer_decode(&d, piece.s, piece.len, text + o);
+    }
+    o += tokenizer_decode_flush(&d, text + o);
+    assert(o <= TOKENIZER_DECODE_ROOM(n_bytes));
+    text[o] = 0;
+    *out = text;
+    *len = o;
     return 0;
 }

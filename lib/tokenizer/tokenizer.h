@@ -1,11 +1,12 @@
 /* tokenizer.h - turns text into token ids and back, by the vocabulary of the model's GGUF.
- * Two kinds: byte-level BPE (tokenizer.ggml.model = gpt2; tokenizer.ggml.pre chooses the pre-tokeniser's
- * patterns) and SPM (llama: scores, byte fallback, space prefix). A GGUF without tensors is enough. Encoding
- * takes O(n log n) in the text's length for any text, 10 MB of one letter included. Thread: one thread opens
- * and closes; between the two any threads may call the other functions at once, as the tokenizer does not
- * change. A struct tokenizer_decoder belongs to one thread. Memory: the tokenizer owns copies of all it
- * needs, so the GGUF may be closed; pieces and ids that are returned as pointers to const are its own, until
- * tokenizer_close(). */
+ * Three kinds: byte-level BPE (tokenizer.ggml.model = gpt2; tokenizer.ggml.pre chooses the pre-tokeniser's
+ * patterns), SPM (llama: scores, byte fallback, space prefix), and Gemma 4's BPE over characters (gemma4:
+ * merges, SPM's spaces and byte fallback, text cut around runs of line ends). A GGUF without tensors is
+ * enough. Encoding takes O(n log n) in the text's length for any text, 10 MB of one letter included. Thread:
+ * one thread opens and closes; between the two any threads may call the other functions at once, as the
+ * tokenizer does not change. A struct tokenizer_decoder belongs to one thread. Memory: the tokenizer owns
+ * copies of all it needs, so the GGUF may be closed; pieces and ids that are returned as pointers to const
+ * are its own, until tokenizer_close(). */
 #pragma once
 #include "base/error.h"
 

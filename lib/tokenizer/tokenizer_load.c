@@ -301,6 +301,7 @@ static int add_merges(struct tokenizer *t, struct text_map *further, const struc
     return rc < 0 ? no_memory(g, rc, err) : 0;
 }
 
+/* letters NULL: the symbols are characters, not bytes. */
 static int load_merges(struct tokenizer *t, const struct gguf *g, const struct letters *l, struct error *err)
 {
     const struct gguf_value *merges;
@@ -311,7 +312,7 @@ static int load_merges(struct tokenizer *t, const struct gguf *g, const struct l
         return rc;
     struct text_map further = {0};
     rc = text_map_reserve(&further, 256);
-    if (rc >= 0)
+    if (rc >= 0 && l)
         rc = intern_bytes(t, &further, l);
     rc = rc < 0 ? no_memory(g, rc, err) : add_merges(t, &further, g, merges, err);
     free(further.slots);
@@ -396,11 +397,12 @@ static int load_pairs(struct tokenizer *t)
     t->pairs = calloc((1u << PAIR_BITS) / 64, sizeof *t->pairs);
     if (!t->pairs)
         return -ENOMEM;
-    for (uint32_t id = 0; id < t->n_vocab; id++) {
+    for (uint32_t id = 0; id < t->text.n; id++) { /* of merges whose texts are no tokens too */
         size_t len, n;
         const char *s = text_at(&t->text, id, &len);
+        bool merges = id >= t->n_vocab || token_is_plain(t, id);
         uint32_t before = 0;
-        for (size_t i = 0; token_is_plain(t, id) && i < len; i += n) {
+        for (size_t i = 0; merges && i < len; i += n) {
             uint32_t code = spm_character(s + i, len - i, &n);
             uint64_t bit = pair_bit(before, code);
             if (i)
@@ -440,6 +442,20 @@ static int load_spm(struct tokenizer *t, const struct gguf *g, struct error *err
     if (rc < 0 && rc != -ENOENT)
         return rc;
     rc = load_ranks(t, g, err);
+    if (rc >= 0 && load_pairs(t) < 0)
+        rc = no_memory(g, -ENOMEM, err);
+    return rc;
+}
+
+/* Gemma 4: BPE over characters, with SPM's spaces and bytes. */
+static int load_character_bpe(struct tokenizer *t, const struct gguf *g, struct error *err)
+{
+    t->add_bos = true;
+    load_byte_tokens(t);
+    int rc = gguf_get_bool(g, KEY("add_space_prefix"), &t->space_prefix, err);
+    if (rc < 0 && rc != -ENOENT)
+        return rc;
+    rc = load_merges(t, g, NULL, err);
     if (rc >= 0 && load_pairs(t) < 0)
         rc = no_memory(g, -ENOMEM, err);
     return rc;
@@ -545,7 +561,12 @@ static int load_special_ids(struct tokenizer *t, const struct gguf *g, struct er
     return 0;
 }
 
-static int load_model(struct tokenizer *t, const struct gguf *g, struct error *err)
+static bool is_model(struct gguf_str model, const char *name)
+{
+    return model.len == strlen(name) && !memcmp(model.s, name, model.len);
+}
+
+static int load_model(struct tokenizer *t, const struct gguf *g, bool *by_merges, struct error *err)
 {
     struct gguf_str model;
     int rc = gguf_get_str(g, KEY("model"), &model, err);
@@ -553,21 +574,24 @@ static int load_model(struct tokenizer *t, const struct gguf *g, struct error *e
         return error_set(err, -EBADMSG, "%s: no " KEY("model"), gguf_path(g));
     if (rc < 0)
         return rc;
-    t->spm = model.len == 5 && !memcmp(model.s, "llama", 5);
-    if (t->spm || (model.len == 4 && !memcmp(model.s, "gpt2", 4)))
+    *by_merges = !is_model(model, "llama");
+    t->spm = is_model(model, "llama") || is_model(model, "gemma4");
+    if (t->spm || is_model(model, "gpt2"))
         return 0;
     char name[32];
     copy_name(name, sizeof name, model);
-    return error_set(err, -ENOTSUP,
-                     "%s: " KEY("model") " is \"%s\"; Hearth reads gpt2 (byte-level BPE) and llama (SPM)",
-                     gguf_path(g), name);
+    return error_set(
+        err, -ENOTSUP,
+        "%s: " KEY("model") " is \"%s\"; Hearth reads gpt2 (byte-level BPE), llama (SPM) and gemma4",
+        gguf_path(g), name);
 }
 
 int tokenizer_load(struct tokenizer *t, const struct gguf *g, struct error *err)
 {
     struct letters letters;
+    bool by_merges = false;
     letters_init(&letters);
-    int rc = load_model(t, g, err);
+    int rc = load_model(t, g, &by_merges, err);
     if (rc >= 0)
         rc = load_texts(t, g, err);
     if (rc >= 0)
@@ -577,7 +601,9 @@ int tokenizer_load(struct tokenizer *t, const struct gguf *g, struct error *err)
     if (rc >= 0)
         rc = load_pieces(t, g, &letters, err);
     if (rc >= 0)
-        rc = t->spm ? load_spm(t, g, err) : load_bpe(t, g, &letters, err);
+        rc = !t->spm      ? load_bpe(t, g, &letters, err)
+             : !by_merges ? load_spm(t, g, err)
+                          : load_character_bpe(t, g, err);
     if (rc >= 0)
         rc = load_special_ids(t, g, err);
     return rc;

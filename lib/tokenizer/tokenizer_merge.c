@@ -119,7 +119,7 @@ static inline uint32_t pair_rank(const struct merger *m, uint32_t left, uint32_t
                                  uint32_t *symbol)
 {
     const struct tokenizer *t = m->t;
-    if (!t->spm)
+    if (t->merges)
         return merge_rank(t, left, right, symbol);
     uint32_t id = text_map_find(&t->by_text, &t->text, m->word + at, len);
     if (id == NO_SYMBOL || !token_is_plain(t, id))
@@ -489,8 +489,21 @@ static int merge_long(struct merger *m)
 
 /* ---- words ---- */
 
+/* Gemma 4: the token that is a whole run of line ends, or NO_SYMBOL. */
+static uint32_t line_ends(const struct merger *m)
+{
+    const struct tokenizer *t = m->t;
+    if (!t->spm || !t->merges || m->word[0] != '\n')
+        return NO_SYMBOL;
+    uint32_t id = text_map_find(&t->by_text, &t->text, m->word, m->len);
+    return id != NO_SYMBOL && token_is_plain(t, id) ? id : NO_SYMBOL;
+}
+
 static int merge_word(struct merger *m)
 {
+    uint32_t whole = line_ends(m);
+    if (whole != NO_SYMBOL)
+        return id_list_add(m->ids, (int32_t)whole);
     if (m->t->ignore_merges) {
         uint32_t id = text_map_find(&m->t->by_piece, &m->t->piece, m->word, m->len);
         if (id != NO_SYMBOL)

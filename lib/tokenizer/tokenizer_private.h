@@ -50,7 +50,8 @@ struct specials { /* texts that become their token anywhere in a text */
 };
 
 struct tokenizer {
-    bool spm, space_prefix, add_bos, add_eos, ignore_merges;
+    bool spm; /* characters merge, with escaped spaces: by scores, or where there are `merges` by these */
+    bool space_prefix, add_bos, add_eos, ignore_merges;
     uint32_t n_vocab;
     int32_t bos, eos, unknown;
     int32_t *ends;
@@ -66,12 +67,13 @@ struct tokenizer {
     struct specials parsed;  /* user-defined, control and unknown tokens */
     int32_t byte_token[256]; /* token of a single byte, or -1 */
 
+    struct merge *merges; /* of both kinds of BPE; SPM: NULL */
+    uint32_t merge_mask;
+
     /* byte-level BPE */
     struct pretokenizer *pre;
     struct text_map by_piece; /* filled only with ignore_merges */
     uint32_t byte_symbol[256];
-    struct merge *merges;
-    uint32_t merge_mask;
 
     /* SPM: a pair merges when its text is a token, the best score first */
     uint32_t *rank; /* of each token; equal scores have equal ranks */
@@ -126,24 +128,6 @@ static inline uint32_t spm_character(const char *s, size_t left, size_t *len)
 
 /* tokenizer_load.c: loads the vocabulary, all but `always` and `parsed`. */
 int tokenizer_load(struct tokenizer *t, const struct gguf *g, struct error *err);
-
-/* tokenizer_specials.c */
-struct fragment {
-    size_t at, len;
-    int32_t token; /* -1: text to encode */
-};
-
-struct fragments {
-    struct fragment *list;
-    size_t n, room;
-};
-
-int specials_open(struct specials *s, const struct tokenizer *t, uint32_t attrs);
-void specials_close(struct specials *s);
-/* Cuts text at its special tokens, the longest first, then the leftmost. Where `plain` (may be NULL) marks a
- * byte of the token's text, only a user-defined one is cut. The caller frees out->list. -ENOMEM. */
-int specials_cut(const struct specials *s, const struct tokenizer *t, const char *text, size_t len,
-                 const unsigned char *plain, struct fragments *out);
 
 /* tokenizer_merge.c */
 struct id_list { /* the ids of an encode so far; `max` 0: no limit */

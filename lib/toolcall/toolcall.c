@@ -3,8 +3,6 @@
 
 #include <errno.h>
 
-#define MAX_LEADING 64 /* blanks that are held until it is known what they stand before */
-
 /* --- events --- */
 
 static void send(struct toolcall_scanner *s, enum toolcall_kind kind, const char *p, size_t n)
@@ -155,7 +153,7 @@ const struct toolcall_tool *toolcall_find_tool(const struct toolcall_scanner *s,
 /* Reasoning begins a message or a line: elsewhere its mark is quoted. */
 static bool may_think(const struct toolcall_scanner *s, size_t i)
 {
-    if (!s->any[false] && toolcall_blanks(s, 0) >= i)
+    if (!s->any[false] && i <= TOOLCALL_MAX_BLANKS && toolcall_blanks(s, 0) >= i)
         return true;
     return (i ? s->pending.p[i - 1] : s->last) == '\n';
 }
@@ -200,8 +198,9 @@ static size_t before_newlines(const struct toolcall_scanner *s, size_t end)
 static bool section(struct toolcall_scanner *s)
 {
     size_t i = toolcall_blanks(s, 0);
-    int best = i == s->pending.n && !s->ended && i < MAX_LEADING ? 0 : -1;
-    for (const struct mark *m = s->format->marks; m->action && i < s->pending.n && best < 1; m++) {
+    bool waits = i <= TOOLCALL_MAX_BLANKS;
+    int best = i == s->pending.n && !s->ended && waits ? 0 : -1;
+    for (const struct mark *m = s->format->marks; m->action && waits && i < s->pending.n && best < 1; m++) {
         int match = m->action > MARK_SECTION ? toolcall_match(s, i, m->s) : -1;
         best = match > best ? match : best;
     }
@@ -251,7 +250,8 @@ static bool scan(struct toolcall_scanner *s, bool reasoning)
     size_t at = 0;
     const struct mark *m = find_mark(s, reasoning, &at);
     size_t e = m || !s->ended ? before_newlines(s, at) : at;
-    if (!reasoning && !s->any[false] && toolcall_blanks(s, 0) >= e && (m || (!s->ended && at < MAX_LEADING)))
+    bool leading = !reasoning && !s->any[false] && toolcall_blanks(s, 0) >= e;
+    if (leading && (m || !s->ended) && at <= TOOLCALL_MAX_BLANKS) /* they are dropped before a mark */
         e = 0;
     toolcall_put(s, reasoning ? TOOLCALL_REASONING : TOOLCALL_TEXT, s->pending.p, e);
     toolcall_take(s, e);
@@ -288,8 +288,10 @@ static int bare_call(struct toolcall_scanner *s)
     size_t i = toolcall_blanks(s, 0);
     if (i < s->pending.n && s->n_calls && (s->pending.p[i] == ';' || s->pending.p[i] == ','))
         i = toolcall_blanks(s, i + 1);
+    if (i > TOOLCALL_MAX_BLANKS)
+        return -1;
     if (i == s->pending.n)
-        return s->ended || i > MAX_LEADING ? -1 : 0;
+        return s->ended ? -1 : 0;
     if (s->pending.p[i] != '{' && s->pending.p[i] != '[')
         return -1;
     toolcall_hold(s, i);

@@ -39,7 +39,6 @@ size_t toolcall_n_formats(void);
 const struct toolcall_format *toolcall_format_at(size_t i);
 const struct toolcall_format *toolcall_format_find(const char *name); /* NULL: there is none */
 const char *toolcall_format_name(const struct toolcall_format *f);
-const char *toolcall_format_about(const struct toolcall_format *f);
 /* The format whose marks a chat template of n bytes writes: "none" where it writes none that are known. */
 const struct toolcall_format *toolcall_format_of_template(const char *source, size_t n);
 /* The format's marks, NULL after the last: special tokens among them must be rendered as text. */

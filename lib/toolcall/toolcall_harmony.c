@@ -32,9 +32,9 @@ static bool is_word(const char *word, size_t n, const char *other)
 static bool call_body(struct toolcall_scanner *s)
 {
     size_t i = toolcall_blanks(s, 0);
-    if (i == s->pending.n && !s->ended && i < MAX_HEADER)
+    if (i == s->pending.n && !s->ended && i <= TOOLCALL_MAX_BLANKS)
         return false;
-    if (i < s->pending.n && s->pending.p[i] == '{')
+    if (i <= TOOLCALL_MAX_BLANKS && i < s->pending.n && s->pending.p[i] == '{')
         return toolcall_open_value(s, JSON_REPAIR_JSON);
     return toolcall_to_text(s);
 }
@@ -66,6 +66,8 @@ static int begins_header(const struct toolcall_scanner *s)
 {
     size_t i = toolcall_blanks(s, 0);
     int mark = toolcall_match(s, i, "<|"), to = toolcall_match(s, i, recipient);
+    if (i > TOOLCALL_MAX_BLANKS)
+        return -1;
     if (i == s->pending.n)
         return s->ended ? -1 : 0;
     return mark > to ? mark : to;

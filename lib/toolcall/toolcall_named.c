@@ -57,7 +57,7 @@ static int take_name(struct toolcall_scanner *s, const char *const *ends, struct
     while (to < s->pending.n && is_name_char(s->pending.p[to]))
         to++;
     size_t i = toolcall_blanks(s, to);
-    if (i - from > TOOLCALL_MAX_NAME)
+    if (from > TOOLCALL_MAX_BLANKS || i - from > TOOLCALL_MAX_NAME)
         return -1;
     if (i == s->pending.n)
         return s->ended ? -1 : 0;
@@ -77,8 +77,10 @@ static int take_name(struct toolcall_scanner *s, const char *const *ends, struct
 static int find_brace(struct toolcall_scanner *s)
 {
     size_t i = toolcall_blanks(s, 0);
+    if (i > TOOLCALL_MAX_BLANKS)
+        return -1;
     if (i == s->pending.n)
-        return s->ended || i > TOOLCALL_MAX_NAME ? -1 : 0;
+        return s->ended ? -1 : 0;
     if (s->pending.p[i] != '{')
         return -1;
     toolcall_hold(s, i);
@@ -113,13 +115,19 @@ static int mistral_part(struct toolcall_scanner *s)
     return found;
 }
 
+/* Behind i blanks. */
+static bool opens_json(const struct toolcall_scanner *s, size_t i)
+{
+    return i <= TOOLCALL_MAX_BLANKS && i < s->pending.n && (s->pending.p[i] == '{' || s->pending.p[i] == '[');
+}
+
 static bool mistral(struct toolcall_scanner *s)
 {
     if (!s->named_part) { /* the old form is a list */
         size_t i = toolcall_blanks(s, 0);
-        if (i == s->pending.n && !s->ended)
+        if (i == s->pending.n && i <= TOOLCALL_MAX_BLANKS && !s->ended)
             return false;
-        if (i < s->pending.n && (s->pending.p[i] == '{' || s->pending.p[i] == '['))
+        if (opens_json(s, i))
             return toolcall_open_json(s, false);
     }
     while (s->named_part < 2) {
@@ -139,6 +147,8 @@ static int fenced_name(struct toolcall_scanner *s)
         end++;
     const char *brace = memchr(s->pending.p + end, '{', s->pending.n - end);
     size_t to = brace ? (size_t)(brace - s->pending.p) : s->pending.n;
+    if (i > TOOLCALL_MAX_BLANKS)
+        return -1;
     if (to - i > TOOLCALL_MAX_NAME || end == i)
         return end == i && i == s->pending.n && !s->ended ? 0 : -1;
     if (!brace)
@@ -209,9 +219,9 @@ static bool python(struct toolcall_scanner *s)
     static const char *const bracket[] = {"(", NULL};
     static const char call[] = ".call";
     size_t i = toolcall_blanks(s, 0), which = 0;
-    if (i == s->pending.n && !s->ended)
+    if (i == s->pending.n && i <= TOOLCALL_MAX_BLANKS && !s->ended)
         return false;
-    if (i < s->pending.n && (s->pending.p[i] == '{' || s->pending.p[i] == '['))
+    if (opens_json(s, i))
         return toolcall_open_json(s, true);
     int found = take_name(s, bracket, &s->name, &which);
     size_t n = sizeof call - 1;

@@ -7,7 +7,8 @@
 
 #include <string.h>
 
-#define TOOLCALL_MAX_NAME 256 /* bytes of a name; what is longer is none */
+#define TOOLCALL_MAX_NAME   256 /* bytes of a name; what is longer is none */
+#define TOOLCALL_MAX_BLANKS 64  /* in a row that are waited through, however the text was cut */
 
 enum mark_action {
     MARK_END, /* of the list */
@@ -44,7 +45,7 @@ struct tags {
 };
 
 struct toolcall_format {
-    const char *name, *about;
+    const char *name;
     const char *think;       /* the mark that begins its reasoning; NULL: its models do not reason */
     const struct tags *tags; /* NULL: calls are JSON */
     bool bare;               /* a call may stand without a mark where the text begins */
@@ -56,7 +57,7 @@ struct toolcall_format {
 
 /* A JSON object that names a function and its arguments (toolcall_json.c). */
 struct envelope {
-    unsigned char state, after, quote;
+    unsigned char state, quote;
     bool in_list, bare, begun, escaped;
     unsigned n_hex, code, high;
     char key[32];

@@ -4,8 +4,6 @@
  * any other value is JSON if it parses, True, False and None as Python writes them too, else text. */
 #include "toolcall_private.h"
 
-#define MAX_GAP 64 /* blanks between two tags */
-
 static bool body(struct toolcall_scanner *s);
 static bool value(struct toolcall_scanner *s);
 
@@ -25,8 +23,10 @@ static bool finish(struct toolcall_scanner *s)
 static int match_after_blanks(const struct toolcall_scanner *s, size_t i, const char *mark, size_t *to)
 {
     *to = toolcall_blanks(s, i);
+    if (*to - i > TOOLCALL_MAX_BLANKS)
+        return -1;
     if (*to == s->pending.n)
-        return s->ended || *to - i > MAX_GAP ? -1 : 0;
+        return s->ended ? -1 : 0;
     return toolcall_match(s, *to, mark);
 }
 
@@ -73,6 +73,7 @@ static bool put_as_json(struct toolcall_scanner *s)
     unsigned n_before = s->repair.n_repairs;
     json_repair_end(&s->repair);
     bool quoted = json.n && *json.p == '"';
+    s->value.failed |= json.failed;
     if (!whole || s->repair.n_loose_words || (quoted && (n_before || result != JSON_REPAIR_DONE)))
         return false;
     bytes_put(toolcall_arguments(s), json.p, json.n);
@@ -100,8 +101,10 @@ static int goes_on(const struct toolcall_scanner *s, size_t i, bool with_param)
     const char *next[] = {t->close, t->section_end, with_param ? t->param : NULL, t->open};
     int best = -1;
     size_t to = toolcall_blanks(s, i);
+    if (to - i > TOOLCALL_MAX_BLANKS)
+        return -1;
     if (to == s->pending.n)
-        return s->ended ? 1 : to - i > MAX_GAP ? -1 : 0;
+        return s->ended;
     for (size_t k = 0; k < sizeof next / sizeof *next && best < 1; k++) {
         int match = next[k] && *next[k] ? toolcall_match(s, to, next[k]) : -1;
         best = match > best ? match : best;
@@ -199,6 +202,12 @@ static const char *find(const struct toolcall_scanner *s, size_t from, const cha
     return from > s->pending.n ? NULL : memmem(s->pending.p + from, s->pending.n - from, mark, strlen(mark));
 }
 
+/* True if what ends there would have been pending whole however the text was cut. */
+static bool is_near(const struct toolcall_scanner *s, const char *end, size_t most)
+{
+    return (size_t)(end - s->pending.p) <= most;
+}
+
 /* Behind the parameter's opening tag: its key, and all up to its value. */
 static bool key(struct toolcall_scanner *s)
 {
@@ -206,7 +215,8 @@ static bool key(struct toolcall_scanner *s)
     const char *key_end = find(s, 0, t->key_end);
     size_t from = key_end ? (size_t)(key_end - s->pending.p) + strlen(t->key_end) : 0;
     const char *opened = key_end ? find(s, from, t->value) : NULL;
-    if (!opened)
+    bool near = opened && is_near(s, opened + strlen(t->value), 2 * TOOLCALL_MAX_NAME);
+    if (!near)
         return (s->ended || s->pending.n > 2 * TOOLCALL_MAX_NAME) && finish(s);
     size_t i = toolcall_blanks(s, 0), n = (size_t)(key_end - s->pending.p);
     while (n > i && toolcall_is_blank(s->pending.p[n - 1]))
@@ -263,9 +273,10 @@ static bool split_name(struct toolcall_scanner *s)
 static bool glued_key(struct toolcall_scanner *s, size_t at)
 {
     const char *value_tag = s->format->tags->value, *opened = find(s, at, value_tag);
-    if (!opened && !s->ended && s->pending.n <= TOOLCALL_MAX_NAME)
+    bool near = opened && is_near(s, opened + strlen(value_tag), TOOLCALL_MAX_NAME);
+    if (!near && !s->ended && s->pending.n <= TOOLCALL_MAX_NAME)
         return false;
-    if (!opened || !split_name(s))
+    if (!near || !split_name(s))
         return toolcall_give_up(s);
     toolcall_begin_call(s);
     s->tagged.is_text = takes_text(s);
@@ -300,7 +311,7 @@ bool toolcall_function(struct toolcall_scanner *s)
     while (end < s->pending.n && !strchr(stops, s->pending.p[end]) && s->pending.p[end] != '\n' &&
            s->pending.p[end] != '<')
         end++;
-    if (end - i > TOOLCALL_MAX_NAME || (end == i && end < s->pending.n))
+    if (i > TOOLCALL_MAX_BLANKS || end - i > TOOLCALL_MAX_NAME || (end == i && end < s->pending.n))
         return toolcall_give_up(s);
     int match = *t->open_end && end < s->pending.n ? toolcall_match(s, end, t->open_end) : 1;
     bool bare_end = s->ended && end == s->pending.n && !*t->open_end;
@@ -322,8 +333,10 @@ bool toolcall_call(struct toolcall_scanner *s)
 {
     const struct tags *t = s->format->tags;
     size_t i = toolcall_blanks(s, 0);
+    if (i > TOOLCALL_MAX_BLANKS)
+        return toolcall_give_up(s);
     if (i == s->pending.n)
-        return (s->ended || i > MAX_GAP) && toolcall_give_up(s);
+        return s->ended && toolcall_give_up(s);
     if (s->pending.p[i] == '{' || s->pending.p[i] == '[') {
         toolcall_hold(s, i);
         return toolcall_open_json(s, false);

@@ -203,6 +203,20 @@ Test(chat_template, a_template_that_wants_parts_or_argument_texts_gets_them)
     end();
 }
 
+/* One that looks into the first part fails on a text, and on none. */
+Test(chat_template, a_message_without_content_has_an_empty_part_where_parts_are_wanted)
+{
+    with_template(BASE, "{% for m in messages %}[{{ m.role[0] + m.content[0]['text'] }}]{% endfor %}");
+    expect_prompt(
+        MESSAGES(
+            SAID("user",
+                 "a") ",{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"c\","
+                      "\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]},{\"role\":\"tool\","
+                      "\"tool_call_id\":\"c\",\"content\":null},{\"role\":\"assistant\",\"content\":\"\"}"),
+        "[ua][a][t][a]");
+    end();
+}
+
 Test(chat_template, what_a_template_refuses_is_a_400_in_its_words)
 {
     with_template(BASE,

@@ -353,6 +353,77 @@ Test(commands, the_nodes_of_executor_eager_add_up_to_the_same)
     json_decref(report);
 }
 
+static double field(const json_t *event, const char *name)
+{
+    return json_number_value(json_object_get(event, name));
+}
+
+static bool has_text(const json_t *event, const char *field, const char *text)
+{
+    const char *value = json_string_value(json_object_get(event, field));
+    return value && strcmp(value, text) == 0;
+}
+
+/* The ops of a thread in one test: all of the program, one after the other. Returns their number. */
+static uint32_t follow_thread(const json_t *events, int test, int thread)
+{
+    double before = 0;
+    uint32_t n = 0;
+    for (size_t i = 0; i < json_array_size(events); i++) {
+        const json_t *e = json_array_get(events, i);
+        if (!has_text(e, "ph", "X") || (int)field(e, "pid") != test || (int)field(e, "tid") != thread)
+            continue;
+        if (has_text(e, "cat", "work")) {
+            cr_assert(field(e, "ts") >= before - 0.002, "op %u begins at %g, before %g", n, field(e, "ts"),
+                      before);
+            cr_assert_eq((uint32_t)field(json_object_get(e, "args"), "op"), n++);
+            before = field(e, "ts") + field(e, "dur");
+        } else
+            cr_assert(has_text(e, "cat", "wait") && field(e, "ts") + field(e, "dur") <= before + 0.002);
+    }
+    return n;
+}
+
+/* Its figures count every op once: five a layer, and embedding, head and sampling. */
+static void expect_trace_of(const json_t *report, size_t i, const char *test)
+{
+    const json_t *trace = json_array_get(json_object_get(report, "traces"), i);
+    cr_assert(trace && has_text(trace, "test", test) && field(trace, "members") == 2);
+    cr_assert_eq(sum_of(json_object_get(trace, "ops"), "n"), 6 * 5 + 3);
+    cr_assert_gt(sum_of(json_object_get(trace, "ops"), "work_us"), 0);
+}
+
+Test(commands, bench_trace_writes_the_steps_as_their_threads_saw_them)
+{
+    char path[] = "/tmp/hearth-trace-XXXXXX";
+    close(mkstemp(path));
+    cr_assert_eq(PROCESS_RUN(&p, "bench", "--model", PROCESS_MODEL, "--threads", "2", "-p", "16", "-n", "4",
+                             "-r", "1", "--json", "--trace", path),
+                 0, "%s", p.stderr_text);
+    json_t *report = json_loads(p.stdout_text, 0, NULL), *events = json_load_file(path, 0, NULL);
+    unlink(path);
+    cr_assert(report && json_is_array(events), "%s", p.stdout_text);
+    expect_trace_of(report, 0, "pp16");
+    expect_trace_of(report, 1, "tg4");
+    for (int test = 1; test <= 2; test++)
+        for (int thread = 0; thread < 2; thread++)
+            cr_assert_eq(follow_thread(events, test, thread), 6 * 5 + 3);
+    json_decref(report);
+    json_decref(events);
+}
+
+Test(commands, bench_trace_is_refused_before_anything_is_measured)
+{
+    struct process one;
+    cr_assert_eq(PROCESS_RUN(&p, "bench", "--model", PROCESS_MODEL, "--trace", "/nonexistent/trace.json"), 2);
+    expect_in(p.stderr_text, "--trace: /nonexistent/trace.json: No such file");
+    cr_assert_eq(
+        PROCESS_RUN(&one, "bench", "--model", PROCESS_MODEL, "--executor", "eager", "--trace", "/dev/null"),
+        2);
+    expect_in(one.stderr_text, "only executor persistent can be traced");
+    process_free(&one);
+}
+
 Test(commands, bench_refuses_to_measure_nothing)
 {
     cr_assert_eq(PROCESS_RUN(&p, "bench", "--model", PROCESS_MODEL, "-p", "0", "-n", "0"), 2);

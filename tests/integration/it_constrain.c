@@ -29,10 +29,22 @@ static void expect_valid(const char *schema, const char *text)
 {
     struct grammar *g;
     struct matcher *m;
-    cr_assert_eq(schema_compile_text(&g, schema, strlen(schema), NULL, NULL), 0);
+    cr_assert_eq(schema_compile_text(&g, schema, strlen(schema), NULL), 0);
     cr_assert_eq(matcher_open(&m, g), 0);
     cr_assert_eq(matcher_bytes(m, text, strlen(text)), strlen(text), "%s", text);
     cr_assert(matcher_can_end(m), "%s", text);
+    matcher_close(m);
+    grammar_unref(g);
+}
+
+static void expect_beginning(const char *schema, const char *text)
+{
+    struct grammar *g;
+    struct matcher *m;
+    cr_assert_eq(schema_compile_text(&g, schema, strlen(schema), NULL), 0);
+    cr_assert_eq(matcher_open(&m, g), 0);
+    cr_assert_eq(matcher_bytes(m, text, strlen(text)), strlen(text), "%s", text);
+    cr_assert_not(matcher_can_end(m), "%s", text);
     matcher_close(m);
     grammar_unref(g);
 }
@@ -79,10 +91,17 @@ DAEMON_TEST(constrain, every_field_that_asks_for_a_language_is_obeyed)
 
 DAEMON_TEST(constrain, a_text_that_was_cut_is_a_beginning_of_the_language)
 {
-    json_t *root = ok(CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"max_tokens\":8,"
-                            "\"response_format\":{\"type\":\"json_object\"}}");
-    cr_assert_eq(json_text(root, "choices.0.message.content")[0], '{');
-    json_decref(root);
+    for (int seed = 0; seed < 10; seed++) {
+        char body[512];
+        snprintf(body, sizeof body, "{\"prompt\":\"Once\",\"seed\":%d,\"max_tokens\":8,\"json_schema\":%s}",
+                 seed, PERSON);
+        json_t *root = ok("/generate", body);
+        const char *text = json_text(root, "text");
+        cr_assert_str_eq(json_text(root, "finish_reason"), "length");
+        cr_assert_gt(strlen(text), 0);
+        expect_beginning(PERSON, text);
+        json_decref(root);
+    }
 }
 
 DAEMON_TEST(constrain, what_cannot_be_held_is_a_400_with_keyword_and_path)
@@ -102,6 +121,11 @@ DAEMON_TEST(constrain, what_cannot_be_held_is_a_400_with_keyword_and_path)
         post("/generate",
              "{\"prompt\":\"a\",\"json_schema\":{\"type\":\"integer\",\"minimum\":3,\"maximum\":2}}"),
         400, "invalid_request", "no text satisfies it");
+    expect_words(post(CHAT, "{" HI ",\"response_format\":{\"type\":\"json_object\",\"schema\":7}}"), 400,
+                 "invalid_request", "response_format.schema must be a JSON schema");
+    expect_words(
+        post(CHAT, "{" HI ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":7}}}"),
+        400, "invalid_request", "response_format.json_schema.schema must be a JSON schema");
     expect_words(post(CHAT, "{" HI ",\"response_format\":{\"type\":\"xml\"}}"), 400, "invalid_request",
                  "response_format.type must be");
 }

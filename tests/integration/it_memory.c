@@ -2,6 +2,8 @@
  * answers that are not taken. */
 #include "harness.h"
 
+#include <poll.h>
+
 /* And a text that is long in coming: what is sent must find it running. */
 #define LONG_CONTEXT                                                                                         \
     "--slots", "1", "--n-ctx", "32768", "--kv-memory", "100M", "--speculation", "off", "--threads", "1"
@@ -173,6 +175,94 @@ DAEMON_TEST(memory, and_so_are_those_that_are_still_to_come, LONG_CONTEXT, "--bo
     reply_free(&r);
     close(second);
 }
+
+/* --- grammars --- */
+
+/* A literal of 20,000 bytes is a grammar of about a megabyte. */
+static char *large_grammar(int i)
+{
+    size_t n = 20000;
+    char *body = malloc(n + 200), *at = body;
+    at += sprintf(at, "{\"prompt\":\"Once\",\"max_tokens\":1,\"grammar\":\"root ::= \\\"%d", i);
+    memset(at, 'a', n);
+    strcpy(at + n, "\\\"\"}");
+    return body;
+}
+
+/* Sends it behind others; true once it waits, false when it has an answer. */
+static bool waits(int fd, const char *body)
+{
+    long long waiting = stat_number("requests.waiting");
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    client_request(fd, "POST", "/generate", "", body);
+    while (stat_number("requests.waiting") == waiting || metric("hearth_body_bytes"))
+        if (poll(&p, 1, 5) > 0)
+            return false;
+    return true;
+}
+
+/* Sends up to WAITING; returns how many wait. */
+static int wait_with_grammars(int *fds, bool same)
+{
+    bool let_in = true;
+    int n = 0;
+    for (int i = 0; i < WAITING && let_in; i++) {
+        char *body = large_grammar(same ? 0 : i);
+        fds[n] = client_connect(daemon_.port);
+        let_in = waits(fds[n], body);
+        n += let_in;
+        free(body);
+    }
+    return n;
+}
+
+static void close_all(const int *fds, int n)
+{
+    for (int i = 0; i < n; i++)
+        close(fds[i]);
+    wait_stat("requests.waiting", 0);
+}
+
+static int take_slot(void)
+{
+    int fd = client_connect(daemon_.port);
+    client_request(fd, "POST", "/generate", "",
+                   "{\"prompt\":\"Once\",\"max_tokens\":32000,\"ignore_eos\":true}");
+    wait_stat("requests.running", 1);
+    return fd;
+}
+
+DAEMON_TEST(memory, grammars_of_waiting_requests_are_bounded_together, LONG_CONTEXT, "--body-memory", "3M")
+{
+    int first = take_slot(), fds[WAITING + 1];
+    struct reply r;
+    int n = wait_with_grammars(fds, false);
+    cr_assert(n > 0 && n < 3, "%d wait", n);
+    client_read(fds[n], &r, false);
+    cr_assert_eq(r.status, 503, "%.200s", r.body);
+    cr_assert_not_null(strstr(r.body, "of a compiled grammar beside"), "%s", r.body);
+    reply_free(&r);
+    cr_assert_leq(metric("hearth_reply_bytes"), 9 << 18);
+    close_all(fds, n + 1);
+    close(first);
+    wait_stat("requests.running", 0);
+    cr_assert_eq(metric("hearth_reply_bytes"), 0);
+}
+
+/* Each has a matcher of its own, of 160 KB. */
+DAEMON_TEST(memory, a_grammar_that_requests_share_counts_once, LONG_CONTEXT)
+{
+    int first = take_slot(), fds[WAITING + 1], n = wait_with_grammars(fds, true);
+    cr_assert_eq(n, WAITING, "%d wait", n);
+    cr_assert_geq(metric("hearth_reply_bytes"), WAITING * 160000);
+    cr_assert_leq(metric("hearth_reply_bytes"), 3 << 20);
+    close_all(fds, n);
+    close(first);
+    wait_stat("requests.running", 0);
+    cr_assert_eq(metric("hearth_reply_bytes"), 0);
+}
+
+/* --- answers that are not taken --- */
 
 /* Of eight choices with 20 alternatives a token: 2.5 MB as JSON, 280 KB as the engine has them. */
 #define SCORED                                                                                               \

@@ -128,7 +128,8 @@ static const char *special(const char *name)
                                                {"%ntid.x", "simt_n_threads()"},
                                                {"%ctaid.x", "simt_block()"},
                                                {"%nctaid.x", "simt_n_blocks()"},
-                                               {"%globaltimer", "simt_globaltimer()"}};
+                                               {"%globaltimer", "simt_globaltimer()"},
+                                               {"%clock64", "simt_clock()"}};
     for (size_t i = 0; i < sizeof registers / sizeof *registers; i++)
         if (strcmp(name, registers[i][0]) == 0)
             return registers[i][1];

@@ -1,5 +1,5 @@
 /* sample_cases.h - steps to sample, with generated logits, run by the kernels of sample.h on the emulator and
- * by the reference, lib/cpu/sample_rows.c. Thread: one per case. */
+ * by the reference, lib/cpu/cpu_backend.c. Thread: one per case. */
 #pragma once
 #include "emulator.h"
 #include "abi/sample_layout.h"

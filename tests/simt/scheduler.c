@@ -570,3 +570,9 @@ uint64_t simt_emu_globaltimer(void)
     simt_machine->time_polled = true;
     return machine_time(simt_machine);
 }
+
+/* Two ticks per ns, from another origin in every block, as SMs have. */
+uint64_t simt_emu_clock(void)
+{
+    return 2 * machine_time(simt_machine) + simt_emu_block() * UINT64_C(1000000007);
+}

@@ -73,6 +73,7 @@ void simt_emu_cp_async_arrive(const struct simt_site *at, uint64_t *m);
 void simt_emu_prefetch(const void *p);
 void simt_emu_nanosleep(uint32_t ns);
 uint64_t simt_emu_globaltimer(void);
+uint64_t simt_emu_clock(void);
 
 static inline uint32_t simt_emu_float_bits(float f)
 {
@@ -183,3 +184,4 @@ static inline const uint64_t *simt_emu_p64(const uint64_t *p)
 #define SIMT_LOOK_SPINS     8 /* each turn costs the emulator a switch */
 #define simt_nanosleep(ns)  simt_emu_nanosleep(ns)
 #define simt_globaltimer()  simt_emu_globaltimer()
+#define simt_clock()        simt_emu_clock()

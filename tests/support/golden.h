@@ -30,15 +30,17 @@ static const char *const golden_shared_names[] = {
 /* The families beside Llama and Qwen: those in tests/data, and the others. Small as they are, their errors
  * are larger: the bounds are the ones of GOLDEN_FAMILY_*. */
 static const char *const golden_data_families[] = {
-    "tiny-gemma2-s78-q4_k_m", "tiny-gemma3-s38-q4_0",     "tiny-gemma4-d-s55-q4_0", "tiny-gemma4-e-s54-f16",
-    "tiny-phi3-s52-q4_k_m",   "tiny-mistral3-s59-q4_k_m", "tiny-smollm3-s67-f16",
+    "tiny-gemma2-s78-q4_k_m", "tiny-gemma3-s38-q4_0",  "tiny-gemma4-d-s55-q4_0", "tiny-gemma4-e-s54-f16",
+    "tiny-phi3-s52-q4_k_m",   "tiny-gptoss-s34-mxfp4", "tiny-deepseek2-s74-f16",
 };
 static const char *const golden_shared_families[] = {
-    "tiny-gemma2-s77-f16",     "tiny-gemma3-s37-f16",        "tiny-granite-s61-q4_k_m",
-    "tiny-mistral3-s58-f16",   "tiny-llama-linear-s84-q8_0", "tiny-phi3-s51-f16",
-    "tiny-smollm3-s68-q4_k_m", "tiny-qwen3-yarn-s85-q4_k_m", "tiny-qwen35-s41-f16",
-    "tiny-qwen35-s42-q4_k_m",  "tiny-qwen35moe-s44-q4_k_m",  "tiny-qwen35moe-s45-f16",
-    "tiny-qwen3next-s47-f16",  "tiny-qwen3next-s48-q4_k_m",
+    "tiny-gemma2-s77-f16",        "tiny-gemma3-s37-f16",        "tiny-granite-s61-q4_k_m",
+    "tiny-mistral3-s58-f16",      "tiny-llama-linear-s84-q8_0", "tiny-phi3-s51-f16",
+    "tiny-smollm3-s68-q4_k_m",    "tiny-qwen3-yarn-s85-q4_k_m", "tiny-gptoss-s35-mxfp4-f16",
+    "tiny-granitemoe-s64-q4_k_m", "tiny-granitemoe-s63-f16",    "tiny-mistral3-s59-q4_k_m",
+    "tiny-smollm3-s67-f16",       "tiny-deepseek2-s75-q4_k_m",  "tiny-qwen35-s41-f16",
+    "tiny-qwen35-s42-q4_k_m",     "tiny-qwen35moe-s44-q4_k_m",  "tiny-qwen35moe-s45-f16",
+    "tiny-qwen3next-s47-f16",     "tiny-qwen3next-s48-q4_k_m",
 };
 #define GOLDEN_N_DATA_FAMILIES   (sizeof golden_data_families / sizeof *golden_data_families)
 #define GOLDEN_N_SHARED_FAMILIES (sizeof golden_shared_families / sizeof *golden_shared_families)
@@ -107,7 +109,7 @@ static inline bool golden_open(struct golden *g, const char *dir, const char *na
     char path[600];
     memset(g, 0, sizeof *g);
     (void)snprintf(g->name, sizeof g->name, "%s", name);
-    g->float_weights = strstr(name, "f16") != NULL;
+    g->float_weights = strstr(name, "f16") && !strstr(name, "mxfp4");
     (void)snprintf(g->model, sizeof g->model, "%s/%s.gguf", dir, name);
     (void)snprintf(path, sizeof path, "%s/%s.json", dir, name);
     if (!golden_read_json(g, path))

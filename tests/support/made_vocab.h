@@ -40,6 +40,32 @@ static const struct made_vocab vocab_llama3 = {
                      "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}",
 };
 
+static const struct made_vocab vocab_harmony = {
+    .pre = "gpt-4o",
+    .special = {"<|startoftext|>", "<|return|>", "<|call|>", "<|start|>", "<|message|>", "<|end|>",
+                "<|channel|>"},
+    .eos = 1,
+    .bos = 0,
+    .eot = 1,
+    .chat_template =
+        "{% for m in messages %}{{ '<|start|>' + m['role'] + '<|message|>' + m['content'] + '<|end|>' }}"
+        "{% endfor %}{% if add_generation_prompt %}{{ '<|start|>assistant' }}{% endif %}",
+};
+
+/* Not the SPM vocabulary of the real files: a byte-level one with their marks. */
+static const struct made_vocab vocab_gemma = {
+    .pre = "gpt-2",
+    .special = {"<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>"},
+    .eos = 0,
+    .bos = 1,
+    .eot = 3,
+    .add_bos = true,
+    .chat_template =
+        "{{ bos_token }}{% for m in messages %}{{ '<start_of_turn>' + m['role'] + '\n' + m['content'] + "
+        "'<end_of_turn>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% "
+        "endif %}",
+};
+
 /* The character that byte-level vocabularies write for a byte: itself where it is printable in Latin-1, else
  * one of the 68 from U+0100 on, in the order of the bytes. */
 static inline void byte_token(int byte, char out[3])

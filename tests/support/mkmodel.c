@@ -1,7 +1,7 @@
 /* mkmodel - writes a GGUF file with random weights in the shape of a real model, for tests and measurements.
  * Hyper-parameters, tensor names and the mix of weight types are those of the real files. The same arguments
  * give the same bytes. */
-#include "made_vocab.h"
+#include "mkmodel_shapes.h"
 #include "random_blocks.h"
 
 #include <errno.h>
@@ -10,417 +10,7 @@
 #include <math.h>
 #include <unistd.h>
 
-#define DELTA_TAPS     4
-#define DELTA_INTERVAL 4
-
 #define CHUNK ((size_t)4 << 20) /* bytes made and written at a time, about */
-
-struct shape {
-    const char *name, *arch;
-    uint32_t n_layers, hidden, ffn, n_heads, n_kv_heads, head_dim, n_vocab, n_ctx;
-    float rope_base, eps;
-    bool tied;
-    float rope_factor; /* Llama 3's scaling of low frequencies; 0: none */
-    const struct made_vocab *vocab;
-    struct {
-        uint32_t n, n_used, ffn;
-    } experts; /* of every layer; n 0: dense */
-    struct {
-        uint32_t n_key_heads, n_value_heads, dim;
-    } delta;        /* of all layers but every fourth; n_key_heads 0: none */
-    uint32_t n_rot; /* 0: head_dim */
-};
-
-static const struct shape shapes[] = {
-    {"qwen3-0.6b",
-     "qwen3",
-     28,
-     1024,
-     3072,
-     16,
-     8,
-     128,
-     151936,
-     40960,
-     1e6f,
-     1e-6f,
-     true,
-     0,
-     &vocab_chatml,
-     {0, 0, 0}},
-    {"qwen3-1.7b",
-     "qwen3",
-     28,
-     2048,
-     6144,
-     16,
-     8,
-     128,
-     151936,
-     40960,
-     1e6f,
-     1e-6f,
-     true,
-     0,
-     &vocab_chatml,
-     {0, 0, 0}},
-    {"qwen3-4b",
-     "qwen3",
-     36,
-     2560,
-     9728,
-     32,
-     8,
-     128,
-     151936,
-     40960,
-     1e6f,
-     1e-6f,
-     true,
-     0,
-     &vocab_chatml,
-     {0, 0, 0}},
-    {"qwen3-8b",
-     "qwen3",
-     36,
-     4096,
-     12288,
-     32,
-     8,
-     128,
-     151936,
-     40960,
-     1e6f,
-     1e-6f,
-     false,
-     0,
-     &vocab_chatml,
-     {0, 0, 0}},
-    {"llama-3.2-1b",
-     "llama",
-     16,
-     2048,
-     8192,
-     32,
-     8,
-     64,
-     128256,
-     131072,
-     5e5f,
-     1e-5f,
-     true,
-     32,
-     &vocab_llama3,
-     {0, 0, 0}},
-    {"llama-3.1-8b",
-     "llama",
-     32,
-     4096,
-     14336,
-     32,
-     8,
-     128,
-     128256,
-     131072,
-     5e5f,
-     1e-5f,
-     false,
-     8,
-     &vocab_llama3,
-     {0, 0, 0}},
-    {"qwen2.5-0.5b",
-     "qwen2",
-     24,
-     896,
-     4864,
-     14,
-     2,
-     64,
-     151936,
-     32768,
-     1e6f,
-     1e-6f,
-     true,
-     0,
-     &vocab_chatml,
-     {0, 0, 0}},
-    {"qwen2.5-7b",
-     "qwen2",
-     28,
-     3584,
-     18944,
-     28,
-     4,
-     128,
-     152064,
-     32768,
-     1e6f,
-     1e-6f,
-     false,
-     0,
-     &vocab_chatml,
-     {0, 0, 0}},
-    {"qwen3-30b-a3b",
-     "qwen3moe",
-     48,
-     2048,
-     6144,
-     32,
-     4,
-     128,
-     151936,
-     40960,
-     1e6f,
-     1e-6f,
-     false,
-     0,
-     &vocab_chatml,
-     {128, 8, 768}},
-    {.name = "qwen3.5-4b",
-     .arch = "qwen35",
-     .n_layers = 32,
-     .hidden = 2560,
-     .ffn = 9216,
-     .n_heads = 16,
-     .n_kv_heads = 4,
-     .head_dim = 256,
-     .n_vocab = 248320,
-     .n_ctx = 262144,
-     .rope_base = 1e7f,
-     .eps = 1e-6f,
-     .tied = true,
-     .vocab = &vocab_chatml,
-     .delta = {16, 32, 128},
-     .n_rot = 64},
-    {.name = "qwen3-next-80b-a3b",
-     .arch = "qwen3next",
-     .n_layers = 48,
-     .hidden = 2048,
-     .ffn = 5120,
-     .n_heads = 16,
-     .n_kv_heads = 2,
-     .head_dim = 256,
-     .n_vocab = 151936,
-     .n_ctx = 262144,
-     .rope_base = 1e7f,
-     .eps = 1e-6f,
-     .vocab = &vocab_chatml,
-     .experts = {512, 10, 512},
-     .delta = {16, 32, 128},
-     .n_rot = 64},
-    {.name = "tiny-qwen35",
-     .arch = "qwen35",
-     .n_layers = 4,
-     .hidden = 256,
-     .ffn = 512,
-     .n_heads = 4,
-     .n_kv_heads = 2,
-     .head_dim = 64,
-     .n_vocab = 512,
-     .n_ctx = 2048,
-     .rope_base = 1e7f,
-     .eps = 1e-6f,
-     .vocab = &vocab_chatml,
-     .delta = {2, 6, 48},
-     .n_rot = 16},
-    {.name = "tiny-qwen35moe",
-     .arch = "qwen35moe",
-     .n_layers = 4,
-     .hidden = 256,
-     .ffn = 512,
-     .n_heads = 4,
-     .n_kv_heads = 2,
-     .head_dim = 64,
-     .n_vocab = 512,
-     .n_ctx = 2048,
-     .rope_base = 1e7f,
-     .eps = 1e-6f,
-     .vocab = &vocab_chatml,
-     .experts = {8, 3, 160},
-     .delta = {2, 4, 32},
-     .n_rot = 16},
-    {.name = "tiny-qwen3next",
-     .arch = "qwen3next",
-     .n_layers = 4,
-     .hidden = 256,
-     .ffn = 512,
-     .n_heads = 4,
-     .n_kv_heads = 2,
-     .head_dim = 64,
-     .n_vocab = 512,
-     .n_ctx = 2048,
-     .rope_base = 1e7f,
-     .eps = 1e-6f,
-     .vocab = &vocab_chatml,
-     .experts = {8, 3, 160},
-     .delta = {2, 4, 64},
-     .n_rot = 16},
-    /* Small ones; "odd" has rows that K types do not divide, "deep" enough layers for every rule of the
-       mixes. */
-    {"tiny-qwen3",
-     "qwen3",
-     3,
-     256,
-     512,
-     4,
-     2,
-     64,
-     512,
-     2048,
-     1e4f,
-     1e-6f,
-     false,
-     0,
-     &vocab_chatml,
-     {0, 0, 0}},
-    {"tiny-qwen3-tied",
-     "qwen3",
-     3,
-     256,
-     512,
-     4,
-     2,
-     128,
-     512,
-     2048,
-     1e6f,
-     1e-6f,
-     true,
-     0,
-     &vocab_chatml,
-     {0, 0, 0}},
-    {"tiny-qwen3-deep",
-     "qwen3",
-     16,
-     256,
-     256,
-     4,
-     1,
-     64,
-     512,
-     2048,
-     1e6f,
-     1e-6f,
-     true,
-     0,
-     &vocab_chatml,
-     {0, 0, 0}},
-    {"tiny-qwen2", "qwen2", 3, 256, 512, 4, 2, 64, 512, 2048, 1e6f, 1e-6f, true, 0, &vocab_chatml, {0, 0, 0}},
-    {"tiny-qwen2-odd",
-     "qwen2",
-     2,
-     224,
-     608,
-     7,
-     1,
-     32,
-     384,
-     2048,
-     1e6f,
-     1e-6f,
-     true,
-     0,
-     &vocab_chatml,
-     {0, 0, 0}},
-    {"tiny-qwen3moe",
-     "qwen3moe",
-     2,
-     256,
-     512,
-     4,
-     2,
-     64,
-     512,
-     2048,
-     1e4f,
-     1e-6f,
-     false,
-     0,
-     &vocab_chatml,
-     {8, 3, 160}},
-    {"tiny-llama",
-     "llama",
-     3,
-     256,
-     512,
-     4,
-     4,
-     64,
-     512,
-     2048,
-     1e4f,
-     1e-5f,
-     false,
-     0,
-     &vocab_llama3,
-     {0, 0, 0}},
-    /* For cpu alone. */
-    {"tiny-llama-heads-48",
-     "llama",
-     2,
-     192,
-     256,
-     4,
-     2,
-     48,
-     512,
-     2048,
-     1e4f,
-     1e-5f,
-     true,
-     0,
-     &vocab_llama3,
-     {0, 0, 0}},
-    {"tiny-llama-heads-160",
-     "llama",
-     2,
-     320,
-     256,
-     2,
-     1,
-     160,
-     512,
-     2048,
-     1e4f,
-     1e-5f,
-     true,
-     0,
-     &vocab_llama3,
-     {0, 0, 0}},
-    {"tiny-llama-words",
-     "llama",
-     1,
-     32,
-     32,
-     1,
-     1,
-     32,
-     262208,
-     2048,
-     1e4f,
-     1e-5f,
-     true,
-     0,
-     &vocab_llama3,
-     {0, 0, 0}},
-    {"tiny-llama3",
-     "llama",
-     2,
-     256,
-     512,
-     4,
-     2,
-     64,
-     512,
-     2048,
-     5e5f,
-     1e-5f,
-     true,
-     8,
-     &vocab_llama3,
-     {0, 0, 0}},
-};
-#define N_SHAPES (sizeof shapes / sizeof *shapes)
 
 struct mix {
     const char *name;
@@ -452,7 +42,6 @@ enum role {
     ROLE_UP,
     ROLE_DOWN,
     ROLE_ROUTER,
-    ROLE_TABLE,
     ROLE_VECTOR,
     ROLE_ROPE
 };
@@ -546,11 +135,14 @@ static uint32_t fitting_type(uint32_t type, uint64_t n_cols)
 static uint32_t matrix_type(const struct made_model *m, enum role role, uint32_t layer, uint64_t n_cols)
 {
     const struct mix *mix = m->mix;
-    if (role == ROLE_ROUTER || role == ROLE_TABLE)
+    if (role == ROLE_ROUTER)
         return QUANT_F32;
     if (quant_traits(mix->type)->block == 1)
         return mix->type;
     uint32_t type = mix->type;
+    if (type == QUANT_MXFP4 && strcmp(m->shape->arch, "gpt-oss") == 0 && role != ROLE_GATE &&
+        role != ROLE_UP && role != ROLE_DOWN)
+        return fitting_type(QUANT_Q8_0, n_cols); /* only experts are MXFP4 */
     bool is_output = role == ROLE_OUTPUT || (role == ROLE_EMBD && m->shape->tied);
     if (is_output && type != QUANT_Q8_0)
         type = QUANT_Q6_K;
@@ -599,25 +191,55 @@ static void add_vector(struct made_model *m, const char *name, int layer, uint64
     t->rms = spread;
 }
 
+static bool is_arch(const struct shape *s, const char *name)
+{
+    return strcmp(s->arch, name) == 0;
+}
+
+static bool is_gemma(const struct shape *s)
+{
+    return is_arch(s, "gemma3") || is_arch(s, "gemma4");
+}
+
+/* gpt-oss: every second layer is full, Gemma: every sixth. */
+static bool is_windowed(const struct shape *s, int i)
+{
+    return s->window && (is_arch(s, "gpt-oss") ? i % 2 == 0 : i % 6 < 5);
+}
+
+static void add_biases(struct made_model *m, int i, uint64_t q, uint64_t kv)
+{
+    add_vector(m, "attn_q.bias", i, q, 0, 0.3f);
+    add_vector(m, "attn_k.bias", i, kv, 0, 0.3f);
+    add_vector(m, "attn_v.bias", i, kv, 0, 0.1f);
+}
+
 static void add_attention(struct made_model *m, int i)
 {
     const struct shape *s = m->shape;
-    uint64_t q = (uint64_t)s->n_heads * s->head_dim, kv = (uint64_t)s->n_kv_heads * s->head_dim;
+    uint32_t head_dim = is_windowed(s, i) && s->window_head_dim ? s->window_head_dim : s->head_dim;
+    uint64_t q = (uint64_t)s->n_heads * head_dim, kv = (uint64_t)s->n_kv_heads * head_dim;
     add_vector(m, "attn_norm.weight", i, s->hidden, 1, 0.1f);
     add_matrix(m, "attn_q.weight", i, ROLE_Q, s->hidden, s->delta.n_key_heads ? 2 * q : q);
     add_matrix(m, "attn_k.weight", i, ROLE_K, s->hidden, kv);
     add_matrix(m, "attn_v.weight", i, ROLE_V, s->hidden, kv);
     add_matrix(m, "attn_output.weight", i, ROLE_O, q, s->hidden);
-    if (strcmp(s->arch, "qwen2") == 0) {
-        add_vector(m, "attn_q.bias", i, q, 0, 0.3f);
-        add_vector(m, "attn_k.bias", i, kv, 0, 0.3f);
-        add_vector(m, "attn_v.bias", i, kv, 0, 0.1f);
+    if (is_arch(s, "qwen2") || is_arch(s, "gpt-oss"))
+        add_biases(m, i, q, kv);
+    if (is_arch(s, "gpt-oss")) {
+        add_vector(m, "attn_output.bias", i, s->hidden, 0, 0.1f);
+        add_vector(m, "attn_sinks.weight", i, s->n_heads, 0, 1);
     }
-    if (strncmp(s->arch, "qwen3", 5) == 0) {
-        add_vector(m, "attn_q_norm.weight", i, s->head_dim, 1, 0.1f);
-        add_vector(m, "attn_k_norm.weight", i, s->head_dim, 1, 0.1f);
+    if (strncmp(s->arch, "qwen3", 5) == 0 || is_gemma(s)) {
+        add_vector(m, "attn_q_norm.weight", i, head_dim, 1, 0.1f);
+        add_vector(m, "attn_k_norm.weight", i, head_dim, 1, 0.1f);
     }
+    if (is_gemma(s))
+        add_vector(m, "post_attention_norm.weight", i, s->hidden, 1, 0.1f);
 }
+
+#define DELTA_TAPS     4
+#define DELTA_INTERVAL 4 /* of the layers with attention */
 
 /* A layer without attention. The decays of trained models are slow: a softplus of about e^-4. */
 static void add_delta_net(struct made_model *m, int i)
@@ -628,13 +250,13 @@ static void add_delta_net(struct made_model *m, int i)
     add_vector(m, "attn_norm.weight", i, s->hidden, 1, 0.1f);
     add_matrix(m, "attn_qkv.weight", i, ROLE_Q, s->hidden, 2 * keys + values);
     add_matrix(m, "attn_gate.weight", i, ROLE_GATE, s->hidden, values);
-    if (strcmp(s->arch, "qwen3next") == 0) {
+    if (is_arch(s, "qwen3next")) {
         add_matrix(m, "ssm_ba.weight", i, ROLE_GATE, s->hidden, 2 * heads);
     } else {
         add_matrix(m, "ssm_beta.weight", i, ROLE_GATE, s->hidden, heads);
         add_matrix(m, "ssm_alpha.weight", i, ROLE_GATE, s->hidden, heads);
     }
-    add_matrix(m, "ssm_conv1d.weight", i, ROLE_TABLE, DELTA_TAPS, 2 * keys + values);
+    add_matrix(m, "ssm_conv1d.weight", i, ROLE_ROUTER, DELTA_TAPS, 2 * keys + values);
     add_vector(m, "ssm_a", i, heads, -4, 3);
     add_vector(m, "ssm_dt.bias", i, heads, -4, 1);
     add_vector(m, "ssm_norm.weight", i, s->delta.dim, 1, 0.1f);
@@ -648,24 +270,54 @@ static void add_experts(struct made_model *m, const char *name, int i, enum role
     m->tensors[m->n_tensors - 1].n_experts = m->shape->experts.n;
 }
 
-static void add_feed_forward(struct made_model *m, int i)
+/* A table of floats, one row for each expert. */
+static void add_expert_bias(struct made_model *m, const char *name, int i, uint64_t n)
+{
+    add_matrix(m, name, i, ROLE_ROUTER, n, m->shape->experts.n);
+    m->tensors[m->n_tensors - 1].rms = 0.1f;
+}
+
+static void add_mixture(struct made_model *m, int i)
 {
     const struct shape *s = m->shape;
-    add_vector(m, s->delta.n_key_heads ? "post_attention_norm.weight" : "ffn_norm.weight", i, s->hidden, 1,
-               0.1f);
-    if (s->experts.n && s->delta.n_key_heads) {
+    add_matrix(m, "ffn_gate_inp.weight", i, ROLE_ROUTER, s->hidden, s->experts.n);
+    add_experts(m, "ffn_gate_exps.weight", i, ROLE_GATE, s->hidden, s->experts.ffn);
+    add_experts(m, "ffn_up_exps.weight", i, ROLE_UP, s->hidden, s->experts.ffn);
+    add_experts(m, "ffn_down_exps.weight", i, ROLE_DOWN, s->experts.ffn, s->hidden);
+    if (is_arch(s, "gpt-oss")) {
+        add_vector(m, "ffn_gate_inp.bias", i, s->experts.n, 0, 0.1f);
+        add_expert_bias(m, "ffn_gate_exps.bias", i, s->experts.ffn);
+        add_expert_bias(m, "ffn_up_exps.bias", i, s->experts.ffn);
+        add_expert_bias(m, "ffn_down_exps.bias", i, s->hidden);
+    }
+    if (s->delta.n_key_heads) { /* a shared expert, of their width */
         add_vector(m, "ffn_gate_inp_shexp.weight", i, s->hidden, 0, 0.1f);
         add_matrix(m, "ffn_gate_shexp.weight", i, ROLE_GATE, s->hidden, s->experts.ffn);
         add_matrix(m, "ffn_up_shexp.weight", i, ROLE_UP, s->hidden, s->experts.ffn);
         add_matrix(m, "ffn_down_shexp.weight", i, ROLE_DOWN, s->experts.ffn, s->hidden);
     }
-    if (s->experts.n) {
-        add_matrix(m, "ffn_gate_inp.weight", i, ROLE_ROUTER, s->hidden, s->experts.n);
-        add_experts(m, "ffn_gate_exps.weight", i, ROLE_GATE, s->hidden, s->experts.ffn);
-        add_experts(m, "ffn_up_exps.weight", i, ROLE_UP, s->hidden, s->experts.ffn);
-        add_experts(m, "ffn_down_exps.weight", i, ROLE_DOWN, s->experts.ffn, s->hidden);
-        return;
+    if (is_gemma(s)) { /* the factors of the router's input are a norm's gain */
+        add_vector(m, "ffn_gate_inp.scale", i, s->hidden, sqrtf((float)s->hidden), 1);
+        add_vector(m, "ffn_down_exps.scale", i, s->experts.n, 1, 0.3f);
+        add_vector(m, "pre_ffw_norm_2.weight", i, s->hidden, 1, 0.1f);
+        add_vector(m, "post_ffw_norm_1.weight", i, s->hidden, 1, 0.1f);
+        add_vector(m, "post_ffw_norm_2.weight", i, s->hidden, 1, 0.1f);
     }
+}
+
+static void add_feed_forward(struct made_model *m, int i)
+{
+    const struct shape *s = m->shape;
+    bool post = is_arch(s, "gpt-oss") || s->delta.n_key_heads;
+    add_vector(m, post ? "post_attention_norm.weight" : "ffn_norm.weight", i, s->hidden, 1, 0.1f);
+    if (is_gemma(s))
+        add_vector(m, "post_ffw_norm.weight", i, s->hidden, 1, 0.1f);
+    if (is_arch(s, "gemma4"))
+        add_vector(m, "layer_output_scale.weight", i, 1, 0.8f, 0.1f);
+    if (s->experts.n)
+        add_mixture(m, i);
+    if (s->experts.n && !is_gemma(s))
+        return;
     add_matrix(m, "ffn_gate.weight", i, ROLE_GATE, s->hidden, s->ffn);
     add_matrix(m, "ffn_up.weight", i, ROLE_UP, s->hidden, s->ffn);
     add_matrix(m, "ffn_down.weight", i, ROLE_DOWN, s->ffn, s->hidden);
@@ -701,10 +353,34 @@ static const char *arch_key(const struct shape *s, const char *suffix)
     return key;
 }
 
-static void write_delta_keys(const struct shape *s, struct gguf_write *w)
+/* One bool a layer in the files of Gemma 4. */
+static void write_windows(const struct made_model *m, struct gguf_write *w)
 {
-    if (!s->delta.n_key_heads)
+    const struct shape *s = m->shape;
+    uint8_t pattern[256] = {0};
+    for (uint32_t i = 0; i < m->n_layers; i++)
+        pattern[i] = is_windowed(s, (int)i);
+    gguf_write_u32(w, arch_key(s, "attention.sliding_window"), s->window);
+    if (!is_arch(s, "gemma4"))
         return;
+    uint32_t dim = s->window_head_dim ? s->window_head_dim : s->head_dim;
+    gguf_write_array(w, arch_key(s, "attention.sliding_window_pattern"), GGUF_BOOL, m->n_layers, pattern,
+                     m->n_layers);
+    gguf_write_u32(w, arch_key(s, "attention.key_length_swa"), dim);
+    gguf_write_u32(w, arch_key(s, "attention.value_length_swa"), dim);
+    gguf_write_u32(w, arch_key(s, "rope.dimension_count"), s->head_dim);
+    gguf_write_u32(w, arch_key(s, "rope.dimension_count_swa"), dim);
+}
+
+static void write_yarn(const struct shape *s, struct gguf_write *w)
+{
+    gguf_write_str(w, arch_key(s, "rope.scaling.type"), "yarn");
+    gguf_write_f32(w, arch_key(s, "rope.scaling.factor"), s->yarn.factor);
+    gguf_write_u32(w, arch_key(s, "rope.scaling.original_context_length"), s->yarn.n_ctx);
+}
+
+static void write_delta(const struct shape *s, struct gguf_write *w)
+{
     gguf_write_u32(w, arch_key(s, "rope.dimension_count"), s->n_rot);
     gguf_write_u32(w, arch_key(s, "ssm.conv_kernel"), DELTA_TAPS);
     gguf_write_u32(w, arch_key(s, "ssm.state_size"), s->delta.dim);
@@ -741,7 +417,12 @@ static void write_keys(const struct made_model *m, struct gguf_write *w)
         gguf_write_u32(w, arch_key(s, "expert_used_count"), s->experts.n_used);
         gguf_write_u32(w, arch_key(s, "expert_feed_forward_length"), s->experts.ffn);
     }
-    write_delta_keys(s, w);
+    if (s->window)
+        write_windows(m, w);
+    if (s->yarn.factor > 0)
+        write_yarn(s, w);
+    if (s->delta.n_key_heads)
+        write_delta(s, w);
     if (strcmp(s->arch, "llama") == 0) {
         gguf_write_u32(w, arch_key(s, "vocab_size"), m->n_vocab);
         gguf_write_u32(w, arch_key(s, "rope.dimension_count"), s->head_dim);

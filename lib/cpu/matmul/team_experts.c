@@ -105,7 +105,8 @@ static struct matmul_input input_of(const struct job *j, uint32_t active)
 static const float *column_of(const struct experts *x, uint32_t pair, uint32_t k)
 {
     uint32_t u = pair % x->n_used;
-    return row_at(x->in, pair / x->n_used) + (x->own_input ? (size_t)u * k : 0);
+    return row_at(x->in, pair / x->n_used) +
+           (x->own_input ? (size_t)u * (x->in_part ? x->in_part : k) + x->in_col : 0);
 }
 
 static void quantise_panel(const struct job *j, uint32_t active, uint32_t panel, uint32_t first,
@@ -233,7 +234,8 @@ static void finish_pairs(const struct job *j, uint32_t active, const struct span
         multiply(j, 1, active, s, next, up);
     for (uint32_t c = 0; c < columns; c++) {
         uint32_t pair = pair_at(j, active, c), row = pair / x->n_used;
-        float *out = row_at(x->out, row) + (size_t)(pair % x->n_used) * j->n + s->start;
+        uint32_t part = x->out_part ? x->out_part : j->n;
+        float *out = row_at(x->out, row) + (size_t)(pair % x->n_used) * part + x->out_col + s->start;
         size_t at = (size_t)c * stride + s->skip;
         if (gated)
             (x->end == EXPERTS_SWIGLU ? ops->swiglu : ops->swiglu_clamped)(out, gate + at, up + at, s->n,

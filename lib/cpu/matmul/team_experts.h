@@ -25,7 +25,10 @@ struct experts {
     enum experts_end end;
     uint32_t n_experts, n_used, n_rows;
     struct rows in;
-    bool own_input;     /* expert u of a row reads columns [u k, (u + 1) k); else all read the same k */
+    bool own_input; /* expert u of a row reads columns [u k, (u + 1) k); else all read the same k */
+    /* With own_input, parts that are not k wide: expert u reads the k columns from u in_part + in_col on.
+     * EXPERTS_STORE: the n columns from u out_part + out_col on are written. 0: k and n. */
+    uint32_t in_part, in_col, out_part, out_col;
     struct rows choice; /* numbers [n_used], ascending, then weights [n_used] (route.h) */
     const float *gain;  /* gain of a norm over the input, or NULL */
     float eps;

@@ -27,7 +27,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define OPS_MAX_HEAD_DIM 512
+#define OPS_MAX_HEAD_DIM 576 /* of deepseek2; a multiple of 32 */
 #define OPS_MIN_PADDED   64 /* a q8_0 query has scales and sums for the longest head */
 
 /* The row length, in floats, of queries and outputs: head_dim rounded up to 32s, at least OPS_MIN_PADDED. */

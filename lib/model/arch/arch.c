@@ -205,6 +205,31 @@ uint32_t arch_heads(struct arch_builder *b, uint32_t x, struct arch_heads heads)
     return arch_linear(b, out, model_config(b->m)->n_embd, heads.bias, "attn_output");
 }
 
+uint32_t arch_head_linear(struct arch_builder *b, uint32_t x, struct arch_head_product p, const char *box)
+{
+    struct graph_node node = box_node(b, GRAPH_MUL_MAT_HEADS, box);
+    uint32_t part = width_of(b, x) / p.n_heads;
+    node.inputs[0] = x;
+    node.n_heads = p.n_heads;
+    node.k = p.k;
+    node.col = p.col;
+    node.keep = part > p.col + p.k ? part - p.col - p.k : 0;
+    node.width = p.n_heads * (node.keep + p.n);
+    struct model_want shape = {.n = p.n_heads * p.n, .k = p.k, .n_experts = p.n_heads, .any_k = true};
+    node.weight = want(b, shape, node.name, "weight");
+    node.weight_type = type_of(b, node.weight);
+    return add(b, node);
+}
+
+uint32_t arch_join(struct arch_builder *b, uint32_t x, uint32_t y, const char *box)
+{
+    struct graph_node node = box_node(b, GRAPH_JOIN, box);
+    node.inputs[0] = x;
+    node.inputs[1] = y;
+    node.width = width_of(b, x) + width_of(b, y);
+    return add(b, node);
+}
+
 /* A node without weights, as wide as its first input. */
 static uint32_t plain(struct arch_builder *b, enum graph_op op, uint32_t x, uint32_t y, const char *box)
 {
@@ -311,7 +336,8 @@ uint32_t arch_gated_part(struct arch_builder *b, uint32_t gate, uint32_t of, uin
 /* The choice of experts, by the router's logits of h. */
 static uint32_t route(struct arch_builder *b, uint32_t h, unsigned parts)
 {
-    const struct model_experts *e = &model_config(b->m)->experts;
+    const struct model_config *c = model_config(b->m);
+    const struct model_experts *e = &c->experts;
     enum arch_bias bias = parts & ARCH_EXPERT_BIAS ? ARCH_BIAS : ARCH_NO_BIAS;
     uint32_t logits = arch_linear(b, h, e->n_experts, bias, "ffn_gate_inp");
     struct graph_node node = box_node(b, GRAPH_ROUTE, "exp_probs_b");
@@ -323,7 +349,7 @@ static uint32_t route(struct arch_builder *b, uint32_t h, unsigned parts)
                                      .n_groups_used = (uint16_t)e->n_groups_used,
                                      .gating = (uint16_t)e->gating,
                                      .normalise = e->normalise,
-                                     .scale = e->scale};
+                                     .scale = e->scale * c->residual_scale};
     if (parts & ARCH_CHOICE_BIAS)
         node.bias = want(b, (struct model_want){.n = 1, .k = e->n_experts}, node.name, "bias");
     (void)snprintf(node.name, sizeof node.name, "blk.%u.ffn_route", b->layer);
@@ -379,7 +405,7 @@ static uint32_t add_shared(struct arch_builder *b, uint32_t x, uint32_t gated, u
     uint32_t out = arch_linear(b, gated, model_config(b->m)->n_embd, ARCH_NO_BIAS, "ffn_down_shexp");
     if (factor != GRAPH_NO_INPUT)
         out = plain(b, GRAPH_GATE, out, factor, "ffn_shexp");
-    return arch_add(b, x, out, "ffn_shared_residual");
+    return arch_residual(b, x, out, "ffn_shared_residual");
 }
 
 static uint32_t gated_row(struct arch_builder *b, uint32_t gate, uint32_t up)
@@ -514,20 +540,23 @@ int arch_end(struct arch_builder *b, uint32_t x)
     return b->rc;
 }
 
-static uint32_t dense_layer(struct arch_builder *b, uint32_t x)
+static uint32_t llama_layer(struct arch_builder *b, uint32_t x)
 {
     uint32_t h = arch_norm(b, x, "attn_norm");
     uint32_t out = arch_heads(b, h, (struct arch_heads){.bias = ARCH_MAY_HAVE_BIAS});
     x = arch_residual(b, x, out, "attn_residual");
-    out = arch_swiglu(b, arch_norm(b, x, "ffn_norm"), ARCH_MAY_HAVE_BIAS);
+    h = arch_norm(b, x, "ffn_norm");
+    if (model_config(b->m)->experts.n_experts)
+        return arch_experts(b, x, h, 0);
+    out = arch_swiglu(b, h, ARCH_MAY_HAVE_BIAS);
     return arch_residual(b, x, out, "ffn_residual");
 }
 
-int arch_build_dense(const struct model *m, struct graph *g, struct error *err)
+int arch_build_llama(const struct model *m, struct graph *g, struct error *err)
 {
     struct arch_builder b = {.m = m, .g = g, .err = err};
     uint32_t x = arch_embed(&b);
     for (b.layer = 0; b.layer < model_config(m)->n_layers; b.layer++)
-        x = dense_layer(&b, x);
+        x = llama_layer(&b, x);
     return arch_end(&b, x);
 }

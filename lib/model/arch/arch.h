@@ -53,6 +53,14 @@ uint32_t arch_gated_heads(struct arch_builder *b, uint32_t x);
 /* The whole of a recurrent layer's gated delta net of normed rows (kernels/abi/delta.h): convolution, step
  * sizes and decays, the net, its norm, gate, output. */
 uint32_t arch_delta_net(struct arch_builder *b, uint32_t x);
+/* The weight of each of n_heads heads [n, k] times its part of x: the k values from column `col` of the part
+ * on. What is behind them stays in front of the n products. */
+struct arch_head_product {
+    uint32_t n_heads, n, k, col;
+};
+uint32_t arch_head_linear(struct arch_builder *b, uint32_t x, struct arch_head_product p, const char *box);
+/* x, then y. */
+uint32_t arch_join(struct arch_builder *b, uint32_t x, uint32_t y, const char *box);
 uint32_t arch_add(struct arch_builder *b, uint32_t x, uint32_t y, const char *box);
 /* x + y * residual_scale. */
 uint32_t arch_residual(struct arch_builder *b, uint32_t x, uint32_t y, const char *box);
@@ -70,8 +78,8 @@ bool arch_has(const struct arch_builder *b, const char *name);
 uint32_t arch_layer_embeddings(struct arch_builder *b, uint32_t x);
 /* gelu(gate) times as many values of `of`, from column `col` on. */
 uint32_t arch_gated_part(struct arch_builder *b, uint32_t gate, uint32_t of, uint32_t col);
-/* The layer's mixture of experts over h, the norm of x, added to x; then the shared expert, if the model has
- * one. */
+/* The layer's mixture of experts over h, the norm of x, added to x times residual_scale, which the weights of
+ * the choice contain; then the shared expert, if the model has one. */
 enum arch_expert_parts {
     ARCH_SHARED_GATE = 1, /* ffn_gate_inp_shexp: the shared expert counts sigmoid(gate(h)) */
     ARCH_EXPERT_BIAS = 4, /* the router and the experts have biases */
@@ -79,9 +87,9 @@ enum arch_expert_parts {
     ARCH_CHOICE_BIAS = 2, /* exp_probs_b: moves the choice of experts */
 };
 uint32_t arch_experts(struct arch_builder *b, uint32_t x, uint32_t h, unsigned parts);
-/* A whole model of Llama's layers: attention and a gated feed-forward, each behind a norm, added to x times
- * residual_scale. */
-int arch_build_dense(const struct model *m, struct graph *g, struct error *err);
+/* A whole model of Llama's layers: attention and a gated feed-forward or experts, each behind a norm, added
+ * to x times residual_scale. */
+int arch_build_llama(const struct model *m, struct graph *g, struct error *err);
 /* Configures and builds Qwen 3.5's hybrids (qwen35.c): gated attention in every fourth layer or so, gated
  * delta nets in the others; behind them a dense feed-forward or experts with a gated shared one. */
 int arch_configure_hybrid(struct config_reader *r, struct model_config *c);

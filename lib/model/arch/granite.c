@@ -1,4 +1,5 @@
-/* granite.c - Granite 3 and 4 (dense): as Llama, with factors for token rows, branches, scores and logits. */
+/* granite.c - Granite 3 and 4, dense and with experts: as Llama, with factors for token rows, branches,
+ * scores and logits. The experts may have a shared one. */
 #include "arch.h"
 #include "model/config_reader.h"
 
@@ -18,4 +19,11 @@ static int configure(struct config_reader *r, struct model_config *c)
 }
 
 const struct arch arch_granite = {
-    .name = "granite", .build = arch_build_dense, .rope = MODEL_ROPE_NORM, .configure = configure};
+    .name = "granite", .build = arch_build_llama, .rope = MODEL_ROPE_NORM, .configure = configure};
+const struct arch arch_granitemoe = {.name = "granitemoe",
+                                     .build = arch_build_llama,
+                                     .rope = MODEL_ROPE_NORM,
+                                     .configure = configure,
+                                     .gating = ROUTE_SOFTMAX,
+                                     .normalise = true,
+                                     .wide_experts = true};

@@ -13,4 +13,4 @@ static int configure(struct config_reader *r, struct model_config *c)
 }
 
 const struct arch arch_mistral3 = {
-    .name = "mistral3", .build = arch_build_dense, .rope = MODEL_ROPE_NORM, .configure = configure};
+    .name = "mistral3", .build = arch_build_llama, .rope = MODEL_ROPE_NORM, .configure = configure};

@@ -34,4 +34,4 @@ static int build(const struct model *m, struct graph *g, struct error *err)
 }
 
 const struct arch arch_qwen2moe = {
-    .name = "qwen2moe", .build = build, .rope = MODEL_ROPE_NEOX, .gating = ROUTE_SOFTMAX};
+    .name = "qwen2moe", .build = build, .rope = MODEL_ROPE_NEOX, .gating = ROUTE_SOFTMAX, .untied = true};

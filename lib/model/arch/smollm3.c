@@ -14,4 +14,4 @@ static int configure(struct config_reader *r, struct model_config *c)
 }
 
 const struct arch arch_smollm3 = {
-    .name = "smollm3", .build = arch_build_dense, .rope = MODEL_ROPE_NORM, .configure = configure};
+    .name = "smollm3", .build = arch_build_llama, .rope = MODEL_ROPE_NORM, .configure = configure};

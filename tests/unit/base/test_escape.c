@@ -33,6 +33,8 @@ Test(escape, what_a_line_or_a_terminal_obeys_is_escaped)
          "\\u202efdp.exe\\u202c"},
         {"\xe2\x81\xa6x\xe2\x81\xa9\xd8\x9c\xe2\x80\x8f", "\\u2066x\\u2069\\u061c\\u200f"},
         {"\xe2\x80\xa8\xe2\x80\xa9", "\\u2028\\u2029"},
+        {"\xef\xbb\xbfname\xe2\x80\x8b\xe2\x81\xa0\xc2\xad", "\\ufeffname\\u200b\\u2060\\u00ad"},
+        {"tags \xf3\xa0\x80\x81\xf3\xa0\x81\xbf", "tags \\U000e0001\\U000e007f"},
         {"joined \xf0\x9f\x91\xa9\xe2\x80\x8d\xf0\x9f\x94\xac",
          "joined \xf0\x9f\x91\xa9\xe2\x80\x8d\xf0\x9f\x94\xac"},
     };
@@ -44,6 +46,7 @@ Test(escape, each_style_escapes_what_its_place_needs)
 {
     cr_assert_str_eq(escaped("\"\\\n\t", ESCAPE_QUOTED), "\\\"\\\\\\x0a\\x09");
     cr_assert_str_eq(escaped("\"\\\n\xff\xc2\x9b", ESCAPE_JSON), "\\\"\\\\\\u000a\\u00ff\\u009b");
+    cr_assert_str_eq(escaped("\xf3\xa0\x80\x81", ESCAPE_JSON), "\\udb40\\udc01");
     cr_assert_str_eq(escaped("a\n\tb\r\x1b\xc2\x9b", ESCAPE_TEXT), "a\n\tb\\x0d\\x1b\\u009b");
 }
 

@@ -51,14 +51,20 @@ static void expect_same(const float *a, const float *b, size_t n, const char *wh
                   (double)b[i], (double)a[i]);
 }
 
-/* On every file and with every cache type, b gives the bits of a. */
+#ifdef __SANITIZE_ADDRESS__ /* the release tests compare them all */
+#define CACHE_TYPES_TRIED 1
+#else
+#define CACHE_TYPES_TRIED KV_N_TYPES
+#endif
+
+/* On every file and with every cache type (or with one of them, in turn), b gives the bits of a. */
 static void expect_same_bits(struct decoder_run_config a, uint32_t chunk_a, struct decoder_run_config b,
                              uint32_t chunk_b)
 {
     make_tokens();
-    for (uint32_t i = 0; i < KV_N_TYPES * N_FILES; i++) {
-        const char *path = files[i / KV_N_TYPES];
-        a.kv_type = b.kv_type = (enum kv_type)(i % KV_N_TYPES);
+    for (uint32_t i = 0; i < CACHE_TYPES_TRIED * N_FILES; i++) {
+        const char *path = files[i / CACHE_TYPES_TRIED];
+        a.kv_type = b.kv_type = (enum kv_type)((i + chunk_a + chunk_b) % KV_N_TYPES);
         float *x = logits_of(path, a, chunk_a), *y = logits_of(path, b, chunk_b);
         expect_same(x, y, (size_t)N * vocabulary(path), path);
         free(x);

@@ -60,7 +60,7 @@ static void check_shape(const char *shape, const char *quant)
     c.n_threads = 2;
     expect_same(wanted, c, 7, "eager");
     c.isa = "scalar";
-    expect_same(wanted, c, 64, "eager, scalar");
+    expect_same(wanted, c, 75, "eager, scalar");
     expect_same(wanted, (struct decoder_run_config){.path = path, .isa = "scalar"}, 32, "scalar");
     if (has_isa("avx2"))
         expect_same(wanted, (struct decoder_run_config){.path = path, .isa = "avx2"}, 2, "avx2");

@@ -2,6 +2,7 @@
 #include "cpu/matmul/matmul.h"
 #include "gguf/quant.h"
 #include "support/block_scales.h"
+#include "support/guarded.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -45,7 +46,7 @@ static float uniform(void)
 
 static void *aligned(size_t size)
 {
-    void *p = aligned_alloc(64, (size + 63) / 64 * 64 + 64);
+    void *p = guarded_alloc(size);
     cr_assert_not_null(p);
     return p;
 }
@@ -125,11 +126,11 @@ static void product_open(struct product *p, uint32_t type, uint32_t n, uint32_t 
 
 static void product_close(struct product *p)
 {
-    free(p->weights);
-    free((void *)p->m.data);
-    free(p->x);
-    free(p->gain);
-    free(p->in.data);
+    guarded_free(p->weights);
+    guarded_free((void *)p->m.data);
+    guarded_free(p->x);
+    guarded_free(p->gain);
+    guarded_free(p->in.data);
 }
 
 /* Quantises on the table and multiplies, the groups cut at random places; out is [n_columns][n + 3]. */
@@ -154,7 +155,7 @@ static void product_run(struct product *p, const struct matmul_kernels *table, f
         last = first + 1 + next() % (p->m.n_groups - first);
         table->run(&p->m, &p->in, first, last, out + first * MATMUL_ROWS, stride, scratch);
     }
-    free(scratch);
+    guarded_free(scratch);
 }
 
 /* Same bits; any NaN equals any NaN. */
@@ -179,8 +180,8 @@ static void same_bits(uint32_t type, uint32_t n, uint32_t k, uint32_t n_columns,
             product_run(&p, tables[t], got);
             expect_same(want, got, size, tables[t]->name, type, &p);
         }
-    free(want);
-    free(got);
+    guarded_free(want);
+    guarded_free(got);
     product_close(&p);
 }
 
@@ -244,8 +245,8 @@ static void same_bits_at_the_ends(uint32_t type, uint8_t fill, float x, uint32_t
             product_run(&p, tables[t], got);
             expect_same(want, got, row * n_columns, tables[t]->name, type, &p);
         }
-    free(want);
-    free(got);
+    guarded_free(want);
+    guarded_free(got);
     product_close(&p);
 }
 
@@ -259,7 +260,8 @@ Test(matmul, the_largest_sums_keep_the_bits_equal)
                 same_bits_at_the_ends(types[t], fills[f], c % 2 ? 1.0f : -1.0f, widths[c / 2]);
 }
 
-/* Every shape, every hint, and distances from none to beyond the matrix. */
+/* Every shape; of the hints, which only fetch, three in turn, so that each meets every table, shape and type;
+ * distances from none to beyond the matrix. */
 static void variants_same_bits(uint32_t type, uint32_t n, uint32_t k, uint32_t n_columns)
 {
     static const uint32_t distances[] = {0, 64, 4352, 1000000};
@@ -270,15 +272,15 @@ static void variants_same_bits(uint32_t type, uint32_t n, uint32_t k, uint32_t n
     product_run(&p, &matmul_scalar, want);
     for (size_t t = 0; t < N_TABLES; t++)
         for (uint32_t shape = 0; tables[t]->supported() && shape < MATMUL_N_SHAPES; shape++)
-            for (uint32_t i = 0; i < 2 * MATMUL_N_HINTS; i++) {
+            for (uint32_t i = 0; i < 3; i++) {
                 p.in.variant = (struct matmul_variant){.shape = (uint8_t)shape,
-                                                       .hint = (uint8_t)(i % MATMUL_N_HINTS),
+                                                       .hint = (uint8_t)(next() % MATMUL_N_HINTS),
                                                        .ahead = distances[next() % 4]};
                 product_run(&p, tables[t], got);
                 expect_same(want, got, size, tables[t]->name, type, &p);
             }
-    free(want);
-    free(got);
+    guarded_free(want);
+    guarded_free(got);
     product_close(&p);
 }
 
@@ -314,8 +316,8 @@ Test(matmul, a_column_does_not_depend_on_its_neighbours)
             product_run(&one, table, single);
             expect_same(many + c * 36, single, 33, table->name, types[t], &one);
         }
-        free(many);
-        free(single);
+        guarded_free(many);
+        guarded_free(single);
         product_close(&all);
     }
 }

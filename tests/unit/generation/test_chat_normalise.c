@@ -6,6 +6,7 @@
 #include "tokenizer/tokenizer.h"
 
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <string.h>
 
 static struct {
@@ -105,4 +106,76 @@ Test(chat_normalise, a_run_takes_the_memory_of_its_text_once)
     cr_assert_leq(a.total, N * (EACH + 2) + 2 * ARENA_BLOCK);
     arena_close(&a);
     close_mistral();
+}
+
+/* --- names of results --- */
+
+/* Adds a member to a message. */
+static void put(struct jinja_value *message, const char *name, struct jinja_value value)
+{
+    cr_assert_eq(jinja_dict_add(&f.arena, message->dict, jinja_word(name), value), 0);
+}
+
+static struct jinja_value call(const char *id, const char *function)
+{
+    struct jinja_value v = jinja_dict_value(jinja_dict_open(&f.arena)),
+                       of = jinja_dict_value(jinja_dict_open(&f.arena));
+    put(&of, "name", jinja_string(function, strlen(function), true));
+    put(&v, "id", jinja_string(id, strlen(id), true));
+    put(&v, "function", of);
+    return v;
+}
+
+static void say_calls(struct jinja_list *list, const struct jinja_value *calls, size_t n)
+{
+    struct jinja_list *of = jinja_list_open(&f.arena);
+    for (size_t i = 0; i < n; i++)
+        cr_assert_eq(jinja_list_add(&f.arena, of, calls[i]), 0);
+    say(list, "assistant", jinja_none());
+    put(&list->items[list->n - 1], "tool_calls", jinja_list_value(of));
+}
+
+static void say_result(struct jinja_list *list, const char *id)
+{
+    say(list, "tool", jinja_string("r", 1, true));
+    put(&list->items[list->n - 1], "tool_call_id", jinja_string(id, strlen(id), true));
+}
+
+Test(chat_normalise, a_result_is_named_after_the_newest_call_of_its_id)
+{
+    struct jinja_list *list = jinja_list_open(&f.arena);
+    say_result(list, "a");
+    say_calls(list, (struct jinja_value[]){call("a", "one"), call("b", "two"), call("a", "three")}, 3);
+    say_result(list, "a");
+    say_result(list, "b");
+    say_calls(list, (struct jinja_value[]){call("b", "four")}, 1);
+    say_result(list, "b");
+    say_result(list, "a");
+    say_result(list, "c");
+    cr_assert_eq(chat_normalise(&f.arena, NULL, &list), 0);
+    cr_assert_null(jinja_dict_find(list->items[0].dict, "name", 4));
+    expect_member(&list->items[2], "name", "one");
+    expect_member(&list->items[3], "name", "two");
+    expect_member(&list->items[5], "name", "four");
+    expect_member(&list->items[6], "name", "one");
+    cr_assert_null(jinja_dict_find(list->items[7].dict, "name", 4));
+    arena_close(&f.arena);
+}
+
+/* Compared with each other they would take minutes. */
+Test(chat_normalise, as_many_calls_and_results_as_a_body_holds_are_named)
+{
+    enum { N = 50000 };
+    static char ids[N][8];
+    struct jinja_list *list = jinja_list_open(&f.arena);
+    for (int i = 0; i < N; i++) {
+        snprintf(ids[i], sizeof ids[i], "%05d", i);
+        say_calls(list, (struct jinja_value[]){call(ids[i], ids[i])}, 1);
+    }
+    for (int i = 0; i < N; i++)
+        say_result(list, ids[i]);
+    cr_assert_eq(chat_normalise(&f.arena, NULL, &list), 0);
+    for (int i = 0; i < N; i++)
+        expect_member(&list->items[N + i], "name", ids[i]);
+    arena_close(&f.arena);
 }

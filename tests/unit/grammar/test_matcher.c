@@ -61,6 +61,17 @@ static uint32_t next(uint32_t *seed)
     return *seed >> 8;
 }
 
+/* Half of the masks are made in parts of a few steps. */
+static uint32_t mask_of(struct matcher *m, const struct vocabulary *v, uint32_t *mask, uint32_t seed)
+{
+    uint32_t n = 0;
+    if (seed % 2)
+        return matcher_mask(m, v, mask);
+    while (!matcher_mask_part(m, v, mask, seed / 2 % 16, &n))
+        ;
+    return n;
+}
+
 /* Walks at random through the language; every mask is checked, and every walk can be brought to an end. */
 static void walk(struct grammar *g, const struct vocabulary *v, uint32_t seed, unsigned steps)
 {
@@ -70,7 +81,7 @@ static void walk(struct grammar *g, const struct vocabulary *v, uint32_t seed, u
     size_t n = 0;
     cr_assert_eq(matcher_open(&m, g), 0);
     for (unsigned i = 0; i < steps && n + 64 < sizeof text; i++) {
-        uint32_t n_allowed = matcher_mask(m, v, mask), count = 0;
+        uint32_t n_allowed = mask_of(m, v, mask, next(&seed)), count = 0;
         cr_assert_gt(n_allowed, 0, "a dead end after %.*s", (int)n, text);
         for (int32_t t = 0; t < N_TOKENS; t++) {
             bool in = mask[t / 32] >> (t % 32) & 1;
@@ -109,7 +120,7 @@ static struct grammar *of_schema(const char *text)
 {
     struct grammar *g = NULL;
     struct error err = {0};
-    cr_assert_eq(schema_compile_text(&g, text, strlen(text), NULL, &err), 0, "%s", err.text);
+    cr_assert_eq(schema_compile_text(&g, text, strlen(text), &err), 0, "%s", err.text);
     return g;
 }
 
@@ -228,4 +239,59 @@ Test(matcher, a_mask_that_takes_too_many_steps_fails)
     matcher_close(m);
     grammar_unref(g);
     vocabulary_close(v);
+}
+
+/* A part of a mask, a token, the mask whole: dropped parts leave nothing behind. */
+Test(matcher, a_token_drops_a_mask_that_is_being_made)
+{
+    uint32_t mask[(N_TOKENS + 31) / 32], n;
+    struct grammar *g = of_schema("{\"items\":{\"enum\":[\"a\",\"ab\",\"abc\"]},\"type\":\"array\","
+                                  "\"uniqueItems\":true}");
+    struct vocabulary *v = open_vocabulary(true);
+    struct matcher *m;
+    for (uint64_t steps = 0; steps < 400; steps += 7) {
+        size_t before = grammar_bytes(g);
+        cr_assert_eq(matcher_open(&m, g), 0);
+        cr_assert_eq(matcher_bytes(m, "[\"a\",", 5), 5);
+        matcher_mask_part(m, v, mask, steps, &n);
+        cr_assert(matcher_token(m, v, '"'));
+        matcher_mask(m, v, mask);
+        for (int32_t t = 0; t < N_TOKENS; t++)
+            cr_assert_eq(mask[t / 32] >> (t % 32) & 1, fits(g, v, "[\"a\",\"", 6, t), "token %d", t);
+        cr_assert_gt(grammar_bytes(g), before);
+        matcher_mask_part(m, v, mask, steps, &n);
+        matcher_close(m);
+        if (steps)
+            cr_assert_eq(grammar_bytes(g), before, "a matcher gives all back");
+    }
+    grammar_unref(g);
+    vocabulary_close(v);
+}
+
+Test(matcher, a_pattern_may_hold_a_zero_byte)
+{
+    struct grammar *g = NULL;
+    struct matcher *m;
+    cr_assert_eq(grammar_from_regex(&g, "a\0+[\0]", 6, NULL), 0);
+    cr_assert_eq(matcher_open(&m, g), 0);
+    cr_assert_eq(matcher_bytes(m, "a\0\0\0", 4), 4);
+    cr_assert(matcher_can_end(m));
+    matcher_close(m);
+    grammar_unref(g);
+}
+
+/* Rules are found by name at once; searched one by one these would take minutes. */
+Test(matcher, a_grammar_of_many_rules_and_uses_is_compiled)
+{
+    enum { RULES = 16000, USES = 60000 };
+    char *text = malloc(64 * RULES + 16 * USES), *at = text + sprintf(text, "root ::= r0");
+    struct grammar *g = NULL;
+    struct error err = {0};
+    for (int i = 0; i < USES; i++)
+        at += sprintf(at, " r%d", RULES - 1 - i % 100);
+    for (int i = 0; i < RULES; i++)
+        at += sprintf(at, "\nr%d ::= \"a\"", i);
+    cr_assert_eq(grammar_from_gbnf(&g, text, (size_t)(at - text), &err), 0, "%s", err.text);
+    grammar_unref(g);
+    free(text);
 }

@@ -12,6 +12,8 @@
 #define QWEN3MOE "tiny-qwen3moe-s32-q4_k_m"
 #define QWEN2MOE "tiny-qwen2moe-s82-q4_k_m"
 #define GLM4MOE  "tiny-glm4moe-s72-q4_k_m"
+#define DEEPSEEK "tiny-deepseek2-s74-f16"
+#define GPTOSS   "tiny-gptoss-s34-mxfp4"
 
 static struct route_rule rule(uint16_t n_experts, uint16_t n_used, enum route_gating gating, bool normalise)
 {
@@ -151,6 +153,39 @@ Test(experts, keys_that_contradict_one_another_are_refused_by_name)
     refused(GLM4MOE, -EBADMSG, "exp_probs_b.bias is missing", EDITS(DROP_TENSOR("blk.1.exp_probs_b.bias")));
     refused(QWEN2MOE, -EBADMSG, "ffn_gate_inp_shexp.weight is missing",
             EDITS(DROP_TENSOR("blk.0.ffn_gate_inp_shexp.weight")));
+    refused(QWEN2MOE, -EBADMSG, "output.weight is missing", EDITS(DROP_TENSOR("output.weight")));
+}
+
+Test(experts, what_gpt_oss_adds_is_required)
+{
+    refused(GPTOSS, -EBADMSG, "output.weight is missing", EDITS(DROP_TENSOR("output.weight")));
+    refused(GPTOSS, -EBADMSG, "attn_sinks.weight is missing", EDITS(DROP_TENSOR("blk.1.attn_sinks.weight")));
+    refused(GPTOSS, -EBADMSG, "attn_output.bias is missing", EDITS(DROP_TENSOR("blk.3.attn_output.bias")));
+    refused(GPTOSS, -EBADMSG, "ffn_gate_inp.bias is missing", EDITS(DROP_TENSOR("blk.0.ffn_gate_inp.bias")));
+    refused(GPTOSS, -EBADMSG, "ffn_down_exps.bias is missing",
+            EDITS(DROP_TENSOR("blk.0.ffn_down_exps.bias")));
+    refused(GPTOSS, -EBADMSG, "attention.sliding_window is missing",
+            EDITS(DROP_KEY("gpt-oss.attention.sliding_window")));
+}
+
+Test(experts, what_deepseek2_says_of_its_compressed_rows_must_agree)
+{
+    refused(DEEPSEEK, -EBADMSG, "attention.kv_lora_rank is missing",
+            EDITS(DROP_KEY("deepseek2.attention.kv_lora_rank")));
+    refused(DEEPSEEK, -EBADMSG, "attention.key_length_mla is missing",
+            EDITS(DROP_KEY("deepseek2.attention.key_length_mla")));
+    refused(DEEPSEEK, -EBADMSG, "contradict one another",
+            EDITS(SET_U32("deepseek2.attention.kv_lora_rank", 48)));
+    refused(DEEPSEEK, -EBADMSG, "contradict one another",
+            EDITS(SET_U32("deepseek2.attention.key_length_mla", 16)));
+    refused(DEEPSEEK, -EBADMSG, "contradict one another",
+            EDITS(SET_U32("deepseek2.attention.head_count_kv", 2)));
+    refused(DEEPSEEK, -ENOTSUP, "values of 1024 are not supported",
+            EDITS(SET_U32("deepseek2.attention.value_length_mla", 1024)));
+    refused(DEEPSEEK, -EBADMSG, "attn_kv_a.weight is missing",
+            EDITS(DROP_TENSOR("blk.1.attn_kv_a_mqa.weight")));
+    refused(DEEPSEEK, -EBADMSG, "attn_v_b.weight has shape [64, 32, 4, 1], expected [64, 16, 4, 1]",
+            EDITS(SET_U32("deepseek2.attention.value_length_mla", 16)));
 }
 
 Test(experts, a_width_without_a_key_is_a_part_of_the_dense_one)
@@ -180,7 +215,7 @@ static void expect_ops(const char *base, const char *expected)
     cr_assert_eq(program_open(&p, g, &err), 0, "%s", err.text);
     char found[400] = "";
     for (uint32_t i = 0; i < p->n_ops; i++)
-        if (p->ops[i].layer == 1 && !(p->ops[i].flags & PROGRAM_HEAD)) {
+        if (g->nodes[p->ops[i].node].layer == 1 && !(p->ops[i].flags & PROGRAM_HEAD)) {
             size_t used = strlen(found);
             (void)snprintf(found + used, sizeof found - used, "%s%u%s ",
                            program_opcode_name(p->ops[i].opcode), p->ops[i].epilogue,
@@ -196,5 +231,9 @@ Test(experts, a_layer_becomes_the_router_the_choice_and_two_products)
 {
     expect_ops(QWEN3MOE, "MATMUL0 ATTEND0 MATMUL1 MATMUL0 ROUTE0 EXPERTS2 EXPERTS1 ");
     expect_ops(QWEN2MOE, "MATMUL0 ATTEND0 MATMUL1 MATMUL0 ROUTE0 EXPERTS2 MATMUL2 EXPERTS1 MATMUL1g ");
+    expect_ops(GPTOSS, "MATMUL0 ATTEND0 MATMUL1 MATMUL0 ROUTE0 EXPERTS3 EXPERTS1 ");
+    expect_ops(DEEPSEEK,
+               "MATMUL0 MATMUL0 HEADS0 JOIN0 ATTEND0 HEADS0 MATMUL1 MATMUL0 ROUTE0 EXPERTS2 MATMUL2 "
+               "EXPERTS1 MATMUL1 ");
     expect_ops(GLM4MOE, "MATMUL0 ATTEND0 MATMUL1 MATMUL0 ROUTE0 EXPERTS2 MATMUL2 EXPERTS1 MATMUL1 ");
 }

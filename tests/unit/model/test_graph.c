@@ -181,6 +181,42 @@ Test(graph, refuses_a_factor_that_is_not_positive_and_a_part_that_is_too_wide)
     refused(g, "gated", "input gate has 512 from column 1");
 }
 
+/* The tail, and two heads of 64 of the values, of which each multiplies 48 from column 4 on and keeps 12. */
+static struct graph *with_heads(void)
+{
+    struct graph *g = tail();
+    struct graph_node heads = node(GRAPH_MUL_MAT_HEADS, "heads", 2 * (12 + 32), V, GRAPH_NO_INPUT);
+    heads.n_heads = 2;
+    heads.col = 4;
+    heads.k = 48;
+    heads.keep = 12;
+    heads.weight = 0;
+    graph_add(g, heads);
+    graph_add(g, node(GRAPH_JOIN, "joined", 128 + 88, V, CHOICE + 1));
+    return g;
+}
+
+Test(graph, refuses_heads_whose_parts_do_not_make_a_row_and_joins_of_another_width)
+{
+    struct graph *g = with_heads();
+    struct error err = {0};
+    cr_assert_eq(graph_validate(g, &err), 0, "%s", err.text);
+    g->nodes[CHOICE + 1].col = 5;
+    refused(g, "heads", "2 heads of 65 (at most 512 heads) do not make the width 128 of v");
+    g = with_heads();
+    g->nodes[CHOICE + 1].n_heads = 0;
+    refused(g, "heads", "0 heads of 64");
+    g = with_heads();
+    g->nodes[CHOICE + 1].width = 2 * 12;
+    refused(g, "heads", "width is 24 for 2 heads that keep 12");
+    g = with_heads();
+    g->nodes[CHOICE + 1].weight = MODEL_NO_WEIGHT;
+    refused(g, "heads", "weight is missing");
+    g = with_heads();
+    g->nodes[CHOICE + 2].width = 217;
+    refused(g, "joined", "width is 217, but its inputs have 128 and 88");
+}
+
 Test(graph, refuses_an_epsilon_or_a_scale_that_is_not_positive)
 {
     const float values[] = {0, -1e-6f, NAN, INFINITY};

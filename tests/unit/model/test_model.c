@@ -135,7 +135,7 @@ Test(model, missing_file_is_enoent)
 Test(model, refuses_another_architecture_and_says_which_it_knows)
 {
     refused(LLAMA, -ENOTSUP, "\"mamba\"", EDITS(SET_STR("general.architecture", "mamba")));
-    refused(LLAMA, -ENOTSUP, "granite, mistral3, phi3", EDITS(SET_STR("general.architecture", "mamba")));
+    refused(LLAMA, -ENOTSUP, "gpt-oss, granite, granitemoe, mistral3, phi3", EDITS(SET_STR("general.architecture", "mamba")));
     refused(LLAMA, -EBADMSG, "general.architecture", EDITS(DROP_KEY("general.architecture")));
 }
 
@@ -227,8 +227,8 @@ Test(model, refuses_what_it_does_not_compute_with_words)
     refused(LLAMA, -ENOTSUP, "llama.expert_count is 8", EDITS(SET_U32("llama.expert_count", 8)));
     refused(QWEN3, -ENOTSUP, "keys of length 64 beside values of length 32",
             EDITS(SET_U32("qwen3.attention.value_length", 32)));
-    refused(QWEN3, -ENOTSUP, "head length 576 is not supported",
-            EDITS(SET_U32("qwen3.attention.key_length", 576), SET_U32("qwen3.attention.value_length", 576)));
+    refused(QWEN3, -ENOTSUP, "head length 640 is not supported",
+            EDITS(SET_U32("qwen3.attention.key_length", 640), SET_U32("qwen3.attention.value_length", 640)));
     refused(QWEN3, -ENOTSUP, "300 layers, supported up to 256", EDITS(SET_U32("qwen3.block_count", 300)));
 }
 

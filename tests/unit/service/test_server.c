@@ -536,6 +536,29 @@ SERVER_TEST(state, a_drain_refuses_what_waits_and_lets_finish_what_runs)
     close(waiting);
 }
 
+/* Another instance can do the work; what is asked about this one alone is still answered. */
+SERVER_TEST(state, a_drain_refuses_texts_and_answers_about_itself)
+{
+    static const char *const still[] = {"/v1/models", "/api/tags", "/requests"};
+    struct reply r;
+    int running = client_connect(f.port);
+    fake.finish = ENGINE_RUNNING;
+    client_request(running, "POST", "/generate", "", "{\"prompt\":\"Once\"}");
+    cr_assert(wait_for(&fake.n_tokens, 1));
+    on_loop(drain_long);
+    r = post("/tokenize", "{\"content\":\"Once\"}");
+    cr_assert_str_eq(reply_header(&r, "Connection"), "close");
+    cr_assert_str_eq(reply_header(&r, "Retry-After"), "1");
+    free(expect_error(r, 503, "draining"));
+    free(expect_error(post("/detokenize", "{\"tokens\":[1]}"), 503, "draining"));
+    for (size_t i = 0; i < sizeof still / sizeof *still; i++) {
+        r = get(still[i]);
+        cr_assert_eq(r.status, 200, "%s: %d", still[i], r.status);
+        reply_free(&r);
+    }
+    close(running);
+}
+
 SERVER_TEST(state, a_drain_without_time_cancels_what_runs)
 {
     struct reply r;

@@ -151,6 +151,16 @@ Test(mkmodel, experts_are_one_tensor_and_layers_can_be_cut)
     gguf_close(g);
 }
 
+Test(mkmodel, gpt_oss_has_experts_of_mxfp4_beside_q8_0)
+{
+    struct gguf *g = made("--shape tiny-gpt-oss --quant mxfp4");
+    cr_assert_str_eq(type_of(g, "blk.0.ffn_down_exps.weight"), "MXFP4");
+    cr_assert_str_eq(type_of(g, "blk.0.ffn_down_exps.bias"), "F32");
+    cr_assert_str_eq(type_of(g, "blk.0.attn_q.weight"), "Q8_0");
+    cr_assert_str_eq(type_of(g, "token_embd.weight"), "Q8_0");
+    gguf_close(g);
+}
+
 Test(mkmodel, rows_that_k_types_do_not_divide_take_a_smaller_block)
 {
     struct gguf *g = made("--shape tiny-qwen2-odd --quant q4_k_m"); /* rows of 224 and 608; 2 layers */

@@ -64,7 +64,7 @@ static void make_pairs(struct pair *pairs, struct texts *v)
     }
 }
 
-static struct tokenizer *open_pairs(const struct pair *pairs, const struct texts *v, bool spm)
+static struct tokenizer *open_pairs(const struct pair *pairs, const struct texts *v, const char *model)
 {
     struct gguf_write w = {0};
     struct gguf_bytes tokens = {0}, merges = {0}, types = {0};
@@ -77,7 +77,7 @@ static struct tokenizer *open_pairs(const struct pair *pairs, const struct texts
         snprintf(line, sizeof line, "%.8s %.8s", pairs[i].left, pairs[i].right);
         put_str(&merges, line);
     }
-    gguf_write_str(&w, "tokenizer.ggml.model", spm ? "llama" : "gpt2");
+    gguf_write_str(&w, "tokenizer.ggml.model", model);
     gguf_write_str(&w, "tokenizer.ggml.pre", "qwen2");
     gguf_write_bool(&w, "tokenizer.ggml.add_space_prefix", false);
     gguf_write_array(&w, "tokenizer.ggml.tokens", GGUF_STR, v->n, tokens.p, tokens.n);
@@ -139,13 +139,14 @@ static size_t merge_plainly(const struct pair *pairs, const struct texts *v, boo
     }
 }
 
-static void expect_same_merges(bool spm)
+static void expect_same_merges(const char *model)
 {
+    bool spm = !strcmp(model, "llama");
     for (int round = 0; round < 60; round++) {
         struct pair pairs[N_MERGES];
         struct texts v;
         make_pairs(pairs, &v);
-        struct tokenizer *t = open_pairs(pairs, &v, spm);
+        struct tokenizer *t = open_pairs(pairs, &v, model);
         char word[WORD];
         size_t cut[WORD + 1], len = 1 + random_below(round & 1 ? WORD : 60);
         for (size_t i = 0; i < len; i++)
@@ -164,12 +165,17 @@ static void expect_same_merges(bool spm)
 
 Test(tokenizer_merge, merges_long_words_in_order_of_rank_and_place)
 {
-    expect_same_merges(false);
+    expect_same_merges("gpt2");
 }
 
 Test(tokenizer_merge, merges_spm_text_in_order_of_score_and_place)
 {
-    expect_same_merges(true);
+    expect_same_merges("llama");
+}
+
+Test(tokenizer_merge, merges_characters_in_order_of_rank_and_place)
+{
+    expect_same_merges("gemma4");
 }
 
 /* Every pair has the same rank here, so merging adds to the very list that it walks. Quadratic work would not
@@ -185,7 +191,7 @@ Test(tokenizer_merge, is_not_quadratic_when_all_scores_are_equal)
         v.text[v.n][len] = 0;
         v.score[v.n++] = 0;
     }
-    struct tokenizer *t = open_pairs(pairs, &v, true);
+    struct tokenizer *t = open_pairs(pairs, &v, "llama");
     size_t len = 4 << 20, n;
     char *text = malloc(len);
     memset(text, 'a', len);

@@ -389,3 +389,64 @@ Test(tokenizer_open, keeps_the_stored_text_of_every_token)
     cr_assert_eq(tokenizer_text(t, 99).len, 0);
     tokenizer_close(t);
 }
+
+/* Gemma 4: 0 to 4 special, then characters, what merges make of them, and bytes. */
+static const struct vocabulary small_gemma4 = {
+    .model = "gemma4",
+    .tokens = {"<pad>", "<eos>", "<bos>", "<turn|>", "\n", "\n\n", "\u2581", "a", "b", "\u2581a", "ab",
+               "<0xC3>", "<0xA9>", "</s>", "<|tool_response>"},
+    .types = {3, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1, 6, 6, 1, 3},
+    .merges = {"a b", "\u2581 a", "\n \u2581"},
+};
+
+static struct tokenizer *open_gemma4(void)
+{
+    struct gguf_write w = {0};
+    put_vocabulary(&w, &small_gemma4);
+    gguf_write_u32(&w, "tokenizer.ggml.bos_token_id", 2);
+    gguf_write_u32(&w, "tokenizer.ggml.eos_token_id", 1);
+    return open_written(&w);
+}
+
+Test(tokenizer_open, gemma4_merges_characters_by_rank_and_cuts_around_line_ends)
+{
+    struct tokenizer *t = open_gemma4();
+    const struct tokenizer_flags plain = {0}, special = {.add_special = true, .parse_special = true};
+    expect_ids(t, " ab", plain, "6 10");     /* "a b" has the lower rank */
+    expect_ids(t, " a a", plain, "9 9");     /* no space is put in front */
+    expect_ids(t, "a\n\nb", plain, "7 5 8"); /* a run of line ends that is a token, without a merge */
+    expect_ids(t, "\n\n\n", plain, "4 4 4"); /* a run that is none merges */
+    expect_ids(t, "\n a", plain, "4 9");     /* no merge spans a line end */
+    expect_ids(t, "\u00e9", plain, "11 12"); /* a character that is no token becomes its bytes */
+    expect_ids(t, "a<turn|>", special, "2 7 3");
+    tokenizer_close(t);
+}
+
+Test(tokenizer_open, gemma4_writes_spaces_and_bytes_back)
+{
+    struct tokenizer *t = open_gemma4();
+    const int32_t ids[] = {9, 11, 12, 6, 10, 5};
+    char *text = NULL;
+    size_t len = 0;
+    cr_assert_eq(tokenizer_detokenise(t, ids, 6, false, &text, &len, NULL), 0);
+    cr_assert_str_eq(text, " a\u00e9 ab\n\n");
+    free(text);
+    tokenizer_close(t);
+}
+
+Test(tokenizer_open, gemma4_ends_at_turns_and_tools_but_not_at_another_models_mark)
+{
+    struct tokenizer *t = open_gemma4();
+    cr_assert(tokenizer_is_end(t, 1) && tokenizer_is_end(t, 3) && tokenizer_is_end(t, 14));
+    cr_assert(!tokenizer_is_end(t, 13));
+    tokenizer_close(t);
+}
+
+Test(tokenizer_open, gemma4_without_merges_is_refused)
+{
+    struct gguf_write w = {0};
+    struct vocabulary v = small_gemma4;
+    v.merges[0] = NULL;
+    put_vocabulary(&w, &v);
+    expect_refused(&w, -EBADMSG, "no tokenizer.ggml.merges");
+}

@@ -213,6 +213,50 @@ FORMAT(phi_4_mini, "phi-4-mini", 29)
 FORMAT(granite, "granite", 45)
 FORMAT(command_r7b, "command-r7b", 37)
 
+/* A run of blanks at any place of a text, around the numbers that the scanner waits through. */
+static void check_blanks(const struct format_cases *f, const char *raw)
+{
+    static const size_t runs[] = {63, 64, 65, 66, 130, 257, 514};
+    size_t n = strlen(raw);
+    char *text = malloc(n + 600);
+    for (size_t at = 0; at <= n; at++)
+        for (size_t r = 0; r < sizeof runs / sizeof *runs; r++) {
+            size_t len = n + runs[r];
+            memcpy(text, raw, at);
+            memset(text + at, (at + r) % 3 ? ' ' : '\n', runs[r]);
+            strcpy(text + at + runs[r], raw + at);
+            struct parsed *whole = parse(f, text, 0, len, false), *one = parse(f, text, 0, 1, false),
+                          *seven = parse(f, text, 0, 7, false);
+            cr_assert(parsed_same(whole, one) && parsed_same(whole, seven), "%s: %zu blanks at %zu of %s",
+                      toolcall_format_name(f->format), runs[r], at, raw);
+            parsed_close(whole);
+            parsed_close(one);
+            parsed_close(seven);
+        }
+    free(text);
+}
+
+Test(toolcall, long_runs_of_blanks_are_read_the_same_at_every_cut)
+{
+    static const char *const names[] = {
+        "hermes",         "qwen3-coder", "qwen3.5",     "llama3-json",   "mistral-nemo", "mistral-args",
+        "mistral-callid", "harmony",     "deepseek-r1", "deepseek-v3.1", "glm-4.6",      "deepseek-v3.2",
+        "glm-4.7",        "gemma4",      "phi-4-mini",  "granite",       "command-r7b"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct format_cases f;
+        unsigned n = 0;
+        open_cases(&f, names[i]);
+        for (json_t *c; n < 3 && (c = next_line(&f)); json_decref(c)) {
+            const char *raw = json_string_value(json_object_get(c, "raw"));
+            if (strlen(raw) > 150 || strlen(raw) < 30)
+                continue;
+            check_blanks(&f, raw);
+            n++;
+        }
+        close_cases(&f);
+    }
+}
+
 /* --- what holds for all --- */
 
 static struct parsed *scan(const char *format, const char *text, bool cut)

@@ -1,0 +1,86 @@
+/* What the blocks of the persistent kernel note for the host, on the emulated driver. */
+#include "model/program.h"
+#include "support/decoder_run.h"
+#include "support/trace_check.h"
+
+#define MODEL HEARTH_TEST_DATA "/tiny-qwen3-s11-q4_k_m.gguf"
+
+static void open_run(struct decoder_run *r)
+{
+    struct decoder_run_config c = {.path = MODEL, .ops = &cuda_backend, .libcuda = LIBCUDA, .n_slots = 2};
+    setenv("SIMT_MEMORY_MB", "64", 1);
+    decoder_run_open(r, &c);
+}
+
+static uint64_t launches(const struct decoder_run *r)
+{
+    struct backend_info info;
+    executor_info(r->x, &info);
+    return info.launches;
+}
+
+/* `n_rows` rows from position `pos` on; logits: of the last one. */
+static void run_rows(struct decoder_run *r, uint32_t pos, uint32_t n_rows, bool logits)
+{
+    for (uint32_t i = 0; i < n_rows; i++)
+        decoder_run_row(r, 0, pos + i, (int32_t)(5 + i), logits && i + 1 == n_rows);
+    decoder_run_step(r);
+}
+
+static uint32_t n_blocks(void)
+{
+    const char *n = getenv("SIMT_BLOCKS");
+    return n ? (uint32_t)atoi(n) : 3;
+}
+
+/* A wide step, whose products wait for phases too, then a narrow one: nothing of the first is left in its
+ * marks. The blocks' clocks have different origins. */
+Test(cuda_trace, each_step_is_complete_and_in_order, .timeout = 1200)
+{
+    struct decoder_run r;
+    struct trace t;
+    open_run(&r);
+    uint32_t n_ops = executor_program(r.x)->n_ops, waits[2];
+    cr_assert_eq(executor_trace(r.x, true, NULL), 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        run_rows(&r, i * 9, i ? 1 : 9, true);
+        cr_assert_eq(executor_traced(r.x, &t, NULL), 0);
+        trace_check(&t, r.step->id, n_blocks(), n_ops);
+        waits[i] = trace_check_member(&t, 1);
+        trace_close(&t);
+    }
+    cr_assert_lt(waits[1], waits[0]);
+    decoder_run_close(&r);
+}
+
+Test(cuda_trace, ops_that_a_step_has_no_rows_for_have_no_times, .timeout = 1200)
+{
+    struct decoder_run r;
+    struct trace t;
+    open_run(&r);
+    const struct program *p = executor_program(r.x);
+    cr_assert_eq(executor_trace(r.x, true, NULL), 0);
+    run_rows(&r, 0, 1, true);
+    run_rows(&r, 1, 1, false); /* without logits: the head does not run */
+    cr_assert_eq(executor_traced(r.x, &t, NULL), 0);
+    for (uint32_t b = 0; b < t.n_members; b++)
+        for (uint32_t i = 0; i < p->n_ops; i++)
+            cr_assert_eq(trace_mark(&t, b, i)->end_ns > 0, !(p->ops[i].flags & PROGRAM_HEAD), "op %u", i);
+    trace_close(&t);
+    decoder_run_close(&r);
+}
+
+Test(cuda_trace, without_notes_the_kernel_stays, .timeout = 1200)
+{
+    struct decoder_run r;
+    open_run(&r);
+    run_rows(&r, 0, 1, true);
+    cr_assert_eq(executor_trace(r.x, true, NULL), 0);
+    run_rows(&r, 1, 1, true);
+    cr_assert_eq(launches(&r), 2);
+    cr_assert_eq(executor_trace(r.x, false, NULL), 0);
+    run_rows(&r, 2, 1, true);
+    run_rows(&r, 3, 1, true);
+    cr_assert_eq(launches(&r), 3);
+    decoder_run_close(&r);
+}

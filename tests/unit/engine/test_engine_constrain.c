@@ -1,0 +1,109 @@
+/* Masks of constrained texts beside other texts: whatever a mask takes, the others go on. */
+#include "engine/engine_private.h"
+#include "grammar/matcher.h"
+#include "support/engine_driver.h"
+
+#include <stdio.h>
+
+#define N_TOKENS 5000
+#define LEN      60 /* bytes of a token: the trie has 300,000 nodes, as one of 150,000 usual tokens */
+
+static char pieces[N_TOKENS][LEN];
+
+static const char *piece(const void *context, int32_t token, uint32_t *len)
+{
+    (void)context;
+    *len = LEN;
+    return pieces[token];
+}
+
+static struct vocabulary *long_words(void)
+{
+    struct vocabulary *v;
+    uint32_t seed = 1;
+    for (int i = 0; i < N_TOKENS; i++)
+        for (int k = 0; k < LEN; k++) {
+            seed = seed * 1664525u + 1013904223u;
+            pieces[i][k] = (char)('a' + (seed >> 16) % 26);
+        }
+    cr_assert_eq(vocabulary_open(&v, N_TOKENS, piece, NULL, NULL, 0, NULL), 0);
+    return v;
+}
+
+/* 400 rules with one language: a mask takes all the steps that it may, about 20 million, and fails. */
+static struct matcher *ambiguous(void)
+{
+    static char text[32768];
+    struct grammar *g = NULL;
+    struct matcher *m = NULL;
+    size_t n = (size_t)snprintf(text, sizeof text, "root ::= r0");
+    for (int i = 1; i < 400; i++)
+        n += (size_t)snprintf(text + n, sizeof text - n, " | r%d", i);
+    for (int i = 0; i < 400; i++)
+        n += (size_t)snprintf(text + n, sizeof text - n, "\nr%d ::= [a-z] r%d \"i\" | \"!\"", i, i);
+    cr_assert_eq(grammar_from_gbnf(&g, text, n, NULL), 0);
+    cr_assert_eq(matcher_open(&m, g), 0);
+    grammar_unref(g);
+    return m;
+}
+
+/* Steps of the log with a row of slot 0 from the first with a row of slot 1 to the last. */
+static uint32_t steps_between(const struct fake *f)
+{
+    uint32_t n = 0, found = 0;
+    for (uint32_t i = 0, end = atomic_load(&f->n_log); i < end; i++) {
+        n += found > 0 || f->log[i].rows_of[1] ? f->log[i].rows_of[0] > 0 : 0;
+        if (f->log[i].rows_of[1])
+            found = n;
+    }
+    return found;
+}
+
+Test(engine_constrain, a_long_mask_is_made_between_the_steps_of_others)
+{
+    struct rig *rig = rig_open(usual);
+    struct vocabulary *v = long_words();
+    struct engine_request *other = request_new(some_prompt(1), 3, 900),
+                          *slow = request_new(some_prompt(2), 3, 5);
+    rig->e->mask_words = vocabulary_mask_words(v); /* the fake decoder has none */
+    rig->e->masks = calloc(usual.n_slots * rig->e->mask_words, sizeof *rig->e->masks);
+    other->ignore_eos = true;
+    slow->vocabulary = v;
+    slow->constraint = ambiguous();
+    submit(rig, other);
+    wait_out(rig, other, 1);
+    submit(rig, slow);
+    wait_done(rig, slow);
+    cr_assert_eq(slow->finish, ENGINE_STUCK);
+    cr_assert(matcher_is_ambiguous(slow->constraint));
+    wait_done(rig, other);
+    check_tokens(other);
+    cr_assert_geq(steps_between(rig->fake), 3, "%u steps", steps_between(rig->fake));
+    matcher_close(slow->constraint);
+    request_free(other);
+    request_free(slow);
+    rig_close(rig);
+    vocabulary_close(v);
+}
+
+/* Its matcher goes with half a mask. */
+Test(engine_constrain, a_text_is_cancelled_while_its_mask_is_made)
+{
+    struct rig *rig = rig_open(usual);
+    struct vocabulary *v = long_words();
+    struct engine_request *slow = request_new(some_prompt(2), 3, 5);
+    rig->e->mask_words = vocabulary_mask_words(v);
+    rig->e->masks = calloc(usual.n_slots * rig->e->mask_words, sizeof *rig->e->masks);
+    slow->vocabulary = v;
+    slow->constraint = ambiguous();
+    submit(rig, slow);
+    for (uint64_t since = clock_ns(); state_of(slow) != ENGINE_PREFILL;)
+        wait_a_little(since);
+    engine_cancel(rig->e, slow);
+    wait_done(rig, slow);
+    cr_assert(slow->finish == ENGINE_CANCELLED || slow->finish == ENGINE_STUCK);
+    matcher_close(slow->constraint);
+    request_free(slow);
+    rig_close(rig);
+    vocabulary_close(v);
+}
