@@ -65,6 +65,28 @@ Test(recurrent, three_of_four_layers_have_a_state_and_the_fourth_a_cache, .init 
     model_close(m);
 }
 
+static void expect_key_heads(const uint32_t wanted[4], bool adjacent)
+{
+    struct model *m = opened();
+    cr_assert_eq(model_config(m)->delta.adjacent, adjacent);
+    const struct delta_shape shape = {.n_key_heads = 2, .n_value_heads = 4, .adjacent = adjacent};
+    for (uint32_t i = 0; i < 4; i++)
+        cr_assert_eq(delta_key_head(&shape, i), wanted[i], "value head %u", i);
+    model_close(m);
+}
+
+/* The converter of qwen35 has put the value heads into another order, that of qwen3next has not. */
+Test(recurrent, value_heads_of_qwen35_take_the_key_heads_in_turn, .init = make_dense, .fini = unmake)
+{
+    expect_key_heads((const uint32_t[4]){0, 1, 0, 1}, false);
+}
+
+Test(recurrent, value_heads_of_qwen3next_that_share_a_key_head_are_adjacent, .init = make_experts,
+     .fini = unmake)
+{
+    expect_key_heads((const uint32_t[4]){0, 0, 1, 1}, true);
+}
+
 Test(recurrent, names_the_key_whose_number_no_delta_net_here_has, .init = make_dense, .fini = unmake)
 {
     refused(-ENOTSUP, "qwen35.ssm.conv_kernel is 9, expected 2 to 8",
