@@ -151,6 +151,7 @@ Test(cuda_load, models_that_only_the_cpu_serves_are_refused_with_the_reason)
     } cases[] = {{"tiny-llama-heads-48", "heads of 48 values; cuda supports 32, 64, 96 and 128"},
                  {"tiny-llama-heads-160", "heads of 160 values"},
                  {"tiny-qwen3moe", "blk.0.ffn_route: cuda has no op ROUTE yet"},
+                 {"tiny-qwen35", "blk.0.ssm_conv1d: cuda has no op SSM_CONV yet"},
                  {"tiny-llama-words", "a vocabulary of 262208 tokens; cuda supports at most 262144"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char path[64];
