@@ -28,6 +28,13 @@ void api_ollama_tags(struct request *r);
 void api_ollama_ps(struct request *r);
 void api_ollama_show(struct request *r);
 void api_ollama_version(struct request *r);
+void api_peers_version(struct request *r);
+void api_peers_load(struct request *r);
+void api_peers_info(struct request *r);
+void api_llama_props(struct request *r);
+void api_llama_slots(struct request *r);
+/* An error in OpenAI's form. */
+void api_openai_put_error(struct buf *out, const struct api_error *e);
 /* An error in Ollama's form. */
 void api_ollama_put_error(struct buf *out, const struct api_error *e);
 /* An error in Anthropic's form. */

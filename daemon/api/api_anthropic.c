@@ -118,7 +118,8 @@ static void read_tools_of(struct chat_json *c, const json_t *tools)
         const json_t *tool = json_array_get(tools, i), *schema = json_object_get(tool, "input_schema");
         const char *name = chat_json_word(tool, "name");
         if (name && schema)
-            chat_json_tool(c, name, json_object_get(tool, "description"), schema);
+            chat_json_tool(c, name, json_object_get(tool, "description"), schema,
+                           json_object_get(tool, "strict"));
     }
 }
 
@@ -129,11 +130,16 @@ static void read_choice(struct chat_json *c, const json_t *choice)
         chat_json_set(c, "parallel_tool_calls", json_false());
     if (!type)
         return;
-    if (strcmp(type, "auto") && strcmp(type, "none"))
+    const char *name = chat_json_word(choice, "name");
+    if (!strcmp(type, "tool") && name)
+        chat_json_set(c, "tool_choice",
+                      json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", name));
+    else if (strcmp(type, "auto") && strcmp(type, "none") && strcmp(type, "any"))
         api_invalid(c->err, "tool_choice.type",
-                    "tool_choice.type must be \"auto\" or \"none\": nothing else is supported (got %s)",
+                    "tool_choice.type must be auto, any, none, or tool with a name (got %s)",
                     field_got_word(json_object_get(choice, "type")));
-    chat_json_set(c, "tool_choice", json_string(type));
+    else
+        chat_json_set(c, "tool_choice", json_string(type));
 }
 
 static void read_thinking(struct chat_json *c, const json_t *body)
@@ -146,6 +152,24 @@ static void read_thinking(struct chat_json *c, const json_t *body)
         chat_json_set(c, "reasoning_effort", json_incref(effort));
     else if (is_type(thinking, "enabled"))
         chat_json_set(c, "reasoning_effort", json_string("high"));
+}
+
+/* An answer that the client has begun is gone on with. */
+static void read_prefill(struct chat_json *c, const json_t *messages)
+{
+    size_t n = json_array_size(messages);
+    const char *role = n ? chat_json_word(json_array_get(messages, n - 1), "role") : NULL;
+    if (role && !strcmp(role, "assistant"))
+        chat_json_set(c, "continue_final_message", json_true());
+}
+
+static void read_format(struct chat_json *c, const json_t *body)
+{
+    const json_t *format = json_object_get(json_object_get(body, "output_config"), "format");
+    json_t *schema = json_object_get(format, "schema");
+    if (is_type(format, "json_schema") && schema)
+        chat_json_set(c, "response_format",
+                      json_pack("{s:s, s:{s:O}}", "type", "json_schema", "json_schema", "schema", schema));
 }
 
 static json_t *translate(const json_t *body, struct api_error *err)
@@ -166,6 +190,8 @@ static json_t *translate(const json_t *body, struct api_error *err)
     read_tools_of(&c, json_object_get(body, "tools"));
     read_choice(&c, json_object_get(body, "tool_choice"));
     read_thinking(&c, body);
+    read_prefill(&c, messages);
+    read_format(&c, body);
     chat_json_copy(&c, body, same);
     return chat_json_close(&c);
 }
@@ -357,7 +383,11 @@ void api_anthropic_put_error(struct buf *out, const struct api_error *e)
         if (types[i].status == e->status)
             type = types[i].type;
     buf_printf(out, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":", type);
-    json_put_str(out, e->message);
+    if (e->has_context) /* as their service words it: agents look for it and compact the conversation */
+        buf_printf(out, "\"prompt is too long: %llu tokens > %u maximum\"",
+                   (unsigned long long)e->n_prompt_tokens, e->n_ctx);
+    else
+        json_put_str(out, e->message);
     buf_puts(out, "}}\n");
 }
 

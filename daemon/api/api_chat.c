@@ -23,12 +23,55 @@ static int read_modalities(struct field_reader *r, const struct field *f, const 
     return 0;
 }
 
+static int refuse_choice(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    return api_invalid(r->err, f->name,
+                       "%s must be \"auto\", \"none\", \"required\", {\"type\":\"function\",\"function\":"
+                       "{\"name\":..}} or allowed_tools (got %s)",
+                       f->name, field_got_word(value));
+}
+
 /* "auto" leaves it to the model, "none" keeps the tools from it. */
+static int read_choice_word(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    struct params *p = r->out;
+    const char *word = json_string_value(value);
+    p->no_tools = !strcmp(word, "none");
+    p->choice.forced = !strcmp(word, "required") || !strcmp(word, "any");
+    return p->no_tools || p->choice.forced || !strcmp(word, "auto") ? 0 : refuse_choice(r, f, value);
+}
+
+/* {type: allowed_tools, allowed_tools: {mode, tools: [..]}}: some of the tools. Left to the model they are a
+ * hint. */
+static int read_allowed(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    struct params *p = r->out;
+    const json_t *allowed = json_object_get(value, "allowed_tools"),
+                 *list = json_object_get(allowed, "tools");
+    const char *mode = json_string_value(json_object_get(allowed, "mode"));
+    if (!mode || !json_array_size(list) || (strcmp(mode, "auto") && strcmp(mode, "required")))
+        return refuse_choice(r, f, value);
+    p->choice.forced = !strcmp(mode, "required");
+    p->choice.of = list;
+    return 0;
+}
+
 static int read_tool_choice(struct field_reader *r, const struct field *f, const json_t *value)
 {
     struct params *p = r->out;
-    p->no_tools = json_is_string(value) && !strcmp(json_string_value(value), "none");
-    return openai_read_word(r, f, value);
+    const char *type = json_string_value(json_object_get(value, "type"));
+    const json_t *name = json_object_get(json_object_get(value, "function"), "name");
+    if (json_is_string(value))
+        return read_choice_word(r, f, value);
+    if (json_is_false(value))
+        return 0;
+    if (type && !strcmp(type, "allowed_tools"))
+        return read_allowed(r, f, value);
+    if (!json_is_string(name))
+        return refuse_choice(r, f, value);
+    p->choice.forced = true;
+    p->choice.one = arena_copy(r->arena, json_string_value(name), json_string_length(name));
+    return p->choice.one ? 0 : api_out_of_memory(r->err);
 }
 
 static int read_parallel(struct field_reader *r, const struct field *f, const json_t *value)
@@ -84,6 +127,7 @@ const struct field chat_fields[] = {
     {.name = "tool_choice", .kind = FIELD_CUSTOM, .read = read_tool_choice},
     {.name = "documents", .kind = FIELD_CUSTOM, .read = read_documents},
     {.name = "chat_template_kwargs", .kind = FIELD_CUSTOM, .read = read_template_variables},
+    {.name = "continue_final_message", .kind = FIELD_BOOL, .offset = AT(continues)},
     {.name = "add_generation_prompt", .kind = FIELD_BOOL, .offset = AT(chat.add_generation_prompt)},
     INERT("functions"),
     WORD("function_call"),

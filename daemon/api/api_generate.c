@@ -59,7 +59,7 @@ static int read_ids(struct field_reader *r, const char *name, const json_t *arra
     return 0;
 }
 
-static int read_prompt(struct field_reader *r, const struct field *f, const json_t *value)
+int read_prompt(struct field_reader *r, const struct field *f, const json_t *value)
 {
     struct params *p = r->out;
     p->has_prompt = true;

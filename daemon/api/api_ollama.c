@@ -4,6 +4,7 @@
 #include "admin.h"
 #include "api.h"
 #include "api_chat.h"
+#include "api_openai_private.h"
 #include "base/api_error.h"
 #include "gguf/gguf.h"
 #include "model/model.h"
@@ -81,12 +82,24 @@ static void read_think(struct chat_json *c, json_t *think)
         chat_json_set(c, "reasoning_effort", json_incref(think));
 }
 
+/* "json", a schema, or "" for any text. */
+static void read_format(struct chat_json *c, json_t *format)
+{
+    const char *word = json_string_value(format);
+    if (json_is_object(format))
+        chat_json_set(c, "response_format",
+                      json_pack("{s:s, s:{s:O}}", "type", "json_schema", "json_schema", "schema", format));
+    else if (word && !strcmp(word, "json"))
+        chat_json_set(c, "response_format", json_pack("{s:s}", "type", "json_object"));
+    else if (format && !json_is_null(format) && !(word && !*word))
+        api_invalid(c->err, "format", "format must be \"json\" or a JSON schema (got %s)",
+                    field_got_word(format));
+}
+
 static void read_common(struct chat_json *c, const json_t *body)
 {
-    const json_t *format = json_object_get(body, "format"), *stream = json_object_get(body, "stream");
-    const json_t *tools = json_object_get(body, "tools");
-    if (format && !json_is_null(format) && !(json_is_string(format) && !json_string_length(format)))
-        api_invalid(c->err, "format", "format is not supported (got %s)", field_got_word(format));
+    const json_t *stream = json_object_get(body, "stream"), *tools = json_object_get(body, "tools");
+    read_format(c, json_object_get(body, "format"));
     read_options(c, json_object_get(body, "options"));
     read_think(c, json_object_get(body, "think"));
     chat_json_set(c, "stream", json_boolean(!json_is_false(stream)));
@@ -107,7 +120,7 @@ static json_t *translate_chat(const json_t *body, struct api_error *err)
     return chat_json_close(&c);
 }
 
-/* A prompt is a user's message; an empty one only asks for the model to be there. */
+/* A prompt is a user's message, unless it is raw; an empty one only asks for the model to be there. */
 static json_t *translate_generate(const json_t *body, struct api_error *err)
 {
     const char *system = chat_json_word(body, "system"), *prompt = chat_json_word(body, "prompt");
@@ -115,15 +128,36 @@ static json_t *translate_generate(const json_t *body, struct api_error *err)
     if (!chat_json_open(&c, err))
         return NULL;
     read_common(&c, body);
-    if (json_is_true(json_object_get(body, "raw")) || json_string_length(json_object_get(body, "suffix")))
-        api_invalid(err, "raw",
-                    "raw and suffix are not supported: POST /v1/completions takes a prompt as it is");
+    json_t *suffix = json_object_get(body, "suffix");
+    bool fills = json_string_length(suffix) > 0;
+    if ((fills || json_is_true(json_object_get(body, "raw"))) && prompt && *prompt) {
+        json_object_del(c.body, "messages");
+        chat_json_set(&c, "prompt", json_string(prompt));
+        if (fills)
+            chat_json_set(&c, "suffix", json_incref(suffix));
+        return chat_json_close(&c);
+    }
     if (system && *system)
         chat_json_put(&c, chat_json_message(&c, "system"), "content", json_string(system));
     chat_json_put(&c, chat_json_message(&c, "user"), "content", json_string(prompt ? prompt : ""));
     if (!prompt || !*prompt)
         chat_json_set(&c, "max_tokens", json_integer(0));
     return chat_json_close(&c);
+}
+
+static const struct field own_fields[] = {
+    {.name = "prompt", .kind = FIELD_CUSTOM, .read = read_prompt}, /* a raw one */
+    {.name = "suffix", .kind = FIELD_CUSTOM, .read = openai_read_suffix},
+    {0},
+};
+
+/* The text of a raw prompt, or of one with a suffix, is shown as it is. */
+static int prepare(struct generation *g, struct api_error *err)
+{
+    if (!g->p.has_prompt)
+        return chat_dialect_prepare(g, err);
+    g->p.format = toolcall_format_find("none");
+    return g->p.infill.suffix.len ? openai_put_suffix(g, err) : 0;
 }
 
 /* --- parts of replies --- */
@@ -261,9 +295,9 @@ void api_ollama_put_error(struct buf *out, const struct api_error *e)
 }
 
 #define COMMON                                                                                               \
-    .id_prefix = "ollama-", .fields = chat_fields, .defaults = chat_defaults,                                \
-    .prepare = chat_dialect_prepare, .event = event, .whole_calls = true, .clamps = true, .reply = reply,    \
-    .delta = delta, .end = end, .last = last
+    .id_prefix = "ollama-", .fields = chat_fields, .own_fields = own_fields, .defaults = chat_defaults,      \
+    .prepare = prepare, .event = event, .whole_calls = true, .clamps = true, .reply = reply, .delta = delta, \
+    .end = end, .last = last
 
 const struct dialect dialect_ollama_chat = {COMMON, .translate = translate_chat};
 const struct dialect dialect_ollama_generate = {COMMON, .translate = translate_generate};

@@ -11,7 +11,9 @@
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* --- fields --- */
 
@@ -68,6 +70,15 @@ static int read_completion_logprobs(struct field_reader *r, const struct field *
     return 0;
 }
 
+int openai_read_suffix(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    struct params *p = r->out;
+    if (!json_is_string(value))
+        return api_invalid(r->err, f->name, "%s must be a string (got %s)", f->name, field_got(value));
+    p->infill.suffix = (struct fim_text){json_string_value(value), json_string_length(value)};
+    return 0;
+}
+
 static const struct field completion_fields[] = {
     COMMON_FIELDS,
     {.name = "logprobs", .kind = FIELD_CUSTOM, .read = read_completion_logprobs},
@@ -77,10 +88,35 @@ static const struct field completion_fields[] = {
      .min = 1,
      .max = GENERATE_MAX_CHOICES,
      .given = AT(has_best_of)},
-    INERT("echo"),
-    INERT("suffix"),
+    {.name = "echo", .kind = FIELD_BOOL, .offset = AT(echoes)},
+    {.name = "suffix", .kind = FIELD_CUSTOM, .read = openai_read_suffix},
     {0},
 };
+
+/* --- errors --- */
+
+/* With the sentence and the code that clients look for where a prompt does not fit. */
+void api_openai_put_error(struct buf *out, const struct api_error *e)
+{
+    if (!e->has_context) {
+        api_error_put(out, e);
+        return;
+    }
+    struct buf words = {.arena = out->arena};
+    buf_printf(&words,
+               "This model's maximum context length is %u tokens. However, you requested %s%llu tokens: %s",
+               e->n_ctx, e->estimated ? "at least " : "", (unsigned long long)e->n_prompt_tokens, e->message);
+    buf_puts(out, "{\"error\":{\"type\":");
+    json_put_str(out, e->type);
+    buf_puts(out, ",\"message\":");
+    json_put_string(out, words.p ? words.p : "", words.len);
+    buf_puts(out, ",\"param\":");
+    json_put_str(out, e->param);
+    buf_puts(out, ",\"code\":\"context_length_exceeded\"");
+    api_error_put_context(out, e);
+    buf_puts(out, "}}\n");
+    out->failed |= words.failed;
+}
 
 /* --- preparation --- */
 
@@ -89,13 +125,42 @@ static void completion_defaults(struct params *p)
     p->max_tokens = 16;
 }
 
+/* The prompt's text as it was given, or that of its ids. */
+static int keep_prompt(struct generation *g, struct api_error *err)
+{
+    struct params *p = &g->p;
+    char *text = NULL;
+    int rc = 0;
+    p->echo_len = p->prompt_len;
+    if (!p->prompt)
+        rc = tokenizer_detokenise(g->model->tokenizer, p->ids, p->n_ids, true, &text, &p->echo_len, NULL);
+    if (rc == 0 && (p->prompt || text))
+        p->echo = arena_copy(g->arena, p->prompt ? p->prompt : text, p->echo_len);
+    free(text);
+    return p->echo ? 0 : api_out_of_memory(err);
+}
+
+int openai_put_suffix(struct generation *g, struct api_error *err)
+{
+    struct params *p = &g->p;
+    struct fim_text prefix = {p->prompt, p->prompt_len};
+    if (!p->prompt)
+        return api_invalid(err, "suffix", "suffix needs a prompt that is a string");
+    p->prompt = NULL; /* its ids are there */
+    return fim_prompt_put(g, prefix, p->infill.suffix, NULL, 0, "suffix", err);
+}
+
 /* Choosing among more texts than are shown is not offered. */
 static int completion_prepare(struct generation *g, struct api_error *err)
 {
     const struct params *p = &g->p;
-    if (!p->has_best_of || p->best_of == p->n)
-        return 0;
-    return api_invalid(err, "best_of", "best_of must be equal to n, %u (got %u)", p->n, p->best_of);
+    if (p->has_best_of && p->best_of != p->n)
+        return api_invalid(err, "best_of", "best_of must be equal to n, %u (got %u)", p->n, p->best_of);
+    if (p->echoes && p->has_logprobs)
+        return api_invalid(err, "echo", "echo has no log-probabilities: prompt_logprobs gives the prompt's");
+    if (p->echoes && p->has_prompt && keep_prompt(g, err) < 0)
+        return -1;
+    return p->infill.suffix.len ? openai_put_suffix(g, err) : 0;
 }
 
 /* --- replies --- */
@@ -220,11 +285,25 @@ static void put_completion_logprobs(struct buf *out, struct choice *c, const str
     buf_puts(out, "]}");
 }
 
+/* The first text of a choice stands behind the prompt, if that is to be echoed. */
+static void put_text(struct choice *c, struct buf *out, const struct piece *piece)
+{
+    const struct params *p = &c->g->p;
+    if (!p->echo || c->event_text || c->event_tokens) {
+        put_piece_text(c, piece);
+        return;
+    }
+    buf_puts(out, "\"");
+    json_put_chars(out, p->echo, p->echo_len);
+    json_put_chars(out, piece->text, piece->len);
+    buf_puts(out, "\"");
+}
+
 static void put_completion_choice(struct choice *c, struct buf *out, const struct piece *piece,
                                   const char *finish)
 {
     buf_printf(out, "{\"index\":%u,\"text\":", c->index);
-    put_piece_text(c, piece);
+    put_text(c, out, piece);
     buf_puts(out, ",\"logprobs\":");
     put_completion_logprobs(out, c, piece);
     buf_puts(out, ",\"finish_reason\":");
@@ -304,19 +383,32 @@ const struct dialect dialect_completions = {
     .last = completion_last,
 };
 
+/* What OpenAI's and Anthropic's clients read, and the context's length under vLLM's and other names. */
 static void put_model(struct request *r)
 {
+    const struct server_model *m = r->server->generator->model;
+    time_t created = (time_t)r->server->api->created;
+    char when[32];
+    struct tm t;
+    strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&created, &t));
     buf_puts(&r->out, "{\"id\":");
-    json_put_str(&r->out, model_config(r->server->generator->model->model)->name);
-    buf_printf(&r->out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"hearth\"}",
-               (long long)r->server->api->created);
+    json_put_str(&r->out, model_config(m->model)->name);
+    buf_printf(&r->out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"hearth\"", (long long)created);
+    buf_puts(&r->out, ",\"type\":\"model\",\"display_name\":");
+    json_put_str(&r->out, model_config(m->model)->name);
+    buf_printf(&r->out, ",\"created_at\":\"%s\",\"max_model_len\":%u,\"context_length\":%u}", when, m->n_ctx,
+               m->n_ctx);
 }
 
 void api_models(struct request *r)
 {
     buf_puts(&r->out, "{\"object\":\"list\",\"data\":[");
     put_model(r);
-    buf_puts(&r->out, "]}\n");
+    buf_puts(&r->out, "],\"has_more\":false,\"first_id\":");
+    json_put_str(&r->out, model_config(r->server->generator->model->model)->name);
+    buf_puts(&r->out, ",\"last_id\":");
+    json_put_str(&r->out, model_config(r->server->generator->model->model)->name);
+    buf_puts(&r->out, "}\n");
     request_reply(r, 200);
 }
 

@@ -26,6 +26,9 @@
 int openai_read_inert(struct field_reader *r, const struct field *f, const json_t *value);
 int openai_read_word(struct field_reader *r, const struct field *f, const json_t *value);
 int openai_read_model(struct field_reader *r, const struct field *f, const json_t *value);
+int openai_read_suffix(struct field_reader *r, const struct field *f, const json_t *value);
+/* Makes ids of the prompt and its suffix. 0 or -1 with *err. */
+int openai_put_suffix(struct generation *g, struct api_error *err);
 int openai_read_stream_options(struct field_reader *r, const struct field *f, const json_t *value);
 
 /* {"id":..,"choices":[ */

@@ -11,7 +11,7 @@
 struct token_params {
     const char *content;
     size_t content_len;
-    bool add_special, parse_special;
+    bool add_special, parse_special, counts; /* vLLM's: by `prompt`, whose reply has their number */
     const json_t *tokens;
 };
 
@@ -19,7 +19,9 @@ static int read_content(struct field_reader *r, const struct field *f, const jso
 {
     struct token_params *p = r->out;
     if (!json_is_string(value))
-        return api_invalid(r->err, f->name, "content must be a string (got %s)", field_got(value));
+        return api_invalid(r->err, f->name, "%s must be a string (got %s)", f->name, field_got(value));
+    if (p->content)
+        return api_invalid(r->err, f->name, "content and prompt are the same field: one of them is allowed");
     p->content = json_string_value(value);
     p->content_len = json_string_length(value);
     return 0;
@@ -35,10 +37,19 @@ static int read_tokens(struct field_reader *r, const struct field *f, const json
     return 0;
 }
 
+static int read_prompt_text(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    ((struct token_params *)r->out)->counts = true;
+    return read_content(r, f, value);
+}
+
 #define AT(field) offsetof(struct token_params, field)
 static const struct field tokenize_fields[] = {
     {.name = "content", .kind = FIELD_CUSTOM, .read = read_content},
+    {.name = "prompt", .kind = FIELD_CUSTOM, .read = read_prompt_text},
+    {.name = "model", .kind = FIELD_IGNORED},
     {.name = "add_special", .kind = FIELD_BOOL, .offset = AT(add_special)},
+    {.name = "add_special_tokens", .kind = FIELD_BOOL, .offset = AT(add_special)},
     {.name = "parse_special", .kind = FIELD_BOOL, .offset = AT(parse_special)},
     {0},
 };
@@ -97,6 +108,8 @@ static void encode(struct request *r, const struct token_params *p)
     }
     buf_puts(&r->out, "{\"tokens\":");
     json_put_ids(&r->out, ids, n);
+    if (p->counts)
+        buf_printf(&r->out, ",\"count\":%zu,\"max_model_len\":%u", n, r->model->n_ctx);
     buf_puts(&r->out, "}\n");
     free(ids);
 }

@@ -101,7 +101,8 @@ void chat_json_call(struct chat_json *c, json_t *message, const char *id, const 
         c->failed = true;
 }
 
-void chat_json_tool(struct chat_json *c, const char *name, const json_t *description, const json_t *schema)
+void chat_json_tool(struct chat_json *c, const char *name, const json_t *description, const json_t *schema,
+                    const json_t *strict)
 {
     json_t *tool = json_object(), *function = json_object();
     chat_json_put(c, tool, "type", json_string("function"));
@@ -110,6 +111,8 @@ void chat_json_tool(struct chat_json *c, const char *name, const json_t *descrip
         chat_json_put(c, function, "description", json_incref((json_t *)description));
     chat_json_put(c, function, "parameters",
                   json_is_object(schema) ? json_incref((json_t *)schema) : json_object());
+    if (json_is_boolean(strict))
+        chat_json_put(c, function, "strict", json_incref((json_t *)strict));
     chat_json_put(c, tool, "function", function);
     if (json_array_append_new(c->tools, tool) < 0)
         c->failed = true;

@@ -40,4 +40,6 @@ void chat_json_text(struct chat_json *c, json_t *message, const char *name);
 /* Adds a call; arguments as an object or a text, id may be NULL. */
 void chat_json_call(struct chat_json *c, json_t *message, const char *id, const char *name,
                     const json_t *arguments);
-void chat_json_tool(struct chat_json *c, const char *name, const json_t *description, const json_t *schema);
+/* Adds a tool; all but its name may be NULL. */
+void chat_json_tool(struct chat_json *c, const char *name, const json_t *description, const json_t *schema,
+                    const json_t *strict);

@@ -111,7 +111,7 @@ static void on_event(void *user, const struct toolcall_event *e)
     if (e->kind == TOOLCALL_BEGIN && !begin_call(a))
         return;
     collect(a, e);
-    if (g->p.stream && !a->failed)
+    if ((g->p.stream || g->dialect->whole_events) && !a->failed)
         g->dialect->event(a->choice, &g->request->out, e);
 }
 

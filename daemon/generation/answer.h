@@ -34,6 +34,7 @@ struct answer {
     bool reasoning_last, failed, ended;
     int block; /* of a stream in blocks: what is open, as its dialect says; 0: nothing */
     uint32_t n_blocks;
+    void *own;        /* the dialect's */
     bool passed_over; /* the call that is being read is one too many */
 };
 

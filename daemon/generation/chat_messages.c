@@ -435,10 +435,11 @@ static int keep_functions(struct field_reader *r, const struct field *f, const j
 {
     if (!json_is_array(value))
         return api_invalid(r->err, f->name, "%s must be an array (got %s)", f->name, field_got(value));
+    const struct chat_template *c = template_of(r);
     for (size_t i = 0; i < json_array_size(value); i++) {
         json_t *tool = json_array_get(value, i);
         const char *type = json_string_value(json_object_get(tool, "type"));
-        const json_t *function = json_object_get(tool, "function");
+        json_t *function = json_object_get(tool, "function");
         if (!json_is_object(tool))
             return api_invalid(r->err, f->name, "%s[%zu] must be an object (got %s)", f->name, i,
                                field_got(tool));
@@ -446,7 +447,9 @@ static int keep_functions(struct field_reader *r, const struct field *f, const j
             continue;
         if (!json_is_string(json_object_get(function, "name")))
             return api_invalid(r->err, f->name, "tools[%zu] must be an object with function.name", i);
-        if (json_array_append(out, tool) < 0)
+        bool lacks = c && chat_template_needs_descriptions(c) && !json_object_get(function, "description");
+        if ((lacks && json_object_set_new(function, "description", json_string("")) < 0) ||
+            json_array_append(out, tool) < 0)
             return api_out_of_memory(r->err);
     }
     return 0;
@@ -456,12 +459,12 @@ int read_tools(struct field_reader *r, const struct field *f, const json_t *valu
 {
     struct params *p = r->out;
     json_t *functions = json_array();
+    p->tool_list = functions;
     int rc = functions ? keep_functions(r, f, value, functions) : api_out_of_memory(r->err);
     if (rc == 0)
         rc = read_objects(r, f, functions, p->chat.arena, &p->chat.tools);
     if (rc == 0 && tool_list_read(r->arena, functions, &p->tools) < 0)
         rc = api_out_of_memory(r->err);
-    json_decref(functions);
     return rc;
 }
 

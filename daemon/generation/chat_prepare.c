@@ -59,6 +59,27 @@ static int put_prompt(struct generation *g, struct jinja_text text, struct api_e
     return g->p.prompt_end ? put_prompt_text(g, text, err) : api_out_of_memory(err);
 }
 
+/* Takes the begun answer, the last message, from the conversation; its text, or an undefined value. */
+static struct jinja_value take_begun(struct params *p)
+{
+    static const struct jinja_value none = {0};
+    struct jinja_list *all = p->chat.messages;
+    const struct jinja_value *last = &all->items[all->n - 1];
+    const struct jinja_value *role = jinja_dict_find(last->dict, "role", 4);
+    const struct jinja_value *content = jinja_dict_find(last->dict, "content", 7);
+    bool begun = p->continues && all->n > 1 && role && jinja_text_is(role->text, "assistant") &&
+                 !jinja_dict_find(last->dict, "tool_calls", 10);
+    if (!begun || !content || content->kind == JINJA_NONE)
+        return none;
+    if (content->kind == JINJA_LIST) /* of text parts */
+        content = content->list->n ? jinja_dict_find(content->list->items[0].dict, "text", 4) : NULL;
+    if (!content || content->kind != JINJA_TEXT)
+        return none;
+    all->n--;
+    p->chat.add_generation_prompt = true;
+    return *content;
+}
+
 /* reasoning_effort under the names that templates read; what the client set itself holds. */
 static int put_effort(struct generation *g, struct api_error *err)
 {
@@ -102,6 +123,7 @@ int chat_prepare(struct generation *g, struct api_error *err)
     if (check_template(m->chat, &p->chat, err) < 0 || put_effort(g, err) < 0)
         return -1;
     p->chat.now = g->created;
+    struct jinja_value begun = take_begun(p);
     struct jinja_limits limits = {.operations = generation_operations(g),
                                   .output = (size_t)m->n_ctx * tokenizer_max_piece(m->tokenizer)};
     struct arena scratch = {0}; /* not the request's: it would keep all that the render made for long */
@@ -110,6 +132,8 @@ int chat_prepare(struct generation *g, struct api_error *err)
         rc = generation_exceeded(g);
     else
         rc = rc < 0 ? refuse_render(g, rc, &words, err) : put_prompt(g, text, err);
+    if (rc == 0 && begun.kind == JINJA_TEXT)
+        rc = generation_encode(g, begun.text.s, begun.text.len, (struct tokenizer_flags){0}, err);
     arena_close(&scratch);
     return rc;
 }

@@ -1,4 +1,5 @@
 #include "chat_template.h"
+#include "toolcall/toolcall_writing.h"
 #include "gguf/gguf.h"
 #include "tokenizer/tokenizer.h"
 
@@ -13,7 +14,7 @@ struct chat_template {
     const struct tokenizer *tokenizer;
     const struct toolcall_format *format;
     bool wants_parts, wants_argument_text, takes_late_system, wants_short_ids;
-    bool needs_content, folds_user;
+    bool needs_content, folds_user, shows_reasoning, needs_descriptions;
 };
 
 static const char chatml[] =
@@ -106,6 +107,16 @@ bool chat_template_wants_argument_text(const struct chat_template *c)
 bool chat_template_needs_content(const struct chat_template *c)
 {
     return c->needs_content;
+}
+
+bool chat_template_needs_descriptions(const struct chat_template *c)
+{
+    return c->needs_descriptions;
+}
+
+bool chat_template_shows_reasoning(const struct chat_template *c)
+{
+    return c->shows_reasoning;
 }
 
 bool chat_template_folds_user(const struct chat_template *c)
@@ -225,6 +236,24 @@ static void probe_calls(struct chat_template *c, struct arena *a, const struct p
     c->takes_late_system = shows(c, a, &p, "suaSu");
 }
 
+/* Tells if a tool whose description is this shows; undefined: it has none. */
+static bool shows_tool(const struct chat_template *c, struct arena *a, struct jinja_value content,
+                       struct jinja_value description)
+{
+    struct jinja_dict *properties = jinja_dict_open(a);
+    struct jinja_value parameters = pair(a, "type", jinja_word("object"), "properties",
+                                         properties ? jinja_dict_value(properties) : (struct jinja_value){0});
+    struct jinja_value function = pair(a, "name", jinja_word("f"), "parameters", parameters);
+    struct jinja_value tools = list_of(a, pair(a, "type", jinja_word("function"), "function", function));
+    struct jinja_value all = list_of(a, pair(a, "role", jinja_word("user"), "content", content));
+    if (tools.kind != JINJA_LIST || all.kind != JINJA_LIST ||
+        (description.kind != JINJA_UNDEFINED && put(a, function.dict, "description", description) < 0))
+        return false;
+    struct chat chat = {.messages = all.list, .tools = tools, .add_generation_prompt = true};
+    struct jinja_text text;
+    return chat_template_render(c, &chat, (struct jinja_limits){0}, a, &text, NULL) == 0;
+}
+
 /* A probe that cannot be made for want of memory leaves the usual ways. */
 static void probe(struct chat_template *c)
 {
@@ -242,6 +271,8 @@ static void probe(struct chat_template *c)
                                 .arguments = pair(&a, "x", text, "y", jinja_int(1)),
                                 .id = "call00000"};
     probe_calls(c, &a, &usual);
+    c->needs_descriptions = !shows_tool(c, &a, usual.asked, (struct jinja_value){0}) &&
+                            shows_tool(c, &a, usual.asked, jinja_word(""));
     arena_close(&a);
 }
 
@@ -260,6 +291,8 @@ static int open_source(struct chat_template **out, const char *source, size_t le
     }
     c->tokenizer = t;
     c->format = toolcall_format_of_template(source, len);
+    const char *think = toolcall_reasoning_of(c->format).open;
+    c->shows_reasoning = think && memmem(source, len, think, strlen(think));
     probe(c);
     *out = c;
     return 0;

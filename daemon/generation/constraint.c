@@ -2,6 +2,8 @@
 #include "generation.h"
 #include "grammar/matcher.h"
 #include "schema/schema.h"
+#include "schema/tool_grammar.h"
+#include "toolcall/toolcall_writing.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -16,7 +18,10 @@ struct cached {
     uint64_t used;
 };
 struct constraints {
+    const struct tokenizer *tokenizer;
     struct vocabulary *vocabulary;
+    struct arena marks;   /* texts of control tokens that mark calls and reasoning */
+    const char **mark;    /* [n_vocab]: those, or NULL */
     pthread_mutex_t lock; /* of what follows */
     struct cached cache[CONSTRAINT_CACHE];
     size_t bytes, room; /* of all entries; what they may take */
@@ -138,10 +143,50 @@ const struct field constraint_fields[] = {
 
 /* ---- the vocabulary ---- */
 
+static int add_mark(struct constraints *c, const char *mark)
+{
+    int32_t id = tokenizer_find(c->tokenizer, mark, strlen(mark));
+    if (id < 0 || c->mark[id] || !(tokenizer_attr(c->tokenizer, id) & TOKEN_CONTROL))
+        return 0;
+    size_t n = strlen(mark) + sizeof TOOL_GRAMMAR_CONTROL;
+    char *s = arena_alloc(&c->marks, n);
+    if (!s)
+        return -ENOMEM;
+    snprintf(s, n, TOOL_GRAMMAR_CONTROL "%s", mark);
+    c->mark[id] = s;
+    return 0;
+}
+
+/* Of all formats: a request may name another than the model's. */
+static int find_marks(struct constraints *c)
+{
+    const char *mark;
+    c->mark = arena_zalloc(&c->marks, tokenizer_n_vocab(c->tokenizer) * sizeof *c->mark);
+    if (!c->mark)
+        return -ENOMEM;
+    for (size_t f = 0; f < toolcall_n_formats(); f++)
+        for (size_t i = 0; (mark = toolcall_format_mark(toolcall_format_at(f), i)); i++)
+            if (add_mark(c, mark) < 0)
+                return -ENOMEM;
+    return 0;
+}
+
+static bool is_control(const void *context, const char *mark)
+{
+    const struct constraints *c = context;
+    int32_t id = tokenizer_find(c->tokenizer, mark, strlen(mark));
+    return id >= 0 && c->mark[id];
+}
+
 static const char *piece(const void *context, int32_t token, uint32_t *len)
 {
-    const struct tokenizer *t = context;
+    const struct constraints *c = context;
+    const struct tokenizer *t = c->tokenizer;
     struct tokenizer_piece p = tokenizer_piece(t, token, false);
+    if (c->mark[token] && !tokenizer_is_end(t, token)) {
+        *len = (uint32_t)strlen(c->mark[token]);
+        return c->mark[token];
+    }
     if (tokenizer_attr(t, token) & (TOKEN_UNKNOWN | TOKEN_CONTROL | TOKEN_UNUSED) ||
         tokenizer_is_end(t, token))
         return NULL;
@@ -156,11 +201,17 @@ int constraints_open(struct constraints **out, const struct tokenizer *t, size_t
     if (!c)
         return error_set(err, -ENOMEM, "vocabulary: out of memory");
     uint32_t n_ends = (uint32_t)tokenizer_ends(t, &ends);
-    int rc = vocabulary_open(&c->vocabulary, tokenizer_n_vocab(t), piece, t, ends, n_ends, err);
+    c->tokenizer = t;
+    int rc = find_marks(c);
+    if (rc < 0)
+        error_set(err, rc, "vocabulary: out of memory");
+    if (rc == 0)
+        rc = vocabulary_open(&c->vocabulary, tokenizer_n_vocab(t), piece, c, ends, n_ends, err);
     if (rc == 0 && (rc = vocabulary_warm(c->vocabulary)) < 0)
         error_set(err, rc, "vocabulary: out of memory");
     if (rc < 0) {
         vocabulary_close(c->vocabulary);
+        arena_close(&c->marks);
         free(c);
         return rc;
     }
@@ -180,6 +231,7 @@ void constraints_close(struct constraints *c)
     }
     pthread_mutex_destroy(&c->lock);
     vocabulary_close(c->vocabulary);
+    arena_close(&c->marks);
     free(c);
 }
 
@@ -258,12 +310,110 @@ static int compile_choice(struct grammar **out, const json_t *list, struct error
     return rc;
 }
 
-static int compile(struct grammar **out, const struct constraint *c, struct error *err)
+/* The names that may be called, as a new array; NULL: all may. */
+static json_t *names_of(const struct tool_choice *choice)
 {
+    json_t *names = choice->one || choice->of ? json_array() : NULL;
+    if (choice->one)
+        json_array_append_new(names, json_string(choice->one));
+    for (size_t i = 0; i < json_array_size(choice->of); i++) {
+        const json_t *tool = json_array_get(choice->of, i), *f = json_object_get(tool, "function");
+        json_t *name = json_object_get(f ? f : tool, "name");
+        if (json_is_string(name))
+            json_array_append(names, name);
+    }
+    return names;
+}
+
+/* What its prompt says of reasoning: open, closed (none comes), or nothing: then it may come. Texts that are
+ * no chat's have none. */
+static enum tool_grammar_reasoning reasoning_of(const struct generation *g)
+{
+    const struct params *p = &g->p;
+    if (!p->format)
+        return REASONING_NONE;
+    struct toolcall_reasoning r = toolcall_reasoning_of(p->format);
+    if (toolcall_reasoning_is_open(p->format, p->prompt_end, p->prompt_end_len))
+        return REASONING_OPEN;
+    bool closed = r.close && memmem(p->prompt_end, p->prompt_end_len, r.close, strlen(r.close));
+    bool off = p->reasoning_effort && !strcmp(p->reasoning_effort, "none");
+    bool shows = p->format == g->model->format && chat_template_shows_reasoning(g->model->chat);
+    return r.close && shows && !closed && !off ? REASONING_POSSIBLE : REASONING_NONE;
+}
+
+/* The compiler's references are its own: jansson counts without a lock. */
+static int compile_calls(struct grammar **out, const struct generation *g, struct error *err)
+{
+    const struct params *p = &g->p;
+    json_t *names = names_of(&p->choice), *list = json_deep_copy(p->tool_list);
+    struct tool_grammar_options o = {.format = p->format,
+                                     .list = list,
+                                     .tools = &p->tools,
+                                     .only = names,
+                                     .one = p->one_call,
+                                     .reasoning = reasoning_of(g),
+                                     .is_control = is_control,
+                                     .context = g->model->constraints};
+    int rc = list ? tool_grammar_compile(out, &o, err) : -ENOMEM;
+    json_decref(names);
+    json_decref(list);
+    return rc;
+}
+
+/* A model that reasons does so before the JSON, which it would else have to write without a thought. */
+static int compile_schema(struct grammar **out, const struct generation *g, json_t *schema, struct error *err)
+{
+    struct tool_grammar_options o = {.format = g->p.format,
+                                     .reasoning = reasoning_of(g),
+                                     .is_control = is_control,
+                                     .context = g->model->constraints};
+    if (!schema)
+        return -ENOMEM;
+    int rc = o.reasoning == REASONING_NONE ? schema_compile(out, schema, err)
+                                           : tool_grammar_of_schema(out, &o, schema, err);
+    json_decref(schema);
+    return rc;
+}
+
+static char *key_of_schema(const struct generation *g)
+{
+    const struct constraint *c = &g->p.constraint;
+    char *text =
+        c->kind == CONSTRAINT_OBJECT ? strdup("{}") : json_dumps(c->value, JSON_COMPACT | JSON_ENCODE_ANY);
+    char *key = NULL;
+    int n = -1;
+    if (!text || reasoning_of(g) == REASONING_NONE)
+        return text;
+    n = asprintf(&key, "%s %d %s", toolcall_format_name(g->p.format), (int)reasoning_of(g), text);
+    free(text);
+    return n < 0 ? NULL : key;
+}
+
+/* What the grammar is known by; to be freed. NULL: out of memory. */
+static char *key_of(const struct generation *g)
+{
+    const struct params *p = &g->p;
+    const struct constraint *c = &p->constraint;
+    if (c->kind == CONSTRAINT_OBJECT || c->kind == CONSTRAINT_SCHEMA)
+        return key_of_schema(g);
+    if (c->kind != CONSTRAINT_CALLS)
+        return json_dumps(c->value, JSON_COMPACT | JSON_ENCODE_ANY);
+    json_t *names = names_of(&p->choice);
+    json_t *all = json_pack("[s, b, i, O?, O]", toolcall_format_name(p->format), p->one_call,
+                            (int)reasoning_of(g), names, p->tool_list);
+    char *key = all ? json_dumps(all, JSON_COMPACT) : NULL;
+    json_decref(names);
+    json_decref(all);
+    return key;
+}
+
+static int compile(struct grammar **out, const struct generation *g, struct error *err)
+{
+    const struct constraint *c = &g->p.constraint;
     const char *s = json_string_value(c->value);
-    json_t *object;
-    int rc;
     switch (c->kind) {
+    case CONSTRAINT_CALLS:
+        return compile_calls(out, g, err);
     case CONSTRAINT_REGEX:
         return grammar_from_regex(out, s, json_string_length(c->value), err);
     case CONSTRAINT_GBNF:
@@ -271,15 +421,9 @@ static int compile(struct grammar **out, const struct constraint *c, struct erro
     case CONSTRAINT_CHOICE:
         return compile_choice(out, c->value, err);
     case CONSTRAINT_OBJECT:
-        object = json_pack("{s:s}", "type", "object");
-        rc = object ? schema_compile(out, object, err) : -ENOMEM;
-        json_decref(object);
-        return rc;
+        return compile_schema(out, g, json_pack("{s:s}", "type", "object"), err);
     default: /* a copy: jansson counts references without a lock, and the compiler's are its own */
-        object = json_deep_copy(c->value);
-        rc = object ? schema_compile(out, object, err) : -ENOMEM;
-        json_decref(object);
-        return rc;
+        return compile_schema(out, g, json_deep_copy(c->value), err);
     }
 }
 
@@ -294,8 +438,7 @@ static int find_or_compile(struct generation *g, struct api_error *err)
 {
     struct constraint *c = &g->p.constraint;
     struct constraints *all = g->model->constraints;
-    char *text =
-        c->kind == CONSTRAINT_OBJECT ? strdup("{}") : json_dumps(c->value, JSON_COMPACT | JSON_ENCODE_ANY);
+    char *text = key_of(g);
     struct error words = {0};
     int rc = 0;
     if (!text)
@@ -306,15 +449,40 @@ static int find_or_compile(struct generation *g, struct api_error *err)
         g->effort = EFFORT_POOL; /* whatever the prompt costs: it goes where long work goes */
         return generation_exceeded(g);
     }
-    if (!g->grammar && (rc = compile(&g->grammar, c, &words)) == 0)
+    if (!g->grammar && (rc = compile(&g->grammar, g, &words)) == 0)
         cache_add(all, c->kind, text, g->grammar);
     free(text);
     return rc < 0 ? refuse(c, rc, &words, err) : 0;
 }
 
+static bool has_tool(const struct toolcall_tools *tools, const char *name)
+{
+    for (size_t i = 0; i < tools->n; i++)
+        if (!strcmp(tools->list[i].name, name))
+            return true;
+    return false;
+}
+
+/* A call that must come is a constraint like the others, and comes before them. */
+static int force_calls(struct generation *g, struct api_error *err)
+{
+    struct params *p = &g->p;
+    if (!p->choice.forced)
+        return 0;
+    if (!p->tools.n)
+        return api_invalid(err, "tool_choice", "tool_choice needs tools: none of them is a function");
+    if (p->choice.one && !has_tool(&p->tools, p->choice.one))
+        return api_invalid(err, "tool_choice", "tool_choice names %.100s, which is not among the tools",
+                           p->choice.one);
+    p->constraint = (struct constraint){.kind = CONSTRAINT_CALLS, .field = "tool_choice"};
+    return 0;
+}
+
 int constraint_prepare(struct generation *g, struct api_error *err)
 {
     const struct constraint *c = &g->p.constraint;
+    if (force_calls(g, err) < 0)
+        return -1;
     if (c->kind == CONSTRAINT_NONE)
         return 0;
     if (!g->model->constraints)

@@ -2,7 +2,8 @@
  * dialect, and the grammars that were compiled for a model, kept by content. Compiling happens on the pool: a
  * hostile schema costs its own request only. Fields: response_format (text, json_object, json_schema),
  * json_schema, grammar (GBNF), regex, guided_json, guided_regex, guided_choice, guided_grammar,
- * structured_outputs {json, regex, choice, grammar, json_object}. A request may have one of them. Thread:
+ * structured_outputs {json, regex, choice, grammar, json_object}. A request may have one of them; a
+ * tool_choice that forces a call comes before it. Thread:
  * constraints_open and constraints_close from the loader's, with no request left; the others from any.
  * Memory: the cache holds at most CONSTRAINT_CACHE grammars and a number of bytes of them and their texts;
  * the least recently used goes first, and a grammar larger than 1/CONSTRAINT_SHARE of the bytes is not kept.
@@ -25,7 +26,8 @@ enum constraint_kind {
     CONSTRAINT_OBJECT,
     CONSTRAINT_REGEX,
     CONSTRAINT_GBNF,
-    CONSTRAINT_CHOICE
+    CONSTRAINT_CHOICE,
+    CONSTRAINT_CALLS, /* of tools: tool_choice */
 };
 
 struct constraint { /* of a request's body, while it is read */

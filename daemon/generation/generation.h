@@ -17,6 +17,7 @@
 #include "chat_template.h"
 #include "constraint.h"
 #include "engine/engine.h"
+#include "fim_prompt.h"
 #include "json/json_fields.h"
 #include "generator.h"
 #include "http/http.h"
@@ -33,6 +34,19 @@
  * more, tokens that have no text yet wait for it until they are so many, and then go without. */
 #define GENERATE_INLINE_ENTRIES 1024
 
+/* Calls that a client insists on. */
+struct tool_choice {
+    bool forced;      /* at least one call must come */
+    const char *one;  /* the only function that may be called; NULL: any, or those of `of` */
+    const json_t *of; /* an array of tools, the body's; NULL: any */
+};
+
+struct infill { /* a text in the middle; the body's strings, while it is prepared */
+    struct fim_text prefix, prompt, suffix; /* `prompt` is what was typed behind the prefix */
+    struct fim_file *files;
+    size_t n_files;
+};
+
 /* What a client may ask for: /generate's names. */
 struct params {
     const char *prompt; /* a string's bytes, or NULL: then ids */
@@ -41,13 +55,17 @@ struct params {
     size_t n_ids;
     bool has_prompt;
     bool add_special, parse_special;
-    struct chat chat; /* messages NULL: none */
-    bool no_tools, one_call;
-    struct toolcall_tools tools;          /* that calls are taken for */
+    struct chat chat;                   /* messages NULL: none */
+    bool no_tools, one_call, continues; /* the last message, an assistant's, is the begun answer */
+    struct tool_choice choice;
+    json_t *tool_list;           /* the functions among the body's tools, while it is prepared; owned */
+    struct toolcall_tools tools; /* that calls are taken for */
     const struct toolcall_format *format; /* of the text; NULL: the model's */
     const char *prompt_end;               /* which may have opened the reasoning */
     size_t prompt_end_len;
-    const char *reasoning_effort; /* for the template; NULL: not given */
+    const char *reasoning_effort;  /* for the template; NULL: not given */
+    const char *const *namespaces; /* [n_namespaces] of tools: see api_responses.c */
+    uint32_t n_namespaces;
 
     uint32_t max_tokens, min_tokens;
     bool has_max_tokens;
@@ -69,6 +87,11 @@ struct params {
     uint32_t timeout_ms, queue_timeout_ms;
     int32_t priority;
     struct constraint constraint;
+
+    struct infill infill;
+    const char *echo; /* [echo_len]: the prompt's text, which the reply begins with; or NULL */
+    size_t echo_len;
+    bool echoes;
 
     /* The OpenAI dialect's own. */
     bool include_usage, chat_logprobs, has_best_of;
@@ -148,7 +171,8 @@ struct piece {
 
 struct dialect {
     const char *id_prefix;
-    const struct field *fields; /* before the common ones, which hold as well */
+    const struct field *fields;     /* before the common ones, which hold as well */
+    const struct field *own_fields; /* and before these, of what `translate` writes; or NULL */
     /* Makes a chat of the body: OpenAI's members, which `fields` read (chat_json.h). A new reference, or NULL
      * with *err. NULL: the body is read as it is. */
     json_t *(*translate)(const json_t *body, struct api_error *err);
@@ -167,14 +191,17 @@ struct dialect {
     void (*last)(struct generation *g, struct buf *out);
     /* Writes what the scanner found in a stream. NULL: the text is shown as it is. */
     void (*event)(struct choice *c, struct buf *out, const struct toolcall_event *e);
-    bool whole_calls; /* its streams show a call when it is complete */
-    bool clamps;      /* max_tokens is a ceiling: what does not fit is cut off */
+    bool whole_calls;  /* its streams show a call when it is complete */
+    bool whole_events; /* `event` is called for whole replies too */
+    bool clamps;       /* max_tokens is a ceiling: what does not fit is cut off */
 };
 extern const struct dialect dialect_generate, dialect_completions, dialect_chat, dialect_messages,
-    dialect_count, dialect_ollama_chat, dialect_ollama_generate;
+    dialect_count, dialect_ollama_chat, dialect_ollama_generate, dialect_responses, dialect_llama,
+    dialect_infill, dialect_template;
 
 /* Rows that every dialect knows: /generate's own. */
 extern const struct field generate_fields[];
+int read_prompt(struct field_reader *r, const struct field *f, const json_t *value);
 /* max_tokens, under whatever name; given under two names it must be the same. */
 int read_max_tokens(struct field_reader *r, const struct field *f, const json_t *value);
 
@@ -198,6 +225,8 @@ void generation_log(const struct generation *g, struct log_access *line);
 /* Its outcome; counts its texts that have ended, each by how, in whatever state it is. */
 enum request_outcome generation_count(const struct generation *g, struct stats *stats);
 
+/* What holds where nothing is asked. */
+void generation_defaults(struct params *p);
 /* generation_prepare.c: fills g->p and the choices from the body, or r->error, or says g->exceeded. May run
  * on the pool. */
 void generation_prepare(struct request *r);

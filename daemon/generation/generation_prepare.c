@@ -33,7 +33,7 @@ int generation_exceeded(struct generation *g)
     return -1;
 }
 
-static void set_defaults(struct params *p)
+void generation_defaults(struct params *p)
 {
     *p = (struct params){
         .add_special = true,
@@ -271,7 +271,14 @@ static int read_params(struct generation *g, struct arena *scratch, struct api_e
         if (!chat)
             return -1;
     }
-    const struct field *tables[] = {g->dialect->fields, generate_fields, constraint_fields};
+    const struct field *tables[4];
+    size_t n_tables = 0;
+    if (g->dialect->own_fields)
+        tables[n_tables++] = g->dialect->own_fields;
+    if (g->dialect->fields)
+        tables[n_tables++] = g->dialect->fields;
+    tables[n_tables++] = generate_fields;
+    tables[n_tables++] = constraint_fields;
     const struct field_place elsewhere[] = {{renamed_fields, "use max_tokens"},
                                             {dialect_completions.fields, "supported by POST /v1/completions"},
                                             {dialect_chat.fields, "supported by POST /v1/chat/completions"},
@@ -282,12 +289,11 @@ static int read_params(struct generation *g, struct arena *scratch, struct api_e
                                   .ignore_unknown = g->server->cfg->unknown_fields == CONFIG_IGNORE,
                                   .elsewhere = elsewhere,
                                   .context = g->model};
-    set_defaults(&g->p);
+    generation_defaults(&g->p);
     g->p.chat.arena = scratch;
     if (g->dialect->defaults)
         g->dialect->defaults(&g->p);
-    size_t skip = !g->dialect->fields;
-    return fields_read(&reader, g->body, tables + skip, 3 - skip);
+    return fields_read(&reader, g->body, tables, n_tables);
 }
 
 /* What only who has the admin key may ask for. */
@@ -311,8 +317,9 @@ void generation_prepare(struct request *r)
     struct generation *g = r->context;
     struct api_error *err = &r->error;
     struct arena scratch = {0}; /* of what makes the prompt */
-    if (read_params(g, &scratch, err) == 0 && check_limits(g, err) == 0 && constraint_prepare(g, err) == 0 &&
-        make_ids(g, err) == 0 && fit_context(g, err) == 0) {
+    /* What a text may be depends on what its prompt has opened. */
+    if (read_params(g, &scratch, err) == 0 && check_limits(g, err) == 0 && make_ids(g, err) == 0 &&
+        constraint_prepare(g, err) == 0 && fit_context(g, err) == 0) {
         if (!g->p.has_seed && getrandom(&g->p.seed, sizeof g->p.seed, 0) != sizeof g->p.seed)
             g->p.seed = clock_ns();
         g->p.seed &= SEED_MASK;
@@ -324,4 +331,8 @@ void generation_prepare(struct request *r)
     g->p.prompt = NULL; /* went with the tree */
     g->p.chat = (struct chat){0};
     g->p.constraint.value = NULL;
+    json_decref(g->p.tool_list);
+    g->p.tool_list = NULL;
+    g->p.infill = (struct infill){0};
+    g->p.choice.of = NULL;
 }

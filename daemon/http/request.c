@@ -25,7 +25,7 @@ void make_id(char *out, const char *prefix)
     out[n + ID_RANDOM] = '\0';
 }
 
-static void put_context(struct buf *out, const struct api_error *e)
+void api_error_put_context(struct buf *out, const struct api_error *e)
 {
     if (e->has_context) {
         buf_printf(out, ",\"n_prompt_tokens\":%llu,\"n_ctx\":%u", (unsigned long long)e->n_prompt_tokens,
@@ -46,7 +46,7 @@ void api_error_put(struct buf *out, const struct api_error *e)
     buf_puts(out, ",\"param\":");
     json_put_str(out, e->param[0] ? e->param : NULL);
     buf_printf(out, ",\"code\":%d", e->status);
-    put_context(out, e);
+    api_error_put_context(out, e);
     buf_puts(out, "}}\n");
 }
 

@@ -147,6 +147,7 @@ void request_put_list(struct request *r, struct reply_list list, bool later);
 /* Reply with r->error, or with *e (copied). */
 void request_fail(struct request *r, const struct api_error *e);
 /* The error object, with its newline. */
+void api_error_put_context(struct buf *out, const struct api_error *e); /* its figures, each behind a comma */
 void api_error_put(struct buf *out, const struct api_error *e);
 /* The same in the form of the route. */
 void request_put_error(struct request *r, const struct api_error *e);

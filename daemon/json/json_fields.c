@@ -15,6 +15,8 @@ const char *field_got(const json_t *value)
     static _Thread_local char texts[2][40];
     static _Thread_local unsigned next;
     char *text = texts[next++ % 2];
+    if (!value)
+        return "nothing";
     switch (json_typeof(value)) {
     case JSON_INTEGER:
         snprintf(text, sizeof texts[0], "%" JSON_INTEGER_FORMAT, json_integer_value(value));
@@ -41,7 +43,7 @@ const char *field_got_word(const json_t *value)
 {
     static _Thread_local char text[48];
     if (!json_is_string(value))
-        return value ? field_got(value) : "nothing";
+        return field_got(value);
     snprintf(text, sizeof text, "\"%.40s\"", json_string_value(value));
     return text;
 }

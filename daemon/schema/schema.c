@@ -128,9 +128,10 @@ static uint32_t emit_space(struct builder *b)
     return start;
 }
 
-static bool open_compiler(struct compiler *c)
+bool schema_begin(struct compiler *c)
 {
     struct builder *b = &c->b;
+    c->seed = hash_seed();
     c->made = json_array();
     c->all = dfa_all(&b->shop);
     c->numbers = number_text(c, "-?(?:0|[1-9][0-9]*)(?:\\.[0-9]+)?(?:[eE][+-]?[0-9]+)?");
@@ -156,10 +157,10 @@ static void name_limit(struct compiler *c)
 
 int schema_compile(struct grammar **out, json_t *schema, struct error *err)
 {
-    struct compiler c = {.root = schema, .seed = hash_seed()};
+    struct compiler c = {.root = schema};
     builder_open(&c.b);
     uint32_t start = 0;
-    if (open_compiler(&c)) {
+    if (schema_begin(&c)) {
         start = emit_node(&c, node_of_schema(&c, schema));
         emit_all(&c);
     }

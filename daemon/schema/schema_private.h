@@ -118,6 +118,8 @@ struct compiler {
     uint32_t *queue, n_queue, queue_room;
 };
 
+/* Prepares a compiler with a root and an open builder. False: the builder says why. */
+bool schema_begin(struct compiler *c);
 void *schema_take(struct compiler *c, size_t n, size_t size);
 /* Refuses by keyword; the path is that of `schema`, an object of the document. Returns `code`. */
 int schema_refuse(struct compiler *c, int code, const json_t *schema, const char *keyword, const char *why);

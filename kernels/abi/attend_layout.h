@@ -12,8 +12,14 @@
 #include "arith.h"
 #include "device_abi.h"
 
-#define ATTEND_MAX_HEAD_DIM 128u   /* must also be a multiple of 32: the host refuses other sizes */
-#define ATTEND_MIN_WORK     12288u /* bytes of shared memory; up to about 40 KB the kernel runs faster */
+#define ATTEND_MAX_HEAD_DIM   512u /* must also be a multiple of 32: the host refuses other sizes */
+#define ATTEND_PLAIN_HEAD_DIM 128u /* longer heads take the general attention */
+
+/* Least shared memory, in bytes, for heads of this size; up to about 40 KB more the kernel runs faster. */
+static inline uint32_t attend_min_work(uint32_t head_dim)
+{
+    return 12288 + (head_dim > ATTEND_PLAIN_HEAD_DIM ? (head_dim - ATTEND_PLAIN_HEAD_DIM) * 56 : 0);
+}
 
 /* Arguments of one attention op, and the part of kernel `attention`'s parameter (node_args.h) that does not
  * depend on nodes. All addresses are device memory. in = [.. q .. k .. v ..] per row, out = [n_heads *
@@ -33,8 +39,21 @@ struct attend_args {
     uint32_t layer, n_heads;      /* n_heads: a multiple of layout.n_kv_heads */
     uint32_t rope_dim, neox;
     float eps, scale;
-    uint32_t work, work_bytes; /* shared memory: offset, size >= ATTEND_MIN_WORK */
+    uint32_t work, work_bytes; /* shared memory: offset, size >= attend_min_work() */
+    /* Only the general attention reads these. */
+    uint64_t temperatures; /* float [n_ctx]: factor of the queries, by position; or 0 */
+    uint64_t sinks;        /* float [n_heads], or 0 */
+    uint32_t window;       /* tokens that a position sees; 0: all */
+    float cap;             /* of the scores; 0: none */
+    uint32_t cached;       /* K and V are in the cache already, q is not rotated yet */
+    uint32_t v_normed;     /* heads of V are normalised, without a gain */
 };
+
+/* The first position that a row at position p sees. */
+static inline uint32_t attend_first_seen(uint32_t window, uint32_t p)
+{
+    return window && p >= window ? p - window + 1 : 0;
+}
 
 /* Number of splits of a row at position p. */
 static inline uint32_t attend_n_splits(uint32_t p)

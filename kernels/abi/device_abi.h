@@ -65,6 +65,16 @@ struct decoder_slots {
 };
 _Static_assert(sizeof(struct decoder_slots) == 64, "decoder_slots");
 
+/* A kind of attention, for ATTEND ops with PROGRAM_GENERAL: struct model_attention. */
+struct decoder_kind {
+    uint64_t cosines, sines; /* float [n_ctx][rope_dim / 2] */
+    uint64_t temperatures;   /* float [n_ctx], or 0 */
+    struct kv_layout layout;
+    uint32_t n_heads, rope_dim;
+    uint32_t window; /* tokens that a position sees; 0: all */
+    float cap;       /* of the scores; 0: none */
+};
+
 /* One published step: what blocks read while it runs. Written by the I/O warp before `published`. */
 struct decoder_step {
     uint32_t lone_rows; /* no two rows of the step share a slot */
@@ -165,7 +175,8 @@ struct decoder_args {
     uint64_t plan;           /* struct schedule_op [n_ops], schedule.h */
     uint64_t matrices;       /* struct decoder_matrix [n_weights] */
     uint64_t vectors;        /* u64 [n_weights]: address of the floats of a gain or bias, or 0 */
-    uint64_t cosines, sines; /* float [n_ctx][rope_dim / 2] */
+    uint64_t cosines, sines; /* float [n_ctx][rope_dim / 2] of kind 0 */
+    uint64_t kinds;          /* struct decoder_kind [] by op->kind */
     uint64_t kv;             /* pages, kv_layout.h; order inside a tile: kv_tile.h */
     uint64_t transfer;       /* pinned: pages to export or import */
     uint64_t end_tokens;     /* i32 [n_end_tokens]: tokens that STEP_BAN_END bans */
@@ -181,7 +192,7 @@ struct decoder_args {
     uint64_t steps;      /* struct step [DECODER_RING], pinned, step_stride apart */
     uint64_t results;    /* struct step_result [DECODER_RING][STEP_MAX_LOGITS], pinned */
     uint64_t exported;   /* float [STEP_MAX_LOGITS][logits_stride], pinned: logits of rows with STEP_EXPORT */
-    struct kv_layout layout;
+    struct kv_layout layout; /* of kind 0; the page's size is that of all */
     struct decoder_slots slots;
     struct decoder_buffers buffers;
     struct decoder_shared shared;

@@ -26,14 +26,14 @@ struct node_rows {
 };
 
 /* rms_norm.c, NODE_NORM_SHARED bytes of dynamic shared memory: out = x / rms(x) * gain, over `group` values
- * at a time. With factors: out = x * gain, and 1/rms of the row is written beside it. in == out is allowed.
- * Any width that is a multiple of group. */
+ * at a time; without a gain x / rms(x). With factors: out = x * gain, and 1/rms of the row is written beside
+ * it. in == out is allowed. Any width that is a multiple of group. */
 #define NODE_NORM_THREADS 256
 #define NODE_NORM_SHARED  16
 struct rms_norm_args {
     struct node_step step;
     struct node_rows in, out;
-    uint64_t gain;    /* float [group] */
+    uint64_t gain;    /* float [group], or 0 */
     uint64_t factors; /* float [rows], or 0; then group == width */
     uint32_t width, group;
     float eps;
@@ -67,14 +67,18 @@ struct kv_append_args {
 struct attention_args {
     struct node_step step;
     struct attend_args attend;
+    uint32_t general; /* 1: more than the plain attention (attend.h) */
+    uint32_t reserved;
 };
 
-/* add.c, mul.c: out = a + b, a * b. silu.c: out = a * sigmoid(a), b is not read. out may be an input. */
+/* add.c, mul.c: out = a + b, a * b. silu.c, gelu.c, soft_cap.c: functions of a, b is not read. scale.c: a *
+ * factor, or with b, an address of one float, a * b. out may be an input. */
 #define NODE_FLAT_THREADS 256
 struct flat_args {
     struct node_step step;
     struct node_rows a, b, out;
-    uint32_t width, reserved;
+    uint32_t width;
+    float factor; /* scale.c, soft_cap.c */
 };
 
 /* mul_mat.c: out = matrix * in, times the row's factor (1/rms, which a norm before it left beside x * gain),

@@ -90,8 +90,9 @@ enum program_flags {
     PROGRAM_HEAD = 1,      /* only rows that need logits */
     PROGRAM_GATED = 2,     /* MATMUL: the product of a row takes the sigmoid of its gate */
     PROGRAM_V_NORM = 4,    /* ATTEND: every head of V is normalised, without a gain */
-    PROGRAM_TOGETHER = 16, /* CONV: the first product of the gates has both, by key head */
     PROGRAM_CACHED = 8,    /* ATTEND: K and V are in the cache already; in = [q] */
+    PROGRAM_GENERAL = 16,  /* ATTEND, set by backend cuda: more than the plain attention (attend.h) */
+    PROGRAM_TOGETHER = 32, /* CONV: the first product of the gates has both, by key head */
 };
 
 enum program_buffer_index {
@@ -139,6 +140,12 @@ struct program_op {
     uint32_t reserved[12];
 };
 _Static_assert(sizeof(struct program_op) == 192, "program_op");
+
+/* Whether an epilogue joins two products of the same rows: gate and up. */
+static inline bool program_is_gated(uint32_t epilogue)
+{
+    return epilogue >= PROGRAM_SWIGLU;
+}
 
 struct program {
     uint32_t magic, version;

@@ -5,9 +5,9 @@
  * other (product.h). tests/unit/cuda/test_cuda_schedule.c checks both on the host.
  *
  * A product's unit is a *group*: a few neighbouring row tiles (16 rows each, all of K) of one matrix, whose
- * super-block tiles lie in memory one after the other in the order (tile, super). With PROGRAM_SWIGLU a group
- * is the same tiles of both matrices, gate's run first, then up's. A *run* is cut into *stages* of at most
- * stage_supers super-block tiles: one copy each, one stage of the ring. Groups are numbered through all
+ * super-block tiles lie in memory one after the other in the order (tile, super). With a gated epilogue a
+ * group is the same tiles of both matrices, gate's run first, then up's. A *run* is cut into *stages* of at
+ * most stage_supers super-block tiles: one copy each, one stage of the ring. Groups are numbered through all
  * matrices of an op and dealt round robin to blocks, from first_block on; first_block moves on from op to op
  * so that every block streams the same number of bytes.
  *
@@ -22,7 +22,7 @@ struct schedule_op {
     uint32_t n_groups;    /* 0: the op is no product */
     uint32_t group_tiles; /* the last group of a matrix may have fewer */
     uint32_t first_block; /* the block that has group 0 */
-    uint32_t paired;      /* PROGRAM_SWIGLU */
+    uint32_t paired;      /* program_is_gated() */
     struct {
         uint32_t first_group;  /* first group of this matrix (0 for both of a pair) */
         uint32_t stage_supers; /* super-block tiles per stage */

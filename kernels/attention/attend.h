@@ -1,5 +1,7 @@
 /* attend.h - attention of a step's rows over the paged cache, with the norm, rotation and append before it.
- * arith.h has the formulas, attend_layout.h the arguments, kv_tile.h the order inside a tile.
+ * arith.h has the formulas, attend_layout.h the arguments, kv_tile.h the order inside a tile. The plain
+ * attention is that of heads of up to 128 values over their whole past; the general one has longer heads too,
+ * windows, capped scores, sinks, temperatures, normalised values and layers that read another layer's cache.
  *
  *   attend_prefetch()       called before the QKV product's output may be read: plans the step's units and
  *                           begins to copy pages that earlier steps wrote
@@ -23,13 +25,16 @@
 #pragma once
 #include "attend_page.h"
 
-_Static_assert(ATTEND_MAX_HEAD_DIM == HEAD_PARTS * SIMT_LANES, "a head's parts");
+_Static_assert(ATTEND_PLAIN_HEAD_DIM == HEAD_PARTS * SIMT_LANES &&
+                   ATTEND_MAX_HEAD_DIM == HEAD_LONG_PARTS * SIMT_LANES,
+               "a head's parts");
 
 struct attend {
     struct crew crew;
     const struct flow_guard *guard;
     SIMT_SHARED struct attend_room *room;
-    bool lone; /* rows prepare themselves; if it is constant false, the compiler omits that code */
+    bool lone;    /* rows prepare themselves; if it is constant false, the compiler omits that code */
+    bool general; /* constant: attend_room.h, GENERAL */
 };
 
 /* --- the stream --- */
@@ -97,25 +102,26 @@ SIMT_INLINE void attend_landed(uint32_t n)
 
 SIMT_INLINE bool attend_prefetch(struct attend *a, const struct crew *crew, const struct flow_guard *guard,
                                  const struct attend_args *in, const SIMT_GLOBAL struct step_row *rows,
-                                 uint32_t n_rows, bool lone)
+                                 uint32_t n_rows, bool lone, const bool general)
 {
     a->crew = *crew;
     a->guard = guard;
     a->room = simt_carve(in->work, in->work_bytes);
     a->lone = lone;
+    a->general = general;
     bool many = n_rows > in->max_rows;
     if (many && simt_thread() == 0)
         flow_fail(guard, DECODER_RANGE, DECODER_RANGE_COUNT, n_rows, in->max_rows);
     if (many)
         return false;
     if (simt_thread() == 0)
-        attend_room_set(a->room, in, rows, n_rows, lone);
+        attend_room_set(general, a->room, in, rows, n_rows, lone);
     crew_sync(crew);
-    if (!attend_count_splits(crew, guard, a->room))
+    if (!attend_count_splits(general, crew, guard, a->room))
         return false;
     if (simt_warp() == 0) {
         attend_sum_splits(a->room);
-        attend_find_batch(a->room, 0);
+        attend_find_batch(general, a->room, 0);
     }
     crew_sync(crew);
     return (!lone && !a->room->in.ready) || attend_fill_ring(a);
@@ -143,17 +149,33 @@ SIMT_INLINE SIMT_GLOBAL float *attend_in(const SIMT_SHARED struct attend_room *r
     return DECODER_AT(float, room->in.in) + (size_t)r * room->in.in_stride + col;
 }
 
+/* Norm and rotation of a head of q or k. */
+SIMT_INLINE void attend_turn_head(const bool general, SIMT_SHARED float *to, const SIMT_GLOBAL float *x,
+                                  const struct head_turn *t)
+{
+    if (general)
+        head_prepare_long(to, x, t);
+    else
+        head_prepare(to, x, t);
+}
+
 /* Writes a row's head of k or v to `stage` in the form that the cache stores, by one warp. */
-SIMT_INLINE void attend_stage(const SIMT_SHARED struct attend_room *room, SIMT_SHARED float *stage,
-                              uint32_t r, uint32_t pos, uint32_t kv_head, uint32_t which)
+SIMT_INLINE void attend_stage(const bool general, const SIMT_SHARED struct attend_room *room,
+                              SIMT_SHARED float *stage, uint32_t r, uint32_t pos, uint32_t kv_head,
+                              uint32_t which)
 {
     uint32_t head_dim = room->in.layout.head_dim, head = kv_head * head_dim;
     if (which == KV_KEYS) {
         struct head_turn turn = attend_turn(room, pos, room->in.k_gain);
-        head_prepare(stage, attend_in(room, r, room->in.k_col + head), &turn);
+        attend_turn_head(general, stage, attend_in(room, r, room->in.k_col + head), &turn);
         return;
     }
     const SIMT_GLOBAL float *v = attend_in(room, r, room->in.v_col + head);
+    if (general && room->in.v_normed) {
+        struct head_turn turn = {.n = head_dim, .eps = room->in.eps, .normed = true};
+        head_prepare_long(stage, v, &turn);
+        return;
+    }
     for (uint32_t d = simt_lane(); d < head_dim; d += SIMT_LANES)
         stage[d] = v[d];
 }
@@ -168,7 +190,7 @@ SIMT_INLINE void attend_append_head(const struct attend *a, SIMT_SHARED float *s
     if (head < n_heads) {
         struct head_turn turn = attend_turn(room, pos, room->in.q_gain);
         SIMT_GLOBAL float *q = attend_in(room, r, room->in.q_col + head * head_dim);
-        head_prepare(stage, q, &turn);
+        attend_turn_head(a->general, stage, q, &turn);
         for (uint32_t d = simt_lane(); d < head_dim; d += SIMT_LANES)
             q[d] = stage[d];
     } else {
@@ -182,7 +204,7 @@ SIMT_INLINE void attend_append_head(const struct attend *a, SIMT_SHARED float *s
         }
         struct kv_tile tile = attend_tile(room);
         struct head_place to = head_place_of(attend_tile_at(room, id, kv_head, which), &tile, token);
-        attend_stage(room, stage, r, pos, kv_head, which);
+        attend_stage(a->general, room, stage, r, pos, kv_head, which);
         head_append(&to, &tile, token, stage, head_dim);
     }
 }
@@ -191,6 +213,7 @@ SIMT_INLINE void attend_append_phase(struct attend *a)
 {
     const SIMT_SHARED struct attend_room *room = a->room;
     uint32_t head_dim = room->in.layout.head_dim, n = room->in.n_heads + 2 * room->in.layout.n_kv_heads;
+    n = a->general && room->in.cached ? room->in.n_heads : n;
     uint32_t n_tasks = room->n_rows * n, warp = simt_warp();
     uint32_t n_warps =
         (room->in.work_bytes - room->stats) / (head_dim * 4); /* warps that have room for a head */
@@ -232,14 +255,14 @@ SIMT_INLINE uint32_t attend_head(const SIMT_SHARED struct attend_room *room, con
 
 /* Stores a query in the form that scores read, from the scaled values of each lane's own elements: floats
  * (rounded to bf16 if the cache is), or int8 [head_dim] and then a float scale for each 32. */
-SIMT_INLINE void attend_put_query(const SIMT_SHARED struct attend_room *room, SIMT_SHARED float *to,
-                                  const float own[HEAD_PARTS])
+SIMT_INLINE void attend_put_query(const bool general, const SIMT_SHARED struct attend_room *room,
+                                  SIMT_SHARED float *to, const float own[HEAD_LONG_PARTS])
 {
     uint32_t head_dim = room->in.layout.head_dim, type = room->tile.type, lane = simt_lane();
     if (type == KV_Q8_0)
         simt_syncwarp(); /* all lanes have read the floats that the bytes overwrite */
 #pragma unroll
-    for (uint32_t e = 0; e < HEAD_PARTS; e++) {
+    for (uint32_t e = 0; e < (general ? HEAD_LONG_PARTS : HEAD_PARTS); e++) {
         uint32_t d = e * SIMT_LANES + lane;
         if (e * SIMT_LANES >= head_dim)
             break;
@@ -255,6 +278,17 @@ SIMT_INLINE void attend_put_query(const SIMT_SHARED struct attend_room *room, SI
     }
 }
 
+/* The factor of the query at position pos. */
+SIMT_INLINE float attend_factor(const bool general, const SIMT_SHARED struct attend_room *room, uint32_t pos)
+{
+    float factor = room->in.scale * ARITH_LOG2E;
+    if (general && room->in.cap > 0)
+        factor = factor * (2.0f / room->in.cap);
+    if (general && room->in.temperatures)
+        factor = factor * DECODER_AT(const float, room->in.temperatures)[pos];
+    return factor;
+}
+
 /* Prepares and scales one query, by one warp. */
 SIMT_INLINE void attend_prepare_query(const struct attend *a, const struct attend_pass *p, uint32_t query)
 {
@@ -263,17 +297,17 @@ SIMT_INLINE void attend_prepare_query(const struct attend *a, const struct atten
     uint32_t pos = attend_rows(room)[r].pos;
     const SIMT_GLOBAL float *x = attend_in(room, r, room->in.q_col + attend_head(room, p, query) * head_dim);
     SIMT_SHARED float *q = ATTEND_AT(float, room, queries) + query * head_dim;
-    float factor = room->in.scale * ARITH_LOG2E, own[HEAD_PARTS];
+    float factor = attend_factor(a->general, room, pos), own[HEAD_LONG_PARTS];
     if (a->lone) {
         struct head_turn turn = attend_turn(room, pos, room->in.q_gain);
-        head_prepare(q, x, &turn);
+        attend_turn_head(a->general, q, x, &turn);
     }
 #pragma unroll
-    for (uint32_t e = 0; e < HEAD_PARTS; e++) {
+    for (uint32_t e = 0; e < (a->general ? HEAD_LONG_PARTS : HEAD_PARTS); e++) {
         uint32_t d = e * SIMT_LANES + simt_lane();
         own[e] = d < head_dim ? (a->lone ? q[d] : x[d]) * factor : 0.0f;
     }
-    attend_put_query(room, q, own);
+    attend_put_query(a->general, room, q, own);
     if (simt_lane() == 0) {
         SIMT_SHARED float *of = p->stats + query * ATTEND_QUERY_STATS;
         of[ATTEND_MAX] = -ARITH_INF;
@@ -311,14 +345,21 @@ SIMT_INLINE struct attend_scratch_at attend_scratch_of(const SIMT_SHARED struct 
     };
 }
 
-/* Writes two neighbouring sums of query q: the result, or one split's part of it. */
-SIMT_INLINE void attend_give(const SIMT_SHARED struct attend_room *room, const struct attend_pass *p,
-                             uint32_t q, uint32_t d, const SIMT_SHARED float *o)
+/* The score of a head that has no value. */
+SIMT_INLINE float attend_sink(const SIMT_SHARED struct attend_room *room, uint32_t head)
 {
+    return DECODER_AT(const float, room->in.sinks)[head] * ARITH_LOG2E;
+}
+
+/* Writes two neighbouring sums of query q: the result, or one split's part of it. */
+SIMT_INLINE void attend_give(const struct attend *a, const struct attend_pass *p, uint32_t q, uint32_t d,
+                             const SIMT_SHARED float *o)
+{
+    const SIMT_SHARED struct attend_room *room = a->room;
     uint32_t head_dim = room->in.layout.head_dim, row = p->unit->row + q / p->n_heads;
     uint32_t head = attend_head(room, p, q);
     const SIMT_SHARED float *of = p->stats + q * ATTEND_QUERY_STATS;
-    float max = of[ATTEND_MAX], sum = of[ATTEND_SUM];
+    float max = of[ATTEND_MAX], sum = of[ATTEND_SUM], before = 0.0f;
     if (p->unit->n_splits > 1) {
         struct attend_scratch_at to = attend_scratch_of(room, row, head);
         uint32_t split = p->unit->split;
@@ -332,7 +373,13 @@ SIMT_INLINE void attend_give(const SIMT_SHARED struct attend_room *room, const s
     }
     SIMT_GLOBAL float *out =
         DECODER_AT(float, room->in.out) + (size_t)row * room->in.out_stride + head * head_dim + d;
-    float e = arith_exp2(max - max), inverse = 1.0f / __builtin_fmaf(e, sum, 0.0f);
+    float own = max;
+    if (a->general && room->in.sinks) {
+        float sink = attend_sink(room, head);
+        max = sink > max ? sink : max;
+        before = arith_exp2(sink - max);
+    }
+    float e = arith_exp2(own - max), inverse = 1.0f / __builtin_fmaf(e, sum, before);
     out[0] = __builtin_fmaf(e, o[0], 0.0f) * inverse;
     out[1] = __builtin_fmaf(e, o[1], 0.0f) * inverse;
 }
@@ -347,25 +394,29 @@ SIMT_INLINE void attend_give_all(const struct attend *a, const struct attend_pas
     for (uint32_t task = simt_thread(); task < n_tasks; task += a->crew.n_threads)
         for (uint32_t q = task / pairs * per, end = q + per; q < end && q < p->n_queries; q++) {
             uint32_t d = task % pairs * 2;
-            attend_give(room, p, q, d, ATTEND_AT(const float, room, outs) + q * head_dim + d);
+            attend_give(a, p, q, d, ATTEND_AT(const float, room, outs) + q * head_dim + d);
         }
 }
 
-/* Merges the splits of one head of one row, ascending, by one warp: four dimensions a lane. */
-SIMT_INLINE void attend_merge_head(const SIMT_SHARED struct attend_room *room, uint32_t row, uint32_t head)
+/* Merges the splits of four dimensions, from d on, of one head of one row, ascending. */
+SIMT_INLINE void attend_merge_part(const bool general, const SIMT_SHARED struct attend_room *room,
+                                   uint32_t row, uint32_t head, uint32_t d)
 {
     struct attend_scratch_at from = attend_scratch_of(room, row, head);
-    uint32_t head_dim = room->in.layout.head_dim, d = simt_lane() * 4;
-    uint32_t n = attend_n_splits(attend_rows(room)[row].pos);
-    if (d >= head_dim)
-        return;
-    float max = from.folds[0], sum = 0.0f;
+    uint32_t head_dim = room->in.layout.head_dim, pos = attend_rows(room)[row].pos;
+    uint32_t n = attend_n_splits(pos), first = attend_first_split(general, room, pos);
+    float max = from.folds[2 * first], sum = 0.0f;
 #pragma clang loop unroll_count(8)
-    for (uint32_t i = 1; i < n; i++)
+    for (uint32_t i = first + 1; i < n; i++)
         max = from.folds[2 * i] > max ? from.folds[2 * i] : max;
+    if (general && room->in.sinks) {
+        float sink = attend_sink(room, head);
+        max = sink > max ? sink : max;
+        sum = arith_exp2(sink - max);
+    }
     attend_f4 o = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma clang loop unroll_count(8)
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = first; i < n; i++) {
         float e = arith_exp2(from.folds[2 * i] - max);
         attend_f4 part = *(const SIMT_GLOBAL attend_f4 *)(from.outs + i * head_dim + d);
         sum = __builtin_fmaf(e, from.folds[2 * i + 1], sum);
@@ -377,6 +428,20 @@ SIMT_INLINE void attend_merge_head(const SIMT_SHARED struct attend_room *room, u
         o[j] = o[j] * inverse;
     *(SIMT_GLOBAL attend_f4 *)(DECODER_AT(float, room->in.out) + (size_t)row * room->in.out_stride +
                                head * head_dim + d) = o;
+}
+
+/* Merges one head of one row, by one warp. */
+SIMT_INLINE void attend_merge_head(const bool general, const SIMT_SHARED struct attend_room *room,
+                                   uint32_t row, uint32_t head)
+{
+    uint32_t head_dim = room->in.layout.head_dim, d = simt_lane() * 4;
+    if (d < head_dim)
+        attend_merge_part(general, room, row, head, d);
+    if (!general)
+        return;
+#pragma clang loop unroll(disable)
+    for (d += SIMT_LANES * 4; d < head_dim; d += SIMT_LANES * 4)
+        attend_merge_part(general, room, row, head, d);
 }
 
 /* Draws the batch's tickets after all its units are written, and merges the groups that are now complete. */
@@ -402,7 +467,7 @@ SIMT_INLINE void attend_merge(const struct attend *a)
     for (uint32_t left = room->last_arrivals; left; left &= left - 1) {
         const SIMT_SHARED struct attend_unit *u = &room->units[__builtin_ctz(left)];
         for (uint32_t q = simt_warp(); q < u->n_rows * ratio; q += a->crew.n_warps)
-            attend_merge_head(room, u->row + q / ratio, u->kv_head * ratio + q % ratio);
+            attend_merge_head(a->general, room, u->row + q / ratio, u->kv_head * ratio + q % ratio);
     }
 }
 
@@ -438,7 +503,7 @@ SIMT_INLINE void attend_append_own(const struct attend *a, uint32_t number, uint
         to.near_row = near + inside * tile.row_bytes;
         to.near_scales = near + (tile.row_bytes << shift) + inside * tile.scale_bytes;
     }
-    attend_stage(room, stage, u->row, u->last, u->kv_head, which);
+    attend_stage(a->general, room, stage, u->row, u->last, u->kv_head, which);
     head_append(&to, &tile, token, stage, head_dim);
 }
 
@@ -447,6 +512,8 @@ SIMT_INLINE bool attend_appends(const struct attend *a, uint32_t number)
 {
     const SIMT_SHARED struct attend_place *at = attend_at(a, number);
     const SIMT_SHARED struct attend_unit *u = &a->room->units[at->unit];
+    if (a->general)
+        return a->lone && !a->room->in.cached && at->pass == 0 && u->split + 1 == attend_n_splits(u->last);
     return a->lone && at->pass == 0 && u->split + 1 == u->n_splits;
 }
 
@@ -482,7 +549,7 @@ SIMT_INLINE void attend_turn_keys(const struct attend *a, uint32_t number)
 {
     const SIMT_SHARED struct attend_room *room = a->room;
     struct attend_piece x = attend_piece_of(room, attend_at(a, number));
-    attend_scores(&a->crew, room, &x, attend_pass_of(room, attend_at(a, number)).n_queries);
+    attend_scores(a->general, &a->crew, room, &x, attend_pass_of(room, attend_at(a, number)).n_queries);
 }
 
 SIMT_INLINE void attend_turn_weights(const struct attend *a, uint32_t number)
@@ -495,7 +562,7 @@ SIMT_INLINE void attend_turn_weights(const struct attend *a, uint32_t number)
     if (room->tile.type == KV_Q8_0)
         scales = (const SIMT_GLOBAL uint16_t *)(attend_tile_at(room, id, p.unit->kv_head, KV_VALUES) +
                                                 KV_PAGE_TOKENS * room->tile.row_bytes);
-    attend_soften(&a->crew, room, p.stats, page, p.n_queries, scales);
+    attend_soften(a->general, &a->crew, room, p.stats, page, p.n_queries, scales);
 }
 
 SIMT_INLINE void attend_turn_values(const struct attend *a, uint32_t number, bool begin)
@@ -504,7 +571,7 @@ SIMT_INLINE void attend_turn_values(const struct attend *a, uint32_t number, boo
     const SIMT_SHARED struct attend_place *at = attend_at(a, number);
     struct attend_pass p = attend_pass_of(room, at);
     struct attend_piece x = attend_piece_of(room, at);
-    attend_values(&a->crew, room, p.stats, &x, p.n_queries, begin, at->page == 0);
+    attend_values(a->general, &a->crew, room, p.stats, &x, p.n_queries, begin, at->page == 0);
 }
 
 /* Handles one piece: waits for it, begins the copy of a later one, computes. */
@@ -552,7 +619,7 @@ SIMT_INLINE bool attend_phase(struct attend *a)
         attend_merge(a);
         crew_sync(&a->crew); /* no thread reads the batch any more */
         if (simt_warp() == 0)
-            attend_find_batch(room, done + ATTEND_BATCH);
+            attend_find_batch(a->general, room, done + ATTEND_BATCH);
         crew_sync(&a->crew);
     }
     return true;

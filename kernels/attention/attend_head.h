@@ -27,14 +27,15 @@ SIMT_INLINE float head_rms_inverse(const SIMT_GLOBAL float *x, uint32_t n, float
 
 /* Norm and rotation of a head of q or k. */
 struct head_turn {
-    const SIMT_GLOBAL float *gain;            /* [n], if normed */
+    const SIMT_GLOBAL float *gain;            /* [n], if normed; head_prepare_long(): or NULL */
     const SIMT_GLOBAL float *cosines, *sines; /* [rope_dim / 2], at the row's position */
     uint32_t n, rope_dim;                     /* rope_dim <= n */
     float eps;
     bool normed, neox;
 };
 
-#define HEAD_PARTS 4 /* parts of 32 values: the longest head has 128 */
+#define HEAD_PARTS      4  /* parts of 32 values of the plain attention's longest head, 128 */
+#define HEAD_LONG_PARTS 16 /* of the longest, 512 */
 
 /* A lane's elements of a head, all loaded at once, so that the load latencies overlap. */
 struct head_load {
@@ -84,6 +85,36 @@ SIMT_INLINE void head_prepare(SIMT_SHARED float *to, const SIMT_GLOBAL float *x,
             continue;
         float a = to[first], b = to[second];
         arith_rope(&a, &b, l.cosine[e], l.sine[e]);
+        to[first] = a;
+        to[second] = b;
+    }
+    simt_syncwarp();
+}
+
+/* The same for a head of any length, which loops, and whose norm needs no gain. */
+SIMT_INLINE void head_prepare_long(SIMT_SHARED float *to, const SIMT_GLOBAL float *x,
+                                   const struct head_turn *t)
+{
+    uint32_t lane = simt_lane(), half = t->rope_dim / 2;
+    float sum = 0.0f;
+#pragma clang loop unroll(disable)
+    for (uint32_t d = lane; d < t->n; d += SIMT_LANES) {
+        float v = x[d];
+        sum = __builtin_fmaf(v, v, sum);
+        to[d] = v;
+    }
+    if (t->normed) {
+        float r = 1.0f / __builtin_sqrtf(head_tree(sum) / (float)t->n + t->eps);
+#pragma clang loop unroll(disable)
+        for (uint32_t d = lane; d < t->n; d += SIMT_LANES)
+            to[d] = t->gain ? to[d] * r * t->gain[d] : to[d] * r;
+    }
+    simt_syncwarp();
+#pragma clang loop unroll(disable)
+    for (uint32_t i = lane; i < half; i += SIMT_LANES) {
+        uint32_t first = t->neox ? i : 2 * i, second = t->neox ? i + half : 2 * i + 1;
+        float a = to[first], b = to[second];
+        arith_rope(&a, &b, t->cosines[i], t->sines[i]);
         to[first] = a;
         to[second] = b;
     }

@@ -4,6 +4,29 @@
 #include "attend.h"
 #include "device/interpreter.h"
 
+/* What a kind of attention changes in the arguments. */
+SIMT_INLINE void attend_args_of_kind(struct attend_args *a, const struct walk *w)
+{
+    const SIMT_GLOBAL struct program_op *op = w->op;
+    const SIMT_GLOBAL struct decoder_kind *kind =
+        DECODER_AT(const struct decoder_kind, w->args->kinds) + op->kind;
+    a->cosines = kind->cosines;
+    a->sines = kind->sines;
+    a->temperatures = kind->temperatures;
+    a->layout.n_layers = kind->layout.n_layers;
+    a->layout.n_kv_heads = kind->layout.n_kv_heads;
+    a->layout.head_dim = kind->layout.head_dim;
+    a->layout.page_bytes = kind->layout.page_bytes;
+    a->layout.at = kind->layout.at;
+    a->n_heads = kind->n_heads;
+    a->rope_dim = kind->rope_dim;
+    a->window = kind->window;
+    a->cap = kind->cap;
+    a->sinks = op->weight[0] == PROGRAM_NONE ? 0 : (uint64_t)(uintptr_t)walk_vector(w, op->weight[0]);
+    a->cached = (op->flags & PROGRAM_CACHED) != 0;
+    a->v_normed = (op->flags & PROGRAM_V_NORM) != 0;
+}
+
 SIMT_INLINE struct attend_args attend_args_of(const struct walk *w)
 {
     const struct decoder_args *args = w->args;
@@ -54,16 +77,17 @@ SIMT_INLINE void attend_ask(const struct attend_args *in, const SIMT_GLOBAL stru
     }
 }
 
-/* False: end, as interpreter.h says; a row or page out of range has then been recorded. */
-SIMT_INLINE bool attend_op(struct walk *w)
+SIMT_INLINE bool attend_run(struct walk *w, const bool general)
 {
     struct attend_args in = attend_args_of(w);
+    if (general)
+        attend_args_of_kind(&in, w);
     const SIMT_GLOBAL struct step_row *rows = w->step->rows;
     bool lone = w->seen->lone_rows != 0;
     struct attend a;
     if (simt_warp() + 1 == w->crew.n_warps)
         attend_ask(&in, rows, w->n_rows);
-    bool go = attend_prefetch(&a, &w->crew, &w->guard, &in, rows, w->n_rows, lone) && walk_wait(w);
+    bool go = attend_prefetch(&a, &w->crew, &w->guard, &in, rows, w->n_rows, lone, general) && walk_wait(w);
     if (go && !lone) {
         attend_append_phase(&a);
         go = walk_meet(w, 1);
@@ -72,4 +96,10 @@ SIMT_INLINE bool attend_op(struct walk *w)
     if (!go)
         simt_cp_async_wait(0); /* a block must end with no copy under way */
     return go;
+}
+
+/* False: end, as interpreter.h says; a row or page out of range has then been recorded. */
+SIMT_INLINE bool attend_op(struct walk *w)
+{
+    return w->op->flags & PROGRAM_GENERAL ? attend_run(w, true) : attend_run(w, false);
 }

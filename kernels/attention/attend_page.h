@@ -210,18 +210,30 @@ SIMT_INLINE void attend_scores_bf16(const struct crew *crew, const SIMT_SHARED s
         attend_scores_of(crew, room, p, n_queries, 1, KV_BF16, blocks);
 }
 
-SIMT_INLINE void attend_scores(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
-                               const struct attend_piece *p, uint32_t n_queries)
+/* Any head size in a loop, a query in each thread. */
+SIMT_INLINE void attend_scores_long(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
+                                    const struct attend_piece *p, uint32_t n_queries, enum kv_type type)
+{
+    attend_scores_of(crew, room, p, n_queries, 1, type, room->in.layout.head_dim / 32);
+}
+
+SIMT_INLINE void attend_scores(const bool general, const struct crew *crew,
+                               const SIMT_SHARED struct attend_room *room, const struct attend_piece *p,
+                               uint32_t n_queries)
 {
     if (room->tile.type == KV_BF16)
         attend_scores_bf16(crew, room, p, n_queries);
+    else if (general && room->tile.type == KV_Q8_0)
+        attend_scores_long(crew, room, p, n_queries, KV_Q8_0);
+    else if (general)
+        attend_scores_long(crew, room, p, n_queries, KV_F16);
     else if (room->tile.type == KV_Q8_0)
         attend_scores_by(crew, room, p, n_queries, KV_Q8_0);
     else
         attend_scores_by(crew, room, p, n_queries, KV_F16);
 }
 
-/* Number of tokens of a page that a row at position pos sees. */
+/* Number of tokens of a page up to position pos. */
 SIMT_INLINE uint32_t attend_seen(uint32_t pos, uint32_t page)
 {
     uint32_t start = page * KV_PAGE_TOKENS;
@@ -230,9 +242,25 @@ SIMT_INLINE uint32_t attend_seen(uint32_t pos, uint32_t page)
     return pos - start < KV_PAGE_TOKENS ? pos - start + 1 : KV_PAGE_TOKENS;
 }
 
+/* First token of a page that a row at position pos sees: KV_PAGE_TOKENS or more if its window begins later.
+ */
+SIMT_INLINE uint32_t attend_begin(const bool general, const SIMT_SHARED struct attend_room *room,
+                                  uint32_t pos, uint32_t page)
+{
+    uint32_t first = general ? attend_first_seen(room->in.window, pos) : 0, start = page * KV_PAGE_TOKENS;
+    return first > start ? first - start : 0;
+}
+
+/* Number of tokens of a page up to the last that a row at position pos sees; 0 if it sees none. */
+SIMT_INLINE uint32_t attend_end(const bool general, const SIMT_SHARED struct attend_room *room, uint32_t pos,
+                                uint32_t page)
+{
+    return attend_begin(general, room, pos, page) < KV_PAGE_TOKENS ? attend_seen(pos, page) : 0;
+}
+
 /* Computes how the weights of lane and lane + 32 are quantised for each block of q8_0 values, by one warp.
- * scales: those of the page's values; n: tokens seen. */
-SIMT_INLINE void attend_weigh(SIMT_SHARED struct attend_steps *to, const SIMT_GLOBAL uint16_t *scales,
+ * step_at: where the steps begin; scales: those of the page's values; n: tokens seen. */
+SIMT_INLINE void attend_weigh(SIMT_SHARED float *to, uint32_t step_at, const SIMT_GLOBAL uint16_t *scales,
                               uint32_t blocks, uint32_t n, float low, float high)
 {
     uint32_t lane = simt_lane();
@@ -249,23 +277,35 @@ SIMT_INLINE void attend_weigh(SIMT_SHARED struct attend_steps *to, const SIMT_GL
         }
         struct arith_weights by = arith_weights_of(top);
         if (lane == 0) {
-            to->inverse[b] = by.inverse;
-            to->step[b] = by.step;
+            to[b] = by.inverse;
+            to[step_at + b] = by.step;
         }
     }
 }
 
+/* The score of a token, capped if there is a cap; -inf if the query does not see it. */
+SIMT_INLINE float attend_score(const bool general, const SIMT_SHARED struct attend_room *room,
+                               const SIMT_SHARED float *score, bool seen)
+{
+    if (!seen)
+        return -ARITH_INF;
+    return general && room->in.cap > 0 ? arith_cap(*score, room->in.cap * ARITH_LOG2E) : *score;
+}
+
 /* Turns scores into weights, a warp per query. scales: as for attend_weigh(), or NULL. */
-SIMT_INLINE void attend_soften(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
-                               SIMT_SHARED float *stats, uint32_t page, uint32_t n_queries,
-                               const SIMT_GLOBAL uint16_t *scales)
+SIMT_INLINE void attend_soften(const bool general, const struct crew *crew,
+                               const SIMT_SHARED struct attend_room *room, SIMT_SHARED float *stats,
+                               uint32_t page, uint32_t n_queries, const SIMT_GLOBAL uint16_t *scales)
 {
     uint32_t lane = simt_lane(), blocks = room->in.layout.head_dim / ARITH_BLOCK;
+    uint32_t step_at = attend_step_blocks(general, room->in.layout.head_dim);
     for (uint32_t q = simt_warp(); q < n_queries; q += crew->n_warps) {
         SIMT_SHARED float *of = stats + q * ATTEND_QUERY_STATS;
         SIMT_SHARED float *w = ATTEND_AT(float, room, scores) + q * KV_PAGE_TOKENS + lane;
-        uint32_t n = attend_seen(arith_to_bits(of[ATTEND_POS]), page);
-        float low = lane < n ? w[0] : -ARITH_INF, high = lane + 32 < n ? w[32] : -ARITH_INF;
+        uint32_t pos = arith_to_bits(of[ATTEND_POS]), n = attend_end(general, room, pos, page);
+        uint32_t first = attend_begin(general, room, pos, page);
+        float low = attend_score(general, room, w, lane < n && lane >= first);
+        float high = attend_score(general, room, w + 32, lane + 32 < n && lane + 32 >= first);
         float top = low > high ? low : high, before = of[ATTEND_MAX], sum_before = of[ATTEND_SUM];
         for (uint32_t x = SIMT_LANES / 2; x; x /= 2) {
             float other = simt_shfl_xor_f32(top, x);
@@ -289,8 +329,8 @@ SIMT_INLINE void attend_soften(const struct crew *crew, const SIMT_SHARED struct
             of[ATTEND_FACTOR] = 1.0f;
         }
         if (scales)
-            attend_weigh(ATTEND_AT(struct attend_steps, room, steps) + q, scales, blocks, n, n ? low : 0.0f,
-                         n ? high : 0.0f);
+            attend_weigh(ATTEND_AT(float, room, steps) + q * 2 * step_at, step_at, scales, blocks, n,
+                         n ? low : 0.0f, n ? high : 0.0f);
     }
 }
 
@@ -399,9 +439,10 @@ SIMT_INLINE void attend_add(struct attend_sums *s, const struct attend_value *v,
 
 /* Adds the piece's values to the sums. `begin`: the piece begins a page, so the sums are multiplied by its
  * factor; `fresh`: the sums are 0. */
-SIMT_INLINE void attend_values_of(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
-                                  const SIMT_SHARED float *stats, const struct attend_piece *p,
-                                  uint32_t n_queries, bool begin, bool fresh, enum kv_type type, int n)
+SIMT_INLINE void attend_values_of(const bool general, const struct crew *crew,
+                                  const SIMT_SHARED struct attend_room *room, const SIMT_SHARED float *stats,
+                                  const struct attend_piece *p, uint32_t n_queries, bool begin, bool fresh,
+                                  enum kv_type type, int n)
 {
     uint32_t head_dim = room->in.layout.head_dim, pairs = head_dim / 2;
     uint32_t n_tasks = (n_queries + (uint32_t)n - 1) / (uint32_t)n * pairs, piece = 1u << room->piece_shift;
@@ -418,7 +459,7 @@ SIMT_INLINE void attend_values_of(const struct crew *crew, const SIMT_SHARED str
                     ? q
                     : n_queries - 1; /* the last query is computed several times, with the same result */
             const SIMT_SHARED float *of = stats + q * ATTEND_QUERY_STATS;
-            uint32_t seen = attend_seen(arith_to_bits(of[ATTEND_POS]), p->page);
+            uint32_t seen = attend_end(general, room, arith_to_bits(of[ATTEND_POS]), p->page);
             seen = seen > p->first ? seen - p->first : 0;
             s.seen[j] = seen < piece ? seen : piece;
             s.weights[j] = ATTEND_AT(const float, room, scores) + q * KV_PAGE_TOKENS + p->first;
@@ -450,33 +491,35 @@ SIMT_INLINE void attend_add_q8(const struct attend_value *v, const SIMT_SHARED f
 }
 
 /* Updates the integer sums of two dimensions of query q. The page's last piece converts them to floats. */
-SIMT_INLINE void attend_query_q8(const SIMT_SHARED struct attend_room *room, const SIMT_SHARED float *stats,
-                                 const struct attend_piece *p, const struct attend_value *v, uint32_t q,
-                                 uint32_t d, bool begin, bool fresh)
+SIMT_INLINE void attend_query_q8(const bool general, const SIMT_SHARED struct attend_room *room,
+                                 const SIMT_SHARED float *stats, const struct attend_piece *p,
+                                 const struct attend_value *v, uint32_t q, uint32_t d, bool begin, bool fresh)
 {
     uint32_t head_dim = room->in.layout.head_dim, block = d / ARITH_BLOCK, piece = 1u << room->piece_shift;
     const SIMT_SHARED float *of = stats + q * ATTEND_QUERY_STATS;
-    const SIMT_SHARED struct attend_steps *steps = ATTEND_AT(const struct attend_steps, room, steps) + q;
+    uint32_t step_at = attend_step_blocks(general, head_dim);
+    const SIMT_SHARED float *steps = ATTEND_AT(const float, room, steps) + q * 2 * step_at + block;
     SIMT_SHARED int32_t *kept = ATTEND_AT(int32_t, room, sums) + q * head_dim + d;
     SIMT_SHARED float *to = ATTEND_AT(float, room, outs) + q * head_dim + d;
-    uint32_t seen = attend_seen(arith_to_bits(of[ATTEND_POS]), p->page);
+    uint32_t seen = attend_end(general, room, arith_to_bits(of[ATTEND_POS]), p->page);
     seen = seen > p->first ? seen - p->first : 0;
     int32_t sums[2] = {begin ? 0 : kept[0], begin ? 0 : kept[1]};
     attend_add_q8(v, ATTEND_AT(const float, room, scores) + q * KV_PAGE_TOKENS + p->first,
-                  seen < piece ? seen : piece, steps->inverse[block], sums);
+                  seen < piece ? seen : piece, steps[0], sums);
     bool end = p->first + piece == KV_PAGE_TOKENS;
     for (int i = 0; i < 2; i++)
         if (end)
-            to[i] = __builtin_fmaf((float)sums[i], steps->step[block],
-                                   (fresh ? 0.0f : to[i]) * of[ATTEND_FACTOR]);
+            to[i] =
+                __builtin_fmaf((float)sums[i], steps[step_at], (fresh ? 0.0f : to[i]) * of[ATTEND_FACTOR]);
         else
             kept[i] = sums[i];
 }
 
 /* attend_values_of() for q8_0, query by query. */
-SIMT_INLINE void attend_values_q8(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
-                                  const SIMT_SHARED float *stats, const struct attend_piece *p,
-                                  uint32_t n_queries, bool begin, bool fresh, uint32_t per)
+SIMT_INLINE void attend_values_q8(const bool general, const struct crew *crew,
+                                  const SIMT_SHARED struct attend_room *room, const SIMT_SHARED float *stats,
+                                  const struct attend_piece *p, uint32_t n_queries, bool begin, bool fresh,
+                                  uint32_t per)
 {
     uint32_t pairs = room->in.layout.head_dim / 2, n_tasks = (n_queries + per - 1) / per * pairs;
     for (uint32_t task = simt_thread(); task < n_tasks; task += crew->n_threads) {
@@ -487,25 +530,25 @@ SIMT_INLINE void attend_values_q8(const struct crew *crew, const SIMT_SHARED str
         v.scales = p->data + (v.tile.row_bytes << room->piece_shift) + d / ARITH_BLOCK * 2;
 #pragma clang loop unroll(disable)
         for (uint32_t q = first; q < first + per && q < n_queries; q++)
-            attend_query_q8(room, stats, p, &v, q, d, begin, fresh);
+            attend_query_q8(general, room, stats, p, &v, q, d, begin, fresh);
     }
 }
 
 /* `first`: the page is the unit's first. */
-SIMT_INLINE void attend_values(const struct crew *crew, const SIMT_SHARED struct attend_room *room,
-                               const SIMT_SHARED float *stats, const struct attend_piece *p,
-                               uint32_t n_queries, bool begin, bool first)
+SIMT_INLINE void attend_values(const bool general, const struct crew *crew,
+                               const SIMT_SHARED struct attend_room *room, const SIMT_SHARED float *stats,
+                               const struct attend_piece *p, uint32_t n_queries, bool begin, bool first)
 {
     uint32_t per = attend_per(crew, room->in.layout.head_dim, n_queries), type = room->tile.type;
     bool fresh = begin && first;
     if (type == KV_Q8_0)
-        attend_values_q8(crew, room, stats, p, n_queries, begin, first, per);
+        attend_values_q8(general, crew, room, stats, p, n_queries, begin, first, per);
     else if (type == KV_BF16 && per == 1)
-        attend_values_of(crew, room, stats, p, n_queries, begin, fresh, KV_BF16, 1);
+        attend_values_of(general, crew, room, stats, p, n_queries, begin, fresh, KV_BF16, 1);
     else if (type == KV_BF16)
-        attend_values_of(crew, room, stats, p, n_queries, begin, fresh, KV_BF16, 4);
+        attend_values_of(general, crew, room, stats, p, n_queries, begin, fresh, KV_BF16, 4);
     else if (per == 1)
-        attend_values_of(crew, room, stats, p, n_queries, begin, fresh, KV_F16, 1);
+        attend_values_of(general, crew, room, stats, p, n_queries, begin, fresh, KV_F16, 1);
     else
-        attend_values_of(crew, room, stats, p, n_queries, begin, fresh, KV_F16, 4);
+        attend_values_of(general, crew, room, stats, p, n_queries, begin, fresh, KV_F16, 4);
 }

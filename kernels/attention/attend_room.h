@@ -6,6 +6,11 @@
  * belongs to block u % n_blocks. A block reserves its units in batches: it looks up a batch's units together
  * and draws their tickets together.
  *
+ * GENERAL  A parameter `general`, constant wherever it is passed, chooses between two versions of the same
+ * code: the plain one, for heads of up to 128 values that see their whole past, and the general one, which
+ * has the rest (attend.h). With a window the first units of a group begin at the page of the first token that
+ * its first row sees.
+ *
  * Thread: all compute threads of a block, together, unless a function says one warp or one thread. */
 #pragma once
 #include "abi/attend_layout.h"
@@ -20,10 +25,10 @@
 #define attend_f4          float __attribute__((vector_size(16)))
 
 struct attend_unit {
-    uint32_t row, n_rows; /* rows of the group */
-    uint32_t slot, last;  /* position of its last row */
-    uint32_t kv_head, split, n_splits;
-    uint32_t first_page, n_pages; /* pages of the sequence */
+    uint32_t row, n_rows;              /* rows of the group */
+    uint32_t slot, last;               /* position of its last row */
+    uint32_t kv_head, split, n_splits; /* split: of the sequence; n_splits: units of the group and head */
+    uint32_t first_page, n_pages;      /* pages of the sequence */
 };
 
 /* A place in a batch's stream of pieces (attend.h). */
@@ -37,10 +42,13 @@ struct attend_place {
 
 enum attend_stat { ATTEND_MAX, ATTEND_SUM, ATTEND_FACTOR, ATTEND_POS };
 
-/* How a query's weights are quantised for each block of q8_0 values. */
-struct attend_steps {
-    float inverse[ATTEND_MAX_HEAD_DIM / ARITH_BLOCK], step[ATTEND_MAX_HEAD_DIM / ARITH_BLOCK];
-};
+/* How a query's weights are quantised for each block of q8_0 values: float [2][blocks], inverses, then steps
+ * (struct arith_weights). Returns the number of blocks for which there is room. */
+SIMT_INLINE uint32_t attend_step_blocks(const bool general, uint32_t head_dim)
+{
+    uint32_t blocks = (general ? head_dim : ATTEND_PLAIN_HEAD_DIM) / ARITH_BLOCK;
+    return (blocks + 1) / 2 * 2; /* whole 16 bytes */
+}
 
 struct attend_room {
     struct attend_args in;
@@ -63,7 +71,7 @@ struct attend_room {
     uint32_t queries;     /* [n_queries][head_dim * 4 bytes], scaled: attend_put_query() */
     uint32_t outs;        /* float [n_queries][head_dim] */
     uint32_t sums;        /* q8_0: int32 [n_queries][head_dim]: sums of the page so far */
-    uint32_t steps;       /* q8_0: struct attend_steps [n_queries] of the page */
+    uint32_t steps;       /* q8_0: [n_queries], attend_step_blocks(), of the page */
     uint32_t scores;      /* float [n_queries][KV_PAGE_TOKENS] */
     uint32_t ring;        /* [n_slots][piece_bytes] */
     struct attend_unit units[ATTEND_BATCH];
@@ -76,19 +84,19 @@ SIMT_INLINE uint32_t attend_round16(uint32_t n)
 }
 
 /* Bytes of work area per query. */
-SIMT_INLINE uint32_t attend_query_bytes(uint32_t head_dim, bool q8)
+SIMT_INLINE uint32_t attend_query_bytes(const bool general, uint32_t head_dim, bool q8)
 {
     return 2 * head_dim * 4 + KV_PAGE_TOKENS * 4 + 2 * ATTEND_QUERY_STATS * 4 +
-           (q8 ? head_dim * 4 + (uint32_t)sizeof(struct attend_steps) : 0);
+           (q8 ? head_dim * 4 + attend_step_blocks(general, head_dim) * 8 : 0);
 }
 
 /* Divides the work area: as many queries as wanted beside two pieces, and pieces as large as then possible;
  * with less room, fewer queries. */
-SIMT_INLINE void attend_room_share(SIMT_SHARED struct attend_room *room, uint32_t bytes)
+SIMT_INLINE void attend_room_share(const bool general, SIMT_SHARED struct attend_room *room, uint32_t bytes)
 {
     uint32_t ratio = room->ratio, wanted = ratio, head_dim = room->in.layout.head_dim;
     uint32_t token = room->tile.row_bytes + room->tile.scale_bytes;
-    uint32_t per_query = attend_query_bytes(head_dim, room->tile.scale_bytes != 0);
+    uint32_t per_query = attend_query_bytes(general, head_dim, room->tile.scale_bytes != 0);
     if (!room->lone && ratio < ATTEND_QUERIES)
         wanted = ATTEND_QUERIES / ratio * ratio;
     uint32_t shift = 6;
@@ -105,7 +113,7 @@ SIMT_INLINE void attend_room_share(SIMT_SHARED struct attend_room *room, uint32_
     room->piece_bytes = piece;
 }
 
-SIMT_INLINE void attend_room_place(SIMT_SHARED struct attend_room *room)
+SIMT_INLINE void attend_room_place(const bool general, SIMT_SHARED struct attend_room *room)
 {
     uint32_t head_dim = room->in.layout.head_dim;
     uint32_t at = attend_round16(sizeof *room);
@@ -113,7 +121,7 @@ SIMT_INLINE void attend_room_place(SIMT_SHARED struct attend_room *room)
     at += attend_round16((room->n_rows + 1) * 4);
     room->stage = at;
     at += 2 * head_dim * 4;
-    attend_room_share(room, room->in.work_bytes - at);
+    attend_room_share(general, room, room->in.work_bytes - at);
     room->stats = at;
     at += 2 * room->n_queries * ATTEND_QUERY_STATS * 4;
     room->queries = at;
@@ -123,14 +131,15 @@ SIMT_INLINE void attend_room_place(SIMT_SHARED struct attend_room *room)
     room->sums = at;
     at += room->tile.scale_bytes ? room->n_queries * head_dim * 4 : 0;
     room->steps = at;
-    at += room->tile.scale_bytes ? room->n_queries * (uint32_t)sizeof(struct attend_steps) : 0;
+    at += room->tile.scale_bytes ? room->n_queries * attend_step_blocks(general, head_dim) * 8 : 0;
     room->scores = at;
     at += room->n_queries * KV_PAGE_TOKENS * 4;
     room->ring = at;
 }
 
 /* Copies field by field: a copy of the whole struct would go through local memory. */
-SIMT_INLINE void attend_room_args(SIMT_SHARED struct attend_args *to, const struct attend_args *in)
+SIMT_INLINE void attend_room_args(const bool general, SIMT_SHARED struct attend_args *to,
+                                  const struct attend_args *in)
 {
     to->in = in->in;
     to->out = in->out;
@@ -166,13 +175,22 @@ SIMT_INLINE void attend_room_args(SIMT_SHARED struct attend_args *to, const stru
     to->scale = in->scale;
     to->work = in->work;
     to->work_bytes = in->work_bytes;
+    if (!general)
+        return;
+    to->temperatures = in->temperatures;
+    to->sinks = in->sinks;
+    to->window = in->window;
+    to->cap = in->cap;
+    to->cached = in->cached;
+    to->v_normed = in->v_normed;
 }
 
 /* Sets up the work area, by one thread. */
-SIMT_INLINE void attend_room_set(SIMT_SHARED struct attend_room *room, const struct attend_args *in,
-                                 const SIMT_GLOBAL struct step_row *rows, uint32_t n_rows, bool lone)
+SIMT_INLINE void attend_room_set(const bool general, SIMT_SHARED struct attend_room *room,
+                                 const struct attend_args *in, const SIMT_GLOBAL struct step_row *rows,
+                                 uint32_t n_rows, bool lone)
 {
-    attend_room_args(&room->in, in);
+    attend_room_args(general, &room->in, in);
     room->rows = (uint64_t)(uintptr_t)rows;
     room->n_rows = n_rows;
     room->lone = lone;
@@ -187,7 +205,7 @@ SIMT_INLINE void attend_room_set(SIMT_SHARED struct attend_room *room, const str
     room->tile.mask = tile.mask;
     room->tile.row_bytes = tile.row_bytes;
     room->tile.scale_bytes = tile.scale_bytes;
-    attend_room_place(room);
+    attend_room_place(general, room);
 }
 
 #define ATTEND_AT(type, room, part) ((SIMT_SHARED type *)((SIMT_SHARED char *)(room) + (room)->part))
@@ -230,21 +248,30 @@ SIMT_INLINE bool attend_goes_on(const SIMT_SHARED struct attend_room *room, uint
            arith_split(rows[r].pos) == arith_split(rows[r - 1].pos);
 }
 
+/* The first split that a row at position p sees. */
+SIMT_INLINE uint32_t attend_first_split(const bool general, const SIMT_SHARED struct attend_room *room,
+                                        uint32_t p)
+{
+    return general ? attend_first_seen(room->in.window, p) / arith_split(p) : 0;
+}
+
 /* Splits of the group that begins at row r; 0 if none does. */
-SIMT_INLINE uint32_t attend_group_splits(const SIMT_SHARED struct attend_room *room, uint32_t r)
+SIMT_INLINE uint32_t attend_group_splits(const bool general, const SIMT_SHARED struct attend_room *room,
+                                         uint32_t r)
 {
     if (attend_goes_on(room, r))
         return 0;
     uint32_t last = r;
     while (last + 1 < room->n_rows && attend_goes_on(room, last + 1))
         last++;
-    return attend_n_splits(attend_rows(room)[last].pos);
+    return attend_n_splits(attend_rows(room)[last].pos) -
+           attend_first_split(general, room, attend_rows(room)[r].pos);
 }
 
 /* Checks the rows and counts the splits of each group into first_split[r + 1]; attend_sum_splits() sums them
  * up. False: a row is out of range. */
-SIMT_INLINE bool attend_count_splits(const struct crew *crew, const struct flow_guard *guard,
-                                     SIMT_SHARED struct attend_room *room)
+SIMT_INLINE bool attend_count_splits(const bool general, const struct crew *crew,
+                                     const struct flow_guard *guard, SIMT_SHARED struct attend_room *room)
 {
     const SIMT_GLOBAL struct step_row *rows = attend_rows(room);
     SIMT_SHARED uint32_t *first = ATTEND_AT(uint32_t, room, first_split);
@@ -257,7 +284,7 @@ SIMT_INLINE bool attend_count_splits(const struct crew *crew, const struct flow_
                       slot ? n_slots : n_ctx);
             bad = true;
         } else {
-            first[r + 1] = attend_group_splits(room, r);
+            first[r + 1] = attend_group_splits(general, room, r);
         }
     }
     if (simt_thread() == 0)
@@ -285,7 +312,19 @@ SIMT_INLINE void attend_sum_splits(SIMT_SHARED struct attend_room *room)
     simt_syncwarp();
 }
 
-SIMT_INLINE void attend_find_unit(const SIMT_SHARED struct attend_room *room,
+/* Moves a unit to the splits that the group's first row sees, of `pages` pages each, and to the first page
+ * there. */
+SIMT_INLINE void attend_find_pages(const SIMT_SHARED struct attend_room *room,
+                                   SIMT_SHARED struct attend_unit *u, uint32_t pages)
+{
+    uint32_t pos = attend_rows(room)[u->row].pos;
+    uint32_t seen = attend_first_seen(room->in.window, pos) / KV_PAGE_TOKENS;
+    u->split += attend_first_split(true, room, pos);
+    u->first_page = u->split * pages;
+    u->first_page = u->first_page > seen ? u->first_page : seen;
+}
+
+SIMT_INLINE void attend_find_unit(const bool general, const SIMT_SHARED struct attend_room *room,
                                   SIMT_SHARED struct attend_unit *u, uint32_t index)
 {
     const SIMT_SHARED uint32_t *first = ATTEND_AT(const uint32_t, room, first_split);
@@ -309,8 +348,11 @@ SIMT_INLINE void attend_find_unit(const SIMT_SHARED struct attend_room *room,
     u->split = split - first[row];
     u->n_splits = first[row + 1] - first[row];
     u->first_page = u->split * pages;
+    if (general)
+        attend_find_pages(room, u, pages);
     uint32_t left = last / KV_PAGE_TOKENS + 1 - u->first_page;
-    u->n_pages = left < pages ? left : pages;
+    uint32_t most = general ? (u->split + 1) * pages - u->first_page : pages;
+    u->n_pages = left < most ? left : most;
 }
 
 SIMT_INLINE uint32_t attend_n_passes(const SIMT_SHARED struct attend_room *room)
@@ -348,12 +390,12 @@ SIMT_INLINE void attend_next_place(const SIMT_SHARED struct attend_room *room,
 
 /* Looks up this block's units from number `done` on and the first places of their stream, by one warp. The
  * stream begins in the first unit, which lane 0 has looked up itself. */
-SIMT_INLINE void attend_find_batch(SIMT_SHARED struct attend_room *room, uint32_t done)
+SIMT_INLINE void attend_find_batch(const bool general, SIMT_SHARED struct attend_room *room, uint32_t done)
 {
     uint32_t lane = simt_lane(), n_blocks = simt_n_blocks(), n_units = room->n_units;
     uint32_t index = simt_block() + (done + lane) * n_blocks;
     if (index < n_units)
-        attend_find_unit(room, &room->units[lane], index);
+        attend_find_unit(general, room, &room->units[lane], index);
     uint32_t found = simt_ballot(index < n_units), n = 0;
     for (; found; found &= found - 1)
         n++;

@@ -1,6 +1,6 @@
-/* embed.h - rows of a packed matrix as floats: the embedding of a token, gathered from the tiles, which are
- * also the output head's if the model ties them. The same bits as quant_dequantise() of the file and
- * matmul_row() of lib/cpu.
+/* embed.h - rows of a packed matrix as floats, times a factor: the embedding of a token, gathered from the
+ * tiles, which are also the output head's if the model ties them. The same bits as quant_dequantise() of the
+ * file and matmul_row() of lib/cpu.
  *
  * A warp does one super-block of one row: lane l its columns 4 l .. + 3 and 128 + 4 l .. + 3, each a word of
  * a fragment (tile.h). Floor: reads one sixteenth of the row's tiles once (Q4_K: 144 bytes in 256 values),
@@ -94,17 +94,22 @@ SIMT_INLINE simt_u4 embed_quad(uint32_t type, const SIMT_GLOBAL char *tile, uint
     return out;
 }
 
-/* Writes super-block `super` of row `row` of a matrix to out[k], by a warp. out is 16-byte aligned. */
+/* Writes super-block `super` of row `row` of a matrix, times `scale`, to out[k], by a warp. out is 16-byte
+ * aligned. */
 SIMT_INLINE void embed_super(const SIMT_GLOBAL char *tiles, uint32_t type, uint32_t k, uint32_t row,
-                             uint32_t super, SIMT_GLOBAL float *out)
+                             uint32_t super, float scale, SIMT_GLOBAL float *out)
 {
     uint32_t n_supers = tile_supers(k);
     const SIMT_GLOBAL char *tile =
         tiles + ((size_t)(row / TILE_ROWS) * n_supers + super) * tile_super_bytes(type);
     for (uint32_t quad = simt_lane(); quad < TILE_COLUMNS / 4; quad += SIMT_LANES) {
         uint32_t column = super * TILE_COLUMNS + quad * 4;
-        if (column < k)
-            *(SIMT_GLOBAL simt_u4 *)(out + column) = embed_quad(type, tile, row % TILE_ROWS, quad);
+        if (column >= k)
+            continue;
+        simt_u4 v = embed_quad(type, tile, row % TILE_ROWS, quad);
+        for (uint32_t e = 0; e < 4; e++)
+            v[e] = arith_to_bits(arith_from_bits(v[e]) * scale);
+        *(SIMT_GLOBAL simt_u4 *)(out + column) = v;
     }
 }
 
@@ -115,12 +120,13 @@ SIMT_INLINE bool embed_op(struct walk *w)
         DECODER_AT(const struct decoder_matrix, w->args->matrices) + w->op->weight[0];
     const SIMT_GLOBAL char *tiles = DECODER_AT(const char, m->tiles);
     uint32_t type = m->type, k = m->k, n_supers = m->n_supers, n_warps = w->crew.n_warps;
+    float scale = w->op->scale;
     if (!walk_wait(w))
         return false;
     for (uint32_t unit = simt_block() * n_warps + simt_warp(); unit < w->n_rows * n_supers;
          unit += simt_n_blocks() * n_warps) {
         uint32_t row = unit / n_supers;
-        embed_super(tiles, type, k, (uint32_t)w->seen->tokens[row], unit % n_supers,
+        embed_super(tiles, type, k, (uint32_t)w->seen->tokens[row], unit % n_supers, scale,
                     walk_row(w, w->op->out, row));
     }
     return true;

@@ -4,8 +4,9 @@
  *   in      [rows][in_stride] f32, 16-byte aligned; column c is row c, or row logits[c].row of a HEAD op
  *   out     [n_columns][out_stride] f32, matrix i from column out_col on
  *   gain    [k] f32 or none; bias [n] of each matrix or none
- *   y       = ((half 0 + half 1) * r + bias); r = 1/rms of the input with a gain, else 1 or a given factor
- *   STORE   out = y     RESIDUAL  out = out + y     SWIGLU  out = silu(y0) * y1
+ *   y       = ((half 0 + half 1) * r + bias) * scale; r = 1/rms of the input with a gain, else 1 or a factor
+ *   STORE   out = y, or capped     RESIDUAL  out = out + y     SWIGLU  out = silu(y0) * y1     GEGLU gelu(y0)
+ * * y1
  *
  * schedule.h deals groups of tiles to blocks. A block's producer warp (product_produce) puts their stages
  * into the ring in the order in which the compute warps (product_run) consume them; neither asks the other.
@@ -62,6 +63,7 @@ struct product {
     uint32_t n_columns, n_matrices;
     uint32_t epilogue, n_groups, group_tiles, first_block;
     float eps;
+    float scale, cap;                  /* cap 0: none */
     uint32_t first_column, end_column; /* columns that the compute warps multiply now */
     uint32_t wide;                     /* columns are read from p->panels */
     uint32_t shift;                    /* the values of a row have room for 1 << shift columns of a panel */
@@ -143,6 +145,8 @@ SIMT_INLINE void product_open(SIMT_SHARED struct product *p, const struct decode
     p->group_tiles = plan->group_tiles;
     p->first_block = plan->first_block;
     p->eps = op->eps;
+    p->scale = op->scale;
+    p->cap = op->cap;
 }
 
 /* --- columns --- */
@@ -224,7 +228,7 @@ SIMT_INLINE void product_quantise(SIMT_SHARED struct product *p, const bool is_f
 
 struct product_run {
     SIMT_SHARED const struct product_matrix *matrix;
-    uint32_t index; /* SWIGLU: 0 gate, 1 up */
+    uint32_t index; /* gated: 0 gate, 1 up */
     uint32_t first_tile, n_tiles;
 };
 
@@ -236,7 +240,7 @@ SIMT_INLINE uint32_t product_first_group(const SIMT_SHARED struct product *p)
 
 SIMT_INLINE uint32_t product_n_runs(const SIMT_SHARED struct product *p)
 {
-    return p->epilogue == PROGRAM_SWIGLU ? 2 : 1;
+    return program_is_gated(p->epilogue) ? 2 : 1;
 }
 
 /* Run `index` of a group of this block. */
@@ -244,11 +248,11 @@ SIMT_INLINE struct product_run product_run_of(const SIMT_SHARED struct product *
                                               uint32_t index)
 {
     uint32_t part = index;
-    if (p->epilogue != PROGRAM_SWIGLU)
+    if (!program_is_gated(p->epilogue))
         while (part + 1 < p->n_matrices && group >= p->matrix[part + 1].first_group)
             part++;
     const SIMT_SHARED struct product_matrix *m = &p->matrix[part];
-    uint32_t first = (group - (p->epilogue == PROGRAM_SWIGLU ? 0 : m->first_group)) * p->group_tiles;
+    uint32_t first = (group - (program_is_gated(p->epilogue) ? 0 : m->first_group)) * p->group_tiles;
     uint32_t left = m->n_tiles - first;
     return (struct product_run){m, index, first, left < p->group_tiles ? left : p->group_tiles};
 }
@@ -451,7 +455,7 @@ SIMT_INLINE void product_multiply(const bool is_far, const SIMT_SHARED struct pr
 SIMT_INLINE SIMT_GLOBAL float *product_out(const SIMT_SHARED struct product *p, const struct product_run *run,
                                            uint32_t n, uint32_t column)
 {
-    bool gated = p->epilogue == PROGRAM_SWIGLU;
+    bool gated = program_is_gated(p->epilogue);
     uint32_t out_col = gated ? p->matrix[0].out_col : run->matrix->out_col;
     return DECODER_AT(float, p->out) + (size_t)column * p->out_stride + out_col + n;
 }
@@ -460,7 +464,7 @@ SIMT_INLINE SIMT_GLOBAL float *product_out(const SIMT_SHARED struct product *p, 
  * stored there. */
 SIMT_INLINE bool product_adds(const SIMT_SHARED struct product *p, const struct product_run *run)
 {
-    return p->epilogue == PROGRAM_RESIDUAL || (p->epilogue == PROGRAM_SWIGLU && run->index == 1);
+    return p->epilogue == PROGRAM_RESIDUAL || (program_is_gated(p->epilogue) && run->index == 1);
 }
 
 SIMT_INLINE float product_bias(const struct product_run *run, uint32_t n)
@@ -475,9 +479,12 @@ SIMT_INLINE float product_finish(const SIMT_SHARED struct product *p, const stru
     float y = (sum0 + sum1) * r;
     if (run->matrix->bias)
         y = y + bias;
-    if (product_adds(p, run))
-        y = p->epilogue == PROGRAM_RESIDUAL ? before + y : arith_silu(before) * y;
-    return y;
+    y = y * p->scale;
+    if (!product_adds(p, run))
+        return p->cap > 0 ? arith_cap(y * (2.0f / p->cap * ARITH_LOG2E), p->cap) : y;
+    if (p->epilogue == PROGRAM_RESIDUAL)
+        return before + y;
+    return (p->epilogue == PROGRAM_GEGLU ? arith_gelu(before) : arith_silu(before)) * y;
 }
 
 /* Number of this group among those that may be folded together. */

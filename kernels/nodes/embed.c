@@ -17,7 +17,8 @@ SIMT_KERNEL(embed, struct embed_args, NODE_EMBED_THREADS, 1)
         uint32_t row = unit / n_supers, token = (uint32_t)tokens[row];
         if (token < args.matrix.n)
             embed_super(DECODER_AT(const char, args.matrix.tiles), args.matrix.type, args.matrix.k, token,
-                        unit % n_supers, DECODER_AT(float, args.out.data) + (size_t)row * args.out.stride);
+                        unit % n_supers, 1.0f,
+                        DECODER_AT(float, args.out.data) + (size_t)row * args.out.stride);
         else if (simt_lane() == 0)
             flow_fail(&guard, DECODER_RANGE, DECODER_RANGE_TOKEN, token, args.matrix.n);
     }

@@ -51,6 +51,8 @@ SIMT_INLINE void describe(SIMT_SHARED struct product *p, const struct mul_mat_ar
     p->n_groups = (args->matrix.n_tiles + p->group_tiles - 1) / p->group_tiles;
     p->first_block = 0;
     p->eps = 0;
+    p->scale = 1;
+    p->cap = 0;
 }
 
 /* Returns the number of columns that fit the work area together; the host makes sure that one does. */

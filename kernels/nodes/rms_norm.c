@@ -3,6 +3,7 @@
  *   group == width   x / rms(x) * gain over the row; with factors: out = x * gain, factors[row] = 1/rms(x),
  *                    by which the product multiplies afterwards (arith.h). A block per row
  *   group < width    (x * r) * gain over every head of `group` values, any number; a warp per head
+ *   no gain          x * r
  * Any grid, NODE_NORM_THREADS threads. Floor: 8 bytes an element. Must match ops.rms_inverse and norm_head:
  * tests/simt/nodes.c. */
 #include "attention/attend_head.h"
@@ -35,7 +36,7 @@ static void norm_rows(const struct rms_norm_args *args, uint32_t n_rows)
         if (deferred && simt_thread() == 0)
             factors[row] = r;
         for (uint32_t i = simt_thread(); i < args->width; i += simt_n_threads())
-            out[i] = deferred ? x[i] * gain[i] : x[i] * r * gain[i];
+            out[i] = deferred ? x[i] * gain[i] : gain ? x[i] * r * gain[i] : x[i] * r;
     }
 }
 
@@ -49,7 +50,7 @@ static void norm_heads(const struct rms_norm_args *args, uint32_t n_rows)
         SIMT_GLOBAL float *out = node_row(&args->out, d.row) + at;
         float r = head_rms_inverse(x, args->group, args->eps);
         for (uint32_t i = simt_lane(); i < args->group; i += SIMT_LANES)
-            out[i] = x[i] * r * gain[i];
+            out[i] = gain ? x[i] * r * gain[i] : x[i] * r;
     }
 }
 

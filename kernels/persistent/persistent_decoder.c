@@ -13,6 +13,7 @@
  * test_cuda_golden.c, test_cuda_identity.c, test_cuda_lives.c; its synchronisation: tests/simt/decoding; the
  * deal of fetches and waits: tests/unit/cuda/test_cuda_schedule.c. */
 #include "attention/attend_op.h"
+#include "matmul/branch.h"
 #include "matmul/embed.h"
 #include "matmul/product.h"
 #include "persistent_loop.h"
@@ -27,6 +28,10 @@ SIMT_INLINE bool persistent_op(struct walk *w)
         return product_op(w);
     case PROGRAM_ATTEND:
         return attend_op(w);
+    case PROGRAM_ADD_NORM:
+        return add_norm_op(w);
+    case PROGRAM_GATE:
+        return gate_op(w);
     default:
         return sample_op(w);
     }

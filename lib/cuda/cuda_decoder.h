@@ -61,6 +61,7 @@ struct cuda_decoder {
     struct decoder_args args;
     uint32_t n_threads;      /* threads of a block */
     struct cuda_block marks; /* of a trace, once one was asked for */
+    struct decoder_kind kinds[MODEL_MAX_KINDS];
 
     struct cuda_nodes *nodes; /* set if cfg.eager */
 
@@ -111,6 +112,8 @@ static inline struct step *cuda_step_at(const struct cuda_decoder *d, uint32_t n
                                    (size_t)(number % DECODER_RING) * d->args.step_stride);
 }
 
+/* Whether all attention of a model is more than the plain one (kernels/attention/attend.h). */
+bool cuda_is_general(const struct model_config *c);
 /* cuda_load.c: d->program and d->graph are set. On failure cuda_unload() releases what was acquired. */
 int cuda_load_all(struct cuda_decoder *d, struct error *err);
 void cuda_unload(struct cuda_decoder *d);

@@ -21,6 +21,9 @@ static const struct {
     [CUDA_ADD] = {"add", "add"},
     [CUDA_MUL] = {"mul", "mul"},
     [CUDA_SILU] = {"silu", "silu"},
+    [CUDA_GELU] = {"gelu", "gelu"},
+    [CUDA_SCALE] = {"scale", "scale"},
+    [CUDA_SOFT_CAP] = {"soft_cap", "soft_cap"},
 };
 static_assert(sizeof kernels / sizeof *kernels == CUDA_N_KERNELS, "every kernel has a row");
 

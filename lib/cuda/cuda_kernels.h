@@ -19,6 +19,9 @@ enum cuda_kernel {
     CUDA_ADD,
     CUDA_MUL,
     CUDA_SILU,
+    CUDA_GELU,
+    CUDA_SCALE,
+    CUDA_SOFT_CAP,
     CUDA_N_KERNELS,
 };
 

@@ -25,31 +25,6 @@ static uint32_t slot_pages(const struct cuda_decoder *d)
 
 /* --- model and device --- */
 
-/* Refuses a model by the first thing in it that no kernel computes yet. */
-static int check_program(const struct program *p, const struct model_config *c, struct error *err)
-{
-    const struct model_attention *kind = &c->kinds[0];
-    const char *missing = c->n_kinds > 1          ? "layers with attention of two kinds"
-                          : kind->window          ? "windows"
-                          : kind->cap > 0         ? "capped scores"
-                          : kind->temperature > 0 ? "temperatures of queries"
-                          : !kind->rope.dim       ? "attention without rotation"
-                                                  : NULL;
-    for (uint32_t i = 0; i < p->n_ops && !missing; i++) {
-        const struct program_op *op = &p->ops[i];
-        bool attend = op->opcode == PROGRAM_ATTEND;
-        missing = op->opcode == PROGRAM_ADD_NORM               ? "norms behind a product"
-                  : op->opcode == PROGRAM_GATE                 ? "embeddings for each layer"
-                  : op->epilogue == PROGRAM_GEGLU              ? "GELU"
-                  : attend && op->weight[0] != PROGRAM_NONE    ? "attention sinks"
-                  : !attend && (op->scale != 1 || op->cap > 0) ? "factors and caps of products"
-                                                               : NULL;
-    }
-    return missing
-               ? error_set(err, -ENOTSUP, "%s has %s, which backend cuda does not compute", c->arch, missing)
-               : 0;
-}
-
 /* Operations that only cpu computes so far. */
 static bool is_missing(enum graph_op op)
 {
@@ -59,21 +34,37 @@ static bool is_missing(enum graph_op op)
            op == GRAPH_DELTA_NET;
 }
 
+bool cuda_is_general(const struct model_config *c)
+{
+    const struct model_attention *k = &c->kinds[0];
+    return c->n_kinds > 1 || k->window || k->cap > 0 || k->temperature > 0 ||
+           k->head_dim > ATTEND_PLAIN_HEAD_DIM;
+}
+
+static int check_heads(const struct model_config *c, struct error *err)
+{
+    for (uint32_t i = 0; i < c->n_kinds; i++) {
+        uint32_t n = c->kinds[i].head_dim;
+        if (n % 32 || n < 32 || n > ATTEND_MAX_HEAD_DIM)
+            return error_set(err, -ENOTSUP, "heads of %u values; cuda supports multiples of 32 up to %u", n,
+                             ATTEND_MAX_HEAD_DIM);
+    }
+    return 0;
+}
+
 static int check_model(const struct cuda_decoder *d, const struct model_config *c, struct error *err)
 {
     for (uint32_t i = 0; i < d->cfg.n_end_tokens; i++)
         if ((uint32_t)d->end_tokens[i] >= c->n_vocab)
             return error_set(err, -EINVAL, "end token %d, the vocabulary has %u", d->end_tokens[i],
                              c->n_vocab);
-    if (c->head_dim % 32 || c->head_dim < 32 || c->head_dim > 128)
-        return error_set(err, -ENOTSUP, "heads of %u values; cuda supports 32, 64, 96 and 128", c->head_dim);
+    int rc = check_heads(c, err);
+    if (rc < 0)
+        return rc;
     for (uint32_t i = 0; i < d->graph->n_nodes; i++)
         if (is_missing(d->graph->nodes[i].op))
             return error_set(err, -ENOTSUP, "%s: cuda has no op %s yet; backend = cpu runs this model",
                              d->graph->nodes[i].name, graph_op_name(d->graph->nodes[i].op));
-    int rc = check_program(d->program, c, err);
-    if (rc < 0)
-        return rc;
     if (c->n_vocab > SAMPLE_MAX_VOCAB)
         return error_set(err, -ENOTSUP, "a vocabulary of %u tokens; cuda supports at most %u", c->n_vocab,
                          SAMPLE_MAX_VOCAB);
@@ -108,7 +99,12 @@ static int make_plan(struct cuda_decoder *d, struct error *err)
     d->n_threads = most / 32 * 32;
     d->args.n_crew = d->n_threads - 64;
     d->n_blocks = d->device.n_sms;
+    const struct model_config *c = model_config(d->graph->model);
     struct plan_device device = {d->n_blocks, d->args.n_crew, (uint32_t)d->device.shared_per_block};
+    for (uint32_t i = 0; i < c->n_kinds; i++) {
+        uint32_t least = attend_min_work(c->kinds[i].head_dim);
+        device.attend_bytes = least > device.attend_bytes ? least : device.attend_bytes;
+    }
     int rc = plan_open(&d->plan, d->program, d->weights.matrices, &device, err);
     if (rc < 0)
         return rc;
@@ -159,16 +155,15 @@ static void *put_room(struct image *m, size_t size, uint64_t *address)
     return m->bytes ? m->bytes + at : NULL;
 }
 
-static int put_rope(struct cuda_decoder *d, struct image *m, struct error *err)
+static int put_rope(const struct cuda_decoder *d, struct image *m, const struct model_rotation *rope,
+                    struct decoder_kind *kind, struct error *err)
 {
-    const struct model_config *c = model_config(d->graph->model);
-    const struct model_rotation *rope = &c->kinds[0].rope;
     size_t pairs = (size_t)d->cfg.n_ctx * (rope->dim / 2);
-    float *cosines = put_room(m, pairs * sizeof(float), &d->args.cosines);
-    float *sines = put_room(m, pairs * sizeof(float), &d->args.sines);
-    if (!m->bytes)
+    float *cosines = put_room(m, pairs * sizeof(float), &kind->cosines);
+    float *sines = put_room(m, pairs * sizeof(float), &kind->sines);
+    if (!m->bytes || !pairs)
         return 0;
-    float *table = malloc(2 * pairs * sizeof *table + 1);
+    float *table = malloc(2 * pairs * sizeof *table);
     if (!table)
         return error_set(err, -ENOMEM, "RoPE table: out of memory");
     model_rope_table(rope, d->cfg.n_ctx, table);
@@ -180,14 +175,52 @@ static int put_rope(struct cuda_decoder *d, struct image *m, struct error *err)
     return 0;
 }
 
+static void put_temperatures(const struct cuda_decoder *d, struct image *m,
+                             const struct model_attention *from, struct decoder_kind *kind)
+{
+    if (from->temperature <= 0)
+        return;
+    float *to = put_room(m, d->cfg.n_ctx * sizeof *to, &kind->temperatures);
+    for (uint32_t pos = 0; to && pos < d->cfg.n_ctx; pos++)
+        to[pos] = model_temperature(from, pos);
+}
+
+static int put_kinds(struct cuda_decoder *d, struct image *m, struct error *err)
+{
+    const struct model_config *c = model_config(d->graph->model);
+    int rc = 0;
+    for (uint32_t i = 0; i < c->n_kinds && rc == 0; i++) {
+        const struct model_attention *from = &c->kinds[i];
+        struct decoder_kind *kind = &d->kinds[i];
+        *kind = (struct decoder_kind){.layout = model_kv_layout(c, i, d->cfg.kv_type),
+                                      .n_heads = from->n_heads,
+                                      .rope_dim = from->rope.dim,
+                                      .window = from->window,
+                                      .cap = from->cap};
+        rc = put_rope(d, m, &from->rope, kind, err);
+        put_temperatures(d, m, from, kind);
+    }
+    d->args.cosines = d->kinds[0].cosines;
+    d->args.sines = d->kinds[0].sines;
+    d->args.kinds = put(m, d->kinds, c->n_kinds * sizeof *d->kinds);
+    return rc;
+}
+
 static void put_program(struct cuda_decoder *d, struct image *m)
 {
+    const struct model_config *c = model_config(d->graph->model);
     size_t size = sizeof *d->program + d->program->n_ops * sizeof *d->program->ops;
     struct program *p = put_room(m, size, &d->args.program);
     if (!p)
         return;
     memcpy(p, d->program, size);
     plan_flow(p, d->n_blocks);
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        bool more =
+            p->ops[i].weight[0] != PROGRAM_NONE || p->ops[i].flags & (PROGRAM_V_NORM | PROGRAM_CACHED);
+        if (p->ops[i].opcode == PROGRAM_ATTEND && (more || cuda_is_general(c)))
+            p->ops[i].flags |= PROGRAM_GENERAL;
+    }
 }
 
 static int put_tables(struct cuda_decoder *d, struct image *m, struct error *err)
@@ -198,7 +231,7 @@ static int put_tables(struct cuda_decoder *d, struct image *m, struct error *err
     a->matrices = put(m, d->weights.matrices, d->weights.n * sizeof *d->weights.matrices);
     a->vectors = put(m, d->weights.vectors, d->weights.n * sizeof *d->weights.vectors);
     a->end_tokens = put(m, d->end_tokens, d->cfg.n_end_tokens * sizeof *d->end_tokens);
-    return put_rope(d, m, err);
+    return put_kinds(d, m, err);
 }
 
 /* Copies memory that is not pinned; `from` may be freed on return. Uses the kernels' stream: cuMemcpyHtoD may
@@ -245,6 +278,20 @@ static uint64_t activations_size(const struct cuda_decoder *d)
     return activation_buffer_bytes(d->max_rows, k, forms);
 }
 
+/* Scratch of attention, which all kinds share. */
+static uint64_t attend_size(const struct cuda_decoder *d)
+{
+    const struct model_config *c = model_config(d->graph->model);
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < c->n_kinds; i++) {
+        const struct model_attention *k = &c->kinds[i];
+        uint64_t size =
+            attend_scratch_bytes(d->max_rows, k->n_heads, k->n_kv_heads, k->head_dim, d->cfg.n_ctx);
+        most = size > most ? size : most;
+    }
+    return most;
+}
+
 static void place_slots(struct decoder_slots *s, struct cuda_arena *a)
 {
     s->tables = cuda_arena_take(a, (size_t)s->n_slots * s->pages_per_slot * sizeof(uint32_t));
@@ -265,9 +312,7 @@ static void place_scratch(struct cuda_decoder *d, struct cuda_arena *a)
     b->activations = cuda_arena_take(a, activations_size(d));
     b->factors = cuda_arena_take(a, (d->max_rows + ACTIVATION_COLUMNS) * sizeof(float));
     b->results = cuda_arena_take(a, (size_t)DECODER_RING * STEP_MAX_LOGITS * sizeof(struct step_result));
-    b->attend =
-        cuda_arena_take(a, attend_scratch_bytes(d->max_rows, d->program->n_heads, x->layout.n_kv_heads,
-                                                x->layout.head_dim, d->cfg.n_ctx));
+    b->attend = cuda_arena_take(a, attend_size(d));
     b->sample = cuda_arena_take(a, sample_scratch_bytes(b->n_vocab, STEP_MAX_LOGITS));
     x->staged = cuda_arena_take(a, (size_t)DECODER_RING * x->staged_stride);
     place_slots(&x->slots, a);

@@ -167,19 +167,24 @@ static bool lay_out(struct decoder_shared *s, const struct decoder_matrix *w, ui
     return s->n_stages > 0;
 }
 
+/* The address of a vector's floats, or 0. */
+static uint64_t vector_of(const struct maker *m, uint32_t weight)
+{
+    return weight == MODEL_NO_WEIGHT ? 0 : m->d->weights.vectors[weight];
+}
+
 static int make_product(const struct maker *m, struct launch *l, struct error *err)
 {
     const struct cuda_decoder *d = m->d;
     const struct graph_node *n = m->n;
     const struct decoder_matrix *w = &d->weights.matrices[n->weight];
     struct decoder_shared *s = &l->args.product.shared;
-    l->args.product =
-        (struct mul_mat_args){.step = step_of(m),
-                              .in = input_of(m, 0),
-                              .out = rows_of(m, m->node),
-                              .matrix = *w,
-                              .bias = n->bias == MODEL_NO_WEIGHT ? 0 : d->weights.vectors[n->bias],
-                              .factors = m->values[n->inputs[0]].factors};
+    l->args.product = (struct mul_mat_args){.step = step_of(m),
+                                            .in = input_of(m, 0),
+                                            .out = rows_of(m, m->node),
+                                            .matrix = *w,
+                                            .bias = vector_of(m, n->bias),
+                                            .factors = m->values[n->inputs[0]].factors};
     uint32_t room = (uint32_t)d->device.shared_per_block;
     if (!lay_out(s, w, least(room, PRODUCT_ROOM)) && !lay_out(s, w, room))
         return error_set(err, -ENOTSUP, "%s: rows of %u values do not fit the shared memory of %s", n->name,
@@ -198,7 +203,7 @@ static int make_norm(const struct maker *m, struct launch *l, struct error *err)
     l->args.norm = (struct rms_norm_args){.step = step_of(m),
                                           .in = input_of(m, 0),
                                           .out = rows_of(m, m->node),
-                                          .gain = m->d->weights.vectors[n->gain],
+                                          .gain = vector_of(m, n->gain),
                                           .factors = m->values[m->node].factors,
                                           .width = n->width,
                                           .group = n->group,
@@ -211,15 +216,16 @@ static int make_rope(const struct maker *m, struct launch *l, struct error *err)
     (void)err;
     const struct decoder_args *a = &m->d->args;
     const struct program *p = m->d->program;
+    const struct decoder_kind *kind = &m->d->kinds[m->n->kind];
     l->n_threads = NODE_ROPE_THREADS;
     l->args.rope = (struct rope_args){.step = step_of(m),
                                       .in = input_of(m, 0),
                                       .out = rows_of(m, m->node),
-                                      .cosines = a->cosines,
-                                      .sines = a->sines,
+                                      .cosines = kind->cosines,
+                                      .sines = kind->sines,
                                       .width = m->n->width,
                                       .head_dim = m->n->group,
-                                      .rope_dim = p->rope_dim,
+                                      .rope_dim = kind->rope_dim,
                                       .neox = p->rope_neox,
                                       .n_ctx = a->slots.n_ctx};
     return 0;
@@ -236,9 +242,9 @@ static int make_append(const struct maker *m, struct launch *l, struct error *er
                                              .v = input_of(m, 1),
                                              .out = rows_of(m, m->node),
                                              .kv = a->kv,
-                                             .layout = a->layout,
+                                             .layout = m->d->kinds[m->n->kind].layout,
                                              .slots = a->slots,
-                                             .layer = m->n->layer};
+                                             .layer = m->n->cache};
     return 0;
 }
 
@@ -246,29 +252,32 @@ static int make_attention(const struct maker *m, struct launch *l, struct error 
 {
     (void)err;
     const struct decoder_args *a = &m->d->args;
-    const struct program *p = m->d->program;
+    const struct decoder_kind *kind = &m->d->kinds[m->n->kind];
     struct node_rows q = input_of(m, 0), out = rows_of(m, m->node);
+    bool more = m->n->gain != MODEL_NO_WEIGHT;
     l->n_threads = NODE_ATTEND_THREADS;
     l->shared_bytes = ATTEND_WORK;
-    l->args.attention = (struct attention_args){.step = step_of(m),
-                                                .attend = {.in = q.data,
-                                                           .out = out.data,
-                                                           .cosines = a->cosines,
-                                                           .sines = a->sines,
-                                                           .kv = a->kv,
-                                                           .scratch = a->buffers.attend,
-                                                           .layout = a->layout,
-                                                           .slots = a->slots,
-                                                           .max_rows = a->buffers.max_rows,
-                                                           .ready = 1,
-                                                           .in_stride = q.stride,
-                                                           .out_stride = out.stride,
-                                                           .layer = m->n->layer,
-                                                           .n_heads = m->n->n_heads,
-                                                           .rope_dim = p->rope_dim,
-                                                           .neox = p->rope_neox,
-                                                           .scale = m->n->scale,
-                                                           .work_bytes = ATTEND_WORK}};
+    l->args.attention =
+        (struct attention_args){.step = step_of(m),
+                                .general = more || cuda_is_general(model_config(m->d->graph->model)),
+                                .attend = {.in = q.data,
+                                           .out = out.data,
+                                           .kv = a->kv,
+                                           .scratch = a->buffers.attend,
+                                           .layout = kind->layout,
+                                           .slots = a->slots,
+                                           .max_rows = a->buffers.max_rows,
+                                           .ready = 1,
+                                           .in_stride = q.stride,
+                                           .out_stride = out.stride,
+                                           .layer = m->n->cache,
+                                           .n_heads = m->n->n_heads,
+                                           .scale = m->n->scale,
+                                           .temperatures = kind->temperatures,
+                                           .sinks = vector_of(m, m->n->gain),
+                                           .window = kind->window,
+                                           .cap = kind->cap,
+                                           .work_bytes = ATTEND_WORK}};
     return 0;
 }
 
@@ -296,13 +305,18 @@ static int make_sample(const struct maker *m, struct launch *l, struct error *er
 static int make_flat(const struct maker *m, struct launch *l, struct error *err)
 {
     (void)err;
-    uint32_t second = m->n->op == GRAPH_SILU ? 0 : 1;
+    uint32_t second = graph_op_arity(m->n->op) - 1;
     l->n_threads = NODE_FLAT_THREADS;
     l->args.flat = (struct flat_args){.step = step_of(m),
                                       .a = input_of(m, 0),
                                       .b = input_of(m, second),
                                       .out = rows_of(m, m->node),
-                                      .width = m->n->width};
+                                      .width = m->n->width,
+                                      .factor = m->n->scale};
+    if (m->n->op == GRAPH_MUL)
+        l->args.flat.b.data += m->n->col * sizeof(float);
+    if (m->n->op == GRAPH_SCALE)
+        l->args.flat.b.data = vector_of(m, m->n->gain);
     return 0;
 }
 
@@ -319,6 +333,9 @@ static const struct {
     [GRAPH_ADD] = {CUDA_ADD, make_flat},
     [GRAPH_MUL] = {CUDA_MUL, make_flat},
     [GRAPH_SILU] = {CUDA_SILU, make_flat},
+    [GRAPH_GELU] = {CUDA_GELU, make_flat},
+    [GRAPH_SCALE] = {CUDA_SCALE, make_flat},
+    [GRAPH_SOFT_CAP] = {CUDA_SOFT_CAP, make_flat},
     [GRAPH_ARGMAX] = {CUDA_ARGMAX, make_sample},
 };
 

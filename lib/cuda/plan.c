@@ -61,7 +61,7 @@ static void plan_product(struct schedule_op *s, const struct program_op *op,
                          uint32_t *next_block)
 {
     const struct decoder_matrix *m[3] = {0};
-    s->paired = op->epilogue == PROGRAM_SWIGLU;
+    s->paired = program_is_gated(op->epilogue);
     for (uint32_t i = 0; i < op->n_weights; i++) {
         m[i] = &matrices[op->weight[i]];
         s->part[i].stage_supers = stage_supers(m[i], stage_bytes);
@@ -85,12 +85,12 @@ struct needs {
 };
 
 static void find_needs(struct needs *n, const struct program *p, const struct decoder_matrix *matrices,
-                       uint32_t n_counters)
+                       uint32_t attend, uint32_t n_counters)
 {
     uint32_t sums = product_work_bytes(STEP_MAX_ROWS_CUDA);
-    *n = (struct needs){.work = sums > SAMPLE_WORK_BYTES ? sums : SAMPLE_WORK_BYTES,
-                        .fold = PRODUCT_FOLD_BYTES,
-                        .uses = n_counters * 4};
+    uint32_t sample = SAMPLE_WORK_BYTES, most = sums > sample ? sums : sample;
+    *n = (struct needs){
+        .work = most > attend ? most : attend, .fold = PRODUCT_FOLD_BYTES, .uses = n_counters * 4};
     for (uint32_t i = 0; i < p->n_ops; i++)
         for (uint32_t j = 0; p->ops[i].opcode == PROGRAM_MATMUL && j < p->ops[i].n_weights; j++) {
             const struct decoder_matrix *m = &matrices[p->ops[i].weight[j]];
@@ -161,7 +161,7 @@ int plan_open(struct plan *out, const struct program *program, const struct deco
     if (program->n_ops > DECODER_MAX_OPS)
         return error_set(err, -ENOTSUP, "the model has %u ops a step, cuda supports at most %d",
                          program->n_ops, DECODER_MAX_OPS);
-    find_needs(&needs, program, matrices, p.n_counters);
+    find_needs(&needs, program, matrices, device->attend_bytes, p.n_counters);
     int rc = choose_shared(&p.shared, &needs, device->shared_bytes, err);
     if (rc < 0)
         return rc;

@@ -11,6 +11,7 @@ struct plan_device {
     uint32_t n_blocks;     /* blocks of the grid, all resident */
     uint32_t n_crew;       /* compute threads */
     uint32_t shared_bytes; /* most shared memory of a block, bytes */
+    uint32_t attend_bytes; /* least work area of attention (attend_layout.h) */
 };
 
 struct plan {

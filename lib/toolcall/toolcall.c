@@ -1,4 +1,5 @@
 #include "toolcall_private.h"
+#include "toolcall_writing.h"
 #include "base/utf8.h"
 
 #include <errno.h>
@@ -330,16 +331,6 @@ bool toolcall_reasoning(struct toolcall_scanner *s)
 
 /* --- the scanner --- */
 
-/* Tells if the prompt ends with the mark that opens a reasoning. */
-static bool prompt_reasons(const struct toolcall_options *o)
-{
-    const char *think = o->format->think;
-    size_t n = o->prompt_len, len = think ? strlen(think) : 0;
-    while (n && toolcall_is_blank(o->prompt[n - 1]))
-        n--;
-    return len && n >= len && !memcmp(o->prompt + n - len, think, len);
-}
-
 static void open_buffers(struct toolcall_scanner *s, struct arena *a)
 {
     struct bytes *all[] = {&s->input, &s->out, &s->held, &s->name, &s->id, &s->value, &s->envelope.args};
@@ -362,7 +353,7 @@ struct toolcall_scanner *toolcall_open(struct arena *a, const struct toolcall_op
     open_buffers(s, a);
     for (const struct mark *m = s->format->marks; m->action; m++)
         s->first[(unsigned char)*m->s] = true;
-    if (prompt_reasons(o)) {
+    if (toolcall_reasoning_is_open(s->format, o->prompt, o->prompt_len)) {
         s->state = toolcall_reasoning;
         s->skip_blanks = s->reason_start = true;
     }

@@ -80,6 +80,31 @@ Test(cuda_golden, int8_is_within_the_bounds_and_has_the_cpus_bits_on_every_recor
             check_file(HEARTH_TEST_DATA, golden_data_names[i], WORST, MEAN);
 }
 
+static void check_family(const char *dir, const char *name)
+{
+    check_file(dir, name, GOLDEN_FAMILY_WORST,
+               strstr(name, "-f16") ? GOLDEN_FAMILY_MEAN_F16 : GOLDEN_FAMILY_MEAN);
+}
+
+Test(cuda_golden, so_it_is_on_every_recorded_family)
+{
+    for (size_t i = 0; i < GOLDEN_N_DATA_FAMILIES; i += STRIDE)
+        if (!golden_is_cpu_only(golden_data_families[i]))
+            check_family(HEARTH_TEST_DATA, golden_data_families[i]);
+}
+
+Test(cuda_golden, and_on_the_families_beside_the_checkout)
+{
+    const char *dir = golden_shared();
+    if (!dir) {
+        printf("SKIP test_cuda_golden shared-golden: ../shared/golden is not here\n");
+        return;
+    }
+    for (size_t i = 0; i < GOLDEN_N_SHARED_FAMILIES; i += STRIDE)
+        if (!strstr(golden_shared_families[i], "-f16"))
+            check_family(dir, golden_shared_families[i]);
+}
+
 Test(cuda_golden, int8_is_within_the_bounds_on_the_files_beside_the_checkout)
 {
     const char *dir = golden_shared();

@@ -212,7 +212,7 @@ static void live(const struct circumstances *c, uint64_t seed)
     struct decoder_run_config cfg = {
         .path = path, .n_slots = N_SLOTS, .n_ctx = N_CTX, .kv_type = c->kv_type, .n_threads = 2};
     static const int32_t ends[] = {0, 3, 100, 200};
-    cfg.kv_memory = 24 << 20; /* more than the pages that are used */
+    cfg.kv_memory = 64 << 20; /* more than the pages that are used */
     cfg.end_tokens = ends;
     cfg.n_end_tokens = 4;
     decoder_run_open(&t.cpu, &cfg);
@@ -238,10 +238,14 @@ static void live(const struct circumstances *c, uint64_t seed)
     decoder_run_close(&t.cuda);
 }
 
-#define QWEN3 "tiny-qwen3-s11-q4_k_m"
-#define QWEN2 "tiny-qwen2-odd-s13-q5_0"
-#define LLAMA "tiny-llama3-s15-q4_k_m"
-#define Q8    "tiny-qwen3-s11-q8_0"
+#define QWEN3    "tiny-qwen3-s11-q4_k_m"
+#define QWEN2    "tiny-qwen2-odd-s13-q5_0"
+#define LLAMA    "tiny-llama3-s15-q4_k_m"
+#define Q8       "tiny-qwen3-s11-q8_0"
+#define GEMMA2   "tiny-gemma2-s78-q4_k_m"   /* windows, capped scores and logits */
+#define GEMMA3   "tiny-gemma3-s38-q4_0"     /* heads of 256 */
+#define GEMMA4   "tiny-gemma4-d-s55-q4_0"   /* of 256 and 512, V normalised */
+#define MISTRAL3 "tiny-mistral3-s59-q4_k_m" /* temperatures */
 
 /* With the race detector (cuda.twin_checked) a step takes twenty times as long, under a sanitizer a few
  * times. */
@@ -271,6 +275,18 @@ Test(cuda_twin, persistent, .timeout = 1200)
                                                {QWEN3, EXECUTOR_PERSISTENT, KV_BF16, "3", "90", 20},
                                                {QWEN2, EXECUTOR_PERSISTENT, KV_BF16, "2", "80", 15}};
     live_all(all, sizeof all / sizeof *all, 1);
+}
+
+/* Attention that is not plain (kernels/attention/attend.h), norms behind products, factors. */
+Test(cuda_twin, families, .timeout = 1200)
+{
+    static const struct circumstances all[] = {{GEMMA2, EXECUTOR_PERSISTENT, KV_F16, "3", "90", 30},
+                                               {GEMMA3, EXECUTOR_PERSISTENT, KV_Q8_0, "2", "80", 10},
+                                               {GEMMA4, EXECUTOR_PERSISTENT, KV_BF16, "3", "90", 10},
+                                               {MISTRAL3, EXECUTOR_PERSISTENT, KV_F16, "2", "80", 15},
+                                               {GEMMA2, EXECUTOR_EAGER, KV_Q8_0, "2", "80", 10},
+                                               {GEMMA4, EXECUTOR_GRAPH, KV_F16, "3", "90", 10}};
+    live_all(all, sizeof all / sizeof *all, 51);
 }
 
 /* As on a real device: blocks of 512 threads, fourteen warps of them the crew, and all the shared memory that

@@ -167,8 +167,7 @@ Test(chat_template, what_a_template_has_no_place_for_is_refused)
     expect_words(post(CHAT, "{\"tools\":[7]," MESSAGES(SAID("user", "a")) "}"), 400, "invalid_request",
                  "tools[0] must be an object");
     expect_words(post(CHAT, "{\"tool_choice\":\"required\"," MESSAGES(SAID("user", "a")) "}"), 400,
-                 "invalid_request",
-                 "tool_choice must be \"auto\" or \"none\": nothing else is supported (got \"required\")");
+                 "invalid_request", "tool_choice needs tools: none of them is a function");
     end();
 }
 
@@ -247,7 +246,16 @@ Test(chat_template, a_prompt_that_cannot_fit_the_context_is_refused_as_such)
     int n = sprintf(body, "{\"messages\":[{\"role\":\"user\",\"content\":\"");
     memset(body + n, 'a', 60000);
     strcpy(body + n + 60000, "\"}]}");
-    expect_words(post(CHAT, body), 400, "context_exceeded", "at least");
+    struct reply r = post(CHAT, body);
+    json_t *root = reply_json(&r);
+    cr_assert_eq(r.status, 400);
+    cr_assert_str_eq(json_text(root, "error.type"), "context_exceeded");
+    cr_assert_str_eq(json_text(root, "error.code"), "context_length_exceeded");
+    cr_assert(strstr(json_text(root, "error.message"), "maximum context length is 2048 tokens. However, you"),
+              "%s", r.body);
+    cr_assert(strstr(json_text(root, "error.message"), "requested at least 2049 tokens"), "%s", r.body);
+    json_decref(root);
+    reply_free(&r);
     free(body);
     end();
 }

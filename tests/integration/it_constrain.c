@@ -216,3 +216,28 @@ DAEMON_TEST(constrain, several_choices_and_equal_seeds_give_what_each_gives_alon
     json_decref(both);
     json_decref(second);
 }
+
+DAEMON_TEST(constrain, a_format_holds_in_the_other_dialects)
+{
+    static const struct {
+        const char *path, *body, *text;
+    } cases[] = {
+        {"/api/chat",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"stream\":false,\"format\":" PERSON "}",
+         "message.content"},
+        {"/api/generate", "{\"prompt\":\"a\",\"stream\":false,\"format\":" PERSON "}", "response"},
+        {"/v1/messages",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":200,\"output_config\":{"
+         "\"format\":{\"type\":\"json_schema\",\"schema\":" PERSON "}}}",
+         "content.0.text"},
+        {"/v1/responses",
+         "{\"input\":\"a\",\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"p\",\"strict\":true,"
+         "\"schema\":" PERSON "}}}",
+         "output.0.content.0.text"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *root = ok(cases[i].path, cases[i].body);
+        expect_valid(PERSON, json_text(root, cases[i].text));
+        json_decref(root);
+    }
+}

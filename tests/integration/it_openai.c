@@ -27,6 +27,9 @@ DAEMON_TEST(openai, models_lists_the_loaded_model)
     cr_assert_str_eq(json_text(root, "object"), "list");
     cr_assert_eq(json_array_size(json_at(root, "data")), 1);
     cr_assert_str_eq(json_text(root, "data.0.object"), "model");
+    cr_assert_str_eq(json_text(root, "data.0.display_name"), json_text(root, "data.0.id"));
+    cr_assert_eq(json_number(root, "data.0.max_model_len"), 1024);
+    cr_assert_str_eq(json_text(root, "last_id"), json_text(root, "data.0.id"));
     json_decref(root);
     reply_free(&r);
 }
@@ -196,10 +199,10 @@ DAEMON_TEST(openai, labels_are_ignored_and_what_would_change_the_answer_is_refus
     expect_words(post(CHAT, "{" DOG ",\"response_format\":{\"type\":\"xml\"}}"), 400, "invalid_request",
                  "response_format");
     expect_words(post(CHAT, "{" DOG ",\"frobnicate\":1}"), 400, "invalid_request", "unknown field");
-    expect_words(post(COMPLETE, "{\"prompt\":\"a\",\"echo\":true}"), 400, "invalid_request", "echo");
+    expect_words(post(COMPLETE, "{\"prompt\":\"a\",\"echo\":7}"), 400, "invalid_request", "echo");
     expect_words(post(COMPLETE, "{\"prompt\":\"a\",\"best_of\":2}"), 400, "invalid_request",
                  "best_of must be equal to n, 1");
-    expect_words(post(COMPLETE, "{\"prompt\":\"a\",\"suffix\":\"b\"}"), 400, "invalid_request", "suffix");
+    expect_words(post(COMPLETE, "{\"prompt\":\"a\",\"suffix\":\"b\"}"), 501, "not_supported", "suffix");
 }
 
 DAEMON_TEST(openai, what_asks_for_nothing_passes_and_anything_else_is_named)
@@ -212,8 +215,7 @@ DAEMON_TEST(openai, what_asks_for_nothing_passes_and_anything_else_is_named)
     } refused[] = {
         {"\"web_search_options\":{}", "web_search_options is not supported (got an object)"},
         {"\"audio\":{}", "audio is not supported (got an object)"},
-        {"\"tool_choice\":\"required\"",
-         "tool_choice must be \"auto\" or \"none\": nothing else is supported (got \"required\")"},
+        {"\"tool_choice\":\"required\"", "tool_choice needs tools: none of them is a function"},
         {"\"tool_choice\":{\"type\":\"function\"}", "(got an object)"},
         {"\"reasoning_effort\":\"huge\"",
          "reasoning_effort must be none, minimal, low, medium, high, xhigh or max"},
@@ -402,4 +404,18 @@ Test(openai, a_model_file_cut_short_after_the_load_hurts_nobody)
     daemon_stop();
     close(fd);
     unlink(path);
+}
+
+DAEMON_TEST(openai, a_completion_echoes_its_prompt_once)
+{
+    json_t *root = ok(COMPLETE, "{\"prompt\":\"Once upon a time\",\"max_tokens\":3,\"temperature\":0,"
+                                "\"echo\":true,\"n\":2}");
+    cr_assert_str_eq(json_text(root, "choices.0.text"), "Once upon a time, there was");
+    cr_assert_str_eq(json_text(root, "choices.1.text"), "Once upon a time, there was");
+    json_decref(root);
+    struct reply r = post(COMPLETE, "{\"prompt\":[424,440],\"max_tokens\":3,\"temperature\":0,\"echo\":"
+                                    "true,\"stream\":true}");
+    const char *first = strstr(r.body, "\"text\":\"Once upon a\"");
+    cr_assert(first && !strstr(first + 10, "Once"), "%s", r.body);
+    reply_free(&r);
 }

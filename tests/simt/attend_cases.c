@@ -103,6 +103,14 @@ static void make_args(struct attend_case *c, struct source *r)
                          0, "scratch"));
     a->in = AT(room(c, (size_t)s->max_rows * a->in_stride * 4, 0, "in"));
     a->out = AT(room(c, (size_t)s->max_rows * a->out_stride * 4, 0, "out"));
+    if (s->temperatures)
+        a->temperatures = AT(floats(c, r, s->n_ctx, SIMT_MAP_READ_ONLY, "temperatures"));
+    if (s->sinks)
+        a->sinks = AT(floats(c, r, n_heads, SIMT_MAP_READ_ONLY, "sinks"));
+    a->window = s->window;
+    a->cap = s->cap;
+    a->v_normed = s->v_normed;
+    a->cached = s->cached;
     a->max_rows = s->max_rows;
     a->layer = 1;
     a->n_heads = n_heads;
@@ -144,8 +152,9 @@ static void fill_cache(struct attend_case *c, struct source *r)
 {
     const struct attend_shape *s = &c->shape;
     float k[ATTEND_MAX_HEAD_DIM], v[ATTEND_MAX_HEAD_DIM];
+    const uint32_t *filled = s->cached ? c->lengths : c->starts;
     for (uint32_t slot = 0; slot < ATTEND_CASE_SLOTS; slot++) {
-        for (uint32_t pos = 0; pos < c->starts[slot]; pos++)
+        for (uint32_t pos = 0; pos < filled[slot]; pos++)
             for (uint32_t h = 0; h < s->n_kv_heads; h++) {
                 for (uint32_t d = 0; d < s->head_dim; d++) {
                     k[d] = draw_float(r);
@@ -155,7 +164,7 @@ static void fill_cache(struct attend_case *c, struct source *r)
             }
     }
     memset(c->kv_begin, 0xff, c->kv_bytes); /* NaNs: nothing may be read that was not written */
-    reference_to_device(c->reference, c->starts, c->kv_begin);
+    reference_to_device(c->reference, filled, c->kv_begin);
 }
 
 static void run_reference(struct attend_case *c)
@@ -179,6 +188,12 @@ static void make_small(struct attend_case *c, uint64_t number)
     for (uint32_t i = 0; i < c->shape.n_steps * c->shape.max_rows; i++, row += a->in_stride)
         for (uint32_t h = 0; h < c->shape.n_kv_heads; h++)
             row[a->v_col + h * c->shape.head_dim + SMALL_DIM] = draw_small(&r);
+}
+
+static bool attend_shape_is_general(const struct attend_shape *s)
+{
+    return s->head_dim > ATTEND_PLAIN_HEAD_DIM || s->window || s->cap > 0 || s->temperatures || s->sinks ||
+           s->v_normed || s->cached;
 }
 
 void attend_case_open(struct attend_case *c, struct attend_shape shape, uint64_t number)
@@ -210,6 +225,7 @@ void attend_case_open(struct attend_case *c, struct attend_shape shape, uint64_t
     c->args.counters = AT(c->counters);
     c->args.guard = AT(c->guard);
     c->args.n_steps = shape.n_steps;
+    c->args.general = attend_shape_is_general(&shape);
     simt_map(c->machine, c->n_rows, sizeof c->n_rows, SIMT_MAP_READ_ONLY, "n_rows");
     simt_map(c->machine, c->lone, sizeof c->lone, SIMT_MAP_READ_ONLY, "lone");
     simt_map(c->machine, c->counters, sizeof c->counters, 0, "counters");
@@ -321,7 +337,8 @@ static struct node_rows columns(const struct attend_args *a, uint32_t col)
 }
 
 /* Norm and rotation of n_heads heads from a column on, in place. */
-static int turn_heads(struct nodes_run *n, uint32_t col, uint32_t n_heads, uint64_t gain)
+static int turn_heads(struct nodes_run *n, uint32_t col, uint32_t n_heads, uint64_t gain, bool normed,
+                      bool turned)
 {
     const struct attend_args *a = &n->c->args.attend;
     uint32_t head_dim = a->layout.head_dim;
@@ -342,8 +359,8 @@ static int turn_heads(struct nodes_run *n, uint32_t col, uint32_t n_heads, uint6
                              .rope_dim = a->rope_dim,
                              .neox = a->neox,
                              .n_ctx = a->slots.n_ctx};
-    int rc = gain ? launch(n, "rms_norm", &norm, NODE_NORM_SHARED) : 0;
-    return rc < 0 ? rc : launch(n, "rope", &rope, 0);
+    int rc = normed ? launch(n, "rms_norm", &norm, NODE_NORM_SHARED) : 0;
+    return rc < 0 || !turned ? rc : launch(n, "rope", &rope, 0);
 }
 
 static int run_step(struct nodes_run *n)
@@ -358,11 +375,14 @@ static int run_step(struct nodes_run *n)
                                     .layout = a->layout,
                                     .slots = a->slots,
                                     .layer = a->layer};
-    struct attention_args attention = {.step = n->step, .attend = *a};
+    struct attention_args attention = {.step = n->step, .attend = *a, .general = n->c->args.general};
     attention.attend.ready = 1;
-    int rc = turn_heads(n, a->q_col, a->n_heads, a->q_gain);
-    rc = rc < 0 ? rc : turn_heads(n, a->k_col, n_kv_heads, a->k_gain);
-    rc = rc < 0 ? rc : launch(n, "kv_append", &append, NODE_APPEND_SHARED);
+    int rc = turn_heads(n, a->q_col, a->n_heads, a->q_gain, a->q_gain != 0, true);
+    if (!a->cached) {
+        rc = rc < 0 ? rc : turn_heads(n, a->k_col, n_kv_heads, a->k_gain, a->k_gain != 0, true);
+        rc = rc < 0 || !a->v_normed ? rc : turn_heads(n, a->v_col, n_kv_heads, 0, true, false);
+        rc = rc < 0 ? rc : launch(n, "kv_append", &append, NODE_APPEND_SHARED);
+    }
     return rc < 0 ? rc : launch(n, "attention", &attention, a->work + a->work_bytes);
 }
 

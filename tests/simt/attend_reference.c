@@ -15,6 +15,8 @@ struct reference {
     struct attend_shape shape;
     const float *q_gain, *k_gain;
     float eps, scale;
+    const float *sinks;
+    bool v_normed, cached;
     size_t in_stride, out_stride, k_col, v_col, q_col;
 };
 
@@ -45,6 +47,12 @@ struct reference *reference_open(const struct attend_case *c, const float *cosin
     r->a.neox = in->neox;
     r->a.cosines = cosines;
     r->a.sines = sines;
+    r->a.window = in->window;
+    r->a.cap = in->cap;
+    r->a.temperatures = (const float *)(uintptr_t)in->temperatures;
+    r->sinks = (const float *)(uintptr_t)in->sinks;
+    r->v_normed = in->v_normed;
+    r->cached = in->cached;
     attend_open(&r->a, c->shape.n_ctx);
     r->a.pages = room(n_pages * kv_page_size(&r->a.kv));
     r->scratch_memory = room(attend_scratch_size(&r->a));
@@ -85,22 +93,25 @@ static void prepare(struct reference *r, float *in, uint32_t row, uint32_t kv_he
     struct attend *a = &r->a;
     uint32_t head_dim = a->kv.head_dim;
     float *q = in + r->q_col + (size_t)kv_head * a->ratio * head_dim;
-    float *k = in + r->k_col + (size_t)kv_head * head_dim;
-    if (r->q_gain) {
-        for (uint32_t h = 0; h < a->ratio; h++)
-            a->ops->norm_head(q + (size_t)h * head_dim, r->q_gain, head_dim, r->eps);
-        a->ops->norm_head(k, r->k_gain, head_dim, r->eps);
-    }
+    float *k = in + r->k_col + (size_t)kv_head * head_dim, *v = in + r->v_col + (size_t)kv_head * head_dim;
+    for (uint32_t h = 0; r->q_gain && h < a->ratio; h++)
+        a->ops->norm_head(q + (size_t)h * head_dim, r->q_gain, head_dim, r->eps);
     attend_rope(a, row, q, a->ratio);
+    if (r->cached)
+        return;
+    if (r->q_gain)
+        a->ops->norm_head(k, r->k_gain, head_dim, r->eps);
+    if (r->v_normed)
+        a->ops->norm_head(v, NULL, head_dim, r->eps);
     attend_rope(a, row, k, 1);
-    attend_append(a, 1, row, kv_head, k, in + r->v_col + (size_t)kv_head * head_dim);
+    attend_append(a, 1, row, kv_head, k, v);
 }
 
 void reference_step(struct reference *r, const struct attend_case *c, const struct step *step, float *in,
                     float *out)
 {
     struct attend *a = &r->a;
-    struct attend_layer layer = {1, r->scale, NULL};
+    struct attend_layer layer = {1, r->scale, r->sinks};
     (void)c;
     attend_plan(a, step, &r->slots, 1);
     for (uint32_t row = 0; row < step->n_rows; row++)

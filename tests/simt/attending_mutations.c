@@ -7,14 +7,16 @@
 
 enum { GRID, ATTENTION, NODES }; /* NODES: what stands before an attention */
 
-#define N_SHAPES 5
-static const uint64_t numbers[N_SHAPES] = {1, 2, 3, 4, 29}; /* the last: 46 rows */
+#define N_SHAPES 6
+static const uint64_t numbers[N_SHAPES] = {1, 2, 3, 4, 29, 5}; /* of 29: 46 rows */
 static const struct attend_shape shapes[N_SHAPES] = {
     {32, 1, 6, KV_F16, 32, 1, 1, 2, 2, 12288, 200, 8, 2, 130, 0},    /* three slots, several splits */
     {32, 4, 1, KV_Q8_0, 32, 0, 1, 1, 2, 16384, 320, 6, 2, 300, 0},   /* more units than a batch has */
     {128, 1, 4, KV_BF16, 128, 1, 1, 2, 3, 12288, 200, 8, 2, 100, 0}, /* small pieces, several passes */
     {64, 1, 3, KV_Q8_0, 64, 0, 1, 3, 3, 20480, 200, 12, 2, 70, 8},   /* chunks */
     {32, 1, 1, KV_F16, 32, 0, 0, 2, 3, 12288, 200, 48, 1, 30, 46},   /* more rows than a warp has lanes */
+    {160, 1, 2, KV_Q8_0, 160, 1, 1, 2, 3, 14336, 200, 8, 2, 150, 4, .window = 70, .cap = 2.0f,
+     .v_normed = true}, /* general */
 };
 static const struct attend_shape small = {64, 1, 2, KV_Q8_0, 64, 1, 1, 2, 3, 12288, 64, 8, 1, 5, 6};
 

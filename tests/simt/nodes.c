@@ -112,6 +112,9 @@ static void check_flat(struct bench *b, const char *kernel, uint32_t seed, bool 
     struct flat_args args = {.step = step_of(b, head), .a = rows(b->a, head), .b = rows(b->b, false)};
     args.out = rows(b->out, false);
     args.width = width;
+    args.factor = 1.75f;
+    if (strcmp(kernel, "scale") == 0 && seed % 2)
+        args.b.data = 0;
     for (uint32_t r = 0; r < n; r++) {
         const float *x = b->a + (size_t)(head ? 4 - r : r) * STRIDE, *y = b->b + (size_t)r * STRIDE;
         float *to = b->wanted + (size_t)r * STRIDE;
@@ -119,6 +122,12 @@ static void check_flat(struct bench *b, const char *kernel, uint32_t seed, bool 
             ops_scalar.add(to, x, y, width);
         else if (strcmp(kernel, "mul") == 0)
             ops_scalar.mul(to, x, y, width);
+        else if (strcmp(kernel, "gelu") == 0)
+            ops_scalar.gelu(to, x, width);
+        else if (strcmp(kernel, "scale") == 0)
+            ops_scalar.scale(to, x, width, args.b.data ? b->b[0] : args.factor);
+        else if (strcmp(kernel, "soft_cap") == 0)
+            ops_scalar.soft_cap(to, x, width, args.factor);
         else
             ops_scalar.silu(to, x, width);
     }
@@ -159,13 +168,14 @@ static void check_norm_heads(struct bench *b, uint32_t seed)
     memcpy(b->wanted, b->a, (size_t)ROWS * STRIDE * 4);
     struct rms_norm_args args = {
         .step = step_of(b, false), .in = rows(b->out, false), .out = rows(b->out, false)};
-    args.gain = AT(b->gain);
+    const float *gain = seed % 4 ? b->gain : NULL;
+    args.gain = AT(gain);
     args.width = n_heads * group;
     args.group = group;
     args.eps = 3e-5f;
     for (uint32_t r = 0; r < ROWS; r++)
         for (uint32_t h = 0; h < n_heads; h++)
-            ops_scalar.norm_head(b->wanted + (size_t)r * STRIDE + h * group, b->gain, group, args.eps);
+            ops_scalar.norm_head(b->wanted + (size_t)r * STRIDE + h * group, gain, group, args.eps);
     launch(b, "rms_norm", &args, seed);
     expect(b, same_rows(b, ROWS, STRIDE), "rms_norm of heads, in place", seed);
 }
@@ -235,7 +245,7 @@ static struct attention_args attention_of(struct bench *b, char *pages, uint32_t
     a->ready = 1;
     a->n_heads = 2;
     a->scale = 0.2f;
-    a->work_bytes = ATTEND_MIN_WORK;
+    a->work_bytes = attend_min_work(32);
     return args;
 }
 
@@ -298,6 +308,9 @@ int main(void)
         check_flat(&b, "add", seed, seed % 3 == 0);
         check_flat(&b, "mul", seed, seed % 3 == 1);
         check_flat(&b, "silu", seed, seed % 3 == 2);
+        check_flat(&b, "gelu", seed, seed % 3 == 2);
+        check_flat(&b, "scale", seed, seed % 3 == 2);
+        check_flat(&b, "soft_cap", seed, seed % 3 == 2);
         check_norm_rows(&b, seed, seed / 2 % 2, seed % 3 == 0);
         check_norm_heads(&b, seed);
         check_rope(&b, seed);

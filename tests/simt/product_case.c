@@ -205,7 +205,8 @@ static void open_op(struct product_case *c, uint32_t i, uint32_t type, bool extr
     struct program_op *op = &c->program->ops[i];
     struct op *o = &c->ops[i];
     uint32_t n = between(1, 70), n_most = c->k < 70 ? c->k : 70;
-    *op = (struct program_op){.opcode = PROGRAM_MATMUL, .k = c->k, .in = PROGRAM_X, .gain = PROGRAM_NONE};
+    *op = (struct program_op){
+        .opcode = PROGRAM_MATMUL, .k = c->k, .in = PROGRAM_X, .gain = PROGRAM_NONE, .scale = 1};
     op->epilogue = (uint16_t)below(3);
     op->n_weights = (uint16_t)(op->epilogue == PROGRAM_STORE    ? between(1, 3)
                                : op->epilogue == PROGRAM_SWIGLU ? 2

@@ -63,10 +63,11 @@ struct golden {
     float *logits; /* [n_tokens][n_vocab] */
 };
 
-/* True for a model with operations or weight types that cuda lacks: it refuses them by name. */
+/* True for a model with operations, weight types or head sizes (tiny gemma4-e: 16 and 48) that cuda lacks: it refuses
+ * them by name. */
 static inline bool golden_is_cpu_only(const char *name)
 {
-    static const char *const parts[] = {"moe", "-iq1_", "-iq2_", "-iq3_xxs", "-iq4_xs"};
+    static const char *const parts[] = {"moe", "gemma4-e", "-iq1_", "-iq2_", "-iq3_xxs", "-iq4_xs"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (strstr(name, parts[i]))
             return true;

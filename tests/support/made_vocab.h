@@ -5,7 +5,8 @@
 
 #include <stdio.h>
 
-enum { TOKEN_NORMAL = 1, TOKEN_CONTROL = 3, TOKEN_UNUSED = 5 };
+/* The file format's types of tokens. */
+enum { MADE_NORMAL = 1, MADE_CONTROL = 3, MADE_UNUSED = 5 };
 
 struct made_vocab { /* what is special about a family's vocabulary */
     const char *pre;
@@ -138,10 +139,10 @@ static inline void made_vocab_write(struct gguf_write *w, const struct made_voca
     }
     for (uint32_t i = 0; i < n_words; i++)
         put_word(&tokens, &merges, i);
-    put_types(&types, TOKEN_NORMAL, 256 + n_words);
+    put_types(&types, MADE_NORMAL, 256 + n_words);
     for (uint32_t i = 0; i < n_special; i++)
         put_str(&tokens, v->special[i]);
-    put_types(&types, TOKEN_CONTROL, n_special);
+    put_types(&types, MADE_CONTROL, n_special);
 
     uint32_t first = n_vocab - n_special;
     gguf_write_str(w, "tokenizer.ggml.model", "gpt2");
@@ -169,7 +170,7 @@ static inline void put_unused_tokens(struct gguf_bytes *items, const char *key, 
             (void)snprintf(name, sizeof name, "[PAD%u]", (unsigned)i);
             put_str(items, name);
         } else {
-            put_u32(items, strcmp(key, "tokenizer.ggml.token_type") == 0 ? TOKEN_UNUSED : 0);
+            put_u32(items, strcmp(key, "tokenizer.ggml.token_type") == 0 ? MADE_UNUSED : 0);
         }
     }
 }

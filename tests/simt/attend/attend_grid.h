@@ -9,12 +9,12 @@
 
 struct attend_grid_args {
     struct attend_args attend;
-    uint64_t rows;     /* struct step_row [n_steps][max_rows] */
-    uint64_t n_rows;   /* u32 [n_steps] */
-    uint64_t lone;     /* u32 [n_steps] */
-    uint64_t source;   /* float [n_steps][max_rows][in_stride] */
-    uint64_t results;  /* float [n_steps][max_rows][out_stride] */
-    uint64_t counters; /* u32 [3][DECODER_LINE] */
-    uint64_t guard;    /* enum flow_word */
-    uint32_t n_steps, reserved;
+    uint64_t rows;             /* struct step_row [n_steps][max_rows] */
+    uint64_t n_rows;           /* u32 [n_steps] */
+    uint64_t lone;             /* u32 [n_steps] */
+    uint64_t source;           /* float [n_steps][max_rows][in_stride] */
+    uint64_t results;          /* float [n_steps][max_rows][out_stride] */
+    uint64_t counters;         /* u32 [3][DECODER_LINE] */
+    uint64_t guard;            /* enum flow_word */
+    uint32_t n_steps, general; /* general: 1: the general attention */
 };

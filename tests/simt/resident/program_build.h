@@ -7,7 +7,7 @@
 static inline struct program_op *program_add(struct program *p, uint32_t opcode, uint32_t in, uint32_t out)
 {
     struct program_op *op = &p->ops[p->n_ops++];
-    *op = (struct program_op){.opcode = (uint16_t)opcode, .in = in, .out = out, .eps = 1e-5f};
+    *op = (struct program_op){.opcode = (uint16_t)opcode, .in = in, .out = out, .eps = 1e-5f, .scale = 1};
     op->gain = op->q_gain = op->k_gain = PROGRAM_NONE;
     return op;
 }

@@ -428,6 +428,28 @@ Test(chat, anthropics_errors_have_their_own_form)
     stop();
 }
 
+Test(chat, a_member_that_is_missing_is_said_to_be_nothing)
+{
+    static const struct {
+        const char *path, *body, *words;
+    } cases[] = {
+        {"/v1/messages", "{}", "messages must be an array of at least one message (got nothing)"},
+        {"/v1/messages/count_tokens", "{}",
+         "messages must be an array of at least one message (got nothing)"},
+        {"/v1/messages", "{\"messages\":[{\"role\":\"user\"}]}",
+         "messages[0].content must be a string or an array of blocks (got nothing)"},
+        {"/v1/responses", "{}", "input must be a string or an array of at least one item (got nothing)"},
+    };
+    start_template(HERMES, "auto");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct reply r = post(cases[i].path, cases[i].body);
+        cr_assert_eq(r.status, 400, "%s", r.body);
+        cr_assert(strstr(r.body, cases[i].words), "%s", r.body);
+        reply_free(&r);
+    }
+    stop();
+}
+
 /* --- Ollama's dialect --- */
 
 #define OLLAMA                                                                                               \
@@ -517,5 +539,250 @@ Test(chat, ollamas_generate_and_the_models_facts)
     cr_assert(strstr(json_text(root, "error"), "messages[0].images is not supported"), "%s", r.body);
     json_decref(root);
     reply_free(&r);
+    stop();
+}
+
+/* --- OpenAI's responses --- */
+
+static const char responses[] =
+    "{\"model\":\"m\",%s\"max_output_tokens\":32000,\"store\":false,\"include\":[\"reasoning.encrypted_"
+    "content\"],\"client_metadata\":{\"a\":\"b\"},\"reasoning\":{\"summary\":\"auto\"},\"tools\":["
+    "{\"type\":\"function\",\"name\":\"lone\",\"strict\":false,\"parameters\":{\"type\":\"object\"}},"
+    "{\"type\":\"namespace\",\"name\":\"get\",\"tools\":[{\"type\":\"function\",\"name\":\"weather\","
+    "\"parameters\":{\"type\":\"object\",\"properties\":{\"city\":{\"type\":\"string\"}}}}]},"
+    "{\"type\":\"web_search\",\"external_web_access\":false}],\"input\":["
+    "{\"type\":\"message\",\"id\":\"msg_1\",\"role\":\"developer\",\"content\":[{\"type\":\"input_text\","
+    "\"text\":\"D\"}]},{\"role\":\"user\",\"content\":\"U\"},"
+    "{\"type\":\"reasoning\",\"id\":\"rs_1\",\"summary\":[],\"content\":null,\"encrypted_content\":null},"
+    "{\"type\":\"reasoning\",\"id\":\"rs_2\",\"summary\":[],\"content\":[{\"type\":\"reasoning_text\","
+    "\"text\":\"R\"}]},"
+    "{\"type\":\"function_call\",\"id\":\"fc_1\",\"call_id\":\"call_1\",\"name\":\"weather\",\"namespace\":"
+    "\"get\",\"arguments\":\"{\\\"city\\\":\\\"x\\\"}\"},"
+    "{\"type\":\"function_call_output\",\"call_id\":\"call_1\",\"output\":[{\"type\":\"input_text\","
+    "\"text\":\"7\"}]},"
+    "{\"type\":\"web_search_call\",\"id\":\"ws_1\"}]}";
+
+/* Writes the roles, contents, reasoning and calls that it was given. */
+#define SHOWS                                                                                                \
+    "{% for m in messages %}{{ m.role[0] }}{{ m.content or '' }}{{ m.reasoning_content }}{% for c in "       \
+    "m.tool_calls"                                                                                           \
+    " %}{{ c.function.name }}{% endfor %}{% endfor %}{% if tools %}<tool_call>{% endif %}<think>\n"
+
+#define GET_CALL "<tool_call>\n{\"name\": \"get__weather\", \"arguments\": {\"city\": \"Be\"}}\n</tool_call>"
+
+static struct reply ask_responses(const char *more)
+{
+    char body[4096];
+    snprintf(body, sizeof body, responses, more);
+    return post("/v1/responses", body);
+}
+
+/* The prompt's tokens as a text. */
+static void expect_prompt(const char *want)
+{
+    char text[512] = "";
+    for (uint32_t i = 0; i < fake.last.n_prompt && i < 64; i++) {
+        struct tokenizer_piece p = tokenizer_piece(f.tokenizer, fake.last_prompt[i], true);
+        strncat(text, p.s, p.len);
+    }
+    cr_assert_str_eq(text, want);
+}
+
+Test(chat, responses_are_items_in_the_order_of_the_text)
+{
+    start_template(SHOWS, "auto");
+    script("Hm.</think>See. " GET_CALL "<|endoftext|>");
+    struct reply r = ask_responses("");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    json_t *root = reply_json(&r);
+    cr_assert_str_eq(json_text(root, "object"), "response");
+    cr_assert_str_eq(json_text(root, "status"), "completed");
+    cr_assert_str_eq(json_text(root, "output.0.content.0.text"), "Hm.");
+    cr_assert_str_eq(json_text(root, "output.1.content.0.type"), "output_text");
+    cr_assert_str_eq(json_text(root, "output.1.content.0.text"), "See. ");
+    cr_assert_str_eq(json_text(root, "output.2.type"), "function_call");
+    cr_assert_str_eq(json_text(root, "output.2.name"), "weather");
+    cr_assert_str_eq(json_text(root, "output.2.namespace"), "get");
+    cr_assert_str_eq(json_text(root, "output.2.arguments"), "{\"city\": \"Be\"}");
+    cr_assert_gt(json_number(root, "usage.output_tokens_details.reasoning_tokens"), 0);
+    json_decref(root);
+    reply_free(&r);
+    stop();
+}
+
+Test(chat, responses_make_one_message_of_an_answers_items)
+{
+    start_template(SHOWS, "auto");
+    script("</think>x<|endoftext|>");
+    struct reply r = ask_responses("\"instructions\":\"I\",");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    expect_prompt("sIsDuUaRget__weathert7<tool_call><think>");
+    reply_free(&r);
+    stop();
+}
+
+/* Each event names itself twice and has the next number. */
+static json_t *next_event(char **at, unsigned number, char name[64])
+{
+    char *event = strstr(*at, "event: "), *data = event ? strstr(event, "data: ") : NULL;
+    cr_assert(data, "no event %u", number);
+    cr_assert_eq(sscanf(event, "event: %63s", name), 1);
+    char *end = strstr(data, "\n\n");
+    cr_assert(end);
+    *end = '\0';
+    *at = end + 1;
+    json_t *root = json_loads(data + 6, 0, NULL);
+    cr_assert(root, "%s", data);
+    cr_assert_str_eq(json_text(root, "type"), name);
+    cr_assert_eq((unsigned)json_number(root, "sequence_number"), number);
+    return root;
+}
+
+Test(chat, responses_stream_opens_and_closes_each_item)
+{
+    static const char *const order[] = {
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.reasoning_text.delta",
+        "response.reasoning_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.output_text.delta",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.output_item.added",
+        "response.function_call_arguments.delta",
+        "response.function_call_arguments.done",
+        "response.output_item.done",
+        "response.completed",
+    };
+    char name[64], *at;
+    unsigned number = 0;
+    start_template(SHOWS, "auto");
+    script("Hm.</think>See. " GET_CALL "<|endoftext|>");
+    struct reply r = ask_responses("\"stream\":true,");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    at = r.body;
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
+        json_t *root = next_event(&at, number++, name);
+        while (i && !strcmp(name, order[i - 1]) && strcmp(name, order[i])) { /* several deltas */
+            json_decref(root);
+            root = next_event(&at, number++, name);
+        }
+        cr_assert_str_eq(name, order[i]);
+        if (i + 1 == sizeof order / sizeof *order) {
+            cr_assert_str_eq(json_text(root, "response.output.2.arguments"), "{\"city\": \"Be\"}");
+            cr_assert_gt(json_number(root, "response.usage.output_tokens"), 0);
+        }
+        json_decref(root);
+    }
+    reply_free(&r);
+    stop();
+}
+
+Test(chat, a_response_that_was_cut_is_incomplete)
+{
+    start_template(THINKS, "auto");
+    script("</think>See what is there");
+    struct reply r = post("/v1/responses", "{\"input\":\"a\",\"max_output_tokens\":6}");
+    json_t *root = reply_json(&r);
+    cr_assert_str_eq(json_text(root, "status"), "incomplete", "%s", r.body);
+    cr_assert_str_eq(json_text(root, "incomplete_details.reason"), "max_output_tokens");
+    cr_assert_str_eq(json_text(root, "output.0.status"), "incomplete");
+    json_decref(root);
+    reply_free(&r);
+    stop();
+}
+
+Test(chat, a_tool_without_a_description_does_not_cost_the_request)
+{
+    start_template(
+        "{% for t in tools %}{{ t.function.name + ':' + t.function.description + '.' }}{% endfor %}"
+        "{{ messages[0].content }}",
+        "auto");
+    script("x<|endoftext|>");
+    json_decref(ask_with_tools(""));
+    expect_prompt("get_weather:.a");
+    stop();
+}
+
+/* --- answers that a client has begun --- */
+
+Test(chat, an_answer_that_the_client_has_begun_is_gone_on_with)
+{
+#define BEGUN                                                                                                \
+    "\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"On<|im_end|>" \
+    "\"}]"
+    start_template(
+        "{% for m in messages %}[{{ m.content }}]{% endfor %}{% if add_generation_prompt %}:{% endif %}",
+        "auto");
+    script("ce<|endoftext|>");
+    struct reply r = post("/v1/messages", "{\"max_tokens\":5," BEGUN "}");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    expect_prompt("[a]:On<|im_end|>");
+    cr_assert_gt(fake.last.n_prompt, 5, "the begun text holds no control token");
+    reply_free(&r);
+    r = post(CHAT, "{\"continue_final_message\":true,\"add_generation_prompt\":false," BEGUN "}");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    expect_prompt("[a]:On<|im_end|>");
+    reply_free(&r);
+    r = post(CHAT, "{" BEGUN "}");
+    expect_prompt("[a][On<|im_end|>]:");
+    reply_free(&r);
+    stop();
+}
+
+Test(chat, ollamas_raw_prompt_is_taken_as_it_is)
+{
+    start_template(HERMES, "auto");
+    script(" Yes.<tool_call><|endoftext|>");
+    struct reply r =
+        post("/api/generate", "{\"prompt\":\"a b\",\"raw\":true,\"system\":\"s\",\"stream\":false}");
+    json_t *root = reply_json(&r);
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    cr_assert_str_eq(json_text(root, "response"), " Yes.<tool_call>");
+    expect_prompt("a b");
+    json_decref(root);
+    reply_free(&r);
+    r = post("/api/generate", "{\"prompt\":\"a\",\"suffix\":\"b\"}");
+    cr_assert_eq(r.status, 501);
+    cr_assert(strstr(r.body, "suffix needs a model with tokens"), "%s", r.body);
+    reply_free(&r);
+    r = post("/api/chat", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"format\":\"yaml\"}");
+    cr_assert_eq(r.status, 400);
+    cr_assert(strstr(r.body, "format must be"), "%s", r.body);
+    reply_free(&r);
+    stop();
+}
+
+Test(chat, responses_refuse_what_needs_a_store)
+{
+    static const struct {
+        const char *body, *param;
+    } cases[] = {
+        {"{\"input\":\"a\",\"previous_response_id\":\"resp_1\"}", "previous_response_id"},
+        {"{\"input\":\"a\",\"conversation\":\"c\"}", "conversation"},
+        {"{\"input\":\"a\",\"background\":true}", "background"},
+        {"{\"input\":\"a\",\"prompt\":{\"id\":\"p\"}}", "prompt"},
+        {"{\"input\":[{\"type\":\"item_reference\",\"id\":\"x\"}]}", "input[0]"},
+        {"{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_image\"}]}]}", "input[0].content"},
+        {"{\"input\":[{\"content\":\"a\"}]}", "input[0].role"},
+        {"{\"input\":[]}", "input"},
+        {"{}", "input"},
+    };
+    start_template(HERMES, "auto");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct reply r = post("/v1/responses", cases[i].body);
+        json_t *root = reply_json(&r);
+        cr_assert_eq(r.status, 400, "%s", r.body);
+        cr_assert_str_eq(json_text(root, "error.param"), cases[i].param);
+        json_decref(root);
+        reply_free(&r);
+    }
     stop();
 }

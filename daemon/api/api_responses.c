@@ -1,0 +1,654 @@
+/* api_responses.c - OpenAI's newer dialect: POST /v1/responses, without a store. The body is translated into
+ * a chat; members and tools that are not known are labels or features of their service and pass. An answer is
+ * a list of items (reasoning, message, function_call) in the order in which the model wrote them; the stream
+ * and the whole reply are made of the same list. */
+#include "api.h"
+#include "api_chat.h"
+#include "model/model.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define BETWEEN "__" /* a namespace and its member's name */
+
+/* --- the body: items --- */
+
+/* While the items of one answer are gathered into one message. */
+struct reader {
+    struct chat_json c;
+    json_t *answer;     /* the assistant's message that the next item may join; borrowed, or NULL */
+    json_t *namespaces; /* names, which belong to the body */
+};
+
+static bool is(const json_t *item, const char *member, const char *word)
+{
+    const char *given = chat_json_word(item, member);
+    return given && !strcmp(given, word);
+}
+
+/* Gathers a text or the texts of parts. */
+static void gather(struct chat_json *c, const json_t *content, const char *path)
+{
+    if (json_is_string(content))
+        chat_json_gather(c, json_string_value(content));
+    for (size_t i = 0; i < json_array_size(content); i++) {
+        const json_t *part = json_array_get(content, i);
+        const char *text = chat_json_word(part, "text"), *refusal = chat_json_word(part, "refusal");
+        if (is(part, "type", "input_image") || is(part, "type", "input_file"))
+            api_invalid(c->err, path, "%s[%zu].type must be a text's: the model reads text only (got \"%s\")",
+                        path, i, chat_json_word(part, "type"));
+        else if (text || refusal)
+            chat_json_gather(c, text ? text : refusal);
+    }
+}
+
+/* The message that reasoning, text and calls of one answer share. */
+static json_t *answer_message(struct reader *r)
+{
+    if (!r->answer)
+        r->answer = chat_json_message(&r->c, "assistant");
+    return r->answer;
+}
+
+static void read_message(struct reader *r, const json_t *item, const char *path)
+{
+    const char *role = chat_json_word(item, "role");
+    bool answers = role && !strcmp(role, "assistant");
+    char place[64];
+    if (!role) {
+        snprintf(place, sizeof place, "%s.role", path);
+        api_invalid(r->c.err, place, "%s must be user, assistant, system or developer (got %s)", place,
+                    field_got_word(json_object_get(item, "role")));
+        return;
+    }
+    if (r->answer && json_object_get(r->answer, "content"))
+        r->answer = NULL;
+    json_t *message = answers ? answer_message(r) : chat_json_message(&r->c, role);
+    if (!answers)
+        r->answer = NULL;
+    snprintf(place, sizeof place, "%s.content", path);
+    gather(&r->c, json_object_get(item, "content"), place);
+    r->c.gathered = true;
+    chat_json_text(&r->c, message, "content");
+}
+
+/* Of what its summary and its content say the content is the whole. */
+static void read_reasoning(struct reader *r, const json_t *item, const char *path)
+{
+    const json_t *content = json_object_get(item, "content");
+    r->answer = NULL;
+    gather(&r->c, json_array_size(content) ? content : json_object_get(item, "summary"), path);
+    if (r->c.gathered)
+        chat_json_text(&r->c, answer_message(r), "reasoning_content");
+}
+
+/* "ns__name", as the tool is shown to the model; in `room`. */
+static const char *joined_name(const char *namespace, const char *name, char *room, size_t size)
+{
+    if (!namespace || !*namespace)
+        return name;
+    snprintf(room, size, "%s" BETWEEN "%s", namespace, name);
+    return room;
+}
+
+static void read_call(struct reader *r, const json_t *item)
+{
+    const char *name = chat_json_word(item, "name");
+    const json_t *arguments = json_object_get(item, "arguments");
+    char room[256];
+    if (!name)
+        return;
+    name = joined_name(chat_json_word(item, "namespace"), name, room, sizeof room);
+    chat_json_call(&r->c, answer_message(r), chat_json_word(item, "call_id"), name,
+                   arguments ? arguments : json_object_get(item, "input"));
+}
+
+static void read_output(struct reader *r, const json_t *item, const char *path)
+{
+    json_t *message = chat_json_message(&r->c, "tool"), *id = json_object_get(item, "call_id");
+    char place[64];
+    r->answer = NULL;
+    if (json_is_string(id))
+        chat_json_put(&r->c, message, "tool_call_id", json_incref(id));
+    snprintf(place, sizeof place, "%s.output", path);
+    gather(&r->c, json_object_get(item, "output"), place);
+    r->c.gathered = true;
+    chat_json_text(&r->c, message, "content");
+}
+
+/* An item of a type that is not known is what only their service can make use of. */
+static void read_item(struct reader *r, size_t i, const json_t *item)
+{
+    char path[48];
+    snprintf(path, sizeof path, "input[%zu]", i);
+    if (!json_is_object(item))
+        api_invalid(r->c.err, path, "%s must be an object (got %s)", path, field_got(item));
+    else if (!json_object_get(item, "type") || is(item, "type", "message"))
+        read_message(r, item, path);
+    else if (is(item, "type", "reasoning"))
+        read_reasoning(r, item, path);
+    else if (is(item, "type", "function_call") || is(item, "type", "custom_tool_call"))
+        read_call(r, item);
+    else if (is(item, "type", "function_call_output") || is(item, "type", "custom_tool_call_output"))
+        read_output(r, item, path);
+    else if (is(item, "type", "item_reference"))
+        api_invalid(r->c.err, path, "%s.type must not be item_reference: responses are not stored", path);
+}
+
+static void read_input(struct reader *r, const json_t *input)
+{
+    if (json_is_string(input)) {
+        chat_json_put(&r->c, chat_json_message(&r->c, "user"), "content", json_incref((json_t *)input));
+        return;
+    }
+    if (!json_array_size(input))
+        api_invalid(r->c.err, "input", "input must be a string or an array of at least one item (got %s)",
+                    field_got(input));
+    for (size_t i = 0; i < json_array_size(input) && !r->c.err->status; i++)
+        read_item(r, i, json_array_get(input, i));
+}
+
+/* --- the body: tools and settings --- */
+
+static void read_tool(struct reader *r, const json_t *tool, const char *namespace)
+{
+    const char *name = chat_json_word(tool, "name");
+    char room[256];
+    if (!name || !is(tool, "type", "function"))
+        return;
+    chat_json_tool(&r->c, joined_name(namespace, name, room, sizeof room),
+                   json_object_get(tool, "description"), json_object_get(tool, "parameters"),
+                   json_object_get(tool, "strict"));
+}
+
+/* The members of a namespace are shown to the model as functions; the reply takes their names apart again. */
+static void read_namespace(struct reader *r, const json_t *tool)
+{
+    const json_t *members = json_object_get(tool, "tools");
+    json_t *name = json_object_get(tool, "name");
+    if (!json_is_string(name))
+        return;
+    if (json_array_append(r->namespaces, name) < 0)
+        r->c.failed = true;
+    for (size_t i = 0; i < json_array_size(members); i++)
+        read_tool(r, json_array_get(members, i), json_string_value(name));
+}
+
+static void read_tools_of(struct reader *r, const json_t *tools)
+{
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *tool = json_array_get(tools, i);
+        if (is(tool, "type", "namespace"))
+            read_namespace(r, tool);
+        else
+            read_tool(r, tool, NULL);
+    }
+}
+
+/* A function is chosen flat here and nested in chats; tools of other types cannot be chosen. */
+static void read_choice(struct reader *r, json_t *choice)
+{
+    struct chat_json *c = &r->c;
+    char room[256];
+    const char *name = chat_json_word(choice, "name");
+    if (json_is_string(choice)) {
+        chat_json_set(c, "tool_choice", json_incref(choice));
+    } else if (is(choice, "type", "function") && name) {
+        name = joined_name(chat_json_word(choice, "namespace"), name, room, sizeof room);
+        chat_json_set(c, "tool_choice",
+                      json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", name));
+    } else if (is(choice, "type", "allowed_tools")) {
+        chat_json_set(c, "tool_choice",
+                      json_pack("{s:s, s:O}", "type", "allowed_tools", "allowed_tools", choice));
+    }
+}
+
+static void read_format(struct chat_json *c, const json_t *text)
+{
+    json_t *format = json_object_get(text, "format"), *schema = json_object_get(format, "schema");
+    if (is(format, "type", "json_schema"))
+        chat_json_set(c, "response_format",
+                      json_pack("{s:s, s:{s:o}}", "type", "json_schema", "json_schema", "schema",
+                                schema ? json_incref(schema) : json_true()));
+    else if (format && !json_is_null(format))
+        chat_json_set(c, "response_format", json_incref(format));
+}
+
+/* What would need a store, or work behind the client's back. */
+static void refuse_state(struct chat_json *c, const json_t *body)
+{
+    static const char *const names[] = {"previous_response_id", "conversation", "prompt"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const json_t *value = json_object_get(body, names[i]);
+        if (value && !json_is_null(value))
+            api_invalid(c->err, names[i],
+                        "%s is not supported: responses are not stored, send the whole input", names[i]);
+    }
+    if (json_is_true(json_object_get(body, "background")))
+        api_invalid(c->err, "background", "background must be false: responses are not stored (got true)");
+}
+
+static void read_settings(struct reader *r, const json_t *body)
+{
+    static const char *const same[] = {"max_output_tokens",
+                                       "max_tokens",
+                                       "temperature",
+                                       "temperature",
+                                       "top_p",
+                                       "top_p",
+                                       "stream",
+                                       "stream",
+                                       "parallel_tool_calls",
+                                       "parallel_tool_calls",
+                                       NULL};
+    static const char *const effort[] = {"effort", "reasoning_effort", NULL};
+    refuse_state(&r->c, body);
+    read_tools_of(r, json_object_get(body, "tools"));
+    read_choice(r, json_object_get(body, "tool_choice"));
+    read_format(&r->c, json_object_get(body, "text"));
+    chat_json_copy(&r->c, json_object_get(body, "reasoning"), effort);
+    chat_json_copy(&r->c, body, same);
+}
+
+static json_t *translate(const json_t *body, struct api_error *err)
+{
+    struct reader r = {0};
+    json_t *instructions = json_object_get(body, "instructions");
+    if (!chat_json_open(&r.c, err))
+        return NULL;
+    r.namespaces = json_array();
+    chat_json_set(&r.c, "namespaces", r.namespaces);
+    if (json_string_length(instructions))
+        chat_json_put(&r.c, chat_json_message(&r.c, "system"), "content", json_incref(instructions));
+    read_input(&r, json_object_get(body, "input"));
+    read_settings(&r, body);
+    return chat_json_close(&r.c);
+}
+
+static int read_namespaces(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    struct params *p = r->out;
+    const char **list = arena_array(r->arena, json_array_size(value), sizeof *list);
+    (void)f;
+    if (!list)
+        return api_out_of_memory(r->err);
+    p->namespaces = list;
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        const json_t *name = json_array_get(value, i);
+        list[i] = arena_copy(r->arena, json_string_value(name), json_string_length(name));
+        if (!list[i])
+            return api_out_of_memory(r->err);
+        p->n_namespaces++;
+    }
+    return 0;
+}
+
+static const struct field own_fields[] = {
+    {.name = "namespaces", .kind = FIELD_CUSTOM, .read = read_namespaces},
+    {0},
+};
+
+/* --- items --- */
+
+struct item {
+    enum toolcall_kind kind; /* TOOLCALL_TEXT, TOOLCALL_REASONING, TOOLCALL_BEGIN: a call */
+    struct buf text;         /* of the first two */
+    uint32_t call;           /* of the third: its number */
+};
+
+/* Of an answer (answer.own). */
+struct items {
+    struct item *list;
+    uint32_t n, n_events;
+    bool open; /* the last one goes on */
+};
+
+/* NULL: out of memory, which the reply remembers. */
+static struct items *items_of(struct choice *c)
+{
+    if (!c->answer->own)
+        c->answer->own = arena_zalloc(c->g->arena, sizeof(struct items));
+    c->g->request->out.failed |= !c->answer->own;
+    return c->answer->own;
+}
+
+static struct item *add_item(struct choice *c, struct items *s, enum toolcall_kind kind)
+{
+    struct arena *a = c->g->arena;
+    struct item *grown = arena_grow(a, s->list, s->n * sizeof *grown, (s->n + 1) * sizeof *grown);
+    if (!grown) {
+        c->g->request->out.failed = true;
+        return NULL;
+    }
+    s->list = grown;
+    s->open = true;
+    grown[s->n] = (struct item){.kind = kind, .text.arena = a, .call = c->answer->n_calls - 1};
+    return &grown[s->n++];
+}
+
+static const char *prefix_of(enum toolcall_kind kind)
+{
+    return kind == TOOLCALL_BEGIN ? "fc" : kind == TOOLCALL_TEXT ? "msg" : "rs";
+}
+
+static void put_item_id(struct buf *out, const struct choice *c, uint32_t i)
+{
+    const struct items *s = c->answer->own;
+    buf_printf(out, "\"%s_%s_%u\"", prefix_of(s->list[i].kind), c->g->id, i);
+}
+
+/* "name":.., and "namespace":.. where the tool was of one. */
+static void put_name(struct buf *out, const struct params *p, const struct buf *name)
+{
+    size_t skip = 0;
+    for (uint32_t i = 0; i < p->n_namespaces && !skip; i++) {
+        size_t n = strlen(p->namespaces[i]);
+        if (name->len <= n + strlen(BETWEEN) || memcmp(name->p, p->namespaces[i], n) ||
+            memcmp(name->p + n, BETWEEN, strlen(BETWEEN)))
+            continue;
+        buf_puts(out, "\"namespace\":");
+        json_put_string(out, name->p, n);
+        buf_puts(out, ",");
+        skip = n + strlen(BETWEEN);
+    }
+    buf_puts(out, "\"name\":");
+    json_put_string(out, name->p + skip, name->len - skip);
+}
+
+static void put_text(struct buf *out, const struct buf *text)
+{
+    json_put_string(out, text->p ? text->p : "", text->len);
+}
+
+static void put_part(struct buf *out, const struct item *item, bool filled)
+{
+    static const struct buf none = {0};
+    bool text = item->kind == TOOLCALL_TEXT;
+    buf_printf(out, "{\"type\":\"%s\",\"text\":", text ? "output_text" : "reasoning_text");
+    put_text(out, filled ? &item->text : &none);
+    buf_puts(out, text ? ",\"annotations\":[],\"logprobs\":[]}" : "}");
+}
+
+static void put_call(struct buf *out, const struct choice *c, const struct item *item, bool filled)
+{
+    static const struct buf none = {0};
+    const struct answer_call *call = &c->answer->calls[item->call];
+    buf_printf(out, ",\"call_id\":\"call_%s\",", call->id);
+    put_name(out, &c->g->p, &call->name);
+    buf_puts(out, ",\"arguments\":");
+    put_text(out, filled ? &call->arguments : &none);
+    buf_puts(out, "}");
+}
+
+static void put_item(struct buf *out, const struct choice *c, uint32_t i, const char *status)
+{
+    const struct items *s = c->answer->own;
+    const struct item *item = &s->list[i];
+    bool filled = strcmp(status, "in_progress") != 0;
+    buf_puts(out, "{\"id\":");
+    put_item_id(out, c, i);
+    buf_printf(out, ",\"status\":\"%s\"", status);
+    if (item->kind == TOOLCALL_BEGIN) {
+        buf_puts(out, ",\"type\":\"function_call\"");
+        put_call(out, c, item, filled);
+        return;
+    }
+    buf_puts(out, item->kind == TOOLCALL_TEXT
+                      ? ",\"type\":\"message\",\"role\":\"assistant\",\"content\":["
+                      : ",\"type\":\"reasoning\",\"summary\":[],\"encrypted_content\":null,\"content\":[");
+    if (filled)
+        put_part(out, item, true);
+    buf_puts(out, "]}");
+}
+
+/* --- the response --- */
+
+static bool was_cut(const struct choice *c)
+{
+    return c->finish && !strcmp(answer_finish(c), "length");
+}
+
+static const char *status_of(const struct choice *c)
+{
+    return was_cut(c) ? "incomplete" : "completed";
+}
+
+/* What was cut is the last item. */
+static const char *item_status(const struct choice *c, const struct items *s, uint32_t i)
+{
+    return i + 1 == s->n ? status_of(c) : "completed";
+}
+
+static void put_output(struct buf *out, const struct choice *c)
+{
+    const struct items *s = c->answer->own;
+    buf_puts(out, ",\"output\":[");
+    for (uint32_t i = 0; c->finish && s && i < s->n; i++) {
+        buf_puts(out, i ? "," : "");
+        put_item(out, c, i, item_status(c, s, i));
+    }
+    buf_puts(out, "]");
+}
+
+static void put_usage(struct buf *out, const struct generation *g)
+{
+    const struct choice *c = g->choices;
+    uint32_t n_prompt = c->e.n_prompt;
+    if (!c->finish) {
+        buf_puts(out, ",\"usage\":null");
+        return;
+    }
+    buf_printf(out,
+               ",\"usage\":{\"input_tokens\":%u,\"input_tokens_details\":{\"cached_tokens\":%u},"
+               "\"output_tokens\":%u,\"output_tokens_details\":{\"reasoning_tokens\":%u},"
+               "\"total_tokens\":%u}",
+               n_prompt, generation_n_cached(g), c->n_tokens, answer_n_reasoning(g), n_prompt + c->n_tokens);
+}
+
+/* The settings in force. Instructions, tools and metadata are not kept, so they are not given back. */
+static void put_settings(struct buf *out, const struct params *p)
+{
+    buf_puts(out, ",\"error\":null,\"instructions\":null,\"metadata\":{},\"tools\":[],\"tool_choice\":");
+    buf_puts(out, p->no_tools ? "\"none\"" : p->choice.forced ? "\"required\"" : "\"auto\"");
+    buf_printf(out, ",\"parallel_tool_calls\":%s,\"max_output_tokens\":", p->one_call ? "false" : "true");
+    json_put_uint(out, p->max_tokens);
+    buf_puts(out, ",\"temperature\":");
+    json_put_number(out, p->temperature, 6);
+    buf_puts(out, ",\"top_p\":");
+    json_put_number(out, p->top_p, 6);
+    buf_puts(out, ",\"reasoning\":{\"effort\":");
+    json_put_str(out, p->reasoning_effort);
+    buf_puts(out, ",\"summary\":null},\"previous_response_id\":null,\"store\":false,\"background\":false,"
+                  "\"text\":{\"format\":{\"type\":\"text\"}},\"truncation\":\"disabled\"");
+}
+
+static void put_response(struct buf *out, const struct generation *g, const char *status)
+{
+    const struct choice *c = g->choices;
+    buf_printf(out, "{\"id\":\"%s\",\"object\":\"response\",\"created_at\":%lld,\"status\":\"%s\",\"model\":",
+               g->id, (long long)g->created, status);
+    chat_put_model(out, g);
+    buf_puts(out, was_cut(c) ? ",\"incomplete_details\":{\"reason\":\"max_output_tokens\"}"
+                             : ",\"incomplete_details\":null");
+    put_settings(out, &g->p);
+    put_output(out, c);
+    put_usage(out, g);
+    buf_puts(out, "}");
+}
+
+/* --- the stream --- */
+
+static void open_event(struct buf *out, struct items *s, const char *type)
+{
+    buf_printf(out, "event: response.%s\ndata: {\"type\":\"response.%s\",\"sequence_number\":%u", type, type,
+               s->n_events++);
+}
+
+static void put_response_event(struct choice *c, struct buf *out, const char *type, const char *status)
+{
+    struct items *s = items_of(c);
+    if (!s)
+        return;
+    open_event(out, s, type);
+    buf_puts(out, ",\"response\":");
+    put_response(out, c->g, status);
+    buf_puts(out, "}\n\n");
+}
+
+static void put_item_event(struct choice *c, struct buf *out, const char *type, const char *status)
+{
+    struct items *s = c->answer->own;
+    open_event(out, s, type);
+    buf_printf(out, ",\"output_index\":%u,\"item\":", s->n - 1);
+    put_item(out, c, s->n - 1, status);
+    buf_puts(out, "}\n\n");
+}
+
+/* Opens an event inside of the last item: its part, or a call's arguments. */
+static void open_inner(struct choice *c, struct buf *out, const char *type)
+{
+    struct items *s = c->answer->own;
+    open_event(out, s, type);
+    buf_puts(out, ",\"item_id\":");
+    put_item_id(out, c, s->n - 1);
+    buf_printf(out, ",\"output_index\":%u", s->n - 1);
+    if (s->list[s->n - 1].kind != TOOLCALL_BEGIN)
+        buf_puts(out, ",\"content_index\":0");
+}
+
+static void put_part_event(struct choice *c, struct buf *out, const char *type, bool filled)
+{
+    struct items *s = c->answer->own;
+    open_inner(c, out, type);
+    buf_puts(out, ",\"part\":");
+    put_part(out, &s->list[s->n - 1], filled);
+    buf_puts(out, "}\n\n");
+}
+
+static void start_item(struct choice *c, struct buf *out)
+{
+    const struct items *s = c->answer->own;
+    put_item_event(c, out, "output_item.added", "in_progress");
+    if (s->list[s->n - 1].kind != TOOLCALL_BEGIN)
+        put_part_event(c, out, "content_part.added", false);
+}
+
+static void put_done(struct choice *c, struct buf *out)
+{
+    const struct items *s = c->answer->own;
+    const struct item *item = &s->list[s->n - 1];
+    if (item->kind == TOOLCALL_BEGIN) {
+        const struct answer_call *call = &c->answer->calls[item->call];
+        open_inner(c, out, "function_call_arguments.done");
+        buf_puts(out, ",");
+        put_name(out, &c->g->p, &call->name);
+        buf_puts(out, ",\"arguments\":");
+        put_text(out, &call->arguments);
+    } else {
+        bool text = item->kind == TOOLCALL_TEXT;
+        open_inner(c, out, text ? "output_text.done" : "reasoning_text.done");
+        buf_puts(out, text ? ",\"logprobs\":[],\"text\":" : ",\"text\":");
+        put_text(out, &item->text);
+    }
+    buf_puts(out, "}\n\n");
+}
+
+/* Ends the open item, if there is one. */
+static void stop_item(struct choice *c, struct buf *out, const char *status)
+{
+    struct items *s = c->answer->own;
+    if (!s || !s->open)
+        return;
+    s->open = false;
+    if (!c->g->p.stream)
+        return;
+    put_done(c, out);
+    if (s->list[s->n - 1].kind != TOOLCALL_BEGIN)
+        put_part_event(c, out, "content_part.done", true);
+    put_item_event(c, out, "output_item.done", status);
+}
+
+static void put_delta(struct choice *c, struct buf *out, const struct toolcall_event *e)
+{
+    static const char *const types[] = {[TOOLCALL_TEXT] = "output_text.delta",
+                                        [TOOLCALL_REASONING] = "reasoning_text.delta",
+                                        [TOOLCALL_ARGUMENTS] = "function_call_arguments.delta"};
+    open_inner(c, out, types[e->kind]);
+    buf_puts(out, e->kind == TOOLCALL_TEXT ? ",\"logprobs\":[],\"delta\":" : ",\"delta\":");
+    json_put_string(out, e->s, e->n);
+    buf_puts(out, "}\n\n");
+}
+
+/* Of a whole reply too: then nothing is written yet. */
+static void event(struct choice *c, struct buf *out, const struct toolcall_event *e)
+{
+    struct items *s = items_of(c);
+    bool text = e->kind == TOOLCALL_TEXT || e->kind == TOOLCALL_REASONING, stream = c->g->p.stream;
+    if (!s || out->failed)
+        return;
+    bool goes_on = s->open && (text ? s->list[s->n - 1].kind == e->kind : e->kind != TOOLCALL_BEGIN);
+    if (e->kind == TOOLCALL_END || !goes_on)
+        stop_item(c, out, "completed");
+    if (e->kind == TOOLCALL_END || (!goes_on && !text && e->kind != TOOLCALL_BEGIN))
+        return;
+    if (!goes_on) {
+        if (!add_item(c, s, e->kind))
+            return;
+        if (stream)
+            start_item(c, out);
+    }
+    if (text)
+        buf_put(&s->list[s->n - 1].text, e->s, e->n);
+    if (stream && e->kind != TOOLCALL_BEGIN)
+        put_delta(c, out, e);
+}
+
+static void begin(struct generation *g, struct buf *out)
+{
+    put_response_event(g->choices, out, "created", "in_progress");
+    put_response_event(g->choices, out, "in_progress", "in_progress");
+}
+
+static void delta(struct choice *c, struct buf *out, const struct piece *piece)
+{
+    (void)out;
+    answer_take(c, piece, false);
+}
+
+static void end(struct choice *c, struct buf *out, const struct piece *piece)
+{
+    answer_take(c, piece, true);
+    stop_item(c, out, status_of(c));
+    put_response_event(c, out, status_of(c), status_of(c));
+}
+
+static void last(struct generation *g, struct buf *out)
+{
+    (void)g;
+    (void)out;
+}
+
+static void reply(struct generation *g, struct buf *out)
+{
+    answer_take_whole(g->choices);
+    put_response(out, g, status_of(g->choices));
+    buf_puts(out, "\n");
+}
+
+const struct dialect dialect_responses = {
+    .id_prefix = "resp_",
+    .fields = chat_fields,
+    .own_fields = own_fields,
+    .defaults = chat_defaults,
+    .translate = translate,
+    .prepare = chat_dialect_prepare,
+    .reply = reply,
+    .begin = begin,
+    .delta = delta,
+    .end = end,
+    .last = last,
+    .event = event,
+    .whole_calls = true,
+    .whole_events = true,
+    .clamps = true,
+};

@@ -1,0 +1,365 @@
+#include "tool_grammar.h"
+#include "grammar/regex.h"
+#include "schema_private.h"
+#include "toolcall/toolcall_writing.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MAX_NAME 256
+#define MAX_LENGTH                                                                                           \
+    256 /* characters of a text without quotes whose length is limited; longer ones are not                  \
+         */
+
+struct writer {
+    struct compiler c; /* whose root has all schemas: {"$defs": {"0": .., "1": ..}} */
+    const struct tool_grammar_options *o;
+    const struct toolcall_writing *w;
+};
+
+/* ---- texts ---- */
+
+/* The length of the control token's mark that stands at s, or 0. */
+static size_t control_at(const struct writer *x, const char *s, size_t n)
+{
+    const char *mark;
+    size_t best = 0;
+    for (size_t i = 0; (mark = toolcall_format_mark(x->o->format, i)); i++) {
+        size_t len = strlen(mark);
+        if (len > best && len <= n && !memcmp(s, mark, len) && x->o->is_control(x->o->context, mark))
+            best = len;
+    }
+    return best;
+}
+
+static uint32_t put_text(struct writer *x, uint32_t from, const char *s, size_t n)
+{
+    struct builder *b = &x->c.b;
+    for (size_t i = 0; i < n && !b->failed;) {
+        size_t len = control_at(x, s + i, n - i);
+        if (len)
+            from = builder_text(b, from, TOOL_GRAMMAR_CONTROL, 1);
+        len = len ? len : 1;
+        from = builder_text(b, from, s + i, len);
+        i += len;
+    }
+    return from;
+}
+
+/* The texts that do not contain `mark`. */
+static const struct dfa *texts_without(struct builder *b, const char *mark)
+{
+    const struct dfa *text = dfa_utf8(&b->shop, mark, strlen(mark));
+    struct nfa a;
+    nfa_open(&a, &b->shop);
+    nfa_edge(&a, NFA_START, 0, DFA_MAX_CODE, NFA_START);
+    uint32_t at = nfa_state(&a);
+    nfa_empty(&a, NFA_START, at);
+    for (uint32_t s = 0; text && s + 1 < text->n_states; s++) {
+        uint32_t to = nfa_state(&a);
+        nfa_edge(&a, at, text->edges[s].lo, text->edges[s].hi, to);
+        at = to;
+    }
+    nfa_empty(&a, at, NFA_ACCEPT);
+    nfa_edge(&a, NFA_ACCEPT, 0, DFA_MAX_CODE, NFA_ACCEPT);
+    const struct dfa *with = text ? nfa_dfa(&a) : NULL;
+    return with ? dfa_not(&b->shop, with) : NULL;
+}
+
+/* Any text up to the mark that ends it, and the mark; `schema` may limit its length. */
+static uint32_t put_until(struct writer *x, uint32_t from, const char *mark, const json_t *schema)
+{
+    struct builder *b = &x->c.b;
+    uint32_t to = builder_state(b);
+    const json_t *min = json_object_get(schema, "minLength"), *max = json_object_get(schema, "maxLength");
+    bool control = control_at(x, mark, strlen(mark)) > 0;
+    const struct dfa *text = control ? dfa_all(&b->shop) : texts_without(b, mark);
+    json_int_t least = json_integer_value(min), most = json_is_integer(max) ? json_integer_value(max) : -1;
+    if (text && (most >= 0 || least > 0) && least >= 0 && least <= MAX_LENGTH && most <= MAX_LENGTH)
+        text = dfa_length(&b->shop, text, (uint32_t)least, most < 0 ? DFA_INFINITE : (uint32_t)most);
+    builder_dfa(b, text, SPELL_RAW, from, to, true);
+    return put_text(x, to, mark, strlen(mark));
+}
+
+static uint32_t put_regex(struct writer *x, uint32_t from, const char *regex)
+{
+    struct builder *b = &x->c.b;
+    const struct dfa *a = NULL;
+    uint32_t to = builder_state(b);
+    regex_compile(&b->shop, regex, strlen(regex), REGEX_WHOLE, &a, NULL);
+    builder_dfa(b, a, SPELL_RAW, from, to, false);
+    return to;
+}
+
+/* ---- arguments ---- */
+
+static json_t *parameters_of(const struct writer *x, size_t tool)
+{
+    char key[24];
+    snprintf(key, sizeof key, "%zu", tool);
+    return json_object_get(json_object_get(x->c.root, "$defs"), key);
+}
+
+static uint32_t put_value(struct writer *x, uint32_t from, json_t *schema)
+{
+    uint32_t to = builder_state(&x->c.b);
+    builder_call(&x->c.b, from, emit_node(&x->c, node_of_schema(&x->c, schema)), to, false);
+    return to;
+}
+
+/* One of the strings that an enum lists, or any; `rest` ends it. */
+static uint32_t put_string(struct writer *x, uint32_t from, const json_t *schema, const char *rest)
+{
+    const json_t *only = json_object_get(schema, "const"), *list = json_object_get(schema, "enum");
+    uint32_t to = builder_state(&x->c.b);
+    if (!json_is_string(only) && !json_array_size(list))
+        return put_until(x, from, rest, schema);
+    for (size_t i = 0; i < (only ? 1 : json_array_size(list)); i++) {
+        const json_t *word = only ? only : json_array_get(list, i);
+        if (json_is_string(word))
+            builder_empty(&x->c.b,
+                          builder_text(&x->c.b, from, json_string_value(word), json_string_length(word)), to);
+    }
+    return put_text(x, to, rest, strlen(rest));
+}
+
+/* One argument as the format's `param` writes it. */
+static uint32_t put_param(struct writer *x, uint32_t at, const struct toolcall_param *param, json_t *schema)
+{
+    const char *text = param->is_text ? "true" : "false";
+    for (const char *s = x->w->param; *s; s++) {
+        if (*s == WRITING_NAME)
+            at = builder_text(&x->c.b, at, param->name, strlen(param->name));
+        else if (*s == WRITING_TEXT)
+            at = builder_text(&x->c.b, at, text, strlen(text));
+        else if (*s == WRITING_VALUE && param->is_text)
+            return put_string(x, at, schema, s + 1);
+        else if (*s == WRITING_VALUE)
+            at = put_value(x, at, schema);
+        else {
+            size_t n = strcspn(s, "\1\2\3\4");
+            at = put_text(x, at, s, n);
+            s += n - 1;
+        }
+    }
+    return at;
+}
+
+static bool is_required(const json_t *schema, const char *name)
+{
+    const json_t *list = json_object_get(schema, "required");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *one = json_string_value(json_array_get(list, i));
+        if (one && !strcmp(one, name))
+            return true;
+    }
+    return false;
+}
+
+/* In the order of the schema. */
+static uint32_t put_params(struct writer *x, uint32_t at, size_t tool)
+{
+    const struct toolcall_tool *t = &x->o->tools->list[tool];
+    json_t *schema = parameters_of(x, tool), *properties = json_object_get(schema, "properties");
+    for (size_t i = 0; i < t->n_params; i++) {
+        const struct toolcall_param *p = &t->params[i];
+        json_t *own = json_object_get(properties, p->name);
+        uint32_t to = builder_state(&x->c.b);
+        if (!own)
+            continue;
+        builder_empty(&x->c.b, put_param(x, at, p, own), to);
+        if (!is_required(schema, p->name))
+            builder_empty(&x->c.b, at, to);
+        at = to;
+    }
+    return at;
+}
+
+/* ---- calls ---- */
+
+/* A name stands in JSON strings and in tags alike. */
+static int check_name(struct writer *x, const char *name)
+{
+    if (*name && strlen(name) <= MAX_NAME && !strpbrk(name, "\"\\<>[]{}|\n\r\t\1\2\3\4"))
+        return 0;
+    return builder_fail(&x->c.b, -EINVAL, "the name %.40s cannot be written in the format %s", name,
+                        toolcall_format_name(x->o->format));
+}
+
+static uint32_t put_call(struct writer *x, uint32_t at, size_t tool)
+{
+    const char *name = x->o->tools->list[tool].name;
+    if (check_name(x, name) < 0)
+        return at;
+    for (const char *s = x->w->call; *s; s++) {
+        size_t n = strcspn(s, "\1\2\3\4");
+        if (n) {
+            at = put_text(x, at, s, n);
+            s += n - 1;
+        } else if (*s == WRITING_NAME) {
+            at = builder_text(&x->c.b, at, name, strlen(name));
+        } else if (*s == WRITING_ID) {
+            at = put_regex(x, at, "[0-9A-Za-z]{9}");
+        } else {
+            at = x->w->param ? put_params(x, at, tool) : put_value(x, at, parameters_of(x, tool));
+        }
+    }
+    return at;
+}
+
+static bool may_call(const struct writer *x, const char *name)
+{
+    const json_t *only = x->o->only;
+    for (size_t i = 0; i < json_array_size(only); i++)
+        if (!strcmp(json_string_value(json_array_get(only, i)), name))
+            return true;
+    return !only;
+}
+
+static uint32_t put_calls(struct writer *x, uint32_t from)
+{
+    struct builder *b = &x->c.b;
+    uint32_t start = builder_state(b), end = builder_state(b);
+    builder_empty(b, put_text(x, from, x->w->begin, strlen(x->w->begin)), start);
+    for (size_t i = 0; i < x->o->tools->n; i++)
+        if (may_call(x, x->o->tools->list[i].name))
+            builder_empty(b, put_call(x, start, i), end);
+    if (x->w->between && !x->o->one) {
+        uint32_t again = put_text(x, end, x->w->between, strlen(x->w->between));
+        builder_empty(b, again, start);
+    }
+    return put_text(x, end, x->w->end, strlen(x->w->end));
+}
+
+/* What it reasons, and up to two new lines. */
+static uint32_t put_reasoning(struct writer *x, uint32_t from)
+{
+    struct toolcall_reasoning r = toolcall_reasoning_of(x->o->format);
+    struct builder *b = &x->c.b;
+    if (x->o->reasoning == REASONING_NONE || !r.open || !r.close)
+        return from;
+    uint32_t out = builder_state(b), at = from;
+    if (x->o->reasoning == REASONING_POSSIBLE) {
+        builder_empty(b, from, out);
+        at = put_text(x, from, r.open, strlen(r.open));
+    }
+    at = put_until(x, at, r.close, NULL);
+    uint32_t line = builder_text(b, at, "\n", 1), lines = builder_text(b, line, "\n", 1);
+    builder_empty(b, at, out);
+    builder_empty(b, line, out);
+    builder_empty(b, lines, out);
+    return out;
+}
+
+/* ---- schemas ---- */
+
+/* Tells if a schema can be held exactly, within what is left of the work that all of them may take. */
+static int try_schema(json_t *schema, uint64_t *work, struct error *err)
+{
+    struct compiler c = {.root = schema};
+    struct grammar *g = NULL;
+    uint32_t start = 0;
+    builder_open(&c.b);
+    c.b.shop.work = *work;
+    if (schema_begin(&c)) {
+        start = emit_node(&c, node_of_schema(&c, schema));
+        emit_all(&c);
+    }
+    int rc = builder_finish(&c.b, start, &g, err);
+    *work = c.b.shop.work;
+    grammar_unref(rc == 0 ? g : NULL);
+    json_decref(c.made);
+    builder_close(&c.b);
+    return rc;
+}
+
+/* A copy that is a resource of its own, so that its references stay inside; any object where it cannot be
+ * held and need not. */
+static json_t *own_schema(const json_t *function, size_t tool, uint64_t *work, struct error *err)
+{
+    json_t *given = json_object_get(function, "parameters"), *schema;
+    bool strict = json_is_true(json_object_get(function, "strict"));
+    char id[32];
+    schema = json_is_object(given) ? json_deep_copy(given) : json_object();
+    if (schema && !json_object_get(schema, "type"))
+        json_object_set_new(schema, "type", json_string("object"));
+    int rc = schema ? try_schema(schema, work, strict ? err : NULL) : -ENOMEM;
+    if (rc < 0 && (strict || rc == -ENOMEM)) {
+        json_decref(schema);
+        return NULL;
+    }
+    if (rc < 0) {
+        json_decref(schema);
+        schema = json_pack("{s:s}", "type", "object");
+    }
+    snprintf(id, sizeof id, "tool:%zu", tool);
+    if (schema && !json_object_get(schema, "$id"))
+        json_object_set_new(schema, "$id", json_string(id));
+    return schema;
+}
+
+static json_t *all_schemas(const struct tool_grammar_options *o, struct error *err)
+{
+    json_t *root = json_object(), *defs = json_object();
+    uint64_t work = GRAMMAR_WORK;
+    bool ok = root && defs && json_object_set_new(root, "$defs", defs) == 0;
+    for (size_t i = 0; ok && i < o->tools->n; i++) {
+        char key[24];
+        const json_t *tool = json_array_get(o->list, i);
+        snprintf(key, sizeof key, "%zu", i);
+        json_t *schema = own_schema(json_object_get(tool, "function"), i, &work, err);
+        ok = schema && json_object_set_new(defs, key, schema) == 0;
+    }
+    if (ok)
+        return root;
+    json_decref(root);
+    error_set(err, -ENOMEM, "out of memory");
+    return NULL;
+}
+
+/* Opens the builder on the root's schemas, and puts the reasoning. Returns the state behind it. */
+static uint32_t open_writer(struct writer *x, uint32_t *start)
+{
+    builder_open(&x->c.b);
+    *start = builder_state(&x->c.b);
+    return schema_begin(&x->c) ? put_reasoning(x, *start) : *start;
+}
+
+static int close_writer(struct writer *x, uint32_t start, uint32_t end, struct grammar **out,
+                        struct error *err)
+{
+    builder_final(&x->c.b, end);
+    emit_all(&x->c);
+    int rc = builder_finish(&x->c.b, start, out, err);
+    json_decref(x->c.made);
+    builder_close(&x->c.b);
+    return rc;
+}
+
+int tool_grammar_compile(struct grammar **out, const struct tool_grammar_options *o, struct error *err)
+{
+    struct error words = {0};
+    struct writer x = {.o = o, .w = toolcall_writing_of(o->format)};
+    uint32_t start;
+    if (!x.w)
+        return error_set(err, -ENOTSUP, "calls in the format %s cannot be forced",
+                         toolcall_format_name(o->format));
+    x.c.root = all_schemas(o, &words);
+    if (!x.c.root)
+        return error_set(err, words.code, "%s", words.text);
+    uint32_t end = put_calls(&x, open_writer(&x, &start));
+    int rc = close_writer(&x, start, end, out, err);
+    json_decref(x.c.root);
+    return rc;
+}
+
+int tool_grammar_of_schema(struct grammar **out, const struct tool_grammar_options *o, json_t *schema,
+                           struct error *err)
+{
+    struct writer x = {.o = o, .c.root = schema};
+    uint32_t start, end = open_writer(&x, &start);
+    if (!x.c.b.failed)
+        end = put_value(&x, end, schema);
+    return close_writer(&x, start, end, out, err);
+}

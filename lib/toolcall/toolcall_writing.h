@@ -1,0 +1,29 @@
+/* toolcall_writing.h - how a format's models write calls and reasoning: for those that make a model write one
+ * (daemon/schema/tool_grammar.h). Sources: the chat templates of the models themselves. Thread: any; data. */
+#pragma once
+#include "toolcall.h"
+
+/* In `call` and `param` these bytes stand for what differs from call to call. */
+#define WRITING_NAME '\1' /* the function's name; in `param` its parameter's */
+#define WRITING_VALUE                                                                                        \
+    '\2' /* the arguments as JSON, or all `param`s; in `param` its value: a string as it is,                 \
+            else JSON */
+#define WRITING_ID   '\3' /* nine letters and digits */
+#define WRITING_TEXT '\4' /* true for a string, else false */
+
+struct toolcall_writing {
+    const char *format;
+    const char *begin, *call, *end; /* begin call (between call)* end */
+    const char *between;            /* NULL: one call is all that the format has */
+    const char *param;              /* of one argument; NULL: arguments are JSON */
+};
+
+/* NULL: the format has no calls, or none that are described. */
+const struct toolcall_writing *toolcall_writing_of(const struct toolcall_format *f);
+
+struct toolcall_reasoning {
+    const char *open, *close; /* NULL: the format has none */
+};
+struct toolcall_reasoning toolcall_reasoning_of(const struct toolcall_format *f);
+/* Tells if a prompt of n bytes ends with the mark that opens a reasoning. */
+bool toolcall_reasoning_is_open(const struct toolcall_format *f, const char *prompt, size_t n);

@@ -1,0 +1,32 @@
+// ai with @ai-sdk/openai-compatible.
+import assert from "node:assert/strict";
+import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
+import { generateObject, generateText, streamObject, streamText, tool } from "ai";
+import { Arguments, Dog, check, content, join, url } from "./common.mjs";
+
+const settings = { name: "hearth", baseURL: `${url}/v1`, supportsStructuredOutputs: true };
+const model = createOpenAICompatible(settings).chatModel("any");
+const tools = { weather: tool({ description: "The weather.", inputSchema: Arguments }) };
+const ask = { model, prompt: content, maxRetries: 0 };
+
+await check("text is generated and streamed", async () => {
+    const whole = await generateText({ ...ask, temperature: 0, maxOutputTokens: 12 });
+    const { textStream } = streamText({ ...ask, temperature: 0, maxOutputTokens: 12 });
+    assert.equal(await join(textStream, (text) => text), whole.text);
+    assert.equal(whole.usage.outputTokens, 12);
+    assert.equal(whole.finishReason, "length");
+});
+
+await check("a required tool is called, and a chosen one in a stream", async () => {
+    const whole = await generateText({ ...ask, tools, toolChoice: "required" });
+    Arguments.parse(whole.toolCalls[0].input);
+    const chosen = streamText({ ...ask, tools, toolChoice: { type: "tool", toolName: "weather" } });
+    Arguments.parse((await chosen.toolCalls)[0].input);
+});
+
+await check("an object is generated and streamed", async () => {
+    Dog.parse((await generateObject({ ...ask, schema: Dog })).object);
+    const streamed = streamObject({ ...ask, schema: Dog });
+    for await (const partial of streamed.partialObjectStream) assert.ok(partial);
+    Dog.parse(await streamed.object);
+});

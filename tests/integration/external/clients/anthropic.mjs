@@ -1,0 +1,50 @@
+// @anthropic-ai/sdk.
+import assert from "node:assert/strict";
+import Anthropic from "@anthropic-ai/sdk";
+import { Arguments, check, messages, parameters, url } from "./common.mjs";
+
+const client = new Anthropic({ baseURL: url, apiKey: "none", maxRetries: 0 });
+const tools = [{ name: "weather", description: "The weather.", input_schema: parameters }];
+const base = { model: "any", max_tokens: 20, messages, temperature: 0 };
+
+await check("models have what its types ask for", async () => {
+    for await (const model of client.models.list()) assert.ok(model.id && model.display_name && Date.parse(model.created_at));
+});
+
+await check("a message is counted, answered and streamed", async () => {
+    assert.ok((await client.messages.countTokens({ model: "any", messages })).input_tokens > 4);
+    const whole = await client.messages.create(base);
+    assert.equal(whole.stop_reason, "max_tokens");
+    const streamed = await client.messages.stream(base).finalMessage();
+    assert.equal(streamed.content[0].text, whole.content[0].text);
+    assert.equal(streamed.usage.output_tokens, 20);
+});
+
+await check("the chosen tool is called, and takes its result", async () => {
+    const asked = { ...base, max_tokens: 200, tools, tool_choice: { type: "tool", name: "weather", disable_parallel_tool_use: true } };
+    for (const reply of [await client.messages.create(asked), await client.messages.stream(asked).finalMessage()]) {
+        assert.equal(reply.stop_reason, "tool_use");
+        Arguments.parse(reply.content[0].input);
+    }
+    const call = { type: "tool_use", id: "toolu_1", name: "weather", input: { city: "Bern", now: true } };
+    const result = { type: "tool_result", tool_use_id: "toolu_1", is_error: true, content: "no" };
+    const talk = [...messages, { role: "assistant", content: [call] }, { role: "user", content: [result] }];
+    assert.ok((await client.messages.create({ ...base, tools, messages: talk })).content.length);
+});
+
+await check("an output format is held", async () => {
+    const output_config = { format: { type: "json_schema", schema: parameters } };
+    const reply = await client.messages.create({ ...base, max_tokens: 200, output_config });
+    Arguments.parse(JSON.parse(reply.content[0].text));
+});
+
+await check("a begun answer is gone on with", async () => {
+    const talk = [...messages, { role: "assistant", content: "Once upon" }];
+    const reply = await client.messages.create({ ...base, messages: talk });
+    assert.match(reply.content[0].text, /^ a time/);
+});
+
+await check("a prompt that does not fit has their words", async () => {
+    const long = [{ role: "user", content: "a dog ".repeat(2000) }];
+    await assert.rejects(client.messages.create({ ...base, messages: long }), /prompt is too long: \d+ tokens > 1024 maximum/);
+});

@@ -1,0 +1,93 @@
+// openai: tools, structured outputs and responses.
+import assert from "node:assert/strict";
+import OpenAI from "openai";
+import { zodResponseFormat, zodTextFormat } from "openai/helpers/zod";
+import { Arguments, Dog, check, content, messages, parameters, url } from "./common.mjs";
+
+const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: "none", maxRetries: 0 });
+const named = { type: "function", function: { name: "weather" } };
+const tools = [{ type: "function", function: { name: "weather", description: "The weather.", parameters } }];
+
+await check("a required call is streamed", async () => {
+    const chat = { model: "any", messages, tools, tool_choice: "required", parallel_tool_calls: false };
+    const { choices } = await client.chat.completions.stream(chat).finalChatCompletion();
+    assert.equal(choices[0].finish_reason, "tool_calls");
+    assert.equal(choices[0].message.tool_calls.length, 1);
+    Arguments.parse(JSON.parse(choices[0].message.tool_calls[0].function.arguments));
+});
+
+await check("runTools calls the function with the model's arguments", async () => {
+    let given = null;
+    const weather = {
+        name: "weather",
+        parse: JSON.parse,
+        parameters,
+        function: (args) => {
+            given = args;
+            return "sunny";
+        },
+    };
+    await client.chat.completions
+        .runTools({
+            model: "any",
+            messages,
+            parallel_tool_calls: false,
+            tool_choice: named,
+            tools: [{ type: "function", function: weather }],
+        })
+        .done();
+    Arguments.parse(given);
+});
+
+await check("zodResponseFormat gives what it describes", async () => {
+    const reply = await client.chat.completions.parse({ model: "any", messages, response_format: zodResponseFormat(Dog, "dog") });
+    Dog.parse(reply.choices[0].message.parsed);
+});
+
+await check("a prompt that does not fit has the code and the sentence", async () => {
+    const long = [{ role: "user", content: "a dog ".repeat(2000) }];
+    await assert.rejects(
+        client.chat.completions.create({ model: "any", messages: long }),
+        (error) => error.code === "context_length_exceeded" && /maximum context length is 1024 tokens/.test(error.message),
+    );
+});
+
+await check("a response that was cut is incomplete", async () => {
+    const reply = await client.responses.create({ model: "any", input: content, max_output_tokens: 12 });
+    assert.equal(reply.status, "incomplete");
+    assert.ok(reply.output_text.length > 0);
+    assert.equal(reply.usage.output_tokens, 12);
+});
+
+await check("a streamed response has the items of the whole one", async () => {
+    const body = { model: "any", input: content, temperature: 0, max_output_tokens: 12 };
+    const whole = await client.responses.create(body);
+    const streamed = await client.responses.stream(body).finalResponse();
+    assert.equal(streamed.output_text, whole.output_text);
+});
+
+await check("a response's function call is streamed", async () => {
+    const reply = await client.responses
+        .stream({
+            model: "any",
+            input: content,
+            tools: [{ type: "function", name: "weather", parameters, strict: true }],
+            tool_choice: "required",
+            parallel_tool_calls: false,
+        })
+        .finalResponse();
+    assert.equal(reply.output[0].type, "function_call");
+    Arguments.parse(JSON.parse(reply.output[0].arguments));
+});
+
+await check("zodTextFormat gives what it describes", async () => {
+    const reply = await client.responses.parse({ model: "any", input: content, text: { format: zodTextFormat(Dog, "dog") } });
+    Dog.parse(reply.output_parsed);
+});
+
+await check("a response that would need a store is a BadRequestError that names the field", async () => {
+    await assert.rejects(
+        client.responses.create({ model: "any", input: content, previous_response_id: "resp_1" }),
+        (error) => error instanceof OpenAI.BadRequestError && error.param === "previous_response_id",
+    );
+});

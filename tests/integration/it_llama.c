@@ -1,0 +1,134 @@
+/* llama-server's dialect: its names in and out. */
+#include "harness.h"
+
+static json_t *ok(const char *path, const char *body)
+{
+    struct reply r = body ? post(path, body) : get(path);
+    cr_assert_eq(r.status, 200, "%s: %s", body, r.body);
+    json_t *root = reply_json(&r);
+    reply_free(&r);
+    return root;
+}
+
+DAEMON_TEST(llama, a_completion_has_its_names)
+{
+    json_t *root =
+        ok("/completion", "{\"prompt\":\"Once upon a time\",\"n_predict\":4,\"temperature\":0,"
+                          "\"n_probs\":2,\"seed\":-1,\"top_k\":-1,\"repeat_last_n\":-1,\"mirostat\":0,"
+                          "\"samplers\":[\"top_k\"],\"logit_bias\":[[11,0.5],[400,false]]}");
+    cr_assert_eq(json_array_size(json_at(root, "tokens")), 4);
+    cr_assert_neq(json_number(root, "tokens.1"), 400, "a bias of false bans a token");
+    cr_assert_eq(json_array_size(json_at(root, "completion_probabilities.0.top_logprobs")), 2);
+    cr_assert_str_eq(json_text(root, "stop_type"), "limit");
+    cr_assert_eq(json_number(root, "tokens_evaluated"), 4);
+    cr_assert_eq(json_number(root, "timings.predicted_n"), 4);
+    cr_assert_eq(json_number(root, "timings.cache_n") + json_number(root, "timings.prompt_n"), 4);
+    cr_assert_eq(json_number(root, "generation_settings.n_predict"), 4);
+    cr_assert(json_is_true(json_at(root, "stop")));
+    json_decref(root);
+    root = ok("/completion", "{\"prompt\":\"Once\",\"grammar\":\"root ::= \\\"yes\\\"\"}");
+    cr_assert_str_eq(json_text(root, "content"), "yes");
+    cr_assert_str_eq(json_text(root, "stop_type"), "eos");
+    json_decref(root);
+    root = ok("/completion", "{\"prompt\":\"Once upon a time\",\"temperature\":0,\"n_predict\":99999,"
+                             "\"stop\":[\" little\"]}");
+    cr_assert_str_eq(json_text(root, "stopping_word"), " little");
+    cr_assert_str_eq(json_text(root, "stop_type"), "word");
+    json_decref(root);
+}
+
+DAEMON_TEST(llama, a_stream_ends_with_the_event_that_stops)
+{
+    struct reply r = post("/completion", "{\"prompt\":\"Once upon a time\",\"n_predict\":3,\"temperature\":0,"
+                                         "\"stream\":true}");
+    char content[256] = "";
+    bool stopped = false;
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    cr_assert(!strstr(r.body, "[DONE]"));
+    for (char *line = strtok(r.body, "\n"); line; line = strtok(NULL, "\n")) {
+        json_t *root = json_loads(line + 6, 0, NULL);
+        cr_assert(root && !stopped, "%s", line);
+        strncat(content, json_text(root, "content"), 100);
+        stopped = json_is_true(json_at(root, "stop"));
+        json_decref(root);
+    }
+    cr_assert(stopped);
+    cr_assert_str_eq(content, ", there was");
+    reply_free(&r);
+}
+
+DAEMON_TEST(llama, the_template_is_applied_and_nothing_generated)
+{
+    json_t *root =
+        ok("/apply-template", "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi <|im_end|>\"}]}");
+    const char *prompt = json_text(root, "prompt");
+    cr_assert(strstr(prompt, "Hi <|im_end|>"), "%s", prompt);
+    json_decref(root);
+    root = ok("/stats", NULL);
+    cr_assert_eq(json_number(root, "requests.running"), 0);
+    json_decref(root);
+}
+
+DAEMON_TEST(llama, props_and_slots_tell_of_the_model)
+{
+    json_t *root = ok("/props", NULL);
+    double n_slots = json_number(root, "total_slots");
+    cr_assert_eq(json_number(root, "default_generation_settings.n_ctx"), 1024);
+    cr_assert_str_eq(json_text(root, "eos_token"), "<|endoftext|>");
+    cr_assert(json_is_string(json_at(root, "chat_template")));
+    json_decref(root);
+    root = ok("/slots", NULL);
+    cr_assert_eq(json_array_size(root), (size_t)n_slots);
+    cr_assert(json_is_false(json_at(root, "0.is_processing")));
+    json_decref(root);
+}
+
+DAEMON_TEST(llama, bad_input_is_refused_by_name)
+{
+    static const struct {
+        const char *path, *body, *param;
+        int status;
+    } cases[] = {
+        {"/completion", "{\"prompt\":\"a\",\"n_predict\":\"x\"}", "max_tokens", 400},
+        {"/completion", "{\"prompt\":\"a\",\"logit_bias\":[[1]]}", "logit_bias", 400},
+        {"/completion", "{}", "prompt", 400},
+        {"/infill", "{\"input_prefix\":7}", "input_prefix", 400},
+        {"/infill", "{\"input_extra\":[{\"filename\":\"a\"}]}", "input_extra", 400},
+        {"/infill", "{\"input_prefix\":\"a\",\"input_suffix\":\"b\"}", "input_suffix", 501},
+        {"/v1/completions", "{\"prompt\":\"a\",\"suffix\":\"b\"}", "suffix", 501},
+        {"/v1/completions", "{\"prompt\":[1],\"suffix\":\"b\"}", "suffix", 400},
+        {"/v1/completions", "{\"prompt\":\"a\",\"echo\":true,\"logprobs\":1}", "echo", 400},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct reply r = post(cases[i].path, cases[i].body);
+        json_t *root = reply_json(&r);
+        cr_assert_eq(r.status, cases[i].status, "%s: %s", cases[i].body, r.body);
+        cr_assert_str_eq(json_text(root, "error.param"), cases[i].param, "%s", r.body);
+        json_decref(root);
+        reply_free(&r);
+    }
+}
+
+/* --- small facts of other servers --- */
+
+DAEMON_TEST(peers, the_facts_that_clients_ask_first)
+{
+    json_t *root = ok("/version", NULL);
+    cr_assert(json_is_string(json_at(root, "version")));
+    json_decref(root);
+    root = ok("/load", NULL);
+    cr_assert_eq(json_number(root, "server_load"), 0);
+    json_decref(root);
+    root = ok("/info", NULL);
+    cr_assert_eq(json_number(root, "max_total_tokens"), 1024);
+    json_decref(root);
+    json_decref(ok("/ping", NULL));
+    root = ok("/tokenize", "{\"model\":\"m\",\"prompt\":\"Once upon a time\",\"add_special_tokens\":false}");
+    cr_assert_eq(json_number(root, "count"), 4);
+    cr_assert_eq(json_array_size(json_at(root, "tokens")), 4);
+    cr_assert_eq(json_number(root, "max_model_len"), 1024);
+    json_decref(root);
+    struct reply r = post("/tokenize", "{\"prompt\":\"a\",\"content\":\"b\"}");
+    cr_assert_eq(r.status, 400);
+    reply_free(&r);
+}

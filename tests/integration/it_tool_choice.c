@@ -1,0 +1,168 @@
+/* Calls that a client insists on: a model with random weights, which would write nonsense, makes them, in
+ * every dialect that can ask. */
+#include "support/variant.h"
+#include "harness.h"
+
+#include <unistd.h>
+
+#define CHAT "/v1/chat/completions"
+#define BASE "tiny-qwen3-s11-q4_k_m"
+#define HERMES                                                                                               \
+    "{% for m in messages %}{{ m.content }}{% endfor %}{% if tools %}<tool_call>{% endif %}"                 \
+    "{% if enable_thinking %}<think>{% endif %}"
+#define SCHEMA                                                                                               \
+    "{\"type\":\"object\",\"properties\":{\"city\":{\"$ref\":\"#/$defs/c\"},\"now\":{\"type\":\"boolean\"}}" \
+    ",\"required\":[\"city\",\"now\"],\"additionalProperties\":false,\"$defs\":{\"c\":{\"enum\":[\"Bern\","  \
+    "\"Basel\"]}}}"
+#define EMPTY "{\"type\":\"object\",\"properties\":{},\"additionalProperties\":false}"
+#define TOOLS                                                                                                \
+    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"weather\",\"parameters\":" SCHEMA "}},"      \
+    "{\"type\":\"function\",\"function\":{\"name\":\"stop\",\"parameters\":" EMPTY "}}]"
+#define SAID "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]"
+#define ASK  SAID ",\"reasoning_effort\":\"none\"" /* which such a model would not end */
+
+static char model[64];
+
+static void start(void)
+{
+    variant_write(model, BASE, EDITS(SET_STR("tokenizer.chat_template", HERMES)));
+    daemon_start((const char *[]){"--model", model, NULL});
+}
+
+static void end(void)
+{
+    daemon_stop();
+    unlink(model);
+}
+
+static json_t *ask(const char *path, const char *members)
+{
+    char body[2048];
+    snprintf(body, sizeof body, "{%s}", members);
+    struct reply r = post(path, body);
+    cr_assert_eq(r.status, 200, "%s: %s", body, r.body);
+    json_t *root = reply_json(&r);
+    reply_free(&r);
+    return root;
+}
+
+/* Arguments of a call of `weather`, or none of `stop`. */
+static void expect_call(const char *name, const json_t *arguments)
+{
+    const char *city = json_string_value(json_object_get(arguments, "city"));
+    if (!strcmp(name, "stop")) {
+        cr_assert_eq(json_object_size(arguments), 0);
+        return;
+    }
+    cr_assert_str_eq(name, "weather");
+    cr_assert(city && (!strcmp(city, "Bern") || !strcmp(city, "Basel")));
+    cr_assert(json_is_boolean(json_object_get(arguments, "now")));
+    cr_assert_eq(json_object_size(arguments), 2);
+}
+
+static void expect_text_call(json_t *root, const char *name, const char *arguments)
+{
+    json_t *read = json_loads(json_text(root, arguments), 0, NULL);
+    cr_assert(read, "%s", json_text(root, arguments));
+    expect_call(json_text(root, name), read);
+    json_decref(read);
+}
+
+#define CALL "choices.0.message.tool_calls.0.function"
+
+Test(tool_choice, a_call_comes_where_one_is_required)
+{
+    start();
+    for (int seed = 0; seed < 10; seed++) {
+        char members[2048];
+        snprintf(members, sizeof members,
+                 ASK "," TOOLS ",\"tool_choice\":\"required\",\"parallel_tool_calls\":false,\"seed\":%d",
+                 seed);
+        json_t *root = ask(CHAT, members);
+        expect_text_call(root, CALL ".name", CALL ".arguments");
+        cr_assert_eq(json_array_size(json_at(root, "choices.0.message.tool_calls")), 1);
+        cr_assert_str_eq(json_text(root, "choices.0.finish_reason"), "tool_calls");
+        cr_assert(json_is_null(json_at(root, "choices.0.message.content")));
+        json_decref(root);
+    }
+    end();
+}
+
+Test(tool_choice, the_named_function_is_called_in_every_dialect)
+{
+    start();
+    json_t *root =
+        ask(CHAT, ASK "," TOOLS ",\"parallel_tool_calls\":false,\"tool_choice\":{\"type\":\"function\","
+                      "\"function\":{\"name\":\"weather\"}}");
+    cr_assert_str_eq(json_text(root, CALL ".name"), "weather");
+    expect_text_call(root, CALL ".name", CALL ".arguments");
+    json_decref(root);
+    root = ask(CHAT,
+               ASK "," TOOLS ",\"parallel_tool_calls\":false,\"tool_choice\":{\"type\":\"allowed_tools\","
+                   "\"allowed_tools\":{\"mode\":\"required\",\"tools\":[{\"type\":\"function\",\"function\":"
+                   "{\"name\":\"stop\"}}]}}");
+    cr_assert_str_eq(json_text(root, CALL ".name"), "stop");
+    json_decref(root);
+    root = ask("/v1/messages", SAID
+               ",\"max_tokens\":400,\"thinking\":{\"type\":\"disabled\"},\"tools\":[{\"name\":\"weather\","
+               "\"input_schema\":" SCHEMA "}],\"tool_choice\":{\"type\":\"tool\",\"name\":\"weather\","
+               "\"disable_parallel_tool_use\":true}");
+    expect_call(json_text(root, "content.0.name"), json_at(root, "content.0.input"));
+    cr_assert_str_eq(json_text(root, "stop_reason"), "tool_use");
+    json_decref(root);
+    root =
+        ask("/v1/responses",
+            "\"input\":\"a\",\"reasoning\":{\"effort\":\"none\"},\"tools\":[{\"type\":\"function\",\"name\":"
+            "\"weather\",\"parameters\":" SCHEMA
+            "}],\"parallel_tool_calls\":false,\"tool_choice\":{\"type\":\"function\",\"name\":\"weather\"}");
+    expect_text_call(root, "output.0.name", "output.0.arguments");
+    json_decref(root);
+    end();
+}
+
+Test(tool_choice, a_choice_that_cannot_be_met_is_refused_by_name)
+{
+    static const struct {
+        const char *members, *words;
+    } cases[] = {
+        {"\"tool_choice\":\"required\"", "tool_choice needs tools"},
+        {TOOLS ",\"tool_choice\":\"always\"", "tool_choice must be"},
+        {TOOLS ",\"tool_choice\":{\"type\":\"function\"}", "tool_choice must be"},
+        {TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"walk\"}}",
+         "tool_choice names walk, which is not among the tools"},
+        {TOOLS ",\"chat_format\":\"gemma4\",\"tool_choice\":\"required\"", "format gemma4 cannot be forced"},
+        {"\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":true,\"parameters\":{"
+         "\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"array\",\"uniqueItems\":true,\"items\":{"
+         "\"type\":\"object\"}}}}}}],\"tool_choice\":\"required\"",
+         "uniqueItems"},
+    };
+    start();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char body[2048];
+        snprintf(body, sizeof body, "{" ASK ",%s}", cases[i].members);
+        struct reply r = post(CHAT, body);
+        cr_assert_eq(r.status, 400, "%s", r.body);
+        cr_assert(strstr(r.body, cases[i].words), "%s", r.body);
+        cr_assert(strstr(r.body, "\"param\":\"tool_choice\""), "%s", r.body);
+        reply_free(&r);
+    }
+    end();
+}
+
+/* The random model cannot end its reasoning, so its text is all of it; without one it is the schema's. */
+Test(tool_choice, a_format_waits_for_the_end_of_the_reasoning_that_the_prompt_opened)
+{
+    start();
+    json_t *root =
+        ask(CHAT, SAID ",\"reasoning_effort\":\"high\",\"max_tokens\":20,\"response_format\":{\"type\":"
+                       "\"json_schema\",\"json_schema\":{\"schema\":{\"enum\":[7]}}}");
+    cr_assert_str_eq(json_text(root, "choices.0.finish_reason"), "length");
+    cr_assert_str_eq(json_text(root, "choices.0.message.content"), "");
+    cr_assert_neq(strlen(json_text(root, "choices.0.message.reasoning_content")), 0);
+    json_decref(root);
+    root = ask(CHAT, ASK ",\"max_tokens\":20,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{"
+                         "\"schema\":{\"enum\":[7]}}}");
+    cr_assert_str_eq(json_text(root, "choices.0.message.content"), "7");
+    json_decref(root);
+    end();
+}
