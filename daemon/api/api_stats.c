@@ -98,9 +98,11 @@ static void put_decoder(struct buf *out, const struct http_server *s, const stru
 static void put_kv(struct buf *out, const struct backend_info *b, const struct engine_stats *e)
 {
     buf_printf(out,
-               "{\"pages_total\":%u,\"pages_used\":%u,\"page_tokens\":%d,\"bytes\":%llu,\"type\":\"%s\"}",
+               "{\"pages_total\":%u,\"pages_used\":%u,\"page_tokens\":%d,\"bytes\":%llu,\"type\":\"%s\","
+               "\"states\":%llu,\"prefix_cache\":%s}",
                e->pages_total, e->pages_used, KV_PAGE_TOKENS, (unsigned long long)e->kv_bytes,
-               config_kv_type_name((int)b->kv.type));
+               config_kv_type_name((int)b->kv.type), (unsigned long long)b->state_bytes,
+               e->shares_prefixes ? "true" : "false");
 }
 
 static void put_disk(struct buf *out, const struct engine_stats *e)

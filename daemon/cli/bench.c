@@ -57,10 +57,13 @@ struct bench_cost bench_cost(const struct offline *o, const struct bench_test *t
         weights += (double)w->size * (experts ? bench_experts_read(experts, sharers) : 1);
         ops += bench_is_int8(w->type) ? 2.0 * w->n * w->k * used : 0;
     }
+    const struct model_config *c = model_config(g->model);
     double past = test->depth + test->n_tokens / 2.0;
     double kv = (double)kv_page_size(&info.kv) / KV_PAGE_TOKENS * past;
-    /* A chunk's rows read each other's keys and values out of caches: only decoding pays for the past. */
-    return (struct bench_cost){.bytes = weights / sharers + row + (test->prefill ? 0 : kv),
+    /* A text's states are read and written. A chunk's rows read each other's keys and values out of caches:
+     * only decoding pays for the past. */
+    return (struct bench_cost){.bytes = weights / sharers + row +
+                                        (test->prefill ? 0 : kv + 2.0 * (double)model_state_size(c)),
                                .int8_ops = ops,
                                .attention_ops = 4 * attention_width * past};
 }

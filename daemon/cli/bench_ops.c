@@ -16,6 +16,7 @@ struct work {
     double rows, logit_rows, past; /* past: tokens before a row, on average */
     bool bf16;                     /* the KV cache is */
     double kv_bytes;               /* of one token's keys and values in all layers; 0: caches give them */
+    double state_bytes;            /* of a sequence's states, per recurrent layer; 0: as above */
 };
 
 /* The op of that name, which is new when there is none; the last one is everybody's who comes too late. */
@@ -101,7 +102,9 @@ static void add_program_op(struct bench_ops *all, const struct graph *g, const s
     for (uint32_t m = 0; op->opcode == PROGRAM_EXPERTS && m < op->n_weights; m++)
         add_experts(out, model_weight(g->model, op->weight[m]), &op->route, work->rows);
     if (op->opcode == PROGRAM_ATTEND)
-        add_attention(out, work, op->n[0], p->n_layers);
+        add_attention(out, work, op->n[0], p->n_layers - model_config(g->model)->n_recurrent);
+    if (op->opcode == PROGRAM_DELTA)
+        out->bytes += 2 * work->state_bytes * work->rows; /* read and written */
 }
 
 static void add_node(struct bench_ops *all, const struct graph *g, uint32_t i, const struct work *work,
@@ -125,7 +128,10 @@ static void add_node(struct bench_ops *all, const struct graph *g, uint32_t i, c
     if (node->op == GRAPH_MUL_MAT_ID)
         add_experts(out, model_weight(g->model, node->weight), &node->route, work->rows);
     if (node->op == GRAPH_SOFT_MAX)
-        add_attention(out, work, node->width, model_config(g->model)->n_layers);
+        add_attention(out, work, node->width,
+                      model_config(g->model)->n_layers - model_config(g->model)->n_recurrent);
+    if (node->op == GRAPH_DELTA_NET)
+        out->bytes += 2 * work->state_bytes * work->rows;
 }
 
 const char *bench_op_bound(const struct bench_op *op, const struct bench_roofline *roofline, double *fraction)
@@ -201,6 +207,9 @@ static void gather(struct bench_ops *out, const struct watch *w, const struct be
                         .past = test->depth + test->n_tokens / 2.0,
                         .bf16 = info.kv.type == KV_BF16,
                         .kv_bytes = test->prefill ? 0 : (double)kv_page_size(&info.kv) / KV_PAGE_TOKENS};
+    const struct model_config *c = model_config(g->model);
+    if (c->n_recurrent && !test->prefill)
+        work.state_bytes = (double)model_state_size(c) / c->n_recurrent;
     out->rows = work.rows;
     for (uint32_t i = 0; i < w->n_times; i++) {
         double us = (double)(w->last.ns[i] - w->first.ns[i]) * 1e-3 / steps;

@@ -35,6 +35,7 @@ struct inspection_memory inspection_memory(const struct inspection *in)
     m.n_ctx = runtime_default_n_ctx(c);
     m.kv_per_token = m.kv_per_page / KV_PAGE_TOKENS;
     m.kv_per_slot = ((uint64_t)m.n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS * m.kv_per_page;
+    m.states = model_state_size(c);
     m.scratch = (uint64_t)in->program->row_floats * sizeof(float) * STEP_MAX_ROWS +
                 (uint64_t)c->n_vocab * sizeof(float) * STEP_MAX_LOGITS;
     for (uint32_t w = 0; w < model_n_weights(in->model); w++) {
@@ -179,6 +180,10 @@ static void print_model(const struct inspection *in)
     if (c->experts.n_experts)
         printf("  experts       %u of %u of width %u, shared %u, dense layers %u\n", c->experts.n_used,
                c->experts.n_experts, c->experts.n_ff, c->experts.n_ff_shared, c->experts.n_dense);
+    if (c->n_recurrent)
+        printf("  delta nets    in %u layers, %u heads of %u on %u of %u, convolution of %u\n",
+               c->n_recurrent, c->delta.n_value_heads, c->delta.value_dim, c->delta.n_key_heads,
+               c->delta.key_dim, c->delta.n_taps);
     printf("  attention     %u heads of %u on %u key/value heads\n", c->n_heads, c->head_dim, c->n_kv_heads);
     printf("  positions     %u, RoPE %s over %u, base %g, scale %g%s\n", c->n_ctx_train,
            c->rope == MODEL_ROPE_NEOX ? "neox" : "norm", c->kinds[0].rope.dim, c->kinds[0].rope.base,
@@ -197,6 +202,9 @@ static void print_memory(const struct inspection *in)
     printf("  weights       %10.1f MiB\n", mib(m.weights));
     printf("  KV cache      %10.3f MiB per page of %u tokens (%s), %.1f MiB for a slot of %u tokens\n",
            mib(m.kv_per_page), KV_PAGE_TOKENS, config_kv_type_name(m.kv_type), mib(m.kv_per_slot), m.n_ctx);
+    if (m.states)
+        printf("  states        %10.1f MiB for a slot, of %u recurrent layers\n", mib(m.states),
+               model_config(in->model)->n_recurrent);
     printf("  activations   %10.1f MiB for a step of %u rows\n", mib(m.scratch), STEP_MAX_ROWS);
 }
 

@@ -26,6 +26,7 @@ struct inspection_memory {
     uint64_t kv_per_token;
     uint64_t kv_per_page;
     uint64_t kv_per_slot; /* n_ctx tokens in whole pages */
+    uint64_t states;      /* recurrent states of a slot */
     uint64_t scratch;     /* activations of the largest step */
     uint32_t n_ctx;       /* min(model's, 8192) */
 };

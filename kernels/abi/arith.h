@@ -134,6 +134,20 @@
  *   The residual stream takes x + s; a shared expert's output is added after that, times sigmoid(its gate) if
  *   it has one: x + y * sigmoid(g).
  *
+ * GATED DELTA NET  (delta.h) A channel's convolution over the rows m before and at t, those before position 0
+ *   being 0: s = fmaf(w[j], m[t-n+1+j], s), j ascending from s = 0; then silu(s). A query or key x of d values
+ *   is x * (r * f), r = 1/sqrt(sum of squares / d + eps / d), f = 1/d for a query, 1/sqrt(d) for a key. With
+ *   beta = sigmoid(b), the decay g = exp2(a * log2(1 + exp2(x * log2 e))), x = alpha + dt (x * log2 e in place of
+ *   the logarithm above 24), a head's state S is changed row by row; for column j:
+ *
+ *     d = beta * fmaf(-g, sum over i of S[i][j] * k[i], v[j])
+ *     S[i][j] = fmaf(k[i], d, g * S[i][j])
+ *     o[j] = sum over i of S[i][j] * q[i]
+ *
+ *   A sum over i runs in four chains, chain c over i = c, c+4, ... ascending with fmaf from 0; then
+ *   (c0 + c2) + (c1 + c3). The output is (o * r) * gain over the head, times silu(z); gated attention's is
+ *   o * sigmoid(gate).
+ *
  * Changing a rule changes results: raise ARITH_VERSION (it is part of the system fingerprint).
  * Thread: any, host or device; pure functions. */
 /* clang-format on */

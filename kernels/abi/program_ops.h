@@ -11,6 +11,7 @@
  *              RESIDUAL   out += y_0 * scale
  *              SWIGLU     out = silu(y_0) * y_1
  *              GEGLU      out = gelu(y_0) * y_1
+ *              TIMES_SILU     out = out * silu(y_0); TIMES_SIGMOID: out * sigmoid(y_0)
  *              RESIDUAL with PROGRAM_GATED: out += y_0 * sigmoid(column gate_col of buffer `choice`)
  *   ROUTE    chooses experts by the logits in columns [0, n_experts) of `in`; writes their numbers and weights to
  *            the columns from out_col[0] of `out` (kernels/abi/route.h); bias[0] moves the choice, weight[0] has
@@ -24,6 +25,10 @@
  *            the choice stands in the columns from gate_col of buffer `choice`
  *   ATTEND   QK-norm (if gains), V-norm, RoPE, K and V appended to the cache, attention as the op's kind says;
  *            in = [q|k|v], out = heads; weight[0]: sinks
+ *   CONV     prepares the rows of a recurrent layer in place (kernels/abi/delta.h): convolution by the taps weight[0]
+ *            of the n[0] channels of column out_col[0], silu, heads of queries and keys to their length; then the gates
+ *            from out_col[1] on, of decays weight[1] and biases bias[0]
+ *   DELTA    the delta net of a layer: in as CONV left it, out = the heads, each normalised
  *   ADD_NORM out = (out + in / rms(in) * gain) * scale, normalised over k values at a time; the scale is
  *            weight[0]'s one value, if there is one
  *   GATE     out = gelu(out) * in, in from column out_col[0] on; n[0] values
@@ -72,6 +77,8 @@ enum program_opcode {
     PROGRAM_EXPERTS,
     PROGRAM_HEADS,
     PROGRAM_JOIN,
+    PROGRAM_CONV,
+    PROGRAM_DELTA,
 };
 enum program_epilogue {
     PROGRAM_STORE,
@@ -79,14 +86,17 @@ enum program_epilogue {
     PROGRAM_SWIGLU,
     PROGRAM_SWIGLU_CLAMPED,
     PROGRAM_GEGLU,
+    PROGRAM_TIMES_SILU,
+    PROGRAM_TIMES_SIGMOID,
 };
 enum program_flags {
-    PROGRAM_HEAD = 1,     /* only rows that need logits */
-    PROGRAM_GATED = 2,    /* MATMUL: the product of a row takes the sigmoid of its gate */
-    PROGRAM_V_NORM = 4,   /* ATTEND: every head of V is normalised, without a gain */
-    PROGRAM_CACHED = 8,   /* ATTEND: K and V are in the cache already; in = [q] */
-    PROGRAM_SET = 32,     /* ADD_NORM: `out` is set to what would be added to it */
-    PROGRAM_GENERAL = 16, /* ATTEND, set by backend cuda: more than the plain attention (attend.h) */
+    PROGRAM_HEAD = 1,      /* only rows that need logits */
+    PROGRAM_GATED = 2,     /* MATMUL: the product of a row takes the sigmoid of its gate */
+    PROGRAM_V_NORM = 4,    /* ATTEND: every head of V is normalised, without a gain */
+    PROGRAM_CACHED = 8,    /* ATTEND: K and V are in the cache already; in = [q] */
+    PROGRAM_GENERAL = 16,  /* ATTEND, set by backend cuda: more than the plain attention (attend.h) */
+    PROGRAM_SET = 32,      /* ADD_NORM: `out` is set to what would be added to it */
+    PROGRAM_TOGETHER = 64, /* CONV: the first product of the gates has both, by key head */
 };
 
 enum program_buffer_index {
@@ -110,9 +120,10 @@ struct program_buffer {
 struct program_op {
     uint16_t opcode, flags;
     uint16_t epilogue, n_weights;
-    uint32_t layer;      /* ATTEND: number of the cache among those of its kind */
-    uint32_t in, out;    /* buffer indices; PROGRAM_NONE for EMBED's in and SAMPLE's out */
-    uint32_t k;          /* MATMUL: input width; ADD_NORM: values normalised together */
+    uint32_t layer;   /* ATTEND: number of the cache among those of its kind; CONV, DELTA: of the layer among
+                         the recurrent ones */
+    uint32_t in, out; /* buffer indices; PROGRAM_NONE for EMBED's in and SAMPLE's out */
+    uint32_t k;       /* MATMUL: input width; ADD_NORM: values normalised together */
     uint32_t weight[3];  /* model weight indices; EMBED: weight[0] */
     uint32_t n[3];       /* output width of each; ATTEND: of q, k, v; SAMPLE: n[0] = n_vocab */
     uint32_t bias[3];    /* weight indices or PROGRAM_NONE */

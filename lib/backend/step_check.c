@@ -14,6 +14,7 @@ struct step_checker {
     uint32_t *tables;                  /* [n_slots][pages_per_slot] */
     uint32_t *n_mapped;                /* [n_slots]: pages without a gap from position 0 */
     uint32_t *next_pos;                /* [n_slots]: the least position of the next row of this step */
+    uint32_t *n_done;                  /* [n_slots]: rows of the sequence so far, of a recurrent model */
     uint32_t previous[STEP_MAX_EDITS]; /* entries that the edits overwrote, to undo them */
 };
 
@@ -28,7 +29,8 @@ int step_checker_open(struct step_checker **out, const struct step_limits *limit
     c->tables = malloc(n_entries * sizeof *c->tables);
     c->n_mapped = calloc(limits->n_slots, sizeof *c->n_mapped);
     c->next_pos = calloc(limits->n_slots, sizeof *c->next_pos);
-    if (!c->tables || !c->n_mapped || !c->next_pos) {
+    c->n_done = calloc(limits->n_slots, sizeof *c->n_done);
+    if (!c->tables || !c->n_mapped || !c->next_pos || !c->n_done) {
         step_checker_close(c);
         return error_set(err, -ENOMEM, "page tables of %u slots: out of memory", limits->n_slots);
     }
@@ -44,6 +46,7 @@ void step_checker_close(struct step_checker *c)
     free(c->tables);
     free(c->n_mapped);
     free(c->next_pos);
+    free(c->n_done);
     free(c);
 }
 
@@ -227,6 +230,41 @@ static int check_rows(struct step_checker *c, const struct step *s, struct error
     return 0;
 }
 
+/* Checks row i of a recurrent model, whose slots and positions are in range: it follows the row before it, or
+ * goes on with or begins a sequence that this step has no row of yet. */
+static int check_follows(const struct step_checker *c, const struct step *s, uint32_t i, struct error *err)
+{
+    const struct step_row *row = &s->rows[i];
+    bool follows = i > 0 && s->rows[i - 1].slot == row->slot;
+    uint32_t expected = follows ? s->rows[i - 1].pos + 1 : c->n_done[row->slot];
+    if (row->pos != expected && (follows || row->pos != 0))
+        return error_set(
+            err, -EINVAL,
+            "step: rows[%u] is at position %u of slot %u; after %u rows a recurrent layer expects "
+            "that one",
+            i, row->pos, row->slot, expected);
+    for (uint32_t j = 0; !follows && j < i; j++)
+        if (s->rows[j].slot == row->slot)
+            return error_set(
+                err, -EINVAL,
+                "step: rows[%u] of slot %u stands apart from rows[%u]: a recurrent layer expects "
+                "them together",
+                i, row->slot, j);
+    return 0;
+}
+
+static int check_recurrent(struct step_checker *c, const struct step *s, struct error *err)
+{
+    for (uint32_t i = 0; i < s->n_rows; i++) {
+        int rc = check_follows(c, s, i, err);
+        if (rc < 0)
+            return rc;
+    }
+    for (uint32_t i = 0; i < s->n_rows; i++)
+        c->n_done[s->rows[i].slot] = s->rows[i].pos + 1;
+    return 0;
+}
+
 int step_check(struct step_checker *c, const struct step *s, struct error *err)
 {
     int rc = check_counts(&c->limits, s, err);
@@ -242,6 +280,8 @@ int step_check(struct step_checker *c, const struct step *s, struct error *err)
         return rc;
     apply_edits(c, s);
     rc = check_rows(c, s, err);
+    if (rc == 0 && c->limits.recurrent)
+        rc = check_recurrent(c, s, err);
     if (rc < 0)
         undo_edits(c, s);
     return rc;

@@ -6,8 +6,11 @@
 #include "base/error.h"
 #include "abi/step.h"
 
+#include <stdbool.h>
+
 struct step_limits {
     uint32_t n_slots, n_ctx, n_vocab, n_pages, max_rows;
+    bool recurrent; /* a slot's rows stand together, and follow one another from position 0 on */
     uint64_t transfer_bytes, page_bytes; /* bytes of the host's transfer buffer, and of a page in it */
 };
 

@@ -189,6 +189,7 @@ void decoder_begin_step(struct decoder *d, const struct step *step)
         d->logit_rows[i] = step->logits[i].row;
     for (uint32_t i = 0; i < model_config(d->graph->model)->n_kinds; i++)
         attend_plan(&d->attend[i], step, &d->slots, team_size(d->team));
+    delta_plan(&d->delta, step);
 }
 
 void decoder_finish_step(struct decoder *d)
@@ -405,12 +406,15 @@ static void cpu_info(const struct backend *be, struct backend_info *out)
         .tuning = d->tuning.info.source ? &d->tuning.info : NULL,
         .max_rows = STEP_MAX_ROWS,
         .n_pages = d->n_pages,
-        .shares_pages = d->cfg.arithmetic != BACKEND_EXACT,
+        .shares_pages = d->cfg.arithmetic != BACKEND_EXACT && !d->delta.n_layers,
+        .recurrent = d->delta.n_layers > 0,
+        .state_bytes = d->delta.states.size,
         .default_step_ms = 50,
         .kv = *decoder_kv(d),
         .kv_order = ATTEND_KV_ORDER,
         .weights_sum = d->exact ? exact_weights_sum(d->exact) : d->weights.sum,
-        .memory_used = d->weights.block.size + scratch + (d->ahead ? ahead_taken(d->ahead) : 0),
+        .memory_used = d->weights.block.size + d->delta.states.size + d->delta.taps.size + scratch +
+                       (d->ahead ? ahead_taken(d->ahead) : 0),
         .scratch_bytes = scratch,
         .launches = d->cfg.eager ? 0 : 1, /* of the team; eager: the executor counts */
         .steps = atomic_load_explicit(&d->steps, memory_order_relaxed),

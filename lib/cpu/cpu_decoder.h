@@ -10,6 +10,7 @@
 #pragma once
 #include "prefault.h"
 #include "attention.h"
+#include "delta_net.h"
 #include "backend/backend.h"
 #include "backend/trace.h"
 #include "model/graph.h"
@@ -58,6 +59,7 @@ struct decoder {
     struct slots slots;
     struct step_checker *checker;
     struct attend attend[MODEL_MAX_KINDS]; /* of the model's kinds of attention */
+    struct delta_net delta;
     struct product_shared product;
     struct tuning tuning;
     struct decoder_member *members; /* [team size] */

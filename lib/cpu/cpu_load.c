@@ -167,14 +167,15 @@ static int check_fit(struct decoder *d, struct error *err)
     place_scratch(d, &counted);
     uint64_t kv = d->n_pages * (uint64_t)kv_page_size(decoder_kv(d)), available = memory_available();
     uint64_t rope = sizeof(float) * (uint64_t)all_table_floats(d, model_config(d->graph->model));
-    uint64_t needed = weights + counted.used + rope + kv;
+    uint64_t states = delta_size(&d->delta.shape, d->delta.n_layers, d->cfg.n_slots);
+    uint64_t needed = weights + counted.used + rope + kv + states;
     if (needed > available)
-        return error_set(
-            err, -ENOMEM,
-            "%s needs %.0f MiB (weights %.0f, KV cache %.0f, scratch %.0f, rotation table %.0f), "
-            "%.0f MiB are available",
-            gguf_path(model_gguf(d->graph->model)), MIB(needed), MIB(weights), MIB(kv), MIB(counted.used),
-            MIB(rope), MIB(available));
+        return error_set(err, -ENOMEM,
+                         "%s needs %.0f MiB (weights %.0f, KV cache %.0f, recurrent states of %u slots %.0f, "
+                         "scratch %.0f, "
+                         "rotation table %.0f), %.0f MiB are available",
+                         gguf_path(model_gguf(d->graph->model)), MIB(needed), MIB(weights), MIB(kv),
+                         d->cfg.n_slots, MIB(states), MIB(counted.used), MIB(rope), MIB(available));
     return 0;
 }
 
@@ -244,6 +245,9 @@ static int set_shape(struct decoder *d, const struct model_config *c, struct err
                              c->kinds[i].head_dim, OPS_MAX_HEAD_DIM);
         set_kind(d, c, i);
     }
+    d->delta.ops = d->ops;
+    d->delta.shape = c->delta;
+    d->delta.n_layers = c->n_recurrent;
     d->n_vocab = c->n_vocab;
     d->product.kernels = d->kernels;
     d->product.ops = d->ops;
@@ -260,6 +264,7 @@ static int take_slots(struct decoder *d, uint64_t transfer_bytes, struct error *
         .n_vocab = d->n_vocab,
         .n_pages = d->n_pages,
         .max_rows = STEP_MAX_ROWS,
+        .recurrent = d->delta.n_layers > 0,
         .transfer_bytes = transfer_bytes,
         .page_bytes = kv_page_size(decoder_kv(d)),
     };
@@ -292,6 +297,8 @@ static int load_int8(struct decoder *d, const struct model_config *c, struct err
     struct weights_progress progress = {.report = d->cfg.progress, .context = d->cfg.context};
     if (rc == 0)
         rc = weights_open(&d->weights, d->graph, d->team, &progress, err);
+    if (rc == 0)
+        rc = delta_open(&d->delta, d->graph, &d->weights, d->cfg.n_slots, err);
     if (rc == 0)
         rc = memory_take(&d->kv, d->n_pages * page, "the KV cache", err);
     if (rc == 0)
@@ -329,6 +336,7 @@ void decoder_unload(struct decoder *d)
     weights_close(&d->weights);
     ahead_close(d->ahead);
     d->ahead = NULL;
+    delta_close(&d->delta);
     memory_give(&d->kv);
     memory_give(&d->scratch);
     memory_give(&d->transfer);

@@ -220,6 +220,18 @@ static void run_row(const struct launch *l, uint32_t row)
     case GRAPH_GATE:
         d->ops->store(out, input_at(l, 0, row), n->width, arith_sigmoid(input_at(l, 1, row)[0]), NULL);
         break;
+    case GRAPH_SIGMOID:
+        d->ops->sigmoid(out, input_at(l, 0, row), n->width);
+        break;
+    case GRAPH_L2_NORM:
+        memcpy(out, input_at(l, 0, row), n->width * sizeof *out);
+        for (uint32_t h = 0; h < 2 * n->delta.n_key_heads; h++)
+            delta_unit_head(&d->delta, h, out, n->eps);
+        break;
+    case GRAPH_DELTA_GATE:
+        delta_gates(&n->delta, vector_of(d, n->gain), vector_of(d, n->bias), input_at(l, 0, row),
+                    input_at(l, 1, row), n->inputs[0] == n->inputs[1], out);
+        break;
     case GRAPH_ARGMAX:
         decoder_choose(d, row, input_at(l, 0, row), d->members[l->member].sampler);
         break;
@@ -228,6 +240,8 @@ static void run_row(const struct launch *l, uint32_t row)
     case GRAPH_MUL_MAT_ID:
     case GRAPH_MUL_MAT_HEADS:
     case GRAPH_SOFT_MAX:
+    case GRAPH_SSM_CONV:
+    case GRAPH_DELTA_NET:
     case GRAPH_N_OPS:
         break;
     }
@@ -308,6 +322,25 @@ static void run_attention(const struct launch *l)
                      input_value(l, 0)->rows, l->out->rows);
 }
 
+static void run_convolution(const struct launch *l)
+{
+    const struct delta_net *net = &l->d->delta;
+    uint32_t n_heads = delta_n_heads(&net->shape);
+    struct team_deal units = team_deal(l->d->team, l->member, net->n_groups * n_heads, 1);
+    for (uint32_t i, last; team_next(&units, &i, &last);)
+        delta_convolve(net, l->node->cache, i / n_heads, i % n_heads, input_value(l, 0)->rows, l->out->rows);
+}
+
+static void run_delta_net(const struct launch *l)
+{
+    const struct delta_net *net = &l->d->delta;
+    uint32_t n_heads = net->shape.n_value_heads;
+    struct team_deal units = team_deal(l->d->team, l->member, net->n_groups * n_heads, 1);
+    for (uint32_t i, last; team_next(&units, &i, &last);)
+        delta_scan(net, l->node->cache, i / n_heads, i % n_heads, input_value(l, 0)->rows,
+                   input_value(l, 1)->rows, l->out->rows);
+}
+
 struct dispatch {
     struct decoder *d;
     uint32_t node;
@@ -334,6 +367,10 @@ static void dispatch_member(void *context, uint32_t member)
     }
     if (l.node->op == GRAPH_SOFT_MAX) {
         run_attention(&l);
+        return;
+    }
+    if (l.node->op == GRAPH_SSM_CONV || l.node->op == GRAPH_DELTA_NET) {
+        (l.node->op == GRAPH_SSM_CONV ? run_convolution : run_delta_net)(&l);
         return;
     }
     struct team_deal rows = team_deal(d->team, member, l.n_rows, 1);

@@ -316,6 +316,51 @@ static void walk_gate(const struct walk *w, const struct program_op *op)
     }
 }
 
+static void walk_gates(const struct walk *w, const struct program_op *op, uint32_t row)
+{
+    const struct decoder *d = w->d;
+    float *in = row_at(d->buffers[op->in], row), *b = in + op->out_col[1];
+    delta_gates(&d->delta.shape, vector_of(d, op->weight[1]), vector_of(d, op->bias[0]), b,
+                b + d->delta.shape.n_value_heads, op->flags & PROGRAM_TOGETHER, b);
+}
+
+/* One head of a group's rows, from the products to the net's input. */
+static void walk_conv_head(const struct walk *w, const struct program_op *op, uint32_t group, uint32_t head)
+{
+    struct decoder *d = w->d;
+    const struct delta_group *g = &d->delta.groups[group];
+    delta_convolve(&d->delta, op->layer, group, head, d->buffers[op->in], d->buffers[op->in]);
+    for (uint32_t row = g->first; row < g->first + g->n; row++)
+        delta_activate_head(&d->delta, head, row_at(d->buffers[op->in], row), op->eps);
+}
+
+static void walk_conv(const struct walk *w, const struct program_op *op)
+{
+    struct decoder *d = w->d;
+    uint32_t n_heads = delta_n_heads(&d->delta.shape), n_all = d->delta.n_groups * n_heads;
+    struct team_deal units = team_deal(d->team, w->member, n_all + d->step->n_rows, 1);
+    for (uint32_t i, last; team_next(&units, &i, &last);)
+        if (i < n_all)
+            walk_conv_head(w, op, i / n_heads, i % n_heads);
+        else
+            walk_gates(w, op, i - n_all);
+}
+
+static void walk_delta(const struct walk *w, const struct program_op *op)
+{
+    struct decoder *d = w->d;
+    uint32_t n_heads = d->delta.shape.n_value_heads, dim = d->delta.shape.value_dim;
+    struct rows gates = columns_from(d->buffers[op->in], op->out_col[1]), out = d->buffers[op->out];
+    struct team_deal units = team_deal(d->team, w->member, d->delta.n_groups * n_heads, 1);
+    for (uint32_t i, last; team_next(&units, &i, &last);) {
+        const struct delta_group *g = &d->delta.groups[i / n_heads];
+        uint32_t head = i % n_heads;
+        delta_scan(&d->delta, op->layer, i / n_heads, head, d->buffers[op->in], gates, out);
+        for (uint32_t row = g->first; row < g->first + g->n; row++)
+            d->ops->norm_head(row_at(out, row) + (size_t)head * dim, vector_of(d, op->gain), dim, op->eps);
+    }
+}
+
 static void walk_sample(const struct walk *w, const struct program_op *op)
 {
     struct decoder *d = w->d;
@@ -356,6 +401,12 @@ static void walk_op(const struct walk *w, const struct program_op *op)
         break;
     case PROGRAM_GATE:
         walk_gate(w, op);
+        break;
+    case PROGRAM_CONV:
+        walk_conv(w, op);
+        break;
+    case PROGRAM_DELTA:
+        walk_delta(w, op);
         break;
     case PROGRAM_ALL_REDUCE:
         assert(!"not emitted for one rank");

@@ -1,4 +1,5 @@
 #include "reference.h"
+#include "reference_delta.h"
 #include "base/memory.h"
 #include "gguf/quant.h"
 #include "model/weight_reader.h"
@@ -14,7 +15,8 @@
 struct slot_cache {
     uint32_t n_tokens; /* positions written */
     uint32_t capacity;
-    float *kv; /* [layer][K, V][capacity][kv width] */
+    float *kv;      /* [layer][K, V][capacity][kv width] */
+    double *states; /* [recurrent layer][reference_delta_doubles()], or NULL: of a model with such layers */
     int32_t sampled;
 };
 
@@ -121,6 +123,18 @@ static int take_ropes(struct exact *x)
     return 0;
 }
 
+/* The states of recurrent layers, zero as before position 0. */
+static int take_states(struct exact *x)
+{
+    for (uint32_t i = 0; i < x->n_slots && x->c->n_recurrent; i++) {
+        x->slots[i].states =
+            calloc(x->c->n_recurrent * reference_delta_doubles(&x->c->delta), sizeof *x->slots[i].states);
+        if (!x->slots[i].states)
+            return -ENOMEM;
+    }
+    return 0;
+}
+
 int exact_open(struct exact **out, const struct graph *g, uint32_t n_slots, uint32_t n_ctx, struct error *err)
 {
     struct exact *x = calloc(1, sizeof *x);
@@ -132,6 +146,8 @@ int exact_open(struct exact **out, const struct graph *g, uint32_t n_slots, uint
     x->n_ctx = n_ctx;
     x->slots = calloc(n_slots, sizeof *x->slots);
     int rc = take_ropes(x);
+    if (x->slots && rc == 0)
+        rc = take_states(x);
     if (!x->slots || rc < 0)
         rc = error_set(err, -ENOMEM, "exact: no memory for %u slots and %u positions", n_slots, n_ctx);
     if (rc == 0)
@@ -154,8 +170,10 @@ void exact_close(struct exact *x)
 {
     if (!x)
         return;
-    for (uint32_t i = 0; x->slots && i < x->n_slots; i++)
+    for (uint32_t i = 0; x->slots && i < x->n_slots; i++) {
         free(x->slots[i].kv);
+        free(x->slots[i].states);
+    }
     for (uint32_t i = 0; x->values && i < x->g->n_nodes; i++)
         free(x->values[i]);
     for (uint32_t i = 0; x->weights && i < model_n_weights(x->g->model); i++)
@@ -561,6 +579,34 @@ static void swiglu_clamped(const struct exact *x, const struct graph_node *n, ui
     }
 }
 
+static void sigmoid(const struct exact *x, const struct graph_node *n, uint32_t i, float *out)
+{
+    const float *a = input_row(x, n, 0, i);
+    for (uint32_t j = 0; j < n->width; j++)
+        out[j] = (float)(1.0 / (1.0 + exp(-(double)a[j])));
+}
+
+/* The state of the row's slot in the node's layer. */
+static double *state_of(const struct exact *x, const struct graph_node *n, uint32_t i)
+{
+    return x->slots[x->step->rows[i].slot].states + n->cache * reference_delta_doubles(&n->delta);
+}
+
+/* Rows of a slot come in the order of their positions. The first one of a sequence finds a state of zeros. */
+static void ssm_conv(const struct exact *x, const struct graph_node *n, uint32_t i, float *out)
+{
+    double *state = state_of(x, n, i);
+    if (x->step->rows[i].pos == 0)
+        memset(state, 0, reference_delta_doubles(&n->delta) * sizeof *state);
+    reference_convolve(&n->delta, state, vector(x, n->gain), input_row(x, n, 0, i), out);
+}
+
+static void delta_gate(const struct exact *x, const struct graph_node *n, uint32_t i, float *out)
+{
+    reference_delta_gate(&n->delta, vector(x, n->gain), vector(x, n->bias), input_row(x, n, 0, i),
+                         input_row(x, n, 1, i), n->inputs[0] == n->inputs[1], out);
+}
+
 static void argmax(struct exact *x, const struct graph_node *n, uint32_t i, float *out)
 {
     const float *logits = input_row(x, n, 0, i);
@@ -632,6 +678,22 @@ static int run_node(struct exact *x, uint32_t node)
             break;
         case GRAPH_SWIGLU_CLAMPED:
             swiglu_clamped(x, n, i, out);
+            break;
+        case GRAPH_SIGMOID:
+            sigmoid(x, n, i, out);
+            break;
+        case GRAPH_SSM_CONV:
+            ssm_conv(x, n, i, out);
+            break;
+        case GRAPH_L2_NORM:
+            reference_l2_norm(&n->delta, n->eps, input_row(x, n, 0, i), out);
+            break;
+        case GRAPH_DELTA_GATE:
+            delta_gate(x, n, i, out);
+            break;
+        case GRAPH_DELTA_NET:
+            reference_delta_net(&n->delta, state_of(x, n, i), input_row(x, n, 0, i), input_row(x, n, 1, i),
+                                out);
             break;
         case GRAPH_ARGMAX:
             argmax(x, n, i, out);

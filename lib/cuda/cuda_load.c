@@ -33,7 +33,9 @@ static bool is_missing(const struct graph_node *n)
     if (op == GRAPH_ROUTE && n->gain != MODEL_NO_WEIGHT)
         return true;
     return op == GRAPH_ROUTE || op == GRAPH_MUL_MAT_ID || op == GRAPH_EXPERT_SUM || op == GRAPH_GATE ||
-           op == GRAPH_SWIGLU_CLAMPED || op == GRAPH_MUL_MAT_HEADS || op == GRAPH_JOIN;
+           op == GRAPH_SWIGLU_CLAMPED || op == GRAPH_MUL_MAT_HEADS || op == GRAPH_JOIN ||
+           op == GRAPH_SIGMOID || op == GRAPH_SSM_CONV || op == GRAPH_L2_NORM || op == GRAPH_DELTA_GATE ||
+           op == GRAPH_DELTA_NET;
 }
 
 bool cuda_is_general(const struct model_config *c)

@@ -80,6 +80,7 @@ static int configure(struct engine *e, const struct engine_config *cfg, struct e
     e->n_pages = info.n_pages;
     e->shares_pages = info.shares_pages;
     e->cfg.prefix_cache = cfg->prefix_cache && info.shares_pages;
+    e->cfg.speculation = info.recurrent ? ENGINE_SPECULATE_OFF : cfg->speculation;
     if (cfg->step_ms == 0)
         e->cfg.step_ms = info.default_step_ms;
     uint64_t room = (uint64_t)info.n_pages * KV_PAGE_TOKENS;

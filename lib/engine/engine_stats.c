@@ -85,6 +85,7 @@ void engine_stats(const struct engine *e, struct engine_stats *out)
                                  .generated_tokens = LOAD(generated_tokens),
                                  .steps = LOAD(steps),
                                  .speculates = e->draft != NULL,
+                                 .shares_prefixes = e->cfg.prefix_cache,
                                  .drafted = LOAD(drafted),
                                  .accepted = LOAD(accepted),
                                  .draft_steps = LOAD(draft_steps),

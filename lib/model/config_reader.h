@@ -19,6 +19,8 @@ void config_bool(struct config_reader *r, const char *name, bool *out);
 void config_need_u32(struct config_reader *r, const char *name, uint32_t *out);
 /* Reads an optional number of layer `layer`: the key is one number, or an array of at least `layer` + 1. */
 void config_layer_u32(struct config_reader *r, const char *name, uint32_t layer, uint32_t *out);
+/* Reads an optional array with a bool for each layer into out[c->n_layers]; false where the key is absent. */
+bool config_layer_bools(struct config_reader *r, const struct model_config *c, const char *name, bool *out);
 /* Fails with words; returns the code. */
 int config_fail(struct config_reader *r, int code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

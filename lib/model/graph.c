@@ -32,6 +32,11 @@ static const struct {
     [GRAPH_EXPERT_SUM] = {"EXPERT_SUM", 2},
     [GRAPH_GATE] = {"GATE", 2},
     [GRAPH_SWIGLU_CLAMPED] = {"SWIGLU_CLAMPED", 2},
+    [GRAPH_SIGMOID] = {"SIGMOID", 1},
+    [GRAPH_SSM_CONV] = {"SSM_CONV", 1},
+    [GRAPH_L2_NORM] = {"L2_NORM", 1},
+    [GRAPH_DELTA_GATE] = {"DELTA_GATE", 2},
+    [GRAPH_DELTA_NET] = {"DELTA_NET", 2},
     [GRAPH_ARGMAX] = {"ARGMAX", 1},
 };
 
@@ -133,7 +138,8 @@ static int check_inputs(const struct graph *g, uint32_t i, struct error *err)
     }
     if (n->width == 0)
         return bad(g, i, err, "width is 0");
-    if (n->head && (n->op == GRAPH_COPY || n->op == GRAPH_SOFT_MAX))
+    if (n->head && (n->op == GRAPH_COPY || n->op == GRAPH_SOFT_MAX || n->op == GRAPH_SSM_CONV ||
+                    n->op == GRAPH_DELTA_NET))
         return bad(g, i, err, "must run for every row, not only for logit rows");
     return 0;
 }
@@ -395,6 +401,84 @@ static int check_gate(const struct graph *g, uint32_t i, struct error *err)
     return 0;
 }
 
+/* Recurrent layers. */
+
+static int check_shape(const struct graph *g, uint32_t i, struct error *err)
+{
+    const struct delta_shape *s = &g->nodes[i].delta;
+    if (s->n_key_heads == 0 || s->n_value_heads == 0 || s->n_value_heads % s->n_key_heads ||
+        s->n_value_heads > DELTA_MAX_HEADS)
+        return bad(g, i, err, "%u value heads cannot share %u key heads", s->n_value_heads, s->n_key_heads);
+    const uint32_t dims[2] = {s->key_dim, s->value_dim};
+    for (uint32_t j = 0; j < 2; j++)
+        if (dims[j] == 0 || dims[j] % DELTA_COLUMNS || dims[j] > DELTA_MAX_DIM)
+            return bad(g, i, err, "a head of %u values, expected a multiple of %u up to %u", dims[j],
+                       DELTA_COLUMNS, DELTA_MAX_DIM);
+    if (s->n_taps < 2 || s->n_taps > DELTA_MAX_TAPS)
+        return bad(g, i, err, "a convolution of %u taps, expected 2 to %u", s->n_taps, DELTA_MAX_TAPS);
+    return 0;
+}
+
+/* Checks that the node has the shape's channels. */
+static int check_channels(const struct graph *g, uint32_t i, struct error *err)
+{
+    int rc = check_shape(g, i, err);
+    if (rc < 0)
+        return rc;
+    uint32_t channels = delta_channels(&g->nodes[i].delta);
+    const struct graph_node *x = input(g, &g->nodes[i], 0);
+    return x->width == channels
+               ? 0
+               : bad(g, i, err, "%u channels, but input %s has %u", channels, x->name, x->width);
+}
+
+static int check_conv(const struct graph *g, uint32_t i, struct error *err)
+{
+    const struct graph_node *n = &g->nodes[i];
+    int rc = check_channels(g, i, err);
+    if (rc == 0)
+        rc = same_width(g, i, err);
+    return rc < 0 ? rc : check_weight(g, i, "table of taps", n->gain, n->width, n->delta.n_taps, err);
+}
+
+static int check_l2_norm(const struct graph *g, uint32_t i, struct error *err)
+{
+    int rc = check_channels(g, i, err);
+    if (rc < 0)
+        return rc;
+    if (!isfinite(g->nodes[i].eps) || g->nodes[i].eps <= 0)
+        return bad(g, i, err, "eps is %g, expected a positive number", (double)g->nodes[i].eps);
+    return same_width(g, i, err);
+}
+
+static int check_delta_gate(const struct graph *g, uint32_t i, struct error *err)
+{
+    const struct graph_node *n = &g->nodes[i];
+    int rc = check_shape(g, i, err);
+    uint32_t heads = n->delta.n_value_heads, width = n->inputs[0] == n->inputs[1] ? 2 * heads : heads;
+    for (uint32_t j = 0; j < 2 && rc == 0; j++)
+        if (input(g, n, j)->width != width || n->width != 2 * heads)
+            rc = bad(g, i, err, "width is %u for %u heads, but input %s has %u", n->width, heads,
+                     input(g, n, j)->name, input(g, n, j)->width);
+    if (rc == 0)
+        rc = check_weight(g, i, "decay", n->gain, 1, heads, err);
+    return rc < 0 ? rc : check_weight(g, i, "bias", n->bias, 1, heads, err);
+}
+
+static int check_delta_net(const struct graph *g, uint32_t i, struct error *err)
+{
+    const struct graph_node *n = &g->nodes[i], *gate = input(g, n, 1);
+    int rc = check_channels(g, i, err);
+    if (rc < 0)
+        return rc;
+    if (n->width != delta_value_width(&n->delta))
+        return bad(g, i, err, "width is %u, expected %u", n->width, delta_value_width(&n->delta));
+    return gate->op == GRAPH_DELTA_GATE && gate->width == 2 * n->delta.n_value_heads
+               ? 0
+               : bad(g, i, err, "input 1 is %s, expected the gates of %u heads", gate->name,
+                     n->delta.n_value_heads);
+}
+
 static int check_argmax(const struct graph *g, uint32_t i, struct error *err)
 {
     const struct graph_node *n = &g->nodes[i];
@@ -427,6 +511,11 @@ static int check_node(const struct graph *g, uint32_t i, struct error *err)
         [GRAPH_EXPERT_SUM] = check_expert_sum,
         [GRAPH_GATE] = check_gate,
         [GRAPH_SWIGLU_CLAMPED] = same_width,
+        [GRAPH_SIGMOID] = same_width,
+        [GRAPH_SSM_CONV] = check_conv,
+        [GRAPH_L2_NORM] = check_l2_norm,
+        [GRAPH_DELTA_GATE] = check_delta_gate,
+        [GRAPH_DELTA_NET] = check_delta_net,
         [GRAPH_ARGMAX] = check_argmax,
     };
     int rc = check_inputs(g, i, err);
@@ -475,6 +564,13 @@ static void print_shape(FILE *f, const struct graph_node *n)
                 n->n_kv_heads, (double)n->scale);
     if (n->op == GRAPH_SOFT_MAX && n->gain != MODEL_NO_WEIGHT)
         fputs(", sinks", f);
+    if (n->op == GRAPH_SSM_CONV)
+        fprintf(f, "  %u taps", n->delta.n_taps);
+    if (n->op == GRAPH_L2_NORM)
+        fprintf(f, "  %u heads of %u, eps %g", 2 * n->delta.n_key_heads, n->delta.key_dim, (double)n->eps);
+    if (n->op == GRAPH_DELTA_NET)
+        fprintf(f, "  %u heads of %u on %u of %u", n->delta.n_value_heads, n->delta.value_dim,
+                n->delta.n_key_heads, n->delta.key_dim);
     if ((n->op == GRAPH_SCALE || n->op == GRAPH_SOFT_CAP) && n->gain == MODEL_NO_WEIGHT)
         fprintf(f, "  %.6g", (double)n->scale);
     if (n->op == GRAPH_MUL && n->col)

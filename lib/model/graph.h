@@ -36,6 +36,13 @@
  *   EXPERT_SUM x, route  -              x / U     sum of the chosen experts' parts of x times their weights
  *   SWIGLU_CLAMPED g, u  -              as g      arith_swiglu_clamped() of both
  *   GATE       x, g      -              as x      x * sigmoid(g), g of width 1
+ *   SIGMOID    x         -              as x      sigmoid(x)
+ *   SSM_CONV   x         gain [c, taps] as x      convolution of each channel over the last rows (kernels/abi/delta.h)
+ *   L2_NORM    x         -              as x      the heads of queries and keys, the first ones of x, at length 1; queries
+ *                                                 then over sqrt(key_dim)
+ *   DELTA_GATE b, a      gain, bias     2 heads   of every value head sigmoid(b); then delta_decay(gain, a + bias). One
+ *                                                 input for both holds, for each key head, its b, then its a
+ *   DELTA_NET  qkv, gate -              values    delta_head() of every value head; advances the layer's states
  *   ARGMAX     logits    -              1         samples (greedy at temperature 0); only rows that request
  *                                                 logits
  *
@@ -71,6 +78,11 @@ enum graph_op {
     GRAPH_EXPERT_SUM,
     GRAPH_GATE,
     GRAPH_SWIGLU_CLAMPED,
+    GRAPH_SIGMOID,
+    GRAPH_SSM_CONV,
+    GRAPH_L2_NORM,
+    GRAPH_DELTA_GATE,
+    GRAPH_DELTA_NET,
     GRAPH_ARGMAX,
     GRAPH_N_OPS,
 };
@@ -84,18 +96,20 @@ struct graph_node {
     uint32_t n_heads, n_kv_heads; /* SOFT_MAX; COPY: n_kv_heads; ROPE, MUL_MAT_HEADS: n_heads */
     uint32_t layer;  /* of COPY, and of the COPY whose cache SOFT_MAX reads; elsewhere for names only */
     uint32_t kind;   /* ROPE, COPY, SOFT_MAX: index of model_config.kinds */
-    uint32_t cache;  /* COPY, SOFT_MAX: number of the cache among those of the kind */
+    uint32_t cache;  /* COPY, SOFT_MAX: number of the cache among those of the kind; SSM_CONV, DELTA_NET: of
+                        the  layer among the recurrent ones */
     uint32_t col;    /* MUL: column of its second input; MUL_MAT_HEADS */
     uint32_t keep;   /* MUL_MAT_HEADS */
     uint32_t weight; /* products, EMBED; MODEL_NO_WEIGHT otherwise */
     uint32_t weight_type;
-    uint32_t bias;           /* MUL_MAT, MUL_MAT_ID, ROUTE, or MODEL_NO_WEIGHT */
-    uint32_t gain;           /* RMS_NORM, SOFT_MAX, SCALE, ROUTE, or MODEL_NO_WEIGHT */
-    float eps;               /* RMS_NORM */
-    float scale;             /* SOFT_MAX, SCALE, SOFT_CAP */
-    struct route_rule route; /* ROUTE; MUL_MAT_ID and EXPERT_SUM: n_experts and n_used */
-    bool head;               /* runs only for rows that need logits */
-    char name[40];           /* "blk.3.attn_q" */
+    uint32_t bias;            /* MUL_MAT, MUL_MAT_ID, ROUTE, DELTA_GATE, or MODEL_NO_WEIGHT */
+    uint32_t gain;            /* RMS_NORM, SOFT_MAX, SCALE, ROUTE, SSM_CONV, DELTA_GATE, or MODEL_NO_WEIGHT */
+    float eps;                /* RMS_NORM, L2_NORM */
+    float scale;              /* SOFT_MAX, SCALE, SOFT_CAP */
+    struct route_rule route;  /* ROUTE; MUL_MAT_ID and EXPERT_SUM: n_experts and n_used */
+    struct delta_shape delta; /* SSM_CONV, L2_NORM, DELTA_GATE, DELTA_NET */
+    bool head;                /* runs only for rows that need logits */
+    char name[40];            /* "blk.3.attn_q" */
 };
 #define GRAPH_NO_INPUT UINT32_MAX
 

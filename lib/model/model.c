@@ -29,6 +29,9 @@ struct model {
     X(qwen3, "qwen3")                                                                                        \
     X(qwen2moe, "qwen2moe")                                                                                  \
     X(qwen3moe, "qwen3moe")                                                                                  \
+    X(qwen35, "qwen35")                                                                                      \
+    X(qwen35moe, "qwen35moe")                                                                                \
+    X(qwen3next, "qwen3next")                                                                                \
     X(glm4moe, "glm4moe")                                                                                    \
     X(deepseek2, "deepseek2")                                                                                \
     X(gemma2, "gemma2")                                                                                      \
@@ -148,8 +151,9 @@ static void name_quantization(struct model *m)
 
 /* Weights. */
 
-#define PARTS_PER_LAYER                                                                                      \
-    10 /* q, k, v and their biases, gate, up, those of experts; or attn_kv_a, attn_k_rope */
+/* q, its gate, k, v and the biases of q, k and v, gate, up; of experts: gate, up; or attn_kv_a, attn_k_rope
+ */
+#define PARTS_PER_LAYER 12
 
 static int list_weights(struct model *m, struct error *err)
 {
@@ -208,6 +212,18 @@ static void add_part(struct model *m, uint32_t tensor, uint32_t layer, const cha
     m->n_weights++;
 }
 
+/* Adds one half of a tensor whose rows are runs of `run` of the first half, then as many of the second: rows
+ * from `first` on, `n` of them, of n_experts matrices. */
+static void add_half(struct model *m, uint32_t tensor, uint32_t layer, const char *box, uint32_t first,
+                     uint32_t run, uint32_t n, uint32_t n_experts)
+{
+    add_part(m, tensor, layer, box, first, n);
+    struct weight *part = &m->weights[m->n_weights - 1];
+    part->run = run;
+    part->every = 2 * run;
+    part->n_experts = n_experts;
+}
+
 static uint32_t layer_tensor(const struct model *m, uint32_t layer, const char *box)
 {
     char name[PART_NAME];
@@ -216,13 +232,27 @@ static uint32_t layer_tensor(const struct model *m, uint32_t layer, const char *
     return t ? (uint32_t)(t - gguf_tensor_at(m->gguf, 0)) : MODEL_NO_WEIGHT;
 }
 
+/* Adds the queries, and the gates of their heads: the rows of a head's query stand before those of its gate.
+ */
+static void split_queries(struct model *m, uint32_t tensor, uint32_t layer)
+{
+    const struct model_attention *kind = &m->config.kinds[m->config.layers[layer].kind];
+    uint32_t n = kind->n_heads * kind->head_dim;
+    add_half(m, tensor, layer, "attn_q.weight", 0, kind->head_dim, n, 1);
+    add_half(m, tensor, layer, "attn_q_gate.weight", kind->head_dim, kind->head_dim, n, 1);
+}
+
 /* Adds q, k and v of the fused tensor attn_qkv (weight or bias): rows of all query heads, then keys, values.
  */
 static void split_qkv(struct model *m, uint32_t layer, const char *suffix)
 {
     const struct model_attention *kind = &m->config.kinds[m->config.layers[layer].kind];
-    uint32_t n[3] = {kind->n_heads * kind->head_dim, kind->n_kv_heads * kind->head_dim}, first = 0;
+    uint32_t n[3] = {kind->n_heads * kind->head_dim, kind->n_kv_heads * kind->head_dim};
     n[2] = n[1];
+    bool gates = m->config.gated_attention;
+    if (gates && strcmp(suffix, "weight") != 0)
+        return;
+    n[0] *= gates ? 2 : 1;
     char box[32];
     (void)snprintf(box, sizeof box, "attn_qkv.%s", suffix);
     uint32_t fused = layer_tensor(m, layer, box);
@@ -231,9 +261,11 @@ static void split_qkv(struct model *m, uint32_t layer, const char *suffix)
     const struct weight *w = &m->weights[fused];
     if ((w->n == 1 ? w->k : w->n) != n[0] + n[1] + n[2])
         return; /* then attn_q is missing */
-    for (uint32_t i = 0; i < 3; first += n[i++]) {
+    if (gates)
+        split_queries(m, fused, layer);
+    for (uint32_t i = gates, at = gates * n[0]; i < 3; at += n[i++]) {
         (void)snprintf(box, sizeof box, "attn_%c.%s", "qkv"[i], suffix);
-        add_part(m, fused, layer, box, first, n[i]);
+        add_part(m, fused, layer, box, at, n[i]);
     }
 }
 
@@ -260,34 +292,39 @@ static void split_gate_up(struct model *m, uint32_t layer)
     add_part(m, fused, layer, "ffn_up.weight", n_ff, n_ff);
 }
 
-/* Adds gate and up of a tensor whose experts have the rows of both, gate's first. */
-static void split_expert_gate_up(struct model *m, uint32_t layer)
+/* Adds gate and up of the experts, whose rows stand in one tensor: of each expert gate's first. */
+static void split_experts(struct model *m, uint32_t layer)
 {
-    static const char *const boxes[] = {"ffn_gate_exps.weight", "ffn_up_exps.weight"};
-    uint32_t fused = layer_tensor(m, layer, "ffn_gate_up_exps.weight"), n_ff = m->config.experts.n_ff;
-    if (fused == MODEL_NO_WEIGHT || !quant_traits(m->weights[fused].type) ||
-        m->weights[fused].n_experts < 2 || m->weights[fused].n != 2 * n_ff * m->weights[fused].n_experts)
-        return; /* then ffn_gate_exps is missing */
-    for (uint32_t i = 0; i < 2; i++) {
-        add_part(m, fused, layer, boxes[i], i * n_ff, n_ff);
-        struct weight *part = &m->weights[m->n_weights - 1];
-        part->stride = 2 * part->size;
-        part->n_experts = m->weights[fused].n_experts;
-        part->n *= part->n_experts;
-        part->size *= part->n_experts;
+    const struct model_experts *e = &m->config.experts;
+    uint32_t fused = layer_tensor(m, layer, "ffn_gate_up_exps.weight"), n = e->n_experts * e->n_ff;
+    if (fused == MODEL_NO_WEIGHT || !n || m->weights[fused].n != 2 * n ||
+        m->weights[fused].n_experts != e->n_experts || !quant_traits(m->weights[fused].type))
+        return;
+    add_half(m, fused, layer, "ffn_gate_exps.weight", 0, e->n_ff, n, e->n_experts);
+    add_half(m, fused, layer, "ffn_up_exps.weight", e->n_ff, e->n_ff, n, e->n_experts);
+}
+
+static void split_attention(struct model *m, uint32_t layer)
+{
+    const struct model_attention *kind = &m->config.kinds[m->config.layers[layer].kind];
+    uint32_t q = layer_tensor(m, layer, "attn_q.weight");
+    if (q == MODEL_NO_WEIGHT) {
+        split_qkv(m, layer, "weight");
+        split_qkv(m, layer, "bias");
+    } else if (m->config.gated_attention && quant_traits(m->weights[q].type) &&
+               m->weights[q].n == 2 * kind->n_heads * kind->head_dim) {
+        split_queries(m, q, layer);
     }
 }
 
 static void split_fused(struct model *m)
 {
     for (uint32_t i = 0; i < m->config.n_layers; i++) {
-        if (layer_tensor(m, i, "attn_q.weight") == MODEL_NO_WEIGHT) {
-            split_qkv(m, i, "weight");
-            split_qkv(m, i, "bias");
-        }
+        if (!m->config.layers[i].recurrent)
+            split_attention(m, i);
         split_gate_up(m, i);
+        split_experts(m, i);
         split_latent(m, i);
-        split_expert_gate_up(m, i);
     }
 }
 
@@ -497,16 +534,13 @@ int model_read_weight(const struct model *m, uint32_t index, size_t at, void *ou
 {
     const struct weight *w = &m->weights[index];
     const struct gguf_tensor *t = gguf_tensor_at(m->gguf, w->tensor);
-    size_t of_expert = w->stride ? w->size / w->n_experts : w->size, from = w->at;
+    if (!w->run)
+        return gguf_read(m->gguf, t, w->at + at, out, n, err);
+    size_t row = quant_size(w->type, w->k), run = w->run * row;
     int rc = 0;
-    if (!w->stride)
-        return gguf_read(m->gguf, t, from + at, out, n, err);
-    for (uint8_t *to = out; n > 0 && rc == 0;) {
-        size_t skip = at % of_expert, some = of_expert - skip < n ? of_expert - skip : n;
-        rc = gguf_read(m->gguf, t, from + at / of_expert * w->stride + skip, to, some, err);
-        to += some;
-        at += some;
-        n -= some;
+    for (size_t part; rc == 0 && n > 0; at += part, n -= part, out = (uint8_t *)out + part) {
+        part = run - at % run < n ? run - at % run : n;
+        rc = gguf_read(m->gguf, t, w->at + at / run * w->every * row + at % run, out, part, err);
     }
     return rc;
 }
@@ -530,6 +564,11 @@ struct kv_layout model_kv_layout(const struct model_config *c, uint32_t kind, ui
     }
     layout.page_bytes = c->n_kinds > 1 ? all : 0;
     return layout;
+}
+
+size_t model_state_size(const struct model_config *c)
+{
+    return c->n_recurrent * delta_state_floats(&c->delta) * sizeof(float);
 }
 
 uint64_t model_hash(const struct model *m, uint64_t weights_sum)

@@ -6,6 +6,7 @@
 #pragma once
 #include "base/error.h"
 #include "gguf/gguf.h"
+#include "abi/delta.h"
 #include "abi/kv_layout.h"
 
 #include <stdbool.h>
@@ -33,8 +34,8 @@ struct weight {
     uint32_t n_experts; /* 1: one matrix */
     size_t size;        /* bytes in the file */
     uint32_t tensor;    /* of the file; weights may be rows of a fused tensor (attn_qkv), */
-    size_t at;          /* which begin at this byte of it, */
-    size_t stride;      /* and those of expert e at e * stride behind; 0: they lie together */
+    size_t at;          /* which begin at this byte of it: `run` rows of every `every`; 0: all rows */
+    uint32_t run, every;
 };
 
 /* The mixture of experts of a model's layers; n_experts 0: none. */
@@ -88,7 +89,9 @@ struct model_attention {
 struct model_layer {
     uint32_t kind;  /* index of model_config.kinds */
     uint32_t cache; /* its number among the caches of its kind; layers with one number share the cache. Before
-                       they are numbered: MODEL_OWN_CACHE, or the number that an earlier layer will have */
+                       they are numbered: MODEL_OWN_CACHE, or the number that an earlier layer will have.
+                       Of a recurrent layer: its number among those */
+    bool recurrent; /* a gated delta net in place of attention */
     uint32_t n_ff;
 };
 
@@ -111,9 +114,12 @@ struct model_config {
     float embedding_scale, residual_scale,
         logit_scale;       /* multiply token rows, branches and logits; 1: none */
     float logit_cap;       /* logits become cap * tanh(logit / cap); 0: no cap */
+    bool gated_attention;  /* attn_q has a gate's rows behind the query's of each head (attn_q_gate) */
     uint32_t n_embd_layer; /* width of the per-layer embeddings; 0: none */
     uint32_t n_kinds;      /* kinds of attention; kind 0 is that of layers that see the whole past */
     struct model_attention kinds[MODEL_MAX_KINDS];
+    struct delta_shape delta; /* of the recurrent layers */
+    uint32_t n_recurrent;     /* layers; 0: none */
     struct model_layer layers[MODEL_MAX_LAYERS];
 };
 
@@ -142,6 +148,7 @@ extern const struct arch arch_gemma2, arch_gemma3, arch_gemma4, arch_granite, ar
     arch_phi3, arch_qwen2, arch_qwen3, arch_smollm3;
 extern const struct arch arch_deepseek2, arch_gptoss, arch_granitemoe;
 extern const struct arch arch_qwen2moe, arch_qwen3moe, arch_glm4moe;
+extern const struct arch arch_qwen35, arch_qwen35moe, arch_qwen3next;
 /* The architecture of this name, or NULL. */
 const struct arch *arch_find(const char *name, size_t len);
 /* The names of all, "llama, qwen2, …". */
@@ -198,5 +205,7 @@ void model_rope_table(const struct model_rotation *r, uint32_t n_ctx, float *out
 bool model_takes_long_factors(const struct model_rotation *r, uint32_t n_ctx);
 /* Where keys and values of the layers of a kind lie in a page whose elements have type kv_type. */
 struct kv_layout model_kv_layout(const struct model_config *c, uint32_t kind, uint32_t kv_type);
+/* Bytes of the recurrent states of one slot; 0: the model has none. */
+size_t model_state_size(const struct model_config *c);
 /* The factor of the query at position `pos` (struct model_attention), computed in the same way. */
 float model_temperature(const struct model_attention *a, uint32_t pos);

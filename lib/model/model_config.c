@@ -107,6 +107,21 @@ void config_layer_u32(struct config_reader *r, const char *name, uint32_t layer,
         *out = (uint32_t)gguf_item_i32(v, layer);
 }
 
+bool config_layer_bools(struct config_reader *r, const struct model_config *c, const char *name, bool *out)
+{
+    char key[96];
+    const struct gguf_value *v = gguf_find(r->g, key_of(r, name, key));
+    if (!v || r->rc < 0)
+        return false;
+    bool whole = v->type == GGUF_ARR && v->item_type == GGUF_BOOL && v->n >= c->n_layers;
+    if (!whole)
+        config_fail(r, -EBADMSG, "key %s is not an array with a bool for each of %u layers", key,
+                    c->n_layers);
+    for (uint32_t i = 0; whole && i < c->n_layers; i++)
+        out[i] = v->data[i] != 0;
+    return whole;
+}
+
 void config_factor(struct config_reader *r, const char *name, float *out)
 {
     float value = 0;
@@ -287,6 +302,12 @@ static int check_kinds(struct config_reader *r, struct model_config *c)
                                kind->n_heads, kind->n_kv_heads);
     }
     c->n_kv_heads = c->kinds[0].n_kv_heads;
+    uint32_t n_recurrent = 0;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        n_recurrent += c->layers[i].recurrent;
+    if (n_recurrent == c->n_layers)
+        return config_fail(r, -ENOTSUP, "none of %u layers has attention, which is not supported",
+                           c->n_layers);
     return r->rc;
 }
 
@@ -295,7 +316,9 @@ static void number_caches(struct model_config *c)
 {
     for (uint32_t i = 0; i < c->n_layers; i++) {
         struct model_attention *kind = &c->kinds[c->layers[i].kind];
-        if (c->layers[i].cache == MODEL_OWN_CACHE)
+        if (c->layers[i].recurrent)
+            c->layers[i].cache = c->n_recurrent++;
+        else if (c->layers[i].cache == MODEL_OWN_CACHE)
             c->layers[i].cache = kind->n_caches++;
     }
 }
@@ -307,6 +330,7 @@ static int read_layers(struct config_reader *r, struct model_config *c)
     for (uint32_t i = 0; i < c->n_layers && r->rc == 0; i++) {
         c->layers[i] = (struct model_layer){.cache = MODEL_OWN_CACHE};
         uint32_t n_kv_heads = c->n_kv_heads, *n_ff = &c->layers[i].n_ff;
+        config_u32(r, "expert_feed_forward_length", n_ff); /* of a model whose layers all have experts */
         config_layer_u32(r, "feed_forward_length", i, n_ff);
         config_layer_u32(r, "attention.head_count_kv", i, &n_kv_heads);
         if (r->rc == 0 && *n_ff == 0)

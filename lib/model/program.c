@@ -437,7 +437,7 @@ static int fuse_head(struct fusion *f, uint32_t norm, uint32_t product)
 /* Fuses a norm over the whole row with all nodes up to the next product. */
 static int fuse_norm(struct fusion *f, uint32_t norm)
 {
-    uint32_t products[3], n = 0;
+    uint32_t products[3], n = 0, gate = NOBODY;
     if (fusion_node(f, norm)->inputs[0] != f->held[PROGRAM_X])
         return fusion_refuse(f, norm, "its input is not the residual stream");
     if (fusion_node(f, norm)->group != fusion_node(f, norm)->width)
@@ -448,11 +448,14 @@ static int fuse_norm(struct fusion *f, uint32_t norm)
          j = fusion_next_reader(f, norm, j + 1))
         if (fusion_node(f, j)->op == GRAPH_MUL_MAT_ID)
             return fuse_experts(f, norm);
+        else if (fusion_sole_reader(f, j, GRAPH_SSM_CONV) != NOBODY)
+            return fusion_delta(f, norm);
     for (uint32_t j = fusion_next_reader(f, norm, norm + 1); j != NOBODY;
          j = fusion_next_reader(f, norm, j + 1)) {
-        if (fusion_node(f, j)->op != GRAPH_MUL_MAT || n == 3)
+        bool gates = gate == NOBODY && fusion_sole_reader(f, j, GRAPH_SIGMOID) != NOBODY;
+        if (fusion_node(f, j)->op != GRAPH_MUL_MAT || (n == 3 && !gates))
             return fusion_refuse(f, j, "it reads a norm");
-        products[n++] = j;
+        *(gates ? &gate : &products[n++]) = j;
     }
     if (n == 0)
         return fusion_refuse(f, norm, "nothing reads it");
@@ -467,8 +470,10 @@ static int fuse_norm(struct fusion *f, uint32_t norm)
         emit_route(f, norm, &m);
         return 0;
     }
-    return n == 1 && fusion_node(f, norm)->head ? fuse_head(f, norm, products[0])
-                                                : fuse_attention(f, norm, products, n);
+    if (n == 1 && fusion_node(f, norm)->head)
+        return fuse_head(f, norm, products[0]);
+    int rc = fuse_attention(f, norm, products, n);
+    return rc == 0 && gate != NOBODY ? fusion_output_gate(f, norm, gate) : rc;
 }
 
 /* The other input of an addition. */
@@ -718,7 +723,8 @@ const char *program_opcode_name(uint32_t opcode)
         [PROGRAM_EMBED] = "EMBED",   [PROGRAM_MATMUL] = "MATMUL",     [PROGRAM_ATTEND] = "ATTEND",
         [PROGRAM_SAMPLE] = "SAMPLE", [PROGRAM_ADD_NORM] = "ADD_NORM", [PROGRAM_GATE] = "GATE",
         [PROGRAM_ROUTE] = "ROUTE",   [PROGRAM_EXPERTS] = "EXPERTS",   [PROGRAM_ALL_REDUCE] = "ALL_REDUCE",
-        [PROGRAM_HEADS] = "HEADS",   [PROGRAM_JOIN] = "JOIN",
+        [PROGRAM_HEADS] = "HEADS",   [PROGRAM_JOIN] = "JOIN",         [PROGRAM_CONV] = "CONV",
+        [PROGRAM_DELTA] = "DELTA",
     };
     return opcode > 0 && opcode < sizeof names / sizeof *names ? names[opcode] : "?";
 }
@@ -732,7 +738,8 @@ static const char *buffer_name(uint32_t buffer)
 
 static void print_op(FILE *f, const struct program_op *op, const struct graph *g)
 {
-    static const char *const epilogues[] = {"store", "residual", "swiglu", "swiglu clamped", "geglu"};
+    static const char *const epilogues[] = {"store", "residual",   "swiglu",       "swiglu clamped",
+                                            "geglu", "times silu", "times sigmoid"};
     fprintf(f, "  %-6s -> %-6s", buffer_name(op->in), buffer_name(op->out));
     if (op->opcode == PROGRAM_MATMUL || op->opcode == PROGRAM_EXPERTS)
         fprintf(f, "  %-8s", epilogues[op->epilogue]);

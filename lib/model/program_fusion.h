@@ -52,3 +52,8 @@ int fusion_latent(struct fusion *f, uint32_t norm, const uint32_t *products, uin
  * side by side. */
 bool fusion_is_parallel(const struct fusion *f, uint32_t last);
 int fusion_parallel(struct fusion *f, uint32_t product, uint32_t last, uint32_t from);
+
+/* program_delta.c: a norm with a recurrent layer's delta net, up to the product of its output; and the
+ * product of a norm, covered already, whose SILU or SIGMOID multiplies what buffer ATTN holds. */
+int fusion_delta(struct fusion *f, uint32_t norm);
+int fusion_output_gate(struct fusion *f, uint32_t norm, uint32_t product);

@@ -12,10 +12,11 @@ uint8_t *weight_uses(const struct graph *g)
         bool product = node->op == GRAPH_MUL_MAT || node->op == GRAPH_MUL_MAT_ID;
         if (node->op == GRAPH_EMBED || node->op == GRAPH_MUL_MAT_HEADS || product)
             uses[node->weight] = WEIGHT_MATRIX;
-        if ((product || node->op == GRAPH_ROUTE) && node->bias != MODEL_NO_WEIGHT)
+        if ((product || node->op == GRAPH_ROUTE || node->op == GRAPH_DELTA_GATE) &&
+            node->bias != MODEL_NO_WEIGHT)
             uses[node->bias] = WEIGHT_VECTOR;
         bool gain = node->op == GRAPH_RMS_NORM || node->op == GRAPH_SOFT_MAX || node->op == GRAPH_SCALE ||
-                    node->op == GRAPH_ROUTE;
+                    node->op == GRAPH_ROUTE || node->op == GRAPH_SSM_CONV || node->op == GRAPH_DELTA_GATE;
         if (gain && node->gain != MODEL_NO_WEIGHT)
             uses[node->gain] = WEIGHT_VECTOR;
     }

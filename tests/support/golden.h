@@ -38,7 +38,9 @@ static const char *const golden_shared_families[] = {
     "tiny-mistral3-s58-f16",      "tiny-llama-linear-s84-q8_0", "tiny-phi3-s51-f16",
     "tiny-smollm3-s68-q4_k_m",    "tiny-qwen3-yarn-s85-q4_k_m", "tiny-gptoss-s35-mxfp4-f16",
     "tiny-granitemoe-s64-q4_k_m", "tiny-granitemoe-s63-f16",    "tiny-phi3-s52-q4_k_m",
-    "tiny-smollm3-s67-f16",       "tiny-deepseek2-s75-q4_k_m",
+    "tiny-smollm3-s67-f16",       "tiny-deepseek2-s75-q4_k_m",  "tiny-qwen35-s41-f16",
+    "tiny-qwen35-s42-q4_k_m",     "tiny-qwen35moe-s44-q4_k_m",  "tiny-qwen35moe-s45-f16",
+    "tiny-qwen3next-s47-f16",     "tiny-qwen3next-s48-q4_k_m",
 };
 #define GOLDEN_N_DATA_FAMILIES   (sizeof golden_data_families / sizeof *golden_data_families)
 #define GOLDEN_N_SHARED_FAMILIES (sizeof golden_shared_families / sizeof *golden_shared_families)

@@ -244,7 +244,7 @@ static void add_attention(struct made_model *m, int i)
     uint32_t head_dim = is_windowed(s, i) && s->window_head_dim ? s->window_head_dim : s->head_dim;
     uint64_t q = (uint64_t)s->n_heads * head_dim, kv = (uint64_t)s->n_kv_heads * head_dim;
     add_vector(m, "attn_norm.weight", i, s->hidden, 1, 0.1f);
-    add_matrix(m, "attn_q.weight", i, ROLE_Q, s->hidden, q);
+    add_matrix(m, "attn_q.weight", i, ROLE_Q, s->hidden, s->delta.n_key_heads ? 2 * q : q);
     add_matrix(m, "attn_k.weight", i, ROLE_K, s->hidden, kv);
     add_matrix(m, "attn_v.weight", i, ROLE_V, s->hidden, kv);
     add_matrix(m, "attn_output.weight", i, ROLE_O, q, s->hidden);
@@ -260,6 +260,31 @@ static void add_attention(struct made_model *m, int i)
     }
     if (is_gemma(s))
         add_vector(m, "post_attention_norm.weight", i, s->hidden, 1, 0.1f);
+}
+
+#define DELTA_TAPS     4
+#define DELTA_INTERVAL 4 /* of the layers with attention */
+
+/* A layer without attention. The decays of trained models are slow: a softplus of about e^-4. */
+static void add_delta_net(struct made_model *m, int i)
+{
+    const struct shape *s = m->shape;
+    uint32_t keys = s->delta.n_key_heads * s->delta.dim, heads = s->delta.n_value_heads;
+    uint32_t values = heads * s->delta.dim;
+    add_vector(m, "attn_norm.weight", i, s->hidden, 1, 0.1f);
+    add_matrix(m, "attn_qkv.weight", i, ROLE_Q, s->hidden, 2 * keys + values);
+    add_matrix(m, "attn_gate.weight", i, ROLE_GATE, s->hidden, values);
+    if (is_arch(s, "qwen3next")) {
+        add_matrix(m, "ssm_ba.weight", i, ROLE_GATE, s->hidden, 2 * heads);
+    } else {
+        add_matrix(m, "ssm_beta.weight", i, ROLE_GATE, s->hidden, heads);
+        add_matrix(m, "ssm_alpha.weight", i, ROLE_GATE, s->hidden, heads);
+    }
+    add_matrix(m, "ssm_conv1d.weight", i, ROLE_ROUTER, DELTA_TAPS, 2 * keys + values);
+    add_vector(m, "ssm_a", i, heads, -4, 3);
+    add_vector(m, "ssm_dt.bias", i, heads, -4, 1);
+    add_vector(m, "ssm_norm.weight", i, s->delta.dim, 1, 0.1f);
+    add_matrix(m, "ssm_out.weight", i, ROLE_O, values, s->hidden);
 }
 
 static void add_experts(struct made_model *m, const char *name, int i, enum role role, uint64_t n_cols,
@@ -293,6 +318,12 @@ static void add_mixture(struct made_model *m, int i)
         add_expert_bias(m, "ffn_up_exps.bias", i, s->experts.ffn);
         add_expert_bias(m, "ffn_down_exps.bias", i, s->hidden);
     }
+    if (s->delta.n_key_heads) { /* a shared expert, of their width */
+        add_vector(m, "ffn_gate_inp_shexp.weight", i, s->hidden, 0, 0.1f);
+        add_matrix(m, "ffn_gate_shexp.weight", i, ROLE_GATE, s->hidden, s->experts.ffn);
+        add_matrix(m, "ffn_up_shexp.weight", i, ROLE_UP, s->hidden, s->experts.ffn);
+        add_matrix(m, "ffn_down_shexp.weight", i, ROLE_DOWN, s->experts.ffn, s->hidden);
+    }
     if (is_gemma(s)) { /* the factors of the router's input are a norm's gain */
         add_vector(m, "ffn_gate_inp.scale", i, s->hidden, sqrtf((float)s->hidden), 1);
         add_vector(m, "ffn_down_exps.scale", i, s->experts.n, 1, 0.3f);
@@ -305,8 +336,8 @@ static void add_mixture(struct made_model *m, int i)
 static void add_feed_forward(struct made_model *m, int i)
 {
     const struct shape *s = m->shape;
-    add_vector(m, is_arch(s, "gpt-oss") ? "post_attention_norm.weight" : "ffn_norm.weight", i, s->hidden, 1,
-               0.1f);
+    bool post = is_arch(s, "gpt-oss") || s->delta.n_key_heads;
+    add_vector(m, post ? "post_attention_norm.weight" : "ffn_norm.weight", i, s->hidden, 1, 0.1f);
     if (is_gemma(s))
         add_vector(m, "post_ffw_norm.weight", i, s->hidden, 1, 0.1f);
     if (is_arch(s, "gemma4"))
@@ -331,7 +362,10 @@ static void list_tensors(struct made_model *m)
         t->type = QUANT_F32;
     }
     for (int i = 0; i < (int)m->n_layers; i++) {
-        add_attention(m, i);
+        if (s->delta.n_key_heads && (i + 1) % DELTA_INTERVAL)
+            add_delta_net(m, i);
+        else
+            add_attention(m, i);
         add_feed_forward(m, i);
     }
     add_vector(m, "output_norm.weight", -1, s->hidden, 1, 0.1f);
@@ -384,6 +418,19 @@ static void write_latent(const struct shape *s, struct gguf_write *w)
     gguf_write_u32(w, arch_key(s, "leading_dense_block_count"), 1);
 }
 
+static void write_delta(const struct shape *s, struct gguf_write *w)
+{
+    gguf_write_u32(w, arch_key(s, "rope.dimension_count"), s->n_rot);
+    gguf_write_u32(w, arch_key(s, "ssm.conv_kernel"), DELTA_TAPS);
+    gguf_write_u32(w, arch_key(s, "ssm.state_size"), s->delta.dim);
+    gguf_write_u32(w, arch_key(s, "ssm.group_count"), s->delta.n_key_heads);
+    gguf_write_u32(w, arch_key(s, "ssm.time_step_rank"), s->delta.n_value_heads);
+    gguf_write_u32(w, arch_key(s, "ssm.inner_size"), s->delta.n_value_heads * s->delta.dim);
+    gguf_write_u32(w, arch_key(s, "full_attention_interval"), DELTA_INTERVAL);
+    if (s->experts.n)
+        gguf_write_u32(w, arch_key(s, "expert_shared_feed_forward_length"), s->experts.ffn);
+}
+
 static void write_keys(const struct made_model *m, struct gguf_write *w)
 {
     const struct shape *s = m->shape;
@@ -416,6 +463,8 @@ static void write_keys(const struct made_model *m, struct gguf_write *w)
         write_yarn(s, w);
     if (s->latent.rank)
         write_latent(s, w);
+    if (s->delta.n_key_heads)
+        write_delta(s, w);
     if (strcmp(s->arch, "llama") == 0) {
         gguf_write_u32(w, arch_key(s, "vocab_size"), m->n_vocab);
         gguf_write_u32(w, arch_key(s, "rope.dimension_count"), s->head_dim);

@@ -25,7 +25,7 @@ struct variant_edit {
     uint32_t u32; /* value, or tensor type */
     float f32;
     const char *str;
-    uint64_t cols, rows;
+    uint64_t cols, rows, experts; /* experts 0: one matrix */
 };
 
 /* f(base, EDITS(DROP_KEY("a"), SET_U32("b", 1))): the edits and their number. */
@@ -63,6 +63,12 @@ struct variant_edit {
 #define SET_TENSOR(tensor, type, n_cols, n_rows)                                                             \
     {                                                                                                        \
         .kind = VARIANT_TENSOR, .name = tensor, .u32 = type, .cols = n_cols, .rows = n_rows                  \
+    }
+
+#define SET_EXPERTS(tensor, type, n_cols, n_rows, n_experts)                                                 \
+    {                                                                                                        \
+        .kind = VARIANT_TENSOR, .name = tensor, .u32 = type, .cols = n_cols, .rows = n_rows,                 \
+        .experts = n_experts                                                                                 \
     }
 
 struct variant { /* the edits, and what is written */
@@ -112,7 +118,8 @@ static inline void variant_put_tensor(struct variant *v, const struct gguf *g, c
                                       const struct variant_edit *e)
 {
     bool set = e && e->kind == VARIANT_TENSOR;
-    uint64_t ne[3] = {set ? e->cols : old->ne[0], set ? e->rows : old->ne[1], set ? 1 : old->ne[2]};
+    uint64_t ne[3] = {set ? e->cols : old->ne[0], set ? e->rows : old->ne[1], set ? e->experts : old->ne[2]};
+    ne[2] = ne[2] ? ne[2] : 1;
     uint32_t type = set ? e->u32 : old->type;
     size_t size = quant_size(type, (size_t)(ne[0] * ne[1] * ne[2]));
     size = size ? size : 64; /* of a type whose size is unknown */
@@ -128,7 +135,8 @@ static inline void variant_put_tensor(struct variant *v, const struct gguf *g, c
         v->data.p[at] ^= 1;
 }
 
-/* Writes tests/data/BASE.gguf with the edits; the file's name into `path`, for the caller to unlink. */
+/* Writes tests/data/BASE.gguf, or the file of this absolute path, with the edits; the file's name into
+ * `path`, for the caller to unlink. */
 static inline void variant_write(char path[64], const char *base, const struct variant_edit *edits, size_t n)
 {
     char source[512];
@@ -136,7 +144,10 @@ static inline void variant_write(char path[64], const char *base, const struct v
     struct gguf *g = NULL;
     struct variant v = {.edits = edits, .n_edits = n};
     struct gguf_bytes head = {0};
-    (void)snprintf(source, sizeof source, "%s/%s.gguf", HEARTH_TEST_DATA, base);
+    if (base[0] == '/')
+        (void)snprintf(source, sizeof source, "%s", base);
+    else
+        (void)snprintf(source, sizeof source, "%s/%s.gguf", HEARTH_TEST_DATA, base);
     cr_assert_eq(gguf_open(&g, source, &err), 0, "%s", err.text);
     for (size_t i = 0; i < gguf_n_values(g); i++) {
         const struct gguf_value *value = gguf_value_at(g, i);

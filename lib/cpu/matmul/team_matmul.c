@@ -98,7 +98,11 @@ static void finish_row(const struct job *j, float *out, float *y, uint32_t n, fl
 {
     const struct product *p = j->p;
     const struct ops *ops = j->shared->ops;
-    bool residual = p->epilogue == PROGRAM_RESIDUAL;
+    bool residual = p->epilogue == PROGRAM_RESIDUAL, silu = p->epilogue == PROGRAM_TIMES_SILU;
+    if (silu || p->epilogue == PROGRAM_TIMES_SIGMOID) {
+        (silu ? ops->gate_silu : ops->gate_sigmoid)(out, y, n, r);
+        return;
+    }
     if (residual && p->scale == 1) {
         ops->residual(out, y, n, r, bias);
         return;

@@ -20,6 +20,7 @@
  * the scale rounded to f16. */
 /* clang-format on */
 #pragma once
+#include "abi/delta.h"
 #include "abi/kv_layout.h"
 
 #include <stdbool.h>
@@ -66,6 +67,17 @@ struct ops_query {
     uint32_t n_tokens; /* 1..64 */
 };
 
+/* A value head of a gated delta net and consecutive rows of a sequence (kernels/abi/delta.h). Pointers are
+ * those of the first row. */
+struct ops_delta {
+    uint32_t key_dim, value_dim, n_rows;
+    float *state;              /* [value_dim / DELTA_COLUMNS][key_dim][DELTA_COLUMNS] */
+    const float *q, *k, *v;    /* floats from row to row: in_stride */
+    const float *beta, *decay; /* gate_stride */
+    float *out;                /* [value_dim], out_stride */
+    size_t in_stride, gate_stride, out_stride;
+};
+
 struct ops {
     const char *name;
     float (*rms_inverse)(const float *x, uint32_t n, float eps);
@@ -83,6 +95,9 @@ struct ops {
                            const float *gate_bias, const float *up_bias);
     void (*geglu)(float *out, const float *gate, const float *up, uint32_t n, float r, const float *gate_bias,
                   const float *up_bias);
+    /* The same for a gate of what out has already: out = out * silu(v), out = out * sigmoid(v), v = y * r. */
+    void (*gate_silu)(float *out, const float *y, uint32_t n, float r);
+    void (*gate_sigmoid)(float *out, const float *y, uint32_t n, float r);
     /* out[i] = a[i] * factor; out[i] = arith_cap(a[i] * (2 / cap * log2 e), cap). */
     void (*scale)(float *out, const float *a, uint32_t n, float factor);
     void (*soft_cap)(float *out, const float *a, uint32_t n, float cap);
@@ -93,6 +108,13 @@ struct ops {
     void (*mul)(float *out, const float *a, const float *b, uint32_t n);
     void (*silu)(float *out, const float *a, uint32_t n);
     void (*gelu)(float *out, const float *a, uint32_t n);
+    void (*sigmoid)(float *out, const float *a, uint32_t n);
+
+    /* n channels of a convolution: out[i] = sum over j of taps[j * n + i] * rows[j][i], j < n_taps
+     * ascending. out may be one of the rows. */
+    void (*convolve)(float *out, const float *const *rows, const float *taps, uint32_t n_taps, uint32_t n);
+    /* delta_head() of every row, in order. */
+    void (*delta)(const struct ops_delta *d);
 
     /* Converts a query of head_dim floats, times factor (scale * log2 e), to the form of fold(): at most
      * ops_padded(head_dim) * 4 bytes. */

@@ -409,6 +409,7 @@ INLINE void soften(const struct fold_job *job, bool bf16)
         soften_one(job->page, &job->queries[i], p->w[i], bf16 ? p->bf16[i] : NULL, &p->factor[i]);
 }
 
+#include "ops_delta.h"
 #include "ops_f16.h"
 #include "ops_bf16.h"
 #include "ops_q8.h"
@@ -516,6 +517,11 @@ const struct ops OPS_TABLE = {
     .residual = residual,
     .swiglu = swiglu,
     .swiglu_clamped = swiglu_clamped,
+    .gate_silu = gate_silu,
+    .gate_sigmoid = gate_sigmoid,
+    .sigmoid = sigmoid,
+    .convolve = convolve,
+    .delta = delta,
     .geglu = geglu,
     .scale = scale,
     .soft_cap = soft_cap,

@@ -463,6 +463,83 @@ uint32_t arch_gelu_experts(struct arch_builder *b, uint32_t h, uint32_t choice)
     return sum_experts(b, down, choice);
 }
 
+/* Recurrent layers. */
+
+/* A node of the layer's delta net. */
+static struct graph_node delta_node(const struct arch_builder *b, enum graph_op op, uint32_t x,
+                                    const char *box)
+{
+    struct graph_node node = box_node(b, op, box);
+    node.inputs[0] = x;
+    node.width = width_of(b, x);
+    node.delta = model_config(b->m)->delta;
+    node.cache = model_config(b->m)->layers[b->layer].cache;
+    return node;
+}
+
+/* The rows of queries, keys and values behind the convolution. */
+static uint32_t convolved(struct arch_builder *b, uint32_t h)
+{
+    const struct delta_shape *shape = &model_config(b->m)->delta;
+    uint32_t channels = delta_channels(shape);
+    uint32_t mix = arch_linear(b, h, channels, ARCH_NO_BIAS, "attn_qkv");
+    struct graph_node conv = delta_node(b, GRAPH_SSM_CONV, mix, "ssm_conv1d");
+    conv.gain =
+        want(b, (struct model_want){.n = channels, .k = shape->n_taps, .table = true}, conv.name, "weight");
+    uint32_t silu = plain(b, GRAPH_SILU, add(b, conv), GRAPH_NO_INPUT, "ssm_conv_silu");
+    struct graph_node unit = delta_node(b, GRAPH_L2_NORM, silu, "ssm_l2_norm");
+    unit.eps = model_config(b->m)->norm_eps;
+    return add(b, unit);
+}
+
+/* Step sizes and decays of the heads. Some files have both products in one tensor. */
+static uint32_t delta_gates(struct arch_builder *b, uint32_t h)
+{
+    uint32_t heads = model_config(b->m)->delta.n_value_heads, beta, alpha;
+    if (arch_has(b, "ssm_ba.weight")) {
+        beta = alpha = arch_linear(b, h, 2 * heads, ARCH_NO_BIAS, "ssm_ba");
+    } else {
+        beta = arch_linear(b, h, heads, ARCH_NO_BIAS, "ssm_beta");
+        alpha = arch_linear(b, h, heads, ARCH_NO_BIAS, "ssm_alpha");
+    }
+    struct graph_node node = delta_node(b, GRAPH_DELTA_GATE, beta, "ssm_dt");
+    struct model_want vector = {.n = 1, .k = heads};
+    node.inputs[1] = alpha;
+    node.width = 2 * heads;
+    node.bias = want(b, vector, node.name, "bias");
+    if (b->rc == 0)
+        b->rc = model_want(b->m, &node.gain, vector, b->err, "blk.%u.ssm_a", b->layer);
+    (void)snprintf(node.name, sizeof node.name, "blk.%u.ssm_gate", b->layer);
+    return add(b, node);
+}
+
+uint32_t arch_delta_net(struct arch_builder *b, uint32_t h)
+{
+    const struct delta_shape *shape = &model_config(b->m)->delta;
+    struct graph_node node = delta_node(b, GRAPH_DELTA_NET, convolved(b, h), "ssm_scan");
+    node.inputs[1] = delta_gates(b, h);
+    node.width = delta_value_width(shape);
+    uint32_t out = norm(b, add(b, node), shape->value_dim, "ssm_norm");
+    uint32_t z = arch_linear(b, h, delta_value_width(shape), ARCH_NO_BIAS, "attn_gate");
+    uint32_t silu = plain(b, GRAPH_SILU, z, GRAPH_NO_INPUT, "attn_gate_silu");
+    out = plain(b, GRAPH_MUL, out, silu, "ssm_gated");
+    return arch_linear(b, out, model_config(b->m)->n_embd, ARCH_NO_BIAS, "ssm_out");
+}
+
+uint32_t arch_gated_heads(struct arch_builder *b, uint32_t x)
+{
+    uint32_t q = arch_linear(b, x, arch_q_width(b), ARCH_NO_BIAS, "attn_q");
+    uint32_t k = arch_linear(b, x, arch_kv_width(b), ARCH_NO_BIAS, "attn_k");
+    uint32_t v = arch_linear(b, x, arch_kv_width(b), ARCH_NO_BIAS, "attn_v");
+    uint32_t gate = arch_linear(b, x, arch_q_width(b), ARCH_NO_BIAS, "attn_q_gate");
+    q = arch_rope(b, arch_head_norm(b, q, "attn_q_norm"), "q_rope");
+    k = arch_rope(b, arch_head_norm(b, k, "attn_k_norm"), "k_rope");
+    uint32_t out = arch_attention(b, q, k, v);
+    gate = plain(b, GRAPH_SIGMOID, gate, GRAPH_NO_INPUT, "attn_q_sigmoid");
+    out = plain(b, GRAPH_MUL, out, gate, "attn_gated");
+    return arch_linear(b, out, model_config(b->m)->n_embd, ARCH_NO_BIAS, "attn_output");
+}
+
 int arch_end(struct arch_builder *b, uint32_t x)
 {
     const struct model_config *c = model_config(b->m);

@@ -48,6 +48,11 @@ struct arch_heads {
     bool normed, sinks;
 };
 uint32_t arch_heads(struct arch_builder *b, uint32_t x, struct arch_heads heads);
+/* The same without biases, every head normalised, times the sigmoid of a gate of its own ("attn_q_gate"). */
+uint32_t arch_gated_heads(struct arch_builder *b, uint32_t x);
+/* The whole of a recurrent layer's gated delta net of normed rows (kernels/abi/delta.h): convolution, step
+ * sizes and decays, the net, its norm, gate, output. */
+uint32_t arch_delta_net(struct arch_builder *b, uint32_t x);
 /* The weight of each of n_heads heads [n, k] times its part of x: the k values from column `col` of the part
  * on. The values behind them stay in front of the n products. */
 struct arch_head_product {
@@ -90,6 +95,10 @@ uint32_t arch_gelu_experts(struct arch_builder *b, uint32_t h, uint32_t choice);
 /* A whole model of Llama's layers: attention and a gated feed-forward or experts, each behind a norm, added
  * to x times residual_scale. */
 int arch_build_llama(const struct model *m, struct graph *g, struct error *err);
+/* Configures and builds Qwen 3.5's hybrids (qwen35.c): gated attention in every fourth layer or so, gated
+ * delta nets in the others; behind them a dense feed-forward or experts with a gated shared one. */
+int arch_configure_hybrid(struct config_reader *r, struct model_config *c);
+int arch_build_hybrid(const struct model *m, struct graph *g, struct error *err);
 /* Output norm, output weight (the embedding, if tied), logit_scale and logit_cap, and sampling. Returns the
  * first error of all calls, or 0. */
 int arch_end(struct arch_builder *b, uint32_t x);

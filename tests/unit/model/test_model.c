@@ -228,8 +228,8 @@ Test(model, refuses_what_it_does_not_compute_with_words)
     refused(LLAMA, -ENOTSUP, "llama.expert_count is 8", EDITS(SET_U32("llama.expert_count", 8)));
     refused(QWEN3, -ENOTSUP, "keys of length 64 beside values of length 32",
             EDITS(SET_U32("qwen3.attention.value_length", 32)));
-    refused(QWEN3, -ENOTSUP, "head length 578 is not supported",
-            EDITS(SET_U32("qwen3.attention.key_length", 578), SET_U32("qwen3.attention.value_length", 578)));
+    refused(QWEN3, -ENOTSUP, "head length 640 is not supported",
+            EDITS(SET_U32("qwen3.attention.key_length", 640), SET_U32("qwen3.attention.value_length", 640)));
     refused(QWEN3, -ENOTSUP, "300 layers, supported up to 256", EDITS(SET_U32("qwen3.block_count", 300)));
 }
 

@@ -1,0 +1,212 @@
+#include "delta_net.h"
+#include "abi/arith.h"
+#include "model/graph.h"
+#include "weights.h"
+
+#include <string.h>
+
+#define FETCH_HEADS 2 /* heads between the prefetched and the convolved one */
+
+/* ---- memory ---- */
+
+static size_t taps_floats(const struct delta_shape *s)
+{
+    return (size_t)s->n_taps * delta_channels(s);
+}
+
+size_t delta_size(const struct delta_shape *shape, uint32_t n_layers, uint32_t n_slots)
+{
+    return n_layers ? n_layers * (n_slots * delta_state_floats(shape) + taps_floats(shape)) * sizeof(float)
+                    : 0;
+}
+
+/* The first channel of a head, and the number of its channels. */
+static uint32_t head_begin(const struct delta_shape *s, uint32_t head)
+{
+    uint32_t keys = 2 * s->n_key_heads;
+    return head < keys ? head * s->key_dim : keys * s->key_dim + (head - keys) * s->value_dim;
+}
+
+static uint32_t head_width(const struct delta_shape *s, uint32_t head)
+{
+    return head < 2 * s->n_key_heads ? s->key_dim : s->value_dim;
+}
+
+/* Where the taps of a head stand. */
+static float *taps_of(const struct delta_net *d, uint32_t layer, uint32_t head)
+{
+    return (float *)d->taps.data + layer * taps_floats(&d->shape) +
+           (size_t)head_begin(&d->shape, head) * d->shape.n_taps;
+}
+
+/* Transposes a layer's taps, head by head, so that a vector of channels is one load. */
+static void take_taps(const struct delta_net *d, uint32_t layer, const float *from)
+{
+    uint32_t n_taps = d->shape.n_taps;
+    for (uint32_t h = 0; h < delta_n_heads(&d->shape); h++) {
+        uint32_t width = head_width(&d->shape, h);
+        float *to = taps_of(d, layer, h);
+        for (uint32_t c = 0; c < width; c++, from += n_taps)
+            for (uint32_t j = 0; j < n_taps; j++)
+                to[(size_t)j * width + c] = from[j];
+    }
+}
+
+int delta_open(struct delta_net *d, const struct graph *g, const struct weights *w, uint32_t n_slots,
+               struct error *err)
+{
+    if (!d->n_layers)
+        return 0;
+    int rc = memory_take(&d->states, n_slots * d->n_layers * delta_state_floats(&d->shape) * sizeof(float),
+                         "recurrent states", err);
+    if (rc == 0)
+        rc = memory_take(&d->taps, d->n_layers * taps_floats(&d->shape) * sizeof(float), "convolutions", err);
+    for (uint32_t i = 0; i < g->n_nodes && rc == 0; i++)
+        if (g->nodes[i].op == GRAPH_SSM_CONV)
+            take_taps(d, g->nodes[i].cache, w->vectors[g->nodes[i].gain]);
+    return rc;
+}
+
+void delta_close(struct delta_net *d)
+{
+    memory_give(&d->states);
+    memory_give(&d->taps);
+}
+
+static float *state_of(const struct delta_net *d, uint32_t slot, uint32_t layer)
+{
+    return (float *)d->states.data + ((size_t)slot * d->n_layers + layer) * delta_state_floats(&d->shape);
+}
+
+/* ---- a step ---- */
+
+void delta_plan(struct delta_net *d, const struct step *step)
+{
+    d->n_groups = 0;
+    for (uint32_t i = 0; i < step->n_rows && d->n_layers; i++) {
+        const struct step_row *row = &step->rows[i];
+        struct delta_group *last = d->n_groups ? &d->groups[d->n_groups - 1] : NULL;
+        if (last && last->slot == row->slot)
+            last->n++;
+        else
+            d->groups[d->n_groups++] =
+                (struct delta_group){.slot = row->slot, .first = i, .n = 1, .begins = row->pos == 0};
+    }
+}
+
+/* The rows of a head before a step, oldest first. */
+static float *mix_of(const struct delta_net *d, uint32_t slot, uint32_t layer, uint32_t head)
+{
+    return state_of(d, slot, layer) + (size_t)head_begin(&d->shape, head) * (d->shape.n_taps - 1);
+}
+
+struct convolution {
+    const struct delta_net *d;
+    const struct delta_group *group;
+    uint32_t column, width; /* of the head's channels */
+    float *old;             /* [n_taps - 1][width] */
+    struct rows in;
+};
+
+/* The head's channels in row `at` of the group; a negative one is older. */
+static const float *mix_row(const struct convolution *c, int at)
+{
+    if (at >= 0)
+        return row_at(c->in, c->group->first + (uint32_t)at) + c->column;
+    return c->old + (size_t)((int)c->d->shape.n_taps - 1 + at) * c->width;
+}
+
+/* A head's memory is too short a run for the hardware to foresee. */
+static void fetch_head(const struct delta_net *d, uint32_t slot, uint32_t layer, uint32_t head)
+{
+    uint32_t width = head_width(&d->shape, head);
+    rows_prefetch(mix_of(d, slot, layer, head), (d->shape.n_taps - 1) * width);
+    rows_prefetch(taps_of(d, layer, head), d->shape.n_taps * width);
+}
+
+/* Rows are convolved from the last to the first, since an output may overwrite its row: no earlier one needs
+ * it. */
+void delta_convolve(const struct delta_net *d, uint32_t layer, uint32_t group, uint32_t head, struct rows in,
+                    struct rows out)
+{
+    const struct delta_group *g = &d->groups[group];
+    const struct convolution c = {
+        d, g, head_begin(&d->shape, head), head_width(&d->shape, head), mix_of(d, g->slot, layer, head), in};
+    float last[(DELTA_MAX_TAPS - 1) * DELTA_MAX_DIM];
+    const float *rows[DELTA_MAX_TAPS], *taps = taps_of(d, layer, head);
+    int n_old = (int)d->shape.n_taps - 1;
+    size_t old_bytes = (size_t)n_old * c.width * sizeof *last;
+    if (head + FETCH_HEADS < delta_n_heads(&d->shape))
+        fetch_head(d, g->slot, layer, head + FETCH_HEADS);
+    if (g->begins)
+        memset(c.old, 0, old_bytes);
+    for (int j = 0; j < n_old; j++)
+        memcpy(last + (size_t)j * c.width, mix_row(&c, (int)g->n - n_old + j), c.width * sizeof *last);
+    for (int i = (int)g->n - 1; i >= 0; i--) {
+        for (int j = 0; j <= n_old; j++)
+            rows[j] = mix_row(&c, i - n_old + j);
+        d->ops->convolve(row_at(out, g->first + (uint32_t)i) + c.column, rows, taps, d->shape.n_taps,
+                         c.width);
+    }
+    memcpy(c.old, last, old_bytes);
+}
+
+void delta_unit_head(const struct delta_net *d, uint32_t head, float *x, float eps)
+{
+    const struct delta_shape *s = &d->shape;
+    if (head >= 2 * s->n_key_heads)
+        return;
+    x += head_begin(s, head);
+    float r = d->ops->rms_inverse(x, s->key_dim, eps / (float)s->key_dim);
+    d->ops->scale(x, x, s->key_dim,
+                  head < s->n_key_heads ? delta_query_factor(s, r) : delta_key_factor(s, r));
+}
+
+void delta_activate_head(const struct delta_net *d, uint32_t head, float *x, float eps)
+{
+    float *at = x + head_begin(&d->shape, head);
+    d->ops->silu(at, at, head_width(&d->shape, head));
+    delta_unit_head(d, head, x, eps);
+}
+
+void delta_gates(const struct delta_shape *s, const float *a, const float *dt, const float *b,
+                 const float *alpha, bool together, float *out)
+{
+    uint32_t n = s->n_value_heads, share = n / s->n_key_heads;
+    float beta[DELTA_MAX_HEADS], decay[DELTA_MAX_HEADS];
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t at = together ? i / share * 2 * share + i % share : i;
+        beta[i] = arith_sigmoid(b[at]);
+        decay[i] = delta_decay(a[i], (together ? b[at + share] : alpha[i]) + dt[i]);
+    }
+    memcpy(out, beta, n * sizeof *out);
+    memcpy(out + n, decay, n * sizeof *out);
+}
+
+void delta_scan(const struct delta_net *d, uint32_t layer, uint32_t group, uint32_t head, struct rows in,
+                struct rows gates, struct rows out)
+{
+    const struct delta_group *g = &d->groups[group];
+    const struct delta_shape *s = &d->shape;
+    float *state = state_of(d, g->slot, layer) + delta_mix_floats(s) + head * delta_head_floats(s);
+    const float *row = row_at(in, g->first), *gate = row_at(gates, g->first) + head;
+    if (g->begins)
+        memset(state, 0, delta_head_floats(s) * sizeof *state);
+    uint32_t key_head = delta_key_head(s, head);
+    struct ops_delta job = {
+        .key_dim = s->key_dim,
+        .value_dim = s->value_dim,
+        .n_rows = g->n,
+        .state = state,
+        .q = row + head_begin(s, key_head),
+        .k = row + head_begin(s, s->n_key_heads + key_head),
+        .v = row + head_begin(s, 2 * s->n_key_heads + head),
+        .beta = gate,
+        .decay = gate + s->n_value_heads,
+        .out = row_at(out, g->first) + (size_t)head * s->value_dim,
+        .in_stride = in.stride,
+        .gate_stride = gates.stride,
+        .out_stride = out.stride,
+    };
+    d->ops->delta(&job);
+}

@@ -1,0 +1,216 @@
+/* Recurrent layers: every way to run one gives the same bits, near those of exact. */
+#include "abi/delta.h"
+#include "cpu/ops/ops.h"
+#include "support/decoder_run.h"
+#include "support/made_model.h"
+
+#include <errno.h>
+#include <math.h>
+
+enum { N_TOKENS = 100, N_VOCAB = 512, N_SEEN = 8 };
+
+static const char *const shapes[] = {"tiny-qwen35", "tiny-qwen35moe", "tiny-qwen3next"};
+enum { N_SHAPES = sizeof shapes / sizeof *shapes };
+
+static const int32_t *text(void)
+{
+    static int32_t tokens[N_TOKENS];
+    for (uint32_t i = 0, x = 77; i < N_TOKENS; i++) {
+        x = x * 1664525u + 1013904223u;
+        tokens[i] = (int32_t)(x >> 16) % 256;
+    }
+    return tokens;
+}
+
+static bool has_isa(const char *isa)
+{
+    struct backend_config cfg = {.isa = isa, .n_slots = 1, .n_ctx = 64, .n_threads = 1};
+    struct backend *be = NULL;
+    int rc = cpu_backend.open(&be, &cfg, NULL);
+    if (rc == 0)
+        cpu_backend.close(be);
+    return rc == 0;
+}
+
+/* The last rows have logits in every run. */
+static void expect_tail(const float *wanted, const float *found, const char *what)
+{
+    for (uint32_t i = N_TOKENS - N_SEEN; i < N_TOKENS; i++)
+        cr_assert_eq(
+            memcmp(wanted + (size_t)i * N_VOCAB, found + (size_t)i * N_VOCAB, N_VOCAB * sizeof *found), 0,
+            "%s, position %u", what, i);
+}
+
+static void expect_same(const float *wanted, struct decoder_run_config c, uint32_t chunk, const char *what)
+{
+    float *found = decoder_run_logits(&c, text(), N_TOKENS, chunk);
+    expect_tail(wanted, found, what);
+    free(found);
+}
+
+static void check_shape(const char *shape, const char *quant)
+{
+    char path[64];
+    made_model(shape, quant, path);
+    struct decoder_run_config c = {.path = path};
+    float *wanted = decoder_run_logits(&c, text(), N_TOKENS, 25);
+    expect_same(wanted, (struct decoder_run_config){.path = path, .n_threads = 3}, 1,
+                "three threads, row by row");
+    c.kind = EXECUTOR_EAGER;
+    c.n_threads = 2;
+    expect_same(wanted, c, 7, "eager");
+    c.isa = "scalar";
+    expect_same(wanted, c, 75, "eager, scalar");
+    expect_same(wanted, (struct decoder_run_config){.path = path, .isa = "scalar"}, 32, "scalar");
+    if (has_isa("avx2"))
+        expect_same(wanted, (struct decoder_run_config){.path = path, .isa = "avx2"}, 2, "avx2");
+    free(wanted);
+    (void)unlink(path);
+}
+
+Test(delta_net, gives_the_same_bits_for_each_executor_thread_count_chunk_and_instruction_set)
+{
+    for (int i = 0; i < N_SHAPES; i++)
+        check_shape(shapes[i], "q4_k_m");
+    check_shape(shapes[0], "f16");
+}
+
+/* Sequences of three slots advance side by side, by chunks of their own; a fourth one begins where another
+ * has been. */
+Test(delta_net, gives_a_sequence_the_same_bits_beside_others_and_in_a_used_slot)
+{
+    char path[64];
+    made_model(shapes[0], "q8_0", path);
+    struct decoder_run_config c = {.path = path, .n_threads = 2};
+    struct decoder_run r;
+    float *wanted = decoder_run_logits(&c, text(), N_TOKENS, 30);
+    float *found = calloc((size_t)N_TOKENS * N_VOCAB, sizeof *found);
+    uint32_t at[3] = {0, 0, 0}, index[N_TOKENS];
+    decoder_run_open(&r, &c);
+    decoder_run_feed(&r, 1, text() + 20, 100, 50, NULL);
+    while (at[1] < N_TOKENS) {
+        uint32_t first = at[1];
+        for (uint32_t slot = 0; slot < 3; slot++)
+            for (uint32_t i = 0; i < 2 * slot + 1 && at[slot] < N_TOKENS; i++, at[slot]++) {
+                int32_t token = text()[(at[slot] + (slot == 1 ? 0 : 11 + slot)) % N_TOKENS];
+                uint32_t logits = decoder_run_row(&r, slot, at[slot], token, slot == 1);
+                index[at[slot]] = slot == 1 ? logits : index[at[slot]];
+            }
+        decoder_run_step(&r);
+        for (uint32_t i = first; i < at[1]; i++)
+            memcpy(found + (size_t)i * N_VOCAB, executor_logits(r.x, index[i]), N_VOCAB * sizeof *found);
+    }
+    expect_tail(wanted, found, "beside others");
+    decoder_run_close(&r);
+    free(wanted);
+    free(found);
+    (void)unlink(path);
+}
+
+static double distance(const float *a, const float *b)
+{
+    double error = 0, size = 0;
+    for (uint32_t j = 0; j < N_VOCAB; j++) {
+        double d = (double)a[j] - (double)b[j];
+        error += d * d;
+        size += (double)b[j] * (double)b[j];
+    }
+    return sqrt(error / size);
+}
+
+/* With float weights int8 differs by the cache's type alone. */
+Test(delta_net, agrees_with_exact)
+{
+    for (int i = 0; i < N_SHAPES; i++) {
+        char path[64];
+        made_model(shapes[i], "f32", path);
+        struct decoder_run_config c = {.path = path};
+        float *found = decoder_run_logits(&c, text(), N_TOKENS, 25);
+        c.kind = EXECUTOR_EAGER;
+        c.arithmetic = BACKEND_EXACT;
+        float *exact = decoder_run_logits(&c, text(), N_TOKENS, 31);
+        for (uint32_t t = N_TOKENS - N_SEEN; t < N_TOKENS; t++) {
+            double d = distance(found + (size_t)t * N_VOCAB, exact + (size_t)t * N_VOCAB);
+            cr_assert(d < 5e-3, "%s position %u: %g", shapes[i], t, d);
+        }
+        free(found);
+        free(exact);
+        (void)unlink(path);
+    }
+}
+
+Test(delta_net, refuses_rows_that_do_not_follow_one_another)
+{
+    char path[64];
+    made_model(shapes[0], "q8_0", path);
+    const struct decoder_run_config c = {.path = path};
+    static const uint32_t wrong[3][2] = {{3, 4}, {2, 4}, {1, 2}}; /* after positions 0 and 1 */
+    for (int i = 0; i < 3; i++) {
+        struct decoder_run r;
+        struct error err = {0};
+        decoder_run_open(&r, &c);
+        decoder_run_feed(&r, 0, text(), 2, 2, NULL);
+        for (int j = 0; j < 2; j++)
+            decoder_run_row(&r, 0, wrong[i][j], 5, false);
+        r.step->id++;
+        cr_assert_eq(executor_submit(r.x, r.step, &err), -EINVAL, "%d", i);
+        cr_assert(strstr(err.text, "recurrent layer"), "%s", err.text);
+        r.step->n_rows = 0;
+        decoder_run_feed(&r, 0, text(), 5, 5, NULL); /* a new sequence may begin all the same */
+        decoder_run_close(&r);
+    }
+    (void)unlink(path);
+}
+
+static void fill(float *x, size_t n, uint32_t seed, float centre, float spread)
+{
+    for (size_t i = 0; i < n; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        x[i] = centre + spread * ((float)(seed >> 8) / (float)(1u << 23) - 1);
+    }
+}
+
+enum { ROWS = 5, KEY = 64, VALUE = 48 };
+
+static void check_kernel(const struct ops *ops)
+{
+    const struct delta_shape shape = {
+        .n_key_heads = 1, .n_value_heads = 1, .key_dim = KEY, .value_dim = VALUE, .n_taps = 4};
+    static float q[ROWS * KEY], k[ROWS * KEY], v[ROWS * KEY], beta[ROWS], decay[ROWS];
+    _Alignas(64) static float state[KEY * VALUE], out[ROWS * KEY];
+    float wanted_state[KEY * VALUE], wanted[VALUE];
+    fill(q, ROWS * KEY, 1, 0, 0.1f);
+    fill(k, ROWS * KEY, 2, 0, 0.2f);
+    fill(v, ROWS * KEY, 3, 0, 1);
+    fill(beta, ROWS, 4, 0.5f, 0.4f);
+    fill(decay, ROWS, 5, 0.9f, 0.09f);
+    fill(state, KEY * VALUE, 6, 0, 1);
+    memcpy(wanted_state, state, sizeof state);
+    const struct ops_delta job = {.key_dim = KEY,
+                                  .value_dim = VALUE,
+                                  .n_rows = ROWS,
+                                  .state = state,
+                                  .q = q,
+                                  .k = k,
+                                  .v = v,
+                                  .beta = beta,
+                                  .decay = decay,
+                                  .out = out,
+                                  .in_stride = KEY,
+                                  .gate_stride = 1,
+                                  .out_stride = KEY};
+    ops->delta(&job);
+    for (uint32_t i = 0; i < ROWS; i++) {
+        delta_head(&shape, wanted_state, q + i * KEY, k + i * KEY, v + i * KEY, beta[i], decay[i], wanted);
+        cr_assert_eq(memcmp(wanted, out + i * KEY, sizeof wanted), 0, "%s, row %u", ops->name, i);
+    }
+    cr_assert_eq(memcmp(wanted_state, state, sizeof state), 0, "%s", ops->name);
+}
+
+Test(delta_net, kernels_equal_the_reference_in_every_bit)
+{
+    static const char *const names[] = {"scalar", "avx2", "avxvnni", "avx512vnni"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (has_isa(names[i]))
+            check_kernel(ops_find(names[i]));
+}
