@@ -70,10 +70,9 @@ SIMT_INLINE SIMT_GLOBAL struct decoder_mark *walk_mark(const struct walk *w)
     return DECODER_AT(struct decoder_mark, w->args->trace) + (size_t)simt_block() * n_ops + w->index;
 }
 
-/* On sm_80 never: with these notes the decoder, which has 128 registers, would spill two. */
 SIMT_INLINE bool walk_notes_times(const struct walk *w)
 {
-    return SIMT_SM >= 90 && w->args->trace && simt_thread() == 0;
+    return w->args->trace && simt_thread() == 0;
 }
 
 SIMT_INLINE void walk_note_begin(const struct walk *w)

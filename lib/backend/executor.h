@@ -70,8 +70,7 @@ void executor_info(const struct executor *x, struct backend_info *out); /* launc
 bool executor_program_ns(const struct executor *x, uint64_t *ns);
 
 /* Turns the notes of trace.h on or off, between two steps. -ENOTSUP: this executor keeps none (all but
- * persistent), or the device is older than compute capability 9.0. executor_traced() returns those of the
- * newest step with rows; call trace_close() on them. */
+ * persistent). executor_traced() returns those of the newest step with rows; call trace_close() on them. */
 int executor_trace(struct executor *x, bool on, struct error *err);
 int executor_traced(struct executor *x, struct trace *out, struct error *err);
 

@@ -27,9 +27,6 @@ static size_t marks_size(const struct cuda_decoder *d)
 
 int cuda_trace(struct cuda_decoder *d, bool on, struct error *err)
 {
-    if (on && d->device.sm < 90)
-        return error_set(err, -ENOTSUP, "%s: a trace needs compute capability 9.0, this is %u.%u",
-                         d->device.name, d->device.sm / 10, d->device.sm % 10);
     int rc = leave(d, err);
     if (rc == 0 && on && !d->marks.address)
         rc = cuda_block_take(&d->marks, &d->driver, marks_size(d), "the trace", err);

@@ -72,19 +72,6 @@ Test(cuda_trace, ops_that_a_step_has_no_rows_for_have_no_times, .timeout = 1200)
     decoder_run_close(&r);
 }
 
-Test(cuda_trace, a_device_whose_kernel_keeps_none_is_refused, .timeout = 1200)
-{
-    struct decoder_run r;
-    struct error err = {0};
-    setenv("SIMT_DEVICE_SM", "80", 1);
-    open_run(&r);
-    cr_assert_eq(executor_trace(r.x, true, &err), -ENOTSUP);
-    cr_assert_not_null(strstr(err.text, "needs compute capability 9.0"), "%s", err.text);
-    run_rows(&r, 0, 1, true);
-    cr_assert_eq(launches(&r), 1);
-    decoder_run_close(&r);
-}
-
 Test(cuda_trace, without_notes_the_kernel_stays, .timeout = 1200)
 {
     struct decoder_run r;

@@ -24,7 +24,7 @@ bench() {
     model=$1 file=$2 share=$3 by=$4
     set -- -p 512 -n 128 -d 512 -b 8 -r 3
     [ -z "$emulated" ] || set -- -p 6 -n 2 -d 4 -b 2 -r 1
-    [ "$by" != persistent ] || ! grep -qE '"capability": (9|1[0-9])[0-9]' "$work/device.json" || set -- "$@" --trace "$out/trace-$model.json"
+    [ "$by" != persistent ] || set -- "$@" --trace "$out/trace-$model.json"
     part "bench-$model-$by" figure "$share" "$bin/hearthd" bench --config /dev/null --json --model "$file" --backend cuda \
         --executor "$by" --n-ctx 1024 "$@"
 }

@@ -43,6 +43,7 @@ struct fleet {
     struct decoder_args args;
     struct decoder_matrix *matrices;
     uint64_t *vectors;
+    uint32_t *places;
     uint32_t *counters, *due; /* due: by counter, so many steps so far signal it */
     char *staged;
     struct walk_taken (*taken)[3]; /* [n_ops] */
@@ -245,6 +246,7 @@ static void fleet_open(const struct program *program, const struct plan *plan,
     }
     fleet.counters = walk_alloc((size_t)plan->n_counters * DECODER_LINE, 4);
     fleet.due = walk_alloc(plan->n_counters, 4);
+    fleet.places = walk_alloc((size_t)n_blocks * DECODER_LINE, 4);
     uint32_t stride = (DECODER_STEP_AT + sizeof(struct step) + 127) / 128 * 128;
     fleet.staged = walk_alloc(DECODER_RING, stride);
     fleet.args = (struct decoder_args){.program = (uint64_t)(uintptr_t)program,
@@ -252,6 +254,7 @@ static void fleet_open(const struct program *program, const struct plan *plan,
                                        .matrices = (uint64_t)(uintptr_t)fleet.matrices,
                                        .vectors = (uint64_t)(uintptr_t)fleet.vectors,
                                        .counters = (uint64_t)(uintptr_t)fleet.counters,
+                                       .places = (uint64_t)(uintptr_t)fleet.places,
                                        .published = (uint64_t)(uintptr_t)fleet.published,
                                        .abort_word = (uint64_t)(uintptr_t)fleet.aborted,
                                        .progress = (uint64_t)(uintptr_t)fleet.progress,
@@ -282,6 +285,7 @@ static void fleet_close(void)
     free(fleet.vectors);
     free(fleet.counters);
     free(fleet.due);
+    free(fleet.places);
     free(fleet.staged);
 }
 
