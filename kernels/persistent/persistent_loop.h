@@ -180,9 +180,10 @@ SIMT_INLINE bool resident_runs(const struct walk *w, uint32_t at)
 SIMT_INLINE bool resident_run_op(const struct decoder_args *args, uint32_t at, struct ring_place *place,
                                  resident_op *ops)
 {
+    walk_note_place(args, 0,
+                    resident_index(at) + 1); /* before `w` needs its registers: behind it sm_80 spills */
     struct walk w = resident_walk(args, at, place);
     w.n_rows = resident_rows(&w, at);
-    walk_note_place(args, 0, w.index + 1);
     walk_note_begin(&w);
     if (w.n_rows && !ops(&w))
         return false;

@@ -192,7 +192,7 @@ struct engine_stats {
     uint64_t prompt_tokens, cached_tokens, generated_tokens;
     uint64_t steps;
     bool speculates;
-    bool shares_prefixes; /* the prefix cache is on, and the model can have one */
+    bool shares_prefixes;                /* the prefix cache is on, and the model can have one */
     uint64_t drafted, accepted;          /* draft rows, and those of them that were sampled */
     uint64_t draft_steps;                /* steps with draft rows */
     uint64_t steps_saved;                /* steps that the same tokens would have needed in addition */

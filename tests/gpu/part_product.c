@@ -51,8 +51,8 @@ static int plan_shape(struct product_bench *b, const struct shape *shape, struct
     if (rc == 0) {
         program->n_ops = 2;
         for (uint32_t i = 0; i < 2; i++)
-            program->ops[i] =
-                (struct program_op){.opcode = PROGRAM_MATMUL, .n_weights = 1, .k = m[i].k, .weight = {i}, .scale = 1};
+            program->ops[i] = (struct program_op){
+                .opcode = PROGRAM_MATMUL, .n_weights = 1, .k = m[i].k, .weight = {i}, .scale = 1};
         rc = plan_open(&plan, program, m, &device, err);
     }
     if (rc == 0) {

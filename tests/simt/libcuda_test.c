@@ -216,7 +216,7 @@ Test(emulated_memory, only_mapped_pinned_memory_has_a_device_address)
 Test(emulated_stream, does_its_work_in_order)
 {
     struct bench b = open_bench();
-    void *scale = function_of(&b, "driver_kernels", "scale");
+    void *scale = function_of(&b, "driver_kernels", "scale_cells");
     uint32_t *host = pinned_memory(&b, CELLS * 4);
     uint64_t p = device_memory(&b, CELLS * 4);
     struct scale_args args = scale_args(p);
@@ -236,7 +236,7 @@ Test(emulated_stream, a_grid_may_have_more_blocks_than_the_device_holds)
 {
     setenv("SIMT_BLOCKS", "1", 1);
     struct bench b = open_bench();
-    void *scale = function_of(&b, "driver_kernels", "scale");
+    void *scale = function_of(&b, "driver_kernels", "scale_cells");
     uint32_t cells[CELLS];
     uint64_t p = device_memory(&b, sizeof cells);
     struct scale_args args = scale_args(p);
@@ -251,7 +251,7 @@ Test(emulated_stream, a_grid_may_have_more_blocks_than_the_device_holds)
 Test(emulated_stream, events_have_times)
 {
     struct bench b = open_bench();
-    void *scale = function_of(&b, "driver_kernels", "scale"), *before = NULL, *after = NULL;
+    void *scale = function_of(&b, "driver_kernels", "scale_cells"), *before = NULL, *after = NULL;
     struct scale_args args = scale_args(device_memory(&b, CELLS * 4));
     float ms = -1;
     WELL(&b, cuEventCreate, &before, CUDA_EVENT_DEFAULT);
@@ -271,7 +271,7 @@ Test(emulated_stream, events_have_times)
 Test(emulated_graph, what_was_captured_runs_only_when_launched_and_as_often)
 {
     struct bench b = open_bench();
-    void *scale = function_of(&b, "driver_kernels", "scale"), *graph = NULL, *exec = NULL;
+    void *scale = function_of(&b, "driver_kernels", "scale_cells"), *graph = NULL, *exec = NULL;
     uint32_t *host = pinned_memory(&b, CELLS * 4);
     uint64_t p = device_memory(&b, CELLS * 4);
     struct scale_args args = scale_args(p);
@@ -331,7 +331,7 @@ Test(emulated_module, the_newest_image_that_the_device_can_run_is_the_one_that_r
     struct error err = {0};
     function_of(&b, "grid_barrier", "grid_barrier");
     cr_assert_eq(cuda_module_open(&module, &b.d, &b.dev, driver_test_images, "grid_barrier", &err), 0);
-    cr_assert_eq(b.d.cuModuleGetFunction(&function, module, "scale"), 500);
+    cr_assert_eq(b.d.cuModuleGetFunction(&function, module, "scale_cells"), 500);
     for (const struct ptx_image *i = driver_test_images; i->name; i++)
         if (i->sm == 90)
             cr_assert_eq(b.d.cuModuleLoadDataEx(&module, i->text, 0, NULL, NULL), 209);
@@ -342,7 +342,7 @@ Test(emulated_launch, what_a_device_refuses_is_refused)
 {
     setenv("SIMT_BLOCKS", "2", 1);
     struct bench b = open_bench();
-    void *scale = function_of(&b, "driver_kernels", "scale");
+    void *scale = function_of(&b, "driver_kernels", "scale_cells");
     struct scale_args args = scale_args(device_memory(&b, CELLS * 4));
     void *parameters[] = {&args};
     int n = 0;
@@ -447,7 +447,7 @@ Test(emulated_grid, other_streams_work_beside_it)
     close_bench(&e.bench); /* the context ends, and the grid with it */
     struct bench b = open_bench();
     void *second = NULL, *echo = function_of(&b, "driver_kernels", "echo"),
-         *scale = function_of(&b, "driver_kernels", "scale");
+         *scale = function_of(&b, "driver_kernels", "scale_cells");
     WELL(&b, cuStreamCreate, &second, CUDA_STREAM_NON_BLOCKING);
     e = (struct echo){.words = pinned_memory(&b, sizeof *e.words), .bench = b};
     uint32_t *host = pinned_memory(&b, CELLS * 4);
@@ -519,7 +519,7 @@ Test(emulated_report, a_race_is_seen_by_the_checked_library, .init = cr_redirect
 Test(emulated_report, a_store_past_the_end_is_seen_by_the_checked_library, .init = cr_redirect_stderr)
 {
     struct bench b = open_bench();
-    void *function = function_of(&b, "driver_kernels", "scale");
+    void *function = function_of(&b, "driver_kernels", "scale_cells");
     struct scale_args args = scale_args(device_memory(&b, CELLS * 4 - 4));
     cr_assert_eq(launch(&b, function, 2, &args), CUDA_SUCCESS);
     cr_assert_eq(b.d.cuStreamSynchronize(b.stream), is_checked() ? 700 : CUDA_SUCCESS);
@@ -564,7 +564,7 @@ Test(emulated_fault, a_kernel_does_not_compile)
 Test(emulated_fault, the_second_launch_fails_and_takes_the_context_along)
 {
     struct bench b = open_faulty("launch:2:719");
-    void *scale = function_of(&b, "driver_kernels", "scale");
+    void *scale = function_of(&b, "driver_kernels", "scale_cells");
     struct scale_args args = scale_args(device_memory(&b, CELLS * 4));
     cr_assert_eq(launch(&b, scale, 1, &args), CUDA_SUCCESS);
     cr_assert_eq(launch(&b, scale, 1, &args), 719);

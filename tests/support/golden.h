@@ -67,8 +67,8 @@ struct golden {
  * refuses them by name. */
 static inline bool golden_is_cpu_only(const char *name)
 {
-    static const char *const parts[] = {"moe",   "gptoss", "deepseek2", "gemma4-e",
-                                        "-iq1_", "-iq2_",  "-iq3_xxs",  "-iq4_xs"};
+    static const char *const parts[] = {"moe",       "gptoss", "deepseek2", "gemma4-e", "qwen35",
+                                        "qwen3next", "-iq1_",  "-iq2_",     "-iq3_xxs", "-iq4_xs"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (strstr(name, parts[i]))
             return true;

@@ -28,7 +28,7 @@
 #include <stdint.h>
 
 #define OPS_MAX_HEAD_DIM 576 /* of deepseek2; a multiple of 32 */
-#define OPS_MIN_PADDED   64 /* a q8_0 query has scales and sums for the longest head */
+#define OPS_MIN_PADDED   64  /* a q8_0 query has scales and sums for the longest head */
 
 /* The row length, in floats, of queries and outputs: head_dim rounded up to 32s, at least OPS_MIN_PADDED. */
 static inline uint32_t ops_padded(uint32_t head_dim)

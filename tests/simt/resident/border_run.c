@@ -81,7 +81,10 @@ static int launch_flat(struct border_run *r, const char *name, enum border_kerne
                              .a = rows,
                              .b = rows,
                              .out = rows,
-                             .width = WIDTH};
+                             .width = WIDTH,
+                             .factor = 2};
+    if (kernel == BORDER_SCALE)
+        args.b.data = 0; /* it is a factor of the model there */
     args.a.gathered = 1;
     args.out.data += (size_t)to * WIDTH * 4;
     return launch(r, name, &args, FLAT_THREADS, FLAT_BLOCKS, m, r->muted == kernel ? m->mute : -1, report);
@@ -89,10 +92,16 @@ static int launch_flat(struct border_run *r, const char *name, enum border_kerne
 
 static int launch_nodes(struct border_run *r, const struct manner *m, struct simt_report *report)
 {
-    int rc = launch_flat(r, "add", BORDER_ADD, 1, m, report);
-    if (rc == 0)
-        rc = launch_flat(r, "mul", BORDER_MUL, 2, m, report);
-    return rc < 0 ? rc : launch_flat(r, "silu", BORDER_SILU, 3, m, report);
+    static const struct {
+        const char *name;
+        enum border_kernel kernel;
+        uint32_t to;
+    } nodes[] = {{"add", BORDER_ADD, 1},   {"mul", BORDER_MUL, 2},     {"silu", BORDER_SILU, 3},
+                 {"gelu", BORDER_GELU, 1}, {"scale", BORDER_SCALE, 2}, {"soft_cap", BORDER_SOFT_CAP, 3}};
+    int rc = 0;
+    for (size_t i = 0; rc >= 0 && i < sizeof nodes / sizeof nodes[0]; i++)
+        rc = launch_flat(r, nodes[i].name, nodes[i].kernel, nodes[i].to, m, report);
+    return rc;
 }
 
 /* Writes the output of a sample node. */

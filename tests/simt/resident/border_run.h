@@ -4,7 +4,16 @@
 #pragma once
 #include "toy_model.h"
 
-enum border_kernel { BORDER_OF_STEPS, BORDER_ADD, BORDER_MUL, BORDER_SILU };
+enum border_kernel {
+    BORDER_OF_STEPS,
+    BORDER_ADD,
+    BORDER_MUL,
+    BORDER_SILU,
+    BORDER_GELU,
+    BORDER_SCALE,
+    BORDER_SOFT_CAP,
+    BORDER_N_KERNELS
+};
 
 struct border_run {
     struct toy_model model;

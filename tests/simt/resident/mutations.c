@@ -19,7 +19,7 @@ static void *must(void *p)
 }
 
 /* The kind of a subject, by its index: enum border_kernel, or the toy. */
-#define TOY (BORDER_SILU + 1)
+#define TOY BORDER_N_KERNELS
 
 struct context {
     bool toy;
@@ -66,11 +66,10 @@ static int run_seed(void *context, uint32_t sm, uint64_t seed, int mute, struct 
 
 int main(int argc, char **argv)
 {
-    static const struct mutation_subject subjects[] = {{"toy_decoder", TOY},
-                                                       {"step_io", BORDER_OF_STEPS},
-                                                       {"add", BORDER_ADD},
-                                                       {"mul", BORDER_MUL},
-                                                       {"silu", BORDER_SILU}};
+    static const struct mutation_subject subjects[] = {
+        {"toy_decoder", TOY},    {"step_io", BORDER_OF_STEPS}, {"add", BORDER_ADD},
+        {"mul", BORDER_MUL},     {"silu", BORDER_SILU},        {"gelu", BORDER_GELU},
+        {"scale", BORDER_SCALE}, {"soft_cap", BORDER_SOFT_CAP}};
     struct mutation_suite suite = {.subjects = subjects,
                                    .n_subjects = sizeof subjects / sizeof subjects[0],
                                    .clean_seeds = 30,

@@ -2,7 +2,7 @@
 #include "driver_kernels.h"
 #include "device/dependency.h"
 
-SIMT_KERNEL(scale, struct scale_args, DRIVER_KERNEL_THREADS, 1)
+SIMT_KERNEL(scale_cells, struct scale_args, DRIVER_KERNEL_THREADS, 1)
 {
     SIMT_GLOBAL uint32_t *cells = (SIMT_GLOBAL uint32_t *)(uintptr_t)args.cells;
     uint32_t step = simt_n_blocks() * simt_n_threads();
