@@ -166,7 +166,7 @@ Test(chat_normalise, a_result_is_named_after_the_newest_call_of_its_id)
 Test(chat_normalise, as_many_calls_and_results_as_a_body_holds_are_named)
 {
     enum { N = 50000 };
-    static char ids[N][8];
+    static char ids[N][12];
     struct jinja_list *list = jinja_list_open(&f.arena);
     for (int i = 0; i < N; i++) {
         snprintf(ids[i], sizeof ids[i], "%05d", i);
