@@ -87,7 +87,7 @@ Test(delta_net, gives_a_sequence_the_same_bits_beside_others_and_in_a_used_slot)
     float *found = calloc((size_t)N_TOKENS * N_VOCAB, sizeof *found);
     uint32_t at[3] = {0, 0, 0}, index[N_TOKENS];
     decoder_run_open(&r, &c);
-    decoder_run_feed(&r, 1, text() + 20, 100, 50, NULL);
+    decoder_run_feed(&r, 1, text() + 20, N_TOKENS - 20, 50, NULL);
     while (at[1] < N_TOKENS) {
         uint32_t first = at[1];
         for (uint32_t slot = 0; slot < 3; slot++)
