@@ -69,5 +69,6 @@ void bytes_put_json_chars(struct bytes *b, const char *s, size_t n)
         put_json_char(b, c);
         from = i + 1;
     }
-    bytes_put(b, s + from, n - from);
+    if (from < n) /* s may be NULL for no text */
+        bytes_put(b, s + from, n - from);
 }
