@@ -435,13 +435,11 @@ SIMT_INLINE void attend_merge_head(const bool general, const SIMT_SHARED struct 
                                    uint32_t row, uint32_t head)
 {
     uint32_t head_dim = room->in.layout.head_dim, d = simt_lane() * 4;
-    if (d < head_dim)
+    if (!general && d < head_dim)
         attend_merge_part(general, room, row, head, d);
-    if (!general)
-        return;
 #pragma clang loop unroll(disable)
-    for (d += SIMT_LANES * 4; d < head_dim; d += SIMT_LANES * 4)
-        attend_merge_part(general, room, row, head, d);
+    for (; general && d < head_dim; d += SIMT_LANES * 4)
+        attend_merge_part(general, room, row, head, simt_opaque(d)); /* one register fewer: sm_89 spilled */
 }
 
 /* Draws the batch's tickets after all its units are written, and merges the groups that are now complete. */
