@@ -189,13 +189,15 @@ static char *large_grammar(int i)
     return body;
 }
 
-/* Sends it behind others; true once it waits, false when it has an answer. */
+/* Sends it behind others; true once it waits, false when it has an answer. One that is being prepared is
+ * counted among those that wait, too, so they are counted again when no body is left. */
 static bool waits(int fd, const char *body)
 {
-    long long waiting = stat_number("requests.waiting");
+    long long n = stat_number("requests.waiting");
     struct pollfd p = {.fd = fd, .events = POLLIN};
     client_request(fd, "POST", "/generate", "", body);
-    while (stat_number("requests.waiting") == waiting || metric("hearth_body_bytes"))
+    while (stat_number("requests.waiting") == n || metric("hearth_body_bytes") ||
+           stat_number("requests.waiting") == n)
         if (poll(&p, 1, 5) > 0)
             return false;
     return true;
@@ -237,12 +239,12 @@ DAEMON_TEST(memory, grammars_of_waiting_requests_are_bounded_together, LONG_CONT
     int first = take_slot(), fds[WAITING + 1];
     struct reply r;
     int n = wait_with_grammars(fds, false);
-    cr_assert(n > 0 && n <= 3, "%d wait", n);
+    cr_assert(n > 0 && n < 3, "%d wait", n);
     client_read(fds[n], &r, false);
     cr_assert_eq(r.status, 503, "%.200s", r.body);
     cr_assert_not_null(strstr(r.body, "of a compiled grammar beside"), "%s", r.body);
     reply_free(&r);
-    cr_assert_leq(metric("hearth_reply_bytes"), 3 << 20);
+    cr_assert_leq(metric("hearth_reply_bytes"), 9 << 18);
     close_all(fds, n + 1);
     close(first);
     wait_stat("requests.running", 0);
