@@ -106,6 +106,16 @@ static void add_attend(struct small_model *m)
     op->scale = 0.17677669f; /* 1 / sqrt(DIM) */
 }
 
+/* Two parts a row: a block has several, so that what its threads share is written again. */
+static void add_branch(struct small_model *m)
+{
+    struct program_op *op = program_add(m->program, PROGRAM_ADD_NORM, PROGRAM_BRANCH, PROGRAM_X);
+    op->n[0] = EMBD;
+    op->k = DIM;
+    op->gain = V_QUERY;
+    op->weight[0] = PROGRAM_NONE;
+}
+
 static void add_ops(struct small_model *m)
 {
     struct program *p = m->program;
@@ -115,7 +125,8 @@ static void add_ops(struct small_model *m)
     qkv->gain = V_ATTEND;
     qkv->bias[0] = V_BIAS;
     add_attend(m);
-    program_add_product(m->program, m->matrices, PROGRAM_ATTN, PROGRAM_X, PROGRAM_RESIDUAL, W_O, 1);
+    program_add_product(m->program, m->matrices, PROGRAM_ATTN, PROGRAM_BRANCH, PROGRAM_STORE, W_O, 1);
+    add_branch(m);
     program_add_product(m->program, m->matrices, PROGRAM_X, PROGRAM_H, PROGRAM_SWIGLU, W_GATE, 2)->gain =
         V_FFN;
     program_add_product(m->program, m->matrices, PROGRAM_H, PROGRAM_X, PROGRAM_RESIDUAL, W_DOWN, 1);
@@ -130,7 +141,11 @@ static void add_ops(struct small_model *m)
 
 void small_model_open(struct small_model *m)
 {
-    static const uint32_t widths[PROGRAM_LOGITS] = {EMBD, (HEADS + 2) * DIM, HEADS * DIM, FFN};
+    static const uint32_t widths[PROGRAM_LOGITS] = {[PROGRAM_X] = EMBD,
+                                                    [PROGRAM_QKV] = (HEADS + 2) * DIM,
+                                                    [PROGRAM_ATTN] = HEADS * DIM,
+                                                    [PROGRAM_H] = FFN,
+                                                    [PROGRAM_BRANCH] = EMBD};
     *m = (struct small_model){.layout = {1, 1, DIM, KV_F16}};
     struct program *p = m->program = calloc(1, sizeof *p + 16 * sizeof *p->ops);
     if (!p)
