@@ -581,6 +581,18 @@ static uint32_t llama_layer(struct arch_builder *b, uint32_t x)
     return arch_residual(b, x, out, "ffn_residual");
 }
 
+int arch_build_layers(const struct model *m, struct graph *g, struct error *err, arch_part *attention,
+                      arch_part *feed_forward)
+{
+    struct arch_builder b = {.m = m, .g = g, .err = err};
+    uint32_t x = arch_embed(&b);
+    for (b.layer = 0; b.layer < model_config(m)->n_layers; b.layer++) {
+        x = attention(&b, x);
+        x = feed_forward(&b, x);
+    }
+    return arch_end(&b, x);
+}
+
 int arch_build_llama(const struct model *m, struct graph *g, struct error *err)
 {
     struct arch_builder b = {.m = m, .g = g, .err = err};

@@ -16,13 +16,7 @@ static uint32_t feed_forward(struct arch_builder *b, uint32_t x)
 
 static int build(const struct model *m, struct graph *g, struct error *err)
 {
-    struct arch_builder b = {.m = m, .g = g, .err = err};
-    uint32_t x = arch_embed(&b);
-    for (b.layer = 0; b.layer < model_config(m)->n_layers; b.layer++) {
-        x = attention(&b, x);
-        x = feed_forward(&b, x);
-    }
-    return arch_end(&b, x);
+    return arch_build_layers(m, g, err, attention, feed_forward);
 }
 
 const struct arch arch_qwen3moe = {
