@@ -14,7 +14,7 @@ struct cached {
     enum constraint_kind kind;
     char *text; /* what it was compiled from */
     struct grammar *grammar;
-    size_t bytes; /* of text and grammar */
+    size_t text_len;
     uint64_t used;
 };
 struct constraints {
@@ -24,7 +24,7 @@ struct constraints {
     const char **mark;    /* [n_vocab]: those, or NULL */
     pthread_mutex_t lock; /* of what follows */
     struct cached cache[CONSTRAINT_CACHE];
-    size_t bytes, room; /* of all entries; what they may take */
+    size_t room; /* what all entries may take */
     uint64_t clock;
 };
 
@@ -252,42 +252,63 @@ static struct grammar *cache_find(struct constraints *c, enum constraint_kind ki
     return found;
 }
 
-static void cache_drop(struct constraints *c, struct cached *e)
+static void cache_drop(struct cached *e)
 {
-    c->bytes -= e->bytes;
     free(e->text);
     grammar_unref(e->grammar);
     *e = (struct cached){0};
 }
 
-/* A free entry, after the least recently used ones have made room for `bytes`. */
-static struct cached *cache_make_room(struct constraints *c, size_t bytes)
+/* Drops the least recently used entries until `bytes` more have room. An entry grows by the masks that its
+ * grammar remembers. */
+static void cache_make_room(struct constraints *c, size_t bytes)
 {
     for (;;) {
-        struct cached *empty = NULL, *oldest = NULL;
+        size_t taken = bytes;
+        struct cached *oldest = NULL;
         for (int i = 0; i < CONSTRAINT_CACHE; i++) {
             struct cached *e = &c->cache[i];
             if (!e->grammar)
-                empty = e;
-            else if (!oldest || e->used < oldest->used)
-                oldest = e;
+                continue;
+            taken += grammar_bytes(e->grammar) + e->text_len;
+            oldest = !oldest || e->used < oldest->used ? e : oldest;
         }
-        if (empty && c->bytes + bytes <= c->room)
-            return empty;
-        cache_drop(c, oldest);
+        if (!oldest || taken <= c->room)
+            return;
+        cache_drop(oldest);
     }
+}
+
+/* An empty entry; without one the least recently used is dropped. */
+static struct cached *cache_entry(struct constraints *c)
+{
+    struct cached *found = &c->cache[0];
+    for (int i = 1; i < CONSTRAINT_CACHE && found->grammar; i++)
+        if (!c->cache[i].grammar || c->cache[i].used < found->used)
+            found = &c->cache[i];
+    if (found->grammar)
+        cache_drop(found);
+    return found;
+}
+
+/* A text has ended: drops what its masks have made too large. */
+static void cache_trim(struct constraints *c)
+{
+    pthread_mutex_lock(&c->lock);
+    cache_make_room(c, 0);
+    pthread_mutex_unlock(&c->lock);
 }
 
 static void cache_add(struct constraints *c, enum constraint_kind kind, const char *text, struct grammar *g)
 {
-    size_t bytes = g->arena.total + strlen(text) + 1;
+    size_t text_len = strlen(text) + 1, bytes = grammar_bytes(g) + text_len;
     char *copy = bytes <= c->room / CONSTRAINT_SHARE ? strdup(text) : NULL;
     if (!copy)
         return;
     pthread_mutex_lock(&c->lock);
-    struct cached *e = cache_make_room(c, bytes);
-    *e = (struct cached){kind, copy, grammar_ref(g), bytes, ++c->clock};
-    c->bytes += bytes;
+    cache_make_room(c, bytes);
+    struct cached *e = cache_entry(c);
+    *e = (struct cached){kind, copy, grammar_ref(g), text_len, ++c->clock};
     pthread_mutex_unlock(&c->lock);
 }
 
@@ -490,6 +511,8 @@ int constraint_prepare(struct generation *g, struct api_error *err)
     if (!g->grammar &&
         find_or_compile(g, err) < 0) /* a second preparation reads the fields, not the grammar */
         return -1;
+    if (g->effort == EFFORT_LOOP) /* a matcher begins with a search, whatever the grammar's length */
+        return generation_exceeded(g);
     g->p.ignore_eos = false; /* a text whose grammar has ended ends */
     g->p.min_tokens = 0;
     return 0;
@@ -522,13 +545,20 @@ static void count(struct generation *g, size_t n)
     share->n_counted = n;
 }
 
-void constraint_count(struct generation *g)
+size_t constraint_part(const struct generation *g)
+{
+    return g->shares_grammar ? g->grammar->share.n_counted / g->grammar->share.n_users : 0;
+}
+
+bool constraint_count(struct generation *g)
 {
     if (!g->grammar)
-        return;
+        return false;
+    size_t before = g->grammar->share.n_counted;
     g->grammar->share.n_users += !g->shares_grammar;
     g->shares_grammar = true;
     count(g, grammar_bytes(g->grammar));
+    return g->grammar->share.n_counted > before;
 }
 
 static void stop_counting(struct generation *g)
@@ -546,6 +576,8 @@ void constraint_leave(struct generation *g)
         g->choices[i].e.constraint = NULL;
     }
     stop_counting(g);
+    if (g->grammar)
+        cache_trim(g->model->constraints);
     grammar_unref(g->grammar);
     g->grammar = NULL;
 }

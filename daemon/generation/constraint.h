@@ -49,8 +49,10 @@ int constraint_prepare(struct generation *g, struct api_error *err);
  * another request counts already is shared. Loop. */
 size_t constraint_uncounted(const struct generation *g);
 /* Counts all of them there, from now to constraint_leave(); called again it counts what they have grown by.
- * Loop. */
-void constraint_count(struct generation *g);
+ * Returns whether they have. Loop. */
+bool constraint_count(struct generation *g);
+/* Bytes that are counted there for its grammar, an equal part each where requests share it. Loop. */
+size_t constraint_part(const struct generation *g);
 /* Gives a choice its matcher; constraint_leave() frees those of all choices. 0 or -1 with *err. */
 int constraint_begin(struct generation *g, struct engine_request *e, struct api_error *err);
 void constraint_leave(struct generation *g);

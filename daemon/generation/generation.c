@@ -194,7 +194,7 @@ static void prepare(struct generation *g);
 /* The chats that come next may be as expensive: so many of them are not tried on the loop. */
 static void prepare_again(struct generation *g)
 {
-    if (g->effort == EFFORT_LOOP)
+    if (g->effort == EFFORT_LOOP && !g->grammar) /* with one its prompt was made */
         g->model->n_expensive = EXPENSIVE_CHATS;
     g->effort++;
     g->exceeded = false;
@@ -456,10 +456,24 @@ static void fail_stuck(struct generation *g)
     fail_with(g, 500, "internal", "no token of the model can go on in the grammar", OUTCOME_FAILED);
 }
 
+/* Its grammar grew beside replies and grammars of others until all exceeded body_memory. */
+static void fail_outgrown(struct generation *g)
+{
+    struct error words = {0};
+    error_set(&words, -EAGAIN,
+              "body_memory, %llu bytes, has no room for what the grammar of the text has come to hold",
+              (unsigned long long)g->server->cfg->body_memory);
+    refuse_submit(g, -EAGAIN, &words);
+}
+
 /* An end without a text to show; true when it was answered. */
 static bool finish_badly(struct generation *g)
 {
     struct error words = {0};
+    if (g->outgrown && outcome_of(g) == OUTCOME_CANCELLED) {
+        fail_outgrown(g);
+        return true;
+    }
     switch (spoilt_by(g)) {
     case ENGINE_FAULT:
         generator_set_state(g->server->generator, SERVER_STALLED); /* now, not when the watch comes by next */
@@ -609,11 +623,37 @@ static void finish_one(struct choice *c)
     }
 }
 
+/* What is held when the texts that outgrew it have gone. */
+static uint64_t held_soon(const struct http_server *s)
+{
+    const struct generation *g;
+    uint64_t held = s->reply_bytes;
+    LIST_FOREACH(g, &s->generator->generations, link)
+        if (g->outgrown)
+            held -= constraint_part(g);
+    return held;
+}
+
+/* A grammar's matchers and masks grow while a text is written. One that grows when all that is held exceeds
+ * body_memory ends its text, unless it is alone. */
+static void bound_grammar(struct generation *g)
+{
+    const struct http_server *s = g->server;
+    bool grew = constraint_count(g);
+    if (!grew || g->outgrown || s->reply_bytes <= s->cfg->body_memory)
+        return;
+    uint64_t held = held_soon(s), mine = constraint_part(g) + g->request->held;
+    if (held <= s->cfg->body_memory || held - mine <= REQUEST_LARGE_REPLY)
+        return;
+    g->outgrown = true;
+    cancel_choices(g);
+}
+
 void generation_news(struct choice *c)
 {
     struct generation *g = c->g;
     uint32_t state = atomic_load_explicit(&c->e.state, memory_order_acquire);
-    constraint_count(g);
+    bound_grammar(g);
     if (!g->abandoned) {
         choice_take(c);
         show_news(g);

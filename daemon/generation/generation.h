@@ -149,6 +149,7 @@ struct generation {
     bool exceeded;           /* its preparation exceeded what `effort` allows, and left nothing */
     bool cancelled;          /* by the client's leaving, a drain's end, ... */
     bool refused;            /* before it ran the server stopped taking work: 503, as its state says */
+    bool outgrown;           /* cancelled, as its grammar had no room in body_memory */
     bool abandoned;          /* answered with an error while the engine, which is stuck, still has it */
 
     char id[ID_RANDOM + 16];

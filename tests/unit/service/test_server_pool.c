@@ -1,5 +1,6 @@
 /* Bodies that are read on the pool, over an engine of the test's own: no class of work waits for another,
  * what a body costs decides where it is read, and texts leave room for generations. */
+#include "generation/constraint.h"
 #include "generation/generation.h"
 #include "http/http.h"
 #include "service/server_private.h"
@@ -99,6 +100,43 @@ SERVER_TEST(pool, long_prompts_hold_up_no_short_one_and_no_text)
     expect_ok(send_text(5000));
     let_go();
     expect_ok(prompt);
+}
+
+static int send_constrained(void)
+{
+    int fd = client_connect(f.port);
+    client_request(fd, "POST", "/generate", "",
+                   "{\"prompt\":\"Once\",\"max_tokens\":4,\"regex\":\"[a-z]*\"}");
+    return fd;
+}
+
+static void open_constraints(void)
+{
+    struct server_model *m = f.server->generator.model;
+    cr_assert_eq(constraints_open(&m->constraints, m->tokenizer, 1 << 20, NULL), 0);
+}
+
+static void close_constraints(void)
+{
+    struct server_model *m = f.server->generator.model;
+    constraints_close(m->constraints);
+    m->constraints = NULL;
+}
+
+/* A matcher begins with a search, and that of a grammar which is known already is no exception. */
+SERVER_TEST(pool, a_matcher_is_not_begun_on_the_loop)
+{
+    on_loop(open_constraints);
+    expect_ok(send_constrained());
+    take_pool(POOL_PROMPT);
+    int again = send_constrained();
+    wait_preparing(1);
+    expect_ok(send_prompt(100)); /* on the loop, which is free */
+    let_go();
+    expect_ok(again);
+    on_loop(look);
+    cr_assert_eq(seen.n_expensive, 0, "chats are not to blame");
+    on_loop(close_constraints);
 }
 
 /* --- clients --- */
