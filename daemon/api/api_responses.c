@@ -9,15 +9,17 @@
 #include <stdio.h>
 #include <string.h>
 
-#define BETWEEN "__" /* a namespace and its member's name */
+#define BETWEEN  "__" /* a namespace and its member's name */
+#define MAX_NAME 256  /* of both together, with the 0 */
 
 /* --- the body: items --- */
 
 /* While the items of one answer are gathered into one message. */
 struct reader {
     struct chat_json c;
-    json_t *answer;     /* the assistant's message that the next item may join; borrowed, or NULL */
-    json_t *namespaces; /* names, which belong to the body */
+    json_t *answer; /* the assistant's message that the next item may join; borrowed, or NULL */
+    json_t
+        *namespaces; /* [[joined name, length of the namespace]] of tools in namespaces, part of the body */
 };
 
 static bool is(const json_t *item, const char *member, const char *word)
@@ -83,22 +85,26 @@ static void read_reasoning(struct reader *r, const json_t *item, const char *pat
 }
 
 /* "ns__name", as the tool is shown to the model; in `room`. */
-static const char *joined_name(const char *namespace, const char *name, char *room, size_t size)
+/* room[MAX_NAME]. NULL with an error: it is too long. */
+static const char *joined_name(struct reader *r, const char *namespace, const char *name, char *room)
 {
     if (!namespace || !*namespace)
         return name;
-    snprintf(room, size, "%s" BETWEEN "%s", namespace, name);
-    return room;
+    if (snprintf(room, MAX_NAME, "%s" BETWEEN "%s", namespace, name) < MAX_NAME)
+        return room;
+    api_invalid(r->c.err, "tools",
+                "the name of a tool and its namespace may have %zu bytes together (got %zu)",
+                MAX_NAME - 1 - strlen(BETWEEN), strlen(namespace) + strlen(name));
+    return NULL;
 }
 
 static void read_call(struct reader *r, const json_t *item)
 {
     const char *name = chat_json_word(item, "name");
     const json_t *arguments = json_object_get(item, "arguments");
-    char room[256];
-    if (!name)
+    char room[MAX_NAME];
+    if (!name || !(name = joined_name(r, chat_json_word(item, "namespace"), name, room)))
         return;
-    name = joined_name(chat_json_word(item, "namespace"), name, room, sizeof room);
     chat_json_call(&r->c, answer_message(r), chat_json_word(item, "call_id"), name,
                    arguments ? arguments : json_object_get(item, "input"));
 }
@@ -153,11 +159,13 @@ static void read_input(struct reader *r, const json_t *input)
 static void read_tool(struct reader *r, const json_t *tool, const char *namespace)
 {
     const char *name = chat_json_word(tool, "name");
-    char room[256];
-    if (!name || !is(tool, "type", "function"))
+    char room[MAX_NAME];
+    if (!name || !is(tool, "type", "function") || !(name = joined_name(r, namespace, name, room)))
         return;
-    chat_json_tool(&r->c, joined_name(namespace, name, room, sizeof room),
-                   json_object_get(tool, "description"), json_object_get(tool, "parameters"),
+    if (name == room &&
+        json_array_append_new(r->namespaces, json_pack("[s, i]", name, (int)strlen(namespace))) < 0)
+        r->c.failed = true;
+    chat_json_tool(&r->c, name, json_object_get(tool, "description"), json_object_get(tool, "parameters"),
                    json_object_get(tool, "strict"));
 }
 
@@ -168,8 +176,6 @@ static void read_namespace(struct reader *r, const json_t *tool)
     json_t *name = json_object_get(tool, "name");
     if (!json_is_string(name))
         return;
-    if (json_array_append(r->namespaces, name) < 0)
-        r->c.failed = true;
     for (size_t i = 0; i < json_array_size(members); i++)
         read_tool(r, json_array_get(members, i), json_string_value(name));
 }
@@ -185,21 +191,41 @@ static void read_tools_of(struct reader *r, const json_t *tools)
     }
 }
 
+/* Those of them that are functions, by the names that the model sees. */
+static void read_allowed(struct reader *r, const json_t *choice)
+{
+    const json_t *tools = json_object_get(choice, "tools");
+    json_t *names = json_array(), *mode = json_object_get(choice, "mode");
+    char room[MAX_NAME];
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *tool = json_array_get(tools, i);
+        const char *name = chat_json_word(tool, "name");
+        if (!name || !is(tool, "type", "function"))
+            continue;
+        name = joined_name(r, chat_json_word(tool, "namespace"), name, room);
+        if (json_array_append_new(names, json_pack("{s:s, s:s*}", "type", "function", "name", name)) < 0)
+            r->c.failed = true;
+    }
+    chat_json_set(&r->c, "tool_choice",
+                  json_pack("{s:s, s:{s:O?, s:o}}", "type", "allowed_tools", "allowed_tools", "mode", mode,
+                            "tools", names));
+}
+
 /* A function is chosen flat here and nested in chats; tools of other types cannot be chosen. */
 static void read_choice(struct reader *r, json_t *choice)
 {
     struct chat_json *c = &r->c;
-    char room[256];
+    char room[MAX_NAME];
     const char *name = chat_json_word(choice, "name");
     if (json_is_string(choice)) {
         chat_json_set(c, "tool_choice", json_incref(choice));
     } else if (is(choice, "type", "function") && name) {
-        name = joined_name(chat_json_word(choice, "namespace"), name, room, sizeof room);
+        if (!(name = joined_name(r, chat_json_word(choice, "namespace"), name, room)))
+            return;
         chat_json_set(c, "tool_choice",
                       json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", name));
     } else if (is(choice, "type", "allowed_tools")) {
-        chat_json_set(c, "tool_choice",
-                      json_pack("{s:s, s:O}", "type", "allowed_tools", "allowed_tools", choice));
+        read_allowed(r, choice);
     }
 }
 
@@ -268,15 +294,16 @@ static json_t *translate(const json_t *body, struct api_error *err)
 static int read_namespaces(struct field_reader *r, const struct field *f, const json_t *value)
 {
     struct params *p = r->out;
-    const char **list = arena_array(r->arena, json_array_size(value), sizeof *list);
+    struct namespaced *list = arena_array(r->arena, json_array_size(value), sizeof *list);
     (void)f;
     if (!list)
         return api_out_of_memory(r->err);
     p->namespaces = list;
     for (size_t i = 0; i < json_array_size(value); i++) {
-        const json_t *name = json_array_get(value, i);
-        list[i] = arena_copy(r->arena, json_string_value(name), json_string_length(name));
-        if (!list[i])
+        const json_t *of = json_array_get(value, i), *name = json_array_get(of, 0);
+        list[i].namespace_len = (size_t)json_integer_value(json_array_get(of, 1));
+        list[i].name = arena_copy(r->arena, json_string_value(name), json_string_length(name));
+        if (!list[i].name)
             return api_out_of_memory(r->err);
         p->n_namespaces++;
     }
@@ -342,14 +369,13 @@ static void put_name(struct buf *out, const struct params *p, const struct buf *
 {
     size_t skip = 0;
     for (uint32_t i = 0; i < p->n_namespaces && !skip; i++) {
-        size_t n = strlen(p->namespaces[i]);
-        if (name->len <= n + strlen(BETWEEN) || memcmp(name->p, p->namespaces[i], n) ||
-            memcmp(name->p + n, BETWEEN, strlen(BETWEEN)))
+        const struct namespaced *of = &p->namespaces[i];
+        if (strlen(of->name) != name->len || memcmp(name->p, of->name, name->len) != 0)
             continue;
         buf_puts(out, "\"namespace\":");
-        json_put_string(out, name->p, n);
+        json_put_string(out, name->p, of->namespace_len);
         buf_puts(out, ",");
-        skip = n + strlen(BETWEEN);
+        skip = of->namespace_len + strlen(BETWEEN);
     }
     buf_puts(out, "\"name\":");
     json_put_string(out, name->p + skip, name->len - skip);
@@ -468,8 +494,11 @@ static void put_response(struct buf *out, const struct generation *g, const char
     buf_printf(out, "{\"id\":\"%s\",\"object\":\"response\",\"created_at\":%lld,\"status\":\"%s\",\"model\":",
                g->id, (long long)g->created, status);
     chat_put_model(out, g);
-    buf_puts(out, was_cut(c) ? ",\"incomplete_details\":{\"reason\":\"max_output_tokens\"}"
-                             : ",\"incomplete_details\":null");
+    buf_puts(out, ",\"incomplete_details\":");
+    if (was_cut(c))
+        buf_printf(out, "{\"reason\":\"%s\"}", strcmp(c->finish, "length") ? c->finish : "max_output_tokens");
+    else
+        buf_puts(out, "null");
     put_settings(out, &g->p);
     put_output(out, c);
     put_usage(out, g);

@@ -96,6 +96,7 @@ const struct route api_routes[] = {
      .post = true,
      .body = true,
      .needs_model = true,
+     .work = true,
      .handle = api_generate,
      .dialect = &dialect_template},
     {.path = "/version", .handle = api_peers_version},

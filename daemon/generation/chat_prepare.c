@@ -1,6 +1,7 @@
 /* chat_prepare.c - a chat becomes a prompt: rendered by the model's template, then tokenised. */
 #include "chat_prepare.h"
 #include "generation.h"
+#include "toolcall/toolcall_writing.h"
 
 #include <errno.h>
 #include <string.h>
@@ -108,6 +109,27 @@ static int put_effort(struct generation *g, struct api_error *err)
     return 0;
 }
 
+/* Goes on with an answer that has begun. Its reasoning is over: where the prompt opens one, it is closed. */
+static int put_begun(struct generation *g, struct jinja_text begun, struct api_error *err)
+{
+    struct params *p = &g->p;
+    bool open = p->format && toolcall_reasoning_is_open(p->format, p->prompt_end, p->prompt_end_len);
+    const char *close = open ? toolcall_reasoning_of(p->format).close : "";
+    size_t n = strlen(close);
+    if (p->constraint.kind != CONSTRAINT_NONE || p->choice.forced)
+        return api_invalid(
+            err, "messages",
+            "%s cannot hold for the rest of an answer alone: leave out the begun answer, the last "
+            "of messages",
+            p->choice.forced ? "tool_choice" : p->constraint.field);
+    if (n && (generation_encode(g, close, n, (struct tokenizer_flags){.parse_special = true}, err) < 0 ||
+              generation_encode(g, "\n\n", 2, (struct tokenizer_flags){0}, err) < 0))
+        return -1;
+    p->prompt_end = n ? close : p->prompt_end;
+    p->prompt_end_len = n ? n : p->prompt_end_len;
+    return generation_encode(g, begun.s, begun.len, (struct tokenizer_flags){0}, err);
+}
+
 int chat_prepare(struct generation *g, struct api_error *err)
 {
     const struct server_model *m = g->model;
@@ -133,7 +155,7 @@ int chat_prepare(struct generation *g, struct api_error *err)
     else
         rc = rc < 0 ? refuse_render(g, rc, &words, err) : put_prompt(g, text, err);
     if (rc == 0 && begun.kind == JINJA_TEXT)
-        rc = generation_encode(g, begun.text.s, begun.text.len, (struct tokenizer_flags){0}, err);
+        rc = put_begun(g, begun.text, err);
     arena_close(&scratch);
     return rc;
 }

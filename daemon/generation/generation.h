@@ -47,6 +47,12 @@ struct infill { /* a text in the middle; the body's strings, while it is prepare
     size_t n_files;
 };
 
+/* A tool whose name begins with that of its namespace. */
+struct namespaced {
+    const char *name;
+    size_t namespace_len;
+};
+
 /* The settings that a client may ask for: /generate's names. */
 struct params {
     const char *prompt; /* a string's bytes, or NULL: then ids */
@@ -63,8 +69,8 @@ struct params {
     const struct toolcall_format *format; /* of the text; NULL: the model's */
     const char *prompt_end;               /* which may have opened the reasoning */
     size_t prompt_end_len;
-    const char *reasoning_effort;  /* for the template; NULL: not given */
-    const char *const *namespaces; /* [n_namespaces] of tools: see api_responses.c */
+    const char *reasoning_effort;        /* for the template; NULL: not given */
+    const struct namespaced *namespaces; /* [n_namespaces] tools that are in one: see api_responses.c */
     uint32_t n_namespaces;
 
     uint32_t max_tokens, min_tokens;

@@ -126,10 +126,21 @@ static uint32_t put_string(struct writer *x, uint32_t from, const json_t *schema
     return put_text(x, to, rest, strlen(rest));
 }
 
+/* A name stands in JSON strings and in tags alike. */
+static int check_name(struct writer *x, const char *name)
+{
+    if (*name && strlen(name) <= MAX_NAME && !strpbrk(name, "\"\\<>[]{}|\n\r\t\1\2\3\4"))
+        return 0;
+    return builder_fail(&x->c.b, -EINVAL, "the name %.40s cannot be written in the format %s", name,
+                        toolcall_format_name(x->o->format));
+}
+
 /* One argument as the format's `param` writes it. */
 static uint32_t put_param(struct writer *x, uint32_t at, const struct toolcall_param *param, json_t *schema)
 {
     const char *text = param->is_text ? "true" : "false";
+    if (check_name(x, param->name) < 0)
+        return at;
     for (const char *s = x->w->param; *s; s++) {
         if (*s == WRITING_NAME)
             at = builder_text(&x->c.b, at, param->name, strlen(param->name));
@@ -179,15 +190,6 @@ static uint32_t put_params(struct writer *x, uint32_t at, size_t tool)
 }
 
 /* ---- calls ---- */
-
-/* A name stands in JSON strings and in tags alike. */
-static int check_name(struct writer *x, const char *name)
-{
-    if (*name && strlen(name) <= MAX_NAME && !strpbrk(name, "\"\\<>[]{}|\n\r\t\1\2\3\4"))
-        return 0;
-    return builder_fail(&x->c.b, -EINVAL, "the name %.40s cannot be written in the format %s", name,
-                        toolcall_format_name(x->o->format));
-}
 
 static uint32_t put_call(struct writer *x, uint32_t at, size_t tool)
 {

@@ -610,6 +610,32 @@ Test(chat, responses_are_items_in_the_order_of_the_text)
     stop();
 }
 
+Test(chat, responses_give_a_namespace_to_its_own_tools_alone)
+{
+    start_template(SHOWS, "auto");
+    script("</think><tool_call>{\"name\":\"get__weather\",\"arguments\":{}}</tool_call><|endoftext|>");
+    struct reply r = post("/v1/responses",
+                          "{\"input\":\"a\",\"tools\":[{\"type\":\"namespace\",\"name\":\"get\",\"tools\":[{"
+                          "\"type\":\"function\",\"name\":\"time\"}]},{\"type\":\"function\",\"name\":"
+                          "\"get__weather\"}]}");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    json_t *root = reply_json(&r);
+    cr_assert(strstr(r.body, "\"name\":\"get__weather\""), "%s", r.body);
+    cr_assert_null(strstr(r.body, "\"namespace\""), "%s", r.body);
+    json_decref(root);
+    reply_free(&r);
+    char body[1024];
+    snprintf(body, sizeof body,
+             "{\"input\":\"a\",\"tools\":[{\"type\":\"namespace\",\"name\":\"get\",\"tools\":[{\"type\":"
+             "\"function\",\"name\":\"%0300d\"}]}]}",
+             1);
+    r = post("/v1/responses", body);
+    cr_assert_eq(r.status, 400);
+    cr_assert(strstr(r.body, "may have 253 bytes together (got 303)"), "%s", r.body);
+    reply_free(&r);
+    stop();
+}
+
 Test(chat, responses_make_one_message_of_an_answers_items)
 {
     start_template(SHOWS, "auto");
@@ -733,6 +759,29 @@ Test(chat, an_answer_that_the_client_has_begun_is_gone_on_with)
     reply_free(&r);
     r = post(CHAT, "{" BEGUN "}");
     expect_prompt("[a][On<|im_end|>]:");
+    reply_free(&r);
+    stop();
+}
+
+Test(chat, an_answer_that_has_begun_is_no_reasoning_and_has_no_constraint)
+{
+    start_template(
+        "{% for m in messages %}[{{ m.content }}]{% endfor %}{% if add_generation_prompt %}<think>\n"
+        "{% endif %}{% if false %}</think>{% endif %}",
+        "auto");
+    script("ce<|endoftext|>");
+    struct reply r =
+        post(CHAT, "{\"continue_final_message\":true,\"add_generation_prompt\":false," BEGUN "}");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    expect_prompt("[a]<think>\n</think>\n\nOn<|im_end|>");
+    json_t *root = reply_json(&r);
+    cr_assert_str_eq(json_text(root, "choices.0.message.content"), "ce");
+    json_decref(root);
+    reply_free(&r);
+    r = post(CHAT, "{\"continue_final_message\":true,\"add_generation_prompt\":false,"
+                   "\"response_format\":{\"type\":\"json_object\"}," BEGUN "}");
+    cr_assert_eq(r.status, 400);
+    cr_assert(strstr(r.body, "response_format cannot hold for the rest of an answer alone"), "%s", r.body);
     reply_free(&r);
     stop();
 }
