@@ -8,9 +8,8 @@
 #include <string.h>
 
 #define MAX_NAME 256
-#define MAX_LENGTH                                                                                           \
-    256 /* characters of a text without quotes whose length is limited; longer ones are not                  \
-         */
+/* Characters of a text without quotes up to which its length is held. */
+#define MAX_LENGTH 256
 
 struct writer {
     struct compiler c; /* whose root has all schemas: {"$defs": {"0": .., "1": ..}} */
@@ -135,6 +134,28 @@ static int check_name(struct writer *x, const char *name)
                         toolcall_format_name(x->o->format));
 }
 
+/* What a text without quotes is held to; a strict tool must not ask for more. */
+static int check_text(struct writer *x, const char *name, const json_t *schema)
+{
+    static const char *const held[] = {"type",     "const",     "enum",      "minLength", "maxLength",
+                                       "title",    "default",   "examples",  "$comment",  "description",
+                                       "readOnly", "writeOnly", "deprecated"};
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)schema, key, value)
+    {
+        bool known = false;
+        for (size_t i = 0; i < sizeof held / sizeof *held; i++)
+            known |= !strcmp(key, held[i]);
+        bool length = !strcmp(key, "minLength") || !strcmp(key, "maxLength");
+        if (!known || (length && json_number_value(value) > MAX_LENGTH))
+            return builder_fail(&x->c.b, -ENOTSUP,
+                                "%.40s of the parameter %.40s is not held in the format %s", key, name,
+                                toolcall_format_name(x->o->format));
+    }
+    return 0;
+}
+
 /* One argument as the format's `param` writes it. */
 static uint32_t put_param(struct writer *x, uint32_t at, const struct toolcall_param *param, json_t *schema)
 {
@@ -175,12 +196,16 @@ static uint32_t put_params(struct writer *x, uint32_t at, size_t tool)
 {
     const struct toolcall_tool *t = &x->o->tools->list[tool];
     json_t *schema = parameters_of(x, tool), *properties = json_object_get(schema, "properties");
+    const json_t *function = json_object_get(json_array_get(x->o->list, tool), "function");
+    bool strict = json_is_true(json_object_get(function, "strict"));
     for (size_t i = 0; i < t->n_params; i++) {
         const struct toolcall_param *p = &t->params[i];
         json_t *own = json_object_get(properties, p->name);
         uint32_t to = builder_state(&x->c.b);
         if (!own)
             continue;
+        if (strict && p->is_text && check_text(x, p->name, own) < 0)
+            return at;
         builder_empty(&x->c.b, put_param(x, at, p, own), to);
         if (!is_required(schema, p->name))
             builder_empty(&x->c.b, at, to);

@@ -275,6 +275,29 @@ Test(tool_grammar, a_schema_that_cannot_be_held_is_any_object_unless_the_tool_is
     cr_assert(strstr(err.text, "uniqueItems"), "%s", err.text);
 }
 
+#define TEXT(more) "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"," more "}}}"
+
+Test(tool_grammar, a_text_between_tags_is_held_exactly_where_the_tool_is_strict)
+{
+    struct error err = {0};
+    cr_assert_eq(refusal("qwen3-coder", TOOL("f", "", TEXT("\"pattern\":\"^x\"")), &err), 0, "%s", err.text);
+    cr_assert_eq(refusal("qwen3-coder", TOOL("f", "\"strict\":true,", TEXT("\"maxLength\":9")), &err), 0,
+                 "%s", err.text);
+    cr_assert_eq(refusal("qwen3-coder", TOOL("f", "\"strict\":true,", TEXT("\"pattern\":\"^x\"")), &err),
+                 -ENOTSUP);
+    cr_assert_str_eq(err.text, "pattern of the parameter a is not held in the format qwen3-coder");
+    err = (struct error){0};
+    cr_assert_eq(refusal("qwen3-coder", TOOL("f", "\"strict\":true,", TEXT("\"maxLength\":900")), &err),
+                 -ENOTSUP);
+    cr_assert_eq(refusal("hermes", TOOL("f", "\"strict\":true,", TEXT("\"pattern\":\"^x\"")), &err), 0);
+    err = (struct error){0};
+    cr_assert_eq(
+        refusal("qwen3-coder",
+                TOOL("f", "", "{\"type\":\"object\",\"properties\":{\"a>b\":{\"type\":\"integer\"}}}"), &err),
+        -EINVAL);
+    cr_assert(strstr(err.text, "the name a>b cannot be written"), "%s", err.text);
+}
+
 /* Functions f0, f1, ... whose schema takes work: a text of its member must match one pattern of some. */
 static void open_costly_tools(int n_tools)
 {
