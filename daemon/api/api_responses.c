@@ -319,8 +319,8 @@ static const struct field own_fields[] = {
 
 struct item {
     enum toolcall_kind kind; /* TOOLCALL_TEXT, TOOLCALL_REASONING, TOOLCALL_BEGIN: a call */
-    struct buf text;         /* of the first two */
-    uint32_t call;           /* of the third: its number */
+    struct buf text;         /* the text or the reasoning */
+    uint32_t call;           /* the number of the call */
 };
 
 /* Of an answer (answer.own). */

@@ -62,7 +62,7 @@ struct bench_row {
 #define BENCH_OP_NAME 72
 struct bench_op {
     char name[BENCH_OP_NAME]; /* "MATMUL attn_q+attn_k+attn_v" */
-    uint32_t n;               /* of them */
+    uint32_t n;               /* number of these ops */
     double us;
     double bytes; /* read: weights, and keys and values where texts are continued */
     double int8_ops, float_ops;

@@ -72,7 +72,7 @@ static int compile(struct grammar **out, const struct constrain_options *o, stru
         return error_set(err, -EINVAL, "%s: %s", path, strerror(errno));
     int rc = read_all(fd, path, &text, &n, err);
     close(fd);
-    if (rc < 0) /* of a file that cannot be read: not what a schema cannot hold */
+    if (rc < 0) /* the file cannot be read: exit code 3 is for schemas that cannot be held */
         return err->code = rc == -ENOMEM ? rc : -EINVAL;
     rc = o->schema ? schema_compile_text(out, text, n, err) : grammar_from_gbnf(out, text, n, err);
     free(text);

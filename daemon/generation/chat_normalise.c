@@ -145,7 +145,7 @@ static int shorten_ids(struct arena *a, const struct jinja_value *message)
  * and results as its body has values. */
 struct known_call {
     struct jinja_text id;
-    const struct jinja_value *name; /* of its function; NULL: it has none */
+    const struct jinja_value *name; /* the name of its function; NULL: it has none */
     size_t message;                 /* its number, from 1; 0: an empty slot */
 };
 struct known_calls {

@@ -72,7 +72,7 @@ static struct jinja_value take_begun(struct params *p)
                  !jinja_dict_find(last->dict, "tool_calls", 10);
     if (!begun || !content || content->kind == JINJA_NONE)
         return none;
-    if (content->kind == JINJA_LIST) /* of text parts */
+    if (content->kind == JINJA_LIST) /* the parts of a text */
         content = content->list->n ? jinja_dict_find(content->list->items[0].dict, "text", 4) : NULL;
     if (!content || content->kind != JINJA_TEXT)
         return none;

@@ -28,7 +28,7 @@ bool chat_template_reads(const struct chat_template *c, const char *variable);
 bool chat_template_wants_parts(const struct chat_template *c);         /* of a content, not its text */
 bool chat_template_wants_argument_text(const struct chat_template *c); /* of a call, not an object */
 
-bool chat_template_needs_descriptions(const struct chat_template *c); /* of tools: it fails without */
+bool chat_template_needs_descriptions(const struct chat_template *c); /* it fails on a tool without one */
 /* It has the mark that opens its format's reasoning: its model may reason unasked. */
 bool chat_template_shows_reasoning(const struct chat_template *c);
 bool chat_template_needs_content(const struct chat_template *c); /* a text beside calls, not none */

@@ -27,7 +27,7 @@ enum constraint_kind {
     CONSTRAINT_REGEX,
     CONSTRAINT_GBNF,
     CONSTRAINT_CHOICE,
-    CONSTRAINT_CALLS, /* of tools: tool_choice */
+    CONSTRAINT_CALLS, /* the calls that tool_choice wants */
 };
 
 struct constraint { /* of a request's body, while it is read */

@@ -86,8 +86,9 @@ struct trie_walk {
     struct matcher *m;
     const struct vocabulary *v;
     uint32_t *mask;
-    struct memo *memo;    /* being made, or NULL */
-    uint8_t exit_byte;    /* of the memo */
+    struct memo *memo; /* being made, or NULL */
+    bool lists_exits;  /* the memo lists the nodes of exit_byte where a text leaves the part */
+    uint8_t exit_byte;
     struct config *level; /* [max_len + 1] */
     uint64_t pause;       /* with less work left the walk pauses */
     /* Where it is: `node` is next; nodes at the levels [0, top] end at ends[]. */
@@ -127,7 +128,8 @@ static bool walk_node(struct trie_walk *w, uint32_t node, uint32_t depth)
     const struct vocabulary_node *n = &w->v->nodes[node];
     const struct config *above = &w->level[depth - 1];
     struct config *here = &w->level[depth];
-    if (w->memo && above->exits && n->byte == w->exit_byte && !add_exit(w->memo, node, above->exit_count))
+    if (w->lists_exits && above->exits && n->byte == w->exit_byte &&
+        !add_exit(w->memo, node, above->exit_count))
         m->failed = true;
     if (above->n == 0 ||
         (m->g->has_unique && !m->alone && !matcher_put_text(m, m->n_text - 1, (char)n->byte)))
@@ -243,23 +245,17 @@ static struct memo *memo_make(struct matcher *m, const struct vocabulary *v, uin
     struct trie_walk w = {.m = m, .v = v, .mask = o->mask, .memo = o, .level = level};
     o->byte_exit = o->exit_state != NO_FRAME && reads_one_byte(m->g, o->exit_state, &w.exit_byte);
     o->useless = many;
+    w.lists_exits = o->byte_exit;
     if (many)
         return o;
-    if (!o->byte_exit) { /* exits are not listed: no node has this depth */
-        w.exit_byte = 0;
-    }
     m->alone = true;
     if (matcher_start(m, (struct thread){state, 0, NO_FRAME, 0}, &level[0])) {
-        if (!o->byte_exit)
-            w.memo = o->counts ? o : NULL;
         walk_begin(&w, 0, v->n_nodes);
         walk(&w);
     }
     m->alone = false;
     if (m->failed)
         goto fail;
-    if (!o->byte_exit)
-        o->n_exits = 0;
     count_inside(o, v);
     return o;
 fail:
