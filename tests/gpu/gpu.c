@@ -99,7 +99,7 @@ int gpu_function(struct gpu *g, const struct ptx_image *images, const char *sour
                  size_t shared_bytes, void **function, struct error *err)
 {
     void *module;
-    int rc = cuda_module_open(&module, &g->driver, &g->device, images, source, err);
+    int rc = cuda_module_open(&module, &g->driver, &g->device, images, source, NULL, err);
     if (rc == 0)
         rc = CUDA_TRY(&g->driver, err, cuModuleGetFunction, function, module, name);
     if (rc == 0 && shared_bytes)

@@ -229,7 +229,7 @@ void report_print(json_t *report, FILE *f)
     static const char *const calls[] = {"call", "waits", "us", "result", NULL};
     static const char *const products[] = {"weights",     "rows", "wide", "quantises", "stages",
                                            "stage_bytes", "us",   "gbps", "of_ring",   NULL};
-    static const char *const kernels[] = {"source", "kernel", "registers", "local_bytes", NULL};
+    static const char *const kernels[] = {"source", "kernel", "registers", "local_bytes", "cubin", NULL};
     print_head(report, f);
     print_parts(report, f);
     print_targets(report, f);
