@@ -37,8 +37,9 @@ static void gather(struct chat_json *c, const json_t *content, const char *path)
         const json_t *part = json_array_get(content, i);
         const char *text = chat_json_word(part, "text"), *refusal = chat_json_word(part, "refusal");
         if (is(part, "type", "input_image") || is(part, "type", "input_file"))
-            api_invalid(c->err, path, "%s[%zu].type must be a text's: the model reads text only (got \"%s\")",
-                        path, i, chat_json_word(part, "type"));
+            api_invalid(c->err, path,
+                        "%s[%zu].type must be a type of text: the model reads text only (got \"%s\")", path,
+                        i, chat_json_word(part, "type"));
         else if (text || refusal)
             chat_json_gather(c, text ? text : refusal);
     }

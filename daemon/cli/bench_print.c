@@ -130,8 +130,8 @@ static void print_trace(const struct bench_trace *t, const struct bench_report *
 {
     const char *member = report->threads ? "thread" : "block";
 
-    fprintf(f, "\n%s, its last step as %u %s%s saw it: medians over the layers\n", t->test, t->n_members,
-            member, t->n_members == 1 ? "" : "s");
+    fprintf(f, "\n%s, the last step on %u %s%s: medians over the layers\n", t->test, t->n_members, member,
+            t->n_members == 1 ? "" : "s");
     fprintf(f, "%-30s %4s%s   last\n", "op", "n",
             report->emulated ? "" : "    wait us    work us    skew us");
     for (uint32_t i = 0; i < t->n; i++) {

@@ -1,4 +1,4 @@
-/* A step as its members saw it: figures by kind of op, and a file for a viewer of Chrome's trace format
+/* The trace of a step: figures by kind of op, and a file for a viewer of Chrome's trace format
  * (chrome://tracing, ui.perfetto.dev): a process for each test, a thread for each member. The format is
  * "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. */
 #include "bench.h"

@@ -77,7 +77,7 @@ static void print_drafts(const json_t *s, FILE *f)
         fprintf(f, "drafts     off\n");
         return;
     }
-    fprintf(f, "drafts     %s, %s of them right · %s saved · %s of %s turned off\n",
+    fprintf(f, "drafts     %s, %s accepted · %s saved · %s of %s turned off\n",
             counted(s, "speculation.drafted", "token", "tokens"), count(s, "speculation.accepted"),
             counted(s, "speculation.steps_saved", "step", "steps"), count(s, "speculation.turned_off"),
             counted(s, "speculation.requests", "request", "requests"));

@@ -119,8 +119,7 @@ static int put_begun(struct generation *g, struct jinja_text begun, struct api_e
     if (p->constraint.kind != CONSTRAINT_NONE || p->choice.forced)
         return api_invalid(
             err, "messages",
-            "%s cannot hold for the rest of an answer alone: leave out the begun answer, the last "
-            "of messages",
+            "%s cannot constrain an answer that messages has begun: leave out the last message",
             p->choice.forced ? "tool_choice" : p->constraint.field);
     if (n && (generation_encode(g, close, n, (struct tokenizer_flags){.parse_special = true}, err) < 0 ||
               generation_encode(g, "\n\n", 2, (struct tokenizer_flags){0}, err) < 0))

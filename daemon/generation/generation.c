@@ -453,15 +453,15 @@ static void fail_stuck(struct generation *g)
         fail(g, &e, OUTCOME_FAILED);
         return;
     }
-    fail_with(g, 500, "internal", "no token of the model can go on in the grammar", OUTCOME_FAILED);
+    fail_with(g, 500, "internal", "no token of the model continues the text as the grammar asks",
+              OUTCOME_FAILED);
 }
 
 /* Its grammar grew beside replies and grammars of others until all exceeded body_memory. */
 static void fail_outgrown(struct generation *g)
 {
     struct error words = {0};
-    error_set(&words, -EAGAIN,
-              "body_memory, %llu bytes, has no room for what the grammar of the text has come to hold",
+    error_set(&words, -EAGAIN, "body_memory, %llu bytes, has no room left for the growing grammar",
               (unsigned long long)g->server->cfg->body_memory);
     refuse_submit(g, -EAGAIN, &words);
 }

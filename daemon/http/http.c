@@ -228,7 +228,7 @@ static bool uses_no_body(const struct request *r)
 
 static int too_large_unused(const struct request *r, struct api_error *e)
 {
-    return api_fail(e, 413, "too_large", NULL, "%s has no use for a body: at most %d bytes of one are read",
+    return api_fail(e, 413, "too_large", NULL, "%s takes no body: at most %d bytes of one are read",
                     r->method, UNUSED_BODY);
 }
 

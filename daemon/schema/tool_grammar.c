@@ -150,7 +150,7 @@ static int check_text(struct writer *x, const char *name, const json_t *schema)
         bool length = !strcmp(key, "minLength") || !strcmp(key, "maxLength");
         if (!known || (length && json_number_value(value) > MAX_LENGTH))
             return builder_fail(&x->c.b, -ENOTSUP,
-                                "%.40s of the parameter %.40s is not held in the format %s", key, name,
+                                "%.40s of the parameter %.40s cannot be enforced in the format %s", key, name,
                                 toolcall_format_name(x->o->format));
     }
     return 0;

@@ -241,10 +241,10 @@ static void say_chat_format(const struct serve *s)
     const char *format = server_chat_format(s->server, &unread);
 
     if (unread)
-        log_warn(
-            "chat format: %s; the chat template takes tools, but how it writes calls is not known: they stay "
-            "text (chat_format can name a format)",
-            format);
+        log_warn("chat format: %s; the chat template takes tools, but its format of calls is not known: "
+                 "calls stay text "
+                 "(chat_format sets a format)",
+                 format);
     else
         log_info("chat format: %s", format);
 }

@@ -294,7 +294,7 @@ static const struct jinja_pair *sorted_pairs(struct jinja_run *r, const struct j
     for (size_t i = 0; copy && i < d->n; i++) {
         copy[i] = d->pairs[i];
         if (copy[i].key.kind != JINJA_TEXT) {
-            jinja_fail(r, -EBADMSG, "tojson sorts keys that are strings only");
+            jinja_fail(r, -EBADMSG, "tojson sorts only keys that are strings");
             return NULL;
         }
     }

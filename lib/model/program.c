@@ -539,7 +539,7 @@ static int fuse_gate(struct fusion *f, uint32_t product)
     uint32_t gelu = fusion_sole_reader(f, product, GRAPH_GELU), mul = fusion_sole_reader(f, gelu, GRAPH_MUL);
     if (mul == NOBODY || fusion_node(f, mul)->inputs[0] != gelu ||
         fusion_node(f, mul)->inputs[1] != f->held[PROGRAM_LAYERS])
-        return fusion_refuse(f, product, "it is no gate of the layer's embeddings");
+        return fusion_refuse(f, product, "it does not gate the layer's embeddings");
     struct program_op *op = fusion_emit(f, PROGRAM_MATMUL, &product, 1);
     op->in = PROGRAM_X;
     op->out = PROGRAM_H;

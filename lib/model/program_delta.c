@@ -99,7 +99,7 @@ int fusion_output_gate(struct fusion *f, uint32_t norm, uint32_t product)
     active = sigmoid ? active : fusion_sole_reader(f, product, GRAPH_SILU);
     uint32_t gated = fusion_sole_reader(f, active, GRAPH_MUL), of = f->held[PROGRAM_ATTN];
     if (gated == NOBODY || fusion_sole_reader(f, of, GRAPH_MUL) != gated || fusion_node(f, gated)->col)
-        return fusion_refuse(f, product, "it is no gate of the layer's output");
+        return fusion_refuse(f, product, "it does not gate the layer's output");
     uint32_t nodes[3] = {product, active, gated};
     struct program_op *op = fusion_emit(f, PROGRAM_MATMUL, nodes, 3);
     op->in = PROGRAM_X;

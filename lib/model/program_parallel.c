@@ -61,7 +61,7 @@ int fusion_parallel(struct fusion *f, uint32_t product, uint32_t last, uint32_t 
     uint32_t other = n->inputs[n->inputs[0] == norm];
     bool second = f->held[PROGRAM_H2] == other;
     if (!second && f->covered[other])
-        return fusion_refuse(f, sum, "the other branch is not at hand");
+        return fusion_refuse(f, sum, "the other branch is not computed yet");
     uint32_t end = fusion_sole_reader(f, sum, GRAPH_RMS_NORM), total = fusion_sole_reader(f, end, GRAPH_ADD);
     int rc = fusion_check_sum(f, total, end, PROGRAM_X);
     if (rc < 0)

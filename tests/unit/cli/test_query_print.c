@@ -38,8 +38,7 @@ Test(ask_print, scratch_and_drafts_have_their_place)
                  "\"requests\":3,\"turned_off\":2}}");
     cr_assert_not_null(strstr(text, "10.0 MiB (1.0 scratch)"), "%s", text);
     cr_assert_not_null(
-        strstr(text,
-               "drafts     1,200 tokens, 800 of them right · 1 step saved · 2 of 3 requests turned off\n"),
+        strstr(text, "drafts     1,200 tokens, 800 accepted · 1 step saved · 2 of 3 requests turned off\n"),
         "%s", text);
     free(text);
     text = table_of("{\"speculation\":{\"enabled\":false}}");
