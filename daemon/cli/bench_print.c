@@ -203,7 +203,7 @@ static json_t *op_json(const struct bench_report *report, const struct bench_ops
                      bound ? speed(report, fraction) : json_null());
 }
 
-/* Of one test: what a step is made of, on average. */
+/* The ops of one test's steps as JSON, on average. */
 static json_t *ops_json(const struct bench_report *report, const struct bench_ops *all)
 {
     json_t *ops = json_array();

@@ -17,7 +17,7 @@ struct scratch {
     double *wait, *work, *end; /* [n_members]: us */
 };
 
-/* What all members did in one op. */
+/* The times of all members in one op. */
 static struct bench_traced_op look_at_op(const struct trace *t, uint32_t op, struct scratch *s)
 {
     struct bench_traced_op out = {0};

@@ -187,7 +187,7 @@ static struct bench_roofline look_at_device(void *info)
     return (struct bench_roofline){.read_gbps = (double)((struct backend_info *)info)->bandwidth / 1e9};
 }
 
-/* What the tests of an executor are compared with. */
+/* The limits that the tests of an executor are compared with. */
 struct limits {
     struct bench_limits look;
     struct backend_info info;
@@ -276,7 +276,7 @@ static int run_traces(struct offline *o, const struct config *cfg, const struct 
     return rc < 0 ? rc : closed;
 }
 
-/* What the limits belong to. */
+/* The machine or device that the limits belong to. */
 static void describe_machine(const struct offline *o, struct bench_report *report)
 {
     struct backend_info info;

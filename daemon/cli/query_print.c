@@ -17,7 +17,7 @@ static const char *shown(const json_t *answer, const char *path)
     return escape_line(buffers[next++ % 16], LONGEST, ask_text(answer, path));
 }
 
-/* A count as it can be, whatever the answer says. */
+/* A count within range, even of a wrong answer. */
 static uint64_t whole(double value)
 {
     return value > 0 ? value < 1e18 ? (uint64_t)value : (uint64_t)1e18 : 0;

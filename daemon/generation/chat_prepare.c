@@ -40,7 +40,7 @@ static int put_prompt_text(struct generation *g, struct jinja_text text, struct 
     struct params *p = &g->p;
     int32_t bos = tokenizer_bos(t);
     bool adds = p->add_special && tokenizer_adds_bos(t);
-    /* What users write never becomes a special token. */
+    /* Text of users never becomes a special token. */
     struct tokenizer_flags flags = {.parse_special = text.plain != jinja_all_plain};
     flags.plain = flags.parse_special ? text.plain : NULL;
     if ((adds && generation_append_id(g, bos, err) < 0) ||

@@ -607,8 +607,8 @@ static void finish(struct generation *g)
         finish_well(g);
 }
 
-/* One has ended and others go on, unless it has failed. What was cut short is left to the end of all: it may
- * be that there is nothing to show. */
+/* One has ended and others go on, unless it has failed. A text that was cut short waits for the end of all:
+ * it may have nothing to show. */
 static void finish_one(struct choice *c)
 {
     struct generation *g = c->g;
@@ -623,7 +623,7 @@ static void finish_one(struct choice *c)
     }
 }
 
-/* What is held when the texts that outgrew it have gone. */
+/* The memory held once the texts that outgrew the limit have ended. */
 static uint64_t held_soon(const struct http_server *s)
 {
     const struct generation *g;

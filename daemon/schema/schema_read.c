@@ -27,7 +27,7 @@ static struct set too_large(struct compiler *c, json_t *schema, const char *keyw
     return set_failed();
 }
 
-/* What s says of its own kind, and every value of the other kinds. */
+/* The values of its own kind that s allows, and every value of the other kinds. */
 static struct set and_one(struct compiler *c, struct set all, struct shape *s)
 {
     struct set others = set_one(c, s);
@@ -615,7 +615,7 @@ static struct set read_unevaluated(struct compiler *c, struct set all, json_t *s
             s->rest = (struct item){node_and(c, s->rest.node, node_i), true};
         out = set_or(c, out, set_one(c, s));
     }
-    return set_and(c, out, set_any(c)); /* what has become empty goes */
+    return set_and(c, out, set_any(c)); /* removes shapes that have become empty */
 }
 
 /* ---- a schema ---- */
