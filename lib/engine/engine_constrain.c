@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#define MASKS_NS  10000000 /* that a step waits for masks, whatever they take */
+#define MASKS_NS  10000000 /* the longest wait of a step for masks */
 #define MASK_PART 100000   /* steps of a matcher, about 1 ms */
 
 int engine_constrain_open(struct engine *e, struct error *err)

@@ -49,7 +49,7 @@ struct sequence {
 
 /* Rows that a product computes together on 512-bit vectors; a remainder of them costs a whole panel. */
 #define ENGINE_ROWS_TOGETHER 8
-/* The least number of prompt rows beside running texts, whatever step_ms says, so that prompts make progress;
+/* The least number of prompt rows beside running texts, at any step_ms, so that prompts make progress;
  * less a remainder. A step that leaves prompt rows for later has at least ENGINE_LEAST_CHUNK of them. */
 #define ENGINE_PREFILL_BESIDE 16
 #define ENGINE_LEAST_CHUNK    (ENGINE_PREFILL_BESIDE - ENGINE_ROWS_TOGETHER + 1)

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-#define MIN_PREFILL_ALONE 64  /* rows, whatever step_ms says: enough to pay for one pass over the weights */
+#define MIN_PREFILL_ALONE 64  /* rows at any step_ms: enough to pay for one pass over the weights */
 #define FIRST_PREFILL     64  /* rows until the cost is measured */
 #define BESIDE_SHARE      0.7 /* of step_ms for prefill beside texts: 1 step in 100 takes 1.4 times that */
 #define HEAD_ROOM         4   /* logit rows that decoding leaves to prefill, if there is any */

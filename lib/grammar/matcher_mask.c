@@ -91,7 +91,7 @@ struct trie_walk {
     uint8_t exit_byte;
     struct config *level; /* [max_len + 1] */
     uint64_t pause;       /* with less work left the walk pauses */
-    /* Where it is: `node` is next; nodes at the levels [0, top] end at ends[]. */
+    /* The place of the walk: `node` is next; nodes at the levels [0, top] end at ends[]. */
     uint32_t node, top;
     uint32_t ends[MAX_LEVELS];
     struct mark marks[MAX_LEVELS];
@@ -338,7 +338,7 @@ struct mask_job {
     uint32_t next;        /* thread of the text so far */
     struct thread *plain; /* threads without a memo */
     uint32_t n_plain;
-    /* Of the memo that is applied: its thread, the next of its exits, what is before and behind them. */
+    /* The memo that is applied: its thread, the next of its exits, and the state around them. */
     const struct memo *memo;
     struct thread thread;
     struct grammar_part part;
@@ -347,7 +347,7 @@ struct mask_job {
     struct config outside;
     struct mark mark;
     size_t n_text;
-    struct mark begun; /* what the matcher was before */
+    struct mark begun; /* the state of the matcher before */
     size_t begun_text;
 };
 
