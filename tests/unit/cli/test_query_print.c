@@ -59,7 +59,7 @@ Test(ask_print, without_a_model_there_is_no_line_of_empty_names)
     free(text);
 }
 
-/* The daemon asked may be anybody's. */
+/* The daemon may belong to any user. */
 Test(ask_print, names_that_a_terminal_would_obey_are_escaped)
 {
     char *text = table_of(
