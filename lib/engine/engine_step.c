@@ -427,7 +427,7 @@ static void take_sample(struct engine *e, struct sequence *q, uint32_t index,
                         const struct step_result *result, uint64_t now_ns)
 {
     struct engine_request *r = q->r;
-    if (!engine_constrain_token(r, result->token)) { /* there was no mask: nothing may follow */
+    if (!engine_constrain_token(e, q, result->token)) { /* there was no mask: nothing may follow */
         engine_end(e, q, ENGINE_STUCK, now_ns);
         return;
     }
