@@ -286,10 +286,10 @@ static void set_class(struct bench *b, uint32_t class)
 /* Takes another table for a class where its constants are faster than the best variant of the present one. */
 static bool try_tables(struct bench *b, uint32_t kind, uint32_t class)
 {
-    static const char *const names[] = {"avxvnni", "avx2"};
+    static const char *const names[] = {"amx", "avxvnni", "avx2"};
     struct tuning_choice *choice = &b->t->choice[kind][class];
     bool taken = false;
-    for (uint32_t i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < sizeof names / sizeof *names; i++) {
         const struct matmul_kernels *other = matmul_find(names[i]);
         if (!other || other == b->t->kernels[class] || clock_ns() >= b->deadline)
             continue;
