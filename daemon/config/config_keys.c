@@ -19,7 +19,7 @@ static const char *const executors[] = {"persistent", "eager", "graph", NULL}; /
 static const char *const arithmetics[] = {"int8", "exact", NULL};              /* enum backend_arithmetic */
 static const char *const kv_types[] = {"f16", "q8_0", "bf16", "auto",
                                        NULL}; /* enum kv_type, CONFIG_KV_AUTO */
-static const char *const isas[] = {"auto", "avx512", "avxvnni", "avx2", "scalar", NULL};
+static const char *const isas[] = {"auto", "avx512", "avxvnni", "avx2", "amx", "scalar", NULL};
 static const char *const tunings[] = {"auto", "off", NULL};
 /* Its place here is 1 + the device's number. */
 static const char *const devices[] = {"auto", "0", "1",  "2",  "3",  "4",  "5",  "6",  "7",

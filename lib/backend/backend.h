@@ -32,7 +32,7 @@ struct backend_config {
     enum backend_arithmetic arithmetic;
     bool eager;         /* node by node: by dispatch(), or by the replay of a graph in submit() */
     uint32_t n_threads; /* cpu: threads; 0: as affinity and cgroup quota allow */
-    const char *isa;    /* cpu: "auto", "avx512", "avxvnni", "avx2", "scalar" */
+    const char *isa;    /* cpu: "auto", "avx512", "avxvnni", "avx2", "amx", "scalar" */
     /* cpu: "auto" (or NULL) times the variants of its products at load, "off" does not; else the name of a
      * file that keeps the choice, and is written where there is none of this CPU */
     const char *cpu_tuning;

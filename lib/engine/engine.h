@@ -10,8 +10,8 @@
  * Order of admission: the largest (priority + seconds waited) first, then first come. A request without room
  * (no pages) may be passed by later ones for two seconds from the time it became the first of the queue; then
  * no request passes it until it is admitted. A request whose prefix another request is computing waits for
- * those pages. The oldest prompt gets at least half of a step's prefill rows; the rest goes to the shortest
- * prompts first.
+ * those pages. The oldest prompt gets at least half of a step's prefill rows, and all that it can use while
+ * no prompt has less left; the rest goes to the shortest prompts first.
  *
  * The caller owns a request: it fills the struct before engine_submit() and only reads it until the state is
  * terminal; the engine publishes the outputs as described below. A request goes through queued, prefill,

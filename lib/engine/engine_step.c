@@ -296,10 +296,12 @@ static uint32_t chunk(const struct engine *e, uint32_t slot, uint32_t rows)
     return e->cfg.max_chunk && rows > e->cfg.max_chunk ? e->cfg.max_chunk : rows;
 }
 
+/* Prompts that are shorter than the rest of the oldest have half of the rows, as many as they can use. Equal
+ * ones wait for it: side by side they would all be done when the last of them is. */
 static void add_prefill(struct engine *e, struct flight *f, uint32_t n)
 {
     uint32_t rows = prefill_rows(e, f, prompts_left(e, n), deepest(e, n)), others = 0, half = rows / 2;
-    for (uint32_t i = 1; i < n; i++)
+    for (uint32_t i = 1; i < n && remaining(e, e->order[i]) < remaining(e, e->order[0]); i++)
         others += chunk(e, e->order[i], half - others);
     f->n_prefill += add_rows(e, f, e->order[0], chunk(e, e->order[0], rows - others));
     for (uint32_t i = 1; i < n && f->n_prefill < rows; i++) {
