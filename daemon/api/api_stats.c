@@ -68,7 +68,10 @@ static void put_device(struct buf *out, const struct http_server *s, const struc
                b->n_threads, (unsigned long long)b->memory_used, (unsigned long long)b->memory_total,
                (unsigned long long)b->scratch_bytes);
     json_put_str(out, s->generator->model->why ? s->generator->model->why : "");
-    buf_printf(out, ",\"registers\":%u,\"local_bytes\":%u,\"tuning\":", b->registers, b->local_bytes);
+    buf_printf(out, ",\"registers\":%u,\"local_bytes\":%u,\"modules\":%u,\"cubins\":%u,\"jit_reason\":",
+               b->registers, b->local_bytes, b->n_modules, b->n_cubins);
+    json_put_str(out, b->jit_reason ? b->jit_reason : "");
+    buf_puts(out, ",\"tuning\":");
     put_tuning(out, b->tuning);
     buf_puts(out, "}");
 }

@@ -86,6 +86,10 @@ struct backend_info {
     /* cuda: the most of any kernel, as the driver compiled it: registers, and bytes of local memory, of a
      * thread. Local memory is spilled registers: the kernels are slow. Else 0. */
     uint32_t registers, local_bytes;
+    /* cuda: modules of kernels, and how many are machine code of the build; the driver compiled the others.
+     * jit_reason: why, if the build has machine code, as a clause; or NULL. */
+    uint32_t n_modules, n_cubins;
+    const char *jit_reason;
     const struct backend_tuning *tuning; /* cpu; else NULL */
     uint32_t max_rows;                   /* most rows of a step */
     uint32_t n_pages;
