@@ -15,7 +15,7 @@
  * Sequences that continue one prompt in several ways are forks of the first of them: they share its full
  * pages, published or not, and begin with a copy of the partial one, which the decoder makes (a page op).
  *
- * A model with recurrent layers goes on from a position only with the state behind it, which cannot be cut
+ * A model with recurrent layers goes on from a position only with the state behind it, which cannot be rolled
  * back. The backend has room for snapshots of states (snapshot_pool.h), and a published page may have one, of
  * the state behind its last token. Such a model's hit has two lengths: the pages that it shares, and the
  * tokens of the last of them with a snapshot, from which on rows are computed; their keys and values are
