@@ -94,10 +94,11 @@ struct backend_info {
     uint32_t max_rows;                   /* most rows of a step */
     uint32_t n_pages;
     bool shares_pages; /* several tables may name a page; else no page ops and no prefix cache */
-    /* The model has recurrent layers: rows of a slot follow one another from position 0 on, and none is taken
-     * back, so there are no drafts. */
+    /* The model has recurrent layers: rows of a slot follow one another from position 0 on, or from that of a
+     * state that was saved (step.h). */
     bool recurrent;
-    uint64_t state_bytes;     /* of the recurrent states of all slots, part of memory_used */
+    uint32_t n_snapshots;     /* states beside those of the slots, for saved ones */
+    uint64_t state_bytes;     /* of all recurrent states, part of memory_used */
     uint32_t default_step_ms; /* ms; time budget of a step that suits this backend */
     struct kv_layout kv;
     uint64_t weights_sum; /* of all that was read of the model's file: see model_hash() */

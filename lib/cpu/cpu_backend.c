@@ -148,6 +148,8 @@ static void do_page_ops(struct decoder *d, const struct step *step)
     for (uint32_t i = 0; i < step->n_page_ops && pages; i++) {
         const struct step_page_op *op = &step->page_ops[i];
         uint8_t *page = pages + op->page * size;
+        if (op->kind == STEP_STATE_LOAD || op->kind == STEP_STATE_SAVE)
+            continue; /* delta_plan() */
         if (op->kind == STEP_PAGE_COPY)
             memmove(page, pages + op->from * size, size);
         else if (op->kind == STEP_PAGE_EXPORT)
@@ -406,8 +408,9 @@ static void cpu_info(const struct backend *be, struct backend_info *out)
         .tuning = d->tuning.info.source ? &d->tuning.info : NULL,
         .max_rows = STEP_MAX_ROWS,
         .n_pages = d->n_pages,
-        .shares_pages = d->cfg.arithmetic != BACKEND_EXACT && !d->delta.n_layers,
+        .shares_pages = d->cfg.arithmetic != BACKEND_EXACT,
         .recurrent = d->delta.n_layers > 0,
+        .n_snapshots = d->n_snapshots,
         .state_bytes = d->delta.states.size,
         .default_step_ms = 50,
         .kv = *decoder_kv(d),

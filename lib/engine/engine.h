@@ -192,11 +192,12 @@ struct engine_stats {
     uint64_t prompt_tokens, cached_tokens, generated_tokens;
     uint64_t steps;
     bool speculates;
-    bool shares_prefixes;                /* the prefix cache is on, and the model can have one */
-    uint64_t drafted, accepted;          /* draft rows, and those of them that were sampled */
-    uint64_t draft_steps;                /* steps with draft rows */
-    uint64_t steps_saved;                /* steps that the same tokens would have needed in addition */
-    uint64_t draft_requests, turned_off; /* requests with draft rows; requests that stopped drafting */
+    uint32_t snapshots_total, snapshots_kept; /* of recurrent states */
+    bool shares_prefixes;                     /* the prefix cache is on, and the model can have one */
+    uint64_t drafted, accepted;               /* draft rows, and those of them that were sampled */
+    uint64_t draft_steps;                     /* steps with draft rows */
+    uint64_t steps_saved;                     /* steps that the same tokens would have needed in addition */
+    uint64_t draft_requests, turned_off;      /* requests with draft rows; requests that stopped drafting */
     uint32_t pages_total, pages_used, pages_cached; /* used: held by a live sequence; cached: evictable */
     bool has_disk;                                  /* the disk_ fields are valid */
     uint64_t disk_pages, disk_bytes, disk_hits, disk_spilled, disk_errors;
