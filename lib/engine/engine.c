@@ -104,7 +104,8 @@ static int take_memory(struct engine *e, struct error *err)
     e->seqs = calloc(e->cfg.n_slots, sizeof *e->seqs);
     e->order = calloc(e->cfg.n_slots, sizeof *e->order);
     e->end_tokens = calloc(e->cfg.n_end_tokens + 1, sizeof *e->end_tokens);
-    if (!e->seqs || !e->order || !e->end_tokens)
+    e->hidden = calloc(engine_n_embedding(e) + 1, sizeof *e->hidden);
+    if (!e->seqs || !e->order || !e->end_tokens || !e->hidden)
         return error_set(err, -ENOMEM, "no memory for %u slots", e->cfg.n_slots);
     if (e->cfg.n_end_tokens)
         memcpy(e->end_tokens, e->cfg.end_tokens, e->cfg.n_end_tokens * sizeof *e->end_tokens);
@@ -138,6 +139,7 @@ static void engine_free(struct engine *e)
     kv_cache_close(e->kv);
     free(e->seqs);
     free(e->order);
+    free(e->hidden);
     free(e->end_tokens);
     free(e);
 }

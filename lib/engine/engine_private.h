@@ -1,7 +1,8 @@
 /* engine_private.h - the engine's state, shared by its parts: engine.c (the thread and its rounds),
  * engine_mailbox.c (the state that threads share), engine_admit.c (queue to slot), engine_fork.c (choices of
  * one prompt), engine_step.c (slots to step, results to requests), engine_end.c (ends of requests),
- * engine_stats.c (figures), engine_speculate.c (drafts), engine_spill.c (pages to the disk and back).
+ * engine_embed.c (vectors of prompts), engine_stats.c (figures), engine_speculate.c (drafts), engine_spill.c
+ * (pages to the disk and back).
  * Thread: engine only, except the fields guarded by `lock` and the atomics. Memory: engine_open() allocates
  * all. */
 #pragma once
@@ -73,7 +74,8 @@ struct flight {
     double depth;                   /* of all rows, in units of step_cost.h */
     uint32_t n_spans, n_logits, n_results;
     struct span {
-        uint32_t slot, end; /* the step has rows of this slot up to position `end` */
+        uint32_t slot, end; /* the step has rows of this slot up to position `end`, */
+        uint32_t row, n;    /* n of them from this row on */
     } spans[STEP_MAX_SLOTS];
     struct asked {
         uint32_t slot;
@@ -130,6 +132,7 @@ struct engine {
     struct row_price beside;
     double text_ms[ENGINE_TEXT_CLASSES]; /* a step of texts alone, by engine_text_class() */
     struct step step;
+    float *hidden;   /* [engine_n_embedding()] scratch */
     uint32_t *masks; /* [n_slots][mask_words]; NULL: the backend cannot constrain */
     uint32_t mask_words;
     uint32_t mask_turn; /* the slot whose mask is the next to go on with */
@@ -147,6 +150,14 @@ struct engine {
 static inline void count(_Atomic uint64_t *figure, uint64_t n)
 {
     atomic_fetch_add_explicit(figure, n, memory_order_relaxed);
+}
+
+/* True if the prompt's rows may begin behind pages of the prefix cache: nothing is asked of the rows before.
+ */
+static inline bool engine_reuses(const struct engine_request *r)
+{
+    bool whole = r->pooling == ENGINE_POOL_MEAN || r->pooling == ENGINE_POOL_FIRST;
+    return r->cache_prompt && !r->want_prompt_logprobs && !whole;
 }
 
 /* True if a constrained sequence's next mask is not known yet: its last token is in flight. */
@@ -228,6 +239,9 @@ bool engine_constrain_pending(const struct engine *e);
 bool engine_constrain_token(const struct engine_request *r, int32_t token);
 /* True if no further step may be submitted now: a constrained sequence waits for its token. */
 bool engine_constrain_holds(const struct engine *e);
+/* engine_embed.c: takes the rows of a finished step into the vector that the sequence's prompt asks for. Call
+ * before another step runs. False: the vector is not finite. */
+bool engine_embed_rows(struct engine *e, const struct sequence *q, const struct span *rows);
 /* engine_admit.c: queues what has come in; moves requests from the queue into slots. */
 void engine_enqueue(struct engine *e, struct engine_request *inbox);
 void engine_admit(struct engine *e, uint64_t now_ns);
