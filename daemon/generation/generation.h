@@ -25,6 +25,7 @@
 #include "http/http.h"
 #include "json/json.h"
 #include "output_text.h"
+#include "sampling.h"
 
 #define GENERATE_MAX_STOPS    16
 #define GENERATE_MAX_STOP     1024 /* bytes of one */
@@ -122,6 +123,7 @@ struct params {
     uint32_t timeout_ms, queue_timeout_ms;
     int32_t priority;
     struct constraint constraint;
+    struct sampling sampling; /* filters that the decoder lacks */
 
     struct infill infill;
     bool echoes;

@@ -48,6 +48,7 @@ void generation_defaults(struct params *p)
         .penalty_last_n = 64,
         .n = 1,
     };
+    sampling_defaults(&p->sampling);
 }
 
 /* The member that the prompt came in. */
@@ -316,7 +317,8 @@ static int make_choices(struct generation *g, struct api_error *err)
         c->e.next_choice = (i + 1) % g->p.n ? &c[1].e : NULL;
         if (g->dialect->embeds && ask_embedding(c, err) < 0)
             return -1;
-        if (constraint_begin(g, &c->e, err) < 0 || choice_open(c, err) < 0)
+        if (sampling_begin(g, &c->e, err) < 0 || constraint_begin(g, &c->e, err) < 0 ||
+            choice_open(c, err) < 0)
             return -1;
     }
     g->n_choices = g->n_running = n;
@@ -344,7 +346,7 @@ static int read_params(struct generation *g, struct arena *scratch, struct api_e
         if (!chat)
             return -1;
     }
-    const struct field *tables[4];
+    const struct field *tables[5];
     size_t n_tables = 0;
     if (g->dialect->own_fields)
         tables[n_tables++] = g->dialect->own_fields;
@@ -353,6 +355,7 @@ static int read_params(struct generation *g, struct arena *scratch, struct api_e
     if (!g->dialect->embeds) {
         tables[n_tables++] = generate_fields;
         tables[n_tables++] = constraint_fields;
+        tables[n_tables++] = sampling_fields;
     }
     const struct field_place elsewhere[] = {{renamed_fields, "use max_tokens"},
                                             {dialect_completions.fields, "supported by POST /v1/completions"},
@@ -394,7 +397,7 @@ void generation_prepare(struct request *r)
     struct arena scratch = {0}; /* of what makes the prompt */
     /* What a text may be depends on what its prompt has opened. */
     if (read_params(g, &scratch, err) == 0 && check_limits(g, err) == 0 && make_prompts(g, err) == 0 &&
-        constraint_prepare(g, err) == 0 && fit_context(g, err) == 0) {
+        sampling_prepare(g, err) == 0 && constraint_prepare(g, err) == 0 && fit_context(g, err) == 0) {
         if (!g->p.has_seed && getrandom(&g->p.seed, sizeof g->p.seed, 0) != sizeof g->p.seed)
             g->p.seed = clock_ns();
         g->p.seed &= SEED_MASK;

@@ -111,6 +111,8 @@ static int take_memory(struct engine *e, struct error *err)
         memcpy(e->end_tokens, e->cfg.end_tokens, e->cfg.n_end_tokens * sizeof *e->end_tokens);
     e->cfg.end_tokens = e->end_tokens;
     int rc = engine_constrain_open(e, err);
+    if (rc == 0)
+        rc = engine_sample_open(e, err);
     if (rc < 0)
         return rc;
     return engine_draft_open(e, err);
@@ -135,6 +137,7 @@ static void engine_free(struct engine *e)
     pthread_mutex_destroy(&e->lock);
     pthread_cond_destroy(&e->bell);
     engine_constrain_close(e);
+    engine_sample_close(e);
     engine_draft_close(e);
     kv_cache_close(e->kv);
     free(e->seqs);

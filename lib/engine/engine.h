@@ -27,6 +27,9 @@
  * follows from its text alone, so its tokens do not depend on the other requests either. It has one step in
  * flight and no drafts, and the steps beside it wait for its token.
  *
+ * A request with a chain of filters is sampled by the engine's thread, from logits that the decoder exports.
+ * It too has one step in flight and no drafts.
+ *
  * Where a text repeats tokens of itself or of its prompt, a step holds draft rows of that sequence too (see
  * engine_speculate.c). Such a sequence, and those that run beside it, have one step in flight.
  *
@@ -51,6 +54,7 @@ struct prefix_disk;
 struct tokenizer;
 struct matcher;
 struct vocabulary;
+struct sampler_chain;
 
 enum engine_state {
     ENGINE_NEW,
@@ -119,6 +123,9 @@ struct engine_request {
      * the request is terminal; NULL: any text. */
     struct matcher *constraint;
     const struct vocabulary *vocabulary;
+    /* Filters that the decoder lacks (sampler_chain.h), at their beginning: the engine's thread samples with
+     * them, from the decoder's logits, and has their state until the request is terminal; NULL: none. */
+    struct sampler_chain *chain;
     bool begun;       /* a part of a caller's request that runs already: queue_limit does not count it */
     int32_t priority; /* larger first; +1 per second waited */
     uint64_t queue_deadline_ns, deadline_ns; /* CLOCK_MONOTONIC; 0: none */

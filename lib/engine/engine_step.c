@@ -115,6 +115,7 @@ static uint16_t ask_sample(struct engine *e, struct flight *f, struct sequence *
     uint32_t flags = r->want_logprobs ? STEP_LOGPROB : 0;
     if (r->ignore_eos || index < r->min_tokens)
         flags |= STEP_BAN_END;
+    flags |= r->chain ? STEP_EXPORT : 0;
     s->logits[i] = (struct step_logit){.row = (uint16_t)s->n_rows,
                                        .target = -1,
                                        .flags = flags,
@@ -526,6 +527,8 @@ static int retire(struct engine *e, struct flight *f, uint64_t now_ns, struct er
             publish_progress(e, &e->seqs[f->spans[i].slot], now_ns);
     for (uint32_t i = 0; i < f->n_logits; i++) {
         const struct asked *a = &f->asked[i];
+        if (!a->target && !a->dropped && e->seqs[a->slot].r && e->seqs[a->slot].r->chain)
+            engine_sample(e, &e->seqs[a->slot], a->index, &f->results[i]);
         if (!a->target && !a->dropped && e->seqs[a->slot].r)
             take_sample(e, &e->seqs[a->slot], a->index, &f->results[i], now_ns);
     }

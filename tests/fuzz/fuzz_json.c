@@ -50,7 +50,7 @@ static void read_fields(const struct dialect *d, const json_t *body, struct aren
 {
     struct params p = {.temperature = 0.8f, .top_p = 1, .chat.arena = a};
     struct api_error err = {0};
-    const struct field *tables[3];
+    const struct field *tables[4];
     size_t n_tables = 0;
     struct field_reader reader = {.out = &p, .arena = a, .err = &err, .context = model()};
     json_t *chat = d->translate ? d->translate(body, &err) : json_incref((json_t *)body);
@@ -58,8 +58,10 @@ static void read_fields(const struct dialect *d, const json_t *body, struct aren
         tables[n_tables++] = d->own_fields;
     if (d->fields)
         tables[n_tables++] = d->fields;
-    if (!d->embeds)
+    if (!d->embeds) {
         tables[n_tables++] = generate_fields;
+        tables[n_tables++] = sampling_fields;
+    }
     if (!chat || fields_read(&reader, chat, tables, n_tables) < 0)
         check_error(a, &err);
     else
