@@ -406,8 +406,8 @@ static int32_t draw_mirostat(struct left *l, struct sampler_chain *c, const stru
 int32_t sampler_chain_pick(struct sampler_chain *c, const struct sampler_input *in, void *scratch)
 {
     struct left l;
-    int32_t forced = chain_forced(c), token = forced;
-    if (forced < 0) {
+    int32_t token = chain_forced(c);
+    if (token < 0 || (in->mask && !(in->mask[token / 32] >> (token % 32) & 1))) {
         filter_all(&l, c, in, scratch);
         token = c->adaptive_target >= 0 ? draw_adaptive(&l, c, in)
                 : c->mirostat           ? draw_mirostat(&l, c, in)

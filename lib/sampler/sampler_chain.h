@@ -17,7 +17,8 @@
  * The drawn token is the largest l + arith_gumbel(seed, position, token); the coin of xtc is a word of the
  * same generator that belongs to no token, so switching it on does not move the noise. Weights are floats of
  * arith_exp2(), sums doubles in a fixed order: the same inputs give the same token on every machine.
- * A reasoning that has `budget` tokens is closed: the tokens of its mark are forced.
+ * A reasoning that has `budget` tokens is closed: the tokens of its mark are forced, where no mask forbids
+ * it.
  *
  * Cost: a pass over what is left for each filter; prefixes of an order are found by selection, nothing is
  * sorted (152,000 tokens: 1 to 5 ms). Thread: one caller at a time per chain and scratch. Memory: the
