@@ -239,7 +239,7 @@ struct dialect {
     bool clamps;       /* max_tokens is a ceiling: what does not fit is cut off */
 };
 extern const struct dialect dialect_embeddings, dialect_ollama_embed, dialect_ollama_embeddings,
-    dialect_llama_embedding, dialect_tei_embed;
+    dialect_llama_embedding, dialect_tei_embed, dialect_tgi;
 extern const struct dialect dialect_generate, dialect_completions, dialect_chat, dialect_messages,
     dialect_count, dialect_ollama_chat, dialect_ollama_generate, dialect_responses, dialect_llama,
     dialect_infill, dialect_template;

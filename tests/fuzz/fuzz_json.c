@@ -73,10 +73,11 @@ static void read_fields(const struct dialect *d, const json_t *body, struct aren
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     const struct dialect *const dialects[] = {
-        &dialect_generate,    &dialect_completions,     &dialect_chat,         &dialect_messages,
-        &dialect_ollama_chat, &dialect_ollama_generate, &dialect_responses,    &dialect_llama,
-        &dialect_infill,      &dialect_embeddings,      &dialect_ollama_embed, &dialect_llama_embedding,
-        &dialect_tei_embed};
+        &dialect_generate,   &dialect_completions,  &dialect_chat,
+        &dialect_messages,   &dialect_ollama_chat,  &dialect_ollama_generate,
+        &dialect_responses,  &dialect_llama,        &dialect_infill,
+        &dialect_embeddings, &dialect_ollama_embed, &dialect_llama_embedding,
+        &dialect_tei_embed,  &dialect_tgi};
     static const struct json_limits limits = {.max_values = 5000, .max_depth = JSON_MAX_DEPTH_IN_BODY};
     struct arena a = {0};
     struct api_error err = {0};
