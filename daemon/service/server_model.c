@@ -3,6 +3,7 @@
 #include "base/hash.h"
 #include "engine/engine.h"
 #include "generation/chat_template.h"
+#include "model/model.h"
 #include "runtime.h"
 #include "server_private.h"
 #include "toolcall/toolcall.h"
@@ -28,6 +29,18 @@ static const struct toolcall_format *format_of(const struct config *cfg, const s
     return name && strcmp(name, "auto") ? toolcall_format_find(name) : chat_template_format(m->chat);
 }
 
+/* The file's rule for vectors; of a model that is no embedding model, the last token's, which has seen all.
+ */
+static enum engine_pooling pooling_of(const struct model *m)
+{
+    static const enum engine_pooling poolings[MODEL_N_POOLS] = {
+        [MODEL_POOL_NONE] = ENGINE_POOL_LAST, [MODEL_POOL_MEAN] = ENGINE_POOL_MEAN,
+        [MODEL_POOL_CLS] = ENGINE_POOL_FIRST, [MODEL_POOL_LAST] = ENGINE_POOL_LAST,
+        [MODEL_POOL_RANK] = ENGINE_POOL_NONE,
+    };
+    return m ? poolings[model_config(m)->pooling] : ENGINE_POOL_LAST;
+}
+
 void server_set_model(struct server *s, const struct server_model *m)
 {
     struct server_model set;
@@ -38,6 +51,7 @@ void server_set_model(struct server *s, const struct server_model *m)
     set = *m;
     set.n_ctx = engine_n_ctx(m->engine);
     make_fingerprint(&set, s->http.cfg);
+    set.pooling = pooling_of(m->model);
     set.format = format_of(s->http.cfg, m);
     generator_set_model(&s->generator, &set);
 }

@@ -184,6 +184,10 @@ struct backend_ops {
     /* Raw logits [n_vocab] of logit row `index` of the newest finished step if it had STEP_EXPORT, else NULL.
      * Valid until the next submit. */
     const float *(*logits)(struct backend *be, uint32_t index);
+    /* Writes out[n_embd], the hidden state of row `row` of the newest finished step behind the last norm:
+     * what the output weights multiply. Valid until the next step runs, which on cpu is the next advance().
+     * NULL: this backend cannot say. */
+    void (*hidden)(struct backend *be, uint32_t row, float *out);
     void (*info)(const struct backend *be, struct backend_info *out);
     void (*close)(struct backend *be); /* NULL is fine */
 };

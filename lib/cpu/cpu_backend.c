@@ -396,6 +396,19 @@ static const float *cpu_logits(struct backend *be, uint32_t index)
     return row_at(d->eager ? eager_logits(d->eager, d->graph) : d->buffers[PROGRAM_LOGITS], index);
 }
 
+/* The last norm is a part of the output's product: its gain stands there. The rows of the residual stream
+ * stay until the next step. */
+static void cpu_hidden(struct backend *be, uint32_t row, float *out)
+{
+    const struct decoder *d = (const struct decoder *)be;
+    assert(d->program && d->step && row < d->step->n_rows);
+    const struct program_op *op = d->program->ops;
+    while (!((op->flags & PROGRAM_HEAD) && op->opcode == PROGRAM_MATMUL))
+        op++;
+    memcpy(out, row_at(d->buffers[op->in], row), op->k * sizeof *out);
+    d->ops->norm_head(out, op->gain == PROGRAM_NONE ? NULL : d->weights.vectors[op->gain], op->k, op->eps);
+}
+
 static void cpu_info(const struct backend *be, struct backend_info *out)
 {
     struct decoder *d = (struct decoder *)be; /* only atomics are written */
@@ -471,6 +484,7 @@ const struct backend_ops cpu_backend = {
     .traced = cpu_traced,
     .park = cpu_park,
     .logits = cpu_logits,
+    .hidden = cpu_hidden,
     .info = cpu_info,
     .close = cpu_close,
 };
