@@ -376,8 +376,8 @@ const struct dialect dialect_completions = {
     .last = completion_last,
 };
 
-/* The members that OpenAI's and Anthropic's clients read, and the context's length under vLLM's and other names;
- * it is known of a model that is loaded. */
+/* The members that OpenAI's and Anthropic's clients read, and the context's length under vLLM's and other
+ * names; it is known of a model that is loaded. */
 static void put_model(struct request *r, const struct model_view *v)
 {
     time_t created = v->modified ? (time_t)v->modified : (time_t)r->server->api->created;
