@@ -303,6 +303,9 @@ static void put_aliases(struct buf *out, const struct http_server *s, const stru
     put_count(out, "gauge", "vllm:num_requests_waiting", "Alias.", generator_load(s->generator).waiting);
     put_value(out, "gauge", "vllm:kv_cache_usage_perc", "Alias: 0 to 1.",
               e->pages_total ? (double)e->pages_used / e->pages_total : 0);
+    put_head(out, "vllm:cache_config_info", "gauge", "Alias: tokens of a page, and pages.");
+    buf_printf(out, "vllm:cache_config_info{block_size=\"%d\",num_gpu_blocks=\"%u\"} 1\n", KV_PAGE_TOKENS,
+               e->pages_total);
     put_count(out, "counter", "vllm:num_preemptions_total", "Alias: an accepted request is never preempted.",
               0);
     put_count(out, "counter", "vllm:prefix_cache_queries_total", "Alias.", e->prompt_tokens);
