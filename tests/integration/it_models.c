@@ -120,6 +120,23 @@ Test(models, a_request_runs_on_the_model_it_names)
     finish();
 }
 
+/* Its name is looked for on the pool, behind the prompt. */
+Test(models, a_long_body_finds_its_model_too)
+{
+    start(NULL, NULL);
+    char *body = long_prompt("word ", 20000, ",\"max_tokens\":1,\"model\":\"b\"");
+    expect_reply("/generate", body, 400, "context");
+    expect_get("/v1/models/b", "\"value\":\"loaded\"");
+    strcpy(strstr(body, "\"model\":\"b\""), "\"model\":\"z\"}");
+    expect_reply("/generate", body, 404, "no model z");
+    free(body);
+    expect_reply("/v1/responses", "{\"model\":\"b\",\"input\":\"hi\",\"max_output_tokens\":2}", 200,
+                 "\"model\":\"b\"");
+    expect_reply("/v1/completions", STORY("b", ",\"max_tokens\":2"), 200, "\"model\":\"b\"");
+    expect_reply("/v1/completions", "{\"model\":7,\"prompt\":\"x\"}", 400, "model must be a string");
+    finish();
+}
+
 Test(models, lists_show_what_there_is_and_what_is_loaded)
 {
     start(NULL, NULL);
