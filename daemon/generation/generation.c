@@ -475,7 +475,7 @@ static void fail_stuck(struct generation *g)
 static void fail_outgrown(struct generation *g)
 {
     struct error words = {0};
-    error_set(&words, -EAGAIN, "body_memory, %llu bytes, has no room left for the growing grammar",
+    error_set(&words, -EAGAIN, "body_memory, %llu bytes, has no room for the growing grammar",
               (unsigned long long)g->server->cfg->body_memory);
     refuse_submit(g, -EAGAIN, &words);
 }
