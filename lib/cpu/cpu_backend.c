@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "cpu_decoder.h"
 #include "reference.h"
+#include "turn.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -295,8 +296,16 @@ static int cpu_submit(struct backend *be, const struct step *step, struct error 
     return 0;
 }
 
+/* For the watchdog: the decoder whose turn it is has a heartbeat of its own. */
+static void wait_for_turn(void *context)
+{
+    decoder_beat(context);
+}
+
 static void run_oldest(struct decoder *d)
 {
+    atomic_store_explicit(&d->state, BACKEND_RUNNING, memory_order_relaxed);
+    turn_take(wait_for_turn, d); /* of the decoders of other models */
     uint64_t began = clock_ns(), busy = atomic_load_explicit(&d->busy_ns, memory_order_relaxed);
     decoder_begin_step(d, d->ring[d->ring_first]);
     if (d->step->n_rows) /* else it has page ops only */
@@ -305,6 +314,7 @@ static void run_oldest(struct decoder *d)
     d->ring_first = (d->ring_first + 1) % DECODER_RING;
     d->ring_n--;
     atomic_store_explicit(&d->busy_ns, busy + clock_ns() - began, memory_order_relaxed);
+    turn_give();
 }
 
 static int cpu_advance(struct backend *be, struct step_result *out, int max, uint64_t *steps_done,
