@@ -35,6 +35,23 @@ static const struct {
     {"frequency_penalty", "frequency_penalty", false},
     {"ignore_eos", "ignore_eos", false},
     {"cache_prompt", "cache_prompt", false},
+    {"top_n_sigma", "top_n_sigma", true},
+    {"xtc_probability", "xtc_probability", false},
+    {"xtc_threshold", "xtc_threshold", false},
+    {"dynatemp_range", "dynatemp_range", false},
+    {"dynatemp_exponent", "dynatemp_exponent", false},
+    {"dry_multiplier", "dry_multiplier", false},
+    {"dry_base", "dry_base", false},
+    {"dry_allowed_length", "dry_allowed_length", false},
+    {"dry_penalty_last_n", "dry_penalty_last_n", true},
+    {"dry_sequence_breakers", "dry_sequence_breakers", false},
+    {"mirostat", "mirostat", false},
+    {"mirostat_tau", "mirostat_tau", false},
+    {"mirostat_eta", "mirostat_eta", false},
+    {"adaptive_target", "adaptive_target", true},
+    {"adaptive_decay", "adaptive_decay", false},
+    {"samplers", "samplers", false},
+    {"reasoning_budget_tokens", "thinking_budget", true},
     {"grammar", "grammar", false},
     {"json_schema", "json_schema", false},
     {"response_format", "response_format", false},
@@ -141,7 +158,7 @@ static const struct field completion_fields[] = {
     {0},
 };
 
-/* What is typed already stands behind the prefix. */
+/* The text typed so far follows the prefix. */
 static int prepare_infill(struct generation *g, struct api_error *err)
 {
     struct infill *f = &g->p.infill;
@@ -237,7 +254,7 @@ static void put_id(struct buf *out, struct reply_list *l)
     json_put_int(out, c->e.out[l->i].token);
 }
 
-/* What a piece and the whole have both. */
+/* Writes the members that a piece and the whole reply share. */
 static void put_piece(const struct choice *c, struct buf *out, const struct piece *piece)
 {
     buf_puts(out, "{\"index\":0,\"content\":");

@@ -62,7 +62,7 @@ int schema_refuse(struct compiler *c, int code, const json_t *schema, const char
     c->named = true;
     if (code == -EINVAL)
         return builder_fail(&c->b, code, "%s at %s: %s", keyword, path, why);
-    return builder_fail(&c->b, code, "%s at %s cannot be held exactly: %s", keyword, path, why);
+    return builder_fail(&c->b, code, "%s at %s cannot be enforced exactly: %s", keyword, path, why);
 }
 
 int schema_exhausted(struct compiler *c, const json_t *schema, const char *keyword)
@@ -136,11 +136,12 @@ bool schema_begin(struct compiler *c)
     c->all = dfa_all(&b->shop);
     c->numbers = number_text(c, "-?(?:0|[1-9][0-9]*)(?:\\.[0-9]+)?(?:[eE][+-]?[0-9]+)?");
     c->decimals = number_text(c, "-?(?:0|[1-9][0-9]*)(?:\\.[0-9]+)?");
+    c->written = number_text(c, "-?(?:0|[1-9][0-9]{0,63})(?:\\.[0-9]{1,32})?(?:[eE][+-]?[0-9]{1,3})?");
     c->integers = number_text(c, "-?(?:0|[1-9][0-9]*)(?:\\.0+)?");
     node_of(c, NULL, 0);
     node_of(c, &(struct atom){json_false(), false}, 1);
     c->space = emit_space(b);
-    if (!c->made || !c->all || !c->numbers || !c->decimals || !c->integers)
+    if (!c->made || !c->all || !c->numbers || !c->decimals || !c->written || !c->integers)
         builder_exhausted(b);
     return !b->failed && read_dialect(c) == 0 && refs_open(c) == 0;
 }

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #define OTHER_DESCRIPTORS 192  /* of other things than connections: on cpu it has about 13, a driver many */
-#define CLOSE_MS          5000 /* how long server_end() waits for an engine that is stuck */
+#define CLOSE_MS          5000 /* the time that server_end() waits for an engine that is stuck */
 #define FLUSH_MS          1000 /* after a drain's time is over: for last replies to leave */
 #define MAX_LISTENERS     16
 
@@ -120,7 +120,8 @@ static int bind_all(struct server *s, struct error *err)
     return rc < 0 ? rc : bind_host(s, cfg->tls_port, true, err);
 }
 
-/* Where others than this machine reach it, in the configuration's word or the inherited socket's; or NULL. */
+/* The address at which other machines reach it, in the configuration's word or the inherited socket's; or
+ * NULL. */
 static const char *open_place(const struct server *s, bool inherited)
 {
     for (unsigned i = 0; i < s->http.n_listeners; i++)
@@ -219,8 +220,8 @@ static int open_wake(struct server *s, struct error *err)
 
 /* --- life --- */
 
-/* What libuv's own threads have to do is to close models, one at a time (swap.c). Read by libuv at their
- * first work. */
+/* libuv's own threads only close models, one at a time (model_swap.c). libuv reads this at their first work.
+ */
 static void size_libuv_pool(void)
 {
     setenv("UV_THREADPOOL_SIZE", "1", 0);
@@ -319,9 +320,19 @@ static bool listeners_closed(const struct server *s)
 
 /* --- what http asks --- */
 
-static int ask_model(struct http_server *http, struct api_error *e)
+/* Where requests name their models, one for tokens waits for its own, and lists show those that are not
+ * loaded. */
+static int ask_model(struct http_server *http, const struct route *route, struct api_error *e)
 {
-    return http->generator->model ? 0 : generator_refuses(http->generator, e);
+    const struct generator *g = http->generator;
+    if (g->model)
+        return 0;
+    if (generator_refuses(g, e) < 0)
+        return -1;
+    if (route->work || route->lists)
+        return 0;
+    e->retry_after_s = 5;
+    return api_fail(e, 503, "loading", NULL, "no model is loaded now: the next request for tokens loads one");
 }
 
 static int ask_admission(struct http_server *http, struct api_error *e)
@@ -380,6 +391,7 @@ int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, 
     s->http.routes = api_routes;
     s->http.generator = &s->generator;
     s->http.api = &s->api;
+    TAILQ_INIT(&s->generator.waiting);
     s->generator.http = &s->http;
     s->generator.cfg = cfg;
     s->api.warning = s->warning;
@@ -551,7 +563,7 @@ static void begin_drain(struct server *s)
 {
     struct generation *next;
     s->generator.draining = true;
-    if (s->generator.state != SERVER_STALLED) /* what ends for that says so until the end */
+    if (s->generator.state != SERVER_STALLED) /* a stalled server keeps that state until the end */
         s->generator.state = SERVER_DRAINING;
     for (unsigned i = 0; i < s->http.n_listeners; i++)
         if (s->http.listeners[i].inherited)
@@ -640,6 +652,7 @@ int server_end(struct server *s)
         listener_close(&s->http.listeners[i]);
     while (!listeners_closed(s))
         uv_run(s->http.loop, UV_RUN_ONCE);
+    LIST_INIT(&s->generator.loaded);
     s->generator.model = s->generator.leaving = NULL; /* their engines may be closed from here on */
     return 0;
 }

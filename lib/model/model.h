@@ -1,7 +1,7 @@
 /* model.h - a GGUF file understood as a transformer: its numbers and its weights, checked.
  * Which tensors a model has, and how they are joined, is the business of one file per architecture
  * (arch_*.c), found by the file's general.architecture through `struct arch`. Weights stay in the file until
- * somebody reads them. Thread: immutable after open until model_release(). Memory: the model holds the file's
+ * a loader reads them. Thread: immutable after open until model_release(). Memory: the model holds the file's
  * metadata and has it open; close it after everything that points into it. */
 #pragma once
 #include "base/error.h"
@@ -22,6 +22,15 @@ struct model;
 #define MODEL_MAX_KINDS    2
 #define MODEL_OWN_CACHE    UINT32_MAX
 
+enum model_pooling { /* key pooling_type: how the states of a text's tokens become its vector */
+                     MODEL_POOL_NONE,
+                     MODEL_POOL_MEAN,
+                     MODEL_POOL_CLS, /* that of the first token */
+                     MODEL_POOL_LAST,
+                     MODEL_POOL_RANK, /* a score of two texts, which needs weights of its own */
+                     MODEL_N_POOLS,
+};
+
 enum model_rope { MODEL_ROPE_NORM, MODEL_ROPE_NEOX }; /* rotates pairs (2i, 2i+1), or (i, i + rope_dim/2) */
 
 /* A weight matrix [n, k] (n output values from k input values, rows of k contiguous), or a vector (n = 1, F32
@@ -31,11 +40,11 @@ struct weight {
     const char *name; /* "blk.3.attn_q.weight" */
     uint32_t type;    /* enum quant_type */
     uint32_t n, k;
-    uint32_t n_experts; /* 1: one matrix */
-    size_t size;        /* bytes in the file */
-    uint32_t tensor;    /* of the file; weights may be rows of a fused tensor (attn_qkv), */
-    size_t at;          /* which begin at this byte of it: `run` rows of every `every`; 0: all rows */
-    uint32_t run, every;
+    uint32_t n_experts;  /* 1: one matrix */
+    size_t size;         /* bytes in the file */
+    uint32_t tensor;     /* its index in the file; it may be fused (attn_qkv) */
+    size_t at;           /* byte of the first row in that tensor */
+    uint32_t run, every; /* `run` rows of every `every` are this weight's; 0: all rows */
 };
 
 /* The mixture of experts of a model's layers; n_experts 0: none. */
@@ -107,7 +116,8 @@ struct model_config {
     struct model_latent latent;
     float norm_eps;
     enum model_rope rope;
-    bool tied; /* the output weight is the token embedding */
+    uint32_t pooling; /* enum model_pooling */
+    bool tied;        /* the output weight is the token embedding */
     /* attention.sliding_window of an architecture that has no windows. Hearth then attends to the whole past,
      * so the executor refuses a context above it. 0: none. */
     uint32_t sliding_window; /* an architecture with windows sets it to 0 */
@@ -135,7 +145,7 @@ struct arch {
     enum model_rope rope;
     /* Reads the keys, and sets the rules, of this architecture alone (config_reader.h); NULL: none. */
     int (*configure)(struct config_reader *r, struct model_config *c);
-    /* Of an architecture with experts; the file's keys override both. 0: it has none. */
+    /* For an architecture with experts; the file's keys override both. 0: it has none. */
     uint32_t gating;
     bool normalise;
     bool may_have_experts; /* without a key expert_count it has none */
@@ -203,7 +213,7 @@ void model_rope_table(const struct model_rotation *r, uint32_t n_ctx, float *out
 /* Returns whether a context of this many tokens takes the long factors of longrope (struct model_rotation):
  * the same text has other keys then, so model_hash() alone does not name them. */
 bool model_takes_long_factors(const struct model_rotation *r, uint32_t n_ctx);
-/* Where keys and values of the layers of a kind lie in a page whose elements have type kv_type. */
+/* The place of keys and values of the layers of a kind in a page whose elements have type kv_type. */
 struct kv_layout model_kv_layout(const struct model_config *c, uint32_t kind, uint32_t kv_type);
 /* Bytes of the recurrent states of one slot; 0: the model has none. */
 size_t model_state_size(const struct model_config *c);

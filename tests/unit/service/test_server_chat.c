@@ -781,7 +781,8 @@ Test(chat, an_answer_that_has_begun_is_no_reasoning_and_has_no_constraint)
     r = post(CHAT, "{\"continue_final_message\":true,\"add_generation_prompt\":false,"
                    "\"response_format\":{\"type\":\"json_object\"}," BEGUN "}");
     cr_assert_eq(r.status, 400);
-    cr_assert(strstr(r.body, "response_format cannot hold for the rest of an answer alone"), "%s", r.body);
+    cr_assert(strstr(r.body, "response_format cannot constrain an answer that messages has begun"), "%s",
+              r.body);
     reply_free(&r);
     stop();
 }
@@ -800,7 +801,7 @@ Test(chat, ollamas_raw_prompt_is_taken_as_it_is)
     reply_free(&r);
     r = post("/api/generate", "{\"prompt\":\"a\",\"suffix\":\"b\"}");
     cr_assert_eq(r.status, 501);
-    cr_assert(strstr(r.body, "suffix needs a model with tokens"), "%s", r.body);
+    cr_assert(strstr(r.body, "suffix needs a model with fill-in-the-middle tokens"), "%s", r.body);
     reply_free(&r);
     r = post("/api/chat", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"format\":\"yaml\"}");
     cr_assert_eq(r.status, 400);
