@@ -67,18 +67,25 @@ static int round_trips(struct echo *e, json_t *out, struct error *err)
     return 0;
 }
 
+/* Asks while the steps run. False: they are over, and no answer comes; they may end at any moment. */
+static bool ask_beside(struct echo *e)
+{
+    gpu_store(&e->host->asked, ++e->asked);
+    while (!gpu_await(e->g, &e->host->answered, e->asked, 0.001))
+        if (e->g->driver.cuStreamQuery(e->g->stream) != CUDA_NOT_READY)
+            return false;
+    return true;
+}
+
 /* Measures steps of 32 grid barriers; the first ones warm up. */
 static int even_steps(struct echo *e, const char *what, bool polls, bool asks, json_t *rows,
                       struct error *err)
 {
     uint32_t n = e->g->emulated ? 4 : 2000, warm = n / 10;
     uint64_t *ns = calloc(n, sizeof *ns);
-    double ignored;
     int rc = ns ? start(e, e->g->device.n_sms, n, polls, err) : error_set(err, -ENOMEM, "out of memory");
     for (uint32_t i = 0; rc == 0 && asks && i < (e->g->emulated ? 3 : 2000); i++) {
-        if (e->g->driver.cuStreamQuery(e->g->stream) != CUDA_NOT_READY)
-            break; /* the steps are over, and no more answers come */
-        if (ask(e, &ignored, NULL) < 0)
+        if (!ask_beside(e))
             break;
     }
     if (rc == 0)
