@@ -228,11 +228,12 @@ static void print_health(json_t *report, FILE *f)
     if (json_array_size(lines) > 0)
         (void)fputs("\n## The device, before and after\n\n", f);
     json_array_foreach(lines, i, line)(void) fprintf(f, "- %s\n", json_string_value(line));
-    (void)fputs("\n## Clock of the SMs, MHz by their own time\n\n", f);
+    if (!json_is_true(json_object_get(report, "emulated")))
+        (void)fputs("\n## Clock of the SMs by the device's timer, MHz\n\n", f);
     json_array_foreach(json_object_get(report, "parts"), i, part)
     {
         json_t *clock = json_object_get(json_object_get(part, "data"), "clock");
-        if (clock)
+        if (json_is_number(json_object_get(clock, "before_mhz")))
             (void)fprintf(f, "- %s: %.0f before, %.0f after\n", text_of(part, "part"),
                           json_number_value(json_object_get(clock, "before_mhz")),
                           json_number_value(json_object_get(clock, "after_mhz")));
