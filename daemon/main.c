@@ -147,7 +147,7 @@ static int dispatch(int argc, char **argv)
     return command ? run_command(command, argc - 1, argv + 1) : unknown_command(argv[1]);
 }
 
-/* Where a standard stream was closed the next file or socket would take its place, and get the log. */
+/* If a standard stream is closed, the next file or socket would take its number, and get the log. */
 static void fill_standard_streams(void)
 {
     int fd = open("/dev/null", O_RDWR);

@@ -9,7 +9,7 @@ struct error;
 /* The state of a swap of models. Strings hold until the next turn of the loop. */
 struct swap_view {
     const char *state;  /* "idle", or what is being done */
-    const char *model;  /* which is being loaded, as a path below model_dir; NULL: none */
+    const char *model;  /* the file being loaded, as a path below model_dir; NULL: none */
     const char *serves; /* likewise; NULL: none does now */
     double progress;    /* of the load, 0..1 */
     uint64_t moves;     /* grows as the loading thread gets anywhere */
@@ -21,7 +21,7 @@ struct swap_view {
     uint64_t n_done, n_failed;
 };
 
-/* Who does what /admin routes ask for. */
+/* The functions that serve the /admin routes. */
 struct server_admin {
     /* Another model in place of the one that serves (or is put away). `word` is what an administrator wrote:
      * a path below model_dir, or the start model by the path given there. -EBUSY: something is being done

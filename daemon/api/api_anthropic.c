@@ -215,7 +215,7 @@ static void put_stop(struct buf *out, const struct choice *c)
         buf_puts(out, "null");
 }
 
-/* What was read from the cache is not counted as input; a stream that a keep-alive began does not know it
+/* Tokens read from the cache do not count as input; a stream that a keep-alive began does not know it
  * yet, and its end says it. */
 static void put_usage(struct buf *out, const struct generation *g, uint32_t n_output)
 {

@@ -141,7 +141,7 @@ static const struct field completion_fields[] = {
     {0},
 };
 
-/* What is typed already stands behind the prefix. */
+/* The text typed so far follows the prefix. */
 static int prepare_infill(struct generation *g, struct api_error *err)
 {
     struct infill *f = &g->p.infill;
@@ -237,7 +237,7 @@ static void put_id(struct buf *out, struct reply_list *l)
     json_put_int(out, c->e.out[l->i].token);
 }
 
-/* What a piece and the whole have both. */
+/* Writes the members that a piece and the whole reply share. */
 static void put_piece(const struct choice *c, struct buf *out, const struct piece *piece)
 {
     buf_puts(out, "{\"index\":0,\"content\":");

@@ -83,7 +83,7 @@ static void put_requests(struct buf *out, const struct http_server *s, const str
                     {"rejected", c->rejected},
                     {"cancelled", c->cancelled},
                     {"timed_out", c->timed_out}};
-    put_head(out, "hearth_requests_total", "counter", "Requests for tokens, by how they ended.");
+    put_head(out, "hearth_requests_total", "counter", "Requests for tokens, by outcome.");
     for (size_t i = 0; i < sizeof outcomes / sizeof *outcomes; i++)
         put_labelled(out, "hearth_requests_total", "outcome", outcomes[i].outcome, outcomes[i].n);
     put_head(out, "hearth_rejects_total", "counter", "Refused requests for tokens, by type of error.");
@@ -100,7 +100,7 @@ static void put_requests(struct buf *out, const struct http_server *s, const str
     put_count(out, "gauge", "hearth_connections", "Open connections.", s->n_connections);
     put_count(out, "gauge", "hearth_body_bytes", "Memory held by request bodies.", s->body_bytes);
     put_count(out, "gauge", "hearth_reply_bytes",
-              "Memory held by replies and compiled grammars, or promised to them.", s->reply_bytes);
+              "Memory held by or reserved for replies and compiled grammars.", s->reply_bytes);
 }
 
 static void put_tokens(struct buf *out, const struct engine_stats *e)

@@ -165,7 +165,7 @@ static int completion_prepare(struct generation *g, struct api_error *err)
 
 /* --- replies --- */
 
-/* The dialect's words: "stop" for an end token and a stop string alike, "length" for whatever cut the text
+/* The dialect's words: "stop" for an end token and a stop string alike, "length" for every text that was cut
  * short. */
 static void put_finish(struct buf *out, const char *finish)
 {
@@ -383,7 +383,8 @@ const struct dialect dialect_completions = {
     .last = completion_last,
 };
 
-/* What OpenAI's and Anthropic's clients read, and the context's length under vLLM's and other names. */
+/* The members that OpenAI's and Anthropic's clients read, and the context's length under vLLM's and other
+ * names. */
 static void put_model(struct request *r)
 {
     const struct server_model *m = r->server->generator->model;

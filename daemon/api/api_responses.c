@@ -37,8 +37,9 @@ static void gather(struct chat_json *c, const json_t *content, const char *path)
         const json_t *part = json_array_get(content, i);
         const char *text = chat_json_word(part, "text"), *refusal = chat_json_word(part, "refusal");
         if (is(part, "type", "input_image") || is(part, "type", "input_file"))
-            api_invalid(c->err, path, "%s[%zu].type must be a text's: the model reads text only (got \"%s\")",
-                        path, i, chat_json_word(part, "type"));
+            api_invalid(c->err, path,
+                        "%s[%zu].type must be a type of text: the model reads text only (got \"%s\")", path,
+                        i, chat_json_word(part, "type"));
         else if (text || refusal)
             chat_json_gather(c, text ? text : refusal);
     }
@@ -74,7 +75,7 @@ static void read_message(struct reader *r, const json_t *item, const char *path)
     chat_json_text(&r->c, message, "content");
 }
 
-/* Of what its summary and its content say the content is the whole. */
+/* Its content is the whole; its summary says less. */
 static void read_reasoning(struct reader *r, const json_t *item, const char *path)
 {
     const json_t *content = json_object_get(item, "content");
@@ -240,7 +241,7 @@ static void read_format(struct chat_json *c, const json_t *text)
         chat_json_set(c, "response_format", json_incref(format));
 }
 
-/* What would need a store, or work behind the client's back. */
+/* Refuses the fields that need a store, or work in the background. */
 static void refuse_state(struct chat_json *c, const json_t *body)
 {
     static const char *const names[] = {"previous_response_id", "conversation", "prompt"};
@@ -323,7 +324,7 @@ struct item {
     uint32_t call;           /* the number of the call */
 };
 
-/* Of an answer (answer.own). */
+/* Stored in answer.own. */
 struct items {
     struct item *list;
     uint32_t n, n_events;
@@ -439,7 +440,7 @@ static const char *status_of(const struct choice *c)
     return was_cut(c) ? "incomplete" : "completed";
 }
 
-/* What was cut is the last item. */
+/* The last item is the one that was cut. */
 static const char *item_status(const struct choice *c, const struct items *s, uint32_t i)
 {
     return i + 1 == s->n ? status_of(c) : "completed";
@@ -608,7 +609,7 @@ static void put_delta(struct choice *c, struct buf *out, const struct toolcall_e
     buf_puts(out, "}\n\n");
 }
 
-/* Of a whole reply too: then nothing is written yet. */
+/* Also called for a whole reply, when nothing is written yet. */
 static void event(struct choice *c, struct buf *out, const struct toolcall_event *e)
 {
     struct items *s = items_of(c);

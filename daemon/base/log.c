@@ -108,9 +108,8 @@ static size_t format_text(char *line, size_t room, enum log_level level, const c
 
 _Static_assert(LOG_MAX_LINE <= PIPE_BUF, "a line is written at once");
 
-/* The reader of the log may have stopped, and a full pipe must not stop the daemon. What can be written to
- * has room for a line: of a pipe that is promised for PIPE_BUF bytes. (A file, or what is closed, never
- * blocks.) */
+/* The reader of the log may have stopped, and a full pipe must not stop the daemon. poll() says that there is
+ * room for a line: a pipe promises PIPE_BUF bytes. (A file or a closed descriptor never blocks.) */
 static bool has_room(void)
 {
     struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};

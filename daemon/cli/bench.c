@@ -95,7 +95,7 @@ double bench_deviation(const double *values, uint32_t n)
 
 /* ---- beside the limits ---- */
 
-/* Of `limit` units per second, when a token takes `cost` of them; 0: the limit is unknown. */
+/* The fraction of `limit`, in units per second, at `cost` units a token; 0: the limit is unknown. */
 static double fraction_of(double limit, double tokens_per_s, double cost)
 {
     return limit > 0 ? tokens_per_s * cost / limit : 0;

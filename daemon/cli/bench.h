@@ -38,7 +38,7 @@ struct bench_roofline { /* 0: unknown */
                            limits alone */
 };
 
-/* What one token costs, by the shapes of the model. */
+/* The cost of one token, by the shapes of the model. */
 struct bench_cost {
     double bytes;         /* read: weights shared by the batch, and this sequence's keys and values */
     double int8_ops;      /* multiplications and additions of the matrix products */
@@ -58,8 +58,8 @@ struct bench_row {
     double fraction;                     /* of that limit */
 };
 
-/* What the ops of one kind and part of the layer do in a step, all layers together: of the fused program, or
- * the graph's nodes where it is run node by node. */
+/* The work of the ops of one kind and part of the layer in a step, all layers together: of the fused program,
+ * or the graph's nodes where it is run node by node. */
 #define BENCH_OP_NAME 72
 struct bench_op {
     char name[BENCH_OP_NAME]; /* "MATMUL attn_q+attn_k+attn_v" */
@@ -76,14 +76,14 @@ struct bench_ops {
     char test[48];
     int executor;
     bool by_device; /* by the device's clock */
-    uint64_t steps; /* that this is the mean of; 0: none are known */
+    uint64_t steps; /* steps of this mean; 0: none are known */
     double rows;    /* of a step, on average */
     struct bench_roofline roofline;
     uint32_t n;
     struct bench_op ops[BENCH_MAX_OPS];
 };
 
-/* How the members of the decoder did the ops of one kind in one step: medians over the layers. */
+/* Times of the decoder's members in the ops of one kind in one step: medians over the layers. */
 struct bench_traced_op {
     char name[BENCH_OP_NAME];
     uint32_t n;              /* layers */
@@ -137,7 +137,7 @@ int bench_trace_close(struct bench_trace_file *to, struct error *err); /* a clos
  * none. */
 int bench_trace(struct offline *o, const struct config *cfg, const struct bench_test *test,
                 struct bench_trace_file *to, struct bench_trace *out, struct error *err);
-/* What is nearest: *fraction of the limit it names, "read", "int8", "f32" or "bf16"; NULL: no limit or no
+/* Names the nearest limit and sets *fraction of it: "read", "int8", "f32" or "bf16"; NULL: no limit or no
  * work is known. */
 const char *bench_op_bound(const struct bench_op *op, const struct bench_roofline *roofline,
                            double *fraction);
@@ -149,7 +149,7 @@ struct bench_cost bench_cost(const struct offline *o, const struct bench_test *t
  * looks at the limits around them (0: unknown); a repetition's limit is the mean of the two beside it. */
 void bench_compare(struct bench_row *row, const double *rates, const struct bench_roofline *looks,
                    uint32_t n);
-/* Of n >= 1 values; sorts them. */
+/* The median of n >= 1 values; sorts them. */
 double bench_median(double *values, uint32_t n);
 double bench_deviation(const double *values, uint32_t n);
 
@@ -168,9 +168,9 @@ struct bench_report {
 void bench_print_roofline(const struct bench_roofline *roofline, uint32_t threads, FILE *f);
 void bench_print_table(const struct bench_report *report, FILE *f);
 void bench_print_json(const struct bench_report *report, FILE *f);
-/* Whether the device is the SIMT emulator, whose times say nothing about a GPU. */
+/* True if the device is the SIMT emulator, whose times say nothing about a GPU. */
 bool bench_is_emulated(const struct offline *o);
-/* Whether products with weights of this type (enum quant_type) are of integers. */
+/* True if products with weights of this type (enum quant_type) are of integers. */
 bool bench_is_int8(uint32_t type);
 /* The share of the experts' weights that rows, which choose as if by chance, are expected to read. */
 double bench_experts_read(const struct route_rule *r, double rows);

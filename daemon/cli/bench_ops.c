@@ -1,4 +1,4 @@
-/* Where the time of a step goes: every op's time beside the bytes and operations it is for. */
+/* The time of a step by op, beside the bytes and operations of each. */
 #include "bench.h"
 #include "backend/executor.h"
 #include "model/graph.h"
@@ -19,7 +19,7 @@ struct work {
     double state_bytes;            /* of a sequence's states, per recurrent layer; 0: as above */
 };
 
-/* The op of that name, which is new when there is none; the last one is everybody's who comes too late. */
+/* The op of that name, which is new when there is none; ops without room share the last one. */
 static struct bench_op *find(struct bench_ops *all, const char *name)
 {
     for (uint32_t i = 0; i < all->n; i++)
@@ -159,7 +159,7 @@ const char *bench_op_bound(const struct bench_op *op, const struct bench_rooflin
 
 /* ---- measuring ---- */
 
-/* How far everything was at a look at the limits: the first one comes after the run that does not count. */
+/* The counters at one measurement of the limits: the first one comes after the run that does not count. */
 struct progress {
     uint64_t *ns; /* [n_times] */
     uint64_t steps, prompt_tokens;

@@ -130,8 +130,8 @@ static void print_trace(const struct bench_trace *t, const struct bench_report *
 {
     const char *member = report->threads ? "thread" : "block";
 
-    fprintf(f, "\n%s, its last step as %u %s%s saw it: medians over the layers\n", t->test, t->n_members,
-            member, t->n_members == 1 ? "" : "s");
+    fprintf(f, "\n%s, the last step on %u %s%s: medians over the layers\n", t->test, t->n_members, member,
+            t->n_members == 1 ? "" : "s");
     fprintf(f, "%-30s %4s%s   last\n", "op", "n",
             report->emulated ? "" : "    wait us    work us    skew us");
     for (uint32_t i = 0; i < t->n; i++) {
@@ -203,7 +203,7 @@ static json_t *op_json(const struct bench_report *report, const struct bench_ops
                      bound ? speed(report, fraction) : json_null());
 }
 
-/* Of one test: what a step is made of, on average. */
+/* The ops of one test's steps as JSON, on average. */
 static json_t *ops_json(const struct bench_report *report, const struct bench_ops *all)
 {
     json_t *ops = json_array();

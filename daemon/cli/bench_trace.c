@@ -1,4 +1,4 @@
-/* A step as its members saw it: figures by kind of op, and a file for a viewer of Chrome's trace format
+/* The trace of a step: figures by kind of op, and a file for a viewer of Chrome's trace format
  * (chrome://tracing, ui.perfetto.dev): a process for each test, a thread for each member. The format is
  * "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. */
 #include "bench.h"
@@ -17,7 +17,7 @@ struct scratch {
     double *wait, *work, *end; /* [n_members]: us */
 };
 
-/* What all members did in one op. */
+/* The times of all members in one op. */
 static struct bench_traced_op look_at_op(const struct trace *t, uint32_t op, struct scratch *s)
 {
     struct bench_traced_op out = {0};

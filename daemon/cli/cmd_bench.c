@@ -101,7 +101,7 @@ static void usage(void)
          "  --roofline    the limits; without --model, only these\n"
          "  --ops         also the time, bytes and operations of every op of a step, and its share of the\n"
          "                limit; if the executor cannot time its ops, of executor eager\n"
-         "  --trace FILE  also the last step of each test as its threads or blocks saw it: a table of wait,\n"
+         "  --trace FILE  also the last step of each test, by thread or block: a table of wait,\n"
          "                work and skew, and FILE in Chrome's trace format (ui.perfetto.dev shows it)\n"
          "  --executors   every test with every executor of the backend, and its launches per token\n"
          "  --json        one JSON object on stdout and nothing else\n"
@@ -187,7 +187,7 @@ static struct bench_roofline look_at_device(void *info)
     return (struct bench_roofline){.read_gbps = (double)((struct backend_info *)info)->bandwidth / 1e9};
 }
 
-/* What the tests of an executor are compared with. */
+/* The limits that the tests of an executor are compared with. */
 struct limits {
     struct bench_limits look;
     struct backend_info info;
@@ -276,7 +276,7 @@ static int run_traces(struct offline *o, const struct config *cfg, const struct 
     return rc < 0 ? rc : closed;
 }
 
-/* What the limits belong to. */
+/* The machine or device that the limits belong to. */
 static void describe_machine(const struct offline *o, struct bench_report *report)
 {
     struct backend_info info;

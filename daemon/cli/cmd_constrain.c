@@ -24,9 +24,9 @@ struct constrain_options {
 static int usage(FILE *to, int code)
 {
     fputs("usage: hearthd constrain --schema FILE | --regex REGEX | --grammar FILE  < TEXT\n"
-          "Prints `accepted` (exit code 0), or the byte where the text left the language (1); the keyword "
-          "and path of\n"
-          "a schema that cannot be held exactly (3).\n",
+          "Prints `accepted` (exit code 0), or the first byte that does not match (1). Of a schema that "
+          "cannot\n"
+          "be enforced exactly it prints the keyword and its path (3).\n",
           to);
     return code;
 }
@@ -79,7 +79,7 @@ static int compile(struct grammar **out, const struct constrain_options *o, stru
     return rc;
 }
 
-/* Prints where the text left the language. A JSON text may end with one newline, as files do. */
+/* Prints the first byte that does not match. A JSON text may end with one newline, as files do. */
 static int judge(struct grammar *g, const char *text, size_t n, bool json)
 {
     struct matcher *m;

@@ -181,7 +181,8 @@ static void print_model(const struct inspection *in)
         printf("  experts       %u of %u of width %u, shared %u, dense layers %u\n", c->experts.n_used,
                c->experts.n_experts, c->experts.n_ff, c->experts.n_ff_shared, c->experts.n_dense);
     if (c->n_recurrent)
-        printf("  delta nets    in %u layers, %u heads of %u on %u of %u, convolution of %u\n",
+        printf("  recurrent     %u layers (delta nets), %u heads of %u on %u key heads of %u, convolution of "
+               "%u\n",
                c->n_recurrent, c->delta.n_value_heads, c->delta.value_dim, c->delta.n_key_heads,
                c->delta.key_dim, c->delta.n_taps);
     printf("  attention     %u heads of %u on %u key/value heads\n", c->n_heads, c->head_dim, c->n_kv_heads);

@@ -108,7 +108,7 @@ static int set_prompt(struct run_options *o, const char *text, struct error *err
     return 0;
 }
 
-/* Behind "--": the prompt as it is, whatever it begins with. */
+/* Takes the argument after "--" as the prompt, even if it begins with a hyphen. */
 static int take_literal(struct run_options *o, int argc, char **argv, struct error *err)
 {
     int rc = 0;

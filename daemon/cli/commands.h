@@ -28,7 +28,7 @@ struct command_configured {
 /* Returns the exit code. */
 int command_run_configured(const struct command_configured *c, void *options, int argc, char **argv);
 
-/* exit_fail() for an error of config_load(): 2 whatever the errno, but for memory. */
+/* exit_fail() for an error of config_load(): 2 for every errno except -ENOMEM. */
 int command_fail_config(const struct error *err);
 /* Writes out what stdout still holds: EXIT_CLEAN, or words on stderr and EXIT_INTERNAL. */
 int command_flush(void);

@@ -61,7 +61,7 @@ int offline_pause(struct offline *o, const struct config *cfg,
     return rc < 0 ? rc : start_engine(o, cfg, err);
 }
 
-/* Where a decoder that hung stood; the error itself is the command's. */
+/* Logs the places where a decoder hung; the command reports the error. */
 static void print_account(const struct offline *o)
 {
     struct backend_info info = {0};

@@ -17,7 +17,7 @@ static const char *shown(const json_t *answer, const char *path)
     return escape_line(buffers[next++ % 16], LONGEST, ask_text(answer, path));
 }
 
-/* A count as it can be, whatever the answer says. */
+/* A count within range, even of a wrong answer. */
 static uint64_t whole(double value)
 {
     return value > 0 ? value < 1e18 ? (uint64_t)value : (uint64_t)1e18 : 0;
@@ -77,7 +77,7 @@ static void print_drafts(const json_t *s, FILE *f)
         fprintf(f, "drafts     off\n");
         return;
     }
-    fprintf(f, "drafts     %s, %s of them right · %s saved · %s of %s turned off\n",
+    fprintf(f, "drafts     %s, %s accepted · %s saved · %s of %s turned off\n",
             counted(s, "speculation.drafted", "token", "tokens"), count(s, "speculation.accepted"),
             counted(s, "speculation.steps_saved", "step", "steps"), count(s, "speculation.turned_off"),
             counted(s, "speculation.requests", "request", "requests"));

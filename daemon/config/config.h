@@ -30,7 +30,7 @@ struct config_list { /* "a, b" in a file */
     char **items;
 };
 
-struct config_origin { /* where a value came from */
+struct config_origin { /* the source of a value */
     enum { CONFIG_FROM_DEFAULT, CONFIG_FROM_FILE, CONFIG_FROM_ENV, CONFIG_FROM_FLAG } kind;
     int line; /* of the file */
 };

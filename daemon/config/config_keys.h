@@ -19,7 +19,7 @@ struct config_key {
     size_t offset;       /* of the field */
     const char *initial; /* the default, as a file would have it */
     uint64_t min, max;
-    const char *zero;           /* what 0 is called ("auto", "none"), or NULL */
+    const char *zero;           /* the word for 0 ("auto", "none"), or NULL */
     const char *const *choices; /* NULL-terminated */
     bool or_path;               /* beside its choices it takes any text with a / */
     const char *allowed;        /* the choices in fewer words than their list, or NULL */

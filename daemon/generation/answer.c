@@ -117,7 +117,7 @@ static void on_event(void *user, const struct toolcall_event *e)
 
 /* --- text --- */
 
-/* What cut the text short leaves calls as they are. */
+/* A text that was cut short keeps its calls as they are. */
 static bool was_cut(const struct choice *c)
 {
     return c->finish && strcmp(c->finish, "eos") && strcmp(c->finish, "stop");

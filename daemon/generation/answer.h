@@ -30,7 +30,7 @@ struct answer {
     struct answer_call *calls; /* [n_calls], their arguments of a whole reply, or where the dialect asks */
     uint32_t n_calls;
     uint32_t n_reasoning_tokens;
-    const struct piece *piece; /* that is being fed */
+    const struct piece *piece; /* the piece being fed */
     bool reasoning_last, failed, ended;
     int block; /* of a stream in blocks: what is open, as its dialect says; 0: nothing */
     uint32_t n_blocks;

@@ -95,8 +95,8 @@ static size_t run_length(const struct chat_template *c, const struct jinja_value
     return run;
 }
 
-/* Adds the first of n messages, with those that become part of it, and says in *n how many they were. What
- * would be refused behind an answer becomes a user's. */
+/* Adds the first of n messages, with those that become part of it, and says in *n how many they were. A
+ * message that the template would refuse behind an answer becomes a user's. */
 static int add_run(struct arena *a, const struct chat_template *c, struct jinja_list *out,
                    struct jinja_value *messages, size_t *n)
 {
@@ -179,7 +179,7 @@ static int make_room(struct known_calls *k)
     return 0;
 }
 
-/* Of two calls of one message with one id the first counts. */
+/* If two calls of a message have one id, the first counts. */
 static int note_call(struct known_calls *k, const struct jinja_value *call, size_t number)
 {
     const struct jinja_value *id = member(call, "id"), *function = member(call, "function");

@@ -40,7 +40,7 @@ static int put_prompt_text(struct generation *g, struct jinja_text text, struct 
     struct params *p = &g->p;
     int32_t bos = tokenizer_bos(t);
     bool adds = p->add_special && tokenizer_adds_bos(t);
-    /* What users write never becomes a special token. */
+    /* Text of users never becomes a special token. */
     struct tokenizer_flags flags = {.parse_special = text.plain != jinja_all_plain};
     flags.plain = flags.parse_special ? text.plain : NULL;
     if ((adds && generation_append_id(g, bos, err) < 0) ||
@@ -119,8 +119,7 @@ static int put_begun(struct generation *g, struct jinja_text begun, struct api_e
     if (p->constraint.kind != CONSTRAINT_NONE || p->choice.forced)
         return api_invalid(
             err, "messages",
-            "%s cannot hold for the rest of an answer alone: leave out the begun answer, the last "
-            "of messages",
+            "%s cannot constrain an answer that messages has begun: leave out the last message",
             p->choice.forced ? "tool_choice" : p->constraint.field);
     if (n && (generation_encode(g, close, n, (struct tokenizer_flags){.parse_special = true}, err) < 0 ||
               generation_encode(g, "\n\n", 2, (struct tokenizer_flags){0}, err) < 0))

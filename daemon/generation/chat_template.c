@@ -171,7 +171,7 @@ static bool shows_content(const struct chat_template *c, struct arena *a, struct
     return all.kind == JINJA_LIST && renders(c, a, all.list);
 }
 
-struct probed_call {                 /* how messages are written */
+struct probed_call {                 /* the forms of messages that it takes */
     struct jinja_value asked, other; /* with the probe, without */
     struct jinja_value beside;       /* a call */
     struct jinja_value arguments;

@@ -24,7 +24,7 @@ int chat_template_check(const char *choice, struct error *err);
 /* The marks of tool calls and reasoning that the template shows; "none" without a template. */
 const struct toolcall_format *chat_template_format(const struct chat_template *c);
 bool chat_template_reads(const struct chat_template *c, const char *variable);
-/* How it wants what clients may give in two ways: found out when it was opened, by rendering both. */
+/* The forms that the template takes where clients may use two: found at open, by rendering both. */
 bool chat_template_wants_parts(const struct chat_template *c);         /* of a content, not its text */
 bool chat_template_wants_argument_text(const struct chat_template *c); /* of a call, not an object */
 
@@ -37,7 +37,7 @@ bool chat_template_folds_user(const struct chat_template *c);
 bool chat_template_takes_late_system(const struct chat_template *c); /* a system message behind others */
 bool chat_template_wants_short_ids(const struct chat_template *c);   /* of calls: 9 letters and digits */
 
-struct chat {            /* what is to be rendered; values that are JINJA_UNDEFINED are not given */
+struct chat {            /* the variables of a rendering; JINJA_UNDEFINED: not given */
     struct arena *arena; /* of all of it, until it has been rendered */
     struct jinja_list *messages;
     struct jinja_value tools, documents;

@@ -72,7 +72,7 @@ void choice_take(struct choice *c)
     if (!n_new || c->text.matched)
         return;
     uint64_t now = clock_ns();
-    /* Of several tokens seen at once, the first of all has none before it to measure from. */
+    /* The first token of a text has no earlier one to measure from. */
     uint64_t from = c->last_ns ? c->last_ns : c->e.first_ns;
     uint32_t n_gaps = c->last_ns ? n_new : n_new - 1;
     if (n_gaps)

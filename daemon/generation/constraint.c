@@ -12,7 +12,7 @@
 
 struct cached {
     enum constraint_kind kind;
-    char *text; /* what it was compiled from */
+    char *text; /* its source, the key of the cache */
     struct grammar *grammar;
     size_t text_len;
     uint64_t used;
@@ -24,7 +24,7 @@ struct constraints {
     const char **mark;    /* [n_vocab]: those, or NULL */
     pthread_mutex_t lock; /* of what follows */
     struct cached cache[CONSTRAINT_CACHE];
-    size_t room; /* what all entries may take */
+    size_t room; /* bytes, the limit of all entries */
     uint64_t clock;
 };
 
@@ -157,7 +157,7 @@ static int add_mark(struct constraints *c, const char *mark)
     return 0;
 }
 
-/* Of all formats: a request may name another than the model's. */
+/* For all formats: a request may name another than the model's. */
 static int find_marks(struct constraints *c)
 {
     const char *mark;
@@ -346,8 +346,8 @@ static json_t *names_of(const struct tool_choice *choice)
     return names;
 }
 
-/* What its prompt says of reasoning: open, closed (none comes), or nothing: then it may come. Texts that are
- * no chat's have none. */
+/* The state of reasoning after its prompt: open, closed (none comes), or nothing: then it may come. Texts
+ * that are no chat's have none. */
 static enum tool_grammar_reasoning reasoning_of(const struct generation *g)
 {
     const struct params *p = &g->p;
@@ -410,7 +410,7 @@ static char *key_of_schema(const struct generation *g)
     return n < 0 ? NULL : key;
 }
 
-/* What the grammar is known by; to be freed. NULL: out of memory. */
+/* The key of the grammar in the cache; the caller frees it. NULL: out of memory. */
 static char *key_of(const struct generation *g)
 {
     const struct params *p = &g->p;
@@ -467,7 +467,7 @@ static int find_or_compile(struct generation *g, struct api_error *err)
     g->grammar = cache_find(all, c->kind, text);
     if (!g->grammar && g->effort != EFFORT_LONG) {
         free(text);
-        g->effort = EFFORT_POOL; /* whatever the prompt costs: it goes where long work goes */
+        g->effort = EFFORT_POOL; /* even if the prompt is cheap: it counts as long work */
         return generation_exceeded(g);
     }
     if (!g->grammar && (rc = compile(&g->grammar, g, &words)) == 0)
@@ -511,7 +511,7 @@ int constraint_prepare(struct generation *g, struct api_error *err)
     if (!g->grammar &&
         find_or_compile(g, err) < 0) /* a second preparation reads the fields, not the grammar */
         return -1;
-    if (g->effort == EFFORT_LOOP) /* a matcher begins with a search, whatever the grammar's length */
+    if (g->effort == EFFORT_LOOP) /* a matcher begins with a search, even in a short grammar */
         return generation_exceeded(g);
     g->p.ignore_eos = false; /* a text whose grammar has ended ends */
     g->p.min_tokens = 0;
@@ -536,7 +536,7 @@ size_t constraint_uncounted(const struct generation *g)
     return n > counted ? n - counted : 0; /* a matcher on the pool may have gone since they were counted */
 }
 
-/* What a grammar holds counts once for all requests that share it. */
+/* The memory of a grammar counts once for all requests that share it. */
 static void count(struct generation *g, size_t n)
 {
     struct grammar_share *share = &g->grammar->share;

@@ -32,7 +32,7 @@ enum constraint_kind {
 
 struct constraint { /* of a request's body, while it is read */
     enum constraint_kind kind;
-    const char *field;   /* that asked for it, for words */
+    const char *field;   /* the field of the body, for errors */
     const json_t *value; /* the body's */
 };
 

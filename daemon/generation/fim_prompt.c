@@ -62,7 +62,7 @@ int fim_prompt_put(struct generation *g, struct fim_text prefix, struct fim_text
     const struct fim_text none = {0};
     if (!f)
         return api_fail(err, 501, "not_supported", field,
-                        "%s needs a model with tokens for a text in the middle: this one has none", field);
+                        "%s needs a model with fill-in-the-middle tokens: this one has none", field);
     if (tokenizer_adds_bos(t) && generation_append_id(g, tokenizer_bos(t), err) < 0)
         return -1;
     if (put_files(g, f, files, n_files, err) < 0)

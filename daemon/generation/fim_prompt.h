@@ -1,5 +1,5 @@
-/* fim_prompt.h - prompts for a text in the middle: what stands before and behind it, between the marks of the
- * model's family, which are control tokens of its vocabulary. Thread: loop or pool. */
+/* fim_prompt.h - fill-in-the-middle prompts: prefix and suffix between the marks of the model's family, which
+ * are control tokens of its vocabulary. Thread: loop or pool. */
 #pragma once
 #include "base/api_error.h"
 

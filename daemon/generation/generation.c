@@ -453,15 +453,15 @@ static void fail_stuck(struct generation *g)
         fail(g, &e, OUTCOME_FAILED);
         return;
     }
-    fail_with(g, 500, "internal", "no token of the model can go on in the grammar", OUTCOME_FAILED);
+    fail_with(g, 500, "internal", "no token of the model continues the text as the grammar asks",
+              OUTCOME_FAILED);
 }
 
 /* Its grammar grew beside replies and grammars of others until all exceeded body_memory. */
 static void fail_outgrown(struct generation *g)
 {
     struct error words = {0};
-    error_set(&words, -EAGAIN,
-              "body_memory, %llu bytes, has no room for what the grammar of the text has come to hold",
+    error_set(&words, -EAGAIN, "body_memory, %llu bytes, has no room left for the growing grammar",
               (unsigned long long)g->server->cfg->body_memory);
     refuse_submit(g, -EAGAIN, &words);
 }
@@ -607,8 +607,8 @@ static void finish(struct generation *g)
         finish_well(g);
 }
 
-/* One has ended and others go on, unless it has failed. What was cut short is left to the end of all: it may
- * be that there is nothing to show. */
+/* One has ended and others go on, unless it has failed. A text that was cut short waits for the end of all:
+ * it may have nothing to show. */
 static void finish_one(struct choice *c)
 {
     struct generation *g = c->g;
@@ -623,7 +623,7 @@ static void finish_one(struct choice *c)
     }
 }
 
-/* What is held when the texts that outgrew it have gone. */
+/* The memory held once the texts that outgrew the limit have ended. */
 static uint64_t held_soon(const struct http_server *s)
 {
     const struct generation *g;

@@ -7,8 +7,8 @@
  * of their own, each of which ends by itself; it has finished when all have. A stream's 200 is sent with the
  * first text or keep-alive comment, so all trouble before that has a status of its own.
  *
- * What a client takes slowly is kept as tokens, a tenth of their size as JSON or less, and written a window
- * (REPLY_WINDOW) ahead of it.
+ * A reply that its client reads slowly is kept as tokens, a tenth of their size as JSON or less, and written
+ * a window (REPLY_WINDOW) ahead of it.
  *
  * Thread: loop, except generation's preparation, which touches nothing but its own memory.
  * Memory: all in the request's arena. */
@@ -29,9 +29,9 @@
 #define GENERATE_MAX_STOP_IDS 256
 #define GENERATE_MAX_TOKENS   256 /* default of /generate */
 #define GENERATE_MAX_CHOICES  ENGINE_MAX_CHOICES
-/* Tokens and alternatives, about 64 KB and 0.5 ms of writing: no more are written at once. What a reply has
- * to show beyond them is written as its client takes it; and so that an event of a running stream is not
- * more, tokens that have no text yet wait for it until they are so many, and then go without. */
+/* Tokens and alternatives, about 64 KB and 0.5 ms of writing: no more are written at once. The rest of a
+ * reply is written as its client reads it. So that no event of a running stream is larger, tokens without
+ * text wait for text only until they are this many. */
 #define GENERATE_INLINE_ENTRIES 1024
 
 /* Calls that a client insists on. */
@@ -65,9 +65,9 @@ struct params {
     bool no_tools, one_call, continues; /* the last message, an assistant's, is the begun answer */
     struct tool_choice choice;
     json_t *tool_list;           /* the functions among the body's tools, while it is prepared; owned */
-    struct toolcall_tools tools; /* that calls are taken for */
+    struct toolcall_tools tools; /* the tools whose calls are read */
     const struct toolcall_format *format; /* of the text; NULL: the model's */
-    const char *prompt_end;               /* which may have opened the reasoning */
+    const char *prompt_end;               /* it may have opened the reasoning */
     size_t prompt_end_len;
     const char *reasoning_effort;        /* for the template; NULL: not given */
     const struct namespaced *namespaces; /* [n_namespaces] tools that are in one: see api_responses.c */
@@ -104,8 +104,8 @@ struct params {
     uint32_t best_of;
 };
 
-/* Where a generation is prepared. It begins where its body's size says; what turns out to be more expensive
- * than its limits (generation_prepare.c) allow is begun again at the next. */
+/* The places where a generation is prepared. The body's size chooses the first; a preparation that exceeds
+ * its limits there (generation_prepare.c) begins again at the next. */
 enum generation_effort {
     EFFORT_LOOP, /* about 2 ms at most */
     EFFORT_POOL, /* about 20 ms at most: POOL_PROMPT */
@@ -272,14 +272,14 @@ void choice_take(struct choice *c);
 bool choice_ended_well(const struct choice *c);
 /* Its text ends here. */
 void choice_end(struct choice *c);
-/* Of a stream: writes its next event, of the text that it has gained since the last one or of its end. False
+/* Writes a stream's next event: the text since the last one, or its end. False
  * when there is none yet, or none any more. */
 bool choice_tell(struct choice *c);
 /* True when all others have told their ends: what concerns all choices goes with its own. */
 bool choice_tells_last(const struct choice *c);
 /* The engine has let go of it: gives back the room for tokens that have not come. */
 void choice_trim(struct choice *c);
-/* What comes before the first event is written, and the 200 is on its way. */
+/* Called when the 200 is on its way and all that precedes the first event is written. */
 void generation_begin(struct generation *g);
 /* After each event or comment that was written: a stream without memory for it ends. */
 void generation_wrote(struct generation *g);
@@ -287,7 +287,8 @@ void generation_wrote(struct generation *g);
 void generation_starve(struct generation *g);
 /* "text":"..." of one token, and "bytes":[...] when it is not valid UTF-8 by itself. */
 void put_token_text(struct buf *out, const struct tokenizer *t, int32_t token, const char *name);
-/* What follows is added to the request's `out`; long lists and texts of a reply as its client takes them. */
+/* The functions below append to the request's `out`; long lists and texts of a reply as its client takes
+ * them. */
 /* Items [from, to) of a choice, one by one, with commas between them. */
 void put_items(const struct choice *c, uint32_t from, uint32_t to,
                void (*put)(struct buf *out, struct reply_list *l));

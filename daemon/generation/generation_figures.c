@@ -18,7 +18,7 @@ static const char *worst_finish(const struct generation *g)
 }
 
 /* One word for all choices, as the request's outcome is counted: one that was cancelled or ran out of time
- * makes it that, whatever the others came to. */
+ * makes it that, however the others ended. */
 static const char *log_finish(const struct generation *g)
 {
     switch (g->outcome) {

@@ -11,7 +11,7 @@
 #define SEED_MASK ((1ull << 53) - 1)
 #define MS        1000000ull
 
-/* What a preparation may take: operations of the chat template, 60 ns each at worst an eighth (jinja.h);
+/* Limits of a preparation: operations of the chat template, 60 ns each at worst an eighth (jinja.h);
  * bytes that the template has written, which are tokenised at 10 to 20 MB/s. */
 static const struct limits {
     unsigned operations; /* 0: as many as a template has */
@@ -177,7 +177,7 @@ static uint64_t deadline(const struct request *r, uint64_t ms)
     return ms ? r->accepted_ns + ms * MS : 0;
 }
 
-/* What is given is within max_timeout_ms: check_limits(). */
+/* A timeout that is given is within max_timeout_ms: check_limits(). */
 uint64_t generation_timeout_ms(const struct generation *g)
 {
     const struct config *cfg = g->server->cfg;
@@ -317,7 +317,7 @@ void generation_prepare(struct request *r)
     struct generation *g = r->context;
     struct api_error *err = &r->error;
     struct arena scratch = {0}; /* of what makes the prompt */
-    /* What a text may be depends on what its prompt has opened. */
+    /* The constraint depends on what the prompt has opened. */
     if (read_params(g, &scratch, err) == 0 && check_limits(g, err) == 0 && make_ids(g, err) == 0 &&
         constraint_prepare(g, err) == 0 && fit_context(g, err) == 0) {
         if (!g->p.has_seed && getrandom(&g->p.seed, sizeof g->p.seed, 0) != sizeof g->p.seed)

@@ -35,7 +35,7 @@ struct server_model {
     struct constraints *constraints;  /* NULL: texts cannot be constrained */
     const struct chat_template *chat; /* of /v1/chat/completions; NULL: there is none */
     /* The server's own. */
-    const struct toolcall_format *format; /* how it marks tool calls and reasoning */
+    const struct toolcall_format *format; /* the marks of tool calls and reasoning */
     uint32_t n_ctx;                       /* tokens a request may have in all */
     char fingerprint[20];
     uint32_t n_users;     /* requests that hold it */
@@ -55,7 +55,7 @@ struct generator {
     void (*left)(void *context);   /* see server_on_left() */
     void *left_context;
     LIST_HEAD(, generation) generations; /* accepted and not finished */
-    uint32_t n_active;                   /* of them */
+    uint32_t n_active;                   /* of `generations` */
     uint32_t n_preparing;                /* accepted, not submitted to the engine yet */
     uint32_t n_texts;                    /* /tokenize and /detokenize on the pool */
 };

@@ -204,7 +204,7 @@ static bool is_proxy(const struct access *a, const struct in6_addr *address)
     return false;
 }
 
-/* The last address of the list that is no proxy of ours: what stands before it anybody may have written. */
+/* The last address of the list that is no proxy of ours: the addresses before it may be forged. */
 static void take_forwarded(const struct access *a, const char *list, struct in6_addr *address)
 {
     size_t end = strlen(list);
@@ -374,7 +374,7 @@ static bool has_digest(const struct keys *keys, const uint8_t digest[DIGEST])
 
 struct access_who access_identify(const struct access *a, const char *authorization, const char *x_api_key)
 {
-    enum access_role open = access_needs_key(a) ? ACCESS_NOBODY : ACCESS_USER;
+    enum access_role open = access_needs_key(a) ? ACCESS_NONE : ACCESS_USER;
     const char *key = given_key(authorization, x_api_key);
     uint8_t digest[DIGEST];
     if (!key || (!a->users.n && !a->admins.n) ||

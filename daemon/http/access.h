@@ -25,7 +25,7 @@ uint32_t access_n_keys(const struct access *a); /* the admin key not counted */
 /* A warning about the keys for the operator, or "". */
 const char *access_warning(const struct access *a);
 
-enum access_role { ACCESS_NOBODY, ACCESS_USER, ACCESS_ADMIN };
+enum access_role { ACCESS_NONE, ACCESS_USER, ACCESS_ADMIN };
 struct access_who {
     enum access_role role;
     uint64_t owner; /* of a key: never 0 and the same after a restart; 0: no keys are in use */

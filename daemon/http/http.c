@@ -17,11 +17,11 @@
 struct headers {
     const char *content_type, *content_encoding, *request_id, *expect;
     const char *host, *origin, *authorization, *x_api_key, *forwarded_for;
-    char forwarded_lines[512]; /* where there are several of them, as one list */
+    char forwarded_lines[512]; /* several header lines as one list */
     uint64_t content_length;
     unsigned n_lengths, n_encodings, n_hosts;
     bool chunked;   /* the transfer encoding is one we know */
-    bool no_host;   /* which HTTP/1.1 must have */
+    bool no_host;   /* HTTP/1.1 requires one */
     bool bad_name;  /* a blank before the colon: "Content-Length : 5" is a length to some */
     bool bad_value; /* a CR or LF: a line's end to some. (What follows a NUL libmicrohttpd 0.9.75 hides.) */
 };
@@ -228,7 +228,7 @@ static bool uses_no_body(const struct request *r)
 
 static int too_large_unused(const struct request *r, struct api_error *e)
 {
-    return api_fail(e, 413, "too_large", NULL, "%s has no use for a body: at most %d bytes of one are read",
+    return api_fail(e, 413, "too_large", NULL, "%s takes no body: at most %d bytes of one are read",
                     r->method, UNUSED_BODY);
 }
 
@@ -400,7 +400,7 @@ static enum MHD_Result queue_stream(struct request *r)
 
 /* --- a request's way --- */
 
-/* A proxy may send the whole URL: "GET http://host/health". What counts is the path in it. */
+/* A proxy may send the whole URL: "GET http://host/health". Only its path counts. */
 static const char *path_of(const char *target)
 {
     static const char *const schemes[] = {"http://", "https://"};
@@ -634,7 +634,7 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **context,
     if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK)
         r->gone = true;
     r->cut |= c->state == CONNECTION_CUT;
-    if (r->cut && !r->status) { /* what it would have been told */
+    if (r->cut && !r->status) { /* the status that it would have got */
         r->status = r->error.status;
         r->replied_ns = clock_ns();
     }

@@ -190,7 +190,7 @@ static bool open_items(struct request *r)
 void request_put_list(struct request *r, struct reply_list list, bool later)
 {
     assert(!r->writing); /* the pool reads the lists, and what they are made of is the arena's */
-    if (r->out.failed)   /* what stands before the list is not sent: its generation may end now */
+    if (r->out.failed)   /* the bytes before the list are not sent: its generation may end now */
         return;
     struct reply_list *l = later && open_items(r) ? arena_alloc(&r->arena, sizeof *l) : NULL;
     for (; !later && list.i < list.to; list.i++) {

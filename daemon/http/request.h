@@ -56,9 +56,9 @@ struct request_ops {
  * holds up no other request. */
 struct reply_list {
     struct reply_list *next;
-    size_t at;           /* where in `out` it stands */
+    size_t at;           /* its offset in `out` */
     uint32_t i, to;      /* items [i, to) are still to come */
-    const char *between; /* what goes before each item but the first */
+    const char *between; /* the separator before each item but the first */
     bool begun;          /* the next item is not the first */
     /* Writes item l->i. All that it reads must live, and stay as it is, until all are written. */
     void (*put)(struct buf *out, struct reply_list *l);
@@ -132,7 +132,7 @@ struct request {
 
 /* Reply with what `out` holds as JSON, or with a 503 when there was no memory for it. */
 void request_reply(struct request *r, int status);
-/* That 503's body, which needs no memory. */
+/* The body of that 503, which needs no memory. */
 extern const char no_memory_reply[];
 /* In a stream: a whole event stands at the end of `out`. False when there was no memory for it: what there is
  * of it is not sent, and the stream ends with an `event: error` instead. */

@@ -21,7 +21,7 @@ struct identity {
     unsigned n_chain;
     gnutls_privkey_t key;
     char summary[200];
-    struct identity *before; /* which this one, or one that is gone, has replaced */
+    struct identity *before; /* the older identity that this one replaced, or NULL */
     uint64_t replaced_ns;
 };
 

@@ -3,7 +3,7 @@
 #pragma once
 #include "base/error.h"
 
-/* What a client may speak, in GnuTLS' words: TLS 1.2 and 1.3 (RFC 8996). */
+/* The accepted versions, in GnuTLS's words: TLS 1.2 and 1.3 (RFC 8996). */
 #define TLS_PRIORITIES "NORMAL:-VERS-TLS1.0:-VERS-TLS1.1"
 
 #define TLS_MAX_KEPT 16 /* replaced certificates */

@@ -156,7 +156,7 @@ static const struct field *find(const struct field *const *tables, size_t n_tabl
     return NULL;
 }
 
-/* Of a member of the body that another route knows: what to say; or NULL. */
+/* The advice for a member of the body that another route knows; or NULL. */
 static const char *known_elsewhere(const struct field_reader *r, const char *name)
 {
     for (const struct field_place *p = r->within ? NULL : r->elsewhere; p && p->fields; p++)

@@ -62,7 +62,7 @@ int schema_refuse(struct compiler *c, int code, const json_t *schema, const char
     c->named = true;
     if (code == -EINVAL)
         return builder_fail(&c->b, code, "%s at %s: %s", keyword, path, why);
-    return builder_fail(&c->b, code, "%s at %s cannot be held exactly: %s", keyword, path, why);
+    return builder_fail(&c->b, code, "%s at %s cannot be enforced exactly: %s", keyword, path, why);
 }
 
 int schema_exhausted(struct compiler *c, const json_t *schema, const char *keyword)

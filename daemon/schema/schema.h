@@ -1,10 +1,10 @@
 /* schema.h - JSON schemas as grammars: drafts 4 to 2020-12, exact or refused by name. A grammar accepts the
  * JSON texts of the instances that the schema allows, with the members in the order of the schema's
  * properties (its own, then those of allOf, anyOf, oneOf, $ref; unknown ones last), whitespace bounded (none,
- * a blank, or a new line with up to 20 blanks) and constrained numbers without exponents. What the automaton
- * cannot hold is -ENOTSUP, with the keyword and its JSON path: never a looser grammar. `format` asserts in
- * drafts up to 7 and where no $schema is given; formats without a regular form are annotations. Thread: any.
- * Memory: bounded by grammar.h's limits. */
+ * a blank, or a new line with up to 20 blanks) and constrained numbers without exponents. A schema that the
+ * automaton cannot enforce is -ENOTSUP, with the keyword and its JSON path: never a looser grammar. `format`
+ * asserts in drafts up to 7 and where no $schema is given; formats without a regular form are annotations.
+ * Thread: any. Memory: bounded by grammar.h's limits. */
 #pragma once
 #include "base/error.h"
 #include "grammar/grammar.h"

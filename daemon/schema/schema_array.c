@@ -130,7 +130,7 @@ static void emit_unique(struct compiler *c, const struct shape *s, uint32_t from
         scalar &= set.s[i]->kind < KIND_ARRAY;
     if (!scalar && s->max > 1) {
         schema_refuse(c, -ENOTSUP, where, "uniqueItems",
-                      "of items that are not all strings, numbers, booleans or null");
+                      "its items may be other than strings, numbers, booleans and null");
         return;
     }
     for (uint32_t i = 0; i < set.n && !b->failed; i++) {

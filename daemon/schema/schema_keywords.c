@@ -64,7 +64,7 @@ static bool fits(const json_t *v, enum form form)
     }
 }
 
-/* Of dependencies, lists hold names, and the rest are schemas. */
+/* In dependencies a list holds names; all else is a schema. */
 static bool dependencies_fit(const json_t *object)
 {
     const char *key;

@@ -78,7 +78,7 @@ struct resource { /* a schema with its own base URI */
     json_t *root;
     const char *uri;
 };
-struct owner { /* which resource an object of the document belongs to */
+struct owner { /* the resource that an object of the document belongs to */
     const json_t *object;
     uint32_t resource;
 };

@@ -27,7 +27,7 @@ static struct set too_large(struct compiler *c, json_t *schema, const char *keyw
     return set_failed();
 }
 
-/* What s says of its own kind, and every value of the other kinds. */
+/* The values of its own kind that s allows, and every value of the other kinds. */
 static struct set and_one(struct compiler *c, struct set all, struct shape *s)
 {
     struct set others = set_one(c, s);
@@ -287,7 +287,7 @@ static struct set read_strings(struct compiler *c, struct set all, json_t *schem
     const char *regex =
         json_is_string(format) && c->assert_formats ? format_regex(json_string_value(format)) : NULL;
     if (json_is_string(format) && c->assert_formats && format_is_irregular(json_string_value(format)))
-        return refused(c, schema, "format", "regular expressions are not a regular language");
+        return refused(c, schema, "format", "no regular expression describes all regular expressions");
     if (regex && !all.failed)
         all =
             and_text(c, all, KIND_STRING,
@@ -615,7 +615,7 @@ static struct set read_unevaluated(struct compiler *c, struct set all, json_t *s
             s->rest = (struct item){node_and(c, s->rest.node, node_i), true};
         out = set_or(c, out, set_one(c, s));
     }
-    return set_and(c, out, set_any(c)); /* what has become empty goes */
+    return set_and(c, out, set_any(c)); /* removes shapes that have become empty */
 }
 
 /* ---- a schema ---- */
@@ -633,7 +633,7 @@ static struct set read_ref(struct compiler *c, struct set all, json_t *schema, c
     if (!target)
         return refused(c, schema, keyword, "its target is not in this document");
     if (strcmp(keyword, "$ref") != 0 && !refs_is_static(c, target, json_string_value(ref)))
-        return refused(c, schema, keyword, "its target depends on the way to it");
+        return refused(c, schema, keyword, "its target depends on where it is used");
     return set_and(c, all, schema_set(c, target, false));
 }
 
@@ -714,7 +714,7 @@ struct set schema_set(struct compiler *c, json_t *schema, bool negated)
     if (m->schema && m->state == 2)
         return m->set;
     if (m->schema)
-        return refused(c, schema, "$ref", "it refers to itself without going into a member or an item");
+        return refused(c, schema, "$ref", "it refers to itself without a member or an item between");
     c->where = schema;
     m->schema = schema;
     m->state = 1;

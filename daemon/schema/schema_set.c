@@ -206,7 +206,7 @@ static uint32_t discriminate(struct compiler *c, uint32_t node)
 
 static bool and_members(struct compiler *c, struct shape *to, const struct shape *a, const struct shape *b)
 {
-    struct shape left = *a, right = *b; /* which add to members of their own */
+    struct shape left = *a, right = *b; /* copies: each adds members of its own */
     left.member_room = left.n_members;
     right.member_room = right.n_members;
     left.by_key = right.by_key = (struct member_index){0};
@@ -555,7 +555,7 @@ static struct set not_array(struct compiler *c, const struct shape *s)
     return out;
 }
 
-/* What of its own kind a shape is not. */
+/* The values of its own kind that a shape excludes. */
 static struct set not_shape(struct compiler *c, const struct shape *s)
 {
     if (s->kind == KIND_OBJECT)

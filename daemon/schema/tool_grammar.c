@@ -12,7 +12,7 @@
 #define MAX_LENGTH 256
 
 struct writer {
-    struct compiler c; /* whose root has all schemas: {"$defs": {"0": .., "1": ..}} */
+    struct compiler c; /* its root has all schemas: {"$defs": {"0": .., "1": ..}} */
     const struct tool_grammar_options *o;
     const struct toolcall_writing *w;
 };
@@ -134,7 +134,7 @@ static int check_name(struct writer *x, const char *name)
                         toolcall_format_name(x->o->format));
 }
 
-/* What a text without quotes is held to; a strict tool must not ask for more. */
+/* The keywords that bind a text without quotes; a strict tool must not have others. */
 static int check_text(struct writer *x, const char *name, const json_t *schema)
 {
     static const char *const held[] = {"type",     "const",     "enum",      "minLength", "maxLength",
@@ -150,7 +150,7 @@ static int check_text(struct writer *x, const char *name, const json_t *schema)
         bool length = !strcmp(key, "minLength") || !strcmp(key, "maxLength");
         if (!known || (length && json_number_value(value) > MAX_LENGTH))
             return builder_fail(&x->c.b, -ENOTSUP,
-                                "%.40s of the parameter %.40s is not held in the format %s", key, name,
+                                "%.40s of the parameter %.40s cannot be enforced in the format %s", key, name,
                                 toolcall_format_name(x->o->format));
     }
     return 0;
@@ -261,7 +261,7 @@ static uint32_t put_calls(struct writer *x, uint32_t from)
     return put_text(x, end, x->w->end, strlen(x->w->end));
 }
 
-/* What it reasons, and up to two new lines. */
+/* The reasoning, and up to two new lines. */
 static uint32_t put_reasoning(struct writer *x, uint32_t from)
 {
     struct toolcall_reasoning r = toolcall_reasoning_of(x->o->format);

@@ -1,6 +1,6 @@
 /* tool_grammar.h - calls of tools as a grammar: what a model must write, in its format, to call one of them.
  * First what it reasons, if its format has that, then one call or several. Arguments are what the tool's
- * schema allows; a schema that cannot be held exactly is a JSON object of any members, unless the tool is
+ * schema allows; a schema that cannot be enforced exactly is a JSON object of any members, unless the tool is
  * `strict`. A mark that is a control token of the vocabulary is TOOL_GRAMMAR_CONTROL and its text, a byte
  * that no other text has: so the model writes the token itself, and in no string. Thread: any. Memory:
  * bounded by grammar.h's limits. */

@@ -38,7 +38,7 @@ struct swap {
     bool loading;                        /* next's thread is at it */
     bool stopping, suspended;
     char want[PATH_MAX]; /* "": none, the model is being put away */
-    char back[PATH_MAX]; /* what is restored when that fails; "" until a model has served */
+    char back[PATH_MAX]; /* the model to restore after a failure; "" until one has served */
     uv_timer_t *timer;   /* progress, or the end of a drain's patience */
     uv_work_t work;
     char last_model[PATH_MAX], last_error[sizeof((struct error *)0)->text];
@@ -444,7 +444,7 @@ bool swap_close(struct swap *sw)
     while (sw->closing)
         uv_run(sw->options.loop, UV_RUN_ONCE);
     close_loader(sw->old);
-    close_loader(sw->current); /* what it has cached reaches the disk, whatever is being loaded */
+    close_loader(sw->current); /* its cached pages reach the disk even while another model is loaded */
     sw->old = sw->current = NULL;
     if (sw->loading)
         return false;

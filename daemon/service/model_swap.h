@@ -7,7 +7,7 @@
  * waits is refused, what runs may finish within drain_timeout_ms, the old model is closed and the new one
  * loaded, and when that fails the old one is loaded again. A model that is no model costs no outage.
  *
- * One thing is done at a time. What /admin routes ask for comes in as server.h's server_admin. Thread: loop;
+ * One thing is done at a time. The /admin routes reach it through server_admin of server.h. Thread: loop;
  * loading has a thread of its own (loader.h), closing the pool's. */
 #pragma once
 #include "config/config.h"

@@ -26,7 +26,7 @@
 
 #define PROGRESS_MS    100
 #define LOAD_EXTEND_US "30000000" /* systemd waits this long after the last sign of progress */
-#define GRACE_MS       2000       /* what ending may take beyond the drain before the process just leaves */
+#define GRACE_MS       2000       /* the limit of ending after the drain; then the process exits */
 
 enum phase {
     PHASE_LOADING,
@@ -47,7 +47,7 @@ struct serve {
     struct server *server;
     struct swap *swap;
     struct watch {
-        struct loader *loader; /* whose signs it has seen */
+        struct loader *loader; /* the loader whose progress it has seen */
         struct watchdog dog;
     } watches[2]; /* of the model that serves, and of the one that is being left */
     enum phase phase;
@@ -241,10 +241,10 @@ static void say_chat_format(const struct serve *s)
     const char *format = server_chat_format(s->server, &unread);
 
     if (unread)
-        log_warn(
-            "chat format: %s; the chat template takes tools, but how it writes calls is not known: they stay "
-            "text (chat_format can name a format)",
-            format);
+        log_warn("chat format: %s; the chat template takes tools, but its format of calls is not known: "
+                 "calls stay text "
+                 "(chat_format sets a format)",
+                 format);
     else
         log_info("chat format: %s", format);
 }
@@ -308,8 +308,8 @@ static void on_lost(void *context, const struct error *err)
 
 /* ---- libuv's memory ---- */
 
-/* Where libuv finds no memory for a table of its own it ends the process without a word. At start we are
- * quicker; later the tables are there (server.c). */
+/* If libuv finds no memory for a table of its own, it ends the process without a message. At start we check
+ * first; later the tables exist (server.c). */
 static bool starts;
 
 static void *taken(void *p, size_t size)
@@ -358,8 +358,8 @@ static void on_reload(uv_signal_t *handle, int number)
     config_free(&again);
 }
 
-/* systemd's soft limit is 1,024 descriptors, which is less than max_connections needs. Where the hard one is,
- * too, connections that cannot be accepted would keep health from being answered. */
+/* systemd's soft limit is 1,024 descriptors, which is less than max_connections needs. If the hard limit is
+ * too low as well, connections that cannot be accepted would keep health from being answered. */
 static void fit_descriptor_limit(struct config *cfg)
 {
     struct rlimit limit;
@@ -425,7 +425,7 @@ static int bind_early(struct serve *s, struct error *err)
                  s->cfg->tls_port);
     struct error inner = {0};
     int rc = server_open(&s->server, &s->loop, s->cfg, fds, n, &inner);
-    if (rc < 0) /* an address that cannot be had is a matter of configuration, whatever the errno */
+    if (rc < 0) /* an address that cannot be used is an error of configuration, for every errno */
         return error_set(err, rc == -ENOMEM || rc == -EADDRINUSE ? rc : -EINVAL, "%s", inner.text);
     if (server_warning(s->server)[0])
         log_warn("%s", server_warning(s->server));

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #define OTHER_DESCRIPTORS 192  /* of other things than connections: on cpu it has about 13, a driver many */
-#define CLOSE_MS          5000 /* how long server_end() waits for an engine that is stuck */
+#define CLOSE_MS          5000 /* the time that server_end() waits for an engine that is stuck */
 #define FLUSH_MS          1000 /* after a drain's time is over: for last replies to leave */
 #define MAX_LISTENERS     16
 
@@ -120,7 +120,8 @@ static int bind_all(struct server *s, struct error *err)
     return rc < 0 ? rc : bind_host(s, cfg->tls_port, true, err);
 }
 
-/* Where others than this machine reach it, in the configuration's word or the inherited socket's; or NULL. */
+/* The address at which other machines reach it, in the configuration's word or the inherited socket's; or
+ * NULL. */
 static const char *open_place(const struct server *s, bool inherited)
 {
     for (unsigned i = 0; i < s->http.n_listeners; i++)
@@ -219,8 +220,8 @@ static int open_wake(struct server *s, struct error *err)
 
 /* --- life --- */
 
-/* What libuv's own threads have to do is to close models, one at a time (swap.c). Read by libuv at their
- * first work. */
+/* libuv's own threads only close models, one at a time (model_swap.c). libuv reads this at their first work.
+ */
 static void size_libuv_pool(void)
 {
     setenv("UV_THREADPOOL_SIZE", "1", 0);
@@ -551,7 +552,7 @@ static void begin_drain(struct server *s)
 {
     struct generation *next;
     s->generator.draining = true;
-    if (s->generator.state != SERVER_STALLED) /* what ends for that says so until the end */
+    if (s->generator.state != SERVER_STALLED) /* a stalled server keeps that state until the end */
         s->generator.state = SERVER_DRAINING;
     for (unsigned i = 0; i < s->http.n_listeners; i++)
         if (s->http.listeners[i].inherited)

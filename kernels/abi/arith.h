@@ -390,7 +390,7 @@ static inline float arith_score_q8(const int8_t *q, const float *q_scales, const
     return s;
 }
 
-/* How weights w are quantised to u = 0..ARITH_WEIGHT_MAX after multiplication by their values' scales: u =
+/* Weights w are quantised to u = 0..ARITH_WEIGHT_MAX after multiplication by their values' scales: u =
  * rint(product * inverse), product = u * step. `top` is the largest of the products, as bits without the
  * sign: an infinity or a NaN compares larger than any number. Below 2^-100 all become zero; step is NaN if a
  * product is not finite. */
@@ -409,7 +409,7 @@ static inline struct arith_weights arith_weights_of(uint32_t top)
     };
 }
 
-/* Returns the product that is quantised. A token of weight 0 counts as nothing, whatever its scale is. */
+/* Returns the product that is quantised. A token of weight 0 counts as nothing, at any scale. */
 static inline float arith_weight_product(float w, float scale)
 {
     return w == 0.0f ? 0.0f : w * scale;
@@ -479,8 +479,8 @@ static inline uint32_t arith_gumbel_bits(uint64_t seed, uint32_t position, uint3
     return token & 2 ? high : low;
 }
 
-/* Its noise. Adding it to logit/T and taking the largest samples the softmax exactly, whatever subset of
- * tokens is left and in whatever order it is walked. */
+/* Its noise. Adding it to logit/T and taking the largest samples the softmax exactly, for any subset of
+ * tokens and any order. */
 static inline float arith_gumbel(uint64_t seed, uint32_t position, uint32_t token)
 {
     return arith_gumbel_of(arith_gumbel_bits(seed, position, token));

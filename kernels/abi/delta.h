@@ -29,7 +29,7 @@ struct delta_shape {
     uint32_t n_key_heads, n_value_heads; /* n_key_heads divides n_value_heads, up to DELTA_MAX_HEADS */
     uint32_t key_dim, value_dim;         /* multiples of DELTA_COLUMNS, up to DELTA_MAX_DIM */
     uint32_t n_taps;                     /* 2..DELTA_MAX_TAPS */
-    bool adjacent;                       /* which value heads share a key head: delta_key_head() */
+    bool adjacent;                       /* adjacent value heads share a key head: delta_key_head() */
 };
 
 static inline uint32_t delta_key_head(const struct delta_shape *s, uint32_t value_head)

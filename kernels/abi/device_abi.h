@@ -153,8 +153,8 @@ enum decoder_range {
     DECODER_RANGE_ROW,       /* slot, position or logit index */
 };
 
-/* What a block does or did last, in word 0 of its line of `places`; else 1 + the index of an op. Word 1 is 1
- * once the block has ended. */
+/* Word 0 of a block's line of `places` is one of these, or 1 + the index of its last op. Word 1 is 1 once the
+ * block has ended. */
 enum decoder_place {
     DECODER_PLACE_NONE,               /* it has not begun */
     DECODER_PLACE_STEP = 0x80000000u, /* it waits for the next step, or does a step's page ops */

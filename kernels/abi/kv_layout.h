@@ -22,7 +22,7 @@ struct kv_layout {
     uint32_t n_layers, n_kv_heads, head_dim;
     uint32_t type;       /* enum kv_type */
     uint64_t page_bytes; /* of a whole page; 0: of the part, which is the page */
-    uint64_t at;         /* where the part begins in a page */
+    uint64_t at;         /* the part's offset in a page */
 };
 
 /* Bytes of one tile's elements; the scales follow them. */

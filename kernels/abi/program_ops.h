@@ -145,7 +145,7 @@ struct program_op {
 };
 _Static_assert(sizeof(struct program_op) == 192, "program_op");
 
-/* Whether an epilogue joins two products of the same rows: gate and up. */
+/* True if an epilogue joins two products of the same rows: gate and up. */
 static inline bool program_is_gated(uint32_t epilogue)
 {
     return epilogue >= PROGRAM_SWIGLU;

@@ -478,7 +478,7 @@ SIMT_INLINE const SIMT_SHARED struct attend_place *attend_at(const struct attend
     return &a->room->places[number % ATTEND_PLACES];
 }
 
-/* Appends k or v of a lone row to its tile, and to its piece in the ring if that has been copied already. Of
+/* Appends k or v of a lone row to its tile, and to its piece in the ring if that has been copied already. In
  * the pass that begins with piece `number`, the first n_slots pieces have been copied at the start of the
  * stream, and one fewer later. */
 SIMT_INLINE void attend_append_own(const struct attend *a, uint32_t number, uint32_t which)

@@ -4,7 +4,7 @@
 #include "attend.h"
 #include "device/interpreter.h"
 
-/* What a kind of attention changes in the arguments. */
+/* Sets the arguments that depend on the kind of attention. */
 SIMT_INLINE void attend_args_of_kind(struct attend_args *a, const struct walk *w)
 {
     const SIMT_GLOBAL struct program_op *op = w->op;

@@ -57,7 +57,7 @@ SIMT_INLINE void flow_fail(const struct flow_guard *guard, uint32_t why, uint32_
     simt_st_release_gpu(&w[FLOW_ABORT], why);
 }
 
-/* When one wait last looked at the clock and the abort word; `spins` and `since` are 0 when it begins. */
+/* The last time that one wait read the clock and the abort word; `spins` and `since` are 0 when it begins. */
 struct flow_patience {
     uint32_t spins;
     uint64_t since;

@@ -22,7 +22,7 @@ extern SIMT_SHARED char simt_arena[] __attribute__((aligned(128))); /* without i
 #define simt_carve(offset, bytes) ((SIMT_SHARED void *)(simt_arena + (offset)))
 
 /* Recomputes lane and warp at each use, from a value that the compiler cannot see through. Otherwise it
- * computes whatever depends on them once, at the start, and runs out of registers where many are needed. */
+ * computes all that depends on them once, at the start, and runs out of registers where many are needed. */
 #define SIMT_OPAQUE(v)                                                                                       \
     __extension__({                                                                                          \
         uint32_t v_ = (v);                                                                                   \

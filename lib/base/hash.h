@@ -1,7 +1,7 @@
 /* hash.h - the one hash of Hearth: 64 bits, all of them usable, low ones as the index of a table.
  *
  * A round multiplies two 64-bit words and XORs the halves of the 128-bit product. The values depend on the
- * host's byte order. Files and fingerprints hold them: whoever changes them raises PREFIX_FILE_VERSION. It
+ * host's byte order. Files and fingerprints hold them: a change raises PREFIX_FILE_VERSION. It
  * detects accidents and tells things apart; it is no signature. Where a client or a file chooses what is
  * hashed into a table, begin with hash_seed(): then collisions cannot be prepared. Thread: any. Memory: none.
  */

@@ -32,7 +32,7 @@ static uint32_t head_width(const struct delta_shape *s, uint32_t head)
     return head < 2 * s->n_key_heads ? s->key_dim : s->value_dim;
 }
 
-/* Where the taps of a head stand. */
+/* The place of a head's taps. */
 static float *taps_of(const struct delta_net *d, uint32_t layer, uint32_t head)
 {
     return (float *)d->taps.data + layer * taps_floats(&d->shape) +

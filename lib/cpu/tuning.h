@@ -73,7 +73,7 @@ struct matmul_variant tuning_variant(const struct tuning *t, uint32_t kind, uint
  * speed beside the constants at the median, or 0 if they stay. Pure. */
 float tuning_judge(const uint64_t built[TUNING_DUELS], const uint64_t variant[TUNING_DUELS]);
 
-struct tuning_work { /* what measuring uses; the contents are overwritten */
+struct tuning_work { /* the memory that measuring overwrites */
     struct team *team;
     void *input; /* matmul_input_size(largest k, TUNING_COLUMNS) bytes */
     struct {

@@ -116,7 +116,7 @@ static inline struct step *cuda_step_at(const struct cuda_decoder *d, uint32_t n
                                    (size_t)(number % DECODER_RING) * d->args.step_stride);
 }
 
-/* Whether all attention of a model is more than the plain one (kernels/attention/attend.h). */
+/* True if a model needs the general attention (kernels/attention/attend.h). */
 bool cuda_is_general(const struct model_config *c);
 /* cuda_load.c: d->program and d->graph are set. On failure cuda_unload() releases what was acquired. */
 int cuda_load_all(struct cuda_decoder *d, struct error *err);

@@ -15,7 +15,7 @@
 #define JIT_SHARE      0.1 /* share of the load's progress */
 #define TRANSFER_BYTES ((uint64_t)64 << 20)
 #define MAX_PAGES      (1u << 18) /* 16 million tokens; more would only lengthen the page list */
-#define SPIN_NS        1000000u   /* how long the idle kernel polls at full speed */
+#define SPIN_NS        1000000u   /* the time that the idle kernel polls at full speed */
 #define QUANTUM_MS     1000u      /* longest launch on a device that drives a display */
 
 static uint32_t slot_pages(const struct cuda_decoder *d)

@@ -20,7 +20,7 @@
 #define PRODUCT_ROOM   102400u /* and of a product block, if it suffices: two of them share an SM */
 #define PRODUCT_STAGES 4u
 #define MBARRIERS      256u
-#define DEFAULT_SHARED 49152u /* what a block gets without a cuFuncSetAttribute */
+#define DEFAULT_SHARED 49152u /* bytes of a block without a cuFuncSetAttribute */
 
 struct value { /* output of a node */
     uint64_t data;

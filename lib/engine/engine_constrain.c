@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#define MASKS_NS  10000000 /* that a step waits for masks, whatever they take */
+#define MASKS_NS  10000000 /* the longest wait of a step for masks */
 #define MASK_PART 100000   /* steps of a matcher, about 1 ms */
 
 int engine_constrain_open(struct engine *e, struct error *err)
@@ -45,11 +45,22 @@ bool engine_constrain_pending(const struct engine *e)
     return false;
 }
 
+static uint32_t *mask_of(const struct engine *e, uint32_t slot)
+{
+    return e->masks + (size_t)slot * e->mask_words;
+}
+
+/* The last token first: hostile grammars make a token as dear as a part of a mask. */
 static void make_part(struct engine *e, uint32_t slot)
 {
     struct sequence *q = &e->seqs[slot];
-    uint32_t n = 0, *mask = e->masks + (size_t)slot * e->mask_words;
-    q->masked = matcher_mask_part(q->r->constraint, q->r->vocabulary, mask, MASK_PART, &n);
+    struct engine_request *r = q->r;
+    uint32_t n = 0, last = q->n_samples - 1;
+    if (q->untaken) {
+        q->untaken = false;
+        q->masked = !matcher_token(r->constraint, r->vocabulary, r->out[last].token);
+    } else
+        q->masked = matcher_mask_part(r->constraint, r->vocabulary, mask_of(e, slot), MASK_PART, &n);
     q->mask = n ? slot + 1 : 0;
 }
 
@@ -67,9 +78,12 @@ void engine_constrain_masks(struct engine *e)
     }
 }
 
-bool engine_constrain_token(const struct engine_request *r, int32_t token)
+bool engine_constrain_token(const struct engine *e, struct sequence *q, int32_t token)
 {
-    return !r->constraint || matcher_token(r->constraint, r->vocabulary, token);
+    if (!q->r->constraint)
+        return true;
+    q->untaken = q->mask && (mask_of(e, q->mask - 1)[token / 32] >> (token % 32) & 1);
+    return q->untaken;
 }
 
 bool engine_constrain_holds(const struct engine *e)

@@ -30,6 +30,7 @@ struct sequence {
     uint32_t n_samples; /* tokens requested from the decoder: received or in flight */
     bool masked;        /* of a constrained text: the mask of its next token is made */
     uint32_t mask;      /* its number for step_logit.mask, 0: no token may follow */
+    bool untaken;       /* its matcher has yet to take the last token of r->out */
     uint64_t last_step; /* id of the newest step that names it; 0: none */
     uint64_t admitted;  /* sequence number of its admission */
 
@@ -49,7 +50,7 @@ struct sequence {
 
 /* Rows that a product computes together on 512-bit vectors; a remainder of them costs a whole panel. */
 #define ENGINE_ROWS_TOGETHER 8
-/* The least number of prompt rows beside running texts, whatever step_ms says, so that prompts make progress;
+/* The least number of prompt rows beside running texts, at any step_ms, so that prompts make progress;
  * less a remainder. A step that leaves prompt rows for later has at least ENGINE_LEAST_CHUNK of them. */
 #define ENGINE_PREFILL_BESIDE 16
 #define ENGINE_LEAST_CHUNK    (ENGINE_PREFILL_BESIDE - ENGINE_ROWS_TOGETHER + 1)
@@ -224,8 +225,9 @@ void engine_constrain_close(struct engine *e);
 void engine_constrain_masks(struct engine *e);
 /* True if a mask is still to be made. */
 bool engine_constrain_pending(const struct engine *e);
-/* Takes a sampled token into the matcher; false when it has none of the language. */
-bool engine_constrain_token(const struct engine_request *r, int32_t token);
+/* Takes a sampled token; false when its mask forbids it, or there was none. The matcher reads it when the
+ * next mask is made, within the same time. */
+bool engine_constrain_token(const struct engine *e, struct sequence *q, int32_t token);
 /* True if no further step may be submitted now: a constrained sequence waits for its token. */
 bool engine_constrain_holds(const struct engine *e);
 /* engine_admit.c: queues what has come in; moves requests from the queue into slots. */

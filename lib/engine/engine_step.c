@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-#define MIN_PREFILL_ALONE 64  /* rows, whatever step_ms says: enough to pay for one pass over the weights */
+#define MIN_PREFILL_ALONE 64  /* rows at any step_ms: enough to pay for one pass over the weights */
 #define FIRST_PREFILL     64  /* rows until the cost is measured */
 #define BESIDE_SHARE      0.7 /* of step_ms for prefill beside texts: 1 step in 100 takes 1.4 times that */
 #define HEAD_ROOM         4   /* logit rows that decoding leaves to prefill, if there is any */
@@ -429,7 +429,7 @@ static void take_sample(struct engine *e, struct sequence *q, uint32_t index,
                         const struct step_result *result, uint64_t now_ns)
 {
     struct engine_request *r = q->r;
-    if (!engine_constrain_token(r, result->token)) { /* there was no mask: nothing may follow */
+    if (!engine_constrain_token(e, q, result->token)) { /* there was no mask: nothing may follow */
         engine_end(e, q, ENGINE_STUCK, now_ns);
         return;
     }

@@ -169,7 +169,7 @@ static uint32_t take_hex(struct parser *p, unsigned digits)
         code = code * 16 + (uint32_t)d;
     }
     if (code > DFA_MAX_CODE || (code >= 0xd800 && code < 0xe000)) {
-        fail(p, "no such character");
+        fail(p, "an escape that is no Unicode character");
         return 0;
     }
     return code;
@@ -180,7 +180,7 @@ static uint32_t take_char(struct parser *p)
     if (!take(p, "\\")) {
         size_t len = p->at < p->n ? utf8_char(p->s + p->at, p->n - p->at) : 0;
         if (!len) {
-            fail(p, p->at < p->n ? "bytes that are not UTF-8" : "the end is too early");
+            fail(p, p->at < p->n ? "bytes that are not UTF-8" : "the grammar ends too early");
             return 0;
         }
         p->at += len;
@@ -280,7 +280,7 @@ static struct span parse_element(struct parser *p)
     }
     if (take(p, "(")) {
         if (++p->depth > MAX_DEPTH)
-            fail_at(p, p->at, -E2BIG, "more than 200 groups inside each other", "");
+            fail_at(p, p->at, -E2BIG, "groups nested more than 200 deep", "");
         skip_space(p, true);
         s = p->b->failed ? s : parse_choice(p, true);
         p->depth--;

@@ -52,7 +52,7 @@ struct grammar_part { /* a string that is counted: `min` to leave it, `max` to g
 
 struct vocabulary_memos;
 
-/* Of the callers who count what the grammar holds once for all its users; zero at first. */
+/* For callers that count the grammar's memory once for all its users; zero at first. */
 struct grammar_share {
     uint32_t n_users;
     size_t n_counted; /* bytes */

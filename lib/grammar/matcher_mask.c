@@ -91,7 +91,7 @@ struct trie_walk {
     uint8_t exit_byte;
     struct config *level; /* [max_len + 1] */
     uint64_t pause;       /* with less work left the walk pauses */
-    /* Where it is: `node` is next; nodes at the levels [0, top] end at ends[]. */
+    /* The place of the walk: `node` is next; nodes at the levels [0, top] end at ends[]. */
     uint32_t node, top;
     uint32_t ends[MAX_LEVELS];
     struct mark marks[MAX_LEVELS];
@@ -194,9 +194,11 @@ static bool reads_one_byte(const struct grammar *g, uint32_t s, uint8_t *byte)
            g->edges[a->edge].lo == g->edges[a->edge].hi;
 }
 
-/* The state outside that the part leads to, found by looking at all of its states that `state` reaches. */
-static uint32_t find_exit(const struct grammar *g, uint32_t state, bool *many)
+/* The state outside that the part leads to, found by looking at all of its states that `state` reaches. A
+ * part that would take too much of the mask's work counts as one with many. */
+static uint32_t find_exit(struct matcher *m, uint32_t state, bool *many)
 {
+    const struct grammar *g = m->g;
     uint32_t *queue = malloc(g->n_states * sizeof *queue), n = 0, exit = NO_FRAME;
     bool *seen = calloc(g->n_states, 1);
     *many = !queue || !seen;
@@ -204,7 +206,10 @@ static uint32_t find_exit(const struct grammar *g, uint32_t state, bool *many)
         queue[n++] = state, seen[state] = true;
     for (uint32_t i = 0; i < n; i++) {
         const struct grammar_state *s = &g->states[queue[i]], *e = s + 1;
-        *many |= s->final || s->call != e->call;
+        uint32_t steps = 1 + e->edge - s->edge + e->empty - s->empty;
+        *many |= s->final || s->call != e->call || steps > m->work / 2;
+        if (*many || !matcher_work(m, steps))
+            break;
         for (uint32_t k = s->edge; k < e->edge + (e->empty - s->empty); k++) {
             uint32_t to = k < e->edge ? g->edges[k].to : g->empties[s->empty + (k - e->edge)];
             bool inside = g->states[to].memo != GRAMMAR_NO_MEMO;
@@ -241,7 +246,7 @@ static struct memo *memo_make(struct matcher *m, const struct vocabulary *v, uin
         memset(o->counts, 255, v->n_tokens + 1);
     }
     bool many;
-    o->exit_state = find_exit(m->g, state, &many);
+    o->exit_state = find_exit(m, state, &many);
     struct trie_walk w = {.m = m, .v = v, .mask = o->mask, .memo = o, .level = level};
     o->byte_exit = o->exit_state != NO_FRAME && reads_one_byte(m->g, o->exit_state, &w.exit_byte);
     o->useless = many;
@@ -338,7 +343,7 @@ struct mask_job {
     uint32_t next;        /* thread of the text so far */
     struct thread *plain; /* threads without a memo */
     uint32_t n_plain;
-    /* Of the memo that is applied: its thread, the next of its exits, what is before and behind them. */
+    /* The memo that is applied: its thread, the next of its exits, and the state around them. */
     const struct memo *memo;
     struct thread thread;
     struct grammar_part part;
@@ -347,7 +352,7 @@ struct mask_job {
     struct config outside;
     struct mark mark;
     size_t n_text;
-    struct mark begun; /* what the matcher was before */
+    struct mark begun; /* the state of the matcher before */
     size_t begun_text;
 };
 

@@ -308,7 +308,7 @@ static struct span parse_dot(struct parser *p)
 static struct span parse_group(struct parser *p)
 {
     if (looking_at(p, "?=") || looking_at(p, "?!"))
-        fail(p, -ENOTSUP, "a lookahead that is not in front");
+        fail(p, -ENOTSUP, "a lookahead that is not at the beginning");
     else if (looking_at(p, "?<=") || looking_at(p, "?<!"))
         fail(p, -ENOTSUP, "a lookbehind");
     else if (take(p, "?<")) {
@@ -319,7 +319,7 @@ static struct span parse_group(struct parser *p)
     } else if (!take(p, "?:") && looking_at(p, "?"))
         fail(p, -ENOTSUP, "a group with flags");
     if (++p->depth > MAX_DEPTH)
-        fail(p, -E2BIG, "more than 200 groups inside each other");
+        fail(p, -E2BIG, "groups nested more than 200 deep");
     struct span s = parse_choice(p);
     p->depth--;
     if (!take(p, ")"))
@@ -562,7 +562,8 @@ static const struct dfa *lookaheads(struct parser *p, size_t *from)
         size_t end = group_end(p, *from);
         p->at = *from;
         if (!end || has_choice(p, end)) {
-            fail(p, end ? -ENOTSUP : -EINVAL, end ? "a lookahead that is not in front" : "a group without )");
+            fail(p, end ? -ENOTSUP : -EINVAL,
+                 end ? "a lookahead that is not at the beginning" : "a group without )");
             return NULL;
         }
         enum dfa_op op = p->s[*from + 2] == '!' ? DFA_MINUS : DFA_AND;

@@ -42,7 +42,7 @@ struct jinja_limits { /* a limit of 0 is the JINJA_MAX_ above */
      * so are 512 bytes of text that are copied or compared, 64 that are searched for another text, 16 that
      * are walked character by character, 8 entries of a dict or 64 names of variables that are passed by. A
      * number costs by its digits; a float that is printed in full one for each length that has to be tried.
-     * The weights are those of the time: whatever a template does, JINJA_MAX_OPERATIONS take 8 to 60 ms on a
+     * The weights follow the time taken: in any template JINJA_MAX_OPERATIONS take 8 to 60 ms on a
      * core of a Zen 4. */
     unsigned operations;
     size_t output, memory; /* bytes */

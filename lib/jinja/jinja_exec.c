@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
-enum step { STEP_ON, STEP_FAILED, STEP_BREAK, STEP_CONTINUE }; /* how a statement ended */
+enum step { STEP_ON, STEP_FAILED, STEP_BREAK, STEP_CONTINUE }; /* the end of a statement */
 
 static enum step run_body(struct jinja_run *r, const struct jinja_node *n);
 

@@ -273,7 +273,7 @@ static bool split_at(struct jinja_run *r, struct jinja_text t, struct jinja_text
     return push_part(r, out, t, from, t.len);
 }
 
-/* Tells whether `what`, which is not empty, stands at t.s + at. Who looks from behind calls this for every
+/* Tells whether `what`, which is not empty, stands at t.s + at. A search from the end calls this for every
  * place, and any of them may cost the length of `what`. */
 static bool stands_at(struct jinja_run *r, struct jinja_text t, size_t at, struct jinja_text what, bool *out)
 {

@@ -18,7 +18,7 @@ static bool put_word(struct jinja_run *r, struct jinja_out *out, const char *s)
 /* --- numbers --- */
 
 /* The fewest digits that read back as the same number, with zeros behind them or not: "d.ddde+xx" in `text`.
- * 15 digits show whatever a normal number has in fewer; of a subnormal one all are tried. Each try counts. */
+ * 15 digits show every normal number that has fewer; of a subnormal one all are tried. Each try counts. */
 static bool shortest(struct jinja_run *r, double f, char text[32])
 {
     for (int digits = f < DBL_MIN ? 0 : DBL_DIG - 1; digits < DBL_DECIMAL_DIG; digits++) {
@@ -294,7 +294,7 @@ static const struct jinja_pair *sorted_pairs(struct jinja_run *r, const struct j
     for (size_t i = 0; copy && i < d->n; i++) {
         copy[i] = d->pairs[i];
         if (copy[i].key.kind != JINJA_TEXT) {
-            jinja_fail(r, -EBADMSG, "tojson sorts keys that are strings only");
+            jinja_fail(r, -EBADMSG, "tojson sorts only keys that are strings");
             return NULL;
         }
     }

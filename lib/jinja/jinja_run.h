@@ -9,7 +9,7 @@
 #define JINJA_NAMES      64  /* names that are passed by for one of work, in looking for another */
 
 /* The units of cost: an operation is 8 of work, and one of work is what 512 bytes cost that are copied or
- * compared. Measured on a Zen 4, one of work takes 10 to 60 ns whatever it is spent on, so the limit of
+ * compared. Measured on a Zen 4, one of work takes 10 to 60 ns for all kinds of work, so the limit of
  * operations bounds the time of a render. */
 #define JINJA_OPERATION 8
 #define JINJA_BYTES     512

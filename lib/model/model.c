@@ -20,7 +20,7 @@ struct model {
     uint32_t n_tensors, n_weights;
     struct weight *weights;        /* weight i is tensor i of the file; then the parts of fused tensors */
     char (*part_names)[PART_NAME]; /* [n_weights - n_tensors] */
-    float *rope_factors[2];        /* what the factors of config.kinds[0].rope point to */
+    float *rope_factors[2];        /* config.kinds[0].rope's factors point here */
 };
 
 #define ARCHS(X)                                                                                             \

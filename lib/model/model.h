@@ -1,7 +1,7 @@
 /* model.h - a GGUF file understood as a transformer: its numbers and its weights, checked.
  * Which tensors a model has, and how they are joined, is the business of one file per architecture
  * (arch_*.c), found by the file's general.architecture through `struct arch`. Weights stay in the file until
- * somebody reads them. Thread: immutable after open until model_release(). Memory: the model holds the file's
+ * a loader reads them. Thread: immutable after open until model_release(). Memory: the model holds the file's
  * metadata and has it open; close it after everything that points into it. */
 #pragma once
 #include "base/error.h"
@@ -31,11 +31,11 @@ struct weight {
     const char *name; /* "blk.3.attn_q.weight" */
     uint32_t type;    /* enum quant_type */
     uint32_t n, k;
-    uint32_t n_experts; /* 1: one matrix */
-    size_t size;        /* bytes in the file */
-    uint32_t tensor;    /* of the file; weights may be rows of a fused tensor (attn_qkv), */
-    size_t at;          /* which begin at this byte of it: `run` rows of every `every`; 0: all rows */
-    uint32_t run, every;
+    uint32_t n_experts;  /* 1: one matrix */
+    size_t size;         /* bytes in the file */
+    uint32_t tensor;     /* its index in the file; it may be fused (attn_qkv) */
+    size_t at;           /* byte of the first row in that tensor */
+    uint32_t run, every; /* `run` rows of every `every` are this weight's; 0: all rows */
 };
 
 /* The mixture of experts of a model's layers; n_experts 0: none. */
@@ -135,7 +135,7 @@ struct arch {
     enum model_rope rope;
     /* Reads the keys, and sets the rules, of this architecture alone (config_reader.h); NULL: none. */
     int (*configure)(struct config_reader *r, struct model_config *c);
-    /* Of an architecture with experts; the file's keys override both. 0: it has none. */
+    /* For an architecture with experts; the file's keys override both. 0: it has none. */
     uint32_t gating;
     bool normalise;
     bool may_have_experts; /* without a key expert_count it has none */
@@ -203,7 +203,7 @@ void model_rope_table(const struct model_rotation *r, uint32_t n_ctx, float *out
 /* Returns whether a context of this many tokens takes the long factors of longrope (struct model_rotation):
  * the same text has other keys then, so model_hash() alone does not name them. */
 bool model_takes_long_factors(const struct model_rotation *r, uint32_t n_ctx);
-/* Where keys and values of the layers of a kind lie in a page whose elements have type kv_type. */
+/* The place of keys and values of the layers of a kind in a page whose elements have type kv_type. */
 struct kv_layout model_kv_layout(const struct model_config *c, uint32_t kind, uint32_t kv_type);
 /* Bytes of the recurrent states of one slot; 0: the model has none. */
 size_t model_state_size(const struct model_config *c);

@@ -25,15 +25,15 @@ uint32_t fusion_next_reader(const struct fusion *f, uint32_t i, uint32_t from)
         for (uint32_t k = 0; k < graph_op_arity(fusion_node(f, j)->op); k++)
             if (fusion_node(f, j)->inputs[k] == i)
                 return j;
-    return NOBODY;
+    return NO_NODE;
 }
 
 uint32_t fusion_sole_reader(const struct fusion *f, uint32_t i, enum graph_op op)
 {
-    if (i == NOBODY || f->n_readers[i] != 1)
-        return NOBODY;
+    if (i == NO_NODE || f->n_readers[i] != 1)
+        return NO_NODE;
     uint32_t j = fusion_next_reader(f, i, i + 1);
-    return j != NOBODY && fusion_node(f, j)->op == op ? j : NOBODY;
+    return j != NO_NODE && fusion_node(f, j)->op == op ? j : NO_NODE;
 }
 
 void fusion_hold(struct fusion *f, enum program_buffer_index buffer, uint32_t node, uint32_t width)
@@ -92,7 +92,7 @@ void fusion_set_norm(const struct fusion *f, struct program_op *op, uint32_t i)
 static uint32_t skip_scale(const struct fusion *f, uint32_t i, float *scale)
 {
     uint32_t j = fusion_sole_reader(f, i, GRAPH_SCALE);
-    if (j == NOBODY || fusion_node(f, j)->gain != MODEL_NO_WEIGHT)
+    if (j == NO_NODE || fusion_node(f, j)->gain != MODEL_NO_WEIGHT)
         return i;
     *scale = fusion_node(f, j)->scale;
     return j;
@@ -103,7 +103,7 @@ static int fuse_embed(struct fusion *f, uint32_t i)
 {
     enum program_buffer_index out = f->p->n_ops == 0 ? PROGRAM_X : PROGRAM_LAYERS;
     float scale = 1;
-    if (f->held[out] != NOBODY)
+    if (f->held[out] != NO_NODE)
         return fusion_refuse(f, i, "it is the third embedding");
     uint32_t nodes[2] = {i, skip_scale(f, i, &scale)};
     struct program_op *op = fusion_emit(f, PROGRAM_EMBED, nodes, nodes[1] == i ? 1 : 2);
@@ -129,14 +129,14 @@ struct attention {
 
 static struct head_chain follow_heads(const struct fusion *f, uint32_t product, uint32_t reader)
 {
-    struct head_chain c = {product, NOBODY, NOBODY, product, reader};
-    if (c.end != NOBODY && fusion_node(f, c.end)->op == GRAPH_RMS_NORM) {
+    struct head_chain c = {product, NO_NODE, NO_NODE, product, reader};
+    if (c.end != NO_NODE && fusion_node(f, c.end)->op == GRAPH_RMS_NORM) {
         c.norm = c.last = c.end;
-        c.end = f->n_readers[c.last] == 1 ? fusion_next_reader(f, c.last, c.last + 1) : NOBODY;
+        c.end = f->n_readers[c.last] == 1 ? fusion_next_reader(f, c.last, c.last + 1) : NO_NODE;
     }
-    if (c.end != NOBODY && fusion_node(f, c.end)->op == GRAPH_ROPE) {
+    if (c.end != NO_NODE && fusion_node(f, c.end)->op == GRAPH_ROPE) {
         c.rope = c.last = c.end;
-        c.end = f->n_readers[c.last] == 1 ? fusion_next_reader(f, c.last, c.last + 1) : NOBODY;
+        c.end = f->n_readers[c.last] == 1 ? fusion_next_reader(f, c.last, c.last + 1) : NO_NODE;
     }
     return c;
 }
@@ -144,10 +144,10 @@ static struct head_chain follow_heads(const struct fusion *f, uint32_t product, 
 /* Sorts the chains from one product into q, k and v: a product may be both K and V. */
 static void sort_chains(const struct fusion *f, struct attention *a, uint32_t product)
 {
-    for (uint32_t j = fusion_next_reader(f, product, product + 1); j != NOBODY;
+    for (uint32_t j = fusion_next_reader(f, product, product + 1); j != NO_NODE;
          j = fusion_next_reader(f, product, j + 1)) {
         struct head_chain c = follow_heads(f, product, j);
-        if (c.end == NOBODY)
+        if (c.end == NO_NODE)
             continue;
         const struct graph_node *end = fusion_node(f, c.end);
         if (end->op == GRAPH_SOFT_MAX && end->inputs[0] == c.last)
@@ -162,20 +162,20 @@ static void sort_chains(const struct fusion *f, struct attention *a, uint32_t pr
 /* True if the n products of a norm end in one attention: with one, in the cache of an earlier layer. */
 static bool find_attention(const struct fusion *f, const uint32_t *products, uint32_t n, struct attention *a)
 {
-    const struct head_chain none = {NOBODY, NOBODY, NOBODY, NOBODY, NOBODY};
+    const struct head_chain none = {NO_NODE, NO_NODE, NO_NODE, NO_NODE, NO_NODE};
     a->q = a->k = a->v = none;
     uint32_t n_readers = 0;
     for (uint32_t i = 0; i < n; i++) {
         sort_chains(f, a, products[i]);
         n_readers += f->n_readers[products[i]];
     }
-    if (a->q.end == NOBODY || n_readers != (n == 1 ? 1 : 3))
+    if (a->q.end == NO_NODE || n_readers != (n == 1 ? 1 : 3))
         return false;
     a->soft_max = a->q.end;
     a->copy = fusion_node(f, a->soft_max)->inputs[1];
     if (n == 1)
         return f->covered[a->copy];
-    return a->k.end == a->copy && a->v.end == a->copy && a->v.rope == NOBODY;
+    return a->k.end == a->copy && a->v.end == a->copy && a->v.rope == NO_NODE;
 }
 
 /* Sets the norms of the heads. */
@@ -183,16 +183,16 @@ static int set_head_norms(const struct fusion *f, const struct attention *a, str
 {
     uint32_t head_dim = fusion_node(f, a->soft_max)->group;
     bool cached = op->flags & PROGRAM_CACHED;
-    if (!cached && (a->q.norm == NOBODY) != (a->k.norm == NOBODY))
+    if (!cached && (a->q.norm == NO_NODE) != (a->k.norm == NO_NODE))
         return fusion_refuse(f, a->soft_max, "only one of q and k is normalised");
-    if (a->v.norm != NOBODY) {
+    if (a->v.norm != NO_NODE) {
         const struct graph_node *v = fusion_node(f, a->v.norm);
-        if (a->q.norm == NOBODY || v->gain != MODEL_NO_WEIGHT || v->group != head_dim ||
+        if (a->q.norm == NO_NODE || v->gain != MODEL_NO_WEIGHT || v->group != head_dim ||
             v->eps != fusion_node(f, a->q.norm)->eps)
             return fusion_refuse(f, a->v.norm, "the norms of q and v differ, or that of v has a gain");
         op->flags |= PROGRAM_V_NORM;
     }
-    if (a->q.norm == NOBODY)
+    if (a->q.norm == NO_NODE)
         return 0;
     const struct graph_node *q = fusion_node(f, a->q.norm), *k = cached ? q : fusion_node(f, a->k.norm);
     if (q->eps != k->eps || q->group != head_dim || k->group != head_dim || q->gain == MODEL_NO_WEIGHT ||
@@ -212,9 +212,9 @@ static int emit_attend(struct fusion *f, const struct attention *a, const struct
     const uint32_t all[7] = {a->q.norm, a->k.norm, a->v.norm, a->q.rope, a->k.rope, a->copy, a->soft_max};
     uint32_t nodes[7], n = 0;
     for (uint32_t i = 0; i < 7; i++)
-        if (all[i] != NOBODY && !f->covered[all[i]])
+        if (all[i] != NO_NODE && !f->covered[all[i]])
             nodes[n++] = all[i];
-    if ((a->q.rope != NOBODY) != rotates || (!cached && (a->k.rope != NOBODY) != rotates))
+    if ((a->q.rope != NO_NODE) != rotates || (!cached && (a->k.rope != NO_NODE) != rotates))
         return fusion_refuse(f, a->soft_max, "q and k do not rotate as the kind of attention says");
     struct program_op *op = fusion_emit(f, PROGRAM_ATTEND, nodes, n);
     op->in = PROGRAM_QKV;
@@ -231,7 +231,7 @@ static int emit_attend(struct fusion *f, const struct attention *a, const struct
         op->out_col[2] = op->out_col[1];
     }
     fusion_hold(f, PROGRAM_ATTN, a->soft_max, soft_max->width);
-    f->held[PROGRAM_QKV] = NOBODY;
+    f->held[PROGRAM_QKV] = NO_NODE;
     return set_head_norms(f, a, op);
 }
 
@@ -252,15 +252,15 @@ static int fuse_attention(struct fusion *f, uint32_t norm, const uint32_t *produ
     return emit_attend(f, &a, op);
 }
 
-/* The activation of a gate, or NOBODY. */
+/* The activation of a gate, or NO_NODE. */
 static uint32_t activation_of(const struct fusion *f, uint32_t product)
 {
     uint32_t silu = fusion_sole_reader(f, product, GRAPH_SILU);
-    return silu != NOBODY ? silu : fusion_sole_reader(f, product, GRAPH_GELU);
+    return silu != NO_NODE ? silu : fusion_sole_reader(f, product, GRAPH_GELU);
 }
 
 /* Two products of a norm that end in one SILU or GELU, and MUL, or in one SWIGLU_CLAMPED: then active is
- * NOBODY. */
+ * NO_NODE. */
 struct gated {
     uint32_t gate, up, active, gated;
 };
@@ -268,19 +268,19 @@ struct gated {
 static bool find_clamped(const struct fusion *f, const uint32_t products[2], struct gated *s)
 {
     uint32_t gated = fusion_sole_reader(f, products[0], GRAPH_SWIGLU_CLAMPED);
-    if (gated == NOBODY || fusion_sole_reader(f, products[1], GRAPH_SWIGLU_CLAMPED) != gated)
+    if (gated == NO_NODE || fusion_sole_reader(f, products[1], GRAPH_SWIGLU_CLAMPED) != gated)
         return false;
-    *s = (struct gated){fusion_node(f, gated)->inputs[0], fusion_node(f, gated)->inputs[1], NOBODY, gated};
+    *s = (struct gated){fusion_node(f, gated)->inputs[0], fusion_node(f, gated)->inputs[1], NO_NODE, gated};
     return true;
 }
 
 static bool find_gated(const struct fusion *f, const uint32_t products[2], struct gated *s)
 {
     uint32_t first = activation_of(f, products[0]), second = activation_of(f, products[1]);
-    bool swapped = first == NOBODY;
-    *s = (struct gated){products[swapped], products[!swapped], swapped ? second : first, NOBODY};
+    bool swapped = first == NO_NODE;
+    *s = (struct gated){products[swapped], products[!swapped], swapped ? second : first, NO_NODE};
     s->gated = fusion_sole_reader(f, s->active, GRAPH_MUL);
-    return s->gated != NOBODY && fusion_sole_reader(f, s->up, GRAPH_MUL) == s->gated &&
+    return s->gated != NO_NODE && fusion_sole_reader(f, s->up, GRAPH_MUL) == s->gated &&
            !fusion_node(f, s->gated)->col;
 }
 
@@ -289,15 +289,15 @@ static struct program_op *emit_gated(struct fusion *f, enum program_opcode opcod
                                      const struct gated *s, enum program_buffer_index out)
 {
     uint32_t nodes[5] = {s->gate, s->up, s->gated}, n = 3;
-    bool gelu = s->active != NOBODY && fusion_node(f, s->active)->op == GRAPH_GELU;
-    if (s->active != NOBODY)
+    bool gelu = s->active != NO_NODE && fusion_node(f, s->active)->op == GRAPH_GELU;
+    if (s->active != NO_NODE)
         nodes[n++] = s->active;
     if (!f->covered[norm])
         nodes[n++] = norm;
     struct program_op *op = fusion_emit(f, opcode, nodes, n);
     op->in = PROGRAM_X;
     op->out = out;
-    op->epilogue = s->active == NOBODY ? PROGRAM_SWIGLU_CLAMPED : gelu ? PROGRAM_GEGLU : PROGRAM_SWIGLU;
+    op->epilogue = s->active == NO_NODE ? PROGRAM_SWIGLU_CLAMPED : gelu ? PROGRAM_GEGLU : PROGRAM_SWIGLU;
     fusion_set_norm(f, op, norm);
     fusion_add_matrix(f, op, s->gate);
     fusion_add_matrix(f, op, s->up);
@@ -318,33 +318,33 @@ static int fuse_gated(struct fusion *f, uint32_t norm, const uint32_t products[2
 /* The readers of the norm before a mixture of experts. */
 struct mixture {
     uint32_t router, route;
-    uint32_t gate;       /* of the shared expert, a product of width 1, or NOBODY */
+    uint32_t gate;       /* of the shared expert, a product of width 1, or NO_NODE */
     uint32_t experts[2]; /* gate and up */
     uint32_t shared[2];
     uint32_t n_experts, n_shared; /* counts of the two */
 };
 
-/* Returns NOBODY, or the reader that has no place in the mixture. */
+/* Returns NO_NODE, or the reader that has no place in the mixture. */
 static uint32_t find_mixture(const struct fusion *f, uint32_t norm, struct mixture *m)
 {
-    *m = (struct mixture){.router = NOBODY, .route = NOBODY, .gate = NOBODY};
-    for (uint32_t j = fusion_next_reader(f, norm, norm + 1); j != NOBODY;
+    *m = (struct mixture){.router = NO_NODE, .route = NO_NODE, .gate = NO_NODE};
+    for (uint32_t j = fusion_next_reader(f, norm, norm + 1); j != NO_NODE;
          j = fusion_next_reader(f, norm, j + 1)) {
         const struct graph_node *n = fusion_node(f, j);
         bool product = n->op == GRAPH_MUL_MAT;
         if (n->op == GRAPH_MUL_MAT_ID && n->inputs[0] == norm && m->n_experts < 2)
             m->experts[m->n_experts++] = j;
-        else if (product && m->router == NOBODY && fusion_sole_reader(f, j, GRAPH_ROUTE) != NOBODY)
+        else if (product && m->router == NO_NODE && fusion_sole_reader(f, j, GRAPH_ROUTE) != NO_NODE)
             m->route = fusion_next_reader(f, m->router = j, j + 1);
-        else if (product && m->gate == NOBODY && n->width == 1 &&
-                 fusion_sole_reader(f, j, GRAPH_GATE) != NOBODY)
+        else if (product && m->gate == NO_NODE && n->width == 1 &&
+                 fusion_sole_reader(f, j, GRAPH_GATE) != NO_NODE)
             m->gate = j;
         else if (product && m->n_shared < 2)
             m->shared[m->n_shared++] = j;
         else
             return j;
     }
-    return NOBODY;
+    return NO_NODE;
 }
 
 /* Emits the router's product and the choice. */
@@ -352,7 +352,7 @@ static void emit_route(struct fusion *f, uint32_t norm, const struct mixture *m)
 {
     float scale = 1;
     uint32_t nodes[4] = {norm, m->router}, n = 2, scaled = skip_scale(f, m->router, &scale);
-    if (m->gate != NOBODY)
+    if (m->gate != NO_NODE)
         nodes[n++] = m->gate;
     if (scaled != m->router)
         nodes[n++] = scaled;
@@ -363,7 +363,7 @@ static void emit_route(struct fusion *f, uint32_t norm, const struct mixture *m)
     op->epilogue = PROGRAM_STORE;
     fusion_set_norm(f, op, norm);
     fusion_add_matrix(f, op, m->router);
-    if (m->gate != NOBODY)
+    if (m->gate != NO_NODE)
         fusion_add_matrix(f, op, m->gate);
     f->gate = m->gate;
     f->gate_col = op->out_col[1];
@@ -383,11 +383,11 @@ static int fuse_experts(struct fusion *f, uint32_t norm)
     struct mixture m;
     struct gated experts, shared = {0};
     uint32_t odd = find_mixture(f, norm, &m);
-    if (odd != NOBODY)
+    if (odd != NO_NODE)
         return fusion_refuse(f, odd, "it has no part in a mixture of experts");
-    bool routed = m.route == NOBODY && f->held[PROGRAM_CHOICE] != NOBODY; /* by a router of another norm */
+    bool routed = m.route == NO_NODE && f->held[PROGRAM_CHOICE] != NO_NODE; /* by a router of another norm */
     m.route = routed ? f->held[PROGRAM_CHOICE] : m.route;
-    if (m.route == NOBODY || m.n_experts != 2 ||
+    if (m.route == NO_NODE || m.n_experts != 2 ||
         (!find_gated(f, m.experts, &experts) && !find_clamped(f, m.experts, &experts)) || m.n_shared == 1 ||
         (m.n_shared == 2 && !find_gated(f, m.shared, &shared)))
         return fusion_refuse(f, norm, "its products are not those of a mixture of experts");
@@ -412,12 +412,12 @@ static int fuse_head(struct fusion *f, uint32_t norm, uint32_t product)
     if (last != product)
         nodes[n++] = last;
     uint32_t capped = fusion_sole_reader(f, last, GRAPH_SOFT_CAP);
-    if (capped != NOBODY) {
+    if (capped != NO_NODE) {
         cap = fusion_node(f, capped)->scale;
         nodes[n++] = last = capped;
     }
     uint32_t sample = fusion_sole_reader(f, last, GRAPH_ARGMAX);
-    if (sample == NOBODY || !fusion_node(f, norm)->head)
+    if (sample == NO_NODE || !fusion_node(f, norm)->head)
         return fusion_refuse(f, norm, "its product does not end in sampling");
     struct program_op *op = fusion_emit(f, PROGRAM_MATMUL, nodes, n);
     op->in = PROGRAM_X;
@@ -437,22 +437,22 @@ static int fuse_head(struct fusion *f, uint32_t norm, uint32_t product)
 /* Fuses a norm over the whole row with all nodes up to the next product. */
 static int fuse_norm(struct fusion *f, uint32_t norm)
 {
-    uint32_t products[3], n = 0, gate = NOBODY;
+    uint32_t products[3], n = 0, gate = NO_NODE;
     if (fusion_node(f, norm)->inputs[0] != f->held[PROGRAM_X])
         return fusion_refuse(f, norm, "its input is not the residual stream");
     if (fusion_node(f, norm)->group != fusion_node(f, norm)->width)
         return fusion_refuse(f, norm, "it normalises parts of the residual stream");
     if (fusion_node(f, norm)->gain == MODEL_NO_WEIGHT)
         return fusion_refuse(f, norm, "it has no gain");
-    for (uint32_t j = fusion_next_reader(f, norm, norm + 1); j != NOBODY;
+    for (uint32_t j = fusion_next_reader(f, norm, norm + 1); j != NO_NODE;
          j = fusion_next_reader(f, norm, j + 1))
         if (fusion_node(f, j)->op == GRAPH_MUL_MAT_ID)
             return fuse_experts(f, norm);
-        else if (fusion_sole_reader(f, j, GRAPH_SSM_CONV) != NOBODY)
+        else if (fusion_sole_reader(f, j, GRAPH_SSM_CONV) != NO_NODE)
             return fusion_delta(f, norm);
-    for (uint32_t j = fusion_next_reader(f, norm, norm + 1); j != NOBODY;
+    for (uint32_t j = fusion_next_reader(f, norm, norm + 1); j != NO_NODE;
          j = fusion_next_reader(f, norm, j + 1)) {
-        bool gates = gate == NOBODY && fusion_sole_reader(f, j, GRAPH_SIGMOID) != NOBODY;
+        bool gates = gate == NO_NODE && fusion_sole_reader(f, j, GRAPH_SIGMOID) != NO_NODE;
         if (fusion_node(f, j)->op != GRAPH_MUL_MAT || (n == 3 && !gates))
             return fusion_refuse(f, j, "it reads a norm");
         *(gates ? &gate : &products[n++]) = j;
@@ -461,19 +461,19 @@ static int fuse_norm(struct fusion *f, uint32_t norm)
         return fusion_refuse(f, norm, "nothing reads it");
     if (fusion_is_latent(f, products, n))
         return fusion_latent(f, norm, products, n);
-    if (n == 2 && (activation_of(f, products[0]) != NOBODY || activation_of(f, products[1]) != NOBODY))
+    if (n == 2 && (activation_of(f, products[0]) != NO_NODE || activation_of(f, products[1]) != NO_NODE))
         return fuse_gated(f, norm, products);
     float scale;
-    struct mixture m = {.router = products[0], .gate = NOBODY};
-    m.route = n == 1 ? fusion_sole_reader(f, skip_scale(f, products[0], &scale), GRAPH_ROUTE) : NOBODY;
-    if (m.route != NOBODY) {
+    struct mixture m = {.router = products[0], .gate = NO_NODE};
+    m.route = n == 1 ? fusion_sole_reader(f, skip_scale(f, products[0], &scale), GRAPH_ROUTE) : NO_NODE;
+    if (m.route != NO_NODE) {
         emit_route(f, norm, &m);
         return 0;
     }
     if (n == 1 && fusion_node(f, norm)->head)
         return fuse_head(f, norm, products[0]);
     int rc = fuse_attention(f, norm, products, n);
-    return rc == 0 && gate != NOBODY ? fusion_output_gate(f, norm, gate) : rc;
+    return rc == 0 && gate != NO_NODE ? fusion_output_gate(f, norm, gate) : rc;
 }
 
 /* The other input of an addition. */
@@ -487,7 +487,7 @@ static uint32_t other_input(const struct fusion *f, uint32_t sum, uint32_t one)
 int fusion_check_sum(const struct fusion *f, uint32_t sum, uint32_t branch, enum program_buffer_index buffer)
 {
     uint32_t x = other_input(f, sum, branch);
-    if (x == f->held[buffer] && fusion_next_reader(f, x, sum + 1) == NOBODY)
+    if (x == f->held[buffer] && fusion_next_reader(f, x, sum + 1) == NO_NODE)
         return 0;
     return fusion_refuse(f, sum, "it does not add to the residual stream");
 }
@@ -497,8 +497,8 @@ void fusion_add_norm(struct fusion *f, enum program_buffer_index in, enum progra
 {
     float scale = 1;
     uint32_t last = fusion_sole_reader(f, sum, GRAPH_SCALE), tail[3] = {norm, sum, last};
-    struct program_op *op = fusion_emit(f, PROGRAM_ADD_NORM, tail, last == NOBODY ? 2 : 3);
-    last = last == NOBODY ? sum : last;
+    struct program_op *op = fusion_emit(f, PROGRAM_ADD_NORM, tail, last == NO_NODE ? 2 : 3);
+    last = last == NO_NODE ? sum : last;
     op->in = in;
     op->out = out;
     fusion_set_norm(f, op, norm);
@@ -518,7 +518,7 @@ static int fuse_branch(struct fusion *f, uint32_t product, enum program_buffer_i
     uint32_t nodes[2] = {product, skip_scale(f, product, &scale)};
     uint32_t norm = fusion_sole_reader(f, nodes[1], GRAPH_RMS_NORM),
              sum = fusion_sole_reader(f, norm, GRAPH_ADD);
-    if (sum == NOBODY)
+    if (sum == NO_NODE)
         return fusion_refuse(f, product, "it is not added to the residual stream");
     int rc = fusion_check_sum(f, sum, norm, out);
     if (rc < 0)
@@ -537,9 +537,9 @@ static int fuse_branch(struct fusion *f, uint32_t product, enum program_buffer_i
 static int fuse_gate(struct fusion *f, uint32_t product)
 {
     uint32_t gelu = fusion_sole_reader(f, product, GRAPH_GELU), mul = fusion_sole_reader(f, gelu, GRAPH_MUL);
-    if (mul == NOBODY || fusion_node(f, mul)->inputs[0] != gelu ||
+    if (mul == NO_NODE || fusion_node(f, mul)->inputs[0] != gelu ||
         fusion_node(f, mul)->inputs[1] != f->held[PROGRAM_LAYERS])
-        return fusion_refuse(f, product, "it is no gate of the layer's embeddings");
+        return fusion_refuse(f, product, "it does not gate the layer's embeddings");
     struct program_op *op = fusion_emit(f, PROGRAM_MATMUL, &product, 1);
     op->in = PROGRAM_X;
     op->out = PROGRAM_H;
@@ -565,20 +565,21 @@ static uint32_t residual_input(const struct fusion *f, uint32_t product)
     return PROGRAM_NONE;
 }
 
-/* The node between a product and its addition to the residual stream, or NOBODY: a shared expert's gate, or
+/* The node between a product and its addition to the residual stream, or NO_NODE: a shared expert's gate, or
  * the sum of experts. */
 static uint32_t find_between(const struct fusion *f, uint32_t product)
 {
     if (fusion_node(f, product)->op == GRAPH_MUL_MAT_ID)
         return fusion_sole_reader(f, product, GRAPH_EXPERT_SUM);
     uint32_t gate = fusion_sole_reader(f, product, GRAPH_GATE);
-    return gate != NOBODY && f->gate != NOBODY && fusion_node(f, gate)->inputs[1] == f->gate ? gate : NOBODY;
+    return gate != NO_NODE && f->gate != NO_NODE && fusion_node(f, gate)->inputs[1] == f->gate ? gate
+                                                                                               : NO_NODE;
 }
 
 static int check_experts(const struct fusion *f, uint32_t product, uint32_t from, uint32_t between)
 {
     uint32_t route = fusion_node(f, product)->inputs[1];
-    if (between != NOBODY && from == PROGRAM_H && route == f->held[PROGRAM_CHOICE] &&
+    if (between != NO_NODE && from == PROGRAM_H && route == f->held[PROGRAM_CHOICE] &&
         fusion_node(f, between)->inputs[1] == route)
         return 0;
     return fusion_refuse(f, product, "it is not summed by its experts' weights");
@@ -614,19 +615,19 @@ static int fuse_residual(struct fusion *f, uint32_t product)
     bool experts = fusion_node(f, product)->op == GRAPH_MUL_MAT_ID;
     uint32_t from = residual_input(f, product), between = find_between(f, product);
     float scale = 1;
-    uint32_t last = between == NOBODY ? skip_scale(f, product, &scale) : between;
+    uint32_t last = between == NO_NODE ? skip_scale(f, product, &scale) : between;
     uint32_t sum = fusion_sole_reader(f, last, GRAPH_ADD);
     if (from == PROGRAM_NONE)
         return fusion_refuse(f, product, "its input is neither attention's output nor the gated row");
     int rc = experts ? check_experts(f, product, from, between) : 0;
     if (rc == 0 && fusion_is_parallel(f, last))
         rc = fusion_parallel(f, product, last, from);
-    else if (rc == 0 && sum == NOBODY)
+    else if (rc == 0 && sum == NO_NODE)
         rc = experts ? fusion_refuse(f, product, "it is not added to the residual stream")
                      : fuse_branch(f, product, from, PROGRAM_X);
     else if (rc == 0 && (rc = fusion_check_sum(f, sum, last, PROGRAM_X)) == 0)
         emit_residual(f, product, from, last, scale);
-    f->held[from] = NOBODY;
+    f->held[from] = NO_NODE;
     return rc;
 }
 
@@ -634,7 +635,7 @@ static int fuse_product(struct fusion *f, uint32_t product)
 {
     if (fusion_node(f, product)->inputs[0] != f->held[PROGRAM_X])
         return fuse_residual(f, product);
-    return f->held[PROGRAM_LAYERS] == NOBODY || activation_of(f, product) != NOBODY
+    return f->held[PROGRAM_LAYERS] == NO_NODE || activation_of(f, product) != NO_NODE
                ? fuse_gate(f, product)
                : fuse_branch(f, product, PROGRAM_X, PROGRAM_LAYERS);
 }
@@ -683,9 +684,9 @@ static void fill_header(struct program *p, const struct model_config *c)
 
 int program_open(struct program **out, const struct graph *g, struct error *err)
 {
-    struct fusion f = {.g = g, .err = err, .gate = NOBODY};
+    struct fusion f = {.g = g, .err = err, .gate = NO_NODE};
     for (uint32_t b = 0; b < PROGRAM_N_BUFFERS; b++)
-        f.held[b] = NOBODY;
+        f.held[b] = NO_NODE;
     f.p = calloc(1, sizeof *f.p + g->n_nodes * sizeof *f.p->ops);
     f.covered = calloc(g->n_nodes + 1, sizeof *f.covered);
     f.n_readers = calloc(g->n_nodes + 1, sizeof *f.n_readers);

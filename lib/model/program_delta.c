@@ -15,14 +15,14 @@ static uint32_t find_z(const struct fusion *f, uint32_t gated, uint32_t norm)
 {
     const uint32_t *in = fusion_node(f, gated)->inputs;
     uint32_t silu = in[0] == norm ? in[1] : in[0];
-    return fusion_node(f, silu)->op == GRAPH_SILU ? fusion_node(f, silu)->inputs[0] : NOBODY;
+    return fusion_node(f, silu)->op == GRAPH_SILU ? fusion_node(f, silu)->inputs[0] : NO_NODE;
 }
 
 static bool find_delta(const struct fusion *f, uint32_t norm, struct delta_parts *p)
 {
-    for (uint32_t j = fusion_next_reader(f, norm, norm + 1); j != NOBODY;
+    for (uint32_t j = fusion_next_reader(f, norm, norm + 1); j != NO_NODE;
          j = fusion_next_reader(f, norm, j + 1))
-        if (fusion_sole_reader(f, j, GRAPH_SSM_CONV) != NOBODY)
+        if (fusion_sole_reader(f, j, GRAPH_SSM_CONV) != NO_NODE)
             p->mix = j;
     p->conv = fusion_sole_reader(f, p->mix, GRAPH_SSM_CONV);
     p->silu = fusion_sole_reader(f, p->conv, GRAPH_SILU);
@@ -30,7 +30,7 @@ static bool find_delta(const struct fusion *f, uint32_t norm, struct delta_parts
     p->net = fusion_sole_reader(f, p->unit, GRAPH_DELTA_NET);
     p->norm = fusion_sole_reader(f, p->net, GRAPH_RMS_NORM);
     uint32_t gated = fusion_sole_reader(f, p->norm, GRAPH_MUL);
-    if (gated == NOBODY || fusion_node(f, gated)->col)
+    if (gated == NO_NODE || fusion_node(f, gated)->col)
         return false;
     p->gate = fusion_node(f, p->net)->inputs[1];
     p->beta = fusion_node(f, p->gate)->inputs[0];
@@ -38,7 +38,7 @@ static bool find_delta(const struct fusion *f, uint32_t norm, struct delta_parts
     p->z = find_z(f, gated, p->norm);
     const uint32_t products[4] = {p->mix, p->beta, p->alpha, p->z};
     for (uint32_t i = 0; i < 4; i++)
-        if (products[i] == NOBODY || fusion_node(f, products[i])->op != GRAPH_MUL_MAT ||
+        if (products[i] == NO_NODE || fusion_node(f, products[i])->op != GRAPH_MUL_MAT ||
             fusion_node(f, products[i])->inputs[0] != norm)
             return false;
     return f->n_readers[norm] == (p->beta == p->alpha ? 3 : 4) && f->n_readers[p->gate] == 1 &&
@@ -89,17 +89,17 @@ static void emit_net(struct fusion *f, const struct delta_parts *p, const struct
     op->n[0] = fusion_node(f, p->net)->width;
     memcpy(op->out_col, products->out_col, sizeof op->out_col);
     fusion_hold(f, PROGRAM_ATTN, p->norm, op->n[0]);
-    f->held[PROGRAM_QKV] = NOBODY;
+    f->held[PROGRAM_QKV] = NO_NODE;
 }
 
 int fusion_output_gate(struct fusion *f, uint32_t norm, uint32_t product)
 {
     uint32_t active = fusion_sole_reader(f, product, GRAPH_SIGMOID);
-    bool sigmoid = active != NOBODY;
+    bool sigmoid = active != NO_NODE;
     active = sigmoid ? active : fusion_sole_reader(f, product, GRAPH_SILU);
     uint32_t gated = fusion_sole_reader(f, active, GRAPH_MUL), of = f->held[PROGRAM_ATTN];
-    if (gated == NOBODY || fusion_sole_reader(f, of, GRAPH_MUL) != gated || fusion_node(f, gated)->col)
-        return fusion_refuse(f, product, "it is no gate of the layer's output");
+    if (gated == NO_NODE || fusion_sole_reader(f, of, GRAPH_MUL) != gated || fusion_node(f, gated)->col)
+        return fusion_refuse(f, product, "it does not gate the layer's output");
     uint32_t nodes[3] = {product, active, gated};
     struct program_op *op = fusion_emit(f, PROGRAM_MATMUL, nodes, 3);
     op->in = PROGRAM_X;

@@ -4,7 +4,7 @@
 #include "graph.h"
 #include "abi/program_ops.h"
 
-#define NOBODY UINT32_MAX
+#define NO_NODE UINT32_MAX
 
 struct fusion {
     const struct graph *g;
@@ -24,9 +24,9 @@ static inline const struct graph_node *fusion_node(const struct fusion *f, uint3
 
 /* -ENOTSUP: names the node that no pattern covers. */
 int fusion_refuse(const struct fusion *f, uint32_t i, const char *why);
-/* The next reader of node `i` from node `from` on, or NOBODY. */
+/* The next reader of node `i` from node `from` on, or NO_NODE. */
 uint32_t fusion_next_reader(const struct fusion *f, uint32_t i, uint32_t from);
-/* The only reader of node `i` if it has this op; NOBODY if not, or if there are others. */
+/* The only reader of node `i` if it has this op; NO_NODE if not, or if there are others. */
 uint32_t fusion_sole_reader(const struct fusion *f, uint32_t i, enum graph_op op);
 /* Notes that the buffer holds the node's value, `width` floats a row. */
 void fusion_hold(struct fusion *f, enum program_buffer_index buffer, uint32_t node, uint32_t width);

@@ -7,7 +7,7 @@
 #include <errno.h>
 
 struct latent {
-    uint32_t q, q_norm, q_b; /* q_norm, q_b: NOBODY where the query is one product */
+    uint32_t q, q_norm, q_b; /* q_norm, q_b: NO_NODE where the query is one product */
     uint32_t row, row_norm, rotated, join;
     uint32_t absorb, q_rope, k_rope, copy, soft_max, values;
 };
@@ -16,14 +16,14 @@ bool fusion_is_latent(const struct fusion *f, const uint32_t *products, uint32_t
 {
     bool found = false;
     for (uint32_t i = 0; i < n; i++)
-        found |= fusion_sole_reader(f, products[i], GRAPH_JOIN) != NOBODY;
+        found |= fusion_sole_reader(f, products[i], GRAPH_JOIN) != NO_NODE;
     return found;
 }
 
 static void find_products(const struct fusion *f, const uint32_t *products, struct latent *a)
 {
     for (uint32_t i = 0; i < 3; i++)
-        a->join = a->join == NOBODY ? fusion_sole_reader(f, products[i], GRAPH_JOIN) : a->join;
+        a->join = a->join == NO_NODE ? fusion_sole_reader(f, products[i], GRAPH_JOIN) : a->join;
     a->rotated = fusion_node(f, a->join)->inputs[0];
     a->row_norm = fusion_node(f, a->join)->inputs[1];
     a->row = fusion_node(f, a->row_norm)->inputs[0];
@@ -34,21 +34,21 @@ static void find_products(const struct fusion *f, const uint32_t *products, stru
 /* False if a node of the figure is missing. */
 static bool find_latent(const struct fusion *f, uint32_t norm, const uint32_t *products, struct latent *a)
 {
-    *a = (struct latent){.q = NOBODY, .join = NOBODY};
+    *a = (struct latent){.q = NO_NODE, .join = NO_NODE};
     find_products(f, products, a);
-    if (a->q == NOBODY || fusion_node(f, a->row_norm)->op != GRAPH_RMS_NORM ||
+    if (a->q == NO_NODE || fusion_node(f, a->row_norm)->op != GRAPH_RMS_NORM ||
         fusion_node(f, a->row_norm)->gain == MODEL_NO_WEIGHT || fusion_node(f, a->row)->op != GRAPH_MUL_MAT ||
         fusion_node(f, a->row)->inputs[0] != norm || f->n_readers[a->row] != 1 ||
         f->n_readers[a->row_norm] != 1)
         return false;
     a->q_norm = fusion_sole_reader(f, a->q, GRAPH_RMS_NORM);
     a->q_b = fusion_sole_reader(f, a->q_norm, GRAPH_MUL_MAT);
-    a->absorb = fusion_sole_reader(f, a->q_norm == NOBODY ? a->q : a->q_b, GRAPH_MUL_MAT_HEADS);
+    a->absorb = fusion_sole_reader(f, a->q_norm == NO_NODE ? a->q : a->q_b, GRAPH_MUL_MAT_HEADS);
     a->q_rope = fusion_sole_reader(f, a->absorb, GRAPH_ROPE);
     a->soft_max = fusion_sole_reader(f, a->q_rope, GRAPH_SOFT_MAX);
     a->k_rope = fusion_sole_reader(f, a->join, GRAPH_ROPE);
     a->values = fusion_sole_reader(f, a->soft_max, GRAPH_MUL_MAT_HEADS);
-    if (a->values == NOBODY || a->k_rope == NOBODY)
+    if (a->values == NO_NODE || a->k_rope == NO_NODE)
         return false;
     a->copy = fusion_node(f, a->soft_max)->inputs[1];
     return fusion_node(f, a->copy)->inputs[0] == a->k_rope &&
@@ -89,7 +89,7 @@ static void emit_inputs(struct fusion *f, uint32_t norm, const struct latent *a)
         columns[i] = op->out_col[i];
     }
     fusion_hold(f, PROGRAM_H, a->rotated, columns[2] + op->n[2]);
-    if (a->q_b != NOBODY) {
+    if (a->q_b != NO_NODE) {
         uint32_t second[2] = {a->q_norm, a->q_b};
         op = fusion_emit(f, PROGRAM_MATMUL, second, 2);
         op->in = PROGRAM_H;
@@ -99,7 +99,7 @@ static void emit_inputs(struct fusion *f, uint32_t norm, const struct latent *a)
         fusion_add_matrix(f, op, a->q_b);
         fusion_hold(f, PROGRAM_H2, a->q_b, op->n[0]);
     }
-    emit_heads(f, a->absorb, a->q_b == NOBODY ? PROGRAM_H : PROGRAM_H2, PROGRAM_QKV);
+    emit_heads(f, a->absorb, a->q_b == NO_NODE ? PROGRAM_H : PROGRAM_H2, PROGRAM_QKV);
     uint32_t joined[2] = {a->row_norm, a->join};
     op = fusion_emit(f, PROGRAM_JOIN, joined, 2);
     op->in = PROGRAM_H;
@@ -133,6 +133,6 @@ int fusion_latent(struct fusion *f, uint32_t norm, const uint32_t *products, uin
     op->out_col[1] = op->out_col[2] = soft_max->width; /* the row is key and value */
     fusion_hold(f, PROGRAM_ATTN, a.soft_max, soft_max->width);
     emit_heads(f, a.values, PROGRAM_ATTN, PROGRAM_H);
-    f->held[PROGRAM_QKV] = f->held[PROGRAM_ATTN] = f->held[PROGRAM_H2] = NOBODY;
+    f->held[PROGRAM_QKV] = f->held[PROGRAM_ATTN] = f->held[PROGRAM_H2] = NO_NODE;
     return 0;
 }

@@ -5,20 +5,20 @@
 
 #include <errno.h>
 
-/* The node that adds the norm of `last` to the other branch, or NOBODY. The norm of the sum is added to the
+/* The node that adds the norm of `last` to the other branch, or NO_NODE. The norm of the sum is added to the
  * residual stream; the stream itself is a sum too, but the last norm is not added to anything. */
 static uint32_t meeting(const struct fusion *f, uint32_t last, uint32_t *norm)
 {
     *norm = fusion_sole_reader(f, last, GRAPH_RMS_NORM);
     uint32_t sum = fusion_sole_reader(f, *norm, GRAPH_ADD);
     uint32_t end = fusion_sole_reader(f, sum, GRAPH_RMS_NORM);
-    return fusion_sole_reader(f, end, GRAPH_ADD) == NOBODY ? NOBODY : sum;
+    return fusion_sole_reader(f, end, GRAPH_ADD) == NO_NODE ? NO_NODE : sum;
 }
 
 bool fusion_is_parallel(const struct fusion *f, uint32_t last)
 {
     uint32_t norm;
-    return meeting(f, last, &norm) != NOBODY;
+    return meeting(f, last, &norm) != NO_NODE;
 }
 
 /* Emits the product, or the experts with their sum, to buffer BRANCH. */
@@ -61,7 +61,7 @@ int fusion_parallel(struct fusion *f, uint32_t product, uint32_t last, uint32_t 
     uint32_t other = n->inputs[n->inputs[0] == norm];
     bool second = f->held[PROGRAM_H2] == other;
     if (!second && f->covered[other])
-        return fusion_refuse(f, sum, "the other branch is not at hand");
+        return fusion_refuse(f, sum, "the other branch is not computed yet");
     uint32_t end = fusion_sole_reader(f, sum, GRAPH_RMS_NORM), total = fusion_sole_reader(f, end, GRAPH_ADD);
     int rc = fusion_check_sum(f, total, end, PROGRAM_X);
     if (rc < 0)
@@ -73,6 +73,6 @@ int fusion_parallel(struct fusion *f, uint32_t product, uint32_t last, uint32_t 
     }
     fusion_add_norm(f, PROGRAM_BRANCH, PROGRAM_H2, norm, sum);
     fusion_add_norm(f, PROGRAM_H2, PROGRAM_X, end, total);
-    f->held[PROGRAM_H2] = NOBODY;
+    f->held[PROGRAM_H2] = NO_NODE;
     return 0;
 }

@@ -555,7 +555,7 @@ static uint64_t weigh(const struct sampler_loops *loops, struct tokens *set, flo
     return total;
 }
 
-#define REACH 28.0f /* how far below the likeliest a token of a mass may lie: 27.73 */
+#define REACH 28.0f /* a token of a mass lies at most 27.73 below the likeliest */
 
 static uint64_t needed(uint64_t total, float p)
 {
@@ -598,8 +598,8 @@ static void keep_min_p(const struct sampler_loops *loops, struct tokens *set, fl
 
 /* ---- sampling ---- */
 
-/* Gumbel noise lies in (-2.9, 16.7). A token further below the likeliest than this many temperatures loses
- * to it whatever their noise. */
+/* Gumbel noise lies in (-2.9, 16.7). A token further below the likeliest than this many temperatures loses to
+ * it with any noise. */
 #define NOISE_SPAN  20.0f
 #define NOISE_MAX   16.7f
 #define NOISE_STEPS 0x1p23f

@@ -118,7 +118,7 @@ static void gemma_byte(struct json_repair *r, char c)
         return;
     }
     bytes_put_json_chars(r->out, gemma_quote, r->n_delimiter);
-    r->n_delimiter = c == gemma_quote[0]; /* which is nowhere else in it */
+    r->n_delimiter = c == gemma_quote[0]; /* it occurs nowhere else in it */
     if (!r->n_delimiter)
         put_char(r, c);
 }

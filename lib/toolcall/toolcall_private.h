@@ -64,7 +64,7 @@ struct envelope {
     unsigned n_key;
     unsigned char target;
     bool has_name, has_args, text_arguments;
-    struct bytes args; /* that came before the name */
+    struct bytes args; /* arguments that came before the name */
 };
 
 /* A call in tags (toolcall_tagged.c). */
@@ -112,7 +112,7 @@ struct toolcall_scanner {
 void toolcall_put(struct toolcall_scanner *s, enum toolcall_kind kind, const char *p, size_t n);
 void toolcall_begin_call(struct toolcall_scanner *s);         /* named s->name; drops s->held */
 void toolcall_put_id(struct toolcall_scanner *s);             /* s->id, unless it is empty */
-struct bytes *toolcall_arguments(struct toolcall_scanner *s); /* where they are written */
+struct bytes *toolcall_arguments(struct toolcall_scanner *s); /* the place to write them */
 void toolcall_end_call(struct toolcall_scanner *s);
 void toolcall_take(struct toolcall_scanner *s, size_t n); /* n pending bytes are done */
 void toolcall_hold(struct toolcall_scanner *s, size_t n); /* moves n pending bytes to `held` */

@@ -194,7 +194,7 @@ static bool takes_text(const struct toolcall_scanner *s)
         if (strlen(name) == s->id.n && !memcmp(name, s->id.p, s->id.n))
             return tool->params[i].is_text;
     }
-    return true; /* what is not declared is handed on as it was written */
+    return true; /* undeclared values are passed on as they were written */
 }
 
 static const char *find(const struct toolcall_scanner *s, size_t from, const char *mark)

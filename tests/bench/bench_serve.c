@@ -326,7 +326,7 @@ static void send_all(int fd, const char *data, size_t n)
     }
 }
 
-/* Its body is one that no cache has. Where it is sent, the reply can be waited for. */
+/* Its body is one that no cache has. A client that sends it can wait for the reply. */
 static int send_long(uint32_t n_tokens)
 {
     size_t room = 8 * (size_t)n_tokens + 256, n = 0;

@@ -51,7 +51,7 @@ struct one {
     bool in, ended, cancelled;
 };
 
-/* What is asked follows from the number alone; prompts begin alike. */
+/* The requests follow from the number alone; prompts begin alike. */
 static void prepare(struct one *o, uint32_t n_vocab, uint32_t which)
 {
     uint32_t state = 777 * which, n = 1 + which * 29 % MAX_PROMPT;
@@ -294,7 +294,7 @@ ParameterizedTestParameters(cuda_lives, an_engine_closed_in_the_middle_has_ended
     return seeds_from(10011, LIVES);
 }
 
-/* What it leaves on the device does not disturb the next, which gets all pages. */
+/* An engine leaves nothing on the device that disturbs the next, which gets all pages. */
 ParameterizedTest(int *seed, cuda_lives, an_engine_closed_in_the_middle_has_ended_all, .timeout = 1200)
 {
     static struct life l;

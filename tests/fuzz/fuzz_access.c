@@ -53,7 +53,7 @@ static void read_keys(const char *text, size_t n)
         check_keys(a, text, n);
         CHECK(access_reload(a, &err) == 0);
         check_keys(a, text, n);
-        CHECK(access_identify(a, NULL, NULL).role == ACCESS_NOBODY);
+        CHECK(access_identify(a, NULL, NULL).role == ACCESS_NONE);
         access_close(a);
     }
     fuzz_file_close(&f);
@@ -64,7 +64,7 @@ static void read_keys(const char *text, size_t n)
 static void check_identity(const struct access *a, const char *authorization, const char *x_api_key)
 {
     struct access_who who = access_identify(a, authorization, x_api_key);
-    CHECK(who.role == ACCESS_NOBODY || who.role == ACCESS_USER);
+    CHECK(who.role == ACCESS_NONE || who.role == ACCESS_USER);
     if (who.role != ACCESS_USER)
         return;
     CHECK(who.owner);

@@ -1,5 +1,5 @@
 /* fuzz_answer - any bytes as what a server answers to `hearthd stats` and `hearthd ps`: read as HTTP and
- * JSON, printed as a table. What is printed is UTF-8 without a character that a terminal would obey. The
+ * JSON, printed as a table. The output is UTF-8 without a character that a terminal would obey. The
  * first byte chooses the command and whether a proper head goes before the bytes. */
 #include "cli/query_print.h"
 #include "fuzz.h"

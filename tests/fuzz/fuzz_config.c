@@ -1,6 +1,6 @@
-/* fuzz_config - any bytes as a configuration file, as variables and as a command line. What is accepted is
- * printed by --print-config as a file that reads back to the same; what is not has words that say where.
- * The first byte chooses: bit 0 variables and flags (one a line) instead of a file. */
+/* fuzz_config - any bytes as a configuration file, as variables and as a command line. An accepted input is
+ * printed by --print-config as a file that reads back to the same; a refusal has words that say where. The
+ * first byte chooses: bit 0 variables and flags (one a line) instead of a file. */
 #include "config/config.h"
 #include "config/config_keys.h"
 #include "base/error.h"

@@ -79,7 +79,7 @@ static void set_model(void)
     server_set_model(f.server, &m);
 }
 
-/* Who does what /admin asks for; the word says what comes of it. */
+/* Serves the /admin routes; the word chooses the result. */
 static int swap(void *context, const char *word, struct error *err)
 {
     (void)context;

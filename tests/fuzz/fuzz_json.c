@@ -1,5 +1,5 @@
 /* fuzz_json - any bytes as the body of a request: scanned, parsed, read by the field tables of all dialects,
- * and whatever comes out written as JSON that parses again. The first byte chooses the table. */
+ * and the result written as JSON that parses again. The first byte chooses the table. */
 #include "base/buf.h"
 #include "fuzz.h"
 #include "generation/generation.h"
@@ -33,7 +33,7 @@ static void check_error(struct arena *a, const struct api_error *err)
     json_decref(root);
 }
 
-/* What was accepted is within the limits that the words of a refusal name. */
+/* Accepted values are within the limits that the words of a refusal name. */
 static void check_params(const struct params *p)
 {
     CHECK(p->temperature >= 0 && p->temperature <= 2);

@@ -20,7 +20,7 @@ static void check_arguments(struct parsed *p)
 {
     json_t *arguments = json_loadb(p->arguments.n ? p->arguments.p : "", p->arguments.n,
                                    JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
-    /* What jansson refuses and other readers do not: numbers beyond a double, lone surrogates, depth. */
+    /* jansson refuses these, and other readers do not: numbers beyond a double, lone surrogates, depth. */
     bool odd = memmem(p->arguments.p, p->arguments.n, "\\u", 2) || p->arguments.n > 200;
     for (size_t i = 0; i < p->arguments.n; i++)
         odd |= p->arguments.p[i] >= '0' && p->arguments.p[i] <= '9';

@@ -118,7 +118,7 @@ int gpu_start(struct gpu *g, const struct gpu_launch *l, struct error *err)
                     l->shared_bytes, g->stream, parameters, NULL);
 }
 
-/* When that time is over. The emulator's depends on what else the machine does: twenty times as long. */
+/* The end of that time. The emulator depends on the machine's other work: it gets twenty times as long. */
 static uint64_t gpu_limit_ns(const struct gpu *g, double limit_s)
 {
     return clock_ns() + (uint64_t)(limit_s * 1e9) * (g->emulated ? 20 : 1);

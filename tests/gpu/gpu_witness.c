@@ -39,7 +39,7 @@ static int open_executor(struct executor **x, const struct backend_ops *ops, enu
     return executor_open(x, kind, ops, &cfg, m, err);
 }
 
-/* Where a decoder that hung stood, for the report. */
+/* The places where a decoder hung, for the report. */
 static void say_account(const struct executor *x)
 {
     struct backend_info info = {0};

@@ -179,7 +179,7 @@ static void print_rows(json_t *report, FILE *f, const char *title, const char *p
     (void)fputc('\n', f);
 }
 
-/* Who waited for whom in one step of a test of hearthd bench. */
+/* The waits in one step of a test of hearthd bench. */
 static void print_trace(json_t *trace, const char *part, FILE *f)
 {
     size_t i;

@@ -1,4 +1,4 @@
-/* Who may ask: keys, hosts, origins, limits, and what belongs to whom. */
+/* Access: keys, hosts, origins, limits, and each client's own requests. */
 #include "harness.h"
 
 #include <fcntl.h>

@@ -216,7 +216,8 @@ static void expect_near(double value, double expected)
     cr_expect(fabs(value - expected) <= 1e-5 * expected, "%g, not %g", value, expected);
 }
 
-/* Of all matrices in the file, as its list says; and a row of the embedding, whose matrix is the head too. */
+/* The bytes of all matrices in the file's list, and of a row of the embedding, whose matrix is the head too.
+ */
 static double matrix_bytes(void)
 {
     struct process inspect;
@@ -327,7 +328,7 @@ static void expect_ops(const json_t *report, const char *executor, size_t n)
     }
 }
 
-/* Of the demo model: 6 layers of 256 values, 4 heads and 2 of keys and values with 64 each, 768 in the FFN,
+/* The demo model has 6 layers of 256 values, 4 heads and 2 of keys and values with 64 each, 768 in the FFN,
  * 4,096 tokens; bf16 keys and values. */
 Test(commands, bench_json_is_one_object_whose_rows_and_ops_follow_from_the_models_shape)
 {
@@ -483,7 +484,7 @@ Test(commands, a_port_that_is_any_is_no_place_to_ask)
     }
 }
 
-/* What `hearthd ps` asks of an address of this machine, which it gives no answer. */
+/* The request that `hearthd ps` sends to an address of this machine, which does not answer. */
 static const char *asked(uint32_t address, const char *host, const char *key_file)
 {
     static char text[4096], command[256];

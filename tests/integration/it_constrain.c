@@ -110,7 +110,7 @@ DAEMON_TEST(constrain, what_cannot_be_held_is_a_400_with_keyword_and_path)
         post("/generate",
              "{\"prompt\":\"a\",\"json_schema\":{\"properties\":{\"x\":{\"type\":\"array\",\"uniqueItems\":"
              "true}}}}"),
-        400, "invalid_request", "uniqueItems at #/properties/x cannot be held exactly");
+        400, "invalid_request", "uniqueItems at #/properties/x cannot be enforced exactly");
     expect_words(post("/generate", "{\"prompt\":\"a\",\"regex\":\"a(?<=b)\"}"), 400, "invalid_request",
                  "a lookbehind");
     expect_words(post("/generate", "{\"prompt\":\"a\",\"grammar\":\"root ::= root \\\"a\\\"\"}"), 400,

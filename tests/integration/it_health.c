@@ -92,7 +92,7 @@ static void expect_kv_type(const char *model, const char *flag, const char *valu
     daemon_stop();
 }
 
-/* What the default is with int8 products: figures_add_up. */
+/* The default with int8 products: see figures_add_up. */
 Test(stats, float_weights_keep_an_f16_cache_unless_told_otherwise)
 {
     char self[512], model[64], command[1024];

@@ -78,7 +78,7 @@ DAEMON_TEST(limits, a_chunked_body_over_the_limit_is_a_413)
     close(fd);
 }
 
-/* What the daemon cuts is no client that left: the access line and the one counter say so. */
+/* A connection that the daemon cuts is not a client that left: the access line and the one counter say so. */
 static void expect_told(const char *counter, const char *line)
 {
     wait_stat(counter, 1);

@@ -73,7 +73,7 @@ static void expect_line(char *raw)
     json_array_append_new(lines, line);
 }
 
-/* Of a daemon that has ended. */
+/* Reads the log of a daemon that has ended. */
 static void read_lines(void)
 {
     char *log = daemon_read_log(), *rest = log, *raw;

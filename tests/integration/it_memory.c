@@ -313,7 +313,7 @@ DAEMON_TEST(memory, a_grammar_that_requests_share_counts_once, LONG_CONTEXT)
 
 /* --- answers that are not taken --- */
 
-/* Of eight choices with 20 alternatives a token: 2.5 MB as JSON, 280 KB as the engine has them. */
+/* A reply of eight choices with 20 alternatives a token: 2.5 MB as JSON, 280 KB as the engine has them. */
 #define SCORED                                                                                               \
     "\"max_tokens\":200,\"n\":8,\"ignore_eos\":true,\"temperature\":1,\"messages\":[{\"role\":\"user\","     \
     "\"content\":\"Hi\"}],\"logprobs\":true,\"top_logprobs\":20"

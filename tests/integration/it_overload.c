@@ -1,4 +1,4 @@
-/* Who comes first, and who is refused, when there is more work than slots. */
+/* Order and refusals of requests when there is more work than slots. */
 #include "harness.h"
 
 static int send_as(const char *id, const char *body)

@@ -410,9 +410,9 @@ static void suspend_again(void)
     admin_wait("idle");
 }
 
-/* What the loading itself asks for in vain is seen on the way, as far as it was quicker than the reply: that
- * is another 202, and the model of before. All that the libraries ask for must not fail for long: in the end
- * no model at all could be loaded. */
+/* A failed allocation of the load itself shows in its progress, if it came before the reply: that is another
+ * 202, and the model of before. Allocations of the libraries must not all fail for long: in the end no model
+ * at all could be loaded. */
 Test(starved, another_model, .timeout = 1200)
 {
     const char *key = admin_open();

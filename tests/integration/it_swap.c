@@ -116,7 +116,7 @@ static void expect_tokens(const char *ids)
     reply_free(&r);
 }
 
-/* Of a chat's prompt. */
+/* The tokens of a chat's prompt. */
 static long long chat_tokens(const char *model)
 {
     struct reply r = post("/v1/chat/completions",

@@ -19,8 +19,8 @@ struct process {
     int exit_code; /* or 128 + signal */
 };
 
-/* Arguments and variables end with NULL; `env` may be NULL. Of the environment only PATH and the sanitizers'
- * options are inherited: HEARTH_* come from the test alone. */
+/* Arguments and variables end with NULL; `env` may be NULL. Only PATH and the sanitizers' options are
+ * inherited: HEARTH_* come from the test alone. */
 struct process_start {
     const char *const *args;
     const char *const *env;

@@ -210,7 +210,7 @@ PTX_SETP_EQUAL(s64, int64_t)
 PTX_SETP_ORDER(s64, int64_t)
 PTX_SETP_EQUAL(u64, uint64_t)
 PTX_SETP_ORDER(u64, uint64_t)
-/* Of floats: false with a NaN, but for the forms with u, which are true with one. */
+/* Comparisons of floats: false with a NaN, except the forms with u, which are true. */
 PTX_SETP_ORDER(f32, float)
 PTX_SETP(eq, f32, float, a == b)
 PTX_SETP(ne, f32, float, a<b || a> b)

@@ -271,8 +271,8 @@ static void put_store(const struct instruction *in)
     put(");\n");
 }
 
-/* What has an address first or second, and values: atom, red, mbarrier, cp.async, prefetch. The first
- * `n_results` operands are registers. */
+/* Instructions with an address first or second, and values: atom, red, mbarrier, cp.async, prefetch. The
+ * first `n_results` operands are registers. */
 static void put_memory(const struct instruction *in, int n_results, const char *result_type)
 {
     static const char *const spaces[] = {"shared", "global", "shared"};

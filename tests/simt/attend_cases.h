@@ -17,7 +17,7 @@ struct attend_shape {
     uint32_t n_ctx, max_rows;
     uint32_t n_steps, before; /* most tokens in the cache at the start */
     uint32_t chunk;           /* most rows of a prefill chunk; 0: lone rows only */
-    /* Of the general attention (attend.h). */
+    /* Cases of the general attention (attend.h). */
     uint32_t window;
     float cap;
     bool temperatures, sinks, v_normed;

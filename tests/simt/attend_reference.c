@@ -123,7 +123,7 @@ void reference_step(struct reference *r, const struct attend_case *c, const stru
                          (struct rows){out, r->out_stride});
 }
 
-/* Where element d of token t lies in the cpu's tile (ops.h), in elements. */
+/* The place of element d of token t in the cpu's tile (ops.h), in elements. */
 static size_t cpu_element(const struct reference *r, enum kv_which which, uint32_t t, uint32_t d)
 {
     uint32_t n = r->a.kv.head_dim, i = 0, type = r->a.kv.type;

@@ -23,8 +23,8 @@ struct fiber {
 /* Reserves a stack of `size` bytes with an unmapped page below it. Returns 0, or -1. */
 int fiber_stack_open(struct fiber *f, size_t size);
 void fiber_stack_close(struct fiber *f);
-/* Makes the next switch to `f` call entry(), which must never return. What ran on that stack before is
- * lost. */
+/* Makes the next switch to `f` call entry(), which must never return. The call that ran on that stack before
+ * is lost. */
 void fiber_start(struct fiber *f, void (*entry)(void));
 void fiber_switch(struct fiber *from, struct fiber *to);
 /* Must be called first in a fresh fiber, and in the host thread after the switch back. */

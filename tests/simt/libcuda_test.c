@@ -163,7 +163,7 @@ Test(emulated_memory, copies_go_there_and_back_and_not_past_the_end)
     close_bench(&b);
 }
 
-/* What cuMemcpyHtoD has taken from memory that is not pinned may be on its way for long: other streams do not
+/* A cuMemcpyHtoD from memory that is not pinned may arrive late: other streams do not
  * wait for it. */
 Test(emulated_memory, a_copy_of_pageable_memory_arrives_late_and_one_on_the_stream_does_not)
 {

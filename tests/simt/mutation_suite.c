@@ -70,7 +70,7 @@ static bool has_line(const char *key)
     return found;
 }
 
-/* Which of the function's uses of a word a mutation is, from 1. */
+/* The number, from 1, of a mutation among the function's uses of a word. */
 static unsigned place_of(int mutation)
 {
     enum simt_aspect aspect = SIMT_WHOLE, its = SIMT_WHOLE;

@@ -277,7 +277,7 @@ static void open_step(struct product_case *c)
         c->step->logits[i].row = (uint16_t)below(c->n_rows);
 }
 
-/* Where everything lies in shared memory. A small work area makes products wide that have few rows. */
+/* The layout of shared memory. A small work area makes products wide that have few rows. */
 static void open_shared(struct product_case *c, uint32_t forms)
 {
     struct decoder_shared *s = &c->args.shared;

@@ -30,7 +30,7 @@ uint32_t machine_random(struct simt_machine *m, uint32_t below)
     return (uint32_t)(((m->random >> 32) * below) >> 32);
 }
 
-/* Of a thread that is ready. */
+/* Marks a ready thread as idle or busy. */
 static void set_idle(struct simt_machine *m, struct thread *t, bool idle)
 {
     m->n_idle += (uint32_t)idle - (uint32_t)t->idle;
@@ -194,7 +194,7 @@ static struct thread *pick(struct simt_machine *m)
     return t;
 }
 
-/* Where threads stand, for a run that cannot go on. */
+/* Reports the places of the threads of a run that cannot continue. */
 static void report_hang(struct simt_machine *m, const char *why)
 {
     char text[700] = "", where[128];
@@ -329,7 +329,7 @@ static void lose_block(struct simt_machine *m)
     }
 }
 
-/* What comes from outside: false when it ends the run. */
+/* Handles words from outside; false when one ends the run. */
 static bool goes_on(struct simt_machine *m)
 {
     struct simt_outside *o = m->launch.outside;

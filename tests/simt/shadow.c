@@ -97,7 +97,7 @@ static void *slab_take(struct shadow *s, size_t size)
     return p;
 }
 
-/* Where it is, or would be, in the chain. */
+/* Its place in the chain, or the place where it would be. */
 static struct shadow_page **find_page(struct shadow *s, uintptr_t number)
 {
     struct shadow_page **p = &s->buckets[(number * 0x9E3779B97F4A7C15u) >> 52];
@@ -162,7 +162,7 @@ static bool covers(const struct accessor *by, const struct access *a)
     return !a->epoch || ((!by->self.strong || a->strong) && ordered(a, by, false));
 }
 
-/* Of one place of two. */
+/* Stores a read in one of its two places. */
 static void put_read(const struct shadow *s, struct access *table, const struct accessor *by)
 {
     uint32_t h = (by->self.column * 2 + by->self.strong) * 0x9E3779B1u ^ s->random;
@@ -182,7 +182,7 @@ static void make_room(struct shadow *s, struct cell *c, uint32_t room)
     c->room = room;
 }
 
-/* What all threads read would cost much if it were a long list. */
+/* A long list would be costly for bytes that all threads read. */
 static void make_table(struct shadow *s, struct cell *c)
 {
     struct access list[LIST_READS];

@@ -7,7 +7,7 @@
 #define SIMT_GLOBAL
 #define SIMT_SHARED
 
-/* What muting removes from a site: its whole effect, or its ordering while the value stays. */
+/* Muting removes one of these from a site: its whole effect, or its ordering while the value stays. */
 enum simt_aspect { SIMT_WHOLE = 1, SIMT_ACQUIRE = 2, SIMT_RELEASE = 4 };
 enum simt_scope { SIMT_GPU, SIMT_SYS };
 enum simt_shuffle { SIMT_INDEX, SIMT_XOR, SIMT_BALLOT };

@@ -369,7 +369,7 @@ static const char *fleet_leave(void)
     return fleet.words.wrong;
 }
 
-/* Runs the steps, and all leave. What was wrong, in words; "": nothing. */
+/* Runs the steps, and all leave. Returns the fault in words; "": none. */
 static const char *fleet_run(const struct walk_step *steps, uint32_t n_steps)
 {
     uint32_t last = (fleet.program->n_ops - 1) * DECODER_PHASES;
@@ -395,7 +395,7 @@ static void walk_check_out(uint32_t index)
     }
 }
 
-/* A step of one row with logits, by product_run(). What was wrong, in words; "": nothing. */
+/* A step of one row with logits, by product_run(). Returns the fault in words; "": none. */
 static const char *fleet_finish(void)
 {
     static const struct walk_step step = {1, 1, true};

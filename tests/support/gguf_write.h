@@ -1,5 +1,5 @@
-/* gguf_write.h - builds GGUF files in memory, for tests and tools. What is written is not checked: a test
- * wants broken files too. Out of memory aborts. Thread: a struct gguf_write belongs to its caller. */
+/* gguf_write.h - builds GGUF files in memory, for tests and tools. It checks nothing: a test wants broken
+ * files too. Out of memory aborts. Thread: a struct gguf_write belongs to its caller. */
 #pragma once
 #include "gguf/gguf.h"
 

@@ -1,5 +1,5 @@
 /* jinja_render.h - renders a template with variables written as JSON, for tests. Strings of the JSON are a
- * user's (plain), except roles and tokens. What is returned lies in `rendered`, which the next call reuses.
+ * user's (plain), except roles and tokens. The result lies in `rendered`, which the next call reuses.
  */
 #pragma once
 #include "jinja/jinja.h"

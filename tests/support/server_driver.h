@@ -171,7 +171,7 @@ static inline void queue_blocks(void)
     }
 }
 
-/* Takes the threads of a class until let_go(). Where that is one, the second job is the next for it. */
+/* Takes the threads of a class until let_go(). With one thread the second job is the next for it. */
 static inline void take_pool(enum pool_class class)
 {
     sem_init(&blocked.begun, 0, 0);

@@ -78,7 +78,7 @@ static struct one *make_second(struct one *o)
     return second;
 }
 
-/* One request, or two choices of one, into out[0..1]; how many. What was refused is NULL. */
+/* One request, or two choices of one, into out[0..1]; how many. A refused one is NULL. */
 static uint32_t send_one(const int32_t *ids, struct one **out, uint32_t room)
 {
     out[0] = make_one(ids);

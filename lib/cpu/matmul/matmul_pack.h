@@ -76,8 +76,8 @@ struct matmul_traits {
     uint8_t type; /* enum quant_type */
     uint8_t fold; /* enum matmul_fold */
     uint8_t bits; /* bits of a stored value: 8, or a sum of 4, 2 and 1; floats: 16 or 32 */
-    /* Stored value minus its meaning. Of codes: what kernels of unsigned pairs add to their meaning; 0: they
-     * multiply signed values. With integer scales: a power of two. */
+    /* Stored value minus its meaning. For codes: the offset that kernels of unsigned pairs add to their
+     * meaning; 0: they multiply signed values. With integer scales: a power of two. */
     uint8_t zero;
     uint16_t scale_size;  /* bytes of scales per block and 16 rows */
     uint16_t global_size; /* bytes of d and dmin per 16 rows */

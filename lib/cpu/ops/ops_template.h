@@ -296,8 +296,8 @@ INLINE void soften_one(const struct ops_page *page, const struct ops_query *q, f
     f->max = max;
 }
 
-/* The same for n queries, n <= WIDTH. What is one number a query is computed for all queries at once, lane j
- * being query j. */
+/* The same for n queries, n <= WIDTH. Values of one number per query are computed for all queries at once,
+ * lane j being query j. */
 INLINE void soften_wide(const struct ops_page *page, const struct ops_query *queries, uint32_t n,
                         float w[][KV_PAGE_TOKENS], uint16_t bf16[][KV_PAGE_TOKENS], float *factor)
 {
@@ -350,7 +350,7 @@ struct ahead {
     uint32_t size, step; /* bytes of the part, and of each of its steps */
 };
 
-/* What the batch of query `at` prefetches of a tile. */
+/* The part of a tile that the batch of query `at` prefetches. */
 INLINE struct ahead ahead_of(const struct fold_job *job, uint32_t at, const uint8_t *tile, uint32_t n_steps)
 {
     struct ahead a = {0};
@@ -364,7 +364,7 @@ INLINE struct ahead ahead_of(const struct fold_job *job, uint32_t at, const uint
     return a;
 }
 
-/* What of it belongs to n_tokens tokens from t on, whose keys begin at byte `start`. */
+/* The part of it that belongs to n_tokens tokens from t on, whose keys begin at byte `start`. */
 INLINE struct ahead ahead_tokens(struct ahead a, size_t start, uint32_t t, uint32_t n_tokens,
                                  uint32_t n_steps)
 {

@@ -163,7 +163,7 @@ void stream_end(struct stream *s)
     pthread_mutex_lock(&emulated.lock);
 }
 
-/* What was queued is done first. */
+/* The queued work is done first. */
 int cuStreamDestroy_v2(void *stream)
 {
     int result = call_begin_alone("cuStreamDestroy");

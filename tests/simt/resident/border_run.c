@@ -182,7 +182,7 @@ static int run_steps(struct border_run *r, uint64_t feed_seed, const struct mann
     return check_words(r, n, last, report);
 }
 
-/* Of all memory that kernels may write. */
+/* The hash of all memory that kernels may write. */
 static uint64_t hash(const struct rig *r)
 {
     uint64_t h = 0, word;

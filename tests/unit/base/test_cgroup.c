@@ -112,7 +112,7 @@ Test(cgroup, a_quota_of_max_is_no_bound)
     cr_assert_eq(cgroup_cores(root), 0);
 }
 
-/* Of the two bounds of a team the tighter one counts; the affinity mask is this machine's. */
+/* The tighter of a team's two bounds counts; the affinity mask is this machine's. */
 Test(cgroup, a_team_has_the_cores_of_the_quota_or_of_the_affinity_mask)
 {
     cpu_set_t set;

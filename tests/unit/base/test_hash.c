@@ -77,7 +77,7 @@ Test(hash, neighbouring_words_do_not_collide)
     free(hashes);
 }
 
-/* Of 65,536 balls in as many buckets chance puts at most 8 or so into one. */
+/* Chance puts at most about 8 of 65,536 balls into one of as many buckets. */
 Test(hash, low_bits_spread_neighbouring_words_and_texts)
 {
     static uint8_t words[1 << 16], texts[1 << 16];

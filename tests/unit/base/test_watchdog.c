@@ -1,4 +1,4 @@
-/* Who is called stalled, and who is not. Time is an argument. */
+/* The watchdog: stalled or not. Time is an argument. */
 #include "base/watchdog.h"
 
 #include <criterion/criterion.h>

@@ -10,7 +10,7 @@
 
 #define QWEN3 "tiny-qwen3-s11-q4_k_m"
 
-/* Runs `hearthd inspect` with up to three arguments; its exit code. What it printed goes to `out`, malloc'ed.
+/* Runs `hearthd inspect` with up to three arguments; its exit code. Its output goes to `out`, malloc'ed.
  */
 static int inspect(const char *a, const char *b, const char *c, char **out)
 {

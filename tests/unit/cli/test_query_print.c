@@ -38,8 +38,7 @@ Test(ask_print, scratch_and_drafts_have_their_place)
                  "\"requests\":3,\"turned_off\":2}}");
     cr_assert_not_null(strstr(text, "10.0 MiB (1.0 scratch)"), "%s", text);
     cr_assert_not_null(
-        strstr(text,
-               "drafts     1,200 tokens, 800 of them right · 1 step saved · 2 of 3 requests turned off\n"),
+        strstr(text, "drafts     1,200 tokens, 800 accepted · 1 step saved · 2 of 3 requests turned off\n"),
         "%s", text);
     free(text);
     text = table_of("{\"speculation\":{\"enabled\":false}}");
@@ -60,7 +59,7 @@ Test(ask_print, without_a_model_there_is_no_line_of_empty_names)
     free(text);
 }
 
-/* The daemon asked may be anybody's. */
+/* The daemon may belong to any user. */
 Test(ask_print, names_that_a_terminal_would_obey_are_escaped)
 {
     char *text = table_of(

@@ -369,7 +369,7 @@ Test(config, a_wrong_flag_value_names_the_flag)
     config_free(&c);
 }
 
-/* Which would make two lines of --print-config, or be lost when it is read back. */
+/* These values would make two lines of --print-config, or be lost when it is read back. */
 Test(config, a_value_that_no_line_of_the_file_can_say_is_refused)
 {
     static const char *const cases[][2] = {

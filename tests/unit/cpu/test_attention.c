@@ -383,7 +383,7 @@ Test(attention, bf16_cache_equals_the_rules_in_every_bit_and_double_roughly)
     check_shapes("auto", KV_BF16);
 }
 
-/* Where a CPU has no instruction for bf16. */
+/* For a CPU that has no instruction for bf16. */
 Test(attention, bf16_by_ordinary_products_equals_the_rules_in_every_bit)
 {
 #if defined(__x86_64__)

@@ -720,8 +720,8 @@ Test(cpu_backend, garbage_behind_a_row_in_its_page_is_not_read)
     }
 }
 
-/* What the backend samples is what lib/sampler/sampler.c makes of the exported logits and the history that
- * came by slot settings and by rows. */
+/* The backend samples the token that lib/sampler/sampler.c chooses from the exported logits and the history,
+ * which comes by slot settings and by rows. */
 Test(cpu_backend, sampling_follows_the_slots_settings_and_history)
 {
     make_tokens();

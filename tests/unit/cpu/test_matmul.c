@@ -228,8 +228,8 @@ Test(matmul, extreme_scales_and_activations_keep_the_bits_equal)
     every_shape(true, 512);
 }
 
-/* All values of a weight at one end of what the type can hold, all activations at one end of int8: whatever a
- * kernel adds up in fewer bits than 32 is largest there. */
+/* All values of a weight at one end of what the type can hold, all activations at one end of int8: sums of
+ * fewer bits than 32 are largest there. */
 static void same_bits_at_the_ends(uint32_t type, uint8_t fill, float x, uint32_t n_columns)
 {
     struct product p;

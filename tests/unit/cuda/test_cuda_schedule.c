@@ -1,6 +1,6 @@
 /* The persistent decoder's plan (lib/cuda/plan.h, kernels/abi/schedule.h): for all models and devices, every
  * byte of a weight is fetched once a step, every output is computed once, each wait is for the arrivals
- * before it, and nobody waits for ever. The decoder's own code walks the plans (decoder_walk.h). */
+ * before it, and no wait lasts for ever. The decoder's own code walks the plans (decoder_walk.h). */
 #include "support/decoder_walk.h"
 #include "cuda/plan.h"
 #include "abi/tile.h"

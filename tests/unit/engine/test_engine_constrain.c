@@ -4,6 +4,7 @@
 #include "support/engine_driver.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define N_TOKENS 5000
 #define LEN      60 /* bytes of a token: the trie has 300,000 nodes, as one of 150,000 usual tokens */
@@ -42,6 +43,17 @@ static struct matcher *ambiguous(void)
     for (int i = 0; i < 400; i++)
         n += (size_t)snprintf(text + n, sizeof text - n, "\nr%d ::= [a-z] r%d \"i\" | \"!\"", i, i);
     cr_assert_eq(grammar_from_gbnf(&g, text, n, NULL), 0);
+    cr_assert_eq(matcher_open(&m, g), 0);
+    grammar_unref(g);
+    return m;
+}
+
+static struct matcher *one_word(void)
+{
+    static const char text[] = "root ::= [a-z]{60}";
+    struct grammar *g = NULL;
+    struct matcher *m = NULL;
+    cr_assert_eq(grammar_from_gbnf(&g, text, strlen(text), NULL), 0);
     cr_assert_eq(matcher_open(&m, g), 0);
     grammar_unref(g);
     return m;
@@ -104,6 +116,34 @@ Test(engine_constrain, a_text_is_cancelled_while_its_mask_is_made)
     cr_assert(slow->finish == ENGINE_CANCELLED || slow->finish == ENGINE_STUCK);
     matcher_close(slow->constraint);
     request_free(slow);
+    rig_close(rig);
+    vocabulary_close(v);
+}
+
+/* A dear token is counted in the time of the next mask, so eight of them do not hold up a step. */
+Test(engine_constrain, a_token_is_read_when_the_next_mask_is_made)
+{
+    struct rig *rig = rig_open(usual);
+    struct vocabulary *v = long_words();
+    struct engine_request *last = request_new(some_prompt(1), 3, 1), *all = request_new(some_prompt(2), 3, 5);
+    rig->e->mask_words = vocabulary_mask_words(v);
+    rig->e->masks = calloc(usual.n_slots * rig->e->mask_words, sizeof *rig->e->masks);
+    last->vocabulary = all->vocabulary = v;
+    last->constraint = one_word();
+    all->constraint = one_word();
+    submit(rig, last);
+    wait_done(rig, last);
+    cr_assert_eq(last->finish, ENGINE_LENGTH);
+    cr_assert_not(matcher_can_end(last->constraint), "no mask follows the last token");
+    submit(rig, all);
+    wait_done(rig, all);
+    cr_assert_eq(all->finish, ENGINE_STUCK, "nothing follows one word");
+    cr_assert_eq(all->n_out, 1);
+    cr_assert(matcher_can_end(all->constraint));
+    matcher_close(last->constraint);
+    matcher_close(all->constraint);
+    request_free(last);
+    request_free(all);
     rig_close(rig);
     vocabulary_close(v);
 }

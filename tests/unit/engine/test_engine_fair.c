@@ -1,5 +1,5 @@
-/* Who runs when: of more sequences than logit rows each has its turn, of several prompts each gets on, and
- * neither texts nor prompts wait for the others to end. */
+/* The order of work: each of more sequences than logit rows has its turn, each of several prompts advances,
+ * and neither texts nor prompts wait for the others to end. */
 #include "support/engine_driver.h"
 
 /* The step in which the slot's row at position `pos` is. */
@@ -365,8 +365,8 @@ static void let_step(struct rig *rig)
         wait_a_little(since);
 }
 
-/* Of a full step of texts a prompt that comes gets a logit row for its last token at once, not when one of
- * them ends. */
+/* A prompt that arrives while texts fill the step gets a logit row for its last token at once, not when a
+ * text ends. */
 Test(engine_fair, a_prompt_begins_its_text_while_others_want_all_logit_rows)
 {
     struct rig_config c = usual;

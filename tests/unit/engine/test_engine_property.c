@@ -1,5 +1,5 @@
-/* Random requests in random circumstances. Whatever runs beside them, however their prompts are cut, whatever
- * is cancelled, shared or evicted: tokens are those of the sequence, every request ends once, no page stays.
+/* Random requests in random circumstances. With any requests beside them, any cuts of prompts, cancels,
+ * sharing and eviction: tokens are those of the sequence, every request ends once, no page stays.
  */
 #include "support/engine_driver.h"
 #include "kv/prefix_disk.h"
@@ -179,7 +179,7 @@ static void take_news(struct rig *rig, struct crowd *c)
     }
 }
 
-/* What all lives together saw: a test in which nothing happens would pass. */
+/* The events of all lives: a test in which nothing happens would pass. */
 static uint32_t n_finish[ENGINE_NOT_FINITE + 1], n_hits, n_rejected;
 static uint64_t n_tokens, n_copies, n_restored, n_drafted, n_accepted;
 

@@ -1,4 +1,4 @@
-/* Speculation on real models: whatever is drafted and whatever becomes of it, tokens, log-probabilities and
+/* Speculation on real models: with any drafts, right or wrong, tokens, log-probabilities and
  * ends are the bits that come without. The answers repeat a few words: so drafts are right, wrong at once,
  * and wrong after a while. */
 #include "support/draft_identity.h"

@@ -2,7 +2,7 @@
  * time they are told; and where all drafts are sent that have room. */
 #include "support/engine_driver.h"
 
-/* Of a text that says again what it said, in seven tokens of eight: drafts are right more often than not. */
+/* A text that repeats itself in seven tokens of eight: drafts are right more often than not. */
 static struct engine_stats speculate(uint32_t step_us, uint32_t row_us)
 {
     struct rig_config c = usual;

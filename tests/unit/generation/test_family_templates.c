@@ -118,9 +118,9 @@ static struct tokenizer *open_marks(const char *const *marks, size_t n, bool has
     return t;
 }
 
-/* What follows an answer in the families' own text, and whether it ends the model's turn. In harmony <|end|>
- * closes a message, and the model itself ends a turn with <|return|>. GLM's turn ends where the user's
- * begins. */
+/* The text that follows an answer in each family, and its effect: it ends the model's turn or not. In harmony
+ * <|end|> closes a message, and the model itself ends a turn with <|return|>. GLM's turn ends where the
+ * user's begins. */
 static const struct family {
     const char *template, *after; /* "Hello!" and this stand in the rendering of "turns" */
     const char *marks[4];         /* eos_token_id first */

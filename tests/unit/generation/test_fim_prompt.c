@@ -88,5 +88,5 @@ Test(fim_prompt, files_come_first_each_behind_its_name)
 
 Test(fim_prompt, a_model_without_marks_is_refused)
 {
-    expect(&none, NULL, 0, "suffix needs a model with tokens for a text in the middle: this one has none");
+    expect(&none, NULL, 0, "suffix needs a model with fill-in-the-middle tokens: this one has none");
 }

@@ -551,7 +551,7 @@ Test(jinja, names_that_are_passed_by_are_operations_too)
     expect_fails(source, NOTHING, -ELOOP, "100000 operations");
 }
 
-/* What is written is bounded by the memory; what it costs to write it, by the operations. */
+/* Memory bounds the text written; operations bound its cost. */
 Test(jinja, what_is_written_character_by_character_counts_as_such)
 {
     static const char *const writes[] = {"s.upper()", "s|title", "s|tojson", "[s]|string", "s|escape"};
@@ -625,7 +625,7 @@ static void expect_fewest_digits(double f)
                  least, text);
 }
 
-/* Of any bits; of few digits; subnormal. */
+/* Numbers of any bits; of few digits; subnormal. */
 Test(jinja, a_float_is_printed_with_the_fewest_digits)
 {
     uint64_t bits = 88172645463325252u;
@@ -801,7 +801,7 @@ Test(jinja, a_nul_is_a_character_like_others)
     expect_text("{{ '\\0' | length }}", NOTHING, "1");
 }
 
-/* What a file says is not to be trusted: nothing beyond a template's end is read, wherever it ends. */
+/* A file is not trusted: no byte beyond a template's end is read, wherever it ends. */
 Test(jinja, a_template_cut_anywhere_is_read_to_its_end_only)
 {
     for (size_t n = 0; n < strlen(EVERYTHING); n++) {

@@ -96,7 +96,7 @@ static void flip(const char *path, uint64_t at)
     close(fd);
 }
 
-/* Of a large tensor, too: models that differ in a few weights must not share what was computed from them. */
+/* Also in a large tensor: models that differ in a few weights must not share what was computed from them. */
 Test(weight_reader, any_byte_anywhere_changes_the_sum)
 {
     char path[40];

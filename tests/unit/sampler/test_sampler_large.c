@@ -1,6 +1,6 @@
 /* The sampler over vocabularies of which thousands of tokens stay in play: there whole ranges of them are
  * kept and left out together, and most are never scored. The token must be that of the formulas of sampler.h
- * with a full sort, whatever the logits: equal, hardly different, as far apart as floats can be. */
+ * with a full sort, for all logits: equal, hardly different, as far apart as floats can be. */
 #include "abi/arith.h"
 #include "sampler/sampler.h"
 #include "sampler/sampler_loops.h"

@@ -285,7 +285,7 @@ Test(tool_grammar, a_text_between_tags_is_held_exactly_where_the_tool_is_strict)
                  "%s", err.text);
     cr_assert_eq(refusal("qwen3-coder", TOOL("f", "\"strict\":true,", TEXT("\"pattern\":\"^x\"")), &err),
                  -ENOTSUP);
-    cr_assert_str_eq(err.text, "pattern of the parameter a is not held in the format qwen3-coder");
+    cr_assert_str_eq(err.text, "pattern of the parameter a cannot be enforced in the format qwen3-coder");
     err = (struct error){0};
     cr_assert_eq(refusal("qwen3-coder", TOOL("f", "\"strict\":true,", TEXT("\"maxLength\":900")), &err),
                  -ENOTSUP);

@@ -1,4 +1,4 @@
-/* When the service manager hears of a load. Time is an argument. */
+/* Notices of a load to the service manager. Time is an argument. */
 #include "service/load_notice.h"
 
 #include <criterion/criterion.h>

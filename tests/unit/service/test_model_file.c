@@ -1,4 +1,4 @@
-/* Which file is meant, and what is said when it is not there. */
+/* The choice of a model file, and the errors for one that does not exist. */
 #include "service/model_file.h"
 
 #include <criterion/criterion.h>

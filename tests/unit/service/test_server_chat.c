@@ -781,7 +781,8 @@ Test(chat, an_answer_that_has_begun_is_no_reasoning_and_has_no_constraint)
     r = post(CHAT, "{\"continue_final_message\":true,\"add_generation_prompt\":false,"
                    "\"response_format\":{\"type\":\"json_object\"}," BEGUN "}");
     cr_assert_eq(r.status, 400);
-    cr_assert(strstr(r.body, "response_format cannot hold for the rest of an answer alone"), "%s", r.body);
+    cr_assert(strstr(r.body, "response_format cannot constrain an answer that messages has begun"), "%s",
+              r.body);
     reply_free(&r);
     stop();
 }

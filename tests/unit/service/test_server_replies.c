@@ -71,7 +71,7 @@ static char *long_prompt(const char *rest)
     return body;
 }
 
-/* Of what has come. */
+/* True if the end is among the bytes received. */
 static bool has_end(int fd)
 {
     char text[65536];

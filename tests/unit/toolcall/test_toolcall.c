@@ -293,7 +293,7 @@ static void expect_content(const char *format, const char *text, const char *con
     parsed_close(p);
 }
 
-/* What a client has not seen is no longer than a delimiter and the newlines before it. */
+/* The text that a client has not seen is no longer than a delimiter and the newlines before it. */
 Test(toolcall, text_is_held_only_as_long_as_it_may_become_a_delimiter)
 {
     static const char text[] =
