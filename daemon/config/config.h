@@ -89,6 +89,9 @@ struct config {
     int log_level;        /* enum log_level */
     int log_format;       /* enum log_format */
 
+    char *models;         /* directory of those that requests may name; "": they have no choice */
+    uint32_t model_ttl_s; /* 0: never */
+
     char *file;                                    /* the file that was read, or "" */
     struct config_origin origins[CONFIG_MAX_KEYS]; /* in table order */
 };
