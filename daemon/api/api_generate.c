@@ -232,7 +232,16 @@ static int read_logprobs(struct field_reader *r, const struct field *f, const js
     return 0;
 }
 
+/* Where requests may name one of several models it was looked at before: generation_model.c. */
+static int read_model(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    if (json_is_string(value))
+        return 0;
+    return api_invalid(r->err, f->name, "%s must be a string (got %s)", f->name, field_got(value));
+}
+
 const struct field generate_fields[] = {
+    {.name = "model", .kind = FIELD_CUSTOM, .read = read_model},
     CUSTOM(prompt, read_prompt),
     {.name = "max_tokens", .kind = FIELD_CUSTOM, .read = read_max_tokens},
     NUMBER(temperature, 0, 2),
@@ -421,7 +430,7 @@ static void put_end(struct generation *g, struct buf *out)
 static void put_head(struct generation *g, struct buf *out)
 {
     buf_printf(out, "{\"id\":\"%s\",\"model\":", g->id);
-    json_put_str(out, model_config(g->model->model)->name);
+    json_put_str(out, g->model->name);
 }
 
 static void put_whole(const struct choice *c, struct buf *out)

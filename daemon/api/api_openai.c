@@ -37,13 +37,6 @@ int openai_read_word(struct field_reader *r, const struct field *f, const json_t
 }
 
 /* The loaded model answers under any name. */
-int openai_read_model(struct field_reader *r, const struct field *f, const json_t *value)
-{
-    if (json_is_string(value))
-        return 0;
-    return api_invalid(r->err, f->name, "%s must be a string (got %s)", f->name, field_got(value));
-}
-
 int openai_read_stream_options(struct field_reader *r, const struct field *f, const json_t *value)
 {
     static const struct field rows[] = {
@@ -199,7 +192,7 @@ void openai_put_head(struct generation *g, struct buf *out, const char *object)
 {
     buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", g->id, object,
                (long long)g->created);
-    json_put_str(out, model_config(g->model->model)->name);
+    json_put_str(out, g->model->name);
     buf_printf(out, ",\"system_fingerprint\":\"%s\",\"choices\":[", g->model->fingerprint);
 }
 
@@ -385,46 +378,61 @@ const struct dialect dialect_completions = {
 };
 
 /* The members that OpenAI's and Anthropic's clients read, and the context's length under vLLM's and other
- * names. */
-static void put_model(struct request *r)
+ * names; it is known of a model that is loaded. */
+static void put_model(struct request *r, const struct model_view *v)
 {
-    const struct server_model *m = r->server->generator->model;
-    time_t created = (time_t)r->server->api->created;
+    time_t created = v->modified ? (time_t)v->modified : (time_t)r->server->api->created;
     char when[32];
     struct tm t;
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&created, &t));
     buf_puts(&r->out, "{\"id\":");
-    json_put_str(&r->out, model_config(m->model)->name);
+    json_put_str(&r->out, v->name);
     buf_printf(&r->out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"hearth\"", (long long)created);
     buf_puts(&r->out, ",\"type\":\"model\",\"display_name\":");
-    json_put_str(&r->out, model_config(m->model)->name);
-    buf_printf(&r->out, ",\"created_at\":\"%s\",\"max_model_len\":%u,\"context_length\":%u}", when, m->n_ctx,
-               m->n_ctx);
+    json_put_str(&r->out, v->name);
+    buf_printf(&r->out, ",\"created_at\":\"%s\",\"status\":{\"value\":\"%s\"}", when,
+               v->model ? "loaded" : "unloaded");
+    if (v->model)
+        buf_printf(&r->out, ",\"max_model_len\":%u,\"context_length\":%u", v->model->n_ctx, v->model->n_ctx);
+    buf_puts(&r->out, "}");
 }
 
 void api_models(struct request *r)
 {
+    struct model_view v, first = {0}, last = {0};
     buf_puts(&r->out, "{\"object\":\"list\",\"data\":[");
-    put_model(r);
+    for (int i = 0; generator_next_model(r->server->generator, &i, &v); last = v) {
+        buf_puts(&r->out, first.name ? "," : "");
+        first = first.name ? first : v;
+        put_model(r, &v);
+    }
     buf_puts(&r->out, "],\"has_more\":false,\"first_id\":");
-    json_put_str(&r->out, model_config(r->server->generator->model->model)->name);
+    json_put_str(&r->out, first.name);
     buf_puts(&r->out, ",\"last_id\":");
-    json_put_str(&r->out, model_config(r->server->generator->model->model)->name);
+    json_put_str(&r->out, last.name);
     buf_puts(&r->out, "}\n");
     request_reply(r, 200);
 }
 
+static void fail_unknown(struct request *r, const char *id)
+{
+    const struct generator *g = r->server->generator;
+    if (!g->source || g->source->find(g->source_context, id, &r->error) >= 0)
+        api_fail(&r->error, 404, "not_found", "model", "no model %.100s (the loaded one is %.100s)", id,
+                 g->model ? g->model->name : "none");
+    request_fail(r, &r->error);
+}
+
 void api_model(struct request *r)
 {
-    const char *name = model_config(r->server->generator->model->model)->name,
-               *id = route_id(r->route, r->path);
-    if (strcmp(id, name)) {
-        api_fail(&r->error, 404, "not_found", "model", "no model %.100s (the loaded one is %.100s)", id,
-                 name);
-        request_fail(r, &r->error);
-        return;
-    }
-    put_model(r);
-    buf_puts(&r->out, "\n");
-    request_reply(r, 200);
+    const char *id = route_id(r->route, r->path);
+    struct model_view v;
+    for (int i = 0; generator_next_model(r->server->generator, &i, &v);)
+        if (!strcmp(id, v.name)) {
+            put_model(r, &v);
+            buf_puts(&r->out, "\n");
+            request_reply(r, 200);
+            return;
+        }
+    fail_unknown(r, id);
 }

@@ -30,7 +30,8 @@ static void leave(struct generation *g, enum request_outcome outcome)
     r->more = NULL;
     constraint_leave(g);
     unlink_generation(g);
-    generator_give_model(s->generator, g->model);
+    if (g->model)
+        generator_give_model(s->generator, g->model);
     if (r->connection)
         connection_answered(r->connection);
     request_unref(r);
@@ -266,6 +267,11 @@ static void prepared(struct request *r)
     }
 }
 
+void generation_end_without(struct generation *g)
+{
+    prepared(g->request);
+}
+
 static void prepare(struct generation *g)
 {
     struct request *r = g->request;
@@ -321,6 +327,13 @@ static void link_generation(struct generation *g)
     s->generator->n_preparing++;
 }
 
+void generation_begin_on(struct generation *g, struct server_model *m)
+{
+    g->model = m;
+    g->effort = first_effort(g);
+    prepare(g);
+}
+
 void generation_open(struct request *r, const struct dialect *dialect)
 {
     struct generation *g = arena_zalloc(&r->arena, sizeof *g);
@@ -331,7 +344,6 @@ void generation_open(struct request *r, const struct dialect *dialect)
     }
     g->request = r;
     g->server = r->server;
-    g->model = generator_take_model(r->server->generator);
     g->arena = &r->arena;
     g->dialect = dialect;
     g->created = (int64_t)time(NULL);
@@ -340,8 +352,10 @@ void generation_open(struct request *r, const struct dialect *dialect)
     r->ops = &ops;
     request_ref(r);
     link_generation(g);
-    g->effort = first_effort(g);
-    prepare(g);
+    if (r->server->generator->source)
+        generation_find_model(g);
+    else
+        generation_begin_on(g, generator_take_model(r->server->generator));
 }
 
 /* --- the stream --- */
@@ -500,7 +514,7 @@ static void fail_stuck(struct generation *g)
 static void fail_outgrown(struct generation *g)
 {
     struct error words = {0};
-    error_set(&words, -EAGAIN, "body_memory, %llu bytes, has no room left for the growing grammar",
+    error_set(&words, -EAGAIN, "body_memory, %llu bytes, has no room for the growing grammar",
               (unsigned long long)g->server->cfg->body_memory);
     refuse_submit(g, -EAGAIN, &words);
 }
@@ -710,13 +724,21 @@ void generation_news(struct choice *c)
         finish(g);
 }
 
+/* On the pool, or while it waits for its model. It ends in a later turn of the loop. */
+static void stop_preparing(struct generation *g)
+{
+    request_cancel_work(g->request);
+    if (g->waits)
+        generator_look(g->server->generator);
+}
+
 void generation_cancel(struct generation *g)
 {
     g->cancelled = true;
     if (g->state == GENERATION_SUBMITTED)
         cancel_choices(g);
     else if (g->state == GENERATION_PREPARING)
-        request_cancel_work(g->request);
+        stop_preparing(g);
 }
 
 static void forget_lists(struct request *r)
@@ -753,7 +775,7 @@ void generation_refuse(struct generation *g)
 {
     if (g->state == GENERATION_PREPARING) {
         g->refused = true;
-        request_cancel_work(g->request);
+        stop_preparing(g);
     } else if (is_queued(g)) {
         g->refused = true;
         cancel_choices(g);

@@ -172,11 +172,18 @@ struct choice {
 struct generation {
     struct request *request;
     struct http_server *server;
-    struct server_model
-        *model;          /* it runs on, even if another is loaded meanwhile; its until it has finished */
-    struct arena *arena; /* the request's */
+    struct server_model *model; /* it runs on, even if another is loaded meanwhile; its until it has finished.
+                                   NULL: it is not known yet, or awaited */
+    struct arena *arena;        /* the request's */
     const struct dialect *dialect;
     LIST_ENTRY(generation) link; /* of generator.generations */
+    /* Where the body names the model: */
+    char model_name[256];
+    int awaited;             /* the model's number */
+    bool waits;              /* in generator.waiting, by `waiting` */
+    uint64_t model_late_ns;  /* it waits for the model until then; 0: as long as it takes */
+    uint32_t model_limit_ms; /* which is so long after its body came */
+    TAILQ_ENTRY(generation) waiting;
     enum generation_state state;
     enum request_outcome outcome;
     enum generation_effort effort;
@@ -249,6 +256,16 @@ extern const struct field generate_fields[];
 int read_prompt(struct field_reader *r, const struct field *f, const json_t *value);
 /* max_tokens, under any of its names; given under two names it must be the same. */
 int read_max_tokens(struct field_reader *r, const struct field *f, const json_t *value);
+
+/* generation_model.c: finds the model that the body names, waits for it and begins. */
+void generation_find_model(struct generation *g);
+/* Begins what waits for models that are there now, and ends what cannot have its own, or no longer wants to.
+ */
+void generation_take_models(struct generator *generator);
+/* Begins on m, which it now holds. */
+void generation_begin_on(struct generation *g, struct server_model *m);
+/* Ends one that has no model: request->error says why, or it was cancelled or refused. */
+void generation_end_without(struct generation *g);
 
 /* Takes the request over, whose body is there. */
 void generation_open(struct request *r, const struct dialect *dialect);

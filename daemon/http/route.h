@@ -22,6 +22,7 @@ struct route {
     bool admin;       /* needs the admin key */
     bool quiet;       /* not in the access log at info */
     bool lines;       /* its streams are lines of JSON, not events */
+    bool lists;       /* shows models that are not loaded, too */
     void (*handle)(struct request *r);
     const struct dialect *dialect; /* of a generation */
     /* Writes an error in the route's own form, with a newline; NULL: api_error_put(). */

@@ -10,8 +10,8 @@
  * Order of admission: the largest (priority + seconds waited) first, then first come. A request without room
  * (no pages) may be passed by later ones for two seconds from the time it became the first of the queue; then
  * no request passes it until it is admitted. A request whose prefix another request is computing waits for
- * those pages. The oldest prompt gets at least half of a step's prefill rows; the rest goes to the shortest
- * prompts first.
+ * those pages. The oldest prompt gets at least half of a step's prefill rows, and all that it can use while
+ * no prompt has less left; the rest goes to the shortest prompts first.
  *
  * The caller owns a request: it fills the struct before engine_submit() and only reads it until the state is
  * terminal; the engine publishes the outputs as described below. A request goes through queued, prefill,
@@ -214,11 +214,12 @@ struct engine_stats {
     uint64_t prompt_tokens, cached_tokens, generated_tokens;
     uint64_t steps;
     bool speculates;
-    bool shares_prefixes;                /* the prefix cache is on, and the model can have one */
-    uint64_t drafted, accepted;          /* draft rows, and those of them that were sampled */
-    uint64_t draft_steps;                /* steps with draft rows */
-    uint64_t steps_saved;                /* steps that the same tokens would have needed in addition */
-    uint64_t draft_requests, turned_off; /* requests with draft rows; requests that stopped drafting */
+    uint32_t snapshots_total, snapshots_kept; /* of recurrent states */
+    bool shares_prefixes;                     /* the prefix cache is on, and the model can have one */
+    uint64_t drafted, accepted;               /* draft rows, and those of them that were sampled */
+    uint64_t draft_steps;                     /* steps with draft rows */
+    uint64_t steps_saved;                     /* steps that the same tokens would have needed in addition */
+    uint64_t draft_requests, turned_off;      /* requests with draft rows; requests that stopped drafting */
     uint32_t pages_total, pages_used, pages_cached; /* used: held by a live sequence; cached: evictable */
     bool has_disk;                                  /* the disk_ fields are valid */
     uint64_t disk_pages, disk_bytes, disk_hits, disk_spilled, disk_errors;

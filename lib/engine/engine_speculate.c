@@ -282,6 +282,7 @@ void engine_draft_check(struct engine *e, struct flight *f)
         if (e->seqs[slot].r) {
             uint32_t n_right = take_drafts(e->seqs[slot].r, f, i, d->tokens, n);
             take_back(e, f, slot, n - n_right);
+            engine_states_take_back(e, &e->seqs[slot], n_right, n_right == n);
             count(&e->accepted, n_right);
             longest = n_right > longest ? n_right : longest;
         }

@@ -43,7 +43,7 @@ int engine_disk_open(struct engine *e, struct error *err)
     struct backend_info info;
     executor_info(e->x, &info);
     size_t page = kv_page_size(&info.kv), size = info.transfer_bytes;
-    if (!e->cfg.disk || !e->cfg.prefix_cache || !info.transfer || page == 0 || size < page)
+    if (!e->cfg.disk || !e->cfg.prefix_cache || e->recurrent || !info.transfer || page == 0 || size < page)
         return 0;
     e->disk = calloc(1, sizeof *e->disk);
     if (!e->disk)
