@@ -85,6 +85,10 @@ DAEMON_TEST(embed, a_vector_has_length_one_and_is_the_same_in_every_form)
     vector_of(json_at(root, "0.embedding.0"), other);
     cr_assert_eq(memcmp(plain, other, sizeof plain), 0);
     json_decref(root);
+    root = ok("/embeddings", "{\"model\":\"x\",\"input\":\"Once upon a time\"}");
+    vector_of(json_at(root, "0.embedding.0"), other);
+    cr_assert_eq(memcmp(plain, other, sizeof plain), 0);
+    json_decref(root);
     root = ok("/embed", "{\"inputs\":[\"Once upon a time\"],\"normalize\":true}");
     vector_of(json_at(root, "0"), other);
     cr_assert_eq(memcmp(plain, other, sizeof plain), 0);
