@@ -10,7 +10,8 @@
 #define MS              1000000ull
 #define POOL_BODY       65536 /* bytes that take no more than EFFORT_POOL may */
 #define EXPENSIVE_CHATS 64
-#define BYTES_PER_TOKEN 4 /* of a body: English text, and ids with their commas */
+#define SMALL_REQUEST   32768 /* bytes: a chat with a hundred tools */
+#define BYTES_PER_TOKEN 4     /* of a body: English text, and ids with their commas */
 
 static void unlink_generation(struct generation *g)
 {
@@ -147,23 +148,39 @@ static size_t promised(const struct generation *g)
     return prompt_bytes(g) + g->n_choices * (e->max_tokens * per_token + vector);
 }
 
-/* A request with log-probabilities or a grammar is let in beside others' replies only while all are within
- * three quarters of body_memory (the rest is for text), alone always. So one that was let in need not be
- * given up for want of memory. */
+/* Bytes that it has kept of its body (names of tools, stop strings, an echo), beside the ids of its prompts,
+ * which queue_tokens bounds. Up to SMALL_REQUEST they count for nothing: queue_limit bounds how many wait. */
+static size_t kept(const struct generation *g)
+{
+    size_t n = g->arena->total - g->room - generation_n_prompt(g) * sizeof *g->p.ids;
+    return n > SMALL_REQUEST ? n : 0;
+}
+
+static const char *held_for(const struct generation *g, size_t promise, size_t grammar, size_t own)
+{
+    if (own)
+        return "the request";
+    if (g->dialect->embeds)
+        return "vectors";
+    if (!grammar)
+        return "log-probabilities";
+    return promise ? "log-probabilities and a compiled grammar" : "a compiled grammar";
+}
+
+/* A request that is large, or has log-probabilities or a grammar, is let in beside others' replies only while
+ * all are within three quarters of body_memory (the rest is for text), alone always. So one that was let in
+ * need not be given up for want of memory. */
 static int check_replies(const struct generation *g, struct error *words)
 {
     const struct http_server *s = g->server;
     uint64_t most = s->cfg->body_memory - s->cfg->body_memory / 4;
-    size_t grammar = constraint_uncounted(g), mine = promised(g) + grammar;
+    size_t promise = promised(g), grammar = constraint_uncounted(g), own = kept(g);
+    size_t mine = promise + grammar + own;
     if (!mine || s->reply_bytes <= REQUEST_LARGE_REPLY || s->reply_bytes + mine <= most)
         return 0;
     return error_set(words, -EAGAIN,
                      "body_memory, %llu bytes, has no room for %zu bytes of %s beside the replies of others",
-                     (unsigned long long)s->cfg->body_memory, mine,
-                     g->dialect->embeds ? "vectors"
-                     : !grammar         ? "log-probabilities"
-                     : mine == grammar  ? "a compiled grammar"
-                                        : "log-probabilities and a compiled grammar");
+                     (unsigned long long)s->cfg->body_memory, mine, held_for(g, promise, grammar, own));
 }
 
 /* Ends the choices that the engine has not got. */
@@ -218,7 +235,7 @@ static void submit(struct generation *g)
     struct request *r = g->request;
     g->state = GENERATION_SUBMITTED;
     r->more = write_more;
-    request_hold(r, promised(g));
+    request_hold(r, promised(g) + kept(g));
     constraint_count(g);
     r->phase = REQUEST_WAITING;
     request_suspend(r);
