@@ -1,5 +1,7 @@
 /* Access: keys, hosts, origins, limits, and each client's own requests. */
 #include "harness.h"
+#include "api/api.h"
+#include "http/route.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -58,14 +60,40 @@ static void stop_with_keys(void)
     unlink(admin_file);
 }
 
-Test(access, with_keys_only_health_is_open)
+static bool is_open(const char *path)
+{
+    static const char *const open[] = {"/",     "/health",      "/health/live", "/health/ready",
+                                       "/ping", "/health/proxy"};
+    for (size_t i = 0; i < sizeof open / sizeof *open; i++)
+        if (!strcmp(open[i], path))
+            return true;
+    return false;
+}
+
+/* The answers of a route to a client without a key, by method. */
+static void expect_closed(const struct route *route)
+{
+    static const char *const methods[] = {"GET", "POST", "DELETE", "PUT", "OPTIONS"};
+    char path[64];
+    snprintf(path, sizeof path, "%.*sx", (int)strcspn(route->path, "{"), route->path);
+    if (!strchr(route->path, '{'))
+        path[strlen(route->path)] = '\0';
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+        bool post = !strcmp(methods[i], "POST"), options = !strcmp(methods[i], "OPTIONS");
+        int status = is_open(path) ? 200 : 401;
+        if (options || !route_takes(route, methods[i]))
+            status = options ? 204 : 405;
+        expect(methods[i], path, "", post ? ONE_TOKEN : NULL, status);
+    }
+}
+
+Test(access, with_keys_only_health_and_the_page_are_open)
 {
     start_with_keys();
-    expect("GET", "/health", "", NULL, 200);
-    expect("GET", "/health/live", "", NULL, 200);
-    expect("GET", "/stats", "", NULL, 401);
-    expect("GET", "/metrics", "", NULL, 401);
-    expect("GET", "/v1/models", "", NULL, 401);
+    for (const struct route *route = api_routes; route->path; route++)
+        expect_closed(route);
+    expect("GET", "/nowhere", "", NULL, 404);
+    expect("OPTIONS", "/nowhere", "", NULL, 404);
     expect("POST", "/generate", "", ONE_TOKEN, 401);
     expect("POST", "/generate", "Authorization: Bearer alpha-kex\r\n", ONE_TOKEN, 401);
     expect("POST", "/generate", "Authorization: Bearer alpha-key2\r\n", ONE_TOKEN, 401);
