@@ -404,3 +404,61 @@ DAEMON_TEST(access, a_customer_of_ipv6_is_one_client_whatever_its_address, SLOW,
     expect("POST", "/generate", "X-Forwarded-For: 2001:db8:1:3::1\r\n", ONE_TOKEN, 200);
     close(one);
 }
+
+/* --- grammars --- */
+
+/* A number of /metrics. */
+static long long figure(const char *name)
+{
+    char line[80];
+    struct reply r = ask("GET", "/metrics", ALPHA, NULL);
+    snprintf(line, sizeof line, "\n%s ", name);
+    const char *at = strstr(r.body, line);
+    cr_assert_not_null(at, "no metric %s: %s", name, r.body);
+    long long value = atoll(at + strlen(line));
+    reply_free(&r);
+    return value;
+}
+
+/* A literal of 20,000 bytes, whose grammar takes about a megabyte. */
+static char *large_grammar(void)
+{
+    static char body[20200];
+    char *at = body + sprintf(body, "{\"prompt\":\"Once\",\"max_tokens\":1,\"grammar\":\"root ::= \\\"");
+    memset(at, 'a', 20000);
+    strcpy(at + 20000, "\\\"\"}");
+    return body;
+}
+
+/* The bytes by which hearth_reply_bytes grows when this key's request is the nth to wait. */
+static long long held_for(int *fd, const char *key, const char *body, int n)
+{
+    long long before = figure("hearth_reply_bytes");
+    *fd = client_connect(daemon_.port);
+    client_request(*fd, "POST", "/generate", key, body);
+    for (bool waits = false; !waits; usleep(5000)) /* one that is being prepared is among those that wait */
+        waits = figure("hearth_requests_waiting") == n && !figure("hearth_body_bytes") &&
+                figure("hearth_requests_waiting") == n;
+    return figure("hearth_reply_bytes") - before;
+}
+
+Test(access, compiled_grammars_are_not_shared_between_keys)
+{
+    int fds[4];
+    make_key_files();
+    daemon_start((const char *[]){"--api-keys-file", key_file, "--admin-key-file", admin_file, "--slots", "1",
+                                  SLOW, NULL});
+    fds[0] = client_connect(daemon_.port);
+    client_request(fds[0], "POST", "/generate", ALPHA,
+                   "{\"prompt\":\"Once\",\"max_tokens\":1000,\"ignore_eos\":true}");
+    while (!figure("hearth_requests_running"))
+        usleep(5000);
+    long long first = held_for(&fds[1], ALPHA, large_grammar(), 1);
+    long long same = held_for(&fds[2], ALPHA, large_grammar(), 2);
+    long long other = held_for(&fds[3], BETA, large_grammar(), 3);
+    cr_assert(first > 800000 && same < first / 2 && other > first / 2, "%lld, %lld, %lld", first, same,
+              other);
+    for (int i = 0; i < 4; i++)
+        close(fds[i]);
+    stop_with_keys();
+}
