@@ -112,6 +112,8 @@ static size_t entries_per_token(const struct choice *c)
 
 size_t choice_n_unshown(const struct choice *c)
 {
+    if (c->e.embedding)
+        return engine_n_embedding(c->g->model->engine);
     return (c->n_tokens - c->event_tokens) * entries_per_token(c);
 }
 

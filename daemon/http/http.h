@@ -20,8 +20,9 @@ struct http_server;
 
 /* The answers of the layers above to http's questions; each `s` is the http_server that they share. */
 struct http_ops {
-    int (*has_model)(struct http_server *s, struct api_error *e); /* 0, or -1 and why there is none */
-    int (*admits)(struct http_server *s, struct api_error *e);    /* 0, or -1: no request for tokens */
+    int (*has_model)(struct http_server *s, const struct route *route,
+                     struct api_error *e);                     /* 0, or -1 and why the route has none */
+    int (*admits)(struct http_server *s, struct api_error *e); /* 0, or -1: no request for tokens */
     int (*admits_text)(struct http_server *s, bool is_long,
                        struct api_error *e); /* the same of /tokenize and /detokenize */
     void (*queue_full)(struct http_server *s, struct api_error *e); /* depth, limit, Retry-After */
