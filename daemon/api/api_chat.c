@@ -172,7 +172,7 @@ int chat_dialect_prepare(struct generation *g, struct api_error *err)
 
 void chat_put_model(struct buf *out, const struct generation *g)
 {
-    json_put_str(out, model_config(g->model->model)->name);
+    json_put_str(out, g->model->name);
 }
 
 void chat_put_input(struct buf *out, const struct answer_call *call)

@@ -100,7 +100,8 @@ static void put_requests(struct buf *out, const struct http_server *s, const str
     put_count(out, "gauge", "hearth_connections", "Open connections.", s->n_connections);
     put_count(out, "gauge", "hearth_body_bytes", "Memory held by request bodies.", s->body_bytes);
     put_count(out, "gauge", "hearth_reply_bytes",
-              "Memory held by or reserved for replies and compiled grammars.", s->reply_bytes);
+              "Memory held by or reserved for replies, compiled grammars and large requests.",
+              s->reply_bytes);
 }
 
 static void put_tokens(struct buf *out, const struct engine_stats *e)
@@ -234,6 +235,61 @@ static void put_process(struct buf *out, const struct http_server *s)
     buf_printf(out, "hearth_build_info{version=\"%s\"} 1\n", HEARTH_VERSION);
 }
 
+/* A figure of each model that requests may name. */
+static void put_each(struct buf *out, const struct http_server *s, const char *name, const char *type,
+                     const char *help, uint64_t (*of)(const struct model_view *v))
+{
+    struct model_view v;
+    put_head(out, name, type, help);
+    for (int i = 0; generator_next_model(s->generator, &i, &v);) {
+        buf_printf(out, "%s{model=\"", name);
+        put_label_text(out, v.name);
+        buf_printf(out, "\"} %llu\n", (unsigned long long)of(&v));
+    }
+}
+
+static uint64_t is_loaded(const struct model_view *v)
+{
+    return v->model != NULL;
+}
+
+static uint64_t n_loads(const struct model_view *v)
+{
+    return v->n_loads;
+}
+
+static uint64_t n_failed(const struct model_view *v)
+{
+    return v->n_failed;
+}
+
+static uint64_t n_running(const struct model_view *v)
+{
+    struct engine_stats e = {0};
+    if (v->model)
+        engine_stats(v->model->engine, &e);
+    return e.running;
+}
+
+static uint64_t n_waiting(const struct model_view *v)
+{
+    struct engine_stats e = {0};
+    if (v->model)
+        engine_stats(v->model->engine, &e);
+    return e.waiting;
+}
+
+static void put_models(struct buf *out, const struct http_server *s)
+{
+    put_each(out, s, "hearth_model_loaded", "gauge", "1 while the model is loaded.", is_loaded);
+    put_each(out, s, "hearth_model_requests_running", "gauge", "Requests that run on the model.", n_running);
+    put_each(out, s, "hearth_model_requests_waiting", "gauge", "Requests that wait in the model's queue.",
+             n_waiting);
+    put_each(out, s, "hearth_model_loads_total", "counter", "Times the model was loaded.", n_loads);
+    put_each(out, s, "hearth_model_load_failures_total", "counter", "Times the model could not be loaded.",
+             n_failed);
+}
+
 /* --- vLLM's names, as its documentation lists them --- */
 
 static void put_alias_histogram(struct buf *out, const char *name, const struct histogram *h)
@@ -248,6 +304,9 @@ static void put_aliases(struct buf *out, const struct http_server *s, const stru
     put_count(out, "gauge", "vllm:num_requests_waiting", "Alias.", generator_load(s->generator).waiting);
     put_value(out, "gauge", "vllm:kv_cache_usage_perc", "Alias: 0 to 1.",
               e->pages_total ? (double)e->pages_used / e->pages_total : 0);
+    put_head(out, "vllm:cache_config_info", "gauge", "Alias: tokens of a page, and pages.");
+    buf_printf(out, "vllm:cache_config_info{block_size=\"%d\",num_gpu_blocks=\"%u\"} 1\n", KV_PAGE_TOKENS,
+               e->pages_total);
     put_count(out, "counter", "vllm:num_preemptions_total", "Alias: an accepted request is never preempted.",
               0);
     put_count(out, "counter", "vllm:prefix_cache_queries_total", "Alias.", e->prompt_tokens);
@@ -281,6 +340,8 @@ void api_metrics(struct request *r)
         engine_stats(s->generator->model->engine, &own);
         put_decoder(&r->out, s, &own);
     }
+    if (s->generator->source)
+        put_models(&r->out, s);
     if (s->cfg->metrics_aliases)
         put_aliases(&r->out, s, &e);
     r->content_type = "text/plain; version=0.0.4; charset=utf-8";

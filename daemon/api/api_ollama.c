@@ -7,12 +7,14 @@
 #include "api_openai_private.h"
 #include "base/api_error.h"
 #include "gguf/gguf.h"
+#include "json/json_member.h"
 #include "model/model.h"
 
 #include <string.h>
 #include <time.h>
 
-#define VERSION "0.18.3" /* clients want one that is high enough; see API.md */
+#define STAYS   10982304000 /* 2318: a model that is not unloaded */
+#define VERSION "0.18.3"    /* clients want one that is high enough; see API.md */
 
 /* --- the body --- */
 
@@ -63,6 +65,12 @@ static void read_options(struct chat_json *c, const json_t *options)
                                        "frequency_penalty",
                                        "stop",
                                        "stop",
+                                       "mirostat",
+                                       "mirostat",
+                                       "mirostat_tau",
+                                       "mirostat_tau",
+                                       "mirostat_eta",
+                                       "mirostat_eta",
                                        NULL};
     static const char *const counts[][2] = {
         {"num_predict", "max_tokens"}, {"seed", "seed"}, {"repeat_last_n", "penalty_last_n"}};
@@ -326,35 +334,63 @@ static void put_details(struct buf *out, const struct model_config *m)
     buf_puts(out, "}");
 }
 
-static void put_model(struct request *r, bool running)
+/* Details are known of a model that is loaded. */
+static void put_file(struct buf *out, const struct model_view *v)
 {
-    const struct server_model *model = r->server->generator->model;
-    const struct model_config *m = model_config(model->model);
+    if (v->model) {
+        buf_printf(out, ",\"size\":%zu,\"digest\":\"%016llx\",", gguf_file_size(model_gguf(v->model->model)),
+                   (unsigned long long)v->model->hash);
+        put_details(out, model_config(v->model->model));
+        return;
+    }
+    buf_printf(out, ",\"size\":%llu,\"digest\":\"\",", (unsigned long long)v->bytes);
+    put_details(out, &(struct model_config){0});
+}
+
+static void put_model(struct request *r, const struct model_view *v, bool running)
+{
     struct buf *out = &r->out;
-    size_t size = gguf_file_size(model_gguf(model->model));
-    buf_puts(out, "{\"models\":[{\"name\":");
-    json_put_str(out, m->name);
+    buf_puts(out, "{\"name\":");
+    json_put_str(out, v->name);
     buf_puts(out, ",\"model\":");
-    json_put_str(out, m->name);
-    buf_puts(out,
-             running ? ",\"expires_at\":\"2318-01-01T00:00:00Z\",\"modified_at\":" : ",\"modified_at\":");
-    put_time(out, (time_t)r->server->api->created, 0);
-    buf_printf(out, ",\"size\":%zu,\"digest\":\"%016llx\",", size, (unsigned long long)model->hash);
-    put_details(out, m);
+    json_put_str(out, v->name);
+    if (running) {
+        time_t soon = time(NULL) + (time_t)(v->unloads_in_ms / 1000);
+        buf_puts(out, ",\"expires_at\":");
+        put_time(out, v->unloads_in_ms ? soon : (time_t)STAYS, 0);
+    }
+    buf_puts(out, ",\"modified_at\":");
+    put_time(out, v->modified ? (time_t)v->modified : (time_t)r->server->api->created, 0);
+    put_file(out, v);
     if (running)
-        buf_printf(out, ",\"size_vram\":0,\"context_length\":%u", model->n_ctx);
-    buf_puts(out, "}]}\n");
+        buf_printf(out, ",\"size_vram\":0,\"context_length\":%u", v->model->n_ctx);
+    buf_puts(out, "}");
+}
+
+static void put_models(struct request *r, bool running)
+{
+    struct model_view v;
+    const char *comma = "";
+    buf_puts(&r->out, "{\"models\":[");
+    for (int i = 0; generator_next_model(r->server->generator, &i, &v);) {
+        if (running && !v.model)
+            continue;
+        buf_puts(&r->out, comma);
+        comma = ",";
+        put_model(r, &v, running);
+    }
+    buf_puts(&r->out, "]}\n");
     request_reply(r, 200);
 }
 
 void api_ollama_tags(struct request *r)
 {
-    put_model(r, false);
+    put_models(r, false);
 }
 
 void api_ollama_ps(struct request *r)
 {
-    put_model(r, true);
+    put_models(r, true);
 }
 
 void api_ollama_version(struct request *r)
@@ -363,11 +399,38 @@ void api_ollama_version(struct request *r)
     request_reply(r, 200);
 }
 
+/* The model that the body names, if it is loaded; else NULL, and a reply is written: of a file alone little
+ * is known. */
+static const struct server_model *named_model(struct request *r)
+{
+    const struct generator *g = r->server->generator;
+    char name[256] = "";
+    struct model_view v = {0};
+    json_member_text(r->body, r->body_len, "model", name, sizeof name);
+    int number = g->source->find(g->source_context, name, &r->error);
+    if (number < 0) {
+        request_fail(r, &r->error);
+        return NULL;
+    }
+    g->source->view(g->source_context, number, &v);
+    if (v.model)
+        return v.model;
+    buf_puts(&r->out, "{\"license\":\"\",\"modelfile\":\"\",\"parameters\":\"\",\"template\":\"\",");
+    put_details(&r->out, &(struct model_config){0});
+    buf_puts(&r->out, ",\"model_info\":{},\"capabilities\":[\"completion\"],\"modified_at\":");
+    put_time(&r->out, (time_t)v.modified, 0);
+    buf_puts(&r->out, "}\n");
+    request_reply(r, 200);
+    return NULL;
+}
+
 void api_ollama_show(struct request *r)
 {
     const struct server_model *model = r->server->generator->model;
-    const struct model_config *m = model_config(model->model);
     struct buf *out = &r->out;
+    if (r->server->generator->source && !(model = named_model(r)))
+        return;
+    const struct model_config *m = model_config(model->model);
     bool tools =
         model->chat && chat_template_reads(model->chat, "tools") && toolcall_format_calls(model->format);
     buf_puts(out, "{\"license\":\"\",\"modelfile\":\"\",\"parameters\":\"\",\"template\":\"\",");

@@ -37,13 +37,6 @@ int openai_read_word(struct field_reader *r, const struct field *f, const json_t
 }
 
 /* The loaded model answers under any name. */
-int openai_read_model(struct field_reader *r, const struct field *f, const json_t *value)
-{
-    if (json_is_string(value))
-        return 0;
-    return api_invalid(r->err, f->name, "%s must be a string (got %s)", f->name, field_got(value));
-}
-
 int openai_read_stream_options(struct field_reader *r, const struct field *f, const json_t *value)
 {
     static const struct field rows[] = {
@@ -128,16 +121,17 @@ static void completion_defaults(struct params *p)
 /* The prompt's text as it was given, or that of its ids. */
 static int keep_prompt(struct generation *g, struct api_error *err)
 {
-    struct params *p = &g->p;
+    const struct params *p = &g->p;
+    struct prompt *out = &g->prompts[g->n_prompts - 1];
     char *text = NULL;
     int rc = 0;
-    p->echo_len = p->prompt_len;
+    out->echo_len = p->prompt_len;
     if (!p->prompt)
-        rc = tokenizer_detokenise(g->model->tokenizer, p->ids, p->n_ids, true, &text, &p->echo_len, NULL);
+        rc = tokenizer_detokenise(g->model->tokenizer, p->ids, p->n_ids, true, &text, &out->echo_len, NULL);
     if (rc == 0 && (p->prompt || text))
-        p->echo = arena_copy(g->arena, p->prompt ? p->prompt : text, p->echo_len);
+        out->echo = arena_copy(g->arena, p->prompt ? p->prompt : text, out->echo_len);
     free(text);
-    return p->echo ? 0 : api_out_of_memory(err);
+    return out->echo ? 0 : api_out_of_memory(err);
 }
 
 int openai_put_suffix(struct generation *g, struct api_error *err)
@@ -184,12 +178,11 @@ void openai_put_prompt(struct generation *g, struct buf *out)
 
 void openai_put_usage(struct buf *out, const struct generation *g)
 {
-    const struct engine_request *e = &g->choices->e;
-    uint32_t n_tokens = generation_n_tokens(g);
+    uint32_t n_prompt = generation_n_prompt(g), n_tokens = generation_n_tokens(g);
     buf_printf(out,
                "{\"prompt_tokens\":%u,\"completion_tokens\":%u,\"total_tokens\":%u,"
                "\"prompt_tokens_details\":{\"cached_tokens\":%u}",
-               e->n_prompt, n_tokens, e->n_prompt + n_tokens, e->n_cached);
+               n_prompt, n_tokens, n_prompt + n_tokens, generation_n_cached(g));
     if (g->choices->answer)
         buf_printf(out, ",\"completion_tokens_details\":{\"reasoning_tokens\":%u}", answer_n_reasoning(g));
     buf_puts(out, "}");
@@ -199,7 +192,7 @@ void openai_put_head(struct generation *g, struct buf *out, const char *object)
 {
     buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", g->id, object,
                (long long)g->created);
-    json_put_str(out, model_config(g->model->model)->name);
+    json_put_str(out, g->model->name);
     buf_printf(out, ",\"system_fingerprint\":\"%s\",\"choices\":[", g->model->fingerprint);
 }
 
@@ -288,7 +281,7 @@ static void put_completion_logprobs(struct buf *out, struct choice *c, const str
 /* The first text of a choice stands behind the prompt, if that is to be echoed. */
 static void put_text(struct choice *c, struct buf *out, const struct piece *piece)
 {
-    const struct params *p = &c->g->p;
+    const struct prompt *p = choice_prompt(c);
     if (!p->echo || c->event_text || c->event_tokens) {
         put_piece_text(c, piece);
         return;
@@ -375,6 +368,7 @@ static void completion_last(struct generation *g, struct buf *out)
 const struct dialect dialect_completions = {
     .id_prefix = "cmpl-",
     .fields = completion_fields,
+    .prompts = "prompt",
     .defaults = completion_defaults,
     .prepare = completion_prepare,
     .reply = completion_reply,
@@ -384,46 +378,61 @@ const struct dialect dialect_completions = {
 };
 
 /* The members that OpenAI's and Anthropic's clients read, and the context's length under vLLM's and other
- * names. */
-static void put_model(struct request *r)
+ * names; it is known of a model that is loaded. */
+static void put_model(struct request *r, const struct model_view *v)
 {
-    const struct server_model *m = r->server->generator->model;
-    time_t created = (time_t)r->server->api->created;
+    time_t created = v->modified ? (time_t)v->modified : (time_t)r->server->api->created;
     char when[32];
     struct tm t;
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&created, &t));
     buf_puts(&r->out, "{\"id\":");
-    json_put_str(&r->out, model_config(m->model)->name);
+    json_put_str(&r->out, v->name);
     buf_printf(&r->out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"hearth\"", (long long)created);
     buf_puts(&r->out, ",\"type\":\"model\",\"display_name\":");
-    json_put_str(&r->out, model_config(m->model)->name);
-    buf_printf(&r->out, ",\"created_at\":\"%s\",\"max_model_len\":%u,\"context_length\":%u}", when, m->n_ctx,
-               m->n_ctx);
+    json_put_str(&r->out, v->name);
+    buf_printf(&r->out, ",\"created_at\":\"%s\",\"status\":{\"value\":\"%s\"}", when,
+               v->model ? "loaded" : "unloaded");
+    if (v->model)
+        buf_printf(&r->out, ",\"max_model_len\":%u,\"context_length\":%u", v->model->n_ctx, v->model->n_ctx);
+    buf_puts(&r->out, "}");
 }
 
 void api_models(struct request *r)
 {
+    struct model_view v, first = {0}, last = {0};
     buf_puts(&r->out, "{\"object\":\"list\",\"data\":[");
-    put_model(r);
+    for (int i = 0; generator_next_model(r->server->generator, &i, &v); last = v) {
+        buf_puts(&r->out, first.name ? "," : "");
+        first = first.name ? first : v;
+        put_model(r, &v);
+    }
     buf_puts(&r->out, "],\"has_more\":false,\"first_id\":");
-    json_put_str(&r->out, model_config(r->server->generator->model->model)->name);
+    json_put_str(&r->out, first.name);
     buf_puts(&r->out, ",\"last_id\":");
-    json_put_str(&r->out, model_config(r->server->generator->model->model)->name);
+    json_put_str(&r->out, last.name);
     buf_puts(&r->out, "}\n");
     request_reply(r, 200);
 }
 
+static void fail_unknown(struct request *r, const char *id)
+{
+    const struct generator *g = r->server->generator;
+    if (!g->source || g->source->find(g->source_context, id, &r->error) >= 0)
+        api_fail(&r->error, 404, "not_found", "model", "no model %.100s (the loaded one is %.100s)", id,
+                 g->model ? g->model->name : "none");
+    request_fail(r, &r->error);
+}
+
 void api_model(struct request *r)
 {
-    const char *name = model_config(r->server->generator->model->model)->name,
-               *id = route_id(r->route, r->path);
-    if (strcmp(id, name)) {
-        api_fail(&r->error, 404, "not_found", "model", "no model %.100s (the loaded one is %.100s)", id,
-                 name);
-        request_fail(r, &r->error);
-        return;
-    }
-    put_model(r);
-    buf_puts(&r->out, "\n");
-    request_reply(r, 200);
+    const char *id = route_id(r->route, r->path);
+    struct model_view v;
+    for (int i = 0; generator_next_model(r->server->generator, &i, &v);)
+        if (!strcmp(id, v.name)) {
+            put_model(r, &v);
+            buf_puts(&r->out, "\n");
+            request_reply(r, 200);
+            return;
+        }
+    fail_unknown(r, id);
 }

@@ -17,15 +17,13 @@
         .name = n, .kind = FIELD_CUSTOM, .read = openai_read_word                                            \
     }
 #define COMMON_FIELDS                                                                                        \
-    {.name = "model", .kind = FIELD_CUSTOM, .read = openai_read_model}, IGNORED("user"),                     \
-        {.name = "stream_options", .kind = FIELD_CUSTOM, .read = openai_read_stream_options},                \
+    IGNORED("user"), {.name = "stream_options", .kind = FIELD_CUSTOM, .read = openai_read_stream_options},   \
     {                                                                                                        \
         .name = "max_tokens", .kind = FIELD_CUSTOM, .read = read_max_tokens                                  \
     }
 
 int openai_read_inert(struct field_reader *r, const struct field *f, const json_t *value);
 int openai_read_word(struct field_reader *r, const struct field *f, const json_t *value);
-int openai_read_model(struct field_reader *r, const struct field *f, const json_t *value);
 int openai_read_suffix(struct field_reader *r, const struct field *f, const json_t *value);
 /* Makes ids of the prompt and its suffix. 0 or -1 with *err. */
 int openai_put_suffix(struct generation *g, struct api_error *err);

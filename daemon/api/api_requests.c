@@ -14,7 +14,7 @@ static bool is_visible(const struct request *r, const struct generation *g)
 static const char *state_of(const struct generation *g)
 {
     if (g->state == GENERATION_PREPARING)
-        return "tokenising";
+        return g->waits ? "loading" : "tokenising";
     switch (atomic_load_explicit(&g->choices->e.state, memory_order_acquire)) {
     case ENGINE_PREFILL:
         return "prefill";

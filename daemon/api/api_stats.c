@@ -68,7 +68,10 @@ static void put_device(struct buf *out, const struct http_server *s, const struc
                b->n_threads, (unsigned long long)b->memory_used, (unsigned long long)b->memory_total,
                (unsigned long long)b->scratch_bytes);
     json_put_str(out, s->generator->model->why ? s->generator->model->why : "");
-    buf_printf(out, ",\"registers\":%u,\"local_bytes\":%u,\"tuning\":", b->registers, b->local_bytes);
+    buf_printf(out, ",\"registers\":%u,\"local_bytes\":%u,\"modules\":%u,\"cubins\":%u,\"jit_reason\":",
+               b->registers, b->local_bytes, b->n_modules, b->n_cubins);
+    json_put_str(out, b->jit_reason ? b->jit_reason : "");
+    buf_puts(out, ",\"tuning\":");
     put_tuning(out, b->tuning);
     buf_puts(out, "}");
 }
@@ -165,6 +168,32 @@ static void put_swap(struct buf *out, const struct http_server *s)
     buf_puts(out, "}");
 }
 
+/* Each model that requests may name. */
+static void put_models(struct buf *out, const struct http_server *s)
+{
+    struct model_view v;
+    struct engine_stats e;
+    const char *comma = "";
+    buf_puts(out, ",\"models\":[");
+    for (int i = 0; generator_next_model(s->generator, &i, &v); comma = ",") {
+        e = (struct engine_stats){0};
+        if (v.model)
+            engine_stats(v.model->engine, &e);
+        buf_printf(out, "%s{\"name\":", comma);
+        json_put_str(out, v.name);
+        buf_printf(out,
+                   ",\"state\":\"%s\",\"running\":%u,\"waiting\":%u,\"loads\":%llu,\"failed_loads\":%llu,"
+                   "\"unloads_in_ms\":",
+                   v.state, e.running, e.waiting, (unsigned long long)v.n_loads,
+                   (unsigned long long)v.n_failed);
+        if (v.unloads_in_ms)
+            buf_printf(out, "%llu}", (unsigned long long)v.unloads_in_ms);
+        else
+            buf_puts(out, "null}");
+    }
+    buf_puts(out, "]");
+}
+
 static void put_percentiles(struct buf *out, const char *name, const struct histogram *h)
 {
     buf_printf(out, "\"%s\":{\"p50\":", name);
@@ -218,6 +247,8 @@ void api_stats(struct request *r)
                       "\"speculation\":null");
     }
     put_swap(out, s);
+    if (s->generator->source)
+        put_models(out, s);
     put_traffic(out, s, &e);
     buf_puts(out, ",\"warnings\":[");
     if (s->api->warning[0])

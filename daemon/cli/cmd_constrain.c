@@ -19,14 +19,16 @@ enum { ACCEPTED = 0, REFUSED = 1, NOT_HELD = 3 }; /* exit codes of this command,
 
 struct constrain_options {
     const char *schema, *regex, *grammar;
+    bool lines;
 };
 
 static int usage(FILE *to, int code)
 {
-    fputs("usage: hearthd constrain --schema FILE | --regex REGEX | --grammar FILE  < TEXT\n"
+    fputs("usage: hearthd constrain --schema FILE | --regex REGEX | --grammar FILE [--lines] < TEXT\n"
           "Prints `accepted` (exit code 0), or the first byte that does not match (1). Of a schema that "
           "cannot\n"
-          "be enforced exactly it prints the keyword and its path (3).\n",
+          "be enforced exactly it prints the keyword and its path (3).\n"
+          "  --lines   each line is a text, and gets a line; the exit code is the largest of them\n",
           to);
     return code;
 }
@@ -34,11 +36,10 @@ static int usage(FILE *to, int code)
 /* 0; -1 for a wrong line; 1 for --help. */
 static int read_options(int argc, char **argv, struct constrain_options *o)
 {
-    static const struct option options[] = {{"schema", required_argument, NULL, 's'},
-                                            {"regex", required_argument, NULL, 'r'},
-                                            {"grammar", required_argument, NULL, 'g'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {0}};
+    static const struct option options[] = {
+        {"schema", required_argument, NULL, 's'},  {"regex", required_argument, NULL, 'r'},
+        {"grammar", required_argument, NULL, 'g'}, {"lines", no_argument, NULL, 'l'},
+        {"help", no_argument, NULL, 'h'},          {0}};
     *o = (struct constrain_options){0};
     optind = 0;
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
@@ -50,6 +51,8 @@ static int read_options(int argc, char **argv, struct constrain_options *o)
             o->regex = optarg;
         else if (c == 'g')
             o->grammar = optarg;
+        else if (c == 'l')
+            o->lines = true;
         else
             return -1;
     }
@@ -79,8 +82,8 @@ static int compile(struct grammar **out, const struct constrain_options *o, stru
     return rc;
 }
 
-/* Prints the first byte that does not match. A JSON text may end with one newline, as files do. */
-static int judge(struct grammar *g, const char *text, size_t n, bool json)
+/* Prints the first byte of a text that does not match; returns the exit code. */
+static int judge(struct grammar *g, const char *text, size_t n)
 {
     struct matcher *m;
     int rc = matcher_open(&m, g);
@@ -90,7 +93,6 @@ static int judge(struct grammar *g, const char *text, size_t n, bool json)
         log_error("out of memory");
     if (rc < 0)
         return rc == -E2BIG ? NOT_HELD : EXIT_MEMORY;
-    n -= json && n > 0 && text[n - 1] == '\n';
     size_t taken = matcher_bytes(m, text, n);
     bool end = matcher_can_end(m), failed = matcher_has_failed(m);
     matcher_close(m);
@@ -102,8 +104,24 @@ static int judge(struct grammar *g, const char *text, size_t n, bool json)
         printf("refused at byte %zu: the text ends too early\n", taken);
     else
         puts("accepted");
+    return failed ? NOT_HELD : taken == n && end ? ACCEPTED : REFUSED;
+}
+
+/* A JSON text may end with one newline, as files do. */
+static int judge_all(struct grammar *g, const char *text, size_t n, const struct constrain_options *o)
+{
+    int worst = ACCEPTED;
+    if (!o->lines)
+        worst = judge(g, text, n - (o->schema && n > 0 && text[n - 1] == '\n'));
+    for (size_t at = 0; o->lines && at < n;) {
+        const char *end = memchr(text + at, '\n', n - at);
+        size_t len = end ? (size_t)(end - text) - at : n - at;
+        int code = judge(g, text + at, len);
+        worst = code > worst ? code : worst;
+        at += len + 1;
+    }
     int code = command_flush();
-    return code != EXIT_CLEAN ? code : failed ? NOT_HELD : taken == n && end ? ACCEPTED : REFUSED;
+    return code != EXIT_CLEAN ? code : worst;
 }
 
 /* The words hold parts of the schema, which may come from anywhere. */
@@ -143,7 +161,7 @@ int cmd_constrain(int argc, char **argv)
     if (rc < 0)
         return cannot_compile(&err);
     rc = read_all(STDIN_FILENO, "standard input", &text, &n, &err);
-    int code = rc < 0 ? exit_fail(&err) : judge(g, text, n, o.schema != NULL);
+    int code = rc < 0 ? exit_fail(&err) : judge_all(g, text, n, &o);
     free(text);
     grammar_unref(g);
     return code;

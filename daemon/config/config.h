@@ -54,7 +54,7 @@ struct config {
     int backend;         /* enum config_backend */
     int executor;        /* enum executor_kind */
     int arithmetic;      /* enum backend_arithmetic */
-    char *isa;           /* cpu: auto, avx512, avxvnni, avx2, scalar */
+    char *isa;           /* cpu: auto, avx512, avxvnni, avx2, amx, scalar */
     char *cpu_tuning;    /* cpu: auto, off, or a file */
     char *libcuda;       /* cuda */
     int cuda_device;     /* cuda; 1 + its number, 0: the one with the most memory */
@@ -88,6 +88,9 @@ struct config {
     int metrics_aliases;  /* bool */
     int log_level;        /* enum log_level */
     int log_format;       /* enum log_format */
+
+    char *models;         /* directory of those that requests may name; "": they have no choice */
+    uint32_t model_ttl_s; /* 0: never */
 
     char *file;                                    /* the file that was read, or "" */
     struct config_origin origins[CONFIG_MAX_KEYS]; /* in table order */

@@ -28,9 +28,21 @@ struct server_load generator_load(const struct generator *g)
     return (struct server_load){.running = e.running, .waiting = e.waiting + g->n_preparing};
 }
 
+/* Those of all models, and those that wait for a model: which one the next request names is not known yet. */
+static uint32_t queue_depth_of_all(const struct generator *g, uint32_t n_more)
+{
+    const struct server_model *m;
+    uint32_t n = g->n_preparing;
+    LIST_FOREACH(m, &g->loaded, link)
+        n += engine_queue_depth(m->engine, 0);
+    return n ? n + n_more : 0;
+}
+
 /* As the engine counts them: a request that will find a free slot is none of them. */
 static uint32_t queue_depth(const struct generator *g, uint32_t n_more)
 {
+    if (g->source)
+        return queue_depth_of_all(g, n_more);
     return g->model ? engine_queue_depth(g->model->engine, g->n_preparing + n_more) : 0;
 }
 
@@ -118,12 +130,18 @@ static void add_counts(struct engine_stats *sum, const struct engine_stats *e)
     sum->turned_off += e->turned_off;
 }
 
-static void forget_leaving(struct generator *g)
+/* Its engine is closed next. */
+static void keep_counts(struct generator *g, const struct server_model *m)
 {
     struct engine_stats e;
-    assert(g->leaving && g->leaving->n_users == 0); /* its engine is closed next */
-    engine_stats(g->leaving->engine, &e);
+    assert(m->n_users == 0);
+    engine_stats(m->engine, &e);
     add_counts(&g->past, &e);
+}
+
+static void forget_leaving(struct generator *g)
+{
+    keep_counts(g, g->leaving);
     g->leaving = NULL;
 }
 
@@ -143,21 +161,81 @@ void generator_set_model(struct generator *g, const struct server_model *m)
 
 struct server_model *generator_take_model(struct generator *g)
 {
-    assert(g->model); /* generator_admits() has said so */
+    assert(g->model); /* http_ops.has_model has said so */
     g->model->n_users++;
     return g->model;
 }
 
 void generator_give_model(struct generator *g, struct server_model *m)
 {
-    assert(m->n_users > 0 && (m == g->model || m == g->leaving));
-    if (!--m->n_users && m == g->leaving)
-        g->http->ops->wake(g->http); /* not here: its engine may be the one whose news are being taken */
+    assert(m->n_users > 0 && (g->source || m == g->model || m == g->leaving));
+    if (--m->n_users)
+        return;
+    m->idle_ns = clock_ns();
+    if (m == g->leaving) /* not here: its engine may be the one whose news are being taken */
+        g->http->ops->wake(g->http);
+    else if (g->source)
+        generator_look(g);
+}
+
+bool generator_next_model(const struct generator *g, int *i, struct model_view *out)
+{
+    *out = (struct model_view){0};
+    while (g->source && g->source->view(g->source_context, (*i)++, out))
+        if (out->name)
+            return true;
+    if (g->source || *i || !g->model)
+        return false;
+    (*i)++;
+    *out = (struct model_view){.name = g->model->name, .state = "ready", .model = g->model};
+    return true;
+}
+
+void generator_add_model(struct generator *g, struct server_model *m, bool first)
+{
+    m->n_users = m->n_expensive = 0;
+    m->idle_ns = clock_ns();
+    LIST_INSERT_HEAD(&g->loaded, m, link);
+    if (first || !g->model)
+        g->model = m;
+}
+
+void generator_remove_model(struct generator *g, struct server_model *m)
+{
+    keep_counts(g, m);
+    LIST_REMOVE(m, link);
+    if (m == g->model)
+        g->model = LIST_FIRST(&g->loaded);
+}
+
+void generator_look(struct generator *g)
+{
+    g->look_due = true;
+    g->http->ops->wake(g->http);
+}
+
+/* A look may begin requests and so make another due, for the next turn. */
+static void take_news_of_all(struct generator *g)
+{
+    struct engine_request *e;
+    const struct server_model *m;
+    LIST_FOREACH(m, &g->loaded, link)
+        while ((e = engine_next(m->engine)))
+            generation_news(e->user);
+    if (!g->look_due)
+        return;
+    g->look_due = false;
+    generation_take_models(g);
+    g->source->look(g->source_context);
 }
 
 void generator_take_news(struct generator *g)
 {
     struct engine_request *e;
+    if (g->source) {
+        take_news_of_all(g);
+        return;
+    }
     while (g->leaving && (e = engine_next(g->leaving->engine)))
         generation_news(e->user);
     while (g->model && (e = engine_next(g->model->engine)))
@@ -169,21 +247,29 @@ void generator_take_news(struct generator *g)
         g->left(g->left_context);
 }
 
+static void add_stats(struct engine_stats *sum, const struct server_model *m)
+{
+    struct engine_stats own;
+    engine_stats(m->engine, &own);
+    add_counts(sum, &own);
+    sum->running += own.running;
+    sum->waiting += own.waiting;
+    sum->prompt_tokens_per_s += own.prompt_tokens_per_s;
+    sum->tokens_per_s += own.tokens_per_s;
+}
+
 void generator_stats(const struct generator *g, struct engine_stats *out)
 {
-    struct engine_stats before;
+    const struct server_model *m;
     *out = (struct engine_stats){0};
     if (g->model)
         engine_stats(g->model->engine, out);
     add_counts(out, &g->past);
-    if (!g->leaving)
-        return;
-    engine_stats(g->leaving->engine, &before);
-    add_counts(out, &before);
-    out->running += before.running;
-    out->waiting += before.waiting;
-    out->prompt_tokens_per_s += before.prompt_tokens_per_s;
-    out->tokens_per_s += before.tokens_per_s;
+    if (g->leaving)
+        add_stats(out, g->leaving);
+    LIST_FOREACH(m, &g->loaded, link)
+        if (m != g->model)
+            add_stats(out, m);
 }
 
 void generator_refuse_leaving(struct generator *g)

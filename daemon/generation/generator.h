@@ -26,6 +26,7 @@ enum server_state { SERVER_LOADING, SERVER_READY, SERVER_DRAINING, SERVER_STALLE
 /* The model that requests run on. The objects stay the caller's and must live until the model has been left
  * or server_end() has returned. */
 struct server_model {
+    const char *name;      /* as clients know it; NULL: the one in the file */
     struct engine *engine; /* opened with cfg.wake = server_wake, cfg.context = the server */
     const struct tokenizer *tokenizer;
     const struct model *model;
@@ -36,10 +37,36 @@ struct server_model {
     const struct chat_template *chat; /* of /v1/chat/completions; NULL: there is none */
     /* The server's own. */
     const struct toolcall_format *format; /* the marks of tool calls and reasoning */
+    enum engine_pooling pooling;          /* of vectors; NONE: it ranks texts and has none */
     uint32_t n_ctx;                       /* tokens a request may have in all */
     char fingerprint[20];
-    uint32_t n_users;     /* requests that hold it */
-    uint32_t n_expensive; /* chats that are not tried on the loop, as another took too long there */
+    uint32_t n_users;              /* requests that hold it */
+    uint32_t n_expensive;          /* chats that are not tried on the loop, as another took too long there */
+    uint64_t idle_ns;              /* the last user gave it back; CLOCK_MONOTONIC */
+    LIST_ENTRY(server_model) link; /* of generator.loaded */
+};
+
+struct model_view { /* of one that requests may name */
+    const char *name,
+        *state; /* "ready", "loading", "leaving" (others wait for its room), "closing" or "file" */
+    const struct server_model *model; /* NULL: it is not loaded */
+    uint64_t bytes;                   /* of the file */
+    int64_t modified;                 /* Unix seconds, of the file */
+    uint64_t unloads_in_ms;           /* 0: it stays, or it is not loaded */
+    uint64_t n_loads, n_failed;
+};
+
+/* Who has the models, where a request may name one of several (model_set.h). A model is known by its number.
+ * Called on the loop. */
+struct model_source {
+    /* The number of the one that `name` means ("": the request named none), or -1 with a 404 in *e. */
+    int (*find)(void *context, const char *name, struct api_error *e);
+    /* The model, if requests may begin on it; else NULL, with *e set when it cannot be had. */
+    struct server_model *(*get)(void *context, int number, struct api_error *e);
+    /* A request waits for a model, waits no longer, or was the last user of one: loads and closes what that
+     * asks for. */
+    void (*look)(void *context);
+    bool (*view)(void *context, int number, struct model_view *out); /* false: there are not so many */
 };
 
 struct generator {
@@ -51,8 +78,15 @@ struct generator {
     struct server_model models[2]; /* room for the two below */
     struct server_model *model;    /* new requests run on; NULL: loading, or suspended */
     struct server_model *leaving;  /* requests still run on; or NULL */
-    struct engine_stats past;      /* figures of those that are gone: what counts up */
-    void (*left)(void *context);   /* see server_on_left() */
+    /* Where requests name their model; `model` is then that of those which name none while it is loaded, else
+     * another that is, or NULL. */
+    const struct model_source *source; /* NULL: there is one model, which all run on */
+    void *source_context;
+    LIST_HEAD(, server_model) loaded;
+    TAILQ_HEAD(generations_waiting, generation) waiting; /* for their models, oldest first */
+    bool look_due;                                       /* source->look() is */
+    struct engine_stats past;                            /* figures of those that are gone: what counts up */
+    void (*left)(void *context);                         /* see server_on_left() */
     void *left_context;
     LIST_HEAD(, generation) generations; /* accepted and not finished */
     uint32_t n_active;                   /* of `generations` */
@@ -88,6 +122,15 @@ void generator_take_news(struct generator *g);
 /* Figures of the current model's engine (zeros: there is none), with what counts up and what runs and waits
  * summed over all models there were. */
 void generator_stats(const struct generator *g, struct engine_stats *out);
+/* The models that a request may name, one by one from *i = 0; of one model it alone. False: there are no
+ * more. */
+bool generator_next_model(const struct generator *g, int *i, struct model_view *out);
+/* For a source: *m, which stays the caller's, is loaded, and `first` where requests that name none want it;
+ * or it goes, and has no user. */
+void generator_add_model(struct generator *g, struct server_model *m, bool first);
+void generator_remove_model(struct generator *g, struct server_model *m);
+/* Looks at those that wait for models, and lets the source look, in the next turn of the loop. */
+void generator_look(struct generator *g);
 /* Refuse the waiting requests of the model that is being left, or cancel all. */
 void generator_refuse_leaving(struct generator *g);
 void generator_cancel_leaving(struct generator *g);

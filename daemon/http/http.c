@@ -263,7 +263,7 @@ static int check_state(struct request *r, struct api_error *e)
         return 0;
     if (check_connections(r, e) < 0)
         return -1;
-    if (r->route->needs_model && s->ops->has_model(s, e) < 0)
+    if (r->route->needs_model && s->ops->has_model(s, r->route, e) < 0)
         return -1;
     return r->route->work ? s->ops->admits(s, e) : 0;
 }
@@ -538,7 +538,7 @@ static void end_body(struct request *r)
         request_fail(r, &r->error);
     } else if (!strcmp(r->method, "OPTIONS")) {
         request_reply(r, 204);
-    } else if (r->route->needs_model && r->server->ops->has_model(r->server, &r->error) < 0) {
+    } else if (r->route->needs_model && r->server->ops->has_model(r->server, r->route, &r->error) < 0) {
         request_fail(r, &r->error); /* it went while the body came */
     } else {
         r->route->handle(r);

@@ -19,8 +19,9 @@ struct http_server;
 
 /* The answers of the layers above to http's questions; each `s` is the http_server that they share. */
 struct http_ops {
-    int (*has_model)(struct http_server *s, struct api_error *e); /* 0, or -1 and why there is none */
-    int (*admits)(struct http_server *s, struct api_error *e);    /* 0, or -1: no request for tokens */
+    int (*has_model)(struct http_server *s, const struct route *route,
+                     struct api_error *e);                     /* 0, or -1 and why the route has none */
+    int (*admits)(struct http_server *s, struct api_error *e); /* 0, or -1: no request for tokens */
     int (*admits_text)(struct http_server *s, bool is_long,
                        struct api_error *e); /* the same of /tokenize and /detokenize */
     void (*queue_full)(struct http_server *s, struct api_error *e); /* depth, limit, Retry-After */
@@ -51,7 +52,7 @@ struct http_server {
     uint64_t body_bytes;  /* held by all bodies together */
     uint64_t text_bytes;  /* of these, by those of /tokenize and /detokenize */
     uint64_t reply_bytes; /* held by all replies that their clients have not taken yet, or promised to them,
-                             and by grammars of requests that wait or run */
+                             and by grammars and large bodies of requests that wait or run */
 };
 
 /* Hands jobs that have run back to their requests. */

@@ -118,8 +118,9 @@ int model_file_find(char out[PATH_MAX], const char *model, struct error *err)
     if (S_ISDIR(st.st_mode)) {
         char inside[PATH_MAX];
         bool found = pick_gguf(out, NULL, inside);
-        return error_set(err, -EISDIR, "model %s is a directory%s%s", out, found ? "; it contains " : "",
-                         found ? strrchr(inside, '/') + 1 : "");
+        return error_set(err, -EISDIR, "model %s is a directory%s%s%s", out, found ? "; it contains " : "",
+                         found ? strrchr(inside, '/') + 1 : "",
+                         found ? " (models = DIR serves all that a directory has)" : "");
     }
     if (access(out, R_OK) < 0)
         return unreadable(out, errno, err);

@@ -11,6 +11,7 @@
 #include "base/notify.h"
 #include "serve_text.h"
 #include "server.h"
+#include "model_set.h"
 #include "model_swap.h"
 #include "base/watchdog.h"
 
@@ -45,16 +46,49 @@ struct serve {
     uv_timer_t tick;  /* progress while loading, watchdog afterwards */
     uv_timer_t guard; /* ends a process that does not end by itself */
     struct server *server;
-    struct swap *swap;
+    struct swap *swap;     /* of one model; or NULL */
+    struct model_set *set; /* of several; or NULL */
     struct watch {
         struct loader *loader; /* the loader whose progress it has seen */
         struct watchdog dog;
-    } watches[2]; /* of the model that serves, and of the one that is being left */
+    } watches[MODEL_SET_MOST]; /* of each model that is loaded: see loaded() */
     enum phase phase;
     struct load_notice notice;
     bool inherited; /* sockets came from the service manager */
     int exit_code;
 };
+
+/* ---- the models ---- */
+
+static void stop_models(struct serve *s)
+{
+    if (s->set)
+        model_set_stop(s->set);
+    else
+        swap_stop(s->swap);
+}
+
+static bool close_models(struct serve *s)
+{
+    return s->set ? model_set_close(s->set) : swap_close(s->swap);
+}
+
+static void view_models(const struct serve *s, struct swap_view *out)
+{
+    if (s->set)
+        model_set_view(s->set, out);
+    else
+        swap_view(s->swap, out);
+}
+
+/* What is loaded at a place: of one model the first is that which serves, the second that which is being
+ * left. NULL: nothing. */
+static struct loader *loaded(const struct serve *s, uint32_t place)
+{
+    if (s->set)
+        return model_set_loader(s->set, place);
+    return place == 0 ? swap_current(s->swap) : place == 1 ? swap_leaving(s->swap) : NULL;
+}
 
 /* ---- ending ---- */
 
@@ -98,7 +132,7 @@ static void on_stop_signal(uv_signal_t *handle, int number)
         log_info(
             "%s: draining, %u running, %u waiting and refused, for at most %u ms (a second signal cancels)",
             name, load.running, load.waiting, s->cfg->drain_timeout_ms);
-        swap_stop(s->swap);
+        stop_models(s);
         drain(s, s->cfg->drain_timeout_ms);
     } else if (s->phase == PHASE_DRAINING) {
         log_info("%s again: cancelling running requests", name);
@@ -145,7 +179,7 @@ static void send_status(struct serve *s, const struct engine_stats *stats)
 {
     struct swap_view v;
 
-    swap_view(s->swap, &v);
+    view_models(s, &v);
     if (v.model)
         notify_status(&s->notify, "", "%u running, %u waiting, loading %s, %.0f %%", stats->running,
                       stats->waiting, v.model, v.progress * 100);
@@ -200,9 +234,9 @@ static void on_watch(uv_timer_t *timer)
 
     if (s->exit_code == EXIT_FAULT)
         return;
-    if (!look_at(s, &s->watches[0], swap_current(s->swap), &stats) ||
-        !look_at(s, &s->watches[1], swap_leaving(s->swap), &stats))
-        return;
+    for (uint32_t i = 0; i < MODEL_SET_MOST; i++)
+        if (!look_at(s, &s->watches[i], loaded(s, i), &stats))
+            return;
     notify_send(&s->notify, "WATCHDOG=1");
     if (s->phase == PHASE_READY)
         send_status(s, &stats);
@@ -227,7 +261,7 @@ static void on_progress(uv_timer_t *timer)
     struct serve *s = timer->data;
     struct swap_view v;
 
-    swap_view(s->swap, &v);
+    view_models(s, &v);
     if (s->cfg->log_format == LOG_TEXT)
         serve_show_progress(v.progress);
     if (load_notice_due(&s->notice, v.progress, v.moves, uv_hrtime()))
@@ -251,7 +285,7 @@ static void say_chat_format(const struct serve *s)
 
 static void start_line(struct serve *s, char *line, size_t room)
 {
-    struct loader *l = swap_current(s->swap);
+    struct loader *l = loaded(s, 0);
     struct serve_facts facts = {.where = server_where(s->server),
                                 .runtime = &l->runtime,
                                 .slots = s->cfg->slots,
@@ -264,11 +298,22 @@ static void start_line(struct serve *s, char *line, size_t room)
     say_chat_format(s);
 }
 
+/* What requests may name. */
+static void say_names(const struct serve *s)
+{
+    char names[1024];
+
+    model_set_names(s->set, names, sizeof names);
+    log_info("models in %s: %s", s->cfg->models, names);
+}
+
 static void say_ready(struct serve *s)
 {
     char line[512], curl[512];
 
     start_line(s, line, sizeof line);
+    if (s->set)
+        say_names(s);
     serve_curl_line(server_where(s->server), s->cfg->api_keys.n > 0 || s->cfg->api_keys_file[0], curl,
                     sizeof curl);
     log_info("%s", curl);
@@ -432,6 +477,32 @@ static int bind_early(struct serve *s, struct error *err)
     return 0;
 }
 
+static int open_set(struct serve *s, struct error *err)
+{
+    struct model_set_options options = {.loop = &s->loop,
+                                        .cfg = s->cfg,
+                                        .server = s->server,
+                                        .serves = on_serves,
+                                        .lost = on_lost,
+                                        .context = s};
+    int rc = model_set_open(&s->set, &options, err);
+
+    if (rc == 0)
+        snprintf(s->path, sizeof s->path, "%s", model_set_first(s->set));
+    return rc;
+}
+
+static int open_models(struct serve *s, struct error *err)
+{
+    struct swap_options options = {.loop = &s->loop,
+                                   .cfg = s->cfg,
+                                   .server = s->server,
+                                   .serves = on_serves,
+                                   .lost = on_lost,
+                                   .context = s};
+    return s->cfg->models[0] ? open_set(s, err) : swap_open(&s->swap, &options, s->path, err);
+}
+
 static int start(struct serve *s, struct error *err)
 {
     struct error inner = {0};
@@ -440,21 +511,15 @@ static int start(struct serve *s, struct error *err)
         log_warn("%s; the service manager is not notified", inner.text);
     fit_descriptor_limit(s->cfg);
     runtime_prepare(s->cfg);
-    int rc = model_file_find(s->path, s->cfg->model, err);
+    int rc = s->cfg->models[0] ? 0 : model_file_find(s->path, s->cfg->model, err);
     starts = true;
     if (rc == 0)
         rc = open_loop(s, err);
     if (rc == 0)
         rc = bind_early(s, err);
     starts = false;
-    struct swap_options options = {.loop = &s->loop,
-                                   .cfg = s->cfg,
-                                   .server = s->server,
-                                   .serves = on_serves,
-                                   .lost = on_lost,
-                                   .context = s};
     if (rc == 0)
-        rc = swap_open(&s->swap, &options, s->path, err);
+        rc = open_models(s, err);
     if (rc == 0)
         rc = uv_timer_start(&s->tick, on_progress, 0, PROGRESS_MS);
     return rc;
@@ -482,12 +547,12 @@ static void finish(struct serve *s)
         _exit(s->exit_code);
     s->phase = PHASE_CLOSING;
     uv_timer_stop(&s->tick); /* it looks at the engines */
-    swap_stop(s->swap);      /* a load that ends from here on serves no request */
+    stop_models(s);          /* a load that ends from here on serves no request */
     if (server_end(s->server) < 0)
         _exit(s->exit_code);
     /* Before the server is freed: until then the engine may wake it. A loading thread cannot be interrupted.
      */
-    if (!swap_close(s->swap)) {
+    if (!close_models(s)) {
         log_info("bye");
         _exit(s->exit_code);
     }

@@ -320,9 +320,19 @@ static bool listeners_closed(const struct server *s)
 
 /* --- what http asks --- */
 
-static int ask_model(struct http_server *http, struct api_error *e)
+/* Where requests name their models, one for tokens waits for its own, and lists show those that are not
+ * loaded. */
+static int ask_model(struct http_server *http, const struct route *route, struct api_error *e)
 {
-    return http->generator->model ? 0 : generator_refuses(http->generator, e);
+    const struct generator *g = http->generator;
+    if (g->model)
+        return 0;
+    if (generator_refuses(g, e) < 0)
+        return -1;
+    if (route->work || route->lists)
+        return 0;
+    e->retry_after_s = 5;
+    return api_fail(e, 503, "loading", NULL, "no model is loaded now: the next request for tokens loads one");
 }
 
 static int ask_admission(struct http_server *http, struct api_error *e)
@@ -381,6 +391,7 @@ int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, 
     s->http.routes = api_routes;
     s->http.generator = &s->generator;
     s->http.api = &s->api;
+    TAILQ_INIT(&s->generator.waiting);
     s->generator.http = &s->http;
     s->generator.cfg = cfg;
     s->api.warning = s->warning;
@@ -641,6 +652,7 @@ int server_end(struct server *s)
         listener_close(&s->http.listeners[i]);
     while (!listeners_closed(s))
         uv_run(s->http.loop, UV_RUN_ONCE);
+    LIST_INIT(&s->generator.loaded);
     s->generator.model = s->generator.leaving = NULL; /* their engines may be closed from here on */
     return 0;
 }

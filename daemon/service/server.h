@@ -59,6 +59,18 @@ void server_set_progress(struct server *s, double fraction);
  * one. NULL: on none, in a state that takes no requests. The one before, if there was one, is left: see
  * below; the one before that must have been. */
 void server_set_model(struct server *s, const struct server_model *m);
+/* Where requests name one of several models: before the loop runs, instead of server_set_model(). */
+void server_set_source(struct server *s, const struct model_source *source, void *context);
+/* A model of the source's takes requests; `first`: also those that name none. *m stays the caller's, and its
+ * own fields are filled. It may go once it has no user. */
+void server_add_model(struct server *s, struct server_model *m, bool first);
+void server_remove_model(struct server *s, struct server_model *m);
+/* Makes the server call source->look() soon, after it has asked for the models that requests wait for. */
+void server_look(struct server *s);
+/* The number of the model that has been waited for longest, or -1. */
+int server_wanted_model(const struct server *s);
+/* The first time at which one that waits will have waited too long; 0: none. */
+uint64_t server_next_late_ns(const struct server *s);
 /* Returns how the model marks tool calls and reasoning; `unread`: its template takes tools, but no format is
  * known for the calls. */
 const char *server_chat_format(const struct server *s, bool *unread);

@@ -3,6 +3,8 @@
 #include "base/hash.h"
 #include "engine/engine.h"
 #include "generation/chat_template.h"
+#include "generation/generation.h"
+#include "model/model.h"
 #include "runtime.h"
 #include "server_private.h"
 #include "toolcall/toolcall.h"
@@ -28,6 +30,28 @@ static const struct toolcall_format *format_of(const struct config *cfg, const s
     return name && strcmp(name, "auto") ? toolcall_format_find(name) : chat_template_format(m->chat);
 }
 
+/* The file's rule for vectors; of a model that is no embedding model, the last token's, which has seen all.
+ */
+static enum engine_pooling pooling_of(const struct model *m)
+{
+    static const enum engine_pooling poolings[MODEL_N_POOLS] = {
+        [MODEL_POOL_NONE] = ENGINE_POOL_LAST, [MODEL_POOL_MEAN] = ENGINE_POOL_MEAN,
+        [MODEL_POOL_CLS] = ENGINE_POOL_FIRST, [MODEL_POOL_LAST] = ENGINE_POOL_LAST,
+        [MODEL_POOL_RANK] = ENGINE_POOL_NONE,
+    };
+    return m ? poolings[model_config(m)->pooling] : ENGINE_POOL_LAST;
+}
+
+static void complete(const struct server *s, struct server_model *m)
+{
+    if (!m->name)
+        m->name = model_config(m->model)->name;
+    m->n_ctx = engine_n_ctx(m->engine);
+    make_fingerprint(m, s->http.cfg);
+    m->pooling = pooling_of(m->model);
+    m->format = format_of(s->http.cfg, m);
+}
+
 void server_set_model(struct server *s, const struct server_model *m)
 {
     struct server_model set;
@@ -36,10 +60,46 @@ void server_set_model(struct server *s, const struct server_model *m)
         return;
     }
     set = *m;
-    set.n_ctx = engine_n_ctx(m->engine);
-    make_fingerprint(&set, s->http.cfg);
-    set.format = format_of(s->http.cfg, m);
+    complete(s, &set);
     generator_set_model(&s->generator, &set);
+}
+
+void server_set_source(struct server *s, const struct model_source *source, void *context)
+{
+    s->generator.source = source;
+    s->generator.source_context = context;
+}
+
+void server_add_model(struct server *s, struct server_model *m, bool first)
+{
+    complete(s, m);
+    generator_add_model(&s->generator, m, first);
+}
+
+void server_remove_model(struct server *s, struct server_model *m)
+{
+    generator_remove_model(&s->generator, m);
+}
+
+void server_look(struct server *s)
+{
+    generator_look(&s->generator);
+}
+
+int server_wanted_model(const struct server *s)
+{
+    const struct generation *g = TAILQ_FIRST(&s->generator.waiting);
+    return g ? g->awaited : -1;
+}
+
+uint64_t server_next_late_ns(const struct server *s)
+{
+    const struct generation *g;
+    uint64_t next = 0;
+    TAILQ_FOREACH(g, &s->generator.waiting, waiting)
+        if (g->model_late_ns && (!next || g->model_late_ns < next))
+            next = g->model_late_ns;
+    return next;
 }
 
 const char *server_chat_format(const struct server *s, bool *unread)

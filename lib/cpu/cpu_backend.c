@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "cpu_decoder.h"
 #include "reference.h"
+#include "turn.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -312,8 +313,16 @@ static int cpu_submit(struct backend *be, const struct step *step, struct error 
     return 0;
 }
 
+/* For the watchdog: the decoder whose turn it is has a heartbeat of its own. */
+static void wait_for_turn(void *context)
+{
+    decoder_beat(context);
+}
+
 static void run_oldest(struct decoder *d)
 {
+    atomic_store_explicit(&d->state, BACKEND_RUNNING, memory_order_relaxed);
+    turn_take(wait_for_turn, d); /* of the decoders of other models */
     uint64_t began = clock_ns(), busy = atomic_load_explicit(&d->busy_ns, memory_order_relaxed);
     decoder_begin_step(d, d->ring[d->ring_first]);
     if (d->step->n_rows) /* else it has page ops only */
@@ -322,6 +331,7 @@ static void run_oldest(struct decoder *d)
     d->ring_first = (d->ring_first + 1) % DECODER_RING;
     d->ring_n--;
     atomic_store_explicit(&d->busy_ns, busy + clock_ns() - began, memory_order_relaxed);
+    turn_give();
 }
 
 static int cpu_advance(struct backend *be, struct step_result *out, int max, uint64_t *steps_done,
@@ -413,6 +423,19 @@ static const float *cpu_logits(struct backend *be, uint32_t index)
     return row_at(d->eager ? eager_logits(d->eager, d->graph) : d->buffers[PROGRAM_LOGITS], index);
 }
 
+/* The last norm is a part of the output's product: its gain stands there. The rows of the residual stream
+ * stay until the next step. */
+static void cpu_hidden(struct backend *be, uint32_t row, float *out)
+{
+    const struct decoder *d = (const struct decoder *)be;
+    assert(d->program && d->step && row < d->step->n_rows);
+    const struct program_op *op = d->program->ops;
+    while (!((op->flags & PROGRAM_HEAD) && op->opcode == PROGRAM_MATMUL))
+        op++;
+    memcpy(out, row_at(d->buffers[op->in], row), op->k * sizeof *out);
+    d->ops->norm_head(out, op->gain == PROGRAM_NONE ? NULL : d->weights.vectors[op->gain], op->k, op->eps);
+}
+
 static void cpu_info(const struct backend *be, struct backend_info *out)
 {
     struct decoder *d = (struct decoder *)be; /* only atomics are written */
@@ -490,6 +513,7 @@ const struct backend_ops cpu_backend = {
     .traced = cpu_traced,
     .park = cpu_park,
     .logits = cpu_logits,
+    .hidden = cpu_hidden,
     .info = cpu_info,
     .close = cpu_close,
 };

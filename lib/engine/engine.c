@@ -111,7 +111,8 @@ static int take_memory(struct engine *e, struct error *err)
     e->seqs = calloc(e->cfg.n_slots, sizeof *e->seqs);
     e->order = calloc(e->cfg.n_slots, sizeof *e->order);
     e->end_tokens = calloc(e->cfg.n_end_tokens + 1, sizeof *e->end_tokens);
-    if (!e->seqs || !e->order || !e->end_tokens)
+    e->hidden = calloc(engine_n_embedding(e) + 1, sizeof *e->hidden);
+    if (!e->seqs || !e->order || !e->end_tokens || !e->hidden)
         return error_set(err, -ENOMEM, "no memory for %u slots", e->cfg.n_slots);
     if (e->cfg.n_end_tokens)
         memcpy(e->end_tokens, e->cfg.end_tokens, e->cfg.n_end_tokens * sizeof *e->end_tokens);
@@ -119,6 +120,8 @@ static int take_memory(struct engine *e, struct error *err)
     int rc = engine_constrain_open(e, err);
     if (rc == 0)
         rc = engine_states_open(e, err);
+    if (rc == 0)
+        rc = engine_sample_open(e, err);
     if (rc < 0)
         return rc;
     return engine_draft_open(e, err);
@@ -143,11 +146,13 @@ static void engine_free(struct engine *e)
     pthread_mutex_destroy(&e->lock);
     pthread_cond_destroy(&e->bell);
     engine_constrain_close(e);
+    engine_sample_close(e);
     engine_draft_close(e);
     engine_states_close(e);
     kv_cache_close(e->kv);
     free(e->seqs);
     free(e->order);
+    free(e->hidden);
     free(e->end_tokens);
     free(e);
 }

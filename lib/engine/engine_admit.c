@@ -125,7 +125,7 @@ static enum outcome start(struct engine *e, struct engine_request *r, uint64_t n
                             .n_prompt = r->n_prompt,
                             .n_tokens = r->n_prompt + r->max_tokens,
                             .salt = r->salt,
-                            .reuse = share && !r->want_prompt_logprobs,
+                            .reuse = share && engine_reuses(r),
                             .publish = share};
     if (!reserve(e, &s, slots, r->n_together, &n_shared))
         return NO_ROOM;

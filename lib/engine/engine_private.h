@@ -1,9 +1,10 @@
 /* engine_private.h - the engine's state, shared by its parts: engine.c (the thread and its rounds),
  * engine_mailbox.c (the state that threads share), engine_admit.c (queue to slot), engine_fork.c (choices of
  * one prompt), engine_states.c (recurrent states), engine_step.c (slots to step, results to requests),
- * engine_end.c (ends of requests), engine_stats.c (figures), engine_speculate.c (drafts), engine_spill.c
- * (pages to the disk and back). Thread: engine only, except the fields guarded by `lock` and the atomics.
- * Memory: engine_open() allocates all. */
+ * engine_end.c (ends of requests), engine_embed.c (vectors of prompts), engine_sample.c (tokens drawn by
+ * chains of filters), engine_stats.c (figures), engine_speculate.c (drafts), engine_spill.c (pages to the
+ * disk and back). Thread: engine only, except the fields guarded by `lock` and the atomics. Memory:
+ * engine_open() allocates all. */
 #pragma once
 #include "base/clock.h"
 #include "engine.h"
@@ -97,7 +98,8 @@ struct flight {
     double depth;                   /* of all rows, in units of step_cost.h */
     uint32_t n_spans, n_logits, n_results;
     struct span {
-        uint32_t slot, end; /* the step has rows of this slot up to position `end` */
+        uint32_t slot, end; /* the step has rows of this slot up to position `end`, */
+        uint32_t row, n;    /* n of them from this row on */
     } spans[STEP_MAX_SLOTS];
     struct asked {
         uint32_t slot;
@@ -158,7 +160,12 @@ struct engine {
     struct row_price beside;
     double text_ms[ENGINE_TEXT_CLASSES]; /* a step of texts alone, by engine_text_class() */
     struct step step;
-    uint32_t *masks; /* [n_slots][mask_words]; NULL: the backend cannot constrain */
+    float *hidden; /* [engine_n_embedding()] scratch */
+    /* Scratch of chains; its pages come with their first use. */
+    void *chain_scratch;
+    int32_t *chain_history; /* [n_ctx] */
+    uint32_t *chain_dry;    /* [n_ctx] */
+    uint32_t *masks;        /* [n_slots][mask_words]; NULL: the backend cannot constrain */
     uint32_t mask_words;
     uint32_t mask_turn; /* the slot whose mask is the next to go on with */
 
@@ -177,18 +184,28 @@ static inline void count(_Atomic uint64_t *figure, uint64_t n)
     atomic_fetch_add_explicit(figure, n, memory_order_relaxed);
 }
 
-/* True if a constrained sequence's next mask is not known yet: its last token is in flight. */
-static inline bool engine_constraint_waits(const struct sequence *q)
+/* True if the prompt's rows may begin behind pages of the prefix cache: nothing is asked of the rows before.
+ */
+static inline bool engine_reuses(const struct engine_request *r)
 {
-    return q->r->constraint && q->n_samples > atomic_load_explicit(&q->r->n_out, memory_order_relaxed);
+    bool whole = r->pooling == ENGINE_POOL_MEAN || r->pooling == ENGINE_POOL_FIRST;
+    return r->cache_prompt && !r->want_prompt_logprobs && !whole;
+}
+
+/* True if the next row needs the last token on the host, where it is not known yet: for the mask of a
+ * constraint, or because the host draws it. */
+static inline bool engine_token_waits(const struct sequence *q)
+{
+    return (q->r->constraint || q->r->chain) &&
+           q->n_samples > atomic_load_explicit(&q->r->n_out, memory_order_relaxed);
 }
 
 /* engine_decodes: the next step may hold a row of it that samples a token: its mask is made. engine_prefills:
  * it may hold rows of its prompt. */
 static inline bool engine_decodes(const struct sequence *q)
 {
-    return q->r && q->n_rows >= q->r->n_prompt && q->n_samples < q->r->max_tokens &&
-           !engine_constraint_waits(q) && (!q->r->constraint || q->masked);
+    return q->r && q->n_rows >= q->r->n_prompt && q->n_samples < q->r->max_tokens && !engine_token_waits(q) &&
+           (!q->r->constraint || q->masked);
 }
 
 static inline bool engine_prefills(const struct sequence *q)
@@ -287,8 +304,17 @@ bool engine_constrain_pending(const struct engine *e);
 /* Takes a sampled token; false when its mask forbids it, or there was none. The matcher reads it when the
  * next mask is made, within the same time. */
 bool engine_constrain_token(const struct engine *e, struct sequence *q, int32_t token);
-/* True if no further step may be submitted now: a constrained sequence waits for its token. */
+/* True if no further step may be submitted now: a sequence waits for its token (engine_token_waits()). */
 bool engine_constrain_holds(const struct engine *e);
+/* engine_sample.c: the scratch of chains. 0 or -ENOMEM. */
+int engine_sample_open(struct engine *e, struct error *err);
+void engine_sample_close(struct engine *e);
+/* Draws the token of a logit row of the newest finished step by the request's chain, in place of the
+ * decoder's. */
+void engine_sample(struct engine *e, const struct sequence *q, uint32_t index, struct step_result *result);
+/* engine_embed.c: takes the rows of a finished step into the vector that the sequence's prompt asks for. Call
+ * before another step runs. False: the vector is not finite. */
+bool engine_embed_rows(struct engine *e, const struct sequence *q, const struct span *rows);
 /* engine_admit.c: queues what has come in; moves requests from the queue into slots. */
 void engine_enqueue(struct engine *e, struct engine_request *inbox);
 void engine_admit(struct engine *e, uint64_t now_ns);

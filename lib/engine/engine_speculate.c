@@ -129,7 +129,7 @@ static uint32_t list_chains(struct engine *e, uint32_t *n_decode)
         ++*n_decode;
         d->n = 0;
         if (!atomic_load_explicit(&q->r->n_out, memory_order_relaxed) || !d->index.expects ||
-            q->r->constraint)
+            q->r->constraint || q->r->chain)
             continue; /* its first token is in flight, or its tokens are constrained */
         all->slots[n] = slot;
         all->chains[n++] =

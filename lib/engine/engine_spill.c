@@ -216,7 +216,7 @@ void engine_disk_begin(struct engine *e, uint32_t slot, uint64_t now_ns)
 {
     struct sequence *q = &e->seqs[slot];
     const struct engine_request *r = q->r;
-    if (!e->disk || !e->cfg.prefix_cache || !r->cache_prompt || r->want_prompt_logprobs)
+    if (!e->disk || !e->cfg.prefix_cache || !engine_reuses(r))
         return;
     uint32_t n = (e->recurrent ? q->n_known : q->n_done) / KV_PAGE_TOKENS;
     q->restore_key = kv_cache_key(e->kv, slot);

@@ -115,6 +115,7 @@ static uint16_t ask_sample(struct engine *e, struct flight *f, struct sequence *
     uint32_t flags = r->want_logprobs ? STEP_LOGPROB : 0;
     if (r->ignore_eos || index < r->min_tokens)
         flags |= STEP_BAN_END;
+    flags |= r->chain ? STEP_EXPORT : 0;
     s->logits[i] = (struct step_logit){.row = (uint16_t)s->n_rows,
                                        .target = -1,
                                        .flags = flags,
@@ -175,7 +176,7 @@ static uint32_t add_rows(struct engine *e, struct flight *f, uint32_t slot, uint
         q->n_rows++;
     }
     q->last_step = s->id;
-    f->spans[f->n_spans++] = (struct span){.slot = slot, .end = q->n_rows};
+    f->spans[f->n_spans++] = (struct span){.slot = slot, .end = q->n_rows, .row = s->n_rows - fit, .n = fit};
     if (q->n_waiting && q->n_rows + 1 >= q->r->n_prompt)
         engine_fork(e, slot, first);
     return fit;
@@ -303,10 +304,12 @@ static uint32_t chunk(const struct engine *e, uint32_t slot, uint32_t rows)
     return e->cfg.max_chunk && rows > e->cfg.max_chunk ? e->cfg.max_chunk : rows;
 }
 
+/* Prompts that are shorter than the rest of the oldest have half of the rows, as many as they can use. Equal
+ * ones wait for it: side by side they would all be done when the last of them is. */
 static void add_prefill(struct engine *e, struct flight *f, uint32_t n)
 {
     uint32_t rows = prefill_rows(e, f, prompts_left(e, n), deepest(e, n)), others = 0, half = rows / 2;
-    for (uint32_t i = 1; i < n; i++)
+    for (uint32_t i = 1; i < n && remaining(e, e->order[i]) < remaining(e, e->order[0]); i++)
         others += chunk(e, e->order[i], half - others);
     f->n_prefill += add_rows(e, f, e->order[0], chunk(e, e->order[0], rows - others));
     for (uint32_t i = 1; i < n && f->n_prefill < rows; i++) {
@@ -488,6 +491,17 @@ static void publish_progress(struct engine *e, struct sequence *q, uint64_t now_
         engine_end(e, q, ENGINE_LENGTH, now_ns);
 }
 
+/* Takes what the vectors of prompts need of the step's rows. They stay only until the next step runs, which
+ * is why a decoder that keeps hidden states finishes one step in each advance. */
+static void take_embeddings(struct engine *e, const struct flight *f, uint64_t now_ns)
+{
+    for (uint32_t i = 0; i < f->n_spans; i++) {
+        struct sequence *q = &e->seqs[f->spans[i].slot];
+        if (q->r && q->r->pooling && !engine_embed_rows(e, q, &f->spans[i]))
+            engine_end(e, q, ENGINE_NOT_FINITE, now_ns);
+    }
+}
+
 static void fail_not_finite(struct engine *e, struct flight *f, uint64_t now_ns)
 {
     for (uint32_t i = 0; i < f->n_logits; i++) {
@@ -507,6 +521,7 @@ static int retire(struct engine *e, struct flight *f, uint64_t now_ns, struct er
         return rc;
     engine_draft_check(e, f);
     fail_not_finite(e, f, now_ns); /* first: pages of such a sequence must not be published */
+    take_embeddings(e, f, now_ns);
     for (uint32_t i = 0; i < f->n_spans; i++) {
         uint32_t slot = f->spans[i].slot;
         if (e->seqs[slot].r)
@@ -524,6 +539,8 @@ static int retire(struct engine *e, struct flight *f, uint64_t now_ns, struct er
             publish_progress(e, &e->seqs[f->spans[i].slot], now_ns);
     for (uint32_t i = 0; i < f->n_logits; i++) {
         const struct asked *a = &f->asked[i];
+        if (!a->target && !a->dropped && e->seqs[a->slot].r && e->seqs[a->slot].r->chain)
+            engine_sample(e, &e->seqs[a->slot], a->index, &f->results[i]);
         if (!a->target && !a->dropped && e->seqs[a->slot].r)
             take_sample(e, &e->seqs[a->slot], a->index, &f->results[i], now_ns);
     }

@@ -3,16 +3,16 @@
 #include "support/decoder_run.h"
 #include "support/golden.h"
 #include "support/made_model.h"
+#include "support/sanitized.h"
 
 /* Bounds: those of the int8 arithmetic on cpu (test_cpu_golden.c). */
 #define WORST 0.045
 #define MEAN  0.030
 
-/* Sanitizers look at the host's side, and that is the same for each file: they take every third. */
-#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-#define STRIDE 3
-#else
-#define STRIDE 1
+/* Sanitizers look at the host's side, and that is the same for each file: they take every third, as does the
+ * translated PTX. */
+#ifndef STRIDE
+#define STRIDE SANITIZED_STRIDE(3)
 #endif
 
 static void check_bounds(const struct golden *g, const float *logits, double worst, double mean)

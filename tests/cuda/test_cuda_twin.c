@@ -4,6 +4,7 @@
  * either device generation. */
 #include "support/decoder_run.h"
 #include "support/node_compare.h"
+#include "support/sanitized.h"
 
 #include <math.h>
 
@@ -296,11 +297,7 @@ static void live(const struct circumstances *c, uint64_t seed)
 /* With the race detector (cuda.twin_checked) a step takes twenty times as long, under a sanitizer a few
  * times. */
 #ifndef SHORTER
-#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-#define SHORTER 2
-#else
-#define SHORTER 1
-#endif
+#define SHORTER SANITIZED_STRIDE(2)
 #endif
 
 static void live_all(const struct circumstances *all, size_t n, uint64_t seed)

@@ -1,10 +1,12 @@
 /* fuzz_json - any bytes as the body of a request: scanned, parsed, read by the field tables of all dialects,
- * and the result written as JSON that parses again. The first byte chooses the table. */
+ * and the result written as JSON that parses again. The first byte chooses the table. A member that is found
+ * without parsing is the parser's. */
 #include "base/buf.h"
 #include "fuzz.h"
 #include "generation/generation.h"
 #include "gguf/gguf.h"
 #include "json/json.h"
+#include "json/json_member.h"
 #include "tokenizer/tokenizer.h"
 
 static struct server_model *model(void)
@@ -50,7 +52,7 @@ static void read_fields(const struct dialect *d, const json_t *body, struct aren
 {
     struct params p = {.temperature = 0.8f, .top_p = 1, .chat.arena = a};
     struct api_error err = {0};
-    const struct field *tables[3];
+    const struct field *tables[5];
     size_t n_tables = 0;
     struct field_reader reader = {.out = &p, .arena = a, .err = &err, .context = model()};
     json_t *chat = d->translate ? d->translate(body, &err) : json_incref((json_t *)body);
@@ -58,7 +60,11 @@ static void read_fields(const struct dialect *d, const json_t *body, struct aren
         tables[n_tables++] = d->own_fields;
     if (d->fields)
         tables[n_tables++] = d->fields;
-    tables[n_tables++] = generate_fields;
+    if (!d->embeds) {
+        tables[n_tables++] = generate_fields;
+        tables[n_tables++] = sampling_fields;
+        tables[n_tables++] = constraint_fields;
+    }
     if (!chat || fields_read(&reader, chat, tables, n_tables) < 0)
         check_error(a, &err);
     else
@@ -67,18 +73,37 @@ static void read_fields(const struct dialect *d, const json_t *body, struct aren
     json_decref(chat);
 }
 
+/* Also of what is no JSON (NULL), where anything may be found. A member whose name is written with escapes is
+ * not found. */
+static void check_member(const char *s, size_t n, const json_t *body)
+{
+    char text[64];
+    const char *parsed = json_string_value(json_object_get(body, "model"));
+    double number = json_member_number(s, n, "seed", 0.5);
+    const json_t *seed = json_object_get(body, "seed");
+    bool found = json_member_text(s, n, "model", text, sizeof text);
+    if (!body)
+        return;
+    CHECK(!found || (parsed && (!strcmp(text, parsed) || !strcmp(text, "?"))));
+    CHECK(number == 0.5 || (json_is_number(seed) && json_number_value(seed) == number));
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     const struct dialect *const dialects[] = {
-        &dialect_generate,  &dialect_completions, &dialect_chat,
-        &dialect_messages,  &dialect_ollama_chat, &dialect_ollama_generate,
-        &dialect_responses, &dialect_llama,       &dialect_infill};
+        &dialect_generate,   &dialect_completions,  &dialect_chat,
+        &dialect_messages,   &dialect_ollama_chat,  &dialect_ollama_generate,
+        &dialect_responses,  &dialect_llama,        &dialect_infill,
+        &dialect_embeddings, &dialect_ollama_embed, &dialect_llama_embedding,
+        &dialect_tei_embed,  &dialect_tgi,          &dialect_count,
+        &dialect_template};
     static const struct json_limits limits = {.max_values = 5000, .max_depth = JSON_MAX_DEPTH_IN_BODY};
     struct arena a = {0};
     struct api_error err = {0};
     if (!n)
         return 0;
     json_t *body = json_read((const char *)data + 1, n - 1, &limits, &err);
+    check_member((const char *)data + 1, n - 1, body);
     if (body)
         read_fields(dialects[data[0] % (sizeof dialects / sizeof *dialects)], body, &a);
     else

@@ -4,6 +4,8 @@
 #include "harness.h"
 #include "support/temporary_dir.h"
 
+#include <libgen.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #define ADMIN_KEY "x-api-key: boss-key\r\n"
@@ -41,6 +43,33 @@ static inline const char *admin_copy(const char *from, const char *name, size_t 
     fclose(in);
     cr_assert_eq(fclose(out), 0);
     return to;
+}
+
+/* A model with random weights and a long context in admin_dir. */
+static inline const char *admin_make_model(const char *shape, const char *name)
+{
+    static char path[128];
+    char self[512], command[1024];
+    snprintf(self, sizeof self, "%s", HEARTHD_BINARY);
+    snprintf(path, sizeof path, "%s/%s", admin_dir, name);
+    snprintf(command, sizeof command, "%s/mkmodel --shape %s --quant q4_k_m --n-ctx 16384 --out %s",
+             dirname(self), shape, path);
+    cr_assert_eq(system(command), 0, "%s", command);
+    return path;
+}
+
+/* Limits what the process may map from here on: so much more than now. */
+static inline void admin_limit_memory(size_t more)
+{
+    char path[64], line[128];
+    unsigned long long kb = 0;
+    snprintf(path, sizeof path, "/proc/%d/status", (int)daemon_.pid);
+    FILE *f = fopen(path, "r");
+    while (f && fgets(line, sizeof line, f) && sscanf(line, "VmData: %llu kB", &kb) != 1) {
+    }
+    fclose(f);
+    rlim_t most = kb * 1024 + more;
+    cr_assert_eq(prlimit(daemon_.pid, RLIMIT_DATA, &(struct rlimit){most, most}, NULL), 0);
 }
 
 static inline struct reply admin_get(void)

@@ -678,6 +678,16 @@ Test(commands, constrain_escapes_what_it_quotes)
     expect_in(p.stdout_text, "#/properties/a\\x1b[31m/propertyNames");
 }
 
+Test(commands, constrain_judges_each_line)
+{
+    PROCESS_START(&p, "constrain", "--lines", "--regex", "a+b");
+    process_feed(&p, "ab\naab\nb\n\naa");
+    cr_assert_eq(process_wait(&p), 1, "%s", p.stderr_text);
+    cr_assert_str_eq(p.stdout_text, "accepted\naccepted\nrefused at byte 0\n"
+                                    "refused at byte 0: the text ends too early\n"
+                                    "refused at byte 2: the text ends too early\n");
+}
+
 Test(commands, constrain_says_that_a_file_cannot_be_read)
 {
     cr_assert_eq(PROCESS_RUN(&p, "constrain", "--schema", "/tmp"), 2, "%s", p.stderr_text);

@@ -2,9 +2,6 @@
  * not reused, what cannot be loaded, and a model that is put away and fetched back. */
 #include "admin.h"
 
-#include <libgen.h>
-#include <sys/resource.h>
-
 #define Q4    "tiny-qwen3-s11-q4_k_m.gguf"
 #define Q8    "tiny-qwen3-s11-q8_0.gguf" /* the same weights and vocabulary, other bits */
 #define LLAMA "tiny-llama3-s15-q4_k_m.gguf"
@@ -42,24 +39,11 @@ static void expect_stat(const char *path, const char *expected)
     reply_free(&r);
 }
 
-/* A model with random weights and a long context in admin_dir. */
-static const char *make_model(const char *shape, const char *name)
-{
-    static char path[128];
-    char self[512], command[1024];
-    snprintf(self, sizeof self, "%s", HEARTHD_BINARY);
-    snprintf(path, sizeof path, "%s/%s", admin_dir, name);
-    snprintf(command, sizeof command, "%s/mkmodel --shape %s --quant q4_k_m --n-ctx 16384 --out %s",
-             dirname(self), shape, path);
-    cr_assert_eq(system(command), 0, "%s", command);
-    return path;
-}
-
 /* Starts with such a model and a stream on it that goes on for seconds; its socket. */
 static int begin_long_stream(struct reply *r)
 {
     const char *key = admin_open();
-    daemon_start((const char *[]){"--admin-key-file", key, "--model", make_model("tiny-llama3", "long.gguf"),
+    daemon_start((const char *[]){"--admin-key-file", key, "--model", admin_make_model("tiny-llama3", "long.gguf"),
                                   "--n-ctx", "16384", "--slots", "1", "--kv-memory", "100M", NULL});
     int fd = client_connect(daemon_.port);
     client_request(fd, "POST", "/generate", "X-Request-Id: long\r\n", STORY "16000,\"stream\":true}");
@@ -397,30 +381,16 @@ Test(swap, nor_does_the_oracle)
     check_file_of_serving_model("eager", "exact");
 }
 
-/* Limits what the process may map from here on: so much more than now. */
-static void limit_memory(size_t more)
-{
-    char path[64], line[128];
-    unsigned long long kb = 0;
-    snprintf(path, sizeof path, "/proc/%d/status", (int)daemon_.pid);
-    FILE *f = fopen(path, "r");
-    while (f && fgets(line, sizeof line, f) && sscanf(line, "VmData: %llu kB", &kb) != 1) {
-    }
-    fclose(f);
-    rlim_t most = kb * 1024 + more;
-    cr_assert_eq(prlimit(daemon_.pid, RLIMIT_DATA, &(struct rlimit){most, most}, NULL), 0);
-}
-
 /* 192 MiB of KV cache, beside which there is room for 64. */
 static void start_without_room(void)
 {
     const char *key = admin_open();
     const char *first = admin_copy(DATA Q4, "first.gguf", SIZE_MAX);
     admin_copy(DATA Q8, "second.gguf", SIZE_MAX);
-    make_model("tiny-qwen3-deep", "large.gguf");
+    admin_make_model("tiny-qwen3-deep", "large.gguf");
     daemon_start((const char *[]){"--admin-key-file", key, "--model", first, "--slots", "64", NULL});
     cr_assert_geq(stat_number("kv.bytes"), 190 << 20);
-    limit_memory(64 << 20);
+    admin_limit_memory(64 << 20);
 }
 
 Test(swap, where_both_do_not_fit_the_old_model_goes_first)

@@ -1,6 +1,6 @@
 #!/bin/sh
-# kubernetes.sh HEARTHD MODEL MANIFESTS - the manifests against the schemas of Kubernetes and of the Prometheus Operator, where a
-# misspelt field is an error, and their configuration and probes against hearthd.
+# kubernetes.sh HEARTHD MODEL MANIFESTS - the manifests against the schemas of Kubernetes, the Prometheus Operator, the Gateway API,
+# its Inference Extension and KEDA, where a misspelt field is an error, and their configuration, probes and figures against hearthd.
 set -eu
 hearthd=$1 model=$2 manifests=$3
 here=$(cd "$(dirname "$0")" && pwd)
@@ -11,7 +11,7 @@ fi
 work=$(mktemp -d)
 started=
 trap 'kill $started 2>/dev/null || true; wait; rm -rf "$work"' EXIT
-cp "$here/kubernetes/package.json" "$here/kubernetes/manifests.mjs" "$work"
+cp "$here/kubernetes/package.json" "$here/kubernetes/manifests.mjs" "$here/kubernetes/inferencepool.json" "$work"
 if ! (cd "$work" && npm install --no-audit --no-fund --no-package-lock --loglevel=error); then
     [ -z "${CI:-}" ] || exit 1 # CI has a registry: there it is a failure
     echo "SKIP kubernetes registry: npm could not install the schemas"
@@ -51,3 +51,27 @@ status=$(curl -s -o /dev/null -w '%{http_code}' "$url/metrics")
     echo "kubernetes.sh: /metrics without a key is $status"
     exit 1
 }
+# As an endpoint picker and the autoscaler do, in a fleet: without a key.
+kill "$started"
+wait "$started" || true
+HEARTH_API_KEYS_FILE='' "$hearthd" serve --config "$work/here.conf" 2>"$work/fleet.log" >/dev/null &
+started=$!
+url=
+until [ -n "$url" ] && curl -sf "$url/health" >/dev/null; do
+    kill -0 "$started" || {
+        cat "$work/fleet.log"
+        exit 1
+    }
+    sleep 0.1
+    url=$(sed -nE 's/.*(http:\/\/127[0-9.:]*).*/\1/p' "$work/fleet.log" | head -n 1)
+done
+curl -sf "$url/metrics" >"$work/metrics"
+# The Inference Extension's protocol of model servers, by vLLM's names, and what the triggers ask for.
+# shellcheck disable=SC2046 # names, one a line
+for pattern in '^# TYPE vllm:num_requests_waiting gauge$' '^# TYPE vllm:num_requests_running gauge$' '^# TYPE vllm:kv_cache_usage_perc gauge$' \
+    '^vllm:cache_config_info{block_size="64",num_gpu_blocks="[1-9][0-9]*"} 1$' $(sed 's/^/^/' "$work/figures"); do
+    grep -qE "$pattern" "$work/metrics" || {
+        echo "kubernetes.sh: /metrics has no line $pattern"
+        exit 1
+    }
+done

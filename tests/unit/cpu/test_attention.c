@@ -5,6 +5,7 @@
 #include "base/isa.h"
 #include "cpu/attention.h"
 #include "cpu/matmul/matmul.h"
+#include "support/sanitized.h"
 
 #include <criterion/criterion.h>
 #if defined(__x86_64__)
@@ -348,7 +349,8 @@ static void check_shapes_of(const struct ops *ops, const char *isa, enum kv_type
 {
     static const uint32_t shapes[][2] = {{32, 1},  {64, 4},  {80, 7}, {96, 8},
                                          {128, 2}, {128, 1}, {6, 3},  {256, 1}};
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    for (size_t i = type % SANITIZED_STRIDE(2); i < sizeof shapes / sizeof *shapes;
+         i += SANITIZED_STRIDE(2)) {
         struct bench b;
         bench_open(&b, ops, shapes[i][0], shapes[i][1], type);
         bench_run(&b);
@@ -420,7 +422,7 @@ static void check_kinds(const struct ops *ops, const char *isa, enum kv_type typ
     for (uint32_t i = 0; i < 8; i++)
         sinks[i] = (float)i * 1.5f - 3.0f;
     for (uint32_t i = 0; i < n_shapes; i++)
-        for (uint32_t what = i || n_shapes == 1 ? 15 : 1; what < 16; what++) {
+        for (uint32_t what = i || n_shapes == 1 ? 15 : 1; what < 16; what += SANITIZED_STRIDE(7)) {
             struct bench b;
             bench_open(&b, ops, shapes[i][0], shapes[i][1], type);
             b.a.window = what & 1 ? 100 : 0;
@@ -457,7 +459,8 @@ Test(attention, rows_of_a_prompt_follow_the_rules_in_every_bit_whatever_their_nu
             continue;
         bench_open(&b, table(isa), heads[i / 3 % 4][0], heads[i / 3 % 4][1], (enum kv_type)(i / 12));
         b.positions = rows;
-        for (b.n_rows = 1; b.n_rows <= MAX_ROWS; b.n_rows += b.n_rows < 19 && i % 3 < 2 ? 1 : 7) {
+        for (b.n_rows = 1 + i / 3 % SANITIZED_STRIDE(6); b.n_rows <= MAX_ROWS;
+             b.n_rows += b.n_rows < 19 && i % 3 < 2 ? SANITIZED_STRIDE(6) : 7) {
             bench_run(&b);
             check_literal(&b, isa);
         }

@@ -3,6 +3,7 @@
 #include "cpu/ops/ops.h"
 #include "support/decoder_run.h"
 #include "support/made_model.h"
+#include "support/sanitized.h"
 
 #include <errno.h>
 #include <math.h>
@@ -59,9 +60,12 @@ static void check_shape(const char *shape, const char *quant)
     c.kind = EXECUTOR_EAGER;
     c.n_threads = 2;
     expect_same(wanted, c, 7, "eager");
+    static unsigned number;
     c.isa = "scalar";
-    expect_same(wanted, c, 75, "eager, scalar");
-    expect_same(wanted, (struct decoder_run_config){.path = path, .isa = "scalar"}, 32, "scalar");
+    if (number++ % SANITIZED_STRIDE(3) == 0) { /* the slowest */
+        expect_same(wanted, c, 75, "eager, scalar");
+        expect_same(wanted, (struct decoder_run_config){.path = path, .isa = "scalar"}, 32, "scalar");
+    }
     if (has_isa("avx2"))
         expect_same(wanted, (struct decoder_run_config){.path = path, .isa = "avx2"}, 2, "avx2");
     free(wanted);

@@ -3,6 +3,7 @@
 #include "support/golden.h"
 #include "support/made_model.h"
 #include "support/variant.h"
+#include "support/sanitized.h"
 
 enum { N_TOKENS = 200, N_LONG = 700, N_VOCAB = 320 };
 
@@ -53,13 +54,15 @@ static void expect_same(const char *name, const float *wanted, struct decoder_ru
 
 static void check_family(const char *name, enum kv_type type)
 {
+    static unsigned number;
     struct decoder_run_config c = {.path = path_of(name), .kv_type = type};
     float *wanted = decoder_run_logits(&c, text(), N_TOKENS, 25);
     struct decoder_run_config eager = {.kv_type = type, .kind = EXECUTOR_EAGER, .n_threads = 2};
     struct decoder_run_config isa = {.kv_type = type, .isa = "scalar"};
     struct decoder_run_config threads = {.kv_type = type, .n_threads = 3, .page_shift = 3};
     expect_same(name, wanted, eager, 8, "eager");
-    expect_same(name, wanted, isa, 32, "scalar");
+    if (number++ % SANITIZED_STRIDE(3) == 0) /* the slowest */
+        expect_same(name, wanted, isa, 32, "scalar");
     expect_same(name, wanted, threads, 1, "three threads, row by row");
     isa.isa = "avx2";
     if (has_isa("avx2"))

@@ -801,7 +801,7 @@ Test(chat, ollamas_raw_prompt_is_taken_as_it_is)
     reply_free(&r);
     r = post("/api/generate", "{\"prompt\":\"a\",\"suffix\":\"b\"}");
     cr_assert_eq(r.status, 501);
-    cr_assert(strstr(r.body, "suffix needs a model with tokens"), "%s", r.body);
+    cr_assert(strstr(r.body, "suffix needs a model with fill-in-the-middle tokens"), "%s", r.body);
     reply_free(&r);
     r = post("/api/chat", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"format\":\"yaml\"}");
     cr_assert_eq(r.status, 400);

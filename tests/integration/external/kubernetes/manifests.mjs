@@ -1,5 +1,6 @@
-// manifests.mjs DIR OUT - the manifests below DIR against the schemas of Kubernetes and of the Prometheus Operator: as types,
-// which know every field and refuse any other, and as validators, which know formats and ranges. Then the types themselves:
+// manifests.mjs DIR OUT - the manifests below DIR against the schemas of Kubernetes, the Prometheus Operator, KEDA and the Gateway
+// API: as types, which know every field and refuse any other, and as validators, which know formats and ranges. Of InferencePool
+// there are no types: inferencepool.json is its schema, and refuses other fields itself. Then the types themselves:
 // each field misspelt in turn must be an error. And what no schema knows: that names, times and paths agree with each other.
 // hearthd.conf, the probed paths and the drain are left in OUT for the shell to ask hearthd about.
 import assert from "node:assert";
@@ -7,10 +8,13 @@ import { readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { parse } from "yaml";
 import ts from "typescript";
+import Ajv from "ajv/dist/2020.js";
 import { ConfigMap } from "kubernetes-models/v1/ConfigMap";
 import { PersistentVolumeClaim } from "kubernetes-models/v1/PersistentVolumeClaim";
 import { Service } from "kubernetes-models/v1/Service";
 import { Deployment } from "kubernetes-models/apps/v1/Deployment";
+import { HTTPRoute } from "@kubernetes-models/gateway-api/gateway.networking.k8s.io/v1/HTTPRoute";
+import { ScaledObject } from "@kubernetes-models/keda/keda.sh/v1alpha1/ScaledObject";
 import { PodMonitor } from "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1/PodMonitor";
 
 const [dir, out] = process.argv.slice(2);
@@ -19,6 +23,8 @@ const kinds = {
   PersistentVolumeClaim: [PersistentVolumeClaim, "kubernetes-models/v1/PersistentVolumeClaim"],
   Service: [Service, "kubernetes-models/v1/Service"],
   Deployment: [Deployment, "kubernetes-models/apps/v1/Deployment"],
+  HTTPRoute: [HTTPRoute, "@kubernetes-models/gateway-api/gateway.networking.k8s.io/v1/HTTPRoute"],
+  ScaledObject: [ScaledObject, "@kubernetes-models/keda/keda.sh/v1alpha1/ScaledObject"],
   PodMonitor: [PodMonitor, "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1/PodMonitor"],
 };
 const read = (...path) => parse(readFileSync(join(dir, ...path), "utf8"), { version: "1.1" }); // 0440 is octal, as kubectl reads it
@@ -48,6 +54,21 @@ const documents = base.resources.map((name) => read(name));
 const deployment = documents.find((d) => d.kind === "Deployment");
 documents.push(gpu.patches.reduce((d, patch) => merge(d, read("gpu", patch.path)), deployment));
 const onGpu = documents.at(-1);
+const fleet = read("fleet", "kustomization.yaml");
+assert.equal(fleet.resources[0], "..");
+const inFleet = readdirSync(join(dir, "fleet")).filter((name) => name !== "kustomization.yaml");
+assert.deepEqual([...fleet.resources.slice(1), ...fleet.patches.map((p) => p.path)].sort(), inFleet.sort(), "fleet/kustomization.yaml names every file");
+documents.push(...fleet.resources.slice(1).map((name) => read("fleet", name)));
+for (const { path } of fleet.patches) {
+  const patch = read("fleet", path);
+  documents.push(merge(documents.find((d) => d.kind === patch.kind && d.metadata.name === patch.metadata.name), patch));
+}
+const fleetDeployment = documents.at(-2);
+
+// ---- InferencePool ----
+const isPool = new Ajv({ allErrors: true }).compile(JSON.parse(readFileSync("inferencepool.json", "utf8")));
+const pool = documents.splice(documents.findIndex((d) => d.kind === "InferencePool"), 1)[0];
+assert(isPool(pool), JSON.stringify(isPool.errors));
 
 // ---- validators ----
 for (const d of documents) {
@@ -60,6 +81,7 @@ const free = new Set(["labels", "matchLabels", "data", "requests", "limits", "se
 function* misspelt(node, path = []) {
   if (node === null || typeof node !== "object") return;
   for (const [key, value] of Object.entries(node)) {
+    if (key === "metadata" && path.includes("triggers")) continue; // a map to the schema: each scaler reads its own
     const own = !Array.isArray(node) && !(free.has(path.at(-1)) && !("matchLabels" in node));
     if (own) yield [...path, key];
     yield* misspelt(value, [...path, key]);
@@ -73,6 +95,7 @@ function misspell(document, path) {
   delete node[key];
   return copy;
 }
+for (const path of misspelt(pool)) assert(!isPool(misspell(pool, path)), `InferencePool ${path.join(".")} misspelt is refused`);
 const lines = [];
 for (const [kind, [, from]] of Object.entries(kinds)) lines.push(`import type { I${kind} } from "${from}";`);
 const declare = (d) => lines.push(`export const _${lines.length}: I${d.kind} = ${JSON.stringify(d)};`);
@@ -125,6 +148,22 @@ assert.equal(pod.enableServiceLinks, false, "HEARTH_PORT would be set by the Ser
 assert.equal(pod.securityContext.runAsNonRoot, true);
 assert.equal(pod.securityContext.seccompProfile.type, "RuntimeDefault");
 assert.deepEqual(container.securityContext, { allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: { drop: ["ALL"] } });
+const route = documents.find((d) => d.kind === "HTTPRoute").spec.rules[0].backendRefs[0];
+assert.deepEqual([route.group, route.kind, route.name], [pool.apiVersion.split("/")[0], pool.kind, pool.metadata.name]);
+assert.deepEqual(pool.spec.selector.matchLabels, labels);
+assert.equal(pool.spec.targetPorts[0].number, container.ports[0].containerPort);
+const scaled = documents.find((d) => d.kind === "ScaledObject").spec;
+assert.equal(scaled.scaleTargetRef.name, deployment.metadata.name);
+assert(!("replicas" in fleetDeployment.spec), "the autoscaler's, not the manifest's");
+assert.deepEqual(fleetDeployment.spec.template.spec.containers[0].env, [{ name: "HEARTH_API_KEYS_FILE", value: "" }]);
+for (const trigger of scaled.triggers) {
+  const known = ["serverAddress", "query", "threshold", "ignoreNullValues"];
+  assert(Object.entries(trigger.metadata).every(([name, value]) => known.includes(name) && typeof value === "string"), JSON.stringify(trigger.metadata));
+  assert(Number(trigger.metadata.threshold) > 0);
+}
+const figures = scaled.triggers.flatMap((t) => t.metadata.query.match(/\bhearth_\w+/g));
+assert.equal(figures.length, scaled.triggers.length);
+writeFileSync(join(out, "figures"), figures.join("\n") + "\n");
 const gpuContainer = onGpu.spec.template.spec.containers[0];
 assert.equal(gpuContainer.resources.limits["nvidia.com/gpu"], "1");
 assert.equal(gpuContainer.resources.limits.memory, container.resources.limits.memory);
@@ -133,4 +172,4 @@ assert(gpuContainer.env.some((e) => e.name === "HEARTH_BACKEND" && e.value === "
 writeFileSync(join(out, "hearthd.conf"), conf);
 const paths = ["startupProbe", "readinessProbe", "livenessProbe"].map((probe) => container[probe].httpGet.path);
 writeFileSync(join(out, "paths"), [...new Set(paths)].join("\n") + "\n");
-console.log(`${documents.length} documents, ${wrong.length} misspelt fields, each refused`);
+console.log(`${documents.length + 1} documents, ${wrong.length} misspelt fields, each refused`);

@@ -153,6 +153,176 @@ await check("a chat that is cleared while it is answered leaves nothing behind",
   await context.close();
 });
 
+// --- the chat ---
+// The next answers are these chunks, as a server would stream them.
+async function answerWith(page, ...deltas) {
+  await page.unroute("**/v1/chat/completions");
+  const events = [...deltas.map(delta => ({ choices: [{ index: 0, delta }] })), { choices: [{ index: 0, delta: {}, finish_reason: "stop" }] },
+    { choices: [], usage: { completion_tokens: 7 } }];
+  await page.route("**/v1/chat/completions", route => route.fulfill({
+    status: 200, contentType: "text/event-stream", body: events.map(e => `data: ${JSON.stringify(e)}\n\n`).join("") + "data: [DONE]\n\n" }));
+}
+async function say(page, text) {
+  await page.fill("#message", text);
+  const [request] = await Promise.all([page.waitForRequest("**/v1/chat/completions"), page.click("#go")]);
+  await page.waitForFunction(() => !document.getElementById("go").disabled);
+  return request.postDataJSON();
+}
+
+await check("reasoning is folded away, calls are shown, and their results go back", async () => {
+  const { page, context, complaints } = await open(url);
+  await page.click("#tab-chat");
+  await answerWith(page, { reasoning_content: "Think of " }, { reasoning_content: "the *weather*." }, { content: "Let me look." },
+    { tool_calls: [{ index: 0, id: "call-1", function: { name: "weather", arguments: "{\"city\":" } }] },
+    { tool_calls: [{ index: 0, function: { arguments: "\"Ulm\"}" } }] });
+  await say(page, "Will it rain?");
+  const think = page.locator(".turn.assistant details.think"), call = page.locator(".turn.assistant details.call");
+  assert.equal(await think.evaluate(d => d.open), false);
+  assert.equal(await think.locator("em").textContent(), "weather");
+  assert.equal(await call.evaluate(d => d.open), true);
+  assert.match(await call.textContent(), /weather\s*{\s*"city": "Ulm"\s*}/);
+  assert.equal(await page.getAttribute("#message", "placeholder"), "The result of weather");
+  await answerWith(page, { content: "Yes." });
+  const body = await say(page, "rain");
+  assert.deepEqual(body.messages.map(m => m.role), ["user", "assistant", "tool"]);
+  assert.deepEqual(body.messages[1].tool_calls, [{ id: "call-1", type: "function", function: { name: "weather", arguments: "{\"city\":\"Ulm\"}" } }]);
+  assert.deepEqual(body.messages[2], { role: "tool", content: "rain", tool_call_id: "call-1" });
+  assert.equal(await page.getAttribute("#message", "placeholder"), "Your message");
+  assert.deepEqual(complaints, []);
+  await context.close();
+});
+
+if (shots) { // for the README: a conversation with the demo's model
+  const { page, context } = await open(url);
+  await page.click("#tab-chat");
+  for (const text of ["Tell me a story about a dog.", "And one about the moon?"]) await say(page, text);
+  await shot(page, "page-chat");
+  await context.close();
+}
+
+await check("Markdown becomes what it says", async () => {
+  const { page, context } = await open(url);
+  const html = text => page.evaluate(t => { const box = document.createElement("div"); box.append(markdown(t)); return box.innerHTML; }, text);
+  assert.equal(await html("# A\ntext **bold** `a*b*` *it*\n\n- one\n- two\n\n3. x"),
+    "<h3>A</h3><p>text <strong>bold</strong> <code>a*b*</code> <em>it</em></p><ul><li>one</li><li>two</li></ul><ol start=\"3\"><li>x</li></ol>");
+  assert.equal(await html("```c\nif (a < b)\n\n  *x*;\n```\nafter"), "<pre><code>if (a &lt; b)\n\n  *x*;</code></pre><p>after</p>");
+  assert.equal(await html("```\nnot closed"), "<pre><code>not closed</code></pre>");
+  assert.equal(await html("| a | b |\n|---|:-:|\n| 1 | **2** |"), "<div class=\"table\"><table><tr><th>a</th><th>b</th></tr><tr><td>1</td><td><strong>2</strong></td></tr></table></div>");
+  assert.equal(await html("> q\n> r\n\n---"), "<blockquote><p>q\nr</p></blockquote><hr>");
+  assert.equal(await html("[h](https://a.b/c)"), "<p><a href=\"https://a.b/c\" target=\"_blank\" rel=\"noopener noreferrer\">h</a></p>");
+  assert.equal(await html("2 * 3 * 4 and snake_case_name"), "<p>2 * 3 * 4 and snake_case_name</p>");
+  // Nothing that is made to be slow is: each of these ends.
+  for (const bad of ["*".repeat(50000), "[".repeat(50000), "> ".repeat(3000), "`".repeat(50000), "| ".repeat(20000) + "\n" + "-".repeat(50000), ("- ".repeat(1000) + "\n").repeat(20)]) await html(bad);
+  await context.close();
+});
+
+const attacks = ["<img src=x onerror='window.broken=1'>", "<script>window.broken=1</scr" + "ipt>", "[x](javascript:window.broken=1)", "[x](JaVaScRiPt:window.broken=1)",
+  "[x](data:text/html,<script>window.broken=1</scr" + "ipt>)", "[x](vbscript:x)", "![x](https://elsewhere.example/x.png)", "<a href='javascript:window.broken=1'>x</a>",
+  "```<img src=x onerror=window.broken=1>\n<svg onload=window.broken=1>\n```", "| <iframe src=javascript:window.broken=1> | b |\n|---|---|", "# <style>*{display:none}</style>",
+  "> <svg onload=window.broken=1>", "[a\" onmouseover=window.broken=1](https://a.b/\"onmouseover=window.broken=1)", "<https://a.b/'onclick=window.broken=1>"].join("\n\n");
+async function expectHarmless(page, complaints) {
+  const found = await page.evaluate(() => ({
+    broken: window.broken,
+    strange: [...document.querySelectorAll("#talk *")].map(e => e.tagName).filter(t => ["IMG", "SCRIPT", "IFRAME", "SVG", "STYLE", "OBJECT", "FORM", "INPUT"].includes(t.toUpperCase())),
+    handlers: [...document.querySelectorAll("#talk *")].flatMap(e => e.getAttributeNames()).filter(n => n.startsWith("on")),
+    links: [...document.querySelectorAll("#talk a")].map(a => a.protocol).filter(p => !["http:", "https:", "mailto:"].includes(p)),
+  }));
+  assert.deepEqual(found, { broken: undefined, strange: [], handlers: [], links: [] });
+  assert.deepEqual(complaints, []); // nor was the policy needed
+}
+
+await check("nothing that a model writes becomes code", async () => {
+  const { page, context, complaints, requests } = await open(url);
+  await page.click("#tab-chat");
+  await answerWith(page, { reasoning_content: attacks }, { content: attacks }, { tool_calls: [{ index: 0, id: attacks, function: { name: attacks, arguments: attacks } }] });
+  await say(page, attacks);
+  for (const details of await page.locator("#talk details").all()) await details.evaluate(d => { d.open = true; });
+  for (const link of await page.locator("#talk a").all()) await link.hover();
+  await expectHarmless(page, complaints);
+  assert.ok((await page.textContent("#talk")).includes("onerror='window.broken=1'"), "it is shown as text");
+  // Nor what another has put into the browser's storage.
+  await page.evaluate(a => localStorage.setItem("hearth-talks", JSON.stringify([{ messages: [{ role: "user\"><img src=x onerror=window.broken=1>", content: a },
+    { role: "assistant", content: a, reasoning: { toString: 1 }, calls: [{ name: a, arguments: a }] }] }, { messages: "<img>" }, null].slice(0, 1))), attacks);
+  await page.reload();
+  await page.click("#tab-chat");
+  await page.waitForSelector(".turn.assistant");
+  await expectHarmless(page, complaints);
+  await page.evaluate(() => localStorage.setItem("hearth-talks", "{broken"));
+  await page.reload();
+  assert.equal(await page.locator(".turn").count(), 0);
+  assert.ok(requests.every(r => r.startsWith(url) || r.startsWith("data:")), requests.join(" "));
+  await context.close();
+});
+
+await check("a schema is judged as one types, and the answer matches it", async () => {
+  const { page, context } = await open(url);
+  const judged = words => page.waitForFunction(w => document.getElementById("schema-verdict").textContent.includes(w), words);
+  await page.click("#tab-chat");
+  await page.click("#form summary");
+  await page.fill("#schema", '{"type":');
+  await judged("Not JSON");
+  assert.equal(await page.getAttribute("#schema", "aria-invalid"), "true");
+  await page.fill("#message", "Hello");
+  await page.click("#go");
+  assert.equal(await page.locator(".turn").count(), 0, "it is not sent");
+  await page.fill("#schema", '{"type":"object","properties":{"a":{"type":"strange"}}}');
+  await judged("type");
+  assert.equal(await page.getAttribute("#schema", "aria-invalid"), "true");
+  await page.fill("#schema", '{"type":"object","properties":{"good":{"type":"boolean"}},"required":["good"],"additionalProperties":false}');
+  await judged("The server takes this schema.");
+  await page.fill("#tools", "7");
+  await page.waitForFunction(() => /tools/.test(document.getElementById("tools-verdict").textContent));
+  await page.fill("#tools", "");
+  await page.waitForFunction(() => document.getElementById("tools-verdict").textContent === "");
+  await say(page, "Hello");
+  assert.equal(typeof JSON.parse(await page.textContent(".turn.assistant")).good, "boolean");
+  await context.close();
+});
+
+await check("conversations stay in the browser, and Clear takes one away", async () => {
+  const { page, context } = await open(url);
+  const titles = () => page.evaluate(() => [...document.getElementById("talks").options].map(o => o.text));
+  await page.click("#tab-chat");
+  await answerWith(page, { content: "**One.**" });
+  await say(page, "first talk");
+  await page.click("#new");
+  assert.equal(await page.locator(".turn").count(), 0);
+  await answerWith(page, { content: "Two." });
+  assert.deepEqual((await say(page, "second talk")).messages, [{ role: "user", content: "second talk" }]);
+  await page.reload();
+  await page.click("#tab-chat");
+  assert.deepEqual(await titles(), ["second talk", "first talk"]);
+  await page.selectOption("#talks", "1");
+  assert.equal(await page.textContent(".turn.assistant strong"), "One.");
+  await page.click("#clear");
+  await page.reload();
+  assert.deepEqual(await titles(), ["second talk"]);
+  await context.close();
+});
+
+await check("an answer can be stopped, and another asked for", async () => {
+  const { page, context } = await open(slow);
+  await page.click("#tab-chat");
+  await page.evaluate(() => { const before = settings; settings = () => ({ ...before(), ignore_eos: true, max_tokens: 1000 }); });
+  await page.fill("#message", "Tell me a story.");
+  await page.click("#go");
+  await page.waitForFunction(() => document.querySelector(".turn.assistant")?.textContent.length > 5);
+  assert.ok(await page.isDisabled("#again"));
+  await page.click("#stop");
+  await page.waitForFunction(() => document.getElementById("timing").textContent === "stopped");
+  assert.equal(await page.locator(".turn.assistant").count(), 1, "what has come stays");
+  await answerWith(page, { content: "Another story." });
+  const [request] = await Promise.all([page.waitForRequest("**/v1/chat/completions"), page.click("#again")]);
+  assert.deepEqual(request.postDataJSON().messages, [{ role: "user", content: "Tell me a story." }]);
+  await page.waitForFunction(() => document.querySelector(".turn.assistant").textContent === "Another story.");
+  await page.unroute("**/v1/chat/completions");
+  await page.route("**/v1/chat/completions", route => route.abort());
+  await page.click("#again");
+  await page.waitForFunction(() => !document.getElementById("go").disabled);
+  assert.equal(await page.textContent(".turn.assistant"), "Another story.", "a failed one costs nothing");
+  await context.close();
+});
+
 await check("it works from the keyboard alone", async () => {
   const { page, context } = await open(url);
   await page.focus("#prompt");

@@ -1,0 +1,607 @@
+#include "model_set.h"
+#include "api/admin.h"
+#include "backend/backend.h"
+#include "backend/executor.h"
+#include "base/api_error.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "model/model.h"
+#include "model_dir.h"
+#include "model_file.h"
+#include "server.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PROGRESS_MS 100
+#define MS          1000000ull
+#define NONE        (-1)
+
+/* A model that is loaded, or about to be. */
+struct place {
+    int number;            /* in the directory; NONE: the place is free */
+    struct loader *loader; /* takes requests unless it is loading, closing or the victim */
+    struct server_model model;
+};
+
+struct figures { /* of each model that there is */
+    uint64_t n_loads, n_failed;
+};
+
+struct model_set {
+    struct model_set_options options;
+    struct model_dir dir;
+    struct figures *figures; /* [n_figures], by number */
+    int n_figures;
+    struct place places[MODEL_SET_MOST];
+    int first;             /* the number of the first model */
+    struct place *loading; /* its loader's thread is at it */
+    struct place *closing; /* in the hands of the pool */
+    struct place *victim;  /* takes no new requests, and is closed after its last */
+    int wanted;            /* room is made for it */
+    bool needs_room;       /* it did not fit beside the others */
+    int failed;            /* it could not be loaded: what waits for it is told */
+    struct error why;
+    bool served, stopping;
+    uv_timer_t *timer;
+    uv_work_t work;
+    char last_error[sizeof((struct error *)0)->text];
+    int last;
+    uint64_t last_ns;
+};
+
+static const char *name_of(const struct model_set *set, int number)
+{
+    return set->dir.entries[number].name;
+}
+
+static struct place *place_of(struct model_set *set, int number)
+{
+    for (int i = 0; i < MODEL_SET_MOST; i++)
+        if (set->places[i].number == number)
+            return &set->places[i];
+    return NULL;
+}
+
+static bool is_ready(const struct model_set *set, const struct place *p)
+{
+    return p && p->number != NONE && p != set->loading && p != set->closing;
+}
+
+/* The figures of a number, which may be new; NULL without memory. */
+static struct figures *figures_of(struct model_set *set, int number)
+{
+    if (number >= set->n_figures) {
+        struct figures *more = realloc(set->figures, (size_t)set->dir.n * sizeof *more);
+        if (!more)
+            return NULL;
+        memset(more + set->n_figures, 0, (size_t)(set->dir.n - set->n_figures) * sizeof *more);
+        set->figures = more;
+        set->n_figures = set->dir.n;
+    }
+    return &set->figures[number];
+}
+
+static void count(struct model_set *set, int number, const struct error *err)
+{
+    struct figures *f = figures_of(set, number);
+    if (f && err)
+        f->n_failed++;
+    else if (f)
+        f->n_loads++;
+    set->last = number;
+    set->last_ns = clock_ns();
+    snprintf(set->last_error, sizeof set->last_error, "%s", err ? err->text : "");
+}
+
+static void look(struct model_set *set);
+
+/* --- closing --- */
+
+static void close_on_pool(uv_work_t *work)
+{
+    struct model_set *set = work->data;
+    loader_close(set->closing->loader);
+}
+
+static void free_place(struct place *p)
+{
+    free(p->loader);
+    *p = (struct place){.number = NONE};
+}
+
+static void on_closed(uv_work_t *work, int status)
+{
+    struct model_set *set = work->data;
+    (void)status; /* it is never cancelled */
+    log_info("%s is unloaded", name_of(set, set->closing->number));
+    free_place(set->closing);
+    set->closing = NULL;
+    if (!set->stopping)
+        server_look(set->options.server);
+}
+
+/* No request has it. Giving back its memory takes a while: the loop does not wait for that. */
+static void close_place(struct model_set *set, struct place *p)
+{
+    assert(!set->closing && is_ready(set, p) && !p->model.n_users);
+    server_remove_model(set->options.server, &p->model);
+    if (set->victim == p)
+        set->victim = NULL;
+    set->closing = p;
+    set->work.data = set;
+    uv_queue_work(set->options.loop, &set->work, close_on_pool, on_closed);
+}
+
+/* --- loading --- */
+
+static void serve(struct model_set *set, struct place *p)
+{
+    struct loader *l = p->loader;
+    p->model = (struct server_model){.name = name_of(set, p->number),
+                                     .engine = l->engine,
+                                     .tokenizer = l->runtime.tokenizer,
+                                     .model = l->runtime.model,
+                                     .executor = l->runtime.executor,
+                                     .why = l->runtime.why,
+                                     .hash = l->runtime.hash,
+                                     .constraints = l->constraints,
+                                     .chat = l->chat};
+    server_add_model(set->options.server, &p->model, p->number == set->first);
+    if (set->served) {
+        log_info("%s is loaded", p->model.name);
+        return;
+    }
+    set->served = true;
+    server_set_state(set->options.server, SERVER_READY);
+    set->options.serves(set->options.context);
+}
+
+/* Its requests are told when they are looked at, which is next. */
+static void fail(struct model_set *set, int number, int rc, const struct error *err)
+{
+    count(set, number, err);
+    if (!set->served) {
+        set->options.lost(set->options.context, err);
+        return;
+    }
+    log_error("%s could not be loaded: %s", name_of(set, number), err->text);
+    set->failed = number;
+    set->why = *err;
+    set->why.code = rc;
+    set->wanted = NONE;
+    set->victim = NULL;
+}
+
+static bool is_alone(const struct model_set *set)
+{
+    for (int i = 0; i < MODEL_SET_MOST; i++)
+        if (is_ready(set, &set->places[i]))
+            return false;
+    return true;
+}
+
+static void on_loaded(void *context)
+{
+    struct model_set *set = context;
+    struct place *p = set->loading;
+    struct error err = {0};
+    int rc = loader_finish(p->loader, &err), number = p->number;
+    set->loading = NULL;
+    uv_timer_stop(set->timer);
+    if (rc < 0) {
+        loader_close(p->loader);
+        free_place(p);
+    }
+    if (set->stopping)
+        return;
+    if (rc == 0) {
+        count(set, number, NULL);
+        set->wanted = NONE;
+        serve(set, p);
+    } else if (rc == -ENOMEM && !is_alone(set)) {
+        log_info("%s has no room beside the loaded models: %s", name_of(set, number), err.text);
+        set->needs_room = true;
+    } else {
+        fail(set, number, rc, &err);
+    }
+    server_look(set->options.server);
+}
+
+static void on_progress(uv_timer_t *timer)
+{
+    struct model_set *set = timer->data;
+    if (set->loading && !set->served)
+        server_set_progress(set->options.server, loader_progress(set->loading->loader));
+    if (set->served)
+        server_look(set->options.server); /* what waits may have waited too long */
+}
+
+static int load(struct model_set *set, int number, struct error *err)
+{
+    struct place *p = place_of(set, NONE);
+    const char *file = set->dir.entries[number].file;
+    struct loader_options options = {.cfg = set->options.cfg,
+                                     .path = file,
+                                     .wake = server_wake,
+                                     .wake_context = set->options.server,
+                                     .done = on_loaded,
+                                     .done_context = set};
+    assert(p && !set->loading && !set->closing);
+    p->loader = calloc(1, sizeof *p->loader);
+    if (!p->loader)
+        return error_set(err, -ENOMEM, "%s: out of memory", file);
+    log_info("loading %s", file);
+    int rc = loader_start(p->loader, set->options.loop, &options, err);
+    if (rc < 0) {
+        free_place(p);
+        return rc;
+    }
+    p->number = number;
+    set->loading = p;
+    uv_timer_start(set->timer, on_progress, PROGRESS_MS, PROGRESS_MS);
+    return 0;
+}
+
+/* --- making room --- */
+
+/* True if a is to go rather than b: without requests, not the first model, not used for longer. */
+static bool goes_before(const struct model_set *set, const struct place *a, const struct place *b)
+{
+    bool a_busy = a->model.n_users, b_busy = b->model.n_users;
+    bool a_first = a->number == set->first, b_first = b->number == set->first;
+    if (a_busy != b_busy)
+        return b_busy;
+    if (a_first != b_first)
+        return b_first;
+    return a->model.idle_ns < b->model.idle_ns;
+}
+
+static struct place *choose_victim(struct model_set *set)
+{
+    struct place *best = NULL;
+    for (int i = 0; i < MODEL_SET_MOST; i++) {
+        struct place *p = &set->places[i];
+        if (is_ready(set, p) && (!best || goes_before(set, p, best)))
+            best = p;
+    }
+    return best;
+}
+
+/* Two decoders cannot both live on a device that one of them fills. */
+static bool is_exclusive(const struct place *p)
+{
+    struct backend_info info;
+    executor_info(p->loader->runtime.executor, &info);
+    return info.memory_total > 0;
+}
+
+static bool must_make_room(struct model_set *set)
+{
+    if (set->needs_room || !place_of(set, NONE))
+        return true;
+    struct place *p = choose_victim(set);
+    return p && is_exclusive(p);
+}
+
+/* Closes a model for the wanted one, or asks one to leave. False: there is none. */
+static bool make_room(struct model_set *set)
+{
+    if (!set->victim) {
+        set->victim = choose_victim(set);
+        if (set->victim && set->victim->model.n_users)
+            log_info("%s takes no more requests: %s has no room beside it", name_of(set, set->victim->number),
+                     name_of(set, set->wanted));
+    }
+    if (!set->victim)
+        return false;
+    if (!set->victim->model.n_users) {
+        close_place(set, set->victim);
+        set->needs_room = false; /* it is tried again */
+    }
+    return true;
+}
+
+/* Loads what has been waited for longest. Models stay until it is known that they are in its way. */
+static void fetch(struct model_set *set)
+{
+    int number = server_wanted_model(set->options.server);
+    if (number != set->wanted) {
+        set->wanted = number;
+        set->needs_room = false;
+        bool left = set->victim != NULL;
+        set->victim = NULL;
+        if (left) /* some may wait for the one that need not go any more */
+            server_look(set->options.server);
+    }
+    if (number == NONE || place_of(set, number))
+        return;
+    if (must_make_room(set) && make_room(set))
+        return;
+    struct error err = {0};
+    int rc = load(set, number, &err);
+    if (rc < 0) {
+        fail(set, number, rc, &err);
+        server_look(set->options.server);
+    }
+}
+
+/* --- closing what is idle --- */
+
+/* When it is closed unless a request comes; 0: it stays. */
+static uint64_t closes_at(const struct model_set *set, const struct place *p)
+{
+    uint64_t ttl_s = set->options.cfg->model_ttl_s;
+    if (!ttl_s || !is_ready(set, p) || p->number == set->first || p->model.n_users)
+        return 0;
+    return p->model.idle_ns + ttl_s * 1000 * MS;
+}
+
+static void close_idle(struct model_set *set, uint64_t now_ns)
+{
+    for (int i = 0; i < MODEL_SET_MOST && !set->closing; i++) {
+        uint64_t at = closes_at(set, &set->places[i]);
+        if (at && now_ns >= at)
+            close_place(set, &set->places[i]);
+    }
+}
+
+static void on_due(uv_timer_t *timer)
+{
+    server_look(((struct model_set *)timer->data)->options.server);
+}
+
+/* Wakes when a model has been idle for long enough, or a request has waited too long. */
+static void set_timer(struct model_set *set, uint64_t now_ns)
+{
+    uint64_t next = server_next_late_ns(set->options.server);
+    if (set->loading) /* the timer shows progress */
+        return;
+    for (int i = 0; i < MODEL_SET_MOST; i++) {
+        uint64_t at = closes_at(set, &set->places[i]);
+        if (at && (!next || at < next))
+            next = at;
+    }
+    if (next)
+        uv_timer_start(set->timer, on_due, next > now_ns ? (next - now_ns) / MS + 1 : 1, 0);
+    else
+        uv_timer_stop(set->timer);
+}
+
+static void look(struct model_set *set)
+{
+    uint64_t now_ns = clock_ns();
+    if (set->stopping || !set->served)
+        return;
+    set->failed = NONE; /* those that waited have been told */
+    if (!set->loading && !set->closing)
+        fetch(set);
+    if (!set->loading && !set->closing)
+        close_idle(set, now_ns);
+    set_timer(set, now_ns);
+}
+
+/* --- what the server asks --- */
+
+static int number_of(struct model_set *set, const char *name)
+{
+    int number = model_dir_find(&set->dir, name);
+    for (int i = 0; number < 0 && i < MODEL_SET_MOST; i++) /* the name in the file */
+        if (is_ready(set, &set->places[i]) && !strcmp(model_config(set->places[i].model.model)->name, name))
+            return set->places[i].number;
+    return number;
+}
+
+static int find(void *context, const char *name, struct api_error *e)
+{
+    struct model_set *set = context;
+    char names[240];
+    if (!name[0])
+        return set->first;
+    int number = number_of(set, name);
+    if (number < 0) { /* it may be new */
+        model_dir_read(&set->dir);
+        number = number_of(set, name);
+    }
+    if (number >= 0)
+        return number;
+    model_dir_names(&set->dir, names, sizeof names);
+    return api_fail(e, 404, "not_found", "model", "no model %.100s (there are: %s)", name, names);
+}
+
+static struct server_model *get(void *context, int number, struct api_error *e)
+{
+    struct model_set *set = context;
+    struct place *p = place_of(set, number);
+    if (is_ready(set, p) && p != set->victim)
+        return &p->model;
+    if (number == set->failed)
+        api_fail(e, set->why.code == -ENOMEM ? 503 : 500, "internal", NULL,
+                 "model %.100s cannot be loaded: %s", name_of(set, number), set->why.text);
+    return NULL;
+}
+
+static void look_again(void *context)
+{
+    look(context);
+}
+
+static const char *state_of(const struct model_set *set, const struct place *p)
+{
+    return !p                  ? "file"
+           : p == set->loading ? "loading"
+           : p == set->closing ? "closing"
+           : p == set->victim  ? "leaving"
+                               : "ready";
+}
+
+static bool view(void *context, int number, struct model_view *out)
+{
+    struct model_set *set = context;
+    if (number == 0) /* a list begins */
+        model_dir_read(&set->dir);
+    if (number >= set->dir.n)
+        return false;
+    const struct model_dir_entry *entry = &set->dir.entries[number];
+    struct place *p = place_of(set, number);
+    const struct figures *f = figures_of(set, number);
+    uint64_t at = p ? closes_at(set, p) : 0, now_ns = clock_ns();
+    *out = (struct model_view){.name = p || entry->present ? entry->name : NULL,
+                               .state = state_of(set, p),
+                               .model = is_ready(set, p) ? &p->model : NULL,
+                               .bytes = entry->bytes,
+                               .modified = entry->modified,
+                               .unloads_in_ms = !at           ? 0
+                                                : at > now_ns ? (at - now_ns) / MS + 1
+                                                              : 1,
+                               .n_loads = f ? f->n_loads : 0,
+                               .n_failed = f ? f->n_failed : 0};
+    return true;
+}
+
+static const struct model_source source = {.find = find, .get = get, .look = look_again, .view = view};
+
+/* --- what administrators ask --- */
+
+static int refuse_swap(void *context, const char *word, struct error *err)
+{
+    (void)context;
+    (void)word;
+    return error_set(err, -EBUSY, "models is set: each request names its model");
+}
+
+static int refuse_suspend(void *context, struct error *err)
+{
+    return refuse_swap(context, NULL, err);
+}
+
+static void view_as_swap(const void *context, struct swap_view *out)
+{
+    model_set_view(context, out);
+}
+
+static const struct server_admin admin = {
+    .swap = refuse_swap, .suspend = refuse_suspend, .resume = refuse_suspend, .view = view_as_swap};
+
+void model_set_view(const struct model_set *set, struct swap_view *out)
+{
+    const struct place *serves = place_of((struct model_set *)set, set->first);
+    uint64_t n_done = 0, n_failed = 0;
+    for (int i = 0; i < set->n_figures; i++) {
+        n_done += set->figures[i].n_loads;
+        n_failed += set->figures[i].n_failed;
+    }
+    *out = (struct swap_view){.state = set->loading ? "loading" : "idle",
+                              .model = set->loading ? name_of(set, set->loading->number) : NULL,
+                              .serves = is_ready(set, serves) ? name_of(set, set->first) : NULL,
+                              .progress = set->loading ? loader_progress(set->loading->loader) : 0,
+                              .moves = set->loading ? loader_moves(set->loading->loader) : 0,
+                              .last_model = set->last == NONE ? NULL : name_of(set, set->last),
+                              .last_error = set->last_error[0] ? set->last_error : NULL,
+                              .last_ns = set->last_ns,
+                              .n_done = n_done,
+                              .n_failed = n_failed};
+}
+
+/* --- life --- */
+
+static int find_first(struct model_set *set, struct error *err)
+{
+    const struct config *cfg = set->options.cfg;
+    char path[PATH_MAX];
+    set->first = model_dir_first(&set->dir);
+    if (!cfg->model[0])
+        return set->first >= 0 ? 0 : error_set(err, -ENOENT, "models %s: no .gguf in it", set->dir.path);
+    int rc = model_file_find(path, cfg->model, err);
+    if (rc < 0)
+        return rc;
+    set->first = model_dir_add(&set->dir, path);
+    return set->first < 0 ? error_set(err, -ENOMEM, "out of memory") : 0;
+}
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+    free(handle);
+}
+
+static void free_set(struct model_set *set)
+{
+    if (set->timer)
+        uv_close((uv_handle_t *)set->timer, on_timer_closed);
+    model_dir_free(&set->dir);
+    free(set->figures);
+    free(set);
+}
+
+int model_set_open(struct model_set **out, const struct model_set_options *options, struct error *err)
+{
+    struct model_set *set = calloc(1, sizeof *set);
+    if (!set)
+        return error_set(err, -ENOMEM, "out of memory");
+    set->options = *options;
+    set->wanted = set->failed = set->last = NONE;
+    for (int i = 0; i < MODEL_SET_MOST; i++)
+        set->places[i].number = NONE;
+    set->timer = malloc(sizeof *set->timer);
+    if (set->timer) {
+        uv_timer_init(options->loop, set->timer);
+        set->timer->data = set;
+    }
+    int rc = set->timer ? model_dir_open(&set->dir, options->cfg->models, err)
+                        : error_set(err, -ENOMEM, "out of memory");
+    if (rc == 0)
+        rc = find_first(set, err);
+    if (rc == 0)
+        rc = load(set, set->first, err);
+    if (rc < 0) {
+        free_set(set);
+        return rc;
+    }
+    server_set_source(options->server, &source, set);
+    server_set_admin(options->server, &admin, set);
+    *out = set;
+    return 0;
+}
+
+void model_set_stop(struct model_set *set)
+{
+    set->stopping = true;
+    uv_timer_stop(set->timer);
+}
+
+bool model_set_close(struct model_set *set)
+{
+    model_set_stop(set);
+    while (set->closing)
+        uv_run(set->options.loop, UV_RUN_ONCE);
+    for (int i = 0; i < MODEL_SET_MOST; i++) {
+        struct place *p = &set->places[i];
+        if (p == set->loading || p->number == NONE)
+            continue;
+        loader_close(p->loader); /* what it has cached reaches the disk, whatever is being loaded */
+        free_place(p);
+    }
+    if (set->loading)
+        return false;
+    free_set(set);
+    return true;
+}
+
+struct loader *model_set_loader(const struct model_set *set, uint32_t place)
+{
+    const struct place *p = &set->places[place];
+    return is_ready(set, p) ? p->loader : NULL;
+}
+
+const char *model_set_first(const struct model_set *set)
+{
+    return set->dir.entries[set->first].file;
+}
+
+void model_set_names(const struct model_set *set, char *out, size_t room)
+{
+    model_dir_names(&set->dir, out, room);
+}

@@ -1,0 +1,410 @@
+/* Several models of one directory: a request names its model, which is loaded beside the others or in their
+ * place, and goes again; what names none, what is no model, and what ends while requests wait for one. */
+#include "admin.h"
+
+#define QWEN  HEARTH_TEST_DATA "/tiny-qwen3-s11-q4_k_m.gguf"
+#define LLAMA HEARTH_TEST_DATA "/tiny-llama3-s15-q4_k_m.gguf"
+
+#define STORY(model, rest)                                                                                   \
+    "{\"model\":\"" model "\",\"prompt\":[1,22,29,36,43],\"temperature\":0,\"ignore_eos\":true" rest "}"
+#define CHAT(model)                                                                                          \
+    "{\"model\":\"" model "\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":2}"
+
+/* A daemon with models a and b in admin_dir, and b's file cut short as broken. */
+static void start(const char *flag, const char *value)
+{
+    admin_open();
+    admin_copy(QWEN, "a.gguf", SIZE_MAX);
+    admin_copy(LLAMA, "b.gguf", SIZE_MAX);
+    admin_copy(LLAMA, "broken.gguf", 100000);
+    daemon_start((const char *[]){"--model", "", "--models", admin_dir, "--slots", "4", "--queue-limit", "8",
+                                  flag, value, NULL});
+}
+
+static void finish(void)
+{
+    daemon_stop();
+    admin_close();
+}
+
+/* Member `path` of a reply of /generate, to free. */
+static char *ask(const char *body, const char *path)
+{
+    json_t *root = generate(body);
+    char *text = strdup(json_text(root, path));
+    json_decref(root);
+    return text;
+}
+
+static void expect_reply(const char *path, const char *body, int status, const char *part)
+{
+    struct reply r = post(path, body);
+    cr_assert_eq(r.status, status, "%d: %s", r.status, r.body);
+    cr_assert(strstr(r.body, part), "%s lacks %s", r.body, part);
+    reply_free(&r);
+}
+
+static void expect_get(const char *path, const char *part)
+{
+    struct reply r = get(path);
+    cr_assert_eq(r.status, 200, "%d: %s", r.status, r.body);
+    cr_assert(strstr(r.body, part), "%s lacks %s", r.body, part);
+    reply_free(&r);
+}
+
+/* The state that /stats shows of a model; "" where it is not listed. */
+static void read_state(const char *model, char out[32])
+{
+    struct reply r = get("/stats");
+    json_t *root = reply_json(&r), *list = json_object_get(root, "models");
+    out[0] = '\0';
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (!strcmp(json_text(json_array_get(list, i), "name"), model))
+            snprintf(out, 32, "%s", json_text(json_array_get(list, i), "state"));
+    json_decref(root);
+    reply_free(&r);
+}
+
+static void wait_state(const char *model, const char *state)
+{
+    char now[32] = "";
+    for (int left = 12000; strcmp(now, state); left--) {
+        cr_assert_gt(left, 0, "%s is %s, never %s", model, now, state);
+        usleep(5000);
+        read_state(model, now);
+    }
+}
+
+/* Waits until so many requests wait for their models. */
+static void wait_loading(size_t n)
+{
+    for (int left = 12000;; left--) {
+        struct reply r = get("/requests");
+        size_t found = 0;
+        for (const char *at = r.body; (at = strstr(at, "\"state\":\"loading\"")); at++)
+            found++;
+        reply_free(&r);
+        if (found == n)
+            return;
+        cr_assert_gt(left, 0, "%zu requests wait for models, not %zu", found, n);
+        usleep(5000);
+    }
+}
+
+/* ---- names ---- */
+
+Test(models, a_request_runs_on_the_model_it_names)
+{
+    daemon_start((const char *[]){"--model", LLAMA, NULL});
+    char *alone = ask(STORY("x", ",\"max_tokens\":24"), "text");
+    daemon_stop();
+    start(NULL, NULL);
+    char *first =
+        ask("{\"prompt\":[1,22,29,36,43],\"temperature\":0,\"ignore_eos\":true,\"max_tokens\":24}", "text");
+    char *a = ask(STORY("a", ",\"max_tokens\":24"), "text"),
+         *b = ask(STORY("b", ",\"max_tokens\":24"), "text");
+    char *name = ask(STORY("b.gguf", ",\"max_tokens\":1"), "model");
+    cr_assert_str_eq(first, a, "the first by name serves what names none");
+    cr_assert_str_eq(b, alone);
+    cr_assert_str_neq(a, b);
+    cr_assert_str_eq(name, "b");
+    expect_reply("/v1/chat/completions", CHAT("b"), 200, "\"model\":\"b\"");
+    expect_reply("/v1/chat/completions", CHAT("random-tiny-llama3"), 200, "\"model\":\"b\"");
+    expect_reply("/v1/messages", CHAT("a"), 200, "\"model\":\"a\"");
+    expect_reply("/api/chat", CHAT("b:latest"), 200, "\"model\":\"b\"");
+    free(alone);
+    free(first);
+    free(a);
+    free(b);
+    free(name);
+    finish();
+}
+
+/* Its name is looked for on the pool, behind the prompt. */
+Test(models, a_long_body_finds_its_model_too)
+{
+    start(NULL, NULL);
+    char *body = long_prompt("word ", 20000, ",\"max_tokens\":1,\"model\":\"b\"");
+    expect_reply("/generate", body, 400, "context");
+    expect_get("/v1/models/b", "\"value\":\"loaded\"");
+    strcpy(strstr(body, "\"model\":\"b\""), "\"model\":\"z\"}");
+    expect_reply("/generate", body, 404, "no model z");
+    free(body);
+    expect_reply("/v1/responses", "{\"model\":\"b\",\"input\":\"hi\",\"max_output_tokens\":2}", 200,
+                 "\"model\":\"b\"");
+    expect_reply("/v1/completions", STORY("b", ",\"max_tokens\":2"), 200, "\"model\":\"b\"");
+    expect_reply("/v1/completions", "{\"model\":7,\"prompt\":\"x\"}", 400, "model must be a string");
+    finish();
+}
+
+Test(models, lists_show_what_there_is_and_what_is_loaded)
+{
+    start(NULL, NULL);
+    expect_get("/v1/models", "\"id\":\"b\"");
+    expect_get("/v1/models/b", "\"value\":\"unloaded\"");
+    expect_get("/api/tags", "\"name\":\"b\"");
+    struct reply r = get("/api/ps");
+    cr_assert(strstr(r.body, "\"name\":\"a\"") && !strstr(r.body, "\"name\":\"b\""), "%s", r.body);
+    reply_free(&r);
+    expect_get("/metrics", "hearth_model_loaded{model=\"b\"} 0\n");
+    expect_reply("/generate", STORY("b", ",\"max_tokens\":1"), 200, "");
+    expect_get("/v1/models/b", "\"value\":\"loaded\"");
+    expect_get("/api/ps", "\"name\":\"b\"");
+    expect_get("/metrics", "hearth_model_loaded{model=\"b\"} 1\n");
+    expect_get("/metrics", "hearth_model_loads_total{model=\"b\"} 1\n");
+    admin_copy(QWEN, "new.gguf", SIZE_MAX);
+    expect_reply("/generate", STORY("new", ",\"max_tokens\":1"), 200, "\"model\":\"new\"");
+    char *log = daemon_read_log();
+    cr_assert(strstr(log, "a, b, broken"), "%s", log);
+    free(log);
+    finish();
+}
+
+Test(models, a_name_that_is_none_is_a_404_of_its_dialect_and_names_what_there_is)
+{
+    start(NULL, NULL);
+    expect_reply("/v1/chat/completions", CHAT("zz"), 404, "no model zz (there are: a, b, broken)");
+    expect_reply("/v1/messages", CHAT("zz"), 404,
+                 "{\"type\":\"error\",\"error\":{\"type\":\"not_found_error\"");
+    expect_reply("/api/chat", CHAT("zz"), 404, "{\"error\":\"no model zz");
+    expect_reply("/generate", STORY("zz", ""), 404, "\"param\":\"model\"");
+    finish();
+}
+
+Test(models, nothing_outside_of_the_directory_is_found)
+{
+    char outside[160], link[160];
+    admin_open();
+    snprintf(link, sizeof link, "%s/models", admin_dir);
+    cr_assert_eq(mkdir(link, 0700), 0);
+    admin_copy(LLAMA, "outside.gguf", SIZE_MAX);
+    admin_copy(QWEN, "models/in.gguf", SIZE_MAX);
+    snprintf(outside, sizeof outside, "%s/outside.gguf", admin_dir);
+    snprintf(link, sizeof link, "%s/models/link.gguf", admin_dir);
+    cr_assert_eq(symlink(outside, link), 0);
+    *strrchr(link, '/') = '\0';
+    daemon_start((const char *[]){"--model", "", "--models", link, NULL});
+    expect_reply("/generate", STORY("../outside", ""), 404, "(there are: in)");
+    expect_reply("/generate", STORY("../outside.gguf", ""), 404, "(there are: in)");
+    expect_reply("/generate", STORY("link", ""), 404, "(there are: in)");
+    expect_reply("/generate", STORY("/etc/passwd", ""), 404, "(there are: in)");
+    finish();
+}
+
+Test(models, a_directory_without_a_model_ends_the_start)
+{
+    admin_open();
+    daemon_spawn((const char *[]){"--model", "", "--models", admin_dir, NULL});
+    cr_assert_eq(daemon_end(0), 3);
+    char *log = daemon_read_log();
+    cr_assert(strstr(log, "no .gguf in it"), "%s", log);
+    free(log);
+    admin_close();
+}
+
+/* ---- side by side ---- */
+
+static struct reply read_reply(int fd)
+{
+    struct reply r = {0};
+    client_read(fd, &r, false);
+    return r;
+}
+
+static int begin_stream(const char *body)
+{
+    int fd = client_connect(daemon_.port);
+    client_request(fd, "POST", "/generate", "", body);
+    return fd;
+}
+
+/* The text of a stream's last events is what counts: all of them, as they came. */
+static char *end_stream(int fd)
+{
+    struct reply r = read_reply(fd);
+    cr_assert_eq(r.status, 200, "%d: %s", r.status, r.body);
+    cr_assert(strstr(r.body, "[DONE]"), "%s", r.body);
+    char *text = calloc(1, r.len + 1), *out = text;
+    for (const char *at = r.body; (at = strstr(at, "\"tokens\":[")); at++)
+        out += sprintf(out, "%.*s,", (int)strcspn(at + 10, "]"), at + 10);
+    reply_free(&r);
+    close(fd);
+    return text;
+}
+
+Test(models, streams_of_two_models_at_once_are_those_of_each_alone)
+{
+    start("--speculation", "off");
+    char *alone[2], *beside[4];
+    const char *bodies[] = {STORY("a", ",\"max_tokens\":200,\"stream\":true"),
+                            STORY("b", ",\"max_tokens\":200,\"stream\":true")};
+    for (int i = 0; i < 2; i++)
+        alone[i] = end_stream(begin_stream(bodies[i]));
+    int fds[4];
+    for (int i = 0; i < 4; i++)
+        fds[i] = begin_stream(bodies[i % 2]);
+    for (int i = 0; i < 4; i++) {
+        beside[i] = end_stream(fds[i]);
+        cr_assert_str_eq(beside[i], alone[i % 2]);
+        free(beside[i]);
+    }
+    free(alone[0]);
+    free(alone[1]);
+    finish();
+}
+
+Test(models, one_that_is_idle_is_unloaded_and_comes_back)
+{
+    start("--model-ttl-s", "1");
+    char *before = ask(STORY("b", ",\"max_tokens\":8"), "text");
+    long long tokens = stat_number("tokens.generated");
+    wait_state("b", "file");
+    wait_state("a", "ready");
+    cr_assert_eq(stat_number("tokens.generated"), tokens, "what was counted stays counted");
+    char *after = ask(STORY("b", ",\"max_tokens\":8"), "text");
+    cr_assert_str_eq(before, after);
+    free(before);
+    free(after);
+    finish();
+}
+
+Test(models, a_file_that_is_no_model_costs_its_own_requests)
+{
+    start(NULL, NULL);
+    expect_reply("/v1/chat/completions", CHAT("broken"), 500, "model broken cannot be loaded");
+    expect_reply("/v1/chat/completions", CHAT("a"), 200, "");
+    expect_get("/metrics", "hearth_model_load_failures_total{model=\"broken\"} 1\n");
+    admin_copy(LLAMA, "broken.gguf", SIZE_MAX);
+    expect_reply("/v1/chat/completions", CHAT("broken"), 200, "");
+    finish();
+}
+
+Test(models, admin_routes_leave_the_choice_to_requests)
+{
+    const char *key = admin_open();
+    admin_copy(QWEN, "a.gguf", SIZE_MAX);
+    daemon_start((const char *[]){"--model", "", "--models", admin_dir, "--admin-key-file", key, NULL});
+    cr_assert(admin_is("model", "a"));
+    admin_expect(admin_swap("a.gguf"), 409);
+    admin_expect(admin_post("/admin/suspend", ""), 409);
+    finish();
+}
+
+/* ---- in turns ---- */
+
+/* Two models of which only one has room: 192 MiB of KV cache each, and 64 beside the first. The first has a
+ * long context. */
+static void start_without_room(void)
+{
+    admin_open();
+    admin_make_model("tiny-llama3", "a.gguf");
+    admin_copy(QWEN, "b.gguf", SIZE_MAX);
+    daemon_start((const char *[]){"--model", "", "--models", admin_dir, "--n-ctx", "16384", "--slots", "1",
+                                  "--kv-memory", "192M", NULL});
+    admin_limit_memory(64 << 20);
+}
+
+/* A stream on a that goes on for long; it has begun. */
+static int begin_long_stream(struct reply *r)
+{
+    int fd = begin_stream(STORY("a", ",\"max_tokens\":16000,\"stream\":true"));
+    *r = (struct reply){0};
+    while (!r->raw || !strstr(r->raw, "data: "))
+        cr_assert(reply_more(r, fd));
+    return fd;
+}
+
+static void end_long_stream(int fd, struct reply *r)
+{
+    reply_free(r);
+    close(fd);
+}
+
+Test(models, without_room_the_next_model_waits_for_what_runs_and_then_serves_in_turn)
+{
+    struct reply stream;
+    start_without_room();
+    int fd = begin_long_stream(&stream);
+    int other = begin_stream(STORY("b", ",\"max_tokens\":4"));
+    wait_loading(1);
+    wait_state("a", "leaving");
+    int late = begin_stream(STORY("a", ",\"max_tokens\":4"));
+    wait_loading(2);
+    end_long_stream(fd, &stream);
+    struct reply b = read_reply(other), a = read_reply(late);
+    cr_assert_eq(b.status, 200, "%s", b.body);
+    cr_assert(strstr(b.body, "\"model\":\"b\""), "%s", b.body);
+    cr_assert_eq(a.status, 200, "%s", a.body);
+    cr_assert(strstr(a.body, "\"model\":\"a\""), "%s", a.body);
+    reply_free(&a);
+    reply_free(&b);
+    close(other);
+    close(late);
+    wait_state("b", "file");
+    finish();
+}
+
+Test(models, one_that_no_longer_waits_lets_the_other_go_on)
+{
+    struct reply stream;
+    start_without_room();
+    int fd = begin_long_stream(&stream);
+    int other = begin_stream(STORY("b", ",\"max_tokens\":4"));
+    wait_state("a", "leaving");
+    close(other);
+    wait_state("a", "ready");
+    expect_reply("/generate", STORY("b", ",\"queue_timeout_ms\":50"), 504, "queue_timeout_ms (50)");
+    wait_state("a", "ready");
+    end_long_stream(fd, &stream);
+    expect_reply("/generate", STORY("a", ",\"max_tokens\":4"), 200, "\"model\":\"a\"");
+    finish();
+}
+
+Test(models, one_that_waits_can_be_cancelled)
+{
+    struct reply stream;
+    start_without_room();
+    int fd = begin_long_stream(&stream);
+    int other = client_connect(daemon_.port);
+    client_request(other, "POST", "/generate", "X-Request-Id: other\r\n", STORY("b", ",\"max_tokens\":4"));
+    wait_loading(1);
+    struct reply r = client_once(daemon_.port, "DELETE", "/requests/other", "", NULL);
+    cr_assert_eq(r.status, 202, "%s", r.body);
+    reply_free(&r);
+    r = read_reply(other);
+    cr_assert_eq(r.status, 499, "%d: %s", r.status, r.body);
+    reply_free(&r);
+    close(other);
+    end_long_stream(fd, &stream);
+    finish();
+}
+
+/* ---- the end ---- */
+
+Test(models, sigterm_while_requests_wait_for_their_model_leaves_in_order)
+{
+    struct reply stream;
+    start_without_room();
+    int fd = begin_long_stream(&stream);
+    int other = begin_stream(STORY("b", ",\"max_tokens\":4"));
+    wait_loading(1);
+    cr_assert_eq(kill(daemon_.pid, SIGTERM), 0);
+    struct reply r = read_reply(other);
+    cr_assert_eq(r.status, 503, "%d: %s", r.status, r.body);
+    cr_assert(strstr(r.body, "shutting down"), "%s", r.body);
+    reply_free(&r);
+    close(other);
+    end_long_stream(fd, &stream);
+    cr_assert_eq(daemon_end(0), 0);
+    admin_close();
+}
+
+Test(models, sigterm_while_a_model_is_loaded_leaves_in_order)
+{
+    start(NULL, NULL);
+    int fd = begin_stream(STORY("b", ",\"max_tokens\":4"));
+    wait_connections(2);
+    cr_assert_eq(daemon_end(SIGTERM), 0);
+    close(fd);
+    admin_close();
+}

@@ -1,0 +1,126 @@
+/* The models of a directory by name. */
+#include "service/model_dir.h"
+#include "support/temporary_dir.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char *dir;
+
+static const char *path_of(const char *name)
+{
+    static char path[256];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    return path;
+}
+
+static void make(const char *name)
+{
+    FILE *f = fopen(path_of(name), "w");
+    cr_assert(f && fputs("gguf", f) >= 0 && fclose(f) == 0);
+}
+
+static void begin(void)
+{
+    static const char *const names[] = {"b.gguf",
+                                        "a.gguf",
+                                        ".hidden.gguf",
+                                        "notes.txt",
+                                        "big-00001-of-00002.gguf",
+                                        "big-00002-of-00002.gguf"};
+    dir = temporary_dir();
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        make(names[i]);
+}
+
+static void expect_names(const struct model_dir *d, const char *expected)
+{
+    char names[200];
+    model_dir_names(d, names, sizeof names);
+    cr_assert_str_eq(names, expected);
+}
+
+Test(model_dir, names_are_those_of_models_and_of_first_parts)
+{
+    struct model_dir d;
+    begin();
+    cr_assert_eq(model_dir_open(&d, dir, NULL), 0);
+    expect_names(&d, "a, b, big");
+    cr_assert_eq(model_dir_first(&d), model_dir_find(&d, "a"));
+    cr_assert_geq(model_dir_find(&d, "big"), 0);
+    cr_assert_eq(model_dir_find(&d, "b.gguf"), model_dir_find(&d, "b"));
+    cr_assert_eq(model_dir_find(&d, "b:latest"), model_dir_find(&d, "b"));
+    cr_assert_eq(d.entries[model_dir_find(&d, "b")].bytes, 4);
+    model_dir_free(&d);
+    temporary_dir_remove(dir);
+}
+
+Test(model_dir, what_is_none_is_not_found)
+{
+    static const char *const none[] = {"",        "c",     "notes", "notes.txt",
+                                       ".hidden", "../a",  "./a",   "big-00002-of-00002",
+                                       ":latest", ".gguf", "A"};
+    struct model_dir d;
+    begin();
+    cr_assert_eq(model_dir_open(&d, dir, NULL), 0);
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+        cr_assert_eq(model_dir_find(&d, none[i]), -1, "%s", none[i]);
+    char *other = strdup(path_of("out")), link[300];
+    cr_assert_eq(mkdir(other, 0700), 0);
+    make("out/far.gguf");
+    snprintf(link, sizeof link, "%s/x.gguf", other);
+    cr_assert_eq(symlink(path_of("a.gguf"), link), 0);
+    model_dir_free(&d);
+    cr_assert_eq(model_dir_open(&d, other, NULL), 0);
+    expect_names(&d, "far");
+    model_dir_free(&d);
+    free(other);
+    temporary_dir_remove(dir);
+}
+
+Test(model_dir, numbers_stay_while_files_come_and_go)
+{
+    struct model_dir d;
+    begin();
+    cr_assert_eq(model_dir_open(&d, dir, NULL), 0);
+    int b = model_dir_find(&d, "b");
+    unlink(path_of("b.gguf"));
+    make("0.gguf");
+    model_dir_read(&d);
+    expect_names(&d, "0, a, big");
+    cr_assert_eq(model_dir_find(&d, "b"), -1);
+    make("b.gguf");
+    model_dir_read(&d);
+    cr_assert_eq(model_dir_find(&d, "b"), b);
+    make("far");
+    int far = model_dir_add(&d, path_of("far"));
+    cr_assert_eq(model_dir_add(&d, path_of("far")), far);
+    cr_assert_eq(model_dir_find(&d, "far"), far);
+    model_dir_free(&d);
+    temporary_dir_remove(dir);
+}
+
+Test(model_dir, more_names_than_have_room_are_counted)
+{
+    struct model_dir d;
+    char names[32];
+    begin();
+    cr_assert_eq(model_dir_open(&d, dir, NULL), 0);
+    model_dir_names(&d, names, 25);
+    cr_assert_str_eq(names, "a and 2 more");
+    model_dir_free(&d);
+    temporary_dir_remove(dir);
+}
+
+Test(model_dir, a_directory_that_is_none_is_named)
+{
+    struct model_dir d;
+    struct error err = {0};
+    cr_assert_eq(model_dir_open(&d, "/nowhere/at-all", &err), -ENOENT);
+    cr_assert(strstr(err.text, "models /nowhere/at-all"), "%s", err.text);
+}
