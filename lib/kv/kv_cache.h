@@ -22,12 +22,16 @@
  * there.
  *
  * Invariants (kv_cache_check):
- *   used + cached + free == total; used: held by a sequence; cached: published without holders; free: the
- * rest a page's holders are the sequences whose list names it or that have copied it a published page's
- * parent is published, and each holder of the page holds it too: so a child is released before its parent,
- * stands before it in the eviction list, and is evicted first pages that are reserved and not yet acquired <=
- * free + cached a page that is listed as worth keeping is published a page with a snapshot is published, and
- * the snapshot names it Thread: engine only. Memory: kv_cache_open() allocates all of it. Errors: -ENOSPC
+ * - used + cached + free == total; used: held by a sequence; cached: published without holders; free: all
+ *   others
+ * - a page's holders are the sequences whose list names it or that have copied it
+ * - a published page's parent is published, and each holder of the page holds it too: so a child is released
+ *   before its parent, stands before it in the eviction list, and is evicted first
+ * - pages that are reserved and not yet acquired <= free + cached
+ * - a page that is listed as worth keeping is published
+ * - a page with a snapshot is published, and the snapshot names it
+ *
+ * Thread: engine only. Memory: kv_cache_open() allocates all of it. Errors: -ENOSPC
  * where pages are short; wrong calls assert. */
 #pragma once
 #include "base/error.h"
