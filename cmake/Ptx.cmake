@@ -68,6 +68,58 @@ function(hearth_ptx out_var directory)
     set(${out_var} ${files} PARENT_SCOPE)
 endfunction()
 
+# Machine code for the compute capabilities of HEARTH_CUBINS, where ptxas is installed and knows them.
+set(HEARTH_CUBINS "" CACHE STRING "Compute capabilities to assemble the kernels for with ptxas: all (80;86;89;90;100;120), a list, or empty")
+find_program(HEARTH_PTXAS ptxas PATHS /usr/local/cuda/bin /opt/cuda/bin)
+function(hearth_cubin_generations out_var)
+    set(wanted ${HEARTH_CUBINS})
+    set(known)
+    if(wanted STREQUAL "all")
+        set(wanted 80 86 89 90 100 120)
+    endif()
+    if(wanted AND HEARTH_PTXAS)
+        execute_process(COMMAND ${HEARTH_PTXAS} --help OUTPUT_VARIABLE help COMMAND_ERROR_IS_FATAL ANY)
+        foreach(sm ${wanted})
+            if(NOT help MATCHES "sm_${sm}[^0-9]")
+                message(STATUS "GPU kernels: ${HEARTH_PTXAS} knows no sm_${sm}, which gets PTX alone")
+            else()
+                list(APPEND known ${sm})
+            endif()
+        endforeach()
+    elseif(wanted)
+        message(STATUS "GPU kernels: PTX alone; HEARTH_CUBINS needs ptxas, which is not installed")
+    endif()
+    set(${out_var} ${known} PARENT_SCOPE)
+endfunction()
+
+# Assembles PTX files NAME_smNN.ptx for the generations; the names of the cubins, NAME_smNN.cubin, are put into ${out_var}.
+# A capability takes the newest PTX that is not later than it, as the driver does.
+function(hearth_cubins out_var directory generations)
+    set(files)
+    file(MAKE_DIRECTORY ${directory})
+    foreach(ptx ${ARGN})
+        string(REGEX MATCH "([^/]*)_sm([0-9]+)\\.ptx$" ignored ${ptx})
+        set(name ${CMAKE_MATCH_1})
+        set(from ${CMAKE_MATCH_2})
+        foreach(sm ${generations})
+            set(newest 0)
+            foreach(generation ${HEARTH_PTX_GENERATIONS})
+                if(generation LESS_EQUAL sm)
+                    set(newest ${generation})
+                endif()
+            endforeach()
+            if(from EQUAL newest)
+                set(cubin ${directory}/${name}_sm${sm}.cubin)
+                add_custom_command(OUTPUT ${cubin}
+                    COMMAND ${HEARTH_PTXAS} -arch=sm_${sm} ${ptx} -o ${cubin}
+                    DEPENDS ${ptx} ${HEARTH_PTXAS} COMMENT "cubin ${name} sm_${sm}" VERBATIM)
+                list(APPEND files ${cubin})
+            endif()
+        endforeach()
+    endforeach()
+    set(${out_var} ${files} PARENT_SCOPE)
+endfunction()
+
 # The PTX of the sources, and the emulated drivers cuda-simt and cuda-simt-fast, as the build tree ${from} makes them: they are the
 # same whatever the rest is built with. Every build of this tree first brings them up to date there.
 function(hearth_import_kernels out_var from)
@@ -96,7 +148,7 @@ function(hearth_import_kernels out_var from)
     set(${out_var} ${files} PARENT_SCOPE)
 endfunction()
 
-# Adds a table `const struct ptx_image <symbol>[]` of the PTX files (possibly none) to the target; lib/cuda/ptx_image.h.
+# Adds a table `const struct ptx_image <symbol>[]` of the PTX files and cubins (possibly none) to the target; lib/cuda/ptx_image.h.
 function(hearth_embed_ptx target symbol)
     set(c ${CMAKE_CURRENT_BINARY_DIR}/${symbol}.c)
     string(REPLACE ";" "|" files "${ARGN}")

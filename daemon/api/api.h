@@ -35,6 +35,8 @@ void api_llama_props(struct request *r);
 void api_llama_slots(struct request *r);
 /* An error in OpenAI's form. */
 void api_openai_put_error(struct buf *out, const struct api_error *e);
+/* An error in TGI's form. */
+void api_tgi_put_error(struct buf *out, const struct api_error *e);
 /* An error in Ollama's form. */
 void api_ollama_put_error(struct buf *out, const struct api_error *e);
 /* An error in Anthropic's form. */

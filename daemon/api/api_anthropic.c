@@ -152,6 +152,9 @@ static void read_thinking(struct chat_json *c, const json_t *body)
         chat_json_set(c, "reasoning_effort", json_incref(effort));
     else if (is_type(thinking, "enabled"))
         chat_json_set(c, "reasoning_effort", json_string("high"));
+    json_t *budget = json_object_get(thinking, "budget_tokens");
+    if (is_type(thinking, "enabled") && json_is_integer(budget) && json_integer_value(budget) >= 0)
+        chat_json_set(c, "thinking_budget", json_incref(budget));
 }
 
 /* An answer that the client has begun is gone on with. */

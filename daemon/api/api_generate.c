@@ -59,6 +59,35 @@ static int read_ids(struct field_reader *r, const char *name, const json_t *arra
     return 0;
 }
 
+/* One of several prompts. */
+static int read_one(struct field_reader *r, const char *name, const json_t *value, struct prompt_given *out)
+{
+    if (json_is_array(value))
+        return read_ids(r, name, value, &out->ids, &out->n_ids);
+    if (!json_is_string(value))
+        return api_invalid(r->err, name, "%s must be a string or an array of token ids (got %s)", name,
+                           field_got(value));
+    out->text = json_string_value(value);
+    out->len = json_string_length(value);
+    return 0;
+}
+
+static int read_prompts(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    struct params *p = r->out;
+    size_t n = json_array_size(value);
+    char name[64];
+    p->several = arena_zalloc(r->arena, n * sizeof *p->several);
+    if (!p->several)
+        return api_out_of_memory(r->err);
+    for (p->n_several = 0; p->n_several < n; p->n_several++) {
+        snprintf(name, sizeof name, "%s[%zu]", f->name, p->n_several);
+        if (read_one(r, name, json_array_get(value, p->n_several), &p->several[p->n_several]) < 0)
+            return -1;
+    }
+    return 0;
+}
+
 int read_prompt(struct field_reader *r, const struct field *f, const json_t *value)
 {
     struct params *p = r->out;
@@ -73,9 +102,7 @@ int read_prompt(struct field_reader *r, const struct field *f, const json_t *val
                            field_got(value));
     const json_t *first = json_array_get(value, 0);
     if (json_is_string(first) || json_is_array(first)) {
-        if (json_array_size(value) > 1)
-            return api_invalid(r->err, f->name, "several prompts in one request are not supported: send one");
-        return read_prompt(r, f, first);
+        return json_array_size(value) > 1 ? read_prompts(r, f, value) : read_prompt(r, f, first);
     }
     return read_ids(r, f->name, value, &p->ids, &p->n_ids);
 }
@@ -392,7 +419,7 @@ static void put_end(struct generation *g, struct buf *out)
     const struct engine_request *e = &g->choices->e;
     buf_printf(out, ",\"system_fingerprint\":\"%s\"", g->model->fingerprint);
     buf_printf(out, ",\"usage\":{\"prompt_tokens\":%u,\"cached_tokens\":%u,\"completion_tokens\":%u}",
-               e->n_prompt, e->n_cached, generation_n_tokens(g));
+               generation_n_prompt(g), generation_n_cached(g), generation_n_tokens(g));
     put_timings(out, g);
     if (e->want_prompt_logprobs) {
         buf_puts(out, ",\"prompt_logprobs\":");

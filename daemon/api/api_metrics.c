@@ -100,7 +100,8 @@ static void put_requests(struct buf *out, const struct http_server *s, const str
     put_count(out, "gauge", "hearth_connections", "Open connections.", s->n_connections);
     put_count(out, "gauge", "hearth_body_bytes", "Memory held by request bodies.", s->body_bytes);
     put_count(out, "gauge", "hearth_reply_bytes",
-              "Memory held by or reserved for replies and compiled grammars.", s->reply_bytes);
+              "Memory held by or reserved for replies, compiled grammars and large requests.",
+              s->reply_bytes);
 }
 
 static void put_tokens(struct buf *out, const struct engine_stats *e)

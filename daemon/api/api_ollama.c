@@ -65,6 +65,12 @@ static void read_options(struct chat_json *c, const json_t *options)
                                        "frequency_penalty",
                                        "stop",
                                        "stop",
+                                       "mirostat",
+                                       "mirostat",
+                                       "mirostat_tau",
+                                       "mirostat_tau",
+                                       "mirostat_eta",
+                                       "mirostat_eta",
                                        NULL};
     static const char *const counts[][2] = {
         {"num_predict", "max_tokens"}, {"seed", "seed"}, {"repeat_last_n", "penalty_last_n"}};

@@ -121,16 +121,17 @@ static void completion_defaults(struct params *p)
 /* The prompt's text as it was given, or that of its ids. */
 static int keep_prompt(struct generation *g, struct api_error *err)
 {
-    struct params *p = &g->p;
+    const struct params *p = &g->p;
+    struct prompt *out = &g->prompts[g->n_prompts - 1];
     char *text = NULL;
     int rc = 0;
-    p->echo_len = p->prompt_len;
+    out->echo_len = p->prompt_len;
     if (!p->prompt)
-        rc = tokenizer_detokenise(g->model->tokenizer, p->ids, p->n_ids, true, &text, &p->echo_len, NULL);
+        rc = tokenizer_detokenise(g->model->tokenizer, p->ids, p->n_ids, true, &text, &out->echo_len, NULL);
     if (rc == 0 && (p->prompt || text))
-        p->echo = arena_copy(g->arena, p->prompt ? p->prompt : text, p->echo_len);
+        out->echo = arena_copy(g->arena, p->prompt ? p->prompt : text, out->echo_len);
     free(text);
-    return p->echo ? 0 : api_out_of_memory(err);
+    return out->echo ? 0 : api_out_of_memory(err);
 }
 
 int openai_put_suffix(struct generation *g, struct api_error *err)
@@ -177,12 +178,11 @@ void openai_put_prompt(struct generation *g, struct buf *out)
 
 void openai_put_usage(struct buf *out, const struct generation *g)
 {
-    const struct engine_request *e = &g->choices->e;
-    uint32_t n_tokens = generation_n_tokens(g);
+    uint32_t n_prompt = generation_n_prompt(g), n_tokens = generation_n_tokens(g);
     buf_printf(out,
                "{\"prompt_tokens\":%u,\"completion_tokens\":%u,\"total_tokens\":%u,"
                "\"prompt_tokens_details\":{\"cached_tokens\":%u}",
-               e->n_prompt, n_tokens, e->n_prompt + n_tokens, e->n_cached);
+               n_prompt, n_tokens, n_prompt + n_tokens, generation_n_cached(g));
     if (g->choices->answer)
         buf_printf(out, ",\"completion_tokens_details\":{\"reasoning_tokens\":%u}", answer_n_reasoning(g));
     buf_puts(out, "}");
@@ -281,7 +281,7 @@ static void put_completion_logprobs(struct buf *out, struct choice *c, const str
 /* The first text of a choice stands behind the prompt, if that is to be echoed. */
 static void put_text(struct choice *c, struct buf *out, const struct piece *piece)
 {
-    const struct params *p = &c->g->p;
+    const struct prompt *p = choice_prompt(c);
     if (!p->echo || c->event_text || c->event_tokens) {
         put_piece_text(c, piece);
         return;
@@ -368,6 +368,7 @@ static void completion_last(struct generation *g, struct buf *out)
 const struct dialect dialect_completions = {
     .id_prefix = "cmpl-",
     .fields = completion_fields,
+    .prompts = "prompt",
     .defaults = completion_defaults,
     .prepare = completion_prepare,
     .reply = completion_reply,

@@ -68,7 +68,10 @@ static void put_device(struct buf *out, const struct http_server *s, const struc
                b->n_threads, (unsigned long long)b->memory_used, (unsigned long long)b->memory_total,
                (unsigned long long)b->scratch_bytes);
     json_put_str(out, s->generator->model->why ? s->generator->model->why : "");
-    buf_printf(out, ",\"registers\":%u,\"local_bytes\":%u,\"tuning\":", b->registers, b->local_bytes);
+    buf_printf(out, ",\"registers\":%u,\"local_bytes\":%u,\"modules\":%u,\"cubins\":%u,\"jit_reason\":",
+               b->registers, b->local_bytes, b->n_modules, b->n_cubins);
+    json_put_str(out, b->jit_reason ? b->jit_reason : "");
+    buf_puts(out, ",\"tuning\":");
     put_tuning(out, b->tuning);
     buf_puts(out, "}");
 }
@@ -99,10 +102,10 @@ static void put_kv(struct buf *out, const struct backend_info *b, const struct e
 {
     buf_printf(out,
                "{\"pages_total\":%u,\"pages_used\":%u,\"page_tokens\":%d,\"bytes\":%llu,\"type\":\"%s\","
-               "\"states\":%llu,\"prefix_cache\":%s}",
+               "\"states\":%llu,\"snapshots\":%u,\"snapshots_total\":%u,\"prefix_cache\":%s}",
                e->pages_total, e->pages_used, KV_PAGE_TOKENS, (unsigned long long)e->kv_bytes,
-               config_kv_type_name((int)b->kv.type), (unsigned long long)b->state_bytes,
-               e->shares_prefixes ? "true" : "false");
+               config_kv_type_name((int)b->kv.type), (unsigned long long)b->state_bytes, e->snapshots_kept,
+               e->snapshots_total, e->shares_prefixes ? "true" : "false");
 }
 
 static void put_disk(struct buf *out, const struct engine_stats *e)

@@ -34,7 +34,8 @@ struct bench_roofline { /* 0: unknown */
     double int8_tops;   /* 10^12 operations per second */
     double f32_tflops;  /* 10^12 operations of fused multiply-adds per second */
     double bf16_tflops; /* the same of dot products of bf16 */
-    double amx_tops;    /* int8 products of tiles, which no product uses: shown with the limits alone */
+    double amx_tops;    /* int8 products of tiles, which the products on vectors do not use: shown with the
+                           limits alone */
 };
 
 /* The cost of one token, by the shapes of the model. */

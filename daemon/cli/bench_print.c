@@ -16,7 +16,7 @@ static void print_machine(const struct bench_roofline *roofline, uint32_t thread
     if (roofline->bf16_tflops > 0)
         fprintf(f, ", %.2f bf16 TFLOPS", roofline->bf16_tflops);
     if (roofline->amx_tops > 0)
-        fprintf(f, ", %.2f int8 TOPS (AMX, not used)", roofline->amx_tops);
+        fprintf(f, ", %.2f int8 TOPS (AMX)", roofline->amx_tops);
     fputc('\n', f);
 }
 

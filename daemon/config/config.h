@@ -54,7 +54,7 @@ struct config {
     int backend;         /* enum config_backend */
     int executor;        /* enum executor_kind */
     int arithmetic;      /* enum backend_arithmetic */
-    char *isa;           /* cpu: auto, avx512, avxvnni, avx2, scalar */
+    char *isa;           /* cpu: auto, avx512, avxvnni, avx2, amx, scalar */
     char *cpu_tuning;    /* cpu: auto, off, or a file */
     char *libcuda;       /* cuda */
     int cuda_device;     /* cuda; 1 + its number, 0: the one with the most memory */

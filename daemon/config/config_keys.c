@@ -19,7 +19,7 @@ static const char *const executors[] = {"persistent", "eager", "graph", NULL}; /
 static const char *const arithmetics[] = {"int8", "exact", NULL};              /* enum backend_arithmetic */
 static const char *const kv_types[] = {"f16", "q8_0", "bf16", "auto",
                                        NULL}; /* enum kv_type, CONFIG_KV_AUTO */
-static const char *const isas[] = {"auto", "avx512", "avxvnni", "avx2", "scalar", NULL};
+static const char *const isas[] = {"auto", "avx512", "avxvnni", "avx2", "amx", "scalar", NULL};
 static const char *const tunings[] = {"auto", "off", NULL};
 /* Its place here is 1 + the device's number. */
 static const char *const devices[] = {"auto", "0", "1",  "2",  "3",  "4",  "5",  "6",  "7",
@@ -118,7 +118,7 @@ const struct config_key config_keys[] = {
     {SIZE(queue_tokens, "1M", 1, 1024 * M), .help = "Prompt tokens that all waiting requests together may have."},
     {SIZE(max_body, "4M", 1 * K, 1 * G), .help = "Largest request body."},
     /* Its least is what every body takes at first: http.c. */
-    {SIZE(body_memory, "64M", 4 * K, 64 * G), .help = "Memory for all request bodies together (half of it for those of /tokenize and /detokenize), and as much again for unread replies, log-probabilities to come and compiled grammars in use."},
+    {SIZE(body_memory, "64M", 4 * K, 64 * G), .help = "Memory for all request bodies together (half of it for those of /tokenize and /detokenize), and as much again for unread replies, log-probabilities to come, compiled grammars in use and large requests that wait or run."},
     {COUNT(max_connections, "1000", 1, 100000), .help = "Connections with a POST in progress; one more gets 503. Up to 64 more may be open; near that limit a new one closes the one idle for longest."},
     {COUNT(header_timeout_ms, "10000", 100, HOUR), .help = "Time that a client has to send its headers."},
     {COUNT(body_timeout_ms, "60000", 100, HOUR), .help = "Time that a client has to send its body, and to read each max_body bytes of a large reply."},

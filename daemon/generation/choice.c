@@ -3,30 +3,38 @@
 
 #include <string.h>
 
-int choice_open(struct choice *c, struct api_error *err)
+/* Takes room for all tokens that may come; the system gives the memory as they do. */
+static bool take_room(struct choice *c)
 {
     struct engine_request *e = &c->e;
     struct arena *a = c->g->arena;
-    uint32_t n_stops = c->g->p.n_stops;
-    /* Each choice keeps how far its text has come into a stop string. */
-    struct text_stop *stops = arena_array(a, n_stops, sizeof *stops);
+    size_t before = a->total;
+    bool answers = c->g->dialect->event;
     e->out = arena_array(a, e->max_tokens, sizeof *e->out);
     e->top = e->n_top ? arena_array(a, (size_t)e->max_tokens * e->n_top, sizeof *e->top) : NULL;
-    bool answers = c->g->dialect->event;
     c->ends = c->g->p.stream || answers ? arena_array(a, e->max_tokens, sizeof *c->ends) : NULL;
     if (e->want_prompt_logprobs) {
         e->prompt_out = arena_array(a, e->n_prompt, sizeof *e->prompt_out);
         e->prompt_top = arena_array(a, (size_t)e->n_prompt * e->n_prompt_top, sizeof *e->prompt_top);
     }
-    bool missing = !e->out || !stops || (e->n_top && !e->top) || ((c->g->p.stream || answers) && !c->ends) ||
-                   (e->want_prompt_logprobs && (!e->prompt_out || !e->prompt_top));
-    if (missing)
+    c->g->room += a->total - before;
+    return e->out && (!e->n_top || e->top) && (!(c->g->p.stream || answers) || c->ends) &&
+           (!e->want_prompt_logprobs || (e->prompt_out && e->prompt_top));
+}
+
+int choice_open(struct choice *c, struct api_error *err)
+{
+    struct arena *a = c->g->arena;
+    uint32_t n_stops = c->g->p.n_stops;
+    /* Each choice keeps how far its text has come into a stop string. */
+    struct text_stop *stops = arena_array(a, n_stops, sizeof *stops);
+    if (!stops || !take_room(c))
         return api_out_of_memory(err);
     if (n_stops)
         memcpy(stops, c->index ? c->g->choices->text.stops : c->g->p.stops, n_stops * sizeof *stops);
     if (text_open(&c->text, a, stops, n_stops) < 0)
         return api_out_of_memory(err);
-    return answers ? answer_open(c, err) : 0;
+    return c->g->dialect->event ? answer_open(c, err) : 0;
 }
 
 /* --- tokens --- */
@@ -104,6 +112,8 @@ static size_t entries_per_token(const struct choice *c)
 
 size_t choice_n_unshown(const struct choice *c)
 {
+    if (c->e.embedding)
+        return engine_n_embedding(c->g->model->engine);
     return (c->n_tokens - c->event_tokens) * entries_per_token(c);
 }
 

@@ -10,7 +10,8 @@
 #define MS              1000000ull
 #define POOL_BODY       65536 /* bytes that take no more than EFFORT_POOL may */
 #define EXPENSIVE_CHATS 64
-#define BYTES_PER_TOKEN 4 /* of a body: English text, and ids with their commas */
+#define SMALL_REQUEST   32768 /* bytes: a chat with a hundred tools */
+#define BYTES_PER_TOKEN 4     /* of a body: English text, and ids with their commas */
 
 static void unlink_generation(struct generation *g)
 {
@@ -103,7 +104,7 @@ uint64_t generation_waiting_tokens(const struct generator *s)
     uint64_t n = 0;
     LIST_FOREACH(g, &s->generations, link)
         if (is_queued(g))
-            n += g->choices->e.n_prompt;
+            n += generation_n_prompt(g);
         else if (g->state == GENERATION_PREPARING)
             n += g->request->body_len / BYTES_PER_TOKEN + 1;
     return n;
@@ -121,12 +122,12 @@ static int check_queue_tokens(const struct generation *g, struct error *words)
         return 0;
     LIST_FOREACH(other, &s->generator->generations, link)
         if (is_queued(other))
-            waiting += other->choices->e.n_prompt;
-    if (waiting == 0 || waiting + g->choices->e.n_prompt <= s->cfg->queue_tokens)
+            waiting += generation_n_prompt(other);
+    if (waiting == 0 || waiting + generation_n_prompt(g) <= s->cfg->queue_tokens)
         return 0;
     return error_set(words, -EAGAIN,
                      "%llu prompt tokens are waiting, this prompt has %u, queue_tokens is %llu",
-                     (unsigned long long)waiting, (unsigned)g->choices->e.n_prompt,
+                     (unsigned long long)waiting, (unsigned)generation_n_prompt(g),
                      (unsigned long long)s->cfg->queue_tokens);
 }
 
@@ -137,31 +138,82 @@ static size_t prompt_bytes(const struct generation *g)
     return e->want_prompt_logprobs ? e->n_prompt * per_token : 0;
 }
 
-/* Bytes of log-probabilities that it may come to hold until its client has taken them. Text is not promised:
- * it takes a thousandth of its KV cache, and counts once it is whole. */
+/* Bytes of log-probabilities or vectors that it may come to hold until its client has taken them. Text is not
+ * promised: it takes a thousandth of its KV cache, and counts once it is whole. */
 static size_t promised(const struct generation *g)
 {
     const struct engine_request *e = &g->choices->e;
     size_t per_token = e->want_logprobs ? sizeof *e->out + e->n_top * sizeof *e->top : 0;
-    return prompt_bytes(g) + (size_t)g->n_choices * e->max_tokens * per_token;
+    size_t vector = e->pooling ? engine_n_embedding(g->model->engine) * sizeof *e->embedding : 0;
+    return prompt_bytes(g) + g->n_choices * (e->max_tokens * per_token + vector);
 }
 
-/* A request with log-probabilities or a grammar is let in beside others' replies only while all are within
- * three quarters of body_memory (the rest is for text), alone always. So one that was let in need not be
- * given up for want of memory. */
+/* Bytes that it has kept of its body (names of tools, stop strings, an echo), beside the ids of its prompts,
+ * which queue_tokens bounds. Up to SMALL_REQUEST they count for nothing: queue_limit bounds how many wait. */
+static size_t kept(const struct generation *g)
+{
+    size_t n = g->arena->total - g->room - generation_n_prompt(g) * sizeof *g->p.ids;
+    return n > SMALL_REQUEST ? n : 0;
+}
+
+static const char *held_for(const struct generation *g, size_t promise, size_t grammar, size_t own)
+{
+    if (own)
+        return "the request";
+    if (g->dialect->embeds)
+        return "vectors";
+    if (!grammar)
+        return "log-probabilities";
+    return promise ? "log-probabilities and a compiled grammar" : "a compiled grammar";
+}
+
+/* A request that is large, or has log-probabilities or a grammar, is let in beside others' replies only while
+ * all are within three quarters of body_memory (the rest is for text), alone always. So one that was let in
+ * need not be given up for want of memory. */
 static int check_replies(const struct generation *g, struct error *words)
 {
     const struct http_server *s = g->server;
     uint64_t most = s->cfg->body_memory - s->cfg->body_memory / 4;
-    size_t grammar = constraint_uncounted(g), mine = promised(g) + grammar;
+    size_t promise = promised(g), grammar = constraint_uncounted(g), own = kept(g);
+    size_t mine = promise + grammar + own;
     if (!mine || s->reply_bytes <= REQUEST_LARGE_REPLY || s->reply_bytes + mine <= most)
         return 0;
     return error_set(words, -EAGAIN,
                      "body_memory, %llu bytes, has no room for %zu bytes of %s beside the replies of others",
-                     (unsigned long long)s->cfg->body_memory, mine,
-                     !grammar          ? "log-probabilities"
-                     : mine == grammar ? "a compiled grammar"
-                                       : "log-probabilities and a compiled grammar");
+                     (unsigned long long)s->cfg->body_memory, mine, held_for(g, promise, grammar, own));
+}
+
+/* Ends the choices that the engine has not got. */
+static void end_unsubmitted(struct generation *g, enum engine_finish finish)
+{
+    for (; g->n_submitted < g->n_choices; g->n_submitted++, g->n_running--) {
+        struct choice *c = &g->choices[g->n_submitted];
+        c->e.finish = finish;
+        c->done = true;
+    }
+}
+
+static int submit_prompt(struct generation *g, struct error *words)
+{
+    struct engine_request *e = &g->choices[g->n_submitted].e;
+    e->begun = g->n_submitted > 0;
+    int rc = engine_submit(g->model->engine, e, words);
+    if (rc == 0)
+        g->n_submitted += g->p.n;
+    return rc;
+}
+
+/* Gives the engine as many prompts as it has slots for, one at least. */
+static void submit_more(struct generation *g)
+{
+    uint32_t n_slots = g->server->cfg->slots;
+    while (g->n_submitted < g->n_choices) {
+        uint32_t at_work = g->n_running - (g->n_choices - g->n_submitted);
+        if (at_work && at_work + g->p.n > n_slots)
+            return;
+        if (submit_prompt(g, NULL) < 0)
+            end_unsubmitted(g, ENGINE_FAULT);
+    }
 }
 
 static void write_more(struct request *r);
@@ -173,16 +225,17 @@ static void submit(struct generation *g)
     if (rc == 0)
         rc = check_replies(g, &words);
     if (rc == 0)
-        rc = engine_submit(g->model->engine, &g->choices->e, &words);
+        rc = submit_prompt(g, &words);
     if (rc < 0) {
         refuse_submit(g, rc, &words);
         leave(g, OUTCOME_NONE);
         return;
     }
+    submit_more(g);
     struct request *r = g->request;
     g->state = GENERATION_SUBMITTED;
     r->more = write_more;
-    request_hold(r, promised(g));
+    request_hold(r, promised(g) + kept(g));
     constraint_count(g);
     r->phase = REQUEST_WAITING;
     request_suspend(r);
@@ -337,6 +390,7 @@ void generation_begin(struct generation *g)
 
 static void cancel_choices(struct generation *g)
 {
+    end_unsubmitted(g, ENGINE_CANCELLED);
     for (uint32_t i = 0; i < g->n_choices; i++)
         if (!g->choices[i].done)
             engine_cancel(g->model->engine, &g->choices[i].e);
@@ -429,6 +483,8 @@ static enum engine_finish spoilt_by(const struct generation *g)
             shows = true;
         if (!c->text.matched &&
             (c->e.finish == ENGINE_FAULT || c->e.finish == ENGINE_NOT_FINITE || c->e.finish == ENGINE_STUCK))
+            return c->e.finish;
+        if (g->dialect->embeds && !choice_ended_well(c)) /* vectors are shown all or none */
             return c->e.finish;
     }
     return shows ? ENGINE_RUNNING : g->choices->e.finish;
@@ -675,9 +731,11 @@ void generation_news(struct choice *c)
     if (state != ENGINE_DONE || c->done)
         return;
     c->done = true;
-    if (--g->n_running && !g->abandoned)
+    if (--g->n_running && !g->abandoned) {
         finish_one(c);
-    else if (!g->n_running && g->abandoned)
+        submit_more(g);
+    }
+    if (!g->n_running && g->abandoned)
         leave(g, OUTCOME_FAILED);
     else if (!g->n_running)
         finish(g);
@@ -726,6 +784,7 @@ void generation_abandon(struct generation *g, const char *words)
     if (g->state != GENERATION_SUBMITTED || g->abandoned)
         return;
     g->abandoned = true;
+    end_unsubmitted(g, ENGINE_FAULT);
     fail_with(g, 500, "internal", words, OUTCOME_FAILED);
 }
 

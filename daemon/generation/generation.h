@@ -3,9 +3,11 @@
  * accepted -> preparing (parse, validate, tokenise; on the pool when that takes long) -> submitted (queued,
  * prefill, decode) -> replying (the client takes what is still to be shown) -> finished, with exactly
  * one outcome. Its dialect reads the fields and words the reply;
- * everything between is common. A generation has one choice or several: texts of the same prompt with seeds
- * of their own, each of which ends by itself; it has finished when all have. A stream's 200 is sent with the
- * first text or keep-alive comment, so all trouble before that has a status of its own.
+ * everything between is common. A generation has one prompt or several, and of each one choice or several:
+ * texts with seeds of their own, each of which ends by itself; it has finished when all have. Of many prompts
+ * only as many are the engine's at once as it has slots for; the others follow as these end, past the queue.
+ * A stream's 200 is sent with the first text or keep-alive comment, so all trouble before that has a status
+ * of its own.
  *
  * A reply that its client reads slowly is kept as tokens, a tenth of their size as JSON or less, and written
  * a window (REPLY_WINDOW) ahead of it.
@@ -23,12 +25,15 @@
 #include "http/http.h"
 #include "json/json.h"
 #include "output_text.h"
+#include "sampling.h"
 
 #define GENERATE_MAX_STOPS    16
 #define GENERATE_MAX_STOP     1024 /* bytes of one */
 #define GENERATE_MAX_STOP_IDS 256
 #define GENERATE_MAX_TOKENS   256 /* default of /generate */
 #define GENERATE_MAX_CHOICES  ENGINE_MAX_CHOICES
+#define GENERATE_MAX_PROMPTS  256  /* of texts to be gone on with */
+#define GENERATE_MAX_INPUTS   2048 /* of vectors, as OpenAI's */
 /* Tokens and alternatives, about 64 KB and 0.5 ms of writing: no more are written at once. The rest of a
  * reply is written as its client reads it. So that no event of a running stream is larger, tokens without
  * text wait for text only until they are this many. */
@@ -53,8 +58,33 @@ struct namespaced {
     size_t namespace_len;
 };
 
+/* A prompt as it was given: the body's text, or ids. */
+struct prompt_given {
+    const char *text; /* NULL: ids */
+    size_t len;
+    int32_t *ids;
+    size_t n_ids;
+};
+
+/* A prompt of a generation. */
+struct prompt {
+    int32_t *ids;
+    uint32_t n_ids, max_tokens;
+    const char *echo; /* [echo_len]: its text, which the reply begins with; or NULL */
+    size_t echo_len;
+};
+
+/* The vectors that a client asks for. */
+struct embed_params {
+    bool base64, as_sums; /* as_sums: not of length 1 */
+    bool truncates;       /* a prompt is cut to the context */
+    uint32_t dimensions;  /* its first values alone; 0: all */
+};
+
 /* The settings that a client may ask for: /generate's names. */
 struct params {
+    struct prompt_given *several; /* [n_several] while they are prepared; 0: there is one, as follows */
+    size_t n_several;
     const char *prompt; /* a string's bytes, or NULL: then ids */
     size_t prompt_len;
     int32_t *ids;
@@ -93,11 +123,11 @@ struct params {
     uint32_t timeout_ms, queue_timeout_ms;
     int32_t priority;
     struct constraint constraint;
+    struct sampling sampling; /* filters that the decoder lacks */
 
     struct infill infill;
-    const char *echo; /* [echo_len]: the prompt's text, which the reply begins with; or NULL */
-    size_t echo_len;
     bool echoes;
+    struct embed_params embed;
 
     /* The OpenAI dialect's own. */
     bool include_usage, chat_logprobs, has_best_of;
@@ -122,7 +152,7 @@ enum generation_state {
 /* One text of a generation (choice.c). */
 struct choice {
     struct generation *g;
-    uint32_t index;
+    uint32_t index;          /* the prompt's, times p.n, and the choice's among those of the prompt */
     struct engine_request e; /* e.user is the choice */
     struct text text;
     struct answer *answer; /* of a dialect with `event` */
@@ -169,12 +199,16 @@ struct generation {
     int64_t created; /* Unix seconds */
     json_t *body;    /* while preparing */
     struct params p;
+    struct prompt *prompts; /* [n_prompts] */
+    uint32_t n_prompts;
     struct choice *choices; /* [n_choices]; n_choices is 0 until the body has been read */
     uint32_t n_choices, n_running;
-    uint64_t sent_ns; /* the newest event or comment was written */
-    bool started;     /* of a stream: the 200 is on its way */
-    bool ended;       /* all that it has to show is written, or stands in lists */
-    bool later;       /* long lists are written as the client takes them */
+    uint32_t n_submitted; /* the first of them are the engine's, or were */
+    size_t room;          /* bytes of the arena that are kept for tokens to come */
+    uint64_t sent_ns;     /* the newest event or comment was written */
+    bool started;         /* of a stream: the 200 is on its way */
+    bool ended;           /* all that it has to show is written, or stands in lists */
+    bool later;           /* long lists are written as the client takes them */
 };
 
 /* A piece of a reply: bytes [text, text + len) and tokens [from, to) of a choice. */
@@ -191,11 +225,13 @@ struct dialect {
     /* Makes a chat of the body: OpenAI's members, which `fields` read (chat_json.h). A new reference, or NULL
      * with *err. NULL: the body is read as it is. */
     json_t *(*translate)(const json_t *body, struct api_error *err);
-    bool counts; /* `reply` is due once the prompt is prepared: nothing is generated */
+    bool counts;         /* `reply` is due once the prompt is prepared: nothing is generated */
+    bool embeds;         /* vectors of the prompts; `fields` are all that there are */
+    const char *prompts; /* the member that may have several prompts; NULL: one prompt alone */
     /* Defaults other than /generate's. */
     void (*defaults)(struct params *p);
     /* Checks that concern several fields, and the making of ids out of something else than `prompt` (then it
-     * sets p.ids). 0 or -1 with *err. May run on the pool. */
+     * sets p.ids). Called for each prompt. 0 or -1 with *err. May run on the pool. */
     int (*prepare)(struct generation *g, struct api_error *err);
     void (*reply)(struct generation *g, struct buf *out);
     /* Events; each writes whole "data: ...\n\n" records: before all, text of a choice, its end, after all.
@@ -210,6 +246,8 @@ struct dialect {
     bool whole_events; /* `event` is called for whole replies too */
     bool clamps;       /* max_tokens is a ceiling: what does not fit is cut off */
 };
+extern const struct dialect dialect_embeddings, dialect_ollama_embed, dialect_ollama_embeddings,
+    dialect_llama_embedding, dialect_tei_embed, dialect_tgi;
 extern const struct dialect dialect_generate, dialect_completions, dialect_chat, dialect_messages,
     dialect_count, dialect_ollama_chat, dialect_ollama_generate, dialect_responses, dialect_llama,
     dialect_infill, dialect_template;
@@ -275,7 +313,14 @@ struct timings {
 };
 void generation_timings(const struct generation *g, struct timings *out);
 uint32_t generation_n_tokens(const struct generation *g); /* of all choices; any state */
-/* Prompt tokens from the cache; 0 until a token has come or the engine is done: it may be writing them. */
+uint32_t generation_n_prompt(const struct generation *g); /* tokens of all prompts; once submitted */
+/* The prompt of a choice. */
+static inline const struct prompt *choice_prompt(const struct choice *c)
+{
+    return &c->g->prompts[c->index / c->g->p.n];
+}
+/* Prompt tokens from the cache; of each prompt 0 until a token of it has come or the engine is done: it may
+ * be writing them. */
 uint32_t generation_n_cached(const struct generation *g);
 struct piece choice_whole(const struct choice *c);
 /* Tokens and alternatives in no event yet; of a whole reply, all. */

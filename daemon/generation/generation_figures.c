@@ -55,11 +55,10 @@ void generation_log(const struct generation *g, struct log_access *line)
     line->generation = g->id;
     if (!has_choices(g))
         return;
-    line->n_choices = g->n_choices;
-    for (uint32_t i = 0; i < g->n_choices; i++)
+    line->n_choices = g->n_prompts > 1 ? 1 : g->n_choices; /* of many prompts one word for all */
+    for (uint32_t i = 0; i < line->n_choices; i++)
         line->choices[i] = g->choices[i].finish ? g->choices[i].finish : line->finish;
-    const struct choice *first = g->choices;
-    line->prompt_tokens = first->e.n_prompt;
+    line->prompt_tokens = generation_n_prompt(g);
     line->tokens = generation_n_tokens(g);
     line->cached_tokens = generation_n_cached(g);
 }
@@ -100,12 +99,28 @@ void generation_timings(const struct generation *g, struct timings *t)
         t->tokens_per_s = (n_tokens - g->n_choices) / t->decode_ms * 1e3;
 }
 
-uint32_t generation_n_cached(const struct generation *g)
+static uint32_t n_cached(const struct engine_request *e)
 {
-    const struct engine_request *e = &g->choices->e;
     bool known = atomic_load_explicit(&e->n_out, memory_order_acquire) ||
                  atomic_load_explicit(&e->state, memory_order_acquire) == ENGINE_DONE;
     return known ? e->n_cached : 0;
+}
+
+/* The first choice of a prompt computes it. */
+uint32_t generation_n_cached(const struct generation *g)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < g->n_submitted; i += g->p.n)
+        n += n_cached(&g->choices[i].e);
+    return n;
+}
+
+uint32_t generation_n_prompt(const struct generation *g)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < g->n_prompts; i++)
+        n += g->prompts[i].n_ids;
+    return n;
 }
 
 uint32_t generation_n_tokens(const struct generation *g)

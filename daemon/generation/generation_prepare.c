@@ -48,12 +48,14 @@ void generation_defaults(struct params *p)
         .penalty_last_n = 64,
         .n = 1,
     };
+    sampling_defaults(&p->sampling);
 }
 
 /* The member that the prompt came in. */
 static const char *prompt_param(const struct generation *g)
 {
-    return g->p.chat.messages ? "messages" : "prompt";
+    bool named = g->dialect->prompts && g->dialect->embeds;
+    return g->p.chat.messages ? "messages" : named ? g->dialect->prompts : "prompt";
 }
 
 static int context_exceeded(struct generation *g, struct api_error *err, size_t n_prompt, bool estimated)
@@ -108,17 +110,22 @@ int generation_encode(struct generation *g, const char *text, size_t len, struct
     size_t n_ctx = g->model->n_ctx;
     size_t longest = tokenizer_max_piece(t), n = 0, n_before = g->p.n_ids;
     size_t at_least = n_before + (len + longest - 1) / (longest ? longest : 1);
-    if (at_least > n_ctx)
+    bool cuts = g->p.embed.truncates;
+    if (at_least > n_ctx && !cuts)
         return context_exceeded(g, err, at_least, true);
     if (len > limits_of[g->effort].text)
         return generation_exceeded(g);
     int32_t *ids = NULL;
     struct error words = {0};
-    int rc = tokenizer_encode(t, text, len, flags, n_ctx - n_before + 1, &ids, &n, &words);
+    int rc = tokenizer_encode(t, text, len, flags, cuts ? 0 : n_ctx - n_before + 1, &ids, &n, &words);
     if (rc == -E2BIG)
         return context_exceeded(g, err, n_ctx + 1, true);
     if (rc < 0)
         return rc == -ENOMEM ? api_out_of_memory(err) : api_invalid(err, prompt_param(g), "%s", words.text);
+    if (cuts && n > n_ctx) { /* the last token, which may end the text, stays the last */
+        ids[n_ctx - 1] = ids[n - 1];
+        n = n_ctx;
+    }
     rc = append_ids(g, ids, n, err);
     free(ids);
     return rc;
@@ -129,7 +136,7 @@ int generation_too_long(struct generation *g, struct api_error *err)
     return context_exceeded(g, err, (size_t)g->model->n_ctx + 1, true);
 }
 
-static int make_ids(struct generation *g, struct api_error *err)
+static int make_ids(struct generation *g, struct prompt *out, struct api_error *err)
 {
     struct params *p = &g->p;
     if (g->dialect->prepare && g->dialect->prepare(g, err) < 0)
@@ -139,36 +146,88 @@ static int make_ids(struct generation *g, struct api_error *err)
         if (generation_encode(g, p->prompt, p->prompt_len, flags, err) < 0)
             return -1;
     } else if (!p->has_prompt && !p->chat.messages) {
-        return api_invalid(err, "prompt", "prompt is missing");
+        return api_invalid(err, prompt_param(g), "%s is missing", prompt_param(g));
     }
     if (!p->n_ids)
         return api_invalid(err, prompt_param(g), "the prompt is empty: at least one token is needed");
+    out->ids = p->ids;
+    out->n_ids = (uint32_t)p->n_ids;
+    return 0;
+}
+
+static int make_prompt(struct generation *g, struct prompt *out, struct api_error *err)
+{
+    g->n_prompts++; /* a dialect finds the prompt that it prepares as the last */
+    return make_ids(g, out, err);
+}
+
+/* Makes the ids of several prompts in turn, each as if it were the only one. */
+static int make_several(struct generation *g, struct api_error *err)
+{
+    struct params *p = &g->p;
+    for (size_t i = 0; i < p->n_several; i++) {
+        const struct prompt_given *given = &p->several[i];
+        p->prompt = given->text;
+        p->prompt_len = given->len;
+        p->ids = given->ids;
+        p->n_ids = given->n_ids;
+        if (make_prompt(g, &g->prompts[i], err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int make_prompts(struct generation *g, struct api_error *err)
+{
+    size_t n = g->p.n_several ? g->p.n_several : 1;
+    size_t most = g->dialect->embeds ? GENERATE_MAX_INPUTS : GENERATE_MAX_PROMPTS;
+    if (n > 1 && !g->dialect->prompts)
+        return api_invalid(err, "prompt", "several prompts in one request are not supported here: send one");
+    if (n > most)
+        return api_invalid(err, prompt_param(g), "at most %zu prompts may come in one request (got %zu)",
+                           most, n);
+    if (n > 1 && g->p.prompt_logprobs)
+        return api_invalid(err, "prompt_logprobs", "prompt_logprobs needs a single prompt (got %zu)", n);
+    g->n_prompts = 0;
+    g->prompts = arena_zalloc(g->arena, n * sizeof *g->prompts);
+    if (!g->prompts)
+        return api_out_of_memory(err);
+    return n > 1 ? make_several(g, err) : make_prompt(g, g->prompts, err);
+}
+
+static int fit_prompt(struct generation *g, struct prompt *prompt, struct api_error *err)
+{
+    struct params *p = &g->p;
+    uint32_t n_ctx = g->model->n_ctx, max_tokens = p->max_tokens;
+    bool only_cache = g->dialect->embeds || (p->has_max_tokens && !p->max_tokens);
+    if (prompt->n_ids > n_ctx || (prompt->n_ids == n_ctx && !only_cache))
+        return context_exceeded(g, err, prompt->n_ids, false);
+    uint32_t left = n_ctx - prompt->n_ids;
+    if (g->dialect->counts ||
+        g->dialect->embeds) { /* nothing comes: room for it would count against others */
+        p->min_tokens = 0;
+        return 0;
+    }
+    if (!p->has_max_tokens) {
+        uint32_t wanted = max_tokens ? max_tokens : GENERATE_MAX_TOKENS;
+        max_tokens = wanted < left ? wanted : left;
+    }
+    if (max_tokens > left && g->dialect->clamps)
+        max_tokens = left;
+    if (max_tokens > left)
+        return context_exceeded(g, err, prompt->n_ids, false);
+    if (p->min_tokens > max_tokens)
+        return api_invalid(err, "min_tokens", "min_tokens must not be above max_tokens, %u (got %u)",
+                           max_tokens, p->min_tokens);
+    prompt->max_tokens = max_tokens;
     return 0;
 }
 
 static int fit_context(struct generation *g, struct api_error *err)
 {
-    struct params *p = &g->p;
-    uint32_t n_ctx = g->model->n_ctx;
-    bool only_cache = p->has_max_tokens && !p->max_tokens;
-    if (p->n_ids > n_ctx || (p->n_ids == n_ctx && !only_cache))
-        return context_exceeded(g, err, p->n_ids, false);
-    uint32_t left = n_ctx - (uint32_t)p->n_ids;
-    if (g->dialect->counts) { /* nothing comes: room for it would count against others */
-        p->max_tokens = p->min_tokens = 0;
-        return 0;
-    }
-    if (!p->has_max_tokens) {
-        uint32_t wanted = p->max_tokens ? p->max_tokens : GENERATE_MAX_TOKENS;
-        p->max_tokens = wanted < left ? wanted : left;
-    }
-    if (p->max_tokens > left && g->dialect->clamps)
-        p->max_tokens = left;
-    if (p->max_tokens > left)
-        return context_exceeded(g, err, p->n_ids, false);
-    if (p->min_tokens > p->max_tokens)
-        return api_invalid(err, "min_tokens", "min_tokens must not be above max_tokens, %u (got %u)",
-                           p->max_tokens, p->min_tokens);
+    for (uint32_t i = 0; i < g->n_prompts; i++)
+        if (fit_prompt(g, &g->prompts[i], err) < 0)
+            return -1;
     return 0;
 }
 
@@ -196,12 +255,13 @@ static void fill_request(struct choice *c)
 {
     struct generation *g = c->g;
     struct params *p = &g->p;
+    const struct prompt *prompt = choice_prompt(c);
     struct engine_request *e = &c->e;
-    bool first = c->index == 0;
+    bool first = c->index % p->n == 0;
     *e = (struct engine_request){
-        .prompt = p->ids,
-        .n_prompt = (uint32_t)p->n_ids,
-        .max_tokens = p->max_tokens,
+        .prompt = prompt->ids,
+        .n_prompt = prompt->n_ids,
+        .max_tokens = prompt->max_tokens,
         .min_tokens = p->min_tokens,
         .ignore_eos = p->ignore_eos,
         .cache_prompt = p->cache_prompt,
@@ -217,7 +277,7 @@ static void fill_request(struct choice *c)
         .user = c,
     };
     e->sampling = (struct step_sampling){
-        .seed = (p->seed + c->index) & SEED_MASK,
+        .seed = (p->seed + c->index % p->n) & SEED_MASK,
         .temperature = p->temperature,
         .top_p = p->top_p,
         .min_p = p->min_p,
@@ -230,12 +290,22 @@ static void fill_request(struct choice *c)
         .n_bias = p->n_biases,
     };
     e->deadline_ns = deadline(g->request, generation_timeout_ms(g));
-    e->queue_deadline_ns = deadline(g->request, generation_queue_timeout_ms(g));
+    bool waits = c->index < p->n; /* with the first prompt the request has begun to run */
+    e->queue_deadline_ns = waits ? deadline(g->request, generation_queue_timeout_ms(g)) : 0;
+}
+
+/* A vector in place of text. */
+static int ask_embedding(struct choice *c, struct api_error *err)
+{
+    const struct server_model *m = c->g->model;
+    c->e.pooling = m->pooling;
+    c->e.embedding = arena_array(c->g->arena, engine_n_embedding(m->engine), sizeof *c->e.embedding);
+    return c->e.embedding ? 0 : api_out_of_memory(err);
 }
 
 static int make_choices(struct generation *g, struct api_error *err)
 {
-    uint32_t n = g->p.n;
+    uint32_t n = g->p.n * g->n_prompts;
     g->choices = arena_zalloc(g->arena, n * sizeof *g->choices);
     if (!g->choices)
         return api_out_of_memory(err);
@@ -244,8 +314,11 @@ static int make_choices(struct generation *g, struct api_error *err)
         c->g = g;
         c->index = i;
         fill_request(c);
-        c->e.next_choice = i + 1 < n ? &c[1].e : NULL;
-        if (constraint_begin(g, &c->e, err) < 0 || choice_open(c, err) < 0)
+        c->e.next_choice = (i + 1) % g->p.n ? &c[1].e : NULL;
+        if (g->dialect->embeds && ask_embedding(c, err) < 0)
+            return -1;
+        if (sampling_begin(g, &c->e, err) < 0 || constraint_begin(g, &c->e, err) < 0 ||
+            choice_open(c, err) < 0)
             return -1;
     }
     g->n_choices = g->n_running = n;
@@ -258,9 +331,11 @@ static const struct field renamed_fields[] = {{.name = "max_completion_tokens"},
 static int read_params(struct generation *g, struct arena *scratch, struct api_error *err)
 {
     const struct request *r = g->request;
-    struct json_list prompt = {.name = "prompt", .max = g->model->n_ctx};
+    const char *several = g->dialect->prompts;
+    size_t n_ctx = g->model->n_ctx, most = several ? 4 * n_ctx : n_ctx; /* values of all prompts */
+    struct json_list prompt = {.name = several ? several : "prompt", .max = most};
     struct json_limits limits = {
-        .max_values = (size_t)g->model->n_ctx + 4096, .max_depth = JSON_MAX_DEPTH_IN_BODY, .list = &prompt};
+        .max_values = most + 4096, .max_depth = JSON_MAX_DEPTH_IN_BODY, .list = &prompt};
     g->body = json_read(r->body, r->body_len, &limits, err);
     if (!g->body)
         return prompt.over ? generation_too_long(g, err) : -1;
@@ -271,14 +346,17 @@ static int read_params(struct generation *g, struct arena *scratch, struct api_e
         if (!chat)
             return -1;
     }
-    const struct field *tables[4];
+    const struct field *tables[5];
     size_t n_tables = 0;
     if (g->dialect->own_fields)
         tables[n_tables++] = g->dialect->own_fields;
     if (g->dialect->fields)
         tables[n_tables++] = g->dialect->fields;
-    tables[n_tables++] = generate_fields;
-    tables[n_tables++] = constraint_fields;
+    if (!g->dialect->embeds) {
+        tables[n_tables++] = generate_fields;
+        tables[n_tables++] = constraint_fields;
+        tables[n_tables++] = sampling_fields;
+    }
     const struct field_place elsewhere[] = {{renamed_fields, "use max_tokens"},
                                             {dialect_completions.fields, "supported by POST /v1/completions"},
                                             {dialect_chat.fields, "supported by POST /v1/chat/completions"},
@@ -318,8 +396,8 @@ void generation_prepare(struct request *r)
     struct api_error *err = &r->error;
     struct arena scratch = {0}; /* of what makes the prompt */
     /* The constraint depends on what the prompt has opened. */
-    if (read_params(g, &scratch, err) == 0 && check_limits(g, err) == 0 && make_ids(g, err) == 0 &&
-        constraint_prepare(g, err) == 0 && fit_context(g, err) == 0) {
+    if (read_params(g, &scratch, err) == 0 && check_limits(g, err) == 0 && make_prompts(g, err) == 0 &&
+        sampling_prepare(g, err) == 0 && constraint_prepare(g, err) == 0 && fit_context(g, err) == 0) {
         if (!g->p.has_seed && getrandom(&g->p.seed, sizeof g->p.seed, 0) != sizeof g->p.seed)
             g->p.seed = clock_ns();
         g->p.seed &= SEED_MASK;
@@ -329,6 +407,8 @@ void generation_prepare(struct request *r)
     json_decref(g->body);
     g->body = NULL;
     g->p.prompt = NULL; /* went with the tree */
+    g->p.several = NULL;
+    g->p.n_several = 0;
     g->p.chat = (struct chat){0};
     g->p.constraint.value = NULL;
     json_decref(g->p.tool_list);

@@ -37,6 +37,7 @@ struct server_model {
     const struct chat_template *chat; /* of /v1/chat/completions; NULL: there is none */
     /* The server's own. */
     const struct toolcall_format *format; /* the marks of tool calls and reasoning */
+    enum engine_pooling pooling;          /* of vectors; NONE: it ranks texts and has none */
     uint32_t n_ctx;                       /* tokens a request may have in all */
     char fingerprint[20];
     uint32_t n_users;              /* requests that hold it */

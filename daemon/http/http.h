@@ -52,7 +52,7 @@ struct http_server {
     uint64_t body_bytes;  /* held by all bodies together */
     uint64_t text_bytes;  /* of these, by those of /tokenize and /detokenize */
     uint64_t reply_bytes; /* held by all replies that their clients have not taken yet, or promised to them,
-                             and by grammars of requests that wait or run */
+                             and by grammars and large bodies of requests that wait or run */
 };
 
 /* Hands jobs that have run back to their requests. */

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -14,7 +15,9 @@ struct queue {
     struct pool_job *first, **end;
     uint64_t turn; /* of the job that began last */
     uint64_t begun[TURN_CLIENTS];
-    unsigned n_begun; /* clients with a job of this turn that has begun */
+    unsigned n_begun;                   /* clients with a job of this turn that has begun */
+    uint64_t running[POOL_MAX_THREADS]; /* clients whose jobs run now */
+    unsigned n_running;
 };
 
 struct worker {
@@ -46,6 +49,14 @@ static void queue_add(struct queue *q, struct pool_job *job)
     q->end = &job->next;
 }
 
+/* No job waits, so the turn has ended: only clients whose jobs still run have had theirs of the next. A job
+ * that another had before, however long ago, sets it back no more. */
+static void queue_begin_turn(struct queue *q)
+{
+    memcpy(q->begun, q->running, q->n_running * sizeof *q->begun);
+    q->n_begun = q->n_running;
+}
+
 /* True when the client may have had its job of this turn. */
 static bool has_begun(const struct queue *q, uint64_t client)
 {
@@ -60,6 +71,8 @@ static bool has_begun(const struct queue *q, uint64_t client)
 static void queue_add_in_turn(struct queue *q, struct pool_job *job)
 {
     struct pool_job **at = &q->first;
+    if (!q->first)
+        queue_begin_turn(q);
     job->turn = q->turn + has_begun(q, job->client);
     for (const struct pool_job *j = q->first; j; j = j->next)
         if (j->client == job->client)
@@ -107,7 +120,17 @@ static struct pool_job *queue_take_in_turn(struct queue *q)
     q->turn = job->turn;
     if (q->n_begun < TURN_CLIENTS)
         q->begun[q->n_begun++] = job->client;
+    q->running[q->n_running++] = job->client;
     return job;
+}
+
+/* A job of this client, which queue_take_in_turn() returned, has run. */
+static void queue_ran(struct queue *q, uint64_t client)
+{
+    unsigned i = 0;
+    while (q->running[i] != client)
+        i++;
+    q->running[i] = q->running[--q->n_running];
 }
 
 /* --- the threads --- */
@@ -140,6 +163,7 @@ static void *work(void *arg)
         pthread_mutex_unlock(&p->lock);
         job->run(job);
         pthread_mutex_lock(&p->lock);
+        queue_ran(&p->waiting[w->class], job->client);
         queue_add(&p->done, job);
         pthread_mutex_unlock(&p->lock);
         p->wake(p->context);

@@ -230,8 +230,9 @@ void request_reply(struct request *r, int status)
 
 void request_put_error(struct request *r, const struct api_error *e)
 {
-    if (r->route && r->route->put_error)
-        r->route->put_error(&r->out, e);
+    const struct route *form = r->route ? r->route : route_beside(r->server->routes, r->path);
+    if (form && form->put_error)
+        form->put_error(&r->out, e);
     else
         api_error_put(&r->out, e);
 }

@@ -38,6 +38,17 @@ const char *route_nearest(const struct route *routes, const char *path)
     return nearest;
 }
 
+const struct route *route_beside(const struct route *routes, const char *path)
+{
+    size_t n = *path == '/' ? strcspn(path + 1, "/") + 1 : 0;
+    if (!path[n] || n < 2)
+        return NULL;
+    for (; routes->path; routes++)
+        if (!strncmp(routes->path, path, n + 1))
+            return routes;
+    return NULL;
+}
+
 const char *route_allow(const struct route *route)
 {
     if (route->remove)

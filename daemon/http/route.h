@@ -35,6 +35,8 @@ const struct route *route_find(const struct route *routes, const char *path);
 const char *route_id(const struct route *route, const char *path);
 /* The known path most like this one. */
 const char *route_nearest(const struct route *routes, const char *path);
+/* A route in the same folder ("/api/"), whose dialect an unknown path is in; or NULL. */
+const struct route *route_beside(const struct route *routes, const char *path);
 /* Value of an Allow header. */
 const char *route_allow(const struct route *route);
 bool route_takes(const struct route *route, const char *method);

@@ -52,6 +52,28 @@ static void emit_string(struct compiler *c, const struct shape *s, uint32_t from
     builder_bytes(b, close, '"', '"', to, false);
 }
 
+/* A set of numbers as it may be written: a model that has begun to write zeros must come to an end. Numbers
+ * and integers without bounds are a rule each that all of them call. */
+static void emit_number(struct compiler *c, const struct dfa *set, uint32_t from, uint32_t to)
+{
+    struct builder *b = &c->b;
+    uint32_t *rule = !set ? &c->any_number : set == c->integers ? &c->any_integer : NULL;
+    const struct dfa *text = set ? dfa_combine(&b->shop, DFA_AND, set, c->written) : c->written;
+    if (!text) {
+        builder_exhausted(b);
+    } else if (!rule) {
+        builder_dfa(b, text, SPELL_RAW, from, to, false);
+    } else {
+        if (*rule == 0) {
+            uint32_t end = builder_state(b);
+            *rule = builder_state(b);
+            builder_final(b, end);
+            builder_dfa(b, text, SPELL_RAW, *rule, end, false);
+        }
+        builder_call(b, from, *rule, to, false);
+    }
+}
+
 static void emit_text(struct compiler *c, uint32_t from, const char *text, uint32_t to)
 {
     builder_empty(&c->b, builder_text(&c->b, from, text, strlen(text)), to);
@@ -412,7 +434,7 @@ static void emit_shape(struct compiler *c, const struct shape *s, struct order *
         emit_text(c, from, "true", to);
         break;
     case KIND_NUMBER:
-        builder_dfa(&c->b, s->text ? s->text : c->numbers, SPELL_RAW, from, to, false);
+        emit_number(c, s->text, from, to);
         break;
     case KIND_STRING:
         emit_string(c, s, from, to, where);

@@ -75,8 +75,12 @@ static int open_on(struct runtime *r, const struct config *cfg, const struct bac
     executor_info(r->executor, &info);
     if (info.note)
         log_info("%s", info.note);
+    if (info.jit_reason)
+        log_info("the driver compiles %u of %u kernels from PTX: %s", info.n_modules - info.n_cubins,
+                 info.n_modules, info.jit_reason);
     if (info.registers)
-        log_debug("the driver compiled the kernels with up to %u registers", info.registers);
+        log_debug("the kernels have up to %u registers; %u of %u are machine code of the build",
+                  info.registers, info.n_cubins, info.n_modules);
     if (info.local_bytes)
         log_warn("the driver's compiler spills: %u bytes of local memory in a kernel's thread, which is slow",
                  info.local_bytes);

@@ -30,12 +30,25 @@ static const struct toolcall_format *format_of(const struct config *cfg, const s
     return name && strcmp(name, "auto") ? toolcall_format_find(name) : chat_template_format(m->chat);
 }
 
+/* The file's rule for vectors; of a model that is no embedding model, the last token's, which has seen all.
+ */
+static enum engine_pooling pooling_of(const struct model *m)
+{
+    static const enum engine_pooling poolings[MODEL_N_POOLS] = {
+        [MODEL_POOL_NONE] = ENGINE_POOL_LAST, [MODEL_POOL_MEAN] = ENGINE_POOL_MEAN,
+        [MODEL_POOL_CLS] = ENGINE_POOL_FIRST, [MODEL_POOL_LAST] = ENGINE_POOL_LAST,
+        [MODEL_POOL_RANK] = ENGINE_POOL_NONE,
+    };
+    return m ? poolings[model_config(m)->pooling] : ENGINE_POOL_LAST;
+}
+
 static void complete(const struct server *s, struct server_model *m)
 {
     if (!m->name)
         m->name = model_config(m->model)->name;
     m->n_ctx = engine_n_ctx(m->engine);
     make_fingerprint(m, s->http.cfg);
+    m->pooling = pooling_of(m->model);
     m->format = format_of(s->http.cfg, m);
 }
 

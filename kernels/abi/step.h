@@ -26,11 +26,16 @@ struct step_row {
     uint32_t slot;
     uint32_t pos;         /* position in the sequence, from 0 */
     int32_t token;        /* or STEP_LAST_SAMPLED */
-    uint16_t flags;       /* none defined yet; 0 */
+    uint16_t flags;       /* enum step_row_flags */
     uint16_t logit_index; /* into step.logits, or STEP_NO_LOGITS */
 };
 _Static_assert(sizeof(struct step_row) == 16, "step_row");
 #define STEP_LAST_SAMPLED (-1) /* the token this slot sampled last, in an earlier step */
+enum step_row_flags {
+    /* Its keys and values are in the cache already and are not written: the row is there for the recurrent
+     * state. Only for a model with recurrent layers. */
+    STEP_ROW_CACHED = 1,
+};
 
 /* A request for a row's logits. `target` >= 0 asks for the log-probability of that token (a prompt's next
  * token); -1 samples with the slot's settings, at position row.pos + 1. */
@@ -54,7 +59,17 @@ struct step_table_edit {
 };
 _Static_assert(sizeof(struct step_table_edit) == 16, "step_table_edit");
 
-enum step_page_op_kind { STEP_PAGE_COPY = 1, STEP_PAGE_EXPORT, STEP_PAGE_IMPORT, STEP_PAGE_ZERO };
+/* Recurrent states are numbered: those of the slots, then the snapshots. A state is known by the number of
+ * rows that it has seen. LOAD and SAVE are part of the step's rows. No state is saved twice in a step, or
+ * both loaded and saved, and none of a slot that has rows is saved into. */
+enum step_page_op_kind {
+    STEP_PAGE_COPY = 1,
+    STEP_PAGE_EXPORT,
+    STEP_PAGE_IMPORT,
+    STEP_PAGE_ZERO,
+    STEP_STATE_LOAD, /* the first row of slot `page` follows the rows that state `from` has seen */
+    STEP_STATE_SAVE, /* state `page` becomes that of slot `from` behind its row at position host_offset */
+};
 struct step_page_op {                       /* copies whole tiles, of all layers */
     uint32_t kind, page, from, host_offset; /* host_offset: 64-byte units into the transfer buffer */
 };

@@ -32,7 +32,7 @@ struct backend_config {
     enum backend_arithmetic arithmetic;
     bool eager;         /* node by node: by dispatch(), or by the replay of a graph in submit() */
     uint32_t n_threads; /* cpu: threads; 0: as affinity and cgroup quota allow */
-    const char *isa;    /* cpu: "auto", "avx512", "avxvnni", "avx2", "scalar" */
+    const char *isa;    /* cpu: "auto", "avx512", "avxvnni", "avx2", "amx", "scalar" */
     /* cpu: "auto" (or NULL) times the variants of its products at load, "off" does not; else the name of a
      * file that keeps the choice, and is written where there is none of this CPU */
     const char *cpu_tuning;
@@ -86,14 +86,19 @@ struct backend_info {
     /* cuda: the most of any kernel, as the driver compiled it: registers, and bytes of local memory, of a
      * thread. Local memory is spilled registers: the kernels are slow. Else 0. */
     uint32_t registers, local_bytes;
+    /* cuda: modules of kernels, and how many are machine code of the build; the driver compiled the others.
+     * jit_reason: why, if the build has machine code, as a clause; or NULL. */
+    uint32_t n_modules, n_cubins;
+    const char *jit_reason;
     const struct backend_tuning *tuning; /* cpu; else NULL */
     uint32_t max_rows;                   /* most rows of a step */
     uint32_t n_pages;
     bool shares_pages; /* several tables may name a page; else no page ops and no prefix cache */
-    /* The model has recurrent layers: rows of a slot follow one another from position 0 on, and none is taken
-     * back, so there are no drafts. */
+    /* The model has recurrent layers: rows of a slot follow one another from position 0 on, or from that of a
+     * state that was saved (step.h). */
     bool recurrent;
-    uint64_t state_bytes;     /* of the recurrent states of all slots, part of memory_used */
+    uint32_t n_snapshots;     /* states beside those of the slots, for saved ones */
+    uint64_t state_bytes;     /* of all recurrent states, part of memory_used */
     uint32_t default_step_ms; /* ms; time budget of a step that suits this backend */
     struct kv_layout kv;
     uint64_t weights_sum; /* of all that was read of the model's file: see model_hash() */
@@ -179,6 +184,10 @@ struct backend_ops {
     /* Raw logits [n_vocab] of logit row `index` of the newest finished step if it had STEP_EXPORT, else NULL.
      * Valid until the next submit. */
     const float *(*logits)(struct backend *be, uint32_t index);
+    /* Writes out[n_embd], the hidden state of row `row` of the newest finished step behind the last norm:
+     * what the output weights multiply. Valid until the next step runs, which on cpu is the next advance().
+     * NULL: this backend cannot say. */
+    void (*hidden)(struct backend *be, uint32_t row, float *out);
     void (*info)(const struct backend *be, struct backend_info *out);
     void (*close)(struct backend *be); /* NULL is fine */
 };

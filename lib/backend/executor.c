@@ -237,6 +237,18 @@ const float *executor_logits(struct executor *x, uint32_t index)
     return x->ops->logits(x->be, index);
 }
 
+uint32_t executor_n_hidden(const struct executor *x)
+{
+    bool keeps = x->kind == EXECUTOR_PERSISTENT && x->ops->hidden && x->graph;
+    return keeps ? model_config(x->graph->model)->n_embd : 0;
+}
+
+void executor_hidden(struct executor *x, uint32_t row, float *out)
+{
+    assert(executor_n_hidden(x));
+    x->ops->hidden(x->be, row, out);
+}
+
 const struct graph *executor_graph(const struct executor *x)
 {
     return x->graph;

@@ -56,6 +56,10 @@ bool executor_masks(struct executor *x, const uint32_t *masks, uint32_t n, uint3
 void executor_park(struct executor *x);
 /* See backend_ops.logits. */
 const float *executor_logits(struct executor *x, uint32_t index);
+/* The width of a hidden state; 0: this executor keeps none (all but persistent on cpu). executor_hidden():
+ * see backend_ops.hidden; only where there is one. */
+uint32_t executor_n_hidden(const struct executor *x);
+void executor_hidden(struct executor *x, uint32_t row, float *out);
 
 const struct graph *executor_graph(const struct executor *x);
 const struct program *executor_program(const struct executor *x);

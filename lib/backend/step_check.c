@@ -11,10 +11,11 @@
 struct step_checker {
     struct step_limits limits;
     uint32_t pages_per_slot;
-    uint32_t *tables;                  /* [n_slots][pages_per_slot] */
-    uint32_t *n_mapped;                /* [n_slots]: pages without a gap from position 0 */
-    uint32_t *next_pos;                /* [n_slots]: the least position of the next row of this step */
-    uint32_t *n_done;                  /* [n_slots]: rows of the sequence so far, of a recurrent model */
+    uint32_t *tables;   /* [n_slots][pages_per_slot] */
+    uint32_t *n_mapped; /* [n_slots]: pages without a gap from position 0 */
+    uint32_t *next_pos; /* [n_slots]: the least position of the next row of this step */
+    uint32_t *n_done;   /* [n_states, at least n_slots]: rows that a state has seen */
+    uint32_t *expected; /* [n_slots]: rows that the state has seen with which the step begins */
     uint32_t previous[STEP_MAX_EDITS]; /* entries that the edits overwrote, to undo them */
 };
 
@@ -29,8 +30,10 @@ int step_checker_open(struct step_checker **out, const struct step_limits *limit
     c->tables = malloc(n_entries * sizeof *c->tables);
     c->n_mapped = calloc(limits->n_slots, sizeof *c->n_mapped);
     c->next_pos = calloc(limits->n_slots, sizeof *c->next_pos);
-    c->n_done = calloc(limits->n_slots, sizeof *c->n_done);
-    if (!c->tables || !c->n_mapped || !c->next_pos || !c->n_done) {
+    uint32_t n_states = limits->n_states > limits->n_slots ? limits->n_states : limits->n_slots;
+    c->n_done = calloc(n_states, sizeof *c->n_done);
+    c->expected = calloc(limits->n_slots, sizeof *c->expected);
+    if (!c->tables || !c->n_mapped || !c->next_pos || !c->n_done || !c->expected) {
         step_checker_close(c);
         return error_set(err, -ENOMEM, "page tables of %u slots: out of memory", limits->n_slots);
     }
@@ -47,6 +50,7 @@ void step_checker_close(struct step_checker *c)
     free(c->n_mapped);
     free(c->next_pos);
     free(c->n_done);
+    free(c->expected);
     free(c);
 }
 
@@ -82,8 +86,11 @@ static int check_page_ops(const struct step_limits *l, const struct step *s, str
 {
     for (uint32_t i = 0; i < s->n_page_ops; i++) {
         const struct step_page_op *op = &s->page_ops[i];
-        if (op->kind < STEP_PAGE_COPY || op->kind > STEP_PAGE_ZERO)
+        bool state = op->kind == STEP_STATE_LOAD || op->kind == STEP_STATE_SAVE;
+        if (op->kind < STEP_PAGE_COPY || op->kind > STEP_STATE_SAVE || (state && !l->n_states))
             return error_set(err, -EINVAL, "step: page_ops[%u].kind is %u: unknown", i, op->kind);
+        if (state)
+            continue;
         if (op->page >= l->n_pages)
             return too_large(err, "page_ops", i, "page", op->page, l->n_pages);
         if (op->kind == STEP_PAGE_COPY && op->from >= l->n_pages)
@@ -236,7 +243,7 @@ static int check_follows(const struct step_checker *c, const struct step *s, uin
 {
     const struct step_row *row = &s->rows[i];
     bool follows = i > 0 && s->rows[i - 1].slot == row->slot;
-    uint32_t expected = follows ? s->rows[i - 1].pos + 1 : c->n_done[row->slot];
+    uint32_t expected = follows ? s->rows[i - 1].pos + 1 : c->expected[row->slot];
     if (row->pos != expected && (follows || row->pos != 0))
         return error_set(
             err, -EINVAL,
@@ -253,15 +260,94 @@ static int check_follows(const struct step_checker *c, const struct step *s, uin
     return 0;
 }
 
-static int check_recurrent(struct step_checker *c, const struct step *s, struct error *err)
+static bool has_rows(const struct step *s, uint32_t slot)
 {
-    for (uint32_t i = 0; i < s->n_rows; i++) {
-        int rc = check_follows(c, s, i, err);
+    for (uint32_t i = 0; i < s->n_rows; i++)
+        if (s->rows[i].slot == slot)
+            return true;
+    return false;
+}
+
+static bool has_row_at(const struct step *s, uint32_t slot, uint32_t pos)
+{
+    for (uint32_t i = 0; i < s->n_rows; i++)
+        if (s->rows[i].slot == slot && s->rows[i].pos == pos)
+            return true;
+    return false;
+}
+
+/* True if another operation of the step reads or writes the state that operation i saves. */
+static bool saved_beside(const struct step *s, uint32_t i)
+{
+    for (uint32_t j = 0; j < s->n_page_ops; j++) {
+        const struct step_page_op *op = &s->page_ops[j];
+        if (j != i && ((op->kind == STEP_STATE_SAVE && op->page == s->page_ops[i].page) ||
+                       (op->kind == STEP_STATE_LOAD && op->from == s->page_ops[i].page)))
+            return true;
+    }
+    return false;
+}
+
+static int check_load(const struct step_checker *c, const struct step *s, uint32_t i, struct error *err)
+{
+    const struct step_page_op *op = &s->page_ops[i];
+    if (op->page >= c->limits.n_slots)
+        return too_large(err, "page_ops", i, "page", op->page, c->limits.n_slots);
+    if (op->from >= c->limits.n_states)
+        return too_large(err, "page_ops", i, "from", op->from, c->limits.n_states);
+    if (!has_rows(s, op->page) || has_rows(s, op->from) || c->n_done[op->from] == 0)
+        return error_set(err, -EINVAL,
+                         "step: page_ops[%u] loads state %u into slot %u: the slot has no rows, or the state "
+                         "is empty or changes",
+                         i, op->from, op->page);
+    return 0;
+}
+
+static int check_save(const struct step_checker *c, const struct step *s, uint32_t i, struct error *err)
+{
+    const struct step_page_op *op = &s->page_ops[i];
+    if (op->page >= c->limits.n_states)
+        return too_large(err, "page_ops", i, "page", op->page, c->limits.n_states);
+    if (!has_row_at(s, op->from, op->host_offset))
+        return error_set(err, -EINVAL,
+                         "step: page_ops[%u] saves slot %u behind position %u, which no row has", i, op->from,
+                         op->host_offset);
+    if (has_rows(s, op->page) || saved_beside(s, i))
+        return error_set(err, -EINVAL, "step: page_ops[%u] saves into state %u, which another one uses", i,
+                         op->page);
+    return 0;
+}
+
+static int check_state_ops(const struct step_checker *c, const struct step *s, struct error *err)
+{
+    memcpy(c->expected, c->n_done, c->limits.n_slots * sizeof *c->expected);
+    for (uint32_t i = 0; i < s->n_page_ops; i++) {
+        const struct step_page_op *op = &s->page_ops[i];
+        int rc = 0;
+        if (op->kind == STEP_STATE_LOAD)
+            rc = check_load(c, s, i, err);
+        else if (op->kind == STEP_STATE_SAVE)
+            rc = check_save(c, s, i, err);
         if (rc < 0)
             return rc;
+        if (op->kind == STEP_STATE_LOAD)
+            c->expected[op->page] = c->n_done[op->from];
     }
+    return 0;
+}
+
+static int check_recurrent(struct step_checker *c, const struct step *s, struct error *err)
+{
+    int rc = check_state_ops(c, s, err);
+    for (uint32_t i = 0; i < s->n_rows && rc == 0; i++)
+        rc = check_follows(c, s, i, err);
+    if (rc < 0)
+        return rc;
     for (uint32_t i = 0; i < s->n_rows; i++)
         c->n_done[s->rows[i].slot] = s->rows[i].pos + 1;
+    for (uint32_t i = 0; i < s->n_page_ops; i++)
+        if (s->page_ops[i].kind == STEP_STATE_SAVE)
+            c->n_done[s->page_ops[i].page] = s->page_ops[i].host_offset + 1;
     return 0;
 }
 

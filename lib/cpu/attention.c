@@ -133,6 +133,8 @@ void attend_append(const struct attend *a, uint32_t layer, uint32_t row, uint32_
 {
     const struct step_row *r = &a->step->rows[row];
     uint32_t page = slots_table(a->slots, r->slot)[r->pos / KV_PAGE_TOKENS], t = r->pos % KV_PAGE_TOKENS;
+    if (r->flags & STEP_ROW_CACHED) /* others may read the page at this moment */
+        return;
     a->ops->append(&a->kv, &a->order, tile_of(a, page, layer, kv_head, KV_KEYS), KV_KEYS, t, k);
     a->ops->append(&a->kv, &a->order, tile_of(a, page, layer, kv_head, KV_VALUES), KV_VALUES, t, v);
 }

@@ -73,7 +73,7 @@ void attend_plan(struct attend *a, const struct step *step, const struct slots *
 
 /* Rotates n_heads heads of row `row`, stored at x, where the kind rotates. */
 void attend_rope(const struct attend *a, uint32_t row, float *x, uint32_t n_heads);
-/* Writes K and V of one head of row `row` to the cache. */
+/* Writes K and V of one head of row `row` to the cache, unless they are there (STEP_ROW_CACHED). */
 void attend_append(const struct attend *a, uint32_t layer, uint32_t row, uint32_t kv_head, const float *k,
                    const float *v);
 /* Prefetches the memory that attend_append() of this row and head will write. */

@@ -149,6 +149,8 @@ static void do_page_ops(struct decoder *d, const struct step *step)
     for (uint32_t i = 0; i < step->n_page_ops && pages; i++) {
         const struct step_page_op *op = &step->page_ops[i];
         uint8_t *page = pages + op->page * size;
+        if (op->kind == STEP_STATE_LOAD || op->kind == STEP_STATE_SAVE)
+            continue; /* delta_plan() */
         if (op->kind == STEP_PAGE_COPY)
             memmove(page, pages + op->from * size, size);
         else if (op->kind == STEP_PAGE_EXPORT)
@@ -405,6 +407,19 @@ static const float *cpu_logits(struct backend *be, uint32_t index)
     return row_at(d->eager ? eager_logits(d->eager, d->graph) : d->buffers[PROGRAM_LOGITS], index);
 }
 
+/* The last norm is a part of the output's product: its gain stands there. The rows of the residual stream
+ * stay until the next step. */
+static void cpu_hidden(struct backend *be, uint32_t row, float *out)
+{
+    const struct decoder *d = (const struct decoder *)be;
+    assert(d->program && d->step && row < d->step->n_rows);
+    const struct program_op *op = d->program->ops;
+    while (!((op->flags & PROGRAM_HEAD) && op->opcode == PROGRAM_MATMUL))
+        op++;
+    memcpy(out, row_at(d->buffers[op->in], row), op->k * sizeof *out);
+    d->ops->norm_head(out, op->gain == PROGRAM_NONE ? NULL : d->weights.vectors[op->gain], op->k, op->eps);
+}
+
 static void cpu_info(const struct backend *be, struct backend_info *out)
 {
     struct decoder *d = (struct decoder *)be; /* only atomics are written */
@@ -417,8 +432,9 @@ static void cpu_info(const struct backend *be, struct backend_info *out)
         .tuning = d->tuning.info.source ? &d->tuning.info : NULL,
         .max_rows = STEP_MAX_ROWS,
         .n_pages = d->n_pages,
-        .shares_pages = d->cfg.arithmetic != BACKEND_EXACT && !d->delta.n_layers,
+        .shares_pages = d->cfg.arithmetic != BACKEND_EXACT,
         .recurrent = d->delta.n_layers > 0,
+        .n_snapshots = d->n_snapshots,
         .state_bytes = d->delta.states.size,
         .default_step_ms = 50,
         .kv = *decoder_kv(d),
@@ -479,6 +495,7 @@ const struct backend_ops cpu_backend = {
     .traced = cpu_traced,
     .park = cpu_park,
     .logits = cpu_logits,
+    .hidden = cpu_hidden,
     .info = cpu_info,
     .close = cpu_close,
 };

@@ -123,6 +123,9 @@ static uint32_t slot_pages(const struct decoder *d)
     return (uint32_t)(((uint64_t)d->cfg.n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS);
 }
 
+#define SNAPSHOTS       64 /* most snapshots of recurrent states */
+#define SNAPSHOTS_LEAST 8  /* where memory is free, however small the KV cache is */
+
 #define MIB(bytes) ((double)(bytes) / (1 << 20))
 
 /* Sets the number of pages: those that fit into kv_memory or, by default, into a quarter of the memory, at
@@ -141,6 +144,21 @@ static int choose_pages(struct decoder *d, struct error *err)
     uint64_t n = wanted / page;
     d->n_pages = n < UINT32_MAX ? (uint32_t)n : UINT32_MAX - 1;
     return 0;
+}
+
+/* Sets the number of snapshots of recurrent states. Keys and values of a page are of no use to a hit without
+ * the state behind it, so that their memory is a measure: a quarter of the pages', and at most an eighth of
+ * what is free. They become resident when used. */
+static void choose_snapshots(struct decoder *d)
+{
+    uint64_t size = delta_state_size(&d->delta.shape, d->delta.n_layers), n = SNAPSHOTS_LEAST;
+    if (size == 0)
+        return;
+    uint64_t beside = d->n_pages * (uint64_t)kv_page_size(decoder_kv(d)) / 4 / size;
+    uint64_t room = memory_available() / 8 / size;
+    n = n > beside ? n : beside;
+    n = n < room ? n : room;
+    d->n_snapshots = n < SNAPSHOTS ? (uint32_t)n : SNAPSHOTS;
 }
 
 /* Floats of the tables that depend on positions: cosines, sines and temperatures of each kind. */
@@ -167,15 +185,16 @@ static int check_fit(struct decoder *d, struct error *err)
     place_scratch(d, &counted);
     uint64_t kv = d->n_pages * (uint64_t)kv_page_size(decoder_kv(d)), available = memory_available();
     uint64_t rope = sizeof(float) * (uint64_t)all_table_floats(d, model_config(d->graph->model));
-    uint64_t states = delta_size(&d->delta.shape, d->delta.n_layers, d->cfg.n_slots);
+    uint64_t states = delta_size(&d->delta.shape, d->delta.n_layers, d->cfg.n_slots + d->n_snapshots);
     uint64_t needed = weights + counted.used + rope + kv + states;
     if (needed > available)
-        return error_set(err, -ENOMEM,
-                         "%s needs %.0f MiB (weights %.0f, KV cache %.0f, recurrent states of %u slots %.0f, "
-                         "scratch %.0f, "
-                         "rotation table %.0f), %.0f MiB are available",
-                         gguf_path(model_gguf(d->graph->model)), MIB(needed), MIB(weights), MIB(kv),
-                         d->cfg.n_slots, MIB(states), MIB(counted.used), MIB(rope), MIB(available));
+        return error_set(
+            err, -ENOMEM,
+            "%s needs %.0f MiB (weights %.0f, KV cache %.0f, %u recurrent states %.0f, scratch %.0f, "
+            "rotation table %.0f), %.0f MiB are available",
+            gguf_path(model_gguf(d->graph->model)), MIB(needed), MIB(weights), MIB(kv),
+            states ? d->cfg.n_slots + d->n_snapshots : 0, MIB(states), MIB(counted.used), MIB(rope),
+            MIB(available));
     return 0;
 }
 
@@ -265,6 +284,8 @@ static int take_slots(struct decoder *d, uint64_t transfer_bytes, struct error *
         .n_pages = d->n_pages,
         .max_rows = STEP_MAX_ROWS,
         .recurrent = d->delta.n_layers > 0,
+        .n_states =
+            d->delta.n_layers && d->cfg.arithmetic != BACKEND_EXACT ? d->cfg.n_slots + d->n_snapshots : 0,
         .transfer_bytes = transfer_bytes,
         .page_bytes = kv_page_size(decoder_kv(d)),
     };
@@ -290,15 +311,17 @@ static int load_int8(struct decoder *d, const struct model_config *c, struct err
 {
     uint64_t page = kv_page_size(decoder_kv(d)), transfer = page * STEP_MAX_PAGE_OPS;
     int rc = choose_pages(d, err);
-    if (rc == 0)
+    if (rc == 0) {
+        choose_snapshots(d);
         rc = check_fit(d, err);
+    }
     if (rc == 0)
         rc = take_slots(d, transfer, err);
     struct weights_progress progress = {.report = d->cfg.progress, .context = d->cfg.context};
     if (rc == 0)
         rc = weights_open(&d->weights, d->graph, d->team, &progress, err);
     if (rc == 0)
-        rc = delta_open(&d->delta, d->graph, &d->weights, d->cfg.n_slots, err);
+        rc = delta_open(&d->delta, d->graph, &d->weights, d->cfg.n_slots + d->n_snapshots, err);
     if (rc == 0)
         rc = memory_take(&d->kv, d->n_pages * page, "the KV cache", err);
     if (rc == 0)

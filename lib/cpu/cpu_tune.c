@@ -6,11 +6,26 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define N_OTHERS 3
+
+/* Lists the tables that this CPU supports beside the one it would take, if none is named; ends with NULL. */
+static void list_tables(const struct decoder *d, const struct matmul_kernels *others[])
+{
+    static const char *const names[N_OTHERS] = {"amx", "avxvnni", "avx2"};
+    const char *isa = d->cfg.isa ? d->cfg.isa : "auto";
+    uint32_t n = 0;
+    for (uint32_t i = 0; !strcmp(isa, "auto") && i < N_OTHERS; i++)
+        if (matmul_find(names[i]) && matmul_find(names[i]) != d->kernels)
+            others[n++] = matmul_find(names[i]);
+    others[n] = NULL;
+}
+
 /* Lends the members' scratch, which no step uses yet. */
 static int measure(struct decoder *d, struct error *err)
 {
     struct tuning_work work = {.team = d->team, .input = d->product.input, .tile_floats = PRODUCT_TILE};
-    const char *isa = d->cfg.isa ? d->cfg.isa : "auto";
+    const struct matmul_kernels *others[N_OTHERS + 1];
+    list_tables(d, others);
     work.members = calloc(team_size(d->team), sizeof *work.members);
     if (!work.members)
         return error_set(err, -ENOMEM, "cpu_tuning: out of memory");
@@ -18,7 +33,7 @@ static int measure(struct decoder *d, struct error *err)
         work.members[i].tile = d->members[i].product.tile;
         work.members[i].kernel = d->members[i].product.kernel;
     }
-    int rc = tuning_measure(&d->tuning, d->weights.matrices, d->weights.n, !strcmp(isa, "auto"), &work,
+    int rc = tuning_measure(&d->tuning, d->weights.matrices, d->weights.n, others, &work,
                             TUNING_NS_OF((uint64_t)d->weights.block.size), err);
     free(work.members);
     return rc;

@@ -84,10 +84,12 @@ struct tuning_work { /* the memory that measuring overwrites */
 };
 #define TUNING_COLUMNS 32 /* the largest number of columns that is measured */
 
-/* Measures what is TUNING_BUILT, for at most budget_ns. Tables other than `kernels` are tried where `tables`
- * is set. Errors: -ENOMEM. */
-int tuning_measure(struct tuning *t, const struct matmul_matrix *matrices, uint32_t n_matrices, bool tables,
-                   struct tuning_work *work, uint64_t budget_ns, struct error *err);
+/* Measures what is TUNING_BUILT, for at most budget_ns. The tables of `others`, a list that ends with NULL,
+ * are tried too: one is taken for a class where it is faster for most weights, and for all weights together:
+ * a step quantises its rows for one table. Errors: -ENOMEM. */
+int tuning_measure(struct tuning *t, const struct matmul_matrix *matrices, uint32_t n_matrices,
+                   const struct matmul_kernels *const *others, struct tuning_work *work, uint64_t budget_ns,
+                   struct error *err);
 
 /* Reads the choices of a file. Returns 1 if it was taken; 0 if there is none or it was made on another CPU,
  * with another instruction set or number of threads (t->note says which); -EINVAL with file and line if it is

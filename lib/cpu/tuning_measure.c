@@ -39,6 +39,10 @@ struct trial {
 struct bench {
     struct tuning *t;
     const struct tuning_work *work;
+    const struct matmul_matrix *all; /* [n_all]: of the model */
+    uint32_t n_all;
+    uint64_t bytes[MATMUL_N_KINDS], sum; /* of `all`, by kind and together */
+    const struct matmul_kernels *const *others;
     const struct matmul_matrix **list; /* matrices of one kind and shape */
     uint32_t n_list, groups;           /* groups of a trial */
     struct place cursor;
@@ -283,32 +287,6 @@ static void set_class(struct bench *b, uint32_t class)
     b->groups -= b->groups % 2;
 }
 
-/* Takes another table for a class where its constants are faster than the best variant of the present one. */
-static bool try_tables(struct bench *b, uint32_t kind, uint32_t class)
-{
-    static const char *const names[] = {"avxvnni", "avx2"};
-    struct tuning_choice *choice = &b->t->choice[kind][class];
-    bool taken = false;
-    for (uint32_t i = 0; i < 2; i++) {
-        const struct matmul_kernels *other = matmul_find(names[i]);
-        if (!other || other == b->t->kernels[class] || clock_ns() >= b->deadline)
-            continue;
-        quantise(b, other, &b->in[1]);
-        struct contender c[2] = {{.kernels = b->t->kernels[class], .variant = choice->variant},
-                                 {.kernels = other, .input = 1}};
-        uint64_t ns;
-        float gain = fastest(b, c, 2, 3) == 1 ? duel(b, &c[0], &c[1], &ns) : 0;
-        if (gain > 0) {
-            b->t->kernels[class] = other;
-            b->t->kernels_gain[class] *= choice->gain * gain;
-            *choice = (struct tuning_choice){.gain = 1};
-            quantise(b, other, &b->in[0]);
-            taken = true;
-        }
-    }
-    return taken;
-}
-
 /* --- kinds --- */
 
 static uint64_t bytes_of(const struct matmul_matrix *m)
@@ -322,9 +300,11 @@ static bool same_shape(const struct matmul_matrix *a, const struct matmul_matrix
 }
 
 /* Lists the matrices of the shape that most bytes of this kind have. Returns the bytes of the kind. */
-static uint64_t list_kind(struct bench *b, uint32_t kind, const struct matmul_matrix *all, uint32_t n)
+static uint64_t list_kind(struct bench *b, uint32_t kind)
 {
+    const struct matmul_matrix *all = b->all;
     uint64_t total = 0, most = 0;
+    uint32_t n = b->n_all;
     const struct matmul_matrix *shape = NULL;
     for (uint32_t i = 0; i < n; i++) {
         if (!all[i].n_groups || all[i].kind != kind)
@@ -347,12 +327,72 @@ static uint64_t list_kind(struct bench *b, uint32_t kind, const struct matmul_ma
 }
 
 /* True if the listed kind has products that variants differ in, and its shape fits the work's memory. */
-static bool measurable(const struct bench *b, uint64_t kind_bytes, uint64_t all_bytes)
+static bool measurable(const struct bench *b, uint32_t kind)
 {
     const struct matmul_matrix *m = b->n_list ? b->list[0] : NULL;
     size_t tile = b->work->tile_floats;
     return m && !matmul_is_float(m) && m->n_groups >= 2 && m->k <= tile &&
-           PIECE_GROUPS * MATMUL_ROWS * TUNING_COLUMNS <= tile && kind_bytes >= all_bytes / 50;
+           PIECE_GROUPS * MATMUL_ROWS * TUNING_COLUMNS <= tile && b->bytes[kind] >= b->sum / 50;
+}
+
+/* --- tables --- */
+
+/* Adds the time that the constants of two tables take for all weights of a kind. */
+static void add_times(struct bench *b, uint32_t kind, uint32_t class, const struct contender two[2],
+                      double total[2])
+{
+    uint64_t ns[MAX_CONTENDERS][MAX_ROUNDS];
+    list_kind(b, kind);
+    if (!measurable(b, kind))
+        return;
+    set_class(b, class);
+    quantise(b, two[1].kernels, &b->in[1]);
+    race(b, two, 2, 3, ns);
+    double trials = (double)b->bytes[kind] / ((double)b->groups * (double)b->list[0]->group_size);
+    for (uint32_t i = 0; i < 2; i++)
+        total[i] += trials * (double)median(ns[i], 3);
+}
+
+/* True if another table is faster for all kinds together, not for the one alone that it was tried with. */
+static bool faster_for_all(struct bench *b, uint32_t class, const struct matmul_kernels *other)
+{
+    const struct contender two[2] = {{.kernels = b->t->kernels[class]}, {.kernels = other, .input = 1}};
+    double total[2] = {0};
+    for (uint32_t kind = 0; kind < MATMUL_N_KINDS; kind++)
+        if (b->bytes[kind])
+            add_times(b, kind, class, two, total);
+    return total[0] >= (double)TUNING_GAIN * total[1];
+}
+
+/* Takes another table for a class where its constants are faster than the best variant of the present one. */
+static bool try_table(struct bench *b, uint32_t kind, uint32_t class, const struct matmul_kernels *other)
+{
+    struct tuning_choice *choice = &b->t->choice[kind][class];
+    const struct contender c[2] = {{.kernels = b->t->kernels[class], .variant = choice->variant},
+                                   {.kernels = other, .input = 1}};
+    uint64_t ns;
+    quantise(b, other, &b->in[1]);
+    float gain = fastest(b, c, 2, 3) == 1 ? duel(b, &c[0], &c[1], &ns) : 0;
+    bool taken = gain > 0 && faster_for_all(b, class, other);
+    if (taken) {
+        b->t->kernels[class] = other;
+        b->t->kernels_gain[class] *= choice->gain * gain;
+        *choice = (struct tuning_choice){.gain = 1};
+    }
+    if (gain > 0) { /* faster_for_all() went through the kinds */
+        list_kind(b, kind);
+        set_class(b, class);
+    }
+    return taken;
+}
+
+static bool try_tables(struct bench *b, uint32_t kind, uint32_t class)
+{
+    bool taken = false;
+    for (uint32_t i = 0; b->others[i]; i++)
+        if (b->others[i] != b->t->kernels[class] && clock_ns() < b->deadline)
+            taken = try_table(b, kind, class, b->others[i]) || taken;
+    return taken;
 }
 
 /* Measures the classes of the listed kind in its share of the time; what one leaves is for the next. */
@@ -373,36 +413,41 @@ static void measure_kind(struct bench *b, uint32_t kind, bool tables, uint64_t n
     }
 }
 
-static void measure_all(struct bench *b, const struct matmul_matrix *all, uint32_t n, bool tables,
-                        uint64_t budget_ns)
+static void measure_all(struct bench *b, uint64_t budget_ns)
 {
-    uint64_t bytes[MATMUL_N_KINDS], sum = 0;
     uint32_t largest = 0;
     for (uint32_t kind = 0; kind < MATMUL_N_KINDS; kind++) {
-        bytes[kind] = list_kind(b, kind, all, n);
-        b->t->used[kind] = bytes[kind] > 0;
-        sum += bytes[kind];
-        largest = bytes[kind] > bytes[largest] ? kind : largest;
+        b->bytes[kind] = list_kind(b, kind);
+        b->t->used[kind] = b->bytes[kind] > 0;
+        b->sum += b->bytes[kind];
+        largest = b->bytes[kind] > b->bytes[largest] ? kind : largest;
     }
     for (uint32_t i = 0; i < MATMUL_N_KINDS; i++) { /* the largest first: it chooses the tables */
         uint32_t kind = i == 0 ? largest : i <= largest ? i - 1 : i;
-        list_kind(b, kind, all, n);
-        if (measurable(b, bytes[kind], sum))
-            measure_kind(b, kind, tables && i == 0,
-                         (uint64_t)((double)budget_ns * (double)bytes[kind] / (double)sum));
+        list_kind(b, kind);
+        if (measurable(b, kind))
+            measure_kind(b, kind, i == 0,
+                         (uint64_t)((double)budget_ns * (double)b->bytes[kind] / (double)b->sum));
     }
 }
 
-int tuning_measure(struct tuning *t, const struct matmul_matrix *matrices, uint32_t n_matrices, bool tables,
-                   struct tuning_work *work, uint64_t budget_ns, struct error *err)
+int tuning_measure(struct tuning *t, const struct matmul_matrix *matrices, uint32_t n_matrices,
+                   const struct matmul_kernels *const *others, struct tuning_work *work, uint64_t budget_ns,
+                   struct error *err)
 {
     struct bench *b = calloc(1, sizeof *b);
     const struct matmul_matrix **list = calloc(n_matrices ? n_matrices : 1, sizeof *list);
     int rc = b && list ? 0 : error_set(err, -ENOMEM, "cpu_tuning: out of memory");
     uint64_t began = clock_ns();
     if (rc == 0) {
-        *b = (struct bench){.t = t, .work = work, .list = list, .deadline = began + budget_ns};
-        measure_all(b, matrices, n_matrices, tables, budget_ns);
+        *b = (struct bench){.t = t,
+                            .work = work,
+                            .all = matrices,
+                            .n_all = n_matrices,
+                            .others = others,
+                            .list = list,
+                            .deadline = began + budget_ns};
+        measure_all(b, budget_ns);
         t->ns = clock_ns() - began;
     }
     free(list);

@@ -42,7 +42,7 @@ int cuda_kernels_check(const struct cuda_device *device, const struct ptx_image 
     for (enum cuda_kernel k = 0; k < CUDA_N_KERNELS; k++) {
         bool found = !is_wanted(k, eager);
         for (const struct ptx_image *i = images; i->name && !found; i++)
-            found = strcmp(i->name, kernels[k].source) == 0 && i->sm <= device->sm;
+            found = !i->is_cubin && strcmp(i->name, kernels[k].source) == 0 && i->sm <= device->sm;
         if (!found)
             return error_set(err, -ENODEV, "this build has no kernel %s for %s (compute capability %u.%u)",
                              kernels[k].entry, device->name, device->sm / 10, device->sm % 10);
@@ -56,9 +56,13 @@ static int open_module(struct cuda_kernels *out, enum cuda_kernel k, const char 
 {
     if (*source && strcmp(*source, kernels[k].source) == 0)
         return 0;
-    int rc =
-        cuda_module_open(&out->modules[out->n_modules], driver, device, ptx_images, kernels[k].source, err);
+    struct cuda_module_origin origin;
+    int rc = cuda_module_open(&out->modules[out->n_modules], driver, device, ptx_images, kernels[k].source,
+                              &origin, err);
     out->n_modules += rc == 0;
+    out->n_cubins += rc == 0 && origin.is_cubin;
+    if (*origin.reason && !*out->jit_reason)
+        memcpy(out->jit_reason, origin.reason, sizeof out->jit_reason);
     *source = kernels[k].source;
     return rc;
 }

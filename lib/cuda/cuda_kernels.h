@@ -29,6 +29,8 @@ struct cuda_kernels {
     void *functions[CUDA_N_KERNELS]; /* NULL: not used by this executor */
     void *modules[CUDA_N_KERNELS];
     uint32_t n_modules;
+    uint32_t n_cubins; /* modules that are the build's machine code; the driver compiled the others */
+    char jit_reason[sizeof((struct cuda_module_origin *)0)->reason]; /* of the first that has one, or "" */
     uint32_t registers, local_bytes; /* of a thread: the most of any of them */
 };
 
@@ -36,8 +38,8 @@ struct cuda_kernels {
  * kernel, or what the build lacked if there are none. */
 int cuda_kernels_check(const struct cuda_device *device, const struct ptx_image *images, bool eager,
                        struct error *err);
-/* Compiles them, which takes seconds if the driver's cache does not have them. `progress` (may be NULL) is
- * called with 0..1. Errors: as cuda_module_open(); *out is closed then. */
+/* Loads them. What has no cubin is compiled, which takes seconds if the driver's cache does not have it.
+ * `progress` (may be NULL) is called with 0..1. Errors: as cuda_module_open(); *out is closed then. */
 int cuda_kernels_open(struct cuda_kernels *out, const struct cuda_driver *driver,
                       const struct cuda_device *device, bool eager,
                       void (*progress)(void *context, double fraction), void *context, struct error *err);

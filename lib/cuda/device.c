@@ -148,19 +148,52 @@ void cuda_device_close(struct cuda_device *dev, const struct cuda_driver *d)
     dev->context = NULL;
 }
 
-static const struct ptx_image *find_image(const struct ptx_image *images, const char *name, uint32_t sm)
+static bool can_run(const struct ptx_image *image, uint32_t sm)
+{
+    return image->sm <= sm && (!image->is_cubin || image->sm / 10 == sm / 10);
+}
+
+static const struct ptx_image *find_image(const struct ptx_image *images, const char *name, uint32_t sm,
+                                          bool is_cubin)
 {
     const struct ptx_image *best = NULL;
     for (const struct ptx_image *i = images; i->name; i++)
-        if (strcmp(i->name, name) == 0 && i->sm <= sm && (!best || i->sm > best->sm))
+        if (strcmp(i->name, name) == 0 && i->is_cubin == is_cubin && can_run(i, sm) &&
+            (!best || i->sm > best->sm))
             best = i;
     return best;
 }
 
-int cuda_module_open(void **module, const struct cuda_driver *d, const struct cuda_device *dev,
-                     const struct ptx_image *images, const char *name, struct error *err)
+static bool has_cubins(const struct ptx_image *images, const char *name)
 {
-    const struct ptx_image *image = find_image(images, name, dev->sm);
+    for (const struct ptx_image *i = images; i->name; i++)
+        if (i->is_cubin && strcmp(i->name, name) == 0)
+            return true;
+    return false;
+}
+
+/* Returns whether the driver took a cubin; *origin says why it did not. */
+static bool load_cubin(void **module, const struct cuda_driver *d, const struct cuda_device *dev,
+                       const struct ptx_image *images, const char *name, struct cuda_module_origin *origin)
+{
+    const struct ptx_image *image = find_image(images, name, dev->sm, true);
+    struct error why = {0};
+    *origin = (struct cuda_module_origin){0};
+    if (image)
+        origin->is_cubin = cuda_check(d, &why, "cuModuleLoadDataEx",
+                                      d->cuModuleLoadDataEx(module, image->text, 0, NULL, NULL)) == 0;
+    else if (has_cubins(images, name))
+        error_set(&why, -ENODEV, "this build has no machine code for compute capability %u.%u", dev->sm / 10,
+                  dev->sm % 10);
+    snprintf(origin->reason, sizeof origin->reason, "%s%.160s",
+             image && *why.text ? "the driver refused the build's: " : "", why.text);
+    return origin->is_cubin;
+}
+
+static int load_ptx(void **module, const struct cuda_driver *d, const struct cuda_device *dev,
+                    const struct ptx_image *images, const char *name, struct error *err)
+{
+    const struct ptx_image *image = find_image(images, name, dev->sm, false);
     if (!image)
         return error_set(err, -ENODEV, "this build has no kernel %s for compute capability %u.%u", name,
                          dev->sm / 10, dev->sm % 10);
@@ -175,4 +208,14 @@ int cuda_module_open(void **module, const struct cuda_driver *d, const struct cu
     log[sizeof log - 1] = '\0';
     return error_set(err, rc, "kernel %s for sm_%u: %.150s%s%.130s", name, image->sm, call.text,
                      *log ? ": " : "", log);
+}
+
+int cuda_module_open(void **module, const struct cuda_driver *d, const struct cuda_device *dev,
+                     const struct ptx_image *images, const char *name, struct cuda_module_origin *origin,
+                     struct error *err)
+{
+    struct cuda_module_origin unused;
+    if (load_cubin(module, d, dev, images, name, origin ? origin : &unused))
+        return 0;
+    return load_ptx(module, d, dev, images, name, err);
 }

@@ -7,6 +7,7 @@
 #pragma once
 #include "base/error.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -166,8 +167,17 @@ struct cuda_device {
 int cuda_device_open(struct cuda_device *out, const struct cuda_driver *d, int ordinal, struct error *err);
 void cuda_device_close(struct cuda_device *dev, const struct cuda_driver *d);
 
+struct cuda_module_origin {
+    bool is_cubin; /* machine code of the build; else PTX, which the driver compiled */
+    /* PTX though the build has cubins of the kernel: why none was taken, as a clause; else "". */
+    char reason[200];
+};
+
 struct ptx_image;
-/* Compiles the newest image of `name` that the device can run. Errors: -ENODEV: there is none. -EIO: the
- * driver's compiler rejects it or is missing; the text has its log, as far as it fits. */
+/* Loads the best cubin of `name` for the device. If there is none, or the driver refuses it (one that is
+ * older than the build's ptxas does), compiles the newest PTX that the device can run. `origin` may be NULL.
+ * Errors: -ENODEV: there is no such PTX. -EIO: the driver's compiler rejects it or is missing; the text has
+ * its log, as far as it fits. */
 int cuda_module_open(void **module, const struct cuda_driver *d, const struct cuda_device *dev,
-                     const struct ptx_image *images, const char *name, struct error *err);
+                     const struct ptx_image *images, const char *name, struct cuda_module_origin *origin,
+                     struct error *err);

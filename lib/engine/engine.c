@@ -79,8 +79,10 @@ static int configure(struct engine *e, const struct engine_config *cfg, struct e
     e->cfg = *cfg;
     e->n_pages = info.n_pages;
     e->shares_pages = info.shares_pages;
+    e->recurrent = info.recurrent;
+    e->n_snapshots = info.n_snapshots;
     e->cfg.prefix_cache = cfg->prefix_cache && info.shares_pages;
-    e->cfg.speculation = info.recurrent ? ENGINE_SPECULATE_OFF : cfg->speculation;
+    e->cfg.speculation = info.recurrent && !info.n_snapshots ? ENGINE_SPECULATE_OFF : cfg->speculation;
     if (cfg->step_ms == 0)
         e->cfg.step_ms = info.default_step_ms;
     uint64_t room = (uint64_t)info.n_pages * KV_PAGE_TOKENS;
@@ -93,7 +95,12 @@ static int configure(struct engine *e, const struct engine_config *cfg, struct e
     e->pages_total = info.n_pages;
     e->last_id = e->retired = info.steps; /* an earlier engine may have used the executor */
     struct kv_cache_config kv = {
-        .n_pages = info.n_pages, .n_seqs = cfg->n_slots, .n_ctx = e->n_ctx, .max_hit = ENGINE_MAX_HIT};
+        .n_pages = info.n_pages,
+        .n_seqs = cfg->n_slots,
+        .n_ctx = e->n_ctx,
+        .max_hit = ENGINE_MAX_HIT,
+        .n_snapshots = info.n_snapshots,
+    };
     int rc = engine_disk_open(e, err);
     kv.keep = e->disk != NULL;
     return rc < 0 ? rc : kv_cache_open(&e->kv, &kv, err);
@@ -104,12 +111,17 @@ static int take_memory(struct engine *e, struct error *err)
     e->seqs = calloc(e->cfg.n_slots, sizeof *e->seqs);
     e->order = calloc(e->cfg.n_slots, sizeof *e->order);
     e->end_tokens = calloc(e->cfg.n_end_tokens + 1, sizeof *e->end_tokens);
-    if (!e->seqs || !e->order || !e->end_tokens)
+    e->hidden = calloc(engine_n_embedding(e) + 1, sizeof *e->hidden);
+    if (!e->seqs || !e->order || !e->end_tokens || !e->hidden)
         return error_set(err, -ENOMEM, "no memory for %u slots", e->cfg.n_slots);
     if (e->cfg.n_end_tokens)
         memcpy(e->end_tokens, e->cfg.end_tokens, e->cfg.n_end_tokens * sizeof *e->end_tokens);
     e->cfg.end_tokens = e->end_tokens;
     int rc = engine_constrain_open(e, err);
+    if (rc == 0)
+        rc = engine_states_open(e, err);
+    if (rc == 0)
+        rc = engine_sample_open(e, err);
     if (rc < 0)
         return rc;
     return engine_draft_open(e, err);
@@ -134,10 +146,13 @@ static void engine_free(struct engine *e)
     pthread_mutex_destroy(&e->lock);
     pthread_cond_destroy(&e->bell);
     engine_constrain_close(e);
+    engine_sample_close(e);
     engine_draft_close(e);
+    engine_states_close(e);
     kv_cache_close(e->kv);
     free(e->seqs);
     free(e->order);
+    free(e->hidden);
     free(e->end_tokens);
     free(e);
 }

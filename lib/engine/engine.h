@@ -10,8 +10,8 @@
  * Order of admission: the largest (priority + seconds waited) first, then first come. A request without room
  * (no pages) may be passed by later ones for two seconds from the time it became the first of the queue; then
  * no request passes it until it is admitted. A request whose prefix another request is computing waits for
- * those pages. The oldest prompt gets at least half of a step's prefill rows; the rest goes to the shortest
- * prompts first.
+ * those pages. The oldest prompt gets at least half of a step's prefill rows, and all that it can use while
+ * no prompt has less left; the rest goes to the shortest prompts first.
  *
  * The caller owns a request: it fills the struct before engine_submit() and only reads it until the state is
  * terminal; the engine publishes the outputs as described below. A request goes through queued, prefill,
@@ -26,6 +26,9 @@
  * A constrained request gets a mask of the tokens that may come next with every row that samples. The mask
  * follows from its text alone, so its tokens do not depend on the other requests either. It has one step in
  * flight and no drafts, and the steps beside it wait for its token.
+ *
+ * A request with a chain of filters is sampled by the engine's thread, from logits that the decoder exports.
+ * It too has one step in flight and no drafts.
  *
  * Where a text repeats tokens of itself or of its prompt, a step holds draft rows of that sequence too (see
  * engine_speculate.c). Such a sequence, and those that run beside it, have one step in flight.
@@ -51,6 +54,7 @@ struct prefix_disk;
 struct tokenizer;
 struct matcher;
 struct vocabulary;
+struct sampler_chain;
 
 enum engine_state {
     ENGINE_NEW,
@@ -88,6 +92,14 @@ enum engine_speculation {
     ENGINE_SPECULATE_ALWAYS, /* also when it does not pay: for tests */
 };
 
+/* The vector of a prompt, made of the hidden states of its tokens behind the last norm. */
+enum engine_pooling {
+    ENGINE_POOL_NONE, /* none is wanted */
+    ENGINE_POOL_MEAN, /* the sum in the order of the tokens, then divided by their number, in floats */
+    ENGINE_POOL_FIRST,
+    ENGINE_POOL_LAST,
+};
+
 struct engine_request {
     /* Input: set before engine_submit, constant afterwards. */
     struct engine_request *next_choice; /* another choice of the same prompt, or NULL */
@@ -101,6 +113,7 @@ struct engine_request {
     uint32_t n_top;
     bool want_prompt_logprobs; /* of every prompt token but the first; disables prefix hits */
     uint32_t n_prompt_top;
+    enum engine_pooling pooling; /* a prompt whose vector is wanted has max_tokens 0 and no choices */
     const int32_t *stop_ids;
     uint32_t n_stop_ids;
     struct step_sampling sampling;
@@ -110,16 +123,22 @@ struct engine_request {
      * the request is terminal; NULL: any text. */
     struct matcher *constraint;
     const struct vocabulary *vocabulary;
-    int32_t priority;                        /* larger first; +1 per second waited */
+    /* Filters that the decoder lacks (sampler_chain.h), at their beginning: the engine's thread samples with
+     * them, from the decoder's logits, and has their state until the request is terminal; NULL: none. */
+    struct sampler_chain *chain;
+    bool begun;       /* a part of a caller's request that runs already: queue_limit does not count it */
+    int32_t priority; /* larger first; +1 per second waited */
     uint64_t queue_deadline_ns, deadline_ns; /* CLOCK_MONOTONIC; 0: none */
     void *user;                              /* for the caller */
 
     /* Output buffers of the caller: out [max_tokens]; and where they are wanted, top [max_tokens * n_top],
-     * prompt_out [n_prompt], prompt_top [n_prompt * n_prompt_top]. prompt_out[0] is unused. */
+     * prompt_out [n_prompt], prompt_top [n_prompt * n_prompt_top], embedding [engine_n_embedding()].
+     * prompt_out[0] is unused. `embedding` is final when the request is terminal. */
     struct engine_token *out;
     struct step_top *top;
     struct engine_token *prompt_out;
     struct step_top *prompt_top;
+    float *embedding;
 
     /* Output, published by the engine. Entries below n_out (acquire) are final. `finish` and the times are
      * final once state (acquire) is ENGINE_DONE; after that the engine never touches the request again. */
@@ -169,6 +188,9 @@ void engine_close(struct engine *e);
 
 /* True if requests may have a constraint: the backend uses masks. Any thread. */
 bool engine_constrains(const struct engine *e);
+/* The width of the vectors that `pooling` asks for; 0: the executor keeps no hidden states, and a request
+ * that asks is refused. Any thread. */
+uint32_t engine_n_embedding(const struct engine *e);
 /* Queues the request. One that finds a free slot does not count against queue_limit: n_slots + queue_limit
  * requests are accepted at once, fewer when pages are short. Every choice counts, but a request with several
  * choices is accepted when there is room for one of them, because a short queue would otherwise never accept
@@ -192,11 +214,12 @@ struct engine_stats {
     uint64_t prompt_tokens, cached_tokens, generated_tokens;
     uint64_t steps;
     bool speculates;
-    bool shares_prefixes;                /* the prefix cache is on, and the model can have one */
-    uint64_t drafted, accepted;          /* draft rows, and those of them that were sampled */
-    uint64_t draft_steps;                /* steps with draft rows */
-    uint64_t steps_saved;                /* steps that the same tokens would have needed in addition */
-    uint64_t draft_requests, turned_off; /* requests with draft rows; requests that stopped drafting */
+    uint32_t snapshots_total, snapshots_kept; /* of recurrent states */
+    bool shares_prefixes;                     /* the prefix cache is on, and the model can have one */
+    uint64_t drafted, accepted;               /* draft rows, and those of them that were sampled */
+    uint64_t draft_steps;                     /* steps with draft rows */
+    uint64_t steps_saved;                     /* steps that the same tokens would have needed in addition */
+    uint64_t draft_requests, turned_off;      /* requests with draft rows; requests that stopped drafting */
     uint32_t pages_total, pages_used, pages_cached; /* used: held by a live sequence; cached: evictable */
     bool has_disk;                                  /* the disk_ fields are valid */
     uint64_t disk_pages, disk_bytes, disk_hits, disk_spilled, disk_errors;

@@ -24,19 +24,20 @@ static uint32_t common_prefix(const struct engine_request *a, const struct engin
     return n;
 }
 
-/* True if a running request is about to publish a page of r's prefix that r would otherwise compute now.
- * Waiting is then shorter, and a prompt with many choices is computed once. The wait ends with the other
- * request's prefill at the latest. */
-static bool worth_waiting(const struct engine *e, const struct engine_request *r, uint32_t n_cached)
+/* True if a running request is about to publish a page of r's prefix that r would otherwise compute now, with
+ * the recurrent state behind it. Waiting is then shorter, and a prompt with many choices is computed once.
+ * The wait ends with the other request's prefill at the latest. n_cached: tokens that r need not compute now.
+ */
+static bool worth_waiting(struct engine *e, const struct engine_request *r, uint32_t n_cached)
 {
     for (uint32_t i = 0; i < e->cfg.n_slots; i++) {
-        const struct sequence *q = &e->seqs[i];
+        struct sequence *q = &e->seqs[i];
         if (!q->r || q->r == r || !q->r->cache_prompt || q->r->salt != r->salt || q->n_done >= q->r->n_prompt)
             continue;
         uint32_t shared = common_prefix(q->r, r);
         shared = shared < r->n_prompt - 1 ? shared : r->n_prompt - 1;
         shared = shared / KV_PAGE_TOKENS * KV_PAGE_TOKENS;
-        if (shared > n_cached && q->n_done < shared)
+        if (shared > n_cached && q->n_done < shared && (!e->recurrent || engine_states_keep(e, q, shared)))
             return true;
     }
     return false;
@@ -67,8 +68,12 @@ static bool reserve(struct engine *e, const struct kv_sequence *s, const uint32_
 static struct sequence *seat(struct engine *e, struct engine_request *r, uint32_t slot, uint64_t now_ns)
 {
     assert(!e->seqs[slot].busy && e->n_live < e->cfg.n_slots);
-    e->seqs[slot] =
-        (struct sequence){.r = r, .busy = true, .fresh = true, .admitted = ++e->n_admitted, .first = NO_SLOT};
+    e->seqs[slot] = (struct sequence){.r = r,
+                                      .busy = true,
+                                      .fresh = true,
+                                      .admitted = ++e->n_admitted,
+                                      .first = NO_SLOT,
+                                      .backup = SNAPSHOT_NONE};
     r->slot = slot;
     r->started_ns = now_ns;
     e->n_live++;
@@ -87,13 +92,16 @@ static void announce(struct engine *e, struct engine_request *r, uint32_t n_cach
         engine_list(e, r);
 }
 
-static void seat_all(struct engine *e, struct engine_request *r, const uint32_t *slots, uint32_t n_cached,
-                     uint64_t now_ns)
+static void seat_all(struct engine *e, struct engine_request *r, const uint32_t *slots, uint32_t n_shared,
+                     bool share, uint64_t now_ns)
 {
     uint32_t n = r->n_together;
     struct engine_request *choices[ENGINE_MAX_CHOICES];
     struct sequence *first = seat(e, r, slots[0], now_ns);
+    uint32_t n_cached = engine_states_begin(e, slots[0], n_shared, share);
     first->n_rows = first->n_done = r->n_cached = n_cached;
+    count(&e->prompt_tokens, n_cached);
+    count(&e->cached_tokens, n_cached);
     first->n_waiting = n - 1;
     choices[0] = r;
     engine_disk_begin(e, slots[0], now_ns);
@@ -108,7 +116,7 @@ static void seat_all(struct engine *e, struct engine_request *r, const uint32_t 
 
 static enum outcome start(struct engine *e, struct engine_request *r, uint64_t now_ns)
 {
-    uint32_t slots[ENGINE_MAX_CHOICES], n_cached;
+    uint32_t slots[ENGINE_MAX_CHOICES], n_shared, n_cached;
     if (find_slots(e, r->n_together, slots) < r->n_together)
         return NO_ROOM;
     bool share = e->cfg.prefix_cache && r->cache_prompt;
@@ -116,18 +124,19 @@ static enum outcome start(struct engine *e, struct engine_request *r, uint64_t n
                             .n_prompt = r->n_prompt,
                             .n_tokens = r->n_prompt + r->max_tokens,
                             .salt = r->salt,
-                            .reuse = share && !r->want_prompt_logprobs,
+                            .reuse = share && engine_reuses(r),
                             .publish = share};
-    if (!reserve(e, &s, slots, r->n_together, &n_cached))
+    if (!reserve(e, &s, slots, r->n_together, &n_shared))
         return NO_ROOM;
+    n_cached = n_shared;
+    if (e->recurrent)
+        kv_cache_snapshot(e->kv, slots[0], &n_cached);
     if (s.reuse && worth_waiting(e, r, n_cached)) {
         give_up(e, slots, r->n_together);
         return LATER;
     }
     engine_queue_remove(&e->queue, r);
-    count(&e->prompt_tokens, n_cached);
-    count(&e->cached_tokens, n_cached);
-    seat_all(e, r, slots, n_cached, now_ns);
+    seat_all(e, r, slots, n_shared, share, now_ns);
     return STARTED;
 }
 

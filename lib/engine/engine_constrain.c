@@ -34,7 +34,7 @@ void engine_constrain_close(struct engine *e)
 static bool wants_mask(const struct sequence *q)
 {
     return q->r && q->r->constraint && !q->masked && q->n_samples < q->r->max_tokens &&
-           !engine_constraint_waits(q);
+           !engine_token_waits(q);
 }
 
 bool engine_constrain_pending(const struct engine *e)
@@ -88,8 +88,8 @@ bool engine_constrain_token(const struct engine *e, struct sequence *q, int32_t 
 
 bool engine_constrain_holds(const struct engine *e)
 {
-    for (uint32_t slot = 0; e->masks && e->n_flights > 0 && slot < e->cfg.n_slots; slot++)
-        if (e->seqs[slot].r && engine_constraint_waits(&e->seqs[slot]))
+    for (uint32_t slot = 0; e->n_flights > 0 && slot < e->cfg.n_slots; slot++)
+        if (e->seqs[slot].r && engine_token_waits(&e->seqs[slot]))
             return true;
     return false;
 }

@@ -65,6 +65,7 @@ void engine_release(struct engine *e, uint32_t slot)
     struct sequence *q = &e->seqs[slot];
     if (!q->busy || q->r || q->last_step > e->retired)
         return;
+    engine_states_end(e, q);
     kv_cache_end(e->kv, slot);
     q->busy = false;
     e->room = true;

@@ -10,7 +10,7 @@ bool engine_can_fork(const struct engine *e, const struct engine_request *r, uin
            n_shared + (uint64_t)n * (n_pages - n_shared) <= e->n_pages;
 }
 
-void engine_fork(struct engine *e, uint32_t slot)
+void engine_fork(struct engine *e, uint32_t slot, uint32_t first_row)
 {
     for (uint32_t i = 0; i < e->cfg.n_slots && e->seqs[slot].n_waiting; i++) {
         struct sequence *q = &e->seqs[i];
@@ -21,6 +21,7 @@ void engine_fork(struct engine *e, uint32_t slot)
         q->copies = kv_cache_fork(e->kv, i, slot, q->r->n_prompt, &q->copy_from);
         q->n_rows = q->r->n_prompt - 1;
         q->n_done = kv_shared_pages(q->r->n_prompt) * KV_PAGE_TOKENS; /* it accepts the rest itself */
+        engine_states_fork(e, i, slot, first_row);
         e->seqs[slot].n_waiting--;
     }
     assert(e->seqs[slot].n_waiting == 0); /* each one that waited has its pages */

@@ -74,6 +74,10 @@ static int check_request(const struct engine *e, const struct engine_request *r,
                          r->n_top > r->n_prompt_top ? r->n_top : r->n_prompt_top, STEP_MAX_TOP);
     if (s->penalty_last_n > STEP_MAX_HISTORY)
         return error_set(err, -EINVAL, "penalty_last_n %u: at most %d", s->penalty_last_n, STEP_MAX_HISTORY);
+    if (r->pooling && (r->max_tokens || r->next_choice || !engine_n_embedding(e)))
+        return error_set(err, -EINVAL, "an embedding: %s",
+                         engine_n_embedding(e) ? "nothing is generated behind it, max_tokens is 0"
+                                               : "this backend and executor keep no hidden states");
     for (uint32_t i = 0; e->n_vocab && i < r->n_prompt; i++)
         if ((uint32_t)r->prompt[i] >= e->n_vocab)
             return error_set(err, -EINVAL, "prompt token %d: the vocabulary holds %u", (int)r->prompt[i],
@@ -141,7 +145,7 @@ int engine_submit(struct engine *e, struct engine_request *r, struct error *err)
         n++;
     if (atomic_load(&e->faulted))
         return error_set(err, -EIO, "the decoder has failed");
-    if (engine_queue_depth(e, 1) > e->cfg.queue_limit) {
+    if (!r->begun && engine_queue_depth(e, 1) > e->cfg.queue_limit) {
         count(&e->rejected, n);
         return error_set(err, -EAGAIN, "the queue is full: %u requests wait", e->cfg.queue_limit);
     }

@@ -1,9 +1,10 @@
 /* engine_private.h - the engine's state, shared by its parts: engine.c (the thread and its rounds),
  * engine_mailbox.c (the state that threads share), engine_admit.c (queue to slot), engine_fork.c (choices of
- * one prompt), engine_step.c (slots to step, results to requests), engine_end.c (ends of requests),
- * engine_stats.c (figures), engine_speculate.c (drafts), engine_spill.c (pages to the disk and back).
- * Thread: engine only, except the fields guarded by `lock` and the atomics. Memory: engine_open() allocates
- * all. */
+ * one prompt), engine_states.c (recurrent states), engine_step.c (slots to step, results to requests),
+ * engine_end.c (ends of requests), engine_embed.c (vectors of prompts), engine_sample.c (tokens drawn by
+ * chains of filters), engine_stats.c (figures), engine_speculate.c (drafts), engine_spill.c (pages to the
+ * disk and back). Thread: engine only, except the fields guarded by `lock` and the atomics. Memory:
+ * engine_open() allocates all. */
 #pragma once
 #include "base/clock.h"
 #include "engine.h"
@@ -17,6 +18,7 @@
 #define RATE_SECONDS   10
 #define ENGINE_MAX_HIT (STEP_MAX_EDITS - 64) /* pages; the table edits of such a hit fit into one step */
 #define NO_SLOT        UINT32_MAX
+#define ENGINE_BORDERS 4 /* positions of one prompt at which its state is kept */
 
 /* The holder of a slot: a running request or, when `r` is NULL, an ended one that steps in flight still
  * name. */
@@ -39,6 +41,16 @@ struct sequence {
     bool forked;        /* another sequence computed its prompt */
     bool copies;        /* its first row needs a copy of page copy_from */
     uint32_t copy_from;
+
+    uint32_t n_known; /* positions below it have keys and values: their rows only advance the state */
+    bool loads;       /* its first row follows the state of load_from */
+    bool own_load;    /* load_from is a backup, which serves once */
+    uint32_t load_from;
+    uint32_t backup;    /* the snapshot for the state before the drafts of a step, or SNAPSHOT_NONE */
+    bool keeps_states;  /* for the prefix cache */
+    uint32_t n_borders; /* positions of the prompt behind which its state is kept */
+    uint32_t borders[ENGINE_BORDERS]; /* multiples of 64 */
+    uint32_t text_border;             /* the newest position of its text that has a snapshot, or 0 */
 
     bool restoring;            /* waits for pages of its prompt from the disk, without rows */
     uint32_t restore_end;      /* pages of the prompt below this index come from the disk */
@@ -65,6 +77,12 @@ static inline uint32_t engine_text_class(uint32_t n)
     return at;
 }
 
+/* A snapshot that a step in flight writes or, with `end` 0, is the last to read. */
+struct saving {
+    uint32_t snapshot, slot, end; /* of the state of `slot` behind the rows below `end` */
+    uint64_t admitted, step;
+};
+
 /* A step in flight, and the meaning of its rows and results. */
 struct flight {
     uint64_t id;
@@ -74,7 +92,8 @@ struct flight {
     double depth;                   /* of all rows, in units of step_cost.h */
     uint32_t n_spans, n_logits, n_results;
     struct span {
-        uint32_t slot, end; /* the step has rows of this slot up to position `end` */
+        uint32_t slot, end; /* the step has rows of this slot up to position `end`, */
+        uint32_t row, n;    /* n of them from this row on */
     } spans[STEP_MAX_SLOTS];
     struct asked {
         uint32_t slot;
@@ -96,6 +115,8 @@ struct engine {
     uint32_t n_ctx, max_rows, n_vocab; /* n_vocab 0: unknown */
     uint32_t n_pages;
     bool shares_pages;
+    uint32_t n_snapshots; /* of recurrent states */
+    bool recurrent;
     uint64_t kv_bytes, opened_ns;
     pthread_t thread;
 
@@ -109,6 +130,8 @@ struct engine {
     /* Used by the engine thread only. */
     struct engine_queue queue;
     struct kv_cache *kv;
+    struct saving *savings; /* [n_snapshots] */
+    uint32_t n_savings;
     struct engine_disk *disk;   /* or NULL */
     struct engine_draft *draft; /* or NULL */
     uint64_t closing_ns;        /* when the thread first saw `closing`, or 0 */
@@ -131,7 +154,12 @@ struct engine {
     struct row_price beside;
     double text_ms[ENGINE_TEXT_CLASSES]; /* a step of texts alone, by engine_text_class() */
     struct step step;
-    uint32_t *masks; /* [n_slots][mask_words]; NULL: the backend cannot constrain */
+    float *hidden; /* [engine_n_embedding()] scratch */
+    /* Scratch of chains; its pages come with their first use. */
+    void *chain_scratch;
+    int32_t *chain_history; /* [n_ctx] */
+    uint32_t *chain_dry;    /* [n_ctx] */
+    uint32_t *masks;        /* [n_slots][mask_words]; NULL: the backend cannot constrain */
     uint32_t mask_words;
     uint32_t mask_turn; /* the slot whose mask is the next to go on with */
 
@@ -141,7 +169,7 @@ struct engine {
     _Atomic uint64_t completed, failed, rejected, cancelled, timed_out;
     _Atomic uint64_t prompt_tokens, cached_tokens, generated_tokens, steps, heartbeat_ns;
     _Atomic uint64_t drafted, accepted, draft_steps, steps_saved, draft_requests, turned_off;
-    _Atomic uint32_t pages_total, pages_used, pages_cached;
+    _Atomic uint32_t pages_total, pages_used, pages_cached, snapshots_kept;
     struct rate rates[RATE_SECONDS + 1];
 };
 
@@ -150,18 +178,28 @@ static inline void count(_Atomic uint64_t *figure, uint64_t n)
     atomic_fetch_add_explicit(figure, n, memory_order_relaxed);
 }
 
-/* True if a constrained sequence's next mask is not known yet: its last token is in flight. */
-static inline bool engine_constraint_waits(const struct sequence *q)
+/* True if the prompt's rows may begin behind pages of the prefix cache: nothing is asked of the rows before.
+ */
+static inline bool engine_reuses(const struct engine_request *r)
 {
-    return q->r->constraint && q->n_samples > atomic_load_explicit(&q->r->n_out, memory_order_relaxed);
+    bool whole = r->pooling == ENGINE_POOL_MEAN || r->pooling == ENGINE_POOL_FIRST;
+    return r->cache_prompt && !r->want_prompt_logprobs && !whole;
+}
+
+/* True if the next row needs the last token on the host, where it is not known yet: for the mask of a
+ * constraint, or because the host draws it. */
+static inline bool engine_token_waits(const struct sequence *q)
+{
+    return (q->r->constraint || q->r->chain) &&
+           q->n_samples > atomic_load_explicit(&q->r->n_out, memory_order_relaxed);
 }
 
 /* engine_decodes: the next step may hold a row of it that samples a token: its mask is made. engine_prefills:
  * it may hold rows of its prompt. */
 static inline bool engine_decodes(const struct sequence *q)
 {
-    return q->r && q->n_rows >= q->r->n_prompt && q->n_samples < q->r->max_tokens &&
-           !engine_constraint_waits(q) && (!q->r->constraint || q->masked);
+    return q->r && q->n_rows >= q->r->n_prompt && q->n_samples < q->r->max_tokens && !engine_token_waits(q) &&
+           (!q->r->constraint || q->masked);
 }
 
 static inline bool engine_prefills(const struct sequence *q)
@@ -169,14 +207,44 @@ static inline bool engine_prefills(const struct sequence *q)
     return q->r && q->n_rows < q->r->n_prompt && q->first == NO_SLOT && !q->restoring;
 }
 
-/* The functions below stand in order of calls: each file calls only itself and the files above it.
- *
- * engine_fork.c: true if the n choices can share pages; otherwise each computes the prompt by itself. Any
+/* The functions below stand in order of calls: each file calls only itself and the files above it. */
+
+/* engine_states.c: of a model with recurrent layers; without one they do nothing. Takes the memory. */
+int engine_states_open(struct engine *e, struct error *err);
+void engine_states_close(struct engine *e);
+/* Sets where the sequence begins, and at which positions its state will be kept: `share`: for the prefix
+ * cache. n_cached: tokens whose pages it shares. Returns the position of its first row. */
+uint32_t engine_states_begin(struct engine *e, uint32_t slot, uint32_t n_cached, bool share);
+/* True if the sequence's state at `border` of its prompt, a multiple of 64 that it has not reached, will be
+ * kept. */
+bool engine_states_keep(const struct engine *e, struct sequence *q, uint32_t border);
+/* Adds to the step the operations on states that n rows of the slot from q->n_rows on need. False, and
+ * nothing was added: the step has no room for them. */
+bool engine_states_send(struct engine *e, uint32_t slot, uint32_t n);
+/* The sequence's rows that are computed once more, after wrong drafts. */
+static inline uint32_t engine_states_again(const struct sequence *q)
+{
+    return q->n_known > q->n_rows ? q->n_known - q->n_rows : 0;
+}
+/* Call before drafts are added behind the next row of the slot: false if the state behind that row cannot be
+ * saved. */
+bool engine_states_back_up(struct engine *e, uint32_t slot);
+/* Call when the step is done, n_right of the drafts are right, and the rows of the others were taken back. */
+void engine_states_take_back(struct engine *e, struct sequence *q, uint32_t n_right, bool all);
+/* The sequence ends: no step in flight names its slot. */
+void engine_states_end(struct engine *e, struct sequence *q);
+/* Sets with which state the choice in `slot`, which forks now, begins; the first one is in `of`, its prompt's
+ * rows from `first_row` on are in this step. */
+void engine_states_fork(struct engine *e, uint32_t slot, uint32_t of, uint32_t first_row);
+/* Hands the snapshots of the finished steps to the prefix cache, after their rows were accepted. */
+void engine_states_retire(struct engine *e);
+
+/* engine_fork.c: true if the n choices can share pages; otherwise each computes the prompt by itself. Any
  * thread. */
 bool engine_can_fork(const struct engine *e, const struct engine_request *r, uint32_t n);
-/* Call when the prompt in `slot` is computed or in flight, except its last token: the choices that wait for
- * it continue from there. */
-void engine_fork(struct engine *e, uint32_t slot);
+/* Call when the prompt in `slot` is computed or in flight, except its last token, and its rows from
+ * `first_row` on are in e->step: the choices that wait for it continue from there. */
+void engine_fork(struct engine *e, uint32_t slot, uint32_t first_row);
 
 /* engine_stats.c: counts tokens, for totals and rates. */
 void engine_count_tokens(struct engine *e, uint64_t now_ns, uint32_t prompt, uint32_t generated);
@@ -228,8 +296,17 @@ bool engine_constrain_pending(const struct engine *e);
 /* Takes a sampled token; false when its mask forbids it, or there was none. The matcher reads it when the
  * next mask is made, within the same time. */
 bool engine_constrain_token(const struct engine *e, struct sequence *q, int32_t token);
-/* True if no further step may be submitted now: a constrained sequence waits for its token. */
+/* True if no further step may be submitted now: a sequence waits for its token (engine_token_waits()). */
 bool engine_constrain_holds(const struct engine *e);
+/* engine_sample.c: the scratch of chains. 0 or -ENOMEM. */
+int engine_sample_open(struct engine *e, struct error *err);
+void engine_sample_close(struct engine *e);
+/* Draws the token of a logit row of the newest finished step by the request's chain, in place of the
+ * decoder's. */
+void engine_sample(struct engine *e, const struct sequence *q, uint32_t index, struct step_result *result);
+/* engine_embed.c: takes the rows of a finished step into the vector that the sequence's prompt asks for. Call
+ * before another step runs. False: the vector is not finite. */
+bool engine_embed_rows(struct engine *e, const struct sequence *q, const struct span *rows);
 /* engine_admit.c: queues what has come in; moves requests from the queue into slots. */
 void engine_enqueue(struct engine *e, struct engine_request *inbox);
 void engine_admit(struct engine *e, uint64_t now_ns);

@@ -129,7 +129,7 @@ static uint32_t list_chains(struct engine *e, uint32_t *n_decode)
         ++*n_decode;
         d->n = 0;
         if (!atomic_load_explicit(&q->r->n_out, memory_order_relaxed) || !d->index.expects ||
-            q->r->constraint)
+            q->r->constraint || q->r->chain)
             continue; /* its first token is in flight, or its tokens are constrained */
         all->slots[n] = slot;
         all->chains[n++] =
@@ -282,6 +282,7 @@ void engine_draft_check(struct engine *e, struct flight *f)
         if (e->seqs[slot].r) {
             uint32_t n_right = take_drafts(e->seqs[slot].r, f, i, d->tokens, n);
             take_back(e, f, slot, n - n_right);
+            engine_states_take_back(e, &e->seqs[slot], n_right, n_right == n);
             count(&e->accepted, n_right);
             longest = n_right > longest ? n_right : longest;
         }

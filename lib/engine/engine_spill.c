@@ -43,7 +43,7 @@ int engine_disk_open(struct engine *e, struct error *err)
     struct backend_info info;
     executor_info(e->x, &info);
     size_t page = kv_page_size(&info.kv), size = info.transfer_bytes;
-    if (!e->cfg.disk || !e->cfg.prefix_cache || !info.transfer || page == 0 || size < page)
+    if (!e->cfg.disk || !e->cfg.prefix_cache || e->recurrent || !info.transfer || page == 0 || size < page)
         return 0;
     e->disk = calloc(1, sizeof *e->disk);
     if (!e->disk)
@@ -127,7 +127,7 @@ void engine_disk_begin(struct engine *e, uint32_t slot, uint64_t now_ns)
 {
     struct sequence *q = &e->seqs[slot];
     const struct engine_request *r = q->r;
-    if (!e->disk || !e->cfg.prefix_cache || !r->cache_prompt || r->want_prompt_logprobs)
+    if (!e->disk || !e->cfg.prefix_cache || !engine_reuses(r))
         return;
     uint32_t n = q->n_done / KV_PAGE_TOKENS, max = kv_shared_pages(r->n_prompt), end = n;
     max = max < ENGINE_MAX_HIT ? max : ENGINE_MAX_HIT;

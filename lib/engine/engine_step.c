@@ -115,6 +115,7 @@ static uint16_t ask_sample(struct engine *e, struct flight *f, struct sequence *
     uint32_t flags = r->want_logprobs ? STEP_LOGPROB : 0;
     if (r->ignore_eos || index < r->min_tokens)
         flags |= STEP_BAN_END;
+    flags |= r->chain ? STEP_EXPORT : 0;
     s->logits[i] = (struct step_logit){.row = (uint16_t)s->n_rows,
                                        .target = -1,
                                        .flags = flags,
@@ -130,8 +131,11 @@ static uint16_t ask_sample(struct engine *e, struct flight *f, struct sequence *
 /* The use of the logits of the row at `pos`. */
 enum wanted { NOTHING, TARGET, SAMPLE };
 
-static enum wanted wanted_at(const struct engine_request *r, uint32_t pos)
+static enum wanted wanted_at(const struct sequence *q, uint32_t pos)
 {
+    const struct engine_request *r = q->r;
+    if (pos < q->n_known) /* its logits were used before */
+        return NOTHING;
     if (pos + 1 < r->n_prompt)
         return r->want_prompt_logprobs ? TARGET : NOTHING;
     return r->max_tokens > 0 ? SAMPLE : NOTHING;
@@ -145,14 +149,14 @@ static uint32_t add_rows(struct engine *e, struct flight *f, uint32_t slot, uint
         return 0;
     n = n < e->max_rows - s->n_rows ? n : e->max_rows - s->n_rows;
     n = rows_with_pages(s, q, n);
-    uint32_t n_logits = s->n_logits, fit = 0;
+    uint32_t n_logits = s->n_logits, fit = 0, first = q->n_rows;
     for (; fit < n; fit++) {
-        enum wanted wanted = wanted_at(q->r, q->n_rows + fit);
+        enum wanted wanted = wanted_at(q, q->n_rows + fit);
         n_logits += wanted != NOTHING;
         if (n_logits > STEP_MAX_LOGITS || (wanted == SAMPLE && q->r->constraint && !q->masked))
             break;
     }
-    if (fit == 0)
+    if (fit == 0 || !engine_states_send(e, slot, fit))
         return 0;
     if (q->fresh)
         send_settings(s, q, slot);
@@ -160,10 +164,11 @@ static uint32_t add_rows(struct engine *e, struct flight *f, uint32_t slot, uint
     if (q->copies)
         send_copy(e, q, slot);
     for (uint32_t i = 0; i < fit; i++) {
-        enum wanted wanted = wanted_at(q->r, q->n_rows);
+        enum wanted wanted = wanted_at(q, q->n_rows);
         struct step_row row = {.slot = slot,
                                .pos = q->n_rows,
                                .token = token_at(e, slot, q->n_rows),
+                               .flags = q->n_rows < q->n_known ? STEP_ROW_CACHED : 0,
                                .logit_index = STEP_NO_LOGITS};
         if (wanted != NOTHING)
             row.logit_index = wanted == TARGET ? ask_target(s, f, q, slot) : ask_sample(e, f, q, slot);
@@ -171,9 +176,9 @@ static uint32_t add_rows(struct engine *e, struct flight *f, uint32_t slot, uint
         q->n_rows++;
     }
     q->last_step = s->id;
-    f->spans[f->n_spans++] = (struct span){.slot = slot, .end = q->n_rows};
+    f->spans[f->n_spans++] = (struct span){.slot = slot, .end = q->n_rows, .row = s->n_rows - fit, .n = fit};
     if (q->n_waiting && q->n_rows + 1 >= q->r->n_prompt)
-        engine_fork(e, slot);
+        engine_fork(e, slot, first);
     return fit;
 }
 
@@ -186,10 +191,13 @@ static void add_decode(struct engine *e, struct flight *f, uint32_t n_logits)
         uint32_t slot = (e->turn + i) % n;
         if (!engine_decodes(&e->seqs[slot]))
             continue;
-        uint32_t n_rows = add_rows(e, f, slot, 1 + engine_draft_length(e, slot));
+        uint32_t own = 1 + engine_states_again(&e->seqs[slot]), n_drafts = engine_draft_length(e, slot);
+        if (n_drafts && !engine_states_back_up(e, slot))
+            n_drafts = 0;
+        uint32_t n_rows = add_rows(e, f, slot, own + n_drafts);
         f->n_decode += n_rows > 0;
         left = n_rows == 0 && left == n ? i : left;
-        engine_draft_sent(e, f, slot, n_rows ? n_rows - 1 : 0);
+        engine_draft_sent(e, f, slot, n_rows > own ? n_rows - own : 0);
     }
     left = left < i ? left : i;
     e->turn = (e->turn + left) % n; /* those left out come first in the next step */
@@ -296,10 +304,12 @@ static uint32_t chunk(const struct engine *e, uint32_t slot, uint32_t rows)
     return e->cfg.max_chunk && rows > e->cfg.max_chunk ? e->cfg.max_chunk : rows;
 }
 
+/* Prompts that are shorter than the rest of the oldest have half of the rows, as many as they can use. Equal
+ * ones wait for it: side by side they would all be done when the last of them is. */
 static void add_prefill(struct engine *e, struct flight *f, uint32_t n)
 {
     uint32_t rows = prefill_rows(e, f, prompts_left(e, n), deepest(e, n)), others = 0, half = rows / 2;
-    for (uint32_t i = 1; i < n; i++)
+    for (uint32_t i = 1; i < n && remaining(e, e->order[i]) < remaining(e, e->order[0]); i++)
         others += chunk(e, e->order[i], half - others);
     f->n_prefill += add_rows(e, f, e->order[0], chunk(e, e->order[0], rows - others));
     for (uint32_t i = 1; i < n && f->n_prefill < rows; i++) {
@@ -453,7 +463,9 @@ static void accept_rows(struct engine *e, struct sequence *q, uint32_t slot, uin
     const struct engine_request *r = q->r;
     uint32_t n_prompt = end < r->n_prompt ? end : r->n_prompt;
     if (q->n_done < n_prompt) {
-        kv_cache_accept(e->kv, slot, r->prompt + q->n_done, n_prompt - q->n_done);
+        uint32_t known = q->n_known > q->n_done ? q->n_known : q->n_done; /* shared pages are accepted */
+        if (known < n_prompt)
+            kv_cache_accept(e->kv, slot, r->prompt + known, n_prompt - known);
         if (!q->forked) /* forks share one prompt, which counts once */
             engine_count_tokens(e, now_ns, n_prompt - q->n_done, 0);
         q->n_done = n_prompt;
@@ -479,6 +491,17 @@ static void publish_progress(struct engine *e, struct sequence *q, uint64_t now_
         engine_end(e, q, ENGINE_LENGTH, now_ns);
 }
 
+/* Takes what the vectors of prompts need of the step's rows. They stay only until the next step runs, which
+ * is why a decoder that keeps hidden states finishes one step in each advance. */
+static void take_embeddings(struct engine *e, const struct flight *f, uint64_t now_ns)
+{
+    for (uint32_t i = 0; i < f->n_spans; i++) {
+        struct sequence *q = &e->seqs[f->spans[i].slot];
+        if (q->r && q->r->pooling && !engine_embed_rows(e, q, &f->spans[i]))
+            engine_end(e, q, ENGINE_NOT_FINITE, now_ns);
+    }
+}
+
 static void fail_not_finite(struct engine *e, struct flight *f, uint64_t now_ns)
 {
     for (uint32_t i = 0; i < f->n_logits; i++) {
@@ -498,6 +521,7 @@ static int retire(struct engine *e, struct flight *f, uint64_t now_ns, struct er
         return rc;
     engine_draft_check(e, f);
     fail_not_finite(e, f, now_ns); /* first: pages of such a sequence must not be published */
+    take_embeddings(e, f, now_ns);
     for (uint32_t i = 0; i < f->n_spans; i++) {
         uint32_t slot = f->spans[i].slot;
         if (e->seqs[slot].r)
@@ -509,11 +533,14 @@ static int retire(struct engine *e, struct flight *f, uint64_t now_ns, struct er
             take_target(e->seqs[a->slot].r, a->index, &f->results[i]);
     }
     e->retired = f->id;
+    engine_states_retire(e);
     for (uint32_t i = 0; i < f->n_spans; i++)
         if (e->seqs[f->spans[i].slot].r)
             publish_progress(e, &e->seqs[f->spans[i].slot], now_ns);
     for (uint32_t i = 0; i < f->n_logits; i++) {
         const struct asked *a = &f->asked[i];
+        if (!a->target && !a->dropped && e->seqs[a->slot].r && e->seqs[a->slot].r->chain)
+            engine_sample(e, &e->seqs[a->slot], a->index, &f->results[i]);
         if (!a->target && !a->dropped && e->seqs[a->slot].r)
             take_sample(e, &e->seqs[a->slot], a->index, &f->results[i], now_ns);
     }

@@ -15,6 +15,7 @@ struct page {
     uint32_t parent;     /* of a published page: the page before it, or NONE */
     uint32_t n_children; /* published pages whose parent it is */
     uint32_t chain;      /* next page of the same bucket, or NONE */
+    uint32_t snapshot;   /* of a published page: of the state behind it, or NONE */
     uint32_t next, prev; /* eviction list (cached), or the free list (next only) */
     bool published;
     bool seen_to; /* it was kept once: only another hit lists it again */
@@ -38,6 +39,8 @@ struct page_list { /* of one sequence */
     uint32_t n_accepted; /* tokens */
     uint32_t copied;     /* of a fork: the page that it copied, or NONE */
     bool forked;         /* it has accepted no tokens itself: `key` is not known yet */
+    uint32_t snapshot;   /* with which it began, or NONE */
+    uint32_t n_state;    /* tokens that it has seen */
     uint32_t *pages;     /* [max_pages] */
 };
 
@@ -47,6 +50,7 @@ struct kv_cache {
     uint32_t free;           /* head of the free list */
     uint32_t oldest, newest; /* ends of the eviction list */
     bool keep;
+    struct snapshot_pool *snapshots;
     struct ends kept[KEEP_LISTS];
     uint32_t n_buckets; /* a power of two */
     uint64_t seed;      /* of the buckets */
@@ -65,7 +69,7 @@ static void put_free(struct kv_cache *kv, uint32_t page)
     kv->n_free++;
 }
 
-static int take_memory(struct kv_cache *kv)
+static int take_memory(struct kv_cache *kv, uint32_t n_snapshots)
 {
     kv->n_buckets = 16;
     while (kv->n_buckets < 2 * kv->n_total && kv->n_buckets < 1u << 30)
@@ -74,7 +78,8 @@ static int take_memory(struct kv_cache *kv)
     kv->seqs = calloc(kv->n_seqs, sizeof *kv->seqs);
     kv->buckets = malloc(kv->n_buckets * sizeof *kv->buckets);
     kv->lists = calloc((size_t)kv->n_seqs * kv->max_pages, sizeof *kv->lists);
-    return kv->pages && kv->seqs && kv->buckets && kv->lists ? 0 : -ENOMEM;
+    kv->snapshots = snapshot_pool_open(n_snapshots);
+    return kv->pages && kv->seqs && kv->buckets && kv->lists && kv->snapshots ? 0 : -ENOMEM;
 }
 
 int kv_cache_open(struct kv_cache **out, const struct kv_cache_config *cfg, struct error *err)
@@ -94,7 +99,7 @@ int kv_cache_open(struct kv_cache **out, const struct kv_cache_config *cfg, stru
     kv->seed = hash_seed();
     for (int i = 0; i < KEEP_LISTS; i++)
         kv->kept[i] = (struct ends){NONE, NONE};
-    if (take_memory(kv) < 0) {
+    if (take_memory(kv, cfg->n_snapshots) < 0) {
         kv_cache_close(kv);
         return error_set(err, -ENOMEM, "no memory for the tables of %u KV pages", cfg->n_pages);
     }
@@ -112,6 +117,7 @@ void kv_cache_close(struct kv_cache *kv)
 {
     if (!kv)
         return;
+    snapshot_pool_close(kv->snapshots);
     free(kv->pages);
     free(kv->seqs);
     free(kv->buckets);
@@ -236,6 +242,9 @@ static void unpublish(struct kv_cache *kv, uint32_t page)
 {
     struct page *p = &kv->pages[page];
     keep_remove(kv, page);
+    if (p->snapshot != NONE)
+        snapshot_free(kv->snapshots, p->snapshot);
+    p->snapshot = NONE;
     uint32_t *link = bucket_of(kv, p->key);
     while (*link != page)
         link = &kv->pages[*link].chain;
@@ -294,7 +303,21 @@ static void begin(struct page_list *q, const struct kv_sequence *s, uint32_t n_r
                             .key = kv_key_of_salt(s->salt),
                             .n_reserved = n_reserved,
                             .copied = NONE,
+                            .snapshot = NONE,
                             .pages = q->pages};
+}
+
+/* Holds the snapshot of the last of the sequence's pages that has one. */
+static void begin_with_snapshot(struct kv_cache *kv, struct page_list *q)
+{
+    uint32_t n = q->n_pages;
+    while (n > 0 && kv->pages[q->pages[n - 1]].snapshot == NONE)
+        n--;
+    if (n == 0)
+        return;
+    q->snapshot = kv->pages[q->pages[n - 1]].snapshot;
+    q->n_state = n * KV_PAGE_TOKENS;
+    snapshot_hold(kv->snapshots, q->snapshot);
 }
 
 int kv_cache_add(struct kv_cache *kv, uint32_t seq, const struct kv_sequence *s, uint32_t *n_cached)
@@ -320,7 +343,16 @@ int kv_cache_add(struct kv_cache *kv, uint32_t seq, const struct kv_sequence *s,
     q->key = key;
     q->n_pages = n_hit;
     q->n_accepted = *n_cached;
+    begin_with_snapshot(kv, q);
     return 0;
+}
+
+uint32_t kv_cache_snapshot(const struct kv_cache *kv, uint32_t seq, uint32_t *n_tokens)
+{
+    const struct page_list *q = &kv->seqs[seq];
+    assert(q->live);
+    *n_tokens = q->n_state;
+    return q->snapshot;
 }
 
 int kv_cache_add_fork(struct kv_cache *kv, uint32_t seq, const struct kv_sequence *s)
@@ -348,6 +380,10 @@ bool kv_cache_fork(struct kv_cache *kv, uint32_t seq, uint32_t of, uint32_t n_pr
     }
     q->n_accepted = n_shared * KV_PAGE_TOKENS;
     q->forked = true;
+    q->snapshot = first->snapshot;
+    q->n_state = first->n_state;
+    if (q->snapshot != NONE)
+        snapshot_hold(kv->snapshots, q->snapshot);
     if (!partial)
         return false;
     q->copied = *from = first->pages[n_shared];
@@ -390,6 +426,7 @@ static void publish(struct kv_cache *kv, struct page_list *q, uint32_t index)
     p->n_children = 0;
     p->published = true;
     p->seen_to = false;
+    p->snapshot = NONE;
     if (parent != NONE)
         kv->pages[parent].n_children++;
     uint32_t *bucket = bucket_of(kv, key);
@@ -424,6 +461,50 @@ void kv_cache_accept(struct kv_cache *kv, uint32_t seq, const int32_t *ids, uint
     }
 }
 
+uint32_t kv_cache_take_snapshot(struct kv_cache *kv)
+{
+    uint32_t page, i = snapshot_take(kv->snapshots, &page);
+    if (page != NONE)
+        kv->pages[page].snapshot = NONE;
+    return i;
+}
+
+/* The page behind n_tokens of the sequence if it is published, else NULL. */
+static struct page *published_behind(struct kv_cache *kv, const struct page_list *q, uint32_t n_tokens)
+{
+    uint32_t n = n_tokens / KV_PAGE_TOKENS;
+    assert(q->live && n > 0 && n_tokens % KV_PAGE_TOKENS == 0);
+    struct page *p = n <= q->n_pages ? &kv->pages[q->pages[n - 1]] : NULL;
+    return p && p->published ? p : NULL;
+}
+
+bool kv_cache_keep_snapshot(struct kv_cache *kv, uint32_t seq, uint32_t n_tokens, uint32_t snapshot)
+{
+    const struct page_list *q = &kv->seqs[seq];
+    struct page *p = n_tokens <= q->n_accepted ? published_behind(kv, q, n_tokens) : NULL;
+    if (!p || p->snapshot != NONE) {
+        snapshot_free(kv->snapshots, snapshot);
+        return false;
+    }
+    p->snapshot = snapshot;
+    snapshot_keep(kv->snapshots, snapshot, (uint32_t)(p - kv->pages));
+    return true;
+}
+
+void kv_cache_drop_snapshot(struct kv_cache *kv, uint32_t snapshot)
+{
+    snapshot_free(kv->snapshots, snapshot);
+}
+
+void kv_cache_forget_snapshot(struct kv_cache *kv, uint32_t seq, uint32_t n_tokens)
+{
+    struct page *p = published_behind(kv, &kv->seqs[seq], n_tokens);
+    if (!p || p->snapshot == NONE || snapshot_was_used(kv->snapshots, p->snapshot))
+        return;
+    snapshot_free(kv->snapshots, p->snapshot);
+    p->snapshot = NONE;
+}
+
 static void let_go(struct kv_cache *kv, uint32_t page)
 {
     if (--kv->pages[page].holders > 0)
@@ -441,6 +522,8 @@ void kv_cache_end(struct kv_cache *kv, uint32_t seq)
 {
     struct page_list *q = &kv->seqs[seq];
     assert(q->live);
+    if (q->snapshot != NONE)
+        snapshot_release(kv->snapshots, q->snapshot);
     if (q->copied != NONE) /* it is a child of the shared pages: release it before them */
         let_go(kv, q->copied);
     while (q->n_pages > 0) /* in reverse order: children before parents */
@@ -463,7 +546,8 @@ void kv_cache_stats(const struct kv_cache *kv, struct kv_cache_stats *out)
                                    .cached = kv->n_cached,
                                    .free = kv->n_free,
                                    .used = kv->n_total - kv->n_cached - kv->n_free,
-                                   .reserved = kv->n_reserved};
+                                   .reserved = kv->n_reserved,
+                                   .snapshots = snapshot_n_kept(kv->snapshots)};
 }
 
 static uint32_t count_holders(const struct kv_cache *kv, uint32_t page)
@@ -520,8 +604,23 @@ static bool check_kept(const struct kv_cache *kv, enum keep which)
     return n == 0 && last == kv->kept[which].last;
 }
 
+/* Checks that pages and snapshots name one another. */
+static bool check_snapshots(const struct kv_cache *kv)
+{
+    uint32_t n = 0;
+    for (uint32_t p = 0; p < kv->n_total; p++) {
+        uint32_t i = kv->pages[p].published ? kv->pages[p].snapshot : NONE;
+        if (i != NONE && snapshot_page(kv->snapshots, i) != p)
+            return false;
+        n += i != NONE;
+    }
+    return n == snapshot_n_kept(kv->snapshots);
+}
+
 bool kv_cache_check(const struct kv_cache *kv)
 {
+    if (!check_snapshots(kv))
+        return false;
     if (!check_kept(kv, KEEP_HIT) || !check_kept(kv, KEEP_RELEASED))
         return false;
     uint32_t n_free = 0, n_used = 0, n_reserved = 0;

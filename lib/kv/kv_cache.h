@@ -15,17 +15,24 @@
  * Sequences that continue one prompt in several ways are forks of the first of them: they share its full
  * pages, published or not, and begin with a copy of the partial one, which the decoder makes (a page op).
  *
+ * A model with recurrent layers goes on from a position only with the state behind it, which cannot be rolled
+ * back. The backend has room for snapshots of states (snapshot_pool.h), and a published page may have one, of
+ * the state behind its last token. Such a model's hit has two lengths: the pages that it shares, and the
+ * tokens of the last of them with a snapshot, from which on rows are computed; their keys and values are
+ * there.
+ *
  * Invariants (kv_cache_check):
  *   used + cached + free == total; used: held by a sequence; cached: published without holders; free: the
  * rest a page's holders are the sequences whose list names it or that have copied it a published page's
  * parent is published, and each holder of the page holds it too: so a child is released before its parent,
  * stands before it in the eviction list, and is evicted first pages that are reserved and not yet acquired <=
- * free + cached a page that is listed as worth keeping is published
- * Thread: engine only. Memory: kv_cache_open() allocates all of it. Errors: -ENOSPC where pages are short;
- * wrong calls assert. */
+ * free + cached a page that is listed as worth keeping is published a page with a snapshot is published, and
+ * the snapshot names it Thread: engine only. Memory: kv_cache_open() allocates all of it. Errors: -ENOSPC
+ * where pages are short; wrong calls assert. */
 #pragma once
 #include "base/error.h"
 #include "abi/kv_layout.h"
+#include "snapshot_pool.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -34,10 +41,11 @@ struct kv_cache;
 
 struct kv_cache_config {
     uint32_t n_pages;
-    uint32_t n_seqs;  /* sequences are numbered 0 .. n_seqs-1, like the slots */
-    uint32_t n_ctx;   /* tokens a sequence may have */
-    uint32_t max_hit; /* most pages of a hit; 0: no further limit */
-    bool keep;        /* list the pages that are worth keeping elsewhere, see kv_cache_keep() */
+    uint32_t n_seqs;      /* sequences are numbered 0 .. n_seqs-1, like the slots */
+    uint32_t n_ctx;       /* tokens a sequence may have */
+    uint32_t max_hit;     /* most pages of a hit; 0: no further limit */
+    bool keep;            /* list the pages that are worth keeping elsewhere, see kv_cache_keep() */
+    uint32_t n_snapshots; /* of recurrent states; 0: there are none */
 };
 
 /* Identifies a page beyond this cache and this process. The keys of its successors follow from its key. */
@@ -64,6 +72,7 @@ struct kv_sequence {
 struct kv_cache_stats {
     uint32_t total, used, cached, free; /* pages */
     uint32_t reserved;                  /* part of cached + free: reserved, not yet acquired */
+    uint32_t snapshots;                 /* kept ones */
 };
 
 int kv_cache_open(struct kv_cache **out, const struct kv_cache_config *cfg, struct error *err);
@@ -84,6 +93,9 @@ static inline uint32_t kv_shared_pages(uint32_t n_prompt)
  * *n_cached is the number of prompt tokens that the hit covers, a multiple of 64. -ENOSPC: not enough pages
  * now; nothing has changed. */
 int kv_cache_add(struct kv_cache *kv, uint32_t seq, const struct kv_sequence *s, uint32_t *n_cached);
+/* The snapshot with which the sequence begins, or SNAPSHOT_NONE, and *n_tokens that it has seen: a multiple
+ * of 64, up to *n_cached; 0 without one. It is held by the sequence until kv_cache_end(). */
+uint32_t kv_cache_snapshot(const struct kv_cache *kv, uint32_t seq, uint32_t *n_tokens);
 /* Begins `seq`, which must not exist, as a future fork: reserves the pages that it needs beyond the (n_prompt
  * - 1) / 64 pages that it will share with a sequence of the same prompt. It acquires no page before
  * kv_cache_fork(). -ENOSPC as above. */
@@ -99,6 +111,14 @@ uint32_t kv_cache_page(const struct kv_cache *kv, uint32_t seq, uint32_t index);
 /* Notes that the next n tokens of the sequence are computed and final; publishes the pages that they fill. If
  * another sequence has published an equal page meanwhile, this one keeps its own and publishes no more. */
 void kv_cache_accept(struct kv_cache *kv, uint32_t seq, const int32_t *ids, uint32_t n);
+/* Takes a snapshot to write a state into; SNAPSHOT_NONE where all are in use. It is then kept or dropped. */
+uint32_t kv_cache_take_snapshot(struct kv_cache *kv);
+/* Keeps it as the state behind the first n_tokens of the sequence, a multiple of 64, all accepted; false, and
+ * it is dropped, if their last page is not published or has one. */
+bool kv_cache_keep_snapshot(struct kv_cache *kv, uint32_t seq, uint32_t n_tokens, uint32_t snapshot);
+void kv_cache_drop_snapshot(struct kv_cache *kv, uint32_t snapshot);
+/* Drops the one that the sequence's page has behind n_tokens, if no sequence has ever begun with it. */
+void kv_cache_forget_snapshot(struct kv_cache *kv, uint32_t seq, uint32_t n_tokens);
 /* Ends the sequence. No step in flight may name its pages any more. */
 void kv_cache_end(struct kv_cache *kv, uint32_t seq);
 /* The key of the sequence's last published or shared page, or of its salt. */

@@ -22,6 +22,15 @@ struct model;
 #define MODEL_MAX_KINDS    2
 #define MODEL_OWN_CACHE    UINT32_MAX
 
+enum model_pooling { /* key pooling_type: how the states of a text's tokens become its vector */
+                     MODEL_POOL_NONE,
+                     MODEL_POOL_MEAN,
+                     MODEL_POOL_CLS, /* that of the first token */
+                     MODEL_POOL_LAST,
+                     MODEL_POOL_RANK, /* a score of two texts, which needs weights of its own */
+                     MODEL_N_POOLS,
+};
+
 enum model_rope { MODEL_ROPE_NORM, MODEL_ROPE_NEOX }; /* rotates pairs (2i, 2i+1), or (i, i + rope_dim/2) */
 
 /* A weight matrix [n, k] (n output values from k input values, rows of k contiguous), or a vector (n = 1, F32
@@ -107,7 +116,8 @@ struct model_config {
     struct model_latent latent;
     float norm_eps;
     enum model_rope rope;
-    bool tied; /* the output weight is the token embedding */
+    uint32_t pooling; /* enum model_pooling */
+    bool tied;        /* the output weight is the token embedding */
     /* attention.sliding_window of an architecture that has no windows. Hearth then attends to the whole past,
      * so the executor refuses a context above it. 0: none. */
     uint32_t sliding_window; /* an architecture with windows sets it to 0 */

@@ -461,6 +461,20 @@ static int read_experts(struct config_reader *r, const struct arch *arch, struct
     return r->rc < 0 ? r->rc : check_experts(r, e);
 }
 
+/* Attention that sees later tokens too is that of encoders. */
+static int read_pooling(struct config_reader *r, struct model_config *c)
+{
+    bool causal = true;
+    config_bool(r, "attention.causal", &causal);
+    config_u32(r, "pooling_type", &c->pooling);
+    if (r->rc == 0 && !causal)
+        config_fail(r, -ENOTSUP, "%s.attention.causal is false: attention to later tokens is not supported",
+                    r->arch);
+    if (r->rc == 0 && c->pooling >= MODEL_N_POOLS)
+        bad_key(r, -ENOTSUP, "pooling_type", c->pooling, "0 (none), 1 (mean), 2 (cls), 3 (last) or 4 (rank)");
+    return r->rc;
+}
+
 int model_read_config(struct model_config *c, const struct gguf *g, const struct arch *arch,
                       struct error *err)
 {
@@ -486,6 +500,8 @@ int model_read_config(struct model_config *c, const struct gguf *g, const struct
         rc = read_experts(&r, arch, c);
     if (rc == 0)
         rc = check_sizes(&r, c);
+    if (rc == 0)
+        rc = read_pooling(&r, c);
     if (rc < 0)
         return rc;
     set_kind(c);

@@ -25,7 +25,7 @@ double roofline_read_gbps(struct roofline *r, uint32_t n_rounds);
  * the best of n_rounds rounds of about ten milliseconds. */
 double roofline_int8_tops(struct roofline *r, uint32_t n_rounds);
 /* The same of f32 fused multiply-adds, of dot products of bf16 (0: this CPU has none), and of int8 products
- * of AMX tiles (0: CPU or kernel has none), which no product of Hearth uses. */
+ * of AMX tiles (0: CPU or kernel has none), which the tables on vectors do not use. */
 double roofline_f32_tflops(struct roofline *r, uint32_t n_rounds);
 double roofline_bf16_tflops(struct roofline *r, uint32_t n_rounds);
 double roofline_amx_tops(struct roofline *r, uint32_t n_rounds);

@@ -49,6 +49,7 @@ struct sampler_input {
     uint32_t n_banned;
     uint32_t position;    /* position of the token to sample */
     const uint32_t *mask; /* [n_vocab] bits: tokens that may be sampled, at least one; NULL: all */
+    uint32_t *dry;        /* [n_history] scratch of sampler_chain.h's dry; NULL: it is off */
 };
 
 size_t sampler_scratch_size(uint32_t n_vocab); /* bytes; 8-byte aligned, any content */

@@ -5,9 +5,10 @@
  *       N_GEN tokens of text; WAVES times, with half a second of rest before each, after one wave that does
  *       not count.
  *
- *   bench_serve poisson PORT N N_PROMPT N_GEN PER_MINUTE
+ *   bench_serve poisson PORT N N_PROMPT N_GEN PER_MINUTE [SEED]
  *       N such requests, each over its own connection, that arrive at random: PER_MINUTE of them a minute on
- *       average, with exponential times between them.
+ *       average, with exponential times between them. To compare two daemons, give both the same seed: a few
+ *       dozen arrivals differ more from one run to the next than daemons do.
  *
  *   bench_serve beside PORT N N_LONG GAPS
  *       N streams, and when all of them run prompts of N_LONG token ids, one after the other: the times
@@ -525,11 +526,12 @@ int main(int argc, char **argv)
         b.n_gen = number(argv[5], 4096);
         b.n_waves = number(argv[6], MAX_WAVES);
         streams();
-    } else if (argc == 7 && strcmp(argv[1], "poisson") == 0) {
+    } else if ((argc == 7 || argc == 8) && strcmp(argv[1], "poisson") == 0) {
         b.port = (uint16_t)number(argv[2], 65535);
         b.n = number(argv[3], MAX_STREAMS);
         b.n_prompt = number(argv[4], 4096);
         b.n_gen = number(argv[5], 4096);
+        b.random = argc == 8 ? number(argv[7], UINT32_MAX) : b.random;
         poisson(number(argv[6], 1000000));
     } else if (argc == 6 && strcmp(argv[1], "beside") == 0) {
         b.port = (uint16_t)number(argv[2], 65535);
@@ -546,7 +548,7 @@ int main(int argc, char **argv)
         starts(number(argv[2], MAX_WAVES), argv + 3);
     } else {
         fprintf(stderr, "usage: bench_serve streams PORT N N_PROMPT N_GEN WAVES | poisson PORT N N_PROMPT "
-                        "N_GEN PER_MINUTE | beside PORT N N_LONG GAPS |"
+                        "N_GEN PER_MINUTE [SEED] | beside PORT N N_LONG GAPS |"
                         " health PORT | start N COMMAND...\n");
         return 2;
     }

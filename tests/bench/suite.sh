@@ -234,7 +234,7 @@ is_part() { # before anything is made or measured
     text | depth | prefill | poisson | ttft | overhead | memory | start) ;;
     streams:*:*) is_count "$(echo "$1" | cut -d: -f2)" && is_count "$(echo "$1" | cut -d: -f3-)" ;;
     streams:* | threads:*) is_count "${1#*:}" ;;
-    isa:auto | isa:avx512 | isa:avxvnni | isa:avx2 | isa:scalar) ;;
+    isa:auto | isa:avx512 | isa:avxvnni | isa:avx2 | isa:amx | isa:scalar) ;;
     type:?* | shape:?*) ;; # mkmodel knows which
     *) return 1 ;;
     esac

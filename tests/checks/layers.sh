@@ -54,7 +54,7 @@ exit 1
 # lib/speculation: lib/base kernels/abi
 # lib/kv: lib/base kernels/abi
 # lib/backend: lib/base lib/model kernels/abi
-# lib/engine: lib/base lib/grammar lib/model lib/kv lib/speculation lib/backend kernels/abi
+# lib/engine: lib/base lib/grammar lib/model lib/kv lib/sampler lib/speculation lib/backend kernels/abi
 # lib/cpu: lib/base lib/gguf lib/model lib/sampler lib/backend kernels/abi
 # lib/cuda: lib/base lib/gguf lib/model lib/sampler lib/backend kernels/abi
 # daemon/base: lib/base
@@ -64,8 +64,8 @@ exit 1
 # daemon/http: daemon/base daemon/config lib/base
 # daemon/chat: daemon/base daemon/json lib/base lib/toolcall
 # daemon/schema: daemon/base daemon/json lib/base lib/grammar lib/toolcall
-# daemon/generation: daemon/base daemon/chat daemon/config daemon/http daemon/json daemon/schema lib/base lib/engine lib/gguf lib/grammar lib/jinja lib/tokenizer lib/toolcall
-# daemon/api: daemon/base daemon/chat daemon/http daemon/json daemon/generation daemon/page lib/base lib/engine lib/gguf lib/model lib/toolcall
+# daemon/generation: daemon/base daemon/chat daemon/config daemon/http daemon/json daemon/schema lib/base lib/engine lib/gguf lib/grammar lib/jinja lib/sampler lib/tokenizer lib/toolcall
+# daemon/api: daemon/base daemon/chat daemon/http daemon/json daemon/generation daemon/page lib/base lib/engine lib/gguf lib/model lib/sampler lib/toolcall
 # daemon/service: daemon/api daemon/base daemon/chat daemon/config daemon/http daemon/json daemon/generation lib/base lib/backend lib/engine lib/gguf lib/kv lib/model lib/tokenizer lib/toolcall kernels/abi
 # daemon/cli: daemon/base daemon/chat daemon/config daemon/http daemon/json daemon/generation daemon/schema daemon/service lib/base lib/backend lib/roofline lib/engine lib/gguf lib/grammar lib/model lib/tokenizer lib/toolcall kernels/abi
 # daemon: daemon/base daemon/cli daemon/config

@@ -9,6 +9,12 @@ for object; do
     *roofline_avx512.c.o) product='vpdpbusd.*%zmm' sums=16 ;;
     *roofline_avxvnni.c.o) product='vpdpbusd.*%ymm' sums=12 ;;
     *roofline_avx2.c.o) product='vpmaddubsw.*%ymm' sums= ;; # its sums are of pairs, which move from register to register
+    *roofline_amx.c.o) # the shapes of six tiles, 64 bytes a row, are in memory where ldtilecfg reads them
+        objdump -s "$object" | grep -q '40004000 40004000 40004000' && continue
+        echo "$object: ldtilecfg reads shapes that were never stored"
+        status=1
+        continue
+        ;;
     *) continue ;;
     esac
     seen=$((seen + 1))

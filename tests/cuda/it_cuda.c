@@ -77,6 +77,8 @@ DAEMON_TEST(cuda, one_launch_serves_many_tokens, CUDA)
         cr_assert_gt(stat_number("decoder.busy_ms"), 0);
     }
     cr_assert_gt(stat_number("device.memory_total"), stat_number("device.memory_used"));
+    cr_assert_eq(stat_number("device.modules"), 1);
+    cr_assert_eq(stat_number("device.cubins"), 0);
     wait_state("idle");
 }
 

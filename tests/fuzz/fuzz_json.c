@@ -52,7 +52,7 @@ static void read_fields(const struct dialect *d, const json_t *body, struct aren
 {
     struct params p = {.temperature = 0.8f, .top_p = 1, .chat.arena = a};
     struct api_error err = {0};
-    const struct field *tables[4];
+    const struct field *tables[5];
     size_t n_tables = 0;
     struct field_reader reader = {.out = &p, .arena = a, .err = &err, .context = model()};
     json_t *chat = d->translate ? d->translate(body, &err) : json_incref((json_t *)body);
@@ -60,8 +60,11 @@ static void read_fields(const struct dialect *d, const json_t *body, struct aren
         tables[n_tables++] = d->own_fields;
     if (d->fields)
         tables[n_tables++] = d->fields;
-    tables[n_tables++] = generate_fields;
-    tables[n_tables++] = constraint_fields;
+    if (!d->embeds) {
+        tables[n_tables++] = generate_fields;
+        tables[n_tables++] = sampling_fields;
+        tables[n_tables++] = constraint_fields;
+    }
     if (!chat || fields_read(&reader, chat, tables, n_tables) < 0)
         check_error(a, &err);
     else
@@ -88,9 +91,12 @@ static void check_member(const char *s, size_t n, const json_t *body)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     const struct dialect *const dialects[] = {
-        &dialect_generate,    &dialect_completions,     &dialect_chat,      &dialect_messages,
-        &dialect_ollama_chat, &dialect_ollama_generate, &dialect_responses, &dialect_llama,
-        &dialect_infill,      &dialect_count,           &dialect_template};
+        &dialect_generate,   &dialect_completions,  &dialect_chat,
+        &dialect_messages,   &dialect_ollama_chat,  &dialect_ollama_generate,
+        &dialect_responses,  &dialect_llama,        &dialect_infill,
+        &dialect_embeddings, &dialect_ollama_embed, &dialect_llama_embedding,
+        &dialect_tei_embed,  &dialect_tgi,          &dialect_count,
+        &dialect_template};
     static const struct json_limits limits = {.max_values = 5000, .max_depth = JSON_MAX_DEPTH_IN_BODY};
     struct arena a = {0};
     struct api_error err = {0};

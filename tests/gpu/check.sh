@@ -6,7 +6,7 @@
 # that fails or hangs does not stop the others. Parts of kind `right` come before figures; exit code 0 only if they pass.
 # --first: the first minute on a new machine. --report: writes the report again from DIR/parts, of a run that was killed.
 # HEARTH_LIBCUDA: another driver, for example the emulated one, which gives no figures. GPU_PATIENCE: factor for all time
-# limits. TMPDIR: holds models of up to 5 GB until the end.
+# limits. GPU_TOOLS: a folder of nvidia-smi, dmesg, compute-sanitizer, ncu, before those of the machine. TMPDIR: holds models of up to 5 GB until the end.
 set -u
 usage="usage: check.sh DIR [--first|--report]"
 [ $# -ge 1 ] || { echo "$usage" >&2; exit 2; }
@@ -52,9 +52,12 @@ fi
 rm -rf "$work"
 mkdir "$work" || exit 2
 made=$(mktemp -d) # models
+# shellcheck source=/dev/null
+. "$here/check_tools.sh"
 child=""
 stop() {
     [ -z "$child" ] || kill -s KILL -- "-$child" 2>/dev/null || kill -KILL "$child"
+    health after
     report
     exit 130
 }
@@ -140,6 +143,7 @@ export GPU_POWER
 
 data=$here/data
 [ -d "$data" ] || data=$here/../data
+health before
 
 part device figure 10 "$bin/gpu_bench" device
 part first right 20 "$bin/gpu_bench" first
@@ -154,6 +158,8 @@ part stream figure 15 "$bin/gpu_bench" stream
 if [ -z "$first" ]; then
     # shellcheck source=/dev/null
     . "$here/check_models.sh"
+    check_tools
 fi
+health after
 echo "planned: $shares s, taken: $(($(date +%s) - start)) s" | tee "$work/ended"
 report

@@ -99,7 +99,7 @@ int gpu_function(struct gpu *g, const struct ptx_image *images, const char *sour
                  size_t shared_bytes, void **function, struct error *err)
 {
     void *module;
-    int rc = cuda_module_open(&module, &g->driver, &g->device, images, source, err);
+    int rc = cuda_module_open(&module, &g->driver, &g->device, images, source, NULL, err);
     if (rc == 0)
         rc = CUDA_TRY(&g->driver, err, cuModuleGetFunction, function, module, name);
     if (rc == 0 && shared_bytes)
@@ -149,6 +149,29 @@ int gpu_time(struct gpu *g, const struct gpu_launch *l, double *seconds, struct 
     if (rc == 0)
         rc = CUDA_TRY(&g->driver, err, cuEventElapsedTime, &ms, g->start, g->end);
     *seconds = (double)ms * 1e-3;
+    return rc;
+}
+
+int gpu_clock_mhz(struct gpu *g, double *mhz, struct error *err)
+{
+    struct clock_args args = {.spin_ns = g->emulated ? 2000 : 1000000};
+    struct gpu_launch launch = {.n_blocks = 1, .n_threads = 32, .args = &args};
+    uint64_t out[2] = {0};
+    int rc = gpu_function(g, gpu_ptx_images, "clock", "gpu_clock", 0, &launch.function, err);
+    if (rc == 0)
+        rc = CUDA_TRY(&g->driver, err, cuMemAlloc, &args.out, sizeof out);
+    if (rc == 0)
+        rc = gpu_start(g, &launch, err);
+    if (rc == 0)
+        rc = gpu_finish(g, 10, err);
+    if (rc == 0)
+        rc = gpu_read(g, out, args.out, sizeof out, err);
+    if (rc == 0 && (!out[0] || out[1] < args.spin_ns))
+        rc = error_set(err, -EIO, "an SM counted %llu ticks in %llu ns", (unsigned long long)out[0],
+                       (unsigned long long)out[1]);
+    if (args.out)
+        g->driver.cuMemFree(args.out);
+    *mhz = rc == 0 ? (double)out[0] * 1e3 / (double)out[1] : 0;
     return rc;
 }
 

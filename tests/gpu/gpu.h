@@ -51,6 +51,9 @@ int gpu_finish(struct gpu *g, double limit_s, struct error *err);
 /* Starts a launch, waits, and sets the time that the device needed. */
 int gpu_time(struct gpu *g, const struct gpu_launch *launch, double *seconds, struct error *err);
 
+/* Measures the clock of an SM against the device's timer over a millisecond. */
+int gpu_clock_mhz(struct gpu *g, double *mhz, struct error *err);
+
 /* Keeps the device busy until its clocks have risen from idle; does nothing on the emulator. */
 int gpu_warm(struct gpu *g, struct error *err);
 

@@ -30,13 +30,22 @@ static const struct {
 static int run_part(size_t i, struct error *err, json_t *out)
 {
     struct gpu g = {0};
+    double before = 0, after = 0;
     int rc = parts[i].no_gpu ? 0 : gpu_open(&g, err);
     if (rc == 0 && !parts[i].no_gpu) {
         json_object_set_new(out, "device", json_string(g.device.name));
         json_object_set_new(out, "emulated", json_boolean(g.emulated));
     }
+    if (rc == 0 && !parts[i].no_gpu)
+        rc = gpu_clock_mhz(&g, &before, err);
     if (rc == 0)
         rc = parts[i].run(&g, out, err);
+    if (rc == 0 && !parts[i].no_gpu)
+        rc = gpu_clock_mhz(&g, &after, err);
+    if (rc == 0 && !parts[i].no_gpu)
+        json_object_set_new(out, "clock",
+                            json_pack("{s:o, s:o}", "before_mhz", gpu_figure(&g, before), "after_mhz",
+                                      gpu_figure(&g, after)));
     json_object_set_new(out, "ok", json_boolean(rc == 0));
     if (rc < 0)
         json_object_set_new(out, "error", json_string(err->text));

@@ -106,6 +106,20 @@ static json_t *read_line(const char *work, const char *name)
     return any ? json_string(line) : json_null();
 }
 
+static json_t *read_lines(const char *work, const char *name)
+{
+    char line[512];
+    json_t *lines = json_array();
+    FILE *f = open_in(work, name);
+    while (f && fgets(line, sizeof line, f)) {
+        line[strcspn(line, "\n")] = '\0';
+        json_array_append_new(lines, json_string(line));
+    }
+    if (f)
+        (void)fclose(f);
+    return lines;
+}
+
 /* ---- parts ---- */
 
 json_t *report_part(json_t *report, const char *name)
@@ -253,8 +267,9 @@ static json_t *make_report(const char *work)
     char when[32];
     time_t now = time(NULL);
     (void)strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
-    json_t *report = json_pack("{s:s, s:o, s:o, s:o}", "when", when, "smi", read_line(work, "smi"), "ended",
-                               read_line(work, "ended"), "parts", read_parts(work));
+    json_t *report =
+        json_pack("{s:s, s:o, s:o, s:o, s:o}", "when", when, "smi", read_line(work, "smi"), "health",
+                  read_lines(work, "health"), "ended", read_line(work, "ended"), "parts", read_parts(work));
     json_t *device = json_object_get(json_object_get(report_part(report, "device"), "data"), "device");
     json_object_set(report, "device", device ? device : json_null());
     json_object_set_new(report, "emulated", json_boolean(is_emulated(report)));

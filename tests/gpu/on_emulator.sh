@@ -22,7 +22,52 @@ if [ -n "${GPU_PACK:-}" ]; then
     here=$folder
     unset GPU_BIN
 fi
+# Tools that keep what they were asked, and whose words must come back. The device is throttled, has an ECC error and an
+# Xid only when it is looked at again.
+export GPU_TOOLS="$out/tools"
+mkdir -p "$GPU_TOOLS"
+cat >"$GPU_TOOLS/nvidia-smi" <<'END'
+#!/bin/sh
+[ "$*" = -q ] || exit 1
+cap="Not Active" errors=0
+[ ! -e "${0%/*}/again" ] || cap=Active errors=1
+cat <<TEXT
+GPU 00000000:01:00.0
+    Product Name                          : Test Device
+    Clocks Event Reasons
+        Idle                              : Active
+        SW Power Cap                      : $cap
+    ECC Errors
+        Volatile
+            SRAM Correctable              : 0
+            DRAM Uncorrectable            : $errors
+    Temperature
+        GPU Current Temp                  : 41
+TEXT
+END
+cat >"$GPU_TOOLS/dmesg" <<'END'
+#!/bin/sh
+echo "[1.0] NVRM: Xid (PCI:0000:01:00): 13, an old one"
+[ ! -e "${0%/*}/again" ] || echo "[9.0] NVRM: Xid (PCI:0000:01:00): 31, pid=7"
+: >"${0%/*}/again"
+END
+cat >"$GPU_TOOLS/compute-sanitizer" <<'END'
+#!/bin/sh
+while [ "$1" != --log-file ]; do check="$check $1"; shift; done
+echo "=====$check of $*" >"$2"
+shift 2
+case "$check" in *memcheck*) exec "$@" ;; *) echo '{}' ;; esac
+END
+sed 's/=====/==PROF==/; s/\*memcheck\*/*/' "$GPU_TOOLS/compute-sanitizer" >"$GPU_TOOLS/ncu"
+chmod +x "$GPU_TOOLS"/*
 "$here/check.sh" "$@" || fail "exit code $?"
+[ -s "$out/smi-before.txt" ] && [ -s "$out/smi-after.txt" ] || fail "nvidia-smi -q was not kept"
+health=$(grep -E '^- (before|after): ' "$out/report.md")
+expected="- before: not throttled, no ECC errors
+- after: throttled: SW Power Cap
+- after: ECC Volatile: DRAM Uncorrectable: 1
+- after: [9.0] NVRM: Xid (PCI:0000:01:00): 31, pid=7"
+[ "$health" = "$expected" ] || fail "the state of the device is not in the report: $health"
 grep -q '^# Hearth on SIMT emulator' "$out/report.md" || fail "the report does not name the emulator"
 grep -E '"result": "(failed|timeout|left-out)"' "$out/report.json" && fail "a part is not ok"
 figures='"([a-z0-9_]*(_us|gbps|_ns)|us|ns|watts|sm_mhz|tokens_per_s|[a-z_]*(median|min|max|after_park)_ms|ready_s)": [-0-9]'
@@ -31,6 +76,11 @@ grep -E "$figures" "$out/report.json" && fail "the report has a figure of the em
 if [ "${2:-}" != --first ]; then
     grep -q '^bench-tiny-persistent, tg2, 3 blocks:' "$out/report.md" || fail "the report has no step by its blocks"
     [ "$(grep -c '"cat":"work"' "$out/trace-tiny.json")" -gt 100 ] || fail "trace-tiny.json has no ops"
+    for check in memcheck racecheck synccheck; do
+        grep -q "^===== --tool $check --error-exitcode 9 .*gpu_witness tokens" "$out/sanitizer-$check.txt" || fail "no report of $check"
+        grep -qE "\"part\": \"sanitizer-$check\"" "$out/report.json" || fail "no part of $check"
+    done
+    grep -q '^==PROF== .*hearthd bench .*--executor eager' "$out/ncu.txt" || fail "no report of ncu"
     exit 0
 fi
 # With a failing third launch `first` must fail, the parts after it must run, and the exit code must not be 0.

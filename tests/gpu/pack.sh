@@ -25,7 +25,7 @@ while read -r library; do
     esac
 done <"$folder/libraries"
 rm "$folder/needed" "$folder/libraries"
-cp "$source"/tests/gpu/check.sh "$source"/tests/gpu/check_models.sh "$source"/tests/gpu/README.md "$folder/"
+cp "$source"/tests/gpu/check.sh "$source"/tests/gpu/check_models.sh "$source"/tests/gpu/check_tools.sh "$source"/tests/gpu/README.md "$folder/"
 cp "$source"/models/*.gguf "$folder/models/"
 cp "$source"/tests/data/tiny-* "$folder/data/"
 used=$(du -sk "$folder" | cut -f1)

@@ -53,7 +53,7 @@ CALL(event_record, return d->cuEventRecord(b->event, b->other);)
 CALL(function_get, void *f; return d->cuModuleGetFunction(&f, b->module, "gpu_hop");)
 CALL(module_unload, return d->cuModuleUnload(b->module);)
 CALL(module_load, struct error e = {0}; void *m; (void)d;
-     return cuda_module_open(&m, &b->g.driver, &b->g.device, gpu_ptx_images, "echo", &e) ? -1 : 0;)
+     return cuda_module_open(&m, &b->g.driver, &b->g.device, gpu_ptx_images, "echo", NULL, &e) ? -1 : 0;)
 CALL(context_sync, return d->cuCtxSynchronize();)
 
 static const struct {
@@ -88,7 +88,7 @@ static int set_up(struct beside *b, void **function, struct error *err)
     if (rc == 0)
         rc = gpu_function(g, gpu_ptx_images, "idle", "gpu_idle", g->device.shared_per_block, function, err);
     if (rc == 0)
-        rc = cuda_module_open(&b->module, &g->driver, &g->device, gpu_ptx_images, "hop", err);
+        rc = cuda_module_open(&b->module, &g->driver, &g->device, gpu_ptx_images, "hop", NULL, err);
     if (rc == 0)
         rc = gpu_pinned(g, &b->host, &b->args.host, sizeof *b->host, err);
     if (rc == 0)

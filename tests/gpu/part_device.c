@@ -21,8 +21,8 @@ static bool next_entry(const char **at, char *name, size_t room)
     return true;
 }
 
-static int put_kernel(struct gpu *g, void *module, const char *source, const char *name, json_t *rows,
-                      struct error *err)
+static int put_kernel(struct gpu *g, void *module, const char *source, const char *name,
+                      const struct cuda_module_origin *origin, json_t *rows, struct error *err)
 {
     void *function;
     int registers = 0, local = 0;
@@ -32,9 +32,10 @@ static int put_kernel(struct gpu *g, void *module, const char *source, const cha
     if (rc == 0)
         rc = CUDA_TRY(&g->driver, err, cuFuncGetAttribute, &local, CUDA_FUNCTION_LOCAL, function);
     if (rc == 0)
-        json_array_append_new(rows,
-                              json_pack("{s:s, s:s, s:o, s:o}", "source", source, "kernel", name, "registers",
-                                        gpu_figure(g, registers), "local_bytes", gpu_figure(g, local)));
+        json_array_append_new(rows, json_pack("{s:s, s:s, s:o, s:o, s:b, s:s}", "source", source, "kernel",
+                                              name, "registers", gpu_figure(g, registers), "local_bytes",
+                                              gpu_figure(g, local), "cubin", origin->is_cubin, "jit_reason",
+                                              origin->reason));
     return rc;
 }
 
@@ -43,21 +44,22 @@ static int put_kernels(struct gpu *g, const struct ptx_image *images, json_t *ro
 {
     for (const struct ptx_image *i = images; i->name; i++) {
         const struct ptx_image *best = i;
+        struct cuda_module_origin origin;
         char name[96];
         void *module;
         bool seen = false;
         for (const struct ptx_image *k = images; k->name; k++) {
-            if (strcmp(k->name, i->name) != 0)
+            if (k->is_cubin || strcmp(k->name, i->name) != 0)
                 continue;
             seen = seen || k < i;
             best = k->sm <= g->device.sm && k->sm > best->sm ? k : best;
         }
-        if (seen)
+        if (seen || i->is_cubin)
             continue;
-        int rc = cuda_module_open(&module, &g->driver, &g->device, images, i->name, err);
+        int rc = cuda_module_open(&module, &g->driver, &g->device, images, i->name, &origin, err);
         const char *at = best->text;
         while (rc == 0 && next_entry(&at, name, sizeof name))
-            rc = put_kernel(g, module, i->name, name, rows, err);
+            rc = put_kernel(g, module, i->name, name, &origin, rows, err);
         if (rc < 0)
             return rc;
         g->driver.cuModuleUnload(module);

@@ -220,6 +220,25 @@ static void print_traces(json_t *report, FILE *f)
     }
 }
 
+/* The device's state before and after, and the clock of its SMs around each part that measured it. */
+static void print_health(json_t *report, FILE *f)
+{
+    size_t i;
+    json_t *line, *part, *lines = json_object_get(report, "health");
+    if (json_array_size(lines) > 0)
+        (void)fputs("\n## The device, before and after\n\n", f);
+    json_array_foreach(lines, i, line)(void) fprintf(f, "- %s\n", json_string_value(line));
+    (void)fputs("\n## Clock of the SMs, MHz by their own time\n\n", f);
+    json_array_foreach(json_object_get(report, "parts"), i, part)
+    {
+        json_t *clock = json_object_get(json_object_get(part, "data"), "clock");
+        if (clock)
+            (void)fprintf(f, "- %s: %.0f before, %.0f after\n", text_of(part, "part"),
+                          json_number_value(json_object_get(clock, "before_mhz")),
+                          json_number_value(json_object_get(clock, "after_mhz")));
+    }
+}
+
 void report_print(json_t *report, FILE *f)
 {
     static const char *const stream[] = {"mode", "stages", "stage_bytes", "burst_bytes", "gbps", NULL};
@@ -229,12 +248,13 @@ void report_print(json_t *report, FILE *f)
     static const char *const calls[] = {"call", "waits", "us", "result", NULL};
     static const char *const products[] = {"weights",     "rows", "wide", "quantises", "stages",
                                            "stage_bytes", "us",   "gbps", "of_ring",   NULL};
-    static const char *const kernels[] = {"source", "kernel", "registers", "local_bytes", NULL};
+    static const char *const kernels[] = {"source", "kernel", "registers", "local_bytes", "cubin", NULL};
     print_head(report, f);
     print_parts(report, f);
     print_targets(report, f);
     print_speed(report, f);
     print_traces(report, f);
+    print_health(report, f);
     print_lines(report, f);
     print_rows(report, f, "Watts of the daemon", "serve", "watts", watts);
     print_rows(report, f, "E1: the weight ring", "stream", "rows", stream);

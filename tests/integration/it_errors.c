@@ -80,6 +80,22 @@ DAEMON_TEST(refuse, a_prompt_must_be_there_and_be_one)
     refused("{\"prompt\":[\"a\",\"b\"]}", "several prompts");
 }
 
+/* A client of a dialect can read it. */
+DAEMON_TEST(refuse, an_unknown_route_is_refused_in_the_form_of_its_folder)
+{
+    static const char *const paths[] = {"/api/pull", "/api/x/y"};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        struct reply r = post(paths[i], "{}");
+        cr_assert_eq(r.status, 404, "%d", r.status);
+        json_t *root = reply_json(&r);
+        cr_assert(strstr(json_text(root, "error"), "no route /api/"), "%s", r.body);
+        json_decref(root);
+        reply_free(&r);
+    }
+    expect_words(post("/v1/xyz", "{}"), 404, "not_found", "no route /v1/xyz");
+    expect_words(post("/apix", "{}"), 404, "not_found", "no route /apix");
+}
+
 DAEMON_TEST(refuse, malformed_json_has_line_and_column)
 {
     refused("{\"prompt\":\n\"a\"", "line 2");

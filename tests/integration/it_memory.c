@@ -59,6 +59,70 @@ DAEMON_TEST(memory, what_a_chat_was_made_of_is_gone_when_it_waits, LONG_CONTEXT)
     free(body);
 }
 
+/* A body that has 2 MB between `before` and `after`. */
+static char *large_body(const char *before, const char *after)
+{
+    size_t n = 2 << 20, n_before = strlen(before);
+    char *body = malloc(n_before + n + strlen(after) + 1);
+    memcpy(body, before, n_before);
+    memset(body + n_before, 'x', n);
+    strcpy(body + n_before + n, after);
+    return body;
+}
+
+static bool waits(int fd, const char *path, const char *body);
+static void close_all(const int *fds, int n);
+static int take_slot(void);
+
+/* Each keeps 2 MB. Those that wait may hold 6 MB: the next is refused, and one that is small is not. */
+static void expect_bounded(const char *path, char *body)
+{
+    int first = take_slot(), fds[WAITING + 1], n = 0;
+    struct reply r;
+    for (bool let_in = true; let_in && n < WAITING; n += let_in) {
+        fds[n] = client_connect(daemon_.port);
+        let_in = waits(fds[n], path, body);
+    }
+    cr_assert_eq(n, 2, "%d wait", n);
+    long long held = metric("hearth_reply_bytes");
+    cr_assert(held > n * (2ll << 20) && held <= 6 << 20, "%lld bytes are held", held);
+    client_read(fds[n], &r, false);
+    cr_assert_eq(r.status, 503, "%.200s", r.body);
+    cr_assert_not_null(strstr(r.body, "bytes of the request beside the replies"), "%s", r.body);
+    reply_free(&r);
+    close(fds[n]);
+    fds[n] = client_connect(daemon_.port);
+    cr_assert(waits(fds[n], "/generate", "{\"prompt\":\"Once\",\"max_tokens\":1}"));
+    close_all(fds, n + 1);
+    close(first);
+    wait_stat("requests.running", 0);
+    cr_assert_eq(metric("hearth_reply_bytes"), 0);
+    free(body);
+}
+
+#define NAMES_OF_TOOLS LONG_CONTEXT, "--body-memory", "8M"
+#define HI             "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"max_tokens\":1,"
+#define FUNCTION       HI "\"tool_choice\":\"none\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\""
+
+DAEMON_TEST(memory, names_of_tools_of_waiting_chats_are_bounded_together, NAMES_OF_TOOLS)
+{
+    expect_bounded("/v1/chat/completions", large_body(FUNCTION, "\"}}]}"));
+}
+
+DAEMON_TEST(memory, and_so_are_those_of_their_parameters, NAMES_OF_TOOLS)
+{
+    expect_bounded("/v1/chat/completions",
+                   large_body(FUNCTION "f\",\"parameters\":{\"type\":\"object\",\"properties\":{\"",
+                              "\":{\"type\":\"string\"}}}}}]}"));
+}
+
+DAEMON_TEST(memory, and_those_of_messages, NAMES_OF_TOOLS)
+{
+    expect_bounded("/v1/messages",
+                   large_body(HI "\"tool_choice\":{\"type\":\"none\"},\"tools\":[{\"name\":\"",
+                              "\",\"input_schema\":{\"type\":\"object\"}}]}"));
+}
+
 DAEMON_TEST(memory, a_stop_string_has_a_limit)
 {
     char text[1200], all[1400];
@@ -191,11 +255,11 @@ static char *large_grammar(int i)
 
 /* Sends it behind others; true once it waits, false when it has an answer. One that is being prepared is
  * counted among those that wait, too, so they are counted again when no body is left. */
-static bool waits(int fd, const char *body)
+static bool waits(int fd, const char *path, const char *body)
 {
     long long n = stat_number("requests.waiting");
     struct pollfd p = {.fd = fd, .events = POLLIN};
-    client_request(fd, "POST", "/generate", "", body);
+    client_request(fd, "POST", path, "", body);
     while (stat_number("requests.waiting") == n || metric("hearth_body_bytes") ||
            stat_number("requests.waiting") == n)
         if (poll(&p, 1, 5) > 0)
@@ -211,7 +275,7 @@ static int wait_with_grammars(int *fds, bool same)
     for (int i = 0; i < WAITING && let_in; i++) {
         char *body = large_grammar(same ? 0 : i);
         fds[n] = client_connect(daemon_.port);
-        let_in = waits(fds[n], body);
+        let_in = waits(fds[n], "/generate", body);
         n += let_in;
         free(body);
     }
@@ -297,7 +361,7 @@ DAEMON_TEST(memory, grammars_that_grow_while_their_texts_run_are_bounded_togethe
         struct reply r;
         client_read(fds[i], &r, false);
         n_ok += r.status == 200;
-        n_refused += r.status == 503 && strstr(r.body, "body_memory, 4194304 bytes, has no room for");
+        n_refused += r.status == 503 && strstr(r.body, "body_memory, 4194304 bytes, has no room ");
         reply_free(&r);
         close(fds[i]);
     }

@@ -8,6 +8,7 @@
 
 #include <criterion/criterion.h>
 #include <criterion/redirect.h>
+#include <elf.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -47,8 +48,8 @@ static void *function_of(struct bench *b, const char *module_name, const char *n
 {
     void *module = NULL, *function = NULL;
     struct error err = {0};
-    cr_assert_eq(cuda_module_open(&module, &b->d, &b->dev, driver_test_images, module_name, &err), 0, "%s",
-                 err.text);
+    cr_assert_eq(cuda_module_open(&module, &b->d, &b->dev, driver_test_images, module_name, NULL, &err), 0,
+                 "%s", err.text);
     WELL(b, cuModuleGetFunction, &function, module, name);
     return function;
 }
@@ -330,11 +331,49 @@ Test(emulated_module, the_newest_image_that_the_device_can_run_is_the_one_that_r
     void *module = NULL, *function = NULL;
     struct error err = {0};
     function_of(&b, "grid_barrier", "grid_barrier");
-    cr_assert_eq(cuda_module_open(&module, &b.d, &b.dev, driver_test_images, "grid_barrier", &err), 0);
+    cr_assert_eq(cuda_module_open(&module, &b.d, &b.dev, driver_test_images, "grid_barrier", NULL, &err), 0);
     cr_assert_eq(b.d.cuModuleGetFunction(&function, module, "scale_cells"), 500);
     for (const struct ptx_image *i = driver_test_images; i->name; i++)
-        if (i->sm == 90)
+        if (i->sm == 90 && !i->is_cubin)
             cr_assert_eq(b.d.cuModuleLoadDataEx(&module, i->text, 0, NULL, NULL), 209);
+    close_bench(&b);
+}
+
+static const char *first_cubin(void)
+{
+    for (const struct ptx_image *i = driver_test_images; i->name; i++)
+        if (i->is_cubin)
+            return i->text;
+    return NULL;
+}
+
+/* Without ptxas there is no cubin to take. */
+Test(emulated_module, a_cubin_is_refused_unless_the_device_takes_them)
+{
+    for (int takes = 0; takes < 2; takes++) {
+        setenv("SIMT_CUBINS", takes ? "1" : "0", 1);
+        struct bench b = open_bench();
+        void *module = NULL, *function = NULL;
+        if (first_cubin())
+            cr_assert_eq(b.d.cuModuleLoadDataEx(&module, first_cubin(), 0, NULL, NULL), takes ? 0 : 209);
+        if (first_cubin() && takes) {
+            WELL(&b, cuModuleGetFunction, &function, module, "scale_cells");
+            cr_assert_eq(b.d.cuModuleGetFunction(&function, module, "scale_cell"), 500);
+        }
+        close_bench(&b);
+    }
+}
+
+Test(emulated_module, an_elf_file_of_another_machine_is_no_cubin)
+{
+    setenv("SIMT_CUBINS", "1", 1);
+    struct bench b = open_bench();
+    void *module = NULL;
+    Elf64_Ehdr elf = {.e_ident = ELFMAG "\2\1\1", .e_machine = EM_X86_64, .e_shentsize = sizeof(Elf64_Shdr)};
+    cr_assert_eq(b.d.cuModuleLoadDataEx(&module, &elf, 0, NULL, NULL), 200);
+    elf.e_machine = EM_CUDA;
+    elf.e_flags = 80;
+    cr_assert_eq(b.d.cuModuleLoadDataEx(&module, &elf, 0, NULL, NULL), 209);
     close_bench(&b);
 }
 
@@ -553,9 +592,10 @@ Test(emulated_fault, a_kernel_does_not_compile)
     struct bench b = open_faulty("jit");
     void *module = NULL;
     struct error err = {0};
-    cr_assert_eq(cuda_module_open(&module, &b.d, &b.dev, driver_test_images, "scale", &err), -ENODEV);
+    cr_assert_eq(cuda_module_open(&module, &b.d, &b.dev, driver_test_images, "scale", NULL, &err), -ENODEV);
     err = (struct error){0};
-    cr_assert_eq(cuda_module_open(&module, &b.d, &b.dev, driver_test_images, "driver_kernels", &err), -EIO);
+    cr_assert_eq(cuda_module_open(&module, &b.d, &b.dev, driver_test_images, "driver_kernels", NULL, &err),
+                 -EIO);
     cr_assert_not_null(strstr(err.text, "CUDA_ERROR_INVALID_PTX"), "%s", err.text);
     cr_assert_not_null(strstr(err.text, "ptxas fatal"), "%s", err.text);
     close_bench(&b);

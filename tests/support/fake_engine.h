@@ -8,7 +8,8 @@
 #include <string.h>
 #include <time.h>
 
-#define FAKE_MAX 64
+#define FAKE_MAX       64
+#define FAKE_EMBEDDING 8 /* width of its vectors */
 
 static struct fake {
     uint32_t n_ctx;
@@ -41,7 +42,7 @@ static uint64_t fake_now(void)
 int engine_submit(struct engine *e, struct engine_request *r, struct error *err)
 {
     (void)e;
-    if (fake.submit_error)
+    if (fake.submit_error && !r->begun)
         return error_set(err, fake.submit_error, "said no");
     fake.salts[fake.n_submitted++ % FAKE_MAX] = r->salt;
     memcpy(&fake.last, r, sizeof fake.last);
@@ -53,6 +54,12 @@ int engine_submit(struct engine *e, struct engine_request *r, struct error *err)
         fake.live[fake.n_live++] = r;
     }
     return 0;
+}
+
+uint32_t engine_n_embedding(const struct engine *e)
+{
+    (void)e;
+    return FAKE_EMBEDDING;
 }
 
 void engine_cancel(struct engine *e, struct engine_request *r)
@@ -98,6 +105,8 @@ static void fake_token(unsigned i)
             fake_add(r, n);
         fake_news(r);
     } else if (n == r->max_tokens) {
+        for (uint32_t k = 0; r->pooling && k < FAKE_EMBEDDING; k++)
+            r->embedding[k] = (float)r->prompt[0] + (float)(k * r->n_prompt);
         fake_end(i, ENGINE_LENGTH);
     } else if (fake.last_choice != ENGINE_RUNNING && !r->next_choice) {
         fake_end(i, fake.last_choice);

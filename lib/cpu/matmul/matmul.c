@@ -5,11 +5,9 @@
 #include <string.h>
 
 static const struct matmul_kernels *const tables[] = {
-/* best first */
+/* in the order of preference; tiles only where they are asked for, by name or by the tuner */
 #if defined(__x86_64__)
-    &matmul_avx512,
-    &matmul_avxvnni,
-    &matmul_avx2,
+    &matmul_avx512, &matmul_avxvnni, &matmul_avx2, &matmul_amx,
 #endif
     &matmul_scalar,
 };
@@ -51,5 +49,6 @@ int matmul_check_isa(const char *isa, struct error *err)
         return 0;
     if (named(isa))
         return error_set(err, -ENOTSUP, "isa %s: this CPU or its operating system does not support it", isa);
-    return error_set(err, -EINVAL, "isa %s: unknown, must be auto, avx512vnni, avxvnni, avx2 or scalar", isa);
+    return error_set(err, -EINVAL, "isa %s: unknown, must be auto, avx512vnni, avxvnni, avx2, amx or scalar",
+                     isa);
 }

@@ -82,10 +82,11 @@ uint32_t matmul_input_supers(const struct matmul_input *in);
 uint32_t matmul_input_panels(const struct matmul_input *in);
 
 struct matmul_kernels {
-    const char *name; /* "avx512vnni", "avxvnni", "avx2", "scalar" */
+    const char *name; /* "avx512vnni", "avxvnni", "avx2", "amx", "scalar" */
     bool (*supported)(void);
-    /* Quantises columns [8 panel, ...) of `in`, at most 8, in super-blocks [first, last): column c from
-     * x[c][k] * gain[k] (gain NULL: x[c] alone). With `floats` it also keeps the floats. */
+    /* Quantises, for run() of the same table, columns [8 panel, ...) of `in`, at most 8, in super-blocks
+     * [first, last): column c from x[c][k] * gain[k] (gain NULL: x[c] alone). With `floats` it also keeps the
+     * floats. */
     void (*quantise)(struct matmul_input *in, uint32_t panel, uint32_t first, uint32_t last,
                      const float *const *x, const float *gain, bool floats);
     /* Computes out[c * stride + i] = the product of row 16 * first + i and column c, for the rows of groups
@@ -96,11 +97,11 @@ struct matmul_kernels {
                 float *out, size_t stride, void *scratch);
     size_t scratch_size; /* bytes of 64-byte aligned scratch that run() needs per thread */
 };
-extern const struct matmul_kernels matmul_avx512, matmul_avxvnni, matmul_avx2, matmul_scalar;
+extern const struct matmul_kernels matmul_avx512, matmul_avxvnni, matmul_avx2, matmul_amx, matmul_scalar;
 /* The scratch_size that is enough for every table. */
 size_t matmul_scratch_size(void);
-/* Returns the best table that this CPU supports ("auto" or NULL), or the named one; NULL if it is unknown or
- * not supported. */
+/* Returns the table that is best on most CPUs that support it ("auto" or NULL), or the named one; NULL if it
+ * is unknown or not supported. */
 const struct matmul_kernels *matmul_find(const char *isa);
 /* 0 if matmul_find() finds a table; -EINVAL: the name is unknown; -ENOTSUP: this CPU does not support it. */
 int matmul_check_isa(const char *isa, struct error *err);

@@ -2,6 +2,7 @@
 #include "abi/step.h"
 #include "base/memory.h"
 #include "base/team.h"
+#include "cpu/tuning.h"
 #include "matmul_pack.h"
 
 #include <assert.h>
@@ -109,6 +110,13 @@ static const float *column_of(const struct experts *x, uint32_t pair, uint32_t k
            (x->own_input ? (size_t)u * (x->in_part ? x->in_part : k) + x->in_col : 0);
 }
 
+/* The table of an expert's own number of columns: its columns are its alone, whatever the step's rows take.
+ */
+static const struct matmul_kernels *kernels_of(const struct job *j, uint32_t active)
+{
+    return product_kernels(j->shared, input_of(j, active).n_columns);
+}
+
 static void quantise_panel(const struct job *j, uint32_t active, uint32_t panel, uint32_t first,
                            uint32_t last)
 {
@@ -116,7 +124,7 @@ static void quantise_panel(const struct job *j, uint32_t active, uint32_t panel,
     struct matmul_input in = input_of(j, active);
     for (uint32_t c = 0, at = panel * MATMUL_PANEL; c < MATMUL_PANEL && at < in.n_columns; c++, at++)
         x[c] = column_of(j->x, pair_at(j, active, at), j->k);
-    j->shared->kernels->quantise(&in, panel, first, last, x, j->x->gain, wants_floats(j->x));
+    kernels_of(j, active)->quantise(&in, panel, first, last, x, j->x->gain, wants_floats(j->x));
 }
 
 static float factor_of(const struct job *j, uint32_t row)
@@ -202,10 +210,11 @@ static const uint8_t *unit_at(const struct job *j, uint32_t matrix, uint32_t act
 static void multiply(const struct job *j, uint32_t matrix, uint32_t active, const struct span *s,
                      const uint8_t *next, float *tile)
 {
+    const struct matmul_matrix *m = j->x->matrices[matrix];
     struct matmul_input input = input_of(j, active);
     input.next = next;
-    j->shared->kernels->run(j->x->matrices[matrix], &input, s->first, s->last, tile, tile_stride(s),
-                            j->own->kernel);
+    input.variant = tuning_variant(j->shared->tuning, m->kind, input.n_columns);
+    kernels_of(j, active)->run(m, &input, s->first, s->last, tile, tile_stride(s), j->own->kernel);
 }
 
 static const float *bias_of(const struct job *j, uint32_t matrix, uint32_t active, uint32_t start)

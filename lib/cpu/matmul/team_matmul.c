@@ -198,9 +198,9 @@ const uint8_t *product_begin(const struct product *p, const struct team *team, u
     return group_at(p->matrices[i], group);
 }
 
-static const struct matmul_kernels *kernels_for(const struct product_shared *shared, uint32_t n_rows)
+const struct matmul_kernels *product_kernels(const struct product_shared *shared, uint32_t n_columns)
 {
-    return shared->tuning ? shared->tuning->kernels[tuning_class(n_rows)] : shared->kernels;
+    return shared->tuning ? shared->tuning->kernels[tuning_class(n_columns)] : shared->kernels;
 }
 
 /* Tried without gain: prefetching the first weights before quantising, and rows of the output before they are
@@ -210,7 +210,7 @@ void product_run(const struct product *p, const struct product_shared *shared,
 {
     if (p->n_rows == 0)
         return;
-    struct job j = {.p = p, .shared = shared, .own = own, .kernels = kernels_for(shared, p->n_rows)};
+    struct job j = {.p = p, .shared = shared, .own = own, .kernels = product_kernels(shared, p->n_rows)};
     j.input = (struct matmul_input){.k = p->matrices[0]->k, .n_columns = p->n_rows};
     float own_factors[PRODUCT_OWN_ROWS];
     if (p->n_rows <= PRODUCT_OWN_ROWS) {

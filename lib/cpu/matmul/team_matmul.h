@@ -55,6 +55,9 @@ struct product_scratch {
 /* Floats of one piece of work before it is finished: they stay in the second-level cache. */
 #define PRODUCT_TILE 65536
 
+/* The table that quantises and multiplies n_columns columns together. */
+const struct matmul_kernels *product_kernels(const struct product_shared *shared, uint32_t n_columns);
+
 /* The address of the weights that a member of the team multiplies first. Uses matrices, n_matrices and
  * epilogue of `p`. */
 const uint8_t *product_begin(const struct product *p, const struct team *team, uint32_t member);

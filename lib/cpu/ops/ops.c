@@ -6,7 +6,7 @@
 const struct ops *ops_find(const char *matmul_name)
 {
 #if defined(__x86_64__)
-    if (strncmp(matmul_name, "avx512", 6) == 0)
+    if (strncmp(matmul_name, "avx512", 6) == 0 || strcmp(matmul_name, "amx") == 0)
         return isa_has(ISA_AVX512_BF16) ? &ops_bf16_avx512 : &ops_avx512;
     if (strncmp(matmul_name, "avx", 3) == 0)
         return &ops_avx2;

@@ -11,6 +11,7 @@
  *   hop       one block to the next, and all to all (E2)
  *   echo      host to device and back, and how evenly steps run while both sides poll (E3)
  *   product   the decoder's matrix product, repeated, with nothing to wait for (E4)
+ *   clock     ticks of an SM against the global timer
  *   idle      a grid that waits for the host and sleeps for a given time between two polls (E5, E6)
  *
  * Thread: the host fills these before a launch; kernels only read them. */
@@ -146,6 +147,13 @@ struct product_loop_args {
     uint32_t n_copies, n_rounds, n_crew;
     uint32_t quantises; /* quantise before every product, as the decoder does; else once */
     uint32_t reserved;
+};
+
+/* ---- clock ---- */
+
+struct clock_args {
+    uint64_t out; /* u64 [2]: ticks of the SM, nanoseconds */
+    uint64_t spin_ns;
 };
 
 /* ---- idle ---- */

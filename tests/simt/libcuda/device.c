@@ -49,6 +49,7 @@ void emulated_settings_read(void)
     emulated.settings.memory_bytes = emulated_number("SIMT_MEMORY_MB", 256) << 20;
     emulated.settings.time_limit = emulated_number("SIMT_TIME_LIMIT", 0) != 0;
     emulated.settings.local_bytes = (uint32_t)emulated_number("SIMT_LOCAL", 0);
+    emulated.settings.takes_cubins = emulated_number("SIMT_CUBINS", 0) != 0;
     emulated.settings.integrated = emulated_number("SIMT_INTEGRATED", 0) != 0;
     emulated.settings.pins_managed = emulated_number("SIMT_MANAGED", 0) != 0;
     emulated.settings.seed = emulated_number("SIMT_SEED", 1);

@@ -17,6 +17,7 @@ enum emulated_result { /* beyond those of driver.h */
                        RESULT_INVALID_VALUE = 1,
                        RESULT_NOT_INITIALIZED = 3,
                        RESULT_INVALID_DEVICE = 101,
+                       RESULT_INVALID_IMAGE = 200,
                        RESULT_INVALID_CONTEXT = 201,
                        RESULT_NO_BINARY = 209,
                        RESULT_INVALID_HANDLE = 400,
@@ -139,6 +140,7 @@ struct emulated {
         enum simt_schedule schedule;
         int mute, time_limit, integrated;
         uint32_t local_bytes;
+        bool takes_cubins;
         bool pins_managed; /* reports pinned memory as managed */
     } settings;
 };

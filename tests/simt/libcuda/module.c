@@ -1,9 +1,10 @@
 /* module.c - modules: the PTX must look like Hearth's; its kernels are those that this library was linked
- * with. */
+ * with, which stand in for a cubin's too. */
 #include "calls.h"
 #include "device/simt.h"
 #include "ptx/ptx_text.h"
 
+#include <elf.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,27 +57,68 @@ static int read_ptx(const char *text, uint32_t *sm, char *words, size_t size)
     return 0;
 }
 
+/* Reads a cubin: *sm is the generation whose kernels stand in for its machine code, and *text lists its
+ * entries as PTX does, from the names of its sections; the caller frees it. Without SIMT_CUBINS the device
+ * takes none, as a driver that is older than ptxas. */
+static int read_cubin(const char *image, uint32_t *sm, char **text)
+{
+    Elf64_Ehdr elf;
+    memcpy(&elf, image, sizeof elf);
+    /* The capability has another place in e_flags since CUDA 13. */
+    uint32_t made_for = elf.e_flags >> (elf.e_ident[EI_ABIVERSION] >= 8 ? 8 : 0) & 0xff;
+    if (elf.e_ident[EI_CLASS] != ELFCLASS64 || elf.e_machine != EM_CUDA ||
+        elf.e_shentsize != sizeof(Elf64_Shdr))
+        return RESULT_INVALID_IMAGE;
+    if (!emulated.settings.takes_cubins || made_for > emulated.settings.sm ||
+        made_for / 10 != emulated.settings.sm / 10)
+        return RESULT_NO_BINARY;
+    const Elf64_Shdr *sections = (const void *)(image + elf.e_shoff);
+    const char *names = image + sections[elf.e_shstrndx].sh_offset;
+    size_t size = 0;
+    FILE *f = open_memstream(text, &size);
+    if (!f)
+        return CUDA_OUT_OF_MEMORY;
+    for (unsigned i = 0; i < elf.e_shnum; i++)
+        if (strncmp(names + sections[i].sh_name, ".text.", strlen(".text.")) == 0)
+            fprintf(f, ".entry %s\n", names + sections[i].sh_name + strlen(".text."));
+    *sm = made_for >= 90 ? 90 : 80;
+    return fclose(f) == 0 ? CUDA_SUCCESS : CUDA_OUT_OF_MEMORY;
+}
+
+static int read_image(const char *image, uint32_t *sm, char **text, char *words, size_t size)
+{
+    if (memcmp(image, ELFMAG, SELFMAG) == 0)
+        return read_cubin(image, sm, text);
+    int result = fault_due(FAULT_JIT);
+    if (!result)
+        result = read_ptx(image, sm, words, size);
+    if (result)
+        return result;
+    *text = strdup(image);
+    return *text ? CUDA_SUCCESS : CUDA_OUT_OF_MEMORY;
+}
+
 int cuModuleLoadDataEx(void **module, const void *image, unsigned n_options, int *options, void **values)
 {
-    char words[200] = "ptxas fatal   : as SIMT_FAULT asks for";
+    char words[200] = "ptxas fatal   : as SIMT_FAULT asks for", *text = NULL;
     uint32_t sm = 0;
     int result = call_begin_alone("cuModuleLoadDataEx");
     if (result)
         return result;
-    result = fault_due(FAULT_JIT);
-    if (!result)
-        result = read_ptx(image, &sm, words, sizeof words);
+    result = read_image(image, &sm, &text, words, sizeof words);
     if (result) {
         write_log(n_options, options, values, words);
         return call_end(result);
     }
     struct module *m = object_open(OBJECT_MODULE, sizeof *m);
-    if (!m)
+    if (!m) {
+        free(text);
         return call_end(CUDA_OUT_OF_MEMORY);
-    m->text = strdup(image);
+    }
+    m->text = text;
     m->sm = sm;
     *module = m;
-    return call_end(m->text ? CUDA_SUCCESS : CUDA_OUT_OF_MEMORY);
+    return call_end(CUDA_SUCCESS);
 }
 
 int cuModuleUnload(void *module)

@@ -4,6 +4,7 @@
  * _QUERY, _MANAGED (what pinned memory is), _POINTER (the question for that). It runs nothing. */
 #include "cuda/driver.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -155,7 +156,8 @@ int cuStreamQuery(void *stream)
 
 int cuModuleLoadDataEx(void **module, const void *image, unsigned n_options, int *options, void **values)
 {
-    int result = setting("FAKE_CUDA_JIT", CUDA_SUCCESS);
+    bool is_cubin = memcmp(image, "\177ELF", 4) == 0;
+    int result = setting(is_cubin ? "FAKE_CUDA_CUBIN" : "FAKE_CUDA_JIT", CUDA_SUCCESS);
     for (unsigned i = 0; result != CUDA_SUCCESS && i + 1 < n_options; i++)
         if (options[i] == CUDA_JIT_ERROR_LOG && options[i + 1] == CUDA_JIT_ERROR_LOG_SIZE)
             snprintf(values[i], (size_t)(uintptr_t)values[i + 1], "line 7: unknown instruction in %s",

@@ -134,6 +134,11 @@ Test(cpu_backend, avx512_gives_the_bits_of_scalar)
     expect_isa_gives_scalar_bits("avx512");
 }
 
+Test(cpu_backend, amx_gives_the_bits_of_scalar)
+{
+    expect_isa_gives_scalar_bits("amx");
+}
+
 static const char *tuning_file(void)
 {
     static char name[64];

@@ -166,6 +166,117 @@ Test(delta_net, refuses_rows_that_do_not_follow_one_another)
     (void)unlink(path);
 }
 
+static void state_op(struct decoder_run *r, uint32_t kind, uint32_t page, uint32_t from, uint32_t pos)
+{
+    r->step->page_ops[r->step->n_page_ops++] =
+        (struct step_page_op){.kind = kind, .page = page, .from = from, .host_offset = pos};
+}
+
+/* Rows [first, last) of a slot in one step; the logits of the last into out. */
+static void feed_rows(struct decoder_run *r, uint32_t slot, uint32_t first, uint32_t last, float *out)
+{
+    uint32_t index = 0;
+    for (uint32_t i = first; i < last; i++)
+        index = decoder_run_row(r, slot, i, text()[i], i + 1 == last);
+    decoder_run_step(r);
+    memcpy(out, executor_logits(r->x, index), N_VOCAB * sizeof *out);
+}
+
+/* A step keeps states behind three of its rows, two of them for slots; each sequence that begins with one of
+ * them goes on as the first one does. Its pages are those of slot 0. */
+static void check_snapshots(const char *path, enum executor_kind kind, uint32_t n_threads)
+{
+    static const uint32_t behind[3] = {1, 2, 40};
+    struct decoder_run_config c = {.path = path, .kind = kind, .n_threads = n_threads};
+    float *wanted = decoder_run_logits(&c, text(), N_TOKENS, 25), found[N_VOCAB];
+    struct decoder_run r;
+    decoder_run_open(&r, &c);
+    const uint32_t to[3] = {8 + 3, 1, 2};
+    for (int i = 2; i >= 0; i--)
+        state_op(&r, STEP_STATE_SAVE, to[i], 0, behind[i] - 1);
+    feed_rows(&r, 0, 0, N_TOKENS, found);
+    cr_assert_eq(memcmp(found, wanted + (size_t)(N_TOKENS - 1) * N_VOCAB, sizeof found), 0);
+    for (uint32_t i = 0; i < 3; i++) {
+        uint32_t slot = i == 0 ? 3 : to[i];
+        for (uint32_t page = 0; page < (N_TOKENS + 63) / 64; page++)
+            r.step->edits[r.step->n_edits++] =
+                (struct step_table_edit){.slot = slot, .index = page, .page = page};
+        r.n_mapped[slot] = (N_TOKENS + 63) / 64;
+        if (i == 0)
+            state_op(&r, STEP_STATE_LOAD, slot, to[i], 0);
+        for (uint32_t pos = behind[i]; pos < N_TOKENS; pos++) {
+            uint32_t index = decoder_run_row(&r, slot, pos, text()[pos], pos + 1 == N_TOKENS);
+            r.step->rows[r.step->n_rows - 1].flags = STEP_ROW_CACHED;
+            if (pos % 30 != 29 && pos + 1 < N_TOKENS)
+                continue;
+            decoder_run_step(&r);
+            if (pos + 1 == N_TOKENS)
+                memcpy(found, executor_logits(r.x, index), sizeof found);
+        }
+        cr_assert_eq(memcmp(found, wanted + (size_t)(N_TOKENS - 1) * N_VOCAB, sizeof found), 0, "state %u",
+                     i);
+    }
+    decoder_run_close(&r);
+    free(wanted);
+}
+
+Test(delta_net, goes_on_from_a_state_that_was_kept_behind_any_row)
+{
+    for (int i = 0; i < N_SHAPES; i++) {
+        char path[64];
+        made_model(shapes[i], "q4_k_m", path);
+        check_snapshots(path, EXECUTOR_PERSISTENT, 2);
+        check_snapshots(path, EXECUTOR_EAGER, 1);
+        (void)unlink(path);
+    }
+}
+
+/* Each operation goes with rows 5 and 6 of slot 0, whose state has seen five rows. */
+Test(delta_net, refuses_operations_on_states_that_have_no_order)
+{
+    static const struct {
+        struct step_page_op op[2];
+        const char *words;
+    } wrong[] = {
+        {{{.kind = STEP_STATE_SAVE, .page = 1000, .from = 0, .host_offset = 5}}, "page is 1000"},
+        {{{.kind = STEP_STATE_SAVE, .page = 9, .from = 0, .host_offset = 4}}, "which no row has"},
+        {{{.kind = STEP_STATE_SAVE, .page = 9, .from = 0, .host_offset = 7}}, "which no row has"},
+        {{{.kind = STEP_STATE_SAVE, .page = 0, .from = 0, .host_offset = 5}}, "which another one uses"},
+        {{{.kind = STEP_STATE_SAVE, .page = 9, .from = 0, .host_offset = 5},
+          {.kind = STEP_STATE_SAVE, .page = 9, .from = 0, .host_offset = 6}},
+         "which another one uses"},
+        {{{.kind = STEP_STATE_LOAD, .page = 0, .from = 9}}, "empty"},
+        {{{.kind = STEP_STATE_LOAD, .page = 1, .from = 9}}, "has no rows"},
+        {{{.kind = STEP_STATE_LOAD, .page = 0, .from = 1000}}, "from is 1000"},
+        {{{.kind = STEP_STATE_LOAD, .page = 8, .from = 0}}, "page is 8"},
+        {{{.kind = STEP_STATE_LOAD, .page = 0, .from = 8}}, "recurrent layer expects"}, /* four rows */
+        {{{.kind = STEP_STATE_SAVE + 1, .page = 0, .from = 8}}, "unknown"},
+    };
+    char path[64];
+    float logits[N_VOCAB];
+    made_model(shapes[0], "q8_0", path);
+    const struct decoder_run_config c = {.path = path};
+    struct decoder_run r;
+    decoder_run_open(&r, &c);
+    state_op(&r, STEP_STATE_SAVE, 8, 0, 3);
+    feed_rows(&r, 0, 0, 5, logits);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct error err = {0};
+        decoder_run_row(&r, 0, 5, 1, false);
+        decoder_run_row(&r, 0, 6, 1, false);
+        memcpy(r.step->page_ops, wrong[i].op, sizeof wrong[i].op);
+        r.step->n_page_ops = wrong[i].op[1].kind ? 2 : 1;
+        r.step->id++;
+        cr_assert_eq(executor_submit(r.x, r.step, &err), -EINVAL, "%zu", i);
+        cr_assert(strstr(err.text, wrong[i].words), "%zu: %s", i, err.text);
+        r.step->n_rows = r.step->n_page_ops = 0;
+        r.step->id--;
+    }
+    feed_rows(&r, 0, 5, 7, logits); /* nothing has changed */
+    decoder_run_close(&r);
+    (void)unlink(path);
+}
+
 static void fill(float *x, size_t n, uint32_t seed, float centre, float spread)
 {
     for (size_t i = 0; i < n; i++) {

@@ -1,6 +1,7 @@
 #include "abi/arith.h"
 #include "cpu/matmul/matmul.h"
 #include "gguf/quant.h"
+#include "matmul_tile_model.h"
 #include "support/block_scales.h"
 #include "support/guarded.h"
 #include "support/sanitized.h"
@@ -25,6 +26,8 @@ static const struct matmul_kernels *const tables[] = {
     &matmul_avx2,
     &matmul_avxvnni,
     &matmul_avx512,
+    &matmul_amx,
+    &matmul_tile_model,
 #endif
 };
 #define N_TABLES (sizeof tables / sizeof *tables)
@@ -158,6 +161,9 @@ static void product_run(struct product *p, const struct matmul_kernels *table, f
         table->run(&p->m, &p->in, first, last, out + first * MATMUL_ROWS, stride, scratch);
     }
     guarded_free(scratch);
+#if defined(__x86_64__)
+    cr_assert(!matmul_tile_model_live(), "run() leaves no tiles for the system to save");
+#endif
 }
 
 /* Same bits; any NaN equals any NaN. */

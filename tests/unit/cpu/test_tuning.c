@@ -1,4 +1,5 @@
 /* The variants of the cpu's products: how a choice is judged, kept in a file, and measured. */
+#include "base/clock.h"
 #include "base/team.h"
 #include "cpu/matmul/matmul_pack.h"
 #include "cpu/tuning.h"
@@ -16,6 +17,19 @@
 static const struct matmul_kernels *best(void)
 {
     return matmul_find("auto");
+}
+
+/* The other tables of this CPU. */
+static const struct matmul_kernels *const *others(void)
+{
+    static const char *const names[] = {"amx", "avxvnni", "avx2"};
+    static const struct matmul_kernels *list[4];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < 3; i++)
+        if (matmul_find(names[i]) && matmul_find(names[i]) != best())
+            list[n++] = matmul_find(names[i]);
+    list[n] = NULL;
+    return list;
 }
 
 static void fill(uint64_t ns[TUNING_DUELS], uint64_t value)
@@ -258,7 +272,7 @@ static void measured(uint32_t n_threads)
     work_open(&work, n_threads);
     tuning_init(&t, best(), n_threads);
     t.choice[MATMUL_Q4_K][2] = (struct tuning_choice){.state = TUNING_KEPT, .gain = 3};
-    cr_assert_eq(tuning_measure(&t, all, 5, true, &work, (uint64_t)60 * 1000000000u, NULL), 0);
+    cr_assert_eq(tuning_measure(&t, all, 5, others(), &work, (uint64_t)60 * 1000000000u, NULL), 0);
     for (uint32_t c = 0; c < TUNING_CLASSES; c++) {
         cr_assert_eq(t.choice[MATMUL_Q4_K][c].state, c == 2 ? TUNING_KEPT : TUNING_MEASURED);
         cr_assert_eq(t.choice[MATMUL_Q6_K][c].state, TUNING_MEASURED);
@@ -287,11 +301,74 @@ Test(tuning, without_time_the_constants_stay)
     struct tuning t;
     work_open(&work, 2);
     tuning_init(&t, best(), 2);
-    cr_assert_eq(tuning_measure(&t, &m, 1, true, &work, 0, NULL), 0);
+    cr_assert_eq(tuning_measure(&t, &m, 1, others(), &work, 0, NULL), 0);
     for (uint32_t c = 0; c < TUNING_CLASSES; c++) {
         cr_assert_eq(t.choice[MATMUL_Q4_K][c].state, TUNING_BUILT);
         cr_assert_eq(t.kernels[c], best());
     }
     work_close(&work, 2);
     free((void *)m.data);
+}
+
+/* Tables that compute as the best one, and take so many microseconds more for a call. */
+static void busy(uint32_t us)
+{
+    uint64_t until = clock_ns() + us * (uint64_t)1000;
+    while (clock_ns() < until) {
+    }
+}
+
+static void quantise(struct matmul_input *in, uint32_t panel, uint32_t first, uint32_t last,
+                     const float *const *x, const float *gain, bool floats)
+{
+    best()->quantise(in, panel, first, last, x, gain, floats);
+}
+
+static void run_slow_four(const struct matmul_matrix *m, const struct matmul_input *in, uint32_t first,
+                          uint32_t last, float *out, size_t stride, void *scratch)
+{
+    best()->run(m, in, first, last, out, stride, scratch);
+    busy(m->kind == MATMUL_Q4_K ? 40 : 0);
+}
+
+static void run_slow_six(const struct matmul_matrix *m, const struct matmul_input *in, uint32_t first,
+                         uint32_t last, float *out, size_t stride, void *scratch)
+{
+    best()->run(m, in, first, last, out, stride, scratch);
+    busy(m->kind == MATMUL_Q6_K ? 400 : 0);
+}
+
+static bool table_taken(const struct matmul_kernels *other)
+{
+    static const struct matmul_kernels own = {.name = "own", .quantise = quantise, .run = run_slow_four};
+    const struct matmul_kernels *list[] = {other, NULL};
+    struct matmul_matrix all[] = {matrix(QUANT_Q4_K, 256, 512), matrix(QUANT_Q6_K, 128, 512)};
+    struct tuning_work work = {0};
+    struct tuning t;
+    work_open(&work, 1);
+    tuning_init(&t, &own, 1);
+    cr_assert_eq(tuning_measure(&t, all, 2, list, &work, (uint64_t)60 * 1000000000u, NULL), 0);
+    bool taken = false;
+    for (uint32_t c = 0; c < TUNING_CLASSES; c++)
+        taken = taken || t.kernels[c] == other;
+    work_close(&work, 1);
+    for (int i = 0; i < 2; i++)
+        free((void *)all[i].data);
+    return taken;
+}
+
+Test(tuning, a_table_that_is_slower_for_all_weights_together_is_not_taken)
+{
+    static const struct matmul_kernels other = {.name = "other", .quantise = quantise, .run = run_slow_six};
+    cr_assert(!table_taken(&other));
+}
+
+Test(tuning, a_table_that_is_faster_for_all_weights_is_taken)
+{
+    static struct matmul_kernels other;
+    other = (struct matmul_kernels){.name = "other", .quantise = quantise, .run = best()->run};
+    bool taken = false; /* other work on the machine may hide even this */
+    for (int i = 0; i < 20 && !taken; i++)
+        taken = table_taken(&other);
+    cr_assert(taken);
 }

@@ -268,16 +268,78 @@ static const struct ptx_image images[] = {{"walk", 80, "walk for 80", 11},
                                           {"walk", 90, "walk for 90", 11},
                                           {"stop", 90, "stop for 90", 11},
                                           {NULL, 0, NULL, 0}};
+static const struct ptx_image with_cubins[] = {{"walk", 80, "walk for 80", 11},
+                                               {"walk", 90, "walk for 90", 11},
+                                               {"walk", 80, "\177ELF for 80", 11, true},
+                                               {"walk", 86, "\177ELF for 86", 11, true},
+                                               {"walk", 100, "\177ELF for 100", 12, true},
+                                               {"stop", 90, "stop for 90", 11},
+                                               {"jump", 90, "\177ELF for 90", 11, true},
+                                               {NULL, 0, NULL, 0}};
 
 Test(cuda_module, the_newest_image_that_the_device_can_run_is_loaded)
 {
     struct cuda_driver d = open_fake();
     struct cuda_device ada = {.sm = 89}, blackwell = {.sm = 120};
     void *module = NULL;
-    cr_assert_eq(cuda_module_open(&module, &d, &ada, images, "walk", NULL), 0);
+    cr_assert_eq(cuda_module_open(&module, &d, &ada, images, "walk", NULL, NULL), 0);
     cr_assert_str_eq(module, "walk for 80");
-    cr_assert_eq(cuda_module_open(&module, &d, &blackwell, images, "walk", NULL), 0);
+    cr_assert_eq(cuda_module_open(&module, &d, &blackwell, images, "walk", NULL, NULL), 0);
     cr_assert_str_eq(module, "walk for 90");
+    cuda_driver_close(&d);
+}
+
+static const struct {
+    uint32_t sm;
+    const char *name, *loaded, *reason; /* NULL: there is none */
+} cubin_cases[] = {
+    {80, "walk", "\177ELF for 80", NULL},
+    {86, "walk", "\177ELF for 86", NULL},
+    {89, "walk", "\177ELF for 86", NULL}, /* the same major number, a minor one that is not later */
+    {103, "walk", "\177ELF for 100", NULL},
+    {90, "walk", "walk for 90", "this build has no machine code for compute capability 9.0"},
+    {120, "walk", "walk for 90", "this build has no machine code for compute capability 12.0"},
+    {90, "stop", "stop for 90", NULL}, /* has no cubins at all */
+};
+
+Test(cuda_module, a_cubin_of_the_devices_major_number_goes_before_ptx)
+{
+    struct cuda_driver d = open_fake();
+    for (size_t i = 0; i < sizeof cubin_cases / sizeof *cubin_cases; i++) {
+        struct cuda_device device = {.sm = cubin_cases[i].sm};
+        struct cuda_module_origin origin;
+        void *module = NULL;
+        cr_assert_eq(cuda_module_open(&module, &d, &device, with_cubins, cubin_cases[i].name, &origin, NULL),
+                     0);
+        cr_assert_str_eq(module, cubin_cases[i].loaded);
+        cr_assert_eq(origin.is_cubin, *(const char *)module == '\177');
+        cr_assert_str_eq(origin.reason, cubin_cases[i].reason ? cubin_cases[i].reason : "");
+    }
+    cuda_driver_close(&d);
+}
+
+Test(cuda_module, a_cubin_that_the_driver_refuses_gives_way_to_ptx)
+{
+    setenv("FAKE_CUDA_CUBIN", "209", 1);
+    struct cuda_driver d = open_fake();
+    struct cuda_device ada = {.sm = 89};
+    struct cuda_module_origin origin;
+    void *module = NULL;
+    cr_assert_eq(cuda_module_open(&module, &d, &ada, with_cubins, "walk", &origin, NULL), 0);
+    cr_assert_str_eq(module, "walk for 80");
+    cr_assert_not(origin.is_cubin);
+    cr_assert_not_null(strstr(origin.reason, "the driver refused the build's: cuModuleLoadDataEx: "), "%s",
+                       origin.reason);
+    cuda_driver_close(&d);
+}
+
+Test(cuda_module, without_ptx_a_refused_cubin_is_an_error)
+{
+    setenv("FAKE_CUDA_CUBIN", "200", 1);
+    struct cuda_driver d = open_fake();
+    struct cuda_device hopper = {.sm = 90};
+    void *module = NULL;
+    cr_assert_eq(cuda_module_open(&module, &d, &hopper, with_cubins, "jump", NULL, NULL), -ENODEV);
     cuda_driver_close(&d);
 }
 
@@ -287,7 +349,7 @@ Test(cuda_module, a_kernel_that_the_device_cannot_run_is_named)
     struct cuda_device ada = {.sm = 89};
     struct error err = {0};
     void *module = NULL;
-    cr_assert_eq(cuda_module_open(&module, &d, &ada, images, "stop", &err), -ENODEV);
+    cr_assert_eq(cuda_module_open(&module, &d, &ada, images, "stop", NULL, &err), -ENODEV);
     cr_assert_str_eq(err.text, "this build has no kernel stop for compute capability 8.9");
     cuda_driver_close(&d);
 }
@@ -316,7 +378,7 @@ Test(cuda_module, a_driver_without_its_compiler_is_an_error_and_not_no_device)
         setenv("FAKE_CUDA_JIT", results[i], 1);
         struct cuda_driver d = open_fake();
         err = (struct error){0};
-        cr_assert_eq(cuda_module_open(&module, &d, &hopper, images, "walk", &err), -EIO);
+        cr_assert_eq(cuda_module_open(&module, &d, &hopper, images, "walk", NULL, &err), -EIO);
         cuda_driver_close(&d);
     }
     cr_assert_not_null(strstr(err.text, "install libnvidia-ptxjitcompiler"), "%s", err.text);
@@ -329,7 +391,7 @@ Test(cuda_module, a_failed_compilation_carries_the_compilers_log)
     struct cuda_device hopper = {.sm = 90};
     struct error err = {0};
     void *module = NULL;
-    cr_assert_eq(cuda_module_open(&module, &d, &hopper, images, "walk", &err), -EIO);
+    cr_assert_eq(cuda_module_open(&module, &d, &hopper, images, "walk", NULL, &err), -EIO);
     cr_assert_not_null(strstr(err.text, "kernel walk for sm_90: cuModuleLoadDataEx"), "%s", err.text);
     cr_assert_not_null(strstr(err.text, "line 7: unknown instruction in walk for 90"), "%s", err.text);
     cuda_driver_close(&d);

@@ -231,6 +231,35 @@ Test(engine_fair, the_oldest_prompt_has_half_of_the_rows_beside_a_stream_of_shor
     rig_close(rig);
 }
 
+/* Side by side, both would be done as late as the second one is now. */
+Test(engine_fair, of_equal_prompts_the_older_is_done_before_the_other_begins)
+{
+    struct rig *rig = rig_open(usual);
+    struct engine_request *text = request_new(some_prompt(1), 5, 900), *prompts[3];
+    text->ignore_eos = true;
+    rig_hold(rig, 2);
+    submit(rig, text);
+    wait_out(rig, text, 2);
+    for (uint32_t i = 0; i < 3; i++) {
+        prompts[i] = request_new(some_prompt(2 + i), 600, 1);
+        submit(rig, prompts[i]);
+    }
+    rig_go(rig);
+    for (uint32_t i = 0; i < 3; i++) {
+        wait_done(rig, prompts[i]);
+        check_tokens(prompts[i]);
+    }
+    for (uint32_t i = 0; i + 1 < 3; i++)
+        cr_expect_leq(step_of(rig, prompts[i]->slot, prompts[i]->n_prompt - 1),
+                      step_of(rig, prompts[i + 1]->slot, 0), "prompt %u", i);
+    engine_cancel(rig->e, text);
+    wait_done(rig, text);
+    for (uint32_t i = 0; i < 3; i++)
+        request_free(prompts[i]);
+    request_free(text);
+    rig_close(rig);
+}
+
 /* Nothing is known of a row's price yet: 64 of them are what a step takes. */
 Test(engine_fair, a_prompt_that_two_steps_would_finish_is_finished_in_one)
 {

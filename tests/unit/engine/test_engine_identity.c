@@ -33,6 +33,7 @@ static const struct {
     {"avx2", {.isa = "avx2", .n_threads = 1, .steps_in_flight = 1}},
     {"avxvnni", {.isa = "avxvnni", .n_threads = 1, .steps_in_flight = 1}},
     {"avx512", {.isa = "avx512", .n_threads = 1, .steps_in_flight = 1}},
+    {"amx", {.isa = "amx", .n_threads = 1, .steps_in_flight = 1}},
     {"eager",
      {.kind = EXECUTOR_EAGER, .isa = "auto", .n_threads = 2, .steps_in_flight = 2, .n_neighbours = 3}},
 };

@@ -39,17 +39,28 @@ static int n_threads(void)
     return sysconf(_SC_NPROCESSORS_ONLN) > POOL_FEW_CORES ? POOL_MAX_THREADS : 1;
 }
 
-static void open_blocked(void)
+static void open_pool(void)
 {
     sem_init(&begun, 0, 0);
     sem_init(&end, 0, 0);
     sem_init(&wakes, 0, 0);
+    n_run = 0;
     cr_assert_eq(pool_open(&pool, wake, &wakes, NULL), 0);
+}
+
+static void block_all(void)
+{
     for (int i = 0; i < n_threads(); i++) {
-        blocks[i].run = block;
+        blocks[i] = (struct pool_job){.run = block};
         pool_add(pool, POOL_TEXT, &blocks[i]);
         sem_wait(&begun);
     }
+}
+
+static void open_blocked(void)
+{
+    open_pool();
+    block_all();
 }
 
 static void add(struct work *w, uint64_t client)
@@ -100,6 +111,33 @@ Test(pool, a_client_that_comes_back_goes_behind_those_that_wait)
     if (n_threads() == 1)
         cr_assert(a[0].number == 1 && b[0].number == 2 && b[1].number == 3 && a[1].number == 4);
     cr_assert_geq(a[1].number, 3);
+}
+
+/* Clients 2 to 4 wait with two jobs each when client 9 comes, which is owed its turn before their second
+ * ones. */
+static unsigned number_beside_others(bool had_one)
+{
+    struct work before, mine, others[6];
+    open_pool();
+    if (had_one) {
+        add(&before, 9);
+        sem_wait(&wakes);
+        cr_assert_eq(pool_next(pool), &before.job);
+        n_run = 0;
+    }
+    block_all();
+    for (int i = 0; i < 6; i++)
+        add(&others[i], 2 + (uint64_t)(i / 2));
+    add(&mine, 9);
+    finish(7);
+    return mine.number;
+}
+
+Test(pool, a_job_of_a_turn_that_has_ended_sets_a_client_back_no_more)
+{
+    unsigned most = (unsigned)(3 + n_threads()); /* on two threads neighbours may change places */
+    cr_assert_leq(number_beside_others(false), most);
+    cr_assert_leq(number_beside_others(true), most);
 }
 
 /* --- clients that add a job whenever one has begun --- */

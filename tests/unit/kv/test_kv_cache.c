@@ -1,4 +1,5 @@
 #include "kv/kv_cache.h"
+#include "base/hash.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -404,6 +405,101 @@ Test(kv_cache, an_evicted_page_is_not_worth_keeping_any_more)
     kv_cache_close(kv);
 }
 
+/* ---- snapshots of recurrent states ---- */
+
+static struct kv_cache *open_recurrent(uint32_t n_snapshots)
+{
+    struct kv_cache *kv = NULL;
+    struct kv_cache_config cfg = {.n_pages = 20, .n_seqs = 4, .n_ctx = 16 * PAGE, .n_snapshots = n_snapshots};
+    cr_assert_eq(kv_cache_open(&kv, &cfg, NULL), 0);
+    return kv;
+}
+
+static void keep_behind(struct kv_cache *kv, uint32_t seq, uint32_t n_tokens)
+{
+    uint32_t i = kv_cache_take_snapshot(kv);
+    cr_assert_neq(i, SNAPSHOT_NONE);
+    cr_assert(kv_cache_keep_snapshot(kv, seq, n_tokens, i));
+    cr_assert(kv_cache_check(kv));
+}
+
+static uint32_t state_of(struct kv_cache *kv, uint32_t seq)
+{
+    uint32_t n;
+    (void)kv_cache_snapshot(kv, seq, &n);
+    return n;
+}
+
+Test(kv_cache, a_sequence_begins_with_the_last_snapshot_of_the_pages_it_shares)
+{
+    struct kv_cache *kv = open_recurrent(3);
+    const int32_t *prompt = numbers(0);
+    add_and_fill(kv, 0, prompt, 5 * PAGE);
+    keep_behind(kv, 0, PAGE);
+    keep_behind(kv, 0, 3 * PAGE);
+    cr_assert_eq(add(kv, 1, prompt, 5 * PAGE), 4 * PAGE);
+    cr_assert_eq(state_of(kv, 1), 3 * PAGE);
+    cr_assert_eq(add(kv, 2, prompt, 3 * PAGE), 2 * PAGE);
+    cr_assert_eq(state_of(kv, 2), PAGE);
+    cr_assert_eq(add(kv, 3, numbers(9), 3 * PAGE), 0);
+    cr_assert_eq(state_of(kv, 3), 0);
+    kv_cache_close(kv);
+}
+
+Test(kv_cache, the_snapshot_used_least_recently_makes_room_but_none_that_a_sequence_holds)
+{
+    struct kv_cache *kv = open_recurrent(2);
+    const int32_t *prompt = numbers(0);
+    add_and_fill(kv, 0, prompt, 5 * PAGE);
+    keep_behind(kv, 0, PAGE);
+    keep_behind(kv, 0, 2 * PAGE);
+    add(kv, 1, prompt, PAGE + 1); /* holds the first */
+    keep_behind(kv, 0, 3 * PAGE); /* takes the second */
+    cr_assert_eq(stats(kv).snapshots, 2);
+    add(kv, 2, prompt, 3 * PAGE); /* holds the first, too */
+    cr_assert_eq(state_of(kv, 2), PAGE);
+    add(kv, 3, prompt, 5 * PAGE); /* holds the third */
+    cr_assert_eq(state_of(kv, 3), 3 * PAGE);
+    cr_assert_eq(kv_cache_take_snapshot(kv), SNAPSHOT_NONE);
+    kv_cache_end(kv, 3);
+    cr_assert_neq(kv_cache_take_snapshot(kv), SNAPSHOT_NONE);
+    cr_assert(kv_cache_check(kv));
+    kv_cache_close(kv);
+}
+
+Test(kv_cache, a_snapshot_ends_with_its_page_and_one_page_has_one)
+{
+    struct kv_cache *kv = open_recurrent(2);
+    add_and_fill(kv, 0, numbers(0), 5 * PAGE);
+    keep_behind(kv, 0, 5 * PAGE);
+    uint32_t i = kv_cache_take_snapshot(kv);
+    cr_assert(!kv_cache_keep_snapshot(kv, 0, 5 * PAGE, i)); /* it has one */
+    cr_assert_eq(kv_cache_take_snapshot(kv), i);            /* and this one is free */
+    kv_cache_drop_snapshot(kv, i);
+    kv_cache_end(kv, 0);
+    add_and_fill(kv, 1, numbers(100), 16 * PAGE);
+    cr_assert_eq(stats(kv).snapshots, 0);
+    cr_assert(kv_cache_check(kv));
+    kv_cache_close(kv);
+}
+
+Test(kv_cache, forgets_a_snapshot_with_which_no_sequence_began)
+{
+    struct kv_cache *kv = open_recurrent(2);
+    const int32_t *prompt = numbers(0);
+    add_and_fill(kv, 0, prompt, 5 * PAGE);
+    keep_behind(kv, 0, PAGE);
+    keep_behind(kv, 0, 2 * PAGE);
+    add(kv, 1, prompt, PAGE + 1);
+    kv_cache_forget_snapshot(kv, 0, PAGE);
+    kv_cache_forget_snapshot(kv, 0, 2 * PAGE);
+    kv_cache_forget_snapshot(kv, 0, 3 * PAGE);
+    cr_assert_eq(stats(kv).snapshots, 1);
+    add(kv, 2, prompt, 5 * PAGE);
+    cr_assert_eq(state_of(kv, 2), PAGE);
+    kv_cache_close(kv);
+}
+
 /* ---- random life: what is read through the page lists is always what the sequence wrote ---- */
 
 enum { N_SEQS = 6, MAX_TOKENS = 9 * PAGE };
@@ -425,6 +521,36 @@ static void check_content(const struct kv_cache *kv, const struct shadow *shadow
             cr_assert_eq(page_content[kv_cache_page(kv, s, i / PAGE)][i % PAGE], shadow[s].ids[i]);
 }
 
+enum { N_SNAPSHOTS = 3 };
+static uint64_t snapshot_content[N_SNAPSHOTS];
+
+/* Stands for the state behind n tokens. */
+static uint64_t state_behind(const int32_t *ids, uint32_t n)
+{
+    return hash_bytes(n, ids, n * sizeof *ids);
+}
+
+static void check_snapshot(const struct kv_cache *kv, const struct shadow *q, uint32_t seq, uint32_t n_cached)
+{
+    uint32_t n, i = kv_cache_snapshot(kv, seq, &n);
+    cr_assert_leq(n, n_cached);
+    cr_assert_eq(i == SNAPSHOT_NONE, n == 0);
+    cr_assert(n == 0 || snapshot_content[i] == state_behind(q->ids, n));
+}
+
+static void random_snapshot(struct kv_cache *kv, const struct shadow *q, uint32_t seq)
+{
+    uint32_t n = random_below(q->n_accepted / PAGE + 1) * PAGE;
+    uint32_t i = n ? kv_cache_take_snapshot(kv) : SNAPSHOT_NONE;
+    if (i == SNAPSHOT_NONE)
+        return;
+    snapshot_content[i] = state_behind(q->ids, n);
+    if (random_below(4) == 0)
+        kv_cache_drop_snapshot(kv, i);
+    else if (kv_cache_keep_snapshot(kv, seq, n, i) && random_below(4) == 0)
+        kv_cache_forget_snapshot(kv, seq, n);
+}
+
 static void random_add(struct kv_cache *kv, struct shadow *q, uint32_t seq)
 {
     uint32_t n_cached = 0, n_prompt;
@@ -444,6 +570,7 @@ static void random_add(struct kv_cache *kv, struct shadow *q, uint32_t seq)
     if (kv_cache_add(kv, seq, &s, &n_cached) == 0) {
         cr_assert(s.reuse || n_cached == 0);
         cr_assert_leq(n_cached, n_prompt - 1);
+        check_snapshot(kv, q, seq, n_cached);
         q->live = true;
         q->n_accepted = n_cached;
         q->n_prompt = n_prompt;
@@ -470,6 +597,7 @@ static bool random_fork(struct kv_cache *kv, struct shadow *shadow, uint32_t seq
         return true;
     q->n_accepted = (q->n_prompt - 1) / PAGE * PAGE;
     bool copy = kv_cache_fork(kv, seq, of, q->n_prompt, &from);
+    check_snapshot(kv, q, seq, q->n_accepted);
     kv_cache_grow(kv, seq, q->n_prompt);
     if (copy)
         memcpy(page_content[kv_cache_page(kv, seq, q->n_accepted / PAGE)], page_content[from],
@@ -509,7 +637,8 @@ static void random_life(uint32_t n_pages)
 {
     static struct shadow shadow[N_SEQS];
     struct kv_cache *kv = NULL;
-    struct kv_cache_config cfg = {.n_pages = n_pages, .n_seqs = N_SEQS, .n_ctx = MAX_TOKENS, .keep = true};
+    struct kv_cache_config cfg = {
+        .n_pages = n_pages, .n_seqs = N_SEQS, .n_ctx = MAX_TOKENS, .keep = true, .n_snapshots = N_SNAPSHOTS};
     cr_assert_eq(kv_cache_open(&kv, &cfg, NULL), 0);
     memset(shadow, 0, sizeof shadow);
     for (int round = 0; round < 3000; round++) {
@@ -520,6 +649,7 @@ static void random_life(uint32_t n_pages)
                 random_add(kv, q, seq);
         } else if (random_below(4) > 0) {
             random_progress(kv, q, seq);
+            random_snapshot(kv, q, seq);
         } else {
             kv_cache_end(kv, seq);
             q->live = false;

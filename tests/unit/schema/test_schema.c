@@ -48,6 +48,29 @@ Test(schema, numbers_are_bounded_digit_by_digit)
     check("{\"type\":\"integer\",\"multipleOf\":7}", TEXTS("0", "49", "-14", "7.0"), TEXTS("1", "48", "7.5"));
 }
 
+/* What a model has begun to write comes to an end, in digits before and behind the point and in exponents. */
+Test(schema, numbers_have_no_endless_digits)
+{
+    static const char *const schemas[] = {"{\"type\":\"number\"}", "{\"minimum\":-1,\"type\":\"number\"}",
+                                          "{\"type\":\"integer\"}",
+                                          "{\"multipleOf\":0.5,\"type\":\"number\"}", "{\"const\":3}"};
+    char zeros[80] = "3.", digits[80];
+    memset(zeros + 2, '0', 32);
+    memset(digits, '1', 64);
+    zeros[34] = digits[64] = 0;
+    for (size_t i = 0; i < sizeof schemas / sizeof *schemas; i++) {
+        check(schemas[i], TEXTS("3", "3.0", zeros), TEXTS("3.", "-"));
+        cr_expect(i == 4 || accepts(schemas[i], digits), "%s", schemas[i]);
+        strcat(zeros, "0");
+        strcat(digits, "1");
+        cr_expect_not(accepts(schemas[i], zeros), "%s", schemas[i]);
+        cr_expect_not(accepts(schemas[i], digits), "%s", schemas[i]);
+        zeros[34] = digits[64] = 0;
+    }
+    check("{\"type\":\"number\"}", TEXTS("1e308", "-1.5E-300"), TEXTS("1e0001"));
+    check("{\"items\":{\"type\":\"number\"}}", TEXTS("[1,2.5,-3e4]", "[1.0]"), TEXTS("[1.]"));
+}
+
 Test(schema, strings_count_characters_and_match_decoded)
 {
     check("{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}",
@@ -117,7 +140,7 @@ static void refuses(const char *schema, int code, const char *keyword, const cha
     struct grammar *g = NULL;
     struct error err = {0};
     char place[128];
-    snprintf(place, sizeof place, "%s at %s%s", keyword, path, code == -EINVAL ? ": " : " cannot be held");
+    snprintf(place, sizeof place, "%s at %s%s", keyword, path, code == -EINVAL ? ": " : " cannot be enforced");
     cr_expect_eq(schema_compile_text(&g, schema, strlen(schema), &err), code, "%s: %s", schema, err.text);
     cr_expect(!strncmp(err.text, place, strlen(place)), "%s", err.text);
     grammar_unref(g);

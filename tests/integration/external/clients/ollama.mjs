@@ -29,6 +29,13 @@ await check("generate takes a prompt for the template, and a raw one", async () 
     assert.equal(await join(await client.generate({ ...raw, stream: true }), (p) => p.response), response);
 });
 
+await check("vectors of one text and of several", async () => {
+    const { embeddings } = await client.embed({ model: "any", input: [content, "Once"] });
+    const one = await client.embed({ model: "any", input: "Once" });
+    assert.deepEqual(one.embeddings[0], embeddings[1]);
+    assert.equal((await client.embeddings({ model: "any", prompt: "Once" })).embedding.length, embeddings[0].length);
+});
+
 await check("a format is held: a schema, and any JSON", async () => {
     const reply = await client.chat({ model: "any", messages, format: parameters });
     Arguments.parse(JSON.parse(reply.message.content));

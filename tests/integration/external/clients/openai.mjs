@@ -32,6 +32,24 @@ await check("a completion returns text and usage", async () => {
     assert.equal(reply.usage.completion_tokens, 24);
 });
 
+await check("several prompts have their choices in order", async () => {
+    const prompt = ["Once upon a time", "One day"];
+    const reply = await client.completions.create({ model, prompt, max_tokens: 8, temperature: 0 });
+    assert.deepEqual(reply.choices.map((c) => c.index), [0, 1]);
+    assert.match(reply.choices[0].text, /^, there was/);
+});
+
+await check("a vector is the same unasked, where the client asks for base64, and as floats", async () => {
+    const input = ["Once upon a time", "One day"];
+    const unasked = await client.embeddings.create({ model, input });
+    const floats = await client.embeddings.create({ model, input, encoding_format: "float" });
+    assert.equal(unasked.data.length, 2);
+    assert.deepEqual(unasked.data[1].embedding.map(Math.fround), floats.data[1].embedding.map(Math.fround));
+    const few = await client.embeddings.create({ model, input: [[1, 2], [3]], dimensions: 16 });
+    assert.ok(Math.abs(few.data[1].embedding.reduce((sum, x) => sum + x * x, 0) - 1) < 1e-5);
+    await assert.rejects(client.embeddings.create({ model, input, dimensions: 9999 }), OpenAI.BadRequestError);
+});
+
 await check("a streamed completion gives the same text", async () => {
     const options = { model, prompt: "Once upon a time", max_tokens: 24, temperature: 0 };
     const whole = await client.completions.create(options);

@@ -1,0 +1,231 @@
+/* api_tgi.c - TGI's dialect: POST /generate_stream. A body {"inputs", "parameters"} is translated into
+ * /generate's fields; each event has one token. Where a character takes several tokens its text comes with
+ * the last of them, so the texts of all tokens are the text. */
+#include "api.h"
+#include "api_openai_private.h"
+#include "generation/generation.h"
+
+#include <string.h>
+
+/* --- the body --- */
+
+static const struct {
+    const char *there, *here;
+} members[] = {
+    {"max_new_tokens", "max_tokens"},
+    {"temperature", "temperature"},
+    {"top_k", "top_k"},
+    {"top_p", "top_p"},
+    {"typical_p", "typical_p"},
+    {"repetition_penalty", "repetition_penalty"},
+    {"frequency_penalty", "frequency_penalty"},
+    {"seed", "seed"},
+    {"stop", "stop"},
+    {"top_n_tokens", "logprobs"},
+    {"return_full_text", "echo"},
+    {"details", "details"},
+};
+/* They ask for what is not offered, unless they ask for nothing. */
+static const char *const refused[] = {"adapter_id", "best_of", "decoder_input_details", "truncate",
+                                      "watermark"};
+
+static bool asks(const json_t *value)
+{
+    return value && !json_is_null(value) && !json_is_false(value) &&
+           !(json_is_integer(value) && json_integer_value(value) <= 1);
+}
+
+static bool put(json_t *out, const char *name, const json_t *value)
+{
+    return !value || json_is_null(value) || json_object_set(out, name, (json_t *)value) == 0;
+}
+
+/* {"type": "json" or "json_schema" or "regex", "value"} */
+static bool put_grammar(json_t *out, const json_t *grammar, struct api_error *err)
+{
+    const char *type = json_string_value(json_object_get(grammar, "type"));
+    if (!grammar || json_is_null(grammar))
+        return true;
+    if (type && !strcmp(type, "regex"))
+        return put(out, "regex", json_object_get(grammar, "value"));
+    if (type && (!strcmp(type, "json") || !strcmp(type, "json_schema")))
+        return put(out, "json_schema", json_object_get(grammar, "value"));
+    api_invalid(err, "parameters.grammar", "parameters.grammar must have type json, json_schema or regex");
+    return true;
+}
+
+/* The likeliest token, unless one of these asks for a drawn one. */
+static bool draws(const json_t *parameters)
+{
+    static const char *const words[] = {"temperature", "top_k", "top_p", "typical_p"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (json_is_number(json_object_get(parameters, words[i])))
+            return true;
+    return !parameters || json_is_true(json_object_get(parameters, "do_sample"));
+}
+
+static json_t *translate(const json_t *body, struct api_error *err)
+{
+    const json_t *parameters = json_object_get(body, "parameters"), *stream = json_object_get(body, "stream");
+    json_t *out = json_object();
+    bool ok = out && put(out, "prompt", json_object_get(body, "inputs")) &&
+              json_object_set_new(out, "stream", json_boolean(!json_is_false(stream))) == 0;
+    for (size_t i = 0; ok && i < sizeof members / sizeof *members; i++)
+        ok = put(out, members[i].here, json_object_get(parameters, members[i].there));
+    ok = ok && put_grammar(out, json_object_get(parameters, "grammar"), err);
+    if (ok && !draws(parameters))
+        ok = json_object_set_new(out, "temperature", json_integer(0)) == 0;
+    if (!ok)
+        api_out_of_memory(err);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        if (asks(json_object_get(parameters, refused[i])))
+            api_invalid(err, refused[i], "parameters.%s is not supported", refused[i]);
+    if (!err->status)
+        return out;
+    json_decref(out);
+    return NULL;
+}
+
+static const struct field fields[] = {
+    {.name = "echo", .kind = FIELD_BOOL, .offset = AT(echoes)},
+    {.name = "details", .kind = FIELD_BOOL, .offset = AT(include_usage)},
+    {0},
+};
+
+static void defaults(struct params *p)
+{
+    p->max_tokens = 1024;
+    p->temperature = p->top_p = 1;
+    p->top_k = 0;
+    p->min_p = 0;
+}
+
+/* Every event shows the token's log-probability. */
+static int prepare(struct generation *g, struct api_error *err)
+{
+    struct params *p = &g->p;
+    p->has_logprobs = true;
+    if (!p->echoes || !p->prompt)
+        return 0;
+    g->prompts->echo = arena_copy(g->arena, p->prompt, p->prompt_len);
+    g->prompts->echo_len = p->prompt_len;
+    return g->prompts->echo ? 0 : api_out_of_memory(err);
+}
+
+/* --- replies --- */
+
+static const char *finish_of(const struct choice *c)
+{
+    if (!strcmp(c->finish, "eos"))
+        return "eos_token";
+    return !strcmp(c->finish, "stop") ? "stop_sequence" : "length";
+}
+
+static void put_token(struct buf *out, const struct choice *c, uint32_t i, const char *text, size_t len)
+{
+    const struct engine_token *t = &c->e.out[i];
+    bool special = tokenizer_piece(c->g->model->tokenizer, t->token, false).len == 0;
+    buf_printf(out, "{\"id\":%d,\"text\":", t->token);
+    json_put_string(out, text, len);
+    buf_puts(out, ",\"logprob\":");
+    json_put_number(out, t->logprob, 7);
+    buf_printf(out, ",\"special\":%s}", special ? "true" : "false");
+}
+
+static void put_whole(struct buf *out, const struct choice *c)
+{
+    const struct prompt *p = choice_prompt(c);
+    buf_puts(out, "\"");
+    if (p->echo)
+        json_put_chars(out, p->echo, p->echo_len);
+    json_put_chars(out, c->text.out.p, c->text.safe);
+    buf_puts(out, "\"");
+}
+
+static void put_details(struct buf *out, const struct choice *c)
+{
+    buf_printf(out, "{\"finish_reason\":\"%s\",\"generated_tokens\":%u,\"input_length\":%u,\"seed\":%llu",
+               finish_of(c), c->n_tokens, c->e.n_prompt, (unsigned long long)c->e.sampling.seed);
+}
+
+static void put_item(struct buf *out, struct reply_list *l)
+{
+    const struct choice *c = l->of;
+    struct tokenizer_piece piece = tokenizer_piece(c->g->model->tokenizer, c->e.out[l->i].token, true);
+    put_token(out, c, l->i, piece.s, piece.len);
+}
+
+static void reply(struct generation *g, struct buf *out)
+{
+    const struct choice *c = g->choices;
+    buf_puts(out, "{\"generated_text\":");
+    put_whole(out, c);
+    if (g->p.include_usage) {
+        buf_puts(out, ",\"details\":");
+        put_details(out, c);
+        buf_puts(out, ",\"prefill\":[],\"tokens\":[");
+        put_items(c, 0, c->n_tokens, put_item);
+        buf_puts(out, "]}");
+    }
+    buf_puts(out, "}\n");
+}
+
+static void put_event(struct choice *c, struct buf *out, uint32_t i, const char *text, size_t len, bool last)
+{
+    buf_printf(out, "data: {\"index\":%u,\"token\":", i + 1);
+    put_token(out, c, i, text, len);
+    buf_puts(out, ",\"generated_text\":");
+    if (last)
+        put_whole(out, c);
+    else
+        buf_puts(out, "null");
+    buf_puts(out, ",\"details\":");
+    if (last)
+        put_details(out, c);
+    buf_puts(out, last ? "}}\n\n" : "null}\n\n");
+}
+
+static void delta(struct choice *c, struct buf *out, const struct piece *piece)
+{
+    for (uint32_t i = piece->from; i < piece->to; i++)
+        put_event(c, out, i, piece->text, i + 1 == piece->to ? piece->len : 0, false);
+}
+
+/* The last event has a token too: the last one again, without a text, where none is left. */
+static void end(struct choice *c, struct buf *out, const struct piece *piece)
+{
+    struct piece before = *piece;
+    if (piece->to > piece->from) {
+        before.to--;
+        before.len = 0;
+        delta(c, out, &before);
+    }
+    if (c->n_tokens)
+        put_event(c, out, c->n_tokens - 1, piece->text, piece->len, true);
+}
+
+static void last(struct generation *g, struct buf *out)
+{
+    (void)g;
+    (void)out;
+}
+
+void api_tgi_put_error(struct buf *out, const struct api_error *e)
+{
+    buf_puts(out, "{\"error\":");
+    json_put_str(out, e->message);
+    buf_puts(out, ",\"error_type\":");
+    json_put_str(out, e->type);
+    buf_puts(out, "}\n");
+}
+
+const struct dialect dialect_tgi = {.id_prefix = "gen-",
+                                    .translate = translate,
+                                    .own_fields = fields,
+                                    .defaults = defaults,
+                                    .prepare = prepare,
+                                    .reply = reply,
+                                    .delta = delta,
+                                    .end = end,
+                                    .last = last,
+                                    .clamps = true};

@@ -1,0 +1,267 @@
+/* Vectors of texts in the dialects that ask for them, and several prompts in one request. */
+#include "harness.h"
+
+#include <math.h>
+#include <string.h>
+
+#define EMBED    "/v1/embeddings"
+#define COMPLETE "/v1/completions"
+#define N_EMBD   256
+
+static json_t *ok(const char *path, const char *body)
+{
+    struct reply r = post(path, body);
+    cr_assert_eq(r.status, 200, "%s: %d: %s", body, r.status, r.body);
+    json_t *root = reply_json(&r);
+    reply_free(&r);
+    return root;
+}
+
+/* A refusal in any form. */
+static void refused(const char *path, const char *body, const char *words)
+{
+    struct reply r = post(path, body);
+    cr_assert_eq(r.status, 400, "%s: %d: %s", body, r.status, r.body);
+    cr_assert(strstr(r.body, words), "%s: %s", body, r.body);
+    reply_free(&r);
+}
+
+static void vector_of(const json_t *list, float *out)
+{
+    cr_assert_eq(json_array_size(list), N_EMBD);
+    for (size_t i = 0; i < N_EMBD; i++)
+        out[i] = (float)json_number_value(json_array_get(list, i));
+}
+
+static double length_of(const float *x, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += (double)x[i] * (double)x[i];
+    return sqrt(sum);
+}
+
+static int digit(char c)
+{
+    const char *all = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/",
+               *at = strchr(all, c);
+    return c && at ? (int)(at - all) : -1;
+}
+
+static size_t from_base64(const char *s, unsigned char *out)
+{
+    size_t n = 0;
+    uint32_t bits = 0, n_bits = 0;
+    for (; digit(*s) >= 0; s++) {
+        bits = bits << 6 | (uint32_t)digit(*s);
+        n_bits += 6;
+        if (n_bits >= 8) {
+            n_bits -= 8;
+            out[n++] = (unsigned char)(bits >> n_bits);
+        }
+    }
+    return n;
+}
+
+DAEMON_TEST(embed, a_vector_has_length_one_and_is_the_same_in_every_form)
+{
+    static float plain[N_EMBD], other[N_EMBD], packed[N_EMBD + 1];
+    json_t *root = ok(EMBED, "{\"model\":\"x\",\"input\":\"Once upon a time\"}");
+    cr_assert_str_eq(json_text(root, "data.0.object"), "embedding");
+    cr_assert_eq(json_number(root, "usage.total_tokens"), 4);
+    vector_of(json_at(root, "data.0.embedding"), plain);
+    cr_assert_float_eq(length_of(plain, N_EMBD), 1, 1e-6);
+    json_decref(root);
+    root = ok(EMBED, "{\"input\":[\"x\",\"Once upon a time\"],\"encoding_format\":\"base64\"}");
+    cr_assert_eq(from_base64(json_text(root, "data.1.embedding"), (unsigned char *)packed), sizeof plain);
+    cr_assert_eq(memcmp(plain, packed, sizeof plain), 0);
+    json_decref(root);
+    root = ok("/api/embed", "{\"model\":\"x\",\"input\":\"Once upon a time\",\"options\":{}}");
+    vector_of(json_at(root, "embeddings.0"), other);
+    cr_assert_eq(memcmp(plain, other, sizeof plain), 0);
+    cr_assert_eq(json_number(root, "prompt_eval_count"), 4);
+    json_decref(root);
+    root = ok("/embedding", "{\"content\":\"Once upon a time\"}");
+    vector_of(json_at(root, "0.embedding.0"), other);
+    cr_assert_eq(memcmp(plain, other, sizeof plain), 0);
+    json_decref(root);
+    root = ok("/embed", "{\"inputs\":[\"Once upon a time\"],\"normalize\":true}");
+    vector_of(json_at(root, "0"), other);
+    cr_assert_eq(memcmp(plain, other, sizeof plain), 0);
+    json_decref(root);
+    root = ok("/api/embeddings", "{\"prompt\":\"Once upon a time\"}"); /* as it is, not of length 1 */
+    vector_of(json_at(root, "embedding"), other);
+    double length = length_of(other, N_EMBD);
+    cr_assert_float_neq(length, 1, 1e-2);
+    for (size_t i = 0; i < N_EMBD; i++)
+        cr_assert_float_eq((double)other[i] / length, (double)plain[i], 1e-6);
+    json_decref(root);
+}
+
+DAEMON_TEST(embed, fewer_dimensions_are_the_first_ones_made_length_one)
+{
+    static float all[N_EMBD];
+    json_t *root = ok(EMBED, "{\"input\":\"Once\"}");
+    vector_of(json_at(root, "data.0.embedding"), all);
+    json_decref(root);
+    root = ok(EMBED, "{\"input\":\"Once\",\"dimensions\":8}");
+    const json_t *few = json_at(root, "data.0.embedding");
+    cr_assert_eq(json_array_size(few), 8);
+    for (size_t i = 0; i < 8; i++)
+        cr_assert_float_eq(json_number_value(json_array_get(few, i)), (double)all[i] / length_of(all, 8),
+                           1e-6);
+    json_decref(root);
+    expect_words(post(EMBED, "{\"input\":\"a\",\"dimensions\":257}"), 400, "invalid_request",
+                 "dimensions must be at most 256");
+}
+
+/* More texts than slots: they follow one another past the queue, and each has the vector it has alone. */
+DAEMON_TEST(embed, many_texts_have_the_vectors_that_each_has_alone, "--slots", "2", "--queue-limit", "1")
+{
+    static char body[16384];
+    static float one[N_EMBD], many[N_EMBD];
+    char *at = body + sprintf(body, "{\"input\":[");
+    for (int i = 0; i < 100; i++)
+        at += sprintf(at, "%s\"Tom had %d dogs and a cat named Tim, who was %d years old.\"", i ? "," : "", i,
+                      i);
+    strcpy(at, "]}");
+    json_t *root = ok(EMBED, body);
+    cr_assert_eq(json_array_size(json_at(root, "data")), 100);
+    for (size_t i = 0; i < 100; i += 33) {
+        snprintf(body, sizeof body,
+                 "{\"input\":\"Tom had %zu dogs and a cat named Tim, who was %zu years old.\"}", i, i);
+        json_t *alone = ok(EMBED, body);
+        const json_t *item = json_array_get(json_at(root, "data"), i);
+        cr_assert_eq(json_number(item, "index"), i);
+        vector_of(json_at(item, "embedding"), many);
+        vector_of(json_at(alone, "data.0.embedding"), one);
+        cr_assert_eq(memcmp(one, many, sizeof one), 0, "text %zu", i);
+        json_decref(alone);
+    }
+    json_decref(root);
+}
+
+DAEMON_TEST(embed, ids_are_taken_as_texts_are_and_long_texts_are_cut_where_that_is_asked)
+{
+    json_t *root = ok(EMBED, "{\"input\":[[424,440],[1]]}");
+    cr_assert_eq(json_number(root, "usage.prompt_tokens"), 3);
+    json_decref(root);
+    char *text = long_prompt("word ", 3000, ""), *body = NULL;
+    cr_assert_gt(asprintf(&body, "{\"input\"%s", text + strlen("{\"prompt\"")), 0);
+    refused(EMBED, body, "the context has 1024");
+    root = ok("/api/embed", body);
+    cr_assert_eq(json_number(root, "prompt_eval_count"), 1024);
+    json_decref(root);
+    free(text);
+    free(body);
+}
+
+DAEMON_TEST(embed, refusals_name_the_field)
+{
+    static const char *const cases[][2] = {
+        {"{}", "input is missing"},
+        {"{\"input\":[]}", "at least one token"},
+        {"{\"input\":\"\"}", "at least one token"},
+        {"{\"input\":[\"a\",\"\"]}", "at least one token"},
+        {"{\"input\":[\"a\",3]}", "input[1] must be a string or an array of token ids (got 3)"},
+        {"{\"input\":[[1],[99999]]}", "input[1][0] must be between 0 and 4095 (got 99999)"},
+        {"{\"input\":{}}", "input must be a string"},
+        {"{\"input\":\"a\",\"encoding_format\":\"hex\"}", "encoding_format must be \"float\" or \"base64\""},
+        {"{\"input\":\"a\",\"dimensions\":0}", "dimensions must be"},
+        {"{\"input\":\"a\",\"temperature\":1}", "unknown field \"temperature\""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        expect_words(post(EMBED, cases[i][0]), 400, "invalid_request", cases[i][1]);
+    struct reply r = post("/api/embed", "{}");
+    json_t *root = reply_json(&r);
+    cr_assert_str_eq(json_text(root, "error"), "input is missing");
+    json_decref(root);
+    reply_free(&r);
+    refused("/api/embeddings", "{\"prompt\":[\"a\",\"b\"]}", "several prompts");
+}
+
+DAEMON_TEST(embed, an_executor_without_hidden_states_refuses_by_name, "--executor", "eager")
+{
+    expect_words(post(EMBED, "{\"input\":\"a\"}"), 501, "not_supported", "keep no hidden states");
+}
+
+/* --- several prompts --- */
+
+static json_t *alone(const char *prompt, int seed, const char *more)
+{
+    char body[256];
+    snprintf(body, sizeof body, "{\"prompt\":\"%s\",\"max_tokens\":12,\"seed\":%d%s}", prompt, seed, more);
+    return ok(COMPLETE, body);
+}
+
+static const char *const prompts[] = {"Once", "One day", "Tom and Sue", "The cat", "A big dog"};
+#define SEVERAL                                                                                              \
+    "{\"prompt\":[\"Once\",\"One day\",\"Tom and Sue\",\"The cat\",\"A big "                                 \
+    "dog\"],\"max_tokens\":12,\"seed\":7,"
+
+DAEMON_TEST(several, prompts_have_their_choices_in_order_each_as_alone, "--slots", "2")
+{
+    json_t *root = ok(COMPLETE, SEVERAL "\"n\":2}");
+    double n_prompt = 0;
+    cr_assert_eq(json_array_size(json_at(root, "choices")), 10);
+    for (size_t i = 0; i < 10; i++) {
+        json_t *one = alone(prompts[i / 2], 7 + (int)(i % 2), "");
+        const json_t *choice = json_array_get(json_at(root, "choices"), i);
+        cr_assert_eq(json_number(choice, "index"), i);
+        cr_assert_str_eq(json_text(choice, "text"), json_text(one, "choices.0.text"), "choice %zu", i);
+        n_prompt += i % 2 ? 0 : json_number(one, "usage.prompt_tokens");
+        json_decref(one);
+    }
+    cr_assert_eq(json_number(root, "usage.prompt_tokens"), n_prompt);
+    cr_assert_eq(json_number(root, "usage.completion_tokens"), 120);
+    json_decref(root);
+}
+
+DAEMON_TEST(several, prompts_are_streamed_with_the_index_of_each_and_its_echo)
+{
+    static char texts[5][512];
+    struct events e;
+    struct reply r = post(COMPLETE, SEVERAL "\"stream\":true,\"echo\":true}");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    events_read(&e, &r);
+    for (size_t i = 0; i < e.n; i++)
+        strncat(texts[(size_t)json_number(e.data[i], "choices.0.index") % 5],
+                json_text(e.data[i], "choices.0.text"), 100);
+    for (size_t i = 0; i < 5; i++) {
+        json_t *one = alone(prompts[i], 7, ",\"echo\":true");
+        cr_assert_str_eq(texts[i], json_text(one, "choices.0.text"));
+        json_decref(one);
+    }
+    events_free(&e);
+    reply_free(&r);
+}
+
+DAEMON_TEST(several, one_that_does_not_fit_refuses_all_by_name)
+{
+    expect_words(post(COMPLETE, "{\"prompt\":[\"a\",\"\"]}"), 400, "invalid_request", "at least one token");
+    refused(COMPLETE, "{\"prompt\":[\"a\",\"b c d e\"],\"max_tokens\":1022}", "exceed the context of 1024");
+    expect_words(post(COMPLETE, "{\"prompt\":[\"a\",\"b\"],\"prompt_logprobs\":1}"), 400, "invalid_request",
+                 "prompt_logprobs needs a single prompt (got 2)");
+    refused("/infill", "{\"prompt\":[\"a\",\"b\"]}", "must be a string");
+    char *body = NULL, *text = malloc(257 * 4 + 1);
+    for (int i = 0; i < 257; i++)
+        strcpy(text + 4 * i, "\"a\",");
+    text[257 * 4 - 1] = 0;
+    cr_assert_gt(asprintf(&body, "{\"prompt\":[%s]}", text), 0);
+    expect_words(post(COMPLETE, body), 400, "invalid_request", "at most 256 prompts");
+    free(body);
+    free(text);
+}
+
+/* What the engine has not got ends with the others. */
+DAEMON_TEST(several, a_client_that_leaves_cancels_those_that_wait_too, "--slots", "1", SLOW)
+{
+    int fd = client_connect(daemon_.port);
+    client_request(fd, "POST", COMPLETE, "",
+                   "{\"prompt\":[\"a\",\"b\",\"c\",\"d\"],\"max_tokens\":1000,\"ignore_eos\":true}");
+    wait_stat("requests.running", 1);
+    close(fd);
+    wait_stat("requests.cancelled", 1);
+    wait_stat("requests.running", 0);
+    json_decref(ok(COMPLETE, "{\"prompt\":\"a\",\"max_tokens\":2}"));
+}

@@ -1,0 +1,102 @@
+/* Requests sampled by a chain of filters: the same bits in all circumstances, beside others that the decoder
+ * samples. */
+#include "sampler/sampler_chain.h"
+#include "support/identity.h"
+
+#define MODEL HEARTH_TEST_DATA "/tiny-qwen3-s11-q8_0.gguf"
+
+enum mix { FILTERS, MIROSTAT, ADAPTIVE, N_MIXES };
+
+static void mix_of(struct sampler_chain *c, enum mix mix)
+{
+    sampler_chain_defaults(c);
+    c->dry_multiplier = 0.8f;
+    if (mix == FILTERS) {
+        c->top_n_sigma = 1.5f;
+        c->xtc_probability = 0.5f;
+        c->dynatemp_range = 0.3f;
+    }
+    c->mirostat = mix == MIROSTAT;
+    c->adaptive_target = mix == ADAPTIVE ? 0.3f : -1;
+    sampler_chain_begin(c);
+}
+
+/* False when this CPU lacks the instruction set. */
+static bool ask_chain(const struct circumstances *c, enum mix mix, struct answer *a)
+{
+    static struct answer neighbours[N_NEIGHBOURS];
+    static struct sampler_chain chains[N_NEIGHBOURS + 1];
+    struct rig rig;
+    if (!rig_open(&rig, MODEL, c, NULL, 0))
+        return false;
+    for (uint32_t i = 0; i < c->n_neighbours; i++) {
+        prepare(&neighbours[i], rig.n_vocab, i + 1);
+        mix_of(&chains[i + 1], FILTERS);
+        neighbours[i].r.chain = i % 2 ? &chains[i + 1] : NULL;
+        cr_assert_eq(engine_submit(rig.e, &neighbours[i].r, NULL), 0);
+    }
+    prepare(a, rig.n_vocab, 0);
+    mix_of(&chains[0], mix);
+    a->r.chain = &chains[0];
+    cr_assert_eq(engine_submit(rig.e, &a->r, NULL), 0);
+    wait_done(&rig, a);
+    for (uint32_t i = 0; i < c->n_neighbours; i++)
+        wait_done(&rig, &neighbours[i]);
+    rig_close(&rig);
+    return true;
+}
+
+static const struct {
+    const char *what;
+    struct circumstances c;
+} cases[] = {
+    {"two steps in flight, beside seven others",
+     {.isa = "auto", .n_threads = 2, .steps_in_flight = 2, .n_neighbours = 7}},
+    {"chunks of 7, beside three others, with drafts",
+     {.isa = "avx2",
+      .n_threads = 1,
+      .steps_in_flight = 2,
+      .max_chunk = 7,
+      .n_neighbours = 3,
+      .speculation = ENGINE_SPECULATE_ALWAYS}},
+    {"eager", {.kind = EXECUTOR_EAGER, .isa = "auto", .n_threads = 2, .steps_in_flight = 2}},
+};
+
+Test(engine_chain, gives_the_same_bits_in_all_circumstances)
+{
+    static struct answer alone, other, before;
+    const struct circumstances slow = {.isa = "scalar", .n_threads = 1, .steps_in_flight = 1};
+    for (enum mix mix = FILTERS; mix < N_MIXES; mix++) {
+        cr_assert(ask_chain(&slow, mix, &alone));
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+            if (ask_chain(&cases[i].c, mix, &other))
+                expect_same(&alone, &other, MODEL, cases[i].what);
+        cr_expect(mix == FILTERS || memcmp(alone.out, before.out, sizeof alone.out), "the mixes differ");
+        before = alone;
+    }
+}
+
+/* Neutral filters draw what the decoder draws, with its log-probabilities, past end tokens that are banned.
+ */
+Test(engine_chain, neutral_filters_give_the_tokens_of_the_decoder)
+{
+    static struct answer plain, chained;
+    struct circumstances c = {.isa = "auto", .n_threads = 2, .steps_in_flight = 2};
+    struct sampler_chain chain;
+    const int32_t ends[] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+    struct rig rig;
+    cr_assert(rig_open(&rig, MODEL, &c, ends, 9));
+    prepare(&plain, rig.n_vocab, 0);
+    prepare(&chained, rig.n_vocab, 0);
+    plain.r.ignore_eos = chained.r.ignore_eos = true;
+    plain.r.sampling.top_p = chained.r.sampling.top_p = 1; /* whose sums are rounded in another way */
+    sampler_chain_defaults(&chain);
+    sampler_chain_begin(&chain);
+    chained.r.chain = &chain;
+    cr_assert_eq(engine_submit(rig.e, &plain.r, NULL), 0);
+    wait_done(&rig, &plain);
+    cr_assert_eq(engine_submit(rig.e, &chained.r, NULL), 0);
+    wait_done(&rig, &chained);
+    expect_same(&plain, &chained, MODEL, "by a chain");
+    rig_close(&rig);
+}
