@@ -321,6 +321,7 @@ static void wait_for_turn(void *context)
 
 static void run_oldest(struct decoder *d)
 {
+    decoder_beat(d); /* first: the age of a running decoder's is shown */
     atomic_store_explicit(&d->state, BACKEND_RUNNING, memory_order_relaxed);
     turn_take(wait_for_turn, d); /* of the decoders of other models */
     uint64_t began = clock_ns(), busy = atomic_load_explicit(&d->busy_ns, memory_order_relaxed);
