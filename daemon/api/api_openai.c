@@ -36,7 +36,6 @@ int openai_read_word(struct field_reader *r, const struct field *f, const json_t
                        f->name, field_got_word(value));
 }
 
-/* The loaded model answers under any name. */
 int openai_read_stream_options(struct field_reader *r, const struct field *f, const json_t *value)
 {
     static const struct field rows[] = {

@@ -133,6 +133,9 @@ Test(models, a_long_body_finds_its_model_too)
     expect_reply("/v1/responses", "{\"model\":\"b\",\"input\":\"hi\",\"max_output_tokens\":2}", 200,
                  "\"model\":\"b\"");
     expect_reply("/v1/completions", STORY("b", ",\"max_tokens\":2"), 200, "\"model\":\"b\"");
+    expect_reply("/v1/embeddings", "{\"model\":\"b\",\"input\":\"hi\"}", 200, "\"model\":\"b\"");
+    expect_reply("/embed", "{\"model\":\"z\",\"inputs\":\"hi\"}", 404, "no model z");
+    expect_reply("/embedding", "{\"model\":\"a\",\"content\":\"hi\"}", 200, "\"embedding\"");
     expect_reply("/v1/completions", "{\"model\":7,\"prompt\":\"x\"}", 400, "model must be a string");
     finish();
 }
